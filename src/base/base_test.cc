@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Half floats, Philox, Result and files.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/env.h"
+#include "base/file.h"
+#include "base/half.h"
+#include "base/philox.h"
+#include "base/result.h"
+
+namespace quire {
+namespace {
+
+TEST(Half, EveryFp16RoundTripsThroughFloat) {
+  for (uint32_t h = 0; h < 0x10000; ++h) {
+    const float f = fp16_to_float(static_cast<uint16_t>(h));
+    if (std::isnan(f)) {
+      EXPECT_TRUE(std::isnan(fp16_to_float(float_to_fp16(f))));
+    } else {
+      ASSERT_EQ(float_to_fp16(f), h);
+    }
+  }
+}
+
+TEST(Half, Fp16RoundsToNearestEven) {
+  EXPECT_EQ(float_to_fp16(1.0f + 0x1p-11f), 0x3c00);      // a tie goes to the even neighbour below
+  EXPECT_EQ(float_to_fp16(1.0f + 3 * 0x1p-11f), 0x3c02);  // and above
+  EXPECT_EQ(float_to_fp16(1.0f + 0x1p-11f + 0x1p-20f), 0x3c01);
+  EXPECT_EQ(float_to_fp16(65519.0f), 0x7bff);
+  EXPECT_EQ(float_to_fp16(65520.0f), 0x7c00);
+  EXPECT_EQ(float_to_fp16(0x1p-25f), 0);
+  EXPECT_EQ(float_to_fp16(0x1.8p-25f), 1);
+  EXPECT_EQ(float_to_fp16(-0.0f), 0x8000);
+}
+
+TEST(Half, Bf16RoundsToNearestEven) {
+  EXPECT_EQ(float_to_bf16(1.0f + 0x1p-8f), 0x3f80);
+  EXPECT_EQ(float_to_bf16(1.0f + 3 * 0x1p-8f), 0x3f82);
+  EXPECT_EQ(bf16_to_float(0x4049), 3.140625f);
+  EXPECT_TRUE(std::isnan(bf16_to_float(float_to_bf16(NAN))));
+}
+
+TEST(Philox, MatchesThePublishedVectors) {
+  const auto zero = Philox::generate(0, Philox::Block{0, 0, 0, 0});
+  EXPECT_EQ(zero, (Philox::Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  const auto ones = Philox::generate(~uint64_t{0}, Philox::Block{~0u, ~0u, ~0u, ~0u});
+  EXPECT_EQ(ones, (Philox::Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+}
+
+Result<int> half_of(int x) {
+  if (x % 2 != 0) return invalid_argument("odd");
+  return x / 2;
+}
+Result<int> quarter_of(int x) {
+  QUIRE_ASSIGN(const int half, half_of(x));
+  return half_of(half);
+}
+
+TEST(Result, ErrorsPassThroughAssign) {
+  EXPECT_EQ(quarter_of(8).value(), 2);
+  EXPECT_EQ(quarter_of(6).error().message, "odd");
+}
+
+TEST(File, MapsAndReadsTheSameBytesAndNamesAMissingFile) {
+  const auto path = std::filesystem::temp_directory_path() / "quire_base_test.bin";
+  ASSERT_TRUE(write_file(path, "hello").ok());
+  EXPECT_EQ(read_file(path).value(), "hello");
+  EXPECT_EQ(MappedFile::open(path).value()->bytes().size(), 5u);
+  EXPECT_FALSE(read_file(path, 3).ok());
+  std::filesystem::remove(path);
+  const auto gone = MappedFile::open(path);
+  ASSERT_FALSE(gone.ok());
+  EXPECT_EQ(gone.error().code, ErrorCode::kNotFound);
+  EXPECT_NE(gone.error().message.find("quire_base_test.bin"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace quire

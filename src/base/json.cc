@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// The JSON value, the writer and the typed look-ups; the reader is in json_parse.cc.
+#include "base/json.h"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <string>
+
+namespace quire::json {
+
+Value::Value(std::string s) : kind_(Kind::kString), string_(std::make_unique<std::string>(std::move(s))) {}
+Value::Value(Array a) : kind_(Kind::kArray), array_(std::make_unique<Array>(std::move(a))) {}
+Value::Value(Object o) : kind_(Kind::kObject), object_(std::make_unique<Object>(std::move(o))) {}
+
+Value::Value(const Value& other) : kind_(other.kind_), int_(other.int_), double_(other.double_) {
+  if (other.string_) string_ = std::make_unique<std::string>(*other.string_);
+  if (other.array_) array_ = std::make_unique<Array>(*other.array_);
+  if (other.object_) object_ = std::make_unique<Object>(*other.object_);
+}
+
+Value& Value::operator=(const Value& other) {
+  if (this != &other) *this = Value(other);
+  return *this;
+}
+
+// Depth is bounded by Limits::max_depth, so the recursion of member destructors is too.
+Value::~Value() = default;
+
+bool Value::as_bool() const {
+  QUIRE_CHECK(is_bool());
+  return int_ != 0;
+}
+int64_t Value::as_int() const {
+  QUIRE_CHECK(is_int());
+  return int_;
+}
+double Value::as_double() const {
+  QUIRE_CHECK(is_number());
+  return kind_ == Kind::kInt ? static_cast<double>(int_) : double_;
+}
+const std::string& Value::as_string() const {
+  QUIRE_CHECK(is_string());
+  return *string_;
+}
+const Array& Value::as_array() const {
+  QUIRE_CHECK(is_array());
+  return *array_;
+}
+Array& Value::as_array() {
+  QUIRE_CHECK(is_array());
+  return *array_;
+}
+const Object& Value::as_object() const {
+  QUIRE_CHECK(is_object());
+  return *object_;
+}
+Object& Value::as_object() {
+  QUIRE_CHECK(is_object());
+  return *object_;
+}
+
+const Value* Value::find(std::string_view name) const {
+  if (!is_object()) return nullptr;
+  for (const Member& member : *object_) {
+    if (member.first == name) return &member.second;
+  }
+  return nullptr;
+}
+
+void Value::set(std::string name, Value value) {
+  for (Member& member : as_object()) {
+    if (member.first == name) {
+      member.second = std::move(value);
+      return;
+    }
+  }
+  object_->emplace_back(std::move(name), std::move(value));
+}
+
+bool Value::operator==(const Value& other) const {
+  if (is_number() && other.is_number()) {
+    return is_int() && other.is_int() ? int_ == other.int_ : as_double() == other.as_double();
+  }
+  if (kind_ != other.kind_) return false;
+  switch (kind_) {
+    case Kind::kNull:
+      return true;
+    case Kind::kBool:
+      return int_ == other.int_;
+    case Kind::kString:
+      return *string_ == *other.string_;
+    case Kind::kArray:
+      return *array_ == *other.array_;
+    case Kind::kObject: {
+      if (object_->size() != other.object_->size()) return false;
+      for (const Member& member : *object_) {
+        const Value* found = other.find(member.first);
+        if (found == nullptr || !(*found == member.second)) return false;
+      }
+      return true;
+    }
+    default:
+      return false;
+  }
+}
+
+void append_quoted(std::string& out, std::string_view text) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  out += '"';
+  for (const char c : text) {
+    switch (c) {
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20) {
+          out += "\\u00";
+          out += kHex[(c >> 4) & 15];
+          out += kHex[c & 15];
+        } else {
+          out += c;
+        }
+    }
+  }
+  out += '"';
+}
+
+namespace {
+
+void append_double(std::string& out, double d) {
+  if (!std::isfinite(d)) {
+    out += std::isnan(d) ? "NaN" : d > 0 ? "Infinity" : "-Infinity";
+    return;
+  }
+  char buffer[32];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, d).ptr;
+  const std::string_view text(buffer, static_cast<size_t>(end - buffer));
+  out += text;
+  if (text.find_first_of(".e") == std::string_view::npos) out += ".0";
+}
+
+void dump_to(std::string& out, const Value& value, int indent, int level) {
+  const auto newline = [&](int at) {
+    if (indent > 0) {
+      out += '\n';
+      out.append(static_cast<size_t>(indent) * static_cast<size_t>(at), ' ');
+    }
+  };
+  switch (value.kind()) {
+    case Kind::kNull:
+      out += "null";
+      break;
+    case Kind::kBool:
+      out += value.as_bool() ? "true" : "false";
+      break;
+    case Kind::kInt:
+      out += std::to_string(value.as_int());
+      break;
+    case Kind::kDouble:
+      append_double(out, value.as_double());
+      break;
+    case Kind::kString:
+      append_quoted(out, value.as_string());
+      break;
+    case Kind::kArray: {
+      out += '[';
+      bool first = true;
+      for (const Value& item : value.as_array()) {
+        if (!first) out += ',';
+        newline(level + 1);
+        dump_to(out, item, indent, level + 1);
+        first = false;
+      }
+      if (!first) newline(level);
+      out += ']';
+      break;
+    }
+    case Kind::kObject: {
+      out += '{';
+      bool first = true;
+      for (const Member& member : value.as_object()) {
+        if (!first) out += ',';
+        newline(level + 1);
+        append_quoted(out, member.first);
+        out += indent > 0 ? ": " : ":";
+        dump_to(out, member.second, indent, level + 1);
+        first = false;
+      }
+      if (!first) newline(level);
+      out += '}';
+      break;
+    }
+  }
+}
+
+Error wrong_kind(std::string_view field, const char* wanted, const Value* found) {
+  if (found == nullptr) return invalid_argument("field '" + std::string(field) + "' is missing; it must be " + wanted);
+  return invalid_argument("field '" + std::string(field) + "' must be " + wanted + ", not " + describe(found->kind()));
+}
+
+}  // namespace
+
+std::string dump(const Value& value, int indent) {
+  std::string out;
+  dump_to(out, value, indent, 0);
+  return out;
+}
+
+const char* describe(Kind kind) {
+  switch (kind) {
+    case Kind::kNull:
+      return "null";
+    case Kind::kBool:
+      return "a boolean";
+    case Kind::kInt:
+      return "an integer";
+    case Kind::kDouble:
+      return "a number";
+    case Kind::kString:
+      return "a string";
+    case Kind::kArray:
+      return "an array";
+    case Kind::kObject:
+      return "an object";
+  }
+  return "nothing";
+}
+
+Result<int64_t> get_int(const Value& object, std::string_view field, int64_t min, int64_t max) {
+  const Value* found = object.find(field);
+  if (found == nullptr || !found->is_number()) return wrong_kind(field, "an integer", found);
+  int64_t value = 0;
+  if (found->is_int()) {
+    value = found->as_int();
+  } else {  // 1e6 and 4096.0 are integers written by other tools
+    const double d = found->as_double();
+    if (!(std::abs(d) < 9e15) || d != std::floor(d)) return wrong_kind(field, "an integer", found);
+    value = static_cast<int64_t>(d);
+  }
+  if (value < min || value > max) {
+    return invalid_argument("field '" + std::string(field) + "' is " + std::to_string(value) + ", outside of " +
+                            std::to_string(min) + " to " + std::to_string(max));
+  }
+  return value;
+}
+
+Result<int64_t> get_int_or(const Value& object, std::string_view field, int64_t fallback, int64_t min, int64_t max) {
+  const Value* found = object.find(field);
+  if (found == nullptr || found->is_null()) return fallback;
+  return get_int(object, field, min, max);
+}
+
+Result<double> get_double(const Value& object, std::string_view field) {
+  const Value* found = object.find(field);
+  if (found == nullptr || !found->is_number()) return wrong_kind(field, "a number", found);
+  return found->as_double();
+}
+
+Result<double> get_double_or(const Value& object, std::string_view field, double fallback) {
+  const Value* found = object.find(field);
+  if (found == nullptr || found->is_null()) return fallback;
+  return get_double(object, field);
+}
+
+Result<bool> get_bool_or(const Value& object, std::string_view field, bool fallback) {
+  const Value* found = object.find(field);
+  if (found == nullptr || found->is_null()) return fallback;
+  if (!found->is_bool()) return wrong_kind(field, "true or false", found);
+  return found->as_bool();
+}
+
+Result<std::string> get_string(const Value& object, std::string_view field) {
+  const Value* found = object.find(field);
+  if (found == nullptr || !found->is_string()) return wrong_kind(field, "a string", found);
+  return found->as_string();
+}
+
+Result<std::string> get_string_or(const Value& object, std::string_view field, std::string_view fallback) {
+  const Value* found = object.find(field);
+  if (found == nullptr || found->is_null()) return std::string(fallback);
+  return get_string(object, field);
+}
+
+}  // namespace quire::json

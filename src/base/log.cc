@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sets up the program's logger.
+#include "base/log.h"
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+
+namespace quire {
+
+void init_logging(const char* level) {
+  auto logger = std::make_shared<spdlog::logger>("quire", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  logger->set_pattern("%^%L%$ %m-%d %H:%M:%S.%e %v");
+  logger->set_level(spdlog::level::from_str(level));
+  spdlog::set_default_logger(std::move(logger));
+}
+
+}  // namespace quire

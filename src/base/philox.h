@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Philox4x32-10: a counter-based generator, so that a number depends on its key and counter and on nothing else.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace quire {
+
+struct Philox {
+  using Block = std::array<uint32_t, 4>;
+
+  // Ten rounds over `counter` under a 64-bit key. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3".
+  static constexpr Block generate(uint64_t key, Block counter) {
+    uint32_t k0 = static_cast<uint32_t>(key);
+    uint32_t k1 = static_cast<uint32_t>(key >> 32);
+    for (int round = 0; round < 10; ++round) {
+      const uint64_t p0 = uint64_t{0xD2511F53u} * counter[0];
+      const uint64_t p1 = uint64_t{0xCD9E8D57u} * counter[2];
+      counter = {static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ k0, static_cast<uint32_t>(p1),
+                 static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ k1, static_cast<uint32_t>(p0)};
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
+    }
+    return counter;
+  }
+
+  static constexpr Block generate(uint64_t key, uint64_t lo, uint64_t hi = 0) {
+    return generate(key, Block{static_cast<uint32_t>(lo), static_cast<uint32_t>(lo >> 32), static_cast<uint32_t>(hi),
+                               static_cast<uint32_t>(hi >> 32)});
+  }
+};
+
+// 24 random bits as a float in [0, 1); exact.
+constexpr float uniform_from_bits(uint32_t word) {
+  return static_cast<float>(word >> 8) * 0x1p-24f;
+}
+
+// FNV-1a, 64 bits: names to keys.
+constexpr uint64_t fnv1a64(const char* data, std::size_t size) {
+  uint64_t h = 0xcbf29ce484222325ull;
+  for (std::size_t i = 0; i < size; ++i) {
+    h ^= static_cast<unsigned char>(data[i]);
+    h *= 0x100000001b3ull;
+  }
+  return h;
+}
+
+}  // namespace quire

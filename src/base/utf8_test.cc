@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// UTF-8 round trips and the replacement of ill-formed bytes.
+#include "base/utf8.h"
+
+#include <gtest/gtest.h>
+
+namespace quire::utf8 {
+namespace {
+
+TEST(Utf8, EveryScalarValueRoundTrips) {
+  for (char32_t c = 0; c <= 0x10FFFF; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    std::string s;
+    append(s, c);
+    const Decoded d = decode(s, 0);
+    ASSERT_TRUE(d.valid && d.code_point == c && d.size == s.size()) << static_cast<uint32_t>(c);
+    for (size_t n = 1; n < s.size(); ++n) ASSERT_EQ(incomplete_suffix(s.substr(0, n)), n);
+    ASSERT_EQ(incomplete_suffix(s), 0u);
+  }
+}
+
+TEST(Utf8, IllFormedSubpartsAreReplacedAsPythonDoes) {
+  const auto fix = [](std::string_view s) {
+    std::string out;
+    append_valid(out, s);
+    return out;
+  };
+  const std::string r = "\xEF\xBF\xBD";
+  EXPECT_EQ(fix("a\xC0\xAFz"), "a" + r + r + "z");  // overlong
+  EXPECT_EQ(fix("\xE2\x82"), r);                    // truncated
+  EXPECT_EQ(fix("\xF0\x9F\x98x"), r + "x");
+  EXPECT_EQ(fix("\xED\xA0\x80"), r + r + r);          // surrogate
+  EXPECT_EQ(fix("\xF4\x90\x80\x80"), r + r + r + r);  // past U+10FFFF
+  EXPECT_EQ(fix("plain"), "plain");
+}
+
+}  // namespace
+}  // namespace quire::utf8
