@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element and block types of tensors: one table with each type's name and geometry.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace quire {
+
+// Storage types. The quantised ones are GGUF's: rows are cut along K into blocks that carry their own scales.
+enum class DType : uint8_t { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K };
+
+struct DTypeInfo {
+  DType type;
+  const char* name;     // as files and flags spell it
+  int64_t block_elems;  // elements along K in one block; 1 for plain types
+  int64_t block_bytes;
+  int gguf_type;  // ggml's number for it
+};
+
+inline constexpr DTypeInfo kDTypes[] = {
+    {DType::kF32, "F32", 1, 4, 0},        {DType::kF16, "F16", 1, 2, 1},        {DType::kBF16, "BF16", 1, 2, 30},
+    {DType::kQ8_0, "Q8_0", 32, 34, 8},    {DType::kQ4_0, "Q4_0", 32, 18, 2},    {DType::kQ4_1, "Q4_1", 32, 20, 3},
+    {DType::kQ5_0, "Q5_0", 32, 22, 6},    {DType::kQ5_1, "Q5_1", 32, 24, 7},    {DType::kQ2_K, "Q2_K", 256, 84, 10},
+    {DType::kQ3_K, "Q3_K", 256, 110, 11}, {DType::kQ4_K, "Q4_K", 256, 144, 12}, {DType::kQ5_K, "Q5_K", 256, 176, 13},
+    {DType::kQ6_K, "Q6_K", 256, 210, 14},
+};
+inline constexpr int kNumDTypes = static_cast<int>(sizeof kDTypes / sizeof kDTypes[0]);
+
+constexpr const DTypeInfo& info(DType type) {
+  return kDTypes[static_cast<int>(type)];
+}
+constexpr const char* name(DType type) {
+  return info(type).name;
+}
+constexpr bool is_quantised(DType type) {
+  return info(type).block_elems > 1;
+}
+// Bytes of one row of k elements; k must be a multiple of the block.
+constexpr int64_t row_bytes(DType type, int64_t k) {
+  return k / info(type).block_elems * info(type).block_bytes;
+}
+
+constexpr bool dtype_table_is_in_order() {
+  for (int i = 0; i < kNumDTypes; ++i) {
+    if (static_cast<int>(kDTypes[i].type) != i) return false;
+  }
+  return true;
+}
+static_assert(dtype_table_is_in_order());
+
+}  // namespace quire
