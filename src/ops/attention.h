@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Varlen paged attention, and reshape_and_cache, which writes K and V to pages before attention reads them.
+//
+// Contract of attention. Token t of a sequence sees the positions 0..p(t) of its own sequence (causal), read from pages
+// alone. Cuts are by absolute position: tiles of kAttentionTile positions, splits of kAttentionSplit. For one row
+// (token, head):
+//   s[j]  = scale * dot, dot = one fma chain over head_dim ascending of q[d] * float(k[j][d])
+//   tile  : m' = max(m, max s); a = exp(m - m'); p[j] = exp(s[j] - m'); l = fma(l, a, sum p) with the sum in 16 lanes
+//           (lane i takes positions i, i+16, ... of the tile) folded 8, 4, 2, 1; o = o*a, then for j ascending
+//           o = fma(p[j], float(v[j]), o). Masked positions are left out, never multiplied by zero.
+//   split : the recurrence starts anew (m = -inf, l = 0, o = 0) at each split; splits merge left to right:
+//           M = max(m1, m2); l = fma(l1, exp(m1-M), l2*exp(m2-M)); o likewise.
+//   out   = o / l
+// So a row's bits depend on its own sequence and position: not on the other rows, the chunk, the block size or the
+// threads.
+#pragma once
+
+#include <span>
+
+#include "ops/tensor.h"
+
+namespace quire {
+
+constexpr int64_t kAttentionTile = 64;
+constexpr int64_t kAttentionSplit = 1024;
+constexpr int64_t kMaxHeadDim = 256;
+
+// The pages of one layer. A page's bytes are the contract; the inner layout is the backend's.
+struct KvLayer {
+  void* pages = nullptr;    // page b of this layer starts at pages + b * page_stride
+  int64_t page_stride = 0;  // bytes
+  int64_t num_pages = 0;
+  int64_t block_size = 0;  // positions in a page, a multiple of 16
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  DType dtype = DType::kF16;  // F32, F16 or BF16
+};
+
+struct AttentionArgs {
+  Tensor q;  // [tokens, heads*head_dim], rope applied
+  KvLayer kv;
+  int64_t num_heads = 0;  // a multiple of kv.num_kv_heads
+  float scale = 0;
+  bool causal = true;
+  std::span<const int32_t> cu_seqlens_q;  // [seqs+1]: rows of q of each sequence
+  std::span<const int32_t> context_lens;  // [seqs]: positions in the pages after this step's were written
+  std::span<const int32_t> block_tables;  // [seqs, max_blocks]
+  int64_t max_blocks = 0;
+  Tensor out;  // [tokens, heads*head_dim]; must not overlap q
+};
+
+struct ReshapeAndCacheArgs {
+  Tensor k;                               // [tokens, kv_heads*head_dim], rope applied
+  Tensor v;                               // [tokens, kv_heads*head_dim]
+  std::span<const int64_t> slot_mapping;  // [tokens]: page*block_size + offset; negative: not written
+  KvLayer kv;
+};
+
+}  // namespace quire

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// rms_norm and layer_norm over groups of columns of each row.
+//
+// Contract. Sums run in 16 lanes (lane i takes elements i, i+16, ...; a last partial group adds nothing to the lanes
+// past it) with fma for squares, then the lanes fold 8, 4, 2, 1. So the order depends on `group` alone.
+//   rms_norm:   y = (x * (1 / sqrt(sum(x^2)/group + eps))) * w
+//   layer_norm: mean first, then the sum of squared differences; y = fma((x - mean) * rstd, w, b)
+// In place is fine (out == x).
+#pragma once
+
+#include "ops/tensor.h"
+
+namespace quire {
+
+struct RmsNormArgs {
+  Tensor x;                       // [rows, cols]
+  const float* weight = nullptr;  // [group]
+  int64_t group = 0;              // divides cols; each group of columns is normalised on its own (head_dim for qk-norm)
+  float eps = 0;
+  Tensor out;
+};
+
+struct LayerNormArgs {
+  Tensor x;
+  const float* weight = nullptr;  // [group]
+  const float* bias = nullptr;    // [group] or null
+  int64_t group = 0;
+  float eps = 0;
+  Tensor out;
+};
+
+}  // namespace quire

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensor: a view of a row-major matrix in a backend's memory.
+#pragma once
+
+#include <cstdint>
+
+#include "base/check.h"
+#include "ops/dtype.h"
+
+namespace quire {
+
+// A view, owning nothing: [rows, cols], `stride` elements from one row to the next. Activations on the CPU are F32; a
+// GPU backend may keep them in 16 bits. Slices of columns share the stride of the whole.
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t stride = 0;
+
+  float* f32() const {
+    QUIRE_CHECK(dtype == DType::kF32);
+    return static_cast<float*>(data);
+  }
+  float* row_f32(int64_t row) const { return f32() + row * stride; }
+  Tensor columns(int64_t begin, int64_t count) const {
+    QUIRE_CHECK(begin >= 0 && count >= 0 && begin + count <= cols);
+    return {static_cast<char*>(data) + begin * info(dtype).block_bytes, dtype, rows, count, stride};
+  }
+  Tensor first_rows(int64_t count) const {
+    QUIRE_CHECK(count >= 0 && count <= rows);
+    return {data, dtype, count, cols, stride};
+  }
+};
+
+}  // namespace quire
