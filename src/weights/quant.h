@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The block formats of quantised tensors, and their slow and plain reference conversions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/dtype.h"
+
+namespace quire::weights {
+
+// Blocks as files hold them (little-endian). fp16 scales are raw bits: fp16_to_float (base/half.h) reads them. In the
+// formulas x is the value, q the stored number, d and m the scale and offset.
+
+// x = d * q, q a signed byte.
+struct BlockQ8_0 {
+  uint16_t d;
+  int8_t qs[32];
+};
+// x = d * (q - 8). Byte j holds element j in its low and element j + 16 in its high four bits.
+struct BlockQ4_0 {
+  uint16_t d;
+  uint8_t qs[16];
+};
+// x = d * q + m, nibbles as in Q4_0.
+struct BlockQ4_1 {
+  uint16_t d;
+  uint16_t m;
+  uint8_t qs[16];
+};
+// x = d * (q - 16); bit j of qh is the fifth bit of element j, the nibbles as in Q4_0.
+struct BlockQ5_0 {
+  uint16_t d;
+  uint8_t qh[4];
+  uint8_t qs[16];
+};
+// x = d * q + m, bits as in Q5_0.
+struct BlockQ5_1 {
+  uint16_t d;
+  uint16_t m;
+  uint8_t qh[4];
+  uint8_t qs[16];
+};
+
+// The K formats: 256 elements in sub-blocks whose scales are themselves small integers times the block's own scale.
+
+// x = (d * sc) * q - (dmin * mn), q of 2 bits; scales[s] has sc in its low and mn in its high four bits for the 16
+// elements of sub-block s. Byte 32 * h + i of qs holds elements 128 * h + 32 * b + i in bits 2b, 2b + 1.
+struct BlockQ2_K {
+  uint8_t scales[16];
+  uint8_t qs[64];
+  uint16_t d;
+  uint16_t dmin;
+};
+// x = (d * (sc - 32)) * q, q of 3 bits in -4..3: two low bits as in Q2_K; bit c of hmask[i] is set for element
+// 32 * c + i when its third bit is. sc has 6 bits: low nibbles of the 16 first (8 low, 8 high), two high bits after.
+struct BlockQ3_K {
+  uint8_t hmask[32];
+  uint8_t qs[64];
+  uint8_t scales[12];
+  uint16_t d;
+};
+// x = (d * sc) * q - (dmin * mn), q of 4 bits; 8 sub-blocks of 32, sc and mn of 6 bits packed in 12 bytes. Byte 32 * p
+// + i of qs holds element 64 * p + i in its low and 64 * p + 32 + i in its high four bits.
+struct BlockQ4_K {
+  uint16_t d;
+  uint16_t dmin;
+  uint8_t scales[12];
+  uint8_t qs[128];
+};
+// As Q4_K with a fifth bit: bit c of qh[i] belongs to element 32 * c + i.
+struct BlockQ5_K {
+  uint16_t d;
+  uint16_t dmin;
+  uint8_t scales[12];
+  uint8_t qh[32];
+  uint8_t qs[128];
+};
+// x = (d * sc) * (q - 32), q of 6 bits; 16 sub-blocks of 16, sc a signed byte. For half h and i < 32: ql[64 * h + i]
+// has the low bits of elements 128 * h + i and + 64, ql[64 * h + 32 + i] those of + 32 and + 96; qh[32 * h + i] has the
+// two high bits of the four, lowest first.
+struct BlockQ6_K {
+  uint8_t ql[128];
+  uint8_t qh[64];
+  int8_t scales[16];
+  uint16_t d;
+};
+
+static_assert(sizeof(BlockQ8_0) == info(DType::kQ8_0).block_bytes && alignof(BlockQ8_0) == 2);
+static_assert(sizeof(BlockQ4_0) == info(DType::kQ4_0).block_bytes && alignof(BlockQ4_0) == 2);
+static_assert(sizeof(BlockQ4_1) == info(DType::kQ4_1).block_bytes && alignof(BlockQ4_1) == 2);
+static_assert(sizeof(BlockQ5_0) == info(DType::kQ5_0).block_bytes && alignof(BlockQ5_0) == 2);
+static_assert(sizeof(BlockQ5_1) == info(DType::kQ5_1).block_bytes && alignof(BlockQ5_1) == 2);
+static_assert(sizeof(BlockQ2_K) == info(DType::kQ2_K).block_bytes && alignof(BlockQ2_K) == 2);
+static_assert(sizeof(BlockQ3_K) == info(DType::kQ3_K).block_bytes && alignof(BlockQ3_K) == 2);
+static_assert(sizeof(BlockQ4_K) == info(DType::kQ4_K).block_bytes && alignof(BlockQ4_K) == 2);
+static_assert(sizeof(BlockQ5_K) == info(DType::kQ5_K).block_bytes && alignof(BlockQ5_K) == 2);
+static_assert(sizeof(BlockQ6_K) == info(DType::kQ6_K).block_bytes && alignof(BlockQ6_K) == 2);
+
+// Scale and offset of sub-block s (0..7) of a Q4_K or Q5_K block, each 0..63.
+struct ScaleMin {
+  uint8_t scale;
+  uint8_t min;
+};
+ScaleMin unpack_scale_min_k4(const uint8_t scales[12], int s);
+// The scale of sub-block s (0..15) of a Q3_K block, -32..31.
+int unpack_scale_q3_k(const uint8_t scales[12], int s);
+
+// k elements of a row into floats; every operation is rounded to float in the order the formulas above are bracketed,
+// so the result is one value and not a tolerance. `src` needs no alignment; k must be a multiple of the block.
+void dequantise_row(DType type, const std::byte* src, float* dst, int64_t k);
+
+// k floats into valid blocks by plain rounding to nearest: for tests and tools, not tuned for quality. Values must be
+// finite and within fp16's range where the type's scales are fp16.
+void quantise_row(DType type, const float* src, std::byte* dst, int64_t k);
+
+}  // namespace quire::weights

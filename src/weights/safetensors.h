@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The safetensors reader: one file, or the shards that model.safetensors.index.json lists.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "weights/tensor_ref.h"
+#include "weights/tensor_table.h"
+
+namespace quire::weights {
+
+// A safetensors checkpoint. Owns the maps of its files (or shares the owner of a parsed buffer); immutable after
+// opening. Everything the header says was checked: the size, the JSON, each dtype and shape, and that the tensors cover
+// the data exactly, without overlap, hole or rest. F32, F16 and BF16 are for use; other types are listed.
+class SafetensorsSource final : public TableSource {
+ public:
+  // One .safetensors file.
+  static Result<std::shared_ptr<const SafetensorsSource>> open(const std::filesystem::path& file);
+  // A folder sharded by `index` (…/model.safetensors.index.json): every tensor must be in the shard that the index
+  // says, and the shards hold nothing else. File names with a path in them are refused.
+  static Result<std::shared_ptr<const SafetensorsSource>> open_sharded(const std::filesystem::path& index);
+  // A whole file in memory; `name` stands for it in messages, `owner` keeps the bytes alive.
+  static Result<std::shared_ptr<const SafetensorsSource>> parse(std::span<const std::byte> bytes, std::string name,
+                                                                std::shared_ptr<const void> owner);
+
+  std::string describe() const override;
+  // The strings of `__metadata__` in the first file that has any: usually {"format": "pt"}.
+  const std::vector<std::pair<std::string, std::string>>& metadata() const { return metadata_; }
+
+ private:
+  SafetensorsSource() = default;
+  Status add_file(std::span<const std::byte> bytes, const std::string& name, std::shared_ptr<const void> owner,
+                  const std::vector<std::string>* expected);
+
+  std::vector<std::pair<std::string, std::string>> metadata_;
+  int files_ = 0;
+};
+
+// The files that an index lists, each once, in the order of first mention; checked to be plain names.
+Result<std::vector<std::string>> safetensors_index_files(const std::filesystem::path& index);
+
+}  // namespace quire::weights

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table that both file readers fill: tensors by name, with the supported and the unsupported apart.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/file.h"
+#include "weights/tensor_ref.h"
+
+namespace quire::weights {
+
+// A WeightSource over a table that a reader fills while it opens and nobody changes afterwards. Keeps the file maps.
+class TableSource : public WeightSource {
+ public:
+  const TensorRef* find(std::string_view name) const override;
+  Result<const TensorRef*> get(std::string_view name) const override;
+  std::vector<std::string> names() const override;
+  std::vector<UnsupportedTensor> unsupported() const override { return unsupported_; }
+  int64_t total_bytes() const override { return total_bytes_; }
+  void release(const TensorRef& tensor) const override;
+
+ protected:
+  TableSource() = default;
+  // Adds a tensor; false when the name is taken. Data that does not begin on a multiple of 4 is copied to memory that
+  // does (files from common writers never need it).
+  bool add(TensorRef tensor);
+  bool add(UnsupportedTensor tensor);
+  bool contains(std::string_view name) const { return places_.find(name) != places_.end(); }
+  size_t size() const { return order_.size(); }
+
+  std::string name_;  // the checkpoint, in messages
+  std::vector<std::shared_ptr<const MappedFile>> maps_;
+
+ private:
+  struct Place {
+    bool supported = false;
+    size_t index = 0;
+  };
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
+  };
+  std::vector<std::unique_ptr<TensorRef>> tensors_;  // pointers, so that what find() gave stays put
+  std::vector<UnsupportedTensor> unsupported_;
+  std::unordered_map<std::string, Place, Hash, std::equal_to<>> places_;
+  std::vector<Place> order_;
+  int64_t total_bytes_ = 0;
+};
+
+}  // namespace quire::weights
