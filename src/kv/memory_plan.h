@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory plan: how many KV pages there are, and the one line at start-up that says where the memory goes.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "kv/kv_spec.h"
+
+namespace quire::kv {
+
+// Bytes from a flag's text: a whole number; with a suffix k m g t a decimal number of powers of 1000, with K M G T a
+// whole number of powers of 1024 (vLLM's rules); also kB MB GB TB (1000) and KiB MiB GiB TiB (1024), decimals allowed.
+// `flag` names the flag in the error.
+Result<int64_t> parse_bytes(std::string_view text, std::string_view flag);
+// "87.5 MiB": for people, at most four digits.
+std::string format_bytes(int64_t bytes);
+
+struct MemoryInfo {
+  int64_t total = 0;
+  int64_t available = 0;  // what this process may still take without swapping or being killed
+};
+// Memory of this machine, within the limits of the control groups (v1 and v2) that the process is in. `root` is the
+// folder that stands for "/" (tests).
+Result<MemoryInfo> available_memory(const std::filesystem::path& root = "/");
+
+struct MemoryInputs {
+  KvSpec spec;
+  int64_t weights_bytes = 0;
+  int64_t scratch_bytes = 0;    // activations, logits, sampler: the most that a step takes
+  int64_t available_bytes = 0;  // before weights and scratch are allocated; 0: unknown, not checked
+  int64_t max_model_len = 0;
+  bool max_model_len_auto = false;  // --max-model-len auto: max_model_len is the model's, lowered to what fits
+  int64_t max_num_seqs = 1;
+  std::optional<int64_t> kv_cache_memory_bytes;    // --kv-cache-memory-bytes
+  std::optional<int64_t> num_gpu_blocks_override;  // --num-gpu-blocks-override; wins over the bytes
+};
+
+struct MemoryPlan {
+  KvSpec spec;
+  int32_t num_blocks = 0;  // with the null page
+  int64_t max_model_len = 0;
+  int64_t weights_bytes = 0;
+  int64_t kv_bytes = 0;  // num_blocks * spec.page_bytes()
+  int64_t scratch_bytes = 0;
+  std::optional<int64_t> left_bytes;  // of the available memory; nothing when that is unknown
+
+  int64_t num_tokens() const { return (num_blocks - 1) * spec.block_size; }
+  double full_length_requests() const;  // how many requests of max_model_len fit at once
+  std::string line() const;             // weights, KV pages, scratch, what is left, full-length requests
+};
+
+// Default budget (CPU): min(max_num_seqs x max_model_len, half of the available memory, what weights and scratch
+// leave). An Error carries the numbers when not even one request of max_model_len fits, and says what to change.
+Result<MemoryPlan> plan_memory(const MemoryInputs& inputs);
+
+}  // namespace quire::kv
