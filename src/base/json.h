@@ -81,6 +81,7 @@ struct Limits {
   size_t max_depth = 128;
   size_t max_bytes = size_t{1} << 30;
   size_t max_values = 64'000'000;
+  bool refuse_repeats = false;  // a repeated member name is an error, for files where it means a lie
 };
 
 // Reads one JSON text (RFC 8259; also NaN, Infinity and -Infinity, as Python writes them in configs). The error says

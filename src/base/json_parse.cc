@@ -125,7 +125,10 @@ class Parser {
       if (take('}')) break;
       return error("',' or '}' was expected here");
     }
-    out = Value(without_repeats(std::move(members)));
+    const size_t written = members.size();
+    Object unique = without_repeats(std::move(members));
+    if (limits_.refuse_repeats && unique.size() != written) return error("an object has the same member name twice");
+    out = Value(std::move(unique));
     return true;
   }
 
