@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text to token ids and back, for every tokenizer format that models ship.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace quire::text {
+
+class DecodeChain;
+struct TokenizerParts;
+
+struct EncodeOptions {
+  // Adds what the model's template adds around a text (a leading BOS, a closing SEP, ...).
+  bool add_special_tokens = true;
+  // Recognises special tokens that are spelled out in the text ("<|im_end|>"). Off, they are ordinary text, so that
+  // a user's words cannot forge a turn. Added tokens that are not special are recognised either way.
+  bool parse_special = true;
+};
+
+// The ids that a model's files give a role; any may be missing.
+struct SpecialIds {
+  std::optional<int32_t> bos, eos, pad, unk, eot, mask, sep, cls;
+};
+
+// One tokenizer, as its file describes it: added tokens, normalizer, pre-tokenizer, model, post-processor, decoder.
+// Immutable once loaded, so any thread may encode and decode at the same time (a bounded cache of words is kept for
+// each thread). The results equal Hugging Face's `tokenizers`, id for id and byte for byte, except that the truncation
+// and padding sections of a file are ignored, as servers do, and merge dropout is never applied. Bytes that are not
+// UTF-8 become U+FFFD before encoding. A piece that a model without an unknown token cannot express is dropped.
+class Tokenizer {
+ public:
+  explicit Tokenizer(std::unique_ptr<TokenizerParts> parts);
+  ~Tokenizer();
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
+  // The text of these ids; ids that the vocabulary does not have add nothing. The result is valid UTF-8.
+  std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
+
+  // One more than the largest id that has a token (ids may have holes).
+  int32_t vocab_size() const;
+  // The token as its file spells it ("Ġthe", "▁the", "<0x0A>"); nothing for an id that has none.
+  std::optional<std::string_view> piece(int32_t id) const;
+  // The bytes that the token stands for in the middle of a text (" the", "\n"; possibly half a character); empty for
+  // an id that has no token. Added tokens give their own spelling.
+  std::string token_bytes(int32_t id) const;
+  // The id of a token spelled as its file spells it.
+  std::optional<int32_t> id_of(std::string_view piece) const;
+  // True for the tokens that skip_special_tokens leaves out.
+  bool is_special(int32_t id) const;
+  // True for every added token, special or not.
+  bool is_added(int32_t id) const;
+  // The ids of all added tokens, ascending.
+  std::vector<int32_t> added_ids() const;
+  const SpecialIds& special_ids() const;
+  // Whether encode with add_special_tokens puts BOS first, or EOS last.
+  bool adds_bos() const;
+  bool adds_eos() const;
+  // "BPE", "Unigram", "WordPiece" or "WordLevel".
+  std::string_view model_type() const;
+
+  // For the detokenizer: the steps that turn pieces into text.
+  const DecodeChain& decode_chain() const;
+
+ private:
+  std::unique_ptr<const TokenizerParts> parts_;
+};
+
+using TokenizerPtr = std::shared_ptr<const Tokenizer>;
+
+// A Hugging Face tokenizer.json; `name` stands for the file in errors.
+Result<TokenizerPtr> load_tokenizer_json(std::string_view json, std::string_view name = "tokenizer.json");
+// A SentencePiece tokenizer.model (BPE, unigram, word or char); `name` stands for the file in errors.
+Result<TokenizerPtr> load_sentencepiece_model(std::string_view bytes, std::string_view name = "tokenizer.model");
+// A model's folder: its tokenizer.json, else its tokenizer.model, with the roles of tokenizer_config.json (bos_token,
+// eos_token, pad_token, unk_token, added_tokens_decoder, add_bos_token, add_eos_token).
+Result<TokenizerPtr> load_tokenizer(const std::filesystem::path& folder);
+
+// The vocabulary inside a GGUF file, filled from its tokenizer.ggml.* metadata by the caller.
+struct GgufVocab {
+  std::string model;  // tokenizer.ggml.model: gpt2, llama, bert, t5, gemma4
+  std::string pre;    // tokenizer.ggml.pre: which split pattern a gpt2 model uses
+  std::vector<std::string> tokens;
+  std::vector<float> scores;
+  std::vector<int32_t> token_types;  // 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte
+  std::vector<std::string> merges;   // "left right"
+  SpecialIds special;
+  std::optional<bool> add_bos, add_eos, add_sep, add_space_prefix, remove_extra_whitespaces;
+  std::string precompiled_charsmap;  // raw bytes
+};
+// `name` stands for the file in errors. An unknown model or pre is an error that names it.
+Result<TokenizerPtr> load_gguf_vocab(GgufVocab vocab, std::string_view name = "the GGUF file");
+
+}  // namespace quire::text
