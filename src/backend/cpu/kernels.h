@@ -12,8 +12,10 @@
 
 namespace quire::cpu {
 
-// Each kernel does a slice [begin, end) of an op's outputs; the backend splits the work over threads. A null `scratch`
-// is fine where a kernel needs none.
+struct AttentionItem;   // attention_plan.h
+struct AttentionMerge;  // attention_plan.h
+
+// Each kernel does a slice [begin, end) of an op's outputs; the backend checks shapes and splits work over threads.
 struct CpuKernels {
   // Rows.
   void (*rms_norm)(const RmsNormArgs&, int64_t row_begin, int64_t row_end);
@@ -22,25 +24,34 @@ struct CpuKernels {
   void (*glu)(const GluArgs&, int64_t row_begin, int64_t row_end);
   void (*activation)(const ActivationArgs&, int64_t row_begin, int64_t row_end);
   void (*residual_add)(const ResidualAddArgs&, int64_t row_begin, int64_t row_end);
-  void (*embedding)(const EmbeddingArgs&, int64_t row_begin, int64_t row_end);
   void (*reshape_and_cache)(const ReshapeAndCacheArgs&, int64_t row_begin, int64_t row_end);
+  void (*embedding)(const PackedView& table, const EmbeddingArgs&, int64_t row_begin, int64_t row_end);
 
   // Attention: see attention_plan.h for what a work item is.
   struct AttentionKernels {
-    void (*run)(const AttentionArgs&, const struct AttentionItem&, float* scratch);
-    void (*merge)(const AttentionArgs&, const struct AttentionMerge&);
+    void (*run)(const AttentionArgs&, const AttentionItem&, float* scratch);
+    void (*merge)(const AttentionArgs&, const AttentionMerge&);
   } attention;
 
-  // Linear: see packed.h for layouts.
+  // Linear: see packed.h for layouts. The last three compute rows [row_begin, row_end) of panels [panel_begin,
+  // panel_end); row_begin is a multiple of kRowTile, and `scratch` has linear_scratch_bytes(K), aligned to 64.
   struct LinearKernels {
-    void (*quantise)(const Tensor& x, int64_t row_begin, int64_t row_end, const QuantisedRows& out);
-    void (*quantised)(const QuantisedRows& x, const PackedQuant& w, const LinearArgs& args, int64_t panel_begin,
-                      int64_t panel_end, void* scratch);
-    void (*plain)(const PackedPlain& w, const LinearArgs& args, int64_t panel_begin, int64_t panel_end, void* scratch);
-    void (*dequantised)(const PackedQuant& w, const LinearArgs& args, int64_t panel_begin, int64_t panel_end,
-                        void* scratch);
+    void (*quantise)(const Tensor& x, DType weight, int64_t row_begin, int64_t row_end, const QuantisedRows& out);
+    void (*quantised)(const QuantisedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
+                      int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);
+    void (*plain)(const PackedView& w, const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
+                  int64_t panel_end);
+    void (*dequantised)(const PackedView& w, const LinearArgs& args, int64_t row_begin, int64_t row_end,
+                        int64_t panel_begin, int64_t panel_end, void* scratch);
   } linear;
 };
+
+// Room for at least one panel unpacked: bytes of codes, and float scales.
+constexpr int64_t kLinearScratchFloor = 64 << 10;
+constexpr int64_t linear_scratch_bytes(int64_t k) {
+  const int64_t panel = (k / kBlock + 1) * 1024;
+  return panel > kLinearScratchFloor ? panel : kLinearScratchFloor;
+}
 
 // The table of a level; the level must be available.
 const CpuKernels& kernels(Isa isa);

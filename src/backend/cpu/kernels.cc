@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Picks the kernel table of an ISA level. Compiled for the baseline, as all that is not in kernels/.
+#include "backend/cpu/kernels.h"
+
+#include "base/check.h"
+
+namespace quire::cpu {
+
+#define QUIRE_DECLARE_LEVEL(level)                                                                                \
+  namespace level {                                                                                               \
+  extern const CpuKernels kTable;                                                                                 \
+  void linear_quantised(const QuantisedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,   \
+                        int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);                  \
+  }
+QUIRE_DECLARE_LEVEL(portable)
+QUIRE_DECLARE_LEVEL(neon_dotprod)
+QUIRE_DECLARE_LEVEL(neon_i8mm)
+QUIRE_DECLARE_LEVEL(avx2)
+QUIRE_DECLARE_LEVEL(avx512)
+QUIRE_DECLARE_LEVEL(amx)
+#undef QUIRE_DECLARE_LEVEL
+
+// AMX, dotprod and i8mm add integer dot instructions and nothing else that kernels use: those levels are the one below
+// with another quantised linear.
+[[maybe_unused]] static CpuKernels with_linear(const CpuKernels& base, decltype(base.linear.quantised) quantised) {
+  CpuKernels table = base;
+  table.linear.quantised = quantised;
+  return table;
+}
+
+const CpuKernels& kernels(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable:
+      return portable::kTable;
+    case Isa::kNeonDotprod: {
+#ifdef QUIRE_LEVEL_neon_dotprod
+      static const CpuKernels table = with_linear(portable::kTable, neon_dotprod::linear_quantised);
+      return table;
+#else
+      break;
+#endif
+    }
+    case Isa::kNeonI8mm: {
+#ifdef QUIRE_LEVEL_neon_i8mm
+      static const CpuKernels table = with_linear(portable::kTable, neon_i8mm::linear_quantised);
+      return table;
+#else
+      break;
+#endif
+    }
+    case Isa::kAvx2:
+#ifdef QUIRE_LEVEL_avx2
+      return avx2::kTable;
+#else
+      break;
+#endif
+    case Isa::kAvx512:
+#ifdef QUIRE_LEVEL_avx512
+      return avx512::kTable;
+#else
+      break;
+#endif
+    case Isa::kAmx: {
+#ifdef QUIRE_LEVEL_amx
+      static const CpuKernels table = with_linear(avx512::kTable, amx::linear_quantised);
+      return table;
+#else
+      break;
+#endif
+    }
+  }
+  QUIRE_CHECK(false, "this ISA level is not in the binary");
+  return portable::kTable;
+}
+
+}  // namespace quire::cpu

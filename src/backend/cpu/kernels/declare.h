@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one ISA level defines: every kernels/*.cc is compiled once a level with QUIRE_ISA_NS as its namespace.
+//
+// Rule for these sources: code that two levels share by name would be merged by the linker, and the machine might then
+// run the wrong one. So everything here is in the level's namespace, static, or forced inline; no std containers.
+#pragma once
+
+#include "backend/cpu/kernels.h"
+
+namespace quire::cpu::QUIRE_ISA_NS {
+
+void rms_norm(const RmsNormArgs&, int64_t row_begin, int64_t row_end);
+void layer_norm(const LayerNormArgs&, int64_t row_begin, int64_t row_end);
+void rope(const RopeArgs&, int64_t row_begin, int64_t row_end);
+void glu(const GluArgs&, int64_t row_begin, int64_t row_end);
+void activation(const ActivationArgs&, int64_t row_begin, int64_t row_end);
+void residual_add(const ResidualAddArgs&, int64_t row_begin, int64_t row_end);
+void reshape_and_cache(const ReshapeAndCacheArgs&, int64_t row_begin, int64_t row_end);
+void embedding(const PackedView& table, const EmbeddingArgs&, int64_t row_begin, int64_t row_end);
+void attention_run(const AttentionArgs&, const AttentionItem&, float* scratch);
+void attention_merge(const AttentionArgs&, const AttentionMerge&);
+
+void linear_quantise(const Tensor& x, DType weight, int64_t row_begin, int64_t row_end, const QuantisedRows& out);
+void linear_quantised(const QuantisedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
+                      int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);
+void linear_plain(const PackedView& w, const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
+                  int64_t panel_end);
+void linear_dequantised(const PackedView& w, const LinearArgs& args, int64_t row_begin, int64_t row_end,
+                        int64_t panel_begin, int64_t panel_end, void* scratch);
+
+extern const CpuKernels kTable;
+
+}  // namespace quire::cpu::QUIRE_ISA_NS

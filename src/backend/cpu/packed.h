@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layouts of packed weights and quantised activations, the same bytes for every ISA level.
+//
+// A weight [N, K] is cut into panels of 16 columns (outputs n); the last is padded with zero codes and zero scales.
+//  - plain (F32, F16, BF16): a panel is [k][16 columns] in the weight's own type.
+//  - quantised: K is cut into blocks of 32. A panel is the codes of all its blocks, then the scales of all its blocks.
+//
+// Codes of one block: 16 columns x 32 k, unsigned, thought of as 8 groups of 64 bytes: group g, byte 4*column + j is
+// the code of k = 4g + j (what vpdpbusd, sdot and AMX want). They are kept in bit planes, low bits first:
+//   8 bits: 8 x 64 bytes, the groups themselves
+//   4 bits: 4 x 64 bytes, vector i: low nibbles are group 2i, high nibbles group 2i+1
+//   2 bits: 2 x 64 bytes, vector i: bits 2s, 2s+1 are group 4i+s
+//   1 bit:  8 x uint64, bit j of word g is byte j of group g
+//
+// Scales, by scheme (fp16 means 16 of them, one a column):
+//   kScale       [block]: fp16 d
+//   kScaleMin    [block]: fp16 d, fp16 m
+//   kSuperMin    [super-block of 8 blocks]: fp16 d, fp16 dmin, then 8 x {u8 sc[16], u8 mn[16]}
+//   kSubScale    [super-block]: fp16 d, then 8 x {i8 sc_lo[16], i8 sc_hi[16]}                (sub-blocks of 16 k)
+//   kSubScaleMin [super-block]: fp16 d, fp16 dmin, then 8 x {u8 lo[16], u8 hi[16]}, each sc | mn << 4
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/dtype.h"
+
+namespace quire::cpu {
+
+constexpr int kPanel = 16;          // columns in a panel
+constexpr int kBlock = 32;          // k in a block
+constexpr int kSuperBlock = 8;      // blocks in a K-quant's super-block
+constexpr int kRowTile = 16;        // rows in a tile of quantised activations
+constexpr int kBlockScaleBytes = 2 * kPanel;  // per-block part of a super-block's scales
+
+enum class Scheme : uint8_t { kPlain, kScale, kScaleMin, kSuperMin, kSubScale, kSubScaleMin };
+
+struct QuantFormat {
+  Scheme scheme;
+  uint8_t low_bits;   // 8, 4 or 2
+  uint8_t high_bits;  // 0, 1 or 2: code = low | high << low_bits
+  uint8_t offset;     // what is subtracted from a code
+};
+
+constexpr QuantFormat quant_format(DType type) {
+  switch (type) {
+    case DType::kQ8_0: return {Scheme::kScale, 8, 0, 128};
+    case DType::kQ4_0: return {Scheme::kScale, 4, 0, 8};
+    case DType::kQ5_0: return {Scheme::kScale, 4, 1, 16};
+    case DType::kQ4_1: return {Scheme::kScaleMin, 4, 0, 0};
+    case DType::kQ5_1: return {Scheme::kScaleMin, 4, 1, 0};
+    case DType::kQ4_K: return {Scheme::kSuperMin, 4, 0, 0};
+    case DType::kQ5_K: return {Scheme::kSuperMin, 4, 1, 0};
+    case DType::kQ6_K: return {Scheme::kSubScale, 4, 2, 32};
+    case DType::kQ3_K: return {Scheme::kSubScale, 2, 1, 4};
+    case DType::kQ2_K: return {Scheme::kSubScaleMin, 2, 0, 0};
+    default: return {Scheme::kPlain, 0, 0, 0};
+  }
+}
+
+// Bytes of one block's codes.
+constexpr int code_bytes(QuantFormat f) { return 64 * (f.low_bits + f.high_bits); }
+// Blocks that share one header of scales, the header's bytes, and the bytes of the whole record of scales.
+constexpr int scale_group(QuantFormat f) {
+  return f.scheme == Scheme::kScale || f.scheme == Scheme::kScaleMin ? 1 : kSuperBlock;
+}
+constexpr int scale_header_bytes(QuantFormat f) {
+  return f.scheme == Scheme::kScale || f.scheme == Scheme::kSubScale ? 2 * kPanel : 4 * kPanel;
+}
+constexpr int scale_bytes(QuantFormat f) {
+  return scale_header_bytes(f) + (scale_group(f) == 1 ? 0 : kSuperBlock * kBlockScaleBytes);
+}
+constexpr bool has_min(QuantFormat f) {
+  return f.scheme == Scheme::kScaleMin || f.scheme == Scheme::kSuperMin || f.scheme == Scheme::kSubScaleMin;
+}
+// Sub-blocks of 16 k with integer scales of their own.
+constexpr bool has_halves(QuantFormat f) {
+  return f.scheme == Scheme::kSubScale || f.scheme == Scheme::kSubScaleMin;
+}
+
+// A packed weight as kernels see it: a view, owning nothing. Panels start on 64 bytes.
+struct PackedView {
+  DType dtype = DType::kF32;
+  int64_t n = 0;
+  int64_t k = 0;
+  const uint8_t* data = nullptr;
+  int64_t panel_stride = 0;  // bytes
+  int64_t scale_offset = 0;  // bytes from a panel's start to its scales
+
+  int64_t panels() const { return (n + kPanel - 1) / kPanel; }
+  const uint8_t* panel(int64_t p) const { return data + p * panel_stride; }
+};
+
+// One block of 16 rows of quantised activations; x in [tile][block]. What `aux` holds follows from the weight's scheme:
+//   offset types: int32 -(offset * xsum);  32-wide minimum types: float sa * float(xsum)
+//   types with halves: int32 of the low 16 k (kSubScale: -(offset * xsum_lo); kSubScaleMin: xsum_lo)
+struct RowTileBlock {
+  int8_t codes[kRowTile][kBlock];
+  float sa[kRowTile];
+  int32_t aux[kRowTile];
+};
+static_assert(sizeof(RowTileBlock) == 640);
+
+// Quantised activations of one linear: a view. Rows past `rows` in the last tile hold anything.
+struct QuantisedRows {
+  RowTileBlock* tiles = nullptr;         // [ceil(rows/16)][blocks]
+  int32_t (*high)[kRowTile] = nullptr;  // [ceil(rows/16)][blocks]: aux of the high 16 k; only for types with halves
+  int64_t rows = 0;
+  int64_t blocks = 0;
+};
+
+}  // namespace quire::cpu
