@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+# What the scripts in this folder share; sourced, not run. Works with bash 3.2 too, the one that macOS has.
+
+set -euo pipefail
+
+QUIRE_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+QUIRE_STARTED=$(date +%s)
+
+elapsed() {
+  local seconds=$(($(date +%s) - QUIRE_STARTED))
+  printf '%d:%02d' $((seconds / 60)) $((seconds % 60))
+}
+
+# banner WORDS...: one line that starts a phase, with the minutes and seconds since the script began.
+banner() { printf '== [%s] %s\n' "$(elapsed)" "$*"; }
+
+die() {
+  printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+  exit 1
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+on_macos() { [ "$(uname -s)" = Darwin ]; }
+
+# Runs a command as root: directly when we are root, else with sudo.
+as_root() {
+  if [ "$(id -u)" = 0 ]; then
+    "$@"
+  elif have sudo; then
+    sudo "$@"
+  else
+    die "needs root to run: $* (run it as root, or install sudo)"
+  fi
+}
+
+# Jobs for a build: every core, but no more than one for each 2 GiB of memory.
+build_jobs() {
+  local cores gigabytes
+  if on_macos; then
+    cores=$(sysctl -n hw.ncpu)
+    gigabytes=$(($(sysctl -n hw.memsize) >> 30))
+  else
+    cores=$(nproc)
+    gigabytes=$(awk '/^MemAvailable:/ {print int($2 / 1048576)}' /proc/meminfo)
+  fi
+  local limit=$((gigabytes / 2))
+  [ "$limit" -ge 1 ] || limit=1
+  echo $((cores < limit ? cores : limit))
+}
+
+DEBIAN_BUILD_PACKAGES="git ca-certificates cmake ninja-build g++ pkg-config libpcre2-dev libcurl4-openssl-dev libssl-dev
+  libspdlog-dev libfmt-dev libcli11-dev python3 python3-pip python3-venv"
+DEBIAN_TEST_PACKAGES="ccache clang libclang-rt-14-dev libgtest-dev libgmock-dev libbenchmark-dev zstd"
+BREW_BUILD_PACKAGES="cmake ninja pkg-config pcre2 curl openssl@3 spdlog fmt cli11 python@3.12"
+BREW_TEST_PACKAGES="ccache googletest google-benchmark zstd llvm"
+
+# Installs the Debian packages that are not there yet; does nothing, and needs no network, when all are.
+install_debian() {
+  local package missing=""
+  for package in "$@"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing="$missing $package"
+  done
+  [ -n "$missing" ] || return 0
+  banner "installing:$missing"
+  # shellcheck disable=SC2086
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q
+  # shellcheck disable=SC2086
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
+}
+
+install_brew() {
+  have brew || die "needs Homebrew (https://brew.sh) to install the packages"
+  local package missing="" installed
+  installed=" $(brew list --formula -1 | tr '\n' ' ') "
+  for package in "$@"; do
+    case $installed in *" $package "*) ;; *) missing="$missing $package" ;; esac
+  done
+  [ -n "$missing" ] || return 0
+  banner "installing:$missing"
+  # shellcheck disable=SC2086
+  brew install $missing
+}
+
+# install_packages build|test: what a build needs, or what the tests need besides.
+install_packages() {
+  # shellcheck disable=SC2086
+  if on_macos; then
+    install_brew $BREW_BUILD_PACKAGES
+    [ "$1" = build ] || install_brew $BREW_TEST_PACKAGES
+    # Homebrew keeps these out of the default search paths.
+    CMAKE_PREFIX_PATH="$(brew --prefix openssl@3):$(brew --prefix curl)${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}"
+    PKG_CONFIG_PATH="$(brew --prefix openssl@3)/lib/pkgconfig:$(brew --prefix curl)/lib/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}"
+    export CMAKE_PREFIX_PATH PKG_CONFIG_PATH
+  elif have dpkg-query && have apt-get; then
+    if [ "$1" = build ]; then
+      install_debian $DEBIAN_BUILD_PACKAGES
+    else
+      install_debian $DEBIAN_BUILD_PACKAGES $DEBIAN_TEST_PACKAGES
+    fi
+  else
+    banner "neither Debian nor macOS: taking the packages as they are (CONTRIBUTING.md lists what a build needs)"
+  fi
+}
+
+sha256_of() {
+  if have sha256sum; then sha256sum "$1"; else shasum -a 256 "$1"; fi | cut -d ' ' -f 1
+}
+
+# configure PRESET ARGS...: a CMake preset, through ccache where there is one.
+configure() {
+  local preset=$1
+  shift
+  if have ccache; then set -- "$@" -DCMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
+  (cd "$QUIRE_ROOT" && cmake --preset "$preset" "$@" >"${TMPDIR:-/tmp}/quire-configure.$$") || {
+    cat "${TMPDIR:-/tmp}/quire-configure.$$" >&2
+    rm -f "${TMPDIR:-/tmp}/quire-configure.$$"
+    die "cmake could not configure the preset $preset"
+  }
+  rm -f "${TMPDIR:-/tmp}/quire-configure.$$"
+}
+
+# Makes build/venv with the packages pinned in tests/requirements.txt; does nothing when they are there already.
+ensure_venv() {
+  local venv="$QUIRE_ROOT/build/venv" wanted="$QUIRE_ROOT/tests/requirements.txt" stamp
+  stamp="$venv/requirements.$(sha256_of "$wanted")"
+  [ ! -e "$stamp" ] || return 0
+  banner "installing the tests' Python packages into build/venv"
+  mkdir -p "$QUIRE_ROOT/build"
+  [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: -r "$wanted" ||
+    die "could not install the packages of tests/requirements.txt from PyPI"
+  touch "$stamp"
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The model cache on disk: its layout, what is in it, and how a MODEL argument becomes a path.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace quire::cli {
+
+// The layout, under QUIRE_HOME or else ~/.cache/quire:
+//   models/<name>/...            a model without an owner (scripts/get-default-model puts the default one there)
+//   models/<owner>/<name>/...    a model pulled from a hub, its files under their own names
+//   models/<...>/.quire-pull.json   what `quire pull` wants there, with checksums (see pull_record.h)
+//   *.part, *.part.etag, .quire-pull.lock   downloads under way
+inline constexpr std::string_view kDefaultModel = "SmolLM2-135M-Instruct";
+
+std::filesystem::path models_folder();
+
+// One model of the cache. A plain value: what was on disk when it was listed.
+struct CachedModel {
+  std::string name;  // "name" or "owner/name", as the folders are called
+  std::filesystem::path folder;
+  uint64_t bytes = 0;                   // of its finished files
+  std::vector<std::string> gguf_files;  // file names, sorted; a split file counts once, by its first part
+  bool has_config = false;              // a Hugging Face folder: config.json beside safetensors
+  bool complete = true;                 // false while files that a pull wanted are missing
+};
+
+// Every model in the cache, sorted by name. Folders that cannot be read are left out.
+std::vector<CachedModel> list_cached_models(const std::filesystem::path& models = models_folder());
+
+// The path that a MODEL argument means: a Hugging Face folder or one .gguf file. The argument is
+//   nothing                   the default model, from the cache;
+//   a folder or a .gguf file  itself (a folder that holds one .gguf means that file);
+//   a cached name             "owner/name" or only "name", in any case of letters, and optionally ":" with a GGUF
+//                             file's name or its quantisation ("owner/name:Q4_K_M").
+// The Error is one sentence that says what to do. A path wins over a cached name when it is a model.
+Result<std::filesystem::path> resolve_model(std::string_view argument,
+                                            const std::filesystem::path& models = models_folder());
+
+// The quantisation in a GGUF file's name ("x-Q4_K_M.gguf", "x.q8_0-00001-of-00002.gguf"), in capitals; "" if none.
+std::string gguf_quant(std::string_view file_name);
+// Of "x-00002-of-00003.gguf": part 2 of 3. A file that is not split is part 1 of 1.
+struct GgufPart {
+  int part = 1;
+  int parts = 1;
+  std::string stem;  // the name without the part and ".gguf"
+};
+GgufPart gguf_part(std::string_view file_name);
+
+// "98.4 MB": decimal units, three figures.
+std::string human_bytes(uint64_t bytes);
+
+}  // namespace quire::cli
