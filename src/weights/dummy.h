@@ -49,6 +49,8 @@ class DummySource final : public WeightSource {
   void release(const TensorRef& tensor) const override;
 
  private:
+  void generate(std::string_view name, std::span<const int64_t> shape, std::span<std::byte> out) const;
+
   uint64_t seed_;
   DType type_;
   int threads_;

@@ -38,10 +38,11 @@ class GgufSource final : public TableSource {
 
  private:
   GgufSource() = default;
-  Result<GgufMetadata> add_file(std::span<const std::byte> bytes, const std::string& name,
+  Result<GgufMetadata> add_file(std::span<const std::byte> bytes, const std::string& file,
                                 const std::shared_ptr<const void>& owner);
   Status add_rest_of_split(const std::filesystem::path& first, int64_t count);
 
+  std::shared_ptr<const void> owner_;  // of a parsed buffer, which the metadata's views need
   GgufMetadata metadata_;
   int version_ = 0;
   int files_ = 0;

@@ -32,6 +32,8 @@ enum class GgufKind : uint32_t {
 };
 // "uint32", "array", ...: for messages.
 const char* describe(GgufKind kind);
+// Bytes of one element; 0 for strings and arrays, which have no fixed size.
+size_t plain_size(GgufKind kind);
 
 struct GgufArray;
 
@@ -43,9 +45,13 @@ struct GgufValue {
   std::string_view text;  // string
   std::shared_ptr<const GgufArray> array;
 
-  bool is_integer() const;
+  bool is_integer() const;  // bool is not one
+  bool fits_int64() const;  // an integer whose value `integer` really is
   bool is_real() const { return kind == GgufKind::kFloat32 || kind == GgufKind::kFloat64; }
 };
+
+// The value of a plain kind at `at`, which needs no alignment.
+GgufValue plain_value(GgufKind kind, const std::byte* at);
 
 // An array: strings as views, arrays of arrays as values, plain kinds as the raw little-endian bytes.
 struct GgufArray {

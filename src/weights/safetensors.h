@@ -23,7 +23,7 @@ class SafetensorsSource final : public TableSource {
   // One .safetensors file.
   static Result<std::shared_ptr<const SafetensorsSource>> open(const std::filesystem::path& file);
   // A folder sharded by `index` (…/model.safetensors.index.json): every tensor must be in the shard that the index
-  // says, and the shards hold nothing else. File names with a path in them are refused.
+  // says, and no tensor may be in two. File names with a path in them are refused.
   static Result<std::shared_ptr<const SafetensorsSource>> open_sharded(const std::filesystem::path& index);
   // A whole file in memory; `name` stands for it in messages, `owner` keeps the bytes alive.
   static Result<std::shared_ptr<const SafetensorsSource>> parse(std::span<const std::byte> bytes, std::string name,
@@ -35,8 +35,7 @@ class SafetensorsSource final : public TableSource {
 
  private:
   SafetensorsSource() = default;
-  Status add_file(std::span<const std::byte> bytes, const std::string& name, std::shared_ptr<const void> owner,
-                  const std::vector<std::string>* expected);
+  Status add_file(std::span<const std::byte> bytes, const std::string& file, const std::shared_ptr<const void>& owner);
 
   std::vector<std::pair<std::string, std::string>> metadata_;
   int files_ = 0;

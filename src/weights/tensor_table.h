@@ -19,7 +19,7 @@ class TableSource : public WeightSource {
  public:
   const TensorRef* find(std::string_view name) const override;
   Result<const TensorRef*> get(std::string_view name) const override;
-  std::vector<std::string> names() const override;
+  std::vector<std::string> names() const override { return names_from(0); }
   std::vector<UnsupportedTensor> unsupported() const override { return unsupported_; }
   int64_t total_bytes() const override { return total_bytes_; }
   void release(const TensorRef& tensor) const override;
@@ -32,6 +32,10 @@ class TableSource : public WeightSource {
   bool add(UnsupportedTensor tensor);
   bool contains(std::string_view name) const { return places_.find(name) != places_.end(); }
   size_t size() const { return order_.size(); }
+  // "272 tensors (61 F32, 211 Q4_1), 98.9 MB".
+  std::string describe_tensors() const;
+  // The names added since there were `first` of them.
+  std::vector<std::string> names_from(size_t first) const;
 
   std::string name_;  // the checkpoint, in messages
   std::vector<std::shared_ptr<const MappedFile>> maps_;
