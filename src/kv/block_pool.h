@@ -24,10 +24,10 @@ inline constexpr ContentId kRootContent = 0;  // the parent of a sequence's firs
 
 // What a full page holds, as publish() and find() take it. The views need to live only for the call.
 struct PageKey {
-  BlockHash hash;                   // of all that follows
-  ContentId parent = kRootContent;  // content of the page before
-  std::span<const int32_t> tokens;  // the page's token ids
-  std::string_view extra = {};      // salt and other keys; first page only
+  BlockHash hash = {};                   // of all that follows
+  ContentId parent = kRootContent;       // content of the page before
+  std::span<const int32_t> tokens = {};  // the page's token ids
+  std::string_view extra = {};           // salt and other keys; first page only
 };
 
 // Hands out pages by id and remembers what full pages hold, by vLLM's rules:

@@ -22,10 +22,12 @@ struct KvManagerOptions {
 // allocates, so it goes straight into can_allocate and allocate_slots.
 struct PrefixHit {
   std::vector<BlockId> blocks;
-  int64_t num_tokens = 0;  // blocks.size() * block_size
+  int64_t num_tokens = 0;      // blocks.size() * block_size
+  int64_t queried_tokens = 0;  // of the sequence that was looked up; for the statistics
 };
 
-// For vLLM's counters prefix_cache_queries and prefix_cache_hits: in tokens.
+// For vLLM's counters prefix_cache_queries and prefix_cache_hits: in tokens, counted when a sequence gets its first
+// pages (so that one that waits and asks at every step counts once).
 struct PrefixStats {
   int64_t queried_tokens = 0;
   int64_t hit_tokens = 0;

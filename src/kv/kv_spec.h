@@ -41,7 +41,7 @@ std::optional<DType> storage_type(KvDType type);
 struct KvDTypeChoice {
   std::string_view kv_cache_dtype = "auto";  // --kv-cache-dtype
   std::string_view dtype = "auto";           // --dtype
-  std::optional<DType> checkpoint;           // the checkpoint's own type (config.json, else its tensors), if known
+  std::optional<DType> checkpoint = {};      // the checkpoint's own type (config.json, else its tensors), if known
   bool quantised_file = false;               // GGUF with quantised tensors, or a quantised checkpoint
 };
 

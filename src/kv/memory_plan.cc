@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many KV pages fit, or an error with the numbers; and byte sizes as flags and people write them.
+#include "kv/memory_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <limits>
+
+namespace quire::kv {
+namespace {
+
+constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
+
+std::string fixed(double value, int decimals) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", decimals, value);
+  return text;
+}
+
+// The multiplier of a suffix, and whether a decimal number may stand before it.
+struct Unit {
+  std::string_view suffix;
+  int64_t bytes;
+  bool decimals;
+};
+constexpr int64_t kKi = 1024, kMi = kKi * 1024, kGi = kMi * 1024, kTi = kGi * 1024;
+constexpr int64_t kK = 1000, kM = kK * 1000, kG = kM * 1000, kT = kG * 1000;
+constexpr Unit kUnits[] = {
+    {"", 1, false},     {"B", 1, false},    {"k", kK, true},    {"m", kM, true},   {"g", kG, true},
+    {"t", kT, true},    {"K", kKi, false},  {"M", kMi, false},  {"G", kGi, false}, {"T", kTi, false},
+    {"kB", kK, true},   {"MB", kM, true},   {"GB", kG, true},   {"TB", kT, true},  {"KiB", kKi, true},
+    {"MiB", kMi, true}, {"GiB", kGi, true}, {"TiB", kTi, true},
+};
+
+const Unit* find_unit(std::string_view suffix) {
+  const auto it = std::ranges::find(kUnits, suffix, &Unit::suffix);
+  return it == std::end(kUnits) ? nullptr : it;
+}
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+}  // namespace
+
+Result<int64_t> parse_bytes(std::string_view text, std::string_view flag) {
+  const auto wrong = [&](const std::string& why) {
+    return invalid_argument(std::string(flag) + ": '" + std::string(text) + "' " + why);
+  };
+  const std::string examples = "write for example 4GiB, 512M or 1.5g.";
+  size_t pos = 0;
+  int64_t whole = 0;
+  while (pos < text.size() && is_digit(text[pos])) {
+    if (__builtin_mul_overflow(whole, 10, &whole) || __builtin_add_overflow(whole, text[pos] - '0', &whole)) {
+      return wrong("is too large.");
+    }
+    ++pos;
+  }
+  if (pos == 0) return wrong("is not a size; " + examples);
+  // The fraction in millionths of the unit: exact, and finer than anyone writes.
+  bool has_fraction = false;
+  int64_t millionths = 0;
+  if (pos < text.size() && text[pos] == '.') {
+    has_fraction = true;
+    ++pos;
+    const size_t begin = pos;
+    for (int64_t place = 100'000; pos < text.size() && is_digit(text[pos]); ++pos, place /= 10) {
+      millionths += (text[pos] - '0') * place;
+    }
+    if (pos == begin) return wrong("is not a size; " + examples);
+  }
+  const Unit* unit = find_unit(text.substr(pos));
+  if (unit == nullptr) return wrong("has an unknown suffix; " + examples);
+  if (has_fraction && !unit->decimals) {
+    return wrong(unit->bytes == 1 ? "is not a whole number of bytes."
+                                  : "has decimals before an upper-case suffix, which takes whole numbers; write " +
+                                        std::string(text) + "iB.");
+  }
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(whole, unit->bytes, &bytes)) return wrong("is too large.");
+  const int64_t part = unit->bytes / 1'000'000 * millionths + unit->bytes % 1'000'000 * millionths / 1'000'000;
+  if (__builtin_add_overflow(bytes, part, &bytes)) return wrong("is too large.");
+  return bytes;
+}
+
+std::string format_bytes(int64_t bytes) {
+  QUIRE_CHECK(bytes >= 0);
+  constexpr std::array<const char*, 5> kNames = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kNames.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  const int decimals = unit == 0 ? 0 : value < 10 ? 2 : value < 100 ? 1 : 0;
+  return fixed(value, decimals) + " " + kNames[unit];
+}
+
+double MemoryPlan::full_length_requests() const {
+  return static_cast<double>(num_blocks - 1) / static_cast<double>(spec.blocks_for(max_model_len));
+}
+
+std::string MemoryPlan::line() const {
+  return "Memory: weights " + format_bytes(weights_bytes) + ", KV cache " + format_bytes(kv_bytes) + " (" +
+         std::to_string(num_blocks) + " pages of " + std::to_string(spec.block_size) + " tokens, " + name(spec.dtype) +
+         ", " + format_bytes(spec.page_bytes()) + " each), scratch " + format_bytes(scratch_bytes) + ", left " +
+         (left_bytes ? format_bytes(*left_bytes) : std::string("unknown")) + "; " + fixed(full_length_requests(), 2) +
+         " requests of " + std::to_string(max_model_len) + " tokens fit at once.";
+}
+
+namespace {
+
+Status check_inputs(const MemoryInputs& in) {
+  QUIRE_TRY(in.spec.validate());
+  const auto out_of_range = [](const char* flag, int64_t value, int64_t least, int64_t most) {
+    return invalid_argument(std::string(flag) + ": " + std::to_string(value) + " is out of range; it must be between " +
+                            std::to_string(least) + " and " + std::to_string(most) + ".");
+  };
+  constexpr int64_t kMaxLen = int64_t{1} << 31, kMaxSeqs = int64_t{1} << 20;
+  if (in.max_model_len < 1 || in.max_model_len > kMaxLen) {
+    return out_of_range("--max-model-len", in.max_model_len, 1, kMaxLen);
+  }
+  if (in.max_num_seqs < 1 || in.max_num_seqs > kMaxSeqs) {
+    return out_of_range("--max-num-seqs", in.max_num_seqs, 1, kMaxSeqs);
+  }
+  if (in.num_gpu_blocks_override && (*in.num_gpu_blocks_override < 2 || *in.num_gpu_blocks_override > kMaxBlocks)) {
+    return out_of_range("--num-gpu-blocks-override", *in.num_gpu_blocks_override, 2, kMaxBlocks);
+  }
+  if (in.kv_cache_memory_bytes && *in.kv_cache_memory_bytes < 1) {
+    return out_of_range("--kv-cache-memory-bytes", *in.kv_cache_memory_bytes, 1, std::numeric_limits<int64_t>::max());
+  }
+  QUIRE_CHECK(in.weights_bytes >= 0 && in.scratch_bytes >= 0 && in.available_bytes >= 0);
+  return {};
+}
+
+// The pages that the flags, or else the default budget, ask for. `room`: what weights and scratch leave.
+int64_t wanted_blocks(const MemoryInputs& in, std::optional<int64_t> room) {
+  if (in.num_gpu_blocks_override) return *in.num_gpu_blocks_override;
+  const int64_t page = in.spec.page_bytes();
+  if (in.kv_cache_memory_bytes) return std::min(kMaxBlocks, *in.kv_cache_memory_bytes / page);
+  const int64_t all = std::min(kMaxBlocks, in.max_num_seqs * in.spec.blocks_for(in.max_model_len) + 1);
+  if (!room) return all;
+  return std::min(all, std::min(in.available_bytes / 2, *room) / page);
+}
+
+Error too_small_for_one_request(const MemoryInputs& in, int64_t blocks, std::optional<int64_t> room) {
+  const KvSpec& spec = in.spec;
+  const int64_t usable = std::max<int64_t>(0, blocks - 1);
+  const int64_t need = spec.blocks_for(in.max_model_len) + 1;
+  const std::string need_bytes = format_bytes(need * spec.page_bytes());
+  std::string message = "KV cache: one request of --max-model-len " + std::to_string(in.max_model_len) + " needs " +
+                        need_bytes + " (" + std::to_string(need) + " pages of " + format_bytes(spec.page_bytes()) +
+                        ", the null page among them), but there is room for " +
+                        std::to_string(std::max<int64_t>(0, blocks)) + " pages";
+  if (!in.num_gpu_blocks_override && !in.kv_cache_memory_bytes && room) {
+    message += " (" + format_bytes(std::min(in.available_bytes / 2, *room)) + ", of " +
+               format_bytes(in.available_bytes) + " available)";
+  }
+  const std::string flag = in.num_gpu_blocks_override
+                               ? "--num-gpu-blocks-override to " + std::to_string(need)
+                               : "--kv-cache-memory-bytes to " + std::to_string(need * spec.page_bytes());
+  message += usable > 0
+                 ? "; lower --max-model-len to " + std::to_string(usable * spec.block_size) + " or raise " + flag + "."
+                 : "; raise " + flag + ".";
+  return exhausted(std::move(message));
+}
+
+}  // namespace
+
+Result<MemoryPlan> plan_memory(const MemoryInputs& in) {
+  QUIRE_TRY(check_inputs(in));
+  const int64_t page = in.spec.page_bytes();
+  std::optional<int64_t> room;
+  if (in.available_bytes > 0) {
+    room = in.available_bytes - in.weights_bytes - in.scratch_bytes;
+    if (*room <= 0) {
+      return exhausted("Memory: the weights need " + format_bytes(in.weights_bytes) + " and a step needs " +
+                       format_bytes(in.scratch_bytes) + " of scratch, but only " + format_bytes(in.available_bytes) +
+                       " are available; use a smaller or more quantised model, or lower --max-num-batched-tokens.");
+    }
+  }
+  MemoryPlan plan;
+  plan.spec = in.spec;
+  plan.max_model_len = in.max_model_len;
+  plan.weights_bytes = in.weights_bytes;
+  plan.scratch_bytes = in.scratch_bytes;
+
+  const int64_t blocks = wanted_blocks(in, room);
+  if (in.max_model_len_auto && blocks >= 2) {
+    plan.max_model_len = std::min(plan.max_model_len, (blocks - 1) * in.spec.block_size);
+  }
+  if (blocks - 1 < in.spec.blocks_for(plan.max_model_len)) return too_small_for_one_request(in, blocks, room);
+  if (__builtin_mul_overflow(blocks, page, &plan.kv_bytes) || (room && plan.kv_bytes > *room)) {
+    return exhausted("KV cache: " + std::to_string(blocks) + " pages of " + format_bytes(page) +
+                     " do not fit into the memory that weights and scratch leave (" +
+                     format_bytes(room.value_or(std::numeric_limits<int64_t>::max())) + " of " +
+                     format_bytes(in.available_bytes) + "); lower " +
+                     (in.num_gpu_blocks_override ? "--num-gpu-blocks-override." : "--kv-cache-memory-bytes."));
+  }
+  plan.num_blocks = static_cast<int32_t>(blocks);
+  if (room) plan.left_bytes = *room - plan.kv_bytes;
+  return plan;
+}
+
+}  // namespace quire::kv
