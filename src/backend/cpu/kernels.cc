@@ -6,11 +6,11 @@
 
 namespace quire::cpu {
 
-#define QUIRE_DECLARE_LEVEL(level)                                                                                \
-  namespace level {                                                                                               \
-  extern const CpuKernels kTable;                                                                                 \
-  void linear_quantised(const QuantisedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,   \
-                        int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);                  \
+#define QUIRE_DECLARE_LEVEL(level)                                                                              \
+  namespace level {                                                                                             \
+  extern const CpuKernels kTable;                                                                               \
+  void linear_quantised(const QuantisedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin, \
+                        int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);                \
   }
 QUIRE_DECLARE_LEVEL(portable)
 QUIRE_DECLARE_LEVEL(neon_dotprod)

@@ -27,10 +27,10 @@
 
 namespace quire::cpu {
 
-constexpr int kPanel = 16;          // columns in a panel
-constexpr int kBlock = 32;          // k in a block
-constexpr int kSuperBlock = 8;      // blocks in a K-quant's super-block
-constexpr int kRowTile = 16;        // rows in a tile of quantised activations
+constexpr int kPanel = 16;                    // columns in a panel
+constexpr int kBlock = 32;                    // k in a block
+constexpr int kSuperBlock = 8;                // blocks in a K-quant's super-block
+constexpr int kRowTile = 16;                  // rows in a tile of quantised activations
 constexpr int kBlockScaleBytes = 2 * kPanel;  // per-block part of a super-block's scales
 
 enum class Scheme : uint8_t { kPlain, kScale, kScaleMin, kSuperMin, kSubScale, kSubScaleMin };
@@ -44,22 +44,35 @@ struct QuantFormat {
 
 constexpr QuantFormat quant_format(DType type) {
   switch (type) {
-    case DType::kQ8_0: return {Scheme::kScale, 8, 0, 128};
-    case DType::kQ4_0: return {Scheme::kScale, 4, 0, 8};
-    case DType::kQ5_0: return {Scheme::kScale, 4, 1, 16};
-    case DType::kQ4_1: return {Scheme::kScaleMin, 4, 0, 0};
-    case DType::kQ5_1: return {Scheme::kScaleMin, 4, 1, 0};
-    case DType::kQ4_K: return {Scheme::kSuperMin, 4, 0, 0};
-    case DType::kQ5_K: return {Scheme::kSuperMin, 4, 1, 0};
-    case DType::kQ6_K: return {Scheme::kSubScale, 4, 2, 32};
-    case DType::kQ3_K: return {Scheme::kSubScale, 2, 1, 4};
-    case DType::kQ2_K: return {Scheme::kSubScaleMin, 2, 0, 0};
-    default: return {Scheme::kPlain, 0, 0, 0};
+    case DType::kQ8_0:
+      return {Scheme::kScale, 8, 0, 128};
+    case DType::kQ4_0:
+      return {Scheme::kScale, 4, 0, 8};
+    case DType::kQ5_0:
+      return {Scheme::kScale, 4, 1, 16};
+    case DType::kQ4_1:
+      return {Scheme::kScaleMin, 4, 0, 0};
+    case DType::kQ5_1:
+      return {Scheme::kScaleMin, 4, 1, 0};
+    case DType::kQ4_K:
+      return {Scheme::kSuperMin, 4, 0, 0};
+    case DType::kQ5_K:
+      return {Scheme::kSuperMin, 4, 1, 0};
+    case DType::kQ6_K:
+      return {Scheme::kSubScale, 4, 2, 32};
+    case DType::kQ3_K:
+      return {Scheme::kSubScale, 2, 1, 4};
+    case DType::kQ2_K:
+      return {Scheme::kSubScaleMin, 2, 0, 0};
+    default:
+      return {Scheme::kPlain, 0, 0, 0};
   }
 }
 
 // Bytes of one block's codes.
-constexpr int code_bytes(QuantFormat f) { return 64 * (f.low_bits + f.high_bits); }
+constexpr int code_bytes(QuantFormat f) {
+  return 64 * (f.low_bits + f.high_bits);
+}
 // Blocks that share one header of scales, the header's bytes, and the bytes of the whole record of scales.
 constexpr int scale_group(QuantFormat f) {
   return f.scheme == Scheme::kScale || f.scheme == Scheme::kScaleMin ? 1 : kSuperBlock;
@@ -103,7 +116,7 @@ static_assert(sizeof(RowTileBlock) == 640);
 
 // Quantised activations of one linear: a view. Rows past `rows` in the last tile hold anything.
 struct QuantisedRows {
-  RowTileBlock* tiles = nullptr;         // [ceil(rows/16)][blocks]
+  RowTileBlock* tiles = nullptr;        // [ceil(rows/16)][blocks]
   int32_t (*high)[kRowTile] = nullptr;  // [ceil(rows/16)][blocks]: aux of the high 16 k; only for types with halves
   int64_t rows = 0;
   int64_t blocks = 0;

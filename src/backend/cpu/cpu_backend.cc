@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cpu backend: checks shapes, splits each op's outputs over threads, and calls the kernels of one ISA level.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/memory.h"
+#include "backend/cpu/pack.h"
+#include "backend/cpu/thread_pool.h"
+
+namespace quire {
+
+namespace {
+
+using cpu::CpuKernels;
+using cpu::CpuMatrix;
+using cpu::PackedView;
+using cpu::PageMemory;
+using cpu::QuantisedRows;
+using cpu::ThreadPool;
+
+class CpuBuffer final : public Buffer {
+ public:
+  explicit CpuBuffer(PageMemory memory) : memory_(std::move(memory)) {
+    data_ = memory_.data();
+    bytes_ = memory_.bytes();
+  }
+
+ private:
+  PageMemory memory_;
+};
+
+// Scratch that only grows; its address is stable until the next grow().
+class Scratch {
+ public:
+  void* grow(size_t bytes) {
+    if (bytes > memory_.bytes()) {
+      memory_ = PageMemory();  // give the old one back first
+      auto memory = PageMemory::allocate(bytes + bytes / 2);
+      QUIRE_CHECK(memory.ok(), "no memory for scratch");
+      memory_ = std::move(memory).value();
+    }
+    return memory_.data();
+  }
+
+ private:
+  PageMemory memory_;
+};
+
+void check_float(const Tensor& t, int64_t rows, int64_t cols) {
+  QUIRE_CHECK(t.dtype == DType::kF32 && t.data != nullptr);
+  QUIRE_CHECK(t.rows == rows && t.cols == cols && t.stride >= cols);
+}
+
+const CpuMatrix& matrix(const PackedMatrix* weight) {
+  QUIRE_CHECK(weight != nullptr);
+  return static_cast<const CpuMatrix&>(*weight);
+}
+
+constexpr DType kKvDTypes[] = {DType::kF16, DType::kBF16, DType::kF32};
+
+// Below this many rows every thread quantises the activations for itself: cheaper than a second region.
+constexpr int64_t kOwnQuantiseRows = 4;
+// Bytes of quantised activations that one piece of a linear reads again and again: they should stay in L2.
+constexpr int64_t kRowBlockBytes = 1 << 20;
+// Elementwise work below this many elements is not worth a second thread.
+constexpr int64_t kElementsPerPiece = 8192;
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(cpu::Isa isa, int threads)
+      : isa_(isa),
+        kernels_(cpu::kernels(isa)),
+        pool_(threads),
+        thread_scratch_(static_cast<size_t>(threads)),
+        thread_rows_(static_cast<size_t>(threads)) {}
+
+  std::string describe() const override {
+    return std::string("cpu (") + cpu::name(isa_) + ", " + std::to_string(pool_.threads()) +
+           (pool_.threads() == 1 ? " thread)" : " threads)");
+  }
+  std::span<const DType> kv_dtypes() const override { return kKvDTypes; }
+
+  Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override {
+    QUIRE_ASSIGN(PageMemory memory, PageMemory::allocate(bytes));
+    return std::unique_ptr<Buffer>(std::make_unique<CpuBuffer>(std::move(memory)));
+  }
+
+  Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override {
+    QUIRE_ASSIGN(std::unique_ptr<CpuMatrix> packed, cpu::pack(parts, options, pool_));
+    return std::unique_ptr<PackedMatrix>(std::move(packed));
+  }
+
+  size_t kv_page_bytes(DType dtype, int64_t block_size, int64_t num_kv_heads, int64_t head_dim) const override;
+
+  void embedding(const EmbeddingArgs& args) override;
+  void rms_norm(const RmsNormArgs& args) override;
+  void layer_norm(const LayerNormArgs& args) override;
+  void rope(const RopeArgs& args) override;
+  void linear(const LinearArgs& args) override;
+  void glu(const GluArgs& args) override;
+  void activation(const ActivationArgs& args) override;
+  void residual_add(const ResidualAddArgs& args) override;
+  void gather(const GatherArgs& args) override;
+  void reshape_and_cache(const ReshapeAndCacheArgs& args) override;
+  void attention(const AttentionArgs& args) override;
+
+ private:
+  // Splits rows of about `cols` elements of work each.
+  template <typename Fn>
+  void for_rows(int64_t rows, int64_t cols, const Fn& fn) {
+    const int64_t enough = (kElementsPerPiece + cols - 1) / (cols > 0 ? cols : 1);
+    const int64_t fair = (rows + 4 * pool_.threads() - 1) / (4 * pool_.threads());
+    pool_.for_each_piece(rows, std::max(enough, fair), [&](int64_t begin, int64_t end, int) { fn(begin, end); });
+  }
+  QuantisedRows quantised_rows(Scratch& memory, const PackedView& w, int64_t rows);
+  void linear_few_rows(const PackedView& w, const LinearArgs& args);
+  void linear_many_rows(const PackedView& w, const LinearArgs& args, bool quantise);
+  void* thread_scratch(int thread, int64_t k) {
+    return thread_scratch_[static_cast<size_t>(thread)].grow(static_cast<size_t>(cpu::linear_scratch_bytes(k)));
+  }
+
+  cpu::Isa isa_;
+  const CpuKernels& kernels_;
+  ThreadPool pool_;
+  std::vector<Scratch> thread_scratch_;  // one a thread, touched by that thread alone
+  std::vector<Scratch> thread_rows_;     // likewise: its own quantised rows
+  Scratch rows_;                         // quantised rows that threads share
+};
+
+QuantisedRows CpuBackend::quantised_rows(Scratch& memory, const PackedView& w, int64_t rows) {
+  QuantisedRows q;
+  q.rows = rows;
+  q.blocks = w.k / cpu::kBlock;
+  const auto tile_blocks = static_cast<size_t>((rows + cpu::kRowTile - 1) / cpu::kRowTile * q.blocks);
+  const bool halves = cpu::has_halves(cpu::quant_format(w.dtype));
+  const size_t tile_bytes = tile_blocks * sizeof(cpu::RowTileBlock);
+  const size_t high_bytes = halves ? tile_blocks * sizeof(q.high[0]) : 0;
+  auto* bytes = static_cast<std::byte*>(memory.grow(tile_bytes + high_bytes));
+  q.tiles = reinterpret_cast<cpu::RowTileBlock*>(bytes);
+  if (halves) q.high = reinterpret_cast<int32_t(*)[cpu::kRowTile]>(bytes + tile_bytes);
+  return q;
+}
+
+void CpuBackend::linear(const LinearArgs& args) {
+  const CpuMatrix& weight = matrix(args.weight);
+  const PackedView& w = weight.view();
+  check_float(args.x, args.x.rows, w.k);
+  check_float(args.out, args.x.rows, w.n);
+  if (args.x.rows == 0) return;
+  if (weight.quantise_activations() && args.x.rows <= kOwnQuantiseRows) return linear_few_rows(w, args);
+  linear_many_rows(w, args, weight.quantise_activations());
+}
+
+void CpuBackend::linear_few_rows(const PackedView& w, const LinearArgs& args) {
+  const int64_t panels = w.panels();
+  const int64_t grain = std::max<int64_t>(1, panels / (8 * pool_.threads()));
+  pool_.reset_pieces();
+  pool_.run([&](int thread) {
+    const QuantisedRows rows = quantised_rows(thread_rows_[static_cast<size_t>(thread)], w, args.x.rows);
+    kernels_.linear.quantise(args.x, w.dtype, 0, args.x.rows, rows);
+    void* scratch = thread_scratch(thread, w.k);
+    pool_.take_pieces(panels, grain, [&](int64_t begin, int64_t end) {
+      kernels_.linear.quantised(rows, w, args, 0, args.x.rows, begin, end, scratch);
+    });
+  });
+}
+
+void CpuBackend::linear_many_rows(const PackedView& w, const LinearArgs& args, bool quantise) {
+  const int64_t rows = args.x.rows;
+  const int64_t panels = w.panels();
+  QuantisedRows q;
+  if (quantise) {
+    q = quantised_rows(rows_, w, rows);
+    for_rows(rows, w.k, [&](int64_t begin, int64_t end) { kernels_.linear.quantise(args.x, w.dtype, begin, end, q); });
+  }
+  // A piece is a block of rows times some panels. Row blocks come first in the order, so that threads share them in L2.
+  const int64_t bytes_per_row = quantise ? w.k / cpu::kBlock * 40 : w.k * 4;
+  int64_t row_block = std::max<int64_t>(64, kRowBlockBytes / bytes_per_row / cpu::kRowTile * cpu::kRowTile);
+  const int64_t row_blocks = (rows + row_block - 1) / row_block;
+  row_block = ((rows + row_blocks - 1) / row_blocks + cpu::kRowTile - 1) / cpu::kRowTile * cpu::kRowTile;
+  const int64_t grain = std::max<int64_t>(1, std::min<int64_t>(8, panels * row_blocks / (4 * pool_.threads())));
+  const int64_t panel_pieces = (panels + grain - 1) / grain;
+  pool_.for_each_piece(row_blocks * panel_pieces, 1, [&](int64_t piece, int64_t, int thread) {
+    const int64_t row_begin = piece / panel_pieces * row_block;
+    const int64_t row_end = std::min(rows, row_begin + row_block);
+    const int64_t begin = piece % panel_pieces * grain;
+    const int64_t end = std::min(panels, begin + grain);
+    if (row_begin >= row_end) return;
+    if (quantise) {
+      kernels_.linear.quantised(q, w, args, row_begin, row_end, begin, end, thread_scratch(thread, w.k));
+    } else if (is_quantised(w.dtype)) {
+      kernels_.linear.dequantised(w, args, row_begin, row_end, begin, end, thread_scratch(thread, w.k));
+    } else {
+      kernels_.linear.plain(w, args, row_begin, row_end, begin, end);
+    }
+  });
+}
+
+void CpuBackend::embedding(const EmbeddingArgs& args) {
+  const PackedView& table = matrix(args.table).view();
+  const auto rows = static_cast<int64_t>(args.tokens.size());
+  check_float(args.out, rows, table.k);
+  for (const int32_t token : args.tokens) QUIRE_CHECK(token >= 0 && token < table.n);
+  for_rows(rows, table.k, [&](int64_t begin, int64_t end) { kernels_.embedding(table, args, begin, end); });
+}
+
+void CpuBackend::rms_norm(const RmsNormArgs& args) {
+  check_float(args.out, args.x.rows, args.x.cols);
+  QUIRE_CHECK(args.group > 0 && args.x.cols % args.group == 0 && args.weight != nullptr);
+  for_rows(args.x.rows, args.x.cols, [&](int64_t begin, int64_t end) { kernels_.rms_norm(args, begin, end); });
+}
+
+void CpuBackend::layer_norm(const LayerNormArgs& args) {
+  check_float(args.out, args.x.rows, args.x.cols);
+  QUIRE_CHECK(args.group > 0 && args.x.cols % args.group == 0 && args.weight != nullptr);
+  for_rows(args.x.rows, args.x.cols, [&](int64_t begin, int64_t end) { kernels_.layer_norm(args, begin, end); });
+}
+
+void CpuBackend::rope(const RopeArgs& args) {
+  check_float(args.x, static_cast<int64_t>(args.positions.size()), args.x.cols);
+  QUIRE_CHECK(args.head_dim > 0 && args.x.cols % args.head_dim == 0);
+  QUIRE_CHECK(args.rot_dim >= 0 && args.rot_dim % 2 == 0 && args.rot_dim <= args.head_dim);
+  for_rows(args.x.rows, args.x.cols, [&](int64_t begin, int64_t end) { kernels_.rope(args, begin, end); });
+}
+
+void CpuBackend::glu(const GluArgs& args) {
+  check_float(args.up, args.gate.rows, args.gate.cols);
+  check_float(args.out, args.gate.rows, args.gate.cols);
+  for_rows(args.gate.rows, 4 * args.gate.cols, [&](int64_t begin, int64_t end) { kernels_.glu(args, begin, end); });
+}
+
+void CpuBackend::activation(const ActivationArgs& args) {
+  check_float(args.out, args.x.rows, args.x.cols);
+  for_rows(args.x.rows, 4 * args.x.cols, [&](int64_t begin, int64_t end) { kernels_.activation(args, begin, end); });
+}
+
+void CpuBackend::residual_add(const ResidualAddArgs& args) {
+  check_float(args.residual, args.x.rows, args.x.cols);
+  check_float(args.out, args.x.rows, args.x.cols);
+  for_rows(args.x.rows, args.x.cols, [&](int64_t begin, int64_t end) { kernels_.residual_add(args, begin, end); });
+}
+
+void CpuBackend::gather(const GatherArgs& args) {
+  check_float(args.out, static_cast<int64_t>(args.rows.size()), args.x.cols);
+  for (const int32_t row : args.rows) QUIRE_CHECK(row >= 0 && row < args.x.rows);
+  for_rows(args.out.rows, args.x.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::memcpy(args.out.row_f32(i), args.x.row_f32(args.rows[static_cast<size_t>(i)]),
+                  static_cast<size_t>(args.x.cols) * sizeof(float));
+    }
+  });
+}
+
+void CpuBackend::reshape_and_cache(const ReshapeAndCacheArgs& args) {
+  const int64_t cols = args.kv.num_kv_heads * args.kv.head_dim;
+  check_float(args.k, static_cast<int64_t>(args.slot_mapping.size()), cols);
+  check_float(args.v, args.k.rows, cols);
+  for (const int64_t slot : args.slot_mapping) QUIRE_CHECK(slot < args.kv.num_pages * args.kv.block_size);
+  for_rows(args.k.rows, 2 * cols, [&](int64_t begin, int64_t end) { kernels_.reshape_and_cache(args, begin, end); });
+}
+
+size_t CpuBackend::kv_page_bytes(DType, int64_t, int64_t, int64_t) const {
+  QUIRE_CHECK(false, "attention pages are not in yet");
+}
+
+void CpuBackend::attention(const AttentionArgs&) {
+  QUIRE_CHECK(false, "attention is not in yet");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options) {
+  QUIRE_ASSIGN(const cpu::Isa isa, cpu::choose_isa(options.isa));
+  constexpr int kMaxThreads = 1024;
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    return invalid_argument("the number of CPU threads is " + std::to_string(options.threads) +
+                            "; give 0 (all usable cores) up to " + std::to_string(kMaxThreads));
+  }
+  const int threads = options.threads > 0 ? options.threads : cpu::usable_cores();
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(isa, threads));
+}
+
+}  // namespace quire

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// embedding: reads one row out of packed panels, a strided walk.
+#include "backend/cpu/kernels/linear_values.h"
+
+namespace quire::cpu::QUIRE_ISA_NS {
+
+namespace {
+
+// The code of element k of one column, from the bit planes of its block.
+template <DType kType>
+int code_at(const uint8_t* block, int column, int k) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  const uint8_t* high = block + 64 * kFormat.low_bits;
+  const int g = k / 4;
+  const int i = 4 * column + k % 4;
+  int code;
+  if constexpr (kFormat.low_bits == 8) {
+    code = block[64 * g + i];
+  } else if constexpr (kFormat.low_bits == 4) {
+    code = (block[64 * (g / 2) + i] >> (4 * (g % 2))) & 15;
+  } else {
+    code = (block[64 * (g / 4) + i] >> (2 * (g % 4))) & 3;
+  }
+  if constexpr (kFormat.high_bits == 2) {
+    code |= ((high[64 * (g / 4) + i] >> (2 * (g % 4))) & 3) << kFormat.low_bits;
+  } else if constexpr (kFormat.high_bits == 1) {
+    code |= ((high[8 * g + i / 8] >> (i % 8)) & 1) << kFormat.low_bits;
+  }
+  return code;
+}
+
+template <DType kType>
+void quantised_row(const PackedView& w, int64_t row, float scale, float* out) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  const uint8_t* panel = w.data + row / kPanel * w.panel_stride;
+  const int column = static_cast<int>(row % kPanel);
+  BlockScales s;
+  for (int64_t b = 0; b < w.k / kBlock; ++b) {
+    block_scales<kType>(panel + w.scale_offset, b, s);
+    for (int k = 0; k < kBlock; ++k) {
+      const int half = k / 16;
+      const float q = static_cast<float>(code_at<kType>(panel + b * code_bytes(kFormat), column, k) - kFormat.offset);
+      float value = (has_halves(kFormat) ? s.sw[column] * s.sc[half][column] : s.sw[column]) * q;
+      if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
+        value = value + s.wm[column] * s.mn[half][column];
+      } else if constexpr (has_min(kFormat)) {
+        value = value + s.wm[column];
+      }
+      out[b * kBlock + k] = value * scale;
+    }
+  }
+}
+
+template <DType kType>
+void quantised_rows(const PackedView& w, const EmbeddingArgs& args, int64_t begin, int64_t end) {
+  const int32_t* tokens = args.tokens.data();
+  float* out = static_cast<float*>(args.out.data);
+  for (int64_t i = begin; i < end; ++i) quantised_row<kType>(w, tokens[i], args.scale, out + i * args.out.stride);
+}
+
+void plain_row(const PackedView& w, int64_t row, float scale, float* out) {
+  const int64_t size = info(w.dtype).block_bytes;
+  const uint8_t* p = w.data + row / kPanel * w.panel_stride + row % kPanel * size;
+  for (int64_t k = 0; k < w.k; ++k, p += kPanel * size) {
+    float value;
+    if (w.dtype == DType::kF32) {
+      std::memcpy(&value, p, sizeof value);
+    } else if (w.dtype == DType::kF16) {
+      value = half_to_float(p);
+    } else {
+      uint16_t h;
+      std::memcpy(&h, p, sizeof h);
+      const uint32_t bits = static_cast<uint32_t>(h) << 16;
+      std::memcpy(&value, &bits, sizeof value);
+    }
+    out[k] = value * scale;
+  }
+}
+
+}  // namespace
+
+void embedding(const PackedView& table, const EmbeddingArgs& args, int64_t row_begin, int64_t row_end) {
+  const int32_t* tokens = args.tokens.data();
+  float* out = static_cast<float*>(args.out.data);
+  if (!is_quantised(table.dtype)) {
+    for (int64_t i = row_begin; i < row_end; ++i) plain_row(table, tokens[i], args.scale, out + i * args.out.stride);
+    return;
+  }
+  QUIRE_DISPATCH_QUANT(table.dtype, quantised_rows, table, args, row_begin, row_end)
+}
+
+}  // namespace quire::cpu::QUIRE_ISA_NS

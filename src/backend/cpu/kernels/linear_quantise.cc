@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quantises rows of activations to int8 with a scale a block of 32. Plain C++: the compiler vectorises it for its
+// level, and nothing in it depends on the order of evaluation.
+#include <bit>
+#include <cstring>
+
+#include "backend/cpu/kernels/declare.h"
+
+namespace quire::cpu::QUIRE_ISA_NS {
+
+namespace {
+
+// Adding 1.5 * 2^23 leaves the value, rounded half to even, in the low bits of the sum.
+constexpr float kRound = 12582912.0f;
+constexpr int32_t kRoundBits = 0x4B400000;
+
+constexpr int32_t kTinyBits = 0x0D800000;      // 2^-100: below it 127/amax might overflow
+constexpr int32_t kInfinityBits = 0x7F800000;  // this and above: an infinity or a NaN in the block
+constexpr int32_t kNanBits = 0x7FC00000;
+
+int32_t largest_magnitude_bits(const float* x) {
+  int32_t bits[kBlock];
+  std::memcpy(bits, x, sizeof bits);
+  int32_t most = 0;
+  for (int i = 0; i < kBlock; ++i) {
+    const int32_t magnitude = bits[i] & 0x7fffffff;  // ordered as the floats are
+    most = most > magnitude ? most : magnitude;
+  }
+  return most;
+}
+
+void round_codes(const float* x, float inverse, int8_t* codes) {
+  float shifted[kBlock];
+  for (int i = 0; i < kBlock; ++i) shifted[i] = x[i] * inverse + kRound;
+  int32_t bits[kBlock];
+  std::memcpy(bits, shifted, sizeof bits);
+  for (int i = 0; i < kBlock; ++i) codes[i] = static_cast<int8_t>(bits[i] - kRoundBits);
+}
+
+int32_t sum16(const int8_t* codes) {
+  int32_t sum = 0;
+  for (int i = 0; i < 16; ++i) sum += codes[i];
+  return sum;
+}
+
+template <Scheme kScheme, int kOffset>
+void quantise_row(const float* x, RowTileBlock* tile, int32_t (*high)[kRowTile], int64_t blocks, int r) {
+  for (int64_t b = 0; b < blocks; ++b, x += kBlock) {
+    RowTileBlock& out = tile[b];
+    int8_t* codes = out.codes[r];
+    const int32_t most = largest_magnitude_bits(x);
+    float sa = 0;
+    if (most >= kTinyBits && most < kInfinityBits) {
+      float amax;
+      std::memcpy(&amax, &most, sizeof amax);
+      sa = amax / 127.0f;
+      round_codes(x, 127.0f / amax, codes);
+    } else {
+      std::memset(codes, 0, kBlock);
+      if (most >= kInfinityBits) std::memcpy(&sa, &kNanBits, sizeof sa);
+    }
+    out.sa[r] = sa;
+    const int32_t low_sum = sum16(codes);
+    const int32_t high_sum = sum16(codes + 16);
+    if constexpr (kScheme == Scheme::kScale) {
+      out.aux[r] = -kOffset * (low_sum + high_sum);
+    } else if constexpr (kScheme == Scheme::kScaleMin || kScheme == Scheme::kSuperMin) {
+      const float scaled = sa * static_cast<float>(low_sum + high_sum);
+      std::memcpy(&out.aux[r], &scaled, sizeof scaled);
+    } else if constexpr (kScheme == Scheme::kSubScale) {
+      out.aux[r] = -kOffset * low_sum;
+      high[b][r] = -kOffset * high_sum;
+    } else {
+      out.aux[r] = low_sum;
+      high[b][r] = high_sum;
+    }
+  }
+}
+
+template <DType kType>
+void quantise_rows(const Tensor& x, int64_t row_begin, int64_t row_end, const QuantisedRows& out) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  const float* data = static_cast<const float*>(x.data);
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t first = row / kRowTile * out.blocks;
+    quantise_row<kFormat.scheme, kFormat.offset>(data + row * x.stride, out.tiles + first,
+                                                 out.high == nullptr ? nullptr : out.high + first, out.blocks,
+                                                 static_cast<int>(row % kRowTile));
+  }
+}
+
+}  // namespace
+
+void linear_quantise(const Tensor& x, DType weight, int64_t row_begin, int64_t row_end, const QuantisedRows& out) {
+  switch (weight) {
+    case DType::kQ8_0:
+      return quantise_rows<DType::kQ8_0>(x, row_begin, row_end, out);
+    case DType::kQ4_0:
+      return quantise_rows<DType::kQ4_0>(x, row_begin, row_end, out);
+    case DType::kQ5_0:
+      return quantise_rows<DType::kQ5_0>(x, row_begin, row_end, out);
+    case DType::kQ6_K:
+      return quantise_rows<DType::kQ6_K>(x, row_begin, row_end, out);
+    case DType::kQ3_K:
+      return quantise_rows<DType::kQ3_K>(x, row_begin, row_end, out);
+    case DType::kQ2_K:
+      return quantise_rows<DType::kQ2_K>(x, row_begin, row_end, out);
+    default:  // the 32-wide types with a minimum
+      return quantise_rows<DType::kQ4_1>(x, row_begin, row_end, out);
+  }
+}
+
+}  // namespace quire::cpu::QUIRE_ISA_NS

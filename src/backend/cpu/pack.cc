@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packing: reads GGUF blocks and plain rows, writes panels.
+#include "backend/cpu/pack.h"
+
+#include <cstring>
+#include <string>
+
+namespace quire::cpu {
+
+namespace {
+
+// Blocks of 32 elements of one file block: 1, or 8 in a super-block.
+constexpr int64_t kMaxBlocks = kSuperBlock;
+
+// One file block of one column taken apart: codes in k order, and scales in whatever form the scheme keeps.
+struct Unpacked {
+  uint8_t codes[kMaxBlocks * kBlock];
+  uint16_t d;                     // fp16
+  uint16_t m;                     // fp16: m, or dmin
+  uint8_t scales[kMaxBlocks][2];  // the two bytes a block of packed.h's super-block records
+};
+
+uint16_t load_u16(const uint8_t* p) {
+  uint16_t v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+uint32_t load_u32(const uint8_t* p) {
+  uint32_t v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+// Sixteen bytes of nibbles: the low ones are elements 0..15, the high ones 16..31.
+void nibbles16(const uint8_t* qs, uint8_t* codes) {
+  for (int j = 0; j < 16; ++j) {
+    codes[j] = qs[j] & 15;
+    codes[j + 16] = static_cast<uint8_t>(qs[j] >> 4);
+  }
+}
+
+void add_fifth_bits(uint32_t qh, uint8_t* codes) {
+  for (int j = 0; j < 32; ++j) codes[j] = static_cast<uint8_t>(codes[j] | ((qh >> j) & 1) << 4);
+}
+
+void unpack_q8_0(const uint8_t* b, Unpacked& u) {
+  u.d = load_u16(b);
+  for (int j = 0; j < 32; ++j) u.codes[j] = b[2 + j] ^ 0x80;  // int8 + 128
+}
+
+void unpack_q4_0(const uint8_t* b, Unpacked& u) {
+  u.d = load_u16(b);
+  nibbles16(b + 2, u.codes);
+}
+
+void unpack_q4_1(const uint8_t* b, Unpacked& u) {
+  u.d = load_u16(b);
+  u.m = load_u16(b + 2);
+  nibbles16(b + 4, u.codes);
+}
+
+void unpack_q5_0(const uint8_t* b, Unpacked& u) {
+  u.d = load_u16(b);
+  nibbles16(b + 6, u.codes);
+  add_fifth_bits(load_u32(b + 2), u.codes);
+}
+
+void unpack_q5_1(const uint8_t* b, Unpacked& u) {
+  u.d = load_u16(b);
+  u.m = load_u16(b + 2);
+  nibbles16(b + 8, u.codes);
+  add_fifth_bits(load_u32(b + 4), u.codes);
+}
+
+// Element e of a K-quant's two-bit plane: 128 elements share 32 bytes, four of them a byte.
+uint8_t two_bits(const uint8_t* qs, int e) {
+  return (qs[e / 128 * 32 + e % 32] >> (e % 128 / 32 * 2)) & 3;
+}
+
+void unpack_q2_k(const uint8_t* b, Unpacked& u) {
+  const uint8_t* scales = b;
+  const uint8_t* qs = b + 16;
+  for (int e = 0; e < 256; ++e) u.codes[e] = two_bits(qs, e);
+  for (int i = 0; i < 16; ++i) u.scales[i / 2][i % 2] = scales[i];  // already sc | mn << 4
+  u.d = load_u16(b + 80);
+  u.m = load_u16(b + 82);
+}
+
+void unpack_q3_k(const uint8_t* b, Unpacked& u) {
+  const uint8_t* hmask = b;
+  const uint8_t* qs = b + 32;
+  const uint8_t* scales = b + 96;
+  for (int e = 0; e < 256; ++e) {
+    u.codes[e] = static_cast<uint8_t>(two_bits(qs, e) | ((hmask[e % 32] >> (e / 32)) & 1) << 2);
+  }
+  for (int i = 0; i < 16; ++i) {  // six bits: four in the first eight bytes, two in the last four; 32 means 0
+    const int low = i < 8 ? scales[i] & 15 : scales[i - 8] >> 4;
+    const int high = (scales[8 + i % 4] >> (2 * (i / 4))) & 3;
+    u.scales[i / 2][i % 2] = static_cast<uint8_t>((low | high << 4) - 32);
+  }
+  u.d = load_u16(b + 108);
+}
+
+// Q4_K and Q5_K: eight six-bit scales and eight six-bit minima in twelve bytes.
+void unpack_scales_and_mins(const uint8_t* s, Unpacked& u) {
+  for (int j = 0; j < 4; ++j) {
+    u.scales[j][0] = s[j] & 63;
+    u.scales[j][1] = s[j + 4] & 63;
+    u.scales[j + 4][0] = static_cast<uint8_t>((s[j + 8] & 15) | (s[j] >> 6) << 4);
+    u.scales[j + 4][1] = static_cast<uint8_t>((s[j + 8] >> 4) | (s[j + 4] >> 6) << 4);
+  }
+}
+
+void unpack_q4_k(const uint8_t* b, Unpacked& u) {
+  u.d = load_u16(b);
+  u.m = load_u16(b + 2);
+  unpack_scales_and_mins(b + 4, u);
+  const uint8_t* qs = b + 16;
+  for (int e = 0; e < 256; ++e) u.codes[e] = (qs[e / 64 * 32 + e % 32] >> (e % 64 / 32 * 4)) & 15;
+}
+
+void unpack_q5_k(const uint8_t* b, Unpacked& u) {
+  u.d = load_u16(b);
+  u.m = load_u16(b + 2);
+  unpack_scales_and_mins(b + 4, u);
+  const uint8_t* qh = b + 16;
+  const uint8_t* qs = b + 48;
+  for (int e = 0; e < 256; ++e) {
+    const int low = (qs[e / 64 * 32 + e % 32] >> (e % 64 / 32 * 4)) & 15;
+    u.codes[e] = static_cast<uint8_t>(low | ((qh[e % 32] >> (e / 32)) & 1) << 4);
+  }
+}
+
+void unpack_q6_k(const uint8_t* b, Unpacked& u) {
+  const uint8_t* ql = b;
+  const uint8_t* qh = b + 128;
+  for (int e = 0; e < 256; ++e) {
+    const int r = e % 128;  // within half of the super-block: quarters 0, 1 are low nibbles, 2, 3 high ones
+    const int low = (ql[e / 128 * 64 + r % 64] >> (r / 64 * 4)) & 15;
+    const int high = (qh[e / 128 * 32 + r % 32] >> (r / 32 * 2)) & 3;
+    u.codes[e] = static_cast<uint8_t>(low | high << 4);
+  }
+  for (int i = 0; i < 16; ++i) u.scales[i / 2][i % 2] = b[192 + i];
+  u.d = load_u16(b + 208);
+}
+
+void unpack(DType type, const uint8_t* block, Unpacked& u) {
+  switch (type) {
+    case DType::kQ8_0:
+      return unpack_q8_0(block, u);
+    case DType::kQ4_0:
+      return unpack_q4_0(block, u);
+    case DType::kQ4_1:
+      return unpack_q4_1(block, u);
+    case DType::kQ5_0:
+      return unpack_q5_0(block, u);
+    case DType::kQ5_1:
+      return unpack_q5_1(block, u);
+    case DType::kQ2_K:
+      return unpack_q2_k(block, u);
+    case DType::kQ3_K:
+      return unpack_q3_k(block, u);
+    case DType::kQ4_K:
+      return unpack_q4_k(block, u);
+    case DType::kQ5_K:
+      return unpack_q5_k(block, u);
+    case DType::kQ6_K:
+      return unpack_q6_k(block, u);
+    default:
+      QUIRE_CHECK(false, "no quantised type");
+  }
+}
+
+// Puts `bits` bits of codes[0..31] (already shifted down) of one column into a plane, which was zero before.
+void put_plane(uint8_t* plane, int bits, int column, const uint8_t* codes, int shift) {
+  const int mask = (1 << bits) - 1;
+  for (int k = 0; k < kBlock; ++k) {
+    const int group = k / 4;
+    const int byte = 4 * column + k % 4;
+    const int value = (codes[k] >> shift) & mask;
+    switch (bits) {
+      case 8:
+        plane[64 * group + byte] = static_cast<uint8_t>(value);
+        break;
+      case 4:
+        plane[64 * (group / 2) + byte] |= static_cast<uint8_t>(value << (4 * (group % 2)));
+        break;
+      case 2:
+        plane[64 * (group / 4) + byte] |= static_cast<uint8_t>(value << (2 * (group % 4)));
+        break;
+      default:
+        plane[8 * group + byte / 8] |= static_cast<uint8_t>(value << (byte % 8));
+        break;
+    }
+  }
+}
+
+// Writes file block `index` (of one row) as column `column` of a panel.
+void put_block(const PackedView& w, uint8_t* panel, int64_t index, int column, const Unpacked& u) {
+  const QuantFormat f = quant_format(w.dtype);
+  const int group = scale_group(f);
+  for (int i = 0; i < group; ++i) {
+    uint8_t* codes = panel + (index * group + i) * code_bytes(f);
+    put_plane(codes, f.low_bits, column, u.codes + i * kBlock, 0);
+    if (f.high_bits > 0) put_plane(codes + 64 * f.low_bits, f.high_bits, column, u.codes + i * kBlock, f.low_bits);
+  }
+  uint8_t* scales = panel + w.scale_offset + index * scale_bytes(f);
+  std::memcpy(scales + 2 * column, &u.d, 2);
+  if (has_min(f)) std::memcpy(scales + 2 * kPanel + 2 * column, &u.m, 2);
+  if (group == 1) return;
+  for (int i = 0; i < group; ++i) {
+    uint8_t* part = scales + scale_header_bytes(f) + i * kBlockScaleBytes;
+    part[column] = u.scales[i][0];
+    part[kPanel + column] = u.scales[i][1];
+  }
+}
+
+template <typename T>
+void put_plain_row(T* panel, int column, const std::byte* row, int64_t k) {
+  for (int64_t i = 0; i < k; ++i) std::memcpy(panel + i * kPanel + column, row + i * sizeof(T), sizeof(T));
+}
+
+// The file's row behind row n of the concatenation.
+const std::byte* source_row(std::span<const RawMatrix> parts, int64_t n) {
+  for (const RawMatrix& part : parts) {
+    if (n < part.n) {
+      const int64_t row = part.row_map.empty() ? n : part.row_map[static_cast<size_t>(n)];
+      return part.data + row * row_bytes(part.dtype, part.k);
+    }
+    n -= part.n;
+  }
+  return nullptr;
+}
+
+void pack_panel(std::span<const RawMatrix> parts, const PackedView& w, uint8_t* panel, int64_t p) {
+  Unpacked u = {};
+  for (int c = 0; c < kPanel && p * kPanel + c < w.n; ++c) {
+    const std::byte* row = source_row(parts, p * kPanel + c);
+    if (!is_quantised(w.dtype)) {
+      if (info(w.dtype).block_bytes == 4) {
+        put_plain_row(reinterpret_cast<uint32_t*>(panel), c, row, w.k);
+      } else {
+        put_plain_row(reinterpret_cast<uint16_t*>(panel), c, row, w.k);
+      }
+      continue;
+    }
+    const DTypeInfo& type = info(w.dtype);
+    for (int64_t b = 0; b < w.k / type.block_elems; ++b) {
+      unpack(w.dtype, reinterpret_cast<const uint8_t*>(row) + b * type.block_bytes, u);
+      put_block(w, panel, b, c, u);
+    }
+  }
+}
+
+Status check_parts(std::span<const RawMatrix> parts) {
+  QUIRE_CHECK(!parts.empty(), "a packed weight has at least one part");
+  const RawMatrix& first = parts[0];
+  if (first.k <= 0 || first.k % info(first.dtype).block_elems != 0) {
+    return unsupported(std::string("a weight of type ") + name(first.dtype) + " has rows of " +
+                       std::to_string(first.k) + " elements, which is not a multiple of its block of " +
+                       std::to_string(info(first.dtype).block_elems));
+  }
+  for (const RawMatrix& part : parts) {
+    QUIRE_CHECK(part.dtype == first.dtype && part.k == first.k, "parts of a packed weight share type and K");
+    QUIRE_CHECK(part.n > 0 && part.data != nullptr);
+    QUIRE_CHECK(part.row_map.empty() || static_cast<int64_t>(part.row_map.size()) == part.n);
+    for (const int32_t row : part.row_map) QUIRE_CHECK(row >= 0 && row < part.n);
+  }
+  return {};
+}
+
+PackedView layout(std::span<const RawMatrix> parts) {
+  PackedView w;
+  w.dtype = parts[0].dtype;
+  w.k = parts[0].k;
+  for (const RawMatrix& part : parts) w.n += part.n;
+  int64_t bytes = w.k * kPanel * info(w.dtype).block_bytes;
+  if (is_quantised(w.dtype)) {
+    const QuantFormat f = quant_format(w.dtype);
+    const int64_t blocks = w.k / kBlock;
+    w.scale_offset = blocks * code_bytes(f);
+    bytes = w.scale_offset + blocks / scale_group(f) * scale_bytes(f);
+  }
+  w.panel_stride = (bytes + 63) / 64 * 64;
+  return w;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CpuMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options,
+                                        ThreadPool& pool) {
+  QUIRE_TRY(check_parts(parts));
+  PackedView w = layout(parts);
+  QUIRE_ASSIGN(PageMemory memory, PageMemory::allocate(static_cast<size_t>(w.panels() * w.panel_stride)));
+  uint8_t* data = static_cast<uint8_t*>(memory.data());
+  w.data = data;
+  pool.for_each_piece(w.panels(), 4, [&](int64_t begin, int64_t end, int) {
+    for (int64_t p = begin; p < end; ++p) pack_panel(parts, w, data + p * w.panel_stride, p);
+  });
+  return std::make_unique<CpuMatrix>(w, options.quantise_activations && is_quantised(w.dtype), std::move(memory));
+}
+
+}  // namespace quire::cpu
