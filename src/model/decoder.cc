@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward pass: embed, layers, and the head on the rows that are wanted.
+#include "model/decoder.h"
+
+#include <cmath>
+
+namespace quire::model {
+namespace {
+
+// Cuts row-major matrices out of one buffer, each on a 64-byte boundary.
+class Carver {
+ public:
+  explicit Carver(char* base) : base_(base) {}
+  Tensor take(int64_t rows, int64_t cols) {
+    Tensor t{base_ == nullptr ? nullptr : base_ + used_, DType::kF32, rows, cols, cols};
+    used_ += (static_cast<size_t>(rows * cols) * sizeof(float) + 63) / 64 * 64;
+    return t;
+  }
+  size_t used() const { return used_; }
+
+ private:
+  char* base_;
+  size_t used_ = 0;
+};
+
+}  // namespace
+
+DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t max_model_len, Backend& backend)
+    : config_(std::move(config)),
+      weights_(std::move(weights)),
+      head_norm_(weights_.final_norm),
+      rope_(rope_frequencies(config_.rope, config_.max_position, max_model_len), max_model_len),
+      attention_scale_(config_.attention_scale != 0
+                           ? config_.attention_scale
+                           : static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)))),
+      backend_(backend) {
+  for (float& w : head_norm_) w *= config_.logits_scale;
+}
+
+size_t DecoderModel::weights_bytes() const {
+  size_t total = weights_.embedding->bytes();
+  if (&weights_.head.first() != weights_.embedding.get()) total += weights_.head.bytes();
+  for (const DecoderLayer& layer : weights_.layers) {
+    total += layer.qkv.bytes() + layer.o.bytes() + layer.gate_up.bytes() + layer.down.bytes();
+  }
+  return total;
+}
+
+DecoderModel::Width DecoderModel::width() const {
+  const int64_t q = config_.heads * config_.head_dim;
+  return {config_.hidden, q + 2 * config_.kv_heads * config_.head_dim, q, 2 * config_.intermediate};
+}
+
+size_t DecoderModel::scratch_bytes(const StepLimits& limits) const {
+  const Width w = width();
+  Carver carver(nullptr);
+  for (const int64_t cols : {w.hidden, w.hidden, w.qkv, w.attention, w.gate_up, w.hidden}) {
+    carver.take(limits.max_tokens, cols);
+  }
+  carver.take(limits.max_logit_rows, config_.vocab_size);
+  return carver.used();
+}
+
+Status DecoderModel::prepare(const StepLimits& limits) {
+  QUIRE_ASSIGN(scratch_, backend_.allocate(scratch_bytes(limits)));
+  const Width w = width();
+  Carver carver(static_cast<char*>(scratch_->data()));
+  hidden_ = carver.take(limits.max_tokens, w.hidden);
+  normed_ = carver.take(limits.max_tokens, w.hidden);
+  qkv_ = carver.take(limits.max_tokens, w.qkv);
+  attention_ = carver.take(limits.max_tokens, w.attention);
+  gate_up_ = carver.take(limits.max_tokens, w.gate_up);
+  wanted_ = carver.take(limits.max_tokens, w.hidden);
+  logits_ = carver.take(limits.max_logit_rows, config_.vocab_size);
+  limits_ = limits;
+  return {};
+}
+
+void DecoderModel::norm(const Tensor& x, const std::vector<float>& weight, int64_t group, const Tensor& out) {
+  backend_.rms_norm({x, weight.data(), group, config_.norm_eps, out});
+}
+
+void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
+  const int64_t tokens = batch.num_tokens();
+  QUIRE_CHECK(tokens > 0 && tokens <= limits_.max_tokens);
+  QUIRE_CHECK(batch.position_axes == 1 && batch.adapter_slots.empty() && batch.state_pages.empty() &&
+                  batch.embedding_rows.empty() && batch.sampled_from_row.empty() && batch.causal.empty(),
+              "a plain decoder takes token ids and one position axis");
+  step_hidden_ = hidden_.first_rows(tokens);
+  step_normed_ = normed_.first_rows(tokens);
+  step_qkv_ = qkv_.first_rows(tokens);
+  step_attention_ = attention_.first_rows(tokens);
+  step_gate_up_ = gate_up_.first_rows(tokens);
+
+  int64_t reach = 0;
+  for (const int32_t length : batch.context_lens) reach = std::max<int64_t>(reach, length);
+  rope_.reach(reach);
+
+  backend_.embedding({weights_.embedding.get(), batch.tokens, config_.embedding_scale, step_hidden_});
+  for (int64_t i = 0; i < config_.layers; ++i) {
+    run_attention(batch, kv, i);
+    run_mlp(weights_.layers[static_cast<size_t>(i)]);
+  }
+
+  num_wanted_ = static_cast<int64_t>(batch.wanted.size());
+  if (num_wanted_ == 0) return;
+  std::vector<int32_t> rows;
+  for (const WantedRow& row : batch.wanted) rows.push_back(row.token);
+  const Tensor wanted = wanted_.first_rows(num_wanted_);
+  backend_.gather({step_hidden_, rows, wanted});
+  norm(wanted, head_norm_, config_.hidden, wanted);
+}
+
+void DecoderModel::run_attention(const StepBatch& batch, const KvCache& kv, int64_t index) {
+  const DecoderLayer& layer = weights_.layers[static_cast<size_t>(index)];
+  const int64_t d = config_.head_dim;
+  const bool pre = !layer.attention_norm.empty();
+  if (pre) norm(step_hidden_, layer.attention_norm, config_.hidden, step_normed_);
+  layer.qkv.run(backend_, pre ? step_normed_ : step_hidden_, step_qkv_);
+
+  const Tensor q = step_qkv_.columns(0, config_.heads * d);
+  const Tensor k = step_qkv_.columns(config_.heads * d, config_.kv_heads * d);
+  const Tensor v = step_qkv_.columns((config_.heads + config_.kv_heads) * d, config_.kv_heads * d);
+  if (config_.qk_norm != QkNorm::kNone) {
+    const bool whole = config_.qk_norm == QkNorm::kWhole;
+    norm(q, layer.q_norm, whole ? q.cols : d, q);
+    norm(k, layer.k_norm, whole ? k.cols : d, k);
+  }
+  if (config_.rope_layers.empty() || config_.rope_layers[static_cast<size_t>(index)] != 0) {
+    for (const Tensor& x : {q, k}) {
+      backend_.rope(
+          {x, d, config_.rope.rot_dim, config_.rope.interleaved, rope_.cosines(), rope_.sines(), batch.positions});
+    }
+  }
+  const KvLayer pages = kv.layer(index);
+  backend_.reshape_and_cache({k, v, batch.slot_mapping, pages});
+  backend_.attention({q, pages, config_.heads, attention_scale_, true, batch.cu_seqlens_q, batch.context_lens,
+                      batch.block_tables, batch.max_blocks, step_attention_});
+  layer.o.run(backend_, step_attention_, step_normed_);
+  add_to_residual(layer.post_attention_norm);
+}
+
+void DecoderModel::run_mlp(const DecoderLayer& layer) {
+  const bool pre = !layer.mlp_norm.empty();
+  if (pre) norm(step_hidden_, layer.mlp_norm, config_.hidden, step_normed_);
+  layer.gate_up.run(backend_, pre ? step_normed_ : step_hidden_, step_gate_up_);
+  const Tensor gate = step_gate_up_.columns(0, config_.intermediate);
+  const Tensor up = step_gate_up_.columns(config_.intermediate, config_.intermediate);
+  backend_.glu({gate, up, config_.activation, gate});
+  layer.down.run(backend_, gate, step_normed_);
+  add_to_residual(layer.post_mlp_norm);
+}
+
+// hidden += residual_scale * norm(normed), in place.
+void DecoderModel::add_to_residual(const std::vector<float>& post_norm) {
+  if (!post_norm.empty()) norm(step_normed_, post_norm, config_.hidden, step_normed_);
+  backend_.residual_add({step_normed_, step_hidden_, config_.residual_scale, step_hidden_});
+}
+
+std::span<const float> DecoderModel::logits(int64_t first_wanted, int64_t count) {
+  QUIRE_CHECK(first_wanted >= 0 && count > 0 && first_wanted + count <= num_wanted_ && count <= limits_.max_logit_rows);
+  Tensor rows = wanted_.first_rows(first_wanted + count);
+  rows.data = rows.row_f32(first_wanted);
+  rows.rows = count;
+  weights_.head.run(backend_, rows, logits_.first_rows(count));
+  backend_.synchronise();
+  return {logits_.f32(), static_cast<size_t>(count * config_.vocab_size)};
+}
+
+Result<std::unique_ptr<KvCache>> KvCache::make(Backend& backend, const Shape& shape) {
+  const size_t page = backend.kv_page_bytes(shape.dtype, shape.block_size, shape.num_kv_heads, shape.head_dim);
+  const size_t total = page * static_cast<size_t>(shape.num_pages) * static_cast<size_t>(shape.layers);
+  QUIRE_ASSIGN(std::unique_ptr<Buffer> buffer, backend.allocate(total));
+  return std::unique_ptr<KvCache>(new KvCache(shape, page, std::move(buffer)));
+}
+
+KvLayer KvCache::layer(int64_t index) const {
+  QUIRE_CHECK(index >= 0 && index < shape_.layers);
+  KvLayer out;
+  const size_t layer_bytes = layer_page_bytes_ * static_cast<size_t>(shape_.num_pages);
+  out.pages = static_cast<char*>(buffer_->data()) + static_cast<size_t>(index) * layer_bytes;
+  out.page_stride = static_cast<int64_t>(layer_page_bytes_);
+  out.num_pages = shape_.num_pages;
+  out.block_size = shape_.block_size;
+  out.num_kv_heads = shape_.num_kv_heads;
+  out.head_dim = shape_.head_dim;
+  out.dtype = shape_.dtype;
+  return out;
+}
+
+}  // namespace quire::model

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading a decoder's config from GGUF metadata.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "base/result.h"
+#include "model/config.h"
+#include "weights/gguf_metadata.h"
+
+namespace quire::model {
+
+// Sizes, norms, rope and token ids under "{architecture}."; keys that change the maths and are not in `handled` (given
+// without the prefix) are an error. The type of rope pairs is the family's matter.
+Result<DecoderConfig> read_common_gguf(const weights::GgufMetadata& metadata, std::string_view architecture,
+                                       std::span<const std::string_view> handled = {});
+
+}  // namespace quire::model

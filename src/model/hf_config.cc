@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// config.json into a DecoderConfig.
+#include "model/hf_config.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+
+#include "base/log.h"
+
+namespace quire::model {
+namespace {
+
+using json::Value;
+
+constexpr int64_t kMaxSize = int64_t{1} << 24;  // hidden, intermediate, vocabulary
+constexpr int64_t kMaxLayers = 4096;
+constexpr int64_t kMaxPositions = int64_t{1} << 30;
+
+// Fields that some family somewhere gives a meaning in the arithmetic, with the values that mean nothing. A family
+// lists those it handles; any other one with a value that is not neutral is refused. Numbers compare as numbers; null
+// is always neutral.
+struct MathField {
+  std::string_view name;
+  std::array<double, 2> neutral;  // numbers (or booleans as 0 and 1) that change nothing; NaN: none
+};
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr MathField kMathFields[] = {
+    {"attn_logit_softcapping", {0, 0}},
+    {"final_logit_softcapping", {0, 0}},
+    {"sliding_window", {0, 0}},
+    {"use_sliding_window", {0, 0}},
+    {"attention_chunk_size", {0, 0}},
+    {"num_experts", {0, 1}},
+    {"num_local_experts", {0, 1}},
+    {"n_routed_experts", {0, 1}},
+    {"moe_intermediate_size", {0, 0}},
+    {"kv_lora_rank", {0, 0}},
+    {"q_lora_rank", {0, 0}},
+    {"partial_rotary_factor", {1, 1}},
+    {"rotary_pct", {1, 1}},
+    {"embedding_multiplier", {1, 1}},
+    {"residual_multiplier", {1, 1}},
+    {"attention_multiplier", {kNone, kNone}},
+    {"logits_scaling", {1, 1}},
+    {"logit_scale", {1, 1}},
+    {"scale_emb", {1, 1}},
+    {"scale_depth", {kNone, kNone}},
+    {"dim_model_base", {kNone, kNone}},
+    {"query_pre_attn_scalar", {kNone, kNone}},
+    {"use_qk_norm", {0, 0}},
+    {"qk_layernorm", {0, 0}},
+    {"clip_qkv", {0, 0}},
+    {"attention_bias", {0, 0}},
+    {"attention_out_bias", {0, 0}},
+    {"qkv_bias", {0, 0}},
+    {"mlp_bias", {0, 0}},
+    {"use_bias", {0, 0}},
+    {"no_rope_layers", {kNone, kNone}},
+    {"no_rope_layer_interval", {0, 0}},
+    {"use_parallel_residual", {0, 0}},
+    {"parallel_attn", {0, 0}},
+    {"alibi", {0, 0}},
+    {"use_mup", {0, 0}},
+    {"mup_width_multiplier", {1, 1}},
+    {"attention_sink", {0, 0}},
+    {"use_attention_sinks", {0, 0}},
+    {"attn_temperature_tuning", {0, 0}},
+    {"apply_residual_connection_post_layernorm", {0, 0}},
+    {"quantization_config", {kNone, kNone}},
+    {"compression_config", {kNone, kNone}},
+    {"is_encoder_decoder", {0, 0}},
+    {"add_cross_attention", {0, 0}},
+    {"per_layer_intermediate_sizes", {kNone, kNone}},
+    {"block_configs", {kNone, kNone}},
+    {"mamba_d_state", {0, 0}},
+    {"linear_num_key_heads", {0, 0}},
+};
+
+bool is_neutral(const Value& value, const MathField& field) {
+  if (value.is_null()) return true;
+  double number = kNone;
+  if (value.is_bool()) number = value.as_bool() ? 1 : 0;
+  if (value.is_number()) number = value.as_double();
+  return number == field.neutral[0] || number == field.neutral[1];
+}
+
+Result<Activation> read_activation(const Value& config) {
+  QUIRE_ASSIGN(std::string name, json::get_string_or(config, "hidden_act", ""));
+  if (name.empty()) {
+    QUIRE_ASSIGN(name, json::get_string_or(config, "hidden_activation", "silu"));
+  }
+  if (name == "silu" || name == "swish") return Activation::kSilu;
+  if (name == "gelu") return Activation::kGelu;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new" || name == "gelu_fast") return Activation::kGeluTanh;
+  if (name == "relu") return Activation::kRelu;
+  return unsupported("field 'hidden_act' is '" + name + "'; quire knows silu, gelu, gelu_pytorch_tanh and relu");
+}
+
+Result<DType> read_dtype(const Value& config) {
+  // transformers 5 writes "dtype", before it was "torch_dtype".
+  const char* field = config.find("dtype") != nullptr ? "dtype" : "torch_dtype";
+  QUIRE_ASSIGN(std::string name, json::get_string_or(config, field, "float32"));
+  if (name.rfind("torch.", 0) == 0) name = name.substr(6);
+  if (name == "float32" || name == "float") return DType::kF32;
+  if (name == "float16" || name == "half") return DType::kF16;
+  if (name == "bfloat16") return DType::kBF16;
+  return unsupported("field '" + std::string(field) + "' is '" + name + "'; quire knows float32, float16 and bfloat16");
+}
+
+Result<std::vector<double>> read_factors(const Value& rope, std::string_view field) {
+  const Value* list = rope.find(field);
+  if (list == nullptr || !list->is_array()) {
+    return invalid_argument("rope field '" + std::string(field) + "' must be a list of numbers");
+  }
+  std::vector<double> factors;
+  for (const Value& item : list->as_array()) {
+    if (!item.is_number() || !(item.as_double() > 0) || !std::isfinite(item.as_double())) {
+      return invalid_argument("rope field '" + std::string(field) + "' must hold positive numbers");
+    }
+    factors.push_back(item.as_double());
+  }
+  return factors;
+}
+
+Result<double> positive(const Value& object, std::string_view field, double fallback) {
+  QUIRE_ASSIGN(const double value, json::get_double_or(object, field, fallback));
+  if (!(value > 0) || !std::isfinite(value)) {
+    return invalid_argument("field '" + std::string(field) + "' must be a positive number");
+  }
+  return value;
+}
+
+// "rope_type", or "type" as older files have it; "su" is the first name of longrope.
+Result<RopeType> read_rope_type(const Value& rope, std::string_view model_type) {
+  QUIRE_ASSIGN(std::string name, json::get_string_or(rope, "rope_type", ""));
+  if (name.empty()) {
+    QUIRE_ASSIGN(name, json::get_string_or(rope, "type", "default"));
+  }
+  if (model_type == "phi3" && name == "yarn") name = "longrope";  // the first Phi-3 files call it so
+  if (name == "default") return RopeType::kDefault;
+  if (name == "linear") return RopeType::kLinear;
+  if (name == "dynamic") return RopeType::kDynamic;
+  if (name == "yarn") return RopeType::kYarn;
+  if (name == "llama3") return RopeType::kLlama3;
+  if (name == "longrope" || name == "su") return RopeType::kLongRope;
+  return unsupported("rope type '" + name +
+                     "' is unknown; quire knows default, linear, dynamic, yarn, llama3 and longrope");
+}
+
+// Where the rope settings stand: rope_parameters (transformers 5) or rope_scaling; per layer type, full attention's.
+const Value* find_rope(const Value& config) {
+  for (const char* field : {"rope_parameters", "rope_scaling"}) {
+    const Value* rope = config.find(field);
+    if (rope == nullptr || !rope->is_object()) continue;
+    const Value* full = rope->find("full_attention");
+    return full != nullptr && full->is_object() ? full : rope;
+  }
+  return nullptr;
+}
+
+Status read_rope_scaling(const Value& config, const Value& rope, DecoderConfig& out) {
+  RopeConfig& r = out.rope;
+  QUIRE_ASSIGN(const std::string model_type, json::get_string_or(config, "model_type", ""));
+  QUIRE_ASSIGN(r.type, read_rope_type(rope, model_type));
+  if (r.type == RopeType::kDefault) return {};
+  const int64_t config_original = config.find("original_max_position_embeddings") != nullptr ? 1 : 0;
+  QUIRE_ASSIGN(const int64_t top_level,
+               config_original != 0 ? json::get_int(config, "original_max_position_embeddings", 1, kMaxPositions)
+                                    : Result<int64_t>(out.max_position));
+  QUIRE_ASSIGN(r.original_max_position,
+               json::get_int_or(rope, "original_max_position_embeddings", top_level, 1, kMaxPositions));
+  if (r.type != RopeType::kLongRope) {
+    const Value* factor = rope.find("factor");
+    if ((factor == nullptr || factor->is_null()) && r.type == RopeType::kYarn) {
+      r.factor = static_cast<double>(out.max_position) / static_cast<double>(r.original_max_position);
+    } else {
+      if (factor == nullptr) return invalid_argument("rope field 'factor' is missing");
+      QUIRE_ASSIGN(r.factor, positive(rope, "factor", 1.0));
+    }
+  }
+  QUIRE_ASSIGN(r.attention_factor, json::get_double_or(rope, "attention_factor", 0.0));
+  if (r.attention_factor < 0 || !std::isfinite(r.attention_factor)) {
+    return invalid_argument("rope field 'attention_factor' must be a positive number");
+  }
+  if (r.type == RopeType::kYarn) {
+    QUIRE_ASSIGN(r.beta_fast, positive(rope, "beta_fast", 32.0));
+    QUIRE_ASSIGN(r.beta_slow, positive(rope, "beta_slow", 1.0));
+    QUIRE_ASSIGN(r.mscale, json::get_double_or(rope, "mscale", 0.0));
+    QUIRE_ASSIGN(r.mscale_all_dim, json::get_double_or(rope, "mscale_all_dim", 0.0));
+    QUIRE_ASSIGN(r.truncate, json::get_bool_or(rope, "truncate", true));
+  }
+  if (r.type == RopeType::kLlama3) {
+    QUIRE_ASSIGN(r.low_freq_factor, positive(rope, "low_freq_factor", 1.0));
+    QUIRE_ASSIGN(r.high_freq_factor, positive(rope, "high_freq_factor", 4.0));
+    if (r.low_freq_factor == r.high_freq_factor) {
+      return invalid_argument("rope fields 'low_freq_factor' and 'high_freq_factor' must differ");
+    }
+  }
+  if (r.type == RopeType::kLongRope) {
+    QUIRE_ASSIGN(
+        const double ratio,
+        positive(rope, "factor", static_cast<double>(out.max_position) / static_cast<double>(r.original_max_position)));
+    r.factor = ratio;
+    QUIRE_ASSIGN(r.short_factors, read_factors(rope, "short_factor"));
+    QUIRE_ASSIGN(r.long_factors, read_factors(rope, "long_factor"));
+  }
+  return {};
+}
+
+Status read_rope(const Value& config, const HfDefaults& defaults, DecoderConfig& out) {
+  static const Value kEmpty{json::Object{}};
+  const Value* found = find_rope(config);
+  const Value& rope = found != nullptr ? *found : kEmpty;
+  QUIRE_ASSIGN(const double top_theta, positive(config, "rope_theta", defaults.rope_theta));
+  QUIRE_ASSIGN(out.rope.theta, positive(rope, "rope_theta", top_theta));
+  QUIRE_ASSIGN(const double top_partial, positive(config, "partial_rotary_factor", defaults.partial_rotary));
+  QUIRE_ASSIGN(const double partial, positive(rope, "partial_rotary_factor", top_partial));
+  if (partial > 1) return invalid_argument("field 'partial_rotary_factor' must be at most 1");
+  out.rope.interleaved = defaults.rope_interleaved;
+  out.rope.partial = partial;
+  return read_rope_scaling(config, rope, out);
+}
+
+Status read_token_ids(const Value& config, DecoderConfig& out) {
+  const Value* eos = config.find("eos_token_id");
+  if (eos != nullptr && eos->is_int()) out.eos_token_ids.push_back(eos->as_int());
+  if (eos != nullptr && eos->is_array()) {
+    for (const Value& id : eos->as_array()) {
+      if (!id.is_int()) return invalid_argument("field 'eos_token_id' must hold integers");
+      out.eos_token_ids.push_back(id.as_int());
+    }
+  }
+  const Value* bos = config.find("bos_token_id");
+  if (bos != nullptr && bos->is_int()) out.bos_token_id = bos->as_int();
+  return {};
+}
+
+}  // namespace
+
+Result<DecoderConfig> read_common_hf(const Value& config, const HfDefaults& defaults) {
+  if (!config.is_object()) return invalid_argument("it must be a JSON object");
+  DecoderConfig out;
+  QUIRE_ASSIGN(out.vocab_size, json::get_int(config, "vocab_size", 1, kMaxSize));
+  QUIRE_ASSIGN(out.hidden, json::get_int(config, "hidden_size", 1, kMaxSize));
+  QUIRE_ASSIGN(out.layers, json::get_int(config, "num_hidden_layers", 1, kMaxLayers));
+  QUIRE_ASSIGN(out.heads, json::get_int(config, "num_attention_heads", 1, kMaxSize));
+  QUIRE_ASSIGN(out.kv_heads, json::get_int_or(config, "num_key_value_heads", out.heads, 1, kMaxSize));
+  QUIRE_ASSIGN(out.intermediate, json::get_int(config, "intermediate_size", 1, kMaxSize));
+  QUIRE_ASSIGN(out.max_position, json::get_int_or(config, "max_position_embeddings", 2048, 1, kMaxPositions));
+  QUIRE_ASSIGN(out.head_dim, json::get_int_or(config, "head_dim", 0, 0, 4096));
+  out.head_dim_given = out.head_dim > 0;
+  if (out.heads % out.kv_heads != 0) {
+    return invalid_argument("field 'num_attention_heads' (" + std::to_string(out.heads) +
+                            ") must be a multiple of 'num_key_value_heads' (" + std::to_string(out.kv_heads) + ")");
+  }
+  QUIRE_ASSIGN(const double eps, json::get_double_or(config, "rms_norm_eps", defaults.norm_eps));
+  if (!(eps >= 0) || !(eps < 1)) return invalid_argument("field 'rms_norm_eps' must be from 0 to below 1");
+  out.norm_eps = static_cast<float>(eps);
+  QUIRE_ASSIGN(out.activation, read_activation(config));
+  QUIRE_ASSIGN(out.tied_embeddings, json::get_bool_or(config, "tie_word_embeddings", defaults.tied));
+  QUIRE_ASSIGN(out.dtype, read_dtype(config));
+  QUIRE_TRY(read_rope(config, defaults, out));
+  QUIRE_TRY(read_token_ids(config, out));
+  return out;
+}
+
+Status refuse_unknown_maths(const Value& config, std::span<const std::string_view> handled) {
+  for (const MathField& field : kMathFields) {
+    const Value* value = config.find(field.name);
+    if (value == nullptr || is_neutral(*value, field)) continue;
+    if (std::find(handled.begin(), handled.end(), field.name) != handled.end()) continue;
+    std::string text = json::dump(*value);
+    if (text.size() > 60) text = text.substr(0, 57) + "...";
+    return unsupported("field '" + std::string(field.name) + "' is " + text +
+                       ", which changes the arithmetic in a way quire does not have for this family");
+  }
+  if (const Value* types = config.find("layer_types"); types != nullptr && types->is_array()) {
+    for (const Value& type : types->as_array()) {
+      if (!type.is_string() || type.as_string() != "full_attention") {
+        if (std::find(handled.begin(), handled.end(), "layer_types") != handled.end()) break;
+        return unsupported("field 'layer_types' names " + json::dump(type) +
+                           "; quire has full_attention layers for this family");
+      }
+    }
+  }
+  return {};
+}
+
+Result<int64_t> read_sliding_window(const Value& config) {
+  QUIRE_ASSIGN(const bool use, json::get_bool_or(config, "use_sliding_window", true));
+  if (!use) return int64_t{0};
+  return json::get_int_or(config, "sliding_window", 0, 0, kMaxPositions);
+}
+
+}  // namespace quire::model

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear: a weight as the families use it: one or more packed matrices side by side over the same input, with their
+// biases.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace quire::model {
+
+// y = x W^T + b, where W may be several matrices (q, k, v of different types) whose outputs stand next to each other.
+// Immutable after load. Here is where shards and adapters attach; families never call a bare matrix product.
+class Linear {
+ public:
+  struct Piece {
+    std::shared_ptr<const PackedMatrix> weight;
+    std::vector<float> bias;  // [n] or empty
+  };
+  void add(Piece piece) {
+    out_dim_ += piece.weight->n();
+    pieces_.push_back(std::move(piece));
+  }
+  void run(Backend& backend, const Tensor& x, const Tensor& out) const {
+    int64_t column = 0;
+    for (const Piece& piece : pieces_) {
+      const float* bias = piece.bias.empty() ? nullptr : piece.bias.data();
+      backend.linear({x, piece.weight.get(), bias, out.columns(column, piece.weight->n())});
+      column += piece.weight->n();
+    }
+  }
+  int64_t out_dim() const { return out_dim_; }
+  size_t bytes() const {
+    size_t total = 0;
+    for (const Piece& piece : pieces_) total += piece.weight->bytes() + piece.bias.size() * sizeof(float);
+    return total;
+  }
+  const PackedMatrix& first() const { return *pieces_.front().weight; }
+
+ private:
+  std::vector<Piece> pieces_;
+  int64_t out_dim_ = 0;
+};
+
+}  // namespace quire::model

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a path to a checked config: which family it is, in which format.
+#include <algorithm>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "model/family.h"
+#include "model/model.h"
+#include "weights/dummy.h"
+#include "weights/quant.h"
+
+namespace quire::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+Error in_file(const fs::path& file, const Error& error) {
+  return {error.code, "'" + file.string() + "': " + error.message};
+}
+
+Result<std::string> architecture_of(const json::Value& config) {
+  const json::Value* list = config.find("architectures");
+  if (list == nullptr || !list->is_array() || list->as_array().empty() || !list->as_array()[0].is_string()) {
+    return invalid_argument("field 'architectures' must be a list with the model's class name");
+  }
+  return list->as_array()[0].as_string();
+}
+
+Status read_hf(const fs::path& file, ModelFiles& out) {
+  QUIRE_ASSIGN(const std::string text, read_file(file, size_t{16} << 20));
+  auto config = json::parse(text);
+  if (!config.ok()) return in_file(file, config.error());
+  auto read = parse_hf_config(*config);
+  if (!read.ok()) return in_file(file, read.error());
+  out.family = read->family;
+  out.config = std::move(read->config);
+  return {};
+}
+
+int64_t k_rows(const ModelFiles& files) {
+  if (files.source->is_dummy()) return 0;
+  const weights::TensorRef* k =
+      files.source->find(files.family->name_of(Part::kK, 0, files.gguf != nullptr) + ".weight");
+  return k != nullptr && k->shape.size() == 2 ? k->shape[0] : 0;
+}
+
+// rope_freqs and rope_factors_{long,short}: tensors in GGUF, lists in config.json.
+Result<std::vector<double>> factor_tensor(const weights::WeightSource& source, const char* name, int64_t count) {
+  std::vector<double> out;
+  const weights::TensorRef* tensor = source.find(name);
+  if (tensor == nullptr) return out;
+  if (tensor->dtype != DType::kF32 || tensor->elements() != count) {
+    return corrupt("tensor '" + std::string(name) + "' must hold " + std::to_string(count) + " F32 numbers");
+  }
+  std::vector<float> values(static_cast<size_t>(count));
+  weights::dequantise_row(DType::kF32, tensor->data.data(), values.data(), count);
+  for (const float v : values) {
+    if (!(v > 0)) return corrupt("tensor '" + std::string(name) + "' must hold positive numbers");
+    out.push_back(static_cast<double>(v));
+  }
+  return out;
+}
+
+Status read_gguf(ModelFiles& out) {
+  const weights::GgufMetadata& metadata = out.gguf->metadata();
+  QUIRE_ASSIGN(const std::string_view architecture, metadata.get_string("general.architecture"));
+  QUIRE_ASSIGN(out.family, find_gguf_family(architecture));
+  QUIRE_ASSIGN(out.config, out.family->from_gguf(metadata, architecture));
+  out.config.family = out.family->name;
+  const std::string embedding = out.family->name_of(Part::kEmbedding, 0, true) + ".weight";
+  QUIRE_ASSIGN(const weights::TensorRef* table, out.source->get(embedding));
+  if (table->shape.size() != 2) return corrupt("tensor '" + embedding + "' must have two dimensions");
+  out.config.vocab_size = table->shape[0];
+  out.config.tied_embeddings = out.source->find(out.family->name_of(Part::kHead, 0, true) + ".weight") == nullptr;
+  out.config.dtype = table->dtype;
+  RopeConfig& rope = out.config.rope;
+  const int64_t half = rope.rot_dim / 2;
+  QUIRE_ASSIGN(rope.freq_factors, factor_tensor(*out.source, "rope_freqs.weight", half));
+  QUIRE_ASSIGN(rope.short_factors, factor_tensor(*out.source, "rope_factors_short.weight", half));
+  QUIRE_ASSIGN(rope.long_factors, factor_tensor(*out.source, "rope_factors_long.weight", half));
+  if (!rope.short_factors.empty() && !rope.long_factors.empty() && rope.type == RopeType::kDefault) {
+    rope.type = RopeType::kLongRope;
+    rope.factor = static_cast<double>(out.config.max_position) / static_cast<double>(rope.original_max_position);
+  }
+  return {};
+}
+
+bool any_quantised(const weights::WeightSource& source) {
+  const auto names = source.names();
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    const weights::TensorRef* tensor = source.find(name);
+    return tensor != nullptr && is_quantised(tensor->dtype);
+  });
+}
+
+}  // namespace
+
+Result<HfConfig> parse_hf_config(const json::Value& config) {
+  HfConfig out;
+  QUIRE_ASSIGN(const std::string architecture, architecture_of(config));
+  QUIRE_ASSIGN(out.family, find_hf_family(architecture));
+  QUIRE_ASSIGN(out.config, out.family->from_hf(config));
+  out.config.family = out.family->name;
+  out.config.architecture = architecture;
+  return out;
+}
+
+Result<std::optional<DType>> parse_dtype(const std::string& text) {
+  if (text == "auto") return std::optional<DType>();
+  if (text == "float32" || text == "float") return std::optional<DType>(DType::kF32);
+  if (text == "float16" || text == "half") return std::optional<DType>(DType::kF16);
+  if (text == "bfloat16") return std::optional<DType>(DType::kBF16);
+  return invalid_argument("--dtype is '" + text + "'; choose auto, float32, float16 or bfloat16");
+}
+
+Result<ModelFiles> open_model(const fs::path& path, const LoadOptions& options) {
+  ModelFiles out;
+  if (options.dummy) {
+    const fs::path file = fs::is_directory(path) ? path / "config.json" : path;
+    QUIRE_TRY(read_hf(file, out));
+    QUIRE_ASSIGN(const std::optional<DType> dtype, parse_dtype(options.dtype));
+    out.files.folder = file.parent_path();
+    out.files.file = file;
+    out.source = std::make_shared<weights::DummySource>(options.seed, dtype.value_or(out.config.dtype));
+  } else {
+    QUIRE_ASSIGN(weights::Checkpoint checkpoint, weights::open_checkpoint(path));
+    out.files = checkpoint.files;
+    out.source = checkpoint.weights;
+    out.gguf = checkpoint.gguf;
+    if (out.gguf != nullptr) {
+      auto status = read_gguf(out);
+      if (!status.ok()) return in_file(out.files.file, status.error());
+    } else {
+      QUIRE_TRY(read_hf(out.files.folder / "config.json", out));
+    }
+    out.quantised = any_quantised(*out.source);
+  }
+  const int64_t before = out.config.max_position;
+  auto status = complete(out.config, k_rows(out));
+  if (!status.ok()) return in_file(out.files.file, status.error());
+  if (out.config.max_position < before) {
+    spdlog::info(
+        "attention slides over {} positions in this model; the context is limited to that, where full attention is the "
+        "same",
+        out.config.max_position);
+  }
+  return out;
+}
+
+}  // namespace quire::model

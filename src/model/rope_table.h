@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// RopeTable: cosines and sines of every position a model may see; frequencies are fixed at load.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/config.h"
+
+namespace quire::model {
+
+// The frequencies of each pair, [rot_dim/2], and the factor that multiplies cosine and sine. `max_model_len` decides
+// for dynamic (NTK by that length, as vLLM fixes it) and longrope (long factors when it is past the original length).
+struct RopeFrequencies {
+  std::vector<float> inv_freq;
+  float attention_factor = 1.0f;
+};
+RopeFrequencies rope_frequencies(const RopeConfig& config, int64_t max_position, int64_t max_model_len);
+
+// The table, grown in steps as positions are first used, so that a long max_model_len costs nothing until it is needed.
+// Owned by a model, used on the engine's thread. Row p depends on p alone.
+class RopeTable {
+ public:
+  RopeTable(RopeFrequencies frequencies, int64_t max_model_len);
+
+  // Makes the rows of all positions below `end` valid.
+  void reach(int64_t end);
+  const float* cosines() const { return cos_.data(); }  // [positions, rot_dim/2]
+  const float* sines() const { return sin_.data(); }
+
+ private:
+  RopeFrequencies frequencies_;
+  int64_t max_model_len_;
+  int64_t reached_ = 0;
+  std::vector<float> cos_, sin_;
+};
+
+}  // namespace quire::model

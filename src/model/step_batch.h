@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// StepBatch: one step's work as a flat list of tokens over all sequences; the only input a model's forward pass takes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace quire::model {
+
+// What is wanted of a row after the last layer.
+enum class WantedKind : uint8_t { kLogits, kHidden };
+
+// One row whose result goes back to the engine.
+struct WantedRow {
+  int32_t token = 0;                      // index into the flat token list
+  WantedKind kind = WantedKind::kLogits;  // kHidden: pooling
+  int32_t mask_row = -1;                  // row of a grammar mask to apply, or none
+};
+
+// For one sequence of one state group: where the recurrent state comes from and where it is written (the live page, and
+// checkpoints).
+struct StatePages {
+  int32_t source = -1;
+  std::vector<int32_t> destinations;
+};
+
+// A step: decode tokens and prefill chunks of any number of sequences, mixed. Built by the engine, read by the model,
+// thrown away. Invariants: cu_seqlens_q starts at 0, does not fall, and ends at num_tokens(); every position p of a
+// token is below its sequence's context length; slots are distinct. Fields that a model does not know must be empty: it
+// checks.
+struct StepBatch {
+  // Tokens, flat over the sequences.
+  std::vector<int32_t> tokens;     // [tokens]
+  std::vector<int32_t> positions;  // [axes, tokens]; one axis but for M-RoPE
+  int32_t position_axes = 1;
+  std::vector<int64_t> slot_mapping;  // [tokens]: page * block_size + offset
+  std::vector<int32_t> token_to_seq;  // [tokens]
+
+  // Sequences.
+  std::vector<int32_t> cu_seqlens_q;  // [seqs + 1]
+  std::vector<int32_t> context_lens;  // [seqs]: positions in the pages once this step's are written
+  std::vector<int32_t> block_tables;  // [seqs, max_blocks], padded with 0
+  int32_t max_blocks = 0;
+  std::vector<uint8_t> causal;          // [seqs]; empty: all causal
+  std::vector<int32_t> adapter_slots;   // [seqs]; empty: no adapters
+  std::vector<StatePages> state_pages;  // [state groups, seqs]; empty: no recurrent layers
+
+  // Tokens whose embedding is a row of a buffer (images, audio) or whose id is the one sampled by a row of the step
+  // before (a step scheduled ahead): -1 where the token is plain. Empty: all plain.
+  std::vector<int32_t> embedding_rows;    // [tokens]
+  std::vector<int32_t> sampled_from_row;  // [tokens]
+
+  std::vector<WantedRow> wanted;  // rows in the order in which results are read
+
+  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t num_seqs() const { return static_cast<int64_t>(context_lens.size()); }
+};
+
+}  // namespace quire::model
