@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step loop: schedule, build the StepBatch, run the model, sample, hand out.
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <string>
+
+namespace quire::engine {
+
+const char* name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone:
+      return "none";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAbort:
+      return "abort";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "none";
+}
+
+Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
+                                             const EngineOptions& options) {
+  const model::DecoderConfig& config = model->config();
+  QUIRE_ASSIGN(auto pages, model::KvCache::make(*backend, {config.layers, options.num_blocks, options.block_size,
+                                                           config.kv_heads, config.head_dim, options.kv_dtype}));
+  QUIRE_TRY(model->prepare({options.scheduler.max_num_batched_tokens, options.max_logit_rows}));
+  return std::unique_ptr<Engine>(new Engine(std::move(backend), std::move(model), std::move(pages), options));
+}
+
+Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
+               std::unique_ptr<model::KvCache> pages, const EngineOptions& options)
+    : options_(options),
+      backend_(std::move(backend)),
+      model_(std::move(model)),
+      pages_(std::move(pages)),
+      kv_({options.num_blocks, options.block_size, options.prefix_caching}),
+      scheduler_(options.scheduler, kv_) {}
+
+Engine::~Engine() {
+  for (auto& [key, sequence] : sequences_) scheduler_.remove(sequence.get());
+}
+
+Status Engine::check(Request& request) const {
+  const int64_t prompt = static_cast<int64_t>(request.prompt.size());
+  const int64_t max_len = options_.scheduler.max_model_len;
+  if (prompt == 0) return invalid_argument("the prompt is empty; it needs at least one token");
+  if (prompt >= max_len) {
+    return invalid_argument("the prompt has " + std::to_string(prompt) + " tokens, but the model's context holds " +
+                            std::to_string(max_len) +
+                            " with at least one for the answer; shorten it or raise --max-model-len");
+  }
+  for (const int32_t token : request.prompt) {
+    if (token < 0 || token >= model_->config().vocab_size) {
+      return invalid_argument("token id " + std::to_string(token) + " is out of the vocabulary (0 to " +
+                              std::to_string(model_->config().vocab_size - 1) + ")");
+    }
+  }
+  QUIRE_TRY(request.params.validate({model_->config().vocab_size, options_.max_logprobs}));
+  const int64_t longest = std::min(max_len, prompt + request.params.max_tokens.value_or(max_len));
+  if (kv_.blocks_for(longest) > kv_.pool().num_usable()) {
+    return exhausted("the request may need " + std::to_string(kv_.blocks_for(longest)) + " pages of " +
+                     std::to_string(options_.block_size) + " tokens, but there are " +
+                     std::to_string(kv_.pool().num_usable()) + "; lower max_tokens, or give the KV cache more memory");
+  }
+  return {};
+}
+
+Result<RequestId> Engine::add(Request request) {
+  QUIRE_TRY(check(request));
+  const RequestId id = next_id_++;
+  const uint64_t seed = request.params.seed ? static_cast<uint64_t>(*request.params.seed) : sampling::draw_seed();
+  for (int32_t child = 0; child < request.params.n; ++child) {
+    auto sequence = std::make_unique<Sequence>(id, child, request, sampling::child_seed(seed, child), next_arrival_++);
+    scheduler_.add(sequence.get());
+    sequences_.emplace(std::pair(id, child), std::move(sequence));
+  }
+  return id;
+}
+
+void Engine::drop(Sequence* sequence) {
+  scheduler_.remove(sequence);
+  sequences_.erase({sequence->id, sequence->child});
+}
+
+void Engine::abort(RequestId id, int32_t child) {
+  const auto it = sequences_.find({id, child});
+  if (it != sequences_.end()) drop(it->second.get());
+}
+
+void Engine::abort(RequestId id) {
+  for (auto it = sequences_.lower_bound({id, 0}); it != sequences_.end() && it->first.first == id;) {
+    Sequence* sequence = (it++)->second.get();
+    drop(sequence);
+  }
+}
+
+void Engine::build(const std::vector<Share>& shares) {
+  batch_ = {};
+  rows_.clear();
+  batch_.cu_seqlens_q.push_back(0);
+  for (const Share& share : shares) {
+    batch_.max_blocks = std::max(batch_.max_blocks, static_cast<int32_t>(share.sequence->table.blocks().size()));
+  }
+  for (size_t s = 0; s < shares.size(); ++s) {
+    Sequence& sequence = *shares[s].sequence;
+    const int64_t begin = sequence.num_computed;
+    const int64_t end = begin + shares[s].count;
+    const int64_t first_row = batch_.num_tokens();
+    const auto tokens = sequence.tokens.begin();
+    batch_.tokens.insert(batch_.tokens.end(), tokens + begin, tokens + end);
+    for (int64_t p = begin; p < end; ++p) batch_.positions.push_back(static_cast<int32_t>(p));
+    batch_.token_to_seq.insert(batch_.token_to_seq.end(), static_cast<size_t>(shares[s].count),
+                               static_cast<int32_t>(s));
+    batch_.slot_mapping.resize(batch_.tokens.size());
+    kv_.slot_mapping(sequence.table, begin, std::span(batch_.slot_mapping).subspan(static_cast<size_t>(first_row)));
+    batch_.cu_seqlens_q.push_back(static_cast<int32_t>(batch_.num_tokens()));
+    batch_.context_lens.push_back(static_cast<int32_t>(end));
+    const auto blocks = sequence.table.blocks();
+    batch_.block_tables.insert(batch_.block_tables.end(), blocks.begin(), blocks.end());
+    batch_.block_tables.resize((s + 1) * static_cast<size_t>(batch_.max_blocks), 0);
+
+    for (int64_t p = begin; p < end; ++p) {
+      Row row{&sequence, p, p + 1 == sequence.num_tokens(), false};
+      row.prompt_logprob =
+          sequence.params.prompt_logprobs && p + 1 < sequence.prompt_size && p >= sequence.prompt_logprobs_sent;
+      if (!row.sample && !row.prompt_logprob) continue;
+      batch_.wanted.push_back({static_cast<int32_t>(first_row + p - begin)});
+      rows_.push_back(row);
+    }
+  }
+}
+
+void Engine::fail(Sequence& sequence, const Error& error, Output& output) const {
+  output.finish = FinishReason::kError;
+  output.error = Error{error.code, "request " + std::to_string(sequence.id) + ": " + error.message};
+}
+
+// The new token's consequences: EOS, stop tokens, lengths.
+void Engine::accept(Sequence& sequence, int32_t token, Output& output) const {
+  sequence.tokens.push_back(token);
+  sequence.history.push_output(token);
+  output.tokens.push_back(token);
+  const sampling::SamplingParams& params = sequence.params;
+  const auto contains = [&](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), token) != ids.end();
+  };
+  if (!params.ignore_eos && contains(params.eos_token_ids)) {
+    output.finish = FinishReason::kStop;
+    if (token != params.eos_token_ids.front()) output.stop_token = token;
+  } else if (contains(params.stop_token_ids)) {
+    output.finish = FinishReason::kStop;
+    output.stop_token = token;
+  } else if (sequence.num_tokens() >= options_.scheduler.max_model_len ||
+             (params.max_tokens && sequence.num_output() >= *params.max_tokens)) {
+    output.finish = FinishReason::kLength;
+  }
+}
+
+void Engine::read_row(const Row& row, std::span<const float> logits, Output& output) {
+  Sequence& sequence = *row.sequence;
+  if (output.finish != FinishReason::kNone) return;
+  if (tap_) tap_(sequence.id, sequence.child, row.position, logits);
+  if (row.prompt_logprob) {
+    const int32_t next = sequence.tokens[static_cast<size_t>(row.position + 1)];
+    auto logprobs = sampling::row_logprobs(logits, next, *sequence.params.prompt_logprobs, scratch_);
+    if (!logprobs.ok()) return fail(sequence, logprobs.error(), output);
+    output.prompt_logprobs.push_back(std::move(*logprobs));
+    sequence.prompt_logprobs_sent = row.position + 1;
+  }
+  if (!row.sample) return;
+  auto sampled =
+      sampling::sample_row(logits, sequence.params, sequence.history, sequence.seed, row.position + 1, scratch_);
+  if (!sampled.ok()) return fail(sequence, sampled.error(), output);
+  if (sequence.params.logprobs) output.logprobs.push_back(std::move(sampled->logprobs));
+  accept(sequence, sampled->token, output);
+}
+
+void Engine::read_rows(std::map<Sequence*, Output>& outputs) {
+  const int64_t total = static_cast<int64_t>(rows_.size());
+  const size_t vocab = static_cast<size_t>(model_->config().vocab_size);
+  for (int64_t begin = 0; begin < total; begin += options_.max_logit_rows) {
+    const int64_t count = std::min(options_.max_logit_rows, total - begin);
+    const std::span<const float> logits = model_->logits(begin, count);
+    for (int64_t i = 0; i < count; ++i) {
+      const Row& row = rows_[static_cast<size_t>(begin + i)];
+      Output& output = outputs[row.sequence];
+      read_row(row, logits.subspan(static_cast<size_t>(i) * vocab, vocab), output);
+    }
+  }
+}
+
+std::vector<Output> Engine::step() {
+  const std::vector<Share> shares = scheduler_.schedule();
+  if (shares.empty()) return {};
+  build(shares);
+  model_->forward(batch_, *pages_);
+  ++steps_;
+  tokens_computed_ += batch_.num_tokens();
+  for (const Share& share : shares) {
+    share.sequence->num_computed += share.count;
+    kv_.commit(share.sequence->table, share.sequence->tokens, share.sequence->num_computed);
+  }
+  std::map<Sequence*, Output> by_sequence;
+  read_rows(by_sequence);
+
+  std::vector<Output> outputs;
+  for (const Share& share : shares) {
+    const auto it = by_sequence.find(share.sequence);
+    if (it == by_sequence.end()) continue;
+    Output output = std::move(it->second);
+    output.id = share.sequence->id;
+    output.child = share.sequence->child;
+    output.cached_tokens = share.sequence->cached_tokens;
+    if (output.finish != FinishReason::kNone) drop(share.sequence);
+    outputs.push_back(std::move(output));
+  }
+  return outputs;
+}
+
+EngineStats Engine::stats() const {
+  return {
+      steps_,      tokens_computed_,  scheduler_.num_preemptions(), scheduler_.num_running(), scheduler_.num_waiting(),
+      kv_.usage(), kv_.prefix_stats()};
+}
+
+}  // namespace quire::engine

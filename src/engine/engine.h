@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine: requests in, one step at a time, tokens out. The owner of everything that runs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/request.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+#include "kv/kv_manager.h"
+#include "model/model.h"
+
+namespace quire::engine {
+
+struct EngineOptions {
+  SchedulerOptions scheduler;
+  int32_t num_blocks = 0;  // with the null page
+  int32_t block_size = 16;
+  DType kv_dtype = DType::kF16;
+  bool prefix_caching = true;
+  int64_t max_logit_rows = 64;
+  int64_t max_logprobs = 20;
+};
+
+struct EngineStats {
+  int64_t steps = 0;
+  int64_t tokens_computed = 0;  // rows that went through the model
+  int64_t preemptions = 0;
+  int64_t running = 0;
+  int64_t waiting = 0;
+  double kv_usage = 0;
+  kv::PrefixStats prefix;
+};
+
+// One model, one backend, one thread: whoever calls step() owns the engine. Any number of requests may be inside. A
+// request that fails takes nobody with it. Outputs of a request are a function of the request, the weights and the seed
+// alone.
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> make(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
+                                              const EngineOptions& options);
+  ~Engine();
+
+  // Checks and queues a request; its outputs carry this id. A request that can never fit is refused with the numbers.
+  Result<RequestId> add(Request request);
+  // Drops a request, or one of its n sequences, and frees its pages; no output follows. Unknown ids are ignored.
+  void abort(RequestId id);
+  void abort(RequestId id, int32_t child);
+  bool has_work() const { return !sequences_.empty(); }
+  // Runs one step and returns what it brought, at most one Output a sequence.
+  std::vector<Output> step();
+
+  const model::Model& model() const { return *model_; }
+  const Backend& backend() const { return *backend_; }
+  const EngineOptions& options() const { return options_; }
+  EngineStats stats() const;
+  bool reset_prefix_cache() { return kv_.reset_prefix_cache(); }
+  // Called with each row of logits as it is sampled (id, child, position of the row's token, logits): for tests and
+  // tools.
+  using LogitsTap = std::function<void(RequestId, int32_t, int64_t, std::span<const float>)>;
+  void set_logits_tap(LogitsTap tap) { tap_ = std::move(tap); }
+
+ private:
+  struct Row {  // a wanted row of the step and what it is for
+    Sequence* sequence = nullptr;
+    int64_t position = 0;
+    bool sample = false;
+    bool prompt_logprob = false;
+  };
+  Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model, std::unique_ptr<model::KvCache> pages,
+         const EngineOptions& options);
+  Status check(Request& request) const;
+  void build(const std::vector<Share>& shares);
+  void read_rows(std::map<Sequence*, Output>& outputs);
+  void read_row(const Row& row, std::span<const float> logits, Output& output);
+  void accept(Sequence& sequence, int32_t token, Output& output) const;
+  void drop(Sequence* sequence);
+  void fail(Sequence& sequence, const Error& error, Output& output) const;
+
+  EngineOptions options_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<model::KvCache> pages_;
+  kv::KvManager kv_;
+  Scheduler scheduler_;
+  std::map<std::pair<RequestId, int32_t>, std::unique_ptr<Sequence>> sequences_;
+  RequestId next_id_ = 1;
+  uint64_t next_arrival_ = 0;
+  model::StepBatch batch_;
+  std::vector<Row> rows_;  // parallel to batch_.wanted
+  sampling::Scratch scratch_;
+  int64_t steps_ = 0;
+  int64_t tokens_computed_ = 0;
+  LogitsTap tap_;
+};
+
+}  // namespace quire::engine

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Running first, then waiting; preemption when pages run out.
+#include "engine/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace quire::engine {
+
+bool Scheduler::before(const Sequence& a, const Sequence& b) const {
+  if (options_.policy == Policy::kPriority && a.priority != b.priority) return a.priority < b.priority;
+  return a.arrival < b.arrival;
+}
+
+void Scheduler::enqueue(Sequence* sequence, bool front) {
+  if (options_.policy == Policy::kPriority) {
+    const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), sequence,
+                                        [&](const Sequence* a, const Sequence* b) { return before(*a, *b); });
+    waiting_.insert(place, sequence);
+  } else if (front) {
+    waiting_.push_front(sequence);
+  } else {
+    waiting_.push_back(sequence);
+  }
+}
+
+void Scheduler::add(Sequence* sequence) {
+  enqueue(sequence, false);
+}
+
+void Scheduler::remove(Sequence* sequence) {
+  running_.erase(std::remove(running_.begin(), running_.end(), sequence), running_.end());
+  waiting_.erase(std::remove(waiting_.begin(), waiting_.end(), sequence), waiting_.end());
+  kv_.free(sequence->table);
+}
+
+int64_t Scheduler::wanted_tokens(const Sequence& sequence, int64_t computed, int64_t budget) const {
+  int64_t count = sequence.num_tokens() - computed;
+  if (options_.long_prefill_token_threshold > 0) count = std::min(count, options_.long_prefill_token_threshold);
+  return std::min(count, budget);
+}
+
+size_t Scheduler::victim() const {
+  if (options_.policy == Policy::kFcfs) return running_.size() - 1;
+  size_t worst = 0;
+  for (size_t i = 1; i < running_.size(); ++i) {
+    if (before(*running_[worst], *running_[i])) worst = i;
+  }
+  return worst;
+}
+
+void Scheduler::preempt(size_t running_index, std::vector<Share>& shares, int64_t& budget) {
+  Sequence* sequence = running_[running_index];
+  running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(running_index));
+  const auto share = std::find_if(shares.begin(), shares.end(), [&](const Share& s) { return s.sequence == sequence; });
+  if (share != shares.end()) {
+    budget += share->count;
+    shares.erase(share);
+  }
+  kv_.free(sequence->table);
+  sequence->num_computed = 0;
+  ++num_preemptions_;
+  enqueue(sequence, true);
+}
+
+// Pages for the first num_tokens positions, preempting others as long as it takes; false when `sequence` itself had to
+// go.
+bool Scheduler::make_room(Sequence* sequence, int64_t num_tokens, std::vector<Share>& shares, int64_t& budget) {
+  while (!kv_.allocate_slots(sequence->table, num_tokens)) {
+    const size_t index = victim();
+    const bool self = running_[index] == sequence;
+    preempt(index, shares, budget);
+    if (self) return false;
+  }
+  return true;
+}
+
+std::vector<Share> Scheduler::schedule() {
+  std::vector<Share> shares;
+  int64_t budget = options_.max_num_batched_tokens;
+  const int64_t preempted_before = num_preemptions_;
+  for (size_t i = 0; i < running_.size() && budget > 0;) {
+    Sequence* sequence = running_[i];
+    const int64_t count = wanted_tokens(*sequence, sequence->num_computed, budget);
+    QUIRE_CHECK(count > 0, "a running sequence always has a token to compute");
+    const bool stays = make_room(sequence, sequence->num_computed + count, shares, budget);
+    // A preempted one may have stood before this place in the list: find it again.
+    const auto at = std::find(running_.begin(), running_.end(), sequence);
+    if (!stays) {
+      i = std::min(i, running_.size());
+      continue;
+    }
+    shares.push_back({sequence, count});
+    budget -= count;
+    i = static_cast<size_t>(at - running_.begin()) + 1;
+  }
+  if (num_preemptions_ == preempted_before) admit(shares, budget);
+  QUIRE_CHECK(!shares.empty() || (running_.empty() && waiting_.empty()), "a step with work makes progress");
+  return shares;
+}
+
+void Scheduler::admit(std::vector<Share>& shares, int64_t budget) {
+  while (!waiting_.empty() && budget > 0 && num_running() < options_.max_num_seqs) {
+    Sequence* sequence = waiting_.front();
+    kv::PrefixHit hit;
+    // Prompt logprobs need every row of the prompt computed.
+    if (!sequence->params.prompt_logprobs) hit = kv_.find_prefix(sequence->table, sequence->tokens);
+    const int64_t count = wanted_tokens(*sequence, hit.num_tokens, budget);
+    const bool whole = hit.num_tokens + count == sequence->num_tokens();
+    if (!options_.chunked_prefill && !whole && !shares.empty()) break;
+    if (!kv_.can_allocate(sequence->table, sequence->num_tokens(), hit)) break;
+    QUIRE_CHECK(kv_.allocate_slots(sequence->table, hit.num_tokens + count, hit));
+    waiting_.pop_front();
+    running_.push_back(sequence);
+    sequence->num_computed = hit.num_tokens;
+    if (!sequence->admitted_before) sequence->cached_tokens = std::min(hit.num_tokens, sequence->prompt_size);
+    sequence->admitted_before = true;
+    shares.push_back({sequence, count});
+    budget -= count;
+  }
+}
+
+}  // namespace quire::engine

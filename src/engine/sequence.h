@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sequence: one stream of tokens inside the engine (a request has n of them).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/request.h"
+#include "kv/block_table.h"
+
+namespace quire::engine {
+
+// State of one stream. Owned by the engine, touched on its thread alone. tokens = prompt + output so far; num_computed
+// of them have their K/V in pages. A preempted sequence keeps its tokens and starts again from num_computed 0.
+struct Sequence {
+  Sequence(RequestId id_in, int32_t child_in, const Request& request, uint64_t seed_in, uint64_t arrival_in)
+      : id(id_in),
+        child(child_in),
+        params(request.params),
+        priority(request.priority),
+        arrival(arrival_in),
+        seed(seed_in),
+        tokens(request.prompt),
+        prompt_size(static_cast<int64_t>(request.prompt.size())),
+        history(request.prompt),
+        table(request.cache_salt) {}
+
+  RequestId id;
+  int32_t child;
+  sampling::SamplingParams params;
+  int64_t priority;
+  uint64_t arrival;  // order of admission
+  uint64_t seed;
+
+  std::vector<int32_t> tokens;
+  int64_t prompt_size;
+  int64_t num_computed = 0;
+  int64_t cached_tokens = 0;  // of the first admission, for usage
+  bool admitted_before = false;
+  int64_t prompt_logprobs_sent = 0;  // prompt positions whose logprobs went out; survives preemption
+  sampling::History history;
+  kv::BlockTable table;
+
+  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t num_output() const { return num_tokens() - prompt_size; }
+};
+
+}  // namespace quire::engine
