@@ -388,7 +388,8 @@ Result<fs::path> pull_model(const PullOptions& options, Progress& progress) {
   const std::string name = options.name.substr(0, colon);
   std::string quant = options.quant;
   if (quant.empty() && colon != std::string::npos) quant = options.name.substr(colon + 1);
-  if (!is_model_name(name)) {
+  // A quantisation is made of the same letters as a name; this also catches a whole address given as the name.
+  if (!is_model_name(name) || (colon != std::string::npos && !is_model_name("x/" + options.name.substr(colon + 1)))) {
     return invalid_argument("'" + options.name + "' is not a model's name on a hub: it must look like owner/name");
   }
   if (options.revision.empty()) return invalid_argument("--revision is empty: give a branch, a tag or a commit");
