@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a golden case in transformers, float32 on the CPU, and records what it says.
+
+The reference fixes RoPE's frequencies when the model is loaded, as quire and vLLM do: see fix_frequencies().
+"""
+
+import base64
+import copy
+import json
+import pathlib
+
+import numpy as np
+import torch
+import transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from tools.goldens import philox, shapes
+from tools.goldens.cases import INNER_POSITIONS, NEW_TOKENS, PROMPT_LENGTHS, Case, make_prompt
+
+
+def spell_as_v4(config: dict) -> dict:
+    """The same config as transformers 4 wrote it; linear and yarn also use the older key `type`."""
+    out = {k: v for k, v in config.items() if k not in ("rope_parameters", "dtype")}
+    rope = dict(config["rope_parameters"])
+    out["rope_theta"] = rope.pop("rope_theta")
+    if "partial_rotary_factor" in rope and rope["partial_rotary_factor"] != 1.0:
+        out["partial_rotary_factor"] = rope["partial_rotary_factor"]
+    rope.pop("partial_rotary_factor", None)
+    rope_type = rope.pop("rope_type")
+    if rope_type == "longrope":  # Phi keeps this one at the top level
+        rope.pop("original_max_position_embeddings")
+    key = "type" if rope_type in ("linear", "yarn", "longrope") else "rope_type"
+    out["rope_scaling"] = None if rope_type == "default" else {key: rope_type, **rope}
+    if out.get("head_dim") == out["hidden_size"] // out["num_attention_heads"] and config["model_type"] == "llama":
+        del out["head_dim"]  # most Llama checkpoints were written before the field existed
+    out["torch_dtype"] = config["dtype"]
+    out["transformers_version"] = "4.51.3"
+    return dict(sorted(out.items()))
+
+
+def make_config_json(case: Case) -> dict:
+    config = getattr(transformers, case.config_class)(**copy.deepcopy(case.arguments))
+    config.architectures = [case.model_class]
+    config.dtype = "float32"
+    out = json.loads(config.to_json_string(use_diff=True))
+    return spell_as_v4(out) if case.spelling == "v4" else out
+
+
+def fix_frequencies(model, max_model_len: int) -> None:
+    """Makes RoPE a function of position alone.
+
+    transformers picks dynamic's base and longrope's factors anew from the longest position of each call, so the same
+    token would get other keys in a longer context. quire takes them from max_model_len once, which is transformers'
+    own formula with the sequence length set to max_model_len; then the update on each call is switched off.
+    """
+    rotary = model.model.rotary_emb
+    if rotary.rope_type in ("dynamic", "longrope"):
+        inv_freq, rotary.attention_scaling = ROPE_INIT_FUNCTIONS[rotary.rope_type](
+            model.config, torch.device("cpu"), seq_len=max_model_len)
+        rotary.inv_freq = inv_freq
+        rotary.rope_type = "default"
+
+
+def load_model(folder: pathlib.Path, max_model_len: int, seed: int = 0):
+    """Builds the model from the folder's config.json (the very file that quire reads) with Philox weights."""
+    config_json = json.loads((folder / "config.json").read_text())
+    config = transformers.AutoConfig.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    parameters = dict(model.named_parameters())  # a tied head is listed once, as the embedding
+    expected = shapes.tensor_shapes(config_json)
+    found = {name: tuple(p.shape) for name, p in parameters.items()}
+    if found != expected:
+        raise RuntimeError(f"{folder.name}: shapes.py and transformers disagree: {set(found.items()) ^ set(expected.items())}")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(torch.from_numpy(philox.tensor(name, tuple(parameter.shape), seed)))
+    fix_frequencies(model, max_model_len)
+    return model.eval()
+
+
+def encode_floats(values: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode("ascii")
+
+
+def decode_floats(text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), dtype="<f4")
+
+
+def greedy(model, tokens: list[int], count: int) -> tuple[np.ndarray, list[int], np.ndarray]:
+    """Returns all prompt logits [len, vocab], `count` greedy tokens (ties to the lower id) and each step's top-2 gap."""
+    cache = transformers.DynamicCache(config=model.config)
+    ids, out, gaps, prompt_logits = torch.tensor([tokens]), [], [], None
+    for _ in range(count):
+        logits = model(input_ids=ids, past_key_values=cache, use_cache=True).logits[0]
+        if prompt_logits is None:
+            prompt_logits = logits.numpy().copy()
+        last = logits[-1].numpy()
+        out.append(int(np.argmax(last)))
+        top = np.partition(last, -2)[-2:]
+        gaps.append(np.float32(top[1] - top[0]))
+        ids = torch.tensor([[out[-1]]])
+    return prompt_logits, out, np.array(gaps, dtype=np.float32)
+
+
+def run_case(folder: pathlib.Path, max_model_len: int) -> list[dict]:
+    with torch.inference_mode():
+        model = load_model(folder, max_model_len)
+        answers = [(tokens, *greedy(model, tokens, NEW_TOKENS))
+                   for tokens in (make_prompt(n, model.config.vocab_size) for n in PROMPT_LENGTHS)]
+        # How far float32 itself is off: the same prompts with float64 weights and activations (norms stay float32).
+        exact = model.double()
+        prompts = []
+        for tokens, logits, out, gaps in answers:
+            noise = np.abs(exact(input_ids=torch.tensor([tokens])).logits[0].numpy() - logits).max()
+            positions = [*INNER_POSITIONS.get(len(tokens), ()), len(tokens) - 1]
+            prompts.append({
+                "tokens": tokens, "max_abs_logit": float(np.abs(logits).max()), "reference_noise": float(noise),
+                "greedy": out, "gaps": encode_floats(gaps),
+                "rows": [{"position": p, "logits": encode_floats(logits[p])} for p in positions]})
+    return prompts
