@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gated and plain activations, and the scaled residual addition.
 //
-// Contract. Elementwise: silu(x) = x / (1 + exp(-x)); gelu(x) = 0.5 x (1 + erf(x/sqrt 2)); gelu_tanh with the usual
-// cubic. exp, tanh and erf are the project's own polynomials (backend/cpu/simd_math.h), the same bits in vector body
-// and tail.
+// Contract. Elementwise, each operation rounded to float in the order written:
+//   silu(x)      = x / (1 + exp(-x))
+//   gelu(x)      = (x * 0.5) * (1 + erf(x * sqrt(1/2)))
+//   gelu_tanh(x) = (x * 0.5) * (1 + tanh(fma((x * x) * 0.044715, x, x) * sqrt(2/pi)))
+//   relu(x)      = 0 > x ? 0 : x
+// exp, tanh and erf are the project's own polynomials (backend/cpu/simd_math.h), the same bits in vector body and tail.
 #pragma once
 
 #include "ops/tensor.h"

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Varlen paged attention, and reshape_and_cache, which writes K and V to pages before attention reads them.
 //
-// Contract of attention. Token t of a sequence sees the positions 0..p(t) of its own sequence (causal), read from pages
-// alone. Cuts are by absolute position: tiles of kAttentionTile positions, splits of kAttentionSplit. For one row
-// (token, head):
-//   s[j]  = scale * dot, dot = one fma chain over head_dim ascending of q[d] * float(k[j][d])
-//   tile  : m' = max(m, max s); a = exp(m - m'); p[j] = exp(s[j] - m'); l = fma(l, a, sum p) with the sum in 16 lanes
-//           (lane i takes positions i, i+16, ... of the tile) folded 8, 4, 2, 1; o = o*a, then for j ascending
-//           o = fma(p[j], float(v[j]), o). Masked positions are left out, never multiplied by zero.
-//   split : the recurrence starts anew (m = -inf, l = 0, o = 0) at each split; splits merge left to right:
-//           M = max(m1, m2); l = fma(l1, exp(m1-M), l2*exp(m2-M)); o likewise.
+// Contract of attention. Token t of a sequence sees the positions 0..p(t) of its own sequence (causal) or all of its
+// context, read from pages alone. Cuts are by absolute position: tiles of kAttentionTile positions, splits of
+// kAttentionSplit. Scores are kept in units of ln 2, so that weights are powers of two. For one row (token, head):
+//   query : qs[d] = q[d] * c, where c = scale * log2(e), each product rounded to float
+//   score : s[j]  = one fma chain over head_dim ascending from +0 of qs[d] * float(k[j][d])
+//   tile  : m' = max(m, max s); a = e(m - m'); p[j] = e(s[j] - m'), where e(x) = 2^max(x, -100) is exp2_clamped of
+//           backend/cpu/simd_math.h; l[i] = fma(l[i], a, p[i] + p[i+16] + ...) for 16 lanes i, positions of the tile
+//           ascending; o = o*a, then for j ascending o = fma(p[j], float(v[j]), o). Masked positions are left out,
+//           never multiplied by zero.
+//   split : the recurrence starts anew (m = -inf, l = 0, o = 0) at each split, and its l is folded 8, 4, 2, 1 at its
+//           end; splits merge left to right: M = max(m1, m2); l = fma(l1, e(m1-M), l2*e(m2-M)); o likewise.
 //   out   = o / l
 // So a row's bits depend on its own sequence and position: not on the other rows, the chunk, the block size or the
-// threads.
+// threads. A row whose scores overflow or hold a NaN is NaN; no other row is.
 #pragma once
 
 #include <span>
@@ -22,7 +24,7 @@
 namespace quire {
 
 constexpr int64_t kAttentionTile = 64;
-constexpr int64_t kAttentionSplit = 1024;
+constexpr int64_t kAttentionSplit = 256;  // short, so that one short sequence still gives every thread work
 constexpr int64_t kMaxHeadDim = 256;
 
 // The pages of one layer. A page's bytes are the contract; the inner layout is the backend's.

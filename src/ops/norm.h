@@ -3,8 +3,9 @@
 //
 // Contract. Sums run in 16 lanes (lane i takes elements i, i+16, ...; a last partial group adds nothing to the lanes
 // past it) with fma for squares, then the lanes fold 8, 4, 2, 1. So the order depends on `group` alone.
-//   rms_norm:   y = (x * (1 / sqrt(sum(x^2)/group + eps))) * w
-//   layer_norm: mean first, then the sum of squared differences; y = fma((x - mean) * rstd, w, b)
+//   rms_norm:   y = (x * (1 / sqrt(sum(x^2)/group + eps))) * w, each operation rounded
+//   layer_norm: mean first, then the sum of squared differences; rstd as in rms_norm;
+//               y = fma((x - mean) * rstd, w, b), without a bias ((x - mean) * rstd) * w
 // In place is fine (out == x).
 #pragma once
 

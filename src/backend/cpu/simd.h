@@ -12,6 +12,7 @@
 //   + - * /  fma(a, b, c)  neg  abs  sqrt  max  min                        max is a > b ? a : b, min a < b ? a : b
 //   lt le gt ge eq  first_lanes(n)  select(mask, a, b)                     an unordered comparison is false
 //   bits(f) from_bits(i) isplat iadd isub iand ior shl<n> shr<n> sar<n>    32-bit lanes
+//   deinterleave interleave                                               pairs of neighbours to even and odd, and back
 //   reduce_add(v) reduce_max(v)  first(v)                                   lanes fold 8, 4, 2, 1
 #pragma once
 

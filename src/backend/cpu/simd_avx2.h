@@ -139,6 +139,21 @@ QUIRE_INLINE F32x16 select(Mask16 m, F32x16 a, F32x16 b) {
   return {_mm256_blendv_ps(b.lo, a.lo, m.lo), _mm256_blendv_ps(b.hi, a.hi, m.hi)};
 }
 
+// Lanes 0, 2, 4, ... and 1, 3, 5, ... of the 32 lanes x, y; and back.
+QUIRE_INLINE __m256 quarters_0213(__m256 a) {
+  return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(a), 0xd8));
+}
+QUIRE_INLINE void deinterleave(F32x16 x, F32x16 y, F32x16* even, F32x16* odd) {
+  *even = {quarters_0213(_mm256_shuffle_ps(x.lo, x.hi, 0x88)), quarters_0213(_mm256_shuffle_ps(y.lo, y.hi, 0x88))};
+  *odd = {quarters_0213(_mm256_shuffle_ps(x.lo, x.hi, 0xdd)), quarters_0213(_mm256_shuffle_ps(y.lo, y.hi, 0xdd))};
+}
+QUIRE_INLINE void interleave(F32x16 even, F32x16 odd, F32x16* x, F32x16* y) {
+  const __m256 el = quarters_0213(even.lo), ol = quarters_0213(odd.lo);
+  const __m256 eh = quarters_0213(even.hi), oh = quarters_0213(odd.hi);
+  *x = {_mm256_unpacklo_ps(el, ol), _mm256_unpackhi_ps(el, ol)};
+  *y = {_mm256_unpacklo_ps(eh, oh), _mm256_unpackhi_ps(eh, oh)};
+}
+
 // Lanes fold 8, 4, 2, 1: lane i takes lane i+8, then i+4, i+2, i+1.
 QUIRE_INLINE float reduce_add(F32x16 a) {
   const __m256 x = _mm256_add_ps(a.lo, a.hi);

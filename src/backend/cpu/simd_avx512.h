@@ -129,6 +129,18 @@ QUIRE_INLINE F32x16 select(Mask16 m, F32x16 a, F32x16 b) {
   return {_mm512_mask_blend_ps(m.v, b.v, a.v)};
 }
 
+// Lanes 0, 2, 4, ... and 1, 3, 5, ... of the 32 lanes x, y; and back.
+QUIRE_INLINE void deinterleave(F32x16 x, F32x16 y, F32x16* even, F32x16* odd) {
+  const __m512i ramp = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  even->v = _mm512_permutex2var_ps(x.v, ramp, y.v);
+  odd->v = _mm512_permutex2var_ps(x.v, _mm512_add_epi32(ramp, _mm512_set1_epi32(1)), y.v);
+}
+QUIRE_INLINE void interleave(F32x16 even, F32x16 odd, F32x16* x, F32x16* y) {
+  const __m512i ramp = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  x->v = _mm512_permutex2var_ps(even.v, ramp, odd.v);
+  y->v = _mm512_permutex2var_ps(even.v, _mm512_add_epi32(ramp, _mm512_set1_epi32(8)), odd.v);
+}
+
 // Lanes fold 8, 4, 2, 1: lane i takes lane i+8, then i+4, i+2, i+1.
 QUIRE_INLINE float reduce_add(F32x16 a) {
   const __m256 x = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));

@@ -162,6 +162,16 @@ QUIRE_INLINE F32x16 min(F32x16 x, F32x16 y) {
   return QUIRE_NEON2(min4, x, y);
 }
 
+// Lanes 0, 2, 4, ... and 1, 3, 5, ... of the 32 lanes x, y; and back.
+QUIRE_INLINE void deinterleave(F32x16 x, F32x16 y, F32x16* even, F32x16* odd) {
+  *even = {vuzp1q_f32(x.a, x.b), vuzp1q_f32(x.c, x.d), vuzp1q_f32(y.a, y.b), vuzp1q_f32(y.c, y.d)};
+  *odd = {vuzp2q_f32(x.a, x.b), vuzp2q_f32(x.c, x.d), vuzp2q_f32(y.a, y.b), vuzp2q_f32(y.c, y.d)};
+}
+QUIRE_INLINE void interleave(F32x16 even, F32x16 odd, F32x16* x, F32x16* y) {
+  *x = {vzip1q_f32(even.a, odd.a), vzip2q_f32(even.a, odd.a), vzip1q_f32(even.b, odd.b), vzip2q_f32(even.b, odd.b)};
+  *y = {vzip1q_f32(even.c, odd.c), vzip2q_f32(even.c, odd.c), vzip1q_f32(even.d, odd.d), vzip2q_f32(even.d, odd.d)};
+}
+
 // Lanes fold 8, 4, 2, 1: lane i takes lane i+8, then i+4, i+2, i+1.
 QUIRE_INLINE float reduce_add(F32x16 x) {
   const float32x4_t y = vaddq_f32(vaddq_f32(x.a, x.c), vaddq_f32(x.b, x.d));

@@ -156,6 +156,30 @@ QUIRE_INLINE F32x16 select(const Mask16& m, const F32x16& a, const F32x16& b) {
   QUIRE_LANES(F32x16, m.v[i] ? a.v[i] : b.v[i]);
 }
 
+// Lanes 0, 2, 4, ... and 1, 3, 5, ... of the 32 lanes x, y; and back.
+QUIRE_INLINE void deinterleave(const F32x16& x, const F32x16& y, F32x16* even, F32x16* odd) {
+  F32x16 e, o;
+  for (int i = 0; i < 8; ++i) {
+    e.v[i] = x.v[2 * i];
+    o.v[i] = x.v[2 * i + 1];
+    e.v[i + 8] = y.v[2 * i];
+    o.v[i + 8] = y.v[2 * i + 1];
+  }
+  *even = e;
+  *odd = o;
+}
+QUIRE_INLINE void interleave(const F32x16& even, const F32x16& odd, F32x16* x, F32x16* y) {
+  F32x16 low, high;
+  for (int i = 0; i < 8; ++i) {
+    low.v[2 * i] = even.v[i];
+    low.v[2 * i + 1] = odd.v[i];
+    high.v[2 * i] = even.v[i + 8];
+    high.v[2 * i + 1] = odd.v[i + 8];
+  }
+  *x = low;
+  *y = high;
+}
+
 // Lanes fold 8, 4, 2, 1: lane i takes lane i+8, then i+4, i+2, i+1.
 QUIRE_INLINE float reduce_add(F32x16 a) {
   for (int half = 8; half > 0; half /= 2) {

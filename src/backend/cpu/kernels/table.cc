@@ -5,15 +5,15 @@
 namespace quire::cpu::QUIRE_ISA_NS {
 
 const CpuKernels kTable = {
-    .rms_norm = nullptr,
-    .layer_norm = nullptr,
-    .rope = nullptr,
-    .glu = nullptr,
-    .activation = nullptr,
-    .residual_add = nullptr,
-    .reshape_and_cache = nullptr,
+    .rms_norm = rms_norm,
+    .layer_norm = layer_norm,
+    .rope = rope,
+    .glu = glu,
+    .activation = activation,
+    .residual_add = residual_add,
+    .reshape_and_cache = reshape_and_cache,
     .embedding = embedding,
-    .attention = {.run = nullptr, .merge = nullptr},
+    .attention = {.run = attention_run, .merge = attention_merge},
     .linear = {.quantise = linear_quantise,
                .quantised = linear_quantised,
                .plain = linear_plain,

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cuts an attention call into items of similar cost: by kv head, by block of rows, and by split where that is too few.
+#include "backend/cpu/attention_plan.h"
+
+#include <algorithm>
+
+#include "backend/cpu/attention_layout.h"
+#include "base/check.h"
+
+namespace quire::cpu {
+namespace {
+
+// Items that each thread should get on average, so that the last one to finish is not far behind.
+constexpr int64_t kItemsPerThread = 6;
+
+// Rows of one sequence and kv head that run together.
+struct RowBlock {
+  int64_t begin, end;
+  int64_t positions;  // that its last row sees
+  int64_t splits() const { return (positions + kAttentionSplit - 1) / kAttentionSplit; }
+  // Loading a position costs about as much as two rows' arithmetic on it.
+  int64_t cost() const { return (end - begin + 2) * positions; }
+};
+
+template <typename Visit>
+void for_each_row_block(const AttentionArgs& args, const Visit& visit) {
+  const int64_t group = args.num_heads / args.kv.num_kv_heads;
+  const auto seqs = static_cast<int64_t>(args.context_lens.size());
+  for (int64_t seq = 0; seq < seqs; ++seq) {
+    const int64_t queries = args.cu_seqlens_q[seq + 1] - args.cu_seqlens_q[seq];
+    const int64_t rows = queries * group;
+    // Blocks of equal size: 49 rows are 25 and 24, not 48 and 1; whole register tiles of 6 rows.
+    const int64_t blocks = (rows + kAttentionRows - 1) / kAttentionRows;
+    const int64_t size = blocks == 0 ? 0 : std::min(kAttentionRows, ((rows + blocks - 1) / blocks + 5) / 6 * 6);
+    for (int64_t begin = 0; begin < rows; begin += size) {
+      const int64_t end = std::min(begin + size, rows);
+      const int64_t context = args.context_lens[seq];
+      visit(seq, RowBlock{begin, end, visible_positions(args.causal, context, queries, (end - 1) / group)});
+    }
+  }
+}
+
+AttentionItem make_item(int64_t seq, int64_t kv_head, const RowBlock& block, int64_t split_begin, int64_t split_end) {
+  AttentionItem item;
+  item.seq = static_cast<int32_t>(seq);
+  item.kv_head = static_cast<int32_t>(kv_head);
+  item.row_begin = static_cast<int32_t>(block.begin);
+  item.row_end = static_cast<int32_t>(block.end);
+  item.split_begin = static_cast<int32_t>(split_begin);
+  item.split_end = static_cast<int32_t>(split_end);
+  return item;
+}
+
+}  // namespace
+
+int64_t attention_scratch_floats(int64_t head_dim) {
+  const int64_t padded = (head_dim + 15) / 16 * 16;
+  return 2 * kAttentionTile * padded                     // K and V as float
+         + kAttentionRows * (3 * padded + 16 + 16 + 16)  // q, o, o of earlier splits; l lanes; m and l of both
+         + kAttentionRows * kAttentionTile;              // p
+}
+
+void AttentionPlan::build(const AttentionArgs& args, int threads) {
+  items_.clear();
+  merges_.clear();
+  int64_t total = 0;
+  for_each_row_block(args, [&](int64_t, const RowBlock& b) { total += b.cost() * args.kv.num_kv_heads; });
+  const int64_t target = std::max<int64_t>(1, total / (threads * kItemsPerThread));
+
+  struct Sized {
+    int64_t cost;
+    AttentionItem item;
+    int64_t partials;  // offset, or -1
+  };
+  std::vector<Sized> sized;
+  std::vector<int64_t> merge_offsets;
+  int64_t floats = 0;
+  for_each_row_block(args, [&](int64_t seq, const RowBlock& block) {
+    const int64_t splits = block.splits();
+    const int64_t pieces = threads == 1 ? 1 : std::clamp<int64_t>(block.cost() / target, 1, splits);
+    for (int64_t head = 0; head < args.kv.num_kv_heads; ++head) {
+      if (pieces == 1) {
+        sized.push_back({block.cost(), make_item(seq, head, block, 0, splits), -1});
+        continue;
+      }
+      for (int64_t piece = 0; piece < pieces; ++piece) {
+        const int64_t begin = splits * piece / pieces;
+        const int64_t end = splits * (piece + 1) / pieces;
+        const int64_t positions = std::min(end * kAttentionSplit, block.positions) - begin * kAttentionSplit;
+        sized.push_back({block.cost() / block.positions * positions, make_item(seq, head, block, begin, end), floats});
+      }
+      const AttentionItem whole = make_item(seq, head, block, 0, splits);
+      merges_.push_back({whole.seq, whole.kv_head, whole.row_begin, whole.row_end, nullptr});
+      merge_offsets.push_back(floats);
+      floats += splits * (block.end - block.begin) * attention_partial_stride(args.kv.head_dim);
+    }
+  });
+
+  if (static_cast<int64_t>(partials_.size()) < floats) partials_.resize(static_cast<size_t>(floats));
+  std::stable_sort(sized.begin(), sized.end(), [](const Sized& a, const Sized& b) { return a.cost > b.cost; });
+  for (const Sized& s : sized) {
+    items_.push_back(s.item);
+    if (s.partials >= 0) items_.back().partials = partials_.data() + s.partials;
+  }
+  for (size_t i = 0; i < merges_.size(); ++i) merges_[i].partials = partials_.data() + merge_offsets[i];
+}
+
+}  // namespace quire::cpu

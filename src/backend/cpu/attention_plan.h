@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// AttentionPlan: cuts one attention call into work items for the threads.
+//
+// Rows. For one sequence and one kv head, a row is (query token, head of the kv head's group), numbered
+// query * group + head, so that the rows of an item share every K and V that is loaded. A row sees the first
+// visible_positions() positions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ops/attention.h"
+
+namespace quire::cpu {
+
+constexpr int64_t kAttentionRows = 48;  // most rows of an item
+
+// A part of a call: rows [row_begin, row_end) of one sequence and kv head over splits [split_begin, split_end). Without
+// partials it covers all splits and writes `out`; else it writes one partial result per split and row.
+struct AttentionItem {
+  int32_t seq = 0;
+  int32_t kv_head = 0;
+  int32_t row_begin = 0;
+  int32_t row_end = 0;
+  int32_t split_begin = 0;
+  int32_t split_end = 0;
+  float* partials = nullptr;  // [splits from 0 on][row_end - row_begin][partial_stride]: m, l, o
+};
+
+// Joins the partial results of rows [row_begin, row_end), splits from left to right, and writes `out`.
+struct AttentionMerge {
+  int32_t seq = 0;
+  int32_t kv_head = 0;
+  int32_t row_begin = 0;
+  int32_t row_end = 0;
+  const float* partials = nullptr;
+};
+
+constexpr int64_t attention_partial_stride(int64_t head_dim) {
+  return (head_dim + 15) / 16 * 16 + 16;  // o first, then m and l
+}
+
+// Positions that query `query` of a sequence of `queries` queries may read.
+constexpr int64_t visible_positions(bool causal, int64_t context, int64_t queries, int64_t query) {
+  return causal ? context - queries + query + 1 : context;
+}
+
+// Floats that one thread needs while it runs items; the memory must be aligned to 64 bytes.
+int64_t attention_scratch_floats(int64_t head_dim);
+
+// A plan, rebuilt for each call, that keeps its memory between calls. Owned by the backend and used by its thread; the
+// items point into it. Items may run in any order on any thread, the merges after all of them: how a call is cut
+// changes no bit.
+class AttentionPlan {
+ public:
+  void build(const AttentionArgs& args, int threads);
+  std::span<const AttentionItem> items() const { return items_; }  // longest first
+  std::span<const AttentionMerge> merges() const { return merges_; }
+
+ private:
+  std::vector<AttentionItem> items_;
+  std::vector<AttentionMerge> merges_;
+  std::vector<float> partials_;
+};
+
+}  // namespace quire::cpu

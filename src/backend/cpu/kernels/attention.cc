@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0
+// Paged attention of one work item, and the merge of splits; the contract is in ops/attention.h.
+//
+// Rows of an item run in register tiles of up to kTileRows. For each tile of 64 positions: scores into `p` (each K
+// vector meets all rows), softmax per row, then o += p * V. K and V of 16-bit pages are widened to float once a tile of
+// positions when several register tiles will read them. None of this choice changes a bit: a row's chain of operations
+// is its own.
+#include "backend/cpu/attention_layout.h"
+#include "backend/cpu/attention_plan.h"
+#include "backend/cpu/kernels/declare.h"
+#include "backend/cpu/kernels/rows.h"
+#include "backend/cpu/simd_math.h"
+
+#if defined(__clang__)
+#define QUIRE_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define QUIRE_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace quire::cpu::QUIRE_ISA_NS {
+namespace {
+
+constexpr int kTileRows = 6;
+constexpr int kTileGroups = static_cast<int>(kAttentionTile / kKvGroup);
+constexpr int kMaxTiles = static_cast<int>(kAttentionRows) / kTileRows;
+constexpr int kWidenTiles = 3;  // from so many register tiles on, K and V are widened first
+constexpr float kLog2E = 0x1.715476p+0f;
+static_assert(kAttentionRows % kTileRows == 0 && kTileRows <= kLanes);
+
+// Vectors of 16 lanes that a tile of `rows` rows accumulates at once: what the registers hold beside operands.
+constexpr int tile_vectors(int rows) {
+#if defined(__AVX512F__)
+  return rows > 0 ? 4 : 0;
+#elif defined(__AVX2__) || defined(__aarch64__)
+  return rows == 1 ? 4 : rows <= 3 ? 2 : 1;
+#else
+  return rows > 0 ? 1 : 0;
+#endif
+}
+
+QUIRE_INLINE int64_t clamp(int64_t x, int64_t low, int64_t high) {
+  return x < low ? low : x > high ? high : x;
+}
+
+// s[r][v*16..] = chain over d of q[d][r] * k[v][d][..]
+template <typename T, int kRows, int kVectors>
+void scores(const float* q, const typename T::Type* const* k, int64_t head_dim, float* s) {
+  F32x16 acc[kRows][kVectors];
+  QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
+    QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) acc[r][v] = zero();
+  }
+  const typename T::Type* kp[kVectors];
+  QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) kp[v] = k[v];
+  for (int64_t d = 0; d < head_dim; ++d, q += kRows) {
+    F32x16 kv[kVectors];
+    QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) kv[v] = T::get(kp[v] + d * kKvGroup);
+    QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
+      const F32x16 qv = splat(q[r]);
+      QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(qv, kv[v], acc[r][v]);
+    }
+  }
+  QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
+    QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) store(s + r * kAttentionTile + v * kLanes, acc[r][v]);
+  }
+}
+
+// o[r][..] = o[r][..] * a[r], then the chain over positions j in [begin, end) of p[r][j] * v[j][..]
+template <typename T, int kRows, int kVectors>
+void weigh(const float* p, const float* a, const typename T::Type* const* v, int64_t v_stride, int64_t begin,
+           int64_t end, float* o, int64_t o_stride) {
+  F32x16 acc[kRows][kVectors];
+  QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
+    const F32x16 scale = splat(a[r]);
+    QUIRE_UNROLL for (int i = 0; i < kVectors; ++i) acc[r][i] = load(o + r * o_stride + i * kLanes) * scale;
+  }
+  for (int64_t j = begin; j < end;) {
+    const typename T::Type* vp = v[j / kKvGroup] + j % kKvGroup * v_stride;
+    const int64_t group_end = (j / kKvGroup + 1) * kKvGroup;
+    const int64_t stop = group_end < end ? group_end : end;
+    for (; j < stop; ++j, vp += v_stride) {
+      F32x16 vv[kVectors];
+      QUIRE_UNROLL for (int i = 0; i < kVectors; ++i) vv[i] = T::get(vp + i * kLanes);
+      QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
+        const F32x16 pv = splat(p[r * kAttentionTile + j]);
+        QUIRE_UNROLL for (int i = 0; i < kVectors; ++i) acc[r][i] = fma(pv, vv[i], acc[r][i]);
+      }
+    }
+  }
+  QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
+    QUIRE_UNROLL for (int i = 0; i < kVectors; ++i) store(o + r * o_stride + i * kLanes, acc[r][i]);
+  }
+}
+
+// The above over any number of vectors, in steps of what the registers hold.
+template <typename T, int kRows>
+void all_scores(const float* q, const typename T::Type* const* k, int64_t head_dim, int64_t groups, float* s) {
+  constexpr int kStep = tile_vectors(kRows);
+  int64_t g = 0;
+  for (; g + kStep <= groups; g += kStep) scores<T, kRows, kStep>(q, k + g, head_dim, s + g * kLanes);
+  const int64_t rest = groups - g;
+  if constexpr (kStep > 3) {
+    if (rest == 3) return scores<T, kRows, 3>(q, k + g, head_dim, s + g * kLanes);
+  }
+  if constexpr (kStep > 2) {
+    if (rest == 2) return scores<T, kRows, 2>(q, k + g, head_dim, s + g * kLanes);
+  }
+  if constexpr (kStep > 1) {
+    if (rest == 1) return scores<T, kRows, 1>(q, k + g, head_dim, s + g * kLanes);
+  }
+}
+
+template <typename T, int kRows>
+void weigh_all(const float* p, const float* a, const typename T::Type* const* v, int64_t v_stride, int64_t begin,
+               int64_t end, float* o) {
+  constexpr int kStep = tile_vectors(kRows);
+  const typename T::Type* at[kTileGroups];
+  int64_t d = 0;
+  const auto columns = [&](int64_t first) {
+    for (int i = 0; i < kTileGroups; ++i) at[i] = v[i] + first;
+  };
+  for (; d + kStep * kLanes <= v_stride; d += kStep * kLanes) {
+    columns(d);
+    weigh<T, kRows, kStep>(p, a, at, v_stride, begin, end, o + d, v_stride);
+  }
+  const int64_t rest = (v_stride - d) / kLanes;
+  if (rest == 0) return;
+  columns(d);
+  if constexpr (kStep > 3) {
+    if (rest == 3) return weigh<T, kRows, 3>(p, a, at, v_stride, begin, end, o + d, v_stride);
+  }
+  if constexpr (kStep > 2) {
+    if (rest == 2) return weigh<T, kRows, 2>(p, a, at, v_stride, begin, end, o + d, v_stride);
+  }
+  if constexpr (kStep > 1) {
+    if (rest == 1) return weigh<T, kRows, 1>(p, a, at, v_stride, begin, end, o + d, v_stride);
+  }
+}
+
+// Up to kTileRows rows whose operands stand together.
+struct RowTile {
+  int rows;
+  const int32_t* visible;  // [rows] positions that each row sees, not decreasing
+  const float* q;          // [head_dim][rows], times scale * log2(e)
+  float* m;                // [16] running maximum of each row
+  float* l;                // [rows][16] running sums
+  float* o;                // [rows][v_stride]
+  float* p;                // [rows][64]
+};
+
+// Softmax of one tile of positions: p from scores to weights, m and l brought up to date, a[r] = what o shrinks by.
+// count[r] is how many of the tile's positions row r sees.
+void softmax(const RowTile& t, const int64_t* count, int64_t groups, float* a) {
+  alignas(64) float before[kLanes] = {};
+  alignas(64) float after[kLanes] = {};
+  for (int r = 0; r < t.rows; ++r) {
+    if (count[r] <= 0) continue;  // before = after: a is 1
+    float* s = t.p + r * kAttentionTile;
+    F32x16 top = splat(t.m[r]);
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t n = count[r] - g * kLanes;
+      F32x16 v = load(s + g * kLanes);
+      if (n < kLanes) {
+        v = select(first_lanes(clamp(n, 0, kLanes)), v, splat(-__builtin_inff()));
+        store(s + g * kLanes, v);
+      }
+      top = max(v, top);
+    }
+    before[r] = t.m[r];
+    after[r] = t.m[r] = reduce_max(top);
+  }
+  store(a, exp2_clamped(load(before) - load(after)));
+  for (int r = 0; r < t.rows; ++r) {
+    if (count[r] <= 0) continue;
+    float* s = t.p + r * kAttentionTile;
+    const F32x16 top = splat(t.m[r]);
+    F32x16 sum = zero();
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t n = count[r] - g * kLanes;
+      F32x16 v = exp2_clamped(load(s + g * kLanes) - top);
+      if (n < kLanes) v = select(first_lanes(clamp(n, 0, kLanes)), v, zero());
+      store(s + g * kLanes, v);
+      sum = sum + v;
+    }
+    store(t.l + r * kLanes, fma(load(t.l + r * kLanes), splat(a[r]), sum));
+  }
+}
+
+// One tile of positions, from `begin` on, for one tile of rows.
+template <typename T, int kRows>
+void attend(const RowTile& t, const typename T::Type* const* k, const typename T::Type* const* v, int64_t begin,
+            int64_t head_dim, int64_t v_stride) {
+  int64_t count[kRows];
+  for (int r = 0; r < kRows; ++r) count[r] = clamp(t.visible[r] - begin, 0, kAttentionTile);
+  const int64_t groups = (count[kRows - 1] + kKvGroup - 1) / kKvGroup;
+  alignas(64) float a[kLanes];
+  all_scores<T, kRows>(t.q, k, head_dim, groups, t.p);
+  softmax(t, count, groups, a);
+  // What all rows see, together; then the rest of each row alone: a position that a row does not see is not read for
+  // it, so that not even an infinite V there reaches the row.
+  const int64_t common = count[0];
+  weigh_all<T, kRows>(t.p, a, v, v_stride, 0, common, t.o);
+  const float one = 1.0f;
+  for (int r = 1; r < kRows; ++r) {
+    if (count[r] > common) {
+      weigh_all<T, 1>(t.p + r * kAttentionTile, &one, v, v_stride, common, count[r], t.o + r * v_stride);
+    }
+  }
+}
+
+template <typename T>
+void attend_rows(const RowTile& t, const typename T::Type* const* k, const typename T::Type* const* v, int64_t begin,
+                 int64_t head_dim, int64_t v_stride) {
+  switch (t.rows) {
+    case 1:
+      return attend<T, 1>(t, k, v, begin, head_dim, v_stride);
+    case 2:
+      return attend<T, 2>(t, k, v, begin, head_dim, v_stride);
+    case 3:
+      return attend<T, 3>(t, k, v, begin, head_dim, v_stride);
+    case 4:
+      return attend<T, 4>(t, k, v, begin, head_dim, v_stride);
+    case 5:
+      return attend<T, 5>(t, k, v, begin, head_dim, v_stride);
+    default:
+      return attend<T, 6>(t, k, v, begin, head_dim, v_stride);
+  }
+}
+
+// An item's rows, with their state in the thread's scratch.
+struct Rows {
+  RowTile tiles[kMaxTiles];
+  int num_tiles;
+  int num_rows;
+  int32_t visible[kAttentionRows];
+  int64_t head_dim;
+  int64_t v_stride;
+  float* wide_k;    // [64][head_dim]
+  float* wide_v;    // [64][v_stride]
+  float* o;         // [rows][v_stride]
+  float* l;         // [rows][16]
+  float* merged;    // [rows][v_stride]: o of the splits before this one
+  float* merged_m;  // [rows]
+  float* merged_l;  // [rows]
+};
+
+QUIRE_INLINE int64_t group_size(const AttentionArgs& args) {
+  return args.num_heads / args.kv.num_kv_heads;
+}
+// Where row `row` of a sequence and kv head starts in q or out.
+QUIRE_INLINE float* head_row(const AttentionArgs& args, const Tensor& t, int64_t seq, int64_t kv_head, int64_t row) {
+  const int64_t group = group_size(args);
+  const int64_t head = kv_head * group + row % group;
+  return row_of(t, args.cu_seqlens_q.data()[seq] + row / group) + head * args.kv.head_dim;
+}
+QUIRE_INLINE int64_t visible_to(const AttentionArgs& args, int64_t seq, int64_t row) {
+  const int32_t* cu = args.cu_seqlens_q.data() + seq;
+  return visible_positions(args.causal, args.context_lens.data()[seq], cu[1] - cu[0], row / group_size(args));
+}
+
+void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* scratch, Rows* rows) {
+  rows->head_dim = args.kv.head_dim;
+  rows->v_stride = kv_geometry(args.kv).v_stride;
+  rows->num_rows = item.row_end - item.row_begin;
+  rows->num_tiles = (rows->num_rows + kTileRows - 1) / kTileRows;
+  const int64_t padded = rows->v_stride;
+  const auto take = [&scratch](int64_t floats) {
+    float* p = scratch;
+    scratch += floats;
+    return p;
+  };
+  rows->wide_k = take(kAttentionTile * padded);
+  rows->wide_v = take(kAttentionTile * padded);
+  rows->o = take(kAttentionRows * padded);
+  rows->merged = take(kAttentionRows * padded);
+  rows->l = take(kAttentionRows * kLanes);
+  rows->merged_m = take(kAttentionRows);
+  rows->merged_l = take(kAttentionRows);
+  float* q = take(kAttentionRows * padded);
+  float* m = take(kMaxTiles * kLanes);
+  float* p = take(kAttentionRows * kAttentionTile);
+  const float factor = args.scale * kLog2E;
+  for (int i = 0; i < rows->num_tiles; ++i) {
+    const int first = i * kTileRows;
+    const int count = rows->num_rows - first < kTileRows ? rows->num_rows - first : kTileRows;
+    rows->tiles[i] = {count,
+                      rows->visible + first,
+                      q,
+                      m + i * kLanes,
+                      rows->l + first * kLanes,
+                      rows->o + first * padded,
+                      p + first * kAttentionTile};
+    for (int r = 0; r < count; ++r) {
+      const int64_t row = item.row_begin + first + r;
+      rows->visible[first + r] = static_cast<int32_t>(visible_to(args, item.seq, row));
+      const float* source = head_row(args, args.q, item.seq, item.kv_head, row);
+      for (int64_t d = 0; d < rows->head_dim; ++d) q[d * count + r] = source[d] * factor;
+    }
+    q += count * rows->head_dim;
+  }
+}
+
+// Finds the groups of one tile of positions in the pages; those past the context repeat the first and are not used.
+template <typename T>
+void find_groups(const AttentionArgs& args, const AttentionItem& item, int64_t begin, int64_t groups,
+                 const typename T::Type** k, const typename T::Type** v) {
+  const KvLayer& kv = args.kv;
+  const KvGeometry g = kv_geometry(kv);
+  const int32_t* table = args.block_tables.data() + item.seq * args.max_blocks;
+  for (int64_t i = 0; i < kTileGroups; ++i) {
+    const int64_t position = begin + (i < groups ? i : 0) * kKvGroup;
+    const int64_t inside = position % kv.block_size;
+    const char* head = static_cast<const char*>(kv.pages) + table[position / kv.block_size] * kv.page_stride +
+                       item.kv_head * (g.k_bytes + g.v_bytes);
+    k[i] = reinterpret_cast<const typename T::Type*>(head) + inside * kv.head_dim;
+    v[i] = reinterpret_cast<const typename T::Type*>(head + g.k_bytes) + inside * g.v_stride;
+  }
+}
+
+template <typename T>
+void widen(const typename T::Type* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; i += kLanes) store(to + i, T::get(from + i));
+}
+
+// One tile of positions for all rows of the item.
+template <typename T>
+void run_tile(const AttentionArgs& args, const AttentionItem& item, Rows* rows, int64_t begin, int64_t seen) {
+  const int64_t groups = (clamp(seen - begin, 0, kAttentionTile) + kKvGroup - 1) / kKvGroup;
+  const typename T::Type *k[kTileGroups], *v[kTileGroups];
+  find_groups<T>(args, item, begin, groups, k, v);
+  const bool wide = sizeof(typename T::Type) == 2 && rows->num_tiles >= kWidenTiles;
+  const float *wide_k[kTileGroups], *wide_v[kTileGroups];
+  if (wide) {
+    for (int64_t i = 0; i < kTileGroups; ++i) {
+      wide_k[i] = rows->wide_k + i * kKvGroup * rows->head_dim;
+      wide_v[i] = rows->wide_v + i * kKvGroup * rows->v_stride;
+      if (i >= groups) continue;
+      widen<T>(k[i], kKvGroup * rows->head_dim, rows->wide_k + i * kKvGroup * rows->head_dim);
+      // Slots past the context may hold anything; they are widened and never read.
+      widen<T>(v[i], kKvGroup * rows->v_stride, rows->wide_v + i * kKvGroup * rows->v_stride);
+    }
+  }
+  for (int i = 0; i < rows->num_tiles; ++i) {
+    const RowTile& t = rows->tiles[i];
+    if (t.visible[t.rows - 1] <= begin) continue;
+    if (wide) {
+      attend_rows<StoredF32>(t, wide_k, wide_v, begin, rows->head_dim, rows->v_stride);
+    } else {
+      attend_rows<T>(t, k, v, begin, rows->head_dim, rows->v_stride);
+    }
+  }
+}
+
+// acc = acc joined with the next split (m, l, o).
+QUIRE_INLINE void join(float* acc_m, float* acc_l, float* acc_o, float m, float l, const float* o, int64_t v_stride) {
+  const float top = max1(*acc_m, m);
+  const F32x16 a = exp2_clamped(splat(*acc_m - top));
+  const F32x16 b = exp2_clamped(splat(m - top));
+  for (int64_t d = 0; d < v_stride; d += kLanes) store(acc_o + d, fma(load(acc_o + d), a, load(o + d) * b));
+  *acc_l = fma1(*acc_l, first(a), l * first(b));
+  *acc_m = top;
+}
+
+void write_out(const float* o, float l, int64_t head_dim, float* out) {
+  const F32x16 sum = splat(l);
+  for (int64_t d = 0; d < head_dim; d += kLanes) {
+    const int64_t n = head_dim - d < kLanes ? head_dim - d : kLanes;
+    store_some(out + d, load(o + d) / sum, n);
+  }
+}
+
+// Ends a split: its (m, l, o) goes to the partials, or is joined with the splits before it.
+void end_split(const AttentionArgs& args, const AttentionItem& item, Rows* rows, int64_t split) {
+  const int64_t v_stride = rows->v_stride;
+  for (int r = 0; r < rows->num_rows; ++r) {
+    if (rows->visible[r] <= split * kAttentionSplit) continue;
+    const float m = rows->tiles[r / kTileRows].m[r % kTileRows];
+    const float l = reduce_add(load(rows->l + r * kLanes));
+    const float* o = rows->o + r * v_stride;
+    if (item.partials != nullptr) {
+      float* partial = item.partials + (split * rows->num_rows + r) * attention_partial_stride(rows->head_dim);
+      for (int64_t d = 0; d < v_stride; d += kLanes) store(partial + d, load(o + d));
+      partial[v_stride] = m;
+      partial[v_stride + 1] = l;
+      continue;
+    }
+    const bool last = rows->visible[r] <= (split + 1) * kAttentionSplit;
+    float* merged = rows->merged + r * v_stride;
+    if (split > 0) {
+      join(&rows->merged_m[r], &rows->merged_l[r], merged, m, l, o, v_stride);
+    } else if (!last) {
+      for (int64_t d = 0; d < v_stride; d += kLanes) store(merged + d, load(o + d));
+      rows->merged_m[r] = m;
+      rows->merged_l[r] = l;
+    }
+    if (last) {
+      float* out = head_row(args, args.out, item.seq, item.kv_head, item.row_begin + r);
+      write_out(split > 0 ? merged : o, split > 0 ? rows->merged_l[r] : l, rows->head_dim, out);
+    }
+  }
+}
+
+template <typename T>
+void run_item(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
+  Rows rows;
+  prepare_rows(args, item, scratch, &rows);
+  const int64_t seen = rows.visible[rows.num_rows - 1];
+  for (int64_t split = item.split_begin; split < item.split_end; ++split) {
+    for (int64_t i = 0; i < rows.num_rows * rows.v_stride; i += kLanes) store(rows.o + i, zero());
+    for (int64_t i = 0; i < rows.num_rows * kLanes; i += kLanes) store(rows.l + i, zero());
+    for (int i = 0; i < rows.num_tiles; ++i) store(rows.tiles[i].m, splat(-__builtin_inff()));
+    const int64_t end = clamp(seen, 0, (split + 1) * kAttentionSplit);
+    for (int64_t begin = split * kAttentionSplit; begin < end; begin += kAttentionTile) {
+      run_tile<T>(args, item, &rows, begin, seen);
+    }
+    end_split(args, item, &rows, split);
+  }
+}
+
+}  // namespace
+
+void attention_run(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
+  switch (args.kv.dtype) {
+    case DType::kF32:
+      return run_item<StoredF32>(args, item, scratch);
+    case DType::kF16:
+      return run_item<StoredF16>(args, item, scratch);
+    default:
+      return run_item<StoredBF16>(args, item, scratch);
+  }
+}
+
+void attention_merge(const AttentionArgs& args, const AttentionMerge& merge) {
+  const int64_t v_stride = kv_geometry(args.kv).v_stride;
+  const int64_t stride = attention_partial_stride(args.kv.head_dim);
+  const int64_t rows = merge.row_end - merge.row_begin;
+  alignas(64) float o[kMaxHeadDim];
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t row = merge.row_begin + r;
+    const int64_t visible = visible_to(args, merge.seq, row);
+    const float* partial = merge.partials + r * stride;
+    for (int64_t d = 0; d < v_stride; d += kLanes) store(o + d, load(partial + d));
+    float m = partial[v_stride];
+    float l = partial[v_stride + 1];
+    for (int64_t split = 1; split * kAttentionSplit < visible; ++split) {
+      partial += rows * stride;
+      join(&m, &l, o, partial[v_stride], partial[v_stride + 1], partial, v_stride);
+    }
+    write_out(o, l, args.kv.head_dim, head_row(args, args.out, merge.seq, merge.kv_head, row));
+  }
+}
+
+}  // namespace quire::cpu::QUIRE_ISA_NS

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// exp, exp2, sigmoid, tanh and erf over F32x16: own polynomials as fixed sequences of IEEE operations, no libm.
+//
+// So their bits are the same on every ISA level, in the vector body and in a masked tail. Coefficients are minimax fits
+// (relative error of the value), rounded to float one after the other, the lower power first. NaN gives NaN. Largest
+// errors, measured by simd_math_test over dense samples against long double:
+//   exp 1.0 ulp, exp2_clamped 1.0 ulp, sigmoid 2.5 ulp, tanh 1.6 ulp, erf 1.1 ulp
+#pragma once
+
+#include "backend/cpu/simd.h"
+
+namespace quire::cpu::QUIRE_ISA_NS {
+
+// Adding and subtracting it rounds a float of magnitude below 2^22 to the nearest integer, ties to even; in between,
+// the low bits of the sum hold that integer.
+constexpr float kRoundMagic = 0x1.8p23f;
+
+QUIRE_INLINE F32x16 power_of_two(I32x16 n) {  // n in [-126, 127]
+  return from_bits(shl<23>(iadd(n, isplat(127))));
+}
+
+// e^x: -inf gives 0, results below the smallest subnormal are 0, results above the largest float are inf.
+QUIRE_INLINE F32x16 exp(F32x16 x) {
+  // e^-104 rounds to 0 and e^89 to inf, so the clamps change nothing; the constant stands first to let NaN through.
+  x = max(splat(-104.0f), min(splat(89.0f), x));
+  const F32x16 shifted = fma(x, splat(0x1.715476p+0f), splat(kRoundMagic));  // n = round(x / ln 2)
+  const F32x16 n = shifted - splat(kRoundMagic);
+  F32x16 r = fma(n, splat(-0x1.62e400p-1f), x);  // ln 2 in two parts; the first has 15 bits, so n times it is exact
+  r = fma(n, splat(-0x1.7f7d1cp-20f), r);
+  F32x16 p = splat(0x1.6a524ep-10f);
+  p = fma(p, r, splat(0x1.12396ep-7f));
+  p = fma(p, r, splat(0x1.5558aap-5f));
+  p = fma(p, r, splat(0x1.555492p-3f));
+  p = fma(p, r, splat(0x1.fffffcp-2f));
+  p = fma(p, r, splat(1.0f));
+  p = fma(p, r, splat(1.0f));
+  // 2^n in two factors: n goes from -150 to 128. The first product is exact, so the result is rounded once.
+  const I32x16 whole = isub(bits(shifted), isplat(0x4b400000));
+  const I32x16 half = sar<1>(whole);
+  return (p * power_of_two(half)) * power_of_two(isub(whole, half));
+}
+
+// 2^max(x, -100) for x up to 127: the softmax's exponential. Its least value is not 0: the caller leaves masked
+// elements out. The floor keeps products with a V element away from subnormals.
+QUIRE_INLINE F32x16 exp2_clamped(F32x16 x) {
+  x = max(splat(-100.0f), x);
+  const F32x16 shifted = x + splat(kRoundMagic);
+  const F32x16 r = x - (shifted - splat(kRoundMagic));
+  F32x16 p = splat(0x1.416b52p-13f);
+  p = fma(p, r, splat(0x1.5f082ep-10f));
+  p = fma(p, r, splat(0x1.3b2de0p-7f));
+  p = fma(p, r, splat(0x1.c6af7cp-5f));
+  p = fma(p, r, splat(0x1.ebfbdcp-3f));
+  p = fma(p, r, splat(0x1.62e430p-1f));
+  p = fma(p, r, splat(1.0f));
+  // The shift drops the magic's own bits.
+  return p * from_bits(iadd(shl<23>(bits(shifted)), isplat(0x3f800000)));
+}
+
+QUIRE_INLINE F32x16 sigmoid(F32x16 x) {
+  return splat(1.0f) / (splat(1.0f) + exp(neg(x)));
+}
+
+QUIRE_INLINE F32x16 copy_sign(F32x16 magnitude, F32x16 sign) {
+  return from_bits(ior(iand(bits(magnitude), isplat(INT32_MAX)), iand(bits(sign), isplat(INT32_MIN))));
+}
+
+QUIRE_INLINE F32x16 tanh(F32x16 x) {
+  // |x| < 0.6: x + x * u * Q(u) with u = x^2.
+  const F32x16 u = x * x;
+  F32x16 q = splat(-0x1.828776p-8f);
+  q = fma(q, u, splat(0x1.54c3c2p-6f));
+  q = fma(q, u, splat(-0x1.b89abap-5f));
+  q = fma(q, u, splat(0x1.1109bep-3f));
+  q = fma(q, u, splat(-0x1.55553ep-2f));
+  const F32x16 near = fma(q * u, x, x);
+  // Else 1 - 2 / (e^2|x| + 1); an infinite exponential gives 1.
+  const F32x16 a = abs(x);
+  const F32x16 far = splat(1.0f) - splat(2.0f) / (exp(a + a) + splat(1.0f));
+  return select(lt(a, splat(0.6f)), near, copy_sign(far, x));
+}
+
+QUIRE_INLINE F32x16 erf(F32x16 x) {
+  // |x| < 0.95: x + x * P(x^2).
+  const F32x16 u = x * x;
+  F32x16 p = splat(0x1.4fa924p-14f);
+  p = fma(p, u, splat(-0x1.a61810p-11f));
+  p = fma(p, u, splat(0x1.544b08p-8f));
+  p = fma(p, u, splat(-0x1.b80124p-6f));
+  p = fma(p, u, splat(0x1.ce2d64p-4f));
+  p = fma(p, u, splat(-0x1.812740p-2f));
+  p = fma(p, u, splat(0x1.06eba8p-3f));
+  const F32x16 near = fma(p, x, x);
+  // Else 1 - e^-g(|x|), where g = -log(erfc) is smooth; from 4 on the result rounds to 1.
+  const F32x16 a = min(splat(4.0f), abs(x));
+  F32x16 g = splat(-0x1.93c9e0p-13f);
+  g = fma(g, a, splat(0x1.8a7c2cp-9f));
+  g = fma(g, a, splat(-0x1.69f5aap-6f));
+  g = fma(g, a, splat(0x1.a88ceep-4f));
+  g = fma(g, a, splat(0x1.46672ap-1f));
+  g = fma(g, a, splat(0x1.20a2a4p+0f));
+  g = fma(g, a, splat(0x1.fdc146p-13f));
+  const F32x16 far = splat(1.0f) - exp(neg(g));
+  return select(lt(abs(x), splat(0.95f)), near, copy_sign(far, x));
+}
+
+}  // namespace quire::cpu::QUIRE_ISA_NS
