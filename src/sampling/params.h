@@ -28,21 +28,23 @@ struct SamplingParams {
   double repetition_penalty = 1.0;  // > 0; tokens of prompt and output
   double presence_penalty = 0.0;    // [-2, 2]; tokens of the output
   double frequency_penalty = 0.0;   // [-2, 2]; tokens of the output
-  std::vector<std::pair<int32_t, float>> logit_bias;  // clamped to [-100, 100]; the last entry of an id wins
-  std::optional<std::vector<int32_t>> allowed_token_ids;
-  std::vector<std::string> bad_words;
-  std::vector<std::vector<int32_t>> bad_word_ids;  // bad_words as token ids; filled by the layer that has the tokenizer
-  std::optional<int64_t> seed;                     // -1: none
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // clamped to [-100, 100]; the last entry of an id wins
+  std::optional<std::vector<int32_t>> allowed_token_ids = {};
+  std::vector<std::string> bad_words = {};
+  std::vector<std::vector<int32_t>> bad_word_ids =
+      {};                            // bad_words as token ids; filled by the layer that has the tokenizer
+  std::optional<int64_t> seed = {};  // -1: none
 
-  std::vector<std::string> stop;  // looked for in the text, above the engine
-  std::vector<int32_t> stop_token_ids;
-  std::vector<int32_t> eos_token_ids;  // the model's; filled at admission. Masked under min_tokens also with ignore_eos
+  std::vector<std::string> stop = {};  // looked for in the text, above the engine
+  std::vector<int32_t> stop_token_ids = {};
+  std::vector<int32_t> eos_token_ids =
+      {};  // the model's; filled at admission. Masked under min_tokens also with ignore_eos
   bool ignore_eos = false;
   int64_t min_tokens = 0;
   std::optional<int64_t> max_tokens = 16;  // nothing: up to max_model_len
 
-  std::optional<int64_t> logprobs;         // top N besides the sampled token; -1: the whole vocabulary
-  std::optional<int64_t> prompt_logprobs;  // the same for each prompt token
+  std::optional<int64_t> logprobs = {};         // top N besides the sampled token; -1: the whole vocabulary
+  std::optional<int64_t> prompt_logprobs = {};  // the same for each prompt token
 
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;

@@ -63,14 +63,19 @@ struct SampleResult {
   std::vector<TokenLogprob> logprobs;
 };
 
+// A token and its logit (or what the processors made of it).
+struct Candidate {
+  float logit = 0;
+  int32_t token = 0;
+};
+
 // Buffers that are kept between rows; one for each thread that samples. Holds no state that a result depends on.
 struct Scratch {
-  std::vector<float> logits;
-  std::vector<float> weights;
+  std::vector<float> masked;     // the row under the grammar's mask
+  std::vector<float> processed;  // what bias, penalties and temperature made of it
+  std::vector<float> group_max;  // see select.h
   std::vector<float> values;
-  std::vector<int32_t> ids;
-  std::vector<uint32_t> counts;
-  std::vector<double> masses;
+  std::vector<Candidate> candidates;
 };
 
 // Samples the token at `position` (its index in the sequence: prompt length + output so far). `params` must be

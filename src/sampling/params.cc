@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks of a request's sampling settings, each error with the field, the value and the range.
+#include "sampling/params.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <random>
+#include <string_view>
+
+namespace quire::sampling {
+namespace {
+
+constexpr double kGreedyBelow = 1e-5;
+constexpr double kLeastTemperature = 0.01;
+constexpr int64_t kMaxN = 16384;
+
+std::string number(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+std::string number(int64_t value) {
+  return std::to_string(value);
+}
+
+template <typename T>
+Error out_of_range(std::string_view field, T value, std::string_view range) {
+  return invalid_argument(std::string(field) + " must be " + std::string(range) + ", got " + number(value) + ".");
+}
+
+Status check_numbers(const SamplingParams& p) {
+  // Written so that NaN fails every one.
+  if (!(p.n >= 1 && p.n <= kMaxN)) return out_of_range("n", p.n, "between 1 and 16384");
+  if (!(p.temperature >= 0 && p.temperature <= 2)) return out_of_range("temperature", p.temperature, "in [0, 2]");
+  if (!(p.top_k >= -1)) return out_of_range("top_k", p.top_k, "-1 or 0 (off), or at least 1");
+  if (!(p.top_p > 0 && p.top_p <= 1)) return out_of_range("top_p", p.top_p, "in (0, 1]");
+  if (!(p.min_p >= 0 && p.min_p <= 1)) return out_of_range("min_p", p.min_p, "in [0, 1]");
+  if (!(p.repetition_penalty > 0 && std::isfinite(p.repetition_penalty))) {
+    return out_of_range("repetition_penalty", p.repetition_penalty, "greater than 0");
+  }
+  if (!(p.presence_penalty >= -2 && p.presence_penalty <= 2)) {
+    return out_of_range("presence_penalty", p.presence_penalty, "in [-2, 2]");
+  }
+  if (!(p.frequency_penalty >= -2 && p.frequency_penalty <= 2)) {
+    return out_of_range("frequency_penalty", p.frequency_penalty, "in [-2, 2]");
+  }
+  if (p.max_tokens && *p.max_tokens < 1) return out_of_range("max_tokens", *p.max_tokens, "at least 1");
+  if (p.min_tokens < 0) return out_of_range("min_tokens", p.min_tokens, "at least 0");
+  if (p.max_tokens && p.min_tokens > *p.max_tokens) {
+    return out_of_range("min_tokens", p.min_tokens, "at most max_tokens (" + number(*p.max_tokens) + ")");
+  }
+  return {};
+}
+
+Status check_logprobs(std::string_view field, const std::optional<int64_t>& value, int64_t most) {
+  if (!value) return {};
+  if (*value < -1) return out_of_range(field, *value, "-1 (all) or at least 0");
+  if (most < 0) return {};
+  if (*value == -1 || *value > most) {
+    return out_of_range(field, *value, "at most " + number(most) + " (--max-logprobs)");
+  }
+  return {};
+}
+
+Status check_id(std::string_view field, int32_t id, int64_t vocab_size) {
+  if (id < 0 || (vocab_size > 0 && id >= vocab_size)) {
+    return invalid_argument(std::string(field) + " has the token id " + std::to_string(id) +
+                            ", which is not in the vocabulary (0 to " +
+                            (vocab_size > 0 ? number(vocab_size - 1) : std::string("its size")) + ").");
+  }
+  return {};
+}
+
+Status check_ids(const SamplingParams& p, int64_t vocab_size) {
+  for (const auto& [token, bias] : p.logit_bias) {
+    QUIRE_TRY(check_id("logit_bias", token, vocab_size));
+    if (std::isnan(bias)) return invalid_argument("logit_bias of token " + std::to_string(token) + " is not a number.");
+  }
+  if (p.allowed_token_ids) {
+    if (p.allowed_token_ids->empty()) return invalid_argument("allowed_token_ids must not be empty.");
+    for (const int32_t token : *p.allowed_token_ids) QUIRE_TRY(check_id("allowed_token_ids", token, vocab_size));
+  }
+  for (const int32_t token : p.stop_token_ids) QUIRE_TRY(check_id("stop_token_ids", token, vocab_size));
+  for (const auto& word : p.bad_word_ids) {
+    if (word.empty()) return invalid_argument("bad_words has a word without tokens.");
+    for (const int32_t token : word) QUIRE_TRY(check_id("bad_words", token, vocab_size));
+  }
+  return {};
+}
+
+Status check_strings(std::string_view field, const std::vector<std::string>& strings) {
+  if (std::ranges::any_of(strings, &std::string::empty)) {
+    return invalid_argument(std::string(field) + " must not contain an empty string.");
+  }
+  return {};
+}
+
+void normalise(SamplingParams& p) {
+  if (p.top_k == -1) p.top_k = 0;
+  if (p.seed == -1) p.seed.reset();
+  if (p.temperature < kGreedyBelow) {
+    p.temperature = 0;
+    p.top_p = 1;
+    p.top_k = 0;
+    p.min_p = 0;
+  } else {
+    p.temperature = std::max(p.temperature, kLeastTemperature);
+  }
+  std::map<int32_t, float> unique;
+  for (const auto& [token, bias] : p.logit_bias) unique[token] = std::clamp(bias, -100.0f, 100.0f);
+  p.logit_bias.assign(unique.begin(), unique.end());
+}
+
+}  // namespace
+
+Status SamplingParams::validate(const ParamLimits& limits) {
+  QUIRE_TRY(check_numbers(*this));
+  QUIRE_TRY(check_logprobs("logprobs", logprobs, limits.max_logprobs));
+  QUIRE_TRY(check_logprobs("prompt_logprobs", prompt_logprobs, limits.max_logprobs));
+  QUIRE_TRY(check_ids(*this, limits.vocab_size));
+  QUIRE_TRY(check_strings("stop", stop));
+  QUIRE_TRY(check_strings("bad_words", bad_words));
+  normalise(*this);
+  if (greedy() && n > 1) {
+    return invalid_argument("n must be 1 when temperature is 0, got " + number(n) + ": all answers would be the same.");
+  }
+  return {};
+}
+
+uint64_t draw_seed() {
+  std::random_device device;
+  const uint64_t high = device();
+  return (high << 32) | device();
+}
+
+}  // namespace quire::sampling

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sampler: processors in vLLM's order over one row, then argmax or the Gumbel-max draw.
+#include "sampling/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "base/check.h"
+#include "base/philox.h"
+#include "sampling/math.h"
+#include "sampling/select.h"
+
+namespace quire::sampling {
+namespace {
+
+constexpr float kNegInf = -std::numeric_limits<float>::infinity();
+constexpr float kPosInf = std::numeric_limits<float>::infinity();
+
+Status check_row(const RowScan& scan) {
+  if (scan.has_nan) {
+    return Error{ErrorCode::kInternal,
+                 "Sampling: the model gave NaN for a logit of this request; its weights may be damaged, or --dtype too "
+                 "narrow for it (try --dtype float32)."};
+  }
+  if (scan.max == kPosInf) {
+    return Error{ErrorCode::kInternal,
+                 "Sampling: a logit of this request is +infinity; the model may need a wider --dtype, or the request a "
+                 "repetition_penalty that is not so near 0."};
+  }
+  if (scan.max == kNegInf) {
+    return invalid_argument(
+        "Sampling: no token is left: the model's own masks, allowed_token_ids, bad_words, min_tokens and the grammar "
+        "together forbid the whole vocabulary; loosen one of them.");
+  }
+  return {};
+}
+
+bool contains(std::span<const uint32_t> bits, size_t i) {
+  return i / 32 < bits.size() && ((bits[i / 32] >> (i % 32)) & 1) != 0;
+}
+
+void mask_token(std::span<float> row, int32_t token) {
+  if (token >= 0 && static_cast<size_t>(token) < row.size()) row[static_cast<size_t>(token)] = kNegInf;
+}
+
+bool has_penalties(const SamplingParams& p) {
+  return p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0;
+}
+
+bool below_min_tokens(const SamplingParams& p, const History& history) {
+  return history.num_output() < p.min_tokens;
+}
+
+bool needs_processing(const SamplingParams& p, const History& history) {
+  return p.allowed_token_ids || !p.bad_word_ids.empty() || below_min_tokens(p, history) || !p.logit_bias.empty() ||
+         has_penalties(p);
+}
+
+void keep_allowed(std::span<float> row, std::span<const float> source, const std::vector<int32_t>& allowed) {
+  std::ranges::fill(row, kNegInf);
+  for (const int32_t token : allowed) {
+    if (token >= 0 && static_cast<size_t>(token) < row.size()) {
+      row[static_cast<size_t>(token)] = source[static_cast<size_t>(token)];
+    }
+  }
+}
+
+// A word's last token is forbidden when the output ends in the tokens before it.
+void mask_bad_words(std::span<float> row, const SamplingParams& p, std::span<const int32_t> output) {
+  for (const std::vector<int32_t>& word : p.bad_word_ids) {
+    if (word.empty() || word.size() - 1 > output.size()) continue;
+    const std::span<const int32_t> head = std::span(word).first(word.size() - 1);
+    if (std::ranges::equal(head, output.last(head.size()))) mask_token(row, word.back());
+  }
+}
+
+void apply_penalties(std::span<float> row, const SamplingParams& p, const History& history) {
+  const float repetition = static_cast<float>(p.repetition_penalty);
+  const float frequency = static_cast<float>(p.frequency_penalty);
+  const float presence = static_cast<float>(p.presence_penalty);
+  for (const History::Seen& seen : history.seen()) {
+    if (seen.token < 0 || static_cast<size_t>(seen.token) >= row.size()) continue;
+    if (!seen.in_prompt && seen.output_count == 0) continue;  // a draft that was taken back
+    float x = row[static_cast<size_t>(seen.token)];
+    x = x > 0 ? x / repetition : x * repetition;
+    if (seen.output_count > 0) {
+      x -= frequency * static_cast<float>(seen.output_count);
+      x -= presence;
+    }
+    row[static_cast<size_t>(seen.token)] = x;
+  }
+}
+
+// allowed ids, bad words, min_tokens, bias, penalties: from `source` into `row`.
+void process(std::span<float> row, std::span<const float> source, const SamplingParams& p, const History& history) {
+  if (p.allowed_token_ids) {
+    keep_allowed(row, source, *p.allowed_token_ids);
+  } else {
+    std::ranges::copy(source, row.begin());
+  }
+  mask_bad_words(row, p, history.output());
+  if (below_min_tokens(p, history)) {
+    for (const int32_t token : p.eos_token_ids) mask_token(row, token);
+    for (const int32_t token : p.stop_token_ids) mask_token(row, token);
+  }
+  for (const auto& [token, bias] : p.logit_bias) {
+    if (token >= 0 && static_cast<size_t>(token) < row.size()) row[static_cast<size_t>(token)] += bias;
+  }
+  if (has_penalties(p)) apply_penalties(row, p, history);
+}
+
+// Which candidates min_p, top_k and top_p keep: all that are better than the cut, and the cut.
+Candidate find_cut(std::span<const float> row, float max, const SamplingParams& p, Scratch& scratch) {
+  float lowest = std::numeric_limits<float>::lowest();
+  if (p.min_p > 0) lowest = std::max(lowest, round_up(static_cast<double>(max) + log_positive(p.min_p)));
+  if (p.top_k > 0) lowest = std::max(lowest, kth_largest(row, p.top_k, scratch));
+  if (p.top_p < 1) return nucleus_cut(row, max, lowest, p.top_p, scratch);
+  return {lowest, std::numeric_limits<int32_t>::max()};
+}
+
+// The four tokens 4b..4b+3 share a Philox block; each has its own word, so a token's number depends on (seed, position,
+// token) alone.
+Philox::Block random_words(uint64_t seed, int64_t position, size_t block) {
+  return Philox::generate(seed, static_cast<uint64_t>(position), block);
+}
+
+// argmax of row[i] + gumbel(word of i) over the candidates. Starting from the best logit, a token is looked at only if
+// its logit could still win with the largest variate, and a logarithm is taken only if it could with a bound on its
+// own: a shortcut, since those that are skipped would lose.
+int32_t draw(std::span<const float> row, float max, const Candidate& cut, uint64_t seed, int64_t position,
+             std::span<const float> group_max) {
+  const auto score_of = [&](size_t token) {
+    return static_cast<double>(row[token]) + gumbel(random_words(seed, position, token / 4)[token % 4]);
+  };
+  int32_t best_token = first_equal(row, max);
+  double best = score_of(static_cast<size_t>(best_token));
+  for (size_t g = 0; g < group_max.size(); ++g) {
+    if (group_max[g] < cut.logit || static_cast<double>(group_max[g]) + kMaxGumbel < best) continue;
+    const size_t end = std::min(row.size(), (g + 1) * kGroup);
+    for (size_t first = g * kGroup; first < end; first += 4) {
+      const size_t last = std::min(end, first + 4);
+      float most = row[first];
+      for (size_t i = first + 1; i < last; ++i) most = std::max(most, row[i]);
+      if (most < cut.logit || static_cast<double>(most) + kMaxGumbel < best) continue;
+      const Philox::Block words = random_words(seed, position, first / 4);
+      for (size_t i = first; i < last; ++i) {
+        const Candidate c = {row[i], static_cast<int32_t>(i)};
+        if (better(cut, c)) continue;
+        if (static_cast<double>(c.logit) + gumbel_bound(words[i - first]) < best) continue;
+        const double score = static_cast<double>(c.logit) + gumbel(words[i - first]);
+        if (score > best || (score == best && c.token < best_token)) {
+          best = score;
+          best_token = c.token;
+        }
+      }
+    }
+  }
+  return best_token;
+}
+
+int32_t sample_random(std::span<const float> row, float max, const SamplingParams& p, uint64_t seed, int64_t position,
+                      Scratch& scratch) {
+  find_group_maxima(row, scratch.group_max);
+  const Candidate cut = find_cut(row, max, p, scratch);
+  return draw(row, max, cut, seed, position, scratch.group_max);
+}
+
+// log_softmax of a checked row: the chosen token first, then the top n.
+std::vector<TokenLogprob> logprobs_of(std::span<const float> row, float max, int32_t token, int64_t n,
+                                      Scratch& scratch) {
+  const float log_sum = static_cast<float>(log_positive(sum_exp(row, max, std::numeric_limits<float>::lowest())));
+  const auto logprob = [&](float x) { return (x - max) - log_sum; };
+  const float own = row[static_cast<size_t>(token)];
+  const auto rank = std::ranges::count_if(row, [own](float x) { return x >= own; });
+  const int64_t count = n < 0 ? static_cast<int64_t>(row.size()) : n;
+  find_group_maxima(row, scratch.group_max);
+  top_n(row, count, scratch);
+  std::vector<TokenLogprob> out;
+  out.reserve(scratch.candidates.size() + 1);
+  out.push_back({token, logprob(own), static_cast<int32_t>(rank)});
+  int32_t place = 0;
+  for (const Candidate& c : scratch.candidates) out.push_back({c.token, logprob(c.logit), ++place});
+  return out;
+}
+
+}  // namespace
+
+Result<int32_t> argmax(std::span<const float> logits) {
+  const RowScan scan = scan_row(logits);
+  QUIRE_TRY(check_row(scan));
+  return first_equal(logits, scan.max);
+}
+
+Result<SampleResult> sample_row(std::span<const float> logits, const SamplingParams& params, const History& history,
+                                uint64_t seed, int64_t position, Scratch& scratch,
+                                std::span<const uint32_t> grammar_mask) {
+  std::span<const float> row = logits;
+  RowScan scan = scan_row(row);
+  QUIRE_TRY(check_row(scan));
+  if (!grammar_mask.empty()) {
+    scratch.masked.assign(logits.begin(), logits.end());
+    for (size_t i = 0; i < logits.size(); ++i) {
+      if (!contains(grammar_mask, i)) scratch.masked[i] = kNegInf;
+    }
+    row = scratch.masked;
+    scan = scan_row(row);
+    QUIRE_TRY(check_row(scan));
+  }
+  const std::span<const float> raw = row;
+  const float raw_max = scan.max;
+
+  if (needs_processing(params, history)) {
+    scratch.processed.resize(row.size());
+    process(scratch.processed, row, params, history);
+    row = scratch.processed;
+    scan = scan_row(row);
+    QUIRE_TRY(check_row(scan));
+  }
+  SampleResult result;
+  if (params.greedy()) {
+    result.token = first_equal(row, scan.max);
+  } else {
+    const float temperature = static_cast<float>(params.temperature);
+    if (temperature != 1.0f) {
+      scratch.processed.resize(row.size());
+      for (size_t i = 0; i < row.size(); ++i) scratch.processed[i] = row[i] / temperature;
+      row = scratch.processed;
+      scan.max = scan.max / temperature;  // division is monotone, so this is the maximum, to the bit
+      QUIRE_TRY(check_row(scan));
+    }
+    result.token = sample_random(row, scan.max, params, seed, position, scratch);
+  }
+  if (params.logprobs) result.logprobs = logprobs_of(raw, raw_max, result.token, *params.logprobs, scratch);
+  return result;
+}
+
+Result<std::vector<TokenLogprob>> row_logprobs(std::span<const float> logits, int32_t token, int64_t n,
+                                               Scratch& scratch) {
+  QUIRE_CHECK(token >= 0 && static_cast<size_t>(token) < logits.size());
+  const RowScan scan = scan_row(logits);
+  QUIRE_TRY(check_row(scan));
+  return logprobs_of(logits, scan.max, token, n, scratch);
+}
+
+}  // namespace quire::sampling

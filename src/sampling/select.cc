@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Selection over a row of logits by group maxima and mass bins instead of sorting.
+#include "sampling/select.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+
+#include "base/check.h"
+#include "sampling/math.h"
+
+namespace quire::sampling {
+namespace {
+
+constexpr float kNegInf = -std::numeric_limits<float>::infinity();
+
+// Calls f(id, value) for each value >= lowest, ids ascending, skipping groups that have none.
+template <typename F>
+void for_each_at_least(std::span<const float> row, std::span<const float> group_max, float lowest, F&& f) {
+  for (size_t g = 0; g < group_max.size(); ++g) {
+    if (group_max[g] < lowest) continue;
+    const size_t end = std::min(row.size(), (g + 1) * kGroup);
+    for (size_t i = g * kGroup; i < end; ++i) {
+      if (row[i] >= lowest) f(static_cast<int32_t>(i), row[i]);
+    }
+  }
+}
+
+// A value that at least k entries of the row reach, close to the k-th largest: the k-th largest group maximum.
+float lower_bound_of_kth(int64_t k, Scratch& scratch) {
+  if (k > static_cast<int64_t>(scratch.group_max.size())) return kNegInf;
+  scratch.values = scratch.group_max;
+  const auto kth = scratch.values.begin() + (k - 1);
+  std::nth_element(scratch.values.begin(), kth, scratch.values.end(), std::greater<>());
+  return *kth;
+}
+
+}  // namespace
+
+RowScan scan_row(std::span<const float> row) {
+  // Lanes let the compiler keep the maxima in vector registers; max does not depend on the order.
+  constexpr size_t kLanes = 16;
+  std::array<float, kLanes> max;
+  std::array<uint32_t, kLanes> nan{};
+  max.fill(kNegInf);
+  size_t i = 0;
+  for (; i + kLanes <= row.size(); i += kLanes) {
+    for (size_t j = 0; j < kLanes; ++j) {
+      const float x = row[i + j];
+      max[j] = x > max[j] ? x : max[j];
+      nan[j] |= x != x ? 1u : 0u;
+    }
+  }
+  RowScan scan{kNegInf, false};
+  for (; i < row.size(); ++i) {
+    scan.max = row[i] > scan.max ? row[i] : scan.max;
+    scan.has_nan |= row[i] != row[i];
+  }
+  for (size_t j = 0; j < kLanes; ++j) {
+    scan.max = std::max(scan.max, max[j]);
+    scan.has_nan |= nan[j] != 0;
+  }
+  return scan;
+}
+
+int32_t first_equal(std::span<const float> row, float value) {
+  constexpr size_t kStep = 64;
+  size_t i = 0;
+  for (; i + kStep <= row.size(); i += kStep) {
+    uint32_t any = 0;
+    for (size_t j = 0; j < kStep; ++j) any |= row[i + j] == value ? 1u : 0u;
+    if (any != 0) break;
+  }
+  while (i < row.size() && row[i] != value) ++i;
+  QUIRE_CHECK(i < row.size());
+  return static_cast<int32_t>(i);
+}
+
+void find_group_maxima(std::span<const float> row, std::vector<float>& group_max) {
+  const size_t groups = (row.size() + kGroup - 1) / kGroup;
+  group_max.resize(groups);
+  const size_t whole = row.size() / kGroup;
+  for (size_t g = 0; g < whole; ++g) {
+    const float* x = row.data() + g * kGroup;
+    std::array<float, 4> m = {x[0], x[1], x[2], x[3]};
+    for (size_t i = 4; i < kGroup; i += 4) {
+      for (size_t j = 0; j < 4; ++j) m[j] = x[i + j] > m[j] ? x[i + j] : m[j];
+    }
+    group_max[g] = std::max(std::max(m[0], m[1]), std::max(m[2], m[3]));
+  }
+  if (whole < groups) {
+    group_max[whole] = kNegInf;
+    for (size_t i = whole * kGroup; i < row.size(); ++i) group_max[whole] = std::max(group_max[whole], row[i]);
+  }
+}
+
+float kth_largest(std::span<const float> row, int64_t k, Scratch& scratch) {
+  QUIRE_CHECK(k >= 1);
+  if (k > static_cast<int64_t>(row.size())) return kNegInf;
+  const float lowest = lower_bound_of_kth(k, scratch);
+  scratch.values.clear();
+  for_each_at_least(row, scratch.group_max, lowest, [&](int32_t, float x) { scratch.values.push_back(x); });
+  const auto kth = scratch.values.begin() + (k - 1);
+  std::nth_element(scratch.values.begin(), kth, scratch.values.end(), std::greater<>());
+  return *kth;
+}
+
+void top_n(std::span<const float> row, int64_t n, Scratch& scratch) {
+  n = std::min(n, static_cast<int64_t>(row.size()));
+  scratch.candidates.clear();
+  if (n <= 0) return;
+  const float lowest = lower_bound_of_kth(n, scratch);
+  for_each_at_least(row, scratch.group_max, lowest, [&](int32_t id, float x) {
+    scratch.candidates.push_back({x, id});
+  });
+  const auto end = scratch.candidates.begin() + n;
+  std::partial_sort(scratch.candidates.begin(), end, scratch.candidates.end(), better);
+  scratch.candidates.erase(end, scratch.candidates.end());
+}
+
+double sum_exp(std::span<const float> row, float max, float lowest) {
+  constexpr size_t kChunk = 4096, kLanes = 8;
+  double total = 0;
+  for (size_t begin = 0; begin < row.size(); begin += kChunk) {
+    const size_t end = std::min(row.size(), begin + kChunk);
+    std::array<double, kLanes> sum{};
+    size_t i = begin;
+    for (; i + kLanes <= end; i += kLanes) {
+      for (size_t j = 0; j < kLanes; ++j) {
+        const float x = row[i + j];
+        const float e = exp_nonpositive(x - max);
+        sum[j] += static_cast<double>(x >= lowest ? e : 0.0f);
+      }
+    }
+    for (size_t j = 0; i + j < end; ++j) {
+      const float x = row[i + j];
+      if (x >= lowest) sum[j] += static_cast<double>(exp_nonpositive(x - max));
+    }
+    double chunk = 0;
+    for (const double lane : sum) chunk += lane;
+    total += chunk;
+  }
+  return total;
+}
+
+Candidate nucleus_cut(std::span<const float> row, float max, float lowest, double top_p, Scratch& scratch) {
+  const double wanted = top_p * sum_exp(row, max, lowest);
+  // Values more than `depth` below the maximum weigh together at most size * exp(-depth) = (1 - top_p)/e of the best
+  // one alone, so the nucleus ends before them. (top_p 1 - 1e-9 and above are treated as that.)
+  const double slack = std::max(1.0 - top_p, 1e-9);
+  const double depth = log_positive(static_cast<double>(row.size()) / slack) + 1.0;
+  const float floor = std::max(lowest, round_up(static_cast<double>(max) - depth));
+
+  // Mass in bins an eighth wide, from the best down; bins before the one where the sum is reached are kept whole.
+  constexpr size_t kBins = 512;
+  std::array<double, kBins> mass{};
+  const auto bin_of = [max](float x) {
+    const float bin = (max - x) * 8.0f;
+    return bin < static_cast<float>(kBins - 1) ? static_cast<size_t>(bin) : kBins - 1;
+  };
+  for_each_at_least(row, scratch.group_max, floor,
+                    [&](int32_t, float x) { mass[bin_of(x)] += static_cast<double>(exp_nonpositive(x - max)); });
+  double before = 0;
+  size_t critical = 0;
+  while (critical < kBins && before + mass[critical] < wanted) before += mass[critical++];
+
+  // Only this bin is sorted. Rounding may let the sum stop short of `wanted`: then the last candidate is the cut.
+  scratch.candidates.clear();
+  for_each_at_least(row, scratch.group_max, floor, [&](int32_t id, float x) {
+    if (critical == kBins || bin_of(x) == critical) scratch.candidates.push_back({x, id});
+  });
+  std::sort(scratch.candidates.begin(), scratch.candidates.end(), better);
+  QUIRE_CHECK(!scratch.candidates.empty());
+  Candidate cut = scratch.candidates.front();
+  for (const Candidate& c : scratch.candidates) {
+    if (critical < kBins && before >= wanted) break;
+    cut = c;
+    before += static_cast<double>(exp_nonpositive(c.logit - max));
+  }
+  return cut;
+}
+
+}  // namespace quire::sampling
