@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# How Python tests become ctest entries: quire_pytest for a folder of pytest files, quire_python_test for a plain script.
+
+set(QUIRE_VENV ${CMAKE_SOURCE_DIR}/build/venv CACHE PATH "The Python environment of the tests (scripts/test makes it)")
+
+# quire_pytest(pull ${CMAKE_CURRENT_SOURCE_DIR}/pull [TIMEOUT s] [LABELS ...] [ENV A=b ...]): the entry py_<name>. It runs
+# with QUIRE_BIN_DIR (where the binaries are) and, unless they are set already, QUIRE_SHARED and QUIRE_TEST_MODEL (see
+# tests/house/run_pytest); it is skipped, and says so, when the environment has not been made.
+function(quire_pytest name path)
+  if(NOT QUIRE_BUILD_TESTS OR QUIRE_CORE_TESTS_ONLY)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "TIMEOUT" "LABELS;ENV" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 900)
+  endif()
+  add_test(NAME py_${name} COMMAND ${CMAKE_SOURCE_DIR}/tests/house/run_pytest ${QUIRE_VENV} ${path})
+  set_tests_properties(py_${name} PROPERTIES
+    TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77 LABELS "python;${ARG_LABELS}"
+    ENVIRONMENT "QUIRE_BIN_DIR=${CMAKE_BINARY_DIR};${ARG_ENV}")
+endfunction()
+
+# quire_python_test(house script.py args...): a script that needs nothing but Python's standard library.
+function(quire_python_test name)
+  if(NOT QUIRE_BUILD_TESTS OR QUIRE_CORE_TESTS_ONLY)
+    return()
+  endif()
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
+  add_test(NAME ${name} COMMAND Python3::Interpreter ${ARGN})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300 LABELS house ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
+endfunction()
