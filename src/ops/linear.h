@@ -5,8 +5,9 @@
 // not on the other rows, not on the thread count. One accumulator an output, starting at +0, K ascending:
 //  - plain weights (F32, F16, BF16), and every type when activations are kept in float:
 //      for k: acc = fma(x[m,k], float(w[n,k]), acc)
-//  - quantised weights with quantised activations. Each row of x is cut into blocks of 32: scale sa = amax/127,
-//    xq = round-half-even(x / sa) as int8 (sa = 0 when the block is all zero), xsum = sum of xq. A weight block of 32
+//  - quantised weights with quantised activations. Each row of x is cut into blocks of 32: with amax the block's largest
+//    magnitude, sa = amax/127 and xq = round-half-even(x * (127/amax)) as int8; a block below 2^-100 counts as zero
+//    (sa = 0, xq = 0); one with an infinity or a NaN has sa = NaN, xq = 0. xsum = sum of xq. A weight block of 32
 //    has an unsigned code q per element, an offset o per type, and scales; with the integer dot I (exact in any order):
 //      acc = fma(float(I), sa * sw, acc), then, for types with a minimum, acc = fma(wm, sa * float(J), acc)
 //      Q8_0 Q4_0 Q5_0 : I = sum (q-o) xq, sw = d

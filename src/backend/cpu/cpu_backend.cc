@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cpu backend: checks shapes, splits each op's outputs over threads, and calls the kernels of one ISA level.
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cpu/attention_layout.h"
+#include "backend/cpu/attention_plan.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/pack.h"
@@ -128,6 +131,7 @@ class CpuBackend final : public Backend {
   std::vector<Scratch> thread_scratch_;  // one a thread, touched by that thread alone
   std::vector<Scratch> thread_rows_;     // likewise: its own quantised rows
   Scratch rows_;                         // quantised rows that threads share
+  cpu::AttentionPlan plan_;
 };
 
 QuantisedRows CpuBackend::quantised_rows(Scratch& memory, const PackedView& w, int64_t rows) {
@@ -262,12 +266,29 @@ void CpuBackend::reshape_and_cache(const ReshapeAndCacheArgs& args) {
   for_rows(args.k.rows, 2 * cols, [&](int64_t begin, int64_t end) { kernels_.reshape_and_cache(args, begin, end); });
 }
 
-size_t CpuBackend::kv_page_bytes(DType, int64_t, int64_t, int64_t) const {
-  QUIRE_CHECK(false, "attention pages are not in yet");
+size_t CpuBackend::kv_page_bytes(DType dtype, int64_t block_size, int64_t num_kv_heads, int64_t head_dim) const {
+  return static_cast<size_t>(cpu::kv_page_bytes(dtype, block_size, num_kv_heads, head_dim));
 }
 
-void CpuBackend::attention(const AttentionArgs&) {
-  QUIRE_CHECK(false, "attention is not in yet");
+void CpuBackend::attention(const AttentionArgs& args) {
+  const int64_t cols = args.num_heads * args.kv.head_dim;
+  check_float(args.q, args.q.rows, cols);
+  check_float(args.out, args.q.rows, cols);
+  QUIRE_CHECK(args.kv.num_kv_heads > 0 && args.num_heads % args.kv.num_kv_heads == 0);
+  QUIRE_CHECK(args.kv.head_dim > 0 && args.kv.head_dim <= kMaxHeadDim && args.kv.block_size % cpu::kKvGroup == 0);
+  QUIRE_CHECK(args.cu_seqlens_q.size() == args.context_lens.size() + 1);
+  QUIRE_CHECK(args.block_tables.size() >= args.context_lens.size() * static_cast<size_t>(args.max_blocks));
+  plan_.build(args, pool_.threads());
+  const auto items = plan_.items();
+  const auto scratch = static_cast<size_t>(cpu::attention_scratch_floats(args.kv.head_dim)) * sizeof(float);
+  pool_.for_each_piece(static_cast<int64_t>(items.size()), 1, [&](int64_t begin, int64_t end, int thread) {
+    auto* floats = static_cast<float*>(thread_scratch_[static_cast<size_t>(thread)].grow(scratch));
+    for (int64_t i = begin; i < end; ++i) kernels_.attention.run(args, items[static_cast<size_t>(i)], floats);
+  });
+  const auto merges = plan_.merges();
+  pool_.for_each_piece(static_cast<int64_t>(merges.size()), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) kernels_.attention.merge(args, merges[static_cast<size_t>(i)]);
+  });
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ class ThreadPool {
   // free. Which thread does which piece is a matter of luck: a piece's result must not depend on it.
   template <typename Fn>
   void for_each_piece(int64_t count, int64_t grain, const Fn& fn) {
-    if (count <= grain || workers_.empty()) {
+    if (count <= grain) {
       if (count > 0) run_alone([&] { fn(int64_t{0}, count, 0); });
       return;
     }

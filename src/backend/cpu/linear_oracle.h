@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// The oracle of linear: ops/linear.h's contract word by word, an element at a time, for tests.
+#pragma once
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "base/half.h"
+#include "ops/linear.h"
+#include "weights/quant.h"
+
+namespace quire::oracle {
+
+// One block of 32 elements of one row: codes minus offset, and the contract's scales.
+struct Block {
+  int q[32] = {};  // code - offset
+  float sw = 0;    // d, or d*sc
+  float wm = 0;
+  bool minimum = false;
+  bool halves = false;
+  int sc[2] = {1, 0};
+  int mn[2] = {0, 0};
+};
+
+template <typename T>
+T read(const std::byte* p) {
+  T block;
+  std::memcpy(&block, p, sizeof block);
+  return block;
+}
+
+inline int nibble(const uint8_t* qs, int e) {
+  return e < 16 ? qs[e] & 15 : qs[e - 16] >> 4;
+}
+inline int bit(const uint8_t* bits, int e) {
+  return (bits[e / 8] >> (e % 8)) & 1;
+}
+
+// Scale i of Q3_K's sixteen.
+inline int q3_scale(const uint8_t* s, int i) {
+  const int low = i < 8 ? s[i] & 15 : s[i - 8] >> 4;
+  const int high = (s[8 + i % 4] >> (i / 4 * 2)) & 3;
+  return low + 16 * high - 32;
+}
+// Scale and minimum j of the eight of Q4_K and Q5_K.
+inline int k_scale(const uint8_t* s, int j) {
+  return j < 4 ? s[j] & 63 : (s[j + 4] & 15) + 16 * (s[j - 4] >> 6);
+}
+inline int k_min(const uint8_t* s, int j) {
+  return j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4) + 16 * (s[j] >> 6);
+}
+
+template <typename T>
+void read_super(const T& b, int i, Block& out) {
+  out.minimum = true;
+  out.sw = fp16_to_float(b.d) * static_cast<float>(k_scale(b.scales, i));
+  out.wm = -(fp16_to_float(b.dmin) * static_cast<float>(k_min(b.scales, i)));
+}
+
+// Block i (of 32 elements) of a row.
+inline Block read_block(DType type, const std::byte* row, int64_t i) {
+  using namespace weights;
+  const int64_t per = info(type).block_elems / 32;
+  const std::byte* p = row + i / per * info(type).block_bytes;
+  const int s = static_cast<int>(i % per);  // which 32 of a super-block
+  Block out;
+  for (int e = 0; e < 32; ++e) {
+    const int at = 32 * s + e;                                         // element in the super-block
+    const int two = at / 128 * 32 + e, two_shift = at % 128 / 32 * 2;  // Q2_K and Q3_K
+    const int four = at / 64 * 32 + e, four_shift = at % 64 / 32 * 4;  // Q4_K and Q5_K
+    switch (type) {
+      case DType::kQ8_0:
+        out.q[e] = read<BlockQ8_0>(p).qs[e];
+        break;
+      case DType::kQ4_0:
+        out.q[e] = nibble(read<BlockQ4_0>(p).qs, e) - 8;
+        break;
+      case DType::kQ4_1:
+        out.q[e] = nibble(read<BlockQ4_1>(p).qs, e);
+        break;
+      case DType::kQ5_0:
+        out.q[e] = nibble(read<BlockQ5_0>(p).qs, e) + 16 * bit(read<BlockQ5_0>(p).qh, e) - 16;
+        break;
+      case DType::kQ5_1:
+        out.q[e] = nibble(read<BlockQ5_1>(p).qs, e) + 16 * bit(read<BlockQ5_1>(p).qh, e);
+        break;
+      case DType::kQ2_K:
+        out.q[e] = (read<BlockQ2_K>(p).qs[two] >> two_shift) & 3;
+        break;
+      case DType::kQ3_K:
+        out.q[e] = ((read<BlockQ3_K>(p).qs[two] >> two_shift) & 3) + 4 * ((read<BlockQ3_K>(p).hmask[e] >> s) & 1) - 4;
+        break;
+      case DType::kQ4_K:
+        out.q[e] = (read<BlockQ4_K>(p).qs[four] >> four_shift) & 15;
+        break;
+      case DType::kQ5_K:
+        out.q[e] = ((read<BlockQ5_K>(p).qs[four] >> four_shift) & 15) + 16 * ((read<BlockQ5_K>(p).qh[e] >> s) & 1);
+        break;
+      default: {  // Q6_K
+        const auto b = read<BlockQ6_K>(p);
+        const int low = (b.ql[at / 128 * 64 + at % 64] >> (at % 128 / 64 * 4)) & 15;
+        out.q[e] = low + 16 * ((b.qh[at / 128 * 32 + e] >> (at % 128 / 32 * 2)) & 3) - 32;
+      }
+    }
+  }
+  switch (type) {
+    case DType::kQ4_1:
+      out.minimum = true;
+      out.sw = fp16_to_float(read<BlockQ4_1>(p).d);
+      out.wm = fp16_to_float(read<BlockQ4_1>(p).m);
+      break;
+    case DType::kQ5_1:
+      out.minimum = true;
+      out.sw = fp16_to_float(read<BlockQ5_1>(p).d);
+      out.wm = fp16_to_float(read<BlockQ5_1>(p).m);
+      break;
+    case DType::kQ4_K:
+      read_super(read<BlockQ4_K>(p), s, out);
+      break;
+    case DType::kQ5_K:
+      read_super(read<BlockQ5_K>(p), s, out);
+      break;
+    case DType::kQ2_K:
+      out.minimum = out.halves = true;
+      out.sw = fp16_to_float(read<BlockQ2_K>(p).d);
+      out.wm = -fp16_to_float(read<BlockQ2_K>(p).dmin);
+      for (int h = 0; h < 2; ++h) {
+        out.sc[h] = read<BlockQ2_K>(p).scales[2 * s + h] & 15;
+        out.mn[h] = read<BlockQ2_K>(p).scales[2 * s + h] >> 4;
+      }
+      break;
+    case DType::kQ3_K:
+      out.halves = true;
+      out.sw = fp16_to_float(read<BlockQ3_K>(p).d);
+      for (int h = 0; h < 2; ++h) out.sc[h] = q3_scale(read<BlockQ3_K>(p).scales, 2 * s + h);
+      break;
+    case DType::kQ6_K:
+      out.halves = true;
+      out.sw = fp16_to_float(read<BlockQ6_K>(p).d);
+      for (int h = 0; h < 2; ++h) out.sc[h] = read<BlockQ6_K>(p).scales[2 * s + h];
+      break;
+    default:
+      out.sw = fp16_to_float(read<uint16_t>(p));
+  }
+  return out;
+}
+
+// One block of activations.
+struct XBlock {
+  int q[32] = {};
+  float sa = 0;
+};
+
+inline XBlock quantise(const float* x) {
+  XBlock out;
+  float amax = 0;
+  bool finite = true;
+  for (int i = 0; i < 32; ++i) {
+    finite = finite && std::isfinite(x[i]);
+    amax = std::fmax(amax, std::fabs(x[i]));
+  }
+  if (!finite) {
+    out.sa = std::numeric_limits<float>::quiet_NaN();
+  } else if (amax >= 0x1p-100f) {
+    out.sa = amax / 127.0f;
+    const float inverse = 127.0f / amax;
+    for (int i = 0; i < 32; ++i) out.q[i] = static_cast<int>(std::nearbyintf(x[i] * inverse));
+  }
+  return out;
+}
+
+inline float add_block(const Block& w, const XBlock& x, float acc) {
+  int dot[2] = {0, 0};
+  int sum[2] = {0, 0};
+  for (int i = 0; i < 32; ++i) {
+    dot[i / 16] += w.q[i] * x.q[i];
+    sum[i / 16] += x.q[i];
+  }
+  const int total = w.halves ? w.sc[0] * dot[0] + w.sc[1] * dot[1] : dot[0] + dot[1];
+  acc = std::fma(static_cast<float>(total), x.sa * w.sw, acc);
+  if (!w.minimum) return acc;
+  const int j = w.halves ? w.mn[0] * sum[0] + w.mn[1] * sum[1] : sum[0] + sum[1];
+  return std::fma(w.wm, x.sa * static_cast<float>(j), acc);
+}
+
+// y [m, n] = x [m, k] W^T + bias, quantised activations.
+inline std::vector<float> linear_quantised(DType type, const std::byte* weight, int64_t n, int64_t k,
+                                           const std::vector<float>& x, const float* bias) {
+  const int64_t m = static_cast<int64_t>(x.size()) / k;
+  const int64_t blocks = k / 32;
+  std::vector<XBlock> xq;
+  for (int64_t i = 0; i < m * blocks; ++i) xq.push_back(quantise(x.data() + 32 * i));
+  std::vector<float> y(static_cast<size_t>(m * n));
+  for (int64_t c = 0; c < n; ++c) {
+    std::vector<Block> row;
+    for (int64_t b = 0; b < blocks; ++b) row.push_back(read_block(type, weight + c * row_bytes(type, k), b));
+    for (int64_t r = 0; r < m; ++r) {
+      float acc = 0;
+      for (int64_t b = 0; b < blocks; ++b) {
+        acc = add_block(row[static_cast<size_t>(b)], xq[static_cast<size_t>(r * blocks + b)], acc);
+      }
+      y[static_cast<size_t>(r * n + c)] = bias == nullptr ? acc : acc + bias[c];
+    }
+  }
+  return y;
+}
+
+// The weight as floats, [n, k].
+inline std::vector<float> weight_values(DType type, const std::byte* weight, int64_t n, int64_t k) {
+  std::vector<float> values(static_cast<size_t>(n * k));
+  for (int64_t i = 0; i < n; ++i) {
+    weights::dequantise_row(type, weight + i * row_bytes(type, k), values.data() + i * k, k);
+  }
+  return values;
+}
+
+// The same with float activations.
+inline std::vector<float> linear_float(DType type, const std::byte* weight, int64_t n, int64_t k,
+                                       const std::vector<float>& x, const float* bias) {
+  const int64_t m = static_cast<int64_t>(x.size()) / k;
+  const std::vector<float> w = weight_values(type, weight, n, k);
+  std::vector<float> y(static_cast<size_t>(m * n));
+  for (int64_t r = 0; r < m; ++r) {
+    for (int64_t c = 0; c < n; ++c) {
+      float acc = 0;
+      for (int64_t i = 0; i < k; ++i) {
+        acc = std::fma(x[static_cast<size_t>(r * k + i)], w[static_cast<size_t>(c * k + i)], acc);
+      }
+      y[static_cast<size_t>(r * n + c)] = bias == nullptr ? acc : acc + bias[c];
+    }
+  }
+  return y;
+}
+
+}  // namespace quire::oracle

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear and embedding against the oracle, bit for bit, on every ISA level of this machine.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <map>
+
+#include "backend/backend.h"
+#include "backend/cpu/isa.h"
+#include "backend/cpu/linear_oracle.h"
+#include "backend/linear_cases.h"
+
+namespace quire {
+namespace {
+
+std::unique_ptr<Backend> make_backend(cpu::Isa isa, int threads) {
+  auto backend = make_cpu_backend({.threads = threads, .isa = cpu::name(isa)});
+  EXPECT_TRUE(backend.ok());
+  return std::move(backend).value();
+}
+
+Tensor view(std::vector<float>& data, int64_t rows, int64_t cols, int64_t stride) {
+  return {data.data(), DType::kF32, rows, cols, stride};
+}
+
+// Runs rows [first, first + rows) of x and checks the bits of y, the gap between rows of y included.
+void check_rows(Backend& backend, const PackedMatrix& weight, std::vector<float>& x, int64_t first, int64_t rows,
+                const float* bias, const std::vector<float>& want) {
+  const int64_t k = weight.k(), n = weight.n(), stride = n + 3;
+  const float canary = -12345.0f;
+  std::vector<float> y(static_cast<size_t>(rows * stride), canary);
+  Tensor xs = view(x, rows, k, k);
+  xs.data = x.data() + first * k;
+  backend.linear({xs, &weight, bias, view(y, rows, n, stride)});
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* got = y.data() + r * stride;
+    const float* expected = want.data() + (first + r) * n;
+    for (int64_t c = 0; c < n; ++c) {
+      ASSERT_EQ(std::memcmp(got + c, expected + c, 4), 0)
+          << backend.describe() << " " << name(weight.dtype()) << " n " << n << " k " << k << " rows " << rows << ": y["
+          << first + r << "][" << c << "] is " << got[c] << ", not " << expected[c];
+    }
+    for (int64_t c = n; c < stride; ++c) ASSERT_EQ(got[c], canary) << "wrote past the row's end";
+  }
+}
+
+void check_type(DType type, bool quantise) {
+  for (const cases::LinearShape& shape : cases::kLinearShapes) {
+    const int64_t n = shape.n, k = cases::rounded_k(type, shape.k);
+    const std::vector<std::byte> weight = cases::random_weight(type, n, k, 7);
+    std::vector<float> x = cases::random_rows(cases::kMaxLinearRows, k, 11);
+    const std::vector<float> bias = cases::random_rows(1, n, 13);
+    const float* b = n % 2 == 1 ? bias.data() : nullptr;
+    const std::vector<float> want = quantise ? oracle::linear_quantised(type, weight.data(), n, k, x, b)
+                                             : oracle::linear_float(type, weight.data(), n, k, x, b);
+    for (const cpu::Isa isa : cpu::available_isas()) {
+      for (const int threads : {1, 2}) {
+        const auto backend = make_backend(isa, threads);
+        const RawMatrix raw{type, n, k, weight.data()};
+        const auto packed = backend->pack({&raw, 1}, {.quantise_activations = quantise});
+        ASSERT_TRUE(packed.ok());
+        for (const int64_t rows : cases::kLinearRows) {
+          check_rows(*backend, **packed, x, 0, rows, b, want);
+          if (testing::Test::HasFatalFailure()) return;
+        }
+        check_rows(*backend, **packed, x, 129, 1, b, want);
+      }
+    }
+  }
+}
+
+class Linear : public testing::TestWithParam<DType> {};
+
+TEST_P(Linear, QuantisedActivationsGiveTheContractsBits) {
+  if (is_quantised(GetParam())) check_type(GetParam(), true);
+}
+TEST_P(Linear, FloatActivationsGiveTheContractsBits) {
+  check_type(GetParam(), false);
+}
+
+TEST_P(Linear, PartsAndRowMapsConcatenateAlongN) {
+  const DType type = GetParam();
+  const int64_t k = cases::rounded_k(type, 64), n0 = 9, n1 = 30;
+  const auto w0 = cases::random_weight(type, n0, k, 1);
+  const auto w1 = cases::random_weight(type, n1, k, 2);
+  std::vector<int32_t> map;
+  for (int32_t i = 0; i < n1; ++i) map.push_back((i * 7 + 3) % static_cast<int32_t>(n1));
+  std::vector<std::byte> whole = w0;
+  const int64_t bytes = row_bytes(type, k);
+  for (const int32_t row : map) whole.insert(whole.end(), w1.begin() + row * bytes, w1.begin() + (row + 1) * bytes);
+  std::vector<float> x = cases::random_rows(3, k, 3);
+  const auto want = is_quantised(type) ? oracle::linear_quantised(type, whole.data(), n0 + n1, k, x, nullptr)
+                                       : oracle::linear_float(type, whole.data(), n0 + n1, k, x, nullptr);
+  const auto backend = make_backend(cpu::available_isas().back(), 2);
+  const RawMatrix parts[] = {{type, n0, k, w0.data()}, {type, n1, k, w1.data(), map}};
+  const auto packed = backend->pack(parts, {});
+  ASSERT_TRUE(packed.ok());
+  check_rows(*backend, **packed, x, 0, 3, nullptr, want);
+}
+
+TEST_P(Linear, EmbeddingReadsTheRowsThatTheFileHolds) {
+  const DType type = GetParam();
+  const int64_t n = 37, k = cases::rounded_k(type, 96);
+  const auto weight = cases::random_weight(type, n, k, 5);
+  const std::vector<float> values = oracle::weight_values(type, weight.data(), n, k);
+  const std::vector<int32_t> tokens = {0, 36, 15, 16, 17, 17, 31, 32, 5};
+  for (const cpu::Isa isa : cpu::available_isas()) {
+    const auto backend = make_backend(isa, 2);
+    const RawMatrix raw{type, n, k, weight.data()};
+    const auto packed = backend->pack({&raw, 1}, {});
+    ASSERT_TRUE(packed.ok());
+    for (const float scale : {1.0f, 1.7f}) {
+      std::vector<float> out(tokens.size() * static_cast<size_t>(k));
+      backend->embedding({packed->get(), tokens, scale, view(out, static_cast<int64_t>(tokens.size()), k, k)});
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        for (int64_t j = 0; j < k; ++j) {
+          const float want = values[static_cast<size_t>(tokens[i] * k + j)] * scale;
+          ASSERT_EQ(std::memcmp(&out[i * static_cast<size_t>(k) + static_cast<size_t>(j)], &want, 4), 0)
+              << cpu::name(isa) << " " << name(type) << " token " << tokens[i] << " element " << j;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Linear,
+                         testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0,
+                                         DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K,
+                                         DType::kQ4_K, DType::kQ5_K, DType::kQ6_K),
+                         [](const auto& info) { return name(info.param); });
+
+TEST(LinearEdges, TinyHugeAndBrokenActivationsStayInTheirRowAndBlock) {
+  const int64_t n = 20, k = 64;
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> x = cases::random_rows(6, k, 3);
+  for (int64_t i = 0; i < k; ++i) {
+    x[static_cast<size_t>(i)] *= 1e-38f;          // blocks too small to keep: they count as zero
+    x[static_cast<size_t>(k + i)] *= 1e-42f;      // subnormal
+    x[static_cast<size_t>(2 * k + i)] = 3.4e38f;  // near the largest float
+  }
+  x[static_cast<size_t>(3 * k + 5)] = inf;
+  x[static_cast<size_t>(4 * k + 40)] = std::numeric_limits<float>::quiet_NaN();
+  for (const DType type : {DType::kQ8_0, DType::kQ4_1}) {
+    const auto weight = cases::random_weight(type, n, k, 5);
+    const auto want = oracle::linear_quantised(type, weight.data(), n, k, x, nullptr);
+    for (const cpu::Isa isa : cpu::available_isas()) {
+      const auto backend = make_backend(isa, 1);
+      const RawMatrix raw{type, n, k, weight.data()};
+      const auto packed = backend->pack({&raw, 1}, {});
+      std::vector<float> y(static_cast<size_t>(6 * n));
+      backend->linear({view(x, 6, k, k), packed->get(), nullptr, view(y, 6, n, n)});
+      for (int64_t r = 0; r < 6; ++r) {
+        for (int64_t c = 0; c < n; ++c) {
+          const size_t at = static_cast<size_t>(r * n + c);
+          if (r == 3 || r == 4) {
+            EXPECT_TRUE(std::isnan(y[at])) << "a broken input must not look like an answer";
+          } else {
+            EXPECT_EQ(std::memcmp(&y[at], &want[at], 4), 0) << cpu::name(isa) << " row " << r << " column " << c;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(LinearPack, RefusesRowsThatAreNoWholeBlocks) {
+  const auto backend = make_backend(cpu::Isa::kPortable, 1);
+  std::vector<std::byte> bytes(1000);
+  const RawMatrix raw{DType::kQ4_K, 1, 128, bytes.data()};
+  const auto packed = backend->pack({&raw, 1}, {});
+  ASSERT_FALSE(packed.ok());
+  EXPECT_EQ(packed.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(packed.error().message, testing::HasSubstr("Q4_K"));
+  EXPECT_THAT(packed.error().message, testing::HasSubstr("128"));
+}
+
+TEST(LinearPack, StaysCloseToTheFilesSize) {
+  const auto backend = make_backend(cpu::Isa::kPortable, 1);
+  for (const DType type : cases::kQuantTypes) {
+    const int64_t n = 64, k = 1536;
+    const auto weight = cases::random_weight(type, n, k, 1);
+    const RawMatrix raw{type, n, k, weight.data()};
+    const auto packed = backend->pack({&raw, 1}, {});
+    EXPECT_LE(static_cast<double>((*packed)->bytes()), 1.04 * static_cast<double>(weight.size())) << name(type);
+  }
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cases of linear: one list for the correctness test and the micro-benchmark, with random weights as a file holds them.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "base/half.h"
+#include "base/philox.h"
+#include "ops/linear.h"
+
+namespace quire::cases {
+
+inline constexpr DType kQuantTypes[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+                                        DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+inline constexpr DType kPlainTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+
+struct LinearShape {
+  int64_t n;
+  int64_t k;  // rounded up to the type's block
+};
+// Panels that are full, partial and single; K of one block, an odd count of blocks, and real layers.
+inline constexpr LinearShape kLinearShapes[] = {{1, 32},    {15, 96},   {16, 256}, {17, 576},
+                                                {100, 512}, {33, 1536}, {576, 288}};
+inline constexpr int64_t kLinearRows[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 15, 16, 17, 20, 33, 64, 130};
+inline constexpr int64_t kMaxLinearRows = 130;
+// What a 135M model runs: qkv, o, gate+up, down.
+inline constexpr LinearShape kBenchShapes[] = {{960, 576}, {576, 576}, {3072, 576}, {576, 1536}};
+inline constexpr int64_t kBenchRows[] = {1, 2, 4, 8, 16, 32, 128, 512};
+
+inline int64_t rounded_k(DType type, int64_t k) {
+  const int64_t block = info(type).block_elems;
+  return (k + block - 1) / block * block;
+}
+
+// A stream of random numbers that depends on its key alone.
+class Random {
+ public:
+  explicit Random(uint64_t key) : key_(key) {}
+  uint32_t next() {
+    if (at_ == 4) {
+      block_ = Philox::generate(key_, counter_++);
+      at_ = 0;
+    }
+    return block_[at_++];
+  }
+  float uniform(float low, float high) { return low + (high - low) * uniform_from_bits(next()); }
+
+ private:
+  uint64_t key_;
+  uint64_t counter_ = 0;
+  Philox::Block block_ = {};
+  size_t at_ = 4;
+};
+
+// Where the fp16 fields of a block stand; -1: none.
+struct HalfFields {
+  int first;
+  int second;
+};
+inline HalfFields half_fields(DType type) {
+  switch (type) {
+    case DType::kQ4_1:
+    case DType::kQ5_1:
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+      return {0, 2};
+    case DType::kQ2_K:
+      return {80, 82};
+    case DType::kQ3_K:
+      return {108, -1};
+    case DType::kQ6_K:
+      return {208, -1};
+    default:
+      return {0, -1};
+  }
+}
+
+// n rows of k elements: every bit of the codes and integer scales random, fp16 scales of a sane size and either sign.
+inline std::vector<std::byte> random_weight(DType type, int64_t n, int64_t k, uint64_t seed) {
+  Random random(seed);
+  std::vector<std::byte> bytes(static_cast<size_t>(n * row_bytes(type, k)));
+  if (!is_quantised(type)) {
+    for (int64_t i = 0; i < n * k; ++i) {
+      const float value = random.uniform(-1, 1);
+      const uint16_t half = type == DType::kF16 ? float_to_fp16(value) : float_to_bf16(value);
+      if (type == DType::kF32) std::memcpy(bytes.data() + 4 * i, &value, 4);
+      if (type != DType::kF32) std::memcpy(bytes.data() + 2 * i, &half, 2);
+    }
+    return bytes;
+  }
+  for (std::byte& b : bytes) b = static_cast<std::byte>(random.next() >> 24);
+  const HalfFields fields = half_fields(type);
+  for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(info(type).block_bytes)) {
+    for (const int field : {fields.first, fields.second}) {
+      if (field < 0) continue;
+      const uint16_t half = float_to_fp16(random.uniform(-0.03f, 0.03f));
+      std::memcpy(bytes.data() + at + static_cast<size_t>(field), &half, 2);
+    }
+  }
+  return bytes;
+}
+
+// Activations of mixed size, with whole blocks of zeros, and halves that meet the rounding rule's ties.
+inline std::vector<float> random_rows(int64_t rows, int64_t k, uint64_t seed) {
+  Random random(seed);
+  std::vector<float> x(static_cast<size_t>(rows * k));
+  for (size_t i = 0; i < x.size(); ++i) {
+    const uint32_t kind = Philox::generate(seed + 1, i / 32)[0] % 16;
+    const float value = random.uniform(-1, 1);
+    if (kind == 0) {
+      x[i] = 0.0f;
+    } else if (kind == 1) {
+      x[i] = i % 32 == 0 ? 127.0f : static_cast<float>(static_cast<int>(value * 253)) / 2;
+    } else if (kind == 2) {
+      x[i] = value * 1000.0f;
+    } else if (kind == 3) {
+      x[i] = value * 1e-30f;
+    } else {
+      x[i] = value;
+    }
+  }
+  return x;
+}
+
+}  // namespace quire::cases
