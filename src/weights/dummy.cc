@@ -38,10 +38,10 @@ float element(uint32_t word, Spread spread) {
   return spread.base == 0.0f ? scaled : spread.base + scaled;  // 0 + x would turn -0 into 0
 }
 
-// A multiple of 4 elements from a multiple of 4 on. Eight counters go side by side so that the compiler can use
+// A multiple of 4 elements from a multiple of 4 on. Many counters go side by side so that the compiler can use
 // vectors.
 void fill_aligned(uint64_t key, int64_t begin, std::span<float> values, Spread spread) {
-  constexpr size_t kLanes = 8;
+  constexpr size_t kLanes = 64;
   size_t at = 0;
   for (; at + 4 * kLanes <= values.size(); at += 4 * kLanes) {
     const uint64_t first = (static_cast<uint64_t>(begin) + at) / 4;

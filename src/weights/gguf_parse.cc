@@ -270,9 +270,8 @@ class Parser {
                    "alignment " + std::to_string(alignment));
       }
       if (place.offset > room || place.bytes > room - place.offset) {
-        return bad(which + " lies at bytes " + std::to_string(place.offset) + " to " + std::to_string(place.offset) +
-                   " + " + std::to_string(place.bytes) + " of the data, of which there are " + std::to_string(room) +
-                   ": " + kFetchAgain);
+        return bad(which + " needs " + std::to_string(place.bytes) + " bytes at byte " + std::to_string(place.offset) +
+                   " of the data, of which there are " + std::to_string(room) + ": " + kFetchAgain);
       }
       if (place.offset < at)
         return bad("tensors " + before + " and " + in_quotes(tensors[place.tensor].name) + " overlap");

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests: tiny writers of safetensors and GGUF files, able to lie, and a folder that removes itself.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/file.h"
+
+namespace quire::weights::testing {
+
+template <typename T>
+void append(std::string& out, T value) {
+  static_assert(std::is_arithmetic_v<T>);
+  char bytes[sizeof value];
+  std::memcpy(bytes, &value, sizeof value);
+  out.append(bytes, sizeof bytes);
+}
+
+// A file's bytes in memory of exactly their size, so that AddressSanitizer sees a read past the end.
+inline std::shared_ptr<std::vector<std::byte>> exact_copy(std::string_view bytes) {
+  const auto* begin = reinterpret_cast<const std::byte*>(bytes.data());
+  return std::make_shared<std::vector<std::byte>>(begin, begin + bytes.size());
+}
+
+// A new folder under the system's temporary one, removed with its contents at the end of the scope.
+class TempFolder {
+ public:
+  TempFolder() {
+    static std::atomic<int> next{0};
+    path_ = std::filesystem::temp_directory_path() /
+            ("quire_weights_" + std::to_string(::getpid()) + "_" + std::to_string(next++));
+    std::filesystem::create_directories(path_);
+  }
+  ~TempFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path write(const std::string& name, std::string_view bytes) const {
+    QUIRE_CHECK(write_file(path_ / name, bytes).ok());
+    return path_ / name;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// A safetensors file from a header as text and the data.
+inline std::string safetensors_file(std::string_view header, std::string_view data) {
+  std::string out;
+  append<uint64_t>(out, header.size());
+  out += header;
+  out += data;
+  return out;
+}
+
+struct SafetensorsTensor {
+  std::string name;
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::string data;
+};
+inline std::string safetensors_file(const std::vector<SafetensorsTensor>& tensors) {
+  std::string header = R"({"__metadata__":{"format":"pt"})";
+  std::string data;
+  for (const SafetensorsTensor& t : tensors) {
+    header += ",\"" + t.name + R"(":{"dtype":")" + t.dtype + R"(","shape":[)";
+    for (size_t i = 0; i < t.shape.size(); ++i) header += (i == 0 ? "" : ",") + std::to_string(t.shape[i]);
+    header += R"(],"data_offsets":[)" + std::to_string(data.size()) + "," +
+              std::to_string(data.size() + t.data.size()) + "]}";
+    data += t.data;
+  }
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  return safetensors_file(header, data);
+}
+
+// Writes GGUF in two parts that meet in finish(). Values are given as raw bytes, so a test can write any lie.
+class GgufWriter {
+ public:
+  uint32_t magic = 0x46554747;
+  uint32_t version = 3;
+  uint64_t alignment = 32;  // what the writer pads to; say it in the metadata too when it is not 32
+  int64_t tensor_count_error = 0;
+  int64_t pair_count_error = 0;
+
+  static std::string text(std::string_view s) {
+    std::string out;
+    append<uint64_t>(out, s.size());
+    return out.append(s);
+  }
+  // An array's bytes: element kind, count, elements.
+  static std::string array(uint32_t kind, uint64_t count, std::string_view elements) {
+    std::string out;
+    append<uint32_t>(out, kind);
+    append<uint64_t>(out, count);
+    return out.append(elements);
+  }
+
+  void pair(std::string_view key, uint32_t kind, std::string_view value) {
+    pairs_ += text(key);
+    append<uint32_t>(pairs_, kind);
+    pairs_ += value;
+    ++pair_count_;
+  }
+  template <typename T>
+  void number(std::string_view key, uint32_t kind, T value) {
+    std::string bytes;
+    append<T>(bytes, value);
+    pair(key, kind, bytes);
+  }
+  void string(std::string_view key, std::string_view value) { pair(key, 8, text(value)); }
+  void strings(std::string_view key, const std::vector<std::string>& values) {
+    std::string bytes;
+    for (const std::string& s : values) bytes += text(s);
+    pair(key, 9, array(8, values.size(), bytes));
+  }
+
+  // Dimensions innermost first, as the file has them. The data follows the ones before at the alignment.
+  void tensor(std::string_view name, const std::vector<uint64_t>& dims, uint32_t type, std::string_view data) {
+    data_.resize((data_.size() + alignment - 1) / alignment * alignment, '\0');
+    tensor_at(name, dims, type, data_.size());
+    data_ += data;
+  }
+  void tensor_at(std::string_view name, const std::vector<uint64_t>& dims, uint32_t type, uint64_t offset) {
+    tensors_ += text(name);
+    append<uint32_t>(tensors_, static_cast<uint32_t>(dims.size()));
+    for (const uint64_t d : dims) append<uint64_t>(tensors_, d);
+    append<uint32_t>(tensors_, type);
+    append<uint64_t>(tensors_, offset);
+    ++tensor_count_;
+  }
+  void data(std::string_view bytes) { data_ += bytes; }
+
+  std::string finish() const {
+    std::string out;
+    append<uint32_t>(out, magic);
+    append<uint32_t>(out, version);
+    append<uint64_t>(out, static_cast<uint64_t>(tensor_count_ + tensor_count_error));
+    append<uint64_t>(out, static_cast<uint64_t>(pair_count_ + pair_count_error));
+    out += pairs_ + tensors_;
+    if (!data_.empty()) out.resize((out.size() + alignment - 1) / alignment * alignment, '\0');
+    return out + data_;
+  }
+
+ private:
+  std::string pairs_;
+  std::string tensors_;
+  std::string data_;
+  int64_t pair_count_ = 0;
+  int64_t tensor_count_ = 0;
+};
+
+// Bytes that count up from `first`, to recognise.
+inline std::string counting(size_t size, int first = 1) {
+  std::string out(size, '\0');
+  for (size_t i = 0; i < size; ++i) out[i] = static_cast<char>(first + static_cast<int>(i));
+  return out;
+}
+
+}  // namespace quire::weights::testing
