@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// quire bench: latency and throughput of a model on this machine, under vLLM's flag names.
+#include <cstdio>
+
+#include "base/file.h"
+#include "bench/offline.h"
+#include "cli/command.h"
+#include "cli/flags.h"
+
+namespace quire::cli {
+namespace {
+
+struct BenchFlags {
+  llm::Options options;
+  std::string model;
+  bench::Workload workload;
+  int64_t iters = 10;
+  int64_t warmup = 2;
+  std::string output_json;
+  bool json = false;
+};
+
+void add_common(CLI::App& command, BenchFlags& flags) {
+  const auto add = [&](const char* flag, auto& value, const char* doc) {
+    command.add_option(flag, value, doc)->envname(env_name(flag));
+  };
+  add("--model", flags.model, "A folder, a .gguf, a cached name, or nothing: the default model");
+  add("--input-len", flags.workload.input_len, "Tokens of each prompt");
+  add("--output-len", flags.workload.output_len, "Tokens of each answer");
+  add("--output-json", flags.output_json, "Write the figures to this file");
+  add_switch(command, "--json", flags.json, "Print the figures as one JSON object");
+  add_model_flags(command, flags.options);
+}
+
+int finish(const BenchFlags& flags, const json::Value& figures, const std::string& text) {
+  if (!flags.output_json.empty()) {
+    auto status = write_file(flags.output_json, json::dump(figures, 2) + "\n");
+    if (!status.ok()) return report(status.error());
+  }
+  std::printf("%s\n", flags.json ? json::dump(figures).c_str() : text.c_str());
+  return 0;
+}
+
+int latency(BenchFlags& flags) {
+  flags.options.model = flags.model;
+  auto llm = load_llm(flags.options);
+  if (!llm.ok()) return report(llm.error());
+  auto figures = bench::latency(**llm, flags.workload, flags.warmup, flags.iters);
+  if (!figures.ok()) return report(figures.error());
+  return finish(flags, figures->to_json(), figures->to_text());
+}
+
+int throughput(BenchFlags& flags) {
+  flags.options.model = flags.model;
+  auto llm = load_llm(flags.options);
+  if (!llm.ok()) return report(llm.error());
+  auto figures = bench::throughput(**llm, flags.workload);
+  if (!figures.ok()) return report(figures.error());
+  return finish(flags, figures->to_json(), figures->to_text());
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("bench", "Measure a model on this machine");
+  command->require_subcommand(1);
+
+  auto l = std::make_shared<BenchFlags>();
+  l->workload.batch_size = 1;
+  CLI::App* lat = command->add_subcommand("latency", "Time of one batch of equal requests, prefill and decode apart");
+  add_common(*lat, *l);
+  lat->add_option("--batch-size", l->workload.batch_size, "Requests at once")->envname("QUIRE_BATCH_SIZE");
+  lat->add_option("--num-iters", l->iters, "Measured rounds")->envname("QUIRE_NUM_ITERS");
+  lat->add_option("--num-iters-warmup", l->warmup, "Rounds before")->envname("QUIRE_NUM_ITERS_WARMUP");
+  lat->callback([l, &exit_code] { exit_code = latency(*l); });
+
+  auto t = std::make_shared<BenchFlags>();
+  t->workload.num_prompts = 64;
+  CLI::App* thr = command->add_subcommand("throughput", "Tokens a second over many requests at once");
+  add_common(*thr, *t);
+  thr->add_option("--num-prompts", t->workload.num_prompts, "Requests in all")->envname("QUIRE_NUM_PROMPTS");
+  thr->add_option("--dataset-path", t->workload.dataset,
+                  "ShareGPT JSON: its prompts, and its answers' lengths unless --output-len is given");
+  thr->callback([t, &exit_code] { exit_code = throughput(*t); });
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Helpers of the subcommands.
+#include "cli/command.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+
+#include "cli/hub/model_cache.h"
+#include "cli/hub/progress.h"
+
+namespace quire::cli {
+namespace {
+
+std::atomic<int> g_interrupts = 0;
+void on_interrupt(int) {
+  g_interrupts.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+int report(const Error& error) {
+  std::fprintf(stderr, "quire: %s\n", error.message.c_str());
+  return error.code == ErrorCode::kInvalidArgument ? kExitUsage : kExitFailure;
+}
+
+Status resolve_model_argument(llm::Options& options) {
+  if (options.load_format == "dummy") {
+    if (options.model.empty()) {
+      return invalid_argument("--load-format dummy needs MODEL: a config.json or the folder it is in");
+    }
+    return {};
+  }
+  QUIRE_ASSIGN(options.model, resolve_model(options.model.string()));
+  return {};
+}
+
+Result<std::unique_ptr<llm::Llm>> load_llm(llm::Options options) {
+  QUIRE_TRY(resolve_model_argument(options));
+  Progress progress;
+  bool started = false;
+  auto loaded = llm::Llm::load(options, [&](int64_t done, int64_t total) {
+    if (!started) progress.start("Loading " + options.model.filename().string(), static_cast<uint64_t>(total));
+    started = true;
+    progress.set(static_cast<uint64_t>(done));
+  });
+  progress.clear();
+  return loaded;
+}
+
+bool stdin_is_piped() {
+  struct stat info {};
+  if (::fstat(STDIN_FILENO, &info) != 0) return false;
+  return S_ISFIFO(info.st_mode) || S_ISREG(info.st_mode) || S_ISSOCK(info.st_mode);
+}
+
+Result<std::string> read_stdin() {
+  constexpr size_t kMaxBytes = size_t{256} << 20;
+  std::string text;
+  char buffer[1 << 16];
+  while (const size_t n = std::fread(buffer, 1, sizeof buffer, stdin)) {
+    text.append(buffer, n);
+    if (text.size() > kMaxBytes) return invalid_argument("standard input is longer than 256 MiB");
+  }
+  return text;
+}
+
+void catch_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = 0;  // no SA_RESTART: a read at the prompt comes back
+  ::sigaction(SIGINT, &action, nullptr);
+}
+
+bool take_interrupt() {
+  int seen = g_interrupts.load(std::memory_order_relaxed);
+  while (seen > 0) {
+    if (g_interrupts.compare_exchange_weak(seen, seen - 1, std::memory_order_relaxed)) return true;
+  }
+  return false;
+}
+
+json::Value logprobs_json(const std::vector<sampling::TokenLogprob>& row, const text::Tokenizer* tokenizer) {
+  json::Array out;
+  for (const sampling::TokenLogprob& entry : row) {
+    json::Value item{json::Object{}};
+    item.set("token_id", int64_t{entry.token});
+    if (tokenizer != nullptr) {
+      const int32_t id[] = {entry.token};
+      item.set("token", tokenizer->decode(id, false));
+    }
+    item.set("logprob", static_cast<double>(entry.logprob));
+    item.set("rank", int64_t{entry.rank});
+    out.push_back(std::move(item));
+  }
+  return out;
+}
+
+json::Value stop_reason_json(const std::variant<std::monostate, int32_t, std::string>& reason) {
+  if (const auto* token = std::get_if<int32_t>(&reason)) return int64_t{*token};
+  if (const auto* text = std::get_if<std::string>(&reason)) return *text;
+  return nullptr;
+}
+
+}  // namespace quire::cli

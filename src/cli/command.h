@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the subcommands share: registration, exit codes, loading with a progress bar, standard input.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "llm/llm.h"
+
+namespace quire::cli {
+
+// Exit codes: 0 fine, 1 it failed, 2 the command line was wrong, 130 stopped by Ctrl-C.
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+constexpr int kExitInterrupted = 130;
+
+// Each adds its subcommand; the callback stores the exit code.
+void add_run(CLI::App& app, int& exit_code);
+void add_chat(CLI::App& app, int& exit_code);
+void add_tokenize(CLI::App& app, int& exit_code);
+void add_inspect(CLI::App& app, int& exit_code);
+void add_pull(CLI::App& app, int& exit_code);
+void add_bench(CLI::App& app, int& exit_code);
+
+// Prints "quire: <sentence>" to standard error and gives the exit code of that kind of error.
+int report(const Error& error);
+
+// Resolves the MODEL argument (options.model) and loads it, with a bar on standard error when that is a terminal.
+Result<std::unique_ptr<llm::Llm>> load_llm(llm::Options options);
+// The MODEL argument as a path: a folder, a .gguf, a cached name, or "" for the default model.
+Status resolve_model_argument(llm::Options& options);
+
+bool stdin_is_piped();
+Result<std::string> read_stdin();
+
+// Ctrl-C: from the first call on, SIGINT sets a flag instead of ending the program.
+void catch_interrupts();
+bool take_interrupt();  // true once for each Ctrl-C since the last call
+
+// JSON of logprobs: [{"token_id", "token", "logprob", "rank"}...], sampled token first.
+json::Value logprobs_json(const std::vector<sampling::TokenLogprob>& row, const text::Tokenizer* tokenizer);
+json::Value stop_reason_json(const std::variant<std::monostate, int32_t, std::string>& reason);
+
+}  // namespace quire::cli

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tables of flags.
+#include "cli/flags.h"
+
+#include <algorithm>
+#include <variant>
+
+namespace quire::cli {
+namespace {
+
+using llm::Options;
+
+// A row: where the value goes decides its type.
+struct ModelFlag {
+  const char* group;
+  const char* name;
+  std::variant<std::string Options::*, int64_t Options::*, bool Options::*, std::optional<int64_t> Options::*,
+               std::filesystem::path Options::*>
+      member;
+  const char* doc;
+};
+
+constexpr const char* kModel = "Model";
+constexpr const char* kKv = "KV cache";
+constexpr const char* kScheduler = "Scheduler";
+constexpr const char* kDevice = "Device";
+
+const ModelFlag kModelFlags[] = {
+    {kModel, "--dtype", &Options::dtype,
+     "Type of plain weights and of arithmetic: auto, float32, float16 or bfloat16. float32 never quantises "
+     "activations"},
+    {kModel, "--load-format", &Options::load_format,
+     "auto, safetensors, gguf, or dummy: random weights from a config.json alone, made from --seed"},
+    {kModel, "--max-model-len", &Options::max_model_len,
+     "Longest prompt plus answer in tokens (8192, 8k = 8000, 8K = 8192), or auto: the longest that fits in memory"},
+    {kModel, "--tokenizer", &Options::tokenizer, "Folder of another tokenizer than the model's own"},
+    {kModel, "--chat-template", &Options::chat_template,
+     "File with a Jinja chat template to use instead of the model's own"},
+    {kModel, "--generation-config", &Options::generation_config,
+     "Sampling defaults: auto (the model's generation_config.json), vllm (neutral), or a folder"},
+    {kModel, "--override-generation-config", &Options::override_generation_config,
+     "JSON object laid over the sampling defaults, such as {\"temperature\": 0.5}"},
+    {kModel, "--seed", &Options::seed, "Seed of requests that give none, and of dummy weights"},
+    {kKv, "--kv-cache-dtype", &Options::kv_cache_dtype, "Type of K and V in pages: auto, float32, float16 or bfloat16"},
+    {kKv, "--block-size", &Options::block_size, "Tokens in a page, a multiple of 16; changes no result"},
+    {kKv, "--kv-cache-memory-bytes", &Options::kv_cache_memory_bytes,
+     "Memory for pages (4GiB, 512M, 1.5g) instead of the planned"},
+    {kKv, "--num-gpu-blocks-override", &Options::num_gpu_blocks_override, "Number of pages instead of the planned"},
+    {kKv, "--enable-prefix-caching", &Options::enable_prefix_caching, "Reuse the pages of prompts that begin alike"},
+    {kScheduler, "--max-num-seqs", &Options::max_num_seqs, "Most sequences in one step (default 128)"},
+    {kScheduler, "--max-num-batched-tokens", &Options::max_num_batched_tokens,
+     "Most tokens in one step (default 2048)"},
+    {kScheduler, "--long-prefill-token-threshold", &Options::long_prefill_token_threshold,
+     "Most tokens of one prompt in one step; 0: no bound but the step's"},
+    {kScheduler, "--enable-chunked-prefill", &Options::enable_chunked_prefill,
+     "Compute long prompts over several steps"},
+    {kScheduler, "--scheduling-policy", &Options::scheduling_policy, "fcfs or priority"},
+    {kScheduler, "--max-logprobs", &Options::max_logprobs,
+     "Most logprobs a token that a request may ask for; -1: no bound"},
+    {kDevice, "--device", &Options::device, "auto or cpu"},
+    {kDevice, "--threads", &Options::threads, "Threads of the cpu backend; 0: all cores. Changes no result"},
+    {kDevice, "--cpu-isa", &Options::cpu_isa,
+     "ISA level instead of the best one: portable, avx2, avx512, amx, neon_dotprod, neon_i8mm"},
+};
+
+}  // namespace
+
+std::string env_name(const std::string& flag) {
+  std::string out = "QUIRE_";
+  for (const char c : flag.substr(flag.find_first_not_of('-'))) {
+    out += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return out;
+}
+
+CLI::Option* add_switch(CLI::App& app, const std::string& flag, bool& value, const std::string& doc) {
+  const std::string negative = "--no-" + flag.substr(2);
+  return app.add_flag(flag + ",!" + negative, value, doc + (value ? " (on; " + negative + " turns it off)" : ""))
+      ->envname(env_name(flag));
+}
+
+void add_model_flags(CLI::App& app, Options& options) {
+  for (const ModelFlag& flag : kModelFlags) {
+    std::visit(
+        [&](auto member) {
+          using Value = std::remove_reference_t<decltype(options.*member)>;
+          CLI::Option* option = nullptr;
+          if constexpr (std::is_same_v<Value, bool>) {
+            option = add_switch(app, flag.name, options.*member, flag.doc);
+          } else {
+            option = app.add_option(flag.name, options.*member, flag.doc)->envname(env_name(flag.name));
+          }
+          option->group(flag.group);
+        },
+        flag.member);
+  }
+}
+
+void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
+  const auto add = [&](const char* name, auto& value, const char* doc) {
+    app.add_option(name, value, doc)->envname(env_name(name))->group("Sampling");
+  };
+  add("--temperature", f.temperature, "0 is greedy; higher is more varied");
+  add("--top-k", f.top_k, "Keep the k likeliest tokens; 0: all");
+  add("--top-p", f.top_p, "Keep the likeliest tokens that make up this probability");
+  add("--min-p", f.min_p, "Drop tokens below this share of the likeliest one's probability");
+  add("--repetition-penalty", f.repetition_penalty, "Above 1: tokens of prompt and answer become less likely");
+  add("--presence-penalty", f.presence_penalty, "Taken off tokens that the answer has");
+  add("--frequency-penalty", f.frequency_penalty, "Taken off for each time the answer has the token");
+  add("--max-tokens", f.max_tokens, "Longest answer in tokens");
+  add("--min-tokens", f.min_tokens, "No end before this many tokens");
+  add("--stop", f.stop, "Text that ends the answer; may be given several times");
+  add("--stop-token-ids", f.stop_token_ids, "Token ids that end the answer");
+  add("--logprobs", f.logprobs, "With --json: log probabilities of the N likeliest tokens at each place");
+  add("--prompt-logprobs", f.prompt_logprobs, "With --json: the same for the prompt");
+  add("--n", f.n, "Answers to the same prompt; the i-th uses seed + i");
+  for (CLI::Option* option :
+       {add_switch(app, "--ignore-eos", f.ignore_eos, "Go on past the end-of-text token"),
+        add_switch(app, "--include-stop-str-in-output", f.include_stop_str_in_output,
+                   "Keep the stop string in the text"),
+        add_switch(app, "--skip-special-tokens", f.skip_special_tokens, "Leave special tokens out of the text")}) {
+    option->group("Sampling");
+  }
+}
+
+void SamplingFlags::apply(sampling::SamplingParams& p) const {
+  const auto set = [](const auto& from, auto& to) {
+    if (from) to = *from;
+  };
+  set(temperature, p.temperature);
+  set(top_p, p.top_p);
+  set(min_p, p.min_p);
+  set(repetition_penalty, p.repetition_penalty);
+  set(presence_penalty, p.presence_penalty);
+  set(frequency_penalty, p.frequency_penalty);
+  set(top_k, p.top_k);
+  set(max_tokens, p.max_tokens);
+  set(min_tokens, p.min_tokens);
+  set(logprobs, p.logprobs);
+  set(prompt_logprobs, p.prompt_logprobs);
+  set(n, p.n);
+  p.stop.insert(p.stop.end(), stop.begin(), stop.end());
+  p.stop_token_ids.insert(p.stop_token_ids.end(), stop_token_ids.begin(), stop_token_ids.end());
+  p.ignore_eos = ignore_eos;
+  p.include_stop_str_in_output = include_stop_str_in_output;
+  p.skip_special_tokens = skip_special_tokens;
+}
+
+std::vector<std::string> normalise_arguments(int argc, const char* const* argv) {
+  std::vector<std::string> out(argv + 1, argv + argc);
+  for (std::string& argument : out) {
+    if (argument == "--") break;
+    if (argument.rfind("--", 0) != 0) continue;
+    const size_t end = std::min(argument.find('='), argument.size());
+    std::replace(argument.begin(), argument.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
+  }
+  return out;
+}
+
+}  // namespace quire::cli

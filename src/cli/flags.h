@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flags as a table: one row a flag with name, place, doc; each has an environment variable, each boolean its --no-
+// form.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "llm/options.h"
+#include "sampling/params.h"
+
+namespace quire::cli {
+
+// Sampling settings of the command line; what is not given is left to the model's defaults.
+struct SamplingFlags {
+  std::optional<double> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+  std::optional<int64_t> top_k, max_tokens, min_tokens, logprobs, prompt_logprobs, n;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
+  bool ignore_eos = false;
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;
+
+  // The settings laid over the defaults.
+  void apply(sampling::SamplingParams& params) const;
+};
+
+// "--max-model-len" -> "QUIRE_MAX_MODEL_LEN".
+std::string env_name(const std::string& flag);
+
+void add_model_flags(CLI::App& app, llm::Options& options);
+void add_sampling_flags(CLI::App& app, SamplingFlags& flags);
+// A boolean with its --no- form and environment variable.
+CLI::Option* add_switch(CLI::App& app, const std::string& flag, bool& value, const std::string& doc);
+
+// Flags may be written with underscores (--max_model_len); they are brought to one spelling before parsing.
+std::vector<std::string> normalise_arguments(int argc, const char* const* argv);
+
+}  // namespace quire::cli

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// quire run: one prompt, one streamed answer.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/hub/model_cache.h"
+
+namespace quire::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct RunFlags {
+  llm::Options options;
+  SamplingFlags sampling;
+  std::vector<std::string> arguments;  // [MODEL] PROMPT
+  std::string model;
+  std::string system;
+  bool raw = false;
+  bool json = false;
+  bool prompt_token_ids = false;
+};
+
+// With one argument it is the PROMPT, unless it names a model and standard input is piped; "-" is standard input.
+Result<std::string> settle_arguments(RunFlags& flags) {
+  std::optional<std::string> prompt;
+  if (!flags.model.empty()) flags.options.model = flags.model;
+  if (flags.arguments.size() == 2) {
+    flags.options.model = flags.arguments[0];
+    prompt = flags.arguments[1];
+  } else if (flags.arguments.size() == 1) {
+    const bool names_model = flags.model.empty() && stdin_is_piped() && resolve_model(flags.arguments[0]).ok();
+    if (names_model) {
+      flags.options.model = flags.arguments[0];
+    } else {
+      prompt = flags.arguments[0];
+    }
+  }
+  if (!prompt && !stdin_is_piped()) {
+    return invalid_argument("there is no prompt; give it as an argument or on standard input (quire run \"Hello\")");
+  }
+  if (!prompt || *prompt == "-") {
+    QUIRE_ASSIGN(std::string text, read_stdin());
+    if (!text.empty() && text.back() == '\n') text.pop_back();
+    prompt = std::move(text);
+  }
+  return *prompt;
+}
+
+Result<llm::Prompt> make_prompt(const RunFlags& flags, const llm::Llm& llm, const std::string& text) {
+  if (flags.prompt_token_ids) {
+    auto ids = json::parse(text);
+    llm::TokenPrompt tokens;
+    if (!ids.ok() || !ids->is_array())
+      return invalid_argument("--prompt-token-ids needs a JSON list of integers as PROMPT");
+    for (const json::Value& id : ids->as_array()) {
+      if (!id.is_int() || id.as_int() < 0 || id.as_int() > INT32_MAX) {
+        return invalid_argument("--prompt-token-ids needs a JSON list of token ids as PROMPT");
+      }
+      tokens.push_back(static_cast<int32_t>(id.as_int()));
+    }
+    return llm::Prompt(std::move(tokens));
+  }
+  if (flags.raw || (llm.chat_template() == nullptr && flags.system.empty())) return llm::Prompt(llm::TextPrompt{text});
+  text::ChatRequest chat;
+  json::Array messages;
+  const auto add = [&](const char* role, const std::string& content) {
+    json::Value message{json::Object{}};
+    message.set("role", role);
+    message.set("content", content);
+    messages.push_back(std::move(message));
+  };
+  if (!flags.system.empty()) add("system", flags.system);
+  add("user", text);
+  chat.messages = std::move(messages);
+  return llm::Prompt(std::move(chat));
+}
+
+struct Answer {
+  std::string text;
+  std::vector<int32_t> tokens;
+  json::Array logprobs;
+  engine::FinishReason finish = engine::FinishReason::kNone;
+  std::variant<std::monostate, int32_t, std::string> stop_reason;
+};
+
+struct Timings {
+  double first_token_s = 0;
+  double total_s = 0;
+};
+
+json::Value answer_json(const Answer& answer, int64_t index, bool with_logprobs) {
+  json::Value out{json::Object{}};
+  out.set("index", index);
+  out.set("text", answer.text);
+  json::Array ids;
+  for (const int32_t token : answer.tokens) ids.emplace_back(int64_t{token});
+  out.set("token_ids", std::move(ids));
+  out.set("finish_reason", engine::name(answer.finish));
+  out.set("stop_reason", stop_reason_json(answer.stop_reason));
+  if (with_logprobs) out.set("logprobs", answer.logprobs);
+  return out;
+}
+
+// Streams until all n answers are there; the first one goes to the terminal as it comes.
+class Session {
+ public:
+  Session(llm::Llm& llm, const RunFlags& flags) : llm_(llm), flags_(flags) {}
+
+  int run(const llm::Prompt& prompt) {
+    sampling::SamplingParams params = llm_.default_params();
+    flags_.sampling.apply(params);
+    if (!params.seed) params.seed = flags_.options.seed;
+    answers_.resize(static_cast<size_t>(std::max<int64_t>(params.n, 1)));
+    const bool stream = !flags_.json && params.n == 1;
+    const auto start = Clock::now();
+    auto id = llm_.submit({prompt, params, 0, {}});
+    if (!id.ok()) return report(id.error());
+    catch_interrupts();
+    while (llm_.has_work()) {
+      if (take_interrupt()) {
+        llm_.abort(*id);
+        if (stream) std::fputc('\n', stdout);
+        return kExitInterrupted;
+      }
+      for (llm::Delta& delta : llm_.step()) {
+        if (delta.error) return report(*delta.error);
+        if (timings_.first_token_s == 0)
+          timings_.first_token_s = std::chrono::duration<double>(Clock::now() - start).count();
+        take(delta, stream);
+      }
+    }
+    timings_.total_s = std::chrono::duration<double>(Clock::now() - start).count();
+    if (flags_.json) {
+      print_json(params);
+    } else if (!stream) {
+      for (size_t i = 0; i < answers_.size(); ++i) std::printf("--- %zu\n%s\n", i + 1, answers_[i].text.c_str());
+    } else if (answers_[0].text.empty() || answers_[0].text.back() != '\n') {
+      std::fputc('\n', stdout);
+    }
+    return std::ferror(stdout) != 0 ? kExitFailure : 0;
+  }
+
+ private:
+  void take(llm::Delta& delta, bool stream) {
+    Answer& answer = answers_[static_cast<size_t>(delta.child)];
+    answer.text += delta.text;
+    answer.tokens.insert(answer.tokens.end(), delta.tokens.begin(), delta.tokens.end());
+    for (const auto& row : delta.logprobs) answer.logprobs.push_back(logprobs_json(row, llm_.tokenizer().get()));
+    for (const auto& row : delta.prompt_logprobs) {
+      if (delta.child == 0) prompt_logprobs_.push_back(logprobs_json(row, llm_.tokenizer().get()));
+    }
+    if (delta.finish != engine::FinishReason::kNone) answer.finish = delta.finish;
+    answer.stop_reason = delta.stop_reason;
+    prompt_tokens_ = delta.prompt_tokens;
+    cached_tokens_ = std::max(cached_tokens_, delta.cached_tokens);
+    if (!stream) return;
+    if (llm_.tokenizer() == nullptr) {
+      for (const int32_t token : delta.tokens) std::printf("%d ", token);
+    }
+    std::fwrite(delta.text.data(), 1, delta.text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  void print_json(const sampling::SamplingParams& params) const {
+    json::Value out{json::Object{}};
+    out.set("model", llm_.name());
+    json::Array choices;
+    int64_t generated = 0;
+    for (size_t i = 0; i < answers_.size(); ++i) {
+      choices.push_back(answer_json(answers_[i], static_cast<int64_t>(i), params.logprobs.has_value()));
+      generated += static_cast<int64_t>(answers_[i].tokens.size());
+    }
+    out.set("choices", std::move(choices));
+    if (params.prompt_logprobs) out.set("prompt_logprobs", prompt_logprobs_);
+    json::Value usage{json::Object{}};
+    usage.set("prompt_tokens", prompt_tokens_);
+    usage.set("completion_tokens", generated);
+    usage.set("cached_tokens", cached_tokens_);
+    out.set("usage", std::move(usage));
+    json::Value timings{json::Object{}};
+    timings.set("first_token_s", timings_.first_token_s);
+    timings.set("total_s", timings_.total_s);
+    out.set("timings", std::move(timings));
+    std::printf("%s\n", json::dump(out, 2).c_str());
+  }
+
+  llm::Llm& llm_;
+  const RunFlags& flags_;
+  std::vector<Answer> answers_;
+  json::Array prompt_logprobs_;
+  Timings timings_;
+  int64_t prompt_tokens_ = 0;
+  int64_t cached_tokens_ = 0;
+};
+
+int run(RunFlags& flags) {
+  auto text = settle_arguments(flags);
+  if (!text.ok()) return report(text.error());
+  auto llm = load_llm(flags.options);
+  if (!llm.ok()) return report(llm.error());
+  auto prompt = make_prompt(flags, **llm, *text);
+  if (!prompt.ok()) return report(prompt.error());
+  return Session(**llm, flags).run(*prompt);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<RunFlags>();
+  CLI::App* command = app.add_subcommand("run", "Answer one prompt and exit");
+  command->footer(
+      "With one argument it is the PROMPT, unless it names a model and standard input is piped.\n"
+      "Examples:\n"
+      "  quire run \"Why is the sky blue?\"\n"
+      "  quire run ./model.gguf \"Why is the sky blue?\" --temperature 0\n"
+      "  cat letter.txt | quire run -");
+  command->add_option("ARGS", flags->arguments, "[MODEL] PROMPT; - reads standard input")->expected(0, 2);
+  command->add_option("--model", flags->model, "MODEL, where PROMPT stands alone")->envname("QUIRE_MODEL");
+  command->add_option("--system", flags->system, "System message before the prompt")->envname("QUIRE_SYSTEM");
+  add_switch(*command, "--raw", flags->raw, "Give the prompt as it is, without the chat template");
+  add_switch(*command, "--json", flags->json, "Print one JSON object instead of streaming text");
+  add_switch(*command, "--prompt-token-ids", flags->prompt_token_ids, "PROMPT is a JSON list of token ids");
+  add_model_flags(*command, flags->options);
+  add_sampling_flags(*command, flags->sampling);
+  command->callback([flags, &exit_code] { exit_code = run(*flags); });
+}
+
+}  // namespace quire::cli

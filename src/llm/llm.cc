@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loading, and the way of a request from text to tokens and back.
+#include "llm/llm.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "llm/load.h"
+#include "llm/text_side.h"
+
+namespace quire::llm {
+namespace {
+
+std::string model_name(const model::ModelFiles& files) {
+  const std::filesystem::path& path = files.gguf != nullptr ? files.files.file : files.files.folder;
+  const std::filesystem::path last = path.filename().empty() ? path.parent_path().filename() : path.filename();
+  return last.extension() == ".gguf" ? last.stem().string() : last.string();
+}
+
+std::string piece_of(const text::Tokenizer& tokenizer, std::optional<int32_t> id) {
+  return id ? std::string(tokenizer.piece(*id).value_or("")) : std::string();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Llm>> Llm::load(const Options& options, ProgressFn progress) {
+  QUIRE_ASSIGN(std::unique_ptr<Backend> backend, make_backend(options));
+  QUIRE_ASSIGN(model::ModelFiles files, open_files(options));
+  std::unique_ptr<Llm> llm(new Llm());
+  llm->name_ = model_name(files);
+  QUIRE_ASSIGN(TextSide text_side, load_text_side(files, options));
+  llm->tokenizer_ = std::move(text_side.tokenizer);
+  llm->chat_template_ = std::move(text_side.chat_template);
+  QUIRE_ASSIGN(llm->generation_, load_generation_config(files.files.folder, options));
+
+  const auto add_end = [&](int64_t id) {
+    const bool known = std::find(llm->eos_ids_.begin(), llm->eos_ids_.end(), id) != llm->eos_ids_.end();
+    if (!known && id >= 0 && id < files.config.vocab_size) llm->eos_ids_.push_back(static_cast<int32_t>(id));
+  };
+  if (llm->tokenizer_ != nullptr) {
+    const text::SpecialIds& special = llm->tokenizer_->special_ids();
+    if (special.eos) add_end(*special.eos);
+    if (special.eot) add_end(*special.eot);
+  }
+  for (const int32_t id : llm->generation_.eos_token_ids) add_end(id);
+  for (const int64_t id : files.config.eos_token_ids) add_end(id);
+
+  spdlog::info("{}: {} ({}, {} layers), on {}", llm->name_, files.config.architecture, files.source->describe(),
+               files.config.layers, backend->describe());
+  QUIRE_ASSIGN(LoadedEngine loaded, load_engine(options, files, std::move(backend), std::move(progress)));
+  llm->engine_ = std::move(loaded.engine);
+  llm->plan_ = std::move(loaded.plan);
+  return llm;
+}
+
+sampling::SamplingParams Llm::default_params() const {
+  sampling::SamplingParams params = generation_.defaults;
+  params.max_tokens = generation_.max_new_tokens;
+  return params;
+}
+
+Result<std::vector<int32_t>> Llm::tokens_of(const Prompt& prompt) const {
+  if (const auto* ids = std::get_if<TokenPrompt>(&prompt)) return *ids;
+  if (tokenizer_ == nullptr) {
+    return unsupported("this model has no tokenizer, so it takes token ids only; give one with --tokenizer");
+  }
+  if (const auto* plain = std::get_if<TextPrompt>(&prompt)) {
+    return tokenizer_->encode(plain->text, {plain->add_special_tokens, true});
+  }
+  if (!chat_template_) {
+    return unsupported("this model has no chat template; give one with --chat-template, or a plain prompt with --raw");
+  }
+  text::ChatRequest chat = std::get<text::ChatRequest>(prompt);
+  const text::SpecialIds& special = tokenizer_->special_ids();
+  if (chat.bos_token.empty()) chat.bos_token = piece_of(*tokenizer_, special.bos);
+  if (chat.eos_token.empty()) chat.eos_token = piece_of(*tokenizer_, special.eos);
+  QUIRE_ASSIGN(const std::string text, chat_template_->render(chat));
+  return tokenizer_->encode(text, {.add_special_tokens = false, .parse_special = true});
+}
+
+void Llm::fill_ends(sampling::SamplingParams& params) const {
+  params.eos_token_ids = eos_ids_;
+  if (!params.max_tokens) params.max_tokens = generation_.max_new_tokens;
+}
+
+Status Llm::fill_bad_words(sampling::SamplingParams& params) const {
+  if (params.bad_words.empty()) return {};
+  if (tokenizer_ == nullptr) return unsupported("bad_words need a tokenizer, which this model does not have");
+  for (const std::string& word : params.bad_words) {
+    // As a word begins a text, and as it stands inside one.
+    for (const std::string& form : {word, " " + word}) {
+      std::vector<int32_t> ids = tokenizer_->encode(form, {.add_special_tokens = false, .parse_special = false});
+      if (!ids.empty()) params.bad_word_ids.push_back(std::move(ids));
+    }
+  }
+  return {};
+}
+
+Result<engine::RequestId> Llm::submit(GenerateRequest request) {
+  if (!request.params.stop.empty() && tokenizer_ == nullptr) {
+    return unsupported("stop strings need a tokenizer, which this model does not have; use stop_token_ids");
+  }
+  engine::Request inner;
+  QUIRE_ASSIGN(inner.prompt, tokens_of(request.prompt));
+  fill_ends(request.params);
+  QUIRE_TRY(fill_bad_words(request.params));
+  inner.params = request.params;
+  inner.priority = request.priority;
+  inner.cache_salt = std::move(request.cache_salt);
+  const int64_t prompt_tokens = static_cast<int64_t>(inner.prompt.size());
+  QUIRE_ASSIGN(const engine::RequestId id, engine_->add(std::move(inner)));
+  for (int32_t child = 0; child < request.params.n; ++child) {
+    Stream stream;
+    if (tokenizer_ != nullptr) stream.detokenizer.emplace(tokenizer_, request.params.skip_special_tokens);
+    stream.stops = StopStrings(request.params.stop, request.params.include_stop_str_in_output);
+    stream.min_tokens = request.params.min_tokens;
+    stream.prompt_tokens = prompt_tokens;
+    stream.include_stop = request.params.include_stop_str_in_output;
+    streams_.emplace(std::pair(id, child), std::move(stream));
+  }
+  return id;
+}
+
+void Llm::abort(engine::RequestId id) {
+  engine_->abort(id);
+  for (auto it = streams_.lower_bound({id, 0}); it != streams_.end() && it->first.first == id;) it = streams_.erase(it);
+}
+
+Delta Llm::translate(engine::Output output, Stream& stream) {
+  Delta delta;
+  delta.id = output.id;
+  delta.child = output.child;
+  delta.finish = output.finish;
+  delta.prompt_logprobs = std::move(output.prompt_logprobs);
+  delta.error = std::move(output.error);
+  delta.cached_tokens = output.cached_tokens;
+  delta.prompt_tokens = stream.prompt_tokens;
+  if (output.stop_token) delta.stop_reason = *output.stop_token;
+
+  for (size_t i = 0; i < output.tokens.size() && !stream.stops.stopped(); ++i) {
+    const int32_t token = output.tokens[i];
+    const bool ends_here = output.finish == engine::FinishReason::kStop && i + 1 == output.tokens.size();
+    delta.tokens.push_back(token);
+    if (i < output.logprobs.size()) delta.logprobs.push_back(std::move(output.logprobs[i]));
+    ++stream.num_tokens;
+    if (!stream.detokenizer) continue;
+    if (ends_here && !stream.include_stop) continue;  // the token that ended it has no text of its own
+    delta.text += stream.stops.push(stream.detokenizer->push(token), stream.num_tokens > stream.min_tokens);
+  }
+  if (delta.finish != engine::FinishReason::kNone && stream.detokenizer && !stream.stops.stopped()) {
+    delta.text += stream.stops.push(stream.detokenizer->flush(), stream.num_tokens > stream.min_tokens);
+  }
+  if (stream.stops.stopped()) {
+    delta.finish = engine::FinishReason::kStop;
+    delta.stop_reason = stream.stops.matched();
+  } else if (delta.finish != engine::FinishReason::kNone) {
+    delta.text += stream.stops.flush();
+  }
+  return delta;
+}
+
+std::vector<Delta> Llm::step() {
+  std::vector<Delta> deltas;
+  for (engine::Output& output : engine_->step()) {
+    const auto it = streams_.find({output.id, output.child});
+    if (it == streams_.end()) continue;
+    const bool ended = output.finish != engine::FinishReason::kNone;
+    Delta delta = translate(std::move(output), it->second);
+    if (delta.finish != engine::FinishReason::kNone) {
+      if (!ended) engine_->abort(delta.id, delta.child);  // a stop string ended it above the engine
+      streams_.erase(it);
+    }
+    deltas.push_back(std::move(delta));
+  }
+  return deltas;
+}
+
+std::vector<Result<GenerateResult>> Llm::generate(std::vector<GenerateRequest> requests) {
+  std::vector<Result<GenerateResult>> results;
+  std::map<engine::RequestId, size_t> places;
+  for (GenerateRequest& request : requests) {
+    const size_t n = static_cast<size_t>(std::max<int64_t>(request.params.n, 1));
+    auto id = submit(std::move(request));
+    if (!id.ok()) {
+      results.emplace_back(id.error());
+      continue;
+    }
+    places[*id] = results.size();
+    GenerateResult empty;
+    empty.completions.resize(n);
+    results.emplace_back(std::move(empty));
+  }
+  while (has_work()) {
+    for (Delta& delta : step()) {
+      Result<GenerateResult>& slot = results[places.at(delta.id)];
+      if (delta.error) {
+        const Error error = *delta.error;
+        abort(delta.id);
+        slot = error;
+      }
+      if (!slot.ok()) continue;
+      GenerateResult& result = *slot;
+      result.prompt_tokens = delta.prompt_tokens;
+      result.cached_tokens = std::max(result.cached_tokens, delta.cached_tokens);
+      if (delta.child == 0) {
+        for (auto& row : delta.prompt_logprobs) result.prompt_logprobs.push_back(std::move(row));
+      }
+      Completion& completion = result.completions[static_cast<size_t>(delta.child)];
+      completion.text += delta.text;
+      completion.tokens.insert(completion.tokens.end(), delta.tokens.begin(), delta.tokens.end());
+      for (auto& row : delta.logprobs) completion.logprobs.push_back(std::move(row));
+      completion.finish = delta.finish;
+      completion.stop_reason = delta.stop_reason;
+    }
+  }
+  return results;
+}
+
+}  // namespace quire::llm

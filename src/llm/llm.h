@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Llm: the offline C++ API. Text, chat messages or token ids in; text, tokens and logprobs out, streamed step by step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/engine.h"
+#include "kv/memory_plan.h"
+#include "llm/generation_config.h"
+#include "llm/options.h"
+#include "llm/stop_strings.h"
+#include "text/detokenizer.h"
+#include "text/jinja/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace quire::llm {
+
+// A prompt in one of three forms.
+struct TextPrompt {
+  std::string text;
+  bool add_special_tokens = true;
+};
+using TokenPrompt = std::vector<int32_t>;
+using Prompt = std::variant<TextPrompt, TokenPrompt, text::ChatRequest>;
+
+struct GenerateRequest {
+  Prompt prompt;
+  sampling::SamplingParams params;
+  int64_t priority = 0;
+  std::string cache_salt;
+};
+
+// What one step brought to one stream.
+struct Delta {
+  engine::RequestId id = 0;
+  int32_t child = 0;
+  std::string text;  // certain text; never half a character, never the beginning of a stop string
+  std::vector<int32_t> tokens;
+  std::vector<std::vector<sampling::TokenLogprob>> logprobs;
+  std::vector<std::vector<sampling::TokenLogprob>> prompt_logprobs;
+  engine::FinishReason finish = engine::FinishReason::kNone;
+  std::variant<std::monostate, int32_t, std::string> stop_reason;  // a stop token, a stop string, or neither
+  std::optional<Error> error;
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;
+};
+
+// A whole answer, when streaming is not wanted.
+struct Completion {
+  std::string text;
+  std::vector<int32_t> tokens;
+  std::vector<std::vector<sampling::TokenLogprob>> logprobs;
+  engine::FinishReason finish = engine::FinishReason::kNone;
+  std::variant<std::monostate, int32_t, std::string> stop_reason;
+};
+struct GenerateResult {
+  std::vector<Completion> completions;  // n of them
+  std::vector<std::vector<sampling::TokenLogprob>> prompt_logprobs;
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;
+};
+
+// One loaded model with its text side. One thread at a time. submit() any number of requests, call step() until
+// has_work() is false; or generate() for all at once.
+class Llm {
+ public:
+  using ProgressFn = std::function<void(int64_t done, int64_t total)>;
+  static Result<std::unique_ptr<Llm>> load(const Options& options, ProgressFn progress = {});
+
+  // The model's own sampling defaults, to change and put into a request.
+  sampling::SamplingParams default_params() const;
+  Result<std::vector<int32_t>> tokens_of(const Prompt& prompt) const;
+
+  Result<engine::RequestId> submit(GenerateRequest request);
+  std::vector<Delta> step();
+  bool has_work() const { return engine_->has_work(); }
+  void abort(engine::RequestId id);
+  // Runs all requests together; a failed one has its Error in its place.
+  std::vector<Result<GenerateResult>> generate(std::vector<GenerateRequest> requests);
+
+  // Null when the model has no tokenizer: then only token ids are taken and given.
+  const text::TokenizerPtr& tokenizer() const { return tokenizer_; }
+  const text::ChatTemplate* chat_template() const { return chat_template_ ? &*chat_template_ : nullptr; }
+  engine::Engine& engine() { return *engine_; }
+  const engine::Engine& engine() const { return *engine_; }
+  const kv::MemoryPlan& memory_plan() const { return plan_; }
+  int64_t max_model_len() const { return plan_.max_model_len; }
+  const std::string& name() const { return name_; }
+
+ private:
+  struct Stream {
+    std::optional<text::Detokenizer> detokenizer;
+    StopStrings stops;
+    int64_t min_tokens = 0;
+    int64_t num_tokens = 0;
+    int64_t prompt_tokens = 0;
+    bool include_stop = false;
+  };
+  Llm() = default;
+  void fill_ends(sampling::SamplingParams& params) const;
+  Delta translate(engine::Output output, Stream& stream);
+  Status fill_bad_words(sampling::SamplingParams& params) const;
+
+  std::string name_;
+  text::TokenizerPtr tokenizer_;
+  std::optional<text::ChatTemplate> chat_template_;
+  GenerationConfig generation_;
+  std::vector<int32_t> eos_ids_;  // the tokenizer's first
+  kv::MemoryPlan plan_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::map<std::pair<engine::RequestId, int32_t>, Stream> streams_;
+};
+
+}  // namespace quire::llm

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Settles the options against the model and the machine, and builds the engine.
+#include "llm/load.h"
+
+#include <algorithm>
+
+#include "base/env.h"
+#include "base/log.h"
+#include "kv/kv_spec.h"
+
+namespace quire::llm {
+namespace {
+
+constexpr int64_t kDefaultSeqs = 128;            // vLLM's default on a CPU
+constexpr int64_t kDefaultBatchedTokens = 2048;  // vLLM's default for a server
+constexpr int64_t kLogitRows = 64;
+
+std::vector<kv::KvDType> supported_kv_types(const Backend& backend) {
+  std::vector<kv::KvDType> out;
+  for (const kv::KvDTypeInfo& row : kv::kKvDTypes) {
+    const auto storage = kv::storage_type(row.type);
+    const auto known = backend.kv_dtypes();
+    if (storage && std::find(known.begin(), known.end(), *storage) != known.end()) out.push_back(row.type);
+  }
+  return out;
+}
+
+Result<kv::KvSpec> kv_spec(const Options& options, const model::ModelFiles& files, const Backend& backend) {
+  kv::KvDTypeChoice choice;
+  choice.kv_cache_dtype = options.kv_cache_dtype;
+  choice.dtype = options.dtype;
+  choice.quantised_file = files.quantised;
+  if (!files.quantised) choice.checkpoint = files.config.dtype;
+  kv::KvSpec spec;
+  QUIRE_ASSIGN(spec.dtype, kv::resolve_kv_dtype(choice, supported_kv_types(backend)));
+  spec.num_layers = files.config.layers;
+  spec.num_kv_heads = files.config.kv_heads;
+  spec.k_head_dim = spec.v_head_dim = files.config.head_dim;
+  spec.block_size = options.block_size;
+  QUIRE_TRY(spec.validate());
+  return spec;
+}
+
+Result<int64_t> context_length(const Options& options, const model::DecoderConfig& config) {
+  if (options.max_model_len.empty() || options.max_model_len == "auto" || options.max_model_len == "-1") {
+    return config.max_position;
+  }
+  QUIRE_ASSIGN(const int64_t length, parse_length(options.max_model_len, "--max-model-len"));
+  if (length > config.max_position) {
+    if (env("QUIRE_ALLOW_LONG_MAX_MODEL_LEN").value_or("0") == "1") return length;
+    return invalid_argument("--max-model-len is " + std::to_string(length) + ", but the model was made for " +
+                            std::to_string(config.max_position) +
+                            " positions; set QUIRE_ALLOW_LONG_MAX_MODEL_LEN=1 to try all the same");
+  }
+  return length;
+}
+
+}  // namespace
+
+Result<int64_t> parse_length(const std::string& text, const char* flag) {
+  QUIRE_ASSIGN(const int64_t length, kv::parse_bytes(text, flag));
+  if (length < 1) return invalid_argument(std::string(flag) + " must be at least 1");
+  return length;
+}
+
+Result<model::ModelFiles> open_files(const Options& options) {
+  for (const char* known : {"auto", "safetensors", "gguf", "dummy"}) {
+    if (options.load_format != known) continue;
+    model::LoadOptions load;
+    load.dummy = options.load_format == "dummy";
+    load.dtype = options.dtype;
+    load.seed = static_cast<uint64_t>(options.seed);
+    QUIRE_ASSIGN(model::ModelFiles files, model::open_model(options.model, load));
+    const bool gguf = files.gguf != nullptr;
+    if ((options.load_format == "gguf" && !gguf) || (options.load_format == "safetensors" && gguf)) {
+      return invalid_argument("--load-format is " + options.load_format + ", but '" + options.model.string() + "' is " +
+                              (gguf ? "a GGUF file" : "a safetensors folder"));
+    }
+    return files;
+  }
+  return invalid_argument("--load-format is '" + options.load_format + "'; choose auto, safetensors, gguf or dummy");
+}
+
+Result<std::unique_ptr<Backend>> make_backend(const Options& options) {
+  if (options.device != "auto" && options.device != "cpu") {
+    return invalid_argument("--device is '" + options.device + "'; this build has cpu");
+  }
+  if (options.threads < 0 || options.threads > 4096)
+    return invalid_argument("--threads must be from 0 (all cores) to 4096");
+  return make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa});
+}
+
+Result<Settled> settle(const Options& options, const model::ModelFiles& files, const Backend& backend) {
+  Settled out;
+  QUIRE_ASSIGN(const kv::KvSpec spec, kv_spec(options, files, backend));
+  QUIRE_ASSIGN(const int64_t max_len, context_length(options, files.config));
+  out.load.dtype = options.dtype;
+  out.load.dummy = options.load_format == "dummy";
+  out.load.seed = static_cast<uint64_t>(options.seed);
+  out.load.max_model_len = max_len;
+
+  engine::SchedulerOptions& scheduler = out.engine.scheduler;
+  scheduler.max_num_seqs = options.max_num_seqs > 0 ? options.max_num_seqs : kDefaultSeqs;
+  scheduler.max_num_batched_tokens =
+      options.max_num_batched_tokens > 0 ? options.max_num_batched_tokens : kDefaultBatchedTokens;
+  scheduler.chunked_prefill = options.enable_chunked_prefill;
+  if (!scheduler.chunked_prefill)
+    scheduler.max_num_batched_tokens = std::max(scheduler.max_num_batched_tokens, max_len);
+  scheduler.max_num_batched_tokens = std::min(scheduler.max_num_batched_tokens, scheduler.max_num_seqs * max_len);
+  scheduler.max_num_seqs = std::min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens);
+  scheduler.max_model_len = max_len;
+  scheduler.long_prefill_token_threshold = options.long_prefill_token_threshold;
+  if (options.scheduling_policy != "fcfs" && options.scheduling_policy != "priority") {
+    return invalid_argument("--scheduling-policy is '" + options.scheduling_policy + "'; choose fcfs or priority");
+  }
+  scheduler.policy = options.scheduling_policy == "priority" ? engine::Policy::kPriority : engine::Policy::kFcfs;
+  out.engine.block_size = static_cast<int32_t>(spec.block_size);
+  out.engine.kv_dtype = kv::storage_type(spec.dtype).value();
+  out.engine.prefix_caching = options.enable_prefix_caching;
+  out.engine.max_logprobs = options.max_logprobs;
+  out.engine.max_logit_rows = std::min(kLogitRows, scheduler.max_num_batched_tokens);
+
+  out.memory.spec = spec;
+  out.memory.max_model_len = max_len;
+  out.memory.max_model_len_auto = options.max_model_len == "auto" || options.max_model_len == "-1";
+  out.memory.max_num_seqs = scheduler.max_num_seqs;
+  out.memory.num_gpu_blocks_override = options.num_gpu_blocks_override;
+  if (!options.kv_cache_memory_bytes.empty()) {
+    QUIRE_ASSIGN(out.memory.kv_cache_memory_bytes,
+                 kv::parse_bytes(options.kv_cache_memory_bytes, "--kv-cache-memory-bytes"));
+  }
+  return out;
+}
+
+Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles& files,
+                                 std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress) {
+  QUIRE_ASSIGN(Settled settled, settle(options, files, *backend));
+  settled.load.progress = std::move(progress);
+  // Before the weights are there, so that a plan with no room for them fails early.
+  if (const auto memory = kv::available_memory(); memory.ok()) settled.memory.available_bytes = memory->available;
+  QUIRE_ASSIGN(std::unique_ptr<model::Model> model, model::load_model(files, settled.load, *backend));
+  settled.memory.weights_bytes = static_cast<int64_t>(model->weights_bytes());
+  settled.memory.scratch_bytes = static_cast<int64_t>(
+      model->scratch_bytes({settled.engine.scheduler.max_num_batched_tokens, settled.engine.max_logit_rows}));
+  LoadedEngine out;
+  QUIRE_ASSIGN(out.plan, kv::plan_memory(settled.memory));
+  settled.engine.num_blocks = out.plan.num_blocks;
+  settled.engine.scheduler.max_model_len = out.plan.max_model_len;
+  spdlog::info("{}", out.plan.line());
+  QUIRE_ASSIGN(out.engine, engine::Engine::make(std::move(backend), std::move(model), settled.engine));
+  return out;
+}
+
+}  // namespace quire::llm

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The settings of a loaded model, as the flags spell them; a plain value that CLI, server and C++ API share.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace quire::llm {
+
+struct Options {
+  std::filesystem::path model;  // a folder, a .gguf, or with load_format dummy a config.json
+
+  // Model
+  std::string load_format = "auto";        // auto, safetensors, gguf, dummy
+  std::string dtype = "auto";              // auto, float32, float16, bfloat16
+  std::string max_model_len;               // "": the model's; "auto"; or a length such as 8192, 8k, 8K
+  std::filesystem::path tokenizer;         // "": the model's
+  std::filesystem::path chat_template;     // "": the model's; else a file with a Jinja template
+  std::string generation_config = "auto";  // auto: the model's folder; vllm: neutral; or a folder
+  std::string override_generation_config;  // JSON object
+  int64_t seed = 0;                        // of dummy weights and of requests drawn from it
+
+  // KV cache
+  std::string kv_cache_dtype = "auto";
+  int64_t block_size = 16;
+  std::string kv_cache_memory_bytes;  // "": planned
+  std::optional<int64_t> num_gpu_blocks_override;
+  bool enable_prefix_caching = true;
+
+  // Scheduler
+  int64_t max_num_seqs = 0;            // 0: the default
+  int64_t max_num_batched_tokens = 0;  // 0: the default
+  int64_t long_prefill_token_threshold = 0;
+  bool enable_chunked_prefill = true;
+  std::string scheduling_policy = "fcfs";
+  int64_t max_logprobs = 20;
+
+  // Device
+  std::string device = "auto";  // auto, cpu
+  int64_t threads = 0;          // 0: all cores
+  std::string cpu_isa;          // "": the best
+};
+
+}  // namespace quire::llm

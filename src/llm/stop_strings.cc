@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The search and the hold-back.
+#include "llm/stop_strings.h"
+
+#include <algorithm>
+
+namespace quire::llm {
+
+StopStrings::StopStrings(std::vector<std::string> stops, bool include_in_output)
+    : stops_(std::move(stops)), include_(include_in_output) {
+  stops_.erase(std::remove(stops_.begin(), stops_.end(), std::string()), stops_.end());
+  for (const std::string& stop : stops_) longest_ = std::max(longest_, stop.size());
+}
+
+std::string StopStrings::push(std::string_view text, bool armed) {
+  if (stopped()) return {};
+  if (stops_.empty()) return std::string(text);
+  const size_t old_size = tail_.size() + held_.size();
+  const size_t given_out = tail_.size();
+  std::string all = tail_ + held_;
+  all += text;
+
+  size_t best_end = std::string::npos;
+  size_t best_begin = 0;
+  const std::string* best = nullptr;
+  for (const std::string& stop : stops_) {
+    if (!armed || all.size() < stop.size()) continue;
+    // The match must end in the new text, so it may begin at most size - 1 before it.
+    const size_t from = old_size >= stop.size() ? old_size - stop.size() + 1 : 0;
+    const size_t at = all.find(stop, from);
+    if (at == std::string::npos || at + stop.size() >= best_end) continue;
+    best_end = at + stop.size();
+    best_begin = at;
+    best = &stop;
+  }
+  if (best != nullptr) {
+    matched_ = *best;
+    const size_t end = include_ ? best_end : best_begin;
+    held_.clear();
+    return end > given_out ? all.substr(given_out, end - given_out) : std::string();
+  }
+
+  // With the stop string included nothing need be held back; the tail alone remembers how a match may have begun.
+  const size_t keep = std::min(all.size(), longest_ - 1);
+  size_t cut = include_ ? all.size() : std::max(all.size() - keep, given_out);
+  while (cut < all.size() && cut > given_out && (static_cast<unsigned char>(all[cut]) & 0xC0) == 0x80) --cut;
+  std::string out = all.substr(given_out, cut - given_out);
+  held_ = all.substr(cut);
+  tail_ = all.substr(cut > keep ? cut - keep : 0, std::min(cut, keep));
+  return out;
+}
+
+std::string StopStrings::flush() {
+  if (stopped()) return {};
+  std::string out = std::move(held_);
+  held_.clear();
+  return out;
+}
+
+}  // namespace quire::llm
