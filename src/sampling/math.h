@@ -8,12 +8,12 @@
 
 namespace quire::sampling {
 
-// e^x for x <= 0 within 2 ulp; 0 below -87 (where the result would leave the normal range). NaN is not expected.
+// e^x for x <= 0 within 2 ulp; 0 below -87.7 (where the result would leave the normal range). NaN is not expected.
 // e^x = 2^n * e^r with n = round(x / ln 2) and |r| <= ln(2)/2; e^r is its Taylor sum to r^7 (remainder below 6e-9).
 // Branch-free, so loops over it vectorise.
 inline float exp_nonpositive(float x) {
-  constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
-  const float clamped = x < -87.0f ? -87.0f : x;
+  constexpr float kMagic = 12582912.0f;           // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
+  const float clamped = x > -88.0f ? x : -88.0f;  // there n = -127, whose power of two is written as 0
   const float shifted = clamped * 1.44269504f + kMagic;
   const float n = shifted - kMagic;
   // ln 2 in two parts: the first has 9 trailing zero bits, so its product with n is exact.
@@ -27,8 +27,7 @@ inline float exp_nonpositive(float x) {
   p = p * r + 1.0f;
   p = p * r + 1.0f;
   const uint32_t exponent = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kMagic) + 127;
-  const float value = p * std::bit_cast<float>(exponent << 23);
-  return x < -87.0f ? 0.0f : value;
+  return p * std::bit_cast<float>(exponent << 23);
 }
 
 // ln x for a positive normal x, relative error below 1e-15 also near 1.

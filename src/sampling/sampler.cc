@@ -3,12 +3,11 @@
 #include "sampling/sampler.h"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <limits>
 #include <optional>
 
 #include "base/check.h"
-#include "base/philox.h"
 #include "sampling/math.h"
 #include "sampling/select.h"
 
@@ -120,40 +119,74 @@ Candidate find_cut(std::span<const float> row, float max, const SamplingParams& 
   return {lowest, std::numeric_limits<int32_t>::max()};
 }
 
-// The four tokens 4b..4b+3 share a Philox block; each has its own word, so a token's number depends on (seed, position,
-// token) alone.
-Philox::Block random_words(uint64_t seed, int64_t position, size_t block) {
-  return Philox::generate(seed, static_cast<uint64_t>(position), block);
+// The random words of the 16 tokens of a group. The four tokens 4b..4b+3 share the Philox block of counter (position,
+// b) under the key `seed`, each with its own word, so a token's number depends on (seed, position, token) alone. This
+// is Philox::generate on four blocks side by side, laid out so that compilers make vector code of it.
+using GroupWords = std::array<uint32_t, kGroup>;
+GroupWords random_words(uint64_t seed, int64_t position, size_t group) {
+  constexpr size_t kBlocks = kGroup / 4;
+  std::array<uint32_t, kBlocks> c0, c1, c2, c3;
+  for (size_t b = 0; b < kBlocks; ++b) {
+    const uint64_t block = group * kBlocks + b;
+    c0[b] = static_cast<uint32_t>(position);
+    c1[b] = static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32);
+    c2[b] = static_cast<uint32_t>(block);
+    c3[b] = static_cast<uint32_t>(block >> 32);
+  }
+  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    for (size_t b = 0; b < kBlocks; ++b) {
+      const uint64_t p0 = uint64_t{0xD2511F53u} * c0[b];
+      const uint64_t p1 = uint64_t{0xCD9E8D57u} * c2[b];
+      c0[b] = static_cast<uint32_t>(p1 >> 32) ^ c1[b] ^ k0;
+      c1[b] = static_cast<uint32_t>(p1);
+      c2[b] = static_cast<uint32_t>(p0 >> 32) ^ c3[b] ^ k1;
+      c3[b] = static_cast<uint32_t>(p0);
+    }
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  GroupWords words;
+  for (size_t b = 0; b < kBlocks; ++b) {
+    words[4 * b] = c0[b];
+    words[4 * b + 1] = c1[b];
+    words[4 * b + 2] = c2[b];
+    words[4 * b + 3] = c3[b];
+  }
+  return words;
 }
 
-// argmax of row[i] + gumbel(word of i) over the candidates. Starting from the best logit, a token is looked at only if
-// its logit could still win with the largest variate, and a logarithm is taken only if it could with a bound on its
-// own: a shortcut, since those that are skipped would lose.
+// Could any token of a group win, whose best logit lies `lead` below the best score so far and whose smallest word is
+// `word`? Its variate is at most -ln((word + 1/2) / 2^32), see gumbel_bound; the factor leaves room for rounding.
+bool may_win(double lead, uint32_t word) {
+  if (lead <= 0) return true;
+  const double reach = static_cast<double>(exp_nonpositive(static_cast<float>(-lead))) * 1.0001;
+  return (static_cast<double>(word) + 0.5) * 0x1p-32 <= reach;
+}
+
+// argmax of row[i] + gumbel(word of i) over the candidates. It starts from the best logit's score; groups and tokens
+// whose logit and word can not beat it are passed over without a logarithm: a shortcut, since they would lose.
 int32_t draw(std::span<const float> row, float max, const Candidate& cut, uint64_t seed, int64_t position,
              std::span<const float> group_max) {
-  const auto score_of = [&](size_t token) {
-    return static_cast<double>(row[token]) + gumbel(random_words(seed, position, token / 4)[token % 4]);
-  };
   int32_t best_token = first_equal(row, max);
-  double best = score_of(static_cast<size_t>(best_token));
+  const size_t best_index = static_cast<size_t>(best_token);
+  double best =
+      static_cast<double>(max) + gumbel(random_words(seed, position, best_index / kGroup)[best_index % kGroup]);
   for (size_t g = 0; g < group_max.size(); ++g) {
-    if (group_max[g] < cut.logit || static_cast<double>(group_max[g]) + kMaxGumbel < best) continue;
-    const size_t end = std::min(row.size(), (g + 1) * kGroup);
-    for (size_t first = g * kGroup; first < end; first += 4) {
-      const size_t last = std::min(end, first + 4);
-      float most = row[first];
-      for (size_t i = first + 1; i < last; ++i) most = std::max(most, row[i]);
-      if (most < cut.logit || static_cast<double>(most) + kMaxGumbel < best) continue;
-      const Philox::Block words = random_words(seed, position, first / 4);
-      for (size_t i = first; i < last; ++i) {
-        const Candidate c = {row[i], static_cast<int32_t>(i)};
-        if (better(cut, c)) continue;
-        if (static_cast<double>(c.logit) + gumbel_bound(words[i - first]) < best) continue;
-        const double score = static_cast<double>(c.logit) + gumbel(words[i - first]);
-        if (score > best || (score == best && c.token < best_token)) {
-          best = score;
-          best_token = c.token;
-        }
+    const double lead = best - static_cast<double>(group_max[g]);
+    if (group_max[g] < cut.logit || lead > kMaxGumbel) continue;
+    const GroupWords words = random_words(seed, position, g);
+    uint32_t least = words[0];
+    for (const uint32_t word : words) least = word < least ? word : least;
+    if (!may_win(lead, least)) continue;
+    const size_t first = g * kGroup, end = std::min(row.size(), first + kGroup);
+    for (size_t i = first; i < end; ++i) {
+      const Candidate c = {row[i], static_cast<int32_t>(i)};
+      if (better(cut, c) || static_cast<double>(c.logit) + gumbel_bound(words[i - first]) < best) continue;
+      const double score = static_cast<double>(c.logit) + gumbel(words[i - first]);
+      if (score > best || (score == best && c.token < best_token)) {
+        best = score;
+        best_token = c.token;
       }
     }
   }

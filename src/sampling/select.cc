@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstring>
+#include <functional>
 #include <limits>
 
 #include "base/check.h"
@@ -12,6 +14,10 @@
 
 namespace quire::sampling {
 namespace {
+
+// Vector types of gcc and clang; on a machine without such registers they are compiled to scalars.
+using Float4 = float __attribute__((vector_size(16)));
+using Int4 = int32_t __attribute__((vector_size(16)));
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
@@ -39,17 +45,19 @@ float lower_bound_of_kth(int64_t k, Scratch& scratch) {
 }  // namespace
 
 RowScan scan_row(std::span<const float> row) {
-  // Lanes let the compiler keep the maxima in vector registers; max does not depend on the order.
-  constexpr size_t kLanes = 16;
-  std::array<float, kLanes> max;
-  std::array<uint32_t, kLanes> nan{};
-  max.fill(kNegInf);
+  // Four vectors of running maxima, since compilers leave this reduction scalar (a maximum does not depend on the
+  // order, but they can not know that of -0 and 0, or that NaN is dealt with).
+  constexpr size_t kVectors = 4, kStep = 4 * kVectors;
+  std::array<Float4, kVectors> max;
+  std::array<Int4, kVectors> nan{};
+  max.fill(Float4{kNegInf, kNegInf, kNegInf, kNegInf});
   size_t i = 0;
-  for (; i + kLanes <= row.size(); i += kLanes) {
-    for (size_t j = 0; j < kLanes; ++j) {
-      const float x = row[i + j];
+  for (; i + kStep <= row.size(); i += kStep) {
+    for (size_t j = 0; j < kVectors; ++j) {
+      Float4 x;
+      std::memcpy(&x, row.data() + i + 4 * j, sizeof x);
       max[j] = x > max[j] ? x : max[j];
-      nan[j] |= x != x ? 1u : 0u;
+      nan[j] |= x != x;
     }
   }
   RowScan scan{kNegInf, false};
@@ -57,9 +65,9 @@ RowScan scan_row(std::span<const float> row) {
     scan.max = row[i] > scan.max ? row[i] : scan.max;
     scan.has_nan |= row[i] != row[i];
   }
-  for (size_t j = 0; j < kLanes; ++j) {
-    scan.max = std::max(scan.max, max[j]);
-    scan.has_nan |= nan[j] != 0;
+  for (size_t j = 0; j < kStep; ++j) {
+    scan.max = std::max(scan.max, max[j / 4][j % 4]);
+    scan.has_nan |= nan[j / 4][j % 4] != 0;
   }
   return scan;
 }
@@ -119,33 +127,61 @@ void top_n(std::span<const float> row, int64_t n, Scratch& scratch) {
   scratch.candidates.erase(end, scratch.candidates.end());
 }
 
+namespace {
+
+constexpr size_t kChunk = 4096, kLanes = 8;  // of sum_exp
+using LaneSums = std::array<double, kLanes>;
+
+double merge(const LaneSums& sums) {
+  double total = 0;
+  for (const double lane : sums) total += lane;
+  return total;
+}
+
+}  // namespace
+
 double sum_exp(std::span<const float> row, float max, float lowest) {
-  constexpr size_t kChunk = 4096, kLanes = 8;
+  std::array<float, kChunk> weight;
   double total = 0;
   for (size_t begin = 0; begin < row.size(); begin += kChunk) {
-    const size_t end = std::min(row.size(), begin + kChunk);
-    std::array<double, kLanes> sum{};
-    size_t i = begin;
-    for (; i + kLanes <= end; i += kLanes) {
-      for (size_t j = 0; j < kLanes; ++j) {
-        const float x = row[i + j];
-        const float e = exp_nonpositive(x - max);
-        sum[j] += static_cast<double>(x >= lowest ? e : 0.0f);
-      }
+    // Two loops, each of one simple kind, which compilers turn into vector code.
+    const size_t size = std::min(row.size() - begin, kChunk);
+    const float* x = row.data() + begin;
+    for (size_t i = 0; i < size; ++i) {
+      const float e = exp_nonpositive(x[i] - max);
+      weight[i] = x[i] >= lowest ? e : 0.0f;
     }
-    for (size_t j = 0; i + j < end; ++j) {
-      const float x = row[i + j];
-      if (x >= lowest) sum[j] += static_cast<double>(exp_nonpositive(x - max));
+    LaneSums sums{};
+    const size_t whole = size / kLanes * kLanes;
+    for (size_t i = 0; i < whole; i += kLanes) {
+      for (size_t j = 0; j < kLanes; ++j) sums[j] += static_cast<double>(weight[i + j]);
     }
-    double chunk = 0;
-    for (const double lane : sum) chunk += lane;
-    total += chunk;
+    for (size_t i = whole; i < size; ++i) sums[i - whole] += static_cast<double>(weight[i]);
+    total += merge(sums);
   }
   return total;
 }
 
+double sum_exp_of_few(std::span<const float> row, std::span<const float> group_max, float max, float lowest) {
+  double total = 0;
+  size_t chunk = 0;
+  LaneSums sums{};
+  for_each_at_least(row, group_max, lowest, [&](int32_t id, float x) {
+    const size_t i = static_cast<size_t>(id);
+    if (i / kChunk != chunk) {
+      total += merge(sums);
+      sums = {};
+      chunk = i / kChunk;
+    }
+    sums[i % kLanes] += static_cast<double>(exp_nonpositive(x - max));
+  });
+  return total + merge(sums);
+}
+
 Candidate nucleus_cut(std::span<const float> row, float max, float lowest, double top_p, Scratch& scratch) {
-  const double wanted = top_p * sum_exp(row, max, lowest);
+  const auto busy = std::ranges::count_if(scratch.group_max, [lowest](float x) { return x >= lowest; });
+  const bool few = static_cast<size_t>(busy) < scratch.group_max.size() / 8;
+  const double wanted = top_p * (few ? sum_exp_of_few(row, scratch.group_max, max, lowest) : sum_exp(row, max, lowest));
   // Values more than `depth` below the maximum weigh together at most size * exp(-depth) = (1 - top_p)/e of the best
   // one alone, so the nucleus ends before them. (top_p 1 - 1e-9 and above are treated as that.)
   const double slack = std::max(1.0 - top_p, 1e-9);

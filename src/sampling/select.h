@@ -42,6 +42,8 @@ void top_n(std::span<const float> row, int64_t n, Scratch& scratch);
 // The sum of exp(row[i] - max) over all row[i] >= lowest: 8 double lanes within chunks of 4096 positions, lanes and
 // then chunks merged in ascending order.
 double sum_exp(std::span<const float> row, float max, float lowest);
+// The same sum to the bit (what is left out would add zeros), quicker when few groups reach `lowest`.
+double sum_exp_of_few(std::span<const float> row, std::span<const float> group_max, float max, float lowest);
 
 // The last candidate that top_p keeps among those >= lowest: candidates are kept in order as long as the mass before
 // them is below top_p of the total. Needs group maxima.

@@ -98,6 +98,11 @@ TEST(Select, SumsExp) {
     // Each term is within 2 ulp, and x - max is rounded once: |x - max| < 32, so 2^-19 * 2 at most.
     EXPECT_NEAR(sum_exp(row, max, std::numeric_limits<float>::lowest()), exact, exact * 4e-6);
     EXPECT_NEAR(sum_exp(row, max, max - 2), above, above * 4e-6);
+    std::vector<float> group_max;
+    find_group_maxima(row, group_max);
+    for (const float lowest : {std::numeric_limits<float>::lowest(), max - 5, max - 2, max}) {
+      EXPECT_EQ(sum_exp_of_few(row, group_max, max, lowest), sum_exp(row, max, lowest)) << row.size();
+    }
   });
 }
 
