@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Added tokens: ids and search.
+#include "text/added_tokens.h"
+
+#include <algorithm>
+
+#include "text/unicode.h"
+
+namespace quire::text {
+
+namespace {
+
+bool same(const AddedToken& a, const AddedToken& b) {
+  return a.content == b.content;
+}
+
+char32_t last_char(std::string_view text) {
+  size_t at = text.size() - 1;
+  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) --at;
+  const char* p = text.data() + at;
+  return next_code_point(p);
+}
+
+char32_t first_char(std::string_view text) {
+  const char* p = text.data();
+  return next_code_point(p);
+}
+
+}  // namespace
+
+int32_t AddedTokens::add(AddedToken token, const PieceMap& vocab) {
+  if (token.content.empty()) return -1;
+  int32_t id = id_of(token.content);
+  if (id < 0) id = vocab.find(token.content);
+  if (const AddedToken* known = id < 0 ? nullptr : by_id(id); known != nullptr && same(*known, token)) {
+    if (known->single_word == token.single_word && known->lstrip == token.lstrip && known->rstrip == token.rstrip &&
+        known->normalized == token.normalized && known->special == token.special) {
+      return -1;
+    }
+  }
+  if (id < 0) {
+    const auto size = static_cast<int32_t>(vocab.size());
+    id = largest_ >= size || (largest_ >= 0 && size == 0) ? largest_ + 1 : size;
+  }
+  remember(std::move(token), id);
+  return id;
+}
+
+void AddedTokens::add_with_id(AddedToken token, int32_t id) {
+  if (!token.content.empty()) remember(std::move(token), id);
+}
+
+void AddedTokens::remember(AddedToken token, int32_t id) {
+  largest_ = std::max(largest_, id);
+  ids_[token.content] = id;
+  by_id_[id] = token;
+  const auto drop = [&](std::vector<AddedToken>& list) {
+    list.erase(std::remove_if(list.begin(), list.end(), [&](const AddedToken& t) { return same(t, token); }), list.end());
+  };
+  if (ids_.size() < specials_.size() + others_.size() + 1) {
+    drop(specials_);
+    drop(others_);
+  }
+  if (token.special) special_.insert(token.content);
+  (token.special ? specials_ : others_).push_back(std::move(token));
+}
+
+void AddedTokens::finish(const Normalizer* normalizer) {
+  raw_ = {};
+  normalized_ = {};
+  std::vector<std::pair<std::string, int32_t>> raw_keys;
+  std::vector<std::pair<std::string, int32_t>> normalized_keys;
+  const auto place = [&](const AddedToken& token) {
+    Search& search = token.normalized ? normalized_ : raw_;
+    auto& keys = token.normalized ? normalized_keys : raw_keys;
+    std::string key = token.content;
+    if (token.normalized && normalizer != nullptr) {
+      NormalText text{key, true};
+      normalizer->apply(text);
+      key = std::move(text.text);
+    }
+    keys.emplace_back(std::move(key), static_cast<int32_t>(search.tokens.size()));
+    search.tokens.emplace_back(token, ids_.at(token.content));
+  };
+  for (const AddedToken& token : specials_) place(token);
+  for (const AddedToken& token : others_) place(token);
+  raw_.trie = ByteTrie(std::move(raw_keys));
+  normalized_.trie = ByteTrie(std::move(normalized_keys));
+}
+
+void AddedTokens::find(std::string_view text, bool normalized_pass, bool parse_special, std::vector<Section>& out) const {
+  const Search& search = normalized_pass ? normalized_ : raw_;
+  size_t done = 0;
+  size_t at = 0;
+  while (at < text.size()) {
+    if (!search.trie.starts_with(static_cast<unsigned char>(text[at]))) {
+      ++at;
+      continue;
+    }
+    const auto [size, index] = search.trie.longest(text.substr(at));
+    if (size == 0) {
+      ++at;
+      continue;
+    }
+    size_t begin = at;
+    size_t end = at + size;
+    at = end;
+    const auto& [token, id] = search.tokens[static_cast<size_t>(index)];
+    if (!parse_special && special_.contains(token.content)) continue;
+    if (token.single_word) {
+      const bool free_before = begin == 0 || !has(last_char(text.substr(0, begin)), kRustWord);
+      const bool free_after = end == text.size() || !has(first_char(text.substr(end)), kRustWord);
+      if (!free_before || !free_after) continue;
+    }
+    if (token.lstrip) {
+      while (begin > done && has(last_char(text.substr(0, begin)), kRustWhitespace)) {
+        --begin;
+        while (begin > done && (static_cast<unsigned char>(text[begin]) & 0xc0) == 0x80) --begin;
+      }
+    }
+    if (token.rstrip) {
+      while (end < text.size() && has(first_char(text.substr(end)), kRustWhitespace)) end += char_size(text[end]);
+    }
+    if (done < begin) out.push_back({done, begin, -1});
+    out.push_back({begin, end, id});
+    done = end;
+  }
+  if (done < text.size()) out.push_back({done, text.size(), -1});
+}
+
+}  // namespace quire::text

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Added tokens: whole strings that are found in a text before anything else happens to it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "text/byte_trie.h"
+#include "text/model.h"
+#include "text/normalizer.h"
+
+namespace quire::text {
+
+struct AddedToken {
+  std::string content;
+  bool single_word = false;  // only between characters that are no word characters
+  bool lstrip = false;       // takes the white space before it
+  bool rstrip = false;       // takes the white space after it
+  bool normalized = true;    // looked for after normalization, itself normalized
+  bool special = false;
+};
+
+// The added tokens of one tokenizer. Filled while loading, then immutable.
+class AddedTokens {
+ public:
+  // A stretch of text, or an added token where id >= 0.
+  struct Section {
+    size_t begin, end;
+    int32_t id;
+  };
+
+  // Gives the token its id: the one its content has already, else the next free one, as Hugging Face counts.
+  // Returns the id, or -1 for an empty or repeated token.
+  int32_t add(AddedToken token, const PieceMap& vocab);
+  // The same with a fixed id (GGUF vocabularies list every token with its own).
+  void add_with_id(AddedToken token, int32_t id);
+  // After the last add: builds the two searches.
+  void finish(const Normalizer* normalizer);
+
+  // Cuts a text at the tokens that are not normalized (first pass) or at those that are (second pass).
+  void find(std::string_view text, bool normalized_pass, bool parse_special, std::vector<Section>& out) const;
+  bool any(bool normalized_pass) const { return !(normalized_pass ? normalized_ : raw_).trie.empty(); }
+
+  // The token of an id, or null.
+  const AddedToken* by_id(int32_t id) const {
+    const auto it = by_id_.find(id);
+    return it == by_id_.end() ? nullptr : &it->second;
+  }
+  int32_t id_of(std::string_view content) const {
+    const auto it = ids_.find(std::string(content));
+    return it == ids_.end() ? -1 : it->second;
+  }
+  bool is_special(const std::string& content) const { return special_.contains(content); }
+  const std::map<int32_t, AddedToken>& all() const { return by_id_; }
+
+ private:
+  struct Search {
+    ByteTrie trie;
+    std::vector<std::pair<AddedToken, int32_t>> tokens;  // by trie value
+  };
+  void remember(AddedToken token, int32_t id);
+
+  std::unordered_map<std::string, int32_t> ids_;
+  std::map<int32_t, AddedToken> by_id_;
+  std::unordered_set<std::string> special_;
+  std::vector<AddedToken> specials_, others_;  // in the order they came
+  int32_t largest_ = -1;
+  Search raw_, normalized_;
+};
+
+}  // namespace quire::text

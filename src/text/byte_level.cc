@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The byte-level alphabet, as GPT-2 introduced it.
+#include "text/byte_level.h"
+
+#include <array>
+
+#include "text/unicode.h"
+
+namespace quire::text {
+
+namespace {
+
+// Printable Latin-1 bytes stand for themselves; the others take the characters from U+0100 on, in order.
+constexpr bool stands_for_itself(int b) {
+  return (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || (b >= 0xae && b <= 0xff);
+}
+
+struct Alphabet {
+  std::array<std::string, 256> chars;
+  std::array<int, 0x180> bytes;  // by code point; -1 outside
+
+  Alphabet() {
+    bytes.fill(-1);
+    char32_t next = 0x100;
+    for (int b = 0; b < 256; ++b) {
+      const char32_t cp = stands_for_itself(b) ? static_cast<char32_t>(b) : next++;
+      utf8::append(chars[static_cast<size_t>(b)], cp);
+      bytes[cp] = b;
+    }
+  }
+};
+
+const Alphabet& alphabet() {
+  static const Alphabet instance;
+  return instance;
+}
+
+}  // namespace
+
+std::string_view byte_char(unsigned char byte) {
+  return alphabet().chars[byte];
+}
+
+std::optional<unsigned char> char_byte(char32_t cp) {
+  const auto& bytes = alphabet().bytes;
+  if (cp >= bytes.size() || bytes[cp] < 0) return std::nullopt;
+  return static_cast<unsigned char>(bytes[cp]);
+}
+
+void append_byte_level(std::string& out, std::string_view bytes) {
+  const Alphabet& a = alphabet();
+  for (const char c : bytes) out += a.chars[static_cast<unsigned char>(c)];
+}
+
+bool append_from_byte_level(std::string& out, std::string_view piece) {
+  const auto& bytes = alphabet().bytes;
+  const size_t before = out.size();
+  const char* p = piece.data();
+  const char* end = p + piece.size();
+  while (p < end) {
+    const char32_t cp = next_code_point(p);
+    if (cp >= bytes.size() || bytes[cp] < 0) {
+      out.resize(before);
+      return false;
+    }
+    out += static_cast<char>(bytes[cp]);
+  }
+  return true;
+}
+
+}  // namespace quire::text

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The incremental detokenizer: a decode chain that is fed one id at a time.
+#include "text/detokenizer.h"
+
+#include <utility>
+
+#include "text/decoder.h"
+
+namespace quire::text {
+
+Detokenizer::Detokenizer(TokenizerPtr tokenizer, bool skip_special_tokens)
+    : tokenizer_(std::move(tokenizer)),
+      skip_special_tokens_(skip_special_tokens),
+      state_(std::make_unique<DecodeState>(tokenizer_->decode_chain())) {}
+
+Detokenizer::~Detokenizer() = default;
+Detokenizer::Detokenizer(Detokenizer&&) noexcept = default;
+Detokenizer& Detokenizer::operator=(Detokenizer&&) noexcept = default;
+
+std::string Detokenizer::push(int32_t id) {
+  const auto token = tokenizer_->piece(id);
+  if (!token || (skip_special_tokens_ && tokenizer_->is_special(id))) return {};
+  state_->push(*token);
+  return state_->take();
+}
+
+std::string Detokenizer::flush() {
+  state_->finish();
+  std::string rest = state_->take();
+  state_ = std::make_unique<DecodeState>(tokenizer_->decode_chain());
+  return rest;
+}
+
+}  // namespace quire::text
