@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
 # What the scripts in this folder share; sourced, not run. Works with bash 3.2 too, the one that macOS has.
 
 set -euo pipefail
@@ -42,7 +43,7 @@ build_jobs() {
     gigabytes=$(($(sysctl -n hw.memsize) >> 30))
   else
     cores=$(nproc)
-    gigabytes=$(awk '/^MemAvailable:/ {print int($2 / 1048576)}' /proc/meminfo)
+    gigabytes=$(awk '/^MemAvailable:/ {print int($2 / 1048576)}' /proc/meminfo 2>/dev/null) || gigabytes=$((2 * cores))
   fi
   local limit=$((gigabytes / 2))
   [ "$limit" -ge 1 ] || limit=1
