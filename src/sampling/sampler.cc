@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/philox.h"
 #include "sampling/math.h"
 #include "sampling/select.h"
 
@@ -120,38 +121,13 @@ Candidate find_cut(std::span<const float> row, float max, const SamplingParams& 
 }
 
 // The random words of the 16 tokens of a group. The four tokens 4b..4b+3 share the Philox block of counter (position,
-// b) under the key `seed`, each with its own word, so a token's number depends on (seed, position, token) alone. This
-// is Philox::generate on four blocks side by side, laid out so that compilers make vector code of it.
+// b) under the key `seed`, each with its own word, so a token's number depends on (seed, position, token) alone.
 using GroupWords = std::array<uint32_t, kGroup>;
 GroupWords random_words(uint64_t seed, int64_t position, size_t group) {
-  constexpr size_t kBlocks = kGroup / 4;
-  std::array<uint32_t, kBlocks> c0, c1, c2, c3;
-  for (size_t b = 0; b < kBlocks; ++b) {
-    const uint64_t block = group * kBlocks + b;
-    c0[b] = static_cast<uint32_t>(position);
-    c1[b] = static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32);
-    c2[b] = static_cast<uint32_t>(block);
-    c3[b] = static_cast<uint32_t>(block >> 32);
-  }
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    for (size_t b = 0; b < kBlocks; ++b) {
-      const uint64_t p0 = uint64_t{0xD2511F53u} * c0[b];
-      const uint64_t p1 = uint64_t{0xCD9E8D57u} * c2[b];
-      c0[b] = static_cast<uint32_t>(p1 >> 32) ^ c1[b] ^ k0;
-      c1[b] = static_cast<uint32_t>(p1);
-      c2[b] = static_cast<uint32_t>(p0 >> 32) ^ c3[b] ^ k1;
-      c3[b] = static_cast<uint32_t>(p0);
-    }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
   GroupWords words;
-  for (size_t b = 0; b < kBlocks; ++b) {
-    words[4 * b] = c0[b];
-    words[4 * b + 1] = c1[b];
-    words[4 * b + 2] = c2[b];
-    words[4 * b + 3] = c3[b];
+  for (size_t b = 0; b < kGroup / 4; ++b) {
+    const Philox::Block block = Philox::generate(seed, static_cast<uint64_t>(position), group * (kGroup / 4) + b);
+    std::ranges::copy(block, words.begin() + static_cast<ptrdiff_t>(4 * b));
   }
   return words;
 }
