@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import transformers
 
-from tools.goldens import philox, quant_vectors, reference
+from tools.goldens import floats, philox, quant_vectors, reference
 from tools.goldens.cases import CASES, find_case
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "tests" / "goldens"
@@ -48,10 +48,10 @@ def compare_prompt(label: str, old: dict, new: dict) -> list[str]:
     if old["tokens"] != new["tokens"]:
         return [f"{label}: the prompt differs"]
     for a, b in zip(old["rows"], new["rows"], strict=True):
-        worst = np.abs(reference.decode_floats(a["logits"]) - reference.decode_floats(b["logits"])).max()
+        worst = np.abs(floats.decode(a["logits"]) - floats.decode(b["logits"])).max()
         if a["position"] != b["position"] or not worst <= tolerance:
             problems.append(f"{label}: position {a['position']} differs by {worst:.3g}, more than {tolerance:.3g}")
-    gaps = reference.decode_floats(old["gaps"])
+    gaps = floats.decode(old["gaps"])
     for step, (a, b) in enumerate(zip(old["greedy"], new["greedy"], strict=True)):
         if a != b:
             if gaps[step] > 2 * tolerance:
@@ -81,7 +81,7 @@ def main() -> int:
     parser.add_argument("--case", action="append", help="only this case (repeatable)")
     options = parser.parse_args()
     cases = [find_case(name) for name in options.case] if options.case else CASES
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # on a busy machine threads that wait for each other cost more than they bring
     with tempfile.TemporaryDirectory() as scratch:
         root = pathlib.Path(scratch) if options.check else ROOT
         write_object(root / "philox.json", {}, **philox.known_answers())

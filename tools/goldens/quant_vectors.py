@@ -10,7 +10,7 @@ import base64
 import gguf
 import numpy as np
 
-from tools.goldens import philox
+from tools.goldens import floats, philox
 
 TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 BLOCKS = 3
@@ -32,7 +32,7 @@ def known_answers() -> list[dict]:
     out = []
     for name in TYPES:
         data = random_blocks(name, BLOCKS)
-        values = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[name]).astype("<f4")
+        values = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[name])
         out.append({"type": name, "blocks": base64.b64encode(data.tobytes()).decode("ascii"),
-                    "values": base64.b64encode(values.tobytes()).decode("ascii")})
+                    "values": floats.encode(values)})
     return out

@@ -4,7 +4,6 @@
 The reference fixes RoPE's frequencies when the model is loaded, as quire and vLLM do: see fix_frequencies().
 """
 
-import base64
 import copy
 import json
 import pathlib
@@ -14,7 +13,7 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from tools.goldens import philox, shapes
+from tools.goldens import floats, philox, shapes
 from tools.goldens.cases import INNER_POSITIONS, NEW_TOKENS, PROMPT_LENGTHS, Case, make_prompt
 
 
@@ -78,14 +77,6 @@ def load_model(folder: pathlib.Path, max_model_len: int, seed: int = 0):
     return model.eval()
 
 
-def encode_floats(values: np.ndarray) -> str:
-    return base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode("ascii")
-
-
-def decode_floats(text: str) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(text), dtype="<f4")
-
-
 def greedy(model, tokens: list[int], count: int) -> tuple[np.ndarray, list[int], np.ndarray]:
     """Returns all prompt logits [len, vocab], `count` greedy tokens (ties to the lower id) and each step's top-2 gap."""
     cache = transformers.DynamicCache(config=model.config)
@@ -115,6 +106,6 @@ def run_case(folder: pathlib.Path, max_model_len: int) -> list[dict]:
             positions = [*INNER_POSITIONS.get(len(tokens), ()), len(tokens) - 1]
             prompts.append({
                 "tokens": tokens, "max_abs_logit": float(np.abs(logits).max()), "reference_noise": float(noise),
-                "greedy": out, "gaps": encode_floats(gaps),
-                "rows": [{"position": p, "logits": encode_floats(logits[p])} for p in positions]})
+                "greedy": out, "gaps": floats.encode(gaps),
+                "rows": [{"position": p, "logits": floats.encode(logits[p])} for p in positions]})
     return prompts

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drives llama.cpp through llama-cpp-python's low-level bindings; run with the Python of the peer's venv.
+
+    llama_cpp_worker.py speed  --model FILE --threads N ...   one JSON line of measured seconds
+    llama_cpp_worker.py logits --model FILE --tokens IDS.json --out logits.f32   raw float32 rows [tokens, vocabulary]
+    llama_cpp_worker.py greedy --model FILE --requests R.json --out A.json       greedy tokens of given prompts
+"""
+
+import argparse
+import ctypes
+import json
+import sys
+import time
+
+import llama_cpp as lib
+import numpy as np
+
+FLASH = {"auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO, "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+         "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED}
+CACHE_TYPES = {"f16": 1, "f32": 0}  # ggml's type numbers
+_log_lines: list[str] = []
+
+
+@lib.llama_log_callback
+def _keep_log(level, text, user_data):
+    _log_lines.append(text.decode("utf-8", "replace"))
+
+
+class Session:
+    """One model and one context, freed together; all calls from one thread."""
+
+    def __init__(self, options, context_length: int, more_params: dict | None = None):
+        lib.llama_log_set(_keep_log, ctypes.c_void_p(0))
+        lib.llama_backend_init()
+        model_params = lib.llama_model_default_params()
+        model_params.use_extra_bufts = not options.no_repack
+        self.model = lib.llama_model_load_from_file(options.model.encode(), model_params)
+        if not self.model:
+            raise SystemExit("llama.cpp could not load the model:\n" + "".join(_log_lines[-20:]))
+        params = lib.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch = context_length, options.n_batch, options.n_ubatch
+        params.n_threads = params.n_threads_batch = options.threads
+        params.flash_attn_type = FLASH[options.flash_attn]
+        params.type_k = params.type_v = CACHE_TYPES[options.cache_type]
+        params.no_perf = True
+        for name, value in (more_params or {}).items():
+            setattr(params, name, value)
+        self.context = lib.llama_init_from_model(self.model, params)
+        if not self.context:
+            raise SystemExit("llama.cpp could not make a context:\n" + "".join(_log_lines[-20:]))
+        self.vocab_size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.model))
+        self.batch = lib.llama_batch_init(options.n_batch, 0, 1)
+
+    def close(self):
+        lib.llama_batch_free(self.batch)
+        lib.llama_free(self.context)
+        lib.llama_model_free(self.model)
+
+    def clear(self):
+        lib.llama_memory_clear(lib.llama_get_memory(self.context), True)
+
+    def decode(self, tokens: list[int], start: int, all_logits: bool = False) -> None:
+        """One llama_decode of `tokens` at positions start, start + 1, ...; logits of the last (or of all) are kept."""
+        self.batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            self.batch.token[i], self.batch.pos[i] = token, start + i
+            self.batch.n_seq_id[i], self.batch.seq_id[i][0] = 1, 0
+            self.batch.logits[i] = all_logits or i + 1 == len(tokens)
+        status = lib.llama_decode(self.context, self.batch)
+        if status != 0:
+            raise SystemExit(f"llama_decode failed with {status}")
+
+    def logits(self, row: int = -1) -> np.ndarray:
+        return np.ctypeslib.as_array(lib.llama_get_logits_ith(self.context, row), shape=(self.vocab_size,))
+
+
+def wanted_logs() -> list[str]:
+    words = ("buffer size", "flash", "AMX", "REPACK")
+    return [line.strip() for line in _log_lines if any(w in line for w in words)]
+
+
+def run_speed(options) -> dict:
+    session = Session(options, options.input_len + options.output_len + 16)
+    rng = np.random.default_rng(0)
+    prompt = [int(t) for t in rng.integers(10, session.vocab_size - 10, options.input_len)]
+    prefill, decode = [], []
+    for iteration in range(options.warmup + options.iters):
+        session.clear()
+        begin = time.perf_counter()
+        for at in range(0, len(prompt), options.n_batch):
+            session.decode(prompt[at:at + options.n_batch], at)
+        token = int(np.argmax(session.logits()))  # waits for the result
+        middle = time.perf_counter()
+        for step in range(options.output_len):
+            session.decode([token], len(prompt) + step)
+            token = int(np.argmax(session.logits()))
+        end = time.perf_counter()
+        if iteration >= options.warmup:
+            prefill.append(middle - begin)
+            decode.append(end - middle)
+    session.close()
+    return {"prefill_s": prefill, "decode_s": decode, "system_info": lib.llama_print_system_info().decode(),
+            "log": wanted_logs(), "version": lib.__version__}
+
+
+def run_logits(options) -> dict:
+    tokens = json.load(open(options.tokens))
+    session = Session(options, len(tokens) + 16)
+    with open(options.out, "wb") as out:
+        for at in range(0, len(tokens), options.n_batch):
+            piece = tokens[at:at + options.n_batch]
+            session.decode(piece, at, all_logits=True)
+            for row in range(len(piece)):
+                out.write(session.logits(row).astype("<f4").tobytes())
+    session.close()
+    return {"tokens": len(tokens), "vocab_size": session.vocab_size, "log": wanted_logs()}
+
+
+def run_greedy(options) -> dict:
+    """requests: {"context": N, "new_tokens": M, "prompts": [[ids], ...], "context_params": {...}}; answers the tokens and the first logits."""
+    requests = json.load(open(options.requests))
+    session = Session(options, requests["context"], requests.get("context_params"))
+    answers = []
+    for prompt in requests["prompts"]:
+        session.clear()
+        for at in range(0, len(prompt), options.n_batch):
+            session.decode(prompt[at:at + options.n_batch], at)
+        first, out = session.logits().copy(), []
+        for step in range(requests["new_tokens"]):
+            out.append(int(np.argmax(session.logits())))
+            session.decode([out[-1]], len(prompt) + step)
+        answers.append({"greedy": out, "logits": [float(x) for x in first]})
+    session.close()
+    with open(options.out, "w") as file:
+        json.dump(answers, file)
+    return {"answers": len(answers)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("command", choices=["speed", "logits", "greedy"])
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--input-len", type=int, default=512)
+    parser.add_argument("--output-len", type=int, default=128)
+    parser.add_argument("--iters", type=int, default=1)
+    parser.add_argument("--warmup", type=int, default=1)
+    parser.add_argument("--n-batch", type=int, default=512)
+    parser.add_argument("--n-ubatch", type=int, default=512)
+    parser.add_argument("--flash-attn", choices=sorted(FLASH), default="auto")
+    parser.add_argument("--cache-type", choices=sorted(CACHE_TYPES), default="f16")
+    parser.add_argument("--no-repack", action="store_true", help="switch its AMX and repacked weight buffers off")
+    parser.add_argument("--tokens")
+    parser.add_argument("--requests")
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    run = {"speed": run_speed, "logits": run_logits, "greedy": run_greedy}[options.command]
+    print(json.dumps(run(options)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a model as GGUF the way llama.cpp's converter lays it out: architecture keys, tensor names, q/k row order.
+
+Which families store q and k interleaved, what keys each has and which tensors carry RoPE's factors are facts of the
+format; `verify_gguf.py` holds every file to llama.cpp itself.
+"""
+
+import math
+import pathlib
+
+import gguf
+import numpy as np
+
+from tools.goldens import kquants, shapes, tiny_tokenizer
+
+ARCHITECTURES = {"llama": "LLAMA", "mistral": "LLAMA", "smollm3": "SMOLLM3", "qwen2": "QWEN2", "qwen3": "QWEN3",
+                 "phi3": "PHI3", "glm": "CHATGLM", "glm4": "GLM4", "granite": "GRANITE", "olmo2": "OLMO2"}
+# These rotate neighbouring pairs in llama.cpp, so the two halves of each head of q and k are interleaved in the file.
+INTERLEAVED = ("llama", "mistral", "smollm3", "granite")
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", *kquants.PACKERS)
+
+
+def interleave(rows: np.ndarray, heads: int) -> np.ndarray:
+    """[heads * (2 * half), ...]: row (head, side, i) moves to (head, i, side)."""
+    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def quantize(values: np.ndarray, name: str) -> np.ndarray:
+    if name in kquants.PACKERS:
+        return kquants.quantize(values, name)
+    return gguf.quants.quantize(values, gguf.GGMLQuantizationType[name])
+
+
+def dynamic_base(d: shapes.Dims, max_model_len: int) -> float:
+    """NTK scaling at one length; GGUF has no key for it, a file carries the resulting base."""
+    length, factor, width = max(max_model_len, d.max_position), d.rope["factor"], d.rotary_dim
+    return d.rope["rope_theta"] * (factor * length / d.max_position - (factor - 1)) ** (width / (width - 2))
+
+
+def llama3_factors(d: shapes.Dims) -> np.ndarray:
+    """How much each frequency is divided by, as the tensor rope_freqs.weight holds it."""
+    r = d.rope
+    inv_freq = 1.0 / r["rope_theta"] ** (np.arange(0, d.head_dim, 2, dtype=np.float64) / d.head_dim)
+    waves = 2 * math.pi / inv_freq
+    original = r["original_max_position_embeddings"]
+    smooth = (original / waves - r["low_freq_factor"]) / (r["high_freq_factor"] - r["low_freq_factor"])
+    between = 1 / ((1 - smooth) / r["factor"] + smooth)
+    out = np.where(waves < original / r["high_freq_factor"], 1.0,
+                   np.where(waves > original / r["low_freq_factor"], r["factor"], between))
+    return out.astype(np.float32)
+
+
+def add_rope(writer: gguf.GGUFWriter, d: shapes.Dims, max_model_len: int) -> dict[str, np.ndarray]:
+    """Writes the keys and returns the extra tensors."""
+    kind, extra = d.rope["rope_type"], {}
+    writer.add_rope_freq_base(dynamic_base(d, max_model_len) if kind == "dynamic" else d.rope["rope_theta"])
+    if d.family not in ("qwen2", "qwen3", "olmo2"):
+        writer.add_rope_dimension_count(d.rotary_dim)
+    if kind == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(d.rope["factor"])
+    elif kind == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(d.rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(d.rope["original_max_position_embeddings"])
+        if "beta_fast" in d.rope:
+            writer.add_rope_scaling_yarn_beta_fast(d.rope["beta_fast"])
+        if "beta_slow" in d.rope:
+            writer.add_rope_scaling_yarn_beta_slow(d.rope["beta_slow"])
+    elif kind == "llama3":
+        extra["rope_freqs.weight"] = llama3_factors(d)
+    elif kind == "longrope":
+        original = d.rope["original_max_position_embeddings"]
+        scale = d.max_position / original
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 else 1.0)
+        extra["rope_factors_long.weight"] = np.array(d.rope["long_factor"], dtype=np.float32)
+        extra["rope_factors_short.weight"] = np.array(d.rope["short_factor"], dtype=np.float32)
+    elif kind not in ("default", "dynamic"):
+        raise ValueError(f"GGUF: rope type {kind!r} is not known here")
+    return extra
+
+
+def add_metadata(writer: gguf.GGUFWriter, config: dict, d: shapes.Dims) -> None:
+    writer.add_type("model")
+    # Not the case's name: llama.cpp looks for "phi3" in it and then asks for that model's special tokens.
+    writer.add_name("Tiny random model")
+    writer.add_context_length(d.max_position)
+    writer.add_embedding_length(d.hidden)
+    writer.add_block_count(d.layers)
+    writer.add_feed_forward_length(d.intermediate)
+    writer.add_head_count(d.heads)
+    writer.add_head_count_kv(d.kv_heads)
+    writer.add_layer_norm_rms_eps(d.norm_eps)
+    writer.add_vocab_size(d.vocab)
+    if "head_dim" in config:
+        writer.add_key_length(d.head_dim)
+        writer.add_value_length(d.head_dim)
+    if d.family == "phi3":  # zero says that the model has no window
+        writer.add_sliding_window(config.get("sliding_window") or 0)
+    if d.family == "granite":
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+
+
+def add_tokenizer(writer: gguf.GGUFWriter, vocab: int) -> None:
+    tokens = tiny_tokenizer.vocabulary(vocab)
+    kinds = [gguf.TokenType.UNUSED if t.startswith("<|unused_") else
+             gguf.TokenType.CONTROL if t.startswith("<|") else gguf.TokenType.NORMAL for t in tokens]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges(tiny_tokenizer.usable_merges(vocab))
+    writer.add_bos_token_id(tiny_tokenizer.BOS)
+    writer.add_eos_token_id(tiny_tokenizer.EOS)
+    writer.add_pad_token_id(tiny_tokenizer.EOS)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(tiny_tokenizer.CHAT_TEMPLATE)
+
+
+def write_model(path: pathlib.Path, config: dict, tensors: dict[str, np.ndarray], dtype: str, max_model_len: int) -> None:
+    """tensors: Hugging Face name -> float32. Matrices take `dtype`, vectors stay float32."""
+    if dtype not in TYPES:
+        raise ValueError(f"GGUF: the type is one of {', '.join(TYPES)}, not {dtype}")
+    d = shapes.read_dims(config)
+    arch = gguf.MODEL_ARCH[ARCHITECTURES[d.family]]
+    names = gguf.get_tensor_name_map(arch, d.layers)
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
+    add_metadata(writer, config, d)
+    extra = add_rope(writer, d, max_model_len)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32 if dtype == "F32" else next(
+        t for t in gguf.LlamaFileType if t.name in (f"MOSTLY_{dtype}", f"MOSTLY_{dtype}_M", f"MOSTLY_{dtype}_S")))
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    add_tokenizer(writer, d.vocab)
+    for hf_name, values in tensors.items():
+        gguf_name = names.get_name(hf_name, try_suffixes=(".weight", ".bias"))
+        if gguf_name is None:
+            raise ValueError(f"GGUF: {hf_name} has no name in architecture {gguf.MODEL_ARCH_NAMES[arch]}")
+        if d.family in INTERLEAVED and ".q_proj." in hf_name:
+            values = interleave(values, d.heads)
+        if d.family in INTERLEAVED and ".k_proj." in hf_name:
+            values = interleave(values, d.kv_heads)
+        if values.ndim == 1:
+            writer.add_tensor(gguf_name, values)
+        else:
+            writer.add_tensor(gguf_name, quantize(values, dtype), raw_dtype=gguf.GGMLQuantizationType[dtype])
+    for extra_name, values in extra.items():
+        writer.add_tensor(extra_name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
