@@ -21,7 +21,7 @@ struct ParseOptions {
   bool trim_blocks = true;    // drop the newline that follows a block tag
   bool lstrip_blocks = true;  // drop the blanks that stand before a block tag on its line
   bool keep_trailing_newline = false;
-  size_t max_source_bytes = size_t{4} << 20;
+  size_t max_source_bytes = size_t{1} << 20;
   int max_nesting = 100;  // parentheses, blocks and operators inside each other
 };
 

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chooses a template, brings messages into the shape that it wants, and renders.
+#include "text/jinja/chat_template.h"
+
+#include <algorithm>
+
+#include "text/jinja/text.h"
+
+namespace quire::text {
+namespace {
+
+Error prefixed(const std::string& prefix, const Error& error) {
+  return {error.code, prefix + error.message};
+}
+
+}  // namespace
+
+Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
+  return parse_named({{"default", std::string(source)}});
+}
+
+Result<ChatTemplate> ChatTemplate::parse_config(const json::Value& chat_template) {
+  if (chat_template.is_string()) return parse(chat_template.as_string());
+  if (!chat_template.is_array()) {
+    return invalid_argument(
+        std::string("The field chat_template must be a string or an array of named templates, not ") +
+        json::describe(chat_template.kind()) + ".");
+  }
+  std::vector<std::pair<std::string, std::string>> named;
+  for (const json::Value& entry : chat_template.as_array()) {
+    const json::Value* name = entry.find("name");
+    const json::Value* source = entry.find("template");
+    if (name == nullptr || source == nullptr || !name->is_string() || !source->is_string()) {
+      return invalid_argument("Each entry of the array chat_template must have the strings name and template.");
+    }
+    named.emplace_back(name->as_string(), source->as_string());
+  }
+  return parse_named(named);
+}
+
+Result<ChatTemplate> ChatTemplate::parse_named(const std::vector<std::pair<std::string, std::string>>& named) {
+  if (named.empty())
+    return invalid_argument("The model has an empty list of chat templates; give one by --chat-template.");
+  ChatTemplate result;
+  for (const auto& [name, source] : named) {
+    auto parsed = jinja::Template::parse(source);
+    if (!parsed.ok()) {
+      return named.size() == 1 ? parsed.error() : prefixed("In the template \"" + name + "\": ", parsed.error());
+    }
+    const ContentFormat format = detect_content_format(parsed->program());
+    result.templates_.push_back({name, source, *parsed, format});
+  }
+  return result;
+}
+
+Result<const ChatTemplate::Named*> ChatTemplate::choose(bool has_tools, std::string_view name) const {
+  auto find = [&](std::string_view wanted) -> const Named* {
+    for (const Named& candidate : templates_) {
+      if (candidate.name == wanted) return &candidate;
+    }
+    return nullptr;
+  };
+  const Named* chosen = nullptr;
+  if (!name.empty()) {
+    chosen = find(name);
+  } else {
+    if (has_tools) chosen = find("tool_use");
+    if (chosen == nullptr) chosen = find("default");
+    if (chosen == nullptr && templates_.size() == 1) chosen = &templates_[0];
+  }
+  if (chosen != nullptr) return chosen;
+  std::string known;
+  for (const Named& candidate : templates_) known += (known.empty() ? "" : ", ") + candidate.name;
+  return not_found("The model has no chat template called \"" + std::string(name.empty() ? "default" : name) +
+                   "\"; it has: " + known + ".");
+}
+
+std::vector<std::string> ChatTemplate::names() const {
+  std::vector<std::string> out;
+  for (const Named& named : templates_) out.push_back(named.name);
+  return out;
+}
+
+const std::string& ChatTemplate::source(std::string_view name) const {
+  static const std::string kNone;
+  for (const Named& named : templates_) {
+    if (named.name == name) return named.source;
+  }
+  return kNone;
+}
+
+Result<ContentFormat> ChatTemplate::content_format(bool has_tools, std::string_view name) const {
+  QUIRE_ASSIGN(const Named* chosen, choose(has_tools, name));
+  return chosen->format;
+}
+
+namespace {
+
+bool has_items(const json::Value& value) {
+  return value.is_array() && !value.as_array().empty();
+}
+
+// The text that the last message ends in, for continue_final_message.
+Result<std::string> final_text(const json::Value& messages) {
+  const Error none = invalid_argument(
+      "continue_final_message is set, but the last message has no text to continue; end the conversation with a "
+      "message "
+      "that has content.");
+  if (!has_items(messages)) return none;
+  const json::Value* content = messages.as_array().back().find("content");
+  if (content == nullptr) return none;
+  if (content->is_string()) return content->as_string();
+  if (!content->is_array()) return none;
+  const json::Array& parts = content->as_array();
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+    const json::Value* text = part->find("text");
+    if (text != nullptr && text->is_string()) return text->as_string();
+  }
+  return none;
+}
+
+// Cuts the prompt off right after the last message's text, as transformers does: the template may have trimmed it.
+Result<std::string> cut_after_final_message(std::string prompt, const std::string& text) {
+  const std::string_view stripped = jinja::strip(text, nullptr, true, true);
+  const size_t at = prompt.rfind(stripped);
+  if (at == std::string::npos) {
+    return invalid_argument(
+        "continue_final_message is set, but the last message's text does not appear in the rendered prompt: this chat "
+        "template changes it.");
+  }
+  const std::string_view left = jinja::strip(text, nullptr, true, false);
+  const bool kept = prompt.compare(at, left.size(), text) == 0;
+  prompt.resize(at + (kept ? left.size() : stripped.size()));
+  return prompt;
+}
+
+json::Value make_context(const ChatRequest& request, json::Value messages) {
+  json::Value context{json::Object{}};
+  context.set("messages", std::move(messages));
+  context.set("tools", request.tools);
+  context.set("documents", request.documents);
+  context.set("add_generation_prompt", request.add_generation_prompt);
+  context.set("bos_token", request.bos_token);
+  context.set("eos_token", request.eos_token);
+  for (const auto& [name, token] : request.special_tokens) context.set(name, token);
+  if (request.kwargs.is_object()) {
+    for (const auto& [name, value] : request.kwargs.as_object()) context.set(name, value);
+  }
+  return context;
+}
+
+}  // namespace
+
+Result<std::string> ChatTemplate::render(const ChatRequest& request, std::string_view name) const {
+  if (!request.messages.is_array()) return invalid_argument("The field messages must be an array of messages.");
+  if (!request.kwargs.is_null() && !request.kwargs.is_object()) {
+    return invalid_argument("The field chat_template_kwargs must be an object.");
+  }
+  if (request.continue_final_message && request.add_generation_prompt) {
+    return invalid_argument(
+        "continue_final_message and add_generation_prompt exclude each other: set one of them to false.");
+  }
+  QUIRE_ASSIGN(const Named* chosen, choose(!request.tools.is_null(), name));
+  const ContentFormat format = request.content_format == ContentFormat::kAuto ? chosen->format : request.content_format;
+  json::Value messages = request.messages;
+  if (format != ContentFormat::kAsIs) {
+    QUIRE_ASSIGN(messages, normalize_messages(request.messages, format));
+  }
+  std::string final;
+  if (request.continue_final_message) {
+    QUIRE_ASSIGN(final, final_text(messages));
+  }
+  jinja::RenderOptions options;
+  options.now = request.now;
+  QUIRE_ASSIGN(std::string prompt, chosen->parsed.render(make_context(request, std::move(messages)), options));
+  if (request.continue_final_message) return cut_after_final_message(std::move(prompt), final);
+  return prompt;
+}
+
+}  // namespace quire::text

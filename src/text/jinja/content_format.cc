@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// In which shape a template wants message contents, and bringing messages into that shape.
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "text/jinja/ast.h"
+#include "text/jinja/chat_template.h"
+
+namespace quire::text {
+namespace {
+
+using jinja::Block;
+using jinja::Expr;
+using jinja::ExprKind;
+using jinja::Program;
+using jinja::Stmt;
+using jinja::StmtKind;
+
+void collect(const Block& block, std::vector<const Stmt*>* out) {
+  for (const auto& stmt : block) {
+    out->push_back(stmt.get());
+    for (const auto& branch : stmt->branches) collect(branch.body, out);
+    collect(stmt->body, out);
+    collect(stmt->body2, out);
+    if (stmt->macro != nullptr) collect(stmt->macro->body, out);
+  }
+}
+
+// Filters, tests and slices of a variable still give that variable's elements.
+const Expr& without_wrapping(const Expr& expr) {
+  const Expr* at = &expr;
+  while ((at->kind == ExprKind::kFilter || at->kind == ExprKind::kTest || at->kind == ExprKind::kSlice) &&
+         at->kids[0] != nullptr) {
+    at = at->kids[0].get();
+  }
+  return *at;
+}
+
+class FormatFinder {
+ public:
+  explicit FormatFinder(const Program& program) : program_(program) { collect(program.body, &statements_); }
+
+  bool loops_over_content() const {
+    const std::set<std::string> messages = message_lists();
+    std::set<std::string> items;
+    for (const Stmt* stmt : statements_) {
+      if (stmt->kind != StmtKind::kFor || stmt->target->kind != ExprKind::kName) continue;
+      const Expr& iterated = without_wrapping(*stmt->value);
+      if (iterated.kind == ExprKind::kName && messages.count(name(iterated)) > 0) items.insert(name(*stmt->target));
+    }
+    return std::any_of(statements_.begin(), statements_.end(), [&](const Stmt* stmt) {
+      if (stmt->kind != StmtKind::kFor) return false;
+      return is_content_of(without_wrapping(*stmt->value), items);
+    });
+  }
+
+ private:
+  const std::string& name(const Expr& expr) const { return program_.names[static_cast<size_t>(expr.name)].text(); }
+
+  // "messages", and the variables that are set to it or to a part of it.
+  std::set<std::string> message_lists() const {
+    std::set<std::string> known = {"messages"};
+    for (size_t before = 0; before != known.size();) {
+      before = known.size();
+      for (const Stmt* stmt : statements_) {
+        if (stmt->kind != StmtKind::kSet || stmt->target->kind != ExprKind::kName) continue;
+        const Expr& value = without_wrapping(*stmt->value);
+        if (value.kind == ExprKind::kName && known.count(name(value)) > 0) known.insert(name(*stmt->target));
+      }
+    }
+    return known;
+  }
+
+  bool is_content_of(const Expr& expr, const std::set<std::string>& items) const {
+    if (expr.kids.empty() || expr.kids[0] == nullptr || expr.kids[0]->kind != ExprKind::kName) return false;
+    if (items.count(name(*expr.kids[0])) == 0) return false;
+    if (expr.kind == ExprKind::kAttr) return expr.constant.text() == "content";
+    if (expr.kind != ExprKind::kItem) return false;
+    const Expr& key = *expr.kids[1];
+    return key.kind == ExprKind::kConst && key.constant.is_string() && key.constant.text() == "content";
+  }
+
+  const Program& program_;
+  std::vector<const Stmt*> statements_;
+};
+
+// --- Normalising ---
+
+Result<json::Value> flatten_parts(const json::Array& parts, size_t message) {
+  std::string text;
+  bool first = true;
+  for (const json::Value& part : parts) {
+    const json::Value* piece = part.is_string() ? &part : part.find("text");
+    const json::Value* type = part.find("type");
+    if (piece == nullptr || !piece->is_string()) {
+      return invalid_argument("messages[" + std::to_string(message) + "].content has a part of type \"" +
+                              (type != nullptr && type->is_string() ? type->as_string() : "unknown") +
+                              "\"; this model's chat template takes text only.");
+    }
+    if (!first) text += "\n";
+    first = false;
+    text += piece->as_string();
+  }
+  return json::Value(std::move(text));
+}
+
+json::Value text_part(std::string text) {
+  json::Value part{json::Object{}};
+  part.set("type", "text");
+  part.set("text", std::move(text));
+  return part;
+}
+
+json::Value list_parts(const json::Value& content) {
+  json::Array parts;
+  if (content.is_string()) {
+    parts.push_back(text_part(content.as_string()));
+  } else if (content.is_array()) {
+    for (const json::Value& part : content.as_array()) {
+      parts.push_back(part.is_string() ? text_part(part.as_string()) : part);
+    }
+  }
+  return json::Value(std::move(parts));
+}
+
+// Tool calls carry their arguments as JSON text in the API, and as an object in templates.
+Status parse_arguments(json::Value& message, size_t index) {
+  if (message.find("tool_calls") == nullptr) return {};
+  for (auto& [name, calls] : message.as_object()) {
+    if (name != "tool_calls" || !calls.is_array()) continue;
+    for (json::Value& call : calls.as_array()) {
+      if (call.find("function") == nullptr) continue;
+      for (auto& [member, function] : call.as_object()) {
+        if (member != "function" || !function.is_object()) continue;
+        const json::Value* arguments = function.find("arguments");
+        if (arguments == nullptr || !arguments->is_string()) continue;
+        const std::string text = arguments->as_string().empty() ? "{}" : arguments->as_string();
+        auto parsed = json::parse(text);
+        if (!parsed.ok()) {
+          return invalid_argument("messages[" + std::to_string(index) +
+                                  "].tool_calls has arguments that are no JSON: " + parsed.error().message);
+        }
+        function.set("arguments", std::move(parsed).value());
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+ContentFormat detect_content_format(const Program& program) {
+  return FormatFinder(program).loops_over_content() ? ContentFormat::kOpenAi : ContentFormat::kString;
+}
+
+Result<json::Value> normalize_messages(const json::Value& messages, ContentFormat format) {
+  json::Value out = messages;
+  if (format == ContentFormat::kAsIs || !out.is_array()) return out;
+  for (size_t i = 0; i < out.as_array().size(); ++i) {
+    json::Value& message = out.as_array()[i];
+    if (!message.is_object()) {
+      return invalid_argument("messages[" + std::to_string(i) + "] must be an object, not " +
+                              json::describe(message.kind()) + ".");
+    }
+    QUIRE_TRY(parse_arguments(message, i));
+    const json::Value* content = message.find("content");
+    if (content == nullptr || content->is_null()) continue;
+    if (format == ContentFormat::kOpenAi) {
+      message.set("content", list_parts(*content));
+    } else if (content->is_array()) {
+      QUIRE_ASSIGN(json::Value text, flatten_parts(content->as_array(), i));
+      message.set("content", std::move(text));
+    }
+  }
+  return out;
+}
+
+}  // namespace quire::text

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The border of the engine: sources and JSON come in, text or an Error goes out.
+#include "text/jinja/template.h"
+
+#include "text/jinja/interpreter.h"
+#include "text/jinja/parser.h"
+
+namespace quire::text::jinja {
+namespace {
+
+Error to_error(const TemplateError& error, int line) {
+  if (error.raised) return {ErrorCode::kInvalidArgument, std::string(kRaisedPrefix) + error.message};
+  if (error.line > 0) line = error.line;
+  std::string where = "The chat template fails";
+  if (line > 0) where += " at line " + std::to_string(line);
+  return {error.code, where + ": " + error.message};
+}
+
+}  // namespace
+
+Result<Template> Template::parse(std::string_view source, const ParseOptions& options) {
+  try {
+    return Template(parse_program(source, options));
+  } catch (const TemplateError& error) {
+    return to_error(error, 0);
+  }
+}
+
+Result<std::string> Template::render(const json::Value& context, const RenderOptions& options) const {
+  Interpreter interpreter(*program_, options);
+  try {
+    return interpreter.run(context);
+  } catch (const TemplateError& error) {
+    return to_error(error, interpreter.line());
+  }
+}
+
+}  // namespace quire::text::jinja
