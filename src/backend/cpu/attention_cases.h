@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention shapes, one list for the tests and the micro-benchmark, and a paged cache filled with random tokens.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/attention_layout.h"
+#include "ops/attention.h"
+
+namespace quire::cpu {
+
+struct AttentionSequence {
+  int32_t queries;  // tokens of this step
+  int32_t context;  // positions after it
+};
+
+struct AttentionCase {
+  std::string name;
+  int64_t num_heads;
+  int64_t num_kv_heads;
+  int64_t head_dim;
+  int64_t block_size;
+  DType dtype;
+  bool causal;
+  std::vector<AttentionSequence> sequences;
+};
+
+// A handful of shapes that between them have every head_dim, GQA ratio, block size and type.
+inline std::vector<AttentionCase> attention_cases() {
+  const std::vector<AttentionSequence> mixed = {{1, 1}, {7, 7}, {0, 0}, {1, 130}, {33, 70}, {1, 300}, {5, 261}};
+  return {
+      {"mha_d16_f32", 4, 4, 16, 16, DType::kF32, true, mixed},
+      {"gqa2_d32_f16", 4, 2, 32, 32, DType::kF16, true, mixed},
+      {"gqa3_d64_f16", 9, 3, 64, 16, DType::kF16, true, mixed},
+      {"gqa4_d80_bf16", 8, 2, 80, 64, DType::kBF16, true, mixed},
+      {"gqa7_d96_f16", 7, 1, 96, 128, DType::kF16, true, mixed},
+      {"gqa8_d100_f32", 8, 1, 100, 16, DType::kF32, true, mixed},
+      {"gqa2_d128_bf16", 4, 2, 128, 48, DType::kBF16, true, mixed},
+      {"mha_d256_f16", 2, 2, 256, 32, DType::kF16, true, mixed},
+      {"mha_d7_bf16", 2, 2, 7, 16, DType::kBF16, true, mixed},
+      {"gqa3_d64_f16_all_see_all", 6, 2, 64, 16, DType::kF16, false, mixed},
+      {"decode_long", 3, 1, 64, 16, DType::kF16, true, {{1, 1500}, {2, 1025}}},
+      {"prefill_over_splits", 3, 1, 64, 64, DType::kBF16, true, {{600, 600}, {40, 552}}},
+      {"splits_seen_by_some_rows", 2, 2, 32, 16, DType::kF32, true, {{20, 265}, {3, 257}, {3, 65}, {8, 520}}},
+  };
+}
+
+// K and V of random sequences in pages. Pages are given out in random order; unused slots and pages hold NaN, unused
+// table entries an index far outside.
+struct PagedCache {
+  AttentionCase shape;
+  std::vector<float> k, v;       // [all positions of all sequences, kv_heads*head_dim], as given to reshape_and_cache
+  std::vector<int64_t> slots;    // one a position
+  std::vector<int32_t> first;    // of each sequence, in k and v
+  std::vector<int32_t> tables;   // [seqs, max_blocks]
+  std::vector<int32_t> lengths;  // positions of each sequence
+  int64_t max_blocks = 0;
+  std::vector<char> memory;
+  KvLayer layer;
+
+  int64_t kv_cols() const { return shape.num_kv_heads * shape.head_dim; }
+  int64_t q_cols() const { return shape.num_heads * shape.head_dim; }
+};
+
+inline float random_float(std::mt19937& random) {  // in [-1, 1), the same on every machine
+  return static_cast<float>(static_cast<int32_t>(random())) * 0x1p-31f;
+}
+
+// Lays out the pages; writing K and V to them is left to the kernel under test.
+inline PagedCache make_paged_cache(const AttentionCase& shape, uint32_t seed) {
+  PagedCache c;
+  c.shape = shape;
+  std::mt19937 random(seed);
+  int64_t blocks = 0;
+  for (const AttentionSequence& s : shape.sequences) {
+    const int64_t n = (s.context + shape.block_size - 1) / shape.block_size;
+    blocks += n;
+    c.max_blocks = n > c.max_blocks ? n : c.max_blocks;
+  }
+  const int64_t pages = blocks + 3;
+  std::vector<int32_t> order(static_cast<size_t>(pages));
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+
+  c.tables.assign(shape.sequences.size() * static_cast<size_t>(c.max_blocks), 0x7fffffff);
+  size_t next = 0;
+  for (size_t s = 0; s < shape.sequences.size(); ++s) {
+    const int32_t context = shape.sequences[s].context;
+    c.first.push_back(static_cast<int32_t>(c.slots.size()));
+    c.lengths.push_back(context);
+    for (int32_t position = 0; position < context; ++position) {
+      const int64_t block = position / shape.block_size;
+      int32_t& page = c.tables[s * static_cast<size_t>(c.max_blocks) + static_cast<size_t>(block)];
+      if (position % shape.block_size == 0) page = order[next++];
+      c.slots.push_back(page * shape.block_size + position % shape.block_size);
+    }
+  }
+  c.k.resize(c.slots.size() * static_cast<size_t>(c.kv_cols()));
+  c.v.resize(c.k.size());
+  for (float& x : c.k) x = 2 * random_float(random);
+  for (float& x : c.v) x = random_float(random);
+
+  const int64_t page_bytes = kv_page_bytes(shape.dtype, shape.block_size, shape.num_kv_heads, shape.head_dim);
+  c.memory.assign(static_cast<size_t>(pages * page_bytes + 64), '\xff');  // NaN in every type
+  char* aligned = c.memory.data() + (64 - reinterpret_cast<uintptr_t>(c.memory.data()) % 64) % 64;
+  c.layer = {aligned, page_bytes, pages, shape.block_size, shape.num_kv_heads, shape.head_dim, shape.dtype};
+  return c;
+}
+
+}  // namespace quire::cpu
