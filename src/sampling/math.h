@@ -16,7 +16,7 @@ inline float exp_nonpositive(float x) {
   const float clamped = x > -88.0f ? x : -88.0f;  // there n = -127, whose power of two is written as 0
   const float shifted = clamped * 1.44269504f + kMagic;
   const float n = shifted - kMagic;
-  // ln 2 in two parts: the first has 9 trailing zero bits, so its product with n is exact.
+  // ln 2 in two parts: the first has 9 significant bits, so its product with n is exact.
   const float r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
   float p = 1.0f / 5040;
   p = p * r + 1.0f / 720;
