@@ -15,7 +15,9 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "text/detokenizer.h"
+#include "text/gguf_vocab.h"
 #include "text/tokenizer.h"
+#include "weights/gguf.h"
 
 namespace quire::text {
 namespace {
@@ -25,6 +27,10 @@ Result<TokenizerPtr> load(const std::string& path) {
   const auto ends_with = [&](std::string_view tail) {
     return path.size() >= tail.size() && path.compare(path.size() - tail.size(), tail.size(), tail) == 0;
   };
+  if (ends_with(".gguf")) {
+    QUIRE_ASSIGN(const auto source, weights::GgufSource::open(path));
+    return load_gguf_tokenizer(source->metadata());
+  }
   QUIRE_ASSIGN(const std::string bytes, read_file(path));
   if (ends_with(".json")) return load_tokenizer_json(bytes, path);
   return load_sentencepiece_model(bytes, path);

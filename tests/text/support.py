@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drives quire_tokenize_check, and finds the texts and tokenizers that the tests compare on."""
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+
+
+def binary():
+    name = "quire_tokenize_check"
+    for folder in (os.environ.get("QUIRE_BUILD_DIR"), REPO / "build", REPO / "build-debug"):
+        if folder and (Path(folder) / name).exists():
+            return Path(folder) / name
+    return None
+
+
+def shared_data():
+    """The optional folder of real tokenizers and texts, unpacked; None when it is not there."""
+    for folder in (os.environ.get("QUIRE_SHARED_DATA"),
+                   os.environ.get("QUIRE_SHARED") and Path(os.environ["QUIRE_SHARED"]) / "data",
+                   REPO.parent / "shared" / "data"):
+        if folder and (Path(folder) / "tokenizers" / "hf" / "gpt2" / "tokenizer.json").exists():
+            return Path(folder)
+    return None
+
+
+class Quire:
+    """One tokenizer behind the check binary; requests go in bulk."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def ask(self, requests):
+        lines = "".join(json.dumps(r) + "\n" for r in requests)
+        run = subprocess.run([str(binary()), self.path], input=lines.encode(), capture_output=True, check=False)
+        if run.returncode != 0:
+            raise RuntimeError(f"{self.path}: {run.stderr.decode()}")
+        return [json.loads(line) for line in run.stdout.decode().splitlines()]
+
+    def encode(self, texts, special=True, parse=True):
+        return [a["ids"] for a in self.ask([{"text": t, "special": special, "parse": parse} for t in texts])]
+
+    def encode_bytes(self, blobs):
+        return [a["ids"] for a in self.ask([{"bytes": b.hex()} for b in blobs])]
+
+    def decode(self, lists, skip=True):
+        answers = self.ask([{"ids": ids, "skip": skip} for ids in lists])
+        for ids, answer in zip(lists, answers):
+            assert answer["stream"], f"{self.path}: push and flush differ from decode for {ids[:40]}"
+        return [a["text"] for a in answers]
+
+
+SCRIPTS = [(0x20, 0x7e), (0xa0, 0x24f), (0x250, 0x36f), (0x370, 0x3ff), (0x400, 0x52f), (0x530, 0x5ff), (0x600, 0x6ff),
+           (0x700, 0x8ff), (0x900, 0x97f), (0x980, 0xdff), (0xe00, 0xfff), (0x1000, 0x139f), (0x13a0, 0x1aff),
+           (0x1b00, 0x1fff), (0x2000, 0x206f), (0x2070, 0x2bff), (0x2c00, 0x2fff), (0x3000, 0x30ff), (0x3100, 0x33ff),
+           (0x3400, 0x4dff), (0x4e00, 0x9fff), (0xa000, 0xabff), (0xac00, 0xd7ff), (0xe000, 0xf8ff), (0xf900, 0xfaff),
+           (0xfb00, 0xffff), (0x10000, 0x10fff), (0x11000, 0x12fff), (0x13000, 0x16fff), (0x17000, 0x1afff),
+           (0x1b000, 0x1d0ff), (0x1d100, 0x1d7ff), (0x1d800, 0x1efff), (0x1f000, 0x1faff), (0x20000, 0x2a6df),
+           (0x2a700, 0x323af), (0xe0000, 0xe01ef), (0x10ff00, 0x10ffff)]
+CLASSIC = ["\r\n", "\n\n", "   ", "\t", "\u00a0", "\u3000", "\u2028", "'s", "'LL", "'\u017f", "'re ", "don't", "1234567", "\u0301",
+           "\u200d", "\ufe0f", "👩‍👩‍👧", "🇩🇪", "\ufffd", "\u2581", "\u212a", "\u00df", "\u0130", "\x00", "\x1f", "...", "!?", "<|", "|>"]
+
+
+def random_texts(seed, count, specials=()):
+    """Short texts that mix scripts, spaces, marks and special tokens."""
+    rng = random.Random(seed)
+    out = []
+    for _ in range(count):
+        parts = []
+        for _ in range(rng.randint(1, 12)):
+            kind = rng.random()
+            if kind < 0.25:
+                parts.append(rng.choice(CLASSIC))
+            elif kind < 0.32 and specials:
+                parts.append(rng.choice(specials))
+            elif kind < 0.45:
+                parts.append(" " * rng.randint(1, 4))
+            else:
+                low, high = rng.choice(SCRIPTS)
+                parts.append("".join(chr(c) for c in (rng.randint(low, high) for _ in range(rng.randint(1, 8)))
+                                     if not 0xd800 <= c <= 0xdfff))
+        out.append("".join(parts))
+    return out
+
+
+def every_code_point():
+    """All code points in one pass of texts: alone between letters, digits and spaces."""
+    points = [c for c in range(0x110000) if not 0xd800 <= c <= 0xdfff]
+    step = 512
+    out = []
+    for i in range(0, len(points), step):
+        chunk = points[i:i + step]
+        out.append("".join(f"a{chr(c)}1{chr(c)} " for c in chunk))
+        out.append("".join(map(chr, chunk)))
+    return out
+
+
+def real_texts(data):
+    """Texts of many kinds from the shared data, each at most some kilobytes."""
+    texts = json.loads((data / "json" / "blns.json").read_text())
+    conversations = json.loads((data / "workloads" / "sharegpt" / "sharegpt_1k_multiturn.json").read_text())
+    for conversation in conversations[:200]:
+        texts += [m["value"] for m in conversation["conversations"]]
+    wiki = (data / "evals" / "wikitext-2-raw" / "wiki.test.raw").read_text()
+    texts += [wiki[i:i + 4000] for i in range(0, len(wiki), 4000)]
+    for path in sorted((data / "workloads" / "prompts").iterdir()):
+        if path.suffix == ".txt":
+            text = path.read_text()
+            texts += [text[i:i + 20000] for i in range(0, len(text), 20000)]
+    return texts
+
+
+def warn(message):
+    print(message, file=sys.stderr)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every tokenizer against Hugging Face's `tokenizers`: ids and texts must be equal, one by one.
+
+Small tokenizers of every kind are in the tree (made by tools/tokenizers/make.py); the large real ones are compared when
+the shared data is there (QUIRE_SHARED or QUIRE_SHARED_DATA).
+"""
+import random
+
+import pytest
+
+from support import HERE, Quire, binary, every_code_point, random_texts, real_texts, shared_data
+
+tokenizers = pytest.importorskip("tokenizers")
+pytestmark = pytest.mark.skipif(binary() is None, reason="quire_tokenize_check is not built (set QUIRE_BUILD_DIR)")
+
+SMALL = sorted((HERE / "tokenizers").glob("*.json"))
+DATA = shared_data()
+REAL = [] if DATA is None else sorted((DATA / "tokenizers").glob("hf*/*/tokenizer.json"))
+
+
+def name(path):
+    return path.stem if path.parent.name == "tokenizers" else path.parent.name
+
+
+def reference(path):
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def specials_of(ref):
+    return [t.content for t in ref.get_added_tokens_decoder().values()][:40]
+
+
+def compare(path, texts, special=True):
+    ref = reference(path)
+    quire = Quire(path)
+    got = quire.encode(texts, special=special)
+    lists = []
+    for text, ids, encoding in zip(texts, got, ref.encode_batch(texts, add_special_tokens=special)):
+        assert ids == encoding.ids, f"{name(path)}: {text[:300]!r}"
+        lists.append(encoding.ids)
+    for skip in (True, False):
+        for ids, text in zip(lists, quire.decode(lists, skip=skip)):
+            assert text == ref.decode(ids, skip_special_tokens=skip), f"{name(path)}: decode {ids[:60]}"
+
+
+@pytest.mark.parametrize("path", SMALL + REAL, ids=name)
+def test_random_unicode_gives_the_same_ids_and_texts(path):
+    texts = ["", " ", "a", "Hello world"] + random_texts(7, 1500, specials_of(reference(path)))
+    compare(path, texts)
+    compare(path, texts[:300], special=False)
+
+
+@pytest.mark.parametrize("path", SMALL + REAL, ids=name)
+def test_every_code_point_gives_the_same_ids(path):
+    compare(path, every_code_point())
+
+
+@pytest.mark.parametrize("path", REAL, ids=name)
+def test_real_texts_give_the_same_ids_and_texts(path):
+    compare(path, real_texts(DATA))
+
+
+@pytest.mark.parametrize("path", SMALL + REAL, ids=name)
+def test_special_tokens_can_be_left_unparsed(path):
+    ref = reference(path)
+    texts = random_texts(11, 200, specials_of(ref))
+    ref.encode_special_tokens = True
+    for text, ids in zip(texts, Quire(path).encode(texts, parse=False)):
+        assert ids == ref.encode(text).ids, f"{name(path)}: {text!r}"
+
+
+@pytest.mark.parametrize("path", SMALL + REAL, ids=name)
+def test_random_ids_decode_alike(path):
+    ref = reference(path)
+    size = ref.get_vocab_size(with_added_tokens=True)
+    rng = random.Random(5)
+    lists = [[rng.randrange(size + 3) for _ in range(rng.randint(0, 30))] for _ in range(400)]
+    # Runs from the low ids, where byte tokens live, reach the byte-fallback paths.
+    lists += [[rng.randrange(min(size, 300)) for _ in range(rng.randint(0, 30))] for _ in range(400)]
+    quire = Quire(path)
+    for skip in (True, False):
+        for ids, text in zip(lists, quire.decode(lists, skip=skip)):
+            assert text == ref.decode(ids, skip_special_tokens=skip), f"{name(path)}: {ids}"
+
+
+@pytest.mark.parametrize("path", SMALL + REAL, ids=name)
+def test_bytes_that_are_not_utf8_become_replacement_characters(path):
+    rng = random.Random(3)
+    blobs = [bytes(rng.choice([rng.randrange(256), 0x61, 0xe4, 0xf0, 0x9f, 0x98]) for _ in range(rng.randint(1, 40)))
+             for _ in range(300)]
+    ref = reference(path)
+    for blob, ids in zip(blobs, Quire(path).encode_bytes(blobs)):
+        assert ids == ref.encode(blob.decode("utf-8", errors="replace")).ids, f"{name(path)}: {blob!r}"
+
+
+LONG = ["a" * 1_000_000, "ab1 " * 250_000, "\u4e2d\u6587" * 150_000, " " * 1_000_000, "\n" * 1_000_000, "!?" * 500_000, "Aa" * 500_000,
+        "0123456789" * 100_000]
+
+
+@pytest.mark.parametrize("path", SMALL, ids=name)
+def test_megabyte_long_lines_finish_and_agree(path):
+    if name(path) in ("unigram", "unigram_bytes", "wordlevel"):
+        texts = [t[:100_000] for t in LONG]
+    else:
+        texts = LONG
+    ref = reference(path)
+    for text, ids in zip(texts, Quire(path).encode(texts)):
+        assert ids == ref.encode(text).ids, f"{name(path)}: {text[:20]!r}..."
