@@ -28,6 +28,7 @@ class File:
         self.cut_after = []  # for each coming request: close the connection after that many bytes
         self.statuses = []  # for each coming request: answer this status instead
         self.ignore_range = False
+        self.shift_range = []  # for each coming range: send one that starts that many bytes off
         self.redirect = None  # an address to send the client to
         self.delay = 0.0  # seconds before each piece
         self.stall_after = []  # for each coming request: say nothing more after that many bytes
@@ -125,7 +126,7 @@ class Hub:
         asked = re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", ""))
         fresh = request.headers.get("If-Range", etag) == etag
         if asked and fresh and not file.ignore_range:
-            start = int(asked.group(1))
+            start = int(asked.group(1)) + (file.shift_range.pop(0) if file.shift_range else 0)
             if start >= len(data):
                 return self.reply(request, 416, b"", {"Content-Range": "bytes */%d" % len(data)})
             status, headers["Content-Range"] = 206, "bytes %d-%d/%d" % (start, len(data) - 1, len(data))

@@ -139,6 +139,31 @@ def test_a_cut_connection_goes_on_where_it_stopped(hub, home):
     assert [headers.get("if-range") for _, headers in hub.requests_for("model.safetensors")] == [None, etag, etag]
 
 
+def test_tries_are_counted_anew_when_bytes_came(hub, home):
+    files = hub.repositories[NAME] = model_files()
+    files["model.safetensors"].cut_after = [20_000] * 8
+    done = pull(hub, home, NAME)
+    assert done.returncode == 0, done.stderr
+    assert_whole(home, files)
+
+
+def test_a_server_that_never_gets_anywhere_is_given_up(hub, home):
+    files = hub.repositories[NAME] = model_files()
+    files["model.safetensors"].ignore_range = True
+    files["model.safetensors"].cut_after = [2_000, 1_000] * 50
+    done = pull(hub, home, NAME)
+    assert done.returncode == 1 and "gave up" in done.stderr and "pull again" in done.stderr
+
+
+def test_another_range_than_asked_for_is_not_mixed_in(hub, home):
+    files = hub.repositories[NAME] = model_files()
+    files["model.safetensors"].cut_after = [100_000]
+    files["model.safetensors"].shift_range = [-1]
+    done = pull(hub, home, NAME)
+    assert done.returncode == 0, done.stderr
+    assert_whole(home, files)
+
+
 def test_a_killed_pull_goes_on_in_the_next(hub, home):
     files = hub.repositories[NAME] = model_files(weights=2_000_000)
     files["model.safetensors"].stall_after = [700_000]

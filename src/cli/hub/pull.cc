@@ -316,13 +316,15 @@ Status Puller::download(HubFile& file, const fs::path& part_path) {
   QUIRE_ASSIGN(PartFile part, PartFile::open(part_path));
   if (file.size_known && part.size() > file.size) QUIRE_TRY(part.begin_again());
   progress_.start(file.path, file.size, part.size());
+  uint64_t furthest = part.size();
   for (int attempt = 0;; ++attempt) {
     if (file.size_known && part.size() == file.size && !file.digest.empty() && part.size() > 0) break;
-    const uint64_t before = part.size();
     const Status tried = one_try(file, part, etag_path);
     if (tried.ok()) break;
     if (tried.error().code != ErrorCode::kUnavailable) return tried;
-    if (part.size() > before) attempt = 0;
+    // Only further than ever counts as getting on: a server that always begins anew and breaks off must not hold us.
+    if (part.size() > furthest) attempt = 0;
+    furthest = std::max(furthest, part.size());
     if (attempt + 1 >= options_.tries) {
       return unavailable(tried.error().message + " (gave up after " + std::to_string(options_.tries) +
                          " tries; what came so far is kept, so pull again to go on)");
