@@ -447,7 +447,7 @@ std::string repr_text(std::string_view text) {
 namespace {
 
 void append_json_escape(std::string& out, uint32_t unit) {
-  char buffer[8];
+  char buffer[16];
   std::snprintf(buffer, sizeof buffer, "\\u%04x", unit);
   out += buffer;
 }
