@@ -4,7 +4,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
@@ -40,7 +39,7 @@ class Quire:
         run = subprocess.run([str(binary()), self.path], input=lines.encode(), capture_output=True, check=False)
         if run.returncode != 0:
             raise RuntimeError(f"{self.path}: {run.stderr.decode()}")
-        return [json.loads(line) for line in run.stdout.decode().splitlines()]
+        return [json.loads(line) for line in run.stdout.decode().split("\n") if line]
 
     def encode(self, texts, special=True, parse=True):
         return [a["ids"] for a in self.ask([{"text": t, "special": special, "parse": parse} for t in texts])]
@@ -89,15 +88,9 @@ def random_texts(seed, count, specials=()):
 
 
 def every_code_point():
-    """All code points in one pass of texts: alone between letters, digits and spaces."""
+    """All code points, each between a letter, a digit and a space."""
     points = [c for c in range(0x110000) if not 0xd800 <= c <= 0xdfff]
-    step = 512
-    out = []
-    for i in range(0, len(points), step):
-        chunk = points[i:i + step]
-        out.append("".join(f"a{chr(c)}1{chr(c)} " for c in chunk))
-        out.append("".join(map(chr, chunk)))
-    return out
+    return ["".join(f"a{chr(c)}1 " for c in points[i:i + 2048]) for i in range(0, len(points), 2048)]
 
 
 def real_texts(data):
@@ -113,7 +106,3 @@ def real_texts(data):
             text = path.read_text()
             texts += [text[i:i + 20000] for i in range(0, len(text), 20000)]
     return texts
-
-
-def warn(message):
-    print(message, file=sys.stderr)

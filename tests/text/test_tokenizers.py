@@ -4,6 +4,7 @@
 Small tokenizers of every kind are in the tree (made by tools/tokenizers/make.py); the large real ones are compared when
 the shared data is there (QUIRE_SHARED or QUIRE_SHARED_DATA).
 """
+import functools
 import random
 
 import pytest
@@ -22,6 +23,7 @@ def name(path):
     return path.stem if path.parent.name == "tokenizers" else path.parent.name
 
 
+@functools.lru_cache(maxsize=2)
 def reference(path):
     tokenizer = tokenizers.Tokenizer.from_file(str(path))
     tokenizer.no_truncation()
@@ -46,33 +48,41 @@ def compare(path, texts, special=True):
             assert text == ref.decode(ids, skip_special_tokens=skip), f"{name(path)}: decode {ids[:60]}"
 
 
-@pytest.mark.parametrize("path", SMALL + REAL, ids=name)
+@pytest.mark.parametrize("path", SMALL + REAL, ids=name, scope="module")
 def test_random_unicode_gives_the_same_ids_and_texts(path):
-    texts = ["", " ", "a", "Hello world"] + random_texts(7, 1500, specials_of(reference(path)))
+    texts = ["", " ", "a", "Hello world"] + random_texts(7, 1000, specials_of(reference(path)))
     compare(path, texts)
     compare(path, texts[:300], special=False)
 
 
-@pytest.mark.parametrize("path", SMALL + REAL, ids=name)
+@pytest.mark.parametrize("path", SMALL + REAL, ids=name, scope="module")
 def test_every_code_point_gives_the_same_ids(path):
-    compare(path, every_code_point())
+    texts = every_code_point()
+    for text, ids, want in zip(texts, Quire(path).encode(texts), reference(path).encode_batch(texts)):
+        if ids != want.ids:  # find the one
+            for i in range(0, len(text), 4):
+                part = text[i:i + 4]
+                assert Quire(path).encode([part])[0] == reference(path).encode(part).ids, f"{name(path)}: {part!r}"
+        assert ids == want.ids, f"{name(path)}: {text[:40]!r}..."
 
 
-@pytest.mark.parametrize("path", REAL, ids=name)
+@pytest.mark.parametrize("path", REAL, ids=name, scope="module")
 def test_real_texts_give_the_same_ids_and_texts(path):
     compare(path, real_texts(DATA))
 
 
-@pytest.mark.parametrize("path", SMALL + REAL, ids=name)
+@pytest.mark.parametrize("path", SMALL + REAL, ids=name, scope="module")
 def test_special_tokens_can_be_left_unparsed(path):
     ref = reference(path)
     texts = random_texts(11, 200, specials_of(ref))
     ref.encode_special_tokens = True
-    for text, ids in zip(texts, Quire(path).encode(texts, parse=False)):
-        assert ids == ref.encode(text).ids, f"{name(path)}: {text!r}"
+    wanted = [ref.encode(text).ids for text in texts]
+    ref.encode_special_tokens = False
+    for text, ids, want in zip(texts, Quire(path).encode(texts, parse=False), wanted):
+        assert ids == want, f"{name(path)}: {text!r}"
 
 
-@pytest.mark.parametrize("path", SMALL + REAL, ids=name)
+@pytest.mark.parametrize("path", SMALL + REAL, ids=name, scope="module")
 def test_random_ids_decode_alike(path):
     ref = reference(path)
     size = ref.get_vocab_size(with_added_tokens=True)
@@ -86,7 +96,7 @@ def test_random_ids_decode_alike(path):
             assert text == ref.decode(ids, skip_special_tokens=skip), f"{name(path)}: {ids}"
 
 
-@pytest.mark.parametrize("path", SMALL + REAL, ids=name)
+@pytest.mark.parametrize("path", SMALL + REAL, ids=name, scope="module")
 def test_bytes_that_are_not_utf8_become_replacement_characters(path):
     rng = random.Random(3)
     blobs = [bytes(rng.choice([rng.randrange(256), 0x61, 0xe4, 0xf0, 0x9f, 0x98]) for _ in range(rng.randint(1, 40)))
@@ -100,7 +110,7 @@ LONG = ["a" * 1_000_000, "ab1 " * 250_000, "\u4e2d\u6587" * 150_000, " " * 1_000
         "0123456789" * 100_000]
 
 
-@pytest.mark.parametrize("path", SMALL, ids=name)
+@pytest.mark.parametrize("path", SMALL, ids=name, scope="module")
 def test_megabyte_long_lines_finish_and_agree(path):
     if name(path) in ("unigram", "unigram_bytes", "wordlevel"):
         texts = [t[:100_000] for t in LONG]
