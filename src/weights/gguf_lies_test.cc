@@ -172,6 +172,26 @@ TEST(GgufLies, TruncatedAtAnyByteIsRefused) {
   }
 }
 
+// Without tensors a file ends with its metadata: the last string, number or array must end inside it.
+TEST(GgufLies, MetadataCutAtAnyByteIsRefused) {
+  std::string numbers;
+  for (const int32_t v : {1, 2, 3}) append(numbers, v);
+  for (int last = 0; last < 5; ++last) {
+    GgufWriter w;
+    w.string("general.architecture", "llama");
+    if (last == 0) w.string("k", "a word");
+    if (last == 1) w.strings("k", {"a", "list of", "words"});
+    if (last == 2) w.pair("k", 9, GgufWriter::array(5, 3, numbers));
+    if (last == 3) w.pair("k", 9, GgufWriter::array(9, 1, GgufWriter::array(8, 1, GgufWriter::text("nested"))));
+    if (last == 4) w.number<double>("k", 12, 0.5);
+    const std::string file = w.finish();
+    ASSERT_TRUE(parse(file).ok());
+    for (size_t size = 0; size < file.size(); ++size) {
+      EXPECT_FALSE(parse(std::string_view(file).substr(0, size)).ok()) << last << " cut at " << size;
+    }
+  }
+}
+
 TEST(GgufLies, AnyByteChangedIsRefusedOrStillConsistent) {
   const std::string file = a_bit_of_everything();
   const auto inside = exact_copy(file);
