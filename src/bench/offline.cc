@@ -43,6 +43,13 @@ sampling::SamplingParams greedy(int64_t output_len) {
   return params;
 }
 
+llm::GenerateRequest request_of(llm::TokenPrompt prompt, int64_t output_len) {
+  llm::GenerateRequest request;
+  request.prompt = std::move(prompt);
+  request.params = greedy(output_len);
+  return request;
+}
+
 Status check(const Workload& w, const llm::Llm& llm) {
   if (w.input_len < 1 || w.output_len < 1 || w.batch_size < 1 || w.num_prompts < 1) {
     return invalid_argument("lengths and counts must be at least 1");
@@ -73,7 +80,7 @@ Result<std::vector<llm::GenerateRequest>> sharegpt(llm::Llm& llm, const Workload
     const int64_t length = static_cast<int64_t>(llm.tokenizer()->encode(answer->as_string()).size());
     const int64_t total = static_cast<int64_t>(prompt.size()) + length;
     if (prompt.size() < 4 || length < 4 || total > std::min<int64_t>(2048, llm.max_model_len())) continue;
-    out.push_back({std::move(prompt), greedy(length), 0, {}});
+    out.push_back(request_of(std::move(prompt), length));
   }
   if (out.empty()) return invalid_argument("'" + w.dataset + "' has no conversation of a usable length");
   return out;
@@ -95,7 +102,7 @@ Result<LatencyFigures> latency(llm::Llm& llm, const Workload& w, int64_t warmup,
     }
     const auto start = Clock::now();
     for (llm::TokenPrompt& prompt : prompts) {
-      QUIRE_ASSIGN(const auto id, llm.submit({std::move(prompt), greedy(w.output_len), 0, {}}));
+      QUIRE_ASSIGN(const auto id, llm.submit(request_of(std::move(prompt), w.output_len)));
       (void)id;
     }
     double prefill = 0;
@@ -167,8 +174,7 @@ Result<ThroughputFigures> throughput(llm::Llm& llm, const Workload& w) {
     QUIRE_TRY(check(w, llm));
     const int64_t vocab = llm.engine().model().config().vocab_size;
     for (int64_t i = 0; i < w.num_prompts; ++i) {
-      requests.push_back(
-          {random_prompt(w.input_len, vocab, static_cast<uint64_t>(i) + 1), greedy(w.output_len), 0, {}});
+      requests.push_back(request_of(random_prompt(w.input_len, vocab, static_cast<uint64_t>(i) + 1), w.output_len));
     }
   } else {
     QUIRE_ASSIGN(requests, sharegpt(llm, w));

@@ -155,7 +155,10 @@ class Conversation {
     text::ChatRequest chat;
     chat.messages = messages_;
     const auto start = Clock::now();
-    auto id = llm_.submit({chat, params, 0, {}});
+    llm::GenerateRequest request;
+    request.prompt = std::move(chat);
+    request.params = params;
+    auto id = llm_.submit(std::move(request));
     if (!id.ok()) {
       report(id.error());
       return false;

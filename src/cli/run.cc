@@ -119,7 +119,10 @@ class Session {
     answers_.resize(static_cast<size_t>(std::max<int64_t>(params.n, 1)));
     const bool stream = !flags_.json && params.n == 1;
     const auto start = Clock::now();
-    auto id = llm_.submit({prompt, params, 0, {}});
+    llm::GenerateRequest request;
+    request.prompt = prompt;
+    request.params = params;
+    auto id = llm_.submit(std::move(request));
     if (!id.ok()) return report(id.error());
     catch_interrupts();
     while (llm_.has_work()) {

@@ -2,6 +2,8 @@
 // The last checks of a config, whatever file it came from.
 #include "model/config.h"
 
+#include <algorithm>
+
 #include "ops/attention.h"
 
 namespace quire::model {
@@ -43,6 +45,13 @@ Status complete(DecoderConfig& config, int64_t k_rows) {
   }
   if (!config.rope_layers.empty() && config.rope_layers.size() != static_cast<size_t>(config.layers)) {
     return invalid_argument("the list of layers without positions does not have one entry a layer");
+  }
+  // As vLLM derives it: linear and dynamic extend what the file says, yarn what the model was first trained for.
+  rope.config_max_position = config.max_position;
+  if (rope.type == RopeType::kLinear || rope.type == RopeType::kDynamic || rope.type == RopeType::kYarn) {
+    const int64_t base = rope.type == RopeType::kYarn ? rope.original_max_position : config.max_position;
+    const double extended = static_cast<double>(base) * rope.factor;
+    config.max_position = static_cast<int64_t>(std::clamp(extended, 1.0, 1073741824.0));
   }
   if (config.sliding_window > 0 && config.sliding_window < config.max_position) {
     config.max_position = config.sliding_window;  // within the window, sliding and full attention are the same

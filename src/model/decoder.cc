@@ -29,7 +29,7 @@ DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t
     : config_(std::move(config)),
       weights_(std::move(weights)),
       head_norm_(weights_.final_norm),
-      rope_(rope_frequencies(config_.rope, config_.max_position, max_model_len), max_model_len),
+      rope_(rope_frequencies(config_.rope, max_model_len), max_model_len),
       attention_scale_(config_.attention_scale != 0
                            ? config_.attention_scale
                            : static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)))),

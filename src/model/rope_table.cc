@@ -67,18 +67,19 @@ void apply_llama3(const RopeConfig& c, std::vector<double>& freq) {
   }
 }
 
-// Dynamic NTK with the base fixed for the longest sequence there can be, as vLLM does, so that positions never change.
-double dynamic_theta(const RopeConfig& c, int64_t max_position) {
+// Dynamic NTK with the base fixed by the longest sequence there can be, so that positions never change their angle.
+double dynamic_theta(const RopeConfig& c, int64_t max_model_len) {
   const double dim = static_cast<double>(c.rot_dim);
-  const double longest = static_cast<double>(max_position) * c.factor;
-  const double ratio = c.factor * longest / static_cast<double>(max_position) - (c.factor - 1);
+  const double trained = static_cast<double>(c.config_max_position);
+  const double longest = std::max(static_cast<double>(max_model_len), trained);
+  const double ratio = c.factor * longest / trained - (c.factor - 1);
   return c.theta * std::pow(ratio, dim / (dim - 2));
 }
 
 }  // namespace
 
-RopeFrequencies rope_frequencies(const RopeConfig& c, int64_t max_position, int64_t max_model_len) {
-  const double theta = c.type == RopeType::kDynamic && c.rot_dim > 2 ? dynamic_theta(c, max_position) : c.theta;
+RopeFrequencies rope_frequencies(const RopeConfig& c, int64_t max_model_len) {
+  const double theta = c.type == RopeType::kDynamic && c.rot_dim > 2 ? dynamic_theta(c, max_model_len) : c.theta;
   std::vector<double> freq = plain_frequencies(theta, c.rot_dim);
   double attention = 1.0;
   switch (c.type) {

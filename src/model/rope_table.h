@@ -10,12 +10,12 @@
 namespace quire::model {
 
 // The frequencies of each pair, [rot_dim/2], and the factor that multiplies cosine and sine. `max_model_len` decides
-// for dynamic (NTK by that length, as vLLM fixes it) and longrope (long factors when it is past the original length).
+// for dynamic (NTK by that length) and longrope (long factors when it is past the original length).
 struct RopeFrequencies {
   std::vector<float> inv_freq;
   float attention_factor = 1.0f;
 };
-RopeFrequencies rope_frequencies(const RopeConfig& config, int64_t max_position, int64_t max_model_len);
+RopeFrequencies rope_frequencies(const RopeConfig& config, int64_t max_model_len);
 
 // The table, grown in steps as positions are first used, so that a long max_model_len costs nothing until it is needed.
 // Owned by a model, used on the engine's thread. Row p depends on p alone.

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The harness of the model tests.
+#include "models/harness.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "backend/cpu/isa.h"
+
+namespace quire::testing {
+
+llm::Options dummy_options(const std::string& golden_case) {
+  llm::Options options;
+  options.model = goldens_folder() / golden_case / "config.json";
+  options.load_format = "dummy";
+  options.dtype = "float32";
+  options.max_num_seqs = 16;
+  options.num_gpu_blocks_override = 400;
+  return options;
+}
+
+std::unique_ptr<engine::Engine> make_engine(const llm::Options& options) {
+  auto files = llm::open_files(options);
+  if (!files.ok()) {
+    ADD_FAILURE() << files.error().message;
+    return nullptr;
+  }
+  auto backend = llm::make_backend(options);
+  if (!backend.ok()) {
+    ADD_FAILURE() << backend.error().message;
+    return nullptr;
+  }
+  auto loaded = llm::load_engine(options, *files, std::move(*backend), {});
+  if (!loaded.ok()) {
+    ADD_FAILURE() << loaded.error().message;
+    return nullptr;
+  }
+  return std::move(loaded->engine);
+}
+
+std::vector<Trace> run(engine::Engine& engine, const std::vector<engine::Request>& requests,
+                       const std::vector<size_t>& order, int stagger) {
+  std::vector<size_t> sequence = order;
+  if (sequence.empty()) {
+    sequence.resize(requests.size());
+    std::iota(sequence.begin(), sequence.end(), size_t{0});
+  }
+  std::vector<Trace> traces(requests.size());
+  std::map<engine::RequestId, size_t> places;
+  engine.set_logits_tap([&](engine::RequestId id, int32_t, int64_t position, std::span<const float> row) {
+    traces[places.at(id)].logits[position].assign(row.begin(), row.end());
+  });
+  const auto step = [&] {
+    for (const engine::Output& output : engine.step()) {
+      if (output.error) ADD_FAILURE() << output.error->message;
+      auto& tokens = traces[places.at(output.id)].tokens;
+      tokens.insert(tokens.end(), output.tokens.begin(), output.tokens.end());
+    }
+  };
+  for (const size_t i : sequence) {
+    auto id = engine.add(requests[i]);
+    if (!id.ok()) {
+      ADD_FAILURE() << id.error().message;
+      continue;
+    }
+    places[*id] = i;
+    for (int s = 0; s < stagger; ++s) step();
+  }
+  while (engine.has_work()) step();
+  engine.set_logits_tap({});
+  return traces;
+}
+
+engine::Request greedy_request(std::vector<int32_t> prompt, int64_t max_tokens) {
+  engine::Request request;
+  request.prompt = std::move(prompt);
+  request.params.temperature = 0;
+  request.params.ignore_eos = true;
+  request.params.max_tokens = max_tokens;
+  return request;
+}
+
+std::string difference(const Trace& a, const Trace& b) {
+  if (a.tokens != b.tokens) return "the tokens differ";
+  for (const auto& [position, row] : a.logits) {
+    const auto other = b.logits.find(position);
+    if (other == b.logits.end()) return "no logits at position " + std::to_string(position);
+    if (row.size() != other->second.size() ||
+        std::memcmp(row.data(), other->second.data(), row.size() * sizeof(float)) != 0) {
+      return "the logits differ at position " + std::to_string(position);
+    }
+  }
+  return {};
+}
+
+std::vector<std::string> isa_names() {
+  std::vector<std::string> names;
+  for (const cpu::Isa isa : cpu::available_isas()) names.emplace_back(cpu::name(isa));
+  return names;
+}
+
+}  // namespace quire::testing

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the model tests share: engines on dummy weights, and runs that record every logit.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "llm/load.h"
+
+namespace quire::testing {
+
+// The recorded life of one sequence: its output tokens, and the logits of each row that was read, by position.
+struct Trace {
+  std::vector<int32_t> tokens;
+  std::map<int64_t, std::vector<float>> logits;
+};
+
+inline std::filesystem::path goldens_folder() {
+  return std::filesystem::path(QUIRE_SOURCE_DIR) / "tests" / "goldens";
+}
+
+// A small engine on `options`; fails the test with the error's sentence.
+std::unique_ptr<engine::Engine> make_engine(const llm::Options& options);
+llm::Options dummy_options(const std::string& golden_case);
+
+// Runs the requests together to the end; `order` (if given) is the order in which they are submitted, and `stagger`
+// that many steps lie between one submission and the next.
+std::vector<Trace> run(engine::Engine& engine, const std::vector<engine::Request>& requests,
+                       const std::vector<size_t>& order = {}, int stagger = 0);
+
+engine::Request greedy_request(std::vector<int32_t> prompt, int64_t max_tokens);
+
+// memcmp of everything; empty when equal, else what differs first.
+std::string difference(const Trace& a, const Trace& b);
+
+// The ISA levels of this machine, for engines forced to each.
+std::vector<std::string> isa_names();
+
+}  // namespace quire::testing
