@@ -356,12 +356,14 @@ namespace {
 FieldSpec parse_spec(std::string_view text) {
   FieldSpec spec;
   size_t at = 0;
+  bool own_fill = false;
   auto is_align = [](char c) { return c == '<' || c == '>' || c == '^' || c == '='; };
   if (!text.empty()) {
     const size_t first = utf8::decode(text, 0).size;
     if (first < text.size() && is_align(text[first])) {
       spec.fill = std::string(text.substr(0, first));
       spec.align = text[first];
+      own_fill = true;
       at = first + 1;
     } else if (is_align(text[0])) {
       spec.align = text[0];
@@ -376,10 +378,8 @@ FieldSpec parse_spec(std::string_view text) {
     ++at;
   }
   if (peek() == '0') {
-    if (spec.align == 0) {
-      spec.fill = "0";
-      spec.align = '0';  // after the sign for numbers, on the right for text
-    }
+    if (!own_fill) spec.fill = "0";
+    if (spec.align == 0) spec.align = '0';  // after the sign for numbers, on the right for text
     ++at;
   }
   auto number = [&] {

@@ -190,8 +190,7 @@ Flow Interpreter::exec(const Stmt& stmt) {
       return Flow::kNext;
     case StmtKind::kCallBlock: {
       const Value caller = make_macro(*stmt.macro);
-      append_str(heap_, *out_, eval_call(*stmt.value, &caller));
-      check_output();
+      write_text(eval_call(*stmt.value, &caller));
       return Flow::kNext;
     }
     case StmtKind::kWith:
@@ -270,10 +269,16 @@ Flow Interpreter::exec_captured(const Stmt& stmt) {
   if (stmt.target != nullptr) {
     assign(*stmt.target, text);
   } else {
-    append_str(heap_, *out_, text);
-    check_output();
+    write_text(text);
   }
   return Flow::kNext;
+}
+
+// The result of a filter or call block, which Jinja2 does not turn into text by itself.
+void Interpreter::write_text(const Value& text) {
+  if (!text.is_string()) fail(std::string("a block must give a string, not '") + python_type_name(text) + "'");
+  append_str(heap_, *out_, text);
+  check_output();
 }
 
 // --- Loops ---

@@ -102,6 +102,7 @@ class Interpreter {
   Flow exec_captured(const Stmt& stmt);
   void output(const Expr& expr);
   void check_output();
+  void write_text(const Value& text);
 
   Values eval_all(const std::vector<ExprPtr>& exprs);
   static bool all_plain_strings(const Values& values);

@@ -412,7 +412,7 @@ Value slice_string(Heap& heap, const Value& value, int64_t start, int64_t stop, 
     }
     const size_t from = byte_offset(text, static_cast<size_t>(start));
     const size_t size = byte_offset(text.substr(from), static_cast<size_t>(stop - start));
-    return substring(heap, value, count == 0 ? std::string_view() : text.substr(from, size));
+    return substring(heap, value, text.substr(from, size));
   }
   heap.step(text.size() / 8);
   std::vector<std::string_view> points;
@@ -446,7 +446,10 @@ Value slice(Heap& heap, const Value& value, const Value& start_value, const Valu
   indices.step = step;
   const int64_t count = indices.size();
   if (count <= 1) step = 1;  // keeps the products below small
-  if (value.is_string()) return slice_string(heap, value, start, std::max(stop, start), step, count);
+  if (value.is_string()) {
+    if (count == 0) return substring(heap, value, {});
+    return slice_string(heap, value, start, step == 1 ? start + count : stop, step, count);
+  }
   heap.step(static_cast<uint64_t>(count));
   if (value.is(Type::kRange)) {
     const auto& range = value.as<RangeObject>();
@@ -546,7 +549,7 @@ bool Iterator::next(Value& out) {
       const std::string& text = source_.text();
       if (position_ >= text.size()) return false;
       const size_t size = utf8::decode(text, position_).size;
-      out = substring(*heap_, source_, std::string_view(text).substr(position_, size));
+      out = heap_->string(std::string_view(text).substr(position_, size));
       position_ += size;
       return true;
     }

@@ -239,14 +239,14 @@ class Parser {
   StmtPtr parse_for() {
     StmtPtr stmt = make_stmt(StmtKind::kFor, take().line);
     const size_t target_at = at_;
-    stmt->target = parse_target(NameUse::kParam, "in", false);
+    stmt->target = parse_target(NameUse::kParam, false);
     if (!skip_name("in")) fail_expected("'in'");
-    stmt->value = parse_tuple(false, "recursive");
+    stmt->value = parse_tuple(false);
     if (skip_name("if")) {
       stmt->test = parse_expression();
       const size_t resume = at_;
       at_ = target_at;
-      stmt->test_target = parse_target(NameUse::kParam, "in", false);
+      stmt->test_target = parse_target(NameUse::kParam, false);
       at_ = resume;
     }
     stmt->recursive = skip_name("recursive");
@@ -290,7 +290,7 @@ class Parser {
 
   StmtPtr parse_set() {
     const int line = take().line;
-    ExprPtr target = parse_target(NameUse::kStore, {}, true);
+    ExprPtr target = parse_target(NameUse::kStore, true);
     if (for_depth_ > 0) check_loop_target(*target);
     if (skip_op("=")) {
       StmtPtr stmt = make_stmt(StmtKind::kSet, line);
@@ -310,7 +310,7 @@ class Parser {
     StmtPtr stmt = make_stmt(StmtKind::kWith, take().line);
     while (current().kind != TokenKind::kBlockEnd) {
       if (!stmt->exprs.empty()) expect_op(",");
-      stmt->exprs.push_back(parse_target(NameUse::kParam, {}, false));
+      stmt->exprs.push_back(parse_target(NameUse::kParam, false));
       expect_op("=");
       stmt->exprs.push_back(parse_expression());
     }
@@ -417,19 +417,19 @@ class Parser {
     }
     const Nesting nesting(*this);
     if (skip_op("(")) {
-      ExprPtr inner = parse_target_list(use, {}, with_namespace, true);
+      ExprPtr inner = parse_target_list(use, with_namespace, true);
       expect_op(")");
       return inner;
     }
     fail_at(current().line, "can't assign to '" + describe(current()) + "'");
   }
 
-  ExprPtr parse_target_list(NameUse use, std::string_view end, bool with_namespace, bool parentheses) {
+  ExprPtr parse_target_list(NameUse use, bool with_namespace, bool parentheses) {
     const int line = current().line;
     std::vector<ExprPtr> parts;
     bool tuple = false;
     while (true) {
-      if (tuple_end(end)) break;
+      if (tuple_end()) break;
       parts.push_back(parse_target_part(use, with_namespace));
       if (!skip_op(",")) break;
       tuple = true;
@@ -439,22 +439,19 @@ class Parser {
     return make(ExprKind::kTuple, line, std::move(parts));
   }
 
-  ExprPtr parse_target(NameUse use, std::string_view end, bool with_namespace) {
-    return parse_target_list(use, end, with_namespace, false);
-  }
+  ExprPtr parse_target(NameUse use, bool with_namespace) { return parse_target_list(use, with_namespace, false); }
 
   // --- Expressions, loosest first ---
-  bool tuple_end(std::string_view end) const {
-    return current().kind == TokenKind::kVariableEnd || current().kind == TokenKind::kBlockEnd ||
-           current().is_op(")") || (!end.empty() && current().is_name(end));
+  bool tuple_end() const {
+    return current().kind == TokenKind::kVariableEnd || current().kind == TokenKind::kBlockEnd || current().is_op(")");
   }
 
-  ExprPtr parse_tuple(bool with_condition = true, std::string_view end = {}, bool parentheses = false) {
+  ExprPtr parse_tuple(bool with_condition = true, bool parentheses = false) {
     const int line = current().line;
     std::vector<ExprPtr> parts;
     bool tuple = false;
     while (true) {
-      if (tuple_end(end)) break;
+      if (tuple_end()) break;
       parts.push_back(with_condition ? parse_expression() : parse_or());
       if (!skip_op(",")) break;
       tuple = true;
@@ -635,7 +632,7 @@ class Parser {
         break;
     }
     if (skip_op("(")) {
-      ExprPtr inner = parse_tuple(true, {}, true);
+      ExprPtr inner = parse_tuple(true, true);
       expect_op(")");
       return inner;
     }

@@ -172,7 +172,8 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
   std::string out;
   if (from.empty()) {
     // Python puts the new text before each character and at the end.
-    auto more = [&] { return count < 0 || count-- > 0; };
+    const bool unlimited = count < 0;
+    auto more = [&] { return unlimited || count-- > 0; };
     each_code_point(text, [&](char32_t, std::string_view part) {
       if (more()) out += to;
       out += part;
@@ -284,6 +285,19 @@ bool drop_underscores(std::string_view text, std::string* out) {
   return true;
 }
 
+// Decimal digits of any script as ASCII ones.
+std::string with_ascii_digits(std::string_view text) {
+  std::string out;
+  each_code_point(text, [&](char32_t c, std::string_view part) {
+    if (c < 0x80 || !is_decimal(c)) {
+      out += part;
+      return;
+    }
+    out.push_back(static_cast<char>('0' + decimal_value(c)));
+  });
+  return out;
+}
+
 int prefix_base(std::string_view digits) {
   if (digits.size() < 2 || digits[0] != '0') return 0;
   switch (digits[1]) {
@@ -303,8 +317,9 @@ int prefix_base(std::string_view digits) {
 
 }  // namespace
 
-std::optional<int64_t> parse_int(std::string_view text, int base, bool* overflow) {
-  text = strip(text, nullptr, true, true);
+std::optional<int64_t> parse_int(std::string_view given, int base, bool* overflow) {
+  const std::string ascii = with_ascii_digits(strip(given, nullptr, true, true));
+  std::string_view text = ascii;
   bool negative = false;
   if (!text.empty() && (text[0] == '-' || text[0] == '+')) {
     negative = text[0] == '-';
@@ -337,9 +352,9 @@ std::optional<int64_t> parse_int(std::string_view text, int base, bool* overflow
 }
 
 std::optional<double> parse_float(std::string_view text) {
-  text = strip(text, nullptr, true, true);
   std::string clean;
-  if (!drop_underscores(text, &clean) || clean.empty()) return std::nullopt;
+  if (!drop_underscores(with_ascii_digits(strip(text, nullptr, true, true)), &clean) || clean.empty())
+    return std::nullopt;
   std::string_view body = clean;
   bool negative = false;
   if (body[0] == '-' || body[0] == '+') {

@@ -14,6 +14,7 @@ namespace quire::text::jinja {
 bool is_space(char32_t c);
 bool is_alpha(char32_t c);
 bool is_decimal(char32_t c);
+int decimal_value(char32_t c);  // of a decimal digit of any script
 bool is_digit(char32_t c);
 bool is_numeric(char32_t c);
 bool is_alnum(char32_t c);

@@ -122,7 +122,6 @@ Value indent_filter(Interpreter& in, const Value& v, Args& args) {
 Value truncate_filter(Interpreter& in, const Value& v, Args& args) {
   const Bound bound("truncate", args, {"length", "killwords", "end", "leeway"});
   Heap& heap = in.heap();
-  require_text("truncate", v);
   const int64_t limit = bound.integer(0, 255);
   const Value end = bound.value_or(2, heap.string("..."));
   const int64_t end_size = length(heap, end);
@@ -130,6 +129,7 @@ Value truncate_filter(Interpreter& in, const Value& v, Args& args) {
   if (limit < end_size) fail("truncate: expected length >= " + std::to_string(end_size));
   if (leeway < 0) fail("truncate: expected leeway >= 0");
   if (length(heap, v) <= limit + leeway) return v;
+  require_text("truncate", v);
   const Value head = slice(heap, v, Value::none(), Value::integer(limit - end_size), Value::none());
   if (bound.flag(1, false)) return add(heap, head, end);
   const size_t blank = head.text().rfind(' ');

@@ -125,6 +125,12 @@ bool is_alpha(char32_t c) {
 bool is_decimal(char32_t c) {
   return contains(kDecimal, c);
 }
+int decimal_value(char32_t c) {
+  // Decimal digits come in runs of ten, zero first; runs that touch start anew every ten.
+  const auto* it = std::upper_bound(std::begin(kDecimal), std::end(kDecimal), c,
+                                    [](char32_t x, const CodeRange& r) { return x < r.first; });
+  return it == std::begin(kDecimal) ? 0 : static_cast<int>((c - (it - 1)->first) % 10);
+}
 bool is_digit(char32_t c) {
   return contains(kDigit, c);
 }
