@@ -98,7 +98,8 @@ void add_model_flags(CLI::App& app, Options& options) {
 
 void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
   const auto add = [&](const char* name, auto& value, const char* doc) {
-    app.add_option(name, value, doc)->envname(env_name(name))->group("Sampling");
+    CLI::Option* option = app.add_option(name, value, doc)->envname(env_name(name))->group("Sampling");
+    option->allow_extra_args(false);  // a list's flag is repeated; it does not swallow the arguments behind it
   };
   add("--temperature", f.temperature, "0 is greedy; higher is more varied");
   add("--top-k", f.top_k, "Keep the k likeliest tokens; 0: all");

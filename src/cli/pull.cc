@@ -18,7 +18,8 @@ void add_pull(CLI::App& app, int& exit_code) {
       "  quire pull Qwen/Qwen3-0.6B-GGUF:Q8_0");
   command->add_option("NAME", options->name, "owner/name, with :QUANT for one of several GGUF files")->required();
   command->add_option("--revision", options->revision, "Branch, tag or commit")->envname("QUIRE_REVISION");
-  command->add_option("--include", options->include, "Only files that match this glob; may be given several times");
+  command->add_option("--include", options->include, "Only files that match this glob; may be given several times")
+      ->allow_extra_args(false);
   command->add_option("--quant", options->quant, "Of several GGUF files, the one of this quantisation")
       ->envname("QUIRE_QUANT");
   command->add_option("--token", options->token, "Token for private and gated models (else HF_TOKEN)")
