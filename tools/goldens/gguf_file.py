@@ -13,8 +13,16 @@ import numpy as np
 
 from tools.goldens import kquants, shapes, tiny_tokenizer
 
-ARCHITECTURES = {"llama": "LLAMA", "mistral": "LLAMA", "smollm3": "SMOLLM3", "qwen2": "QWEN2", "qwen3": "QWEN3",
-                 "phi3": "PHI3", "glm": "CHATGLM", "glm4": "GLM4", "granite": "GRANITE", "olmo2": "OLMO2"}
+# Spelled out here, not taken from the gguf package, whose older versions lack some: any version will do.
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "smollm3": "smollm3", "qwen2": "qwen2", "qwen3": "qwen3",
+                 "phi3": "phi3", "glm": "chatglm", "glm4": "glm4", "granite": "granite", "olmo2": "olmo2"}
+TOP_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+LAYER_NAMES = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "post_self_attn_layernorm": "post_attention_norm",
+    "post_mlp_layernorm": "post_ffw_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 # These rotate neighbouring pairs in llama.cpp, so the two halves of each head of q and k are interleaved in the file.
 INTERLEAVED = ("llama", "mistral", "smollm3", "granite")
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", *kquants.PACKERS)
@@ -23,6 +31,16 @@ TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", *kquants.
 def interleave(rows: np.ndarray, heads: int) -> np.ndarray:
     """[heads * (2 * half), ...]: row (head, side, i) moves to (head, i, side)."""
     return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def gguf_name(hf_name: str, family: str) -> str:
+    stem, suffix = hf_name.rsplit(".", 1)
+    if stem in TOP_NAMES:
+        return f"{TOP_NAMES[stem]}.{suffix}"
+    _, _, layer, part = stem.split(".", 3)
+    # OLMo-2 norms what attention gives, the others what the MLP takes; Hugging Face calls both the same.
+    name = "post_attention_norm" if family == "olmo2" and part == "post_attention_layernorm" else LAYER_NAMES[part]
+    return f"blk.{layer}.{name}.{suffix}"
 
 
 def quantize(values: np.ndarray, name: str) -> np.ndarray:
@@ -63,10 +81,9 @@ def add_rope(writer: gguf.GGUFWriter, d: shapes.Dims, max_model_len: int) -> dic
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(d.rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(d.rope["original_max_position_embeddings"])
-        if "beta_fast" in d.rope:
-            writer.add_rope_scaling_yarn_beta_fast(d.rope["beta_fast"])
-        if "beta_slow" in d.rope:
-            writer.add_rope_scaling_yarn_beta_slow(d.rope["beta_slow"])
+        for name in ("beta_fast", "beta_slow"):
+            if name in d.rope:
+                writer.add_float32(f"{ARCHITECTURES[d.family]}.rope.scaling.yarn_{name}", d.rope[name])
     elif kind == "llama3":
         extra["rope_freqs.weight"] = llama3_factors(d)
     elif kind == "longrope":
@@ -81,11 +98,12 @@ def add_rope(writer: gguf.GGUFWriter, d: shapes.Dims, max_model_len: int) -> dic
     return extra
 
 
-def add_metadata(writer: gguf.GGUFWriter, config: dict, d: shapes.Dims) -> None:
+def add_metadata(writer: gguf.GGUFWriter, config: dict, d: shapes.Dims, max_model_len: int) -> None:
     writer.add_type("model")
     # Not the case's name: llama.cpp looks for "phi3" in it and then asks for that model's special tokens.
     writer.add_name("Tiny random model")
-    writer.add_context_length(d.max_position)
+    # Dynamic scaling is baked into the base, so the file is simply a model of the longer context.
+    writer.add_context_length(max(d.max_position, max_model_len) if d.rope["rope_type"] == "dynamic" else d.max_position)
     writer.add_embedding_length(d.hidden)
     writer.add_block_count(d.layers)
     writer.add_feed_forward_length(d.intermediate)
@@ -126,27 +144,23 @@ def write_model(path: pathlib.Path, config: dict, tensors: dict[str, np.ndarray]
     if dtype not in TYPES:
         raise ValueError(f"GGUF: the type is one of {', '.join(TYPES)}, not {dtype}")
     d = shapes.read_dims(config)
-    arch = gguf.MODEL_ARCH[ARCHITECTURES[d.family]]
-    names = gguf.get_tensor_name_map(arch, d.layers)
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
-    add_metadata(writer, config, d)
+    writer = gguf.GGUFWriter(path, ARCHITECTURES[d.family])
+    add_metadata(writer, config, d, max_model_len)
     extra = add_rope(writer, d, max_model_len)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32 if dtype == "F32" else next(
         t for t in gguf.LlamaFileType if t.name in (f"MOSTLY_{dtype}", f"MOSTLY_{dtype}_M", f"MOSTLY_{dtype}_S")))
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     add_tokenizer(writer, d.vocab)
     for hf_name, values in tensors.items():
-        gguf_name = names.get_name(hf_name, try_suffixes=(".weight", ".bias"))
-        if gguf_name is None:
-            raise ValueError(f"GGUF: {hf_name} has no name in architecture {gguf.MODEL_ARCH_NAMES[arch]}")
+        name = gguf_name(hf_name, d.family)
         if d.family in INTERLEAVED and ".q_proj." in hf_name:
             values = interleave(values, d.heads)
         if d.family in INTERLEAVED and ".k_proj." in hf_name:
             values = interleave(values, d.kv_heads)
         if values.ndim == 1:
-            writer.add_tensor(gguf_name, values)
+            writer.add_tensor(name, values)
         else:
-            writer.add_tensor(gguf_name, quantize(values, dtype), raw_dtype=gguf.GGMLQuantizationType[dtype])
+            writer.add_tensor(name, quantize(values, dtype), raw_dtype=gguf.GGMLQuantizationType[dtype])
     for extra_name, values in extra.items():
         writer.add_tensor(extra_name, values)
     writer.write_header_to_file()

@@ -115,7 +115,7 @@ def score_text(model, tokens: list[int], logits_out: pathlib.Path | None) -> dic
 
 
 def run_greedy(reader, tokenizer, model) -> list[dict]:
-    template = jinja2.Environment().from_string(read_field(reader, "tokenizer.chat_template"))
+    template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(read_field(reader, "tokenizer.chat_template"))
     out = []
     for text in PROMPTS:
         chat = template.render(messages=[{"role": "user", "content": text}], add_generation_prompt=True)
