@@ -68,6 +68,7 @@ void AddedTokens::remember(AddedToken token, int32_t id) {
 void AddedTokens::finish(const Normalizer* normalizer) {
   raw_ = {};
   normalized_ = {};
+  shown_.clear();
   std::vector<std::pair<std::string, int32_t>> raw_keys;
   std::vector<std::pair<std::string, int32_t>> normalized_keys;
   const auto place = [&](const AddedToken& token) {
@@ -79,8 +80,10 @@ void AddedTokens::finish(const Normalizer* normalizer) {
       normalizer->apply(text);
       key = std::move(text.text);
     }
+    const int32_t id = ids_.at(token.content);
+    shown_[id] = key;
     keys.emplace_back(std::move(key), static_cast<int32_t>(search.tokens.size()));
-    search.tokens.emplace_back(token, ids_.at(token.content));
+    search.tokens.emplace_back(token, id);
   };
   for (const AddedToken& token : specials_) place(token);
   for (const AddedToken& token : others_) place(token);

@@ -51,6 +51,11 @@ class AddedTokens {
     const auto it = by_id_.find(id);
     return it == by_id_.end() ? nullptr : &it->second;
   }
+  // How the token of an id reads in decoded text, or null: a normalized token reads normalized, as in the reference.
+  const std::string* shown(int32_t id) const {
+    const auto it = shown_.find(id);
+    return it == shown_.end() ? nullptr : &it->second;
+  }
   int32_t id_of(std::string_view content) const {
     const auto it = ids_.find(std::string(content));
     return it == ids_.end() ? -1 : it->second;
@@ -67,6 +72,7 @@ class AddedTokens {
 
   std::unordered_map<std::string, int32_t> ids_;
   std::map<int32_t, AddedToken> by_id_;
+  std::unordered_map<int32_t, std::string> shown_;
   std::unordered_set<std::string> special_;
   std::vector<AddedToken> specials_, others_;  // in the order they came
   int32_t largest_ = -1;

@@ -69,7 +69,7 @@ class Encoder {
 
 // The token that an id shows: an added one first, then the model's.
 std::optional<std::string_view> token_of(const TokenizerParts& parts, int32_t id) {
-  if (const AddedToken* token = parts.added.by_id(id)) return std::string_view(token->content);
+  if (const std::string* shown = parts.added.shown(id)) return std::string_view(*shown);
   if (parts.model->vocab().has_id(id)) return parts.model->vocab().piece(id);
   return std::nullopt;
 }
@@ -133,7 +133,7 @@ std::optional<std::string_view> Tokenizer::piece(int32_t id) const {
 }
 
 std::string Tokenizer::token_bytes(int32_t id) const {
-  if (const AddedToken* token = parts_->added.by_id(id)) return token->content;
+  if (const std::string* shown = parts_->added.shown(id)) return *shown;
   if (!parts_->model->vocab().has_id(id)) return {};
   return parts_->decoder->middle(parts_->model->vocab().piece(id));
 }

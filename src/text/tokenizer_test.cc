@@ -173,6 +173,20 @@ TEST(Detokenizer, HoldsHalfACharacterAndByteRuns) {
   EXPECT_EQ(d.push(264), "ab");  // a new text: its leading space goes again
 }
 
+TEST(Detokenizer, HoldsWhatTheEndOfTheTextWouldStrip) {
+  const TokenizerPtr t = load(R"({"model":{"type":"WordLevel","vocab":{"a":0,"xx":1,"x":2},"unk_token":"a"},
+      "decoder":{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Strip","content":"x","start":1,"stop":2}]}})");
+  EXPECT_EQ(t->decode(Ids{2, 2, 0, 1, 2}), "xax");
+  EXPECT_EQ(t->decode(Ids{}), "");
+  Detokenizer d(t);
+  EXPECT_EQ(d.push(2), "");
+  EXPECT_EQ(d.push(2), "");
+  EXPECT_EQ(d.push(0), "xa");
+  EXPECT_EQ(d.push(1), "");
+  EXPECT_EQ(d.push(2), "x");
+  EXPECT_EQ(d.flush(), "");
+}
+
 // Every tokenizer in tests/text/tokenizers: what comes out piece by piece is what decode gives, and always whole
 // characters; and encode never crashes on random bytes.
 TEST(Detokenizer, JoinsToWhatDecodeGives) {
