@@ -55,9 +55,9 @@ AttentionItem make_item(int64_t seq, int64_t kv_head, const RowBlock& block, int
 
 int64_t attention_scratch_floats(int64_t head_dim) {
   const int64_t padded = (head_dim + 15) / 16 * 16;
-  return 2 * kAttentionTile * padded                     // K and V as float
-         + kAttentionRows * (3 * padded + 16 + 16 + 16)  // q, o, o of earlier splits; l lanes; m and l of both
-         + kAttentionRows * kAttentionTile;              // p
+  return kAttentionTile * padded                             // K or V as float
+         + kAttentionRows * (kMaxHeadDim + 16 + 2 * padded)  // q, o, o of earlier splits
+         + kAttentionRows * (16 + 16 + 2 + kAttentionTile);  // lanes of l and m, m and l of earlier splits, p
 }
 
 void AttentionPlan::build(const AttentionArgs& args, int threads) {

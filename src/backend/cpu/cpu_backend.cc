@@ -161,7 +161,6 @@ void CpuBackend::linear(const LinearArgs& args) {
 void CpuBackend::linear_few_rows(const PackedView& w, const LinearArgs& args) {
   const int64_t panels = w.panels();
   const int64_t grain = std::max<int64_t>(1, panels / (8 * pool_.threads()));
-  pool_.reset_pieces();
   pool_.run([&](int thread) {
     const QuantisedRows rows = quantised_rows(thread_rows_[static_cast<size_t>(thread)], w, args.x.rows);
     kernels_.linear.quantise(args.x, w.dtype, 0, args.x.rows, rows);
@@ -181,7 +180,7 @@ void CpuBackend::linear_many_rows(const PackedView& w, const LinearArgs& args, b
     for_rows(rows, w.k, [&](int64_t begin, int64_t end) { kernels_.linear.quantise(args.x, w.dtype, begin, end, q); });
   }
   // A piece is a block of rows times some panels. Row blocks come first in the order, so that threads share them in L2.
-  const int64_t bytes_per_row = quantise ? w.k / cpu::kBlock * 40 : w.k * 4;
+  const int64_t bytes_per_row = quantise ? w.k / cpu::kBlock * 72 : w.k * 4;
   int64_t row_block = std::max<int64_t>(64, kRowBlockBytes / bytes_per_row / cpu::kRowTile * cpu::kRowTile);
   const int64_t row_blocks = (rows + row_block - 1) / row_block;
   row_block = ((rows + row_blocks - 1) / row_blocks + cpu::kRowTile - 1) / cpu::kRowTile * cpu::kRowTile;

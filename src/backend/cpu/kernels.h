@@ -49,7 +49,7 @@ struct CpuKernels {
 // Room for at least one panel unpacked: bytes of codes, and float scales.
 constexpr int64_t kLinearScratchFloor = 64 << 10;
 constexpr int64_t linear_scratch_bytes(int64_t k) {
-  const int64_t panel = (k / kBlock + 1) * 1024;
+  const int64_t panel = (k / kBlock + 1) * kAmxBlockBytes;
   return panel > kLinearScratchFloor ? panel : kLinearScratchFloor;
 }
 

@@ -165,8 +165,8 @@ inline XBlock quantise(const float* x) {
   if (!finite) {
     out.sa = std::numeric_limits<float>::quiet_NaN();
   } else if (amax >= 0x1p-100f) {
-    out.sa = amax / 127.0f;
-    const float inverse = 127.0f / amax;
+    out.sa = amax / 2032.0f;
+    const float inverse = 2032.0f / amax;
     for (int i = 0; i < 32; ++i) out.q[i] = static_cast<int>(std::nearbyintf(x[i] * inverse));
   }
   return out;
@@ -179,8 +179,12 @@ inline float add_block(const Block& w, const XBlock& x, float acc) {
     dot[i / 16] += w.q[i] * x.q[i];
     sum[i / 16] += x.q[i];
   }
-  const int total = w.halves ? w.sc[0] * dot[0] + w.sc[1] * dot[1] : dot[0] + dot[1];
-  acc = std::fma(static_cast<float>(total), x.sa * w.sw, acc);
+  float total = static_cast<float>(dot[0] + dot[1]);
+  if (w.halves) {
+    const float low = std::fma(static_cast<float>(dot[0]), static_cast<float>(w.sc[0]), 0.0f);
+    total = std::fma(static_cast<float>(dot[1]), static_cast<float>(w.sc[1]), low);
+  }
+  acc = std::fma(total, x.sa * w.sw, acc);
   if (!w.minimum) return acc;
   const int j = w.halves ? w.mn[0] * sum[0] + w.mn[1] * sum[1] : sum[0] + sum[1];
   return std::fma(w.wm, x.sa * static_cast<float>(j), acc);

@@ -30,7 +30,9 @@ namespace quire::cpu {
 constexpr int kPanel = 16;                    // columns in a panel
 constexpr int kBlock = 32;                    // k in a block
 constexpr int kSuperBlock = 8;                // blocks in a K-quant's super-block
+constexpr int kCodeMax = 2032;                // largest activation code: 127 * 16
 constexpr int kRowTile = 16;                  // rows in a tile of quantised activations
+constexpr int kAmxBlockBytes = 1152;          // a block unpacked for AMX: codes and float scales
 constexpr int kBlockScaleBytes = 2 * kPanel;  // per-block part of a super-block's scales
 
 enum class Scheme : uint8_t { kPlain, kScale, kScaleMin, kSuperMin, kSubScale, kSubScaleMin };
@@ -104,15 +106,18 @@ struct PackedView {
   const uint8_t* panel(int64_t p) const { return data + p * panel_stride; }
 };
 
-// One block of 16 rows of quantised activations; x in [tile][block]. What `aux` holds follows from the weight's scheme:
+// One block of 16 rows of quantised activations; x in [tile][block]. A code of 12 bits is kept as two bytes,
+// X = 16 * high + low with low in -8..7, so that byte dot products serve: dot(q, X) = 16 dot(q, high) + dot(q, low),
+// exact in integers. A row of 64 bytes is the high parts, then the low ones. What `aux` holds follows from the weight's
+// scheme:
 //   offset types: int32 -(offset * xsum);  32-wide minimum types: float sa * float(xsum)
 //   types with halves: int32 of the low 16 k (kSubScale: -(offset * xsum_lo); kSubScaleMin: xsum_lo)
 struct RowTileBlock {
-  int8_t codes[kRowTile][kBlock];
+  int8_t codes[kRowTile][2 * kBlock];
   float sa[kRowTile];
   int32_t aux[kRowTile];
 };
-static_assert(sizeof(RowTileBlock) == 640);
+static_assert(sizeof(RowTileBlock) == 1152);
 
 // Quantised activations of one linear: a view. Rows past `rows` in the last tile hold anything.
 struct QuantisedRows {

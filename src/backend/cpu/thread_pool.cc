@@ -21,6 +21,12 @@ namespace {
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr int kSpinsBetweenClockReads = 32;
 
+constexpr uint32_t kOpen = 1;
+constexpr uint32_t kJoin = 2;
+constexpr uint32_t kJoinedMask = 0xffe;
+constexpr uint32_t kNumber = 0x1000;  // one region
+constexpr uint32_t kNumberMask = ~(kNumber - 1);
+
 void pause_cpu() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -29,16 +35,22 @@ void pause_cpu() {
 #endif
 }
 
-// Waits until the value differs from `old`: spins first, then sleeps.
-void wait_while_equal(const std::atomic<uint32_t>& value, uint32_t old) {
+// Waits until done(value), spinning first and then asleep; returns that value. Whoever makes it true notifies.
+template <typename Done>
+uint32_t wait_until(const std::atomic<uint32_t>& atomic, const Done& done) {
   const auto deadline = std::chrono::steady_clock::now() + kSpin;
   do {
     for (int i = 0; i < kSpinsBetweenClockReads; ++i) {
-      if (value.load(std::memory_order_acquire) != old) return;
+      const uint32_t value = atomic.load(std::memory_order_acquire);
+      if (done(value)) return value;
       pause_cpu();
     }
   } while (std::chrono::steady_clock::now() < deadline);
-  value.wait(old, std::memory_order_acquire);
+  for (;;) {
+    const uint32_t value = atomic.load(std::memory_order_acquire);
+    if (done(value)) return value;
+    atomic.wait(value, std::memory_order_acquire);
+  }
 }
 
 }  // namespace
@@ -74,37 +86,40 @@ ThreadPool::ThreadPool(int threads) {
 }
 
 ThreadPool::~ThreadPool() {
-  stop_ = true;  // published by the epoch
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
+  function_ = nullptr;  // tells those who join the last region to end
+  region_.store(((region_.load() & kNumberMask) + kNumber) | kOpen);
+  region_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
 void ThreadPool::run_erased(Function function, const void* context) {
   set_fp_mode();
+  next_.store(0, std::memory_order_relaxed);
   if (workers_.empty()) return function(context, 0);
   function_ = function;
   context_ = context;
-  pending_.store(static_cast<uint32_t>(workers_.size()), std::memory_order_relaxed);
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
+  finished_.store(0, std::memory_order_relaxed);
+  const uint32_t number = (region_.load(std::memory_order_relaxed) & kNumberMask) + kNumber;
+  region_.store(number | kOpen);
+  region_.notify_all();
   function(context, 0);
-  for (;;) {
-    const uint32_t left = pending_.load(std::memory_order_acquire);
-    if (left == 0) return;
-    wait_while_equal(pending_, left);
-  }
+  // Close it: from here on nobody joins, and those who did are counted.
+  const uint32_t joined = (region_.fetch_and(~kOpen) & kJoinedMask) / kJoin;
+  wait_until(finished_, [&](uint32_t finished) { return finished == joined; });
 }
 
 void ThreadPool::work(int thread) {
   set_fp_mode();
   uint32_t seen = 0;
   for (;;) {
-    wait_while_equal(epoch_, seen);
-    ++seen;
-    if (stop_) return;
+    uint32_t region = wait_until(region_, [&](uint32_t r) { return (r & kOpen) != 0 && (r & kNumberMask) != seen; });
+    // A failed exchange means that another worker joined or that the region closed: look again.
+    if (!region_.compare_exchange_strong(region, region + kJoin)) continue;
+    seen = region & kNumberMask;
+    if (function_ == nullptr) return;
     function_(context_, thread);
-    if (pending_.fetch_sub(1, std::memory_order_release) == 1) pending_.notify_all();
+    finished_.fetch_add(1);
+    finished_.notify_one();
   }
 }
 

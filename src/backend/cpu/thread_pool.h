@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// ThreadPool: runs one function on all its threads and waits; made for thousands of short regions a second.
+// ThreadPool: shares out the pieces of short regions of work; made for thousands of regions a second.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <thread>
 #include <vector>
 
@@ -17,9 +16,10 @@ int usable_cores();
 // bits need the same mode on every thread.
 void set_fp_mode();
 
-// A fixed set of threads; the thread that calls run() is number 0 and works too. Owned by a backend; run() may be
-// called from one thread at a time. Workers spin a bounded time for the next region (a decode step has hundreds of them
-// some microseconds apart) and then sleep, so an idle server uses no CPU.
+// A fixed set of threads; the thread that calls run() is number 0 and works too. Owned by a backend; regions are
+// started from one thread at a time. Workers spin a bounded time for the next region (a decode step has hundreds of
+// them some microseconds apart) and then sleep, so an idle server uses no CPU. A region never waits for a worker that
+// has not begun: on a busy machine the threads that run do the work, and a late one finds the region closed.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads);
@@ -29,26 +29,13 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls fn(thread) once on each thread, and returns when all have finished.
+  // One region: calls fn(thread) on this thread, and on those workers that arrive before this thread's call returns;
+  // then waits for them. So fn must take its work piece by piece from take_pieces().
   template <typename Fn>
   void run(const Fn& fn) {
     run_erased([](const void* f, int thread) { (*static_cast<const Fn*>(f))(thread); }, &fn);
   }
-
-  // Cuts [0, count) into pieces of `grain` and calls fn(begin, end, thread); threads take the next piece as they become
-  // free. Which thread does which piece is a matter of luck: a piece's result must not depend on it.
-  template <typename Fn>
-  void for_each_piece(int64_t count, int64_t grain, const Fn& fn) {
-    if (count <= grain) {
-      if (count > 0) run_alone([&] { fn(int64_t{0}, count, 0); });
-      return;
-    }
-    next_.store(0, std::memory_order_relaxed);
-    run([&](int thread) { take_pieces(count, grain, [&](int64_t b, int64_t e) { fn(b, e, thread); }); });
-  }
-
-  // The inner half of for_each_piece, for use inside run(): the caller calls reset_pieces() before run().
-  void reset_pieces() { next_.store(0, std::memory_order_relaxed); }
+  // Inside a region: hands out [0, count) in pieces of `grain`, each to one thread, until none is left. Once a region.
   template <typename Fn>
   void take_pieces(int64_t count, int64_t grain, const Fn& fn) {
     for (;;) {
@@ -58,24 +45,31 @@ class ThreadPool {
     }
   }
 
+  // A region of pieces: fn(begin, end, thread). Which thread does which piece is a matter of luck, so a piece's result
+  // must not depend on it.
+  template <typename Fn>
+  void for_each_piece(int64_t count, int64_t grain, const Fn& fn) {
+    if (count <= grain) {  // nothing to share
+      set_fp_mode();
+      if (count > 0) fn(int64_t{0}, count, 0);
+      return;
+    }
+    run([&](int thread) { take_pieces(count, grain, [&](int64_t b, int64_t e) { fn(b, e, thread); }); });
+  }
+
  private:
   using Function = void (*)(const void*, int);
 
-  template <typename Fn>
-  void run_alone(const Fn& fn) {
-    set_fp_mode();
-    fn();
-  }
   void run_erased(Function function, const void* context);
   void work(int thread);
 
-  // Each on a cache line of its own: the epoch is read by spinning workers while others count down.
-  alignas(128) std::atomic<uint32_t> epoch_{0};
-  alignas(128) std::atomic<uint32_t> pending_{0};
-  alignas(128) std::atomic<int64_t> next_{0};
-  alignas(128) Function function_ = nullptr;
+  // The region: bit 0 says that it is open, bits 1 to 11 count the workers that joined, the rest numbers it. Atomics
+  // stand on cache lines of their own, because spinning workers read some while others count.
+  alignas(128) std::atomic<uint32_t> region_{0};
+  alignas(128) std::atomic<uint32_t> finished_{0};  // workers that joined this region and are done
+  alignas(128) std::atomic<int64_t> next_{0};       // the next piece
+  alignas(128) Function function_ = nullptr;        // read after joining a region only, as context_
   const void* context_ = nullptr;
-  bool stop_ = false;
   std::vector<std::thread> workers_;
 };
 

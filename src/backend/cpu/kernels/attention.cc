@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Paged attention of one work item, and the merge of splits; the contract is in ops/attention.h.
 //
-// Rows of an item run in register tiles of up to kTileRows. For each tile of 64 positions: scores into `p` (each K
-// vector meets all rows), softmax per row, then o += p * V. K and V of 16-bit pages are widened to float once a tile of
-// positions when several register tiles will read them. None of this choice changes a bit: a row's chain of operations
-// is its own.
+// Rows of an item run in register tiles of up to kTileRows. For each tile of 64 positions, three passes over the row
+// tiles: scores into `p` (each K vector meets all rows of a tile), softmax per row, then o += p * V. K and V of 16-bit
+// pages are widened to float first when several row tiles will read them, one after the other into the same 64 vectors
+// times head_dim, so that a pass stays in L1. None of these choices changes a bit: a row's chain of operations is its
+// own.
 #include "backend/cpu/attention_layout.h"
 #include "backend/cpu/attention_plan.h"
 #include "backend/cpu/kernels/declare.h"
@@ -24,6 +25,9 @@ constexpr int kTileRows = 6;
 constexpr int kTileGroups = static_cast<int>(kAttentionTile / kKvGroup);
 constexpr int kMaxTiles = static_cast<int>(kAttentionRows) / kTileRows;
 constexpr int kWidenTiles = 3;  // from so many register tiles on, K and V are widened first
+// Floats from one row of q to the next: a constant, so that one register addresses all rows of a tile, and an odd
+// number of cache lines, so that rows spread over the sets of L1.
+constexpr int64_t kQueryStride = kMaxHeadDim + kLanes;
 constexpr float kLog2E = 0x1.715476p+0f;
 static_assert(kAttentionRows % kTileRows == 0 && kTileRows <= kLanes);
 
@@ -42,20 +46,31 @@ QUIRE_INLINE int64_t clamp(int64_t x, int64_t low, int64_t high) {
   return x < low ? low : x > high ? high : x;
 }
 
-// s[r][v*16..] = chain over d of q[d][r] * k[v][d][..]
-template <typename T, int kRows, int kVectors>
-void scores(const float* q, const typename T::Type* const* k, int64_t head_dim, float* s) {
+// Asks for `bytes` bytes that the next tile will read. Where few rows share a tile, memory is what they wait for; and
+// asking little by little, as the same bytes of this tile are used, is what works (in one burst it is slower than not
+// to ask at all).
+QUIRE_INLINE void ask_for(const void* p, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(p) + i, 0, 2);
+}
+
+// s[r][v*16..] = chain over d of q[r][d] * k[v][d][..]
+template <typename T, int kRows, int kVectors, bool kAhead = false>
+void scores(const float* q, const typename T::Type* const* k, int64_t head_dim, float* s,
+            const typename T::Type* const* ahead = nullptr) {
   F32x16 acc[kRows][kVectors];
   QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
     QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) acc[r][v] = zero();
   }
   const typename T::Type* kp[kVectors];
   QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) kp[v] = k[v];
-  for (int64_t d = 0; d < head_dim; ++d, q += kRows) {
+  for (int64_t d = 0; d < head_dim; ++d) {
     F32x16 kv[kVectors];
     QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) kv[v] = T::get(kp[v] + d * kKvGroup);
+    if constexpr (kAhead) {
+      QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) ask_for(ahead[v] + d * kKvGroup, kKvGroup * sizeof(*ahead[v]));
+    }
     QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
-      const F32x16 qv = splat(q[r]);
+      const F32x16 qv = splat(q[r * kQueryStride + d]);
       QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(qv, kv[v], acc[r][v]);
     }
   }
@@ -65,9 +80,9 @@ void scores(const float* q, const typename T::Type* const* k, int64_t head_dim, 
 }
 
 // o[r][..] = o[r][..] * a[r], then the chain over positions j in [begin, end) of p[r][j] * v[j][..]
-template <typename T, int kRows, int kVectors>
+template <typename T, int kRows, int kVectors, bool kAhead = false>
 void weigh(const float* p, const float* a, const typename T::Type* const* v, int64_t v_stride, int64_t begin,
-           int64_t end, float* o, int64_t o_stride) {
+           int64_t end, float* o, int64_t o_stride, const typename T::Type* const* ahead = nullptr) {
   F32x16 acc[kRows][kVectors];
   QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
     const F32x16 scale = splat(a[r]);
@@ -80,6 +95,9 @@ void weigh(const float* p, const float* a, const typename T::Type* const* v, int
     for (; j < stop; ++j, vp += v_stride) {
       F32x16 vv[kVectors];
       QUIRE_UNROLL for (int i = 0; i < kVectors; ++i) vv[i] = T::get(vp + i * kLanes);
+      if constexpr (kAhead) {
+        ask_for(ahead[j / kKvGroup] + j % kKvGroup * v_stride, kVectors * kLanes * sizeof(*vp));
+      }
       QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
         const F32x16 pv = splat(p[r * kAttentionTile + j]);
         QUIRE_UNROLL for (int i = 0; i < kVectors; ++i) acc[r][i] = fma(pv, vv[i], acc[r][i]);
@@ -93,9 +111,15 @@ void weigh(const float* p, const float* a, const typename T::Type* const* v, int
 
 // The above over any number of vectors, in steps of what the registers hold.
 template <typename T, int kRows>
-void all_scores(const float* q, const typename T::Type* const* k, int64_t head_dim, int64_t groups, float* s) {
+void all_scores(const float* q, const typename T::Type* const* k, int64_t head_dim, int64_t groups, float* s,
+                const typename T::Type* const* ahead) {
   constexpr int kStep = tile_vectors(kRows);
   int64_t g = 0;
+  if (ahead != nullptr) {
+    for (; g + kStep <= groups; g += kStep) {
+      scores<T, kRows, kStep, true>(q, k + g, head_dim, s + g * kLanes, ahead + g);
+    }
+  }
   for (; g + kStep <= groups; g += kStep) scores<T, kRows, kStep>(q, k + g, head_dim, s + g * kLanes);
   const int64_t rest = groups - g;
   if constexpr (kStep > 3) {
@@ -111,16 +135,21 @@ void all_scores(const float* q, const typename T::Type* const* k, int64_t head_d
 
 template <typename T, int kRows>
 void weigh_all(const float* p, const float* a, const typename T::Type* const* v, int64_t v_stride, int64_t begin,
-               int64_t end, float* o) {
+               int64_t end, float* o, const typename T::Type* const* ahead = nullptr) {
   constexpr int kStep = tile_vectors(kRows);
-  const typename T::Type* at[kTileGroups];
+  const typename T::Type *at[kTileGroups], *at_ahead[kTileGroups];
   int64_t d = 0;
   const auto columns = [&](int64_t first) {
     for (int i = 0; i < kTileGroups; ++i) at[i] = v[i] + first;
+    for (int i = 0; i < kTileGroups && ahead != nullptr; ++i) at_ahead[i] = ahead[i] + first;
   };
   for (; d + kStep * kLanes <= v_stride; d += kStep * kLanes) {
     columns(d);
-    weigh<T, kRows, kStep>(p, a, at, v_stride, begin, end, o + d, v_stride);
+    if (ahead != nullptr) {
+      weigh<T, kRows, kStep, true>(p, a, at, v_stride, begin, end, o + d, v_stride, at_ahead);
+    } else {
+      weigh<T, kRows, kStep>(p, a, at, v_stride, begin, end, o + d, v_stride);
+    }
   }
   const int64_t rest = (v_stride - d) / kLanes;
   if (rest == 0) return;
@@ -140,24 +169,33 @@ void weigh_all(const float* p, const float* a, const typename T::Type* const* v,
 struct RowTile {
   int rows;
   const int32_t* visible;  // [rows] positions that each row sees, not decreasing
-  const float* q;          // [head_dim][rows], times scale * log2(e)
+  const float* q;          // [rows][kQueryStride], times scale * log2(e)
   float* m;                // [16] running maximum of each row
   float* l;                // [rows][16] running sums
   float* o;                // [rows][v_stride]
   float* p;                // [rows][64]
+  // Of the tile of positions at hand:
+  int64_t count[kTileRows];     // how many of its positions each row sees
+  int64_t groups;               // how many groups of 16 the last row, which sees most, reaches
+  alignas(64) float a[kLanes];  // what each row's o shrinks by
 };
 
-// Softmax of one tile of positions: p from scores to weights, m and l brought up to date, a[r] = what o shrinks by.
-// count[r] is how many of the tile's positions row r sees.
-void softmax(const RowTile& t, const int64_t* count, int64_t groups, float* a) {
+void enter_tile(RowTile* t, int64_t begin) {
+  for (int r = 0; r < t->rows; ++r) t->count[r] = clamp(t->visible[r] - begin, 0, kAttentionTile);
+  t->groups = (t->count[t->rows - 1] + kKvGroup - 1) / kKvGroup;
+}
+
+// Softmax of one tile of positions: p from scores to weights, m and l brought up to date.
+void softmax(RowTile* t) {
   alignas(64) float before[kLanes] = {};
   alignas(64) float after[kLanes] = {};
-  for (int r = 0; r < t.rows; ++r) {
-    if (count[r] <= 0) continue;  // before = after: a is 1
-    float* s = t.p + r * kAttentionTile;
-    F32x16 top = splat(t.m[r]);
+  const int64_t groups = t->groups;
+  for (int r = 0; r < t->rows; ++r) {
+    if (t->count[r] <= 0) continue;  // before = after: a is 1
+    float* s = t->p + r * kAttentionTile;
+    F32x16 top = splat(t->m[r]);
     for (int64_t g = 0; g < groups; ++g) {
-      const int64_t n = count[r] - g * kLanes;
+      const int64_t n = t->count[r] - g * kLanes;
       F32x16 v = load(s + g * kLanes);
       if (n < kLanes) {
         v = select(first_lanes(clamp(n, 0, kLanes)), v, splat(-__builtin_inff()));
@@ -165,64 +203,68 @@ void softmax(const RowTile& t, const int64_t* count, int64_t groups, float* a) {
       }
       top = max(v, top);
     }
-    before[r] = t.m[r];
-    after[r] = t.m[r] = reduce_max(top);
+    before[r] = t->m[r];
+    after[r] = t->m[r] = reduce_max(top);
   }
-  store(a, exp2_clamped(load(before) - load(after)));
-  for (int r = 0; r < t.rows; ++r) {
-    if (count[r] <= 0) continue;
-    float* s = t.p + r * kAttentionTile;
-    const F32x16 top = splat(t.m[r]);
+  store(t->a, exp2_clamped(load(before) - load(after)));
+  for (int r = 0; r < t->rows; ++r) {
+    if (t->count[r] <= 0) continue;
+    float* s = t->p + r * kAttentionTile;
+    const F32x16 top = splat(t->m[r]);
     F32x16 sum = zero();
     for (int64_t g = 0; g < groups; ++g) {
-      const int64_t n = count[r] - g * kLanes;
+      const int64_t n = t->count[r] - g * kLanes;
       F32x16 v = exp2_clamped(load(s + g * kLanes) - top);
       if (n < kLanes) v = select(first_lanes(clamp(n, 0, kLanes)), v, zero());
       store(s + g * kLanes, v);
       sum = sum + v;
     }
-    store(t.l + r * kLanes, fma(load(t.l + r * kLanes), splat(a[r]), sum));
+    store(t->l + r * kLanes, fma(load(t->l + r * kLanes), splat(t->a[r]), sum));
   }
 }
 
-// One tile of positions, from `begin` on, for one tile of rows.
-template <typename T, int kRows>
-void attend(const RowTile& t, const typename T::Type* const* k, const typename T::Type* const* v, int64_t begin,
-            int64_t head_dim, int64_t v_stride) {
-  int64_t count[kRows];
-  for (int r = 0; r < kRows; ++r) count[r] = clamp(t.visible[r] - begin, 0, kAttentionTile);
-  const int64_t groups = (count[kRows - 1] + kKvGroup - 1) / kKvGroup;
-  alignas(64) float a[kLanes];
-  all_scores<T, kRows>(t.q, k, head_dim, groups, t.p);
-  softmax(t, count, groups, a);
-  // What all rows see, together; then the rest of each row alone: a position that a row does not see is not read for
-  // it, so that not even an infinite V there reaches the row.
-  const int64_t common = count[0];
-  weigh_all<T, kRows>(t.p, a, v, v_stride, 0, common, t.o);
-  const float one = 1.0f;
-  for (int r = 1; r < kRows; ++r) {
-    if (count[r] > common) {
-      weigh_all<T, 1>(t.p + r * kAttentionTile, &one, v, v_stride, common, count[r], t.o + r * v_stride);
+// Adds what the rows from kFirst on see and the row before kFirst does not.
+template <typename T, int kRows, int kFirst>
+void weigh_rest(const RowTile& t, const typename T::Type* const* v, int64_t v_stride) {
+  if constexpr (kFirst < kRows) {
+    const float ones[kTileRows] = {1, 1, 1, 1, 1, 1};
+    if (t.count[kFirst] > t.count[kFirst - 1]) {
+      weigh_all<T, kRows - kFirst>(t.p + kFirst * kAttentionTile, ones, v, v_stride, t.count[kFirst - 1],
+                                   t.count[kFirst], t.o + kFirst * v_stride);
     }
+    weigh_rest<T, kRows, kFirst + 1>(t, v, v_stride);
   }
 }
 
-template <typename T>
-void attend_rows(const RowTile& t, const typename T::Type* const* k, const typename T::Type* const* v, int64_t begin,
-                 int64_t head_dim, int64_t v_stride) {
-  switch (t.rows) {
+// What all rows see, together; then step by step what fewer rows see: a position that a row does not see is not read
+// for it, so that not even an infinite V there reaches the row.
+template <typename T, int kRows>
+void weigh_tile(const RowTile& t, const typename T::Type* const* v, int64_t v_stride,
+                const typename T::Type* const* ahead) {
+  weigh_all<T, kRows>(t.p, t.a, v, v_stride, 0, t.count[0], t.o, ahead);
+  weigh_rest<T, kRows, 1>(t, v, v_stride);
+}
+
+template <int kRows>
+struct RowCount {
+  static constexpr int kValue = kRows;
+};
+// Calls f with the number of rows as a constant.
+template <typename F>
+QUIRE_INLINE void with_rows(int rows, F f) {
+  switch (rows) {
     case 1:
-      return attend<T, 1>(t, k, v, begin, head_dim, v_stride);
+      return f(RowCount<1>());
     case 2:
-      return attend<T, 2>(t, k, v, begin, head_dim, v_stride);
+      return f(RowCount<2>());
     case 3:
-      return attend<T, 3>(t, k, v, begin, head_dim, v_stride);
+      return f(RowCount<3>());
     case 4:
-      return attend<T, 4>(t, k, v, begin, head_dim, v_stride);
+      return f(RowCount<4>());
     case 5:
-      return attend<T, 5>(t, k, v, begin, head_dim, v_stride);
+      return f(RowCount<5>());
     default:
-      return attend<T, 6>(t, k, v, begin, head_dim, v_stride);
+      return f(RowCount<6>());
   }
 }
 
@@ -234,8 +276,7 @@ struct Rows {
   int32_t visible[kAttentionRows];
   int64_t head_dim;
   int64_t v_stride;
-  float* wide_k;    // [64][head_dim]
-  float* wide_v;    // [64][v_stride]
+  float* wide;      // [64][v_stride]: K, then V, as float
   float* o;         // [rows][v_stride]
   float* l;         // [rows][16]
   float* merged;    // [rows][v_stride]: o of the splits before this one
@@ -257,6 +298,12 @@ QUIRE_INLINE int64_t visible_to(const AttentionArgs& args, int64_t seq, int64_t 
   return visible_positions(args.causal, args.context_lens.data()[seq], cu[1] - cu[0], row / group_size(args));
 }
 
+void scale_row(const float* x, float factor, int64_t n, float* out) {
+  const F32x16 f = splat(factor);
+  map_row(
+      x, out, n, [f](F32x16 v) __attribute__((always_inline)) { return v * f; });
+}
+
 void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* scratch, Rows* rows) {
   rows->head_dim = args.kv.head_dim;
   rows->v_stride = kv_geometry(args.kv).v_stride;
@@ -268,34 +315,33 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
     scratch += floats;
     return p;
   };
-  rows->wide_k = take(kAttentionTile * padded);
-  rows->wide_v = take(kAttentionTile * padded);
+  rows->wide = take(kAttentionTile * padded);
   rows->o = take(kAttentionRows * padded);
   rows->merged = take(kAttentionRows * padded);
   rows->l = take(kAttentionRows * kLanes);
   rows->merged_m = take(kAttentionRows);
   rows->merged_l = take(kAttentionRows);
-  float* q = take(kAttentionRows * padded);
+  float* q = take(kAttentionRows * kQueryStride);
   float* m = take(kMaxTiles * kLanes);
   float* p = take(kAttentionRows * kAttentionTile);
   const float factor = args.scale * kLog2E;
   for (int i = 0; i < rows->num_tiles; ++i) {
     const int first = i * kTileRows;
     const int count = rows->num_rows - first < kTileRows ? rows->num_rows - first : kTileRows;
-    rows->tiles[i] = {count,
-                      rows->visible + first,
-                      q,
-                      m + i * kLanes,
-                      rows->l + first * kLanes,
-                      rows->o + first * padded,
-                      p + first * kAttentionTile};
+    RowTile& t = rows->tiles[i];
+    t.rows = count;
+    t.visible = rows->visible + first;
+    t.q = q + first * kQueryStride;
+    t.m = m + i * kLanes;
+    t.l = rows->l + first * kLanes;
+    t.o = rows->o + first * padded;
+    t.p = p + first * kAttentionTile;
     for (int r = 0; r < count; ++r) {
       const int64_t row = item.row_begin + first + r;
       rows->visible[first + r] = static_cast<int32_t>(visible_to(args, item.seq, row));
       const float* source = head_row(args, args.q, item.seq, item.kv_head, row);
-      for (int64_t d = 0; d < rows->head_dim; ++d) q[d * count + r] = source[d] * factor;
+      scale_row(source, factor, rows->head_dim, q + (first + r) * kQueryStride);
     }
-    q += count * rows->head_dim;
   }
 }
 
@@ -317,37 +363,56 @@ void find_groups(const AttentionArgs& args, const AttentionItem& item, int64_t b
 }
 
 template <typename T>
-void widen(const typename T::Type* from, int64_t count, float* to) {
-  for (int64_t i = 0; i < count; i += kLanes) store(to + i, T::get(from + i));
+void widen(const typename T::Type* const* from, int64_t groups, int64_t count, float* to, const float** wide) {
+  for (int64_t g = 0; g < kTileGroups; ++g) {
+    wide[g] = to + (g < groups ? g : 0) * count;
+    if (g >= groups) continue;
+    for (int64_t i = 0; i < count; i += kLanes) store(to + g * count + i, T::get(from[g] + i));
+  }
 }
 
-// One tile of positions for all rows of the item.
+template <typename T>
+void score_rows(Rows* rows, const typename T::Type* const* k, const typename T::Type* const* ahead) {
+  for (int i = 0; i < rows->num_tiles; ++i) {
+    RowTile& t = rows->tiles[i];
+    if (t.groups == 0) continue;
+    with_rows(t.rows,
+              [&](auto n) { all_scores<T, decltype(n)::kValue>(t.q, k, rows->head_dim, t.groups, t.p, ahead); });
+    softmax(&t);
+  }
+}
+template <typename T>
+void weigh_rows(const Rows& rows, const typename T::Type* const* v, const typename T::Type* const* ahead) {
+  for (int i = 0; i < rows.num_tiles; ++i) {
+    const RowTile& t = rows.tiles[i];
+    if (t.groups == 0) continue;
+    with_rows(t.rows, [&](auto n) { weigh_tile<T, decltype(n)::kValue>(t, v, rows.v_stride, ahead); });
+  }
+}
+
+// One tile of positions for all rows of the item, of which the last one sees `seen` positions.
 template <typename T>
 void run_tile(const AttentionArgs& args, const AttentionItem& item, Rows* rows, int64_t begin, int64_t seen) {
+  for (int i = 0; i < rows->num_tiles; ++i) enter_tile(&rows->tiles[i], begin);
   const int64_t groups = (clamp(seen - begin, 0, kAttentionTile) + kKvGroup - 1) / kKvGroup;
   const typename T::Type *k[kTileGroups], *v[kTileGroups];
   find_groups<T>(args, item, begin, groups, k, v);
-  const bool wide = sizeof(typename T::Type) == 2 && rows->num_tiles >= kWidenTiles;
-  const float *wide_k[kTileGroups], *wide_v[kTileGroups];
-  if (wide) {
-    for (int64_t i = 0; i < kTileGroups; ++i) {
-      wide_k[i] = rows->wide_k + i * kKvGroup * rows->head_dim;
-      wide_v[i] = rows->wide_v + i * kKvGroup * rows->v_stride;
-      if (i >= groups) continue;
-      widen<T>(k[i], kKvGroup * rows->head_dim, rows->wide_k + i * kKvGroup * rows->head_dim);
-      // Slots past the context may hold anything; they are widened and never read.
-      widen<T>(v[i], kKvGroup * rows->v_stride, rows->wide_v + i * kKvGroup * rows->v_stride);
-    }
+  if (sizeof(typename T::Type) == 4 || rows->num_tiles < kWidenTiles) {
+    const int64_t next = begin + kAttentionTile;
+    const int64_t next_groups = (clamp(seen - next, 0, kAttentionTile) + kKvGroup - 1) / kKvGroup;
+    const typename T::Type *next_k[kTileGroups], *next_v[kTileGroups];
+    const bool ahead = next_groups > 0;
+    if (ahead) find_groups<T>(args, item, next, next_groups, next_k, next_v);
+    score_rows<T>(rows, k, ahead ? next_k : nullptr);
+    weigh_rows<T>(*rows, v, ahead ? next_v : nullptr);
+    return;
   }
-  for (int i = 0; i < rows->num_tiles; ++i) {
-    const RowTile& t = rows->tiles[i];
-    if (t.visible[t.rows - 1] <= begin) continue;
-    if (wide) {
-      attend_rows<StoredF32>(t, wide_k, wide_v, begin, rows->head_dim, rows->v_stride);
-    } else {
-      attend_rows<T>(t, k, v, begin, rows->head_dim, rows->v_stride);
-    }
-  }
+  const float* wide[kTileGroups];
+  widen<T>(k, groups, kKvGroup * rows->head_dim, rows->wide, wide);
+  score_rows<StoredF32>(rows, wide, nullptr);
+  // Slots past the context may hold anything; they are widened and never read.
+  widen<T>(v, groups, kKvGroup * rows->v_stride, rows->wide, wide);
+  weigh_rows<StoredF32>(*rows, wide, nullptr);
 }
 
 // acc = acc joined with the next split (m, l, o).

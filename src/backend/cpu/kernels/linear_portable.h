@@ -9,11 +9,13 @@ namespace quire::cpu::QUIRE_ISA_NS {
 // Integer dots of 16 columns over groups [begin, end) of a block; `first` is where each sum starts.
 static inline void dot_groups(const uint8_t codes[8][64], const int8_t* x, int begin, int end, int32_t first,
                               int32_t dot[kPanel]) {
+  int32_t code[kBlock];
+  for (int i = 0; i < kBlock; ++i) code[i] = 16 * x[i] + x[kBlock + i];
   for (int c = 0; c < kPanel; ++c) dot[c] = first;
   for (int g = begin; g < end; ++g) {
     for (int c = 0; c < kPanel; ++c) {
       int32_t sum = 0;
-      for (int j = 0; j < 4; ++j) sum += codes[g][4 * c + j] * x[4 * g + j];
+      for (int j = 0; j < 4; ++j) sum += codes[g][4 * c + j] * code[4 * g + j];
       dot[c] += sum;
     }
   }
@@ -31,7 +33,7 @@ static void fold_block(const uint8_t codes[8][64], const BlockScales& s, const R
     dot_groups(codes, x.codes[r], 0, 4, offset ? x.aux[r] : 0, low_dot);
     dot_groups(codes, x.codes[r], 4, 8, offset ? high[r] : 0, high_dot);
     for (int c = 0; c < kPanel; ++c) {
-      // Both products and their sum are integers below 2^24, exact in float; starting from +0 keeps zeros positive.
+      // Rounded as the contract says; starting from +0 keeps zeros positive.
       const float low = std::fma(static_cast<float>(low_dot[c]), s.sc[0][c], 0.0f);
       const float dot = std::fma(static_cast<float>(high_dot[c]), s.sc[1][c], low);
       acc[c] = std::fma(dot, sa * s.sw[c], acc[c]);
