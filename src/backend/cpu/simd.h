@@ -11,7 +11,7 @@
 //   load_f16 load_f16_n store_f16 store_f16_n, and the same for bf16       bits as in base/half.h
 //   + - * /  fma(a, b, c)  neg  abs  sqrt  max  min                        max is a > b ? a : b, min a < b ? a : b
 //   lt le gt ge eq  first_lanes(n)  select(mask, a, b)                     an unordered comparison is false
-//   bits(f) from_bits(i) isplat iadd isub iand ior shl<n> shr<n> sar<n>    32-bit lanes
+//   bits(f) from_bits(i) to_float(i) isplat iadd isub iand ior shl<n> shr<n> sar<n>    32-bit lanes
 //   deinterleave interleave                                               pairs of neighbours to even and odd, and back
 //   reduce_add(v) reduce_max(v)  first(v)                                   lanes fold 8, 4, 2, 1
 #pragma once

@@ -82,6 +82,9 @@ QUIRE_INLINE I32x16 bits(F32x16 a) {
 QUIRE_INLINE F32x16 from_bits(I32x16 a) {
   return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)};
 }
+QUIRE_INLINE F32x16 to_float(I32x16 a) {
+  return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)};
+}
 QUIRE_INLINE I32x16 isplat(int32_t x) {
   const __m256i v = _mm256_set1_epi32(x);
   return {v, v};

@@ -73,6 +73,9 @@ QUIRE_INLINE I32x16 bits(F32x16 a) {
 QUIRE_INLINE F32x16 from_bits(I32x16 a) {
   return {_mm512_castsi512_ps(a.v)};
 }
+QUIRE_INLINE F32x16 to_float(I32x16 a) {
+  return {_mm512_cvtepi32_ps(a.v)};
+}
 QUIRE_INLINE I32x16 isplat(int32_t x) {
   return {_mm512_set1_epi32(x)};
 }

@@ -93,6 +93,9 @@ QUIRE_INLINE I32x16 bits(F32x16 x) {
 QUIRE_INLINE F32x16 from_bits(I32x16 x) {
   return QUIRE_NEON1(vreinterpretq_f32_s32, x);
 }
+QUIRE_INLINE F32x16 to_float(I32x16 x) {
+  return QUIRE_NEON1(vcvtq_f32_s32, x);
+}
 QUIRE_INLINE I32x16 isplat(int32_t x) {
   const int32x4_t v = vdupq_n_s32(x);
   return {v, v, v, v};

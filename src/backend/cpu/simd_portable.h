@@ -97,6 +97,9 @@ QUIRE_INLINE I32x16 bits(const F32x16& a) {
 QUIRE_INLINE F32x16 from_bits(const I32x16& a) {
   QUIRE_LANES(F32x16, std::bit_cast<float>(a.v[i]));
 }
+QUIRE_INLINE F32x16 to_float(const I32x16& a) {
+  QUIRE_LANES(F32x16, static_cast<float>(a.v[i]));
+}
 QUIRE_INLINE I32x16 isplat(int32_t x) {
   QUIRE_LANES(I32x16, x);
 }

@@ -5,7 +5,14 @@
 #elif defined(QUIRE_ISA_avx512)
 #include "backend/cpu/kernels/linear_avx512.h"
 #else
-#include "backend/cpu/kernels/linear_portable.h"
+#if defined(__AVX2__)
+#include "backend/cpu/kernels/linear_dots_avx2.h"
+#elif defined(__aarch64__)
+#include "backend/cpu/kernels/linear_dots_neon.h"
+#else
+#include "backend/cpu/kernels/linear_dots_portable.h"
+#endif
+#include "backend/cpu/kernels/linear_tiles.h"
 #endif
 
 #if defined(QUIRE_ISA_amx)
