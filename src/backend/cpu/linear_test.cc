@@ -8,7 +8,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/isa.h"
-#include "backend/cpu/linear_oracle.h"
+#include "backend/cpu/linear_oracle_test.h"
 #include "backend/linear_cases.h"
 
 namespace quire {

@@ -222,7 +222,6 @@ static void tile_times_panel(const PanelTask& t) {
   if (t.rows <= 2) return rows_times_panel<kType, 2>(t);
   if (t.rows <= 4) return rows_times_panel<kType, 4>(t);
   if (t.rows <= 8) return rows_times_panel<kType, 8>(t);
-  if (t.rows <= 12) return rows_times_panel<kType, 12>(t);
   return rows_times_panel<kType, 16>(t);
 }
 
