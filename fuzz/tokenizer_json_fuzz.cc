@@ -18,7 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const TokenizerPtr& tokenizer = loaded.value();
   // A fixed text that meets most steps, and the end of the file itself.
   const std::string text =
-      "It's 12 o'clock,  \n\tz\xc3\xa9ro <s> \xe4\xb8\xad\xe2\x96\x81\xf0\x9f\x98\x80 e\xcc\x81 \xff" + std::string(input.substr(size > 32 ? size - 32 : 0));
+      "It's 12 o'clock,  \n\tz\xc3\xa9ro <s> \xe4\xb8\xad\xe2\x96\x81\xf0\x9f\x98\x80 e\xcc\x81 \xff" +
+      std::string(input.substr(size > 32 ? size - 32 : 0));
   for (const bool parse : {true, false}) {
     const auto ids = tokenizer->encode(text, {.add_special_tokens = true, .parse_special = parse});
     const std::string decoded = tokenizer->decode(ids, parse);

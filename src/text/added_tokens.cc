@@ -55,7 +55,8 @@ void AddedTokens::remember(AddedToken token, int32_t id) {
   ids_[token.content] = id;
   by_id_[id] = token;
   const auto drop = [&](std::vector<AddedToken>& list) {
-    list.erase(std::remove_if(list.begin(), list.end(), [&](const AddedToken& t) { return same(t, token); }), list.end());
+    list.erase(std::remove_if(list.begin(), list.end(), [&](const AddedToken& t) { return same(t, token); }),
+               list.end());
   };
   if (ids_.size() < specials_.size() + others_.size() + 1) {
     drop(specials_);
@@ -91,7 +92,8 @@ void AddedTokens::finish(const Normalizer* normalizer) {
   normalized_.trie = ByteTrie(std::move(normalized_keys));
 }
 
-void AddedTokens::find(std::string_view text, bool normalized_pass, bool parse_special, std::vector<Section>& out) const {
+void AddedTokens::find(std::string_view text, bool normalized_pass, bool parse_special,
+                       std::vector<Section>& out) const {
   const Search& search = normalized_pass ? normalized_ : raw_;
   size_t done = 0;
   size_t at = 0;

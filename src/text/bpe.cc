@@ -16,8 +16,8 @@ namespace quire::text {
 namespace {
 
 constexpr uint32_t kNoRank = MergeMap::kNoRank;
-constexpr size_t kSmallWord = 24;       // up to here a scan beats a heap
-constexpr size_t kSegmentFrom = 32;     // shorter pieces are not worth cutting
+constexpr size_t kSmallWord = 24;        // up to here a scan beats a heap
+constexpr size_t kSegmentFrom = 32;      // shorter pieces are not worth cutting
 constexpr char32_t kSpaceMark = 0x2581;  // the lower one eighth block that stands for a space
 
 // One thread's working arrays for merging; they grow to the longest word seen.
@@ -44,9 +44,7 @@ class Bpe final : public Model {
  public:
   Bpe(PieceMap vocab, MergeMap merges, BpeOptions options);
   std::string_view type() const override { return "BPE"; }
-  std::optional<int32_t> unk_id() const override {
-    return unk_ < 0 ? std::nullopt : std::optional<int32_t>(unk_);
-  }
+  std::optional<int32_t> unk_id() const override { return unk_ < 0 ? std::nullopt : std::optional<int32_t>(unk_); }
   void tokenize(std::string_view piece, std::vector<int32_t>& out) const override;
 
  private:
@@ -61,11 +59,11 @@ class Bpe final : public Model {
   MergeMap merges_;
   BpeOptions options_;
   int32_t unk_ = -1;
-  std::array<int32_t, 256> byte_ids_;     // <0x00> ...: byte fallback
-  std::array<int32_t, 256> letter_ids_;   // the id of each byte's character in the byte-level alphabet
-  std::array<int32_t, 128> ascii_ids_;    // the id of each ASCII character as it is
-  bool plain_ = false;                    // no prefix, no suffix: a character's id depends on itself alone
-  uint32_t owner_;                        // the name of this model in the word caches
+  std::array<int32_t, 256> byte_ids_;    // <0x00> ...: byte fallback
+  std::array<int32_t, 256> letter_ids_;  // the id of each byte's character in the byte-level alphabet
+  std::array<int32_t, 128> ascii_ids_;   // the id of each ASCII character as it is
+  bool plain_ = false;                   // no prefix, no suffix: a character's id depends on itself alone
+  uint32_t owner_;                       // the name of this model in the word caches
   // Characters before a space mark that no merge joins with it: a long piece is cut there, into words.
   bool cuts_ = false;
   std::unordered_set<char32_t> joined_to_mark_;

@@ -179,7 +179,8 @@ class StripState final : public StageState {
 
 class StripStage final : public DecodeStage {
  public:
-  StripStage(std::string content, size_t start, size_t stop) : content_(std::move(content)), start_(start), stop_(stop) {}
+  StripStage(std::string content, size_t start, size_t stop)
+      : content_(std::move(content)), start_(start), stop_(stop) {}
   std::unique_ptr<StageState> start() const override { return std::make_unique<StripState>(content_, start_, stop_); }
   bool gives_parts() const override { return true; }
   bool takes_parts() const override { return true; }
@@ -192,7 +193,7 @@ class StripStage final : public DecodeStage {
 // The spaces that English text does not have before punctuation and contractions.
 std::string cleaned_up(std::string text) {
   static constexpr std::pair<std::string_view, std::string_view> kRules[] = {
-      {" .", "."},     {" ?", "?"},    {" !", "!"},           {" ,", ","},    {" ' ", "'"},   {" n't", "n't"},
+      {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
       {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   for (const auto& [from, to] : kRules) {
     size_t at = 0;
@@ -432,7 +433,8 @@ Status read(const json::Value& section, Stages& stages, int depth) {
     QUIRE_ASSIGN(const int64_t start, json::get_int_or(section, "start", 0, 0, 1 << 20));
     QUIRE_ASSIGN(const int64_t stop, json::get_int_or(section, "stop", 0, 0, 1 << 20));
     if (content.empty()) return corrupt("decoder.content must be one character");
-    return stages.push_back(decode_strip(std::move(content), static_cast<size_t>(start), static_cast<size_t>(stop))), Status();
+    return stages.push_back(decode_strip(std::move(content), static_cast<size_t>(start), static_cast<size_t>(stop))),
+           Status();
   }
   if (type == "WordPiece") {
     QUIRE_ASSIGN(std::string prefix, json::get_string_or(section, "prefix", "##"));

@@ -36,13 +36,15 @@ Status read_lists(const weights::GgufMetadata& metadata, GgufVocab& vocab) {
   if (metadata.contains("tokenizer.ggml.token_type")) {
     QUIRE_ASSIGN(const auto types, metadata.get_ints("tokenizer.ggml.token_type"));
     vocab.token_types.reserve(types.size());
-    for (const int64_t type : types) vocab.token_types.push_back(type >= 0 && type <= 6 ? static_cast<int32_t>(type) : 0);
+    for (const int64_t type : types)
+      vocab.token_types.push_back(type >= 0 && type <= 6 ? static_cast<int32_t>(type) : 0);
   }
   if (metadata.contains("tokenizer.ggml.merges")) {
     QUIRE_ASSIGN(const auto merges, metadata.get_strings("tokenizer.ggml.merges"));
     vocab.merges.assign(merges.begin(), merges.end());
   }
-  if (const weights::GgufValue* map = metadata.find("tokenizer.ggml.precompiled_charsmap"); map != nullptr && map->array) {
+  if (const weights::GgufValue* map = metadata.find("tokenizer.ggml.precompiled_charsmap");
+      map != nullptr && map->array) {
     const auto raw = map->array->raw;
     vocab.precompiled_charsmap.assign(reinterpret_cast<const char*>(raw.data()), raw.size());
   }

@@ -12,8 +12,8 @@ namespace {
 
 // Steps that are no regular expression.
 constexpr const char* kGpt2 = "gpt2";
-constexpr const char* kDigits = "digits";          // each digit alone
-constexpr const char* kDigitRuns = "digit-runs";   // runs of digits alone
+constexpr const char* kDigits = "digits";         // each digit alone
+constexpr const char* kDigitRuns = "digit-runs";  // runs of digits alone
 constexpr const char* kPunctuationRuns = "punctuation-runs";
 
 constexpr const char* kLlama3 =
@@ -26,17 +26,17 @@ constexpr const char* kO200k =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kTekken =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
-    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kTekken = R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
+                                R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
+                                R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kKimi =
     R"([\p{Han}]+|)"
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kDeepseek3 =
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|"
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+    "?[\\p{P}\\p{S}]+[\r\n]*|"
     "\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
 constexpr const char* kBailing =
     R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
@@ -98,9 +98,12 @@ const Row kRows[] = {
     {"falcon", kNone, {kPunctuationRuns, kGpt2, "[0-9][0-9][0-9]"}},
     {"deepseek-llm",
      kNone,
-     {"[\r\n]", kDeepseekLetters, R"(\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+)", R"(\s+$)", kDeepseekCjk, kDigits}},
+     {"[\r\n]", kDeepseekLetters, R"(\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+)",
+      R"(\s+$)", kDeepseekCjk, kDigits}},
     {"deepseek-coder", kNone, {"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kDeepseekCjk, kDigits}},
-    {"deepseek-v3 hunyuan-dense", kNone, {R"(\p{N}{1,3})", R"([\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+)", kDeepseek3}},
+    {"deepseek-v3 hunyuan-dense",
+     kNone,
+     {R"(\p{N}{1,3})", R"([\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+)", kDeepseek3}},
     {"youtu", kIgnoreMerges, {kYoutuScripts, kYoutu}},
     {"poro-chat bloom gpt3-finnish", kNone, {kBloom}},
     {"viking", kNone, {kBloom, kDigits}},
@@ -134,10 +137,12 @@ Result<PreTokenizerPtr> make_step(const char* step) {
 }  // namespace
 
 Result<GgufPre> make_gguf_pre(std::string_view name) {
-  const auto* row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return names_contain(r.names, name); });
+  const auto* row =
+      std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return names_contain(r.names, name); });
   if (row == std::end(kRows)) {
-    return unsupported("tokenizer.ggml.pre is \"" + std::string(name) +
-                       "\", a pre-tokenizer that quire does not know; use the model's Hugging Face folder, or a newer quire");
+    return unsupported(
+        "tokenizer.ggml.pre is \"" + std::string(name) +
+        "\", a pre-tokenizer that quire does not know; use the model's Hugging Face folder, or a newer quire");
   }
   GgufPre pre;
   for (const char* step : row->steps) {

@@ -214,7 +214,8 @@ PartsResult from_bert(GgufVocab& vocab) {
     pieces.insert(token, static_cast<int32_t>(i));
     vocab.tokens[i] = std::move(token);
   }
-  const std::string unk = vocab.special.unk ? vocab.tokens[static_cast<size_t>(*vocab.special.unk)] : std::string("[UNK]");
+  const std::string unk =
+      vocab.special.unk ? vocab.tokens[static_cast<size_t>(*vocab.special.unk)] : std::string("[UNK]");
   parts->model = make_word_piece(std::move(pieces), unk, "##", 100);
   parts->normalizer = make_bert_normalizer(true, true, true, true);
   parts->pre_tokenizer.steps.push_back(make_bert_pre_tokenizer());
@@ -242,7 +243,8 @@ PartsResult read(GgufVocab& vocab) {
 
 }  // namespace
 
-MergeMap merges_from_scores(const PieceMap& vocab, const std::vector<float>& scores, const std::vector<bool>& mergeable) {
+MergeMap merges_from_scores(const PieceMap& vocab, const std::vector<float>& scores,
+                            const std::vector<bool>& mergeable) {
   std::vector<float> ordered(scores);
   std::sort(ordered.begin(), ordered.end(), std::greater<>());
   ordered.erase(std::unique(ordered.begin(), ordered.end()), ordered.end());

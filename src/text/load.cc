@@ -29,7 +29,8 @@ std::optional<int32_t> find_id(const TokenizerParts& parts, const std::string& t
   return id < 0 ? std::nullopt : std::optional<int32_t>(id);
 }
 
-void set_role(const TokenizerParts& parts, const json::Value& config, std::string_view field, std::optional<int32_t>& role) {
+void set_role(const TokenizerParts& parts, const json::Value& config, std::string_view field,
+              std::optional<int32_t>& role) {
   const auto name = token_name(config, field);
   if (!name) return;
   if (const auto id = find_id(parts, *name)) role = id;
@@ -121,7 +122,8 @@ Result<TokenizerPtr> load_tokenizer(const fs::path& folder) {
     QUIRE_ASSIGN(const std::string bytes, read_file(model_file));
     QUIRE_ASSIGN(parts, read_sentencepiece(bytes, model_file.string()));
   } else {
-    return not_found(folder.string() + " has neither tokenizer.json nor tokenizer.model; download one of them with the model");
+    return not_found(folder.string() +
+                     " has neither tokenizer.json nor tokenizer.model; download one of them with the model");
   }
   QUIRE_TRY(apply_config(folder / "tokenizer_config.json", from_json, *parts));
   return TokenizerPtr(std::make_shared<const Tokenizer>(std::move(parts)));

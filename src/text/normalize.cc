@@ -32,7 +32,8 @@ class NormalTable {
   NormalTable() {
     index_.assign(kCodePoints >> 8, 0);
     entries_.resize(256);
-    for (size_t i = 0; i < std::size(kCanonicalKeys); ++i) at(kCanonicalKeys[i]).canonical = static_cast<uint32_t>(i) + 1;
+    for (size_t i = 0; i < std::size(kCanonicalKeys); ++i)
+      at(kCanonicalKeys[i]).canonical = static_cast<uint32_t>(i) + 1;
     for (size_t i = 0; i < std::size(kCompatibleKeys); ++i) {
       at(kCompatibleKeys[i]).compatible = static_cast<uint32_t>(i) + 1;
     }
@@ -51,7 +52,8 @@ class NormalTable {
   // The composite of two code points, or 0.
   uint32_t composed(uint32_t a, uint32_t b) const {
     if (a - kLBase < kLCount && b - kVBase < kVCount) return kSBase + ((a - kLBase) * kVCount + (b - kVBase)) * kTCount;
-    if (a - kSBase < kSCount && (a - kSBase) % kTCount == 0 && b > kTBase && b - kTBase < kTCount) return a + (b - kTBase);
+    if (a - kSBase < kSCount && (a - kSBase) % kTCount == 0 && b > kTBase && b - kTBase < kTCount)
+      return a + (b - kTBase);
     const auto it = pairs_.find((uint64_t{a} << 32) | b);
     return it == pairs_.end() ? 0 : it->second;
   }

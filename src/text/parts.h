@@ -41,6 +41,7 @@ Result<std::unique_ptr<TokenizerParts>> read_sentencepiece(std::string_view byte
 
 // The pieces that a SentencePiece-style BPE merges into one another, ranked by the score of what they become (equal
 // scores share a rank). Pieces that are whole tokens only (control, user defined, byte) are not in `mergeable`.
-MergeMap merges_from_scores(const PieceMap& vocab, const std::vector<float>& scores, const std::vector<bool>& mergeable);
+MergeMap merges_from_scores(const PieceMap& vocab, const std::vector<float>& scores,
+                            const std::vector<bool>& mergeable);
 
 }  // namespace quire::text

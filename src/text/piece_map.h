@@ -83,7 +83,9 @@ class PieceMap {
     }
     return -1;
   }
-  bool has_id(int32_t id) const { return id >= 0 && static_cast<size_t>(id) < by_id_.size() && by_id_[static_cast<size_t>(id)] != 0; }
+  bool has_id(int32_t id) const {
+    return id >= 0 && static_cast<size_t>(id) < by_id_.size() && by_id_[static_cast<size_t>(id)] != 0;
+  }
   // The piece of an id that has_id() knows.
   std::string_view piece(int32_t id) const { return view(entries_[by_id_[static_cast<size_t>(id)] - 1]); }
   // How many pieces there are, and one more than the largest id.

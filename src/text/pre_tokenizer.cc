@@ -10,8 +10,7 @@
 
 namespace quire::text {
 
-const char* const kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+const char* const kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 namespace {
 
@@ -369,7 +368,8 @@ Result<PreTokenizerPtr> make_split(std::string_view regex, SplitBehavior behavio
 }
 
 PreTokenizerPtr make_digits(bool individual) {
-  return std::make_unique<PropertySplit>(kRustNumeric, individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
+  return std::make_unique<PropertySplit>(kRustNumeric,
+                                         individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
 }
 
 PreTokenizerPtr make_punctuation(SplitBehavior behavior) {

@@ -26,7 +26,8 @@ uint32_t unit_offset(uint32_t unit) {
 
 class Precompiled final : public Normalizer {
  public:
-  Precompiled(std::vector<uint32_t> units, std::string results) : units_(std::move(units)), results_(std::move(results)) {}
+  Precompiled(std::vector<uint32_t> units, std::string results)
+      : units_(std::move(units)), results_(std::move(results)) {}
   void apply(NormalText& text) const override;
 
  private:
@@ -119,7 +120,8 @@ Result<NormalizerPtr> make_precompiled(std::string charsmap) {
   if (charsmap.size() < sizeof size) return corrupt("the precompiled charsmap is shorter than its head");
   std::memcpy(&size, charsmap.data(), sizeof size);
   if (size % 4 != 0 || size > charsmap.size() - sizeof size) {
-    return corrupt("the precompiled charsmap says that its trie has " + std::to_string(size) + " bytes, which it has not");
+    return corrupt("the precompiled charsmap says that its trie has " + std::to_string(size) +
+                   " bytes, which it has not");
   }
   std::vector<uint32_t> units(size / 4);
   std::memcpy(units.data(), charsmap.data() + sizeof size, size);

@@ -134,7 +134,8 @@ class Writer {
         out_ += ')';
         break;
       case RegexNode::Kind::kRepeat: {
-        const bool bare = node.children[0].kind == RegexNode::Kind::kSet || node.children[0].kind == RegexNode::Kind::kGroup;
+        const bool bare =
+            node.children[0].kind == RegexNode::Kind::kSet || node.children[0].kind == RegexNode::Kind::kGroup;
         if (!bare) out_ += "(?:";
         write(node.children[0]);
         if (!bare) out_ += ')';
@@ -207,12 +208,13 @@ Result<Regex> Regex::compile(std::string_view pattern, Mode mode) {
   const uint32_t options = PCRE2_DOTALL | PCRE2_NEVER_BACKSLASH_C | (by_class ? 0 : PCRE2_UTF);
   int code = 0;
   PCRE2_SIZE where = 0;
-  compiled->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(written.data()), written.size(), options, &code, &where,
-                                     nullptr));
+  compiled->code.reset(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(written.data()), written.size(), options, &code, &where, nullptr));
   if (compiled->code == nullptr) {
     PCRE2_UCHAR message[128] = {};
     pcre2_get_error_message(code, message, sizeof message);
-    return unsupported(std::string("the regular expression does not compile: ") + reinterpret_cast<const char*>(message));
+    return unsupported(std::string("the regular expression does not compile: ") +
+                       reinterpret_cast<const char*>(message));
   }
   pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // without a JIT the interpreter gives the same matches
   if (by_class) {
@@ -244,7 +246,8 @@ void classify(const CompiledRegex& regex, std::string_view text, Matcher& scratc
   const char* begin = text.data();
   const char* p = begin;
   const char* end = p + text.size();
-  while (p < end && static_cast<unsigned char>(*p) < 0x80) *out++ = regex.class_of_ascii[static_cast<unsigned char>(*p++)];
+  while (p < end && static_cast<unsigned char>(*p) < 0x80)
+    *out++ = regex.class_of_ascii[static_cast<unsigned char>(*p++)];
   if (p == end) return;
   scratch.offsets.resize(text.size() + 1);
   uint32_t* where = scratch.offsets.data();

@@ -294,27 +294,47 @@ class Parser {
     const auto one = [](char32_t value) { return CodeSet{{value, value}}; };
     const CodeSet hex = {{'0', '9'}, {'A', 'F'}, {'a', 'f'}};
     switch (c) {
-      case 's': return set_of_property(kOnigSpace);
-      case 'S': return complement(set_of_property(kOnigSpace));
-      case 'd': return set_of_property(kOnigDigit);
-      case 'D': return complement(set_of_property(kOnigDigit));
-      case 'w': return set_of_property(kOnigWord);
-      case 'W': return complement(set_of_property(kOnigWord));
-      case 'h': return hex;
-      case 'H': return complement(hex);
-      case 'n': return one('\n');
-      case 'r': return one('\r');
-      case 't': return one('\t');
-      case 'f': return one('\f');
-      case 'v': return one('\v');
-      case 'a': return one('\a');
-      case 'e': return one(0x1b);
-      case '0': return one(0);
-      case 'x': return parse_hex(take('{') ? 0 : 2);
-      case 'u': return parse_hex(4);
+      case 's':
+        return set_of_property(kOnigSpace);
+      case 'S':
+        return complement(set_of_property(kOnigSpace));
+      case 'd':
+        return set_of_property(kOnigDigit);
+      case 'D':
+        return complement(set_of_property(kOnigDigit));
+      case 'w':
+        return set_of_property(kOnigWord);
+      case 'W':
+        return complement(set_of_property(kOnigWord));
+      case 'h':
+        return hex;
+      case 'H':
+        return complement(hex);
+      case 'n':
+        return one('\n');
+      case 'r':
+        return one('\r');
+      case 't':
+        return one('\t');
+      case 'f':
+        return one('\f');
+      case 'v':
+        return one('\v');
+      case 'a':
+        return one('\a');
+      case 'e':
+        return one(0x1b);
+      case '0':
+        return one(0);
+      case 'x':
+        return parse_hex(take('{') ? 0 : 2);
+      case 'u':
+        return parse_hex(4);
       case 'p':
-      case 'P': return parse_property(c == 'P');
-      default: break;
+      case 'P':
+        return parse_property(c == 'P');
+      default:
+        break;
     }
     if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '1' && c <= '9')) {
       return fail(std::string("the escape \\") + static_cast<char>(c) + ", which is not supported,");

@@ -16,10 +16,49 @@ namespace {
 
 // Text that reaches every branch: apostrophes, letters with and without case, marks, digits, spaces, breaks, anything.
 std::string random_text(std::mt19937& rng) {
-  static const std::vector<std::string> kParts = {
-      "'", "'s", "'S", "'\xc5\xbf", "'ll", "'Re", "'vE", "'t", "'D", "'m", " ", "  ", "\t", "\n", "\r\n", "\r", "/", "\xc2\xa0",
-      "\xe3\x80\x80", "a", "bc", "B", "AB", "aB", "1", "23", "4567", "\xc2\xbd", "\xd9\xa3", "!", "?!", "$", "_", "\xcc\x81",
-      "\xe0\xa4\xbe", "\xe4\xb8\xad", "\xe3\x81\x82", "\xca\xb0", "\xc7\x85", "\xc3\x89", "\xc3\x9f", "\xf0\x9f\x98\x80", "\xe2\x80\x8d"};
+  static const std::vector<std::string> kParts = {"'",
+                                                  "'s",
+                                                  "'S",
+                                                  "'\xc5\xbf",
+                                                  "'ll",
+                                                  "'Re",
+                                                  "'vE",
+                                                  "'t",
+                                                  "'D",
+                                                  "'m",
+                                                  " ",
+                                                  "  ",
+                                                  "\t",
+                                                  "\n",
+                                                  "\r\n",
+                                                  "\r",
+                                                  "/",
+                                                  "\xc2\xa0",
+                                                  "\xe3\x80\x80",
+                                                  "a",
+                                                  "bc",
+                                                  "B",
+                                                  "AB",
+                                                  "aB",
+                                                  "1",
+                                                  "23",
+                                                  "4567",
+                                                  "\xc2\xbd",
+                                                  "\xd9\xa3",
+                                                  "!",
+                                                  "?!",
+                                                  "$",
+                                                  "_",
+                                                  "\xcc\x81",
+                                                  "\xe0\xa4\xbe",
+                                                  "\xe4\xb8\xad",
+                                                  "\xe3\x81\x82",
+                                                  "\xca\xb0",
+                                                  "\xc7\x85",
+                                                  "\xc3\x89",
+                                                  "\xc3\x9f",
+                                                  "\xf0\x9f\x98\x80",
+                                                  "\xe2\x80\x8d"};
   std::string text;
   const int parts = std::uniform_int_distribution<int>(0, 24)(rng);
   for (int i = 0; i < parts; ++i) {
@@ -54,7 +93,8 @@ TEST(Scanner, CutsAsItsRegularExpressionDoes) {
       scanner(text, 0, pieces);
       std::vector<Regex::Span> got;
       for (const Piece& piece : pieces) got.emplace_back(piece.begin, piece.end);
-      ASSERT_EQ(got, pieces_by_regex(regex, text)) << "pattern " << pattern << "\ntext " << ::testing::PrintToString(text);
+      ASSERT_EQ(got, pieces_by_regex(regex, text))
+          << "pattern " << pattern << "\ntext " << ::testing::PrintToString(text);
     }
   }
 }
@@ -73,7 +113,8 @@ TEST(Scanner, CutsEveryCodePointAsItsRegularExpressionDoes) {
       scanner_for(pattern)(text, 0, pieces);
       std::vector<Regex::Span> got;
       for (const Piece& piece : pieces) got.emplace_back(piece.begin, piece.end);
-      ASSERT_EQ(got, pieces_by_regex(regex, text)) << "pattern " << pattern << " before " << std::hex << static_cast<int>(cp);
+      ASSERT_EQ(got, pieces_by_regex(regex, text))
+          << "pattern " << pattern << " before " << std::hex << static_cast<int>(cp);
       text.clear();
     }
   }

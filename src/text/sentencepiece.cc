@@ -24,8 +24,8 @@ class Message {
 
   struct Field {
     uint32_t number = 0;
-    uint64_t integer = 0;        // varint, fixed32 and fixed64
-    std::string_view bytes;      // length-delimited
+    uint64_t integer = 0;    // varint, fixed32 and fixed64
+    std::string_view bytes;  // length-delimited
     float as_float() const { return std::bit_cast<float>(static_cast<uint32_t>(integer)); }
   };
 
@@ -166,7 +166,8 @@ std::unique_ptr<Model> make_model(const Proto& proto, PieceMap pieces) {
   if (proto.model_type == kUnigram) {
     std::vector<double> scores(proto.scores.begin(), proto.scores.end());
     return make_unigram(std::move(pieces), std::move(scores),
-                        has_unk ? std::optional<int32_t>(static_cast<int32_t>(proto.unk)) : std::nullopt, proto.byte_fallback);
+                        has_unk ? std::optional<int32_t>(static_cast<int32_t>(proto.unk)) : std::nullopt,
+                        proto.byte_fallback);
   }
   BpeOptions options;
   options.byte_fallback = proto.byte_fallback;
@@ -204,7 +205,8 @@ Status set_normalizer(const Proto& proto, TokenizerParts& parts) {
 Result<std::unique_ptr<TokenizerParts>> read(std::string_view bytes) {
   QUIRE_ASSIGN(const Proto proto, read_proto(bytes));
   if (proto.model_type != kUnigram && proto.model_type != kBpe && proto.model_type != kChar) {
-    return unsupported("trainer_spec.model_type is " + std::to_string(proto.model_type) + "; quire reads unigram, BPE and char");
+    return unsupported("trainer_spec.model_type is " + std::to_string(proto.model_type) +
+                       "; quire reads unigram, BPE and char");
   }
   auto parts = std::make_unique<TokenizerParts>();
   PieceMap pieces;

@@ -5,7 +5,8 @@
 // FILE is a tokenizer.json, a .model, a folder or a .gguf. Each line of standard input is one request:
 //   {"text": "...", "special": bool, "parse": bool}  ->  {"ids": [...]}
 //   {"bytes": "hex", ...}                            ->  the same for raw bytes
-//   {"ids": [...], "skip": bool}                     ->  {"text": "...", "stream": true when push and flush gave the same}
+//   {"ids": [...], "skip": bool}                     ->  {"text": "...", "stream": true when push and flush gave the
+//   same}
 //   {"bench": "...", "seconds": s}                   ->  {"bytes_per_second": ...}
 #include <chrono>
 #include <cstdio>

@@ -84,7 +84,8 @@ Tokenizer::Tokenizer(std::unique_ptr<TokenizerParts> parts) {
     if (!parts->added.is_special(token.content)) continue;
     for (const int32_t known : {id, vocab.find(token.content)}) {
       if (known < 0) continue;
-      if (static_cast<size_t>(known) >= parts->is_special.size()) parts->is_special.resize(static_cast<size_t>(known) + 1);
+      if (static_cast<size_t>(known) >= parts->is_special.size())
+        parts->is_special.resize(static_cast<size_t>(known) + 1);
       parts->is_special[static_cast<size_t>(known)] = true;
     }
   }

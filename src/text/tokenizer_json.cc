@@ -110,7 +110,8 @@ Result<std::unique_ptr<Model>> read_unigram(const json::Value& section) {
   std::optional<int32_t> unk;
   const json::Value* unk_id = section.find("unk_id");
   if (unk_id != nullptr && !unk_id->is_null()) {
-    QUIRE_ASSIGN(const int64_t id, json::get_int(section, "unk_id", 0, std::max<int64_t>(0, static_cast<int64_t>(scores.size()) - 1)));
+    QUIRE_ASSIGN(const int64_t id,
+                 json::get_int(section, "unk_id", 0, std::max<int64_t>(0, static_cast<int64_t>(scores.size()) - 1)));
     unk = static_cast<int32_t>(id);
   }
   QUIRE_ASSIGN(const bool byte_fallback, json::get_bool_or(section, "byte_fallback", false));

@@ -152,12 +152,15 @@ TEST(Tokenizer, NamesFileFieldAndFault) {
   EXPECT_THAT(error_of(R"({"model":{"type":"BPE","vocab":{"a":-1},"merges":[]}})"), HasSubstr("model.vocab"));
   EXPECT_THAT(error_of(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":["a b"]}})"), HasSubstr("model.merges[0]"));
   EXPECT_THAT(error_of(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[["a"]]}})"), HasSubstr("model.merges[0]"));
-  EXPECT_THAT(error_of(R"({"normalizer":{"type":"Wavy"},"model":{"type":"WordLevel","vocab":{"a":0}}})"), HasSubstr("Wavy"));
+  EXPECT_THAT(error_of(R"({"normalizer":{"type":"Wavy"},"model":{"type":"WordLevel","vocab":{"a":0}}})"),
+              HasSubstr("Wavy"));
   EXPECT_THAT(error_of(R"({"pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"},
                           "model":{"type":"WordLevel","vocab":{"a":0}}})"),
               HasSubstr("pre_tokenizer.pattern"));
-  EXPECT_THAT(error_of(R"({"decoder":{"type":"Wavy"},"model":{"type":"WordLevel","vocab":{"a":0}}})"), HasSubstr("decoder"));
-  EXPECT_THAT(error_of(R"({"added_tokens":[{"id":0}],"model":{"type":"WordLevel","vocab":{"a":0}}})"), HasSubstr("content"));
+  EXPECT_THAT(error_of(R"({"decoder":{"type":"Wavy"},"model":{"type":"WordLevel","vocab":{"a":0}}})"),
+              HasSubstr("decoder"));
+  EXPECT_THAT(error_of(R"({"added_tokens":[{"id":0}],"model":{"type":"WordLevel","vocab":{"a":0}}})"),
+              HasSubstr("content"));
 }
 
 TEST(Detokenizer, HoldsHalfACharacterAndByteRuns) {
@@ -200,7 +203,8 @@ TEST(Detokenizer, JoinsToWhatDecodeGives) {
     std::mt19937 rng(4);
     for (int round = 0; round < 200; ++round) {
       Ids ids;
-      for (int i = 0; i < 20; ++i) ids.push_back(static_cast<int32_t>(rng() % static_cast<uint32_t>(t->vocab_size() + 2)));
+      for (int i = 0; i < 20; ++i)
+        ids.push_back(static_cast<int32_t>(rng() % static_cast<uint32_t>(t->vocab_size() + 2)));
       std::string bytes;
       for (int i = 0; i < 30; ++i) bytes += static_cast<char>(rng() % 3 == 0 ? rng() % 256 : ' ' + rng() % 90);
       const Ids encoded = t->encode(bytes);
@@ -243,7 +247,8 @@ TEST(GgufVocab, ReadsByteLevelBpe) {
 TEST(GgufVocab, RefusesWhatItDoesNotKnow) {
   GgufVocab vocab = small_gguf();
   vocab.pre = "from-the-future";
-  EXPECT_THAT(load_gguf_vocab(vocab, "x.gguf").error().message, HasSubstr("x.gguf: tokenizer.ggml.pre is \"from-the-future\""));
+  EXPECT_THAT(load_gguf_vocab(vocab, "x.gguf").error().message,
+              HasSubstr("x.gguf: tokenizer.ggml.pre is \"from-the-future\""));
   vocab = small_gguf();
   vocab.model = "plamo9";
   EXPECT_THAT(load_gguf_vocab(vocab).error().message, HasSubstr("plamo9"));
@@ -289,8 +294,8 @@ std::string sentencepiece_model() {
   piece("b", -5, 1);
   piece("ab", -1, 1);
   piece("▁a", -2, 1);
-  put(model, 2, std::string("\x18\x02", 2));                // trainer_spec.model_type = BPE
-  put(model, 3, std::string("\x18\x01\x20\x00", 4));        // add_dummy_prefix, no remove_extra_whitespaces
+  put(model, 2, std::string("\x18\x02", 2));          // trainer_spec.model_type = BPE
+  put(model, 3, std::string("\x18\x01\x20\x00", 4));  // add_dummy_prefix, no remove_extra_whitespaces
   return model;
 }
 
@@ -336,7 +341,8 @@ TEST_F(Folder, WithoutATokenizerIsAClearError) {
 
 TEST_F(Folder, TakesRolesAndFlagsFromTheConfig) {
   write("tokenizer.json", llama_json());
-  write("tokenizer_config.json", R"({"bos_token":"<s>","eos_token":{"content":"</s>"},"add_bos_token":true,"add_eos_token":true,
+  write("tokenizer_config.json",
+        R"({"bos_token":"<s>","eos_token":{"content":"</s>"},"add_bos_token":true,"add_eos_token":true,
       "tokenizer_class":"LlamaTokenizer","added_tokens_decoder":{"300":{"content":"<new>","special":true}}})");
   const auto t = load_tokenizer(path_);
   ASSERT_TRUE(t.ok()) << t.error().message;

@@ -14,16 +14,34 @@ namespace quire::text {
 using namespace tables;
 
 CodePointTable::CodePointTable(const uint32_t* starts, const uint32_t* values, size_t count) {
-  std::map<std::vector<uint32_t>, uint16_t> known;
+  // Most blocks lie inside one run; those are shared by value, without being filled in first.
+  std::unordered_map<uint32_t, uint16_t> uniform;
+  std::map<std::vector<uint32_t>, uint16_t> mixed;
+  const auto add = [&](const std::vector<uint32_t>& block) {
+    blocks_.insert(blocks_.end(), block.begin(), block.end());
+    return static_cast<uint16_t>(blocks_.size() / 256 - 1);
+  };
   std::vector<uint32_t> block(256);
   size_t run = 0;
   for (uint32_t base = 0; base < kCodePoints; base += 256) {
+    while (run + 1 < count && starts[run + 1] <= base) ++run;
+    const bool whole = run + 1 >= count || starts[run + 1] >= base + 256;
+    if (whole) {
+      const auto known = uniform.find(values[run]);
+      if (known != uniform.end()) {
+        index_[base >> 8] = known->second;
+        continue;
+      }
+      block.assign(256, values[run]);
+      index_[base >> 8] = uniform[values[run]] = add(block);
+      continue;
+    }
     for (uint32_t i = 0; i < 256; ++i) {
       while (run + 1 < count && starts[run + 1] <= base + i) ++run;
       block[i] = values[run];
     }
-    const auto [it, added] = known.try_emplace(block, static_cast<uint16_t>(known.size()));
-    if (added) blocks_.insert(blocks_.end(), block.begin(), block.end());
+    const auto [it, fresh] = mixed.try_emplace(block, 0);
+    if (fresh) it->second = add(block);
     index_[base >> 8] = it->second;
   }
 }
@@ -74,24 +92,83 @@ constexpr uint32_t kS = bit(kSm) | bit(kSc) | bit(kSk) | bit(kSo);
 constexpr uint32_t kZ = bit(kZs) | bit(kZl) | bit(kZp);
 constexpr uint32_t kC = bit(kCc) | bit(kCf) | bit(kCo) | bit(kCn);
 
-constexpr CategoryName kCategoryNames[] = {
-    {"l", kL}, {"letter", kL}, {"m", kM}, {"mark", kM}, {"combiningmark", kM}, {"n", kN}, {"number", kN}, {"p", kP},
-    {"punct", kP}, {"punctuation", kP}, {"s", kS}, {"symbol", kS}, {"z", kZ}, {"separator", kZ}, {"c", kC},
-    {"other", kC}, {"lu", bit(kLu)}, {"uppercaseletter", bit(kLu)}, {"ll", bit(kLl)}, {"lowercaseletter", bit(kLl)},
-    {"lt", bit(kLt)}, {"titlecaseletter", bit(kLt)}, {"lm", bit(kLm)}, {"modifierletter", bit(kLm)}, {"lo", bit(kLo)},
-    {"otherletter", bit(kLo)}, {"lc", bit(kLu) | bit(kLl) | bit(kLt)}, {"mn", bit(kMn)}, {"nonspacingmark", bit(kMn)},
-    {"mc", bit(kMc)}, {"spacingmark", bit(kMc)}, {"me", bit(kMe)}, {"enclosingmark", bit(kMe)}, {"nd", bit(kNd)},
-    {"decimalnumber", bit(kNd)}, {"nl", bit(kNl)}, {"letternumber", bit(kNl)}, {"no", bit(kNo)},
-    {"othernumber", bit(kNo)}, {"pc", bit(kPc)}, {"connectorpunctuation", bit(kPc)}, {"pd", bit(kPd)},
-    {"dashpunctuation", bit(kPd)}, {"ps", bit(kPs)}, {"openpunctuation", bit(kPs)}, {"pe", bit(kPe)},
-    {"closepunctuation", bit(kPe)}, {"pi", bit(kPi)}, {"initialpunctuation", bit(kPi)}, {"pf", bit(kPf)},
-    {"finalpunctuation", bit(kPf)}, {"po", bit(kPo)}, {"otherpunctuation", bit(kPo)}, {"sm", bit(kSm)},
-    {"mathsymbol", bit(kSm)}, {"sc", bit(kSc)}, {"currencysymbol", bit(kSc)}, {"sk", bit(kSk)},
-    {"modifiersymbol", bit(kSk)}, {"so", bit(kSo)}, {"othersymbol", bit(kSo)}, {"zs", bit(kZs)},
-    {"spaceseparator", bit(kZs)}, {"zl", bit(kZl)}, {"lineseparator", bit(kZl)}, {"zp", bit(kZp)},
-    {"paragraphseparator", bit(kZp)}, {"cc", bit(kCc)}, {"cntrl", bit(kCc)}, {"control", bit(kCc)}, {"cf", bit(kCf)},
-    {"format", bit(kCf)}, {"co", bit(kCo)}, {"privateuse", bit(kCo)}, {"cn", bit(kCn)}, {"unassigned", bit(kCn)},
-    {"any", 0xffffffffu}};
+constexpr CategoryName kCategoryNames[] = {{"l", kL},
+                                           {"letter", kL},
+                                           {"m", kM},
+                                           {"mark", kM},
+                                           {"combiningmark", kM},
+                                           {"n", kN},
+                                           {"number", kN},
+                                           {"p", kP},
+                                           {"punct", kP},
+                                           {"punctuation", kP},
+                                           {"s", kS},
+                                           {"symbol", kS},
+                                           {"z", kZ},
+                                           {"separator", kZ},
+                                           {"c", kC},
+                                           {"other", kC},
+                                           {"lu", bit(kLu)},
+                                           {"uppercaseletter", bit(kLu)},
+                                           {"ll", bit(kLl)},
+                                           {"lowercaseletter", bit(kLl)},
+                                           {"lt", bit(kLt)},
+                                           {"titlecaseletter", bit(kLt)},
+                                           {"lm", bit(kLm)},
+                                           {"modifierletter", bit(kLm)},
+                                           {"lo", bit(kLo)},
+                                           {"otherletter", bit(kLo)},
+                                           {"lc", bit(kLu) | bit(kLl) | bit(kLt)},
+                                           {"mn", bit(kMn)},
+                                           {"nonspacingmark", bit(kMn)},
+                                           {"mc", bit(kMc)},
+                                           {"spacingmark", bit(kMc)},
+                                           {"me", bit(kMe)},
+                                           {"enclosingmark", bit(kMe)},
+                                           {"nd", bit(kNd)},
+                                           {"decimalnumber", bit(kNd)},
+                                           {"nl", bit(kNl)},
+                                           {"letternumber", bit(kNl)},
+                                           {"no", bit(kNo)},
+                                           {"othernumber", bit(kNo)},
+                                           {"pc", bit(kPc)},
+                                           {"connectorpunctuation", bit(kPc)},
+                                           {"pd", bit(kPd)},
+                                           {"dashpunctuation", bit(kPd)},
+                                           {"ps", bit(kPs)},
+                                           {"openpunctuation", bit(kPs)},
+                                           {"pe", bit(kPe)},
+                                           {"closepunctuation", bit(kPe)},
+                                           {"pi", bit(kPi)},
+                                           {"initialpunctuation", bit(kPi)},
+                                           {"pf", bit(kPf)},
+                                           {"finalpunctuation", bit(kPf)},
+                                           {"po", bit(kPo)},
+                                           {"otherpunctuation", bit(kPo)},
+                                           {"sm", bit(kSm)},
+                                           {"mathsymbol", bit(kSm)},
+                                           {"sc", bit(kSc)},
+                                           {"currencysymbol", bit(kSc)},
+                                           {"sk", bit(kSk)},
+                                           {"modifiersymbol", bit(kSk)},
+                                           {"so", bit(kSo)},
+                                           {"othersymbol", bit(kSo)},
+                                           {"zs", bit(kZs)},
+                                           {"spaceseparator", bit(kZs)},
+                                           {"zl", bit(kZl)},
+                                           {"lineseparator", bit(kZl)},
+                                           {"zp", bit(kZp)},
+                                           {"paragraphseparator", bit(kZp)},
+                                           {"cc", bit(kCc)},
+                                           {"cntrl", bit(kCc)},
+                                           {"control", bit(kCc)},
+                                           {"cf", bit(kCf)},
+                                           {"format", bit(kCf)},
+                                           {"co", bit(kCo)},
+                                           {"privateuse", bit(kCo)},
+                                           {"cn", bit(kCn)},
+                                           {"unassigned", bit(kCn)},
+                                           {"any", 0xffffffffu}};
 
 }  // namespace
 

@@ -20,14 +20,14 @@ constexpr char32_t kCodePoints = 0x110000;
 // several answers because the reference's parts follow different Unicode versions; tools/unicode/extract.py asks each.
 enum Property : uint32_t {
   kCategoryMask = 0x1f,
-  kRustWhitespace = 1u << 8,   // Rust's char::is_whitespace
-  kRustNumeric = 1u << 9,      // Rust's char::is_numeric: what Digits isolates
-  kPunctuation = 1u << 10,     // what Punctuation and BertPreTokenizer isolate
-  kBertControl = 1u << 11,     // what BertNormalizer's clean_text removes
-  kBertMark = 1u << 12,        // what BertNormalizer's strip_accents removes after NFD
-  kCombiningMark = 1u << 13,   // what StripAccents removes
-  kRustWord = 1u << 14,        // \w of the regex crate: Whitespace and single_word
-  kOnigSpace = 1u << 15,       // \s, \w and \d in a Split pattern
+  kRustWhitespace = 1u << 8,  // Rust's char::is_whitespace
+  kRustNumeric = 1u << 9,     // Rust's char::is_numeric: what Digits isolates
+  kPunctuation = 1u << 10,    // what Punctuation and BertPreTokenizer isolate
+  kBertControl = 1u << 11,    // what BertNormalizer's clean_text removes
+  kBertMark = 1u << 12,       // what BertNormalizer's strip_accents removes after NFD
+  kCombiningMark = 1u << 13,  // what StripAccents removes
+  kRustWord = 1u << 14,       // \w of the regex crate: Whitespace and single_word
+  kOnigSpace = 1u << 15,      // \s, \w and \d in a Split pattern
   kOnigWord = 1u << 16,
   kOnigDigit = 1u << 17,
   kGraphemeExtend = 1u << 18,  // joins the grapheme of the character before it
@@ -36,8 +36,36 @@ enum Property : uint32_t {
 
 // Categories in the order of the table; the mask of a set of categories is the sum of 1 << category.
 enum Category : uint8_t {
-  kLu, kLl, kLt, kLm, kLo, kMn, kMc, kMe, kNd, kNl, kNo, kPc, kPd, kPs, kPe, kPi, kPf, kPo,
-  kSm, kSc, kSk, kSo, kZs, kZl, kZp, kCc, kCf, kCo, kCn, kCategoryCount
+  kLu,
+  kLl,
+  kLt,
+  kLm,
+  kLo,
+  kMn,
+  kMc,
+  kMe,
+  kNd,
+  kNl,
+  kNo,
+  kPc,
+  kPd,
+  kPs,
+  kPe,
+  kPi,
+  kPf,
+  kPo,
+  kSm,
+  kSc,
+  kSk,
+  kSo,
+  kZs,
+  kZl,
+  kZp,
+  kCc,
+  kCf,
+  kCo,
+  kCn,
+  kCategoryCount
 };
 
 // A map from code points to small words, two look-ups deep. Immutable.
@@ -45,9 +73,7 @@ class CodePointTable {
  public:
   // Runs: values[i] holds from starts[i] up to the next start.
   CodePointTable(const uint32_t* starts, const uint32_t* values, size_t count);
-  uint32_t operator[](char32_t cp) const {
-    return blocks_[(static_cast<size_t>(index_[cp >> 8]) << 8) | (cp & 0xff)];
-  }
+  uint32_t operator[](char32_t cp) const { return blocks_[(static_cast<size_t>(index_[cp >> 8]) << 8) | (cp & 0xff)]; }
 
  private:
   std::array<uint16_t, kCodePoints / 256> index_{};

@@ -28,9 +28,7 @@ class Unigram final : public Model {
     trie_ = ByteTrie(std::move(keys));
   }
   std::string_view type() const override { return "Unigram"; }
-  std::optional<int32_t> unk_id() const override {
-    return unk_ < 0 ? std::nullopt : std::optional<int32_t>(unk_);
-  }
+  std::optional<int32_t> unk_id() const override { return unk_ < 0 ? std::nullopt : std::optional<int32_t>(unk_); }
   void tokenize(std::string_view piece, std::vector<int32_t>& out) const override;
 
  private:
@@ -84,7 +82,8 @@ void Unigram::tokenize(std::string_view piece, std::vector<int32_t>& out) const 
     end = node.from;
   }
   if (unknown_end != 0) cuts.emplace_back(0, unknown_end);
-  for (auto it = cuts.rbegin(); it != cuts.rend(); ++it) append_piece(piece.substr(it->first, it->second - it->first), out);
+  for (auto it = cuts.rbegin(); it != cuts.rend(); ++it)
+    append_piece(piece.substr(it->first, it->second - it->first), out);
   if (best.capacity() > (size_t{1} << 20)) best = {};
 }
 

@@ -16,9 +16,7 @@ class WordPiece final : public Model {
     }
   }
   std::string_view type() const override { return "WordPiece"; }
-  std::optional<int32_t> unk_id() const override {
-    return unk_ < 0 ? std::nullopt : std::optional<int32_t>(unk_);
-  }
+  std::optional<int32_t> unk_id() const override { return unk_ < 0 ? std::nullopt : std::optional<int32_t>(unk_); }
   void tokenize(std::string_view piece, std::vector<int32_t>& out) const override;
 
  private:
@@ -65,9 +63,7 @@ class WordLevel final : public Model {
  public:
   WordLevel(PieceMap vocab, const std::string& unk_token) : Model(std::move(vocab)), unk_(vocab_.find(unk_token)) {}
   std::string_view type() const override { return "WordLevel"; }
-  std::optional<int32_t> unk_id() const override {
-    return unk_ < 0 ? std::nullopt : std::optional<int32_t>(unk_);
-  }
+  std::optional<int32_t> unk_id() const override { return unk_ < 0 ? std::nullopt : std::optional<int32_t>(unk_); }
   void tokenize(std::string_view piece, std::vector<int32_t>& out) const override {
     const int32_t id = vocab_.find(piece);
     if (id >= 0) {
