@@ -3,10 +3,29 @@
 #include "model/config.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "model/rope_table.h"
 #include "ops/attention.h"
 
 namespace quire::model {
+namespace {
+
+// Settings that are each in range may still go together to a frequency that is no number (a theta of 1 under yarn).
+Status check_frequencies(const RopeConfig& rope, int64_t longest) {
+  for (const int64_t length : {int64_t{1}, longest}) {
+    const RopeFrequencies frequencies = rope_frequencies(rope, length);
+    const bool plain = std::all_of(frequencies.inv_freq.begin(), frequencies.inv_freq.end(),
+                                   [](float f) { return f >= 0 && std::isfinite(f); });
+    if (!plain || !(frequencies.attention_factor > 0) || !std::isfinite(frequencies.attention_factor)) {
+      return invalid_argument("the rope settings (theta " + std::to_string(rope.theta) + ", factor " +
+                              std::to_string(rope.factor) + ") give frequencies that are not numbers");
+    }
+  }
+  return {};
+}
+
+}  // namespace
 
 Status complete(DecoderConfig& config, int64_t k_rows) {
   if (!config.head_dim_given) {
@@ -56,7 +75,7 @@ Status complete(DecoderConfig& config, int64_t k_rows) {
   if (config.sliding_window > 0 && config.sliding_window < config.max_position) {
     config.max_position = config.sliding_window;  // within the window, sliding and full attention are the same
   }
-  return {};
+  return check_frequencies(rope, config.max_position);
 }
 
 }  // namespace quire::model

@@ -10,9 +10,11 @@ namespace quire::model {
 namespace {
 
 Result<float> multiplier(double value, const char* field) {
-  if (!(value > 0) || !std::isfinite(value))
+  const float rounded = static_cast<float>(value);
+  if (!(rounded > 0) || !std::isfinite(rounded)) {
     return invalid_argument("'" + std::string(field) + "' must be a positive number");
-  return static_cast<float>(value);
+  }
+  return rounded;
 }
 
 Result<DecoderConfig> from_hf(const json::Value& config) {

@@ -57,6 +57,7 @@ constexpr MathField kMathFields[] = {
     {"qkv_bias", {0, 0}},
     {"mlp_bias", {0, 0}},
     {"use_bias", {0, 0}},
+    {"lm_head_bias", {0, 0}},
     {"no_rope_layers", {kNone, kNone}},
     {"no_rope_layer_interval", {0, 0}},
     {"use_parallel_residual", {0, 0}},

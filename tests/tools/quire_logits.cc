@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire_logits: teacher-forced logits of a list of token ids, as raw floats [tokens, vocab]; for accuracy comparisons.
+// quire_logits: logits of every position of token ids, as raw floats [positions, vocab]; for accuracy comparisons.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
+#include <map>
+#include <optional>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -12,58 +14,110 @@
 
 namespace {
 
+using namespace quire;
+
 int fail(const std::string& message) {
   std::fprintf(stderr, "quire_logits: %s\n", message.c_str());
   return 1;
 }
 
+// A list of ids is one prompt; a list of lists is several, which run together.
+Result<std::vector<std::vector<int32_t>>> read_prompts(const std::string& file) {
+  QUIRE_ASSIGN(const std::string text, read_file(file));
+  QUIRE_ASSIGN(json::Value all, json::parse(text));
+  if (!all.is_array() || all.as_array().empty()) return invalid_argument("'" + file + "' must hold a JSON list");
+  if (!all.as_array()[0].is_array()) all = json::Array{std::move(all)};
+  std::vector<std::vector<int32_t>> prompts;
+  for (const json::Value& list : all.as_array()) {
+    if (!list.is_array()) return invalid_argument("'" + file + "' must hold one list of ids, or lists of ids alone");
+    prompts.emplace_back();
+    for (const json::Value& id : list.as_array()) {
+      if (!id.is_int()) return invalid_argument("'" + file + "' must hold integers");
+      prompts.back().push_back(static_cast<int32_t>(id.as_int()));
+    }
+  }
+  return prompts;
+}
+
+// Rows go to the file in the order of prompts and positions. Those of the first prompt come in that order by
+// themselves, so that one long prompt costs no memory; those of the others wait.
+class Rows {
+ public:
+  explicit Rows(const std::string& file) : out_(file, std::ios::binary) {}
+  void take(engine::RequestId id, int64_t position, std::span<const float> row) {
+    if (!first_) first_ = id;
+    if (id == *first_) {
+      write(row);
+    } else {
+      waiting_[{id, position}].assign(row.begin(), row.end());
+    }
+  }
+  bool finish() {
+    for (const auto& [place, row] : waiting_) write(row);
+    out_.flush();
+    return out_.good();
+  }
+
+ private:
+  void write(std::span<const float> row) {
+    out_.write(reinterpret_cast<const char*>(row.data()), static_cast<std::streamsize>(row.size_bytes()));
+  }
+  std::ofstream out_;
+  std::optional<engine::RequestId> first_;
+  std::map<std::pair<engine::RequestId, int64_t>, std::vector<float>> waiting_;
+};
+
+Status generate(engine::Engine& engine, std::vector<std::vector<int32_t>> prompts, int64_t max_tokens) {
+  for (std::vector<int32_t>& prompt : prompts) {
+    engine::Request request;
+    request.prompt = std::move(prompt);
+    request.params.temperature = 0;
+    request.params.ignore_eos = true;
+    request.params.max_tokens = max_tokens;
+    request.params.prompt_logprobs = 0;  // so that every row is computed
+    QUIRE_TRY(engine.add(std::move(request)));
+  }
+  while (engine.has_work()) {
+    for (const engine::Output& output : engine.step()) {
+      if (output.error) return *output.error;
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  using namespace quire;
-  CLI::App app{"Writes the logits of every position of a list of token ids."};
+  CLI::App app{"Writes the logits of every position of a prompt and of its greedy answer."};
   llm::Options options;
   std::string model, tokens_file, out_file;
-  int64_t chunk = 0;
+  int64_t chunk = 0, max_tokens = 1;
   app.add_option("--model", model)->required();
-  app.add_option("--tokens", tokens_file, "JSON list of token ids")->required();
-  app.add_option("--out", out_file, "raw float32 rows")->required();
+  app.add_option("--tokens", tokens_file, "JSON list of token ids, or of several such lists")->required();
+  app.add_option("--out", out_file, "raw float32 rows, prompt after prompt")->required();
   app.add_option("--chunk", chunk, "tokens in a step");
+  app.add_option("--max-tokens", max_tokens,
+                 "greedy tokens after each prompt; the last of them is not fed, so a prompt of P has P + N - 1 rows");
   cli::add_model_flags(app, options);
   CLI11_PARSE(app, argc, argv);
   init_logging("warning");
   options.model = model;
   if (chunk > 0) options.max_num_batched_tokens = chunk;
-  options.max_num_seqs = 1;
 
-  auto text = read_file(tokens_file);
-  if (!text.ok()) return fail(text.error().message);
-  auto ids = json::parse(*text);
-  if (!ids.ok() || !ids->is_array()) return fail("--tokens must be a JSON list");
-  engine::Request request;
-  for (const json::Value& id : ids->as_array()) request.prompt.push_back(static_cast<int32_t>(id.as_int()));
-  request.params.temperature = 0;
-  request.params.max_tokens = 1;
-  request.params.prompt_logprobs = 0;
-
+  auto prompts = read_prompts(tokens_file);
+  if (!prompts.ok()) return fail(prompts.error().message);
+  if (options.max_num_seqs == 0) options.max_num_seqs = static_cast<int64_t>(prompts->size());
   auto files = llm::open_files(options);
   if (!files.ok()) return fail(files.error().message);
   auto backend = llm::make_backend(options);
   if (!backend.ok()) return fail(backend.error().message);
   auto loaded = llm::load_engine(options, *files, std::move(*backend), {});
   if (!loaded.ok()) return fail(loaded.error().message);
-  engine::Engine& engine = *loaded->engine;
-  std::ofstream out(out_file, std::ios::binary);
-  engine.set_logits_tap([&](engine::RequestId, int32_t, int64_t, std::span<const float> row) {
-    out.write(reinterpret_cast<const char*>(row.data()), static_cast<std::streamsize>(row.size_bytes()));
+  Rows rows(out_file);
+  loaded->engine->set_logits_tap([&](engine::RequestId id, int32_t, int64_t position, std::span<const float> row) {
+    rows.take(id, position, row);
   });
-  auto id = engine.add(std::move(request));
-  if (!id.ok()) return fail(id.error().message);
-  while (engine.has_work()) {
-    for (const engine::Output& output : engine.step()) {
-      if (output.error) return fail(output.error->message);
-    }
-  }
-  out.flush();
-  return out ? 0 : fail("cannot write '" + out_file + "'");
+  auto status = generate(*loaded->engine, std::move(*prompts), max_tokens);
+  if (!status.ok()) return fail(status.error().message);
+  return rows.finish() ? 0 : fail("cannot write '" + out_file + "'");
 }

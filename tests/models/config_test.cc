@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading config.json: both spellings, each family's own fields, what is refused and how, and the rotary frequencies.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <initializer_list>
+#include <utility>
+
+#include "base/json.h"
+#include "model/family.h"
+#include "model/rope_table.h"
+
+namespace quire::model {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Changes = std::initializer_list<std::pair<const char*, const char*>>;
+
+// A small config of `architecture` with fields set to JSON values, or removed where the value is "".
+json::Value config_json(const char* architecture, Changes changes = {}) {
+  json::Value out = json::parse(R"({"vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 4,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128,
+      "max_position_embeddings": 1024, "rms_norm_eps": 1e-5})")
+                        .value();
+  out.set("architectures", json::Array{json::Value(architecture)});
+  for (const auto& [field, value] : changes) {
+    out.set(field, value[0] == '\0' ? json::Value(nullptr) : json::parse(value).value());
+  }
+  return out;
+}
+
+Result<DecoderConfig> try_read(const json::Value& config, int64_t k_rows = 0) {
+  QUIRE_ASSIGN(HfConfig read, parse_hf_config(config));
+  QUIRE_TRY(complete(read.config, k_rows));
+  return read.config;
+}
+
+DecoderConfig read(const char* architecture, Changes changes = {}, int64_t k_rows = 0) {
+  auto config = try_read(config_json(architecture, changes), k_rows);
+  EXPECT_TRUE(config.ok()) << (config.ok() ? "" : config.error().message);
+  return config.ok() ? *config : DecoderConfig{};
+}
+
+std::string refusal(const char* architecture, Changes changes) {
+  const auto config = try_read(config_json(architecture, changes));
+  return config.ok() ? "accepted" : config.error().message;
+}
+
+constexpr const char* kArchitectures[] = {
+    "LlamaForCausalLM", "SmolLM3ForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM",   "Qwen3ForCausalLM",
+    "Phi3ForCausalLM",  "GlmForCausalLM",     "Glm4ForCausalLM",    "GraniteForCausalLM", "Olmo2ForCausalLM"};
+
+TEST(HfConfig, EveryFamilyReadsTheCommonSizes) {
+  for (const char* architecture : kArchitectures) {
+    SCOPED_TRACE(architecture);
+    const DecoderConfig c = read(architecture);
+    EXPECT_EQ(c.architecture, architecture);
+    EXPECT_EQ(c.vocab_size, 512);
+    EXPECT_EQ(c.hidden, 64);
+    EXPECT_EQ(c.layers, 4);
+    EXPECT_EQ(c.heads, 4);
+    EXPECT_EQ(c.kv_heads, 2);
+    EXPECT_EQ(c.head_dim, 16);
+    EXPECT_EQ(c.intermediate, 128);
+    EXPECT_EQ(c.max_position, 1024);
+    EXPECT_FLOAT_EQ(c.norm_eps, 1e-5f);
+    EXPECT_EQ(c.activation, Activation::kSilu);
+  }
+}
+
+TEST(HfConfig, EveryFamilyIsInTheTestsList) {
+  size_t names = 0;
+  for (const Family* family : families()) names += family->hf_architectures.size();
+  EXPECT_EQ(names, std::size(kArchitectures));
+}
+
+TEST(HfConfig, RopeIsTheSameInBothSpellings) {
+  for (const char* architecture : {"LlamaForCausalLM", "Qwen2ForCausalLM", "GraniteForCausalLM"}) {
+    SCOPED_TRACE(architecture);
+    const DecoderConfig v4 =
+        read(architecture, {{"rope_theta", "500000.0"}, {"rope_scaling", R"({"type": "linear", "factor": 2.0})"}});
+    const DecoderConfig v5 =
+        read(architecture, {{"rope_parameters", R"({"rope_type": "linear", "factor": 2.0, "rope_theta": 500000.0})"}});
+    for (const DecoderConfig& c : {v4, v5}) {
+      EXPECT_EQ(c.rope.type, RopeType::kLinear);
+      EXPECT_EQ(c.rope.theta, 500000.0);
+      EXPECT_EQ(c.rope.factor, 2.0);
+      EXPECT_EQ(c.max_position, 2048);
+    }
+  }
+}
+
+TEST(HfConfig, DtypeIsTheSameInBothSpellings) {
+  EXPECT_EQ(read("LlamaForCausalLM").dtype, DType::kF32);
+  EXPECT_EQ(read("LlamaForCausalLM", {{"torch_dtype", "\"bfloat16\""}}).dtype, DType::kBF16);
+  EXPECT_EQ(read("LlamaForCausalLM", {{"dtype", "\"bfloat16\""}}).dtype, DType::kBF16);
+  EXPECT_EQ(read("LlamaForCausalLM", {{"torch_dtype", "\"torch.float16\""}}).dtype, DType::kF16);
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"torch_dtype", "\"float64\""}}),
+              AllOf(HasSubstr("'torch_dtype'"), HasSubstr("float64")));
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"dtype", "\"int4\""}}), AllOf(HasSubstr("'dtype'"), HasSubstr("int4")));
+}
+
+TEST(HfConfig, AnAbsentHeadSizeComesFromTheShapeOfKElseFromTheHiddenSize) {
+  EXPECT_EQ(read("LlamaForCausalLM", {}, 2 * 24).head_dim, 24);
+  EXPECT_EQ(read("LlamaForCausalLM", {}, 0).head_dim, 16);
+  EXPECT_EQ(read("LlamaForCausalLM", {{"head_dim", "null"}}, 2 * 32).head_dim, 32);
+  EXPECT_EQ(read("LlamaForCausalLM", {{"head_dim", "32"}}, 2 * 24).head_dim,
+            32);  // the loader then finds the shape wrong
+  EXPECT_EQ(read("LlamaForCausalLM", {{"hidden_size", "63"}}, 2 * 32).head_dim, 32);
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"hidden_size", "63"}}), AllOf(HasSubstr("'head_dim'"), HasSubstr("63")));
+}
+
+TEST(HfConfig, AnAbsentNumberOfKvHeadsIsThatOfHeads) {
+  EXPECT_EQ(read("LlamaForCausalLM", {{"num_key_value_heads", ""}}).kv_heads, 4);
+}
+
+TEST(HfConfig, BiasesNormsAndFusedTensorsAreTheFamilys) {
+  EXPECT_FALSE(read("LlamaForCausalLM").qkv_bias);
+  const DecoderConfig biased = read("LlamaForCausalLM", {{"attention_bias", "true"}, {"mlp_bias", "true"}});
+  EXPECT_TRUE(biased.qkv_bias && biased.o_bias && biased.mlp_bias);
+  const DecoderConfig qwen2 = read("Qwen2ForCausalLM");
+  EXPECT_TRUE(qwen2.qkv_bias && !qwen2.o_bias && !qwen2.mlp_bias);
+  EXPECT_EQ(read("Qwen3ForCausalLM").qk_norm, QkNorm::kPerHead);
+  EXPECT_FALSE(read("Qwen3ForCausalLM").qkv_bias);
+  const DecoderConfig phi3 = read("Phi3ForCausalLM");
+  EXPECT_TRUE(phi3.fused_qkv && phi3.fused_gate_up && !phi3.qkv_bias);
+  const DecoderConfig olmo2 = read("Olmo2ForCausalLM");
+  EXPECT_EQ(olmo2.qk_norm, QkNorm::kWhole);
+  EXPECT_EQ(olmo2.norms, NormPlacement::kPost);
+}
+
+TEST(HfConfig, GlmRotatesHalfOfEachHeadInNeighbouringPairs) {
+  const DecoderConfig glm = read("GlmForCausalLM", {{"attention_bias", "true"}});
+  EXPECT_TRUE(glm.rope.interleaved && glm.fused_gate_up && glm.qkv_bias && !glm.o_bias);
+  EXPECT_EQ(glm.rope.rot_dim, 8);
+  EXPECT_EQ(glm.norms, NormPlacement::kPre);
+  EXPECT_EQ(read("Glm4ForCausalLM").norms, NormPlacement::kSandwich);
+  EXPECT_EQ(read("Glm4ForCausalLM", {{"partial_rotary_factor", "1.0"}}).rope.rot_dim, 16);
+}
+
+TEST(HfConfig, GraniteHasFourMultipliers) {
+  const DecoderConfig c = read("GraniteForCausalLM", {{"embedding_multiplier", "12.0"},
+                                                      {"attention_multiplier", "0.015625"},
+                                                      {"residual_multiplier", "0.22"},
+                                                      {"logits_scaling", "8.0"}});
+  EXPECT_FLOAT_EQ(c.embedding_scale, 12.0f);
+  EXPECT_FLOAT_EQ(c.attention_scale, 0.015625f);
+  EXPECT_FLOAT_EQ(c.residual_scale, 0.22f);
+  EXPECT_FLOAT_EQ(c.logits_scale, 0.125f);
+  for (const char* field : {"embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"}) {
+    for (const char* value : {"0", "-1", "1e300", "1e-300"}) {
+      EXPECT_THAT(refusal("GraniteForCausalLM", {{field, value}}), HasSubstr(field)) << value;
+    }
+  }
+}
+
+TEST(HfConfig, SmolLm3LeavesPositionsOutOfTheLayersMarkedZero) {
+  EXPECT_THAT(read("SmolLM3ForCausalLM").rope_layers, ElementsAre(1, 1, 1, 0));
+  EXPECT_THAT(read("SmolLM3ForCausalLM", {{"no_rope_layer_interval", "2"}}).rope_layers, ElementsAre(1, 0, 1, 0));
+  EXPECT_THAT(read("SmolLM3ForCausalLM", {{"no_rope_layers", "[0, 1, 1, 1]"}}).rope_layers, ElementsAre(0, 1, 1, 1));
+  EXPECT_THAT(refusal("SmolLM3ForCausalLM", {{"no_rope_layers", "[1, 1]"}}), HasSubstr("'no_rope_layers'"));
+  EXPECT_TRUE(read("SmolLM3ForCausalLM").tied_embeddings);
+}
+
+TEST(HfConfig, ASlidingWindowBoundsTheContext) {
+  for (const char* architecture : {"MistralForCausalLM", "Phi3ForCausalLM"}) {
+    EXPECT_EQ(read(architecture, {{"sliding_window", "256"}}).max_position, 256);
+    EXPECT_EQ(read(architecture, {{"sliding_window", "4096"}}).max_position, 1024);
+    EXPECT_EQ(read(architecture, {{"sliding_window", "null"}}).max_position, 1024);
+  }
+  // Qwen writes a window and says that it is off.
+  EXPECT_EQ(read("Qwen2ForCausalLM", {{"sliding_window", "256"}, {"use_sliding_window", "false"}}).max_position, 1024);
+  EXPECT_THAT(refusal("Qwen2ForCausalLM", {{"sliding_window", "256"}, {"use_sliding_window", "true"}}),
+              HasSubstr("'use_sliding_window'"));
+}
+
+TEST(HfConfig, EndsOfTextMayBeOneOrSeveral) {
+  EXPECT_THAT(read("LlamaForCausalLM", {{"eos_token_id", "2"}}).eos_token_ids, ElementsAre(2));
+  EXPECT_THAT(read("LlamaForCausalLM", {{"eos_token_id", "[2, 7]"}}).eos_token_ids, ElementsAre(2, 7));
+  EXPECT_TRUE(read("LlamaForCausalLM", {{"eos_token_id", "null"}}).eos_token_ids.empty());
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"eos_token_id", "[\"a\"]"}}), HasSubstr("'eos_token_id'"));
+}
+
+TEST(HfConfig, FieldsThatChangeTheMathsAreRefusedByName) {
+  const std::pair<const char*, const char*> fields[] = {
+      {"attn_logit_softcapping", "50.0"},
+      {"final_logit_softcapping", "30.0"},
+      {"num_local_experts", "8"},
+      {"kv_lora_rank", "512"},
+      {"query_pre_attn_scalar", "256"},
+      {"use_qk_norm", "true"},
+      {"clip_qkv", "8.0"},
+      {"use_parallel_residual", "true"},
+      {"logit_scale", "0.0625"},
+      {"attention_chunk_size", "8192"},
+      {"quantization_config", R"({"quant_method": "gptq"})"},
+      {"layer_types", R"(["full_attention", "sliding_attention"])"},
+      {"lm_head_bias", "true"},
+  };
+  for (const char* architecture : kArchitectures) {
+    for (const auto& [field, value] : fields) {
+      EXPECT_THAT(refusal(architecture, {{field, value}}), HasSubstr("'" + std::string(field) + "'")) << architecture;
+    }
+  }
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"embedding_multiplier", "12"}}), HasSubstr("'embedding_multiplier'"));
+  EXPECT_THAT(refusal("MistralForCausalLM", {{"attention_bias", "true"}}), HasSubstr("'attention_bias'"));
+}
+
+TEST(HfConfig, FieldsThatChangeTheMathsAreFineWithTheirNeutralValues) {
+  read("LlamaForCausalLM", {{"attn_logit_softcapping", "null"},
+                            {"num_local_experts", "0"},
+                            {"sliding_window", "null"},
+                            {"logit_scale", "1.0"},
+                            {"quantization_config", "null"},
+                            {"layer_types", R"(["full_attention", "full_attention"])"}});
+}
+
+TEST(HfConfig, UnknownArchitecturesAndActivationsAreNamed) {
+  EXPECT_THAT(refusal("MambaForCausalLM", {}), AllOf(HasSubstr("MambaForCausalLM"), HasSubstr("LlamaForCausalLM")));
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"architectures", "[]"}}), HasSubstr("'architectures'"));
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"architectures", "\"LlamaForCausalLM\""}}), HasSubstr("'architectures'"));
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"hidden_act", "\"xielu\""}}),
+              AllOf(HasSubstr("'hidden_act'"), HasSubstr("xielu")));
+  EXPECT_EQ(read("LlamaForCausalLM", {{"hidden_act", "\"gelu_pytorch_tanh\""}}).activation, Activation::kGeluTanh);
+  for (const char* text : {"[]", "3", "null", "\"x\""}) EXPECT_FALSE(parse_hf_config(json::parse(text).value()).ok());
+}
+
+TEST(HfConfig, AbsurdNumbersAreRefusedByName) {
+  for (const char* field : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                            "num_key_value_heads", "intermediate_size", "max_position_embeddings"}) {
+    for (const char* value : {"0", "-1", "1e18", "9223372036854775807", "2.5", "\"64\"", "[64]"}) {
+      EXPECT_THAT(refusal("LlamaForCausalLM", {{field, value}}), HasSubstr("'" + std::string(field) + "'")) << value;
+    }
+  }
+  for (const char* field : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"}) {
+    EXPECT_THAT(refusal("LlamaForCausalLM", {{field, ""}}), HasSubstr("'" + std::string(field) + "'"));
+  }
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"num_key_value_heads", "3"}}), HasSubstr("'num_key_value_heads'"));
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"head_dim", "512"}}), HasSubstr("512"));
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"rms_norm_eps", "1"}}), HasSubstr("'rms_norm_eps'"));
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"rms_norm_eps", "-1e-6"}}), HasSubstr("'rms_norm_eps'"));
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"tie_word_embeddings", "\"yes\""}}), HasSubstr("'tie_word_embeddings'"));
+}
+
+TEST(HfConfig, WrongRopeSettingsAreRefused) {
+  const auto rope = [](const char* value) { return refusal("LlamaForCausalLM", {{"rope_scaling", value}}); };
+  EXPECT_THAT(rope(R"({"rope_type": "spiral", "factor": 2})"), HasSubstr("spiral"));
+  EXPECT_THAT(rope(R"({"rope_type": "linear"})"), HasSubstr("'factor'"));
+  EXPECT_THAT(rope(R"({"rope_type": "linear", "factor": 0})"), HasSubstr("'factor'"));
+  EXPECT_THAT(rope(R"({"rope_type": "linear", "factor": -2})"), HasSubstr("'factor'"));
+  EXPECT_THAT(rope(R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4})"),
+              HasSubstr("'low_freq_factor'"));
+  EXPECT_THAT(rope(R"({"rope_type": "longrope", "short_factor": [1], "long_factor": [1]})"), HasSubstr("rope factors"));
+  EXPECT_THAT(rope(R"({"rope_type": "longrope", "short_factor": [1, 1]})"), HasSubstr("'long_factor'"));
+  EXPECT_THAT(rope(R"({"rope_type": "longrope", "short_factor": [0], "long_factor": [1]})"),
+              HasSubstr("'short_factor'"));
+  EXPECT_THAT(rope(R"({"rope_type": "yarn", "factor": 4, "beta_fast": -1})"), HasSubstr("'beta_fast'"));
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"rope_theta", "0"}}), HasSubstr("'rope_theta'"));
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"rope_theta", "1e-300"}}), HasSubstr("rope settings"));
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"rope_theta", "1"}, {"rope_scaling", R"({"type": "yarn", "factor": 4})"}}),
+              HasSubstr("rope settings"));
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"partial_rotary_factor", "1.5"}}), HasSubstr("'partial_rotary_factor'"));
+  EXPECT_THAT(refusal("LlamaForCausalLM", {{"partial_rotary_factor", "0.05"}}), HasSubstr("rotary dimension"));
+}
+
+// What transformers 5 computes for the same settings, in float32.
+struct FrequencyCase {
+  const char* name;
+  const char* head_dim;
+  const char* max_position;
+  const char* rope;
+  int64_t max_model_len;
+  float attention_factor;
+  std::vector<std::pair<size_t, float>> frequencies;  // pair, frequency
+};
+
+TEST(RopeFrequencies, AreTheReferences) {
+  const char* longrope = R"({"rope_type": "longrope", "short_factor": [1, 2], "long_factor": [4, 8],
+                             "original_max_position_embeddings": 4096})";
+  const FrequencyCase cases[] = {
+      {"plain", "8", "1024", R"({"rope_type": "default"})", 1024, 1, {{0, 1}, {1, 0.1f}, {2, 0.01f}, {3, 0.001f}}},
+      {"linear", "8", "4096", R"({"rope_type": "linear", "factor": 4})", 16384, 1, {{0, 0.25f}, {1, 0.025f}}},
+      {"dynamic",
+       "8",
+       "1024",
+       R"({"rope_type": "dynamic", "factor": 2})",
+       2048,
+       1,
+       {{0, 1}, {1, 0.0693361238f}, {2, 0.00480749831f}, {3, 0.00033333333f}}},
+      {"dynamic within the trained length",
+       "8",
+       "1024",
+       R"({"rope_type": "dynamic", "factor": 2})",
+       512,
+       1,
+       {{1, 0.1f}, {3, 0.001f}}},
+      {"Llama 3.1",
+       "128",
+       "131072",
+       R"({"rope_type": "llama3", "rope_theta": 500000, "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+           "original_max_position_embeddings": 8192})",
+       131072,
+       1,
+       {{0, 1}, {28, 0.00321144611f}, {31, 0.00085675146f}, {34, 0.000178507791f}, {63, 3.06892588e-07f}}},
+      {"Qwen2.5 with yarn",
+       "128",
+       "131072",
+       R"({"rope_type": "yarn", "rope_theta": 1000000, "factor": 4, "original_max_position_embeddings": 32768})",
+       131072,
+       1.138629436f,
+       {{10, 0.115478203f}, {24, 0.00537532149f}, {30, 0.00106436096f}, {39, 6.4903943e-05f}, {63, 3.10234441e-07f}}},
+      {"longrope, short", "4", "131072", longrope, 4096, 1.1902380714f, {{0, 1}, {1, 0.005f}}},
+      {"longrope, long", "4", "131072", longrope, 4097, 1.1902380714f, {{0, 0.25f}, {1, 0.00125f}}},
+  };
+  for (const FrequencyCase& c : cases) {
+    SCOPED_TRACE(c.name);
+    const DecoderConfig config =
+        read("LlamaForCausalLM",
+             {{"head_dim", c.head_dim}, {"max_position_embeddings", c.max_position}, {"rope_parameters", c.rope}});
+    const RopeFrequencies got = rope_frequencies(config.rope, c.max_model_len);
+    EXPECT_FLOAT_EQ(got.attention_factor, c.attention_factor);
+    ASSERT_EQ(static_cast<int64_t>(got.inv_freq.size()), config.head_dim / 2);
+    for (const auto& [pair, frequency] : c.frequencies) {
+      EXPECT_NEAR(got.inv_freq[pair], frequency, 4e-7f * frequency) << "pair " << pair;  // 3 roundings of the reference
+    }
+  }
+}
+
+TEST(RopeTable, HoldsTheCosineAndSineOfEachPosition) {
+  const DecoderConfig config = read("LlamaForCausalLM", {{"head_dim", "8"}});
+  RopeTable table(rope_frequencies(config.rope, 1024), 1024);
+  table.reach(3);
+  const float angle = 2.0f * 0.1f;
+  EXPECT_FLOAT_EQ(table.cosines()[2 * 4 + 1], std::cos(angle));
+  EXPECT_FLOAT_EQ(table.sines()[2 * 4 + 1], std::sin(angle));
+  table.reach(1024);  // growing keeps what was there
+  EXPECT_FLOAT_EQ(table.cosines()[2 * 4 + 1], std::cos(angle));
+  EXPECT_FLOAT_EQ(table.sines()[1023 * 4 + 3], std::sin(1023.0f * 0.001f));
+}
+
+}  // namespace
+}  // namespace quire::model
