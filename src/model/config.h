@@ -25,7 +25,7 @@ struct RopeConfig {
   double factor = 1.0;
   int64_t original_max_position = 0;
   int64_t config_max_position = 0;  // max_position as the file says it, before complete() extends it
-  double attention_factor = 0;  // 0: the type's default
+  double attention_factor = 0;      // 0: the type's default
   // yarn
   double beta_fast = 32, beta_slow = 1;
   double mscale = 0, mscale_all_dim = 0;
@@ -56,7 +56,7 @@ struct DecoderConfig {
   int64_t head_dim = 0;         // from the config, else from k_proj's shape, else hidden / heads
   bool head_dim_given = false;  // the config says it
   int64_t intermediate = 0;
-  int64_t max_position = 0;   // longest sequence: what the file says, times the factor of a scaling that extends it
+  int64_t max_position = 0;    // longest sequence: what the file says, times the factor of a scaling that extends it
   int64_t sliding_window = 0;  // 0: full attention
   float norm_eps = 1e-5f;
   Activation activation = Activation::kSilu;
