@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jinja2 set up as transformers sets it up for chat templates, and the engine under test behind a pipe."""
 
+import functools
 import json
 import os
 import pathlib
@@ -50,10 +51,15 @@ def environment(mutable=False):
 ENVIRONMENTS = {False: environment(), True: environment(mutable=True)}
 
 
+@functools.lru_cache(maxsize=256)
+def compiled(template, mutable):
+    return ENVIRONMENTS[mutable].from_string(template)
+
+
 def expected(template, context, mutable=False):
     """What Jinja2 makes of it: (True, text) or (False, error)."""
     try:
-        text = ENVIRONMENTS[mutable].from_string(template).render(**json.loads(json.dumps(context)))
+        text = compiled(template, mutable).render(**json.loads(json.dumps(context)))
         text.encode()
         return True, text
     except Exception as error:  # noqa: BLE001 - whatever goes wrong there must go wrong here
@@ -94,6 +100,7 @@ def shared_data():
     return None
 
 
+@functools.lru_cache(maxsize=None)
 def read_shared(path):
     """A file of the extra test data, which may be there in compressed form only; None when it is not there at all."""
     if path.exists():

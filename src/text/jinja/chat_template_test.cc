@@ -3,3 +3,135 @@
 #include "text/jinja/chat_template.h"
 
 #include <gtest/gtest.h>
+
+namespace quire::text {
+namespace {
+
+constexpr const char* kPlain =
+    "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content|trim }}</{{ m.role }}>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}";
+constexpr const char* kParts =
+    "{% for m in messages %}{% for c in m['content'] %}[{{ c.type }}:{{ c.text }}]{% endfor %}{% endfor %}";
+
+ChatRequest request(const std::string& messages) {
+  ChatRequest out;
+  out.messages = json::parse(messages).value();
+  out.bos_token = "<s>";
+  out.eos_token = "</s>";
+  return out;
+}
+
+std::string render(const ChatTemplate& chat, const ChatRequest& req, std::string_view name = {}) {
+  auto result = chat.render(req, name);
+  return result.ok() ? *result : "ERROR: " + result.error().message;
+}
+
+TEST(ChatTemplate, RendersAConversation) {
+  const auto chat = ChatTemplate::parse(kPlain);
+  ASSERT_TRUE(chat.ok());
+  ChatRequest req = request(R"([{"role": "user", "content": " hi "}])");
+  EXPECT_EQ(render(*chat, req), "<s><user>hi</user><assistant>");
+  req.add_generation_prompt = false;
+  EXPECT_EQ(render(*chat, req), "<s><user>hi</user>");
+}
+
+TEST(ChatTemplate, PassesTokensAndKeywords) {
+  const auto chat = ChatTemplate::parse(
+      "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ enable_thinking }}{{ tools is none }}{{ documents is none }}");
+  ChatRequest req = request("[]");
+  req.special_tokens = {{"pad_token", "<pad>"}};
+  req.kwargs = json::parse(R"({"enable_thinking": false, "eos_token": "<own>"})").value();
+  EXPECT_EQ(render(*chat, req), "<s><own><pad>FalseTrueTrue");
+}
+
+TEST(ChatTemplate, ChoosesAmongNamedTemplates) {
+  const auto config = json::parse(R"([{"name": "default", "template": "D{{ tools }}"},
+                                      {"name": "tool_use", "template": "T"}, {"name": "rag", "template": "R"}])");
+  const auto chat = ChatTemplate::parse_config(*config);
+  ASSERT_TRUE(chat.ok());
+  ChatRequest req = request("[]");
+  EXPECT_EQ(render(*chat, req), "DNone");
+  EXPECT_EQ(render(*chat, req, "rag"), "R");
+  req.tools = json::Value(json::Array{});
+  EXPECT_EQ(render(*chat, req), "T");
+  EXPECT_EQ(render(*chat, req, "none"),
+            "ERROR: The model has no chat template called \"none\"; it has: default, tool_use, rag.");
+  EXPECT_EQ(chat->names(), (std::vector<std::string>{"default", "tool_use", "rag"}));
+  EXPECT_EQ(chat->source("tool_use"), "T");
+}
+
+TEST(ChatTemplate, ConfigsThatAreNoTemplatesAreErrors) {
+  EXPECT_FALSE(ChatTemplate::parse_config(json::Value(5)).ok());
+  EXPECT_FALSE(ChatTemplate::parse_config(json::Value(json::Array{})).ok());
+  EXPECT_FALSE(ChatTemplate::parse_config(*json::parse(R"([{"name": "x"}])")).ok());
+  const auto broken =
+      ChatTemplate::parse_config(*json::parse(R"([{"name": "a", "template": ""}, {"name": "b", "template": "{{"}])"));
+  ASSERT_FALSE(broken.ok());
+  EXPECT_EQ(broken.error().message.find("In the template \"b\": "), 0u);
+}
+
+TEST(ChatTemplate, FindsOutTheShapeOfContents) {
+  auto format = [](const std::string& source) { return *ChatTemplate::parse(source)->content_format(false); };
+  EXPECT_EQ(format(kPlain), ContentFormat::kString);
+  EXPECT_EQ(format(kParts), ContentFormat::kOpenAi);
+  EXPECT_EQ(format("{% set rest = messages[1:] %}{% for x in rest %}{% if x.content is string %}a{% else %}"
+                   "{% for p in x.content|reverse %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}"),
+            ContentFormat::kOpenAi);
+  EXPECT_EQ(format("{% for x in other %}{% for p in x.content %}{% endfor %}{% endfor %}"), ContentFormat::kString);
+  EXPECT_EQ(format("{% for x in messages %}{% for p in x.tool_calls %}{% endfor %}{% endfor %}"),
+            ContentFormat::kString);
+}
+
+TEST(ChatTemplate, GivesContentsTheShapeThatTheTemplateWants) {
+  const std::string mixed =
+      R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+          {"role": "user", "content": "c"}])";
+  EXPECT_EQ(render(*ChatTemplate::parse(kPlain), request(mixed)), "<s><user>a\nb</user><user>c</user><assistant>");
+  EXPECT_EQ(render(*ChatTemplate::parse(kParts), request(mixed)), "[text:a][text:b][text:c]");
+  ChatRequest as_is = request(mixed);
+  as_is.content_format = ContentFormat::kAsIs;
+  EXPECT_EQ(render(*ChatTemplate::parse(kPlain), as_is).find("<s><user>[{'type': 'text'"), 0u);
+  const auto image = request(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}])");
+  EXPECT_EQ(render(*ChatTemplate::parse(kPlain), image),
+            "ERROR: messages[0].content has a part of type \"image_url\"; this model's chat template takes text only.");
+}
+
+TEST(ChatTemplate, ParsesToolCallArguments) {
+  const auto chat = ChatTemplate::parse(
+      "{% for m in messages %}{% for t in m.tool_calls or [] %}{{ t.function.arguments.city }}{{ "
+      "t.function.arguments|tojson }}"
+      "{% endfor %}{% endfor %}");
+  const std::string call =
+      R"([{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": )";
+  EXPECT_EQ(render(*chat, request(call + R"("{\"city\": \"Paris\"}"}}]}])")), "Paris{\"city\": \"Paris\"}");
+  EXPECT_EQ(render(*chat, request(call + R"({"city": "Rome"}}}]}])")), "Rome{\"city\": \"Rome\"}");
+  EXPECT_NE(
+      render(*chat, request(call + R"("{oops"}}]}])")).find("messages[0].tool_calls has arguments that are no JSON"),
+      std::string::npos);
+}
+
+TEST(ChatTemplate, ContinuesTheFinalMessage) {
+  const auto chat = ChatTemplate::parse(kPlain);
+  ChatRequest req = request(R"([{"role": "user", "content": "go"}, {"role": "assistant", "content": "Once upon "}])");
+  req.continue_final_message = true;
+  EXPECT_NE(render(*chat, req).find("exclude each other"), std::string::npos);
+  req.add_generation_prompt = false;
+  EXPECT_EQ(render(*chat, req), "<s><user>go</user><assistant>Once upon");
+  const auto keeps = ChatTemplate::parse("{% for m in messages %}{{ m.content }}|{% endfor %}");
+  EXPECT_EQ(render(*keeps, req), "go|Once upon ");
+  const auto changes = ChatTemplate::parse("{% for m in messages %}{{ m.content|upper }}{% endfor %}");
+  EXPECT_NE(render(*changes, req).find("does not appear in the rendered prompt"), std::string::npos);
+  req.messages = json::Value(json::Array{});
+  EXPECT_NE(render(*chat, req).find("no text to continue"), std::string::npos);
+}
+
+TEST(ChatTemplate, PassesOnWhatTheTemplateRefuses) {
+  const auto chat = ChatTemplate::parse("{{ raise_exception('no system role') }}");
+  const auto result = chat->render(request("[]"));
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().message, std::string(jinja::kRaisedPrefix) + "no system role");
+  EXPECT_FALSE(chat->render(ChatRequest{}).ok());
+}
+
+}  // namespace
+}  // namespace quire::text
