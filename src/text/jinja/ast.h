@@ -161,11 +161,12 @@ struct Stmt {
 
 // A whole template. Immutable once parsed.
 struct Program {
+  std::vector<std::unique_ptr<StringObject>>
+      strings;  // first, so that it outlives every Value below that points into it
   Block body;
   ScopeInfo scope;
   FunctionUnit* unit = nullptr;
   std::vector<Value> names;  // of variables, as strings
-  std::vector<std::unique_ptr<StringObject>> strings;
   std::vector<std::unique_ptr<FunctionUnit>> units;
 
   // The string constant of that text, made once.
