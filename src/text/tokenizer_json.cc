@@ -55,9 +55,9 @@ Result<MergeMap> read_merges(const json::Value& model, const PieceMap& vocab, si
   for (const json::Value& item : merges->as_array()) {
     std::string_view left;
     std::string_view right;
-    const std::string where = "model.merges[" + std::to_string(rank) + "]";
-    if (!merge_sides(item, left, right)) return corrupt(where + " must be two tokens");
-    if (right.size() < prefix_size) return corrupt(where + " joins a token without the continuing prefix");
+    const auto where = [&] { return "model.merges[" + std::to_string(rank) + "]"; };
+    if (!merge_sides(item, left, right)) return corrupt(where() + " must be two tokens");
+    if (right.size() < prefix_size) return corrupt(where() + " joins a token without the continuing prefix");
     joined.assign(left);
     joined.append(right.substr(prefix_size));
     const int32_t a = vocab.find(left);
@@ -65,7 +65,7 @@ Result<MergeMap> read_merges(const json::Value& model, const PieceMap& vocab, si
     const int32_t c = vocab.find(joined);
     if (a < 0 || b < 0 || c < 0) {
       const std::string missing = a < 0 ? std::string(left) : b < 0 ? std::string(right) : joined;
-      return corrupt(where + " needs the token \"" + missing + "\", which model.vocab does not have");
+      return corrupt(where() + " needs the token \"" + missing + "\", which model.vocab does not have");
     }
     out.insert(a, b, {rank, c});
     ++rank;
