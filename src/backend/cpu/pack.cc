@@ -172,27 +172,32 @@ void unpack(DType type, const uint8_t* block, Unpacked& u) {
   }
 }
 
-// Puts `bits` bits of codes[0..31] (already shifted down) of one column into a plane, which was zero before.
-void put_plane(uint8_t* plane, int bits, int column, const uint8_t* codes, int shift) {
-  const int mask = (1 << bits) - 1;
+// Puts bits [shift, shift + kBits) of codes[0..31] of one column into a plane, which was zero before.
+template <int kBits>
+void put_plane(uint8_t* plane, int column, const uint8_t* codes, int shift) {
   for (int k = 0; k < kBlock; ++k) {
     const int group = k / 4;
     const int byte = 4 * column + k % 4;
-    const int value = (codes[k] >> shift) & mask;
-    switch (bits) {
-      case 8:
-        plane[64 * group + byte] = static_cast<uint8_t>(value);
-        break;
-      case 4:
-        plane[64 * (group / 2) + byte] |= static_cast<uint8_t>(value << (4 * (group % 2)));
-        break;
-      case 2:
-        plane[64 * (group / 4) + byte] |= static_cast<uint8_t>(value << (2 * (group % 4)));
-        break;
-      default:
-        plane[8 * group + byte / 8] |= static_cast<uint8_t>(value << (byte % 8));
-        break;
+    const int value = (codes[k] >> shift) & ((1 << kBits) - 1);
+    if constexpr (kBits == 1) {
+      plane[8 * group + byte / 8] |= static_cast<uint8_t>(value << (byte % 8));
+    } else {
+      constexpr int kTogether = 8 / kBits;  // groups that share a byte
+      plane[64 * (group / kTogether) + byte] |= static_cast<uint8_t>(value << (kBits * (group % kTogether)));
     }
+  }
+}
+
+void put_plane(uint8_t* plane, int bits, int column, const uint8_t* codes, int shift) {
+  switch (bits) {
+    case 8:
+      return put_plane<8>(plane, column, codes, shift);
+    case 4:
+      return put_plane<4>(plane, column, codes, shift);
+    case 2:
+      return put_plane<2>(plane, column, codes, shift);
+    default:
+      return put_plane<1>(plane, column, codes, shift);
   }
 }
 

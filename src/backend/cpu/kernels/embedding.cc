@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // embedding: reads one row out of packed panels, a strided walk.
-#include "backend/cpu/kernels/linear_values.h"
+#include "backend/cpu/kernels/linear_block.h"
 
 namespace quire::cpu::QUIRE_ISA_NS {
 
@@ -29,24 +29,46 @@ int code_at(const uint8_t* block, int column, int k) {
   return code;
 }
 
+// Scale and minimum of one column in the 16 k of one half of a block.
+struct ColumnScale {
+  float scale;
+  float minimum;
+};
+
+template <DType kType>
+ColumnScale column_scale(const uint8_t* panel_scales, int64_t block, int half, int column) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  constexpr int kGroup = scale_group(kFormat);
+  const uint8_t* record = panel_scales + block / kGroup * scale_bytes(kFormat);
+  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes + column;
+  const float d = half_to_float(record + 2 * column);
+  const float m = has_min(kFormat) ? half_to_float(record + 2 * kPanel + 2 * column) : 0.0f;
+  if constexpr (kFormat.scheme == Scheme::kSuperMin) {
+    return {d * static_cast<float>(part[0]), -(m * static_cast<float>(part[kPanel]))};
+  } else if constexpr (kFormat.scheme == Scheme::kSubScale) {
+    return {d * static_cast<float>(static_cast<int8_t>(part[half * kPanel])), 0.0f};
+  } else if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
+    const uint8_t both = part[half * kPanel];
+    return {d * static_cast<float>(both & 15), -(m * static_cast<float>(both >> 4))};
+  } else {
+    return {d, m};
+  }
+}
+
 template <DType kType>
 void quantised_row(const PackedView& w, int64_t row, float scale, float* out) {
   constexpr QuantFormat kFormat = quant_format(kType);
   const uint8_t* panel = w.data + row / kPanel * w.panel_stride;
   const int column = static_cast<int>(row % kPanel);
-  BlockScales s;
   for (int64_t b = 0; b < w.k / kBlock; ++b) {
-    block_scales<kType>(panel + w.scale_offset, b, s);
-    for (int k = 0; k < kBlock; ++k) {
-      const int half = k / 16;
-      const float q = static_cast<float>(code_at<kType>(panel + b * code_bytes(kFormat), column, k) - kFormat.offset);
-      float value = (has_halves(kFormat) ? s.sw[column] * s.sc[half][column] : s.sw[column]) * q;
-      if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
-        value = value + s.wm[column] * s.mn[half][column];
-      } else if constexpr (has_min(kFormat)) {
-        value = value + s.wm[column];
+    for (int half = 0; half < 2; ++half) {
+      const ColumnScale s = column_scale<kType>(panel + w.scale_offset, b, half, column);
+      for (int k = 16 * half; k < 16 * half + 16; ++k) {
+        const int code = code_at<kType>(panel + b * code_bytes(kFormat), column, k);
+        float value = s.scale * static_cast<float>(code - kFormat.offset);
+        if constexpr (has_min(kFormat)) value = value + s.minimum;
+        out[b * kBlock + k] = value * scale;
       }
-      out[b * kBlock + k] = value * scale;
     }
   }
 }

@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights as floats: one element of a packed matrix by the definition of its type.
+// Quantised weights as floats: one block of a panel, sixteen columns at a time.
 #pragma once
 
 #include "backend/cpu/kernels/linear_block.h"
+#include "backend/cpu/simd.h"
 
 namespace quire::cpu::QUIRE_ISA_NS {
 
 // The 32 x 16 values of one block, [k][column]. d*q is exact for every type (fp16 times few bits), so only the addition
 // of the minimum rounds, and no order of evaluation can change the bits.
 template <DType kType>
-static inline void block_values(const PackedView& w, const uint8_t* panel, int64_t block,
-                                float values[kBlock][kPanel]) {
+static inline void block_values(const PackedView& w, const uint8_t* panel, int64_t block, float* values) {
   constexpr QuantFormat kFormat = quant_format(kType);
-  uint8_t codes[8][64];
-  BlockScales s;
+  alignas(64) uint8_t codes[8][64];
+  alignas(64) BlockScales s;
   block_codes<kType>(panel + block * code_bytes(kFormat), codes);
   block_scales<kType>(panel + w.scale_offset, block, s);
   for (int half = 0; half < 2; ++half) {
-    float scale[kPanel];
-    float minimum[kPanel];
-    for (int c = 0; c < kPanel; ++c) {
-      scale[c] = has_halves(kFormat) ? s.sw[c] * s.sc[half][c] : s.sw[c];
-      if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
-        minimum[c] = s.wm[c] * s.mn[half][c];
-      } else {
-        minimum[c] = has_min(kFormat) ? s.wm[c] : 0.0f;
-      }
-    }
-    for (int k = 16 * half; k < 16 * half + 16; ++k) {
-      for (int c = 0; c < kPanel; ++c) {
-        const float q = static_cast<float>(codes[k / 4][4 * c + k % 4] - kFormat.offset);
-        values[k][c] = has_min(kFormat) ? scale[c] * q + minimum[c] : scale[c] * q;
+    F32x16 scale = load(s.sw);
+    F32x16 minimum = zero();
+    if constexpr (has_halves(kFormat)) scale = scale * load(s.sc[half]);
+    if constexpr (has_min(kFormat)) minimum = load(s.wm);
+    if constexpr (kFormat.scheme == Scheme::kSubScaleMin) minimum = minimum * load(s.mn[half]);
+    for (int g = 4 * half; g < 4 * half + 4; ++g) {
+      float raw[kPanel];  // a lane of 32 bits is a column, its bytes are four k
+      std::memcpy(raw, codes[g], sizeof raw);
+      const I32x16 four = bits(load(raw));
+      const I32x16 q[4] = {iand(four, isplat(255)), iand(shr<8>(four), isplat(255)), iand(shr<16>(four), isplat(255)),
+                           shr<24>(four)};
+      for (int j = 0; j < 4; ++j) {
+        const F32x16 product = scale * to_float(isub(q[j], isplat(kFormat.offset)));
+        store(values + (4 * g + j) * kPanel, has_min(kFormat) ? product + minimum : product);
       }
     }
   }

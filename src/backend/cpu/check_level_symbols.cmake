@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+# Fails when a kernel object of an ISA level defines a function that the linker may merge with another level's: then one
+# level's instructions could run on a machine that has none of them. Arguments: NM, LEVEL, OBJECTS (comma-separated).
+string(REPLACE "," ";" objects "${OBJECTS}")
+set(shared "")
+foreach(object ${objects})
+  execute_process(COMMAND ${NM} -C ${object} OUTPUT_VARIABLE symbols RESULT_VARIABLE status)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "nm cannot read ${object}")
+  endif()
+  string(REGEX MATCHALL "[^\n]* W [^\n]*" weak "${symbols}")
+  foreach(symbol ${weak})
+    if(NOT symbol MATCHES "quire::cpu::${LEVEL}::")
+      string(APPEND shared "\n  ${object}: ${symbol}")
+    endif()
+  endforeach()
+endforeach()
+if(shared)
+  message(FATAL_ERROR "level ${LEVEL} defines functions that other levels may share; make them static or inline them:${shared}")
+endif()
