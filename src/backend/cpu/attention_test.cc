@@ -18,6 +18,11 @@
 namespace quire::cpu {
 namespace {
 
+// memcmp that takes empty ranges, whose pointers may be null.
+int compare_bits(const void* a, const void* b, size_t bytes) {
+  return bytes == 0 ? 0 : std::memcmp(a, b, bytes);
+}
+
 // One step over a cache: `queries` rows of each sequence that end at `contexts` positions.
 struct Step {
   std::vector<int32_t> sequences;  // indices into the cache
@@ -271,7 +276,7 @@ TEST_P(AttentionTest, HasTheBitsOfTheContractOnEveryIsa) {
     for_each_row(cache, step, [&](const OracleRow& row, const float* out) {
       if (number++ % 5 != 0) return;
       const std::vector<float> want = float_oracle(row, scale);
-      ASSERT_EQ(std::memcmp(out, want.data(), want.size() * sizeof(float)), 0)
+      ASSERT_EQ(compare_bits(out, want.data(), want.size() * sizeof(float)), 0)
           << shape_.name << " " << name(isa) << " sequence " << row.sequence << " head " << row.head << " visible "
           << row.visible << " got " << out[0] << " want " << want[0];
     });
@@ -286,7 +291,7 @@ TEST_P(AttentionTest, HasTheSameBitsOnEveryIsaWithAnyNumberOfThreads) {
       Step step = whole_step(cache);
       run_plan(cache, step, isa, threads);
       if (want.empty()) want = step.out;
-      ASSERT_EQ(std::memcmp(step.out.data(), want.data(), want.size() * sizeof(float)), 0)
+      ASSERT_EQ(compare_bits(step.out.data(), want.data(), want.size() * sizeof(float)), 0)
           << shape_.name << " " << name(isa) << " threads " << threads;
     }
   }
@@ -300,8 +305,8 @@ TEST_P(AttentionTest, OneSequenceAloneHasTheBitsOfTheBatch) {
     for (size_t i = 0; i < batch.sequences.size(); ++i) {
       Step alone = make_step(cache, {batch.sequences[i]}, {batch.queries[i]}, {batch.contexts[i]});
       run_plan(cache, alone, isa, 1);
-      ASSERT_EQ(std::memcmp(alone.out.data(), batch.out.data() + batch.cu[i] * cache.q_cols(),
-                            alone.out.size() * sizeof(float)),
+      ASSERT_EQ(compare_bits(alone.out.data(), batch.out.data() + batch.cu[i] * cache.q_cols(),
+                             alone.out.size() * sizeof(float)),
                 0)
           << shape_.name << " " << name(isa) << " sequence " << i;
     }
@@ -323,8 +328,8 @@ TEST_P(AttentionTest, ChunksAndSingleTokensHaveTheBitsOfTheWhole) {
       // Beside another sequence's row, so that the chunk is not alone either.
       Step chunk = make_step(cache, {batch.sequences[i], batch.sequences[0]}, {n, 1}, {first + done + n, 1});
       run_plan(cache, chunk, isa, 2);
-      ASSERT_EQ(std::memcmp(chunk.out.data(), batch.out.data() + (batch.cu[i] + done) * cache.q_cols(),
-                            static_cast<size_t>(n * cache.q_cols()) * sizeof(float)),
+      ASSERT_EQ(compare_bits(chunk.out.data(), batch.out.data() + (batch.cu[i] + done) * cache.q_cols(),
+                             static_cast<size_t>(n * cache.q_cols()) * sizeof(float)),
                 0)
           << shape_.name << " sequence " << i << " rows " << done << " to " << done + n;
       done += n;
@@ -347,7 +352,7 @@ TEST_P(AttentionTest, BlockSizeAndPageOrderChangeNoBit) {
     Step step = whole_step(cache);
     run_plan(cache, step, isa, 2);
     if (want.empty()) want = step.out;
-    ASSERT_EQ(std::memcmp(step.out.data(), want.data(), want.size() * sizeof(float)), 0)
+    ASSERT_EQ(compare_bits(step.out.data(), want.data(), want.size() * sizeof(float)), 0)
         << shape.name << " block size " << block_size;
   }
 }
@@ -364,12 +369,12 @@ TEST_P(AttentionTest, TheBackendHasTheSameBitsWithOneAndTwoThreads) {
     Step step = whole_step(cache);
     backend.value()->attention(args_of(cache, step));
     if (want.empty()) want = step.out;
-    ASSERT_EQ(std::memcmp(step.out.data(), want.data(), want.size() * sizeof(float)), 0) << shape_.name;
+    ASSERT_EQ(compare_bits(step.out.data(), want.data(), want.size() * sizeof(float)), 0) << shape_.name;
   }
   const PagedCache cache = filled_cache(shape_, probed_isas().back());
   Step step = whole_step(cache);
   run_plan(cache, step, probed_isas().back(), 1);
-  EXPECT_EQ(std::memcmp(step.out.data(), want.data(), want.size() * sizeof(float)), 0) << shape_.name;
+  EXPECT_EQ(compare_bits(step.out.data(), want.data(), want.size() * sizeof(float)), 0) << shape_.name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionTest, testing::Range(size_t{0}, attention_cases().size()),
@@ -391,7 +396,7 @@ TEST(Attention, ALaterTokenNeverReachesAnEarlierRow) {
       kernels(isa).reshape_and_cache(cache_args(cache), 0, static_cast<int64_t>(cache.slots.size()));
       Step step = whole_step(cache);
       run_plan(cache, step, isa, 1);
-      ASSERT_EQ(std::memcmp(step.out.data(), want.out.data(), static_cast<size_t>(bad * cache.q_cols()) * 4), 0)
+      ASSERT_EQ(compare_bits(step.out.data(), want.out.data(), static_cast<size_t>(bad * cache.q_cols()) * 4), 0)
           << name(isa) << " token " << bad;
       EXPECT_TRUE(std::isnan(step.out[static_cast<size_t>(bad * cache.q_cols())]));
     }
@@ -409,7 +414,7 @@ TEST(Attention, HugeScoresStayFinite) {
     run_plan(cache, step, isa, 4);
     const OracleRow row{cache, 0, 0, 700, step.q.data()};
     const std::vector<float> want = float_oracle(row, args_of(cache, step).scale);
-    ASSERT_EQ(std::memcmp(step.out.data(), want.data(), want.size() * sizeof(float)), 0) << name(isa);
+    ASSERT_EQ(compare_bits(step.out.data(), want.data(), want.size() * sizeof(float)), 0) << name(isa);
     for (const float x : step.out) ASSERT_TRUE(std::isfinite(x)) << name(isa);
   }
 }
@@ -447,7 +452,7 @@ TEST(ReshapeAndCache, WritesItsOwnSlotsAndNothingElse) {
         }
       }
       kernels(isa).reshape_and_cache(cache_args(cache), 0, static_cast<int64_t>(cache.slots.size()));
-      ASSERT_EQ(std::memcmp(cache.memory.data(), want.data(), want.size()), 0) << shape.name << " " << name(isa);
+      ASSERT_EQ(compare_bits(cache.memory.data(), want.data(), want.size()), 0) << shape.name << " " << name(isa);
     }
   }
 }
