@@ -135,18 +135,19 @@ Result<std::string> cut_after_final_message(std::string prompt, const std::strin
 }
 
 json::Value make_context(const ChatRequest& request, json::Value messages) {
-  json::Value context{json::Object{}};
-  context.set("messages", std::move(messages));
-  context.set("tools", request.tools);
-  context.set("documents", request.documents);
-  context.set("add_generation_prompt", request.add_generation_prompt);
-  context.set("bos_token", request.bos_token);
-  context.set("eos_token", request.eos_token);
-  for (const auto& [name, token] : request.special_tokens) context.set(name, token);
+  // Members are only appended, and of two with one name the engine takes the last: a request may bring many.
+  json::Object context;
+  context.emplace_back("messages", std::move(messages));
+  context.emplace_back("tools", request.tools);
+  context.emplace_back("documents", request.documents);
+  context.emplace_back("add_generation_prompt", request.add_generation_prompt);
+  context.emplace_back("bos_token", request.bos_token);
+  context.emplace_back("eos_token", request.eos_token);
+  for (const auto& [name, token] : request.special_tokens) context.emplace_back(name, token);
   if (request.kwargs.is_object()) {
-    for (const auto& [name, value] : request.kwargs.as_object()) context.set(name, value);
+    for (const auto& [name, value] : request.kwargs.as_object()) context.emplace_back(name, value);
   }
-  return context;
+  return json::Value(std::move(context));
 }
 
 }  // namespace

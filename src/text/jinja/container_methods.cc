@@ -145,8 +145,9 @@ Value view_method(Interpreter& in, const Value& self, Args& args) {
   return Value::object(Type::kDictView, view);
 }
 
-Value get_method(Interpreter&, const Value& self, Args& args) {
+Value get_method(Interpreter& in, const Value& self, Args& args) {
   expect_positional("get", args, 1, 2);
+  if (args.positional[0].is_string()) in.heap().touch(args.positional[0].text().size());
   const Value* found = self.dict().find(args.positional[0]);
   if (found != nullptr) return *found;
   return args.positional.size() > 1 ? args.positional[1] : Value::none();

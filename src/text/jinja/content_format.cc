@@ -166,8 +166,10 @@ Result<json::Value> normalize_messages(const json::Value& messages, ContentForma
     }
     QUIRE_TRY(parse_arguments(message, i));
     const json::Value* content = message.find("content");
-    if (content == nullptr || content->is_null()) continue;
-    if (format == ContentFormat::kOpenAi) {
+    if (content == nullptr || content->is_null()) {
+      // As vLLM: no content (an assistant that only calls tools) is empty content.
+      message.set("content", format == ContentFormat::kOpenAi ? json::Value(json::Array{}) : json::Value(""));
+    } else if (format == ContentFormat::kOpenAi) {
       message.set("content", list_parts(*content));
     } else if (content->is_array()) {
       QUIRE_ASSIGN(json::Value text, flatten_parts(content->as_array(), i));

@@ -187,8 +187,29 @@ void Interpreter::eval_args(const CallArgs& from, Args& to) {
   }
 }
 
+// A method's call, without making the bound method first; false when the callee is no method.
+bool Interpreter::call_method(const Expr& expr, Value* result, Value* callee) {
+  const Expr& name = *expr.kids[0];
+  const Value object = eval(*name.kids[0]);
+  const NativeEntry* method = find_method(object.type(), name.constant.text());
+  if (method == nullptr || (method->mutates && options_.immutable)) {
+    *callee = get_attr(object, name.constant);
+    return false;
+  }
+  Args args;
+  eval_args(*expr.args, args);
+  *result = method->call(*this, object, args);
+  return true;
+}
+
 Value Interpreter::eval_call(const Expr& expr, const Value* caller) {
-  const Value callee = eval(*expr.kids[0]);
+  Value callee;
+  if (expr.kids[0]->kind == ExprKind::kAttr && caller == nullptr) {
+    Value result;
+    if (call_method(expr, &result, &callee)) return result;
+  } else {
+    callee = eval(*expr.kids[0]);
+  }
   Args args;
   eval_args(*expr.args, args);
   if (caller != nullptr) args.keyword.emplace_back(heap_.string("caller"), *caller);
@@ -259,11 +280,11 @@ bool Interpreter::call_test(const Value& name, const Value& subject, Args& args)
 
 namespace {
 
-bool is_hashable(const Value& value) {
+bool is_hashable(const Value& value, int depth = 0) {
   if (value.is(Type::kTuple)) {
     const Values& items = value.list().items;
-    return std::all_of(items.begin(), items.end(),
-                       [](const Value& v) { return !v.is(Type::kTuple) && is_hashable(v); });
+    return depth < 100 &&
+           std::all_of(items.begin(), items.end(), [&](const Value& v) { return is_hashable(v, depth + 1); });
   }
   return !value.is(Type::kList) && !value.is(Type::kDict) && !value.is(Type::kDictView);
 }
@@ -471,6 +492,7 @@ Value Interpreter::get_attr(const Value& object, const Value& name) {
 Value Interpreter::get_item(const Value& object, const Value& key) {
   if (object.is_undefined()) fail_undefined(object);
   if (object.is(Type::kDict)) {
+    if (key.is_string()) heap_.touch(key.text().size());
     const Value* found = is_hashable(key) ? object.dict().find(key) : nullptr;
     if (found != nullptr) return *found;
   } else if (key.is_int_like()) {

@@ -2,6 +2,8 @@
 // Runs statements: output, conditions, loops, assignments, macros and blocks.
 #include "text/jinja/interpreter.h"
 
+#include <unordered_map>
+
 #include "text/jinja/builtins.h"
 #include "text/jinja/text.h"
 
@@ -23,10 +25,15 @@ std::string Interpreter::run(const json::Value& context) {
 }
 
 void Interpreter::resolve_globals(const json::Value& context) {
+  // Both sides may be many: a template's names, and a request's own variables.
+  std::unordered_map<std::string_view, const json::Value*> given;
+  if (context.is_object()) {
+    for (const auto& [name, value] : context.as_object()) given[name] = &value;
+  }
   globals_.reserve(program_.names.size());
   for (const Value& name : program_.names) {
-    const json::Value* given = context.find(name.text());
-    globals_.push_back(given != nullptr ? from_json(*given) : make_global(name.text()));
+    const auto found = given.find(name.text());
+    globals_.push_back(found != given.end() ? from_json(*found->second) : make_global(name.text()));
   }
 }
 
@@ -86,6 +93,7 @@ Frame* Interpreter::new_frame(const FunctionUnit& unit, Frame* parent) {
     frames_.push_back(std::make_unique<Frame>());
     frame = frames_.back().get();
   }
+  heap_.step(unit.slot_count / 8);
   frame->parent = parent;
   frame->slots.assign(unit.slot_count, Value());
   return frame;
@@ -108,6 +116,7 @@ Value& Interpreter::variable(VarRef ref) {
 }
 
 void Interpreter::enter(const ScopeInfo& scope) {
+  heap_.step(scope.loads.size() / 8);
   for (const Load& load : scope.loads) {
     Value& slot = frame_->slots[load.slot];
     switch (load.action) {
@@ -418,7 +427,8 @@ std::string macro_label(const MacroNode& node) {
 }
 
 // Takes the keyword argument of that name out of the call, or gives missing.
-Value take_keyword(Args& args, const Value& name) {
+Value take_keyword(Heap& heap, Args& args, const Value& name) {
+  heap.step(args.keyword.size() / 8);
   for (size_t i = 0; i < args.keyword.size(); ++i) {
     if (args.keyword[i].first.text() != name.text()) continue;
     Value value = std::move(args.keyword[i].second);
@@ -438,11 +448,11 @@ void Interpreter::bind_macro(const MacroNode& node, Args& args, Frame& frame) {
       frame.slots[node.params[i].slot] = args.positional[i];
       continue;
     }
-    frame.slots[node.params[i].slot] = take_keyword(args, node.params[i].name);
+    frame.slots[node.params[i].slot] = take_keyword(heap_, args, node.params[i].name);
     if (node.params[i].name.text() == "caller") found_caller = true;
   }
   if (node.uses_caller && !found_caller) {
-    Value caller = take_keyword(args, heap_.string("caller"));
+    Value caller = take_keyword(heap_, args, heap_.string("caller"));
     if (caller.is_missing() || caller.is_none()) caller = heap_.undefined_hint("No caller defined");
     if (!node.explicit_caller) frame.slots[node.caller_slot] = std::move(caller);
   }

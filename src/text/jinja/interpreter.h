@@ -110,6 +110,7 @@ class Interpreter {
   Value eval_compare(const Expr& expr);
   Value eval_binary(const Expr& expr);
   Value eval_call(const Expr& expr, const Value* caller);
+  bool call_method(const Expr& expr, Value* result, Value* callee);
   Value eval_filter(const Expr& expr, const Value& subject);
   // A filter block's chain, applied to its text.
   Value eval_block_filter(const Expr& expr, const Value& text);

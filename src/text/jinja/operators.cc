@@ -275,8 +275,9 @@ bool contains(Heap& heap, const Value& container, const Value& item) {
         fail(std::string("'in <string>' requires string as left operand, not ") + python_type_name(item));
       }
       heap.touch(container.text().size());
-      return container.text().find(item.text()) != std::string::npos;
+      return find_text(container.text(), item.text()) != std::string::npos;
     case Type::kDict:
+      if (item.is_string()) heap.touch(item.text().size());
       return container.dict().find(item) != nullptr;
     case Type::kDictView:
       if (container.as<DictViewObject>().kind == DictViewObject::Kind::kKeys) {
@@ -456,7 +457,10 @@ Value slice(Heap& heap, const Value& value, const Value& start_value, const Valu
     auto* part = heap.make<RangeObject>();
     part->start = range.start + start * range.step;
     part->step = range.step * step;
-    part->stop = part->start + count * part->step;
+    if (__builtin_mul_overflow(count, part->step, &part->stop) ||
+        __builtin_add_overflow(part->stop, part->start, &part->stop)) {
+      part->stop = part->step > 0 ? INT64_MAX : INT64_MIN;
+    }
     return Value::object(Type::kRange, part);
   }
   Values items;

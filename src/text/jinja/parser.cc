@@ -28,6 +28,7 @@ int Program::name_id(std::string_view name) {
 namespace {
 
 constexpr int kMaxTreeDepth = 400;
+constexpr size_t kMaxArguments = 1000;
 
 [[noreturn]] void fail_at(int line, std::string message) {
   throw TemplateError{std::move(message), line, false, ErrorCode::kInvalidArgument};
@@ -358,6 +359,7 @@ class Parser {
         if (other.name_id == param.name_id) fail_at(current().line, "duplicate argument " + repr_text(name));
       }
       macro.params.push_back(std::move(param));
+      if (macro.params.size() > kMaxArguments) fail_at(current().line, "a macro has too many arguments");
     }
     expect_op(")");
   }
@@ -763,6 +765,7 @@ class Parser {
           if (other.text() == name.text()) fail_at(line, "keyword argument repeated: " + name.text());
         }
         args->keyword.emplace_back(name, parse_expression());
+        if (args->keyword.size() > kMaxArguments) fail_at(line, "a call has too many keyword arguments");
       } else {
         ensure(args->star == nullptr && args->star_star == nullptr && args->keyword.empty());
         args->positional.push_back(parse_expression());

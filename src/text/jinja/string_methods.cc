@@ -91,7 +91,7 @@ Value partition_method(Interpreter& in, const Value& self, Args& args) {
   if (separator.empty()) fail("empty separator");
   const std::string& text = self.text();
   in.heap().touch(text.size());
-  const size_t at = FromRight ? text.rfind(separator) : text.find(separator);
+  const size_t at = FromRight ? rfind_text(text, separator) : find_text(text, separator);
   auto part = [&](std::string s) { return like(in, self, std::move(s)); };
   if (at == std::string::npos) {
     return FromRight ? in.heap().tuple({part(""), part(""), part(text)})
@@ -166,8 +166,8 @@ Value find_method_of(Interpreter& in, const Value& self, Args& args) {
   const Window window = window_of(in, self, args);
   in.heap().touch(window.text.size());
   const size_t at = !window.valid ? std::string_view::npos
-                    : FromRight   ? window.text.rfind(part)
-                                  : window.text.find(part);
+                    : FromRight   ? rfind_text(window.text, part)
+                                  : find_text(window.text, part);
   if (at == std::string_view::npos) {
     if (MustFind) fail("substring not found");
     return Value::integer(-1);
@@ -274,8 +274,9 @@ enum class Pad { kLeft, kRight, kBoth };
 template <Pad Where>
 Value pad_method(Interpreter& in, const Value& self, Args& args) {
   const Bound bound("center", args, {"width", "fillchar"}, 1);
-  const int64_t missing = bound.integer(0, 0) - length(in.heap(), self);
-  if (missing <= 0) return self;
+  const int64_t size = length(in.heap(), self);
+  if (bound.integer(0, 0) <= size) return self;
+  const int64_t missing = bound.integer(0, 0) - size;
   const std::string fill = fill_argument(bound);
   int64_t left = Where == Pad::kLeft ? missing : 0;
   if (Where == Pad::kBoth) left = missing / 2 + (missing & bound.integer(0, 0) & 1);  // as CPython places the odd one
@@ -287,8 +288,9 @@ Value pad_method(Interpreter& in, const Value& self, Args& args) {
 
 Value zfill_method(Interpreter& in, const Value& self, Args& args) {
   const Bound bound("zfill", args, {"width"}, 1);
-  const int64_t missing = bound.integer(0, 0) - length(in.heap(), self);
-  if (missing <= 0) return self;
+  const int64_t size = length(in.heap(), self);
+  if (bound.integer(0, 0) <= size) return self;
+  const int64_t missing = bound.integer(0, 0) - size;
   const Value zeros = multiply(in.heap(), in.heap().string("0"), Value::integer(missing));
   const std::string& text = self.text();
   const bool sign = !text.empty() && (text[0] == '+' || text[0] == '-');

@@ -53,7 +53,7 @@ class Template {
   // The error names the line and what was wrong.
   static Result<Template> parse(std::string_view source, const ParseOptions& options = {});
 
-  // Renders with the members of `context` (an object) as variables.
+  // Renders with the members of `context` (an object) as variables; of a repeated name the last one counts.
   Result<std::string> render(const json::Value& context, const RenderOptions& options = {}) const;
 
   const Program& program() const { return *program_; }

@@ -143,23 +143,46 @@ std::vector<std::string_view> split_space(std::string_view text, int64_t max_spl
   return out;
 }
 
+size_t find_text(std::string_view text, std::string_view part, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  if (part.empty()) return from;
+  const void* found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  return found == nullptr ? std::string_view::npos : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+namespace {
+
+std::string reversed(std::string_view text) {
+  return std::string(text.rbegin(), text.rend());
+}
+
+}  // namespace
+
+size_t rfind_text(std::string_view text, std::string_view part) {
+  if (part.size() < 32) return text.rfind(part);
+  const size_t at = find_text(reversed(text), reversed(part));
+  return at == std::string_view::npos ? at : text.size() - at - part.size();
+}
+
 std::vector<std::string_view> split_by(std::string_view text, std::string_view separator, int64_t max_split,
                                        bool from_right) {
   std::vector<std::string_view> out;
   if (from_right && max_split >= 0) {
+    const std::string mirror = reversed(text), mirrored_separator = reversed(separator);
+    size_t done = 0;  // bytes from the end
     while (max_split-- > 0) {
-      const size_t at = text.rfind(separator);
+      const size_t at = find_text(mirror, mirrored_separator, done);
       if (at == std::string_view::npos) break;
-      out.push_back(text.substr(at + separator.size()));
-      text = text.substr(0, at);
+      out.push_back(text.substr(text.size() - at, at - done));
+      done = at + separator.size();
     }
-    out.push_back(text);
+    out.push_back(text.substr(0, text.size() - done));
     std::reverse(out.begin(), out.end());
     return out;
   }
   size_t start = 0;
   while (max_split < 0 || max_split-- > 0) {
-    const size_t at = text.find(separator, start);
+    const size_t at = find_text(text, separator, start);
     if (at == std::string_view::npos) break;
     out.push_back(text.substr(start, at - start));
     start = at + separator.size();
@@ -183,7 +206,7 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
   }
   size_t start = 0;
   while (count < 0 || count-- > 0) {
-    const size_t at = text.find(from, start);
+    const size_t at = find_text(text, from, start);
     if (at == std::string_view::npos) break;
     out += text.substr(start, at - start);
     out += to;
@@ -196,7 +219,9 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
 size_t count_of(std::string_view text, std::string_view part) {
   if (part.empty()) return count_code_points(text) + 1;
   size_t count = 0;
-  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + part.size())) ++count;
+  for (size_t at = find_text(text, part); at != std::string_view::npos; at = find_text(text, part, at + part.size())) {
+    ++count;
+  }
   return count;
 }
 

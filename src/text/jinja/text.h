@@ -53,6 +53,9 @@ std::vector<std::string_view> split_space(std::string_view text, int64_t max_spl
 std::vector<std::string_view> split_by(std::string_view text, std::string_view separator, int64_t max_split,
                                        bool from_right);
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to, int64_t count);
+// As std::string_view::find and rfind, in linear time whatever the texts are.
+size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
+size_t rfind_text(std::string_view text, std::string_view part);
 // Non-overlapping occurrences.
 size_t count_of(std::string_view text, std::string_view part);
 

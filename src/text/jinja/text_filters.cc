@@ -128,7 +128,7 @@ Value truncate_filter(Interpreter& in, const Value& v, Args& args) {
   const int64_t leeway = bound.none_or_absent(3) ? 5 : bound.integer(3, 5);
   if (limit < end_size) fail("truncate: expected length >= " + std::to_string(end_size));
   if (leeway < 0) fail("truncate: expected leeway >= 0");
-  if (length(heap, v) <= limit + leeway) return v;
+  if (length(heap, v) - leeway <= limit) return v;
   require_text("truncate", v);
   const Value head = slice(heap, v, Value::none(), Value::integer(limit - end_size), Value::none());
   if (bound.flag(1, false)) return add(heap, head, end);

@@ -263,6 +263,7 @@ void DictObject::rebuild() {
 }
 
 void DictObject::set(Heap& heap, Value key, Value value) {
+  if (key.is_string()) heap.touch(key.text().size());
   const int64_t found = locate(key);
   if (found >= 0) {
     entries[static_cast<size_t>(found)].value = std::move(value);
