@@ -51,8 +51,15 @@ llm::GenerateRequest request_of(llm::TokenPrompt prompt, int64_t output_len) {
 }
 
 Status check(const Workload& w, const llm::Llm& llm) {
-  if (w.input_len < 1 || w.output_len < 1 || w.batch_size < 1 || w.num_prompts < 1) {
-    return invalid_argument("lengths and counts must be at least 1");
+  constexpr int64_t kMost = int64_t{1} << 30;
+  const std::pair<const char*, int64_t> numbers[] = {{"--input-len", w.input_len},
+                                                     {"--output-len", w.output_len},
+                                                     {"--batch-size", w.batch_size},
+                                                     {"--num-prompts", w.num_prompts}};
+  for (const auto& [flag, number] : numbers) {
+    if (number >= 1 && number <= kMost) continue;
+    return invalid_argument(std::string(flag) + " is " + std::to_string(number) + "; it must be 1 to " +
+                            std::to_string(kMost));
   }
   if (w.input_len + w.output_len > llm.max_model_len()) {
     return invalid_argument("--input-len plus --output-len is " + std::to_string(w.input_len + w.output_len) +

@@ -80,7 +80,8 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_common(*thr, *t);
   thr->add_option("--num-prompts", t->workload.num_prompts, "Requests in all")->envname("QUIRE_NUM_PROMPTS");
   thr->add_option("--dataset-path", t->workload.dataset,
-                  "ShareGPT JSON: its prompts, and its answers' lengths unless --output-len is given");
+                  "ShareGPT JSON: its prompts, and its answers' lengths unless --output-len is given")
+      ->envname("QUIRE_DATASET_PATH");
   thr->callback([t, &exit_code] { exit_code = throughput(*t); });
 }
 

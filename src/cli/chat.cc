@@ -154,6 +154,8 @@ class Conversation {
     params.seed = flags_.options.seed + seed_shift_;
     text::ChatRequest chat;
     chat.messages = messages_;
+    while (take_interrupt()) {
+    }  // those at the prompt are not about this answer
     const auto start = Clock::now();
     llm::GenerateRequest request;
     request.prompt = std::move(chat);

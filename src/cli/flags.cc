@@ -79,6 +79,19 @@ CLI::Option* add_switch(CLI::App& app, const std::string& flag, bool& value, con
       ->envname(env_name(flag));
 }
 
+std::vector<std::string> Words::given() const {
+  std::vector<std::string> out;
+  if (first_option != nullptr && first_option->count() > 0) out.push_back(first);
+  if (second_option != nullptr && second_option->count() > 0) out.push_back(second);
+  return out;
+}
+
+void add_words(CLI::App& app, Words& words, const std::string& second_name, const std::string& second_doc) {
+  words.first_option =
+      app.add_option("MODEL", words.first, "A folder, a .gguf, a cached name, or left out: the default model");
+  words.second_option = app.add_option(second_name, words.second, second_doc);
+}
+
 void add_model_flags(CLI::App& app, Options& options) {
   for (const ModelFlag& flag : kModelFlags) {
     std::visit(

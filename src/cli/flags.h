@@ -32,6 +32,15 @@ std::string env_name(const std::string& flag);
 
 void add_model_flags(CLI::App& app, llm::Options& options);
 void add_sampling_flags(CLI::App& app, SamplingFlags& flags);
+// Up to two positional words, of which the first is left out more often than not. Two options, not one list: CLI11
+// takes a list's "[a, b]" to pieces, and a prompt may well begin and end with brackets.
+struct Words {
+  std::string first, second;
+  const CLI::Option* first_option = nullptr;
+  const CLI::Option* second_option = nullptr;
+  std::vector<std::string> given() const;
+};
+void add_words(CLI::App& app, Words& words, const std::string& second_name, const std::string& second_doc);
 // A boolean with its --no- form and environment variable.
 CLI::Option* add_switch(CLI::App& app, const std::string& flag, bool& value, const std::string& doc);
 

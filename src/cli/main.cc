@@ -10,7 +10,7 @@
 
 int main(int argc, char** argv) {
   using namespace quire::cli;
-  CLI::App app{"quire: run language models. The same request gives the same bits, alone or in a crowd."};
+  CLI::App app{"quire: run language models. The same request gives the same bits, alone or in a crowd.", "quire"};
   app.set_version_flag("--version", "quire " QUIRE_VERSION);
   app.require_subcommand(0, 1);
   app.fallthrough();
@@ -34,12 +34,16 @@ int main(int argc, char** argv) {
   add_bench(app, exit_code);
 
   std::vector<std::string> arguments = normalise_arguments(argc, argv);
+  std::string hint = "quire --help";
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (!arguments.empty() && arguments[0] == command->get_name()) hint = "quire " + arguments[0] + " --help";
+  }
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   try {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    std::cerr << "quire: " << error.what() << "\nTry: quire --help\n";
+    std::cerr << "quire: " << error.what() << "\nTry: " << hint << "\n";
     return kExitUsage;
   }
   if (app.get_subcommands().empty()) {

@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 struct RunFlags {
   llm::Options options;
   SamplingFlags sampling;
-  std::vector<std::string> arguments;  // [MODEL] PROMPT
+  Words words;  // [MODEL] PROMPT
   std::string model;
   std::string system;
   bool raw = false;
@@ -29,16 +29,17 @@ struct RunFlags {
 // With one argument it is the PROMPT, unless it names a model and standard input is piped; "-" is standard input.
 Result<std::string> settle_arguments(RunFlags& flags) {
   std::optional<std::string> prompt;
+  const std::vector<std::string> words = flags.words.given();
   if (!flags.model.empty()) flags.options.model = flags.model;
-  if (flags.arguments.size() == 2) {
-    flags.options.model = flags.arguments[0];
-    prompt = flags.arguments[1];
-  } else if (flags.arguments.size() == 1) {
-    const bool names_model = flags.model.empty() && stdin_is_piped() && resolve_model(flags.arguments[0]).ok();
+  if (words.size() == 2) {
+    flags.options.model = words[0];
+    prompt = words[1];
+  } else if (words.size() == 1) {
+    const bool names_model = flags.model.empty() && stdin_is_piped() && resolve_model(words[0]).ok();
     if (names_model) {
-      flags.options.model = flags.arguments[0];
+      flags.options.model = words[0];
     } else {
-      prompt = flags.arguments[0];
+      prompt = words[0];
     }
   }
   if (!prompt && !stdin_is_piped()) {
@@ -116,7 +117,6 @@ class Session {
     sampling::SamplingParams params = llm_.default_params();
     flags_.sampling.apply(params);
     if (!params.seed) params.seed = flags_.options.seed;
-    answers_.resize(static_cast<size_t>(std::max<int64_t>(params.n, 1)));
     const bool stream = !flags_.json && params.n == 1;
     const auto start = Clock::now();
     llm::GenerateRequest request;
@@ -124,6 +124,7 @@ class Session {
     request.params = params;
     auto id = llm_.submit(std::move(request));
     if (!id.ok()) return report(id.error());
+    answers_.resize(static_cast<size_t>(params.n));  // within bounds, now that the request was taken
     catch_interrupts();
     while (llm_.has_work()) {
       if (take_interrupt()) {
@@ -180,7 +181,11 @@ class Session {
       generated += static_cast<int64_t>(answers_[i].tokens.size());
     }
     out.set("choices", std::move(choices));
-    if (params.prompt_logprobs) out.set("prompt_logprobs", prompt_logprobs_);
+    if (params.prompt_logprobs) {
+      json::Array rows = {nullptr};  // one entry a token, as in vLLM; nothing is before the first
+      rows.insert(rows.end(), prompt_logprobs_.begin(), prompt_logprobs_.end());
+      out.set("prompt_logprobs", std::move(rows));
+    }
     json::Value usage{json::Object{}};
     usage.set("prompt_tokens", prompt_tokens_);
     usage.set("completion_tokens", generated);
@@ -223,7 +228,7 @@ void add_run(CLI::App& app, int& exit_code) {
       "  quire run \"Why is the sky blue?\"\n"
       "  quire run ./model.gguf \"Why is the sky blue?\" --temperature 0\n"
       "  cat letter.txt | quire run -");
-  command->add_option("ARGS", flags->arguments, "[MODEL] PROMPT; - reads standard input")->expected(0, 2);
+  add_words(*command, flags->words, "PROMPT", "What to answer; - reads standard input");
   command->add_option("--model", flags->model, "MODEL, where PROMPT stands alone")->envname("QUIRE_MODEL");
   command->add_option("--system", flags->system, "System message before the prompt")->envname("QUIRE_SYSTEM");
   add_switch(*command, "--raw", flags->raw, "Give the prompt as it is, without the chat template");

@@ -13,7 +13,7 @@ namespace {
 
 struct TokenizeFlags {
   llm::Options options;
-  std::vector<std::string> arguments;
+  Words words;  // [MODEL] TEXT
   std::string model;
   bool decode = false;
   bool ids = false;
@@ -25,14 +25,15 @@ struct TokenizeFlags {
 Result<std::string> settle_text(TokenizeFlags& flags) {
   flags.options.model = flags.model;
   std::optional<std::string> text;
-  if (flags.arguments.size() == 2) {
-    flags.options.model = flags.arguments[0];
-    text = flags.arguments[1];
-  } else if (flags.arguments.size() == 1) {
-    if (flags.model.empty() && stdin_is_piped() && resolve_model(flags.arguments[0]).ok()) {
-      flags.options.model = flags.arguments[0];
+  const std::vector<std::string> words = flags.words.given();
+  if (words.size() == 2) {
+    flags.options.model = words[0];
+    text = words[1];
+  } else if (words.size() == 1) {
+    if (flags.model.empty() && stdin_is_piped() && resolve_model(words[0]).ok()) {
+      flags.options.model = words[0];
     } else {
-      text = flags.arguments[0];
+      text = words[0];
     }
   }
   if (!text && !stdin_is_piped())
@@ -108,6 +109,11 @@ int tokenize(TokenizeFlags& flags) {
   if (flags.decode) {
     auto ids = parse_ids(*text);
     if (!ids.ok()) return report(ids.error());
+    for (const int32_t id : *ids) {
+      if (tokenizer->piece(id)) continue;
+      return report(
+          invalid_argument("token id " + std::to_string(id) + " is not in the vocabulary of '" + model.string() + "'"));
+    }
     std::printf("%s\n", tokenizer->decode(*ids, !flags.special).c_str());
     return 0;
   }
@@ -120,7 +126,8 @@ int tokenize(TokenizeFlags& flags) {
 void add_tokenize(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<TokenizeFlags>();
   CLI::App* command = app.add_subcommand("tokenize", "Show the tokens of a text, or the text of tokens");
-  command->add_option("ARGS", flags->arguments, "[MODEL] TEXT; - reads standard input")->expected(0, 2);
+  command->footer("With one argument it is the TEXT, unless it names a model and standard input is piped.");
+  add_words(*command, flags->words, "TEXT", "What to take apart; - reads standard input");
   command->add_option("--model", flags->model, "MODEL, where TEXT stands alone")->envname("QUIRE_MODEL");
   add_switch(*command, "--decode", flags->decode, "TEXT is token ids: print their text");
   add_switch(*command, "--ids", flags->ids, "Print the ids alone, on one line");

@@ -14,6 +14,20 @@ namespace {
 constexpr int64_t kDefaultSeqs = 128;            // vLLM's default on a CPU
 constexpr int64_t kDefaultBatchedTokens = 2048;  // vLLM's default for a server
 constexpr int64_t kLogitRows = 64;
+constexpr int64_t kMaxLength = int64_t{1} << 30;
+
+Status check_counts(const Options& options) {
+  const std::pair<const char*, int64_t> counts[] = {
+      {"--max-num-seqs", options.max_num_seqs},
+      {"--max-num-batched-tokens", options.max_num_batched_tokens},
+      {"--long-prefill-token-threshold", options.long_prefill_token_threshold}};
+  for (const auto& [flag, count] : counts) {
+    if (count >= 0 && count <= kMaxLength) continue;
+    return invalid_argument(std::string(flag) + " is " + std::to_string(count) + "; it must be 0 (the default) to " +
+                            std::to_string(kMaxLength));
+  }
+  return {};
+}
 
 std::vector<kv::KvDType> supported_kv_types(const Backend& backend) {
   std::vector<kv::KvDType> out;
@@ -55,12 +69,38 @@ Result<int64_t> context_length(const Options& options, const model::DecoderConfi
   return length;
 }
 
+// The bytes that the weights will take at least: those of the files, or of the config's sizes for dummy weights.
+double weights_bytes(const Options& options, const model::ModelFiles& files) {
+  const bool halved = options.dtype == "float16" || options.dtype == "half" || options.dtype == "bfloat16";
+  const model::DecoderConfig& c = files.config;
+  if (!files.source->is_dummy()) {
+    return static_cast<double>(files.source->total_bytes()) * (halved && c.dtype == DType::kF32 ? 0.5 : 1.0);
+  }
+  const auto product = [](int64_t a, int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
+  const double attention = product(c.hidden, c.head_dim) * static_cast<double>(2 * c.heads + 2 * c.kv_heads);
+  const double layer = attention + 3 * product(c.hidden, c.intermediate);
+  const double table = product(c.vocab_size, c.hidden) * (c.tied_embeddings ? 1 : 2);
+  const bool wide = options.dtype == "auto" ? c.dtype == DType::kF32 : !halved;
+  return (table + static_cast<double>(c.layers) * layer) * (wide ? 4 : 2);
+}
+
+// Said before anything is read: a machine that runs out of memory while it loads may end the program without a word.
+Status check_weights_fit(const Options& options, const model::ModelFiles& files, int64_t available) {
+  const double needed = weights_bytes(options, files);
+  if (needed <= static_cast<double>(available)) return {};
+  const double shown = std::min(needed, 9e18);
+  return exhausted("the weights of '" + options.model.string() + "' need " +
+                   kv::format_bytes(static_cast<int64_t>(shown)) + " of memory, but " + kv::format_bytes(available) +
+                   " are free; choose a smaller model or a smaller weight type");
+}
+
 }  // namespace
 
 Result<int64_t> parse_length(const std::string& text, const char* flag) {
-  QUIRE_ASSIGN(const int64_t length, kv::parse_bytes(text, flag));
-  if (length < 1) return invalid_argument(std::string(flag) + " must be at least 1");
-  return length;
+  const auto length = kv::parse_bytes(text, flag);
+  if (length.ok() && *length >= 1 && *length <= kMaxLength) return *length;
+  return invalid_argument(std::string(flag) + " is '" + text + "'; it must be 1 to " + std::to_string(kMaxLength) +
+                          " tokens, such as 8192, 8k (8000) or 8K (8192)");
 }
 
 Result<model::ModelFiles> open_files(const Options& options) {
@@ -92,6 +132,7 @@ Result<std::unique_ptr<Backend>> make_backend(const Options& options) {
 
 Result<Settled> settle(const Options& options, const model::ModelFiles& files, const Backend& backend) {
   Settled out;
+  QUIRE_TRY(check_counts(options));
   QUIRE_ASSIGN(const kv::KvSpec spec, kv_spec(options, files, backend));
   QUIRE_ASSIGN(const int64_t max_len, context_length(options, files.config));
   out.load.dtype = options.dtype;
@@ -137,7 +178,10 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   QUIRE_ASSIGN(Settled settled, settle(options, files, *backend));
   settled.load.progress = std::move(progress);
   // Before the weights are there, so that a plan with no room for them fails early.
-  if (const auto memory = kv::available_memory(); memory.ok()) settled.memory.available_bytes = memory->available;
+  if (const auto memory = kv::available_memory(); memory.ok()) {
+    settled.memory.available_bytes = memory->available;
+    QUIRE_TRY(check_weights_fit(options, files, memory->available));
+  }
   QUIRE_ASSIGN(std::unique_ptr<model::Model> model, model::load_model(files, settled.load, *backend));
   settled.memory.weights_bytes = static_cast<int64_t>(model->weights_bytes());
   settled.memory.scratch_bytes = static_cast<int64_t>(

@@ -257,7 +257,11 @@ Result<fs::path> resolve_model(std::string_view argument, const fs::path& models
   if (looks_like_path && text.find(':') == std::string::npos) {
     return not_found("'" + text + "' does not exist; " + cached_names(cached));
   }
-  return resolve_cached(argument, cached);
+  auto found = resolve_cached(argument, cached);
+  if (!found.ok() && is_folder(text)) {
+    return not_found("the folder '" + text + "' holds neither config.json nor a .gguf file");
+  }
+  return found;
 }
 
 GgufPart gguf_part(std::string_view file_name) {

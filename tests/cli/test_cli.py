@@ -1,0 +1,462 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands as a user runs them, but for chat: arguments, output, exit codes, and what wrong ones say."""
+
+import json
+import re
+import shutil
+import signal
+import struct
+
+import pytest
+
+GREEDY = ("--temperature", "0", "--max-tokens", "8")
+
+
+def ids_of(out):
+    return [choice["token_ids"] for choice in out["choices"]]
+
+
+def one_sentence(done, code, *words):
+    """It failed with this code and said why on one line (CLI11's own complaints add where to look)."""
+    assert done.returncode == code, (done.returncode, done.errors)
+    lines = [line for line in done.errors.splitlines() if not line.startswith("Try: ")]
+    assert len(lines) == 1 and lines[0].startswith("quire: "), done.errors
+    for word in words:
+        assert word in lines[0], lines[0]
+    assert done.text == ""
+
+
+# quire run
+
+def test_run_streams_while_it_computes(quire):
+    process = quire.start("run", "endless", "hello", "--ignore-eos", "--max-tokens", "1000000")
+    try:
+        assert len(process.stdout.read(20)) == 20
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_run_says_the_same_from_both_formats_and_in_all_ways_to_give_the_prompt(quire):
+    wanted = quire("run", "tiny", "hello", *GREEDY)
+    assert wanted.returncode == 0 and wanted.errors == "" and wanted.stdout.endswith(b"\n")
+    for arguments, stdin in ((["tiny.gguf", "hello"], None), (["--model", "tiny", "hello"], None), (["tiny", "-"], "hello\n"),
+                             (["tiny"], "hello\n"), (["--model", "tiny", "-"], "hello"), (["--model", "tiny"], "hello")):
+        assert quire("run", *arguments, *GREEDY, stdin=stdin).stdout == wanted.stdout, arguments
+    assert quire("run", "hello", *GREEDY, env={"QUIRE_MODEL": "tiny"}).stdout == wanted.stdout
+
+
+def test_run_takes_one_word_as_the_prompt_unless_it_names_a_model_and_stdin_is_piped(quire):
+    # Not piped: the prompt, for the default model, which this cache does not have.
+    one_sentence(quire("run", "tiny"), 1, "SmolLM2-135M-Instruct", "get it with")
+    # Piped, but no model's name: the prompt, and what is piped is not read.
+    one_sentence(quire("run", "good morning", stdin="hello"), 1, "SmolLM2-135M-Instruct")
+    # With --model the word is the prompt, whatever it is.
+    named = quire.json("run", "--model", "tiny", "tiny.gguf", "--raw", *GREEDY, stdin="hello")
+    assert named["usage"]["prompt_tokens"] == quire.json("tokenize", "tiny", "tiny.gguf")["count"]
+
+
+def test_run_without_a_prompt_says_so(quire):
+    one_sentence(quire("run", env={"QUIRE_MODEL": "tiny"}), 2, "no prompt")
+    one_sentence(quire("run", "tiny", "--raw", stdin=""), 2, "prompt is empty")
+
+
+@pytest.mark.parametrize("prompt", ["[INST] hi [/INST]", "[1, 2, 3]", "[]", "  two  spaces ", "--dashes_and_underscores", "é 🙂"])
+def test_run_takes_a_prompt_as_it_is(quire, prompt):
+    count = quire.json("tokenize", "tiny", "-", stdin=prompt)["count"]
+    for place in (["--", "tiny", prompt], ["--model", "tiny", "--", prompt]):
+        done = quire("run", "--raw", "--json", *GREEDY, *place)
+        assert done.returncode == 0, done.errors
+        assert json.loads(done.text)["usage"]["prompt_tokens"] == count
+
+
+def test_run_puts_the_prompt_into_the_chat_template_unless_raw(quire):
+    rendered = quire.json("tokenize", "tiny", "-", stdin="user: hello\nassistant: ")["tokens"]
+    chat = quire.json("run", "tiny", "hello", *GREEDY)
+    assert chat["usage"]["prompt_tokens"] == len(rendered)
+    assert ids_of(chat) == ids_of(quire.json("run", "tiny", json.dumps(rendered), "--prompt-token-ids", *GREEDY))
+    raw = quire.json("run", "tiny", "user: hello\nassistant: ", "--raw", *GREEDY)
+    assert ids_of(raw) == ids_of(chat)
+    told = quire.json("run", "tiny", "hello", "--system", "be brief", *GREEDY)
+    assert told["usage"]["prompt_tokens"] == quire.json("tokenize", "tiny", "system: be brief\nuser: hello\nassistant: ")["count"]
+
+
+def test_run_takes_another_chat_template(quire):
+    (quire.folder / "other.jinja").write_text("{% for m in messages %}<{{ m.content }}>{% endfor %}")
+    out = quire.json("run", "tiny", "hello", "--chat-template", "other.jinja", *GREEDY)
+    assert out["usage"]["prompt_tokens"] == quire.json("tokenize", "tiny", "<hello>")["count"]
+    one_sentence(quire("run", "tiny", "hello", "--chat-template", "none.jinja"), 1, "none.jinja")
+    (quire.folder / "broken.jinja").write_text("{% for m in %}")
+    done = quire("run", "tiny", "hello", "--chat-template", "broken.jinja")
+    assert done.returncode in (1, 2) and "broken.jinja" in done.errors
+
+
+def test_run_json_has_its_fields(quire):
+    out = quire.json("run", "tiny", "hello", *GREEDY)
+    assert set(out) == {"model", "choices", "usage", "timings"}
+    assert out["model"] == "tiny" and set(out["timings"]) == {"first_token_s", "total_s"}
+    choice = out["choices"][0]
+    assert set(choice) == {"index", "text", "token_ids", "finish_reason", "stop_reason"}
+    assert choice["finish_reason"] == "length" and choice["stop_reason"] is None and len(choice["token_ids"]) == 8
+    assert out["usage"] == {"prompt_tokens": out["usage"]["prompt_tokens"], "completion_tokens": 8, "cached_tokens": 0}
+    assert quire("run", "tiny", "hello", *GREEDY).text == choice["text"] + "\n"
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny.gguf"])
+def test_run_gives_the_references_greedy_tokens(quire, llama_goldens, model):
+    for prompt in llama_goldens[1:4]:
+        out = quire.json("run", model, json.dumps(prompt["tokens"]), "--prompt-token-ids", "--temperature", "0", "--ignore-eos",
+                         "--max-tokens", "64", "--dtype", "float32")
+        assert ids_of(out) == [prompt["greedy"]]
+
+
+def test_run_n_answers_use_the_seeds_from_the_first_on(quire):
+    sampled = ("run", "tiny", "hello", "--max-tokens", "8", "--temperature", "1")
+    three = quire.json(*sampled, "--n", "3", "--seed", "11")
+    assert [choice["index"] for choice in three["choices"]] == [0, 1, 2]
+    assert three["usage"]["completion_tokens"] == 24
+    alone = [ids_of(quire.json(*sampled, "--seed", str(11 + i)))[0] for i in range(3)]
+    assert ids_of(three) == alone and len({tuple(ids) for ids in alone}) == 3
+    shown = quire(*sampled, "--n", "3", "--seed", "11").text
+    assert [line for line in shown.splitlines() if line.startswith("--- ")] == ["--- 1", "--- 2", "--- 3"]
+
+
+def test_run_repeats_with_a_seed_and_changes_with_another(quire):
+    def sampled(*flags):
+        return ids_of(quire.json("run", "tiny", "hello", "--max-tokens", "16", "--temperature", "1", *flags))[0]
+    assert sampled("--seed", "7") == sampled("--seed", "7")
+    assert sampled("--seed", "7") != sampled("--seed", "8")
+    assert sampled() == sampled() == sampled("--seed", "0")
+    assert sampled("--seed", "-5") == sampled("--seed=-5")
+    assert sampled("--top-k", "1") == ids_of(quire.json("run", "tiny", "hello", "--max-tokens", "16", "--temperature", "0"))[0]
+
+
+def test_run_stops_at_a_text(quire):
+    whole = quire.json("run", "tiny", "hello", "--temperature", "0", "--max-tokens", "40", "--ignore-eos")["choices"][0]["text"]
+    stop = re.search(r"nused_\d+", whole).group()
+    before = whole[:whole.index(stop)]
+    flags = ("run", "tiny", "hello", "--temperature", "0", "--max-tokens", "40", "--ignore-eos", "--stop", stop)
+    choice = quire.json(*flags, "--stop", "never seen")["choices"][0]
+    assert choice["text"] == before and choice["finish_reason"] == "stop" and choice["stop_reason"] == stop
+    assert quire.json(*flags, "--include-stop-str-in-output")["choices"][0]["text"] == before + stop
+    assert quire(*flags).text == before + "\n"
+
+
+def test_run_stops_at_a_token_and_not_before_min_tokens(quire):
+    flags = ("run", "tiny", "hello", "--temperature", "0", "--ignore-eos")
+    ids = ids_of(quire.json(*flags, "--max-tokens", "20"))[0]
+    end = ids[5]
+    first = ids.index(end)
+    choice = quire.json(*flags, "--max-tokens", "20", "--stop-token-ids", end)["choices"][0]
+    assert choice["token_ids"] == ids[:first + 1] and choice["finish_reason"] == "stop" and choice["stop_reason"] == end
+    later = quire.json(*flags, "--max-tokens", "20", "--stop-token-ids", end, "--min-tokens", "15")["choices"][0]
+    assert len(later["token_ids"]) >= 15
+
+
+def test_run_gives_logprobs(quire):
+    out = quire.json("run", "tiny", "hello", "--raw", *GREEDY, "--logprobs", "3", "--prompt-logprobs", "2")
+    choice = out["choices"][0]
+    assert len(choice["logprobs"]) == 8
+    for token, row in zip(choice["token_ids"], choice["logprobs"], strict=True):
+        assert set(row[0]) == {"token_id", "token", "logprob", "rank"}
+        assert row[0] == row[1] and row[0]["token_id"] == token  # the sampled one, then the likeliest: when greedy, the same
+        assert [entry["rank"] for entry in row] == [1, 1, 2, 3]
+        assert all(0 >= a["logprob"] >= b["logprob"] for a, b in zip(row, row[1:]))
+    tokens = quire.json("tokenize", "tiny", "hello")["tokens"]
+    assert len(out["prompt_logprobs"]) == len(tokens)
+    assert out["prompt_logprobs"][0] is None  # nothing is before the first token
+    for token, row in zip(tokens[1:], out["prompt_logprobs"][1:], strict=True):
+        assert row[0]["token_id"] == token and [entry["rank"] for entry in row[1:]] == [1, 2]
+
+
+def test_run_bounds_the_answer_by_the_context(quire):
+    out = quire.json("run", "tiny", "hello", "--raw", "--temperature", "0", "--ignore-eos", "--max-model-len", "64")
+    assert out["usage"]["prompt_tokens"] + out["usage"]["completion_tokens"] == 64
+    assert out["choices"][0]["finish_reason"] == "length"
+    one_sentence(quire("run", "tiny", "x" * 100, "--raw", "--max-model-len", "64"), 2, "100 tokens", "64")
+
+
+def test_run_on_sigint_stops_with_130(quire):
+    process = quire.start("run", "endless", "hello", "--ignore-eos", "--max-tokens", "1000000")
+    assert process.stdout.read(5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and errors == b""
+
+
+@pytest.mark.parametrize("arguments", [("run", "endless", "hello", "--ignore-eos", "--max-tokens", "1000000"),
+                                       ("inspect", "tiny", "--tensors", "--json")])
+def test_a_closed_stdout_ends_it(quire, arguments):
+    process = quire.start(*arguments)
+    assert process.stdout.read(10)
+    process.stdout.close()
+    assert process.wait(timeout=60) in (0, 1, -signal.SIGPIPE)
+    assert b"terminate" not in process.stderr.read()
+    process.stderr.close()
+
+
+# Flags
+
+@pytest.mark.parametrize(("flags", "words"), [
+    (["--temperature", "-1"], ["temperature", "-1"]), (["--temperature", "nan"], ["temperature", "nan"]),
+    (["--temperature", "abc"], ["--temperature", "abc"]), (["--top-p", "0"], ["top_p", "0"]),
+    (["--top-p", "1.5"], ["top_p", "1.5"]), (["--top-k", "-5"], ["top_k", "-5"]), (["--min-p", "2"], ["min_p", "2"]),
+    (["--repetition-penalty", "0"], ["repetition_penalty"]), (["--presence-penalty", "-3"], ["presence_penalty", "-3"]),
+    (["--frequency-penalty", "3"], ["frequency_penalty", "3"]), (["--max-tokens", "0"], ["max_tokens", "0"]),
+    (["--max-tokens", "1.5"], ["--max-tokens", "1.5"]), (["--min-tokens", "9", "--max-tokens", "3"], ["min_tokens", "9"]),
+    (["--n", "0"], ["n must be", "0"]), (["--n", "1000000000000"], ["n must be"]),
+    (["--n", "2", "--temperature", "0"], ["n must be 1"]), (["--stop", ""], ["stop"]),
+    (["--stop-token-ids", "9999"], ["stop_token_ids", "9999"]), (["--logprobs", "100"], ["logprobs", "--max-logprobs"]),
+    (["--prompt-logprobs", "100"], ["prompt_logprobs"]), (["--max-tokens"], ["--max-tokens"]),
+    (["--dtype", "int3"], ["--dtype", "int3"]), (["--load-format", "pickle"], ["--load-format", "pickle"]),
+    (["--max-model-len", "abc"], ["--max-model-len", "abc", "8192"]), (["--max-model-len", "0"], ["--max-model-len"]),
+    (["--max-model-len", "99999999999999999999k"], ["--max-model-len"]), (["--max-model-len", "2k"], ["2000", "1024"]),
+    (["--threads", "-5"], ["--threads"]), (["--threads", "100000"], ["--threads"]), (["--block-size", "7"], ["--block-size"]),
+    (["--block-size", "0"], ["--block-size"]), (["--kv-cache-dtype", "int3"], ["kv-cache-dtype", "int3"]),
+    (["--num-gpu-blocks-override", "1"], ["--num-gpu-blocks-override"]), (["--max-num-seqs", "-1"], ["--max-num-seqs", "-1"]),
+    (["--max-num-batched-tokens", "-1"], ["--max-num-batched-tokens"]),
+    (["--max-num-seqs", "9223372036854775807"], ["--max-num-seqs"]), (["--kv-cache-memory-bytes", "many"], ["many"]),
+    (["--device", "cuda"], ["--device", "cuda"]), (["--cpu-isa", "z80"], ["z80"]),
+    (["--scheduling-policy", "lifo"], ["--scheduling-policy", "lifo"]), (["--no-such-flag"], ["--no-such-flag"]),
+    (["--generation-config", "nowhere"], ["nowhere"]), (["--override-generation-config", "{"], ["--override-generation-config"]),
+    (["--override-generation-config", '{"top_k": "many"}'], ["--override-generation-config", "top_k"]),
+    (["a third word"], ["a third word"]),
+])
+def test_wrong_flags_are_named_with_their_value(quire, flags, words):
+    done = quire("run", "tiny", "hello", *flags)
+    one_sentence(done, 1 if flags[0] in ("--generation-config",) else 2, *words)
+
+
+def test_wrong_prompt_ids_are_named(quire):
+    one_sentence(quire("run", "tiny", "[99999]", "--prompt-token-ids"), 2, "99999", "511")
+    for wrong in ("[1, 2", "12", '["a"]', "[-1]", "[1.5]", "[99999999999]"):
+        one_sentence(quire("run", "tiny", wrong, "--prompt-token-ids"), 2, "--prompt-token-ids")
+
+
+def test_underscores_and_equal_signs_are_accepted(quire):
+    wanted = quire("run", "tiny", "hello", *GREEDY).stdout
+    assert quire("run", "tiny", "hello", "--temperature=0", "--max_tokens=8").stdout == wanted
+    assert quire("run", "tiny", "hello", "--temperature", "0", "--max_tokens", "8", "--no_ignore_eos").stdout == wanted
+
+
+def test_flags_come_from_the_environment_and_the_command_line_wins(quire):
+    def length(*flags, **env):
+        return quire.json("run", "tiny", "hello", "--ignore-eos", *flags, env=env)["usage"]["completion_tokens"]
+    prompt = quire.json("run", "tiny", "hello", *GREEDY)["usage"]["prompt_tokens"]
+    assert length(QUIRE_MAX_MODEL_LEN="64") == 64 - prompt
+    assert length("--max-model-len", "128", QUIRE_MAX_MODEL_LEN="64") == 128 - prompt
+    assert length(QUIRE_MAX_TOKENS="5") == 5
+    one_sentence(quire("run", "tiny", "hello", env={"QUIRE_DEVICE": "gpu"}), 2, "--device", "gpu")
+    one_sentence(quire("run", "tiny", "hello", env={"QUIRE_MAX_MODEL_LEN": "abc"}), 2, "--max-model-len", "abc")
+    one_sentence(quire("run", "tiny", "hello", env={"QUIRE_TOP_K": "x"}), 2, "--top-k", "x")
+
+
+def test_booleans_have_no_forms_and_come_from_the_environment(quire):
+    def is_json(*flags, **env):
+        return quire("tokenize", "tiny", "hi", *flags, env=env).text.startswith("{")
+    assert is_json("--json") and not is_json() and not is_json("--json", "--no-json") and is_json("--no-json", "--json")
+    for yes in ("1", "true", "on"):
+        assert is_json(QUIRE_JSON=yes) and not is_json("--no-json", QUIRE_JSON=yes)
+    for no in ("0", "false", "off"):
+        assert not is_json(QUIRE_JSON=no) and is_json("--json", QUIRE_JSON=no)
+    one_sentence(quire("tokenize", "tiny", "hi", env={"QUIRE_JSON": "maybe"}), 2, "--json", "maybe")
+    off = quire.json("run", "tiny", "hello", *GREEDY, "--no-enable-prefix-caching", "--no-enable-chunked-prefill")
+    assert ids_of(off) == ids_of(quire.json("run", "tiny", "hello", *GREEDY))
+
+
+@pytest.mark.parametrize(("command", "flags"), [
+    (["run"], ["--raw", "--json", "--prompt-token-ids", "--system", "--temperature", "--stop", "--n", "--dtype", "--threads"]),
+    (["chat"], ["--system", "--temperature", "--chat-template", "--kv-cache-dtype"]),
+    (["tokenize"], ["--decode", "--ids", "--json", "--add-special-tokens"]),
+    (["inspect"], ["--tensors", "--show-chat-template", "--json", "--max-model-len"]), (["pull"], ["--revision", "--quant"]),
+    (["bench", "latency"], ["--batch-size", "--input-len", "--output-len", "--num-iters", "--output-json"]),
+    (["bench", "throughput"], ["--num-prompts", "--dataset-path", "--json"])])
+def test_help_tells_every_flag_with_its_variable(quire, command, flags):
+    done = quire(*command, "--help")
+    assert done.returncode == 0 and done.errors == "" and f"quire {' '.join(command)}" in done.text
+    for flag in flags:
+        assert re.search(rf"^  {flag}[ ,]", done.text, re.MULTILINE), flag
+    for line in re.findall(r"^  --[a-z].*", done.text, re.MULTILINE):
+        flag = re.match(r"  --([a-z-]+)", line).group(1)
+        if command != ["pull"]:
+            assert f"(Env:QUIRE_{flag.replace('-', '_').upper()})" in line, line
+        if "," in line.split(" ")[2]:
+            assert f"--no-{flag}" in line, line
+
+
+def test_version_help_and_unknown_commands(quire):
+    assert re.fullmatch(r"quire \d+\.\d+\.\d+\n", quire("--version").text)
+    help_text = quire("--help").text
+    for command in ("run", "chat", "tokenize", "inspect", "pull", "bench"):
+        assert re.search(rf"^  {command} ", help_text, re.MULTILINE)
+    assert quire().returncode == 2 and quire().text == help_text
+    one_sentence(quire("frobnicate"), 2, "frobnicate")
+    assert quire("bench").returncode == 2 and quire("bench", "nothing").returncode == 2
+
+
+# Models that are not there, or broken
+
+@pytest.fixture(scope="module")
+def broken(quire):
+    """Copies of the tiny model, each wrong in one way."""
+    def change(name, **fields):
+        shutil.copytree(quire.folder / "tiny", quire.folder / name)
+        config = json.loads((quire.folder / name / "config.json").read_text())
+        (quire.folder / name / "config.json").write_text(json.dumps(config | fields))
+    whole = (quire.folder / "tiny.gguf").read_bytes()
+    (quire.folder / "cut.gguf").write_bytes(whole[:5000])
+    (quire.folder / "cut-data.gguf").write_bytes(whole[:-50_000])
+    (quire.folder / "text.gguf").write_bytes(b"hello, this is a letter\n" * 10)
+    (quire.folder / "empty.gguf").write_bytes(b"")
+    (quire.folder / "version.gguf").write_bytes(whole[:4] + struct.pack("<I", 99) + whole[8:])
+    (quire.folder / "other.gguf").write_bytes(whole.replace(b"general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0llama",
+                                                            b"general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0mamba"))
+    (quire.folder / "no-config").mkdir()
+    shutil.copy(quire.folder / "tiny" / "model.safetensors", quire.folder / "no-config")
+    change("architecture", architectures=["MambaForCausalLM"])
+    change("maths", attn_logit_softcapping=30.0)
+    change("sizes", hidden_size=128)
+    change("absurd", vocab_size=-3)
+    change("no-weights")
+    (quire.folder / "no-weights" / "model.safetensors").unlink()
+    change("cut-weights")
+    weights = (quire.folder / "tiny" / "model.safetensors").read_bytes()
+    (quire.folder / "cut-weights" / "model.safetensors").write_bytes(weights[:100_000])
+    change("bad-json")
+    (quire.folder / "bad-json" / "config.json").write_text('{"hidden_size": 64,')
+    change("bad-tokenizer")
+    (quire.folder / "bad-tokenizer" / "tokenizer.json").write_text('{"model": {"type": "Alphabet"}}')
+    change("bad-generation")
+    (quire.folder / "bad-generation" / "generation_config.json").write_text('{"temperature": "hot"}')
+    return quire
+
+
+@pytest.mark.parametrize(("model", "words"), [
+    ("nowhere", ["'nowhere'", "quire pull nowhere"]), ("./nowhere", ["'./nowhere'", "does not exist"]),
+    ("nowhere.gguf", ["'nowhere.gguf'", "does not exist"]), ("endless.json", ["endless.json", ".gguf"]),
+    ("cut.gguf", ["'cut.gguf'", "tokenizer.ggml.tokens", "fetch it again"]),
+    ("cut-data.gguf", ["'cut-data.gguf'", "tensor", "fetch it again"]),
+    ("text.gguf", ["'text.gguf'", "not a GGUF file"]), ("empty.gguf", ["'empty.gguf'", "empty"]),
+    ("version.gguf", ["'version.gguf'", "99"]), ("other.gguf", ["'other.gguf'", "'mamba'", "llama"]),
+    ("no-config", ["'no-config'", "config.json"]), ("architecture", ["config.json", "'MambaForCausalLM'", "LlamaForCausalLM"]),
+    ("maths", ["maths/config.json", "'attn_logit_softcapping'", "30"]),
+    ("sizes", ["model.embed_tokens.weight", "[512, 64]", "[512, 128]", "sizes/model.safetensors"]),
+    ("absurd", ["absurd/config.json", "'vocab_size'", "-3"]), ("no-weights", ["'no-weights'", "safetensors"]),
+    ("cut-weights", ["cut-weights/model.safetensors", "fetch it again"]), ("bad-json", ["bad-json/config.json", "line 1"]),
+    ("bad-tokenizer", ["bad-tokenizer/tokenizer.json", "Alphabet"]),
+    ("bad-generation", ["bad-generation/generation_config.json", "'temperature'"]),
+])
+def test_a_model_that_cannot_be_used_is_one_sentence_about_its_file(broken, model, words):
+    done = broken("run", model, "hello", *GREEDY)
+    assert done.returncode in (1, 2)
+    one_sentence(done, done.returncode, *words)
+
+
+@pytest.mark.parametrize("command", [["inspect", "maths"], ["chat", "maths"], ["bench", "latency", "--model", "maths"]])
+def test_every_command_says_it_the_same_way(broken, command):
+    one_sentence(broken(*command), 1, "maths/config.json", "'attn_logit_softcapping'")
+
+
+# Dummy weights
+
+def test_dummy_weights_need_a_config_alone(quire):
+    flags = ("run", "endless.json", "[1, 2, 3]", "--load-format", "dummy", "--prompt-token-ids", *GREEDY)
+    out = quire.json(*flags)
+    assert len(ids_of(out)[0]) == 8
+    assert ids_of(out) == ids_of(quire.json("run", "endless", "[1, 2, 3]", "--prompt-token-ids", *GREEDY))  # seed 0 of the rule
+    assert ids_of(out) != ids_of(quire.json(*flags, "--seed", "5"))
+    one_sentence(quire("run", "hello", "--load-format", "dummy"), 2, "--load-format dummy", "config.json")
+
+
+def test_dummy_weights_too_large_for_the_memory_are_refused(quire):
+    config = json.loads((quire.folder / "endless.json").read_text())
+    huge = config | {"hidden_size": 1 << 16, "num_attention_heads": 256, "num_key_value_heads": 8, "intermediate_size": 1 << 18,
+                     "num_hidden_layers": 90}
+    (quire.folder / "huge.json").write_text(json.dumps(huge))
+    done = quire("run", "huge.json", "[1]", "--load-format", "dummy", "--prompt-token-ids", most_memory=4 << 30)
+    one_sentence(done, 1, "huge.json", "of memory, but", "are free")
+
+
+# tokenize
+
+def test_tokenize_shows_tokens_in_three_forms(quire):
+    out = quire.json("tokenize", "tiny", "Hello world, hello")
+    assert set(out) == {"count", "tokens", "token_strs"} and out["count"] == len(out["tokens"]) == len(out["token_strs"])
+    assert quire("tokenize", "tiny", "Hello world, hello", "--ids").text.split() == [str(i) for i in out["tokens"]]
+    lines = quire("tokenize", "tiny", "Hello world, hello").text.splitlines()
+    assert lines[-1] == f"{out['count']} tokens" and lines[0].split() == [str(out["tokens"][0]), '"Hello"']
+    assert quire.json("tokenize", "tiny.gguf", "Hello world, hello")["tokens"] == out["tokens"]
+
+
+@pytest.mark.parametrize("text", ["Hello world", "a\n\n  b\t", "é 🙂 中文", "<|bos|>x<|eos|>", ""])
+def test_tokenize_and_back(quire, text):
+    ids = quire("tokenize", "tiny", "-", "--ids", stdin=text).text
+    for arguments, stdin in ((["tiny", ids], None), (["tiny", "-"], ids), (["tiny"], ids), (["--model", "tiny"], ids)):
+        assert quire("tokenize", *arguments, "--decode", stdin=stdin).text == text + "\n", arguments
+    assert quire("tokenize", "tiny", "--decode", json.dumps([int(i) for i in ids.split()])).text == text + "\n"
+
+
+def test_tokenize_reads_special_tokens_unless_told_not_to(quire):
+    assert quire.json("tokenize", "tiny", "<|eos|>")["tokens"] == [257]
+    assert quire.json("tokenize", "tiny", "<|eos|>", "--no-parse-special")["count"] > 3
+
+
+def test_tokenize_refuses_ids_that_are_none(quire):
+    one_sentence(quire("tokenize", "tiny", "1 9999", "--decode"), 2, "9999")
+    one_sentence(quire("tokenize", "tiny", "99999999999", "--decode"), 2, "2147483647")
+    one_sentence(quire("tokenize", env={"QUIRE_MODEL": "tiny"}), 2, "no text")
+
+
+# inspect
+
+def test_inspect_tells_what_a_model_is(quire):
+    out = quire.json("inspect", "tiny.gguf", "--tensors")
+    assert out["architecture"]["family"] == "llama" and out["architecture"]["head_dim"] == 16
+    assert out["architecture"]["max_position"] == 1024 and out["architecture"]["vocab_size"] == 512
+    assert out["weights"]["types"]["F32"]["tensors"] == 30 and out["weights"]["parameters"] == 195008
+    assert {"name": "token_embd.weight", "type": "F32", "shape": [512, 64], "bytes": 131072} in out["tensors"]
+    assert "KV cache" in out["memory"] and "pages" in out["memory"]
+    assert "messages" in out["chat_template"] and out["text"]["eos"].startswith("257")
+    folder = quire.json("inspect", "tiny")
+    assert "tensors" not in folder and folder["weights"]["parameters"] == 195008
+    assert {k: v for k, v in folder["architecture"].items() if k != "architecture"} == {
+        k: v for k, v in out["architecture"].items() if k != "architecture"}
+
+
+def test_inspect_in_words(quire):
+    text = quire("inspect", "tiny").text
+    for part in ("Architecture", "LlamaForCausalLM", "Weights", "Memory", "KV cache", "Text", "chat_templates"):
+        assert part in text
+    assert "model.layers.0.self_attn.q_proj.weight" not in text and "{% for" not in text
+    assert "model.layers.0.self_attn.q_proj.weight" in quire("inspect", "tiny", "--tensors").text
+    assert "{% for" in quire("inspect", "tiny", "--show-chat-template").text
+    plan = quire("inspect", "tiny", "--kv-cache-dtype", "float16", "--num-gpu-blocks-override", "101", "--block-size", "32").text
+    assert "pages of 32 tokens, float16" in plan
+
+
+# bench
+
+def test_bench_latency_gives_its_figures(quire):
+    (quire.folder / "figures").mkdir(exist_ok=True)
+    out = quire.json("bench", "latency", "--model", "tiny", "--input-len", "8", "--output-len", "4", "--batch-size", "2",
+                     "--num-iters", "2", "--num-iters-warmup", "1", "--output-json", "figures/latency.json")
+    assert {"machine", "batch_size", "input_len", "output_len", "num_iters", "avg_latency", "percentiles", "prefill_s", "decode_s",
+            "prefill_tokens_per_s", "decode_tokens_per_s", "latencies"} <= set(out)
+    assert out["batch_size"] == 2 and out["input_len"] == 8 and len(out["latencies"]) == 2 and out["avg_latency"] > 0
+    assert json.loads((quire.folder / "figures" / "latency.json").read_text()) == out
+
+
+def test_bench_throughput_gives_its_figures(quire):
+    out = quire.json("bench", "throughput", "--model", "tiny", "--input-len", "8", "--output-len", "4", "--num-prompts", "5")
+    assert {"machine", "elapsed_time", "num_requests", "total_num_tokens", "requests_per_second", "tokens_per_second",
+            "output_tokens_per_second"} <= set(out)
+    assert out["num_requests"] == 5 and out["total_num_tokens"] == 5 * 12
+    words = quire("bench", "throughput", "--model", "tiny", "--input-len", "8", "--output-len", "4", "--num-prompts", "5").text
+    assert "tokens" in words
+
+
+@pytest.mark.parametrize("flags", [["--input-len", "0"], ["--output-len", "0"], ["--input-len", "5000"], ["--batch-size", "-1"],
+                                   ["--num-iters", "0"]])
+def test_bench_refuses_wrong_workloads(quire, flags):
+    one_sentence(quire("bench", "latency", "--model", "tiny", *flags), 2, flags[0].strip("-").split("-")[0])
