@@ -9,6 +9,13 @@
 
 #include "backend/cpu/simd.h"
 
+// Inlined, unless an emulated fma makes them hundreds of instructions long.
+#ifdef QUIRE_EMULATED_FMA
+#define QUIRE_MATH [[maybe_unused]] static __attribute__((noinline))
+#else
+#define QUIRE_MATH QUIRE_INLINE
+#endif
+
 namespace quire::cpu::QUIRE_ISA_NS {
 
 // Adding and subtracting it rounds a float of magnitude below 2^22 to the nearest integer, ties to even; in between,
@@ -20,7 +27,7 @@ QUIRE_INLINE F32x16 power_of_two(I32x16 n) {  // n in [-126, 127]
 }
 
 // e^x: -inf gives 0, results below the smallest subnormal are 0, results above the largest float are inf.
-QUIRE_INLINE F32x16 exp(F32x16 x) {
+QUIRE_MATH F32x16 exp(F32x16 x) {
   // e^-104 rounds to 0 and e^89 to inf, so the clamps change nothing; the constant stands first to let NaN through.
   x = max(splat(-104.0f), min(splat(89.0f), x));
   const F32x16 shifted = fma(x, splat(0x1.715476p+0f), splat(kRoundMagic));  // n = round(x / ln 2)
@@ -42,7 +49,7 @@ QUIRE_INLINE F32x16 exp(F32x16 x) {
 
 // 2^max(x, -100) for x up to 127: the softmax's exponential. Its least value is not 0: the caller leaves masked
 // elements out. The floor keeps products with a V element away from subnormals.
-QUIRE_INLINE F32x16 exp2_clamped(F32x16 x) {
+QUIRE_MATH F32x16 exp2_clamped(F32x16 x) {
   x = max(splat(-100.0f), x);
   const F32x16 shifted = x + splat(kRoundMagic);
   const F32x16 r = x - (shifted - splat(kRoundMagic));
@@ -57,7 +64,7 @@ QUIRE_INLINE F32x16 exp2_clamped(F32x16 x) {
   return p * from_bits(iadd(shl<23>(bits(shifted)), isplat(0x3f800000)));
 }
 
-QUIRE_INLINE F32x16 sigmoid(F32x16 x) {
+QUIRE_MATH F32x16 sigmoid(F32x16 x) {
   return splat(1.0f) / (splat(1.0f) + exp(neg(x)));
 }
 
@@ -65,7 +72,7 @@ QUIRE_INLINE F32x16 copy_sign(F32x16 magnitude, F32x16 sign) {
   return from_bits(ior(iand(bits(magnitude), isplat(INT32_MAX)), iand(bits(sign), isplat(INT32_MIN))));
 }
 
-QUIRE_INLINE F32x16 tanh(F32x16 x) {
+QUIRE_MATH F32x16 tanh(F32x16 x) {
   // |x| < 0.6: x + x * u * Q(u) with u = x^2.
   const F32x16 u = x * x;
   F32x16 q = splat(-0x1.828776p-8f);
@@ -80,7 +87,7 @@ QUIRE_INLINE F32x16 tanh(F32x16 x) {
   return copy_sign(select(lt(a, splat(0.6f)), near, far), x);
 }
 
-QUIRE_INLINE F32x16 erf(F32x16 x) {
+QUIRE_MATH F32x16 erf(F32x16 x) {
   // |x| < 0.95: x + x * P(x^2).
   const F32x16 u = x * x;
   F32x16 p = splat(0x1.4fa924p-14f);

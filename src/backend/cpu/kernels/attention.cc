@@ -5,7 +5,8 @@
 // tiles: scores into `p` (each K vector meets all rows of a tile), softmax per row, then o += p * V. K and V of 16-bit
 // pages are widened to float first when several row tiles will read them, one after the other into the same 64 vectors
 // times head_dim, so that a pass stays in L1. None of these choices changes a bit: a row's chain of operations is its
-// own.
+// own. (Prefetching the next tile, at once or spread over this one, was measured and gained nothing: decode with three
+// rows a kv head spends its time on widening and arithmetic.)
 #include "backend/cpu/attention_layout.h"
 #include "backend/cpu/attention_plan.h"
 #include "backend/cpu/kernels/declare.h"
@@ -21,10 +22,14 @@
 namespace quire::cpu::QUIRE_ISA_NS {
 namespace {
 
+#if defined(__AVX2__) || defined(__aarch64__)
 constexpr int kTileRows = 6;
+#else  // arithmetic is all that counts where fma is emulated
+constexpr int kTileRows = 1;
+#endif
 constexpr int kTileGroups = static_cast<int>(kAttentionTile / kKvGroup);
 constexpr int kMaxTiles = static_cast<int>(kAttentionRows) / kTileRows;
-constexpr int kWidenTiles = 3;  // from so many register tiles on, K and V are widened first
+constexpr int kWidenRows = 13;  // from so many rows on, K and V are widened first
 // Floats from one row of q to the next: a constant, so that one register addresses all rows of a tile, and an odd
 // number of cache lines, so that rows spread over the sets of L1.
 constexpr int64_t kQueryStride = kMaxHeadDim + kLanes;
@@ -46,17 +51,9 @@ QUIRE_INLINE int64_t clamp(int64_t x, int64_t low, int64_t high) {
   return x < low ? low : x > high ? high : x;
 }
 
-// Asks for `bytes` bytes that the next tile will read. Where few rows share a tile, memory is what they wait for; and
-// asking little by little, as the same bytes of this tile are used, is what works (in one burst it is slower than not
-// to ask at all).
-QUIRE_INLINE void ask_for(const void* p, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(p) + i, 0, 2);
-}
-
 // s[r][v*16..] = chain over d of q[r][d] * k[v][d][..]
-template <typename T, int kRows, int kVectors, bool kAhead = false>
-void scores(const float* q, const typename T::Type* const* k, int64_t head_dim, float* s,
-            const typename T::Type* const* ahead = nullptr) {
+template <typename T, int kRows, int kVectors>
+void scores(const float* q, const typename T::Type* const* k, int64_t head_dim, float* s) {
   F32x16 acc[kRows][kVectors];
   QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
     QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) acc[r][v] = zero();
@@ -66,9 +63,6 @@ void scores(const float* q, const typename T::Type* const* k, int64_t head_dim, 
   for (int64_t d = 0; d < head_dim; ++d) {
     F32x16 kv[kVectors];
     QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) kv[v] = T::get(kp[v] + d * kKvGroup);
-    if constexpr (kAhead) {
-      QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) ask_for(ahead[v] + d * kKvGroup, kKvGroup * sizeof(*ahead[v]));
-    }
     QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
       const F32x16 qv = splat(q[r * kQueryStride + d]);
       QUIRE_UNROLL for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(qv, kv[v], acc[r][v]);
@@ -80,9 +74,9 @@ void scores(const float* q, const typename T::Type* const* k, int64_t head_dim, 
 }
 
 // o[r][..] = o[r][..] * a[r], then the chain over positions j in [begin, end) of p[r][j] * v[j][..]
-template <typename T, int kRows, int kVectors, bool kAhead = false>
+template <typename T, int kRows, int kVectors>
 void weigh(const float* p, const float* a, const typename T::Type* const* v, int64_t v_stride, int64_t begin,
-           int64_t end, float* o, int64_t o_stride, const typename T::Type* const* ahead = nullptr) {
+           int64_t end, float* o, int64_t o_stride) {
   F32x16 acc[kRows][kVectors];
   QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
     const F32x16 scale = splat(a[r]);
@@ -95,9 +89,6 @@ void weigh(const float* p, const float* a, const typename T::Type* const* v, int
     for (; j < stop; ++j, vp += v_stride) {
       F32x16 vv[kVectors];
       QUIRE_UNROLL for (int i = 0; i < kVectors; ++i) vv[i] = T::get(vp + i * kLanes);
-      if constexpr (kAhead) {
-        ask_for(ahead[j / kKvGroup] + j % kKvGroup * v_stride, kVectors * kLanes * sizeof(*vp));
-      }
       QUIRE_UNROLL for (int r = 0; r < kRows; ++r) {
         const F32x16 pv = splat(p[r * kAttentionTile + j]);
         QUIRE_UNROLL for (int i = 0; i < kVectors; ++i) acc[r][i] = fma(pv, vv[i], acc[r][i]);
@@ -111,15 +102,9 @@ void weigh(const float* p, const float* a, const typename T::Type* const* v, int
 
 // The above over any number of vectors, in steps of what the registers hold.
 template <typename T, int kRows>
-void all_scores(const float* q, const typename T::Type* const* k, int64_t head_dim, int64_t groups, float* s,
-                const typename T::Type* const* ahead) {
+void all_scores(const float* q, const typename T::Type* const* k, int64_t head_dim, int64_t groups, float* s) {
   constexpr int kStep = tile_vectors(kRows);
   int64_t g = 0;
-  if (ahead != nullptr) {
-    for (; g + kStep <= groups; g += kStep) {
-      scores<T, kRows, kStep, true>(q, k + g, head_dim, s + g * kLanes, ahead + g);
-    }
-  }
   for (; g + kStep <= groups; g += kStep) scores<T, kRows, kStep>(q, k + g, head_dim, s + g * kLanes);
   const int64_t rest = groups - g;
   if constexpr (kStep > 3) {
@@ -135,21 +120,16 @@ void all_scores(const float* q, const typename T::Type* const* k, int64_t head_d
 
 template <typename T, int kRows>
 void weigh_all(const float* p, const float* a, const typename T::Type* const* v, int64_t v_stride, int64_t begin,
-               int64_t end, float* o, const typename T::Type* const* ahead = nullptr) {
+               int64_t end, float* o) {
   constexpr int kStep = tile_vectors(kRows);
-  const typename T::Type *at[kTileGroups], *at_ahead[kTileGroups];
+  const typename T::Type* at[kTileGroups];
   int64_t d = 0;
   const auto columns = [&](int64_t first) {
     for (int i = 0; i < kTileGroups; ++i) at[i] = v[i] + first;
-    for (int i = 0; i < kTileGroups && ahead != nullptr; ++i) at_ahead[i] = ahead[i] + first;
   };
   for (; d + kStep * kLanes <= v_stride; d += kStep * kLanes) {
     columns(d);
-    if (ahead != nullptr) {
-      weigh<T, kRows, kStep, true>(p, a, at, v_stride, begin, end, o + d, v_stride, at_ahead);
-    } else {
-      weigh<T, kRows, kStep>(p, a, at, v_stride, begin, end, o + d, v_stride);
-    }
+    weigh<T, kRows, kStep>(p, a, at, v_stride, begin, end, o + d, v_stride);
   }
   const int64_t rest = (v_stride - d) / kLanes;
   if (rest == 0) return;
@@ -227,7 +207,7 @@ void softmax(RowTile* t) {
 template <typename T, int kRows, int kFirst>
 void weigh_rest(const RowTile& t, const typename T::Type* const* v, int64_t v_stride) {
   if constexpr (kFirst < kRows) {
-    const float ones[kTileRows] = {1, 1, 1, 1, 1, 1};
+    const float ones[] = {1, 1, 1, 1, 1, 1};
     if (t.count[kFirst] > t.count[kFirst - 1]) {
       weigh_all<T, kRows - kFirst>(t.p + kFirst * kAttentionTile, ones, v, v_stride, t.count[kFirst - 1],
                                    t.count[kFirst], t.o + kFirst * v_stride);
@@ -239,9 +219,8 @@ void weigh_rest(const RowTile& t, const typename T::Type* const* v, int64_t v_st
 // What all rows see, together; then step by step what fewer rows see: a position that a row does not see is not read
 // for it, so that not even an infinite V there reaches the row.
 template <typename T, int kRows>
-void weigh_tile(const RowTile& t, const typename T::Type* const* v, int64_t v_stride,
-                const typename T::Type* const* ahead) {
-  weigh_all<T, kRows>(t.p, t.a, v, v_stride, 0, t.count[0], t.o, ahead);
+void weigh_tile(const RowTile& t, const typename T::Type* const* v, int64_t v_stride) {
+  weigh_all<T, kRows>(t.p, t.a, v, v_stride, 0, t.count[0], t.o);
   weigh_rest<T, kRows, 1>(t, v, v_stride);
 }
 
@@ -251,20 +230,24 @@ struct RowCount {
 };
 // Calls f with the number of rows as a constant.
 template <typename F>
-QUIRE_INLINE void with_rows(int rows, F f) {
-  switch (rows) {
-    case 1:
-      return f(RowCount<1>());
-    case 2:
-      return f(RowCount<2>());
-    case 3:
-      return f(RowCount<3>());
-    case 4:
-      return f(RowCount<4>());
-    case 5:
-      return f(RowCount<5>());
-    default:
-      return f(RowCount<6>());
+QUIRE_INLINE void with_rows([[maybe_unused]] int rows, F f) {
+  if constexpr (kTileRows == 1) {
+    f(RowCount<1>());
+  } else {
+    switch (rows) {
+      case 1:
+        return f(RowCount<1>());
+      case 2:
+        return f(RowCount<2>());
+      case 3:
+        return f(RowCount<3>());
+      case 4:
+        return f(RowCount<4>());
+      case 5:
+        return f(RowCount<5>());
+      default:
+        return f(RowCount<6>());
+    }
   }
 }
 
@@ -372,21 +355,20 @@ void widen(const typename T::Type* const* from, int64_t groups, int64_t count, f
 }
 
 template <typename T>
-void score_rows(Rows* rows, const typename T::Type* const* k, const typename T::Type* const* ahead) {
+void score_rows(Rows* rows, const typename T::Type* const* k) {
   for (int i = 0; i < rows->num_tiles; ++i) {
     RowTile& t = rows->tiles[i];
     if (t.groups == 0) continue;
-    with_rows(t.rows,
-              [&](auto n) { all_scores<T, decltype(n)::kValue>(t.q, k, rows->head_dim, t.groups, t.p, ahead); });
+    with_rows(t.rows, [&](auto n) { all_scores<T, decltype(n)::kValue>(t.q, k, rows->head_dim, t.groups, t.p); });
     softmax(&t);
   }
 }
 template <typename T>
-void weigh_rows(const Rows& rows, const typename T::Type* const* v, const typename T::Type* const* ahead) {
+void weigh_rows(const Rows& rows, const typename T::Type* const* v) {
   for (int i = 0; i < rows.num_tiles; ++i) {
     const RowTile& t = rows.tiles[i];
     if (t.groups == 0) continue;
-    with_rows(t.rows, [&](auto n) { weigh_tile<T, decltype(n)::kValue>(t, v, rows.v_stride, ahead); });
+    with_rows(t.rows, [&](auto n) { weigh_tile<T, decltype(n)::kValue>(t, v, rows.v_stride); });
   }
 }
 
@@ -397,22 +379,17 @@ void run_tile(const AttentionArgs& args, const AttentionItem& item, Rows* rows, 
   const int64_t groups = (clamp(seen - begin, 0, kAttentionTile) + kKvGroup - 1) / kKvGroup;
   const typename T::Type *k[kTileGroups], *v[kTileGroups];
   find_groups<T>(args, item, begin, groups, k, v);
-  if (sizeof(typename T::Type) == 4 || rows->num_tiles < kWidenTiles) {
-    const int64_t next = begin + kAttentionTile;
-    const int64_t next_groups = (clamp(seen - next, 0, kAttentionTile) + kKvGroup - 1) / kKvGroup;
-    const typename T::Type *next_k[kTileGroups], *next_v[kTileGroups];
-    const bool ahead = next_groups > 0;
-    if (ahead) find_groups<T>(args, item, next, next_groups, next_k, next_v);
-    score_rows<T>(rows, k, ahead ? next_k : nullptr);
-    weigh_rows<T>(*rows, v, ahead ? next_v : nullptr);
+  if (sizeof(typename T::Type) == 4 || rows->num_rows < kWidenRows) {
+    score_rows<T>(rows, k);
+    weigh_rows<T>(*rows, v);
     return;
   }
   const float* wide[kTileGroups];
   widen<T>(k, groups, kKvGroup * rows->head_dim, rows->wide, wide);
-  score_rows<StoredF32>(rows, wide, nullptr);
+  score_rows<StoredF32>(rows, wide);
   // Slots past the context may hold anything; they are widened and never read.
   widen<T>(v, groups, kKvGroup * rows->v_stride, rows->wide, wide);
-  weigh_rows<StoredF32>(*rows, wide, nullptr);
+  weigh_rows<StoredF32>(*rows, wide);
 }
 
 // acc = acc joined with the next split (m, l, o).
