@@ -22,9 +22,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!parsed.ok()) return 0;
   (void)text::detect_content_format(parsed->program());
   text::jinja::RenderOptions options;
-  options.limits.max_steps = 200'000;
-  options.limits.max_output_bytes = size_t{1} << 20;
-  options.limits.max_memory_bytes = size_t{16} << 20;
+  options.limits.max_steps = 20'000;
+  options.limits.max_output_bytes = size_t{1} << 18;
+  options.limits.max_memory_bytes = size_t{8} << 20;
   options.now = std::tm{};
   options.now->tm_mday = 1;
   options.now->tm_year = 100;
