@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reader of Hugging Face's tokenizer.json.
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
 #include <utility>
 
 #include "base/json.h"
@@ -94,6 +97,34 @@ Result<std::unique_ptr<Model>> read_bpe(const json::Value& section, bool byte_le
   return make_bpe(std::move(vocab), std::move(merges), std::move(options));
 }
 
+// A score as the reference reads it. Its JSON reader turns the digits into a double and then scales by a power of ten:
+// two roundings, so the last bit may differ from the nearest double, and that bit decides between cuts of a text that
+// are equally good on paper. The digits are those of the shortest spelling, which is what files hold.
+double twice_rounded(double value) {
+  char text[40];
+  const auto [end, error] = std::to_chars(text, text + sizeof text, value, std::chars_format::scientific);
+  if (error != std::errc() || !std::isfinite(value)) return value;
+  uint64_t digits = 0;
+  int scale = 0;
+  bool fraction = false;
+  const char* p = text;
+  for (; p < end && *p != 'e'; ++p) {
+    if (*p == '.') fraction = true;
+    if (*p < '0' || *p > '9') continue;
+    digits = digits * 10 + static_cast<uint64_t>(*p - '0');
+    scale -= fraction ? 1 : 0;
+  }
+  int exponent = 0;
+  if (p < end) std::from_chars(p + (p[1] == '+' ? 2 : 1), end, exponent);
+  scale += exponent;
+  if (scale < -300 || scale > 300) return value;
+  double power = 1;
+  const std::string spelled = "1e" + std::to_string(std::abs(scale));
+  std::from_chars(spelled.data(), spelled.data() + spelled.size(), power);
+  const double magnitude = scale < 0 ? static_cast<double>(digits) / power : static_cast<double>(digits) * power;
+  return std::signbit(value) ? -magnitude : magnitude;
+}
+
 Result<std::unique_ptr<Model>> read_unigram(const json::Value& section) {
   const json::Value* list = section.find("vocab");
   if (list == nullptr || !list->is_array()) return corrupt("model.vocab must be a list of [token, score]");
@@ -105,7 +136,7 @@ Result<std::unique_ptr<Model>> read_unigram(const json::Value& section) {
       return corrupt("model.vocab[" + std::to_string(scores.size()) + "] must be [token, score]");
     }
     vocab.insert(item.as_array()[0].as_string(), static_cast<int32_t>(scores.size()));
-    scores.push_back(item.as_array()[1].as_double());
+    scores.push_back(twice_rounded(item.as_array()[1].as_double()));
   }
   std::optional<int32_t> unk;
   const json::Value* unk_id = section.find("unk_id");

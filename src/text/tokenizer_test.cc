@@ -145,6 +145,13 @@ TEST(Tokenizer, KeepsTheWordsOfTwoTokenizersApart) {
   }
 }
 
+TEST(Tokenizer, BreaksUnigramTiesAsTheReferenceDoes) {
+  // Ten dashes: the one short piece may stand in four places at the same cost; rounding decides (see twice_rounded).
+  const TokenizerPtr t = load(R"({"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0.0],["▁",-2.0122928619384766],
+      ["-",-5.129043102264404],["---",-12.130167007446289]]}})");
+  EXPECT_THAT(t->encode("▁----------"), ElementsAre(1, 3, 3, 2, 3));
+}
+
 TEST(Tokenizer, NamesFileFieldAndFault) {
   EXPECT_THAT(error_of("{"), HasSubstr("some/tokenizer.json"));
   EXPECT_THAT(error_of("[]"), HasSubstr("object"));

@@ -2,20 +2,21 @@
 """Every tokenizer against Hugging Face's `tokenizers`: ids and texts must be equal, one by one.
 
 Small tokenizers of every kind are in the tree (made by tools/tokenizers/make.py); the large real ones are compared when
-the shared data is there (QUIRE_SHARED or QUIRE_SHARED_DATA).
+the shared data is there: on a sample, or on everything with QUIRE_TEST_FULL=1.
 """
 import functools
 import random
 
 import pytest
 
-from support import HERE, Quire, binary, every_code_point, random_texts, real_texts, shared_data
+from support import FULL, HERE, Quire, binary, every_code_point, random_texts, real_texts, shared_data
 
 tokenizers = pytest.importorskip("tokenizers")
-pytestmark = pytest.mark.skipif(binary() is None, reason="quire_tokenize_check is not built (set QUIRE_BUILD_DIR)")
+pytestmark = pytest.mark.skipif(binary() is None, reason="quire_tokenize_check is not built (set QUIRE_BIN_DIR)")
 
 SMALL = sorted((HERE / "tokenizers").glob("*.json"))
 DATA = shared_data()
+VERSION = tuple(int(part) for part in tokenizers.__version__.split(".")[:2])
 REAL = [] if DATA is None else sorted((DATA / "tokenizers").glob("hf*/*/tokenizer.json"))
 
 
@@ -35,6 +36,23 @@ def specials_of(ref):
     return [t.content for t in ref.get_added_tokens_decoder().values()][:40]
 
 
+def shown_otherwise(ref):
+    """Added tokens that tokenizers before 0.23 decode as they are written, and newer ones as they are normalized."""
+    if VERSION >= (0, 23) or ref.normalizer is None:
+        return set()
+    return {i for i, t in ref.get_added_tokens_decoder().items()
+            if t.normalized and ref.normalizer.normalize_str(t.content) != t.content}
+
+
+def compare_decoded(path, lists):
+    ref = reference(path)
+    quire = Quire(path)
+    lists = [ids for ids in lists if not shown_otherwise(ref) & set(ids)]
+    for skip in (True, False):
+        for ids, text in zip(lists, quire.decode(lists, skip=skip)):
+            assert text == ref.decode(ids, skip_special_tokens=skip), f"{name(path)}: decode {ids[:60]}"
+
+
 def compare(path, texts, special=True):
     ref = reference(path)
     quire = Quire(path)
@@ -43,19 +61,17 @@ def compare(path, texts, special=True):
     for text, ids, encoding in zip(texts, got, ref.encode_batch(texts, add_special_tokens=special)):
         assert ids == encoding.ids, f"{name(path)}: {text[:300]!r}"
         lists.append(encoding.ids)
-    for skip in (True, False):
-        for ids, text in zip(lists, quire.decode(lists, skip=skip)):
-            assert text == ref.decode(ids, skip_special_tokens=skip), f"{name(path)}: decode {ids[:60]}"
+    compare_decoded(path, lists)
 
 
 @pytest.mark.parametrize("path", SMALL + REAL, ids=name, scope="module")
 def test_random_unicode_gives_the_same_ids_and_texts(path):
-    texts = ["", " ", "a", "Hello world"] + random_texts(7, 1000, specials_of(reference(path)))
+    texts = ["", " ", "a", "Hello world"] + random_texts(7, 1000 if FULL or path in SMALL else 200, specials_of(reference(path)))
     compare(path, texts)
     compare(path, texts[:300], special=False)
 
 
-@pytest.mark.parametrize("path", SMALL + REAL, ids=name, scope="module")
+@pytest.mark.parametrize("path", SMALL + (REAL if FULL else []), ids=name, scope="module")
 def test_every_code_point_gives_the_same_ids(path):
     texts = every_code_point()
     for text, ids, want in zip(texts, Quire(path).encode(texts), reference(path).encode_batch(texts)):
@@ -68,10 +84,11 @@ def test_every_code_point_gives_the_same_ids(path):
 
 @pytest.mark.parametrize("path", REAL, ids=name, scope="module")
 def test_real_texts_give_the_same_ids_and_texts(path):
-    compare(path, real_texts(DATA))
+    texts = real_texts(DATA)
+    compare(path, texts if FULL else texts[::8])
 
 
-@pytest.mark.parametrize("path", SMALL + REAL, ids=name, scope="module")
+@pytest.mark.parametrize("path", SMALL + (REAL if FULL else []), ids=name, scope="module")
 def test_special_tokens_can_be_left_unparsed(path):
     ref = reference(path)
     texts = random_texts(11, 200, specials_of(ref))
@@ -90,13 +107,10 @@ def test_random_ids_decode_alike(path):
     lists = [[rng.randrange(size + 3) for _ in range(rng.randint(0, 30))] for _ in range(400)]
     # Runs from the low ids, where byte tokens live, reach the byte-fallback paths.
     lists += [[rng.randrange(min(size, 300)) for _ in range(rng.randint(0, 30))] for _ in range(400)]
-    quire = Quire(path)
-    for skip in (True, False):
-        for ids, text in zip(lists, quire.decode(lists, skip=skip)):
-            assert text == ref.decode(ids, skip_special_tokens=skip), f"{name(path)}: {ids}"
+    compare_decoded(path, lists)
 
 
-@pytest.mark.parametrize("path", SMALL + REAL, ids=name, scope="module")
+@pytest.mark.parametrize("path", SMALL + (REAL if FULL else []), ids=name, scope="module")
 def test_bytes_that_are_not_utf8_become_replacement_characters(path):
     rng = random.Random(3)
     blobs = [bytes(rng.choice([rng.randrange(256), 0x61, 0xe4, 0xf0, 0x9f, 0x98]) for _ in range(rng.randint(1, 40)))
@@ -106,16 +120,19 @@ def test_bytes_that_are_not_utf8_become_replacement_characters(path):
         assert ids == ref.encode(blob.decode("utf-8", errors="replace")).ids, f"{name(path)}: {blob!r}"
 
 
+# No spaces, one space, one script, one class of character: what a quadratic step would take hours for.
 LONG = ["a" * 1_000_000, "ab1 " * 250_000, "\u4e2d\u6587" * 150_000, " " * 1_000_000, "\n" * 1_000_000, "!?" * 500_000, "Aa" * 500_000,
         "0123456789" * 100_000]
 
 
-@pytest.mark.parametrize("path", SMALL, ids=name, scope="module")
-def test_megabyte_long_lines_finish_and_agree(path):
-    if name(path) in ("unigram", "unigram_bytes", "wordlevel"):
-        texts = [t[:100_000] for t in LONG]
-    else:
-        texts = LONG
-    ref = reference(path)
-    for text, ids in zip(texts, Quire(path).encode(texts)):
-        assert ids == ref.encode(text).ids, f"{name(path)}: {text[:20]!r}..."
+@pytest.mark.parametrize("path", SMALL + (REAL if FULL else []), ids=name, scope="module")
+def test_megabyte_long_lines_finish(path):
+    ids = Quire(path).encode(LONG)
+    assert len(ids) == len(LONG)
+
+
+@pytest.mark.parametrize("path", SMALL + (REAL if FULL else []), ids=name, scope="module")
+def test_long_lines_agree(path):
+    texts = [t[:len(t) // (10 if FULL else 50)] for t in LONG]
+    for text, ids, want in zip(texts, Quire(path).encode(texts), reference(path).encode_batch(texts)):
+        assert ids == want.ids, f"{name(path)}: {text[:20]!r}..."
