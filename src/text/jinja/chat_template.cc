@@ -100,37 +100,53 @@ bool has_items(const json::Value& value) {
   return value.is_array() && !value.as_array().empty();
 }
 
-// The text that the last message ends in, for continue_final_message.
-Result<std::string> final_text(const json::Value& messages) {
-  const Error none = invalid_argument(
+// Put behind the last message's text, to find where it ends in the prompt. The blank at its end shows whether the
+// template trims contents.
+constexpr std::string_view kContinueTag = "QUIRE_CONTINUES_HERE ";
+
+Error nothing_to_continue() {
+  return invalid_argument(
       "continue_final_message is set, but the last message has no text to continue; end the conversation with a "
       "message "
       "that has content.");
-  if (!has_items(messages)) return none;
-  const json::Value* content = messages.as_array().back().find("content");
-  if (content == nullptr) return none;
-  if (content->is_string()) return content->as_string();
-  if (!content->is_array()) return none;
-  const json::Array& parts = content->as_array();
-  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
-    const json::Value* text = part->find("text");
-    if (text != nullptr && text->is_string()) return text->as_string();
-  }
-  return none;
 }
 
-// Cuts the prompt off right after the last message's text, as transformers does: the template may have trimmed it.
-Result<std::string> cut_after_final_message(std::string prompt, const std::string& text) {
-  const std::string_view stripped = jinja::strip(text, nullptr, true, true);
-  const size_t at = prompt.rfind(stripped);
-  if (at == std::string::npos) {
+// Marks the end of the last message's text; gives that text.
+Result<std::string> mark_final_text(json::Value& messages) {
+  if (!has_items(messages)) return nothing_to_continue();
+  json::Value& message = messages.as_array().back();
+  const json::Value* content = message.find("content");
+  if (content == nullptr) return nothing_to_continue();
+  if (content->is_string()) {
+    const std::string text = content->as_string();
+    message.set("content", text + std::string(kContinueTag));
+    return text;
+  }
+  if (!content->is_array()) return nothing_to_continue();
+  json::Value parts = *content;
+  for (auto part = parts.as_array().rbegin(); part != parts.as_array().rend(); ++part) {
+    const json::Value* piece = part->find("text");
+    if (piece == nullptr || !piece->is_string()) continue;
+    const std::string text = piece->as_string();
+    part->set("text", text + std::string(kContinueTag));
+    message.set("content", std::move(parts));
+    return text;
+  }
+  return nothing_to_continue();
+}
+
+// Cuts the prompt off right after the last message's text, as transformers does.
+Result<std::string> cut_at_mark(std::string prompt, const std::string& text) {
+  const std::string_view tag = kContinueTag.substr(0, kContinueTag.size() - 1);
+  const size_t at = prompt.rfind(tag);
+  if (at == std::string::npos || prompt.find(jinja::strip(text, nullptr, true, true)) == std::string::npos) {
     return invalid_argument(
         "continue_final_message is set, but the last message's text does not appear in the rendered prompt: this chat "
         "template changes it.");
   }
-  const std::string_view left = jinja::strip(text, nullptr, true, false);
-  const bool kept = prompt.compare(at, left.size(), text) == 0;
-  prompt.resize(at + (kept ? left.size() : stripped.size()));
+  const bool kept_blanks = prompt.compare(at, kContinueTag.size(), kContinueTag) == 0;
+  prompt.resize(at);
+  if (!kept_blanks) prompt.resize(jinja::strip(prompt, nullptr, false, true).size());
   return prompt;
 }
 
@@ -169,12 +185,12 @@ Result<std::string> ChatTemplate::render(const ChatRequest& request, std::string
   }
   std::string final;
   if (request.continue_final_message) {
-    QUIRE_ASSIGN(final, final_text(messages));
+    QUIRE_ASSIGN(final, mark_final_text(messages));
   }
   jinja::RenderOptions options;
   options.now = request.now;
   QUIRE_ASSIGN(std::string prompt, chosen->parsed.render(make_context(request, std::move(messages)), options));
-  if (request.continue_final_message) return cut_after_final_message(std::move(prompt), final);
+  if (request.continue_final_message) return cut_at_mark(std::move(prompt), final);
   return prompt;
 }
 

@@ -388,6 +388,31 @@ class Lexer {
 
 }  // namespace
 
+std::string describe(const Token& token) {
+  switch (token.kind) {
+    case TokenKind::kData:
+      return "text";
+    case TokenKind::kVariableBegin:
+      return "begin of print statement";
+    case TokenKind::kVariableEnd:
+      return "end of print statement";
+    case TokenKind::kBlockBegin:
+      return "begin of statement block";
+    case TokenKind::kBlockEnd:
+      return "end of statement block";
+    case TokenKind::kString:
+      return "string";
+    case TokenKind::kInteger:
+      return "integer";
+    case TokenKind::kFloat:
+      return "float";
+    case TokenKind::kEnd:
+      return "end of template";
+    default:
+      return token.text;
+  }
+}
+
 std::vector<Token> tokenize(std::string_view source, const ParseOptions& options) {
   return Lexer(clean_source(source, options.keep_trailing_newline), options).run();
 }

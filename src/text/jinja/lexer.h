@@ -35,6 +35,9 @@ struct Token {
   bool is_op(std::string_view op) const { return kind == TokenKind::kOperator && text == op; }
 };
 
+// What a token is called in messages.
+std::string describe(const Token& token);
+
 // The tokens of the source, the last one kEnd. Throws TemplateError.
 std::vector<Token> tokenize(std::string_view source, const ParseOptions& options);
 

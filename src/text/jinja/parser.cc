@@ -10,21 +10,6 @@
 
 namespace quire::text::jinja {
 
-Value Program::intern(std::string_view text) {
-  auto [it, added] = interned_.try_emplace(std::string(text), nullptr);
-  if (added) {
-    strings.push_back(make_immortal(std::string(text)));
-    it->second = strings.back().get();
-  }
-  return Value::string(it->second);
-}
-
-int Program::name_id(std::string_view name) {
-  const auto [it, added] = name_ids_.try_emplace(std::string(name), static_cast<int>(names.size()));
-  if (added) names.push_back(intern(name));
-  return it->second;
-}
-
 namespace {
 
 constexpr int kMaxTreeDepth = 400;
@@ -61,31 +46,6 @@ class Parser {
     if (!current().is_name(name)) return false;
     take();
     return true;
-  }
-
-  static std::string describe(const Token& token) {
-    switch (token.kind) {
-      case TokenKind::kData:
-        return "text";
-      case TokenKind::kVariableBegin:
-        return "begin of print statement";
-      case TokenKind::kVariableEnd:
-        return "end of print statement";
-      case TokenKind::kBlockBegin:
-        return "begin of statement block";
-      case TokenKind::kBlockEnd:
-        return "end of statement block";
-      case TokenKind::kString:
-        return "string";
-      case TokenKind::kInteger:
-        return "integer";
-      case TokenKind::kFloat:
-        return "float";
-      case TokenKind::kEnd:
-        return "end of template";
-      default:
-        return token.text;
-    }
   }
 
   [[noreturn]] void fail_expected(const std::string& what) const {

@@ -156,9 +156,11 @@ bool is_printable(char32_t c) {
   return !contains(kUnprintable, c);
 }
 bool is_identifier_start(char32_t c) {
+  if (c < 0x80) return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
   return contains(kIdStart, c);
 }
 bool is_identifier_part(char32_t c) {
+  if (c < 0x80) return is_identifier_start(c) || (c >= '0' && c <= '9');
   return contains(kIdContinue, c);
 }
 
