@@ -40,6 +40,23 @@ void for_each_row_block(const AttentionArgs& args, const Visit& visit) {
   }
 }
 
+// What a kernel would trust: a wrong length or page here is memory of someone else.
+void check_sequences(const AttentionArgs& args) {
+  const int64_t seqs = static_cast<int64_t>(args.context_lens.size());
+  for (int64_t seq = 0; seq < seqs; ++seq) {
+    const int64_t queries = args.cu_seqlens_q[seq + 1] - args.cu_seqlens_q[seq];
+    const int64_t context = args.context_lens[seq];
+    QUIRE_CHECK(queries >= 0 && context >= (args.causal ? queries : queries > 0), "a row would see no position");
+    const int64_t blocks = (context + args.kv.block_size - 1) / args.kv.block_size;
+    QUIRE_CHECK(blocks <= args.max_blocks, "a context is longer than its block table");
+    if (queries == 0) continue;
+    for (const int32_t page : args.block_tables.subspan(seq * args.max_blocks, blocks)) {
+      QUIRE_CHECK(page >= 0 && page < args.kv.num_pages, "a block table names a page that does not exist");
+    }
+  }
+  QUIRE_CHECK(args.cu_seqlens_q[seqs] <= args.q.rows);
+}
+
 AttentionItem make_item(int64_t seq, int64_t kv_head, const RowBlock& block, int64_t split_begin, int64_t split_end) {
   AttentionItem item;
   item.seq = static_cast<int32_t>(seq);
@@ -61,6 +78,7 @@ int64_t attention_scratch_floats(int64_t head_dim) {
 }
 
 void AttentionPlan::build(const AttentionArgs& args, int threads) {
+  check_sequences(args);
   items_.clear();
   merges_.clear();
   int64_t total = 0;

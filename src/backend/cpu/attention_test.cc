@@ -502,6 +502,20 @@ TEST(AttentionPlan, CoversEveryRowAndSplitOnce) {
   }
 }
 
+TEST(AttentionPlanDeathTest, RefusesTablesAndLengthsThatDoNotFit) {
+  const AttentionCase shape = {"wrong", 2, 1, 16, 16, DType::kF32, true, {{3, 40}}};
+  PagedCache cache = make_paged_cache(shape, 1);
+  Step step = whole_step(cache);
+  AttentionPlan plan;
+  plan.build(args_of(cache, step), 1);  // as it is, it fits
+  Step short_context = make_step(cache, {0}, {3}, {2});
+  EXPECT_DEATH(plan.build(args_of(cache, short_context), 1), "see no position");
+  Step long_context = make_step(cache, {0}, {3}, {49});
+  EXPECT_DEATH(plan.build(args_of(cache, long_context), 1), "longer than its block table");
+  step.tables[1] = static_cast<int32_t>(cache.layer.num_pages);
+  EXPECT_DEATH(plan.build(args_of(cache, step), 1), "does not exist");
+}
+
 TEST(AttentionPlan, OneLongSequenceGivesEveryThreadWork) {
   const AttentionCase shape = {"long", 9, 3, 64, 16, DType::kF16, true, {{1, 20000}}};
   PagedCache cache = make_paged_cache(shape, 1);

@@ -22,10 +22,17 @@
 namespace quire::cpu::QUIRE_ISA_NS {
 namespace {
 
-#if defined(__AVX2__) || defined(__aarch64__)
+#if defined(__has_feature)
+#define QUIRE_HAS_FEATURE(x) __has_feature(x)
+#else
+#define QUIRE_HAS_FEATURE(x) 0
+#endif
+#if defined(QUIRE_EMULATED_FMA)
+constexpr int kTileRows = 1;  // arithmetic is all that counts where fma is emulated
+#elif defined(__SANITIZE_ADDRESS__) || QUIRE_HAS_FEATURE(address_sanitizer)
+constexpr int kTileRows = 3;  // the large tiles take clang a minute to compile with its checks in them
+#else
 constexpr int kTileRows = 6;
-#else  // arithmetic is all that counts where fma is emulated
-constexpr int kTileRows = 1;
 #endif
 constexpr int kTileGroups = static_cast<int>(kAttentionTile / kKvGroup);
 constexpr int kMaxTiles = static_cast<int>(kAttentionRows) / kTileRows;
@@ -228,26 +235,15 @@ template <int kRows>
 struct RowCount {
   static constexpr int kValue = kRows;
 };
-// Calls f with the number of rows as a constant.
-template <typename F>
+// Calls f with the number of rows, 1 to kTileRows, as a constant.
+template <int kRows = kTileRows, typename F>
 QUIRE_INLINE void with_rows([[maybe_unused]] int rows, F f) {
-  if constexpr (kTileRows == 1) {
+  if constexpr (kRows == 1) {
     f(RowCount<1>());
+  } else if (rows == kRows) {
+    f(RowCount<kRows>());
   } else {
-    switch (rows) {
-      case 1:
-        return f(RowCount<1>());
-      case 2:
-        return f(RowCount<2>());
-      case 3:
-        return f(RowCount<3>());
-      case 4:
-        return f(RowCount<4>());
-      case 5:
-        return f(RowCount<5>());
-      default:
-        return f(RowCount<6>());
-    }
+    with_rows<kRows - 1>(rows, f);
   }
 }
 
