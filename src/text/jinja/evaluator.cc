@@ -280,11 +280,12 @@ bool Interpreter::call_test(const Value& name, const Value& subject, Args& args)
 
 namespace {
 
-bool is_hashable(const Value& value, int depth = 0) {
+bool is_hashable(Heap& heap, const Value& value) {
   if (value.is(Type::kTuple)) {
+    const DepthGuard guard(heap);
     const Values& items = value.list().items;
-    return depth < 100 &&
-           std::all_of(items.begin(), items.end(), [&](const Value& v) { return is_hashable(v, depth + 1); });
+    heap.step(items.size());
+    return std::all_of(items.begin(), items.end(), [&](const Value& v) { return is_hashable(heap, v); });
   }
   return !value.is(Type::kList) && !value.is(Type::kDict) && !value.is(Type::kDictView);
 }
@@ -493,7 +494,7 @@ Value Interpreter::get_item(const Value& object, const Value& key) {
   if (object.is_undefined()) fail_undefined(object);
   if (object.is(Type::kDict)) {
     if (key.is_string()) heap_.touch(key.text().size());
-    const Value* found = is_hashable(key) ? object.dict().find(key) : nullptr;
+    const Value* found = is_hashable(heap_, key) ? object.dict().find(key) : nullptr;
     if (found != nullptr) return *found;
   } else if (key.is_int_like()) {
     Value out;

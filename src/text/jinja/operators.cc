@@ -217,6 +217,8 @@ bool equal_keys(const Value& a, const Value& b) {
   if (a.type() != b.type()) return false;
   if (a.is(Type::kTuple)) {
     const Values &x = a.list().items, &y = b.list().items;
+    const DepthGuard guard(*a.list().heap);
+    a.list().heap->step(x.size());
     return x.size() == y.size() && std::equal(x.begin(), x.end(), y.begin(), equal_keys);
   }
   return a.is_none() || a.is_undefined() || a.object() == b.object();

@@ -94,6 +94,7 @@ Value Heap::list(Values items) {
   charge(items.size() * sizeof(Value));
   auto* object = make<ListObject>();
   object->items = std::move(items);
+  object->heap = this;
   return Value::object(Type::kList, object);
 }
 
@@ -102,6 +103,7 @@ Value Heap::tuple(Values items) {
   charge(items.size() * sizeof(Value));
   auto* object = make<ListObject>();
   object->items = std::move(items);
+  object->heap = this;
   return Value::object(Type::kTuple, object);
 }
 
@@ -172,18 +174,11 @@ uint64_t hash_value(const Value& value) {
     }
     case Type::kTuple: {
       uint64_t h = hash_seed() + 1;
-      // Tuples cannot hold themselves, and their depth is bounded by the steps that built them; each level costs a
-      // C++ frame, so the depth is checked here.
-      static thread_local int depth = 0;
-      if (depth > 500) fail("the template nests tuples too deeply");
-      ++depth;
-      try {
-        for (const Value& item : value.list().items) h = mix(h, hash_value(item));
-      } catch (...) {
-        --depth;
-        throw;
-      }
-      --depth;
+      // The same tuple may stand in it many times over: each look at it is work.
+      Heap& heap = *value.list().heap;
+      const DepthGuard guard(heap);
+      heap.step(value.list().items.size());
+      for (const Value& item : value.list().items) h = mix(h, hash_value(item));
       return h;
     }
     case Type::kList:

@@ -158,7 +158,8 @@ using Values = std::vector<Value>;
 // A list or a tuple.
 struct ListObject : Object {
   Values items;
-  bool group = false;  // a tuple made by groupby: its parts are also .grouper and .list
+  Heap* heap = nullptr;  // whose account hashing a tuple is on
+  bool group = false;    // a tuple made by groupby: its parts are also .grouper and .list
 };
 
 // A dict: entries in order of insertion, found by hash once there are more than a few. Keys are equal as in Python

@@ -30,11 +30,11 @@ class Chunker {
  public:
   Chunker(View text, bool hyphens) : text_(text), hyphens_(hyphens) {}
 
-  std::vector<Text> run() const {
-    std::vector<Text> out;
+  std::vector<View> run() const {
+    std::vector<View> out;
     for (size_t i = 0; i < text_.size();) {
       const size_t end = chunk_end(i);
-      out.emplace_back(text_.substr(i, end - i));
+      out.push_back(text_.substr(i, end - i));
       i = end;
     }
     return out;
@@ -78,15 +78,16 @@ class Chunker {
   bool hyphens_;
 };
 
-bool is_blank_chunk(const Text& chunk) {
+bool is_blank_chunk(View chunk) {
   return std::all_of(chunk.begin(), chunk.end(), is_space);
 }
 
 // How much of a chunk that is longer than a line goes on this one.
-size_t long_word_cut(const Text& chunk, size_t room, bool hyphens) {
+size_t long_word_cut(View chunk, size_t room, bool hyphens) {
   if (hyphens && chunk.size() > room) {
-    const size_t at = room == 0 ? Text::npos : chunk.rfind(U'-', room - 1);
-    if (at != Text::npos && at > 0 && chunk.find_first_not_of(U'-') < at) return at + 1;
+    const View head = chunk.substr(0, room);
+    const size_t at = head.rfind(U'-');
+    if (at != View::npos && at > 0 && head.find_first_not_of(U'-') < at) return at + 1;
   }
   return std::min(room, chunk.size());
 }
@@ -96,33 +97,33 @@ size_t long_word_cut(const Text& chunk, size_t room, bool hyphens) {
 std::vector<std::string> wrap_line(std::string_view line, int64_t width, bool break_long_words, bool break_on_hyphens) {
   Text text;
   each_code_point(line, [&](char32_t c, std::string_view) { text.push_back(c); });
-  std::vector<Text> chunks = Chunker(text, break_on_hyphens).run();
+  std::vector<View> chunks = Chunker(text, break_on_hyphens).run();
   std::reverse(chunks.begin(), chunks.end());
   const auto limit = static_cast<size_t>(width);
   std::vector<std::string> lines;
   while (!chunks.empty()) {
-    std::vector<Text> current;
+    std::vector<View> current;
     size_t used = 0;
     if (!lines.empty() && is_blank_chunk(chunks.back())) chunks.pop_back();
     while (!chunks.empty() && used + chunks.back().size() <= limit) {
       used += chunks.back().size();
-      current.push_back(std::move(chunks.back()));
+      current.push_back(chunks.back());
       chunks.pop_back();
     }
     if (!chunks.empty() && chunks.back().size() > limit) {
       if (break_long_words) {
         const size_t cut = long_word_cut(chunks.back(), limit - used, break_on_hyphens);
         current.push_back(chunks.back().substr(0, cut));
-        chunks.back().erase(0, cut);
+        chunks.back().remove_prefix(cut);
       } else if (current.empty()) {
-        current.push_back(std::move(chunks.back()));
+        current.push_back(chunks.back());
         chunks.pop_back();
       }
     }
     if (!current.empty() && is_blank_chunk(current.back())) current.pop_back();
     if (current.empty()) continue;
     std::string out;
-    for (const Text& chunk : current) {
+    for (const View chunk : current) {
       for (const char32_t c : chunk) utf8::append(out, c);
     }
     lines.push_back(std::move(out));
