@@ -2,6 +2,7 @@
 // quire chat: a conversation in the terminal. History reuses its pages through the prefix cache.
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -66,18 +67,24 @@ class Conversation {
     }
     line.clear();
     for (;;) {
-      const int c = std::fgetc(stdin);
-      if (c == EOF) {
-        const bool interrupted = take_interrupt();
-        std::clearerr(stdin);
-        if (interrupted) {
-          std::fputs("\n(/exit or Ctrl-D leaves)\n", stdout);
-          return Input::kInterrupted;
-        }
+      if (const size_t end = typed_.find('\n'); end != std::string::npos) {
+        line = typed_.substr(0, end);
+        typed_.erase(0, end + 1);
+        return Input::kMessage;
+      }
+      if (wait_for_input() == Wait::kInterrupted) {
+        typed_.clear();
+        std::fputs("\n(/exit or Ctrl-D leaves)\n", stdout);
+        return Input::kInterrupted;
+      }
+      char buffer[4096];
+      const ssize_t size = ::read(STDIN_FILENO, buffer, sizeof buffer);
+      if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+      if (size <= 0) {
+        std::swap(line, typed_);
         return line.empty() ? Input::kEnd : Input::kMessage;
       }
-      if (c == '\n') return Input::kMessage;
-      line += static_cast<char>(c);
+      typed_.append(buffer, static_cast<size_t>(size));
     }
   }
 
@@ -204,6 +211,7 @@ class Conversation {
   llm::Llm& llm_;
   const ChatFlags& flags_;
   std::string system_;
+  std::string typed_;  // read, not yet taken as a line
   bool interactive_;
   json::Value messages_;
   int64_t seed_shift_ = 0;

@@ -2,24 +2,30 @@
 // Helpers of the subcommands.
 #include "cli/command.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
 
+#include "base/check.h"
 #include "cli/hub/model_cache.h"
 #include "cli/hub/progress.h"
 
 namespace quire::cli {
 namespace {
 
-std::atomic<int> g_interrupts = 0;
+// A byte a Ctrl-C: what the handler writes at one end a poll() at the other end sees, whenever it came.
+int g_interrupts[2] = {-1, -1};
 void on_interrupt(int) {
-  g_interrupts.fetch_add(1, std::memory_order_relaxed);
+  const int saved = errno;
+  [[maybe_unused]] const ssize_t written = ::write(g_interrupts[1], "", 1);  // a full pipe holds enough of them
+  errno = saved;
 }
 
 }  // namespace
@@ -71,19 +77,29 @@ Result<std::string> read_stdin() {
 }
 
 void catch_interrupts() {
+  if (g_interrupts[0] >= 0) return;
+  QUIRE_CHECK(::pipe(g_interrupts) == 0);
+  for (const int end : g_interrupts) {
+    ::fcntl(end, F_SETFL, O_NONBLOCK);
+    ::fcntl(end, F_SETFD, FD_CLOEXEC);
+  }
   struct sigaction action {};
   action.sa_handler = on_interrupt;
   sigemptyset(&action.sa_mask);
-  action.sa_flags = 0;  // no SA_RESTART: a read at the prompt comes back
+  action.sa_flags = SA_RESTART;
   ::sigaction(SIGINT, &action, nullptr);
 }
 
 bool take_interrupt() {
-  int seen = g_interrupts.load(std::memory_order_relaxed);
-  while (seen > 0) {
-    if (g_interrupts.compare_exchange_weak(seen, seen - 1, std::memory_order_relaxed)) return true;
+  char byte = 0;
+  return g_interrupts[0] >= 0 && ::read(g_interrupts[0], &byte, 1) == 1;
+}
+
+Wait wait_for_input() {
+  pollfd ends[] = {{STDIN_FILENO, POLLIN, 0}, {g_interrupts[0], POLLIN, 0}};
+  while (::poll(ends, 2, -1) < 0 && errno == EINTR) {
   }
-  return false;
+  return take_interrupt() ? Wait::kInterrupted : Wait::kInput;
 }
 
 json::Value logprobs_json(const std::vector<sampling::TokenLogprob>& row, const text::Tokenizer* tokenizer) {

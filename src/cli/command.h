@@ -37,9 +37,12 @@ Status resolve_model_argument(llm::Options& options);
 bool stdin_is_piped();
 Result<std::string> read_stdin();
 
-// Ctrl-C: from the first call on, SIGINT sets a flag instead of ending the program.
+// Ctrl-C: from the first call on, SIGINT is noted instead of ending the program.
 void catch_interrupts();
 bool take_interrupt();  // true once for each Ctrl-C since the last call
+// Waits until standard input can be read or Ctrl-C was pressed, also when that was just before the call.
+enum class Wait { kInput, kInterrupted };
+Wait wait_for_input();
 
 // JSON of logprobs: [{"token_id", "token", "logprob", "rank"}...], sampled token first.
 json::Value logprobs_json(const std::vector<sampling::TokenLogprob>& row, const text::Tokenizer* tokenizer);

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Looking up headers.
+#include "api/exchange.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace quire::api {
+
+const std::string* HttpRequest::header(std::string_view name) const {
+  const auto same = [](char a, char b) {
+    return std::tolower(static_cast<unsigned char>(a)) == std::tolower(static_cast<unsigned char>(b));
+  };
+  for (const auto& [key, value] : headers) {
+    if (std::equal(key.begin(), key.end(), name.begin(), name.end(), same)) return &value;
+  }
+  return nullptr;
+}
+
+}  // namespace quire::api

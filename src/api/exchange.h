@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a handler sees of HTTP: a request, and the reply to it. src/http makes both; nothing here knows a socket.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace quire::api {
+
+using Headers = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpRequest {
+  std::string method;  // as sent: "GET"
+  std::string path;    // decoded, without the query and without --root-path
+  std::string query;   // what stood behind '?', still encoded
+  Headers headers;
+  std::string body;
+  std::string peer;  // "127.0.0.1:52814", for logs
+  std::string id;    // the X-Request-Id header, or 32 random hex digits
+
+  // The first header of that name, without regard to case; null when there is none.
+  const std::string* header(std::string_view name) const;
+};
+
+// The answer to one request. Any thread may call; calls do not block and do not throw. Either send() once, or begin(),
+// write() any number of times and end(). A Reply that is dropped unfinished closes the connection. Nothing that is
+// called after the client went away does harm.
+class Reply {
+ public:
+  virtual ~Reply() = default;
+
+  virtual void send(int status, std::string_view content_type, std::string body, Headers extra = {}) = 0;
+
+  // Starts a streamed answer (chunked; on HTTP/1.0 the end of the connection is the end of the answer).
+  virtual void begin(int status, std::string_view content_type, Headers extra = {}) = 0;
+  // Queues a piece. False: the client is gone, or reads so slowly that its buffer is full; then the connection is being
+  // closed, the gone callback has been or will be called, and there is no use in writing on.
+  virtual bool write(std::string piece) = 0;
+  virtual void end() = 0;
+
+  // Called once, on an I/O thread, if the client goes away (or is thrown out, or the server stops) before the answer is
+  // complete; at once, from this call, if it is gone already. Never called after end() or send().
+  virtual void on_gone(std::function<void()> callback) = 0;
+
+  // Adds "key=value" to this request's access line.
+  virtual void note(std::string_view key, std::string_view value) = 0;
+};
+using ReplyPtr = std::shared_ptr<Reply>;
+
+// Called on an I/O thread for each request, in the order in which a connection sent them; must be quick (hand long work
+// to another thread). The reply may come later, from any thread.
+using Handler = std::function<void(HttpRequest, ReplyPtr)>;
+
+}  // namespace quire::api
