@@ -63,23 +63,28 @@ Status Engine::check(Request& request) const {
   QUIRE_TRY(request.params.validate({model_->config().vocab_size, options_.max_logprobs}));
   const int64_t longest = std::min(max_len, prompt + request.params.max_tokens.value_or(max_len));
   if (kv_.blocks_for(longest) > kv_.pool().num_usable()) {
-    return exhausted("the request may need " + std::to_string(kv_.blocks_for(longest)) + " pages of " +
-                     std::to_string(options_.block_size) + " tokens, but there are " +
-                     std::to_string(kv_.pool().num_usable()) + "; lower max_tokens, or give the KV cache more memory");
+    return invalid_argument("the request may need " + std::to_string(kv_.blocks_for(longest)) + " pages of " +
+                            std::to_string(options_.block_size) + " tokens, but there are " +
+                            std::to_string(kv_.pool().num_usable()) +
+                            "; lower max_tokens, or give the KV cache more memory");
   }
   return {};
 }
 
 Result<RequestId> Engine::add(Request request) {
   QUIRE_TRY(check(request));
-  const RequestId id = next_id_++;
+  const RequestId id = reserve_id();
+  add(id, request);
+  return id;
+}
+
+void Engine::add(RequestId id, const Request& request) {
   const uint64_t seed = request.params.seed ? static_cast<uint64_t>(*request.params.seed) : sampling::draw_seed();
   for (int32_t child = 0; child < request.params.n; ++child) {
     auto sequence = std::make_unique<Sequence>(id, child, request, sampling::child_seed(seed, child), next_arrival_++);
     scheduler_.add(sequence.get());
     sequences_.emplace(std::pair(id, child), std::move(sequence));
   }
-  return id;
 }
 
 void Engine::drop(Sequence* sequence) {
@@ -216,6 +221,8 @@ std::vector<Output> Engine::step() {
     output.id = share.sequence->id;
     output.child = share.sequence->child;
     output.cached_tokens = share.sequence->cached_tokens;
+    output.num_preemptions = share.sequence->num_preemptions;
+    output.scheduled = share.sequence->scheduled;
     if (output.finish != FinishReason::kNone) drop(share.sequence);
     outputs.push_back(std::move(output));
   }

@@ -2,6 +2,7 @@
 // Engine: requests in, one step at a time, tokens out. The owner of everything that runs.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -37,16 +38,23 @@ struct EngineStats {
   kv::PrefixStats prefix;
 };
 
-// One model, one backend, one thread: whoever calls step() owns the engine. Any number of requests may be inside. A
-// request that fails takes nobody with it. Outputs of a request are a function of the request, the weights and the seed
-// alone.
+// One model, one backend, one thread: whoever calls step() owns the engine (but for what says "any thread"). Any number
+// of requests may be inside. A request that fails takes nobody with it. Outputs of a request are a function of the
+// request, the weights and the seed alone.
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> make(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
                                               const EngineOptions& options);
   ~Engine();
 
-  // Checks and queues a request; its outputs carry this id. A request that can never fit is refused with the numbers.
+  // Brings a request's settings to their normal form and says whether it can be taken; one that can never fit is
+  // refused with the numbers. Any thread.
+  Status check(Request& request) const;
+  // A number for a request that is to be added. Any thread.
+  RequestId reserve_id() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
+  // Queues a request that check() took; its outputs carry this id.
+  void add(RequestId id, const Request& request);
+  // All three at once.
   Result<RequestId> add(Request request);
   // Drops a request, or one of its n sequences, and frees its pages; no output follows. Unknown ids are ignored.
   void abort(RequestId id);
@@ -74,7 +82,6 @@ class Engine {
   };
   Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model, std::unique_ptr<model::KvCache> pages,
          const EngineOptions& options);
-  Status check(Request& request) const;
   void build(const std::vector<Share>& shares);
   void read_rows(std::map<Sequence*, Output>& outputs);
   void read_row(const Row& row, std::span<const float> logits, Output& output);
@@ -89,7 +96,7 @@ class Engine {
   kv::KvManager kv_;
   Scheduler scheduler_;
   std::map<std::pair<RequestId, int32_t>, std::unique_ptr<Sequence>> sequences_;
-  RequestId next_id_ = 1;
+  std::atomic<RequestId> next_id_ = 1;
   uint64_t next_arrival_ = 0;
   model::StepBatch batch_;
   std::vector<Row> rows_;  // parallel to batch_.wanted

@@ -2,6 +2,7 @@
 // What goes into the engine and what comes out: token ids and settings, never text.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -33,9 +34,11 @@ struct Output {
   std::vector<std::vector<sampling::TokenLogprob>> logprobs;         // one a new token, when asked for
   std::vector<std::vector<sampling::TokenLogprob>> prompt_logprobs;  // the next prompt positions', from position 1 on
   FinishReason finish = FinishReason::kNone;
-  std::optional<int32_t> stop_token;  // the stop_token_ids entry that ended it; nothing for EOS
-  std::optional<Error> error;         // with kError
-  int64_t cached_tokens = 0;          // prompt tokens that were found in the prefix cache
+  std::optional<int32_t> stop_token;                // the stop_token_ids entry that ended it; nothing for EOS
+  std::optional<Error> error;                       // with kError
+  int64_t cached_tokens = 0;                        // prompt tokens that were found in the prefix cache
+  int64_t num_preemptions = 0;                      // of this sequence, so far
+  std::chrono::steady_clock::time_point scheduled;  // when it first got a share of a step
 };
 
 }  // namespace quire::engine

@@ -61,6 +61,7 @@ void Scheduler::preempt(size_t running_index, std::vector<Share>& shares, int64_
   kv_.free(sequence->table);
   sequence->num_computed = 0;
   ++num_preemptions_;
+  ++sequence->num_preemptions;
   enqueue(sequence, true);
 }
 
@@ -114,8 +115,11 @@ void Scheduler::admit(std::vector<Share>& shares, int64_t budget) {
     waiting_.pop_front();
     running_.push_back(sequence);
     sequence->num_computed = hit.num_tokens;
-    if (!sequence->admitted_before) sequence->cached_tokens = std::min(hit.num_tokens, sequence->prompt_size);
-    sequence->admitted_before = true;
+    if (!sequence->admitted_before) {
+      sequence->cached_tokens = std::min(hit.num_tokens, sequence->prompt_size);
+      sequence->scheduled = std::chrono::steady_clock::now();
+      sequence->admitted_before = true;
+    }
     shares.push_back({sequence, count});
     budget -= count;
   }

@@ -37,7 +37,9 @@ struct Sequence {
   int64_t num_computed = 0;
   int64_t cached_tokens = 0;  // of the first admission, for usage
   bool admitted_before = false;
-  int64_t prompt_logprobs_sent = 0;  // prompt positions whose logprobs went out; survives preemption
+  int64_t num_preemptions = 0;
+  std::chrono::steady_clock::time_point scheduled;  // of the first admission
+  int64_t prompt_logprobs_sent = 0;                 // prompt positions whose logprobs went out; survives preemption
   sampling::History history;
   kv::BlockTable table;
 

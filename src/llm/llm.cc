@@ -31,6 +31,7 @@ Result<std::unique_ptr<Llm>> Llm::load(const Options& options, ProgressFn progre
   QUIRE_ASSIGN(TextSide text_side, load_text_side(files, options));
   llm->tokenizer_ = std::move(text_side.tokenizer);
   llm->chat_template_ = std::move(text_side.chat_template);
+  llm->streams_ = std::make_unique<Streams>(llm->tokenizer_);
   QUIRE_ASSIGN(llm->generation_, load_generation_config(files.files.folder, options));
 
   const auto add_end = [&](int64_t id) {
@@ -96,7 +97,7 @@ Status Llm::fill_bad_words(sampling::SamplingParams& params) const {
   return {};
 }
 
-Result<engine::RequestId> Llm::submit(GenerateRequest request) {
+Result<engine::Request> Llm::prepare(GenerateRequest request) const {
   if (!request.params.stop.empty() && tokenizer_ == nullptr) {
     return unsupported("stop strings need a tokenizer, which this model does not have; use stop_token_ids");
   }
@@ -104,73 +105,34 @@ Result<engine::RequestId> Llm::submit(GenerateRequest request) {
   QUIRE_ASSIGN(inner.prompt, tokens_of(request.prompt));
   fill_ends(request.params);
   QUIRE_TRY(fill_bad_words(request.params));
-  inner.params = request.params;
+  inner.params = std::move(request.params);
   inner.priority = request.priority;
   inner.cache_salt = std::move(request.cache_salt);
-  const int64_t prompt_tokens = static_cast<int64_t>(inner.prompt.size());
-  QUIRE_ASSIGN(const engine::RequestId id, engine_->add(std::move(inner)));
-  for (int32_t child = 0; child < request.params.n; ++child) {
-    Stream stream;
-    if (tokenizer_ != nullptr) stream.detokenizer.emplace(tokenizer_, request.params.skip_special_tokens);
-    stream.stops = StopStrings(request.params.stop, request.params.include_stop_str_in_output);
-    stream.min_tokens = request.params.min_tokens;
-    stream.prompt_tokens = prompt_tokens;
-    stream.include_stop = request.params.include_stop_str_in_output;
-    streams_.emplace(std::pair(id, child), std::move(stream));
-  }
+  QUIRE_TRY(engine_->check(inner));
+  return inner;
+}
+
+Result<engine::RequestId> Llm::submit(GenerateRequest request) {
+  QUIRE_ASSIGN(const engine::Request inner, prepare(std::move(request)));
+  const engine::RequestId id = engine_->reserve_id();
+  streams_->open(id, inner);
+  engine_->add(id, inner);
   return id;
 }
 
 void Llm::abort(engine::RequestId id) {
   engine_->abort(id);
-  for (auto it = streams_.lower_bound({id, 0}); it != streams_.end() && it->first.first == id;) it = streams_.erase(it);
-}
-
-Delta Llm::translate(engine::Output output, Stream& stream) {
-  Delta delta;
-  delta.id = output.id;
-  delta.child = output.child;
-  delta.finish = output.finish;
-  delta.prompt_logprobs = std::move(output.prompt_logprobs);
-  delta.error = std::move(output.error);
-  delta.cached_tokens = output.cached_tokens;
-  delta.prompt_tokens = stream.prompt_tokens;
-  if (output.stop_token) delta.stop_reason = *output.stop_token;
-
-  for (size_t i = 0; i < output.tokens.size() && !stream.stops.stopped(); ++i) {
-    const int32_t token = output.tokens[i];
-    const bool ends_here = output.finish == engine::FinishReason::kStop && i + 1 == output.tokens.size();
-    delta.tokens.push_back(token);
-    if (i < output.logprobs.size()) delta.logprobs.push_back(std::move(output.logprobs[i]));
-    ++stream.num_tokens;
-    if (!stream.detokenizer) continue;
-    if (ends_here && !stream.include_stop) continue;  // the token that ended it has no text of its own
-    delta.text += stream.stops.push(stream.detokenizer->push(token), stream.num_tokens > stream.min_tokens);
-  }
-  if (delta.finish != engine::FinishReason::kNone && stream.detokenizer && !stream.stops.stopped()) {
-    delta.text += stream.stops.push(stream.detokenizer->flush(), stream.num_tokens > stream.min_tokens);
-  }
-  if (stream.stops.stopped()) {
-    delta.finish = engine::FinishReason::kStop;
-    delta.stop_reason = stream.stops.matched();
-  } else if (delta.finish != engine::FinishReason::kNone) {
-    delta.text += stream.stops.flush();
-  }
-  return delta;
+  streams_->close(id);
 }
 
 std::vector<Delta> Llm::step() {
   std::vector<Delta> deltas;
   for (engine::Output& output : engine_->step()) {
-    const auto it = streams_.find({output.id, output.child});
-    if (it == streams_.end()) continue;
-    const bool ended = output.finish != engine::FinishReason::kNone;
-    Delta delta = translate(std::move(output), it->second);
-    if (delta.finish != engine::FinishReason::kNone) {
-      if (!ended) engine_->abort(delta.id, delta.child);  // a stop string ended it above the engine
-      streams_.erase(it);
-    }
-    deltas.push_back(std::move(delta));
+    bool stopped_above = false;
+    std::optional<Delta> delta = streams_->translate(std::move(output), stopped_above);
+    if (!delta) continue;
+    if (stopped_above) engine_->abort(delta->id, delta->child);
+    deltas.push_back(std::move(*delta));
   }
   return deltas;
 }

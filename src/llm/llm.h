@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,8 +14,7 @@
 #include "kv/memory_plan.h"
 #include "llm/generation_config.h"
 #include "llm/options.h"
-#include "llm/stop_strings.h"
-#include "text/detokenizer.h"
+#include "llm/streams.h"
 #include "text/jinja/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -35,21 +33,6 @@ struct GenerateRequest {
   sampling::SamplingParams params;
   int64_t priority = 0;
   std::string cache_salt;
-};
-
-// What one step brought to one stream.
-struct Delta {
-  engine::RequestId id = 0;
-  int32_t child = 0;
-  std::string text;  // certain text; never half a character, never the beginning of a stop string
-  std::vector<int32_t> tokens;
-  std::vector<std::vector<sampling::TokenLogprob>> logprobs;
-  std::vector<std::vector<sampling::TokenLogprob>> prompt_logprobs;
-  engine::FinishReason finish = engine::FinishReason::kNone;
-  std::variant<std::monostate, int32_t, std::string> stop_reason;  // a stop token, a stop string, or neither
-  std::optional<Error> error;
-  int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;
 };
 
 // A whole answer, when streaming is not wanted.
@@ -76,8 +59,11 @@ class Llm {
 
   // The model's own sampling defaults, to change and put into a request.
   sampling::SamplingParams default_params() const;
+  // The ids of a prompt. Any thread.
   Result<std::vector<int32_t>> tokens_of(const Prompt& prompt) const;
 
+  // What submit() does before it touches the engine: tokenises, fills in the model's ends, checks. Any thread.
+  Result<engine::Request> prepare(GenerateRequest request) const;
   Result<engine::RequestId> submit(GenerateRequest request);
   std::vector<Delta> step();
   bool has_work() const { return engine_->has_work(); }
@@ -95,17 +81,8 @@ class Llm {
   const std::string& name() const { return name_; }
 
  private:
-  struct Stream {
-    std::optional<text::Detokenizer> detokenizer;
-    StopStrings stops;
-    int64_t min_tokens = 0;
-    int64_t num_tokens = 0;
-    int64_t prompt_tokens = 0;
-    bool include_stop = false;
-  };
   Llm() = default;
   void fill_ends(sampling::SamplingParams& params) const;
-  Delta translate(engine::Output output, Stream& stream);
   Status fill_bad_words(sampling::SamplingParams& params) const;
 
   std::string name_;
@@ -115,7 +92,7 @@ class Llm {
   std::vector<int32_t> eos_ids_;  // the tokenizer's first
   kv::MemoryPlan plan_;
   std::unique_ptr<engine::Engine> engine_;
-  std::map<std::pair<engine::RequestId, int32_t>, Stream> streams_;
+  std::unique_ptr<Streams> streams_;
 };
 
 }  // namespace quire::llm
