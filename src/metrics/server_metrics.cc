@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server's series: what is exported, under which labels and with which buckets.
+#include "metrics/server_metrics.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <set>
+
+#include "base/env.h"
+#include "base/json.h"
+#include "metrics/process_stats.h"
+#include "metrics/registry.h"
+
+namespace quire::metrics {
+namespace {
+
+using Bounds = std::vector<double>;
+
+const Bounds kFirstTokenBounds = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                                  1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+const Bounds kInterTokenBounds = {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
+const Bounds kLatencyBounds = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                               30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+const Bounds kIterationBounds = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+const Bounds kAnswerCountBounds = {1, 2, 5, 10, 20};
+const Bounds kPreemptionBounds = {1, 2, 3, 4, 5, 10, 20};
+const Bounds kHttpFineBounds = {.01, .025, .05, .075, .1,  .25, .5,  .75, 1,  1.5, 2,
+                                2.5, 3,    3.5, 4,    4.5, 5,   7.5, 10,  30, 60};
+const Bounds kHttpBounds = {.1, .5, 1};
+
+// The attributes of vLLM's CacheConfig, all of which are labels of cache_config_info.
+constexpr std::array kCacheConfigLabels = {"block_size",
+                                           "user_specified_block_size",
+                                           "kv_cache_layout",
+                                           "prefix_match_unit",
+                                           "gpu_memory_utilization",
+                                           "cache_dtype",
+                                           "is_attention_free",
+                                           "num_gpu_blocks_override",
+                                           "sliding_window",
+                                           "enable_prefix_caching",
+                                           "prefix_caching_hash_algo",
+                                           "prefix_cache_retention_interval",
+                                           "kv_cache_dtype_skip_layers",
+                                           "mamba_page_size_padded",
+                                           "skip_page_size_padded",
+                                           "mamba_block_size",
+                                           "mamba_cache_dtype",
+                                           "mamba_ssm_cache_dtype",
+                                           "mamba_cache_mode",
+                                           "enable_mamba_shared_prefix_checkpoint",
+                                           "replayssm_buffer_len",
+                                           "use_replayssm",
+                                           "use_kda_recoverssm",
+                                           "num_gpu_blocks",
+                                           "num_cpu_blocks",
+                                           "effective_attention_block_size",
+                                           "kv_cache_size_tokens",
+                                           "kv_cache_max_concurrency",
+                                           "hash_block_size",
+                                           "cache_hit_alignment_tokens",
+                                           "kv_sharing_fast_prefill",
+                                           "swa_bounded_replay",
+                                           "kv_cache_memory_bytes",
+                                           "kv_offloading_size",
+                                           "kv_offloading_backend",
+                                           "_block_size_resolved"};
+
+constexpr std::array kBucketFamilies = {"request_latency",  "time_to_first_token", "inter_token_latency",
+                                        "iteration_tokens", "request_params_n",    "request_num_preemptions",
+                                        "request_tokens"};
+constexpr std::array kFinishReasons = {"stop", "length", "abort", "error", "repetition"};
+constexpr std::array kRejections = {"max_num_queued_reqs", "max_num_queued_tokens"};
+constexpr std::array kUncountedHandlers = {"/metrics", "/health", "/load", "/ping", "/version", "/server_info"};
+constexpr std::array kMethods = {"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"};
+// Routes are few; should one ever pass paths instead, the series stay bounded.
+constexpr size_t kMaxHandlers = 100;
+constexpr const char* kNoHandler = "none";
+constexpr const char* kEngine = "0";
+// The kernel's figures are read at most this often: gateways scrape every 50 ms.
+constexpr std::chrono::seconds kProcessStatsAge(1);
+
+template <typename Names>
+bool contains(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// 1, 2, 5, 10, 20, 50, ... up to the longest sequence.
+Bounds token_bounds(int64_t max) {
+  Bounds bounds;
+  for (int64_t power = 1; power <= max; power *= 10) {
+    for (const int64_t factor : {1, 2, 5}) {
+      if (factor * power <= max) bounds.push_back(static_cast<double>(factor * power));
+    }
+    if (power > INT64_MAX / 50) break;
+  }
+  return bounds;
+}
+
+bool created_series_wanted() {
+  const auto value = env("PROMETHEUS_DISABLE_CREATED_SERIES");  // the variable that prometheus_client reads
+  return !value || !(*value == "true" || *value == "True" || *value == "TRUE" || *value == "1");
+}
+
+double at_least_zero(double seconds) {
+  return std::max(seconds, 0.0);  // a wall clock may be set back
+}
+
+}  // namespace
+
+Result<HistogramBuckets> parse_histogram_buckets(std::string_view text) {
+  constexpr const char* kFlag = "--custom-histogram-buckets ";
+  auto parsed = json::parse(text, {.max_depth = 4, .max_bytes = 1 << 20, .max_values = 10'000, .refuse_repeats = true});
+  if (!parsed.ok()) return invalid_argument(kFlag + std::string("is not JSON: ") + parsed.error().message);
+  if (!parsed->is_object()) {
+    return invalid_argument(kFlag +
+                            std::string("must be an object of lists, like {\"time_to_first_token\": [0.1, 1]}"));
+  }
+  HistogramBuckets buckets;
+  for (const auto& [family, list] : parsed->as_object()) {
+    if (!contains(kBucketFamilies, family)) {
+      std::string known;
+      for (const char* name : kBucketFamilies) known += (known.empty() ? "" : ", ") + std::string(name);
+      return invalid_argument(kFlag + ("names the family '" + family + "', but the families are " + known));
+    }
+    const Error wrong = invalid_argument(kFlag + ("wants for '" + family + "' a list of ascending, finite numbers"));
+    if (!list.is_array() || list.as_array().empty()) return wrong;
+    Bounds bounds;
+    for (const json::Value& value : list.as_array()) {
+      if (!value.is_number() || !std::isfinite(value.as_double())) return wrong;
+      if (value.as_double() < 0 || (!bounds.empty() && value.as_double() <= bounds.back())) return wrong;
+      bounds.push_back(value.as_double());
+    }
+    buckets.emplace(family, std::move(bounds));
+  }
+  return buckets;
+}
+
+// The series, made in the order in which they are exposed.
+struct ServerMetrics::Series {
+  explicit Series(ServerMetricsOptions options);
+
+  Gauge& gauge(std::string_view name, std::string help) {
+    return registry.gauge(name, std::move(help), own).with(self);
+  }
+  Counter& counter(std::string_view name, std::string help) {
+    return registry.counter(name, std::move(help), own).with(self);
+  }
+  Histogram& histogram(std::string_view name, std::string help, const char* family, const Bounds& bounds) {
+    const auto custom = options.custom_buckets.find(family);
+    return registry
+        .histogram(name, std::move(help), custom == options.custom_buckets.end() ? bounds : custom->second, own)
+        .with(self);
+  }
+  // Series that differ in one label more, all of them made now.
+  template <typename T, size_t N>
+  std::array<T*, N> each(Family<T>& family, const std::array<const char*, N>& values) {
+    std::array<T*, N> all{};
+    for (size_t i = 0; i < N; ++i) {
+      std::vector<std::string> labels = self;
+      labels.emplace_back(values[i]);
+      all[i] = &family.with(labels);
+    }
+    return all;
+  }
+  std::vector<std::string> own_and(const char* name) const {
+    std::vector<std::string> labels = own;
+    labels.emplace_back(name);
+    return labels;
+  }
+  void expose_cache_config();
+  void refresh_process_stats();
+
+  const ServerMetricsOptions options;
+  Registry registry;
+  const std::vector<std::string> own = {"model_name", "engine"};
+  const std::vector<std::string> self = {options.model_name, kEngine};
+
+  // The process; the families that have no figure here stay without a series.
+  Family<Gauge>& virtual_memory =
+      registry.gauge("process_virtual_memory_bytes", "Virtual memory of the process, bytes.");
+  Family<Gauge>& resident_memory =
+      registry.gauge("process_resident_memory_bytes", "Memory of the process that is in RAM, bytes.");
+  Family<Gauge>& start_time = registry.gauge("process_start_time_seconds", "When the process began, in Unix time.");
+  Family<Counter>& cpu_seconds =
+      registry.plain_counter("process_cpu_seconds", "CPU time that the process used, user and system, seconds.");
+  Family<Gauge>& open_fds = registry.gauge("process_open_fds", "File descriptors that are open.");
+  Family<Gauge>& max_fds = registry.gauge("process_max_fds", "File descriptors that may be open.");
+  std::mutex process_mutex;
+  std::chrono::steady_clock::time_point process_read{};
+  bool process_known = false;
+
+  // The engine's state
+  Gauge& running = gauge("vllm:num_requests_running", "Requests in the running batch.");
+  Gauge& waiting = gauge("vllm:num_requests_waiting", "Requests in the queue, deferred ones included.");
+  std::array<Gauge*, 2> waiting_by_reason =
+      each(registry.gauge("vllm:num_requests_waiting_by_reason", "Requests in the queue, by what they wait for.",
+                          own_and("reason")),
+           std::array{"capacity", "deferred"});
+  std::array<Gauge*, 3> sleep_state =
+      each(registry.gauge("vllm:engine_sleep_state", "1 for the state that the engine is in.", own_and("sleep_state")),
+           std::array{"awake", "weights_offloaded", "discard_all"});
+  Gauge& kv_usage = gauge("vllm:kv_cache_usage_perc", "Share of the KV pages in use, from 0 to 1.");
+
+  // Totals
+  Counter& prefix_queries = counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.");
+  Counter& prefix_hits = counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.");
+  Counter& preemptions = counter("vllm:num_preemptions", "Requests put back into the queue because pages ran out.");
+  Counter& prompt_tokens = counter("vllm:prompt_tokens", "Prompt tokens done, cached ones included.");
+  std::array<Counter*, 3> prompt_by_source =
+      each(registry.counter("vllm:prompt_tokens_by_source", "Prompt tokens by where their keys and values came from.",
+                            own_and("source")),
+           std::array{"local_compute", "local_cache_hit", "external_kv_transfer"});
+  Counter& prompt_cached = counter("vllm:prompt_tokens_cached", "Prompt tokens that came from a cache.");
+  std::array<Counter*, 5> cached_by_source =
+      each(registry.counter("vllm:prompt_tokens_cached_by_source", "Cached prompt tokens by the place of the cache.",
+                            own_and("source")),
+           std::array{"device", "host", "disk", "p2p", "external_unspecified"});
+  Counter& generation_tokens = counter("vllm:generation_tokens", "Tokens generated.");
+  std::array<Counter*, kFinishReasons.size()> finished =
+      each(registry.counter("vllm:request_success", "Requests that ended, by reason; aborts and errors too.",
+                            own_and("finished_reason")),
+           kFinishReasons);
+  std::array<Counter*, kRejections.size()> rejected{};
+
+  // Distributions
+  const Bounds tokens = token_bounds(options.max_model_len);
+  Histogram& iteration_tokens =
+      histogram("vllm:iteration_tokens_total", "Tokens in an engine step.", "iteration_tokens", kIterationBounds);
+  Histogram& ttft = histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.",
+                              "time_to_first_token", kFirstTokenBounds);
+  Histogram& itl = histogram("vllm:inter_token_latency_seconds", "Between two tokens of a request.",
+                             "inter_token_latency", kInterTokenBounds);
+  Histogram& tpot =
+      histogram("vllm:request_time_per_output_token_seconds",
+                "Mean time for a token after the first, for each request.", "inter_token_latency", kInterTokenBounds);
+  Histogram& e2e = histogram("vllm:e2e_request_latency_seconds", "From arrival to the end of a request.",
+                             "request_latency", kLatencyBounds);
+  Histogram& queue_time = histogram("vllm:request_queue_time_seconds", "Time in the queue before the first step.",
+                                    "request_latency", kLatencyBounds);
+  Histogram& prefill_time = histogram("vllm:request_prefill_time_seconds", "From the first step to the first token.",
+                                      "request_latency", kLatencyBounds);
+  Histogram& decode_time = histogram("vllm:request_decode_time_seconds", "From the first token to the last.",
+                                     "request_latency", kLatencyBounds);
+  Histogram& inference_time = histogram("vllm:request_inference_time_seconds", "From the first step to the last token.",
+                                        "request_latency", kLatencyBounds);
+  Histogram& request_prompt =
+      histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", "request_tokens", tokens);
+  Histogram& request_generation =
+      histogram("vllm:request_generation_tokens", "Generated tokens of a request.", "request_tokens", tokens);
+  Histogram& request_longest =
+      histogram("vllm:request_max_num_generation_tokens", "Generated tokens of the longest of a request's n answers.",
+                "request_tokens", tokens);
+  Histogram& request_max_tokens =
+      histogram("vllm:request_params_max_tokens", "The parameter max_tokens, where given.", "request_tokens", tokens);
+  Histogram& request_computed =
+      histogram("vllm:request_prefill_kv_computed_tokens", "Prompt tokens of a request that were not in the cache.",
+                "request_tokens", tokens);
+  Histogram& request_n = histogram("vllm:request_params_n", "The parameter n.", "request_params_n", kAnswerCountBounds);
+  Histogram& request_preemptions = histogram("vllm:request_num_preemptions", "How often a request was preempted.",
+                                             "request_num_preemptions", kPreemptionBounds);
+
+  // HTTP
+  Family<Counter>& http_requests =
+      registry.counter("http_requests", "Requests by method, status class and route.", {"method", "status", "handler"});
+  Family<Summary>& http_request_size =
+      registry.summary("http_request_size_bytes", "Bytes of the requests' bodies, by route.", {"handler"});
+  Family<Summary>& http_response_size =
+      registry.summary("http_response_size_bytes", "Bytes of the answers' bodies, by route.", {"handler"});
+  Histogram& http_fine =
+      registry
+          .histogram("http_request_duration_highr_seconds",
+                     "From a request to the end of its answer, all routes together.", kHttpFineBounds)
+          .with();
+  Family<Histogram>& http_duration = registry.histogram("http_request_duration_seconds",
+                                                        "From a request to the end of its answer, by route and method.",
+                                                        kHttpBounds, {"handler", "method"});
+  std::mutex http_mutex;
+  std::set<std::string, std::less<>> http_handlers;
+};
+
+ServerMetrics::Series::Series(ServerMetricsOptions given)
+    : options(std::move(given)), registry(options.created_series && created_series_wanted()) {
+  sleep_state[0]->set(1);
+  auto& rejections = registry.counter("vllm:admission_rejections", "Requests refused because the queue was full.",
+                                      {"model_name", "reason"});
+  for (size_t i = 0; i < rejected.size(); ++i) rejected[i] = &rejections.with({options.model_name, kRejections[i]});
+  expose_cache_config();
+}
+
+void ServerMetrics::Series::expose_cache_config() {
+  std::vector<std::string> names, values;
+  for (const char* label : kCacheConfigLabels) {
+    names.emplace_back(label);
+    values.emplace_back("None");
+  }
+  for (const auto& [name, value] : options.cache_config) {
+    const auto place = std::find(names.begin(), names.end(), name);
+    if (place == names.end()) {
+      names.push_back(name);
+      values.push_back(value);
+    } else {
+      values[static_cast<size_t>(place - names.begin())] = value;
+    }
+  }
+  names.emplace_back("engine");
+  values.emplace_back(kEngine);
+  registry.gauge("vllm:cache_config_info", "How the KV cache is set up; always 1.", names).with(values).set(1);
+}
+
+void ServerMetrics::Series::refresh_process_stats() {
+  const std::lock_guard lock(process_mutex);
+  const auto now = std::chrono::steady_clock::now();
+  if (process_known && now - process_read < kProcessStatsAge) return;
+  process_known = true;
+  process_read = now;
+  const ProcessStats stats = read_process_stats();
+  cpu_seconds.with().set_total(stats.cpu_seconds);
+  if (stats.virtual_bytes) virtual_memory.with().set(*stats.virtual_bytes);
+  if (stats.resident_bytes) resident_memory.with().set(*stats.resident_bytes);
+  if (stats.start_time) start_time.with().set(*stats.start_time);
+  if (stats.open_fds) open_fds.with().set(*stats.open_fds);
+  if (stats.max_fds) max_fds.with().set(*stats.max_fds);
+}
+
+ServerMetrics::ServerMetrics(ServerMetricsOptions options) : series_(std::make_unique<Series>(std::move(options))) {}
+
+ServerMetrics::~ServerMetrics() = default;
+
+void ServerMetrics::on_queue(int64_t running, int64_t waiting, int64_t waiting_deferred, double kv_usage) {
+  Series& s = *series_;
+  s.running.set(static_cast<double>(running));
+  s.waiting.set(static_cast<double>(waiting + waiting_deferred));
+  s.waiting_by_reason[0]->set(static_cast<double>(waiting));
+  s.waiting_by_reason[1]->set(static_cast<double>(waiting_deferred));
+  s.kv_usage.set(kv_usage);
+}
+
+void ServerMetrics::on_step(const StepStats& step) {
+  Series& s = *series_;
+  on_queue(step.running, step.waiting, step.waiting_deferred, step.kv_usage);
+  s.prefix_queries.add(static_cast<double>(step.prefix_queries));
+  s.prefix_hits.add(static_cast<double>(step.prefix_hits));
+  s.preemptions.add(static_cast<double>(step.preemptions));
+  const double prompt = static_cast<double>(step.prompt_tokens), cached = static_cast<double>(step.cached_tokens);
+  s.prompt_tokens.add(prompt);
+  s.prompt_by_source[0]->add(prompt - cached);
+  s.prompt_by_source[1]->add(cached);
+  s.prompt_cached.add(cached);
+  s.cached_by_source[0]->add(cached);
+  s.generation_tokens.add(static_cast<double>(step.generation_tokens));
+  s.iteration_tokens.observe(prompt - cached + static_cast<double>(step.generation_tokens));
+}
+
+void ServerMetrics::on_first_token(double ttft_s) {
+  series_->ttft.observe(at_least_zero(ttft_s));
+}
+
+void ServerMetrics::on_inter_token(double seconds) {
+  series_->itl.observe(at_least_zero(seconds));
+}
+
+void ServerMetrics::on_finished(const FinishedRequest& request) {
+  Series& s = *series_;
+  const auto reason = std::find(kFinishReasons.begin(), kFinishReasons.end(), request.finish_reason);
+  QUIRE_CHECK(reason != kFinishReasons.end(), request.finish_reason.c_str());
+  s.finished[static_cast<size_t>(reason - kFinishReasons.begin())]->add();
+  s.e2e.observe(at_least_zero(request.e2e_s));
+  s.queue_time.observe(at_least_zero(request.queue_s));
+  s.prefill_time.observe(at_least_zero(request.prefill_s));
+  s.decode_time.observe(at_least_zero(request.decode_s));
+  s.inference_time.observe(at_least_zero(request.inference_s));
+  const int64_t later_tokens = request.generation_tokens - 1;
+  s.tpot.observe(later_tokens > 0 ? at_least_zero(request.decode_s) / static_cast<double>(later_tokens) : 0);
+  s.request_prompt.observe(static_cast<double>(request.prompt_tokens));
+  s.request_generation.observe(static_cast<double>(request.generation_tokens));
+  s.request_computed.observe(static_cast<double>(std::max<int64_t>(request.prompt_tokens - request.cached_tokens, 0)));
+  s.request_preemptions.observe(static_cast<double>(request.num_preemptions));
+  if (request.max_tokens) s.request_max_tokens.observe(static_cast<double>(*request.max_tokens));
+  if (request.n) s.request_n.observe(static_cast<double>(*request.n));
+  if (request.max_num_generation_tokens) {
+    s.request_longest.observe(static_cast<double>(*request.max_num_generation_tokens));
+  }
+}
+
+void ServerMetrics::on_rejected(std::string_view reason) {
+  const auto place = std::find(kRejections.begin(), kRejections.end(), reason);
+  QUIRE_CHECK(place != kRejections.end(), "admissions are refused for a full queue alone");
+  series_->rejected[static_cast<size_t>(place - kRejections.begin())]->add();
+}
+
+void ServerMetrics::on_http(std::string_view handler, std::string_view method, int status, double seconds,
+                            int64_t request_bytes, int64_t response_bytes) {
+  if (contains(kUncountedHandlers, handler)) return;
+  Series& s = *series_;
+  std::string route(handler.empty() ? kNoHandler : handler);
+  {
+    const std::lock_guard lock(s.http_mutex);
+    if (s.http_handlers.size() < kMaxHandlers) s.http_handlers.insert(route);
+    if (!s.http_handlers.contains(route)) route = kNoHandler;
+  }
+  const std::string verb(contains(kMethods, method) ? method : "OTHER");  // clients may invent methods without end
+  const std::string status_class = std::to_string(status / 100) + "xx";
+  s.http_requests.with({verb, status_class, route}).add();
+  s.http_request_size.with({route}).observe(static_cast<double>(request_bytes));
+  s.http_response_size.with({route}).observe(static_cast<double>(response_bytes));
+  s.http_fine.observe(at_least_zero(seconds));
+  s.http_duration.with({route, verb}).observe(at_least_zero(seconds));
+}
+
+std::string ServerMetrics::expose() const {
+  series_->refresh_process_stats();
+  std::string out;
+  out.reserve(size_t{128} << 10);
+  series_->registry.expose(out);
+  return out;
+}
+
+StatLogger::StatLogger(Clock::time_point start, std::chrono::milliseconds interval, std::string device)
+    : interval_(interval), device_(std::move(device)), last_(start) {}
+
+void StatLogger::on_queue(int64_t running, int64_t waiting, int64_t waiting_deferred, double kv_usage) {
+  const std::lock_guard lock(mutex_);
+  now_.running = running;
+  now_.waiting = waiting;
+  now_.waiting_deferred = waiting_deferred;
+  now_.kv_usage = kv_usage;
+}
+
+void StatLogger::on_step(const StepStats& step) {
+  on_queue(step.running, step.waiting, step.waiting_deferred, step.kv_usage);
+  const std::lock_guard lock(mutex_);
+  computed_ += step.prompt_tokens - step.cached_tokens;
+  generated_ += step.generation_tokens;
+  preemptions_ += step.preemptions;
+  admit(step);
+}
+
+void StatLogger::admit(const StepStats& step) {
+  if (step.prefix_reset) {
+    admissions_.clear();
+    total_ = {0, 0, 0};
+  }
+  if (step.prefix_requests == 0) return;
+  admissions_.push_back({step.prefix_requests, step.prefix_queries, step.prefix_hits});
+  total_.requests += step.prefix_requests;
+  total_.queries += step.prefix_queries;
+  total_.hits += step.prefix_hits;
+  while (admissions_.size() > 1 && total_.requests > kRequestsInHitRate) {
+    total_.requests -= admissions_.front().requests;
+    total_.queries -= admissions_.front().queries;
+    total_.hits -= admissions_.front().hits;
+    admissions_.pop_front();
+  }
+}
+
+std::optional<std::string> StatLogger::line(Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  if (now - last_ < interval_) return std::nullopt;
+  const bool busy = computed_ > 0 || generated_ > 0;
+  std::optional<std::string> text;
+  if (busy || was_busy_) text = format(std::chrono::duration<double>(now - last_).count());
+  was_busy_ = busy;
+  last_ = now;
+  computed_ = generated_ = preemptions_ = 0;
+  return text;
+}
+
+std::string StatLogger::format(double seconds) const {
+  const auto number = [](double value) {
+    char buffer[48];
+    std::snprintf(buffer, sizeof buffer, "%.1f", value);
+    return std::string(buffer);
+  };
+  const auto rate = [&](int64_t tokens) { return number(static_cast<double>(tokens) / seconds) + " tokens/s, "; };
+  std::string line = "Engine 000: Avg prompt throughput: " + rate(computed_);
+  line += "Avg generation throughput: " + rate(generated_);
+  line += "Running: " + std::to_string(now_.running) + " reqs, Waiting: " + std::to_string(now_.waiting) + " reqs, ";
+  if (now_.waiting_deferred > 0) line += "Deferred: " + std::to_string(now_.waiting_deferred) + " reqs, ";
+  if (preemptions_ > 0) line += "Preemptions: " + std::to_string(preemptions_) + ", ";
+  line += device_ + " KV cache usage: " + number(now_.kv_usage * 100) + "%, Prefix cache hit rate: ";
+  const double hit_rate =
+      total_.queries > 0 ? 100 * static_cast<double>(total_.hits) / static_cast<double>(total_.queries) : 0;
+  return line + number(hit_rate) + "%";
+}
+
+}  // namespace quire::metrics
