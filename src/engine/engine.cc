@@ -82,6 +82,7 @@ void Engine::add(RequestId id, const Request& request) {
   const uint64_t seed = request.params.seed ? static_cast<uint64_t>(*request.params.seed) : sampling::draw_seed();
   for (int32_t child = 0; child < request.params.n; ++child) {
     auto sequence = std::make_unique<Sequence>(id, child, request, sampling::child_seed(seed, child), next_arrival_++);
+    added_tokens_ += sequence->prompt_size;
     scheduler_.add(sequence.get());
     sequences_.emplace(std::pair(id, child), std::move(sequence));
   }
@@ -230,9 +231,18 @@ std::vector<Output> Engine::step() {
 }
 
 EngineStats Engine::stats() const {
-  return {
-      steps_,      tokens_computed_,  scheduler_.num_preemptions(), scheduler_.num_running(), scheduler_.num_waiting(),
-      kv_.usage(), kv_.prefix_stats()};
+  EngineStats stats;
+  stats.steps = steps_;
+  stats.tokens_computed = tokens_computed_;
+  stats.preemptions = scheduler_.num_preemptions();
+  stats.running = scheduler_.num_running();
+  stats.waiting = scheduler_.num_waiting();
+  stats.waiting_tokens = scheduler_.num_waiting_tokens();
+  stats.added = static_cast<int64_t>(next_arrival_);
+  stats.added_tokens = added_tokens_;
+  stats.kv_usage = kv_.usage();
+  stats.prefix = kv_.prefix_stats();
+  return stats;
 }
 
 }  // namespace quire::engine

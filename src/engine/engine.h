@@ -34,6 +34,9 @@ struct EngineStats {
   int64_t preemptions = 0;
   int64_t running = 0;
   int64_t waiting = 0;
+  int64_t waiting_tokens = 0;  // of the sequences that wait
+  int64_t added = 0;           // sequences, since the start
+  int64_t added_tokens = 0;    // their prompts'
   double kv_usage = 0;
   kv::PrefixStats prefix;
 };
@@ -97,7 +100,8 @@ class Engine {
   Scheduler scheduler_;
   std::map<std::pair<RequestId, int32_t>, std::unique_ptr<Sequence>> sequences_;
   std::atomic<RequestId> next_id_ = 1;
-  uint64_t next_arrival_ = 0;
+  uint64_t next_arrival_ = 0;  // as many sequences were added
+  int64_t added_tokens_ = 0;
   model::StepBatch batch_;
   std::vector<Row> rows_;  // parallel to batch_.wanted
   sampling::Scratch scratch_;

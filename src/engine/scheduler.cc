@@ -14,6 +14,7 @@ bool Scheduler::before(const Sequence& a, const Sequence& b) const {
 }
 
 void Scheduler::enqueue(Sequence* sequence, bool front) {
+  waiting_tokens_ += sequence->num_tokens();
   if (options_.policy == Policy::kPriority) {
     const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), sequence,
                                         [&](const Sequence* a, const Sequence* b) { return before(*a, *b); });
@@ -30,8 +31,12 @@ void Scheduler::add(Sequence* sequence) {
 }
 
 void Scheduler::remove(Sequence* sequence) {
-  running_.erase(std::remove(running_.begin(), running_.end(), sequence), running_.end());
-  waiting_.erase(std::remove(waiting_.begin(), waiting_.end(), sequence), waiting_.end());
+  if (const auto it = std::find(running_.begin(), running_.end(), sequence); it != running_.end()) {
+    running_.erase(it);
+  } else if (const auto at = std::find(waiting_.begin(), waiting_.end(), sequence); at != waiting_.end()) {
+    waiting_tokens_ -= sequence->num_tokens();
+    waiting_.erase(at);
+  }
   kv_.free(sequence->table);
 }
 
@@ -107,12 +112,14 @@ void Scheduler::admit(std::vector<Share>& shares, int64_t budget) {
     kv::PrefixHit hit;
     // Prompt logprobs need every row of the prompt computed.
     if (!sequence->params.prompt_logprobs) hit = kv_.find_prefix(sequence->table, sequence->tokens);
+    hit.counted = !sequence->admitted_before;
     const int64_t count = wanted_tokens(*sequence, hit.num_tokens, budget);
     const bool whole = hit.num_tokens + count == sequence->num_tokens();
     if (!options_.chunked_prefill && !whole && !shares.empty()) break;
     if (!kv_.can_allocate(sequence->table, sequence->num_tokens(), hit)) break;
     QUIRE_CHECK(kv_.allocate_slots(sequence->table, hit.num_tokens + count, hit));
     waiting_.pop_front();
+    waiting_tokens_ -= sequence->num_tokens();
     running_.push_back(sequence);
     sequence->num_computed = hit.num_tokens;
     if (!sequence->admitted_before) {

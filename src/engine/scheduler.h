@@ -45,6 +45,7 @@ class Scheduler {
 
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  int64_t num_waiting_tokens() const { return waiting_tokens_; }
   int64_t num_preemptions() const { return num_preemptions_; }
 
  private:
@@ -60,6 +61,7 @@ class Scheduler {
   kv::KvManager& kv_;
   std::vector<Sequence*> running_;  // in order of admission
   std::deque<Sequence*> waiting_;   // in the order in which they will be admitted
+  int64_t waiting_tokens_ = 0;      // of the sequences in waiting_
   int64_t num_preemptions_ = 0;
 };
 

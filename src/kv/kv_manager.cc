@@ -77,8 +77,11 @@ bool KvManager::allocate_slots(BlockTable& table, int64_t num_tokens, const Pref
     QUIRE_CHECK(table.last_content_ != kRootContent, "a stale hit: pages were taken since find_prefix");
   }
   QUIRE_CHECK(pool_.allocate(n, table.blocks_));
-  stats_.queried_tokens += hit.queried_tokens;
-  stats_.hit_tokens += hit.num_tokens;
+  if (hit.queried_tokens > 0 && hit.counted) {
+    ++stats_.requests;
+    stats_.queried_tokens += hit.queried_tokens;
+    stats_.hit_tokens += hit.num_tokens;
+  }
   return true;
 }
 

@@ -24,11 +24,13 @@ struct PrefixHit {
   std::vector<BlockId> blocks;
   int64_t num_tokens = 0;      // blocks.size() * block_size
   int64_t queried_tokens = 0;  // of the sequence that was looked up; for the statistics
+  bool counted = true;         // in the statistics; false for one that comes back after a preemption
 };
 
 // For vLLM's counters prefix_cache_queries and prefix_cache_hits: in tokens, counted when a sequence gets its first
 // pages (so that one that waits and asks at every step counts once).
 struct PrefixStats {
+  int64_t requests = 0;
   int64_t queried_tokens = 0;
   int64_t hit_tokens = 0;
 };

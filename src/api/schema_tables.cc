@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tables: every field of every request, and every route.
+#include "api/schema.h"
+
+namespace quire::api {
+namespace {
+
+using T = FieldType;
+
+constexpr const char* kNoGrammar = "asks for constrained output, which this server does not do yet; leave it out.";
+constexpr const char* kNoTransfer = "is for KV transfer between servers, which this server does not do; leave it out.";
+
+// What completions and chat share.
+std::vector<Field> sampling_fields() {
+  return {
+      {"model", T::kString, "the served model", "A served name; an unknown one is a 404."},
+      {"temperature", T::kNumber, "the model's, else 1", "0 is greedy. Values between 0 and 0.01 are raised to 0.01.",
+       0, 2},
+      {"top_p", T::kNumber, "the model's, else 1", "Keep the likeliest tokens that make up this probability.", 0, 1,
+       true},
+      {"top_k", T::kInt, "the model's, else 0", "Keep the k likeliest tokens; 0 or -1: all.", -1},
+      {"min_p", T::kNumber, "the model's, else 0", "Drop tokens below this share of the likeliest one's probability.",
+       0, 1},
+      {"repetition_penalty", T::kNumber, "the model's, else 1",
+       "Above 1: tokens of prompt and answer become less likely.", 0, kNoBound, true},
+      {"presence_penalty", T::kNumber, "0", "Taken off tokens that the answer has.", -2, 2},
+      {"frequency_penalty", T::kNumber, "0", "Taken off for each time the answer has the token.", -2, 2},
+      {"logit_bias", T::kStringMap, "", "Token id to bias, clamped to -100 to 100."},
+      {"allowed_token_ids", T::kInts, "", "Only these tokens are drawn."},
+      {"bad_words", T::kStrings, "", "Words that are not to be written."},
+      {"seed", T::kInt, "drawn anew", "The same seed gives the same answer; -1: none. Answer i of n uses seed + i.",
+       -9223372036854775808.0, 9223372036854774784.0},
+      {"n", T::kInt, "1", "Answers to the same prompt; more than 1 needs a temperature above 0.", 1, 16384},
+      {"stop", T::kStringOrStrings, "", "Up to four texts that end the answer."},
+      {"stop_token_ids", T::kInts, "", "Token ids that end the answer."},
+      {"include_stop_str_in_output", T::kBool, "false", "Keep the stop string in the text."},
+      {"ignore_eos", T::kBool, "false", "Go on past the end-of-text token."},
+      {"min_tokens", T::kInt, "0", "No end before this many tokens.", 0},
+      {"skip_special_tokens", T::kBool, "true", "Leave special tokens out of the text."},
+      {"spaces_between_special_tokens", T::kBool, "true", ""},
+      {"prompt_logprobs", T::kInt, "",
+       "Log probabilities of the N likeliest tokens at each place of the prompt; -1: all. "
+       "Not with stream.",
+       -1},
+      {"truncate_prompt_tokens", T::kInt, "", "Keep the last N tokens of the prompt; -1: as many as fit.", -1},
+      {"truncation_side", T::kString, "left", "Which end of the prompt truncate_prompt_tokens cuts.", -kNoBound,
+       kNoBound, false, false, "left|right"},
+      {"stream", T::kBool, "false", "Send the answer as server-sent events while it is made."},
+      {"stream_options", T::kObject, "", "{include_usage, continuous_usage_stats}; only with stream."},
+      {"stream_interval", T::kInt, "--stream-interval", "Tokens in one event; the first and the last come at once.", 1},
+      {"priority", T::kInt, "0", "Lower runs earlier, with --scheduling-policy priority.", -9007199254740991.0,
+       9007199254740991.0},
+      {"cache_salt", T::kString, "", "Separates this request's prefix cache from that of others."},
+      {"request_id", T::kString, "the X-Request-Id header, else drawn", "Becomes a part of the answer's id."},
+      {"return_token_ids", T::kBool, "false", "Adds prompt_token_ids and each choice's token_ids."},
+      {"return_tokens_as_token_ids", T::kBool, "--return-tokens-as-token-ids",
+       "Logprobs name tokens as token_id:N instead of by their text."},
+      {"user", T::kString, "", "Ignored."},
+      {"use_beam_search", T::kBool, "false", "", -kNoBound, kNoBound, false, false, nullptr,
+       "is not supported: this server samples; leave it out, or use n."},
+      {"best_of", T::kInt, "1", "Only 1.", 0, 1},
+      {"response_format", T::kObject, "{\"type\": \"text\"}", "Only the type text for now."},
+      {"structured_outputs", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr, kNoGrammar},
+      {"logprob_token_ids", T::kInts, "", "", -kNoBound, kNoBound, false, false, nullptr,
+       "is not supported; use logprobs."},
+      {"repetition_detection", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr,
+       "is not supported; leave it out."},
+      {"kv_transfer_params", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr, kNoTransfer},
+      {"ec_transfer_params", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr, kNoTransfer},
+      {"watermarking", T::kAny, "", "", -kNoBound, kNoBound, false, false, nullptr, "is not supported; leave it out."},
+  };
+}
+
+// What every form of chat takes for its template.
+std::vector<Field> template_fields() {
+  return {
+      {"add_generation_prompt", T::kBool, "true", "End the prompt with the beginning of the assistant's turn."},
+      {"continue_final_message", T::kBool, "false",
+       "The model goes on with the last message; needs "
+       "add_generation_prompt false."},
+      {"add_special_tokens", T::kBool, "false", "Let the tokenizer add its own special tokens to the template's text."},
+      {"chat_template", T::kString, "the model's", "A Jinja template; only with --trust-request-chat-template."},
+      {"chat_template_kwargs", T::kObject, "", "Further variables of the template."},
+      {"documents", T::kObjects, "", "Documents for templates that take them."},
+      {"tools", T::kObjects, "", "Only with tool_choice none: shown to the template."},
+  };
+}
+
+std::vector<Field> joined(std::vector<Field> a, const std::vector<Field>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+}  // namespace
+
+const Schema& completion_schema() {
+  static const Schema schema{
+      "CompletionRequest", "A text to be continued.",
+      joined(
+          {
+              {"prompt", T::kPrompt, "", "Text or token ids, one or several.", -kNoBound, kNoBound, false, true},
+              {"max_tokens", T::kInt, "16", "Longest answer in tokens; 0 only with echo.", 0},
+              {"logprobs", T::kInt, "", "Log probabilities of the N likeliest tokens; at most --max-logprobs.", -1},
+              {"echo", T::kBool, "false", "Give the prompt back in front of the answer."},
+              {"add_special_tokens", T::kBool, "true", "Let the tokenizer add its special tokens (BOS)."},
+              {"suffix", T::kString, "", "", -kNoBound, kNoBound, false, false, nullptr,
+               "is not supported: this server's models do not fill in the middle; leave it out."},
+              {"prompt_embeds", T::kAny, "", "", -kNoBound, kNoBound, false, false, nullptr,
+               "is not supported; send text or token ids in prompt."},
+          },
+          sampling_fields())};
+  return schema;
+}
+
+const Schema& chat_schema() {
+  static const Schema schema{
+      "ChatCompletionRequest", "A conversation to be answered.",
+      joined(
+          joined(
+              {
+                  {"messages", T::kObjects, "", "The conversation: role, and content as a string or text parts.",
+                   -kNoBound, kNoBound, false, true},
+                  {"max_completion_tokens", T::kInt, "what fits", "Longest answer in tokens; wins over max_tokens.", 1},
+                  {"max_tokens", T::kInt, "what fits", "The same, older.", 1},
+                  {"logprobs", T::kBool, "false", "Give each token's log probability."},
+                  {"top_logprobs", T::kInt, "0", "The N likeliest tokens too; needs logprobs.", -1},
+                  {"echo", T::kBool, "false",
+                   "Give back the last message in front of the answer, if its role is the "
+                   "assistant's."},
+                  {"tool_choice", T::kAny, "none", "Only none for now."},
+                  {"parallel_tool_calls", T::kBool, "true", "Without effect until tools are supported."},
+                  {"reasoning_effort", T::kString, "", "Handed to the template.", -kNoBound, kNoBound, false, false,
+                   "none|minimal|low|medium|high|xhigh|max"},
+                  {"include_reasoning", T::kBool, "true", "Without effect until reasoning parsers exist."},
+                  {"thinking_token_budget", T::kInt, "-1", "", -kNoBound, -1},
+                  {"media_io_kwargs", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr,
+                   "is for images and audio, which this server does not take yet."},
+                  {"mm_processor_kwargs", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr,
+                   "is for images and audio, which this server does not take yet."},
+              },
+              template_fields()),
+          sampling_fields())};
+  return schema;
+}
+
+const Schema& responses_schema() {
+  static const Schema schema{
+      "ResponsesRequest",
+      "OpenAI's Responses API: text in, text out.",
+      {
+          {"input", T::kStringOrParts, "", "A text, or a list of messages.", -kNoBound, kNoBound, false, true},
+          {"model", T::kString, "the served model", "A served name; an unknown one is a 404."},
+          {"instructions", T::kString, "", "A system message in front of the input."},
+          {"max_output_tokens", T::kInt, "what fits", "Longest answer in tokens.", 1},
+          {"temperature", T::kNumber, "the model's, else 1", "0 is greedy.", 0, 2},
+          {"top_p", T::kNumber, "the model's, else 1", "Keep the likeliest tokens that make up this probability.", 0, 1,
+           true},
+          {"top_k", T::kInt, "the model's, else 0", "Keep the k likeliest tokens; 0 or -1: all.", -1},
+          {"seed", T::kInt, "drawn anew", "The same seed gives the same answer.", -9223372036854775808.0,
+           9223372036854774784.0},
+          {"stop", T::kStringOrStrings, "", "Up to four texts that end the answer."},
+          {"top_logprobs", T::kInt, "0",
+           "The N likeliest tokens at each place; needs message.output_text.logprobs in "
+           "include.",
+           0, 20},
+          {"include", T::kStrings, "", "message.output_text.logprobs is known; others are ignored."},
+          {"stream", T::kBool, "false", "Send the answer as server-sent events while it is made."},
+          {"metadata", T::kObject, "", "Given back."},
+          {"user", T::kString, "", "Given back."},
+          {"parallel_tool_calls", T::kBool, "true", "Given back."},
+          {"service_tier", T::kString, "auto", "Given back."},
+          {"truncation", T::kString, "disabled", "auto drops the beginning of an input that is too long.", -kNoBound,
+           kNoBound, false, false, "auto|disabled"},
+          {"text", T::kObject, "", "{format: {type: text}}: only text for now."},
+          {"tool_choice", T::kAny, "none", "Only none for now."},
+          {"tools", T::kObjects, "", "", -kNoBound, kNoBound, false, false, nullptr,
+           "are not supported yet; leave them out."},
+          {"reasoning", T::kObject, "", "effort is handed to the template."},
+          {"store", T::kBool, "false", "Answers are not kept: the answer says store false."},
+          {"background", T::kBool, "false", "", -kNoBound, kNoBound, false, false, nullptr,
+           "is not supported: answers are not kept; leave it out and stream instead."},
+          {"previous_response_id", T::kString, "", "", -kNoBound, kNoBound, false, false, nullptr,
+           "is not supported: answers are not kept; send the whole conversation in input."},
+          {"priority", T::kInt, "0", "Lower runs earlier, with --scheduling-policy priority.", -9007199254740991.0,
+           9007199254740991.0},
+          {"cache_salt", T::kString, "", "Separates this request's prefix cache from that of others."},
+          {"request_id", T::kString, "the X-Request-Id header, else drawn", "Becomes a part of the answer's id."},
+          {"chat_template_kwargs", T::kObject, "", "Further variables of the template."},
+      }};
+  return schema;
+}
+
+const Schema& messages_schema() {
+  static const Schema schema{
+      "MessagesRequest",
+      "Anthropic's Messages API: text in, text out.",
+      {
+          {"model", T::kString, "the served model", "A served name; an unknown one is a 404."},
+          {"messages", T::kObjects, "", "Turns of user and assistant; content is a string or text blocks.", -kNoBound,
+           kNoBound, false, true},
+          {"max_tokens", T::kInt, "", "Longest answer in tokens.", 1, kNoBound, false, true},
+          {"system", T::kStringOrParts, "", "The system prompt: a string or text blocks."},
+          {"stop_sequences", T::kStrings, "", "Up to four texts that end the answer."},
+          {"temperature", T::kNumber, "the model's, else 1", "0 is greedy.", 0, 2},
+          {"top_p", T::kNumber, "the model's, else 1", "Keep the likeliest tokens that make up this probability.", 0, 1,
+           true},
+          {"top_k", T::kInt, "the model's, else 0", "Keep the k likeliest tokens; 0: all.", -1},
+          {"stream", T::kBool, "false", "Send the answer as server-sent events while it is made."},
+          {"metadata", T::kObject, "", "Ignored."},
+          {"thinking", T::kObject, "", "{type: disabled}; enabled is refused for now."},
+          {"tools", T::kObjects, "", "", -kNoBound, kNoBound, false, false, nullptr,
+           "are not supported yet; leave them out."},
+          {"tool_choice", T::kObject, "", "{type: none}; others are refused for now."},
+          {"cache_salt", T::kString, "", "Separates this request's prefix cache from that of others."},
+          {"chat_template_kwargs", T::kObject, "", "Further variables of the template."},
+          {"seed", T::kInt, "drawn anew", "The same seed gives the same answer.", -9223372036854775808.0,
+           9223372036854774784.0},
+      }};
+  return schema;
+}
+
+const Schema& count_tokens_schema() {
+  static const Schema schema{
+      "CountTokensRequest",
+      "Anthropic's token count: the messages as /v1/messages would see them.",
+      {
+          {"model", T::kString, "the served model", "A served name; an unknown one is a 404."},
+          {"messages", T::kObjects, "", "Turns of user and assistant.", -kNoBound, kNoBound, false, true},
+          {"system", T::kStringOrParts, "", "The system prompt."},
+          {"tools", T::kObjects, "", "", -kNoBound, kNoBound, false, false, nullptr,
+           "are not supported yet; leave them out."},
+          {"chat_template_kwargs", T::kObject, "", "Further variables of the template."},
+      }};
+  return schema;
+}
+
+const Schema& tokenize_schema() {
+  static const Schema schema{
+      "TokenizeRequest", "A prompt, or messages, whose token ids are wanted.",
+      joined(
+          {
+              {"model", T::kString, "the served model", "A served name; an unknown one is a 404."},
+              {"prompt", T::kString, "", "The text; or give messages."},
+              {"messages", T::kObjects, "", "A conversation, put through the chat template."},
+              {"return_token_strs", T::kBool, "false", "Adds token_strs: each token as the vocabulary spells it."},
+          },
+          template_fields())};
+  return schema;
+}
+
+const Schema& detokenize_schema() {
+  static const Schema schema{"DetokenizeRequest",
+                             "Token ids whose text is wanted.",
+                             {
+                                 {"model", T::kString, "the served model", "A served name; an unknown one is a 404."},
+                                 {"tokens", T::kInts, "", "The token ids.", -kNoBound, kNoBound, false, true},
+                             }};
+  return schema;
+}
+
+const std::vector<RouteDoc>& route_docs() {
+  static const std::vector<RouteDoc> routes = {
+      {"POST", "/v1/chat/completions", "Answers a conversation.", &chat_schema()},
+      {"POST", "/v1/completions", "Continues a text.", &completion_schema()},
+      {"POST", "/v1/responses", "Answers a conversation, in OpenAI's newer form.", &responses_schema()},
+      {"POST", "/v1/messages", "Answers a conversation, in Anthropic's form.", &messages_schema()},
+      {"POST", "/v1/messages/count_tokens", "Counts a conversation's tokens.", &count_tokens_schema()},
+      {"GET", "/v1/models", "The served names."},
+      {"POST", "/tokenize", "Token ids of a text or a conversation.", &tokenize_schema()},
+      {"POST", "/detokenize", "Text of token ids.", &detokenize_schema()},
+      {"GET", "/tokenizer_info", "The tokenizer's settings; only with --enable-tokenizer-info-endpoint."},
+      {"GET", "/health", "200 while the server runs.", nullptr, "text/plain"},
+      {"GET", "/ping", "The same.", nullptr, "text/plain"},
+      {"POST", "/ping", "The same.", nullptr, "text/plain"},
+      {"GET", "/version", "The version."},
+      {"GET", "/load", "The requests that are being answered."},
+      {"GET", "/metrics", "Prometheus metrics.", nullptr, "text/plain"},
+      {"POST", "/reset_prefix_cache",
+       "Forgets the prefix cache, if no request runs; needs a key or "
+       "--enable-reset-prefix-cache."},
+      {"POST", "/invocations", "SageMaker's name for chat (with messages) and completions (with prompt).",
+       &completion_schema()},
+      {"GET", "/openapi.json", "This API as an OpenAPI document."},
+      {"GET", "/docs", "This API as a page.", nullptr, "text/html"},
+  };
+  return routes;
+}
+
+}  // namespace quire::api

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// AsyncLlm: an Llm that runs on threads of its own, so that any thread may submit, abort and ask.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "llm/llm.h"
+#include "metrics/server_metrics.h"
+
+namespace quire::llm {
+
+struct AsyncOptions {
+  std::optional<int64_t> max_num_queued_reqs;    // more waiting requests than this are refused
+  std::optional<int64_t> max_num_queued_tokens;  // the same for the prompt tokens that wait
+  metrics::ServerMetrics* metrics = nullptr;     // told of each step and each request; outlives the AsyncLlm
+  double log_stats_every_s = 10;                 // one line of statistics; 0: none
+};
+
+// Gets each of a request's deltas, in order, on the output thread: be quick. The last one has a finish reason, one for
+// each of the n sequences. Not called any more after abort() returned on the output thread, or soon after elsewhere.
+using DeltaSink = std::function<void(Delta)>;
+
+// Owns the Llm and two threads. The engine thread takes in requests and aborts before each step and runs the steps; the
+// output thread turns tokens to text and calls the sinks, so that the engine never waits for text. The destructor
+// aborts what is still running; no sink is called after it.
+class AsyncLlm {
+ public:
+  AsyncLlm(std::unique_ptr<Llm> llm, const AsyncOptions& options);
+  ~AsyncLlm();
+  AsyncLlm(const AsyncLlm&) = delete;
+  AsyncLlm& operator=(const AsyncLlm&) = delete;
+
+  // What it takes from the Llm may be asked on any thread: tokens_of, prepare, tokenizer, default_params and the like.
+  const Llm& llm() const { return *llm_; }
+
+  // Takes requests that prepare() made, all or none, so that they are admitted together. kExhausted when the queue is
+  // full. The sink gets the deltas of all of them, told apart by the ids returned (which it may see before this
+  // returns).
+  Result<std::vector<engine::RequestId>> submit(std::vector<engine::Request> requests, DeltaSink sink);
+  // Ends a request whose client is gone; its pages are free before the next step.
+  void abort(engine::RequestId id);
+  // False while any page is in use.
+  std::future<bool> reset_prefix_cache();
+  // As of the last step.
+  engine::EngineStats stats() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Child {
+    int64_t num_tokens = 0;
+    Clock::time_point scheduled, first, last;
+    bool finished = false;
+  };
+  // A request under way, from submit() to its last finish.
+  struct Tracked {
+    std::shared_ptr<const DeltaSink> sink;
+    Clock::time_point arrival;
+    int64_t prompt_tokens = 0;
+    std::optional<int64_t> max_tokens;
+    std::vector<Child> children;
+    size_t open = 0;
+  };
+  struct Add {
+    engine::RequestId id;
+    engine::Request request;
+  };
+  struct Abort {
+    engine::RequestId id;
+    std::optional<int32_t> child;
+  };
+  using Reset = std::promise<bool>;
+  using Command = std::variant<Add, Abort, Reset>;
+  struct Batch {
+    std::vector<engine::Output> outputs;
+    bool stepped = false;
+    engine::EngineStats stats;
+    Clock::time_point at;
+  };
+
+  void run_engine();
+  void run_outputs();
+  void apply(Command& command);
+  void post(Command command);
+  void deliver(Batch& batch, std::vector<Delta>& deltas);
+  Status check_queue() const;
+  void note_tokens(Tracked& tracked, const engine::Output& output, Clock::time_point at, metrics::StepStats& step);
+  void note_finish(const Tracked& tracked, const engine::Output& output, engine::FinishReason reason,
+                   Clock::time_point at, bool last);
+  void report(metrics::StepStats step, const Batch& batch);
+
+  std::unique_ptr<Llm> llm_;
+  const AsyncOptions options_;
+  metrics::StatLogger stat_logger_;
+
+  std::mutex inbox_mutex_;  // guards inbox_ and stopping_
+  std::condition_variable inbox_filled_;
+  std::vector<Command> inbox_;
+  bool stopping_ = false;
+
+  std::mutex outbox_mutex_;  // guards outbox_ and engine_done_
+  std::condition_variable outbox_filled_;
+  std::deque<Batch> outbox_;
+  bool engine_done_ = false;
+
+  mutable std::mutex tracked_mutex_;  // guards what follows
+  std::unordered_map<engine::RequestId, Tracked> tracked_;
+  Streams streams_;
+  int64_t submitted_ = 0;  // sequences since the start; what of them stats_ does not count yet waits in a box
+  int64_t submitted_tokens_ = 0;
+  engine::EngineStats stats_;
+  engine::EngineStats reported_;  // output thread: what the metrics know
+
+  std::thread engine_thread_;
+  std::thread output_thread_;
+};
+
+}  // namespace quire::llm
