@@ -31,7 +31,7 @@ struct ServerMetricsOptions {
   // Labels of vllm:cache_config_info ("block_size", "16"); those of vLLM's labels that are not given say "None".
   std::vector<std::pair<std::string, std::string>> cache_config;
   HistogramBuckets custom_buckets;
-  bool created_series = true;  // false: no x_created gauges (a third fewer lines)
+  bool created_series = true;  // false: no x_created gauges (a fifth of the lines)
 };
 
 // What one engine step did, and how things stand after it. Counts are those of this step.
