@@ -60,6 +60,19 @@ sampling::SamplingParams Llm::default_params() const {
   return params;
 }
 
+Result<std::string> Llm::render_chat(text::ChatRequest chat, const text::ChatTemplate* other) const {
+  if (tokenizer_ == nullptr) {
+    return unsupported("this model has no tokenizer, so it takes token ids only; give one with --tokenizer");
+  }
+  if (other == nullptr && !chat_template_) {
+    return unsupported("this model has no chat template; give one with --chat-template, or send a plain prompt");
+  }
+  const text::SpecialIds& special = tokenizer_->special_ids();
+  if (chat.bos_token.empty()) chat.bos_token = piece_of(*tokenizer_, special.bos);
+  if (chat.eos_token.empty()) chat.eos_token = piece_of(*tokenizer_, special.eos);
+  return (other != nullptr ? *other : *chat_template_).render(chat);
+}
+
 Result<std::vector<int32_t>> Llm::tokens_of(const Prompt& prompt) const {
   if (const auto* ids = std::get_if<TokenPrompt>(&prompt)) return *ids;
   if (tokenizer_ == nullptr) {
@@ -68,14 +81,7 @@ Result<std::vector<int32_t>> Llm::tokens_of(const Prompt& prompt) const {
   if (const auto* plain = std::get_if<TextPrompt>(&prompt)) {
     return tokenizer_->encode(plain->text, {plain->add_special_tokens, true});
   }
-  if (!chat_template_) {
-    return unsupported("this model has no chat template; give one with --chat-template, or a plain prompt with --raw");
-  }
-  text::ChatRequest chat = std::get<text::ChatRequest>(prompt);
-  const text::SpecialIds& special = tokenizer_->special_ids();
-  if (chat.bos_token.empty()) chat.bos_token = piece_of(*tokenizer_, special.bos);
-  if (chat.eos_token.empty()) chat.eos_token = piece_of(*tokenizer_, special.eos);
-  QUIRE_ASSIGN(const std::string text, chat_template_->render(chat));
+  QUIRE_ASSIGN(const std::string text, render_chat(std::get<text::ChatRequest>(prompt)));
   return tokenizer_->encode(text, {.add_special_tokens = false, .parse_special = true});
 }
 

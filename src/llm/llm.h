@@ -59,6 +59,8 @@ class Llm {
 
   // The model's own sampling defaults, to change and put into a request.
   sampling::SamplingParams default_params() const;
+  // A conversation as the prompt's text, by the model's template or by another one. Any thread.
+  Result<std::string> render_chat(text::ChatRequest chat, const text::ChatTemplate* other = nullptr) const;
   // The ids of a prompt. Any thread.
   Result<std::vector<int32_t>> tokens_of(const Prompt& prompt) const;
 

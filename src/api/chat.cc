@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// /v1/chat/completions: conversations to be answered.
+#include "api/json_writer.h"
+#include "api/request_fields.h"
+
+namespace quire::api {
+namespace {
+
+class Chat final : public Generation {
+ public:
+  struct Options {
+    bool logprobs = false;
+    int64_t top_logprobs = 0;
+    bool prompt_logprobs = false;
+    std::string role;
+    std::string echo;  // in front of each answer
+  };
+  Chat(Service& service, ReplyPtr reply, GenerationOptions options, Options own)
+      : Generation(service, std::move(reply), std::move(options)), own_(std::move(own)) {}
+
+ private:
+  // {"token","logprob","bytes"} without its closing brace.
+  void open_entry(JsonWriter& w, const TokenTexts& texts, const sampling::TokenLogprob& entry) const {
+    w.open_object().member("token", texts.show(entry.token)).key("logprob").number(json_logprob(entry.logprob));
+    w.key("bytes");
+    const auto& tokenizer = service_.model().tokenizer();
+    if (tokenizer == nullptr) {
+      w.null();
+      return;
+    }
+    w.open_array();
+    for (const char byte : tokenizer->token_bytes(entry.token)) w.integer(static_cast<unsigned char>(byte));
+    w.close_array();
+  }
+
+  void write_logprobs(JsonWriter& w, const LogprobRows& rows, TokenTexts& texts) const {
+    w.open_object().key("content").open_array();
+    for (const auto& row : rows) {
+      if (row.empty()) continue;
+      open_entry(w, texts, row[0]);  // the sampled token, then the likeliest ones
+      w.key("top_logprobs").open_array();
+      for (size_t i = 1; i < row.size(); ++i) {
+        open_entry(w, texts, row[i]);
+        w.close_object();
+      }
+      w.close_array().close_object();
+      texts.advance(row[0].token);
+    }
+    w.close_array().close_object();
+  }
+
+  void write_head(JsonWriter& w, const char* object) const {
+    w.open_object().member("id", options_.id).member("object", object).member_int("created", created_);
+    w.member("model", service_.options().served_names[0]);
+  }
+
+  // One event of a choice: what stands in its delta, and around it.
+  template <typename WriteDelta>
+  void send_chunk(const Choice& choice, bool last, const WriteDelta& write_delta, const llm::Delta* delta) {
+    JsonWriter w;
+    write_head(w, "chat.completion.chunk");
+    w.key("choices").open_array().open_object().member_int("index", static_cast<int64_t>(choice.index));
+    w.key("delta").open_object();
+    write_delta(w);
+    w.close_object().key("logprobs");
+    if (own_.logprobs && delta != nullptr && !delta->logprobs.empty()) {
+      write_logprobs(w, delta->logprobs, texts_[choice.index]);
+    } else {
+      w.null();
+    }
+    w.key("finish_reason");
+    if (last) {
+      w.string(engine::name(choice.finish));
+      write_stop_reason(w, choice);
+    } else {
+      w.null();
+    }
+    if (options_.return_token_ids && delta != nullptr) {
+      w.key("token_ids");
+      write_ids(w, delta->tokens);
+    }
+    w.close_object().close_array();
+    if (delta == nullptr && options_.return_token_ids) {
+      w.key("prompt_token_ids");
+      write_ids(w, prompts_[0].ids);
+    }
+    if (last && !options_.include_usage && !service_.options().fingerprint.empty()) {
+      w.member("system_fingerprint", service_.options().fingerprint);
+    }
+    if (options_.continuous_usage) {
+      w.key("usage");
+      write_usage(w, delta == nullptr ? 0 : completion_tokens());
+    }
+    w.close_object();
+    send_event(w.text());
+  }
+
+  void piece(Choice& choice, llm::Delta& delta) override {
+    if (texts_.empty()) {
+      texts_.assign(choices_.size(), TokenTexts(service_.model().tokenizer().get(), options_.tokens_as_ids));
+    }
+    if (!choice.begun) {
+      send_chunk(
+          choice, false, [&](JsonWriter& w) { w.member("role", own_.role).member("content", own_.echo); }, nullptr);
+    }
+    const bool last = delta.finish != engine::FinishReason::kNone;
+    send_chunk(
+        choice, last, [&](JsonWriter& w) { w.member("content", delta.text); }, &delta);
+  }
+
+  void finish() override { options_.stream ? finish_stream() : finish_whole(); }
+
+  void finish_stream() {
+    if (options_.include_usage) {
+      JsonWriter w;
+      write_head(w, "chat.completion.chunk");
+      w.key("choices").open_array().close_array().key("usage");
+      write_usage(w, completion_tokens());
+      if (!service_.options().fingerprint.empty()) w.member("system_fingerprint", service_.options().fingerprint);
+      w.close_object();
+      send_event(w.text());
+    }
+    write_raw("data: [DONE]\n\n");
+    reply_->end();
+  }
+
+  void write_choice(JsonWriter& w, const Choice& choice) const {
+    w.open_object().member_int("index", static_cast<int64_t>(choice.index)).key("message").open_object();
+    w.member("role", own_.role).member("content", own_.echo + choice.text);
+    for (const char* name : {"refusal", "annotations", "audio", "function_call", "reasoning"}) w.member_null(name);
+    w.close_object().key("logprobs");
+    if (own_.logprobs) {
+      TokenTexts texts(service_.model().tokenizer().get(), options_.tokens_as_ids);
+      write_logprobs(w, choice.logprobs, texts);
+    } else {
+      w.null();
+    }
+    w.member("finish_reason", engine::name(choice.finish));
+    write_stop_reason(w, choice);
+    w.key("token_ids");
+    if (options_.return_token_ids) {
+      write_ids(w, choice.tokens);
+    } else {
+      w.null();
+    }
+    w.close_object();
+  }
+
+  void finish_whole() {
+    JsonWriter w;
+    write_head(w, "chat.completion");
+    w.key("choices").open_array();
+    for (const Choice& choice : choices_) write_choice(w, choice);
+    w.close_array().member_null("service_tier").key("system_fingerprint");
+    if (service_.options().fingerprint.empty()) {
+      w.null();
+    } else {
+      w.string(service_.options().fingerprint);
+    }
+    w.key("usage");
+    write_usage(w, completion_tokens());
+    w.key("prompt_logprobs");
+    if (own_.prompt_logprobs) {
+      write_prompt_logprobs(w, prompts_[0].logprobs, service_.model().tokenizer().get());
+    } else {
+      w.null();
+    }
+    w.key("prompt_token_ids");
+    if (options_.return_token_ids) {
+      write_ids(w, prompts_[0].ids);
+    } else {
+      w.null();
+    }
+    w.member_null("kv_transfer_params").close_object();
+    send_json(*reply_, 200, w.take());
+  }
+
+  const Options own_;
+  std::vector<TokenTexts> texts_;  // one a choice, of a stream
+};
+
+// Tools are shown to the template when none is to be called; calling them is not there yet.
+ApiStatus check_tools(const Body& body) {
+  const json::Value* tools = body.get("tools");
+  if (tools == nullptr) return Ok{};
+  if (tools->as_array().empty()) return bad_request("tools must not be an empty list; leave it out.", "tools");
+  const json::Value* choice = body.get("tool_choice");
+  if (choice != nullptr && choice->is_string() && choice->as_string() == "none") return Ok{};
+  return bad_request(
+      "tools cannot be called by this server yet; leave tools out, or set tool_choice to \"none\" to show them to the "
+      "model only.",
+      "tools");
+}
+
+std::string last_text(const json::Value& messages, const std::string& role) {
+  const json::Value& last = messages.as_array().back();
+  const json::Value* its_role = last.find("role");
+  const json::Value* content = last.find("content");
+  if (its_role == nullptr || !its_role->is_string() || its_role->as_string() != role) return "";
+  return content != nullptr && content->is_string() ? content->as_string() : "";
+}
+
+ApiStatus start_chat(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
+  auto body = Body::parse(request.body, chat_schema());
+  if (!body.ok()) return body.error();
+  if (auto known = service.check_model(*body); !known.ok()) return known.error();
+  if (auto tools = check_tools(*body); !tools.ok()) return tools.error();
+  auto params = read_sampling(*body, service);
+  if (!params.ok()) return params.error();
+  auto options = read_options(request, *body, service, "chatcmpl-");
+  if (!options.ok()) return options.error();
+  auto input = read_chat(*body);
+  if (!input.ok()) return input.error();
+
+  Chat::Options own;
+  own.logprobs = body->boolean("logprobs", false);
+  own.top_logprobs = body->integer("top_logprobs").value_or(0);
+  own.prompt_logprobs = params->prompt_logprobs.has_value();
+  if (own.top_logprobs != 0 && !own.logprobs) {
+    return bad_request("top_logprobs need logprobs to be true.", "top_logprobs");
+  }
+  if (own.logprobs) params->logprobs = own.top_logprobs;
+  const bool continues = input->continue_final_message && !input->messages.as_array().empty();
+  own.role = service.options().response_role;
+  if (continues) {
+    const json::Value* role = input->messages.as_array().back().find("role");
+    if (role != nullptr && role->is_string()) own.role = role->as_string();
+  }
+  if (body->boolean("echo", false) && !input->messages.as_array().empty()) {
+    own.echo = last_text(input->messages, own.role);
+  }
+  auto ids = chat_tokens(service, std::move(*input));
+  if (!ids.ok()) return ids.error();
+  truncate_prompt(*body, service, *ids);
+  llm::GenerateRequest generate;
+  generate.params = *params;
+  std::optional<int64_t> max_tokens = body->integer("max_completion_tokens");
+  if (!max_tokens) max_tokens = body->integer("max_tokens");
+  auto fits = fit_length(service, ids->size(), max_tokens, std::nullopt, generate.params);
+  if (!fits.ok()) return fits.error();
+  generate.prompt = std::move(*ids);
+  if (auto scheduling = read_scheduling(request, *body, generate); !scheduling.ok()) return scheduling.error();
+  auto ready = service.model().prepare(std::move(generate));
+  if (!ready.ok()) return to_api_error(ready.error());
+  std::vector<engine::Request> requests;
+  requests.push_back(std::move(*ready));
+  return std::make_shared<Chat>(service, reply, std::move(*options), std::move(own))->start(std::move(requests));
+}
+
+}  // namespace
+
+void serve_chat(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
+  if (auto started = start_chat(service, request, reply); !started.ok()) send_error(*reply, started.error());
+}
+
+}  // namespace quire::api

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// /v1/completions: texts or token ids to be continued.
+#include <algorithm>
+
+#include "api/json_writer.h"
+#include "api/request_fields.h"
+
+namespace quire::api {
+namespace {
+
+constexpr size_t kMaxPrompts = 1024;
+constexpr int64_t kDefaultMaxTokens = 16;
+
+// A choice's logprobs while it grows: offsets count characters of the text so far.
+struct LogprobState {
+  TokenTexts texts;
+  int64_t offset = 0;
+};
+
+int64_t count_characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+class Completions final : public Generation {
+ public:
+  struct Options {
+    std::optional<int64_t> logprobs;
+    bool echo = false;
+    bool drop_answer = false;  // max_tokens 0: the prompt alone was wanted
+    bool prompt_logprobs = false;
+  };
+  Completions(Service& service, ReplyPtr reply, GenerationOptions options, const Options& own)
+      : Generation(service, std::move(reply), std::move(options)), own_(own) {}
+
+ private:
+  std::string prompt_text(const PromptState& prompt) const {
+    const auto& tokenizer = service_.model().tokenizer();
+    return tokenizer == nullptr ? std::string() : tokenizer->decode(prompt.ids, true);
+  }
+
+  // The rows of the prompt (with echo) and of these tokens, as the four parallel lists.
+  void write_logprobs(JsonWriter& w, const PromptState* echoed, const std::vector<int32_t>& tokens,
+                      const LogprobRows& rows, LogprobState& state) const {
+    JsonWriter o, v, t, m;
+    o.open_array();
+    v.open_array();
+    t.open_array();
+    m.open_array();
+    const auto add = [&](int32_t token, const std::vector<sampling::TokenLogprob>* row) {
+      const std::string shown = state.texts.show(token);
+      t.string(shown);
+      o.integer(state.offset);
+      if (row == nullptr || row->empty()) {
+        v.null();
+        m.null();
+      } else {
+        v.number(json_logprob((*row)[0].logprob));
+        m.open_object();
+        std::vector<std::string> seen;
+        for (const sampling::TokenLogprob& entry : *row) {
+          std::string name = state.texts.show(entry.token);
+          if (std::find(seen.begin(), seen.end(), name) != seen.end()) continue;
+          json_key(m, name).number(json_logprob(entry.logprob));
+          seen.push_back(std::move(name));
+        }
+        m.close_object();
+      }
+      state.offset += count_characters(shown);
+      state.texts.advance(token);
+    };
+    if (echoed != nullptr) {
+      for (size_t i = 0; i < echoed->ids.size(); ++i) {
+        add(echoed->ids[i], i == 0 || i > echoed->logprobs.size() ? nullptr : &echoed->logprobs[i - 1]);
+      }
+    }
+    for (size_t i = 0; i < tokens.size(); ++i) add(tokens[i], i < rows.size() ? &rows[i] : nullptr);
+    w.open_object();
+    w.key("text_offset").raw(o.close_array().text()).key("token_logprobs").raw(v.close_array().text());
+    w.key("tokens").raw(t.close_array().text()).key("top_logprobs").raw(m.close_array().text());
+    w.close_object();
+  }
+
+  // A name that may hold anything a token may.
+  static JsonWriter& json_key(JsonWriter& w, const std::string& name) {
+    std::string quoted;
+    json::append_quoted(quoted, name);
+    return w.key(std::string_view(quoted).substr(1, quoted.size() - 2));
+  }
+
+  void write_head(JsonWriter& w) const {
+    w.open_object().member("id", options_.id).member("object", "text_completion").member_int("created", created_);
+    w.member("model", service_.options().served_names[0]);
+  }
+
+  void write_ending(JsonWriter& w, const Choice& choice) const {
+    w.key("finish_reason");
+    if (choice.finish == engine::FinishReason::kNone) {
+      w.null();
+    } else {
+      w.string(engine::name(choice.finish));
+    }
+    write_stop_reason(w, choice);
+  }
+
+  void piece(Choice& choice, llm::Delta& delta) override {
+    if (states_.empty()) {
+      const auto* tokenizer = service_.model().tokenizer().get();
+      states_.assign(choices_.size(), LogprobState{TokenTexts(tokenizer, options_.tokens_as_ids)});
+    }
+    const PromptState& prompt = prompts_[choice.prompt];
+    const bool echo_now = own_.echo && !choice.begun;
+    if (own_.drop_answer) {
+      delta.text.clear();
+      delta.tokens.clear();
+      delta.logprobs.clear();
+    }
+    JsonWriter w;
+    write_head(w);
+    w.key("choices").open_array().open_object().member_int("index", static_cast<int64_t>(choice.index));
+    w.member("text", echo_now ? prompt_text(prompt) + delta.text : delta.text).key("logprobs");
+    if (own_.logprobs) {
+      write_logprobs(w, echo_now ? &prompt : nullptr, delta.tokens, delta.logprobs, states_[choice.index]);
+    } else {
+      w.null();
+    }
+    write_ending(w, choice);
+    if (options_.return_token_ids) {
+      w.key("prompt_token_ids");
+      if (choice.begun) {
+        w.null();
+      } else {
+        write_ids(w, prompt.ids);
+      }
+      w.key("token_ids");
+      write_ids(w, delta.tokens);
+    }
+    w.close_object().close_array();
+    if (options_.continuous_usage) {
+      w.key("usage");
+      write_usage(w, completion_tokens());
+    }
+    w.close_object();
+    send_event(w.text());
+  }
+
+  void finish() override { options_.stream ? finish_stream() : finish_whole(); }
+
+  void finish_stream() {
+    if (options_.include_usage) {
+      JsonWriter w;
+      write_head(w);
+      w.key("choices").open_array().close_array().key("usage");
+      write_usage(w, own_.drop_answer ? 0 : completion_tokens());
+      w.close_object();
+      send_event(w.text());
+    }
+    write_raw("data: [DONE]\n\n");
+    reply_->end();
+  }
+
+  void finish_whole() {
+    JsonWriter w;
+    write_head(w);
+    w.key("choices").open_array();
+    for (Choice& choice : choices_) write_choice(w, choice);
+    w.close_array().member_null("service_tier").key("system_fingerprint");
+    if (service_.options().fingerprint.empty()) {
+      w.null();
+    } else {
+      w.string(service_.options().fingerprint);
+    }
+    w.key("usage");
+    write_usage(w, own_.drop_answer ? 0 : completion_tokens());
+    w.member_null("kv_transfer_params").close_object();
+    send_json(*reply_, 200, w.take());
+  }
+
+  void write_choice(JsonWriter& w, Choice& choice) {
+    const auto* tokenizer = service_.model().tokenizer().get();
+    const PromptState& prompt = prompts_[choice.prompt];
+    if (own_.drop_answer) {
+      choice.text.clear();
+      choice.tokens.clear();
+      choice.logprobs.clear();
+    }
+    w.open_object().member_int("index", static_cast<int64_t>(choice.index));
+    w.member("text", own_.echo ? prompt_text(prompt) + choice.text : choice.text).key("logprobs");
+    if (own_.logprobs) {
+      LogprobState state{TokenTexts(tokenizer, options_.tokens_as_ids)};
+      write_logprobs(w, own_.echo ? &prompt : nullptr, choice.tokens, choice.logprobs, state);
+    } else {
+      w.null();
+    }
+    write_ending(w, choice);
+    w.key("token_ids");
+    if (options_.return_token_ids) {
+      write_ids(w, choice.tokens);
+    } else {
+      w.null();
+    }
+    w.key("prompt_logprobs");
+    if (own_.prompt_logprobs) {
+      write_prompt_logprobs(w, prompt.logprobs, tokenizer);
+    } else {
+      w.null();
+    }
+    w.key("prompt_token_ids");
+    if (options_.return_token_ids) {
+      write_ids(w, prompt.ids);
+    } else {
+      w.null();
+    }
+    w.close_object();
+  }
+
+  const Options own_;
+  std::vector<LogprobState> states_;  // one a choice, of a stream
+};
+
+ApiResult<std::vector<llm::Prompt>> read_prompts(const Service& service, const Body& body) {
+  const json::Value& prompt = *body.get("prompt");
+  const bool special = body.boolean("add_special_tokens", true);
+  std::vector<llm::Prompt> out;
+  ApiStatus length = Ok{};
+  const auto add_text = [&](const std::string& text) {
+    if (length.ok()) length = check_text_length(service, text.size());
+    out.emplace_back(llm::TextPrompt{text, special});
+  };
+  const auto add_tokens = [&](const json::Array& ids) {
+    llm::TokenPrompt tokens;
+    for (const json::Value& id : ids) tokens.push_back(static_cast<int32_t>(id.as_int()));
+    out.emplace_back(std::move(tokens));
+  };
+  if (prompt.is_string()) {
+    add_text(prompt.as_string());
+  } else if (!prompt.as_array().empty() && prompt.as_array()[0].is_int()) {
+    add_tokens(prompt.as_array());
+  } else {
+    if (prompt.as_array().empty()) return bad_request("prompt must not be empty.", "prompt");
+    if (prompt.as_array().size() > kMaxPrompts) {
+      return bad_request("prompt has " + std::to_string(prompt.as_array().size()) + " entries; at most 1024 are taken.",
+                         "prompt");
+    }
+    for (const json::Value& one : prompt.as_array())
+      one.is_string() ? add_text(one.as_string()) : add_tokens(one.as_array());
+  }
+  if (!length.ok()) return length.error();
+  return out;
+}
+
+ApiStatus start_completions(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
+  auto body = Body::parse(request.body, completion_schema());
+  if (!body.ok()) return body.error();
+  if (auto known = service.check_model(*body); !known.ok()) return known.error();
+  auto params = read_sampling(*body, service);
+  if (!params.ok()) return params.error();
+  auto options = read_options(request, *body, service, "cmpl-");
+  if (!options.ok()) return options.error();
+  auto prompts = read_prompts(service, *body);
+  if (!prompts.ok()) return prompts.error();
+
+  Completions::Options own;
+  own.logprobs = body->integer("logprobs");
+  own.echo = body->boolean("echo", false);
+  std::optional<int64_t> max_tokens = body->integer("max_tokens");
+  if (max_tokens == 0) {
+    if (!own.echo) return bad_request("max_tokens must be at least 1, unless echo is true.", "max_tokens");
+    own.drop_answer = true;
+    max_tokens = 1;
+  }
+  params->logprobs = own.logprobs;
+  own.prompt_logprobs = params->prompt_logprobs.has_value();
+  if (own.echo && own.logprobs) {
+    // The prompt's rows come with the answer's; both counts are served by the larger.
+    params->prompt_logprobs = std::max(params->prompt_logprobs.value_or(0), *own.logprobs);
+  }
+  std::vector<engine::Request> requests;
+  for (llm::Prompt& prompt : *prompts) {
+    auto ids = service.model().tokens_of(prompt);
+    if (!ids.ok()) return to_api_error(ids.error());
+    truncate_prompt(*body, service, *ids);
+    llm::GenerateRequest generate;
+    generate.params = *params;
+    auto fits = fit_length(service, ids->size(), max_tokens, kDefaultMaxTokens, generate.params);
+    if (!fits.ok()) return fits.error();
+    generate.prompt = std::move(*ids);
+    if (auto scheduling = read_scheduling(request, *body, generate); !scheduling.ok()) return scheduling.error();
+    auto ready = service.model().prepare(std::move(generate));
+    if (!ready.ok()) return to_api_error(ready.error());
+    requests.push_back(std::move(*ready));
+  }
+  return std::make_shared<Completions>(service, reply, std::move(*options), own)->start(std::move(requests));
+}
+
+}  // namespace
+
+void serve_completions(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
+  if (auto started = start_completions(service, request, reply); !started.ok()) send_error(*reply, started.error());
+}
+
+}  // namespace quire::api

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// Deltas to choices, streams and their end, and the pieces of JSON that all endpoints share.
+#include "api/generation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+
+#include "api/json_writer.h"
+#include "base/log.h"
+#include "base/utf8.h"
+
+namespace quire::api {
+namespace {
+
+std::string milliseconds(std::chrono::steady_clock::duration d) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", std::chrono::duration<double, std::milli>(d).count());
+  return text;
+}
+
+// Lays a later delta of the same choice behind an earlier one.
+void append(llm::Delta& to, llm::Delta from) {
+  to.text += from.text;
+  to.tokens.insert(to.tokens.end(), from.tokens.begin(), from.tokens.end());
+  std::move(from.logprobs.begin(), from.logprobs.end(), std::back_inserter(to.logprobs));
+  to.finish = from.finish;
+  to.stop_reason = std::move(from.stop_reason);
+}
+
+}  // namespace
+
+Generation::Generation(Service& service, ReplyPtr reply, GenerationOptions options)
+    : service_(service),
+      reply_(std::move(reply)),
+      options_(std::move(options)),
+      created_(static_cast<int64_t>(std::time(nullptr))),
+      arrival_(std::chrono::steady_clock::now()) {
+  ++service_.load();
+}
+
+Generation::~Generation() {
+  --service_.load();
+}
+
+ApiStatus Generation::start(std::vector<engine::Request> requests) {
+  const auto self = shared_from_this();
+  {
+    const std::lock_guard lock(mutex_);  // deltas wait until the ids are known
+    prompts_.resize(requests.size());
+    choices_.resize(requests.size() * static_cast<size_t>(options_.n));
+    for (size_t p = 0; p < requests.size(); ++p) prompts_[p].ids = requests[p].prompt;
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      choices_[i].index = i;
+      choices_[i].prompt = i / static_cast<size_t>(options_.n);
+    }
+    open_ = choices_.size();
+    if (service_.options().log_requests) {
+      spdlog::info("Received request {}: {} prompts, {} tokens, n={}, max_tokens={}, temperature={}, seed={}",
+                   options_.id, prompts_.size(), prompt_tokens(), options_.n,
+                   requests[0].params.max_tokens.value_or(-1), requests[0].params.temperature,
+                   requests[0].params.seed ? std::to_string(*requests[0].params.seed) : "none");
+    }
+    auto ids = service_.llm().submit(std::move(requests), [self](llm::Delta delta) { self->take(std::move(delta)); });
+    if (!ids.ok()) return to_api_error(ids.error());
+    ids_ = std::move(*ids);
+  }
+  // Weak: a reply that outlives the answer must not keep it.
+  reply_->on_gone([weak = weak_from_this()] {
+    if (const auto alive = weak.lock()) alive->give_up();
+  });
+  return Ok{};
+}
+
+void Generation::give_up() {
+  const std::lock_guard lock(mutex_);
+  if (over_) return;
+  over_ = true;
+  for (const engine::RequestId id : ids_) service_.llm().abort(id);
+  reply_->note("finish", "abort");
+  reply_->note("completion_tokens", std::to_string(completion_tokens()));
+}
+
+void Generation::take(llm::Delta delta) {
+  const std::lock_guard lock(mutex_);
+  if (over_) return;
+  if (delta.error) {
+    over_ = true;
+    for (const engine::RequestId id : ids_) service_.llm().abort(id);
+    const ApiError error{500, "InternalServerError", delta.error->message, ""};
+    fail(error);
+    return;
+  }
+  const size_t prompt = static_cast<size_t>(std::find(ids_.begin(), ids_.end(), delta.id) - ids_.begin());
+  Choice& choice = choices_[prompt * static_cast<size_t>(options_.n) + static_cast<size_t>(delta.child)];
+  prompts_[prompt].cached_tokens = std::max(prompts_[prompt].cached_tokens, delta.cached_tokens);
+  if (delta.child == 0) {
+    std::move(delta.prompt_logprobs.begin(), delta.prompt_logprobs.end(),
+              std::back_inserter(prompts_[prompt].logprobs));
+  }
+  if (first_ == std::chrono::steady_clock::time_point{} && !delta.tokens.empty()) {
+    first_ = std::chrono::steady_clock::now();
+  }
+  choice.num_tokens += static_cast<int64_t>(delta.tokens.size());
+  const bool ended = delta.finish != engine::FinishReason::kNone;
+  if (options_.stream) {
+    const bool waits = options_.stream_interval > 1 && choice.begun && !ended &&
+                       static_cast<int64_t>(choice.held.tokens.size() + delta.tokens.size()) < options_.stream_interval;
+    append(choice.held, std::move(delta));
+    if (waits || (choice.held.tokens.empty() && !ended)) return;
+    llm::Delta merged = std::move(choice.held);
+    choice.held = {};
+    choice.finish = merged.finish;
+    choice.stop_reason = merged.stop_reason;
+    piece(choice, merged);
+    choice.begun = true;
+  } else {
+    choice.text += delta.text;
+    choice.tokens.insert(choice.tokens.end(), delta.tokens.begin(), delta.tokens.end());
+    std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(choice.logprobs));
+    choice.finish = delta.finish;
+    choice.stop_reason = std::move(delta.stop_reason);
+  }
+  if (ended && --open_ == 0) {
+    over_ = true;
+    reply_->note("prompt_tokens", std::to_string(prompt_tokens()));
+    reply_->note("cached_tokens", std::to_string(cached_tokens()));
+    reply_->note("completion_tokens", std::to_string(completion_tokens()));
+    reply_->note("first_token_ms", milliseconds(first_ - arrival_));
+    reply_->note("finish", engine::name(choice.finish));
+    if (service_.options().log_outputs && !options_.stream) {
+      for (const Choice& one : choices_) {
+        const auto most = service_.options().max_log_len;
+        spdlog::info("Generated for {} [{}]: {}", options_.id, one.index,
+                     most < 0 ? one.text : one.text.substr(0, static_cast<size_t>(most)));
+      }
+    }
+    finish();
+  }
+}
+
+void Generation::fail(const ApiError& error) {
+  if (!begun_) return send_error(*reply_, error);
+  send_event(error.body());
+  write_raw("data: [DONE]\n\n");
+  reply_->end();
+}
+
+void Generation::begin_events() {
+  if (begun_) return;
+  begun_ = true;
+  reply_->begin(200, "text/event-stream; charset=utf-8", {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}});
+}
+
+void Generation::write_raw(std::string text) {
+  begin_events();
+  reply_->write(std::move(text));
+}
+
+void Generation::send_event(const std::string& json) {
+  std::string text;
+  text.reserve(json.size() + 8);
+  text += "data: ";
+  text += json;
+  text += "\n\n";
+  write_raw(std::move(text));
+}
+
+void Generation::send_event(const char* event, const std::string& json) {
+  write_raw(std::string("event: ") + event + "\ndata: " + json + "\n\n");
+}
+
+int64_t Generation::prompt_tokens() const {
+  int64_t sum = 0;
+  for (const PromptState& prompt : prompts_) sum += static_cast<int64_t>(prompt.ids.size());
+  return sum;
+}
+
+int64_t Generation::completion_tokens() const {
+  int64_t sum = 0;
+  for (const Choice& choice : choices_) sum += choice.num_tokens;
+  return sum;
+}
+
+int64_t Generation::cached_tokens() const {
+  int64_t sum = 0;
+  for (const PromptState& prompt : prompts_) sum += prompt.cached_tokens;
+  return sum;
+}
+
+void Generation::write_usage(JsonWriter& w, int64_t completion_tokens) const {
+  const int64_t prompt = prompt_tokens();
+  w.open_object().member_int("prompt_tokens", prompt).member_int("total_tokens", prompt + completion_tokens);
+  w.member_int("completion_tokens", completion_tokens).key("prompt_tokens_details");
+  if (service_.options().enable_prompt_tokens_details) {
+    w.open_object().member_int("cached_tokens", cached_tokens()).close_object();
+  } else {
+    w.null();
+  }
+  w.close_object();
+}
+
+void Generation::write_stop_reason(JsonWriter& w, const Choice& choice) const {
+  w.key("stop_reason");
+  if (const auto* token = std::get_if<int32_t>(&choice.stop_reason)) {
+    w.integer(*token);
+  } else if (const auto* text = std::get_if<std::string>(&choice.stop_reason)) {
+    w.string(*text);
+  } else {
+    w.null();
+  }
+}
+
+std::string answer_key(const HttpRequest& request, const Body& body) {
+  std::string key = body.string("request_id", request.id);
+  key.resize(std::min<size_t>(key.size(), 128));
+  return key;
+}
+
+void write_ids(JsonWriter& w, const std::vector<int32_t>& ids) {
+  w.open_array();
+  for (const int32_t id : ids) w.integer(id);
+  w.close_array();
+}
+
+double json_logprob(float logprob) {
+  return std::isfinite(logprob) ? static_cast<double>(logprob) : -9999.0;
+}
+
+void write_prompt_logprobs(JsonWriter& w, const LogprobRows& rows, const text::Tokenizer* tokenizer) {
+  w.open_array().null();  // nothing stands before the first token
+  for (const auto& row : rows) {
+    w.open_object();
+    std::vector<int32_t> seen;
+    for (const sampling::TokenLogprob& entry : row) {
+      if (std::find(seen.begin(), seen.end(), entry.token) != seen.end()) continue;
+      seen.push_back(entry.token);
+      w.key(std::to_string(entry.token)).open_object().key("logprob").number(json_logprob(entry.logprob));
+      w.member_int("rank", entry.rank).key("decoded_token");
+      if (tokenizer == nullptr) {
+        w.null();
+      } else {
+        w.string(TokenTexts(tokenizer, false).show(entry.token));
+      }
+      w.close_object();
+    }
+    w.close_object();
+  }
+  w.close_array();
+}
+
+std::string TokenTexts::show(int32_t id) const {
+  if (as_ids_ || tokenizer_ == nullptr) return "token_id:" + std::to_string(id);
+  const std::string bytes = pending_ + tokenizer_->token_bytes(id);
+  const size_t open = utf8::incomplete_suffix(bytes);
+  std::string out;
+  utf8::append_valid(out, std::string_view(bytes).substr(0, bytes.size() - open));
+  return out;
+}
+
+void TokenTexts::advance(int32_t id) {
+  if (as_ids_ || tokenizer_ == nullptr) return;
+  pending_ += tokenizer_->token_bytes(id);
+  pending_.erase(0, pending_.size() - utf8::incomplete_suffix(pending_));
+}
+
+}  // namespace quire::api

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading the fields that several endpoints share.
+#include "api/request_fields.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "api/json_writer.h"
+#include "base/log.h"
+
+namespace quire::api {
+namespace {
+
+constexpr size_t kMaxStops = 4;
+
+ApiStatus read_logit_bias(const Body& body, sampling::SamplingParams& params) {
+  const json::Value* bias = body.get("logit_bias");
+  if (bias == nullptr) return Ok{};
+  for (const auto& [name, value] : bias->as_object()) {
+    int32_t token = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), token);
+    if (error != std::errc() || end != name.data() + name.size() || token < 0) {
+      return bad_request("logit_bias has the name '" + name.substr(0, 40) + "', which is no token id.", "logit_bias");
+    }
+    params.logit_bias.emplace_back(token, static_cast<float>(value.as_double()));
+  }
+  return Ok{};
+}
+
+ApiStatus check_response_format(const Body& body) {
+  const json::Value* format = body.get("response_format");
+  if (format == nullptr) return Ok{};
+  const json::Value* type = format->find("type");
+  if (type != nullptr && type->is_string() && type->as_string() == "text") return Ok{};
+  return bad_request("response_format must have the type text: constrained output is not supported yet.",
+                     "response_format");
+}
+
+void warn_of_removed_fields(const Body& body) {
+  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
+    if (body.has(name)) spdlog::warn("the field {} has no effect; newer servers take structured_outputs", name);
+  }
+}
+
+}  // namespace
+
+ApiResult<sampling::SamplingParams> read_sampling(const Body& body, const Service& service) {
+  sampling::SamplingParams p = service.model().default_params();
+  const auto set = [](auto from, auto& to) {
+    if (from) to = *from;
+  };
+  set(body.number("temperature"), p.temperature);
+  set(body.number("top_p"), p.top_p);
+  set(body.integer("top_k"), p.top_k);
+  set(body.number("min_p"), p.min_p);
+  set(body.number("repetition_penalty"), p.repetition_penalty);
+  set(body.number("presence_penalty"), p.presence_penalty);
+  set(body.number("frequency_penalty"), p.frequency_penalty);
+  set(body.integer("n"), p.n);
+  set(body.integer("min_tokens"), p.min_tokens);
+  if (const auto seed = body.integer("seed"); seed && *seed != -1) p.seed = *seed;
+  if (body.has("allowed_token_ids")) p.allowed_token_ids = body.ints("allowed_token_ids");
+  p.bad_words = body.strings("bad_words");
+  p.stop_token_ids = body.ints("stop_token_ids");
+  p.ignore_eos = body.boolean("ignore_eos", false);
+  p.include_stop_str_in_output = body.boolean("include_stop_str_in_output", false);
+  p.skip_special_tokens = body.boolean("skip_special_tokens", true);
+  p.spaces_between_special_tokens = body.boolean("spaces_between_special_tokens", true);
+  p.prompt_logprobs = body.integer("prompt_logprobs");
+  p.stop = body.strings("stop");
+  if (p.stop.size() > kMaxStops) {
+    return bad_request("stop has " + std::to_string(p.stop.size()) + " texts; at most 4 are taken.", "stop");
+  }
+  if (p.prompt_logprobs && body.boolean("stream", false)) {
+    return bad_request("prompt_logprobs are not given in a stream; leave out stream.", "prompt_logprobs");
+  }
+  if (auto bias = read_logit_bias(body, p); !bias.ok()) return bias.error();
+  if (auto format = check_response_format(body); !format.ok()) return format.error();
+  warn_of_removed_fields(body);
+  return p;
+}
+
+ApiResult<GenerationOptions> read_options(const HttpRequest& request, const Body& body, const Service& service,
+                                          const char* prefix) {
+  GenerationOptions o;
+  o.id_key = answer_key(request, body);
+  o.id = prefix + o.id_key;
+  o.n = body.integer("n").value_or(1);
+  o.stream = body.boolean("stream", false);
+  o.stream_interval = body.integer("stream_interval").value_or(service.options().stream_interval);
+  o.return_token_ids = body.boolean("return_token_ids", false);
+  o.tokens_as_ids = body.boolean("return_tokens_as_token_ids", service.options().return_tokens_as_token_ids);
+  if (const json::Value* stream = body.get("stream_options")) {
+    if (!o.stream) return bad_request("stream_options need stream to be true.", "stream_options");
+    for (const char* name : {"include_usage", "continuous_usage_stats"}) {
+      const json::Value* value = stream->find(name);
+      if (value != nullptr && !value->is_null() && !value->is_bool()) {
+        return bad_request("stream_options." + std::string(name) + " must be true or false.", "stream_options");
+      }
+    }
+    const auto flag = [&](const char* name) {
+      const json::Value* value = stream->find(name);
+      return value != nullptr && value->is_bool() && value->as_bool();
+    };
+    o.include_usage = flag("include_usage");
+    o.continuous_usage = o.include_usage && flag("continuous_usage_stats");
+  }
+  if (o.stream && service.options().enable_force_include_usage) o.include_usage = o.continuous_usage = true;
+  return o;
+}
+
+void truncate_prompt(const Body& body, const Service& service, std::vector<int32_t>& ids) {
+  const auto wanted = body.integer("truncate_prompt_tokens");
+  if (!wanted) return;
+  const size_t most =
+      static_cast<size_t>(*wanted < 0 ? std::max<int64_t>(service.model().max_model_len() - 1, 1) : *wanted);
+  if (ids.size() <= most) return;
+  if (body.string("truncation_side", "left") == "right") {
+    ids.resize(most);
+  } else {
+    ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(most));
+  }
+}
+
+ApiStatus fit_length(const Service& service, size_t prompt_tokens, std::optional<int64_t> wanted,
+                     std::optional<int64_t> otherwise, sampling::SamplingParams& params) {
+  const int64_t max_len = service.model().max_model_len();
+  const int64_t prompt = static_cast<int64_t>(prompt_tokens);
+  if (prompt >= max_len) {
+    return bad_request("The model's maximum context length is " + std::to_string(max_len) +
+                           " tokens, but the prompt has " + std::to_string(prompt) +
+                           " and leaves no room for an answer; shorten it.",
+                       "input_tokens");
+  }
+  if (wanted && *wanted > max_len) {
+    return bad_request("max_tokens is " + std::to_string(*wanted) + ", but the model's maximum context length is " +
+                           std::to_string(max_len) + " tokens.",
+                       "max_tokens");
+  }
+  if (!wanted) wanted = params.max_tokens ? params.max_tokens : otherwise;
+  params.max_tokens = std::min(wanted.value_or(max_len), max_len - prompt);
+  if (params.min_tokens > *params.max_tokens) {
+    return bad_request("min_tokens is " + std::to_string(params.min_tokens) + ", more than the " +
+                           std::to_string(*params.max_tokens) + " tokens that the answer may have.",
+                       "min_tokens");
+  }
+  return Ok{};
+}
+
+ApiStatus read_scheduling(const HttpRequest& request, const Body& body, llm::GenerateRequest& out) {
+  out.priority = body.integer("priority").value_or(0);
+  if (const std::string* header = request.header("X-Vllm-Priority")) {
+    const auto [end, error] = std::from_chars(header->data(), header->data() + header->size(), out.priority);
+    if (error != std::errc() || end != header->data() + header->size()) {
+      return bad_request("the X-Vllm-Priority header must be an integer.", "priority");
+    }
+  }
+  if (body.has("cache_salt")) {
+    out.cache_salt = body.string("cache_salt");
+    const bool odd = out.cache_salt.find_first_of(std::string_view("@/\\\0", 4)) != std::string::npos;
+    if (out.cache_salt.empty() || out.cache_salt.size() > 128 || odd) {
+      return bad_request("cache_salt must have 1 to 128 characters, none of them @, / or \\.", "cache_salt");
+    }
+  }
+  return Ok{};
+}
+
+ApiResult<ChatInput> read_chat(const Body& body) {
+  ChatInput input;
+  input.messages = body.take("messages");
+  input.tools = body.take("tools");
+  input.documents = body.take("documents");
+  input.kwargs = body.take("chat_template_kwargs");
+  if (body.has("chat_template")) input.chat_template = body.string("chat_template");
+  input.continue_final_message = body.boolean("continue_final_message", false);
+  input.add_generation_prompt = body.boolean("add_generation_prompt", true);
+  input.add_special_tokens = body.boolean("add_special_tokens", false);
+  if (input.continue_final_message && input.add_generation_prompt) {
+    return bad_request(
+        "continue_final_message and add_generation_prompt cannot both be true; set "
+        "add_generation_prompt to false.",
+        "continue_final_message");
+  }
+  if (const json::Value* effort = body.get("reasoning_effort")) {
+    if (!input.kwargs.is_object()) input.kwargs = json::Object{};
+    if (input.kwargs.find("reasoning_effort") == nullptr) input.kwargs.set("reasoning_effort", *effort);
+    if (effort->as_string() == "none" && input.kwargs.find("enable_thinking") == nullptr) {
+      input.kwargs.set("enable_thinking", false);
+    }
+  }
+  return input;
+}
+
+ApiStatus check_text_length(const Service& service, size_t bytes) {
+  // No vocabulary has tokens longer than this many bytes on average over a whole prompt.
+  constexpr size_t kBytesPerToken = 256;
+  const size_t most = static_cast<size_t>(service.model().max_model_len()) * kBytesPerToken;
+  if (bytes <= most) return Ok{};
+  return bad_request("The prompt has " + std::to_string(bytes) + " bytes, more than the model's context of " +
+                         std::to_string(service.model().max_model_len()) + " tokens can hold; shorten it.",
+                     "input_text");
+}
+
+ApiResult<std::vector<int32_t>> chat_tokens(const Service& service, ChatInput input) {
+  const ServiceOptions& options = service.options();
+  if (input.messages.as_array().empty()) return bad_request("messages must not be empty.", "messages");
+  size_t at = 0;
+  for (const json::Value& message : input.messages.as_array()) {
+    const json::Value* role = message.find("role");
+    if (role == nullptr || !role->is_string()) {
+      return bad_request("messages[" + std::to_string(at) + "].role is missing or not a string.", "messages");
+    }
+    ++at;
+  }
+  text::ChatRequest chat;
+  chat.messages = std::move(input.messages);
+  if (input.tools.is_array() && !input.tools.as_array().empty()) chat.tools = std::move(input.tools);
+  chat.documents = std::move(input.documents);
+  chat.add_generation_prompt = input.add_generation_prompt;
+  chat.continue_final_message = input.continue_final_message;
+  chat.content_format = options.content_format;
+  chat.kwargs = options.default_chat_template_kwargs;
+  if (input.kwargs.is_object()) {
+    if (!chat.kwargs.is_object()) chat.kwargs = json::Object{};
+    for (const auto& [name, value] : input.kwargs.as_object()) chat.kwargs.set(name, value);
+  }
+  std::optional<text::ChatTemplate> own;
+  if (input.chat_template) {
+    if (!options.trust_request_chat_template) {
+      return bad_request(
+          "chat_template is not taken from requests unless the server runs with "
+          "--trust-request-chat-template.",
+          "chat_template");
+    }
+    auto parsed = text::ChatTemplate::parse(*input.chat_template);
+    if (!parsed.ok()) return bad_request("chat_template: " + parsed.error().message, "chat_template");
+    own = std::move(*parsed);
+  }
+  auto text = service.model().render_chat(std::move(chat), own ? &*own : nullptr);
+  if (!text.ok()) {
+    // A template's own complaint is about the messages, whatever kind of error it was.
+    return bad_request(text.error().message, "messages");
+  }
+  if (auto length = check_text_length(service, text->size()); !length.ok()) return length.error();
+  auto ids = service.model().tokens_of(llm::TextPrompt{std::move(*text), input.add_special_tokens});
+  if (!ids.ok()) return to_api_error(ids.error());
+  return std::move(*ids);
+}
+
+}  // namespace quire::api

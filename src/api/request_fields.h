@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a request's fields to the engine's settings: what completions, chat and the other forms share.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/generation.h"
+
+namespace quire::api {
+
+// Sampling settings laid over the model's defaults; lengths are left to fit_length().
+ApiResult<sampling::SamplingParams> read_sampling(const Body& body, const Service& service);
+// id, streaming and the like, for answers whose ids begin with `prefix`.
+ApiResult<GenerationOptions> read_options(const HttpRequest& request, const Body& body, const Service& service,
+                                          const char* prefix);
+// Cuts the prompt as truncate_prompt_tokens says.
+void truncate_prompt(const Body& body, const Service& service, std::vector<int32_t>& ids);
+// Settles max_tokens for a prompt: `wanted` (or else the model's default, or else `otherwise`; nothing: all that fits)
+// cut to what fits behind the prompt. Refuses a prompt that leaves no room.
+ApiStatus fit_length(const Service& service, size_t prompt_tokens, std::optional<int64_t> wanted,
+                     std::optional<int64_t> otherwise, sampling::SamplingParams& params);
+// priority (or the X-Vllm-Priority header) and cache_salt.
+ApiStatus read_scheduling(const HttpRequest& request, const Body& body, llm::GenerateRequest& out);
+
+// A conversation's token ids, by the fields that template_fields() lists.
+struct ChatInput {
+  json::Value messages;
+  json::Value tools;
+  json::Value documents;
+  json::Value kwargs;
+  std::optional<std::string> chat_template;
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
+  bool add_special_tokens = false;
+};
+ApiResult<ChatInput> read_chat(const Body& body);
+ApiResult<std::vector<int32_t>> chat_tokens(const Service& service, ChatInput input);
+
+// Tokenises nothing that cannot fit: more characters than max_model_len tokens could ever have is refused at once.
+ApiStatus check_text_length(const Service& service, size_t bytes);
+
+}  // namespace quire::api
