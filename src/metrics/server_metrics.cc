@@ -268,7 +268,7 @@ struct ServerMetrics::Series {
   Family<Summary>& http_request_size =
       registry.summary("http_request_size_bytes", "Bytes of the requests' bodies, by route.", {"handler"});
   Family<Summary>& http_response_size =
-      registry.summary("http_response_size_bytes", "Bytes of the answers' bodies, by route.", {"handler"});
+      registry.summary("http_response_size_bytes", "Bytes of the answers, heads included, by route.", {"handler"});
   Histogram& http_fine =
       registry
           .histogram("http_request_duration_highr_seconds",
