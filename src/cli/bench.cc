@@ -1,44 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // quire bench: latency and throughput of a model on this machine, under vLLM's flag names.
+#include "cli/bench.h"
+
 #include <cstdio>
 
 #include "base/file.h"
-#include "bench/offline.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 
 namespace quire::cli {
 namespace {
 
-struct BenchFlags {
-  llm::Options options;
-  std::string model;
-  bench::Workload workload;
-  int64_t iters = 10;
-  int64_t warmup = 2;
-  std::string output_json;
-  bool json = false;
-};
-
 void add_common(CLI::App& command, BenchFlags& flags) {
-  const auto add = [&](const char* flag, auto& value, const char* doc) {
-    command.add_option(flag, value, doc)->envname(env_name(flag));
-  };
-  add("--model", flags.model, "A folder, a .gguf, a cached name, or nothing: the default model");
-  add("--input-len", flags.workload.input_len, "Tokens of each prompt");
-  add("--output-len", flags.workload.output_len, "Tokens of each answer");
-  add("--output-json", flags.output_json, "Write the figures to this file");
-  add_switch(command, "--json", flags.json, "Print the figures as one JSON object");
+  add_bench_output(command, flags);
+  command.add_option("--input-len", flags.workload.input_len, "Tokens of each prompt")->envname("QUIRE_INPUT_LEN");
+  command.add_option("--output-len", flags.workload.output_len, "Tokens of each answer")->envname("QUIRE_OUTPUT_LEN");
   add_model_flags(command, flags.options);
-}
-
-int finish(const BenchFlags& flags, const json::Value& figures, const std::string& text) {
-  if (!flags.output_json.empty()) {
-    auto status = write_file(flags.output_json, json::dump(figures, 2) + "\n");
-    if (!status.ok()) return report(status.error());
-  }
-  std::printf("%s\n", flags.json ? json::dump(figures).c_str() : text.c_str());
-  return 0;
 }
 
 int latency(BenchFlags& flags) {
@@ -47,7 +24,7 @@ int latency(BenchFlags& flags) {
   if (!llm.ok()) return report(llm.error());
   auto figures = bench::latency(**llm, flags.workload, flags.warmup, flags.iters);
   if (!figures.ok()) return report(figures.error());
-  return finish(flags, figures->to_json(), figures->to_text());
+  return finish_bench(flags, figures->to_json(), figures->to_text());
 }
 
 int throughput(BenchFlags& flags) {
@@ -56,14 +33,32 @@ int throughput(BenchFlags& flags) {
   if (!llm.ok()) return report(llm.error());
   auto figures = bench::throughput(**llm, flags.workload);
   if (!figures.ok()) return report(figures.error());
-  return finish(flags, figures->to_json(), figures->to_text());
+  return finish_bench(flags, figures->to_json(), figures->to_text());
 }
 
 }  // namespace
 
+void add_bench_output(CLI::App& command, BenchFlags& flags) {
+  command.add_option("--model", flags.model, "A folder, a .gguf, a cached name, or nothing: the default model")
+      ->envname("QUIRE_MODEL");
+  command.add_option("--output-json", flags.output_json, "Write the figures to this file")
+      ->envname("QUIRE_OUTPUT_JSON");
+  add_switch(command, "--json", flags.json, "Print the figures as one JSON object");
+}
+
+int finish_bench(const BenchFlags& flags, const json::Value& figures, const std::string& text) {
+  if (!flags.output_json.empty()) {
+    auto status = write_file(flags.output_json, json::dump(figures, 2) + "\n");
+    if (!status.ok()) return report(status.error());
+  }
+  std::printf("%s\n", flags.json ? json::dump(figures).c_str() : text.c_str());
+  return 0;
+}
+
 void add_bench(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("bench", "Measure a model on this machine");
+  CLI::App* command = app.add_subcommand("bench", "Measure a server, or a model on this machine");
   command->require_subcommand(1);
+  add_bench_serve(*command, exit_code);
 
   auto l = std::make_shared<BenchFlags>();
   l->workload.batch_size = 1;
@@ -83,6 +78,9 @@ void add_bench(CLI::App& app, int& exit_code) {
                   "ShareGPT JSON: its prompts, and its answers' lengths unless --output-len is given")
       ->envname("QUIRE_DATASET_PATH");
   thr->callback([t, &exit_code] { exit_code = throughput(*t); });
+
+  add_bench_lengths(*command, exit_code);
+  add_bench_engine(*command, exit_code);
 }
 
 }  // namespace quire::cli

@@ -19,12 +19,14 @@ constexpr int kExitUsage = 2;
 constexpr int kExitInterrupted = 130;
 
 // Each adds its subcommand; the callback stores the exit code.
+void add_serve(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_chat(CLI::App& app, int& exit_code);
 void add_tokenize(CLI::App& app, int& exit_code);
 void add_inspect(CLI::App& app, int& exit_code);
 void add_pull(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
+void add_schema(CLI::App& app, int& exit_code);
 
 // Prints "quire: <sentence>" to standard error and gives the exit code of that kind of error.
 int report(const Error& error);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/serve_flags.h"
 
 int main(int argc, char** argv) {
   using namespace quire::cli;
@@ -23,17 +24,28 @@ int main(int argc, char** argv) {
   app.add_option("--log-level", log_level, "debug, info, warning or error, to standard error")
       ->envname("QUIRE_LOG_LEVEL")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
-  app.parse_complete_callback([&] { quire::init_logging(log_level.c_str()); });
+  app.parse_complete_callback([&] {
+    // A server's log is its face; a command's output should stand alone.
+    const bool chosen = app.get_option("--log-level")->count() > 0;
+    quire::init_logging(!chosen && app.got_subcommand("serve") ? "info" : log_level.c_str());
+  });
 
   int exit_code = 0;
+  add_serve(app, exit_code);
   add_run(app, exit_code);
   add_chat(app, exit_code);
   add_tokenize(app, exit_code);
   add_inspect(app, exit_code);
   add_pull(app, exit_code);
   add_bench(app, exit_code);
+  add_schema(app, exit_code);
 
   std::vector<std::string> arguments = normalise_arguments(argc, argv);
+  if (!arguments.empty() && arguments[0] == "serve") {
+    auto expanded = with_config_file(std::move(arguments));
+    if (!expanded.ok()) return report(expanded.error());
+    arguments = std::move(*expanded);
+  }
   std::string hint = "quire --help";
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
     if (!arguments.empty() && arguments[0] == command->get_name()) hint = "quire " + arguments[0] + " --help";

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The benchmarks' subcommands, each in its own file.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "bench/offline.h"
+#include "llm/options.h"
+
+namespace quire::cli {
+
+// What the benchmarks that load a model share.
+struct BenchFlags {
+  llm::Options options;
+  std::string model;
+  bench::Workload workload;
+  int64_t iters = 10;
+  int64_t warmup = 2;
+  std::string output_json;
+  bool json = false;
+};
+// --model, --output-json, --json and, unless it is an offline workload's own, the model flags.
+void add_bench_output(CLI::App& command, BenchFlags& flags);
+// Writes --output-json and prints the figures; the exit code.
+int finish_bench(const BenchFlags& flags, const json::Value& figures, const std::string& text);
+
+void add_bench_serve(CLI::App& bench, int& exit_code);
+void add_bench_lengths(CLI::App& bench, int& exit_code);
+void add_bench_engine(CLI::App& bench, int& exit_code);
+
+}  // namespace quire::cli

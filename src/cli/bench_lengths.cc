@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// quire bench lengths and quire bench engine: the engine looked at from inside.
+#include "bench/ceiling.h"
+#include "bench/lengths.h"
+#include "cli/bench.h"
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "llm/text_side.h"
+
+namespace quire::cli {
+namespace {
+
+struct LengthsFlags {
+  BenchFlags common;
+  bench::LengthsOptions lengths;
+};
+
+int lengths(LengthsFlags& flags) {
+  if (flags.lengths.dataset_path.empty()) {
+    return report(invalid_argument("--dataset-path is missing; give a ShareGPT JSON file"));
+  }
+  flags.lengths.seed = flags.common.options.seed;
+  auto figures = bench::lengths(flags.lengths, [&](int64_t seqs) {
+    llm::Options options = flags.common.options;
+    options.model = flags.common.model;
+    options.max_num_seqs = seqs;
+    return load_llm(options);
+  });
+  if (!figures.ok()) return report(figures.error());
+  const int code = finish_bench(flags.common, figures->to_json(), figures->to_text());
+  return code != 0 || figures->difference.empty() ? code : kExitFailure;
+}
+
+struct EngineFlags {
+  BenchFlags common;
+  bench::CeilingOptions ceiling;
+  bool text = false;
+};
+
+int engine(EngineFlags& flags) {
+  if (flags.text) {
+    llm::Options options;
+    options.model = flags.common.model;
+    if (auto status = resolve_model_argument(options); !status.ok()) return report(status.error());
+    auto files = llm::open_text_files(options);
+    if (!files.ok()) return report(files.error());
+    auto side = llm::load_text_side(*files, options);
+    if (!side.ok()) return report(side.error());
+    if (side->tokenizer == nullptr) return report(unsupported("--text needs a model with a tokenizer"));
+    flags.ceiling.tokenizer = side->tokenizer;
+  }
+  auto figures = bench::engine_ceiling(flags.ceiling);
+  if (!figures.ok()) return report(figures.error());
+  return finish_bench(flags.common, figures->to_json(), figures->to_text());
+}
+
+}  // namespace
+
+void add_bench_lengths(CLI::App& bench, int& exit_code) {
+  auto f = std::make_shared<LengthsFlags>();
+  CLI::App* command = bench.add_subcommand(
+      "lengths", "Mean length of answers at different --max-num-seqs; exits 1 unless all are the same to the bit");
+  add_bench_output(*command, f->common);
+  add_model_flags(*command, f->common.options);
+  // The model flag of that name takes one number; here it is a list.
+  command->remove_option(command->get_option("--max-num-seqs"));
+  command->add_option("--max-num-seqs", f->lengths.max_num_seqs, "Bounds to compare: one row each (default 1 8 32)");
+  command->add_option("--dataset-path", f->lengths.dataset_path, "ShareGPT JSON")->envname("QUIRE_DATASET_PATH");
+  command->add_option("--num-prompts", f->lengths.num_prompts, "Prompts taken (default 100)")
+      ->envname("QUIRE_NUM_PROMPTS");
+  command->add_option("--output-len", f->lengths.output_len, "Most tokens of an answer (default 256)")
+      ->envname("QUIRE_OUTPUT_LEN");
+  command->add_option("--temperature", f->lengths.temperature, "Instead of the model's own; 0 is greedy")
+      ->envname("QUIRE_TEMPERATURE");
+  command->callback([f, &exit_code] { exit_code = lengths(*f); });
+}
+
+void add_bench_engine(CLI::App& bench, int& exit_code) {
+  auto f = std::make_shared<EngineFlags>();
+  CLI::App* command =
+      bench.add_subcommand("engine", "Steps a second of the engine itself, with a model that answers at once");
+  add_bench_output(*command, f->common);
+  command->add_option("--num-streams", f->ceiling.num_streams, "Streams at once (default 32)")
+      ->envname("QUIRE_NUM_STREAMS");
+  command->add_option("--input-len", f->ceiling.input_len, "Tokens of each prompt (default 128)")
+      ->envname("QUIRE_INPUT_LEN");
+  command->add_option("--output-len", f->ceiling.output_len, "Tokens of each answer (default 2000)")
+      ->envname("QUIRE_OUTPUT_LEN");
+  command->add_option("--vocab-size", f->ceiling.vocab_size, "Logits of a row (default 1024)")
+      ->envname("QUIRE_VOCAB_SIZE");
+  add_switch(*command, "--enable-prefix-caching", f->ceiling.prefix_caching, "Hash full pages as a server does");
+  add_switch(*command, "--text", f->text, "Turn tokens into text too, with the tokenizer of --model");
+  command->callback([f, &exit_code] { exit_code = engine(*f); });
+}
+
+}  // namespace quire::cli

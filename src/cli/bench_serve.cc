@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+// quire bench serve: vLLM's flags, turned into a benchmark's options.
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "bench/serve.h"
+#include "cli/bench.h"
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/hub/model_cache.h"
+
+namespace quire::cli {
+namespace {
+
+// Flags as they are written; settle() makes numbers of those that need more than one word.
+struct ServeFlags {
+  bench::ServeOptions options;
+  std::string request_rate = "inf";
+  std::string burstiness = "1.0";
+  std::string range_ratio = "0.0";
+  std::optional<int64_t> input_len, output_len;
+  std::vector<std::string> headers, metadata, goodput;
+  std::string extra_body, chat_template_kwargs;
+  std::string percentile_metrics = "ttft,tpot,itl";
+  std::string metric_percentiles = "99";
+  std::string lora_assignment = "random";
+  std::string tokenizer_mode = "auto";
+  bool self_timed = false;
+  const CLI::Option* self_timed_option = nullptr;
+  bool disable_tqdm = false;
+  int64_t batch_size = 1;
+  std::vector<const CLI::Option*> refused;
+};
+
+// Flags of vLLM's client that mean nothing here, each with the reason that a user gets to read.
+struct RefusedFlag {
+  const char* name;
+  const char* reason;
+  bool takes_value;
+};
+constexpr RefusedFlag kRefused[] = {
+    {"--use-beam-search", "beam search is not an option of the OpenAI API's streams", false},
+    {"--plot-timeline", "plots are not drawn here; --save-detailed keeps every time for a plot", false},
+    {"--timeline-itl-thresholds", "plots are not drawn here; --save-detailed keeps every time for a plot", true},
+    {"--plot-dataset-stats", "plots are not drawn here; --save-detailed keeps every length for a plot", false},
+    {"--trust-remote-code", "no code of a model is ever run, so there is nothing to trust", false},
+    {"--hf-name", "the hf dataset is not read; save it as JSONL and use --dataset-name custom", true},
+    {"--hf-subset", "the hf dataset is not read; save it as JSONL and use --dataset-name custom", true},
+    {"--hf-split", "the hf dataset is not read; save it as JSONL and use --dataset-name custom", true},
+    {"--hf-output-len", "the hf dataset is not read; save it as JSONL and use --dataset-name custom", true},
+    {"--spec-bench-output-len", "the spec_bench dataset is not read; save its prompts as JSONL for custom", true},
+    {"--spec-bench-category", "the spec_bench dataset is not read; save its prompts as JSONL for custom", true},
+    {"--blazedit-min-distance", "the hf dataset is not read; save it as JSONL and use --dataset-name custom", true},
+    {"--blazedit-max-distance", "the hf dataset is not read; save it as JSONL and use --dataset-name custom", true},
+    {"--random-mm-base-items-per-request", "only text is sent", true},
+    {"--random-mm-limit-mm-per-prompt", "only text is sent", true},
+    {"--random-mm-bucket-config", "only text is sent", true},
+};
+
+void add_target_flags(CLI::App& app, ServeFlags& f) {
+  const auto add = [&](const char* name, auto& value, const char* doc) {
+    return app.add_option(name, value, doc)->envname(env_name(name))->group("Server");
+  };
+  bench::ServeOptions& o = f.options;
+  add("--backend", o.backend, "openai, vllm (both: completions), openai-chat or openai-responses");
+  add("--base-url", o.base_url, "http://HOST:PORT or https://HOST/PREFIX, instead of --host and --port");
+  add("--host", o.host, "Default 127.0.0.1");
+  add("--port", o.port, "Default 8000");
+  add("--endpoint", o.endpoint, "Path of the API (default: the backend's own)");
+  add("--model", o.model, "Model name in requests, and whose tokenizer counts; left out: the server's first");
+  add("--served-model-name", o.served_model_name, "Model name in requests, if it is another");
+  add("--tokenizer", o.tokenizer, "A local model whose tokenizer counts: folder, .gguf or cached name");
+  add("--tokenizer-mode", f.tokenizer_mode, "auto");
+  add("--header", f.headers, "NAME=VALUE of further headers");
+  add("--extra-body", f.extra_body, "JSON object laid over each request's body");
+  add("--request-id-prefix", o.request_id_prefix, "Of the x-request-id header (default bench-XXXXXXXX-)");
+  add("--ready-check-timeout-sec", o.ready_check_timeout_sec,
+      "Repeat the first request until it succeeds, so long; 0: no check");
+  add("--lora-modules", o.lora_modules, "Names of which each request gets one as its model");
+  add("--lora-assignment", f.lora_assignment, "random or round-robin")->check(CLI::IsMember({"random", "round-robin"}));
+  add("--client-threads", o.client_threads, "Threads of the client; 0: one for four cores, at most four");
+  add_switch(app, "--skip-tokenizer-init", o.skip_tokenizer_init, "Use the server's token counts alone")
+      ->group("Server");
+  add_switch(app, "--insecure", o.insecure, "Take any TLS certificate")->group("Server");
+  add_switch(app, "--profile", o.profile, "Call /start_profile and /stop_profile around the run")->group("Server");
+}
+
+void add_traffic_flags(CLI::App& app, ServeFlags& f) {
+  const auto add = [&](const char* name, auto& value, const char* doc) {
+    return app.add_option(name, value, doc)->envname(env_name(name))->group("Traffic");
+  };
+  bench::ServeOptions& o = f.options;
+  add("--num-prompts", o.dataset.num_prompts, "Requests (default 1000)");
+  add("--seed", o.dataset.seed, "Of samples and arrivals, as vLLM's client would draw them (default 0)");
+  add("--request-rate", f.request_rate, "Requests a second; inf: all at once (default)");
+  add("--burstiness", f.burstiness, "Gamma shape of the gaps: 1 Poisson, below 1 burstier, inf: fixed gaps");
+  add("--max-concurrency", o.max_concurrency, "Most requests under way");
+  add("--ramp-up-strategy", o.arrivals.ramp_up_strategy, "linear or exponential, instead of --request-rate")
+      ->check(CLI::IsMember({"linear", "exponential"}));
+  add("--ramp-up-start-rps", o.arrivals.ramp_up_start_rps, "Rate of the first request");
+  add("--ramp-up-end-rps", o.arrivals.ramp_up_end_rps, "Rate of the last");
+  add("--probe-request-rate", o.probe_request_rate, "Further requests a second outside the limits, reported apart");
+  add("--num-warmups", o.num_warmups, "Send the first request so often before");
+  add("--temperature", o.temperature, "Sent when given, as all of these");
+  add("--top-p", o.top_p, "");
+  add("--top-k", o.top_k, "");
+  add("--min-p", o.min_p, "");
+  add("--frequency-penalty", o.frequency_penalty, "");
+  add("--presence-penalty", o.presence_penalty, "");
+  add("--repetition-penalty", o.repetition_penalty, "");
+  add("--logprobs", o.logprobs, "Ask for so many logprobs a token");
+  add_switch(app, "--ignore-eos", o.ignore_eos, "Go on to the wanted length (always with random and timed_trace)")
+      ->group("Traffic");
+  f.self_timed_option =
+      add_switch(app, "--self-timed", f.self_timed, "Send at the trace's timestamps (the default with timed_trace)")
+          ->group("Traffic");
+}
+
+void add_dataset_flags(CLI::App& app, ServeFlags& f) {
+  const auto add = [&](const char* name, auto& value, const char* doc) {
+    return app.add_option(name, value, doc)->envname(env_name(name))->group("Dataset");
+  };
+  bench::DatasetOptions& d = f.options.dataset;
+  add("--dataset-name", d.name, "random, sharegpt, sonnet, custom, prefix_repetition, burstgpt or timed_trace");
+  add("--dataset-path", d.path, "Its file");
+  add("--input-len", f.input_len, "The chosen dataset's input length");
+  add("--output-len", f.output_len, "The chosen dataset's output length");
+  add("--random-input-len", d.random_input_len, "Tokens of a prompt (default 1024)");
+  add("--random-output-len", d.random_output_len, "Tokens of an answer (default 128)");
+  add("--random-prefix-len", d.random_prefix_len, "Tokens in front that all prompts share");
+  add("--random-range-ratio", f.range_ratio, "Lengths vary by this share, or {\"input\": 0.1, \"output\": 0.2}");
+  add("--random-batch-size", f.batch_size, "1");
+  add("--sharegpt-output-len", d.sharegpt_output_len, "Instead of each answer's own length");
+  add("--custom-output-len", d.custom_output_len, "Default 256; -1: each row's output_tokens");
+  add("--sonnet-input-len", d.sonnet_input_len, "Default 550");
+  add("--sonnet-output-len", d.sonnet_output_len, "Default 150");
+  add("--sonnet-prefix-len", d.sonnet_prefix_len, "Default 200");
+  add("--prefix-repetition-prefix-len", d.prefix_repetition_prefix_len, "Default 256");
+  add("--prefix-repetition-suffix-len", d.prefix_repetition_suffix_len, "Default 256");
+  add("--prefix-repetition-num-prefixes", d.prefix_repetition_num_prefixes, "Default 10");
+  add("--prefix-repetition-output-len", d.prefix_repetition_output_len, "Default 128");
+  add("--timed-trace-chunk-hash-size", d.timed_trace_chunk_hash_size,
+      "Tokens that a prefix hash stands for (default: found from the lengths)");
+  add("--timed-trace-sec-multiplier", d.timed_trace_sec_multiplier,
+      "Timestamps times this are seconds (default 0.001 for Mooncake's, else 1); smaller replays faster");
+  add("--timed-trace-label-timestamp", d.timed_trace_label_timestamp, "Field or column of the time");
+  add("--timed-trace-label-input-length", d.timed_trace_label_input_length, "Field or column of the prompt's length");
+  add("--timed-trace-label-output-length", d.timed_trace_label_output_length, "Field or column of the answer's");
+  add("--timed-trace-label-hash-ids", d.timed_trace_label_hash_ids, "Field of the prefix hashes");
+  add("--timed-trace-max-input-len", d.timed_trace_max_input_len, "Cut longer prompts; 0: no bound");
+  add("--timed-trace-max-output-len", d.timed_trace_max_output_len, "Cut longer answers; 0: no bound");
+  add("--chat-template-kwargs", f.chat_template_kwargs, "JSON object of variables for the chat template");
+  app.add_flag("--no-oversample,!--oversample", d.no_oversample, "Do not repeat samples when the file has too few")
+      ->envname("QUIRE_NO_OVERSAMPLE")
+      ->group("Dataset");
+  add_switch(app, "--disable-shuffle", d.disable_shuffle, "Keep the file's order")->group("Dataset");
+  add_switch(app, "--skip-chat-template", d.skip_chat_template, "Send custom prompts as they are")->group("Dataset");
+}
+
+void add_report_flags(CLI::App& app, ServeFlags& f) {
+  const auto add = [&](const char* name, auto& value, const char* doc) {
+    return app.add_option(name, value, doc)->envname(env_name(name))->group("Report");
+  };
+  bench::ServeOptions& o = f.options;
+  add("--percentile-metrics", f.percentile_metrics,
+      "Of ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue (default ttft,tpot,itl)");
+  add("--metric-percentiles", f.metric_percentiles, "Such as 50,90,99 (default 99)");
+  add("--goodput", f.goodput, "Bounds in ms that a good request keeps: ttft:MS tpot:MS e2el:MS");
+  add("--result-dir", o.result_dir, "Folder of the result");
+  add("--result-filename", o.result_filename, "Name of the result (default: backend, rate, model, date)");
+  add("--label", o.label, "Stands for the backend in the result's name");
+  add("--metadata", f.metadata, "KEY=VALUE pairs for the result");
+  for (CLI::Option* option :
+       {add_switch(app, "--save-result", o.save_result, "Write the result as JSON"),
+        add_switch(app, "--save-detailed", o.report.detailed, "With each request's times, texts and errors"),
+        add_switch(app, "--append-result", o.append_result, "Append the result as a line to its file"),
+        add_switch(app, "--disable-tqdm", f.disable_tqdm, "Show no progress")}) {
+    option->group("Report");
+  }
+}
+
+Result<double> number(const std::string& text, const char* flag) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || std::isnan(value)) {
+    return invalid_argument(std::string(flag) + " is '" + text + "'; it must be a number or inf");
+  }
+  return value;
+}
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> out;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(at, begin), text.size());
+    if (end > begin) out.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return out;
+}
+
+Result<std::vector<std::pair<std::string, std::string>>> pairs(const std::vector<std::string>& list, char at,
+                                                               const char* flag) {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const std::string& item : list) {
+    const size_t place = item.find(at);
+    if (place == std::string::npos || place == 0) {
+      return invalid_argument(std::string(flag) + " has '" + item + "'; write NAME" + at + "VALUE");
+    }
+    out.emplace_back(item.substr(0, place), item.substr(place + 1));
+  }
+  return out;
+}
+
+Result<json::Value> object(const std::string& text, const char* flag) {
+  if (text.empty()) return json::Value();
+  auto value = json::parse(text);
+  if (!value.ok()) return invalid_argument(std::string(flag) + " is no JSON: " + value.error().message);
+  if (!value->is_object()) return invalid_argument(std::string(flag) + " must be a JSON object");
+  return std::move(*value);
+}
+
+Status settle_range_ratio(const std::string& text, bench::DatasetOptions& d) {
+  if (text.find('{') == std::string::npos) {
+    QUIRE_ASSIGN(d.random_range_ratio_input, number(text, "--random-range-ratio"));
+    d.random_range_ratio_output = d.random_range_ratio_input;
+    return {};
+  }
+  QUIRE_ASSIGN(const json::Value both, object(text, "--random-range-ratio"));
+  QUIRE_ASSIGN(d.random_range_ratio_input, json::get_double(both, "input"));
+  QUIRE_ASSIGN(d.random_range_ratio_output, json::get_double(both, "output"));
+  return {};
+}
+
+Status settle_report(const ServeFlags& f, bench::ReportOptions& r) {
+  r.metrics = split(f.percentile_metrics, ',');
+  for (const std::string& metric : r.metrics) {
+    if (bench::known_metric(metric)) continue;
+    return invalid_argument("--percentile-metrics has '" + metric +
+                            "'; choose of ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue");
+  }
+  r.percentiles.clear();
+  for (const std::string& item : split(f.metric_percentiles, ',')) {
+    QUIRE_ASSIGN(const double p, number(item, "--metric-percentiles"));
+    if (!(p >= 0 && p <= 100)) return invalid_argument("--metric-percentiles must be from 0 to 100");
+    r.percentiles.push_back(p);
+  }
+  QUIRE_ASSIGN(const auto goodput, pairs(f.goodput, ':', "--goodput"));
+  for (const auto& [metric, limit] : goodput) {
+    if (metric != "ttft" && metric != "tpot" && metric != "e2el") {
+      return invalid_argument("--goodput has '" + metric + "'; choose of ttft, tpot and e2el");
+    }
+    QUIRE_ASSIGN(const double ms, number(limit, "--goodput"));
+    if (ms < 0) return invalid_argument("--goodput must not be negative");
+    r.goodput.emplace_back(metric, ms);
+  }
+  return {};
+}
+
+Status settle(ServeFlags& f) {
+  for (size_t i = 0; i < f.refused.size(); ++i) {
+    if (f.refused[i]->count() > 0) {
+      return invalid_argument(std::string(kRefused[i].name) + " does not apply: " + kRefused[i].reason);
+    }
+  }
+  if (f.tokenizer_mode != "auto")
+    return invalid_argument("--tokenizer-mode is '" + f.tokenizer_mode + "'; there is auto");
+  if (f.batch_size != 1) return invalid_argument("--random-batch-size is for embeddings; it must be 1 here");
+  bench::ServeOptions& o = f.options;
+  QUIRE_ASSIGN(const double rate, number(f.request_rate, "--request-rate"));
+  if (!(rate > 0)) return invalid_argument("--request-rate must be above 0");
+  o.arrivals.request_rate = std::isinf(rate) ? 0 : rate;
+  QUIRE_ASSIGN(o.arrivals.burstiness, number(f.burstiness, "--burstiness"));
+  QUIRE_TRY(settle_range_ratio(f.range_ratio, o.dataset));
+  QUIRE_TRY(settle_report(f, o.report));
+  if (f.input_len) o.dataset.random_input_len = *f.input_len;
+  if (f.output_len) {
+    o.dataset.random_output_len = o.dataset.custom_output_len = o.dataset.prefix_repetition_output_len = *f.output_len;
+    o.dataset.sharegpt_output_len = *f.output_len;
+  }
+  QUIRE_ASSIGN(o.headers, pairs(f.headers, '=', "--header"));
+  QUIRE_ASSIGN(o.metadata, pairs(f.metadata, '=', "--metadata"));
+  QUIRE_ASSIGN(o.extra_body, object(f.extra_body, "--extra-body"));
+  QUIRE_ASSIGN(o.dataset.chat_template_kwargs, object(f.chat_template_kwargs, "--chat-template-kwargs"));
+  o.lora_round_robin = f.lora_assignment == "round-robin";
+  if (f.self_timed_option->count() > 0) o.self_timed = f.self_timed;
+  return {};
+}
+
+// A tokenizer and chat template by name: weights are not read, and need not be there.
+Result<llm::TextSide> load_text(const std::string& name) {
+  llm::Options options;
+  QUIRE_ASSIGN(options.model, resolve_model(name));
+  model::ModelFiles files;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(options.model, ignored)) {
+    files.files.folder = options.model;
+  } else {
+    QUIRE_ASSIGN(files, llm::open_text_files(options));
+  }
+  QUIRE_ASSIGN(llm::TextSide side, llm::load_text_side(files, options));
+  if (side.tokenizer == nullptr) return unsupported("'" + options.model.string() + "' has no tokenizer");
+  return side;
+}
+
+// One line on a terminal, in the manner of tqdm.
+class ProgressLine {
+ public:
+  void show(size_t done, size_t total) {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
+    const size_t bar = total > 0 ? 30 * done / total : 30;
+    std::fprintf(stderr, "\r%3zu%%|%s%s| %zu/%zu [%s, %.2f requests/s]\x1b[K", total > 0 ? 100 * done / total : 100,
+                 std::string(bar, '#').c_str(), std::string(30 - bar, ' ').c_str(), done, total, clock(seconds).c_str(),
+                 rate);
+    open_ = true;
+  }
+  void end() {
+    if (open_) std::fprintf(stderr, "\n");
+    open_ = false;
+  }
+
+ private:
+  static std::string clock(double seconds) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%02d:%02d", static_cast<int>(seconds) / 60, static_cast<int>(seconds) % 60);
+    return text;
+  }
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  bool open_ = false;
+};
+
+int serve(ServeFlags& f) {
+  if (auto status = settle(f); !status.ok()) return report(status.error());
+  catch_interrupts();
+  std::optional<ProgressLine> line;
+  bench::ServeIo io;
+  io.load_text = load_text;
+  io.print = [&](const std::string& text) {
+    if (line) line->end();
+    std::printf("%s\n", text.c_str());
+    std::fflush(stdout);
+  };
+  io.note = [&](const std::string& text) {
+    if (line) line->end();
+    std::fprintf(stderr, "%s\n", text.c_str());
+  };
+  if (!f.disable_tqdm && ::isatty(STDERR_FILENO) != 0) {
+    io.progress = [&](size_t done, size_t total) {
+      if (!line) line.emplace();
+      line->show(done, total);
+    };
+  }
+  bool interrupted = false;
+  io.interrupted = [&interrupted] { return interrupted = interrupted || take_interrupt(); };
+  auto done = bench::serve(f.options, io);
+  if (!done.ok()) return report(done.error());
+  if (done->interrupted) return kExitInterrupted;
+  return done->completed == 0 && done->failed > 0 ? kExitFailure : 0;
+}
+
+}  // namespace
+
+void add_bench_serve(CLI::App& bench, int& exit_code) {
+  auto f = std::make_shared<ServeFlags>();
+  CLI::App* command = bench.add_subcommand("serve", "Load an OpenAI-compatible server and report its latencies");
+  add_target_flags(*command, *f);
+  add_traffic_flags(*command, *f);
+  add_dataset_flags(*command, *f);
+  add_report_flags(*command, *f);
+  for (const RefusedFlag& flag : kRefused) {
+    CLI::Option* option = flag.takes_value ? command->add_option(flag.name) : command->add_flag(flag.name);
+    f->refused.push_back(option->group(""));
+  }
+  command->callback([f, &exit_code] { exit_code = serve(*f); });
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tables of quire serve's flags: those that act, and those of vLLM's that are refused with a reason.
+#include "cli/serve_flags.h"
+
+#include <algorithm>
+
+#include "base/env.h"
+#include "base/file.h"
+#include "cli/flags.h"
+#include "kv/memory_plan.h"
+
+namespace quire::cli {
+namespace {
+
+// A flag of vLLM's that has no meaning here (yet). `neutral` is the value that asks for nothing.
+struct RefusedFlag {
+  const char* name;
+  const char* neutral;
+  const char* why;
+};
+
+constexpr const char* kOneProcess = "quire runs one model in one process; run several servers behind a gateway";
+constexpr const char* kNotYet = "quire does not do that yet";
+constexpr const char* kNoGpu = "this build has the cpu backend alone";
+constexpr const char* kNoPython = "quire runs no Python";
+constexpr const char* kPull = "get the files with quire pull first and give their folder as MODEL";
+
+const RefusedFlag kRefused[] = {
+    {"--tensor-parallel-size", "1", kOneProcess},
+    {"--pipeline-parallel-size", "1", kOneProcess},
+    {"--data-parallel-size", "1", kOneProcess},
+    {"--api-server-count", "1", kOneProcess},
+    {"--headless", "", kOneProcess},
+    {"--distributed-executor-backend", "", kOneProcess},
+    {"--gpu-memory-utilization", "", "on a CPU, --kv-cache-memory-bytes says how much memory pages may take"},
+    {"--swap-space", "0", "pages are not swapped: preempted requests are computed again"},
+    {"--cpu-offload-gb", "0", kNoGpu},
+    {"--enforce-eager", "", kNoGpu},
+    {"--compilation-config", "", kNoGpu},
+    {"--max-num-scheduled-tokens", "", "use --max-num-batched-tokens"},
+    {"--max-num-active-seqs", "", "use --max-num-seqs"},
+    {"--watermark", "0.0", kNotYet},
+    {"--prefill-schedule-interval", "1", kNotYet},
+    {"--prefix-caching-hash-algo", "sha256", "quire has one hash, of 128 bits, and compares token ids on a hit"},
+    {"--prefix-match-unit", "", kNotYet},
+    {"--prefix-cache-retention-interval", "0", kNotYet},
+    {"--async-scheduling", "false", kNotYet},
+    {"--quantization", "", "the type of the weights is read from their files"},
+    {"--tokenizer-mode", "auto", "the tokenizer is read from its files"},
+    {"--skip-tokenizer-init", "", "a model without a tokenizer is served for token ids by itself"},
+    {"--revision", "", kPull},
+    {"--tokenizer-revision", "", kPull},
+    {"--download-dir", "", kPull},
+    {"--hf-overrides", "", "change the model's config.json instead"},
+    {"--hf-token", "", kPull},
+    {"--trust-remote-code", "", kNoPython},
+    {"--tool-parser-plugin", "", kNoPython},
+    {"--middleware", "[]", kNoPython},
+    {"--logits-processors", "", kNoPython},
+    {"--worker-cls", "auto", kNoPython},
+    {"--logprobs-mode", "raw_logprobs", kNotYet},
+    {"--enable-auto-tool-choice", "", kNotYet},
+    {"--tool-call-parser", "", kNotYet},
+    {"--tool-strict-level", "auto", kNotYet},
+    {"--exclude-tools-when-tool-choice-none", "", kNotYet},
+    {"--reasoning-parser", "", kNotYet},
+    {"--structured-outputs-config", "", kNotYet},
+    {"--speculative-config", "", kNotYet},
+    {"--enable-lora", "", kNotYet},
+    {"--lora-modules", "", kNotYet},
+    {"--max-loras", "", kNotYet},
+    {"--max-lora-rank", "", kNotYet},
+    {"--limit-mm-per-prompt", "", kNotYet},
+    {"--mm-processor-kwargs", "", kNotYet},
+    {"--allowed-local-media-path", "", kNotYet},
+    {"--allowed-media-domains", "", kNotYet},
+    {"--trust-request-mm-kwargs", "", kNotYet},
+    {"--enable-prompt-embeds", "", kNotYet},
+    {"--enable-per-request-metrics", "", kNotYet},
+    {"--sse-keep-alive-interval", "0", kNotYet},
+    {"--kv-cache-metrics", "", kNotYet},
+    {"--enable-mfu-metrics", "", kNotYet},
+    {"--kv-transfer-config", "", kNotYet},
+    {"--kv-events-config", "", kNotYet},
+    {"--enable-scale-out", "", kNotYet},
+    {"--tokens-only", "", kNotYet},
+    {"--enable-fault-tolerance", "", kNotYet},
+    {"--enable-sleep-mode", "", kNotYet},
+    {"--additional-config", "{}", "there are no platform plugins"},
+    {"--enable-offline-docs", "", "/docs needs nothing from elsewhere as it is"},
+};
+
+template <typename T>
+CLI::Option* add(CLI::App& app, const char* group, const char* name, T& value, const char* doc) {
+  CLI::Option* option = app.add_option(name, value, doc)->envname(env_name(name))->group(group);
+  option->allow_extra_args(false);
+  return option;
+}
+
+void add_on_off(CLI::App& app, const char* group, const char* name, bool& value, const char* doc) {
+  add_switch(app, name, value, doc)->group(group);
+}
+
+void add_listen_flags(CLI::App& app, ServeFlags& f) {
+  constexpr const char* kGroup = "Listening";
+  add(app, kGroup, "--host", f.http.host, "Address or name to listen on; 0.0.0.0 for every interface")
+      ->capture_default_str();
+  add(app, kGroup, "--port", f.http.port, "Port; 0 picks a free one")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 65535));
+  add(app, kGroup, "--uds", f.http.uds, "Listen on this unix socket instead");
+  add(app, kGroup, "--root-path", f.http.root_path, "Prefix that a proxy in front leaves on the paths");
+  add(app, kGroup, "--ssl-certfile", f.http.ssl_certfile, "PEM file with the certificate: turns TLS on");
+  add(app, kGroup, "--ssl-keyfile", f.http.ssl_keyfile, "PEM file with its key");
+  add(app, kGroup, "--ssl-ca-certs", f.http.ssl_ca_certs, "PEM file with the CAs of clients' certificates");
+  add(app, kGroup, "--ssl-cert-reqs", f.http.ssl_cert_reqs, "Clients' certificates: 0 none, 1 optional, 2 required")
+      ->check(CLI::Range(0, 2));
+  add(app, kGroup, "--ssl-ciphers", f.http.ssl_ciphers, "OpenSSL's list of ciphers for TLS 1.2");
+  add_on_off(app, kGroup, "--enable-ssl-refresh", f.http.enable_ssl_refresh,
+             "Read certificate and key again when their files change");
+  add(app, kGroup, "--io-threads", f.http.io_threads, "Threads for sockets")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  add(app, kGroup, "--shutdown-timeout", f.http.shutdown_timeout_s,
+      "Seconds that answers under way may take after SIGTERM; 0: cut them off")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 86400.0));
+}
+
+void add_access_flags(CLI::App& app, ServeFlags& f) {
+  constexpr const char* kGroup = "Access";
+  add(app, kGroup, "--api-key", f.api_keys, "Key that clients must send; may be given several times");
+  add(app, kGroup, "--allowed-origins", f.allowed_origins, "CORS: JSON list of origins, [\"*\"] for all")
+      ->capture_default_str();
+  add(app, kGroup, "--allowed-methods", f.allowed_methods, "CORS: JSON list of methods")->capture_default_str();
+  add(app, kGroup, "--allowed-headers", f.allowed_headers, "CORS: JSON list of headers")->capture_default_str();
+  add_on_off(app, kGroup, "--allow-credentials", f.http.allow_credentials, "CORS: let browsers send credentials");
+  add_on_off(app, kGroup, "--enable-reset-prefix-cache", f.service.enable_reset_prefix_cache,
+             "Serve /reset_prefix_cache also without --api-key");
+}
+
+void add_limit_flags(CLI::App& app, ServeFlags& f) {
+  constexpr const char* kGroup = "Limits";
+  add(app, kGroup, "--max-num-queued-reqs", f.async.max_num_queued_reqs, "Refuse with 503 when this many requests wait")
+      ->check(CLI::PositiveNumber);
+  add(app, kGroup, "--max-num-queued-tokens", f.async.max_num_queued_tokens,
+      "Refuse with 503 when this many prompt tokens wait")
+      ->check(CLI::PositiveNumber);
+  add(app, kGroup, "--max-connections", f.http.max_connections, "More are answered with 503 and closed")
+      ->capture_default_str();
+  add(app, kGroup, "--max-body-bytes", f.max_body, "Largest body of a request; more: 413")->capture_default_str();
+  add(app, kGroup, "--max-header-bytes", f.max_header, "Largest head of a request; more: 431")->capture_default_str();
+  add(app, kGroup, "--max-write-buffer-bytes", f.max_write_buffer,
+      "What may wait for a client that does not read; more: it is cut off")
+      ->capture_default_str();
+  const auto seconds = [&](const char* name, double& value, const char* doc) {
+    add(app, kGroup, name, value, doc)->capture_default_str()->check(CLI::Range(0.0, 86400.0));
+  };
+  seconds("--header-timeout", f.http.header_timeout_s, "Seconds for the head of a request");
+  seconds("--body-timeout", f.http.body_timeout_s, "Seconds without a byte of the body");
+  seconds("--keep-alive-timeout", f.http.keep_alive_timeout_s, "Seconds that an idle connection stays open");
+  seconds("--write-timeout", f.http.write_timeout_s, "Seconds after which a client that reads nothing is cut off");
+}
+
+void add_api_flags(CLI::App& app, ServeFlags& f) {
+  constexpr const char* kGroup = "API";
+  add(app, kGroup, "--served-model-name", f.served_names,
+      "Name in answers and for `model`; may be given several times, the first stands in answers");
+  add(app, kGroup, "--chat-template-content-format", f.content_format,
+      "How the template wants a message's content: auto, string or openai")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "string", "openai"}));
+  add(app, kGroup, "--default-chat-template-kwargs", f.default_kwargs,
+      "JSON object of variables for the template, under those of requests");
+  add(app, kGroup, "--response-role", f.service.response_role, "Role of answers")->capture_default_str();
+  add_on_off(app, kGroup, "--trust-request-chat-template", f.service.trust_request_chat_template,
+             "Take chat_template from requests");
+  add(app, kGroup, "--stream-interval", f.service.stream_interval, "Tokens in one event of a stream")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  add_on_off(app, kGroup, "--enable-force-include-usage", f.service.enable_force_include_usage,
+             "Give usage in every stream");
+  add_on_off(app, kGroup, "--enable-prompt-tokens-details", f.service.enable_prompt_tokens_details,
+             "Give usage.prompt_tokens_details.cached_tokens");
+  add_on_off(app, kGroup, "--return-tokens-as-token-ids", f.service.return_tokens_as_token_ids,
+             "Logprobs name tokens as token_id:N");
+  add_on_off(app, kGroup, "--enable-tokenizer-info-endpoint", f.service.enable_tokenizer_info_endpoint,
+             "Serve /tokenizer_info");
+  add_on_off(app, kGroup, "--enable-request-id-headers", f.http.enable_request_id_headers,
+             "Answers carry X-Request-Id");
+  add_on_off(app, kGroup, "--enable-server-load-tracking", f.load_tracking, "Count requests for /load");
+  add_on_off(app, kGroup, "--scheduler-reserve-full-isl", f.reserve_full_isl,
+             "Admit a prompt only when all of it has room");
+  add_on_off(app, kGroup, "--disable-fastapi-docs", f.service.disable_docs, "Do not serve /docs and /openapi.json");
+  add(app, kGroup, "--fingerprint-mode", f.fingerprint_mode,
+      "system_fingerprint of answers: full (version, ISA level and hash), hash, or none")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"full", "hash", "none"}));
+}
+
+void add_log_flags(CLI::App& app, ServeFlags& f) {
+  constexpr const char* kGroup = "Logs and metrics";
+  add_on_off(app, kGroup, "--disable-log-stats", f.disable_log_stats, "No line of statistics every ten seconds");
+  add_on_off(app, kGroup, "--disable-uvicorn-access-log", f.disable_access_log, "No line for each request");
+  add(app, kGroup, "--disable-access-log-for-endpoints", f.quiet_endpoints,
+      "Paths whose requests leave no line, such as /health,/metrics")
+      ->delimiter(',');
+  add(app, kGroup, "--uvicorn-log-level", f.uvicorn_log_level, "vLLM's name of --log-level")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+  add_on_off(app, kGroup, "--enable-log-requests", f.service.log_requests, "A line for each request that is taken");
+  add_on_off(app, kGroup, "--enable-log-outputs", f.service.log_outputs, "A line with each answer's text");
+  add(app, kGroup, "--max-log-len", f.service.max_log_len, "Most characters of an answer in the log");
+  add(app, kGroup, "--custom-histogram-buckets", f.custom_buckets,
+      "JSON object of bucket bounds by family, such as {\"time_to_first_token\": [0.1, 1]}");
+}
+
+Result<std::vector<std::string>> json_list(const std::string& text, const char* flag) {
+  auto parsed = json::parse(text);
+  std::vector<std::string> out;
+  if (parsed.ok() && parsed->is_array()) {
+    for (const json::Value& item : parsed->as_array()) {
+      if (item.is_string()) out.push_back(item.as_string());
+    }
+    if (out.size() == parsed->as_array().size()) return out;
+  }
+  return invalid_argument(std::string(flag) + " is '" + text + "'; it must be a JSON list of strings such as [\"*\"]");
+}
+
+Result<size_t> size_flag(const std::string& text, const char* flag) {
+  QUIRE_ASSIGN(const int64_t bytes, kv::parse_bytes(text, flag));
+  if (bytes < 1) return invalid_argument(std::string(flag) + " must be at least 1 byte");
+  return static_cast<size_t>(bytes);
+}
+
+Status check_refused(const CLI::App& app) {
+  for (const RefusedFlag& flag : kRefused) {
+    const CLI::Option* option = app.get_option(flag.name);
+    if (option->count() == 0) continue;
+    const std::vector<std::string>& given = option->results();
+    const std::string value = given.empty() ? "" : given.back();
+    if (*flag.neutral != '\0' && value == flag.neutral) continue;
+    return invalid_argument(std::string(flag.name) + " is not taken: " + flag.why);
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_serve_flags(CLI::App& app, ServeFlags& flags) {
+  flags.http.shutdown_timeout_s = 30;
+  app.add_option("MODEL,--model", flags.model, "A folder, a .gguf, a cached name, or nothing: the default model")
+      ->envname("QUIRE_MODEL");
+  app.add_option("--config", "YAML file with flags, a `flag: value` a line; the command line wins");
+  add_listen_flags(app, flags);
+  add_access_flags(app, flags);
+  add_limit_flags(app, flags);
+  add_api_flags(app, flags);
+  add_log_flags(app, flags);
+  add_model_flags(app, flags.options);
+  for (const RefusedFlag& flag : kRefused) app.add_option(flag.name)->expected(0, 1)->group("");
+}
+
+Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {
+  QUIRE_TRY(check_refused(app));
+  QUIRE_ASSIGN(f.http.allowed_origins, json_list(f.allowed_origins, "--allowed-origins"));
+  QUIRE_ASSIGN(f.http.allowed_methods, json_list(f.allowed_methods, "--allowed-methods"));
+  QUIRE_ASSIGN(f.http.allowed_headers, json_list(f.allowed_headers, "--allowed-headers"));
+  QUIRE_ASSIGN(f.http.max_body_bytes, size_flag(f.max_body, "--max-body-bytes"));
+  QUIRE_ASSIGN(f.http.max_header_bytes, size_flag(f.max_header, "--max-header-bytes"));
+  QUIRE_ASSIGN(f.http.max_write_buffer_bytes, size_flag(f.max_write_buffer, "--max-write-buffer-bytes"));
+  if (!f.reserve_full_isl) {
+    return invalid_argument(
+        "--no-scheduler-reserve-full-isl is not taken: a prompt is admitted when all of it has room");
+  }
+  f.http.api_keys = f.api_keys;
+  if (f.http.api_keys.empty()) {
+    if (const auto key = env("VLLM_API_KEY")) f.http.api_keys.push_back(*key);
+  }
+  for (const std::string& key : f.http.api_keys) {
+    if (key.empty()) return invalid_argument("--api-key must not be empty");
+  }
+  if (!f.http.api_keys.empty()) f.service.enable_reset_prefix_cache = true;
+  f.http.access_log = !f.disable_access_log;
+  f.http.access_log_excluded_paths = f.quiet_endpoints;
+  f.async.log_stats_every_s = f.disable_log_stats ? 0 : 10;
+  f.service.content_format = f.content_format == "string"   ? text::ContentFormat::kString
+                             : f.content_format == "openai" ? text::ContentFormat::kOpenAi
+                                                            : text::ContentFormat::kAuto;
+  if (!f.default_kwargs.empty()) {
+    auto parsed = json::parse(f.default_kwargs);
+    if (!parsed.ok() || !parsed->is_object()) {
+      return invalid_argument("--default-chat-template-kwargs must be a JSON object, got '" + f.default_kwargs + "'");
+    }
+    f.service.default_chat_template_kwargs = std::move(*parsed);
+  }
+  return {};
+}
+
+Result<std::vector<std::string>> with_config_file(std::vector<std::string> arguments) {
+  const auto flag = std::find_if(arguments.begin(), arguments.end(),
+                                 [](const std::string& a) { return a == "--config" || a.rfind("--config=", 0) == 0; });
+  if (flag == arguments.end()) return arguments;
+  const bool joined = flag->size() > 8;
+  if (!joined && flag + 1 == arguments.end()) return arguments;  // CLI11 says what is missing
+  const std::string file = joined ? flag->substr(9) : *(flag + 1);
+  QUIRE_ASSIGN(const std::string text, read_file(file));
+  std::vector<std::string> out;
+  std::string name;  // of a list that goes on
+  size_t number = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    std::string line = text.substr(at, end - at);
+    at = end + 1;
+    ++number;
+    const auto trim = [](std::string s) {
+      const size_t first = s.find_first_not_of(" \t\r");
+      return first == std::string::npos ? std::string() : s.substr(first, s.find_last_not_of(" \t\r") - first + 1);
+    };
+    const auto unquote = [](std::string s) {
+      const bool quoted = s.size() >= 2 && (s[0] == '"' || s[0] == '\'') && s.back() == s[0];
+      return quoted ? s.substr(1, s.size() - 2) : s;
+    };
+    line = trim(line);
+    if (line.empty() || line[0] == '#') continue;
+    std::string value;
+    if (line.rfind("- ", 0) == 0 && !name.empty()) {
+      value = unquote(trim(line.substr(2)));
+    } else {
+      const size_t colon = line.find(':');
+      if (colon == std::string::npos) {
+        return invalid_argument("'" + file + "', line " + std::to_string(number) + ": expected `flag: value`");
+      }
+      name = "--" + trim(line.substr(0, colon));
+      std::replace(name.begin(), name.end(), '_', '-');
+      value = unquote(trim(line.substr(colon + 1)));
+      if (value.empty()) continue;  // a list follows
+    }
+    const bool given = std::any_of(arguments.begin(), arguments.end(), [&](const std::string& a) {
+      return a == name || a.rfind(name + "=", 0) == 0 || a == "--no-" + name.substr(2);
+    });
+    if (given) continue;
+    if (name == "--model") {
+      out.push_back(name + "=" + value);
+    } else if (value == "true") {
+      out.push_back(name);
+    } else if (value == "false") {
+      out.push_back("--no-" + name.substr(2));
+    } else {
+      out.push_back(name + "=" + value);
+    }
+  }
+  arguments.insert(arguments.begin() + 1, out.begin(), out.end());
+  return arguments;
+}
+
+}  // namespace quire::cli

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The flags of quire serve beyond the model's: where to listen, who may ask, what the API gives.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "api/service.h"
+#include "http/server.h"
+#include "llm/async_llm.h"
+#include "llm/options.h"
+
+namespace quire::cli {
+
+struct ServeFlags {
+  llm::Options options;
+  std::string model;
+  http::ServerOptions http;
+  api::ServiceOptions service;
+  llm::AsyncOptions async;
+
+  std::vector<std::string> served_names, api_keys, quiet_endpoints;
+  std::string allowed_origins = "[]", allowed_methods = "[\"*\"]", allowed_headers = "[\"*\"]";
+  std::string content_format = "auto", default_kwargs, custom_buckets, fingerprint_mode = "full";
+  std::string max_body = "32MiB", max_header = "64KiB", max_write_buffer = "4MiB", uvicorn_log_level;
+  bool disable_log_stats = false;
+  bool disable_access_log = false;
+  bool load_tracking = true;
+  bool reserve_full_isl = true;
+};
+
+void add_serve_flags(CLI::App& app, ServeFlags& flags);
+// What the flags mean once all are there: lists and objects parsed, sizes read. The Error names the flag.
+Status settle_serve_flags(const CLI::App& app, ServeFlags& flags);
+
+// --config FILE: its "flag: value" lines as arguments, but for those that the command line gives itself.
+Result<std::vector<std::string>> with_config_file(std::vector<std::string> arguments);
+
+}  // namespace quire::cli
