@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// The benchmark's workloads: what is asked, how much is wanted, and when, by the rules of vLLM's datasets.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "bench/python_random.h"
+#include "llm/text_side.h"
+
+namespace quire::bench {
+
+struct Sample {
+  std::variant<std::string, std::vector<int32_t>> prompt;
+  int64_t prompt_len = 0;  // as our tokenizer counts; 0: not known
+  int64_t output_len = 0;
+  double arrival = 0;  // of a trace: seconds after its first request
+};
+
+// The flags of one dataset, under their own names without the dashes.
+struct DatasetOptions {
+  std::string name = "random";
+  std::string path;
+  int64_t num_prompts = 1000;
+  int64_t seed = 0;
+  bool no_oversample = false;
+  bool disable_shuffle = false;
+  bool skip_chat_template = false;
+  bool chat_endpoint = false;        // the server applies its own template, and takes text alone
+  json::Value chat_template_kwargs;  // an object, or null
+
+  int64_t random_input_len = 1024;
+  int64_t random_output_len = 128;
+  int64_t random_prefix_len = 0;
+  double random_range_ratio_input = 0;
+  double random_range_ratio_output = 0;
+  std::optional<int64_t> sharegpt_output_len;
+  int64_t custom_output_len = 256;  // -1: each row's output_tokens
+  int64_t prefix_repetition_prefix_len = 256;
+  int64_t prefix_repetition_suffix_len = 256;
+  int64_t prefix_repetition_num_prefixes = 10;
+  int64_t prefix_repetition_output_len = 128;
+  int64_t sonnet_input_len = 550;
+  int64_t sonnet_output_len = 150;
+  int64_t sonnet_prefix_len = 200;
+
+  std::optional<int64_t> timed_trace_chunk_hash_size;  // nothing: found from the lengths
+  std::optional<double> timed_trace_sec_multiplier;    // nothing: found from the file's kind
+  std::string timed_trace_label_timestamp = "timestamp";
+  std::string timed_trace_label_input_length = "input_length";
+  std::string timed_trace_label_output_length = "output_length";
+  std::string timed_trace_label_hash_ids = "hash_ids";
+  int64_t timed_trace_max_input_len = 0;  // longer ones are cut; 0: no bound
+  int64_t timed_trace_max_output_len = 0;
+};
+
+// The two global generators of a Python program, as far as datasets, adapters and arrivals draw from them.
+struct Generators {
+  explicit Generators(int64_t seed) : random(seed), numpy(seed) {}
+  PythonRandom random;
+  NumpyLegacy numpy;
+};
+
+struct Samples {
+  std::vector<Sample> list;
+  std::vector<std::string> notes;  // one line each, for standard error
+};
+
+// Reads and samples. A tokenizer is needed by all but sharegpt (with an output length) and custom (without template).
+Result<Samples> make_samples(const DatasetOptions& options, const llm::TextSide& side, Generators& generators);
+
+// The ids that random prompts are made of: every token that is neither special nor added. Ascending.
+std::vector<int32_t> plain_ids(const text::Tokenizer& tokenizer);
+// Hugging Face's tokenizer.vocab_size: without the tokens that were added behind the vocabulary.
+int64_t base_vocab_size(const text::Tokenizer& tokenizer);
+
+// Internal to the folder: the synthetic ones (datasets_random.cc).
+Result<Samples> random_samples(const DatasetOptions& options, const text::Tokenizer& tokenizer);
+Result<Samples> prefix_repetition_samples(const DatasetOptions& options, const text::Tokenizer& tokenizer,
+                                          Generators& generators);
+Result<Samples> trace_samples(const DatasetOptions& options, const text::Tokenizer& tokenizer);
+// Rows of comma-separated values under the names of the first line; no quoting.
+struct Csv {
+  std::vector<std::string> names;
+  std::vector<std::vector<std::string>> rows;
+  int column(std::initializer_list<const char*> any_of) const;  // -1: none of them
+};
+Result<Csv> read_csv(const std::string& path);
+
+// When requests are sent.
+struct ArrivalOptions {
+  double request_rate = 0;       // 0: no bound, all at once
+  double burstiness = 1;         // gamma shape; infinity: fixed intervals
+  std::string ramp_up_strategy;  // "", linear, exponential
+  double ramp_up_start_rps = 0;
+  double ramp_up_end_rps = 0;
+};
+struct Arrivals {
+  std::vector<double> times;  // seconds, ascending; empty: all at once
+  std::vector<double> rates;  // the rate that held for each request
+};
+Arrivals make_arrivals(const ArrivalOptions& options, size_t count, NumpyLegacy& numpy);
+
+}  // namespace quire::bench
