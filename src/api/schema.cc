@@ -194,6 +194,12 @@ ApiResult<Body> Body::parse(std::string_view text, const Schema& schema) {
     ApiStatus checked = check_field(*value, field, field.name);
     if (!checked.ok()) return checked.error();
   }
+  // What has no row was not checked, so nothing below may find it: readers are shared by forms with other fields.
+  json::Object& members = body.json_.as_object();
+  std::erase_if(members, [&](const json::Member& member) {
+    return std::none_of(schema.fields.begin(), schema.fields.end(),
+                        [&](const Field& field) { return member.first == field.name; });
+  });
   return body;
 }
 

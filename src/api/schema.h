@@ -76,7 +76,7 @@ const std::vector<RouteDoc>& route_docs();
 // A request's JSON after the check: what is asked for has the type its row says.
 class Body {
  public:
-  // Parses and checks; unknown fields are kept and ignored, as vLLM does.
+  // Parses and checks; fields without a row are dropped, so that they are ignored as vLLM ignores them.
   static ApiResult<Body> parse(std::string_view text, const Schema& schema);
 
   // Null when absent or null.

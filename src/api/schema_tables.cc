@@ -2,12 +2,15 @@
 // The tables: every field of every request, and every route.
 #include "api/schema.h"
 
+#include <algorithm>
+
 namespace quire::api {
 namespace {
 
 using T = FieldType;
 
 constexpr const char* kNoGrammar = "asks for constrained output, which this server does not do yet; leave it out.";
+constexpr const char* kEfforts = "none|minimal|low|medium|high|xhigh|max";
 constexpr const char* kNoTransfer = "is for KV transfer between servers, which this server does not do; leave it out.";
 
 // What completions and chat share.
@@ -68,6 +71,10 @@ std::vector<Field> sampling_fields() {
       {"kv_transfer_params", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr, kNoTransfer},
       {"ec_transfer_params", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr, kNoTransfer},
       {"watermarking", T::kAny, "", "", -kNoBound, kNoBound, false, false, nullptr, "is not supported; leave it out."},
+      {"guided_json", T::kAny, "", "Removed; without effect but for a warning in the log."},
+      {"guided_regex", T::kAny, "", "Removed; without effect."},
+      {"guided_choice", T::kAny, "", "Removed; without effect."},
+      {"guided_grammar", T::kAny, "", "Removed; without effect."},
   };
 }
 
@@ -89,6 +96,12 @@ std::vector<Field> template_fields() {
 std::vector<Field> joined(std::vector<Field> a, const std::vector<Field>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
+}
+
+// Those of the rows that have these names.
+std::vector<Field> picked(std::vector<Field> rows, std::initializer_list<std::string_view> names) {
+  std::erase_if(rows, [&](const Field& row) { return std::find(names.begin(), names.end(), row.name) == names.end(); });
+  return rows;
 }
 
 }  // namespace
@@ -130,7 +143,7 @@ const Schema& chat_schema() {
                   {"tool_choice", T::kAny, "none", "Only none for now."},
                   {"parallel_tool_calls", T::kBool, "true", "Without effect until tools are supported."},
                   {"reasoning_effort", T::kString, "", "Handed to the template.", -kNoBound, kNoBound, false, false,
-                   "none|minimal|low|medium|high|xhigh|max"},
+                   kEfforts},
                   {"include_reasoning", T::kBool, "true", "Without effect until reasoning parsers exist."},
                   {"thinking_token_budget", T::kInt, "-1", "", -kNoBound, -1},
                   {"media_io_kwargs", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr,
@@ -145,77 +158,88 @@ const Schema& chat_schema() {
 
 const Schema& responses_schema() {
   static const Schema schema{
-      "ResponsesRequest",
-      "OpenAI's Responses API: text in, text out.",
-      {
-          {"input", T::kStringOrParts, "", "A text, or a list of messages.", -kNoBound, kNoBound, false, true},
-          {"model", T::kString, "the served model", "A served name; an unknown one is a 404."},
-          {"instructions", T::kString, "", "A system message in front of the input."},
-          {"max_output_tokens", T::kInt, "what fits", "Longest answer in tokens.", 1},
-          {"temperature", T::kNumber, "the model's, else 1", "0 is greedy.", 0, 2},
-          {"top_p", T::kNumber, "the model's, else 1", "Keep the likeliest tokens that make up this probability.", 0, 1,
-           true},
-          {"top_k", T::kInt, "the model's, else 0", "Keep the k likeliest tokens; 0 or -1: all.", -1},
-          {"seed", T::kInt, "drawn anew", "The same seed gives the same answer.", -9223372036854775808.0,
-           9223372036854774784.0},
-          {"stop", T::kStringOrStrings, "", "Up to four texts that end the answer."},
-          {"top_logprobs", T::kInt, "0",
-           "The N likeliest tokens at each place; needs message.output_text.logprobs in "
-           "include.",
-           0, 20},
-          {"include", T::kStrings, "", "message.output_text.logprobs is known; others are ignored."},
-          {"stream", T::kBool, "false", "Send the answer as server-sent events while it is made."},
-          {"metadata", T::kObject, "", "Given back."},
-          {"user", T::kString, "", "Given back."},
-          {"parallel_tool_calls", T::kBool, "true", "Given back."},
-          {"service_tier", T::kString, "auto", "Given back."},
-          {"truncation", T::kString, "disabled", "auto drops the beginning of an input that is too long.", -kNoBound,
-           kNoBound, false, false, "auto|disabled"},
-          {"text", T::kObject, "", "{format: {type: text}}: only text for now."},
-          {"tool_choice", T::kAny, "none", "Only none for now."},
-          {"tools", T::kObjects, "", "", -kNoBound, kNoBound, false, false, nullptr,
-           "are not supported yet; leave them out."},
-          {"reasoning", T::kObject, "", "effort is handed to the template."},
-          {"store", T::kBool, "false", "Answers are not kept: the answer says store false."},
-          {"background", T::kBool, "false", "", -kNoBound, kNoBound, false, false, nullptr,
-           "is not supported: answers are not kept; leave it out and stream instead."},
-          {"previous_response_id", T::kString, "", "", -kNoBound, kNoBound, false, false, nullptr,
-           "is not supported: answers are not kept; send the whole conversation in input."},
-          {"priority", T::kInt, "0", "Lower runs earlier, with --scheduling-policy priority.", -9007199254740991.0,
-           9007199254740991.0},
-          {"cache_salt", T::kString, "", "Separates this request's prefix cache from that of others."},
-          {"request_id", T::kString, "the X-Request-Id header, else drawn", "Becomes a part of the answer's id."},
-          {"chat_template_kwargs", T::kObject, "", "Further variables of the template."},
-      }};
+      "ResponsesRequest", "OpenAI's Responses API: text in, text out.",
+      joined(
+          {
+              {"input", T::kStringOrParts, "", "A text, or a list of messages with text.", -kNoBound, kNoBound, false,
+               true},
+              {"instructions", T::kString, "", "A system message in front of the input."},
+              {"max_output_tokens", T::kInt, "what fits", "Longest answer in tokens.", 1},
+              {"top_logprobs", T::kInt, "0",
+               "The N likeliest tokens at each place; needs message.output_text.logprobs in include.", 0, 20},
+              {"include", T::kStrings, "",
+               "message.output_text.logprobs gives each token's log probability; others are ignored."},
+              {"metadata", T::kObject, "", "Names and texts, given back."},
+              {"parallel_tool_calls", T::kBool, "true", "Given back."},
+              {"service_tier", T::kString, "auto", "Given back.", -kNoBound, kNoBound, false, false,
+               "auto|default|flex|scale|priority"},
+              {"truncation", T::kString, "disabled",
+               "auto drops the oldest messages of an input that is too long; disabled refuses it.", -kNoBound, kNoBound,
+               false, false, "auto|disabled"},
+              {"text", T::kObject, "{\"format\": {\"type\": \"text\"}}", "Only the format text for now."},
+              {"tool_choice", T::kAny, "auto", "auto or none: there are no tools to be called."},
+              {"tools", T::kObjects, "", "", -kNoBound, kNoBound, false, false, nullptr,
+               "cannot be called by this server yet; leave them out."},
+              {"reasoning", T::kObject, "", "effort is handed to the template."},
+              {"store", T::kBool, "false", "Answers are not kept: the answer says store false."},
+              {"background", T::kBool, "false", "", -kNoBound, kNoBound, false, false, nullptr,
+               "is not supported: answers are not kept; leave it out and stream instead."},
+              {"previous_response_id", T::kString, "", "", -kNoBound, kNoBound, false, false, nullptr,
+               "is not supported: answers are not kept; send the whole conversation in input."},
+              {"conversation", T::kAny, "", "", -kNoBound, kNoBound, false, false, nullptr,
+               "is not supported: conversations are not kept; send the whole conversation in input."},
+              {"prompt", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr,
+               "is not supported: prompts are not kept; send their text in input or instructions."},
+              {"chat_template_kwargs", T::kObject, "", "Further variables of the template."},
+          },
+          picked(sampling_fields(), {"model",
+                                     "temperature",
+                                     "top_p",
+                                     "top_k",
+                                     "min_p",
+                                     "repetition_penalty",
+                                     "presence_penalty",
+                                     "frequency_penalty",
+                                     "logit_bias",
+                                     "seed",
+                                     "stop",
+                                     "stop_token_ids",
+                                     "include_stop_str_in_output",
+                                     "ignore_eos",
+                                     "skip_special_tokens",
+                                     "stream",
+                                     "priority",
+                                     "cache_salt",
+                                     "request_id",
+                                     "user",
+                                     "structured_outputs",
+                                     "kv_transfer_params",
+                                     "ec_transfer_params"}))};
   return schema;
 }
 
 const Schema& messages_schema() {
   static const Schema schema{
-      "MessagesRequest",
-      "Anthropic's Messages API: text in, text out.",
-      {
-          {"model", T::kString, "the served model", "A served name; an unknown one is a 404."},
-          {"messages", T::kObjects, "", "Turns of user and assistant; content is a string or text blocks.", -kNoBound,
-           kNoBound, false, true},
-          {"max_tokens", T::kInt, "", "Longest answer in tokens.", 1, kNoBound, false, true},
-          {"system", T::kStringOrParts, "", "The system prompt: a string or text blocks."},
-          {"stop_sequences", T::kStrings, "", "Up to four texts that end the answer."},
-          {"temperature", T::kNumber, "the model's, else 1", "0 is greedy.", 0, 2},
-          {"top_p", T::kNumber, "the model's, else 1", "Keep the likeliest tokens that make up this probability.", 0, 1,
-           true},
-          {"top_k", T::kInt, "the model's, else 0", "Keep the k likeliest tokens; 0: all.", -1},
-          {"stream", T::kBool, "false", "Send the answer as server-sent events while it is made."},
-          {"metadata", T::kObject, "", "Ignored."},
-          {"thinking", T::kObject, "", "{type: disabled}; enabled is refused for now."},
-          {"tools", T::kObjects, "", "", -kNoBound, kNoBound, false, false, nullptr,
-           "are not supported yet; leave them out."},
-          {"tool_choice", T::kObject, "", "{type: none}; others are refused for now."},
-          {"cache_salt", T::kString, "", "Separates this request's prefix cache from that of others."},
-          {"chat_template_kwargs", T::kObject, "", "Further variables of the template."},
-          {"seed", T::kInt, "drawn anew", "The same seed gives the same answer.", -9223372036854775808.0,
-           9223372036854774784.0},
-      }};
+      "MessagesRequest", "Anthropic's Messages API: text in, text out.",
+      joined(
+          {
+              {"messages", T::kObjects, "",
+               "Turns of user and assistant; content is a string or text blocks. A last turn of the assistant is "
+               "continued.",
+               -kNoBound, kNoBound, false, true},
+              {"max_tokens", T::kInt, "", "Longest answer in tokens.", 1, kNoBound, false, true},
+              {"system", T::kStringOrParts, "", "The system prompt: a string or text blocks."},
+              {"stop_sequences", T::kStrings, "", "Up to four texts that end the answer."},
+              {"metadata", T::kObject, "", "Ignored."},
+              {"thinking", T::kObject, "", "{type: disabled}; enabled is refused for now."},
+              {"output_config", T::kObject, "", "effort is handed to the template; format is refused for now."},
+              {"tools", T::kObjects, "", "", -kNoBound, kNoBound, false, false, nullptr,
+               "cannot be called by this server yet; leave them out."},
+              {"tool_choice", T::kObject, "", "{type: auto} or {type: none}: there are no tools to be called."},
+              {"chat_template_kwargs", T::kObject, "", "Further variables of the template."},
+          },
+          picked(sampling_fields(), {"model", "temperature", "top_p", "top_k", "seed", "stream", "priority",
+                                     "cache_salt", "request_id", "kv_transfer_params", "ec_transfer_params"}))};
   return schema;
 }
 
@@ -227,8 +251,11 @@ const Schema& count_tokens_schema() {
           {"model", T::kString, "the served model", "A served name; an unknown one is a 404."},
           {"messages", T::kObjects, "", "Turns of user and assistant.", -kNoBound, kNoBound, false, true},
           {"system", T::kStringOrParts, "", "The system prompt."},
+          {"thinking", T::kObject, "", "{type: disabled}; enabled is refused for now."},
+          {"output_config", T::kObject, "", "effort is handed to the template; format is refused for now."},
           {"tools", T::kObjects, "", "", -kNoBound, kNoBound, false, false, nullptr,
-           "are not supported yet; leave them out."},
+           "cannot be called by this server yet; leave them out."},
+          {"tool_choice", T::kObject, "", "{type: auto} or {type: none}: there are no tools to be called."},
           {"chat_template_kwargs", T::kObject, "", "Further variables of the template."},
       }};
   return schema;
@@ -243,6 +270,8 @@ const Schema& tokenize_schema() {
               {"prompt", T::kString, "", "The text; or give messages."},
               {"messages", T::kObjects, "", "A conversation, put through the chat template."},
               {"return_token_strs", T::kBool, "false", "Adds token_strs: each token as the vocabulary spells it."},
+              {"reasoning_effort", T::kString, "", "Handed to the template.", -kNoBound, kNoBound, false, false,
+               kEfforts},
           },
           template_fields())};
   return schema;
@@ -263,6 +292,8 @@ const std::vector<RouteDoc>& route_docs() {
       {"POST", "/v1/chat/completions", "Answers a conversation.", &chat_schema()},
       {"POST", "/v1/completions", "Continues a text.", &completion_schema()},
       {"POST", "/v1/responses", "Answers a conversation, in OpenAI's newer form.", &responses_schema()},
+      {"GET", "/v1/responses/{id}", "Always a 404: answers are not kept."},
+      {"POST", "/v1/responses/{id}/cancel", "Always a 404: answers are not kept; close the connection instead."},
       {"POST", "/v1/messages", "Answers a conversation, in Anthropic's form.", &messages_schema()},
       {"POST", "/v1/messages/count_tokens", "Counts a conversation's tokens.", &count_tokens_schema()},
       {"GET", "/v1/models", "The served names."},

@@ -20,9 +20,13 @@ void serve_invocations(Service& service, const HttpRequest& request, const Reply
 
 // The routes that take a JSON body and run on a worker.
 constexpr std::pair<std::string_view, Endpoint> kPosts[] = {
-    {"/v1/chat/completions", serve_chat}, {"/v1/completions", serve_completions}, {"/tokenize", serve_tokenize},
+    {"/v1/chat/completions", serve_chat}, {"/v1/completions", serve_completions},
+    {"/v1/responses", serve_responses},   {"/v1/messages", serve_messages},
+    {"/tokenize", serve_tokenize},        {"/v1/messages/count_tokens", serve_count_tokens},
     {"/detokenize", serve_detokenize},    {"/invocations", serve_invocations},
 };
+
+constexpr std::string_view kKeptResponse = "/v1/responses/";  // + an id
 
 bool is_json(const HttpRequest& request) {
   const std::string* type = request.header("Content-Type");
@@ -41,7 +45,23 @@ ApiError no_route(const HttpRequest& request) {
   if (!allowed.empty()) {
     return {405, "Method Not Allowed", request.path + " takes " + allowed + ", not " + request.method + ".", ""};
   }
+  if (request.path.rfind(kKeptResponse, 0) == 0) {
+    return not_found_error(
+        "answers are not kept by this server, so none can be fetched, cancelled or deleted by its id; "
+        "close the connection to cancel one.",
+        "response_id");
+  }
   return {404, "Not Found", "there is no " + request.path + " here; /docs lists the routes.", ""};
+}
+
+void note_error(Reply& reply, const ApiError& error) {
+  if (error.status >= 500) spdlog::error("{}: {}", error.status, error.message);
+  reply.note("error", "\"" + error.message.substr(0, 200) + "\"");
+}
+
+// An error of the route itself, in the shape that its clients read.
+void refuse(const HttpRequest& request, Reply& reply, const ApiError& error) {
+  request.path.rfind("/v1/messages", 0) == 0 ? send_anthropic_error(reply, error) : send_error(reply, error);
 }
 
 }  // namespace
@@ -51,9 +71,13 @@ void send_json(Reply& reply, int status, std::string body) {
 }
 
 void send_error(Reply& reply, const ApiError& error) {
-  if (error.status >= 500) spdlog::error("{}: {}", error.status, error.message);
-  reply.note("error", "\"" + error.message.substr(0, 200) + "\"");
+  note_error(reply, error);
   send_json(reply, error.status, error.body());
+}
+
+void send_anthropic_error(Reply& reply, const ApiError& error) {
+  note_error(reply, error);
+  send_json(reply, error.status, error.anthropic_body());
 }
 
 Service::Service(llm::AsyncLlm& llm, metrics::ServerMetrics& metrics, ServiceOptions options)
@@ -66,6 +90,10 @@ Service::Service(llm::AsyncLlm& llm, metrics::ServerMetrics& metrics, ServiceOpt
 
 std::string_view Service::route_of(std::string_view path) {
   if (path.rfind("/metrics", 0) == 0) return "/metrics";
+  if (path.rfind(kKeptResponse, 0) == 0) {
+    const bool cancel = path.size() > 7 && path.substr(path.size() - 7) == "/cancel";
+    return cancel ? "/v1/responses/{id}/cancel" : "/v1/responses/{id}";
+  }
   for (const RouteDoc& route : route_docs()) {
     if (path == route.path) return route.path;
   }
@@ -155,12 +183,13 @@ void Service::handle(HttpRequest request, ReplyPtr reply) {
   const bool post = request.method == "POST";
   for (const auto& [route, endpoint] : kPosts) {
     if (path != route) continue;
-    if (!post) return send_error(*reply, no_route(request));
+    if (!post) return refuse(request, *reply, no_route(request));
     if (!is_json(request)) {
-      return send_error(*reply, {400, "Bad Request",
-                                 "Unsupported Media Type: the body must come with the header Content-Type: "
-                                 "application/json.",
-                                 ""});
+      return refuse(request, *reply,
+                    {400, "Bad Request",
+                     "Unsupported Media Type: the body must come with the header Content-Type: "
+                     "application/json.",
+                     ""});
     }
     auto shared = std::make_shared<HttpRequest>(std::move(request));
     workers_.post([this, endpoint = endpoint, shared, reply] { endpoint(*this, *shared, reply); });
@@ -188,7 +217,7 @@ void Service::handle(HttpRequest request, ReplyPtr reply) {
     workers_.post([this, reply] { reset_prefix_cache(*reply); });
     return;
   }
-  send_error(*reply, no_route(request));
+  refuse(request, *reply, no_route(request));
 }
 
 }  // namespace quire::api

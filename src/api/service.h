@@ -86,5 +86,6 @@ void serve_detokenize(Service& service, const HttpRequest& request, const ReplyP
 
 void send_json(Reply& reply, int status, std::string body);
 void send_error(Reply& reply, const ApiError& error);
+void send_anthropic_error(Reply& reply, const ApiError& error);  // in the shape of /v1/messages
 
 }  // namespace quire::api
