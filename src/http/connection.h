@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// One client's connection, and the I/O thread that carries many of them.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/system/error_code.hpp>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "http/gate.h"
+#include "http/reply.h"
+#include "http/request_reader.h"
+#include "http/server.h"
+
+namespace quire::http {
+
+using SystemError = boost::system::error_code;
+// TCP and unix sockets alike, without the cost of a type-erased executor.
+using Socket =
+    boost::asio::basic_stream_socket<boost::asio::generic::stream_protocol, boost::asio::io_context::executor_type>;
+using SharedTls = std::shared_ptr<boost::asio::ssl::context>;
+
+// What all threads of a server share; constant but for the counters.
+struct ServerState {
+  ServerState(const ServerOptions& server_options, api::Handler api_handler);
+
+  const ServerOptions options;
+  const api::Handler handler;
+  const ReadLimits limits;
+  const KeyRing keys;
+  const Cors cors;
+  const std::shared_ptr<std::atomic<int64_t>> in_flight;
+  std::atomic<bool> stopping{false};
+
+  // Counts connections; wait_quiet() waits until there is none.
+  std::atomic<int64_t> connections{0};
+  void connection_ended();
+  bool wait_quiet(Clock::time_point until);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable quiet_;
+};
+
+class Connection;
+
+// One I/O thread. It owns its connections, which never leave it. schedule() may be called from any thread: the
+// connections that have something to write are gathered, so that a step's tokens for a thousand streams wake the thread
+// once. Everything else belongs to the thread itself.
+class Worker {
+ public:
+  explicit Worker(ServerState& state);
+  ~Worker();
+
+  ServerState& state() { return state_; }
+  boost::asio::io_context& io() { return io_; }
+  void start();
+  void finish();  // lets the thread end when its last operation has ended, and waits for that
+  void schedule(std::shared_ptr<Connection> connection);
+
+  void add(std::shared_ptr<Connection> connection);
+  void remove(Connection& connection);
+  void stop_idle();
+  void drop_all();
+
+ private:
+  void drain();
+  void arm_sweep();
+
+  ServerState& state_;
+  boost::asio::io_context io_{1};
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> guard_;
+  boost::asio::steady_timer sweep_timer_;
+  Clock::duration tick_;
+  bool finishing_ = false;
+  std::thread thread_;
+  std::vector<std::shared_ptr<Connection>> connections_;
+
+  std::mutex mutex_;  // guards what follows
+  std::vector<std::shared_ptr<Connection>> dirty_;
+};
+
+// The bytes that have been read and not yet parsed.
+class InBuffer {
+ public:
+  std::string_view view() const { return {data_.get() + begin_, end_ - begin_}; }
+  size_t size() const { return end_ - begin_; }
+  size_t capacity() const { return capacity_; }
+  void consume(size_t count) { begin_ += count; }
+  void commit(size_t count) { end_ += count; }
+  // Room for `count` bytes behind the last one; what is held may move, so no read may be under way.
+  char* prepare(size_t count);
+
+ private:
+  std::unique_ptr<char[]> data_;
+  size_t capacity_ = 0;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+};
+
+// Reads requests one after the other, hands each to the handler and writes its answer; while an answer is pending it
+// keeps reading (a little), to see the client leave. Lives on one Worker's thread; wake() alone may be called from
+// others. Kept alive by its worker and its pending operations; drop() is the one way out: it tells the exchange, closes
+// the socket and leaves the worker.
+//
+// A client that closes its sending side looks the same as one that has left, until something is sent to it: then the
+// kernel of one that has left answers with a reset. So at the end of input an unanswered HTTP/1.1 request gets a byte
+// or two that mean nothing ("100 Continue"; inside a chunked body a leading zero of the next chunk's size): one that
+// has left is found out within a round trip, one that only stopped sending gets its answer. HTTP/1.0 and TLS have no
+// such bytes (or no such clients): there the end of input is the end.
+class Connection : public Outlet, public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(Worker& worker, std::string peer);
+
+  void start();
+  void refuse();  // answers 503 and closes, whatever is asked
+  void wake() override;
+  void pump();  // writes what there is to write; goes on to the next request when an answer is out
+  void sweep(Clock::time_point now);
+  void begin_stop();
+  void drop();
+
+  size_t index = 0;  // its place among its worker's connections
+
+ protected:
+  // The stream's operations; each ends in the function of that name below, later, never from the call itself.
+  virtual void start_handshake() = 0;
+  virtual void start_read(char* data, size_t size) = 0;
+  virtual void start_write(const std::vector<boost::asio::const_buffer>& buffers) = 0;
+  virtual void start_wait_error() = 0;
+  virtual void start_shutdown() = 0;  // of the sending side; ends in nothing
+  virtual void close_socket(bool reset) = 0;
+  virtual int descriptor() = 0;
+  virtual bool encrypted() const = 0;
+
+  void on_handshake(const SystemError& error);
+  void on_read(const SystemError& error, size_t size);
+  void on_write(const SystemError& error, size_t size);
+  void on_wait_error(const SystemError& error);
+
+ private:
+  enum class Phase { kHandshake, kIdle, kHead, kBody, kAnswer, kLinger, kClosed };
+
+  void arm_read();
+  void parse();
+  void on_head();
+  void on_bad();
+  void dispatch();
+  void answer(int status, std::string_view content_type, std::string body, const api::Headers& extra, bool keep_alive);
+  void remember_request();
+  void forget_request();
+  ReplyTerms terms(bool keep_alive) const;
+  void on_eof();
+  void probe();
+  void write();
+  size_t unsent() const;
+  void finish_answer(bool keep_alive);
+  void begin_close();
+  void log_access();
+  void look_for_hangup();
+  Clock::time_point after(double seconds) const;
+
+  Worker& worker_;
+  ServerState& state_;
+  const std::string peer_;
+  Phase phase_ = Phase::kIdle;
+  std::atomic<bool> scheduled_{false};
+  Clock::time_point read_deadline_ = Clock::time_point::max();
+  Clock::time_point write_deadline_ = Clock::time_point::max();
+  Clock::time_point linger_end_;
+
+  InBuffer in_;
+  bool reading_ = false;
+  bool eof_ = false;
+  bool late_ = false;  // had its 408
+  RequestReader reader_;
+
+  std::deque<std::string> out_;
+  size_t out_offset_ = 0;  // of the first segment
+  bool writing_ = false;
+  std::vector<boost::asio::const_buffer> buffers_;
+
+  // The request that is being answered.
+  std::shared_ptr<Exchange> current_;
+  std::string method_;
+  std::string path_;
+  std::string id_;
+  bool http10_ = false;
+  bool head_only_ = false;
+  int64_t request_bytes_ = 0;
+  Clock::time_point request_start_;
+  api::Headers answer_headers_;
+};
+
+std::shared_ptr<Connection> make_connection(Worker& worker, Socket socket, std::string peer);
+std::shared_ptr<Connection> make_tls_connection(Worker& worker, Socket socket, std::string peer, SharedTls tls);
+
+}  // namespace quire::http

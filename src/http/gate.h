@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may ask: API keys and CORS, decided from a request's head alone.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/exchange.h"
+
+namespace quire::http {
+
+// The keys that open the guarded paths. Only digests are kept, and a look-up takes the same time for any wrong key.
+// Immutable after construction: any thread.
+class KeyRing {
+ public:
+  explicit KeyRing(const std::vector<std::string>& keys);
+  // True when the path needs no key, no keys are set, or the request has one ("Authorization: Bearer", or "x-api-key"
+  // as Anthropic's clients send it).
+  bool admits(const api::HttpRequest& request) const;
+
+ private:
+  using Digest = std::array<uint8_t, 32>;
+  bool knows(std::string_view key) const;
+  std::vector<Digest> digests_;
+};
+
+struct CorsOptions {
+  std::vector<std::string> origins;  // empty: no CORS
+  std::vector<std::string> methods;
+  std::vector<std::string> headers;
+  bool credentials = false;
+};
+
+// Cross-origin rules, with the answers of Starlette's CORSMiddleware. Immutable after construction: any thread.
+class Cors {
+ public:
+  explicit Cors(CorsOptions options);
+
+  struct Preflight {
+    int status = 200;
+    std::string body;
+    api::Headers headers;
+  };
+  // The answer to a preflight; nothing when the request is none (or CORS is off).
+  std::optional<Preflight> preflight(const api::HttpRequest& request) const;
+  // What an ordinary answer to this request carries.
+  api::Headers answer_headers(const api::HttpRequest& request) const;
+
+ private:
+  bool allows_origin(std::string_view origin) const;
+  CorsOptions options_;
+  bool all_origins_ = false;
+  bool all_headers_ = false;
+  std::vector<std::string> allowed_headers_;  // what a preflight lists, with those that are always safe, sorted
+};
+
+}  // namespace quire::http

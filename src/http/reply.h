@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// One answer on its way from a handler's thread to a connection's: its state, its bytes, its access record.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "api/exchange.h"
+
+namespace quire::http {
+
+using Clock = std::chrono::steady_clock;
+
+// Who carries an answer's bytes away. wake() may be called from any thread, with the answer's lock held.
+class Outlet {
+ public:
+  virtual ~Outlet() = default;
+  virtual void wake() = 0;
+};
+
+// What the request, the options and the gate say about the answer.
+struct ReplyTerms {
+  bool head_only = false;  // HEAD: lengths are told, bodies are not sent
+  bool http10 = false;
+  bool keep_alive = true;
+  api::Headers headers;  // on every answer: CORS, the request's id
+  size_t max_buffer = size_t{4} << 20;
+  std::shared_ptr<std::atomic<int64_t>> in_flight;  // counted down when the answer is complete or broken off
+};
+
+// The meeting point of a handler (through a Reply) and a connection; shared by both, guarded by one lock. Bytes are
+// framed by the handler's thread and taken by the connection's. Once an answer is done or gone the connection is
+// forgotten, so a Reply that lives on costs nothing and does no harm.
+class Exchange {
+ public:
+  Exchange(ReplyTerms terms, std::shared_ptr<Outlet> outlet);
+
+  // The handler's side, as api::Reply describes it.
+  void send(int status, std::string_view content_type, std::string body, const api::Headers& extra);
+  void begin(int status, std::string_view content_type, const api::Headers& extra);
+  bool write(std::string_view piece);
+  void end();
+  void on_gone(std::function<void()> callback);
+  void note(std::string_view key, std::string_view value);
+  void abandon();  // the last Reply died
+
+  // The connection's side, on its I/O thread.
+  struct Progress {
+    bool begun = false;       // the head is out
+    bool complete = false;    // nothing more will come
+    bool broken = false;      // close the connection: abandoned, or the reader is too slow
+    bool keep_alive = false;  // after completion
+  };
+  // Moves what is queued to the end of `out`; `unsent` is what the connection still held before.
+  Progress take(std::deque<std::string>& out, size_t unsent);
+  bool broken() const;
+  bool complete() const;
+  void gone();         // the connection is lost; calls the gone callback if the answer was not complete
+  void close_after();  // this answer is the connection's last
+
+  struct Summary {
+    int status = 0;
+    int64_t bytes = 0;
+    bool gone = false;
+    bool answered = false;  // a body byte (or a whole answer) was given
+    Clock::time_point first_byte;
+    std::string notes;  // " key=value key=value"
+  };
+  Summary summary() const;
+
+ private:
+  enum class State { kOpen, kBegun, kBroken, kDone, kGone };
+  std::string head(int status, std::string_view content_type, const api::Headers& extra, int64_t length) const;
+  void queue(std::string_view bytes);
+  void finish(State state);  // kDone or kGone; the caller has the lock
+  bool unfinished() const { return state_ == State::kOpen || state_ == State::kBegun || state_ == State::kBroken; }
+
+  mutable std::mutex mutex_;
+  ReplyTerms terms_;
+  std::shared_ptr<Outlet> outlet_;  // null once done or gone
+  State state_ = State::kOpen;
+  bool chunked_ = false;
+  std::deque<std::string> pending_;
+  size_t pending_bytes_ = 0;
+  size_t unsent_ = 0;  // what the connection holds, as of its last take()
+  std::function<void()> gone_callback_;
+  Summary summary_;
+};
+
+// A Reply for a handler; when the last copy of the pointer dies unfinished the exchange is abandoned.
+api::ReplyPtr make_reply(std::shared_ptr<Exchange> exchange);
+
+const char* reason_phrase(int status);
+// {"error":{"message":...,"type":...,"param":null,"code":...}}: OpenAI's shape.
+std::string error_body(int status, std::string_view message);
+
+}  // namespace quire::http
