@@ -2,7 +2,10 @@
 """The files in examples/: well formed, and asking only for series and labels that the server exports."""
 
 import json
+import os
+import pathlib
 import re
+import subprocess
 
 import pytest
 from conftest import ROOT
@@ -96,3 +99,24 @@ def test_the_dashboard_shows_what_an_operator_asks_for():
                    "kv_cache_usage_perc", "prefix_cache_hits_total", "num_preemptions_total", "request_success_total"):
         assert "vllm:" + series in text
     assert "http_requests_total" in text and "process_resident_memory_bytes" in text
+
+
+@pytest.fixture(scope="session")
+def serve_flags():
+    done = subprocess.run([pathlib.Path(os.environ["QUIRE_BIN_DIR"]) / "quire", "serve", "--help"], check=True,
+                          capture_output=True, text=True)
+    return set(re.findall(r"--[a-z][a-z0-9-]*[a-z0-9]", done.stdout))
+
+
+# Files that speak of quire's flags, and what in them is another program's.
+FLAG_PAGES = ["docs/serving.md", "examples/kubernetes/deployment.yaml", "examples/nginx/quire.conf",
+              "examples/prometheus/quire.rules.yml", "examples/systemd/quire.env", "examples/systemd/quire.service"]
+OTHERS_FLAGS = {"--now"}
+
+
+@pytest.mark.parametrize("page", FLAG_PAGES)
+def test_flags_exist(page, serve_flags):
+    text = (ROOT / page).read_text(encoding="utf-8").replace("`--no-`", "")
+    flags = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]", text)) - OTHERS_FLAGS
+    flags |= {"--" + name.lower().replace("_", "-") for name in re.findall(r"\bQUIRE_([A-Z_]+)=", text)} - {"--home"}
+    assert flags <= serve_flags
