@@ -40,9 +40,8 @@ inline ApiResult<json::Value> text_content(const json::Value& message, std::init
     auto type = string_at(part, "type", at);
     if (!type.ok()) return type.error();
     if (std::find(types.begin(), types.end(), *type) == types.end()) {
-      return bad_request(at + ".type is \"" + type->substr(0, 40) +
-                             "\", which this server does not take yet: only text (" + std::string(*types.begin()) +
-                             ").",
+      return bad_request(at + ".type is \"" + type->substr(0, 40) + "\"; this server takes only \"" +
+                             std::string(*types.begin()) + "\" for now.",
                          at + ".type");
     }
     auto text = string_at(part, "text", at);
