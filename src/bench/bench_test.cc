@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/json.h"
+#include "bench/arrivals.h"
 #include "bench/python_random.h"
 #include "bench/report.h"
 #include "bench/stream.h"
@@ -143,6 +144,39 @@ TEST(NumpyLegacy, DrawsGammasAsRandomState) {
   EXPECT_DOUBLE_EQ(half.gamma(0.5, 1.0), 0.30400188976070441);
   NumpyLegacy two(0);
   EXPECT_DOUBLE_EQ(two.gamma(2.0, 1.0), 5.1388295763402443);
+}
+
+// [delay for delay in numpy.random.gamma(shape, 1 / (rate * shape))], cumulated, scaled to end at count / rate.
+TEST(Arrivals, FollowTheGammaAndEndAtCountOverRate) {
+  for (const double burstiness : {1.0, 0.25, 4.0}) {
+    NumpyLegacy numpy(3), same(3);
+    const Arrivals arrivals = make_arrivals({.request_rate = 10, .burstiness = burstiness}, 100, numpy);
+    ASSERT_EQ(arrivals.times.size(), 100u);
+    EXPECT_NEAR(arrivals.times.back(), 10.0, 1e-9);
+    EXPECT_GT(arrivals.times.front(), 0.0);
+    double sum = 0;
+    std::vector<double> gaps;
+    for (int i = 0; i < 100; ++i) gaps.push_back(same.gamma(burstiness, 1 / (10 * burstiness)));
+    for (const double gap : gaps) sum += gap;
+    for (size_t i = 1; i < 100; ++i) {
+      EXPECT_NEAR(arrivals.times[i] - arrivals.times[i - 1], gaps[i] * 10.0 / sum, 1e-9);
+    }
+  }
+}
+
+TEST(Arrivals, KnowNoRateFixedGapsAndRamps) {
+  NumpyLegacy numpy(0);
+  EXPECT_TRUE(make_arrivals({}, 5, numpy).times.empty());
+  const auto fixed = make_arrivals({.request_rate = 4, .burstiness = INFINITY}, 4, numpy);
+  EXPECT_THAT(fixed.times, ElementsAre(0.25, 0.5, 0.75, 1.0));
+  ArrivalOptions ramp;
+  ramp.ramp_up_strategy = "linear";
+  ramp.ramp_up_start_rps = 1;
+  ramp.ramp_up_end_rps = 5;
+  EXPECT_THAT(make_arrivals(ramp, 5, numpy).rates, ElementsAre(1, 2, 3, 4, 5));
+  ramp.ramp_up_strategy = "exponential";
+  ramp.ramp_up_end_rps = 16;
+  EXPECT_THAT(make_arrivals(ramp, 5, numpy).rates, ElementsAre(1, 2, 4, 8, 16));
 }
 
 TEST(Statistics, PercentilesInterpolateAsNumpy) {

@@ -52,7 +52,7 @@ using ExchangePtr = std::shared_ptr<Exchange>;
 class ResponseParser final : public http::basic_parser<false> {
  public:
   ResponseParser(Exchange& exchange, Clock::time_point& now) : exchange_(exchange), now_(now) {
-    body_limit(boost::none);
+    body_limit(UINT64_MAX);  // boost::none refuses every Content-Length in 1.74
     header_limit(64 << 10);
     eager(true);
   }

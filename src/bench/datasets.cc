@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Datasets that are read from files: ShareGPT, custom JSONL, sonnet, BurstGPT; and the arrival process.
+// Datasets that are read from files: ShareGPT, custom JSONL, sonnet, BurstGPT.
 #include "bench/datasets.h"
 
 #include <algorithm>
@@ -296,31 +296,6 @@ Result<Samples> make_samples(const DatasetOptions& options, const llm::TextSide&
   if (options.name == "timed_trace") return trace_samples(options, *side.tokenizer);
   return invalid_argument("--dataset-name is '" + options.name +
                           "'; choose sharegpt, random, sonnet, custom, prefix_repetition, burstgpt or timed_trace");
-}
-
-Arrivals make_arrivals(const ArrivalOptions& options, size_t count, NumpyLegacy& numpy) {
-  Arrivals out;
-  const bool ramp = !options.ramp_up_strategy.empty();
-  if (count == 0 || (!ramp && options.request_rate <= 0)) return out;
-  double time = 0;
-  for (size_t i = 0; i < count; ++i) {
-    double rate = options.request_rate;
-    if (ramp) {
-      const double progress = static_cast<double>(i) / static_cast<double>(std::max<size_t>(count - 1, 1));
-      const double start = options.ramp_up_start_rps, end = options.ramp_up_end_rps;
-      rate = options.ramp_up_strategy == "linear" ? start + (end - start) * progress
-                                                  : start * std::pow(end / start, progress);
-    }
-    out.rates.push_back(rate);
-    time += std::isinf(options.burstiness) ? 1.0 / rate
-                                           : numpy.gamma(options.burstiness, 1.0 / (rate * options.burstiness));
-    out.times.push_back(time);
-  }
-  if (!ramp && time > 0) {  // the last one comes at exactly count / rate
-    const double factor = static_cast<double>(count) / options.request_rate / time;
-    for (double& t : out.times) t *= factor;
-  }
-  return out;
 }
 
 }  // namespace quire::bench

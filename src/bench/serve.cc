@@ -45,13 +45,15 @@ const BackendRow* find_backend(const std::string& name) {
 std::string python_float(double value) {
   if (std::isinf(value)) return "inf";
   char text[40];
+  if (value == std::floor(value) && std::fabs(value) < 1e16) {
+    std::snprintf(text, sizeof text, "%.1f", value);
+    return text;
+  }
   for (int digits = 1; digits <= 17; ++digits) {
     std::snprintf(text, sizeof text, "%.*g", digits, value);
     if (std::strtod(text, nullptr) == value) break;
   }
-  std::string out = text;
-  if (out.find_first_of(".en") == std::string::npos) out += ".0";
-  return out;
+  return text;
 }
 
 std::string now_text(const char* format, double later_s = 0) {

@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "base/result.h"
+#include "bench/arrivals.h"
 #include "bench/client.h"
 #include "bench/datasets.h"
 #include "bench/report.h"
