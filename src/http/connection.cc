@@ -144,7 +144,7 @@ char* InBuffer::prepare(size_t count) {
   if (end_ + count > capacity_) {
     if (held + count > capacity_) {
       std::unique_ptr<char[]> larger(new char[held + count]);
-      std::memcpy(larger.get(), data_.get() + begin_, held);
+      std::copy_n(data_.get() + begin_, held, larger.get());
       data_ = std::move(larger);
       capacity_ = held + count;
     } else {
