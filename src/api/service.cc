@@ -40,7 +40,8 @@ bool is_json(const HttpRequest& request) {
 ApiError no_route(const HttpRequest& request) {
   std::string allowed;
   for (const RouteDoc& route : route_docs()) {
-    if (request.path == route.path) allowed += std::string(allowed.empty() ? "" : ", ") + route.method;
+    const bool hidden = request.method == route.method;  // it takes this method, but is turned off
+    if (request.path == route.path && !hidden) allowed += std::string(allowed.empty() ? "" : ", ") + route.method;
   }
   if (!allowed.empty()) {
     return {405, "Method Not Allowed", request.path + " takes " + allowed + ", not " + request.method + ".", ""};

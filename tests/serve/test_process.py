@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server as a process: its flags, its signals, and clients that go away."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+from conftest import BIN_DIR
+
+ENDLESS = {"prompt": "hello", "max_tokens": 100000, "ignore_eos": True, "stream": True}
+
+
+def wait_until(check, seconds=60):
+    end = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def endless(start):
+    return start("long", "--max-model-len", "200k", "--kv-cache-memory-bytes", "160MiB", "--max-num-seqs", 4)
+
+
+def refused(folder, *flags) -> str:
+    done = subprocess.run([BIN_DIR / "quire", "serve", "tiny", *([] if "--port" in flags else ["--port", "0"]), *flags], cwd=folder, capture_output=True,
+                          text=True, timeout=60)
+    assert done.returncode != 0
+    return done.stderr
+
+
+@pytest.mark.parametrize("flags, words", [
+    (("--tensor-parallel-size", "2"), ["--tensor-parallel-size", "one process"]),
+    (("--enable-lora",), ["--enable-lora", "yet"]),
+    (("--trust-remote-code",), ["--trust-remote-code", "Python"]),
+    (("--allowed-origins", "x"), ["--allowed-origins", "JSON list"]),
+    (("--default-chat-template-kwargs", "[]"), ["--default-chat-template-kwargs", "object"]),
+    (("--ssl-certfile", "nowhere.pem"), ["nowhere.pem"]),
+    (("--port", "70000"), ["70000"]),
+    (("--host", "256.1.2.3"), ["256.1.2.3"]),
+    (("--max-num-queued-reqs", "0"), ["--max-num-queued-reqs"]),
+    (("--no-such-flag",), ["--no-such-flag"]),
+    (("--custom-histogram-buckets", "{"), ["--custom-histogram-buckets"]),
+])
+def test_flags_that_are_refused(folder, flags, words):
+    message = refused(folder, *flags)
+    assert all(word in message for word in words) and "Serving" not in message, message
+
+
+def test_a_port_that_is_taken(folder, server):
+    port = server.url.rsplit(":", 1)[1]
+    assert port in refused(folder, "--port", port)
+
+
+def test_neutral_values_of_refused_flags_are_fine_and_a_config_file_gives_flags(start, folder):
+    (folder / "serve.yaml").write_text("# flags\nserved-model-name:\n  - filed\nmax_num_seqs: 3\nenable-prefix-caching: false\n"
+                                       "port: 1\n")
+    one = start("tiny", "--tensor-parallel-size", "1", "--config", "serve.yaml")  # its --port 0 wins over the file's
+    assert one.http.get("/v1/models").json()["data"][0]["id"] == "filed"
+    body = {"prompt": [7] * 64, "max_tokens": 1}
+    one.ok("/v1/completions", body)
+    assert one.ok("/v1/completions", body)["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert one.stop() == 0
+
+
+def test_a_client_that_goes_away_is_aborted(endless):
+    before = endless.metric("vllm:request_success_total", finished_reason="abort")
+    with endless.http.stream("POST", "/v1/completions", json=ENDLESS) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        wait_until(lambda: endless.metric("vllm:num_requests_running") == 1)
+    wait_until(lambda: endless.metric("vllm:num_requests_running") == 0)
+    assert endless.metric("vllm:kv_cache_usage_perc") == 0
+    # One that waits for a whole answer, and hangs up.
+    port = int(endless.url.rsplit(":", 1)[1])
+    body = b'{"prompt": "hello", "max_tokens": 100000, "ignore_eos": true}'
+    with socket.create_connection(("127.0.0.1", port)) as raw:
+        raw.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                    b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        wait_until(lambda: endless.metric("vllm:num_requests_running") == 1)
+    wait_until(lambda: endless.metric("vllm:num_requests_running") == 0)
+    assert endless.metric("vllm:request_success_total", finished_reason="abort") == before + 2
+
+
+def test_a_request_that_can_never_fit_is_refused_with_the_numbers(start):
+    small = start("tiny", "--num-gpu-blocks-override", 17, "--max-model-len", 256)
+    answer = small.post("/v1/completions", {"prompt": [5] * 300, "max_tokens": 1})
+    assert answer.status_code == 400 and "256" in answer.text and "300" in answer.text
+    assert small.ok("/v1/completions", {"prompt": [5] * 200, "max_tokens": 56})["usage"]["total_tokens"] == 256
+    assert small.stop() == 0
+
+
+def test_a_full_queue_is_a_503(start):
+    one = start("long", "--max-model-len", "200k", "--kv-cache-memory-bytes", "160MiB", "--max-num-seqs", 1,
+                "--max-num-queued-reqs", 2)
+    body = json.dumps(ENDLESS).encode()
+    sockets = []
+    for count in range(1, 4):
+        sockets.append(socket.create_connection(("127.0.0.1", int(one.url.rsplit(":", 1)[1]))))
+        sockets[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                            b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        wait_until(lambda: one.metric("vllm:num_requests_running") + one.metric("vllm:num_requests_waiting") == count)
+    answer = one.post("/v1/completions", {"prompt": "hello"})
+    assert answer.status_code == 503 and "--max-num-queued-reqs" in answer.json()["error"]["message"]
+    assert one.metric("vllm:admission_rejections_total", reason="max_num_queued_reqs") == 1
+    for client in sockets:
+        client.close()
+    wait_until(lambda: one.metric("vllm:num_requests_running") + one.metric("vllm:num_requests_waiting") == 0)
+    assert one.post("/v1/completions", {"prompt": "hello"}).status_code == 200
+
+
+def test_sigterm_lets_answers_finish(start):
+    one = start("tiny")
+    results = []
+
+    def ask():
+        results.append(one.post("/v1/completions", {"prompt": "hello", "max_tokens": 200, "ignore_eos": True}))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: one.http.get("/load").json()["server_load"] > 0 or results)
+    assert one.stop() == 0
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+    assert all(r.status_code == 200 and r.json()["usage"]["completion_tokens"] == 200 for r in results)
+    assert "Stopped" in one.log
+
+
+def test_sigterm_cuts_off_what_takes_too_long(start):
+    one = start("long", "--max-model-len", "200k", "--kv-cache-memory-bytes", "160MiB", "--shutdown-timeout", 1)
+    with one.http.stream("POST", "/v1/completions", json=ENDLESS) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        assert one.stop() == 0
+
+
+def test_ctrl_c_twice_leaves_at_once(start):
+    one = start("long", "--max-model-len", "200k", "--kv-cache-memory-bytes", "160MiB", "--shutdown-timeout", 600)
+    with one.http.stream("POST", "/v1/completions", json=ENDLESS) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        one.process.send_signal(signal.SIGINT)
+        wait_until(lambda: "again to leave" in one.log)
+        one.process.send_signal(signal.SIGINT)
+        assert one.process.wait(30) == 130
+
+
+def test_one_access_line_a_request_with_its_timings(server):
+    server.ok("/v1/completions", {"prompt": "hello", "max_tokens": 3})
+    wait_until(lambda: "completion_tokens=3" in server.log)
+    (line,) = [line for line in server.lines if "completion_tokens=3" in line][-1:]
+    for part in (r"method=POST path=/v1/completions status=200", r"prompt_tokens=\d+", r"first_token_ms=[\d.]+", r"finish=\w+"):
+        assert re.search(part, line), line
+
+
+def test_metrics_add_up(start):
+    one = start("tiny", "--served-model-name", "counted")
+    for i in range(4):
+        one.ok("/v1/completions", {"prompt": [9, 8, 7, i], "max_tokens": 5, "ignore_eos": True, "n": 1 + i % 2})
+    assert one.metric("vllm:prompt_tokens_total") == 4 * 6
+    assert one.metric("vllm:generation_tokens_total", model_name="counted") == 30
+    assert one.metric("vllm:request_success_total", finished_reason="length") == 6
+    assert one.metric("vllm:time_to_first_token_seconds_count") == 6
+    assert one.metric("vllm:inter_token_latency_seconds_count") == 6 * 4
+    assert one.metric("vllm:request_params_n_count") == 4
+    assert one.metric("vllm:cache_config_info", block_size="16") == 1
+    assert one.metric("http_requests_total", handler="/v1/completions", status="2xx") == 4
