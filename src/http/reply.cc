@@ -209,7 +209,6 @@ void Exchange::on_gone(std::function<void()> callback) {
 
 void Exchange::note(std::string_view key, std::string_view value) {
   const std::lock_guard lock(mutex_);
-  if (state_ == State::kGone) return;
   summary_.notes += ' ';
   summary_.notes += key;
   summary_.notes += '=';
