@@ -95,6 +95,7 @@ class Messages final : public Generation {
 
   void fail(const ApiError& error) override {
     if (!started_) return send_anthropic_error(*reply_, error);
+    reply_->note("error", error.message);
     send_event("error", error.anthropic_body());
     reply_->end();
   }

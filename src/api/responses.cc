@@ -183,6 +183,7 @@ class Responses final : public Generation {
 
   void fail(const ApiError& error) override {
     if (!started_) return send_error(*reply_, error);
+    reply_->note("error", error.message);
     send_response("response.failed", "failed", false, &error);
     reply_->end();
   }

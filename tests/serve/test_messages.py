@@ -3,18 +3,16 @@
 
 import asyncio
 import json
-import urllib.error
-import urllib.request
 
 import anthropic
 import openai
 import pytest
 from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
-from endings import find_ending
+from crafted import PROMPT, find_ending, make_failing
 from pydantic import TypeAdapter
 
 EVENT = TypeAdapter(RawMessageStreamEvent)
-TALK = [{"role": "user", "content": "Hello world"}, {"role": "assistant", "content": "the other"},
+TALK = [*PROMPT, {"role": "assistant", "content": "the other"},
         {"role": "user", "content": "and then?"}]
 
 
@@ -26,7 +24,7 @@ def client(server):
 
 @pytest.fixture(scope="module")
 def ending(server):
-    return find_ending(server.url)
+    return find_ending(server)
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +38,6 @@ def chat(server):
 def ask(client, stream=False, **fields):
     """Without `model`: the served one answers. The fields go past the client's own checks."""
     return client.messages.create(model="", max_tokens=12, messages=TALK[:1], stream=stream, extra_body={"seed": 7} | fields)
-
-
-def post(server, path, body, **headers):
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    request = urllib.request.Request(server.url + path, data, {"Content-Type": "application/json"} | headers)
-    try:
-        with urllib.request.urlopen(request) as reply:
-            return reply.status, reply.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
 
 
 def test_the_whole_answer_is_a_message_in_every_field(client):
@@ -131,9 +119,10 @@ def test_a_stream_brings_the_whole_answer_in_order(client, ending, fields):
 
 
 def test_events_are_named_and_there_is_no_done(server):
-    status, text = post(server, "/v1/messages", {"messages": TALK, "max_tokens": 4, "stream": True})
-    blocks = text.split("\n\n")
-    assert status == 200 and blocks.pop() == ""
+    reply = server.post("/v1/messages", {"messages": TALK, "max_tokens": 4, "stream": True})
+    assert reply.headers["Content-Type"].startswith("text/event-stream")
+    blocks = reply.text.split("\n\n")
+    assert blocks.pop() == ""
     for block in blocks:
         name, data = block.split("\n")
         assert name.removeprefix("event: ") == json.loads(data.removeprefix("data: "))["type"]
@@ -236,13 +225,25 @@ def test_errors_of_the_route_itself_have_anthropics_shape(client, server):
     with pytest.raises(anthropic.NotFoundError) as missing:
         client.messages.create(model="claude-unheard-of", max_tokens=1, messages=TALK)
     assert missing.value.body["error"]["type"] == "not_found_error"
-    wrong = {"/v1/messages": (b"{", {}), "/v1/messages/count_tokens": (b"[]", {}),
-             "/v1/messages/batches": (b"{}", {}), "/v1/messages?x": (b"{}", {"Content-Type": "text/plain"})}
-    for path, (body, headers) in wrong.items():
-        status, text = post(server, path, body, **headers)
-        answer = json.loads(text)
-        assert status in (400, 404) and answer["type"] == "error", path
-        assert answer["error"]["type"] == ("not_found_error" if status == 404 else "invalid_request_error")
+    json_type = "application/json"
+    calls = [("POST", "/v1/messages", b"{", json_type, 400), ("POST", "/v1/messages/count_tokens", b"[]", json_type, 400),
+             ("POST", "/v1/messages", b"{}", "text/plain", 400), ("POST", "/v1/messages/batches", b"{}", json_type, 404),
+             ("GET", "/v1/messages", b"", json_type, 405)]
+    for method, path, body, media, status in calls:
+        reply = server.http.request(method, path, content=body, headers={"Content-Type": media})
+        assert reply.status_code == status and reply.json()["type"] == "error", (method, path)
+        assert reply.json()["error"]["type"] == ("not_found_error" if status == 404 else "invalid_request_error")
+
+
+def test_a_key_is_taken_from_either_header(start):
+    locked = start("tiny", "--api-key", "secret")
+    for options in ({"api_key": "secret"}, {"auth_token": "secret"}):
+        with anthropic.Anthropic(base_url=locked.url, max_retries=0, **options) as client:
+            assert ask(client).content[0].text
+    with anthropic.Anthropic(base_url=locked.url, api_key="wrong", max_retries=0) as client:
+        with pytest.raises(anthropic.AuthenticationError):
+            ask(client)
+    assert locked.stop() == 0
 
 
 def test_fields_of_other_forms_and_unknown_ones_are_ignored(client):
@@ -250,3 +251,18 @@ def test_fields_of_other_forms_and_unknown_ones_are_ignored(client):
     odd = {"n": "three", "prompt_logprobs": {}, "stream_options": 5, "response_format": [], "logit_bias": 1, "stop": {},
            "min_tokens": "x", "unheard_of": {"deep": [1]}, "service_tier": "auto", "return_token_ids": "yes"}
     assert ask(client, **odd).content == plain
+
+
+def test_a_failure_under_way_is_told(server, start, folder):
+    failing = start(make_failing(server, folder))
+    with anthropic.Anthropic(base_url=failing.url, api_key="none", max_retries=0) as client:
+        seen = []
+        with pytest.raises(anthropic.APIStatusError) as failed:
+            for event in ask(client, stream=True, temperature=0, max_tokens=60):
+                seen.append(event.type)
+        assert seen[:3] == ["message_start", "content_block_start", "content_block_delta"] and "message_stop" not in seen
+        assert failed.value.body["error"]["type"] == "api_error" and "NaN" in failed.value.body["error"]["message"]
+        with pytest.raises(anthropic.InternalServerError) as whole:
+            ask(client, temperature=0, max_tokens=60)
+        assert whole.value.body["error"]["type"] == "api_error"
+    assert failing.stop() == 0

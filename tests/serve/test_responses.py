@@ -3,17 +3,16 @@
 
 import asyncio
 import json
-import urllib.request
 
 import openai
 import pytest
-from endings import find_ending
+from crafted import PROMPT, find_ending, make_failing
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 EVENT = TypeAdapter(ResponseStreamEvent)
 LOGPROBS = ["message.output_text.logprobs"]
-TALK = [{"role": "user", "content": "Hello world"}, {"role": "assistant", "content": "the other"},
+TALK = [*PROMPT, {"role": "assistant", "content": "the other"},
         {"role": "user", "content": "and then?"}]
 HEAD = ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"]
 TAIL = ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
@@ -27,7 +26,7 @@ def client(server):
 
 @pytest.fixture(scope="module")
 def ending(server):
-    return find_ending(server.url)
+    return find_ending(server)
 
 
 def ask(client, **fields):
@@ -146,12 +145,10 @@ def test_a_cut_stream_ends_incomplete(client):
     assert events[-2].item.status == "incomplete" and events[-1].response.usage.output_tokens == 3
 
 
-def test_events_are_named_and_there_is_no_done(client, server):
-    body = json.dumps({"input": "Hello", "max_output_tokens": 4, "stream": True, "seed": 1}).encode()
-    request = urllib.request.Request(server.url + "/v1/responses", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as reply:
-        assert reply.headers["Content-Type"].startswith("text/event-stream")
-        blocks = reply.read().decode().split("\n\n")
+def test_events_are_named_and_there_is_no_done(server):
+    reply = server.post("/v1/responses", {"input": "Hello", "max_output_tokens": 4, "stream": True, "seed": 1})
+    assert reply.headers["Content-Type"].startswith("text/event-stream")
+    blocks = reply.text.split("\n\n")
     assert blocks.pop() == ""
     for block in blocks:
         name, data = block.split("\n")
@@ -293,3 +290,19 @@ def test_unknown_models_and_kept_answers_are_404s(client):
             page = call(kept.id)
             list(page or [])
         assert "not kept" in gone.value.message
+
+
+def test_a_failure_under_way_is_told(server, start, folder):
+    failing = start(make_failing(server, folder))
+    with openai.OpenAI(base_url=failing.url + "/v1", api_key="none", max_retries=0) as client:
+        stream = ask(client, stream=True, temperature=0, max_output_tokens=60)
+        events = [EVENT.validate_python(event.to_dict()) for event in stream]
+        assert [event.type for event in events][:5] == [*HEAD, "response.output_text.delta"]
+        last = events[-1]
+        assert last.type == "response.failed" and last.sequence_number == len(events) - 1
+        assert last.response.status == "failed" and last.response.id == events[0].response.id
+        assert last.response.error.code == "server_error" and "NaN" in last.response.error.message
+        with pytest.raises(openai.InternalServerError, match="NaN"):
+            ask(client, temperature=0, max_output_tokens=60)
+        assert ask(client, input="x", max_output_tokens=1).output_text  # others go on
+    assert failing.stop() == 0
