@@ -77,8 +77,6 @@ void Generation::give_up() {
   if (over_) return;
   over_ = true;
   for (const engine::RequestId id : ids_) service_.llm().abort(id);
-  reply_->note("finish", "abort");
-  reply_->note("completion_tokens", std::to_string(completion_tokens()));
 }
 
 void Generation::take(llm::Delta delta) {

@@ -158,7 +158,9 @@ const Schema& chat_schema() {
 
 const Schema& responses_schema() {
   static const Schema schema{
-      "ResponsesRequest", "OpenAI's Responses API: text in, text out.",
+      "ResponsesRequest",
+      "OpenAI's Responses API: text in, text out. Answers are not kept. A stream ends with response.completed, or with "
+      "response.incomplete when max_output_tokens cut it, or response.failed; there is no [DONE].",
       joined(
           {
               {"input", T::kStringOrParts, "", "A text, or a list of messages with text.", -kNoBound, kNoBound, false,
@@ -170,6 +172,7 @@ const Schema& responses_schema() {
               {"include", T::kStrings, "",
                "message.output_text.logprobs gives each token's log probability; others are ignored."},
               {"metadata", T::kObject, "", "Names and texts, given back."},
+              {"user", T::kString, "", "Given back."},
               {"parallel_tool_calls", T::kBool, "true", "Given back."},
               {"service_tier", T::kString, "auto", "Given back.", -kNoBound, kNoBound, false, false,
                "auto|default|flex|scale|priority"},
@@ -220,7 +223,10 @@ const Schema& responses_schema() {
 
 const Schema& messages_schema() {
   static const Schema schema{
-      "MessagesRequest", "Anthropic's Messages API: text in, text out.",
+      "MessagesRequest",
+      "Anthropic's Messages API: text in, text out; its errors have Anthropic's shape. usage.input_tokens leaves out "
+      "what "
+      "came from the prefix cache (cache_read_input_tokens), as Anthropic and vLLM count.",
       joined(
           {
               {"messages", T::kObjects, "",

@@ -56,7 +56,7 @@ ApiError no_route(const HttpRequest& request) {
 }
 
 void note_error(Reply& reply, const ApiError& error) {
-  if (error.status >= 500) spdlog::error("{}: {}", error.status, error.message);
+  if (error.status >= 500 && error.status != 503) spdlog::error("{}: {}", error.status, error.message);
   reply.note("error", error.message.substr(0, 200));
 }
 

@@ -42,11 +42,14 @@ Status AsyncLlm::check_queue() const {
     return exhausted("the queue is full: " + std::to_string(waiting) + " " + what + " wait and " +
                      std::to_string(limit) + " may (" + flag + "); try again later");
   };
-  const int64_t waiting = stats_.waiting + submitted_ - stats_.added;
+  // What the engine has not seen yet waits too, unless nothing does and there are seats left.
+  const int64_t unseen = submitted_ - stats_.added;
+  const int64_t seats = llm_->engine().options().scheduler.max_num_seqs - stats_.running;
+  const int64_t waiting = stats_.waiting > 0 ? stats_.waiting + unseen : std::max<int64_t>(0, unseen - seats);
   if (options_.max_num_queued_reqs && waiting >= *options_.max_num_queued_reqs) {
     return refuse(waiting, *options_.max_num_queued_reqs, "requests", "max_num_queued_reqs", "--max-num-queued-reqs");
   }
-  const int64_t tokens = stats_.waiting_tokens + submitted_tokens_ - stats_.added_tokens;
+  const int64_t tokens = stats_.waiting_tokens + (waiting > 0 ? submitted_tokens_ - stats_.added_tokens : 0);
   if (options_.max_num_queued_tokens && tokens >= *options_.max_num_queued_tokens) {
     return refuse(tokens, *options_.max_num_queued_tokens, "prompt tokens", "max_num_queued_tokens",
                   "--max-num-queued-tokens");
@@ -140,7 +143,9 @@ void AsyncLlm::apply(Command& command) {
       engine.abort(abort->id);
     }
   } else {
-    std::get<Reset>(command).set_value(engine.reset_prefix_cache());
+    const bool done = engine.reset_prefix_cache();
+    reset_ = reset_ || done;
+    std::get<Reset>(command).set_value(done);
   }
 }
 
@@ -159,6 +164,7 @@ void AsyncLlm::run_engine() {
     Batch batch;
     batch.stepped = engine.has_work();
     if (batch.stepped) batch.outputs = engine.step();
+    batch.reset = std::exchange(reset_, false);
     batch.stats = engine.stats();
     batch.at = Clock::now();
     {
@@ -289,7 +295,9 @@ void AsyncLlm::report(metrics::StepStats step, const Batch& batch) {
   step.prefix_hits = stats.prefix.hit_tokens - reported_.prefix.hit_tokens;
   step.preemptions = stats.preemptions - reported_.preemptions;
   reported_ = stats;
+  step.prefix_reset = pending_reset_ = pending_reset_ || batch.reset;
   if (batch.stepped) {
+    pending_reset_ = false;
     if (options_.metrics != nullptr) options_.metrics->on_step(step);
     stat_logger_.on_step(step);
   } else {

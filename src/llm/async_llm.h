@@ -83,6 +83,7 @@ class AsyncLlm {
   struct Batch {
     std::vector<engine::Output> outputs;
     bool stepped = false;
+    bool reset = false;  // the prefix cache was emptied before it
     engine::EngineStats stats;
     Clock::time_point at;
   };
@@ -119,6 +120,8 @@ class AsyncLlm {
   int64_t submitted_tokens_ = 0;
   engine::EngineStats stats_;
   engine::EngineStats reported_;  // output thread: what the metrics know
+  bool pending_reset_ = false;    // output thread: of the prefix cache, to be told with the next step
+  bool reset_ = false;            // engine thread: the same, to be told with the next batch
 
   std::thread engine_thread_;
   std::thread output_thread_;
