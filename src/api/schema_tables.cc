@@ -214,7 +214,6 @@ const Schema& responses_schema() {
                                      "priority",
                                      "cache_salt",
                                      "request_id",
-                                     "user",
                                      "structured_outputs",
                                      "kv_transfer_params",
                                      "ec_transfer_params"}))};
@@ -225,8 +224,7 @@ const Schema& messages_schema() {
   static const Schema schema{
       "MessagesRequest",
       "Anthropic's Messages API: text in, text out; its errors have Anthropic's shape. usage.input_tokens leaves out "
-      "what "
-      "came from the prefix cache (cache_read_input_tokens), as Anthropic and vLLM count.",
+      "what came from the prefix cache (cache_read_input_tokens), as Anthropic and vLLM count.",
       joined(
           {
               {"messages", T::kObjects, "",

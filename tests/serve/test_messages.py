@@ -235,11 +235,13 @@ def test_errors_of_the_route_itself_have_anthropics_shape(client, server):
         assert reply.json()["error"]["type"] == ("not_found_error" if status == 404 else "invalid_request_error")
 
 
-def test_a_key_is_taken_from_either_header(start):
-    locked = start("tiny", "--api-key", "secret")
+def test_a_key_is_taken_from_either_header_and_details_can_be_off(start):
+    locked = start("tiny", "--api-key", "secret", "--no-enable-prompt-tokens-details")
+    used = []
     for options in ({"api_key": "secret"}, {"auth_token": "secret"}):
         with anthropic.Anthropic(base_url=locked.url, max_retries=0, **options) as client:
-            assert ask(client).content[0].text
+            used.append(ask(client, system="the world and the other").usage)
+    assert used[0] == used[1] and used[0].cache_read_input_tokens is None  # though the second came from the cache
     with anthropic.Anthropic(base_url=locked.url, api_key="wrong", max_retries=0) as client:
         with pytest.raises(anthropic.AuthenticationError):
             ask(client)

@@ -279,7 +279,7 @@ def test_fields_of_other_forms_and_unknown_ones_are_ignored(client):
     assert ask(client, **odd).output_text == plain
 
 
-def test_unknown_models_and_kept_answers_are_404s(client):
+def test_unknown_models_and_kept_answers_are_404s(client, server):
     with pytest.raises(openai.NotFoundError) as missing:
         client.responses.create(model="gpt-unheard-of", input="Hello")
     assert missing.value.param == "model"
@@ -290,6 +290,8 @@ def test_unknown_models_and_kept_answers_are_404s(client):
             page = call(kept.id)
             list(page or [])
         assert "not kept" in gone.value.message
+    for reply in (server.http.get("/v1/responses/resp_1"), server.post("/v1/responses/resp_1/cancel", {})):
+        assert reply.status_code == 404 and reply.json()["error"]["type"] == "NotFoundError"
 
 
 def test_a_failure_under_way_is_told(server, start, folder):
