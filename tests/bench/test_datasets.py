@@ -3,12 +3,18 @@
 
 import json
 import math
+import pathlib
 import random
+import shutil
+import subprocess
+import sys
 
 import numpy
 import pytest
 
 from fake_server import FakeServer
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def sent(bench, *arguments, backend="openai", field="prompt"):
@@ -202,3 +208,38 @@ def test_engine_counts_its_steps(bench):
                            "--json").stdout)
     assert (out["num_streams"], out["steps"], out["tokens"]) == (7, 29, 203) and out["text"]
     assert bench("engine", "--num-streams", "0").returncode == 2
+
+
+# The server of this binary, loaded by its own client
+
+@pytest.fixture(scope="module")
+def served(bench):
+    sys.path.insert(0, str(ROOT / "bench"))
+    from serving import server
+    with server(bench.path, bench.model, "--threads", "1", "--max-num-seqs", "4") as (url, _):
+        yield url
+
+
+def test_the_servers_counts_and_the_clients_agree(bench, served, sharegpt, tokenizer):
+    class Here:
+        url = served
+    out = bench.serve(Here, "--dataset-name", "sharegpt", "--dataset-path", sharegpt, "--num-prompts", "12", "--output-len", "9",
+                      "--ignore-eos", "--temperature", "0", "--max-concurrency", "6", model=False)
+    assert (out["completed"], out["failed"]) == (12, 0) and out["output_lens"] == [9] * 12
+    assert out["tokenizer_id"] == bench.model
+    again = bench.serve(Here, "--dataset-name", "sharegpt", "--dataset-path", sharegpt, "--num-prompts", "12", "--output-len", "9",
+                        "--ignore-eos", "--temperature", "0", "--max-concurrency", "1", model=False)
+    assert again["generated_texts"] == out["generated_texts"] and again["input_lens"] == out["input_lens"]
+    chat = bench.serve(Here, "--dataset-name", "sharegpt", "--dataset-path", sharegpt, "--num-prompts", "3", "--output-len", "4",
+                       "--ignore-eos", "--backend", "openai-chat", model=False)
+    assert chat["output_lens"] == [4] * 3 and all(more > less for more, less in zip(chat["input_lens"], out["input_lens"]))
+
+
+def test_the_smoke_test_of_the_examples(served):
+    if not shutil.which("curl"):
+        pytest.skip("curl is not installed")
+    done = subprocess.run(["sh", ROOT / "examples" / "smoke.sh", served], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("=====")] == ["===== one"] + [f"===== req {i}" for i in range(1, 5)]
+    none = subprocess.run(["sh", ROOT / "examples" / "smoke.sh", "http://127.0.0.1:9"], capture_output=True, text=True, timeout=300)
+    assert none.returncode != 0
