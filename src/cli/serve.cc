@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/hub/model_cache.h"
 #include "cli/serve_flags.h"
 
 namespace quire::cli {
@@ -83,7 +84,8 @@ void name_model(ServeFlags& flags, const llm::Llm& llm, const std::string& argum
   api::ServiceOptions& service = flags.service;
   service.model_root = flags.options.model.string();
   service.served_names = flags.served_names;
-  if (service.served_names.empty()) service.served_names.push_back(argument.empty() ? llm.name() : argument);
+  if (service.served_names.empty())
+    service.served_names.push_back(argument.empty() ? std::string(kDefaultModel) : argument);
   service.aliases = {llm.name(), service.model_root, argument};
   service.version = QUIRE_VERSION;
   service.created = static_cast<int64_t>(std::time(nullptr));
