@@ -23,7 +23,8 @@ PROMPTS = [f"{word} {index}" for index, word in enumerate("the quick brown fox j
 
 
 def body_of(prompt: str, stream: bool = False, tokens: int = 12) -> dict:
-    return {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 2, "stream": stream, "ignore_eos": True}
+    return {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 2, "stream": stream,
+            "ignore_eos": True}
 
 
 def request_of(body: dict, *headers: str) -> bytes:
@@ -141,8 +142,9 @@ class Crowd:
 
     async def garbage(self):
         reader, writer = await self.connect()
-        start = self.random.choice([b"", b"GET / HTTP/1.1\r\nHost: x\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
-                                    b"Transfer-Encoding: chunked\r\n\r\n", request_of({"prompt": 1})])
+        post = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+        start = self.random.choice([b"", b"GET / HTTP/1.1\r\nHost: x\r\n", post + b"Transfer-Encoding: chunked\r\n\r\n",
+                                    request_of({"prompt": 1})])
         writer.write(start + self.random.randbytes(self.random.randrange(1, 3000)))
         with contextlib.suppress(OSError):  # it may have been thrown out already
             await writer.drain()
@@ -198,8 +200,9 @@ def settled(server, base: int):
 
 
 def test_a_crowd_leaves_nothing_behind(start):
-    server = start("long", "--max-model-len", 4096, "--max-num-seqs", 16, "--kv-cache-memory-bytes", "8M", "--write-timeout", 2,
-                   "--max-write-buffer-bytes", "256K", "--header-timeout", 2, "--disable-uvicorn-access-log")
+    server = start("long", "--max-model-len", 4096, "--max-num-seqs", 16, "--kv-cache-memory-bytes", "8M",
+                   "--write-timeout", 2, "--max-write-buffer-bytes", "256K", "--header-timeout", 2, "--body-timeout", 2,
+                   "--disable-uvicorn-access-log")
     port = int(server.url.rsplit(":", 1)[1])
     expected = {prompt: whole(server.post("/v1/completions", body_of(prompt)).content) for prompt in PROMPTS}
     base = descriptors(server)
