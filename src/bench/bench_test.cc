@@ -48,7 +48,8 @@ TEST(SseParser, SkipsAByteOrderMarkAndEndsAnOpenEventAtTheEnd) {
 
 TEST(SseParser, GivesTheSameEventsHoweverTheBytesAreSplit) {
   const std::string stream =
-      "data: one\r\n\r\n: comment\r\ndata: two\ndata: lines\n\ndata: {\"t\":\"\xE2\x82\xAC\"}\r\rdata: [DONE]\n\n";
+      "data: one\r\n\r\n: comment\r\ndata: two\r\ndata: lines\r\n\r\ndata: {\"t\":\"\xE2\x82\xAC\"}\r\rdata: "
+      "[DONE]\n\n";
   const auto whole = cut(stream);
   ASSERT_THAT(whole, ElementsAre("one", "two\nlines", "{\"t\":\"\xE2\x82\xAC\"}", "[DONE]"));
   for (size_t first = 0; first <= stream.size(); ++first) {

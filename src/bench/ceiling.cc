@@ -92,14 +92,14 @@ Result<CeilingFigures> engine_ceiling(const CeilingOptions& o) {
   CeilingFigures out;
   out.options = o;
   Clock::time_point start = Clock::now();
-  size_t bytes = 0;
   bool counting = false;
   while (engine->has_work()) {
     int64_t tokens = 0;
     for (const engine::Output& output : engine->step()) {
       tokens += static_cast<int64_t>(output.tokens.size());
       if (o.tokenizer == nullptr) continue;
-      for (const int32_t token : output.tokens) bytes += texts.at(output.id).push(token).size();
+      for (const int32_t token : output.tokens)
+        out.text_bytes += static_cast<int64_t>(texts.at(output.id).push(token).size());
     }
     if (counting) {
       ++out.steps;
@@ -123,6 +123,7 @@ json::Value CeilingFigures::to_json() const {
   out.set("text", options.tokenizer != nullptr);
   out.set("steps", steps);
   out.set("tokens", tokens);
+  out.set("text_bytes", text_bytes);
   out.set("seconds", seconds);
   out.set("steps_per_s", steps_d / seconds);
   out.set("tokens_per_s", static_cast<double>(tokens) / seconds);

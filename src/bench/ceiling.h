@@ -24,6 +24,7 @@ struct CeilingFigures {
   CeilingOptions options;
   int64_t steps = 0;
   int64_t tokens = 0;
+  int64_t text_bytes = 0;  // that the tokens became
   double seconds = 0;
   json::Value to_json() const;
   std::string to_text() const;

@@ -474,6 +474,7 @@ class LoadClient::Impl {
   }
 
   LoadResult run(const Load& load);
+  int threads() const { return static_cast<int>(workers_.size()); }
 
  private:
   class RunState;
@@ -653,6 +654,10 @@ Result<HttpReply> LoadClient::fetch(std::string_view method, const std::string& 
 
 LoadResult LoadClient::run(const Load& load) {
   return impl_->run(load);
+}
+
+int LoadClient::threads() const {
+  return impl_->threads();
 }
 
 std::string Url::text() const {

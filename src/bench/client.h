@@ -91,6 +91,7 @@ class LoadClient {
   Result<HttpReply> fetch(std::string_view method, const std::string& path, const std::string& body,
                           const HeaderList& headers, double timeout_s = 60);
   LoadResult run(const Load& load);
+  int threads() const;
 
  private:
   class Impl;

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -63,6 +64,14 @@ std::string now_text(const char* format, double later_s = 0) {
   char text[64];
   std::strftime(text, sizeof text, format, &local);
   return text;
+}
+
+// Of this process so far, in all threads.
+double processor_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
 std::string random_prefix() {
@@ -337,8 +346,10 @@ void Bench::describe_traffic() const {
   } else {
     io_.print("Traffic request rate: " + (a.request_rate > 0 ? python_float(a.request_rate) : std::string("inf")));
   }
-  io_.print("Burstiness factor: " + python_float(a.burstiness) +
-            (a.burstiness == 1 ? " (Poisson process)" : " (Gamma distribution)"));
+  if (!self_timed()) {
+    io_.print("Burstiness factor: " + python_float(a.burstiness) +
+              (a.burstiness == 1 ? " (Poisson process)" : " (Gamma distribution)"));
+  }
   io_.print("Maximum request concurrency: " +
             (bounded ? std::to_string(options_.max_concurrency) : std::string("None")));
 }
@@ -455,6 +466,7 @@ Result<ServeSummary> Bench::run() {
     arrivals = make_arrivals(options_.arrivals, samples_.size(), generators_.numpy);
   }
   describe_traffic();
+  const double cpu_before = processor_seconds();
   const LoadResult result = load(arrivals.times, samples_.size(), options_.max_concurrency, true);
   if (options_.profile) post("/stop_profile");
   const auto spec = difference(before, spec_decode());
@@ -462,11 +474,12 @@ Result<ServeSummary> Bench::run() {
   settings.max_concurrency = options_.max_concurrency;
   settings.request_rate = self_timed() ? 0 : options_.arrivals.request_rate;
   const Report report(result, settings, spec);
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  spdlog::info("client: {} connections, {} messages, {:.2f} s of CPU in all", result.connections, result.messages,
-               static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-                   1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec));
+  spdlog::info("client: {} connections, {} messages, {:.2f} s of CPU", result.connections, result.messages,
+               processor_seconds() - cpu_before);
+  // Busy all the time, the client would be measuring itself.
+  if (result.duration > 1 && processor_seconds() - cpu_before > 0.85 * result.duration * client_->threads()) {
+    io_.note("the client's threads were busy almost all the time: the times may be its own; raise --client-threads");
+  }
   show_failures(result);
   io_.print(report.text());
   QUIRE_TRY(save(report, arrivals));
@@ -539,7 +552,12 @@ std::string BodyMaker::body(const Sample& sample, const std::string* model) cons
       case Kind::kPrompt:
         if (ids != nullptr) {
           out += '[';
-          for (size_t i = 0; i < ids->size(); ++i) out += (i > 0 ? "," : "") + std::to_string((*ids)[i]);
+          for (size_t i = 0; i < ids->size(); ++i) {
+            char digits[16];
+            const auto end = std::to_chars(digits, digits + sizeof digits, (*ids)[i]).ptr;
+            if (i > 0) out += ',';
+            out.append(digits, end);
+          }
           out += ']';
         } else if (backend_ == "openai-chat") {
           out += R"([{"role":"user","content":[{"type":"text","text":)";

@@ -334,7 +334,6 @@ class ProgressLine {
 
 int serve(ServeFlags& f) {
   if (auto status = settle(f); !status.ok()) return report(status.error());
-  catch_interrupts();
   std::optional<ProgressLine> line;
   bench::ServeIo io;
   io.load_text = load_text;
@@ -353,8 +352,12 @@ int serve(ServeFlags& f) {
       line->show(done, total);
     };
   }
+  // Ctrl-C is caught from the first request on; before that there is nothing to report, and it ends the program.
   bool interrupted = false;
-  io.interrupted = [&interrupted] { return interrupted = interrupted || take_interrupt(); };
+  io.interrupted = [&interrupted] {
+    catch_interrupts();
+    return interrupted = interrupted || take_interrupt();
+  };
   auto done = bench::serve(f.options, io);
   if (!done.ok()) return report(done.error());
   if (done->interrupted) return kExitInterrupted;

@@ -13,10 +13,10 @@ class Plan:
     """What one request gets. `text` words are the messages; `split` is how the bytes of the events are cut."""
 
     def __init__(self, words=("a", " b", " c"), status=200, split="whole", usage=True, prompt_tokens=None, break_after=None,
-                 close=False, hold=False, error_after=None, raw=None, gap=0.0):
+                 close=False, hold=False, error_after=None, raw=None, gap=0.0, bare=False):
         self.words, self.status, self.split, self.usage, self.prompt_tokens = list(words), status, split, usage, prompt_tokens
         self.break_after, self.close, self.hold, self.error_after, self.raw = break_after, close, hold, error_after, raw
-        self.gap = gap
+        self.gap, self.bare = gap, bare  # bare: no chunks, the end of the connection is the end
 
 
 class FakeServer:
@@ -110,20 +110,21 @@ class FakeServer:
                 writer.write(f"HTTP/1.1 {plan.status} Told To\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
                 await writer.drain()
                 return True
-            close = "Connection: close\r\n" if plan.close else ""
-            writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{close}Transfer-Encoding: chunked\r\n\r\n".encode())
+            close = "Connection: close\r\n" if plan.close or plan.bare else ""
+            coding = "" if plan.bare else "Transfer-Encoding: chunked\r\n"
+            writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{close}{coding}\r\n".encode())
             if not await self.stream(plan, path, body, writer):
                 writer.transport.abort()
                 return False
-            writer.write(b"0\r\n\r\n")
+            writer.write(b"" if plan.bare else b"0\r\n\r\n")
             await writer.drain()
-            return not plan.close
+            return not plan.close and not plan.bare
         finally:
             self.running -= 1
 
     async def stream(self, plan, path, body, writer):
         async def send(data):
-            writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+            writer.write(data if plan.bare else f"{len(data):x}\r\n".encode() + data + b"\r\n")
             await writer.drain()
         if plan.raw is not None:
             for start in range(0, len(plan.raw), 777):

@@ -69,7 +69,8 @@ def test_results_are_appended_line_by_line(bench):
 
 @pytest.mark.parametrize("backend", ["openai", "openai-chat", "openai-responses"])
 def test_reads_streams_however_they_are_cut(bench, backend):
-    with FakeServer(lambda index, body: Plan(words(index), split=SPLITS[index % len(SPLITS)], close=index % 3 == 0)) as server:
+    with FakeServer(lambda index, body: Plan(words(index), split=SPLITS[index % len(SPLITS)], close=index % 3 == 0,
+                                             bare=index % 4 == 0)) as server:
         out = bench.serve(server, *RANDOM, "--num-prompts", "35", "--max-concurrency", "4", "--backend", backend)
     assert out["failed"] == 0 and out["generated_texts"] == ["".join(words(i)) for i in range(35)]
     role = 1 if backend == "openai-chat" else 0  # the role's message counts, as in vLLM
