@@ -98,7 +98,8 @@ class FakeServer:
         self.started += 1
         try:
             if self.barrier:  # nobody is answered before so many are under way: fewer would never end
-                if self.running >= self.barrier:
+                if self.running >= self.barrier and not self.gathered.is_set():
+                    await asyncio.sleep(0.3)  # one too many would come now
                     self.gathered.set()
                 await self.gathered.wait()
             plan = self.plan(index, body)
