@@ -25,7 +25,7 @@ std::vector<Field> sampling_fields() {
       {"min_p", T::kNumber, "the model's, else 0", "Drop tokens below this share of the likeliest one's probability.",
        0, 1},
       {"repetition_penalty", T::kNumber, "the model's, else 1",
-       "Above 1: tokens of prompt and answer become less likely.", 0, kNoBound, true},
+       "Above 1: tokens of prompt and answer become less likely.", 0.001, 1000},
       {"presence_penalty", T::kNumber, "0", "Taken off tokens that the answer has.", -2, 2},
       {"frequency_penalty", T::kNumber, "0", "Taken off for each time the answer has the token.", -2, 2},
       {"logit_bias", T::kStringMap, "", "Token id to bias, clamped to -100 to 100."},

@@ -37,8 +37,9 @@ Status check_numbers(const SamplingParams& p) {
   if (!(p.top_k >= -1)) return out_of_range("top_k", p.top_k, "-1 or 0 (off), or at least 1");
   if (!(p.top_p > 0 && p.top_p <= 1)) return out_of_range("top_p", p.top_p, "in (0, 1]");
   if (!(p.min_p >= 0 && p.min_p <= 1)) return out_of_range("min_p", p.min_p, "in [0, 1]");
-  if (!(p.repetition_penalty > 0 && std::isfinite(p.repetition_penalty))) {
-    return out_of_range("repetition_penalty", p.repetition_penalty, "greater than 0");
+  // Bounded, so that no logit of a sound model leaves the range of a float.
+  if (!(p.repetition_penalty >= 0.001 && p.repetition_penalty <= 1000)) {
+    return out_of_range("repetition_penalty", p.repetition_penalty, "in [0.001, 1000]");
   }
   if (!(p.presence_penalty >= -2 && p.presence_penalty <= 2)) {
     return out_of_range("presence_penalty", p.presence_penalty, "in [-2, 2]");

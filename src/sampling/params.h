@@ -25,7 +25,7 @@ struct SamplingParams {
   int64_t top_k = 0;                // 0 or -1: off
   double top_p = 1.0;               // (0, 1]
   double min_p = 0.0;               // [0, 1]
-  double repetition_penalty = 1.0;  // > 0; tokens of prompt and output
+  double repetition_penalty = 1.0;  // [0.001, 1000]; tokens of prompt and output
   double presence_penalty = 0.0;    // [-2, 2]; tokens of the output
   double frequency_penalty = 0.0;   // [-2, 2]; tokens of the output
   std::vector<std::pair<int32_t, float>> logit_bias = {};  // clamped to [-100, 100]; the last entry of an id wins

@@ -75,7 +75,7 @@ TEST(SamplingParams, NumbersOutOfRangeAreNamed) {
   for (const double bad : {-0.1, 1.1, nan}) {
     EXPECT_THAT(refusal([=](SamplingParams& p) { p.min_p = bad; }), HasSubstr("min_p must be in [0, 1]"));
   }
-  for (const double bad : {0.0, -1.0, nan, inf}) {
+  for (const double bad : {0.0, -1.0, 5e-324, 1e300, nan, inf}) {
     EXPECT_THAT(refusal([=](SamplingParams& p) { p.repetition_penalty = bad; }), HasSubstr("repetition_penalty must"));
   }
   for (const double bad : {-2.1, 2.1, nan}) {

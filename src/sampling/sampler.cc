@@ -26,8 +26,7 @@ Status check_row(const RowScan& scan) {
   }
   if (scan.max == kPosInf) {
     return Error{ErrorCode::kInternal,
-                 "Sampling: a logit of this request is +infinity; the model may need a wider --dtype, or the request a "
-                 "repetition_penalty that is not so near 0."};
+                 "Sampling: a logit of this request is +infinity; the model may need a wider --dtype."};
   }
   if (scan.max == kNegInf) {
     return invalid_argument(
