@@ -287,7 +287,13 @@ void Connection::forget_request() {
 }
 
 void Connection::on_bad() {
-  if (phase_ == Phase::kHead) forget_request();
+  if (phase_ == Phase::kHead) {
+    if (reader_.method().empty()) {
+      forget_request();
+    } else {
+      remember_request();
+    }
+  }
   answer(reader_.bad_status(), "application/json", error_body(reader_.bad_status(), reader_.bad_message()), {}, false);
 }
 

@@ -44,7 +44,8 @@ class RequestReader {
 
   bool started() const;  // has seen a byte
 
-  // After kHead: the request so far, without its body, peer and id. HEAD is told as GET, with head_only().
+  // After kHead, and after kBad if method() is not empty: the request so far, without its body, peer and id. HEAD is
+  // told as GET, with head_only().
   api::HttpRequest& request();
   std::string_view method() const;  // as sent
   bool head_only() const;

@@ -261,11 +261,16 @@ TEST(HttpServer, KeepsItsLimitsOnHeadsAndBodies) {
   options.max_body_bytes = 1000;
   options.max_header_bytes = 4096;
   options.max_headers = 10;
+  options.allowed_origins = {"*"};
   Host host(options);
   const std::string chunked = "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
   EXPECT_EQ(host.client().ask(post("/echo", std::string(1000, 'x'))).status, 200);
   EXPECT_EQ(host.client().ask(post("/echo", std::string(1001, 'x'))).status, 413);
   EXPECT_EQ(host.client().ask(post("/echo", std::string(3 << 20, 'x'))).status, 413);
+  EXPECT_EQ(host.client()
+                .ask(post("/echo", std::string(3 << 20, 'x'), "Origin: a\r\n"))
+                .headers.count("access-control-allow-origin"),
+            1u);
   EXPECT_EQ(host.client().ask(chunked + "1f4\r\n" + std::string(500, 'x') + "\r\n1f5\r\n").status, 413);
   EXPECT_EQ(host.client().ask(get("/echo", "A: " + std::string(5000, 'x') + "\r\n")).status, 431);
   EXPECT_EQ(host.client().ask(get("/" + std::string(5000, 'x'))).status, 431);
@@ -794,15 +799,13 @@ TEST(HttpServer, CarriesManyStreamsWhileClientsComeAndGo) {
     });
   }
   for (std::thread& client : clients) client.join();
-  // Who left after the last byte was taken may count as either.
   EXPECT_TRUE(eventually([&] { return host.server->num_in_flight() == 0 && host.server->num_connections() == 0; }));
+  EXPECT_TRUE(eventually([&] { return ended + gone >= kClients * kRounds; }));
   stop = true;
   first.join();
   second.join();
   EXPECT_GE(ended, whole);
   EXPECT_GE(gone, 1);
-  EXPECT_GE(ended + gone, kClients * kRounds - 1);
-  EXPECT_LE(ended, kClients * kRounds);
 }
 
 TEST(RequestReader, TakesTargetsApart) {
