@@ -31,7 +31,9 @@ struct DatasetOptions {
   bool no_oversample = false;
   bool disable_shuffle = false;
   bool skip_chat_template = false;
-  bool chat_endpoint = false;        // the server applies its own template, and takes text alone
+  bool chat_endpoint = false;  // the server applies its own template, and takes text alone
+  // The tokens that the tokenizer's config names as special; nothing: every token that is marked so.
+  std::optional<std::vector<std::string>> special_tokens;
   json::Value chat_template_kwargs;  // an object, or null
 
   int64_t random_input_len = 1024;
@@ -74,8 +76,8 @@ struct Samples {
 // Reads and samples. A tokenizer is needed by all but sharegpt (with an output length) and custom (without template).
 Result<Samples> make_samples(const DatasetOptions& options, const llm::TextSide& side, Generators& generators);
 
-// The ids that random prompts are made of: every token that is neither special nor added. Ascending.
-std::vector<int32_t> plain_ids(const text::Tokenizer& tokenizer);
+// The ids that random prompts are made of: the vocabulary without special tokens. Ascending.
+std::vector<int32_t> plain_ids(const DatasetOptions& options, const text::Tokenizer& tokenizer);
 // Hugging Face's tokenizer.vocab_size: without the tokens that were added behind the vocabulary.
 int64_t base_vocab_size(const text::Tokenizer& tokenizer);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
+#include <set>
 
 #include "base/file.h"
 #include "base/philox.h"
@@ -159,11 +160,18 @@ int64_t find_chunk(const std::vector<TraceRow>& rows) {
 
 }  // namespace
 
-std::vector<int32_t> plain_ids(const text::Tokenizer& tokenizer) {
+std::vector<int32_t> plain_ids(const DatasetOptions& options, const text::Tokenizer& tokenizer) {
+  std::set<int32_t> named;
+  if (options.special_tokens) {
+    for (const std::string& token : *options.special_tokens) {
+      if (const auto id = tokenizer.id_of(token)) named.insert(*id);
+    }
+  }
   std::vector<int32_t> out;
   const int64_t size = base_vocab_size(tokenizer);
   for (int32_t id = 0; id < size; ++id) {
-    if (tokenizer.piece(id) && !tokenizer.is_special(id)) out.push_back(id);
+    const bool special = options.special_tokens ? named.count(id) > 0 : tokenizer.is_special(id);
+    if (!special && tokenizer.piece(id)) out.push_back(id);
   }
   return out;
 }
@@ -194,7 +202,7 @@ Result<Samples> random_samples(const DatasetOptions& o, const text::Tokenizer& t
     return invalid_argument("--random-input-len is too small: with " + std::to_string(special) +
                             " special tokens and the range ratio a prompt could be empty");
   }
-  const std::vector<int32_t> allowed = plain_ids(tokenizer);
+  const std::vector<int32_t> allowed = plain_ids(o, tokenizer);
   const int64_t vocab = base_vocab_size(tokenizer);
   if (allowed.empty()) return invalid_argument("the tokenizer has no plain tokens");
   // The order of the draws is part of the rule.
@@ -296,7 +304,7 @@ Result<Samples> trace_samples(const DatasetOptions& o, const text::Tokenizer& to
     out.notes.push_back("timestamps are taken as milliseconds (--timed-trace-sec-multiplier 0.001)");
   }
   if (!trace.has_times) out.notes.push_back("the trace has no timestamps: all requests count as arriving at once");
-  const std::vector<int32_t> allowed = plain_ids(tokenizer);
+  const std::vector<int32_t> allowed = plain_ids(o, tokenizer);
   if (allowed.empty()) return invalid_argument("the tokenizer has no plain tokens");
   const auto seed = static_cast<uint64_t>(o.seed);
   // Token i of a block depends on (seed, hash, i) alone: equal hashes are equal tokens, in every request and run.

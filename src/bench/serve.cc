@@ -213,6 +213,7 @@ Status Bench::load_tokenizer() {
 
 Status Bench::sample() {
   DatasetOptions dataset = options_.dataset;
+  if (side_.tokenizer != nullptr) dataset.special_tokens = io_.special_tokens(tokenizer_id_);
   dataset.chat_endpoint = backend_->api != StreamApi::kCompletions;
   QUIRE_ASSIGN(Samples made, make_samples(dataset, side_, generators_));
   for (const std::string& line : made.notes) io_.note(line);
@@ -309,8 +310,8 @@ void Bench::fill_lengths(LoadResult& result) const {
 }
 
 Status Bench::warm_up() {
+  io_.print("Starting initial single prompt test run...");
   if (options_.ready_check_timeout_sec > 0) {
-    io_.print("Starting initial single prompt test run...");
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(options_.ready_check_timeout_sec);
     while (true) {
       const LoadResult result = load({}, 1, 0, false);

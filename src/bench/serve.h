@@ -61,10 +61,12 @@ struct ServeOptions {
 // What a run needs of its surroundings.
 struct ServeIo {
   std::function<Result<llm::TextSide>(const std::string& name)> load_text;  // a model's or tokenizer's name or path
-  std::function<void(const std::string& line)> print;                       // standard output
-  std::function<void(const std::string& line)> note;                        // standard error
-  std::function<void(size_t done, size_t total)> progress;                  // may be empty
-  std::function<bool()> interrupted;                                        // may be empty
+  // The tokens that its tokenizer_config.json names as special, where there is one.
+  std::function<std::optional<std::vector<std::string>>(const std::string& name)> special_tokens;
+  std::function<void(const std::string& line)> print;       // standard output
+  std::function<void(const std::string& line)> note;        // standard error
+  std::function<void(size_t done, size_t total)> progress;  // may be empty
+  std::function<bool()> interrupted;                        // may be empty
 };
 
 struct ServeSummary {

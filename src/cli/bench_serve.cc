@@ -2,10 +2,12 @@
 // quire bench serve: vLLM's flags, turned into a benchmark's options.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 
+#include "base/file.h"
 #include "bench/serve.h"
 #include "cli/bench.h"
 #include "cli/command.h"
@@ -291,18 +293,50 @@ Status settle(ServeFlags& f) {
 
 // A tokenizer and chat template by name: weights are not read, and need not be there.
 Result<llm::TextSide> load_text(const std::string& name) {
+  namespace fs = std::filesystem;
   llm::Options options;
-  QUIRE_ASSIGN(options.model, resolve_model(name));
   model::ModelFiles files;
   std::error_code ignored;
-  if (std::filesystem::is_directory(options.model, ignored)) {
-    files.files.folder = options.model;
+  const fs::path folder = name;
+  if (fs::exists(folder / "tokenizer.json", ignored) || fs::exists(folder / "tokenizer.model", ignored)) {
+    options.model = files.files.folder = folder;  // a tokenizer alone is enough
   } else {
-    QUIRE_ASSIGN(files, llm::open_text_files(options));
+    QUIRE_ASSIGN(options.model, resolve_model(name));
+    if (fs::is_directory(options.model, ignored)) {
+      files.files.folder = options.model;
+    } else {
+      QUIRE_ASSIGN(files, llm::open_text_files(options));
+    }
   }
   QUIRE_ASSIGN(llm::TextSide side, llm::load_text_side(files, options));
   if (side.tokenizer == nullptr) return unsupported("'" + options.model.string() + "' has no tokenizer");
   return side;
+}
+
+// What Hugging Face calls all_special_tokens: the roles and the additional ones of tokenizer_config.json.
+std::optional<std::vector<std::string>> special_tokens(const std::string& name) {
+  std::filesystem::path folder = name;
+  if (const auto resolved = resolve_model(name); resolved.ok()) folder = *resolved;
+  const auto text = read_file(folder / "tokenizer_config.json");
+  const auto config = text.ok() ? json::parse(*text) : Result<json::Value>(text.error());
+  if (!config.ok()) return std::nullopt;
+  std::vector<std::string> out;
+  const auto add = [&](const json::Value& token) {  // a name, or an object with its content
+    const json::Value* content = token.is_object() ? token.find("content") : &token;
+    if (content != nullptr && content->is_string()) out.push_back(content->as_string());
+  };
+  for (const char* role :
+       {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+    if (const json::Value* token = config->find(role)) add(*token);
+  }
+  for (const char* list : {"additional_special_tokens", "extra_special_tokens"}) {
+    const json::Value* tokens = config->find(list);
+    if (tokens != nullptr && tokens->is_array())
+      std::for_each(tokens->as_array().begin(), tokens->as_array().end(), add);
+    if (tokens == nullptr || !tokens->is_object()) continue;
+    for (const json::Member& member : tokens->as_object()) add(member.second);
+  }
+  return out;
 }
 
 // One line on a terminal, in the manner of tqdm.
@@ -337,6 +371,7 @@ int serve(ServeFlags& f) {
   std::optional<ProgressLine> line;
   bench::ServeIo io;
   io.load_text = load_text;
+  io.special_tokens = special_tokens;
   io.print = [&](const std::string& text) {
     if (line) line->end();
     std::printf("%s\n", text.c_str());
