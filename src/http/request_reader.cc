@@ -83,7 +83,7 @@ std::optional<Target> parse_target(std::string_view text, std::string_view root_
 struct RequestReader::Impl {
   explicit Impl(const ReadLimits& reader_limits) : limits(&reader_limits) {
     parser.emplace();
-    // Ours is the count that matters: Beast forgets the fields that it has read when the rest comes later.
+    // Only a backstop: Beast counts the request line and the fields apart, feed() counts all.
     parser->header_limit(static_cast<uint32_t>(limits->max_header_bytes));
     // Not yet the real limit: with it Beast would refuse a long body before it lets us see who asks.
     parser->body_limit(std::numeric_limits<uint64_t>::max());
