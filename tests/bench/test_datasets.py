@@ -52,8 +52,14 @@ def test_sharegpt_in_order_and_without_repeats(bench, sharegpt):
     assert bodies[0]["prompt"] == first and len(bodies) < 120 and {body["max_tokens"] for body in bodies} == {11}
 
 
-@pytest.mark.parametrize("prefix, ratio", [(0, 0.0), (5, 0.5)])
-def test_random_follows_numpys_generator(bench, tokenizer, prefix, ratio):
+@pytest.mark.parametrize("prefix, ratio, special", [(0, 0.0, {256, 257}), (5, 0.5, {256, 257}), (5, 0.2, {257, 300})])
+def test_random_follows_numpys_generator(bench, tokenizer, prefix, ratio, special):
+    """Left out are the tokens that tokenizer_config.json names, not all that are marked as special."""
+    folder = bench.folder / f"named{min(special)}"
+    folder.mkdir(exist_ok=True)
+    shutil.copy(bench.model + "/tokenizer.json", folder)
+    config = {"eos_token": "<|eos|>", "additional_special_tokens": [{"content": tokenizer.id_to_token(min(special - {257}))}]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"pad_token": None}))
     count, input_len, output_len, seed = 12, 30, 20, 5
     generator = numpy.random.default_rng(seed)
 
@@ -63,7 +69,7 @@ def test_random_follows_numpys_generator(bench, tokenizer, prefix, ratio):
     outputs = generator.integers(*bounds(output_len), size=count)
     vocab = tokenizer.get_vocab_size(with_added_tokens=False)
     offsets = generator.integers(0, vocab, size=count)
-    allowed = [i for i in range(vocab) if i not in tokenizer.get_added_tokens_decoder()]
+    allowed = [i for i in range(vocab) if i not in special]
     front = [allowed[i] for i in generator.integers(0, len(allowed), size=prefix)] if prefix else []
     prompts, sizes = [], []
     for index in range(count):
@@ -78,7 +84,8 @@ def test_random_follows_numpys_generator(bench, tokenizer, prefix, ratio):
         prompts.append(text)
         sizes.append(len(ids))
     bodies, _ = sent(bench, "--dataset-name", "random", "--random-input-len", input_len, "--random-output-len", output_len,
-                     "--random-range-ratio", ratio, "--random-prefix-len", prefix, "--seed", seed, "--num-prompts", count)
+                     "--random-range-ratio", ratio, "--random-prefix-len", prefix, "--seed", seed, "--num-prompts", count,
+                     "--tokenizer", folder)
     assert [body["max_tokens"] for body in bodies] == outputs.tolist()
     assert [body["prompt"] for body in bodies] == prompts
     assert all(body["ignore_eos"] for body in bodies)
