@@ -14,7 +14,7 @@ namespace quire::api {
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
-  std::string method;  // as sent: "GET"
+  std::string method;  // as sent: "GET"; a HEAD comes as GET, and its answer goes without the body
   std::string path;    // decoded, without the query and without --root-path
   std::string query;   // what stood behind '?', still encoded
   Headers headers;

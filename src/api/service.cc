@@ -180,7 +180,7 @@ void Service::reset_prefix_cache(Reply& reply) {
 
 void Service::handle(HttpRequest request, ReplyPtr reply) {
   const std::string& path = request.path;
-  const bool get = request.method == "GET" || request.method == "HEAD";
+  const bool get = request.method == "GET";
   const bool post = request.method == "POST";
   for (const auto& [route, endpoint] : kPosts) {
     if (path != route) continue;

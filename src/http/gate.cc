@@ -36,7 +36,7 @@ bool contains(const std::vector<std::string>& items, std::string_view item) {
 }
 
 bool guarded(std::string_view path) {
-  for (const std::string_view prefix : {"/v1", "/v2", "/inference", "/cohere", "/reset_prefix_cache"}) {
+  for (const std::string_view prefix : {"/v1", "/v2", "/inference", "/cohere", "/invocations", "/reset_prefix_cache"}) {
     if (path.starts_with(prefix)) return true;
   }
   return false;

@@ -40,7 +40,8 @@ struct ServerOptions {
   std::string ssl_ciphers;          // OpenSSL's list for TLS 1.2; empty: OpenSSL's default
   bool enable_ssl_refresh = false;  // read the files again when they change; open connections keep what they have
 
-  // Who may ask. Keys guard /v1, /v2, /inference, /cohere and /reset_prefix_cache; without keys everything is open.
+  // Who may ask. Keys guard /v1, /v2, /inference, /cohere, /invocations (it generates) and /reset_prefix_cache; without
+  // keys everything is open.
   std::vector<std::string> api_keys;
   std::vector<std::string> allowed_origins;  // empty: no CORS at all
   std::vector<std::string> allowed_methods = {"*"};

@@ -495,8 +495,8 @@ TEST(HttpServer, AsksForAKeyWhereOneIsNeeded) {
                             "Authorization: Basic first", "Authorization: Bearer first second", "x-api-key: x"}) {
     EXPECT_EQ(status("/v1/models", wrong), 401) << wrong;
   }
-  for (const char* path : {"/v2/x", "/inference/v1", "/cohere/x", "/reset_prefix_cache", "/%76%31/models",
-                           "/proxy/v1/x", "http://x/v1/models"}) {
+  for (const char* path : {"/v2/x", "/inference/v1", "/cohere/x", "/invocations", "/reset_prefix_cache",
+                           "/%76%31/models", "/proxy/v1/x", "http://x/v1/models"}) {
     EXPECT_EQ(status(path, "A: b"), 401) << path;
   }
   for (const char* path : {"/health", "/metrics", "/tokenize", "/proxyv1/x"}) EXPECT_EQ(status(path, "A: b"), 200);
