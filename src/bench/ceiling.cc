@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <map>
 #include <vector>
 
@@ -50,6 +51,12 @@ class NoOpModel final : public model::Model {
   std::vector<float> logits_;
 };
 
+double thread_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 }  // namespace
 
 Result<CeilingFigures> engine_ceiling(const CeilingOptions& o) {
@@ -92,6 +99,7 @@ Result<CeilingFigures> engine_ceiling(const CeilingOptions& o) {
   CeilingFigures out;
   out.options = o;
   Clock::time_point start = Clock::now();
+  double cpu_start = 0;
   bool counting = false;
   while (engine->has_work()) {
     int64_t tokens = 0;
@@ -107,9 +115,11 @@ Result<CeilingFigures> engine_ceiling(const CeilingOptions& o) {
     } else if (tokens == o.num_streams) {  // every prompt is in: from here on each step is one token a stream
       counting = true;
       start = Clock::now();
+      cpu_start = thread_seconds();
     }
   }
   out.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  out.cpu_seconds = thread_seconds() - cpu_start;
   if (out.steps == 0) return invalid_argument("--output-len must be 2 or more: the first token belongs to the prompt");
   return out;
 }
@@ -128,6 +138,7 @@ json::Value CeilingFigures::to_json() const {
   out.set("steps_per_s", steps_d / seconds);
   out.set("tokens_per_s", static_cast<double>(tokens) / seconds);
   out.set("us_per_step", 1e6 * seconds / steps_d);
+  out.set("cpu_us_per_step", 1e6 * cpu_seconds / steps_d);
   out.set("us_per_step_per_stream", 1e6 * seconds / steps_d / static_cast<double>(options.num_streams));
   return out;
 }

@@ -26,6 +26,7 @@ struct CeilingFigures {
   int64_t tokens = 0;
   int64_t text_bytes = 0;  // that the tokens became
   double seconds = 0;
+  double cpu_seconds = 0;  // of the engine's thread: what a busy machine does not change
   json::Value to_json() const;
   std::string to_text() const;
 };
