@@ -172,6 +172,7 @@ struct PanelTask {
   int64_t blocks;
   const uint8_t* codes;
   const uint8_t* scales;
+  int64_t panel_stride;
   float* out;  // first row, first column
   int64_t out_stride;
   const float* bias;  // of the first column, or null
@@ -236,6 +237,7 @@ QUIRE_KERNEL_INLINE PanelTask make_task(const QuantisedRows& x, const PackedView
   t.blocks = x.blocks;
   t.codes = panel;
   t.scales = panel + w.scale_offset;
+  t.panel_stride = w.panel_stride;
   t.out = static_cast<float*>(args.out.data) + row * args.out.stride + p * kPanel;
   t.out_stride = args.out.stride;
   t.bias = args.bias == nullptr ? nullptr : args.bias + p * kPanel;

@@ -26,16 +26,14 @@ namespace quire::cpu::QUIRE_ISA_NS {
 
 #if defined(QUIRE_ISA_amx)
 
-// With few rows, making a panel's codes ready for the tiles costs more than they save. The other kernel gives the same
-// bits: integer dots are exact. Behind a whole tile the codes are there, and fewer rows pay.
-constexpr int64_t kLeastRows = 9;
-constexpr int64_t kLeastRowsBehindATile = 4;
+// A tile costs the same for one row as for sixteen: about what the other kernel, which gives the same bits (integer
+// dots are exact), takes for five.
+constexpr int64_t kLeastRows = 5;
 
 void linear_quantised(const QuantisedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
                       int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch) {
   const int64_t whole = row_begin + (row_end - row_begin) / kRowTile * kRowTile;
-  const int64_t least = whole > row_begin ? kLeastRowsBehindATile : kLeastRows;
-  const int64_t split = row_end - whole >= least ? row_end : whole;
+  const int64_t split = row_end - whole >= kLeastRows ? row_end : whole;
   AmxBlock* blocks = static_cast<AmxBlock*>(scratch);
   const auto vnni = [&](int64_t begin) {
     if (begin < row_end) avx512::linear_quantised(x, w, args, begin, row_end, panel_begin, panel_end, scratch);
