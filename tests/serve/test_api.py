@@ -70,7 +70,7 @@ def test_the_request_id_becomes_the_answers(server):
 
 def test_stream_interval_and_usage(server):
     def events(**fields):
-        text = server.post("/v1/completions", {"prompt": "hello", "max_tokens": 10, "seed": 1, "stream": True} | fields).text
+        text = server.post("/v1/completions", {"prompt": "hello", "max_tokens": 10, "seed": 1, "stream": True, "ignore_eos": True} | fields).text
         lines = [line[6:] for line in text.split("\n\n") if line]
         assert lines[-1] == "[DONE]"
         return [json.loads(line) for line in lines[:-1]]
@@ -108,13 +108,14 @@ def test_flags_of_the_api(start, folder):
     assert answer["choices"][0]["logprobs"]["content"][0]["token"].startswith("token_id:")
     assert one.http.get("/docs").status_code == 404
     assert one.http.post("/reset_prefix_cache").json()["success"] is True
-    last = one.post("/v1/completions", {"prompt": "x", "stream": True}).text.split("\n\n")[-3]
+    last = one.post("/v1/completions", {"prompt": "x", "stream": True, "ignore_eos": True}).text.split("\n\n")[-3]
     assert json.loads(last[6:])["usage"]["completion_tokens"] == 16
 
 
 def test_a_model_without_a_tokenizer_takes_token_ids(start):
     bare = start("bare")
-    answer = bare.ok("/v1/completions", {"prompt": [5, 6, 7], "max_tokens": 4, "return_token_ids": True, "logprobs": 1})
+    answer = bare.ok("/v1/completions", {"prompt": [5, 6, 7], "max_tokens": 4, "return_token_ids": True, "logprobs": 1,
+                                         "ignore_eos": True})
     choice = answer["choices"][0]
     assert len(choice["token_ids"]) == 4 and choice["text"] == ""
     assert choice["logprobs"]["tokens"] == [f"token_id:{i}" for i in choice["token_ids"]]
