@@ -115,21 +115,21 @@ def test_a_full_queue_is_a_503(start):
 
 
 def test_sigterm_lets_answers_finish(start):
-    one = start("tiny")
+    one = start("long", "--max-model-len", "200k", "--kv-cache-memory-bytes", "160MiB")
     results = []
 
     def ask():
-        results.append(one.post("/v1/completions", {"prompt": "hello", "max_tokens": 200, "ignore_eos": True}))
+        results.append(one.post("/v1/completions", {"prompt": "hello", "max_tokens": 4000, "ignore_eos": True}))
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: one.http.get("/load").json()["server_load"] > 0 or results)
+    wait_until(lambda: one.http.get("/load").json()["server_load"] == 4)  # long enough to be there together
     assert one.stop() == 0
     for thread in threads:
         thread.join()
     assert len(results) == 4
-    assert all(r.status_code == 200 and r.json()["usage"]["completion_tokens"] == 200 for r in results)
+    assert all(r.status_code == 200 and r.json()["usage"]["completion_tokens"] == 4000 for r in results)
     assert "Stopped" in one.log
 
 
