@@ -218,12 +218,12 @@ def test_counting_refuses_what_messages_refuse(client):
         client.messages.count_tokens(model="", messages=image)
     assert refused.value.body["error"]["message"].startswith("messages[0].content[0].type")
     with pytest.raises(anthropic.NotFoundError):
-        client.messages.count_tokens(model="claude-unheard-of", messages=TALK)
+        client.messages.count_tokens(model="unheard-of", messages=TALK)
 
 
 def test_errors_of_the_route_itself_have_anthropics_shape(client, server):
     with pytest.raises(anthropic.NotFoundError) as missing:
-        client.messages.create(model="claude-unheard-of", max_tokens=1, messages=TALK)
+        client.messages.create(model="unheard-of", max_tokens=1, messages=TALK)
     assert missing.value.body["error"]["type"] == "not_found_error"
     json_type = "application/json"
     calls = [("POST", "/v1/messages", b"{", json_type, 400), ("POST", "/v1/messages/count_tokens", b"[]", json_type, 400),
