@@ -19,34 +19,10 @@ class Chat final : public Generation {
       : Generation(service, std::move(reply), std::move(options)), own_(std::move(own)) {}
 
  private:
-  // {"token","logprob","bytes"} without its closing brace.
-  void open_entry(JsonWriter& w, const TokenTexts& texts, const sampling::TokenLogprob& entry) const {
-    w.open_object().member("token", texts.show(entry.token)).key("logprob").number(json_logprob(entry.logprob));
-    w.key("bytes");
-    const auto& tokenizer = service_.model().tokenizer();
-    if (tokenizer == nullptr) {
-      w.null();
-      return;
-    }
-    w.open_array();
-    for (const char byte : tokenizer->token_bytes(entry.token)) w.integer(static_cast<unsigned char>(byte));
-    w.close_array();
-  }
-
-  void write_logprobs(JsonWriter& w, const LogprobRows& rows, TokenTexts& texts) const {
-    w.open_object().key("content").open_array();
-    for (const auto& row : rows) {
-      if (row.empty()) continue;
-      open_entry(w, texts, row[0]);  // the sampled token, then the likeliest ones
-      w.key("top_logprobs").open_array();
-      for (size_t i = 1; i < row.size(); ++i) {
-        open_entry(w, texts, row[i]);
-        w.close_object();
-      }
-      w.close_array().close_object();
-      texts.advance(row[0].token);
-    }
-    w.close_array().close_object();
+  void write_content(JsonWriter& w, const LogprobRows& rows, TokenTexts& texts) const {
+    w.open_object().key("content");
+    write_token_logprobs(w, rows, texts, service_.model().tokenizer().get());
+    w.close_object();
   }
 
   void write_head(JsonWriter& w, const char* object) const {
@@ -64,7 +40,7 @@ class Chat final : public Generation {
     write_delta(w);
     w.close_object().key("logprobs");
     if (own_.logprobs && delta != nullptr && !delta->logprobs.empty()) {
-      write_logprobs(w, delta->logprobs, texts_[choice.index]);
+      write_content(w, delta->logprobs, texts_[choice.index]);
     } else {
       w.null();
     }
@@ -131,7 +107,7 @@ class Chat final : public Generation {
     w.close_object().key("logprobs");
     if (own_.logprobs) {
       TokenTexts texts(service_.model().tokenizer().get(), options_.tokens_as_ids);
-      write_logprobs(w, choice.logprobs, texts);
+      write_content(w, choice.logprobs, texts);
     } else {
       w.null();
     }
@@ -151,12 +127,8 @@ class Chat final : public Generation {
     write_head(w, "chat.completion");
     w.key("choices").open_array();
     for (const Choice& choice : choices_) write_choice(w, choice);
-    w.close_array().member_null("service_tier").key("system_fingerprint");
-    if (service_.options().fingerprint.empty()) {
-      w.null();
-    } else {
-      w.string(service_.options().fingerprint);
-    }
+    w.close_array().member_null("service_tier");
+    write_fingerprint(w);
     w.key("usage");
     write_usage(w, completion_tokens());
     w.key("prompt_logprobs");

@@ -163,12 +163,8 @@ class Completions final : public Generation {
     write_head(w);
     w.key("choices").open_array();
     for (Choice& choice : choices_) write_choice(w, choice);
-    w.close_array().member_null("service_tier").key("system_fingerprint");
-    if (service_.options().fingerprint.empty()) {
-      w.null();
-    } else {
-      w.string(service_.options().fingerprint);
-    }
+    w.close_array().member_null("service_tier");
+    write_fingerprint(w);
     w.key("usage");
     write_usage(w, own_.drop_answer ? 0 : completion_tokens());
     w.member_null("kv_transfer_params").close_object();

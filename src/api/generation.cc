@@ -209,6 +209,15 @@ void Generation::write_stop_reason(JsonWriter& w, const Choice& choice) const {
   }
 }
 
+void Generation::write_fingerprint(JsonWriter& w) const {
+  w.key("system_fingerprint");
+  if (service_.options().fingerprint.empty()) {
+    w.null();
+  } else {
+    w.string(service_.options().fingerprint);
+  }
+}
+
 std::string answer_key(const HttpRequest& request, const Body& body) {
   std::string key = body.string("request_id", request.id);
   key.resize(std::min<size_t>(key.size(), 128));
@@ -243,6 +252,33 @@ void write_prompt_logprobs(JsonWriter& w, const LogprobRows& rows, const text::T
       w.close_object();
     }
     w.close_object();
+  }
+  w.close_array();
+}
+
+void write_token_logprobs(JsonWriter& w, const LogprobRows& rows, TokenTexts& texts, const text::Tokenizer* tokenizer) {
+  const auto open_entry = [&](const sampling::TokenLogprob& entry) {
+    w.open_object().member("token", texts.show(entry.token)).key("logprob").number(json_logprob(entry.logprob));
+    w.key("bytes");
+    if (tokenizer == nullptr) {
+      w.null();
+      return;
+    }
+    w.open_array();
+    for (const char byte : tokenizer->token_bytes(entry.token)) w.integer(static_cast<unsigned char>(byte));
+    w.close_array();
+  };
+  w.open_array();
+  for (const auto& row : rows) {
+    if (row.empty()) continue;
+    open_entry(row[0]);  // the sampled token, then the likeliest ones
+    w.key("top_logprobs").open_array();
+    for (size_t i = 1; i < row.size(); ++i) {
+      open_entry(row[i]);
+      w.close_object();
+    }
+    w.close_array().close_object();
+    texts.advance(row[0].token);
   }
   w.close_array();
 }

@@ -77,6 +77,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // {"prompt_tokens":..., "total_tokens":..., ...}
   void write_usage(JsonWriter& w, int64_t completion_tokens) const;
   void write_stop_reason(JsonWriter& w, const Choice& choice) const;
+  void write_fingerprint(JsonWriter& w) const;  // "system_fingerprint"; null when there is none
 
   Service& service_;
   const ReplyPtr reply_;
@@ -117,6 +118,9 @@ class TokenTexts {
   bool as_ids_;
   std::string pending_;  // bytes of a character that is not complete
 };
+
+// A list with an object for each row: the sampled token with its logprob and bytes, and under it the likeliest ones.
+void write_token_logprobs(JsonWriter& w, const LogprobRows& rows, TokenTexts& texts, const text::Tokenizer* tokenizer);
 
 // -inf, which JSON has not, as vLLM writes it.
 double json_logprob(float logprob);

@@ -22,30 +22,10 @@ class Responses final : public Generation {
         texts_(service_.model().tokenizer().get(), options_.tokens_as_ids) {}
 
  private:
-  // {"token","logprob","bytes"} without its closing brace.
-  void open_entry(JsonWriter& w, const TokenTexts& texts, const sampling::TokenLogprob& entry) const {
-    w.open_object().member("token", texts.show(entry.token)).key("bytes").open_array();
-    if (const auto& tokenizer = service_.model().tokenizer()) {
-      for (const char byte : tokenizer->token_bytes(entry.token)) w.integer(static_cast<unsigned char>(byte));
-    }
-    w.close_array().key("logprob").number(json_logprob(entry.logprob));
-  }
-
   // "logprobs": a list that is empty unless it was asked for.
   void write_logprobs(JsonWriter& w, const LogprobRows& rows, TokenTexts& texts) const {
-    w.key("logprobs").open_array();
-    for (const auto& row : rows) {
-      if (row.empty() || !own_.logprobs) continue;
-      open_entry(w, texts, row[0]);  // the sampled token, then the likeliest ones
-      w.key("top_logprobs").open_array();
-      for (size_t i = 1; i < row.size(); ++i) {
-        open_entry(w, texts, row[i]);
-        w.close_object();
-      }
-      w.close_array().close_object();
-      texts.advance(row[0].token);
-    }
-    w.close_array();
+    w.key("logprobs");
+    write_token_logprobs(w, own_.logprobs ? rows : LogprobRows{}, texts, service_.model().tokenizer().get());
   }
 
   bool cut() const { return choices_[0].finish == engine::FinishReason::kLength; }
