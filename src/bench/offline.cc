@@ -2,13 +2,15 @@
 // The rounds of the offline benchmarks.
 #include "bench/offline.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <set>
 
-#include "base/file.h"
 #include "base/philox.h"
+#include "bench/report.h"
 
 namespace quire::bench {
 namespace {
@@ -19,10 +21,33 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-double quantile(std::vector<double> values, double q) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
+double median(const std::vector<double>& values) {
+  return percentile(values, 50);
+}
+
+int64_t peak_rss_bytes() {
+  rusage usage{};
+  if (::getrusage(RUSAGE_SELF, &usage) != 0) return 0;
+#if defined(__APPLE__)
+  return usage.ru_maxrss;
+#else
+  return int64_t{usage.ru_maxrss} * 1024;
+#endif
+}
+
+RunFacts facts_of(const llm::Llm& llm) {
+  RunFacts out;
+  out.model = llm.name();
+  out.machine = llm.engine().backend().describe();
+  out.weights_bytes = llm.memory_plan().weights_bytes;
+  out.peak_rss_bytes = peak_rss_bytes();
+  return out;
+}
+
+void set_facts(json::Value& out, const RunFacts& facts) {
+  out.set("weights_bytes", facts.weights_bytes);
+  if (facts.kv_bytes > 0) out.set("kv_bytes", facts.kv_bytes);
+  out.set("peak_rss_bytes", facts.peak_rss_bytes);
 }
 
 // Random ids, another list for each (round, request), so that no prompt is in the prefix cache.
@@ -68,28 +93,79 @@ Status check(const Workload& w, const llm::Llm& llm) {
   return {};
 }
 
-// A ShareGPT file: the first human turn is the prompt, the answer's length the number of tokens to make.
-Result<std::vector<llm::GenerateRequest>> sharegpt(llm::Llm& llm, const Workload& w) {
-  if (llm.tokenizer() == nullptr) return unsupported("--dataset-path needs a model with a tokenizer");
-  QUIRE_ASSIGN(const std::string text, read_file(w.dataset, size_t{1} << 31));
-  auto data = json::parse(text);
-  if (!data.ok()) return Error{data.error().code, "'" + w.dataset + "': " + data.error().message};
-  if (!data->is_array()) return invalid_argument("'" + w.dataset + "' must hold a list of conversations");
+// The samples of a dataset as requests. Those that the model's context does not hold are left out, with a note.
+Result<std::vector<llm::GenerateRequest>> sampled(const llm::Llm& llm, const Workload& w, const llm::TextSide& side,
+                                                  std::vector<std::string>& notes) {
+  Generators generators(w.dataset->seed);
+  QUIRE_ASSIGN(Samples samples, make_samples(*w.dataset, side, generators));
+  notes = std::move(samples.notes);
   std::vector<llm::GenerateRequest> out;
-  for (const json::Value& conversation : data->as_array()) {
-    if (static_cast<int64_t>(out.size()) == w.num_prompts) break;
-    const json::Value* turns = conversation.find("conversations");
-    if (turns == nullptr || !turns->is_array() || turns->as_array().size() < 2) continue;
-    const json::Value* ask = turns->as_array()[0].find("value");
-    const json::Value* answer = turns->as_array()[1].find("value");
-    if (ask == nullptr || answer == nullptr || !ask->is_string() || !answer->is_string()) continue;
-    llm::TokenPrompt prompt = llm.tokenizer()->encode(ask->as_string());
-    const int64_t length = static_cast<int64_t>(llm.tokenizer()->encode(answer->as_string()).size());
-    const int64_t total = static_cast<int64_t>(prompt.size()) + length;
-    if (prompt.size() < 4 || length < 4 || total > std::min<int64_t>(2048, llm.max_model_len())) continue;
-    out.push_back(request_of(std::move(prompt), length));
+  for (Sample& sample : samples.list) {
+    llm::GenerateRequest request;
+    if (auto* text = std::get_if<std::string>(&sample.prompt)) {
+      QUIRE_ASSIGN(request.prompt, llm.tokens_of(llm::TextPrompt{std::move(*text)}));
+    } else {
+      request.prompt = std::move(std::get<std::vector<int32_t>>(sample.prompt));
+    }
+    const auto length = static_cast<int64_t>(std::get<llm::TokenPrompt>(request.prompt).size());
+    if (length + sample.output_len > llm.max_model_len()) continue;
+    request.params = greedy(sample.output_len);
+    out.push_back(std::move(request));
   }
-  if (out.empty()) return invalid_argument("'" + w.dataset + "' has no conversation of a usable length");
+  const size_t left_out = samples.list.size() - out.size();
+  if (out.empty()) {
+    return invalid_argument("no sample of --dataset-name " + w.dataset->name + " fits the model's context of " +
+                            std::to_string(llm.max_model_len()) + " tokens");
+  }
+  if (left_out > 0) {
+    notes.push_back(std::to_string(left_out) + " of " + std::to_string(samples.list.size()) +
+                    " samples are left out: they do not fit the model's context of " +
+                    std::to_string(llm.max_model_len()) + " tokens");
+  }
+  return out;
+}
+
+std::vector<llm::GenerateRequest> random_requests(const llm::Llm& llm, const Workload& w, int64_t count,
+                                                  int64_t first_stream) {
+  const int64_t vocab = llm.engine().model().config().vocab_size;
+  std::vector<llm::GenerateRequest> out;
+  for (int64_t i = 0; i < count; ++i) {
+    out.push_back(
+        request_of(random_prompt(w.input_len, vocab, static_cast<uint64_t>(first_stream + i) + 1), w.output_len));
+  }
+  return out;
+}
+
+struct Round {
+  double total_s = 0, prefill_s = 0, decode_s = 0;
+  std::vector<double> step_s;
+};
+
+Result<Round> run_batch(llm::Llm& llm, std::vector<llm::GenerateRequest> requests) {
+  Round out;
+  const size_t batch = requests.size();
+  const auto start = Clock::now();
+  for (llm::GenerateRequest& request : requests) {
+    QUIRE_ASSIGN(const auto id, llm.submit(std::move(request)));
+    (void)id;
+  }
+  std::set<engine::RequestId> started;
+  while (llm.has_work()) {
+    const bool all_started = started.size() == batch;
+    size_t tokens = 0;
+    for (const llm::Delta& delta : llm.step()) {
+      if (delta.error) return *delta.error;
+      if (!all_started) started.insert(delta.id);
+      tokens += delta.tokens.size();
+    }
+    const double now = seconds_since(start);
+    if (!all_started && started.size() == batch) out.prefill_s = now;
+    if (all_started && tokens == batch) {
+      out.step_s.push_back(now - out.total_s);
+      out.decode_s += out.step_s.back();
+    }
+    out.total_s = now;
+  }
   return out;
 }
 
@@ -97,97 +173,121 @@ Result<std::vector<llm::GenerateRequest>> sharegpt(llm::Llm& llm, const Workload
 
 Result<LatencyFigures> latency(llm::Llm& llm, const Workload& w, int64_t warmup, int64_t iters) {
   QUIRE_TRY(check(w, llm));
-  if (iters < 1 || warmup < 0) return invalid_argument("--num-iters must be at least 1");
+  if (iters < 1 || warmup < 0) {
+    return invalid_argument("--num-iters must be at least 1, and --num-iters-warmup at least 0");
+  }
   LatencyFigures out;
   out.workload = w;
-  out.machine = llm.engine().backend().describe();
-  const int64_t vocab = llm.engine().model().config().vocab_size;
-  for (int64_t round = 0; round < warmup + iters; ++round) {
-    std::vector<llm::TokenPrompt> prompts;
-    for (int64_t i = 0; i < w.batch_size; ++i) {
-      prompts.push_back(random_prompt(w.input_len, vocab, static_cast<uint64_t>(round * w.batch_size + i) + 1));
-    }
-    const auto start = Clock::now();
-    for (llm::TokenPrompt& prompt : prompts) {
-      QUIRE_ASSIGN(const auto id, llm.submit(request_of(std::move(prompt), w.output_len)));
-      (void)id;
-    }
-    double prefill = 0;
-    std::set<engine::RequestId> started;
-    while (llm.has_work()) {
-      for (const llm::Delta& delta : llm.step()) {
-        if (delta.error) return *delta.error;
-        started.insert(delta.id);
-      }
-      if (prefill == 0 && static_cast<int64_t>(started.size()) == w.batch_size) prefill = seconds_since(start);
-    }
-    if (round < warmup) continue;
-    const double total = seconds_since(start);
-    out.total_s.push_back(total);
-    out.prefill_s.push_back(prefill);
-    out.decode_s.push_back(total - prefill);
+  for (int64_t number = 0; number < warmup + iters; ++number) {
+    QUIRE_ASSIGN(const Round round, run_batch(llm, random_requests(llm, w, w.batch_size, number * w.batch_size)));
+    if (number < warmup) continue;
+    out.total_s.push_back(round.total_s);
+    out.prefill_s.push_back(round.prefill_s);
+    out.decode_s.push_back(round.decode_s);
+    out.decode_steps = static_cast<int64_t>(round.step_s.size());
+    out.step_s.insert(out.step_s.end(), round.step_s.begin(), round.step_s.end());
   }
+  out.facts = facts_of(llm);
+  const kv::KvSpec& spec = llm.memory_plan().spec;
+  const int64_t positions = w.input_len + w.output_len - 1;  // the last token is not put into the cache
+  out.facts.kv_bytes = w.batch_size * ((positions + spec.block_size - 1) / spec.block_size) * spec.page_bytes();
   return out;
 }
 
+double LatencyFigures::prefill_rate() const {
+  return static_cast<double>(workload.batch_size * workload.input_len) / median(prefill_s);
+}
+
+std::optional<double> LatencyFigures::decode_rate() const {
+  if (decode_steps == 0) return {};
+  return static_cast<double>(workload.batch_size * decode_steps) / median(decode_s);
+}
+
 json::Value LatencyFigures::to_json() const {
-  const double batch = static_cast<double>(workload.batch_size);
-  const double prefill = quantile(prefill_s, 0.5);
-  const double decode = quantile(decode_s, 0.5);
   json::Value out{json::Object{}};
-  out.set("machine", machine);
+  out.set("model_id", facts.model);
+  out.set("machine", facts.machine);
   out.set("batch_size", workload.batch_size);
   out.set("input_len", workload.input_len);
   out.set("output_len", workload.output_len);
   out.set("num_iters", static_cast<int64_t>(total_s.size()));
-  out.set("avg_latency", [&] {
-    double sum = 0;
-    for (const double s : total_s) sum += s;
-    return sum / static_cast<double>(total_s.size());
-  }());
-  json::Value percentiles{json::Object{}};
-  for (const int p : {10, 25, 50, 75, 90, 99}) percentiles.set(std::to_string(p), quantile(total_s, p / 100.0));
-  out.set("percentiles", std::move(percentiles));
-  out.set("prefill_s", prefill);
-  out.set("decode_s", decode);
-  out.set("prefill_tokens_per_s", batch * static_cast<double>(workload.input_len) / prefill);
-  const double decoded = batch * static_cast<double>(workload.output_len - 1);
-  out.set("decode_tokens_per_s", decode > 0 ? decoded / decode : 0.0);
-  json::Array latencies;
-  for (const double s : total_s) latencies.emplace_back(s);
-  out.set("latencies", std::move(latencies));
+  out.set("avg_latency", mean(total_s));
+  const auto list = [](const std::vector<double>& values) {
+    json::Array array;
+    for (const double value : values) array.emplace_back(value);
+    return array;
+  };
+  const auto percentiles = [](const std::vector<double>& values) {
+    json::Value object{json::Object{}};
+    for (const int p : {10, 25, 50, 75, 90, 99}) object.set(std::to_string(p), percentile(values, p));
+    return object;
+  };
+  out.set("latencies", list(total_s));
+  out.set("percentiles", percentiles(total_s));
+  out.set("prefill_s", median(prefill_s));
+  out.set("decode_s", median(decode_s));
+  out.set("prefill_tokens_per_s", prefill_rate());
+  const std::optional<double> decode = decode_rate();
+  out.set("decode_tokens_per_s", decode ? json::Value(*decode) : json::Value());
+  out.set("decode_steps", decode_steps);
+  out.set("decode_step_percentiles", percentiles(step_s));
+  out.set("prefill_times", list(prefill_s));
+  out.set("decode_times", list(decode_s));
+  set_facts(out, facts);
   return out;
 }
 
 std::string LatencyFigures::to_text() const {
-  const json::Value j = to_json();
-  char text[512];
+  char text[1024];
   std::snprintf(text, sizeof text,
-                "%s: batch %lld, prompt %lld, answer %lld, %zu rounds (medians)\n"
+                "%s on %s: batch %lld, prompt %lld, answer %lld, %zu rounds (medians)\n"
                 "latency  %8.1f ms\n"
-                "prefill  %8.1f ms  %9.1f tokens/s\n"
-                "decode   %8.1f ms  %9.1f tokens/s",
-                machine.c_str(), static_cast<long long>(workload.batch_size),
+                "prefill  %8.1f ms  %9.1f tokens/s\n",
+                facts.model.c_str(), facts.machine.c_str(), static_cast<long long>(workload.batch_size),
                 static_cast<long long>(workload.input_len), static_cast<long long>(workload.output_len), total_s.size(),
-                1e3 * quantile(total_s, 0.5), 1e3 * j.find("prefill_s")->as_double(),
-                j.find("prefill_tokens_per_s")->as_double(), 1e3 * j.find("decode_s")->as_double(),
-                j.find("decode_tokens_per_s")->as_double());
-  return text;
+                1e3 * median(total_s), 1e3 * median(prefill_s), prefill_rate());
+  std::string out = text;
+  if (const auto rate = decode_rate()) {
+    std::snprintf(text, sizeof text,
+                  "decode   %8.1f ms  %9.1f tokens/s in %lld steps of the whole batch; a step p50 %.2f, p99 %.2f ms\n",
+                  1e3 * median(decode_s), *rate, static_cast<long long>(decode_steps), 1e3 * percentile(step_s, 50),
+                  1e3 * percentile(step_s, 99));
+    out += text;
+  } else if (workload.output_len > 1) {
+    out += "decode   the batch never decoded as a whole: raise --output-len\n";
+  }
+  std::snprintf(text, sizeof text,
+                "memory   %8.1f MiB at most; weights %.1f, pages in use %.1f\n"
+                "Avg latency: %.6g seconds",
+                static_cast<double>(facts.peak_rss_bytes) / (1 << 20),
+                static_cast<double>(facts.weights_bytes) / (1 << 20), static_cast<double>(facts.kv_bytes) / (1 << 20),
+                mean(total_s));
+  out += text;
+  for (const int p : {10, 25, 50, 75, 90, 99}) {
+    std::snprintf(text, sizeof text, "\n%d%% percentile latency: %.6g seconds", p, percentile(total_s, p));
+    out += text;
+  }
+  return out;
 }
 
-Result<ThroughputFigures> throughput(llm::Llm& llm, const Workload& w) {
-  std::vector<llm::GenerateRequest> requests;
-  if (w.dataset.empty()) {
-    QUIRE_TRY(check(w, llm));
-    const int64_t vocab = llm.engine().model().config().vocab_size;
-    for (int64_t i = 0; i < w.num_prompts; ++i) {
-      requests.push_back(request_of(random_prompt(w.input_len, vocab, static_cast<uint64_t>(i) + 1), w.output_len));
-    }
-  } else {
-    QUIRE_ASSIGN(requests, sharegpt(llm, w));
-  }
+Result<ThroughputFigures> throughput(llm::Llm& llm, const Workload& w, const llm::TextSide& side) {
   ThroughputFigures out;
-  out.machine = llm.engine().backend().describe();
+  std::vector<llm::GenerateRequest> requests;
+  if (w.num_warmups < 0) return invalid_argument("--num-warmups must be at least 0");
+  if (w.dataset) {
+    QUIRE_ASSIGN(requests, sampled(llm, w, side, out.notes));
+  } else {
+    QUIRE_TRY(check(w, llm));
+    requests = random_requests(llm, w, w.num_prompts, w.num_warmups);
+  }
+  for (int64_t i = 0; i < w.num_warmups; ++i) {  // of the same lengths, but of other tokens: no prefix is cached
+    const auto& like = requests[static_cast<size_t>(i) % requests.size()];
+    Workload warmup = w;
+    warmup.input_len = static_cast<int64_t>(std::get<llm::TokenPrompt>(like.prompt).size());
+    warmup.output_len = *like.params.max_tokens;
+    QUIRE_ASSIGN(const Round round, run_batch(llm, random_requests(llm, warmup, 1, i)));
+    (void)round;
+  }
   out.requests = static_cast<int64_t>(requests.size());
   const auto start = Clock::now();
   for (llm::GenerateRequest& request : requests) {
@@ -199,33 +299,44 @@ Result<ThroughputFigures> throughput(llm::Llm& llm, const Workload& w) {
     for (const llm::Delta& delta : llm.step()) {
       if (delta.error) return *delta.error;
       out.output_tokens += static_cast<int64_t>(delta.tokens.size());
+      if (delta.finish != engine::FinishReason::kNone) out.latency_s.push_back(seconds_since(start));
     }
   }
   out.elapsed_s = seconds_since(start);
+  out.facts = facts_of(llm);
   return out;
 }
 
 json::Value ThroughputFigures::to_json() const {
   json::Value out{json::Object{}};
-  out.set("machine", machine);
+  out.set("model_id", facts.model);
+  out.set("machine", facts.machine);
   out.set("elapsed_time", elapsed_s);
   out.set("num_requests", requests);
   out.set("total_num_tokens", prompt_tokens + output_tokens);
+  out.set("total_num_prompt_tokens", prompt_tokens);
+  out.set("total_num_output_tokens", output_tokens);
   out.set("requests_per_second", static_cast<double>(requests) / elapsed_s);
   out.set("tokens_per_second", static_cast<double>(prompt_tokens + output_tokens) / elapsed_s);
   out.set("output_tokens_per_second", static_cast<double>(output_tokens) / elapsed_s);
+  json::Value percentiles{json::Object{}};
+  for (const int p : {10, 25, 50, 75, 90, 99}) percentiles.set(std::to_string(p), percentile(latency_s, p));
+  out.set("percentiles", std::move(percentiles));
+  set_facts(out, facts);
   return out;
 }
 
 std::string ThroughputFigures::to_text() const {
-  char text[512];
+  char text[1024];
   std::snprintf(text, sizeof text,
-                "%s\nThroughput: %.2f requests/s, %.2f total tokens/s, %.2f output tokens/s\n"
-                "Total num prompt tokens:  %lld\nTotal num output tokens:  %lld",
-                machine.c_str(), static_cast<double>(requests) / elapsed_s,
+                "%s on %s\nThroughput: %.2f requests/s, %.2f total tokens/s, %.2f output tokens/s\n"
+                "Total num prompt tokens:  %lld\nTotal num output tokens:  %lld\n"
+                "Request finished after (s): p50 %.3f, p90 %.3f, p99 %.3f\nPeak memory (MiB): %.1f",
+                facts.model.c_str(), facts.machine.c_str(), static_cast<double>(requests) / elapsed_s,
                 static_cast<double>(prompt_tokens + output_tokens) / elapsed_s,
                 static_cast<double>(output_tokens) / elapsed_s, static_cast<long long>(prompt_tokens),
-                static_cast<long long>(output_tokens));
+                static_cast<long long>(output_tokens), percentile(latency_s, 50), percentile(latency_s, 90),
+                percentile(latency_s, 99), static_cast<double>(facts.peak_rss_bytes) / (1 << 20));
   return text;
 }
 

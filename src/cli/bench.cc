@@ -7,14 +7,15 @@
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "llm/text_side.h"
 
 namespace quire::cli {
 namespace {
 
 void add_common(CLI::App& command, BenchFlags& flags) {
   add_bench_output(command, flags);
-  command.add_option("--input-len", flags.workload.input_len, "Tokens of each prompt")->envname("QUIRE_INPUT_LEN");
-  command.add_option("--output-len", flags.workload.output_len, "Tokens of each answer")->envname("QUIRE_OUTPUT_LEN");
+  add_bench_option(command, "--input-len", flags.workload.input_len, "Tokens of each prompt");
+  add_bench_option(command, "--output-len", flags.workload.output_len, "Tokens of each answer");
   add_model_flags(command, flags.options);
 }
 
@@ -27,16 +28,90 @@ int latency(BenchFlags& flags) {
   return finish_bench(flags, figures->to_json(), figures->to_text());
 }
 
-int throughput(BenchFlags& flags) {
+// vLLM's rule: without a name it is sharegpt where there is a file, else random tokens.
+struct DatasetFlags {
+  bench::DatasetOptions options;
+  CLI::Option* name = nullptr;
+  CLI::Option* output_len = nullptr;
+};
+
+void settle_dataset(BenchFlags& flags, DatasetFlags& dataset) {
+  bench::DatasetOptions& o = dataset.options;
+  if (dataset.name->count() == 0 && o.path.empty()) return;
+  if (dataset.name->count() == 0) o.name = "sharegpt";
+  const bench::Workload& w = flags.workload;
+  o.num_prompts = w.num_prompts;
+  o.seed = flags.options.seed;
+  o.random_input_len = w.input_len;
+  o.random_output_len = w.output_len;
+  if (dataset.output_len->count() > 0) {
+    o.sharegpt_output_len = w.output_len;
+    o.custom_output_len = o.prefix_repetition_output_len = o.sonnet_output_len = w.output_len;
+  }
+  flags.workload.dataset = o;
+}
+
+int throughput(BenchFlags& flags, DatasetFlags& dataset) {
   flags.options.model = flags.model;
+  if (auto status = resolve_model_argument(flags.options); !status.ok()) return report(status.error());
+  settle_dataset(flags, dataset);
+  llm::TextSide side;
+  if (flags.workload.dataset) {
+    auto files = llm::open_text_files(flags.options);
+    if (!files.ok()) return report(files.error());
+    auto loaded = llm::load_text_side(*files, flags.options);
+    if (!loaded.ok()) return report(loaded.error());
+    side = std::move(*loaded);
+  }
   auto llm = load_llm(flags.options);
   if (!llm.ok()) return report(llm.error());
-  auto figures = bench::throughput(**llm, flags.workload);
+  auto figures = bench::throughput(**llm, flags.workload, side);
   if (!figures.ok()) return report(figures.error());
+  for (const std::string& note : figures->notes) std::fprintf(stderr, "quire: %s\n", note.c_str());
   return finish_bench(flags, figures->to_json(), figures->to_text());
 }
 
+void add_latency(CLI::App& bench, int& exit_code) {
+  auto flags = std::make_shared<BenchFlags>();
+  flags->options.enable_prefix_caching = false;  // as vLLM has it: each round begins with nothing
+  CLI::App* command = bench.add_subcommand("latency", "Time of one batch of equal requests, prefill and decode apart");
+  add_common(*command, *flags);
+  add_bench_option(*command, "--batch-size", flags->workload.batch_size, "Requests at once");
+  add_bench_option(*command, "--num-iters", flags->iters, "Measured rounds");
+  add_bench_option(*command, "--num-iters-warmup", flags->warmup, "Rounds before");
+  command->callback([flags, &exit_code] { exit_code = latency(*flags); });
+}
+
+void add_throughput(CLI::App& bench, int& exit_code) {
+  auto flags = std::make_shared<BenchFlags>();
+  auto dataset = std::make_shared<DatasetFlags>();
+  flags->workload.num_prompts = 64;
+  CLI::App* command = bench.add_subcommand("throughput", "Tokens a second over many requests at once");
+  add_common(*command, *flags);
+  dataset->output_len = command->get_option("--output-len");
+  add_bench_option(*command, "--num-prompts", flags->workload.num_prompts, "Requests in all");
+  add_bench_option(*command, "--num-warmups", flags->workload.num_warmups, "Requests before, one after the other");
+  dataset->name = command
+                      ->add_option("--dataset-name", dataset->options.name,
+                                   "sharegpt, random, sonnet, custom, prefix_repetition, burstgpt or timed_trace; "
+                                   "nothing: sharegpt with --dataset-path, else random token ids")
+                      ->envname("QUIRE_DATASET_NAME");
+  command->add_option("--dataset-path", dataset->options.path, "Its file. --output-len goes over its answers' lengths")
+      ->envname("QUIRE_DATASET_PATH");
+  add_switch(*command, "--skip-chat-template", dataset->options.skip_chat_template, "Give custom prompts as they are");
+  add_switch(*command, "--disable-shuffle", dataset->options.disable_shuffle, "Take samples in the file's order");
+  command
+      ->add_flag("--no-oversample,!--oversample", dataset->options.no_oversample,
+                 "Do not repeat samples when the file has too few")
+      ->envname("QUIRE_NO_OVERSAMPLE");
+  command->callback([flags, dataset, &exit_code] { exit_code = throughput(*flags, *dataset); });
+}
+
 }  // namespace
+
+void add_bench_option(CLI::App& command, const std::string& name, int64_t& value, const std::string& doc) {
+  command.add_option(name, value, doc + " (default " + std::to_string(value) + ")")->envname(env_name(name));
+}
 
 void add_bench_output(CLI::App& command, BenchFlags& flags) {
   command.add_option("--model", flags.model, "A folder, a .gguf, a cached name, or nothing: the default model")
@@ -60,25 +135,8 @@ void add_bench(CLI::App& app, int& exit_code) {
   command->require_subcommand(1);
   add_bench_serve(*command, exit_code);
 
-  auto l = std::make_shared<BenchFlags>();
-  l->workload.batch_size = 1;
-  CLI::App* lat = command->add_subcommand("latency", "Time of one batch of equal requests, prefill and decode apart");
-  add_common(*lat, *l);
-  lat->add_option("--batch-size", l->workload.batch_size, "Requests at once")->envname("QUIRE_BATCH_SIZE");
-  lat->add_option("--num-iters", l->iters, "Measured rounds")->envname("QUIRE_NUM_ITERS");
-  lat->add_option("--num-iters-warmup", l->warmup, "Rounds before")->envname("QUIRE_NUM_ITERS_WARMUP");
-  lat->callback([l, &exit_code] { exit_code = latency(*l); });
-
-  auto t = std::make_shared<BenchFlags>();
-  t->workload.num_prompts = 64;
-  CLI::App* thr = command->add_subcommand("throughput", "Tokens a second over many requests at once");
-  add_common(*thr, *t);
-  thr->add_option("--num-prompts", t->workload.num_prompts, "Requests in all")->envname("QUIRE_NUM_PROMPTS");
-  thr->add_option("--dataset-path", t->workload.dataset,
-                  "ShareGPT JSON: its prompts, and its answers' lengths unless --output-len is given")
-      ->envname("QUIRE_DATASET_PATH");
-  thr->callback([t, &exit_code] { exit_code = throughput(*t); });
-
+  add_latency(*command, exit_code);
+  add_throughput(*command, exit_code);
   add_bench_lengths(*command, exit_code);
   add_bench_engine(*command, exit_code);
 }

@@ -21,6 +21,8 @@ struct BenchFlags {
 };
 // --model, --output-json, --json and, unless it is an offline workload's own, the model flags.
 void add_bench_output(CLI::App& command, BenchFlags& flags);
+// A number with its environment variable; the help names its default.
+void add_bench_option(CLI::App& command, const std::string& name, int64_t& value, const std::string& doc);
 // Writes --output-json and prints the figures; the exit code.
 int finish_bench(const BenchFlags& flags, const json::Value& figures, const std::string& text);
 

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""quire bench latency and throughput on this machine: what is counted and reported. Nothing asserts on time."""
+
+import json
+
+import pytest
+
+
+def figures(bench, *arguments):
+    done = bench(*arguments, "--json")
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    return json.loads(done.stdout) | {"stderr": done.stderr}
+
+
+def latency(bench, *arguments):
+    return figures(bench, "latency", "--model", bench.model, "--num-iters", 2, "--num-iters-warmup", 1, *arguments)
+
+
+def test_latency_tells_prefill_decode_and_memory(bench):
+    out = latency(bench, "--input-len", 8, "--output-len", 5, "--batch-size", 3)
+    assert out["decode_steps"] == 4  # all prompts fit one step, so all but the first token come together
+    assert out["prefill_tokens_per_s"] == pytest.approx(3 * 8 / out["prefill_s"])
+    assert out["decode_tokens_per_s"] == pytest.approx(3 * 4 / out["decode_s"])
+    assert len(out["latencies"]) == len(out["prefill_times"]) == len(out["decode_times"]) == 2
+    assert list(out["percentiles"]) == ["10", "25", "50", "75", "90", "99"]
+    assert out["peak_rss_bytes"] > out["weights_bytes"] > 0 and out["kv_bytes"] > 0
+
+
+def test_latency_counts_only_the_steps_of_the_whole_batch_as_decode(bench):
+    """Two prompts a step: the first pair has its first token two steps before the last, and ends two steps earlier."""
+    out = latency(bench, "--input-len", 8, "--output-len", 6, "--batch-size", 6, "--max-num-batched-tokens", 20)
+    assert 0 < out["decode_steps"] < 5
+    assert out["decode_tokens_per_s"] == pytest.approx(6 * out["decode_steps"] / out["decode_s"])
+
+
+def test_latency_says_when_the_batch_never_decoded_as_a_whole(bench):
+    flags = ("--input-len", 8, "--output-len", 2, "--batch-size", 6, "--max-num-batched-tokens", 8)
+    assert latency(bench, *flags)["decode_tokens_per_s"] is None
+    assert "raise --output-len" in bench("latency", "--model", bench.model, "--num-iters", 1, *flags).stdout
+
+
+def test_throughput_of_random_tokens(bench):
+    out = figures(bench, "throughput", "--model", bench.model, "--input-len", 8, "--output-len", 4, "--num-prompts", 5,
+                  "--num-warmups", 2)
+    assert (out["num_requests"], out["total_num_prompt_tokens"], out["total_num_output_tokens"]) == (5, 40, 20)
+    assert out["tokens_per_second"] == pytest.approx(60 / out["elapsed_time"]) and out["peak_rss_bytes"] > 0
+
+
+def test_throughput_takes_the_samples_of_a_dataset(bench, sharegpt, tokenizer):
+    flags = ("throughput", "--model", bench.model, "--dataset-path", sharegpt, "--num-prompts", 6, "--disable-shuffle")
+    out = figures(bench, *flags)
+    usable = []
+    for entry in json.loads(sharegpt.read_text()):
+        turns = entry.get("conversations", [])
+        lengths = [len(tokenizer.encode(turn["value"]).ids) for turn in turns[:2]]
+        if len(turns) >= 2 and min(lengths) >= 4 and lengths[0] <= 1024 and sum(lengths) <= 2048:
+            usable.append(lengths)
+    assert out["total_num_prompt_tokens"] == sum(prompt for prompt, _ in usable[:6])
+    assert out["total_num_output_tokens"] == sum(answer for _, answer in usable[:6])
+    assert figures(bench, *flags, "--output-len", 3)["total_num_output_tokens"] == 6 * 3
+    named = figures(bench, "throughput", "--model", bench.model, "--dataset-name", "random", "--input-len", 9, "--output-len", 2,
+                    "--num-prompts", 3)
+    assert (named["total_num_prompt_tokens"], named["total_num_output_tokens"]) == (27, 6)
+
+
+@pytest.mark.parametrize("flags,words", [
+    (["--dataset-name", "sharegpt"], "--dataset-path"), (["--dataset-name", "poems", "--dataset-path", "x"], "choose sharegpt"),
+    (["--num-warmups", "-1"], "--num-warmups"), (["--dataset-path", "missing.json"], "missing.json")])
+def test_throughput_names_what_is_wrong(bench, flags, words):
+    done = bench("throughput", "--model", bench.model, "--num-prompts", 2, *flags)
+    assert done.returncode in (1, 2) and words in done.stderr and done.stderr.count("\n") == 1
