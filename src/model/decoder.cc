@@ -177,9 +177,9 @@ Result<std::unique_ptr<KvCache>> KvCache::make(Backend& backend, const Shape& sh
 KvLayer KvCache::layer(int64_t index) const {
   QUIRE_CHECK(index >= 0 && index < shape_.layers);
   KvLayer out;
-  const size_t layer_bytes = layer_page_bytes_ * static_cast<size_t>(shape_.num_pages);
-  out.pages = static_cast<char*>(buffer_->data()) + static_cast<size_t>(index) * layer_bytes;
-  out.page_stride = static_cast<int64_t>(layer_page_bytes_);
+  // All layers of a page lie together, so that a page in use commits its own bytes and not a huge page in each layer.
+  out.pages = static_cast<char*>(buffer_->data()) + static_cast<size_t>(index) * layer_page_bytes_;
+  out.page_stride = static_cast<int64_t>(layer_page_bytes_) * shape_.layers;
   out.num_pages = shape_.num_pages;
   out.block_size = shape_.block_size;
   out.num_kv_heads = shape_.num_kv_heads;

@@ -297,7 +297,7 @@ Result<std::unique_ptr<CpuMatrix>> pack(std::span<const RawMatrix> parts, const 
                                         ThreadPool& pool) {
   QUIRE_TRY(check_parts(parts));
   PackedView w = layout(parts);
-  QUIRE_ASSIGN(PageMemory memory, PageMemory::allocate(static_cast<size_t>(w.panels() * w.panel_stride)));
+  QUIRE_ASSIGN(PageMemory memory, PageMemory::allocate_piece(static_cast<size_t>(w.panels() * w.panel_stride)));
   uint8_t* data = static_cast<uint8_t*>(memory.data());
   w.data = data;
   pool.for_each_piece(w.panels(), 4, [&](int64_t begin, int64_t end, int) {
