@@ -72,7 +72,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, required=True)
     parser.add_argument("--goldens-python", required=True, help="a Python with tools/goldens/requirements.txt")
-    parser.add_argument("--peer-python", help="a Python with llama-cpp-python (see bench/peer.py)")
+    parser.add_argument("--peer-python", help="a Python with llama-cpp-python (see bench/compare)")
     parser.add_argument("--quire", help="the quire_logits binary")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--scratch", type=pathlib.Path, default=ROOT / "build" / "accuracy",

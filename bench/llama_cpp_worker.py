@@ -2,6 +2,7 @@
 """Drives llama.cpp through llama-cpp-python's low-level bindings; run with the Python of the peer's venv.
 
     llama_cpp_worker.py speed  --model FILE --threads N ...   one JSON line of measured seconds
+    llama_cpp_worker.py batch  --model FILE --threads N --batch-size 32 ...   the same for steps of many sequences
     llama_cpp_worker.py logits --model FILE --tokens IDS.json --out logits.f32   raw float32 rows [tokens, vocabulary]
     llama_cpp_worker.py greedy --model FILE --requests R.json --out A.json       greedy tokens of given prompts
 """
@@ -9,6 +10,7 @@
 import argparse
 import ctypes
 import json
+import resource
 import sys
 import time
 
@@ -18,6 +20,7 @@ import numpy as np
 FLASH = {"auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO, "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
          "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED}
 CACHE_TYPES = {"f16": 1, "f32": 0}  # ggml's type numbers
+MEMORY_BEFORE = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)  # bytes
 _log_lines: list[str] = []
 
 
@@ -70,6 +73,17 @@ class Session:
         if status != 0:
             raise SystemExit(f"llama_decode failed with {status}")
 
+    def decode_batch(self, tokens: list[int], position: int) -> None:
+        """One llama_decode of a token of each sequence, all at one position; all logits are kept."""
+        self.batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            self.batch.token[i], self.batch.pos[i] = token, position
+            self.batch.n_seq_id[i], self.batch.seq_id[i][0] = 1, i
+            self.batch.logits[i] = True
+        status = lib.llama_decode(self.context, self.batch)
+        if status != 0:
+            raise SystemExit(f"llama_decode failed with {status}")
+
     def logits(self, row: int = -1) -> np.ndarray:
         return np.ctypeslib.as_array(lib.llama_get_logits_ith(self.context, row), shape=(self.vocab_size,))
 
@@ -79,10 +93,18 @@ def wanted_logs() -> list[str]:
     return [line.strip() for line in _log_lines if any(w in line for w in words)]
 
 
+def facts() -> dict:
+    return {"system_info": lib.llama_print_system_info().decode(), "log": wanted_logs(), "version": lib.__version__,
+            "memory_before_mb": MEMORY_BEFORE / 1e6}
+
+
+def random_prompt(session: Session, length: int) -> list[int]:
+    return [int(t) for t in np.random.default_rng(0).integers(10, session.vocab_size - 10, length)]
+
+
 def run_speed(options) -> dict:
     session = Session(options, options.input_len + options.output_len + 16)
-    rng = np.random.default_rng(0)
-    prompt = [int(t) for t in rng.integers(10, session.vocab_size - 10, options.input_len)]
+    prompt = random_prompt(session, options.input_len)
     prefill, decode = [], []
     for iteration in range(options.warmup + options.iters):
         session.clear()
@@ -99,8 +121,34 @@ def run_speed(options) -> dict:
             prefill.append(middle - begin)
             decode.append(end - middle)
     session.close()
-    return {"prefill_s": prefill, "decode_s": decode, "system_info": lib.llama_print_system_info().decode(),
-            "log": wanted_logs(), "version": lib.__version__}
+    return {"prefill_s": prefill, "decode_s": decode, **facts()}
+
+
+def run_batch(options) -> dict:
+    """Steps of `batch_size` sequences that have `input_len` tokens each: one llama_batch with a row for each of them.
+
+    Each sequence has its own stretch of the cache (kv_unified is off), so that the copies of the first one's prefill cost
+    as much to read as prompts of their own would.
+    """
+    length = -(-(options.input_len + options.output_len + 1) // 256) * 256  # the cache is cut in such pieces
+    session = Session(options, options.batch_size * length, {"n_seq_max": options.batch_size, "kv_unified": False})
+    prompt = random_prompt(session, options.input_len)
+    memory, decode = lib.llama_get_memory(session.context), []
+    for iteration in range(options.warmup + options.iters):
+        session.clear()
+        for at in range(0, len(prompt), options.n_batch):
+            session.decode(prompt[at:at + options.n_batch], at)
+        tokens = [int(np.argmax(session.logits()))] * options.batch_size
+        for sequence in range(1, options.batch_size):
+            lib.llama_memory_seq_cp(memory, 0, sequence, -1, -1)
+        begin = time.perf_counter()
+        for step in range(options.output_len if iteration >= options.warmup else 2):
+            session.decode_batch(tokens, len(prompt) + step)
+            tokens = [int(np.argmax(session.logits(row))) for row in range(options.batch_size)]
+        if iteration >= options.warmup:
+            decode.append(time.perf_counter() - begin)
+    session.close()
+    return {"decode_s": decode, **facts()}
 
 
 def run_logits(options) -> dict:
@@ -138,11 +186,12 @@ def run_greedy(options) -> dict:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=["speed", "logits", "greedy"])
+    parser.add_argument("command", choices=["speed", "batch", "logits", "greedy"])
     parser.add_argument("--model", required=True)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--input-len", type=int, default=512)
     parser.add_argument("--output-len", type=int, default=128)
+    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--iters", type=int, default=1)
     parser.add_argument("--warmup", type=int, default=1)
     parser.add_argument("--n-batch", type=int, default=512)
@@ -154,7 +203,7 @@ def main() -> int:
     parser.add_argument("--requests")
     parser.add_argument("--out")
     options = parser.parse_args()
-    run = {"speed": run_speed, "logits": run_logits, "greedy": run_greedy}[options.command]
+    run = {"speed": run_speed, "batch": run_batch, "logits": run_logits, "greedy": run_greedy}[options.command]
     print(json.dumps(run(options)))
     return 0
 

@@ -3,7 +3,7 @@
 
 This checks the exporter (keys, names, row order, RoPE) with an implementation that knows nothing of ours.
 Usage: python -m tools.goldens.verify_gguf --peer-python VENV/bin/python [--case NAME]...
-The peer's venv has llama-cpp-python, made by bench/peer.py.
+The peer's venv has llama-cpp-python, made by bench/compare.
 """
 
 import argparse
