@@ -21,7 +21,7 @@ using cpu::CpuKernels;
 using cpu::CpuMatrix;
 using cpu::PackedView;
 using cpu::PageMemory;
-using cpu::QuantisedRows;
+using cpu::PreparedRows;
 using cpu::ThreadPool;
 
 class CpuBuffer final : public Buffer {
@@ -52,6 +52,11 @@ class Scratch {
   PageMemory memory_;
 };
 
+// Pieces of panels, which kernels take in pairs.
+constexpr int64_t even(int64_t panels) {
+  return std::max<int64_t>(2, panels / 2 * 2);
+}
+
 void check_float(const Tensor& t, int64_t rows, int64_t cols) {
   QUIRE_CHECK(t.dtype == DType::kF32 && t.data != nullptr);
   QUIRE_CHECK(t.rows == rows && t.cols == cols && t.stride >= cols);
@@ -64,9 +69,9 @@ const CpuMatrix& matrix(const PackedMatrix* weight) {
 
 constexpr DType kKvDTypes[] = {DType::kF16, DType::kBF16, DType::kF32};
 
-// Below this many rows every thread quantises the activations for itself: cheaper than a second region.
-constexpr int64_t kOwnQuantiseRows = 4;
-// Bytes of quantised activations that one piece of a linear reads again and again: they should stay in L2.
+// Below this many rows every thread makes the activations ready for itself: cheaper than a second region.
+constexpr int64_t kOwnPrepareRows = 4;
+// Bytes of activations that one piece of a linear reads again and again: they should stay in L2.
 constexpr int64_t kRowBlockBytes = 1 << 20;
 // Elementwise work below this many elements is not worth a second thread.
 constexpr int64_t kElementsPerPiece = 8192;
@@ -92,7 +97,7 @@ class CpuBackend final : public Backend {
   }
 
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override {
-    QUIRE_ASSIGN(std::unique_ptr<CpuMatrix> packed, cpu::pack(parts, options, pool_));
+    QUIRE_ASSIGN(std::unique_ptr<CpuMatrix> packed, cpu::pack(parts, options, kernels_.linear.packing, pool_));
     return std::unique_ptr<PackedMatrix>(std::move(packed));
   }
 
@@ -118,9 +123,9 @@ class CpuBackend final : public Backend {
     const int64_t fair = (rows + 4 * pool_.threads() - 1) / (4 * pool_.threads());
     pool_.for_each_piece(rows, std::max(enough, fair), [&](int64_t begin, int64_t end, int) { fn(begin, end); });
   }
-  QuantisedRows quantised_rows(Scratch& memory, const PackedView& w, int64_t rows);
+  PreparedRows prepared_rows(Scratch& memory, const PackedView& w, int64_t rows);
   void linear_few_rows(const PackedView& w, const LinearArgs& args);
-  void linear_many_rows(const PackedView& w, const LinearArgs& args, bool quantise);
+  void linear_many_rows(const PackedView& w, const LinearArgs& args, bool prepare);
   void* thread_scratch(int thread, int64_t k) {
     return thread_scratch_[static_cast<size_t>(thread)].grow(static_cast<size_t>(cpu::linear_scratch_bytes(k)));
   }
@@ -134,18 +139,9 @@ class CpuBackend final : public Backend {
   cpu::AttentionPlan plan_;
 };
 
-QuantisedRows CpuBackend::quantised_rows(Scratch& memory, const PackedView& w, int64_t rows) {
-  QuantisedRows q;
-  q.rows = rows;
-  q.blocks = w.k / cpu::kBlock;
-  const auto tile_blocks = static_cast<size_t>((rows + cpu::kRowTile - 1) / cpu::kRowTile * q.blocks);
-  const bool halves = cpu::has_halves(cpu::quant_format(w.dtype));
-  const size_t tile_bytes = tile_blocks * sizeof(cpu::RowTileBlock);
-  const size_t high_bytes = halves ? tile_blocks * sizeof(q.high[0]) : 0;
-  auto* bytes = static_cast<std::byte*>(memory.grow(tile_bytes + high_bytes));
-  q.tiles = reinterpret_cast<cpu::RowTileBlock*>(bytes);
-  if (halves) q.high = reinterpret_cast<int32_t(*)[cpu::kRowTile]>(bytes + tile_bytes);
-  return q;
+PreparedRows CpuBackend::prepared_rows(Scratch& memory, const PackedView& w, int64_t rows) {
+  const auto bytes = static_cast<size_t>(kernels_.linear.prepared_bytes(w, rows));
+  return {static_cast<std::byte*>(memory.grow(bytes)), rows};
 }
 
 void CpuBackend::linear(const LinearArgs& args) {
@@ -154,37 +150,39 @@ void CpuBackend::linear(const LinearArgs& args) {
   check_float(args.x, args.x.rows, w.k);
   check_float(args.out, args.x.rows, w.n);
   if (args.x.rows == 0) return;
-  if (weight.quantise_activations() && args.x.rows <= kOwnQuantiseRows) return linear_few_rows(w, args);
-  linear_many_rows(w, args, weight.quantise_activations());
+  if (weight.prepares_rows() && args.x.rows <= kOwnPrepareRows) return linear_few_rows(w, args);
+  linear_many_rows(w, args, weight.prepares_rows());
 }
 
 void CpuBackend::linear_few_rows(const PackedView& w, const LinearArgs& args) {
   const int64_t panels = w.panels();
-  const int64_t grain = std::max<int64_t>(1, panels / (8 * pool_.threads()));
+  const int64_t grain = even(panels / (8 * pool_.threads()));
   pool_.run([&](int thread) {
-    const QuantisedRows rows = quantised_rows(thread_rows_[static_cast<size_t>(thread)], w, args.x.rows);
-    kernels_.linear.quantise(args.x, w.dtype, 0, args.x.rows, rows);
+    const PreparedRows rows = prepared_rows(thread_rows_[static_cast<size_t>(thread)], w, args.x.rows);
+    kernels_.linear.prepare(args.x, w, 0, args.x.rows, rows);
     void* scratch = thread_scratch(thread, w.k);
     pool_.take_pieces(panels, grain, [&](int64_t begin, int64_t end) {
-      kernels_.linear.quantised(rows, w, args, 0, args.x.rows, begin, end, scratch);
+      kernels_.linear.product(rows, w, args, 0, args.x.rows, begin, end, scratch);
     });
   });
 }
 
-void CpuBackend::linear_many_rows(const PackedView& w, const LinearArgs& args, bool quantise) {
+void CpuBackend::linear_many_rows(const PackedView& w, const LinearArgs& args, bool prepare) {
   const int64_t rows = args.x.rows;
   const int64_t panels = w.panels();
-  QuantisedRows q;
-  if (quantise) {
-    q = quantised_rows(rows_, w, rows);
-    for_rows(rows, w.k, [&](int64_t begin, int64_t end) { kernels_.linear.quantise(args.x, w.dtype, begin, end, q); });
+  PreparedRows prepared;
+  if (prepare) {
+    prepared = prepared_rows(rows_, w, rows);
+    for_rows((rows + cpu::kRowTile - 1) / cpu::kRowTile, w.k * cpu::kRowTile, [&](int64_t begin, int64_t end) {
+      kernels_.linear.prepare(args.x, w, begin * cpu::kRowTile, std::min(rows, end * cpu::kRowTile), prepared);
+    });
   }
   // A piece is a block of rows times some panels. Row blocks come first in the order, so that threads share them in L2.
-  const int64_t bytes_per_row = quantise ? w.k / cpu::kBlock * 72 : w.k * 4;
+  const int64_t bytes_per_row = prepare ? kernels_.linear.prepared_bytes(w, rows) / rows : w.k * 4;
   int64_t row_block = std::max<int64_t>(64, kRowBlockBytes / bytes_per_row / cpu::kRowTile * cpu::kRowTile);
   const int64_t row_blocks = (rows + row_block - 1) / row_block;
   row_block = ((rows + row_blocks - 1) / row_blocks + cpu::kRowTile - 1) / cpu::kRowTile * cpu::kRowTile;
-  const int64_t grain = std::max<int64_t>(1, std::min<int64_t>(8, panels * row_blocks / (4 * pool_.threads())));
+  const int64_t grain = even(std::min<int64_t>(8, panels * row_blocks / (4 * pool_.threads())));
   const int64_t panel_pieces = (panels + grain - 1) / grain;
   pool_.for_each_piece(row_blocks * panel_pieces, 1, [&](int64_t piece, int64_t, int thread) {
     const int64_t row_begin = piece / panel_pieces * row_block;
@@ -192,8 +190,8 @@ void CpuBackend::linear_many_rows(const PackedView& w, const LinearArgs& args, b
     const int64_t begin = piece % panel_pieces * grain;
     const int64_t end = std::min(panels, begin + grain);
     if (row_begin >= row_end) return;
-    if (quantise) {
-      kernels_.linear.quantised(q, w, args, row_begin, row_end, begin, end, thread_scratch(thread, w.k));
+    if (prepare) {
+      kernels_.linear.product(prepared, w, args, row_begin, row_end, begin, end, thread_scratch(thread, w.k));
     } else if (is_quantised(w.dtype)) {
       kernels_.linear.dequantised(w, args, row_begin, row_end, begin, end, thread_scratch(thread, w.k));
     } else {

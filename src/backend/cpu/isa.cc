@@ -71,11 +71,14 @@ bool request_amx() {
 }
 
 bool has_amx() {
-  constexpr uint32_t kTile = 1u << 24, kInt8 = 1u << 25;  // leaf 7 edx
+  constexpr uint32_t kTile = 1u << 24, kTileBf16 = 1u << 22;  // leaf 7 edx
+  constexpr uint32_t kVbmi = 1u << 1;                         // leaf 7 ecx
+  constexpr uint32_t kBf16 = 1u << 5;                         // leaf 7.1 eax
   constexpr uint64_t kTileStates = 0x60000;
   if (!has_avx512() || (saved_states() & kTileStates) != kTileStates) return false;
-  const uint32_t edx = cpuid(7, 0).edx;
-  return (edx & kTile) != 0 && (edx & kInt8) != 0 && request_amx();
+  const CpuidRegisters leaf7 = cpuid(7, 0);
+  return (leaf7.edx & kTile) != 0 && (leaf7.edx & kTileBf16) != 0 && (leaf7.ecx & kVbmi) != 0 &&
+         (cpuid(7, 1).eax & kBf16) != 0 && request_amx();
 }
 
 bool has_dotprod() {

@@ -6,11 +6,14 @@
 
 namespace quire::cpu {
 
-#define QUIRE_DECLARE_LEVEL(level)                                                                              \
-  namespace level {                                                                                             \
-  extern const CpuKernels kTable;                                                                               \
-  void linear_quantised(const QuantisedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin, \
-                        int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);                \
+#define QUIRE_DECLARE_LEVEL(level)                                                                           \
+  namespace level {                                                                                          \
+  extern const CpuKernels kTable;                                                                            \
+  int64_t linear_prepared_bytes(const PackedView& w, int64_t rows);                                          \
+  void linear_prepare(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end,              \
+                      const PreparedRows& out);                                                              \
+  void linear_product(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin, \
+                      int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);               \
   }
 QUIRE_DECLARE_LEVEL(portable)
 QUIRE_DECLARE_LEVEL(neon_dotprod)
@@ -20,11 +23,23 @@ QUIRE_DECLARE_LEVEL(avx512)
 QUIRE_DECLARE_LEVEL(amx)
 #undef QUIRE_DECLARE_LEVEL
 
-// AMX, dotprod and i8mm add integer dot instructions and nothing else that kernels use: those levels are the one below
-// with another quantised linear.
-[[maybe_unused]] static CpuKernels with_linear(const CpuKernels& base, decltype(base.linear.quantised) quantised) {
+// dotprod and i8mm add integer dot instructions and nothing else that kernels use: those levels are the one below with
+// another product of quantised rows.
+[[maybe_unused]] static CpuKernels with_product(const CpuKernels& base, decltype(base.linear.product) product) {
   CpuKernels table = base;
-  table.linear.quantised = quantised;
+  table.linear.product = product;
+  return table;
+}
+
+// AMX adds matrices of bf16.
+[[maybe_unused]] static CpuKernels with_tiles(const CpuKernels& base) {
+  CpuKernels table = base;
+#ifdef QUIRE_LEVEL_amx
+  table.linear.packing = Packing::kRows;
+  table.linear.prepared_bytes = amx::linear_prepared_bytes;
+  table.linear.prepare = amx::linear_prepare;
+  table.linear.product = amx::linear_product;
+#endif
   return table;
 }
 
@@ -34,7 +49,7 @@ const CpuKernels& kernels(Isa isa) {
       return portable::kTable;
     case Isa::kNeonDotprod: {
 #ifdef QUIRE_LEVEL_neon_dotprod
-      static const CpuKernels table = with_linear(portable::kTable, neon_dotprod::linear_quantised);
+      static const CpuKernels table = with_product(portable::kTable, neon_dotprod::linear_product);
       return table;
 #else
       break;
@@ -42,7 +57,7 @@ const CpuKernels& kernels(Isa isa) {
     }
     case Isa::kNeonI8mm: {
 #ifdef QUIRE_LEVEL_neon_i8mm
-      static const CpuKernels table = with_linear(portable::kTable, neon_i8mm::linear_quantised);
+      static const CpuKernels table = with_product(portable::kTable, neon_i8mm::linear_product);
       return table;
 #else
       break;
@@ -62,7 +77,7 @@ const CpuKernels& kernels(Isa isa) {
 #endif
     case Isa::kAmx: {
 #ifdef QUIRE_LEVEL_amx
-      static const CpuKernels table = with_linear(avx512::kTable, amx::linear_quantised);
+      static const CpuKernels table = with_tiles(avx512::kTable);
       return table;
 #else
       break;

@@ -33,12 +33,16 @@ struct CpuKernels {
     void (*merge)(const AttentionArgs&, const AttentionMerge&);
   } attention;
 
-  // Linear: see packed.h for layouts. The last three compute rows [row_begin, row_end) of panels [panel_begin,
-  // panel_end); row_begin is a multiple of kRowTile, and `scratch` has linear_scratch_bytes(K), aligned to 64.
+  // Linear: see packed.h for layouts. `prepare` makes rows of x ready (quantised, or rounded) and `product` multiplies
+  // them; `plain` and `dequantised` take float rows as they are. The last three compute rows [row_begin, row_end) of
+  // panels [panel_begin, panel_end). row_begin is a multiple of kRowTile, as row_end is before the last row,
+  // panel_begin is even, and `scratch` has linear_scratch_bytes(K), aligned to 64.
   struct LinearKernels {
-    void (*quantise)(const Tensor& x, DType weight, int64_t row_begin, int64_t row_end, const QuantisedRows& out);
-    void (*quantised)(const QuantisedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
-                      int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);
+    Packing packing;  // what `product` reads
+    int64_t (*prepared_bytes)(const PackedView& w, int64_t rows);
+    void (*prepare)(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end, const PreparedRows& out);
+    void (*product)(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
+                    int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);
     void (*plain)(const PackedView& w, const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                   int64_t panel_end);
     void (*dequantised)(const PackedView& w, const LinearArgs& args, int64_t row_begin, int64_t row_end,
@@ -46,11 +50,9 @@ struct CpuKernels {
   } linear;
 };
 
-// Room for at least one panel unpacked: bytes of codes, and float scales.
-constexpr int64_t kLinearScratchFloor = 64 << 10;
+// Room for two panels of bf16.
 constexpr int64_t linear_scratch_bytes(int64_t k) {
-  const int64_t panel = (k / kBlock + 1) * kAmxBlockBytes;
-  return panel > kLinearScratchFloor ? panel : kLinearScratchFloor;
+  return 2 * ((k + kBlock - 1) / kBlock * kBlock) * kPanel * 2;
 }
 
 // The table of a level; the level must be available.

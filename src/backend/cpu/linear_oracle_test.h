@@ -221,6 +221,59 @@ inline std::vector<float> weight_values(DType type, const std::byte* weight, int
   return values;
 }
 
+// Rounded activations and weights, the form of AMX. Tiny numbers count as zero throughout.
+inline float flush(float v) {
+  return std::fabs(v) < std::numeric_limits<float>::min() ? std::copysign(0.0f, v) : v;
+}
+inline float from_upper(uint32_t bits) {
+  float v;
+  bits &= 0xffff0000u;
+  std::memcpy(&v, &bits, sizeof v);
+  return flush(v);
+}
+// Weights: ties away from zero.
+inline float round_weight(float v) {
+  uint32_t bits;
+  std::memcpy(&bits, &v, sizeof bits);
+  return from_upper(bits + 0x8000u);
+}
+// Activations: ties to even.
+inline float round_activation(float v) {
+  return from_upper(static_cast<uint32_t>(float_to_bf16(flush(v))) << 16);
+}
+
+inline std::vector<float> weight_values(DType type, const std::byte* weight, int64_t n, int64_t k);
+
+inline std::vector<float> linear_rounded(DType type, const std::byte* weight, int64_t n, int64_t k,
+                                         const std::vector<float>& x, const float* bias) {
+  const int64_t m = static_cast<int64_t>(x.size()) / k;
+  std::vector<float> w = weight_values(type, weight, n, k);
+  std::vector<float> xs = x;
+  if (is_quantised(type)) {
+    for (float& v : w) v = round_weight(v);
+  }
+  for (float& v : w) v = flush(v);
+  for (float& v : xs) v = round_activation(v);
+  std::vector<float> y(static_cast<size_t>(m * n));
+  for (int64_t r = 0; r < m; ++r) {
+    for (int64_t c = 0; c < n; ++c) {
+      const float* a = xs.data() + r * k;
+      const float* b = w.data() + c * k;
+      float acc = 0;
+      for (int64_t step = 0; step < k; step += 32) {
+        float even = 0, odd = 0;
+        for (int64_t i = step; i < step + 32; i += 2) {
+          if (i < k) even = flush(std::fma(a[i], b[i], even));
+          if (i + 1 < k) odd = flush(std::fma(a[i + 1], b[i + 1], odd));
+        }
+        acc = flush(acc + flush(even + odd));
+      }
+      y[static_cast<size_t>(r * n + c)] = bias == nullptr ? acc : acc + bias[c];
+    }
+  }
+  return y;
+}
+
 // The same with float activations.
 inline std::vector<float> linear_float(DType type, const std::byte* weight, int64_t n, int64_t k,
                                        const std::vector<float>& x, const float* bias) {

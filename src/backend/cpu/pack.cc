@@ -2,6 +2,7 @@
 // Packing: reads GGUF blocks and plain rows, writes panels.
 #include "backend/cpu/pack.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -9,6 +10,8 @@ namespace quire::cpu {
 
 namespace {
 
+// What is packed before its source is given back: the most that is in memory twice.
+constexpr int64_t kSlabBytes = int64_t{16} << 20;
 // Blocks of 32 elements of one file block: 1, or 8 in a super-block.
 constexpr int64_t kMaxBlocks = kSuperBlock;
 
@@ -174,7 +177,24 @@ void unpack(DType type, const uint8_t* block, Unpacked& u) {
 
 // Puts bits [shift, shift + kBits) of codes[0..31] of one column into a plane, which was zero before.
 template <int kBits>
-void put_plane(uint8_t* plane, int column, const uint8_t* codes, int shift) {
+void put_row_plane(uint8_t* plane, int column, const uint8_t* codes, int shift) {
+  for (int k = 0; k < kBlock; ++k) {
+    const int value = (codes[k] >> shift) & ((1 << kBits) - 1);
+    if constexpr (kBits == 8) {
+      plane[kBlock * column + k] = static_cast<uint8_t>(value);
+    } else if constexpr (kBits == 1) {
+      plane[4 * column + k / 8] |= static_cast<uint8_t>(value << (k % 8));
+    } else {
+      constexpr int kColumns = 16 / kBits;  // columns that share a word
+      const int bit = kBits * (column % kColumns);
+      plane[64 * (column / kColumns) + 2 * k + bit / 8] |= static_cast<uint8_t>(value << (bit % 8));
+    }
+  }
+}
+
+template <int kBits>
+void put_plane(uint8_t* plane, Packing packing, int column, const uint8_t* codes, int shift) {
+  if (packing == Packing::kRows) return put_row_plane<kBits>(plane, column, codes, shift);
   for (int k = 0; k < kBlock; ++k) {
     const int group = k / 4;
     const int byte = 4 * column + k % 4;
@@ -188,16 +208,16 @@ void put_plane(uint8_t* plane, int column, const uint8_t* codes, int shift) {
   }
 }
 
-void put_plane(uint8_t* plane, int bits, int column, const uint8_t* codes, int shift) {
+void put_plane(uint8_t* plane, Packing packing, int bits, int column, const uint8_t* codes, int shift) {
   switch (bits) {
     case 8:
-      return put_plane<8>(plane, column, codes, shift);
+      return put_plane<8>(plane, packing, column, codes, shift);
     case 4:
-      return put_plane<4>(plane, column, codes, shift);
+      return put_plane<4>(plane, packing, column, codes, shift);
     case 2:
-      return put_plane<2>(plane, column, codes, shift);
+      return put_plane<2>(plane, packing, column, codes, shift);
     default:
-      return put_plane<1>(plane, column, codes, shift);
+      return put_plane<1>(plane, packing, column, codes, shift);
   }
 }
 
@@ -207,8 +227,9 @@ void put_block(const PackedView& w, uint8_t* panel, int64_t index, int column, c
   const int group = scale_group(f);
   for (int i = 0; i < group; ++i) {
     uint8_t* codes = panel + (index * group + i) * code_bytes(f);
-    put_plane(codes, f.low_bits, column, u.codes + i * kBlock, 0);
-    if (f.high_bits > 0) put_plane(codes + 64 * f.low_bits, f.high_bits, column, u.codes + i * kBlock, f.low_bits);
+    const uint8_t* from = u.codes + i * kBlock;
+    put_plane(codes, w.packing, f.low_bits, column, from, 0);
+    if (f.high_bits > 0) put_plane(codes + 64 * f.low_bits, w.packing, f.high_bits, column, from, f.low_bits);
   }
   uint8_t* scales = panel + w.scale_offset + index * scale_bytes(f);
   std::memcpy(scales + 2 * column, &u.d, 2);
@@ -224,6 +245,14 @@ void put_block(const PackedView& w, uint8_t* panel, int64_t index, int column, c
 template <typename T>
 void put_plain_row(T* panel, int column, const std::byte* row, int64_t k) {
   for (int64_t i = 0; i < k; ++i) std::memcpy(panel + i * kPanel + column, row + i * sizeof(T), sizeof(T));
+}
+
+// BF16 in Packing::kRows.
+void put_tiled_row(uint8_t* panel, int column, const std::byte* row, int64_t k) {
+  for (int64_t i = 0; i < k; i += kBlock) {
+    const auto bytes = static_cast<size_t>(2 * std::min<int64_t>(kBlock, k - i));
+    std::memcpy(panel + 2 * (i * kPanel + column * kBlock), row + 2 * i, bytes);
+  }
 }
 
 // The file's row behind row n of the concatenation.
@@ -243,7 +272,9 @@ void pack_panel(std::span<const RawMatrix> parts, const PackedView& w, uint8_t* 
   for (int c = 0; c < kPanel && p * kPanel + c < w.n; ++c) {
     const std::byte* row = source_row(parts, p * kPanel + c);
     if (!is_quantised(w.dtype)) {
-      if (info(w.dtype).block_bytes == 4) {
+      if (w.packing == Packing::kRows) {
+        put_tiled_row(panel, c, row, w.k);
+      } else if (info(w.dtype).block_bytes == 4) {
         put_plain_row(reinterpret_cast<uint32_t*>(panel), c, row, w.k);
       } else {
         put_plain_row(reinterpret_cast<uint16_t*>(panel), c, row, w.k);
@@ -275,12 +306,14 @@ Status check_parts(std::span<const RawMatrix> parts) {
   return {};
 }
 
-PackedView layout(std::span<const RawMatrix> parts) {
+PackedView layout(std::span<const RawMatrix> parts, Packing packing) {
   PackedView w;
+  w.packing = packing;
   w.dtype = parts[0].dtype;
   w.k = parts[0].k;
   for (const RawMatrix& part : parts) w.n += part.n;
-  int64_t bytes = w.k * kPanel * info(w.dtype).block_bytes;
+  const int64_t k = packing == Packing::kRows ? (w.k + kBlock - 1) / kBlock * kBlock : w.k;
+  int64_t bytes = k * kPanel * info(w.dtype).block_bytes;
   if (is_quantised(w.dtype)) {
     const QuantFormat f = quant_format(w.dtype);
     const int64_t blocks = w.k / kBlock;
@@ -291,19 +324,41 @@ PackedView layout(std::span<const RawMatrix> parts) {
   return w;
 }
 
+// Says that rows [begin, end) of the concatenation were read. Mapped rows lie anywhere in their part: those wait.
+void report_consumed(std::span<const RawMatrix> parts, int64_t begin, int64_t end, const PackOptions& options) {
+  int64_t first = 0;
+  for (const RawMatrix& part : parts) {
+    const int64_t from = std::clamp<int64_t>(begin - first, 0, part.n);
+    const int64_t to = std::clamp<int64_t>(end - first, 0, part.n);
+    const int64_t stride = row_bytes(part.dtype, part.k);
+    if (from < to && part.row_map.empty()) {
+      options.consumed({part.data + from * stride, static_cast<size_t>((to - from) * stride)});
+    }
+    first += part.n;
+  }
+}
+
 }  // namespace
 
-Result<std::unique_ptr<CpuMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options,
+Result<std::unique_ptr<CpuMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options, Packing packing,
                                         ThreadPool& pool) {
   QUIRE_TRY(check_parts(parts));
-  PackedView w = layout(parts);
+  const DType type = parts[0].dtype;
+  const bool rounds = packing == Packing::kRows && type == DType::kBF16;
+  const bool prepares_rows = options.quantise_activations && (is_quantised(type) || rounds);
+  PackedView w = layout(parts, prepares_rows ? packing : Packing::kColumns);
   QUIRE_ASSIGN(PageMemory memory, PageMemory::allocate_piece(static_cast<size_t>(w.panels() * w.panel_stride)));
   uint8_t* data = static_cast<uint8_t*>(memory.data());
   w.data = data;
-  pool.for_each_piece(w.panels(), 4, [&](int64_t begin, int64_t end, int) {
-    for (int64_t p = begin; p < end; ++p) pack_panel(parts, w, data + p * w.panel_stride, p);
-  });
-  return std::make_unique<CpuMatrix>(w, options.quantise_activations && is_quantised(w.dtype), std::move(memory));
+  const int64_t slab = std::max<int64_t>(1, kSlabBytes / w.panel_stride);
+  for (int64_t first = 0; first < w.panels(); first += slab) {
+    const int64_t count = std::min(slab, w.panels() - first);
+    pool.for_each_piece(count, 4, [&](int64_t begin, int64_t end, int) {
+      for (int64_t p = first + begin; p < first + end; ++p) pack_panel(parts, w, data + p * w.panel_stride, p);
+    });
+    if (options.consumed) report_consumed(parts, first * kPanel, (first + count) * kPanel, options);
+  }
+  return std::make_unique<CpuMatrix>(w, prepares_rows, std::move(memory));
 }
 
 }  // namespace quire::cpu

@@ -16,21 +16,24 @@ namespace quire::cpu {
 // A packed weight and its memory. Immutable after pack(); any thread may read it.
 class CpuMatrix final : public PackedMatrix {
  public:
-  CpuMatrix(const PackedView& view, bool quantise_activations, PageMemory memory)
+  CpuMatrix(const PackedView& view, bool prepares_rows, PageMemory memory)
       : PackedMatrix(view.dtype, view.n, view.k),
         view_(view),
-        quantise_activations_(quantise_activations),
+        prepares_rows_(prepares_rows),
         memory_(std::move(memory)) {}
   size_t bytes() const override { return memory_.bytes(); }
   const PackedView& view() const { return view_; }
-  bool quantise_activations() const { return quantise_activations_; }
+  // Its rows of x are made ready first (LinearKernels::prepare); else they meet it as floats.
+  bool prepares_rows() const { return prepares_rows_; }
 
  private:
   PackedView view_;
-  bool quantise_activations_;
+  bool prepares_rows_;
   PageMemory memory_;
 };
 
-Result<std::unique_ptr<CpuMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options, ThreadPool& pool);
+// `packing` is what the level's product wants of weights that it takes.
+Result<std::unique_ptr<CpuMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options, Packing packing,
+                                        ThreadPool& pool);
 
 }  // namespace quire::cpu

@@ -1,16 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layouts of packed weights and quantised activations, the same bytes for every ISA level.
+// Layouts of packed weights and of the activations that meet them.
 //
 // A weight [N, K] is cut into panels of 16 columns (outputs n); the last is padded with zero codes and zero scales.
 //  - plain (F32, F16, BF16): a panel is [k][16 columns] in the weight's own type.
 //  - quantised: K is cut into blocks of 32. A panel is the codes of all its blocks, then the scales of all its blocks.
+// How the codes of a block stand is a matter of packing; most ISA levels want columns side by side, AMX wants rows of
+// k.
 //
-// Codes of one block: 16 columns x 32 k, unsigned, thought of as 8 groups of 64 bytes: group g, byte 4*column + j is
-// the code of k = 4g + j (what vpdpbusd, sdot and AMX want). They are kept in bit planes, low bits first:
+// Packing::kColumns. Codes of one block: 16 columns x 32 k, unsigned, thought of as 8 groups of 64 bytes: group g, byte
+// 4*column + j is the code of k = 4g + j (what vpdpbusd, sdot and AMX want). They are kept in bit planes, low bits
+// first:
 //   8 bits: 8 x 64 bytes, the groups themselves
 //   4 bits: 4 x 64 bytes, vector i: low nibbles are group 2i, high nibbles group 2i+1
 //   2 bits: 2 x 64 bytes, vector i: bits 2s, 2s+1 are group 4i+s
 //   1 bit:  8 x uint64, bit j of word g is byte j of group g
+//
+// Packing::kRows. The 32 k of a column stand together, in bit planes of the same size:
+//   8 bits: [16 columns][32 k] bytes
+//   4 bits: 4 x 32 words, one word a k: nibble j of vector i is column 4i + j
+//   2 bits: 2 x 32 words, one word a k: bits 2j, 2j+1 of vector i are column 8i + j
+//   1 bit:  16 x uint32, one word a column, one bit a k
+// BF16 is [block][16 columns][32 k], K padded with zeros to whole blocks.
 //
 // Scales, by scheme (fp16 means 16 of them, one a column):
 //   kScale       [block]: fp16 d
@@ -32,7 +42,6 @@ constexpr int kBlock = 32;                    // k in a block
 constexpr int kSuperBlock = 8;                // blocks in a K-quant's super-block
 constexpr int kCodeMax = 2032;                // largest activation code: 127 * 16
 constexpr int kRowTile = 16;                  // rows in a tile of quantised activations
-constexpr int kAmxBlockBytes = 1152;          // a block unpacked for AMX: codes and float scales
 constexpr int kBlockScaleBytes = 2 * kPanel;  // per-block part of a super-block's scales
 
 enum class Scheme : uint8_t { kPlain, kScale, kScaleMin, kSuperMin, kSubScale, kSubScaleMin };
@@ -93,6 +102,8 @@ constexpr bool has_halves(QuantFormat f) {
   return f.scheme == Scheme::kSubScale || f.scheme == Scheme::kSubScaleMin;
 }
 
+enum class Packing : uint8_t { kColumns, kRows };
+
 // A packed weight as kernels see it: a view, owning nothing. Panels start on 64 bytes.
 struct PackedView {
   DType dtype = DType::kF32;
@@ -101,9 +112,16 @@ struct PackedView {
   const uint8_t* data = nullptr;
   int64_t panel_stride = 0;  // bytes
   int64_t scale_offset = 0;  // bytes from a panel's start to its scales
+  Packing packing = Packing::kColumns;
 
   int64_t panels() const { return (n + kPanel - 1) / kPanel; }
   const uint8_t* panel(int64_t p) const { return data + p * panel_stride; }
+};
+
+// Activations of one linear made ready for the weight at hand, in the form of the ISA level: a view.
+struct PreparedRows {
+  std::byte* data = nullptr;  // aligned to 64
+  int64_t rows = 0;
 };
 
 // One block of 16 rows of quantised activations; x in [tile][block]. A code of 12 bits is kept as two bytes,
@@ -119,12 +137,32 @@ struct RowTileBlock {
 };
 static_assert(sizeof(RowTileBlock) == 1152);
 
-// Quantised activations of one linear: a view. Rows past `rows` in the last tile hold anything.
+// PreparedRows of the levels that quantise activations. Rows past `rows` in the last tile hold anything.
 struct QuantisedRows {
   RowTileBlock* tiles = nullptr;        // [ceil(rows/16)][blocks]
   int32_t (*high)[kRowTile] = nullptr;  // [ceil(rows/16)][blocks]: aux of the high 16 k; only for types with halves
   int64_t rows = 0;
   int64_t blocks = 0;
 };
+
+// Both arrays one after the other in the memory of PreparedRows.
+constexpr int64_t row_tile_blocks(int64_t rows, int64_t k) {
+  return (rows + kRowTile - 1) / kRowTile * (k / kBlock);
+}
+constexpr int64_t quantised_rows_bytes(DType weight, int64_t rows, int64_t k) {
+  const bool halves = has_halves(quant_format(weight));
+  return row_tile_blocks(rows, k) *
+         static_cast<int64_t>(sizeof(RowTileBlock) + (halves ? sizeof(int32_t[kRowTile]) : 0));
+}
+inline QuantisedRows quantised_rows(const PreparedRows& x, const PackedView& w) {
+  QuantisedRows q;
+  q.rows = x.rows;
+  q.blocks = w.k / kBlock;
+  q.tiles = reinterpret_cast<RowTileBlock*>(x.data);
+  if (has_halves(quant_format(w.dtype))) {
+    q.high = reinterpret_cast<int32_t(*)[kRowTile]>(q.tiles + row_tile_blocks(x.rows, w.k));
+  }
+  return q;
+}
 
 }  // namespace quire::cpu

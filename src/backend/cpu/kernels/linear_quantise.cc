@@ -117,8 +117,13 @@ void quantise_rows(const Tensor& x, int64_t row_begin, int64_t row_end, const Qu
 
 }  // namespace
 
-void linear_quantise(const Tensor& x, DType weight, int64_t row_begin, int64_t row_end, const QuantisedRows& out) {
-  switch (weight) {
+int64_t linear_prepared_bytes(const PackedView& w, int64_t rows) {
+  return quantised_rows_bytes(w.dtype, rows, w.k);
+}
+
+void linear_prepare(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end, const PreparedRows& to) {
+  const QuantisedRows out = quantised_rows(to, w);
+  switch (w.dtype) {
     case DType::kQ8_0:
       return quantise_rows<DType::kQ8_0>(x, row_begin, row_end, out);
     case DType::kQ4_0:

@@ -14,8 +14,10 @@ const CpuKernels kTable = {
     .reshape_and_cache = reshape_and_cache,
     .embedding = embedding,
     .attention = {.run = attention_run, .merge = attention_merge},
-    .linear = {.quantise = linear_quantise,
-               .quantised = linear_quantised,
+    .linear = {.packing = Packing::kColumns,
+               .prepared_bytes = linear_prepared_bytes,
+               .prepare = linear_prepare,
+               .product = linear_product,
                .plain = linear_plain,
                .dequantised = linear_dequantised},
 };
