@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -89,6 +90,16 @@ void MappedFile::drop(std::span<const std::byte> range) const {
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(range.data()) + page - 1) / page * page;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(range.data()) + range.size()) / page * page;
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+void MappedFile::read_ahead(std::span<const std::byte> range) const {
+  // In windows of the file, so that the many small tensors of a file ask once and not each for itself.
+  constexpr size_t kWindow = size_t{32} << 20;
+  if (range.empty()) return;
+  const size_t offset = static_cast<size_t>(range.data() + range.size() - data_);
+  const size_t next = offset / kWindow * kWindow + kWindow;
+  if (next >= size_ || (offset - range.size()) / kWindow == offset / kWindow) return;
+  ::madvise(const_cast<std::byte*>(data_) + next, std::min(kWindow, size_ - next), MADV_WILLNEED);
 }
 
 }  // namespace quire

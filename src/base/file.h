@@ -30,6 +30,8 @@ class MappedFile {
   const std::filesystem::path& path() const { return path_; }
   // Tells the kernel that these bytes are no longer wanted in memory (they were repacked); best effort.
   void drop(std::span<const std::byte> range) const;
+  // Lets the kernel begin to read what lies behind `range`, which is likely to be wanted next; best effort.
+  void read_ahead(std::span<const std::byte> range) const;
 
  private:
   MappedFile() = default;

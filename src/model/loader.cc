@@ -37,15 +37,16 @@ class Loader {
     DecoderWeights out;
     QUIRE_ASSIGN(out.embedding, matrix({{Part::kEmbedding, config_.vocab_size}}, 0, config_.hidden));
     QUIRE_ASSIGN(out.final_norm, vector(name(Part::kFinalNorm, 0), config_.hidden));
-    for (int64_t i = 0; i < config_.layers; ++i) {
-      QUIRE_ASSIGN(DecoderLayer layer, load_layer(i));
-      out.layers.push_back(std::move(layer));
-    }
+    // The largest matrices first: what packing needs for a moment then lies below what all weights need in the end.
     if (config_.tied_embeddings) {
       out.head.add({out.embedding, {}});
     } else {
       QUIRE_ASSIGN(auto head, matrix({{Part::kHead, config_.vocab_size}}, 0, config_.hidden));
       out.head.add({std::move(head), {}});
+    }
+    for (int64_t i = 0; i < config_.layers; ++i) {
+      QUIRE_ASSIGN(DecoderLayer layer, load_layer(i));
+      out.layers.push_back(std::move(layer));
     }
     QUIRE_TRY(refuse_leftovers());
     out.main_dtype = main_dtype();
@@ -73,6 +74,16 @@ class Loader {
     by_type_[static_cast<size_t>(tensor.dtype)] += static_cast<int64_t>(tensor.data.size());
     if (options_.progress) options_.progress(done_, std::max(total_, done_));
     files_.source->release(tensor);
+  }
+
+  // Source bytes that were packed go back at once: a large matrix is never in memory twice.
+  void give_back(const std::vector<const TensorRef*>& tensors, std::span<const std::byte> bytes) const {
+    for (const TensorRef* tensor : tensors) {
+      const std::byte* begin = tensor->data.data();
+      if (bytes.data() >= begin && bytes.data() < begin + tensor->data.size()) {
+        files_.source->release_part(*tensor, bytes);
+      }
+    }
   }
 
   // A 1-D tensor as floats.
@@ -131,10 +142,13 @@ class Loader {
       QUIRE_ASSIGN(const TensorRef* tensor, require(name(part.part, layer) + ".weight", {part.rows, k}));
       tensors.push_back(tensor);
       data.push_back(convert(*tensor));
+      if (!data.back().owned.empty()) files_.source->release_part(*tensor, tensor->data);
       maps.push_back(unpermuted(part.part, part.rows));
     }
     for (size_t i = 0; i < parts.size(); ++i) raw.push_back({data[i].dtype, parts[i].rows, k, data[i].data, maps[i]});
-    auto packed = backend_.pack(raw, pack_);
+    PackOptions options = pack_;
+    options.consumed = [&](std::span<const std::byte> bytes) { give_back(tensors, bytes); };
+    auto packed = backend_.pack(raw, options);
     if (!packed.ok()) return Error{packed.error().code, "tensor '" + tensors[0]->name + "': " + packed.error().message};
     for (const TensorRef* tensor : tensors) finished(*tensor);
     return std::shared_ptr<const PackedMatrix>(std::move(packed).value());

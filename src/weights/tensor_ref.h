@@ -69,6 +69,10 @@ class WeightSource {
   // The caller has its own copy (repacked) and no one reads these bytes any more: memory may go back. After it the
   // TensorRef pointers of a dummy source are dead; those of a file stay valid and read from disk again.
   virtual void release(const TensorRef& tensor) const = 0;
+  // The same for some bytes of the tensor, of which it stays valid.
+  virtual void release_part(const TensorRef& tensor, std::span<const std::byte> part) const {
+    static_cast<void>(tensor), static_cast<void>(part);
+  }
 
  protected:
   WeightSource() = default;

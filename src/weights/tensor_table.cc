@@ -78,9 +78,11 @@ std::vector<std::string> TableSource::names_from(size_t first) const {
   return out;
 }
 
-void TableSource::release(const TensorRef& tensor) const {
+void TableSource::release_part(const TensorRef& tensor, std::span<const std::byte> part) const {
   for (const auto& map : maps_) {
-    if (map == tensor.owner) map->drop(tensor.data);
+    if (map != tensor.owner) continue;
+    map->drop(part);
+    map->read_ahead(part);
   }
 }
 

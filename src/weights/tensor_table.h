@@ -22,7 +22,8 @@ class TableSource : public WeightSource {
   std::vector<std::string> names() const override { return names_from(0); }
   std::vector<UnsupportedTensor> unsupported() const override { return unsupported_; }
   int64_t total_bytes() const override { return total_bytes_; }
-  void release(const TensorRef& tensor) const override;
+  void release(const TensorRef& tensor) const override { release_part(tensor, tensor.data); }
+  void release_part(const TensorRef& tensor, std::span<const std::byte> part) const override;
 
  protected:
   TableSource() = default;
