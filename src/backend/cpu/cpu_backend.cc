@@ -12,6 +12,8 @@
 #include "backend/cpu/memory.h"
 #include "backend/cpu/pack.h"
 #include "backend/cpu/thread_pool.h"
+#include "backend/cpu/topology.h"
+#include "base/log.h"
 
 namespace quire {
 
@@ -78,10 +80,10 @@ constexpr int64_t kElementsPerPiece = 8192;
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(cpu::Isa isa, int threads)
+  CpuBackend(cpu::Isa isa, int threads, std::span<const int> cpus)
       : isa_(isa),
         kernels_(cpu::kernels(isa)),
-        pool_(threads),
+        pool_(threads, cpus),
         thread_scratch_(static_cast<size_t>(threads)),
         thread_rows_(static_cast<size_t>(threads)) {}
 
@@ -297,8 +299,10 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options) {
     return invalid_argument("the number of CPU threads is " + std::to_string(options.threads) +
                             "; give 0 (all usable cores) up to " + std::to_string(kMaxThreads));
   }
-  const int threads = options.threads > 0 ? options.threads : cpu::usable_cores();
-  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(isa, threads));
+  const cpu::CpuChoice choice =
+      options.threads > 0 ? cpu::CpuChoice{.threads = options.threads, .cpus = {}, .reason = {}} : cpu::choose_cpus();
+  if (!choice.reason.empty()) spdlog::info("cpu: {}", choice.reason);
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(isa, choice.threads, choice.cpus));
 }
 
 }  // namespace quire

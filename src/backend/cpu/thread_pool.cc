@@ -4,13 +4,11 @@
 
 #include <chrono>
 
+#include "backend/cpu/topology.h"
 #include "base/check.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#endif
-#if defined(__linux__)
-#include <sched.h>
 #endif
 
 namespace quire::cpu {
@@ -55,19 +53,6 @@ uint32_t wait_until(const std::atomic<uint32_t>& atomic, const Done& done) {
 
 }  // namespace
 
-int usable_cores() {
-#if defined(__linux__)
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) {
-    const int count = CPU_COUNT(&set);
-    if (count > 0) return count;
-  }
-#endif
-  const unsigned count = std::thread::hardware_concurrency();
-  return count > 0 ? static_cast<int>(count) : 1;
-}
-
 void set_fp_mode() {
 #if defined(__x86_64__)
   constexpr unsigned kDefault = 0x1f80;  // all exceptions masked, nearest, no FTZ, no DAZ
@@ -79,10 +64,15 @@ void set_fp_mode() {
 #endif
 }
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads, std::span<const int> cpus) {
   QUIRE_CHECK(threads >= 1);
   workers_.reserve(static_cast<size_t>(threads - 1));
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  for (int i = 1; i < threads; ++i) {
+    workers_.emplace_back([this, i, own = std::vector<int>(cpus.begin(), cpus.end())] {
+      keep_to_cpus(own);
+      work(i);
+    });
+  }
 }
 
 ThreadPool::~ThreadPool() {

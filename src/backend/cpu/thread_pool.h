@@ -4,13 +4,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <thread>
 #include <vector>
 
 namespace quire::cpu {
-
-// Cores that this process may use, at least 1.
-int usable_cores();
 
 // Sets the calling thread's floating-point mode: round to nearest even, no flush to zero, all exceptions masked. Same
 // bits need the same mode on every thread.
@@ -22,7 +20,8 @@ void set_fp_mode();
 // has not begun: on a busy machine the threads that run do the work, and a late one finds the region closed.
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);
+  // With `cpus` the workers run on these alone; the calling thread is left where it is.
+  explicit ThreadPool(int threads, std::span<const int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
