@@ -31,6 +31,7 @@ int latency(BenchFlags& flags) {
 // vLLM's rule: without a name it is sharegpt where there is a file, else random tokens.
 struct DatasetFlags {
   bench::DatasetOptions options;
+  bool oversample = true;
   CLI::Option* name = nullptr;
   CLI::Option* output_len = nullptr;
 };
@@ -41,6 +42,7 @@ void settle_dataset(BenchFlags& flags, DatasetFlags& dataset) {
   if (dataset.name->count() == 0) o.name = "sharegpt";
   const bench::Workload& w = flags.workload;
   o.num_prompts = w.num_prompts;
+  o.no_oversample = !dataset.oversample;
   o.seed = flags.options.seed;
   o.random_input_len = w.input_len;
   o.random_output_len = w.output_len;
@@ -100,10 +102,7 @@ void add_throughput(CLI::App& bench, int& exit_code) {
       ->envname("QUIRE_DATASET_PATH");
   add_switch(*command, "--skip-chat-template", dataset->options.skip_chat_template, "Give custom prompts as they are");
   add_switch(*command, "--disable-shuffle", dataset->options.disable_shuffle, "Take samples in the file's order");
-  command
-      ->add_flag("--no-oversample,!--oversample", dataset->options.no_oversample,
-                 "Do not repeat samples when the file has too few")
-      ->envname("QUIRE_NO_OVERSAMPLE");
+  add_switch(*command, "--oversample", dataset->oversample, "Repeat samples when the file has too few");
   command->callback([flags, dataset, &exit_code] { exit_code = throughput(*flags, *dataset); });
 }
 
@@ -139,6 +138,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_throughput(*command, exit_code);
   add_bench_lengths(*command, exit_code);
   add_bench_engine(*command, exit_code);
+  add_bench_kernels(*command, exit_code);
 }
 
 }  // namespace quire::cli

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""quire bench latency and throughput on this machine: what is counted and reported. Nothing asserts on time."""
+"""quire bench latency, throughput and kernels on this machine: what is counted and reported. Nothing asserts on time."""
 
 import json
 
@@ -69,3 +69,35 @@ def test_throughput_takes_the_samples_of_a_dataset(bench, sharegpt, tokenizer):
 def test_throughput_names_what_is_wrong(bench, flags, words):
     done = bench("throughput", "--model", bench.model, "--num-prompts", 2, *flags)
     assert done.returncode in (1, 2) and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_kernels_hold_each_case_to_the_machines_limits(bench):
+    flags = ("kernels", "--quick", "--isa", "all", "--types", "q8_0,BF16,F32", "--rows", "1,8", "--shapes", "256x512",
+             "--kv-types", "f32", "--samples", "1", "--threads", "2")
+    done = bench(*flags, "--json", "kernels.json")
+    assert done.returncode == 0, done.stderr
+    out = json.loads((bench.folder / "kernels.json").read_text())
+    assert "Limits of this machine, 2 threads" in done.stdout and "256x512" in done.stdout and "Q8_0" in done.stderr
+    kinds = {limit["kind"] for limit in out["limits"]}
+    assert {"read", "fp32"} <= kinds <= {"read", "fp32", "bf16", "int8"}
+    assert all(limit.get("gop_per_s", limit.get("gb_per_s")) > 0 for limit in out["limits"])
+    levels = {kernel["isa"] for kernel in out["kernels"]}
+    assert "portable" in levels and len(out["kernels"]) == len(levels) * (3 * 2 + 2)
+    for kernel in out["kernels"]:
+        assert kernel["us"] > 0 and kernel["share_fp32"] > 0 and kernel["share_read"] > 0
+        assert kernel["share_peak"] == kernel["share_" + kernel["peak_kind"]]
+        if kernel["op"] == "linear":
+            operations = 2 * 256 * 512 * kernel["rows"]
+            assert kernel["gop_per_s"] == pytest.approx(operations / kernel["us"] * 1e-3)
+    assert {kernel["op"] for kernel in out["kernels"]} == {"linear", "decode", "prefill"}
+    alone = bench("kernels", "--quick", "--ops", "limits", "--samples", 1, "--json")
+    assert json.loads(alone.stdout)["kernels"] == []
+
+
+@pytest.mark.parametrize("flags,words", [
+    (["--types", "Q9"], "choose all or of: F32"), (["--shapes", "12"], "NxK"), (["--shapes", "0x5"], "NxK"),
+    (["--rows", "0"], "--rows"), (["--isa", "mmx"], "portable"), (["--ops", "sum"], "choose of linear"),
+    (["--samples", "0"], "--samples"), (["--threads", "-2"], "--threads")])
+def test_kernels_name_what_is_wrong(bench, flags, words):
+    done = bench("kernels", *flags)
+    assert done.returncode == 2 and words in done.stderr.splitlines()[-1]

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// quire bench kernels: the machine's limits, and each kernel's share of them.
+#include "bench/kernels.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "cli/bench.h"
+#include "cli/command.h"
+#include "cli/flags.h"
+
+namespace quire::cli {
+namespace {
+
+struct KernelFlags {
+  bench::KernelOptions options;
+  BenchFlags output;
+  std::string json_file;
+  CLI::Option* json = nullptr;
+};
+
+// One line, redrawn, on a terminal; elsewhere a line for each level and type.
+class ProgressLine {
+ public:
+  ~ProgressLine() {
+    if (terminal_ && drawn_) std::fputs("\r\x1b[K", stderr);
+  }
+  void operator()(const std::string& group, const std::string& what, size_t done, size_t total) {
+    if (terminal_) {
+      std::fprintf(stderr, "\r\x1b[K[%zu/%zu] %s %s", done, total, group.c_str(), what.c_str());
+      drawn_ = true;
+    } else if (group != group_) {
+      std::fprintf(stderr, "[%zu/%zu] %s\n", done, total, group.c_str());
+      group_ = group;
+    }
+    std::fflush(stderr);
+  }
+
+ private:
+  const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
+  bool drawn_ = false;
+  std::string group_;
+};
+
+int kernels(KernelFlags& flags) {
+  if (flags.options.quick && flags.options.samples == bench::KernelOptions{}.samples) flags.options.samples = 5;
+  Result<bench::KernelFigures> figures = [&] {
+    ProgressLine progress;
+    return bench::kernels(flags.options, std::ref(progress));
+  }();
+  if (!figures.ok()) return report(figures.error());
+  // As a word of its own --json prints; with a file it writes, as --output-json does.
+  if (flags.json->count() > 0 && flags.json_file.empty()) flags.output.json = true;
+  if (!flags.json_file.empty()) flags.output.output_json = flags.json_file;
+  return finish_bench(flags.output, figures->to_json(), figures->to_text());
+}
+
+}  // namespace
+
+void add_bench_kernels(CLI::App& bench, int& exit_code) {
+  auto f = std::make_shared<KernelFlags>();
+  bench::KernelOptions& o = f->options;
+  CLI::App* command = bench.add_subcommand(
+      "kernels", "The machine's limits (arithmetic, reading), and each kernel's share of them by ISA level");
+  const auto list = [&](const char* name, auto& value, const char* doc) {
+    command->add_option(name, value, doc)->delimiter(',')->envname(env_name(name));
+  };
+  list("--isa", o.isa, "ISA levels, or all (default the best one)");
+  list("--types", o.types, "Weight types such as Q8_0,BF16, or all (default BF16 F16 F32 Q8_0 Q4_0 Q4_1 Q4_K Q6_K)");
+  list("--rows", o.rows, "Rows at once: 1 is a decode, 512 a prefill (default 1,4,32,512)");
+  list("--shapes", o.shapes, "Weights as NxK (default those of SmolLM2-135M and Qwen3-0.6B)");
+  list("--kv-types", o.kv_types, "Types of pages for attention (default F16,BF16)");
+  list("--ops", o.ops, "linear, attention, or limits for the machine alone (default linear,attention)");
+  add_bench_option(*command, "--threads", o.threads, "Threads; 0: all cores");
+  add_bench_option(*command, "--samples", o.samples, "Samples of each figure, of which the median counts");
+  add_switch(*command, "--quick", o.quick, "Few cases, few samples");
+  f->json = command->add_option("--json", f->json_file, "Print JSON instead of the table; with FILE: write it there")
+                ->expected(0, 1)
+                ->type_name("[FILE]");
+  command->add_option("--output-json", f->output.output_json, "Write the figures to this file")
+      ->envname("QUIRE_OUTPUT_JSON");
+  command->callback([f, &exit_code] { exit_code = kernels(*f); });
+}
+
+}  // namespace quire::cli
