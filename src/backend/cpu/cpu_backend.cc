@@ -99,7 +99,7 @@ class CpuBackend final : public Backend {
   }
 
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override {
-    QUIRE_ASSIGN(std::unique_ptr<CpuMatrix> packed, cpu::pack(parts, options, kernels_.linear.packing, pool_));
+    QUIRE_ASSIGN(std::unique_ptr<CpuMatrix> packed, cpu::pack(parts, options, kernels_.linear.bf16_packing, pool_));
     return std::unique_ptr<PackedMatrix>(std::move(packed));
   }
 

@@ -35,7 +35,7 @@ QUIRE_DECLARE_LEVEL(amx)
 [[maybe_unused]] static CpuKernels with_tiles(const CpuKernels& base) {
   CpuKernels table = base;
 #ifdef QUIRE_LEVEL_amx
-  table.linear.packing = Packing::kRows;
+  table.linear.bf16_packing = Packing::kRows;
   table.linear.prepared_bytes = amx::linear_prepared_bytes;
   table.linear.prepare = amx::linear_prepare;
   table.linear.product = amx::linear_product;

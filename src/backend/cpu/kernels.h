@@ -38,7 +38,7 @@ struct CpuKernels {
   // panels [panel_begin, panel_end). row_begin is a multiple of kRowTile, as row_end is before the last row,
   // panel_begin is even, and `scratch` has linear_scratch_bytes(K), aligned to 64.
   struct LinearKernels {
-    Packing packing;  // what `product` reads
+    Packing bf16_packing;  // kRows: `product` takes BF16 weights, in that form; else they are `plain`
     int64_t (*prepared_bytes)(const PackedView& w, int64_t rows);
     void (*prepare)(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end, const PreparedRows& out);
     void (*product)(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
@@ -50,9 +50,9 @@ struct CpuKernels {
   } linear;
 };
 
-// Room for two panels of bf16.
+// Room for a panel unpacked.
 constexpr int64_t linear_scratch_bytes(int64_t k) {
-  return 2 * ((k + kBlock - 1) / kBlock * kBlock) * kPanel * 2;
+  return (k / kBlock + 1) * kCodeTileBytes;
 }
 
 // The table of a level; the level must be available.

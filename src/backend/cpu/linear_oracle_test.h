@@ -154,7 +154,10 @@ struct XBlock {
   float sa = 0;
 };
 
-inline XBlock quantise(const float* x) {
+// How activations are quantised: 12 bits; or 8 bits and a sign, in units of a power of two.
+enum class Codes { kTwelveBits, kPowerOfTwo };
+
+inline XBlock quantise(const float* x, Codes codes) {
   XBlock out;
   float amax = 0;
   bool finite = true;
@@ -164,6 +167,14 @@ inline XBlock quantise(const float* x) {
   }
   if (!finite) {
     out.sa = std::numeric_limits<float>::quiet_NaN();
+  } else if (codes == Codes::kPowerOfTwo) {
+    if (amax < 0x1p-90f) return out;
+    if (amax >= 0x1p90f) {
+      out.sa = std::numeric_limits<float>::quiet_NaN();
+      return out;
+    }
+    out.sa = std::ldexp(1.0f, std::ilogb(amax) - 7);
+    for (int i = 0; i < 32; ++i) out.q[i] = static_cast<int>(std::nearbyint(static_cast<double>(x[i]) / out.sa));
   } else if (amax >= 0x1p-100f) {
     out.sa = amax / 2032.0f;
     const float inverse = 2032.0f / amax;
@@ -192,11 +203,12 @@ inline float add_block(const Block& w, const XBlock& x, float acc) {
 
 // y [m, n] = x [m, k] W^T + bias, quantised activations.
 inline std::vector<float> linear_quantised(DType type, const std::byte* weight, int64_t n, int64_t k,
-                                           const std::vector<float>& x, const float* bias) {
+                                           const std::vector<float>& x, const float* bias,
+                                           Codes codes = Codes::kTwelveBits) {
   const int64_t m = static_cast<int64_t>(x.size()) / k;
   const int64_t blocks = k / 32;
   std::vector<XBlock> xq;
-  for (int64_t i = 0; i < m * blocks; ++i) xq.push_back(quantise(x.data() + 32 * i));
+  for (int64_t i = 0; i < m * blocks; ++i) xq.push_back(quantise(x.data() + 32 * i, codes));
   std::vector<float> y(static_cast<size_t>(m * n));
   for (int64_t c = 0; c < n; ++c) {
     std::vector<Block> row;
@@ -221,7 +233,7 @@ inline std::vector<float> weight_values(DType type, const std::byte* weight, int
   return values;
 }
 
-// Rounded activations and weights, the form of AMX. Tiny numbers count as zero throughout.
+// Rounded activations, BF16 weights with AMX. Tiny numbers count as zero throughout.
 inline float flush(float v) {
   return std::fabs(v) < std::numeric_limits<float>::min() ? std::copysign(0.0f, v) : v;
 }
@@ -230,12 +242,6 @@ inline float from_upper(uint32_t bits) {
   bits &= 0xffff0000u;
   std::memcpy(&v, &bits, sizeof v);
   return flush(v);
-}
-// Weights: ties away from zero.
-inline float round_weight(float v) {
-  uint32_t bits;
-  std::memcpy(&bits, &v, sizeof bits);
-  return from_upper(bits + 0x8000u);
 }
 // Activations: ties to even.
 inline float round_activation(float v) {
@@ -249,9 +255,6 @@ inline std::vector<float> linear_rounded(DType type, const std::byte* weight, in
   const int64_t m = static_cast<int64_t>(x.size()) / k;
   std::vector<float> w = weight_values(type, weight, n, k);
   std::vector<float> xs = x;
-  if (is_quantised(type)) {
-    for (float& v : w) v = round_weight(v);
-  }
   for (float& v : w) v = flush(v);
   for (float& v : xs) v = round_activation(v);
   std::vector<float> y(static_cast<size_t>(m * n));

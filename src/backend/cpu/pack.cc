@@ -177,24 +177,7 @@ void unpack(DType type, const uint8_t* block, Unpacked& u) {
 
 // Puts bits [shift, shift + kBits) of codes[0..31] of one column into a plane, which was zero before.
 template <int kBits>
-void put_row_plane(uint8_t* plane, int column, const uint8_t* codes, int shift) {
-  for (int k = 0; k < kBlock; ++k) {
-    const int value = (codes[k] >> shift) & ((1 << kBits) - 1);
-    if constexpr (kBits == 8) {
-      plane[kBlock * column + k] = static_cast<uint8_t>(value);
-    } else if constexpr (kBits == 1) {
-      plane[4 * column + k / 8] |= static_cast<uint8_t>(value << (k % 8));
-    } else {
-      constexpr int kColumns = 16 / kBits;  // columns that share a word
-      const int bit = kBits * (column % kColumns);
-      plane[64 * (column / kColumns) + 2 * k + bit / 8] |= static_cast<uint8_t>(value << (bit % 8));
-    }
-  }
-}
-
-template <int kBits>
-void put_plane(uint8_t* plane, Packing packing, int column, const uint8_t* codes, int shift) {
-  if (packing == Packing::kRows) return put_row_plane<kBits>(plane, column, codes, shift);
+void put_plane(uint8_t* plane, int column, const uint8_t* codes, int shift) {
   for (int k = 0; k < kBlock; ++k) {
     const int group = k / 4;
     const int byte = 4 * column + k % 4;
@@ -208,17 +191,33 @@ void put_plane(uint8_t* plane, Packing packing, int column, const uint8_t* codes
   }
 }
 
-void put_plane(uint8_t* plane, Packing packing, int bits, int column, const uint8_t* codes, int shift) {
+void put_plane(uint8_t* plane, int bits, int column, const uint8_t* codes, int shift) {
   switch (bits) {
     case 8:
-      return put_plane<8>(plane, packing, column, codes, shift);
+      return put_plane<8>(plane, column, codes, shift);
     case 4:
-      return put_plane<4>(plane, packing, column, codes, shift);
+      return put_plane<4>(plane, column, codes, shift);
     case 2:
-      return put_plane<2>(plane, packing, column, codes, shift);
+      return put_plane<2>(plane, column, codes, shift);
     default:
-      return put_plane<1>(plane, packing, column, codes, shift);
+      return put_plane<1>(plane, column, codes, shift);
   }
+}
+
+// Packing::kPairs: bits [shift, shift + bits) of a column's codes.
+void put_pair_plane(uint8_t* plane, int bits, int column, const uint8_t* codes, int shift, int flip) {
+  for (int k = 0; k < kBlock; ++k) {
+    const PairPlace place = pair_place(bits, column, k);
+    const int value = ((codes[k] ^ flip) >> shift) & ((1 << bits) - 1);
+    plane[place.byte] |= static_cast<uint8_t>(value << place.shift);
+  }
+}
+
+void put_pair_codes(const PackedView& w, uint8_t* panel, int64_t block, int column, const uint8_t* codes) {
+  const QuantFormat f = quant_format(w.dtype);
+  uint8_t* low = panel + pair_codes_at(f, w.k / kBlock, block, column);
+  put_pair_plane(low, f.low_bits, column, codes, 0, pair_flip(f));
+  if (f.high_bits > 0) put_pair_plane(low + 16 * f.low_bits, f.high_bits, column, codes, f.low_bits, 0);
 }
 
 // Writes file block `index` (of one row) as column `column` of a panel.
@@ -228,8 +227,12 @@ void put_block(const PackedView& w, uint8_t* panel, int64_t index, int column, c
   for (int i = 0; i < group; ++i) {
     uint8_t* codes = panel + (index * group + i) * code_bytes(f);
     const uint8_t* from = u.codes + i * kBlock;
-    put_plane(codes, w.packing, f.low_bits, column, from, 0);
-    if (f.high_bits > 0) put_plane(codes + 64 * f.low_bits, w.packing, f.high_bits, column, from, f.low_bits);
+    if (w.packing == Packing::kPairs) {
+      put_pair_codes(w, panel, index * group + i, column, from);
+      continue;
+    }
+    put_plane(codes, f.low_bits, column, from, 0);
+    if (f.high_bits > 0) put_plane(codes + 64 * f.low_bits, f.high_bits, column, from, f.low_bits);
   }
   uint8_t* scales = panel + w.scale_offset + index * scale_bytes(f);
   std::memcpy(scales + 2 * column, &u.d, 2);
@@ -255,6 +258,11 @@ void put_tiled_row(uint8_t* panel, int column, const std::byte* row, int64_t k) 
   }
 }
 
+// BF16 in Packing::kPairs.
+void put_paired_row(uint8_t* panel, int column, const std::byte* row, int64_t k) {
+  for (int64_t i = 0; i < k; ++i) std::memcpy(panel + 2 * pair_element_at(column, i), row + 2 * i, 2);
+}
+
 // The file's row behind row n of the concatenation.
 const std::byte* source_row(std::span<const RawMatrix> parts, int64_t n) {
   for (const RawMatrix& part : parts) {
@@ -274,6 +282,8 @@ void pack_panel(std::span<const RawMatrix> parts, const PackedView& w, uint8_t* 
     if (!is_quantised(w.dtype)) {
       if (w.packing == Packing::kRows) {
         put_tiled_row(panel, c, row, w.k);
+      } else if (w.packing == Packing::kPairs) {
+        put_paired_row(panel, c, row, w.k);
       } else if (info(w.dtype).block_bytes == 4) {
         put_plain_row(reinterpret_cast<uint32_t*>(panel), c, row, w.k);
       } else {
@@ -312,7 +322,7 @@ PackedView layout(std::span<const RawMatrix> parts, Packing packing) {
   w.dtype = parts[0].dtype;
   w.k = parts[0].k;
   for (const RawMatrix& part : parts) w.n += part.n;
-  const int64_t k = packing == Packing::kRows ? (w.k + kBlock - 1) / kBlock * kBlock : w.k;
+  const int64_t k = packing != Packing::kColumns ? (w.k + kBlock - 1) / kBlock * kBlock : w.k;
   int64_t bytes = k * kPanel * info(w.dtype).block_bytes;
   if (is_quantised(w.dtype)) {
     const QuantFormat f = quant_format(w.dtype);
@@ -340,13 +350,13 @@ void report_consumed(std::span<const RawMatrix> parts, int64_t begin, int64_t en
 
 }  // namespace
 
-Result<std::unique_ptr<CpuMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options, Packing packing,
-                                        ThreadPool& pool) {
+Result<std::unique_ptr<CpuMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options,
+                                        Packing bf16_packing, ThreadPool& pool) {
   QUIRE_TRY(check_parts(parts));
   const DType type = parts[0].dtype;
-  const bool rounds = packing == Packing::kRows && type == DType::kBF16;
-  const bool prepares_rows = options.quantise_activations && (is_quantised(type) || rounds);
-  PackedView w = layout(parts, prepares_rows ? packing : Packing::kColumns);
+  const bool rounds = options.quantise_activations && type == DType::kBF16 && bf16_packing == Packing::kRows;
+  const bool prepares_rows = rounds || (options.quantise_activations && is_quantised(type));
+  PackedView w = layout(parts, rounds ? Packing::kRows : Packing::kColumns);
   QUIRE_ASSIGN(PageMemory memory, PageMemory::allocate_piece(static_cast<size_t>(w.panels() * w.panel_stride)));
   uint8_t* data = static_cast<uint8_t*>(memory.data());
   w.data = data;

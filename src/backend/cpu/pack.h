@@ -32,8 +32,8 @@ class CpuMatrix final : public PackedMatrix {
   PageMemory memory_;
 };
 
-// `packing` is what the level's product wants of weights that it takes.
-Result<std::unique_ptr<CpuMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options, Packing packing,
-                                        ThreadPool& pool);
+// `bf16_packing` is how the level's product wants BF16 weights, where it takes them (Packing::kRows).
+Result<std::unique_ptr<CpuMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options,
+                                        Packing bf16_packing, ThreadPool& pool);
 
 }  // namespace quire::cpu

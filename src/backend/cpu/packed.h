@@ -4,23 +4,24 @@
 // A weight [N, K] is cut into panels of 16 columns (outputs n); the last is padded with zero codes and zero scales.
 //  - plain (F32, F16, BF16): a panel is [k][16 columns] in the weight's own type.
 //  - quantised: K is cut into blocks of 32. A panel is the codes of all its blocks, then the scales of all its blocks.
-// How the codes of a block stand is a matter of packing; most ISA levels want columns side by side, AMX wants rows of
-// k.
+// That is Packing::kColumns. Packing::kRows is BF16 for AMX: [block of 32 k][16 columns][32 k], K padded with zeros.
 //
-// Packing::kColumns. Codes of one block: 16 columns x 32 k, unsigned, thought of as 8 groups of 64 bytes: group g, byte
-// 4*column + j is the code of k = 4g + j (what vpdpbusd, sdot and AMX want). They are kept in bit planes, low bits
-// first:
+// Codes of one block: 16 columns x 32 k, unsigned, thought of as 8 groups of 64 bytes: group g, byte 4*column + j is
+// the code of k = 4g + j (what vpdpbusd and sdot want). They are kept in bit planes, low bits first:
 //   8 bits: 8 x 64 bytes, the groups themselves
 //   4 bits: 4 x 64 bytes, vector i: low nibbles are group 2i, high nibbles group 2i+1
 //   2 bits: 2 x 64 bytes, vector i: bits 2s, 2s+1 are group 4i+s
 //   1 bit:  8 x uint64, bit j of word g is byte j of group g
 //
-// Packing::kRows. The 32 k of a column stand together, in bit planes of the same size:
-//   8 bits: [16 columns][32 k] bytes
-//   4 bits: 4 x 32 words, one word a k: nibble j of vector i is column 4i + j
-//   2 bits: 2 x 32 words, one word a k: bits 2j, 2j+1 of vector i are column 8i + j
-//   1 bit:  16 x uint32, one word a column, one bit a k
-// BF16 is [block][16 columns][32 k], K padded with zeros to whole blocks.
+// Packing::kPairs. What smmla and bfmmla multiply: two columns side by side. Four columns (a quad) of all blocks stand
+// together, [quad][block]; a quad's block is thought of as 8 vectors of 16 bytes, vector 2s + p: k 8s to 8s + 7 of
+// columns 2p and 2p + 1 of the quad, byte 8 * (column % 2) + k % 8. Bit planes:
+//   8 bits: the 8 vectors themselves
+//   4 bits: 4 vectors, 2h + p: low nibbles are step s = 2h, high nibbles step 2h + 1
+//   2 bits: 2 vectors, p: bits 2s, 2s + 1 are step s
+//   1 bit:  1 vector: bit 2s + p is vector 2s + p
+// Q8_0 and Q4_0 have the highest bit of a code flipped, which makes it signed. BF16 is [4 k][8 column pairs]
+// [2 columns][4 k], K padded with zeros to whole blocks.
 //
 // Scales, by scheme (fp16 means 16 of them, one a column):
 //   kScale       [block]: fp16 d
@@ -42,6 +43,7 @@ constexpr int kBlock = 32;                    // k in a block
 constexpr int kSuperBlock = 8;                // blocks in a K-quant's super-block
 constexpr int kCodeMax = 2032;                // largest activation code: 127 * 16
 constexpr int kRowTile = 16;                  // rows in a tile of quantised activations
+constexpr int kCodeTileBytes = 1152;          // a block unpacked for AMX: codes as bf16, scales as float
 constexpr int kBlockScaleBytes = 2 * kPanel;  // per-block part of a super-block's scales
 
 enum class Scheme : uint8_t { kPlain, kScale, kScaleMin, kSuperMin, kSubScale, kSubScaleMin };
@@ -102,7 +104,39 @@ constexpr bool has_halves(QuantFormat f) {
   return f.scheme == Scheme::kSubScale || f.scheme == Scheme::kSubScaleMin;
 }
 
-enum class Packing : uint8_t { kColumns, kRows };
+enum class Packing : uint8_t { kColumns, kRows, kPairs };
+
+// Packing::kPairs: where the bits of a code stand in its quad's plane, and what codes are flipped by.
+struct PairPlace {
+  int byte;
+  int shift;
+};
+constexpr PairPlace pair_place(int bits, int column, int k) {
+  const int step = k / 8;
+  const int pair = column % 4 / 2;
+  const int byte = 8 * (column % 2) + k % 8;
+  switch (bits) {
+    case 8:
+      return {16 * (2 * step + pair) + byte, 0};
+    case 4:
+      return {16 * (step / 2 * 2 + pair) + byte, step % 2 * 4};
+    case 2:
+      return {16 * pair + byte, 2 * step};
+    default:
+      return {byte, 2 * step + pair};
+  }
+}
+constexpr int pair_flip(QuantFormat f) {
+  return f.high_bits == 0 ? f.offset : 0;
+}
+// The planes of one column's quad in one block begin here, in bytes from the panel's start.
+constexpr int64_t pair_codes_at(QuantFormat f, int64_t blocks, int64_t block, int column) {
+  return (column / 4 * blocks + block) * (code_bytes(f) / 4);
+}
+// BF16 in kPairs: the element's index in the panel.
+constexpr int64_t pair_element_at(int column, int64_t k) {
+  return k / 4 * 4 * kPanel + column * 4 + k % 4;
+}
 
 // A packed weight as kernels see it: a view, owning nothing. Panels start on 64 bytes.
 struct PackedView {

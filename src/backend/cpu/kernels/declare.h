@@ -20,8 +20,8 @@ void embedding(const PackedView& table, const EmbeddingArgs&, int64_t row_begin,
 void attention_run(const AttentionArgs&, const AttentionItem&, float* scratch);
 void attention_merge(const AttentionArgs&, const AttentionMerge&);
 
-int64_t linear_prepared_bytes(const PackedView& w, int64_t rows);
-void linear_prepare(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end, const PreparedRows& out);
+int64_t linear_quantised_bytes(const PackedView& w, int64_t rows);
+void linear_quantise(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end, const PreparedRows& out);
 void linear_product(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
                     int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);
 void linear_plain(const PackedView& w, const LinearArgs& args, int64_t row_begin, int64_t row_end, int64_t panel_begin,

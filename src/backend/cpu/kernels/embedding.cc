@@ -7,25 +7,24 @@ namespace quire::cpu::QUIRE_ISA_NS {
 namespace {
 
 // The code of element k of one column, from the bit planes of its block.
-template <int kBits>
-int row_plane_at(const uint8_t* plane, int column, int k) {
-  if constexpr (kBits == 8) return plane[kBlock * column + k];
-  if constexpr (kBits == 1) return (plane[4 * column + k / 8] >> (k % 8)) & 1;
-  constexpr int kColumns = 16 / kBits;
-  const int bit = kBits * (column % kColumns);
-  return (plane[64 * (column / kColumns) + 2 * k + bit / 8] >> (bit % 8)) & ((1 << kBits) - 1);
+template <DType kType>
+int pair_code_at(const uint8_t* planes, int column, int k) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  const PairPlace low = pair_place(kFormat.low_bits, column, k);
+  int code = ((planes[low.byte] >> low.shift) & ((1 << kFormat.low_bits) - 1)) ^ pair_flip(kFormat);
+  if constexpr (kFormat.high_bits > 0) {
+    const PairPlace high = pair_place(kFormat.high_bits, column, k);
+    const int bits = planes[16 * kFormat.low_bits + high.byte] >> high.shift;
+    code |= (bits & ((1 << kFormat.high_bits) - 1)) << kFormat.low_bits;
+  }
+  return code;
 }
 
+// `block`: the codes of a block; with Packing::kPairs those of the column's quad.
 template <DType kType>
 int code_at(const uint8_t* block, Packing packing, int column, int k) {
   constexpr QuantFormat kFormat = quant_format(kType);
-  if (packing == Packing::kRows) {
-    int code = row_plane_at<kFormat.low_bits>(block, column, k);
-    if constexpr (kFormat.high_bits > 0) {
-      code |= row_plane_at<kFormat.high_bits>(block + 64 * kFormat.low_bits, column, k) << kFormat.low_bits;
-    }
-    return code;
-  }
+  if (packing == Packing::kPairs) return pair_code_at<kType>(block, column, k);
   const uint8_t* high = block + 64 * kFormat.low_bits;
   const int g = k / 4;
   const int i = 4 * column + k % 4;
@@ -76,11 +75,14 @@ void quantised_row(const PackedView& w, int64_t row, float scale, float* out) {
   constexpr QuantFormat kFormat = quant_format(kType);
   const uint8_t* panel = w.data + row / kPanel * w.panel_stride;
   const int column = static_cast<int>(row % kPanel);
-  for (int64_t b = 0; b < w.k / kBlock; ++b) {
+  const int64_t blocks = w.k / kBlock;
+  for (int64_t b = 0; b < blocks; ++b) {
+    const uint8_t* codes =
+        panel + (w.packing == Packing::kPairs ? pair_codes_at(kFormat, blocks, b, column) : b * code_bytes(kFormat));
     for (int half = 0; half < 2; ++half) {
       const ColumnScale s = column_scale<kType>(panel + w.scale_offset, b, half, column);
       for (int k = 16 * half; k < 16 * half + 16; ++k) {
-        const int code = code_at<kType>(panel + b * code_bytes(kFormat), w.packing, column, k);
+        const int code = code_at<kType>(codes, w.packing, column, k);
         float value = s.scale * static_cast<float>(code - kFormat.offset);
         if constexpr (has_min(kFormat)) value = value + s.minimum;
         out[b * kBlock + k] = value * scale;
@@ -99,11 +101,12 @@ void quantised_rows(const PackedView& w, const EmbeddingArgs& args, int64_t begi
 void plain_row(const PackedView& w, int64_t row, float scale, float* out) {
   const int64_t size = info(w.dtype).block_bytes;
   const uint8_t* panel = w.data + row / kPanel * w.panel_stride;
-  const int64_t column = row % kPanel;
+  const int column = static_cast<int>(row % kPanel);
   for (int64_t k = 0; k < w.k; ++k) {
-    const bool rows = w.packing == Packing::kRows;  // [block][column][32 k], else [k][column]
-    const uint8_t* p =
-        panel + size * (rows ? k / kBlock * kBlock * kPanel + column * kBlock + k % kBlock : k * kPanel + column);
+    int64_t at = k * kPanel + column;
+    if (w.packing == Packing::kRows) at = k / kBlock * kBlock * kPanel + column * kBlock + k % kBlock;
+    if (w.packing == Packing::kPairs) at = pair_element_at(column, k);
+    const uint8_t* p = panel + size * at;
     float value;
     if (w.dtype == DType::kF32) {
       std::memcpy(&value, p, sizeof value);

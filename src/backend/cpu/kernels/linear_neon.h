@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the NEON products share: codes and scales of packed blocks in registers, the layout of activations in 8 bits,
+// and rows of results.
+//
+// Activations of one row are [block] of OneRowBlock. More rows stand in tiles of eight, [tile]: a record of zero scales
+// (linear_neon_tile.h says why), then [block] of 256 bytes of codes, [step of 8 k][row pair][2 rows x 8 k], and the
+// scales, [row pair] of one to three vectors {r0 r0 r1 r1}, by the weight's scheme:
+//   kScale, kSubScale: sa;  kScaleMin, kSuperMin: sa, sa * float(xsum);  kSubScaleMin: sa, int32 xsum of the low and of
+//   the high 16 k
+#pragma once
+
+#include <arm_neon.h>
+
+#include <cstring>
+
+#include "backend/cpu/kernels/linear_block.h"
+
+namespace quire::cpu::QUIRE_ISA_NS {
+
+#define QUIRE_NEON_INLINE static inline __attribute__((always_inline))
+#define QUIRE_NEON_MEMBER inline __attribute__((always_inline))
+
+constexpr int kQuads = kPanel / 4;
+constexpr int kTileRows = 8;
+constexpr int kXCodeBytes = kTileRows * kBlock;
+
+constexpr int x_scale_vectors(QuantFormat f) {
+  return f.scheme == Scheme::kSubScaleMin ? 3 : (has_min(f) ? 2 : 1);
+}
+constexpr int x_scale_bytes(QuantFormat f) {
+  return 4 * 16 * x_scale_vectors(f);
+}
+constexpr int64_t x_tile_bytes(QuantFormat f, int64_t blocks) {
+  return x_scale_bytes(f) + blocks * (kXCodeBytes + x_scale_bytes(f));
+}
+
+struct alignas(16) OneRowBlock {
+  int8_t codes[kBlock];
+  float sa;
+  float scaled_sum;  // sa * float(xsum)
+  int32_t sums[2];   // of the low and the high 16 k
+};
+
+// Codes of a quad's block as signed bytes, vector 2 * step + pair; Q4_0's are times 16.
+template <DType kType>
+constexpr bool kTimes16 = kType == DType::kQ4_0;
+
+// Bits [kFrom, ...) of each byte moved to kTo, under a mask.
+template <int kFrom, int kTo, int kMask>
+QUIRE_NEON_INLINE uint8x16_t move_bits(uint8x16_t v) {
+  if constexpr (kFrom > kTo) {
+    v = vshrq_n_u8(v, kFrom - kTo);
+  } else if constexpr (kFrom < kTo) {
+    v = vshlq_n_u8(v, kTo - kFrom);
+  }
+  return vandq_u8(v, vdupq_n_u8(kMask));
+}
+
+template <DType kType, int kStep, int kPair>
+QUIRE_NEON_INLINE int8x16_t code_vector(const uint8_t* planes) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  constexpr int kLow = kFormat.low_bits;
+  if constexpr (kLow == 8) {
+    return vreinterpretq_s8_u8(vld1q_u8(planes + 16 * (2 * kStep + kPair)));
+  } else {
+    const uint8x16_t from = vld1q_u8(planes + 16 * (kLow == 4 ? kStep / 2 * 2 + kPair : kPair));
+    uint8x16_t code;
+    if constexpr (kTimes16<kType>) {
+      code = kStep % 2 == 0 ? vshlq_n_u8(from, 4) : vandq_u8(from, vdupq_n_u8(0xf0));
+    } else if constexpr (kLow == 4) {
+      code = kStep % 2 == 0 ? vandq_u8(from, vdupq_n_u8(15)) : vshrq_n_u8(from, 4);
+    } else {
+      code = move_bits<2 * kStep, 0, 3>(from);
+    }
+    if constexpr (kFormat.high_bits == 2) {
+      code = vorrq_u8(code, move_bits<2 * kStep, kLow, 3 << kLow>(vld1q_u8(planes + 16 * kLow + 16 * kPair)));
+    } else if constexpr (kFormat.high_bits == 1) {
+      code = vorrq_u8(code, move_bits<2 * kStep + kPair, kLow, 1 << kLow>(vld1q_u8(planes + 16 * kLow)));
+    }
+    const int8x16_t value = vreinterpretq_s8_u8(code);
+    if constexpr (kFormat.offset == 0 || kTimes16<kType>) return value;
+    return vsubq_s8(value, vdupq_n_s8(kFormat.offset));
+  }
+}
+
+template <DType kType>
+QUIRE_NEON_INLINE void unpack_quad(const uint8_t* planes, int8x16_t (&out)[8]) {
+  out[0] = code_vector<kType, 0, 0>(planes);
+  out[1] = code_vector<kType, 0, 1>(planes);
+  out[2] = code_vector<kType, 1, 0>(planes);
+  out[3] = code_vector<kType, 1, 1>(planes);
+  out[4] = code_vector<kType, 2, 0>(planes);
+  out[5] = code_vector<kType, 2, 1>(planes);
+  out[6] = code_vector<kType, 3, 0>(planes);
+  out[7] = code_vector<kType, 3, 1>(planes);
+}
+
+// Integer sums of codes to float, exact.
+template <DType kType>
+QUIRE_NEON_INLINE float32x4_t dots_to_float(int32x4_t dots) {
+  if constexpr (kTimes16<kType>) return vcvtq_n_f32_s32(dots, 4);
+  return vcvtq_f32_s32(dots);
+}
+
+// The contract's scales of one block, four columns a register; what a scheme does not have stays unset.
+struct QuadScales {
+  float32x4_t sw[kQuads];
+  float32x4_t wm[kQuads];
+  int32x4_t sc[2][kQuads];
+  int32x4_t mn[2][kQuads];
+};
+
+QUIRE_NEON_INLINE void load_halves(const uint8_t* p, float32x4_t (&out)[kQuads]) {
+  for (int i = 0; i < 2; ++i) {
+    const float16x8_t h = vreinterpretq_f16_u8(vld1q_u8(p + 16 * i));
+    out[2 * i] = vcvt_f32_f16(vget_low_f16(h));
+    out[2 * i + 1] = vcvt_high_f32_f16(h);
+  }
+}
+QUIRE_NEON_INLINE void widen(uint8x16_t v, int32x4_t (&out)[kQuads]) {
+  const uint16x8_t lo = vmovl_u8(vget_low_u8(v));
+  const uint16x8_t hi = vmovl_high_u8(v);
+  out[0] = vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(lo)));
+  out[1] = vreinterpretq_s32_u32(vmovl_high_u16(lo));
+  out[2] = vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(hi)));
+  out[3] = vreinterpretq_s32_u32(vmovl_high_u16(hi));
+}
+QUIRE_NEON_INLINE void widen(int8x16_t v, int32x4_t (&out)[kQuads]) {
+  const int16x8_t lo = vmovl_s8(vget_low_s8(v));
+  const int16x8_t hi = vmovl_high_s8(v);
+  out[0] = vmovl_s16(vget_low_s16(lo));
+  out[1] = vmovl_high_s16(lo);
+  out[2] = vmovl_s16(vget_low_s16(hi));
+  out[3] = vmovl_high_s16(hi);
+}
+
+template <DType kType>
+QUIRE_NEON_INLINE void load_scales(const uint8_t* panel_scales, int64_t block, QuadScales& out) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  constexpr int kGroup = scale_group(kFormat);
+  const uint8_t* record = panel_scales + block / kGroup * scale_bytes(kFormat);
+  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes;
+  load_halves(record, out.sw);
+  if constexpr (has_min(kFormat)) load_halves(record + 2 * kPanel, out.wm);
+  if constexpr (kFormat.scheme == Scheme::kSuperMin) {
+    int32x4_t sc[kQuads], mn[kQuads];
+    widen(vld1q_u8(part), sc);
+    widen(vld1q_u8(part + kPanel), mn);
+    for (int q = 0; q < kQuads; ++q) {
+      out.sw[q] = vmulq_f32(out.sw[q], vcvtq_f32_s32(sc[q]));
+      out.wm[q] = vnegq_f32(vmulq_f32(out.wm[q], vcvtq_f32_s32(mn[q])));
+    }
+  } else if constexpr (kFormat.scheme == Scheme::kSubScale) {
+    for (int h = 0; h < 2; ++h) widen(vreinterpretq_s8_u8(vld1q_u8(part + h * kPanel)), out.sc[h]);
+  } else if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
+    for (int q = 0; q < kQuads; ++q) out.wm[q] = vnegq_f32(out.wm[q]);
+    for (int h = 0; h < 2; ++h) {
+      const uint8x16_t both = vld1q_u8(part + h * kPanel);
+      widen(vandq_u8(both, vdupq_n_u8(15)), out.sc[h]);
+      widen(vshrq_n_u8(both, 4), out.mn[h]);
+    }
+  }
+}
+
+// Where results go: four columns of one row, bias added; the last quads of a weight may be partly beyond its columns.
+struct Output {
+  float* y;
+  int64_t stride;
+  const float* bias;
+  int64_t columns;
+};
+QUIRE_NEON_INLINE Output output_of(const LinearArgs& args, const PackedView& w) {
+  return {static_cast<float*>(args.out.data), args.out.stride, args.bias, w.n};
+}
+QUIRE_NEON_INLINE void put_quad(const Output& out, int64_t row, int64_t column, float32x4_t sum) {
+  float* y = out.y + row * out.stride + column;
+  if (column + 4 <= out.columns) {
+    vst1q_f32(y, out.bias == nullptr ? sum : vaddq_f32(sum, vld1q_f32(out.bias + column)));
+    return;
+  }
+  float sums[4];
+  vst1q_f32(sums, sum);
+  for (int64_t c = 0; column + c < out.columns; ++c)
+    y[c] = out.bias == nullptr ? sums[c] : sums[c] + out.bias[column + c];
+}
+// Two registers of a row pair, {r0c0 r0c1 r1c0 r1c1} and {r0c2 r0c3 r1c2 r1c3}; rows: 1 or more.
+QUIRE_NEON_INLINE void put_pair(const Output& out, int64_t row, int64_t rows, int64_t column, float32x4_t left,
+                                float32x4_t right) {
+  if (column >= out.columns) return;
+  const float64x2_t a = vreinterpretq_f64_f32(left);
+  const float64x2_t b = vreinterpretq_f64_f32(right);
+  put_quad(out, row, column, vreinterpretq_f32_f64(vzip1q_f64(a, b)));
+  if (rows > 1) put_quad(out, row + 1, column, vreinterpretq_f32_f64(vzip2q_f64(a, b)));
+}
+
+}  // namespace quire::cpu::QUIRE_ISA_NS
