@@ -19,7 +19,8 @@ namespace {
 using Float4 = float __attribute__((vector_size(16)));
 using Int4 = int32_t __attribute__((vector_size(16)));
 
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNegInf = -kInf;
 
 // Calls f(id, value) for each value >= lowest, ids ascending, skipping groups that have none.
 template <typename F>
@@ -190,22 +191,35 @@ Candidate nucleus_cut(std::span<const float> row, float max, float lowest, doubl
 
   // Mass in bins an eighth wide, from the best down; bins before the one where the sum is reached are kept whole.
   constexpr size_t kBins = 512;
-  std::array<double, kBins> mass{};
+  constexpr float kBinsPerUnit = 8;
+  std::array<double, kBins> mass;
   const auto bin_of = [max](float x) {
-    const float bin = (max - x) * 8.0f;
+    const float bin = (max - x) * kBinsPerUnit;
     return bin < static_cast<float>(kBins - 1) ? static_cast<size_t>(bin) : kBins - 1;
   };
-  for_each_at_least(row, scratch.group_max, floor,
-                    [&](int32_t, float x) { mass[bin_of(x)] += static_cast<double>(exp_nonpositive(x - max)); });
+  // Most nuclei end close to the best, so a shallow look comes first: bins that it holds whole have the same sums, to
+  // the bit, as those of the full depth.
   double before = 0;
   size_t critical = 0;
-  while (critical < kBins && before + mass[critical] < wanted) before += mass[critical++];
+  for (const float shallow : {2.0f, 6.0f, kInf}) {
+    const float bound = std::max(floor, max - shallow);
+    mass.fill(0);
+    for_each_at_least(row, scratch.group_max, bound,
+                      [&](int32_t, float x) { mass[bin_of(x)] += static_cast<double>(exp_nonpositive(x - max)); });
+    before = 0;
+    critical = 0;
+    while (critical < kBins && before + mass[critical] < wanted) before += mass[critical++];
+    // The last bin above the bound may be cut by it, or by its rounding.
+    if (bound == floor || critical + 2 < static_cast<size_t>(shallow * kBinsPerUnit)) break;
+  }
 
   // Only this bin is sorted. Rounding may let the sum stop short of `wanted`: then the last candidate is the cut.
   scratch.candidates.clear();
-  for_each_at_least(row, scratch.group_max, floor, [&](int32_t id, float x) {
-    if (critical == kBins || bin_of(x) == critical) scratch.candidates.push_back({x, id});
-  });
+  const float lowest_of_bin = max - (static_cast<float>(critical) + 2) / kBinsPerUnit;  // below the bin's end
+  for_each_at_least(row, scratch.group_max, std::max(floor, critical + 1 < kBins ? lowest_of_bin : floor),
+                    [&](int32_t id, float x) {
+                      if (critical == kBins || bin_of(x) == critical) scratch.candidates.push_back({x, id});
+                    });
   std::sort(scratch.candidates.begin(), scratch.candidates.end(), better);
   QUIRE_CHECK(!scratch.candidates.empty());
   Candidate cut = scratch.candidates.front();

@@ -9,6 +9,8 @@
 #include <limits>
 #include <random>
 
+#include "sampling/math.h"
+
 namespace quire::sampling {
 namespace {
 
@@ -138,6 +140,55 @@ TEST(Select, CutsTheNucleusWhereASortedSumDoes) {
   });
   EXPECT_GT(checked, 1500);
   EXPECT_LT(close_calls, checked / 10);
+}
+
+// The same cut by one look at all depths: what the quick search must give to the bit, close calls too.
+Candidate cut_at_full_depth(const std::vector<float>& row, float max, float lowest, double top_p) {
+  const double wanted = top_p * sum_exp(row, max, lowest);
+  const double depth = log_positive(static_cast<double>(row.size()) / std::max(1.0 - top_p, 1e-9)) + 1.0;
+  const float floor = std::max(lowest, round_up(static_cast<double>(max) - depth));
+  constexpr size_t kBins = 512;
+  std::vector<std::vector<Candidate>> bins(kBins);
+  std::vector<double> mass(kBins);
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (!(row[i] >= floor)) continue;
+    const float at = (max - row[i]) * 8.0f;
+    const size_t bin = at < static_cast<float>(kBins - 1) ? static_cast<size_t>(at) : kBins - 1;
+    bins[bin].push_back({row[i], static_cast<int32_t>(i)});
+    mass[bin] += static_cast<double>(exp_nonpositive(row[i] - max));
+  }
+  double before = 0;
+  size_t bin = 0;
+  while (bin < kBins && before + mass[bin] < wanted) before += mass[bin++];
+  std::vector<Candidate> kept;
+  for (size_t b = bin < kBins ? bin : 0; b < (bin < kBins ? bin + 1 : kBins); ++b) {
+    kept.insert(kept.end(), bins[b].begin(), bins[b].end());
+  }
+  std::sort(kept.begin(), kept.end(), better);
+  Candidate cut = kept.front();
+  for (const Candidate& c : kept) {
+    if (bin < kBins && before >= wanted) break;
+    cut = c;
+    before += static_cast<double>(exp_nonpositive(c.logit - max));
+  }
+  return cut;
+}
+
+TEST(Select, CutsTheNucleusAsALookAtAllDepthsDoes) {
+  Scratch scratch;
+  for_random_rows([&](std::vector<float> row, std::mt19937& random) {
+    const float scale = std::ldexp(1.0f, static_cast<int>(random() % 12) - 4);  // flat to steep, and coarse floats
+    for (float& x : row) x *= scale;
+    const float max = *std::max_element(row.begin(), row.end());
+    if (max == kNegInf) return;
+    find_group_maxima(row, scratch.group_max);
+    for (const double p : {1e-9, 0.1, 0.5, 0.9, 0.95, 0.999, 0.999999}) {
+      const float lowest = random() % 2 == 0 ? std::numeric_limits<float>::lowest() : max - 3;
+      const Candidate want = cut_at_full_depth(row, max, lowest, p);
+      const Candidate have = nucleus_cut(row, max, lowest, p, scratch);
+      ASSERT_EQ(have.token, want.token) << "size " << row.size() << " p " << p << " scale " << scale;
+    }
+  });
 }
 
 TEST(Select, ANucleusOfEqualLogitsTakesTheLowestIds) {
