@@ -87,7 +87,9 @@ void add_target_flags(CLI::App& app, ServeFlags& f) {
   add_switch(app, "--skip-tokenizer-init", o.skip_tokenizer_init, "Use the server's token counts alone")
       ->group("Server");
   add_switch(app, "--insecure", o.insecure, "Take any TLS certificate")->group("Server");
-  add_switch(app, "--profile", o.profile, "Call /start_profile and /stop_profile around the run")->group("Server");
+  add_switch(app, "--profile", o.profile, "Call /start_profile and /stop_profile around the run")
+      ->envname("QUIRE_BENCH_PROFILE")  // QUIRE_PROFILE names the file of other commands' --profile
+      ->group("Server");
 }
 
 void add_traffic_flags(CLI::App& app, ServeFlags& f) {

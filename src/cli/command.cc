@@ -14,6 +14,7 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "base/trace.h"
 #include "cli/hub/model_cache.h"
 #include "cli/hub/progress.h"
 
@@ -48,6 +49,7 @@ Status resolve_model_argument(llm::Options& options) {
 
 Result<std::unique_ptr<llm::Llm>> load_llm(llm::Options options) {
   QUIRE_TRY(resolve_model_argument(options));
+  trace::name_thread("main");
   Progress progress;
   bool started = false;
   auto loaded = llm::Llm::load(options, [&](int64_t done, int64_t total) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string>
 
+#include "base/trace.h"
+
 namespace quire::engine {
 
 const char* name(FinishReason reason) {
@@ -187,6 +189,7 @@ void Engine::read_row(const Row& row, std::span<const float> logits, Output& out
 }
 
 void Engine::read_rows(std::map<Sequence*, Output>& outputs) {
+  const trace::Span span("logits and sampling %zu rows", rows_.size());
   const int64_t total = static_cast<int64_t>(rows_.size());
   const size_t vocab = static_cast<size_t>(model_->config().vocab_size);
   for (int64_t begin = 0; begin < total; begin += options_.max_logit_rows) {
@@ -201,10 +204,14 @@ void Engine::read_rows(std::map<Sequence*, Output>& outputs) {
 }
 
 std::vector<Output> Engine::step() {
+  const trace::Span step_span("step %lld", static_cast<long long>(steps_));
   const std::vector<Share> shares = scheduler_.schedule();
   if (shares.empty()) return {};
   build(shares);
-  model_->forward(batch_, *pages_);
+  {
+    const trace::Span span("forward %lld tokens %zu seqs", static_cast<long long>(batch_.num_tokens()), shares.size());
+    model_->forward(batch_, *pages_);
+  }
   ++steps_;
   tokens_computed_ += batch_.num_tokens();
   for (const Share& share : shares) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/trace.h"
 
 namespace quire::llm {
 namespace {
@@ -22,7 +23,10 @@ AsyncLlm::AsyncLlm(std::unique_ptr<Llm> llm, const AsyncOptions& options)
       streams_(llm_->tokenizer()),
       stats_(llm_->engine().stats()),
       reported_(stats_) {
-  engine_thread_ = std::thread([this] { run_engine(); });
+  engine_thread_ = std::thread([this] {
+    trace::name_thread("engine");
+    run_engine();
+  });
   output_thread_ = std::thread([this] { run_outputs(); });
 }
 

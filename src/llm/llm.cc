@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/trace.h"
 #include "llm/load.h"
 #include "llm/text_side.h"
 
@@ -24,6 +25,7 @@ std::string piece_of(const text::Tokenizer& tokenizer, std::optional<int32_t> id
 }  // namespace
 
 Result<std::unique_ptr<Llm>> Llm::load(const Options& options, ProgressFn progress) {
+  if (!options.profile.empty()) QUIRE_TRY(trace::start(options.profile));
   QUIRE_ASSIGN(std::unique_ptr<Backend> backend, make_backend(options));
   QUIRE_ASSIGN(model::ModelFiles files, open_files(options));
   std::unique_ptr<Llm> llm(new Llm());

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 
+#include "backend/tracing_backend.h"
 #include "base/env.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "kv/kv_spec.h"
 
 namespace quire::llm {
@@ -133,7 +135,9 @@ Result<std::unique_ptr<Backend>> make_backend(const Options& options) {
   }
   if (options.threads < 0 || options.threads > 4096)
     return invalid_argument("--threads must be from 0 (all cores) to 4096");
-  return make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa});
+  QUIRE_ASSIGN(std::unique_ptr<Backend> backend,
+               make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa}));
+  return trace::on() ? make_tracing_backend(std::move(backend)) : std::move(backend);
 }
 
 Result<Settled> settle(const Options& options, const model::ModelFiles& files, const Backend& backend) {

@@ -41,6 +41,8 @@ struct Options {
   std::string device = "auto";  // auto, cpu
   int64_t threads = 0;          // 0: all cores
   std::string cpu_isa;          // "": the best
+
+  std::filesystem::path profile;  // "": no trace; else the file that it is written to when the process ends
 };
 
 }  // namespace quire::llm

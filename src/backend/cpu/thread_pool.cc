@@ -3,9 +3,11 @@
 #include "backend/cpu/thread_pool.h"
 
 #include <chrono>
+#include <string>
 
 #include "backend/cpu/topology.h"
 #include "base/check.h"
+#include "base/trace.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -82,17 +84,22 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
+void ThreadPool::run_share(Function function, const void* context, int thread) {
+  const trace::WorkSpan span(thread == 0 ? trace::WorkSpan::Of::kCaller : trace::WorkSpan::Of::kWorker);
+  function(context, thread);
+}
+
 void ThreadPool::run_erased(Function function, const void* context) {
   set_fp_mode();
   next_.store(0, std::memory_order_relaxed);
-  if (workers_.empty()) return function(context, 0);
+  if (workers_.empty()) return run_share(function, context, 0);
   function_ = function;
   context_ = context;
   finished_.store(0, std::memory_order_relaxed);
   const uint32_t number = (region_.load(std::memory_order_relaxed) & kNumberMask) + kNumber;
   region_.store(number | kOpen);
   region_.notify_all();
-  function(context, 0);
+  run_share(function, context, 0);
   // Close it: from here on nobody joins, and those who did are counted.
   const uint32_t joined = (region_.fetch_and(~kOpen) & kJoinedMask) / kJoin;
   wait_until(finished_, [&](uint32_t finished) { return finished == joined; });
@@ -100,6 +107,7 @@ void ThreadPool::run_erased(Function function, const void* context) {
 
 void ThreadPool::work(int thread) {
   set_fp_mode();
+  trace::name_thread("worker " + std::to_string(thread));
   uint32_t seen = 0;
   for (;;) {
     uint32_t region = wait_until(region_, [&](uint32_t r) { return (r & kOpen) != 0 && (r & kNumberMask) != seen; });
@@ -107,7 +115,7 @@ void ThreadPool::work(int thread) {
     if (!region_.compare_exchange_strong(region, region + kJoin)) continue;
     seen = region & kNumberMask;
     if (function_ == nullptr) return;
-    function_(context_, thread);
+    run_share(function_, context_, thread);
     finished_.fetch_add(1);
     finished_.notify_one();
   }

@@ -60,6 +60,7 @@ class ThreadPool {
   using Function = void (*)(const void*, int);
 
   void run_erased(Function function, const void* context);
+  static void run_share(Function function, const void* context, int thread);
   void work(int thread);
 
   // The region: bit 0 says that it is open, bits 1 to 11 count the workers that joined, the rest numbers it. Atomics
