@@ -23,15 +23,17 @@ struct RowBlock {
 };
 
 template <typename Visit>
-void for_each_row_block(const AttentionArgs& args, const Visit& visit) {
+void for_each_row_block(const AttentionArgs& args, int64_t most_rows, const Visit& visit) {
   const int64_t group = args.num_heads / args.kv.num_kv_heads;
   const auto seqs = static_cast<int64_t>(args.context_lens.size());
   for (int64_t seq = 0; seq < seqs; ++seq) {
     const int64_t queries = args.cu_seqlens_q[seq + 1] - args.cu_seqlens_q[seq];
     const int64_t rows = queries * group;
-    // Blocks of equal size: 49 rows are 25 and 24, not 48 and 1; whole register tiles of 6 rows.
-    const int64_t blocks = (rows + kAttentionRows - 1) / kAttentionRows;
-    const int64_t size = blocks == 0 ? 0 : std::min(kAttentionRows, ((rows + blocks - 1) / blocks + 5) / 6 * 6);
+    const int64_t whole = most_rows == kAttentionRows ? 6 : 16;
+    // Blocks of equal size: 49 rows are 25 and 24, not 48 and 1; whole register tiles of 6 rows, or 16.
+    const int64_t blocks = (rows + most_rows - 1) / most_rows;
+    const int64_t size =
+        blocks == 0 ? 0 : std::min(most_rows, ((rows + blocks - 1) / blocks + whole - 1) / whole * whole);
     for (int64_t begin = 0; begin < rows; begin += size) {
       const int64_t end = std::min(begin + size, rows);
       const int64_t context = args.context_lens[seq];
@@ -72,55 +74,61 @@ AttentionItem make_item(int64_t seq, int64_t kv_head, const RowBlock& block, int
 
 int64_t attention_scratch_floats(int64_t head_dim) {
   const int64_t padded = (head_dim + 15) / 16 * 16;
-  return kAttentionTile * padded                             // K or V as float
-         + kAttentionRows * (kMaxHeadDim + 16 + 2 * padded)  // q, o, o of earlier splits
-         + kAttentionRows * (16 + 16 + 2 + kAttentionTile);  // lanes of l and m, m and l of earlier splits, p
+  const int64_t in_float = kAttentionTile * padded                             // K or V as float
+                           + kAttentionRows * (kMaxHeadDim + 16 + 2 * padded)  // q, o, o of earlier splits
+                           + kAttentionRows * (16 + 16 + 2 + kAttentionTile);  // lanes of l and m, m and l, p
+  const int64_t steps = (head_dim + 31) / 32;
+  const int64_t in_tiles = 256 * (4 * steps + 2 * padded / 16 + 2)        // K, V, p
+                           + 256 * steps * kAttentionRowsMost / 16        // q
+                           + 2 * 16 * kAttentionTile                      // scores, products
+                           + kAttentionRowsMost * (2 * padded + 16 + 3);  // o, o of earlier splits, l, m and l
+  return std::max(in_float, in_tiles);
 }
 
-void AttentionPlan::build(const AttentionArgs& args, int threads) {
+void AttentionPlan::build(const AttentionArgs& args, int threads, int64_t most_rows) {
+  QUIRE_CHECK(most_rows > 0 && most_rows <= kAttentionRowsMost);
   check_sequences(args);
   items_.clear();
   merges_.clear();
   int64_t total = 0;
-  for_each_row_block(args, [&](int64_t, const RowBlock& b) { total += b.cost() * args.kv.num_kv_heads; });
+  for_each_row_block(args, most_rows, [&](int64_t, const RowBlock& b) { total += b.cost() * args.kv.num_kv_heads; });
   const int64_t target = std::max<int64_t>(1, total / (threads * kItemsPerThread));
-
-  struct Sized {
-    int64_t cost;
-    AttentionItem item;
-    int64_t partials;  // offset, or -1
+  sized_.clear();
+  merge_offsets_.clear();
+  const auto add = [&](int64_t cost, const AttentionItem& item, int64_t partials) {
+    sized_.push_back({cost, sized_.size(), item, partials});
   };
-  std::vector<Sized> sized;
-  std::vector<int64_t> merge_offsets;
   int64_t floats = 0;
-  for_each_row_block(args, [&](int64_t seq, const RowBlock& block) {
+  for_each_row_block(args, most_rows, [&](int64_t seq, const RowBlock& block) {
     const int64_t splits = block.splits();
     const int64_t pieces = threads == 1 ? 1 : std::clamp<int64_t>(block.cost() / target, 1, splits);
     for (int64_t head = 0; head < args.kv.num_kv_heads; ++head) {
       if (pieces == 1) {
-        sized.push_back({block.cost(), make_item(seq, head, block, 0, splits), -1});
+        add(block.cost(), make_item(seq, head, block, 0, splits), -1);
         continue;
       }
       for (int64_t piece = 0; piece < pieces; ++piece) {
         const int64_t begin = splits * piece / pieces;
         const int64_t end = splits * (piece + 1) / pieces;
         const int64_t positions = std::min(end * kAttentionSplit, block.positions) - begin * kAttentionSplit;
-        sized.push_back({block.cost() / block.positions * positions, make_item(seq, head, block, begin, end), floats});
+        add(block.cost() / block.positions * positions, make_item(seq, head, block, begin, end), floats);
       }
       const AttentionItem whole = make_item(seq, head, block, 0, splits);
       merges_.push_back({whole.seq, whole.kv_head, whole.row_begin, whole.row_end, nullptr});
-      merge_offsets.push_back(floats);
+      merge_offsets_.push_back(floats);
       floats += splits * (block.end - block.begin) * attention_partial_stride(args.kv.head_dim);
     }
   });
 
   if (static_cast<int64_t>(partials_.size()) < floats) partials_.resize(static_cast<size_t>(floats));
-  std::stable_sort(sized.begin(), sized.end(), [](const Sized& a, const Sized& b) { return a.cost > b.cost; });
-  for (const Sized& s : sized) {
+  // Not stable_sort, which takes memory of its own.
+  std::sort(sized_.begin(), sized_.end(),
+            [](const Sized& a, const Sized& b) { return a.cost != b.cost ? a.cost > b.cost : a.order < b.order; });
+  for (const Sized& s : sized_) {
     items_.push_back(s.item);
     if (s.partials >= 0) items_.back().partials = partials_.data() + s.partials;
   }
-  for (size_t i = 0; i < merges_.size(); ++i) merges_[i].partials = partials_.data() + merge_offsets[i];
+  for (size_t i = 0; i < merges_.size(); ++i) merges_[i].partials = partials_.data() + merge_offsets_[i];
 }
 
 }  // namespace quire::cpu

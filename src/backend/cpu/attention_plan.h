@@ -14,7 +14,8 @@
 
 namespace quire::cpu {
 
-constexpr int64_t kAttentionRows = 48;  // most rows of an item
+constexpr int64_t kAttentionRows = 48;      // most rows of an item of kernels in float
+constexpr int64_t kAttentionRowsMost = 96;  // most rows of any item
 
 // A part of a call: rows [row_begin, row_end) of one sequence and kv head over splits [split_begin, split_end). Without
 // partials it covers all splits and writes `out`; else it writes one partial result per split and row.
@@ -54,11 +55,20 @@ int64_t attention_scratch_floats(int64_t head_dim);
 // changes no bit.
 class AttentionPlan {
  public:
-  void build(const AttentionArgs& args, int threads);
+  // most_rows: of an item, up to kAttentionRowsMost.
+  void build(const AttentionArgs& args, int threads, int64_t most_rows = kAttentionRows);
   std::span<const AttentionItem> items() const { return items_; }  // longest first
   std::span<const AttentionMerge> merges() const { return merges_; }
 
  private:
+  struct Sized {
+    int64_t cost;
+    size_t order;
+    AttentionItem item;
+    int64_t partials;  // offset, or -1
+  };
+  std::vector<Sized> sized_;
+  std::vector<int64_t> merge_offsets_;
   std::vector<AttentionItem> items_;
   std::vector<AttentionMerge> merges_;
   std::vector<float> partials_;

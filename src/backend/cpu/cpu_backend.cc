@@ -99,7 +99,7 @@ class CpuBackend final : public Backend {
   }
 
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override {
-    QUIRE_ASSIGN(std::unique_ptr<CpuMatrix> packed, cpu::pack(parts, options, kernels_.linear.bf16_packing, pool_));
+    QUIRE_ASSIGN(std::unique_ptr<CpuMatrix> packed, cpu::pack(parts, options, kernels_.linear.packings, pool_));
     return std::unique_ptr<PackedMatrix>(std::move(packed));
   }
 
@@ -277,7 +277,8 @@ void CpuBackend::attention(const AttentionArgs& args) {
   QUIRE_CHECK(args.kv.head_dim > 0 && args.kv.head_dim <= kMaxHeadDim && args.kv.block_size % cpu::kKvGroup == 0);
   QUIRE_CHECK(args.cu_seqlens_q.size() == args.context_lens.size() + 1);
   QUIRE_CHECK(args.block_tables.size() >= args.context_lens.size() * static_cast<size_t>(args.max_blocks));
-  plan_.build(args, pool_.threads());
+  const int64_t most_rows = args.kv.dtype == DType::kF32 ? cpu::kAttentionRows : kernels_.attention.most_rows;
+  plan_.build(args, pool_.threads(), most_rows);
   const auto items = plan_.items();
   const auto scratch = static_cast<size_t>(cpu::attention_scratch_floats(args.kv.head_dim)) * sizeof(float);
   pool_.for_each_piece(static_cast<int64_t>(items.size()), 1, [&](int64_t begin, int64_t end, int thread) {

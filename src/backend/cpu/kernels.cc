@@ -2,6 +2,8 @@
 // Picks the kernel table of an ISA level. Compiled for the baseline, as all that is not in kernels/.
 #include "backend/cpu/kernels.h"
 
+#include "backend/cpu/attention_plan.h"
+
 #include "base/check.h"
 
 namespace quire::cpu {
@@ -9,6 +11,7 @@ namespace quire::cpu {
 #define QUIRE_DECLARE_LEVEL(level)                                                                           \
   namespace level {                                                                                          \
   extern const CpuKernels kTable;                                                                            \
+  void attention_run(const AttentionArgs&, const AttentionItem&, float* scratch);                            \
   int64_t linear_prepared_bytes(const PackedView& w, int64_t rows);                                          \
   void linear_prepare(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end,              \
                       const PreparedRows& out);                                                              \
@@ -23,22 +26,28 @@ QUIRE_DECLARE_LEVEL(avx512)
 QUIRE_DECLARE_LEVEL(amx)
 #undef QUIRE_DECLARE_LEVEL
 
-// dotprod and i8mm add integer dot instructions and nothing else that kernels use: those levels are the one below with
-// another product of quantised rows.
-[[maybe_unused]] static CpuKernels with_product(const CpuKernels& base, decltype(base.linear.product) product) {
-  CpuKernels table = base;
-  table.linear.product = product;
-  return table;
-}
+// dotprod and i8mm (with bf16) add dot instructions and nothing else that kernels use: those levels are the one below
+// with products of their own.
+#define QUIRE_WITH_DOTS(level, ...)                             \
+  [] {                                                          \
+    CpuKernels table = portable::kTable;                        \
+    table.linear.packings = __VA_ARGS__;                        \
+    table.linear.prepared_bytes = level::linear_prepared_bytes; \
+    table.linear.prepare = level::linear_prepare;               \
+    table.linear.product = level::linear_product;               \
+    return table;                                               \
+  }()
 
 // AMX adds matrices of bf16.
 [[maybe_unused]] static CpuKernels with_tiles(const CpuKernels& base) {
   CpuKernels table = base;
 #ifdef QUIRE_LEVEL_amx
-  table.linear.bf16_packing = Packing::kRows;
+  table.linear.packings.bf16 = Packing::kRows;
   table.linear.prepared_bytes = amx::linear_prepared_bytes;
   table.linear.prepare = amx::linear_prepare;
   table.linear.product = amx::linear_product;
+  table.attention.run = amx::attention_run;
+  table.attention.most_rows = kAttentionRowsMost;
 #endif
   return table;
 }
@@ -49,7 +58,8 @@ const CpuKernels& kernels(Isa isa) {
       return portable::kTable;
     case Isa::kNeonDotprod: {
 #ifdef QUIRE_LEVEL_neon_dotprod
-      static const CpuKernels table = with_product(portable::kTable, neon_dotprod::linear_product);
+      static const CpuKernels table =
+          QUIRE_WITH_DOTS(neon_dotprod, Packings{.quantised = Packing::kPairs, .bf16 = Packing::kColumns});
       return table;
 #else
       break;
@@ -57,7 +67,8 @@ const CpuKernels& kernels(Isa isa) {
     }
     case Isa::kNeonI8mm: {
 #ifdef QUIRE_LEVEL_neon_i8mm
-      static const CpuKernels table = with_product(portable::kTable, neon_i8mm::linear_product);
+      static const CpuKernels table =
+          QUIRE_WITH_DOTS(neon_i8mm, Packings{.quantised = Packing::kPairs, .bf16 = Packing::kPairs});
       return table;
 #else
       break;

@@ -31,6 +31,7 @@ struct CpuKernels {
   struct AttentionKernels {
     void (*run)(const AttentionArgs&, const AttentionItem&, float* scratch);
     void (*merge)(const AttentionArgs&, const AttentionMerge&);
+    int64_t most_rows;  // of an item, where pages hold 16 bits; else kAttentionRows
   } attention;
 
   // Linear: see packed.h for layouts. `prepare` makes rows of x ready (quantised, or rounded) and `product` multiplies
@@ -38,7 +39,7 @@ struct CpuKernels {
   // panels [panel_begin, panel_end). row_begin is a multiple of kRowTile, as row_end is before the last row,
   // panel_begin is even, and `scratch` has linear_scratch_bytes(K), aligned to 64.
   struct LinearKernels {
-    Packing bf16_packing;  // kRows: `product` takes BF16 weights, in that form; else they are `plain`
+    Packings packings;  // of what `product` takes
     int64_t (*prepared_bytes)(const PackedView& w, int64_t rows);
     void (*prepare)(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end, const PreparedRows& out);
     void (*product)(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
@@ -52,7 +53,7 @@ struct CpuKernels {
 
 // Room for a panel unpacked.
 constexpr int64_t linear_scratch_bytes(int64_t k) {
-  return (k / kBlock + 1) * kCodeTileBytes;
+  return (k / kBlock + 1) * kReadyBlockBytes;
 }
 
 // The table of a level; the level must be available.

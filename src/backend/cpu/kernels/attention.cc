@@ -7,11 +7,7 @@
 // times head_dim, so that a pass stays in L1. None of these choices changes a bit: a row's chain of operations is its
 // own. (Prefetching the next tile, at once or spread over this one, was measured and gained nothing: decode with three
 // rows a kv head spends its time on widening and arithmetic.)
-#include "backend/cpu/attention_layout.h"
-#include "backend/cpu/attention_plan.h"
-#include "backend/cpu/kernels/declare.h"
-#include "backend/cpu/kernels/rows.h"
-#include "backend/cpu/simd_math.h"
+#include "backend/cpu/kernels/attention_rows.h"
 
 #if defined(__clang__)
 #define QUIRE_UNROLL _Pragma("clang loop unroll(full)")
@@ -34,13 +30,11 @@ constexpr int kTileRows = 3;  // the large tiles take clang a minute to compile 
 #else
 constexpr int kTileRows = 6;
 #endif
-constexpr int kTileGroups = static_cast<int>(kAttentionTile / kKvGroup);
 constexpr int kMaxTiles = static_cast<int>(kAttentionRows) / kTileRows;
 constexpr int kWidenRows = 13;  // from so many rows on, K and V are widened first
 // Floats from one row of q to the next: a constant, so that one register addresses all rows of a tile, and an odd
 // number of cache lines, so that rows spread over the sets of L1.
 constexpr int64_t kQueryStride = kMaxHeadDim + kLanes;
-constexpr float kLog2E = 0x1.715476p+0f;
 static_assert(kAttentionRows % kTileRows == 0 && kTileRows <= kLanes);
 
 // Vectors of 16 lanes that a tile of `rows` rows accumulates at once: what the registers hold beside operands.
@@ -52,10 +46,6 @@ constexpr int tile_vectors(int rows) {
 #else
   return rows > 0 ? 1 : 0;
 #endif
-}
-
-QUIRE_INLINE int64_t clamp(int64_t x, int64_t low, int64_t high) {
-  return x < low ? low : x > high ? high : x;
 }
 
 // s[r][v*16..] = chain over d of q[r][d] * k[v][d][..]
@@ -263,20 +253,6 @@ struct Rows {
   float* merged_l;  // [rows]
 };
 
-QUIRE_INLINE int64_t group_size(const AttentionArgs& args) {
-  return args.num_heads / args.kv.num_kv_heads;
-}
-// Where row `row` of a sequence and kv head starts in q or out.
-QUIRE_INLINE float* head_row(const AttentionArgs& args, const Tensor& t, int64_t seq, int64_t kv_head, int64_t row) {
-  const int64_t group = group_size(args);
-  const int64_t head = kv_head * group + row % group;
-  return row_of(t, args.cu_seqlens_q.data()[seq] + row / group) + head * args.kv.head_dim;
-}
-QUIRE_INLINE int64_t visible_to(const AttentionArgs& args, int64_t seq, int64_t row) {
-  const int32_t* cu = args.cu_seqlens_q.data() + seq;
-  return visible_positions(args.causal, args.context_lens.data()[seq], cu[1] - cu[0], row / group_size(args));
-}
-
 void scale_row(const float* x, float factor, int64_t n, float* out) {
   const F32x16 f = splat(factor);
   map_row(
@@ -321,23 +297,6 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
       const float* source = head_row(args, args.q, item.seq, item.kv_head, row);
       scale_row(source, factor, rows->head_dim, q + (first + r) * kQueryStride);
     }
-  }
-}
-
-// Finds the groups of one tile of positions in the pages; those past the context repeat the first and are not used.
-template <typename T>
-void find_groups(const AttentionArgs& args, const AttentionItem& item, int64_t begin, int64_t groups,
-                 const typename T::Type** k, const typename T::Type** v) {
-  const KvLayer& kv = args.kv;
-  const KvGeometry g = kv_geometry(kv);
-  const int32_t* table = args.block_tables.data() + item.seq * args.max_blocks;
-  for (int64_t i = 0; i < kTileGroups; ++i) {
-    const int64_t position = begin + (i < groups ? i : 0) * kKvGroup;
-    const int64_t inside = position % kv.block_size;
-    const char* head = static_cast<const char*>(kv.pages) + table[position / kv.block_size] * kv.page_stride +
-                       item.kv_head * (g.k_bytes + g.v_bytes);
-    k[i] = reinterpret_cast<const typename T::Type*>(head) + inside * kv.head_dim;
-    v[i] = reinterpret_cast<const typename T::Type*>(head + g.k_bytes) + inside * g.v_stride;
   }
 }
 
@@ -388,55 +347,6 @@ void run_tile(const AttentionArgs& args, const AttentionItem& item, Rows* rows, 
   weigh_rows<StoredF32>(*rows, wide);
 }
 
-// acc = acc joined with the next split (m, l, o).
-QUIRE_INLINE void join(float* acc_m, float* acc_l, float* acc_o, float m, float l, const float* o, int64_t v_stride) {
-  const float top = max1(*acc_m, m);
-  const F32x16 a = exp2_clamped(splat(*acc_m - top));
-  const F32x16 b = exp2_clamped(splat(m - top));
-  for (int64_t d = 0; d < v_stride; d += kLanes) store(acc_o + d, fma(load(acc_o + d), a, load(o + d) * b));
-  *acc_l = fma1(*acc_l, first(a), l * first(b));
-  *acc_m = top;
-}
-
-void write_out(const float* o, float l, int64_t head_dim, float* out) {
-  const F32x16 sum = splat(l);
-  for (int64_t d = 0; d < head_dim; d += kLanes) {
-    const int64_t n = head_dim - d < kLanes ? head_dim - d : kLanes;
-    store_some(out + d, load(o + d) / sum, n);
-  }
-}
-
-// Ends a split: its (m, l, o) goes to the partials, or is joined with the splits before it.
-void end_split(const AttentionArgs& args, const AttentionItem& item, Rows* rows, int64_t split) {
-  const int64_t v_stride = rows->v_stride;
-  for (int r = 0; r < rows->num_rows; ++r) {
-    if (rows->visible[r] <= split * kAttentionSplit) continue;
-    const float m = rows->tiles[r / kTileRows].m[r % kTileRows];
-    const float l = reduce_add(load(rows->l + r * kLanes));
-    const float* o = rows->o + r * v_stride;
-    if (item.partials != nullptr) {
-      float* partial = item.partials + (split * rows->num_rows + r) * attention_partial_stride(rows->head_dim);
-      for (int64_t d = 0; d < v_stride; d += kLanes) store(partial + d, load(o + d));
-      partial[v_stride] = m;
-      partial[v_stride + 1] = l;
-      continue;
-    }
-    const bool last = rows->visible[r] <= (split + 1) * kAttentionSplit;
-    float* merged = rows->merged + r * v_stride;
-    if (split > 0) {
-      join(&rows->merged_m[r], &rows->merged_l[r], merged, m, l, o, v_stride);
-    } else if (!last) {
-      for (int64_t d = 0; d < v_stride; d += kLanes) store(merged + d, load(o + d));
-      rows->merged_m[r] = m;
-      rows->merged_l[r] = l;
-    }
-    if (last) {
-      float* out = head_row(args, args.out, item.seq, item.kv_head, item.row_begin + r);
-      write_out(split > 0 ? merged : o, split > 0 ? rows->merged_l[r] : l, rows->head_dim, out);
-    }
-  }
-}
-
 template <typename T>
 void run_item(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
   Rows rows;
@@ -450,7 +360,9 @@ void run_item(const AttentionArgs& args, const AttentionItem& item, float* scrat
     for (int64_t begin = split * kAttentionSplit; begin < end; begin += kAttentionTile) {
       run_tile<T>(args, item, &rows, begin, seen);
     }
-    end_split(args, item, &rows, split);
+    const RowSums sums = {rows.num_rows, rows.visible, rows.head_dim, rows.v_stride, rows.o,
+                          rows.l,        rows.merged,  rows.merged_m, rows.merged_l};
+    end_split(args, item, sums, split, [&](int r) { return rows.tiles[r / kTileRows].m[r % kTileRows]; });
   }
 }
 

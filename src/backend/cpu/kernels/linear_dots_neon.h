@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer dots with NEON: smmla where the level has i8mm, sdot where it has dotprod, widening multiplications else.
+// Integer dots with baseline NEON: widening multiplications. Levels with dot instructions have linear_neon.cc.
 #pragma once
 
 #include <arm_neon.h>
@@ -8,8 +8,7 @@
 
 namespace quire::cpu::QUIRE_ISA_NS {
 
-// Signed codes (all but Q8_0's fit as they are). A quad is four columns: 16 bytes of a group. With i8mm, group pair p
-// and quad q hold instead two registers of two columns x 8 k.
+// Signed codes (all but Q8_0's fit as they are). A quad is four columns: 16 bytes of a group.
 struct alignas(16) DotCodes {
   int8_t bytes[8][64];
 };
@@ -49,58 +48,6 @@ static inline __attribute__((always_inline)) uint8x16_t quad_codes(const uint8_t
   return code;
 }
 
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-
-template <DType kType>
-static inline void prepare_codes(const uint8_t* src, DotCodes& out) {
-  for (int p = 0; p < 4; ++p) {
-    for (int q = 0; q < 4; ++q) {
-      const uint32x4_t a = vreinterpretq_u32_u8(quad_codes<kType>(src, 2 * p, q));
-      const uint32x4_t b = vreinterpretq_u32_u8(quad_codes<kType>(src, 2 * p + 1, q));
-      int8_t* to = out.bytes[2 * p] + 32 * q;  // [pair of groups][quad][two registers]
-      vst1q_s8(to, vreinterpretq_s8_u32(vzip1q_u32(a, b)));
-      vst1q_s8(to + 16, vreinterpretq_s8_u32(vzip2q_u32(a, b)));
-    }
-  }
-}
-
-// Two rows by sixteen columns over pairs of groups [begin, end).
-static inline __attribute__((always_inline)) void dot_two(const DotCodes& codes, const int8_t* x0, const int8_t* x1,
-                                                          int begin, int end, int32_t* dot0, int32_t* dot1) {
-  int32x4_t sum[8];
-  for (int i = 0; i < 8; ++i) sum[i] = vdupq_n_s32(0);
-  // First the high parts of the codes of x, times 16, then the low ones.
-  for (int part = 0; part < 2; ++part) {
-    for (int p = begin; p < end; ++p) {
-      const int at = kBlock * part + 8 * p;
-      const int8x16_t x = vcombine_s8(vld1_s8(x0 + at), vld1_s8(x1 + at));
-      for (int i = 0; i < 8; ++i) sum[i] = vmmlaq_s32(sum[i], x, vld1q_s8(codes.bytes[2 * p] + 16 * i));
-    }
-    for (int i = 0; i < 8; ++i) sum[i] = part == 0 ? vshlq_n_s32(sum[i], 4) : sum[i];
-  }
-  for (int q = 0; q < 4; ++q) {  // {r0c0 r0c1 r1c0 r1c1} {r0c2 r0c3 r1c2 r1c3}
-    const int64x2_t a = vreinterpretq_s64_s32(sum[2 * q]);
-    const int64x2_t b = vreinterpretq_s64_s32(sum[2 * q + 1]);
-    vst1q_s32(dot0 + 4 * q, vreinterpretq_s32_s64(vzip1q_s64(a, b)));
-    vst1q_s32(dot1 + 4 * q, vreinterpretq_s32_s64(vzip2q_s64(a, b)));
-  }
-}
-
-template <DType kType>
-static inline void dot_rows(const DotCodes& codes, const RowTileBlock& x, int rows, int32_t (*low)[kPanel],
-                            int32_t (*high)[kPanel]) {
-  for (int r = 0; r < rows; r += 2) {  // an odd last row takes an idle one along: tiles have sixteen
-    if constexpr (has_halves(quant_format(kType))) {
-      dot_two(codes, x.codes[r], x.codes[r + 1], 0, 2, low[r], low[r + 1]);
-      dot_two(codes, x.codes[r], x.codes[r + 1], 2, 4, high[r], high[r + 1]);
-    } else {
-      dot_two(codes, x.codes[r], x.codes[r + 1], 0, 4, low[r], low[r + 1]);
-    }
-  }
-}
-
-#else
-
 template <DType kType>
 static inline void prepare_codes(const uint8_t* src, DotCodes& out) {
   for (int g = 0; g < 8; ++g) {
@@ -108,22 +55,7 @@ static inline void prepare_codes(const uint8_t* src, DotCodes& out) {
   }
 }
 
-#if defined(__ARM_FEATURE_DOTPROD)
-
 // Four groups (16 k) of one row, on top of sum.
-static inline __attribute__((always_inline)) void dot_four_groups(const DotCodes& codes, const int8_t* x, int first,
-                                                                  int32x4_t sum[4]) {
-  const int8x16_t xs = vld1q_s8(x + 4 * first);
-  for (int q = 0; q < 4; ++q) {
-    sum[q] = vdotq_laneq_s32(sum[q], vld1q_s8(codes.bytes[first] + 16 * q), xs, 0);
-    sum[q] = vdotq_laneq_s32(sum[q], vld1q_s8(codes.bytes[first + 1] + 16 * q), xs, 1);
-    sum[q] = vdotq_laneq_s32(sum[q], vld1q_s8(codes.bytes[first + 2] + 16 * q), xs, 2);
-    sum[q] = vdotq_laneq_s32(sum[q], vld1q_s8(codes.bytes[first + 3] + 16 * q), xs, 3);
-  }
-}
-
-#else
-
 static inline __attribute__((always_inline)) void dot_four_groups(const DotCodes& codes, const int8_t* x, int first,
                                                                   int32x4_t sum[4]) {
   for (int g = first; g < first + 4; ++g) {
@@ -138,8 +70,6 @@ static inline __attribute__((always_inline)) void dot_four_groups(const DotCodes
     }
   }
 }
-
-#endif
 
 // Groups [begin, end) of one row: first the high parts of its codes, times 16, then the low ones.
 static inline __attribute__((always_inline)) void dot_row(const DotCodes& codes, const int8_t* x, int begin, int end,
@@ -163,7 +93,5 @@ static inline void dot_rows(const DotCodes& codes, const RowTileBlock& x, int ro
     }
   }
 }
-
-#endif
 
 }  // namespace quire::cpu::QUIRE_ISA_NS

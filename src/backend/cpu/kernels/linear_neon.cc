@@ -184,7 +184,7 @@ constexpr int kReadyCodes = 128;
 constexpr int ready_scale_bytes(QuantFormat f) {
   return 32 * (1 + (has_min(f) ? 1 : 0) + (has_halves(f) ? 2 : 0) + (f.scheme == Scheme::kSubScaleMin ? 2 : 0));
 }
-static_assert(kQuads * (kReadyCodes + 2 * ready_scale_bytes(quant_format(DType::kQ2_K))) <= linear_scratch_bytes(32));
+static_assert(kQuads * (kReadyCodes + ready_scale_bytes(quant_format(DType::kQ2_K))) <= kReadyBlockBytes);
 
 QUIRE_NEON_INLINE void put_pairs(uint8_t* to, float32x4_t v) {
   auto* p = reinterpret_cast<float*>(to);

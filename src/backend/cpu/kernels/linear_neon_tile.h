@@ -25,12 +25,13 @@ namespace quire::cpu::QUIRE_ISA_NS {
   "ldp q16, q17, [%[x], #(" #x     \
   ")]\n"                           \
   "ldp q18, q19, [%[x], #(" #x "+32)]\n"
-#define QUIRE_STEP(x, w)                                                                          \
-  QUIRE_STEP_LOADS(x, w)                                                                          \
-  QUIRE_SMMLA(8, 16, 20)                                                                          \
-  QUIRE_SMMLA(9, 16, 21)                                                                          \
-  QUIRE_SMMLA(10, 17, 20) QUIRE_SMMLA(11, 17, 21) QUIRE_SMMLA(12, 18, 20) QUIRE_SMMLA(13, 18, 21) \
-      QUIRE_SMMLA(14, 19, 20) QUIRE_SMMLA(15, 19, 21)
+#define QUIRE_STEP(x, w)  \
+  QUIRE_STEP_LOADS(x, w)  \
+  QUIRE_SMMLA(8, 16, 20)  \
+  QUIRE_SMMLA(9, 16, 21)  \
+  QUIRE_SMMLA(10, 17, 20) \
+  QUIRE_SMMLA(11, 17, 21) \
+  QUIRE_SMMLA(12, 18, 20) QUIRE_SMMLA(13, 18, 21) QUIRE_SMMLA(14, 19, 20) QUIRE_SMMLA(15, 19, 21)
 
 // sum = fma(float(integer), sa * sw, sum). `fraction` is "" or ", #4": codes that are held times 16.
 #define QUIRE_FOLD(sum, integer, sa, sw, product, fraction) \

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel table of one ISA level.
+#include "backend/cpu/attention_plan.h"
 #include "backend/cpu/kernels/declare.h"
 
 namespace quire::cpu::QUIRE_ISA_NS {
@@ -13,8 +14,8 @@ const CpuKernels kTable = {
     .residual_add = residual_add,
     .reshape_and_cache = reshape_and_cache,
     .embedding = embedding,
-    .attention = {.run = attention_run, .merge = attention_merge},
-    .linear = {.bf16_packing = Packing::kColumns,
+    .attention = {.run = attention_run, .merge = attention_merge, .most_rows = kAttentionRows},
+    .linear = {.packings = {},
                .prepared_bytes = linear_quantised_bytes,
                .prepare = linear_quantise,
                .product = linear_product,

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// Paged attention of one work item with AMX, pages of 16 bits; ops/attention.h has the contract (rounded form).
+//
+// For each tile of 64 positions K and V are laid out as second operands, in bf16, once for all rows of the item. Then,
+// sixteen rows at a time: scores from tiles, softmax in registers, weights as bf16, and their products with V, which
+// are added to o in float. Tiles run whole: what a row does not see has weight 0, and V there is 0 or finite.
+#include "backend/cpu/kernels/attention_rows.h"
+#include "backend/cpu/kernels/tiles_amx.h"
+
+namespace quire::cpu::avx512 {
+void attention_run(const AttentionArgs& args, const AttentionItem& item, float* scratch);
+}
+
+namespace quire::cpu::QUIRE_ISA_NS {
+namespace {
+
+constexpr int kTileRows = 16;
+constexpr int kMaxTiles = static_cast<int>(kAttentionRowsMost) / kTileRows;
+constexpr int64_t kStep = 32;            // k of one product
+constexpr int64_t kOperandBytes = 1024;  // of one tile
+constexpr int64_t kPositionSteps = kAttentionTile / kStep;
+
+alignas(64) constexpr uint16_t kInterleave[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                  8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+
+// Sixteen elements of two rows as pairs of bf16.
+template <typename T>
+QUIRE_INLINE __m512i pair_rows(const typename T::Type* even, const typename T::Type* odd) {
+  const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(even));
+  const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd));
+  __m512i both;
+  if constexpr (T::kIsHalf) {
+    both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(_mm512_cvtph_ps(b), _mm512_cvtph_ps(a)));
+  } else {
+    both = _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+  }
+  return _mm512_permutexvar_epi16(_mm512_load_si512(kInterleave), both);
+}
+
+// The even row alone, with zeros for the odd one.
+template <typename T>
+QUIRE_INLINE __m512i pair_with_zero(const typename T::Type* even) {
+  const __m512i both = pair_rows<T>(even, even);
+  return _mm512_and_si512(both, _mm512_set1_epi32(0xffff));
+}
+
+struct HalfPages : StoredF16 {
+  static constexpr bool kIsHalf = true;
+};
+struct Bf16Pages : StoredBF16 {
+  static constexpr bool kIsHalf = false;
+};
+
+// An item's rows, with their state in the thread's scratch.
+struct Rows {
+  int num_rows;
+  int num_tiles;
+  int32_t visible[kAttentionRowsMost];
+  int64_t count[kAttentionRowsMost];  // positions of the tile at hand that each row sees
+  int64_t head_dim;
+  int64_t v_stride;
+  int64_t steps;  // of 32 elements of a head
+  uint8_t* k;     // [step][4 groups of positions]: second operands
+  uint8_t* v;     // [2 steps of positions][v_stride / 16]
+  uint8_t* q;     // [tile][step]: first operands
+  uint8_t* p;     // [2 steps of positions]: a tile's weights
+  float* s;       // [16][64]: a tile's scores
+  float* add;     // [16][64]: a tile's products with V
+  float* o;
+  float* l;
+  float* m;
+  float* merged;
+  float* merged_m;
+  float* merged_l;
+};
+
+void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* scratch, Rows* rows) {
+  rows->head_dim = args.kv.head_dim;
+  rows->v_stride = kv_geometry(args.kv).v_stride;
+  rows->steps = (rows->head_dim + kStep - 1) / kStep;
+  rows->num_rows = item.row_end - item.row_begin;
+  rows->num_tiles = (rows->num_rows + kTileRows - 1) / kTileRows;
+  const auto take = [&scratch](int64_t floats) {
+    float* p = scratch;
+    scratch += floats;
+    return p;
+  };
+  const auto operands = [&take](int64_t tiles) { return reinterpret_cast<uint8_t*>(take(tiles * kOperandBytes / 4)); };
+  const int64_t padded = rows->v_stride;
+  rows->k = operands(rows->steps * kTileGroups);
+  rows->v = operands(kPositionSteps * padded / kLanes);
+  rows->p = operands(kPositionSteps);
+  rows->q = operands(rows->steps * kMaxTiles);
+  rows->s = take(kTileRows * kAttentionTile);
+  rows->add = take(kTileRows * kAttentionTile);
+  rows->o = take(kAttentionRowsMost * padded);
+  rows->merged = take(kAttentionRowsMost * padded);
+  rows->l = take(kAttentionRowsMost * kLanes);
+  rows->m = take(kAttentionRowsMost);
+  rows->merged_m = take(kAttentionRowsMost);
+  rows->merged_l = take(kAttentionRowsMost);
+  const __m512 factor = _mm512_set1_ps(args.scale * kLog2E);
+  for (int r = 0; r < rows->num_tiles * kTileRows; ++r) {
+    uint8_t* to = rows->q + (r / kTileRows * rows->steps) * kOperandBytes + r % kTileRows * 64;
+    if (r < rows->num_rows) rows->visible[r] = static_cast<int32_t>(visible_to(args, item.seq, item.row_begin + r));
+    const float* from =
+        r < rows->num_rows ? head_row(args, args.q, item.seq, item.kv_head, item.row_begin + r) : nullptr;
+    for (int64_t step = 0; step < rows->steps; ++step, to += kOperandBytes) {
+      __m512 half[2];
+      for (int h = 0; h < 2; ++h) {
+        const int64_t first = step * kStep + h * kLanes;
+        const int64_t n = from == nullptr ? 0 : clamp(rows->head_dim - first, 0, kLanes);
+        const auto mask = static_cast<__mmask16>((1u << n) - 1);
+        half[h] = _mm512_mul_ps(n == 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, from + first), factor);
+      }
+      _mm512_store_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(half[1], half[0])));
+    }
+  }
+}
+
+// K of `groups` groups of positions as second operands: pairs of elements of a head, sixteen positions.
+template <typename T>
+void lay_out_k(const Rows& rows, const typename T::Type* const* k, int64_t groups) {
+  const int64_t pairs = rows.steps * kStep / 2;
+  for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t i = 0; i < pairs; ++i) {
+      uint8_t* to = rows.k + (i / 16 * kTileGroups + g) * kOperandBytes + i % 16 * 64;
+      const typename T::Type* from = k[g] + 2 * i * kKvGroup;
+      if (2 * i + 1 < rows.head_dim) {
+        _mm512_store_si512(to, pair_rows<T>(from, from + kKvGroup));
+      } else {
+        _mm512_store_si512(to, 2 * i < rows.head_dim ? pair_with_zero<T>(from) : _mm512_setzero_si512());
+      }
+    }
+  }
+}
+
+// V of the first `count` positions as second operands: pairs of positions, sixteen elements. Zeros past the end.
+template <typename T>
+void lay_out_v(const Rows& rows, const typename T::Type* const* v, int64_t count) {
+  const int64_t columns = rows.v_stride / kLanes;
+  for (int64_t j = 0; j < kAttentionTile / 2; ++j) {
+    uint8_t* to = rows.v + j / 16 * columns * kOperandBytes + j % 16 * 64;
+    const typename T::Type* even = v[2 * j / kKvGroup] + 2 * j % kKvGroup * rows.v_stride;
+    const typename T::Type* odd = even + rows.v_stride;
+    for (int64_t c = 0; c < columns; ++c, to += kOperandBytes) {
+      if (2 * j + 1 < count) {
+        _mm512_store_si512(to, pair_rows<T>(even + c * kLanes, odd + c * kLanes));
+      } else {
+        _mm512_store_si512(to, 2 * j < count ? pair_with_zero<T>(even + c * kLanes) : _mm512_setzero_si512());
+      }
+    }
+  }
+}
+
+bool all_finite(const Rows& rows) {
+  const __m512i exponent = _mm512_set1_epi16(0x7f80);
+  const int64_t vectors = kPositionSteps * rows.v_stride / kLanes * 16;
+  __mmask32 bad = 0;
+  for (int64_t i = 0; i < vectors; ++i) {
+    bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(_mm512_load_si512(rows.v + 64 * i), exponent), exponent);
+  }
+  return bad == 0;
+}
+
+// Scores of sixteen rows and 64 positions.
+void score(const Rows& rows, int tile) {
+  const uint8_t* q = rows.q + tile * rows.steps * kOperandBytes;
+  const uint8_t* k = rows.k;
+  QUIRE_TILE_ZERO(0);
+  QUIRE_TILE_ZERO(1);
+  QUIRE_TILE_ZERO(2);
+  QUIRE_TILE_ZERO(3);
+  for (int64_t step = 0; step < rows.steps; ++step, q += kOperandBytes, k += kTileGroups * kOperandBytes) {
+    QUIRE_TILE_LOAD(4, q, 64);
+    QUIRE_TILE_LOAD(6, k, 64);
+    QUIRE_TILE_MULTIPLY(0, 4, 6);
+    QUIRE_TILE_LOAD(7, k + kOperandBytes, 64);
+    QUIRE_TILE_MULTIPLY(1, 4, 7);
+    QUIRE_TILE_LOAD(6, k + 2 * kOperandBytes, 64);
+    QUIRE_TILE_MULTIPLY(2, 4, 6);
+    QUIRE_TILE_LOAD(7, k + 3 * kOperandBytes, 64);
+    QUIRE_TILE_MULTIPLY(3, 4, 7);
+  }
+  QUIRE_TILE_STORE(0, rows.s, 4 * kAttentionTile);
+  QUIRE_TILE_STORE(1, rows.s + 16, 4 * kAttentionTile);
+  QUIRE_TILE_STORE(2, rows.s + 32, 4 * kAttentionTile);
+  QUIRE_TILE_STORE(3, rows.s + 48, 4 * kAttentionTile);
+}
+
+// Softmax of the tile's positions: scores to weights in bf16, m and l brought up to date; a is what o shrinks by.
+void softmax(const Rows& rows, int tile, float* a) {
+  const int first_row = tile * kTileRows;
+  alignas(64) float before[kLanes] = {};
+  alignas(64) float after[kLanes] = {};
+  const int end = rows.num_rows - first_row < kTileRows ? rows.num_rows - first_row : kTileRows;
+  const F32x16 nothing = splat(-__builtin_inff());
+  for (int r = 0; r < end; ++r) {
+    const int64_t count = rows.count[first_row + r];
+    if (count <= 0) continue;  // before = after: a is 1
+    float* s = rows.s + r * kAttentionTile;
+    F32x16 top = splat(rows.m[first_row + r]);
+    for (int g = 0; g < kTileGroups; ++g) {
+      F32x16 v = load(s + g * kLanes);
+      if (count < (g + 1) * kLanes) {
+        v = select(first_lanes(clamp(count - g * kLanes, 0, kLanes)), v, nothing);
+        store(s + g * kLanes, v);
+      }
+      top = max(v, top);
+    }
+    before[r] = rows.m[first_row + r];
+    after[r] = rows.m[first_row + r] = reduce_max(top);
+  }
+  store(a, exp2_clamped(load(before) - load(after)));
+  for (int r = 0; r < kTileRows; ++r) {
+    const int64_t count = r < end ? rows.count[first_row + r] : 0;
+    uint8_t* to = rows.p + r * 64;
+    if (count <= 0) {
+      for (int i = 0; i < kPositionSteps; ++i) _mm512_store_si512(to + i * kOperandBytes, _mm512_setzero_si512());
+      continue;
+    }
+    const float* s = rows.s + r * kAttentionTile;
+    const F32x16 top = splat(rows.m[first_row + r]);
+    F32x16 w[kTileGroups];
+    F32x16 sum = zero();
+#pragma GCC unroll 4
+    for (int g = 0; g < kTileGroups; ++g) {
+      w[g] = exp2_clamped(load(s + g * kLanes) - top);
+      if (count < (g + 1) * kLanes) w[g] = select(first_lanes(clamp(count - g * kLanes, 0, kLanes)), w[g], zero());
+      sum = sum + w[g];
+    }
+    for (int i = 0; i < kPositionSteps; ++i) {
+      const __m512bh pairs = _mm512_cvtne2ps_pbh(w[2 * i + 1].v, w[2 * i].v);
+      _mm512_store_si512(to + i * kOperandBytes, reinterpret_cast<__m512i>(pairs));
+    }
+    float* l = rows.l + (first_row + r) * kLanes;
+    store(l, fma(load(l), splat(a[r]), sum));
+  }
+}
+
+// o = o * a + p V, for rows [row_begin, row_end) of the tile.
+void weigh(const Rows& rows, int tile, const float* a, int row_begin, int row_end) {
+  const int64_t columns = rows.v_stride / kLanes;
+  const int first_row = tile * kTileRows;
+  for (int64_t c = 0; c < columns; c += kTileGroups) {
+    const int64_t width = columns - c < kTileGroups ? columns - c : kTileGroups;
+    QUIRE_TILE_ZERO(0);
+    QUIRE_TILE_ZERO(1);
+    QUIRE_TILE_ZERO(2);
+    QUIRE_TILE_ZERO(3);
+    for (int64_t i = 0; i < kPositionSteps; ++i) {
+      const uint8_t* v = rows.v + (i * columns + c) * kOperandBytes;
+      QUIRE_TILE_LOAD(4, rows.p + i * kOperandBytes, 64);
+      QUIRE_TILE_LOAD(6, v, 64);
+      QUIRE_TILE_MULTIPLY(0, 4, 6);
+      if (width > 1) {
+        QUIRE_TILE_LOAD(7, v + kOperandBytes, 64);
+        QUIRE_TILE_MULTIPLY(1, 4, 7);
+      }
+      if (width > 2) {
+        QUIRE_TILE_LOAD(6, v + 2 * kOperandBytes, 64);
+        QUIRE_TILE_MULTIPLY(2, 4, 6);
+      }
+      if (width > 3) {
+        QUIRE_TILE_LOAD(7, v + 3 * kOperandBytes, 64);
+        QUIRE_TILE_MULTIPLY(3, 4, 7);
+      }
+    }
+    QUIRE_TILE_STORE(0, rows.add, 4 * kAttentionTile);
+    QUIRE_TILE_STORE(1, rows.add + 16, 4 * kAttentionTile);
+    QUIRE_TILE_STORE(2, rows.add + 32, 4 * kAttentionTile);
+    QUIRE_TILE_STORE(3, rows.add + 48, 4 * kAttentionTile);
+    for (int r = row_begin; r < row_end; ++r) {
+      if (rows.count[first_row + r] <= 0) continue;
+      float* o = rows.o + (first_row + r) * rows.v_stride + c * kLanes;
+      const float* add = rows.add + r * kAttentionTile;
+      const F32x16 scale = splat(a[r]);
+      for (int64_t i = 0; i < width; ++i) {
+        store(o + i * kLanes, fma(load(o + i * kLanes), scale, load(add + i * kLanes)));
+      }
+    }
+  }
+}
+
+// V holds an infinity or a NaN that only some rows see: each row gets a V of its own, with zeros where it sees nothing.
+template <typename T>
+void weigh_one_by_one(const Rows& rows, int tile, const float* a, const typename T::Type* const* v) {
+  const int end = rows.num_rows - tile * kTileRows < kTileRows ? rows.num_rows - tile * kTileRows : kTileRows;
+  for (int r = 0; r < end; ++r) {
+    lay_out_v<T>(rows, v, rows.count[tile * kTileRows + r]);
+    weigh(rows, tile, a, r, r + 1);
+  }
+}
+
+// One tile of positions for all rows of the item, of which the last one sees `seen` positions.
+template <typename T>
+void run_tile(const AttentionArgs& args, const AttentionItem& item, Rows* rows, int64_t begin, int64_t seen) {
+  const int64_t count = clamp(seen - begin, 0, kAttentionTile);
+  const int64_t groups = (count + kKvGroup - 1) / kKvGroup;
+  for (int r = 0; r < rows->num_rows; ++r) rows->count[r] = clamp(rows->visible[r] - begin, 0, kAttentionTile);
+  const typename T::Type *k[kTileGroups], *v[kTileGroups];
+  find_groups<T>(args, item, begin, groups, k, v);
+  lay_out_k<T>(*rows, k, groups);
+  lay_out_v<T>(*rows, v, count);
+  const bool together = rows->count[0] == count || all_finite(*rows);
+  for (int tile = 0; tile < rows->num_tiles; ++tile) {
+    const int last = tile * kTileRows + kTileRows - 1;
+    if (rows->count[last < rows->num_rows ? last : rows->num_rows - 1] <= 0) continue;
+    alignas(64) float a[kLanes];
+    score(*rows, tile);
+    softmax(*rows, tile, a);
+    if (together) {
+      const int left = rows->num_rows - tile * kTileRows;
+      weigh(*rows, tile, a, 0, left < kTileRows ? left : kTileRows);
+    } else {
+      weigh_one_by_one<T>(*rows, tile, a, v);
+    }
+  }
+}
+
+template <typename T>
+void run_item(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
+  Rows rows;
+  prepare_rows(args, item, scratch, &rows);
+  configure_tiles(rows.num_rows < kTileRows ? rows.num_rows : kTileRows, kLanes);
+  const int64_t seen = rows.visible[rows.num_rows - 1];
+  const RowSums sums = {rows.num_rows, rows.visible, rows.head_dim, rows.v_stride, rows.o,
+                        rows.l,        rows.merged,  rows.merged_m, rows.merged_l};
+  for (int64_t split = item.split_begin; split < item.split_end; ++split) {
+    for (int64_t i = 0; i < rows.num_rows * rows.v_stride; i += kLanes) store(rows.o + i, zero());
+    for (int64_t i = 0; i < rows.num_rows * kLanes; i += kLanes) store(rows.l + i, zero());
+    for (int r = 0; r < rows.num_rows; ++r) rows.m[r] = -__builtin_inff();
+    const int64_t end = clamp(seen, 0, (split + 1) * kAttentionSplit);
+    for (int64_t begin = split * kAttentionSplit; begin < end; begin += kAttentionTile) {
+      run_tile<T>(args, item, &rows, begin, seen);
+    }
+    end_split(args, item, sums, split, [&](int r) { return rows.m[r]; });
+  }
+  release_tiles();
+}
+
+}  // namespace
+
+void attention_run(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
+  switch (args.kv.dtype) {
+    case DType::kF32:
+      return avx512::attention_run(args, item, scratch);
+    case DType::kF16:
+      return run_item<HalfPages>(args, item, scratch);
+    default:
+      return run_item<Bf16Pages>(args, item, scratch);
+  }
+}
+
+}  // namespace quire::cpu::QUIRE_ISA_NS
