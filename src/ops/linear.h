@@ -3,25 +3,31 @@
 //
 // Contract. x is [M, K] F32, W is [N, K], y is [M, N]. Row m of y depends on row m of x, W and bias alone: not on M,
 // not on the other rows, not on the thread count. One accumulator an output, starting at +0, K ascending. What meets
-// what follows from the weight's type, the pack options and the ISA level, in one of three forms:
+// what follows from the weight's type, the pack options and the ISA level, in one of four forms:
 //  - float: plain weights (F32, F16, BF16), and every type when activations are kept in float.
 //      for k: acc = fma(x[m,k], float(w[n,k]), acc)
 //  - quantised: quantised weights. Each row of x is cut into blocks of 32 with a scale sa, X = round-half-even(x / sa).
-//    Twelve bits: sa = amax/2032, the quotient taken as x * (2032/amax), all 0 when amax is below 2^-100. With AMX: sa
-//    = 2^(floor(log2 amax) - 7), eight bits and a sign, all 0 when amax is below 2^-90. A block with an infinity or a
-//    NaN (with AMX: with 2^90 or more) has sa = NaN. A weight block of 32 has an unsigned code q per element, an offset
-//    o per type, and scales; with the integer dot I (exact in any order):
+//    Twelve bits: sa = amax/2032, the quotient taken as x * (2032/amax), all 0 when amax is below 2^-100. With Arm's
+//    dot instructions eight bits: the same with 127 for 2032. With AMX: sa = 2^(floor(log2 amax) - 7), eight bits and a
+//    sign, all 0 when amax is below 2^-90. A block with an infinity or a NaN (with AMX: with 2^90 or more) has sa =
+//    NaN. A weight block of 32 has an unsigned code q per element, an offset o per type, and scales; with the integer
+//    dot I (exact in any order):
 //      acc = fma(float(I), sa * sw, acc), then, for types with a minimum, acc = fma(wm, sa * float(J), acc)
 //      Q8_0 Q4_0 Q5_0 : I = sum (q-o) X, sw = d
 //      Q4_1 Q5_1      : I = sum q X, sw = d, wm = m, J = sum X
 //      Q4_K Q5_K      : I = sum q X, sw = d*sc, wm = -(dmin*mn), J = sum X      (sc, mn of that block of 32)
 //      Q6_K Q3_K      : float(I) is fma(hi, sc1, lo*sc0) with lo = sum_lo16 (q-o) X, hi = sum_hi16 (q-o) X, sw = d
 //      Q2_K           : float(I) likewise of sum q X, sw = d, wm = -dmin, J = mn0*sum_lo16 X + mn1*sum_hi16 X
-//    where products of scales are rounded to float once, in the order written. All levels but AMX give the same bits.
+//    where products of scales are rounded to float once, in the order written. All levels with as many
+//    bits give the same result.
 //  - rounded: BF16 weights with AMX. x is rounded to bf16 (ties to even). For each 32 k, from +0 on, even and odd k
 //    apart:
 //      even = fma(x[2i], w[2i], even), odd = fma(x[2i+1], w[2i+1], odd) for i ascending; acc = acc + (even + odd)
 //    Subnormal operands and results count as zeros. That is what tdpbf16ps does, whichever of x and W stands first.
+//  - paired: BF16 weights with Arm's bfmmla. x is rounded to bf16 (ties to even). For each two k, ascending to the next
+//    multiple of 32 (zeros past K):
+//      acc = odd(acc + odd(x[2i] * w[2i] + x[2i+1] * w[2i+1]))
+//    where odd() rounds once, to the neighbour with an odd last bit when inexact. Subnormals count as zeros.
 //  - then y = acc + bias[n] where there is a bias.
 #pragma once
 

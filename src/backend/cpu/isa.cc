@@ -95,8 +95,9 @@ bool has_dotprod() {
   return (getauxval(AT_HWCAP) & (1ul << 20)) != 0;
 }  // HWCAP_ASIMDDP
 bool has_i8mm() {
-  return has_dotprod() && (getauxval(AT_HWCAP2) & (1ul << 13)) != 0;
-}  // HWCAP2_I8MM
+  constexpr unsigned long kI8mm = 1ul << 13, kBf16 = 1ul << 14;  // HWCAP2_I8MM, HWCAP2_BF16
+  return has_dotprod() && (getauxval(AT_HWCAP2) & (kI8mm | kBf16)) == (kI8mm | kBf16);
+}
 #elif defined(__APPLE__)
 bool feature(const char* key) {
   int value = 0;
@@ -107,7 +108,7 @@ bool has_dotprod() {
   return feature("hw.optional.arm.FEAT_DotProd");
 }
 bool has_i8mm() {
-  return has_dotprod() && feature("hw.optional.arm.FEAT_I8MM");
+  return has_dotprod() && feature("hw.optional.arm.FEAT_I8MM") && feature("hw.optional.arm.FEAT_BF16");
 }
 #else
 bool has_dotprod() {

@@ -155,7 +155,7 @@ struct XBlock {
 };
 
 // How activations are quantised: 12 bits; or 8 bits and a sign, in units of a power of two.
-enum class Codes { kTwelveBits, kPowerOfTwo };
+enum class Codes { kTwelveBits, kEightBits, kPowerOfTwo };
 
 inline XBlock quantise(const float* x, Codes codes) {
   XBlock out;
@@ -176,8 +176,9 @@ inline XBlock quantise(const float* x, Codes codes) {
     out.sa = std::ldexp(1.0f, std::ilogb(amax) - 7);
     for (int i = 0; i < 32; ++i) out.q[i] = static_cast<int>(std::nearbyint(static_cast<double>(x[i]) / out.sa));
   } else if (amax >= 0x1p-100f) {
-    out.sa = amax / 2032.0f;
-    const float inverse = 2032.0f / amax;
+    const float largest = codes == Codes::kEightBits ? 127.0f : 2032.0f;
+    out.sa = amax / largest;
+    const float inverse = largest / amax;
     for (int i = 0; i < 32; ++i) out.q[i] = static_cast<int>(std::nearbyintf(x[i] * inverse));
   }
   return out;
@@ -271,6 +272,56 @@ inline std::vector<float> linear_rounded(DType type, const std::byte* weight, in
         }
         acc = flush(acc + flush(even + odd));
       }
+      y[static_cast<size_t>(r * n + c)] = bias == nullptr ? acc : acc + bias[c];
+    }
+  }
+  return y;
+}
+
+// Paired: BF16 weights with bfmmla. A sum rounded to odd: an inexact one takes that of the two floats around it
+// whose last bit is 1. First so in double, then to float: rounding to odd twice is rounding to odd once.
+inline float add_to_odd(float a, float b) {
+  const double wide = static_cast<double>(a) + static_cast<double>(b);
+  if (!std::isfinite(wide) || wide == 0) return static_cast<float>(wide);
+  const double part = wide - static_cast<double>(a);
+  const double error = (static_cast<double>(a) - (wide - part)) + (static_cast<double>(b) - part);
+  uint64_t bits;
+  std::memcpy(&bits, &wide, sizeof bits);
+  if (error != 0 && bits % 2 == 0) bits = (error > 0) == (wide > 0) ? bits + 1 : bits - 1;
+  double odd;
+  std::memcpy(&odd, &bits, sizeof odd);
+  if (std::fabs(odd) < static_cast<double>(std::numeric_limits<float>::min()))
+    return std::copysign(0.0f, static_cast<float>(odd));
+  constexpr uint64_t kBelow = (uint64_t{1} << 29) - 1;  // bits of a double that a float has not
+  const bool inexact = (bits & kBelow) != 0;
+  bits &= ~kBelow;
+  if (inexact) bits |= kBelow + 1;
+  std::memcpy(&odd, &bits, sizeof odd);
+  return static_cast<float>(odd);
+}
+
+// x[i] * w[i] + x[i+1] * w[i+1] is rounded to odd once, then its sum with acc once. Products of bf16 are exact (or
+// tiny, or beyond float).
+inline float add_two(float acc, const float* x, const float* w) {
+  return add_to_odd(acc, add_to_odd(flush(x[0] * w[0]), flush(x[1] * w[1])));
+}
+
+inline std::vector<float> linear_paired(DType type, const std::byte* weight, int64_t n, int64_t k,
+                                        const std::vector<float>& x, const float* bias) {
+  const int64_t m = static_cast<int64_t>(x.size()) / k;
+  const int64_t padded = (k + 31) / 32 * 32;
+  const std::vector<float> values = weight_values(type, weight, n, k);
+  std::vector<float> w(static_cast<size_t>(n * padded)), xs(static_cast<size_t>(m * padded));
+  for (int64_t i = 0; i < n * k; ++i)
+    w[static_cast<size_t>(i / k * padded + i % k)] = flush(values[static_cast<size_t>(i)]);
+  for (int64_t i = 0; i < m * k; ++i) {
+    xs[static_cast<size_t>(i / k * padded + i % k)] = flush(bf16_to_float(float_to_bf16(x[static_cast<size_t>(i)])));
+  }
+  std::vector<float> y(static_cast<size_t>(m * n));
+  for (int64_t r = 0; r < m; ++r) {
+    for (int64_t c = 0; c < n; ++c) {
+      float acc = 0;
+      for (int64_t i = 0; i < padded; i += 2) acc = add_two(acc, xs.data() + r * padded + i, w.data() + c * padded + i);
       y[static_cast<size_t>(r * n + c)] = bias == nullptr ? acc : acc + bias[c];
     }
   }

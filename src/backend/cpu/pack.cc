@@ -351,12 +351,13 @@ void report_consumed(std::span<const RawMatrix> parts, int64_t begin, int64_t en
 }  // namespace
 
 Result<std::unique_ptr<CpuMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options,
-                                        Packing bf16_packing, ThreadPool& pool) {
+                                        const Packings& packings, ThreadPool& pool) {
   QUIRE_TRY(check_parts(parts));
   const DType type = parts[0].dtype;
-  const bool rounds = options.quantise_activations && type == DType::kBF16 && bf16_packing == Packing::kRows;
-  const bool prepares_rows = rounds || (options.quantise_activations && is_quantised(type));
-  PackedView w = layout(parts, rounds ? Packing::kRows : Packing::kColumns);
+  const bool rounds = type == DType::kBF16 && packings.bf16 != Packing::kColumns;
+  const bool prepares_rows = options.quantise_activations && (rounds || is_quantised(type));
+  const Packing packing = rounds ? packings.bf16 : packings.quantised;
+  PackedView w = layout(parts, prepares_rows ? packing : Packing::kColumns);
   QUIRE_ASSIGN(PageMemory memory, PageMemory::allocate_piece(static_cast<size_t>(w.panels() * w.panel_stride)));
   uint8_t* data = static_cast<uint8_t*>(memory.data());
   w.data = data;

@@ -32,8 +32,8 @@ class CpuMatrix final : public PackedMatrix {
   PageMemory memory_;
 };
 
-// `bf16_packing` is how the level's product wants BF16 weights, where it takes them (Packing::kRows).
+// `packings` is what the level's product wants of weights that it takes.
 Result<std::unique_ptr<CpuMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options,
-                                        Packing bf16_packing, ThreadPool& pool);
+                                        const Packings& packings, ThreadPool& pool);
 
 }  // namespace quire::cpu

@@ -38,12 +38,14 @@
 
 namespace quire::cpu {
 
-constexpr int kPanel = 16;                    // columns in a panel
-constexpr int kBlock = 32;                    // k in a block
-constexpr int kSuperBlock = 8;                // blocks in a K-quant's super-block
-constexpr int kCodeMax = 2032;                // largest activation code: 127 * 16
-constexpr int kRowTile = 16;                  // rows in a tile of quantised activations
-constexpr int kCodeTileBytes = 1152;          // a block unpacked for AMX: codes as bf16, scales as float
+constexpr int kPanel = 16;              // columns in a panel
+constexpr int kBlock = 32;              // k in a block
+constexpr int kSuperBlock = 8;          // blocks in a K-quant's super-block
+constexpr int kCodeMax = 2032;          // largest activation code: 127 * 16
+constexpr int kRowTile = 16;            // rows in a tile of quantised activations
+constexpr int kCodeTileBytes = 1152;    // a block unpacked for AMX: codes as bf16, scales as float
+constexpr int kReadyBlockBytes = 1280;  // the most that any level's unpacked block takes
+static_assert(kReadyBlockBytes >= kCodeTileBytes);
 constexpr int kBlockScaleBytes = 2 * kPanel;  // per-block part of a super-block's scales
 
 enum class Scheme : uint8_t { kPlain, kScale, kScaleMin, kSuperMin, kSubScale, kSubScaleMin };
@@ -105,6 +107,12 @@ constexpr bool has_halves(QuantFormat f) {
 }
 
 enum class Packing : uint8_t { kColumns, kRows, kPairs };
+
+// How a level's product wants weights. BF16 in kColumns is not its business: those meet float activations.
+struct Packings {
+  Packing quantised = Packing::kColumns;
+  Packing bf16 = Packing::kColumns;
+};
 
 // Packing::kPairs: where the bits of a code stand in its quad's plane, and what codes are flipped by.
 struct PairPlace {
