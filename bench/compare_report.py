@@ -2,7 +2,7 @@
 """What bench/compare makes of its figures: paired ratios with their spread, a markdown table and a plot. No measuring here.
 
 A run is {"machine": {...}, "models": {name: {"figures": {phase: {side: [one a round]}}, "memory": {phase: {side: [MB]}},
-"others": {phase: {side: [share]}}}}, "serve": [...]}; phases are keys of PHASES, sides are "quire" and the peer's settings.
+"others": {phase: {side: [share]}}, "shares": {limit: [one a round]}}}, "serve": [...]}; phases are keys of PHASES, sides are "quire" and the peer's settings.
 """
 
 import statistics
@@ -78,6 +78,18 @@ def memory_table(run: dict) -> str:
     return "\n".join(lines)
 
 
+def share_table(run: dict) -> str:
+    """quire's share of the limits that were measured around each round."""
+    columns = {"prefill of int8": "prefill, of the int8 peak", "prefill of bf16": "of the bf16 peak", "decode of read": "decode, of the read bandwidth"}
+    columns = {key: title for key, title in columns.items() if any(key in model["shares"] for model in run["models"].values())}
+    lines = ["| the whole model's share of the limits | " + " | ".join(columns.values()) + " |", "| --- |" + " --- |" * len(columns)]
+    for name, model in run["models"].items():
+        found = {key: spread(values) for key, values in model["shares"].items()}
+        cells = [f"{100 * found[k]['median']:.0f}% ({100 * found[k]['min']:.0f}..{100 * found[k]['max']:.0f})" if k in found else "" for k in columns]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def serve_table(run: dict) -> str:
     lines = ["| ShareGPT through both servers | quire, output tok/s | peer | ratio | quire, mean TTFT ms | peer | ratio |",
              "| --- | --- | --- | --- | --- | --- | --- |"]
@@ -103,7 +115,8 @@ def markdown(run: dict) -> str:
         machine, rounds = run["machine"], max(len(v) for m in run["models"].values() for s in m["figures"].values() for v in s.values())
         parts += [f"{machine['cpu']}, {machine['threads']} threads; {rounds} rounds, alternating; median (lowest..highest) of the rounds' "
                   f"ratios, then both medians. The peer is {machine['peer']}, with the better of flash attention on and off in "
-                  f"each column. Other programs took up to {100 * busiest(run):.0f}% of the machine.", speed_table(run), memory_table(run)]
+                  f"each column. Other programs took up to {100 * busiest(run):.0f}% of the machine.", speed_table(run), share_table(run),
+                  memory_table(run)]
     if run["serve"]:
         parts.append(serve_table(run))
     return "\n\n".join(parts) + "\n"

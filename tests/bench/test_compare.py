@@ -100,6 +100,8 @@ print("a line that is no JSON\\n" + json.dumps({**seconds, "system_info": "none"
         "prefill": ("llama.cpp, flash attention", 32), "decode": ("llama.cpp, no flash attention", 4),
         "batch": ("llama.cpp, no flash attention", 6)}
     assert all(0 < r["min"] <= r["median"] <= r["max"] and r["rounds"] == 2 for r in ratios.values())
+    shares = run["models"][model.stem]["shares"]
+    assert "decode of read" in shares and all(len(v) == 2 and min(v) > 0 for v in shares.values())
     table = (tmp_path / "run.md").read_text()
     assert table in out and "decode, 3 sequences at 16" in table and f"| {model.stem} | **" in table
     assert compare("--from", tmp_path / "run.json").strip() == table.strip()
