@@ -108,7 +108,7 @@ void Engine::abort(RequestId id) {
 }
 
 void Engine::build(const std::vector<Share>& shares) {
-  batch_ = {};
+  batch_.clear();
   rows_.clear();
   batch_.cu_seqlens_q.push_back(0);
   for (const Share& share : shares) {
@@ -133,7 +133,7 @@ void Engine::build(const std::vector<Share>& shares) {
     batch_.block_tables.resize((s + 1) * static_cast<size_t>(batch_.max_blocks), 0);
 
     for (int64_t p = begin; p < end; ++p) {
-      Row row{&sequence, p, p + 1 == sequence.num_tokens(), false};
+      Row row{&sequence, s, p, p + 1 == sequence.num_tokens(), false};
       row.prompt_logprob =
           sequence.params.prompt_logprobs && p + 1 < sequence.prompt_size && p >= sequence.prompt_logprobs_sent;
       if (!row.sample && !row.prompt_logprob) continue;
@@ -188,7 +188,7 @@ void Engine::read_row(const Row& row, std::span<const float> logits, Output& out
   accept(sequence, sampled->token, output);
 }
 
-void Engine::read_rows(std::map<Sequence*, Output>& outputs) {
+void Engine::read_rows(std::vector<Output>& outputs) {
   const trace::Span span("logits and sampling %zu rows", rows_.size());
   const int64_t total = static_cast<int64_t>(rows_.size());
   const size_t vocab = static_cast<size_t>(model_->config().vocab_size);
@@ -197,15 +197,14 @@ void Engine::read_rows(std::map<Sequence*, Output>& outputs) {
     const std::span<const float> logits = model_->logits(begin, count);
     for (int64_t i = 0; i < count; ++i) {
       const Row& row = rows_[static_cast<size_t>(begin + i)];
-      Output& output = outputs[row.sequence];
-      read_row(row, logits.subspan(static_cast<size_t>(i) * vocab, vocab), output);
+      read_row(row, logits.subspan(static_cast<size_t>(i) * vocab, vocab), outputs[row.share]);
     }
   }
 }
 
 std::vector<Output> Engine::step() {
   const trace::Span step_span("step %lld", static_cast<long long>(steps_));
-  const std::vector<Share> shares = scheduler_.schedule();
+  const std::vector<Share>& shares = scheduler_.schedule();
   if (shares.empty()) return {};
   build(shares);
   {
@@ -218,22 +217,25 @@ std::vector<Output> Engine::step() {
     share.sequence->num_computed += share.count;
     kv_.commit(share.sequence->table, share.sequence->tokens, share.sequence->num_computed);
   }
-  std::map<Sequence*, Output> by_sequence;
-  read_rows(by_sequence);
-
-  std::vector<Output> outputs;
-  for (const Share& share : shares) {
-    const auto it = by_sequence.find(share.sequence);
-    if (it == by_sequence.end()) continue;
-    Output output = std::move(it->second);
-    output.id = share.sequence->id;
-    output.child = share.sequence->child;
-    output.cached_tokens = share.sequence->cached_tokens;
-    output.num_preemptions = share.sequence->num_preemptions;
-    output.scheduled = share.sequence->scheduled;
-    if (output.finish != FinishReason::kNone) drop(share.sequence);
-    outputs.push_back(std::move(output));
+  // This and the tokens in each output are what a step allocates: they are the caller's.
+  std::vector<Output> outputs(shares.size());
+  read_rows(outputs);
+  size_t kept = 0;  // a share whose rows nobody asked for has nothing to say
+  size_t row = 0;
+  for (size_t s = 0; s < shares.size(); ++s) {
+    if (row == rows_.size() || rows_[row].share != s) continue;
+    while (row < rows_.size() && rows_[row].share == s) ++row;
+    Sequence& sequence = *shares[s].sequence;
+    if (kept != s) outputs[kept] = std::move(outputs[s]);
+    Output& output = outputs[kept++];
+    output.id = sequence.id;
+    output.child = sequence.child;
+    output.cached_tokens = sequence.cached_tokens;
+    output.num_preemptions = sequence.num_preemptions;
+    output.scheduled = sequence.scheduled;
+    if (output.finish != FinishReason::kNone) drop(&sequence);
   }
+  outputs.resize(kept);
   return outputs;
 }
 

@@ -79,6 +79,7 @@ class Engine {
  private:
   struct Row {  // a wanted row of the step and what it is for
     Sequence* sequence = nullptr;
+    size_t share = 0;  // of the step
     int64_t position = 0;
     bool sample = false;
     bool prompt_logprob = false;
@@ -86,7 +87,7 @@ class Engine {
   Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model, std::unique_ptr<model::KvCache> pages,
          const EngineOptions& options);
   void build(const std::vector<Share>& shares);
-  void read_rows(std::map<Sequence*, Output>& outputs);
+  void read_rows(std::vector<Output>& outputs);
   void read_row(const Row& row, std::span<const float> logits, Output& output);
   void accept(Sequence& sequence, int32_t token, Output& output) const;
   void drop(Sequence* sequence);

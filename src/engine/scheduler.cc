@@ -55,13 +55,14 @@ size_t Scheduler::victim() const {
   return worst;
 }
 
-void Scheduler::preempt(size_t running_index, std::vector<Share>& shares, int64_t& budget) {
+void Scheduler::preempt(size_t running_index, int64_t& budget) {
   Sequence* sequence = running_[running_index];
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(running_index));
-  const auto share = std::find_if(shares.begin(), shares.end(), [&](const Share& s) { return s.sequence == sequence; });
-  if (share != shares.end()) {
+  const auto share =
+      std::find_if(shares_.begin(), shares_.end(), [&](const Share& s) { return s.sequence == sequence; });
+  if (share != shares_.end()) {
     budget += share->count;
-    shares.erase(share);
+    shares_.erase(share);
   }
   kv_.free(sequence->table);
   sequence->num_computed = 0;
@@ -72,41 +73,41 @@ void Scheduler::preempt(size_t running_index, std::vector<Share>& shares, int64_
 
 // Pages for the first num_tokens positions, preempting others as long as it takes; false when `sequence` itself had to
 // go.
-bool Scheduler::make_room(Sequence* sequence, int64_t num_tokens, std::vector<Share>& shares, int64_t& budget) {
+bool Scheduler::make_room(Sequence* sequence, int64_t num_tokens, int64_t& budget) {
   while (!kv_.allocate_slots(sequence->table, num_tokens)) {
     const size_t index = victim();
     const bool self = running_[index] == sequence;
-    preempt(index, shares, budget);
+    preempt(index, budget);
     if (self) return false;
   }
   return true;
 }
 
-std::vector<Share> Scheduler::schedule() {
-  std::vector<Share> shares;
+const std::vector<Share>& Scheduler::schedule() {
+  shares_.clear();
   int64_t budget = options_.max_num_batched_tokens;
   const int64_t preempted_before = num_preemptions_;
   for (size_t i = 0; i < running_.size() && budget > 0;) {
     Sequence* sequence = running_[i];
     const int64_t count = wanted_tokens(*sequence, sequence->num_computed, budget);
     QUIRE_CHECK(count > 0, "a running sequence always has a token to compute");
-    const bool stays = make_room(sequence, sequence->num_computed + count, shares, budget);
+    const bool stays = make_room(sequence, sequence->num_computed + count, budget);
     // A preempted one may have stood before this place in the list: find it again.
     const auto at = std::find(running_.begin(), running_.end(), sequence);
     if (!stays) {
       i = std::min(i, running_.size());
       continue;
     }
-    shares.push_back({sequence, count});
+    shares_.push_back({sequence, count});
     budget -= count;
     i = static_cast<size_t>(at - running_.begin()) + 1;
   }
-  if (num_preemptions_ == preempted_before) admit(shares, budget);
-  QUIRE_CHECK(!shares.empty() || (running_.empty() && waiting_.empty()), "a step with work makes progress");
-  return shares;
+  if (num_preemptions_ == preempted_before) admit(budget);
+  QUIRE_CHECK(!shares_.empty() || (running_.empty() && waiting_.empty()), "a step with work makes progress");
+  return shares_;
 }
 
-void Scheduler::admit(std::vector<Share>& shares, int64_t budget) {
+void Scheduler::admit(int64_t budget) {
   while (!waiting_.empty() && budget > 0 && num_running() < options_.max_num_seqs) {
     Sequence* sequence = waiting_.front();
     kv::PrefixHit hit;
@@ -115,7 +116,7 @@ void Scheduler::admit(std::vector<Share>& shares, int64_t budget) {
     hit.counted = !sequence->admitted_before;
     const int64_t count = wanted_tokens(*sequence, hit.num_tokens, budget);
     const bool whole = hit.num_tokens + count == sequence->num_tokens();
-    if (!options_.chunked_prefill && !whole && !shares.empty()) break;
+    if (!options_.chunked_prefill && !whole && !shares_.empty()) break;
     if (!kv_.can_allocate(sequence->table, sequence->num_tokens(), hit)) break;
     QUIRE_CHECK(kv_.allocate_slots(sequence->table, hit.num_tokens + count, hit));
     waiting_.pop_front();
@@ -127,7 +128,7 @@ void Scheduler::admit(std::vector<Share>& shares, int64_t budget) {
       sequence->scheduled = std::chrono::steady_clock::now();
       sequence->admitted_before = true;
     }
-    shares.push_back({sequence, count});
+    shares_.push_back({sequence, count});
     budget -= count;
   }
 }

@@ -40,8 +40,8 @@ class Scheduler {
   void add(Sequence* sequence);
   // Takes the sequence out of the queues and gives its pages back.
   void remove(Sequence* sequence);
-  // The next step's shares; empty only when nothing is waiting or running.
-  std::vector<Share> schedule();
+  // The next step's shares, valid until the next call; empty only when nothing is waiting or running.
+  const std::vector<Share>& schedule();
 
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
@@ -50,15 +50,16 @@ class Scheduler {
 
  private:
   int64_t wanted_tokens(const Sequence& sequence, int64_t computed, int64_t budget) const;
-  bool make_room(Sequence* sequence, int64_t num_tokens, std::vector<Share>& shares, int64_t& budget);
+  bool make_room(Sequence* sequence, int64_t num_tokens, int64_t& budget);
   size_t victim() const;
-  void preempt(size_t running_index, std::vector<Share>& shares, int64_t& budget);
-  void admit(std::vector<Share>& shares, int64_t budget);
+  void preempt(size_t running_index, int64_t& budget);
+  void admit(int64_t budget);
   bool before(const Sequence& a, const Sequence& b) const;
   void enqueue(Sequence* sequence, bool front);
 
   SchedulerOptions options_;
   kv::KvManager& kv_;
+  std::vector<Share> shares_;       // of the step that is being made, kept for its memory
   std::vector<Sequence*> running_;  // in order of admission
   std::deque<Sequence*> waiting_;   // in the order in which they will be admitted
   int64_t waiting_tokens_ = 0;      // of the sequences in waiting_

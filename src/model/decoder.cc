@@ -2,10 +2,21 @@
 // The forward pass: embed, layers, and the head on the rows that are wanted.
 #include "model/decoder.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace quire::model {
 namespace {
+
+// Rows of the MLP's inner activations that exist at a time: enough to be busy, few enough to be small.
+constexpr int64_t kMlpRows = 512;
+
+Tensor some_rows(Tensor t, int64_t first, int64_t count) {
+  QUIRE_CHECK(first >= 0 && first + count <= t.rows);
+  t.data = t.row_f32(first);
+  t.rows = count;
+  return t;
+}
 
 // Cuts row-major matrices out of one buffer, each on a 64-byte boundary.
 class Carver {
@@ -17,6 +28,7 @@ class Carver {
     return t;
   }
   size_t used() const { return used_; }
+  void go_back_to(size_t used) { used_ = used; }  // what lies behind is taken a second time
 
  private:
   char* base_;
@@ -51,27 +63,35 @@ DecoderModel::Width DecoderModel::width() const {
   return {config_.hidden, q + 2 * config_.kv_heads * config_.head_dim, q, 2 * config_.intermediate};
 }
 
-size_t DecoderModel::scratch_bytes(const StepLimits& limits) const {
+// Attention, MLP and head follow one another, so they share one region; normed and wanted do not meet either.
+DecoderModel::Scratch DecoderModel::carve(char* base, const StepLimits& limits) const {
   const Width w = width();
-  Carver carver(nullptr);
-  for (const int64_t cols : {w.hidden, w.hidden, w.qkv, w.attention, w.gate_up, w.hidden}) {
-    carver.take(limits.max_tokens, cols);
-  }
-  carver.take(limits.max_logit_rows, config_.vocab_size);
-  return carver.used();
+  Carver carver(base);
+  Scratch out;
+  out.hidden = carver.take(limits.max_tokens, w.hidden);
+  out.normed = carver.take(limits.max_tokens, w.hidden);
+  out.wanted = out.normed;
+  const size_t shared = carver.used();
+  out.qkv = carver.take(limits.max_tokens, w.qkv);
+  out.attention = carver.take(limits.max_tokens, w.attention);
+  out.bytes = carver.used();
+  carver.go_back_to(shared);
+  out.gate_up = carver.take(std::min(limits.max_tokens, kMlpRows), w.gate_up);
+  out.bytes = std::max(out.bytes, carver.used());
+  carver.go_back_to(shared);
+  out.logits = carver.take(limits.max_logit_rows, config_.vocab_size);
+  out.bytes = std::max(out.bytes, carver.used());
+  return out;
+}
+
+size_t DecoderModel::scratch_bytes(const StepLimits& limits) const {
+  return carve(nullptr, limits).bytes;
 }
 
 Status DecoderModel::prepare(const StepLimits& limits) {
-  QUIRE_ASSIGN(scratch_, backend_.allocate(scratch_bytes(limits)));
-  const Width w = width();
-  Carver carver(static_cast<char*>(scratch_->data()));
-  hidden_ = carver.take(limits.max_tokens, w.hidden);
-  normed_ = carver.take(limits.max_tokens, w.hidden);
-  qkv_ = carver.take(limits.max_tokens, w.qkv);
-  attention_ = carver.take(limits.max_tokens, w.attention);
-  gate_up_ = carver.take(limits.max_tokens, w.gate_up);
-  wanted_ = carver.take(limits.max_tokens, w.hidden);
-  logits_ = carver.take(limits.max_logit_rows, config_.vocab_size);
+  QUIRE_ASSIGN(memory_, backend_.allocate(scratch_bytes(limits)));
+  scratch_ = carve(static_cast<char*>(memory_->data()), limits);
+  wanted_rows_.reserve(static_cast<size_t>(limits.max_tokens));
   limits_ = limits;
   return {};
 }
@@ -86,11 +106,10 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   QUIRE_CHECK(batch.position_axes == 1 && batch.adapter_slots.empty() && batch.state_pages.empty() &&
                   batch.embedding_rows.empty() && batch.sampled_from_row.empty() && batch.causal.empty(),
               "a plain decoder takes token ids and one position axis");
-  step_hidden_ = hidden_.first_rows(tokens);
-  step_normed_ = normed_.first_rows(tokens);
-  step_qkv_ = qkv_.first_rows(tokens);
-  step_attention_ = attention_.first_rows(tokens);
-  step_gate_up_ = gate_up_.first_rows(tokens);
+  step_hidden_ = scratch_.hidden.first_rows(tokens);
+  step_normed_ = scratch_.normed.first_rows(tokens);
+  step_qkv_ = scratch_.qkv.first_rows(tokens);
+  step_attention_ = scratch_.attention.first_rows(tokens);
 
   int64_t reach = 0;
   for (const int32_t length : batch.context_lens) reach = std::max<int64_t>(reach, length);
@@ -104,10 +123,10 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
 
   num_wanted_ = static_cast<int64_t>(batch.wanted.size());
   if (num_wanted_ == 0) return;
-  std::vector<int32_t> rows;
-  for (const WantedRow& row : batch.wanted) rows.push_back(row.token);
-  const Tensor wanted = wanted_.first_rows(num_wanted_);
-  backend_.gather({step_hidden_, rows, wanted});
+  wanted_rows_.clear();
+  for (const WantedRow& row : batch.wanted) wanted_rows_.push_back(row.token);
+  const Tensor wanted = scratch_.wanted.first_rows(num_wanted_);
+  backend_.gather({step_hidden_, wanted_rows_, wanted});
   norm(wanted, head_norm_, config_.hidden, wanted);
 }
 
@@ -143,11 +162,18 @@ void DecoderModel::run_attention(const StepBatch& batch, const KvCache& kv, int6
 void DecoderModel::run_mlp(const DecoderLayer& layer) {
   const bool pre = !layer.mlp_norm.empty();
   if (pre) norm(step_hidden_, layer.mlp_norm, config_.hidden, step_normed_);
-  layer.gate_up.run(backend_, pre ? step_normed_ : step_hidden_, step_gate_up_);
-  const Tensor gate = step_gate_up_.columns(0, config_.intermediate);
-  const Tensor up = step_gate_up_.columns(config_.intermediate, config_.intermediate);
-  backend_.glu({gate, up, config_.activation, gate});
-  layer.down.run(backend_, gate, step_normed_);
+  // Parts of about equal size: 513 rows are not 512 and 1.
+  const int64_t parts = (step_hidden_.rows + kMlpRows - 1) / kMlpRows;
+  const int64_t part = ((step_hidden_.rows + parts - 1) / parts + 15) / 16 * 16;
+  for (int64_t first = 0; first < step_hidden_.rows; first += part) {
+    const int64_t count = std::min(part, step_hidden_.rows - first);
+    const Tensor gate_up = scratch_.gate_up.first_rows(count);
+    layer.gate_up.run(backend_, some_rows(pre ? step_normed_ : step_hidden_, first, count), gate_up);
+    const Tensor gate = gate_up.columns(0, config_.intermediate);
+    const Tensor up = gate_up.columns(config_.intermediate, config_.intermediate);
+    backend_.glu({gate, up, config_.activation, gate});
+    layer.down.run(backend_, gate, some_rows(step_normed_, first, count));
+  }
   add_to_residual(layer.post_mlp_norm);
 }
 
@@ -159,12 +185,10 @@ void DecoderModel::add_to_residual(const std::vector<float>& post_norm) {
 
 std::span<const float> DecoderModel::logits(int64_t first_wanted, int64_t count) {
   QUIRE_CHECK(first_wanted >= 0 && count > 0 && first_wanted + count <= num_wanted_ && count <= limits_.max_logit_rows);
-  Tensor rows = wanted_.first_rows(first_wanted + count);
-  rows.data = rows.row_f32(first_wanted);
-  rows.rows = count;
-  weights_.head.run(backend_, rows, logits_.first_rows(count));
+  const Tensor logits = scratch_.logits.first_rows(count);
+  weights_.head.run(backend_, some_rows(scratch_.wanted, first_wanted, count), logits);
   backend_.synchronise();
-  return {logits_.f32(), static_cast<size_t>(count * config_.vocab_size)};
+  return {logits.f32(), static_cast<size_t>(count * config_.vocab_size)};
 }
 
 Result<std::unique_ptr<KvCache>> KvCache::make(Backend& backend, const Shape& shape) {

@@ -43,7 +43,12 @@ class DecoderModel final : public Model {
   struct Width {  // columns of each scratch matrix
     int64_t hidden, qkv, attention, gate_up;
   };
+  struct Scratch {  // views of one block of memory
+    Tensor hidden, normed, qkv, attention, gate_up, wanted, logits;
+    size_t bytes = 0;
+  };
   Width width() const;
+  Scratch carve(char* base, const StepLimits& limits) const;
   void run_attention(const StepBatch& batch, const KvCache& kv, int64_t layer);
   void run_mlp(const DecoderLayer& layer);
   void add_to_residual(const std::vector<float>& post_norm);
@@ -57,10 +62,10 @@ class DecoderModel final : public Model {
   Backend& backend_;
 
   StepLimits limits_;
-  std::unique_ptr<Buffer> scratch_;
-  // Views of the scratch, cut to the step's tokens by forward().
-  Tensor hidden_, normed_, qkv_, attention_, gate_up_, wanted_, logits_;
-  Tensor step_hidden_, step_normed_, step_qkv_, step_attention_, step_gate_up_;
+  std::unique_ptr<Buffer> memory_;
+  Scratch scratch_;
+  Tensor step_hidden_, step_normed_, step_qkv_, step_attention_;  // cut to the step's tokens by forward()
+  std::vector<int32_t> wanted_rows_;
   int64_t num_wanted_ = 0;
 };
 

@@ -52,6 +52,19 @@ struct StepBatch {
 
   std::vector<WantedRow> wanted;  // rows in the order in which results are read
 
+  // Empties it and keeps its memory for the next step.
+  void clear() {
+    for (auto* ids : {&tokens, &positions, &token_to_seq, &cu_seqlens_q, &context_lens, &block_tables, &adapter_slots,
+                      &embedding_rows, &sampled_from_row}) {
+      ids->clear();
+    }
+    slot_mapping.clear();
+    causal.clear();
+    state_pages.clear();
+    wanted.clear();
+    position_axes = 1;
+    max_blocks = 0;
+  }
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_seqs() const { return static_cast<int64_t>(context_lens.size()); }
 };

@@ -14,7 +14,6 @@
 
 #include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
@@ -46,9 +45,13 @@ class History {
 
  private:
   Seen& entry(int32_t token);
+  size_t slot_of(int32_t token) const;
+  void grow();
   std::vector<int32_t> output_;
   std::vector<Seen> seen_;
-  std::unordered_map<int32_t, int32_t> where_;  // token -> index in seen_
+  // Where in seen_ a token is: open addressing with linear probing, a power of two of slots, at most half of them full;
+  // 0 is an empty slot, else it is index + 1. No node a token, so that a step rarely allocates.
+  std::vector<int32_t> slots_;
 };
 
 struct TokenLogprob {

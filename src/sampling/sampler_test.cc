@@ -388,6 +388,30 @@ TEST(Sampler, RepetitionSeesThePromptAndTheOthersOnlyTheOutput) {
   EXPECT_EQ(history.num_output(), 1);
 }
 
+TEST(History, CountsTokensAsAMapDoes) {
+  std::mt19937 random(3);
+  for (const int32_t vocab : {3, 40, 1'000, 200'000}) {
+    History history;
+    std::map<int32_t, int32_t> counts;
+    std::vector<int32_t> order;
+    for (int i = 0; i < 3'000; ++i) {
+      const auto token = static_cast<int32_t>(random() % static_cast<uint32_t>(vocab)) * (i % 2 == 0 ? 1 : 64);
+      if (!counts.contains(token)) order.push_back(token);
+      ++counts[token];
+      history.push_output(token);
+      if (i % 7 == 0) {
+        --counts[token];
+        history.pop_output();
+      }
+    }
+    ASSERT_EQ(history.seen().size(), order.size());
+    for (size_t i = 0; i < order.size(); ++i) {
+      EXPECT_EQ(history.seen()[i].token, order[i]);
+      EXPECT_EQ(history.seen()[i].output_count, counts[order[i]]);
+    }
+  }
+}
+
 TEST(Sampler, MinTokensKeepsTheEndAway) {
   const std::vector<float> row = {0, 5, 4, 3};
   SamplingParams params = {.temperature = 0};

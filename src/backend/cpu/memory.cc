@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <fstream>
 #include <mutex>
 #include <string>
 
@@ -14,12 +15,22 @@ namespace quire::cpu {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kSmallPage = size_t{16} << 10;  // the largest base page among the systems we run on
+constexpr size_t kSmallPage = size_t{64} << 10;  // the largest base page among the systems we run on
 constexpr size_t kPieceAlign = size_t{4} << 10;
 // A mapping that pieces share, and from which size on a piece gets one of its own. Address space that no piece takes is
 // never committed.
 constexpr size_t kShared = size_t{64} << 20;
 constexpr size_t kLargePiece = size_t{16} << 20;
+
+// Kernels with base pages of 16 or 64 KiB have huge ones of 32 or 512 MiB: too much to commit for a first touch.
+bool huge_pages_are_small() {
+  static const bool small = [] {
+    std::ifstream file("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+    size_t bytes = 0;
+    return !(file >> bytes) || bytes <= kHugePage;
+  }();
+  return small;
+}
 
 size_t round_up(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -52,7 +63,7 @@ class PageMemory::Mapping {
     if (start + reserve > end) munmap(reinterpret_cast<void*>(end), start + reserve - end);
     mapping->data_ = reinterpret_cast<char*>(aligned);
 #ifdef MADV_HUGEPAGE
-    if (huge) madvise(mapping->data_, mapping->size_, MADV_HUGEPAGE);
+    if (huge) madvise(mapping->data_, mapping->size_, huge_pages_are_small() ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 #endif
     return mapping;
   }
