@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step of the engine takes no memory from the heap but for the outputs that it hands over.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <numeric>
+
+#include "models/harness.h"
+
+namespace {
+std::atomic<int64_t> allocations{0};
+}  // namespace
+
+// Not inlined: gcc takes malloc behind new and free behind delete for a mismatch.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* at = std::malloc(size > 0 ? size : 1)) return at;
+  std::abort();
+}
+[[gnu::noinline]] void operator delete(void* at) noexcept {
+  std::free(at);
+}
+[[gnu::noinline]] void operator delete(void* at, std::size_t) noexcept {
+  std::free(at);
+}
+
+namespace quire::testing {
+namespace {
+
+TEST(Allocation, ADecodeStepAllocatesItsOutputsAlone) {
+  llm::Options options = dummy_options("llama");
+  options.threads = 2;
+  const auto engine = make_engine(options);
+  ASSERT_NE(engine, nullptr);
+  constexpr int64_t kSeqs = 4, kPrompt = 33, kBefore = 20, kWatched = 10;
+  for (int32_t i = 0; i < kSeqs; ++i) {
+    std::vector<int32_t> prompt(kPrompt);
+    std::iota(prompt.begin(), prompt.end(), 3 * i + 5);
+    engine::Request request = greedy_request(prompt, 100);
+    if (i == 1) request.params.temperature = 1;
+    if (i == 2) request.params.temperature = 0.7, request.params.top_k = 20, request.params.top_p = 0.9;
+    if (i == 3) request.params.repetition_penalty = 1.1;
+    ASSERT_TRUE(engine->add(request).ok());
+  }
+  // Long enough for every buffer to have its size; the watched steps fill no page and double no sequence's tokens.
+  for (int64_t i = 0; i < kBefore; ++i) ASSERT_EQ(engine->step().size(), static_cast<size_t>(kSeqs));
+  for (int64_t i = 0; i < kWatched; ++i) {
+    const int64_t before = allocations.load();
+    const std::vector<engine::Output> outputs = engine->step();
+    const int64_t taken = allocations.load() - before;
+    ASSERT_EQ(outputs.size(), static_cast<size_t>(kSeqs));
+    EXPECT_EQ(taken, 1 + kSeqs) << "one for the list of outputs and one for the token of each, in step " << i;
+  }
+  // Over many steps: what pages and growing sequences add stays small.
+  const int64_t before = allocations.load();
+  constexpr int64_t kMany = 60;
+  for (int64_t i = 0; i < kMany; ++i) ASSERT_EQ(engine->step().size(), static_cast<size_t>(kSeqs));
+  const int64_t pages = kSeqs * (kMany / options.block_size + 1);
+  EXPECT_LE(allocations.load() - before, kMany * (1 + kSeqs) + 6 * pages + 8 * kSeqs);
+}
+
+}  // namespace
+}  // namespace quire::testing
