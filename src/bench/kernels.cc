@@ -170,14 +170,21 @@ class Runner {
     figures_.kernels.push_back(std::move(figure));
   }
 
-  // The kind of arithmetic to hold a case to: what its values are, where the level can multiply those.
+  // The kind of arithmetic to hold a case to: what its values are, where the level can multiply those faster than as
+  // floats (vdpbf16ps is slower than a plain fma on some machines).
   std::string peak_kind(Isa level, Arithmetic wanted) const {
-    const bool there = cpu::strongest(probes_, level, wanted) != nullptr;
-    return cpu::name(there ? wanted : Arithmetic::kFp32);
+    return cpu::name(measured(level, wanted) > measured(level, Arithmetic::kFp32) ? wanted : Arithmetic::kFp32);
   }
   size_t stream_bytes() const { return meter_.buffer_bytes(); }
 
  private:
+  double measured(Isa level, Arithmetic arithmetic) const {
+    const PeakProbe* probe = cpu::strongest(probes_, level, arithmetic);
+    for (const LimitFigure& limit : figures_.limits) {
+      if (probe != nullptr && limit.name == probe->instruction) return limit.rate;
+    }
+    return 0;
+  }
   LimitSample limits_of(Isa level) {
     LimitSample out;
     for (const Arithmetic a : kArithmetics) {
@@ -364,8 +371,8 @@ Result<KernelFigures> kernels(const KernelOptions& options, const KernelProgress
   runner.measure_limits();
   for (const Isa level : p.levels) {
     QUIRE_ASSIGN(const auto backend, make_cpu_backend({.threads = out.threads, .isa = cpu::name(level)}));
-    const auto tell = [&](DType type, const std::string& what) {
-      progress(std::string(cpu::name(level)) + " " + name(type), what, out.kernels.size(), total);
+    const auto tell = [&](const std::string& group, const std::string& what) {
+      progress(std::string(cpu::name(level)) + " " + group, what, out.kernels.size(), total);
     };
     // A case that a level can not run is left out with a word, and the rest goes on.
     const auto note = [&](const std::string& what, const Status& status) {
@@ -374,20 +381,21 @@ Result<KernelFigures> kernels(const KernelOptions& options, const KernelProgress
     for (const DType type : p.linear ? p.types : std::vector<DType>{}) {
       for (const cases::LinearShape& shape : p.shapes) {
         const std::string what =
-            std::string("linear ") + name(type) + " " + std::to_string(shape.n) + "x" + std::to_string(shape.k);
-        note(what, run_linear(runner, *backend, level, type, shape, p.rows,
-                              [&](int64_t m) { tell(type, what + " rows " + std::to_string(m)); }));
+            std::string(name(type)) + " " + std::to_string(shape.n) + "x" + std::to_string(shape.k);
+        note(what, run_linear(runner, *backend, level, type, shape, p.rows, [&](int64_t m) {
+               tell(std::string("linear ") + name(type), what + " rows " + std::to_string(m));
+             }));
       }
     }
-    for (const AttentionShape& shape : p.attention) {
-      for (const DType type : p.kv_types) {
-        const auto known = backend->kv_dtypes();
-        const std::string what = std::string(shape.op) + " " + name(type);
-        if (std::find(known.begin(), known.end(), type) == known.end()) {
-          note(what, unsupported("pages of that type are not there"));
-          continue;
-        }
-        tell(type, what);
+    for (const DType type : p.kv_types) {
+      const auto known = backend->kv_dtypes();
+      const bool pages = std::find(known.begin(), known.end(), type) != known.end();
+      if (!pages && !p.attention.empty())
+        note(std::string("attention ") + name(type), unsupported("there are no pages of that type"));
+      for (const AttentionShape& shape : pages ? p.attention : std::vector<AttentionShape>{}) {
+        const std::string what =
+            std::string(shape.op) + " " + std::to_string(shape.sequences) + " at " + std::to_string(shape.context);
+        tell(std::string("attention ") + name(type), what);
         note(what, run_attention(runner, *backend, level, type, shape));
       }
     }

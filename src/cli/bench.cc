@@ -21,6 +21,11 @@ void add_common(CLI::App& command, BenchFlags& flags) {
 
 int latency(BenchFlags& flags) {
   flags.options.model = flags.model;
+  // The batch is to run as one: no bound but the one that was asked for.
+  constexpr int64_t kUsualSeqs = 128;
+  if (flags.options.max_num_seqs == 0 && flags.workload.batch_size > kUsualSeqs) {
+    flags.options.max_num_seqs = flags.workload.batch_size;
+  }
   auto llm = load_llm(flags.options);
   if (!llm.ok()) return report(llm.error());
   auto figures = bench::latency(**llm, flags.workload, flags.warmup, flags.iters);
