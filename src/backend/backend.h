@@ -36,8 +36,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual std::string describe() const = 0;  // "cpu (avx512, 2 threads)"
-  virtual std::span<const DType> kv_dtypes() const = 0;
+  virtual std::string describe() const = 0;              // "cpu (avx512, 2 threads)"
+  virtual std::span<const DType> kv_dtypes() const = 0;  // the first: where nothing else decides
 
   // Zeroed memory, committed lazily where the system can.
   virtual Result<std::unique_ptr<Buffer>> allocate(size_t bytes) = 0;

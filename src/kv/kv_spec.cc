@@ -84,7 +84,7 @@ Result<Chosen> choose(const KvDTypeChoice& choice) {
   if (choice.checkpoint && !choice.quantised_file) {
     if (const auto type = from_storage(*choice.checkpoint)) return Chosen{*type, "the checkpoint's type"};
   }
-  return Chosen{KvDType::kFloat16, "the fallback for a quantised or unknown checkpoint"};
+  return Chosen{choice.fallback, "the fallback for a quantised or unknown checkpoint"};
 }
 
 }  // namespace

@@ -43,11 +43,12 @@ struct KvDTypeChoice {
   std::string_view dtype = "auto";           // --dtype
   std::optional<DType> checkpoint = {};      // the checkpoint's own type (config.json, else its tensors), if known
   bool quantised_file = false;               // GGUF with quantised tensors, or a quantised checkpoint
+  KvDType fallback = KvDType::kFloat16;      // what the backend likes best of 16 bits
 };
 
-// The element type: --kv-cache-dtype if it names one; else (auto) --dtype; else the checkpoint's type; else float16, as
-// for quantised files. An Error lists the choices for an unknown spelling, and the supported ones for a type that the
-// backend (which lists what it computes with) does not have. "fp8" means fp8_e4m3, as in vLLM.
+// The element type: --kv-cache-dtype if it names one; else (auto) --dtype; else the checkpoint's type; else the
+// fallback, as for quantised files. An Error lists the choices for an unknown spelling, and the supported ones for a
+// type that the backend (which lists what it computes with) does not have. "fp8" means fp8_e4m3, as in vLLM.
 Result<KvDType> resolve_kv_dtype(const KvDTypeChoice& choice, std::span<const KvDType> supported);
 
 // The shape of a model's KV cache. Plain data; validate() before the sizes are asked for.

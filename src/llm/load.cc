@@ -46,6 +46,7 @@ Result<kv::KvSpec> kv_spec(const Options& options, const model::ModelFiles& file
   choice.kv_cache_dtype = options.kv_cache_dtype;
   choice.dtype = options.dtype;
   choice.quantised_file = files.quantised;
+  if (backend.kv_dtypes().front() == DType::kBF16) choice.fallback = kv::KvDType::kBFloat16;
   if (!files.quantised) choice.checkpoint = files.config.dtype;
   kv::KvSpec spec;
   QUIRE_ASSIGN(spec.dtype, kv::resolve_kv_dtype(choice, supported_kv_types(backend)));

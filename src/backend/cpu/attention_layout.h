@@ -4,6 +4,9 @@
 // A page holds block_size positions (a multiple of 16) of every kv head; a head's K and V stand together:
 //   K: [block_size/16 groups][head_dim][16 positions]   so that one q element, broadcast, meets 16 positions at once
 //   V: [block_size positions][v_stride]                 v_stride = head_dim rounded up to 16 elements; the rest is zero
+// In pairs, for AMX (BF16 and a head_dim of whole 32s), in the same bytes:
+//   K: [block_size/16 groups][head_dim/2][16 positions][2]
+//   V: [block_size/2 pairs of positions][head_dim][2 positions]
 // K needs no padding at any head_dim: its vectors run over positions. A group of 16 positions never crosses a page.
 #pragma once
 
@@ -33,6 +36,11 @@ constexpr KvGeometry kv_geometry(DType dtype, int64_t block_size, int64_t num_kv
 }
 constexpr KvGeometry kv_geometry(const KvLayer& kv) {
   return kv_geometry(kv.dtype, kv.block_size, kv.num_kv_heads, kv.head_dim);
+}
+
+// Whether a level that multiplies tiles keeps pages of this kind in pairs.
+constexpr bool pages_in_pairs(DType dtype, int64_t head_dim) {
+  return dtype == DType::kBF16 && head_dim % 32 == 0;
 }
 
 // Bytes of one layer's page: what Backend::kv_page_bytes answers.

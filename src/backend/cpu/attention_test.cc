@@ -494,10 +494,14 @@ TEST(ReshapeAndCache, WritesItsOwnSlotsAndNothingElse) {
             const bool real = d < shape.head_dim;
             const size_t at =
                 t * static_cast<size_t>(cache.kv_cols()) + static_cast<size_t>(h * shape.head_dim + (real ? d : 0));
+            const bool pairs = isa == Isa::kAmx && pages_in_pairs(shape.dtype, shape.head_dim);
             if (real) {
-              put(k + ((position / 16 * shape.head_dim + d) * 16 + position % 16) * g.element, cache.k[at]);
+              const int64_t group = position / 16 * shape.head_dim, inside = position % 16;
+              const int64_t in_pairs = (group + d / 2 * 2) * 16 + 2 * inside + d % 2;
+              put(k + (pairs ? in_pairs : (group + d) * 16 + inside) * g.element, cache.k[at]);
             }
-            put(v + (position * g.v_stride + d) * g.element, real ? cache.v[at] : 0.0f);
+            const int64_t in_pairs = (position / 2 * g.v_stride + d) * 2 + position % 2;
+            put(v + (pairs ? in_pairs : position * g.v_stride + d) * g.element, real ? cache.v[at] : 0.0f);
           }
         }
       }

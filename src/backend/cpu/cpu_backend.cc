@@ -69,7 +69,10 @@ const CpuMatrix& matrix(const PackedMatrix* weight) {
   return static_cast<const CpuMatrix&>(*weight);
 }
 
+// The first is what pages of a quantised model hold by default. Tiles multiply bf16, so fp16 would only be rounded
+// again.
 constexpr DType kKvDTypes[] = {DType::kF16, DType::kBF16, DType::kF32};
+constexpr DType kTileKvDTypes[] = {DType::kBF16, DType::kF16, DType::kF32};
 
 // Below this many rows every thread makes the activations ready for itself: cheaper than a second region.
 constexpr int64_t kOwnPrepareRows = 4;
@@ -91,7 +94,7 @@ class CpuBackend final : public Backend {
     return std::string("cpu (") + cpu::name(isa_) + ", " + std::to_string(pool_.threads()) +
            (pool_.threads() == 1 ? " thread)" : " threads)");
   }
-  std::span<const DType> kv_dtypes() const override { return kKvDTypes; }
+  std::span<const DType> kv_dtypes() const override { return isa_ == cpu::Isa::kAmx ? kTileKvDTypes : kKvDTypes; }
 
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override {
     QUIRE_ASSIGN(PageMemory memory, PageMemory::allocate(bytes));

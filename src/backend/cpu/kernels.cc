@@ -11,6 +11,7 @@ namespace quire::cpu {
 #define QUIRE_DECLARE_LEVEL(level)                                                                           \
   namespace level {                                                                                          \
   extern const CpuKernels kTable;                                                                            \
+  void reshape_and_cache(const ReshapeAndCacheArgs&, int64_t row_begin, int64_t row_end);                    \
   void attention_run(const AttentionArgs&, const AttentionItem&, float* scratch);                            \
   int64_t linear_prepared_bytes(const PackedView& w, int64_t rows);                                          \
   void linear_prepare(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end,              \
@@ -46,6 +47,7 @@ QUIRE_DECLARE_LEVEL(amx)
   table.linear.prepared_bytes = amx::linear_prepared_bytes;
   table.linear.prepare = amx::linear_prepare;
   table.linear.product = amx::linear_product;
+  table.reshape_and_cache = amx::reshape_and_cache;
   table.attention.run = amx::attention_run;
   table.attention.most_rows = kAttentionRowsMost;
 #endif

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Paged attention of one work item with AMX, pages of 16 bits; ops/attention.h has the contract (rounded form).
 //
-// For each tile of 64 positions K and V are laid out as second operands, in bf16, once for all rows of the item. Then,
-// sixteen rows at a time: scores from tiles, softmax in registers, weights as bf16, and their products with V, which
-// are added to o in float. Tiles run whole: what a row does not see has weight 0, and V there is 0 or finite.
+// For each tile of 64 positions K and V are laid out as second operands, in bf16, once for all rows of the item; pages
+// in pairs (attention_layout.h) hold K so already, and V but for the gaps between pages. Then, sixteen rows at a time:
+// scores from tiles, softmax in registers, weights as bf16, and their products with V, which are added to o in float.
+// Tiles run whole: what a row does not see has weight 0, and V there is 0 or finite.
 #include "backend/cpu/kernels/attention_rows.h"
 #include "backend/cpu/kernels/tiles_amx.h"
 
 namespace quire::cpu::avx512 {
 void attention_run(const AttentionArgs& args, const AttentionItem& item, float* scratch);
-}
+void reshape_and_cache(const ReshapeAndCacheArgs& args, int64_t row_begin, int64_t row_end);
+}  // namespace quire::cpu::avx512
 
 namespace quire::cpu::QUIRE_ISA_NS {
 namespace {
@@ -46,9 +48,15 @@ QUIRE_INLINE __m512i pair_with_zero(const typename T::Type* even) {
 
 struct HalfPages : StoredF16 {
   static constexpr bool kIsHalf = true;
+  static constexpr bool kInPairs = false;
 };
 struct Bf16Pages : StoredBF16 {
   static constexpr bool kIsHalf = false;
+  static constexpr bool kInPairs = false;
+};
+struct PairedPages : StoredBF16 {
+  static constexpr bool kIsHalf = false;
+  static constexpr bool kInPairs = true;
 };
 
 // An item's rows, with their state in the thread's scratch.
@@ -59,13 +67,15 @@ struct Rows {
   int64_t count[kAttentionRowsMost];  // positions of the tile at hand that each row sees
   int64_t head_dim;
   int64_t v_stride;
-  int64_t steps;  // of 32 elements of a head
-  uint8_t* k;     // [step][4 groups of positions]: second operands
-  uint8_t* v;     // [2 steps of positions][v_stride / 16]
-  uint8_t* q;     // [tile][step]: first operands
-  uint8_t* p;     // [2 steps of positions]: a tile's weights
-  float* s;       // [16][64]: a tile's scores
-  float* add;     // [16][64]: a tile's products with V
+  int64_t steps;                     // of 32 elements of a head
+  uint8_t* k;                        // [step][4 groups of positions]: second operands
+  const uint8_t* k_at[kTileGroups];  // those of the tile at hand: a group's first,
+  int64_t k_step;                    // and bytes from one step to the next
+  uint8_t* v;                        // [2 steps of positions][v_stride / 16]
+  uint8_t* q;                        // [tile][step]: first operands
+  uint8_t* p;                        // [2 steps of positions]: a tile's weights
+  float* s;                          // [16][64]: a tile's scores
+  float* add;                        // [16][64]: a tile's products with V
   float* o;
   float* l;
   float* m;
@@ -120,16 +130,23 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
 
 // K of `groups` groups of positions as second operands: pairs of elements of a head, sixteen positions.
 template <typename T>
-void lay_out_k(const Rows& rows, const typename T::Type* const* k, int64_t groups) {
-  const int64_t pairs = rows.steps * kStep / 2;
+void lay_out_k(Rows* rows, const typename T::Type* const* k, int64_t groups) {
+  if constexpr (T::kInPairs) {
+    for (int g = 0; g < kTileGroups; ++g) rows->k_at[g] = reinterpret_cast<const uint8_t*>(k[g]);
+    rows->k_step = kOperandBytes;
+    return;
+  }
+  for (int g = 0; g < kTileGroups; ++g) rows->k_at[g] = rows->k + g * kOperandBytes;
+  rows->k_step = kTileGroups * kOperandBytes;
+  const int64_t pairs = rows->steps * kStep / 2;
   for (int64_t g = 0; g < groups; ++g) {
     for (int64_t i = 0; i < pairs; ++i) {
-      uint8_t* to = rows.k + (i / 16 * kTileGroups + g) * kOperandBytes + i % 16 * 64;
+      uint8_t* to = rows->k + (i / 16 * kTileGroups + g) * kOperandBytes + i % 16 * 64;
       const typename T::Type* from = k[g] + 2 * i * kKvGroup;
-      if (2 * i + 1 < rows.head_dim) {
+      if (2 * i + 1 < rows->head_dim) {
         _mm512_store_si512(to, pair_rows<T>(from, from + kKvGroup));
       } else {
-        _mm512_store_si512(to, 2 * i < rows.head_dim ? pair_with_zero<T>(from) : _mm512_setzero_si512());
+        _mm512_store_si512(to, 2 * i < rows->head_dim ? pair_with_zero<T>(from) : _mm512_setzero_si512());
       }
     }
   }
@@ -143,6 +160,14 @@ void lay_out_v(const Rows& rows, const typename T::Type* const* v, int64_t count
     uint8_t* to = rows.v + j / 16 * columns * kOperandBytes + j % 16 * 64;
     const typename T::Type* even = v[2 * j / kKvGroup] + 2 * j % kKvGroup * rows.v_stride;
     const typename T::Type* odd = even + rows.v_stride;
+    if constexpr (T::kInPairs) {
+      const __m512i seen = _mm512_set1_epi32(2 * j + 1 < count ? -1 : 2 * j < count ? 0xffff : 0);
+      for (int64_t c = 0; c < columns; ++c, to += kOperandBytes) {
+        const __m512i pair = _mm512_loadu_si512(even + 2 * c * kLanes);
+        _mm512_store_si512(to, _mm512_and_si512(pair, seen));
+      }
+      continue;
+    }
     for (int64_t c = 0; c < columns; ++c, to += kOperandBytes) {
       if (2 * j + 1 < count) {
         _mm512_store_si512(to, pair_rows<T>(even + c * kLanes, odd + c * kLanes));
@@ -166,20 +191,20 @@ bool all_finite(const Rows& rows) {
 // Scores of sixteen rows and 64 positions.
 void score(const Rows& rows, int tile) {
   const uint8_t* q = rows.q + tile * rows.steps * kOperandBytes;
-  const uint8_t* k = rows.k;
   QUIRE_TILE_ZERO(0);
   QUIRE_TILE_ZERO(1);
   QUIRE_TILE_ZERO(2);
   QUIRE_TILE_ZERO(3);
-  for (int64_t step = 0; step < rows.steps; ++step, q += kOperandBytes, k += kTileGroups * kOperandBytes) {
+  for (int64_t step = 0; step < rows.steps; ++step, q += kOperandBytes) {
+    const int64_t at = step * rows.k_step;
     QUIRE_TILE_LOAD(4, q, 64);
-    QUIRE_TILE_LOAD(6, k, 64);
+    QUIRE_TILE_LOAD(6, rows.k_at[0] + at, 64);
     QUIRE_TILE_MULTIPLY(0, 4, 6);
-    QUIRE_TILE_LOAD(7, k + kOperandBytes, 64);
+    QUIRE_TILE_LOAD(7, rows.k_at[1] + at, 64);
     QUIRE_TILE_MULTIPLY(1, 4, 7);
-    QUIRE_TILE_LOAD(6, k + 2 * kOperandBytes, 64);
+    QUIRE_TILE_LOAD(6, rows.k_at[2] + at, 64);
     QUIRE_TILE_MULTIPLY(2, 4, 6);
-    QUIRE_TILE_LOAD(7, k + 3 * kOperandBytes, 64);
+    QUIRE_TILE_LOAD(7, rows.k_at[3] + at, 64);
     QUIRE_TILE_MULTIPLY(3, 4, 7);
   }
   QUIRE_TILE_STORE(0, rows.s, 4 * kAttentionTile);
@@ -292,28 +317,51 @@ void weigh_one_by_one(const Rows& rows, int tile, const float* a, const typename
   }
 }
 
-// One tile of positions for all rows of the item, of which the last one sees `seen` positions.
+// The pages of one tile of positions, of which the item's last row sees `count`.
 template <typename T>
-void run_tile(const AttentionArgs& args, const AttentionItem& item, Rows* rows, int64_t begin, int64_t seen) {
-  const int64_t count = clamp(seen - begin, 0, kAttentionTile);
-  const int64_t groups = (count + kKvGroup - 1) / kKvGroup;
-  for (int r = 0; r < rows->num_rows; ++r) rows->count[r] = clamp(rows->visible[r] - begin, 0, kAttentionTile);
-  const typename T::Type *k[kTileGroups], *v[kTileGroups];
-  find_groups<T>(args, item, begin, groups, k, v);
-  lay_out_k<T>(*rows, k, groups);
-  lay_out_v<T>(*rows, v, count);
-  const bool together = rows->count[0] == count || all_finite(*rows);
+struct Tile {
+  int64_t begin;
+  int64_t count;
+  const typename T::Type* k[kTileGroups];
+  const typename T::Type* v[kTileGroups];
+};
+template <typename T>
+Tile<T> find_tile(const AttentionArgs& args, const AttentionItem& item, int64_t begin, int64_t seen) {
+  Tile<T> tile;
+  tile.begin = begin;
+  tile.count = clamp(seen - begin, 0, kAttentionTile);
+  find_groups<T>(args, item, begin, (tile.count + kKvGroup - 1) / kKvGroup, tile.k, tile.v);
+  return tile;
+}
+template <typename T>
+void lay_out_k(Rows* rows, const Tile<T>& tile) {
+  lay_out_k<T>(rows, tile.k, (tile.count + kKvGroup - 1) / kKvGroup);
+}
+
+// One tile of positions for all rows of the item; its K is laid out. Vector work that waits for no tile stands between
+// the products and those who wait for them: V of this tile, and K of the next one.
+template <typename T>
+void run_tile(Rows* rows, const Tile<T>& now, const Tile<T>* next) {
+  for (int r = 0; r < rows->num_rows; ++r) rows->count[r] = clamp(rows->visible[r] - now.begin, 0, kAttentionTile);
+  bool together = true;
+  bool v_ready = false;
   for (int tile = 0; tile < rows->num_tiles; ++tile) {
     const int last = tile * kTileRows + kTileRows - 1;
     if (rows->count[last < rows->num_rows ? last : rows->num_rows - 1] <= 0) continue;
     alignas(64) float a[kLanes];
     score(*rows, tile);
+    if (!v_ready) {
+      lay_out_v<T>(*rows, now.v, now.count);
+      together = rows->count[0] == now.count || all_finite(*rows);
+      v_ready = true;
+    }
     softmax(*rows, tile, a);
+    if (tile + 1 == rows->num_tiles && next != nullptr) lay_out_k<T>(rows, *next);
     if (together) {
       const int left = rows->num_rows - tile * kTileRows;
       weigh(*rows, tile, a, 0, left < kTileRows ? left : kTileRows);
     } else {
-      weigh_one_by_one<T>(*rows, tile, a, v);
+      weigh_one_by_one<T>(*rows, tile, a, now.v);
     }
   }
 }
@@ -331,8 +379,13 @@ void run_item(const AttentionArgs& args, const AttentionItem& item, float* scrat
     for (int64_t i = 0; i < rows.num_rows * kLanes; i += kLanes) store(rows.l + i, zero());
     for (int r = 0; r < rows.num_rows; ++r) rows.m[r] = -__builtin_inff();
     const int64_t end = clamp(seen, 0, (split + 1) * kAttentionSplit);
+    Tile<T> now = find_tile<T>(args, item, split * kAttentionSplit, seen);
+    lay_out_k<T>(&rows, now);
     for (int64_t begin = split * kAttentionSplit; begin < end; begin += kAttentionTile) {
-      run_tile<T>(args, item, &rows, begin, seen);
+      const bool more = begin + kAttentionTile < end;
+      const Tile<T> next = more ? find_tile<T>(args, item, begin + kAttentionTile, seen) : now;
+      run_tile<T>(&rows, now, more ? &next : nullptr);
+      now = next;
     }
     end_split(args, item, sums, split, [&](int r) { return rows.m[r]; });
   }
@@ -348,7 +401,34 @@ void attention_run(const AttentionArgs& args, const AttentionItem& item, float* 
     case DType::kF16:
       return run_item<HalfPages>(args, item, scratch);
     default:
+      if (pages_in_pairs(args.kv.dtype, args.kv.head_dim)) return run_item<PairedPages>(args, item, scratch);
       return run_item<Bf16Pages>(args, item, scratch);
+  }
+}
+
+void reshape_and_cache(const ReshapeAndCacheArgs& args, int64_t row_begin, int64_t row_end) {
+  const KvLayer& kv = args.kv;
+  if (!pages_in_pairs(kv.dtype, kv.head_dim)) return avx512::reshape_and_cache(args, row_begin, row_end);
+  const KvGeometry g = kv_geometry(kv);
+  const int64_t d = kv.head_dim;
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t slot = args.slot_mapping.data()[row];
+    if (slot < 0) continue;
+    const int64_t position = slot % kv.block_size;
+    char* head = static_cast<char*>(kv.pages) + slot / kv.block_size * kv.page_stride;
+    for (int64_t h = 0; h < kv.num_kv_heads; ++h, head += g.k_bytes + g.v_bytes) {
+      auto* k = reinterpret_cast<uint32_t*>(head) + position / kKvGroup * (d / 2) * kKvGroup + position % kKvGroup;
+      auto* v = reinterpret_cast<uint16_t*>(head + g.k_bytes) + position / 2 * 2 * d + position % 2;
+      alignas(64) uint16_t rounded[kLanes];
+      for (int64_t i = 0; i < d; i += kLanes) {
+        StoredBF16::put(rounded, load(row_of(args.k, row) + h * d + i));
+        for (int64_t j = 0; j < kLanes / 2; ++j) {
+          __builtin_memcpy(k + (i / 2 + j) * kKvGroup, rounded + 2 * j, sizeof(uint32_t));
+        }
+        StoredBF16::put(rounded, load(row_of(args.v, row) + h * d + i));
+        for (int64_t j = 0; j < kLanes; ++j) v[2 * (i + j)] = rounded[j];
+      }
+    }
   }
 }
 

@@ -63,8 +63,10 @@ QUIRE_NEON_INLINE BlockCodes quantise_block(const float* x) {
 void quantise_one_row(const float* x, int64_t blocks, OneRowBlock* out) {
   for (int64_t b = 0; b < blocks; ++b, x += kBlock, ++out) {
     const BlockCodes c = quantise_block(x);
-    vst1q_s8(out->codes, c.low);
-    vst1q_s8(out->codes + 16, c.high);
+    vst1q_s8(out->codes[0], vcombine_s8(vget_low_s8(c.low), vget_low_s8(c.low)));
+    vst1q_s8(out->codes[1], vcombine_s8(vget_high_s8(c.low), vget_high_s8(c.low)));
+    vst1q_s8(out->codes[2], vcombine_s8(vget_low_s8(c.high), vget_low_s8(c.high)));
+    vst1q_s8(out->codes[3], vcombine_s8(vget_high_s8(c.high), vget_high_s8(c.high)));
     out->sa = c.sa;
     out->scaled_sum = c.sa * static_cast<float>(c.low_sum + c.high_sum);
     out->sums[0] = c.low_sum;
@@ -104,31 +106,30 @@ void quantise_tile_row(const float* x, QuantFormat f, int64_t blocks, uint8_t* t
 // Weights are fetched this far ahead of their use.
 constexpr int64_t kAhead = 2048;
 
-QUIRE_NEON_INLINE int8x16_t twice(const int8_t* eight) {
-  return vreinterpretq_s8_s64(vld1q_dup_s64(reinterpret_cast<const int64_t*>(eight)));
-}
-
-// Dots of a quad's codes [from, to) in vectors of steps with one row: four columns.
-QUIRE_NEON_INLINE int32x4_t dot_steps(const int8x16_t (&codes)[8], const int8x16_t (&x)[4], int from, int to) {
-  int32x4_t left = vdupq_n_s32(0);
-  int32x4_t right = vdupq_n_s32(0);
+// Dots of a quad's codes, steps [from, to), with one row: four columns.
+QUIRE_NEON_INLINE int32x4_t dot_steps(const int8x16_t (&codes)[8], const OneRowBlock& x, int from, int to) {
+  int32x4_t left = fresh_zero();
+  int32x4_t right = fresh_zero();
   for (int s = from; s < to; ++s) {
-    left = vdotq_s32(left, codes[2 * s], x[s]);
-    right = vdotq_s32(right, codes[2 * s + 1], x[s]);
+    const int8x16_t xs = vld1q_s8(x.codes[s]);
+    left = vdotq_s32(left, codes[2 * s], xs);
+    right = vdotq_s32(right, codes[2 * s + 1], xs);
   }
   return vpaddq_s32(left, right);
 }
 
 template <DType kType>
-QUIRE_NEON_INLINE float32x4_t add_row_block(float32x4_t acc, const int8x16_t (&codes)[8], const int8x16_t (&xs)[4],
-                                            const OneRowBlock& x, const QuadScales& s, int q) {
+QUIRE_NEON_INLINE float32x4_t add_row_block(float32x4_t acc, const uint8_t* planes, const OneRowBlock& x,
+                                            const HalfScales& s, int q) {
   constexpr QuantFormat kFormat = quant_format(kType);
+  int8x16_t codes[8];
+  unpack_quad<kType>(planes, codes);
   int32x4_t dots;
   if constexpr (has_halves(kFormat)) {
-    dots = vmulq_s32(dot_steps(codes, xs, 0, 2), s.sc[0][q]);
-    dots = vmlaq_s32(dots, dot_steps(codes, xs, 2, 4), s.sc[1][q]);
+    dots = vmulq_s32(dot_steps(codes, x, 0, 2), s.sc[0][q]);
+    dots = vmlaq_s32(dots, dot_steps(codes, x, 2, 4), s.sc[1][q]);
   } else {
-    dots = dot_steps(codes, xs, 0, 4);
+    dots = dot_steps(codes, x, 0, 4);
   }
   acc = vfmaq_f32(acc, dots_to_float<kType>(dots), vmulq_n_f32(s.sw[q], x.sa));
   if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
@@ -140,6 +141,8 @@ QUIRE_NEON_INLINE float32x4_t add_row_block(float32x4_t acc, const int8x16_t (&c
   return acc;
 }
 
+// Half a panel at a time: codes are read as they lie in memory, from the first panel's to the last one's, and there are
+// two chains of sums. Scales stand behind a panel's codes; those of the next panel are fetched during the second half.
 template <DType kType>
 void one_row(const OneRowBlock* x, const PackedView& w, const Output& out, int64_t panel_begin, int64_t panel_end) {
   constexpr QuantFormat kFormat = quant_format(kType);
@@ -148,33 +151,28 @@ void one_row(const OneRowBlock* x, const PackedView& w, const Output& out, int64
   for (int64_t p = panel_begin; p < panel_end; ++p) {
     const uint8_t* codes = w.panel(p);
     const uint8_t* scales = codes + w.scale_offset;
-    const int64_t quad = blocks * kQuadBytes;
-    float32x4_t acc[kQuads] = {vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0)};
-    for (int64_t b = 0; b < blocks; ++b, codes += kQuadBytes) {
-      const OneRowBlock& xb = x[b];
-      const int8x16_t xs[4] = {twice(xb.codes), twice(xb.codes + 8), twice(xb.codes + 16), twice(xb.codes + 24)};
-      QuadScales s;
-      load_scales<kType>(scales, b, s);
-      __builtin_prefetch(scales + b / scale_group(kFormat) * scale_bytes(kFormat) + kAhead / 4);
-#pragma GCC unroll 4
-      for (int q = 0; q < kQuads; ++q) {
-        const uint8_t* planes = codes + q * quad;
-        for (int i = 0; i < kQuadBytes; i += 64) __builtin_prefetch(planes + kAhead / 4 + i);
-        int8x16_t c[8];
-        unpack_quad<kType>(planes, c);
-        acc[q] = add_row_block<kType>(acc[q], c, xs, xb, s, q);
+    for (int half = 0; half < 2; ++half) {
+      float32x4_t acc[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
+      const uint8_t* soon = scales + half * w.panel_stride;
+      for (int64_t b = 0; b < blocks; ++b, codes += 2 * kQuadBytes) {
+        for (int i = 0; i < 2 * kQuadBytes; i += 64) __builtin_prefetch(codes + kAhead + i);
+        __builtin_prefetch(soon + b * (scale_bytes(kFormat) / scale_group(kFormat)));
+        const HalfScales s = load_half_scales<kType>(scales, b, half);
+        acc[0] = add_row_block<kType>(acc[0], codes, x[b], s, 0);
+        acc[1] = add_row_block<kType>(acc[1], codes + kQuadBytes, x[b], s, 1);
       }
-    }
-    for (int q = 0; q < kQuads; ++q) {
-      if (p * kPanel + 4 * q < out.columns) put_quad(out, 0, p * kPanel + 4 * q, acc[q]);
+      const int64_t column = p * kPanel + half * 8;
+      if (column < out.columns) put_quad(out, 0, column, acc[0]);
+      if (column + 4 < out.columns) put_quad(out, 0, column + 4, acc[1]);
     }
   }
 }
 
 // ---- Many rows ----
 
-// A panel made ready: codes [quad][block][step][pair], 128 bytes a block; scales [quad], a record of zeros and then one
-// a block: sw of both pairs, {c0 c1 c0 c1} each, and likewise wm, sc of both halves, mn of both halves, as there are.
+// A panel made ready: codes [half][block][quad][step][pair], 128 bytes a quad; scales [quad], a record of zeros and
+// then one a block: sw of both pairs, {c0 c1 c0 c1} each, and likewise wm, sc of both halves, mn of both halves, as
+// there are.
 struct ReadyPanel {
   const uint8_t* codes;
   uint8_t* scales;
@@ -211,28 +209,29 @@ ReadyPanel make_ready(const PackedView& w, int64_t panel, uint8_t* scratch) {
     for (int i = 0; i < code_bytes(kFormat) + 64; i += 64) {
       __builtin_prefetch(from + w.panel_stride + b * (w.panel_stride / blocks) + i, 0, 2);
     }
-    QuadScales s;
-    load_scales<kType>(from + w.scale_offset, b, s);
-#pragma GCC unroll 4
-    for (int q = 0; q < kQuads; ++q) {
-      if constexpr (!kAsTheyAre) {
-        int8x16_t c[8];
-        unpack_quad<kType>(from + (q * blocks + b) * kQuadBytes, c);
-        for (int i = 0; i < 8; ++i) {
-          vst1q_s8(reinterpret_cast<int8_t*>(scratch) + (q * blocks + b) * kReadyCodes + 16 * i, c[i]);
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const HalfScales s = load_half_scales<kType>(from + w.scale_offset, b, half);
+#pragma GCC unroll 2
+      for (int q = 0; q < 2; ++q) {
+        if constexpr (!kAsTheyAre) {
+          const int64_t at = (half * blocks + b) * 2 + q;
+          int8x16_t c[8];
+          unpack_quad<kType>(from + at * kQuadBytes, c);
+          for (int i = 0; i < 8; ++i) vst1q_s8(reinterpret_cast<int8_t*>(scratch) + at * kReadyCodes + 16 * i, c[i]);
         }
-      }
-      uint8_t* to = out.scales + q * quad + (b + 1) * kScaleBytes;
-      put_pairs(to, s.sw[q]);
-      if constexpr (has_min(kFormat)) put_pairs(to + 32, s.wm[q]);
-      if constexpr (has_halves(kFormat)) {
-        constexpr int kAt = has_min(kFormat) ? 64 : 32;
-        put_pairs(to + kAt, s.sc[0][q]);
-        put_pairs(to + kAt + 32, s.sc[1][q]);
-      }
-      if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
-        put_pairs(to + 128, s.mn[0][q]);
-        put_pairs(to + 160, s.mn[1][q]);
+        uint8_t* to = out.scales + (2 * half + q) * quad + (b + 1) * kScaleBytes;
+        put_pairs(to, s.sw[q]);
+        if constexpr (has_min(kFormat)) put_pairs(to + 32, s.wm[q]);
+        if constexpr (has_halves(kFormat)) {
+          constexpr int kAt = has_min(kFormat) ? 64 : 32;
+          put_pairs(to + kAt, s.sc[0][q]);
+          put_pairs(to + kAt + 32, s.sc[1][q]);
+        }
+        if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
+          put_pairs(to + 128, s.mn[0][q]);
+          put_pairs(to + 160, s.mn[1][q]);
+        }
       }
     }
   }
@@ -242,14 +241,14 @@ ReadyPanel make_ready(const PackedView& w, int64_t panel, uint8_t* scratch) {
 // Dots of two rows with two columns, {r0c0 r0c1 r1c0 r1c1}.
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 struct PairDots {
-  int32x4_t sum = vdupq_n_s32(0);
+  int32x4_t sum = fresh_zero();
   QUIRE_NEON_MEMBER void add(int8x16_t x, int8x16_t w) { sum = vmmlaq_s32(sum, x, w); }
   QUIRE_NEON_MEMBER int32x4_t total() const { return sum; }
 };
 #else
 struct PairDots {
-  int32x4_t first = vdupq_n_s32(0);
-  int32x4_t second = vdupq_n_s32(0);
+  int32x4_t first = fresh_zero();
+  int32x4_t second = fresh_zero();
   QUIRE_NEON_MEMBER void add(int8x16_t x, int8x16_t w) {
     const int64x2_t rows = vreinterpretq_s64_s8(x);
     first = vdotq_s32(first, w, vreinterpretq_s8_s64(vdupq_laneq_s64(rows, 0)));
@@ -271,7 +270,7 @@ QUIRE_NEON_INLINE int32x4_t load_integers(const uint8_t* p) {
 
 // One block of kRows row pairs x kPairs column pairs (two a quad) added to acc.
 template <DType kType, int kRows, int kPairs>
-QUIRE_NEON_INLINE void add_block(const uint8_t* x, const uint8_t* codes, int64_t code_quad, const uint8_t* scales,
+QUIRE_NEON_INLINE void add_block(const uint8_t* x, const uint8_t* codes, int64_t code_half, const uint8_t* scales,
                                  int64_t scale_quad, float32x4_t (&acc)[kRows][kPairs]) {
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr int kHalves = has_halves(kFormat) ? 2 : 1;
@@ -283,7 +282,7 @@ QUIRE_NEON_INLINE void add_block(const uint8_t* x, const uint8_t* codes, int64_t
     for (int s = 4 / kHalves * h; s < 4 / kHalves * (h + 1); ++s) {
 #pragma GCC unroll 8
       for (int c = 0; c < kPairs; ++c) {
-        const int8x16_t w = load_codes(codes + c / 2 * code_quad + 32 * s + 16 * (c % 2));
+        const int8x16_t w = load_codes(codes + c / 4 * code_half + c / 2 % 2 * kReadyCodes + 32 * s + 16 * (c % 2));
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) part[r][c].add(load_codes(x + 64 * s + 16 * r), w);
       }
@@ -330,11 +329,11 @@ static __attribute__((noinline)) void tile_times_panel(const uint8_t* tile, cons
                                                        const Output& out, int64_t row, int64_t rows, int64_t column) {
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr int kScaleBytes = ready_scale_bytes(kFormat);
-  const int64_t code_quad = blocks * kReadyCodes;
+  const int64_t code_half = blocks * 2 * kReadyCodes;
   const int64_t scale_quad = (blocks + 1) * kScaleBytes;
   for (int q = 0; q < kQuads; q += kPairs / 2) {
     const uint8_t* x = tile + x_scale_bytes(kFormat);
-    const uint8_t* codes = panel.codes + q * code_quad;
+    const uint8_t* codes = panel.codes + q / 2 * code_half + q % 2 * kReadyCodes;
     const uint8_t* scales = panel.scales + q * scale_quad;
     float32x4_t acc[kRows][kPairs];
 #if defined(__ARM_FEATURE_MATMUL_INT8)
@@ -348,9 +347,9 @@ static __attribute__((noinline)) void tile_times_panel(const uint8_t* tile, cons
       for (int i = 0; i < kRows * kPairs; ++i) acc[i / kPairs][i % kPairs] = vdupq_n_f32(0);
       scales += kScaleBytes;
       for (int64_t b = 0; b < blocks; ++b) {
-        add_block<kType, kRows, kPairs>(x, codes, code_quad, scales, scale_quad, acc);
+        add_block<kType, kRows, kPairs>(x, codes, code_half, scales, scale_quad, acc);
         x += kXCodeBytes + x_scale_bytes(kFormat);
-        codes += kReadyCodes;
+        codes += 2 * kReadyCodes;
         scales += kScaleBytes;
       }
     }

@@ -35,7 +35,7 @@ constexpr int64_t x_tile_bytes(QuantFormat f, int64_t blocks) {
 }
 
 struct alignas(16) OneRowBlock {
-  int8_t codes[kBlock];
+  int8_t codes[4][16];  // eight k, twice: once a column of a pair
   float sa;
   float scaled_sum;  // sa * float(xsum)
   int32_t sums[2];   // of the low and the high 16 k
@@ -102,64 +102,64 @@ QUIRE_NEON_INLINE float32x4_t dots_to_float(int32x4_t dots) {
   return vcvtq_f32_s32(dots);
 }
 
-// The contract's scales of one block, four columns a register; what a scheme does not have stays unset.
-struct QuadScales {
-  float32x4_t sw[kQuads];
-  float32x4_t wm[kQuads];
-  int32x4_t sc[2][kQuads];
-  int32x4_t mn[2][kQuads];
+// The contract's scales of one block and the two quads of half a panel; what a scheme does not have stays unset.
+struct HalfScales {
+  float32x4_t sw[2], wm[2];
+  int32x4_t sc[2][2], mn[2][2];  // [half of the block][quad]
 };
 
-QUIRE_NEON_INLINE void load_halves(const uint8_t* p, float32x4_t (&out)[kQuads]) {
-  for (int i = 0; i < 2; ++i) {
-    const float16x8_t h = vreinterpretq_f16_u8(vld1q_u8(p + 16 * i));
-    out[2 * i] = vcvt_f32_f16(vget_low_f16(h));
-    out[2 * i + 1] = vcvt_high_f32_f16(h);
-  }
+QUIRE_NEON_INLINE void load_eight_halves(const uint8_t* p, float32x4_t (&out)[2]) {
+  const float16x8_t h = vreinterpretq_f16_u8(vld1q_u8(p));
+  out[0] = vcvt_f32_f16(vget_low_f16(h));
+  out[1] = vcvt_high_f32_f16(h);
 }
-QUIRE_NEON_INLINE void widen(uint8x16_t v, int32x4_t (&out)[kQuads]) {
-  const uint16x8_t lo = vmovl_u8(vget_low_u8(v));
-  const uint16x8_t hi = vmovl_high_u8(v);
-  out[0] = vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(lo)));
-  out[1] = vreinterpretq_s32_u32(vmovl_high_u16(lo));
-  out[2] = vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(hi)));
-  out[3] = vreinterpretq_s32_u32(vmovl_high_u16(hi));
+QUIRE_NEON_INLINE void widen_eight(uint8x8_t v, int32x4_t (&out)[2]) {
+  const uint16x8_t wide = vmovl_u8(v);
+  out[0] = vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(wide)));
+  out[1] = vreinterpretq_s32_u32(vmovl_high_u16(wide));
 }
-QUIRE_NEON_INLINE void widen(int8x16_t v, int32x4_t (&out)[kQuads]) {
-  const int16x8_t lo = vmovl_s8(vget_low_s8(v));
-  const int16x8_t hi = vmovl_high_s8(v);
-  out[0] = vmovl_s16(vget_low_s16(lo));
-  out[1] = vmovl_high_s16(lo);
-  out[2] = vmovl_s16(vget_low_s16(hi));
-  out[3] = vmovl_high_s16(hi);
+QUIRE_NEON_INLINE void widen_eight(int8x8_t v, int32x4_t (&out)[2]) {
+  const int16x8_t wide = vmovl_s8(v);
+  out[0] = vmovl_s16(vget_low_s16(wide));
+  out[1] = vmovl_high_s16(wide);
 }
 
 template <DType kType>
-QUIRE_NEON_INLINE void load_scales(const uint8_t* panel_scales, int64_t block, QuadScales& out) {
+QUIRE_NEON_INLINE HalfScales load_half_scales(const uint8_t* panel_scales, int64_t block, int half) {
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr int kGroup = scale_group(kFormat);
   const uint8_t* record = panel_scales + block / kGroup * scale_bytes(kFormat);
-  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes;
-  load_halves(record, out.sw);
-  if constexpr (has_min(kFormat)) load_halves(record + 2 * kPanel, out.wm);
+  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes + kPanel / 2 * half;
+  record += kPanel * half;
+  HalfScales out;
+  load_eight_halves(record, out.sw);
+  if constexpr (has_min(kFormat)) load_eight_halves(record + 2 * kPanel, out.wm);
   if constexpr (kFormat.scheme == Scheme::kSuperMin) {
-    int32x4_t sc[kQuads], mn[kQuads];
-    widen(vld1q_u8(part), sc);
-    widen(vld1q_u8(part + kPanel), mn);
-    for (int q = 0; q < kQuads; ++q) {
+    int32x4_t sc[2], mn[2];
+    widen_eight(vld1_u8(part), sc);
+    widen_eight(vld1_u8(part + kPanel), mn);
+    for (int q = 0; q < 2; ++q) {
       out.sw[q] = vmulq_f32(out.sw[q], vcvtq_f32_s32(sc[q]));
       out.wm[q] = vnegq_f32(vmulq_f32(out.wm[q], vcvtq_f32_s32(mn[q])));
     }
   } else if constexpr (kFormat.scheme == Scheme::kSubScale) {
-    for (int h = 0; h < 2; ++h) widen(vreinterpretq_s8_u8(vld1q_u8(part + h * kPanel)), out.sc[h]);
+    for (int h = 0; h < 2; ++h) widen_eight(vreinterpret_s8_u8(vld1_u8(part + h * kPanel)), out.sc[h]);
   } else if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
-    for (int q = 0; q < kQuads; ++q) out.wm[q] = vnegq_f32(out.wm[q]);
+    for (int q = 0; q < 2; ++q) out.wm[q] = vnegq_f32(out.wm[q]);
     for (int h = 0; h < 2; ++h) {
-      const uint8x16_t both = vld1q_u8(part + h * kPanel);
-      widen(vandq_u8(both, vdupq_n_u8(15)), out.sc[h]);
-      widen(vshrq_n_u8(both, 4), out.mn[h]);
+      const uint8x8_t both = vld1_u8(part + h * kPanel);
+      widen_eight(vand_u8(both, vdup_n_u8(15)), out.sc[h]);
+      widen_eight(vshr_n_u8(both, 4), out.mn[h]);
     }
   }
+  return out;
+}
+
+// A zero of its own: the compiler would copy one that it keeps, which costs what a movi does not.
+QUIRE_NEON_INLINE int32x4_t fresh_zero() {
+  int32x4_t zero;
+  __asm__ volatile("movi %0.4s, #0" : "=w"(zero));
+  return zero;
 }
 
 // Where results go: four columns of one row, bias added; the last quads of a weight may be partly beyond its columns.

@@ -77,18 +77,18 @@ namespace quire::cpu::QUIRE_ISA_NS {
 #define QUIRE_NO_RESTART(integer, x, w)
 
 // All blocks, two a turn; an odd count begins in the middle of a turn. Bytes of records: x, its scales included, and
-// the weight's scales; the weight's codes take 128.
+// the weight's scales; the weight's codes stand 256 apart.
 #define QUIRE_TILE(fold, x_bytes, scale_bytes, fraction) \
   __asm__ volatile(                                                                                             \
       ".irp r,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\nmovi v\\r\\().4s, #0\n.endr\n"                             \
       "tbz %[blocks], #0, 1f\n"                                                                                 \
-      "sub %[x], %[x], #" #x_bytes "\nsub %[codes], %[codes], #128\nsub %[scales], %[scales], #" #scale_bytes   \
+      "sub %[x], %[x], #" #x_bytes "\nsub %[codes], %[codes], #256\nsub %[scales], %[scales], #" #scale_bytes   \
       "\nadd %[blocks], %[blocks], #1\nb 2f\n"                                                                  \
       "1:\n" QUIRE_STEP_LOADS(0, 0) fold(0, 0, QUIRE_RESTART, fraction)                                         \
       QUIRE_STEP(64, 32) QUIRE_STEP(128, 64) QUIRE_STEP(192, 96)                                                \
-      "2:\n" QUIRE_STEP_LOADS(x_bytes, 128) fold(x_bytes, scale_bytes, QUIRE_RESTART, fraction)                 \
-      QUIRE_STEP(x_bytes + 64, 160) QUIRE_STEP(x_bytes + 128, 192) QUIRE_STEP(x_bytes + 192, 224)               \
-      "add %[x], %[x], #(2*" #x_bytes ")\nadd %[codes], %[codes], #256\n"                                       \
+      "2:\n" QUIRE_STEP_LOADS(x_bytes, 256) fold(x_bytes, scale_bytes, QUIRE_RESTART, fraction)                 \
+      QUIRE_STEP(x_bytes + 64, 288) QUIRE_STEP(x_bytes + 128, 320) QUIRE_STEP(x_bytes + 192, 352)               \
+      "add %[x], %[x], #(2*" #x_bytes ")\nadd %[codes], %[codes], #512\n"                                       \
       "add %[scales], %[scales], #(2*" #scale_bytes ")\nsubs %[blocks], %[blocks], #2\nb.ne 1b\n"               \
       fold(0, 0, QUIRE_NO_RESTART, fraction)                                                                    \
       "stp q0, q1, [%[out]]\nstp q2, q3, [%[out], #32]\nstp q4, q5, [%[out], #64]\nstp q6, q7, [%[out], #96]\n" \
