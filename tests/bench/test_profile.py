@@ -40,9 +40,10 @@ def parents(spans, pattern):
 
 def test_run_traces_steps_ops_and_workers(bench):
     trace = bench.folder / "run.json"
-    done = subprocess.run([bench.path, "run", bench.model, "Hello", "--max-tokens", "4", "--ignore-eos", "--threads", "2",
-                           "--profile", str(trace)], capture_output=True, text=True, cwd=bench.folder, env=bench.environment)
-    assert done.returncode == 0, done.stderr
+    command = [bench.path, "run", bench.model, "Hello", "--max-tokens", "4", "--ignore-eos", "--threads", "2", "--temperature", "0"]
+    plain, done = (subprocess.run(command + more, capture_output=True, text=True, cwd=bench.folder, env=bench.environment)
+                   for more in ([], ["--profile", str(trace)]))
+    assert done.returncode == 0 and done.stdout == plain.stdout, (plain, done)
     found = spans_by_thread(trace)
     main = found["main"]
     names = [name for _, _, name in main]
