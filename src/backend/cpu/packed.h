@@ -13,9 +13,9 @@
 //   2 bits: 2 x 64 bytes, vector i: bits 2s, 2s+1 are group 4i+s
 //   1 bit:  8 x uint64, bit j of word g is byte j of group g
 //
-// Packing::kPairs. What smmla and bfmmla multiply: two columns side by side. Four columns (a quad) of all blocks stand
-// together, [quad][block]; a quad's block is thought of as 8 vectors of 16 bytes, vector 2s + p: k 8s to 8s + 7 of
-// columns 2p and 2p + 1 of the quad, byte 8 * (column % 2) + k % 8. Bit planes:
+// Packing::kPairs. What smmla and bfmmla multiply: two columns side by side. Eight columns of all blocks stand
+// together, [half][block][quad of 4 columns]; a quad's block is thought of as 8 vectors of 16 bytes, vector 2s + p: k
+// 8s to 8s + 7 of columns 2p and 2p + 1 of the quad, byte 8 * (column % 2) + k % 8. Bit planes:
 //   8 bits: the 8 vectors themselves
 //   4 bits: 4 vectors, 2h + p: low nibbles are step s = 2h, high nibbles step 2h + 1
 //   2 bits: 2 vectors, p: bits 2s, 2s + 1 are step s
@@ -139,7 +139,7 @@ constexpr int pair_flip(QuantFormat f) {
 }
 // The planes of one column's quad in one block begin here, in bytes from the panel's start.
 constexpr int64_t pair_codes_at(QuantFormat f, int64_t blocks, int64_t block, int column) {
-  return (column / 4 * blocks + block) * (code_bytes(f) / 4);
+  return ((column / 8 * blocks + block) * 2 + column % 8 / 4) * (code_bytes(f) / 4);
 }
 // BF16 in kPairs: the element's index in the panel.
 constexpr int64_t pair_element_at(int column, int64_t k) {
