@@ -78,11 +78,11 @@ int64_t attention_scratch_floats(int64_t head_dim) {
                            + kAttentionRows * (kMaxHeadDim + 16 + 2 * padded)  // q, o, o of earlier splits
                            + kAttentionRows * (16 + 16 + 2 + kAttentionTile);  // lanes of l and m, m and l, p
   const int64_t steps = (head_dim + 31) / 32;
-  const int64_t in_tiles = 256 * (4 * steps + 2 * padded / 16 + 2)        // K, V, p
-                           + 256 * steps * kAttentionRowsMost / 16        // q
-                           + 2 * 16 * kAttentionTile                      // scores, products
+  const int64_t in_tiles = 256 * (4 * steps + 2 * padded / 16 + 2)                  // K, V, p
+                           + 256 * steps * kAttentionRowsMost / 16                  // q
+                           + 16 * kAttentionTile + kAttentionFewRows * kMaxHeadDim  // scores, products
                            + kAttentionRowsMost * (2 * padded + 16 + 3);  // o, o of earlier splits, l, m and l
-  return std::max(in_float, in_tiles);
+  return std::max(in_float, in_tiles + kAttentionFewRows * 32 * steps);
 }
 
 void AttentionPlan::build(const AttentionArgs& args, int threads, int64_t most_rows) {

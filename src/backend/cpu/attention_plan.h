@@ -16,6 +16,7 @@ namespace quire::cpu {
 
 constexpr int64_t kAttentionRows = 48;      // most rows of an item of kernels in float
 constexpr int64_t kAttentionRowsMost = 96;  // most rows of any item
+constexpr int64_t kAttentionFewRows = 6;    // up to so many, kernels with tiles do without them
 
 // A part of a call: rows [row_begin, row_end) of one sequence and kv head over splits [split_begin, split_end). Without
 // partials it covers all splits and writes `out`; else it writes one partial result per split and row.

@@ -17,10 +17,12 @@ namespace quire::cpu::QUIRE_ISA_NS {
 namespace {
 
 constexpr int kTileRows = 16;
+constexpr int kFewRows = static_cast<int>(kAttentionFewRows);
 constexpr int kMaxTiles = static_cast<int>(kAttentionRowsMost) / kTileRows;
 constexpr int64_t kStep = 32;            // k of one product
 constexpr int64_t kOperandBytes = 1024;  // of one tile
 constexpr int64_t kPositionSteps = kAttentionTile / kStep;
+static_assert(kFewRows <= kLanes);
 
 alignas(64) constexpr uint16_t kInterleave[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                   8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -75,7 +77,8 @@ struct Rows {
   uint8_t* q;                        // [tile][step]: first operands
   uint8_t* p;                        // [2 steps of positions]: a tile's weights
   float* s;                          // [16][64]: a tile's scores
-  float* add;                        // [16][64]: a tile's products with V
+  float* q_few;                      // [kFewRows][steps * 32]: q in float, rounded, where there are few rows
+  float* add;                        // [16][64] or [kFewRows][256]: a tile's products with V
   float* o;
   float* l;
   float* m;
@@ -83,6 +86,14 @@ struct Rows {
   float* merged_m;
   float* merged_l;
 };
+
+// 32 bf16 as floats.
+QUIRE_INLINE void widen_row(const uint8_t* from, float* to) {
+  for (int h = 0; h < 2; ++h) {
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32 * h));
+    _mm512_storeu_si512(to + h * kLanes, _mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  }
+}
 
 void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* scratch, Rows* rows) {
   rows->head_dim = args.kv.head_dim;
@@ -102,13 +113,14 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
   rows->p = operands(kPositionSteps);
   rows->q = operands(rows->steps * kMaxTiles);
   rows->s = take(kTileRows * kAttentionTile);
-  rows->add = take(kTileRows * kAttentionTile);
+  rows->add = take(kFewRows * kMaxHeadDim);
   rows->o = take(kAttentionRowsMost * padded);
   rows->merged = take(kAttentionRowsMost * padded);
   rows->l = take(kAttentionRowsMost * kLanes);
   rows->m = take(kAttentionRowsMost);
   rows->merged_m = take(kAttentionRowsMost);
   rows->merged_l = take(kAttentionRowsMost);
+  rows->q_few = take(kFewRows * rows->steps * kStep);
   const __m512 factor = _mm512_set1_ps(args.scale * kLog2E);
   for (int r = 0; r < rows->num_tiles * kTileRows; ++r) {
     uint8_t* to = rows->q + (r / kTileRows * rows->steps) * kOperandBytes + r % kTileRows * 64;
@@ -124,6 +136,8 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
         half[h] = _mm512_mul_ps(n == 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, from + first), factor);
       }
       _mm512_store_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(half[1], half[0])));
+      if (rows->num_rows <= kFewRows && r < rows->num_rows)
+        widen_row(to, rows->q_few + (r * rows->steps + step) * kStep);
     }
   }
 }
@@ -366,11 +380,128 @@ void run_tile(Rows* rows, const Tile<T>& now, const Tile<T>* next) {
   }
 }
 
+// Few rows, all of which see the same positions: what the tiles do, lane by lane. Tiny numbers count as zeros, as they
+// do there.
+class FlushTiny {
+ public:
+  FlushTiny() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040); }
+  ~FlushTiny() { _mm_setcsr(saved_); }
+
+ private:
+  unsigned saved_;
+};
+
+QUIRE_INLINE __m512 even_of(__m512i pairs) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+}
+QUIRE_INLINE __m512 odd_of(__m512i pairs) {
+  return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-0x10000)));
+}
+
+// Reading runs a tile ahead: K of the next one comes with K of this one, V with V.
+template <int kRows>
+void score_few(const Rows& rows, const uint16_t* const* next_k) {
+  const FlushTiny flush;
+  const int64_t q_stride = rows.steps * kStep;
+  for (int g = 0; g < kTileGroups; ++g) {
+    __m512 sum[kRows];
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
+    for (int64_t step = 0; step < rows.steps; ++step) {
+      const uint8_t* k = rows.k_at[g] + step * rows.k_step;
+      const auto* soon = reinterpret_cast<const uint8_t*>(next_k[g]) + step * rows.k_step;
+      const float* q = rows.q_few + step * kStep;
+      __m512 even[kRows], odd[kRows];
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; ++r) even[r] = odd[r] = _mm512_setzero_ps();
+      for (int i = 0; i < 16; ++i) {
+        const __m512i pairs = _mm512_load_si512(k + 64 * i);
+        _mm_prefetch(soon + 64 * i, _MM_HINT_T0);
+        const __m512 a = even_of(pairs), b = odd_of(pairs);
+#pragma GCC unroll 6
+        for (int r = 0; r < kRows; ++r) {
+          even[r] = _mm512_fmadd_ps(_mm512_set1_ps(q[r * q_stride + 2 * i]), a, even[r]);
+          odd[r] = _mm512_fmadd_ps(_mm512_set1_ps(q[r * q_stride + 2 * i + 1]), b, odd[r]);
+        }
+      }
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; ++r) sum[r] = _mm512_add_ps(sum[r], _mm512_add_ps(even[r], odd[r]));
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) _mm512_store_ps(rows.s + r * kAttentionTile + g * kLanes, sum[r]);
+  }
+}
+
+// p V of `count` positions into `add`; p stands in `s`.
+template <int kRows>
+void multiply_few(const Rows& rows, const uint16_t* const* v, const uint16_t* const* next_v, int64_t count) {
+  const FlushTiny flush;
+  for (int64_t c = 0; c < rows.v_stride; c += kLanes) {
+    __m512 sum[kRows];
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
+    for (int64_t step = 0; step < kPositionSteps; ++step) {
+      const int64_t first = step * kStep;
+      const int64_t seen = clamp(count - first, 0, kStep);
+      __m512 even[kRows], odd[kRows];
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; ++r) even[r] = odd[r] = _mm512_setzero_ps();
+      for (int64_t i = 0; i < seen; i += 2) {
+        const int64_t at = (first + i) % kKvGroup * rows.v_stride + 2 * c;
+        const __m512i pairs = _mm512_load_si512(v[(first + i) / kKvGroup] + at);
+        _mm_prefetch(next_v[(first + i) / kKvGroup] + at, _MM_HINT_T0);
+        const float* p = rows.s + first + i;
+        const __m512 a = even_of(pairs), b = odd_of(pairs);
+#pragma GCC unroll 6
+        for (int r = 0; r < kRows; ++r) {
+          even[r] = _mm512_fmadd_ps(_mm512_set1_ps(p[r * kAttentionTile]), a, even[r]);
+        }
+        if (i + 1 == seen) break;
+#pragma GCC unroll 6
+        for (int r = 0; r < kRows; ++r) {
+          odd[r] = _mm512_fmadd_ps(_mm512_set1_ps(p[r * kAttentionTile + 1]), b, odd[r]);
+        }
+      }
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; ++r) sum[r] = _mm512_add_ps(sum[r], _mm512_add_ps(even[r], odd[r]));
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) _mm512_store_ps(rows.add + r * kMaxHeadDim + c, sum[r]);
+  }
+}
+
+template <int kRows>
+void run_few(Rows* rows, const Tile<PairedPages>& now, const Tile<PairedPages>& next) {
+  alignas(64) float a[kLanes];
+  lay_out_k<PairedPages>(rows, now);
+  score_few<kRows>(*rows, next.k);
+  softmax(*rows, 0, a);
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kPositionSteps; ++i) {
+      widen_row(rows->p + i * kOperandBytes + r * 64, rows->s + r * kAttentionTile + i * kStep);
+    }
+  }
+  multiply_few<kRows>(*rows, now.v, next.v, now.count);
+  for (int r = 0; r < kRows; ++r) {
+    float* o = rows->o + r * rows->v_stride;
+    for (int64_t d = 0; d < rows->v_stride; d += kLanes) {
+      store(o + d, fma(load(o + d), splat(a[r]), load(rows->add + r * kMaxHeadDim + d)));
+    }
+  }
+}
+
+template <int kRows = kFewRows>
+void run_few_rows(Rows* rows, const Tile<PairedPages>& now, const Tile<PairedPages>& next) {
+  if (rows->num_rows == kRows) return run_few<kRows>(rows, now, next);
+  if constexpr (kRows > 1) run_few_rows<kRows - 1>(rows, now, next);
+}
+
 template <typename T>
 void run_item(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
   Rows rows;
   prepare_rows(args, item, scratch, &rows);
-  configure_tiles(rows.num_rows < kTileRows ? rows.num_rows : kTileRows, kLanes);
+  const bool few = T::kInPairs && rows.num_rows <= kFewRows && rows.visible[0] == rows.visible[rows.num_rows - 1];
+  if (!few) configure_tiles(rows.num_rows < kTileRows ? rows.num_rows : kTileRows, kLanes);
   const int64_t seen = rows.visible[rows.num_rows - 1];
   const RowSums sums = {rows.num_rows, rows.visible, rows.head_dim, rows.v_stride, rows.o,
                         rows.l,        rows.merged,  rows.merged_m, rows.merged_l};
@@ -384,12 +515,20 @@ void run_item(const AttentionArgs& args, const AttentionItem& item, float* scrat
     for (int64_t begin = split * kAttentionSplit; begin < end; begin += kAttentionTile) {
       const bool more = begin + kAttentionTile < end;
       const Tile<T> next = more ? find_tile<T>(args, item, begin + kAttentionTile, seen) : now;
+      if constexpr (T::kInPairs) {
+        if (few) {
+          for (int r = 0; r < rows.num_rows; ++r) rows.count[r] = now.count;
+          run_few_rows(&rows, now, next);
+          now = next;
+          continue;
+        }
+      }
       run_tile<T>(&rows, now, more ? &next : nullptr);
       now = next;
     }
     end_split(args, item, sums, split, [&](int r) { return rows.m[r]; });
   }
-  release_tiles();
+  if (!few) release_tiles();
 }
 
 }  // namespace
