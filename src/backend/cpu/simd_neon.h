@@ -218,10 +218,12 @@ QUIRE_INLINE void store_f16_n(uint16_t* p, F32x16 x, int64_t n) {
 }
 
 QUIRE_INLINE F32x16 load_bf16(const uint16_t* p) {
+  // Interleaved with zeros rather than shifted: every vector pipe of a core can do that, half of them shift.
+  const uint16x8_t zeros = vdupq_n_u16(0);
   const uint16x8_t lo = vld1q_u16(p);
   const uint16x8_t hi = vld1q_u16(p + 8);
-  return {vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(lo), 16)), vreinterpretq_f32_u32(vshll_high_n_u16(lo, 16)),
-          vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(hi), 16)), vreinterpretq_f32_u32(vshll_high_n_u16(hi, 16))};
+  return {vreinterpretq_f32_u16(vzip1q_u16(zeros, lo)), vreinterpretq_f32_u16(vzip2q_u16(zeros, lo)),
+          vreinterpretq_f32_u16(vzip1q_u16(zeros, hi)), vreinterpretq_f32_u16(vzip2q_u16(zeros, hi))};
 }
 QUIRE_INLINE F32x16 load_bf16_n(const uint16_t* p, int64_t n) {
   return load_bf16(copy_in(p, n).x);
