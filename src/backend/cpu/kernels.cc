@@ -43,7 +43,7 @@ QUIRE_DECLARE_LEVEL(amx)
 [[maybe_unused]] static CpuKernels with_tiles(const CpuKernels& base) {
   CpuKernels table = base;
 #ifdef QUIRE_LEVEL_amx
-  table.linear.packings.bf16 = Packing::kRows;
+  table.linear.packings = {.quantised = Packing::kRows, .bf16 = Packing::kRows};
   table.linear.prepared_bytes = amx::linear_prepared_bytes;
   table.linear.prepare = amx::linear_prepare;
   table.linear.product = amx::linear_product;

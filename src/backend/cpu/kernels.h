@@ -51,9 +51,9 @@ struct CpuKernels {
   } linear;
 };
 
-// Room for a panel unpacked.
+// Room for two panels unpacked.
 constexpr int64_t linear_scratch_bytes(int64_t k) {
-  return (k / kBlock + 1) * kReadyBlockBytes;
+  return 2 * (k / kBlock + 1) * kReadyBlockBytes;
 }
 
 // The table of a level; the level must be available.

@@ -154,8 +154,8 @@ struct XBlock {
   float sa = 0;
 };
 
-// How activations are quantised: 12 bits; or 8 bits and a sign, in units of a power of two.
-enum class Codes { kTwelveBits, kEightBits, kPowerOfTwo };
+// How activations are quantised.
+enum class Codes { kTwelveBits, kEightBits };
 
 inline XBlock quantise(const float* x, Codes codes) {
   XBlock out;
@@ -167,14 +167,6 @@ inline XBlock quantise(const float* x, Codes codes) {
   }
   if (!finite) {
     out.sa = std::numeric_limits<float>::quiet_NaN();
-  } else if (codes == Codes::kPowerOfTwo) {
-    if (amax < 0x1p-90f) return out;
-    if (amax >= 0x1p90f) {
-      out.sa = std::numeric_limits<float>::quiet_NaN();
-      return out;
-    }
-    out.sa = std::ldexp(1.0f, std::ilogb(amax) - 7);
-    for (int i = 0; i < 32; ++i) out.q[i] = static_cast<int>(std::nearbyint(static_cast<double>(x[i]) / out.sa));
   } else if (amax >= 0x1p-100f) {
     const float largest = codes == Codes::kEightBits ? 127.0f : 2032.0f;
     out.sa = amax / largest;
@@ -234,7 +226,7 @@ inline std::vector<float> weight_values(DType type, const std::byte* weight, int
   return values;
 }
 
-// Rounded activations, BF16 weights with AMX. Tiny numbers count as zero throughout.
+// Rounded activations and weights, the form of AMX. Tiny numbers count as zero throughout.
 inline float flush(float v) {
   return std::fabs(v) < std::numeric_limits<float>::min() ? std::copysign(0.0f, v) : v;
 }
@@ -243,6 +235,12 @@ inline float from_upper(uint32_t bits) {
   bits &= 0xffff0000u;
   std::memcpy(&v, &bits, sizeof v);
   return flush(v);
+}
+// Weights: ties away from zero.
+inline float round_weight(float v) {
+  uint32_t bits;
+  std::memcpy(&bits, &v, sizeof bits);
+  return from_upper(bits + 0x8000u);
 }
 // Activations: ties to even.
 inline float round_activation(float v) {
@@ -256,6 +254,9 @@ inline std::vector<float> linear_rounded(DType type, const std::byte* weight, in
   const int64_t m = static_cast<int64_t>(x.size()) / k;
   std::vector<float> w = weight_values(type, weight, n, k);
   std::vector<float> xs = x;
+  if (is_quantised(type)) {
+    for (float& v : w) v = round_weight(v);
+  }
   for (float& v : w) v = flush(v);
   for (float& v : xs) v = round_activation(v);
   std::vector<float> y(static_cast<size_t>(m * n));

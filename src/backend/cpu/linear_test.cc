@@ -53,15 +53,15 @@ constexpr int64_t kLargestShape = 1 << 20;
 #endif
 
 // What activations become before they meet a weight of this type.
-enum class Form { kFloat, kQuantised, kEightBits, kPowerOfTwo, kRounded, kPaired };
+enum class Form { kFloat, kQuantised, kEightBits, kRounded, kPaired };
 
 Form form_of(cpu::Isa isa, DType type) {
   const bool amx = isa == cpu::Isa::kAmx;
   const bool i8mm = isa == cpu::Isa::kNeonI8mm;
   if (is_quantised(type) && (i8mm || isa == cpu::Isa::kNeonDotprod)) return Form::kEightBits;
   if (i8mm && type == DType::kBF16) return Form::kPaired;
-  if (is_quantised(type)) return amx ? Form::kPowerOfTwo : Form::kQuantised;
-  return amx && type == DType::kBF16 ? Form::kRounded : Form::kFloat;
+  if (amx && (is_quantised(type) || type == DType::kBF16)) return Form::kRounded;
+  return is_quantised(type) ? Form::kQuantised : Form::kFloat;
 }
 
 std::vector<float> run_oracle(Form form, DType type, const std::byte* weight, int64_t n, int64_t k,
@@ -73,8 +73,6 @@ std::vector<float> run_oracle(Form form, DType type, const std::byte* weight, in
       return oracle::linear_quantised(type, weight, n, k, x, bias, oracle::Codes::kEightBits);
     case Form::kPaired:
       return oracle::linear_paired(type, weight, n, k, x, bias);
-    case Form::kPowerOfTwo:
-      return oracle::linear_quantised(type, weight, n, k, x, bias, oracle::Codes::kPowerOfTwo);
     case Form::kRounded:
       return oracle::linear_rounded(type, weight, n, k, x, bias);
     default:

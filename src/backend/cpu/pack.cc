@@ -204,10 +204,18 @@ void put_plane(uint8_t* plane, int bits, int column, const uint8_t* codes, int s
   }
 }
 
+// Packing::kRows: bits [shift, shift + bits) of a column's codes.
+void put_row_plane(uint8_t* plane, int bits, int column, const uint8_t* codes, int shift) {
+  for (int k = 0; k < kBlock; ++k) {
+    const PlanePlace place = row_place(bits, column, k);
+    plane[place.byte] |= static_cast<uint8_t>(((codes[k] >> shift) & ((1 << bits) - 1)) << place.shift);
+  }
+}
+
 // Packing::kPairs: bits [shift, shift + bits) of a column's codes.
 void put_pair_plane(uint8_t* plane, int bits, int column, const uint8_t* codes, int shift, int flip) {
   for (int k = 0; k < kBlock; ++k) {
-    const PairPlace place = pair_place(bits, column, k);
+    const PlanePlace place = pair_place(bits, column, k);
     const int value = ((codes[k] ^ flip) >> shift) & ((1 << bits) - 1);
     plane[place.byte] |= static_cast<uint8_t>(value << place.shift);
   }
@@ -229,6 +237,11 @@ void put_block(const PackedView& w, uint8_t* panel, int64_t index, int column, c
     const uint8_t* from = u.codes + i * kBlock;
     if (w.packing == Packing::kPairs) {
       put_pair_codes(w, panel, index * group + i, column, from);
+      continue;
+    }
+    if (w.packing == Packing::kRows) {
+      put_row_plane(codes, f.low_bits, column, from, 0);
+      if (f.high_bits > 0) put_row_plane(codes + 64 * f.low_bits, f.high_bits, column, from, f.low_bits);
       continue;
     }
     put_plane(codes, f.low_bits, column, from, 0);

@@ -4,7 +4,7 @@
 // A weight [N, K] is cut into panels of 16 columns (outputs n); the last is padded with zero codes and zero scales.
 //  - plain (F32, F16, BF16): a panel is [k][16 columns] in the weight's own type.
 //  - quantised: K is cut into blocks of 32. A panel is the codes of all its blocks, then the scales of all its blocks.
-// That is Packing::kColumns. Packing::kRows is BF16 for AMX: [block of 32 k][16 columns][32 k], K padded with zeros.
+// That is Packing::kColumns; other ISA levels want other packings of what their products take.
 //
 // Codes of one block: 16 columns x 32 k, unsigned, thought of as 8 groups of 64 bytes: group g, byte 4*column + j is
 // the code of k = 4g + j (what vpdpbusd and sdot want). They are kept in bit planes, low bits first:
@@ -12,6 +12,13 @@
 //   4 bits: 4 x 64 bytes, vector i: low nibbles are group 2i, high nibbles group 2i+1
 //   2 bits: 2 x 64 bytes, vector i: bits 2s, 2s+1 are group 4i+s
 //   1 bit:  8 x uint64, bit j of word g is byte j of group g
+//
+// Packing::kRows, for AMX. The 32 k of a column stand together, in bit planes of the same size:
+//   8 bits: [16 columns][32 k] bytes
+//   4 bits: 4 x 32 words, one word a k: nibble j of vector i is column 4i + j
+//   2 bits: 2 x 32 words, one word a k: bits 2j, 2j+1 of vector i are column 8i + j
+//   1 bit:  16 x uint32, one word a column, one bit a k
+// BF16 is [block of 32 k][16 columns][32 k], K padded with zeros.
 //
 // Packing::kPairs. What smmla and bfmmla multiply: two columns side by side. Eight columns of all blocks stand
 // together, [half][block][quad of 4 columns]; a quad's block is thought of as 8 vectors of 16 bytes, vector 2s + p: k
@@ -38,14 +45,12 @@
 
 namespace quire::cpu {
 
-constexpr int kPanel = 16;              // columns in a panel
-constexpr int kBlock = 32;              // k in a block
-constexpr int kSuperBlock = 8;          // blocks in a K-quant's super-block
-constexpr int kCodeMax = 2032;          // largest activation code: 127 * 16
-constexpr int kRowTile = 16;            // rows in a tile of quantised activations
-constexpr int kCodeTileBytes = 1152;    // a block unpacked for AMX: codes as bf16, scales as float
-constexpr int kReadyBlockBytes = 1280;  // the most that any level's unpacked block takes
-static_assert(kReadyBlockBytes >= kCodeTileBytes);
+constexpr int kPanel = 16;                    // columns in a panel
+constexpr int kBlock = 32;                    // k in a block
+constexpr int kSuperBlock = 8;                // blocks in a K-quant's super-block
+constexpr int kCodeMax = 2032;                // largest activation code: 127 * 16
+constexpr int kRowTile = 16;                  // rows in a tile of quantised activations
+constexpr int kReadyBlockBytes = 1280;        // the most that any level's unpacked block takes
 constexpr int kBlockScaleBytes = 2 * kPanel;  // per-block part of a super-block's scales
 
 enum class Scheme : uint8_t { kPlain, kScale, kScaleMin, kSuperMin, kSubScale, kSubScaleMin };
@@ -115,11 +120,11 @@ struct Packings {
 };
 
 // Packing::kPairs: where the bits of a code stand in its quad's plane, and what codes are flipped by.
-struct PairPlace {
+struct PlanePlace {
   int byte;
   int shift;
 };
-constexpr PairPlace pair_place(int bits, int column, int k) {
+constexpr PlanePlace pair_place(int bits, int column, int k) {
   const int step = k / 8;
   const int pair = column % 4 / 2;
   const int byte = 8 * (column % 2) + k % 8;
@@ -132,6 +137,20 @@ constexpr PairPlace pair_place(int bits, int column, int k) {
       return {16 * pair + byte, 2 * step};
     default:
       return {byte, 2 * step + pair};
+  }
+}
+// Packing::kRows: the same in a block's plane.
+constexpr PlanePlace row_place(int bits, int column, int k) {
+  switch (bits) {
+    case 8:
+      return {kBlock * column + k, 0};
+    case 1:
+      return {4 * column + k / 8, k % 8};
+    default: {
+      const int columns = 16 / bits;  // that share a word
+      const int bit = bits * (column % columns);
+      return {64 * (column / columns) + 2 * k + bit / 8, bit % 8};
+    }
   }
 }
 constexpr int pair_flip(QuantFormat f) {

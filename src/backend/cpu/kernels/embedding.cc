@@ -10,10 +10,10 @@ namespace {
 template <DType kType>
 int pair_code_at(const uint8_t* planes, int column, int k) {
   constexpr QuantFormat kFormat = quant_format(kType);
-  const PairPlace low = pair_place(kFormat.low_bits, column, k);
+  const PlanePlace low = pair_place(kFormat.low_bits, column, k);
   int code = ((planes[low.byte] >> low.shift) & ((1 << kFormat.low_bits) - 1)) ^ pair_flip(kFormat);
   if constexpr (kFormat.high_bits > 0) {
-    const PairPlace high = pair_place(kFormat.high_bits, column, k);
+    const PlanePlace high = pair_place(kFormat.high_bits, column, k);
     const int bits = planes[16 * kFormat.low_bits + high.byte] >> high.shift;
     code |= (bits & ((1 << kFormat.high_bits) - 1)) << kFormat.low_bits;
   }
@@ -25,6 +25,15 @@ template <DType kType>
 int code_at(const uint8_t* block, Packing packing, int column, int k) {
   constexpr QuantFormat kFormat = quant_format(kType);
   if (packing == Packing::kPairs) return pair_code_at<kType>(block, column, k);
+  if (packing == Packing::kRows) {
+    const auto bits_at = [column, k](const uint8_t* plane, int bits) {
+      const PlanePlace place = row_place(bits, column, k);
+      return (plane[place.byte] >> place.shift) & ((1 << bits) - 1);
+    };
+    int code = bits_at(block, kFormat.low_bits);
+    if (kFormat.high_bits > 0) code |= bits_at(block + 64 * kFormat.low_bits, kFormat.high_bits) << kFormat.low_bits;
+    return code;
+  }
   const uint8_t* high = block + 64 * kFormat.low_bits;
   const int g = k / 4;
   const int i = 4 * column + k % 4;
