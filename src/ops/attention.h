@@ -13,7 +13,7 @@
 //   split : the recurrence starts anew (m = -inf, l = 0, o = 0) at each split, and its l is folded 8, 4, 2, 1 at its
 //           end; splits merge left to right: M = max(m1, m2); l = fma(l1, e(m1-M), l2*e(m2-M)); o likewise.
 //   out   = o / l
-// With AMX and pages of 16 bits, the rounded form: qs, K, V and p are rounded to bf16 (ties to even; l is summed of p
+// With AMX and BF16 pages, the rounded form: qs, K, V and p are rounded to bf16 (ties to even; l is summed of p
 // before). A score is a sum over head_dim in steps of 32, as ops/linear.h's rounded form adds them. p V is the sum over
 // the tile's 64 positions in two such steps from +0, unseen ones as zeros, and o = fma(o, a, that sum).
 // So a row's bits depend on its own sequence and position: not on the other rows, the chunk, the block size or the

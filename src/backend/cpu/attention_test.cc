@@ -27,7 +27,7 @@ std::vector<Isa> tested_isas() {
 }
 // Whether a level rounds q, K, V and weights to bf16.
 bool rounds(Isa isa, DType pages) {
-  return isa == Isa::kAmx && pages != DType::kF32;
+  return isa == Isa::kAmx && pages == DType::kBF16;
 }
 
 // memcmp that takes empty ranges, whose pointers may be null.
@@ -111,7 +111,7 @@ PagedCache filled_cache(const AttentionCase& shape, Isa isa, uint32_t seed = 7) 
 void run_plan(const PagedCache& cache, Step& step, Isa isa, int threads) {
   const AttentionArgs args = args_of(cache, step);
   AttentionPlan plan;
-  plan.build(args, threads, args.kv.dtype == DType::kF32 ? kAttentionRows : kernels(isa).attention.most_rows);
+  plan.build(args, threads, args.kv.dtype == DType::kBF16 ? kernels(isa).attention.most_rows : kAttentionRows);
   std::vector<AttentionItem> items(plan.items().begin(), plan.items().end());
   std::shuffle(items.begin(), items.end(), std::mt19937(static_cast<uint32_t>(threads)));
   std::vector<float> scratch(static_cast<size_t>(attention_scratch_floats(cache.shape.head_dim)) + 16,

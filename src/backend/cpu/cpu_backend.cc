@@ -280,7 +280,7 @@ void CpuBackend::attention(const AttentionArgs& args) {
   QUIRE_CHECK(args.kv.head_dim > 0 && args.kv.head_dim <= kMaxHeadDim && args.kv.block_size % cpu::kKvGroup == 0);
   QUIRE_CHECK(args.cu_seqlens_q.size() == args.context_lens.size() + 1);
   QUIRE_CHECK(args.block_tables.size() >= args.context_lens.size() * static_cast<size_t>(args.max_blocks));
-  const int64_t most_rows = args.kv.dtype == DType::kF32 ? cpu::kAttentionRows : kernels_.attention.most_rows;
+  const int64_t most_rows = args.kv.dtype == DType::kBF16 ? kernels_.attention.most_rows : cpu::kAttentionRows;
   plan_.build(args, pool_.threads(), most_rows);
   const auto items = plan_.items();
   const auto scratch = static_cast<size_t>(cpu::attention_scratch_floats(args.kv.head_dim)) * sizeof(float);

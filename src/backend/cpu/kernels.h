@@ -31,7 +31,7 @@ struct CpuKernels {
   struct AttentionKernels {
     void (*run)(const AttentionArgs&, const AttentionItem&, float* scratch);
     void (*merge)(const AttentionArgs&, const AttentionMerge&);
-    int64_t most_rows;  // of an item, where pages hold 16 bits; else kAttentionRows
+    int64_t most_rows;  // of an item, where pages hold BF16; else kAttentionRows
   } attention;
 
   // Linear: see packed.h for layouts. `prepare` makes rows of x ready (quantised, or rounded) and `product` multiplies

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paged attention of one work item with AMX, pages of 16 bits; ops/attention.h has the contract (rounded form).
+// Paged attention of one work item with AMX, BF16 pages; ops/attention.h has the contract (rounded form).
 //
-// For each tile of 64 positions K and V are laid out as second operands, in bf16, once for all rows of the item; pages
+// For each tile of 64 positions K and V are laid out as second operands once for all rows of the item; pages
 // in pairs (attention_layout.h) hold K so already, and V but for the gaps between pages. Then, sixteen rows at a time:
 // scores from tiles, softmax in registers, weights as bf16, and their products with V, which are added to o in float.
 // Tiles run whole: what a row does not see has weight 0, and V there is 0 or finite.
@@ -32,12 +32,7 @@ template <typename T>
 QUIRE_INLINE __m512i pair_rows(const typename T::Type* even, const typename T::Type* odd) {
   const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(even));
   const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd));
-  __m512i both;
-  if constexpr (T::kIsHalf) {
-    both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(_mm512_cvtph_ps(b), _mm512_cvtph_ps(a)));
-  } else {
-    both = _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
-  }
+  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
   return _mm512_permutexvar_epi16(_mm512_load_si512(kInterleave), both);
 }
 
@@ -48,16 +43,10 @@ QUIRE_INLINE __m512i pair_with_zero(const typename T::Type* even) {
   return _mm512_and_si512(both, _mm512_set1_epi32(0xffff));
 }
 
-struct HalfPages : StoredF16 {
-  static constexpr bool kIsHalf = true;
-  static constexpr bool kInPairs = false;
-};
 struct Bf16Pages : StoredBF16 {
-  static constexpr bool kIsHalf = false;
   static constexpr bool kInPairs = false;
 };
 struct PairedPages : StoredBF16 {
-  static constexpr bool kIsHalf = false;
   static constexpr bool kInPairs = true;
 };
 
@@ -534,15 +523,9 @@ void run_item(const AttentionArgs& args, const AttentionItem& item, float* scrat
 }  // namespace
 
 void attention_run(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
-  switch (args.kv.dtype) {
-    case DType::kF32:
-      return avx512::attention_run(args, item, scratch);
-    case DType::kF16:
-      return run_item<HalfPages>(args, item, scratch);
-    default:
-      if (pages_in_pairs(args.kv.dtype, args.kv.head_dim)) return run_item<PairedPages>(args, item, scratch);
-      return run_item<Bf16Pages>(args, item, scratch);
-  }
+  if (args.kv.dtype != DType::kBF16) return avx512::attention_run(args, item, scratch);
+  if (pages_in_pairs(args.kv.dtype, args.kv.head_dim)) return run_item<PairedPages>(args, item, scratch);
+  return run_item<Bf16Pages>(args, item, scratch);
 }
 
 void reshape_and_cache(const ReshapeAndCacheArgs& args, int64_t row_begin, int64_t row_end) {
