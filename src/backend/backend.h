@@ -63,7 +63,7 @@ class Backend {
 
 struct CpuOptions {
   int threads = 0;  // 0: as many as the machine has good cores for (cpu/topology.h)
-  std::string isa;  // "", or a level's name: portable, avx2, avx512, amx, neon_dotprod, neon_i8mm (QUIRE_CPU_ISA)
+  std::string isa;  // "", or a level's name: as --cpu-isa takes it (QUIRE_CPU_ISA)
 };
 Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options);
 

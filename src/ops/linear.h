@@ -6,11 +6,12 @@
 // what follows from the weight's type, the pack options and the ISA level, in one of four forms:
 //  - float: plain weights (F32, F16, BF16), and every type when activations are kept in float.
 //      for k: acc = fma(x[m,k], float(w[n,k]), acc)
-//  - quantised: quantised weights, every ISA level but AMX. Each row of x is cut into blocks of 32: scale sa =
-//    amax/2032, X = round-half-even(x * (2032/amax)), 12 bits, all 0 when amax is below 2^-100; with Arm's dot
-//    instructions 8 bits, the same with 127 for 2032. A block with an infinity or a NaN has sa = NaN. A weight block of
-//    32 has an unsigned code q per element, an offset o per type, and scales; with the integer dot I (exact in any
-//    order):
+//  - quantised: quantised weights. Each row of x is cut into blocks of 32 with a scale sa, X = round-half-even(x / sa).
+//    Twelve bits: sa = amax/2032, the quotient taken as x * (2032/amax), all 0 when amax is below 2^-100; with Arm's
+//    dot instructions eight bits, the same with 127 for 2032. With AMX: sa = 2^(floor(log2 amax) - 7), eight bits and a
+//    sign, all 0 when amax is below 2^-90. A block with an infinity or a NaN (AMX: with 2^90 or more) has sa = NaN. A
+//    weight block of 32 has an unsigned code q per element, an offset o per type, and scales; with the integer dot I
+//    (exact in any order):
 //      acc = fma(float(I), sa * sw, acc), then, for types with a minimum, acc = fma(wm, sa * float(J), acc)
 //      Q8_0 Q4_0 Q5_0 : I = sum (q-o) X, sw = d
 //      Q4_1 Q5_1      : I = sum q X, sw = d, wm = m, J = sum X
@@ -19,10 +20,9 @@
 //      Q2_K           : float(I) likewise of sum q X, sw = d, wm = -dmin, J = mn0*sum_lo16 X + mn1*sum_hi16 X
 //    where products of scales are rounded to float once, in the order written. All levels with as many
 //    bits give the same result.
-//  - rounded: quantised and BF16 weights with AMX. x is rounded to bf16 (ties to even), a quantised weight to bf16
-//  (ties
-//    away from zero) from its value, d*(q-o) or d*q + m, rounded to float once. For each 32 k, from +0 on, even and odd
-//    k apart:
+//  - rounded: BF16 weights with AMX, and quantised ones of the level amx_bf16. x is rounded to bf16 (ties to even), a
+//    quantised weight to bf16 (ties away from zero) from its value, d*(q-o) or d*q + m, rounded to float once. For each
+//    32 k, from +0 on, even and odd k apart:
 //      even = fma(x[2i], w[2i], even), odd = fma(x[2i+1], w[2i+1], odd) for i ascending; acc = acc + (even + odd)
 //    Subnormal operands and results count as zeros. That is what tdpbf16ps does, whichever of x and W stands first.
 //  - paired: BF16 weights with Arm's bfmmla. x is rounded to bf16 (ties to even). For each two k, ascending to the next

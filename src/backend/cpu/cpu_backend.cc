@@ -94,7 +94,7 @@ class CpuBackend final : public Backend {
     return std::string("cpu (") + cpu::name(isa_) + ", " + std::to_string(pool_.threads()) +
            (pool_.threads() == 1 ? " thread)" : " threads)");
   }
-  std::span<const DType> kv_dtypes() const override { return isa_ == cpu::Isa::kAmx ? kTileKvDTypes : kKvDTypes; }
+  std::span<const DType> kv_dtypes() const override { return isa_ >= cpu::Isa::kAmx ? kTileKvDTypes : kKvDTypes; }
 
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override {
     QUIRE_ASSIGN(PageMemory memory, PageMemory::allocate(bytes));
@@ -161,7 +161,7 @@ void CpuBackend::linear(const LinearArgs& args) {
 
 void CpuBackend::linear_few_rows(const PackedView& w, const LinearArgs& args) {
   const int64_t panels = w.panels();
-  const int64_t grain = even(panels / (8 * pool_.threads()));
+  const int64_t grain = even(panels / (4 * pool_.threads()));
   pool_.run([&](int thread) {
     const PreparedRows rows = prepared_rows(thread_rows_[static_cast<size_t>(thread)], w, args.x.rows);
     kernels_.linear.prepare(args.x, w, 0, args.x.rows, rows);

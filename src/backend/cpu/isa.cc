@@ -170,6 +170,7 @@ bool built(Isa isa) {
 #endif
 #ifdef QUIRE_LEVEL_amx
     case Isa::kAmx:
+    case Isa::kAmxBf16:
       return true;
 #endif
     default:
@@ -191,6 +192,7 @@ constexpr Level kLevels[] = {
     {Isa::kPortable, "portable", always},    {Isa::kNeonDotprod, "neon_dotprod", has_dotprod},
     {Isa::kNeonI8mm, "neon_i8mm", has_i8mm}, {Isa::kAvx2, "avx2", has_avx2},
     {Isa::kAvx512, "avx512", has_avx512},    {Isa::kAmx, "amx", has_amx},
+    {Isa::kAmxBf16, "amx_bf16", has_amx},
 };
 
 }  // namespace
@@ -213,7 +215,7 @@ Result<Isa> choose_isa(const std::string& wanted) {
   const char* source = "the ISA level";
   if (name_wanted.empty()) {
     const auto from_env = env("QUIRE_CPU_ISA");
-    if (!from_env) return found.back();
+    if (!from_env) return found.back() == Isa::kAmxBf16 ? Isa::kAmx : found.back();
     name_wanted = *from_env;
     source = "QUIRE_CPU_ISA";
   }

@@ -10,7 +10,9 @@
 namespace quire::cpu {
 
 // Each level includes those before it of the same architecture. Portable is plain C++ (on aarch64: baseline NEON).
-enum class Isa { kPortable, kNeonDotprod, kNeonI8mm, kAvx2, kAvx512, kAmx };
+// kAmxBf16 needs what kAmx needs and rounds quantised weights to bf16: faster with many rows, slower with one. It is
+// never chosen unless it is asked for.
+enum class Isa { kPortable, kNeonDotprod, kNeonI8mm, kAvx2, kAvx512, kAmx, kAmxBf16 };
 
 const char* name(Isa isa);
 // The levels that this binary holds and this machine can run, weakest first; never empty.

@@ -154,8 +154,8 @@ struct XBlock {
   float sa = 0;
 };
 
-// How activations are quantised.
-enum class Codes { kTwelveBits, kEightBits };
+// How activations are quantised; kPowerOfTwo: 8 bits and a sign, in units of a power of two.
+enum class Codes { kTwelveBits, kEightBits, kPowerOfTwo };
 
 inline XBlock quantise(const float* x, Codes codes) {
   XBlock out;
@@ -167,6 +167,14 @@ inline XBlock quantise(const float* x, Codes codes) {
   }
   if (!finite) {
     out.sa = std::numeric_limits<float>::quiet_NaN();
+  } else if (codes == Codes::kPowerOfTwo) {
+    if (amax < 0x1p-90f) return out;
+    if (amax >= 0x1p90f) {
+      out.sa = std::numeric_limits<float>::quiet_NaN();
+      return out;
+    }
+    out.sa = std::ldexp(1.0f, std::ilogb(amax) - 7);
+    for (int i = 0; i < 32; ++i) out.q[i] = static_cast<int>(std::nearbyint(static_cast<double>(x[i]) / out.sa));
   } else if (amax >= 0x1p-100f) {
     const float largest = codes == Codes::kEightBits ? 127.0f : 2032.0f;
     out.sa = amax / largest;

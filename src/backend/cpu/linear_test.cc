@@ -53,15 +53,17 @@ constexpr int64_t kLargestShape = 1 << 20;
 #endif
 
 // What activations become before they meet a weight of this type.
-enum class Form { kFloat, kQuantised, kEightBits, kRounded, kPaired };
+enum class Form { kFloat, kQuantised, kEightBits, kPowerOfTwo, kRounded, kPaired };
 
 Form form_of(cpu::Isa isa, DType type) {
   const bool amx = isa == cpu::Isa::kAmx;
   const bool i8mm = isa == cpu::Isa::kNeonI8mm;
   if (is_quantised(type) && (i8mm || isa == cpu::Isa::kNeonDotprod)) return Form::kEightBits;
   if (i8mm && type == DType::kBF16) return Form::kPaired;
-  if (amx && (is_quantised(type) || type == DType::kBF16)) return Form::kRounded;
-  return is_quantised(type) ? Form::kQuantised : Form::kFloat;
+  const bool amx_bf16 = isa == cpu::Isa::kAmxBf16;
+  if ((amx || amx_bf16) && type == DType::kBF16) return Form::kRounded;
+  if (is_quantised(type)) return amx_bf16 ? Form::kRounded : amx ? Form::kPowerOfTwo : Form::kQuantised;
+  return Form::kFloat;
 }
 
 std::vector<float> run_oracle(Form form, DType type, const std::byte* weight, int64_t n, int64_t k,
@@ -73,6 +75,8 @@ std::vector<float> run_oracle(Form form, DType type, const std::byte* weight, in
       return oracle::linear_quantised(type, weight, n, k, x, bias, oracle::Codes::kEightBits);
     case Form::kPaired:
       return oracle::linear_paired(type, weight, n, k, x, bias);
+    case Form::kPowerOfTwo:
+      return oracle::linear_quantised(type, weight, n, k, x, bias, oracle::Codes::kPowerOfTwo);
     case Form::kRounded:
       return oracle::linear_rounded(type, weight, n, k, x, bias);
     default:

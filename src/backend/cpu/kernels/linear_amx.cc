@@ -1,517 +1,338 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear with AMX: y^T = W x^T in tiles of bf16, 16 outputs x 32 k times 32 k x 16 rows; ops/linear.h has the contract.
+// linear of quantised weights with AMX: a tile is 16 rows x 16 columns of dots over one block of 32 k.
 //
-// The first operand is the weight: one row of a tile is 32 k of one output, so that a block of a quantised weight,
-// which has one scale (or two), is one vector, and codes of four or five bits become bf16 by a look-up in a register.
-// Weights stay packed in memory. Up to two tiles of rows a panel's blocks are made ready one after the other while the
-// last one is multiplied; more rows share two whole panels made ready in L1 and L2. One row is a tile one column wide:
-// the same products in the same order.
+// Activations have 8 bits and a sign in units of a power of two, one a block: as bf16 they are exact, scale and all.
+// Codes are small integers, exact in bf16 as well, and so is every sum of their products in a block. So the tiles give,
+// in float and in whatever order, just what the integer dots of the other kernels give, which serve few rows; and all
+// that is left of the scales is one fma a dot (and one for a minimum). Blocks run through three stages: multiplied,
+// two later stored, two later folded into sixteen accumulators that stay in registers.
 //
-// (Tried: exact dots of codes in tiles, each block's folded in float with its scales, which integer dots can match for
-// few rows. One row was 1.25 times faster, 32 rows 1.3 times slower, 512 rows 1.5 times: a tile has to go through
-// memory for every 32 k, which alone takes two products' time, and four times as many loads.)
-#include <immintrin.h>
-
-#include <cstring>
-
-#include "backend/cpu/kernels/linear_block.h"
+// (Rounding the scaled weights to bf16 and leaving the sums of all K to the tiles, the level amx_bf16, is half again as
+// fast with many rows and slower by a third with one: rounding a weight costs more than multiplying it.)
+#include "backend/cpu/kernels/linear_amx.h"
+#include "backend/cpu/kernels/linear_avx512.h"
 #include "backend/cpu/kernels/tiles_amx.h"
+
+namespace quire::cpu::avx512 {
+void linear_product(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
+                    int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);
+}
 
 namespace quire::cpu::QUIRE_ISA_NS {
 
 namespace {
 
-#define QUIRE_KERNEL_INLINE static inline __attribute__((always_inline))
+// A block of a panel made ready: codes less their offset, [pair of k][column], and scales.
+struct alignas(64) CodeTile {
+  uint16_t codes[16][kPanel][2];
+  float sw[kPanel];
+  float wm[kPanel];
+};
+static_assert(sizeof(CodeTile) <= kReadyBlockBytes);
 
-using WeightTile = uint16_t[kPanel][kBlock];  // bf16
-constexpr int64_t kTileBytes = sizeof(WeightTile);
-
-// Scales and minima of one block's columns, for the low and the high 16 k: w = code * scale + minimum.
-struct alignas(64) TileScales {
-  float scale[2][kPanel];
-  float minimum[2][kPanel];
+// A block of a tile of rows: values, and the sum of each row's. The two k of pair 2g + h are 4g + h and 4g + h + 2:
+// what two bytes apart gives from packed codes without moving them.
+struct alignas(64) RowTile {
+  uint16_t values[kRowTile][kBlock];
+  float sums[kRowTile];
 };
 
-QUIRE_KERNEL_INLINE __m512 load_halves(const uint8_t* p) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-QUIRE_KERNEL_INLINE __m512 bytes_to_float(__m128i bytes) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
-}
-QUIRE_KERNEL_INLINE __m512 negate(__m512 v) {
-  return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(v), _mm512_set1_epi32(INT32_MIN)));
+// From this many rows on tiles are faster than integer dots, one row at a time.
+constexpr int64_t kLeastRows = 4;
+
+QUIRE_KERNEL_INLINE bool takes_tiles(DType type, int64_t rows) {
+  return rows >= kLeastRows && !has_halves(quant_format(type));
 }
 
-// Products with an offset (a power of two) and of fp16 scales with small integers are exact.
-template <DType kType>
-QUIRE_KERNEL_INLINE void load_block_scales(const uint8_t* panel_scales, int64_t block, TileScales& out) {
-  constexpr QuantFormat kFormat = quant_format(kType);
-  constexpr int kGroup = scale_group(kFormat);
-  const uint8_t* record = panel_scales + block / kGroup * scale_bytes(kFormat);
-  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes;
-  const __m512 d = load_halves(record);
-  const __m512 offset = _mm512_set1_ps(-static_cast<float>(kFormat.offset));
-  if constexpr (kFormat.scheme == Scheme::kScale) {
-    _mm512_store_ps(out.scale[0], d);
-    _mm512_store_ps(out.minimum[0], _mm512_mul_ps(d, offset));
-  } else if constexpr (kFormat.scheme == Scheme::kScaleMin) {
-    _mm512_store_ps(out.scale[0], d);
-    _mm512_store_ps(out.minimum[0], load_halves(record + 2 * kPanel));
-  } else if constexpr (kFormat.scheme == Scheme::kSuperMin) {
-    const __m128i sc = _mm_loadu_si128(reinterpret_cast<const __m128i*>(part));
-    const __m128i mn = _mm_loadu_si128(reinterpret_cast<const __m128i*>(part + kPanel));
-    _mm512_store_ps(out.scale[0], _mm512_mul_ps(d, bytes_to_float(sc)));
-    _mm512_store_ps(out.minimum[0], negate(_mm512_mul_ps(load_halves(record + 2 * kPanel), bytes_to_float(mn))));
-  } else {
-    for (int h = 0; h < 2; ++h) {
-      const __m128i sc = _mm_loadu_si128(reinterpret_cast<const __m128i*>(part + h * kPanel));
-      if constexpr (kFormat.scheme == Scheme::kSubScale) {
-        const __m512 scale = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(sc)));
-        _mm512_store_ps(out.scale[h], scale);
-        _mm512_store_ps(out.minimum[h], _mm512_mul_ps(scale, offset));
-      } else {
-        const __m128i low = _mm_and_si128(sc, _mm_set1_epi8(15));
-        const __m128i high = _mm_and_si128(_mm_srli_epi16(sc, 4), _mm_set1_epi8(15));
-        _mm512_store_ps(out.scale[h], _mm512_mul_ps(d, bytes_to_float(low)));
-        _mm512_store_ps(out.minimum[h], negate(_mm512_mul_ps(load_halves(record + 2 * kPanel), bytes_to_float(high))));
-      }
+struct CodeTable {
+  uint16_t values[32];
+};
+// bf16 of code - offset. Codes of four bits find theirs whatever the fifth bit is.
+constexpr CodeTable code_table(QuantFormat format) {
+  CodeTable table = {};
+  for (int i = 0; i < 32; ++i) {
+    const int value = (format.low_bits + format.high_bits == 4 ? i % 16 : i) - format.offset;
+    int magnitude = value < 0 ? -value : value;
+    int exponent = 134;  // of 128 to 255
+    while (magnitude != 0 && magnitude < 128) {
+      magnitude *= 2;
+      --exponent;
     }
+    const int bits = magnitude == 0 ? 0 : exponent << 7 | (magnitude & 127);
+    table.values[i] = static_cast<uint16_t>(bits | (value < 0 ? 0x8000 : 0));
   }
-  // Columns are broadcast from memory below; out of a register it would take a port that the look-ups need.
-  __asm__ volatile("" : "+m"(out));
+  return table;
 }
+template <DType kType>
+alignas(64) constexpr CodeTable kCodeTable = code_table(quant_format(kType));
 
-// Floats to bf16, ties away from zero: half a unit added, then the upper words of both, interleaved.
-QUIRE_KERNEL_INLINE __m512i plus_half(__m512 v) {
-  return _mm512_add_epi32(_mm512_castps_si512(v), _mm512_set1_epi32(0x8000));
-}
-QUIRE_KERNEL_INLINE __m512i interleave_upper(__m512i even, __m512i odd) {
+// Signed bytes 0 and 2 (or, shifted before, 1 and 3) of each lane as bf16, times 2^24.
+QUIRE_KERNEL_INLINE __m512i bytes_to_bf16(__m512i low, __m512i high) {
+  const __m512i even = _mm512_castps_si512(_mm512_cvtepi32_ps(low));
+  const __m512i odd = _mm512_castps_si512(_mm512_cvtepi32_ps(high));
   return _mm512_ternarylogic_epi32(_mm512_srli_epi32(even, 16), odd, _mm512_set1_epi32(-0x10000), 0xf8);
 }
 
-alignas(64) constexpr float kSixteen[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-alignas(64) constexpr uint16_t kUpperTwice[32] = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
-                                                  1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
-alignas(64) constexpr uint16_t kUpperOfTwo[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
-                                                  33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
-
-// Codes of four bits: a column's sixteen values are one table, twice in a register because the look-up sees five bits.
-QUIRE_KERNEL_INLINE void unpack_four_bits(const uint8_t* codes, const TileScales& s, WeightTile& out) {
-  const __m512 steps = _mm512_load_ps(kSixteen);
-  const __m512i upper = _mm512_load_si512(kUpperTwice);
-#pragma GCC unroll 4
-  for (int g = 0; g < 4; ++g) {
-    const __m512i v = _mm512_loadu_si512(codes + 64 * g);
-    const __m512i shifted[4] = {v, _mm512_srli_epi16(v, 4), _mm512_srli_epi16(v, 8), _mm512_srli_epi16(v, 12)};
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      const int c = 4 * g + j;
-      const __m512 values = _mm512_fmadd_ps(steps, _mm512_set1_ps(s.scale[0][c]), _mm512_set1_ps(s.minimum[0][c]));
-      const __m512i table = _mm512_permutexvar_epi16(upper, plus_half(values));
-      _mm512_store_si512(out[c], _mm512_permutexvar_epi16(shifted[j], table));
-    }
-  }
-}
-
-// Codes of five bits: a table of 32.
-QUIRE_KERNEL_INLINE void unpack_five_bits(const uint8_t* codes, const TileScales& s, WeightTile& out) {
-  const __m512 steps = _mm512_load_ps(kSixteen);
-  const __m512 more = _mm512_add_ps(steps, _mm512_set1_ps(16.0f));
-  const __m512i upper = _mm512_load_si512(kUpperOfTwo);
-#pragma GCC unroll 4
-  for (int g = 0; g < 4; ++g) {
-    const __m512i v = _mm512_loadu_si512(codes + 64 * g);
-    const __m512i shifted[4] = {v, _mm512_srli_epi16(v, 4), _mm512_srli_epi16(v, 8), _mm512_srli_epi16(v, 12)};
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      const int c = 4 * g + j;
-      const __m512 scale = _mm512_set1_ps(s.scale[0][c]);
-      const __m512 minimum = _mm512_set1_ps(s.minimum[0][c]);
-      const __m512i low = plus_half(_mm512_fmadd_ps(steps, scale, minimum));
-      const __m512i high = plus_half(_mm512_fmadd_ps(more, scale, minimum));
-      uint32_t fifth;
-      std::memcpy(&fifth, codes + 256 + 4 * c, sizeof fifth);
-      const __m512i nibble = _mm512_and_si512(shifted[j], _mm512_set1_epi16(15));
-      const __m512i index = _mm512_mask_add_epi16(nibble, fifth, nibble, _mm512_set1_epi16(16));
-      _mm512_store_si512(out[c], _mm512_permutexvar_epi16(index, _mm512_permutex2var_epi16(low, upper, high)));
-    }
-  }
-}
-
-struct BytePicks {
-  uint8_t even[64];
-  uint8_t odd[64];
-};
-constexpr BytePicks byte_picks() {
-  BytePicks picks = {};
-  for (int lane = 0; lane < 16; ++lane) {
-    picks.even[4 * lane + 1] = static_cast<uint8_t>(2 * lane);
-    picks.odd[4 * lane + 1] = static_cast<uint8_t>(2 * lane + 1);
-  }
-  return picks;
-}
-alignas(64) constexpr BytePicks kBytePicks = byte_picks();
-
-// Codes of eight bits: put into the second byte of 0x47000000 a code u is the float 2^15 + u; its multiple of the scale
-// less 2^15 times the scale is exact.
-QUIRE_KERNEL_INLINE void unpack_eight_bits(const uint8_t* codes, TileScales& s, WeightTile& out) {
-  const __m512 scales = _mm512_load_ps(s.scale[0]);
-  _mm512_store_ps(s.minimum[1], _mm512_mul_ps(scales, _mm512_set1_ps(-32896.0f)));  // -(2^15 + 128)
-  __asm__ volatile("" : "+m"(s));
-  const __m512i even = _mm512_load_si512(kBytePicks.even);
-  const __m512i odd = _mm512_load_si512(kBytePicks.odd);
-  const __m512i base = _mm512_set1_epi32(0x47000000);
-  constexpr __mmask64 kSecond = 0x2222222222222222u;
-#pragma GCC unroll 16
-  for (int c = 0; c < kPanel; ++c) {
-    const __m512i v = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 32 * c)));
-    const __m512 scale = _mm512_set1_ps(s.scale[0][c]);
-    const __m512 minimum = _mm512_set1_ps(s.minimum[1][c]);
-    const __m512 a = _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(base, kSecond, even, v));
-    const __m512 b = _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(base, kSecond, odd, v));
-    _mm512_store_si512(out[c], interleave_upper(plus_half(_mm512_fmadd_ps(a, scale, minimum)),
-                                                plus_half(_mm512_fmadd_ps(b, scale, minimum))));
-  }
-}
-
-// Codes of two to six bits whose scale changes after 16 k.
 template <DType kType>
-QUIRE_KERNEL_INLINE void unpack_with_halves(const uint8_t* codes, const TileScales& s, WeightTile& out) {
-  constexpr QuantFormat kFormat = quant_format(kType);
-  const uint8_t* high = codes + 64 * kFormat.low_bits;
-#pragma GCC unroll 16
-  for (int c = 0; c < kPanel; ++c) {
-    __m512i code;  // words
-    if constexpr (kFormat.low_bits == 4) {
-      code = _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(codes + 64 * (c / 4)), 4 * (c % 4)),
-                              _mm512_set1_epi16(15));
-    } else {
-      code = _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(codes + 64 * (c / 8)), 2 * (c % 8)),
-                              _mm512_set1_epi16(3));
-    }
-    if constexpr (kFormat.high_bits == 2) {
-      const __m512i bits = _mm512_srli_epi16(_mm512_loadu_si512(high + 64 * (c / 8)), 2 * (c % 8));
-      code = _mm512_or_si512(code, _mm512_slli_epi16(_mm512_and_si512(bits, _mm512_set1_epi16(3)), kFormat.low_bits));
-    } else if constexpr (kFormat.high_bits == 1) {
-      uint32_t bits;
-      std::memcpy(&bits, high + 4 * c, sizeof bits);
-      code = _mm512_mask_add_epi16(code, bits, code, _mm512_set1_epi16(1 << kFormat.low_bits));
-    }
-    constexpr __mmask16 kHigh = 0xff00;  // lanes of pairs of k: the upper eight are k 16 to 31
-    const __m512 scale = _mm512_mask_blend_ps(kHigh, _mm512_set1_ps(s.scale[0][c]), _mm512_set1_ps(s.scale[1][c]));
-    const __m512 minimum =
-        _mm512_mask_blend_ps(kHigh, _mm512_set1_ps(s.minimum[0][c]), _mm512_set1_ps(s.minimum[1][c]));
-    const __m512 a = _mm512_cvtepi32_ps(_mm512_and_si512(code, _mm512_set1_epi32(0xffff)));
-    const __m512 b = _mm512_cvtepi32_ps(_mm512_srli_epi32(code, 16));
-    _mm512_store_si512(out[c], interleave_upper(plus_half(_mm512_fmadd_ps(a, scale, minimum)),
-                                                plus_half(_mm512_fmadd_ps(b, scale, minimum))));
-  }
-}
-
-// One block of a panel as a tile of bf16.
-template <DType kType>
-QUIRE_KERNEL_INLINE void unpack_block(const uint8_t* panel, int64_t scale_offset, int64_t block, WeightTile& out) {
+QUIRE_KERNEL_INLINE void unpack_block(const uint8_t* panel, int64_t scale_offset, int64_t block, CodeTile& out) {
   constexpr QuantFormat kFormat = quant_format(kType);
   const uint8_t* codes = panel + block * code_bytes(kFormat);
-  TileScales scales;
-  load_block_scales<kType>(panel + scale_offset, block, scales);
-  if constexpr (has_halves(kFormat)) {
-    unpack_with_halves<kType>(codes, scales, out);
-  } else if constexpr (kFormat.low_bits == 8) {
-    unpack_eight_bits(codes, scales, out);
-  } else if constexpr (kFormat.high_bits == 1) {
-    unpack_five_bits(codes, scales, out);
+  Scales512 s = load_scales<kType>(panel + scale_offset, block);
+  if constexpr (kFormat.low_bits == 8) {
+    const __m512i top = _mm512_set1_epi32(-0x1000000);
+    for (int g = 0; g < 8; ++g) {
+      const __m512i v = _mm512_xor_si512(_mm512_loadu_si512(codes + 64 * g), _mm512_set1_epi8(-128));
+      const __m512i b0 = _mm512_slli_epi32(v, 24);
+      const __m512i b1 = _mm512_and_si512(_mm512_slli_epi32(v, 16), top);
+      const __m512i b2 = _mm512_and_si512(_mm512_slli_epi32(v, 8), top);
+      const __m512i b3 = _mm512_and_si512(v, top);
+      _mm512_store_si512(out.codes[2 * g], bytes_to_bf16(b0, b2));
+      _mm512_store_si512(out.codes[2 * g + 1], bytes_to_bf16(b1, b3));
+    }
+    s.sw = _mm512_mul_ps(s.sw, _mm512_set1_ps(0x1p-24f));
   } else {
-    unpack_four_bits(codes, scales, out);
+    const __m512i table = _mm512_load_si512(kCodeTable<kType>.values);
+    if constexpr (kFormat.high_bits == 0) {
+      for (int i = 0; i < 4; ++i) {
+        const __m512i v = _mm512_loadu_si512(codes + 64 * i);
+        _mm512_store_si512(out.codes[4 * i], _mm512_permutexvar_epi16(v, table));
+        _mm512_store_si512(out.codes[4 * i + 1], _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 8), table));
+        _mm512_store_si512(out.codes[4 * i + 2], _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 4), table));
+        _mm512_store_si512(out.codes[4 * i + 3], _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 12), table));
+      }
+    } else {
+      const Codes512 bytes = load_codes<kType>(codes);
+      for (int g = 0; g < 8; ++g) {
+        _mm512_store_si512(out.codes[2 * g], _mm512_permutexvar_epi16(bytes.group[g], table));
+        _mm512_store_si512(out.codes[2 * g + 1], _mm512_permutexvar_epi16(_mm512_srli_epi16(bytes.group[g], 8), table));
+      }
+    }
   }
+  _mm512_store_ps(out.sw, s.sw);
+  if constexpr (has_min(kFormat)) _mm512_store_ps(out.wm, s.wm);
 }
 
-QUIRE_KERNEL_INLINE void transpose(__m512i (&r)[16]) {
-  __m512i t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-    t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-    t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-    t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-    r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-    r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-    r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-  }
-}
+using Dots = float[kRowTile][kPanel];
 
-// Rows in a tile of x, and bytes of one block of such a tile.
-QUIRE_KERNEL_INLINE int tile_width(int64_t rows) {
-  return rows < kRowTile ? static_cast<int>(rows) : kRowTile;
-}
-QUIRE_KERNEL_INLINE int64_t x_tile_bytes(int width) {
-  return 4 * kRowTile * width;
-}
-
-// k [32 b, 32 b + 32) of a row as 16 pairs of bf16; zeros past the end.
-QUIRE_KERNEL_INLINE __m512i round_block(const float* x, int64_t k, int64_t b) {
-  const int64_t left = k - b * kBlock;
-  if (left >= kBlock) {
-    return reinterpret_cast<__m512i>(
-        _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + b * kBlock + 16), _mm512_loadu_ps(x + b * kBlock)));
-  }
-  const uint32_t mask = (1u << left) - 1;
-  return reinterpret_cast<__m512i>(
-      _mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), x + b * kBlock + 16),
-                          _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), x + b * kBlock)));
-}
-
-// What one thread multiplies: some panels and all tiles of rows of a block.
-struct Task {
-  const PackedView* w;
-  const LinearArgs* args;
-  const uint8_t* x;  // the first tile of x
-  int64_t x_tile;    // bytes from one tile of x to the next
-  int64_t x_block;   // bytes from one block of a tile of x to the next
+// What one tile of rows and one panel need.
+struct TileTask {
+  const uint8_t* panel;
+  int64_t panel_stride;
+  int64_t scale_offset;
+  const RowTile* x;
   int64_t blocks;
-  int64_t row_begin;
-  int64_t row_end;
-  int width;
+  float* out;  // first row, first column
+  int64_t out_stride;
+  const float* bias;  // of the first column, or null
+  int columns;
+  int rows;
 };
 
-// Sums of one tile, [16 outputs][width rows], to rows of y.
-QUIRE_KERNEL_INLINE void put_sums(const Task& t, const float* sums, int64_t panel, int64_t row) {
-  const int64_t first = panel * kPanel;
-  const int64_t columns = t.w->n - first < kPanel ? t.w->n - first : kPanel;
-  const auto mask = static_cast<__mmask16>((1u << columns) - 1);
-  const __m512 bias = t.args->bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, t.args->bias + first);
-  const bool has_bias = t.args->bias != nullptr;
-  float* y = static_cast<float*>(t.args->out.data) + row * t.args->out.stride + first;
-  if (t.width == 1) {
-    const __m512 sum = _mm512_load_ps(sums);
-    return _mm512_mask_storeu_ps(y, mask, has_bias ? _mm512_add_ps(sum, bias) : sum);
-  }
-  __m512i r[16];
+template <int kRows, bool kMin>
+QUIRE_KERNEL_INLINE void fold(__m512* acc, const Dots& dots, const CodeTile& w, const RowTile& x) {
+  const __m512 sw = _mm512_load_ps(w.sw);
+  const __m512 wm = kMin ? _mm512_load_ps(w.wm) : _mm512_setzero_ps();
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) r[i] = _mm512_load_si512(sums + 16 * i);
-  transpose(r);
-  const int64_t rows = t.row_end - row < kRowTile ? t.row_end - row : kRowTile;
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) {
-    if (i >= rows) break;
-    const __m512 sum = _mm512_castsi512_ps(r[i]);
-    _mm512_mask_storeu_ps(y + i * t.args->out.stride, mask, has_bias ? _mm512_add_ps(sum, bias) : sum);
+  for (int r = 0; r < kRows; ++r) {
+    acc[r] = _mm512_fmadd_ps(_mm512_load_ps(dots[r]), sw, acc[r]);
+    if constexpr (kMin) acc[r] = _mm512_fmadd_ps(wm, _mm512_set1_ps(x.sums[r]), acc[r]);
   }
 }
 
-using Sums = float[kPanel * kRowTile];
-
-// Stores the tiles of two panels and one or two tiles of rows.
-template <int kTiles>
-QUIRE_KERNEL_INLINE void finish(const Task& t, int64_t panel, int64_t panel_end, int64_t row) {
-  alignas(64) Sums sums[4];
-  const int64_t stride = t.width == 1 ? 4 : 64;
-  QUIRE_TILE_STORE(0, sums[0], stride);
-  QUIRE_TILE_STORE(1, sums[1], stride);
-  if constexpr (kTiles == 2) {
-    QUIRE_TILE_STORE(2, sums[2], stride);
-    QUIRE_TILE_STORE(3, sums[3], stride);
-  }
-  put_sums(t, sums[0], panel, row);
-  if (panel + 1 < panel_end) put_sums(t, sums[1], panel + 1, row);
-  if constexpr (kTiles == 2) {
-    put_sums(t, sums[2], panel, row + kRowTile);
-    if (panel + 1 < panel_end) put_sums(t, sums[3], panel + 1, row + kRowTile);
-  }
-}
-
-// One step of 32 k: sums 0, 1 are panels a0, a1 with the first tile of rows; 2, 3 the same with the second.
-template <int kTiles>
-QUIRE_KERNEL_INLINE void step(const uint8_t* a0, const uint8_t* a1, const uint8_t* x, int64_t x_tile,
-                              int64_t x_stride) {
-  QUIRE_TILE_LOAD(6, x, x_stride);
-  QUIRE_TILE_LOAD(4, a0, 64);
-  QUIRE_TILE_MULTIPLY(0, 4, 6);
-  QUIRE_TILE_LOAD(5, a1, 64);
-  QUIRE_TILE_MULTIPLY(1, 5, 6);
-  if constexpr (kTiles == 2) {
-    QUIRE_TILE_LOAD(7, x + x_tile, x_stride);
-    QUIRE_TILE_MULTIPLY(2, 4, 7);
-    QUIRE_TILE_MULTIPLY(3, 5, 7);
-  }
-}
-
-QUIRE_KERNEL_INLINE void clear_sums() {
-  QUIRE_TILE_ZERO(0);
-  QUIRE_TILE_ZERO(1);
-  QUIRE_TILE_ZERO(2);
-  QUIRE_TILE_ZERO(3);
-}
-
-// A share of the panels after the next two, which lie behind, is brought nearer while this block is at hand: with few
-// rows this loop waits for memory.
-QUIRE_KERNEL_INLINE void prefetch(const uint8_t* panel, int64_t stride, int64_t block, int64_t blocks) {
-  const int64_t share = stride / blocks;
-  const uint8_t* soon = panel + 2 * stride + block * share;
+// A share of the next panel, which lies behind this one, is on its way while a block is at hand: few rows wait for
+// memory otherwise.
+QUIRE_KERNEL_INLINE void prefetch_share(const TileTask& t, int64_t block) {
+  const int64_t share = t.panel_stride / t.blocks;
+  const uint8_t* soon = t.panel + t.panel_stride + block * share;
   for (int64_t i = 0; i < share; i += 64) _mm_prefetch(soon + i, _MM_HINT_T0);
 }
 
-// Two panels times one or two tiles of rows, straight from the packed weight.
-template <DType kType, int kTiles>
-static __attribute__((noinline)) void stream_panels(const Task& t, int64_t panel, int64_t panel_end) {
-  const uint8_t* w0 = t.w->panel(panel);
-  const uint8_t* w1 = panel + 1 < panel_end ? t.w->panel(panel + 1) : w0;
-  const int64_t offset = t.w->scale_offset;
-  const int64_t x_stride = 4 * t.width;
-  const uint8_t* x = t.x;
-  clear_sums();
-  if constexpr (kType == DType::kBF16) {
-    for (int64_t b = 0; b < t.blocks; ++b, x += t.x_block) {
-      prefetch(w0, t.w->panel_stride, b, t.blocks);
-      prefetch(w1, t.w->panel_stride, b, t.blocks);
-      step<kTiles>(w0 + b * kTileBytes, w1 + b * kTileBytes, x, t.x_tile, x_stride);
-    }
-  } else {
-    alignas(64) WeightTile ready[2][2];
-    unpack_block<kType>(w0, offset, 0, ready[0][0]);
-    unpack_block<kType>(w1, offset, 0, ready[0][1]);
-    for (int64_t b = 0; b < t.blocks; ++b, x += t.x_block) {
-      const WeightTile* now = ready[b % 2];
-      WeightTile* next = ready[(b + 1) % 2];
-      const bool more = b + 1 < t.blocks;
-      if (more) unpack_block<kType>(w0, offset, b + 1, next[0]);
-      prefetch(w0, t.w->panel_stride, b, t.blocks);
-      QUIRE_TILE_LOAD(6, x, x_stride);
-      QUIRE_TILE_LOAD(4, now[0], 64);
-      QUIRE_TILE_MULTIPLY(0, 4, 6);
-      if constexpr (kTiles == 2) {
-        QUIRE_TILE_LOAD(7, x + t.x_tile, x_stride);
-        QUIRE_TILE_MULTIPLY(2, 4, 7);
-      }
-      if (more) unpack_block<kType>(w1, offset, b + 1, next[1]);
-      prefetch(w1, t.w->panel_stride, b, t.blocks);
-      QUIRE_TILE_LOAD(5, now[1], 64);
-      QUIRE_TILE_MULTIPLY(1, 5, 6);
-      if constexpr (kTiles == 2) QUIRE_TILE_MULTIPLY(3, 5, 7);
-    }
-  }
-  finish<kTiles>(t, panel, panel_end, t.row_begin);
-}
+constexpr int64_t kRing = 8;  // blocks on their way through the stages; a power of two
 
-// Many tiles of rows: two panels made ready once, then met by pairs of tiles.
-template <DType kType>
-static __attribute__((noinline)) void unpack_panel(const PackedView& w, int64_t panel, int64_t blocks,
-                                                   WeightTile* out) {
-  for (int64_t b = 0; b < blocks; ++b) unpack_block<kType>(w.panel(panel), w.scale_offset, b, out[b]);
-}
+// The stages of block i at step i (sums c), i + 2 and i + 4. kEdge: not all of them exist.
+#define QUIRE_STAGES(i, c, c_store, a, b)                                                                            \
+  do {                                                                                                               \
+    const int64_t at = (i);                                                                                          \
+    if constexpr (kStream) {                                                                                         \
+      if (!kEdge || at + 1 < t.blocks) unpack_block<kType>(t.panel, t.scale_offset, at + 1, ring[(at + 1) % kRing]); \
+      if (!kEdge || at < t.blocks) prefetch_share(t, at);                                                            \
+    }                                                                                                                \
+    if (!kEdge || at < t.blocks) {                                                                                   \
+      QUIRE_TILE_LOAD(a, t.x[at].values, 64);                                                                        \
+      QUIRE_TILE_LOAD(b, tile_of(at).codes, 64);                                                                     \
+      QUIRE_TILE_ZERO(c);                                                                                            \
+      QUIRE_TILE_MULTIPLY(c, a, b);                                                                                  \
+    }                                                                                                                \
+    if (!kEdge || (at >= 2 && at - 2 < t.blocks)) QUIRE_TILE_STORE(c_store, dots[(at - 2) % kRing], 64);             \
+    if (!kEdge || (at >= 4 && at - 4 < t.blocks)) {                                                                  \
+      fold<kRows, kMin>(acc, dots[(at - 4) % kRing], tile_of(at - 4), t.x[at - 4]);                                  \
+    }                                                                                                                \
+  } while (0)
 
-template <int kTiles>
-static __attribute__((noinline)) void ready_panels(const Task& t, const uint8_t* a0, const uint8_t* a1,
-                                                   const uint8_t* x, int64_t panel, int64_t panel_end, int64_t row) {
-  clear_sums();
-  for (int64_t b = 0; b < t.blocks; ++b) {
-    step<kTiles>(a0 + b * kTileBytes, a1 + b * kTileBytes, x + b * t.x_block, t.x_tile, 64);
-  }
-  finish<kTiles>(t, panel, panel_end, row);
-}
-
-template <DType kType>
-void many_rows(const Task& t, int64_t panel, int64_t panel_end, WeightTile* scratch) {
-  const bool two = panel + 1 < panel_end;
-  const uint8_t* a0 = t.w->panel(panel);
-  const uint8_t* a1 = two ? t.w->panel(panel + 1) : a0;
-  if constexpr (kType != DType::kBF16) {
-    unpack_panel<kType>(*t.w, panel, t.blocks, scratch);
-    if (two) unpack_panel<kType>(*t.w, panel + 1, t.blocks, scratch + t.blocks);
-    a0 = reinterpret_cast<const uint8_t*>(scratch);
-    a1 = two ? reinterpret_cast<const uint8_t*>(scratch + t.blocks) : a0;
-  }
-  const uint8_t* x = t.x;
-  int64_t row = t.row_begin;
-  for (; row + kRowTile < t.row_end; row += 2 * kRowTile, x += 2 * t.x_tile) {
-    ready_panels<2>(t, a0, a1, x, panel, panel_end, row);
-  }
-  if (row < t.row_end) ready_panels<1>(t, a0, a1, x, panel, panel_end, row);
-}
-
-template <DType kType>
-void all_panels(const Task& t, int64_t panel_begin, int64_t panel_end, WeightTile* scratch) {
-  const int64_t rows = t.row_end - t.row_begin;
-  for (int64_t p = panel_begin; p < panel_end; p += 2) {
-    if (rows <= kRowTile) {
-      stream_panels<kType, 1>(t, p, panel_end);
-    } else if (rows <= 2 * kRowTile) {
-      stream_panels<kType, 2>(t, p, panel_end);
+// One tile of rows times one panel. kStream: blocks are unpacked on the way; else `ready` has them all.
+template <DType kType, int kRows, bool kStream>
+static __attribute__((noinline)) void tile_times_panel(const TileTask& t, const CodeTile* ready) {
+  constexpr bool kMin = has_min(quant_format(kType));
+  alignas(64) Dots dots[kRing];
+  CodeTile ring[kStream ? kRing : 1];
+  const auto tile_of = [&](int64_t i) __attribute__((always_inline))->const CodeTile& {
+    return kStream ? ring[i % kRing] : ready[i];
+  };
+  __m512 acc[kRows];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_ps();
+  if constexpr (kStream) unpack_block<kType>(t.panel, t.scale_offset, 0, ring[0]);
+  for (int64_t i = 0; i < t.blocks + 4; i += 4) {
+    if (i >= 4 && i + 4 < t.blocks) {
+      constexpr bool kEdge = false;
+      QUIRE_STAGES(i, 0, 2, 4, 6);
+      QUIRE_STAGES(i + 1, 1, 3, 5, 7);
+      QUIRE_STAGES(i + 2, 2, 0, 4, 6);
+      QUIRE_STAGES(i + 3, 3, 1, 5, 7);
     } else {
-      many_rows<kType>(t, p, panel_end, scratch);
+      constexpr bool kEdge = true;
+      QUIRE_STAGES(i, 0, 2, 4, 6);
+      QUIRE_STAGES(i + 1, 1, 3, 5, 7);
+      QUIRE_STAGES(i + 2, 2, 0, 4, 6);
+      QUIRE_STAGES(i + 3, 3, 1, 5, 7);
+    }
+  }
+  const auto mask = static_cast<__mmask16>((1u << t.columns) - 1u);
+  const __m512 bias = t.bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, t.bias);
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    if (r >= t.rows) return;
+    const __m512 y = t.bias == nullptr ? acc[r] : _mm512_add_ps(acc[r], bias);
+    _mm512_mask_storeu_ps(t.out + r * t.out_stride, mask, y);
+  }
+}
+#undef QUIRE_STAGES
+
+struct Product {
+  const RowTile* x;  // all rows
+  const PackedView* w;
+  const LinearArgs* args;
+  int64_t blocks;
+  int64_t row_begin;
+  int64_t row_end;
+};
+
+QUIRE_KERNEL_INLINE TileTask tile_task(const Product& p, int64_t row, int64_t panel) {
+  TileTask t;
+  t.panel = p.w->panel(panel);
+  t.panel_stride = p.w->panel_stride;
+  t.scale_offset = p.w->scale_offset;
+  t.x = p.x + row / kRowTile * p.blocks;
+  t.blocks = p.blocks;
+  t.out = static_cast<float*>(p.args->out.data) + row * p.args->out.stride + panel * kPanel;
+  t.out_stride = p.args->out.stride;
+  t.bias = p.args->bias == nullptr ? nullptr : p.args->bias + panel * kPanel;
+  t.columns = static_cast<int>(p.w->n - panel * kPanel < kPanel ? p.w->n - panel * kPanel : kPanel);
+  t.rows = static_cast<int>(p.row_end - row < kRowTile ? p.row_end - row : kRowTile);
+  return t;
+}
+
+template <DType kType>
+static __attribute__((noinline)) void unpack_panel(const TileTask& t, CodeTile* out) {
+  for (int64_t b = 0; b < t.blocks; ++b) unpack_block<kType>(t.panel, t.scale_offset, b, out[b]);
+}
+
+template <DType kType>
+void all_panels(const Product& p, int64_t panel_begin, int64_t panel_end, CodeTile* scratch) {
+  const int64_t rows = p.row_end - p.row_begin;
+  for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
+    const TileTask first = tile_task(p, p.row_begin, panel);
+    if (rows <= kRowTile / 2) {
+      tile_times_panel<kType, kRowTile / 2, true>(first, nullptr);
+    } else if (rows <= kRowTile) {
+      tile_times_panel<kType, kRowTile, true>(first, nullptr);
+    } else {
+      unpack_panel<kType>(first, scratch);
+      for (int64_t row = p.row_begin; row < p.row_end; row += kRowTile) {
+        tile_times_panel<kType, kRowTile, false>(tile_task(p, row, panel), scratch);
+      }
     }
   }
 }
 
-void multiply(const Task& t, int64_t panel_begin, int64_t panel_end, WeightTile* scratch) {
-  if (t.w->dtype == DType::kBF16) return all_panels<DType::kBF16>(t, panel_begin, panel_end, scratch);
-  QUIRE_DISPATCH_QUANT(t.w->dtype, all_panels, t, panel_begin, panel_end, scratch)
+void multiply(const Product& p, int64_t panel_begin, int64_t panel_end, CodeTile* scratch) {
+  switch (p.w->dtype) {
+    case DType::kQ8_0:
+      return all_panels<DType::kQ8_0>(p, panel_begin, panel_end, scratch);
+    case DType::kQ4_0:
+      return all_panels<DType::kQ4_0>(p, panel_begin, panel_end, scratch);
+    case DType::kQ4_1:
+      return all_panels<DType::kQ4_1>(p, panel_begin, panel_end, scratch);
+    case DType::kQ5_0:
+      return all_panels<DType::kQ5_0>(p, panel_begin, panel_end, scratch);
+    case DType::kQ5_1:
+      return all_panels<DType::kQ5_1>(p, panel_begin, panel_end, scratch);
+    case DType::kQ4_K:
+      return all_panels<DType::kQ4_K>(p, panel_begin, panel_end, scratch);
+    default:
+      return all_panels<DType::kQ5_K>(p, panel_begin, panel_end, scratch);
+  }
+}
+
+alignas(64) constexpr uint16_t kPairOrder[32] = {0,  2,  1,  3,  4,  6,  5,  7,  8,  10, 9,  11, 12, 14, 13, 15,
+                                                 16, 18, 17, 19, 20, 22, 21, 23, 24, 26, 25, 27, 28, 30, 29, 31};
+// 2^-90 and 2^90, as in linear_quantise.cc.
+constexpr uint32_t kTinyBits = 0x12800000;
+constexpr uint32_t kHugeBits = 0x6c800000;
+
+// One block of one row: rounded to multiples of a power of two, of which the largest has 128 to 256.
+QUIRE_KERNEL_INLINE void round_block(const float* x, RowTile& out, int r) {
+  const __m512 low = _mm512_loadu_ps(x);
+  const __m512 high = _mm512_loadu_ps(x + 16);
+  const __m512i magnitude = _mm512_set1_epi32(INT32_MAX);
+  const __m512i most = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(low), magnitude),
+                                        _mm512_and_si512(_mm512_castps_si512(high), magnitude));
+  const uint32_t bits = _mm512_reduce_max_epu32(most);
+  if (bits < kTinyBits || bits >= kHugeBits) {
+    const bool broken = bits >= kHugeBits;
+    _mm512_store_si512(out.values[r], _mm512_set1_epi16(static_cast<int16_t>(broken ? 0x7fc0 : 0)));
+    out.sums[r] = broken ? __builtin_nanf("") : 0.0f;
+    return;
+  }
+  // 1.5 * 2^23 units: what is added to it is rounded to whole units, half to even.
+  const __m512 shift =
+      _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int32_t>(((bits & 0x7f800000u) + (16u << 23)) | 0x400000u)));
+  const __m512 a = _mm512_sub_ps(_mm512_add_ps(low, shift), shift);
+  const __m512 b = _mm512_sub_ps(_mm512_add_ps(high, shift), shift);
+  const auto pairs = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a));
+  _mm512_store_si512(out.values[r], _mm512_permutexvar_epi16(_mm512_load_si512(kPairOrder), pairs));
+  out.sums[r] = _mm512_reduce_add_ps(_mm512_add_ps(a, b));  // exact
 }
 
 }  // namespace
 
 int64_t linear_prepared_bytes(const PackedView& w, int64_t rows) {
-  const int64_t blocks = (w.k + kBlock - 1) / kBlock;
-  return (rows + kRowTile - 1) / kRowTile * blocks * x_tile_bytes(tile_width(rows));
+  if (w.dtype == DType::kBF16) return rounded_bytes(w, rows);
+  if (!takes_tiles(w.dtype, rows)) return linear_quantised_bytes(w, rows);
+  return row_tile_blocks(rows, w.k) * static_cast<int64_t>(sizeof(RowTile));
 }
 
 void linear_prepare(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end, const PreparedRows& out) {
-  const int64_t blocks = (w.k + kBlock - 1) / kBlock;
-  const int width = tile_width(out.rows);
-  const auto* data = static_cast<const float*>(x.data);
-  for (int64_t row = row_begin; row < row_end; row += kRowTile) {
-    auto* tile = reinterpret_cast<uint8_t*>(out.data) + row / kRowTile * blocks * x_tile_bytes(width);
-    const float* first = data + row * x.stride;
-    const int64_t rows = row_end - row < kRowTile ? row_end - row : kRowTile;
-    for (int64_t b = 0; b < blocks; ++b, tile += x_tile_bytes(width)) {
-      if (width == 1) {
-        _mm512_storeu_si512(tile, round_block(first, w.k, b));
-        continue;
-      }
-      __m512i r[16];
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) {
-        r[i] = i < rows ? round_block(first + i * x.stride, w.k, b) : _mm512_setzero_si512();
-      }
-      transpose(r);
-      const auto mask = static_cast<__mmask16>((1u << width) - 1);
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) _mm512_mask_storeu_epi32(tile + 4 * width * i, mask, r[i]);
-    }
+  if (w.dtype == DType::kBF16) return rounded_prepare(x, w, row_begin, row_end, out);
+  if (!takes_tiles(w.dtype, out.rows)) return linear_quantise(x, w, row_begin, row_end, out);
+  const int64_t blocks = w.k / kBlock;
+  auto* tiles = reinterpret_cast<RowTile*>(out.data);
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const float* from = static_cast<const float*>(x.data) + row * x.stride;
+    RowTile* tile = tiles + row / kRowTile * blocks;
+    for (int64_t b = 0; b < blocks; ++b) round_block(from + b * kBlock, tile[b], static_cast<int>(row % kRowTile));
   }
 }
 
 void linear_product(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
                     int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch) {
-  Task t;
-  t.w = &w;
-  t.args = &args;
-  t.width = tile_width(x.rows);
-  t.blocks = (w.k + kBlock - 1) / kBlock;
-  t.x_block = x_tile_bytes(t.width);
-  t.x_tile = t.blocks * t.x_block;
-  t.x = reinterpret_cast<const uint8_t*>(x.data) + row_begin / kRowTile * t.x_tile;
-  t.row_begin = row_begin;
-  t.row_end = row_end;
-  configure_tiles(kPanel, t.width);
-  auto* tiles = static_cast<WeightTile*>(scratch);
-  multiply(t, panel_begin, panel_end, tiles);
+  if (w.dtype == DType::kBF16) return rounded_product(x, w, args, row_begin, row_end, panel_begin, panel_end, scratch);
+  if (!takes_tiles(w.dtype, x.rows)) {
+    return avx512::linear_product(x, w, args, row_begin, row_end, panel_begin, panel_end, scratch);
+  }
+  const Product p = {reinterpret_cast<const RowTile*>(x.data), &w, &args, w.k / kBlock, row_begin, row_end};
+  configure_tiles(row_end - row_begin <= kRowTile / 2 ? kRowTile / 2 : kRowTile, kPanel);
+  multiply(p, panel_begin, panel_end, static_cast<CodeTile*>(scratch));
   release_tiles();
 }
 
