@@ -197,14 +197,7 @@ static __attribute__((noinline)) void tile_times_panel(const TileTask& t, const 
       QUIRE_STAGES(i + 3, 3, 1, 5, 7);
     }
   }
-  const auto mask = static_cast<__mmask16>((1u << t.columns) - 1u);
-  const __m512 bias = t.bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, t.bias);
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    if (r >= t.rows) return;
-    const __m512 y = t.bias == nullptr ? acc[r] : _mm512_add_ps(acc[r], bias);
-    _mm512_mask_storeu_ps(t.out + r * t.out_stride, mask, y);
-  }
+  store_rows<kRows>(t, acc);
 }
 #undef QUIRE_STAGES
 

@@ -181,8 +181,8 @@ struct PanelTask {
 };
 
 // Every index of acc is a constant once unrolled: with a variable one the compiler would keep acc in memory throughout.
-template <int kRows>
-QUIRE_KERNEL_INLINE void store_rows(const PanelTask& t, const __m512* acc) {
+template <int kRows, typename Task>
+QUIRE_KERNEL_INLINE void store_rows(const Task& t, const __m512* acc) {
   const __mmask16 mask = static_cast<__mmask16>((1u << t.columns) - 1u);
   const __m512 bias = t.bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, t.bias);
 #pragma GCC unroll 16
