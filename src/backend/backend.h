@@ -13,7 +13,9 @@
 #include "ops/embedding.h"
 #include "ops/gather.h"
 #include "ops/linear.h"
+#include "ops/moe.h"
 #include "ops/norm.h"
+#include "ops/recurrent.h"
 #include "ops/rope.h"
 
 namespace quire {
@@ -44,7 +46,7 @@ class Backend {
   // Concatenates `parts` along N into one packed weight; they share dtype and K.
   virtual Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) = 0;
   // Bytes of one layer's K and V for one page of block_size positions; the only place that knows padding.
-  virtual size_t kv_page_bytes(DType dtype, int64_t block_size, int64_t num_kv_heads, int64_t head_dim) const = 0;
+  virtual size_t kv_page_bytes(const KvPageShape& shape) const = 0;
 
   virtual void embedding(const EmbeddingArgs& args) = 0;
   virtual void rms_norm(const RmsNormArgs& args) = 0;
@@ -55,8 +57,17 @@ class Backend {
   virtual void activation(const ActivationArgs& args) = 0;
   virtual void residual_add(const ResidualAddArgs& args) = 0;
   virtual void gather(const GatherArgs& args) = 0;
+  virtual void gather_columns(const GatherColumnsArgs& args) = 0;
+  virtual void scale(const ScaleArgs& args) = 0;
+  virtual void soft_cap(const SoftCapArgs& args) = 0;
+  virtual void gated_rms_norm(const GatedRmsNormArgs& args) = 0;
   virtual void reshape_and_cache(const ReshapeAndCacheArgs& args) = 0;
   virtual void attention(const AttentionArgs& args) = 0;
+  virtual void gated_delta_net(const GatedDeltaNetArgs& args) = 0;
+  virtual void mamba2(const Mamba2Args& args) = 0;
+  virtual void short_conv(const ShortConvArgs& args) = 0;
+  virtual void moe_route(const MoeRouteArgs& args) = 0;
+  virtual void moe_experts(const MoeExpertsArgs& args) = 0;
 
   virtual void synchronise() {}
 };

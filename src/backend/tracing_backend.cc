@@ -22,9 +22,7 @@ class TracingBackend final : public Backend {
   std::string describe() const override { return inner_->describe(); }
   std::span<const DType> kv_dtypes() const override { return inner_->kv_dtypes(); }
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override { return inner_->allocate(bytes); }
-  size_t kv_page_bytes(DType dtype, int64_t block_size, int64_t num_kv_heads, int64_t head_dim) const override {
-    return inner_->kv_page_bytes(dtype, block_size, num_kv_heads, head_dim);
-  }
+  size_t kv_page_bytes(const KvPageShape& shape) const override { return inner_->kv_page_bytes(shape); }
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override {
     int64_t n = 0;
     for (const RawMatrix& part : parts) n += part.n;
@@ -70,6 +68,22 @@ class TracingBackend final : public Backend {
     const OpSpan span("gather %lldx%lld", ll(args.out.rows), ll(args.out.cols));
     inner_->gather(args);
   }
+  void gather_columns(const GatherColumnsArgs& args) override {
+    const OpSpan span("gather_columns %lldx%lld", ll(args.out.rows), ll(args.out.cols));
+    inner_->gather_columns(args);
+  }
+  void scale(const ScaleArgs& args) override {
+    const OpSpan span("scale %lldx%lld", ll(args.x.rows), ll(args.x.cols));
+    inner_->scale(args);
+  }
+  void soft_cap(const SoftCapArgs& args) override {
+    const OpSpan span("soft_cap %lldx%lld", ll(args.x.rows), ll(args.x.cols));
+    inner_->soft_cap(args);
+  }
+  void gated_rms_norm(const GatedRmsNormArgs& args) override {
+    const OpSpan span("gated_rms_norm %lldx%lld", ll(args.x.rows), ll(args.x.cols));
+    inner_->gated_rms_norm(args);
+  }
   void reshape_and_cache(const ReshapeAndCacheArgs& args) override {
     const OpSpan span("reshape_and_cache %lldx%lld %s", ll(args.k.rows), ll(args.k.cols), name(args.kv.dtype));
     inner_->reshape_and_cache(args);
@@ -81,6 +95,32 @@ class TracingBackend final : public Backend {
                       args.context_lens.size(), ll(positions), ll(args.num_heads), ll(args.kv.num_kv_heads),
                       ll(args.kv.head_dim), name(args.kv.dtype));
     inner_->attention(args);
+  }
+
+  void gated_delta_net(const GatedDeltaNetArgs& args) override {
+    const OpSpan span("gated_delta_net %lld rows %zu seqs %lld/%lld heads %lldx%lld", ll(args.qkv.rows),
+                      args.sequences.source.size(), ll(args.value_heads), ll(args.key_heads), ll(args.dk), ll(args.dv));
+    inner_->gated_delta_net(args);
+  }
+  void mamba2(const Mamba2Args& args) override {
+    const OpSpan span("mamba2 %lld rows %zu seqs %lld heads %lldx%lld", ll(args.xbc.rows), args.sequences.source.size(),
+                      ll(args.heads), ll(args.head_dim), ll(args.state_size));
+    inner_->mamba2(args);
+  }
+  void short_conv(const ShortConvArgs& args) override {
+    const OpSpan span("short_conv %lld rows %zu seqs %lld channels", ll(args.bcx.rows), args.sequences.source.size(),
+                      ll(args.conv.channels));
+    inner_->short_conv(args);
+  }
+  void moe_route(const MoeRouteArgs& args) override {
+    const OpSpan span("moe_route %lld rows %lld of %lld", ll(args.logits.rows), ll(args.k), ll(args.logits.cols));
+    inner_->moe_route(args);
+  }
+  void moe_experts(const MoeExpertsArgs& args) override {
+    const PackedMatrix& w = *args.gate_up.front();
+    const OpSpan span("moe_experts %lld rows %lld of %zu %lldx%lld %s", ll(args.x.rows), ll(args.k),
+                      args.gate_up.size(), ll(w.n()), ll(w.k()), name(w.dtype()));
+    inner_->moe_experts(args);
   }
 
   void synchronise() override { inner_->synchronise(); }

@@ -46,10 +46,10 @@ std::string upper(std::string text) {
 Result<std::vector<DType>> types_of(const std::vector<std::string>& names, std::vector<DType> fallback) {
   std::vector<DType> out;
   std::string choices;
-  for (const DTypeInfo& type : kDTypes) choices += std::string(choices.empty() ? "" : ", ") + type.name;
+  for (const DTypeInfo& type : kGgufDTypes) choices += std::string(choices.empty() ? "" : ", ") + type.name;
   for (const std::string& wanted : names) {
     bool found = false;
-    for (const DTypeInfo& type : kDTypes) {
+    for (const DTypeInfo& type : kGgufDTypes) {
       if (wanted != "all" && upper(wanted) != type.name) continue;
       out.push_back(type.type);
       found = true;

@@ -28,8 +28,14 @@ const char* name(FinishReason reason) {
 Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
                                              const EngineOptions& options) {
   const model::DecoderConfig& config = model->config();
-  QUIRE_ASSIGN(auto pages, model::KvCache::make(*backend, {config.layers, options.num_blocks, options.block_size,
-                                                           config.kv_heads, config.head_dim, options.kv_dtype}));
+  const KvPageShape shape{options.kv_dtype, options.block_size, config.kv_heads, config.head_dim};
+  model::CacheLayout layout;
+  layout.groups.push_back({model::CacheKind::kFull, options.block_size, 0});
+  for (int32_t i = 0; i < config.layers; ++i) layout.layers.push_back({0, i, shape});
+  layout.slots = config.layers;
+  layout.slot_bytes = static_cast<int64_t>(backend->kv_page_bytes(shape));
+  layout.num_pages = options.num_blocks;
+  QUIRE_ASSIGN(auto pages, model::KvCache::make(*backend, std::move(layout)));
   QUIRE_TRY(model->prepare({options.scheduler.max_num_batched_tokens, options.max_logit_rows}));
   return std::unique_ptr<Engine>(new Engine(std::move(backend), std::move(model), std::move(pages), options));
 }
@@ -111,8 +117,10 @@ void Engine::build(const std::vector<Share>& shares) {
   batch_.clear();
   rows_.clear();
   batch_.cu_seqlens_q.push_back(0);
+  batch_.groups.resize(1);
+  model::GroupBatch& group = batch_.groups.front();
   for (const Share& share : shares) {
-    batch_.max_blocks = std::max(batch_.max_blocks, static_cast<int32_t>(share.sequence->table.blocks().size()));
+    group.max_blocks = std::max(group.max_blocks, static_cast<int32_t>(share.sequence->table.blocks().size()));
   }
   for (size_t s = 0; s < shares.size(); ++s) {
     Sequence& sequence = *shares[s].sequence;
@@ -124,13 +132,13 @@ void Engine::build(const std::vector<Share>& shares) {
     for (int64_t p = begin; p < end; ++p) batch_.positions.push_back(static_cast<int32_t>(p));
     batch_.token_to_seq.insert(batch_.token_to_seq.end(), static_cast<size_t>(shares[s].count),
                                static_cast<int32_t>(s));
-    batch_.slot_mapping.resize(batch_.tokens.size());
-    kv_.slot_mapping(sequence.table, begin, std::span(batch_.slot_mapping).subspan(static_cast<size_t>(first_row)));
+    group.slot_mapping.resize(batch_.tokens.size());
+    kv_.slot_mapping(sequence.table, begin, std::span(group.slot_mapping).subspan(static_cast<size_t>(first_row)));
     batch_.cu_seqlens_q.push_back(static_cast<int32_t>(batch_.num_tokens()));
     batch_.context_lens.push_back(static_cast<int32_t>(end));
     const auto blocks = sequence.table.blocks();
-    batch_.block_tables.insert(batch_.block_tables.end(), blocks.begin(), blocks.end());
-    batch_.block_tables.resize((s + 1) * static_cast<size_t>(batch_.max_blocks), 0);
+    group.block_tables.insert(group.block_tables.end(), blocks.begin(), blocks.end());
+    group.block_tables.resize((s + 1) * static_cast<size_t>(group.max_blocks), 0);
 
     for (int64_t p = begin; p < end; ++p) {
       Row row{&sequence, s, p, p + 1 == sequence.num_tokens(), false};

@@ -56,8 +56,8 @@ Result<kv::KvSpec> kv_spec(const Options& options, const model::ModelFiles& file
   spec.block_size = options.block_size;
   QUIRE_TRY(spec.validate());
   // A backend may pad V's rows (head sizes that are no multiple of its vectors): what it stores is what counts.
-  const auto stored = static_cast<int64_t>(
-      backend.kv_page_bytes(kv::storage_type(spec.dtype).value(), spec.block_size, spec.num_kv_heads, spec.k_head_dim));
+  const auto stored = static_cast<int64_t>(backend.kv_page_bytes(
+      {kv::storage_type(spec.dtype).value(), spec.block_size, spec.num_kv_heads, spec.k_head_dim}));
   const int64_t one = spec.block_size * spec.num_kv_heads * kv::info(spec.dtype).bytes;
   spec.v_head_dim = (stored + one - 1) / one - spec.k_head_dim;
   QUIRE_CHECK(spec.layer_page_bytes() >= stored);

@@ -103,8 +103,8 @@ void DecoderModel::norm(const Tensor& x, const std::vector<float>& weight, int64
 void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   const int64_t tokens = batch.num_tokens();
   QUIRE_CHECK(tokens > 0 && tokens <= limits_.max_tokens);
-  QUIRE_CHECK(batch.position_axes == 1 && batch.adapter_slots.empty() && batch.state_pages.empty() &&
-                  batch.embedding_rows.empty() && batch.sampled_from_row.empty() && batch.causal.empty(),
+  QUIRE_CHECK(batch.position_axes == 1 && batch.adapter_slots.empty() && batch.embedding_rows.empty() &&
+                  batch.sampled_from_row.empty() && batch.causal.empty(),
               "a plain decoder takes token ids and one position axis");
   step_hidden_ = scratch_.hidden.first_rows(tokens);
   step_normed_ = scratch_.normed.first_rows(tokens);
@@ -152,9 +152,17 @@ void DecoderModel::run_attention(const StepBatch& batch, const KvCache& kv, int6
     }
   }
   const KvLayer pages = kv.layer(index);
-  backend_.reshape_and_cache({k, v, batch.slot_mapping, pages});
-  backend_.attention({q, pages, config_.heads, attention_scale_, true, batch.cu_seqlens_q, batch.context_lens,
-                      batch.block_tables, batch.max_blocks, step_attention_});
+  const GroupBatch& group = batch.groups[static_cast<size_t>(kv.group(index))];
+  backend_.reshape_and_cache({k, v, group.slot_mapping, pages});
+  backend_.attention({.q = q,
+                      .kv = pages,
+                      .num_heads = config_.heads,
+                      .scale = attention_scale_,
+                      .cu_seqlens_q = batch.cu_seqlens_q,
+                      .context_lens = batch.context_lens,
+                      .block_tables = group.block_tables,
+                      .max_blocks = group.max_blocks,
+                      .out = step_attention_});
   layer.o.run(backend_, step_attention_, step_normed_);
   add_to_residual(layer.post_attention_norm);
 }
@@ -191,25 +199,11 @@ std::span<const float> DecoderModel::logits(int64_t first_wanted, int64_t count)
   return {logits.f32(), static_cast<size_t>(count * config_.vocab_size)};
 }
 
-Result<std::unique_ptr<KvCache>> KvCache::make(Backend& backend, const Shape& shape) {
-  const size_t page = backend.kv_page_bytes(shape.dtype, shape.block_size, shape.num_kv_heads, shape.head_dim);
-  const size_t total = page * static_cast<size_t>(shape.num_pages) * static_cast<size_t>(shape.layers);
-  QUIRE_ASSIGN(std::unique_ptr<Buffer> buffer, backend.allocate(total));
-  return std::unique_ptr<KvCache>(new KvCache(shape, page, std::move(buffer)));
-}
-
-KvLayer KvCache::layer(int64_t index) const {
-  QUIRE_CHECK(index >= 0 && index < shape_.layers);
-  KvLayer out;
-  // All layers of a page lie together, so that a page in use commits its own bytes and not a huge page in each layer.
-  out.pages = static_cast<char*>(buffer_->data()) + static_cast<size_t>(index) * layer_page_bytes_;
-  out.page_stride = static_cast<int64_t>(layer_page_bytes_) * shape_.layers;
-  out.num_pages = shape_.num_pages;
-  out.block_size = shape_.block_size;
-  out.num_kv_heads = shape_.num_kv_heads;
-  out.head_dim = shape_.head_dim;
-  out.dtype = shape_.dtype;
-  return out;
+std::vector<LayerCache> cache_layers(const DecoderConfig& config) {
+  LayerCache layer;
+  layer.kv_heads = config.kv_heads;
+  layer.head_dim = layer.v_head_dim = config.head_dim;
+  return std::vector<LayerCache>(static_cast<size_t>(config.layers), layer);
 }
 
 }  // namespace quire::model

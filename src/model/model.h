@@ -11,34 +11,12 @@
 
 #include "backend/backend.h"
 #include "base/result.h"
+#include "model/cache.h"
 #include "model/config.h"
 #include "model/step_batch.h"
 #include "weights/checkpoint.h"
 
 namespace quire::model {
-
-// The pages of all layers, in the backend's memory, committed as they are first written. Owned by the engine.
-class KvCache {
- public:
-  struct Shape {
-    int64_t layers = 0;
-    int64_t num_pages = 0;
-    int64_t block_size = 0;
-    int64_t num_kv_heads = 0;
-    int64_t head_dim = 0;
-    DType dtype = DType::kF16;
-  };
-  static Result<std::unique_ptr<KvCache>> make(Backend& backend, const Shape& shape);
-  KvLayer layer(int64_t index) const;
-  const Shape& shape() const { return shape_; }
-
- private:
-  KvCache(const Shape& shape, size_t layer_page_bytes, std::unique_ptr<Buffer> buffer)
-      : shape_(shape), layer_page_bytes_(layer_page_bytes), buffer_(std::move(buffer)) {}
-  Shape shape_;
-  size_t layer_page_bytes_;
-  std::unique_ptr<Buffer> buffer_;
-};
 
 // Most rows that one step and one call of logits() may have; scratch is allocated for them once.
 struct StepLimits {
@@ -82,6 +60,8 @@ struct ModelFiles {
 
 // Opens the checkpoint at `path` (with dummy: a folder or a config.json) and reads its config.
 Result<ModelFiles> open_model(const std::filesystem::path& path, const LoadOptions& options);
+// What each layer keeps of a sequence.
+std::vector<LayerCache> cache_layers(const DecoderConfig& config);
 // Packs the weights for the backend.
 Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOptions& options, Backend& backend);
 

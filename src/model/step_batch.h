@@ -17,11 +17,21 @@ struct WantedRow {
   int32_t mask_row = -1;                  // row of a grammar mask to apply, or none
 };
 
-// For one sequence of one state group: where the recurrent state comes from and where it is written (the live page, and
-// checkpoints).
-struct StatePages {
-  int32_t source = -1;
-  std::vector<int32_t> destinations;
+// One cache group's part of a step (model/cache.h).
+struct GroupBatch {
+  // Groups with a page for every block_size positions.
+  std::vector<int64_t> slot_mapping;  // [tokens]: page * block_size + offset
+  std::vector<int32_t> block_tables;  // [seqs, max_blocks], padded with 0; 0 also where a window left a page behind
+  int32_t max_blocks = 0;
+  // Groups of recurrent states: the page that is read (-1: a sequence's beginning) and the one that is written.
+  std::vector<int32_t> state_source;       // [seqs]
+  std::vector<int32_t> state_destination;  // [seqs]
+
+  void clear() {
+    for (auto* ids : {&block_tables, &state_source, &state_destination}) ids->clear();
+    slot_mapping.clear();
+    max_blocks = 0;
+  }
 };
 
 // A step: decode tokens and prefill chunks of any number of sequences, mixed. Built by the engine, read by the model,
@@ -33,17 +43,14 @@ struct StepBatch {
   std::vector<int32_t> tokens;     // [tokens]
   std::vector<int32_t> positions;  // [axes, tokens]; one axis but for M-RoPE
   int32_t position_axes = 1;
-  std::vector<int64_t> slot_mapping;  // [tokens]: page * block_size + offset
   std::vector<int32_t> token_to_seq;  // [tokens]
 
   // Sequences.
-  std::vector<int32_t> cu_seqlens_q;  // [seqs + 1]
-  std::vector<int32_t> context_lens;  // [seqs]: positions in the pages once this step's are written
-  std::vector<int32_t> block_tables;  // [seqs, max_blocks], padded with 0
-  int32_t max_blocks = 0;
-  std::vector<uint8_t> causal;          // [seqs]; empty: all causal
-  std::vector<int32_t> adapter_slots;   // [seqs]; empty: no adapters
-  std::vector<StatePages> state_pages;  // [state groups, seqs]; empty: no recurrent layers
+  std::vector<int32_t> cu_seqlens_q;   // [seqs + 1]
+  std::vector<int32_t> context_lens;   // [seqs]: positions in the pages once this step's are written
+  std::vector<uint8_t> causal;         // [seqs]; empty: all causal
+  std::vector<int32_t> adapter_slots;  // [seqs]; empty: no adapters
+  std::vector<GroupBatch> groups;      // [cache groups], always all of them
 
   // Tokens whose embedding is a row of a buffer (images, audio) or whose id is the one sampled by a row of the step
   // before (a step scheduled ahead): -1 where the token is plain. Empty: all plain.
@@ -54,16 +61,14 @@ struct StepBatch {
 
   // Empties it and keeps its memory for the next step.
   void clear() {
-    for (auto* ids : {&tokens, &positions, &token_to_seq, &cu_seqlens_q, &context_lens, &block_tables, &adapter_slots,
-                      &embedding_rows, &sampled_from_row}) {
+    for (auto* ids : {&tokens, &positions, &token_to_seq, &cu_seqlens_q, &context_lens, &adapter_slots, &embedding_rows,
+                      &sampled_from_row}) {
       ids->clear();
     }
-    slot_mapping.clear();
     causal.clear();
-    state_pages.clear();
+    for (GroupBatch& group : groups) group.clear();
     wanted.clear();
     position_axes = 1;
-    max_blocks = 0;
   }
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_seqs() const { return static_cast<int64_t>(context_lens.size()); }

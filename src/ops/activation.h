@@ -6,20 +6,27 @@
 //   gelu(x)      = (x * 0.5) * (1 + erf(x * sqrt(1/2)))
 //   gelu_tanh(x) = (x * 0.5) * (1 + tanh(fma((x * x) * 0.044715, x, x) * sqrt(2/pi)))
 //   relu(x)      = 0 > x ? 0 : x
+//   relu2(x)     = relu(x) * relu(x)
+//   sigmoid(x)   = 1 / (1 + exp(-x))
 // exp, tanh and erf are the project's own polynomials (backend/cpu/simd_math.h), the same bits in vector body and tail.
 #pragma once
+
+#include <span>
 
 #include "ops/tensor.h"
 
 namespace quire {
 
-enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
+enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kRelu2, kSigmoid };
 
-struct GluArgs {  // out = act(gate) * up
-  Tensor gate;    // [rows, cols]
-  Tensor up;      // [rows, cols]
+// out = act(gate) * up. With a limit (GPT-OSS): g = min(gate, limit), u = clamp(up, -limit, limit),
+// out = (u + 1) * (g * sigmoid(1.702 * g)).
+struct GluArgs {
+  Tensor gate;  // [rows, cols]
+  Tensor up;    // [rows, cols]
   Activation activation = Activation::kSilu;
-  Tensor out;  // may be gate or up
+  Tensor out;       // may be gate or up
+  float limit = 0;  // > 0: the clamped form; `activation` then counts for nothing
 };
 
 struct ActivationArgs {  // out = act(x)
@@ -33,6 +40,19 @@ struct ResidualAddArgs {  // out = fma(x, scale, residual); scale 1 is a plain a
   Tensor residual;
   float scale = 1.0f;
   Tensor out;  // may be residual
+};
+
+struct SoftCapArgs {  // out = cap * tanh(x / cap)
+  Tensor x;
+  float cap = 0;
+  Tensor out;  // may be x
+};
+
+struct ScaleArgs {  // out[t] = x[t] * (factor * rows[t]), the factors' product rounded first; without rows x * factor
+  Tensor x;
+  float factor = 1.0f;
+  std::span<const float> rows = {};  // [rows] or empty
+  Tensor out;                        // may be x
 };
 
 }  // namespace quire

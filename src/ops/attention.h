@@ -30,15 +30,29 @@ constexpr int64_t kAttentionTile = 64;
 constexpr int64_t kAttentionSplit = 256;  // short, so that one short sequence still gives every thread work
 constexpr int64_t kMaxHeadDim = 256;
 
+// What a page of one layer holds: the arguments of Backend::kv_page_bytes.
+struct KvPageShape {
+  DType dtype = DType::kF16;
+  int64_t block_size = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;    // of K
+  int64_t v_head_dim = 0;  // of V; 0: as K
+  bool v_in_k = false;
+};
+
 // The pages of one layer. A page's bytes are the contract; the inner layout is the backend's.
 struct KvLayer {
   void* pages = nullptr;    // page b of this layer starts at pages + b * page_stride
   int64_t page_stride = 0;  // bytes
   int64_t num_pages = 0;
-  int64_t block_size = 0;  // positions in a page, a multiple of 16
+  int64_t block_size = 0;  // positions in a page, a multiple of 8
   int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
-  DType dtype = DType::kF16;  // F32, F16 or BF16
+  int64_t head_dim = 0;       // of K
+  int64_t v_head_dim = 0;     // of V; 0: as K
+  bool v_in_k = false;        // MLA: there is no V in the page, it is the first v_head_dim elements of K
+  DType dtype = DType::kF16;  // F32, F16, BF16, I8, F8E4M3 or F8E5M2
+
+  int64_t v_dim() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
 };
 
 struct AttentionArgs {
@@ -47,16 +61,20 @@ struct AttentionArgs {
   int64_t num_heads = 0;  // a multiple of kv.num_kv_heads
   float scale = 0;
   bool causal = true;
+  int64_t window = 0;                     // > 0: token at p sees p - window + 1 .. p
+  float soft_cap = 0;                     // > 0: score s becomes cap * tanh(s / cap)
+  const float* sinks = nullptr;           // [heads]: a score that takes part in the softmax and has no value
+  const float* slopes = nullptr;          // [heads]: ALiBi, slope * (j - p) is added to the score of position j
   std::span<const int32_t> cu_seqlens_q;  // [seqs+1]: rows of q of each sequence
   std::span<const int32_t> context_lens;  // [seqs]: positions in the pages after this step's were written
   std::span<const int32_t> block_tables;  // [seqs, max_blocks]
   int64_t max_blocks = 0;
-  Tensor out;  // [tokens, heads*head_dim]; must not overlap q
+  Tensor out;  // [tokens, heads*v_dim()]; must not overlap q
 };
 
 struct ReshapeAndCacheArgs {
   Tensor k;                               // [tokens, kv_heads*head_dim], rope applied
-  Tensor v;                               // [tokens, kv_heads*head_dim]
+  Tensor v;                               // [tokens, kv_heads*v_dim()]; no data where V is in K
   std::span<const int64_t> slot_mapping;  // [tokens]: page*block_size + offset; negative: not written
   KvLayer kv;
 };

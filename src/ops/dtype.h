@@ -4,29 +4,54 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 namespace quire {
 
-// Storage types. The quantised ones are GGUF's: rows are cut along K into blocks that carry their own scales.
-enum class DType : uint8_t { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K };
+// Storage types. The quantised ones are GGUF's: rows are cut along K into blocks that carry their own scales. Three
+// more are elements of KV pages, and two are codes whose scales stand apart (RawMatrix of ops/linear.h): what MLX, AWQ,
+// GPTQ and compressed-tensors checkpoints become.
+enum class DType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kI8,      // pages: int8 with a float scale for each (token, kv head)
+  kF8E4M3,  // pages
+  kF8E5M2,  // pages
+  kG4,      // codes of 4 bits in groups
+  kG8,      // codes of 8 bits in groups
+};
 
 struct DTypeInfo {
   DType type;
   const char* name;     // as files and flags spell it
   int64_t block_elems;  // elements along K in one block; 1 for plain types
   int64_t block_bytes;
-  int gguf_type;  // ggml's number for it
+  int gguf_type;  // ggml's number for it; -1: not a type of GGUF files
 };
 
 inline constexpr DTypeInfo kDTypes[] = {
-    {DType::kF32, "F32", 1, 4, 0},        {DType::kF16, "F16", 1, 2, 1},        {DType::kBF16, "BF16", 1, 2, 30},
-    {DType::kQ8_0, "Q8_0", 32, 34, 8},    {DType::kQ4_0, "Q4_0", 32, 18, 2},    {DType::kQ4_1, "Q4_1", 32, 20, 3},
-    {DType::kQ5_0, "Q5_0", 32, 22, 6},    {DType::kQ5_1, "Q5_1", 32, 24, 7},    {DType::kQ2_K, "Q2_K", 256, 84, 10},
-    {DType::kQ3_K, "Q3_K", 256, 110, 11}, {DType::kQ4_K, "Q4_K", 256, 144, 12}, {DType::kQ5_K, "Q5_K", 256, 176, 13},
-    {DType::kQ6_K, "Q6_K", 256, 210, 14},
+    {DType::kF32, "F32", 1, 4, 0},         {DType::kF16, "F16", 1, 2, 1},        {DType::kBF16, "BF16", 1, 2, 30},
+    {DType::kQ8_0, "Q8_0", 32, 34, 8},     {DType::kQ4_0, "Q4_0", 32, 18, 2},    {DType::kQ4_1, "Q4_1", 32, 20, 3},
+    {DType::kQ5_0, "Q5_0", 32, 22, 6},     {DType::kQ5_1, "Q5_1", 32, 24, 7},    {DType::kQ2_K, "Q2_K", 256, 84, 10},
+    {DType::kQ3_K, "Q3_K", 256, 110, 11},  {DType::kQ4_K, "Q4_K", 256, 144, 12}, {DType::kQ5_K, "Q5_K", 256, 176, 13},
+    {DType::kQ6_K, "Q6_K", 256, 210, 14},  {DType::kI8, "I8", 1, 1, -1},         {DType::kF8E4M3, "F8_E4M3", 1, 1, -1},
+    {DType::kF8E5M2, "F8_E5M2", 1, 1, -1}, {DType::kG4, "G4", 32, 16, -1},       {DType::kG8, "G8", 32, 32, -1},
 };
 inline constexpr int kNumDTypes = static_cast<int>(sizeof kDTypes / sizeof kDTypes[0]);
+inline constexpr int kNumGgufDTypes = static_cast<int>(DType::kI8);  // GGUF's are the first ones
+inline constexpr std::span<const DTypeInfo> kGgufDTypes(kDTypes, kNumGgufDTypes);
 
 constexpr const DTypeInfo& info(DType type) {
   return kDTypes[static_cast<int>(type)];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gather: out[i] = x[rows[i]], a copy of the wanted rows.
+// gather: out[i] = x[rows[i]], a copy of the wanted rows; gather_columns: the same over columns.
 #pragma once
 
 #include <span>
@@ -12,6 +12,12 @@ struct GatherArgs {
   Tensor x;                       // [n, cols]
   std::span<const int32_t> rows;  // each in [0, n)
   Tensor out;                     // [rows, cols]
+};
+
+struct GatherColumnsArgs {
+  Tensor x;                          // [rows, n]
+  std::span<const int32_t> columns;  // each in [0, n)
+  Tensor out;                        // [rows, columns]; must not overlap x
 };
 
 }  // namespace quire

@@ -43,6 +43,8 @@
 namespace quire {
 
 // A weight as a file holds it: n rows of k elements, each row_bytes(dtype, k) long, back to back.
+// G4 and G8: data are unsigned codes in k order (G4: two a byte, the lower k in the low nibble) and
+// w[n, k] = scales[n][k / group] * code + mins[n][k / group], in float.
 struct RawMatrix {
   DType dtype = DType::kF32;
   int64_t n = 0;
@@ -50,6 +52,10 @@ struct RawMatrix {
   const std::byte* data = nullptr;
   // Optional: row i of the packed weight is row row_map[i] of the file (undoes GGUF's permutation of q and k).
   std::span<const int32_t> row_map = {};
+  // G4 and G8 only: [n, k / group] each.
+  int64_t group = 0;  // 32, 64 or 128, or any multiple of 32; divides k
+  const float* scales = nullptr;
+  const float* mins = nullptr;  // null: none
 };
 
 struct PackOptions {

@@ -30,4 +30,17 @@ struct LayerNormArgs {
   Tensor out;
 };
 
+// Norms with a gate, as recurrent layers have them. Gate last: out = rms_norm(x) * silu(gate). Gate first:
+// out = rms_norm(x * silu(gate)). Each product rounded; rms_norm as above, over `group` columns.
+struct GatedRmsNormArgs {
+  Tensor x;     // [rows, cols]
+  Tensor gate;  // [rows, cols]
+  const float* weight = nullptr;
+  int64_t weight_size = 0;  // column c takes weight[c % weight_size]; group or cols
+  int64_t group = 0;
+  float eps = 0;
+  bool gate_first = false;
+  Tensor out;  // may be x
+};
+
 }  // namespace quire

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// rope: rotates the first rot_dim elements of each head by its token's position, in place.
+// rope: rotates rot_dim elements of each head, from `offset` on, by its token's position, in place.
 //
 // Contract. The pair (a, b) of index i becomes (fma(a, c, -(b*s)), fma(b, c, a*s)) with c, s from the table's row;
-// pairs are (i, i+rot/2), or (2i, 2i+1) when interleaved. Elements past rot_dim stay. The table carries any attention
+// pairs are (i, i+rot/2), or (2i, 2i+1) when interleaved. The other elements stay. The table carries any attention
 // scaling (yarn, longrope).
 #pragma once
 
@@ -15,11 +15,12 @@ namespace quire {
 struct RopeArgs {
   Tensor x;  // [tokens, heads*head_dim]
   int64_t head_dim = 0;
-  int64_t rot_dim = 0;  // even, at most head_dim
+  int64_t rot_dim = 0;  // even; offset + rot_dim is at most head_dim
   bool interleaved = false;
   const float* cos_table = nullptr;    // [positions, rot_dim/2]
   const float* sin_table = nullptr;    // [positions, rot_dim/2]
   std::span<const int32_t> positions;  // [tokens]: rows of the tables
+  int64_t offset = 0;                  // MLA rotates the end of a head
 };
 
 }  // namespace quire

@@ -29,7 +29,7 @@ inline constexpr GgmlType kOtherGgmlTypes[] = {
 
 // The table's type of that number, if quire computes with it.
 constexpr std::optional<DType> dtype_of_ggml(uint32_t number) {
-  for (const DTypeInfo& row : kDTypes) {
+  for (const DTypeInfo& row : kGgufDTypes) {
     if (static_cast<uint32_t>(row.gguf_type) == number) return row.type;
   }
   return std::nullopt;
@@ -37,7 +37,7 @@ constexpr std::optional<DType> dtype_of_ggml(uint32_t number) {
 
 // Name and geometry of any known type.
 constexpr std::optional<GgmlType> ggml_type(uint32_t number) {
-  for (const DTypeInfo& row : kDTypes) {
+  for (const DTypeInfo& row : kGgufDTypes) {
     if (static_cast<uint32_t>(row.gguf_type) == number) {
       return GgmlType{number, row.name, row.block_elems, row.block_bytes};
     }

@@ -165,14 +165,14 @@ TEST(Gguf, TurnsDimensionsRoundToOutIn) {
 TEST(Gguf, ReadsVersion2AndTensorsOfEveryTypeInTheTable) {
   GgufWriter w;
   w.version = 2;
-  for (const DTypeInfo& type : kDTypes) {
+  for (const DTypeInfo& type : kGgufDTypes) {
     w.tensor(type.name, {static_cast<uint64_t>(type.block_elems) * 2, 3}, static_cast<uint32_t>(type.gguf_type),
              counting(static_cast<size_t>(type.block_bytes) * 6, type.gguf_type));
   }
   const auto source = parse(w.finish());
   ASSERT_TRUE(source.ok()) << source.error().message;
   EXPECT_EQ((*source)->version(), 2);
-  for (const DTypeInfo& type : kDTypes) {
+  for (const DTypeInfo& type : kGgufDTypes) {
     const TensorRef* tensor = (*source)->find(type.name);
     ASSERT_NE(tensor, nullptr) << type.name;
     EXPECT_EQ(tensor->dtype, type.type);
@@ -247,7 +247,7 @@ TEST(Gguf, RandomFilesRoundTrip) {
     };
     std::vector<Expected> tensors;
     for (uint64_t i = random() % 8; i > 0; --i) {
-      const DTypeInfo& type = kDTypes[random() % kNumDTypes];
+      const DTypeInfo& type = kGgufDTypes[random() % kNumGgufDTypes];
       std::vector<uint64_t> dims = {(1 + random() % 3) * static_cast<uint64_t>(type.block_elems)};
       uint64_t rows = 1;
       for (uint64_t d = random() % 4; d > 0; --d) {

@@ -412,7 +412,7 @@ TEST_P(AttentionTest, TheBackendHasTheSameBitsWithOneAndTwoThreads) {
     auto backend = make_cpu_backend({threads, ""});
     ASSERT_TRUE(backend.ok());
     PagedCache cache = make_paged_cache(shape_, 7);
-    EXPECT_EQ(backend.value()->kv_page_bytes(shape_.dtype, shape_.block_size, shape_.num_kv_heads, shape_.head_dim),
+    EXPECT_EQ(backend.value()->kv_page_bytes({shape_.dtype, shape_.block_size, shape_.num_kv_heads, shape_.head_dim}),
               static_cast<size_t>(cache.layer.page_stride));
     backend.value()->reshape_and_cache(cache_args(cache));
     Step step = whole_step(cache);

@@ -1,30 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cpu backend: checks shapes, splits each op's outputs over threads, and calls the kernels of one ISA level.
-#include <algorithm>
-#include <cstring>
-#include <string>
-#include <vector>
+// The cpu backend: linear, attention and the elementwise ops.
+#include "backend/cpu/cpu_backend.h"
 
-#include "backend/backend.h"
+#include <cstring>
+
 #include "backend/cpu/attention_layout.h"
-#include "backend/cpu/attention_plan.h"
-#include "backend/cpu/kernels.h"
-#include "backend/cpu/memory.h"
-#include "backend/cpu/pack.h"
-#include "backend/cpu/thread_pool.h"
 #include "backend/cpu/topology.h"
 #include "base/log.h"
 
-namespace quire {
-
+namespace quire::cpu {
 namespace {
-
-using cpu::CpuKernels;
-using cpu::CpuMatrix;
-using cpu::PackedView;
-using cpu::PageMemory;
-using cpu::PreparedRows;
-using cpu::ThreadPool;
 
 class CpuBuffer final : public Buffer {
  public:
@@ -37,36 +22,9 @@ class CpuBuffer final : public Buffer {
   PageMemory memory_;
 };
 
-// Scratch that only grows; its address is stable until the next grow().
-class Scratch {
- public:
-  void* grow(size_t bytes) {
-    if (bytes > memory_.bytes()) {
-      memory_ = PageMemory();  // give the old one back first
-      auto memory = PageMemory::allocate(bytes + bytes / 2);
-      QUIRE_CHECK(memory.ok(), "no memory for scratch");
-      memory_ = std::move(memory).value();
-    }
-    return memory_.data();
-  }
-
- private:
-  PageMemory memory_;
-};
-
 // Pieces of panels, which kernels take in pairs.
 constexpr int64_t even(int64_t panels) {
   return std::max<int64_t>(2, panels / 2 * 2);
-}
-
-void check_float(const Tensor& t, int64_t rows, int64_t cols) {
-  QUIRE_CHECK(t.dtype == DType::kF32 && t.data != nullptr);
-  QUIRE_CHECK(t.rows == rows && t.cols == cols && t.stride >= cols);
-}
-
-const CpuMatrix& matrix(const PackedMatrix* weight) {
-  QUIRE_CHECK(weight != nullptr);
-  return static_cast<const CpuMatrix&>(*weight);
 }
 
 // The first is what pages of a quantised model hold by default. Tiles multiply bf16, so fp16 would only be rounded
@@ -78,71 +36,34 @@ constexpr DType kTileKvDTypes[] = {DType::kBF16, DType::kF16, DType::kF32};
 constexpr int64_t kOwnPrepareRows = 4;
 // Bytes of activations that one piece of a linear reads again and again: they should stay in L2.
 constexpr int64_t kRowBlockBytes = 1 << 20;
-// Elementwise work below this many elements is not worth a second thread.
-constexpr int64_t kElementsPerPiece = 8192;
 
-class CpuBackend final : public Backend {
- public:
-  CpuBackend(cpu::Isa isa, int threads, std::span<const int> cpus)
-      : isa_(isa),
-        kernels_(cpu::kernels(isa)),
-        pool_(threads, cpus),
-        thread_scratch_(static_cast<size_t>(threads)),
-        thread_rows_(static_cast<size_t>(threads)) {}
+}  // namespace
 
-  std::string describe() const override {
-    return std::string("cpu (") + cpu::name(isa_) + ", " + std::to_string(pool_.threads()) +
-           (pool_.threads() == 1 ? " thread)" : " threads)");
-  }
-  std::span<const DType> kv_dtypes() const override { return isa_ >= cpu::Isa::kAmx ? kTileKvDTypes : kKvDTypes; }
+CpuBackend::CpuBackend(Isa isa, int threads, std::span<const int> cpus)
+    : isa_(isa),
+      kernels_(cpu::kernels(isa)),
+      pool_(threads, cpus),
+      thread_scratch_(static_cast<size_t>(threads)),
+      thread_rows_(static_cast<size_t>(threads)) {}
 
-  Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override {
-    QUIRE_ASSIGN(PageMemory memory, PageMemory::allocate(bytes));
-    return std::unique_ptr<Buffer>(std::make_unique<CpuBuffer>(std::move(memory)));
-  }
+std::string CpuBackend::describe() const {
+  return std::string("cpu (") + name(isa_) + ", " + std::to_string(pool_.threads()) +
+         (pool_.threads() == 1 ? " thread)" : " threads)");
+}
 
-  Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override {
-    QUIRE_ASSIGN(std::unique_ptr<CpuMatrix> packed, cpu::pack(parts, options, kernels_.linear.packings, pool_));
-    return std::unique_ptr<PackedMatrix>(std::move(packed));
-  }
+std::span<const DType> CpuBackend::kv_dtypes() const {
+  return isa_ >= Isa::kAmx ? std::span<const DType>(kTileKvDTypes) : kKvDTypes;
+}
 
-  size_t kv_page_bytes(DType dtype, int64_t block_size, int64_t num_kv_heads, int64_t head_dim) const override;
+Result<std::unique_ptr<Buffer>> CpuBackend::allocate(size_t bytes) {
+  QUIRE_ASSIGN(PageMemory memory, PageMemory::allocate(bytes));
+  return std::unique_ptr<Buffer>(std::make_unique<CpuBuffer>(std::move(memory)));
+}
 
-  void embedding(const EmbeddingArgs& args) override;
-  void rms_norm(const RmsNormArgs& args) override;
-  void layer_norm(const LayerNormArgs& args) override;
-  void rope(const RopeArgs& args) override;
-  void linear(const LinearArgs& args) override;
-  void glu(const GluArgs& args) override;
-  void activation(const ActivationArgs& args) override;
-  void residual_add(const ResidualAddArgs& args) override;
-  void gather(const GatherArgs& args) override;
-  void reshape_and_cache(const ReshapeAndCacheArgs& args) override;
-  void attention(const AttentionArgs& args) override;
-
- private:
-  // Splits rows of about `cols` elements of work each.
-  template <typename Fn>
-  void for_rows(int64_t rows, int64_t cols, const Fn& fn) {
-    const int64_t enough = (kElementsPerPiece + cols - 1) / (cols > 0 ? cols : 1);
-    const int64_t fair = (rows + 4 * pool_.threads() - 1) / (4 * pool_.threads());
-    pool_.for_each_piece(rows, std::max(enough, fair), [&](int64_t begin, int64_t end, int) { fn(begin, end); });
-  }
-  PreparedRows prepared_rows(Scratch& memory, const PackedView& w, int64_t rows);
-  void linear_few_rows(const PackedView& w, const LinearArgs& args);
-  void linear_many_rows(const PackedView& w, const LinearArgs& args, bool prepare);
-  void* thread_scratch(int thread, int64_t k) {
-    return thread_scratch_[static_cast<size_t>(thread)].grow(static_cast<size_t>(cpu::linear_scratch_bytes(k)));
-  }
-
-  cpu::Isa isa_;
-  const CpuKernels& kernels_;
-  ThreadPool pool_;
-  std::vector<Scratch> thread_scratch_;  // one a thread, touched by that thread alone
-  std::vector<Scratch> thread_rows_;     // likewise: its own quantised rows
-  Scratch rows_;                         // quantised rows that threads share
-  cpu::AttentionPlan plan_;
-};
+Result<std::unique_ptr<PackedMatrix>> CpuBackend::pack(std::span<const RawMatrix> parts, const PackOptions& options) {
+  QUIRE_ASSIGN(std::unique_ptr<CpuMatrix> packed, pack(parts, options, kernels_.linear.packings, pool_));
+  return std::unique_ptr<PackedMatrix>(std::move(packed));
+}
 
 PreparedRows CpuBackend::prepared_rows(Scratch& memory, const PackedView& w, int64_t rows) {
   const auto bytes = static_cast<size_t>(kernels_.linear.prepared_bytes(w, rows));
@@ -178,15 +99,15 @@ void CpuBackend::linear_many_rows(const PackedView& w, const LinearArgs& args, b
   PreparedRows prepared;
   if (prepare) {
     prepared = prepared_rows(rows_, w, rows);
-    for_rows((rows + cpu::kRowTile - 1) / cpu::kRowTile, w.k * cpu::kRowTile, [&](int64_t begin, int64_t end) {
-      kernels_.linear.prepare(args.x, w, begin * cpu::kRowTile, std::min(rows, end * cpu::kRowTile), prepared);
+    for_rows((rows + kRowTile - 1) / kRowTile, w.k * kRowTile, [&](int64_t begin, int64_t end) {
+      kernels_.linear.prepare(args.x, w, begin * kRowTile, std::min(rows, end * kRowTile), prepared);
     });
   }
   // A piece is a block of rows times some panels. Row blocks come first in the order, so that threads share them in L2.
   const int64_t bytes_per_row = prepare ? kernels_.linear.prepared_bytes(w, rows) / rows : w.k * 4;
-  int64_t row_block = std::max<int64_t>(64, kRowBlockBytes / bytes_per_row / cpu::kRowTile * cpu::kRowTile);
+  int64_t row_block = std::max<int64_t>(64, kRowBlockBytes / bytes_per_row / kRowTile * kRowTile);
   const int64_t row_blocks = (rows + row_block - 1) / row_block;
-  row_block = ((rows + row_blocks - 1) / row_blocks + cpu::kRowTile - 1) / cpu::kRowTile * cpu::kRowTile;
+  row_block = ((rows + row_blocks - 1) / row_blocks + kRowTile - 1) / kRowTile * kRowTile;
   const int64_t grain = even(std::min<int64_t>(8, panels * row_blocks / (4 * pool_.threads())));
   const int64_t panel_pieces = (panels + grain - 1) / grain;
   pool_.for_each_piece(row_blocks * panel_pieces, 1, [&](int64_t piece, int64_t, int thread) {
@@ -268,8 +189,8 @@ void CpuBackend::reshape_and_cache(const ReshapeAndCacheArgs& args) {
   for_rows(args.k.rows, 2 * cols, [&](int64_t begin, int64_t end) { kernels_.reshape_and_cache(args, begin, end); });
 }
 
-size_t CpuBackend::kv_page_bytes(DType dtype, int64_t block_size, int64_t num_kv_heads, int64_t head_dim) const {
-  return static_cast<size_t>(cpu::kv_page_bytes(dtype, block_size, num_kv_heads, head_dim));
+size_t CpuBackend::kv_page_bytes(const KvPageShape& shape) const {
+  return static_cast<size_t>(cpu::kv_page_bytes(shape.dtype, shape.block_size, shape.num_kv_heads, shape.head_dim));
 }
 
 void CpuBackend::attention(const AttentionArgs& args) {
@@ -277,13 +198,13 @@ void CpuBackend::attention(const AttentionArgs& args) {
   check_float(args.q, args.q.rows, cols);
   check_float(args.out, args.q.rows, cols);
   QUIRE_CHECK(args.kv.num_kv_heads > 0 && args.num_heads % args.kv.num_kv_heads == 0);
-  QUIRE_CHECK(args.kv.head_dim > 0 && args.kv.head_dim <= kMaxHeadDim && args.kv.block_size % cpu::kKvGroup == 0);
+  QUIRE_CHECK(args.kv.head_dim > 0 && args.kv.head_dim <= kMaxHeadDim && args.kv.block_size % kKvGroup == 0);
   QUIRE_CHECK(args.cu_seqlens_q.size() == args.context_lens.size() + 1);
   QUIRE_CHECK(args.block_tables.size() >= args.context_lens.size() * static_cast<size_t>(args.max_blocks));
-  const int64_t most_rows = args.kv.dtype == DType::kBF16 ? kernels_.attention.most_rows : cpu::kAttentionRows;
+  const int64_t most_rows = args.kv.dtype == DType::kBF16 ? kernels_.attention.most_rows : kAttentionRows;
   plan_.build(args, pool_.threads(), most_rows);
   const auto items = plan_.items();
-  const auto scratch = static_cast<size_t>(cpu::attention_scratch_floats(args.kv.head_dim)) * sizeof(float);
+  const auto scratch = static_cast<size_t>(attention_scratch_floats(args.kv.head_dim)) * sizeof(float);
   pool_.for_each_piece(static_cast<int64_t>(items.size()), 1, [&](int64_t begin, int64_t end, int thread) {
     auto* floats = static_cast<float*>(thread_scratch_[static_cast<size_t>(thread)].grow(scratch));
     for (int64_t i = begin; i < end; ++i) kernels_.attention.run(args, items[static_cast<size_t>(i)], floats);
@@ -294,7 +215,9 @@ void CpuBackend::attention(const AttentionArgs& args) {
   });
 }
 
-}  // namespace
+}  // namespace quire::cpu
+
+namespace quire {
 
 Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options) {
   QUIRE_ASSIGN(const cpu::Isa isa, cpu::choose_isa(options.isa));
@@ -306,7 +229,7 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options) {
   const cpu::CpuChoice choice =
       options.threads > 0 ? cpu::CpuChoice{.threads = options.threads, .cpus = {}, .reason = {}} : cpu::choose_cpus();
   if (!choice.reason.empty()) spdlog::info("cpu: {}", choice.reason);
-  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(isa, choice.threads, choice.cpus));
+  return std::unique_ptr<Backend>(std::make_unique<cpu::CpuBackend>(isa, choice.threads, choice.cpus));
 }
 
 }  // namespace quire
