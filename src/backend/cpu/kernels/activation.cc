@@ -24,6 +24,12 @@ struct GeluTanh {
 struct Relu {
   QUIRE_INLINE F32x16 of(F32x16 x) { return max(zero(), x); }
 };
+struct Relu2 {
+  QUIRE_INLINE F32x16 of(F32x16 x) { return max(zero(), x) * max(zero(), x); }
+};
+struct Sigmoid {
+  QUIRE_INLINE F32x16 of(F32x16 x) { return splat(1.0f) / (splat(1.0f) + exp(neg(x))); }
+};
 
 template <typename Act>
 void glu_rows(const GluArgs& args, int64_t row_begin, int64_t row_end) {
@@ -55,6 +61,10 @@ void glu(const GluArgs& args, int64_t row_begin, int64_t row_end) {
       return glu_rows<GeluTanh>(args, row_begin, row_end);
     case Activation::kRelu:
       return glu_rows<Relu>(args, row_begin, row_end);
+    case Activation::kRelu2:
+      return glu_rows<Relu2>(args, row_begin, row_end);
+    case Activation::kSigmoid:
+      return glu_rows<Sigmoid>(args, row_begin, row_end);
   }
 }
 
@@ -68,6 +78,10 @@ void activation(const ActivationArgs& args, int64_t row_begin, int64_t row_end) 
       return activation_rows<GeluTanh>(args, row_begin, row_end);
     case Activation::kRelu:
       return activation_rows<Relu>(args, row_begin, row_end);
+    case Activation::kRelu2:
+      return activation_rows<Relu2>(args, row_begin, row_end);
+    case Activation::kSigmoid:
+      return activation_rows<Sigmoid>(args, row_begin, row_end);
   }
 }
 
