@@ -107,7 +107,8 @@ inline PagedCache make_paged_cache(const AttentionCase& shape, uint32_t seed) {
   const int64_t page_bytes = kv_page_bytes(shape.dtype, shape.block_size, shape.num_kv_heads, shape.head_dim);
   c.memory.assign(static_cast<size_t>(pages * page_bytes + 64), '\xff');  // NaN in every type
   char* aligned = c.memory.data() + (64 - reinterpret_cast<uintptr_t>(c.memory.data()) % 64) % 64;
-  c.layer = {aligned, page_bytes, pages, shape.block_size, shape.num_kv_heads, shape.head_dim, shape.dtype};
+  c.layer = {aligned, page_bytes, pages, shape.block_size, shape.num_kv_heads, shape.head_dim};
+  c.layer.dtype = shape.dtype;
   return c;
 }
 

@@ -61,7 +61,7 @@ Result<std::unique_ptr<Buffer>> CpuBackend::allocate(size_t bytes) {
 }
 
 Result<std::unique_ptr<PackedMatrix>> CpuBackend::pack(std::span<const RawMatrix> parts, const PackOptions& options) {
-  QUIRE_ASSIGN(std::unique_ptr<CpuMatrix> packed, pack(parts, options, kernels_.linear.packings, pool_));
+  QUIRE_ASSIGN(std::unique_ptr<CpuMatrix> packed, cpu::pack(parts, options, kernels_.linear.packings, pool_));
   return std::unique_ptr<PackedMatrix>(std::move(packed));
 }
 

@@ -188,6 +188,10 @@ float activation_oracle(Activation activation, float x) {
     }
     case Activation::kRelu:
       return 0.0f > x ? 0.0f : x;
+    case Activation::kRelu2:
+      return 0.0f > x ? 0.0f : x * x;
+    case Activation::kSigmoid:
+      return 1.0f / (1.0f + call(ProbeOp::kExp, -x));
   }
   return 0;
 }
@@ -201,11 +205,16 @@ double activation_truth(Activation activation, double x) {
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
     case Activation::kRelu:
       return std::max(x, 0.0);
+    case Activation::kRelu2:
+      return std::max(x, 0.0) * std::max(x, 0.0);
+    case Activation::kSigmoid:
+      return 1 / (1 + std::exp(-x));
   }
   return 0;
 }
 
-constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu};
+constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGelu,  Activation::kGeluTanh,
+                                       Activation::kRelu, Activation::kRelu2, Activation::kSigmoid};
 
 TEST(ActivationOps, HaveTheBitsOfTheContractAndTheValueOfDoubles) {
   for (const Isa isa : probed_isas()) {

@@ -36,6 +36,7 @@
 //   kSuperMin    [super-block of 8 blocks]: fp16 d, fp16 dmin, then 8 x {u8 sc[16], u8 mn[16]}
 //   kSubScale    [super-block]: fp16 d, then 8 x {i8 sc_lo[16], i8 sc_hi[16]}                (sub-blocks of 16 k)
 //   kSubScaleMin [super-block]: fp16 d, fp16 dmin, then 8 x {u8 lo[16], u8 hi[16]}, each sc | mn << 4
+//   kGroupMin    [group of 2^group_shift blocks]: float d, float m
 #pragma once
 
 #include <cstddef>
@@ -53,7 +54,7 @@ constexpr int kRowTile = 16;                  // rows in a tile of quantised act
 constexpr int kReadyBlockBytes = 1280;        // the most that any level's unpacked block takes
 constexpr int kBlockScaleBytes = 2 * kPanel;  // per-block part of a super-block's scales
 
-enum class Scheme : uint8_t { kPlain, kScale, kScaleMin, kSuperMin, kSubScale, kSubScaleMin };
+enum class Scheme : uint8_t { kPlain, kScale, kScaleMin, kSuperMin, kSubScale, kSubScaleMin, kGroupMin };
 
 struct QuantFormat {
   Scheme scheme;
@@ -84,6 +85,10 @@ constexpr QuantFormat quant_format(DType type) {
       return {Scheme::kSubScale, 2, 1, 4};
     case DType::kQ2_K:
       return {Scheme::kSubScaleMin, 2, 0, 0};
+    case DType::kG4:
+      return {Scheme::kGroupMin, 4, 0, 0};
+    case DType::kG8:
+      return {Scheme::kGroupMin, 8, 0, 128};
     default:
       return {Scheme::kPlain, 0, 0, 0};
   }
@@ -93,22 +98,34 @@ constexpr QuantFormat quant_format(DType type) {
 constexpr int code_bytes(QuantFormat f) {
   return 64 * (f.low_bits + f.high_bits);
 }
-// Blocks that share one header of scales, the header's bytes, and the bytes of the whole record of scales.
+// Blocks that share one header of scales (kGroupMin: see scale_record_at), the header's bytes, and the bytes of the
+// whole record of scales.
 constexpr int scale_group(QuantFormat f) {
-  return f.scheme == Scheme::kScale || f.scheme == Scheme::kScaleMin ? 1 : kSuperBlock;
+  return f.scheme == Scheme::kScale || f.scheme == Scheme::kScaleMin || f.scheme == Scheme::kGroupMin ? 1 : kSuperBlock;
 }
 constexpr int scale_header_bytes(QuantFormat f) {
+  if (f.scheme == Scheme::kGroupMin) return 8 * kPanel;
   return f.scheme == Scheme::kScale || f.scheme == Scheme::kSubScale ? 2 * kPanel : 4 * kPanel;
 }
 constexpr int scale_bytes(QuantFormat f) {
   return scale_header_bytes(f) + (scale_group(f) == 1 ? 0 : kSuperBlock * kBlockScaleBytes);
 }
+// A block's record, in bytes from the panel's scales.
+constexpr int64_t scale_record_at(QuantFormat f, int64_t block, int group_shift) {
+  const int64_t record = f.scheme == Scheme::kGroupMin ? block >> group_shift : block / scale_group(f);
+  return record * scale_bytes(f);
+}
 constexpr bool has_min(QuantFormat f) {
-  return f.scheme == Scheme::kScaleMin || f.scheme == Scheme::kSuperMin || f.scheme == Scheme::kSubScaleMin;
+  return f.scheme == Scheme::kScaleMin || f.scheme == Scheme::kSuperMin || f.scheme == Scheme::kSubScaleMin ||
+         f.scheme == Scheme::kGroupMin;
 }
 // Sub-blocks of 16 k with integer scales of their own.
 constexpr bool has_halves(QuantFormat f) {
   return f.scheme == Scheme::kSubScale || f.scheme == Scheme::kSubScaleMin;
+}
+// Types whose rows of x need a second sum: halves, and a minimum beside an offset.
+constexpr bool has_second_sum(QuantFormat f) {
+  return has_halves(f) || (has_min(f) && f.offset != 0);
 }
 
 enum class Packing : uint8_t { kColumns, kRows, kPairs };
@@ -174,6 +191,7 @@ struct PackedView {
   int64_t panel_stride = 0;  // bytes
   int64_t scale_offset = 0;  // bytes from a panel's start to its scales
   Packing packing = Packing::kColumns;
+  int group_shift = 0;  // kGroupMin: 2^group_shift blocks share scales
 
   int64_t panels() const { return (n + kPanel - 1) / kPanel; }
   const uint8_t* panel(int64_t p) const { return data + p * panel_stride; }
@@ -191,6 +209,8 @@ struct PreparedRows {
 // scheme:
 //   offset types: int32 -(offset * xsum);  32-wide minimum types: float sa * float(xsum)
 //   types with halves: int32 of the low 16 k (kSubScale: -(offset * xsum_lo); kSubScaleMin: xsum_lo)
+// and `high`, for types with a second sum: the same of the high 16 k; or, with a minimum and an offset,
+// int32 -(offset * xsum).
 struct RowTileBlock {
   int8_t codes[kRowTile][2 * kBlock];
   float sa[kRowTile];
@@ -201,7 +221,7 @@ static_assert(sizeof(RowTileBlock) == 1152);
 // PreparedRows of the levels that quantise activations. Rows past `rows` in the last tile hold anything.
 struct QuantisedRows {
   RowTileBlock* tiles = nullptr;        // [ceil(rows/16)][blocks]
-  int32_t (*high)[kRowTile] = nullptr;  // [ceil(rows/16)][blocks]: aux of the high 16 k; only for types with halves
+  int32_t (*high)[kRowTile] = nullptr;  // [ceil(rows/16)][blocks]: the second sums, where there are any
   int64_t rows = 0;
   int64_t blocks = 0;
 };
@@ -211,16 +231,16 @@ constexpr int64_t row_tile_blocks(int64_t rows, int64_t k) {
   return (rows + kRowTile - 1) / kRowTile * (k / kBlock);
 }
 constexpr int64_t quantised_rows_bytes(DType weight, int64_t rows, int64_t k) {
-  const bool halves = has_halves(quant_format(weight));
+  const bool second = has_second_sum(quant_format(weight));
   return row_tile_blocks(rows, k) *
-         static_cast<int64_t>(sizeof(RowTileBlock) + (halves ? sizeof(int32_t[kRowTile]) : 0));
+         static_cast<int64_t>(sizeof(RowTileBlock) + (second ? sizeof(int32_t[kRowTile]) : 0));
 }
 inline QuantisedRows quantised_rows(const PreparedRows& x, const PackedView& w) {
   QuantisedRows q;
   q.rows = x.rows;
   q.blocks = w.k / kBlock;
   q.tiles = reinterpret_cast<RowTileBlock*>(x.data);
-  if (has_halves(quant_format(w.dtype))) {
+  if (has_second_sum(quant_format(w.dtype))) {
     q.high = reinterpret_cast<int32_t(*)[kRowTile]>(q.tiles + row_tile_blocks(x.rows, w.k));
   }
   return q;

@@ -60,10 +60,16 @@ struct ColumnScale {
 };
 
 template <DType kType>
-ColumnScale column_scale(const uint8_t* panel_scales, int64_t block, int half, int column) {
+ColumnScale column_scale(const PackedView& w, const uint8_t* panel_scales, int64_t block, int half, int column) {
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr int kGroup = scale_group(kFormat);
-  const uint8_t* record = panel_scales + block / kGroup * scale_bytes(kFormat);
+  const uint8_t* record = panel_scales + scale_record_at(kFormat, block, w.group_shift);
+  if constexpr (kFormat.scheme == Scheme::kGroupMin) {
+    ColumnScale out;
+    std::memcpy(&out.scale, record + 4 * column, sizeof out.scale);
+    std::memcpy(&out.minimum, record + 4 * kPanel + 4 * column, sizeof out.minimum);
+    return out;
+  }
   const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes + column;
   const float d = half_to_float(record + 2 * column);
   const float m = has_min(kFormat) ? half_to_float(record + 2 * kPanel + 2 * column) : 0.0f;
@@ -89,11 +95,16 @@ void quantised_row(const PackedView& w, int64_t row, float scale, float* out) {
     const uint8_t* codes =
         panel + (w.packing == Packing::kPairs ? pair_codes_at(kFormat, blocks, b, column) : b * code_bytes(kFormat));
     for (int half = 0; half < 2; ++half) {
-      const ColumnScale s = column_scale<kType>(panel + w.scale_offset, b, half, column);
+      const ColumnScale s = column_scale<kType>(w, panel + w.scale_offset, b, half, column);
       for (int k = 16 * half; k < 16 * half + 16; ++k) {
         const int code = code_at<kType>(codes, w.packing, column, k);
-        float value = s.scale * static_cast<float>(code - kFormat.offset);
-        if constexpr (has_min(kFormat)) value = value + s.minimum;
+        float value = static_cast<float>(code - kFormat.offset);
+        if constexpr (kFormat.scheme == Scheme::kGroupMin) {
+          value = __builtin_fmaf(s.scale, value, s.minimum);
+        } else {
+          value = s.scale * value;
+          if constexpr (has_min(kFormat)) value = value + s.minimum;
+        }
         out[b * kBlock + k] = value * scale;
       }
     }

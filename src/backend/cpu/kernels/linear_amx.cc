@@ -73,11 +73,18 @@ QUIRE_KERNEL_INLINE __m512i bytes_to_bf16(__m512i low, __m512i high) {
   return _mm512_ternarylogic_epi32(_mm512_srli_epi32(even, 16), odd, _mm512_set1_epi32(-0x10000), 0xf8);
 }
 
+// Where a panel's codes and scales are.
+struct PanelPlace {
+  const uint8_t* codes;
+  int64_t scale_offset;
+  int group_shift;
+};
+
 template <DType kType>
-QUIRE_KERNEL_INLINE void unpack_block(const uint8_t* panel, int64_t scale_offset, int64_t block, CodeTile& out) {
+QUIRE_KERNEL_INLINE void unpack_block(const PanelPlace& p, int64_t block, CodeTile& out) {
   constexpr QuantFormat kFormat = quant_format(kType);
-  const uint8_t* codes = panel + block * code_bytes(kFormat);
-  Scales512 s = load_scales<kType>(panel + scale_offset, block);
+  const uint8_t* codes = p.codes + block * code_bytes(kFormat);
+  Scales512 s = load_scales<kType>(p.codes + p.scale_offset, block, p.group_shift);
   if constexpr (kFormat.low_bits == 8) {
     const __m512i top = _mm512_set1_epi32(-0x1000000);
     for (int g = 0; g < 8; ++g) {
@@ -116,9 +123,8 @@ using Dots = float[kRowTile][kPanel];
 
 // What one tile of rows and one panel need.
 struct TileTask {
-  const uint8_t* panel;
+  PanelPlace panel;
   int64_t panel_stride;
-  int64_t scale_offset;
   const RowTile* x;
   int64_t blocks;
   float* out;  // first row, first column
@@ -143,7 +149,7 @@ QUIRE_KERNEL_INLINE void fold(__m512* acc, const Dots& dots, const CodeTile& w, 
 // memory otherwise.
 QUIRE_KERNEL_INLINE void prefetch_share(const TileTask& t, int64_t block) {
   const int64_t share = t.panel_stride / t.blocks;
-  const uint8_t* soon = t.panel + t.panel_stride + block * share;
+  const uint8_t* soon = t.panel.codes + t.panel_stride + block * share;
   for (int64_t i = 0; i < share; i += 64) _mm_prefetch(soon + i, _MM_HINT_T0);
 }
 
@@ -154,7 +160,7 @@ constexpr int64_t kRing = 8;  // blocks on their way through the stages; a power
   do {                                                                                                               \
     const int64_t at = (i);                                                                                          \
     if constexpr (kStream) {                                                                                         \
-      if (!kEdge || at + 1 < t.blocks) unpack_block<kType>(t.panel, t.scale_offset, at + 1, ring[(at + 1) % kRing]); \
+      if (!kEdge || at + 1 < t.blocks) unpack_block<kType>(t.panel, at + 1, ring[(at + 1) % kRing]); \
       if (!kEdge || at < t.blocks) prefetch_share(t, at);                                                            \
     }                                                                                                                \
     if (!kEdge || at < t.blocks) {                                                                                   \
@@ -181,7 +187,7 @@ static __attribute__((noinline)) void tile_times_panel(const TileTask& t, const 
   __m512 acc[kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_ps();
-  if constexpr (kStream) unpack_block<kType>(t.panel, t.scale_offset, 0, ring[0]);
+  if constexpr (kStream) unpack_block<kType>(t.panel, 0, ring[0]);
   for (int64_t i = 0; i < t.blocks + 4; i += 4) {
     if (i >= 4 && i + 4 < t.blocks) {
       constexpr bool kEdge = false;
@@ -212,9 +218,8 @@ struct Product {
 
 QUIRE_KERNEL_INLINE TileTask tile_task(const Product& p, int64_t row, int64_t panel) {
   TileTask t;
-  t.panel = p.w->panel(panel);
+  t.panel = {p.w->panel(panel), p.w->scale_offset, p.w->group_shift};
   t.panel_stride = p.w->panel_stride;
-  t.scale_offset = p.w->scale_offset;
   t.x = p.x + row / kRowTile * p.blocks;
   t.blocks = p.blocks;
   t.out = static_cast<float*>(p.args->out.data) + row * p.args->out.stride + panel * kPanel;
@@ -227,7 +232,7 @@ QUIRE_KERNEL_INLINE TileTask tile_task(const Product& p, int64_t row, int64_t pa
 
 template <DType kType>
 static __attribute__((noinline)) void unpack_panel(const TileTask& t, CodeTile* out) {
-  for (int64_t b = 0; b < t.blocks; ++b) unpack_block<kType>(t.panel, t.scale_offset, b, out[b]);
+  for (int64_t b = 0; b < t.blocks; ++b) unpack_block<kType>(t.panel, b, out[b]);
 }
 
 template <DType kType>
@@ -262,6 +267,10 @@ void multiply(const Product& p, int64_t panel_begin, int64_t panel_end, CodeTile
       return all_panels<DType::kQ5_1>(p, panel_begin, panel_end, scratch);
     case DType::kQ4_K:
       return all_panels<DType::kQ4_K>(p, panel_begin, panel_end, scratch);
+    case DType::kG4:
+      return all_panels<DType::kG4>(p, panel_begin, panel_end, scratch);
+    case DType::kG8:
+      return all_panels<DType::kG8>(p, panel_begin, panel_end, scratch);
     default:
       return all_panels<DType::kQ5_K>(p, panel_begin, panel_end, scratch);
   }

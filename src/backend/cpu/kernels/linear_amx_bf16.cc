@@ -41,16 +41,19 @@ QUIRE_KERNEL_INLINE __m512 negate(__m512 v) {
 
 // Products with an offset (a power of two) and of fp16 scales with small integers are exact.
 template <DType kType>
-QUIRE_KERNEL_INLINE void load_block_scales(const uint8_t* panel_scales, int64_t block, TileScales& out) {
+QUIRE_KERNEL_INLINE void load_block_scales(const uint8_t* panel_scales, int64_t block, int group_shift, TileScales& out) {
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr int kGroup = scale_group(kFormat);
-  const uint8_t* record = panel_scales + block / kGroup * scale_bytes(kFormat);
+  const uint8_t* record = panel_scales + scale_record_at(kFormat, block, group_shift);
   const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes;
-  const __m512 d = load_halves(record);
+  const __m512 d = kFormat.scheme == Scheme::kGroupMin ? _mm512_loadu_ps(record) : load_halves(record);
   const __m512 offset = _mm512_set1_ps(-static_cast<float>(kFormat.offset));
   if constexpr (kFormat.scheme == Scheme::kScale) {
     _mm512_store_ps(out.scale[0], d);
     _mm512_store_ps(out.minimum[0], _mm512_mul_ps(d, offset));
+  } else if constexpr (kFormat.scheme == Scheme::kGroupMin) {
+    _mm512_store_ps(out.scale[0], d);
+    _mm512_store_ps(out.minimum[0], _mm512_loadu_ps(record + 4 * kPanel));
   } else if constexpr (kFormat.scheme == Scheme::kScaleMin) {
     _mm512_store_ps(out.scale[0], d);
     _mm512_store_ps(out.minimum[0], load_halves(record + 2 * kPanel));
@@ -150,10 +153,12 @@ constexpr BytePicks byte_picks() {
 alignas(64) constexpr BytePicks kBytePicks = byte_picks();
 
 // Codes of eight bits: put into the second byte of 0x47000000 a code u is the float 2^15 + u; its multiple of the scale
-// less 2^15 times the scale is exact.
+// less 2^15 times the scale is exact where the scale was an fp16. With a minimum 2^15 goes first.
+template <bool kMin>
 QUIRE_KERNEL_INLINE void unpack_eight_bits(const uint8_t* codes, TileScales& s, WeightTile& out) {
   const __m512 scales = _mm512_load_ps(s.scale[0]);
-  _mm512_store_ps(s.minimum[1], _mm512_mul_ps(scales, _mm512_set1_ps(-32896.0f)));  // -(2^15 + 128)
+  const __m512 offset = _mm512_set1_ps(-32896.0f);  // -(2^15 + 128)
+  if constexpr (!kMin) _mm512_store_ps(s.minimum[0], _mm512_mul_ps(scales, offset));
   __asm__ volatile("" : "+m"(s));
   const __m512i even = _mm512_load_si512(kBytePicks.even);
   const __m512i odd = _mm512_load_si512(kBytePicks.odd);
@@ -163,9 +168,13 @@ QUIRE_KERNEL_INLINE void unpack_eight_bits(const uint8_t* codes, TileScales& s, 
   for (int c = 0; c < kPanel; ++c) {
     const __m512i v = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + 32 * c)));
     const __m512 scale = _mm512_set1_ps(s.scale[0][c]);
-    const __m512 minimum = _mm512_set1_ps(s.minimum[1][c]);
-    const __m512 a = _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(base, kSecond, even, v));
-    const __m512 b = _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(base, kSecond, odd, v));
+    const __m512 minimum = _mm512_set1_ps(s.minimum[0][c]);
+    __m512 a = _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(base, kSecond, even, v));
+    __m512 b = _mm512_castsi512_ps(_mm512_mask_permutexvar_epi8(base, kSecond, odd, v));
+    if constexpr (kMin) {
+      a = _mm512_add_ps(a, offset);
+      b = _mm512_add_ps(b, offset);
+    }
     _mm512_store_si512(out[c], interleave_upper(plus_half(_mm512_fmadd_ps(a, scale, minimum)),
                                                 plus_half(_mm512_fmadd_ps(b, scale, minimum))));
   }
@@ -207,15 +216,15 @@ QUIRE_KERNEL_INLINE void unpack_with_halves(const uint8_t* codes, const TileScal
 
 // One block of a panel as a tile of bf16.
 template <DType kType>
-QUIRE_KERNEL_INLINE void unpack_block(const uint8_t* panel, int64_t scale_offset, int64_t block, WeightTile& out) {
+QUIRE_KERNEL_INLINE void unpack_block(const PackedView& w, const uint8_t* panel, int64_t block, WeightTile& out) {
   constexpr QuantFormat kFormat = quant_format(kType);
   const uint8_t* codes = panel + block * code_bytes(kFormat);
   TileScales scales;
-  load_block_scales<kType>(panel + scale_offset, block, scales);
+  load_block_scales<kType>(panel + w.scale_offset, block, w.group_shift, scales);
   if constexpr (has_halves(kFormat)) {
     unpack_with_halves<kType>(codes, scales, out);
   } else if constexpr (kFormat.low_bits == 8) {
-    unpack_eight_bits(codes, scales, out);
+    unpack_eight_bits<has_min(kFormat)>(codes, scales, out);
   } else if constexpr (kFormat.high_bits == 1) {
     unpack_five_bits(codes, scales, out);
   } else {
@@ -370,7 +379,7 @@ template <DType kType, int kTiles>
 static __attribute__((noinline)) void stream_panels(const Task& t, int64_t panel, int64_t panel_end) {
   const uint8_t* w0 = t.w->panel(panel);
   const uint8_t* w1 = panel + 1 < panel_end ? t.w->panel(panel + 1) : w0;
-  const int64_t offset = t.w->scale_offset;
+  const PackedView packed = *t.w;
   const int64_t x_stride = 4 * t.width;
   const uint8_t* x = t.x;
   clear_sums();
@@ -382,13 +391,13 @@ static __attribute__((noinline)) void stream_panels(const Task& t, int64_t panel
     }
   } else {
     alignas(64) WeightTile ready[2][2];
-    unpack_block<kType>(w0, offset, 0, ready[0][0]);
-    unpack_block<kType>(w1, offset, 0, ready[0][1]);
+    unpack_block<kType>(packed, w0, 0, ready[0][0]);
+    unpack_block<kType>(packed, w1, 0, ready[0][1]);
     for (int64_t b = 0; b < t.blocks; ++b, x += t.x_block) {
       const WeightTile* now = ready[b % 2];
       WeightTile* next = ready[(b + 1) % 2];
       const bool more = b + 1 < t.blocks;
-      if (more) unpack_block<kType>(w0, offset, b + 1, next[0]);
+      if (more) unpack_block<kType>(packed, w0, b + 1, next[0]);
       prefetch<2>(w0, t.w->panel_stride, b, t.blocks);
       QUIRE_TILE_LOAD(6, x, x_stride);
       QUIRE_TILE_LOAD(4, now[0], 64);
@@ -397,7 +406,7 @@ static __attribute__((noinline)) void stream_panels(const Task& t, int64_t panel
         QUIRE_TILE_LOAD(7, x + t.x_tile, x_stride);
         QUIRE_TILE_MULTIPLY(2, 4, 7);
       }
-      if (more) unpack_block<kType>(w1, offset, b + 1, next[1]);
+      if (more) unpack_block<kType>(packed, w1, b + 1, next[1]);
       prefetch<2>(w1, t.w->panel_stride, b, t.blocks);
       QUIRE_TILE_LOAD(5, now[1], 64);
       QUIRE_TILE_MULTIPLY(1, 5, 6);
@@ -412,18 +421,18 @@ static __attribute__((noinline)) void stream_panels(const Task& t, int64_t panel
 template <DType kType>
 static __attribute__((noinline)) void stream_four_panels(const Task& t, int64_t panel) {
   const uint8_t* w[4] = {t.w->panel(panel), t.w->panel(panel + 1), t.w->panel(panel + 2), t.w->panel(panel + 3)};
-  const int64_t offset = t.w->scale_offset;
+  const PackedView packed = *t.w;
   const int64_t x_stride = 4 * t.width;
   const uint8_t* x = t.x;
   alignas(64) WeightTile ready[2][4];
   clear_sums();
-  for (int i = 0; i < 4; ++i) unpack_block<kType>(w[i], offset, 0, ready[0][i]);
+  for (int i = 0; i < 4; ++i) unpack_block<kType>(packed, w[i], 0, ready[0][i]);
   for (int64_t b = 0; b < t.blocks; ++b, x += t.x_block) {
     const WeightTile* now = ready[b % 2];
     WeightTile* next = ready[(b + 1) % 2];
     const int64_t ahead = b + 1 < t.blocks ? b + 1 : b;  // the last one again, for nobody
     const auto prepare = [&](int i) __attribute__((always_inline)) {
-      unpack_block<kType>(w[i], offset, ahead, next[i]);
+      unpack_block<kType>(packed, w[i], ahead, next[i]);
       prefetch<4>(w[i], t.w->panel_stride, b, t.blocks);
     };
     prepare(0);
@@ -453,7 +462,7 @@ static __attribute__((noinline)) void stream_four_panels(const Task& t, int64_t 
 template <DType kType>
 static __attribute__((noinline)) void unpack_panel(const PackedView& w, int64_t panel, int64_t blocks,
                                                    WeightTile* out) {
-  for (int64_t b = 0; b < blocks; ++b) unpack_block<kType>(w.panel(panel), w.scale_offset, b, out[b]);
+  for (int64_t b = 0; b < blocks; ++b) unpack_block<kType>(w, w.panel(panel), b, out[b]);
 }
 
 template <int kTiles>

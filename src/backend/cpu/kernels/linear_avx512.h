@@ -78,12 +78,17 @@ QUIRE_KERNEL_INLINE __m512 negate(__m512 v) {
 }
 
 template <DType kType>
-QUIRE_KERNEL_INLINE Scales512 load_scales(const uint8_t* panel_scales, int64_t block) {
+QUIRE_KERNEL_INLINE Scales512 load_scales(const uint8_t* panel_scales, int64_t block, int group_shift) {
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr int kGroup = scale_group(kFormat);
-  const uint8_t* record = panel_scales + block / kGroup * scale_bytes(kFormat);
+  const uint8_t* record = panel_scales + scale_record_at(kFormat, block, group_shift);
   const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes;
   Scales512 s = {};
+  if constexpr (kFormat.scheme == Scheme::kGroupMin) {
+    s.sw = _mm512_loadu_ps(record);
+    s.wm = _mm512_loadu_ps(record + 4 * kPanel);
+    return s;
+  }
   s.sw = load_halves(record);
   if constexpr (kFormat.scheme == Scheme::kScaleMin) {
     s.wm = load_halves(record + 2 * kPanel);
@@ -154,7 +159,8 @@ QUIRE_KERNEL_INLINE __m512 add_block(__m512 acc, const Codes512& w, const Scales
                                      const int32_t* x_high, int r) {
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr bool kOffset = kFormat.offset != 0;
-  const __m512i first = kOffset ? _mm512_set1_epi32(x.aux[r]) : _mm512_setzero_si512();
+  const int32_t* offsets = has_min(kFormat) ? x_high : x.aux;
+  const __m512i first = kOffset ? _mm512_set1_epi32(offsets[r]) : _mm512_setzero_si512();
   if constexpr (has_halves(kFormat)) {
     const __m512i second = kOffset ? _mm512_set1_epi32(x_high[r]) : _mm512_setzero_si512();
     const __m512i low = dot_codes<0, 4>(first, w, x.codes[r]);
@@ -173,6 +179,7 @@ struct PanelTask {
   const uint8_t* codes;
   const uint8_t* scales;
   int64_t panel_stride;
+  int group_shift;
   float* out;  // first row, first column
   int64_t out_stride;
   const float* bias;  // of the first column, or null
@@ -208,9 +215,9 @@ static __attribute__((noinline)) void rows_times_panel(const PanelTask& t) {
       for (int i = 0; i < kBytes; i += 64) _mm_prefetch(t.codes + b * kBytes + kPrefetchBytes + i, _MM_HINT_T0);
     }
     const Codes512 w = load_codes<kType>(t.codes + b * kBytes);
-    const Scales512 s = load_scales<kType>(t.scales, b);
+    const Scales512 s = load_scales<kType>(t.scales, b, t.group_shift);
     const RowTileBlock& x = t.x[b];
-    const int32_t* x_high = has_halves(kFormat) ? t.x_high[b] : nullptr;
+    const int32_t* x_high = has_second_sum(kFormat) ? t.x_high[b] : nullptr;
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) acc[r] = add_block<kType>(acc[r], w, s, x, x_high, r);
   }
@@ -238,6 +245,7 @@ QUIRE_KERNEL_INLINE PanelTask make_task(const QuantisedRows& x, const PackedView
   t.codes = panel;
   t.scales = panel + w.scale_offset;
   t.panel_stride = w.panel_stride;
+  t.group_shift = w.group_shift;
   t.out = static_cast<float*>(args.out.data) + row * args.out.stride + p * kPanel;
   t.out_stride = args.out.stride;
   t.bias = args.bias == nullptr ? nullptr : args.bias + p * kPanel;

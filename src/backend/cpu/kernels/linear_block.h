@@ -61,10 +61,15 @@ struct BlockScales {
 };
 
 template <DType kType>
-static inline void block_scales(const uint8_t* panel_scales, int64_t block, BlockScales& out) {
+static inline void block_scales(const uint8_t* panel_scales, int64_t block, int group_shift, BlockScales& out) {
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr int kGroup = scale_group(kFormat);
-  const uint8_t* record = panel_scales + block / kGroup * scale_bytes(kFormat);
+  const uint8_t* record = panel_scales + scale_record_at(kFormat, block, group_shift);
+  if constexpr (kFormat.scheme == Scheme::kGroupMin) {
+    std::memcpy(out.sw, record, sizeof out.sw);
+    std::memcpy(out.wm, record + sizeof out.sw, sizeof out.wm);
+    return;
+  }
   const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes;
   for (int c = 0; c < kPanel; ++c) {
     const float d = half_to_float(record + 2 * c);
@@ -114,6 +119,10 @@ static inline void block_scales(const uint8_t* panel_scales, int64_t block, Bloc
       return fn<DType::kQ5_K>(__VA_ARGS__); \
     case DType::kQ6_K:                      \
       return fn<DType::kQ6_K>(__VA_ARGS__); \
+    case DType::kG4:                        \
+      return fn<DType::kG4>(__VA_ARGS__);   \
+    case DType::kG8:                        \
+      return fn<DType::kG8>(__VA_ARGS__);   \
     default:                                \
       return;                               \
   }

@@ -125,13 +125,21 @@ QUIRE_NEON_INLINE void widen_eight(int8x8_t v, int32x4_t (&out)[2]) {
 }
 
 template <DType kType>
-QUIRE_NEON_INLINE HalfScales load_half_scales(const uint8_t* panel_scales, int64_t block, int half) {
+QUIRE_NEON_INLINE HalfScales load_half_scales(const uint8_t* panel_scales, int64_t block, int half, int group_shift) {
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr int kGroup = scale_group(kFormat);
-  const uint8_t* record = panel_scales + block / kGroup * scale_bytes(kFormat);
+  const uint8_t* record = panel_scales + scale_record_at(kFormat, block, group_shift);
   const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes + kPanel / 2 * half;
-  record += kPanel * half;
   HalfScales out;
+  if constexpr (kFormat.scheme == Scheme::kGroupMin) {
+    const auto* d = reinterpret_cast<const float*>(record) + kPanel / 2 * half;
+    for (int q = 0; q < 2; ++q) {
+      out.sw[q] = vld1q_f32(d + 4 * q);
+      out.wm[q] = vld1q_f32(d + kPanel + 4 * q);
+    }
+    return out;
+  }
+  record += kPanel * half;
   load_eight_halves(record, out.sw);
   if constexpr (has_min(kFormat)) load_eight_halves(record + 2 * kPanel, out.wm);
   if constexpr (kFormat.scheme == Scheme::kSuperMin) {

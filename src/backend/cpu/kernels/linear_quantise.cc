@@ -108,9 +108,11 @@ void quantise_row(const float* x, RowTileBlock* tile, int32_t (*high)[kRowTile],
     const int32_t high_sum = sums[1];
     if constexpr (kScheme == Scheme::kScale) {
       out.aux[r] = -kOffset * (low_sum + high_sum);
-    } else if constexpr (kScheme == Scheme::kScaleMin || kScheme == Scheme::kSuperMin) {
+    } else if constexpr (kScheme == Scheme::kScaleMin || kScheme == Scheme::kSuperMin ||
+                         kScheme == Scheme::kGroupMin) {
       const float scaled = sa * static_cast<float>(low_sum + high_sum);
       std::memcpy(&out.aux[r], &scaled, sizeof scaled);
+      if constexpr (kOffset != 0) high[b][r] = -kOffset * (low_sum + high_sum);
     } else if constexpr (kScheme == Scheme::kSubScale) {
       out.aux[r] = -kOffset * low_sum;
       high[b][r] = -kOffset * high_sum;
@@ -154,7 +156,9 @@ void linear_quantise(const Tensor& x, const PackedView& w, int64_t row_begin, in
       return quantise_rows<DType::kQ3_K>(x, row_begin, row_end, out);
     case DType::kQ2_K:
       return quantise_rows<DType::kQ2_K>(x, row_begin, row_end, out);
-    default:  // the 32-wide types with a minimum
+    case DType::kG8:
+      return quantise_rows<DType::kG8>(x, row_begin, row_end, out);
+    default:  // the 32-wide types with a minimum and no offset
       return quantise_rows<DType::kQ4_1>(x, row_begin, row_end, out);
   }
 }

@@ -35,15 +35,20 @@ QUIRE_INLINE F32x16 load_scale_bytes(const uint8_t* p, int shift, int mask) {
 }
 
 template <DType kType>
-QUIRE_INLINE Scales16 load_scales(const uint8_t* panel_scales, int64_t block) {
+QUIRE_INLINE Scales16 load_scales(const uint8_t* panel_scales, int64_t block, int group_shift) {
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr int kGroup = scale_group(kFormat);
-  const uint8_t* record = panel_scales + block / kGroup * scale_bytes(kFormat);
+  const uint8_t* record = panel_scales + scale_record_at(kFormat, block, group_shift);
   const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes;
   Scales16 s;
+  for (int h = 0; h < 2; ++h) s.sc[h] = s.mn[h] = zero();
+  if constexpr (kFormat.scheme == Scheme::kGroupMin) {
+    s.sw = load(reinterpret_cast<const float*>(record));
+    s.wm = load(reinterpret_cast<const float*>(record) + kPanel);
+    return s;
+  }
   s.sw = load_scale_halves(record);
   s.wm = has_min(kFormat) ? load_scale_halves(record + 2 * kPanel) : zero();
-  for (int h = 0; h < 2; ++h) s.sc[h] = s.mn[h] = zero();
   if constexpr (kFormat.scheme == Scheme::kSuperMin) {
     s.sw = s.sw * load_scale_bytes<uint8_t>(part, 0, 255);
     s.wm = neg(s.wm * load_scale_bytes<uint8_t>(part + kPanel, 0, 255));
@@ -72,7 +77,7 @@ QUIRE_INLINE F32x16 fold_dots(F32x16 acc, const int32_t* low, const int32_t* hig
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr bool kStart = kFormat.offset != 0 && !kSignedCodes<kType>;
   const F32x16 sa = splat(x.sa[r]);
-  F32x16 dot = dots_to_float(low, kStart ? x.aux[r] : 0);
+  F32x16 dot = dots_to_float(low, !kStart ? 0 : has_min(kFormat) ? x_high[r] : x.aux[r]);
   if constexpr (has_halves(kFormat)) {  // from +0 on, so that a zero is +0
     dot = fma(dot, s.sc[0], zero());
     dot = fma(dots_to_float(high, kStart ? x_high[r] : 0), s.sc[1], dot);
@@ -101,8 +106,8 @@ static void tile_times_panel(const QuantisedRows& x, const PackedView& w, const 
     prepare_codes<kType>(panel + b * code_bytes(kFormat), codes);
     const int64_t index = row / kRowTile * x.blocks + b;
     dot_rows<kType>(codes, x.tiles[index], rows, low, high);
-    const Scales16 s = load_scales<kType>(panel + w.scale_offset, b);
-    const int32_t* x_high = has_halves(kFormat) ? x.high[index] : nullptr;
+    const Scales16 s = load_scales<kType>(panel + w.scale_offset, b, w.group_shift);
+    const int32_t* x_high = has_second_sum(kFormat) ? x.high[index] : nullptr;
     for (int r = 0; r < rows; ++r) {
       store(acc[r], fold_dots<kType>(load(acc[r]), low[r], high[r], s, x.tiles[index], x_high, r));
     }
