@@ -11,6 +11,7 @@
 #include "backend/cpu/attention_plan.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/memory.h"
+#include "backend/cpu/moe_plan.h"
 #include "backend/cpu/pack.h"
 #include "backend/cpu/thread_pool.h"
 
@@ -88,6 +89,16 @@ class CpuBackend final : public Backend {
   PreparedRows prepared_rows(Scratch& memory, const PackedView& w, int64_t rows);
   void linear_few_rows(const PackedView& w, const LinearArgs& args);
   void linear_many_rows(const PackedView& w, const LinearArgs& args, bool prepare);
+  // moe.cc: a step's share of tokens; its products and what stands between them.
+  void moe_chunk(const MoeExpertsArgs& args);
+  void moe_few_tokens(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& y);
+  void moe_many_tokens(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& y);
+  void moe_cut(std::span<const PackedMatrix* const> weights, bool few);
+  void moe_gather(const Tensor& x, const MoePlan::Expert& e, const Tensor& to, int64_t row_begin, int64_t row_end);
+  void moe_activate(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& out, int64_t row_begin,
+                    int64_t row_end);
+  void moe_piece(const CpuMatrix& weight, const float* bias, const Tensor& x, const PreparedRows& prepared,
+                 const Tensor& out, const MoePlan::Piece& piece, int thread);
   void* thread_scratch(int thread, int64_t k) {
     return thread_scratch_[static_cast<size_t>(thread)].grow(static_cast<size_t>(linear_scratch_bytes(k)));
   }
@@ -99,6 +110,9 @@ class CpuBackend final : public Backend {
   std::vector<Scratch> thread_rows_;     // likewise: its own quantised rows
   Scratch rows_;                         // quantised rows that threads share
   AttentionPlan plan_;
+  MoePlan moe_;
+  Scratch moe_hidden_;  // what experts' first products put out
+  Scratch moe_rows_;    // the rows that experts see, then what they put out
 };
 
 }  // namespace quire::cpu

@@ -27,6 +27,10 @@ struct CpuKernels {
   void (*reshape_and_cache)(const ReshapeAndCacheArgs&, int64_t row_begin, int64_t row_end);
   void (*embedding)(const PackedView& table, const EmbeddingArgs&, int64_t row_begin, int64_t row_end);
 
+  // Mixture of experts: out may be x; rows of y, each times its weight.
+  void (*moe_softmax)(const float* x, int64_t n, float* out);
+  void (*moe_sum)(const Tensor& y, const int32_t* rows, const float* weights, int64_t k, float* out);
+
   // Attention: see attention_plan.h for what a work item is.
   struct AttentionKernels {
     void (*run)(const AttentionArgs&, const AttentionItem&, float* scratch);

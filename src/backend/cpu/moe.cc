@@ -1,15 +1,440 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixture of experts.
+// Mixture of experts: the router's choice, and experts run as few regions over (expert, panels) pieces.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
 #include "backend/cpu/cpu_backend.h"
 
 namespace quire::cpu {
+namespace {
 
-void CpuBackend::moe_route(const MoeRouteArgs&) {
-  QUIRE_CHECK(false, "not yet");
+// Choices that run at once: what bounds the memory between an expert's two products.
+constexpr int64_t kMostChoices = 8192;
+// Up to this many tokens every thread makes an expert's rows ready for itself: cheaper than more regions.
+constexpr int64_t kFewTokens = 4;
+// Bytes of an expert's rows that one piece reads again and again: they should stay in L2.
+constexpr int64_t kRowBlockBytes = 1 << 20;
+constexpr int64_t kMostPanels = 8;  // of a piece of many rows
+
+constexpr int64_t rounded_up(int64_t n, int64_t unit) {
+  return (n + unit - 1) / unit * unit;
 }
 
-void CpuBackend::moe_experts(const MoeExpertsArgs&) {
-  QUIRE_CHECK(false, "not yet");
+// NaN above all, as torch has it.
+bool above(float a, float b) {
+  return a > b || (std::isnan(a) && !std::isnan(b));
+}
+
+// Keeps the `most` best of what is offered, the best first; what came earlier wins ties.
+class Best {
+ public:
+  Best(float* values, int32_t* ids, int64_t most) : values_(values), ids_(ids), most_(most) {}
+  void offer(float value, int32_t id) {
+    if (count_ == most_ && !above(value, values_[count_ - 1])) return;
+    int64_t at = count_ < most_ ? count_++ : count_ - 1;
+    for (; at > 0 && above(value, values_[at - 1]); --at) {
+      values_[at] = values_[at - 1];
+      ids_[at] = ids_[at - 1];
+    }
+    values_[at] = value;
+    ids_[at] = id;
+  }
+
+ private:
+  float* values_;
+  int32_t* ids_;
+  int64_t most_;
+  int64_t count_ = 0;
+};
+
+// Memory of one row's routing, carved out of a thread's scratch.
+struct RouteScratch {
+  float* scores;        // [experts]
+  float* choice;        // [experts]
+  float* values;        // [max(k, groups_kept)]
+  float* groups;        // [groups]
+  int32_t* group_ids;   // [groups_kept]
+  uint8_t* group_kept;  // [groups]
+
+  static size_t bytes(const MoeRouteArgs& a) {
+    return static_cast<size_t>(4 * (2 * a.logits.cols + std::max(a.k, a.groups_kept) + 2 * a.groups) + a.groups);
+  }
+  RouteScratch(void* memory, const MoeRouteArgs& a) {
+    scores = static_cast<float*>(memory);
+    choice = scores + a.logits.cols;
+    values = choice + a.logits.cols;
+    groups = values + std::max(a.k, a.groups_kept);
+    group_ids = reinterpret_cast<int32_t*>(groups + a.groups);
+    group_kept = reinterpret_cast<uint8_t*>(group_ids + a.groups);
+  }
+};
+
+void keep_groups(const MoeRouteArgs& a, const RouteScratch& s) {
+  const int64_t size = a.logits.cols / a.groups;
+  for (int64_t g = 0; g < a.groups; ++g) {
+    const float* c = s.choice + g * size;
+    float first = c[0];
+    float second = -std::numeric_limits<float>::infinity();
+    for (int64_t i = 1; i < size; ++i) {
+      if (above(c[i], first)) {
+        second = first;
+        first = c[i];
+      } else if (above(c[i], second)) {
+        second = c[i];
+      }
+    }
+    s.groups[g] = a.group_score == MoeGroupScore::kMax ? first : first + second;
+    s.group_kept[g] = 0;
+  }
+  Best best(s.values, s.group_ids, a.groups_kept);
+  for (int64_t g = 0; g < a.groups; ++g) best.offer(s.groups[g], static_cast<int32_t>(g));
+  for (int64_t i = 0; i < a.groups_kept; ++i) s.group_kept[s.group_ids[i]] = 1;
+}
+
+// The ids of one row, by rank.
+void choose(const MoeRouteArgs& a, const float* scores, const RouteScratch& s, int32_t* ids) {
+  const int64_t experts = a.logits.cols;
+  const float* choice = scores;
+  if (a.choice_bias != nullptr) {
+    for (int64_t e = 0; e < experts; ++e) s.choice[e] = scores[e] + a.choice_bias[e];
+    choice = s.choice;
+  }
+  Best best(s.values, ids, a.k);
+  if (a.groups_kept == a.groups) {
+    for (int64_t e = 0; e < experts; ++e) best.offer(choice[e], static_cast<int32_t>(e));
+    return;
+  }
+  if (choice != s.choice) std::memcpy(s.choice, choice, static_cast<size_t>(experts) * sizeof(float));
+  keep_groups(a, s);
+  const int64_t size = experts / a.groups;
+  for (int64_t e = 0; e < experts; ++e) {
+    if (s.group_kept[e / size] != 0) best.offer(s.choice[e], static_cast<int32_t>(e));
+  }
+}
+
+void sparse_mixer(const CpuKernels& kernels, const MoeRouteArgs& a, const float* logits, const RouteScratch& s,
+                  int32_t* ids, float* weights) {
+  const int64_t experts = a.logits.cols;
+  Best best(s.values, ids, 2);
+  for (int64_t e = 0; e < experts; ++e) best.offer(logits[e], static_cast<int32_t>(e));
+  for (int rank = 0; rank < 2; ++rank) {
+    const float top = logits[ids[rank]];
+    for (int64_t e = 0; e < experts; ++e) {
+      const float size = std::fabs(logits[e]);
+      const bool far = (top - logits[e]) / (size < top ? top : size) > 2.0f * a.jitter;
+      const bool taken = rank == 1 && e == ids[0];
+      s.scores[e] = far || taken ? -std::numeric_limits<float>::infinity() : logits[e];
+    }
+    kernels.moe_softmax(s.scores, experts, s.scores);
+    weights[rank] = s.scores[ids[rank]];
+  }
+}
+
+void route_row(const CpuKernels& kernels, const MoeRouteArgs& a, int64_t row, const RouteScratch& s) {
+  float* logits = a.logits.row_f32(row);
+  int32_t* ids = a.ids + row * a.k;
+  float* weights = a.weights + row * a.k;
+  const int64_t experts = a.logits.cols;
+  switch (a.score) {
+    case MoeScore::kSoftmax:
+    case MoeScore::kSigmoid: {
+      if (a.score == MoeScore::kSoftmax) {
+        kernels.moe_softmax(logits, experts, s.scores);
+      } else {
+        const Tensor x{logits, DType::kF32, 1, experts, experts};
+        kernels.activation({x, Activation::kSigmoid, {s.scores, DType::kF32, 1, experts, experts}}, 0, 1);
+      }
+      choose(a, s.scores, s, ids);
+      for (int64_t r = 0; r < a.k; ++r) weights[r] = s.scores[ids[r]];
+      break;
+    }
+    case MoeScore::kSoftmaxOfChosen: {
+      choose(a, logits, s, ids);
+      for (int64_t r = 0; r < a.k; ++r) weights[r] = logits[ids[r]];
+      kernels.moe_softmax(weights, a.k, weights);
+      break;
+    }
+    case MoeScore::kSparseMixer: {
+      sparse_mixer(kernels, a, logits, s, ids, weights);
+      break;
+    }
+  }
+  if (a.normalise) {
+    float sum = 0;
+    for (int64_t r = 0; r < a.k; ++r) sum += weights[r];
+    sum += a.sum_epsilon;
+    for (int64_t r = 0; r < a.k; ++r) weights[r] /= sum;
+  }
+  for (int64_t r = 0; r < a.k; ++r) {
+    weights[r] *= a.scale;
+    if (a.expert_scale != nullptr) weights[r] *= a.expert_scale[ids[r]];
+  }
+}
+
+// What an expert's rows meet a weight as.
+struct ExpertRows {
+  Tensor x;
+  PreparedRows prepared;
+};
+
+Tensor rows_from(const Tensor& t, int64_t begin, int64_t rows) {
+  return {t.row_f32(begin), t.dtype, rows, t.cols, t.stride};
+}
+
+}  // namespace
+
+void MoePlan::sort(const int32_t* ids, int64_t tokens, int64_t k, int64_t num_experts) {
+  const int64_t choices = tokens * k;
+  next_.assign(static_cast<size_t>(num_experts), 0);
+  for (int64_t i = 0; i < choices; ++i) {
+    QUIRE_CHECK(ids[i] >= 0 && ids[i] < num_experts);
+    ++next_[static_cast<size_t>(ids[i])];
+  }
+  experts_.clear();
+  int64_t begin = 0;
+  for (int64_t e = 0; e < num_experts; ++e) {
+    const int64_t rows = std::exchange(next_[static_cast<size_t>(e)], begin);
+    if (rows > 0) experts_.push_back({static_cast<int32_t>(e), begin, rows, {}});
+    begin += rows;
+  }
+  tokens_.resize(static_cast<size_t>(choices));
+  rows_.resize(static_cast<size_t>(choices));
+  for (int64_t i = 0; i < choices; ++i) {
+    const int64_t row = next_[static_cast<size_t>(ids[i])]++;
+    tokens_[static_cast<size_t>(row)] = static_cast<int32_t>(i / k);
+    rows_[static_cast<size_t>(i)] = static_cast<int32_t>(row);
+  }
+}
+
+void MoePlan::add_pieces(int32_t expert, int64_t row_block, int64_t panels, int64_t grain) {
+  const int64_t rows = experts_[static_cast<size_t>(expert)].rows;
+  for (int64_t row = 0; row < rows; row += row_block) {
+    for (int64_t panel = 0; panel < panels; panel += grain) {
+      pieces_.push_back({expert, row, std::min(rows, row + row_block), panel, std::min(panels, panel + grain)});
+    }
+  }
+}
+
+void CpuBackend::moe_route(const MoeRouteArgs& args) {
+  const int64_t experts = args.logits.cols;
+  if (args.logits.rows == 0) return;
+  check_float(args.logits, args.logits.rows, experts);
+  QUIRE_CHECK(args.ids != nullptr && args.weights != nullptr && args.k > 0);
+  QUIRE_CHECK(args.groups > 0 && experts % args.groups == 0);
+  QUIRE_CHECK(args.groups_kept > 0 && args.groups_kept <= args.groups);
+  QUIRE_CHECK(args.k <= experts / args.groups * args.groups_kept);
+  if (args.groups_kept < args.groups && args.group_score == MoeGroupScore::kTopTwoSum) {
+    QUIRE_CHECK(experts / args.groups >= 2);
+  }
+  if (args.score == MoeScore::kSparseMixer) {
+    QUIRE_CHECK(args.k == 2 && args.groups_kept == args.groups && args.choice_bias == nullptr && !args.normalise);
+  }
+  const int64_t grain = std::max<int64_t>(1, kElementsPerPiece / 4 / experts);
+  pool_.for_each_piece(args.logits.rows, grain, [&](int64_t begin, int64_t end, int thread) {
+    const RouteScratch scratch(thread_scratch_[static_cast<size_t>(thread)].grow(RouteScratch::bytes(args)), args);
+    for (int64_t row = begin; row < end; ++row) route_row(kernels_, args, row, scratch);
+  });
+}
+
+void CpuBackend::moe_experts(const MoeExpertsArgs& args) {
+  const auto experts = static_cast<int64_t>(args.gate_up.size());
+  if (args.x.rows == 0) return;
+  check_float(args.x, args.x.rows, args.x.cols);
+  check_float(args.out, args.x.rows, args.out.cols);
+  QUIRE_CHECK(args.ids != nullptr && args.weights != nullptr && args.k > 0 && args.down.size() == args.gate_up.size());
+  QUIRE_CHECK(args.gate_up_bias.empty() || args.gate_up_bias.size() == args.gate_up.size());
+  QUIRE_CHECK(args.down_bias.empty() || args.down_bias.size() == args.down.size());
+  const int64_t chunk = std::max<int64_t>(1, kMostChoices / args.k);
+  for (int64_t token = 0; token < args.x.rows; token += chunk) {
+    MoeExpertsArgs part = args;
+    const int64_t tokens = std::min(chunk, args.x.rows - token);
+    part.x = rows_from(args.x, token, tokens);
+    part.out = rows_from(args.out, token, tokens);
+    part.ids += token * args.k;
+    part.weights += token * args.k;
+    moe_.sort(part.ids, tokens, args.k, experts);
+    moe_chunk(part);
+  }
+}
+
+void CpuBackend::moe_chunk(const MoeExpertsArgs& args) {
+  const int64_t inner = matrix(args.down[static_cast<size_t>(moe_.experts()[0].id)]).k();
+  const int64_t wide = args.gated ? 2 * inner : inner;
+  for (const MoePlan::Expert& e : moe_.experts()) {
+    const PackedView& gate_up = matrix(args.gate_up[static_cast<size_t>(e.id)]).view();
+    const PackedView& down = matrix(args.down[static_cast<size_t>(e.id)]).view();
+    QUIRE_CHECK(gate_up.n == wide && gate_up.k == args.x.cols && down.n == args.out.cols && down.k == inner);
+  }
+  const int64_t rows = moe_.rows();
+  const auto floats = [&](Scratch& memory, int64_t cols, int64_t room) -> Tensor {
+    return {memory.grow(static_cast<size_t>(rows * room) * sizeof(float)), DType::kF32, rows, cols, cols};
+  };
+  const Tensor hidden = floats(moe_hidden_, wide, wide);
+  const Tensor y = floats(moe_rows_, args.out.cols, std::max(args.x.cols, args.out.cols));
+  if (args.x.rows <= kFewTokens) {
+    moe_few_tokens(args, hidden, y);
+  } else {
+    moe_many_tokens(args, hidden, y);
+  }
+  for_rows(args.x.rows, args.k * args.out.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      kernels_.moe_sum(y, moe_.rows_of(t, args.k), args.weights + t * args.k, args.k, args.out.row_f32(t));
+    }
+  });
+}
+
+// Columns of `hidden` in, `inner` columns out; in place is fine.
+void CpuBackend::moe_activate(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& out, int64_t row_begin,
+                              int64_t row_end) {
+  if (args.gated) {
+    const int64_t inner = hidden.cols / 2;
+    kernels_.glu({hidden.columns(0, inner), hidden.columns(inner, inner), args.activation, out, args.limit}, row_begin,
+                 row_end);
+  } else {
+    kernels_.activation({hidden, args.activation, out}, row_begin, row_end);
+  }
+}
+
+void CpuBackend::moe_piece(const CpuMatrix& weight, const float* bias, const Tensor& x, const PreparedRows& prepared,
+                           const Tensor& out, const MoePlan::Piece& p, int thread) {
+  const PackedView& w = weight.view();
+  const LinearArgs args{x, &weight, bias, out};
+  if (weight.prepares_rows()) {
+    kernels_.linear.product(prepared, w, args, p.row_begin, p.row_end, p.panel_begin, p.panel_end,
+                            thread_scratch(thread, w.k));
+  } else if (is_quantised(w.dtype)) {
+    kernels_.linear.dequantised(w, args, p.row_begin, p.row_end, p.panel_begin, p.panel_end,
+                                thread_scratch(thread, w.k));
+  } else {
+    kernels_.linear.plain(w, args, p.row_begin, p.row_end, p.panel_begin, p.panel_end);
+  }
+}
+
+void CpuBackend::moe_cut(std::span<const PackedMatrix* const> weights, bool few) {
+  const auto row_block = [&](const MoePlan::Expert& e) {
+    const CpuMatrix& weight = matrix(weights[static_cast<size_t>(e.id)]);
+    const int64_t bytes = weight.prepares_rows() ? kernels_.linear.prepared_bytes(weight.view(), e.rows) / e.rows
+                                                 : weight.k() * static_cast<int64_t>(sizeof(float));
+    const int64_t most = std::max<int64_t>(64, kRowBlockBytes / bytes / kRowTile * kRowTile);
+    const int64_t blocks = (e.rows + most - 1) / most;
+    return rounded_up((e.rows + blocks - 1) / blocks, kRowTile);
+  };
+  int64_t panels = 0;
+  for (const MoePlan::Expert& e : moe_.experts()) {
+    panels += matrix(weights[static_cast<size_t>(e.id)]).view().panels() * ((e.rows + row_block(e) - 1) / row_block(e));
+  }
+  int64_t grain = panels / (4 * pool_.threads());
+  if (!few) grain = std::min(grain, kMostPanels);
+  grain = std::max<int64_t>(2, grain / 2 * 2);
+  moe_.clear_pieces();
+  for (size_t i = 0; i < moe_.experts().size(); ++i) {
+    const MoePlan::Expert& e = moe_.experts()[i];
+    moe_.add_pieces(static_cast<int32_t>(i), row_block(e), matrix(weights[static_cast<size_t>(e.id)]).view().panels(),
+                    grain);
+  }
+}
+
+// Two regions. A thread makes an expert's rows ready in its own memory when it takes the first piece of it.
+void CpuBackend::moe_few_tokens(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& y) {
+  const auto region = [&](std::span<const PackedMatrix* const> weights, std::span<const float* const> biases,
+                          const Tensor& out, const auto& fill) {
+    moe_cut(weights, true);
+    const auto pieces = moe_.pieces();
+    pool_.run([&](int thread) {
+      int32_t ready = -1;
+      ExpertRows rows;
+      pool_.take_pieces(static_cast<int64_t>(pieces.size()), 1, [&](int64_t i, int64_t) {
+        const MoePlan::Piece& p = pieces[static_cast<size_t>(i)];
+        const MoePlan::Expert& e = moe_.experts()[static_cast<size_t>(p.expert)];
+        const auto id = static_cast<size_t>(e.id);
+        const CpuMatrix& weight = matrix(weights[id]);
+        if (ready != p.expert) {
+          const PackedView& w = weight.view();
+          const int64_t floats = rounded_up(e.rows * w.k * static_cast<int64_t>(sizeof(float)), 64);
+          const int64_t bytes = weight.prepares_rows() ? kernels_.linear.prepared_bytes(w, e.rows) : 0;
+          auto* memory = static_cast<std::byte*>(
+              thread_rows_[static_cast<size_t>(thread)].grow(static_cast<size_t>(floats + bytes)));
+          rows.x = fill(e, Tensor{memory, DType::kF32, e.rows, w.k, w.k});
+          rows.prepared = {memory + floats, e.rows};
+          if (weight.prepares_rows()) kernels_.linear.prepare(rows.x, w, 0, e.rows, rows.prepared);
+          ready = p.expert;
+        }
+        moe_piece(weight, biases.empty() ? nullptr : biases[id], rows.x, rows.prepared, rows_from(out, e.begin, e.rows),
+                  p, thread);
+      });
+    });
+  };
+  region(args.gate_up, args.gate_up_bias, hidden, [&](const MoePlan::Expert& e, const Tensor& to) {
+    if (e.rows == 1) return rows_from(args.x, moe_.tokens()[static_cast<size_t>(e.begin)], 1);
+    moe_gather(args.x, e, to, 0, e.rows);
+    return to;
+  });
+  region(args.down, args.down_bias, y, [&](const MoePlan::Expert& e, const Tensor& to) {
+    moe_activate(args, rows_from(hidden, e.begin, e.rows), to, 0, e.rows);
+    return to;
+  });
+}
+
+void CpuBackend::moe_gather(const Tensor& x, const MoePlan::Expert& e, const Tensor& to, int64_t row_begin,
+                            int64_t row_end) {
+  for (int64_t r = row_begin; r < row_end; ++r) {
+    std::memcpy(to.row_f32(r), x.row_f32(moe_.tokens()[static_cast<size_t>(e.begin + r)]),
+                static_cast<size_t>(x.cols) * sizeof(float));
+  }
+}
+
+// Four regions: rows of all experts are made ready, multiplied, activated and made ready again, multiplied.
+void CpuBackend::moe_many_tokens(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& y) {
+  const auto regions = [&](std::span<const PackedMatrix* const> weights, std::span<const float* const> biases,
+                           const Tensor& in, const Tensor& out, const auto& fill) {
+    int64_t bytes = 0;
+    for (const MoePlan::Expert& e : moe_.experts()) {
+      const CpuMatrix& weight = matrix(weights[static_cast<size_t>(e.id)]);
+      if (weight.prepares_rows()) bytes += rounded_up(kernels_.linear.prepared_bytes(weight.view(), e.rows), 64);
+    }
+    auto* memory = bytes > 0 ? static_cast<std::byte*>(rows_.grow(static_cast<size_t>(bytes))) : nullptr;
+    moe_.clear_pieces();
+    for (size_t i = 0; i < moe_.experts().size(); ++i) {
+      MoePlan::Expert& e = moe_.experts()[i];
+      const CpuMatrix& weight = matrix(weights[static_cast<size_t>(e.id)]);
+      e.prepared = {memory, e.rows};
+      if (weight.prepares_rows()) memory += rounded_up(kernels_.linear.prepared_bytes(weight.view(), e.rows), 64);
+      moe_.add_pieces(static_cast<int32_t>(i), kRowTile, 1, 1);
+    }
+    const auto each = [&](const auto& fn) {
+      const auto pieces = moe_.pieces();
+      pool_.for_each_piece(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end, int thread) {
+        for (int64_t i = begin; i < end; ++i) {
+          const MoePlan::Piece& p = pieces[static_cast<size_t>(i)];
+          fn(p, moe_.experts()[static_cast<size_t>(p.expert)], thread);
+        }
+      });
+    };
+    each([&](const MoePlan::Piece& p, const MoePlan::Expert& e, int) {
+      const CpuMatrix& weight = matrix(weights[static_cast<size_t>(e.id)]);
+      const Tensor x = rows_from(in, e.begin, e.rows);
+      fill(e, x, p.row_begin, p.row_end);
+      if (weight.prepares_rows()) kernels_.linear.prepare(x, weight.view(), p.row_begin, p.row_end, e.prepared);
+    });
+    moe_cut(weights, false);
+    each([&](const MoePlan::Piece& p, const MoePlan::Expert& e, int thread) {
+      const auto id = static_cast<size_t>(e.id);
+      moe_piece(matrix(weights[id]), biases.empty() ? nullptr : biases[id], rows_from(in, e.begin, e.rows), e.prepared,
+                rows_from(out, e.begin, e.rows), p, thread);
+    });
+  };
+  // The rows of x that experts see stand where their outputs come later.
+  const Tensor gathered{y.data, DType::kF32, y.rows, args.x.cols, args.x.cols};
+  regions(args.gate_up, args.gate_up_bias, gathered, hidden,
+          [&](const MoePlan::Expert& e, const Tensor& x, int64_t begin, int64_t end) {
+            moe_gather(args.x, e, x, begin, end);
+          });
+  const int64_t inner = args.gated ? hidden.cols / 2 : hidden.cols;
+  regions(args.down, args.down_bias, hidden.columns(0, inner), y,
+          [&](const MoePlan::Expert& e, const Tensor& x, int64_t begin, int64_t end) {
+            moe_activate(args, rows_from(hidden, e.begin, e.rows), x, begin, end);
+          });
 }
 
 }  // namespace quire::cpu

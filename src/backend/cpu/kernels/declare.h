@@ -17,6 +17,8 @@ void activation(const ActivationArgs&, int64_t row_begin, int64_t row_end);
 void residual_add(const ResidualAddArgs&, int64_t row_begin, int64_t row_end);
 void reshape_and_cache(const ReshapeAndCacheArgs&, int64_t row_begin, int64_t row_end);
 void embedding(const PackedView& table, const EmbeddingArgs&, int64_t row_begin, int64_t row_end);
+void moe_softmax(const float* x, int64_t n, float* out);
+void moe_sum(const Tensor& y, const int32_t* rows, const float* weights, int64_t k, float* out);
 void attention_run(const AttentionArgs&, const AttentionItem&, float* scratch);
 void attention_merge(const AttentionArgs&, const AttentionMerge&);
 

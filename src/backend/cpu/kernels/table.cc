@@ -14,6 +14,8 @@ const CpuKernels kTable = {
     .residual_add = residual_add,
     .reshape_and_cache = reshape_and_cache,
     .embedding = embedding,
+    .moe_softmax = moe_softmax,
+    .moe_sum = moe_sum,
     .attention = {.run = attention_run, .merge = attention_merge, .most_rows = kAttentionRows},
     .linear = {.packings = {},
                .prepared_bytes = linear_quantised_bytes,
