@@ -19,8 +19,8 @@ namespace quire {
 
 enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kRelu2, kSigmoid };
 
-// out = act(gate) * up. With a limit (GPT-OSS): g = min(gate, limit), u = clamp(up, -limit, limit),
-// out = (u + 1) * (g * sigmoid(1.702 * g)).
+// out = act(gate) * up. With a limit (GPT-OSS): g = limit < gate ? limit : gate, u = up clamped to [-limit, limit]
+// likewise (a NaN stays), out = (u + 1) * (g * sigmoid(1.702 * g)).
 struct GluArgs {
   Tensor gate;  // [rows, cols]
   Tensor up;    // [rows, cols]

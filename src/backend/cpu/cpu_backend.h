@@ -86,6 +86,9 @@ class CpuBackend final : public Backend {
     const int64_t fair = (rows + 4 * pool_.threads() - 1) / (4 * pool_.threads());
     pool_.for_each_piece(rows, std::max(enough, fair), [&](int64_t begin, int64_t end, int) { fn(begin, end); });
   }
+  template <typename Args>
+  void recurrent(const Args& args, const Tensor& x, int64_t groups, int64_t units, int64_t matrix_floats,
+                 void (*kernel)(const Args&, const StateItem&, float*));
   PreparedRows prepared_rows(Scratch& memory, const PackedView& w, int64_t rows);
   void linear_few_rows(const PackedView& w, const LinearArgs& args);
   void linear_many_rows(const PackedView& w, const LinearArgs& args, bool prepare);

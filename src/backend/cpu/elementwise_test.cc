@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// rms_norm, layer_norm, rope, glu, activation, residual_add and gather: a double oracle with a derived tolerance, the
-// contract in scalar floats by bits, on every ISA level, all lengths around the lanes, misaligned.
+// Norms, rope, activations, residual_add, scale, soft_cap and the gathers: a double oracle with a derived tolerance,
+// the contract in scalar floats by bits, on every ISA level, all lengths around the lanes, misaligned.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -86,6 +87,69 @@ TEST(RmsNorm, HasTheBitsOfTheContractAndTheValueOfDoubles) {
         kernels(isa).rms_norm({x.tensor(), w.row(0), group, eps, x.tensor()}, 0, 3);  // in place
         for (int64_t r = 0; r < 3; ++r) {
           ASSERT_EQ(std::memcmp(x.row(r), want.row(r), static_cast<size_t>(x.cols) * sizeof(float)), 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(GatedRmsNorm, HasTheBitsOfTheContractAndTheValueOfDoubles) {
+  const float eps = 1e-5f;
+  for (const Isa isa : probed_isas()) {
+    for (const int64_t group : {1, 2, 15, 16, 17, 24, 33, 48}) {
+      for (const bool gate_first : {false, true}) {
+        for (const int64_t weight_groups : {1, 3}) {  // one weight for all groups, or each its own
+          const int64_t cols = 3 * group;
+          Matrix x(2, cols, group % 4, 7), gate(2, cols, 1, 8, 9.0f), out(2, cols, 2, 99), w(1, cols, 3, 5);
+          Matrix want = out;
+          for (int64_t r = 0; r < 2; ++r) {
+            std::vector<float> v(x.row(r), x.row(r) + cols), silu(static_cast<size_t>(cols));
+            std::vector<double> exact(v.begin(), v.end()), exact_silu(silu.size());
+            for (size_t c = 0; c < silu.size(); ++c) {
+              const float z = gate.row(r)[c];
+              silu[c] = z / (1.0f + call(ProbeOp::kExp, -z));
+              exact_silu[c] = double{z} / (1 + std::exp(-double{z}));
+              if (gate_first) v[c] = v[c] * silu[c];
+              if (gate_first) exact[c] *= exact_silu[c];
+            }
+            for (int64_t g = 0; g < 3; ++g) {
+              const float* u = v.data() + g * group;
+              const float sum = lane_sum(group, [&](float acc, int64_t i) { return std::fma(u[i], u[i], acc); });
+              const float inverse = 1.0f / std::sqrt(sum / static_cast<float>(group) + eps);
+              double squares = 0;
+              for (int64_t i = 0; i < group; ++i) {
+                squares += exact[static_cast<size_t>(g * group + i)] * exact[static_cast<size_t>(g * group + i)];
+              }
+              const double scale = 1 / std::sqrt(squares / static_cast<double>(group) + double{eps});
+              for (int64_t i = 0; i < group; ++i) {
+                const int64_t c = g * group + i;
+                const float weight = w.row(0)[weight_groups == 1 ? i : c];
+                const float normed = (v[static_cast<size_t>(c)] * inverse) * weight;
+                want.row(r)[c] = gate_first ? normed : normed * silu[static_cast<size_t>(c)];
+                const double truth = exact[static_cast<size_t>(c)] * scale * double{weight} *
+                                     (gate_first ? 1 : exact_silu[static_cast<size_t>(c)]);
+                ASSERT_NEAR(double{want.row(r)[c]}, truth, std::fabs(truth) * kEps * (static_cast<double>(group) + 20));
+              }
+            }
+          }
+          const std::string what =
+              std::string(name(isa)) + " group " + std::to_string(group) + (gate_first ? " gate first" : " gate last");
+          GatedRmsNormArgs args{.x = x.tensor(),
+                                .gate = gate.tensor(),
+                                .weight = w.row(0),
+                                .weight_size = weight_groups * group,
+                                .group = group,
+                                .eps = eps,
+                                .gate_first = gate_first,
+                                .out = out.tensor()};
+          kernels(isa).gated_rms_norm(args, 0, 1);
+          kernels(isa).gated_rms_norm(args, 1, 2);
+          expect_same_bits(out, want, what);
+          args.out = x.tensor();
+          kernels(isa).gated_rms_norm(args, 0, 2);  // in place
+          for (int64_t r = 0; r < 2; ++r) {
+            ASSERT_EQ(std::memcmp(x.row(r), want.row(r), static_cast<size_t>(cols) * sizeof(float)), 0) << what;
+          }
         }
       }
     }
@@ -228,8 +292,9 @@ TEST(ActivationOps, HaveTheBitsOfTheContractAndTheValueOfDoubles) {
             want_plain.row(r)[c] = activation_oracle(activation, x);
             want.row(r)[c] = want_plain.row(r)[c] * up.row(r)[c];
             // Some ulps of the function; gelu's 1 + erf cancels for negative x, so the bound is in units of |x|.
-            const double bound = (std::fabs(double{x}) + 1) * 8 * kEps;
-            ASSERT_NEAR(double{want_plain.row(r)[c]}, activation_truth(activation, double{x}), bound) << x;
+            const double truth = activation_truth(activation, double{x});
+            const double bound = (std::fabs(double{x}) + std::fabs(truth) + 1) * 8 * kEps;
+            ASSERT_NEAR(double{want_plain.row(r)[c]}, truth, bound) << x;
           }
         }
         const std::string what = std::string(name(isa)) + " activation " +
@@ -262,6 +327,76 @@ TEST(ResidualAdd, IsOneFma) {
   }
 }
 
+TEST(Glu, ClampsWithALimitAsGptOssDoes) {
+  const float limit = 7.0f;
+  for (const Isa isa : probed_isas()) {
+    for (int64_t cols = 0; cols <= 34; ++cols) {
+      Matrix gate(2, cols, cols % 4, 3, 12.0f), up(2, cols, 1, 4, 12.0f), out(2, cols, 2, 99), want = out;
+      for (int64_t r = 0; r < 2; ++r) {
+        for (int64_t c = 0; c < cols; ++c) {
+          const float g = limit < gate.row(r)[c] ? limit : gate.row(r)[c];
+          const float u = std::clamp(up.row(r)[c], -limit, limit);
+          want.row(r)[c] = (u + 1.0f) * (g * (1.0f / (1.0f + call(ProbeOp::kExp, -(1.702f * g)))));
+          const double exact_g = std::min(double{gate.row(r)[c]}, 7.0);
+          const double truth = (double{u} + 1) * exact_g / (1 + std::exp(-1.702 * exact_g));
+          // exp turns an error in 1.702 g into one times its size; 1.702 itself is rounded.
+          ASSERT_NEAR(double{want.row(r)[c]}, truth, (std::fabs(truth) * (2 * std::fabs(exact_g) + 12) + 1) * 2 * kEps);
+        }
+      }
+      kernels(isa).glu({gate.tensor(), up.tensor(), Activation::kGelu, out.tensor(), limit}, 0, 2);
+      expect_same_bits(out, want, std::string(name(isa)) + " cols " + std::to_string(cols));
+    }
+    float nan = std::nanf(""), one = 1.0f, out = 0;
+    const auto scalar = [](float* x) { return Tensor{x, DType::kF32, 1, 1, 1}; };
+    kernels(isa).glu({scalar(&nan), scalar(&one), Activation::kSilu, scalar(&out), limit}, 0, 1);
+    EXPECT_TRUE(std::isnan(out));
+    kernels(isa).glu({scalar(&one), scalar(&nan), Activation::kSilu, scalar(&out), limit}, 0, 1);
+    EXPECT_TRUE(std::isnan(out));
+  }
+}
+
+TEST(ScaleAndSoftCap, HaveTheBitsOfTheContract) {
+  const float factor = 0.3f, cap = 30.0f;
+  const std::vector<float> rows = {1.5f, -0.7f};
+  for (const Isa isa : probed_isas()) {
+    for (int64_t cols = 0; cols <= 34; ++cols) {
+      Matrix x(2, cols, cols % 4, 3, 90.0f), plain(2, cols, 1, 4), by_row(2, cols, 2, 5), capped(2, cols, 3, 6);
+      Matrix want_plain = plain, want_by_row = by_row, want_capped = capped;
+      for (int64_t r = 0; r < 2; ++r) {
+        for (int64_t c = 0; c < cols; ++c) {
+          const float v = x.row(r)[c];
+          want_plain.row(r)[c] = v * factor;
+          want_by_row.row(r)[c] = v * (factor * rows[static_cast<size_t>(r)]);
+          want_capped.row(r)[c] = cap * call(ProbeOp::kTanh, v / cap);
+          ASSERT_NEAR(double{want_capped.row(r)[c]}, 30 * std::tanh(double{v} / 30), 30 * 6 * kEps);
+        }
+      }
+      kernels(isa).scale({.x = x.tensor(), .factor = factor, .out = plain.tensor()}, 0, 2);
+      expect_same_bits(plain, want_plain, name(isa));
+      kernels(isa).scale({x.tensor(), factor, rows, by_row.tensor()}, 0, 2);
+      expect_same_bits(by_row, want_by_row, name(isa));
+      kernels(isa).soft_cap({x.tensor(), cap, capped.tensor()}, 0, 2);
+      expect_same_bits(capped, want_capped, name(isa));
+      kernels(isa).soft_cap({x.tensor(), cap, x.tensor()}, 1, 2);  // in place
+      ASSERT_EQ(std::memcmp(x.row(1), want_capped.row(1), static_cast<size_t>(cols) * sizeof(float)), 0);
+    }
+  }
+}
+
+TEST(GatherColumns, CopiesRunsAndSingleColumnsInAnyOrder) {
+  auto backend = make_cpu_backend({3, ""});
+  ASSERT_TRUE(backend.ok());
+  const std::vector<int32_t> columns = {40, 41, 42, 43, 7, 7, 6, 5, 0, 1, 2, 3, 4, 5, 6, 99, 98};
+  for (const int64_t rows : {0, 1, 300}) {
+    Matrix x(rows, 100, 1, 3), out(rows, static_cast<int64_t>(columns.size()), 2, 4), want = out;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (size_t c = 0; c < columns.size(); ++c) want.row(r)[c] = x.row(r)[columns[c]];
+    }
+    backend.value()->gather_columns({x.tensor(), columns, out.tensor()});
+    expect_same_bits(out, want, "gather_columns");
+  }
+}
+
 // The backend cuts rows over threads: any number of rows, with one thread and with three, on every level.
 TEST(ElementwiseOps, ThreadsChangeNoBit) {
   for (const Isa isa : probed_isas()) {
@@ -277,6 +412,7 @@ TEST(ElementwiseOps, ThreadsChangeNoBit) {
         positions[i] = static_cast<int32_t>(i * 7 % 100);
         picked[i] = static_cast<int32_t>(positions.size() - 1 - i);
       }
+      const std::vector<float> factors(static_cast<size_t>(rows), 1.25f);
       for (int i = 0; i < 2; ++i) {
         Backend& backend = *(i == 0 ? one : three).value();
         Matrix a(rows, cols, 0, 9), b(rows, cols, 0, 9);
@@ -286,6 +422,9 @@ TEST(ElementwiseOps, ThreadsChangeNoBit) {
         backend.glu({b.tensor(), y.tensor(), Activation::kSilu, a.tensor()});
         backend.residual_add({a.tensor(), x.tensor(), 0.5f, b.tensor()});
         backend.activation({b.tensor(), Activation::kGeluTanh, a.tensor()});
+        backend.scale({a.tensor(), 0.5f, factors, a.tensor()});
+        backend.soft_cap({a.tensor(), 5.0f, a.tensor()});
+        backend.gated_rms_norm({a.tensor(), b.tensor(), w.row(0), 64, 64, 1e-5f, true, a.tensor()});
         backend.gather({a.tensor(), picked, results[i].tensor()});
         for (int64_t r = 0; r < rows; ++r) {
           ASSERT_EQ(std::memcmp(results[i].row(r), a.row(picked[static_cast<size_t>(r)]), 4 * size_t{576}), 0);

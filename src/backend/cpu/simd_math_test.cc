@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp, exp2, sigmoid, tanh and erf: errors against long double, limits, and the same bits on every ISA level.
+// exp, exp2, sigmoid, softplus, tanh and erf: errors against long double, limits, and the same bits on every ISA level.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -59,6 +59,7 @@ const Function kFunctions[] = {
     {"exp2_clamped", ProbeOp::kExp2Clamped, [](long double x) { return std::exp2(std::max(x, -100.0L)); }, 1e-8f,
      126.0f, 0.80},
     {"sigmoid", ProbeOp::kSigmoid, [](long double x) { return 1 / (1 + std::exp(-x)); }, 1e-8f, 87.0f, 2.1},
+    {"softplus", ProbeOp::kSoftplus, [](long double x) { return std::log1p(std::exp(x)); }, 1e-8f, 87.0f, 2.4},
     {"tanh", ProbeOp::kTanh, [](long double x) { return std::tanh(x); }, 1e-30f, 30.0f, 1.4},
     {"erf", ProbeOp::kErf, [](long double x) { return std::erf(x); }, 1e-30f, 8.0f, 0.95},
 };
@@ -108,6 +109,9 @@ TEST(SimdMath, LimitsAreExact) {
     EXPECT_EQ(one(isa, ProbeOp::kSigmoid, kInf), 1.0f);
     EXPECT_EQ(one(isa, ProbeOp::kSigmoid, -kInf), 0.0f);
     EXPECT_EQ(one(isa, ProbeOp::kSigmoid, 0.0f), 0.5f);
+    EXPECT_EQ(one(isa, ProbeOp::kSoftplus, kInf), kInf);
+    EXPECT_EQ(one(isa, ProbeOp::kSoftplus, -kInf), 0.0f);
+    EXPECT_EQ(one(isa, ProbeOp::kSoftplus, 20.5f), 20.5f);
     for (const ProbeOp op : {ProbeOp::kTanh, ProbeOp::kErf}) {
       EXPECT_EQ(one(isa, op, kInf), 1.0f);
       EXPECT_EQ(one(isa, op, -kInf), -1.0f);

@@ -32,6 +32,7 @@ enum class ProbeOp {
   kExp,
   kExp2Clamped,
   kSigmoid,
+  kSoftplus,
   kTanh,
   kErf,
 };

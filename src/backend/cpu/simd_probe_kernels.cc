@@ -48,6 +48,8 @@ F32x16 apply(ProbeOp op, F32x16 a, F32x16 b, F32x16 c) {
       return exp2_clamped(a);
     case ProbeOp::kSigmoid:
       return sigmoid(a);
+    case ProbeOp::kSoftplus:
+      return softplus(a);
     case ProbeOp::kTanh:
       return tanh(a);
     case ProbeOp::kErf:

@@ -15,10 +15,16 @@ void rope(const RopeArgs&, int64_t row_begin, int64_t row_end);
 void glu(const GluArgs&, int64_t row_begin, int64_t row_end);
 void activation(const ActivationArgs&, int64_t row_begin, int64_t row_end);
 void residual_add(const ResidualAddArgs&, int64_t row_begin, int64_t row_end);
+void scale(const ScaleArgs&, int64_t row_begin, int64_t row_end);
+void soft_cap(const SoftCapArgs&, int64_t row_begin, int64_t row_end);
+void gated_rms_norm(const GatedRmsNormArgs&, int64_t row_begin, int64_t row_end);
 void reshape_and_cache(const ReshapeAndCacheArgs&, int64_t row_begin, int64_t row_end);
 void embedding(const PackedView& table, const EmbeddingArgs&, int64_t row_begin, int64_t row_end);
 void moe_softmax(const float* x, int64_t n, float* out);
 void moe_sum(const Tensor& y, const int32_t* rows, const float* weights, int64_t k, float* out);
+void gated_delta_net(const GatedDeltaNetArgs&, const StateItem&, float* scratch);
+void mamba2(const Mamba2Args&, const StateItem&, float* scratch);
+void short_conv(const ShortConvArgs&, int64_t channel_begin, int64_t channel_end, float* scratch);
 void attention_run(const AttentionArgs&, const AttentionItem&, float* scratch);
 void attention_merge(const AttentionArgs&, const AttentionMerge&);
 

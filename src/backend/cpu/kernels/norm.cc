@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// rms_norm and layer_norm of rows; the contract is in ops/norm.h.
+// rms_norm, gated_rms_norm and layer_norm of rows; the contract is in ops/norm.h.
 #include "backend/cpu/kernels/declare.h"
 #include "backend/cpu/kernels/rows.h"
+#include "backend/cpu/simd_math.h"
 
 namespace quire::cpu::QUIRE_ISA_NS {
 namespace {
@@ -59,6 +60,23 @@ void rms_norm(const RmsNormArgs& args, int64_t row_begin, int64_t row_end) {
     for (int64_t c = 0; c < args.x.cols; c += args.group) {
       rms_norm_group(x + c, args.weight, args.group, args.eps, out + c);
     }
+  }
+}
+
+void gated_rms_norm(const GatedRmsNormArgs& args, int64_t row_begin, int64_t row_end) {
+  const auto gated = [](F32x16 x, F32x16 gate) __attribute__((always_inline)) {
+    return x * (gate / (splat(1.0f) + exp(neg(gate))));
+  };
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const float* x = row_of(args.x, row);
+    const float* gate = row_of(args.gate, row);
+    float* out = row_of(args.out, row);
+    if (args.gate_first) map_row(x, gate, out, args.x.cols, gated);
+    for (int64_t c = 0; c < args.x.cols; c += args.group) {
+      const float* weight = args.weight + c % args.weight_size;
+      rms_norm_group((args.gate_first ? out : x) + c, weight, args.group, args.eps, out + c);
+    }
+    if (!args.gate_first) map_row(out, gate, out, args.x.cols, gated);
   }
 }
 
