@@ -95,8 +95,11 @@ class CpuBackend final : public Backend {
   // moe.cc: a step's share of tokens; its products and what stands between them.
   void moe_chunk(const MoeExpertsArgs& args);
   void moe_few_tokens(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& y);
-  void moe_many_tokens(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& y);
-  void moe_cut(std::span<const PackedMatrix* const> weights, bool few);
+  void moe_many_tokens(const MoeExpertsArgs& args, std::span<MoePlan::Expert> experts, const Tensor& gathered,
+                       const Tensor& hidden, const Tensor& y);
+  void moe_prepared(std::span<MoePlan::Expert> experts, std::span<const PackedMatrix* const> weights);
+  void moe_cut(std::span<const MoePlan::Expert> experts, std::span<const PackedMatrix* const> weights);
+  Tensor moe_floats(Scratch& memory, int64_t rows, int64_t cols);
   void moe_gather(const Tensor& x, const MoePlan::Expert& e, const Tensor& to, int64_t row_begin, int64_t row_end);
   void moe_activate(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& out, int64_t row_begin,
                     int64_t row_end);
@@ -114,8 +117,9 @@ class CpuBackend final : public Backend {
   Scratch rows_;                         // quantised rows that threads share
   AttentionPlan plan_;
   MoePlan moe_;
-  Scratch moe_hidden_;  // what experts' first products put out
-  Scratch moe_rows_;    // the rows that experts see, then what they put out
+  Scratch moe_gathered_;  // the rows that experts see
+  Scratch moe_hidden_;    // what their first products put out
+  Scratch moe_outputs_;   // what they put out
 };
 
 }  // namespace quire::cpu

@@ -15,7 +15,11 @@ constexpr int64_t kMostChoices = 8192;
 constexpr int64_t kFewTokens = 4;
 // Bytes of an expert's rows that one piece reads again and again: they should stay in L2.
 constexpr int64_t kRowBlockBytes = 1 << 20;
-constexpr int64_t kMostPanels = 8;  // of a piece of many rows
+// Panels of a piece, where an expert has more rows than a few: they should stay in caches from row to row.
+constexpr int64_t kMostPanels = 8;
+constexpr int64_t kFewRows = 4;
+// Rows of experts that go through both products together: what stands between stays in caches.
+constexpr int64_t kGroupRows = 256;
 
 constexpr int64_t rounded_up(int64_t n, int64_t unit) {
   return (n + unit - 1) / unit * unit;
@@ -207,11 +211,10 @@ void MoePlan::sort(const int32_t* ids, int64_t tokens, int64_t k, int64_t num_ex
   }
 }
 
-void MoePlan::add_pieces(int32_t expert, int64_t row_block, int64_t panels, int64_t grain) {
-  const int64_t rows = experts_[static_cast<size_t>(expert)].rows;
-  for (int64_t row = 0; row < rows; row += row_block) {
+void MoePlan::add_pieces(const Expert& e, int64_t row_block, int64_t panels, int64_t grain) {
+  for (int64_t row = 0; row < e.rows; row += row_block) {
     for (int64_t panel = 0; panel < panels; panel += grain) {
-      pieces_.push_back({expert, row, std::min(rows, row + row_block), panel, std::min(panels, panel + grain)});
+      pieces_.push_back({&e, row, std::min(e.rows, row + row_block), panel, std::min(panels, panel + grain)});
     }
   }
 }
@@ -267,21 +270,28 @@ void CpuBackend::moe_chunk(const MoeExpertsArgs& args) {
     QUIRE_CHECK(gate_up.n == wide && gate_up.k == args.x.cols && down.n == args.out.cols && down.k == inner);
   }
   const int64_t rows = moe_.rows();
-  const auto floats = [&](Scratch& memory, int64_t cols, int64_t room) -> Tensor {
-    return {memory.grow(static_cast<size_t>(rows * room) * sizeof(float)), DType::kF32, rows, cols, cols};
-  };
-  const Tensor hidden = floats(moe_hidden_, wide, wide);
-  const Tensor y = floats(moe_rows_, args.out.cols, std::max(args.x.cols, args.out.cols));
+  const Tensor y = moe_floats(moe_outputs_, rows, args.out.cols);
   if (args.x.rows <= kFewTokens) {
-    moe_few_tokens(args, hidden, y);
+    moe_few_tokens(args, moe_floats(moe_hidden_, rows, wide), y);
   } else {
-    moe_many_tokens(args, hidden, y);
+    const std::span<MoePlan::Expert> all = moe_.experts();
+    for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+      const int64_t first = all[begin].begin;
+      for (end = begin + 1; end < all.size() && all[end].begin + all[end].rows - first <= kGroupRows;) ++end;
+      const int64_t count = all[end - 1].begin + all[end - 1].rows - first;
+      moe_many_tokens(args, all.subspan(begin, end - begin), moe_floats(moe_gathered_, count, args.x.cols),
+                      moe_floats(moe_hidden_, count, wide), rows_from(y, first, count));
+    }
   }
   for_rows(args.x.rows, args.k * args.out.cols, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       kernels_.moe_sum(y, moe_.rows_of(t, args.k), args.weights + t * args.k, args.k, args.out.row_f32(t));
     }
   });
+}
+
+Tensor CpuBackend::moe_floats(Scratch& memory, int64_t rows, int64_t cols) {
+  return {memory.grow(static_cast<size_t>(rows * cols) * sizeof(float)), DType::kF32, rows, cols, cols};
 }
 
 // Columns of `hidden` in, `inner` columns out; in place is fine.
@@ -311,7 +321,7 @@ void CpuBackend::moe_piece(const CpuMatrix& weight, const float* bias, const Ten
   }
 }
 
-void CpuBackend::moe_cut(std::span<const PackedMatrix* const> weights, bool few) {
+void CpuBackend::moe_cut(std::span<const MoePlan::Expert> experts, std::span<const PackedMatrix* const> weights) {
   const auto row_block = [&](const MoePlan::Expert& e) {
     const CpuMatrix& weight = matrix(weights[static_cast<size_t>(e.id)]);
     const int64_t bytes = weight.prepares_rows() ? kernels_.linear.prepared_bytes(weight.view(), e.rows) / e.rows
@@ -321,17 +331,15 @@ void CpuBackend::moe_cut(std::span<const PackedMatrix* const> weights, bool few)
     return rounded_up((e.rows + blocks - 1) / blocks, kRowTile);
   };
   int64_t panels = 0;
-  for (const MoePlan::Expert& e : moe_.experts()) {
+  for (const MoePlan::Expert& e : experts) {
     panels += matrix(weights[static_cast<size_t>(e.id)]).view().panels() * ((e.rows + row_block(e) - 1) / row_block(e));
   }
-  int64_t grain = panels / (4 * pool_.threads());
-  if (!few) grain = std::min(grain, kMostPanels);
-  grain = std::max<int64_t>(2, grain / 2 * 2);
+  const int64_t fair = panels / (4 * pool_.threads());
   moe_.clear_pieces();
-  for (size_t i = 0; i < moe_.experts().size(); ++i) {
-    const MoePlan::Expert& e = moe_.experts()[i];
-    moe_.add_pieces(static_cast<int32_t>(i), row_block(e), matrix(weights[static_cast<size_t>(e.id)]).view().panels(),
-                    grain);
+  for (const MoePlan::Expert& e : experts) {
+    const int64_t most = e.rows <= kFewRows ? fair : std::min(fair, kMostPanels);
+    moe_.add_pieces(e, row_block(e), matrix(weights[static_cast<size_t>(e.id)]).view().panels(),
+                    std::max<int64_t>(2, most / 2 * 2));
   }
 }
 
@@ -339,14 +347,14 @@ void CpuBackend::moe_cut(std::span<const PackedMatrix* const> weights, bool few)
 void CpuBackend::moe_few_tokens(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& y) {
   const auto region = [&](std::span<const PackedMatrix* const> weights, std::span<const float* const> biases,
                           const Tensor& out, const auto& fill) {
-    moe_cut(weights, true);
+    moe_cut(moe_.experts(), weights);
     const auto pieces = moe_.pieces();
     pool_.run([&](int thread) {
-      int32_t ready = -1;
+      const MoePlan::Expert* ready = nullptr;
       ExpertRows rows;
       pool_.take_pieces(static_cast<int64_t>(pieces.size()), 1, [&](int64_t i, int64_t) {
         const MoePlan::Piece& p = pieces[static_cast<size_t>(i)];
-        const MoePlan::Expert& e = moe_.experts()[static_cast<size_t>(p.expert)];
+        const MoePlan::Expert& e = *p.expert;
         const auto id = static_cast<size_t>(e.id);
         const CpuMatrix& weight = matrix(weights[id]);
         if (ready != p.expert) {
@@ -384,48 +392,35 @@ void CpuBackend::moe_gather(const Tensor& x, const MoePlan::Expert& e, const Ten
   }
 }
 
-// Four regions: rows of all experts are made ready, multiplied, activated and made ready again, multiplied.
-void CpuBackend::moe_many_tokens(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& y) {
+// Four regions: the rows of some experts are made ready, multiplied, activated and made ready again, multiplied.
+// `gathered`, `hidden` and `y` are those rows.
+void CpuBackend::moe_many_tokens(const MoeExpertsArgs& args, std::span<MoePlan::Expert> experts, const Tensor& gathered,
+                                 const Tensor& hidden, const Tensor& y) {
+  const int64_t first = experts[0].begin;
+  const auto each_piece = [&](const auto& fn) {
+    const auto pieces = moe_.pieces();
+    pool_.for_each_piece(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end, int thread) {
+      for (int64_t i = begin; i < end; ++i) fn(pieces[static_cast<size_t>(i)], thread);
+    });
+  };
   const auto regions = [&](std::span<const PackedMatrix* const> weights, std::span<const float* const> biases,
                            const Tensor& in, const Tensor& out, const auto& fill) {
-    int64_t bytes = 0;
-    for (const MoePlan::Expert& e : moe_.experts()) {
+    moe_prepared(experts, weights);
+    each_piece([&](const MoePlan::Piece& p, int) {
+      const MoePlan::Expert& e = *p.expert;
       const CpuMatrix& weight = matrix(weights[static_cast<size_t>(e.id)]);
-      if (weight.prepares_rows()) bytes += rounded_up(kernels_.linear.prepared_bytes(weight.view(), e.rows), 64);
-    }
-    auto* memory = bytes > 0 ? static_cast<std::byte*>(rows_.grow(static_cast<size_t>(bytes))) : nullptr;
-    moe_.clear_pieces();
-    for (size_t i = 0; i < moe_.experts().size(); ++i) {
-      MoePlan::Expert& e = moe_.experts()[i];
-      const CpuMatrix& weight = matrix(weights[static_cast<size_t>(e.id)]);
-      e.prepared = {memory, e.rows};
-      if (weight.prepares_rows()) memory += rounded_up(kernels_.linear.prepared_bytes(weight.view(), e.rows), 64);
-      moe_.add_pieces(static_cast<int32_t>(i), kRowTile, 1, 1);
-    }
-    const auto each = [&](const auto& fn) {
-      const auto pieces = moe_.pieces();
-      pool_.for_each_piece(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end, int thread) {
-        for (int64_t i = begin; i < end; ++i) {
-          const MoePlan::Piece& p = pieces[static_cast<size_t>(i)];
-          fn(p, moe_.experts()[static_cast<size_t>(p.expert)], thread);
-        }
-      });
-    };
-    each([&](const MoePlan::Piece& p, const MoePlan::Expert& e, int) {
-      const CpuMatrix& weight = matrix(weights[static_cast<size_t>(e.id)]);
-      const Tensor x = rows_from(in, e.begin, e.rows);
+      const Tensor x = rows_from(in, e.begin - first, e.rows);
       fill(e, x, p.row_begin, p.row_end);
       if (weight.prepares_rows()) kernels_.linear.prepare(x, weight.view(), p.row_begin, p.row_end, e.prepared);
     });
-    moe_cut(weights, false);
-    each([&](const MoePlan::Piece& p, const MoePlan::Expert& e, int thread) {
+    moe_cut(experts, weights);
+    each_piece([&](const MoePlan::Piece& p, int thread) {
+      const MoePlan::Expert& e = *p.expert;
       const auto id = static_cast<size_t>(e.id);
-      moe_piece(matrix(weights[id]), biases.empty() ? nullptr : biases[id], rows_from(in, e.begin, e.rows), e.prepared,
-                rows_from(out, e.begin, e.rows), p, thread);
+      moe_piece(matrix(weights[id]), biases.empty() ? nullptr : biases[id], rows_from(in, e.begin - first, e.rows),
+                e.prepared, rows_from(out, e.begin - first, e.rows), p, thread);
     });
   };
-  // The rows of x that experts see stand where their outputs come later.
-  const Tensor gathered{y.data, DType::kF32, y.rows, args.x.cols, args.x.cols};
   regions(args.gate_up, args.gate_up_bias, gathered, hidden,
           [&](const MoePlan::Expert& e, const Tensor& x, int64_t begin, int64_t end) {
             moe_gather(args.x, e, x, begin, end);
@@ -433,8 +428,27 @@ void CpuBackend::moe_many_tokens(const MoeExpertsArgs& args, const Tensor& hidde
   const int64_t inner = args.gated ? hidden.cols / 2 : hidden.cols;
   regions(args.down, args.down_bias, hidden.columns(0, inner), y,
           [&](const MoePlan::Expert& e, const Tensor& x, int64_t begin, int64_t end) {
-            moe_activate(args, rows_from(hidden, e.begin, e.rows), x, begin, end);
+            moe_activate(args, rows_from(hidden, e.begin - first, e.rows), x, begin, end);
           });
+}
+
+// Gives the experts memory for what their rows become before these weights, and makes a piece of each tile of rows.
+void CpuBackend::moe_prepared(std::span<MoePlan::Expert> experts, std::span<const PackedMatrix* const> weights) {
+  int64_t bytes = 0;
+  moe_.clear_pieces();
+  for (MoePlan::Expert& e : experts) {
+    const CpuMatrix& weight = matrix(weights[static_cast<size_t>(e.id)]);
+    if (weight.prepares_rows()) bytes += rounded_up(kernels_.linear.prepared_bytes(weight.view(), e.rows), 64);
+    moe_.add_pieces(e, kRowTile, 1, 1);
+  }
+  if (bytes == 0) return;
+  auto* memory = static_cast<std::byte*>(rows_.grow(static_cast<size_t>(bytes)));
+  for (MoePlan::Expert& e : experts) {
+    const CpuMatrix& weight = matrix(weights[static_cast<size_t>(e.id)]);
+    if (!weight.prepares_rows()) continue;
+    e.prepared = {memory, e.rows};
+    memory += rounded_up(kernels_.linear.prepared_bytes(weight.view(), e.rows), 64);
+  }
 }
 
 }  // namespace quire::cpu

@@ -21,7 +21,7 @@ class MoePlan {
     PreparedRows prepared;  // what meets the weight at hand, where rows are made ready for all threads
   };
   struct Piece {
-    int32_t expert;  // index into experts()
+    const Expert* expert;
     int64_t row_begin;
     int64_t row_end;
     int64_t panel_begin;
@@ -32,10 +32,10 @@ class MoePlan {
   void sort(const int32_t* ids, int64_t tokens, int64_t k, int64_t num_experts);
   // Adds a product's pieces of an expert after clear_pieces(): blocks of rows times `grain` panels, an even number.
   void clear_pieces() { pieces_.clear(); }
-  void add_pieces(int32_t expert, int64_t row_block, int64_t panels, int64_t grain);
+  void add_pieces(const Expert& expert, int64_t row_block, int64_t panels, int64_t grain);
 
   int64_t rows() const { return static_cast<int64_t>(tokens_.size()); }
-  std::vector<Expert>& experts() { return experts_; }
+  std::span<Expert> experts() { return experts_; }
   std::span<const Piece> pieces() const { return pieces_; }
   std::span<const int32_t> tokens() const { return tokens_; }  // [rows]: whose row of x it is
   // The rows of a token's choices, in rank order.
