@@ -188,9 +188,9 @@ Result<LatencyFigures> latency(llm::Llm& llm, const Workload& w, int64_t warmup,
     out.step_s.insert(out.step_s.end(), round.step_s.begin(), round.step_s.end());
   }
   out.facts = facts_of(llm);
-  const kv::KvSpec& spec = llm.memory_plan().spec;
+  const kv::MemoryPlan& plan = llm.memory_plan();
   const int64_t positions = w.input_len + w.output_len - 1;  // the last token is not put into the cache
-  out.facts.kv_bytes = w.batch_size * ((positions + spec.block_size - 1) / spec.block_size) * spec.page_bytes();
+  out.facts.kv_bytes = w.batch_size * plan.pages_for(positions) * plan.page_bytes();
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/trace.h"
+#include "kv/cache_groups.h"
 
 namespace quire::engine {
 
@@ -27,13 +28,14 @@ const char* name(FinishReason reason) {
 
 Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
                                              const EngineOptions& options) {
-  const model::DecoderConfig& config = model->config();
-  const KvPageShape shape{options.kv_dtype, options.block_size, config.kv_heads, config.head_dim};
-  model::CacheLayout layout;
-  layout.groups.push_back({model::CacheKind::kFull, options.block_size, 0});
-  for (int32_t i = 0; i < config.layers; ++i) layout.layers.push_back({0, i, shape});
-  layout.slots = config.layers;
-  layout.slot_bytes = static_cast<int64_t>(backend->kv_page_bytes(shape));
+  model::CacheLayout layout = options.cache;
+  if (layout.groups.empty()) {
+    const auto page_bytes = [&](const KvPageShape& shape) {
+      return static_cast<int64_t>(backend->kv_page_bytes(shape));
+    };
+    QUIRE_ASSIGN(layout, kv::group_layers(model::cache_layers(model->config()), options.kv_dtype, options.block_size,
+                                          page_bytes));
+  }
   layout.num_pages = options.num_blocks;
   QUIRE_ASSIGN(auto pages, model::KvCache::make(*backend, std::move(layout)));
   QUIRE_TRY(model->prepare({options.scheduler.max_num_batched_tokens, options.max_logit_rows}));
@@ -46,7 +48,10 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
       backend_(std::move(backend)),
       model_(std::move(model)),
       pages_(std::move(pages)),
-      kv_({options.num_blocks, options.block_size, options.prefix_caching}),
+      kv_({.num_blocks = options.num_blocks,
+           .enable_prefix_caching = options.prefix_caching,
+           .groups = pages_->layout().groups,
+           .max_step_tokens = options.scheduler.max_num_batched_tokens}),
       scheduler_(options.scheduler, kv_) {}
 
 Engine::~Engine() {
@@ -70,9 +75,11 @@ Status Engine::check(Request& request) const {
   }
   QUIRE_TRY(request.params.validate({model_->config().vocab_size, options_.max_logprobs}));
   const int64_t longest = std::min(max_len, prompt + request.params.max_tokens.value_or(max_len));
-  if (kv_.blocks_for(longest) > kv_.pool().num_usable()) {
-    return invalid_argument("the request may need " + std::to_string(kv_.blocks_for(longest)) + " pages of " +
-                            std::to_string(options_.block_size) + " tokens, but there are " +
+  if (const int64_t pages = kv_.pages_for(longest); pages > kv_.pool().num_usable()) {
+    const size_t groups = kv_.groups().size();
+    const std::string what = groups == 1 ? "pages of " + std::to_string(kv_.groups().front().block_size) + " tokens"
+                                         : "pages in " + std::to_string(groups) + " cache groups";
+    return invalid_argument("the request may need " + std::to_string(pages) + " " + what + ", but there are " +
                             std::to_string(kv_.pool().num_usable()) +
                             "; lower max_tokens, or give the KV cache more memory");
   }
@@ -113,15 +120,42 @@ void Engine::abort(RequestId id) {
   }
 }
 
+// Each cache group's slots and tables, or its states.
+void Engine::build_groups(const std::vector<Share>& shares) {
+  batch_.groups.resize(kv_.groups().size());
+  int64_t tokens = 0;
+  for (const Share& share : shares) tokens += share.count;
+  for (size_t g = 0; g < batch_.groups.size(); ++g) {
+    model::GroupBatch& group = batch_.groups[g];
+    if (kv_.groups()[g].kind == model::CacheKind::kState) {
+      for (const Share& share : shares) {
+        group.state_source.push_back(share.sequence->table.state_source(g));
+        group.state_destination.push_back(share.sequence->table.state_destination(g));
+      }
+      continue;
+    }
+    for (const Share& share : shares) {
+      group.max_blocks = std::max(group.max_blocks, static_cast<int32_t>(share.sequence->table.blocks(g).size()));
+    }
+    group.slot_mapping.resize(static_cast<size_t>(tokens));
+    auto slots = std::span(group.slot_mapping);
+    for (size_t s = 0; s < shares.size(); ++s) {
+      const Sequence& sequence = *shares[s].sequence;
+      const auto count = static_cast<size_t>(shares[s].count);
+      kv_.slot_mapping(sequence.table, g, sequence.num_computed, slots.first(count));
+      slots = slots.subspan(count);
+      const auto blocks = sequence.table.blocks(g);
+      group.block_tables.insert(group.block_tables.end(), blocks.begin(), blocks.end());
+      group.block_tables.resize((s + 1) * static_cast<size_t>(group.max_blocks), 0);
+    }
+  }
+}
+
 void Engine::build(const std::vector<Share>& shares) {
   batch_.clear();
   rows_.clear();
   batch_.cu_seqlens_q.push_back(0);
-  batch_.groups.resize(1);
-  model::GroupBatch& group = batch_.groups.front();
-  for (const Share& share : shares) {
-    group.max_blocks = std::max(group.max_blocks, static_cast<int32_t>(share.sequence->table.blocks().size()));
-  }
+  build_groups(shares);
   for (size_t s = 0; s < shares.size(); ++s) {
     Sequence& sequence = *shares[s].sequence;
     const int64_t begin = sequence.num_computed;
@@ -132,13 +166,8 @@ void Engine::build(const std::vector<Share>& shares) {
     for (int64_t p = begin; p < end; ++p) batch_.positions.push_back(static_cast<int32_t>(p));
     batch_.token_to_seq.insert(batch_.token_to_seq.end(), static_cast<size_t>(shares[s].count),
                                static_cast<int32_t>(s));
-    group.slot_mapping.resize(batch_.tokens.size());
-    kv_.slot_mapping(sequence.table, begin, std::span(group.slot_mapping).subspan(static_cast<size_t>(first_row)));
     batch_.cu_seqlens_q.push_back(static_cast<int32_t>(batch_.num_tokens()));
     batch_.context_lens.push_back(static_cast<int32_t>(end));
-    const auto blocks = sequence.table.blocks();
-    group.block_tables.insert(group.block_tables.end(), blocks.begin(), blocks.end());
-    group.block_tables.resize((s + 1) * static_cast<size_t>(group.max_blocks), 0);
 
     for (int64_t p = begin; p < end; ++p) {
       Row row{&sequence, s, p, p + 1 == sequence.num_tokens(), false};

@@ -23,6 +23,7 @@ struct EngineOptions {
   int32_t num_blocks = 0;  // with the null page
   int32_t block_size = 16;
   DType kv_dtype = DType::kF16;
+  model::CacheLayout cache;  // of kv::group_layers; without groups it is made of the two above
   bool prefix_caching = true;
   int64_t max_logit_rows = 64;
   int64_t max_logprobs = 20;
@@ -87,6 +88,7 @@ class Engine {
   Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model, std::unique_ptr<model::KvCache> pages,
          const EngineOptions& options);
   void build(const std::vector<Share>& shares);
+  void build_groups(const std::vector<Share>& shares);
   void read_rows(std::vector<Output>& outputs);
   void read_row(const Row& row, std::span<const float> logits, Output& output);
   void accept(Sequence& sequence, int32_t token, Output& output) const;

@@ -46,6 +46,11 @@ int64_t Scheduler::wanted_tokens(const Sequence& sequence, int64_t computed, int
   return std::min(count, budget);
 }
 
+// The same, cut where the sequence's states are to be kept.
+int64_t Scheduler::cut(const Sequence& sequence, int64_t computed, int64_t count) const {
+  return kv_.step_end(sequence.table, computed, computed + count) - computed;
+}
+
 size_t Scheduler::victim() const {
   if (options_.policy == Policy::kFcfs) return running_.size() - 1;
   size_t worst = 0;
@@ -89,9 +94,10 @@ const std::vector<Share>& Scheduler::schedule() {
   const int64_t preempted_before = num_preemptions_;
   for (size_t i = 0; i < running_.size() && budget > 0;) {
     Sequence* sequence = running_[i];
-    const int64_t count = wanted_tokens(*sequence, sequence->num_computed, budget);
+    const int64_t begin = sequence->num_computed;
+    const int64_t count = cut(*sequence, begin, wanted_tokens(*sequence, begin, budget));
     QUIRE_CHECK(count > 0, "a running sequence always has a token to compute");
-    const bool stays = make_room(sequence, sequence->num_computed + count, budget);
+    const bool stays = make_room(sequence, begin + count, budget);
     // A preempted one may have stood before this place in the list: find it again.
     const auto at = std::find(running_.begin(), running_.end(), sequence);
     if (!stays) {
@@ -110,14 +116,14 @@ const std::vector<Share>& Scheduler::schedule() {
 void Scheduler::admit(int64_t budget) {
   while (!waiting_.empty() && budget > 0 && num_running() < options_.max_num_seqs) {
     Sequence* sequence = waiting_.front();
-    kv::PrefixHit hit;
     // Prompt logprobs need every row of the prompt computed.
-    if (!sequence->params.prompt_logprobs) hit = kv_.find_prefix(sequence->table, sequence->tokens);
+    kv::PrefixHit hit = kv_.find_prefix(sequence->table, sequence->tokens, !sequence->params.prompt_logprobs);
     hit.counted = !sequence->admitted_before;
-    const int64_t count = wanted_tokens(*sequence, hit.num_tokens, budget);
-    const bool whole = hit.num_tokens + count == sequence->num_tokens();
+    const int64_t wanted = wanted_tokens(*sequence, hit.num_tokens, budget);
+    const bool whole = hit.num_tokens + wanted == sequence->num_tokens();
     if (!options_.chunked_prefill && !whole && !shares_.empty()) break;
-    if (!kv_.can_allocate(sequence->table, sequence->num_tokens(), hit)) break;
+    if (!kv_.can_admit(sequence->num_tokens(), hit)) break;
+    const int64_t count = cut(*sequence, hit.num_tokens, wanted);
     QUIRE_CHECK(kv_.allocate_slots(sequence->table, hit.num_tokens + count, hit));
     waiting_.pop_front();
     waiting_tokens_ -= sequence->num_tokens();

@@ -32,7 +32,7 @@ struct Share {
 // Owns the queues; the sequences belong to the engine. Engine thread. Running sequences come first, in order of
 // admission; when pages run out the last one (or the one of the worst priority) is preempted: its pages go back, its
 // tokens stay, and it waits at the front. Nothing is admitted in a step that preempted, and a prompt is admitted only
-// if all of it fits now.
+// if all of it fits now, in every cache group. Where a model keeps states, a share ends where one is to be kept.
 class Scheduler {
  public:
   Scheduler(const SchedulerOptions& options, kv::KvManager& kv) : options_(options), kv_(kv) {}
@@ -50,6 +50,7 @@ class Scheduler {
 
  private:
   int64_t wanted_tokens(const Sequence& sequence, int64_t computed, int64_t budget) const;
+  int64_t cut(const Sequence& sequence, int64_t computed, int64_t count) const;
   bool make_room(Sequence* sequence, int64_t num_tokens, int64_t& budget);
   size_t victim() const;
   void preempt(size_t running_index, int64_t& budget);

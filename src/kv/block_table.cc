@@ -2,30 +2,52 @@
 // A sequence's pages: moves, and the check that none leaks.
 #include "kv/block_table.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace quire::kv {
 
+bool BlockTable::empty() const {
+  return node_ == kRootNode && std::ranges::all_of(groups_, [](const Group& group) {
+           return group.blocks.empty() && group.state == kNullBlock && group.next_state == kNullBlock;
+         });
+}
+
 BlockTable::~BlockTable() {
-  QUIRE_CHECK(blocks_.empty(), "a sequence died with pages: KvManager::free was not called");
+  QUIRE_CHECK(empty(), "a sequence died with pages: KvManager::free was not called");
 }
 
 BlockTable::BlockTable(BlockTable&& other) noexcept
     : salt_(std::move(other.salt_)),
-      blocks_(std::exchange(other.blocks_, {})),
+      groups_(std::exchange(other.groups_, {})),
       hashes_(std::exchange(other.hashes_, {})),
-      num_published_(std::exchange(other.num_published_, 0)),
-      last_content_(std::exchange(other.last_content_, kRootContent)) {}
+      num_units_(std::exchange(other.num_units_, 0)),
+      node_(std::exchange(other.node_, kRootNode)),
+      junction_(other.junction_),
+      last_boundary_(other.last_boundary_) {}
 
 BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   if (this == &other) return *this;
-  QUIRE_CHECK(blocks_.empty(), "a sequence was overwritten with pages: KvManager::free was not called");
+  QUIRE_CHECK(empty(), "a sequence was overwritten with pages: KvManager::free was not called");
   salt_ = std::move(other.salt_);
-  blocks_ = std::exchange(other.blocks_, {});
+  groups_ = std::exchange(other.groups_, {});
   hashes_ = std::exchange(other.hashes_, {});
-  num_published_ = std::exchange(other.num_published_, 0);
-  last_content_ = std::exchange(other.last_content_, kRootContent);
+  num_units_ = std::exchange(other.num_units_, 0);
+  node_ = std::exchange(other.node_, kRootNode);
+  junction_ = other.junction_;
+  last_boundary_ = other.last_boundary_;
   return *this;
+}
+
+int32_t BlockTable::state_source(size_t group) const {
+  const BlockId state = groups_[group].state;
+  return state == kNullBlock ? -1 : state;
+}
+
+int32_t BlockTable::state_destination(size_t group) const {
+  QUIRE_CHECK(groups_[group].next_state != kNullBlock, "the step has no room for its state yet");
+  return groups_[group].next_state;
 }
 
 }  // namespace quire::kv

@@ -1,119 +1,318 @@
 // SPDX-License-Identifier: Apache-2.0
-// The KV cache as the scheduler sees it: tables over the pool, hits over the hash chain.
+// The KV cache as the scheduler sees it: tables over the pool, hits over the tree of cached beginnings.
 #include "kv/kv_manager.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 
 namespace quire::kv {
+namespace {
+
+KvManagerOptions with_groups(KvManagerOptions options) {
+  QUIRE_CHECK(options.block_size > 0);
+  if (options.groups.empty()) options.groups = {{CacheKind::kFull, options.block_size, 0}};
+  return options;
+}
+
+int64_t common_unit(std::span<const CacheGroup> groups) {
+  int64_t unit = 0;
+  for (const CacheGroup& group : groups) unit = std::gcd(unit, group.block_size);
+  return unit;
+}
+
+int64_t blocks_for(const CacheGroup& group, int64_t num_tokens) {
+  return (num_tokens + group.block_size - 1) / group.block_size;
+}
+
+// The first page that a token at `position` sees; those before it are no longer needed.
+int64_t first_seen_page(const CacheGroup& group, int64_t position) {
+  return group.kind == CacheKind::kWindow ? std::max<int64_t>(0, position - group.window + 1) / group.block_size : 0;
+}
+
+}  // namespace
 
 KvManager::KvManager(const KvManagerOptions& options, PrefixHasher hasher)
-    : options_(options), hasher_(hasher), pool_(options.num_blocks) {
-  QUIRE_CHECK(options.block_size > 0);
+    : options_(with_groups(options)),
+      rules_{options.max_step_tokens, options.enable_prefix_caching},
+      hash_unit_(common_unit(options_.groups)),
+      hit_unit_(kv::hit_unit(options_.groups)),
+      has_full_(std::ranges::any_of(options_.groups, [](const auto& g) { return g.kind == CacheKind::kFull; })),
+      has_states_(has_states(options_.groups)),
+      hasher_(hasher),
+      pool_(options.num_blocks, hash_unit_, static_cast<int32_t>(options_.groups.size())) {}
+
+// The unit's key; hashes are made as far as they are asked for.
+UnitKey KvManager::unit_key(BlockTable& table, std::span<const int32_t> tokens, int64_t unit) const {
+  const size_t size = static_cast<size_t>(hash_unit_);
+  const auto extra = [&](size_t u) { return u == 0 ? std::string_view(table.salt_) : std::string_view(); };
+  for (size_t u = table.hashes_.size(); u <= static_cast<size_t>(unit); ++u) {
+    const BlockHash parent = u == 0 ? BlockHash{} : table.hashes_.back();
+    table.hashes_.push_back(hasher_.hash(parent, tokens.subspan(u * size, size), extra(u)));
+  }
+  const size_t u = static_cast<size_t>(unit);
+  return {.hash = table.hashes_[u], .tokens = tokens.subspan(u * size, size), .extra = extra(u)};
 }
 
-int64_t KvManager::blocks_for(int64_t num_tokens) const {
-  return (num_tokens + options_.block_size - 1) / options_.block_size;
+// How many units of `tokens` the tree has, with the pages of all full groups; path_ leads there.
+int64_t KvManager::walk(BlockTable& table, std::span<const int32_t> tokens) {
+  const int64_t most = (static_cast<int64_t>(tokens.size()) - 1) / hash_unit_;
+  path_.assign(1, kRootNode);
+  for (int64_t unit = 0; unit < most; ++unit) {
+    const NodeId node = pool_.tree().find(path_.back(), unit_key(table, tokens, unit));
+    if (node == kNoNode) return unit;
+    const int64_t end = (unit + 1) * hash_unit_;
+    for (size_t g = 0; g < options_.groups.size(); ++g) {
+      const CacheGroup& group = options_.groups[g];
+      if (group.kind != CacheKind::kFull || end % group.block_size != 0) continue;
+      if (pool_.tree().page(node, static_cast<int32_t>(g)) == kNullBlock) return unit;
+    }
+    path_.push_back(node);
+  }
+  return most;
 }
 
-void KvManager::hash_full_pages(BlockTable& table, std::span<const int32_t> tokens, int64_t num_pages) const {
-  const size_t size = static_cast<size_t>(options_.block_size);
-  for (size_t page = table.hashes_.size(); page < static_cast<size_t>(num_pages); ++page) {
-    const BlockHash parent = page == 0 ? BlockHash{} : table.hashes_.back();
-    const std::string_view extra = page == 0 ? std::string_view(table.salt_) : std::string_view();
-    table.hashes_.push_back(hasher_.hash(parent, tokens.subspan(page * size, size), extra));
+bool KvManager::find_states(NodeId node) const {
+  for (size_t g = 0; g < options_.groups.size(); ++g) {
+    if (options_.groups[g].kind != CacheKind::kState) continue;
+    if (pool_.tree().page(node, static_cast<int32_t>(g)) == kNullBlock) return false;
+  }
+  return true;
+}
+
+// A hit of num_tokens needs pages of the windows: where the last one that is missing begins, or num_tokens when none
+// is. No hit that ends behind that place has it either, until the window has passed it.
+int64_t KvManager::missing_in_windows(int64_t num_tokens) const {
+  int64_t begin = num_tokens;
+  for (size_t g = 0; g < options_.groups.size(); ++g) {
+    const CacheGroup& group = options_.groups[g];
+    if (group.kind != CacheKind::kWindow) continue;
+    for (int64_t page = num_tokens / group.block_size - 1; page >= first_seen_page(group, num_tokens); --page) {
+      const NodeId node = path_[static_cast<size_t>((page + 1) * group.block_size / hash_unit_)];
+      if (pool_.tree().page(node, static_cast<int32_t>(g)) != kNullBlock) continue;
+      begin = std::min(begin, page * group.block_size);
+      break;
+    }
+  }
+  return begin;
+}
+
+// The pages of a hit of hit.num_tokens, which path_ leads over.
+void KvManager::collect(PrefixHit& hit) const {
+  hit.node = path_[static_cast<size_t>(hit.num_tokens / hash_unit_)];
+  hit.groups.resize(options_.groups.size());
+  for (size_t g = 0; g < options_.groups.size(); ++g) {
+    const CacheGroup& group = options_.groups[g];
+    std::vector<BlockId>& blocks = hit.groups[g];
+    if (group.kind == CacheKind::kState) {
+      blocks.assign(1, pool_.tree().page(hit.node, static_cast<int32_t>(g)));
+      continue;
+    }
+    blocks.assign(static_cast<size_t>(hit.num_tokens / group.block_size), kNullBlock);
+    for (int64_t page = first_seen_page(group, hit.num_tokens); page < static_cast<int64_t>(blocks.size()); ++page) {
+      const NodeId node = path_[static_cast<size_t>((page + 1) * group.block_size / hash_unit_)];
+      blocks[static_cast<size_t>(page)] = pool_.tree().page(node, static_cast<int32_t>(g));
+    }
   }
 }
 
-PageKey KvManager::page_key(const BlockTable& table, std::span<const int32_t> tokens, int64_t page,
-                            ContentId parent) const {
-  const size_t size = static_cast<size_t>(options_.block_size);
-  const size_t p = static_cast<size_t>(page);
-  return {.hash = table.hashes_[p],
-          .parent = parent,
-          .tokens = tokens.subspan(p * size, size),
-          .extra = page == 0 ? std::string_view(table.salt_) : std::string_view()};
-}
-
-PrefixHit KvManager::find_prefix(BlockTable& table, std::span<const int32_t> tokens) {
+PrefixHit KvManager::find_prefix(BlockTable& table, std::span<const int32_t> tokens, bool read) {
   PrefixHit hit;
   if (!options_.enable_prefix_caching || tokens.empty()) return hit;
-  const int64_t max_pages = (static_cast<int64_t>(tokens.size()) - 1) / options_.block_size;
-  ContentId parent = kRootContent;
-  for (int64_t page = 0; page < max_pages; ++page) {
-    hash_full_pages(table, tokens, page + 1);  // only as far as it hits
-    const BlockId block = pool_.find(page_key(table, tokens, page, parent));
-    if (block == kNullBlock) break;
-    hit.blocks.push_back(block);
-    parent = pool_.content(block);
-  }
-  hit.num_tokens = static_cast<int64_t>(hit.blocks.size()) * options_.block_size;
+  table.last_boundary_ = (static_cast<int64_t>(tokens.size()) - 1) / hit_unit_ * hit_unit_;
+  table.junction_ = 0;
+  if (!read) return hit;
   hit.queried_tokens = static_cast<int64_t>(tokens.size());
+  const int64_t known = walk(table, tokens) * hash_unit_ / hit_unit_ * hit_unit_;
+  int64_t length = known;
+  while (length > 0) {
+    const int64_t begin = missing_in_windows(length);
+    if (begin == length && find_states(path_[static_cast<size_t>(length / hash_unit_)])) break;
+    length = std::min(begin, length - 1) / hit_unit_ * hit_unit_;
+  }
+  if (length < known) table.junction_ = known;
+  hit.num_tokens = length;
+  if (length > 0) collect(hit);
   return hit;
 }
 
-int64_t KvManager::pages_to_take(const BlockTable& table, int64_t num_tokens, const PrefixHit& hit) const {
-  QUIRE_CHECK(hit.blocks.empty() || table.blocks_.empty(), "a hit starts a sequence, it can not extend one");
-  const int64_t have = static_cast<int64_t>(table.blocks_.size() + hit.blocks.size());
-  return std::max<int64_t>(0, blocks_for(num_tokens) - have);
-}
-
-bool KvManager::can_allocate(const BlockTable& table, int64_t num_tokens, const PrefixHit& hit,
-                             int64_t watermark_blocks) const {
-  // A page that is hit while nobody holds it is still in the free queue: it can not be taken a second time.
-  const auto idle = std::ranges::count_if(hit.blocks, [this](BlockId id) { return pool_.ref_count(id) == 0; });
-  return pages_to_take(table, num_tokens, hit) + idle + watermark_blocks <= pool_.num_free();
-}
-
-bool KvManager::allocate_slots(BlockTable& table, int64_t num_tokens, const PrefixHit& hit) {
-  if (!can_allocate(table, num_tokens, hit)) return false;
-  const int64_t n = pages_to_take(table, num_tokens, hit);
-  if (!hit.blocks.empty()) {
-    pool_.touch(hit.blocks);  // first, or the allocation below could evict them
-    table.blocks_ = hit.blocks;
-    table.num_published_ = static_cast<int64_t>(hit.blocks.size());
-    table.last_content_ = pool_.content(hit.blocks.back());
-    QUIRE_CHECK(table.last_content_ != kRootContent, "a stale hit: pages were taken since find_prefix");
+int64_t KvManager::step_end(const BlockTable& table, int64_t begin, int64_t end) const {
+  if (!has_states_ || !options_.enable_prefix_caching) return end;
+  for (const int64_t stop : {table.last_boundary_, table.junction_}) {
+    if (stop > begin && stop < end) end = stop;
   }
-  QUIRE_CHECK(pool_.allocate(n, table.blocks_));
+  return end;
+}
+
+// Pages that are hit while nobody holds them are still in the free queue: they can not be taken a second time.
+int64_t KvManager::idle_pages(const PrefixHit& hit) const {
+  int64_t idle = 0;
+  for (const auto& blocks : hit.groups) {
+    idle += std::ranges::count_if(blocks, [&](BlockId id) { return id != kNullBlock && pool_.ref_count(id) == 0; });
+  }
+  return idle;
+}
+
+bool KvManager::can_admit(int64_t num_tokens, const PrefixHit& hit) const {
+  int64_t pages = idle_pages(hit);
+  for (size_t g = 0; g < options_.groups.size(); ++g) {
+    const auto have = std::ranges::count_if(hit.blocks(g), [](BlockId id) { return id != kNullBlock; });
+    pages += std::max<int64_t>(0, most_pages(options_.groups[g], hit_unit_, num_tokens, rules_) - have);
+  }
+  return pages <= pool_.num_free();
+}
+
+int64_t KvManager::pages_to_take(const BlockTable& table, int64_t num_tokens, const PrefixHit& hit) const {
+  QUIRE_CHECK(hit.num_tokens == 0 || table.empty(), "a hit starts a sequence, it can not extend one");
+  int64_t pages = 0;
+  for (size_t g = 0; g < options_.groups.size(); ++g) {
+    const CacheGroup& group = options_.groups[g];
+    if (group.kind == CacheKind::kState) {
+      // A state that a step begins with is overwritten, unless it is published.
+      const BlockTable::Group* have = g < table.groups_.size() ? &table.groups_[g] : nullptr;
+      const bool ready = have != nullptr && (have->next_state != kNullBlock ||
+                                             (have->state != kNullBlock && !pool_.is_published(have->state)));
+      pages += ready ? 0 : 1;
+      continue;
+    }
+    const auto have = static_cast<int64_t>(table.blocks(g).size() + hit.blocks(g).size());
+    pages += std::max<int64_t>(0, blocks_for(group, num_tokens) - have);
+  }
+  return pages;
+}
+
+bool KvManager::can_allocate(const BlockTable& table, int64_t num_tokens, const PrefixHit& hit) const {
+  return pages_to_take(table, num_tokens, hit) + idle_pages(hit) <= pool_.num_free();
+}
+
+// Takes the hit's pages into the table.
+void KvManager::start(BlockTable& table, const PrefixHit& hit) {
+  if (hit.num_tokens > 0) {
+    for (size_t g = 0; g < options_.groups.size(); ++g) {
+      BlockTable::Group& mine = table.groups_[g];
+      const std::vector<BlockId>& blocks = hit.groups[g];
+      const int64_t left = first_seen_page(options_.groups[g], hit.num_tokens);
+      for (const BlockId id : blocks) {
+        QUIRE_CHECK(id == kNullBlock || pool_.is_published(id), "a stale hit: pages were taken since find_prefix");
+      }
+      if (options_.groups[g].kind == CacheKind::kState) {
+        pool_.touch(blocks);
+        mine.state = blocks.front();
+        continue;
+      }
+      pool_.touch(std::span(blocks).subspan(static_cast<size_t>(left)));
+      mine.blocks = blocks;
+      mine.num_published = static_cast<int64_t>(blocks.size());
+      mine.num_left = left;
+    }
+    pool_.tree().retain(hit.node);
+    table.node_ = hit.node;
+    table.num_units_ = hit.num_tokens / hash_unit_;
+  }
   if (hit.queried_tokens > 0 && hit.counted) {
     ++stats_.requests;
     stats_.queried_tokens += hit.queried_tokens;
     stats_.hit_tokens += hit.num_tokens;
   }
+}
+
+bool KvManager::allocate_slots(BlockTable& table, int64_t num_tokens, const PrefixHit& hit) {
+  if (!can_allocate(table, num_tokens, hit)) return false;
+  table.groups_.resize(options_.groups.size());
+  start(table, hit);  // first, or the allocation below could evict the hit's pages
+  for (size_t g = 0; g < options_.groups.size(); ++g) {
+    const CacheGroup& group = options_.groups[g];
+    BlockTable::Group& mine = table.groups_[g];
+    if (group.kind == CacheKind::kState) {
+      if (mine.next_state != kNullBlock) continue;
+      const bool in_place = mine.state != kNullBlock && !pool_.is_published(mine.state);
+      mine.next_state = in_place ? mine.state : pool_.allocate();
+      continue;
+    }
+    const int64_t more = blocks_for(group, num_tokens) - static_cast<int64_t>(mine.blocks.size());
+    if (more > 0) QUIRE_CHECK(pool_.allocate(more, mine.blocks));
+  }
   return true;
 }
 
-void KvManager::slot_mapping(const BlockTable& table, int64_t begin, std::span<int64_t> slots) const {
-  const int64_t size = options_.block_size;
+void KvManager::slot_mapping(const BlockTable& table, size_t group, int64_t begin, std::span<int64_t> slots) const {
+  const int64_t size = options_.groups[group].block_size;
   const int64_t end = begin + static_cast<int64_t>(slots.size());
-  QUIRE_CHECK(begin >= table.num_published_ * size, "a published page must not be written");
-  QUIRE_CHECK(end <= static_cast<int64_t>(table.blocks_.size()) * size, "the positions have no pages yet");
+  const std::span<const BlockId> blocks = table.blocks(group);
+  QUIRE_CHECK(begin >= table.num_published(group) * size, "a published page must not be written");
+  QUIRE_CHECK(end <= static_cast<int64_t>(blocks.size()) * size, "the positions have no pages yet");
   for (int64_t pos = begin; pos < end; ++pos) {
-    const int64_t page = table.blocks_[static_cast<size_t>(pos / size)];
+    const int64_t page = blocks[static_cast<size_t>(pos / size)];
     slots[static_cast<size_t>(pos - begin)] = page * size + pos % size;
+  }
+}
+
+// Goes on in the tree over the units that are full now; the pages that end there are published.
+void KvManager::publish_units(BlockTable& table, std::span<const int32_t> tokens, int64_t num_computed) {
+  for (; (table.num_units_ + 1) * hash_unit_ <= num_computed; ++table.num_units_) {
+    const NodeId node = pool_.tree().extend(table.node_, unit_key(table, tokens, table.num_units_));
+    if (table.node_ != kRootNode) pool_.tree().release(table.node_);
+    table.node_ = node;
+    const int64_t end = (table.num_units_ + 1) * hash_unit_;
+    for (size_t g = 0; g < options_.groups.size(); ++g) {
+      const CacheGroup& group = options_.groups[g];
+      if (group.kind == CacheKind::kState || end % group.block_size != 0) continue;
+      BlockTable::Group& mine = table.groups_[g];
+      pool_.publish(mine.blocks[static_cast<size_t>(mine.num_published)], node, static_cast<int32_t>(g));
+      ++mine.num_published;
+    }
+  }
+  const bool boundary = num_computed % hit_unit_ == 0;
+  if (!boundary || (num_computed < table.last_boundary_ && num_computed != table.junction_)) return;
+  for (size_t g = 0; g < options_.groups.size(); ++g) {
+    if (options_.groups[g].kind != CacheKind::kState) continue;
+    const BlockId state = table.groups_[g].state;
+    if (!pool_.is_published(state)) pool_.publish(state, table.node_, static_cast<int32_t>(g));
+  }
+}
+
+// Gives back the pages that no later token sees.
+void KvManager::leave_behind(BlockTable& table, int64_t num_computed) {
+  for (size_t g = 0; g < options_.groups.size(); ++g) {
+    BlockTable::Group& mine = table.groups_[g];
+    const int64_t seen = first_seen_page(options_.groups[g], num_computed);
+    for (; mine.num_left < std::min(seen, static_cast<int64_t>(mine.blocks.size())); ++mine.num_left) {
+      BlockId& block = mine.blocks[static_cast<size_t>(mine.num_left)];
+      pool_.free({&block, 1});
+      block = kNullBlock;
+    }
   }
 }
 
 void KvManager::commit(BlockTable& table, std::span<const int32_t> tokens, int64_t num_computed) {
   QUIRE_CHECK(num_computed <= static_cast<int64_t>(tokens.size()));
-  QUIRE_CHECK(num_computed <= static_cast<int64_t>(table.blocks_.size()) * options_.block_size);
-  if (!options_.enable_prefix_caching) return;
-  const int64_t full = num_computed / options_.block_size;
-  hash_full_pages(table, tokens, full);
-  for (int64_t page = table.num_published_; page < full; ++page) {
-    const BlockId block = table.blocks_[static_cast<size_t>(page)];
-    table.last_content_ = pool_.publish(block, page_key(table, tokens, page, table.last_content_));
-    table.num_published_ = page + 1;
+  for (size_t g = 0; g < options_.groups.size(); ++g) {
+    BlockTable::Group& mine = table.groups_[g];
+    if (options_.groups[g].kind != CacheKind::kState) {
+      QUIRE_CHECK(num_computed <= static_cast<int64_t>(mine.blocks.size()) * options_.groups[g].block_size);
+      continue;
+    }
+    QUIRE_CHECK(mine.next_state != kNullBlock, "a step without room for its state");
+    if (mine.state != mine.next_state) pool_.free({&mine.state, 1});  // a checkpoint; it stays in the cache
+    mine.state = std::exchange(mine.next_state, kNullBlock);
   }
+  if (options_.enable_prefix_caching) publish_units(table, tokens, num_computed);
+  leave_behind(table, num_computed);
 }
 
 void KvManager::free(BlockTable& table) {
-  pool_.free(table.blocks_);
-  table.blocks_.clear();
-  table.num_published_ = 0;
-  table.last_content_ = kRootContent;
+  for (BlockTable::Group& mine : table.groups_) {
+    if (mine.next_state != mine.state) pool_.free({&mine.next_state, 1});
+    pool_.free({&mine.state, 1});
+    pool_.free(mine.blocks);
+    mine.blocks.clear();
+    mine.num_published = mine.num_left = 0;
+    mine.state = mine.next_state = kNullBlock;
+  }
+  if (table.node_ != kRootNode) pool_.tree().release(table.node_);
+  table.node_ = kRootNode;
+  table.num_units_ = 0;
 }
 
 }  // namespace quire::kv

@@ -206,15 +206,16 @@ class Traffic {
 
   void start(std::unique_ptr<Sequence> s) {
     const PrefixHit hit = kv_.find_prefix(s->table, s->tokens);
-    ASSERT_EQ(hit.blocks, naive_.longest_prefix(s->salt, s->tokens));
+    const std::vector<BlockId> blocks(hit.blocks().begin(), hit.blocks().end());
+    ASSERT_EQ(blocks, naive_.longest_prefix(s->salt, s->tokens));
     ASSERT_LT(hit.num_tokens, static_cast<int64_t>(s->tokens.size()));
-    hits_ += static_cast<int64_t>(hit.blocks.size());
+    hits_ += static_cast<int64_t>(blocks.size());
     const int64_t rest = static_cast<int64_t>(s->tokens.size()) - hit.num_tokens;
     const int64_t target = hit.num_tokens + 1 + draw(static_cast<int>(rest));
     const bool could = kv_.can_allocate(s->table, target, hit);
     const bool did = kv_.allocate_slots(s->table, target, hit);
     ASSERT_EQ(did, could);
-    ASSERT_EQ(did, naive_.allocate(s->naive_table, static_cast<size_t>(target), hit.blocks));
+    ASSERT_EQ(did, naive_.allocate(s->naive_table, static_cast<size_t>(target), blocks));
     if (!did) {
       ++refusals_;
       return;
@@ -226,7 +227,7 @@ class Traffic {
 
   void compute(Sequence& s, int64_t target) {
     std::vector<int64_t> slots(static_cast<size_t>(target - s.computed));
-    kv_.slot_mapping(s.table, s.computed, slots);
+    kv_.slot_mapping(s.table, 0, s.computed, slots);
     for (size_t i = 0; i < slots.size(); ++i) {
       const int64_t pos = s.computed + static_cast<int64_t>(i);
       ASSERT_EQ(slots[i],
@@ -332,8 +333,8 @@ TEST(KvManager, AFullyCachedPromptRecomputesItsLastTokenInAPrivatePage) {
   const PrefixHit hit = kv.find_prefix(table, tokens);
   EXPECT_EQ(hit.num_tokens, 4);  // not 8: the page with the last token is computed again
   ASSERT_TRUE(kv.allocate_slots(table, 8, hit));
-  EXPECT_EQ(table.blocks()[0], hit.blocks[0]);
-  EXPECT_EQ(kv.pool().content(table.blocks()[1]), kRootContent);
+  EXPECT_EQ(table.blocks()[0], hit.blocks()[0]);
+  EXPECT_FALSE(kv.pool().is_published(table.blocks()[1]));
   EXPECT_EQ(hit_tokens(kv, iota(9)), 8);
   kv.free(table);
 }
@@ -372,13 +373,14 @@ TEST(KvManager, CountsIdleHitsAsTakenWhenItLooksForRoom) {
   serve(kv, iota(8));
   BlockTable table;
   const PrefixHit hit = kv.find_prefix(table, iota(16));
-  ASSERT_EQ(hit.blocks.size(), 2u);
+  ASSERT_EQ(hit.blocks().size(), 2u);
   EXPECT_FALSE(kv.can_allocate(table, 16, hit));
+  EXPECT_FALSE(kv.can_admit(16, hit));
   EXPECT_FALSE(kv.allocate_slots(table, 16, hit));
   EXPECT_THAT(table.blocks(), IsEmpty());
   EXPECT_EQ(kv.pool().num_free(), 3);
   EXPECT_TRUE(kv.can_allocate(table, 12, hit));
-  EXPECT_FALSE(kv.can_allocate(table, 12, hit, 1));  // the watermark
+  EXPECT_TRUE(kv.can_admit(12, hit));
   EXPECT_TRUE(kv.allocate_slots(table, 12, hit));
   kv.free(table);
 }
@@ -400,8 +402,8 @@ TEST(KvManagerDeathTest, APublishedPageCanNotBeWritten) {
   ASSERT_TRUE(kv.allocate_slots(table, 8));
   kv.commit(table, iota(8), 5);
   std::vector<int64_t> slots(1);
-  EXPECT_DEATH(kv.slot_mapping(table, 3, slots), "published page");
-  EXPECT_DEATH(kv.slot_mapping(table, 8, slots), "no pages yet");
+  EXPECT_DEATH(kv.slot_mapping(table, 0, 3, slots), "published page");
+  EXPECT_DEATH(kv.slot_mapping(table, 0, 8, slots), "no pages yet");
   kv.free(table);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which element type the KV cache has, and what a page weighs.
+// Which element type the KV cache has.
 #include "kv/kv_spec.h"
 
 #include <algorithm>
@@ -89,19 +89,6 @@ Result<Chosen> choose(const KvDTypeChoice& choice) {
 
 }  // namespace
 
-std::optional<DType> storage_type(KvDType type) {
-  switch (type) {
-    case KvDType::kFloat32:
-      return DType::kF32;
-    case KvDType::kFloat16:
-      return DType::kF16;
-    case KvDType::kBFloat16:
-      return DType::kBF16;
-    default:
-      return std::nullopt;
-  }
-}
-
 Result<KvDType> resolve_kv_dtype(const KvDTypeChoice& choice, std::span<const KvDType> supported) {
   QUIRE_ASSIGN(const Chosen chosen, choose(choice));
   if (std::ranges::find(supported, chosen.type) == supported.end()) {
@@ -109,44 +96,6 @@ Result<KvDType> resolve_kv_dtype(const KvDTypeChoice& choice, std::span<const Kv
                        ") on this backend; set --kv-cache-dtype to one of " + join_names(supported) + ".");
   }
   return chosen.type;
-}
-
-Status KvSpec::validate() const {
-  struct Field {
-    const char* name;
-    int64_t value;
-    int64_t most;
-  };
-  const Field fields[] = {{"the number of layers", num_layers, 4096},
-                          {"the number of KV heads", num_kv_heads, 8192},
-                          {"the head size of K", k_head_dim, 16384},
-                          {"the head size of V", v_head_dim, 16384},
-                          {"--block-size", block_size, 65536}};
-  for (const Field& f : fields) {
-    if (f.value < 1 || f.value > f.most) {
-      return invalid_argument("KV cache: " + std::string(f.name) + " is " + std::to_string(f.value) +
-                              "; it must be between 1 and " + std::to_string(f.most) + ".");
-    }
-  }
-  if (block_size % 16 != 0) {
-    return invalid_argument(
-        "--block-size: " + std::to_string(block_size) +
-        " is not a multiple of 16 (attention works on groups of 16 positions); use 16, 32, 64, ...");
-  }
-  // The bounds above keep this product below 2^59, and this one keeps the bytes of any plan below 2^63.
-  constexpr int64_t kMaxPageBytes = int64_t{1} << 35;
-  if (page_bytes() > kMaxPageBytes) {
-    return invalid_argument("KV cache: a page of " + std::to_string(block_size) + " positions would have " +
-                            std::to_string(page_bytes()) + " bytes; lower --block-size.");
-  }
-  return {};
-}
-
-int64_t KvSpec::token_bytes_per_layer() const {
-  const KvDTypeInfo& type = info(dtype);
-  const int64_t k = k_head_dim * type.bytes + type.scale_bytes;
-  const int64_t v = v_head_dim * type.bytes + type.scale_bytes;
-  return num_kv_heads * (k + v);
 }
 
 }  // namespace quire::kv

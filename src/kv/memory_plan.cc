@@ -97,14 +97,22 @@ std::string format_bytes(int64_t bytes) {
   return fixed(value, decimals) + " " + kNames[unit];
 }
 
+int64_t MemoryPlan::num_tokens() const {
+  const bool plain = layout.groups.size() == 1 && layout.groups.front().kind == CacheKind::kFull;
+  if (plain) return (num_blocks - 1) * layout.groups.front().block_size;
+  return static_cast<int64_t>(full_length_requests() * static_cast<double>(max_model_len));
+}
+
 double MemoryPlan::full_length_requests() const {
-  return static_cast<double>(num_blocks - 1) / static_cast<double>(spec.blocks_for(max_model_len));
+  return static_cast<double>(num_blocks - 1) / static_cast<double>(pages_for(max_model_len));
 }
 
 std::string MemoryPlan::line() const {
+  const std::string groups = describe(layout);
   return "Memory: weights " + format_bytes(weights_bytes) + ", KV cache " + format_bytes(kv_bytes) + " (" +
-         std::to_string(num_blocks) + " pages of " + std::to_string(spec.block_size) + " tokens, " + name(spec.dtype) +
-         ", " + format_bytes(spec.page_bytes()) + " each), scratch " + format_bytes(scratch_bytes) + ", left " +
+         std::to_string(num_blocks) + " pages of " + std::to_string(main_block_size(layout)) + " tokens, " +
+         name(dtype) + ", " + format_bytes(page_bytes()) + " each" + (groups.empty() ? "" : "; " + groups) +
+         "), scratch " + format_bytes(scratch_bytes) + ", left " +
          (left_bytes ? format_bytes(*left_bytes) : std::string("unknown")) + "; " + fixed(full_length_requests(), 2) +
          " requests of " + std::to_string(max_model_len) + " tokens fit at once.";
 }
@@ -112,7 +120,7 @@ std::string MemoryPlan::line() const {
 namespace {
 
 Status check_inputs(const MemoryInputs& in) {
-  QUIRE_TRY(in.spec.validate());
+  QUIRE_CHECK(!in.layout.groups.empty() && in.layout.page_bytes() > 0);
   const auto out_of_range = [](const char* flag, int64_t value, int64_t least, int64_t most) {
     return invalid_argument(std::string(flag) + ": " + std::to_string(value) + " is out of range; it must be between " +
                             std::to_string(least) + " and " + std::to_string(most) + ".");
@@ -134,35 +142,49 @@ Status check_inputs(const MemoryInputs& in) {
   return {};
 }
 
+int64_t pages_for(const MemoryInputs& in, int64_t num_tokens) {
+  return most_pages(in.layout.groups, num_tokens, in.rules);
+}
+
+// The longest request, of at most max_model_len, that this many pages serve; 0 when not even one token fits.
+int64_t longest_request(const MemoryInputs& in, int64_t usable) {
+  int64_t fits = 0, too_long = in.max_model_len + 1;
+  while (too_long - fits > 1) {
+    const int64_t middle = fits + (too_long - fits) / 2;
+    (pages_for(in, middle) <= usable ? fits : too_long) = middle;
+  }
+  return fits;
+}
+
 // The pages that the flags, or else the default budget, ask for. `room`: what weights and scratch leave.
 int64_t wanted_blocks(const MemoryInputs& in, std::optional<int64_t> room) {
   if (in.num_gpu_blocks_override) return *in.num_gpu_blocks_override;
-  const int64_t page = in.spec.page_bytes();
+  const int64_t page = in.layout.page_bytes();
   if (in.kv_cache_memory_bytes) return std::min(kMaxBlocks, *in.kv_cache_memory_bytes / page);
-  const int64_t all = std::min(kMaxBlocks, in.max_num_seqs * in.spec.blocks_for(in.max_model_len) + 1);
+  const int64_t all = std::min(kMaxBlocks, in.max_num_seqs * pages_for(in, in.max_model_len) + 1);
   if (!room) return all;
   return std::min(all, std::min(in.available_bytes / 2, *room) / page);
 }
 
 Error too_small_for_one_request(const MemoryInputs& in, int64_t blocks, std::optional<int64_t> room) {
-  const KvSpec& spec = in.spec;
-  const int64_t usable = std::max<int64_t>(0, blocks - 1);
-  const int64_t need = spec.blocks_for(in.max_model_len) + 1;
-  const std::string need_bytes = format_bytes(need * spec.page_bytes());
+  const int64_t page = in.layout.page_bytes();
+  const int64_t longest = longest_request(in, std::max<int64_t>(0, blocks - 1));
+  const int64_t need = pages_for(in, in.max_model_len) + 1;
+  const std::string need_bytes = need <= std::numeric_limits<int64_t>::max() / page
+                                     ? format_bytes(need * page)
+                                     : "more than " + format_bytes(std::numeric_limits<int64_t>::max());
   std::string message = "KV cache: one request of --max-model-len " + std::to_string(in.max_model_len) + " needs " +
-                        need_bytes + " (" + std::to_string(need) + " pages of " + format_bytes(spec.page_bytes()) +
+                        need_bytes + " (" + std::to_string(need) + " pages of " + format_bytes(page) +
                         ", the null page among them), but there is room for " +
                         std::to_string(std::max<int64_t>(0, blocks)) + " pages";
   if (!in.num_gpu_blocks_override && !in.kv_cache_memory_bytes && room) {
     message += " (" + format_bytes(std::min(in.available_bytes / 2, *room)) + ", of " +
                format_bytes(in.available_bytes) + " available)";
   }
-  const std::string flag = in.num_gpu_blocks_override
-                               ? "--num-gpu-blocks-override to " + std::to_string(need)
-                               : "--kv-cache-memory-bytes to " + std::to_string(need * spec.page_bytes());
-  message += usable > 0
-                 ? "; lower --max-model-len to " + std::to_string(usable * spec.block_size) + " or raise " + flag + "."
-                 : "; raise " + flag + ".";
+  const std::string flag = in.num_gpu_blocks_override ? "--num-gpu-blocks-override to " + std::to_string(need)
+                                                      : "--kv-cache-memory-bytes to " + std::to_string(need * page);
+  message += longest > 0 ? "; lower --max-model-len to " + std::to_string(longest) + " or raise " + flag + "."
+                         : "; raise " + flag + ".";
   return exhausted(std::move(message));
 }
 
@@ -170,7 +192,7 @@ Error too_small_for_one_request(const MemoryInputs& in, int64_t blocks, std::opt
 
 Result<MemoryPlan> plan_memory(const MemoryInputs& in) {
   QUIRE_TRY(check_inputs(in));
-  const int64_t page = in.spec.page_bytes();
+  const int64_t page = in.layout.page_bytes();
   std::optional<int64_t> room;
   if (in.available_bytes > 0) {
     room = in.available_bytes - in.weights_bytes - in.scratch_bytes;
@@ -181,16 +203,18 @@ Result<MemoryPlan> plan_memory(const MemoryInputs& in) {
     }
   }
   MemoryPlan plan;
-  plan.spec = in.spec;
+  plan.layout = in.layout;
+  plan.dtype = in.dtype;
+  plan.rules = in.rules;
   plan.max_model_len = in.max_model_len;
   plan.weights_bytes = in.weights_bytes;
   plan.scratch_bytes = in.scratch_bytes;
 
   const int64_t blocks = wanted_blocks(in, room);
-  if (in.max_model_len_auto && blocks >= 2) {
-    plan.max_model_len = std::min(plan.max_model_len, (blocks - 1) * in.spec.block_size);
+  if (in.max_model_len_auto) {
+    if (const int64_t longest = longest_request(in, blocks - 1); longest > 0) plan.max_model_len = longest;
   }
-  if (blocks - 1 < in.spec.blocks_for(plan.max_model_len)) return too_small_for_one_request(in, blocks, room);
+  if (blocks - 1 < pages_for(in, plan.max_model_len)) return too_small_for_one_request(in, blocks, room);
   if (__builtin_mul_overflow(blocks, page, &plan.kv_bytes) || (room && plan.kv_bytes > *room)) {
     return exhausted("KV cache: " + std::to_string(blocks) + " pages of " + format_bytes(page) +
                      " do not fit into the memory that weights and scratch leave (" +
@@ -199,6 +223,7 @@ Result<MemoryPlan> plan_memory(const MemoryInputs& in) {
                      (in.num_gpu_blocks_override ? "--num-gpu-blocks-override." : "--kv-cache-memory-bytes."));
   }
   plan.num_blocks = static_cast<int32_t>(blocks);
+  plan.layout.num_pages = blocks;
   if (room) plan.left_bytes = *room - plan.kv_bytes;
   return plan;
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "kv/cache_groups.h"
 #include "kv/kv_spec.h"
 
 namespace quire::kv {
@@ -29,7 +30,9 @@ struct MemoryInfo {
 Result<MemoryInfo> available_memory(const std::filesystem::path& root = "/");
 
 struct MemoryInputs {
-  KvSpec spec;
+  model::CacheLayout layout;  // of group_layers; num_pages is what is planned
+  KvDType dtype = KvDType::kFloat16;
+  StepRules rules;
   int64_t weights_bytes = 0;
   int64_t scratch_bytes = 0;    // activations, logits, sampler: the most that a step takes
   int64_t available_bytes = 0;  // before weights and scratch are allocated; 0: unknown, not checked
@@ -41,17 +44,23 @@ struct MemoryInputs {
 };
 
 struct MemoryPlan {
-  KvSpec spec;
+  model::CacheLayout layout;  // with num_pages
+  KvDType dtype = KvDType::kFloat16;
+  StepRules rules;
   int32_t num_blocks = 0;  // with the null page
   int64_t max_model_len = 0;
   int64_t weights_bytes = 0;
-  int64_t kv_bytes = 0;  // num_blocks * spec.page_bytes()
+  int64_t kv_bytes = 0;  // num_blocks * page_bytes()
   int64_t scratch_bytes = 0;
   std::optional<int64_t> left_bytes;  // of the available memory; nothing when that is unknown
 
-  int64_t num_tokens() const { return (num_blocks - 1) * spec.block_size; }
+  int64_t page_bytes() const { return layout.page_bytes(); }
+  // Pages over all groups that a request of this length holds at once, at most.
+  int64_t pages_for(int64_t num_tokens) const { return most_pages(layout.groups, num_tokens, rules); }
+  int64_t num_tokens() const;           // that the pages hold, in requests of max_model_len where groups differ
   double full_length_requests() const;  // how many requests of max_model_len fit at once
-  std::string line() const;             // weights, KV pages, scratch, what is left, full-length requests
+  // Weights, KV pages (states among them) and their groups, scratch, what is left, full-length requests.
+  std::string line() const;
 };
 
 // Default budget (CPU): min(max_num_seqs x max_model_len, half of the available memory, what weights and scratch

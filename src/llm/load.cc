@@ -8,6 +8,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "kv/cache_groups.h"
 #include "kv/kv_spec.h"
 
 namespace quire::llm {
@@ -34,34 +35,20 @@ Status check_counts(const Options& options) {
 std::vector<kv::KvDType> supported_kv_types(const Backend& backend) {
   std::vector<kv::KvDType> out;
   for (const kv::KvDTypeInfo& row : kv::kKvDTypes) {
-    const auto storage = kv::storage_type(row.type);
     const auto known = backend.kv_dtypes();
-    if (storage && std::find(known.begin(), known.end(), *storage) != known.end()) out.push_back(row.type);
+    if (std::find(known.begin(), known.end(), row.storage) != known.end()) out.push_back(row.type);
   }
   return out;
 }
 
-Result<kv::KvSpec> kv_spec(const Options& options, const model::ModelFiles& files, const Backend& backend) {
+Result<kv::KvDType> kv_dtype(const Options& options, const model::ModelFiles& files, const Backend& backend) {
   kv::KvDTypeChoice choice;
   choice.kv_cache_dtype = options.kv_cache_dtype;
   choice.dtype = options.dtype;
   choice.quantised_file = files.quantised;
   if (backend.kv_dtypes().front() == DType::kBF16) choice.fallback = kv::KvDType::kBFloat16;
   if (!files.quantised) choice.checkpoint = files.config.dtype;
-  kv::KvSpec spec;
-  QUIRE_ASSIGN(spec.dtype, kv::resolve_kv_dtype(choice, supported_kv_types(backend)));
-  spec.num_layers = files.config.layers;
-  spec.num_kv_heads = files.config.kv_heads;
-  spec.k_head_dim = spec.v_head_dim = files.config.head_dim;
-  spec.block_size = options.block_size;
-  QUIRE_TRY(spec.validate());
-  // A backend may pad V's rows (head sizes that are no multiple of its vectors): what it stores is what counts.
-  const auto stored = static_cast<int64_t>(backend.kv_page_bytes(
-      {kv::storage_type(spec.dtype).value(), spec.block_size, spec.num_kv_heads, spec.k_head_dim}));
-  const int64_t one = spec.block_size * spec.num_kv_heads * kv::info(spec.dtype).bytes;
-  spec.v_head_dim = (stored + one - 1) / one - spec.k_head_dim;
-  QUIRE_CHECK(spec.layer_page_bytes() >= stored);
-  return spec;
+  return kv::resolve_kv_dtype(choice, supported_kv_types(backend));
 }
 
 Result<int64_t> context_length(const Options& options, const model::DecoderConfig& config) {
@@ -144,7 +131,12 @@ Result<std::unique_ptr<Backend>> make_backend(const Options& options) {
 Result<Settled> settle(const Options& options, const model::ModelFiles& files, const Backend& backend) {
   Settled out;
   QUIRE_TRY(check_counts(options));
-  QUIRE_ASSIGN(const kv::KvSpec spec, kv_spec(options, files, backend));
+  QUIRE_ASSIGN(out.memory.dtype, kv_dtype(options, files, backend));
+  out.engine.kv_dtype = kv::storage_type(out.memory.dtype);
+  // A backend may pad what it stores (head sizes that are no multiple of its vectors): its bytes are what counts.
+  const auto page_bytes = [&](const KvPageShape& shape) { return static_cast<int64_t>(backend.kv_page_bytes(shape)); };
+  QUIRE_ASSIGN(out.memory.layout, kv::group_layers(model::cache_layers(files.config), out.engine.kv_dtype,
+                                                   options.block_size, page_bytes));
   QUIRE_ASSIGN(const int64_t max_len, context_length(options, files.config));
   out.load.dtype = options.dtype;
   out.load.dummy = options.load_format == "dummy";
@@ -166,13 +158,12 @@ Result<Settled> settle(const Options& options, const model::ModelFiles& files, c
     return invalid_argument("--scheduling-policy is '" + options.scheduling_policy + "'; choose fcfs or priority");
   }
   scheduler.policy = options.scheduling_policy == "priority" ? engine::Policy::kPriority : engine::Policy::kFcfs;
-  out.engine.block_size = static_cast<int32_t>(spec.block_size);
-  out.engine.kv_dtype = kv::storage_type(spec.dtype).value();
+  out.engine.block_size = static_cast<int32_t>(kv::main_block_size(out.memory.layout));
   out.engine.prefix_caching = options.enable_prefix_caching;
   out.engine.max_logprobs = options.max_logprobs;
   out.engine.max_logit_rows = std::min(kLogitRows, scheduler.max_num_batched_tokens);
 
-  out.memory.spec = spec;
+  out.memory.rules = {scheduler.max_num_batched_tokens, options.enable_prefix_caching};
   out.memory.max_model_len = max_len;
   out.memory.max_model_len_auto = options.max_model_len == "auto" || options.max_model_len == "-1";
   out.memory.max_num_seqs = scheduler.max_num_seqs;
@@ -200,6 +191,7 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   LoadedEngine out;
   QUIRE_ASSIGN(out.plan, kv::plan_memory(settled.memory));
   settled.engine.num_blocks = out.plan.num_blocks;
+  settled.engine.cache = out.plan.layout;
   settled.engine.scheduler.max_model_len = out.plan.max_model_len;
   spdlog::info("{}", out.plan.line());
   QUIRE_ASSIGN(out.engine, engine::Engine::make(std::move(backend), std::move(model), settled.engine));

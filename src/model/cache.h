@@ -38,6 +38,13 @@ struct CacheLayout {
     CacheKind kind = CacheKind::kFull;
     int64_t block_size = 0;  // positions in a page; kState: positions between checkpoints
     int64_t window = 0;
+    int64_t layers = 0;      // how many of the slots it uses
+    int64_t used_bytes = 0;  // of a slot; the rest is padding
+
+    bool same_type(const Group& other) const {
+      return kind == other.kind && block_size == other.block_size && window == other.window &&
+             used_bytes == other.used_bytes;
+    }
   };
   struct Layer {
     int32_t group = -1;  // -1: keeps nothing

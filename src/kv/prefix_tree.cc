@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nodes in flat arrays with a list of unused ones, found by hash and compared token by token.
+#include "kv/prefix_tree.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace quire::kv {
+
+PrefixTree::PrefixTree(int64_t unit, int32_t num_groups, int32_t num_blocks)
+    : unit_(unit),
+      num_groups_(num_groups),
+      nodes_(1),
+      tokens_(static_cast<size_t>(unit)),
+      heads_(static_cast<size_t>(num_groups)),
+      pages_(static_cast<size_t>(num_blocks)) {
+  QUIRE_CHECK(unit > 0 && num_groups > 0);
+  nodes_[kRootNode].refs = 1;  // never gone
+}
+
+size_t PrefixTree::index(NodeId node) const {
+  QUIRE_CHECK(node >= 0 && static_cast<size_t>(node) < nodes_.size() && nodes_[static_cast<size_t>(node)].refs > 0,
+              "not a node of this tree");
+  return static_cast<size_t>(node);
+}
+
+size_t PrefixTree::head(NodeId node, int32_t group) const {
+  QUIRE_CHECK(group >= 0 && group < num_groups_);
+  return index(node) * static_cast<size_t>(num_groups_) + static_cast<size_t>(group);
+}
+
+std::span<const int32_t> PrefixTree::tokens(NodeId node) const {
+  const size_t unit = static_cast<size_t>(unit_);
+  return std::span(tokens_).subspan(static_cast<size_t>(node) * unit, unit);
+}
+
+NodeId PrefixTree::find(NodeId parent, const UnitKey& key) const {
+  const auto it = buckets_.find(key.hash);
+  if (it == buckets_.end()) return kNoNode;
+  for (NodeId id = it->second; id != kNoNode; id = nodes_[index(id)].same_next) {
+    const Node& node = nodes_[index(id)];
+    if (node.parent == parent && node.extra == key.extra && std::ranges::equal(tokens(id), key.tokens)) return id;
+  }
+  return kNoNode;
+}
+
+NodeId PrefixTree::extend(NodeId parent, const UnitKey& key) {
+  NodeId id = find(parent, key);
+  if (id == kNoNode) id = make(parent, key);
+  ++nodes_[static_cast<size_t>(id)].refs;
+  return id;
+}
+
+// A node that nothing refers to yet.
+NodeId PrefixTree::make(NodeId parent, const UnitKey& key) {
+  QUIRE_CHECK(static_cast<int64_t>(key.tokens.size()) == unit_, "a node holds one unit of tokens");
+  NodeId id = unused_;
+  if (id == kNoNode) {
+    id = static_cast<NodeId>(nodes_.size());
+    nodes_.emplace_back();
+    tokens_.resize(tokens_.size() + static_cast<size_t>(unit_));
+    heads_.resize(heads_.size() + static_cast<size_t>(num_groups_));
+  } else {
+    unused_ = nodes_[static_cast<size_t>(id)].same_next;
+  }
+  retain(parent);
+  std::ranges::copy(key.tokens, tokens_.begin() + static_cast<std::ptrdiff_t>(id) * unit_);
+  Node& node = nodes_[static_cast<size_t>(id)];
+  node.parent = parent;
+  node.hash = key.hash;
+  node.extra = key.extra;
+  node.same_prev = kNoNode;
+  const auto [bucket, first] = buckets_.try_emplace(key.hash, id);
+  node.same_next = first ? kNoNode : bucket->second;
+  if (!first) nodes_[index(bucket->second)].same_prev = id;
+  bucket->second = id;
+  ++num_nodes_;
+  return id;
+}
+
+void PrefixTree::destroy(NodeId id) {
+  Node& node = nodes_[static_cast<size_t>(id)];
+  if (node.same_next != kNoNode) nodes_[index(node.same_next)].same_prev = node.same_prev;
+  if (node.same_prev != kNoNode) {
+    nodes_[index(node.same_prev)].same_next = node.same_next;
+  } else if (node.same_next != kNoNode) {
+    buckets_[node.hash] = node.same_next;
+  } else {
+    buckets_.erase(node.hash);
+  }
+  node.extra.clear();
+  node.parent = kNoNode;
+  node.same_next = unused_;
+  unused_ = id;
+  --num_nodes_;
+}
+
+void PrefixTree::release(NodeId id) {
+  while (--nodes_[index(id)].refs == 0) {
+    const NodeId parent = nodes_[static_cast<size_t>(id)].parent;
+    destroy(id);
+    id = parent;
+  }
+}
+
+void PrefixTree::attach(BlockId block, NodeId node, int32_t group) {
+  Page& page = pages_[static_cast<size_t>(block)];
+  QUIRE_CHECK(page.node == kNoNode, "the page is published already");
+  Head& list = heads_[head(node, group)];
+  page = {node, group, list.last, kNullBlock};
+  (list.last != kNullBlock ? pages_[static_cast<size_t>(list.last)].next : list.first) = block;
+  list.last = block;
+  retain(node);
+  ++num_pages_;
+}
+
+void PrefixTree::detach(BlockId block) {
+  Page& page = pages_[static_cast<size_t>(block)];
+  QUIRE_CHECK(page.node != kNoNode, "the page is not published");
+  Head& list = heads_[head(page.node, page.group)];
+  (page.prev != kNullBlock ? pages_[static_cast<size_t>(page.prev)].next : list.first) = page.next;
+  (page.next != kNullBlock ? pages_[static_cast<size_t>(page.next)].prev : list.last) = page.prev;
+  release(page.node);
+  page = {};
+  --num_pages_;
+}
+
+}  // namespace quire::kv
