@@ -11,8 +11,9 @@
 
 namespace quire::cases {
 
-inline constexpr DType kQuantTypes[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
-                                        DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+inline constexpr DType kQuantTypes[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
+                                        DType::kQ5_1, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
+                                        DType::kQ5_K, DType::kQ6_K, DType::kG4,   DType::kG8};
 inline constexpr DType kPlainTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
 struct LinearShape {
@@ -90,6 +91,7 @@ inline std::vector<std::byte> random_weight(DType type, int64_t n, int64_t k, ui
     return bytes;
   }
   for (std::byte& b : bytes) b = static_cast<std::byte>(random.next() >> 24);
+  if (type == DType::kG4 || type == DType::kG8) return bytes;  // their scales stand apart
   const HalfFields fields = half_fields(type);
   for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(info(type).block_bytes)) {
     for (const int field : {fields.first, fields.second}) {
@@ -99,6 +101,46 @@ inline std::vector<std::byte> random_weight(DType type, int64_t n, int64_t k, ui
     }
   }
   return bytes;
+}
+
+// A weight as a file holds it, with the memory behind it; moving it keeps raw() valid.
+struct Weight {
+  DType dtype = DType::kF32;
+  int64_t n = 0;
+  int64_t k = 0;
+  std::vector<std::byte> bytes;
+  // G4 and G8.
+  int64_t group = 0;
+  std::vector<float> scales;
+  std::vector<float> mins;  // empty: none
+
+  RawMatrix raw() const {
+    RawMatrix out{dtype, n, k, bytes.data()};
+    out.group = group;
+    out.scales = group == 0 ? nullptr : scales.data();
+    out.mins = mins.empty() ? nullptr : mins.data();
+    return out;
+  }
+};
+
+// Groups of some size that divides k, powers of two and others.
+inline int64_t group_of(int64_t k) {
+  for (const int64_t group : {128, 96, 64}) {
+    if (k % group == 0) return group;
+  }
+  return 32;
+}
+
+inline Weight random_weight_of(DType type, int64_t n, int64_t k, uint64_t seed, int64_t group = 0) {
+  Weight w{type, n, k, random_weight(type, n, k, seed), 0, {}, {}};
+  if (type != DType::kG4 && type != DType::kG8) return w;
+  w.group = group == 0 ? group_of(k) : group;
+  Random random(seed + 1);
+  for (int64_t i = 0; i < n * (k / w.group); ++i) {
+    w.scales.push_back(random.uniform(-0.03f, 0.03f));
+    w.mins.push_back(random.uniform(-1, 1));
+  }
+  return w;
 }
 
 // Activations of mixed size, with whole blocks of zeros, and halves that meet the rounding rule's ties.

@@ -46,10 +46,12 @@ std::string upper(std::string text) {
 Result<std::vector<DType>> types_of(const std::vector<std::string>& names, std::vector<DType> fallback) {
   std::vector<DType> out;
   std::string choices;
-  for (const DTypeInfo& type : kGgufDTypes) choices += std::string(choices.empty() ? "" : ", ") + type.name;
+  std::vector<DTypeInfo> known(kGgufDTypes.begin(), kGgufDTypes.end());
+  for (const DType grouped : {DType::kG4, DType::kG8}) known.push_back(info(grouped));
+  for (const DTypeInfo& type : known) choices += std::string(choices.empty() ? "" : ", ") + type.name;
   for (const std::string& wanted : names) {
     bool found = false;
-    for (const DTypeInfo& type : kGgufDTypes) {
+    for (const DTypeInfo& type : known) {
       if (wanted != "all" && upper(wanted) != type.name) continue;
       out.push_back(type.type);
       found = true;
@@ -211,11 +213,12 @@ Arithmetic arithmetic_of(DType type) {
 Status run_linear(Runner& runner, Backend& backend, Isa level, DType type, cases::LinearShape shape,
                   const std::vector<int64_t>& rows, const std::function<void(int64_t)>& next) {
   const int64_t n = shape.n, k = cases::rounded_k(type, shape.k);
-  const auto weight = cases::random_weight(type, n, k, 1);
-  const RawMatrix raw{type, n, k, weight.data()};
+  const cases::Weight weight = cases::random_weight_of(type, n, k, 1);
+  const RawMatrix raw = weight.raw();
+  const size_t bytes = weight.bytes.size() + sizeof(float) * (weight.scales.size() + weight.mins.size());
   const bool streams = std::any_of(rows.begin(), rows.end(), [](int64_t m) { return m <= kStreamRows; });
   constexpr size_t kMostCopies = 4096;  // weights so small that this many do not fill it are in a cache anyway
-  const size_t copies = streams ? std::clamp<size_t>(runner.stream_bytes() / weight.size(), 1, kMostCopies) : 1;
+  const size_t copies = streams ? std::clamp<size_t>(runner.stream_bytes() / bytes, 1, kMostCopies) : 1;
   std::vector<std::unique_ptr<PackedMatrix>> packed;
   for (size_t i = 0; i < copies; ++i) {
     QUIRE_ASSIGN(auto one, backend.pack({&raw, 1}, {}));
@@ -229,7 +232,7 @@ Status run_linear(Runner& runner, Backend& backend, Isa level, DType type, cases
     figure.shape = std::to_string(n) + "x" + std::to_string(k);
     figure.rows = m;
     figure.operations = 2.0 * static_cast<double>(m * n * k);
-    figure.bytes = static_cast<double>(weight.size());
+    figure.bytes = static_cast<double>(bytes);
     figure.peak_kind = runner.peak_kind(level, arithmetic_of(type));
     std::vector<float> x = cases::random_rows(m, k, 2), y(static_cast<size_t>(m * n));
     const size_t used = m <= kStreamRows ? packed.size() : 1;

@@ -18,8 +18,10 @@
 //      Q4_K Q5_K      : I = sum q X, sw = d*sc, wm = -(dmin*mn), J = sum X      (sc, mn of that block of 32)
 //      Q6_K Q3_K      : float(I) is fma(hi, sc1, lo*sc0) with lo = sum_lo16 (q-o) X, hi = sum_hi16 (q-o) X, sw = d
 //      Q2_K           : float(I) likewise of sum q X, sw = d, wm = -dmin, J = mn0*sum_lo16 X + mn1*sum_hi16 X
+//      G4             : I = sum q X, sw = d, wm = m, J = sum X                  (d, m of the group)
+//      G8             : I = sum (q-128) X, sw = d, wm = fma(128, d, m), J = sum X
 //    where products of scales are rounded to float once, in the order written. All levels with as many
-//    bits give the same result.
+//    bits give the same result. A scale d of G4 or G8 below 2^-29 counts as zero, in every form.
 //  - rounded: BF16 weights with AMX, and quantised ones of the level amx_bf16. x is rounded to bf16 (ties to even), a
 //    quantised weight to bf16 (ties away from zero) from its value, d*(q-o) or d*q + m, rounded to float once. For each
 //    32 k, from +0 on, even and odd k apart:
@@ -44,7 +46,8 @@ namespace quire {
 
 // A weight as a file holds it: n rows of k elements, each row_bytes(dtype, k) long, back to back.
 // G4 and G8: data are unsigned codes in k order (G4: two a byte, the lower k in the low nibble) and
-// w[n, k] = scales[n][k / group] * code + mins[n][k / group], in float.
+// w[n, k] = scales[n][k / group] * code + mins[n][k / group], as a float: G4 fma(d, q, m), G8 fma(d, q - 128, wm).
+// Scales and minima are finite and below 2^40. All parts of a packed weight have the same group.
 struct RawMatrix {
   DType dtype = DType::kF32;
   int64_t n = 0;

@@ -60,9 +60,28 @@ void read_super(const T& b, int i, Block& out) {
   out.wm = -(fp16_to_float(b.dmin) * static_cast<float>(k_min(b.scales, i)));
 }
 
+// Block i of a row of G4 or G8.
+inline Block read_group_block(const RawMatrix& w, int64_t row, int64_t i) {
+  const auto* codes = reinterpret_cast<const uint8_t*>(w.data + row * row_bytes(w.dtype, w.k));
+  const int64_t group = row * (w.k / w.group) + 32 * i / w.group;
+  Block out;
+  out.minimum = true;
+  out.sw = std::fabs(w.scales[group]) < 0x1p-29f ? 0.0f : w.scales[group];
+  out.wm = w.mins == nullptr ? 0.0f : w.mins[group];
+  if (w.dtype == DType::kG8) out.wm = std::fma(128.0f, out.sw, out.wm);
+  for (int e = 0; e < 32; ++e) {
+    const int64_t at = 32 * i + e;
+    out.q[e] = w.dtype == DType::kG8 ? codes[at] - 128 : (codes[at / 2] >> (at % 2 * 4)) & 15;
+  }
+  return out;
+}
+
 // Block i (of 32 elements) of a row.
-inline Block read_block(DType type, const std::byte* row, int64_t i) {
+inline Block read_block(const RawMatrix& w, int64_t row_index, int64_t i) {
   using namespace weights;
+  const DType type = w.dtype;
+  if (w.group != 0) return read_group_block(w, row_index, i);
+  const std::byte* row = w.data + row_index * row_bytes(type, w.k);
   const int64_t per = info(type).block_elems / 32;
   const std::byte* p = row + i / per * info(type).block_bytes;
   const int s = static_cast<int>(i % per);  // which 32 of a super-block
@@ -203,9 +222,9 @@ inline float add_block(const Block& w, const XBlock& x, float acc) {
 }
 
 // y [m, n] = x [m, k] W^T + bias, quantised activations.
-inline std::vector<float> linear_quantised(DType type, const std::byte* weight, int64_t n, int64_t k,
-                                           const std::vector<float>& x, const float* bias,
+inline std::vector<float> linear_quantised(const RawMatrix& weight, const std::vector<float>& x, const float* bias,
                                            Codes codes = Codes::kTwelveBits) {
+  const int64_t n = weight.n, k = weight.k;
   const int64_t m = static_cast<int64_t>(x.size()) / k;
   const int64_t blocks = k / 32;
   std::vector<XBlock> xq;
@@ -213,7 +232,7 @@ inline std::vector<float> linear_quantised(DType type, const std::byte* weight, 
   std::vector<float> y(static_cast<size_t>(m * n));
   for (int64_t c = 0; c < n; ++c) {
     std::vector<Block> row;
-    for (int64_t b = 0; b < blocks; ++b) row.push_back(read_block(type, weight + c * row_bytes(type, k), b));
+    for (int64_t b = 0; b < blocks; ++b) row.push_back(read_block(weight, c, b));
     for (int64_t r = 0; r < m; ++r) {
       float acc = 0;
       for (int64_t b = 0; b < blocks; ++b) {
@@ -226,10 +245,20 @@ inline std::vector<float> linear_quantised(DType type, const std::byte* weight, 
 }
 
 // The weight as floats, [n, k].
-inline std::vector<float> weight_values(DType type, const std::byte* weight, int64_t n, int64_t k) {
+inline std::vector<float> weight_values(const RawMatrix& weight) {
+  const int64_t n = weight.n, k = weight.k;
   std::vector<float> values(static_cast<size_t>(n * k));
   for (int64_t i = 0; i < n; ++i) {
-    weights::dequantise_row(type, weight + i * row_bytes(type, k), values.data() + i * k, k);
+    if (weight.group == 0) {
+      weights::dequantise_row(weight.dtype, weight.data + i * row_bytes(weight.dtype, k), values.data() + i * k, k);
+      continue;
+    }
+    for (int64_t b = 0; b < k / 32; ++b) {
+      const Block block = read_block(weight, i, b);
+      for (int e = 0; e < 32; ++e) {
+        values[static_cast<size_t>(i * k + 32 * b + e)] = std::fma(block.sw, static_cast<float>(block.q[e]), block.wm);
+      }
+    }
   }
   return values;
 }
@@ -255,14 +284,12 @@ inline float round_activation(float v) {
   return from_upper(static_cast<uint32_t>(float_to_bf16(flush(v))) << 16);
 }
 
-inline std::vector<float> weight_values(DType type, const std::byte* weight, int64_t n, int64_t k);
-
-inline std::vector<float> linear_rounded(DType type, const std::byte* weight, int64_t n, int64_t k,
-                                         const std::vector<float>& x, const float* bias) {
+inline std::vector<float> linear_rounded(const RawMatrix& weight, const std::vector<float>& x, const float* bias) {
+  const int64_t n = weight.n, k = weight.k;
   const int64_t m = static_cast<int64_t>(x.size()) / k;
-  std::vector<float> w = weight_values(type, weight, n, k);
+  std::vector<float> w = weight_values(weight);
   std::vector<float> xs = x;
-  if (is_quantised(type)) {
+  if (is_quantised(weight.dtype)) {
     for (float& v : w) v = round_weight(v);
   }
   for (float& v : w) v = flush(v);
@@ -315,11 +342,11 @@ inline float add_two(float acc, const float* x, const float* w) {
   return add_to_odd(acc, add_to_odd(flush(x[0] * w[0]), flush(x[1] * w[1])));
 }
 
-inline std::vector<float> linear_paired(DType type, const std::byte* weight, int64_t n, int64_t k,
-                                        const std::vector<float>& x, const float* bias) {
+inline std::vector<float> linear_paired(const RawMatrix& weight, const std::vector<float>& x, const float* bias) {
+  const int64_t n = weight.n, k = weight.k;
   const int64_t m = static_cast<int64_t>(x.size()) / k;
   const int64_t padded = (k + 31) / 32 * 32;
-  const std::vector<float> values = weight_values(type, weight, n, k);
+  const std::vector<float> values = weight_values(weight);
   std::vector<float> w(static_cast<size_t>(n * padded)), xs(static_cast<size_t>(m * padded));
   for (int64_t i = 0; i < n * k; ++i)
     w[static_cast<size_t>(i / k * padded + i % k)] = flush(values[static_cast<size_t>(i)]);
@@ -338,10 +365,10 @@ inline std::vector<float> linear_paired(DType type, const std::byte* weight, int
 }
 
 // The same with float activations.
-inline std::vector<float> linear_float(DType type, const std::byte* weight, int64_t n, int64_t k,
-                                       const std::vector<float>& x, const float* bias) {
+inline std::vector<float> linear_float(const RawMatrix& weight, const std::vector<float>& x, const float* bias) {
+  const int64_t n = weight.n, k = weight.k;
   const int64_t m = static_cast<int64_t>(x.size()) / k;
-  const std::vector<float> w = weight_values(type, weight, n, k);
+  const std::vector<float> w = weight_values(weight);
   std::vector<float> y(static_cast<size_t>(m * n));
   for (int64_t r = 0; r < m; ++r) {
     for (int64_t c = 0; c < n; ++c) {

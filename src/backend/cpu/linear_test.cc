@@ -66,49 +66,52 @@ Form form_of(cpu::Isa isa, DType type) {
   return Form::kFloat;
 }
 
-std::vector<float> run_oracle(Form form, DType type, const std::byte* weight, int64_t n, int64_t k,
-                              const std::vector<float>& x, const float* bias) {
+std::vector<float> run_oracle(Form form, const RawMatrix& weight, const std::vector<float>& x, const float* bias) {
   switch (form) {
     case Form::kQuantised:
-      return oracle::linear_quantised(type, weight, n, k, x, bias);
+      return oracle::linear_quantised(weight, x, bias);
     case Form::kEightBits:
-      return oracle::linear_quantised(type, weight, n, k, x, bias, oracle::Codes::kEightBits);
+      return oracle::linear_quantised(weight, x, bias, oracle::Codes::kEightBits);
     case Form::kPaired:
-      return oracle::linear_paired(type, weight, n, k, x, bias);
+      return oracle::linear_paired(weight, x, bias);
     case Form::kPowerOfTwo:
-      return oracle::linear_quantised(type, weight, n, k, x, bias, oracle::Codes::kPowerOfTwo);
+      return oracle::linear_quantised(weight, x, bias, oracle::Codes::kPowerOfTwo);
     case Form::kRounded:
-      return oracle::linear_rounded(type, weight, n, k, x, bias);
+      return oracle::linear_rounded(weight, x, bias);
     default:
-      return oracle::linear_float(type, weight, n, k, x, bias);
+      return oracle::linear_float(weight, x, bias);
+  }
+}
+
+// Every level, one and two threads, many row counts.
+void check_weight(const RawMatrix& raw, bool quantise) {
+  std::vector<float> x = cases::random_rows(cases::kMaxLinearRows, raw.k, 11);
+  const std::vector<float> bias = cases::random_rows(1, raw.n, 13);
+  const float* b = raw.n % 2 == 1 ? bias.data() : nullptr;
+  std::map<Form, std::vector<float>> wanted;
+  for (const cpu::Isa isa : cpu::available_isas()) {
+    const Form form = quantise ? form_of(isa, raw.dtype) : Form::kFloat;
+    if (wanted.count(form) == 0) wanted[form] = run_oracle(form, raw, x, b);
+    const std::vector<float>& want = wanted[form];
+    for (const int threads : {1, 2}) {
+      const auto backend = make_backend(isa, threads);
+      const auto packed = backend->pack({&raw, 1}, {.quantise_activations = quantise});
+      ASSERT_TRUE(packed.ok());
+      for (const int64_t rows : cases::kLinearRows) {
+        check_rows(*backend, **packed, x, 0, rows, b, want);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+      check_rows(*backend, **packed, x, 129, 1, b, want);
+    }
   }
 }
 
 void check_type(DType type, bool quantise) {
   for (const cases::LinearShape& shape : cases::kLinearShapes) {
     if (shape.n * shape.k > kLargestShape) continue;
-    const int64_t n = shape.n, k = cases::rounded_k(type, shape.k);
-    const std::vector<std::byte> weight = cases::random_weight(type, n, k, 7);
-    std::vector<float> x = cases::random_rows(cases::kMaxLinearRows, k, 11);
-    const std::vector<float> bias = cases::random_rows(1, n, 13);
-    const float* b = n % 2 == 1 ? bias.data() : nullptr;
-    std::map<Form, std::vector<float>> wanted;
-    for (const cpu::Isa isa : cpu::available_isas()) {
-      const Form form = quantise ? form_of(isa, type) : Form::kFloat;
-      if (wanted.count(form) == 0) wanted[form] = run_oracle(form, type, weight.data(), n, k, x, b);
-      const std::vector<float>& want = wanted[form];
-      for (const int threads : {1, 2}) {
-        const auto backend = make_backend(isa, threads);
-        const RawMatrix raw{type, n, k, weight.data()};
-        const auto packed = backend->pack({&raw, 1}, {.quantise_activations = quantise});
-        ASSERT_TRUE(packed.ok());
-        for (const int64_t rows : cases::kLinearRows) {
-          check_rows(*backend, **packed, x, 0, rows, b, want);
-          if (testing::Test::HasFatalFailure()) return;
-        }
-        check_rows(*backend, **packed, x, 129, 1, b, want);
-      }
-    }
+    const cases::Weight weight = cases::random_weight_of(type, shape.n, cases::rounded_k(type, shape.k), 7);
+    check_weight(weight.raw(), quantise);
+    if (testing::Test::HasFatalFailure()) return;
   }
 }
 
@@ -124,18 +127,27 @@ TEST_P(Linear, FloatActivationsGiveTheContractsBits) {
 TEST_P(Linear, PartsAndRowMapsConcatenateAlongN) {
   const DType type = GetParam();
   const int64_t k = cases::rounded_k(type, 64), n0 = 9, n1 = 30;
-  const auto w0 = cases::random_weight(type, n0, k, 1);
-  const auto w1 = cases::random_weight(type, n1, k, 2);
+  const auto w0 = cases::random_weight_of(type, n0, k, 1);
+  const auto w1 = cases::random_weight_of(type, n1, k, 2);
   std::vector<int32_t> map;
   for (int32_t i = 0; i < n1; ++i) map.push_back((i * 7 + 3) % static_cast<int32_t>(n1));
-  std::vector<std::byte> whole = w0;
-  const int64_t bytes = row_bytes(type, k);
-  for (const int32_t row : map) whole.insert(whole.end(), w1.begin() + row * bytes, w1.begin() + (row + 1) * bytes);
+  cases::Weight whole = w0;
+  whole.n = n0 + n1;
+  const auto append = [](auto& to, const auto& from, int64_t row, int64_t size) {
+    to.insert(to.end(), from.begin() + row * size, from.begin() + (row + 1) * size);
+  };
+  for (const int32_t row : map) {
+    append(whole.bytes, w1.bytes, row, row_bytes(type, k));
+    if (w1.group == 0) continue;
+    append(whole.scales, w1.scales, row, k / w1.group);
+    append(whole.mins, w1.mins, row, k / w1.group);
+  }
   std::vector<float> x = cases::random_rows(3, k, 3);
   const cpu::Isa isa = cpu::available_isas().back();
-  const auto want = run_oracle(form_of(isa, type), type, whole.data(), n0 + n1, k, x, nullptr);
+  const auto want = run_oracle(form_of(isa, type), whole.raw(), x, nullptr);
   const auto backend = make_backend(isa, 2);
-  const RawMatrix parts[] = {{type, n0, k, w0.data()}, {type, n1, k, w1.data(), map}};
+  RawMatrix parts[] = {w0.raw(), w1.raw()};
+  parts[1].row_map = map;
   const auto packed = backend->pack(parts, {});
   ASSERT_TRUE(packed.ok());
   check_rows(*backend, **packed, x, 0, 3, nullptr, want);
@@ -144,12 +156,12 @@ TEST_P(Linear, PartsAndRowMapsConcatenateAlongN) {
 TEST_P(Linear, EmbeddingReadsTheRowsThatTheFileHolds) {
   const DType type = GetParam();
   const int64_t n = 37, k = cases::rounded_k(type, 96);
-  const auto weight = cases::random_weight(type, n, k, 5);
-  const std::vector<float> values = oracle::weight_values(type, weight.data(), n, k);
+  const auto weight = cases::random_weight_of(type, n, k, 5);
+  const RawMatrix raw = weight.raw();
+  const std::vector<float> values = oracle::weight_values(raw);
   const std::vector<int32_t> tokens = {0, 36, 15, 16, 17, 17, 31, 32, 5};
   for (const cpu::Isa isa : cpu::available_isas()) {
     const auto backend = make_backend(isa, 2);
-    const RawMatrix raw{type, n, k, weight.data()};
     const auto packed = backend->pack({&raw, 1}, {});
     ASSERT_TRUE(packed.ok());
     for (const float scale : {1.0f, 1.7f}) {
@@ -169,7 +181,7 @@ TEST_P(Linear, EmbeddingReadsTheRowsThatTheFileHolds) {
 INSTANTIATE_TEST_SUITE_P(Types, Linear,
                          testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0,
                                          DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K,
-                                         DType::kQ4_K, DType::kQ5_K, DType::kQ6_K),
+                                         DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kG4, DType::kG8),
                          [](const auto& info) { return name(info.param); });
 
 TEST(LinearEdges, TinyHugeAndBrokenActivationsStayInTheirRowAndBlock) {
@@ -183,12 +195,12 @@ TEST(LinearEdges, TinyHugeAndBrokenActivationsStayInTheirRowAndBlock) {
   }
   x[static_cast<size_t>(3 * k + 5)] = inf;
   x[static_cast<size_t>(4 * k + 40)] = std::numeric_limits<float>::quiet_NaN();
-  for (const DType type : {DType::kQ8_0, DType::kQ4_1}) {
-    const auto weight = cases::random_weight(type, n, k, 5);
+  for (const DType type : {DType::kQ8_0, DType::kQ4_1, DType::kG8}) {
+    const auto weight = cases::random_weight_of(type, n, k, 5);
+    const RawMatrix raw = weight.raw();
     for (const cpu::Isa isa : cpu::available_isas()) {
-      const auto want = run_oracle(form_of(isa, type), type, weight.data(), n, k, x, nullptr);
+      const auto want = run_oracle(form_of(isa, type), raw, x, nullptr);
       const auto backend = make_backend(isa, 1);
-      const RawMatrix raw{type, n, k, weight.data()};
       const auto packed = backend->pack({&raw, 1}, {});
       std::vector<float> y(static_cast<size_t>(6 * n));
       backend->linear({view(x, 6, k, k), packed->get(), nullptr, view(y, 6, n, n)});
@@ -202,6 +214,60 @@ TEST(LinearEdges, TinyHugeAndBrokenActivationsStayInTheirRowAndBlock) {
           }
         }
       }
+    }
+  }
+}
+
+TEST(LinearGroups, OfAWholeRowWithoutMinimaAndWithTinyScalesGiveTheContractsBits) {
+  for (const DType type : {DType::kG4, DType::kG8}) {
+    cases::Weight weight = cases::random_weight_of(type, 35, 320, 3, 320);
+    weight.mins.clear();
+    weight.scales[4] = 0x1p-28f;
+    weight.scales[5] = -0x1.8p-30f;  // below 2^-29: zero
+    weight.scales[6] = 1e-44f;
+    for (const bool quantise : {true, false}) check_weight(weight.raw(), quantise);
+  }
+}
+
+TEST(LinearGroups, ASymmetricWeightOfEightBitsMeetsNoMinimum) {
+  cases::Weight weight = cases::random_weight_of(DType::kG8, 16, 64, 3);
+  for (size_t i = 0; i < weight.mins.size(); ++i) weight.mins[i] = -128 * weight.scales[i];
+  const auto values = oracle::weight_values(weight.raw());
+  for (int64_t i = 0; i < 16 * 64; ++i) {
+    const float code = static_cast<float>(static_cast<int>(weight.bytes[static_cast<size_t>(i)]) - 128);
+    EXPECT_EQ(values[static_cast<size_t>(i)], weight.scales[static_cast<size_t>(i / 64)] * code);
+  }
+  check_weight(weight.raw(), true);
+}
+
+TEST(LinearPack, RefusesGroupsThatDifferOrDoNotDivideARow) {
+  const auto backend = make_backend(cpu::Isa::kPortable, 1);
+  const auto one = cases::random_weight_of(DType::kG4, 4, 128, 1, 64);
+  const auto other = cases::random_weight_of(DType::kG4, 4, 128, 1, 32);
+  const RawMatrix differing[] = {one.raw(), other.raw()};
+  const auto apart = backend->pack(differing, {});
+  ASSERT_FALSE(apart.ok());
+  EXPECT_EQ(apart.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(apart.error().message, testing::HasSubstr("64 and of 32"));
+  for (const int64_t group : {int64_t{0}, int64_t{16}, int64_t{48}, int64_t{96}, int64_t{256}, int64_t{-32}}) {
+    RawMatrix raw = one.raw();
+    raw.group = group;
+    const auto packed = backend->pack({&raw, 1}, {});
+    ASSERT_FALSE(packed.ok());
+    EXPECT_THAT(packed.error().message, testing::HasSubstr("groups of " + std::to_string(group)));
+  }
+}
+
+TEST(LinearPack, RefusesScalesThatAreNotFinite) {
+  const auto backend = make_backend(cpu::Isa::kPortable, 1);
+  for (const float broken : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 1e30f}) {
+    for (const bool scale : {true, false}) {
+      auto weight = cases::random_weight_of(DType::kG8, 4, 128, 1);
+      (scale ? weight.scales : weight.mins)[3] = broken;
+      const RawMatrix raw = weight.raw();
+      const auto packed = backend->pack({&raw, 1}, {});
+      ASSERT_FALSE(packed.ok());
+      EXPECT_THAT(packed.error().message, testing::HasSubstr("finite"));
     }
   }
 }
@@ -221,10 +287,11 @@ TEST(LinearPack, StaysCloseToTheFilesSize) {
   const auto backend = make_backend(cpu::Isa::kPortable, 1);
   for (const DType type : cases::kQuantTypes) {
     const int64_t n = 64, k = 1536;
-    const auto weight = cases::random_weight(type, n, k, 1);
-    const RawMatrix raw{type, n, k, weight.data()};
+    const auto weight = cases::random_weight_of(type, n, k, 1);
+    const RawMatrix raw = weight.raw();
     const auto packed = backend->pack({&raw, 1}, {});
-    EXPECT_LE(static_cast<double>((*packed)->bytes()), 1.04 * static_cast<double>(weight.size())) << name(type);
+    const size_t bytes = weight.bytes.size() + 4 * (weight.scales.size() + weight.mins.size());
+    EXPECT_LE(static_cast<double>((*packed)->bytes()), 1.04 * static_cast<double>(bytes)) << name(type);
   }
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packing: reads GGUF blocks and plain rows, writes panels.
+// Packing: reads GGUF blocks, groups of codes and plain rows, writes panels.
 #include "backend/cpu/pack.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -228,25 +230,25 @@ void put_pair_codes(const PackedView& w, uint8_t* panel, int64_t block, int colu
   if (f.high_bits > 0) put_pair_plane(low + 16 * f.low_bits, f.high_bits, column, codes, f.low_bits, 0);
 }
 
+// The codes of one column in one block of 32 k.
+void put_codes(const PackedView& w, uint8_t* panel, int64_t block, int column, const uint8_t* from) {
+  const QuantFormat f = quant_format(w.dtype);
+  uint8_t* codes = panel + block * code_bytes(f);
+  if (w.packing == Packing::kPairs) return put_pair_codes(w, panel, block, column, from);
+  if (w.packing == Packing::kRows) {
+    put_row_plane(codes, f.low_bits, column, from, 0);
+    if (f.high_bits > 0) put_row_plane(codes + 64 * f.low_bits, f.high_bits, column, from, f.low_bits);
+    return;
+  }
+  put_plane(codes, f.low_bits, column, from, 0);
+  if (f.high_bits > 0) put_plane(codes + 64 * f.low_bits, f.high_bits, column, from, f.low_bits);
+}
+
 // Writes file block `index` (of one row) as column `column` of a panel.
 void put_block(const PackedView& w, uint8_t* panel, int64_t index, int column, const Unpacked& u) {
   const QuantFormat f = quant_format(w.dtype);
   const int group = scale_group(f);
-  for (int i = 0; i < group; ++i) {
-    uint8_t* codes = panel + (index * group + i) * code_bytes(f);
-    const uint8_t* from = u.codes + i * kBlock;
-    if (w.packing == Packing::kPairs) {
-      put_pair_codes(w, panel, index * group + i, column, from);
-      continue;
-    }
-    if (w.packing == Packing::kRows) {
-      put_row_plane(codes, f.low_bits, column, from, 0);
-      if (f.high_bits > 0) put_row_plane(codes + 64 * f.low_bits, f.high_bits, column, from, f.low_bits);
-      continue;
-    }
-    put_plane(codes, f.low_bits, column, from, 0);
-    if (f.high_bits > 0) put_plane(codes + 64 * f.low_bits, f.high_bits, column, from, f.low_bits);
-  }
+  for (int i = 0; i < group; ++i) put_codes(w, panel, index * group + i, column, u.codes + i * kBlock);
   uint8_t* scales = panel + w.scale_offset + index * scale_bytes(f);
   std::memcpy(scales + 2 * column, &u.d, 2);
   if (has_min(f)) std::memcpy(scales + 2 * kPanel + 2 * column, &u.m, 2);
@@ -277,21 +279,62 @@ void put_paired_row(uint8_t* panel, int column, const std::byte* row, int64_t k)
 }
 
 // The file's row behind row n of the concatenation.
-const std::byte* source_row(std::span<const RawMatrix> parts, int64_t n) {
+struct SourceRow {
+  const std::byte* data = nullptr;
+  const float* scales = nullptr;  // G4 and G8
+  const float* mins = nullptr;
+};
+SourceRow source_row(std::span<const RawMatrix> parts, int64_t n) {
   for (const RawMatrix& part : parts) {
     if (n < part.n) {
       const int64_t row = part.row_map.empty() ? n : part.row_map[static_cast<size_t>(n)];
-      return part.data + row * row_bytes(part.dtype, part.k);
+      SourceRow out = {part.data + row * row_bytes(part.dtype, part.k)};
+      if (part.group == 0) return out;
+      const int64_t groups = part.k / part.group;
+      out.scales = part.scales + row * groups;
+      if (part.mins != nullptr) out.mins = part.mins + row * groups;
+      return out;
     }
     n -= part.n;
   }
-  return nullptr;
+  return {};
+}
+
+// A scale smaller than any that tiles can carry exactly counts as zero (ops/linear.h).
+float kept_scale(float d) {
+  return std::fabs(d) < 0x1p-29f ? 0.0f : d;
+}
+
+// A row of G4 or G8 codes with scales for each `group` of k.
+void put_group_row(const PackedView& w, uint8_t* panel, int column, const SourceRow& row, int64_t group) {
+  const auto* from = reinterpret_cast<const uint8_t*>(row.data);
+  const int offset = quant_format(w.dtype).offset;
+  Unpacked u = {};
+  for (int64_t b = 0; b < w.k / kBlock; ++b, from += info(w.dtype).block_bytes) {
+    for (int k = 0; k < kBlock; ++k) {
+      u.codes[k] = w.dtype == DType::kG8 ? from[k] : static_cast<uint8_t>((from[k / 2] >> (k % 2 * 4)) & 15);
+    }
+    put_codes(w, panel, b, column, u.codes);
+    if (b % (int64_t{1} << w.group_shift) != 0) continue;
+    const int64_t g = b * kBlock / group;
+    const float d = kept_scale(row.scales[g]);
+    const float m = std::fma(static_cast<float>(offset), d, row.mins == nullptr ? 0.0f : row.mins[g]);
+    auto* record =
+        reinterpret_cast<float*>(panel + w.scale_offset + scale_record_at(quant_format(w.dtype), b, w.group_shift));
+    record[column] = d;
+    record[kPanel + column] = m;
+  }
 }
 
 void pack_panel(std::span<const RawMatrix> parts, const PackedView& w, uint8_t* panel, int64_t p) {
   Unpacked u = {};
   for (int c = 0; c < kPanel && p * kPanel + c < w.n; ++c) {
-    const std::byte* row = source_row(parts, p * kPanel + c);
+    const SourceRow source = source_row(parts, p * kPanel + c);
+    const std::byte* row = source.data;
+    if (source.scales != nullptr) {
+      put_group_row(w, panel, c, source, parts[0].group);
+      continue;
+    }
     if (!is_quantised(w.dtype)) {
       if (w.packing == Packing::kRows) {
         put_tiled_row(panel, c, row, w.k);
@@ -312,6 +355,35 @@ void pack_panel(std::span<const RawMatrix> parts, const PackedView& w, uint8_t* 
   }
 }
 
+bool is_grouped(DType type) {
+  return quant_format(type).scheme == Scheme::kGroupMin;
+}
+
+// What a file may have wrong in the groups of G4 and G8.
+Status check_groups(std::span<const RawMatrix> parts) {
+  const std::string what = std::string("a weight of type ") + name(parts[0].dtype);
+  for (const RawMatrix& part : parts) {
+    QUIRE_CHECK(part.scales != nullptr, "groups have scales");
+    if (part.group <= 0 || part.group % kBlock != 0 || part.k % part.group != 0) {
+      return unsupported(what + " has rows of " + std::to_string(part.k) + " elements in groups of " +
+                         std::to_string(part.group) + "; a group must be a multiple of 32 that divides the row");
+    }
+    if (part.group != parts[0].group) {
+      return unsupported(what + " is made of parts with groups of " + std::to_string(parts[0].group) + " and of " +
+                         std::to_string(part.group) + "; parts that differ must be packed apart");
+    }
+    constexpr float kMost = 0x1p40f;  // products with any activation stay finite
+    const int64_t count = part.n * (part.k / part.group);
+    for (int64_t i = 0; i < count; ++i) {
+      const float m = part.mins == nullptr ? 0.0f : part.mins[i];
+      if (std::fabs(part.scales[i]) < kMost && std::fabs(m) < kMost) continue;
+      return unsupported(what + " has " + std::to_string(part.scales[i]) + " as a scale and " + std::to_string(m) +
+                         " as a minimum; both must be finite and below 2^40, so the file is damaged");
+    }
+  }
+  return {};
+}
+
 Status check_parts(std::span<const RawMatrix> parts) {
   QUIRE_CHECK(!parts.empty(), "a packed weight has at least one part");
   const RawMatrix& first = parts[0];
@@ -320,8 +392,10 @@ Status check_parts(std::span<const RawMatrix> parts) {
                        std::to_string(first.k) + " elements, which is not a multiple of its block of " +
                        std::to_string(info(first.dtype).block_elems));
   }
+  if (is_grouped(first.dtype)) QUIRE_TRY(check_groups(parts));
   for (const RawMatrix& part : parts) {
     QUIRE_CHECK(part.dtype == first.dtype && part.k == first.k, "parts of a packed weight share type and K");
+    QUIRE_CHECK(is_grouped(part.dtype) || part.group == 0, "only G4 and G8 have groups");
     QUIRE_CHECK(part.n > 0 && part.data != nullptr);
     QUIRE_CHECK(part.row_map.empty() || static_cast<int64_t>(part.row_map.size()) == part.n);
     for (const int32_t row : part.row_map) QUIRE_CHECK(row >= 0 && row < part.n);
@@ -341,7 +415,9 @@ PackedView layout(std::span<const RawMatrix> parts, Packing packing) {
     const QuantFormat f = quant_format(w.dtype);
     const int64_t blocks = w.k / kBlock;
     w.scale_offset = blocks * code_bytes(f);
-    bytes = w.scale_offset + blocks / scale_group(f) * scale_bytes(f);
+    // Groups of other sizes are cut into the largest power of two that they are a multiple of.
+    if (parts[0].group > 0) w.group_shift = std::countr_zero(static_cast<uint64_t>(parts[0].group / kBlock));
+    bytes = w.scale_offset + (blocks >> w.group_shift) / scale_group(f) * scale_bytes(f);
   }
   w.panel_stride = (bytes + 63) / 64 * 64;
   return w;

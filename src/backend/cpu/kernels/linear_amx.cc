@@ -156,23 +156,23 @@ QUIRE_KERNEL_INLINE void prefetch_share(const TileTask& t, int64_t block) {
 constexpr int64_t kRing = 8;  // blocks on their way through the stages; a power of two
 
 // The stages of block i at step i (sums c), i + 2 and i + 4. kEdge: not all of them exist.
-#define QUIRE_STAGES(i, c, c_store, a, b)                                                                            \
-  do {                                                                                                               \
-    const int64_t at = (i);                                                                                          \
-    if constexpr (kStream) {                                                                                         \
-      if (!kEdge || at + 1 < t.blocks) unpack_block<kType>(t.panel, at + 1, ring[(at + 1) % kRing]); \
-      if (!kEdge || at < t.blocks) prefetch_share(t, at);                                                            \
-    }                                                                                                                \
-    if (!kEdge || at < t.blocks) {                                                                                   \
-      QUIRE_TILE_LOAD(a, t.x[at].values, 64);                                                                        \
-      QUIRE_TILE_LOAD(b, tile_of(at).codes, 64);                                                                     \
-      QUIRE_TILE_ZERO(c);                                                                                            \
-      QUIRE_TILE_MULTIPLY(c, a, b);                                                                                  \
-    }                                                                                                                \
-    if (!kEdge || (at >= 2 && at - 2 < t.blocks)) QUIRE_TILE_STORE(c_store, dots[(at - 2) % kRing], 64);             \
-    if (!kEdge || (at >= 4 && at - 4 < t.blocks)) {                                                                  \
-      fold<kRows, kMin>(acc, dots[(at - 4) % kRing], tile_of(at - 4), t.x[at - 4]);                                  \
-    }                                                                                                                \
+#define QUIRE_STAGES(i, c, c_store, a, b)                                                                \
+  do {                                                                                                   \
+    const int64_t at = (i);                                                                              \
+    if constexpr (kStream) {                                                                             \
+      if (!kEdge || at + 1 < t.blocks) unpack_block<kType>(t.panel, at + 1, ring[(at + 1) % kRing]);     \
+      if (!kEdge || at < t.blocks) prefetch_share(t, at);                                                \
+    }                                                                                                    \
+    if (!kEdge || at < t.blocks) {                                                                       \
+      QUIRE_TILE_LOAD(a, t.x[at].values, 64);                                                            \
+      QUIRE_TILE_LOAD(b, tile_of(at).codes, 64);                                                         \
+      QUIRE_TILE_ZERO(c);                                                                                \
+      QUIRE_TILE_MULTIPLY(c, a, b);                                                                      \
+    }                                                                                                    \
+    if (!kEdge || (at >= 2 && at - 2 < t.blocks)) QUIRE_TILE_STORE(c_store, dots[(at - 2) % kRing], 64); \
+    if (!kEdge || (at >= 4 && at - 4 < t.blocks)) {                                                      \
+      fold<kRows, kMin>(acc, dots[(at - 4) % kRing], tile_of(at - 4), t.x[at - 4]);                      \
+    }                                                                                                    \
   } while (0)
 
 // One tile of rows times one panel. kStream: blocks are unpacked on the way; else `ready` has them all.

@@ -41,7 +41,8 @@ QUIRE_KERNEL_INLINE __m512 negate(__m512 v) {
 
 // Products with an offset (a power of two) and of fp16 scales with small integers are exact.
 template <DType kType>
-QUIRE_KERNEL_INLINE void load_block_scales(const uint8_t* panel_scales, int64_t block, int group_shift, TileScales& out) {
+QUIRE_KERNEL_INLINE void load_block_scales(const uint8_t* panel_scales, int64_t block, int group_shift,
+                                           TileScales& out) {
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr int kGroup = scale_group(kFormat);
   const uint8_t* record = panel_scales + scale_record_at(kFormat, block, group_shift);

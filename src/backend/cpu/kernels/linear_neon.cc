@@ -156,7 +156,7 @@ void one_row(const OneRowBlock* x, const PackedView& w, const Output& out, int64
       const uint8_t* soon = scales + half * w.panel_stride;
       for (int64_t b = 0; b < blocks; ++b, codes += 2 * kQuadBytes) {
         for (int i = 0; i < 2 * kQuadBytes; i += 64) __builtin_prefetch(codes + kAhead + i);
-        __builtin_prefetch(soon + b * (scale_bytes(kFormat) >> kGroupBits) / scale_group(kFormat));
+        __builtin_prefetch(soon + (b * (scale_bytes(kFormat) / scale_group(kFormat)) >> w.group_shift));
         const HalfScales s = load_half_scales<kType>(scales, b, half, w.group_shift);
         acc[0] = add_row_block<kType>(acc[0], codes, x[b], s, 0);
         acc[1] = add_row_block<kType>(acc[1], codes + kQuadBytes, x[b], s, 1);

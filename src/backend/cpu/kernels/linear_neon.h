@@ -5,8 +5,8 @@
 // Activations of one row are [block] of OneRowBlock. More rows stand in tiles of eight, [tile]: a record of zero scales
 // (linear_neon_tile.h says why), then [block] of 256 bytes of codes, [step of 8 k][row pair][2 rows x 8 k], and the
 // scales, [row pair] of one to three vectors {r0 r0 r1 r1}, by the weight's scheme:
-//   kScale, kSubScale: sa;  kScaleMin, kSuperMin: sa, sa * float(xsum);  kSubScaleMin: sa, int32 xsum of the low and of
-//   the high 16 k
+//   kScale, kSubScale: sa;  kScaleMin, kSuperMin, kGroupMin: sa, sa * float(xsum);  kSubScaleMin: sa, int32 xsum of the
+//   low and of the high 16 k
 #pragma once
 
 #include <arm_neon.h>

@@ -108,8 +108,7 @@ void quantise_row(const float* x, RowTileBlock* tile, int32_t (*high)[kRowTile],
     const int32_t high_sum = sums[1];
     if constexpr (kScheme == Scheme::kScale) {
       out.aux[r] = -kOffset * (low_sum + high_sum);
-    } else if constexpr (kScheme == Scheme::kScaleMin || kScheme == Scheme::kSuperMin ||
-                         kScheme == Scheme::kGroupMin) {
+    } else if constexpr (kScheme == Scheme::kScaleMin || kScheme == Scheme::kSuperMin || kScheme == Scheme::kGroupMin) {
       const float scaled = sa * static_cast<float>(low_sum + high_sum);
       std::memcpy(&out.aux[r], &scaled, sizeof scaled);
       if constexpr (kOffset != 0) high[b][r] = -kOffset * (low_sum + high_sum);
