@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scheduler and KV manager under random traffic, over a model that only remembers what was written where: every
+// position and state that a step reads must be the sequence's own text, in every cache group.
+#include "engine/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+
+namespace quire::engine {
+namespace {
+
+using kv::BlockId;
+using kv::CacheGroup;
+using kv::CacheKind;
+
+// What a text of n tokens is called: equal for equal salts and tokens alone (64 bits are enough for a test).
+using TextId = uint64_t;
+
+TextId extended(TextId text, int32_t token) {
+  return (text ^ static_cast<TextId>(token + 1)) * 0x9E3779B97F4A7C15ull + (text >> 29);
+}
+
+struct Scenario {
+  const char* name;
+  std::vector<CacheGroup> groups;
+};
+
+std::ostream& operator<<(std::ostream& out, const Scenario& scenario) {
+  return out << scenario.name;
+}
+
+std::vector<Scenario> scenarios() {
+  const auto full = [](int64_t block) { return CacheGroup{CacheKind::kFull, block, 0}; };
+  const auto window = [](int64_t block, int64_t size) { return CacheGroup{CacheKind::kWindow, block, size}; };
+  const auto state = [](int64_t interval) { return CacheGroup{CacheKind::kState, interval, 0}; };
+  return {{"full", {full(4)}},
+          {"window", {window(4, 7)}},
+          {"window of one", {window(3, 1)}},
+          {"full and windows", {window(4, 9), full(4), window(4, 9), window(4, 2)}},
+          {"two widths", {full(2), window(6, 11), full(4)}},
+          {"hybrid", {state(6), state(6), full(6), state(6)}},
+          {"hybrid of small pages", {full(2), state(2)}},
+          {"hybrid with windows of another width", {full(8), window(4, 10), state(8)}},
+          {"windows and states", {window(4, 6), state(4)}},
+          {"states", {state(5), state(5)}}};
+}
+
+struct Setting {
+  Scenario scenario;
+  uint32_t seed = 0;
+  int32_t pages = 0;
+  int64_t step_tokens = 0;
+  bool caching = true;
+  kv::PrefixHasher hasher = kv::PrefixHasher(3, 4);
+};
+
+class World {
+ public:
+  explicit World(const Setting& setting)
+      : random_(setting.seed),
+        kv_({.num_blocks = setting.pages,
+             .enable_prefix_caching = setting.caching,
+             .groups = setting.scenario.groups,
+             .max_step_tokens = setting.step_tokens},
+            setting.hasher),
+        scheduler_({.max_num_seqs = 6,
+                    .max_num_batched_tokens = setting.step_tokens,
+                    .max_model_len = kMaxLen,
+                    .long_prefill_token_threshold = setting.seed % 3 == 0 ? 5 : 0,
+                    .chunked_prefill = setting.seed % 5 != 0,
+                    .policy = setting.seed % 4 == 0 ? Policy::kPriority : Policy::kFcfs},
+                   kv_) {
+    for (const CacheGroup& group : setting.scenario.groups) block_sizes_.push_back(group.block_size);
+    pages_.resize(static_cast<size_t>(setting.pages));
+  }
+  ~World() {
+    while (!sequences_.empty()) finish(sequences_.begin()->second.get());
+  }
+
+  void run(int steps) {
+    for (int i = 0; i < steps && !::testing::Test::HasFatalFailure(); ++i) {
+      if (draw(3) == 0 && sequences_.size() < 12) arrive();
+      if (draw(40) == 0 && !sequences_.empty()) finish(any());  // the client went away
+      if (draw(50) == 0) (void)kv_.reset_prefix_cache();
+      step();
+      check_pages();
+    }
+    // The rest comes to its end: nobody starves.
+    for (int i = 0; !sequences_.empty() && !::testing::Test::HasFatalFailure(); ++i) {
+      ASSERT_LT(i, 20000) << "no progress";
+      step();
+      check_pages();
+    }
+    ASSERT_EQ(kv_.pool().num_free(), kv_.pool().num_usable()) << "pages leaked";
+    ASSERT_TRUE(kv_.reset_prefix_cache());
+    ASSERT_EQ(kv_.pool().tree().num_nodes(), 0) << "nodes leaked";
+  }
+
+  static constexpr int64_t kMaxLen = 60;
+  int64_t hit_tokens() const { return kv_.prefix_stats().hit_tokens; }
+  int64_t evictions() const { return kv_.pool().num_evictions(); }
+  int64_t preemptions() const { return scheduler_.num_preemptions(); }
+  int64_t left_behind() const { return left_behind_; }
+  int64_t checkpoints_read() const { return checkpoints_read_; }
+
+ private:
+  struct Page {
+    size_t group = 0;
+    std::vector<TextId> texts;  // of attention: the text that ends with each position
+    TextId state = 0;           // of states: the text it has seen
+  };
+
+  int draw(int n) { return static_cast<int>(random_() % static_cast<uint32_t>(n)); }
+  Sequence* any() { return std::next(sequences_.begin(), draw(static_cast<int>(sequences_.size())))->second.get(); }
+
+  void arrive() {
+    Request request;
+    if (draw(5) == 0) request.cache_salt = "salt";
+    const int length = 1 + draw(draw(3) == 0 ? 45 : 15);
+    const int branch = draw(length + 1);  // a common beginning, then one of two continuations
+    const int kind = draw(2);
+    for (int i = 0; i < length; ++i) request.prompt.push_back(i < branch ? i % 7 : 10 + kind);
+    request.params.max_tokens = 1 + draw(14);
+    if (draw(8) == 0) request.params.prompt_logprobs = 0;
+    request.priority = draw(3);
+    const int64_t longest = std::min<int64_t>(kMaxLen, length + *request.params.max_tokens);
+    if (kv_.pages_for(longest) > kv_.pool().num_usable()) return;  // as Engine::check refuses it
+    const RequestId id = next_id_++;
+    auto sequence = std::make_unique<Sequence>(id, 0, request, 0, id);
+    scheduler_.add(sequence.get());
+    sequences_.emplace(id, std::move(sequence));
+  }
+
+  void finish(Sequence* sequence) {
+    scheduler_.remove(sequence);
+    sequences_.erase(sequence->id);
+  }
+
+  // The texts of the sequence's beginnings: texts[n] has n tokens.
+  static std::vector<TextId> texts_of(const Sequence& sequence) {
+    std::vector<TextId> texts = {sequence.table.salt().empty() ? 17u : 99u};
+    for (const int32_t token : sequence.tokens) texts.push_back(extended(texts.back(), token));
+    return texts;
+  }
+
+  void step() {
+    const std::vector<Share> shares = scheduler_.schedule();
+    for (size_t g = 0; g < block_sizes_.size(); ++g) {
+      if (kv_.groups()[g].kind == CacheKind::kState) {
+        run_states(shares, g);
+      } else {
+        write(shares, g);
+        for (const Share& share : shares) read(share, g);
+      }
+    }
+    for (const Share& share : shares) {
+      Sequence& sequence = *share.sequence;
+      sequence.num_computed += share.count;
+      kv_.commit(sequence.table, sequence.tokens, sequence.num_computed);
+      if (sequence.num_computed < sequence.num_tokens()) continue;
+      sequence.tokens.push_back(draw(4) == 0 ? 11 : 10);
+      const bool stops = draw(20) == 0 || sequence.num_output() >= *sequence.params.max_tokens;
+      if (stops || sequence.num_tokens() >= kMaxLen) finish(&sequence);
+    }
+  }
+
+  void write(const std::vector<Share>& shares, size_t g) {
+    std::set<int64_t> written;
+    for (const Share& share : shares) {
+      const Sequence& sequence = *share.sequence;
+      const std::vector<TextId> texts = texts_of(sequence);
+      std::vector<int64_t> slots(static_cast<size_t>(share.count));
+      kv_.slot_mapping(sequence.table, g, sequence.num_computed, slots);
+      for (size_t i = 0; i < slots.size(); ++i) {
+        ASSERT_TRUE(written.insert(slots[i]).second) << "two tokens in one slot";
+        const auto block = static_cast<BlockId>(slots[i] / block_sizes_[g]);
+        ASSERT_NE(block, kv::kNullBlock);
+        ASSERT_FALSE(kv_.pool().is_published(block)) << "a published page is written";
+        Page& page = pages_[static_cast<size_t>(block)];
+        if (page.group != g || page.texts.empty()) page = {g, {}, 0};
+        page.texts.resize(static_cast<size_t>(block_sizes_[g]));
+        page.texts[static_cast<size_t>(slots[i] % block_sizes_[g])] =
+            texts[static_cast<size_t>(sequence.num_computed) + i + 1];
+      }
+    }
+  }
+
+  void read(const Share& share, size_t g) {
+    const Sequence& sequence = *share.sequence;
+    const std::vector<TextId> texts = texts_of(sequence);
+    const CacheGroup& group = kv_.groups()[g];
+    const int64_t begin = sequence.num_computed;
+    const int64_t first = group.kind == CacheKind::kWindow ? std::max<int64_t>(0, begin - group.window + 1) : 0;
+    const auto blocks = sequence.table.blocks(g);
+    for (int64_t p = first; p < begin + share.count; ++p) {
+      ASSERT_LT(p / group.block_size, static_cast<int64_t>(blocks.size()));
+      const BlockId block = blocks[static_cast<size_t>(p / group.block_size)];
+      ASSERT_NE(block, kv::kNullBlock) << "position " << p << " of group " << g << " has no page";
+      const Page& page = pages_[static_cast<size_t>(block)];
+      ASSERT_EQ(page.group, g);
+      ASSERT_EQ(page.texts[static_cast<size_t>(p % group.block_size)], texts[static_cast<size_t>(p + 1)])
+          << "position " << p << " of group " << g << " is of another text";
+    }
+    for (int64_t page = 0; page < first / group.block_size; ++page) {
+      ASSERT_EQ(blocks[static_cast<size_t>(page)], kv::kNullBlock) << "a window kept page " << page;
+      ++left_behind_;
+    }
+  }
+
+  void run_states(const std::vector<Share>& shares, size_t g) {
+    std::map<BlockId, const Sequence*> destinations;
+    for (const Share& share : shares) {
+      const BlockId block = share.sequence->table.state_destination(g);
+      ASSERT_GT(block, kv::kNullBlock);
+      ASSERT_FALSE(kv_.pool().is_published(block)) << "a checkpoint is written";
+      ASSERT_TRUE(destinations.emplace(block, share.sequence).second) << "two sequences write one state";
+    }
+    for (const Share& share : shares) {  // reads: sequences run in any order
+      const Sequence& sequence = *share.sequence;
+      const BlockId source = sequence.table.state_source(g);
+      ASSERT_EQ(source == -1, sequence.num_computed == 0);
+      if (source == -1) continue;
+      const Page& page = pages_[static_cast<size_t>(source)];
+      ASSERT_EQ(page.group, g);
+      ASSERT_EQ(page.state, texts_of(sequence)[static_cast<size_t>(sequence.num_computed)]) << "another text's state";
+      const auto writer = destinations.find(source);
+      ASSERT_TRUE(writer == destinations.end() || writer->second == &sequence) << "a state is read and overwritten";
+      checkpoints_read_ += source != sequence.table.state_destination(g);
+    }
+    for (const auto& [block, sequence] : destinations) {
+      const auto share = std::ranges::find(shares, sequence, &Share::sequence);
+      const auto end = static_cast<size_t>(sequence->num_computed + share->count);
+      pages_[static_cast<size_t>(block)] = {g, {}, texts_of(*sequence)[end]};
+    }
+  }
+
+  // Counts are the tables' references, shared pages are published ones, and nobody holds more than it may.
+  void check_pages() {
+    std::map<BlockId, int> owners;
+    for (const auto& [id, sequence] : sequences_) {
+      int64_t held = 0;
+      const auto own = [&](BlockId block) {
+        if (block == kv::kNullBlock) return;
+        ++owners[block];
+        ++held;
+      };
+      for (size_t g = 0; g < block_sizes_.size(); ++g) {
+        for (const BlockId block : sequence->table.blocks(g)) own(block);
+        const bool started = sequence->num_computed > 0 && kv_.groups()[g].kind == CacheKind::kState;
+        if (started) own(sequence->table.state_source(g));
+      }
+      ASSERT_LE(held, kv_.pages_for(sequence->num_tokens()));
+    }
+    for (BlockId id = 1; id < kv_.pool().num_blocks(); ++id) {
+      const int owned = owners.contains(id) ? owners[id] : 0;
+      ASSERT_EQ(kv_.pool().ref_count(id), owned) << "page " << id;
+      ASSERT_TRUE(owned <= 1 || kv_.pool().is_published(id)) << "page " << id << " is shared, but not published";
+    }
+    ASSERT_EQ(kv_.pool().num_free() + static_cast<int>(owners.size()), kv_.pool().num_usable());
+  }
+
+  std::mt19937 random_;
+  kv::KvManager kv_;
+  Scheduler scheduler_;
+  std::vector<int64_t> block_sizes_;
+  std::vector<Page> pages_;
+  std::map<RequestId, std::unique_ptr<Sequence>> sequences_;
+  RequestId next_id_ = 1;
+  int64_t left_behind_ = 0;
+  int64_t checkpoints_read_ = 0;
+};
+
+class SchedulerTraffic : public ::testing::TestWithParam<Scenario> {};
+
+TEST_P(SchedulerTraffic, EveryStepReadsItsOwnText) {
+  int64_t hits = 0, evictions = 0, preemptions = 0, left_behind = 0, checkpoints = 0;
+  for (uint32_t seed = 0; seed < 40; ++seed) {
+    Setting setting{.scenario = GetParam(), .seed = seed};
+    setting.step_tokens = seed % 7 == 0 ? 1 + seed % 3 : 4 + seed * 5 % 37;
+    setting.caching = seed % 6 != 5;
+    // From so few that one sequence runs at a time, or is refused, to plenty.
+    const int64_t one = kv::most_pages(GetParam().groups, World::kMaxLen, {setting.step_tokens, setting.caching});
+    setting.pages = static_cast<int32_t>(1 + one / 2 + one * (seed % 10) / 2);
+    if (seed % 4 == 1) setting.hasher = kv::PrefixHasher::colliding(static_cast<int>(seed % 3));
+    World world(setting);
+    world.run(250);
+    if (HasFatalFailure()) FAIL() << "seed " << seed;
+    hits += world.hit_tokens();
+    evictions += world.evictions();
+    preemptions += world.preemptions();
+    left_behind += world.left_behind();
+    checkpoints += world.checkpoints_read();
+  }
+  // The traffic does reach the interesting places.
+  const auto has = [](CacheKind kind) {
+    return std::ranges::any_of(GetParam().groups, [&](const CacheGroup& g) { return g.kind == kind; });
+  };
+  EXPECT_GT(hits, 500);
+  EXPECT_GT(evictions, 300);
+  EXPECT_GT(preemptions, has(CacheKind::kFull) ? 30 : -1);
+  EXPECT_GT(left_behind, has(CacheKind::kWindow) ? 1000 : -1);
+  EXPECT_GT(checkpoints, has(CacheKind::kState) ? 300 : -1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, SchedulerTraffic, ::testing::ValuesIn(scenarios()), [](const auto& test) {
+  std::string name = test.param.name;
+  std::ranges::replace(name, ' ', '_');
+  return name;
+});
+
+}  // namespace
+}  // namespace quire::engine

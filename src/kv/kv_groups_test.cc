@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// The KV manager over several cache groups: windows, states, and hits that every group must have.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "kv/kv_manager.h"
+
+namespace quire::kv {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Gt;
+
+using Tokens = std::vector<int32_t>;
+
+constexpr CacheGroup kFull4 = {CacheKind::kFull, 4, 0};
+constexpr CacheGroup kState4 = {CacheKind::kState, 4, 0};
+
+CacheGroup window(int64_t block_size, int64_t size) {
+  return {CacheKind::kWindow, block_size, size};
+}
+
+Tokens iota(int n) {
+  Tokens tokens(static_cast<size_t>(n));
+  std::iota(tokens.begin(), tokens.end(), 0);
+  return tokens;
+}
+
+// A common beginning of n tokens, then others.
+Tokens branch(int n, int length) {
+  Tokens tokens = iota(length);
+  for (size_t i = static_cast<size_t>(n); i < tokens.size(); ++i) tokens[i] += 1000;
+  return tokens;
+}
+
+// A sequence as the scheduler runs it: in steps of at most `chunk` tokens.
+struct Sequence {
+  Sequence(KvManager& manager, Tokens text, const std::string& salt = "")
+      : kv(manager), table(salt), tokens(std::move(text)) {}
+  ~Sequence() { kv.free(table); }
+
+  int64_t admit() {
+    const PrefixHit hit = kv.find_prefix(table, tokens);
+    EXPECT_TRUE(kv.can_admit(static_cast<int64_t>(tokens.size()), hit));
+    computed = hit.num_tokens;
+    EXPECT_TRUE(step(static_cast<int64_t>(tokens.size()), hit));
+    return hit.num_tokens;
+  }
+  // One step towards `end`; false when there are no pages.
+  bool step(int64_t end, const PrefixHit& hit = {}) {
+    end = kv.step_end(table, computed, end);
+    if (!kv.allocate_slots(table, end, hit)) return false;
+    kv.commit(table, tokens, end);
+    computed = end;
+    return true;
+  }
+  int64_t run() {
+    const int64_t hit = admit();
+    while (computed < static_cast<int64_t>(tokens.size())) EXPECT_TRUE(step(static_cast<int64_t>(tokens.size())));
+    return hit;
+  }
+  void decode(int n) {
+    for (int i = 0; i < n; ++i) {
+      tokens.push_back(i);
+      ASSERT_TRUE(step(computed + 1));
+    }
+  }
+
+  KvManager& kv;
+  BlockTable table;
+  Tokens tokens;
+  int64_t computed = 0;
+};
+
+int64_t serve(KvManager& kv, const Tokens& tokens, const std::string& salt = "") {
+  return Sequence(kv, tokens, salt).run();
+}
+
+TEST(KvGroups, AWindowGivesBackThePagesThatFellOut) {
+  KvManager kv({.num_blocks = 20, .enable_prefix_caching = false, .groups = {window(4, 6)}});
+  Sequence s(kv, iota(30));
+  ASSERT_TRUE(s.step(8));  // the token at 8 sees 3..8
+  EXPECT_THAT(s.table.blocks(), ElementsAre(1, 2));
+  ASSERT_TRUE(s.step(9));  // at 9: 4..9
+  EXPECT_THAT(s.table.blocks(), ElementsAre(0, 2, 3));
+  ASSERT_TRUE(s.step(12));  // at 12: 7..12
+  EXPECT_THAT(s.table.blocks(), ElementsAre(0, 2, 3));
+  ASSERT_TRUE(s.step(30));  // at 30: 25..30
+  EXPECT_EQ(kv.pool().num_usable() - kv.pool().num_free(), 2);
+  kv.free(s.table);
+  EXPECT_EQ(kv.pool().num_free(), 19);
+}
+
+TEST(KvGroups, AWindowHitNeedsTheLastPagesAlone) {
+  KvManager kv({.num_blocks = 8, .groups = {window(4, 6)}});
+  serve(kv, iota(17));
+  // The five pages of the text are cached, the oldest will go first; whoever continues needs positions 11 to 15.
+  BlockTable filler("other");
+  ASSERT_TRUE(kv.allocate_slots(filler, 16));  // three empty ones and the first of the text
+  kv.free(filler);
+  BlockTable table;
+  const PrefixHit hit = kv.find_prefix(table, iota(17));
+  EXPECT_EQ(hit.num_tokens, 16);
+  EXPECT_THAT(hit.blocks(), ElementsAre(0, 0, Gt(0), Gt(0)));
+}
+
+TEST(KvGroups, AHitIsWhatAllGroupsHave) {
+  KvManager kv({.num_blocks = 60, .groups = {kFull4, window(4, 6)}});
+  EXPECT_EQ(serve(kv, iota(17)), 0);
+  EXPECT_EQ(Sequence(kv, branch(8, 17)).admit(), 8);
+  EXPECT_EQ(Sequence(kv, branch(7, 17)).admit(), 4);
+  EXPECT_EQ(Sequence(kv, iota(17)).admit(), 16);
+}
+
+TEST(KvGroups, PagesOfDifferentLengthHitWhereAllEnd) {
+  KvManager kv({.num_blocks = 40, .groups = {kFull4, {CacheKind::kFull, 8, 0}, window(12, 5)}});
+  EXPECT_EQ(kv.hit_unit(), 24);
+  serve(kv, iota(60));
+  EXPECT_EQ(Sequence(kv, iota(60)).admit(), 48);
+  EXPECT_EQ(Sequence(kv, branch(47, 60)).admit(), 24);
+  EXPECT_EQ(Sequence(kv, iota(48)).admit(), 24);
+  Sequence s(kv, iota(60));
+  s.admit();
+  EXPECT_EQ(s.table.blocks(0).size(), 15u);
+  EXPECT_EQ(s.table.blocks(1).size(), 8u);
+  EXPECT_EQ(s.table.blocks(2).size(), 5u);
+}
+
+TEST(KvGroups, AStateIsWrittenInPlaceUntilItIsPublished) {
+  KvManager kv({.num_blocks = 20, .groups = {kState4}});
+  Sequence s(kv, iota(6));
+  (void)kv.find_prefix(s.table, s.tokens);
+  ASSERT_TRUE(kv.allocate_slots(s.table, 3));
+  EXPECT_EQ(s.table.state_source(0), -1);
+  const BlockId first = s.table.state_destination(0);
+  kv.commit(s.table, s.tokens, 3);
+  ASSERT_TRUE(kv.allocate_slots(s.table, 4));
+  EXPECT_EQ(s.table.state_source(0), first);
+  EXPECT_EQ(s.table.state_destination(0), first);
+  kv.commit(s.table, s.tokens, 4);  // a boundary: the page is a checkpoint now
+  EXPECT_TRUE(kv.pool().is_published(first));
+  ASSERT_TRUE(kv.allocate_slots(s.table, 5));
+  EXPECT_EQ(s.table.state_source(0), first);
+  EXPECT_NE(s.table.state_destination(0), first);
+  EXPECT_EQ(kv.pool().ref_count(first), 1);
+  kv.commit(s.table, s.tokens, 5);
+  EXPECT_EQ(kv.pool().ref_count(first), 0);  // in the cache, and free to be evicted
+  EXPECT_TRUE(kv.pool().is_published(first));
+  EXPECT_EQ(kv.pool().num_usable() - kv.pool().num_free(), 1);
+}
+
+TEST(KvGroups, APromptIsCutAtItsLastBoundary) {
+  KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4}});
+  Sequence s(kv, iota(23));
+  s.admit();
+  EXPECT_EQ(s.computed, 20);  // the step ended at the checkpoint
+  ASSERT_TRUE(s.step(23));
+  EXPECT_EQ(s.computed, 23);
+  EXPECT_EQ(Sequence(kv, iota(23)).admit(), 20);
+  EXPECT_EQ(Sequence(kv, iota(21)).admit(), 20);
+  EXPECT_EQ(Sequence(kv, iota(20)).admit(), 0);  // 16 tokens of it are in pages, but no state is
+}
+
+TEST(KvGroups, ChunksAreNotCheckpoints) {
+  KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4}});
+  Sequence s(kv, iota(23));
+  (void)kv.find_prefix(s.table, s.tokens);
+  for (const int64_t end : {8, 12, 20, 23}) ASSERT_TRUE(s.step(end));
+  EXPECT_EQ(kv.pool().num_cached(), 5 + 1);  // five full pages, one state
+}
+
+TEST(KvGroups, DecodeLeavesACheckpointAtEachBoundary) {
+  KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4}});
+  Tokens text;
+  {
+    Sequence s(kv, iota(6));
+    s.run();
+    s.decode(7);  // 13 tokens: boundaries 4, 8, 12
+    text = s.tokens;
+  }
+  for (const int64_t end : {13, 9, 5}) {
+    Sequence s(kv, Tokens(text.begin(), text.begin() + end));
+    EXPECT_EQ(s.admit(), end - 1);
+  }
+}
+
+TEST(KvGroups, AJunctionGetsACheckpointForTheThirdRequest) {
+  KvManager kv({.num_blocks = 60, .groups = {kFull4, kState4}});
+  EXPECT_EQ(serve(kv, branch(14, 31)), 0);
+  Sequence second(kv, branch(14, 31));
+  second.tokens[20] = 7;  // shares 20 tokens, of which whole pages hold 20
+  EXPECT_EQ(second.admit(), 0);
+  EXPECT_EQ(second.computed, 20);  // cut where the other's pages end
+  ASSERT_TRUE(second.step(31));
+  EXPECT_EQ(second.computed, 28);  // and at its own last boundary
+  Sequence third(kv, branch(14, 31));
+  third.tokens[20] = 8;
+  EXPECT_EQ(third.admit(), 20);
+}
+
+TEST(KvGroups, EveryStateGroupMustHaveItsCheckpoint) {
+  // Ten usable pages: 2 full and 2 + 2 states while it runs. Then the pool is filled until one checkpoint is gone.
+  KvManager kv({.num_blocks = 11, .groups = {kFull4, kState4, kState4}});
+  serve(kv, iota(6));
+  EXPECT_EQ(kv.pool().num_cached(), 3);
+  BlockTable filler("other");
+  ASSERT_TRUE(kv.allocate_slots(filler, 6 * 4));  // 6 pages and 2 states: one of the cached pages goes
+  EXPECT_EQ(kv.pool().num_cached(), 2);
+  kv.free(filler);
+  EXPECT_EQ(Sequence(kv, iota(6)).admit(), 0);
+}
+
+TEST(KvGroups, APreemptedHybridComesBackBehindItsCheckpoint) {
+  KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4}});
+  Sequence s(kv, iota(10));
+  s.run();
+  s.decode(3);  // 13
+  kv.free(s.table);
+  EXPECT_EQ(kv.usage(), 0.0);
+  EXPECT_EQ(s.admit(), 12);
+}
+
+TEST(KvGroups, ASequenceThatDiesBeforeItsStepGivesBackBothStates) {
+  KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4}});
+  Sequence s(kv, iota(9));
+  (void)kv.find_prefix(s.table, s.tokens);
+  ASSERT_TRUE(s.step(8));
+  ASSERT_TRUE(kv.allocate_slots(s.table, 9));
+  EXPECT_NE(s.table.state_source(1), s.table.state_destination(1));
+  EXPECT_EQ(kv.pool().num_usable() - kv.pool().num_free(), 3 + 2);
+  kv.free(s.table);
+  EXPECT_EQ(kv.pool().num_usable(), kv.pool().num_free());
+}
+
+TEST(KvGroups, ARefusedStepChangesNothing) {
+  KvManager kv({.num_blocks = 4, .groups = {kFull4, kState4}});
+  Sequence s(kv, iota(9));
+  (void)kv.find_prefix(s.table, s.tokens);
+  ASSERT_TRUE(s.step(8));                       // two pages and a state: all
+  EXPECT_FALSE(kv.allocate_slots(s.table, 9));  // a page and a fresh state
+  EXPECT_EQ(s.table.blocks(0).size(), 2u);
+  EXPECT_EQ(kv.pool().num_free(), 0);
+  EXPECT_EQ(kv.pages_for(9), 3 + 2);
+}
+
+TEST(KvGroups, AdmissionCountsEveryGroup) {
+  KvManager kv({.num_blocks = 12, .groups = {kFull4, kState4, window(4, 6)}, .max_step_tokens = 4});
+  // 24 tokens: 6 full pages, 2 states, and 4 + 5 positions that touch up to 3 pages.
+  EXPECT_EQ(kv.pages_for(24), 6 + 2 + 3);
+  EXPECT_TRUE(kv.can_admit(24, {}));
+  EXPECT_FALSE(kv.can_admit(25, {}));
+  EXPECT_EQ(kv.pages_for(4), 1 + 1 + 1);
+}
+
+TEST(KvGroups, WithoutPrefixCachingNothingIsCutAndNothingKept) {
+  KvManager kv({.num_blocks = 30, .enable_prefix_caching = false, .groups = {kFull4, kState4}});
+  Sequence s(kv, iota(23));
+  s.admit();
+  EXPECT_EQ(s.computed, 23);
+  s.decode(9);
+  EXPECT_EQ(kv.pool().num_usable() - kv.pool().num_free(), 8 + 1);
+  EXPECT_EQ(kv.pages_for(32), 8 + 1);
+}
+
+TEST(KvGroups, ASequenceThatMayNotReadTheCacheStillWritesIt) {
+  KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4}});
+  serve(kv, iota(10));
+  Sequence s(kv, iota(14));
+  const PrefixHit none = kv.find_prefix(s.table, s.tokens, false);
+  EXPECT_EQ(none.num_tokens, 0);
+  EXPECT_EQ(none.queried_tokens, 0);
+  ASSERT_TRUE(s.step(14));
+  EXPECT_EQ(s.computed, 12);
+  ASSERT_TRUE(s.step(14));
+  EXPECT_EQ(Sequence(kv, iota(14)).admit(), 12);
+}
+
+TEST(KvGroups, TheSaltSeparatesStatesToo) {
+  KvManager kv({.num_blocks = 30, .groups = {kState4}}, PrefixHasher::colliding(0));
+  serve(kv, iota(9), "alice");
+  EXPECT_EQ(Sequence(kv, iota(9), "bob").admit(), 0);
+  EXPECT_EQ(Sequence(kv, iota(9), "alice").admit(), 8);
+}
+
+TEST(KvGroups, ResetForgetsEveryGroup) {
+  KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4, window(4, 6)}});
+  {
+    Sequence s(kv, iota(9));
+    s.run();
+    EXPECT_FALSE(kv.reset_prefix_cache());
+  }
+  EXPECT_TRUE(kv.reset_prefix_cache());
+  EXPECT_EQ(kv.pool().tree().num_nodes(), 0);
+  EXPECT_EQ(Sequence(kv, iota(9)).admit(), 0);
+}
+
+TEST(KvGroupsDeathTest, AStepWithoutRoomForItsStateIsCaught) {
+  KvManager kv({.num_blocks = 30, .groups = {kState4}});
+  BlockTable table;
+  ASSERT_TRUE(kv.allocate_slots(table, 2));
+  kv.commit(table, iota(3), 2);
+  EXPECT_DEATH((void)table.state_destination(0), "no room for its state");
+  EXPECT_DEATH(kv.commit(table, iota(3), 3), "without room for its state");
+  kv.free(table);
+}
+
+}  // namespace
+}  // namespace quire::kv
