@@ -35,8 +35,29 @@ const char* rope_name(model::RopeType type) {
       return "llama3";
     case model::RopeType::kLongRope:
       return "longrope";
+    case model::RopeType::kProportional:
+      return "proportional";
   }
   return "default";
+}
+
+// "18 gated_delta_net, 6 attention": the kinds of layers and how many of each there are.
+std::string layer_kinds(const model::DecoderConfig& config) {
+  constexpr const char* kMixers[] = {"attention", "latent_attention", "gated_delta_net",
+                                     "mamba2",    "short_conv",       "feed_only"};
+  std::map<std::string, int> counts;
+  std::vector<std::string> order;
+  for (const model::LayerConfig& layer : config.per_layer) {
+    std::string kind = kMixers[static_cast<size_t>(layer.mixer)];
+    if (layer.window > 0) kind = "window_" + std::to_string(layer.window) + "_attention";
+    if (layer.feed == model::Feed::kMoe) kind += "+moe";
+    if (counts[kind]++ == 0) order.push_back(kind);
+  }
+  std::string out;
+  for (const std::string& kind : order) {
+    out += (out.empty() ? "" : ", ") + std::to_string(counts[kind]) + " " + kind;
+  }
+  return out;
 }
 
 // Everything that is printed, gathered once for both forms.
@@ -45,6 +66,7 @@ json::Value architecture_json(const model::DecoderConfig& c) {
   out.set("architecture", c.architecture);
   out.set("family", c.family);
   out.set("layers", c.layers);
+  out.set("layer_kinds", layer_kinds(c));
   out.set("hidden_size", c.hidden);
   out.set("intermediate_size", c.intermediate);
   out.set("attention_heads", c.heads);

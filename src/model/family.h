@@ -15,13 +15,19 @@ namespace quire::model {
 
 // The parts of a layer and of the whole that have weights.
 enum class Part {
+  // The whole.
   kEmbedding,
   kFinalNorm,
-  kHead,  // the whole
+  kHead,
+  kPerLayerEmbedding,
+  kPerLayerModelProjection,
+  kPerLayerNorm,
+  // A layer's norms: before, and after (post).
   kAttentionNorm,
   kMlpNorm,
   kPostAttentionNorm,
-  kPostMlpNorm,  // a layer's norms: before, and after (post)
+  kPostMlpNorm,
+  // Attention.
   kQ,
   kK,
   kV,
@@ -29,13 +35,59 @@ enum class Part {
   kO,
   kQNorm,
   kKNorm,
+  kSinks,
+  // Latent attention.
+  kQA,
+  kQANorm,
+  kQB,
+  kKvA,
+  kKvANorm,
+  kKvB,
+  kKUp,  // kv_b's two halves where they stand apart
+  kVUp,
+  // Recurrent layers.
+  kGdnQkv,
+  kGdnZ,
+  kGdnB,
+  kGdnA,
+  kGdnQkvz,
+  kGdnBa,
+  kConv,
+  kDecay,
+  kDtBias,
+  kSkip,
+  kStateIn,
+  kStateNorm,
+  kStateOut,
+  // MLP.
   kGate,
   kUp,
   kGateUp,
-  kDown,  // a layer
+  kDown,
+  // Experts: each in tensors of its own, or all in one.
+  kRouter,
+  kChoiceBias,
+  kExpertGate,
+  kExpertUp,
+  kExpertDown,
+  kExpertsGate,
+  kExpertsUp,
+  kExpertsGateUp,
+  kExpertsDown,
+  kExpertsTransposed,  // a mark, no tensor: stacked experts are [in, out]
+  kSharedGate,
+  kSharedUp,
+  kSharedGateUp,
+  kSharedDown,
+  kSharedExpertGate,
+  // Gemma 4.
+  kPerLayerGate,
+  kPerLayerProjection,
+  kPerLayerPostNorm,
+  kLayerScalar,
 };
 
-// One row of a family's table of names: "{}" stands for the layer.
+// One row of a family's table of names: the first "{}" stands for the layer, a second one for the expert.
 struct PartName {
   Part part;
   const char* hf;
@@ -53,7 +105,9 @@ struct Family {
   std::span<const PartName> names = {};  // what differs from the common names
 
   // The name of a part's tensor (without ".weight"), in one format.
-  std::string name_of(Part part, int64_t layer, bool gguf) const;
+  std::string name_of(Part part, int64_t layer, bool gguf, int64_t expert = 0) const;
+  // The family's own table names this part.
+  bool has_part(Part part) const;
 };
 
 // All families, in one table.
@@ -68,7 +122,14 @@ struct HfConfig {
 };
 Result<HfConfig> parse_hf_config(const json::Value& config);
 
-extern const Family kLlamaFamily, kSmolLm3Family, kMistralFamily, kQwen2Family, kQwen3Family, kPhi3Family, kGlmFamily,
-    kGlm4Family, kGraniteFamily, kOlmo2Family;
+// A tensor that a checkpoint may have and text generation does not need: layers that predict several tokens ahead, and
+// what sees or hears.
+bool is_ignored(std::string_view tensor, const DecoderConfig& config);
+
+extern const Family kLlamaFamily, kSmolLm3Family, kMistralFamily, kMinistralFamily, kMinistral3Family, kMixtralFamily,
+    kQwen2Family, kQwen3Family, kQwen3MoeFamily, kQwen3NextFamily, kQwen35Family, kQwen35MoeFamily, kPhi3Family,
+    kPhimoeFamily, kGlmFamily, kGlm4Family, kGlm4MoeFamily, kGlm4MoeLiteFamily, kGraniteFamily, kGraniteHybridFamily,
+    kOlmo2Family, kOlmo3Family, kGemma2Family, kGemma3Family, kGemma4Family, kGptOssFamily, kDeepseekV2Family,
+    kDeepseekV3Family, kMiniCpm3Family, kNemotronHFamily, kLfm2Family, kLfm2MoeFamily, kCohereFamily, kCohere2Family;
 
 }  // namespace quire::model

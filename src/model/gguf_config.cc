@@ -160,4 +160,17 @@ Result<DecoderConfig> read_common_gguf(const GgufMetadata& metadata, std::string
   return out;
 }
 
+Status read_gguf_experts(const GgufMetadata& metadata, std::string_view architecture, DecoderConfig& out,
+                         int64_t first) {
+  const std::string prefix = std::string(architecture) + ".";
+  constexpr int64_t kMaxExperts = 1 << 16;
+  QUIRE_ASSIGN(out.moe.experts, metadata.get_int(prefix + "expert_count", 1, kMaxExperts));
+  QUIRE_ASSIGN(out.moe.k, metadata.get_int(prefix + "expert_used_count", 1, kMaxExperts));
+  QUIRE_ASSIGN(out.moe.intermediate,
+               metadata.get_int_or(prefix + "expert_feed_forward_length", out.intermediate, 1, kMaxSize));
+  if (out.per_layer.empty()) out.per_layer.assign(static_cast<size_t>(out.layers), LayerConfig{});
+  for (int64_t i = first; i < out.layers; ++i) out.per_layer[static_cast<size_t>(i)].feed = Feed::kMoe;
+  return {};
+}
+
 }  // namespace quire::model

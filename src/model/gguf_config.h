@@ -16,4 +16,8 @@ namespace quire::model {
 Result<DecoderConfig> read_common_gguf(const weights::GgufMetadata& metadata, std::string_view architecture,
                                        std::span<const std::string_view> handled = {});
 
+// expert_count, expert_used_count, expert_feed_forward_length: every layer has experts, from `first` on.
+Status read_gguf_experts(const weights::GgufMetadata& metadata, std::string_view architecture, DecoderConfig& out,
+                         int64_t first = 0);
+
 }  // namespace quire::model

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "base/log.h"
@@ -88,15 +89,19 @@ bool is_neutral(const Value& value, const MathField& field) {
 }
 
 Result<Activation> read_activation(const Value& config) {
-  QUIRE_ASSIGN(std::string name, json::get_string_or(config, "hidden_act", ""));
-  if (name.empty()) {
-    QUIRE_ASSIGN(name, json::get_string_or(config, "hidden_activation", "silu"));
-  }
-  if (name == "silu" || name == "swish") return Activation::kSilu;
-  if (name == "gelu") return Activation::kGelu;
-  if (name == "gelu_pytorch_tanh" || name == "gelu_new" || name == "gelu_fast") return Activation::kGeluTanh;
-  if (name == "relu") return Activation::kRelu;
-  return unsupported("field 'hidden_act' is '" + name + "'; quire knows silu, gelu, gelu_pytorch_tanh and relu");
+  struct Named {
+    std::string_view name;
+    Activation activation;
+  };
+  constexpr Named kNamed[] = {{"silu", Activation::kSilu},         {"swish", Activation::kSilu},
+                              {"gelu", Activation::kGelu},         {"gelu_pytorch_tanh", Activation::kGeluTanh},
+                              {"gelu_new", Activation::kGeluTanh}, {"gelu_fast", Activation::kGeluTanh},
+                              {"relu", Activation::kRelu},         {"relu2", Activation::kRelu2}};
+  const bool old = config.find("hidden_act") != nullptr;
+  QUIRE_ASSIGN(const std::string text, json::get_string_or(config, old ? "hidden_act" : "hidden_activation", "silu"));
+  const auto found = std::find_if(std::begin(kNamed), std::end(kNamed), [&](const Named& n) { return n.name == text; });
+  if (found != std::end(kNamed)) return found->activation;
+  return unsupported("field 'hidden_act' is '" + text + "'; quire knows silu, gelu, gelu_pytorch_tanh, relu and relu2");
 }
 
 Result<DType> read_dtype(const Value& config) {
@@ -146,8 +151,10 @@ Result<RopeType> read_rope_type(const Value& rope, std::string_view model_type) 
   if (name == "yarn") return RopeType::kYarn;
   if (name == "llama3") return RopeType::kLlama3;
   if (name == "longrope" || name == "su") return RopeType::kLongRope;
+  if (name == "proportional") return RopeType::kProportional;
+  if (name == "mrope") return RopeType::kDefault;  // text has the same position on every axis
   return unsupported("rope type '" + name +
-                     "' is unknown; quire knows default, linear, dynamic, yarn, llama3 and longrope");
+                     "' is unknown; quire knows default, linear, dynamic, yarn, llama3, longrope and proportional");
 }
 
 // Where the rope settings stand: rope_parameters (transformers 5) or rope_scaling; per layer type, full attention's.
@@ -161,11 +168,14 @@ const Value* find_rope(const Value& config) {
   return nullptr;
 }
 
-Status read_rope_scaling(const Value& config, const Value& rope, DecoderConfig& out) {
-  RopeConfig& r = out.rope;
+Status read_rope_scaling(const Value& config, const Value& rope, const DecoderConfig& out, RopeConfig& r) {
   QUIRE_ASSIGN(const std::string model_type, json::get_string_or(config, "model_type", ""));
   QUIRE_ASSIGN(r.type, read_rope_type(rope, model_type));
   if (r.type == RopeType::kDefault) return {};
+  if (r.type == RopeType::kProportional) {
+    QUIRE_ASSIGN(r.factor, positive(rope, "factor", 1.0));
+    return {};
+  }
   const int64_t config_original = config.find("original_max_position_embeddings") != nullptr ? 1 : 0;
   QUIRE_ASSIGN(const int64_t top_level,
                config_original != 0 ? json::get_int(config, "original_max_position_embeddings", 1, kMaxPositions)
@@ -210,18 +220,16 @@ Status read_rope_scaling(const Value& config, const Value& rope, DecoderConfig& 
   return {};
 }
 
-Status read_rope(const Value& config, const HfDefaults& defaults, DecoderConfig& out) {
-  static const Value kEmpty{json::Object{}};
-  const Value* found = find_rope(config);
-  const Value& rope = found != nullptr ? *found : kEmpty;
+Status read_rope(const Value& config, const Value& rope, const HfDefaults& defaults, const DecoderConfig& out,
+                 RopeConfig& to) {
   QUIRE_ASSIGN(const double top_theta, positive(config, "rope_theta", defaults.rope_theta));
-  QUIRE_ASSIGN(out.rope.theta, positive(rope, "rope_theta", top_theta));
+  QUIRE_ASSIGN(to.theta, positive(rope, "rope_theta", top_theta));
   QUIRE_ASSIGN(const double top_partial, positive(config, "partial_rotary_factor", defaults.partial_rotary));
   QUIRE_ASSIGN(const double partial, positive(rope, "partial_rotary_factor", top_partial));
   if (partial > 1) return invalid_argument("field 'partial_rotary_factor' must be at most 1");
-  out.rope.interleaved = defaults.rope_interleaved;
-  out.rope.partial = partial;
-  return read_rope_scaling(config, rope, out);
+  to.interleaved = defaults.rope_interleaved;
+  to.partial = partial;
+  return read_rope_scaling(config, rope, out, to);
 }
 
 Status read_token_ids(const Value& config, DecoderConfig& out) {
@@ -245,10 +253,15 @@ Result<DecoderConfig> read_common_hf(const Value& config, const HfDefaults& defa
   DecoderConfig out;
   QUIRE_ASSIGN(out.vocab_size, json::get_int(config, "vocab_size", 1, kMaxSize));
   QUIRE_ASSIGN(out.hidden, json::get_int(config, "hidden_size", 1, kMaxSize));
-  QUIRE_ASSIGN(out.layers, json::get_int(config, "num_hidden_layers", 1, kMaxLayers));
+  out.layers = defaults.layers;
+  if (out.layers == 0) {
+    QUIRE_ASSIGN(out.layers, json::get_int(config, "num_hidden_layers", 1, kMaxLayers));
+  }
   QUIRE_ASSIGN(out.heads, json::get_int(config, "num_attention_heads", 1, kMaxSize));
   QUIRE_ASSIGN(out.kv_heads, json::get_int_or(config, "num_key_value_heads", out.heads, 1, kMaxSize));
-  QUIRE_ASSIGN(out.intermediate, json::get_int(config, "intermediate_size", 1, kMaxSize));
+  if (defaults.has_intermediate) {
+    QUIRE_ASSIGN(out.intermediate, json::get_int(config, "intermediate_size", 1, kMaxSize));
+  }
   QUIRE_ASSIGN(out.max_position, json::get_int_or(config, "max_position_embeddings", 2048, 1, kMaxPositions));
   QUIRE_ASSIGN(out.head_dim, json::get_int_or(config, "head_dim", 0, 0, 4096));
   out.head_dim_given = out.head_dim > 0;
@@ -256,15 +269,104 @@ Result<DecoderConfig> read_common_hf(const Value& config, const HfDefaults& defa
     return invalid_argument("field 'num_attention_heads' (" + std::to_string(out.heads) +
                             ") must be a multiple of 'num_key_value_heads' (" + std::to_string(out.kv_heads) + ")");
   }
-  QUIRE_ASSIGN(const double eps, json::get_double_or(config, "rms_norm_eps", defaults.norm_eps));
-  if (!(eps >= 0) || !(eps < 1)) return invalid_argument("field 'rms_norm_eps' must be from 0 to below 1");
+  const std::string_view eps_field = defaults.norm_eps_field;
+  QUIRE_ASSIGN(const double eps, json::get_double_or(config, eps_field, defaults.norm_eps));
+  if (!(eps >= 0) || !(eps < 1)) {
+    return invalid_argument("field '" + std::string(eps_field) + "' must be from 0 to below 1");
+  }
   out.norm_eps = static_cast<float>(eps);
   QUIRE_ASSIGN(out.activation, read_activation(config));
   QUIRE_ASSIGN(out.tied_embeddings, json::get_bool_or(config, "tie_word_embeddings", defaults.tied));
   QUIRE_ASSIGN(out.dtype, read_dtype(config));
-  QUIRE_TRY(read_rope(config, defaults, out));
+  static const Value kEmpty{json::Object{}};
+  const Value* rope = find_rope(config);
+  QUIRE_TRY(read_rope(config, rope != nullptr ? *rope : kEmpty, defaults, out, out.rope));
   QUIRE_TRY(read_token_ids(config, out));
   return out;
+}
+
+Result<int64_t> read_size(const Value& config, std::string_view field, int64_t least) {
+  return json::get_int(config, field, least, kMaxSize);
+}
+
+Result<int64_t> read_size_or(const Value& config, std::string_view field, int64_t fallback, int64_t least) {
+  return json::get_int_or(config, field, fallback, least, kMaxSize);
+}
+
+Result<float> read_factor(const Value& config, std::string_view field, double fallback) {
+  QUIRE_ASSIGN(const double value, json::get_double_or(config, field, fallback));
+  if (!std::isfinite(value) || value == 0 || !std::isfinite(static_cast<float>(value))) {
+    return invalid_argument("field '" + std::string(field) + "' must be a number other than 0");
+  }
+  return static_cast<float>(value);
+}
+
+// transformers writes infinity as {"__float__": "Infinity"}; older files have Infinity, which is not JSON, or a number.
+Status read_time_step_limit(const Value& config, Mamba2Config& out) {
+  out.dt_min = 0;
+  out.dt_max = std::numeric_limits<float>::infinity();
+  const Value* limit = config.find("time_step_limit");
+  if (limit == nullptr || limit->is_null()) return {};
+  if (!limit->is_array() || limit->as_array().size() != 2 || !limit->as_array()[0].is_number()) {
+    return invalid_argument("field 'time_step_limit' must be a list of two numbers");
+  }
+  out.dt_min = static_cast<float>(limit->as_array()[0].as_double());
+  const Value& high = limit->as_array()[1];
+  if (high.is_number()) out.dt_max = static_cast<float>(high.as_double());
+  if (!(out.dt_min <= out.dt_max)) return invalid_argument("field 'time_step_limit' must hold a low and a high number");
+  return {};
+}
+
+Result<std::vector<std::string>> read_layer_types(const Value& config, int64_t layers, std::string_view field) {
+  std::vector<std::string> out;
+  const Value* types = config.find(field);
+  if (types == nullptr || types->is_null()) return out;
+  if (!types->is_array() || types->as_array().size() != static_cast<size_t>(layers)) {
+    return invalid_argument("field '" + std::string(field) + "' must be a list with a word for each of the " +
+                            std::to_string(layers) + " layers");
+  }
+  for (const Value& type : types->as_array()) {
+    if (!type.is_string()) return invalid_argument("field '" + std::string(field) + "' must hold words");
+    out.push_back(type.as_string());
+  }
+  return out;
+}
+
+Status read_windows(const Value& config, DecoderConfig& out, int64_t full_every) {
+  QUIRE_ASSIGN(const int64_t window, read_sliding_window(config));
+  QUIRE_ASSIGN(const std::vector<std::string> types, read_layer_types(config, out.layers));
+  out.per_layer.assign(static_cast<size_t>(out.layers), LayerConfig{});
+  for (size_t i = 0; i < out.per_layer.size(); ++i) {
+    bool slides = full_every == 0 || (i + 1) % static_cast<size_t>(full_every) != 0;
+    if (!types.empty()) {
+      slides = types[i] == "sliding_attention";
+      if (!slides && types[i] != "full_attention") {
+        return unsupported("field 'layer_types' names '" + types[i] +
+                           "'; this family has sliding_attention and "
+                           "full_attention");
+      }
+    }
+    if (slides) out.per_layer[i].window = window;
+  }
+  return {};
+}
+
+Status read_local_rope(const Value& config, std::string_view layer_type, double default_theta, DecoderConfig& out) {
+  static const Value kEmpty{json::Object{}};
+  const Value* rope = &kEmpty;
+  HfDefaults defaults;
+  defaults.rope_theta = default_theta;
+  for (const char* field : {"rope_parameters", "rope_scaling"}) {
+    const Value* all = config.find(field);
+    if (all == nullptr || !all->is_object()) continue;
+    const Value* found = all->find(layer_type);
+    if (found != nullptr && found->is_object()) rope = found;
+  }
+  // The file's one rope_theta is the other layers'.
+  QUIRE_ASSIGN(out.local_rope.theta, positive(*rope, "rope_theta", default_theta));
+  QUIRE_ASSIGN(out.local_rope.partial, positive(*rope, "partial_rotary_factor", 1.0));
+  if (out.local_rope.partial > 1) return invalid_argument("field 'partial_rotary_factor' must be at most 1");
+  return read_rope_scaling(config, *rope, out, out.local_rope);
 }
 
 Status refuse_unknown_maths(const Value& config, std::span<const std::string_view> handled) {

@@ -1,274 +1,246 @@
 // SPDX-License-Identifier: Apache-2.0
-// From an open checkpoint to packed weights: names, shapes, types, and nothing left over.
-#include <algorithm>
-#include <array>
-#include <cstring>
-#include <set>
+// Tensors by name and shape, converted, packed, and nothing left over.
+#include "model/loader.h"
 
-#include "base/file.h"
+#include <algorithm>
+#include <cstring>
+
 #include "base/half.h"
-#include "base/log.h"
-#include "model/decoder.h"
-#include "model/family.h"
-#include "weights/dummy.h"
 #include "weights/quant.h"
 
 namespace quire::model {
-namespace {
 
 using weights::TensorRef;
-using weights::WeightSource;
 
-// Fetches, checks, converts and packs the tensors of one model; remembers which were used.
-class Loader {
- public:
-  Loader(const ModelFiles& files, const LoadOptions& options, std::optional<DType> dtype, Backend& backend)
-      : files_(files),
-        config_(files.config),
-        options_(options),
-        dtype_(dtype),
-        backend_(backend),
-        gguf_(files.gguf != nullptr) {
-    pack_.quantise_activations = dtype != DType::kF32;
-    total_ = files.source->is_dummy() ? 0 : files.source->total_bytes();
-  }
+Loader::Loader(const ModelFiles& files, const LoadOptions& options, std::optional<DType> dtype, Backend& backend)
+    : files_(files),
+      config_(files.config),
+      options_(options),
+      dtype_(dtype),
+      backend_(backend),
+      gguf_(files.gguf != nullptr) {
+  pack_.quantise_activations = dtype != DType::kF32;
+  total_ = files.source->is_dummy() ? 0 : files.source->total_bytes();
+}
 
-  Result<DecoderWeights> run() {
-    DecoderWeights out;
-    QUIRE_ASSIGN(out.embedding, matrix({{Part::kEmbedding, config_.vocab_size}}, 0, config_.hidden));
-    QUIRE_ASSIGN(out.final_norm, vector(name(Part::kFinalNorm, 0), config_.hidden));
-    // The largest matrices first: what packing needs for a moment then lies below what all weights need in the end.
-    if (config_.tied_embeddings) {
-      out.head.add({out.embedding, {}});
-    } else {
-      QUIRE_ASSIGN(auto head, matrix({{Part::kHead, config_.vocab_size}}, 0, config_.hidden));
-      out.head.add({std::move(head), {}});
+Result<DecoderWeights> Loader::run() {
+  DecoderWeights out;
+  QUIRE_ASSIGN(out.embedding, matrix({name(Part::kEmbedding, 0), config_.vocab_size}, config_.hidden));
+  QUIRE_ASSIGN(out.final_norm, norm(Part::kFinalNorm, 0, {config_.hidden}));
+  // The largest matrices first: what packing needs for a moment then lies below what all weights need in the end.
+  if (config_.tied_embeddings) {
+    Linear::Piece piece{out.embedding, {}};
+    if (config_.head_bias) {
+      QUIRE_ASSIGN(piece.bias, floats(name(Part::kHead, 0) + ".bias", {config_.vocab_size}));
     }
-    for (int64_t i = 0; i < config_.layers; ++i) {
-      QUIRE_ASSIGN(DecoderLayer layer, load_layer(i));
-      out.layers.push_back(std::move(layer));
-    }
-    QUIRE_TRY(refuse_leftovers());
-    out.main_dtype = main_dtype();
-    return out;
+    out.head.add(std::move(piece));
+  } else {
+    QUIRE_ASSIGN(out.head, linear({{name(Part::kHead, 0), config_.vocab_size}}, config_.hidden, config_.head_bias));
   }
-
- private:
-  // One tensor of a Linear: its part and how many rows it must have.
-  struct Rows {
-    Part part;
-    int64_t rows;
-  };
-
-  std::string name(Part part, int64_t layer) const { return files_.family->name_of(part, layer, gguf_); }
-
-  Result<const TensorRef*> require(const std::string& tensor, std::initializer_list<int64_t> shape) {
-    const std::vector<int64_t> wanted(shape);
-    QUIRE_ASSIGN(const TensorRef* found, files_.source->require(tensor, wanted));
-    used_.insert(tensor);
-    return found;
+  if (config_.per_layer_input.dim > 0) QUIRE_TRY(load_per_layer_input(out));
+  for (int64_t i = 0; i < config_.layers; ++i) {
+    QUIRE_ASSIGN(DecoderLayer layer, load_layer(i));
+    out.layers.push_back(std::move(layer));
   }
+  QUIRE_TRY(refuse_leftovers());
+  out.main_dtype = main_dtype();
+  return out;
+}
 
-  void finished(const TensorRef& tensor) {
-    done_ += static_cast<int64_t>(tensor.data.size());
-    by_type_[static_cast<size_t>(tensor.dtype)] += static_cast<int64_t>(tensor.data.size());
-    if (options_.progress) options_.progress(done_, std::max(total_, done_));
-    files_.source->release(tensor);
-  }
+std::string Loader::name(Part part, int64_t layer, int64_t expert) const {
+  std::string out = files_.family->name_of(part, layer, gguf_, expert);
+  if (!gguf_ && out.rfind("model.", 0) == 0) out.replace(0, 6, config_.text_prefix);
+  return out;
+}
 
-  // Source bytes that were packed go back at once: a large matrix is never in memory twice.
-  void give_back(const std::vector<const TensorRef*>& tensors, std::span<const std::byte> bytes) const {
-    for (const TensorRef* tensor : tensors) {
-      const std::byte* begin = tensor->data.data();
-      if (bytes.data() >= begin && bytes.data() < begin + tensor->data.size()) {
-        files_.source->release_part(*tensor, bytes);
-      }
+Result<const TensorRef*> Loader::require(const std::string& tensor, std::vector<int64_t> shape) {
+  QUIRE_ASSIGN(const TensorRef* found, files_.source->require(tensor, shape));
+  used_.insert(tensor);
+  return found;
+}
+
+void Loader::finished(const TensorRef& tensor) {
+  done_ += static_cast<int64_t>(tensor.data.size());
+  by_type_[static_cast<size_t>(tensor.dtype)] += static_cast<int64_t>(tensor.data.size());
+  if (options_.progress) options_.progress(done_, std::max(total_, done_));
+  files_.source->release(tensor);
+}
+
+// Source bytes that were packed go back at once: a large matrix is never in memory twice.
+void Loader::give_back(std::span<const Rows> rows, std::span<const std::byte> bytes) const {
+  for (const Rows& row : rows) {
+    if (row.tensor == nullptr) continue;
+    const std::byte* begin = row.tensor->data.data();
+    if (bytes.data() >= begin && bytes.data() < begin + row.tensor->data.size()) {
+      files_.source->release_part(*row.tensor, bytes);
     }
   }
+}
 
-  // A 1-D tensor as floats.
-  Result<std::vector<float>> vector(const std::string& prefix, int64_t size, const char* suffix = ".weight") {
-    QUIRE_ASSIGN(const TensorRef* tensor, require(prefix + suffix, {size}));
-    std::vector<float> values(static_cast<size_t>(size));
-    if (is_quantised(tensor->dtype)) return unsupported("tensor '" + tensor->name + "' must not be quantised");
-    weights::dequantise_row(tensor->dtype, tensor->data.data(), values.data(), size);
-    finished(*tensor);
-    return values;
+// A small tensor as floats.
+Result<std::vector<float>> Loader::floats(const std::string& tensor, std::vector<int64_t> shape) {
+  QUIRE_ASSIGN(const TensorRef* found, require(tensor, std::move(shape)));
+  if (is_quantised(found->dtype)) return unsupported("tensor '" + found->name + "' must not be quantised");
+  std::vector<float> values(static_cast<size_t>(found->elements()));
+  weights::dequantise_row(found->dtype, found->data.data(), values.data(), found->elements());
+  finished(*found);
+  return values;
+}
+
+// The type that --dtype makes of a plain one; quantised ones stay as they are.
+DType Loader::narrowed(DType type) const {
+  const bool narrow = dtype_ && (*dtype_ == DType::kF16 || *dtype_ == DType::kBF16);
+  return narrow && !is_quantised(type) ? *dtype_ : type;
+}
+
+namespace {
+
+void narrow_row(const float* from, DType type, std::byte* to, int64_t count) {
+  if (type == DType::kF32) {
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
+    return;
   }
-
-  // A plain tensor in the type that --dtype asks for; quantised ones stay as they are.
-  struct Converted {
-    DType dtype;
-    const std::byte* data;
-    std::vector<std::byte> owned;
-  };
-  Converted convert(const TensorRef& tensor) const {
-    const bool narrow = dtype_ && (*dtype_ == DType::kF16 || *dtype_ == DType::kBF16);
-    if (!narrow || is_quantised(tensor.dtype) || tensor.dtype == *dtype_) return {tensor.dtype, tensor.data.data(), {}};
-    const int64_t k = tensor.columns();
-    Converted out{*dtype_, nullptr, std::vector<std::byte>(static_cast<size_t>(tensor.elements()) * 2)};
-    std::vector<float> row(static_cast<size_t>(k));
-    for (int64_t r = 0; r < tensor.rows(); ++r) {
-      weights::dequantise_row(tensor.dtype, tensor.data.data() + r * row_bytes(tensor.dtype, k), row.data(), k);
-      auto* to = reinterpret_cast<uint16_t*>(out.owned.data()) + r * k;
-      for (int64_t i = 0; i < k; ++i) to[i] = *dtype_ == DType::kF16 ? float_to_fp16(row[i]) : float_to_bf16(row[i]);
-    }
-    out.data = out.owned.data();
-    return out;
+  auto* halves = reinterpret_cast<uint16_t*>(to);
+  for (int64_t i = 0; i < count; ++i) {
+    halves[i] = type == DType::kF16 ? float_to_fp16(from[i]) : float_to_bf16(from[i]);
   }
-
-  // Row 2i + j of a head in the file is row j * d/2 + i of the model: GGUF's order for interleaved rotation.
-  std::vector<int32_t> unpermuted(Part part, int64_t rows) const {
-    std::vector<int32_t> map;
-    if (!gguf_ || !config_.gguf_permuted || (part != Part::kQ && part != Part::kK)) return map;
-    const int64_t d = config_.head_dim;
-    map.resize(static_cast<size_t>(rows));
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t in_head = r % d;
-      const int64_t j = in_head / (d / 2);
-      const int64_t i = in_head % (d / 2);
-      map[static_cast<size_t>(r)] = static_cast<int32_t>(r - in_head + 2 * i + j);
-    }
-    return map;
-  }
-
-  // The parts as one packed matrix; they must share a type.
-  Result<std::shared_ptr<const PackedMatrix>> matrix(std::vector<Rows> parts, int64_t layer, int64_t k) {
-    std::vector<const TensorRef*> tensors;
-    std::vector<Converted> data;
-    std::vector<std::vector<int32_t>> maps;
-    std::vector<RawMatrix> raw;
-    for (const Rows& part : parts) {
-      QUIRE_ASSIGN(const TensorRef* tensor, require(name(part.part, layer) + ".weight", {part.rows, k}));
-      tensors.push_back(tensor);
-      data.push_back(convert(*tensor));
-      if (!data.back().owned.empty()) files_.source->release_part(*tensor, tensor->data);
-      maps.push_back(unpermuted(part.part, part.rows));
-    }
-    for (size_t i = 0; i < parts.size(); ++i) raw.push_back({data[i].dtype, parts[i].rows, k, data[i].data, maps[i]});
-    PackOptions options = pack_;
-    options.consumed = [&](std::span<const std::byte> bytes) { give_back(tensors, bytes); };
-    auto packed = backend_.pack(raw, options);
-    if (!packed.ok()) return Error{packed.error().code, "tensor '" + tensors[0]->name + "': " + packed.error().message};
-    for (const TensorRef* tensor : tensors) finished(*tensor);
-    return std::shared_ptr<const PackedMatrix>(std::move(packed).value());
-  }
-
-  Result<std::vector<float>> bias(Part part, int64_t layer, int64_t rows) {
-    QUIRE_ASSIGN(std::vector<float> values, vector(name(part, layer), rows, ".bias"));
-    const std::vector<int32_t> map = unpermuted(part, rows);
-    if (map.empty()) return values;
-    std::vector<float> ordered(values.size());
-    for (size_t i = 0; i < map.size(); ++i) ordered[i] = values[static_cast<size_t>(map[i])];
-    return ordered;
-  }
-
-  // GGUF leaves it to the file whether a tensor has a bias; a Hugging Face config says so.
-  bool has_bias(Part part, int64_t layer, bool config_says) const {
-    return gguf_ ? files_.source->find(name(part, layer) + ".bias") != nullptr : config_says;
-  }
-
-  // One Linear of one or more tensors: fused into one packed matrix where their types agree.
-  Result<Linear> linear(std::vector<Rows> parts, int64_t layer, int64_t k, bool config_has_bias) {
-    std::vector<std::vector<Rows>> groups;
-    std::optional<DType> last;
-    for (const Rows& part : parts) {
-      QUIRE_ASSIGN(const TensorRef* tensor, require(name(part.part, layer) + ".weight", {part.rows, k}));
-      const DType type = tensor->dtype;
-      if (last != type) groups.emplace_back();
-      groups.back().push_back(part);
-      last = type;
-    }
-    Linear out;
-    for (const auto& group : groups) {
-      Linear::Piece piece;
-      QUIRE_ASSIGN(piece.weight, matrix(group, layer, k));
-      const bool any = std::any_of(group.begin(), group.end(),
-                                   [&](const Rows& part) { return has_bias(part.part, layer, config_has_bias); });
-      for (const Rows& part : group) {
-        if (!any) continue;
-        std::vector<float> values(static_cast<size_t>(part.rows), 0.0f);
-        if (has_bias(part.part, layer, config_has_bias)) {
-          QUIRE_ASSIGN(values, bias(part.part, layer, part.rows));
-        }
-        piece.bias.insert(piece.bias.end(), values.begin(), values.end());
-      }
-      out.add(std::move(piece));
-    }
-    return out;
-  }
-
-  bool is_fused(Part fused, int64_t layer, bool config_says) const {
-    return config_says ||
-           (gguf_ && files_.source->find(name(fused, layer) + ".weight") != nullptr && fused == Part::kQkv);
-  }
-
-  Result<DecoderLayer> load_layer(int64_t i) {
-    const int64_t q = config_.heads * config_.head_dim;
-    const int64_t kv = config_.kv_heads * config_.head_dim;
-    DecoderLayer out;
-    if (config_.norms != NormPlacement::kPost) {
-      QUIRE_ASSIGN(out.attention_norm, vector(name(Part::kAttentionNorm, i), config_.hidden));
-      QUIRE_ASSIGN(out.mlp_norm, vector(name(Part::kMlpNorm, i), config_.hidden));
-    }
-    if (config_.norms != NormPlacement::kPre) {
-      QUIRE_ASSIGN(out.post_attention_norm, vector(name(Part::kPostAttentionNorm, i), config_.hidden));
-      QUIRE_ASSIGN(out.post_mlp_norm, vector(name(Part::kPostMlpNorm, i), config_.hidden));
-    }
-    if (config_.qk_norm != QkNorm::kNone) {
-      const bool whole = config_.qk_norm == QkNorm::kWhole;
-      QUIRE_ASSIGN(out.q_norm, vector(name(Part::kQNorm, i), whole ? q : config_.head_dim));
-      QUIRE_ASSIGN(out.k_norm, vector(name(Part::kKNorm, i), whole ? kv : config_.head_dim));
-    }
-    std::vector<Rows> qkv = {{Part::kQ, q}, {Part::kK, kv}, {Part::kV, kv}};
-    if (is_fused(Part::kQkv, i, config_.fused_qkv)) qkv = {{Part::kQkv, q + 2 * kv}};
-    std::vector<Rows> gate_up = {{Part::kGate, config_.intermediate}, {Part::kUp, config_.intermediate}};
-    if (config_.fused_gate_up) gate_up = {{Part::kGateUp, 2 * config_.intermediate}};
-    QUIRE_ASSIGN(out.qkv, linear(qkv, i, config_.hidden, config_.qkv_bias));
-    QUIRE_ASSIGN(out.o, linear({{Part::kO, config_.hidden}}, i, q, config_.o_bias));
-    QUIRE_ASSIGN(out.gate_up, linear(gate_up, i, config_.hidden, config_.mlp_bias));
-    QUIRE_ASSIGN(out.down, linear({{Part::kDown, config_.hidden}}, i, config_.intermediate, config_.mlp_bias));
-    return out;
-  }
-
-  // A tensor that nobody asked for would have changed the maths.
-  Status refuse_leftovers() const {
-    if (files_.source->is_dummy()) return {};
-    for (const std::string& tensor : files_.source->names()) {
-      if (used_.count(tensor) != 0) continue;
-      const auto ends_with = [&](std::string_view end) {
-        return tensor.size() >= end.size() && tensor.compare(tensor.size() - end.size(), end.size(), end) == 0;
-      };
-      if (ends_with("rotary_emb.inv_freq") || ends_with(".attention.bias") || ends_with(".masked_bias"))
-        continue;                                    // tables
-      if (tensor.rfind("rope_f", 0) == 0) continue;  // rope_freqs, rope_factors_*: read with the config
-      if (config_.tied_embeddings && tensor == name(Part::kHead, 0) + ".weight") continue;
-      return unsupported("tensor '" + tensor + "' has no place in the " + config_.family +
-                         " family; this checkpoint computes something that quire does not");
-    }
-    return {};
-  }
-
-  DType main_dtype() const {
-    const auto most = std::max_element(by_type_.begin(), by_type_.end());
-    const DType type = static_cast<DType>(most - by_type_.begin());
-    return dtype_ && *dtype_ != DType::kF32 && !is_quantised(type) ? *dtype_ : type;
-  }
-
-  const ModelFiles& files_;
-  const DecoderConfig& config_;
-  const LoadOptions& options_;
-  std::optional<DType> dtype_;
-  Backend& backend_;
-  bool gguf_;
-  PackOptions pack_;
-  std::set<std::string> used_;
-  std::array<int64_t, kNumDTypes> by_type_{};
-  int64_t done_ = 0;
-  int64_t total_ = 0;
-};
+}
 
 }  // namespace
+
+Result<Loader::Rows> Loader::rows(const Slice& slice, int64_t k) {
+  std::vector<int64_t> shape = {slice.all_rows(), k};
+  if (slice.expert >= 0) shape.insert(shape.begin(), slice.experts);
+  QUIRE_ASSIGN(const TensorRef* tensor, require(slice.prefix + ".weight", shape));
+  if (k % info(tensor->dtype).block_elems != 0) {
+    return corrupt("tensor '" + tensor->name + "' has rows of " + std::to_string(k) +
+                   ", which are no whole blocks of " + quire::name(tensor->dtype));
+  }
+  const int64_t bytes = row_bytes(tensor->dtype, k);
+  const int64_t first = slice.expert >= 0 ? slice.expert * slice.all_rows() : 0;
+  Rows out;
+  out.tensor = tensor;
+  out.raw = {narrowed(tensor->dtype), slice.rows, k, tensor->data.data() + first * bytes};
+  if (!slice.map.empty()) {
+    const size_t size = slice.map.size() * sizeof(int32_t);
+    out.owned_map.resize(size);
+    std::memcpy(out.owned_map.data(), slice.map.data(), size);
+    out.raw.row_map = {reinterpret_cast<const int32_t*>(out.owned_map.data()), slice.map.size()};
+  }
+  if (out.raw.dtype == tensor->dtype) return out;
+  out.owned.resize(static_cast<size_t>(slice.all_rows() * row_bytes(out.raw.dtype, k)));
+  std::vector<float> row(static_cast<size_t>(k));
+  for (int64_t r = 0; r < slice.all_rows(); ++r) {
+    weights::dequantise_row(tensor->dtype, out.raw.data + r * bytes, row.data(), k);
+    narrow_row(row.data(), out.raw.dtype, out.owned.data() + r * row_bytes(out.raw.dtype, k), k);
+  }
+  files_.source->release_part(*tensor, {out.raw.data, static_cast<size_t>(slice.all_rows() * bytes)});
+  out.raw.data = out.owned.data();
+  return out;
+}
+
+// All rows as one packed matrix; they must share a type.
+Result<Packed> Loader::pack(std::vector<Rows> rows) {
+  std::vector<RawMatrix> raw;
+  for (const Rows& row : rows) raw.push_back(row.raw);
+  PackOptions options = pack_;
+  options.consumed = [&](std::span<const std::byte> bytes) { give_back(rows, bytes); };
+  auto packed = backend_.pack(raw, options);
+  const TensorRef* first = rows.front().tensor;
+  if (!packed.ok() && first != nullptr) {
+    return Error{packed.error().code, "tensor '" + first->name + "': " + packed.error().message};
+  }
+  if (!packed.ok()) return packed.error();
+  return Packed(std::move(packed).value());
+}
+
+Result<Packed> Loader::from_floats(std::vector<float> values, int64_t n, int64_t k, DType type) {
+  Rows rows;
+  rows.owned.resize(static_cast<size_t>(n * row_bytes(type, k)));
+  narrow_row(values.data(), type, rows.owned.data(), n * k);
+  rows.raw = {type, n, k, rows.owned.data()};
+  std::vector<Rows> all;
+  all.push_back(std::move(rows));
+  return pack(std::move(all));
+}
+
+Result<Packed> Loader::matrix(const Slice& slice, int64_t k) {
+  std::vector<Rows> all(1);
+  QUIRE_ASSIGN(all[0], rows(slice, k));
+  const TensorRef* tensor = all[0].tensor;
+  QUIRE_ASSIGN(Packed packed, pack(std::move(all)));
+  finished(*tensor);
+  return packed;
+}
+
+// One Linear of one or more tensors: fused into one packed matrix where their types agree.
+Result<Linear> Loader::linear(const std::vector<Slice>& slices, int64_t k, bool config_has_bias) {
+  Linear out;
+  std::set<std::string> biases;
+  // GGUF leaves it to the file whether a tensor has a bias; a Hugging Face config says so.
+  const auto has_bias = [&](const Slice& slice) { return gguf_ ? has(slice.prefix + ".bias") : config_has_bias; };
+  size_t next = 0;
+  while (next < slices.size()) {
+    std::vector<Rows> group;
+    size_t end = next;
+    for (; end < slices.size(); ++end) {
+      QUIRE_ASSIGN(Rows more, rows(slices[end], k));
+      if (!group.empty() && more.raw.dtype != group.front().raw.dtype) break;
+      group.push_back(std::move(more));
+    }
+    Linear::Piece piece;
+    const bool any = std::any_of(slices.begin() + static_cast<ptrdiff_t>(next),
+                                 slices.begin() + static_cast<ptrdiff_t>(end), has_bias);
+    for (size_t i = next; any && i < end; ++i) {
+      const Slice& slice = slices[i];
+      std::vector<float> values(static_cast<size_t>(slice.rows), 0.0f);
+      if (has_bias(slice)) {
+        QUIRE_ASSIGN(std::vector<float> all, floats(slice.prefix + ".bias", {slice.all_rows()}));
+        for (size_t r = 0; r < values.size(); ++r) {
+          values[r] = all[slice.map.empty() ? r : static_cast<size_t>(slice.map[r])];
+        }
+      }
+      piece.bias.insert(piece.bias.end(), values.begin(), values.end());
+    }
+    std::set<const TensorRef*> tensors;
+    for (const Rows& row : group) tensors.insert(row.tensor);
+    QUIRE_ASSIGN(piece.weight, pack(std::move(group)));
+    out.add(std::move(piece));
+    // A tensor that a later slice takes again stays until then.
+    for (const TensorRef* tensor : tensors) {
+      const bool again = std::any_of(slices.begin() + static_cast<ptrdiff_t>(end), slices.end(),
+                                     [&](const Slice& slice) { return slice.prefix + ".weight" == tensor->name; });
+      if (!again) finished(*tensor);
+    }
+    next = end;
+  }
+  return out;
+}
+
+// A tensor that nobody asked for would have changed the maths.
+Status Loader::refuse_leftovers() const {
+  if (files_.source->is_dummy()) return {};
+  for (const std::string& tensor : files_.source->names()) {
+    if (used_.count(tensor) != 0) continue;
+    const auto ends_with = [&](std::string_view end) {
+      return tensor.size() >= end.size() && tensor.compare(tensor.size() - end.size(), end.size(), end) == 0;
+    };
+    if (ends_with("rotary_emb.inv_freq") || ends_with(".attention.bias") || ends_with(".masked_bias"))
+      continue;                                    // tables
+    if (tensor.rfind("rope_f", 0) == 0) continue;  // rope_freqs, rope_factors_*: read with the config
+    if (config_.tied_embeddings && tensor == name(Part::kHead, 0) + ".weight") continue;
+    if (is_ignored(tensor, config_)) continue;
+    return unsupported("tensor '" + tensor + "' has no place in the " + config_.family +
+                       " family; this checkpoint computes something that quire does not");
+  }
+  return {};
+}
+
+DType Loader::main_dtype() const {
+  const auto most = std::max_element(by_type_.begin(), by_type_.end());
+  const DType type = static_cast<DType>(most - by_type_.begin());
+  return dtype_ && *dtype_ != DType::kF32 && !is_quantised(type) ? *dtype_ : type;
+}
 
 Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOptions& options, Backend& backend) {
   QUIRE_ASSIGN(const std::optional<DType> dtype, parse_dtype(options.dtype));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OLMo-2: norms after attention and MLP instead of before, and over the whole of q and k.
+// OLMo-2: norms after attention and MLP instead of before, and over the whole of q and k. OLMo-3 adds windows in three
+// layers of four.
 #include "model/family.h"
 #include "model/gguf_config.h"
 #include "model/hf_config.h"
@@ -7,11 +8,11 @@
 namespace quire::model {
 namespace {
 
-Result<DecoderConfig> from_hf(const json::Value& config) {
+Result<DecoderConfig> olmo2_from_hf(const json::Value& config) {
   HfDefaults defaults;
   defaults.norm_eps = 1e-5;
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
-  constexpr std::string_view kHandled[] = {"attention_bias"};
+  constexpr std::string_view kHandled[] = {"attention_bias", "sliding_window", "layer_types"};
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
   QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
   out.qkv_bias = out.o_bias = bias;
@@ -20,7 +21,16 @@ Result<DecoderConfig> from_hf(const json::Value& config) {
   return out;
 }
 
-Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+// The rope's scaling is the full layers' alone.
+Result<DecoderConfig> olmo3_from_hf(const json::Value& config) {
+  QUIRE_ASSIGN(DecoderConfig out, olmo2_from_hf(config));
+  QUIRE_TRY(read_windows(config, out, 4));
+  QUIRE_TRY(read_local_rope(config, "sliding_attention", out.rope.theta, out));
+  for (LayerConfig& layer : out.per_layer) layer.rope = layer.window > 0 ? RopeUse::kLocal : RopeUse::kMain;
+  return out;
+}
+
+Result<DecoderConfig> olmo2_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture));
   out.qk_norm = QkNorm::kWhole;
   out.norms = NormPlacement::kPost;
@@ -29,9 +39,11 @@ Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::stri
 
 constexpr const char* kHf[] = {"Olmo2ForCausalLM"};
 constexpr const char* kGguf[] = {"olmo2"};
+constexpr const char* kOlmo3Hf[] = {"Olmo3ForCausalLM"};
 
 }  // namespace
 
-const Family kOlmo2Family = {"olmo2", kHf, kGguf, from_hf, from_gguf};
+const Family kOlmo2Family = {"olmo2", kHf, kGguf, olmo2_from_hf, olmo2_from_gguf};
+const Family kOlmo3Family = {"olmo3", kOlmo3Hf, {}, olmo3_from_hf, olmo2_from_gguf};
 
 }  // namespace quire::model

@@ -135,15 +135,8 @@ Result<ModelFiles> open_model(const fs::path& path, const LoadOptions& options) 
     }
     out.quantised = any_quantised(*out.source);
   }
-  const int64_t before = out.config.max_position;
   auto status = complete(out.config, k_rows(out));
   if (!status.ok()) return in_file(out.files.file, status.error());
-  if (out.config.max_position < before) {
-    spdlog::info(
-        "attention slides over {} positions in this model; the context is limited to that, where full attention is the "
-        "same",
-        out.config.max_position);
-  }
   return out;
 }
 

@@ -7,8 +7,15 @@
 namespace quire::model {
 namespace {
 
-constexpr const Family* kFamilies[] = {&kLlamaFamily, &kSmolLm3Family, &kMistralFamily, &kQwen2Family,   &kQwen3Family,
-                                       &kPhi3Family,  &kGlmFamily,     &kGlm4Family,    &kGraniteFamily, &kOlmo2Family};
+constexpr const Family* kFamilies[] = {
+    &kLlamaFamily,   &kSmolLm3Family,    &kMistralFamily,     &kMinistralFamily, &kMinistral3Family,
+    &kMixtralFamily, &kQwen2Family,      &kQwen3Family,       &kQwen3MoeFamily,  &kQwen3NextFamily,
+    &kQwen35Family,  &kQwen35MoeFamily,  &kPhi3Family,        &kPhimoeFamily,    &kGlmFamily,
+    &kGlm4Family,    &kGlm4MoeFamily,    &kGlm4MoeLiteFamily, &kGraniteFamily,   &kGraniteHybridFamily,
+    &kOlmo2Family,   &kOlmo3Family,      &kGemma2Family,      &kGemma3Family,    &kGemma4Family,
+    &kGptOssFamily,  &kDeepseekV2Family, &kDeepseekV3Family,  &kMiniCpm3Family,  &kNemotronHFamily,
+    &kLfm2Family,    &kLfm2MoeFamily,    &kCohereFamily,      &kCohere2Family,
+};
 
 constexpr PartName kCommonNames[] = {
     {Part::kEmbedding, "model.embed_tokens", "token_embd"},
@@ -29,12 +36,59 @@ constexpr PartName kCommonNames[] = {
     {Part::kUp, "model.layers.{}.mlp.up_proj", "blk.{}.ffn_up"},
     {Part::kGateUp, "model.layers.{}.mlp.gate_up_proj", "blk.{}.ffn_up"},
     {Part::kDown, "model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"},
+    {Part::kSinks, "model.layers.{}.self_attn.sinks", "blk.{}.attn_sinks"},
+    {Part::kQA, "model.layers.{}.self_attn.q_a_proj", "blk.{}.attn_q_a"},
+    {Part::kQANorm, "model.layers.{}.self_attn.q_a_layernorm", "blk.{}.attn_q_a_norm"},
+    {Part::kQB, "model.layers.{}.self_attn.q_b_proj", "blk.{}.attn_q_b"},
+    {Part::kKvA, "model.layers.{}.self_attn.kv_a_proj_with_mqa", "blk.{}.attn_kv_a_mqa"},
+    {Part::kKvANorm, "model.layers.{}.self_attn.kv_a_layernorm", "blk.{}.attn_kv_a_norm"},
+    {Part::kKvB, "model.layers.{}.self_attn.kv_b_proj", "blk.{}.attn_kv_b"},
+    {Part::kKUp, "", "blk.{}.attn_k_b"},
+    {Part::kVUp, "", "blk.{}.attn_v_b"},
+    {Part::kGdnQkv, "model.layers.{}.linear_attn.in_proj_qkv", "blk.{}.attn_qkv"},
+    {Part::kGdnZ, "model.layers.{}.linear_attn.in_proj_z", "blk.{}.attn_gate"},
+    {Part::kGdnB, "model.layers.{}.linear_attn.in_proj_b", "blk.{}.ssm_beta"},
+    {Part::kGdnA, "model.layers.{}.linear_attn.in_proj_a", "blk.{}.ssm_alpha"},
+    {Part::kGdnQkvz, "model.layers.{}.linear_attn.in_proj_qkvz", "blk.{}.ssm_in"},
+    {Part::kGdnBa, "model.layers.{}.linear_attn.in_proj_ba", "blk.{}.ssm_ba"},
+    {Part::kConv, "model.layers.{}.linear_attn.conv1d", "blk.{}.ssm_conv1d"},
+    {Part::kDecay, "model.layers.{}.linear_attn.A_log", "blk.{}.ssm_a"},
+    {Part::kDtBias, "model.layers.{}.linear_attn.dt_bias", "blk.{}.ssm_dt"},
+    {Part::kSkip, "model.layers.{}.mamba.D", "blk.{}.ssm_d"},
+    {Part::kStateIn, "model.layers.{}.mamba.in_proj", "blk.{}.ssm_in"},
+    {Part::kStateNorm, "model.layers.{}.linear_attn.norm", "blk.{}.ssm_norm"},
+    {Part::kStateOut, "model.layers.{}.linear_attn.out_proj", "blk.{}.ssm_out"},
+    {Part::kRouter, "model.layers.{}.mlp.gate", "blk.{}.ffn_gate_inp"},
+    {Part::kChoiceBias, "model.layers.{}.mlp.gate.e_score_correction_bias", "blk.{}.exp_probs_b"},
+    {Part::kExpertGate, "model.layers.{}.mlp.experts.{}.gate_proj", ""},
+    {Part::kExpertUp, "model.layers.{}.mlp.experts.{}.up_proj", ""},
+    {Part::kExpertDown, "model.layers.{}.mlp.experts.{}.down_proj", ""},
+    {Part::kExpertsGate, "", "blk.{}.ffn_gate_exps"},
+    {Part::kExpertsUp, "", "blk.{}.ffn_up_exps"},
+    {Part::kExpertsGateUp, "model.layers.{}.mlp.experts.gate_up_proj", ""},
+    {Part::kExpertsDown, "model.layers.{}.mlp.experts.down_proj", "blk.{}.ffn_down_exps"},
+    {Part::kSharedGate, "model.layers.{}.mlp.shared_experts.gate_proj", "blk.{}.ffn_gate_shexp"},
+    {Part::kSharedUp, "model.layers.{}.mlp.shared_experts.up_proj", "blk.{}.ffn_up_shexp"},
+    {Part::kSharedDown, "model.layers.{}.mlp.shared_experts.down_proj", "blk.{}.ffn_down_shexp"},
+    {Part::kSharedExpertGate, "model.layers.{}.mlp.shared_expert_gate", "blk.{}.ffn_gate_inp_shexp"},
+    {Part::kPerLayerEmbedding, "model.embed_tokens_per_layer", "per_layer_token_embd"},
+    {Part::kPerLayerModelProjection, "model.per_layer_model_projection", "per_layer_model_proj"},
+    {Part::kPerLayerNorm, "model.per_layer_projection_norm", "per_layer_proj_norm"},
+    {Part::kPerLayerGate, "model.layers.{}.per_layer_input_gate", "blk.{}.inp_gate"},
+    {Part::kPerLayerProjection, "model.layers.{}.per_layer_projection", "blk.{}.proj"},
+    {Part::kPerLayerPostNorm, "model.layers.{}.post_per_layer_input_norm", "blk.{}.post_norm"},
+    {Part::kLayerScalar, "model.layers.{}.layer_scalar", "blk.{}.layer_output_scale"},
 };
 
-std::string fill(std::string_view pattern, int64_t layer) {
-  const size_t hole = pattern.find("{}");
-  if (hole == std::string_view::npos) return std::string(pattern);
-  return std::string(pattern.substr(0, hole)) + std::to_string(layer) + std::string(pattern.substr(hole + 2));
+std::string fill(std::string_view pattern, int64_t layer, int64_t expert) {
+  std::string out;
+  for (const int64_t number : {layer, expert}) {
+    const size_t hole = pattern.find("{}");
+    if (hole == std::string_view::npos) break;
+    out += std::string(pattern.substr(0, hole)) + std::to_string(number);
+    pattern.remove_prefix(hole + 2);
+  }
+  return out + std::string(pattern);
 }
 
 Result<const Family*> find_family(std::string_view architecture, bool gguf) {
@@ -51,14 +105,34 @@ Result<const Family*> find_family(std::string_view architecture, bool gguf) {
 
 }  // namespace
 
-std::string Family::name_of(Part part, int64_t layer, bool gguf) const {
+std::string Family::name_of(Part part, int64_t layer, bool gguf, int64_t expert) const {
   for (const std::span<const PartName> table : {names, std::span<const PartName>(kCommonNames)}) {
     for (const PartName& row : table) {
-      if (row.part == part) return fill(gguf ? row.gguf : row.hf, layer);
+      if (row.part == part) return fill(gguf ? row.gguf : row.hf, layer, expert);
     }
   }
   QUIRE_CHECK(false, "every part has a common name");
   return {};
+}
+
+bool Family::has_part(Part part) const {
+  return std::any_of(names.begin(), names.end(), [&](const PartName& row) { return row.part == part; });
+}
+
+bool is_ignored(std::string_view tensor, const DecoderConfig& config) {
+  if (tensor.rfind("mtp.", 0) == 0) return true;
+  const std::string& prefix = config.text_prefix;
+  if (prefix != "model." && tensor.rfind(prefix, 0) != 0 && tensor.rfind("lm_head.", 0) != 0) return true;
+  for (const std::string& layers : {prefix + "layers.", std::string("blk.")}) {
+    if (tensor.rfind(layers, 0) != 0) continue;
+    const std::string_view rest = tensor.substr(layers.size());
+    int64_t index = 0;
+    for (size_t i = 0; i < rest.size() && rest[i] >= '0' && rest[i] <= '9' && index < config.layers; ++i) {
+      index = index * 10 + (rest[i] - '0');
+    }
+    if (index >= config.layers) return true;
+  }
+  return false;
 }
 
 std::span<const Family* const> families() {

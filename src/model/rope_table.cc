@@ -86,6 +86,11 @@ RopeFrequencies rope_frequencies(const RopeConfig& c, int64_t max_model_len) {
     case RopeType::kDefault:
     case RopeType::kDynamic:
       break;
+    case RopeType::kProportional: {
+      const auto turning = static_cast<size_t>(c.partial * static_cast<double>(c.rot_dim) / 2);
+      for (size_t i = 0; i < freq.size(); ++i) freq[i] = i < turning ? freq[i] / c.factor : 0.0;
+      break;
+    }
     case RopeType::kLinear:
       for (double& f : freq) f /= c.factor;
       break;
@@ -121,7 +126,7 @@ RopeTable::RopeTable(RopeFrequencies frequencies, int64_t max_model_len)
     : frequencies_(std::move(frequencies)), max_model_len_(max_model_len) {}
 
 void RopeTable::reach(int64_t end) {
-  if (end <= reached_) return;
+  if (end <= reached_ || frequencies_.inv_freq.empty()) return;
   QUIRE_CHECK(end <= max_model_len_);
   const int64_t target = std::min((end + kGrowth - 1) / kGrowth * kGrowth, max_model_len_);
   const size_t half = frequencies_.inv_freq.size();

@@ -20,6 +20,8 @@ class Case:
     spelling:      "v5" is config.json as transformers 5 writes it (rope_parameters, dtype); "v4" the same model as
                    transformers 4 wrote it (rope_theta, rope_scaling, torch_dtype).
     max_model_len: the length the engine is loaded with; dynamic and longrope take their frequencies from it.
+    listed:        names and shapes of the tensors are in tensors.json beside the config, as transformers saves them;
+                   for the others shapes.py knows them.
     """
     name: str
     config_class: str
@@ -27,6 +29,7 @@ class Case:
     spelling: str = "v5"
     max_model_len: int = 1024
     model_class: str = field(default="")
+    listed: bool = False
 
     def __post_init__(self):
         if not self.model_class:
@@ -54,6 +57,12 @@ def _longrope(original: int, longest: int) -> dict:
             **_rope("longrope", 10000.0, short_factor=_SHORT, long_factor=_LONG, partial_rotary_factor=0.75,
                     original_max_position_embeddings=original)}
 
+
+# Gated delta net with odd sizes.
+_GDN = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 24, "linear_value_head_dim": 40,
+        "linear_conv_kernel_dim": 4}
+_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25,
+                              "mrope_section": [2, 1, 1], "mrope_interleaved": True}}
 
 CASES = [
     Case("llama", "LlamaConfig", {**_sizes(64, 160, 3, 4, 2), **_rope()}, spelling="v4"),
@@ -95,6 +104,100 @@ CASES = [
          {**_sizes(128, 192, 3, 4, 2), **_rope(theta=10000000.0), "embedding_multiplier": 6.0,
           "residual_multiplier": 0.45, "attention_multiplier": 0.25, "logits_scaling": 0.5}),
     Case("olmo2", "Olmo2Config", {**_sizes(128, 192, 3, 4, 2), **_rope(theta=500000.0)}, spelling="v4"),
+    Case("gemma2", "Gemma2Config",
+         {**_sizes(96,160,4,4,2), "head_dim": 24, "query_pre_attn_scalar": 40, "sliding_window": 48,
+          "attn_logit_softcapping": 20.0, "final_logit_softcapping": 10.0, **_rope()}, listed=True),
+    Case("gemma3", "Gemma3TextConfig",
+         {**_sizes(96,160,7,4,1), "head_dim": 32, "query_pre_attn_scalar": 40, "sliding_window": 40,
+          "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1000000.0},
+          "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}}, model_class="Gemma3ForCausalLM", listed=True),
+    Case("mistral-window", "MistralConfig",
+         {**_sizes(96,160,3,4,2), **_rope(theta=1000000.0), "head_dim": 32, "sliding_window": 50}, listed=True),
+    Case("ministral", "MinistralConfig",
+         {**_sizes(96,160,4,4,2), **_rope(theta=1000000.0), "head_dim": 32, "sliding_window": 50, "layer_types":
+          ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]}, listed=True),
+    Case("gpt-oss", "GptOssConfig",
+         {**_sizes(96,64,4,6,2), "head_dim": 32, "sliding_window": 37, "num_local_experts": 6, "num_experts_per_tok":
+          3,
+          **_rope("yarn",150000.0,factor=8.0,beta_fast=32.0,beta_slow=1.0,truncate=False,original_max_position_embeddings=128)}, listed=True),
+    Case("qwen3-moe", "Qwen3MoeConfig",
+         {**_sizes(96,160,3,4,2), "head_dim": 32, "num_experts": 7, "num_experts_per_tok": 3,
+          "moe_intermediate_size": 40, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [1],
+          **_rope(theta=1000000.0)}, listed=True),
+    Case("mixtral", "MixtralConfig",
+         {**_sizes(96,72,2,4,2), "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 60,
+          **_rope(theta=1000000.0)}, listed=True),
+    Case("deepseek-v2", "DeepseekV2Config",
+         {**_sizes(96,160,3,4,4), "q_lora_rank": None, "kv_lora_rank": 40, "qk_nope_head_dim": 24,
+          "qk_rope_head_dim": 16, "v_head_dim": 20, "n_routed_experts": 8, "n_shared_experts": 2,
+          "num_experts_per_tok": 3, "moe_intermediate_size": 24, "first_k_dense_replace": 1, "n_group": 4,
+          "topk_group": 2, "topk_method": "group_limited_greedy", "routed_scaling_factor": 2.5, "norm_topk_prob":
+          False, **_rope("yarn",factor=4.0,original_max_position_embeddings=256,mscale=0.7,mscale_all_dim=0.7)}, listed=True),
+    Case("deepseek-v3", "DeepseekV3Config",
+         {**_sizes(96,160,3,4,4), "q_lora_rank": 48, "kv_lora_rank": 40, "qk_nope_head_dim": 24, "qk_rope_head_dim":
+          16, "v_head_dim": 20, "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3,
+          "moe_intermediate_size": 24, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2,
+          "routed_scaling_factor": 2.5, "norm_topk_prob": True,
+          **_rope("yarn",factor=4.0,original_max_position_embeddings=256,mscale=1.0,mscale_all_dim=1.0,beta_fast=32.0,beta_slow=1.0)}, listed=True),
+    Case("glm4-moe", "Glm4MoeConfig",
+         {**_sizes(96,160,3,4,2), "head_dim": 32, "attention_bias": True, "use_qk_norm": True, "n_routed_experts": 6,
+          "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "first_k_dense_replace": 1,
+          "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.5, "norm_topk_prob": True,
+          **_rope(partial_rotary_factor=0.5)}, listed=True),
+    Case("glm4-moe-lite", "Glm4MoeLiteConfig",
+         {**_sizes(96,160,3,4,4), "q_lora_rank": 48, "kv_lora_rank": 40, "qk_nope_head_dim": 24, "qk_rope_head_dim":
+          16, "v_head_dim": 20, "n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2,
+          "moe_intermediate_size": 24, "first_k_dense_replace": 1, "routed_scaling_factor": 1.8, "norm_topk_prob":
+          True, **_rope()}, listed=True),
+    Case("minicpm3", "MiniCPM3Config",
+         {**_sizes(96,160,3,4,4), "q_lora_rank": 48, "kv_lora_rank": 40, "qk_nope_head_dim": 24, "qk_rope_head_dim":
+          16, "v_head_dim": 20, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 32, **_rope()}, listed=True),
+    Case("granite-hybrid", "GraniteMoeHybridConfig",
+         {**_sizes(96,40,4,4,2), "layer_types": ["mamba", "attention", "mamba", "mamba"], "mamba_n_heads": 6,
+          "mamba_d_head": 32, "mamba_d_state": 24, "mamba_n_groups": 2, "mamba_d_conv": 4, "mamba_expand": 2,
+          "shared_intermediate_size": 72, "num_local_experts": 5, "num_experts_per_tok": 2, "embedding_multiplier":
+          6.0, "residual_multiplier": 0.45, "attention_multiplier": 0.25, "logits_scaling": 0.5,
+          "position_embedding_type": "nope"}, listed=True),
+    Case("nemotron-h", "NemotronHConfig",
+         {**_sizes(96,72,4,4,2), "head_dim": 32, "hybrid_override_pattern": "M-*E", "mamba_num_heads": 6,
+          "mamba_head_dim": 20, "ssm_state_size": 24, "n_groups": 2, "conv_kernel": 4, "n_routed_experts": 6,
+          "num_experts_per_tok": 2, "moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 40, "n_group":
+          2, "topk_group": 1, "routed_scaling_factor": 1.5, "norm_topk_prob": True}, listed=True),
+    Case("lfm2", "Lfm2Config",
+         {**_sizes(96,160,4,4,2), "layer_types": ["conv", "full_attention", "conv", "conv"], "conv_L_cache": 3,
+          "conv_bias": True, "block_auto_adjust_ff_dim": False, **_rope(theta=1000000.0)}, listed=True),
+    Case("phimoe", "PhimoeConfig",
+         {**_sizes(96,72,2,4,2), "num_local_experts": 5, "num_experts_per_tok": 2, "attention_bias": True,
+          "lm_head_bias": True, **_rope()}, listed=True),
+    Case("olmo3", "Olmo3Config",
+         {**_sizes(96,160,4,4,2), "sliding_window": 50, **_rope(theta=500000.0)}, listed=True),
+    Case("cohere", "CohereConfig",
+         {**_sizes(96,160,2,4,2), "use_qk_norm": True, "logit_scale": 0.25, **_rope()}, listed=True),
+    Case("cohere2", "Cohere2Config",
+         {**_sizes(96,160,4,4,2), "head_dim": 24, "logit_scale": 0.25, "sliding_window": 40, **_rope(theta=50000.0)}, listed=True),
+    Case("qwen3-next", "Qwen3NextConfig",
+         {**_sizes(96,160,4,4,2), "head_dim": 32, **_GDN, "num_experts": 6, "num_experts_per_tok": 2,
+          "moe_intermediate_size": 40, "shared_expert_intermediate_size": 56, "norm_topk_prob": True,
+          "decoder_sparse_step": 1, **_rope(partial_rotary_factor=0.25,theta=1000000.0)}, listed=True),
+    Case("qwen3.5", "Qwen3_5TextConfig",
+         {**_sizes(96,160,4,4,2), "head_dim": 32, **_GDN, "rope_parameters": {"rope_type": "default", "rope_theta":
+          1000000.0, "partial_rotary_factor": 0.25, "mrope_section": [2,1,1], "mrope_interleaved": True}}, model_class="Qwen3_5ForCausalLM", listed=True),
+    Case("qwen3.5-moe", "Qwen3_5MoeTextConfig",
+         {**_sizes(96,160,4,4,2), "head_dim": 32, **_GDN, "num_experts": 6, "num_experts_per_tok": 2,
+          "moe_intermediate_size": 40, "shared_expert_intermediate_size": 56, "rope_parameters": {"rope_type":
+          "default", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25, "mrope_section": [2,1,1],
+          "mrope_interleaved": True}}, model_class="Qwen3_5MoeForCausalLM", listed=True),
+    Case("gemma4", "Gemma4TextConfig",
+         {**_sizes(96,160,6,4,2), "head_dim": 32, "global_head_dim": 48, "sliding_window": 40,
+          "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 512}, model_class="Gemma4ForCausalLM", listed=True),
+    Case("lfm2-moe", "Lfm2MoeConfig",
+         {**_sizes(96,160,4,4,2), "layer_types": ["conv", "full_attention", "conv", "conv"], "conv_L_cache": 3,
+          "conv_bias": False, "num_dense_layers": 1, "num_experts": 6, "num_experts_per_tok": 2,
+          "moe_intermediate_size": 40, "use_expert_bias": True, "norm_topk_prob": True, "routed_scaling_factor": 1.0,
+          **_rope(theta=1000000.0)}, listed=True),
+    Case("ministral3", "Ministral3Config",
+         {**_sizes(96,160,2,4,2), "head_dim": 32,
+          **_rope("yarn",1000000.0,factor=4.0,original_max_position_embeddings=256,llama_4_scaling_beta=0.1,mscale=1.0,mscale_all_dim=1.0)}, listed=True),
 ]
 
 

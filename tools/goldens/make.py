@@ -36,7 +36,7 @@ def make_case(case, root: pathlib.Path) -> None:
     folder = root / case.name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(reference.make_config_json(case), indent=2) + "\n")
-    prompts = reference.run_case(folder, case.max_model_len)
+    prompts = reference.run_case(folder, case.max_model_len, case.listed)
     head = {"case": case.name, "seed": 0, "max_model_len": case.max_model_len,
             "made_with": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}}
     write_object(folder / "expected.json", head, prompts=prompts)

@@ -12,17 +12,20 @@ import numpy as np
 
 from tools.goldens import floats, philox
 
-TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+         "IQ4_NL", "IQ4_XS", "MXFP4")
 BLOCKS = 3
 # Byte offsets of the float16 fields in a block.
 HALVES = {"Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,),
-          "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+          "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,), "MXFP4": ()}
 
 
 def random_blocks(name: str, count: int) -> np.ndarray:
     _, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
     data = philox.words(philox.fnv1a64(name), (count * size + 3) // 4).view(np.uint8)[:count * size].reshape(count, size).copy()
     scales = philox.tensor(f"{name}.scale.bias", (count * len(HALVES[name]),)).astype(np.float16).reshape(count, -1)
+    if name == "MXFP4":  # the scale is an exponent; the largest ones would overflow
+        data[:, 0] = 100 + data[:, 0] % 56
     for i, offset in enumerate(HALVES[name]):
         data[:, offset:offset + 2] = scales[:, i:i + 1].copy().view(np.uint8)
     return data

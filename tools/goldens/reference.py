@@ -7,10 +7,12 @@ The reference fixes RoPE's frequencies when the model is loaded, as quire and vL
 import copy
 import json
 import pathlib
+import tempfile
 
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from tools.goldens import floats, philox, shapes
@@ -60,10 +62,9 @@ def fix_frequencies(model, max_model_len: int) -> None:
         rotary.rope_type = "default"
 
 
-def load_model(folder: pathlib.Path, max_model_len: int, seed: int = 0):
-    """Builds the model from the folder's config.json (the very file that quire reads) with Philox weights."""
+def load_by_parameters(folder: pathlib.Path, config, seed: int):
+    """Fills the parameters; shapes.py must know them all."""
     config_json = json.loads((folder / "config.json").read_text())
-    config = transformers.AutoConfig.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
     parameters = dict(model.named_parameters())  # a tied head is listed once, as the embedding
     expected = shapes.tensor_shapes(config_json)
@@ -73,7 +74,31 @@ def load_model(folder: pathlib.Path, max_model_len: int, seed: int = 0):
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(torch.from_numpy(philox.tensor(name, tuple(parameter.shape), seed)))
-    fix_frequencies(model, max_model_len)
+    return model
+
+
+def load_by_files(folder: pathlib.Path, config, seed: int):
+    """Saves the model, fills the files' tensors by their names there, and reads it back; writes tensors.json."""
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    with tempfile.TemporaryDirectory() as scratch:
+        model.save_pretrained(scratch)
+        path = pathlib.Path(scratch) / "model.safetensors"
+        listed = {name: list(tensor.shape) for name, tensor in sorted(load_file(path).items())}
+        save_file({name: torch.from_numpy(philox.tensor(name, tuple(shape), seed)) for name, shape in listed.items()}, path,
+                  metadata={"format": "pt"})
+        model = transformers.AutoModelForCausalLM.from_pretrained(scratch, attn_implementation="eager", dtype=torch.float32,
+                                                                      experts_implementation="eager")
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(shape)}" for name, shape in listed.items())
+    (folder / "tensors.json").write_text("{\n" + lines + "\n}\n")
+    return model
+
+
+def load_model(folder: pathlib.Path, max_model_len: int, seed: int = 0, listed: bool = False):
+    """Builds the model from the folder's config.json (the very file that quire reads) with Philox weights."""
+    config = transformers.AutoConfig.from_pretrained(folder)
+    model = (load_by_files if listed else load_by_parameters)(folder, config, seed)
+    if not listed:
+        fix_frequencies(model, max_model_len)
     return model.eval()
 
 
@@ -93,9 +118,9 @@ def greedy(model, tokens: list[int], count: int) -> tuple[np.ndarray, list[int],
     return prompt_logits, out, np.array(gaps, dtype=np.float32)
 
 
-def run_case(folder: pathlib.Path, max_model_len: int) -> list[dict]:
+def run_case(folder: pathlib.Path, max_model_len: int, listed: bool = False) -> list[dict]:
     with torch.inference_mode():
-        model = load_model(folder, max_model_len)
+        model = load_model(folder, max_model_len, listed=listed)
         answers = [(tokens, *greedy(model, tokens, NEW_TOKENS))
                    for tokens in (make_prompt(n, model.config.vocab_size) for n in PROMPT_LENGTHS)]
         # How far float32 itself is off: the same prompts with float64 weights and activations (norms stay float32).

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gemma 2 (windows in every other layer, soft caps), Gemma 3 (five windows to one full layer, two ropes, norms of q and
+// k) and the text part of Gemma 4 (shared keys and values, a small embedding in each layer).
+#include <algorithm>
+#include <cmath>
+
+#include "model/family.h"
+#include "model/gguf_config.h"
+#include "model/hf_config.h"
+
+namespace quire::model {
+namespace {
+
+float root(int64_t n) {
+  return static_cast<float>(std::sqrt(static_cast<double>(n)));
+}
+
+// What all three share.
+Result<DecoderConfig> common_from_hf(const json::Value& config, double theta,
+                                     std::span<const std::string_view> handled) {
+  HfDefaults defaults;
+  defaults.tied = true;
+  defaults.rope_theta = theta;
+  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
+  QUIRE_TRY(refuse_unknown_maths(config, handled));
+  QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
+  out.qkv_bias = out.o_bias = bias;
+  if (config.find("hidden_activation") == nullptr && config.find("hidden_act") == nullptr) {
+    out.activation = Activation::kGeluTanh;
+  }
+  out.norms = NormPlacement::kSandwich;
+  out.norm_plus_one = true;
+  out.embedding_scale = root(out.hidden);
+  return out;
+}
+
+Status read_query_scale(const json::Value& config, DecoderConfig& out) {
+  QUIRE_ASSIGN(const double scalar, json::get_double_or(config, "query_pre_attn_scalar", 256.0));
+  if (!(scalar > 0) || !(scalar < 1e9)) return invalid_argument("field 'query_pre_attn_scalar' must be positive");
+  out.attention_scale = static_cast<float>(1.0 / std::sqrt(scalar));
+  return {};
+}
+
+Result<float> soft_cap(const json::Value& config, std::string_view field, double fallback) {
+  const json::Value* value = config.find(field);
+  if (value != nullptr && value->is_null()) return 0.0f;
+  QUIRE_ASSIGN(const double cap, json::get_double_or(config, field, fallback));
+  if (!(cap >= 0) || !(cap < 1e30)) return invalid_argument("field '" + std::string(field) + "' must not be negative");
+  return static_cast<float>(cap);
+}
+
+constexpr std::string_view kHandled2[] = {"attn_logit_softcapping", "final_logit_softcapping", "sliding_window",
+                                          "query_pre_attn_scalar",  "attention_bias",          "layer_types"};
+
+Result<DecoderConfig> gemma2_from_hf(const json::Value& config) {
+  QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config, 10000.0, kHandled2));
+  QUIRE_ASSIGN(out.attention_soft_cap, soft_cap(config, "attn_logit_softcapping", 50.0));
+  QUIRE_ASSIGN(out.logits_soft_cap, soft_cap(config, "final_logit_softcapping", 30.0));
+  QUIRE_TRY(read_query_scale(config, out));
+  QUIRE_TRY(read_windows(config, out, 2));
+  return out;
+}
+
+Result<DecoderConfig> gemma3_from_hf(const json::Value& config) {
+  QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config, 1e6, kHandled2));
+  QUIRE_ASSIGN(out.attention_soft_cap, soft_cap(config, "attn_logit_softcapping", 0.0));
+  QUIRE_ASSIGN(out.logits_soft_cap, soft_cap(config, "final_logit_softcapping", 0.0));
+  QUIRE_TRY(read_query_scale(config, out));
+  QUIRE_ASSIGN(const int64_t fresh_pattern, json::get_int_or(config, "_sliding_window_pattern", 6, 1, 4096));
+  QUIRE_ASSIGN(const int64_t pattern, json::get_int_or(config, "sliding_window_pattern", fresh_pattern, 1, 4096));
+  QUIRE_TRY(read_windows(config, out, pattern));
+  QUIRE_ASSIGN(const double local, json::get_double_or(config, "rope_local_base_freq", 10000.0));
+  QUIRE_TRY(read_local_rope(config, "sliding_attention", local, out));
+  for (LayerConfig& layer : out.per_layer) layer.rope = layer.window > 0 ? RopeUse::kLocal : RopeUse::kMain;
+  out.qk_norm = QkNorm::kPerHead;
+  out.extend_context = false;
+  return out;
+}
+
+// The layers that have sizes of their own: per_layer_config, or the fields before it.
+Status read_gemma4_layers(const json::Value& config, DecoderConfig& out) {
+  QUIRE_ASSIGN(const int64_t global_dim, json::get_int_or(config, "global_head_dim", 0, 0, 4096));
+  QUIRE_ASSIGN(const bool v_is_k, json::get_bool_or(config, "attention_k_eq_v", false));
+  QUIRE_ASSIGN(const int64_t global_kv, read_size_or(config, "num_global_key_value_heads", 0));
+  const json::Value* sizes = config.find("per_layer_config");
+  for (size_t i = 0; i < out.per_layer.size(); ++i) {
+    LayerConfig& layer = out.per_layer[i];
+    const bool full = layer.window == 0;
+    layer.rope = full ? RopeUse::kMain : RopeUse::kLocal;
+    layer.v_is_k = full && v_is_k;
+    if (full && global_dim > 0) layer.head_dim = global_dim;
+    if (full && v_is_k && global_kv > 0) layer.kv_heads = global_kv;
+    const json::Value* own = sizes != nullptr && sizes->is_object() ? sizes->find(std::to_string(i)) : nullptr;
+    if (own == nullptr || !own->is_object()) continue;
+    QUIRE_ASSIGN(layer.head_dim, json::get_int_or(*own, "head_dim", layer.head_dim, 0, 4096));
+    QUIRE_ASSIGN(layer.kv_heads, read_size_or(*own, "num_key_value_heads", layer.kv_heads));
+    QUIRE_ASSIGN(layer.intermediate, read_size_or(*own, "intermediate_size", layer.intermediate));
+  }
+  return {};
+}
+
+// The last layers read the keys and values of the last layer of their kind before them.
+Status share_keys(const json::Value& config, DecoderConfig& out) {
+  QUIRE_ASSIGN(const int64_t shared, json::get_int_or(config, "num_kv_shared_layers", 0, 0, out.layers));
+  QUIRE_ASSIGN(const bool wide, json::get_bool_or(config, "use_double_wide_mlp", false));
+  const auto first = static_cast<size_t>(out.layers - shared);
+  for (size_t i = first; i < out.per_layer.size(); ++i) {
+    LayerConfig& layer = out.per_layer[i];
+    for (size_t j = 0; j < first; ++j) {
+      if ((out.per_layer[j].window > 0) == (layer.window > 0)) layer.shared_with = static_cast<int64_t>(j);
+    }
+    if (layer.shared_with < 0) {
+      return invalid_argument("field 'num_kv_shared_layers' leaves layer " + std::to_string(i) +
+                              " without a layer of its kind to share with");
+    }
+    layer.v_is_k = false;
+    if (wide) layer.intermediate = 2 * out.intermediate_of(layer);
+  }
+  return {};
+}
+
+constexpr std::string_view kHandled4[] = {"final_logit_softcapping", "sliding_window", "attention_bias", "layer_types",
+                                          "query_pre_attn_scalar"};
+
+Result<DecoderConfig> gemma4_from_hf(const json::Value& config) {
+  QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config, 1e6, kHandled4));
+  QUIRE_ASSIGN(const bool moe, json::get_bool_or(config, "enable_moe_block", false));
+  if (moe) return unsupported("field 'enable_moe_block' is true; quire has Gemma 4 without experts");
+  QUIRE_ASSIGN(out.logits_soft_cap, soft_cap(config, "final_logit_softcapping", 0.0));
+  out.norm_plus_one = false;
+  out.attention_scale = 1.0f;
+  out.qk_norm = QkNorm::kPerHead;
+  out.v_norm = true;
+  out.layer_scalars = true;
+  QUIRE_TRY(read_windows(config, out, 6));
+  QUIRE_TRY(read_local_rope(config, "sliding_attention", 10000.0, out));
+  QUIRE_TRY(read_gemma4_layers(config, out));
+  QUIRE_TRY(share_keys(config, out));
+  QUIRE_ASSIGN(out.per_layer_input.dim, read_size_or(config, "hidden_size_per_layer_input", 0));
+  QUIRE_ASSIGN(out.per_layer_input.vocab_size, read_size_or(config, "vocab_size_per_layer_input", out.vocab_size, 1));
+  if (out.per_layer_input.dim > 0 && out.per_layer_input.vocab_size < out.vocab_size) {
+    return invalid_argument("field 'vocab_size_per_layer_input' is smaller than 'vocab_size'");
+  }
+  out.extend_context = false;
+  return out;
+}
+
+Result<DecoderConfig> common_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture,
+                                       int64_t full_every) {
+  constexpr std::string_view kHandled[] = {"attention.sliding_window", "attn_logit_softcapping",
+                                           "final_logit_softcapping", "attention.sliding_window_pattern"};
+  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
+  const std::string prefix = std::string(architecture) + ".";
+  QUIRE_ASSIGN(const int64_t window,
+               metadata.get_int_or(prefix + "attention.sliding_window", 4096, 0, int64_t{1} << 30));
+  out.per_layer.assign(static_cast<size_t>(out.layers), LayerConfig{});
+  for (size_t i = 0; i < out.per_layer.size(); ++i) {
+    if ((i + 1) % static_cast<size_t>(full_every) != 0) out.per_layer[i].window = window;
+  }
+  out.norms = NormPlacement::kSandwich;
+  out.activation = Activation::kGeluTanh;
+  out.embedding_scale = root(out.hidden);
+  return out;
+}
+
+Result<DecoderConfig> gemma2_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+  QUIRE_ASSIGN(DecoderConfig out, common_from_gguf(metadata, architecture, 2));
+  QUIRE_ASSIGN(const double attention, metadata.get_double_or("gemma2.attn_logit_softcapping", 50.0));
+  QUIRE_ASSIGN(const double logits, metadata.get_double_or("gemma2.final_logit_softcapping", 30.0));
+  if (!(attention >= 0) || !(logits >= 0)) return invalid_argument("the soft caps must not be negative");
+  out.attention_soft_cap = static_cast<float>(attention);
+  out.logits_soft_cap = static_cast<float>(logits);
+  // GGUF has no place for the query's scale: 27B (46 layers) takes its width, the others their head size.
+  if (out.layers == 46) out.attention_scale = 1.0f / root(out.hidden / out.heads);
+  return out;
+}
+
+Result<DecoderConfig> gemma3_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+  QUIRE_ASSIGN(DecoderConfig out, common_from_gguf(metadata, architecture, 6));
+  for (LayerConfig& layer : out.per_layer) layer.rope = layer.window > 0 ? RopeUse::kLocal : RopeUse::kMain;
+  out.local_rope.rot_dim = out.rope.rot_dim;
+  QUIRE_ASSIGN(out.rope.theta, metadata.get_double_or("gemma3.rope.freq_base", 1e6));
+  QUIRE_ASSIGN(out.local_rope.theta, metadata.get_double_or("gemma3.rope.freq_base_swa", 10000.0));
+  if (!(out.rope.theta > 0) || !(out.local_rope.theta > 0)) {
+    return invalid_argument("keys 'gemma3.rope.freq_base' and 'freq_base_swa' must be positive numbers");
+  }
+  out.qk_norm = QkNorm::kPerHead;
+  out.extend_context = false;
+  // As above: 27B has 62 layers.
+  if (out.layers == 62) out.attention_scale = 1.0f / root(out.hidden / out.heads);
+  return out;
+}
+
+Result<DecoderConfig> no_gguf(const weights::GgufMetadata&, std::string_view) {
+  return unsupported("quire reads this family from Hugging Face folders, not from GGUF");
+}
+
+constexpr const char* kGemma2Hf[] = {"Gemma2ForCausalLM"};
+constexpr const char* kGemma2Gguf[] = {"gemma2"};
+constexpr const char* kGemma3Hf[] = {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"};
+constexpr const char* kGemma3Gguf[] = {"gemma3"};
+constexpr const char* kGemma4Hf[] = {"Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"};
+constexpr PartName kNames[] = {
+    {Part::kMlpNorm, "model.layers.{}.pre_feedforward_layernorm", "blk.{}.ffn_norm"},
+};
+
+}  // namespace
+
+const Family kGemma2Family = {"gemma2", kGemma2Hf, kGemma2Gguf, gemma2_from_hf, gemma2_from_gguf, kNames};
+const Family kGemma3Family = {"gemma3", kGemma3Hf, kGemma3Gguf, gemma3_from_hf, gemma3_from_gguf, kNames};
+const Family kGemma4Family = {"gemma4", kGemma4Hf, {}, gemma4_from_hf, no_gguf, kNames};
+
+}  // namespace quire::model
