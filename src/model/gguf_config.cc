@@ -47,7 +47,12 @@ Status refuse_unknown_maths(const GgufMetadata& metadata, const std::string& pre
   return {};
 }
 
-Status read_rope(const GgufMetadata& metadata, const std::string& prefix, DecoderConfig& out) {
+bool contains(std::span<const std::string_view> list, std::string_view word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+Status read_rope(const GgufMetadata& metadata, const std::string& prefix, std::span<const std::string_view> handled,
+                 DecoderConfig& out) {
   RopeConfig& rope = out.rope;
   QUIRE_ASSIGN(rope.theta, metadata.get_double_or(prefix + "rope.freq_base", 10000.0));
   if (!(rope.theta > 0) || !std::isfinite(rope.theta)) {
@@ -58,7 +63,8 @@ Status read_rope(const GgufMetadata& metadata, const std::string& prefix, Decode
     return invalid_argument("key '" + prefix + "rope.dimension_count' must be even and at most the head size " +
                             std::to_string(out.head_dim));
   }
-  if (metadata.contains(prefix + "rope.dimension_sections")) {
+  // M-RoPE: text has the same position on every axis, so a family that is read for its text alone may take it.
+  if (metadata.contains(prefix + "rope.dimension_sections") && !contains(handled, "rope.dimension_sections")) {
     return unsupported("key '" + prefix + "rope.dimension_sections' asks for M-RoPE, which quire does not have yet");
   }
   QUIRE_ASSIGN(const std::string_view type, metadata.get_string_or(prefix + "rope.scaling.type", "none"));
@@ -89,16 +95,26 @@ Status read_rope(const GgufMetadata& metadata, const std::string& prefix, Decode
   return {};
 }
 
-Status read_heads(const GgufMetadata& metadata, const std::string& prefix, DecoderConfig& out) {
+// A layer without keys has 0 of their heads; a family that knows such layers finds them marked with -1.
+Status read_heads(const GgufMetadata& metadata, const std::string& prefix, std::span<const std::string_view> handled,
+                  DecoderConfig& out) {
   QUIRE_ASSIGN(out.heads, metadata.get_int(prefix + "attention.head_count", 1, kMaxSize));
   if (metadata.contains(prefix + "attention.head_count_kv")) {
     QUIRE_ASSIGN(const std::vector<int64_t> per_layer,
                  metadata.get_ints_per(prefix + "attention.head_count_kv", static_cast<size_t>(out.layers)));
-    if (!std::all_of(per_layer.begin(), per_layer.end(), [&](int64_t n) { return n == per_layer[0]; })) {
-      return unsupported("key '" + prefix +
-                         "attention.head_count_kv' differs between layers, which quire does not have yet");
+    const auto most = std::max_element(per_layer.begin(), per_layer.end());
+    const bool mixed = contains(handled, "attention.head_count_kv");
+    if (mixed) out.per_layer.assign(per_layer.size(), LayerConfig{});
+    for (size_t i = 0; i < per_layer.size(); ++i) {
+      if (per_layer[i] == *most) continue;
+      if (!mixed || per_layer[i] != 0) {
+        return unsupported("key '" + prefix +
+                           "attention.head_count_kv' differs between layers, which quire does not have for this "
+                           "architecture");
+      }
+      out.per_layer[i].kv_heads = -1;
     }
-    out.kv_heads = per_layer.empty() ? out.heads : per_layer[0];
+    out.kv_heads = per_layer.empty() ? out.heads : *most;
   } else {
     out.kv_heads = out.heads;
   }
@@ -141,13 +157,13 @@ Result<DecoderConfig> read_common_gguf(const GgufMetadata& metadata, std::string
     return invalid_argument("key '" + prefix + "feed_forward_length' is out of range");
   }
   QUIRE_ASSIGN(out.max_position, metadata.get_int_or(prefix + "context_length", 2048, 1, kMaxPositions));
-  QUIRE_TRY(read_heads(metadata, prefix, out));
+  QUIRE_TRY(read_heads(metadata, prefix, handled, out));
   QUIRE_ASSIGN(const double eps, metadata.get_double_or(prefix + "attention.layer_norm_rms_epsilon", 1e-5));
   if (!(eps >= 0) || !(eps < 1)) {
     return invalid_argument("key '" + prefix + "attention.layer_norm_rms_epsilon' must be from 0 to below 1");
   }
   out.norm_eps = static_cast<float>(eps);
-  QUIRE_TRY(read_rope(metadata, prefix, out));
+  QUIRE_TRY(read_rope(metadata, prefix, handled, out));
   QUIRE_TRY(refuse_unknown_maths(metadata, prefix, handled));
   if (metadata.contains("tokenizer.ggml.eos_token_id")) {
     QUIRE_ASSIGN(const int64_t eos, metadata.get_int("tokenizer.ggml.eos_token_id", -1, kMaxSize));

@@ -125,6 +125,7 @@ Result<Loader::Rows> Loader::rows(const Slice& slice, int64_t k) {
     const size_t size = slice.map.size() * sizeof(int32_t);
     out.owned_map.resize(size);
     std::memcpy(out.owned_map.data(), slice.map.data(), size);
+    out.raw.file_rows = slice.all_rows();
     out.raw.row_map = {reinterpret_cast<const int32_t*>(out.owned_map.data()), slice.map.size()};
   }
   if (out.raw.dtype == tensor->dtype) return out;

@@ -37,6 +37,27 @@ Status read_hf(const fs::path& file, ModelFiles& out) {
   return {};
 }
 
+// A model that also sees or hears has its text part's fields under text_config.
+json::Value text_part(const json::Value& config) {
+  const json::Value* text = config.find("text_config");
+  if (text == nullptr || !text->is_object()) return config;
+  json::Value out = *text;
+  for (const char* field : {"tie_word_embeddings", "eos_token_id", "bos_token_id", "dtype", "torch_dtype",
+                            "quantization_config", "quantization"}) {
+    const json::Value* outer = config.find(field);
+    if (out.find(field) == nullptr && outer != nullptr) out.set(field, *outer);
+  }
+  return out;
+}
+
+// Where the text part's tensors stand in such a checkpoint.
+std::string find_text_prefix(const weights::WeightSource& source) {
+  for (const char* prefix : {"model.", "model.language_model.", "language_model.model."}) {
+    if (source.find(std::string(prefix) + "embed_tokens.weight") != nullptr) return prefix;
+  }
+  return "model.";
+}
+
 int64_t k_rows(const ModelFiles& files) {
   if (files.source->is_dummy()) return 0;
   const weights::TensorRef* k =
@@ -99,7 +120,7 @@ Result<HfConfig> parse_hf_config(const json::Value& config) {
   HfConfig out;
   QUIRE_ASSIGN(const std::string architecture, architecture_of(config));
   QUIRE_ASSIGN(out.family, find_hf_family(architecture));
-  QUIRE_ASSIGN(out.config, out.family->from_hf(config));
+  QUIRE_ASSIGN(out.config, out.family->from_hf(text_part(config)));
   out.config.family = out.family->name;
   out.config.architecture = architecture;
   return out;
@@ -132,6 +153,7 @@ Result<ModelFiles> open_model(const fs::path& path, const LoadOptions& options) 
       if (!status.ok()) return in_file(out.files.file, status.error());
     } else {
       QUIRE_TRY(read_hf(out.files.folder / "config.json", out));
+      out.config.text_prefix = find_text_prefix(*out.source);
     }
     out.quantised = any_quantised(*out.source);
   }

@@ -87,6 +87,9 @@ Result<DecoderConfig> common_from_gguf(const weights::GgufMetadata& metadata, st
                                         "nextn_predict_layers", "rope.dimension_sections"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kKeys));
   const std::string prefix = std::string(architecture) + ".";
+  // Layers at the end that predict several tokens ahead are counted, but are no part of the model.
+  QUIRE_ASSIGN(const int64_t ahead, metadata.get_int_or(prefix + "nextn_predict_layers", 0, 0, out.layers - 1));
+  out.layers -= ahead;
   GatedDeltaNetConfig& c = out.gdn;
   QUIRE_ASSIGN(c.key_heads, metadata.get_int(prefix + "ssm.group_count", 1, 1 << 16));
   QUIRE_ASSIGN(c.value_heads, metadata.get_int(prefix + "ssm.time_step_rank", 1, 1 << 16));

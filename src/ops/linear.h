@@ -18,10 +18,12 @@
 //      Q4_K Q5_K      : I = sum q X, sw = d*sc, wm = -(dmin*mn), J = sum X      (sc, mn of that block of 32)
 //      Q6_K Q3_K      : float(I) is fma(hi, sc1, lo*sc0) with lo = sum_lo16 (q-o) X, hi = sum_hi16 (q-o) X, sw = d
 //      Q2_K           : float(I) likewise of sum q X, sw = d, wm = -dmin, J = mn0*sum_lo16 X + mn1*sum_hi16 X
+//      IQ4_NL IQ4_XS  : I = sum t[q] X, sw = d, or d*(ls-32)                     (t: kIq4Values)
+//      MXFP4          : I = sum t[q] X, sw = 2^(e-128)                          (t: kFp4Values)
 //      G4             : I = sum q X, sw = d, wm = m, J = sum X                  (d, m of the group)
 //      G8             : I = sum (q-128) X, sw = d, wm = fma(128, d, m), J = sum X
 //    where products of scales are rounded to float once, in the order written. All levels with as many
-//    bits give the same result. A scale d of G4 or G8 below 2^-29 counts as zero, in every form.
+//    bits give the same result. A scale sw of G4, G8 or MXFP4 below 2^-29 counts as zero, in every form.
 //  - rounded: BF16 weights with AMX, and quantised ones of the level amx_bf16. x is rounded to bf16 (ties to even), a
 //    quantised weight to bf16 (ties away from zero) from its value, d*(q-o) or d*q + m, rounded to float once. For each
 //    32 k, from +0 on, even and odd k apart:
@@ -59,6 +61,8 @@ struct RawMatrix {
   int64_t group = 0;  // 32, 64 or 128, or any multiple of 32; divides k
   const float* scales = nullptr;
   const float* mins = nullptr;  // null: none
+  // With a row_map: how many rows the file has, where that is more than n.
+  int64_t file_rows = 0;
 };
 
 struct PackOptions {

@@ -103,7 +103,8 @@ std::vector<std::string> golden_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Families, Golden, ::testing::ValuesIn(golden_cases()), [](const auto& test) {
   std::string name = test.param;
-  std::replace(name.begin(), name.end(), '-', '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
   return name;
 });
 

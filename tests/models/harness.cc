@@ -17,7 +17,7 @@ llm::Options dummy_options(const std::string& golden_case) {
   options.load_format = "dummy";
   options.dtype = "float32";
   options.max_num_seqs = 16;
-  options.num_gpu_blocks_override = 400;
+  options.num_gpu_blocks_override = 2000;
   return options;
 }
 

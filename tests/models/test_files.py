@@ -15,6 +15,7 @@ from tools.goldens import cases, export, floats, gguf_file, shapes
 
 NEW_TOKENS = 64
 CASES = [case.name for case in cases.CASES]
+PLAIN = [case.name for case in cases.CASES if not case.listed]  # those that gguf_file.py can write
 BLOCKS = {"Q8_0": 32, "Q4_0": 32, "Q4_1": 32, "Q5_0": 32, "Q5_1": 32}  # the others need rows of 256
 
 
@@ -68,7 +69,7 @@ def test_safetensors_say_what_the_reference_says(case, tmp_path):
     check_exactly(case, tmp_path / "model", tmp_path)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", PLAIN)
 def test_gguf_says_what_the_reference_says(case, tmp_path):
     model = tmp_path / "model.gguf"
     export.main(["--case", case, "--out", str(model), "--max-model-len", str(expected(case)["max_model_len"])])
@@ -99,7 +100,7 @@ QUANTISED = {"Q8_0": 0.1, "Q6_K": 0.25, "Q5_0": 0.5, "Q5_1": 0.5, "Q5_K": 0.5, "
 @pytest.mark.parametrize("dtype", QUANTISED)
 def test_quantised_files_stay_near(dtype, tmp_path):
     """One family at each type in turn, and the case with wide rows, which every type fits."""
-    fitting = [case for case in CASES if fits(case, dtype)]
+    fitting = [case for case in PLAIN if fits(case, dtype)]
     assert "llama-wide" in fitting
     chosen = {"llama-wide", fitting[list(QUANTISED).index(dtype) % len(fitting)]}
     for case in sorted(chosen):

@@ -31,8 +31,11 @@ def default_length(config: dict) -> int:
     return int(d.max_position * d.rope["factor"]) if kind in ("linear", "dynamic") else d.max_position
 
 
-def make_tensors(config: dict, seed: int) -> dict:
-    return {name: philox.tensor(name, shape, seed) for name, shape in shapes.tensor_shapes(config).items()}
+def make_tensors(path: pathlib.Path, config: dict, seed: int) -> dict:
+    """By the list beside the config, where there is one; else by what shapes.py knows of the family."""
+    listed = path.parent / "tensors.json"
+    found = json.loads(listed.read_text()) if listed.exists() else shapes.tensor_shapes(config)
+    return {name: philox.tensor(name, tuple(shape), seed) for name, shape in found.items()}
 
 
 def write_folder(folder: pathlib.Path, config: dict, tensors: dict, dtype: str, shards: int) -> None:
@@ -63,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     path = options.config or GOLDENS / options.case / "config.json"
     config = json.loads(path.read_text())
-    tensors = make_tensors(config, options.seed)
+    tensors = make_tensors(path, config, options.seed)
     if options.out.suffix == ".gguf":
         from tools.goldens import gguf_file  # only here, so that safetensors need no gguf package
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ struct Unpacked {
   uint8_t codes[kMaxBlocks * kBlock];
   uint16_t d;                     // fp16
   uint16_t m;                     // fp16: m, or dmin
+  uint8_t exponent;               // MXFP4
   uint8_t scales[kMaxBlocks][2];  // the two bytes a block of packed.h's super-block records
 };
 
@@ -150,6 +151,22 @@ void unpack_q6_k(const uint8_t* b, Unpacked& u) {
   u.d = load_u16(b + 208);
 }
 
+void unpack_iq4_xs(const uint8_t* b, Unpacked& u) {
+  u.d = load_u16(b);
+  const uint16_t high = load_u16(b + 2);
+  for (int i = 0; i < 8; ++i) {  // six bits; 32 means 0
+    const int low = (b[4 + i / 2] >> (i % 2 * 4)) & 15;
+    u.scales[i][0] = static_cast<uint8_t>((low | ((high >> (2 * i)) & 3) << 4) - 32);
+    nibbles16(b + 8 + 16 * i, u.codes + kBlock * i);
+  }
+}
+
+// Scales below 2^-29 count as zero (ops/linear.h).
+void unpack_mxfp4(const uint8_t* b, Unpacked& u) {
+  u.exponent = b[0] < 128 - 29 ? 0 : b[0];
+  nibbles16(b + 1, u.codes);
+}
+
 void unpack(DType type, const uint8_t* block, Unpacked& u) {
   switch (type) {
     case DType::kQ8_0:
@@ -172,6 +189,12 @@ void unpack(DType type, const uint8_t* block, Unpacked& u) {
       return unpack_q5_k(block, u);
     case DType::kQ6_K:
       return unpack_q6_k(block, u);
+    case DType::kIQ4_NL:  // as Q4_0, but for what codes mean
+      return unpack_q4_0(block, u);
+    case DType::kIQ4_XS:
+      return unpack_iq4_xs(block, u);
+    case DType::kMXFP4:
+      return unpack_mxfp4(block, u);
     default:
       QUIRE_CHECK(false, "no quantised type");
   }
@@ -250,13 +273,17 @@ void put_block(const PackedView& w, uint8_t* panel, int64_t index, int column, c
   const int group = scale_group(f);
   for (int i = 0; i < group; ++i) put_codes(w, panel, index * group + i, column, u.codes + i * kBlock);
   uint8_t* scales = panel + w.scale_offset + index * scale_bytes(f);
+  if (f.scheme == Scheme::kExponent) {
+    scales[column] = u.exponent;
+    return;
+  }
   std::memcpy(scales + 2 * column, &u.d, 2);
   if (has_min(f)) std::memcpy(scales + 2 * kPanel + 2 * column, &u.m, 2);
   if (group == 1) return;
   for (int i = 0; i < group; ++i) {
-    uint8_t* part = scales + scale_header_bytes(f) + i * kBlockScaleBytes;
+    uint8_t* part = scales + scale_header_bytes(f) + i * block_scale_bytes(f);
     part[column] = u.scales[i][0];
-    part[kPanel + column] = u.scales[i][1];
+    if (f.scheme != Scheme::kSuperScale) part[kPanel + column] = u.scales[i][1];
   }
 }
 
@@ -384,6 +411,22 @@ Status check_groups(std::span<const RawMatrix> parts) {
   return {};
 }
 
+// Scales of MXFP4 that no weight has: products with activations would overflow.
+Status check_exponents(std::span<const RawMatrix> parts) {
+  constexpr int kMost = 128 + 40;
+  for (const RawMatrix& part : parts) {
+    const int64_t size = info(part.dtype).block_bytes;
+    for (int64_t i = 0; i < part.n * row_bytes(part.dtype, part.k); i += size) {
+      const int e = static_cast<int>(part.data[i]);
+      if (e <= kMost) continue;
+      return unsupported(std::string("a weight of type ") + name(part.dtype) + " has a block whose scale is the byte " +
+                         std::to_string(e) + ", where at most " + std::to_string(kMost) +
+                         " (2^40) makes sense; the file is damaged");
+    }
+  }
+  return {};
+}
+
 Status check_parts(std::span<const RawMatrix> parts) {
   QUIRE_CHECK(!parts.empty(), "a packed weight has at least one part");
   const RawMatrix& first = parts[0];
@@ -393,12 +436,13 @@ Status check_parts(std::span<const RawMatrix> parts) {
                        std::to_string(info(first.dtype).block_elems));
   }
   if (is_grouped(first.dtype)) QUIRE_TRY(check_groups(parts));
+  if (first.dtype == DType::kMXFP4) QUIRE_TRY(check_exponents(parts));
   for (const RawMatrix& part : parts) {
     QUIRE_CHECK(part.dtype == first.dtype && part.k == first.k, "parts of a packed weight share type and K");
     QUIRE_CHECK(is_grouped(part.dtype) || part.group == 0, "only G4 and G8 have groups");
     QUIRE_CHECK(part.n > 0 && part.data != nullptr);
     QUIRE_CHECK(part.row_map.empty() || static_cast<int64_t>(part.row_map.size()) == part.n);
-    for (const int32_t row : part.row_map) QUIRE_CHECK(row >= 0 && row < part.n);
+    for (const int32_t row : part.row_map) QUIRE_CHECK(row >= 0 && row < std::max(part.n, part.file_rows));
   }
   return {};
 }
