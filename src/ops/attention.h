@@ -1,23 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // Varlen paged attention, and reshape_and_cache, which writes K and V to pages before attention reads them.
 //
-// Contract of attention. Token t of a sequence sees the positions 0..p(t) of its own sequence (causal) or all of its
-// context, read from pages alone. Cuts are by absolute position: tiles of kAttentionTile positions, splits of
-// kAttentionSplit. Scores are kept in units of ln 2, so that weights are powers of two. For one row (token, head):
-//   query : qs[d] = q[d] * c, where c = scale * log2(e), each product rounded to float
+// Contract of attention. Token t of a sequence stands at p = context - queries + t. It sees the positions 0..p of its
+// own sequence (causal) or all of its context; with a window w, of those only the ones above p - w (and, not causal,
+// below p + w). It reads pages alone, and only pages that hold a position that one of the call's rows sees: the block
+// table may hold anything before a window. Cuts are by absolute position, whatever the window: tiles of kAttentionTile
+// positions, splits of kAttentionSplit. Scores are kept in units of ln 2, so that weights are powers of two; L stands
+// for log2(e) as a float. For one row (token, head), every operation rounded to float:
+//   query : qs[d] = q[d] * c, where c = scale * L, or scale / soft_cap where there is a cap
 //   score : s[j]  = one fma chain over head_dim ascending from +0 of qs[d] * float(k[j][d])
+//           soft cap: s[j] = (soft_cap * L) * tanh(s[j]); then slopes: s[j] = fma(slope * L, float(j - p), s[j])
 //   tile  : m' = max(m, max s); a = e(m - m'); p[j] = e(s[j] - m'), where e(x) = 2^max(x, -100) is exp2_clamped of
-//           backend/cpu/simd_math.h; l[i] = fma(l[i], a, p[i] + p[i+16] + ...) for 16 lanes i, positions of the tile
-//           ascending; o = o*a, then for j ascending o = fma(p[j], float(v[j]), o). Masked positions are left out,
-//           never multiplied by zero.
+//           backend/cpu/simd_math.h, as tanh is its tanh; l[i] = fma(l[i], a, p[i] + p[i+16] + ...) for 16 lanes i,
+//           positions of the tile ascending; o = o*a, then for j ascending o = fma(p[j], float(v[j]), o). Positions
+//           that the row does not see are left out, never multiplied by zero; a tile of none changes nothing.
 //   split : the recurrence starts anew (m = -inf, l = 0, o = 0) at each split, and its l is folded 8, 4, 2, 1 at its
-//           end; splits merge left to right: M = max(m1, m2); l = fma(l1, e(m1-M), l2*e(m2-M)); o likewise.
+//           end; splits that hold a position the row sees merge left to right: M = max(m1, m2);
+//           l = fma(l1, e(m1-M), l2*e(m2-M)); o likewise.
+//   sink  : where there are sinks, z = sink * L joins last, as a split of m = z, l = 1, o = 0: M = max(m, z);
+//           l = fma(l, e(m-M), e(z-M)); o = o * e(m-M)
 //   out   = o / l
 // With AMX and BF16 pages, the rounded form: qs, K, V and p are rounded to bf16 (ties to even; l is summed of p
 // before). A score is a sum over head_dim in steps of 32, as ops/linear.h's rounded form adds them. p V is the sum over
 // the tile's 64 positions in two such steps from +0, unseen ones as zeros, and o = fma(o, a, that sum).
 // So a row's bits depend on its own sequence and position: not on the other rows, the chunk, the block size or the
 // threads. A row whose scores overflow or hold a NaN is NaN; no other row is.
+//
+// What a page holds, and so what attention sees of K and V: F32, F16, BF16: rounded to nearest even. F8E4M3, F8E5M2:
+// likewise, magnitudes above the largest finite value become it; NaN stays. I8: for each (token, kv head), of K and of
+// V apart, a float scale = amax / 127 and codes x / scale rounded half to even; the value is float(code) * scale. An
+// amax below 2^-100 counts as zero (scale and codes are 0); if an element is not finite the scale is NaN, codes are 0.
 #pragma once
 
 #include <span>
@@ -28,7 +40,7 @@ namespace quire {
 
 constexpr int64_t kAttentionTile = 64;
 constexpr int64_t kAttentionSplit = 256;  // short, so that one short sequence still gives every thread work
-constexpr int64_t kMaxHeadDim = 256;
+constexpr int64_t kMaxHeadDim = 640;      // of K and of V
 
 // What a page of one layer holds: the arguments of Backend::kv_page_bytes.
 struct KvPageShape {

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the cpu backend lays K and V out inside a page; nothing outside backend/cpu knows it.
 //
-// A page holds block_size positions (a multiple of 16) of every kv head; a head's K and V stand together:
+// A page holds block_size positions (a multiple of 8) of every kv head; a head's K and V stand together:
 //   K: [block_size/16 groups][head_dim][16 positions]   so that one q element, broadcast, meets 16 positions at once
-//   V: [block_size positions][v_stride]                 v_stride = head_dim rounded up to 16 elements; the rest is zero
+//   V: [block_size positions][v_stride]                 v_stride = v_dim rounded up to 16 elements; the rest is zero
 // In pairs, for AMX (BF16 and a head_dim of whole 32s), in the same bytes:
 //   K: [block_size/16 groups][head_dim/2][16 positions][2]
-//   V: [block_size/2 pairs of positions][head_dim][2 positions]
-// K needs no padding at any head_dim: its vectors run over positions. A group of 16 positions never crosses a page.
+//   V: [block_size/2 pairs of positions][v_stride][2 positions]
+// In rows, where a page does not hold whole groups of 16 positions, and where V is in K (its rows are V's, and many
+// query rows pay for turning K):
+//   K: [block_size positions][k_stride]                 k_stride = head_dim rounded up to 16; the rest is zero
+//   V: as above, or none
+// Pages of int8 hold after these the scales, [block_size] floats for K and again for V.
+// K needs no padding at any head_dim when not in rows: its vectors run over positions. A group of 16 positions crosses
+// a page in rows alone, a group of 8 never does.
 #pragma once
 
 #include <cstdint>
@@ -17,35 +23,51 @@
 namespace quire::cpu {
 
 constexpr int64_t kKvGroup = 16;
+constexpr int64_t kKvHalf = 8;  // block sizes are multiples of it
 constexpr int64_t kKvPageAlignment = 64;
 
 struct KvGeometry {
-  int64_t element;    // bytes of one element
-  int64_t v_stride;   // elements from one position of V to the next
-  int64_t k_bytes;    // K of one head in one page
-  int64_t v_bytes;    // V of one head in one page
-  int64_t page_used;  // bytes of a page that hold data
+  int64_t element;      // bytes of one element
+  bool in_rows;         // K
+  int64_t k_stride;     // elements from one position of K to the next, in rows
+  int64_t v_stride;     // elements from one position of V to the next
+  int64_t width;        // v_dim rounded up to 16
+  int64_t k_bytes;      // K of one head in one page
+  int64_t v_bytes;      // V of one head in one page
+  int64_t scale_bytes;  // the scales of K of one head in one page, and those of V
+  int64_t head_bytes;   // from one head to the next
+  int64_t page_used;    // bytes of a page that hold data
 };
 
-constexpr KvGeometry kv_geometry(DType dtype, int64_t block_size, int64_t num_kv_heads, int64_t head_dim) {
-  const int64_t element = dtype == DType::kF32 ? 4 : 2;
-  const int64_t v_stride = (head_dim + kKvGroup - 1) / kKvGroup * kKvGroup;
-  const int64_t k_bytes = block_size * head_dim * element;
-  const int64_t v_bytes = block_size * v_stride * element;
-  return {element, v_stride, k_bytes, v_bytes, num_kv_heads * (k_bytes + v_bytes)};
+// Inlined always: kernels of several ISA levels call it, and they share no code.
+[[gnu::always_inline]] constexpr inline KvGeometry kv_geometry(const KvPageShape& shape) {
+  const int64_t v_dim = shape.v_head_dim > 0 ? shape.v_head_dim : shape.head_dim;
+  KvGeometry g = {};
+  g.element = info(shape.dtype).block_bytes;
+  g.in_rows = shape.v_in_k || shape.block_size % kKvGroup != 0;
+  g.k_stride = (shape.head_dim + kKvGroup - 1) / kKvGroup * kKvGroup;
+  g.width = (v_dim + kKvGroup - 1) / kKvGroup * kKvGroup;
+  g.v_stride = shape.v_in_k ? g.k_stride : g.width;
+  g.k_bytes = shape.block_size * (g.in_rows ? g.k_stride : shape.head_dim) * g.element;
+  g.v_bytes = shape.v_in_k ? 0 : shape.block_size * g.v_stride * g.element;
+  g.scale_bytes = shape.dtype == DType::kI8 ? shape.block_size * static_cast<int64_t>(sizeof(float)) : 0;
+  g.head_bytes = g.k_bytes + g.v_bytes + (shape.v_in_k ? 1 : 2) * g.scale_bytes;
+  g.page_used = shape.num_kv_heads * g.head_bytes;
+  return g;
 }
-constexpr KvGeometry kv_geometry(const KvLayer& kv) {
-  return kv_geometry(kv.dtype, kv.block_size, kv.num_kv_heads, kv.head_dim);
+[[gnu::always_inline]] constexpr inline KvGeometry kv_geometry(const KvLayer& kv) {
+  return kv_geometry({kv.dtype, kv.block_size, kv.num_kv_heads, kv.head_dim, kv.v_head_dim, kv.v_in_k});
 }
 
 // Whether a level that multiplies tiles keeps pages of this kind in pairs.
-constexpr bool pages_in_pairs(DType dtype, int64_t head_dim) {
-  return dtype == DType::kBF16 && head_dim % 32 == 0;
+[[gnu::always_inline]] constexpr inline bool pages_in_pairs(const KvLayer& kv) {
+  return kv.dtype == DType::kBF16 && kv.head_dim % 32 == 0 && kv.v_dim() % kKvGroup == 0 &&
+         kv.block_size % kKvGroup == 0 && !kv.v_in_k;
 }
 
 // Bytes of one layer's page: what Backend::kv_page_bytes answers.
-constexpr int64_t kv_page_bytes(DType dtype, int64_t block_size, int64_t num_kv_heads, int64_t head_dim) {
-  const int64_t used = kv_geometry(dtype, block_size, num_kv_heads, head_dim).page_used;
+constexpr int64_t kv_page_bytes(const KvPageShape& shape) {
+  const int64_t used = kv_geometry(shape).page_used;
   return (used + kKvPageAlignment - 1) / kKvPageAlignment * kKvPageAlignment;
 }
 

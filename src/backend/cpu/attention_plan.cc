@@ -16,10 +16,14 @@ constexpr int64_t kItemsPerThread = 6;
 // Rows of one sequence and kv head that run together.
 struct RowBlock {
   int64_t begin, end;
-  int64_t positions;  // that its last row sees
-  int64_t splits() const { return (positions + kAttentionSplit - 1) / kAttentionSplit; }
+  int64_t low, high;  // the positions that its rows see: from the first one's first to the last one's last
+  int64_t split_begin() const { return low / kAttentionSplit; }
+  int64_t split_end() const { return (high + kAttentionSplit - 1) / kAttentionSplit; }
   // Loading a position costs about as much as two rows' arithmetic on it.
-  int64_t cost() const { return (end - begin + 2) * positions; }
+  int64_t cost(int64_t from, int64_t to) const {
+    return (end - begin + 2) * (std::min(to, high) - std::max(from, low / kAttentionTile * kAttentionTile));
+  }
+  int64_t cost() const { return cost(0, high); }
 };
 
 template <typename Visit>
@@ -37,7 +41,8 @@ void for_each_row_block(const AttentionArgs& args, int64_t most_rows, const Visi
     for (int64_t begin = 0; begin < rows; begin += size) {
       const int64_t end = std::min(begin + size, rows);
       const int64_t context = args.context_lens[seq];
-      visit(seq, RowBlock{begin, end, visible_positions(args.causal, context, queries, (end - 1) / group)});
+      visit(seq, RowBlock{begin, end, seen_by(args, context, queries, begin / group).begin,
+                          seen_by(args, context, queries, (end - 1) / group).end});
     }
   }
 }
@@ -48,11 +53,13 @@ void check_sequences(const AttentionArgs& args) {
   for (int64_t seq = 0; seq < seqs; ++seq) {
     const int64_t queries = args.cu_seqlens_q[seq + 1] - args.cu_seqlens_q[seq];
     const int64_t context = args.context_lens[seq];
-    QUIRE_CHECK(queries >= 0 && context >= (args.causal ? queries : queries > 0), "a row would see no position");
+    const bool own = args.causal || args.window > 0;  // a token sees where it stands
+    QUIRE_CHECK(queries >= 0 && context >= (own ? queries : queries > 0), "a row would see no position");
     const int64_t blocks = (context + args.kv.block_size - 1) / args.kv.block_size;
     QUIRE_CHECK(blocks <= args.max_blocks, "a context is longer than its block table");
     if (queries == 0) continue;
-    for (const int32_t page : args.block_tables.subspan(seq * args.max_blocks, blocks)) {
+    const int64_t unread = seen_by(args, context, queries, 0).begin / args.kv.block_size;
+    for (const int32_t page : args.block_tables.subspan(seq * args.max_blocks + unread, blocks - unread)) {
       QUIRE_CHECK(page >= 0 && page < args.kv.num_pages, "a block table names a page that does not exist");
     }
   }
@@ -67,14 +74,15 @@ AttentionItem make_item(int64_t seq, int64_t kv_head, const RowBlock& block, int
   item.row_end = static_cast<int32_t>(block.end);
   item.split_begin = static_cast<int32_t>(split_begin);
   item.split_end = static_cast<int32_t>(split_end);
+  item.split_first = static_cast<int32_t>(block.split_begin());
   return item;
 }
 
 }  // namespace
 
-int64_t attention_scratch_floats(int64_t head_dim) {
-  const int64_t padded = (head_dim + 15) / 16 * 16;
-  const int64_t in_float = kAttentionTile * padded                             // K or V as float
+int64_t attention_scratch_floats(int64_t head_dim, int64_t v_dim) {
+  const int64_t padded = (v_dim + 15) / 16 * 16;
+  const int64_t in_float = kAttentionTile * std::max(head_dim, padded)         // K or V as float
                            + kAttentionRows * (kMaxHeadDim + 16 + 2 * padded)  // q, o, o of earlier splits
                            + kAttentionRows * (16 + 16 + 2 + kAttentionTile);  // lanes of l and m, m and l, p
   const int64_t steps = (head_dim + 31) / 32;
@@ -100,23 +108,24 @@ void AttentionPlan::build(const AttentionArgs& args, int threads, int64_t most_r
   };
   int64_t floats = 0;
   for_each_row_block(args, most_rows, [&](int64_t seq, const RowBlock& block) {
-    const int64_t splits = block.splits();
+    const int64_t first = block.split_begin();
+    const int64_t splits = block.split_end() - first;
     const int64_t pieces = threads == 1 ? 1 : std::clamp<int64_t>(block.cost() / target, 1, splits);
     for (int64_t head = 0; head < args.kv.num_kv_heads; ++head) {
       if (pieces == 1) {
-        add(block.cost(), make_item(seq, head, block, 0, splits), -1);
+        add(block.cost(), make_item(seq, head, block, first, first + splits), -1);
         continue;
       }
       for (int64_t piece = 0; piece < pieces; ++piece) {
-        const int64_t begin = splits * piece / pieces;
-        const int64_t end = splits * (piece + 1) / pieces;
-        const int64_t positions = std::min(end * kAttentionSplit, block.positions) - begin * kAttentionSplit;
-        add(block.cost() / block.positions * positions, make_item(seq, head, block, begin, end), floats);
+        const int64_t begin = first + splits * piece / pieces;
+        const int64_t end = first + splits * (piece + 1) / pieces;
+        const int64_t cost = block.cost(begin * kAttentionSplit, end * kAttentionSplit);
+        add(cost, make_item(seq, head, block, begin, end), floats);
       }
-      const AttentionItem whole = make_item(seq, head, block, 0, splits);
-      merges_.push_back({whole.seq, whole.kv_head, whole.row_begin, whole.row_end, nullptr});
+      const AttentionItem whole = make_item(seq, head, block, first, first + splits);
+      merges_.push_back({whole.seq, whole.kv_head, whole.row_begin, whole.row_end, whole.split_first, nullptr});
       merge_offsets_.push_back(floats);
-      floats += splits * (block.end - block.begin) * attention_partial_stride(args.kv.head_dim);
+      floats += splits * (block.end - block.begin) * attention_partial_stride(args.kv.v_dim());
     }
   });
 

@@ -2,8 +2,8 @@
 // AttentionPlan: cuts one attention call into work items for the threads.
 //
 // Rows. For one sequence and one kv head, a row is (query token, head of the kv head's group), numbered
-// query * group + head, so that the rows of an item share every K and V that is loaded. A row sees the first
-// visible_positions() positions.
+// query * group + head, so that the rows of an item share every K and V that is loaded. A row sees the positions of
+// seen_by(): both ends do not decrease from row to row, and the rows of an item see together one run of positions.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ struct AttentionItem {
   int32_t row_end = 0;
   int32_t split_begin = 0;
   int32_t split_end = 0;
-  float* partials = nullptr;  // [splits from 0 on][row_end - row_begin][partial_stride]: m, l, o
+  int32_t split_first = 0;    // of the rows' splits
+  float* partials = nullptr;  // [splits from split_first on][row_end - row_begin][partial_stride]: m, l, o
 };
 
 // Joins the partial results of rows [row_begin, row_end), splits from left to right, and writes `out`.
@@ -36,20 +37,32 @@ struct AttentionMerge {
   int32_t kv_head = 0;
   int32_t row_begin = 0;
   int32_t row_end = 0;
+  int32_t split_first = 0;
   const float* partials = nullptr;
 };
 
-constexpr int64_t attention_partial_stride(int64_t head_dim) {
-  return (head_dim + 15) / 16 * 16 + 16;  // o first, then m and l
+constexpr int64_t attention_partial_stride(int64_t v_dim) {
+  return (v_dim + 15) / 16 * 16 + 16;  // o first, then m and l
 }
 
-// Positions that query `query` of a sequence of `queries` queries may read.
-constexpr int64_t visible_positions(bool causal, int64_t context, int64_t queries, int64_t query) {
-  return causal ? context - queries + query + 1 : context;
+// The positions [begin, end) that a query sees, and the one where it stands.
+struct Seen {
+  int64_t begin, end, at;
+};
+// Inlined always, as kernels of several ISA levels share no code.
+[[gnu::always_inline]] constexpr inline Seen seen_by(const AttentionArgs& args, int64_t context, int64_t queries,
+                                                     int64_t query) {
+  const int64_t at = context - queries + query;
+  Seen seen = {0, args.causal ? at + 1 : context, at};
+  if (args.window > 0) {
+    if (at >= args.window) seen.begin = at - args.window + 1;
+    if (at + args.window < seen.end) seen.end = at + args.window;
+  }
+  return seen;
 }
 
 // Floats that one thread needs while it runs items; the memory must be aligned to 64 bytes.
-int64_t attention_scratch_floats(int64_t head_dim);
+int64_t attention_scratch_floats(int64_t head_dim, int64_t v_dim);
 
 // A plan, rebuilt for each call, that keeps its memory between calls. Owned by the backend and used by its thread; the
 // items point into it. Items may run in any order on any thread, the merges after all of them: how a call is cut

@@ -32,6 +32,12 @@ constexpr int64_t even(int64_t panels) {
 constexpr DType kKvDTypes[] = {DType::kF16, DType::kBF16, DType::kF32};
 constexpr DType kTileKvDTypes[] = {DType::kBF16, DType::kF16, DType::kF32};
 
+void check_pages(const KvLayer& kv) {
+  QUIRE_CHECK(kv.num_kv_heads > 0 && kv.head_dim > 0 && kv.head_dim <= kMaxHeadDim);
+  QUIRE_CHECK(kv.v_dim() <= (kv.v_in_k ? kv.head_dim : kMaxHeadDim));
+  QUIRE_CHECK(kv.block_size > 0 && kv.block_size % kKvHalf == 0);
+}
+
 // Below this many rows every thread makes the activations ready for itself: cheaper than a second region.
 constexpr int64_t kOwnPrepareRows = 4;
 // Bytes of activations that one piece of a linear reads again and again: they should stay in L2.
@@ -149,7 +155,8 @@ void CpuBackend::layer_norm(const LayerNormArgs& args) {
 void CpuBackend::rope(const RopeArgs& args) {
   check_float(args.x, static_cast<int64_t>(args.positions.size()), args.x.cols);
   QUIRE_CHECK(args.head_dim > 0 && args.x.cols % args.head_dim == 0);
-  QUIRE_CHECK(args.rot_dim >= 0 && args.rot_dim % 2 == 0 && args.rot_dim <= args.head_dim);
+  QUIRE_CHECK(args.rot_dim >= 0 && args.rot_dim % 2 == 0 && args.offset >= 0);
+  QUIRE_CHECK(args.offset + args.rot_dim <= args.head_dim);
   for_rows(args.x.rows, args.x.cols, [&](int64_t begin, int64_t end) { kernels_.rope(args, begin, end); });
 }
 
@@ -182,29 +189,30 @@ void CpuBackend::gather(const GatherArgs& args) {
 }
 
 void CpuBackend::reshape_and_cache(const ReshapeAndCacheArgs& args) {
-  const int64_t cols = args.kv.num_kv_heads * args.kv.head_dim;
+  const KvLayer& kv = args.kv;
+  const int64_t cols = kv.num_kv_heads * kv.head_dim;
+  check_pages(kv);
   check_float(args.k, static_cast<int64_t>(args.slot_mapping.size()), cols);
-  check_float(args.v, args.k.rows, cols);
-  for (const int64_t slot : args.slot_mapping) QUIRE_CHECK(slot < args.kv.num_pages * args.kv.block_size);
+  if (!kv.v_in_k) check_float(args.v, args.k.rows, kv.num_kv_heads * kv.v_dim());
+  for (const int64_t slot : args.slot_mapping) QUIRE_CHECK(slot < kv.num_pages * kv.block_size);
   for_rows(args.k.rows, 2 * cols, [&](int64_t begin, int64_t end) { kernels_.reshape_and_cache(args, begin, end); });
 }
 
 size_t CpuBackend::kv_page_bytes(const KvPageShape& shape) const {
-  return static_cast<size_t>(cpu::kv_page_bytes(shape.dtype, shape.block_size, shape.num_kv_heads, shape.head_dim));
+  return static_cast<size_t>(cpu::kv_page_bytes(shape));
 }
 
 void CpuBackend::attention(const AttentionArgs& args) {
-  const int64_t cols = args.num_heads * args.kv.head_dim;
-  check_float(args.q, args.q.rows, cols);
-  check_float(args.out, args.q.rows, cols);
-  QUIRE_CHECK(args.kv.num_kv_heads > 0 && args.num_heads % args.kv.num_kv_heads == 0);
-  QUIRE_CHECK(args.kv.head_dim > 0 && args.kv.head_dim <= kMaxHeadDim && args.kv.block_size % kKvGroup == 0);
+  check_pages(args.kv);
+  check_float(args.q, args.q.rows, args.num_heads * args.kv.head_dim);
+  check_float(args.out, args.q.rows, args.num_heads * args.kv.v_dim());
+  QUIRE_CHECK(args.num_heads % args.kv.num_kv_heads == 0 && args.window >= 0 && args.soft_cap >= 0);
   QUIRE_CHECK(args.cu_seqlens_q.size() == args.context_lens.size() + 1);
   QUIRE_CHECK(args.block_tables.size() >= args.context_lens.size() * static_cast<size_t>(args.max_blocks));
   const int64_t most_rows = args.kv.dtype == DType::kBF16 ? kernels_.attention.most_rows : kAttentionRows;
   plan_.build(args, pool_.threads(), most_rows);
   const auto items = plan_.items();
-  const auto scratch = static_cast<size_t>(attention_scratch_floats(args.kv.head_dim)) * sizeof(float);
+  const auto scratch = static_cast<size_t>(attention_scratch_floats(args.kv.head_dim, args.kv.v_dim())) * sizeof(float);
   pool_.for_each_piece(static_cast<int64_t>(items.size()), 1, [&](int64_t begin, int64_t end, int thread) {
     auto* floats = static_cast<float*>(thread_scratch_[static_cast<size_t>(thread)].grow(scratch));
     for (int64_t i = begin; i < end; ++i) kernels_.attention.run(args, items[static_cast<size_t>(i)], floats);

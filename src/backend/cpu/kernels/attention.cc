@@ -4,10 +4,12 @@
 // Rows of an item run in register tiles of up to kTileRows. For each tile of 64 positions, three passes over the row
 // tiles: scores into `p` (each K vector meets all rows of a tile), softmax per row, then o += p * V. K and V of 16-bit
 // pages are widened to float first when several row tiles will read them, one after the other into the same 64 vectors
-// times head_dim, so that a pass stays in L1. None of these choices changes a bit: a row's chain of operations is its
-// own. (Prefetching the next tile, at once or spread over this one, was measured and gained nothing: decode with three
-// rows a kv head spends its time on widening and arithmetic.)
+// times head_dim, so that a pass stays in L1; those of 8-bit pages and of pages in rows always are. None of these
+// choices changes a bit: a row's chain of operations is its own. (Prefetching the next tile, at once or spread over
+// this one, was measured and gained nothing: decode with three rows a kv head spends its time on widening and
+// arithmetic.)
 #include "backend/cpu/kernels/attention_rows.h"
+#include "backend/cpu/kernels/attention_widen.h"
 
 #if defined(__clang__)
 #define QUIRE_UNROLL _Pragma("clang loop unroll(full)")
@@ -117,65 +119,75 @@ void all_scores(const float* q, const typename T::Type* const* k, int64_t head_d
 
 template <typename T, int kRows>
 void weigh_all(const float* p, const float* a, const typename T::Type* const* v, int64_t v_stride, int64_t begin,
-               int64_t end, float* o) {
+               int64_t end, float* o, int64_t width) {
   constexpr int kStep = tile_vectors(kRows);
   const typename T::Type* at[kTileGroups];
   int64_t d = 0;
   const auto columns = [&](int64_t first) {
     for (int i = 0; i < kTileGroups; ++i) at[i] = v[i] + first;
   };
-  for (; d + kStep * kLanes <= v_stride; d += kStep * kLanes) {
+  for (; d + kStep * kLanes <= width; d += kStep * kLanes) {
     columns(d);
-    weigh<T, kRows, kStep>(p, a, at, v_stride, begin, end, o + d, v_stride);
+    weigh<T, kRows, kStep>(p, a, at, v_stride, begin, end, o + d, width);
   }
-  const int64_t rest = (v_stride - d) / kLanes;
+  const int64_t rest = (width - d) / kLanes;
   if (rest == 0) return;
   columns(d);
   if constexpr (kStep > 3) {
-    if (rest == 3) return weigh<T, kRows, 3>(p, a, at, v_stride, begin, end, o + d, v_stride);
+    if (rest == 3) return weigh<T, kRows, 3>(p, a, at, v_stride, begin, end, o + d, width);
   }
   if constexpr (kStep > 2) {
-    if (rest == 2) return weigh<T, kRows, 2>(p, a, at, v_stride, begin, end, o + d, v_stride);
+    if (rest == 2) return weigh<T, kRows, 2>(p, a, at, v_stride, begin, end, o + d, width);
   }
   if constexpr (kStep > 1) {
-    if (rest == 1) return weigh<T, kRows, 1>(p, a, at, v_stride, begin, end, o + d, v_stride);
+    if (rest == 1) return weigh<T, kRows, 1>(p, a, at, v_stride, begin, end, o + d, width);
   }
 }
 
 // Up to kTileRows rows whose operands stand together.
 struct RowTile {
   int rows;
-  const int32_t* visible;  // [rows] positions that each row sees, not decreasing
-  const float* q;          // [rows][kQueryStride], times scale * log2(e)
-  float* m;                // [16] running maximum of each row
-  float* l;                // [rows][16] running sums
-  float* o;                // [rows][v_stride]
-  float* p;                // [rows][64]
+  const int32_t* low;   // [rows] positions [low, high) are those that each row sees; neither decreases
+  const int32_t* high;  // [rows]
+  const float* q;       // [rows][kQueryStride], times the rule's factor
+  float* m;             // [16] running maximum of each row
+  float* l;             // [rows][16] running sums
+  float* o;             // [rows][width]
+  float* p;             // [rows][64]
   // Of the tile of positions at hand:
-  int64_t count[kTileRows];     // how many of its positions each row sees
-  int64_t groups;               // how many groups of 16 the last row, which sees most, reaches
+  TileRun run[kTileRows];       // what each row sees
+  TileRun all;                  // and all of them together
   alignas(64) float a[kLanes];  // what each row's o shrinks by
+
+  QUIRE_INLINE bool sees(const TileRun& run) { return run.begin < run.end; }
 };
 
 void enter_tile(RowTile* t, int64_t begin) {
-  for (int r = 0; r < t->rows; ++r) t->count[r] = clamp(t->visible[r] - begin, 0, kAttentionTile);
-  t->groups = (t->count[t->rows - 1] + kKvGroup - 1) / kKvGroup;
+  for (int r = 0; r < t->rows; ++r) t->run[r] = TileRun::of(t->low[r], t->high[r], begin);
+  t->all = {t->run[0].begin, t->run[t->rows - 1].end};
 }
 
 // Softmax of one tile of positions: p from scores to weights, m and l brought up to date.
 void softmax(RowTile* t) {
   alignas(64) float before[kLanes] = {};
   alignas(64) float after[kLanes] = {};
-  const int64_t groups = t->groups;
+  const int64_t first_group = t->all.first_group();
+  const int64_t groups = t->all.groups();
+  const F32x16 nothing = splat(-__builtin_inff());
   for (int r = 0; r < t->rows; ++r) {
-    if (t->count[r] <= 0) continue;  // before = after: a is 1
+    const TileRun run = t->run[r];
+    if (!RowTile::sees(run)) continue;  // before = after: a is 1
     float* s = t->p + r * kAttentionTile;
     F32x16 top = splat(t->m[r]);
-    for (int64_t g = 0; g < groups; ++g) {
-      const int64_t n = t->count[r] - g * kLanes;
+    for (int64_t g = first_group; g < groups; ++g) {
+      const int64_t n = run.end - g * kLanes;
       F32x16 v = load(s + g * kLanes);
       if (n < kLanes) {
-        v = select(first_lanes(clamp(n, 0, kLanes)), v, splat(-__builtin_inff()));
+        v = select(first_lanes(clamp(n, 0, kLanes)), v, nothing);
+        store(s + g * kLanes, v);
+      }
+      if (run.begin > g * kLanes) {
+        v = select(first_lanes(clamp(run.begin - g * kLanes, 0, kLanes)), nothing, v);
         store(s + g * kLanes, v);
       }
       top = max(v, top);
@@ -185,14 +197,16 @@ void softmax(RowTile* t) {
   }
   store(t->a, exp2_clamped(load(before) - load(after)));
   for (int r = 0; r < t->rows; ++r) {
-    if (t->count[r] <= 0) continue;
+    const TileRun run = t->run[r];
+    if (!RowTile::sees(run)) continue;
     float* s = t->p + r * kAttentionTile;
     const F32x16 top = splat(t->m[r]);
     F32x16 sum = zero();
-    for (int64_t g = 0; g < groups; ++g) {
-      const int64_t n = t->count[r] - g * kLanes;
+    for (int64_t g = first_group; g < groups; ++g) {
+      const int64_t n = run.end - g * kLanes;
       F32x16 v = exp2_clamped(load(s + g * kLanes) - top);
       if (n < kLanes) v = select(first_lanes(clamp(n, 0, kLanes)), v, zero());
+      if (run.begin > g * kLanes) v = select(first_lanes(clamp(run.begin - g * kLanes, 0, kLanes)), zero(), v);
       store(s + g * kLanes, v);
       sum = sum + v;
     }
@@ -200,25 +214,27 @@ void softmax(RowTile* t) {
   }
 }
 
+constexpr float kOnes[] = {1, 1, 1, 1, 1, 1};
+static_assert(sizeof kOnes / sizeof kOnes[0] >= kTileRows);
+
 // Adds what the rows from kFirst on see and the row before kFirst does not.
 template <typename T, int kRows, int kFirst>
-void weigh_rest(const RowTile& t, const typename T::Type* const* v, int64_t v_stride) {
+void weigh_rest(const RowTile& t, const typename T::Type* const* v, int64_t v_stride, int64_t width) {
   if constexpr (kFirst < kRows) {
-    const float ones[] = {1, 1, 1, 1, 1, 1};
-    if (t.count[kFirst] > t.count[kFirst - 1]) {
-      weigh_all<T, kRows - kFirst>(t.p + kFirst * kAttentionTile, ones, v, v_stride, t.count[kFirst - 1],
-                                   t.count[kFirst], t.o + kFirst * v_stride);
+    if (t.run[kFirst].end > t.run[kFirst - 1].end) {
+      weigh_all<T, kRows - kFirst>(t.p + kFirst * kAttentionTile, kOnes, v, v_stride, t.run[kFirst - 1].end,
+                                   t.run[kFirst].end, t.o + kFirst * width, width);
     }
-    weigh_rest<T, kRows, kFirst + 1>(t, v, v_stride);
+    weigh_rest<T, kRows, kFirst + 1>(t, v, v_stride, width);
   }
 }
 
 // What all rows see, together; then step by step what fewer rows see: a position that a row does not see is not read
 // for it, so that not even an infinite V there reaches the row.
 template <typename T, int kRows>
-void weigh_tile(const RowTile& t, const typename T::Type* const* v, int64_t v_stride) {
-  weigh_all<T, kRows>(t.p, t.a, v, v_stride, 0, t.count[0], t.o);
-  weigh_rest<T, kRows, 1>(t, v, v_stride);
+void weigh_tile(const RowTile& t, const typename T::Type* const* v, int64_t v_stride, int64_t width) {
+  weigh_all<T, kRows>(t.p, t.a, v, v_stride, 0, t.run[0].end, t.o, width);
+  weigh_rest<T, kRows, 1>(t, v, v_stride, width);
 }
 
 template <int kRows>
@@ -237,18 +253,48 @@ QUIRE_INLINE void with_rows([[maybe_unused]] int rows, F f) {
   }
 }
 
+// A tile at the edge of a window, whose rows begin to see at different positions: runs of positions that the same rows
+// see, which are neighbours.
+template <typename T>
+void weigh_runs(const RowTile& t, const typename T::Type* const* v, int64_t v_stride, int64_t width) {
+  for (int r = 0; r < t.rows; ++r) {
+    if (!RowTile::sees(t.run[r])) continue;
+    float* o = t.o + r * width;
+    for (int64_t d = 0; d < width; d += kLanes) store(o + d, load(o + d) * splat(t.a[r]));
+  }
+  for (int64_t j = t.all.begin; j < t.all.end;) {
+    int begin = 0, end = 0;  // rows that see j
+    while (t.run[begin].end <= j) ++begin;
+    while (end < t.rows && t.run[end].begin <= j) ++end;
+    int64_t stop = t.run[begin].end;
+    if (end < t.rows && t.run[end].begin < stop) stop = t.run[end].begin;
+    if (begin < end) {
+      with_rows(end - begin, [&](auto n) {
+        weigh_all<T, decltype(n)::kValue>(t.p + begin * kAttentionTile, kOnes, v, v_stride, j, stop,
+                                          t.o + begin * width, width);
+      });
+    }
+    j = stop;
+  }
+}
+
 // An item's rows, with their state in the thread's scratch.
 struct Rows {
   RowTile tiles[kMaxTiles];
   int num_tiles;
   int num_rows;
-  int32_t visible[kAttentionRows];
+  ScoreRule rule;
+  int32_t low[kAttentionRows];
+  int32_t high[kAttentionRows];
+  int32_t at[kAttentionRows];  // where each row stands
+  float slope[kAttentionRows];
   int64_t head_dim;
-  int64_t v_stride;
-  float* wide;      // [64][v_stride]: K, then V, as float
-  float* o;         // [rows][v_stride]
+  KvGeometry pages;
+  int64_t width;    // of V, padded
+  float* wide;      // [64][head_dim or width]: K, then V, as float
+  float* o;         // [rows][width]
   float* l;         // [rows][16]
-  float* merged;    // [rows][v_stride]: o of the splits before this one
+  float* merged;    // [rows][width]: o of the splits before this one
   float* merged_m;  // [rows]
   float* merged_l;  // [rows]
 };
@@ -261,107 +307,134 @@ void scale_row(const float* x, float factor, int64_t n, float* out) {
 
 void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* scratch, Rows* rows) {
   rows->head_dim = args.kv.head_dim;
-  rows->v_stride = kv_geometry(args.kv).v_stride;
+  rows->pages = kv_geometry(args.kv);
+  rows->width = rows->pages.width;
+  rows->rule = score_rule(args);
   rows->num_rows = item.row_end - item.row_begin;
   rows->num_tiles = (rows->num_rows + kTileRows - 1) / kTileRows;
-  const int64_t padded = rows->v_stride;
+  const int64_t width = rows->width;
   const auto take = [&scratch](int64_t floats) {
     float* p = scratch;
     scratch += floats;
     return p;
   };
-  rows->wide = take(kAttentionTile * padded);
-  rows->o = take(kAttentionRows * padded);
-  rows->merged = take(kAttentionRows * padded);
+  rows->wide = take(kAttentionTile * (rows->head_dim > width ? rows->head_dim : width));
+  rows->o = take(kAttentionRows * width);
+  rows->merged = take(kAttentionRows * width);
   rows->l = take(kAttentionRows * kLanes);
   rows->merged_m = take(kAttentionRows);
   rows->merged_l = take(kAttentionRows);
   float* q = take(kAttentionRows * kQueryStride);
   float* m = take(kMaxTiles * kLanes);
   float* p = take(kAttentionRows * kAttentionTile);
-  const float factor = args.scale * kLog2E;
   for (int i = 0; i < rows->num_tiles; ++i) {
     const int first = i * kTileRows;
     const int count = rows->num_rows - first < kTileRows ? rows->num_rows - first : kTileRows;
     RowTile& t = rows->tiles[i];
     t.rows = count;
-    t.visible = rows->visible + first;
+    t.low = rows->low + first;
+    t.high = rows->high + first;
     t.q = q + first * kQueryStride;
     t.m = m + i * kLanes;
     t.l = rows->l + first * kLanes;
-    t.o = rows->o + first * padded;
+    t.o = rows->o + first * width;
     t.p = p + first * kAttentionTile;
-    for (int r = 0; r < count; ++r) {
-      const int64_t row = item.row_begin + first + r;
-      rows->visible[first + r] = static_cast<int32_t>(visible_to(args, item.seq, row));
-      const float* source = head_row(args, args.q, item.seq, item.kv_head, row);
-      scale_row(source, factor, rows->head_dim, q + (first + r) * kQueryStride);
+    for (int r = first; r < first + count; ++r) {
+      const int64_t row = item.row_begin + r;
+      const Seen seen = seen_by_row(args, item.seq, row);
+      rows->low[r] = static_cast<int32_t>(seen.begin);
+      rows->high[r] = static_cast<int32_t>(seen.end);
+      rows->at[r] = static_cast<int32_t>(seen.at);
+      rows->slope[r] = slope_of(args, item.kv_head, row);
+      const float* source = head_row(args, args.q, rows->head_dim, item.seq, item.kv_head, row);
+      scale_row(source, rows->rule.factor, rows->head_dim, q + r * kQueryStride);
     }
   }
 }
 
 template <typename T>
-void widen(const typename T::Type* const* from, int64_t groups, int64_t count, float* to, const float** wide) {
-  for (int64_t g = 0; g < kTileGroups; ++g) {
-    wide[g] = to + (g < groups ? g : 0) * count;
-    if (g >= groups) continue;
-    for (int64_t i = 0; i < count; i += kLanes) store(to + g * count + i, T::get(from[g] + i));
-  }
-}
-
-template <typename T>
-void score_rows(Rows* rows, const typename T::Type* const* k) {
+void score_rows(Rows* rows, int64_t begin, const typename T::Type* const* k) {
   for (int i = 0; i < rows->num_tiles; ++i) {
     RowTile& t = rows->tiles[i];
-    if (t.groups == 0) continue;
-    with_rows(t.rows, [&](auto n) { all_scores<T, decltype(n)::kValue>(t.q, k, rows->head_dim, t.groups, t.p); });
+    const int64_t g = t.all.first_group(), groups = t.all.groups() - g;
+    if (groups <= 0) continue;
+    with_rows(t.rows, [&](auto n) {
+      all_scores<T, decltype(n)::kValue>(t.q, k + g, rows->head_dim, groups, t.p + g * kLanes);
+    });
+    if (!rows->rule.plain()) {
+      for (int r = 0; r < t.rows; ++r) {
+        const int row = i * kTileRows + r;
+        bend_scores(rows->rule, rows->slope[row], begin - rows->at[row], g, g + groups, t.p + r * kAttentionTile);
+      }
+    }
     softmax(&t);
   }
 }
 template <typename T>
-void weigh_rows(const Rows& rows, const typename T::Type* const* v) {
+void weigh_rows(const Rows& rows, const typename T::Type* const* v, int64_t v_stride) {
   for (int i = 0; i < rows.num_tiles; ++i) {
     const RowTile& t = rows.tiles[i];
-    if (t.groups == 0) continue;
-    with_rows(t.rows, [&](auto n) { weigh_tile<T, decltype(n)::kValue>(t, v, rows.v_stride); });
+    if (t.all.first_group() >= t.all.groups()) continue;
+    if (t.run[t.rows - 1].begin > 0) {
+      weigh_runs<T>(t, v, v_stride, rows.width);
+    } else {
+      with_rows(t.rows, [&](auto n) { weigh_tile<T, decltype(n)::kValue>(t, v, v_stride, rows.width); });
+    }
   }
 }
 
-// One tile of positions for all rows of the item, of which the last one sees `seen` positions.
+// One tile of positions, of which the rows see `run`, from K and V widened first. Slots that no row sees may hold
+// anything; what is widened of them is never read.
 template <typename T>
-void run_tile(const AttentionArgs& args, const AttentionItem& item, Rows* rows, int64_t begin, int64_t seen) {
-  for (int i = 0; i < rows->num_tiles; ++i) enter_tile(&rows->tiles[i], begin);
-  const int64_t groups = (clamp(seen - begin, 0, kAttentionTile) + kKvGroup - 1) / kKvGroup;
-  const typename T::Type *k[kTileGroups], *v[kTileGroups];
-  find_groups<T>(args, item, begin, groups, k, v);
-  if (sizeof(typename T::Type) == 4 || rows->num_rows < kWidenRows) {
-    score_rows<T>(rows, k);
-    weigh_rows<T>(*rows, v);
-    return;
+void run_wide_tile(const AttentionArgs& args, const AttentionItem& item, Rows* rows, int64_t begin, TileRun run) {
+  const KvGeometry& pages = rows->pages;
+  const typename T::Type *k[kTileHalves], *v[kTileHalves];
+  if (pages.in_rows) {
+    find_chunks<typename T::Type, kKvHalf>(args, item, begin, run, k, v);
+    widen_k_rows<T>(k, run, rows->head_dim, pages.k_stride, rows->wide);
+  } else {
+    find_chunks<typename T::Type, kKvGroup>(args, item, begin, run, k, v);
+    widen_k<T>(k, run, rows->head_dim, rows->wide);
   }
   const float* wide[kTileGroups];
-  widen<T>(k, groups, kKvGroup * rows->head_dim, rows->wide, wide);
-  score_rows<StoredF32>(rows, wide);
-  // Slots past the context may hold anything; they are widened and never read.
-  widen<T>(v, groups, kKvGroup * rows->v_stride, rows->wide, wide);
-  weigh_rows<StoredF32>(*rows, wide);
+  for (int64_t g = 0; g < kTileGroups; ++g) wide[g] = rows->wide + g * kKvGroup * rows->head_dim;
+  score_rows<StoredF32>(rows, begin, wide);
+  if (pages.in_rows) {
+    widen_v<T, kKvHalf>(v, run, pages.v_stride, rows->width, rows->wide);
+  } else {
+    widen_v<T, kKvGroup>(v, run, pages.v_stride, rows->width, rows->wide);
+  }
+  for (int64_t g = 0; g < kTileGroups; ++g) wide[g] = rows->wide + g * kKvGroup * rows->width;
+  weigh_rows<StoredF32>(*rows, wide, rows->width);
+}
+
+template <typename T>
+void run_tile(const AttentionArgs& args, const AttentionItem& item, Rows* rows, int64_t begin, TileRun run) {
+  for (int i = 0; i < rows->num_tiles; ++i) enter_tile(&rows->tiles[i], begin);
+  const bool direct = sizeof(typename T::Type) == 4 || rows->num_rows < kWidenRows;
+  if (rows->pages.in_rows || !direct) return run_wide_tile<T>(args, item, rows, begin, run);
+  const typename T::Type *k[kTileGroups], *v[kTileGroups];
+  find_chunks<typename T::Type, kKvGroup>(args, item, begin, run, k, v);
+  score_rows<T>(rows, begin, k);
+  weigh_rows<T>(*rows, v, rows->pages.v_stride);
 }
 
 template <typename T>
 void run_item(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
   Rows rows;
   prepare_rows(args, item, scratch, &rows);
-  const int64_t seen = rows.visible[rows.num_rows - 1];
+  const int64_t low = rows.low[0];
+  const int64_t high = rows.high[rows.num_rows - 1];
+  const RowSums sums = {rows.num_rows, rows.low, rows.high,   args.kv.v_dim(), rows.width,
+                        rows.o,        rows.l,   rows.merged, rows.merged_m,   rows.merged_l};
   for (int64_t split = item.split_begin; split < item.split_end; ++split) {
-    for (int64_t i = 0; i < rows.num_rows * rows.v_stride; i += kLanes) store(rows.o + i, zero());
+    for (int64_t i = 0; i < rows.num_rows * rows.width; i += kLanes) store(rows.o + i, zero());
     for (int64_t i = 0; i < rows.num_rows * kLanes; i += kLanes) store(rows.l + i, zero());
     for (int i = 0; i < rows.num_tiles; ++i) store(rows.tiles[i].m, splat(-__builtin_inff()));
-    const int64_t end = clamp(seen, 0, (split + 1) * kAttentionSplit);
-    for (int64_t begin = split * kAttentionSplit; begin < end; begin += kAttentionTile) {
-      run_tile<T>(args, item, &rows, begin, seen);
+    const int64_t end = clamp(high, 0, (split + 1) * kAttentionSplit);
+    for (int64_t begin = first_tile(split, low); begin < end; begin += kAttentionTile) {
+      run_tile<T>(args, item, &rows, begin, TileRun::of(low, high, begin));
     }
-    const RowSums sums = {rows.num_rows, rows.visible, rows.head_dim, rows.v_stride, rows.o,
-                          rows.l,        rows.merged,  rows.merged_m, rows.merged_l};
     end_split(args, item, sums, split, [&](int r) { return rows.tiles[r / kTileRows].m[r % kTileRows]; });
   }
 }
@@ -380,22 +453,23 @@ void attention_run(const AttentionArgs& args, const AttentionItem& item, float* 
 }
 
 void attention_merge(const AttentionArgs& args, const AttentionMerge& merge) {
-  const int64_t v_stride = kv_geometry(args.kv).v_stride;
-  const int64_t stride = attention_partial_stride(args.kv.head_dim);
+  const int64_t width = kv_geometry(args.kv).width;
+  const int64_t stride = attention_partial_stride(args.kv.v_dim());
   const int64_t rows = merge.row_end - merge.row_begin;
   alignas(64) float o[kMaxHeadDim];
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t row = merge.row_begin + r;
-    const int64_t visible = visible_to(args, merge.seq, row);
-    const float* partial = merge.partials + r * stride;
-    for (int64_t d = 0; d < v_stride; d += kLanes) store(o + d, load(partial + d));
-    float m = partial[v_stride];
-    float l = partial[v_stride + 1];
-    for (int64_t split = 1; split * kAttentionSplit < visible; ++split) {
+    const Seen seen = seen_by_row(args, merge.seq, row);
+    int64_t split = seen.begin / kAttentionSplit;
+    const float* partial = merge.partials + ((split - merge.split_first) * rows + r) * stride;
+    for (int64_t d = 0; d < width; d += kLanes) store(o + d, load(partial + d));
+    float m = partial[width];
+    float l = partial[width + 1];
+    for (++split; split * kAttentionSplit < seen.end; ++split) {
       partial += rows * stride;
-      join(&m, &l, o, partial[v_stride], partial[v_stride + 1], partial, v_stride);
+      join(&m, &l, o, partial[width], partial[width + 1], partial, width);
     }
-    write_out(o, l, args.kv.head_dim, head_row(args, args.out, merge.seq, merge.kv_head, row));
+    write_out(args, merge.seq, merge.kv_head, row, m, l, o);
   }
 }
 

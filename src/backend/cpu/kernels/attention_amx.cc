@@ -2,10 +2,12 @@
 // Paged attention of one work item with AMX, BF16 pages; ops/attention.h has the contract (rounded form).
 //
 // For each tile of 64 positions K and V are laid out as second operands once for all rows of the item; pages
-// in pairs (attention_layout.h) hold K so already, and V but for the gaps between pages. Then, sixteen rows at a time:
+// in pairs (attention_layout.h) hold K so already, and V but for the gaps between pages; of pages in rows K is turned.
+// Then, sixteen rows at a time:
 // scores from tiles, softmax in registers, weights as bf16, and their products with V, which are added to o in float.
 // Tiles run whole: what a row does not see has weight 0, and V there is 0 or finite.
 #include "backend/cpu/kernels/attention_rows.h"
+#include "backend/cpu/kernels/attention_widen.h"
 #include "backend/cpu/kernels/tiles_amx.h"
 
 namespace quire::cpu::avx512 {
@@ -43,37 +45,51 @@ QUIRE_INLINE __m512i pair_with_zero(const typename T::Type* even) {
   return _mm512_and_si512(both, _mm512_set1_epi32(0xffff));
 }
 
+// How pages hold K and V; kChunk positions in a row of them are found together.
 struct Bf16Pages : StoredBF16 {
   static constexpr bool kInPairs = false;
+  static constexpr int64_t kChunk = kKvGroup;
 };
 struct PairedPages : StoredBF16 {
   static constexpr bool kInPairs = true;
+  static constexpr int64_t kChunk = kKvGroup;
+};
+struct RowPages : StoredBF16 {
+  static constexpr bool kInPairs = false;
+  static constexpr int64_t kChunk = kKvHalf;
 };
 
 // An item's rows, with their state in the thread's scratch.
 struct Rows {
   int num_rows;
   int num_tiles;
-  int32_t visible[kAttentionRowsMost];
-  int64_t count[kAttentionRowsMost];  // positions of the tile at hand that each row sees
+  ScoreRule rule;
+  int32_t low[kAttentionRowsMost];  // positions [low, high) are those that each row sees
+  int32_t high[kAttentionRowsMost];
+  int32_t at[kAttentionRowsMost];  // where each row stands
+  float slope[kAttentionRowsMost];
+  TileRun run[kAttentionRowsMost];  // positions of the tile at hand that each row sees
   int64_t head_dim;
-  int64_t v_stride;
+  KvGeometry pages;
+  int64_t width;                     // of V, padded
   int64_t steps;                     // of 32 elements of a head
   uint8_t* k;                        // [step][4 groups of positions]: second operands
   const uint8_t* k_at[kTileGroups];  // those of the tile at hand: a group's first,
   int64_t k_step;                    // and bytes from one step to the next
-  uint8_t* v;                        // [2 steps of positions][v_stride / 16]
+  uint8_t* v;                        // [2 steps of positions][width / 16]
   uint8_t* q;                        // [tile][step]: first operands
   uint8_t* p;                        // [2 steps of positions]: a tile's weights
   float* s;                          // [16][64]: a tile's scores
   float* q_few;                      // [kFewRows][steps * 32]: q in float, rounded, where there are few rows
-  float* add;                        // [16][64] or [kFewRows][256]: a tile's products with V
+  float* add;                        // [16][64] or [kFewRows][kMaxHeadDim]: a tile's products with V
   float* o;
   float* l;
   float* m;
   float* merged;
   float* merged_m;
   float* merged_l;
+
+  QUIRE_INLINE bool sees(const TileRun& run) { return run.begin < run.end; }
 };
 
 // 32 bf16 as floats.
@@ -86,7 +102,9 @@ QUIRE_INLINE void widen_row(const uint8_t* from, float* to) {
 
 void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* scratch, Rows* rows) {
   rows->head_dim = args.kv.head_dim;
-  rows->v_stride = kv_geometry(args.kv).v_stride;
+  rows->pages = kv_geometry(args.kv);
+  rows->width = rows->pages.width;
+  rows->rule = score_rule(args);
   rows->steps = (rows->head_dim + kStep - 1) / kStep;
   rows->num_rows = item.row_end - item.row_begin;
   rows->num_tiles = (rows->num_rows + kTileRows - 1) / kTileRows;
@@ -96,7 +114,7 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
     return p;
   };
   const auto operands = [&take](int64_t tiles) { return reinterpret_cast<uint8_t*>(take(tiles * kOperandBytes / 4)); };
-  const int64_t padded = rows->v_stride;
+  const int64_t padded = rows->width;
   rows->k = operands(rows->steps * kTileGroups);
   rows->v = operands(kPositionSteps * padded / kLanes);
   rows->p = operands(kPositionSteps);
@@ -110,12 +128,19 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
   rows->merged_m = take(kAttentionRowsMost);
   rows->merged_l = take(kAttentionRowsMost);
   rows->q_few = take(kFewRows * rows->steps * kStep);
-  const __m512 factor = _mm512_set1_ps(args.scale * kLog2E);
+  const __m512 factor = _mm512_set1_ps(rows->rule.factor);
   for (int r = 0; r < rows->num_tiles * kTileRows; ++r) {
     uint8_t* to = rows->q + (r / kTileRows * rows->steps) * kOperandBytes + r % kTileRows * 64;
-    if (r < rows->num_rows) rows->visible[r] = static_cast<int32_t>(visible_to(args, item.seq, item.row_begin + r));
-    const float* from =
-        r < rows->num_rows ? head_row(args, args.q, item.seq, item.kv_head, item.row_begin + r) : nullptr;
+    const float* from = nullptr;
+    if (r < rows->num_rows) {
+      const int64_t row = item.row_begin + r;
+      const Seen seen = seen_by_row(args, item.seq, row);
+      rows->low[r] = static_cast<int32_t>(seen.begin);
+      rows->high[r] = static_cast<int32_t>(seen.end);
+      rows->at[r] = static_cast<int32_t>(seen.at);
+      rows->slope[r] = slope_of(args, item.kv_head, row);
+      from = head_row(args, args.q, rows->head_dim, item.seq, item.kv_head, row);
+    }
     for (int64_t step = 0; step < rows->steps; ++step, to += kOperandBytes) {
       __m512 half[2];
       for (int h = 0; h < 2; ++h) {
@@ -131,9 +156,20 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
   }
 }
 
-// K of `groups` groups of positions as second operands: pairs of elements of a head, sixteen positions.
+// Sixteen positions of a step's 32 elements, turned: pairs of elements, sixteen positions.
+void turn_k(const uint16_t* const* k, int64_t stride, int64_t elements, uint8_t* to) {
+  const auto mask = static_cast<__mmask16>((1u << elements / 2) - 1);
+  F32x16 x[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    x[i].v = _mm512_castsi512_ps(_mm512_maskz_loadu_epi32(mask, k[i / kKvHalf] + i % kKvHalf * stride));
+  }
+  transpose(x);
+  for (int i = 0; i < kLanes; ++i) store(reinterpret_cast<float*>(to + 64 * i), x[i]);
+}
+
+// K of the groups of positions in `run` as second operands: pairs of elements of a head, sixteen positions.
 template <typename T>
-void lay_out_k(Rows* rows, const typename T::Type* const* k, int64_t groups) {
+void lay_out_k(Rows* rows, const typename T::Type* const* k, TileRun run) {
   if constexpr (T::kInPairs) {
     for (int g = 0; g < kTileGroups; ++g) rows->k_at[g] = reinterpret_cast<const uint8_t*>(k[g]);
     rows->k_step = kOperandBytes;
@@ -142,7 +178,15 @@ void lay_out_k(Rows* rows, const typename T::Type* const* k, int64_t groups) {
   for (int g = 0; g < kTileGroups; ++g) rows->k_at[g] = rows->k + g * kOperandBytes;
   rows->k_step = kTileGroups * kOperandBytes;
   const int64_t pairs = rows->steps * kStep / 2;
-  for (int64_t g = 0; g < groups; ++g) {
+  for (int64_t g = run.first_group(); g < run.groups(); ++g) {
+    if constexpr (T::kChunk == kKvHalf) {
+      const typename T::Type* at[] = {k[2 * g], k[2 * g + 1]};
+      for (int64_t step = 0; step < rows->steps; ++step, at[0] += kStep, at[1] += kStep) {
+        const int64_t elements = clamp(rows->pages.k_stride - step * kStep, 0, kStep);
+        turn_k(at, rows->pages.k_stride, elements, rows->k + (step * kTileGroups + g) * kOperandBytes);
+      }
+      continue;
+    }
     for (int64_t i = 0; i < pairs; ++i) {
       uint8_t* to = rows->k + (i / 16 * kTileGroups + g) * kOperandBytes + i % 16 * 64;
       const typename T::Type* from = k[g] + 2 * i * kKvGroup;
@@ -155,35 +199,31 @@ void lay_out_k(Rows* rows, const typename T::Type* const* k, int64_t groups) {
   }
 }
 
-// V of the first `count` positions as second operands: pairs of positions, sixteen elements. Zeros past the end.
+// V of the positions of `run` as second operands: pairs of positions, sixteen elements. Zeros elsewhere.
 template <typename T>
-void lay_out_v(const Rows& rows, const typename T::Type* const* v, int64_t count) {
-  const int64_t columns = rows.v_stride / kLanes;
-  for (int64_t j = 0; j < kAttentionTile / 2; ++j) {
-    uint8_t* to = rows.v + j / 16 * columns * kOperandBytes + j % 16 * 64;
-    const typename T::Type* even = v[2 * j / kKvGroup] + 2 * j % kKvGroup * rows.v_stride;
-    const typename T::Type* odd = even + rows.v_stride;
-    if constexpr (T::kInPairs) {
-      const __m512i seen = _mm512_set1_epi32(2 * j + 1 < count ? -1 : 2 * j < count ? 0xffff : 0);
-      for (int64_t c = 0; c < columns; ++c, to += kOperandBytes) {
-        const __m512i pair = _mm512_loadu_si512(even + 2 * c * kLanes);
-        _mm512_store_si512(to, _mm512_and_si512(pair, seen));
-      }
-      continue;
-    }
+void lay_out_v(const Rows& rows, const typename T::Type* const* v, TileRun run) {
+  const int64_t columns = rows.width / kLanes;
+  const int64_t stride = rows.pages.v_stride;
+  for (int64_t j = 0; j < kAttentionTile; j += 2) {
+    uint8_t* to = rows.v + j / 32 * columns * kOperandBytes + j / 2 % 16 * 64;
+    const typename T::Type* even = v[j / T::kChunk] + j % T::kChunk * stride;
+    const bool first = j >= run.begin && j < run.end, second = j + 1 >= run.begin && j + 1 < run.end;
+    const __m512i seen = _mm512_set1_epi32((first ? 0xffff : 0) | (second ? -0x10000 : 0));
     for (int64_t c = 0; c < columns; ++c, to += kOperandBytes) {
-      if (2 * j + 1 < count) {
-        _mm512_store_si512(to, pair_rows<T>(even + c * kLanes, odd + c * kLanes));
+      __m512i pair;
+      if constexpr (T::kInPairs) {
+        pair = _mm512_loadu_si512(even + 2 * c * kLanes);
       } else {
-        _mm512_store_si512(to, 2 * j < count ? pair_with_zero<T>(even + c * kLanes) : _mm512_setzero_si512());
+        pair = pair_rows<T>(even + c * kLanes, even + stride + c * kLanes);
       }
+      _mm512_store_si512(to, _mm512_and_si512(pair, seen));
     }
   }
 }
 
 bool all_finite(const Rows& rows) {
   const __m512i exponent = _mm512_set1_epi16(0x7f80);
-  const int64_t vectors = kPositionSteps * rows.v_stride / kLanes * 16;
+  const int64_t vectors = kPositionSteps * rows.width / kLanes * 16;
   __mmask32 bad = 0;
   for (int64_t i = 0; i < vectors; ++i) {
     bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(_mm512_load_si512(rows.v + 64 * i), exponent), exponent);
@@ -216,6 +256,15 @@ void score(const Rows& rows, int tile) {
   QUIRE_TILE_STORE(3, rows.s + 48, 4 * kAttentionTile);
 }
 
+// Bends the scores of a tile of rows, where the rule asks for it; `begin` is the tile's first position.
+void bend(const Rows& rows, int tile, int64_t begin) {
+  if (rows.rule.plain()) return;
+  for (int r = 0; r < kTileRows && tile * kTileRows + r < rows.num_rows; ++r) {
+    const int row = tile * kTileRows + r;
+    bend_scores(rows.rule, rows.slope[row], begin - rows.at[row], 0, kTileGroups, rows.s + r * kAttentionTile);
+  }
+}
+
 // Softmax of the tile's positions: scores to weights in bf16, m and l brought up to date; a is what o shrinks by.
 void softmax(const Rows& rows, int tile, float* a) {
   const int first_row = tile * kTileRows;
@@ -224,14 +273,18 @@ void softmax(const Rows& rows, int tile, float* a) {
   const int end = rows.num_rows - first_row < kTileRows ? rows.num_rows - first_row : kTileRows;
   const F32x16 nothing = splat(-__builtin_inff());
   for (int r = 0; r < end; ++r) {
-    const int64_t count = rows.count[first_row + r];
-    if (count <= 0) continue;  // before = after: a is 1
+    const TileRun run = rows.run[first_row + r];
+    if (!Rows::sees(run)) continue;  // before = after: a is 1
     float* s = rows.s + r * kAttentionTile;
     F32x16 top = splat(rows.m[first_row + r]);
     for (int g = 0; g < kTileGroups; ++g) {
       F32x16 v = load(s + g * kLanes);
-      if (count < (g + 1) * kLanes) {
-        v = select(first_lanes(clamp(count - g * kLanes, 0, kLanes)), v, nothing);
+      if (run.end < (g + 1) * kLanes) {
+        v = select(first_lanes(clamp(run.end - g * kLanes, 0, kLanes)), v, nothing);
+        store(s + g * kLanes, v);
+      }
+      if (run.begin > g * kLanes) {
+        v = select(first_lanes(clamp(run.begin - g * kLanes, 0, kLanes)), nothing, v);
         store(s + g * kLanes, v);
       }
       top = max(v, top);
@@ -241,9 +294,9 @@ void softmax(const Rows& rows, int tile, float* a) {
   }
   store(a, exp2_clamped(load(before) - load(after)));
   for (int r = 0; r < kTileRows; ++r) {
-    const int64_t count = r < end ? rows.count[first_row + r] : 0;
+    const TileRun run = r < end ? rows.run[first_row + r] : TileRun{0, 0};
     uint8_t* to = rows.p + r * 64;
-    if (count <= 0) {
+    if (!Rows::sees(run)) {
       for (int i = 0; i < kPositionSteps; ++i) _mm512_store_si512(to + i * kOperandBytes, _mm512_setzero_si512());
       continue;
     }
@@ -254,7 +307,8 @@ void softmax(const Rows& rows, int tile, float* a) {
 #pragma GCC unroll 4
     for (int g = 0; g < kTileGroups; ++g) {
       w[g] = exp2_clamped(load(s + g * kLanes) - top);
-      if (count < (g + 1) * kLanes) w[g] = select(first_lanes(clamp(count - g * kLanes, 0, kLanes)), w[g], zero());
+      if (run.end < (g + 1) * kLanes) w[g] = select(first_lanes(clamp(run.end - g * kLanes, 0, kLanes)), w[g], zero());
+      if (run.begin > g * kLanes) w[g] = select(first_lanes(clamp(run.begin - g * kLanes, 0, kLanes)), zero(), w[g]);
       sum = sum + w[g];
     }
     for (int i = 0; i < kPositionSteps; ++i) {
@@ -268,7 +322,7 @@ void softmax(const Rows& rows, int tile, float* a) {
 
 // o = o * a + p V, for rows [row_begin, row_end) of the tile.
 void weigh(const Rows& rows, int tile, const float* a, int row_begin, int row_end) {
-  const int64_t columns = rows.v_stride / kLanes;
+  const int64_t columns = rows.width / kLanes;
   const int first_row = tile * kTileRows;
   for (int64_t c = 0; c < columns; c += kTileGroups) {
     const int64_t width = columns - c < kTileGroups ? columns - c : kTileGroups;
@@ -299,8 +353,8 @@ void weigh(const Rows& rows, int tile, const float* a, int row_begin, int row_en
     QUIRE_TILE_STORE(2, rows.add + 32, 4 * kAttentionTile);
     QUIRE_TILE_STORE(3, rows.add + 48, 4 * kAttentionTile);
     for (int r = row_begin; r < row_end; ++r) {
-      if (rows.count[first_row + r] <= 0) continue;
-      float* o = rows.o + (first_row + r) * rows.v_stride + c * kLanes;
+      if (!Rows::sees(rows.run[first_row + r])) continue;
+      float* o = rows.o + (first_row + r) * rows.width + c * kLanes;
       const float* add = rows.add + r * kAttentionTile;
       const F32x16 scale = splat(a[r]);
       for (int64_t i = 0; i < width; ++i) {
@@ -315,56 +369,57 @@ template <typename T>
 void weigh_one_by_one(const Rows& rows, int tile, const float* a, const typename T::Type* const* v) {
   const int end = rows.num_rows - tile * kTileRows < kTileRows ? rows.num_rows - tile * kTileRows : kTileRows;
   for (int r = 0; r < end; ++r) {
-    lay_out_v<T>(rows, v, rows.count[tile * kTileRows + r]);
+    lay_out_v<T>(rows, v, rows.run[tile * kTileRows + r]);
     weigh(rows, tile, a, r, r + 1);
   }
 }
 
-// The pages of one tile of positions, of which the item's last row sees `count`.
+// The pages of one tile of positions, of which the item's rows see `run`.
 template <typename T>
 struct Tile {
   int64_t begin;
-  int64_t count;
-  const typename T::Type* k[kTileGroups];
-  const typename T::Type* v[kTileGroups];
+  TileRun run;
+  const typename T::Type* k[kAttentionTile / T::kChunk];
+  const typename T::Type* v[kAttentionTile / T::kChunk];
 };
 template <typename T>
-Tile<T> find_tile(const AttentionArgs& args, const AttentionItem& item, int64_t begin, int64_t seen) {
+Tile<T> find_tile(const AttentionArgs& args, const AttentionItem& item, const Rows& rows, int64_t begin) {
   Tile<T> tile;
   tile.begin = begin;
-  tile.count = clamp(seen - begin, 0, kAttentionTile);
-  find_groups<T>(args, item, begin, (tile.count + kKvGroup - 1) / kKvGroup, tile.k, tile.v);
+  tile.run = TileRun::of(rows.low[0], rows.high[rows.num_rows - 1], begin);
+  find_chunks<typename T::Type, T::kChunk>(args, item, begin, tile.run, tile.k, tile.v);
   return tile;
-}
-template <typename T>
-void lay_out_k(Rows* rows, const Tile<T>& tile) {
-  lay_out_k<T>(rows, tile.k, (tile.count + kKvGroup - 1) / kKvGroup);
 }
 
 // One tile of positions for all rows of the item; its K is laid out. Vector work that waits for no tile stands between
 // the products and those who wait for them: V of this tile, and K of the next one.
 template <typename T>
 void run_tile(Rows* rows, const Tile<T>& now, const Tile<T>* next) {
-  for (int r = 0; r < rows->num_rows; ++r) rows->count[r] = clamp(rows->visible[r] - now.begin, 0, kAttentionTile);
+  for (int r = 0; r < rows->num_rows; ++r) rows->run[r] = TileRun::of(rows->low[r], rows->high[r], now.begin);
+  const bool alike = rows->run[0].end == now.run.end && rows->run[rows->num_rows - 1].begin == now.run.begin;
   bool together = true;
   bool v_ready = false;
   for (int tile = 0; tile < rows->num_tiles; ++tile) {
-    const int last = tile * kTileRows + kTileRows - 1;
-    if (rows->count[last < rows->num_rows ? last : rows->num_rows - 1] <= 0) continue;
-    alignas(64) float a[kLanes];
-    score(*rows, tile);
-    if (!v_ready) {
-      lay_out_v<T>(*rows, now.v, now.count);
-      together = rows->count[0] == now.count || all_finite(*rows);
-      v_ready = true;
-    }
-    softmax(*rows, tile, a);
-    if (tile + 1 == rows->num_tiles && next != nullptr) lay_out_k<T>(rows, *next);
-    if (together) {
-      const int left = rows->num_rows - tile * kTileRows;
-      weigh(*rows, tile, a, 0, left < kTileRows ? left : kTileRows);
-    } else {
-      weigh_one_by_one<T>(*rows, tile, a, now.v);
+    const bool last_tile = tile + 1 == rows->num_tiles;
+    const int last = last_tile ? rows->num_rows - 1 : tile * kTileRows + kTileRows - 1;
+    if (rows->run[last].end > 0 && rows->run[tile * kTileRows].begin < kAttentionTile) {
+      alignas(64) float a[kLanes];
+      score(*rows, tile);
+      if (!v_ready) {
+        lay_out_v<T>(*rows, now.v, now.run);
+        together = alike || all_finite(*rows);
+        v_ready = true;
+      }
+      bend(*rows, tile, now.begin);
+      softmax(*rows, tile, a);
+      if (last_tile && next != nullptr) lay_out_k<T>(rows, next->k, next->run);
+      if (together) {
+        weigh(*rows, tile, a, 0, last + 1 - tile * kTileRows);
+      } else {
+        weigh_one_by_one<T>(*rows, tile, a, now.v);
+      }
+    } else if (last_tile && next != nullptr) {
+      lay_out_k<T>(rows, next->k, next->run);
     }
   }
 }
@@ -421,22 +476,33 @@ void score_few(const Rows& rows, const uint16_t* const* next_k) {
   }
 }
 
-// p V of `count` positions into `add`; p stands in `s`.
+// p V of the positions of `run` into `add`; p stands in `s`.
 template <int kRows>
-void multiply_few(const Rows& rows, const uint16_t* const* v, const uint16_t* const* next_v, int64_t count) {
+void multiply_few(const Rows& rows, const uint16_t* const* v, const uint16_t* const* next_v, TileRun run) {
   const FlushTiny flush;
-  for (int64_t c = 0; c < rows.v_stride; c += kLanes) {
+  for (int64_t c = 0; c < rows.width; c += kLanes) {
     __m512 sum[kRows];
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
     for (int64_t step = 0; step < kPositionSteps; ++step) {
       const int64_t first = step * kStep;
-      const int64_t seen = clamp(count - first, 0, kStep);
+      const int64_t unseen = clamp(run.begin - first, 0, kStep);
+      const int64_t seen = clamp(run.end - first, 0, kStep);
       __m512 even[kRows], odd[kRows];
 #pragma GCC unroll 6
       for (int r = 0; r < kRows; ++r) even[r] = odd[r] = _mm512_setzero_ps();
-      for (int64_t i = 0; i < seen; i += 2) {
-        const int64_t at = (first + i) % kKvGroup * rows.v_stride + 2 * c;
+      int64_t i = unseen;
+      if (i % 2 == 1 && i < seen) {  // a window begins at the second of a pair
+        const int64_t at = (first + i - 1) % kKvGroup * rows.width + 2 * c;
+        const __m512 b = odd_of(_mm512_load_si512(v[(first + i) / kKvGroup] + at));
+#pragma GCC unroll 6
+        for (int r = 0; r < kRows; ++r) {
+          odd[r] = _mm512_fmadd_ps(_mm512_set1_ps(rows.s[r * kAttentionTile + first + i]), b, odd[r]);
+        }
+        ++i;
+      }
+      for (; i < seen; i += 2) {
+        const int64_t at = (first + i) % kKvGroup * rows.width + 2 * c;
         const __m512i pairs = _mm512_load_si512(v[(first + i) / kKvGroup] + at);
         _mm_prefetch(next_v[(first + i) / kKvGroup] + at, _MM_HINT_T0);
         const float* p = rows.s + first + i;
@@ -462,18 +528,19 @@ void multiply_few(const Rows& rows, const uint16_t* const* v, const uint16_t* co
 template <int kRows>
 void run_few(Rows* rows, const Tile<PairedPages>& now, const Tile<PairedPages>& next) {
   alignas(64) float a[kLanes];
-  lay_out_k<PairedPages>(rows, now);
+  lay_out_k<PairedPages>(rows, now.k, now.run);
   score_few<kRows>(*rows, next.k);
+  bend(*rows, 0, now.begin);
   softmax(*rows, 0, a);
   for (int r = 0; r < kRows; ++r) {
     for (int i = 0; i < kPositionSteps; ++i) {
       widen_row(rows->p + i * kOperandBytes + r * 64, rows->s + r * kAttentionTile + i * kStep);
     }
   }
-  multiply_few<kRows>(*rows, now.v, next.v, now.count);
+  multiply_few<kRows>(*rows, now.v, next.v, now.run);
   for (int r = 0; r < kRows; ++r) {
-    float* o = rows->o + r * rows->v_stride;
-    for (int64_t d = 0; d < rows->v_stride; d += kLanes) {
+    float* o = rows->o + r * rows->width;
+    for (int64_t d = 0; d < rows->width; d += kLanes) {
       store(o + d, fma(load(o + d), splat(a[r]), load(rows->add + r * kMaxHeadDim + d)));
     }
   }
@@ -489,24 +556,26 @@ template <typename T>
 void run_item(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
   Rows rows;
   prepare_rows(args, item, scratch, &rows);
-  const bool few = T::kInPairs && rows.num_rows <= kFewRows && rows.visible[0] == rows.visible[rows.num_rows - 1];
+  const int64_t low = rows.low[0];
+  const int64_t high = rows.high[rows.num_rows - 1];
+  const bool alike = rows.high[0] == high && rows.low[rows.num_rows - 1] == low;
+  const bool few = T::kInPairs && rows.num_rows <= kFewRows && alike;
   if (!few) configure_tiles(rows.num_rows < kTileRows ? rows.num_rows : kTileRows, kLanes);
-  const int64_t seen = rows.visible[rows.num_rows - 1];
-  const RowSums sums = {rows.num_rows, rows.visible, rows.head_dim, rows.v_stride, rows.o,
-                        rows.l,        rows.merged,  rows.merged_m, rows.merged_l};
+  const RowSums sums = {rows.num_rows, rows.low, rows.high,   args.kv.v_dim(), rows.width,
+                        rows.o,        rows.l,   rows.merged, rows.merged_m,   rows.merged_l};
   for (int64_t split = item.split_begin; split < item.split_end; ++split) {
-    for (int64_t i = 0; i < rows.num_rows * rows.v_stride; i += kLanes) store(rows.o + i, zero());
+    for (int64_t i = 0; i < rows.num_rows * rows.width; i += kLanes) store(rows.o + i, zero());
     for (int64_t i = 0; i < rows.num_rows * kLanes; i += kLanes) store(rows.l + i, zero());
     for (int r = 0; r < rows.num_rows; ++r) rows.m[r] = -__builtin_inff();
-    const int64_t end = clamp(seen, 0, (split + 1) * kAttentionSplit);
-    Tile<T> now = find_tile<T>(args, item, split * kAttentionSplit, seen);
-    lay_out_k<T>(&rows, now);
-    for (int64_t begin = split * kAttentionSplit; begin < end; begin += kAttentionTile) {
+    const int64_t end = clamp(high, 0, (split + 1) * kAttentionSplit);
+    Tile<T> now = find_tile<T>(args, item, rows, first_tile(split, low));
+    lay_out_k<T>(&rows, now.k, now.run);
+    for (int64_t begin = now.begin; begin < end; begin += kAttentionTile) {
       const bool more = begin + kAttentionTile < end;
-      const Tile<T> next = more ? find_tile<T>(args, item, begin + kAttentionTile, seen) : now;
+      const Tile<T> next = more ? find_tile<T>(args, item, rows, begin + kAttentionTile) : now;
       if constexpr (T::kInPairs) {
         if (few) {
-          for (int r = 0; r < rows.num_rows; ++r) rows.count[r] = now.count;
+          for (int r = 0; r < rows.num_rows; ++r) rows.run[r] = now.run;
           run_few_rows(&rows, now, next);
           now = next;
           continue;
@@ -524,30 +593,34 @@ void run_item(const AttentionArgs& args, const AttentionItem& item, float* scrat
 
 void attention_run(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
   if (args.kv.dtype != DType::kBF16) return avx512::attention_run(args, item, scratch);
-  if (pages_in_pairs(args.kv.dtype, args.kv.head_dim)) return run_item<PairedPages>(args, item, scratch);
+  if (pages_in_pairs(args.kv)) return run_item<PairedPages>(args, item, scratch);
+  if (kv_geometry(args.kv).in_rows) return run_item<RowPages>(args, item, scratch);
   return run_item<Bf16Pages>(args, item, scratch);
 }
 
 void reshape_and_cache(const ReshapeAndCacheArgs& args, int64_t row_begin, int64_t row_end) {
   const KvLayer& kv = args.kv;
-  if (!pages_in_pairs(kv.dtype, kv.head_dim)) return avx512::reshape_and_cache(args, row_begin, row_end);
+  if (!pages_in_pairs(kv)) return avx512::reshape_and_cache(args, row_begin, row_end);
   const KvGeometry g = kv_geometry(kv);
   const int64_t d = kv.head_dim;
+  const int64_t v_dim = kv.v_dim();
   for (int64_t row = row_begin; row < row_end; ++row) {
     const int64_t slot = args.slot_mapping.data()[row];
     if (slot < 0) continue;
     const int64_t position = slot % kv.block_size;
     char* head = static_cast<char*>(kv.pages) + slot / kv.block_size * kv.page_stride;
-    for (int64_t h = 0; h < kv.num_kv_heads; ++h, head += g.k_bytes + g.v_bytes) {
+    for (int64_t h = 0; h < kv.num_kv_heads; ++h, head += g.head_bytes) {
       auto* k = reinterpret_cast<uint32_t*>(head) + position / kKvGroup * (d / 2) * kKvGroup + position % kKvGroup;
-      auto* v = reinterpret_cast<uint16_t*>(head + g.k_bytes) + position / 2 * 2 * d + position % 2;
+      auto* v = reinterpret_cast<uint16_t*>(head + g.k_bytes) + position / 2 * 2 * v_dim + position % 2;
       alignas(64) uint16_t rounded[kLanes];
       for (int64_t i = 0; i < d; i += kLanes) {
         StoredBF16::put(rounded, load(row_of(args.k, row) + h * d + i));
         for (int64_t j = 0; j < kLanes / 2; ++j) {
           __builtin_memcpy(k + (i / 2 + j) * kKvGroup, rounded + 2 * j, sizeof(uint32_t));
         }
-        StoredBF16::put(rounded, load(row_of(args.v, row) + h * d + i));
+      }
+      for (int64_t i = 0; i < v_dim; i += kLanes) {
+        StoredBF16::put(rounded, load(row_of(args.v, row) + h * v_dim + i));
         for (int64_t j = 0; j < kLanes; ++j) v[2 * (i + j)] = rounded[j];
       }
     }

@@ -18,11 +18,12 @@ void scatter_k(const float* k, int64_t head_dim, typename T::Type* column) {
   }
 }
 
+// V, or K in rows, of one head of one token.
 template <typename T>
-void copy_v(const float* v, int64_t head_dim, typename T::Type* out) {
-  for (int64_t d = 0; d < head_dim; d += kLanes) {
-    const int64_t n = head_dim - d < kLanes ? head_dim - d : kLanes;
-    T::put(out + d, load_some(v + d, n));  // a whole group: the padding gets zeros
+void copy_row(const float* x, int64_t dim, typename T::Type* out) {
+  for (int64_t d = 0; d < dim; d += kLanes) {
+    const int64_t n = dim - d < kLanes ? dim - d : kLanes;
+    T::put(out + d, load_some(x + d, n));  // a whole group: the padding gets zeros
   }
 }
 
@@ -36,13 +37,16 @@ void write_rows(const ReshapeAndCacheArgs& args, int64_t row_begin, int64_t row_
     const int64_t page = slot / kv.block_size;
     const int64_t position = slot % kv.block_size;
     char* head = static_cast<char*>(kv.pages) + page * kv.page_stride;
-    for (int64_t h = 0; h < kv.num_kv_heads; ++h, head += g.k_bytes + g.v_bytes) {
+    for (int64_t h = 0; h < kv.num_kv_heads; ++h, head += g.head_bytes) {
       auto* k = reinterpret_cast<typename T::Type*>(head);
       auto* v = reinterpret_cast<typename T::Type*>(head + g.k_bytes);
-      const int64_t group = position / kKvGroup;
-      scatter_k<T>(row_of(args.k, row) + h * kv.head_dim, kv.head_dim,
-                   k + group * kv.head_dim * kKvGroup + position % kKvGroup);
-      copy_v<T>(row_of(args.v, row) + h * kv.head_dim, kv.head_dim, v + position * g.v_stride);
+      const float* from = row_of(args.k, row) + h * kv.head_dim;
+      if (g.in_rows) {
+        copy_row<T>(from, kv.head_dim, k + position * g.k_stride);
+      } else {
+        scatter_k<T>(from, kv.head_dim, k + position / kKvGroup * kv.head_dim * kKvGroup + position % kKvGroup);
+      }
+      if (!kv.v_in_k) copy_row<T>(row_of(args.v, row) + h * kv.v_dim(), kv.v_dim(), v + position * g.v_stride);
     }
   }
 }

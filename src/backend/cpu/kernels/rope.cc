@@ -53,7 +53,7 @@ void rope(const RopeArgs& args, int64_t row_begin, int64_t row_end) {
     const int64_t at = args.positions.data()[row] * half;
     const float* cosines = args.cos_table + at;
     const float* sines = args.sin_table + at;
-    float* x = row_of(args.x, row);
+    float* x = row_of(args.x, row) + args.offset;
     for (int64_t c = 0; c < args.x.cols; c += args.head_dim) {
       if (args.interleaved) {
         rotate_neighbours(x + c, cosines, sines, half);
