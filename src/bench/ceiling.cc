@@ -25,6 +25,7 @@ class NoOpModel final : public model::Model {
     config_.vocab_size = vocab;
     config_.layers = config_.heads = config_.kv_heads = 1;
     config_.hidden = config_.head_dim = 16;
+    config_.per_layer.resize(1);
     config_.max_position = max_len;
   }
   const model::DecoderConfig& config() const override { return config_; }
