@@ -21,23 +21,27 @@ llm::Options dummy_options(const std::string& golden_case) {
   return options;
 }
 
+namespace {
+
+Result<std::unique_ptr<engine::Engine>> try_engine(const llm::Options& options) {
+  QUIRE_ASSIGN(const model::ModelFiles files, llm::open_files(options));
+  QUIRE_ASSIGN(std::unique_ptr<Backend> backend, llm::make_backend(options));
+  QUIRE_ASSIGN(llm::LoadedEngine loaded, llm::load_engine(options, files, std::move(backend), {}));
+  return std::move(loaded.engine);
+}
+
+}  // namespace
+
 std::unique_ptr<engine::Engine> make_engine(const llm::Options& options) {
-  auto files = llm::open_files(options);
-  if (!files.ok()) {
-    ADD_FAILURE() << files.error().message;
-    return nullptr;
-  }
-  auto backend = llm::make_backend(options);
-  if (!backend.ok()) {
-    ADD_FAILURE() << backend.error().message;
-    return nullptr;
-  }
-  auto loaded = llm::load_engine(options, *files, std::move(*backend), {});
-  if (!loaded.ok()) {
-    ADD_FAILURE() << loaded.error().message;
-    return nullptr;
-  }
-  return std::move(loaded->engine);
+  auto engine = try_engine(options);
+  if (engine.ok()) return std::move(engine).value();
+  ADD_FAILURE() << engine.error().message;
+  return nullptr;
+}
+
+bool fits(const llm::Options& options) {
+  const auto engine = try_engine(options);
+  return engine.ok() || engine.error().code != ErrorCode::kExhausted;
 }
 
 std::vector<Trace> run(engine::Engine& engine, const std::vector<engine::Request>& requests,

@@ -25,6 +25,8 @@ inline std::filesystem::path goldens_folder() {
 
 // A small engine on `options`; fails the test with the error's sentence.
 std::unique_ptr<engine::Engine> make_engine(const llm::Options& options);
+// Whether its pages are enough for one request of the full length.
+bool fits(const llm::Options& options);
 llm::Options dummy_options(const std::string& golden_case);
 
 // Runs the requests together to the end; `order` (if given) is the order in which they are submitted, and `stagger`
