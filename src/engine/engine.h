@@ -70,6 +70,7 @@ class Engine {
   const model::Model& model() const { return *model_; }
   const Backend& backend() const { return *backend_; }
   const EngineOptions& options() const { return options_; }
+  const model::CacheLayout& cache_layout() const { return pages_->layout(); }
   EngineStats stats() const;
   bool reset_prefix_cache() { return kv_.reset_prefix_cache(); }
   // Called with each row of logits as it is sampled (id, child, position of the row's token, logits): for tests and
