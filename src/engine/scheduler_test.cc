@@ -150,6 +150,9 @@ class World {
 
   void step() {
     const std::vector<Share> shares = scheduler_.schedule();
+    for (const Share& share : shares) {
+      ASSERT_LE(held(*share.sequence, true), kv_.pages_for(share.sequence->num_tokens())) << "in a step";
+    }
     for (size_t g = 0; g < block_sizes_.size(); ++g) {
       if (kv_.groups()[g].kind == CacheKind::kState) {
         run_states(shares, g);
@@ -239,22 +242,28 @@ class World {
     }
   }
 
-  // Counts are the tables' references, shared pages are published ones, and nobody holds more than it may.
+  // The pages that a sequence holds, in the middle of a step or between two; `owners` counts for whom.
+  int64_t held(const Sequence& sequence, bool in_step, std::map<BlockId, int>* owners = nullptr) {
+    std::set<BlockId> pages;
+    for (size_t g = 0; g < block_sizes_.size(); ++g) {
+      const auto blocks = sequence.table.blocks(g);
+      pages.insert(blocks.begin(), blocks.end());
+      if (kv_.groups()[g].kind != CacheKind::kState) continue;
+      if (sequence.num_computed > 0) pages.insert(sequence.table.state_source(g));
+      if (in_step) pages.insert(sequence.table.state_destination(g));
+    }
+    pages.erase(kv::kNullBlock);
+    for (const BlockId page : pages) {
+      if (owners != nullptr) ++(*owners)[page];
+    }
+    return static_cast<int64_t>(pages.size());
+  }
+
+  // Counts are the tables' references, and shared pages are published ones.
   void check_pages() {
     std::map<BlockId, int> owners;
     for (const auto& [id, sequence] : sequences_) {
-      int64_t held = 0;
-      const auto own = [&](BlockId block) {
-        if (block == kv::kNullBlock) return;
-        ++owners[block];
-        ++held;
-      };
-      for (size_t g = 0; g < block_sizes_.size(); ++g) {
-        for (const BlockId block : sequence->table.blocks(g)) own(block);
-        const bool started = sequence->num_computed > 0 && kv_.groups()[g].kind == CacheKind::kState;
-        if (started) own(sequence->table.state_source(g));
-      }
-      ASSERT_LE(held, kv_.pages_for(sequence->num_tokens()));
+      ASSERT_LE(held(*sequence, false, &owners), kv_.pages_for(sequence->num_tokens()));
     }
     for (BlockId id = 1; id < kv_.pool().num_blocks(); ++id) {
       const int owned = owners.contains(id) ? owners[id] : 0;

@@ -171,6 +171,42 @@ TEST(KvGroups, ChunksAreNotCheckpoints) {
   EXPECT_EQ(kv.pool().num_cached(), 5 + 1);  // five full pages, one state
 }
 
+TEST(KvGroups, AHitFallsBackToTheLastCheckpointThatIsThere) {
+  KvManager kv({.num_blocks = 60, .groups = {kFull4, kState4}});
+  EXPECT_EQ(serve(kv, iota(10)), 0);
+  EXPECT_EQ(serve(kv, iota(23)), 8);
+  // Pages are known up to 16, states at 8 and at 20.
+  EXPECT_EQ(serve(kv, branch(17, 30)), 8);
+  EXPECT_EQ(serve(kv, branch(17, 30)), 28);
+}
+
+TEST(KvGroups, AHitFallsBackToWhereTheWindowIsStillThere) {
+  KvManager kv({.num_blocks = 41, .groups = {kFull4, window(4, 4)}});
+  {
+    Sequence s(kv, iota(33));  // its windows' pages fall out one by one: they will be evicted in that order
+    (void)kv.find_prefix(s.table, s.tokens);
+    for (int64_t end = 4; end <= 32; end += 4) ASSERT_TRUE(s.step(end));
+  }
+  EXPECT_EQ(serve(kv, branch(8, 9)), 8);  // the second was used again
+  BlockTable filler("other");
+  ASSERT_TRUE(kv.allocate_slots(filler, 60));  // the 24 that hold nothing, and the windows' but the second and the last
+  EXPECT_EQ(kv.pool().num_evictions(), 6);
+  kv.free(filler);
+  EXPECT_EQ(Sequence(kv, branch(21, 33)).admit(), 8);
+  EXPECT_EQ(Sequence(kv, iota(33)).admit(), 32);
+}
+
+TEST(KvGroups, AJunctionIsForgottenWithThePagesThatMadeIt) {
+  KvManager kv({.num_blocks = 60, .groups = {kFull4, kState4}});
+  serve(kv, iota(23));
+  Sequence s(kv, branch(17, 30));
+  (void)kv.find_prefix(s.table, s.tokens);
+  EXPECT_EQ(kv.step_end(s.table, 0, 30), 16);
+  ASSERT_TRUE(kv.reset_prefix_cache());
+  (void)kv.find_prefix(s.table, s.tokens);
+  EXPECT_EQ(kv.step_end(s.table, 0, 30), 28);
+}
+
 TEST(KvGroups, DecodeLeavesACheckpointAtEachBoundary) {
   KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4}});
   Tokens text;
