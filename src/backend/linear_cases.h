@@ -11,9 +11,9 @@
 
 namespace quire::cases {
 
-inline constexpr DType kQuantTypes[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
-                                        DType::kQ5_1, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
-                                        DType::kQ5_K, DType::kQ6_K, DType::kG4,   DType::kG8};
+inline constexpr DType kQuantTypes[] = {DType::kQ8_0,   DType::kQ4_0,   DType::kQ4_1,  DType::kQ5_0, DType::kQ5_1,
+                                        DType::kQ2_K,   DType::kQ3_K,   DType::kQ4_K,  DType::kQ5_K, DType::kQ6_K,
+                                        DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kG4,   DType::kG8};
 inline constexpr DType kPlainTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
 struct LinearShape {
@@ -72,6 +72,8 @@ inline HalfFields half_fields(DType type) {
       return {108, -1};
     case DType::kQ6_K:
       return {208, -1};
+    case DType::kMXFP4:
+      return {-1, -1};
     default:
       return {0, -1};
   }
@@ -94,6 +96,7 @@ inline std::vector<std::byte> random_weight(DType type, int64_t n, int64_t k, ui
   if (type == DType::kG4 || type == DType::kG8) return bytes;  // their scales stand apart
   const HalfFields fields = half_fields(type);
   for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(info(type).block_bytes)) {
+    if (type == DType::kMXFP4) bytes[at] = static_cast<std::byte>(112 + random.next() % 16);  // 2^-16 to 1/2
     for (const int field : {fields.first, fields.second}) {
       if (field < 0) continue;
       const uint16_t half = float_to_fp16(random.uniform(-0.03f, 0.03f));

@@ -2,6 +2,7 @@
 // Reference dequantisers: one element at a time, straight from the formulas in quant.h. Speed is the backends' matter.
 #include "weights/quant.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -82,6 +83,17 @@ float element(const BlockQ6_K& b, int i) {
   return scale * static_cast<float>(six_bits(b, i) - 32);
 }
 
+float element(const BlockIQ4_NL& b, int i) {
+  return fp16_to_float(b.d) * static_cast<float>(kIq4Values[nibble(b.qs, i)]);
+}
+float element(const BlockIQ4_XS& b, int i) {
+  const float scale = fp16_to_float(b.d) * static_cast<float>(unpack_scale_iq4_xs(b, i / 32));
+  return scale * static_cast<float>(kIq4Values[nibble(b.qs + i / 32 * 16, i % 32)]);
+}
+float element(const BlockMXFP4& b, int i) {
+  return std::ldexp(static_cast<float>(kFp4Values[nibble(b.qs, i)]), b.e - 128);
+}
+
 template <typename Block>
 void blocks_to_floats(DType type, const std::byte* src, float* dst, int64_t k) {
   const int elems = static_cast<int>(info(type).block_elems);
@@ -116,6 +128,22 @@ int unpack_scale_q3_k(const uint8_t scales[12], int s) {
   return (low | high << 4) - 32;
 }
 
+int unpack_scale_iq4_xs(const BlockIQ4_XS& block, int s) {
+  const int low = (block.scales_l[s / 2] >> (s % 2 * 4)) & 15;
+  return (low | ((block.scales_h >> (2 * s)) & 3) << 4) - 32;
+}
+
+void mxfp4_from_blocks(const std::byte* blocks, const std::byte* scales, int64_t count, std::byte* out) {
+  for (int64_t b = 0; b < count; ++b, blocks += 16, out += sizeof(BlockMXFP4)) {
+    BlockMXFP4 block = {static_cast<uint8_t>(scales[b]), {}};
+    for (int i = 0; i < 32; ++i) {
+      const int code = (static_cast<int>(blocks[i / 2]) >> (i % 2 * 4)) & 15;
+      block.qs[i % 16] = static_cast<uint8_t>(block.qs[i % 16] | code << (i / 16 * 4));
+    }
+    std::memcpy(out, &block, sizeof block);
+  }
+}
+
 void dequantise_row(DType type, const std::byte* src, float* dst, int64_t k) {
   QUIRE_CHECK(k >= 0 && k % info(type).block_elems == 0, "a row is whole blocks");
   switch (type) {
@@ -146,6 +174,12 @@ void dequantise_row(DType type, const std::byte* src, float* dst, int64_t k) {
       return blocks_to_floats<BlockQ5_K>(type, src, dst, k);
     case DType::kQ6_K:
       return blocks_to_floats<BlockQ6_K>(type, src, dst, k);
+    case DType::kIQ4_NL:
+      return blocks_to_floats<BlockIQ4_NL>(type, src, dst, k);
+    case DType::kIQ4_XS:
+      return blocks_to_floats<BlockIQ4_XS>(type, src, dst, k);
+    case DType::kMXFP4:
+      return blocks_to_floats<BlockMXFP4>(type, src, dst, k);
     case DType::kI8:
     case DType::kF8E4M3:
     case DType::kF8E5M2:

@@ -86,6 +86,27 @@ struct BlockQ6_K {
   uint16_t d;
 };
 
+// Codes of four bits that are indices (kIq4Values, kFp4Values of ops/dtype.h), nibbles of each 32 as in Q4_0.
+
+// x = d * t[q].
+struct BlockIQ4_NL {
+  uint16_t d;
+  uint8_t qs[16];
+};
+// x = (d * (ls - 32)) * t[q], ls of 6 bits for each 32: four in the nibbles of scales_l, two in scales_h, low ones
+// first.
+struct BlockIQ4_XS {
+  uint16_t d;
+  uint16_t scales_h;
+  uint8_t scales_l[4];
+  uint8_t qs[128];
+};
+// x = 2^(e - 128) * t[q], t doubled.
+struct BlockMXFP4 {
+  uint8_t e;
+  uint8_t qs[16];
+};
+
 static_assert(sizeof(BlockQ8_0) == info(DType::kQ8_0).block_bytes && alignof(BlockQ8_0) == 2);
 static_assert(sizeof(BlockQ4_0) == info(DType::kQ4_0).block_bytes && alignof(BlockQ4_0) == 2);
 static_assert(sizeof(BlockQ4_1) == info(DType::kQ4_1).block_bytes && alignof(BlockQ4_1) == 2);
@@ -96,6 +117,9 @@ static_assert(sizeof(BlockQ3_K) == info(DType::kQ3_K).block_bytes && alignof(Blo
 static_assert(sizeof(BlockQ4_K) == info(DType::kQ4_K).block_bytes && alignof(BlockQ4_K) == 2);
 static_assert(sizeof(BlockQ5_K) == info(DType::kQ5_K).block_bytes && alignof(BlockQ5_K) == 2);
 static_assert(sizeof(BlockQ6_K) == info(DType::kQ6_K).block_bytes && alignof(BlockQ6_K) == 2);
+static_assert(sizeof(BlockIQ4_NL) == info(DType::kIQ4_NL).block_bytes && alignof(BlockIQ4_NL) == 2);
+static_assert(sizeof(BlockIQ4_XS) == info(DType::kIQ4_XS).block_bytes && alignof(BlockIQ4_XS) == 2);
+static_assert(sizeof(BlockMXFP4) == info(DType::kMXFP4).block_bytes);
 
 // Scale and offset of sub-block s (0..7) of a Q4_K or Q5_K block, each 0..63.
 struct ScaleMin {
@@ -105,6 +129,12 @@ struct ScaleMin {
 ScaleMin unpack_scale_min_k4(const uint8_t scales[12], int s);
 // The scale of sub-block s (0..15) of a Q3_K block, -32..31.
 int unpack_scale_q3_k(const uint8_t scales[12], int s);
+// The scale of sub-block s (0..7) of an IQ4_XS block, -32..31.
+int unpack_scale_iq4_xs(const BlockIQ4_XS& block, int s);
+
+// MXFP4 as safetensors of GPT-OSS hold it: for each block 16 bytes of codes in which byte j has elements 2j (low) and
+// 2j + 1 (high), and a scale byte apart. Writes `count` blocks of DType::kMXFP4, 17 bytes each.
+void mxfp4_from_blocks(const std::byte* blocks, const std::byte* scales, int64_t count, std::byte* out);
 
 // k elements of a row into floats; every operation is rounded to float in the order the formulas above are bracketed,
 // so the result is one value and not a tolerance. `src` needs no alignment; k must be a multiple of the block.

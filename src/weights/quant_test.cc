@@ -95,6 +95,12 @@ double allowed_error(DType type) {
       return 1.6 / 31;
     case DType::kQ6_K:
       return 1.6 / 32;
+    case DType::kIQ4_NL:
+      return 1.1 * 14 / 127;  // the far end: 113 for 127
+    case DType::kIQ4_XS:
+      return 1.6 * 14 / 127;
+    case DType::kMXFP4:
+      return 1.1 * 2 / 8;  // 6 for 8
     default:
       return 0;  // no type of files
   }
@@ -154,6 +160,51 @@ TEST(Quant, ValuesOnTheGridComeBackExactly) {
   check(DType::kQ5_1, -9, 22, true);
   check(DType::kQ3_K, -4, 3, false);
   check(DType::kQ6_K, -32, 31, false);
+}
+
+TEST(Quant, ValuesOfTheTablesComeBackExactly) {
+  std::mt19937 random(13);
+  const auto check = [&](DType type, const int8_t* values, float scale, int lowest) {
+    const int64_t k = 256;
+    std::vector<float> x(static_cast<size_t>(k)), back(x.size());
+    for (float& v : x) v = static_cast<float>(values[random() % 16]) * scale;
+    for (size_t i = 0; i < x.size(); i += 32) x[i + random() % 32] = static_cast<float>(lowest) * scale;
+    std::vector<std::byte> blocks(static_cast<size_t>(row_bytes(type, k)));
+    quantise_row(type, x.data(), blocks.data(), k);
+    dequantise_row(type, blocks.data(), back.data(), k);
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(back[i], x[i]) << name(type) << " element " << i;
+  };
+  for (int round = 0; round < 20; ++round) {
+    check(DType::kIQ4_NL, kIq4Values, 0.25f, -127);
+    check(DType::kIQ4_XS, kIq4Values, 0.25f, -127);
+    check(DType::kMXFP4, kFp4Values, 0.5f, -12);
+  }
+}
+
+TEST(Quant, BlocksOfGptOssBecomeBlocksOfGguf) {
+  constexpr int64_t kCount = 3;
+  std::vector<std::byte> blocks, scales, out(17 * kCount);
+  std::vector<float> want;
+  std::mt19937 random(14);
+  for (int64_t b = 0; b < kCount; ++b) {
+    const int e = 120 + static_cast<int>(b);
+    scales.push_back(static_cast<std::byte>(e));
+    for (int j = 0; j < 16; ++j) {
+      const uint32_t low = random() % 16, high = random() % 16;
+      blocks.push_back(static_cast<std::byte>(low | high << 4));
+      for (const uint32_t code : {low, high}) {  // e2m1: two bits of exponent, one of mantissa, a sign
+        const uint32_t exponent = code / 2 % 4, mantissa = code % 2;
+        const float magnitude =
+            exponent == 0 ? 0.5f * static_cast<float>(mantissa)
+                          : std::ldexp(1.0f + 0.5f * static_cast<float>(mantissa), static_cast<int>(exponent) - 1);
+        want.push_back(std::ldexp(code >= 8 ? -magnitude : magnitude, e - 127));
+      }
+    }
+  }
+  mxfp4_from_blocks(blocks.data(), scales.data(), kCount, out.data());
+  std::vector<float> got(want.size());
+  dequantise_row(DType::kMXFP4, out.data(), got.data(), 32 * kCount);
+  EXPECT_EQ(got, want);
 }
 
 TEST(Quant, EachBitOfThePackedSubScalesBelongsToOne) {

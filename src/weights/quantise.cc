@@ -192,6 +192,43 @@ void quantise(const float* x, BlockQ6_K& b) {
   }
 }
 
+// The index of the value nearest to x / scale.
+int nearest(const int8_t values[16], float x, float scale) {
+  int best = 0;
+  for (int q = 1; q < 16; ++q) {
+    const auto distance = [&](int i) { return std::fabs(scale * static_cast<float>(values[i]) - x); };
+    if (distance(q) < distance(best)) best = q;
+  }
+  return best;
+}
+
+// The extreme gets the lowest value of IQ4's table, which reaches further than the highest.
+void quantise(const float* x, BlockIQ4_NL& b) {
+  const Half d(extreme(x, 32) / -127.0f);
+  b.d = d.bits;
+  for (int i = 0; i < 32; ++i) set_q4(b.qs, i, nearest(kIq4Values, x[i], d.value));
+}
+void quantise(const float* x, BlockIQ4_XS& b) {
+  float step[8];
+  for (int s = 0; s < 8; ++s) step[s] = extreme(x + 32 * s, 32) / -127.0f;
+  const Half d(extreme(step, 8) / -32.0f);
+  b.d = d.bits;
+  for (int s = 0; s < 8; ++s) {
+    const int scale = round_to(step[s], d.value, -32, 31);
+    set_nibble(b.scales_l, s / 2, s % 2 == 1, (scale + 32) & 15);
+    b.scales_h = static_cast<uint16_t>(b.scales_h | ((scale + 32) >> 4) << (2 * s));
+    for (int i = 0; i < 32; ++i) {
+      set_q4(b.qs + 16 * s, i, nearest(kIq4Values, x[32 * s + i], d.value * static_cast<float>(scale)));
+    }
+  }
+}
+// The extreme has 4 to 8 halves of the scale's unit; the largest value is 6.
+void quantise(const float* x, BlockMXFP4& b) {
+  const float most = std::fabs(extreme(x, 32));
+  b.e = static_cast<uint8_t>(most == 0.0f ? 0 : std::clamp(std::ilogb(most) - 2 + 127, 0, 254));
+  for (int i = 0; i < 32; ++i) set_q4(b.qs, i, nearest(kFp4Values, x[i], std::ldexp(1.0f, b.e - 128)));
+}
+
 template <typename Block>
 void floats_to_blocks(DType type, const float* src, std::byte* dst, int64_t k) {
   const int64_t elems = info(type).block_elems;
@@ -241,6 +278,12 @@ void quantise_row(DType type, const float* src, std::byte* dst, int64_t k) {
       return floats_to_blocks<BlockQ5_K>(type, src, dst, k);
     case DType::kQ6_K:
       return floats_to_blocks<BlockQ6_K>(type, src, dst, k);
+    case DType::kIQ4_NL:
+      return floats_to_blocks<BlockIQ4_NL>(type, src, dst, k);
+    case DType::kIQ4_XS:
+      return floats_to_blocks<BlockIQ4_XS>(type, src, dst, k);
+    case DType::kMXFP4:
+      return floats_to_blocks<BlockMXFP4>(type, src, dst, k);
     case DType::kI8:
     case DType::kF8E4M3:
     case DType::kF8E5M2:

@@ -118,6 +118,15 @@ inline Block read_block(const RawMatrix& w, int64_t row_index, int64_t i) {
       case DType::kQ5_K:
         out.q[e] = ((read<BlockQ5_K>(p).qs[four] >> four_shift) & 15) + 16 * ((read<BlockQ5_K>(p).qh[e] >> s) & 1);
         break;
+      case DType::kIQ4_NL:
+        out.q[e] = kIq4Values[nibble(read<BlockIQ4_NL>(p).qs, e)];
+        break;
+      case DType::kIQ4_XS:
+        out.q[e] = kIq4Values[nibble(read<BlockIQ4_XS>(p).qs + 16 * s, e)];
+        break;
+      case DType::kMXFP4:
+        out.q[e] = kFp4Values[nibble(read<BlockMXFP4>(p).qs, e)];
+        break;
       default: {  // Q6_K
         const auto b = read<BlockQ6_K>(p);
         const int low = (b.ql[at / 128 * 64 + at % 64] >> (at % 128 / 64 * 4)) & 15;
@@ -160,6 +169,12 @@ inline Block read_block(const RawMatrix& w, int64_t row_index, int64_t i) {
       out.halves = true;
       out.sw = fp16_to_float(read<BlockQ6_K>(p).d);
       for (int h = 0; h < 2; ++h) out.sc[h] = read<BlockQ6_K>(p).scales[2 * s + h];
+      break;
+    case DType::kIQ4_XS:
+      out.sw = fp16_to_float(read<BlockIQ4_XS>(p).d) * static_cast<float>(unpack_scale_iq4_xs(read<BlockIQ4_XS>(p), s));
+      break;
+    case DType::kMXFP4:
+      out.sw = read<BlockMXFP4>(p).e < 99 ? 0.0f : std::ldexp(1.0f, read<BlockMXFP4>(p).e - 128);
       break;
     default:
       out.sw = fp16_to_float(read<uint16_t>(p));

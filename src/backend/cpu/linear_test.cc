@@ -181,7 +181,8 @@ TEST_P(Linear, EmbeddingReadsTheRowsThatTheFileHolds) {
 INSTANTIATE_TEST_SUITE_P(Types, Linear,
                          testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0,
                                          DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K,
-                                         DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kG4, DType::kG8),
+                                         DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS,
+                                         DType::kMXFP4, DType::kG4, DType::kG8),
                          [](const auto& info) { return name(info.param); });
 
 TEST(LinearEdges, TinyHugeAndBrokenActivationsStayInTheirRowAndBlock) {
@@ -256,6 +257,25 @@ TEST(LinearPack, RefusesGroupsThatDifferOrDoNotDivideARow) {
     ASSERT_FALSE(packed.ok());
     EXPECT_THAT(packed.error().message, testing::HasSubstr("groups of " + std::to_string(group)));
   }
+}
+
+TEST(LinearPack, TakesTinyExponentsAsZeroAndRefusesHugeOnes) {
+  const auto backend = make_backend(cpu::available_isas().back(), 1);
+  cases::Weight weight = cases::random_weight_of(DType::kMXFP4, 4, 32, 1);
+  for (size_t row = 0; row < 4; ++row)
+    weight.bytes[17 * row] = static_cast<std::byte>(row == 0 ? 99 : 98 - 40 * (row - 1));
+  const RawMatrix raw = weight.raw();
+  const auto packed = backend->pack({&raw, 1}, {});
+  ASSERT_TRUE(packed.ok());
+  const std::vector<int32_t> tokens = {0, 1, 2, 3};
+  std::vector<float> out(4 * 32), first(32);
+  backend->embedding({packed->get(), tokens, 1.0f, view(out, 4, 32, 32)});
+  weights::dequantise_row(DType::kMXFP4, weight.bytes.data(), first.data(), 32);
+  for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], i < 32 ? first[i] : 0.0f) << i;
+  weight.bytes[17] = static_cast<std::byte>(169);
+  const auto refused = backend->pack({&raw, 1}, {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("169"));
 }
 
 TEST(LinearPack, RefusesScalesThatAreNotFinite) {

@@ -37,6 +37,8 @@
 //   kSubScale    [super-block]: fp16 d, then 8 x {i8 sc_lo[16], i8 sc_hi[16]}                (sub-blocks of 16 k)
 //   kSubScaleMin [super-block]: fp16 d, fp16 dmin, then 8 x {u8 lo[16], u8 hi[16]}, each sc | mn << 4
 //   kGroupMin    [group of 2^group_shift blocks]: float d, float m
+//   kSuperScale  [super-block]: fp16 d, then 8 x i8 sc[16]
+//   kExponent    [block]: u8 e[16], for 2^(e-128); 0: zero
 #pragma once
 
 #include <cstddef>
@@ -46,21 +48,34 @@
 
 namespace quire::cpu {
 
-constexpr int kPanel = 16;                    // columns in a panel
-constexpr int kBlock = 32;                    // k in a block
-constexpr int kSuperBlock = 8;                // blocks in a K-quant's super-block
-constexpr int kCodeMax = 2032;                // largest activation code: 127 * 16
-constexpr int kRowTile = 16;                  // rows in a tile of quantised activations
-constexpr int kReadyBlockBytes = 1280;        // the most that any level's unpacked block takes
-constexpr int kBlockScaleBytes = 2 * kPanel;  // per-block part of a super-block's scales
+constexpr int kPanel = 16;              // columns in a panel
+constexpr int kBlock = 32;              // k in a block
+constexpr int kSuperBlock = 8;          // blocks in a K-quant's super-block
+constexpr int kCodeMax = 2032;          // largest activation code: 127 * 16
+constexpr int kRowTile = 16;            // rows in a tile of quantised activations
+constexpr int kReadyBlockBytes = 1280;  // the most that any level's unpacked block takes
 
-enum class Scheme : uint8_t { kPlain, kScale, kScaleMin, kSuperMin, kSubScale, kSubScaleMin, kGroupMin };
+enum class Scheme : uint8_t {
+  kPlain,
+  kScale,
+  kScaleMin,
+  kSuperMin,
+  kSubScale,
+  kSubScaleMin,
+  kGroupMin,
+  kSuperScale,
+  kExponent
+};
+
+// Codes that are indices into a table of 16 values (ops/dtype.h).
+enum class CodeTable : uint8_t { kNone, kIq4, kFp4 };
 
 struct QuantFormat {
   Scheme scheme;
   uint8_t low_bits;   // 8, 4 or 2
   uint8_t high_bits;  // 0, 1 or 2: code = low | high << low_bits
-  uint8_t offset;     // what is subtracted from a code
+  uint8_t offset;     // what is subtracted from a code, or from its table's entry
+  CodeTable table = CodeTable::kNone;
 };
 
 constexpr QuantFormat quant_format(DType type) {
@@ -89,9 +104,31 @@ constexpr QuantFormat quant_format(DType type) {
       return {Scheme::kGroupMin, 4, 0, 0};
     case DType::kG8:
       return {Scheme::kGroupMin, 8, 0, 128};
+    case DType::kIQ4_NL:
+      return {Scheme::kScale, 4, 0, 128, CodeTable::kIq4};
+    case DType::kIQ4_XS:
+      return {Scheme::kSuperScale, 4, 0, 128, CodeTable::kIq4};
+    case DType::kMXFP4:
+      return {Scheme::kExponent, 4, 0, 128, CodeTable::kFp4};
     default:
       return {Scheme::kPlain, 0, 0, 0};
   }
+}
+
+constexpr bool has_table(QuantFormat f) {
+  return f.table != CodeTable::kNone;
+}
+constexpr const int8_t* table_values(QuantFormat f) {
+  return f.table == CodeTable::kFp4 ? kFp4Values : kIq4Values;
+}
+// The table as a register wants it: four times, each entry plus `add`.
+struct TableBytes {
+  uint8_t bytes[64];
+};
+constexpr TableBytes table_bytes(QuantFormat f, int add) {
+  TableBytes out = {};
+  for (int i = 0; i < 64; ++i) out.bytes[i] = static_cast<uint8_t>(table_values(f)[i % 16] + add);
+  return out;
 }
 
 // Bytes of one block's codes.
@@ -101,14 +138,31 @@ constexpr int code_bytes(QuantFormat f) {
 // Blocks that share one header of scales (kGroupMin: see scale_record_at), the header's bytes, and the bytes of the
 // whole record of scales.
 constexpr int scale_group(QuantFormat f) {
-  return f.scheme == Scheme::kScale || f.scheme == Scheme::kScaleMin || f.scheme == Scheme::kGroupMin ? 1 : kSuperBlock;
+  return f.scheme == Scheme::kScale || f.scheme == Scheme::kScaleMin || f.scheme == Scheme::kGroupMin ||
+                 f.scheme == Scheme::kExponent
+             ? 1
+             : kSuperBlock;
 }
 constexpr int scale_header_bytes(QuantFormat f) {
-  if (f.scheme == Scheme::kGroupMin) return 8 * kPanel;
-  return f.scheme == Scheme::kScale || f.scheme == Scheme::kSubScale ? 2 * kPanel : 4 * kPanel;
+  switch (f.scheme) {
+    case Scheme::kGroupMin:
+      return 8 * kPanel;
+    case Scheme::kExponent:
+      return kPanel;
+    case Scheme::kScale:
+    case Scheme::kSubScale:
+    case Scheme::kSuperScale:
+      return 2 * kPanel;
+    default:
+      return 4 * kPanel;
+  }
+}
+// Bytes of one block's own part in a super-block's record.
+constexpr int block_scale_bytes(QuantFormat f) {
+  return f.scheme == Scheme::kSuperScale ? kPanel : 2 * kPanel;
 }
 constexpr int scale_bytes(QuantFormat f) {
-  return scale_header_bytes(f) + (scale_group(f) == 1 ? 0 : kSuperBlock * kBlockScaleBytes);
+  return scale_header_bytes(f) + (scale_group(f) == 1 ? 0 : kSuperBlock * block_scale_bytes(f));
 }
 // A block's record, in bytes from the panel's scales.
 constexpr int64_t scale_record_at(QuantFormat f, int64_t block, int group_shift) {
@@ -171,7 +225,7 @@ constexpr PlanePlace row_place(int bits, int column, int k) {
   }
 }
 constexpr int pair_flip(QuantFormat f) {
-  return f.high_bits == 0 ? f.offset : 0;
+  return f.high_bits == 0 && !has_table(f) ? f.offset : 0;
 }
 // The planes of one column's quad in one block begin here, in bytes from the panel's start.
 constexpr int64_t pair_codes_at(QuantFormat f, int64_t blocks, int64_t block, int column) {

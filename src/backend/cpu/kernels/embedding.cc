@@ -70,11 +70,14 @@ ColumnScale column_scale(const PackedView& w, const uint8_t* panel_scales, int64
     std::memcpy(&out.minimum, record + 4 * kPanel + 4 * column, sizeof out.minimum);
     return out;
   }
-  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes + column;
+  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * block_scale_bytes(kFormat) + column;
+  if constexpr (kFormat.scheme == Scheme::kExponent) return {exponent_to_float(record[column]), 0.0f};
   const float d = half_to_float(record + 2 * column);
   const float m = has_min(kFormat) ? half_to_float(record + 2 * kPanel + 2 * column) : 0.0f;
   if constexpr (kFormat.scheme == Scheme::kSuperMin) {
     return {d * static_cast<float>(part[0]), -(m * static_cast<float>(part[kPanel]))};
+  } else if constexpr (kFormat.scheme == Scheme::kSuperScale) {
+    return {d * static_cast<float>(static_cast<int8_t>(part[0])), 0.0f};
   } else if constexpr (kFormat.scheme == Scheme::kSubScale) {
     return {d * static_cast<float>(static_cast<int8_t>(part[half * kPanel])), 0.0f};
   } else if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
@@ -98,7 +101,7 @@ void quantised_row(const PackedView& w, int64_t row, float scale, float* out) {
       const ColumnScale s = column_scale<kType>(w, panel + w.scale_offset, b, half, column);
       for (int k = 16 * half; k < 16 * half + 16; ++k) {
         const int code = code_at<kType>(codes, w.packing, column, k);
-        float value = static_cast<float>(code - kFormat.offset);
+        float value = static_cast<float>(has_table(kFormat) ? table_values(kFormat)[code] : code - kFormat.offset);
         if constexpr (kFormat.scheme == Scheme::kGroupMin) {
           value = __builtin_fmaf(s.scale, value, s.minimum);
         } else {

@@ -44,14 +44,15 @@ QUIRE_KERNEL_INLINE bool takes_tiles(DType type, int64_t rows) {
   return rows >= kLeastRows && !has_halves(quant_format(type));
 }
 
-struct CodeTable {
+struct CodeWords {
   uint16_t values[32];
 };
-// bf16 of code - offset. Codes of four bits find theirs whatever the fifth bit is.
-constexpr CodeTable code_table(QuantFormat format) {
-  CodeTable table = {};
+// bf16 of code - offset, or of the table's entry. Codes of four bits find theirs whatever the fifth bit is.
+constexpr CodeWords code_words(QuantFormat format) {
+  CodeWords table = {};
   for (int i = 0; i < 32; ++i) {
-    const int value = (format.low_bits + format.high_bits == 4 ? i % 16 : i) - format.offset;
+    const int code = format.low_bits + format.high_bits == 4 ? i % 16 : i;
+    const int value = has_table(format) ? table_values(format)[code] : code - format.offset;
     int magnitude = value < 0 ? -value : value;
     int exponent = 134;  // of 128 to 255
     while (magnitude != 0 && magnitude < 128) {
@@ -64,7 +65,7 @@ constexpr CodeTable code_table(QuantFormat format) {
   return table;
 }
 template <DType kType>
-alignas(64) constexpr CodeTable kCodeTable = code_table(quant_format(kType));
+alignas(64) constexpr CodeWords kCodeWords = code_words(quant_format(kType));
 
 // Signed bytes 0 and 2 (or, shifted before, 1 and 3) of each lane as bf16, times 2^24.
 QUIRE_KERNEL_INLINE __m512i bytes_to_bf16(__m512i low, __m512i high) {
@@ -98,7 +99,7 @@ QUIRE_KERNEL_INLINE void unpack_block(const PanelPlace& p, int64_t block, CodeTi
     }
     s.sw = _mm512_mul_ps(s.sw, _mm512_set1_ps(0x1p-24f));
   } else {
-    const __m512i table = _mm512_load_si512(kCodeTable<kType>.values);
+    const __m512i table = _mm512_load_si512(kCodeWords<kType>.values);
     if constexpr (kFormat.high_bits == 0) {
       for (int i = 0; i < 4; ++i) {
         const __m512i v = _mm512_loadu_si512(codes + 64 * i);
@@ -267,6 +268,12 @@ void multiply(const Product& p, int64_t panel_begin, int64_t panel_end, CodeTile
       return all_panels<DType::kQ5_1>(p, panel_begin, panel_end, scratch);
     case DType::kQ4_K:
       return all_panels<DType::kQ4_K>(p, panel_begin, panel_end, scratch);
+    case DType::kIQ4_NL:
+      return all_panels<DType::kIQ4_NL>(p, panel_begin, panel_end, scratch);
+    case DType::kIQ4_XS:
+      return all_panels<DType::kIQ4_XS>(p, panel_begin, panel_end, scratch);
+    case DType::kMXFP4:
+      return all_panels<DType::kMXFP4>(p, panel_begin, panel_end, scratch);
     case DType::kG4:
       return all_panels<DType::kG4>(p, panel_begin, panel_end, scratch);
     case DType::kG8:

@@ -46,10 +46,25 @@ QUIRE_KERNEL_INLINE void load_block_scales(const uint8_t* panel_scales, int64_t 
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr int kGroup = scale_group(kFormat);
   const uint8_t* record = panel_scales + scale_record_at(kFormat, block, group_shift);
-  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes;
-  const __m512 d = kFormat.scheme == Scheme::kGroupMin ? _mm512_loadu_ps(record) : load_halves(record);
+  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * block_scale_bytes(kFormat);
+  __m512 d;
+  if constexpr (kFormat.scheme == Scheme::kGroupMin) {
+    d = _mm512_loadu_ps(record);
+  } else if constexpr (kFormat.scheme == Scheme::kExponent) {  // 2^(e-128), zero of 0
+    const __m128i less = _mm_subs_epu8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(record)), _mm_set1_epi8(1));
+    d = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(less), 23));
+  } else {
+    d = load_halves(record);
+  }
   const __m512 offset = _mm512_set1_ps(-static_cast<float>(kFormat.offset));
-  if constexpr (kFormat.scheme == Scheme::kScale) {
+  if constexpr (has_table(kFormat)) {  // values of either sign
+    if constexpr (kFormat.scheme == Scheme::kSuperScale) {
+      const __m128i sc = _mm_loadu_si128(reinterpret_cast<const __m128i*>(part));
+      d = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(sc)));
+    }
+    _mm512_store_ps(out.scale[0], d);
+    _mm512_store_ps(out.minimum[0], _mm512_setzero_ps());
+  } else if constexpr (kFormat.scheme == Scheme::kScale) {
     _mm512_store_ps(out.scale[0], d);
     _mm512_store_ps(out.minimum[0], _mm512_mul_ps(d, offset));
   } else if constexpr (kFormat.scheme == Scheme::kGroupMin) {
@@ -90,6 +105,17 @@ QUIRE_KERNEL_INLINE __m512i interleave_upper(__m512i even, __m512i odd) {
   return _mm512_ternarylogic_epi32(_mm512_srli_epi32(even, 16), odd, _mm512_set1_epi32(-0x10000), 0xf8);
 }
 
+// The values of the sixteen codes.
+struct Steps {
+  float values[16];
+};
+constexpr Steps steps_of(QuantFormat f) {
+  Steps out = {};
+  for (int i = 0; i < 16; ++i) out.values[i] = static_cast<float>(has_table(f) ? table_values(f)[i] : i);
+  return out;
+}
+template <DType kType>
+alignas(64) constexpr Steps kSteps = steps_of(quant_format(kType));
 alignas(64) constexpr float kSixteen[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 alignas(64) constexpr uint16_t kUpperTwice[32] = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
                                                   1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
@@ -97,8 +123,9 @@ alignas(64) constexpr uint16_t kUpperOfTwo[32] = {1,  3,  5,  7,  9,  11, 13, 15
                                                   33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
 
 // Codes of four bits: a column's sixteen values are one table, twice in a register because the look-up sees five bits.
+template <DType kType>
 QUIRE_KERNEL_INLINE void unpack_four_bits(const uint8_t* codes, const TileScales& s, WeightTile& out) {
-  const __m512 steps = _mm512_load_ps(kSixteen);
+  const __m512 steps = _mm512_load_ps(kSteps<kType>.values);
   const __m512i upper = _mm512_load_si512(kUpperTwice);
 #pragma GCC unroll 4
   for (int g = 0; g < 4; ++g) {
@@ -229,7 +256,7 @@ QUIRE_KERNEL_INLINE void unpack_block(const PackedView& w, const uint8_t* panel,
   } else if constexpr (kFormat.high_bits == 1) {
     unpack_five_bits(codes, scales, out);
   } else {
-    unpack_four_bits(codes, scales, out);
+    unpack_four_bits<kType>(codes, scales, out);
   }
 }
 

@@ -14,6 +14,9 @@ struct Codes512 {
   __m512i group[8];
 };
 
+template <DType kType>
+alignas(64) static constexpr TableBytes kTable512 = table_bytes(quant_format(kType), quant_format(kType).offset);
+
 // The eight groups of a block as unsigned bytes. Shifts are of 16 bits: the mask drops what came from the neighbour.
 template <DType kType>
 QUIRE_KERNEL_INLINE Codes512 load_codes(const uint8_t* src) {
@@ -37,6 +40,10 @@ QUIRE_KERNEL_INLINE Codes512 load_codes(const uint8_t* src) {
       w.group[4 * i + 2] = _mm512_and_si512(_mm512_srli_epi16(v, 4), mask);
       w.group[4 * i + 3] = _mm512_and_si512(_mm512_srli_epi16(v, 6), mask);
     }
+  }
+  if constexpr (has_table(kFormat)) {
+    const __m512i table = _mm512_load_si512(kTable512<kType>.bytes);
+    for (int g = 0; g < 8; ++g) w.group[g] = _mm512_shuffle_epi8(table, w.group[g]);
   }
   const uint8_t* high = src + 64 * kFormat.low_bits;
   if constexpr (kFormat.high_bits == 1) {
@@ -73,6 +80,11 @@ QUIRE_KERNEL_INLINE __m512 load_bytes(const uint8_t* p) {
 QUIRE_KERNEL_INLINE __m512 load_signed_bytes(const uint8_t* p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
+// 2^(e-128) of bytes, zero of 0.
+QUIRE_KERNEL_INLINE __m512 load_exponents(const uint8_t* p) {
+  const __m128i less = _mm_subs_epu8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), _mm_set1_epi8(1));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(less), 23));
+}
 QUIRE_KERNEL_INLINE __m512 negate(__m512 v) {
   return _mm512_xor_ps(v, _mm512_set1_ps(-0.0f));
 }
@@ -82,15 +94,21 @@ QUIRE_KERNEL_INLINE Scales512 load_scales(const uint8_t* panel_scales, int64_t b
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr int kGroup = scale_group(kFormat);
   const uint8_t* record = panel_scales + scale_record_at(kFormat, block, group_shift);
-  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes;
+  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * block_scale_bytes(kFormat);
   Scales512 s = {};
   if constexpr (kFormat.scheme == Scheme::kGroupMin) {
     s.sw = _mm512_loadu_ps(record);
     s.wm = _mm512_loadu_ps(record + 4 * kPanel);
     return s;
   }
+  if constexpr (kFormat.scheme == Scheme::kExponent) {
+    s.sw = load_exponents(record);
+    return s;
+  }
   s.sw = load_halves(record);
-  if constexpr (kFormat.scheme == Scheme::kScaleMin) {
+  if constexpr (kFormat.scheme == Scheme::kSuperScale) {
+    s.sw = _mm512_mul_ps(s.sw, load_signed_bytes(part));
+  } else if constexpr (kFormat.scheme == Scheme::kScaleMin) {
     s.wm = load_halves(record + 2 * kPanel);
   } else if constexpr (kFormat.scheme == Scheme::kSuperMin) {
     s.sw = _mm512_mul_ps(s.sw, load_bytes(part));

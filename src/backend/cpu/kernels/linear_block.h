@@ -47,9 +47,18 @@ static inline void block_codes(const uint8_t* src, uint8_t codes[8][64]) {
       } else if constexpr (kFormat.high_bits == 1) {
         code |= ((high[8 * g + i / 8] >> (i % 8)) & 1) << kFormat.low_bits;
       }
+      if constexpr (has_table(kFormat)) code = table_values(kFormat)[code] + kFormat.offset;
       codes[g][i] = static_cast<uint8_t>(code);
     }
   }
+}
+
+// 2^(e-128), or zero.
+static inline float exponent_to_float(uint8_t e) {
+  const uint32_t bits = static_cast<uint32_t>(e == 0 ? 0 : e - 1) << 23;
+  float f;
+  std::memcpy(&f, &bits, sizeof f);
+  return f;
 }
 
 // The scales of one block for 16 columns, as the contract names them. Unused members hold zeros.
@@ -70,7 +79,11 @@ static inline void block_scales(const uint8_t* panel_scales, int64_t block, int 
     std::memcpy(out.wm, record + sizeof out.sw, sizeof out.wm);
     return;
   }
-  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes;
+  if constexpr (kFormat.scheme == Scheme::kExponent) {
+    for (int c = 0; c < kPanel; ++c) out.sw[c] = exponent_to_float(record[c]);
+    return;
+  }
+  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * block_scale_bytes(kFormat);
   for (int c = 0; c < kPanel; ++c) {
     const float d = half_to_float(record + 2 * c);
     const float m = has_min(kFormat) ? half_to_float(record + 2 * kPanel + 2 * c) : 0.0f;
@@ -79,6 +92,8 @@ static inline void block_scales(const uint8_t* panel_scales, int64_t block, int 
     } else if constexpr (kFormat.scheme == Scheme::kScaleMin) {
       out.sw[c] = d;
       out.wm[c] = m;
+    } else if constexpr (kFormat.scheme == Scheme::kSuperScale) {
+      out.sw[c] = d * static_cast<float>(static_cast<int8_t>(part[c]));
     } else if constexpr (kFormat.scheme == Scheme::kSuperMin) {
       out.sw[c] = d * static_cast<float>(part[c]);
       out.wm[c] = -(m * static_cast<float>(part[kPanel + c]));
@@ -97,34 +112,40 @@ static inline void block_scales(const uint8_t* panel_scales, int64_t block, int 
 }
 
 // Calls fn with the type as a template argument.
-#define QUIRE_DISPATCH_QUANT(type, fn, ...) \
-  switch (type) {                           \
-    case DType::kQ8_0:                      \
-      return fn<DType::kQ8_0>(__VA_ARGS__); \
-    case DType::kQ4_0:                      \
-      return fn<DType::kQ4_0>(__VA_ARGS__); \
-    case DType::kQ4_1:                      \
-      return fn<DType::kQ4_1>(__VA_ARGS__); \
-    case DType::kQ5_0:                      \
-      return fn<DType::kQ5_0>(__VA_ARGS__); \
-    case DType::kQ5_1:                      \
-      return fn<DType::kQ5_1>(__VA_ARGS__); \
-    case DType::kQ2_K:                      \
-      return fn<DType::kQ2_K>(__VA_ARGS__); \
-    case DType::kQ3_K:                      \
-      return fn<DType::kQ3_K>(__VA_ARGS__); \
-    case DType::kQ4_K:                      \
-      return fn<DType::kQ4_K>(__VA_ARGS__); \
-    case DType::kQ5_K:                      \
-      return fn<DType::kQ5_K>(__VA_ARGS__); \
-    case DType::kQ6_K:                      \
-      return fn<DType::kQ6_K>(__VA_ARGS__); \
-    case DType::kG4:                        \
-      return fn<DType::kG4>(__VA_ARGS__);   \
-    case DType::kG8:                        \
-      return fn<DType::kG8>(__VA_ARGS__);   \
-    default:                                \
-      return;                               \
+#define QUIRE_DISPATCH_QUANT(type, fn, ...)   \
+  switch (type) {                             \
+    case DType::kQ8_0:                        \
+      return fn<DType::kQ8_0>(__VA_ARGS__);   \
+    case DType::kQ4_0:                        \
+      return fn<DType::kQ4_0>(__VA_ARGS__);   \
+    case DType::kQ4_1:                        \
+      return fn<DType::kQ4_1>(__VA_ARGS__);   \
+    case DType::kQ5_0:                        \
+      return fn<DType::kQ5_0>(__VA_ARGS__);   \
+    case DType::kQ5_1:                        \
+      return fn<DType::kQ5_1>(__VA_ARGS__);   \
+    case DType::kQ2_K:                        \
+      return fn<DType::kQ2_K>(__VA_ARGS__);   \
+    case DType::kQ3_K:                        \
+      return fn<DType::kQ3_K>(__VA_ARGS__);   \
+    case DType::kQ4_K:                        \
+      return fn<DType::kQ4_K>(__VA_ARGS__);   \
+    case DType::kQ5_K:                        \
+      return fn<DType::kQ5_K>(__VA_ARGS__);   \
+    case DType::kQ6_K:                        \
+      return fn<DType::kQ6_K>(__VA_ARGS__);   \
+    case DType::kIQ4_NL:                      \
+      return fn<DType::kIQ4_NL>(__VA_ARGS__); \
+    case DType::kIQ4_XS:                      \
+      return fn<DType::kIQ4_XS>(__VA_ARGS__); \
+    case DType::kMXFP4:                       \
+      return fn<DType::kMXFP4>(__VA_ARGS__);  \
+    case DType::kG4:                          \
+      return fn<DType::kG4>(__VA_ARGS__);     \
+    case DType::kG8:                          \
+      return fn<DType::kG8>(__VA_ARGS__);     \
+    default:                                  \
+      return;                                 \
   }
 
 }  // namespace quire::cpu::QUIRE_ISA_NS

@@ -8,15 +8,15 @@
 
 namespace quire::cpu::QUIRE_ISA_NS {
 
-// Half h of a group is its 8 columns 8h..8h+7, one register. For Q8_0 `group` holds magnitudes and `signs` the signed
-// values.
+// Half h of a group is its 8 columns 8h..8h+7, one register. Where codes are signed `group` holds magnitudes and
+// `signs` the values.
 struct alignas(32) DotCodes {
   uint8_t group[8][64];
   int8_t signs[8][64];
 };
 
 template <DType kType>
-constexpr bool kSignedCodes = quant_format(kType).low_bits == 8;
+constexpr bool kSignedCodes = quant_format(kType).low_bits == 8 || has_table(quant_format(kType));
 
 static inline __attribute__((always_inline)) __m256i load256(const void* p) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(p));
@@ -38,6 +38,9 @@ static inline __attribute__((always_inline)) __m256i spread_bits(const uint8_t* 
 }
 
 template <DType kType>
+alignas(32) static constexpr TableBytes kTable256 = table_bytes(quant_format(kType), 0);
+
+template <DType kType>
 static inline void prepare_codes(const uint8_t* src, DotCodes& out) {
   constexpr QuantFormat kFormat = quant_format(kType);
   const uint8_t* high = src + 64 * kFormat.low_bits;
@@ -48,9 +51,7 @@ static inline void prepare_codes(const uint8_t* src, DotCodes& out) {
     for (int h = 0; h < 2; ++h) {
       __m256i code;
       if constexpr (kFormat.low_bits == 8) {
-        const __m256i value = _mm256_xor_si256(load256(src + 64 * g + 32 * h), _mm256_set1_epi8(-128));
-        store256(out.signs[g] + 32 * h, value);
-        code = _mm256_abs_epi8(value);  // 128 for -128, as an unsigned byte
+        code = _mm256_xor_si256(load256(src + 64 * g + 32 * h), _mm256_set1_epi8(-128));
       } else if constexpr (kFormat.low_bits == 4) {
         code = _mm256_and_si256(_mm256_srli_epi16(load256(src + 64 * (g / 2) + 32 * h), 4 * (g % 2)), low_mask);
       } else {
@@ -61,6 +62,11 @@ static inline void prepare_codes(const uint8_t* src, DotCodes& out) {
       } else if constexpr (kFormat.high_bits == 2) {
         const __m256i two = _mm256_srli_epi16(load256(high + 64 * (g / 4) + 32 * h), 2 * (g % 4));
         code = _mm256_or_si256(code, _mm256_slli_epi16(_mm256_and_si256(two, _mm256_set1_epi8(3)), 4));
+      }
+      if constexpr (has_table(kFormat)) code = _mm256_shuffle_epi8(load256(kTable256<kType>.bytes), code);
+      if constexpr (kSignedCodes<kType>) {
+        store256(out.signs[g] + 32 * h, code);
+        code = _mm256_abs_epi8(code);  // 128 for -128, as an unsigned byte
       }
       store256(out.group[g] + 32 * h, code);
     }

@@ -8,13 +8,14 @@
 
 namespace quire::cpu::QUIRE_ISA_NS {
 
-// Signed codes (all but Q8_0's fit as they are). A quad is four columns: 16 bytes of a group.
+// Signed codes (all but those of eight bits and of tables fit as they are). A quad is four columns: 16 bytes of a
+// group.
 struct alignas(16) DotCodes {
   int8_t bytes[8][64];
 };
 
 template <DType kType>
-constexpr bool kSignedCodes = quant_format(kType).low_bits == 8;
+constexpr bool kSignedCodes = quant_format(kType).low_bits == 8 || has_table(quant_format(kType));
 
 // 16 bits to 16 bytes of 0 or `value`.
 static inline __attribute__((always_inline)) uint8x16_t spread_bits(const uint8_t* p, uint8_t value) {
@@ -27,6 +28,9 @@ template <int kBits>
 static inline __attribute__((always_inline)) uint8x16_t field(uint8x16_t v, int shift) {
   return vandq_u8(vshlq_u8(v, vdupq_n_s8(static_cast<int8_t>(-shift))), vdupq_n_u8((1 << kBits) - 1));
 }
+
+template <DType kType>
+static constexpr TableBytes kTable128 = table_bytes(quant_format(kType), 0);
 
 template <DType kType>
 static inline __attribute__((always_inline)) uint8x16_t quad_codes(const uint8_t* src, int g, int q) {
@@ -45,6 +49,7 @@ static inline __attribute__((always_inline)) uint8x16_t quad_codes(const uint8_t
   } else if constexpr (kFormat.high_bits == 2) {
     code = vorrq_u8(code, vshlq_n_u8(field<2>(vld1q_u8(high + 64 * (g / 4) + 16 * q), 2 * (g % 4)), 4));
   }
+  if constexpr (has_table(kFormat)) code = vqtbl1q_u8(vld1q_u8(kTable128<kType>.bytes), code);
   return code;
 }
 

@@ -56,6 +56,9 @@ QUIRE_NEON_INLINE uint8x16_t move_bits(uint8x16_t v) {
   return vandq_u8(v, vdupq_n_u8(kMask));
 }
 
+template <DType kType>
+static constexpr TableBytes kTable128 = table_bytes(quant_format(kType), 0);
+
 template <DType kType, int kStep, int kPair>
 QUIRE_NEON_INLINE int8x16_t code_vector(const uint8_t* planes) {
   constexpr QuantFormat kFormat = quant_format(kType);
@@ -78,6 +81,7 @@ QUIRE_NEON_INLINE int8x16_t code_vector(const uint8_t* planes) {
       code = vorrq_u8(code, move_bits<2 * kStep + kPair, kLow, 1 << kLow>(vld1q_u8(planes + 16 * kLow)));
     }
     const int8x16_t value = vreinterpretq_s8_u8(code);
+    if constexpr (has_table(kFormat)) return vqtbl1q_s8(vreinterpretq_s8_u8(vld1q_u8(kTable128<kType>.bytes)), code);
     if constexpr (kFormat.offset == 0 || kTimes16<kType>) return value;
     return vsubq_s8(value, vdupq_n_s8(kFormat.offset));
   }
@@ -129,7 +133,8 @@ QUIRE_NEON_INLINE HalfScales load_half_scales(const uint8_t* panel_scales, int64
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr int kGroup = scale_group(kFormat);
   const uint8_t* record = panel_scales + scale_record_at(kFormat, block, group_shift);
-  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes + kPanel / 2 * half;
+  const uint8_t* part =
+      record + scale_header_bytes(kFormat) + block % kGroup * block_scale_bytes(kFormat) + kPanel / 2 * half;
   HalfScales out;
   if constexpr (kFormat.scheme == Scheme::kGroupMin) {
     const auto* d = reinterpret_cast<const float*>(record) + kPanel / 2 * half;
@@ -137,6 +142,12 @@ QUIRE_NEON_INLINE HalfScales load_half_scales(const uint8_t* panel_scales, int64
       out.sw[q] = vld1q_f32(d + 4 * q);
       out.wm[q] = vld1q_f32(d + kPanel + 4 * q);
     }
+    return out;
+  }
+  if constexpr (kFormat.scheme == Scheme::kExponent) {  // 2^(e-128), zero of 0
+    int32x4_t e[2];
+    widen_eight(vqsub_u8(vld1_u8(record + kPanel / 2 * half), vdup_n_u8(1)), e);
+    for (int q = 0; q < 2; ++q) out.sw[q] = vreinterpretq_f32_s32(vshlq_n_s32(e[q], 23));
     return out;
   }
   record += kPanel * half;
@@ -150,6 +161,10 @@ QUIRE_NEON_INLINE HalfScales load_half_scales(const uint8_t* panel_scales, int64
       out.sw[q] = vmulq_f32(out.sw[q], vcvtq_f32_s32(sc[q]));
       out.wm[q] = vnegq_f32(vmulq_f32(out.wm[q], vcvtq_f32_s32(mn[q])));
     }
+  } else if constexpr (kFormat.scheme == Scheme::kSuperScale) {
+    int32x4_t sc[2];
+    widen_eight(vreinterpret_s8_u8(vld1_u8(part)), sc);
+    for (int q = 0; q < 2; ++q) out.sw[q] = vmulq_f32(out.sw[q], vcvtq_f32_s32(sc[q]));
   } else if constexpr (kFormat.scheme == Scheme::kSubScale) {
     for (int h = 0; h < 2; ++h) widen_eight(vreinterpret_s8_u8(vld1_u8(part + h * kPanel)), out.sc[h]);
   } else if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {

@@ -143,6 +143,9 @@ int64_t linear_quantised_bytes(const PackedView& w, int64_t rows) {
 void linear_quantise(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end, const PreparedRows& to) {
   const QuantisedRows out = quantised_rows(to, w);
   switch (w.dtype) {
+    case DType::kIQ4_NL:  // the same offset
+    case DType::kIQ4_XS:
+    case DType::kMXFP4:
     case DType::kQ8_0:
       return quantise_rows<DType::kQ8_0>(x, row_begin, row_end, out);
     case DType::kQ4_0:

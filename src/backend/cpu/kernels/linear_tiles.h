@@ -39,7 +39,7 @@ QUIRE_INLINE Scales16 load_scales(const uint8_t* panel_scales, int64_t block, in
   constexpr QuantFormat kFormat = quant_format(kType);
   constexpr int kGroup = scale_group(kFormat);
   const uint8_t* record = panel_scales + scale_record_at(kFormat, block, group_shift);
-  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * kBlockScaleBytes;
+  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * block_scale_bytes(kFormat);
   Scales16 s;
   for (int h = 0; h < 2; ++h) s.sc[h] = s.mn[h] = zero();
   if constexpr (kFormat.scheme == Scheme::kGroupMin) {
@@ -47,11 +47,20 @@ QUIRE_INLINE Scales16 load_scales(const uint8_t* panel_scales, int64_t block, in
     s.wm = load(reinterpret_cast<const float*>(record) + kPanel);
     return s;
   }
+  if constexpr (kFormat.scheme == Scheme::kExponent) {
+    float values[kPanel];
+    for (int c = 0; c < kPanel; ++c) values[c] = exponent_to_float(record[c]);
+    s.sw = load(values);
+    s.wm = zero();
+    return s;
+  }
   s.sw = load_scale_halves(record);
   s.wm = has_min(kFormat) ? load_scale_halves(record + 2 * kPanel) : zero();
   if constexpr (kFormat.scheme == Scheme::kSuperMin) {
     s.sw = s.sw * load_scale_bytes<uint8_t>(part, 0, 255);
     s.wm = neg(s.wm * load_scale_bytes<uint8_t>(part + kPanel, 0, 255));
+  } else if constexpr (kFormat.scheme == Scheme::kSuperScale) {
+    s.sw = s.sw * load_scale_bytes<int8_t>(part, 0, -1);
   } else if constexpr (kFormat.scheme == Scheme::kSubScale) {
     for (int h = 0; h < 2; ++h) s.sc[h] = load_scale_bytes<int8_t>(part + h * kPanel, 0, -1);
   } else if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
