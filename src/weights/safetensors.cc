@@ -235,11 +235,11 @@ Status SafetensorsSource::add_file(std::span<const std::byte> bytes, const std::
   for (Entry& e : entries) {
     const std::string tensor_name = e.name;
     bool fresh = false;
+    const auto place = data.subspan(static_cast<size_t>(e.begin), static_cast<size_t>(e.end - e.begin));
     if (const auto type = usable_type(e.type)) {
-      const auto place = data.subspan(static_cast<size_t>(e.begin), static_cast<size_t>(e.end - e.begin));
       fresh = add(TensorRef{std::move(e.name), *type, std::move(e.shape), place, owner});
     } else {
-      fresh = add(UnsupportedTensor{std::move(e.name), e.type, std::move(e.shape), e.end - e.begin});
+      fresh = add(UnsupportedTensor{std::move(e.name), e.type, std::move(e.shape), e.end - e.begin, place, owner});
     }
     if (!fresh) return corrupt_file(file, "tensor " + in_quotes(tensor_name) + " is in another shard already");
   }

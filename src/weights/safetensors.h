@@ -17,7 +17,8 @@ namespace quire::weights {
 
 // A safetensors checkpoint. Owns the maps of its files (or shares the owner of a parsed buffer); immutable after
 // opening. Everything the header says was checked: the size, the JSON, each dtype and shape, and that the tensors cover
-// the data exactly, without overlap, hole or rest. F32, F16 and BF16 are for use; other types are listed.
+// the data exactly, without overlap, hole or rest. F32, F16 and BF16 are for use; other types are listed,
+// with their bytes for the readers of quantised formats.
 class SafetensorsSource final : public TableSource {
  public:
   // One .safetensors file.

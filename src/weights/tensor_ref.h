@@ -31,12 +31,15 @@ struct TensorRef {
   int64_t rows() const;
 };
 
-// A tensor that the file holds in a type quire has no arithmetic for: listed, but not for use.
+// A tensor that the file holds in a type quire has no arithmetic for: listed, and not for use as it is. Readers of
+// quantised formats take its bytes, which safetensors files give; their address is a multiple of nothing.
 struct UnsupportedTensor {
   std::string name;
   std::string type_name;  // "I64", "IQ2_XXS (ggml type 16)", ...
   std::vector<int64_t> shape;
   int64_t bytes = 0;
+  std::span<const std::byte> data = {};
+  std::shared_ptr<const void> owner = {};
 };
 
 // "[576, 49152]".
@@ -60,6 +63,11 @@ class WeightSource {
   // Every tensor's name in file order, those of an unsupported type too.
   virtual std::vector<std::string> names() const = 0;
   virtual std::vector<UnsupportedTensor> unsupported() const { return {}; }
+  // The tensor of an unsupported type, or null.
+  virtual const UnsupportedTensor* find_unsupported(std::string_view name) const {
+    static_cast<void>(name);
+    return nullptr;
+  }
   // Bytes of all tensor data, the unsupported included.
   virtual int64_t total_bytes() const = 0;
   // One line for people: format, files, tensors, size.
@@ -71,6 +79,9 @@ class WeightSource {
   virtual void release(const TensorRef& tensor) const = 0;
   // The same for some bytes of the tensor, of which it stays valid.
   virtual void release_part(const TensorRef& tensor, std::span<const std::byte> part) const {
+    static_cast<void>(tensor), static_cast<void>(part);
+  }
+  virtual void release_part(const UnsupportedTensor& tensor, std::span<const std::byte> part) const {
     static_cast<void>(tensor), static_cast<void>(part);
   }
 

@@ -78,9 +78,14 @@ std::vector<std::string> TableSource::names_from(size_t first) const {
   return out;
 }
 
-void TableSource::release_part(const TensorRef& tensor, std::span<const std::byte> part) const {
+const UnsupportedTensor* TableSource::find_unsupported(std::string_view name) const {
+  const auto it = places_.find(name);
+  return it == places_.end() || it->second.supported ? nullptr : &unsupported_[it->second.index];
+}
+
+void TableSource::release_bytes(const void* owner, std::span<const std::byte> part) const {
   for (const auto& map : maps_) {
-    if (map != tensor.owner) continue;
+    if (map.get() != owner) continue;
     map->drop(part);
     map->read_ahead(part);
   }

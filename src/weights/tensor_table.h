@@ -21,9 +21,15 @@ class TableSource : public WeightSource {
   Result<const TensorRef*> get(std::string_view name) const override;
   std::vector<std::string> names() const override { return names_from(0); }
   std::vector<UnsupportedTensor> unsupported() const override { return unsupported_; }
+  const UnsupportedTensor* find_unsupported(std::string_view name) const override;
   int64_t total_bytes() const override { return total_bytes_; }
   void release(const TensorRef& tensor) const override { release_part(tensor, tensor.data); }
-  void release_part(const TensorRef& tensor, std::span<const std::byte> part) const override;
+  void release_part(const TensorRef& tensor, std::span<const std::byte> part) const override {
+    release_bytes(tensor.owner.get(), part);
+  }
+  void release_part(const UnsupportedTensor& tensor, std::span<const std::byte> part) const override {
+    release_bytes(tensor.owner.get(), part);
+  }
 
  protected:
   TableSource() = default;
@@ -46,6 +52,8 @@ class TableSource : public WeightSource {
     bool supported = false;
     size_t index = 0;
   };
+  void release_bytes(const void* owner, std::span<const std::byte> part) const;
+
   struct Hash {
     using is_transparent = void;
     size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
