@@ -43,6 +43,34 @@ TEST(Half, Bf16RoundsToNearestEven) {
   EXPECT_TRUE(std::isnan(bf16_to_float(float_to_bf16(NAN))));
 }
 
+TEST(Half, Fp8RoundsToNearestEvenAndSaturates) {
+  EXPECT_EQ(fp8_e4m3_to_float(0x38), 1.0f);
+  EXPECT_EQ(fp8_e4m3_to_float(0x7e), 448.0f);
+  EXPECT_EQ(fp8_e4m3_to_float(0x81), -0x1p-9f);
+  EXPECT_EQ(fp8_e5m2_to_float(0x3c), 1.0f);
+  EXPECT_EQ(fp8_e5m2_to_float(0x7b), 57344.0f);
+  EXPECT_EQ(fp8_e5m2_to_float(0x01), 0x1p-16f);
+  const auto check = [](auto to_float, auto from_float, int largest) {
+    const auto last = static_cast<uint8_t>(largest);
+    for (int code = 0; code <= largest; ++code) {
+      const float x = to_float(static_cast<uint8_t>(code));
+      ASSERT_EQ(from_float(x), code);
+      ASSERT_EQ(from_float(-x), code | 0x80);
+      if (code == largest) break;
+      const float middle = (x + to_float(static_cast<uint8_t>(code + 1))) / 2;  // exact
+      ASSERT_EQ(from_float(middle), code + code % 2) << code;
+      ASSERT_EQ(from_float(std::nextafter(middle, 0.0f)), code);
+      ASSERT_EQ(from_float(std::nextafter(middle, 1e30f)), code + 1);
+    }
+    EXPECT_EQ(from_float(1e30f), last);
+    EXPECT_EQ(from_float(std::numeric_limits<float>::infinity()), last);
+    EXPECT_EQ(from_float(std::numeric_limits<float>::denorm_min()), 0);
+    EXPECT_TRUE(std::isnan(to_float(from_float(std::numeric_limits<float>::quiet_NaN()))));
+  };
+  check(fp8_e4m3_to_float, float_to_fp8_e4m3, 0x7e);
+  check(fp8_e5m2_to_float, float_to_fp8_e5m2, 0x7b);
+}
+
 TEST(Philox, MatchesThePublishedVectors) {
   const auto zero = Philox::generate(0, Philox::Block{0, 0, 0, 0});
   EXPECT_EQ(zero, (Philox::Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));

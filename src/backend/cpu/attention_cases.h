@@ -216,6 +216,23 @@ inline std::vector<AttentionCase> attention_cases() {
        .soft_cap = 5,
        .sinks = true,
        .slopes = true},
+      {"gqa3_d64_i8", 9, 3, 64, 16, DType::kI8, true, mixed},
+      {"mha_d80_e4m3", 2, 2, 80, 8, DType::kF8E4M3, true, mixed},
+      {"gqa4_d128_e5m2", 4, 1, 128, 32, DType::kF8E5M2, true, few},
+      {.name = "all_kinds_mla_i8",
+       .num_heads = 16,
+       .num_kv_heads = 1,
+       .head_dim = 72,
+       .block_size = 16,
+       .dtype = DType::kI8,
+       .causal = true,
+       .sequences = windowed,
+       .v_head_dim = 64,
+       .v_in_k = true,
+       .window = 70,
+       .soft_cap = 5,
+       .sinks = true,
+       .slopes = true},
   };
 }
 

@@ -131,15 +131,58 @@ inline void run_plan(const PagedCache& cache, Step& step, Isa isa, int threads) 
   for (const AttentionMerge& merge : plan.merges()) kernels(isa).attention.merge(args, merge);
 }
 
-inline float stored(float x, DType dtype) {
-  return dtype == DType::kF32   ? x
-         : dtype == DType::kF16 ? fp16_to_float(float_to_fp16(x))
-                                : bf16_to_float(float_to_bf16(x));
+// What pages hold, by the contract: the scale of one head of one token (1 where pages have none), the bits of an
+// element, and what those stand for.
+inline float scale_oracle(const float* x, int64_t dim, DType dtype) {
+  if (dtype != DType::kI8) return 1;
+  float amax = 0;
+  for (int64_t d = 0; d < dim; ++d) {
+    if (!std::isfinite(x[d])) return std::numeric_limits<float>::quiet_NaN();
+    amax = std::max(amax, std::fabs(x[d]));
+  }
+  return amax < 0x1p-100f ? 0 : amax / 127;
 }
-// What pages hold of `x`, heads of `dim` elements, by the contract.
-inline std::vector<float> stored(const std::vector<float>& x, [[maybe_unused]] int64_t dim, DType dtype) {
+inline uint32_t stored_bits(float x, DType dtype, float scale) {
+  switch (dtype) {
+    case DType::kF32:
+      return std::bit_cast<uint32_t>(x);
+    case DType::kF16:
+      return float_to_fp16(x);
+    case DType::kBF16:
+      return float_to_bf16(x);
+    case DType::kF8E4M3:
+      return float_to_fp8_e4m3(x);
+    case DType::kF8E5M2:
+      return float_to_fp8_e5m2(x);
+    default:
+      return scale > 0 ? static_cast<uint32_t>(static_cast<int32_t>(std::nearbyint(x / scale))) & 0xff : 0;
+  }
+}
+inline float meaning(uint32_t bits, DType dtype, float scale) {
+  switch (dtype) {
+    case DType::kF32:
+      return std::bit_cast<float>(bits);
+    case DType::kF16:
+      return fp16_to_float(static_cast<uint16_t>(bits));
+    case DType::kBF16:
+      return bf16_to_float(static_cast<uint16_t>(bits));
+    case DType::kF8E4M3:
+      return fp8_e4m3_to_float(static_cast<uint8_t>(bits));
+    case DType::kF8E5M2:
+      return fp8_e5m2_to_float(static_cast<uint8_t>(bits));
+    default:
+      return static_cast<float>(static_cast<int8_t>(bits)) * scale;
+  }
+}
+// What attention sees of `x`, heads of `dim` elements.
+inline std::vector<float> stored(const std::vector<float>& x, int64_t dim, DType dtype) {
   std::vector<float> out(x.size());
-  for (size_t i = 0; i < x.size(); ++i) out[i] = stored(x[i], dtype);
+  for (size_t at = 0; at < x.size(); at += static_cast<size_t>(dim)) {
+    const float scale = scale_oracle(x.data() + at, dim, dtype);
+    for (size_t i = at; i < at + static_cast<size_t>(dim); ++i) {
+      out[i] = meaning(stored_bits(x[i], dtype, scale), dtype, scale);
+    }
+  }
   return out;
 }
 

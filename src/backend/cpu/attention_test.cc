@@ -159,7 +159,7 @@ TEST(Attention, AnyMixtureOfKindsHasTheBitsOfTheContract) {
   constexpr int64_t kHeadDims[] = {8, 32, 64, 80, 96, 112, 128, 192, 256, 288};
   constexpr int64_t kBlockSizes[] = {8, 16, 32, 48, 544};
   constexpr int64_t kWindows[] = {0, 0, 1, 50, 128, 300};
-  constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+  constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8E4M3, DType::kF8E5M2};
   std::mt19937 random(17);
   const auto pick = [&](const auto& list) { return list[random() % std::size(list)]; };
   for (int trial = 0; trial < 40; ++trial) {
@@ -290,10 +290,9 @@ TEST(ReshapeAndCache, WritesItsOwnSlotsAndNothingElse) {
       const KvGeometry g = kv_geometry(cache.layer);
       const bool pairs = isa == Isa::kAmx && pages_in_pairs(cache.layer);
       const auto base = static_cast<char*>(cache.layer.pages) - cache.memory.data();
-      const auto put = [&](char* at, float x) {
-        const uint16_t half = shape.dtype == DType::kF16 ? float_to_fp16(x) : float_to_bf16(x);
-        std::memcpy(at, shape.dtype == DType::kF32 ? static_cast<const void*>(&x) : &half,
-                    static_cast<size_t>(g.element));
+      const auto put = [&](char* at, float x, float scale) {
+        const uint32_t bits = stored_bits(x, shape.dtype, scale);
+        std::memcpy(at, &bits, static_cast<size_t>(g.element));
       };
       for (size_t t = 0; t < cache.slots.size(); ++t) {
         if (t % 7 == 3) {
@@ -304,18 +303,62 @@ TEST(ReshapeAndCache, WritesItsOwnSlotsAndNothingElse) {
         const auto token = static_cast<int64_t>(t);
         for (int64_t h = 0; h < shape.num_kv_heads; ++h) {
           char* head = want.data() + base + page * cache.layer.page_stride + h * g.head_bytes;
+          const float* k = cache.k.data() + token * cache.kv_cols() + h * shape.head_dim;
+          const float* v = cache.v.data() + token * cache.v_cols() + h * shape.v_dim();
+          const float k_scale = scale_oracle(k, shape.head_dim, shape.dtype);
+          const float v_scale = shape.v_in_k ? 0 : scale_oracle(v, shape.v_dim(), shape.dtype);
           for (int64_t d = 0; d < (g.in_rows ? g.k_stride : shape.head_dim); ++d) {
-            const float* x = cache.k.data() + token * cache.kv_cols() + h * shape.head_dim + d;
-            put(head + place_of_k(cache.layer, g, pairs, position, d) * g.element, d < shape.head_dim ? *x : 0.0f);
+            const float x = d < shape.head_dim ? k[d] : 0.0f;
+            put(head + place_of_k(cache.layer, g, pairs, position, d) * g.element, x, k_scale);
           }
           for (int64_t d = 0; d < g.v_stride && !shape.v_in_k; ++d) {
-            const float* x = cache.v.data() + token * cache.v_cols() + h * shape.v_dim() + d;
-            put(head + g.k_bytes + place_of_v(g, pairs, position, d) * g.element, d < shape.v_dim() ? *x : 0.0f);
+            const float x = d < shape.v_dim() ? v[d] : 0.0f;
+            put(head + g.k_bytes + place_of_v(g, pairs, position, d) * g.element, x, v_scale);
           }
+          if (shape.dtype != DType::kI8) continue;
+          char* scales = head + g.k_bytes + g.v_bytes + position * 4;
+          std::memcpy(scales, &k_scale, 4);
+          if (!shape.v_in_k) std::memcpy(scales + shape.block_size * 4, &v_scale, 4);
         }
       }
       kernels(isa).reshape_and_cache(cache_args(cache), 0, static_cast<int64_t>(cache.slots.size()));
       ASSERT_EQ(compare_bits(cache.memory.data(), want.data(), want.size()), 0) << shape.name << " " << name(isa);
+    }
+  }
+}
+
+// With a window of 1 a row's weight is 1 and it answers with V itself: every code, every boundary between two codes.
+TEST(Attention, OneByteElementsAreReadAndWrittenAsTheContractSays) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (const DType dtype : {DType::kF8E4M3, DType::kF8E5M2, DType::kI8}) {
+    std::vector<float> values;
+    for (int code = 0; code < 256 && dtype != DType::kI8; ++code) {
+      const float x = meaning(static_cast<uint32_t>(code), dtype, 1);
+      const float next = meaning(static_cast<uint32_t>(code % 128 == 127 ? code : code + 1), dtype, 1);
+      const float middle = x + (next - x) / 2;
+      for (const float y : {x, middle, std::nextafter(middle, kInf), std::nextafter(middle, -kInf)})
+        values.push_back(y);
+    }
+    if (dtype == DType::kI8) {  // heads of 128: one token's scale is its own
+      for (const float top : {0.0f, 1.0f, 127.0f, 1e-35f, 0x1p-100f, 3e38f, kInf, std::nanf("")}) {
+        for (int i = 0; i < 128; ++i)
+          values.push_back(i == 77 ? top : (std::isfinite(top) ? top : 1.0f) * (i - 64) / 128);
+      }
+    }
+    AttentionCase shape = {"bytes", 1, 1, 128, 16, dtype, true, {{8, 8}}};
+    shape.window = 1;
+    for (const Isa isa : tested_isas()) {
+      PagedCache cache = make_paged_cache(shape, 1);
+      cache.v = values;
+      ASSERT_EQ(values.size(), cache.slots.size() * 128);
+      kernels(isa).reshape_and_cache(cache_args(cache), 0, static_cast<int64_t>(cache.slots.size()));
+      Step step = whole_step(cache);
+      run_plan(cache, step, isa, 1);
+      const std::vector<float> want = stored(values, 128, dtype);
+      for (size_t i = 0; i < want.size(); ++i) {
+        if (std::isnan(want[i]) && std::isnan(step.out[i])) continue;
+        ASSERT_EQ(step.out[i], want[i]) << name(isa) << " " << name(dtype) << " of " << values[i];
+      }
     }
   }
 }
@@ -329,6 +372,10 @@ TEST(KvPageBytes, CountsEveryKindOfPage) {
   EXPECT_EQ(bytes({DType::kBF16, 16, 4, 192, 128}), 16u * 4 * (192 + 128) * 2);
   EXPECT_EQ(bytes({DType::kBF16, 32, 1, 576, 512, true}), 32u * 576 * 2);  // MLA: the latent alone
   EXPECT_EQ(bytes({DType::kF16, 8, 1, 40, 0}), 8u * (48 + 48) * 2);        // half a group: rows of whole sixteens
+  EXPECT_EQ(bytes({DType::kF8E4M3, 16, 8, 128}), 16u * 8 * 2 * 128);
+  EXPECT_EQ(bytes({DType::kI8, 16, 8, 128}), 16u * 8 * 2 * (128 + 4));
+  EXPECT_EQ(bytes({DType::kI8, 32, 1, 576, 512, true}), 32u * (576 + 4));
+  EXPECT_EQ(bytes({DType::kI8, 16, 1, 7}), 16u * (7 + 4 + 16 + 4) + 16);  // whole cache lines
 }
 
 TEST(Rope, AnOffsetRotatesTheEndOfEachHead) {

@@ -29,8 +29,8 @@ constexpr int64_t even(int64_t panels) {
 
 // The first is what pages of a quantised model hold by default. Tiles multiply bf16, so fp16 would only be rounded
 // again.
-constexpr DType kKvDTypes[] = {DType::kF16, DType::kBF16, DType::kF32};
-constexpr DType kTileKvDTypes[] = {DType::kBF16, DType::kF16, DType::kF32};
+constexpr DType kKvDTypes[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kI8, DType::kF8E4M3, DType::kF8E5M2};
+constexpr DType kTileKvDTypes[] = {DType::kBF16, DType::kF16, DType::kF32, DType::kI8, DType::kF8E4M3, DType::kF8E5M2};
 
 void check_pages(const KvLayer& kv) {
   QUIRE_CHECK(kv.num_kv_heads > 0 && kv.head_dim > 0 && kv.head_dim <= kMaxHeadDim);

@@ -389,20 +389,22 @@ template <typename T>
 void run_wide_tile(const AttentionArgs& args, const AttentionItem& item, Rows* rows, int64_t begin, TileRun run) {
   const KvGeometry& pages = rows->pages;
   const typename T::Type *k[kTileHalves], *v[kTileHalves];
+  TileScales scales;
+  if constexpr (kHasScales<T>) find_scales(args, item, begin, run, &scales);
   if (pages.in_rows) {
     find_chunks<typename T::Type, kKvHalf>(args, item, begin, run, k, v);
-    widen_k_rows<T>(k, run, rows->head_dim, pages.k_stride, rows->wide);
+    widen_k_rows<T>(k, scales, run, rows->head_dim, pages.k_stride, rows->wide);
   } else {
     find_chunks<typename T::Type, kKvGroup>(args, item, begin, run, k, v);
-    widen_k<T>(k, run, rows->head_dim, rows->wide);
+    widen_k<T>(k, scales, run, rows->head_dim, rows->wide);
   }
   const float* wide[kTileGroups];
   for (int64_t g = 0; g < kTileGroups; ++g) wide[g] = rows->wide + g * kKvGroup * rows->head_dim;
   score_rows<StoredF32>(rows, begin, wide);
   if (pages.in_rows) {
-    widen_v<T, kKvHalf>(v, run, pages.v_stride, rows->width, rows->wide);
+    widen_v<T, kKvHalf>(v, scales, run, pages.v_stride, rows->width, rows->wide);
   } else {
-    widen_v<T, kKvGroup>(v, run, pages.v_stride, rows->width, rows->wide);
+    widen_v<T, kKvGroup>(v, scales, run, pages.v_stride, rows->width, rows->wide);
   }
   for (int64_t g = 0; g < kTileGroups; ++g) wide[g] = rows->wide + g * kKvGroup * rows->width;
   weigh_rows<StoredF32>(*rows, wide, rows->width);
@@ -411,12 +413,16 @@ void run_wide_tile(const AttentionArgs& args, const AttentionItem& item, Rows* r
 template <typename T>
 void run_tile(const AttentionArgs& args, const AttentionItem& item, Rows* rows, int64_t begin, TileRun run) {
   for (int i = 0; i < rows->num_tiles; ++i) enter_tile(&rows->tiles[i], begin);
-  const bool direct = sizeof(typename T::Type) == 4 || rows->num_rows < kWidenRows;
-  if (rows->pages.in_rows || !direct) return run_wide_tile<T>(args, item, rows, begin, run);
-  const typename T::Type *k[kTileGroups], *v[kTileGroups];
-  find_chunks<typename T::Type, kKvGroup>(args, item, begin, run, k, v);
-  score_rows<T>(rows, begin, k);
-  weigh_rows<T>(*rows, v, rows->pages.v_stride);
+  if constexpr (sizeof(typename T::Type) == 1) {
+    run_wide_tile<T>(args, item, rows, begin, run);
+  } else {
+    const bool direct = sizeof(typename T::Type) == 4 || rows->num_rows < kWidenRows;
+    if (rows->pages.in_rows || !direct) return run_wide_tile<T>(args, item, rows, begin, run);
+    const typename T::Type *k[kTileGroups], *v[kTileGroups];
+    find_chunks<typename T::Type, kKvGroup>(args, item, begin, run, k, v);
+    score_rows<T>(rows, begin, k);
+    weigh_rows<T>(*rows, v, rows->pages.v_stride);
+  }
 }
 
 template <typename T>
@@ -447,6 +453,12 @@ void attention_run(const AttentionArgs& args, const AttentionItem& item, float* 
       return run_item<StoredF32>(args, item, scratch);
     case DType::kF16:
       return run_item<StoredF16>(args, item, scratch);
+    case DType::kI8:
+      return run_item<StoredI8>(args, item, scratch);
+    case DType::kF8E4M3:
+      return run_item<StoredF8E4M3>(args, item, scratch);
+    case DType::kF8E5M2:
+      return run_item<StoredF8E5M2>(args, item, scratch);
     default:
       return run_item<StoredBF16>(args, item, scratch);
   }
