@@ -163,6 +163,13 @@ TEST(KvGroups, APromptIsCutAtItsLastBoundary) {
   EXPECT_EQ(Sequence(kv, iota(20)).admit(), 0);  // 16 tokens of it are in pages, but no state is
 }
 
+TEST(KvGroups, WithoutStatesNothingIsCut) {
+  KvManager kv({.num_blocks = 30, .groups = {kFull4, window(4, 6)}});
+  Sequence s(kv, iota(23));
+  s.admit();
+  EXPECT_EQ(s.computed, 23);
+}
+
 TEST(KvGroups, ChunksAreNotCheckpoints) {
   KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4}});
   Sequence s(kv, iota(23));

@@ -394,6 +394,13 @@ TEST(KvManager, CountsPrefixStatisticsOnceARequest) {
   serve(kv, iota(9));
   EXPECT_EQ(kv.prefix_stats().queried_tokens, 18);
   EXPECT_EQ(kv.prefix_stats().hit_tokens, 8);
+  BlockTable again;  // one that comes back after a preemption
+  PrefixHit hit = kv.find_prefix(again, iota(9));
+  hit.counted = false;
+  ASSERT_TRUE(kv.allocate_slots(again, 9, hit));
+  kv.free(again);
+  EXPECT_EQ(kv.prefix_stats().queried_tokens, 18);
+  EXPECT_EQ(kv.prefix_stats().requests, 2);
 }
 
 TEST(KvManagerDeathTest, APublishedPageCanNotBeWritten) {
