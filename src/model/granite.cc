@@ -122,6 +122,7 @@ Result<DecoderConfig> hybrid_from_hf(const json::Value& config) {
       return unsupported("field 'layer_types' names '" + type + "'; this family has mamba and attention");
     }
   }
+  QUIRE_TRY(require_silu(out));
   QUIRE_TRY(read_mamba(config, out));
   QUIRE_TRY(read_feed(config, out));
   return out;

@@ -293,6 +293,11 @@ Result<int64_t> read_size_or(const Value& config, std::string_view field, int64_
   return json::get_int_or(config, field, fallback, least, kMaxSize);
 }
 
+Status require_silu(const DecoderConfig& config) {
+  if (config.activation == Activation::kSilu) return {};
+  return unsupported("field 'hidden_act' must be silu for this family, whose convolutions use it as well");
+}
+
 Result<float> read_factor(const Value& config, std::string_view field, double fallback) {
   QUIRE_ASSIGN(const double value, json::get_double_or(config, field, fallback));
   if (!std::isfinite(value) || value == 0 || !std::isfinite(static_cast<float>(value))) {

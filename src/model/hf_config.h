@@ -44,6 +44,8 @@ Status read_local_rope(const json::Value& config, std::string_view layer_type, d
 Status read_time_step_limit(const json::Value& config, Mamba2Config& out);
 // DeepSeek V3's experts, which others took over (deepseek.cc).
 Status read_sigmoid_experts(const json::Value& config, DecoderConfig& out);
+// Families whose convolutions take hidden_act too: they have silu.
+Status require_silu(const DecoderConfig& config);
 // Qwen's experts: how many, which layers have them (qwen.cc).
 Status read_qwen_experts(const json::Value& config, DecoderConfig& out);
 

@@ -95,8 +95,9 @@ Result<DecoderConfig> from_hf(const json::Value& config) {
   constexpr std::string_view kHandled[] = {"n_routed_experts", "moe_intermediate_size", "attention_bias", "mlp_bias"};
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
   out.per_layer = std::move(layers);
-  QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
-  out.qkv_bias = out.o_bias = bias;
+  // attention_bias is written and read by nobody: the projections never have one.
+  QUIRE_ASSIGN(const std::string conv_act, json::get_string_or(config, "mamba_hidden_act", "silu"));
+  if (conv_act != "silu") return unsupported("field 'mamba_hidden_act' is '" + conv_act + "'; quire has silu");
   QUIRE_ASSIGN(out.mlp_bias, json::get_bool_or(config, "mlp_bias", false));
   QUIRE_ASSIGN(const std::string act, json::get_string_or(config, "mlp_hidden_act", "relu2"));
   if (act != "relu2") return unsupported("field 'mlp_hidden_act' is '" + act + "'; quire has relu2 for Nemotron-H");

@@ -49,6 +49,7 @@ Result<DecoderConfig> common_from_hf(const json::Value& config, bool has_interme
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
   QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
   out.qkv_bias = out.o_bias = bias;
+  QUIRE_TRY(require_silu(out));
   QUIRE_TRY(read_gated_delta_net(config, out));
   set_common(out);
   return out;
