@@ -3,6 +3,8 @@
 
 Usage: python -m tools.shapes.make --out FILE.gguf --type Q8_0                        Qwen3-0.6B's shape
        python -m tools.shapes.make --out FILE.gguf --type Q4_0 --shape llama-3.2-1b
+       python -m tools.shapes.make --out FILE.gguf --type Q8_0 --shape qwen3.5-0.8b        gated delta nets and attention
+       python -m tools.shapes.make --out FILE.gguf --type Q8_0 --shape qwen3-moe-small     64 experts, 8 for each token
        python -m tools.shapes.make --out FILE.gguf --type BF16 --layers 12 --hidden 768 --ffn 2304 --heads 12 --kv-heads 4
        python -m tools.shapes.make --out FILE.gguf --tokenizer-from SmolLM2-135M-Instruct.Q4_1.gguf
 
@@ -34,7 +36,7 @@ PIECE = 1 << 22  # values drawn and quantised at a time
 @dataclasses.dataclass
 class Shape:
     """The numbers that a shape has; each is a flag of the same name."""
-    architecture: str = "qwen3"  # or llama, which has no norms on q and k
+    architecture: str = "qwen3"  # llama has no norms on q and k; qwen3moe has experts; qwen35 three gated delta nets to one attention
     layers: int = 28
     hidden: int = 1024
     heads: int = 16
@@ -46,12 +48,22 @@ class Shape:
     rope_theta: float = 1e6
     context: int = 40960
     norm_eps: float = 1e-6
+    experts: int = 0  # of qwen3moe; ffn is then the width of one
+    experts_used: int = 0
+    delta_key_heads: int = 0  # of qwen35's gated delta nets
+    delta_value_heads: int = 0
+    delta_head_dim: int = 128
+    rotary_dim: int = 0  # elements of a head that rotate; 0: all
+    full_every: int = 4  # qwen35: every fourth layer has attention
 
 
 SHAPES = {
     "qwen3-0.6b": Shape(),
     "qwen3-1.7b": Shape(hidden=2048, ffn=6144),
     "qwen3-4b": Shape(layers=36, hidden=2560, heads=32, ffn=9728),
+    "qwen3-moe-small": Shape("qwen3moe", 12, 1024, 16, 4, 128, 384, 151936, True, 1e6, 40960, 1e-6, experts=64, experts_used=8),
+    "qwen3.5-0.8b": Shape("qwen35", 24, 1024, 8, 2, 256, 3584, 248320, True, 1e7, 262144, 1e-6, delta_key_heads=16,
+                          delta_value_heads=16, rotary_dim=64),
     "smollm2-135m": Shape("llama", 30, 576, 9, 3, 64, 1536, 49152, True, 1e5, 8192, 1e-5),
     "llama-3.2-1b": Shape("llama", 16, 2048, 32, 8, 64, 8192, 128256, True, 5e5, 131072, 1e-5),
     "tinyllama-1.1b": Shape("llama", 22, 2048, 32, 4, 64, 5632, 32000, False, 1e4, 2048, 1e-5),
@@ -60,40 +72,79 @@ SHAPES = {
 
 @dataclasses.dataclass
 class Tensor:
-    """One tensor to be drawn: its name in GGUF, [rows, columns] or [columns], type and standard deviation."""
+    """One tensor to be drawn: its name in GGUF, shape with the columns last, type, standard deviation and mean."""
     name: str
     shape: tuple[int, ...]
     dtype: str
     deviation: float
+    mean: float = 0.0
+
+
+class Layers:
+    """The tensors of a shape's layers, a part at a time."""
+
+    def __init__(self, shape: Shape, dtype: str):
+        self.shape, self.dtype = shape, dtype
+        self.into_residual = 1 / math.sqrt(2 * shape.layers)
+
+    def matrix(self, name: str, *size: int, dtype: str = "", scale: float = 1.0) -> Tensor:
+        return Tensor(name + ".weight", size, dtype or self.dtype, scale / math.sqrt(size[-1]))
+
+    @staticmethod
+    def norm(name: str, width: int) -> Tensor:
+        return Tensor(name + ".weight", (width,), "F32", 0.1, 1.0)
+
+    def attention(self, at: str) -> Iterator[Tensor]:
+        s = self.shape
+        q, kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
+        yield self.matrix(at + "attn_q", 2 * q if s.architecture == "qwen35" else q, s.hidden)  # a gate beside each head
+        yield self.matrix(at + "attn_k", kv, s.hidden)
+        yield self.matrix(at + "attn_v", kv, s.hidden)
+        yield self.matrix(at + "attn_output", s.hidden, q, scale=self.into_residual)
+        if s.architecture != "llama":
+            yield self.norm(at + "attn_q_norm", s.head_dim)
+            yield self.norm(at + "attn_k_norm", s.head_dim)
+
+    def delta_net(self, at: str) -> Iterator[Tensor]:
+        s = self.shape
+        values, channels = s.delta_value_heads * s.delta_head_dim, (2 * s.delta_key_heads + s.delta_value_heads) * s.delta_head_dim
+        yield self.matrix(at + "attn_qkv", channels, s.hidden)
+        yield self.matrix(at + "attn_gate", values, s.hidden)
+        yield self.matrix(at + "ssm_conv1d", channels, 4, dtype="F32")
+        yield Tensor(at + "ssm_dt.bias", (s.delta_value_heads,), "F32", 0.5, -2.0)  # a state forgets about a tenth a token
+        yield Tensor(at + "ssm_a", (s.delta_value_heads,), "F32", 0.1, -1.0)
+        yield self.matrix(at + "ssm_beta", s.delta_value_heads, s.hidden)
+        yield self.matrix(at + "ssm_alpha", s.delta_value_heads, s.hidden)
+        yield self.norm(at + "ssm_norm", s.delta_head_dim)
+        yield self.matrix(at + "ssm_out", s.hidden, values, scale=self.into_residual)
+
+    def feed(self, at: str) -> Iterator[Tensor]:
+        s = self.shape
+        stack, end = ((s.experts,), "_exps") if s.experts else ((), "")
+        if s.experts:
+            yield self.matrix(at + "ffn_gate_inp", s.experts, s.hidden, dtype="F32")
+        yield self.matrix(at + "ffn_gate" + end, *stack, s.ffn, s.hidden)
+        yield self.matrix(at + "ffn_up" + end, *stack, s.ffn, s.hidden)
+        yield self.matrix(at + "ffn_down" + end, *stack, s.hidden, s.ffn, scale=self.into_residual)
+
+    def layer(self, index: int) -> Iterator[Tensor]:
+        s, at = self.shape, f"blk.{index}."
+        hybrid = s.architecture == "qwen35"
+        yield self.norm(at + "attn_norm", s.hidden)
+        yield from self.delta_net(at) if hybrid and (index + 1) % s.full_every else self.attention(at)
+        yield self.norm(at + ("post_attention_norm" if hybrid else "ffn_norm"), s.hidden)
+        yield from self.feed(at)
 
 
 def tensors(shape: Shape, dtype: str, embedding_type: str) -> Iterator[Tensor]:
     """Every tensor in the order of the file."""
-    def matrix(name: str, rows: int, columns: int, kind: str = dtype, scale: float = 1.0) -> Tensor:
-        return Tensor(name + ".weight", (rows, columns), kind, scale / math.sqrt(columns))
-
-    def norm(name: str, width: int) -> Tensor:
-        return Tensor(name + ".weight", (width,), "F32", 0.1)
-
-    q, kv, into_residual = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, 1 / math.sqrt(2 * shape.layers)
-    yield matrix("token_embd", shape.vocab, shape.hidden, embedding_type)
+    layers = Layers(shape, dtype)
+    yield layers.matrix("token_embd", shape.vocab, shape.hidden, dtype=embedding_type)
     if not shape.tied:
-        yield matrix("output", shape.vocab, shape.hidden, embedding_type)
-    yield norm("output_norm", shape.hidden)
-    for layer in range(shape.layers):
-        at = f"blk.{layer}."
-        yield norm(at + "attn_norm", shape.hidden)
-        yield matrix(at + "attn_q", q, shape.hidden)
-        yield matrix(at + "attn_k", kv, shape.hidden)
-        yield matrix(at + "attn_v", kv, shape.hidden)
-        yield matrix(at + "attn_output", shape.hidden, q, scale=into_residual)
-        if shape.architecture == "qwen3":
-            yield norm(at + "attn_q_norm", shape.head_dim)
-            yield norm(at + "attn_k_norm", shape.head_dim)
-        yield norm(at + "ffn_norm", shape.hidden)
-        yield matrix(at + "ffn_gate", shape.ffn, shape.hidden)
-        yield matrix(at + "ffn_up", shape.ffn, shape.hidden)
-        yield matrix(at + "ffn_down", shape.hidden, shape.ffn, scale=into_residual)
+        yield layers.matrix("output", shape.vocab, shape.hidden, dtype=embedding_type)
+    yield layers.norm("output_norm", shape.hidden)
+    for index in range(shape.layers):
+        yield from layers.layer(index)
 
 
 def row_bytes(columns: int, dtype: str) -> int:
@@ -111,18 +162,37 @@ def pack(rows: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def draw(tensor: Tensor, seed: int) -> np.ndarray:
-    """The tensor as the file has it: float32 for a norm, the bytes of the rows for a matrix."""
+    """The tensor as the file has it: float32 for F32, else the bytes of the rows."""
     random = np.random.Generator(np.random.SFC64([seed, zlib.crc32(tensor.name.encode())]))
     if len(tensor.shape) == 1:  # a norm's weight lies around one
-        return 1 + random.standard_normal(tensor.shape, dtype=np.float32) * np.float32(tensor.deviation)
-    rows, columns = tensor.shape
+        return np.float32(tensor.mean) + random.standard_normal(tensor.shape, dtype=np.float32) * np.float32(tensor.deviation)
+    rows, columns = math.prod(tensor.shape[:-1]), tensor.shape[-1]
     out = np.empty((rows, row_bytes(columns, tensor.dtype)), dtype=np.uint8)
     step = max(1, PIECE // columns)
     for at in range(0, rows, step):
         values = random.standard_normal((min(step, rows - at), columns), dtype=np.float32)
         values *= np.float32(tensor.deviation)
         out[at:at + step] = pack(values, tensor.dtype)
-    return out
+    return out.reshape(*tensor.shape[:-1], -1)
+
+
+def add_kind(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    """The keys that an architecture has beside the common ones."""
+    if shape.architecture == "llama":
+        writer.add_rope_dimension_count(shape.head_dim)
+    if shape.experts:
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(shape.experts_used)
+        writer.add_expert_feed_forward_length(shape.ffn)
+    if shape.architecture == "qwen35":
+        pairs = shape.rotary_dim // 2  # the three axes of a picture's positions share them; text has one position on all
+        writer.add_rope_dimension_count(shape.rotary_dim)
+        writer.add_array("qwen35.rope.dimension_sections", [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0])
+        sizes = {"conv_kernel": 4, "state_size": shape.delta_head_dim, "group_count": shape.delta_key_heads,
+                 "time_step_rank": shape.delta_value_heads, "inner_size": shape.delta_value_heads * shape.delta_head_dim}
+        for key, value in sizes.items():  # by name: older gguf packages lack some of the methods
+            writer.add_uint32(f"qwen35.ssm.{key}", value)
+        writer.add_uint32("qwen35.full_attention_interval", shape.full_every)
 
 
 def add_metadata(writer: gguf.GGUFWriter, shape: Shape, name: str, dtype: str) -> None:
@@ -139,8 +209,7 @@ def add_metadata(writer: gguf.GGUFWriter, shape: Shape, name: str, dtype: str) -
     writer.add_key_length(shape.head_dim)
     writer.add_value_length(shape.head_dim)
     writer.add_rope_freq_base(shape.rope_theta)
-    if shape.architecture == "llama":
-        writer.add_rope_dimension_count(shape.head_dim)
+    add_kind(writer, shape)
     writer.add_file_type(gguf.LlamaFileType[FILE_TYPES.get(dtype, f"MOSTLY_{dtype}")])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
 
@@ -195,7 +264,7 @@ def write_model(path: pathlib.Path, shape: Shape, dtype: str, embedding_type: st
         if len(tensor.shape) == 1:
             writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), 4 * tensor.shape[0])
         else:
-            packed = (tensor.shape[0], size)
+            packed = (*tensor.shape[:-1], size)
             writer.add_tensor_info(tensor.name, packed, np.dtype(np.uint8), math.prod(packed),
                                    raw_dtype=gguf.GGMLQuantizationType[tensor.dtype])
     writer.write_header_to_file()
@@ -214,7 +283,7 @@ def read_options(arguments: list[str] | None) -> argparse.Namespace:
                         "types below eight bits, since quantisers keep these tensors wider too")
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b", help="what the flags below start from")
     for field in dataclasses.fields(Shape):
-        kind = {"type": str, "choices": ["qwen3", "llama"]} if field.name == "architecture" else \
+        kind = {"type": str, "choices": ["qwen3", "llama", "qwen3moe", "qwen35"]} if field.name == "architecture" else \
             {"action": argparse.BooleanOptionalAction} if field.name == "tied" else {"type": type(field.default)}
         parser.add_argument("--" + field.name.replace("_", "-"), default=None, **kind)
     parser.add_argument("--seed", type=int, default=0)
