@@ -21,8 +21,7 @@ Result<DecoderConfig> from_hf(const json::Value& config) {
   defaults.norm_eps = 1e-5;
   defaults.rope_theta = 150000.0;
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
-  constexpr std::string_view kHandled[] = {"sliding_window", "layer_types", "num_local_experts", "attention_bias",
-                                           "quantization_config"};
+  constexpr std::string_view kHandled[] = {"sliding_window", "layer_types", "num_local_experts", "attention_bias"};
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
   QUIRE_TRY(read_windows(config, out, 2));
   QUIRE_ASSIGN(out.moe.experts, read_size_or(config, "num_local_experts", 128, 1));

@@ -70,7 +70,6 @@ constexpr MathField kMathFields[] = {
     {"use_attention_sinks", {0, 0}},
     {"attn_temperature_tuning", {0, 0}},
     {"apply_residual_connection_post_layernorm", {0, 0}},
-    {"quantization_config", {kNone, kNone}},
     {"compression_config", {kNone, kNone}},
     {"is_encoder_decoder", {0, 0}},
     {"add_cross_attention", {0, 0}},

@@ -16,7 +16,8 @@ class Linear {
  public:
   struct Piece {
     std::shared_ptr<const PackedMatrix> weight;
-    std::vector<float> bias;  // [n] or empty
+    std::vector<float> bias;            // [n] or empty
+    std::vector<int32_t> columns = {};  // the order in which the weight takes x's columns; empty: as they are
   };
   void add(Piece piece) {
     out_dim_ += piece.weight->n();
@@ -26,7 +27,9 @@ class Linear {
     int64_t column = 0;
     for (const Piece& piece : pieces_) {
       const float* bias = piece.bias.empty() ? nullptr : piece.bias.data();
-      backend.linear({x, piece.weight.get(), bias, out.columns(column, piece.weight->n())});
+      LinearArgs args{x, piece.weight.get(), bias, out.columns(column, piece.weight->n())};
+      args.columns = piece.columns;
+      backend.linear(args);
       column += piece.weight->n();
     }
   }

@@ -108,7 +108,49 @@ void narrow_row(const float* from, DType type, std::byte* to, int64_t count) {
 
 }  // namespace
 
-Result<Loader::Rows> Loader::rows(const Slice& slice, int64_t k) {
+bool Loader::Rows::goes_with(const Rows& other) const {
+  const auto ordered = [](const Rows& rows) {
+    return rows.quantised != nullptr && !rows.quantised->column_order.empty();
+  };
+  return raw.dtype == other.raw.dtype && raw.group == other.raw.group &&
+         (raw.mins == nullptr) == (other.raw.mins == nullptr) && !ordered(*this) && !ordered(other);
+}
+
+Result<std::unique_ptr<weights::LoadedMatrix>> Loader::quantised(const Slice& slice, int64_t k, bool may_reorder) {
+  weights::QuantRequest request{.prefix = slice.prefix, .n = slice.all_rows(), .k = k, .expert = slice.expert};
+  request.want_f32 = dtype_ == DType::kF32;
+  request.may_reorder = may_reorder;
+  QUIRE_ASSIGN(weights::LoadedMatrix loaded, weights::load_quantised(*files_.source, files_.scheme, request));
+  used_.insert(loaded.tensors.begin(), loaded.tensors.end());
+  done_ += loaded.bytes_read;
+  by_type_[static_cast<size_t>(loaded.dtype)] += loaded.bytes_read;
+  if (options_.progress) options_.progress(done_, std::max(total_, done_));
+  return std::make_unique<weights::LoadedMatrix>(std::move(loaded));
+}
+
+namespace {
+
+void set_map(const Slice& slice, RawMatrix& raw, std::vector<std::byte>& memory) {
+  if (slice.map.empty()) return;
+  const size_t size = slice.map.size() * sizeof(int32_t);
+  memory.resize(size);
+  std::memcpy(memory.data(), slice.map.data(), size);
+  raw.file_rows = slice.all_rows();
+  raw.row_map = {reinterpret_cast<const int32_t*>(memory.data()), slice.map.size()};
+}
+
+}  // namespace
+
+Result<Loader::Rows> Loader::rows(const Slice& slice, int64_t k, bool may_reorder) {
+  if (is_quantised_linear(slice.prefix)) {
+    Rows out;
+    out.name = slice.prefix;
+    QUIRE_ASSIGN(out.quantised, quantised(slice, k, may_reorder));
+    out.raw = out.quantised->raw();
+    out.raw.n = slice.rows;
+    set_map(slice, out.raw, out.owned_map);
+    return out;
+  }
   std::vector<int64_t> shape = {slice.all_rows(), k};
   if (slice.expert >= 0) shape.insert(shape.begin(), slice.experts);
   QUIRE_ASSIGN(const TensorRef* tensor, require(slice.prefix + ".weight", shape));
@@ -121,13 +163,8 @@ Result<Loader::Rows> Loader::rows(const Slice& slice, int64_t k) {
   Rows out;
   out.tensor = tensor;
   out.raw = {narrowed(tensor->dtype), slice.rows, k, tensor->data.data() + first * bytes};
-  if (!slice.map.empty()) {
-    const size_t size = slice.map.size() * sizeof(int32_t);
-    out.owned_map.resize(size);
-    std::memcpy(out.owned_map.data(), slice.map.data(), size);
-    out.raw.file_rows = slice.all_rows();
-    out.raw.row_map = {reinterpret_cast<const int32_t*>(out.owned_map.data()), slice.map.size()};
-  }
+  out.name = tensor->name;
+  set_map(slice, out.raw, out.owned_map);
   if (out.raw.dtype == tensor->dtype) return out;
   out.owned.resize(static_cast<size_t>(slice.all_rows() * row_bytes(out.raw.dtype, k)));
   std::vector<float> row(static_cast<size_t>(k));
@@ -147,9 +184,9 @@ Result<Packed> Loader::pack(std::vector<Rows> rows) {
   PackOptions options = pack_;
   options.consumed = [&](std::span<const std::byte> bytes) { give_back(rows, bytes); };
   auto packed = backend_.pack(raw, options);
-  const TensorRef* first = rows.front().tensor;
-  if (!packed.ok() && first != nullptr) {
-    return Error{packed.error().code, "tensor '" + first->name + "': " + packed.error().message};
+  const std::string& first = rows.front().name;
+  if (!packed.ok() && !first.empty()) {
+    return Error{packed.error().code, "tensor '" + first + "': " + packed.error().message};
   }
   if (!packed.ok()) return packed.error();
   return Packed(std::move(packed).value());
@@ -170,7 +207,7 @@ Result<Packed> Loader::matrix(const Slice& slice, int64_t k) {
   QUIRE_ASSIGN(all[0], rows(slice, k));
   const TensorRef* tensor = all[0].tensor;
   QUIRE_ASSIGN(Packed packed, pack(std::move(all)));
-  finished(*tensor);
+  if (tensor != nullptr) finished(*tensor);
   return packed;
 }
 
@@ -181,15 +218,21 @@ Result<Linear> Loader::linear(const std::vector<Slice>& slices, int64_t k, bool 
   // GGUF leaves it to the file whether a tensor has a bias; a Hugging Face config says so.
   const auto has_bias = [&](const Slice& slice) { return gguf_ ? has(slice.prefix + ".bias") : config_has_bias; };
   size_t next = 0;
+  std::optional<Rows> ahead;  // read, and left for the next piece
   while (next < slices.size()) {
     std::vector<Rows> group;
     size_t end = next;
     for (; end < slices.size(); ++end) {
-      QUIRE_ASSIGN(Rows more, rows(slices[end], k));
-      if (!group.empty() && more.raw.dtype != group.front().raw.dtype) break;
-      group.push_back(std::move(more));
+      if (!ahead) {
+        QUIRE_ASSIGN(Rows more, rows(slices[end], k, true));
+        ahead = std::move(more);
+      }
+      if (!group.empty() && !ahead->goes_with(group.front())) break;
+      group.push_back(std::move(*ahead));
+      ahead.reset();
     }
     Linear::Piece piece;
+    if (group.front().quantised != nullptr) piece.columns = group.front().quantised->column_order;
     const bool any = std::any_of(slices.begin() + static_cast<ptrdiff_t>(next),
                                  slices.begin() + static_cast<ptrdiff_t>(end), has_bias);
     for (size_t i = next; any && i < end; ++i) {
@@ -204,7 +247,9 @@ Result<Linear> Loader::linear(const std::vector<Slice>& slices, int64_t k, bool 
       piece.bias.insert(piece.bias.end(), values.begin(), values.end());
     }
     std::set<const TensorRef*> tensors;
-    for (const Rows& row : group) tensors.insert(row.tensor);
+    for (const Rows& row : group) {
+      if (row.tensor != nullptr) tensors.insert(row.tensor);
+    }
     QUIRE_ASSIGN(piece.weight, pack(std::move(group)));
     out.add(std::move(piece));
     // A tensor that a later slice takes again stays until then.
@@ -230,7 +275,7 @@ Status Loader::refuse_leftovers() const {
       continue;                                    // tables
     if (tensor.rfind("rope_f", 0) == 0) continue;  // rope_freqs, rope_factors_*: read with the config
     if (config_.tied_embeddings && tensor == name(Part::kHead, 0) + ".weight") continue;
-    if (is_ignored(tensor, config_)) continue;
+    if (is_ignored(tensor, config_) || weights::is_activation_scale(tensor)) continue;
     return unsupported("tensor '" + tensor + "' has no place in the " + config_.family +
                        " family; this checkpoint computes something that quire does not");
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "model/decoder.h"
 #include "model/family.h"
+#include "weights/quantised.h"
 
 namespace quire::model {
 
@@ -38,7 +40,12 @@ class Loader {
     RawMatrix raw;
     std::vector<std::byte> owned;
     std::vector<std::byte> owned_map;
-    const weights::TensorRef* tensor = nullptr;
+    std::unique_ptr<weights::LoadedMatrix> quantised;  // of a Hugging Face folder's scheme
+    const weights::TensorRef* tensor = nullptr;        // null where there is no one tensor
+    std::string name;                                  // for messages
+
+    // Whether both may be parts of one packed matrix.
+    bool goes_with(const Rows& other) const;
   };
 
   // loader.cc
@@ -48,7 +55,11 @@ class Loader {
   void finished(const weights::TensorRef& tensor);
   void give_back(std::span<const Rows> rows, std::span<const std::byte> bytes) const;
   Result<std::vector<float>> floats(const std::string& tensor, std::vector<int64_t> shape);
-  Result<Rows> rows(const Slice& slice, int64_t k);
+  Result<Rows> rows(const Slice& slice, int64_t k, bool may_reorder = false);
+  bool is_quantised_linear(const std::string& prefix) const {
+    return !gguf_ && files_.scheme.applies_to(*files_.source, prefix);
+  }
+  Result<std::unique_ptr<weights::LoadedMatrix>> quantised(const Slice& slice, int64_t k, bool may_reorder);
   Result<Packed> pack(std::vector<Rows> rows);
   Result<Linear> linear(const std::vector<Slice>& slices, int64_t k, bool config_has_bias);
   Result<Packed> matrix(const Slice& slice, int64_t k);

@@ -178,7 +178,17 @@ Status Loader::load_latent_heads(int64_t index, MlaWeights& out) {
   const bool apart = gguf_ && has(name(Part::kKUp, index) + ".weight");
   const int64_t head_rows = c.nope_dim + c.v_dim;
   const weights::TensorRef *keys = nullptr, *values = nullptr;
-  if (apart) {
+  weights::TensorRef plain;
+  std::vector<float> dequantised;
+  if (is_quantised_linear(name(Part::kKvB, index))) {
+    const Slice slice{name(Part::kKvB, index), config_.heads * head_rows};
+    QUIRE_ASSIGN(const auto loaded, quantised(slice, c.kv_rank, true));
+    dequantised = loaded->values();
+    plain.name = slice.prefix;
+    plain.shape = {slice.rows, c.kv_rank};
+    plain.data = std::as_bytes(std::span(dequantised));
+    keys = values = &plain;
+  } else if (apart) {
     QUIRE_ASSIGN(keys, require(name(Part::kKUp, index) + ".weight", {config_.heads, c.kv_rank, c.nope_dim}));
     QUIRE_ASSIGN(values, require(name(Part::kVUp, index) + ".weight", {config_.heads, c.v_dim, c.kv_rank}));
   } else {
@@ -191,8 +201,8 @@ Status Loader::load_latent_heads(int64_t index, MlaWeights& out) {
                             floats.data(), tensor.columns());
     return floats;
   };
-  const DType plain = is_quantised(keys->dtype) ? DType::kBF16 : keys->dtype;
-  const DType type = dtype_ == DType::kF32 ? DType::kF32 : narrowed(plain);
+  const bool rounded = is_quantised(keys->dtype) || !dequantised.empty();
+  const DType type = dtype_ == DType::kF32 ? DType::kF32 : narrowed(rounded ? DType::kBF16 : keys->dtype);
   for (int64_t h = 0; h < config_.heads; ++h) {
     std::vector<float> up(static_cast<size_t>(c.kv_rank * c.nope_dim));
     for (int64_t i = 0; i < (apart ? c.kv_rank : c.nope_dim); ++i) {
@@ -213,7 +223,7 @@ Status Loader::load_latent_heads(int64_t index, MlaWeights& out) {
     QUIRE_ASSIGN(packed, from_floats(std::move(down), c.v_dim, c.kv_rank, type));
     out.v_up.push_back(std::move(packed));
   }
-  finished(*keys);
+  if (dequantised.empty()) finished(*keys);
   if (apart) finished(*values);
   return {};
 }
@@ -343,9 +353,10 @@ Status Loader::load_moe(int64_t index, MoeWeights& out) {
 // One tensor an expert, or all experts in one.
 Status Loader::load_experts(int64_t index, MoeWeights& out) {
   const MoeConfig& c = config_.moe;
-  if (!gguf_ && files_.family->has_part(Part::kExpertsTransposed)) return load_transposed_experts(index, out);
-  const bool together = !gguf_ && files_.family->has_part(Part::kExpertsGateUp) &&
-                        (files_.source->is_dummy() || has(name(Part::kExpertsGateUp, index) + ".weight"));
+  const bool in_turn = !gguf_ && files_.family->has_part(Part::kExpertsTransposed);  // gate, up, gate, up ...
+  if (in_turn && !is_quantised_linear(name(Part::kExpertsGateUp, index))) return load_transposed_experts(index, out);
+  const bool together = in_turn || (!gguf_ && files_.family->has_part(Part::kExpertsGateUp) &&
+                                    (files_.source->is_dummy() || has(name(Part::kExpertsGateUp, index) + ".weight")));
   const bool stacked = gguf_ || together;
   std::set<const weights::TensorRef*> tensors;
   for (int64_t e = 0; e < c.experts; ++e) {
@@ -357,6 +368,12 @@ Status Loader::load_experts(int64_t index, MoeWeights& out) {
     std::vector<Slice> parts;
     if (together) {
       parts.push_back(slice(Part::kExpertsGateUp, (c.gated ? 2 : 1) * c.intermediate));
+      if (in_turn) {
+        std::vector<int32_t>& map = parts.back().map;
+        for (const int64_t first : {0, 1}) {
+          for (int64_t i = 0; i < c.intermediate; ++i) map.push_back(static_cast<int32_t>(2 * i + first));
+        }
+      }
     } else {
       if (c.gated) parts.push_back(slice(gguf_ ? Part::kExpertsGate : Part::kExpertGate, c.intermediate));
       parts.push_back(slice(gguf_ ? Part::kExpertsUp : Part::kExpertUp, c.intermediate));
@@ -370,8 +387,8 @@ Status Loader::load_experts(int64_t index, MoeWeights& out) {
     QUIRE_ASSIGN(down[0], rows(slice(down_part, config_.hidden), c.intermediate));
     for (const Rows& part : gate_up) tensors.insert(part.tensor);
     tensors.insert(down[0].tensor);
-    if (gate_up.front().raw.dtype != gate_up.back().raw.dtype) {
-      return unsupported("tensors '" + gate_up.front().tensor->name + "' and '" + gate_up.back().tensor->name +
+    if (!gate_up.front().goes_with(gate_up.back())) {
+      return unsupported("tensors '" + gate_up.front().name + "' and '" + gate_up.back().name +
                          "' are of different types; quire wants gate and up of an expert in one");
     }
     QUIRE_ASSIGN(Packed packed, pack(std::move(gate_up)));
@@ -379,6 +396,7 @@ Status Loader::load_experts(int64_t index, MoeWeights& out) {
     QUIRE_ASSIGN(packed, pack(std::move(down)));
     out.down.push_back(std::move(packed));
   }
+  tensors.erase(nullptr);
   for (const weights::TensorRef* tensor : tensors) finished(*tensor);
   return {};
 }

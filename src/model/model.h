@@ -15,6 +15,7 @@
 #include "model/config.h"
 #include "model/step_batch.h"
 #include "weights/checkpoint.h"
+#include "weights/quant_scheme.h"
 
 namespace quire::model {
 
@@ -55,7 +56,8 @@ struct ModelFiles {
   std::shared_ptr<const weights::GgufSource> gguf;      // set for GGUF
   const struct Family* family = nullptr;
   DecoderConfig config;
-  bool quantised = false;  // any tensor is
+  weights::QuantScheme scheme;  // of a Hugging Face folder's quantised linears
+  bool quantised = false;       // any tensor is
 };
 
 // Opens the checkpoint at `path` (with dummy: a folder or a config.json) and reads its config.

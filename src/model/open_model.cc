@@ -26,17 +26,6 @@ Result<std::string> architecture_of(const json::Value& config) {
   return list->as_array()[0].as_string();
 }
 
-Status read_hf(const fs::path& file, ModelFiles& out) {
-  QUIRE_ASSIGN(const std::string text, read_file(file, size_t{16} << 20));
-  auto config = json::parse(text);
-  if (!config.ok()) return in_file(file, config.error());
-  auto read = parse_hf_config(*config);
-  if (!read.ok()) return in_file(file, read.error());
-  out.family = read->family;
-  out.config = std::move(read->config);
-  return {};
-}
-
 // A model that also sees or hears has its text part's fields under text_config.
 json::Value text_part(const json::Value& config) {
   const json::Value* text = config.find("text_config");
@@ -50,16 +39,32 @@ json::Value text_part(const json::Value& config) {
   return out;
 }
 
+Status read_hf(const fs::path& file, ModelFiles& out) {
+  QUIRE_ASSIGN(const std::string text, read_file(file, size_t{16} << 20));
+  auto config = json::parse(text);
+  if (!config.ok()) return in_file(file, config.error());
+  auto read = parse_hf_config(*config);
+  if (!read.ok()) return in_file(file, read.error());
+  auto scheme = weights::parse_quantisation(text_part(*config));
+  if (!scheme.ok()) return in_file(file, scheme.error());
+  out.scheme = std::move(scheme).value();
+  out.family = read->family;
+  out.config = std::move(read->config);
+  return {};
+}
+
 // Where the text part's tensors stand in such a checkpoint.
 std::string find_text_prefix(const weights::WeightSource& source) {
+  const std::vector<std::string> names = source.names();
   for (const char* prefix : {"model.", "model.language_model.", "language_model.model."}) {
-    if (source.find(std::string(prefix) + "embed_tokens.weight") != nullptr) return prefix;
+    if (std::find(names.begin(), names.end(), std::string(prefix) + "embed_tokens.weight") != names.end())
+      return prefix;
   }
   return "model.";
 }
 
 int64_t k_rows(const ModelFiles& files) {
-  if (files.source->is_dummy()) return 0;
+  if (files.source->is_dummy() || files.scheme.method != weights::QuantMethod::kNone) return 0;
   const weights::TensorRef* k =
       files.source->find(files.family->name_of(Part::kK, 0, files.gguf != nullptr) + ".weight");
   return k != nullptr && k->shape.size() == 2 ? k->shape[0] : 0;
@@ -155,7 +160,7 @@ Result<ModelFiles> open_model(const fs::path& path, const LoadOptions& options) 
       QUIRE_TRY(read_hf(out.files.folder / "config.json", out));
       out.config.text_prefix = find_text_prefix(*out.source);
     }
-    out.quantised = any_quantised(*out.source);
+    out.quantised = out.scheme.method != weights::QuantMethod::kNone || any_quantised(*out.source);
   }
   auto status = complete(out.config, k_rows(out));
   if (!status.ok()) return in_file(out.files.file, status.error());

@@ -69,6 +69,7 @@ void DecoderModel::run_gated_delta_net(const LayerContext& layer, const Tensor& 
   args.state = layer.kv.state(layer.index);
   args.sequences = state_sequences(layer);
   args.out = s.out;
+  args.tiled = c.tiled_value_heads;
   backend_.gated_delta_net(args);
   backend_.gated_rms_norm({s.out, z, weights.norm.data(), c.dv, c.dv, config_.norm_eps, false, s.out});
   weights.out.run(backend_, s.out, out);

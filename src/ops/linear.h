@@ -94,6 +94,8 @@ struct LinearArgs {
   const PackedMatrix* weight = nullptr;
   const float* bias = nullptr;  // [N] or null
   Tensor out;                   // [M, N]; must not overlap x
+  // Not empty: column i of the weight meets column columns[i] of x (GPTQ's act-order).
+  std::span<const int32_t> columns = {};
 };
 
 }  // namespace quire

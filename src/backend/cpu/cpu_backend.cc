@@ -82,6 +82,14 @@ void CpuBackend::linear(const LinearArgs& args) {
   check_float(args.x, args.x.rows, w.k);
   check_float(args.out, args.x.rows, w.n);
   if (args.x.rows == 0) return;
+  if (!args.columns.empty()) {
+    auto* ordered = static_cast<float*>(ordered_.grow(static_cast<size_t>(args.x.rows * w.k) * sizeof(float)));
+    LinearArgs plain = args;
+    plain.x = {ordered, DType::kF32, args.x.rows, w.k, w.k};
+    plain.columns = {};
+    gather_columns({args.x, args.columns, plain.x});
+    return linear(plain);
+  }
   if (weight.prepares_rows() && args.x.rows <= kOwnPrepareRows) return linear_few_rows(w, args);
   linear_many_rows(w, args, weight.prepares_rows());
 }

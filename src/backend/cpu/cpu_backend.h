@@ -114,6 +114,7 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   std::vector<Scratch> thread_scratch_;  // one a thread, touched by that thread alone
   std::vector<Scratch> thread_rows_;     // likewise: its own quantised rows
+  Scratch ordered_;                      // activations whose columns a weight takes in an order of its own
   Scratch rows_;                         // quantised rows that threads share
   AttentionPlan plan_;
   MoePlan moe_;
