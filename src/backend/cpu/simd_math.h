@@ -27,6 +27,18 @@ QUIRE_INLINE F32x16 power_of_two(I32x16 n) {  // n in [-126, 127]
   return from_bits(shl<23>(iadd(n, isplat(127))));
 }
 
+// p * 2^n, rounded once, for p in [0.5, 2) and whole n from -150 to 128; shifted is n + kRoundMagic.
+QUIRE_INLINE F32x16 times_power_of_two(F32x16 p, [[maybe_unused]] F32x16 n, [[maybe_unused]] F32x16 shifted) {
+#if defined(__AVX512F__)
+  return {_mm512_scalef_ps(p.v, n.v)};
+#else
+  // In two factors, of which the first product is exact.
+  const I32x16 whole = isub(bits(shifted), isplat(0x4b400000));
+  const I32x16 half = sar<1>(whole);
+  return (p * power_of_two(half)) * power_of_two(isub(whole, half));
+#endif
+}
+
 // e^x: -inf gives 0, results below the smallest subnormal are 0, results above the largest float are inf.
 QUIRE_MATH F32x16 exp(F32x16 x) {
   // e^-104 rounds to 0 and e^89 to inf, so the clamps change nothing; the constant stands first to let NaN through.
@@ -42,10 +54,7 @@ QUIRE_MATH F32x16 exp(F32x16 x) {
   p = fma(p, r, splat(0x1.fffffcp-2f));
   p = fma(p, r, splat(1.0f));
   p = fma(p, r, splat(1.0f));
-  // 2^n in two factors: n goes from -150 to 128. The first product is exact, so the result is rounded once.
-  const I32x16 whole = isub(bits(shifted), isplat(0x4b400000));
-  const I32x16 half = sar<1>(whole);
-  return (p * power_of_two(half)) * power_of_two(isub(whole, half));
+  return times_power_of_two(p, n, shifted);
 }
 
 // 2^max(x, -100) for x up to 127: the softmax's exponential. Its least value is not 0: the caller leaves masked

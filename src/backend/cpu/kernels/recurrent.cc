@@ -56,7 +56,7 @@ void transpose_taps(const float* weight, int64_t kernel, int64_t count, float* t
 struct ConvInput {
   const CausalConv& conv;
   const float* x;  // the first row
-  int64_t stride;
+  int64_t stride, tokens;
   const float* tail;  // the state's, or null: zeros
 
   // Channels from `channel` on at token t, counted from the first row; before it, in the tail.
@@ -87,7 +87,10 @@ void conv_silu_rows(const ConvInput& in, int64_t channel, int64_t count, int64_t
     const float* rows[kMaxConvKernel];
     for (int64_t j = 0; j < kernel; ++j) rows[j] = ConvInput::row(in, t - kernel + 1 + j, channel);
     float* y = out + (t - begin) * out_stride;
+    // A head's channels are a small part of a long row: no prefetcher sees the next row coming.
+    const float* ahead = ConvInput::row(in, t + 4 < in.tokens ? t + 4 : t, channel);
     for (int64_t c = 0; c < whole; c += kLanes) {
+      __builtin_prefetch(ahead + c);
       const F32x16 start = bias != nullptr ? load(bias + channel + c) : zero();
       store(y + c, silu(convolve<kKernel>(rows, taps, kernel, c, kLanes, start)));
     }
@@ -109,17 +112,28 @@ void conv_silu(const ConvInput& in, int64_t channel, int64_t count, int64_t begi
 
 // --- Small parts ---
 
-QUIRE_INLINE float dot(const float* x, const float* y, int64_t n) {
-  F32x16 sum = zero();
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const int64_t lanes = n - i < kLanes ? n - i : kLanes;
-    sum = fma(load_some(x + i, lanes), load_some(y + i, lanes), sum);
-  }
-  return reduce_add(sum);
+QUIRE_INLINE F32x16 inverse_length(F32x16 squares) {
+  return splat(1.0f / sqrt1(reduce_add(squares) + 1e-6f));
 }
 
-QUIRE_INLINE F32x16 inverse_length(const float* x, int64_t n) {
-  return splat(1.0f / sqrt1(dot(x, x, n) + 1e-6f));
+// q and k to unit length, q then times `scale`; returns their product.
+QUIRE_INLINE float normalise(float* q, float* k, int64_t n, F32x16 scale) {
+  F32x16 q_squares = zero(), k_squares = zero(), products = zero();
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t lanes = n - i < kLanes ? n - i : kLanes;
+    const F32x16 x = load_some(q + i, lanes), y = load_some(k + i, lanes);
+    q_squares = fma(x, x, q_squares);
+    k_squares = fma(y, y, k_squares);
+  }
+  const F32x16 q_inverse = inverse_length(q_squares), k_inverse = inverse_length(k_squares);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t lanes = n - i < kLanes ? n - i : kLanes;
+    const F32x16 x = (load_some(q + i, lanes) * q_inverse) * scale, y = load_some(k + i, lanes) * k_inverse;
+    store_some(q + i, x, lanes);
+    store_some(k + i, y, lanes);
+    products = fma(x, y, products);
+  }
+  return reduce_add(products);
 }
 
 // Column `column` of rows [begin, end) of x.
@@ -335,14 +349,7 @@ void delta_shared(const GatedDeltaNetArgs& args, const ConvInput& in, int64_t ke
   conv_silu(in, (args.key_heads + key_head) * dk, dk, begin, end, s.taps, s.left, stride);
   const F32x16 scale = splat(1.0f / sqrt1(static_cast<float>(dk)));
   for (int64_t t = 0; t < end - begin; ++t) {
-    float* q = s.right + t * stride;
-    float* k = s.left + t * stride;
-    const F32x16 q_length = inverse_length(q, dk), k_length = inverse_length(k, dk);
-    map_row(
-        q, q, dk, [ q_length, scale ](F32x16 x) __attribute__((always_inline)) { return (x * q_length) * scale; });
-    map_row(
-        k, k, dk, [k_length](F32x16 x) __attribute__((always_inline)) { return x * k_length; });
-    s.cross[t] = dot(q, k, dk);
+    s.cross[t] = normalise(s.right + t * stride, s.left + t * stride, dk, scale);
   }
 }
 
@@ -377,14 +384,15 @@ void gated_delta_net(const GatedDeltaNetArgs& args, const StateItem& item, float
   const int64_t tokens = args.sequences.cu_seqlens_q[item.sequence + 1] - first;
   const float* source = state_of(args.state, args.sequences.source[item.sequence]);
   float* destination = state_of(args.state, args.sequences.destination[item.sequence]);
-  const ConvInput in = {args.conv, row_of(args.qkv, first), args.qkv.stride, source};
+  const ConvInput in = {args.conv, row_of(args.qkv, first), args.qkv.stride, tokens, source};
   const int64_t tail = args.conv.tail_floats(), matrix = args.dk * args.dv;
   const int64_t slices = slices_of(args.dv), heads = args.value_heads / args.key_heads;
   for (int64_t begin = 0; begin < tokens; begin += kStateBlock) {
     const int64_t end = tokens - begin < kStateBlock ? tokens : begin + kStateBlock;
     delta_shared(args, in, item.group, begin, end, s);
     for (int64_t unit = item.begin; unit < item.end; ++unit) {
-      const int64_t head = item.group * heads + unit / slices, slice = unit % slices;
+      const int64_t of_group = unit / slices, slice = unit % slices;
+      const int64_t head = args.tiled ? of_group * args.key_heads + item.group : item.group * heads + of_group;
       SliceRun run = {};
       find_slice(source == nullptr ? nullptr : source + tail + head * matrix, destination + tail + head * matrix,
                  args.dk, args.dv, slice, begin == 0, &run);
@@ -412,7 +420,7 @@ void mamba2(const Mamba2Args& args, const StateItem& item, float* scratch) {
   const int64_t tokens = args.sequences.cu_seqlens_q[item.sequence + 1] - first;
   const float* source = state_of(args.state, args.sequences.source[item.sequence]);
   float* destination = state_of(args.state, args.sequences.destination[item.sequence]);
-  const ConvInput in = {args.conv, row_of(args.xbc, first), args.xbc.stride, source};
+  const ConvInput in = {args.conv, row_of(args.xbc, first), args.xbc.stride, tokens, source};
   const int64_t tail = args.conv.tail_floats(), matrix = args.state_size * args.head_dim;
   const int64_t slices = slices_of(args.head_dim), heads = args.heads / args.groups;
   const int64_t inner = args.heads * args.head_dim, stride = padded(args.state_size);
