@@ -322,5 +322,42 @@ INSTANTIATE_TEST_SUITE_P(Layouts, SchedulerTraffic, ::testing::ValuesIn(scenario
   return name;
 });
 
+// Steps until the sequence's prompt is computed; the tokens of each.
+std::vector<int64_t> prompt_steps(Scheduler& scheduler, kv::KvManager& kv, Sequence& sequence) {
+  std::vector<int64_t> counts;
+  scheduler.add(&sequence);
+  while (sequence.num_computed < sequence.num_tokens()) {
+    const std::vector<Share>& shares = scheduler.schedule();
+    EXPECT_EQ(shares.size(), 1u);
+    counts.push_back(shares.front().count);
+    sequence.num_computed += shares.front().count;
+    kv.commit(sequence.table, sequence.tokens, sequence.num_computed);
+  }
+  scheduler.remove(&sequence);
+  return counts;
+}
+
+TEST(Scheduler, APromptsStepEndsWhereItsStateIsKept) {
+  const auto steps = [](const std::vector<CacheGroup>& groups, int64_t budget, bool chunked, bool logprobs) {
+    kv::KvManager kv({.num_blocks = 40, .groups = groups, .max_step_tokens = budget});
+    Scheduler scheduler({.max_num_batched_tokens = budget, .chunked_prefill = chunked}, kv);
+    Request request;
+    request.prompt.assign(23, 5);
+    if (logprobs) request.params.prompt_logprobs = 0;
+    Sequence sequence(1, 0, request, 0, 0), twin(2, 0, request, 0, 1);
+    std::vector<int64_t> counts = prompt_steps(scheduler, kv, sequence);
+    const std::vector<int64_t> second = prompt_steps(scheduler, kv, twin);
+    counts.insert(counts.end(), second.begin(), second.end());
+    return counts;
+  };
+  const CacheGroup full{CacheKind::kFull, 6, 0}, state{CacheKind::kState, 6, 0};
+  using Counts = std::vector<int64_t>;
+  EXPECT_EQ(steps({full}, 100, true, false), (Counts{23, 5}));
+  EXPECT_EQ(steps({full, state}, 100, true, false), (Counts{18, 5, 5}));
+  EXPECT_EQ(steps({full, state}, 100, false, false), (Counts{18, 5, 5}));
+  EXPECT_EQ(steps({full, state}, 11, true, false), (Counts{11, 7, 5, 5}));
+  EXPECT_EQ(steps({full, state}, 100, true, true), (Counts{18, 5, 18, 5}));  // every row of the prompt is wanted
+}
+
 }  // namespace
 }  // namespace quire::engine
