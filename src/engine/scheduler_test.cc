@@ -359,5 +359,32 @@ TEST(Scheduler, APromptsStepEndsWhereItsStateIsKept) {
   EXPECT_EQ(steps({full, state}, 100, true, true), (Counts{18, 5, 18, 5}));  // every row of the prompt is wanted
 }
 
+TEST(Scheduler, APromptWaitsUntilAllOfItFitsInEveryGroup) {
+  // A prompt needs 4 + 4 pages of attention, or 4 and two for its state; after its first chunk the first one holds 2 +
+  // 2, or 2 and one, and what is left is one too few for the second.
+  for (const auto& [kind, pages] : {std::pair(CacheKind::kFull, 11), {CacheKind::kState, 8}}) {
+    kv::KvManager kv(
+        {.num_blocks = pages + 1, .groups = {{CacheKind::kFull, 4, 0}, {kind, 4, 0}}, .max_step_tokens = 20});
+    Scheduler scheduler({.max_num_batched_tokens = 20, .long_prefill_token_threshold = 8}, kv);
+    Request request;
+    request.prompt.assign(16, 3);
+    Sequence first(1, 0, request, 0, 0);
+    request.prompt.assign(16, 4);
+    Sequence second(2, 0, request, 0, 1);
+    scheduler.add(&first);
+    scheduler.add(&second);
+    while (first.num_computed < 16) {
+      for (const Share& share : scheduler.schedule()) {
+        ASSERT_EQ(share.sequence, &first) << "admitted with room for a part";
+        first.num_computed += share.count;
+        kv.commit(first.table, first.tokens, first.num_computed);
+      }
+    }
+    scheduler.remove(&first);
+    ASSERT_EQ(scheduler.schedule().front().sequence, &second);
+    scheduler.remove(&second);
+  }
+}
+
 }  // namespace
 }  // namespace quire::engine

@@ -54,7 +54,7 @@ struct PrefixStats {
 // A hit of length L needs the full groups' pages up to L, the window groups' pages that the token at L sees, and a
 // checkpoint of each state group at L exactly.
 //
-// One request:  hit = find_prefix(table, tokens); if (!can_admit(table, tokens.size(), hit)) wait;
+// One request:  hit = find_prefix(table, tokens); if (!can_admit(tokens.size(), hit)) wait;
 //               end = step_end(table, computed, computed + chunk);
 //               if (!allocate_slots(table, end, hit)) wait or preempt;
 //               slot_mapping(table, group, computed, slots); run the step; commit(table, tokens, end);
