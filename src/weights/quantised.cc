@@ -148,12 +148,12 @@ uint32_t word(const uint8_t* bytes, int64_t i) {
   return value;
 }
 
-// Element i of a row of packed codes; `size` bytes.
-uint8_t code_at(const uint8_t* row, int64_t size, int64_t i, int bits) {
+// Element i of a row of packed codes.
+uint8_t code_at(const uint8_t* row, int64_t i, int bits) {
   const int64_t bit = i * bits;
   const int64_t at = bit / 8;
   uint32_t value = row[at];
-  if (bit % 8 + bits > 8 && at + 1 < size) value |= static_cast<uint32_t>(row[at + 1]) << 8;
+  if (bit % 8 + bits > 8) value |= static_cast<uint32_t>(row[at + 1]) << 8;
   return static_cast<uint8_t>((value >> (bit % 8)) & ((1u << bits) - 1));
 }
 
@@ -295,7 +295,7 @@ LoadedMatrix assemble(const QuantRequest& request, Groups g, const RowCodes& row
 RowCodes packed_rows(const uint8_t* rows, int64_t words, int64_t k, int bits) {
   return [=](int64_t row, uint8_t* codes) {
     const uint8_t* from = rows + row * words * 4;
-    for (int64_t i = 0; i < k; ++i) codes[i] = code_at(from, words * 4, i, bits);
+    for (int64_t i = 0; i < k; ++i) codes[i] = code_at(from, i, bits);
   };
 }
 
@@ -460,7 +460,7 @@ Result<LoadedMatrix> load_gptq(const QuantScheme& scheme, const QuantRequest& r,
   for (int64_t row = 0; row < r.n; ++row) {
     for (int64_t group = 0; group < groups; ++group) {
       zero[static_cast<size_t>(row * groups + group)] =
-          code_at(zeros.bytes() + group * zero_words * 4, zero_words * 4, row, bits) + (scheme.stored_less ? 1 : 0);
+          code_at(zeros.bytes() + group * zero_words * 4, row, bits) + (scheme.stored_less ? 1 : 0);
     }
   }
   set_mins(zero, g.scales, g.mins);
@@ -473,7 +473,7 @@ Result<LoadedMatrix> load_gptq(const QuantScheme& scheme, const QuantRequest& r,
   return assemble(r, std::move(g),
                   word_columns(weight.bytes(), words, r.n, k, 1, [=](const uint32_t* column, uint8_t* codes) {
                     const auto* bytes = reinterpret_cast<const uint8_t*>(column);
-                    for (int64_t i = 0; i < k; ++i) codes[i] = code_at(bytes, words * 4, i, bits);
+                    for (int64_t i = 0; i < k; ++i) codes[i] = code_at(bytes, i, bits);
                   }));
 }
 
@@ -507,8 +507,7 @@ Result<std::vector<int32_t>> read_zero_points(const FileTensor& tensor, int64_t 
   for (int64_t g = 0; g < groups; ++g) {
     for (int64_t w = 0; w < words; ++w) column[static_cast<size_t>(w)] = word(tensor.bytes(), w * groups + g);
     for (int64_t row = 0; row < n; ++row) {
-      out[static_cast<size_t>(row * groups + g)] =
-          code_at(reinterpret_cast<const uint8_t*>(column.data()), words * 4, row, bits);
+      out[static_cast<size_t>(row * groups + g)] = code_at(reinterpret_cast<const uint8_t*>(column.data()), row, bits);
     }
   }
   return out;

@@ -347,6 +347,11 @@ TEST(Quantised, ReadsGptqOfAllBitsAndBothFormats) {
       EXPECT_TRUE(got.column_order.empty());
       m.expect(got);
       EXPECT_THAT(got.tensors, ::testing::UnorderedElementsAre("m.qweight", "m.qzeros", "m.scales", "m.g_idx"));
+      const auto mixed = scheme_of((R"({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128,
+          "dynamic": {"+:m": {"group_size": 32}}, "checkpoint_format": )" +
+                                    std::string(stored_less ? R"("gptq"}})" : R"("gptq_v2"}})"))
+                                       .c_str());
+      m.expect(load(gptq_tensors(m, stored_less), mixed, ask(m.n, m.k)));
     }
   }
 }
@@ -360,9 +365,13 @@ TEST(Quantised, GptqMayTakeWholeRowsAndPartialGroups) {
   row.expect(whole);
   const Integers partial(32, 96, 4, 64, 5);
   scheme.group = 64;
-  const LoadedMatrix rest = load(gptq_tensors(partial, false), scheme, ask(32, 96));
-  EXPECT_EQ(rest.dtype, DType::kF32);
-  partial.expect(rest);
+  Tensors tensors = gptq_tensors(partial, false);
+  for (const bool with_index : {true, false}) {
+    if (!with_index) tensors.pop_back();
+    const LoadedMatrix rest = load(tensors, scheme, ask(32, 96));
+    EXPECT_EQ(rest.dtype, DType::kF32);
+    partial.expect(rest);
+  }
 }
 
 TEST(Quantised, ActOrderBringsGroupsTogetherAndSaysHow) {
