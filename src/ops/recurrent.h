@@ -58,7 +58,7 @@ struct CausalConv {
 };
 
 // Gated delta net. With c the convolution of qkv: q, k, v = parts of silu(c). For each value head h, with its key head
-// h / (value_heads / key_heads):
+// h / (value_heads / key_heads), or h % key_heads where `tiled`:
 //   q, k : x * (1 / sqrt(sum(x^2) + 1e-6)); q then times (1 / sqrt(dk)); qk = sum(q * k). Sums in lanes.
 //   g    : exp(decay[h] * softplus(a[h] + dt_bias[h]));  beta = sigmoid(b[h])
 //   m[j] = sum_i k[i] S[i][j];  p[j] = sum_i q[i] S[i][j], both fma chains over i from +0, ascending
@@ -79,7 +79,8 @@ struct GatedDeltaNetArgs {
   const float* dt_bias = nullptr;  // [value_heads]
   StateLayer state;                // conv tail, then [value_heads] matrices [dk][dv]
   StateSequences sequences;
-  Tensor out;  // [tokens, value_heads*dv]; must not overlap qkv
+  Tensor out;          // [tokens, value_heads*dv]; must not overlap qkv
+  bool tiled = false;  // value heads of a key head stand key_heads apart, as GGUF files have them
 };
 
 // Mamba-2. With c the convolution of xbc: x, B, C = parts of silu(c). For each head h, with its group

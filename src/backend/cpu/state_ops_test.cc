@@ -114,15 +114,18 @@ class Layer {
 
 class GatedDeltaNet final : public Layer {
  public:
-  GatedDeltaNet(int64_t key_heads, int64_t value_heads, int64_t dk, int64_t dv, int64_t kernel, bool bias)
-      : Layer("gated delta net " + std::to_string(key_heads) + "/" + std::to_string(value_heads) + " heads, " +
-                  std::to_string(dk) + "x" + std::to_string(dv) + ", kernel " + std::to_string(kernel),
+  GatedDeltaNet(int64_t key_heads, int64_t value_heads, int64_t dk, int64_t dv, int64_t kernel, bool bias,
+                bool tiled = false)
+      : Layer("gated delta net " + std::to_string(key_heads) + "/" + std::to_string(value_heads) +
+                  (tiled ? " tiled heads, " : " heads, ") + std::to_string(dk) + "x" + std::to_string(dv) +
+                  ", kernel " + std::to_string(kernel),
               2 * key_heads * dk + value_heads * dv, kernel, bias,
               2 * key_heads * dk + value_heads * dv + 2 * value_heads, value_heads * dv, value_heads * dk * dv),
         hk_(key_heads),
         hv_(value_heads),
         dk_(dk),
         dv_(dv),
+        tiled_(tiled),
         decay_(random_floats(value_heads, 13)),
         dt_bias_(random_floats(value_heads, 14, 4.0f)) {
     for (float& x : decay_) x = -std::fabs(x) * 0.5f;
@@ -143,14 +146,17 @@ class GatedDeltaNet final : public Layer {
                              .dt_bias = dt_bias_.data(),
                              .state = state,
                              .sequences = sequences,
-                             .out = out});
+                             .out = out,
+                             .tiled = tiled_});
   }
+
+  int64_t key_head_of(int64_t h) const { return tiled_ ? h % hk_ : h / (hv_ / hk_); }
 
   void step(float* state, const float* in, float* out) const override {
     std::vector<float> c = convolve(state, in);
     for (float& x : c) x = silu(x);
     for (int64_t h = 0; h < hv_; ++h) {
-      const int64_t key_head = h / (hv_ / hk_);
+      const int64_t key_head = key_head_of(h);
       std::vector<float> q(c.data() + key_head * dk_, c.data() + (key_head + 1) * dk_);
       std::vector<float> k(c.data() + (hk_ + key_head) * dk_, c.data() + (hk_ + key_head + 1) * dk_);
       const float* v = c.data() + 2 * hk_ * dk_ + h * dv_;
@@ -186,7 +192,7 @@ class GatedDeltaNet final : public Layer {
     const auto input = [&](int64_t t, int64_t c) { return double{in[static_cast<size_t>(t * in_cols + c)]}; };
     std::vector<double> out(static_cast<size_t>(tokens * out_cols));
     for (int64_t h = 0; h < hv_; ++h) {
-      const int64_t q0 = h / (hv_ / hk_) * dk_, k0 = q0 + hk_ * dk_, v0 = 2 * hk_ * dk_ + h * dv_;
+      const int64_t q0 = key_head_of(h) * dk_, k0 = q0 + hk_ * dk_, v0 = 2 * hk_ * dk_ + h * dv_;
       std::vector<std::vector<double>> s(static_cast<size_t>(dk_), std::vector<double>(static_cast<size_t>(dv_)));
       for (int64_t t = 0; t < tokens; ++t) {
         std::vector<double> q, k;
@@ -221,6 +227,7 @@ class GatedDeltaNet final : public Layer {
 
  private:
   int64_t hk_, hv_, dk_, dv_;
+  bool tiled_;
   std::vector<float> decay_, dt_bias_;
 };
 
@@ -442,6 +449,7 @@ std::vector<Case> make_cases() {
   };
   add(std::make_unique<GatedDeltaNet>(1, 1, 16, 16, 4, false), {70, 1, 5});
   add(std::make_unique<GatedDeltaNet>(2, 4, 24, 40, 4, true), {9, 2, 5});
+  add(std::make_unique<GatedDeltaNet>(2, 6, 24, 70, 4, false, true), {5, 1, 3});
   add(std::make_unique<GatedDeltaNet>(2, 2, 40, 96, 3, false), {4, 1, 7});
   add(std::make_unique<GatedDeltaNet>(1, 2, 7, 71, 2, false), {6, 66, 1});
   add(std::make_unique<GatedDeltaNet>(1, 3, 33, 130, 1, true), {3, 5});
