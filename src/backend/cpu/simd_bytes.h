@@ -54,6 +54,17 @@ QUIRE_INLINE void store_8(void* p, I32x16 x) {
 }
 #endif
 
+#if defined(__AVX2__)
+// Sixteen fp16 of which a code is the upper part: the machine widens those, subnormals too.
+QUIRE_INLINE F32x16 widen_halves(__m256i halves) {
+#if defined(__AVX512F__)
+  return {_mm512_cvtph_ps(halves)};
+#else
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+#endif
+}
+#endif
+
 // The float with `code`'s low seven bits as its exponent and top bits of its mantissa, of which a code has kMantissa;
 // `bias` is what the exponents differ by. The least exponent stands for 0 and up, in steps of its own.
 template <int kMantissa>
@@ -86,9 +97,18 @@ QUIRE_INLINE void store_code(uint8_t* p, I32x16 code, F32x16 x, int nan) {
 struct StoredF8E4M3 {  // no infinities; 0x7f is a NaN
   using Type = uint8_t;
   QUIRE_INLINE F32x16 get(const uint8_t* p) {
+    const F32x16 nan = splat(__builtin_nanf(""));
+#if defined(__AVX2__)
+    // Exponents of fp16 are biased by 8 more; of the sign's two copies the lower one goes.
+    const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i halves = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(-0x4001));
+    const F32x16 x = widen_halves(halves) * splat(256.0f);
+    return select(gt(abs(x), splat(448.0f)), nan, x);
+#else
     const I32x16 code = load_u8(p);
     const F32x16 a = widen_f8<3>(code, 120);
-    return with_code_sign(select(gt(a, splat(448.0f)), splat(__builtin_nanf("")), a), code);
+    return with_code_sign(select(gt(a, splat(448.0f)), nan, a), code);
+#endif
   }
   QUIRE_INLINE void put(uint8_t* p, F32x16 x) {
     store_code(p, narrow_f8<3>(min(abs(x), splat(448.0f)), 120, 0x1p14f), x, 0x7f);
@@ -98,10 +118,15 @@ struct StoredF8E4M3 {  // no infinities; 0x7f is a NaN
 struct StoredF8E5M2 {
   using Type = uint8_t;
   QUIRE_INLINE F32x16 get(const uint8_t* p) {
+#if defined(__AVX2__)
+    const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return widen_halves(_mm256_slli_epi16(wide, 8));
+#else
     const I32x16 code = load_u8(p);
     F32x16 a = widen_f8<2>(code, 112);
     a = select(gt(a, splat(65536.0f)), splat(__builtin_nanf("")), a);
     return with_code_sign(select(eq(a, splat(65536.0f)), splat(__builtin_inff()), a), code);
+#endif
   }
   QUIRE_INLINE void put(uint8_t* p, F32x16 x) {
     store_code(p, narrow_f8<2>(min(abs(x), splat(57344.0f)), 112, 0x1p7f), x, 0x7f);
