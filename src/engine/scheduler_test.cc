@@ -311,7 +311,7 @@ TEST_P(SchedulerTraffic, EveryStepReadsItsOwnText) {
   };
   EXPECT_GT(hits, 500);
   EXPECT_GT(evictions, 300);
-  EXPECT_GT(preemptions, has(CacheKind::kFull) ? 30 : -1);
+  EXPECT_GT(preemptions, has(CacheKind::kFull) ? 10 : -1);
   EXPECT_GT(left_behind, has(CacheKind::kWindow) ? 1000 : -1);
   EXPECT_GT(checkpoints, has(CacheKind::kState) ? 300 : -1);
 }

@@ -29,8 +29,10 @@ std::atomic<int64_t> allocations{0};
 namespace quire::testing {
 namespace {
 
-TEST(Allocation, ADecodeStepAllocatesItsOutputsAlone) {
-  llm::Options options = dummy_options("llama");
+class Allocation : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Allocation, ADecodeStepAllocatesItsOutputsAlone) {
+  llm::Options options = dummy_options(GetParam());
   options.threads = 2;
   const auto engine = make_engine(options);
   ASSERT_NE(engine, nullptr);
@@ -60,6 +62,9 @@ TEST(Allocation, ADecodeStepAllocatesItsOutputsAlone) {
   const int64_t pages = kSeqs * (kMany / options.block_size + 1);
   EXPECT_LE(allocations.load() - before, kMany * (1 + kSeqs) + 6 * pages + 8 * kSeqs);
 }
+
+// One cache group; and several, of which windows leave pages behind while they are watched.
+INSTANTIATE_TEST_SUITE_P(Families, Allocation, ::testing::Values("llama", "gemma3"));
 
 }  // namespace
 }  // namespace quire::testing
