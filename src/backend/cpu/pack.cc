@@ -400,7 +400,7 @@ Status check_groups(std::span<const RawMatrix> parts) {
                          std::to_string(part.group) + "; parts that differ must be packed apart");
     }
     constexpr float kMost = 0x1p40f;  // products with any activation stay finite
-    const int64_t count = part.n * (part.k / part.group);
+    const int64_t count = std::max(part.n, part.file_rows) * (part.k / part.group);
     for (int64_t i = 0; i < count; ++i) {
       const float m = part.mins == nullptr ? 0.0f : part.mins[i];
       if (std::fabs(part.scales[i]) < kMost && std::fabs(m) < kMost) continue;
@@ -416,7 +416,8 @@ Status check_exponents(std::span<const RawMatrix> parts) {
   constexpr int kMost = 128 + 40;
   for (const RawMatrix& part : parts) {
     const int64_t size = info(part.dtype).block_bytes;
-    for (int64_t i = 0; i < part.n * row_bytes(part.dtype, part.k); i += size) {
+    const int64_t bytes = std::max(part.n, part.file_rows) * row_bytes(part.dtype, part.k);
+    for (int64_t i = 0; i < bytes; i += size) {
       const int e = static_cast<int>(part.data[i]);
       if (e <= kMost) continue;
       return unsupported(std::string("a weight of type ") + name(part.dtype) + " has a block whose scale is the byte " +
