@@ -12,14 +12,9 @@ namespace {
 constexpr std::string_view kHandled[] = {"kv_lora_rank",   "q_lora_rank", "n_routed_experts", "moe_intermediate_size",
                                          "attention_bias", "mlp_bias",    "layer_types"};
 
-// Head sizes and ranks; every layer is latent. YaRN scales the scores once more by mscale_all_dim.
-Status read_mla(const json::Value& config, DecoderConfig& out) {
-  MlaConfig& c = out.mla;
-  QUIRE_ASSIGN(c.q_rank, read_size_or(config, "q_lora_rank", 0));
-  QUIRE_ASSIGN(c.kv_rank, read_size(config, "kv_lora_rank"));
-  QUIRE_ASSIGN(c.nope_dim, read_size(config, "qk_nope_head_dim"));
-  QUIRE_ASSIGN(c.rope_dim, read_size(config, "qk_rope_head_dim"));
-  QUIRE_ASSIGN(c.v_dim, read_size(config, "v_head_dim"));
+// Every layer is latent. YaRN scales the scores once more by mscale_all_dim.
+void set_latent(DecoderConfig& out) {
+  const MlaConfig& c = out.mla;
   const double dim = static_cast<double>(c.nope_dim + c.rope_dim);
   double scale = 1.0 / std::sqrt(dim);
   if (out.rope.type != RopeType::kDefault && out.rope.mscale_all_dim != 0 && out.rope.factor > 1) {
@@ -31,11 +26,22 @@ Status read_mla(const json::Value& config, DecoderConfig& out) {
   out.head_dim = c.nope_dim + c.rope_dim;
   out.head_dim_given = true;
   out.kv_heads = out.heads;
-  QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
-  out.qkv_bias = out.o_bias = bias;
   LayerConfig layer;
   layer.mixer = Mixer::kMla;
   out.per_layer.assign(static_cast<size_t>(out.layers), layer);
+}
+
+// Head sizes and ranks.
+Status read_mla(const json::Value& config, DecoderConfig& out) {
+  MlaConfig& c = out.mla;
+  QUIRE_ASSIGN(c.q_rank, read_size_or(config, "q_lora_rank", 0));
+  QUIRE_ASSIGN(c.kv_rank, read_size(config, "kv_lora_rank"));
+  QUIRE_ASSIGN(c.nope_dim, read_size(config, "qk_nope_head_dim"));
+  QUIRE_ASSIGN(c.rope_dim, read_size(config, "qk_rope_head_dim"));
+  QUIRE_ASSIGN(c.v_dim, read_size(config, "v_head_dim"));
+  set_latent(out);
+  QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
+  out.qkv_bias = out.o_bias = bias;
   return {};
 }
 
@@ -119,10 +125,60 @@ Result<DecoderConfig> minicpm3_from_hf(const json::Value& config) {
   return out;
 }
 
-Result<DecoderConfig> no_gguf(const weights::GgufMetadata&, std::string_view) {
-  return unsupported("quire reads this family from Hugging Face folders, not from GGUF");
+// Files of today describe the latent vector as one head of keys, and the heads made of it under *_mla; older ones and
+// MiniCPM3's the heads alone.
+Status read_gguf_mla(const weights::GgufMetadata& metadata, const std::string& prefix, DecoderConfig& out) {
+  constexpr int64_t kMost = 1 << 16;
+  MlaConfig& c = out.mla;
+  QUIRE_ASSIGN(c.q_rank, metadata.get_int_or(prefix + "attention.q_lora_rank", 0, 0, kMost));
+  QUIRE_ASSIGN(c.kv_rank, metadata.get_int(prefix + "attention.kv_lora_rank", 1, kMost));
+  QUIRE_ASSIGN(const int64_t value_length,
+               metadata.get_int_or(prefix + "attention.value_length", out.hidden / out.heads, 0, 4096));
+  QUIRE_ASSIGN(const int64_t key, metadata.get_int_or(prefix + "attention.key_length_mla", out.head_dim, 1, 4096));
+  QUIRE_ASSIGN(c.v_dim, metadata.get_int_or(prefix + "attention.value_length_mla", value_length, 1, 4096));
+  c.rope_dim = out.rope.rot_dim;
+  c.nope_dim = key - c.rope_dim;
+  if (c.nope_dim < 1 || c.v_dim < 1) {
+    return invalid_argument("keys '" + prefix + "attention.key_length*' (" + std::to_string(key) + ") and '" + prefix +
+                            "attention.value_length*' (" + std::to_string(c.v_dim) +
+                            ") leave no room beside the rotated part of " + std::to_string(c.rope_dim));
+  }
+  set_latent(out);
+  return {};
 }
 
+// DeepSeek V2 and V3, and GLM-4-MoE-Lite: the router's scores tell them apart.
+Result<DecoderConfig> deepseek_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+  constexpr std::string_view kKeys[] = {"attention.kv_lora_rank", "attention.value_length", "expert_count",
+                                        "nextn_predict_layers"};
+  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kKeys));
+  QUIRE_TRY(drop_gguf_layers_ahead(metadata, architecture, out));
+  const std::string prefix = std::string(architecture) + ".";
+  QUIRE_ASSIGN(const double log_multiplier, metadata.get_double_or(prefix + "rope.scaling.yarn_log_multiplier", 0.0));
+  if (!(log_multiplier >= 0) || !(log_multiplier < 1e6)) {
+    return invalid_argument("key '" + prefix + "rope.scaling.yarn_log_multiplier' must not be negative");
+  }
+  out.rope.mscale = out.rope.mscale_all_dim = 10 * log_multiplier;  // this architecture's files hold a tenth of it
+  out.rope.interleaved = true;
+  QUIRE_TRY(read_gguf_mla(metadata, prefix, out));
+  QUIRE_ASSIGN(const int64_t experts, metadata.get_int_or(prefix + "expert_count", 0, 0, 1 << 16));
+  if (experts > 0) QUIRE_TRY(read_gguf_routing(metadata, architecture, out));
+  return out;
+}
+
+// The files have no place for the multipliers; these are the released model's.
+Result<DecoderConfig> minicpm3_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+  constexpr std::string_view kKeys[] = {"attention.kv_lora_rank", "attention.value_length"};
+  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kKeys));
+  QUIRE_TRY(read_gguf_mla(metadata, std::string(architecture) + ".", out));
+  out.embedding_scale = 12.0f;
+  out.residual_scale = static_cast<float>(1.4 / std::sqrt(static_cast<double>(out.layers)));
+  out.logits_scale = static_cast<float>(256.0 / static_cast<double>(out.hidden));
+  return out;
+}
+
+constexpr const char* kV2Gguf[] = {"deepseek2"};
+constexpr const char* kMiniCpm3Gguf[] = {"minicpm3"};
 constexpr const char* kV2Hf[] = {"DeepseekV2ForCausalLM"};
 constexpr const char* kV3Hf[] = {"DeepseekV3ForCausalLM"};
 constexpr const char* kLiteHf[] = {"Glm4MoeLiteForCausalLM"};
@@ -130,9 +186,9 @@ constexpr const char* kMiniCpm3Hf[] = {"MiniCPM3ForCausalLM"};
 
 }  // namespace
 
-const Family kDeepseekV2Family = {"deepseek-v2", kV2Hf, {}, v2_from_hf, no_gguf};
-const Family kDeepseekV3Family = {"deepseek-v3", kV3Hf, {}, v3_from_hf, no_gguf};
-const Family kGlm4MoeLiteFamily = {"glm4-moe-lite", kLiteHf, {}, v3_from_hf, no_gguf};
-const Family kMiniCpm3Family = {"minicpm3", kMiniCpm3Hf, {}, minicpm3_from_hf, no_gguf};
+const Family kDeepseekV2Family = {"deepseek-v2", kV2Hf, kV2Gguf, v2_from_hf, deepseek_from_gguf};
+const Family kDeepseekV3Family = {"deepseek-v3", kV3Hf, {}, v3_from_hf, deepseek_from_gguf};
+const Family kGlm4MoeLiteFamily = {"glm4-moe-lite", kLiteHf, {}, v3_from_hf, deepseek_from_gguf};
+const Family kMiniCpm3Family = {"minicpm3", kMiniCpm3Hf, kMiniCpm3Gguf, minicpm3_from_hf, minicpm3_from_gguf};
 
 }  // namespace quire::model

@@ -100,9 +100,7 @@ Status read_gemma4_layers(const json::Value& config, DecoderConfig& out) {
 }
 
 // The last layers read the keys and values of the last layer of their kind before them.
-Status share_keys(const json::Value& config, DecoderConfig& out) {
-  QUIRE_ASSIGN(const int64_t shared, json::get_int_or(config, "num_kv_shared_layers", 0, 0, out.layers));
-  QUIRE_ASSIGN(const bool wide, json::get_bool_or(config, "use_double_wide_mlp", false));
+Status share_keys(int64_t shared, DecoderConfig& out) {
   const auto first = static_cast<size_t>(out.layers - shared);
   for (size_t i = first; i < out.per_layer.size(); ++i) {
     LayerConfig& layer = out.per_layer[i];
@@ -110,11 +108,20 @@ Status share_keys(const json::Value& config, DecoderConfig& out) {
       if ((out.per_layer[j].window > 0) == (layer.window > 0)) layer.shared_with = static_cast<int64_t>(j);
     }
     if (layer.shared_with < 0) {
-      return invalid_argument("field 'num_kv_shared_layers' leaves layer " + std::to_string(i) +
-                              " without a layer of its kind to share with");
+      return invalid_argument("sharing keys in the last " + std::to_string(shared) + " layers leaves layer " +
+                              std::to_string(i) + " without a layer of its kind to share with");
     }
     layer.v_is_k = false;
-    if (wide) layer.intermediate = 2 * out.intermediate_of(layer);
+  }
+  return {};
+}
+
+Status read_shared_layers(const json::Value& config, DecoderConfig& out) {
+  QUIRE_ASSIGN(const int64_t shared, json::get_int_or(config, "num_kv_shared_layers", 0, 0, out.layers));
+  QUIRE_ASSIGN(const bool wide, json::get_bool_or(config, "use_double_wide_mlp", false));
+  QUIRE_TRY(share_keys(shared, out));
+  for (size_t i = static_cast<size_t>(out.layers - shared); wide && i < out.per_layer.size(); ++i) {
+    out.per_layer[i].intermediate = 2 * out.intermediate_of(out.per_layer[i]);
   }
   return {};
 }
@@ -135,7 +142,7 @@ Result<DecoderConfig> gemma4_from_hf(const json::Value& config) {
   QUIRE_TRY(read_windows(config, out, 6));
   QUIRE_TRY(read_local_rope(config, "sliding_attention", 10000.0, out));
   QUIRE_TRY(read_gemma4_layers(config, out));
-  QUIRE_TRY(share_keys(config, out));
+  QUIRE_TRY(read_shared_layers(config, out));
   QUIRE_ASSIGN(out.per_layer_input.dim, read_size_or(config, "hidden_size_per_layer_input", 0));
   QUIRE_ASSIGN(out.per_layer_input.vocab_size, read_size_or(config, "vocab_size_per_layer_input", out.vocab_size, 1));
   if (out.per_layer_input.dim > 0 && out.per_layer_input.vocab_size < out.vocab_size) {
@@ -145,45 +152,43 @@ Result<DecoderConfig> gemma4_from_hf(const json::Value& config) {
   return out;
 }
 
+constexpr std::string_view kHandledKeys[] = {
+    "attention.sliding_window",        "attn_logit_softcapping", "final_logit_softcapping",
+    "attention.head_count_kv",         "feed_forward_length",    "attention.shared_kv_layers",
+    "embedding_length_per_layer_input"};
+constexpr size_t kBefore4 = 3;  // of them
+
 Result<DecoderConfig> common_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture,
-                                       int64_t full_every) {
-  constexpr std::string_view kHandled[] = {"attention.sliding_window", "attn_logit_softcapping",
-                                           "final_logit_softcapping", "attention.sliding_window_pattern"};
-  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
-  const std::string prefix = std::string(architecture) + ".";
-  QUIRE_ASSIGN(const int64_t window,
-               metadata.get_int_or(prefix + "attention.sliding_window", 4096, 0, int64_t{1} << 30));
-  out.per_layer.assign(static_cast<size_t>(out.layers), LayerConfig{});
-  for (size_t i = 0; i < out.per_layer.size(); ++i) {
-    if ((i + 1) % static_cast<size_t>(full_every) != 0) out.per_layer[i].window = window;
-  }
+                                       std::span<const std::string_view> handled) {
+  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, handled));
   out.norms = NormPlacement::kSandwich;
   out.activation = Activation::kGeluTanh;
   out.embedding_scale = root(out.hidden);
   return out;
 }
 
+Result<float> read_soft_cap(const weights::GgufMetadata& metadata, const std::string& key, double fallback) {
+  QUIRE_ASSIGN(const double cap, metadata.get_double_or(key, fallback));
+  if (!(cap >= 0) || !(cap < 1e30)) return invalid_argument("key '" + key + "' must not be negative");
+  return static_cast<float>(cap);
+}
+
 Result<DecoderConfig> gemma2_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_gguf(metadata, architecture, 2));
-  QUIRE_ASSIGN(const double attention, metadata.get_double_or("gemma2.attn_logit_softcapping", 50.0));
-  QUIRE_ASSIGN(const double logits, metadata.get_double_or("gemma2.final_logit_softcapping", 30.0));
-  if (!(attention >= 0) || !(logits >= 0)) return invalid_argument("the soft caps must not be negative");
-  out.attention_soft_cap = static_cast<float>(attention);
-  out.logits_soft_cap = static_cast<float>(logits);
+  QUIRE_ASSIGN(DecoderConfig out, common_from_gguf(metadata, architecture, std::span(kHandledKeys).first(kBefore4)));
+  QUIRE_TRY(read_gguf_windows(metadata, architecture, 2, out));
+  QUIRE_ASSIGN(out.attention_soft_cap, read_soft_cap(metadata, "gemma2.attn_logit_softcapping", 50.0));
+  QUIRE_ASSIGN(out.logits_soft_cap, read_soft_cap(metadata, "gemma2.final_logit_softcapping", 30.0));
   // GGUF has no place for the query's scale: 27B (46 layers) takes its width, the others their head size.
   if (out.layers == 46) out.attention_scale = 1.0f / root(out.hidden / out.heads);
   return out;
 }
 
 Result<DecoderConfig> gemma3_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_gguf(metadata, architecture, 6));
-  for (LayerConfig& layer : out.per_layer) layer.rope = layer.window > 0 ? RopeUse::kLocal : RopeUse::kMain;
-  out.local_rope.rot_dim = out.rope.rot_dim;
-  QUIRE_ASSIGN(out.rope.theta, metadata.get_double_or("gemma3.rope.freq_base", 1e6));
-  QUIRE_ASSIGN(out.local_rope.theta, metadata.get_double_or("gemma3.rope.freq_base_swa", 10000.0));
-  if (!(out.rope.theta > 0) || !(out.local_rope.theta > 0)) {
-    return invalid_argument("keys 'gemma3.rope.freq_base' and 'freq_base_swa' must be positive numbers");
-  }
+  QUIRE_ASSIGN(DecoderConfig out, common_from_gguf(metadata, architecture, std::span(kHandledKeys).first(kBefore4)));
+  QUIRE_TRY(read_gguf_windows(metadata, architecture, 6, out));
+  QUIRE_TRY(read_gguf_local_rope(metadata, architecture, 10000.0, out));
+  QUIRE_ASSIGN(out.logits_soft_cap, read_soft_cap(metadata, "gemma3.final_logit_softcapping", 0.0));
+  if (!metadata.contains("gemma3.rope.freq_base")) out.rope.theta = 1e6;
   out.qk_norm = QkNorm::kPerHead;
   out.extend_context = false;
   // As above: 27B has 62 layers.
@@ -191,14 +196,36 @@ Result<DecoderConfig> gemma3_from_gguf(const weights::GgufMetadata& metadata, st
   return out;
 }
 
-Result<DecoderConfig> no_gguf(const weights::GgufMetadata&, std::string_view) {
-  return unsupported("quire reads this family from Hugging Face folders, not from GGUF");
+// key_length is that of the full layers, which turn by the tensor rope_freqs; key_length_swa that of the others.
+// Whether values are keys, and whether layers are scaled, is seen from the tensors.
+Result<DecoderConfig> gemma4_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+  QUIRE_ASSIGN(DecoderConfig out, common_from_gguf(metadata, architecture, kHandledKeys));
+  QUIRE_TRY(read_gguf_windows(metadata, architecture, 6, out));
+  QUIRE_TRY(read_gguf_local_rope(metadata, architecture, 10000.0, out));
+  QUIRE_ASSIGN(const int64_t local_dim, metadata.get_int_or("gemma4.attention.key_length_swa", out.head_dim, 1, 4096));
+  QUIRE_ASSIGN(out.local_rope.rot_dim, metadata.get_int_or("gemma4.rope.dimension_count_swa", local_dim, 2, 4096));
+  QUIRE_ASSIGN(out.logits_soft_cap, read_soft_cap(metadata, "gemma4.final_logit_softcapping", 0.0));
+  for (LayerConfig& layer : out.per_layer) {
+    if (layer.window > 0) layer.head_dim = local_dim;
+    if (layer.kv_heads < 0 || layer.intermediate < 0) {
+      return unsupported("keys 'gemma4.attention.head_count_kv' and 'gemma4.feed_forward_length' must not hold 0");
+    }
+  }
+  QUIRE_ASSIGN(const int64_t shared, metadata.get_int_or("gemma4.attention.shared_kv_layers", 0, 0, out.layers));
+  QUIRE_TRY(share_keys(shared, out));
+  QUIRE_ASSIGN(out.per_layer_input.dim, metadata.get_int_or("gemma4.embedding_length_per_layer_input", 0, 0, 1 << 24));
+  out.attention_scale = 1.0f;
+  out.qk_norm = QkNorm::kPerHead;
+  out.v_norm = true;
+  out.extend_context = false;
+  return out;
 }
 
 constexpr const char* kGemma2Hf[] = {"Gemma2ForCausalLM"};
 constexpr const char* kGemma2Gguf[] = {"gemma2"};
 constexpr const char* kGemma3Hf[] = {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"};
 constexpr const char* kGemma3Gguf[] = {"gemma3"};
+constexpr const char* kGemma4Gguf[] = {"gemma4"};
 constexpr const char* kGemma4Hf[] = {"Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"};
 constexpr PartName kNames[] = {
     {Part::kMlpNorm, "model.layers.{}.pre_feedforward_layernorm", "blk.{}.ffn_norm"},
@@ -208,6 +235,6 @@ constexpr PartName kNames[] = {
 
 const Family kGemma2Family = {"gemma2", kGemma2Hf, kGemma2Gguf, gemma2_from_hf, gemma2_from_gguf, kNames};
 const Family kGemma3Family = {"gemma3", kGemma3Hf, kGemma3Gguf, gemma3_from_hf, gemma3_from_gguf, kNames};
-const Family kGemma4Family = {"gemma4", kGemma4Hf, {}, gemma4_from_hf, no_gguf, kNames};
+const Family kGemma4Family = {"gemma4", kGemma4Hf, kGemma4Gguf, gemma4_from_hf, gemma4_from_gguf, kNames};
 
 }  // namespace quire::model

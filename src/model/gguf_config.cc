@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 namespace quire::model {
@@ -29,7 +30,8 @@ constexpr MathKey kMathKeys[] = {
     {"attention.kv_lora_rank", 0},   {"attention.temperature_scale", 0},
     {"use_parallel_residual", 0},    {"nextn_predict_layers", 0},
     {"ssm.conv_kernel", 0},          {"full_attention_interval", 0},
-    {"attention.causal", 1},
+    {"attention.causal", 1},         {"attention.shared_kv_layers", 0},
+    {"moe_latent_size", 0},          {"embedding_length_per_layer_input", 0},
 };
 
 Status refuse_unknown_maths(const GgufMetadata& metadata, const std::string& prefix,
@@ -95,26 +97,34 @@ Status read_rope(const GgufMetadata& metadata, const std::string& prefix, std::s
   return {};
 }
 
-// A layer without keys has 0 of their heads; a family that knows such layers finds them marked with -1.
+// A layer's own number in per_layer, -1 for 0.
+void note_per_layer(const std::vector<int64_t>& numbers, int64_t LayerConfig::*field, DecoderConfig& out) {
+  if (out.per_layer.empty()) out.per_layer.assign(numbers.size(), LayerConfig{});
+  for (size_t i = 0; i < numbers.size(); ++i) out.per_layer[i].*field = numbers[i] == 0 ? -1 : numbers[i];
+}
+
+Status refuse_mixed(const std::vector<int64_t>& numbers, const std::string& key) {
+  if (std::all_of(numbers.begin(), numbers.end(), [&](int64_t n) { return n == numbers[0]; })) return {};
+  return unsupported("key '" + key + "' differs between layers, which quire does not have for this architecture");
+}
+
 Status read_heads(const GgufMetadata& metadata, const std::string& prefix, std::span<const std::string_view> handled,
                   DecoderConfig& out) {
   QUIRE_ASSIGN(out.heads, metadata.get_int(prefix + "attention.head_count", 1, kMaxSize));
   if (metadata.contains(prefix + "attention.head_count_kv")) {
     QUIRE_ASSIGN(const std::vector<int64_t> per_layer,
                  metadata.get_ints_per(prefix + "attention.head_count_kv", static_cast<size_t>(out.layers)));
-    const auto most = std::max_element(per_layer.begin(), per_layer.end());
-    const bool mixed = contains(handled, "attention.head_count_kv");
-    if (mixed) out.per_layer.assign(per_layer.size(), LayerConfig{});
-    for (size_t i = 0; i < per_layer.size(); ++i) {
-      if (per_layer[i] == *most) continue;
-      if (!mixed || per_layer[i] != 0) {
-        return unsupported("key '" + prefix +
-                           "attention.head_count_kv' differs between layers, which quire does not have for this "
-                           "architecture");
+    for (const int64_t count : per_layer) {
+      if (count < 0 || count > kMaxSize) {
+        return invalid_argument("key '" + prefix + "attention.head_count_kv' is out of range");
       }
-      out.per_layer[i].kv_heads = -1;
     }
-    out.kv_heads = per_layer.empty() ? out.heads : *most;
+    if (contains(handled, "attention.head_count_kv")) {
+      note_per_layer(per_layer, &LayerConfig::kv_heads, out);
+    } else {
+      QUIRE_TRY(refuse_mixed(per_layer, prefix + "attention.head_count_kv"));
+    }
+    out.kv_heads = *std::max_element(per_layer.begin(), per_layer.end());
   } else {
     out.kv_heads = out.heads;
   }
@@ -126,9 +136,10 @@ Status read_heads(const GgufMetadata& metadata, const std::string& prefix, std::
   out.head_dim_given = out.head_dim > 0;
   QUIRE_ASSIGN(const int64_t value_length,
                metadata.get_int_or(prefix + "attention.value_length", out.head_dim, 0, 4096));
-  if (value_length != out.head_dim) {
+  if (value_length != out.head_dim && !contains(handled, "attention.value_length")) {
     return unsupported("keys '" + prefix +
-                       "attention.key_length' and 'value_length' differ, which quire does not have yet");
+                       "attention.key_length' and 'value_length' differ, which quire does not have for this "
+                       "architecture");
   }
   if (out.head_dim < 1) {
     return invalid_argument("key '" + prefix +
@@ -149,13 +160,16 @@ Result<DecoderConfig> read_common_gguf(const GgufMetadata& metadata, std::string
   QUIRE_ASSIGN(out.layers, metadata.get_int(prefix + "block_count", 1, 4096));
   QUIRE_ASSIGN(const std::vector<int64_t> ffn,
                metadata.get_ints_per(prefix + "feed_forward_length", static_cast<size_t>(out.layers)));
-  if (!std::all_of(ffn.begin(), ffn.end(), [&](int64_t n) { return n == ffn[0]; })) {
-    return unsupported("key '" + prefix + "feed_forward_length' differs between layers, which quire does not have yet");
-  }
-  out.intermediate = ffn.at(0);
-  if (out.intermediate < 1 || out.intermediate > kMaxSize) {
+  const auto [least, most] = std::minmax_element(ffn.begin(), ffn.end());
+  if (*least < 0 || *most < 1 || *most > kMaxSize) {
     return invalid_argument("key '" + prefix + "feed_forward_length' is out of range");
   }
+  if (contains(handled, "feed_forward_length")) {
+    note_per_layer(ffn, &LayerConfig::intermediate, out);
+  } else {
+    QUIRE_TRY(refuse_mixed(ffn, prefix + "feed_forward_length"));
+  }
+  out.intermediate = *most;
   QUIRE_ASSIGN(out.max_position, metadata.get_int_or(prefix + "context_length", 2048, 1, kMaxPositions));
   QUIRE_TRY(read_heads(metadata, prefix, handled, out));
   QUIRE_ASSIGN(const double eps, metadata.get_double_or(prefix + "attention.layer_norm_rms_epsilon", 1e-5));
@@ -186,6 +200,116 @@ Status read_gguf_experts(const GgufMetadata& metadata, std::string_view architec
                metadata.get_int_or(prefix + "expert_feed_forward_length", out.intermediate, 1, kMaxSize));
   if (out.per_layer.empty()) out.per_layer.assign(static_cast<size_t>(out.layers), LayerConfig{});
   for (int64_t i = first; i < out.layers; ++i) out.per_layer[static_cast<size_t>(i)].feed = Feed::kMoe;
+  return {};
+}
+
+Result<float> read_gguf_factor(const GgufMetadata& metadata, const std::string& key, double fallback) {
+  QUIRE_ASSIGN(const double value, metadata.get_double_or(key, fallback));
+  const float rounded = static_cast<float>(value);
+  if (!(rounded > 0) || !std::isfinite(rounded)) return invalid_argument("key '" + key + "' must be a positive number");
+  return rounded;
+}
+
+namespace {
+
+// llama.cpp's numbers for how a router's scores are made.
+Status read_gating(const GgufMetadata& metadata, const std::string& prefix, MoeConfig& out) {
+  constexpr int64_t kSoftmax = 1, kSigmoid = 2;
+  QUIRE_ASSIGN(const int64_t gating, metadata.get_int_or(prefix + "expert_gating_func", kSoftmax, 0, 100));
+  if (gating == kSigmoid) {
+    out.score = MoeScore::kSigmoid;
+    out.group_score = MoeGroupScore::kTopTwoSum;
+    out.choice_bias = true;
+    out.sum_epsilon = 1e-20f;
+  } else if (gating > kSoftmax) {
+    return unsupported("key '" + prefix + "expert_gating_func' is " + std::to_string(gating) +
+                       "; quire knows 1 (softmax) and 2 (sigmoid)");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status read_gguf_routing(const GgufMetadata& metadata, std::string_view architecture, DecoderConfig& out) {
+  const std::string prefix = std::string(architecture) + ".";
+  QUIRE_ASSIGN(const int64_t first, metadata.get_int_or(prefix + "leading_dense_block_count", 0, 0, kMaxSize));
+  QUIRE_TRY(read_gguf_experts(metadata, architecture, out, first));
+  MoeConfig& c = out.moe;
+  QUIRE_TRY(read_gating(metadata, prefix, c));
+  QUIRE_ASSIGN(c.normalise, metadata.get_bool_or(prefix + "expert_weights_norm", false));
+  QUIRE_ASSIGN(const double scale, metadata.get_double_or(prefix + "expert_weights_scale", 0.0));
+  if (scale != 0) {  // 0 says that there is none
+    QUIRE_ASSIGN(c.scale, read_gguf_factor(metadata, prefix + "expert_weights_scale", 1.0));
+  }
+  QUIRE_ASSIGN(const int64_t groups, metadata.get_int_or(prefix + "expert_group_count", 0, 0, 1 << 16));
+  QUIRE_ASSIGN(const int64_t kept, metadata.get_int_or(prefix + "expert_group_used_count", 0, 0, 1 << 16));
+  if (groups > 1) c.groups = groups, c.groups_kept = kept;  // complete() checks that they go together
+  QUIRE_ASSIGN(const int64_t shared, metadata.get_int_or(prefix + "expert_shared_count", 0, 0, 1024));
+  QUIRE_ASSIGN(c.shared_intermediate,
+               metadata.get_int_or(prefix + "expert_shared_feed_forward_length", shared * c.intermediate, 0, kMaxSize));
+  return {};
+}
+
+Status read_gguf_windows(const GgufMetadata& metadata, std::string_view architecture, int64_t full_every,
+                         DecoderConfig& out) {
+  const std::string prefix = std::string(architecture) + ".";
+  const std::string pattern = prefix + "attention.sliding_window_pattern";
+  QUIRE_ASSIGN(const int64_t window, metadata.get_int_or(prefix + "attention.sliding_window", 0, 0, kMaxPositions));
+  const auto layers = static_cast<size_t>(out.layers);
+  std::vector<bool> windowed(layers);
+  const GgufValue* value = metadata.find(pattern);
+  if (value != nullptr && value->kind == weights::GgufKind::kArray) {
+    QUIRE_ASSIGN(windowed, metadata.get_bools(pattern));
+    if (windowed.size() < layers) {
+      return invalid_argument("key '" + pattern + "' has " + std::to_string(windowed.size()) + " entries for " +
+                              std::to_string(layers) + " layers");
+    }
+  } else {
+    QUIRE_ASSIGN(const int64_t every, metadata.get_int_or(pattern, full_every, 1, 4096));
+    for (size_t i = 0; i < layers; ++i) windowed[i] = (i + 1) % static_cast<size_t>(every) != 0;
+  }
+  if (out.per_layer.empty()) out.per_layer.assign(layers, LayerConfig{});
+  for (size_t i = 0; i < layers; ++i) {
+    if (windowed[i]) out.per_layer[i].window = window;
+  }
+  return {};
+}
+
+Status read_gguf_local_rope(const GgufMetadata& metadata, std::string_view architecture, double theta,
+                            DecoderConfig& out) {
+  const std::string key = std::string(architecture) + ".rope.freq_base_swa";
+  QUIRE_ASSIGN(out.local_rope.theta, metadata.get_double_or(key, theta));
+  if (!(out.local_rope.theta > 0) || !std::isfinite(out.local_rope.theta)) {
+    return invalid_argument("key '" + key + "' must be a positive number");
+  }
+  out.local_rope.interleaved = out.rope.interleaved;
+  for (LayerConfig& layer : out.per_layer) layer.rope = layer.window > 0 ? RopeUse::kLocal : RopeUse::kMain;
+  return {};
+}
+
+Status read_gguf_mamba2(const GgufMetadata& metadata, std::string_view architecture, DecoderConfig& out) {
+  const std::string prefix = std::string(architecture) + ".";
+  Mamba2Config& c = out.mamba2;
+  QUIRE_ASSIGN(c.heads, metadata.get_int(prefix + "ssm.time_step_rank", 1, 1 << 16));
+  QUIRE_ASSIGN(c.groups, metadata.get_int(prefix + "ssm.group_count", 1, 1 << 16));
+  QUIRE_ASSIGN(c.state_size, metadata.get_int(prefix + "ssm.state_size", 1, 4096));
+  QUIRE_ASSIGN(c.kernel, metadata.get_int(prefix + "ssm.conv_kernel", 1, 64));
+  QUIRE_ASSIGN(const int64_t inner, metadata.get_int(prefix + "ssm.inner_size", 1, kMaxSize));
+  if (inner % c.heads != 0 || inner % c.groups != 0) {
+    return invalid_argument("key '" + prefix + "ssm.inner_size' is no multiple of 'ssm.time_step_rank' (" +
+                            std::to_string(c.heads) + ") and 'ssm.group_count' (" + std::to_string(c.groups) + ")");
+  }
+  c.head_dim = inner / c.heads;
+  c.dt_min = 0;
+  c.dt_max = std::numeric_limits<float>::infinity();
+  return {};
+}
+
+Status drop_gguf_layers_ahead(const GgufMetadata& metadata, std::string_view architecture, DecoderConfig& out) {
+  QUIRE_ASSIGN(const int64_t ahead,
+               metadata.get_int_or(std::string(architecture) + ".nextn_predict_layers", 0, 0, out.layers - 1));
+  out.layers -= ahead;
+  if (!out.per_layer.empty()) out.per_layer.resize(static_cast<size_t>(out.layers));
   return {};
 }
 

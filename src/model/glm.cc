@@ -52,8 +52,13 @@ Result<DecoderConfig> glm4_moe_from_hf(const json::Value& config) {
   return out;
 }
 
-Result<DecoderConfig> no_gguf(const weights::GgufMetadata&, std::string_view) {
-  return unsupported("quire reads this family from Hugging Face folders, not from GGUF");
+// Whether q and k have norms is the file's matter: the largest one has them.
+Result<DecoderConfig> glm4_moe_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+  constexpr std::string_view kHandled[] = {"expert_count", "nextn_predict_layers"};
+  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
+  QUIRE_TRY(drop_gguf_layers_ahead(metadata, architecture, out));
+  QUIRE_TRY(read_gguf_routing(metadata, architecture, out));
+  return out;
 }
 
 constexpr PartName kGlm4Names[] = {
@@ -65,11 +70,16 @@ constexpr const char* kGlmGguf[] = {"chatglm"};
 constexpr const char* kGlm4Hf[] = {"Glm4ForCausalLM"};
 constexpr const char* kGlm4Gguf[] = {"glm4"};
 constexpr const char* kGlm4MoeHf[] = {"Glm4MoeForCausalLM"};
+constexpr const char* kGlm4MoeGguf[] = {"glm4moe"};
+constexpr PartName kGlm4MoeNames[] = {
+    {Part::kMlpNorm, "model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"},
+};
 
 }  // namespace
 
 const Family kGlmFamily = {"glm", kGlmHf, kGlmGguf, glm_from_hf, glm_from_gguf};
 const Family kGlm4Family = {"glm4", kGlm4Hf, kGlm4Gguf, glm4_from_hf, glm4_from_gguf, kGlm4Names};
-const Family kGlm4MoeFamily = {"glm4-moe", kGlm4MoeHf, {}, glm4_moe_from_hf, no_gguf};
+const Family kGlm4MoeFamily = {"glm4-moe",       kGlm4MoeHf,         kGlm4MoeGguf,
+                               glm4_moe_from_hf, glm4_moe_from_gguf, kGlm4MoeNames};
 
 }  // namespace quire::model

@@ -43,20 +43,22 @@ Result<DecoderConfig> from_hf(const json::Value& config) {
   return out;
 }
 
-Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
-  constexpr std::string_view kHandled[] = {"attention.scale", "embedding_scale", "residual_scale", "logit_scale"};
-  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
-  const std::string prefix = std::string(architecture) + ".";
+Status read_gguf_multipliers(const weights::GgufMetadata& metadata, const std::string& prefix, DecoderConfig& out) {
   QUIRE_ASSIGN(const double attention, metadata.get_double_or(prefix + "attention.scale", 0.0));
-  QUIRE_ASSIGN(const double embedding, metadata.get_double_or(prefix + "embedding_scale", 1.0));
-  QUIRE_ASSIGN(const double residual, metadata.get_double_or(prefix + "residual_scale", 1.0));
   QUIRE_ASSIGN(const double logits, metadata.get_double_or(prefix + "logit_scale", 1.0));
   if (attention != 0) {
     QUIRE_ASSIGN(out.attention_scale, multiplier(attention, "attention.scale"));
   }
-  QUIRE_ASSIGN(out.embedding_scale, multiplier(embedding, "embedding_scale"));
-  QUIRE_ASSIGN(out.residual_scale, multiplier(residual, "residual_scale"));
+  QUIRE_ASSIGN(out.embedding_scale, read_gguf_factor(metadata, prefix + "embedding_scale", 1.0));
+  QUIRE_ASSIGN(out.residual_scale, read_gguf_factor(metadata, prefix + "residual_scale", 1.0));
   QUIRE_ASSIGN(out.logits_scale, multiplier(1.0 / logits, "logit_scale"));
+  return {};
+}
+
+Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+  constexpr std::string_view kHandled[] = {"attention.scale", "embedding_scale", "residual_scale", "logit_scale"};
+  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
+  QUIRE_TRY(read_gguf_multipliers(metadata, std::string(architecture) + ".", out));
   out.gguf_permuted = true;
   return out;
 }
@@ -128,31 +130,54 @@ Result<DecoderConfig> hybrid_from_hf(const json::Value& config) {
   return out;
 }
 
-Result<DecoderConfig> no_gguf(const weights::GgufMetadata&, std::string_view) {
-  return unsupported("quire reads this family from Hugging Face folders, not from GGUF");
+// Layers without keys are Mamba-2's. rope.scaling.finetuned says whether the others turn.
+Result<DecoderConfig> hybrid_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+  constexpr std::string_view kKeys[] = {"attention.scale", "embedding_scale", "residual_scale",         "logit_scale",
+                                        "expert_count",    "ssm.conv_kernel", "attention.head_count_kv"};
+  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kKeys));
+  const std::string prefix = std::string(architecture) + ".";
+  QUIRE_TRY(read_gguf_multipliers(metadata, prefix, out));
+  QUIRE_TRY(read_gguf_mamba2(metadata, architecture, out));
+  QUIRE_ASSIGN(const bool rope, metadata.get_bool_or(prefix + "rope.scaling.finetuned", true));
+  if (out.per_layer.empty()) out.per_layer.assign(static_cast<size_t>(out.layers), LayerConfig{});
+  for (LayerConfig& layer : out.per_layer) {
+    layer.rope = rope ? RopeUse::kMain : RopeUse::kNone;
+    if (layer.kv_heads < 0) layer.mixer = Mixer::kMamba2, layer.kv_heads = 0;
+  }
+  out.gguf_permuted = true;
+  QUIRE_ASSIGN(const int64_t experts, metadata.get_int_or(prefix + "expert_count", 0, 0, 1 << 16));
+  if (experts > 0) {
+    QUIRE_TRY(read_gguf_experts(metadata, architecture, out));
+    QUIRE_ASSIGN(out.moe.shared_intermediate,
+                 metadata.get_int_or(prefix + "expert_shared_feed_forward_length", 0, 0, 1 << 24));
+    out.moe.score = MoeScore::kSoftmaxOfChosen;
+  }
+  return out;
 }
 
 constexpr const char* kHybridHf[] = {"GraniteMoeHybridForCausalLM"};
 constexpr PartName kHybridNames[] = {
-    {Part::kConv, "model.layers.{}.mamba.conv1d", ""},
-    {Part::kDecay, "model.layers.{}.mamba.A_log", ""},
-    {Part::kDtBias, "model.layers.{}.mamba.dt_bias", ""},
-    {Part::kStateNorm, "model.layers.{}.mamba.norm", ""},
-    {Part::kStateOut, "model.layers.{}.mamba.out_proj", ""},
-    {Part::kRouter, "model.layers.{}.block_sparse_moe.router.layer", ""},
+    {Part::kConv, "model.layers.{}.mamba.conv1d", "blk.{}.ssm_conv1d"},
+    {Part::kDecay, "model.layers.{}.mamba.A_log", "blk.{}.ssm_a"},
+    {Part::kDtBias, "model.layers.{}.mamba.dt_bias", "blk.{}.ssm_dt"},
+    {Part::kStateNorm, "model.layers.{}.mamba.norm", "blk.{}.ssm_norm"},
+    {Part::kStateOut, "model.layers.{}.mamba.out_proj", "blk.{}.ssm_out"},
+    {Part::kRouter, "model.layers.{}.block_sparse_moe.router.layer", "blk.{}.ffn_gate_inp"},
     {Part::kExpertsGateUp, "model.layers.{}.block_sparse_moe.input_linear", ""},
-    {Part::kExpertsDown, "model.layers.{}.block_sparse_moe.output_linear", ""},
+    {Part::kExpertsDown, "model.layers.{}.block_sparse_moe.output_linear", "blk.{}.ffn_down_exps"},
     {Part::kSharedGateUp, "model.layers.{}.shared_mlp.input_linear", ""},
-    {Part::kSharedDown, "model.layers.{}.shared_mlp.output_linear", ""},
+    {Part::kSharedDown, "model.layers.{}.shared_mlp.output_linear", "blk.{}.ffn_down_shexp"},
     {Part::kGateUp, "model.layers.{}.shared_mlp.input_linear", ""},
-    {Part::kDown, "model.layers.{}.shared_mlp.output_linear", ""},
+    {Part::kDown, "model.layers.{}.shared_mlp.output_linear", "blk.{}.ffn_down"},
 };
+constexpr const char* kHybridGguf[] = {"granitehybrid"};
 constexpr const char* kHf[] = {"GraniteForCausalLM"};
 constexpr const char* kGguf[] = {"granite"};
 
 }  // namespace
 
 const Family kGraniteFamily = {"granite", kHf, kGguf, from_hf, from_gguf};
-const Family kGraniteHybridFamily = {"granite-hybrid", kHybridHf, {}, hybrid_from_hf, no_gguf, kHybridNames};
+const Family kGraniteHybridFamily = {"granite-hybrid", kHybridHf,        kHybridGguf,
+                                     hybrid_from_hf,   hybrid_from_gguf, kHybridNames};
 
 }  // namespace quire::model

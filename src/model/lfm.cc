@@ -77,7 +77,7 @@ Result<DecoderConfig> lfm2_moe_from_hf(const json::Value& config) {
 
 // Layers without keys are convolutions.
 Result<DecoderConfig> lfm2_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
-  constexpr std::string_view kKeys[] = {"attention.head_count_kv"};
+  constexpr std::string_view kKeys[] = {"attention.head_count_kv", "expert_count"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kKeys));
   const std::string prefix = std::string(architecture) + ".";
   QUIRE_ASSIGN(out.short_conv.kernel, metadata.get_int(prefix + "shortconv.l_cache", 2, 64));
@@ -88,13 +88,18 @@ Result<DecoderConfig> lfm2_from_gguf(const weights::GgufMetadata& metadata, std:
   return out;
 }
 
-Result<DecoderConfig> no_gguf(const weights::GgufMetadata&, std::string_view) {
-  return unsupported("quire reads this family from Hugging Face folders, not from GGUF");
+Result<DecoderConfig> lfm2_moe_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+  QUIRE_ASSIGN(DecoderConfig out, lfm2_from_gguf(metadata, architecture));
+  QUIRE_TRY(read_gguf_routing(metadata, architecture, out));
+  out.moe.normalise = true;
+  out.moe.sum_epsilon = 1e-6f;
+  return out;
 }
 
 constexpr const char* kLfm2Hf[] = {"Lfm2ForCausalLM"};
 constexpr const char* kLfm2Gguf[] = {"lfm2"};
 constexpr const char* kLfm2MoeHf[] = {"Lfm2MoeForCausalLM"};
+constexpr const char* kLfm2MoeGguf[] = {"lfm2moe"};
 constexpr PartName kNames[] = {
     {Part::kFinalNorm, "model.embedding_norm", "token_embd_norm"},
     {Part::kAttentionNorm, "model.layers.{}.operator_norm", "blk.{}.attn_norm"},
@@ -118,6 +123,6 @@ constexpr PartName kNames[] = {
 }  // namespace
 
 const Family kLfm2Family = {"lfm2", kLfm2Hf, kLfm2Gguf, lfm2_from_hf, lfm2_from_gguf, kNames};
-const Family kLfm2MoeFamily = {"lfm2-moe", kLfm2MoeHf, {}, lfm2_moe_from_hf, no_gguf, kNames};
+const Family kLfm2MoeFamily = {"lfm2-moe", kLfm2MoeHf, kLfm2MoeGguf, lfm2_moe_from_hf, lfm2_moe_from_gguf, kNames};
 
 }  // namespace quire::model

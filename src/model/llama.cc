@@ -17,9 +17,16 @@ Result<DecoderConfig> llama_from_hf(const json::Value& config) {
   return out;
 }
 
+// Mixtral's files are "llama" too; they have experts.
 Result<DecoderConfig> llama_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
-  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture));
+  constexpr std::string_view kHandled[] = {"expert_count"};
+  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
   out.gguf_permuted = true;
+  QUIRE_ASSIGN(const int64_t experts, metadata.get_int_or(std::string(architecture) + ".expert_count", 0, 0, 1 << 16));
+  if (experts > 0) {
+    QUIRE_TRY(read_gguf_experts(metadata, architecture, out));
+    out.moe.normalise = true;
+  }
   return out;
 }
 

@@ -51,14 +51,26 @@ Result<DecoderConfig> mixtral_from_hf(const json::Value& config) {
 }
 
 Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
-  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture));
+  constexpr std::string_view kKeys[] = {"attention.temperature_scale"};
+  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kKeys));
   out.gguf_permuted = true;
+  const std::string prefix = std::string(architecture) + ".";
+  QUIRE_ASSIGN(const double beta, metadata.get_double_or(prefix + "attention.temperature_scale", 0.0));
+  QUIRE_ASSIGN(const double mscale, metadata.get_double_or(prefix + "rope.scaling.yarn_log_multiplier", 0.0));
+  if (!(beta >= 0) || !(beta < 1e6) || !(mscale >= 0) || !(mscale < 1e6)) {
+    return invalid_argument("keys '" + prefix +
+                            "attention.temperature_scale' and 'rope.scaling.yarn_log_multiplier' must not be negative");
+  }
+  out.query_growth = static_cast<float>(beta);
+  out.query_growth_base = out.rope.original_max_position;
+  out.rope.mscale = out.rope.mscale_all_dim = mscale;
   return out;
 }
 
 constexpr const char* kMistralHf[] = {"MistralForCausalLM"};
 constexpr const char* kMinistralHf[] = {"MinistralForCausalLM"};
 constexpr const char* kMinistral3Hf[] = {"Ministral3ForCausalLM"};
+constexpr const char* kMinistral3Gguf[] = {"mistral3"};
 constexpr const char* kMixtralHf[] = {"MixtralForCausalLM"};
 constexpr PartName kMixtralNames[] = {
     {Part::kRouter, "model.layers.{}.block_sparse_moe.gate", "blk.{}.ffn_gate_inp"},
@@ -71,7 +83,7 @@ constexpr PartName kMixtralNames[] = {
 
 const Family kMistralFamily = {"mistral", kMistralHf, {}, mistral_from_hf, from_gguf};
 const Family kMinistralFamily = {"ministral", kMinistralHf, {}, mistral_from_hf, from_gguf};
-const Family kMinistral3Family = {"ministral3", kMinistral3Hf, {}, ministral3_from_hf, from_gguf};
+const Family kMinistral3Family = {"ministral3", kMinistral3Hf, kMinistral3Gguf, ministral3_from_hf, from_gguf};
 const Family kMixtralFamily = {"mixtral", kMixtralHf, {}, mixtral_from_hf, from_gguf, kMixtralNames};
 
 }  // namespace quire::model

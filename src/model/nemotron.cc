@@ -107,39 +107,70 @@ Result<DecoderConfig> from_hf(const json::Value& config) {
   return out;
 }
 
-Result<DecoderConfig> no_gguf(const weights::GgufMetadata&, std::string_view) {
-  return unsupported("quire reads this family from Hugging Face folders, not from GGUF");
+// A layer with heads of keys is attention; one with a width is an MLP, or experts where the width is theirs; the others
+// are Mamba-2.
+Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+  constexpr std::string_view kKeys[] = {"expert_count", "ssm.conv_kernel", "nextn_predict_layers",
+                                        "attention.head_count_kv", "feed_forward_length"};
+  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kKeys));
+  QUIRE_TRY(drop_gguf_layers_ahead(metadata, architecture, out));
+  QUIRE_TRY(read_gguf_mamba2(metadata, architecture, out));
+  out.mamba2.norm_group = out.mamba2.heads * out.mamba2.head_dim / out.mamba2.groups;
+  out.activation = Activation::kRelu2;
+  const std::string prefix = std::string(architecture) + ".";
+  QUIRE_ASSIGN(const int64_t experts, metadata.get_int_or(prefix + "expert_count", 0, 0, 1 << 16));
+  const std::vector<LayerConfig> found = out.per_layer;
+  if (experts > 0) {
+    QUIRE_TRY(read_gguf_routing(metadata, architecture, out));
+    out.moe.gated = false;
+    out.moe.score = MoeScore::kSigmoid;  // whether or not the file says so
+    out.moe.group_score = MoeGroupScore::kTopTwoSum;
+    out.moe.choice_bias = true;
+    out.moe.sum_epsilon = 1e-20f;
+  }
+  for (size_t i = 0; i < out.per_layer.size(); ++i) {
+    const bool attends = i < found.size() && found[i].kv_heads > 0;
+    const int64_t width = i < found.size() ? found[i].intermediate : -1;
+    LayerConfig layer;
+    layer.rope = RopeUse::kNone;
+    layer.feed = width <= 0 ? Feed::kNone : experts > 0 && width == out.moe.intermediate ? Feed::kMoe : Feed::kPlain;
+    layer.mixer = attends ? Mixer::kAttention : width > 0 ? Mixer::kNone : Mixer::kMamba2;
+    if (layer.feed == Feed::kPlain) layer.intermediate = width;
+    out.per_layer[i] = layer;
+  }
+  return out;
 }
 
 constexpr const char* kHf[] = {"NemotronHForCausalLM"};
+constexpr const char* kGguf[] = {"nemotron_h", "nemotron_h_moe"};
 constexpr PartName kNames[] = {
-    {Part::kEmbedding, "backbone.embeddings", ""},
-    {Part::kFinalNorm, "backbone.norm_f", ""},
-    {Part::kAttentionNorm, "backbone.layers.{}.norm", ""},
-    {Part::kMlpNorm, "backbone.layers.{}.norm", ""},
-    {Part::kQ, "backbone.layers.{}.mixer.q_proj", ""},
-    {Part::kK, "backbone.layers.{}.mixer.k_proj", ""},
-    {Part::kV, "backbone.layers.{}.mixer.v_proj", ""},
-    {Part::kO, "backbone.layers.{}.mixer.o_proj", ""},
-    {Part::kUp, "backbone.layers.{}.mixer.up_proj", ""},
-    {Part::kDown, "backbone.layers.{}.mixer.down_proj", ""},
-    {Part::kConv, "backbone.layers.{}.mixer.conv1d", ""},
-    {Part::kDecay, "backbone.layers.{}.mixer.A_log", ""},
-    {Part::kDtBias, "backbone.layers.{}.mixer.dt_bias", ""},
-    {Part::kSkip, "backbone.layers.{}.mixer.D", ""},
-    {Part::kStateIn, "backbone.layers.{}.mixer.in_proj", ""},
-    {Part::kStateNorm, "backbone.layers.{}.mixer.norm", ""},
-    {Part::kStateOut, "backbone.layers.{}.mixer.out_proj", ""},
-    {Part::kRouter, "backbone.layers.{}.mixer.gate", ""},
-    {Part::kChoiceBias, "backbone.layers.{}.mixer.gate.e_score_correction_bias", ""},
+    {Part::kEmbedding, "backbone.embeddings", "token_embd"},
+    {Part::kFinalNorm, "backbone.norm_f", "output_norm"},
+    {Part::kAttentionNorm, "backbone.layers.{}.norm", "blk.{}.attn_norm"},
+    {Part::kMlpNorm, "backbone.layers.{}.norm", "blk.{}.attn_norm"},
+    {Part::kQ, "backbone.layers.{}.mixer.q_proj", "blk.{}.attn_q"},
+    {Part::kK, "backbone.layers.{}.mixer.k_proj", "blk.{}.attn_k"},
+    {Part::kV, "backbone.layers.{}.mixer.v_proj", "blk.{}.attn_v"},
+    {Part::kO, "backbone.layers.{}.mixer.o_proj", "blk.{}.attn_output"},
+    {Part::kUp, "backbone.layers.{}.mixer.up_proj", "blk.{}.ffn_up"},
+    {Part::kDown, "backbone.layers.{}.mixer.down_proj", "blk.{}.ffn_down"},
+    {Part::kConv, "backbone.layers.{}.mixer.conv1d", "blk.{}.ssm_conv1d"},
+    {Part::kDecay, "backbone.layers.{}.mixer.A_log", "blk.{}.ssm_a"},
+    {Part::kDtBias, "backbone.layers.{}.mixer.dt_bias", "blk.{}.ssm_dt"},
+    {Part::kSkip, "backbone.layers.{}.mixer.D", "blk.{}.ssm_d"},
+    {Part::kStateIn, "backbone.layers.{}.mixer.in_proj", "blk.{}.ssm_in"},
+    {Part::kStateNorm, "backbone.layers.{}.mixer.norm", "blk.{}.ssm_norm"},
+    {Part::kStateOut, "backbone.layers.{}.mixer.out_proj", "blk.{}.ssm_out"},
+    {Part::kRouter, "backbone.layers.{}.mixer.gate", "blk.{}.ffn_gate_inp"},
+    {Part::kChoiceBias, "backbone.layers.{}.mixer.gate.e_score_correction_bias", "blk.{}.exp_probs_b"},
     {Part::kExpertUp, "backbone.layers.{}.mixer.experts.{}.up_proj", ""},
     {Part::kExpertDown, "backbone.layers.{}.mixer.experts.{}.down_proj", ""},
-    {Part::kSharedUp, "backbone.layers.{}.mixer.shared_experts.up_proj", ""},
-    {Part::kSharedDown, "backbone.layers.{}.mixer.shared_experts.down_proj", ""},
+    {Part::kSharedUp, "backbone.layers.{}.mixer.shared_experts.up_proj", "blk.{}.ffn_up_shexp"},
+    {Part::kSharedDown, "backbone.layers.{}.mixer.shared_experts.down_proj", "blk.{}.ffn_down_shexp"},
 };
 
 }  // namespace
 
-const Family kNemotronHFamily = {"nemotron-h", kHf, {}, from_hf, no_gguf, kNames};
+const Family kNemotronHFamily = {"nemotron-h", kHf, kGguf, from_hf, from_gguf, kNames};
 
 }  // namespace quire::model

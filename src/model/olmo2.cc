@@ -31,9 +31,14 @@ Result<DecoderConfig> olmo3_from_hf(const json::Value& config) {
 }
 
 Result<DecoderConfig> olmo2_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
-  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture));
+  constexpr std::string_view kHandled[] = {"attention.sliding_window"};
+  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
   out.qk_norm = QkNorm::kWhole;
   out.norms = NormPlacement::kPost;
+  if (metadata.contains(std::string(architecture) + ".attention.sliding_window")) {  // OLMo-3
+    QUIRE_TRY(read_gguf_windows(metadata, architecture, 4, out));
+    QUIRE_TRY(read_gguf_local_rope(metadata, architecture, out.rope.theta, out));
+  }
   return out;
 }
 

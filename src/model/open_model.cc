@@ -87,6 +87,25 @@ Result<std::vector<double>> factor_tensor(const weights::WeightSource& source, c
   return out;
 }
 
+// What GGUF leaves to the tensors: norms of q and k that some sizes of a family have, and Gemma 4's options.
+void note_optional_tensors(ModelFiles& files) {
+  DecoderConfig& config = files.config;
+  const auto find = [&](Part part, int64_t layer) {
+    return files.source->find(files.family->name_of(part, layer, true) + ".weight");
+  };
+  const weights::TensorRef* norm = find(Part::kQNorm, 0);
+  if (config.qk_norm == QkNorm::kNone && norm != nullptr) {
+    config.qk_norm = norm->shape.size() == 2 ? QkNorm::kPerHeadWeights : QkNorm::kPerHead;
+  }
+  if (!config.v_norm) return;
+  config.layer_scalars = find(Part::kLayerScalar, 0) != nullptr;
+  config.per_layer_input.vocab_size = config.vocab_size;
+  for (size_t i = 0; i < config.per_layer.size(); ++i) {
+    LayerConfig& layer = config.per_layer[i];
+    layer.v_is_k = layer.shared_with < 0 && find(Part::kV, static_cast<int64_t>(i)) == nullptr;
+  }
+}
+
 Status read_gguf(ModelFiles& out) {
   const weights::GgufMetadata& metadata = out.gguf->metadata();
   QUIRE_ASSIGN(const std::string_view architecture, metadata.get_string("general.architecture"));
@@ -99,6 +118,7 @@ Status read_gguf(ModelFiles& out) {
   out.config.vocab_size = table->shape[0];
   out.config.tied_embeddings = out.source->find(out.family->name_of(Part::kHead, 0, true) + ".weight") == nullptr;
   out.config.dtype = table->dtype;
+  note_optional_tensors(out);
   RopeConfig& rope = out.config.rope;
   const int64_t half = rope.rot_dim / 2;
   QUIRE_ASSIGN(rope.freq_factors, factor_tensor(*out.source, "rope_freqs.weight", half));

@@ -52,23 +52,32 @@ Result<DecoderConfig> phimoe_from_hf(const json::Value& config) {
   return out;
 }
 
-Result<DecoderConfig> no_gguf(const weights::GgufMetadata&, std::string_view) {
-  return unsupported("quire reads this family from Hugging Face folders, not from GGUF");
+// The files say nothing of the router's noise; the released models have 0.01.
+Result<DecoderConfig> phimoe_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+  constexpr std::string_view kHandled[] = {"attention.sliding_window", "expert_count"};
+  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
+  QUIRE_TRY(read_gguf_experts(metadata, architecture, out));
+  if (out.moe.k != 2) return unsupported("key 'phimoe.expert_used_count' must be 2 for Phi-MoE");
+  out.norm_kind = NormKind::kLayerWithBias;
+  out.moe.jitter = 0.01f;
+  out.moe.score = MoeScore::kSparseMixer;
+  return out;
 }
 
 constexpr const char* kPhimoeHf[] = {"PhimoeForCausalLM", "PhiMoEForCausalLM"};
 constexpr PartName kPhimoeNames[] = {
-    {Part::kRouter, "model.layers.{}.block_sparse_moe.gate", ""},
+    {Part::kRouter, "model.layers.{}.block_sparse_moe.gate", "blk.{}.ffn_gate_inp"},
     {Part::kExpertGate, "model.layers.{}.block_sparse_moe.experts.{}.w1", ""},
     {Part::kExpertUp, "model.layers.{}.block_sparse_moe.experts.{}.w3", ""},
     {Part::kExpertDown, "model.layers.{}.block_sparse_moe.experts.{}.w2", ""},
 };
 constexpr const char* kHf[] = {"Phi3ForCausalLM"};
 constexpr const char* kGguf[] = {"phi3"};
+constexpr const char* kPhimoeGguf[] = {"phimoe"};
 
 }  // namespace
 
 const Family kPhi3Family = {"phi3", kHf, kGguf, from_hf, from_gguf};
-const Family kPhimoeFamily = {"phimoe", kPhimoeHf, {}, phimoe_from_hf, no_gguf, kPhimoeNames};
+const Family kPhimoeFamily = {"phimoe", kPhimoeHf, kPhimoeGguf, phimoe_from_hf, phimoe_from_gguf, kPhimoeNames};
 
 }  // namespace quire::model

@@ -88,9 +88,7 @@ Result<DecoderConfig> common_from_gguf(const weights::GgufMetadata& metadata, st
                                         "nextn_predict_layers", "rope.dimension_sections"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kKeys));
   const std::string prefix = std::string(architecture) + ".";
-  // Layers at the end that predict several tokens ahead are counted, but are no part of the model.
-  QUIRE_ASSIGN(const int64_t ahead, metadata.get_int_or(prefix + "nextn_predict_layers", 0, 0, out.layers - 1));
-  out.layers -= ahead;
+  QUIRE_TRY(drop_gguf_layers_ahead(metadata, architecture, out));
   GatedDeltaNetConfig& c = out.gdn;
   QUIRE_ASSIGN(c.key_heads, metadata.get_int(prefix + "ssm.group_count", 1, 1 << 16));
   QUIRE_ASSIGN(c.value_heads, metadata.get_int(prefix + "ssm.time_step_rank", 1, 1 << 16));
@@ -101,8 +99,17 @@ Result<DecoderConfig> common_from_gguf(const weights::GgufMetadata& metadata, st
   c.dv = inner / c.value_heads;
   QUIRE_ASSIGN(const int64_t every, metadata.get_int_or(prefix + "full_attention_interval", 4, 1, 4096));
   out.per_layer.assign(static_cast<size_t>(out.layers), LayerConfig{});
+  std::vector<bool> recurrent;
+  if (metadata.contains(prefix + "attention.recurrent_layers")) {
+    QUIRE_ASSIGN(recurrent, metadata.get_bools(prefix + "attention.recurrent_layers"));
+  } else {
+    for (int64_t i = 0; i < out.layers; ++i) recurrent.push_back((i + 1) % every != 0);
+  }
+  if (recurrent.size() < out.per_layer.size()) {
+    return invalid_argument("key '" + prefix + "attention.recurrent_layers' must have an entry for each layer");
+  }
   for (size_t i = 0; i < out.per_layer.size(); ++i) {
-    if ((i + 1) % static_cast<size_t>(every) != 0) out.per_layer[i].mixer = Mixer::kGatedDeltaNet;
+    if (recurrent[i]) out.per_layer[i].mixer = Mixer::kGatedDeltaNet;
   }
   set_common(out);
   return out;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a golden case (or any config.json of the ten families) with its Philox weights as a model on disk.
+"""Writes a golden case (or any config.json of the families that shapes.py knows) with its Philox weights as a model on disk.
 
 Usage: python -m tools.goldens.export --case llama --out DIR                      model.safetensors, config.json, tokenizer
        python -m tools.goldens.export --case llama --out DIR --type BF16 --shards 3
@@ -22,6 +22,8 @@ GOLDENS = pathlib.Path(__file__).resolve().parents[2] / "tests" / "goldens"
 
 def default_length(config: dict) -> int:
     """The context a model is loaded with when nobody says: what the config stretches to; longrope its original."""
+    if config["model_type"] not in shapes.FAMILIES:
+        return config["max_position_embeddings"]
     d = shapes.read_dims(config)
     kind = d.rope["rope_type"]
     if kind == "longrope":

@@ -11,7 +11,7 @@ import pathlib
 import gguf
 import numpy as np
 
-from tools.goldens import kquants, shapes, tiny_tokenizer
+from tools.goldens import gguf_families, kquants, shapes, tiny_tokenizer
 
 # Spelled out here, not taken from the gguf package, whose older versions lack some: any version will do.
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "smollm3": "smollm3", "qwen2": "qwen2", "qwen3": "qwen3",
@@ -26,11 +26,6 @@ LAYER_NAMES = {
 # These rotate neighbouring pairs in llama.cpp, so the two halves of each head of q and k are interleaved in the file.
 INTERLEAVED = ("llama", "mistral", "smollm3", "granite")
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", *kquants.PACKERS)
-
-
-def interleave(rows: np.ndarray, heads: int) -> np.ndarray:
-    """[heads * (2 * half), ...]: row (head, side, i) moves to (head, i, side)."""
-    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def gguf_name(hf_name: str, family: str) -> str:
@@ -139,30 +134,50 @@ def add_tokenizer(writer: gguf.GGUFWriter, vocab: int) -> None:
     writer.add_chat_template(tiny_tokenizer.CHAT_TEMPLATE)
 
 
-def write_model(path: pathlib.Path, config: dict, tensors: dict[str, np.ndarray], dtype: str, max_model_len: int) -> None:
-    """tensors: Hugging Face name -> float32. Matrices take `dtype`, vectors stay float32."""
-    if dtype not in TYPES:
-        raise ValueError(f"GGUF: the type is one of {', '.join(TYPES)}, not {dtype}")
+def plain_model(config: dict, tensors: dict[str, np.ndarray], max_model_len: int, path: pathlib.Path) -> tuple:
+    """The families that shapes.py knows: a writer with their keys, and their tensors by the names of the file."""
     d = shapes.read_dims(config)
     writer = gguf.GGUFWriter(path, ARCHITECTURES[d.family])
     add_metadata(writer, config, d, max_model_len)
     extra = add_rope(writer, d, max_model_len)
+    out = {}
+    for hf_name, values in tensors.items():
+        if d.family in INTERLEAVED and ".q_proj." in hf_name:
+            values = gguf_families.interleave(values, d.heads)
+        if d.family in INTERLEAVED and ".k_proj." in hf_name:
+            values = gguf_families.interleave(values, d.kv_heads)
+        out[gguf_name(hf_name, d.family)] = values
+    return writer, {**out, **extra}
+
+
+def other_model(config: dict, tensors: dict[str, np.ndarray], path: pathlib.Path) -> tuple:
+    """The same for a family of gguf_families.py."""
+    model = gguf_families.FAMILIES[config["model_type"]](config, tensors)
+    writer = gguf.GGUFWriter(path, model.architecture)
+    writer.add_type("model")
+    writer.add_name("Tiny random model")
+    for key, value in model.keys.items():
+        add = writer.add_array if isinstance(value, list) else writer.add_bool if isinstance(value, bool) else \
+            writer.add_uint32 if isinstance(value, int) else writer.add_string if isinstance(value, str) else writer.add_float32
+        add(f"{model.architecture}.{key}", value)
+    return writer, model.tensors
+
+
+def write_model(path: pathlib.Path, config: dict, tensors: dict[str, np.ndarray], dtype: str, max_model_len: int) -> None:
+    """tensors: Hugging Face name -> float32. Matrices take `dtype`, vectors stay float32."""
+    if dtype not in TYPES:
+        raise ValueError(f"GGUF: the type is one of {', '.join(TYPES)}, not {dtype}")
+    other = config["model_type"] in gguf_families.FAMILIES
+    writer, named = other_model(config, tensors, path) if other else plain_model(config, tensors, max_model_len, path)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32 if dtype == "F32" else next(
         t for t in gguf.LlamaFileType if t.name in (f"MOSTLY_{dtype}", f"MOSTLY_{dtype}_M", f"MOSTLY_{dtype}_S")))
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    add_tokenizer(writer, d.vocab)
-    for hf_name, values in tensors.items():
-        name = gguf_name(hf_name, d.family)
-        if d.family in INTERLEAVED and ".q_proj." in hf_name:
-            values = interleave(values, d.heads)
-        if d.family in INTERLEAVED and ".k_proj." in hf_name:
-            values = interleave(values, d.kv_heads)
-        if values.ndim == 1:
+    add_tokenizer(writer, config["vocab_size"])
+    for name, values in named.items():
+        if values.ndim == 1 or name.endswith(gguf_families.PLAIN_ENDS):
             writer.add_tensor(name, values)
         else:
             writer.add_tensor(name, quantize(values, dtype), raw_dtype=gguf.GGMLQuantizationType[dtype])
-    for extra_name, values in extra.items():
-        writer.add_tensor(extra_name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
