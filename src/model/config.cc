@@ -122,10 +122,11 @@ Status check_layer(const DecoderConfig& config, const LayerConfig& layer, int64_
     case Mixer::kNone:
       break;
   }
-  if (layer.feed == Feed::kMoe) {
+  if (layer.feed == Feed::kMoe || config.moe.beside_mlp) {
     const MoeConfig& c = config.moe;
     if (c.experts < 1 || c.k < 1 || c.k > c.experts || c.intermediate < 1 || c.groups < 1 ||
-        c.experts % c.groups != 0 || c.groups_kept < 1 || c.groups_kept > c.groups) {
+        c.experts % c.groups != 0 || c.groups_kept < 1 || c.groups_kept > c.groups ||
+        c.k > c.experts / c.groups * c.groups_kept) {
       return in_layer("the numbers of experts (" + std::to_string(c.experts) + "), choices (" + std::to_string(c.k) +
                       ") and groups (" + std::to_string(c.groups) + ") do not go together");
     }

@@ -107,9 +107,9 @@ struct MoeConfig {
   int64_t groups = 1, groups_kept = 1;
   MoeGroupScore group_score = MoeGroupScore::kMax;
   bool choice_bias = false, router_bias = false, expert_bias = false;
-  float limit = 0;            // of the clamped activation (GPT-OSS)
-  float jitter = 0;           // kSparseMixer
-  bool input_scaled = false;  // Gemma 4: the router sees a norm of its own
+  float limit = 0;          // of the clamped activation (GPT-OSS)
+  float jitter = 0;         // kSparseMixer
+  bool beside_mlp = false;  // Gemma 4: experts and MLP side by side, each with norms of its own
 };
 
 struct GatedDeltaNetConfig {

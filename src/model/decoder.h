@@ -60,7 +60,7 @@ class DecoderModel final : public Model {
     Tensor in, out;
   };
   struct FeedScratch {
-    Tensor gate_up, router, out, shared_gate;
+    Tensor gate_up, router, out, shared_gate, normed;
     Tensor ids, weights;  // [rows, k]; ids are int32
   };
   struct Scratch {  // views of one block of memory
@@ -85,7 +85,10 @@ class DecoderModel final : public Model {
   void run_feed(const LayerContext& layer, const Tensor& x, const Tensor& out);
   void run_mlp(const MlpWeights& mlp, int64_t intermediate, bool gated, const Tensor& x, const Tensor& gate_up,
                const Tensor& out);
+  void run_experts(const MoeWeights& weights, const FeedScratch& scratch, const Tensor& router_x, const Tensor& x);
   void run_moe(const DecoderLayer& layer, const FeedScratch& scratch, const Tensor& x, const Tensor& out);
+  void add_experts_beside(const MoeWeights& weights, const FeedScratch& scratch, const Tensor& hidden,
+                          const Tensor& out);
   void embed(const StepBatch& batch);
   void add_per_layer_input(const LayerContext& layer);
 

@@ -74,7 +74,11 @@ enum class Part {
   kExpertsUp,
   kExpertsGateUp,
   kExpertsDown,
+  kSwitchGate,  // all in one, as MLX names them
+  kSwitchUp,
+  kSwitchDown,
   kExpertsTransposed,  // a mark, no tensor: stacked experts are [in, out]
+  kExpertsBare,        // a mark: their names have no ".weight"
   kSharedGate,
   kSharedUp,
   kSharedGateUp,
@@ -85,6 +89,11 @@ enum class Part {
   kPerLayerProjection,
   kPerLayerPostNorm,
   kLayerScalar,
+  kRouterScale,
+  kExpertScale,
+  kMlpOutNorm,  // where MLP and experts stand side by side
+  kExpertsNorm,
+  kExpertsOutNorm,
 };
 
 // One row of a family's table of names: the first "{}" stands for the layer, a second one for the expert.

@@ -21,6 +21,14 @@ Tensor some_rows(Tensor t, int64_t first, int64_t count) {
 DecoderModel::FeedScratch DecoderModel::feed_scratch(Carver& carver, const LayerConfig& layer, int64_t tokens) const {
   const int64_t rows = std::min(tokens, kFeedRows);
   FeedScratch out;
+  const bool beside = config_.moe.beside_mlp;
+  if (layer.feed == Feed::kMoe || beside) {
+    out.router = carver.take(rows, config_.moe.experts);
+    out.ids = carver.take(rows, config_.moe.k);
+    out.weights = carver.take(rows, config_.moe.k);
+    out.out = carver.take(rows, config_.hidden);
+    if (beside) out.normed = carver.take(rows, config_.hidden);
+  }
   switch (layer.feed) {
     case Feed::kGated:
       out.gate_up = carver.take(rows, 2 * config_.intermediate_of(layer));
@@ -29,10 +37,6 @@ DecoderModel::FeedScratch DecoderModel::feed_scratch(Carver& carver, const Layer
       out.gate_up = carver.take(rows, config_.intermediate_of(layer));
       break;
     case Feed::kMoe:
-      out.router = carver.take(rows, config_.moe.experts);
-      out.ids = carver.take(rows, config_.moe.k);
-      out.weights = carver.take(rows, config_.moe.k);
-      out.out = carver.take(rows, config_.hidden);
       if (config_.moe.shared_intermediate > 0) {
         out.gate_up = carver.take(rows, (config_.moe.gated ? 2 : 1) * config_.moe.shared_intermediate);
       }
@@ -59,6 +63,9 @@ void DecoderModel::run_feed(const LayerContext& layer, const Tensor& x, const Te
     } else {
       run_mlp(layer.weights.mlp, config_.intermediate_of(layer.config), layer.config.feed == Feed::kGated, from,
               scratch.gate_up, to);
+      if (config_.moe.beside_mlp) {
+        add_experts_beside(layer.weights.moe, scratch, some_rows(step_hidden_, first, count), to);
+      }
     }
   }
 }
@@ -75,10 +82,11 @@ void DecoderModel::run_mlp(const MlpWeights& mlp, int64_t intermediate, bool gat
   mlp.down.run(backend_, gate, out);
 }
 
-void DecoderModel::run_moe(const DecoderLayer& layer, const FeedScratch& scratch, const Tensor& x, const Tensor& out) {
+// Chooses experts by router_x, runs them on x, and leaves their sum in scratch.out.
+void DecoderModel::run_experts(const MoeWeights& weights, const FeedScratch& scratch, const Tensor& router_x,
+                               const Tensor& x) {
   const MoeConfig& c = config_.moe;
-  const MoeWeights& weights = layer.moe;
-  weights.router.run(backend_, x, scratch.router);
+  weights.router.run(backend_, router_x, scratch.router);
   auto* ids = static_cast<int32_t*>(scratch.ids.data);
   MoeRouteArgs route;
   route.logits = scratch.router;
@@ -92,6 +100,7 @@ void DecoderModel::run_moe(const DecoderLayer& layer, const FeedScratch& scratch
   route.sum_epsilon = c.sum_epsilon;
   route.scale = c.scale;
   route.jitter = c.jitter;
+  route.expert_scale = weights.expert_scale.empty() ? nullptr : weights.expert_scale.data();
   route.ids = ids;
   route.weights = scratch.weights.f32();
   backend_.moe_route(route);
@@ -108,10 +117,15 @@ void DecoderModel::run_moe(const DecoderLayer& layer, const FeedScratch& scratch
   experts.down_bias = weights.down_bias_views;
   experts.activation = config_.activation;
   experts.limit = c.limit;
-  const bool shared = c.shared_intermediate > 0;
   experts.out = scratch.out;
   backend_.moe_experts(experts);
-  if (!shared) {
+}
+
+void DecoderModel::run_moe(const DecoderLayer& layer, const FeedScratch& scratch, const Tensor& x, const Tensor& out) {
+  const MoeConfig& c = config_.moe;
+  const MoeWeights& weights = layer.moe;
+  run_experts(weights, scratch, x, x);
+  if (c.shared_intermediate == 0) {
     backend_.scale({scratch.out, 1.0f, {}, out});
     return;
   }
@@ -124,6 +138,18 @@ void DecoderModel::run_moe(const DecoderLayer& layer, const FeedScratch& scratch
     backend_.scale({out, 1.0f, {scratch.shared_gate.f32(), static_cast<size_t>(out.rows)}, out});
   }
   backend_.residual_add({out, scratch.out, 1.0f, out});
+}
+
+// out = norm(out) + norm(experts of norm(hidden)), with a router that sees a norm of its own.
+void DecoderModel::add_experts_beside(const MoeWeights& weights, const FeedScratch& scratch, const Tensor& hidden,
+                                      const Tensor& out) {
+  norm(out, weights.mlp_out_norm, config_.hidden, out);
+  // The router's input stands where the experts' output will: the choice is made before they run.
+  norm(hidden, weights.router_norm, config_.hidden, scratch.out);
+  norm(hidden, weights.norm, config_.hidden, scratch.normed);
+  run_experts(weights, scratch, scratch.out, scratch.normed);
+  norm(scratch.out, weights.out_norm, config_.hidden, scratch.out);
+  backend_.residual_add({scratch.out, out, 1.0f, out});
 }
 
 }  // namespace quire::model

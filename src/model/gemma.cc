@@ -126,13 +126,19 @@ Status read_shared_layers(const json::Value& config, DecoderConfig& out) {
   return {};
 }
 
-constexpr std::string_view kHandled4[] = {"final_logit_softcapping", "sliding_window", "attention_bias", "layer_types",
-                                          "query_pre_attn_scalar"};
+constexpr std::string_view kHandled4[] = {
+    "final_logit_softcapping", "sliding_window", "attention_bias",       "layer_types",
+    "query_pre_attn_scalar",   "num_experts",    "moe_intermediate_size"};
 
 Result<DecoderConfig> gemma4_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config, 1e6, kHandled4));
   QUIRE_ASSIGN(const bool moe, json::get_bool_or(config, "enable_moe_block", false));
-  if (moe) return unsupported("field 'enable_moe_block' is true; quire has Gemma 4 without experts");
+  if (moe) {
+    QUIRE_ASSIGN(out.moe.experts, read_size(config, "num_experts"));
+    QUIRE_ASSIGN(out.moe.k, read_size(config, "top_k_experts"));
+    QUIRE_ASSIGN(out.moe.intermediate, read_size(config, "moe_intermediate_size"));
+    out.moe.normalise = out.moe.beside_mlp = true;
+  }
   QUIRE_ASSIGN(out.logits_soft_cap, soft_cap(config, "final_logit_softcapping", 0.0));
   out.norm_plus_one = false;
   out.attention_scale = 1.0f;
@@ -231,10 +237,18 @@ constexpr PartName kNames[] = {
     {Part::kMlpNorm, "model.layers.{}.pre_feedforward_layernorm", "blk.{}.ffn_norm"},
 };
 
+constexpr PartName kGemma4Names[] = {
+    {Part::kMlpNorm, "model.layers.{}.pre_feedforward_layernorm", "blk.{}.ffn_norm"},
+    {Part::kRouter, "model.layers.{}.router.proj", "blk.{}.ffn_gate_inp"},
+    {Part::kExpertsGateUp, "model.layers.{}.experts.gate_up_proj", ""},
+    {Part::kExpertsDown, "model.layers.{}.experts.down_proj", "blk.{}.ffn_down_exps"},
+    {Part::kExpertsBare, "", ""},
+};
+
 }  // namespace
 
 const Family kGemma2Family = {"gemma2", kGemma2Hf, kGemma2Gguf, gemma2_from_hf, gemma2_from_gguf, kNames};
 const Family kGemma3Family = {"gemma3", kGemma3Hf, kGemma3Gguf, gemma3_from_hf, gemma3_from_gguf, kNames};
-const Family kGemma4Family = {"gemma4", kGemma4Hf, kGemma4Gguf, gemma4_from_hf, gemma4_from_gguf, kNames};
+const Family kGemma4Family = {"gemma4", kGemma4Hf, kGemma4Gguf, gemma4_from_hf, gemma4_from_gguf, kGemma4Names};
 
 }  // namespace quire::model

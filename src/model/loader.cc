@@ -21,6 +21,7 @@ Loader::Loader(const ModelFiles& files, const LoadOptions& options, std::optiona
       gguf_(files.gguf != nullptr) {
   pack_.quantise_activations = dtype != DType::kF32;
   total_ = files.source->is_dummy() ? 0 : files.source->total_bytes();
+  for (std::string& tensor : files.source->names()) names_.insert(std::move(tensor));
 }
 
 Result<DecoderWeights> Loader::run() {
@@ -153,7 +154,7 @@ Result<Loader::Rows> Loader::rows(const Slice& slice, int64_t k, bool may_reorde
   }
   std::vector<int64_t> shape = {slice.all_rows(), k};
   if (slice.expert >= 0) shape.insert(shape.begin(), slice.experts);
-  QUIRE_ASSIGN(const TensorRef* tensor, require(slice.prefix + ".weight", shape));
+  QUIRE_ASSIGN(const TensorRef* tensor, require(slice.tensor(), shape));
   if (k % info(tensor->dtype).block_elems != 0) {
     return corrupt("tensor '" + tensor->name + "' has rows of " + std::to_string(k) +
                    ", which are no whole blocks of " + quire::name(tensor->dtype));
@@ -255,12 +256,21 @@ Result<Linear> Loader::linear(const std::vector<Slice>& slices, int64_t k, bool 
     // A tensor that a later slice takes again stays until then.
     for (const TensorRef* tensor : tensors) {
       const bool again = std::any_of(slices.begin() + static_cast<ptrdiff_t>(end), slices.end(),
-                                     [&](const Slice& slice) { return slice.prefix + ".weight" == tensor->name; });
+                                     [&](const Slice& slice) { return slice.tensor() == tensor->name; });
       if (!again) finished(*tensor);
     }
     next = end;
   }
   return out;
+}
+
+// Old GPTQ files carry a bias of zeros for linears without one.
+bool Loader::is_zero_bias(const std::string& tensor) const {
+  if (files_.scheme.method == weights::QuantMethod::kNone || tensor.size() < 5) return false;
+  if (tensor.compare(tensor.size() - 5, 5, ".bias") != 0) return false;
+  const TensorRef* found = files_.source->find(tensor);
+  if (found == nullptr || is_quantised(found->dtype)) return false;
+  return std::all_of(found->data.begin(), found->data.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
 // A tensor that nobody asked for would have changed the maths.
@@ -275,7 +285,7 @@ Status Loader::refuse_leftovers() const {
       continue;                                    // tables
     if (tensor.rfind("rope_f", 0) == 0) continue;  // rope_freqs, rope_factors_*: read with the config
     if (config_.tied_embeddings && tensor == name(Part::kHead, 0) + ".weight") continue;
-    if (is_ignored(tensor, config_) || weights::is_activation_scale(tensor)) continue;
+    if (is_ignored(tensor, config_) || weights::is_activation_scale(tensor) || is_zero_bias(tensor)) continue;
     return unsupported("tensor '" + tensor + "' has no place in the " + config_.family +
                        " family; this checkpoint computes something that quire does not");
   }

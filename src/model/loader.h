@@ -24,7 +24,9 @@ struct Slice {
   int64_t file_rows = 0;          // of the tensor; 0: as many as are taken
   int64_t expert = -1;            // >= 0: one of a stack [experts, rows, k]
   int64_t experts = 0;
+  bool bare = false;  // the tensor is called by the prefix alone
 
+  std::string tensor() const { return bare ? prefix : prefix + ".weight"; }
   int64_t all_rows() const { return file_rows > 0 ? file_rows : rows; }
 };
 
@@ -50,7 +52,8 @@ class Loader {
 
   // loader.cc
   std::string name(Part part, int64_t layer, int64_t expert = 0) const;
-  bool has(const std::string& tensor) const { return files_.source->find(tensor) != nullptr; }
+  // In the file, in whatever type. (A dummy has what was asked for.)
+  bool has(const std::string& tensor) const { return names_.count(tensor) != 0; }
   Result<const weights::TensorRef*> require(const std::string& tensor, std::vector<int64_t> shape);
   void finished(const weights::TensorRef& tensor);
   void give_back(std::span<const Rows> rows, std::span<const std::byte> bytes) const;
@@ -65,6 +68,7 @@ class Loader {
   Result<Packed> matrix(const Slice& slice, int64_t k);
   Result<Packed> from_floats(std::vector<float> values, int64_t n, int64_t k, DType type);
   DType narrowed(DType type) const;
+  bool is_zero_bias(const std::string& tensor) const;
   Status refuse_leftovers() const;
   DType main_dtype() const;
 
@@ -84,6 +88,7 @@ class Loader {
   Status load_mlp(const LayerConfig& config, int64_t index, MlpWeights& out);
   Status load_moe(int64_t index, MoeWeights& out);
   Status load_experts(int64_t index, MoeWeights& out);
+  Status load_beside_mlp(int64_t index, MoeWeights& out);
   Status load_transposed_experts(int64_t index, MoeWeights& out);
   Status load_expert_biases(int64_t index, MoeWeights& out);
   Status load_shared_expert(int64_t index, MoeWeights& out);
@@ -97,7 +102,7 @@ class Loader {
   Backend& backend_;
   bool gguf_;
   PackOptions pack_;
-  std::set<std::string> used_;
+  std::set<std::string> names_, used_;
   std::array<int64_t, kNumDTypes> by_type_{};
   int64_t done_ = 0;
   int64_t total_ = 0;

@@ -30,7 +30,9 @@ std::vector<int32_t> strided(int64_t begin, int64_t count, int64_t step, int64_t
 Result<Norm> Loader::norm(Part part, int64_t layer, std::vector<int64_t> shape) {
   Norm out;
   QUIRE_ASSIGN(out.weight, floats(name(part, layer) + ".weight", shape));
-  if (config_.norm_plus_one && !gguf_) {
+  // MLX's converter adds the 1 for the hybrid families.
+  const bool added = gguf_ || (files_.scheme.method == weights::QuantMethod::kMlx && config_.gdn.key_heads > 0);
+  if (config_.norm_plus_one && !added) {
     for (float& w : out.weight) w += 1.0f;
   }
   if (config_.norm_kind == NormKind::kLayerWithBias) {
@@ -76,11 +78,8 @@ Result<DecoderLayer> Loader::load_layer(int64_t index) {
     case Mixer::kNone:
       break;
   }
-  if (config.feed == Feed::kMoe) {
-    QUIRE_TRY(load_moe(index, out.moe));
-  } else if (config.feed != Feed::kNone) {
-    QUIRE_TRY(load_mlp(config, index, out.mlp));
-  }
+  if (config.feed == Feed::kMoe || config_.moe.beside_mlp) QUIRE_TRY(load_moe(index, out.moe));
+  if (config.feed == Feed::kGated || config.feed == Feed::kPlain) QUIRE_TRY(load_mlp(config, index, out.mlp));
   if (config_.per_layer_input.dim > 0) {
     PerLayerInputWeights& input = out.per_layer_input;
     const int64_t dim = config_.per_layer_input.dim;
@@ -232,6 +231,7 @@ Status Loader::load_conv(int64_t index, int64_t channels, int64_t kernel, bool b
   const std::string conv = name(Part::kConv, index);
   std::vector<int64_t> shape = {channels, kernel};
   if (!gguf_) shape = {channels, 1, kernel};
+  if (files_.scheme.method == weights::QuantMethod::kMlx) shape = {channels, kernel, 1};
   QUIRE_ASSIGN(out.conv, floats(conv + ".weight", shape));
   if (gguf_ ? has(conv + ".bias") : bias) {
     QUIRE_ASSIGN(out.conv_bias, floats(conv + ".bias", {channels}));
@@ -347,6 +347,19 @@ Status Loader::load_moe(int64_t index, MoeWeights& out) {
   for (const auto& bias : out.gate_up_bias) out.gate_up_bias_views.push_back(bias.data());
   for (const auto& bias : out.down_bias) out.down_bias_views.push_back(bias.data());
   if (c.shared_intermediate > 0) QUIRE_TRY(load_shared_expert(index, out));
+  if (c.beside_mlp) QUIRE_TRY(load_beside_mlp(index, out));
+  return {};
+}
+
+Status Loader::load_beside_mlp(int64_t index, MoeWeights& out) {
+  const char* suffix = gguf_ ? ".weight" : "";
+  QUIRE_ASSIGN(out.router_norm.weight, floats(name(Part::kRouterScale, index) + suffix, {config_.hidden}));
+  const double root = std::sqrt(static_cast<double>(config_.hidden));
+  for (float& w : out.router_norm.weight) w = static_cast<float>(static_cast<double>(w) / root);
+  QUIRE_ASSIGN(out.expert_scale, floats(name(Part::kExpertScale, index) + suffix, {config_.moe.experts}));
+  QUIRE_ASSIGN(out.mlp_out_norm, norm(Part::kMlpOutNorm, index, {config_.hidden}));
+  QUIRE_ASSIGN(out.norm, norm(Part::kExpertsNorm, index, {config_.hidden}));
+  QUIRE_ASSIGN(out.out_norm, norm(Part::kExpertsOutNorm, index, {config_.hidden}));
   return {};
 }
 
@@ -355,14 +368,18 @@ Status Loader::load_experts(int64_t index, MoeWeights& out) {
   const MoeConfig& c = config_.moe;
   const bool in_turn = !gguf_ && files_.family->has_part(Part::kExpertsTransposed);  // gate, up, gate, up ...
   if (in_turn && !is_quantised_linear(name(Part::kExpertsGateUp, index))) return load_transposed_experts(index, out);
-  const bool together = in_turn || (!gguf_ && files_.family->has_part(Part::kExpertsGateUp) &&
-                                    (files_.source->is_dummy() || has(name(Part::kExpertsGateUp, index) + ".weight")));
-  const bool stacked = gguf_ || together;
+  const std::string stack = name(Part::kExpertsGateUp, index);
+  const bool declared = files_.family->has_part(Part::kExpertsGateUp) && files_.source->is_dummy();
+  const bool bare = files_.source->is_dummy() ? files_.family->has_part(Part::kExpertsBare) : has(stack);
+  const bool together = in_turn || (!gguf_ && (declared || bare || has(stack + ".weight")));
+  const bool switched = !gguf_ && has(name(Part::kSwitchUp, index) + ".weight");
+  const bool stacked = gguf_ || together || switched;
   std::set<const weights::TensorRef*> tensors;
   for (int64_t e = 0; e < c.experts; ++e) {
     const auto slice = [&](Part part, int64_t rows) {
       Slice s{name(part, index, e), rows};
       if (stacked) s.expert = e, s.experts = c.experts;
+      s.bare = together && bare;
       return s;
     };
     std::vector<Slice> parts;
@@ -375,15 +392,17 @@ Status Loader::load_experts(int64_t index, MoeWeights& out) {
         }
       }
     } else {
-      if (c.gated) parts.push_back(slice(gguf_ ? Part::kExpertsGate : Part::kExpertGate, c.intermediate));
-      parts.push_back(slice(gguf_ ? Part::kExpertsUp : Part::kExpertUp, c.intermediate));
+      const Part gate = gguf_ ? Part::kExpertsGate : switched ? Part::kSwitchGate : Part::kExpertGate;
+      const Part up = gguf_ ? Part::kExpertsUp : switched ? Part::kSwitchUp : Part::kExpertUp;
+      if (c.gated) parts.push_back(slice(gate, c.intermediate));
+      parts.push_back(slice(up, c.intermediate));
     }
     std::vector<Rows> gate_up, down(1);
     for (const Slice& part : parts) {
       QUIRE_ASSIGN(Rows more, rows(part, config_.hidden));
       gate_up.push_back(std::move(more));
     }
-    const Part down_part = stacked ? Part::kExpertsDown : Part::kExpertDown;
+    const Part down_part = switched ? Part::kSwitchDown : stacked ? Part::kExpertsDown : Part::kExpertDown;
     QUIRE_ASSIGN(down[0], rows(slice(down_part, config_.hidden), c.intermediate));
     for (const Rows& part : gate_up) tensors.insert(part.tensor);
     tensors.insert(down[0].tensor);

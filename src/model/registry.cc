@@ -67,6 +67,9 @@ constexpr PartName kCommonNames[] = {
     {Part::kExpertsUp, "", "blk.{}.ffn_up_exps"},
     {Part::kExpertsGateUp, "model.layers.{}.mlp.experts.gate_up_proj", ""},
     {Part::kExpertsDown, "model.layers.{}.mlp.experts.down_proj", "blk.{}.ffn_down_exps"},
+    {Part::kSwitchGate, "model.layers.{}.mlp.switch_mlp.gate_proj", ""},
+    {Part::kSwitchUp, "model.layers.{}.mlp.switch_mlp.up_proj", ""},
+    {Part::kSwitchDown, "model.layers.{}.mlp.switch_mlp.down_proj", ""},
     {Part::kSharedGate, "model.layers.{}.mlp.shared_experts.gate_proj", "blk.{}.ffn_gate_shexp"},
     {Part::kSharedUp, "model.layers.{}.mlp.shared_experts.up_proj", "blk.{}.ffn_up_shexp"},
     {Part::kSharedDown, "model.layers.{}.mlp.shared_experts.down_proj", "blk.{}.ffn_down_shexp"},
@@ -78,6 +81,11 @@ constexpr PartName kCommonNames[] = {
     {Part::kPerLayerProjection, "model.layers.{}.per_layer_projection", "blk.{}.proj"},
     {Part::kPerLayerPostNorm, "model.layers.{}.post_per_layer_input_norm", "blk.{}.post_norm"},
     {Part::kLayerScalar, "model.layers.{}.layer_scalar", "blk.{}.layer_output_scale"},
+    {Part::kRouterScale, "model.layers.{}.router.scale", "blk.{}.ffn_gate_inp.scale"},
+    {Part::kExpertScale, "model.layers.{}.router.per_expert_scale", "blk.{}.ffn_down_exps.scale"},
+    {Part::kMlpOutNorm, "model.layers.{}.post_feedforward_layernorm_1", "blk.{}.post_ffw_norm_1"},
+    {Part::kExpertsNorm, "model.layers.{}.pre_feedforward_layernorm_2", "blk.{}.pre_ffw_norm_2"},
+    {Part::kExpertsOutNorm, "model.layers.{}.post_feedforward_layernorm_2", "blk.{}.post_ffw_norm_2"},
 };
 
 std::string fill(std::string_view pattern, int64_t layer, int64_t expert) {

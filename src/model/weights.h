@@ -58,6 +58,10 @@ struct MoeWeights {
   std::vector<const float*> gate_up_bias_views, down_bias_views;
   MlpWeights shared;
   Linear shared_gate;
+  // Gemma 4, where the MLP stands beside: the router's own norm (with its scale), the experts' weights' scale, the
+  // norms of the MLP's output and of the experts' input and output.
+  Norm router_norm, mlp_out_norm, norm, out_norm;
+  std::vector<float> expert_scale;
 };
 
 // Gemma 4's small embedding of a layer.

@@ -125,10 +125,10 @@ TEST_P(SameBits, AloneTogetherChunkedCachedPreempted) {
 INSTANTIATE_TEST_SUITE_P(Families, SameBits,
                          ::testing::Values("llama", "qwen3", "phi3", "glm4", "olmo2", "granite", "smollm3", "mistral",
                                            "qwen2", "mistral-window", "ministral3", "mixtral", "gemma2", "gemma3",
-                                           "gemma4", "gemma4-global", "gpt-oss", "qwen3-moe", "qwen3-next", "qwen3.5",
-                                           "qwen3.5-moe", "deepseek-v2", "deepseek-v3", "glm4-moe", "glm4-moe-lite",
-                                           "minicpm3", "granite-hybrid", "nemotron-h", "lfm2", "lfm2-moe", "phimoe",
-                                           "olmo3", "cohere", "cohere2"));
+                                           "gemma4", "gemma4-global", "gemma4-moe", "gpt-oss", "qwen3-moe",
+                                           "qwen3-next", "qwen3.5", "qwen3.5-moe", "deepseek-v2", "deepseek-v3",
+                                           "glm4-moe", "glm4-moe-lite", "minicpm3", "granite-hybrid", "nemotron-h",
+                                           "lfm2", "lfm2-moe", "phimoe", "olmo3", "cohere", "cohere2"));
 
 // Prompts long enough to share pages, states and windows: cached, the answers are those of an engine without a cache,
 // and the cache was used. Then the same in a pool so small that sequences are thrown out and come back.
