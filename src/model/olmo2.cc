@@ -8,12 +8,11 @@
 namespace quire::model {
 namespace {
 
-Result<DecoderConfig> olmo2_from_hf(const json::Value& config) {
+Result<DecoderConfig> common_from_hf(const json::Value& config, std::span<const std::string_view> handled) {
   HfDefaults defaults;
   defaults.norm_eps = 1e-5;
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
-  constexpr std::string_view kHandled[] = {"attention_bias", "sliding_window", "layer_types"};
-  QUIRE_TRY(refuse_unknown_maths(config, kHandled));
+  QUIRE_TRY(refuse_unknown_maths(config, handled));
   QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
   out.qkv_bias = out.o_bias = bias;
   out.qk_norm = QkNorm::kWhole;
@@ -21,9 +20,15 @@ Result<DecoderConfig> olmo2_from_hf(const json::Value& config) {
   return out;
 }
 
+constexpr std::string_view kHandled[] = {"attention_bias", "sliding_window", "layer_types"};
+
+Result<DecoderConfig> olmo2_from_hf(const json::Value& config) {
+  return common_from_hf(config, std::span(kHandled).first(1));
+}
+
 // The rope's scaling is the full layers' alone.
 Result<DecoderConfig> olmo3_from_hf(const json::Value& config) {
-  QUIRE_ASSIGN(DecoderConfig out, olmo2_from_hf(config));
+  QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config, kHandled));
   QUIRE_TRY(read_windows(config, out, 4));
   QUIRE_TRY(read_local_rope(config, "sliding_attention", out.rope.theta, out));
   for (LayerConfig& layer : out.per_layer) layer.rope = layer.window > 0 ? RopeUse::kLocal : RopeUse::kMain;

@@ -14,11 +14,11 @@ constexpr size_t kDense = 4;  // of them
 // use_sliding_window is false in every released file; max_window_layers says which layers stay full.
 Status read_qwen_windows(const json::Value& config, DecoderConfig& out) {
   QUIRE_ASSIGN(const bool slides, json::get_bool_or(config, "use_sliding_window", false));
+  QUIRE_TRY(read_windows(config, out, 0));
   if (!slides) {
-    out.per_layer.assign(static_cast<size_t>(out.layers), LayerConfig{});
+    for (LayerConfig& layer : out.per_layer) layer.window = 0;
     return {};
   }
-  QUIRE_TRY(read_windows(config, out, 0));
   const json::Value* types = config.find("layer_types");
   if (types != nullptr && !types->is_null()) return {};
   QUIRE_ASSIGN(const int64_t full, json::get_int_or(config, "max_window_layers", 28, 0, 4096));
