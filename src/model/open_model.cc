@@ -26,6 +26,21 @@ Result<std::string> architecture_of(const json::Value& config) {
   return list->as_array()[0].as_string();
 }
 
+// Python writes Infinity and NaN where JSON has no such numbers; outside of strings they become null.
+std::string without_infinities(std::string text) {
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') in_string = !in_string;
+    if (in_string && text[i] == '\\') ++i;
+    if (in_string) continue;
+    for (const std::string_view word :
+         {std::string_view("-Infinity"), std::string_view("Infinity"), std::string_view("NaN")}) {
+      if (text.compare(i, word.size(), word) == 0) text.replace(i, word.size(), "null");
+    }
+  }
+  return text;
+}
+
 // A model that also sees or hears has its text part's fields under text_config.
 json::Value text_part(const json::Value& config) {
   const json::Value* text = config.find("text_config");
@@ -41,7 +56,7 @@ json::Value text_part(const json::Value& config) {
 
 Status read_hf(const fs::path& file, ModelFiles& out) {
   QUIRE_ASSIGN(const std::string text, read_file(file, size_t{16} << 20));
-  auto config = json::parse(text);
+  auto config = json::parse(without_infinities(text));
   if (!config.ok()) return in_file(file, config.error());
   auto read = parse_hf_config(*config);
   if (!read.ok()) return in_file(file, read.error());
