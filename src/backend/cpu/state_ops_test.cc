@@ -499,6 +499,8 @@ void run_schedules(const Layer& layer, const Truth& truth, Backend& backend, con
   std::mt19937 random(5);
   std::vector<int64_t> done(count);
   std::vector<int32_t> page(count, -1);
+  ASSERT_NO_FATAL_FAILURE(pages.step(backend, {{0, 0, 0, -1, 3}}, what + ", nothing yet"));
+  page[0] = 3;
   for (int step = 0; step < 40; ++step) {
     std::vector<Chunk> chunks;
     for (size_t s = 0; s < count; ++s) {
