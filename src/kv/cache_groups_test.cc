@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <random>
+
 namespace quire::kv {
 namespace {
 
@@ -262,6 +265,57 @@ TEST(CacheGroups, StatesAloneHavePagesOfTheirOwn) {
   EXPECT_EQ(layout.slot_bytes, 1024);
   EXPECT_EQ(hit_unit(layout.groups), 512);
   EXPECT_EQ(layout.slots, 1);
+}
+
+// Any mixture has a layout whose parts fit, or a sentence: also with a backend that pads rows and pages.
+TEST(CacheGroups, RandomMixturesAreSoundOrRefused) {
+  const auto padded_bytes = [](const KvPageShape& shape) {
+    KvPageShape wide = shape;
+    if (!shape.v_in_k) wide.v_head_dim = ((shape.v_head_dim > 0 ? shape.v_head_dim : shape.head_dim) + 15) / 16 * 16;
+    return (plain_bytes(wide) + 63) / 64 * 64;
+  };
+  std::mt19937 random(7);
+  const auto draw = [&](int n) { return static_cast<int64_t>(random() % static_cast<uint32_t>(n)); };
+  int made = 0;
+  for (int round = 0; round < 500; ++round) {
+    std::vector<LayerCache> kinds;
+    for (int64_t i = 1 + draw(4); i > 0; --i) {
+      const int64_t heads = 1 + draw(8), dim = 1 + draw(300);
+      const LayerCache choices[] = {full(heads, dim), window(heads, dim, 1 + draw(5000)), state(1 + draw(1 << 20)),
+                                    mla(1 + draw(512), 1 + draw(64))};
+      kinds.push_back(choices[draw(4)]);
+    }
+    std::vector<LayerCache> layers;
+    for (int64_t i = 1 + draw(40); i > 0; --i) {
+      layers.push_back(kinds[static_cast<size_t>(draw(static_cast<int>(kinds.size())))]);
+    }
+    const int64_t block_size = 16 * (1 + draw(8));
+    const auto layout = group_layers(layers, DType::kBF16, block_size, padded_bytes);
+    if (!layout.ok()) {
+      EXPECT_THAT(layout.error().message, HasSubstr("no page size serves both."));
+      continue;
+    }
+    ++made;
+    ASSERT_EQ(layout->layers.size(), layers.size());
+    EXPECT_LE(hit_unit(layout->groups), 65536);
+    EXPECT_EQ(layout->slot_bytes % 64, 0);
+    int64_t seats = 0;
+    for (const CacheGroup& group : layout->groups) {
+      EXPECT_LE(group.layers, layout->slots);
+      EXPECT_LE(group.used_bytes, layout->slot_bytes);
+      EXPECT_EQ(hit_unit(layout->groups) % group.block_size, 0);
+      seats += group.layers;
+    }
+    EXPECT_EQ(seats, static_cast<int64_t>(layers.size()));
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const CacheLayout::Layer& place = layout->layers[i];
+      if (layers[i].kind == CacheKind::kState) continue;
+      EXPECT_GE(place.shape.block_size, block_size);
+      EXPECT_LE(padded_bytes(place.shape), layout->slot_bytes);
+    }
+    EXPECT_GE(most_pages(layout->groups, 1000, {64, true}), static_cast<int64_t>(layout->groups.size()));
+  }
+  EXPECT_GT(made, 400);
 }
 
 TEST(CacheGroups, WhatCanNotBeIsRefusedInOneSentence) {

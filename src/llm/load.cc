@@ -195,6 +195,8 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   settled.engine.scheduler.max_model_len = out.plan.max_model_len;
   spdlog::info("{}", out.plan.line());
   QUIRE_ASSIGN(out.engine, engine::Engine::make(std::move(backend), std::move(model), settled.engine));
+  const model::CacheLayout& pages = out.engine->cache_layout();
+  QUIRE_CHECK(pages.page_bytes() * pages.num_pages == out.plan.kv_bytes, "the plan is what is allocated");
   return out;
 }
 
