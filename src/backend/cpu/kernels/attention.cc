@@ -155,16 +155,18 @@ struct RowTile {
   float* o;             // [rows][width]
   float* p;             // [rows][64]
   // Of the tile of positions at hand:
-  TileRun run[kTileRows];       // what each row sees
+  int64_t begin[kTileRows];  // what each row sees; the first of them are all 0 but for windows
+  int64_t end[kTileRows];
   TileRun all;                  // and all of them together
   alignas(64) float a[kLanes];  // what each row's o shrinks by
 
-  QUIRE_INLINE bool sees(const TileRun& run) { return run.begin < run.end; }
+  bool sees(int row) const { return begin[row] < end[row]; }
 };
 
-void enter_tile(RowTile* t, int64_t begin) {
-  for (int r = 0; r < t->rows; ++r) t->run[r] = TileRun::of(t->low[r], t->high[r], begin);
-  t->all = {t->run[0].begin, t->run[t->rows - 1].end};
+void enter_tile(RowTile* t, int64_t tile, bool windowed) {
+  for (int r = 0; r < t->rows; ++r) t->end[r] = clamp(t->high[r] - tile, 0, kAttentionTile);
+  for (int r = 0; r < t->rows && windowed; ++r) t->begin[r] = clamp(t->low[r] - tile, 0, kAttentionTile);
+  t->all = {t->begin[0], t->end[t->rows - 1]};
 }
 
 // Softmax of one tile of positions: p from scores to weights, m and l brought up to date.
@@ -175,8 +177,8 @@ void softmax(RowTile* t) {
   const int64_t groups = t->all.groups();
   const F32x16 nothing = splat(-__builtin_inff());
   for (int r = 0; r < t->rows; ++r) {
-    const TileRun run = t->run[r];
-    if (!RowTile::sees(run)) continue;  // before = after: a is 1
+    if (!t->sees(r)) continue;  // before = after: a is 1
+    const TileRun run = {t->begin[r], t->end[r]};
     float* s = t->p + r * kAttentionTile;
     F32x16 top = splat(t->m[r]);
     for (int64_t g = first_group; g < groups; ++g) {
@@ -197,8 +199,8 @@ void softmax(RowTile* t) {
   }
   store(t->a, exp2_clamped(load(before) - load(after)));
   for (int r = 0; r < t->rows; ++r) {
-    const TileRun run = t->run[r];
-    if (!RowTile::sees(run)) continue;
+    if (!t->sees(r)) continue;
+    const TileRun run = {t->begin[r], t->end[r]};
     float* s = t->p + r * kAttentionTile;
     const F32x16 top = splat(t->m[r]);
     F32x16 sum = zero();
@@ -221,9 +223,9 @@ static_assert(sizeof kOnes / sizeof kOnes[0] >= kTileRows);
 template <typename T, int kRows, int kFirst>
 void weigh_rest(const RowTile& t, const typename T::Type* const* v, int64_t v_stride, int64_t width) {
   if constexpr (kFirst < kRows) {
-    if (t.run[kFirst].end > t.run[kFirst - 1].end) {
-      weigh_all<T, kRows - kFirst>(t.p + kFirst * kAttentionTile, kOnes, v, v_stride, t.run[kFirst - 1].end,
-                                   t.run[kFirst].end, t.o + kFirst * width, width);
+    if (t.end[kFirst] > t.end[kFirst - 1]) {
+      weigh_all<T, kRows - kFirst>(t.p + kFirst * kAttentionTile, kOnes, v, v_stride, t.end[kFirst - 1], t.end[kFirst],
+                                   t.o + kFirst * width, width);
     }
     weigh_rest<T, kRows, kFirst + 1>(t, v, v_stride, width);
   }
@@ -233,7 +235,7 @@ void weigh_rest(const RowTile& t, const typename T::Type* const* v, int64_t v_st
 // for it, so that not even an infinite V there reaches the row.
 template <typename T, int kRows>
 void weigh_tile(const RowTile& t, const typename T::Type* const* v, int64_t v_stride, int64_t width) {
-  weigh_all<T, kRows>(t.p, t.a, v, v_stride, 0, t.run[0].end, t.o, width);
+  weigh_all<T, kRows>(t.p, t.a, v, v_stride, 0, t.end[0], t.o, width);
   weigh_rest<T, kRows, 1>(t, v, v_stride, width);
 }
 
@@ -258,16 +260,16 @@ QUIRE_INLINE void with_rows([[maybe_unused]] int rows, F f) {
 template <typename T>
 void weigh_runs(const RowTile& t, const typename T::Type* const* v, int64_t v_stride, int64_t width) {
   for (int r = 0; r < t.rows; ++r) {
-    if (!RowTile::sees(t.run[r])) continue;
+    if (!t.sees(r)) continue;
     float* o = t.o + r * width;
     for (int64_t d = 0; d < width; d += kLanes) store(o + d, load(o + d) * splat(t.a[r]));
   }
   for (int64_t j = t.all.begin; j < t.all.end;) {
     int begin = 0, end = 0;  // rows that see j
-    while (t.run[begin].end <= j) ++begin;
-    while (end < t.rows && t.run[end].begin <= j) ++end;
-    int64_t stop = t.run[begin].end;
-    if (end < t.rows && t.run[end].begin < stop) stop = t.run[end].begin;
+    while (t.end[begin] <= j) ++begin;
+    while (end < t.rows && t.begin[end] <= j) ++end;
+    int64_t stop = t.end[begin];
+    if (end < t.rows && t.begin[end] < stop) stop = t.begin[end];
     if (begin < end) {
       with_rows(end - begin, [&](auto n) {
         weigh_all<T, decltype(n)::kValue>(t.p + begin * kAttentionTile, kOnes, v, v_stride, j, stop,
@@ -284,6 +286,7 @@ struct Rows {
   int num_tiles;
   int num_rows;
   ScoreRule rule;
+  bool windowed;
   int32_t low[kAttentionRows];
   int32_t high[kAttentionRows];
   int32_t at[kAttentionRows];  // where each row stands
@@ -310,6 +313,7 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
   rows->pages = kv_geometry(args.kv);
   rows->width = rows->pages.width;
   rows->rule = score_rule(args);
+  rows->windowed = args.window > 0;
   rows->num_rows = item.row_end - item.row_begin;
   rows->num_tiles = (rows->num_rows + kTileRows - 1) / kTileRows;
   const int64_t width = rows->width;
@@ -346,6 +350,7 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
       rows->high[r] = static_cast<int32_t>(seen.end);
       rows->at[r] = static_cast<int32_t>(seen.at);
       rows->slope[r] = slope_of(args, item.kv_head, row);
+      t.begin[r - first] = 0;
       const float* source = head_row(args, args.q, rows->head_dim, item.seq, item.kv_head, row);
       scale_row(source, rows->rule.factor, rows->head_dim, q + r * kQueryStride);
     }
@@ -375,7 +380,7 @@ void weigh_rows(const Rows& rows, const typename T::Type* const* v, int64_t v_st
   for (int i = 0; i < rows.num_tiles; ++i) {
     const RowTile& t = rows.tiles[i];
     if (t.all.first_group() >= t.all.groups()) continue;
-    if (t.run[t.rows - 1].begin > 0) {
+    if (t.begin[t.rows - 1] > 0) {
       weigh_runs<T>(t, v, v_stride, rows.width);
     } else {
       with_rows(t.rows, [&](auto n) { weigh_tile<T, decltype(n)::kValue>(t, v, v_stride, rows.width); });
@@ -392,10 +397,10 @@ void run_wide_tile(const AttentionArgs& args, const AttentionItem& item, Rows* r
   TileScales scales;
   if constexpr (kHasScales<T>) find_scales(args, item, begin, run, &scales);
   if (pages.in_rows) {
-    find_chunks<typename T::Type, kKvHalf>(args, item, begin, run, k, v);
+    find_chunks<typename T::Type, kKvHalf>(args, item, rows->pages, begin, run, k, v);
     widen_k_rows<T>(k, scales, run, rows->head_dim, pages.k_stride, rows->wide);
   } else {
-    find_chunks<typename T::Type, kKvGroup>(args, item, begin, run, k, v);
+    find_chunks<typename T::Type, kKvGroup>(args, item, rows->pages, begin, run, k, v);
     widen_k<T>(k, scales, run, rows->head_dim, rows->wide);
   }
   const float* wide[kTileGroups];
@@ -412,14 +417,14 @@ void run_wide_tile(const AttentionArgs& args, const AttentionItem& item, Rows* r
 
 template <typename T>
 void run_tile(const AttentionArgs& args, const AttentionItem& item, Rows* rows, int64_t begin, TileRun run) {
-  for (int i = 0; i < rows->num_tiles; ++i) enter_tile(&rows->tiles[i], begin);
+  for (int i = 0; i < rows->num_tiles; ++i) enter_tile(&rows->tiles[i], begin, rows->windowed);
   if constexpr (sizeof(typename T::Type) == 1) {
     run_wide_tile<T>(args, item, rows, begin, run);
   } else {
     const bool direct = sizeof(typename T::Type) == 4 || rows->num_rows < kWidenRows;
     if (rows->pages.in_rows || !direct) return run_wide_tile<T>(args, item, rows, begin, run);
     const typename T::Type *k[kTileGroups], *v[kTileGroups];
-    find_chunks<typename T::Type, kKvGroup>(args, item, begin, run, k, v);
+    find_chunks<typename T::Type, kKvGroup>(args, item, rows->pages, begin, run, k, v);
     score_rows<T>(rows, begin, k);
     weigh_rows<T>(*rows, v, rows->pages.v_stride);
   }

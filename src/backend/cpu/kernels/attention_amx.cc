@@ -68,7 +68,9 @@ struct Rows {
   int32_t high[kAttentionRowsMost];
   int32_t at[kAttentionRowsMost];  // where each row stands
   float slope[kAttentionRowsMost];
-  TileRun run[kAttentionRowsMost];  // positions of the tile at hand that each row sees
+  bool windowed;                      // a row may begin to see inside a tile
+  int64_t begin[kAttentionRowsMost];  // positions [begin, end) of the tile at hand are those that each row sees;
+  int64_t end[kAttentionRowsMost];    // the first of them are all 0 but for windows
   int64_t head_dim;
   KvGeometry pages;
   int64_t width;                     // of V, padded
@@ -89,7 +91,12 @@ struct Rows {
   float* merged_m;
   float* merged_l;
 
-  QUIRE_INLINE bool sees(const TileRun& run) { return run.begin < run.end; }
+  bool sees(int row) const { return begin[row] < end[row]; }
+  void enter(int64_t tile) {
+    for (int r = 0; r < num_rows; ++r) end[r] = clamp(high[r] - tile, 0, kAttentionTile);
+    if (!windowed) return;
+    for (int r = 0; r < num_rows; ++r) begin[r] = clamp(low[r] - tile, 0, kAttentionTile);
+  }
 };
 
 // 32 bf16 as floats.
@@ -105,6 +112,7 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
   rows->pages = kv_geometry(args.kv);
   rows->width = rows->pages.width;
   rows->rule = score_rule(args);
+  rows->windowed = args.window > 0;
   rows->steps = (rows->head_dim + kStep - 1) / kStep;
   rows->num_rows = item.row_end - item.row_begin;
   rows->num_tiles = (rows->num_rows + kTileRows - 1) / kTileRows;
@@ -139,6 +147,7 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
       rows->high[r] = static_cast<int32_t>(seen.end);
       rows->at[r] = static_cast<int32_t>(seen.at);
       rows->slope[r] = slope_of(args, item.kv_head, row);
+      rows->begin[r] = 0;
       from = head_row(args, args.q, rows->head_dim, item.seq, item.kv_head, row);
     }
     for (int64_t step = 0; step < rows->steps; ++step, to += kOperandBytes) {
@@ -265,26 +274,34 @@ void bend(const Rows& rows, int tile, int64_t begin) {
   }
 }
 
+// What a row does not see yet at the beginning of a tile: lanes of group g, and its scores.
+QUIRE_INLINE int64_t front_lanes(int64_t begin, int64_t g) {
+  return clamp(begin - g * kLanes, 0, kLanes);
+}
+void hide_front(float* s, int64_t begin) {
+  for (int64_t g = 0; g * kLanes < begin; ++g) {
+    store_n(s + g * kLanes, splat(-__builtin_inff()), front_lanes(begin, g));
+  }
+}
+
 // Softmax of the tile's positions: scores to weights in bf16, m and l brought up to date; a is what o shrinks by.
 void softmax(const Rows& rows, int tile, float* a) {
   const int first_row = tile * kTileRows;
   alignas(64) float before[kLanes] = {};
   alignas(64) float after[kLanes] = {};
   const int end = rows.num_rows - first_row < kTileRows ? rows.num_rows - first_row : kTileRows;
+  const bool windowed = rows.windowed;
   const F32x16 nothing = splat(-__builtin_inff());
   for (int r = 0; r < end; ++r) {
-    const TileRun run = rows.run[first_row + r];
-    if (!Rows::sees(run)) continue;  // before = after: a is 1
+    if (!rows.sees(first_row + r)) continue;  // before = after: a is 1
+    const int64_t count = rows.end[first_row + r];
     float* s = rows.s + r * kAttentionTile;
+    if (windowed) hide_front(s, rows.begin[first_row + r]);
     F32x16 top = splat(rows.m[first_row + r]);
     for (int g = 0; g < kTileGroups; ++g) {
       F32x16 v = load(s + g * kLanes);
-      if (run.end < (g + 1) * kLanes) {
-        v = select(first_lanes(clamp(run.end - g * kLanes, 0, kLanes)), v, nothing);
-        store(s + g * kLanes, v);
-      }
-      if (run.begin > g * kLanes) {
-        v = select(first_lanes(clamp(run.begin - g * kLanes, 0, kLanes)), nothing, v);
+      if (count < (g + 1) * kLanes) {
+        v = select(first_lanes(clamp(count - g * kLanes, 0, kLanes)), v, nothing);
         store(s + g * kLanes, v);
       }
       top = max(v, top);
@@ -294,12 +311,12 @@ void softmax(const Rows& rows, int tile, float* a) {
   }
   store(a, exp2_clamped(load(before) - load(after)));
   for (int r = 0; r < kTileRows; ++r) {
-    const TileRun run = r < end ? rows.run[first_row + r] : TileRun{0, 0};
     uint8_t* to = rows.p + r * 64;
-    if (!Rows::sees(run)) {
+    if (r >= end || !rows.sees(first_row + r)) {
       for (int i = 0; i < kPositionSteps; ++i) _mm512_store_si512(to + i * kOperandBytes, _mm512_setzero_si512());
       continue;
     }
+    const int64_t count = rows.end[first_row + r];
     const float* s = rows.s + r * kAttentionTile;
     const F32x16 top = splat(rows.m[first_row + r]);
     F32x16 w[kTileGroups];
@@ -307,8 +324,8 @@ void softmax(const Rows& rows, int tile, float* a) {
 #pragma GCC unroll 4
     for (int g = 0; g < kTileGroups; ++g) {
       w[g] = exp2_clamped(load(s + g * kLanes) - top);
-      if (run.end < (g + 1) * kLanes) w[g] = select(first_lanes(clamp(run.end - g * kLanes, 0, kLanes)), w[g], zero());
-      if (run.begin > g * kLanes) w[g] = select(first_lanes(clamp(run.begin - g * kLanes, 0, kLanes)), zero(), w[g]);
+      if (windowed) w[g] = select(first_lanes(front_lanes(rows.begin[first_row + r], g)), zero(), w[g]);
+      if (count < (g + 1) * kLanes) w[g] = select(first_lanes(clamp(count - g * kLanes, 0, kLanes)), w[g], zero());
       sum = sum + w[g];
     }
     for (int i = 0; i < kPositionSteps; ++i) {
@@ -353,7 +370,7 @@ void weigh(const Rows& rows, int tile, const float* a, int row_begin, int row_en
     QUIRE_TILE_STORE(2, rows.add + 32, 4 * kAttentionTile);
     QUIRE_TILE_STORE(3, rows.add + 48, 4 * kAttentionTile);
     for (int r = row_begin; r < row_end; ++r) {
-      if (!Rows::sees(rows.run[first_row + r])) continue;
+      if (!rows.sees(first_row + r)) continue;
       float* o = rows.o + (first_row + r) * rows.width + c * kLanes;
       const float* add = rows.add + r * kAttentionTile;
       const F32x16 scale = splat(a[r]);
@@ -369,7 +386,7 @@ template <typename T>
 void weigh_one_by_one(const Rows& rows, int tile, const float* a, const typename T::Type* const* v) {
   const int end = rows.num_rows - tile * kTileRows < kTileRows ? rows.num_rows - tile * kTileRows : kTileRows;
   for (int r = 0; r < end; ++r) {
-    lay_out_v<T>(rows, v, rows.run[tile * kTileRows + r]);
+    lay_out_v<T>(rows, v, {rows.begin[tile * kTileRows + r], rows.end[tile * kTileRows + r]});
     weigh(rows, tile, a, r, r + 1);
   }
 }
@@ -387,7 +404,7 @@ Tile<T> find_tile(const AttentionArgs& args, const AttentionItem& item, const Ro
   Tile<T> tile;
   tile.begin = begin;
   tile.run = TileRun::of(rows.low[0], rows.high[rows.num_rows - 1], begin);
-  find_chunks<typename T::Type, T::kChunk>(args, item, begin, tile.run, tile.k, tile.v);
+  find_chunks<typename T::Type, T::kChunk>(args, item, rows.pages, begin, tile.run, tile.k, tile.v);
   return tile;
 }
 
@@ -395,14 +412,14 @@ Tile<T> find_tile(const AttentionArgs& args, const AttentionItem& item, const Ro
 // the products and those who wait for them: V of this tile, and K of the next one.
 template <typename T>
 void run_tile(Rows* rows, const Tile<T>& now, const Tile<T>* next) {
-  for (int r = 0; r < rows->num_rows; ++r) rows->run[r] = TileRun::of(rows->low[r], rows->high[r], now.begin);
-  const bool alike = rows->run[0].end == now.run.end && rows->run[rows->num_rows - 1].begin == now.run.begin;
+  rows->enter(now.begin);
+  const bool alike = rows->end[0] == now.run.end && rows->begin[rows->num_rows - 1] == now.run.begin;
   bool together = true;
   bool v_ready = false;
   for (int tile = 0; tile < rows->num_tiles; ++tile) {
     const bool last_tile = tile + 1 == rows->num_tiles;
     const int last = last_tile ? rows->num_rows - 1 : tile * kTileRows + kTileRows - 1;
-    if (rows->run[last].end > 0 && rows->run[tile * kTileRows].begin < kAttentionTile) {
+    if (rows->end[last] > 0 && rows->begin[tile * kTileRows] < kAttentionTile) {
       alignas(64) float a[kLanes];
       score(*rows, tile);
       if (!v_ready) {
@@ -476,8 +493,8 @@ void score_few(const Rows& rows, const uint16_t* const* next_k) {
   }
 }
 
-// p V of the positions of `run` into `add`; p stands in `s`.
-template <int kRows>
+// p V of the positions of `run` into `add`; p stands in `s`. kWhole: the run begins with the tile.
+template <int kRows, bool kWhole>
 void multiply_few(const Rows& rows, const uint16_t* const* v, const uint16_t* const* next_v, TileRun run) {
   const FlushTiny flush;
   for (int64_t c = 0; c < rows.width; c += kLanes) {
@@ -486,13 +503,13 @@ void multiply_few(const Rows& rows, const uint16_t* const* v, const uint16_t* co
     for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
     for (int64_t step = 0; step < kPositionSteps; ++step) {
       const int64_t first = step * kStep;
-      const int64_t unseen = clamp(run.begin - first, 0, kStep);
+      const int64_t unseen = kWhole ? 0 : clamp(run.begin - first, 0, kStep);
       const int64_t seen = clamp(run.end - first, 0, kStep);
       __m512 even[kRows], odd[kRows];
 #pragma GCC unroll 6
       for (int r = 0; r < kRows; ++r) even[r] = odd[r] = _mm512_setzero_ps();
       int64_t i = unseen;
-      if (i % 2 == 1 && i < seen) {  // a window begins at the second of a pair
+      if (!kWhole && i % 2 == 1 && i < seen) {  // a window begins at the second of a pair
         const int64_t at = (first + i - 1) % kKvGroup * rows.width + 2 * c;
         const __m512 b = odd_of(_mm512_load_si512(v[(first + i) / kKvGroup] + at));
 #pragma GCC unroll 6
@@ -537,7 +554,11 @@ void run_few(Rows* rows, const Tile<PairedPages>& now, const Tile<PairedPages>& 
       widen_row(rows->p + i * kOperandBytes + r * 64, rows->s + r * kAttentionTile + i * kStep);
     }
   }
-  multiply_few<kRows>(*rows, now.v, next.v, now.run);
+  if (now.run.begin == 0) {
+    multiply_few<kRows, true>(*rows, now.v, next.v, now.run);
+  } else {
+    multiply_few<kRows, false>(*rows, now.v, next.v, now.run);
+  }
   for (int r = 0; r < kRows; ++r) {
     float* o = rows->o + r * rows->width;
     for (int64_t d = 0; d < rows->width; d += kLanes) {
@@ -575,7 +596,7 @@ void run_item(const AttentionArgs& args, const AttentionItem& item, float* scrat
       const Tile<T> next = more ? find_tile<T>(args, item, rows, begin + kAttentionTile) : now;
       if constexpr (T::kInPairs) {
         if (few) {
-          for (int r = 0; r < rows.num_rows; ++r) rows.run[r] = now.run;
+          rows.enter(begin);
           run_few_rows(&rows, now, next);
           now = next;
           continue;

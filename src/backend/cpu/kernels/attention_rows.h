@@ -54,10 +54,9 @@ QUIRE_INLINE int64_t first_tile(int64_t split, int64_t low) {
 // Finds K and V of a tile's positions in the pages, by groups of 16 (kChunk: 8 for pages in rows). Chunks that hold no
 // position of `run` repeat one that does and are not used: a table may hold anything there.
 template <typename Type, int64_t kChunk>
-[[maybe_unused]] static void find_chunks(const AttentionArgs& args, const AttentionItem& item, int64_t tile,
-                                         TileRun run, const Type** k, const Type** v) {
+[[maybe_unused]] static void find_chunks(const AttentionArgs& args, const AttentionItem& item, const KvGeometry& g,
+                                         int64_t tile, TileRun run, const Type** k, const Type** v) {
   const KvLayer& kv = args.kv;
-  const KvGeometry g = kv_geometry(kv);
   const int64_t k_row = kChunk == kKvGroup ? kv.head_dim : g.k_stride;
   const int32_t* table = args.block_tables.data() + item.seq * args.max_blocks;
   for (int64_t i = 0; i < kAttentionTile / kChunk; ++i) {

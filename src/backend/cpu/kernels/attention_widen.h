@@ -78,6 +78,13 @@ template <typename T>
 template <typename T, int64_t kChunk>
 [[maybe_unused]] static void widen_v(const typename T::Type* const* v, const TileScales& scales, TileRun run,
                                      int64_t v_stride, int64_t width, float* wide) {
+  if (!kHasScales<T> && v_stride == width) {  // chunks are whole
+    const int64_t count = kChunk * width;
+    for (int64_t c = run.begin / kChunk; c * kChunk < run.end; ++c) {
+      for (int64_t i = 0; i < count; i += kLanes) store(wide + c * count + i, T::get(v[c] + i));
+    }
+    return;
+  }
   for (int64_t j = run.begin; j < run.end; ++j) {
     const typename T::Type* from = v[j / kChunk] + j % kChunk * v_stride;
     float* to = wide + j * width;
