@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantised Hugging Face folders: each format is written here by its published layout, and must say what the same weights say
-when they are written out as floats. Formats are described in docs/models.md."""
+when they are written out as floats. Formats are described in docs/quantised-checkpoints.md."""
 
 import json
 import struct
