@@ -64,7 +64,8 @@ TEST_P(Allocation, ADecodeStepAllocatesItsOutputsAlone) {
 }
 
 // One cache group; and several, of which windows leave pages behind while they are watched.
-INSTANTIATE_TEST_SUITE_P(Families, Allocation, ::testing::Values("llama", "gemma3"));
+INSTANTIATE_TEST_SUITE_P(Families, Allocation,
+                         ::testing::Values("llama", "gemma3", "qwen3.5", "granite-hybrid", "qwen3-moe", "deepseek-v3"));
 
 }  // namespace
 }  // namespace quire::testing

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The recurrent layers, and the small ops that go with them.
+#include <algorithm>
 #include <cstring>
 
 #include "backend/cpu/cpu_backend.h"
@@ -40,17 +41,20 @@ void check_sequences(const StateSequences& s, const StateLayer& state, int64_t r
 
 // The items of a step, the longest sequences' first. A group is cut where the sequence has so large a share of the
 // tokens that threads would wait for it; the cuts cost the group's shared inputs once more.
-std::vector<StateItem> items_of(std::span<const int32_t> cu_seqlens, int64_t groups, int64_t units, int threads) {
+// `order` and `items` keep their memory from step to step.
+void fill_items(std::span<const int32_t> cu_seqlens, int64_t groups, int64_t units, int threads,
+                std::vector<int64_t>& order, std::vector<StateItem>& items) {
   const int64_t total = cu_seqlens.back();
-  std::vector<int64_t> order;
+  order.clear();
+  items.clear();
   for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
     if (cu_seqlens[s] < cu_seqlens[s + 1]) order.push_back(static_cast<int64_t>(s));
   }
   const auto tokens = [&](int64_t s) {
     return int64_t{cu_seqlens[static_cast<size_t>(s) + 1]} - cu_seqlens[static_cast<size_t>(s)];
   };
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return tokens(a) > tokens(b); });
-  std::vector<StateItem> items;
+  std::sort(order.begin(), order.end(),
+            [&](int64_t a, int64_t b) { return tokens(a) != tokens(b) ? tokens(a) > tokens(b) : a < b; });
   for (const int64_t s : order) {
     const int64_t wanted = (4 * threads * tokens(s) + total - 1) / total;
     const int64_t parts = std::clamp<int64_t>((wanted + groups - 1) / groups, 1, units);
@@ -60,7 +64,6 @@ std::vector<StateItem> items_of(std::span<const int32_t> cu_seqlens, int64_t gro
       }
     }
   }
-  return items;
 }
 
 constexpr int64_t kTailChannels = 1024;  // of one piece
@@ -134,7 +137,8 @@ template <typename Args>
 void CpuBackend::recurrent(const Args& args, const Tensor& x, int64_t groups, int64_t units, int64_t matrix_floats,
                            void (*kernel)(const Args&, const StateItem&, float*)) {
   const StateSequences& s = args.sequences;
-  const std::vector<StateItem> items = items_of(s.cu_seqlens_q, groups, units, pool_.threads());
+  fill_items(s.cu_seqlens_q, groups, units, pool_.threads(), state_order_, state_items_);
+  const std::vector<StateItem>& items = state_items_;
   pool_.for_each_piece(static_cast<int64_t>(items.size()), 1, [&](int64_t begin, int64_t end, int thread) {
     auto* scratch =
         static_cast<float*>(thread_scratch_[static_cast<size_t>(thread)].grow(kStateScratchFloats * sizeof(float)));
