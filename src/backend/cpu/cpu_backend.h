@@ -13,6 +13,7 @@
 #include "backend/cpu/memory.h"
 #include "backend/cpu/moe_plan.h"
 #include "backend/cpu/pack.h"
+#include "backend/cpu/state_layout.h"
 #include "backend/cpu/thread_pool.h"
 
 namespace quire::cpu {
@@ -114,6 +115,8 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   std::vector<Scratch> thread_scratch_;  // one a thread, touched by that thread alone
   std::vector<Scratch> thread_rows_;     // likewise: its own quantised rows
+  std::vector<int64_t> state_order_;     // of a recurrent op: its sequences by length, and its pieces of work
+  std::vector<StateItem> state_items_;
   Scratch ordered_;                      // activations whose columns a weight takes in an order of its own
   Scratch rows_;                         // quantised rows that threads share
   AttentionPlan plan_;
