@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cases of linear and attention, timed between samples of the machine's limits.
+// Cases of linear, attention and the gated delta net, timed between samples of the machine's limits.
 #include "bench/kernels.h"
 
 #include <algorithm>
@@ -299,16 +299,71 @@ Status run_attention(Runner& runner, Backend& backend, Isa level, DType type, co
   return {};
 }
 
+// A gated delta net of Qwen3.5-0.8B's shape over states that, in decode, are as many layers' as fill the memory.
+constexpr int64_t kDeltaHeads = 16, kDeltaDim = 128, kDeltaKernel = 4;
+struct DeltaShape {
+  int32_t sequences, tokens;
+};
+constexpr DeltaShape kDeltaShapes[] = {{1, 512}, {1, 1}, {32, 1}};
+
+Status run_delta(Runner& runner, Backend& backend, Isa level, const DeltaShape& shape) {
+  const int64_t heads = kDeltaHeads, dim = kDeltaDim, channels = 3 * heads * dim;
+  const int64_t rows = int64_t{shape.sequences} * shape.tokens;
+  const int64_t state_bytes = gated_delta_net_state_bytes(heads, heads, dim, dim, kDeltaKernel);
+  const size_t step_bytes = static_cast<size_t>(state_bytes) * static_cast<size_t>(shape.sequences);
+  const size_t layers = shape.tokens == 1 ? std::clamp<size_t>(runner.stream_bytes() / step_bytes, 1, 64) : 1;
+  QUIRE_ASSIGN(auto memory, backend.allocate(layers * step_bytes));
+  std::vector<float> qkv = cases::random_rows(rows, channels, 1), gates = cases::random_rows(rows, 2 * heads, 2);
+  const std::vector<float> weight = cases::random_rows(channels, kDeltaKernel, 3), bias(static_cast<size_t>(heads));
+  const std::vector<float> decay(static_cast<size_t>(heads), -0.1f);
+  std::vector<float> out(static_cast<size_t>(rows * heads * dim));
+  std::vector<int32_t> cu = {0}, pages;
+  for (int32_t i = 0; i < shape.sequences; ++i) {
+    cu.push_back(cu.back() + shape.tokens);
+    pages.push_back(i);
+  }
+  const Tensor both = {gates.data(), DType::kF32, rows, 2 * heads, 2 * heads};
+
+  KernelFigure figure;
+  figure.op = "delta";
+  figure.type = "F32";
+  figure.rows = rows;
+  figure.shape = std::to_string(heads) + "x" + std::to_string(dim) + "x" + std::to_string(dim) + " " +
+                 std::to_string(shape.sequences) + "@" + std::to_string(shape.tokens);
+  figure.operations = 7.0 * static_cast<double>(rows * heads * dim * dim);  // a product and three fma an element
+  figure.bytes = 2.0 * static_cast<double>(step_bytes);                     // read and written
+  figure.peak_kind = runner.peak_kind(level, Arithmetic::kFp32);
+  size_t at = 0;
+  runner.run_case(std::move(figure), level, [&] {
+    std::byte* states = static_cast<std::byte*>(memory->data()) + at++ % layers * step_bytes;
+    backend.gated_delta_net({.qkv = {qkv.data(), DType::kF32, rows, channels, channels},
+                             .a = both.columns(0, heads),
+                             .b = both.columns(heads, heads),
+                             .key_heads = heads,
+                             .value_heads = heads,
+                             .dk = dim,
+                             .dv = dim,
+                             .conv = {channels, kDeltaKernel, weight.data(), nullptr},
+                             .decay = decay.data(),
+                             .dt_bias = bias.data(),
+                             .state = {states, state_bytes, shape.sequences},
+                             .sequences = {cu, pages, pages},
+                             .out = {out.data(), DType::kF32, rows, heads * dim, heads * dim}});
+  });
+  return {};
+}
+
 struct Plan {
   std::vector<Isa> levels;
   std::vector<DType> types, kv_types;
   std::vector<cases::LinearShape> shapes;
   std::vector<AttentionShape> attention;
   std::vector<int64_t> rows;
+  std::vector<DeltaShape> delta;
   bool linear = true;
   size_t cases() const {
-    return levels.size() *
-           ((linear ? types.size() * shapes.size() * rows.size() : 0) + attention.size() * kv_types.size());
+    return levels.size() * ((linear ? types.size() * shapes.size() * rows.size() : 0) +
+                            attention.size() * kv_types.size() + delta.size());
   }
 };
 
@@ -318,8 +373,8 @@ Result<Plan> plan(const KernelOptions& o) {
     return o.ops.empty() || std::find(o.ops.begin(), o.ops.end(), name) != o.ops.end();
   };
   for (const std::string& wanted : o.ops) {
-    if (wanted != "linear" && wanted != "attention" && wanted != "limits") {
-      return invalid_argument("--ops has '" + wanted + "'; choose of linear, attention and limits");
+    if (wanted != "linear" && wanted != "attention" && wanted != "delta" && wanted != "limits") {
+      return invalid_argument("--ops has '" + wanted + "'; choose of linear, attention, delta and limits");
     }
   }
   QUIRE_ASSIGN(out.levels, levels_of(o.isa));
@@ -344,6 +399,7 @@ Result<Plan> plan(const KernelOptions& o) {
   } else if (op("attention")) {
     out.attention.assign(std::begin(kAttentionShapes), std::end(kAttentionShapes));
   }
+  if (op("delta") && (!o.quick || !o.ops.empty())) out.delta.assign(std::begin(kDeltaShapes), std::end(kDeltaShapes));
   return out;
 }
 
@@ -401,6 +457,11 @@ Result<KernelFigures> kernels(const KernelOptions& options, const KernelProgress
         tell(std::string("attention ") + name(type), what);
         note(what, run_attention(runner, *backend, level, type, shape));
       }
+    }
+    for (const DeltaShape& shape : p.delta) {
+      const std::string what = std::to_string(shape.sequences) + " of " + std::to_string(shape.tokens) + " tokens";
+      tell("gated delta net", what);
+      note("gated delta net, " + what, run_delta(runner, *backend, level, shape));
     }
   }
   return out;

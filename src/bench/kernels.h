@@ -20,7 +20,8 @@ struct KernelOptions {
   std::vector<std::string> kv_types;  // of pages; empty: F16 and BF16
   std::vector<int64_t> rows;          // tokens of a step; empty: 1, 4, 32 and 512
   std::vector<std::string> shapes;    // NxK; empty: those of SmolLM2-135M and Qwen3-0.6B
-  std::vector<std::string> ops;       // linear, attention, limits (the machine alone); empty: linear and attention
+  std::vector<std::string> ops;       // linear, attention, delta, limits (the machine alone); empty: all but the
+                                      // last, quick the first two
   int64_t threads = 0;                // 0: all cores
   int64_t samples = 9;                // of each figure
   bool quick = false;                 // few cases, few samples
@@ -37,14 +38,14 @@ struct LimitFigure {
 // One case. Shares are medians over the samples, each against the limit that was measured just before and just after
 // it; a share of bf16 is missing where the level has no bf16 instruction, and so on.
 struct KernelFigure {
-  std::string op;  // linear, decode, prefill
+  std::string op;  // linear, decode, prefill, delta
   std::string isa;
   std::string type;   // of the weights, or of the pages
   std::string shape;  // "3072x576", "9/3 heads of 64, 512 positions"
   int64_t rows = 0;
   double seconds = 0;     // of one call, the median
   double operations = 0;  // of one call
-  double bytes = 0;       // of weights as the file holds them, or of the K and V that are seen, of one call
+  double bytes = 0;       // of weights as the file holds them, of K and V that are seen, of states; of one call
   std::string peak_kind;  // which of the three is the one to hold it to
   std::optional<double> share_fp32, share_bf16, share_int8;
   double share_read = 0;

@@ -71,7 +71,8 @@ void add_bench_kernels(CLI::App& bench, int& exit_code) {
   list("--rows", o.rows, "Rows at once: 1 is a decode, 512 a prefill (default 1,4,32,512)");
   list("--shapes", o.shapes, "Weights as NxK (default those of SmolLM2-135M and Qwen3-0.6B)");
   list("--kv-types", o.kv_types, "Types of pages for attention (default F16,BF16)");
-  list("--ops", o.ops, "linear, attention, or limits for the machine alone (default linear,attention)");
+  list("--ops", o.ops,
+       "linear, attention, delta (gated delta net), or limits for the machine alone (default all three)");
   add_bench_option(*command, "--threads", o.threads, "Threads; 0: all cores");
   add_bench_option(*command, "--samples", o.samples, "Samples of each figure, of which the median counts");
   add_switch(*command, "--quick", o.quick, "Few cases, few samples");

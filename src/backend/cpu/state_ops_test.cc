@@ -423,6 +423,7 @@ class Pages {
           << layer_.name << ", " << what << ": row " << r;
       ASSERT_EQ(out[static_cast<size_t>((r + 1) * stride - 1)], -7.0f) << layer_.name << ", " << what;
     }
+    if (std::memcmp(data_.data(), pages.data(), pages.size() * sizeof(float)) == 0) return;
     for (size_t i = 0; i < pages.size(); ++i) {
       ASSERT_EQ(std::memcmp(&data_[i], &pages[i], sizeof(float)), 0)
           << layer_.name << ", " << what << ": page " << i / static_cast<size_t>(stride_) << " float "
