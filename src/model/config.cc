@@ -126,7 +126,8 @@ Status check_layer(const DecoderConfig& config, const LayerConfig& layer, int64_
     const MoeConfig& c = config.moe;
     if (c.experts < 1 || c.k < 1 || c.k > c.experts || c.intermediate < 1 || c.groups < 1 ||
         c.experts % c.groups != 0 || c.groups_kept < 1 || c.groups_kept > c.groups ||
-        c.k > c.experts / c.groups * c.groups_kept) {
+        c.k > c.experts / c.groups * c.groups_kept ||
+        (c.groups_kept < c.groups && c.group_score == MoeGroupScore::kTopTwoSum && c.experts / c.groups < 2)) {
       return in_layer("the numbers of experts (" + std::to_string(c.experts) + "), choices (" + std::to_string(c.k) +
                       ") and groups (" + std::to_string(c.groups) + ") do not go together");
     }

@@ -158,10 +158,14 @@ Result<DecoderConfig> gemma4_from_hf(const json::Value& config) {
   return out;
 }
 
-constexpr std::string_view kHandledKeys[] = {
-    "attention.sliding_window",        "attn_logit_softcapping", "final_logit_softcapping",
-    "attention.head_count_kv",         "feed_forward_length",    "attention.shared_kv_layers",
-    "embedding_length_per_layer_input"};
+constexpr std::string_view kHandledKeys[] = {"attention.sliding_window",
+                                             "attn_logit_softcapping",
+                                             "final_logit_softcapping",
+                                             "attention.head_count_kv",
+                                             "feed_forward_length",
+                                             "attention.shared_kv_layers",
+                                             "embedding_length_per_layer_input",
+                                             "expert_count"};
 constexpr size_t kBefore4 = 3;  // of them
 
 Result<DecoderConfig> common_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture,
@@ -220,6 +224,12 @@ Result<DecoderConfig> gemma4_from_gguf(const weights::GgufMetadata& metadata, st
   QUIRE_ASSIGN(const int64_t shared, metadata.get_int_or("gemma4.attention.shared_kv_layers", 0, 0, out.layers));
   QUIRE_TRY(share_keys(shared, out));
   QUIRE_ASSIGN(out.per_layer_input.dim, metadata.get_int_or("gemma4.embedding_length_per_layer_input", 0, 0, 1 << 24));
+  QUIRE_ASSIGN(out.moe.experts, metadata.get_int_or("gemma4.expert_count", 0, 0, 1 << 16));
+  if (out.moe.experts > 0) {
+    QUIRE_ASSIGN(out.moe.k, metadata.get_int("gemma4.expert_used_count", 1, 1 << 16));
+    QUIRE_ASSIGN(out.moe.intermediate, metadata.get_int("gemma4.expert_feed_forward_length", 1, 1 << 24));
+    out.moe.normalise = out.moe.beside_mlp = true;
+  }
   out.attention_scale = 1.0f;
   out.qk_norm = QkNorm::kPerHead;
   out.v_norm = true;
@@ -240,7 +250,7 @@ constexpr PartName kNames[] = {
 constexpr PartName kGemma4Names[] = {
     {Part::kMlpNorm, "model.layers.{}.pre_feedforward_layernorm", "blk.{}.ffn_norm"},
     {Part::kRouter, "model.layers.{}.router.proj", "blk.{}.ffn_gate_inp"},
-    {Part::kExpertsGateUp, "model.layers.{}.experts.gate_up_proj", ""},
+    {Part::kExpertsGateUp, "model.layers.{}.experts.gate_up_proj", "blk.{}.ffn_gate_up_exps"},
     {Part::kExpertsDown, "model.layers.{}.experts.down_proj", "blk.{}.ffn_down_exps"},
     {Part::kExpertsBare, "", ""},
 };

@@ -163,7 +163,7 @@ constexpr PartName kHybridNames[] = {
     {Part::kStateNorm, "model.layers.{}.mamba.norm", "blk.{}.ssm_norm"},
     {Part::kStateOut, "model.layers.{}.mamba.out_proj", "blk.{}.ssm_out"},
     {Part::kRouter, "model.layers.{}.block_sparse_moe.router.layer", "blk.{}.ffn_gate_inp"},
-    {Part::kExpertsGateUp, "model.layers.{}.block_sparse_moe.input_linear", ""},
+    {Part::kExpertsGateUp, "model.layers.{}.block_sparse_moe.input_linear", "blk.{}.ffn_gate_up_exps"},
     {Part::kExpertsDown, "model.layers.{}.block_sparse_moe.output_linear", "blk.{}.ffn_down_exps"},
     {Part::kSharedGateUp, "model.layers.{}.shared_mlp.input_linear", ""},
     {Part::kSharedDown, "model.layers.{}.shared_mlp.output_linear", "blk.{}.ffn_down_shexp"},

@@ -352,11 +352,10 @@ Status Loader::load_moe(int64_t index, MoeWeights& out) {
 }
 
 Status Loader::load_beside_mlp(int64_t index, MoeWeights& out) {
-  const char* suffix = gguf_ ? ".weight" : "";
-  QUIRE_ASSIGN(out.router_norm.weight, floats(name(Part::kRouterScale, index) + suffix, {config_.hidden}));
+  QUIRE_ASSIGN(out.router_norm.weight, floats(name(Part::kRouterScale, index), {config_.hidden}));
   const double root = std::sqrt(static_cast<double>(config_.hidden));
   for (float& w : out.router_norm.weight) w = static_cast<float>(static_cast<double>(w) / root);
-  QUIRE_ASSIGN(out.expert_scale, floats(name(Part::kExpertScale, index) + suffix, {config_.moe.experts}));
+  QUIRE_ASSIGN(out.expert_scale, floats(name(Part::kExpertScale, index), {config_.moe.experts}));
   QUIRE_ASSIGN(out.mlp_out_norm, norm(Part::kMlpOutNorm, index, {config_.hidden}));
   QUIRE_ASSIGN(out.norm, norm(Part::kExpertsNorm, index, {config_.hidden}));
   QUIRE_ASSIGN(out.out_norm, norm(Part::kExpertsOutNorm, index, {config_.hidden}));
@@ -371,7 +370,7 @@ Status Loader::load_experts(int64_t index, MoeWeights& out) {
   const std::string stack = name(Part::kExpertsGateUp, index);
   const bool declared = files_.family->has_part(Part::kExpertsGateUp) && files_.source->is_dummy();
   const bool bare = files_.source->is_dummy() ? files_.family->has_part(Part::kExpertsBare) : has(stack);
-  const bool together = in_turn || (!gguf_ && (declared || bare || has(stack + ".weight")));
+  const bool together = in_turn || has(stack + ".weight") || (!gguf_ && (declared || bare));
   const bool switched = !gguf_ && has(name(Part::kSwitchUp, index) + ".weight");
   const bool stacked = gguf_ || together || switched;
   std::set<const weights::TensorRef*> tensors;

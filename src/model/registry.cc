@@ -65,7 +65,7 @@ constexpr PartName kCommonNames[] = {
     {Part::kExpertDown, "model.layers.{}.mlp.experts.{}.down_proj", ""},
     {Part::kExpertsGate, "", "blk.{}.ffn_gate_exps"},
     {Part::kExpertsUp, "", "blk.{}.ffn_up_exps"},
-    {Part::kExpertsGateUp, "model.layers.{}.mlp.experts.gate_up_proj", ""},
+    {Part::kExpertsGateUp, "model.layers.{}.mlp.experts.gate_up_proj", "blk.{}.ffn_gate_up_exps"},
     {Part::kExpertsDown, "model.layers.{}.mlp.experts.down_proj", "blk.{}.ffn_down_exps"},
     {Part::kSwitchGate, "model.layers.{}.mlp.switch_mlp.gate_proj", ""},
     {Part::kSwitchUp, "model.layers.{}.mlp.switch_mlp.up_proj", ""},

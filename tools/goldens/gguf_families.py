@@ -36,7 +36,10 @@ FEED = {"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down", "
 LAYER = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "operator_norm": "attn_norm", "ffn_norm": "ffn_norm",
     "norm": "attn_norm", "post_feedforward_layernorm": "post_ffw_norm", "layer_scalar": "layer_output_scale.weight",
-    "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2",
+    "pre_feedforward_layernorm_2": "pre_ffw_norm_2", "router.proj": "ffn_gate_inp", "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale", "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+    "experts.down_proj": "ffn_down_exps.weight", "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
     "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
     "self_attn.sinks": "attn_sinks.weight", "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
     "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
@@ -127,7 +130,7 @@ FIELDS = {
     "attention.head_count_kv": ["num_key_value_heads"], "attention.layer_norm_rms_epsilon": ["rms_norm_eps", "norm_eps"],
     "attention.layer_norm_epsilon": ["layer_norm_eps", "layer_norm_epsilon"], "vocab_size": ["vocab_size"],
     "attention.key_length": ["head_dim"], "attention.value_length": ["head_dim"],
-    "expert_count": ["num_local_experts", "num_experts", "n_routed_experts"], "expert_used_count": ["num_experts_per_tok"],
+    "expert_count": ["num_local_experts", "num_experts", "n_routed_experts"], "expert_used_count": ["num_experts_per_tok", "top_k_experts"],
     "expert_group_count": ["n_group"], "expert_group_used_count": ["topk_group"],
     "expert_feed_forward_length": ["moe_intermediate_size"], "attention.sliding_window": ["sliding_window"]}
 
@@ -432,7 +435,6 @@ PLAIN_ENDS = (".ssm_conv1d.weight", ".shortconv.conv.weight", ".ssm_a", ".ssm_d"
 # Golden cases that no file can hold, and why.
 NOT_IN_GGUF = {"qwen3-moe": "a file of this architecture has experts in every layer, and the case has a layer without",
                "mistral-window": "files of this architecture have no windows, and every layer has one",
-               "ministral": "GGUF has no architecture for it",
-               "gemma4-moe": "quire does not read Gemma 4's experts from GGUF yet"}
+               "ministral": "GGUF has no architecture for it"}
 # Cases whose windows a file leaves out: what stands before this position never notices.
 NO_WINDOW = {"mixtral": 60}
