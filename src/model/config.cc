@@ -76,11 +76,22 @@ Status check_layer(const DecoderConfig& config, const LayerConfig& layer, int64_
   };
   const int64_t kv_heads = config.kv_heads_of(layer);
   const int64_t head_dim = config.head_dim_of(layer);
+  const int64_t kernel = layer.mixer == Mixer::kGatedDeltaNet ? config.gdn.kernel
+                         : layer.mixer == Mixer::kMamba2      ? config.mamba2.kernel
+                         : layer.mixer == Mixer::kShortConv   ? config.short_conv.kernel
+                                                              : 0;
+  if (kernel > kMaxConvKernel) {
+    return in_layer("its convolution spans " + std::to_string(kernel) + " tokens; quire has at most " +
+                    std::to_string(kMaxConvKernel));
+  }
   switch (layer.mixer) {
     case Mixer::kAttention:
       if (head_dim < 1 || head_dim > kMaxHeadDim) {
         return in_layer("the head size is " + std::to_string(head_dim) + "; quire has 1 to " +
                         std::to_string(kMaxHeadDim));
+      }
+      if (config.heads > (int64_t{1} << 24) / head_dim) {  // no matrix is that tall, and its rows are numbered first
+        return in_layer(std::to_string(config.heads) + " heads of " + std::to_string(head_dim) + " are too many");
       }
       if (kv_heads < 1 || config.heads % kv_heads != 0) {
         return in_layer(std::to_string(config.heads) + " heads are no multiple of " + std::to_string(kv_heads) +
