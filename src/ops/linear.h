@@ -42,6 +42,7 @@
 #include <span>
 #include <vector>
 
+#include "ops/activation.h"
 #include "ops/tensor.h"
 
 namespace quire {
@@ -89,6 +90,11 @@ class PackedMatrix {
   int64_t k_;
 };
 
+struct GatedForm {
+  Activation activation = Activation::kSilu;
+  float limit = 0;  // as GluArgs has it
+};
+
 struct LinearArgs {
   Tensor x;  // [M, K]
   const PackedMatrix* weight = nullptr;
@@ -96,6 +102,9 @@ struct LinearArgs {
   Tensor out;                   // [M, N]; must not overlap x
   // Not empty: column i of the weight meets column columns[i] of x (GPTQ's act-order).
   std::span<const int32_t> columns = {};
+  // Optional: the first N/2 columns are a gate and the others its up. out is then [M, N/2], with the bits of a linear
+  // to [M, N] and a glu (ops/activation.h) of its halves.
+  const GatedForm* gated = nullptr;
 };
 
 }  // namespace quire

@@ -40,6 +40,10 @@ void check_pages(const KvLayer& kv) {
 
 // Below this many rows every thread makes the activations ready for itself: cheaper than a second region.
 constexpr int64_t kOwnPrepareRows = 4;
+// From this many rows on a gate and its up are joined piece by piece (1.3 times as fast with AMX and 512 rows); fewer
+// rows stay in a cache anyway. A thread keeps this many floats of both, or two panels.
+constexpr int64_t kGatedRows = 64;
+constexpr int64_t kGatedFloats = 1 << 14;
 // Bytes of activations that one piece of a linear reads again and again: they should stay in L2.
 constexpr int64_t kRowBlockBytes = 1 << 20;
 
@@ -50,7 +54,8 @@ CpuBackend::CpuBackend(Isa isa, int threads, std::span<const int> cpus)
       kernels_(cpu::kernels(isa)),
       pool_(threads, cpus),
       thread_scratch_(static_cast<size_t>(threads)),
-      thread_rows_(static_cast<size_t>(threads)) {}
+      thread_rows_(static_cast<size_t>(threads)),
+      thread_sums_(static_cast<size_t>(threads)) {}
 
 std::string CpuBackend::describe() const {
   return std::string("cpu (") + name(isa_) + ", " + std::to_string(pool_.threads()) +
@@ -80,7 +85,8 @@ void CpuBackend::linear(const LinearArgs& args) {
   const CpuMatrix& weight = matrix(args.weight);
   const PackedView& w = weight.view();
   check_float(args.x, args.x.rows, w.k);
-  check_float(args.out, args.x.rows, w.n);
+  QUIRE_CHECK(args.gated == nullptr || w.n % 2 == 0, "a gate and its up have as many columns");
+  check_float(args.out, args.x.rows, args.gated != nullptr ? w.n / 2 : w.n);
   if (args.x.rows == 0) return;
   if (!args.columns.empty()) {
     auto* ordered = static_cast<float*>(ordered_.grow(static_cast<size_t>(args.x.rows * w.k) * sizeof(float)));
@@ -90,8 +96,59 @@ void CpuBackend::linear(const LinearArgs& args) {
     gather_columns({args.x, args.columns, plain.x});
     return linear(plain);
   }
+  // Where the up does not begin at an even panel no piece can hold both.
+  if (args.gated != nullptr && (args.x.rows < kGatedRows || w.n % (4 * kPanel) != 0)) {
+    const int64_t half = w.n / 2;
+    auto* both = static_cast<float*>(gated_.grow(static_cast<size_t>(args.x.rows * w.n) * sizeof(float)));
+    LinearArgs plain = args;
+    plain.gated = nullptr;
+    plain.out = {both, DType::kF32, args.x.rows, w.n, w.n};
+    linear(plain);
+    return glu({{both, DType::kF32, args.x.rows, half, w.n},
+                {both + half, DType::kF32, args.x.rows, half, w.n},
+                args.gated->activation,
+                args.out,
+                args.gated->limit});
+  }
   if (weight.prepares_rows() && args.x.rows <= kOwnPrepareRows) return linear_few_rows(w, args);
   linear_many_rows(w, args, weight.prepares_rows());
+}
+
+void CpuBackend::linear_piece(const PackedView& w, const LinearArgs& args, const PreparedRows* prepared,
+                              int64_t row_begin, int64_t row_end, int64_t begin, int64_t end, int thread) {
+  const auto multiply = [&](const LinearArgs& to, int64_t from, int64_t until) {
+    if (prepared != nullptr) {
+      kernels_.linear.product(*prepared, w, to, row_begin, row_end, from, until, thread_scratch(thread, w.k));
+    } else if (is_quantised(w.dtype)) {
+      kernels_.linear.dequantised(w, to, row_begin, row_end, from, until, thread_scratch(thread, w.k));
+    } else {
+      kernels_.linear.plain(w, to, row_begin, row_end, from, until);
+    }
+  };
+  if (args.gated == nullptr) return multiply(args, begin, end);
+  // Gate and up of some panels stay near until they are joined.
+  const int64_t rows = row_end - row_begin;
+  const int64_t half = w.panels() / 2;
+  const int64_t most = even(kGatedFloats / (2 * kPanel * rows));
+  Scratch& memory = thread_sums_[static_cast<size_t>(thread)];
+  for (int64_t p = begin; p < end; p += most) {
+    const int64_t panels = std::min(most, end - p);
+    const int64_t width = panels * kPanel;
+    auto* sums = static_cast<float*>(memory.grow(static_cast<size_t>(rows * 2 * width) * sizeof(float)));
+    // Element (row, column) of a linear's output goes to data[row * stride + column].
+    LinearArgs to = args;
+    to.out = {sums - row_begin * 2 * width - p * kPanel, DType::kF32, rows, width, 2 * width};
+    multiply(to, p, p + panels);
+    to.out.data = sums + width - row_begin * 2 * width - (half + p) * kPanel;
+    multiply(to, half + p, half + p + panels);
+    float* y = static_cast<float*>(args.out.data) + row_begin * args.out.stride + p * kPanel;
+    kernels_.glu({{sums, DType::kF32, rows, width, 2 * width},
+                  {sums + width, DType::kF32, rows, width, 2 * width},
+                  args.gated->activation,
+                  {y, DType::kF32, rows, width, args.out.stride},
+                  args.gated->limit},
+                 0, rows);
+  }
 }
 
 void CpuBackend::linear_few_rows(const PackedView& w, const LinearArgs& args) {
@@ -109,7 +166,7 @@ void CpuBackend::linear_few_rows(const PackedView& w, const LinearArgs& args) {
 
 void CpuBackend::linear_many_rows(const PackedView& w, const LinearArgs& args, bool prepare) {
   const int64_t rows = args.x.rows;
-  const int64_t panels = w.panels();
+  const int64_t panels = args.gated != nullptr ? w.panels() / 2 : w.panels();
   PreparedRows prepared;
   if (prepare) {
     prepared = prepared_rows(rows_, w, rows);
@@ -130,13 +187,7 @@ void CpuBackend::linear_many_rows(const PackedView& w, const LinearArgs& args, b
     const int64_t begin = piece % panel_pieces * grain;
     const int64_t end = std::min(panels, begin + grain);
     if (row_begin >= row_end) return;
-    if (prepare) {
-      kernels_.linear.product(prepared, w, args, row_begin, row_end, begin, end, thread_scratch(thread, w.k));
-    } else if (is_quantised(w.dtype)) {
-      kernels_.linear.dequantised(w, args, row_begin, row_end, begin, end, thread_scratch(thread, w.k));
-    } else {
-      kernels_.linear.plain(w, args, row_begin, row_end, begin, end);
-    }
+    linear_piece(w, args, prepare ? &prepared : nullptr, row_begin, row_end, begin, end, thread);
   });
 }
 

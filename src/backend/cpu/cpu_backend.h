@@ -93,6 +93,9 @@ class CpuBackend final : public Backend {
   PreparedRows prepared_rows(Scratch& memory, const PackedView& w, int64_t rows);
   void linear_few_rows(const PackedView& w, const LinearArgs& args);
   void linear_many_rows(const PackedView& w, const LinearArgs& args, bool prepare);
+  // Rows times panels [begin, end) of the output; `prepared` is null where rows meet the weight as floats.
+  void linear_piece(const PackedView& w, const LinearArgs& args, const PreparedRows* prepared, int64_t row_begin,
+                    int64_t row_end, int64_t begin, int64_t end, int thread);
   // moe.cc: a step's share of tokens; its products and what stands between them.
   void moe_chunk(const MoeExpertsArgs& args);
   void moe_few_tokens(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& y);
@@ -115,10 +118,12 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   std::vector<Scratch> thread_scratch_;  // one a thread, touched by that thread alone
   std::vector<Scratch> thread_rows_;     // likewise: its own quantised rows
+  std::vector<Scratch> thread_sums_;     // likewise: gate and up of a piece
   std::vector<int64_t> state_order_;     // of a recurrent op: its sequences by length, and its pieces of work
   std::vector<StateItem> state_items_;
-  Scratch ordered_;                      // activations whose columns a weight takes in an order of its own
-  Scratch rows_;                         // quantised rows that threads share
+  Scratch ordered_;  // activations whose columns a weight takes in an order of its own
+  Scratch rows_;     // quantised rows that threads share
+  Scratch gated_;    // gate and up where pieces do not join them
   AttentionPlan plan_;
   MoePlan moe_;
   Scratch moe_gathered_;  // the rows that experts see

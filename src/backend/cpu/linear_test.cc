@@ -219,6 +219,44 @@ TEST(LinearEdges, TinyHugeAndBrokenActivationsStayInTheirRowAndBlock) {
   }
 }
 
+TEST(LinearGated, HasTheBitsOfALinearAndAGlu) {
+  const int64_t k = 96, rows = 130;
+  std::vector<float> x = cases::random_rows(rows, k, 3);
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kQ8_0, DType::kQ4_1, DType::kG4}) {
+    for (const int64_t half : {40, 96}) {  // 40: its up begins inside a panel
+      const auto weight = cases::random_weight_of(type, 2 * half, k, 5);
+      const RawMatrix raw = weight.raw();
+      const std::vector<float> bias = cases::random_rows(1, 2 * half, 7);
+      for (const cpu::Isa isa : cpu::available_isas()) {
+        const auto backend = make_backend(isa, 2);
+        for (const bool quantise : {true, false}) {
+          const auto packed = backend->pack({&raw, 1}, {.quantise_activations = quantise});
+          ASSERT_TRUE(packed.ok());
+          for (const int64_t m : {17, 64, 65, 130}) {
+            const GatedForm form = {m == 64 ? Activation::kGelu : Activation::kSilu, m == 17 || m == 130 ? 0.5f : 0.0f};
+            const float* b = m % 2 == 0 ? bias.data() : nullptr;
+            std::vector<float> both(static_cast<size_t>(m * 2 * half)), want(static_cast<size_t>(m * half));
+            backend->linear({view(x, m, k, k), packed->get(), b, view(both, m, 2 * half, 2 * half)});
+            Tensor up = view(both, m, half, 2 * half);
+            up.data = both.data() + half;
+            backend->glu({view(both, m, half, 2 * half), up, form.activation, view(want, m, half, half), form.limit});
+            std::vector<float> got(static_cast<size_t>(m * (half + 3)), -1.0f);
+            LinearArgs args = {view(x, m, k, k), packed->get(), b, view(got, m, half, half + 3)};
+            args.gated = &form;
+            backend->linear(args);
+            for (int64_t r = 0; r < m; ++r) {
+              const float* row = got.data() + r * (half + 3);
+              ASSERT_EQ(std::memcmp(row, want.data() + r * half, static_cast<size_t>(4 * half)), 0)
+                  << backend->describe() << " " << name(type) << " half " << half << " rows " << m << " row " << r;
+              for (int64_t c = half; c < half + 3; ++c) ASSERT_EQ(row[c], -1.0f) << "wrote past the row's end";
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(LinearGroups, OfAWholeRowWithoutMinimaAndWithTinyScalesGiveTheContractsBits) {
   for (const DType type : {DType::kG4, DType::kG8}) {
     cases::Weight weight = cases::random_weight_of(type, 35, 320, 3, 320);
