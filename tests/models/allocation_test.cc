@@ -41,6 +41,7 @@ TEST_P(Allocation, ADecodeStepAllocatesItsOutputsAlone) {
     std::vector<int32_t> prompt(kPrompt);
     std::iota(prompt.begin(), prompt.end(), 3 * i + 5);
     engine::Request request = greedy_request(prompt, 100);
+    request.params.seed = i;
     if (i == 1) request.params.temperature = 1;
     if (i == 2) request.params.temperature = 0.7, request.params.top_k = 20, request.params.top_p = 0.9;
     if (i == 3) request.params.repetition_penalty = 1.1;
@@ -48,13 +49,14 @@ TEST_P(Allocation, ADecodeStepAllocatesItsOutputsAlone) {
   }
   // Long enough for every buffer to have its size; the watched steps fill no page and double no sequence's tokens.
   for (int64_t i = 0; i < kBefore; ++i) ASSERT_EQ(engine->step().size(), static_cast<size_t>(kSeqs));
+  // One for the list of outputs and one for the token of each; a sequence's table of seen tokens may grow once.
+  const int64_t first = allocations.load();
   for (int64_t i = 0; i < kWatched; ++i) {
     const int64_t before = allocations.load();
-    const std::vector<engine::Output> outputs = engine->step();
-    const int64_t taken = allocations.load() - before;
-    ASSERT_EQ(outputs.size(), static_cast<size_t>(kSeqs));
-    EXPECT_EQ(taken, 1 + kSeqs) << "one for the list of outputs and one for the token of each, in step " << i;
+    ASSERT_EQ(engine->step().size(), static_cast<size_t>(kSeqs));
+    EXPECT_LE(allocations.load() - before, 1 + kSeqs + 1) << "in step " << i;
   }
+  EXPECT_LE(allocations.load() - first, kWatched * (1 + kSeqs) + kSeqs);
   // Over many steps: what pages and growing sequences add stays small.
   const int64_t before = allocations.load();
   constexpr int64_t kMany = 60;
