@@ -72,11 +72,11 @@ void DecoderModel::run_feed(const LayerContext& layer, const Tensor& x, const Te
 
 void DecoderModel::run_mlp(const MlpWeights& mlp, int64_t intermediate, bool gated, const Tensor& x,
                            const Tensor& gate_up, const Tensor& out) {
-  mlp.gate_up.run(backend_, x, gate_up);
   const Tensor gate = gate_up.columns(0, intermediate);
   if (gated) {
-    backend_.glu({gate, gate_up.columns(intermediate, intermediate), config_.activation, gate});
+    mlp.gate_up.run_gated(backend_, x, config_.activation, gate_up, gate);
   } else {
+    mlp.gate_up.run(backend_, x, gate);
     backend_.activation({gate, config_.activation, gate});
   }
   mlp.down.run(backend_, gate, out);

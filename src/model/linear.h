@@ -33,6 +33,22 @@ class Linear {
       column += piece.weight->n();
     }
   }
+  // act(gate) * up, where this linear's outputs are a gate and its up; `both` is room for the two, and `out` may be its
+  // first half. The same bits whether the backend joins them or not.
+  void run_gated(Backend& backend, const Tensor& x, Activation activation, const Tensor& both, const Tensor& out) const {
+    if (pieces_.size() == 1) {
+      const Piece& piece = pieces_.front();
+      const GatedForm form{activation};
+      LinearArgs args{x, piece.weight.get(), piece.bias.empty() ? nullptr : piece.bias.data(), out};
+      args.columns = piece.columns;
+      args.gated = &form;
+      backend.linear(args);
+      return;
+    }
+    run(backend, x, both);
+    const int64_t half = out_dim_ / 2;
+    backend.glu({both.columns(0, half), both.columns(half, half), activation, out});
+  }
   int64_t out_dim() const { return out_dim_; }
   size_t bytes() const {
     size_t total = 0;
