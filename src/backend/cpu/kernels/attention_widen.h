@@ -7,8 +7,9 @@
 
 namespace quire::cpu::QUIRE_ISA_NS {
 
-// Turns sixteen vectors of sixteen: four times, row i and row i + 8 become rows 2i and 2i + 1, lane by lane.
-QUIRE_INLINE void transpose(F32x16* x) {
+// Turns sixteen vectors of sixteen: four times, row i and row i + 8 become rows 2i and 2i + 1, lane by lane. Not
+// inlined: where vectors are emulated it is long, and every type of page has a copy.
+[[maybe_unused]] static __attribute__((noinline)) void transpose(F32x16* x) {
   F32x16 y[kLanes];
   for (int round = 0; round < 2; ++round) {
     for (int i = 0; i < 8; ++i) interleave(x[i], x[i + 8], &y[2 * i], &y[2 * i + 1]);
