@@ -15,8 +15,8 @@ namespace quire::cpu::QUIRE_ISA_NS {
 namespace {
 
 // Adding 1.5 * 2^23 leaves the value, rounded half to even, in the low bits of the sum.
-constexpr float kRound = 12582912.0f;
-constexpr int32_t kRoundBits = 0x4B400000;
+[[maybe_unused]] constexpr float kRound = 12582912.0f;
+[[maybe_unused]] constexpr int32_t kRoundBits = 0x4B400000;
 
 #if defined(QUIRE_ISA_amx)
 constexpr bool kPowerOfTwo = true;
