@@ -46,7 +46,7 @@ TEST_P(AttentionTest, HasTheBitsOfTheContractOnEveryIsa) {
     const float scale = args_of(cache, step).scale;
     int64_t number = 0;
     for_each_row(cache, step, isa, [&](const OracleRow& row, const float* out) {
-      if (number++ % 5 != 0) return;
+      if (number++ % 11 != 0) return;
       const std::vector<float> want = float_oracle(row, scale);
       ASSERT_EQ(compare_bits(out, want.data(), want.size() * sizeof(float)), 0)
           << shape_.name << " " << name(isa) << " sequence " << row.sequence << " head " << row.head << " position "
@@ -162,7 +162,7 @@ TEST(Attention, AnyMixtureOfKindsHasTheBitsOfTheContract) {
   constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8E4M3, DType::kF8E5M2};
   std::mt19937 random(17);
   const auto pick = [&](const auto& list) { return list[random() % std::size(list)]; };
-  for (int trial = 0; trial < 40; ++trial) {
+  for (int trial = 0; trial < 30; ++trial) {
     AttentionCase shape = {"mixture", 0, 0, pick(kHeadDims), pick(kBlockSizes), pick(kTypes), random() % 8 != 0, {}};
     shape.v_in_k = random() % 4 == 0;
     shape.num_kv_heads = shape.v_in_k ? 1 : static_cast<int64_t>(1 + random() % 2);
