@@ -146,6 +146,31 @@ Status check_layer(const DecoderConfig& config, const LayerConfig& layer, int64_
   return {};
 }
 
+// Layers with one rope rotate as much of their heads, and one that reads another's keys has heads of that one's size.
+Status check_layers_agree(const DecoderConfig& config) {
+  for (size_t i = 0; i < config.per_layer.size(); ++i) {
+    const LayerConfig& layer = config.per_layer[i];
+    if (layer.mixer != Mixer::kAttention) continue;
+    const auto in_layer = [&](const std::string& what) {
+      return invalid_argument("layer " + std::to_string(i) + ": " + what);
+    };
+    const RopeConfig& rope = layer.rope == RopeUse::kLocal ? config.local_rope : config.rope;
+    if (layer.rope != RopeUse::kNone && rope.rot_dim > config.head_dim_of(layer)) {
+      return in_layer("its heads of " + std::to_string(config.head_dim_of(layer)) + " are smaller than the " +
+                      std::to_string(rope.rot_dim) + " elements that rotate");
+    }
+    if (layer.shared_with < 0) continue;
+    const LayerConfig& owner = config.per_layer[static_cast<size_t>(layer.shared_with)];
+    if (owner.mixer != Mixer::kAttention || owner.shared_with >= 0 ||
+        config.head_dim_of(owner) != config.head_dim_of(layer) ||
+        config.kv_heads_of(owner) != config.kv_heads_of(layer) || owner.window != layer.window) {
+      return in_layer("layer " + std::to_string(layer.shared_with) +
+                      ", whose keys it reads, has heads of another kind");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Status complete(DecoderConfig& config, int64_t k_rows) {
@@ -191,7 +216,8 @@ Status complete(DecoderConfig& config, int64_t k_rows) {
     config.max_position = static_cast<int64_t>(std::clamp(extended, 1.0, 1073741824.0));
   }
   QUIRE_TRY(complete_rope(rope, rotating_head_dim(config, RopeUse::kMain), config.max_position));
-  return complete_rope(config.local_rope, rotating_head_dim(config, RopeUse::kLocal), config.max_position);
+  QUIRE_TRY(complete_rope(config.local_rope, rotating_head_dim(config, RopeUse::kLocal), config.max_position));
+  return check_layers_agree(config);
 }
 
 }  // namespace quire::model

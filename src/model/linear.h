@@ -35,7 +35,8 @@ class Linear {
   }
   // act(gate) * up, where this linear's outputs are a gate and its up; `both` is room for the two, and `out` may be its
   // first half. The same bits whether the backend joins them or not.
-  void run_gated(Backend& backend, const Tensor& x, Activation activation, const Tensor& both, const Tensor& out) const {
+  void run_gated(Backend& backend, const Tensor& x, Activation activation, const Tensor& both,
+                 const Tensor& out) const {
     if (pieces_.size() == 1) {
       const Piece& piece = pieces_.front();
       const GatedForm form{activation};
