@@ -41,8 +41,11 @@ const ModelFlag kModelFlags[] = {
     {kModel, "--override-generation-config", &Options::override_generation_config,
      "JSON object laid over the sampling defaults, such as {\"temperature\": 0.5}"},
     {kModel, "--seed", &Options::seed, "Seed of requests that give none, and of dummy weights"},
-    {kKv, "--kv-cache-dtype", &Options::kv_cache_dtype, "Type of K and V in pages: auto, float32, float16 or bfloat16"},
-    {kKv, "--block-size", &Options::block_size, "Tokens in a page, a multiple of 16; changes no result"},
+    {kKv, "--kv-cache-dtype", &Options::kv_cache_dtype,
+     "Type of K and V in pages: auto, float32, float16, bfloat16, fp8 (fp8_e4m3), fp8_e5m2 or int8_per_token_head"},
+    {kKv, "--block-size", &Options::block_size,
+     "Tokens in a page, a multiple of 16; changes no result. Raised where a model has recurrent states, so that a page "
+     "holds one"},
     {kKv, "--kv-cache-memory-bytes", &Options::kv_cache_memory_bytes,
      "Memory for pages (4GiB, 512M, 1.5g) instead of the planned"},
     {kKv, "--num-gpu-blocks-override", &Options::num_gpu_blocks_override, "Number of pages instead of the planned"},

@@ -8,13 +8,6 @@
 namespace quire::model {
 namespace {
 
-Tensor some_rows(Tensor t, int64_t first, int64_t count) {
-  QUIRE_CHECK(first >= 0 && first + count <= t.rows);
-  t.data = t.row_f32(first);
-  t.rows = count;
-  return t;
-}
-
 // MLA is scaled by what a query and a key have in common, and by YaRN once more.
 float scale_of(const DecoderConfig& config) {
   if (config.attention_scale != 0) return config.attention_scale;

@@ -12,6 +12,14 @@
 
 namespace quire::model {
 
+// Rows [first, first + count) of t.
+inline Tensor some_rows(Tensor t, int64_t first, int64_t count) {
+  QUIRE_CHECK(first >= 0 && first + count <= t.rows);
+  t.data = t.row_f32(first);
+  t.rows = count;
+  return t;
+}
+
 // Cuts row-major matrices out of one block of memory, each on a 64-byte boundary. Without a block it only counts.
 class Carver {
  public:

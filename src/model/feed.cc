@@ -10,12 +10,6 @@ namespace {
 // Rows of the inner activations that exist at a time: enough to be busy, few enough to be small.
 constexpr int64_t kFeedRows = 512;
 
-Tensor some_rows(Tensor t, int64_t first, int64_t count) {
-  t.data = t.row_f32(first);
-  t.rows = count;
-  return t;
-}
-
 }  // namespace
 
 DecoderModel::FeedScratch DecoderModel::feed_scratch(Carver& carver, const LayerConfig& layer, int64_t tokens) const {
