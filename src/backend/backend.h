@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "ops/activation.h"
@@ -32,8 +33,24 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
+// The shape of a step, as far as recorded work depends on it: two steps of equal shape run the same launches on the
+// same addresses.
+struct StepShape {
+  int64_t tokens = 0;
+  int64_t seqs = 0;
+  int64_t wanted = 0;
+  int64_t max_blocks = 0;       // the widest block table
+  bool one_token_each = false;  // every sequence has one token: a decode step
+
+  auto operator<=>(const StepShape&) const = default;
+};
+
 // One device. Owned by the engine and used from its thread alone; ops run in the order of the calls, and their results
 // are visible to the host after synchronise() (a no-op on the CPU). Ops check their shapes: a mismatch is our bug.
+//
+// All addresses in an op's arguments, those inside spans too, are in the backend's memory: of allocate(), or of
+// Constant (what is made once, at load), or of stage() (what changes with each step). On the CPU that is plain memory,
+// and the latter two give back what they got.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -41,10 +58,33 @@ class Backend {
   virtual std::string describe() const = 0;              // "cpu (avx512, 2 threads)"
   virtual std::span<const DType> kv_dtypes() const = 0;  // the first: where nothing else decides
 
+  // What activations are, for a model whose own type is `model` (a plain type; BF16 for quantised files).
+  virtual DType activation_dtype(DType /*model*/) const { return DType::kF32; }
+  // Whether the host may read and write the backend's memory as it is.
+  virtual bool host_memory() const { return true; }
+  // Bytes that a plan may give to weights, pages and scratch; 0: the host's memory is what counts (kv/memory_plan.h).
+  virtual size_t memory_bytes() const { return 0; }
+
+  // A copy of a constant in the backend's memory, which lives as long as the backend. Only where !host_memory().
+  virtual Result<const void*> upload(std::span<const std::byte> values) { return values.data(); }
+  // Where ops of this step find an array of the host. It is valid until the step after the next one begins to stage.
+  virtual const void* stage(std::span<const std::byte> values) { return values.data(); }
+  // Steps. begin_step() before the first stage(). After the last one, replay_step(): true where the step was recorded
+  // before and runs again as it was, with what is staged now; then the model calls no ops. Else the ops follow, and
+  // end_step().
+  virtual void begin_step() {}
+  virtual bool replay_step(const StepShape&) { return false; }
+  virtual void end_step() {}
+  // How wide a block table of `blocks` entries is made, so that few shapes occur.
+  virtual int64_t table_width(int64_t blocks) const { return blocks; }
+
   // Zeroed memory, committed lazily where the system can.
   virtual Result<std::unique_ptr<Buffer>> allocate(size_t bytes) = 0;
   // Concatenates `parts` along N into one packed weight; they share dtype and K.
   virtual Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) = 0;
+  // Says that these matrices of one shape and type are the experts of a layer, before moe_experts takes them: a backend
+  // may want them one after another. Their addresses, not their bits, may change.
+  virtual Status stack(std::span<const PackedMatrix* const> /*experts*/) { return {}; }
   // Bytes of one layer's K and V for one page of block_size positions; the only place that knows padding.
   virtual size_t kv_page_bytes(const KvPageShape& shape) const = 0;
 
@@ -69,8 +109,49 @@ class Backend {
   virtual void moe_route(const MoeRouteArgs& args) = 0;
   virtual void moe_experts(const MoeExpertsArgs& args) = 0;
 
+  // Joined ops, where the backend has them for a step of `rows` rows; else a model calls the single ones.
+  virtual bool joins_linear(int64_t /*rows*/) const { return false; }  // LinearArgs::norm and ::residual
+  virtual bool joins_qkv(const QkvToCacheArgs&) const { return false; }
+  virtual void qkv_to_cache(const QkvToCacheArgs&) { QUIRE_CHECK(false, "this backend does not join ops"); }
+
   virtual void synchronise() {}
+  // Rows of an F32 tensor for the host, after all work before; valid until the next call. The rows are contiguous.
+  virtual std::span<const float> read(const Tensor& t) {
+    synchronise();
+    QUIRE_CHECK(t.stride == t.cols);
+    return {t.f32(), static_cast<size_t>(t.rows * t.cols)};
+  }
 };
+
+// An array that ops read: filled on the host while a model is loaded, then put into the backend's memory, once.
+template <typename T>
+class Constant {
+ public:
+  Constant() = default;
+  Constant(std::vector<T> values) : host_(std::move(values)), size_(host_.size()) {}  // NOLINT: a vector is one
+
+  bool empty() const { return size_ == 0; }
+  size_t size() const { return size_; }
+  // The host's side, before place().
+  std::vector<T>& host() { return host_; }
+  // The backend's side; null where empty.
+  const T* data() const { return size_ == 0 ? nullptr : placed_ != nullptr ? placed_ : host_.data(); }
+  std::span<const T> span() const { return {data(), size_}; }
+
+  Status place(Backend& backend) {
+    if (empty() || backend.host_memory() || placed_ != nullptr) return {};
+    QUIRE_ASSIGN(const void* address, backend.upload(std::as_bytes(std::span(host_))));
+    placed_ = static_cast<const T*>(address);
+    host_ = {};
+    return {};
+  }
+
+ private:
+  std::vector<T> host_;
+  size_t size_ = 0;
+  const T* placed_ = nullptr;
+};
+using Floats = Constant<float>;
 
 struct CpuOptions {
   int threads = 0;  // 0: as many as the machine has good cores for (cpu/topology.h)

@@ -21,7 +21,17 @@ class TracingBackend final : public Backend {
 
   std::string describe() const override { return inner_->describe(); }
   std::span<const DType> kv_dtypes() const override { return inner_->kv_dtypes(); }
+  DType activation_dtype(DType model) const override { return inner_->activation_dtype(model); }
+  bool host_memory() const override { return inner_->host_memory(); }
+  size_t memory_bytes() const override { return inner_->memory_bytes(); }
+  Result<const void*> upload(std::span<const std::byte> values) override { return inner_->upload(values); }
+  const void* stage(std::span<const std::byte> values) override { return inner_->stage(values); }
+  void begin_step() override { inner_->begin_step(); }
+  bool replay_step(const StepShape& shape) override { return inner_->replay_step(shape); }
+  void end_step() override { inner_->end_step(); }
+  int64_t table_width(int64_t blocks) const override { return inner_->table_width(blocks); }
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override { return inner_->allocate(bytes); }
+  Status stack(std::span<const PackedMatrix* const> experts) override { return inner_->stack(experts); }
   size_t kv_page_bytes(const KvPageShape& shape) const override { return inner_->kv_page_bytes(shape); }
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override {
     int64_t n = 0;
@@ -90,7 +100,9 @@ class TracingBackend final : public Backend {
   }
   void attention(const AttentionArgs& args) override {
     int64_t positions = 0;
-    for (const int32_t length : args.context_lens) positions += length;
+    if (inner_->host_memory()) {
+      for (const int32_t length : args.context_lens) positions += length;
+    }
     const OpSpan span("attention %lld rows %zu seqs %lld positions %lld/%lldx%lld %s", ll(args.q.rows),
                       args.context_lens.size(), ll(positions), ll(args.num_heads), ll(args.kv.num_kv_heads),
                       ll(args.kv.head_dim), name(args.kv.dtype));
@@ -123,7 +135,15 @@ class TracingBackend final : public Backend {
     inner_->moe_experts(args);
   }
 
+  bool joins_linear(int64_t rows) const override { return inner_->joins_linear(rows); }
+  bool joins_qkv(const QkvToCacheArgs& args) const override { return inner_->joins_qkv(args); }
+  void qkv_to_cache(const QkvToCacheArgs& args) override {
+    const OpSpan span("qkv_to_cache %lldx%lld %s", ll(args.q.rows), ll(args.q.cols), name(args.kv.dtype));
+    inner_->qkv_to_cache(args);
+  }
+
   void synchronise() override { inner_->synchronise(); }
+  std::span<const float> read(const Tensor& t) override { return inner_->read(t); }
 
  private:
   std::unique_ptr<Backend> inner_;

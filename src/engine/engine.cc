@@ -137,6 +137,7 @@ void Engine::build_groups(const std::vector<Share>& shares) {
     for (const Share& share : shares) {
       group.max_blocks = std::max(group.max_blocks, static_cast<int32_t>(share.sequence->table.blocks(g).size()));
     }
+    group.max_blocks = static_cast<int32_t>(backend_->table_width(group.max_blocks));
     group.slot_mapping.resize(static_cast<size_t>(tokens));
     auto slots = std::span(group.slot_mapping);
     for (size_t s = 0; s < shares.size(); ++s) {

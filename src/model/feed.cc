@@ -8,33 +8,35 @@ namespace quire::model {
 namespace {
 
 // Rows of the inner activations that exist at a time: enough to be busy, few enough to be small.
-constexpr int64_t kFeedRows = 512;
+int64_t feed_rows(const Backend& backend) {
+  return backend.host_memory() ? 512 : 4096;
+}
 
 }  // namespace
 
 DecoderModel::FeedScratch DecoderModel::feed_scratch(Carver& carver, const LayerConfig& layer, int64_t tokens) const {
-  const int64_t rows = std::min(tokens, kFeedRows);
+  const int64_t rows = std::min(tokens, feed_rows(backend_));
   FeedScratch out;
   const bool beside = config_.moe.beside_mlp;
   if (layer.feed == Feed::kMoe || beside) {
-    out.router = carver.take(rows, config_.moe.experts);
-    out.ids = carver.take(rows, config_.moe.k);
-    out.weights = carver.take(rows, config_.moe.k);
-    out.out = carver.take(rows, config_.hidden);
-    if (beside) out.normed = carver.take(rows, config_.hidden);
+    out.router = carver.take(rows, config_.moe.experts, DType::kF32);
+    out.ids = carver.take(rows, config_.moe.k, DType::kF32);
+    out.weights = carver.take(rows, config_.moe.k, DType::kF32);
+    out.out = carver.take(rows, config_.hidden, activation_);
+    if (beside) out.normed = carver.take(rows, config_.hidden, activation_);
   }
   switch (layer.feed) {
     case Feed::kGated:
-      out.gate_up = carver.take(rows, 2 * config_.intermediate_of(layer));
+      out.gate_up = carver.take(rows, 2 * config_.intermediate_of(layer), activation_);
       break;
     case Feed::kPlain:
-      out.gate_up = carver.take(rows, config_.intermediate_of(layer));
+      out.gate_up = carver.take(rows, config_.intermediate_of(layer), activation_);
       break;
     case Feed::kMoe:
       if (config_.moe.shared_intermediate > 0) {
-        out.gate_up = carver.take(rows, (config_.moe.gated ? 2 : 1) * config_.moe.shared_intermediate);
+        out.gate_up = carver.take(rows, (config_.moe.gated ? 2 : 1) * config_.moe.shared_intermediate, activation_);
       }
-      if (config_.moe.shared_gate) out.shared_gate = carver.take(rows, 1);
+      if (config_.moe.shared_gate) out.shared_gate = carver.take(rows, 1, DType::kF32);
       break;
     case Feed::kNone:
       break;
@@ -42,38 +44,47 @@ DecoderModel::FeedScratch DecoderModel::feed_scratch(Carver& carver, const Layer
   return out;
 }
 
-void DecoderModel::run_feed(const LayerContext& layer, const Tensor& x, const Tensor& out) {
-  // Parts of about equal size: 513 rows are not 512 and 1.
-  const int64_t parts = (x.rows + kFeedRows - 1) / kFeedRows;
-  const int64_t part = ((x.rows + parts - 1) / parts + 15) / 16 * 16;
-  for (int64_t first = 0; first < x.rows; first += part) {
-    const int64_t count = std::min(part, x.rows - first);
+void DecoderModel::run_feed(const LayerContext& layer, const Source& source, const Sink& sink) {
+  // Parts of about equal size: 513 rows are not 512 and 1. One part where the norm is joined: it reads what the parts
+  // before would have added to.
+  const int64_t all = source.x.rows;
+  const int64_t parts = (all + feed_rows(backend_) - 1) / feed_rows(backend_);
+  const int64_t part = ((all + parts - 1) / parts + 15) / 16 * 16;
+  const bool plain = layer.config.feed != Feed::kMoe && !config_.moe.beside_mlp;
+  const bool joined = parts == 1 && plain && joins_norm(source, layer.weights.mlp.gate_up);
+  const Source input = joined ? source : Source{normed(source)};
+  for (int64_t first = 0; first < all; first += part) {
+    const int64_t count = std::min(part, all - first);
     Carver carver(scratch_.shared);
     const FeedScratch scratch = feed_scratch(carver, layer.config, count);
-    const Tensor from = some_rows(x, first, count);
-    const Tensor to = some_rows(out, first, count);
+    const Source from{input.x.some_rows(first, count), input.norm};
+    const Sink to{sink.out.some_rows(first, count), sink.may_add && parts == 1 && plain};
     if (layer.config.feed == Feed::kMoe) {
-      run_moe(layer.weights, scratch, from, to);
+      run_moe(layer.weights, scratch, from.x, to.out);
     } else {
       run_mlp(layer.weights.mlp, config_.intermediate_of(layer.config), layer.config.feed == Feed::kGated, from,
               scratch.gate_up, to);
       if (config_.moe.beside_mlp) {
-        add_experts_beside(layer.weights.moe, scratch, some_rows(step_hidden_, first, count), to);
+        add_experts_beside(layer.weights.moe, scratch, step_hidden_.some_rows(first, count), to.out);
       }
     }
+    sink.added = to.added;
   }
 }
 
-void DecoderModel::run_mlp(const MlpWeights& mlp, int64_t intermediate, bool gated, const Tensor& x,
-                           const Tensor& gate_up, const Tensor& out) {
+void DecoderModel::run_mlp(const MlpWeights& mlp, int64_t intermediate, bool gated, const Source& source,
+                           const Tensor& gate_up, const Sink& sink) {
   const Tensor gate = gate_up.columns(0, intermediate);
   if (gated) {
-    mlp.gate_up.run_gated(backend_, x, config_.activation, gate_up, gate);
+    const bool joined = joins_norm(source, mlp.gate_up);
+    const NormForm form{joined ? source.norm->weight.data() : nullptr, config_.norm_eps};
+    mlp.gate_up.run_gated(backend_, joined ? source.x : normed(source), config_.activation, gate_up, gate,
+                          {joined ? &form : nullptr});
   } else {
-    mlp.gate_up.run(backend_, x, gate);
+    begin(mlp.gate_up, source, gate);
     backend_.activation({gate, config_.activation, gate});
   }
-  mlp.down.run(backend_, gate, out);
+  finish(mlp.down, gate, sink);
 }
 
 // Chooses experts by router_x, runs them on x, and leaves their sum in scratch.out.
@@ -86,7 +97,7 @@ void DecoderModel::run_experts(const MoeWeights& weights, const FeedScratch& scr
   route.logits = scratch.router;
   route.k = c.k;
   route.score = c.score;
-  route.choice_bias = weights.choice_bias.empty() ? nullptr : weights.choice_bias.data();
+  route.choice_bias = weights.choice_bias.data();
   route.groups = c.groups;
   route.groups_kept = c.groups_kept;
   route.group_score = c.group_score;
@@ -94,7 +105,7 @@ void DecoderModel::run_experts(const MoeWeights& weights, const FeedScratch& scr
   route.sum_epsilon = c.sum_epsilon;
   route.scale = c.scale;
   route.jitter = c.jitter;
-  route.expert_scale = weights.expert_scale.empty() ? nullptr : weights.expert_scale.data();
+  route.expert_scale = weights.expert_scale.data();
   route.ids = ids;
   route.weights = scratch.weights.f32();
   backend_.moe_route(route);
@@ -127,7 +138,7 @@ void DecoderModel::run_moe(const DecoderLayer& layer, const FeedScratch& scratch
     weights.shared_gate.run(backend_, x, scratch.shared_gate);
     backend_.activation({scratch.shared_gate, Activation::kSigmoid, scratch.shared_gate});
   }
-  run_mlp(weights.shared, c.shared_intermediate, c.gated, x, scratch.gate_up, out);
+  run_mlp(weights.shared, c.shared_intermediate, c.gated, {x}, scratch.gate_up, {out});
   if (c.shared_gate) {
     backend_.scale({out, 1.0f, {scratch.shared_gate.f32(), static_cast<size_t>(out.rows)}, out});
   }

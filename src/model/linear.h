@@ -16,40 +16,52 @@ class Linear {
  public:
   struct Piece {
     std::shared_ptr<const PackedMatrix> weight;
-    std::vector<float> bias;            // [n] or empty
-    std::vector<int32_t> columns = {};  // the order in which the weight takes x's columns; empty: as they are
+    Floats bias;                     // [n] or empty
+    Constant<int32_t> columns = {};  // the order in which the weight takes x's columns; empty: as they are
   };
   void add(Piece piece) {
     out_dim_ += piece.weight->n();
     pieces_.push_back(std::move(piece));
   }
-  void run(Backend& backend, const Tensor& x, const Tensor& out) const {
+  // What may be joined to the product, where the backend does (LinearArgs).
+  struct Joined {
+    const NormForm* norm = nullptr;
+    Tensor residual = {};
+    float residual_scale = 1.0f;
+  };
+  void run(Backend& backend, const Tensor& x, const Tensor& out) const { run(backend, x, out, {}); }
+  void run(Backend& backend, const Tensor& x, const Tensor& out, const Joined& joined) const {
     int64_t column = 0;
     for (const Piece& piece : pieces_) {
-      const float* bias = piece.bias.empty() ? nullptr : piece.bias.data();
-      LinearArgs args{x, piece.weight.get(), bias, out.columns(column, piece.weight->n())};
-      args.columns = piece.columns;
+      LinearArgs args = args_of(piece, x, out.columns(column, piece.weight->n()), joined);
+      if (joined.residual.data != nullptr) args.residual = joined.residual.columns(column, piece.weight->n());
       backend.linear(args);
       column += piece.weight->n();
     }
   }
   // act(gate) * up, where this linear's outputs are a gate and its up; `both` is room for the two, and `out` may be its
   // first half. The same bits whether the backend joins them or not.
-  void run_gated(Backend& backend, const Tensor& x, Activation activation, const Tensor& both,
-                 const Tensor& out) const {
+  void run_gated(Backend& backend, const Tensor& x, Activation activation, const Tensor& both, const Tensor& out,
+                 const Joined& joined) const {
     if (pieces_.size() == 1) {
-      const Piece& piece = pieces_.front();
       const GatedForm form{activation};
-      LinearArgs args{x, piece.weight.get(), piece.bias.empty() ? nullptr : piece.bias.data(), out};
-      args.columns = piece.columns;
+      LinearArgs args = args_of(pieces_.front(), x, out, joined);
       args.gated = &form;
       backend.linear(args);
       return;
     }
-    run(backend, x, both);
+    run(backend, x, both, joined);
     const int64_t half = out_dim_ / 2;
     backend.glu({both.columns(0, half), both.columns(half, half), activation, out});
   }
+  Status place(Backend& backend) {
+    for (Piece& piece : pieces_) {
+      QUIRE_TRY(piece.bias.place(backend));
+      QUIRE_TRY(piece.columns.place(backend));
+    }
+    return {};
+  }
+  bool single() const { return pieces_.size() == 1; }
   int64_t out_dim() const { return out_dim_; }
   size_t bytes() const {
     size_t total = 0;
@@ -59,6 +71,14 @@ class Linear {
   const PackedMatrix& first() const { return *pieces_.front().weight; }
 
  private:
+  static LinearArgs args_of(const Piece& piece, const Tensor& x, const Tensor& out, const Joined& joined) {
+    LinearArgs args{x, piece.weight.get(), piece.bias.data(), out};
+    args.columns = piece.columns.span();
+    args.norm = joined.norm;
+    args.residual = joined.residual;
+    args.residual_scale = joined.residual_scale;
+    return args;
+  }
   std::vector<Piece> pieces_;
   int64_t out_dim_ = 0;
 };

@@ -20,6 +20,7 @@ Loader::Loader(const ModelFiles& files, const LoadOptions& options, std::optiona
       backend_(backend),
       gguf_(files.gguf != nullptr) {
   pack_.quantise_activations = dtype != DType::kF32;
+  pack_.activation = backend.activation_dtype(dtype.value_or(files.quantised ? DType::kBF16 : files.config.dtype));
   total_ = files.source->is_dummy() ? 0 : files.source->total_bytes();
   for (std::string& tensor : files.source->names()) names_.insert(std::move(tensor));
 }
@@ -28,6 +29,8 @@ Result<DecoderWeights> Loader::run() {
   DecoderWeights out;
   QUIRE_ASSIGN(out.embedding, matrix({name(Part::kEmbedding, 0), config_.vocab_size}, config_.hidden));
   QUIRE_ASSIGN(out.final_norm, norm(Part::kFinalNorm, 0, {config_.hidden}));
+  for (float& w : out.final_norm.weight.host()) w *= config_.logits_scale;
+  for (float& b : out.final_norm.bias.host()) b *= config_.logits_scale;
   // The largest matrices first: what packing needs for a moment then lies below what all weights need in the end.
   if (config_.tied_embeddings) {
     Linear::Piece piece{out.embedding, {}};
@@ -44,7 +47,9 @@ Result<DecoderWeights> Loader::run() {
     out.layers.push_back(std::move(layer));
   }
   QUIRE_TRY(refuse_leftovers());
+  QUIRE_TRY(out.place(backend_));
   out.main_dtype = main_dtype();
+  out.activation = pack_.activation;
   return out;
 }
 
@@ -90,8 +95,9 @@ Result<std::vector<float>> Loader::floats(const std::string& tensor, std::vector
 
 // The type that --dtype makes of a plain one; quantised ones stay as they are.
 DType Loader::narrowed(DType type) const {
-  const bool narrow = dtype_ && (*dtype_ == DType::kF16 || *dtype_ == DType::kBF16);
-  return narrow && !is_quantised(type) ? *dtype_ : type;
+  if (is_quantised(type)) return type;
+  if (pack_.activation != DType::kF32) return pack_.activation;  // a GPU's matrix units take one type
+  return dtype_ && (*dtype_ == DType::kF16 || *dtype_ == DType::kBF16) ? *dtype_ : type;
 }
 
 namespace {
@@ -233,6 +239,7 @@ Result<Linear> Loader::linear(const std::vector<Slice>& slices, int64_t k, bool 
       ahead.reset();
     }
     Linear::Piece piece;
+    std::vector<float> bias;
     if (group.front().quantised != nullptr) piece.columns = group.front().quantised->column_order;
     const bool any = std::any_of(slices.begin() + static_cast<ptrdiff_t>(next),
                                  slices.begin() + static_cast<ptrdiff_t>(end), has_bias);
@@ -245,8 +252,9 @@ Result<Linear> Loader::linear(const std::vector<Slice>& slices, int64_t k, bool 
           values[r] = all[slice.map.empty() ? r : static_cast<size_t>(slice.map[r])];
         }
       }
-      piece.bias.insert(piece.bias.end(), values.begin(), values.end());
+      bias.insert(bias.end(), values.begin(), values.end());
     }
+    piece.bias = std::move(bias);
     std::set<const TensorRef*> tensors;
     for (const Rows& row : group) {
       if (row.tensor != nullptr) tensors.insert(row.tensor);

@@ -33,7 +33,7 @@ Result<Norm> Loader::norm(Part part, int64_t layer, std::vector<int64_t> shape) 
   // MLX's converter adds the 1 for the hybrid families.
   const bool added = gguf_ || (files_.scheme.method == weights::QuantMethod::kMlx && config_.gdn.key_heads > 0);
   if (config_.norm_plus_one && !added) {
-    for (float& w : out.weight) w += 1.0f;
+    for (float& w : out.weight.host()) w += 1.0f;
   }
   if (config_.norm_kind == NormKind::kLayerWithBias) {
     QUIRE_ASSIGN(out.bias, floats(name(part, layer) + ".bias", std::move(shape)));
@@ -252,7 +252,7 @@ Status Loader::load_decay(int64_t index, int64_t heads, RecurrentWeights& out) {
     return {};
   }
   QUIRE_ASSIGN(out.decay, floats(name(Part::kDecay, index), {heads}));
-  for (float& a : out.decay) a = static_cast<float>(-std::exp(static_cast<double>(a)));
+  for (float& a : out.decay.host()) a = static_cast<float>(-std::exp(static_cast<double>(a)));
   QUIRE_ASSIGN(out.dt_bias, floats(name(Part::kDtBias, index), {heads}));
   return {};
 }
@@ -344,8 +344,6 @@ Status Loader::load_moe(int64_t index, MoeWeights& out) {
   if (c.expert_bias) QUIRE_TRY(load_expert_biases(index, out));
   for (const Packed& matrix : out.gate_up) out.gate_up_views.push_back(matrix.get());
   for (const Packed& matrix : out.down) out.down_views.push_back(matrix.get());
-  for (const auto& bias : out.gate_up_bias) out.gate_up_bias_views.push_back(bias.data());
-  for (const auto& bias : out.down_bias) out.down_bias_views.push_back(bias.data());
   if (c.shared_intermediate > 0) QUIRE_TRY(load_shared_expert(index, out));
   if (c.beside_mlp) QUIRE_TRY(load_beside_mlp(index, out));
   return {};
@@ -354,7 +352,7 @@ Status Loader::load_moe(int64_t index, MoeWeights& out) {
 Status Loader::load_beside_mlp(int64_t index, MoeWeights& out) {
   QUIRE_ASSIGN(out.router_norm.weight, floats(name(Part::kRouterScale, index), {config_.hidden}));
   const double root = std::sqrt(static_cast<double>(config_.hidden));
-  for (float& w : out.router_norm.weight) w = static_cast<float>(static_cast<double>(w) / root);
+  for (float& w : out.router_norm.weight.host()) w = static_cast<float>(static_cast<double>(w) / root);
   QUIRE_ASSIGN(out.expert_scale, floats(name(Part::kExpertScale, index), {config_.moe.experts}));
   QUIRE_ASSIGN(out.mlp_out_norm, norm(Part::kMlpOutNorm, index, {config_.hidden}));
   QUIRE_ASSIGN(out.norm, norm(Part::kExpertsNorm, index, {config_.hidden}));
@@ -454,39 +452,31 @@ Status Loader::load_transposed_experts(int64_t index, MoeWeights& out) {
 
 Status Loader::load_expert_biases(int64_t index, MoeWeights& out) {
   const MoeConfig& c = config_.moe;
-  const auto split = [&](const std::vector<float>& all, std::vector<std::vector<float>>& to) {
-    const size_t size = all.size() / static_cast<size_t>(c.experts);
-    for (size_t e = 0; e < static_cast<size_t>(c.experts); ++e) {
-      to.emplace_back(all.begin() + static_cast<ptrdiff_t>(e * size),
-                      all.begin() + static_cast<ptrdiff_t>((e + 1) * size));
-    }
-  };
-  std::vector<float> down;
+  const auto half = static_cast<size_t>(c.intermediate);
+  std::vector<float> gate_up;
   if (gguf_) {
-    std::vector<std::vector<float>> up;
     QUIRE_ASSIGN(const std::vector<float> gates,
                  floats(name(Part::kExpertsGate, index) + ".bias", {c.experts, c.intermediate}));
     QUIRE_ASSIGN(const std::vector<float> ups,
                  floats(name(Part::kExpertsUp, index) + ".bias", {c.experts, c.intermediate}));
-    split(gates, out.gate_up_bias);
-    split(ups, up);
-    for (size_t e = 0; e < up.size(); ++e) {
-      out.gate_up_bias[e].insert(out.gate_up_bias[e].end(), up[e].begin(), up[e].end());
+    for (size_t e = 0; e < static_cast<size_t>(c.experts); ++e) {
+      for (const std::vector<float>* part : {&gates, &ups}) {
+        const auto first = part->begin() + static_cast<ptrdiff_t>(e * half);
+        gate_up.insert(gate_up.end(), first, first + static_cast<ptrdiff_t>(half));
+      }
     }
-    QUIRE_ASSIGN(down, floats(name(Part::kExpertsDown, index) + ".bias", {c.experts, config_.hidden}));
+    QUIRE_ASSIGN(out.down_bias, floats(name(Part::kExpertsDown, index) + ".bias", {c.experts, config_.hidden}));
   } else {
     QUIRE_ASSIGN(const std::vector<float> in_turn,
                  floats(name(Part::kExpertsGateUp, index) + "_bias", {c.experts, 2 * c.intermediate}));
-    std::vector<std::vector<float>> mixed;
-    split(in_turn, mixed);
-    for (const std::vector<float>& bias : mixed) {
-      std::vector<float> apart(bias.size());
-      for (size_t j = 0; j < bias.size(); ++j) apart[j % 2 * (bias.size() / 2) + j / 2] = bias[j];
-      out.gate_up_bias.push_back(std::move(apart));
+    gate_up.resize(in_turn.size());
+    for (size_t i = 0; i < in_turn.size(); ++i) {
+      const size_t expert = i / (2 * half), j = i % (2 * half);
+      gate_up[expert * 2 * half + j % 2 * half + j / 2] = in_turn[i];
     }
-    QUIRE_ASSIGN(down, floats(name(Part::kExpertsDown, index) + "_bias", {c.experts, config_.hidden}));
+    QUIRE_ASSIGN(out.down_bias, floats(name(Part::kExpertsDown, index) + "_bias", {c.experts, config_.hidden}));
   }
-  split(down, out.down_bias);
+  out.gate_up_bias = std::move(gate_up);
   return {};
 }
 

@@ -8,16 +8,16 @@ namespace quire::model {
 DecoderModel::MlaScratch DecoderModel::mla_scratch(Carver& carver, int64_t tokens) const {
   const MlaConfig& c = config_.mla;
   MlaScratch out;
-  if (c.q_rank > 0) out.q_a = carver.take(tokens, c.q_rank);
-  out.q = carver.take(tokens, config_.heads * (c.nope_dim + c.rope_dim));
-  out.kv = carver.take(tokens, c.kv_rank + c.rope_dim);
-  out.q_latent = carver.take(tokens, config_.heads * (c.kv_rank + c.rope_dim));
-  out.out_latent = carver.take(tokens, config_.heads * c.kv_rank);
-  out.out = carver.take(tokens, config_.heads * c.v_dim);
+  if (c.q_rank > 0) out.q_a = carver.take(tokens, c.q_rank, activation_);
+  out.q = carver.take(tokens, config_.heads * (c.nope_dim + c.rope_dim), activation_);
+  out.kv = carver.take(tokens, c.kv_rank + c.rope_dim, activation_);
+  out.q_latent = carver.take(tokens, config_.heads * (c.kv_rank + c.rope_dim), activation_);
+  out.out_latent = carver.take(tokens, config_.heads * c.kv_rank, activation_);
+  out.out = carver.take(tokens, config_.heads * c.v_dim, activation_);
   return out;
 }
 
-void DecoderModel::run_mla(const LayerContext& layer, const Tensor& x, const Tensor& out) {
+void DecoderModel::run_mla(const LayerContext& layer, const Tensor& x, const Sink& sink) {
   const MlaConfig& c = config_.mla;
   const MlaWeights& weights = layer.weights.mla;
   Carver carver(scratch_.shared);
@@ -33,11 +33,10 @@ void DecoderModel::run_mla(const LayerContext& layer, const Tensor& x, const Ten
   weights.kv_a.run(backend_, x, s.kv);
   const Tensor kv_latent = s.kv.columns(0, c.kv_rank);
   norm(kv_latent, weights.kv_norm, c.kv_rank, kv_latent);
-  rotate(s.q, head, c.nope_dim, layer.config.rope, layer.batch);
-  rotate(s.kv, latent, c.kv_rank, layer.config.rope, layer.batch);
+  rotate(s.q, head, c.nope_dim, layer.config.rope);
+  rotate(s.kv, latent, c.kv_rank, layer.config.rope);
 
-  const GroupBatch& group = layer.batch.groups[static_cast<size_t>(layer.kv.group(layer.index))];
-  backend_.reshape_and_cache({s.kv, {}, group.slot_mapping, layer.kv.layer(layer.index)});
+  backend_.reshape_and_cache({s.kv, {}, group(layer).slot_mapping, layer.kv.layer(layer.index)});
   for (int64_t h = 0; h < config_.heads; ++h) {
     const auto up = static_cast<size_t>(h);
     backend_.linear({s.q.columns(h * head, c.nope_dim), weights.k_up[up].get(), nullptr,
@@ -52,7 +51,7 @@ void DecoderModel::run_mla(const LayerContext& layer, const Tensor& x, const Ten
     backend_.linear({s.out_latent.columns(h * c.kv_rank, c.kv_rank), weights.v_up[static_cast<size_t>(h)].get(),
                      nullptr, s.out.columns(h * c.v_dim, c.v_dim)});
   }
-  weights.o.run(backend_, s.out, out);
+  finish(weights.o, s.out, sink);
 }
 
 }  // namespace quire::model

@@ -39,6 +39,8 @@ class Model {
   virtual Status prepare(const StepLimits& limits) = 0;
   virtual void forward(const StepBatch& batch, const KvCache& kv) = 0;
   virtual std::span<const float> logits(int64_t first_wanted, int64_t count) = 0;  // [count, vocab_size]
+  // The same rows where they are, in the backend's memory; nothing waits.
+  virtual Tensor run_head(int64_t first_wanted, int64_t count) = 0;
 };
 
 struct LoadOptions {

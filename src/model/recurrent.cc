@@ -21,7 +21,7 @@ struct Mamba2Columns {
 };
 
 CausalConv conv_of(const RecurrentWeights& weights, int64_t channels, int64_t kernel) {
-  return {channels, kernel, weights.conv.data(), weights.conv_bias.empty() ? nullptr : weights.conv_bias.data()};
+  return {channels, kernel, weights.conv.data(), weights.conv_bias.data()};
 }
 
 }  // namespace
@@ -31,29 +31,29 @@ DecoderModel::RecurrentScratch DecoderModel::recurrent_scratch(Carver& carver, c
   switch (layer.mixer) {
     case Mixer::kGatedDeltaNet: {
       const GdnColumns columns(config_.gdn);
-      return {carver.take(tokens, columns.all()), carver.take(tokens, columns.z)};
+      return {carver.take(tokens, columns.all(), activation_), carver.take(tokens, columns.z, activation_)};
     }
     case Mixer::kMamba2: {
       const Mamba2Columns columns(config_.mamba2);
-      return {carver.take(tokens, columns.all()), carver.take(tokens, columns.z)};
+      return {carver.take(tokens, columns.all(), activation_), carver.take(tokens, columns.z, activation_)};
     }
     default:
-      return {carver.take(tokens, 3 * config_.hidden), carver.take(tokens, config_.hidden)};
+      return {carver.take(tokens, 3 * config_.hidden, activation_), carver.take(tokens, config_.hidden, activation_)};
   }
 }
 
 StateSequences DecoderModel::state_sequences(const LayerContext& layer) const {
-  const GroupBatch& group = layer.batch.groups[static_cast<size_t>(layer.kv.group(layer.index))];
-  return {layer.batch.cu_seqlens_q, group.state_source, group.state_destination};
+  const StagedGroup& pages = group(layer);
+  return {step_.cu_seqlens_q, pages.state_source, pages.state_destination};
 }
 
-void DecoderModel::run_gated_delta_net(const LayerContext& layer, const Tensor& x, const Tensor& out) {
+void DecoderModel::run_gated_delta_net(const LayerContext& layer, const Source& source, const Sink& sink) {
   const GatedDeltaNetConfig& c = config_.gdn;
   const RecurrentWeights& weights = layer.weights.recurrent;
   const GdnColumns columns(c);
   Carver carver(scratch_.shared);
-  const RecurrentScratch s = recurrent_scratch(carver, layer.config, x.rows);
-  weights.in.run(backend_, x, s.in);
+  const RecurrentScratch s = recurrent_scratch(carver, layer.config, source.x.rows);
+  begin(weights.in, source, s.in);
   GatedDeltaNetArgs args;
   args.qkv = s.in.columns(0, columns.qkv);
   const Tensor z = s.in.columns(columns.qkv, columns.z);
@@ -72,16 +72,16 @@ void DecoderModel::run_gated_delta_net(const LayerContext& layer, const Tensor& 
   args.tiled = c.tiled_value_heads;
   backend_.gated_delta_net(args);
   backend_.gated_rms_norm({s.out, z, weights.norm.data(), c.dv, c.dv, config_.norm_eps, false, s.out});
-  weights.out.run(backend_, s.out, out);
+  finish(weights.out, s.out, sink);
 }
 
-void DecoderModel::run_mamba2(const LayerContext& layer, const Tensor& x, const Tensor& out) {
+void DecoderModel::run_mamba2(const LayerContext& layer, const Source& source, const Sink& sink) {
   const Mamba2Config& c = config_.mamba2;
   const RecurrentWeights& weights = layer.weights.recurrent;
   const Mamba2Columns columns(c);
   Carver carver(scratch_.shared);
-  const RecurrentScratch s = recurrent_scratch(carver, layer.config, x.rows);
-  weights.in.run(backend_, x, s.in);
+  const RecurrentScratch s = recurrent_scratch(carver, layer.config, source.x.rows);
+  begin(weights.in, source, s.in);
   const Tensor z = s.in.columns(0, columns.z);
   Mamba2Args args;
   args.xbc = s.in.columns(columns.z, columns.xbc);
@@ -102,17 +102,17 @@ void DecoderModel::run_mamba2(const LayerContext& layer, const Tensor& x, const 
   backend_.mamba2(args);
   const int64_t group = c.norm_group > 0 ? c.norm_group : columns.z;
   backend_.gated_rms_norm({s.out, z, weights.norm.data(), columns.z, group, config_.norm_eps, true, s.out});
-  weights.out.run(backend_, s.out, out);
+  finish(weights.out, s.out, sink);
 }
 
-void DecoderModel::run_short_conv(const LayerContext& layer, const Tensor& x, const Tensor& out) {
+void DecoderModel::run_short_conv(const LayerContext& layer, const Source& source, const Sink& sink) {
   const RecurrentWeights& weights = layer.weights.recurrent;
   Carver carver(scratch_.shared);
-  const RecurrentScratch s = recurrent_scratch(carver, layer.config, x.rows);
-  weights.in.run(backend_, x, s.in);
+  const RecurrentScratch s = recurrent_scratch(carver, layer.config, source.x.rows);
+  begin(weights.in, source, s.in);
   backend_.short_conv({s.in, conv_of(weights, config_.hidden, config_.short_conv.kernel), layer.kv.state(layer.index),
                        state_sequences(layer), s.out});
-  weights.out.run(backend_, s.out, out);
+  finish(weights.out, s.out, sink);
 }
 
 std::vector<LayerCache> cache_layers(const DecoderConfig& config) {

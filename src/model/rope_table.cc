@@ -144,4 +144,12 @@ void RopeTable::reach(int64_t end) {
   reached_ = target;
 }
 
+Status RopeTable::place(Backend& backend) {
+  reach(max_model_len_);
+  placed_cos_ = std::move(cos_);
+  placed_sin_ = std::move(sin_);
+  QUIRE_TRY(placed_cos_.place(backend));
+  return placed_sin_.place(backend);
+}
+
 }  // namespace quire::model

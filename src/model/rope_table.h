@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "backend/backend.h"
 #include "model/config.h"
 
 namespace quire::model {
@@ -25,14 +26,17 @@ class RopeTable {
 
   // Makes the rows of all positions below `end` valid.
   void reach(int64_t end);
-  const float* cosines() const { return cos_.data(); }  // [positions, rot_dim/2]
-  const float* sines() const { return sin_.data(); }
+  // Puts the rows of all positions into the backend's memory, where they stay.
+  Status place(Backend& backend);
+  const float* cosines() const { return placed_cos_.empty() ? cos_.data() : placed_cos_.data(); }  // [positions, rot/2]
+  const float* sines() const { return placed_sin_.empty() ? sin_.data() : placed_sin_.data(); }
 
  private:
   RopeFrequencies frequencies_;
   int64_t max_model_len_;
   int64_t reached_ = 0;
   std::vector<float> cos_, sin_;
+  Floats placed_cos_, placed_sin_;
 };
 
 }  // namespace quire::model

@@ -13,14 +13,14 @@ using Packed = std::shared_ptr<const PackedMatrix>;
 
 // A norm's vectors; `weight` is empty where there is no norm.
 struct Norm {
-  std::vector<float> weight, bias;
+  Floats weight, bias;
   bool empty() const { return weight.empty(); }
 };
 
 struct AttentionWeights {
   Linear qkv;  // q, then k and v where the layer has its own, then the output gate
   Norm q_norm, k_norm;
-  std::vector<float> sinks;  // [heads]
+  Floats sinks;  // [heads]
   Linear o;
 };
 
@@ -39,10 +39,10 @@ struct MlaWeights {
 // Gated delta net, Mamba-2 and short convolution.
 struct RecurrentWeights {
   Linear in, out;
-  std::vector<float> conv, conv_bias;  // [channels, kernel], [channels]
-  std::vector<float> decay;            // [heads]: -exp(A_log)
-  std::vector<float> dt_bias, skip;    // [heads]
-  std::vector<float> norm;
+  Floats conv, conv_bias;  // [channels, kernel], [channels]
+  Floats decay;            // [heads]: -exp(A_log)
+  Floats dt_bias, skip;    // [heads]
+  Floats norm;
 };
 
 struct MlpWeights {
@@ -51,9 +51,9 @@ struct MlpWeights {
 
 struct MoeWeights {
   Linear router;
-  std::vector<float> choice_bias;
-  std::vector<Packed> gate_up, down;  // [experts]
-  std::vector<std::vector<float>> gate_up_bias, down_bias;
+  Floats choice_bias;
+  std::vector<Packed> gate_up, down;                           // [experts]
+  Floats gate_up_bias, down_bias;                              // [experts, n]
   std::vector<const PackedMatrix*> gate_up_views, down_views;  // the same, as the op takes them
   std::vector<const float*> gate_up_bias_views, down_bias_views;
   MlpWeights shared;
@@ -61,7 +61,7 @@ struct MoeWeights {
   // Gemma 4, where the MLP stands beside: the router's own norm (with its scale), the experts' weights' scale, the
   // norms of the MLP's output and of the experts' input and output.
   Norm router_norm, mlp_out_norm, norm, out_norm;
-  std::vector<float> expert_scale;
+  Floats expert_scale;
 };
 
 // Gemma 4's small embedding of a layer.
@@ -93,8 +93,11 @@ struct DecoderWeights {
   Linear per_layer_projection;
   Norm per_layer_norm;
   DType main_dtype = DType::kF32;
+  DType activation = DType::kF32;
 
   size_t bytes() const;
+  // Puts all vectors into the backend's memory, and says which matrices are experts.
+  Status place(Backend& backend);
 };
 
 }  // namespace quire::model

@@ -91,4 +91,22 @@ struct ReshapeAndCacheArgs {
   KvLayer kv;
 };
 
+// What stands between the projection and attention, in one op where Backend::joins_qkv(): q and k through an rms_norm
+// of each head (where there is a weight), then rope, q in place, k and v to their pages. The bits of the ops one by
+// one.
+struct QkvToCacheArgs {
+  Tensor q, k, v;  // [tokens, heads*head_dim], as parts of one projection
+  int64_t num_heads = 0;
+  const float* q_norm = nullptr;  // [head_dim] or null
+  const float* k_norm = nullptr;
+  float eps = 0;
+  int64_t rot_dim = 0;  // 0: no rope
+  bool interleaved = false;
+  const float* cos_table = nullptr;  // [positions, rot_dim/2]
+  const float* sin_table = nullptr;
+  std::span<const int32_t> positions;     // [tokens]
+  std::span<const int64_t> slot_mapping;  // [tokens]
+  KvLayer kv;
+};
+
 }  // namespace quire

@@ -68,6 +68,7 @@ struct RawMatrix {
 
 struct PackOptions {
   bool quantise_activations = true;  // false (--dtype float32): weights meet float activations, always
+  DType activation = DType::kF32;    // what the model's activations are (Backend::activation_dtype)
   // Optional: called on the packing thread with bytes of a part that will not be read again.
   std::function<void(std::span<const std::byte>)> consumed = {};
 };
@@ -95,6 +96,12 @@ struct GatedForm {
   float limit = 0;  // as GluArgs has it
 };
 
+// An rms_norm (ops/norm.h) over all of x's columns.
+struct NormForm {
+  const float* weight = nullptr;  // [K]
+  float eps = 0;
+};
+
 struct LinearArgs {
   Tensor x;  // [M, K]
   const PackedMatrix* weight = nullptr;
@@ -105,6 +112,12 @@ struct LinearArgs {
   // Optional: the first N/2 columns are a gate and the others its up. out is then [M, N/2], with the bits of a linear
   // to [M, N] and a glu (ops/activation.h) of its halves.
   const GatedForm* gated = nullptr;
+  // Only where Backend::joins_linear() says so. `norm`: x is F32 and goes through this norm first, rounded to the
+  // activations' type. `residual`: out is F32 and becomes fma(y, residual_scale, residual), y rounded to the
+  // activations' type before. The bits are those of the ops one by one.
+  const NormForm* norm = nullptr;
+  Tensor residual = {};  // no data: none; may be out
+  float residual_scale = 1.0f;
 };
 
 }  // namespace quire

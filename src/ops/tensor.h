@@ -9,8 +9,9 @@
 
 namespace quire {
 
-// A view, owning nothing: [rows, cols], `stride` elements from one row to the next. Activations on the CPU are F32; a
-// GPU backend may keep them in 16 bits. Slices of columns share the stride of the whole.
+// A view, owning nothing: [rows, cols], `stride` elements from one row to the next. Activations on the CPU are F32; on
+// a GPU they may have 16 bits, but for the residual stream, logits, router logits and a shared expert's gate, which are
+// F32 everywhere. `data` is an address of the backend's: not every backend lets the host read it.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -26,6 +27,10 @@ struct Tensor {
   Tensor columns(int64_t begin, int64_t count) const {
     QUIRE_CHECK(begin >= 0 && count >= 0 && begin + count <= cols);
     return {static_cast<char*>(data) + begin * info(dtype).block_bytes, dtype, rows, count, stride};
+  }
+  Tensor some_rows(int64_t first, int64_t count) const {
+    QUIRE_CHECK(first >= 0 && count >= 0 && first + count <= rows);
+    return {static_cast<char*>(data) + first * stride * info(dtype).block_bytes, dtype, count, cols, stride};
   }
   Tensor first_rows(int64_t count) const {
     QUIRE_CHECK(count >= 0 && count <= rows);

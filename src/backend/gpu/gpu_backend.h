@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// GpuBackend: the ops on any GPU: checks shapes, chooses the kernel by its name, fills its parameters and launches it.
+// Drivers (cuda/, metal/, emulator/) know nothing of ops, and ops know nothing of drivers. One file a kind of op:
+// elementwise.cc, norm.cc, linear.cc, attention.cc, state.cc, moe.cc, sampling.cc; gpu_backend.cc has memory and steps.
+#pragma once
+
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/gpu/device.h"
+
+namespace quire::gpu {
+
+// "f32", "f16", "bf16", "q8_0": how kernels' names spell a type.
+const char* spelling(DType type);
+
+// A weight in device memory. Plain types: rows of k elements, back to back. Quantised types: as linear.cc lays them
+// out.
+class GpuMatrix final : public PackedMatrix {
+ public:
+  GpuMatrix(DType dtype, int64_t n, int64_t k) : PackedMatrix(dtype, n, k) {}
+  size_t bytes() const override { return bytes_; }
+
+  void* data = nullptr;    // codes, or plain elements
+  void* scales = nullptr;  // G4 and G8: [n, k/group] floats, or what linear.cc makes of them
+  void* mins = nullptr;
+  int64_t group = 0;
+  size_t bytes_ = 0;
+  std::shared_ptr<Memory> memory;  // owns; experts of a layer share one block
+};
+
+// Memory that only grows and that no step keeps: scratch between two launches of one op. Never grows while a step is
+// recorded, because the old block must outlive what was queued: the first step of a shape runs unrecorded.
+class GpuScratch {
+ public:
+  void* grow(Device& device, size_t bytes);
+
+ private:
+  std::vector<std::unique_ptr<Memory>> blocks_;  // the last one is in use; the others wait for the device to be idle
+};
+
+class GpuBackend final : public Backend {
+ public:
+  explicit GpuBackend(std::unique_ptr<Device> device);
+  ~GpuBackend() override;
+  Device& device() { return *device_; }
+
+  // gpu_backend.cc
+  std::string describe() const override;
+  std::span<const DType> kv_dtypes() const override;
+  DType activation_dtype(DType model) const override;
+  bool host_memory() const override { return false; }
+  size_t memory_bytes() const override;
+  Result<const void*> upload(std::span<const std::byte> values) override;
+  const void* stage(std::span<const std::byte> values) override;
+  void begin_step() override;
+  bool replay_step(const StepShape& shape) override;
+  void end_step() override;
+  int64_t table_width(int64_t blocks) const override;
+  Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override;
+  void synchronise() override;
+  std::span<const float> read(const Tensor& t) override;
+
+  // linear.cc
+  Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override;
+  void embedding(const EmbeddingArgs& args) override;
+  void linear(const LinearArgs& args) override;
+  bool joins_linear(int64_t rows) const override;
+
+  // elementwise.cc
+  void rope(const RopeArgs& args) override;
+  void glu(const GluArgs& args) override;
+  void activation(const ActivationArgs& args) override;
+  void residual_add(const ResidualAddArgs& args) override;
+  void gather(const GatherArgs& args) override;
+  void gather_columns(const GatherColumnsArgs& args) override;
+  void scale(const ScaleArgs& args) override;
+  void soft_cap(const SoftCapArgs& args) override;
+
+  // norm.cc
+  void rms_norm(const RmsNormArgs& args) override;
+  void layer_norm(const LayerNormArgs& args) override;
+  void gated_rms_norm(const GatedRmsNormArgs& args) override;
+
+  // attention.cc
+  size_t kv_page_bytes(const KvPageShape& shape) const override;
+  void reshape_and_cache(const ReshapeAndCacheArgs& args) override;
+  bool joins_qkv(const QkvToCacheArgs& args) const override;
+  void qkv_to_cache(const QkvToCacheArgs& args) override;
+  void attention(const AttentionArgs& args) override;
+
+  // state.cc
+  void gated_delta_net(const GatedDeltaNetArgs& args) override;
+  void mamba2(const Mamba2Args& args) override;
+  void short_conv(const ShortConvArgs& args) override;
+
+  // moe.cc
+  Status stack(std::span<const PackedMatrix* const> experts) override;
+  void moe_route(const MoeRouteArgs& args) override;
+  void moe_experts(const MoeExpertsArgs& args) override;
+
+ private:
+  // Launches the kernel of that name, or the one that `kernel` was found to be.
+  void launch(const char* name, const void* params, size_t params_bytes, std::initializer_list<const void*> buffers,
+              Grid grid, uint32_t threads, uint32_t dynamic_memory = 0);
+  template <typename Params>
+  void launch(const char* name, const Params& params, std::initializer_list<const void*> buffers, Grid grid,
+              uint32_t threads, uint32_t dynamic_memory = 0) {
+    static_assert(sizeof(Params) <= 4096);
+    launch(name, &params, sizeof params, buffers, grid, threads, dynamic_memory);
+  }
+  // The host's copy of an array that stage() was given in this step, by its address on the device.
+  template <typename T>
+  std::span<const T> staged(std::span<const T> on_device) const {
+    return {static_cast<const T*>(host_copy(on_device.data())), on_device.size()};
+  }
+  const void* host_copy(const void* on_device) const;
+  bool recording() const { return recording_; }
+
+  std::unique_ptr<Device> device_;
+  std::map<std::string, const Kernel*, std::less<>> kernels_;
+
+  // Constants: cut from blocks, because there are thousands of small ones.
+  std::vector<std::unique_ptr<Memory>> constants_;
+  size_t constant_used_ = 0;
+
+  // Staging: two areas in turn, so that a step may be staged while the one before still runs.
+  struct Stage {
+    std::unique_ptr<Memory> host, device;
+    uint64_t mark = 0;  // the work that reads it
+  };
+  Stage stages_[2];
+  int stage_ = 0;
+  size_t staged_ = 0;    // bytes in use
+  size_t uploaded_ = 0;  // of them on the device
+  void flush_stage();
+
+  // Recorded steps, by their shape and staging area.
+  struct Recorded {
+    std::unique_ptr<Graph> graph;
+    int64_t seen = 0;
+  };
+  std::map<std::pair<StepShape, int>, Recorded> steps_;
+  Recorded* current_ = nullptr;
+  bool recording_ = false;
+
+  std::unique_ptr<Memory> read_back_;  // of read()
+  GpuScratch partials_;                // attention.cc: splits before they merge
+  GpuScratch moe_;                     // moe.cc
+  GpuScratch linear_;                  // linear.cc
+};
+
+// The backend on a device: "cuda", "metal" or "emulator"; "auto" takes the first of cuda and metal that is there.
+Result<std::unique_ptr<Backend>> make_gpu_backend(const std::string& device);
+
+}  // namespace quire::gpu
