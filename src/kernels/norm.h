@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// rms_norm, layer_norm and gated_rms_norm; the contract is in ops/norm.h, but the order of sums is norm_sum.h's.
+//
+// A group of at most kNormNarrow columns takes one simdgroup, a larger one a threadgroup; both give the same bits. x
+// may be out: a thread writes the elements that it has read itself, after the sums.
+#pragma once
+
+#include "kernels/compat/dialect.h"
+#include "kernels/compat/math.h"
+#include "kernels/norm_sum.h"
+#include "kernels/params/norm.h"
+
+// The group of this thread (wide: of all threads; else of this simdgroup), and which of its elements are the thread's.
+struct NormPlace {
+  i64 x, gate, out;  // offsets of its first element
+  int weight;        // offset of its weights
+  int first, step;   // the thread's elements are first, first + step, ...
+};
+
+FN bool norm_place(Ctx c, CONSTANT const NormParams& p, THREAD NormPlace& at) {
+  const i64 index = p.wide != 0 ? (i64)c.tgx : (i64)c.tgx * (kNormThreads / 32) + c.sg;
+  if (index >= (i64)p.rows * p.groups) return false;
+  const i64 row = index / p.groups;
+  const int column = (int)(index - row * p.groups) * p.group;
+  at.x = row * p.x_stride + column;
+  at.gate = row * p.gate_stride + column;
+  at.out = row * p.out_stride + column;
+  at.weight = p.weight_size == p.group ? 0 : column;
+  at.first = (int)(p.wide != 0 ? c.tid : c.lane);
+  at.step = p.wide != 0 ? kNormThreads : 32;
+  return true;
+}
+
+struct NormSmem {
+  float chains[kNormThreads];
+};
+
+// Folds the thread's sums of `held` (wide: one chain, begun with `chain`; else eight chains of one element).
+FN float norm_add_up(Ctx c, CONSTANT const NormParams& p, TGROUP NormSmem& sm, THREAD const float* terms, float chain) {
+  if (p.wide != 0) return norm_sum_of_chains(sm.chains, chain, c);
+  return simd_sum(norm_fold(terms[0], terms[1], terms[2], terms[3], terms[4], terms[5], terms[6], terms[7]));
+}
+
+enum { kNormHeld = 8 };  // elements that a thread keeps: wide groups of up to 2048 columns are read once
+
+template <typename X, typename T>
+struct RmsNorm {
+  enum { kThreads = kNormThreads };
+  typedef NormSmem Smem;
+  static FN void run(Ctx c, CONSTANT const NormParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const X* x,
+                     DEVICE const float* weight) {
+    NormPlace at;
+    if (!norm_place(c, p, at)) return;
+    float held[kNormHeld], squares[kNormHeld];
+    float chain = 0.0f;
+    UNROLL for (int i = 0; i < kNormHeld; i++) {
+      const int j = at.first + i * at.step;
+      held[i] = j < p.group ? to_f(x[at.x + j]) : 0.0f;
+    }
+    UNROLL for (int i = 0; i < kNormHeld; i++) {
+      squares[i] = held[i] * held[i];
+      chain = fma(held[i], held[i], chain);
+    }
+    for (int j = at.first + kNormHeld * at.step; j < p.group; j += at.step) {
+      const float v = to_f(x[at.x + j]);
+      chain = fma(v, v, chain);
+    }
+    const float inverse = norm_inverse(norm_add_up(c, p, sm, squares, chain), p.group, p.eps);
+    UNROLL for (int i = 0; i < kNormHeld; i++) {
+      const int j = at.first + i * at.step;
+      if (j < p.group) out[at.out + j] = to<T>((held[i] * inverse) * weight[j]);
+    }
+    for (int j = at.first + kNormHeld * at.step; j < p.group; j += at.step) {
+      out[at.out + j] = to<T>((to_f(x[at.x + j]) * inverse) * weight[j]);
+    }
+  }
+};
+
+// The mean's chains add where those of the squares take fma.
+template <typename X, typename T>
+struct LayerNorm {
+  enum { kThreads = kNormThreads };
+  typedef NormSmem Smem;
+
+  static FN float scaled(CONSTANT const NormParams& p, float normed, int j, DEVICE const float* weight,
+                         DEVICE const float* bias) {
+    return p.biased != 0 ? fma(normed, weight[j], bias[j]) : normed * weight[j];
+  }
+
+  static FN void run(Ctx c, CONSTANT const NormParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const X* x,
+                     DEVICE const float* weight, DEVICE const float* bias) {
+    NormPlace at;
+    if (!norm_place(c, p, at)) return;
+    float held[kNormHeld], squares[kNormHeld];
+    float chain = 0.0f;
+    UNROLL for (int i = 0; i < kNormHeld; i++) {
+      const int j = at.first + i * at.step;
+      held[i] = j < p.group ? to_f(x[at.x + j]) : 0.0f;
+      chain += held[i];
+    }
+    const int rest = at.first + kNormHeld * at.step;
+    for (int j = rest; j < p.group; j += at.step) chain += to_f(x[at.x + j]);
+    const float mean = norm_add_up(c, p, sm, held, chain) / (float)p.group;
+
+    chain = 0.0f;
+    UNROLL for (int i = 0; i < kNormHeld; i++) {
+      const float d = at.first + i * at.step < p.group ? held[i] - mean : 0.0f;
+      squares[i] = d * d;
+      chain = fma(d, d, chain);
+    }
+    for (int j = rest; j < p.group; j += at.step) {
+      const float d = to_f(x[at.x + j]) - mean;
+      chain = fma(d, d, chain);
+    }
+    const float inverse = norm_inverse(norm_add_up(c, p, sm, squares, chain), p.group, p.eps);
+    UNROLL for (int i = 0; i < kNormHeld; i++) {
+      const int j = at.first + i * at.step;
+      if (j < p.group) out[at.out + j] = to<T>(scaled(p, (held[i] - mean) * inverse, j, weight, bias));
+    }
+    for (int j = rest; j < p.group; j += at.step) {
+      out[at.out + j] = to<T>(scaled(p, (to_f(x[at.x + j]) - mean) * inverse, j, weight, bias));
+    }
+  }
+};
+
+// Gate first: the products x * silu(gate) are normed, as floats; they are made again where a thread has more of them
+// than it keeps.
+template <typename T>
+struct GatedRmsNorm {
+  enum { kThreads = kNormThreads };
+  typedef NormSmem Smem;
+
+  static FN float value(CONSTANT const NormParams& p, DEVICE const T* x, DEVICE const T* gate, int j) {
+    const float v = to_f(x[j]);
+    return p.gate_first != 0 ? v * q_silu(to_f(gate[j])) : v;
+  }
+  static FN T result(CONSTANT const NormParams& p, float normed, DEVICE const T* gate, int j) {
+    return to<T>(p.gate_first != 0 ? normed : normed * q_silu(to_f(gate[j])));
+  }
+
+  static FN void run(Ctx c, CONSTANT const NormParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const T* x,
+                     DEVICE const T* gate, DEVICE const float* weight) {
+    NormPlace at;
+    if (!norm_place(c, p, at)) return;
+    x += at.x;
+    gate += at.gate;
+    out += at.out;
+    weight += at.weight;
+    float held[kNormHeld], squares[kNormHeld];
+    float chain = 0.0f;
+    UNROLL for (int i = 0; i < kNormHeld; i++) {
+      const int j = at.first + i * at.step;
+      held[i] = j < p.group ? value(p, x, gate, j) : 0.0f;
+      squares[i] = held[i] * held[i];
+      chain = fma(held[i], held[i], chain);
+    }
+    const int rest = at.first + kNormHeld * at.step;
+    for (int j = rest; j < p.group; j += at.step) {
+      const float v = value(p, x, gate, j);
+      chain = fma(v, v, chain);
+    }
+    const float inverse = norm_inverse(norm_add_up(c, p, sm, squares, chain), p.group, p.eps);
+    UNROLL for (int i = 0; i < kNormHeld; i++) {
+      const int j = at.first + i * at.step;
+      if (j < p.group) out[j] = result(p, (held[i] * inverse) * weight[j], gate, j);
+    }
+    for (int j = rest; j < p.group; j += at.step) {
+      out[j] = result(p, (value(p, x, gate, j) * inverse) * weight[j], gate, j);
+    }
+  }
+};
+
+typedef RmsNorm<float, float> RmsNorm_f32_f32;
+typedef RmsNorm<float, half> RmsNorm_f32_f16;
+typedef RmsNorm<float, bfloat> RmsNorm_f32_bf16;
+typedef RmsNorm<half, half> RmsNorm_f16_f16;
+typedef RmsNorm<half, float> RmsNorm_f16_f32;
+typedef RmsNorm<bfloat, bfloat> RmsNorm_bf16_bf16;
+typedef RmsNorm<bfloat, float> RmsNorm_bf16_f32;
+KERNEL(rms_norm_f32_f32, RmsNorm_f32_f32, NormParams, float, const float, const float)
+KERNEL(rms_norm_f32_f16, RmsNorm_f32_f16, NormParams, half, const float, const float)
+KERNEL(rms_norm_f32_bf16, RmsNorm_f32_bf16, NormParams, bfloat, const float, const float)
+KERNEL(rms_norm_f16_f16, RmsNorm_f16_f16, NormParams, half, const half, const float)
+KERNEL(rms_norm_f16_f32, RmsNorm_f16_f32, NormParams, float, const half, const float)
+KERNEL(rms_norm_bf16_bf16, RmsNorm_bf16_bf16, NormParams, bfloat, const bfloat, const float)
+KERNEL(rms_norm_bf16_f32, RmsNorm_bf16_f32, NormParams, float, const bfloat, const float)
+
+typedef LayerNorm<float, float> LayerNorm_f32_f32;
+typedef LayerNorm<float, half> LayerNorm_f32_f16;
+typedef LayerNorm<float, bfloat> LayerNorm_f32_bf16;
+typedef LayerNorm<half, half> LayerNorm_f16_f16;
+typedef LayerNorm<half, float> LayerNorm_f16_f32;
+typedef LayerNorm<bfloat, bfloat> LayerNorm_bf16_bf16;
+typedef LayerNorm<bfloat, float> LayerNorm_bf16_f32;
+KERNEL(layer_norm_f32_f32, LayerNorm_f32_f32, NormParams, float, const float, const float, const float)
+KERNEL(layer_norm_f32_f16, LayerNorm_f32_f16, NormParams, half, const float, const float, const float)
+KERNEL(layer_norm_f32_bf16, LayerNorm_f32_bf16, NormParams, bfloat, const float, const float, const float)
+KERNEL(layer_norm_f16_f16, LayerNorm_f16_f16, NormParams, half, const half, const float, const float)
+KERNEL(layer_norm_f16_f32, LayerNorm_f16_f32, NormParams, float, const half, const float, const float)
+KERNEL(layer_norm_bf16_bf16, LayerNorm_bf16_bf16, NormParams, bfloat, const bfloat, const float, const float)
+KERNEL(layer_norm_bf16_f32, LayerNorm_bf16_f32, NormParams, float, const bfloat, const float, const float)
+
+KERNEL(gated_rms_norm_f32, GatedRmsNorm<float>, NormParams, float, const float, const float, const float)
+KERNEL(gated_rms_norm_f16, GatedRmsNorm<half>, NormParams, half, const half, const half, const float)
+KERNEL(gated_rms_norm_bf16, GatedRmsNorm<bfloat>, NormParams, bfloat, const bfloat, const bfloat, const float)
