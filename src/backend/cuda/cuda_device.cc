@@ -1,0 +1,596 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA driver's side of gpu::Device: one stream, kernels out of embedded images, graphs by stream capture.
+#include "backend/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <optional>
+
+#include "backend/cuda/library.h"
+#include "backend/cuda/library_check.h"
+#include "backend/cuda/session.h"
+#include "base/env.h"
+#include "base/log.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int kLeastCapability = 80;   // m16n8k16 and cp.async
+constexpr int kProgrammaticFrom = 90;  // griddepcontrol
+constexpr size_t kMostBuffers = 16, kMostParamsBytes = 4096;
+constexpr uint32_t kMostGridYZ = 65535;
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+
+bool switched_off(const char* name) {
+  return env(name).value_or("1") == "0";
+}
+
+Address address_of(const void* pointer) {
+  return reinterpret_cast<Address>(pointer);
+}
+
+class CudaKernel : public gpu::Kernel {
+ public:
+  CudaKernel(const Session& session, std::string name, Function function) : function(function) {
+    name_ = std::move(name);
+    const DriverApi& api = session.api();
+    api.cuFuncGetAttribute(&max_threads_, kFunctionMaxThreads, function);
+    api.cuFuncGetAttribute(&shared_bytes, kFunctionSharedBytes, function);
+    size_t offset = 0, bytes = 0;
+    while (api.cuFuncGetParamInfo != nullptr && parameter_bytes.size() <= kMostBuffers + 1 &&
+           api.cuFuncGetParamInfo(function, parameter_bytes.size(), &offset, &bytes) == kSuccess) {
+      parameter_bytes.push_back(bytes);
+    }
+  }
+
+  Function function;
+  int shared_bytes = 0;                 // of its own
+  std::vector<size_t> parameter_bytes;  // empty where the driver does not tell
+  mutable uint32_t dynamic_allowed = 0;
+};
+
+class CudaGraph : public gpu::Graph {
+ public:
+  CudaGraph(std::shared_ptr<Session> session, GraphExec exec) : exec(exec), session_(std::move(session)) {}
+  ~CudaGraph() override {
+    session_->bind();
+    session_->api().cuGraphExecDestroy(exec);
+  }
+
+  const GraphExec exec;
+
+ private:
+  std::shared_ptr<Session> session_;
+};
+
+// Loads each image at the first search that comes to it; one without code for this GPU is passed over.
+class Kernels {
+ public:
+  Kernels(std::shared_ptr<Session> session, std::span<const Image> images) : session_(std::move(session)) {
+    for (const Image& image : images) entries_.push_back({image});
+  }
+  ~Kernels() {
+    session_->bind();
+    for (const Entry& entry : entries_) {
+      if (entry.module != nullptr) session_->api().cuModuleUnload(entry.module);
+    }
+  }
+
+  // Whether at least one image fits the GPU and the driver.
+  Status load_one() {
+    Status first;
+    for (Entry& entry : entries_) {
+      Status status = load(entry);
+      if (entry.module != nullptr) return {};
+      if (first.ok() && !status.ok()) first = status;
+    }
+    return first.ok() ? Status(session_->driver().error("cuModuleLoadData", kNoBinaryForGpu)) : first;
+  }
+
+  Result<const gpu::Kernel*> find(std::string_view name) {
+    const auto known = kernels_.find(name);
+    if (known != kernels_.end()) return static_cast<const gpu::Kernel*>(known->second.get());
+    const std::string text(name);
+    for (Entry& entry : entries_) {
+      QUIRE_TRY(load(entry));
+      Function function = nullptr;
+      if (entry.module == nullptr) continue;
+      const Code code = session_->api().cuModuleGetFunction(&function, entry.module, text.c_str());
+      if (code == kNotFound) continue;
+      if (code != kSuccess) return session_->driver().error("cuModuleGetFunction", code);
+      auto& place = kernels_[text];
+      place = std::make_unique<CudaKernel>(*session_, text, function);
+      return static_cast<const gpu::Kernel*>(place.get());
+    }
+    return not_found("this build has no CUDA kernel named '" + text + "' for this GPU");
+  }
+
+  std::vector<std::string> names() {
+    std::vector<std::string> out;
+    const DriverApi& api = session_->api();
+    if (api.cuModuleGetFunctionCount == nullptr || api.cuModuleEnumerateFunctions == nullptr ||
+        api.cuFuncGetName == nullptr) {
+      for (const auto& [name, kernel] : kernels_) out.push_back(name);
+      return out;
+    }
+    for (Entry& entry : entries_) {
+      unsigned count = 0;
+      if (!load(entry).ok() || entry.module == nullptr) continue;
+      if (api.cuModuleGetFunctionCount(&count, entry.module) != kSuccess) continue;
+      std::vector<Function> functions(count);
+      if (api.cuModuleEnumerateFunctions(functions.data(), count, entry.module) != kSuccess) continue;
+      for (const Function function : functions) {
+        const char* name = nullptr;
+        if (api.cuFuncGetName(&name, function) == kSuccess && name != nullptr) out.emplace_back(name);
+      }
+    }
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+
+ private:
+  struct Entry {
+    Image image;
+    bool tried = false;
+    Module module = nullptr;  // null: not tried yet, or not for this GPU
+  };
+
+  Status load(Entry& entry) {
+    if (entry.tried) return {};
+    const Code code = session_->api().cuModuleLoadData(&entry.module, entry.image.data);
+    if (code == kNoBinaryForGpu) {
+      entry.tried = true;
+      entry.module = nullptr;
+      spdlog::debug("cuda: the kernels of '{}' have no code for this GPU", entry.image.name);
+      return {};
+    }
+    if (code != kSuccess) return session_->driver().error("cuModuleLoadData", code);
+    entry.tried = true;
+    return {};
+  }
+
+  std::shared_ptr<Session> session_;
+  std::vector<Entry> entries_;
+  std::map<std::string, std::unique_ptr<CudaKernel>, std::less<>> kernels_;
+};
+
+// Pinned memory through which uploads from ordinary memory pass, in turns.
+class Staging {
+ public:
+  static constexpr size_t kChunk = size_t{4} << 20;
+  static constexpr size_t kChunks = 4;
+
+  explicit Staging(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+  ~Staging() {
+    session_->bind();
+    for (const Event event : events_) {
+      if (event != nullptr) session_->api().cuEventDestroy_v2(event);
+    }
+  }
+
+  Status upload(void* to, const void* from, size_t bytes) {
+    const DriverApi& api = session_->api();
+    if (memory_ == nullptr) {
+      QUIRE_ASSIGN(memory_, Session::allocate_host(session_, kChunk * kChunks));
+      for (Event& event : events_) {
+        if (const Code code = api.cuEventCreate(&event, kEventDisableTiming)) {
+          return session_->driver().error("cuEventCreate", code);
+        }
+      }
+    }
+    for (size_t at = 0; at < bytes; at += kChunk) {
+      const size_t part = std::min(kChunk, bytes - at), turn = turn_++ % kChunks;
+      std::byte* chunk = static_cast<std::byte*>(memory_->address()) + turn * kChunk;
+      if (const Code code = api.cuEventSynchronize(events_[turn])) {  // at once where it was never recorded
+        return session_->driver().error("cuEventSynchronize", code);
+      }
+      std::memcpy(chunk, static_cast<const std::byte*>(from) + at, part);
+      if (const Code code = api.cuMemcpyHtoDAsync_v2(address_of(to) + at, chunk, part, session_->stream())) {
+        return session_->driver().error("cuMemcpyHtoDAsync", code);
+      }
+      if (const Code code = api.cuEventRecord(events_[turn], session_->stream())) {
+        return session_->driver().error("cuEventRecord", code);
+      }
+    }
+    return {};
+  }
+
+ private:
+  std::shared_ptr<Session> session_;
+  std::unique_ptr<gpu::Memory> memory_;
+  std::array<Event, kChunks> events_ = {};
+  size_t turn_ = 0;
+};
+
+// One GPU. Calls that cannot answer keep the first error for the next one that can; after a fault on the device nothing
+// is queued any more. An error while recording ends that recording alone.
+class CudaDevice : public gpu::Device {
+ public:
+  CudaDevice(std::shared_ptr<Session> session, std::span<const Image> images)
+      : session_(std::move(session)), kernels_(session_, images), staging_(session_) {
+    describe();
+    programmatic_ = capability() >= kProgrammaticFrom && !switched_off("QUIRE_CUDA_PDL");
+    wait_each_ = env("QUIRE_CUDA_SYNC").value_or("0") != "0";
+  }
+  ~CudaDevice() override {
+    session_->bind();
+    api().cuStreamSynchronize(session_->stream());
+    for (const Event event : marks_) {
+      if (event != nullptr) api().cuEventDestroy_v2(event);
+    }
+  }
+
+  Status start() { return kernels_.load_one(); }
+
+  size_t free_bytes() const override { return session_->free_bytes(); }
+  Result<std::unique_ptr<gpu::Memory>> allocate(size_t bytes) override {
+    follows_kernel_ = false;
+    return Session::allocate(session_, bytes);
+  }
+  Result<std::unique_ptr<gpu::Memory>> allocate_host(size_t bytes) override {
+    return Session::allocate_host(session_, bytes);
+  }
+
+  Result<const gpu::Kernel*> kernel(std::string_view name) override {
+    session_->bind();
+    return kernels_.find(name);
+  }
+  std::vector<std::string> kernel_names() const override {
+    session_->bind();
+    return kernels_.names();
+  }
+
+  void launch(const gpu::Launch& launch) override;
+  void upload(void* to, const void* from, size_t bytes) override;
+  void download(void* to, const void* from, size_t bytes) override;
+  void copy(void* to, const void* from, size_t bytes) override;
+  void fill(void* to, uint8_t value, size_t bytes) override;
+  Status synchronise() override;
+  uint64_t mark() override;
+  Status wait(uint64_t mark) override;
+
+  void begin_recording() override;
+  Result<std::unique_ptr<gpu::Graph>> end_recording() override;
+  void run(const gpu::Graph& graph) override;
+
+  bool library_serves(DType type, int64_t n, int64_t k) override;
+  void library_product(const gpu::LibraryProduct& product) override;
+
+ private:
+  static constexpr size_t kMarks = 64;
+
+  const DriverApi& api() const { return session_->api(); }
+  int capability() const {
+    return session_->attribute(kAttributeCapabilityMajor) * 10 + session_->attribute(kAttributeCapabilityMinor);
+  }
+  void describe();
+  bool open_library();
+  // To be asked before anything is queued: whether there is still a point in it.
+  bool ready() {
+    session_->bind();
+    return !failure_ && !recording_failure_;
+  }
+  void note(const Error& error) {
+    auto& place = session_->recording() ? recording_failure_ : failure_;
+    if (!place) place = error;
+  }
+  bool check(const char* call, Code code, const std::string& advice = "") {
+    if (code != kSuccess) note(session_->driver().error(call, code, advice));
+    return code == kSuccess;
+  }
+  // Addresses that are not the device's would be a fault on some machines and silent on others.
+  void check_block(const void* address, size_t bytes) const {
+    QUIRE_CHECK(lies_in(session_->device_blocks(), address, bytes), "the range lies in no block of this device");
+  }
+  bool allow_dynamic(const CudaKernel& kernel, uint32_t bytes);
+  Code submit(const CudaKernel& kernel, const gpu::Launch& launch);
+
+  std::shared_ptr<Session> session_;
+  mutable Kernels kernels_;
+  Staging staging_;
+  std::optional<Error> failure_, recording_failure_;
+  bool programmatic_ = false, wait_each_ = false;
+  bool follows_kernel_ = false;  // the last thing queued was a kernel of ours
+  std::array<Event, kMarks> marks_ = {};
+  uint64_t next_mark_ = 1;
+  bool library_tried_ = false;
+  std::unique_ptr<Library> library_;
+  std::unique_ptr<gpu::Memory> workspace_;
+};
+
+std::string capability_name(int capability) {
+  return "sm_" + std::to_string(capability);
+}
+
+std::string device_name(const DriverApi& api, DeviceId device) {
+  char name[256] = "";
+  return api.cuDeviceGetName(name, sizeof name, device) == kSuccess ? std::string(name) : "an NVIDIA GPU";
+}
+
+void CudaDevice::describe() {
+  info_.api = gpu::Api::kCuda;
+  info_.name = device_name(api(), session_->device());
+  info_.architecture = capability_name(capability());
+  info_.compute_units = session_->attribute(kAttributeMultiprocessors);
+  info_.max_threads = session_->attribute(kAttributeMaxThreads);
+  info_.max_threadgroup_memory = static_cast<size_t>(session_->attribute(kAttributeSharedMemoryOptin));
+  api().cuDeviceTotalMem_v2(&info_.memory_bytes, session_->device());
+  info_.working_set_bytes = info_.memory_bytes;
+  info_.unified = false;
+  info_.graphs = true;
+  info_.asynchronous = true;
+}
+
+// A kernel gets more than 48 KiB of its multiprocessor's memory only after it was allowed to.
+bool CudaDevice::allow_dynamic(const CudaKernel& kernel, uint32_t bytes) {
+  if (bytes <= kernel.dynamic_allowed) return true;
+  const size_t all = bytes + static_cast<size_t>(kernel.shared_bytes);
+  constexpr size_t kWithoutAsking = 48 << 10;
+  if (all > kWithoutAsking &&
+      !check("cuFuncSetAttribute",
+             api().cuFuncSetAttribute(kernel.function, kFunctionMaxDynamicShared, static_cast<int>(bytes)),
+             "'" + kernel.name() + "' wants " + std::to_string(all) + " bytes of threadgroup memory and the GPU has " +
+                 std::to_string(info_.max_threadgroup_memory))) {
+    return false;
+  }
+  kernel.dynamic_allowed = bytes;
+  return true;
+}
+
+Code CudaDevice::submit(const CudaKernel& kernel, const gpu::Launch& launch) {
+  std::array<void*, kMostBuffers + 1> parameters;
+  parameters[0] = const_cast<void*>(launch.params);
+  for (size_t i = 0; i < launch.buffers.size(); ++i) parameters[i + 1] = const_cast<void**>(&launch.buffers[i]);
+  LaunchAttribute overlap;
+  overlap.id = kLaunchProgrammaticSerialization;
+  overlap.value.programmatic_serialization_allowed = 1;
+  LaunchConfig config;
+  config.grid_x = launch.grid.x;
+  config.grid_y = launch.grid.y;
+  config.grid_z = launch.grid.z;
+  config.block_x = launch.threads;
+  config.shared_bytes = launch.dynamic_memory;
+  config.stream = session_->stream();
+  config.attributes = &overlap;
+  // A kernel may start while the one before it drains: each waits for that one by itself (griddepcontrol.wait). After
+  // anything but a kernel of ours the plain order holds.
+  config.num_attributes = programmatic_ && follows_kernel_ ? 1 : 0;
+  return api().cuLaunchKernelEx(&config, kernel.function, parameters.data(), nullptr);
+}
+
+void CudaDevice::launch(const gpu::Launch& launch) {
+  if (!ready()) return;
+  QUIRE_CHECK(launch.kernel != nullptr && launch.params != nullptr);
+  const auto& kernel = static_cast<const CudaKernel&>(*launch.kernel);
+  QUIRE_CHECK(launch.params_bytes <= kMostParamsBytes && launch.buffers.size() <= kMostBuffers, kernel.name().c_str());
+  QUIRE_CHECK(launch.grid.x > 0 && launch.grid.y > 0 && launch.grid.z > 0, kernel.name().c_str());
+  QUIRE_CHECK(launch.grid.y <= kMostGridYZ && launch.grid.z <= kMostGridYZ, kernel.name().c_str());
+  QUIRE_CHECK(
+      launch.threads > 0 && launch.threads % 32 == 0 && launch.threads <= static_cast<uint32_t>(kernel.max_threads()),
+      kernel.name().c_str());
+  if (!kernel.parameter_bytes.empty()) {  // the driver would read past the end of a list that is too short
+    QUIRE_CHECK(kernel.parameter_bytes.size() == launch.buffers.size() + 1, kernel.name().c_str());
+    QUIRE_CHECK(kernel.parameter_bytes[0] == launch.params_bytes, kernel.name().c_str());
+  }
+  if (!allow_dynamic(kernel, launch.dynamic_memory)) return;
+  const Code code = submit(kernel, launch);
+  if (code != kSuccess) {
+    char text[160];
+    std::snprintf(text, sizeof text, "' of %u x %u x %u threadgroups of %u threads", launch.grid.x, launch.grid.y,
+                  launch.grid.z, launch.threads);
+    check("cuLaunchKernelEx", code, "it was '" + kernel.name() + text);
+    return;
+  }
+  follows_kernel_ = true;
+  if (wait_each_ && !session_->recording()) {
+    check("cuStreamSynchronize", api().cuStreamSynchronize(session_->stream()), "after '" + kernel.name() + "'");
+  }
+}
+
+void CudaDevice::upload(void* to, const void* from, size_t bytes) {
+  if (bytes == 0 || !ready()) return;
+  check_block(to, bytes);
+  follows_kernel_ = false;
+  if (lies_in(session_->host_blocks(), from, bytes)) {
+    check("cuMemcpyHtoDAsync", api().cuMemcpyHtoDAsync_v2(address_of(to), from, bytes, session_->stream()));
+    return;
+  }
+  QUIRE_CHECK(!session_->recording(), "a graph reads its uploads again at each run: they must be of allocate_host()");
+  const Status status = staging_.upload(to, from, bytes);
+  if (!status.ok()) note(status.error());
+}
+
+void CudaDevice::download(void* to, const void* from, size_t bytes) {
+  if (bytes == 0 || !ready()) return;
+  check_block(from, bytes);
+  follows_kernel_ = false;
+  QUIRE_CHECK(!session_->recording() || lies_in(session_->host_blocks(), to, bytes),
+              "a graph writes its downloads again at each run: they must be of allocate_host()");
+  check("cuMemcpyDtoHAsync", api().cuMemcpyDtoHAsync_v2(to, address_of(from), bytes, session_->stream()));
+}
+
+void CudaDevice::copy(void* to, const void* from, size_t bytes) {
+  if (bytes == 0 || !ready()) return;
+  check_block(to, bytes);
+  check_block(from, bytes);
+  follows_kernel_ = false;
+  check("cuMemcpyDtoDAsync", api().cuMemcpyDtoDAsync_v2(address_of(to), address_of(from), bytes, session_->stream()));
+}
+
+void CudaDevice::fill(void* to, uint8_t value, size_t bytes) {
+  if (bytes == 0 || !ready()) return;
+  check_block(to, bytes);
+  follows_kernel_ = false;
+  check("cuMemsetD8Async", api().cuMemsetD8Async(address_of(to), value, bytes, session_->stream()));
+}
+
+Status CudaDevice::synchronise() {
+  QUIRE_CHECK(!session_->recording(), "nothing can be waited for while it is recorded");
+  session_->bind();
+  if (!failure_) check("cuStreamSynchronize", api().cuStreamSynchronize(session_->stream()));
+  follows_kernel_ = false;
+  if (failure_) return *failure_;
+  return {};
+}
+
+uint64_t CudaDevice::mark() {
+  QUIRE_CHECK(!session_->recording(), "a mark is no part of a graph");
+  const uint64_t out = next_mark_++;
+  if (!ready()) return out;
+  follows_kernel_ = false;
+  Event& event = marks_[out % kMarks];
+  if (event == nullptr && !check("cuEventCreate", api().cuEventCreate(&event, kEventDisableTiming))) return out;
+  check("cuEventRecord", api().cuEventRecord(event, session_->stream()));
+  return out;
+}
+
+Status CudaDevice::wait(uint64_t mark) {
+  QUIRE_CHECK(mark > 0 && mark < next_mark_, "there is no such mark");
+  session_->bind();
+  // An old mark's event may stand for a later one by now: that waits longer, never shorter.
+  if (!failure_) check("cuEventSynchronize", api().cuEventSynchronize(marks_[mark % kMarks]));
+  if (failure_) return *failure_;
+  return {};
+}
+
+void CudaDevice::begin_recording() {
+  QUIRE_CHECK(!session_->recording(), "recordings do not nest");
+  if (!ready()) return;
+  follows_kernel_ = false;
+  // Relaxed: what a first use of a kernel or of the library does on the side is no part of the graph.
+  if (check("cuStreamBeginCapture", api().cuStreamBeginCapture_v2(session_->stream(), kCaptureRelaxed))) {
+    session_->set_recording(true);
+  }
+}
+
+Result<std::unique_ptr<gpu::Graph>> CudaDevice::end_recording() {
+  session_->bind();
+  if (failure_) return *failure_;
+  QUIRE_CHECK(session_->recording(), "begin_recording() comes first");
+  GraphHandle graph = nullptr;
+  check("cuStreamEndCapture", api().cuStreamEndCapture(session_->stream(), &graph));
+  GraphExec exec = nullptr;
+  if (!recording_failure_) check("cuGraphInstantiate", api().cuGraphInstantiateWithFlags(&exec, graph, 0));
+  if (graph != nullptr) api().cuGraphDestroy(graph);
+  session_->set_recording(false);
+  follows_kernel_ = false;
+  if (recording_failure_) {
+    const Error error = *recording_failure_;
+    recording_failure_.reset();
+    return error;
+  }
+  return std::unique_ptr<gpu::Graph>(std::make_unique<CudaGraph>(session_, exec));
+}
+
+void CudaDevice::run(const gpu::Graph& graph) {
+  QUIRE_CHECK(!session_->recording(), "graphs do not nest");
+  if (!ready()) return;
+  follows_kernel_ = false;
+  check("cuGraphLaunch", api().cuGraphLaunch(static_cast<const CudaGraph&>(graph).exec, session_->stream()));
+  if (wait_each_) {
+    check("cuStreamSynchronize", api().cuStreamSynchronize(session_->stream()), "after a recorded step");
+  }
+}
+
+bool CudaDevice::open_library() {
+  if (library_tried_) return library_ != nullptr;
+  library_tried_ = true;
+  if (switched_off("QUIRE_CUDA_LIBRARY")) return false;
+  auto library = Library::load();
+  if (!library.ok()) {
+    spdlog::info("cuda: {}; the own kernels serve every product", library.error().message);
+    return false;
+  }
+  auto workspace = allocate(kWorkspaceBytes);
+  if (!workspace.ok()) {
+    spdlog::warn("cuda: {}", workspace.error().message);
+    return false;
+  }
+  library_ = std::move(library).value();
+  workspace_ = std::move(workspace).value();
+  library_->use(workspace_->address(), workspace_->bytes(), session_->stream());
+  return true;
+}
+
+bool CudaDevice::library_serves(DType type, int64_t n, int64_t k) {
+  if (!ready() || !library_knows({type, n, k})) return false;
+  if (const auto known = library_ != nullptr ? library_->served({type, n, k}) : std::nullopt) return *known;
+  QUIRE_CHECK(!session_->recording(), "which product serves a weight is decided when it is loaded");
+  if (!open_library()) return false;
+  const int split = library_split(n, k, info_.compute_units);
+  const Result<bool> served = choose_algorithms(*this, *library_, {type, n, k}, split);
+  if (!served.ok()) {
+    spdlog::warn("cuda: cuBLASLt could not be checked for {}x{} {} ({}); the own kernel serves it", n, k, name(type),
+                 served.error().message);
+  } else if (!*served) {
+    spdlog::warn(
+        "cuda: cuBLASLt does not give the same bits for every number of rows at {}x{} {}; the own kernel "
+        "serves it",
+        n, k, name(type));
+  }
+  const bool out = served.ok() && *served;
+  library_->decide({type, n, k}, out);
+  return out;
+}
+
+void CudaDevice::library_product(const gpu::LibraryProduct& product) {
+  if (product.m == 0 || !ready()) return;
+  QUIRE_CHECK(library_ != nullptr && library_->served({product.type, product.n, product.k}).value_or(false),
+              "library_serves() must have said yes");
+  follows_kernel_ = false;
+  const Status status = library_->product(product);
+  if (!status.ok()) note(status.error());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<gpu::Device>> open_device(int index, std::span<const Image> images) {
+  if (images.empty()) {
+    return unsupported("this build has no CUDA kernels: build quire where nvcc (CUDA 12.8 or later) is installed");
+  }
+  QUIRE_ASSIGN(const std::shared_ptr<const Driver> driver, Driver::load());
+  if (index < 0 || index >= driver->devices()) {
+    return invalid_argument("there is no CUDA device " + std::to_string(index) + ": this machine has " +
+                            std::to_string(driver->devices()) + ", counted from 0");
+  }
+  DeviceId id = 0;
+  if (const Code code = driver->api().cuDeviceGet(&id, index)) return driver->error("cuDeviceGet", code);
+  int major = 0, minor = 0;
+  driver->api().cuDeviceGetAttribute(&major, kAttributeCapabilityMajor, id);
+  driver->api().cuDeviceGetAttribute(&minor, kAttributeCapabilityMinor, id);
+  if (major * 10 + minor < kLeastCapability) {
+    return unsupported(device_name(driver->api(), id) + " has compute capability " + std::to_string(major) + "." +
+                       std::to_string(minor) + "; quire needs 8.0 or later (Ampere): choose another --device");
+  }
+  QUIRE_ASSIGN(std::shared_ptr<Session> session, Session::open(driver, index));
+  auto device = std::make_unique<CudaDevice>(std::move(session), images);
+  QUIRE_TRY(device->start());
+  return std::unique_ptr<gpu::Device>(std::move(device));
+}
+
+Result<std::vector<std::string>> list_devices() {
+  QUIRE_ASSIGN(const std::shared_ptr<const Driver> driver, Driver::load());
+  const DriverApi& api = driver->api();
+  std::vector<std::string> out;
+  for (int i = 0; i < driver->devices(); ++i) {
+    DeviceId id = 0;
+    int major = 0, minor = 0, units = 0;
+    size_t bytes = 0;
+    if (const Code code = api.cuDeviceGet(&id, i)) return driver->error("cuDeviceGet", code);
+    api.cuDeviceGetAttribute(&major, kAttributeCapabilityMajor, id);
+    api.cuDeviceGetAttribute(&minor, kAttributeCapabilityMinor, id);
+    api.cuDeviceGetAttribute(&units, kAttributeMultiprocessors, id);
+    api.cuDeviceTotalMem_v2(&bytes, id);
+    char text[160];
+    std::snprintf(text, sizeof text, " (%s, %d multiprocessors, %.1f GiB, driver for %s)",
+                  capability_name(major * 10 + minor).c_str(), units, static_cast<double>(bytes) / (1 << 30),
+                  driver->version_text().c_str());
+    out.push_back(device_name(api, id) + text);
+  }
+  return out;
+}
+
+}  // namespace quire::cuda

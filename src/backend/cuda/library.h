@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Library: cuBLASLt, found at run time; products whose order of sums is fixed for each (n, k).
+#pragma once
+
+#include <array>
+#include <compare>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/driver.h"
+#include "backend/cuda/library_api.h"
+#include "backend/gpu/device.h"
+
+namespace quire::cuda {
+
+// A weight [n, k] of F16 or BF16, to be multiplied by any number of rows of its type.
+struct ProductShape {
+  DType type = DType::kBF16;
+  int64_t n = 0, k = 0;
+  auto operator<=>(const ProductShape&) const = default;
+};
+
+// Whether the library can take it at all: its rows are of whole 16 bytes.
+bool library_knows(const ProductShape& shape);
+
+// Into how many parts K is cut for a weight: a function of the weight and the chip, never of the rows, since each
+// number of parts has bits of its own. More than one where few tiles of outputs stand against a long K.
+// QUIRE_CUDA_SPLIT_K gives another number, to measure with.
+int library_split(int64_t n, int64_t k, int compute_units);
+
+// An algorithm is chosen for a range of row counts, up to and with one of these; more rows go in pieces.
+inline constexpr std::array<int64_t, 14> kRowSteps = {16,  32,  64,   128,  192,  256,  384,
+                                                      512, 768, 1024, 1536, 2048, 3072, 4096};
+// The most rows of one piece: less for a weight whose outputs are long, so that the check's memory stays small.
+int64_t most_rows(const ProductShape& shape);
+
+// One cuBLASLt handle, used by one thread at a time. Owned by the device, whose stream and workspace it uses.
+class Library {
+ public:
+  // Finds libcublasLt.so.13 or .12 (or what QUIRE_LIBCUBLASLT names).
+  static Result<std::unique_ptr<Library>> load();
+  ~Library();
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  void use(void* workspace, size_t workspace_bytes, Stream stream);
+  std::string version() const;  // "cuBLASLt 13.1.0"
+
+  // The algorithms with exactly this split of K that the library proposes for so many rows, its first choice first.
+  std::vector<LtAlgo> candidates(const ProductShape& shape, DType out_type, int64_t rows, int split);
+  // The algorithm that serves up to `rows` (a step) from now on.
+  void choose(const ProductShape& shape, DType out_type, int64_t rows, const LtAlgo& algorithm);
+
+  // What was decided for a shape; nothing where nobody has decided yet.
+  std::optional<bool> served(const ProductShape& shape) const;
+  void decide(const ProductShape& shape, bool served) { decisions_[shape] = served; }
+
+  // Queues one product by one algorithm (all rows at once), and one by the chosen ones.
+  Status run(const gpu::LibraryProduct& product, const LtAlgo& algorithm);
+  Status product(const gpu::LibraryProduct& product);
+
+ private:
+  struct Plan;  // the library's descriptions of one (shape, output type), and the algorithms by row step
+  using PlanKey = std::pair<ProductShape, DType>;
+
+  explicit Library(SharedLibrary library);
+  Plan* plan(const ProductShape& shape, DType out_type);
+
+  SharedLibrary library_;
+  LibraryApi api_;
+  void* handle_ = nullptr;
+  void* workspace_ = nullptr;
+  size_t workspace_bytes_ = 0;
+  Stream stream_ = nullptr;
+  std::map<PlanKey, std::unique_ptr<Plan>> plans_;
+  std::map<ProductShape, bool> decisions_;
+};
+
+}  // namespace quire::cuda

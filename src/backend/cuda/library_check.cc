@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// The start-up check of the vendor's products.
+#include "backend/cuda/library_check.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/half.h"
+
+namespace quire::cuda {
+namespace {
+
+// Rows whose bits are compared: at both ends of tiles of 16 to 256 rows and inside them.
+constexpr int64_t kWatched[] = {0, 1, 5, 15, 16, 63, 64, 130, 255, 256, 300, 511, 700, 1023, 2047, 3000, 4095};
+constexpr int64_t kOwnRows[] = {1, 2, 7, 16, 17, 33, 64};
+constexpr int64_t kFreshElements = 1 << 20;  // that are made on the host; then rows come again
+
+uint16_t random_value(DType type, uint64_t index, uint64_t seed) {
+  uint64_t z = (index + 1) * 0x9e3779b97f4a7c15u + seed * 0xd1342543de82ef95u;
+  z = (z ^ (z >> 32)) * 0xd6e8feb86659fd93u;
+  z = (z ^ (z >> 29)) * 0xaf251af3b0f025b5u;
+  const auto bits = static_cast<int32_t>((z >> 40) & 0xffff) - 32768;
+  const float value = static_cast<float>(bits) * 0x1p-15f;
+  return type == DType::kBF16 ? float_to_bf16(value) : float_to_fp16(value);
+}
+
+uint16_t rounded(DType type, float value) {
+  return type == DType::kBF16 ? float_to_bf16(value) : float_to_fp16(value);
+}
+
+bool same_bits(std::span<const std::byte> got, const std::vector<float>& expected, DType out_type) {
+  if (out_type == DType::kF32) return std::memcmp(got.data(), expected.data(), got.size()) == 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const uint16_t want = rounded(out_type, expected[i]);
+    if (std::memcmp(got.data() + 2 * i, &want, 2) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<ProductCheck> ProductCheck::make(gpu::Device& device, const ProductShape& shape, int64_t most_rows) {
+  ProductCheck out(device, shape, most_rows);
+  const int64_t element = info(shape.type).block_bytes;
+  QUIRE_ASSIGN(out.x_, device.allocate(static_cast<size_t>(most_rows * shape.k * element)));
+  QUIRE_ASSIGN(out.w_, device.allocate(static_cast<size_t>(shape.n * shape.k * element)));
+  QUIRE_ASSIGN(out.y_, device.allocate(static_cast<size_t>(most_rows * shape.n) * sizeof(float)));
+  QUIRE_TRY(out.fill(out.x_->address(), most_rows, 1, 1));
+  QUIRE_TRY(out.fill(out.w_->address(), shape.n, 2, -1));
+  return out;
+}
+
+// Rows whose second half is `sign` times the first, where sign is not 0 (of a weight: every other row). Where x repeats
+// and w changes its sign, all that is left of a sum are its roundings: another order of sums shows in 16 bits too.
+Status ProductCheck::fill(void* to, int64_t rows, uint64_t seed, int sign) {
+  const int64_t k = shape_.k, fresh = std::min(rows, std::max<int64_t>(1, kFreshElements / k) | 1);
+  std::vector<uint16_t> values(static_cast<size_t>(fresh * k));
+  for (int64_t row = 0; row < fresh; ++row) {
+    uint16_t* at = values.data() + row * k;
+    const bool mirrored = sign > 0 || (sign < 0 && row % 2 == 1);
+    for (int64_t j = 0; j < k; ++j) {
+      const uint16_t flip = sign < 0 ? 0x8000 : 0;
+      at[j] = mirrored && j >= k / 2 ? at[j - k / 2] ^ flip
+                                     : random_value(shape_.type, static_cast<uint64_t>(row * k + j), seed);
+    }
+  }
+  device_->upload(to, values.data(), 2 * values.size());
+  auto* bytes = static_cast<std::byte*>(to);
+  for (int64_t done = fresh; done < rows;) {  // copied on, each time twice as much
+    const int64_t part = std::min(done, rows - done);
+    device_->copy(bytes + 2 * done * k, bytes, static_cast<size_t>(2 * part * k));
+    done += part;
+  }
+  return device_->synchronise();
+}
+
+Result<bool> ProductCheck::agrees(const ProductFn& product, int64_t first, int64_t rows, DType out_type) {
+  QUIRE_CHECK(first >= 0 && first + rows <= most_rows_);
+  const int64_t element = info(shape_.type).block_bytes;
+  const size_t row_bytes = static_cast<size_t>(shape_.n * info(out_type).block_bytes);
+  device_->fill(y_->address(), 0xff, row_bytes * static_cast<size_t>(rows));
+  QUIRE_TRY(product({.x = static_cast<const std::byte*>(x_->address()) + first * shape_.k * element,
+                     .w = w_->address(),
+                     .y = y_->address(),
+                     .type = shape_.type,
+                     .out_type = out_type,
+                     .m = rows,
+                     .n = shape_.n,
+                     .k = shape_.k,
+                     .x_stride = shape_.k,
+                     .y_stride = shape_.n}));
+  std::vector<std::byte> got(row_bytes);
+  for (const int64_t row : kWatched) {
+    if (row < first || row >= first + rows) continue;
+    const auto* from = static_cast<const std::byte*>(y_->address()) + static_cast<size_t>(row - first) * row_bytes;
+    device_->download(got.data(), from, row_bytes);
+    QUIRE_TRY(device_->synchronise());
+    const auto known = expected_.find(row);
+    if (known == expected_.end()) {
+      QUIRE_CHECK(out_type == DType::kF32, "the first to compute a row does it in F32");
+      std::vector<float>& values = expected_[row];
+      values.resize(static_cast<size_t>(shape_.n));
+      std::memcpy(values.data(), got.data(), row_bytes);
+    } else if (!same_bits(got, known->second, out_type)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Result<bool> choose_algorithms(gpu::Device& device, Library& library, const ProductShape& shape, int split) {
+  QUIRE_ASSIGN(ProductCheck check, ProductCheck::make(device, shape, most_rows(shape)));
+  // The most rows first: they set what is expected of every watched row.
+  std::vector<int64_t> steps(kRowSteps.begin(), kRowSteps.end());
+  std::erase_if(steps, [&](int64_t step) { return step > check.most_rows(); });
+  for (const DType out_type : {DType::kF32, shape.type}) {
+    for (size_t i = steps.size(); i-- > 0;) {
+      // The whole step from the first row on; the fewest rows that it serves, at the end and around a middle row.
+      const int64_t most = steps[i], least = i == 0 ? 1 : steps[i - 1] + 1, last = check.most_rows() - least;
+      const std::pair<int64_t, int64_t> ranges[] = {{0, most}, {last, least}, {std::min<int64_t>(255, last), least}};
+      bool chosen = false;
+      for (const LtAlgo& algorithm : library.candidates(shape, out_type, most, split)) {
+        const ProductFn run = [&](const gpu::LibraryProduct& product) { return library.run(product, algorithm); };
+        chosen = true;
+        for (const auto& [first, rows] : ranges) {
+          const Result<bool> agrees = check.agrees(run, first, rows, out_type);
+          chosen = chosen && agrees.ok() && *agrees;
+          if (!chosen) break;
+        }
+        QUIRE_TRY(device.synchronise());
+        if (!chosen) continue;
+        library.choose(shape, out_type, most, algorithm);
+        break;
+      }
+      if (!chosen) return false;
+    }
+  }
+  return true;
+}
+
+Result<bool> check_equal(gpu::Device& device, const ProductShape& shape, const ProductFn& own) {
+  QUIRE_CHECK(device.library_serves(shape.type, shape.n, shape.k), "there is nothing to compare with");
+  const int64_t most = *std::max_element(std::begin(kOwnRows), std::end(kOwnRows));
+  QUIRE_ASSIGN(ProductCheck check, ProductCheck::make(device, shape, most));
+  const ProductFn library = [&](const gpu::LibraryProduct& product) -> Status {
+    device.library_product(product);
+    return {};
+  };
+  for (const DType out_type : {DType::kF32, shape.type}) {
+    QUIRE_ASSIGN(const bool itself, check.agrees(library, 0, most, out_type));
+    if (!itself) return false;
+    for (const int64_t rows : kOwnRows) {
+      for (const int64_t first : {int64_t{0}, most - rows}) {
+        QUIRE_ASSIGN(const bool equal, check.agrees(own, first, rows, out_type));
+        if (!equal) return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace quire::cuda

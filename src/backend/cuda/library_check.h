@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks on random data, by memcmp, that products give a row the same bits whoever computes it and beside how many.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/cuda/library.h"
+#include "backend/gpu/device.h"
+
+namespace quire::cuda {
+
+using ProductFn = std::function<Status(const gpu::LibraryProduct&)>;
+
+// Random rows and a random weight of one shape on a device, and the bits of some rows of their product. The first to
+// compute a row, in F32, sets what all the others must give: the same in F32, and that rounded once in the 16-bit type.
+class ProductCheck {
+ public:
+  static Result<ProductCheck> make(gpu::Device& device, const ProductShape& shape, int64_t most_rows);
+
+  // Runs `product` over rows [first, first + rows) and compares those that are watched. An Error where it did not run.
+  Result<bool> agrees(const ProductFn& product, int64_t first, int64_t rows, DType out_type);
+  int64_t most_rows() const { return most_rows_; }
+
+ private:
+  ProductCheck(gpu::Device& device, const ProductShape& shape, int64_t most_rows)
+      : device_(&device), shape_(shape), most_rows_(most_rows) {}
+  Status fill(void* to, int64_t rows, uint64_t seed, int sign);
+
+  gpu::Device* device_;
+  ProductShape shape_;
+  int64_t most_rows_;
+  std::unique_ptr<gpu::Memory> x_, w_, y_;
+  std::map<int64_t, std::vector<float>> expected_;  // by row; watched rows alone
+};
+
+// Chooses, for each step of rows and both output types, the library's first algorithm with that split of K whose bits
+// are those of all the others. The library must know the shape. False where there is none for some step: then the
+// library must serve no product of it.
+Result<bool> choose_algorithms(gpu::Device& device, Library& library, const ProductShape& shape, int split);
+
+// Whether `own` gives the bits that the library gives, for 1 to 64 rows in F32 and in the weight's type. The library
+// must serve the shape.
+Result<bool> check_equal(gpu::Device& device, const ProductShape& shape, const ProductFn& own);
+
+}  // namespace quire::cuda

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpu::open_cuda: a device with the kernels that the build embedded.
+#include "backend/cuda/cuda_device.h"
+#include "kernels/embedded.h"
+
+namespace quire::gpu {
+
+Result<std::unique_ptr<Device>> open_cuda(int index) {
+  std::vector<cuda::Image> images;
+  for (const kernels::EmbeddedBinary& binary : kernels::cuda_binaries()) {
+    images.push_back({binary.name, binary.bytes.data()});
+  }
+  return cuda::open_device(index, images);
+}
+
+}  // namespace quire::gpu

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Session: one GPU's primary context, its streams and its memory.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "backend/cuda/driver.h"
+#include "backend/gpu/device.h"
+
+namespace quire::cuda {
+
+// Blocks by their first address.
+using Blocks = std::map<uintptr_t, size_t>;
+// Whether [address, address + bytes) lies in one of them.
+bool lies_in(const Blocks& blocks, const void* address, size_t bytes);
+
+// Shared by the device and by every block of memory and graph made on it, so that these may go in any order. Used by
+// one thread at a time; any thread may be the next.
+class Session {
+ public:
+  static Result<std::shared_ptr<Session>> open(std::shared_ptr<const Driver> driver, int index);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const Driver& driver() const { return *driver_; }
+  const DriverApi& api() const { return driver_->api(); }
+  DeviceId device() const { return device_; }
+  Stream stream() const { return stream_; }
+  int attribute(int attribute) const;  // 0 where the driver does not know it
+  // Makes the context the calling thread's own; each entry from outside begins with it.
+  void bind() const;
+
+  size_t free_bytes() const;
+  // Device memory, zeroed on the stream (while that is recording: beside it, before the call returns).
+  static Result<std::unique_ptr<gpu::Memory>> allocate(const std::shared_ptr<Session>& self, size_t bytes);
+  static Result<std::unique_ptr<gpu::Memory>> allocate_host(const std::shared_ptr<Session>& self, size_t bytes);
+  // Whether the stream is being captured: nothing may wait for it then.
+  bool recording() const { return recording_; }
+  void set_recording(bool recording) { recording_ = recording; }
+  const Blocks& device_blocks() const { return device_blocks_; }
+  const Blocks& host_blocks() const { return host_blocks_; }
+
+ private:
+  class DeviceMemory;
+  class HostMemory;
+
+  Session(std::shared_ptr<const Driver> driver, DeviceId device);
+
+  std::shared_ptr<const Driver> driver_;
+  DeviceId device_;
+  uint64_t serial_;  // tells sessions apart whose contexts had the same handle
+  Context context_ = nullptr;
+  Stream stream_ = nullptr, side_ = nullptr;
+  bool recording_ = false;
+  Blocks device_blocks_, host_blocks_;
+};
+
+}  // namespace quire::cuda

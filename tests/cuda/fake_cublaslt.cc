@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fake cuBLASLt: three algorithms, each with the split of K that it is told, that sum on the host.
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cuda/library_api.h"
+#include "base/half.h"
+#include "fake_cuda.h"
+#include "fake_state.h"
+
+namespace quire::fake {
+namespace {
+
+struct Layout {
+  int type;
+  uint64_t rows, cols;
+  int64_t ld;
+};
+struct Preference {
+  uint32_t reduction = 7;
+};
+// LtAlgo's words: the algorithm, its split of K, its reduction.
+enum { kId, kSplit, kReduction };
+
+LibrarySettings settings;
+std::vector<std::pair<int, int64_t>> ran;
+
+float load(const void* from, int type, int64_t i) {
+  uint16_t bits = 0;
+  std::memcpy(&bits, static_cast<const char*>(from) + 2 * i, 2);
+  return type == cuda::kLtTypeBF16 ? bf16_to_float(bits) : fp16_to_float(bits);
+}
+
+void store(void* to, int type, int64_t i, float value) {
+  if (type == cuda::kLtTypeF32) {
+    std::memcpy(static_cast<char*>(to) + 4 * i, &value, 4);
+    return;
+  }
+  const uint16_t bits = type == cuda::kLtTypeBF16 ? float_to_bf16(value) : float_to_fp16(value);
+  std::memcpy(static_cast<char*>(to) + 2 * i, &bits, 2);
+}
+
+float dot(const void* a, const void* b, int type, int64_t k, int64_t split, bool backwards) {
+  float sum = 0;
+  for (int64_t part = 0; part < split; ++part) {
+    float partial = 0;
+    for (int64_t j = part * k / split; j < (part + 1) * k / split; ++j) {
+      const int64_t i = backwards ? k - 1 - j : j;
+      partial += load(a, type, i) * load(b, type, i);
+    }
+    sum += partial;
+  }
+  return sum;
+}
+
+}  // namespace
+
+void set_library(const LibrarySettings& wanted) {
+  settings = wanted;
+  ran.clear();
+}
+const std::vector<std::pair<int, int64_t>>& products() {
+  return ran;
+}
+
+}  // namespace quire::fake
+
+using namespace quire::cuda;  // NOLINT: the library's own spelling
+using namespace quire::fake;  // NOLINT
+
+extern "C" {
+
+size_t cublasLtGetVersion() {
+  return 130100;
+}
+int cublasLtCreate(void** handle) {
+  *handle = &settings;
+  return 0;
+}
+int cublasLtDestroy(void*) {
+  return 0;
+}
+int cublasLtMatmulDescCreate(void** desc, int, int) {
+  *desc = new int(0);
+  return 0;
+}
+int cublasLtMatmulDescDestroy(void* desc) {
+  delete static_cast<int*>(desc);
+  return 0;
+}
+int cublasLtMatmulDescSetAttribute(void* desc, int attribute, const void* value, size_t) {
+  if (attribute == kLtDescTransA) std::memcpy(desc, value, sizeof(int));
+  return 0;
+}
+int cublasLtMatrixLayoutCreate(void** layout, int type, uint64_t rows, uint64_t cols, int64_t ld) {
+  *layout = new Layout{type, rows, cols, ld};
+  return 0;
+}
+int cublasLtMatrixLayoutDestroy(void* layout) {
+  delete static_cast<Layout*>(layout);
+  return 0;
+}
+int cublasLtMatrixLayoutSetAttribute(void* layout, int attribute, const void* value, size_t) {
+  auto* l = static_cast<Layout*>(layout);
+  if (attribute == kLtLayoutCols) std::memcpy(&l->cols, value, sizeof l->cols);
+  if (attribute == kLtLayoutLd) std::memcpy(&l->ld, value, sizeof l->ld);
+  return 0;
+}
+int cublasLtMatmulPreferenceCreate(void** preference) {
+  *preference = new Preference;
+  return 0;
+}
+int cublasLtMatmulPreferenceDestroy(void* preference) {
+  delete static_cast<Preference*>(preference);
+  return 0;
+}
+int cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute, const void* value, size_t) {
+  auto* p = static_cast<Preference*>(preference);
+  if (attribute == kLtPrefReductionMask) std::memcpy(&p->reduction, value, sizeof p->reduction);
+  return 0;
+}
+int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void* preference, int wanted,
+                                   LtHeuristic* found, int* count) {
+  const uint32_t reduction = static_cast<Preference*>(preference)->reduction;
+  *count = std::min(wanted, 3);
+  for (int i = 0; i < *count; ++i) {
+    found[i] = {};
+    found[i].algo.data[kId] = static_cast<uint64_t>(i + 1);
+    found[i].algo.data[kSplit] = reduction == 0 ? 1 : static_cast<uint64_t>(i + 2);
+    found[i].algo.data[kReduction] = reduction;
+  }
+  return 0;
+}
+int cublasLtMatmulAlgoConfigGetAttribute(const LtAlgo* algo, int attribute, void* value, size_t bytes,
+                                         size_t* written) {
+  const uint64_t word = algo->data[attribute == kLtAlgoSplitK ? kSplit : kReduction];
+  std::memcpy(value, &word, bytes);
+  *written = bytes;
+  return 0;
+}
+int cublasLtMatmulAlgoConfigSetAttribute(LtAlgo* algo, int attribute, const void* value, size_t) {
+  uint32_t word = 0;
+  std::memcpy(&word, value, sizeof word);
+  algo->data[attribute == kLtAlgoSplitK ? kSplit : kReduction] = word;
+  return 0;
+}
+int cublasLtMatmulAlgoCheck(void*, void*, void*, void*, void*, void*, const LtAlgo*, LtHeuristic*) {
+  return 0;
+}
+int cublasLtMatmul(void*, void* desc, const void*, const void* a, void* a_layout, const void* b, void* b_layout,
+                   const void*, const void*, void*, void* d, void* d_layout, const LtAlgo* algo, void*, size_t,
+                   void* stream) {
+  const Layout w = *static_cast<Layout*>(a_layout), x = *static_cast<Layout*>(b_layout);
+  const Layout y = *static_cast<Layout*>(d_layout);
+  const auto id = static_cast<int>(algo->data[kId]);
+  if (*static_cast<int*>(desc) != kLtOpT || id == settings.refused) return 15;
+  const auto split = static_cast<int64_t>(algo->data[kSplit]);
+  ran.emplace_back(id, static_cast<int64_t>(x.cols));
+  const bool backwards = (settings.all_odd || id == settings.odd) && x.cols <= 16;
+  queue(stream, [=] {
+    for (uint64_t m = 0; m < y.cols; ++m) {
+      for (uint64_t n = 0; n < y.rows; ++n) {
+        const auto* row = static_cast<const char*>(b) + 2 * static_cast<int64_t>(m) * x.ld;
+        const auto* weight = static_cast<const char*>(a) + 2 * static_cast<int64_t>(n) * w.ld;
+        const float sum = dot(row, weight, w.type, static_cast<int64_t>(w.rows), split, backwards);
+        store(d, y.type, static_cast<int64_t>(m) * y.ld + static_cast<int64_t>(n), sum);
+      }
+    }
+  });
+  return 0;
+}
+
+}  // extern "C"
+
+#define QUIRE_SAME(symbol, result, parameters) \
+  static_assert(std::is_same_v<decltype(&symbol), decltype(LibraryApi::symbol)>);
+QUIRE_CUBLASLT_FUNCTIONS(QUIRE_SAME)

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuBLASLt behind the device: its absence, the choice of algorithms, the check of their bits, products in pieces.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+
+#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/library_check.h"
+#include "base/half.h"
+#include "fake_cuda.h"
+
+namespace quire::cuda {
+namespace {
+
+constexpr int64_t kN = 8, kK = 48;
+const Image kImages[] = {{"portable", "0\nfill_f32 256 0 8 8\n"}};
+
+class CudaLibrary : public testing::Test {
+ protected:
+  void SetUp() override {
+    setenv("QUIRE_LIBCUDA", std::getenv("QUIRE_FAKE_CUDA"), 1);
+    setenv("QUIRE_LIBCUBLASLT", std::getenv("QUIRE_FAKE_CUDA"), 1);
+    for (const char* name : {"QUIRE_CUDA_LIBRARY", "QUIRE_CUDA_SPLIT_K"}) unsetenv(name);
+    open();
+  }
+  void TearDown() override {
+    device_.reset();
+    EXPECT_EQ(fake::device_blocks(), 0u);
+    EXPECT_EQ(fake::handles(), 0u);
+  }
+  void open(const fake::LibrarySettings& settings = {}) {
+    device_.reset();
+    fake::reset();
+    fake::set_library(settings);
+    device_ = open_device(0, kImages).value();
+  }
+  bool serves(DType type = DType::kBF16, int64_t n = kN, int64_t k = kK) { return device_->library_serves(type, n, k); }
+
+  std::unique_ptr<gpu::Device> device_;
+};
+
+// The fake's sum, for rows that do not come from it.
+Status own_product(const gpu::LibraryProduct& p, bool backwards) {
+  for (int64_t m = 0; m < p.m; ++m) {
+    for (int64_t n = 0; n < p.n; ++n) {
+      float sum = 0;
+      for (int64_t j = 0; j < p.k; ++j) {
+        const int64_t i = backwards ? p.k - 1 - j : j;
+        sum += bf16_to_float(static_cast<const uint16_t*>(p.x)[m * p.x_stride + i]) *
+               bf16_to_float(static_cast<const uint16_t*>(p.w)[n * p.k + i]);
+      }
+      if (p.out_type == DType::kF32) static_cast<float*>(p.y)[m * p.y_stride + n] = sum;
+      if (p.out_type == DType::kBF16) static_cast<uint16_t*>(p.y)[m * p.y_stride + n] = float_to_bf16(sum);
+    }
+  }
+  return {};
+}
+
+TEST_F(CudaLibrary, DoesWithoutItWhereItIsNotThereOrNotWanted) {
+  setenv("QUIRE_LIBCUBLASLT", "libno_such_library.so.13", 1);
+  EXPECT_FALSE(serves());
+  setenv("QUIRE_LIBCUBLASLT", "libm.so.6", 1);
+  open();
+  EXPECT_FALSE(serves());
+  setenv("QUIRE_LIBCUBLASLT", std::getenv("QUIRE_FAKE_CUDA"), 1);
+  setenv("QUIRE_CUDA_LIBRARY", "0", 1);
+  open();
+  EXPECT_FALSE(serves());
+  unsetenv("QUIRE_CUDA_LIBRARY");
+  open();
+  EXPECT_TRUE(serves());
+}
+
+TEST_F(CudaLibrary, ServesPlainTypesOfEvenShapesAlone) {
+  EXPECT_TRUE(serves(DType::kF16));
+  EXPECT_FALSE(serves(DType::kF32));
+  EXPECT_FALSE(serves(DType::kQ8_0));
+  EXPECT_FALSE(serves(DType::kBF16, kN + 1, kK));
+  EXPECT_FALSE(serves(DType::kBF16, kN, kK + 4));
+}
+
+TEST_F(CudaLibrary, DecidesOnce) {
+  EXPECT_TRUE(serves());
+  const size_t ran = fake::products().size();
+  EXPECT_GT(ran, 0u);
+  EXPECT_TRUE(serves());
+  EXPECT_EQ(fake::products().size(), ran);
+}
+
+TEST_F(CudaLibrary, PassesOverAnAlgorithmWithOtherBitsOrThatDoesNotRun) {
+  for (const auto& [settings, left] : std::vector<std::pair<fake::LibrarySettings, int>>{
+           {{.odd = 1}, 2}, {{.refused = 1}, 2}, {{.odd = 1, .refused = 2}, 3}}) {
+    open(settings);
+    ASSERT_TRUE(serves());
+    const size_t before = fake::products().size();
+    const auto memory = device_->allocate(4096).value();
+    device_->library_product({.x = memory->address(),
+                              .w = memory->address(),
+                              .y = static_cast<std::byte*>(memory->address()) + 2048,
+                              .m = 3,
+                              .n = kN,
+                              .k = kK,
+                              .x_stride = kK,
+                              .y_stride = kN});
+    ASSERT_TRUE(device_->synchronise().ok());
+    ASSERT_EQ(fake::products().size(), before + 1);
+    EXPECT_EQ(fake::products().back().first, left);
+  }
+}
+
+TEST_F(CudaLibrary, ServesNothingWhoseBitsFollowTheNumberOfRows) {
+  open({.all_odd = true});
+  EXPECT_FALSE(serves());
+  EXPECT_TRUE(device_->synchronise().ok()) << "the device goes on";
+}
+
+TEST_F(CudaLibrary, CutsKByTheWeightAndTheChipAlone) {
+  EXPECT_EQ(library_split(4096, 4096, 132), 1);
+  EXPECT_EQ(library_split(12288, 4096, 132), 1);
+  EXPECT_EQ(library_split(4096, 12288, 132), 2);
+  setenv("QUIRE_CUDA_SPLIT_K", "3", 1);
+  EXPECT_EQ(library_split(4096, 4096, 132), 3);
+  EXPECT_TRUE(serves());
+  for (const auto& [algorithm, rows] : fake::products()) EXPECT_EQ(algorithm, 2) << "the one that cuts in three";
+}
+
+TEST_F(CudaLibrary, MultipliesManyRowsInPieces) {
+  ASSERT_TRUE(serves());
+  const int64_t rows = 4100, x_stride = kK + 8, y_stride = kN + 8;
+  std::vector<uint16_t> x(static_cast<size_t>(rows * x_stride)), w(static_cast<size_t>(kN * kK));
+  for (size_t i = 0; i < x.size(); ++i) x[i] = float_to_bf16(static_cast<float>(i % 77) - 38.0f);
+  for (size_t i = 0; i < w.size(); ++i) w[i] = float_to_bf16(static_cast<float>(i % 13) * 0.37f);
+  const auto dx = device_->allocate(x.size() * 2).value(), dw = device_->allocate(w.size() * 2).value();
+  const auto dy = device_->allocate(static_cast<size_t>(rows * y_stride) * 4).value();
+  device_->upload(dx->address(), x.data(), x.size() * 2);
+  device_->upload(dw->address(), w.data(), w.size() * 2);
+  const size_t before = fake::products().size();
+  gpu::LibraryProduct product = {.x = dx->address(),
+                                 .w = dw->address(),
+                                 .y = dy->address(),
+                                 .out_type = DType::kF32,
+                                 .m = rows,
+                                 .n = kN,
+                                 .k = kK,
+                                 .x_stride = x_stride,
+                                 .y_stride = y_stride};
+  device_->begin_recording();
+  device_->library_product(product);
+  auto graph = device_->end_recording();
+  ASSERT_TRUE(graph.ok());
+  device_->run(**graph);
+  std::vector<float> got(static_cast<size_t>(rows * y_stride)), expected(got.size());
+  device_->download(got.data(), dy->address(), got.size() * 4);
+  ASSERT_TRUE(device_->synchronise().ok());
+  ASSERT_EQ(fake::products().size(), before + 2);
+  EXPECT_EQ(fake::products()[before].second, 4096);
+  EXPECT_EQ(fake::products()[before + 1].second, 4);
+  product.x = x.data();
+  product.w = w.data();
+  product.y = expected.data();
+  ASSERT_TRUE(own_product(product, false).ok());
+  EXPECT_TRUE(got == expected);
+}
+
+TEST_F(CudaLibrary, TellsWhetherAnOwnProductIsEqual) {
+  ASSERT_TRUE(serves());
+  const ProductShape shape = {DType::kBF16, kN, kK};
+  const auto own = [&](bool backwards) {
+    return check_equal(*device_, shape, [this, backwards](const gpu::LibraryProduct& product) -> Status {
+      QUIRE_TRY(device_->synchronise());
+      return own_product(product, backwards);
+    });
+  };
+  EXPECT_TRUE(own(false).value());
+  EXPECT_FALSE(own(true).value());
+  EXPECT_FALSE(check_equal(*device_, shape, [](const gpu::LibraryProduct&) { return Status(); }).value());
+}
+
+}  // namespace
+}  // namespace quire::cuda
