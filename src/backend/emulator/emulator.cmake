@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+# The emulator and the host build of the kernels; QUIRE_EMULATOR_OBJECTS goes into quire_backend.
+file(GLOB QUIRE_EMULATOR_KERNELS CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/kernels/*.cc)
+set(listed "")
+foreach(source ${QUIRE_EMULATOR_KERNELS})
+  get_filename_component(name ${source} NAME_WE)
+  string(APPEND listed " X(${name})")
+endforeach()
+# The table's lines: X(name) for each file, which ends in EMULATOR_KERNELS(name).
+file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/emulator_kernel_files.h
+     CONTENT "#define QUIRE_KERNEL_FILES(X)${listed}\n")
+add_library(quire_emulator_core OBJECT
+  ${CMAKE_CURRENT_LIST_DIR}/emulator.cc ${CMAKE_CURRENT_LIST_DIR}/emulator_device.cc
+  ${CMAKE_CURRENT_LIST_DIR}/fiber.cc ${CMAKE_CURRENT_LIST_DIR}/kernel_table.cc ${CMAKE_CURRENT_LIST_DIR}/worker.cc)
+add_library(quire_emulator_kernels OBJECT ${QUIRE_EMULATOR_KERNELS})
+
+# Options of host builds of kernel text: optimised even where sanitizers are not. The dialect lets a pointer be cast
+# inside one address space, and a body take what it does not use.
+set(kernel_options -O2 -fno-strict-aliasing -Wno-unused-parameter -Wno-sign-compare)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND kernel_options -ftree-vectorize -Wno-maybe-uninitialized)
+endif()
+set(QUIRE_KERNEL_OPTIONS ${kernel_options} CACHE INTERNAL "Options of host builds of kernel text")
+foreach(target quire_emulator_core quire_emulator_kernels)
+  quire_compile_options(${target})
+  if(QUIRE_SANITIZE STREQUAL "thread")
+    # A group runs on one thread, whose stacks ThreadSanitizer would have to be told of; what spreads groups over threads
+    # is the pool's mutex, which its interceptors see all the same.
+    target_compile_options(${target} PRIVATE -fno-sanitize=thread)
+  endif()
+endforeach()
+target_compile_options(quire_emulator_core PRIVATE -O2)
+target_include_directories(quire_emulator_core PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/generated)
+target_compile_options(quire_emulator_kernels PRIVATE ${QUIRE_KERNEL_OPTIONS})
+set(QUIRE_EMULATOR_OBJECTS $<TARGET_OBJECTS:quire_emulator_core> $<TARGET_OBJECTS:quire_emulator_kernels>)

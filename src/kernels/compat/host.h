@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dialect on the host: plain C++ whose barriers and simd operations are the emulator's (src/backend/emulator).
+//
+// The namespace below is the border between a kernel's text and the emulator: what a GPU thread, which is a fiber
+// there, may ask for. 16-bit types have no arithmetic and no implicit conversion, so that only to_f and to<T> compile.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+
+#include "base/half.h"
+
+namespace quire::emulator {
+
+// Where in the kernel's text an operation stands.
+struct Site {
+  const char* what;
+  const char* file;
+  int line;
+  static constexpr Site here(const char* what, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {what, file, line};
+  }
+};
+
+// A kernel of the host build; records of one file form a list.
+struct KernelRecord {
+  const char* name;
+  void (*entry)(const void* params, void* const* buffers, void* threadgroup_memory);
+  size_t params_bytes;
+  size_t threadgroup_bytes;
+  int buffers;
+  int max_threads;
+  const KernelRecord* next;
+};
+
+Ctx context();
+void threadgroup_barrier(Site site);  // all threads of the group
+void simdgroup_barrier(Site site);    // the 32 lanes
+// Notes that this lane passes `site`, where all lanes must come in the same order, without waiting for the others: the
+// trails of the lanes are compared at the next operation that waits.
+void converge(Site site);
+
+// converge() of a load of a 16x16 tile, which must lie as CUDA and Metal want it.
+void tile_load(const void* p, size_t row_bytes, uint32_t lane, Site site);
+
+// A value from each lane: all 32 are there when exchange() returns, and stay until the lane's next exchange but one.
+inline constexpr size_t kSlotBytes = 64;
+struct Exchanged {
+  const unsigned char* slots;  // kSlotBytes for each lane
+  uint32_t lane;
+  bool first;             // this lane is the first that looks
+  unsigned char* result;  // what the first one found, for the others (kSlotBytes)
+  template <typename T>
+  T of(uint32_t from) const {
+    T value;
+    std::memcpy(&value, slots + (from & 31) * kSlotBytes, sizeof(T));
+    return value;
+  }
+};
+Exchanged exchange(const void* value, size_t bytes, Site site);
+
+// Copies that land as late as the text allows: when copy_wait() says that they must have.
+void copy_begin(void* to, const void* from, Site site);
+void copy_commit();
+void copy_wait(int still_under_way);
+
+template <typename T>
+constexpr void check_simd_type() {
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, int> || std::is_same_v<T, uint>,
+                "simd operations are for float, int and uint");
+}
+
+template <typename T, typename Join>
+T reduce(T v, Site site, Join join) {
+  check_simd_type<T>();
+  const Exchanged all = exchange(&v, sizeof v, site);
+  T result;
+  if (all.first) {
+    // The xor butterfly 16, 8, 4, 2, 1 as lane 0 sees it; the other lanes add the same pairs.
+    T t[32];
+    for (uint32_t i = 0; i < 32; i++) t[i] = all.of<T>(i);
+    for (int width = 16; width > 0; width >>= 1) {
+      for (int i = 0; i < width; i++) t[i] = join(t[i], t[i + width]);
+    }
+    std::memcpy(all.result, &t[0], sizeof(T));
+    return t[0];
+  }
+  std::memcpy(&result, all.result, sizeof(T));
+  return result;
+}
+
+}  // namespace quire::emulator
+
+#define DEVICE
+#define CONSTANT
+#define TGROUP
+#define THREAD
+#define FN inline
+#define CTABLE static constexpr
+#define UNROLL
+
+#define TG_BARRIER() ::quire::emulator::threadgroup_barrier(::quire::emulator::Site::here("TG_BARRIER"))
+#define SG_BARRIER() ::quire::emulator::simdgroup_barrier(::quire::emulator::Site::here("SG_BARRIER"))
+#define GRID_WAIT() (void)0
+#define QUIRE_SITE(what) ::quire::emulator::Site site = ::quire::emulator::Site::here(what)
+
+using std::abs;
+using std::floor;
+using std::fma;
+using std::rint;
+using std::sqrt;
+
+struct half {
+  ushort bits;
+};
+struct bfloat {
+  ushort bits;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(8) uint2 {
+  uint x, y;
+};
+struct alignas(16) uint4 {
+  uint x, y, z, w;
+};
+FN float2 make_float2(float x, float y) {
+  return {x, y};
+}
+FN float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
+FN uint2 make_uint2(uint x, uint y) {
+  return {x, y};
+}
+FN uint4 make_uint4(uint x, uint y, uint z, uint w) {
+  return {x, y, z, w};
+}
+
+FN uint as_uint(float x) {
+  return std::bit_cast<uint>(x);
+}
+FN int as_int(float x) {
+  return std::bit_cast<int>(x);
+}
+FN float as_float(uint x) {
+  return std::bit_cast<float>(x);
+}
+FN float as_float(int x) {
+  return std::bit_cast<float>(x);
+}
+
+// As fmaxf: a NaN gives way to a number. Mixed types do not compile, as on Metal.
+FN float max(float a, float b) {
+  return a < b || a != a ? b : a;
+}
+FN float min(float a, float b) {
+  return b < a || a != a ? b : a;
+}
+FN int max(int a, int b) {
+  return a < b ? b : a;
+}
+FN int min(int a, int b) {
+  return b < a ? b : a;
+}
+FN uint max(uint a, uint b) {
+  return a < b ? b : a;
+}
+FN uint min(uint a, uint b) {
+  return b < a ? b : a;
+}
+FN i64 max(i64 a, i64 b) {
+  return a < b ? b : a;
+}
+FN i64 min(i64 a, i64 b) {
+  return b < a ? b : a;
+}
+
+FN float to_f(float x) {
+  return x;
+}
+FN float to_f(half x) {
+  // base/half.h's function without branches, for the loops of the matrix tile: 2^112 moves the exponent's bias.
+  const uint magnitude = x.bits & 0x7fffu;
+  const float finite = as_float(magnitude << 13) * 0x1p112f;
+  const uint bits = magnitude >= 0x7c00u ? 0x7f800000u | magnitude << 13 : as_uint(finite);
+  return as_float(bits | (x.bits & 0x8000u) << 16);
+}
+FN float to_f(bfloat x) {
+  return as_float((uint)x.bits << 16);
+}
+template <typename T>
+T to(float x);
+template <>
+inline float to<float>(float x) {
+  return x;
+}
+template <>
+inline half to<half>(float x) {
+  return {quire::float_to_fp16(x)};
+}
+template <>
+inline bfloat to<bfloat>(float x) {
+  return {quire::float_to_bf16(x)};
+}
+template <typename T>
+T from_bits16(ushort x) {
+  return T{x};
+}
+template <typename T>
+ushort to_bits16(T x) {
+  return x.bits;
+}
+
+template <typename T>
+T simd_shuffle(T v, uint lane, QUIRE_SITE("simd_shuffle")) {
+  quire::emulator::check_simd_type<T>();
+  return quire::emulator::exchange(&v, sizeof v, site).template of<T>(lane);
+}
+template <typename T>
+T simd_shuffle_xor(T v, uint mask, QUIRE_SITE("simd_shuffle_xor")) {
+  quire::emulator::check_simd_type<T>();
+  const quire::emulator::Exchanged all = quire::emulator::exchange(&v, sizeof v, site);
+  return all.template of<T>(all.lane ^ mask);
+}
+template <typename T>
+T simd_sum(T v, QUIRE_SITE("simd_sum")) {
+  return quire::emulator::reduce(v, site, [](T a, T b) { return a + b; });
+}
+template <typename T>
+T simd_max(T v, QUIRE_SITE("simd_max")) {
+  return quire::emulator::reduce(v, site, [](T a, T b) { return max(a, b); });
+}
+template <typename T>
+T simd_min(T v, QUIRE_SITE("simd_min")) {
+  return quire::emulator::reduce(v, site, [](T a, T b) { return min(a, b); });
+}
+FN bool simd_any(bool v, QUIRE_SITE("simd_any")) {
+  return quire::emulator::reduce(v ? 1 : 0, site, [](int a, int b) { return a | b; }) != 0;
+}
+FN bool simd_all(bool v, QUIRE_SITE("simd_all")) {
+  return quire::emulator::reduce(v ? 1 : 0, site, [](int a, int b) { return a & b; }) != 0;
+}
+
+// This file's kernels; KERNEL puts itself in front. EMULATOR_KERNELS(file), after the kernels of src/kernels/<file>.h,
+// makes the function that backend/emulator/kernel_table.cc calls.
+namespace {
+[[maybe_unused]] const ::quire::emulator::KernelRecord* quire_kernels_of_this_file = nullptr;
+}
+#define EMULATOR_KERNELS(file)              \
+  namespace quire::emulator {               \
+  const KernelRecord* kernels_of_##file();  \
+  const KernelRecord* kernels_of_##file() { \
+    return ::quire_kernels_of_this_file;    \
+  }                                         \
+  }
+
+#define QUIRE_PARAMETER(A, i) A* a##i
+#define QUIRE_ARGUMENT(A, i) static_cast<A*>(buffers[i - 1])
+#define QUIRE_ENTRY(name, Body, Params, start, parameters, arguments, count)                                         \
+  static_assert(sizeof(Body::Smem) <= 32768, "Metal has 32 KB of threadgroup memory");                               \
+  static_assert(std::is_trivial_v<Body::Smem>, "threadgroup memory is plain data");                                  \
+  static_assert(sizeof(Params) <= 4096 && std::is_trivially_copyable_v<Params>, "parameters are plain data");        \
+  static_assert(Body::kThreads % 32 == 0 && Body::kThreads > 0 && Body::kThreads <= 1024, "whole simdgroups");       \
+  static void name##_entry(const void* params, void* const* buffers, void* memory) {                                 \
+    Body::run(::quire::emulator::context(), *static_cast<const Params*>(params), *static_cast<Body::Smem*>(memory),  \
+              QUIRE_UNWRAP arguments);                                                                               \
+  }                                                                                                                  \
+  static ::quire::emulator::KernelRecord name##_record = {#name, name##_entry,   sizeof(Params), sizeof(Body::Smem), \
+                                                          count, Body::kThreads, nullptr};                           \
+  [[maybe_unused]] static const bool name##_listed = [] {                                                            \
+    name##_record.next = quire_kernels_of_this_file;                                                                 \
+    quire_kernels_of_this_file = &name##_record;                                                                     \
+    return true;                                                                                                     \
+  }();

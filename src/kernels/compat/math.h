@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// exp, log and their kin: fixed sequences of IEEE operations, the same as backend/cpu/simd_math.h where that has them.
+//
+// So results are within a rounding or two of the CPU's and the same on every GPU that rounds as IEEE 754 says. NaN
+// gives NaN. Largest errors, measured by tests/kernels/math_test.cc against long double: see there.
+#pragma once
+
+#include "kernels/compat/dialect.h"
+
+// 2^n for n in [-126, 127].
+FN float q_power_of_two(int n) {
+  return as_float((uint)(n + 127) << 23);
+}
+
+// e^x: -inf gives 0, results below the smallest subnormal are 0, results above the largest float are inf.
+FN float q_exp(float x) {
+  // e^-104 rounds to 0 and e^89 to inf, so the clamps change nothing but let a NaN through.
+  x = x < -104.0f ? -104.0f : x;
+  x = x > 89.0f ? 89.0f : x;
+  const float shifted = fma(x, 0x1.715476p+0f, 0x1.8p23f);  // n = round(x / ln 2), in the low bits of the sum
+  const float n = shifted - 0x1.8p23f;
+  float r = fma(n, -0x1.62e400p-1f, x);  // ln 2 in two parts; the first has 15 bits, so n times it is exact
+  r = fma(n, -0x1.7f7d1cp-20f, r);
+  float p = 0x1.6a524ep-10f;
+  p = fma(p, r, 0x1.12396ep-7f);
+  p = fma(p, r, 0x1.5558aap-5f);
+  p = fma(p, r, 0x1.555492p-3f);
+  p = fma(p, r, 0x1.fffffcp-2f);
+  p = fma(p, r, 1.0f);
+  p = fma(p, r, 1.0f);
+  // In two factors, of which the first product is exact. A NaN's whole is anything, kept where shifts are defined.
+  int whole = as_int(shifted) - 0x4b400000;
+  whole = min(max(whole, -200), 200);
+  const int half_of_it = whole >> 1;
+  return p * q_power_of_two(half_of_it) * q_power_of_two(whole - half_of_it);
+}
+
+// 2^max(x, -100) for x up to 127: the softmax's exponential. Its least value is not 0: the caller leaves masked
+// elements out. The floor keeps products with a V element away from subnormals.
+FN float q_exp2(float x) {
+  x = x < -100.0f ? -100.0f : x;
+  const float shifted = x + 0x1.8p23f;
+  const float r = x - (shifted - 0x1.8p23f);
+  float p = 0x1.416b52p-13f;
+  p = fma(p, r, 0x1.5f082ep-10f);
+  p = fma(p, r, 0x1.3b2de0p-7f);
+  p = fma(p, r, 0x1.c6af7cp-5f);
+  p = fma(p, r, 0x1.ebfbdcp-3f);
+  p = fma(p, r, 0x1.62e430p-1f);
+  p = fma(p, r, 1.0f);
+  // The shift drops the magic number's own bits.
+  return p * as_float((as_uint(shifted) << 23) + 0x3f800000u);
+}
+
+FN float q_sigmoid(float x) {
+  return 1.0f / (1.0f + q_exp(-x));
+}
+
+FN float q_silu(float x) {
+  return x * q_sigmoid(x);
+}
+
+// 2 atanh(t) for |t| up to 1/3: log(m) where t = (m - 1) / (m + 1).
+FN float q_twice_atanh(float t) {
+  const float u = t * t;
+  float q = 0x1.f17340p-4f;
+  q = fma(q, u, 0x1.b6e6ccp-4f);
+  q = fma(q, u, 0x1.2508b2p-3f);
+  q = fma(q, u, 0x1.9996b0p-3f);
+  q = fma(q, u, 0x1.555558p-2f);
+  const float twice = t + t;
+  return fma(twice * u, q, twice);
+}
+
+// log(1 + e^x).
+FN float q_softplus(float x) {
+  const float y = q_exp(-abs(x));
+  return (x > 0.0f ? x : 0.0f) + q_twice_atanh(y / (2.0f + y));
+}
+
+// log(x): 0 gives -inf, inf gives inf, less than 0 gives NaN.
+FN float q_log(float x) {
+  if (!(x > 0.0f)) return x == 0.0f ? as_float(0xff800000u) : as_float(0x7fc00000u);
+  if (x > 0x1.fffffep+127f) return x;
+  int n = 0;
+  if (x < 0x1p-126f) {
+    x *= 0x1p24f;
+    n = -24;
+  }
+  // x = m 2^n with m in [sqrt(1/2), sqrt(2)).
+  const int exponent = (as_int(x) - 0x3f3504f3) >> 23;
+  n += exponent;
+  const float m = as_float(as_uint(x) - ((uint)exponent << 23));
+  const float f = m - 1.0f;
+  const float log_m = q_twice_atanh(f / (2.0f + f));
+  return fma((float)n, 0x1.62e400p-1f, fma((float)n, 0x1.7f7d1cp-20f, log_m));
+}
+
+// log(1 + x).
+FN float q_log1p(float x) {
+  if (x > -0.5f && x < 1.0f) return q_twice_atanh(x / (2.0f + x));
+  return q_log(1.0f + x);
+}
+
+FN float q_copy_sign(float magnitude, float sign) {
+  return as_float((as_uint(magnitude) & 0x7fffffffu) | (as_uint(sign) & 0x80000000u));
+}
+
+FN float q_tanh(float x) {
+  // |x| < 0.6: x + x u Q(u) with u = x^2.
+  const float u = x * x;
+  float q = -0x1.828776p-8f;
+  q = fma(q, u, 0x1.54c3c2p-6f);
+  q = fma(q, u, -0x1.b89abap-5f);
+  q = fma(q, u, 0x1.1109bep-3f);
+  q = fma(q, u, -0x1.55553ep-2f);
+  const float near = fma(q * u, x, x);
+  // Else 1 - 2 / (e^2|x| + 1); an infinite exponential gives 1.
+  const float a = abs(x);
+  const float far = 1.0f - 2.0f / (q_exp(a + a) + 1.0f);
+  return q_copy_sign(a < 0.6f ? near : far, x);
+}
+
+FN float q_erf(float x) {
+  // |x| < 0.95: x + x P(x^2).
+  const float u = x * x;
+  float p = 0x1.4fa924p-14f;
+  p = fma(p, u, -0x1.a61810p-11f);
+  p = fma(p, u, 0x1.544b08p-8f);
+  p = fma(p, u, -0x1.b80124p-6f);
+  p = fma(p, u, 0x1.ce2d64p-4f);
+  p = fma(p, u, -0x1.812740p-2f);
+  p = fma(p, u, 0x1.06eba8p-3f);
+  const float near = fma(p, x, x);
+  // Else 1 - e^-g(|x|), where g = -log(erfc) is smooth; from 4 on the result rounds to 1.
+  float a = abs(x);
+  a = a > 4.0f ? 4.0f : a;
+  float g = -0x1.93c9e0p-13f;
+  g = fma(g, a, 0x1.8a7c2cp-9f);
+  g = fma(g, a, -0x1.69f5aap-6f);
+  g = fma(g, a, 0x1.a88ceep-4f);
+  g = fma(g, a, 0x1.46672ap-1f);
+  g = fma(g, a, 0x1.20a2a4p+0f);
+  g = fma(g, a, 0x1.fdc146p-13f);
+  const float far = 1.0f - q_exp(-g);
+  return q_copy_sign(abs(x) < 0.95f ? near : far, x);
+}
