@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fake's objects: what each class of Foundation and Metal keeps.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/emulator/emulator.h"
+#include "fake_metal.h"
+#include "runtime.h"
+
+namespace fakemetal {
+
+using Kernel = quire::emulator::KernelRecord;
+
+// A counted reference. take() adds one; adopt() takes the caller's own over.
+template <typename T>
+class Ref {
+ public:
+  Ref() = default;
+  static Ref take(T* object) {
+    if (object != nullptr) retain(object);
+    return adopt(object);
+  }
+  static Ref adopt(T* object) {
+    Ref made;
+    made.object_ = object;
+    return made;
+  }
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Ref& operator=(Ref&& other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  ~Ref() {
+    if (object_ != nullptr) release(object_);
+  }
+  T* get() const { return object_; }
+  T* operator->() const { return object_; }
+
+ private:
+  T* object_ = nullptr;
+};
+
+struct String : Object {
+  std::string text;
+};
+struct Error : Object {
+  long code = 0;
+  std::string words;
+};
+struct Array : Object {
+  std::vector<Ref<Object>> items;
+};
+struct Url : Object {
+  std::filesystem::path path;
+};
+
+struct Device : Object {
+  size_t allocated = 0;
+};
+// Pages of its own, unmapped with the buffer: whoever still looks crashes, as on a Mac.
+struct Buffer : Object {
+  Ref<Device> device;
+  unsigned char* contents = nullptr;
+  size_t length = 0;
+  ~Buffer();
+};
+
+struct CompileOptions : Object {
+  bool fast = true;  // Metal's default
+  uintptr_t language = 0;
+};
+struct Library : Object {
+  std::map<std::string, const Kernel*> kernels;
+};
+struct Function : Object {
+  std::string name;
+  const Kernel* kernel = nullptr;
+};
+struct ArchiveDescriptor : Object {
+  std::filesystem::path path;
+};
+struct Archive : Object {
+  std::set<std::string> names;
+};
+struct PipelineDescriptor : Object {
+  Ref<Function> function;
+  Ref<Array> archives;
+};
+struct Pipeline : Object {
+  std::string name;
+  const Kernel* kernel = nullptr;
+  size_t most_threads = 0;
+};
+
+struct ResidencySet : Object {
+  std::set<Object*> allocations;  // kept alive by the entries of `held`
+  std::vector<Ref<Object>> held;
+};
+
+enum Status : uintptr_t { kNotEnqueued = 0, kCommitted = 2, kCompleted = 4, kFailed = 5 };
+
+struct Queue : Object {
+  Ref<Device> device;
+  long uncompleted = 0;  // command buffers lent and not done
+};
+struct CommandBuffer : Object {
+  Ref<Queue> queue;
+  Status status = kNotEnqueued;
+  bool encoding = false;
+  std::vector<std::function<void()>> work;
+  std::map<Object*, Ref<Object>> held;  // what the work uses
+  Ref<Error> error;
+  ~CommandBuffer();
+};
+struct Encoder : Object {
+  Ref<CommandBuffer> command;
+  bool ended = false;
+  ~Encoder();
+};
+struct Binding {
+  Buffer* buffer = nullptr;  // held by the command buffer
+  size_t offset = 0;
+  std::vector<unsigned char> bytes;  // of setBytes
+};
+struct ComputeEncoder : Encoder {
+  Pipeline* pipeline = nullptr;  // held by the command buffer
+  std::array<Binding, 31> bindings;
+};
+struct BlitEncoder : Encoder {};
+
+// As metal-cpp declares them.
+struct __attribute__((packed)) Size {
+  uintptr_t width, height, depth;
+};
+struct __attribute__((packed)) Range {
+  uintptr_t location, length;
+};
+
+String* make_string(const std::string& text);  // autoreleased
+// Sets *to, if there is such a place, to a new autoreleased error.
+void report(Error** to, const std::string& words, long code = 1);
+
+// A method given as a lambda without captures, whose first two parameters are the object and the selector.
+template <typename Lambda>
+void method(const char* class_name, const char* selector, Lambda lambda, int macos = 0) {
+  add_method(class_named(class_name), selector, reinterpret_cast<Method>(+lambda), macos);
+}
+template <typename Lambda>
+void class_method(const char* class_name, const char* selector, Lambda lambda, int macos = 0) {
+  add_class_method(class_named(class_name), selector, reinterpret_cast<Method>(+lambda), macos);
+}
+
+Counts& counters();
+void install_foundation();
+void install_compiler();
+void install_memory();
+void install_commands();
+
+}  // namespace fakemetal
