@@ -133,3 +133,35 @@ ensure_venv() {
     die "could not install the packages of tests/requirements.txt from PyPI"
   touch "$stamp"
 }
+
+# Puts the headers of metal-cpp into build/metal-cpp: the Metal driver needs them, on a Mac for the program and on Linux
+# for its tests on a fake of Metal. They travel in PyPI's macOS wheel of mlx-metal. Without a network the build goes on
+# without Metal, and says so.
+METAL_CPP_WHEEL="mlx-metal==0.32.4"
+ensure_metal_cpp() {
+  local target="$QUIRE_ROOT/build/metal-cpp" stamp wheel
+  stamp="$target/.$METAL_CPP_WHEEL"
+  [ ! -e "$stamp" ] || return 0
+  banner "fetching metal-cpp ($METAL_CPP_WHEEL)"
+  wheel=$(mktemp -d)
+  rm -rf "$target"
+  mkdir -p "$target"
+  if python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+    --platform macosx_15_0_arm64 --dest "$wheel" "$METAL_CPP_WHEEL" &&
+    python3 - "$wheel" "$target" <<'PYTHON'; then
+import pathlib, sys, zipfile
+inside = "mlx/include/metal_cpp/"
+for wheel in pathlib.Path(sys.argv[1]).glob("*.whl"):
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name.startswith(inside) and not name.endswith("/"):
+                file = pathlib.Path(sys.argv[2]) / name[len(inside):]
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(archive.read(name))
+PYTHON
+    touch "$stamp"
+  else
+    banner "metal-cpp could not be fetched from PyPI: going on without Metal"
+  fi
+  rm -rf "$wheel"
+}
