@@ -13,7 +13,6 @@
 
 #include "backend/emulator/fiber.h"
 #include "base/check.h"
-#include "kernels/compat/dialect.h"
 
 #ifdef QUIRE_ASAN
 #include <sanitizer/asan_interface.h>

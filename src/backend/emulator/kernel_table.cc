@@ -7,7 +7,6 @@
 
 #include "backend/emulator/emulator.h"
 #include "base/check.h"
-#include "kernels/compat/dialect.h"
 
 namespace quire::emulator {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler of one threadgroup's fibers, and what a kernel may ask of it (the functions of kernels/compat/host.h).
+// The scheduler of one threadgroup's fibers, and what a kernel may ask of it (kernels/compat/emulator.h).
 #include "backend/emulator/worker.h"
 
 #include <cstring>
@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "kernels/compat/dialect.h"
+#include "kernels/compat/emulator.h"
 
 #ifdef QUIRE_ASAN
 #include <sanitizer/asan_interface.h>
@@ -74,7 +74,7 @@ struct Copy {
 
 struct Lane {
   Fiber fiber;
-  Ctx ctx;
+  Position at;
   Step step;
   uint32_t phase;  // which of the simdgroup's two sets of slots the last exchange used
   uint64_t trail;  // a hash of the sites of converge() passed so far
@@ -163,8 +163,8 @@ Worker::State::State() {
 }
 
 std::string Worker::State::thread_name(const Lane& lane) const {
-  return "thread " + std::to_string(lane.ctx.tid) + " (simdgroup " + std::to_string(lane.ctx.sg) + ", lane " +
-         std::to_string(lane.ctx.lane) + ")";
+  return "thread " + std::to_string(lane.at.tid) + " (simdgroup " + std::to_string(lane.at.sg) + ", lane " +
+         std::to_string(lane.at.lane) + ")";
 }
 
 // Gives the group up for the reason in `fault`: control goes back to run_group() and no fiber of it is resumed. So the
@@ -255,10 +255,10 @@ void Worker::State::release_threadgroup() {
 // The 32 lanes meet: all must be at the same site, with the same trail.
 void Worker::State::meet(const Site& site) {
   Lane& me = *current;
-  Simdgroup& group = simdgroups[me.ctx.sg];
+  Simdgroup& group = simdgroups[me.at.sg];
   me.waiting = site;
   if (group.arrived == 0) {
-    group.first_lane = me.ctx.tid;
+    group.first_lane = me.at.tid;
   } else {
     const Lane& first = lanes[group.first_lane];
     if (!same(first.waiting, site)) {
@@ -275,7 +275,7 @@ void Worker::State::meet(const Site& site) {
   if (++group.arrived == kLanes) {
     group.arrived = 0;
     group.looked[me.phase] = false;
-    release_simdgroup(me.ctx.sg);
+    release_simdgroup(me.at.sg);
     return;
   }
   me.step = Step::kInSimdgroup;
@@ -286,7 +286,7 @@ void Worker::State::barrier(const Site& site) {
   Lane& me = *current;
   me.waiting = site;
   if (in_barrier == 0) {
-    first_in_barrier = me.ctx.tid;
+    first_in_barrier = me.at.tid;
   } else if (const Lane& first = lanes[first_in_barrier]; !same(first.waiting, site)) {
     fault = "divergent barrier: " + thread_name(first) + " is in " + name_of(first.waiting) + ", " + thread_name(me) +
             " in " + name_of(site);
@@ -332,7 +332,7 @@ void Worker::State::begin(uint64_t index) {
   }
   for (uint32_t i = 0; i < job->threads; i++) {
     Lane& lane = lanes[i];
-    lane.ctx = {tgx, tgy, tgz, i, i / kLanes, i % kLanes};
+    lane.at = {tgx, tgy, tgz, i, i / kLanes, i % kLanes};
     lane.step = Step::kReady;
     lane.phase = 0;
     lane.trail = 0;
@@ -401,15 +401,15 @@ std::string Worker::run_group(const Job& job, uint64_t index) {
   if (s.fault.empty()) s.check_trails();
   if (s.fault.empty()) s.check_memory();
   if (s.fault.empty()) return {};
-  const Ctx& c = s.lanes[0].ctx;
+  const Position& c = s.lanes[0].at;
   return std::string("kernel ") + job.kernel->name + ", threadgroup (" + std::to_string(c.tgx) + ", " +
          std::to_string(c.tgy) + ", " + std::to_string(c.tgz) + "): " + s.fault;
 }
 
 // What a kernel asks for.
 
-Ctx context() {
-  return worker->current->ctx;
+Position position() {
+  return worker->current->at;
 }
 
 void threadgroup_barrier(Site site) {
@@ -432,7 +432,7 @@ void tile_load(const void* p, size_t row_bytes, uint32_t lane, Site site) {
     worker->fault = name_of(site) + ": a tile's rows must start on 16-byte boundaries";
     worker->leave();
   }
-  if (lane != worker->current->ctx.lane) {
+  if (lane != worker->current->at.lane) {
     worker->fault = name_of(site) + ": the lane that was passed is another one's";
     worker->leave();
   }
@@ -442,14 +442,14 @@ void tile_load(const void* p, size_t row_bytes, uint32_t lane, Site site) {
 Exchanged exchange(const void* value, size_t bytes, Site site) {
   Worker::State& w = *worker;
   Lane& lane = *w.current;
-  Simdgroup& group = w.simdgroups[lane.ctx.sg];
+  Simdgroup& group = w.simdgroups[lane.at.sg];
   lane.phase ^= 1;
   const uint32_t phase = lane.phase;
-  std::memcpy(group.slots[phase][lane.ctx.lane], value, bytes);
+  std::memcpy(group.slots[phase][lane.at.lane], value, bytes);
   w.meet(site);
   const bool first = !group.looked[phase];
   group.looked[phase] = true;
-  return {&group.slots[phase][0][0], lane.ctx.lane, first, group.result[phase]};
+  return {&group.slots[phase][0][0], lane.at.lane, first, group.result[phase]};
 }
 
 void copy_begin(void* to, const void* from, Site site) {

@@ -9,14 +9,9 @@
 #include <vector>
 
 #include "backend/emulator/fiber.h"
-#include "kernels/compat/types.h"
-
-struct Ctx;
+#include "kernels/compat/emulator.h"
 
 namespace quire::emulator {
-
-struct KernelRecord;
-struct Site;
 
 // One launch, as all workers see it.
 struct Job {

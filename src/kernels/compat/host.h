@@ -1,100 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dialect on the host: plain C++ whose barriers and simd operations are the emulator's (src/backend/emulator).
+// The dialect on the host: plain C++ whose barriers and simd operations are the emulator's.
 //
-// The namespace below is the border between a kernel's text and the emulator: what a GPU thread, which is a fiber
-// there, may ask for. 16-bit types have no arithmetic and no implicit conversion, so that only to_f and to<T> compile.
+// 16-bit types have no arithmetic and no implicit conversion, so that only to_f and to<T> compile.
 #pragma once
 
 #include <bit>
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <type_traits>
 
 #include "base/half.h"
-
-namespace quire::emulator {
-
-// Where in the kernel's text an operation stands.
-struct Site {
-  const char* what;
-  const char* file;
-  int line;
-  static constexpr Site here(const char* what, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-    return {what, file, line};
-  }
-};
-
-// A kernel of the host build; records of one file form a list.
-struct KernelRecord {
-  const char* name;
-  void (*entry)(const void* params, void* const* buffers, void* threadgroup_memory);
-  size_t params_bytes;
-  size_t threadgroup_bytes;
-  int buffers;
-  int max_threads;
-  const KernelRecord* next;
-};
-
-Ctx context();
-void threadgroup_barrier(Site site);  // all threads of the group
-void simdgroup_barrier(Site site);    // the 32 lanes
-// Notes that this lane passes `site`, where all lanes must come in the same order, without waiting for the others: the
-// trails of the lanes are compared at the next operation that waits.
-void converge(Site site);
-
-// converge() of a load of a 16x16 tile, which must lie as CUDA and Metal want it.
-void tile_load(const void* p, size_t row_bytes, uint32_t lane, Site site);
-
-// A value from each lane: all 32 are there when exchange() returns, and stay until the lane's next exchange but one.
-inline constexpr size_t kSlotBytes = 64;
-struct Exchanged {
-  const unsigned char* slots;  // kSlotBytes for each lane
-  uint32_t lane;
-  bool first;             // this lane is the first that looks
-  unsigned char* result;  // what the first one found, for the others (kSlotBytes)
-  template <typename T>
-  T of(uint32_t from) const {
-    T value;
-    std::memcpy(&value, slots + (from & 31) * kSlotBytes, sizeof(T));
-    return value;
-  }
-};
-Exchanged exchange(const void* value, size_t bytes, Site site);
-
-// Copies that land as late as the text allows: when copy_wait() says that they must have.
-void copy_begin(void* to, const void* from, Site site);
-void copy_commit();
-void copy_wait(int still_under_way);
-
-template <typename T>
-constexpr void check_simd_type() {
-  static_assert(std::is_same_v<T, float> || std::is_same_v<T, int> || std::is_same_v<T, uint>,
-                "simd operations are for float, int and uint");
-}
-
-template <typename T, typename Join>
-T reduce(T v, Site site, Join join) {
-  check_simd_type<T>();
-  const Exchanged all = exchange(&v, sizeof v, site);
-  T result;
-  if (all.first) {
-    // The xor butterfly 16, 8, 4, 2, 1 as lane 0 sees it; the other lanes add the same pairs.
-    T t[32];
-    for (uint32_t i = 0; i < 32; i++) t[i] = all.of<T>(i);
-    for (int width = 16; width > 0; width >>= 1) {
-      for (int i = 0; i < width; i++) t[i] = join(t[i], t[i + width]);
-    }
-    std::memcpy(all.result, &t[0], sizeof(T));
-    return t[0];
-  }
-  std::memcpy(&result, all.result, sizeof(T));
-  return result;
-}
-
-}  // namespace quire::emulator
+#include "kernels/compat/emulator.h"
 
 #define DEVICE
 #define CONSTANT
@@ -272,8 +188,9 @@ namespace {
   static_assert(sizeof(Params) <= 4096 && std::is_trivially_copyable_v<Params>, "parameters are plain data");        \
   static_assert(Body::kThreads % 32 == 0 && Body::kThreads > 0 && Body::kThreads <= 1024, "whole simdgroups");       \
   static void name##_entry(const void* params, void* const* buffers, void* memory) {                                 \
-    Body::run(::quire::emulator::context(), *static_cast<const Params*>(params), *static_cast<Body::Smem*>(memory),  \
-              QUIRE_UNWRAP arguments);                                                                               \
+    const ::quire::emulator::Position at = ::quire::emulator::position();                                            \
+    Body::run(Ctx{at.tgx, at.tgy, at.tgz, at.tid, at.sg, at.lane}, *static_cast<const Params*>(params),              \
+              *static_cast<Body::Smem*>(memory), QUIRE_UNWRAP arguments);                                            \
   }                                                                                                                  \
   static ::quire::emulator::KernelRecord name##_record = {#name, name##_entry,   sizeof(Params), sizeof(Body::Smem), \
                                                           count, Body::kThreads, nullptr};                           \

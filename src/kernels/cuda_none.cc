@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lists of a build that embeds nothing.
+// The list of a build without nvcc: no CUDA binaries.
 #include "kernels/embedded.h"
 
 namespace quire::kernels {
 
-std::span<const EmbeddedText> metal_texts() {
-  return {};
-}
 std::span<const EmbeddedBinary> cuda_binaries() {
   return {};
 }
