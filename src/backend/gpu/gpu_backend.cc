@@ -16,6 +16,8 @@ constexpr size_t kConstantBlock = size_t{4} << 20;
 constexpr size_t kStageBytes = size_t{16} << 20;
 constexpr size_t kAlign = 256;
 constexpr size_t kMaxRecorded = 512;  // shapes; beyond that the least seen one goes
+// With more tokens a step's work takes longer than its launches, which run ahead of it; and shapes would rarely recur.
+constexpr int64_t kMostRecordedTokens = 32;
 
 size_t aligned(size_t bytes) {
   return (bytes + kAlign - 1) / kAlign * kAlign;
@@ -190,7 +192,7 @@ int64_t GpuBackend::table_width(int64_t blocks) const {
 bool GpuBackend::replay_step(const StepShape& shape) {
   flush_stage();
   current_ = nullptr;
-  if (!device_->info().graphs || !shape.one_token_each) return false;
+  if (!device_->info().graphs || !shape.one_token_each || shape.tokens > kMostRecordedTokens) return false;
   if (steps_.size() >= kMaxRecorded) {
     auto least = std::min_element(steps_.begin(), steps_.end(),
                                   [](const auto& a, const auto& b) { return a.second.seen < b.second.seen; });
