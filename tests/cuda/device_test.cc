@@ -43,6 +43,7 @@ class CudaDevice : public testing::Test {
     EXPECT_EQ(fake::handles(), 0u);
   }
   gpu::Device& open(const fake::Settings& settings = {}) {
+    device_.reset();
     fake::reset(settings);
     auto device = open_device(0, kImages);
     EXPECT_TRUE(device.ok()) << device.error().message;
@@ -192,6 +193,7 @@ TEST_F(CudaDevice, ReadsPinnedMemoryWhenItsTurnComes) {
 
 TEST_F(CudaDevice, WaitsForAMarkWithoutWhatComesAfter) {
   gpu::Device& device = open();
+  EXPECT_TRUE(device.wait(0).ok());
   const auto memory = device.allocate(64).value(), host = device.allocate_host(8).value();
   auto* values = static_cast<float*>(host->address());
   fill(memory->address(), 1, 1);
@@ -257,7 +259,6 @@ TEST_F(CudaDevice, OverlapsKernelsThatFollowKernelsFromSm90On) {
     EXPECT_THAT(overlaps, testing::ElementsAre(false, expected, false));
   }
   setenv("QUIRE_CUDA_PDL", "0", 1);
-  device_.reset();
   open();
   const auto a = device_->allocate(64).value();
   fill(a->address(), 1, 1);
@@ -284,7 +285,6 @@ TEST_F(CudaDevice, AllowsAKernelAsMuchMemoryAsItAsksFor) {
 TEST_F(CudaDevice, KeepsAFaultAsTheLastWord) {
   for (const bool each : {false, true}) {
     if (each) setenv("QUIRE_CUDA_SYNC", "1", 1);
-    device_.reset();
     gpu::Device& device = open();
     const TwiceParams params = {0};
     device.launch(launch_of("fault", params, {}, 32));

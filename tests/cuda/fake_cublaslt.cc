@@ -25,10 +25,15 @@ enum { kId, kSplit, kReduction };
 LibrarySettings settings;
 std::vector<std::pair<int, int64_t>> ran;
 
-float load(const void* from, int type, int64_t i) {
-  uint16_t bits = 0;
-  std::memcpy(&bits, static_cast<const char*>(from) + 2 * i, 2);
-  return type == cuda::kLtTypeBF16 ? bf16_to_float(bits) : fp16_to_float(bits);
+// Rows of 16-bit numbers as floats.
+std::vector<float> floats(const void* from, int type, int64_t rows, int64_t cols, int64_t ld) {
+  std::vector<float> out(static_cast<size_t>(rows * cols));
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, static_cast<const char*>(from) + 2 * (i / cols * ld + i % cols), 2);
+    out[static_cast<size_t>(i)] = type == cuda::kLtTypeBF16 ? bf16_to_float(bits) : fp16_to_float(bits);
+  }
+  return out;
 }
 
 void store(void* to, int type, int64_t i, float value) {
@@ -40,13 +45,13 @@ void store(void* to, int type, int64_t i, float value) {
   std::memcpy(static_cast<char*>(to) + 2 * i, &bits, 2);
 }
 
-float dot(const void* a, const void* b, int type, int64_t k, int64_t split, bool backwards) {
+float dot(const float* a, const float* b, int64_t k, int64_t split, bool backwards) {
   float sum = 0;
   for (int64_t part = 0; part < split; ++part) {
     float partial = 0;
     for (int64_t j = part * k / split; j < (part + 1) * k / split; ++j) {
       const int64_t i = backwards ? k - 1 - j : j;
-      partial += load(a, type, i) * load(b, type, i);
+      partial += a[i] * b[i];
     }
     sum += partial;
   }
@@ -158,13 +163,13 @@ int cublasLtMatmul(void*, void* desc, const void*, const void* a, void* a_layout
   ran.emplace_back(id, static_cast<int64_t>(x.cols));
   const bool backwards = (settings.all_odd || id == settings.odd) && x.cols <= 16;
   queue(stream, [=] {
-    for (uint64_t m = 0; m < y.cols; ++m) {
-      for (uint64_t n = 0; n < y.rows; ++n) {
-        const auto* row = static_cast<const char*>(b) + 2 * static_cast<int64_t>(m) * x.ld;
-        const auto* weight = static_cast<const char*>(a) + 2 * static_cast<int64_t>(n) * w.ld;
-        const float sum = dot(row, weight, w.type, static_cast<int64_t>(w.rows), split, backwards);
-        store(d, y.type, static_cast<int64_t>(m) * y.ld + static_cast<int64_t>(n), sum);
-      }
+    const auto rows = static_cast<int64_t>(y.cols), cols = static_cast<int64_t>(y.rows);
+    const auto k = static_cast<int64_t>(w.rows);
+    const std::vector<float> left = floats(b, w.type, rows, k, x.ld), right = floats(a, w.type, cols, k, w.ld);
+    for (int64_t i = 0; i < rows * cols; ++i) {
+      const float sum =
+          dot(&left[static_cast<size_t>(i / cols * k)], &right[static_cast<size_t>(i % cols * k)], k, split, backwards);
+      store(d, y.type, i / cols * y.ld + i % cols, sum);
     }
   });
   return 0;

@@ -258,6 +258,7 @@ class CudaDevice : public gpu::Device {
 
   bool library_serves(DType type, int64_t n, int64_t k) override;
   void library_product(const gpu::LibraryProduct& product) override;
+  Library* library() { return open_library() ? library_.get() : nullptr; }
 
  private:
   static constexpr size_t kMarks = 64;
@@ -448,8 +449,9 @@ uint64_t CudaDevice::mark() {
 }
 
 Status CudaDevice::wait(uint64_t mark) {
-  QUIRE_CHECK(mark > 0 && mark < next_mark_, "there is no such mark");
+  QUIRE_CHECK(mark < next_mark_, "there is no such mark");
   session_->bind();
+  if (mark == 0) return {};  // the beginning
   // An old mark's event may stand for a later one by now: that waits longer, never shorter.
   if (!failure_) check("cuEventSynchronize", api().cuEventSynchronize(marks_[mark % kMarks]));
   if (failure_) return *failure_;
@@ -569,6 +571,11 @@ Result<std::unique_ptr<gpu::Device>> open_device(int index, std::span<const Imag
   auto device = std::make_unique<CudaDevice>(std::move(session), images);
   QUIRE_TRY(device->start());
   return std::unique_ptr<gpu::Device>(std::move(device));
+}
+
+Library* library_of(gpu::Device& device) {
+  auto* cuda = dynamic_cast<CudaDevice*>(&device);
+  return cuda != nullptr ? cuda->library() : nullptr;
 }
 
 Result<std::vector<std::string>> list_devices() {

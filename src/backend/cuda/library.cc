@@ -149,7 +149,9 @@ std::vector<LtAlgo> Library::candidates(const ProductShape& shape, DType out_typ
   const uint64_t workspace = workspace_bytes_;
   const uint32_t reduction = split == 1 ? kLtReductionNone : kLtReductionCompute;
   api_.cublasLtMatmulPreferenceSetAttribute(preference, kLtPrefWorkspaceBytes, &workspace, sizeof workspace);
-  api_.cublasLtMatmulPreferenceSetAttribute(preference, kLtPrefReductionMask, &reduction, sizeof reduction);
+  if (split > 0) {
+    api_.cublasLtMatmulPreferenceSetAttribute(preference, kLtPrefReductionMask, &reduction, sizeof reduction);
+  }
   for (const int operand : {kLtPrefAlignmentA, kLtPrefAlignmentB, kLtPrefAlignmentC, kLtPrefAlignmentD}) {
     api_.cublasLtMatmulPreferenceSetAttribute(preference, operand, &kAlignment, sizeof kAlignment);
   }
@@ -171,7 +173,8 @@ std::vector<LtAlgo> Library::candidates(const ProductShape& shape, DType out_typ
   for (int i = 0; i < count; ++i) {
     if (found[i].state != 0) continue;
     LtAlgo algo = found[i].algo;
-    if (has(algo, kLtAlgoSplitK, static_cast<uint32_t>(split)) && has(algo, kLtAlgoReduction, reduction)) {
+    if (split == 0 ||
+        (has(algo, kLtAlgoSplitK, static_cast<uint32_t>(split)) && has(algo, kLtAlgoReduction, reduction))) {
       out.push_back(algo);
       continue;
     }

@@ -49,7 +49,8 @@ class Library {
   void use(void* workspace, size_t workspace_bytes, Stream stream);
   std::string version() const;  // "cuBLASLt 13.1.0"
 
-  // The algorithms with exactly this split of K that the library proposes for so many rows, its first choice first.
+  // The algorithms with exactly this split of K (0: any, to measure with) that the library proposes for so many rows,
+  // its first choice first.
   std::vector<LtAlgo> candidates(const ProductShape& shape, DType out_type, int64_t rows, int split);
   // The algorithm that serves up to `rows` (a step) from now on.
   void choose(const ProductShape& shape, DType out_type, int64_t rows, const LtAlgo& algorithm);
