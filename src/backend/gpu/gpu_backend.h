@@ -152,6 +152,7 @@ class GpuBackend final : public Backend {
   GpuScratch partials_;                // attention.cc: splits before they merge
   GpuScratch moe_;                     // moe.cc
   GpuScratch linear_;                  // linear.cc
+  GpuScratch state_;                   // state.cc
 };
 
 // The backend on a device: "cuda", "metal" or "emulator"; "auto" takes the first of cuda and metal that is there.

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// The recurrent layers on a GPU. Grids depend on the spans' sizes alone, so that a step can be recorded.
+#include <algorithm>
+#include <string>
+
+#include "backend/gpu/gpu_backend.h"
+#include "kernels/params/recurrent.h"
+
+namespace quire::gpu {
+namespace {
+
+void check_sequences(const StateSequences& s, const StateLayer& state, int64_t state_bytes) {
+  QUIRE_CHECK(!s.cu_seqlens_q.empty());
+  const size_t sequences = s.cu_seqlens_q.size() - 1;
+  QUIRE_CHECK(s.source.size() == sequences && s.destination.size() == sequences);
+  QUIRE_CHECK(state.pages != nullptr && state.page_stride >= state_bytes && state.page_stride % 4 == 0);
+}
+
+void check_tensor(const Tensor& t, int64_t rows, int64_t cols, DType type) {
+  QUIRE_CHECK(t.rows == rows && t.cols == cols && t.dtype == type);
+}
+
+int divide_up(int64_t n, int64_t by) {
+  return static_cast<int>((n + by - 1) / by);
+}
+
+// What both recurrences have in common; channels, heads and the matrix's size are set before.
+void complete(StateParams& p, const Tensor& x, const Tensor& out, const CausalConv& conv, const StateLayer& state,
+              const StateSequences& sequences) {
+  p.x_stride = x.stride;
+  p.out_stride = out.stride;
+  p.page = state.page_stride / static_cast<int64_t>(sizeof(float));
+  p.rows = static_cast<int>(x.rows);
+  p.seqs = static_cast<int>(sequences.source.size());
+  p.channels = static_cast<int>(conv.channels);
+  p.taps = static_cast<int>(conv.kernel);
+  p.biased = conv.bias != nullptr;
+  p.scratch = p.channels + p.pairs + 2 * p.heads;
+  p.tasks = p.pairs + divide_up(p.channels - 2 * p.pairs * p.matrix_rows, kStatePlain) + 1;
+  p.blocks = divide_up(p.matrix_cols, kStateColumns);
+}
+
+Grid prepare_grid(const StateParams& p) {
+  return {static_cast<uint32_t>(divide_up(int64_t{p.rows} * p.tasks, kStatePrepareThreads / 32))};
+}
+Grid recurrence_grid(const StateParams& p) {
+  return {static_cast<uint32_t>(p.seqs) * static_cast<uint32_t>(p.heads * p.blocks)};
+}
+std::string recurrence_name(const char* op, DType type, int rows) {
+  return std::string(op) + "_" + spelling(type) + (rows <= 128 ? "_r128" : "_r256");
+}
+
+}  // namespace
+
+void GpuBackend::gated_delta_net(const GatedDeltaNetArgs& args) {
+  QUIRE_CHECK(check_gated_delta_net_shape(args.key_heads, args.value_heads, args.dk, args.dv, args.conv.kernel).ok());
+  const int64_t rows = args.qkv.rows;
+  const int64_t channels = 2 * args.key_heads * args.dk + args.value_heads * args.dv;
+  const DType type = args.qkv.dtype;
+  QUIRE_CHECK(args.conv.channels == channels && args.conv.weight != nullptr);
+  QUIRE_CHECK(args.decay != nullptr && args.dt_bias != nullptr);
+  check_tensor(args.qkv, rows, channels, type);
+  check_tensor(args.a, rows, args.value_heads, type);
+  check_tensor(args.b, rows, args.value_heads, type);
+  check_tensor(args.out, rows, args.value_heads * args.dv, type);
+  check_sequences(args.sequences, args.state,
+                  gated_delta_net_state_bytes(args.key_heads, args.value_heads, args.dk, args.dv, args.conv.kernel));
+  StateParams p = {};
+  p.delta = 1;
+  p.pairs = p.shared = static_cast<int>(args.key_heads);
+  p.heads = static_cast<int>(args.value_heads);
+  p.tiled = args.tiled;
+  p.matrix_rows = static_cast<int>(args.dk);
+  p.matrix_cols = static_cast<int>(args.dv);
+  p.right = 0;
+  p.left = p.pairs * p.matrix_rows;
+  p.own = 2 * p.left;
+  p.a_stride = args.a.stride;
+  p.b_stride = args.b.stride;
+  complete(p, args.qkv, args.out, args.conv, args.state, args.sequences);
+  if (p.seqs == 0) return;
+  const StateSequences& s = args.sequences;
+  void* scratch = state_.grow(*device_, static_cast<size_t>(std::max<int64_t>(rows, 1) * p.scratch) * sizeof(float));
+  if (rows > 0) {
+    launch((std::string("state_prepare_") + spelling(type)).c_str(), p,
+           {scratch, args.qkv.data, args.a.data, args.b.data, args.conv.weight, args.conv.bias, args.decay,
+            args.dt_bias, args.state.pages, s.cu_seqlens_q.data(), s.source.data()},
+           prepare_grid(p), kStatePrepareThreads);
+  }
+  launch(recurrence_name("gated_delta_net", type, p.matrix_rows).c_str(), p,
+         {args.out.data, args.qkv.data, scratch, nullptr, args.state.pages, s.cu_seqlens_q.data(), s.source.data(),
+          s.destination.data()},
+         recurrence_grid(p), kStateThreads);
+}
+
+void GpuBackend::mamba2(const Mamba2Args& args) {
+  QUIRE_CHECK(check_mamba2_shape(args.heads, args.head_dim, args.groups, args.state_size, args.conv.kernel).ok());
+  const int64_t rows = args.xbc.rows;
+  const int64_t inner = args.heads * args.head_dim;
+  const int64_t channels = inner + 2 * args.groups * args.state_size;
+  const DType type = args.xbc.dtype;
+  QUIRE_CHECK(args.conv.channels == channels && args.conv.weight != nullptr);
+  QUIRE_CHECK(args.decay != nullptr && args.skip != nullptr && args.dt_bias != nullptr);
+  check_tensor(args.xbc, rows, channels, type);
+  check_tensor(args.dt, rows, args.heads, type);
+  check_tensor(args.out, rows, inner, type);
+  check_sequences(args.sequences, args.state,
+                  mamba2_state_bytes(args.heads, args.head_dim, args.groups, args.state_size, args.conv.kernel));
+  StateParams p = {};
+  p.shared = static_cast<int>(args.groups);
+  p.heads = static_cast<int>(args.heads);
+  p.matrix_rows = static_cast<int>(args.state_size);
+  p.matrix_cols = static_cast<int>(args.head_dim);
+  p.own = 0;
+  p.left = static_cast<int>(inner);
+  p.right = p.left + p.shared * p.matrix_rows;
+  p.a_stride = args.dt.stride;
+  p.least = args.dt_min;
+  p.most = args.dt_max;
+  complete(p, args.xbc, args.out, args.conv, args.state, args.sequences);
+  if (p.seqs == 0) return;
+  const StateSequences& s = args.sequences;
+  void* scratch = state_.grow(*device_, static_cast<size_t>(std::max<int64_t>(rows, 1) * p.scratch) * sizeof(float));
+  if (rows > 0) {
+    launch((std::string("state_prepare_") + spelling(type)).c_str(), p,
+           {scratch, args.xbc.data, args.dt.data, nullptr, args.conv.weight, args.conv.bias, args.decay, args.dt_bias,
+            args.state.pages, s.cu_seqlens_q.data(), s.source.data()},
+           prepare_grid(p), kStatePrepareThreads);
+  }
+  launch(recurrence_name("mamba2", type, p.matrix_rows).c_str(), p,
+         {args.out.data, args.xbc.data, scratch, args.skip, args.state.pages, s.cu_seqlens_q.data(), s.source.data(),
+          s.destination.data()},
+         recurrence_grid(p), kStateThreads);
+}
+
+void GpuBackend::short_conv(const ShortConvArgs& args) {
+  const int64_t channels = args.conv.channels, rows = args.bcx.rows;
+  QUIRE_CHECK(check_short_conv_shape(channels, args.conv.kernel).ok() && args.conv.weight != nullptr);
+  check_tensor(args.bcx, rows, 3 * channels, args.bcx.dtype);
+  check_tensor(args.out, rows, channels, args.bcx.dtype);
+  check_sequences(args.sequences, args.state, short_conv_state_bytes(channels, args.conv.kernel));
+  const StateSequences& s = args.sequences;
+  ShortConvParams p = {};
+  p.x_stride = args.bcx.stride;
+  p.out_stride = args.out.stride;
+  p.page = args.state.page_stride / static_cast<int64_t>(sizeof(float));
+  p.seqs = static_cast<int>(s.source.size());
+  p.channels = static_cast<int>(channels);
+  p.taps = static_cast<int>(args.conv.kernel);
+  p.biased = args.conv.bias != nullptr;
+  p.parts = rows <= p.seqs ? 1 : std::min(64, divide_up(rows, kShortConvBlock));
+  if (p.seqs == 0) return;
+  const Grid grid = {static_cast<uint32_t>(divide_up(channels, kShortConvThreads)), static_cast<uint32_t>(p.seqs),
+                     static_cast<uint32_t>(p.parts)};
+  launch((std::string("short_conv_") + spelling(args.bcx.dtype)).c_str(), p,
+         {args.out.data, args.bcx.data, args.conv.weight, args.conv.bias, args.state.pages, s.cu_seqlens_q.data(),
+          s.source.data(), s.destination.data()},
+         grid, kShortConvThreads);
+}
+
+}  // namespace quire::gpu

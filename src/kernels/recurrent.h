@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: Apache-2.0
+// gated_delta_net, mamba2 and short_conv; the contract is in ops/recurrent.h, but for the order of two sums.
+//
+// The recurrence takes two launches. state_prepare works on rows, all at once: the convolution and silu, the lengths of
+// q and k, the gates, into scratch. Then a threadgroup has 32 columns of one head's matrix over all tokens of one
+// sequence: it reads the state once, keeps it in registers, and writes it once. The new tail of the convolution is
+// written by the second launch, because rows of the first read the old one.
+//
+// Order of sums. Lengths and q * k: as norm_sum.h sums a group. Sums over a matrix's rows: row i goes to chain
+// (i / 4) % 4, ascending from +0, and then (c0 + c1) + (c2 + c3). A column has four neighbouring lanes, one a chain, so
+// that a token waits for a quarter of the additions.
+#pragma once
+
+#include "kernels/compat/dialect.h"
+#include "kernels/compat/math.h"
+#include "kernels/norm_sum.h"
+#include "kernels/params/recurrent.h"
+
+// The sequence of a row: how many sequences end at or before it. All lanes of a simdgroup come and get the same.
+FN int state_sequence(DEVICE const int* cu_seqlens, int seqs, int row, uint lane) {
+  int before = 0;
+  for (int i = (int)lane + 1; i <= seqs; i += 32) before += cu_seqlens[i] <= row ? 1 : 0;
+  return simd_sum(before);
+}
+
+// One row of a convolution's inputs: the last `taps` of a channel, newest last.
+template <typename T>
+struct ConvWindow {
+  DEVICE const T* x;         // the row, channel 0
+  DEVICE const float* tail;  // the sequence's; not read where there is none
+  i64 x_stride;
+  int channels, taps;
+  int token;  // of its sequence
+  bool has_tail;
+};
+template <typename T>
+FN float conv_input(THREAD const ConvWindow<T>& w, int channel, int j) {
+  const int back = w.taps - 1 - j;
+  if (back <= w.token) return to_f(w.x[channel - back * w.x_stride]);
+  return w.has_tail ? w.tail[(i64)(w.token + j) * w.channels + channel] : 0.0f;
+}
+template <typename T>
+FN float conv_silu(THREAD const ConvWindow<T>& w, int channel, DEVICE const float* weight, DEVICE const float* bias,
+                   int biased) {
+  float sum = biased != 0 ? bias[channel] : 0.0f;
+  for (int j = 0; j < w.taps; j++) sum = fma(weight[(i64)channel * w.taps + j], conv_input(w, channel, j), sum);
+  return q_silu(sum);
+}
+
+// Element j of the new tail of a channel: the newest inputs, and what is left of the old tail where there are fewer.
+// Ascending in j it may be done in place.
+template <typename T>
+FN float tail_input(DEVICE const T* first, i64 x_stride, DEVICE const float* old_tail, bool has_tail, int channels,
+                    int taps, int tokens, int channel, int j) {
+  const int t = tokens - (taps - 1) + j;
+  if (t >= 0) return to_f(first[t * x_stride + channel]);
+  return has_tail ? old_tail[(i64)(taps - 1 + t) * channels + channel] : 0.0f;
+}
+
+template <typename T>
+struct StatePrepare {
+  enum { kThreads = kStatePrepareThreads };
+  typedef NoSmem Smem;
+
+  // q and k of a key head to unit length, q then times 1 / sqrt(dk), and their product.
+  static FN void pair(CONSTANT const StateParams& p, THREAD const ConvWindow<T>& w, int head, uint lane,
+                      DEVICE float* to_row, DEVICE const float* weight, DEVICE const float* bias) {
+    const int n = p.matrix_rows;
+    float q[8], k[8];
+    UNROLL for (int i = 0; i < 8; i++) {
+      const int c = (int)lane + 32 * i;
+      q[i] = c < n ? conv_silu(w, p.right + head * n + c, weight, bias, p.biased) : 0.0f;
+      k[i] = c < n ? conv_silu(w, p.left + head * n + c, weight, bias, p.biased) : 0.0f;
+    }
+    const float q_inverse = 1.0f / sqrt(norm_sum_of_squares(q) + 1e-6f);
+    const float k_inverse = 1.0f / sqrt(norm_sum_of_squares(k) + 1e-6f);
+    const float scale = 1.0f / sqrt((float)n);
+    UNROLL for (int i = 0; i < 8; i++) {
+      const int c = (int)lane + 32 * i;
+      q[i] = (q[i] * q_inverse) * scale;
+      k[i] = k[i] * k_inverse;
+      if (c < n) {
+        to_row[p.right + head * n + c] = q[i];
+        to_row[p.left + head * n + c] = k[i];
+      }
+    }
+    const float qk = simd_sum(norm_fold(q[0] * k[0], q[1] * k[1], q[2] * k[2], q[3] * k[3], q[4] * k[4], q[5] * k[5],
+                                        q[6] * k[6], q[7] * k[7]));
+    if (lane == 0) to_row[p.channels + head] = qk;
+  }
+
+  static FN void gates(CONSTANT const StateParams& p, int row, uint lane, DEVICE float* to_row, DEVICE const T* a,
+                       DEVICE const T* b, DEVICE const float* decay, DEVICE const float* dt_bias) {
+    DEVICE float* g = to_row + p.channels + p.pairs;
+    DEVICE float* step = g + p.heads;
+    for (int h = (int)lane; h < p.heads; h += 32) {
+      float dt = q_softplus(to_f(a[row * p.a_stride + h]) + dt_bias[h]);
+      if (p.delta != 0) {
+        step[h] = q_sigmoid(to_f(b[row * p.b_stride + h]));
+      } else {
+        dt = dt < p.least ? p.least : dt;
+        dt = dt > p.most ? p.most : dt;
+        step[h] = dt;
+      }
+      g[h] = q_exp(dt * decay[h]);
+    }
+  }
+
+  static FN void run(Ctx c, CONSTANT const StateParams& p, TGROUP Smem& sm, DEVICE float* scratch, DEVICE const T* x,
+                     DEVICE const T* a, DEVICE const T* b, DEVICE const float* weight, DEVICE const float* bias,
+                     DEVICE const float* decay, DEVICE const float* dt_bias, DEVICE const float* pages,
+                     DEVICE const int* cu_seqlens, DEVICE const int* source) {
+    const i64 index = (i64)c.tgx * (kThreads / 32) + c.sg;
+    if (index >= (i64)p.rows * p.tasks) return;
+    const int task = (int)(index / p.rows), row = (int)(index - (i64)task * p.rows);
+    DEVICE float* to_row = scratch + row * p.scratch;
+    if (task == p.tasks - 1) {
+      gates(p, row, c.lane, to_row, a, b, decay, dt_bias);
+      return;
+    }
+    const int s = state_sequence(cu_seqlens, p.seqs, row, c.lane);
+    const int page = source[s];
+    ConvWindow<T> w;
+    w.x = x + row * p.x_stride;
+    w.tail = pages + (page < 0 ? 0 : page * p.page);
+    w.x_stride = p.x_stride;
+    w.channels = p.channels;
+    w.taps = p.taps;
+    w.token = row - cu_seqlens[s];
+    w.has_tail = page >= 0;
+    if (task < p.pairs) {
+      pair(p, w, task, c.lane, to_row, weight, bias);
+      return;
+    }
+    const int begin = 2 * p.pairs * p.matrix_rows + (task - p.pairs) * kStatePlain;
+    UNROLL for (int i = 0; i < kStatePlain / 32; i++) {
+      const int channel = begin + (int)c.lane + 32 * i;
+      if (channel < p.channels) to_row[channel] = conv_silu(w, channel, weight, bias, p.biased);
+    }
+  }
+};
+
+KERNEL(state_prepare_f32, StatePrepare<float>, StateParams, float, const float, const float, const float, const float,
+       const float, const float, const float, const float, const int, const int)
+KERNEL(state_prepare_f16, StatePrepare<half>, StateParams, float, const half, const half, const half, const float,
+       const float, const float, const float, const float, const int, const int)
+KERNEL(state_prepare_bf16, StatePrepare<bfloat>, StateParams, float, const bfloat, const bfloat, const bfloat,
+       const float, const float, const float, const float, const float, const int, const int)
+
+// The recurrence; kRows is at least the matrix's rows, those past them are zeros.
+template <int kRows>
+struct StateSmem {
+  float4 left[kStateBlock][kRows / 4], right[kStateBlock][kRows / 4];
+  float own[kStateBlock][kStateColumns];
+  float decay[kStateBlock], step[kStateBlock], cross[kStateBlock];
+};
+
+// The inputs of a block of tokens on their way from scratch to threadgroup memory.
+template <int kRows>
+struct StateInputs {
+  float shared[2 * kStateBlock * kRows / kStateThreads];
+  float own[kStateBlock * kStateColumns / kStateThreads];
+  float decay, step, cross;
+};
+
+// Where a threadgroup stands.
+struct StatePlace {
+  int sequence, head, key, column;  // column: the first
+  int first, tokens;                // rows of the sequence
+};
+
+template <int kRows>
+FN void state_bring(Ctx c, CONSTANT const StateParams& p, StatePlace at, DEVICE const float* scratch, int begin,
+                    THREAD StateInputs<kRows>& in) {
+  DEVICE const float* rows = scratch + (at.first + begin) * p.scratch;
+  const int tokens = at.tokens - begin;
+  UNROLL for (int n = 0; n < 2 * kStateBlock * kRows / kStateThreads; n++) {
+    const int e = (int)c.tid + n * kStateThreads;
+    const int i = e % kRows, t = e / kRows % kStateBlock, which = e / (kRows * kStateBlock);
+    const int from = (which == 0 ? p.left : p.right) + at.key * p.matrix_rows + i;
+    in.shared[n] = t < tokens && i < p.matrix_rows ? rows[t * p.scratch + from] : 0.0f;
+  }
+  UNROLL for (int n = 0; n < kStateBlock * kStateColumns / kStateThreads; n++) {
+    const int e = (int)c.tid + n * kStateThreads;
+    const int column = at.column + e % kStateColumns, t = e / kStateColumns;
+    const bool there = t < tokens && column < p.matrix_cols;
+    in.own[n] = there ? rows[t * p.scratch + p.own + at.head * p.matrix_cols + column] : 0.0f;
+  }
+  in.decay = in.step = in.cross = 0.0f;
+  if (c.tid < kStateBlock && (int)c.tid < tokens) {
+    DEVICE const float* scalars = rows + c.tid * p.scratch + p.channels;
+    in.decay = scalars[p.pairs + at.head];
+    in.step = scalars[p.pairs + p.heads + at.head];
+    if (p.delta != 0) in.cross = scalars[at.key];
+  }
+}
+
+template <int kRows>
+FN void state_put(Ctx c, TGROUP StateSmem<kRows>& sm, THREAD const StateInputs<kRows>& in) {
+  UNROLL for (int n = 0; n < 2 * kStateBlock * kRows / kStateThreads; n++) {
+    const int e = (int)c.tid + n * kStateThreads;
+    const int i = e % kRows, t = e / kRows % kStateBlock;
+    TGROUP float* row = e / (kRows * kStateBlock) == 0 ? (TGROUP float*)sm.left[t] : (TGROUP float*)sm.right[t];
+    row[i] = in.shared[n];
+  }
+  UNROLL for (int n = 0; n < kStateBlock * kStateColumns / kStateThreads; n++) {
+    const int e = (int)c.tid + n * kStateThreads;
+    sm.own[e / kStateColumns][e % kStateColumns] = in.own[n];
+  }
+  if (c.tid < kStateBlock) {
+    sm.decay[c.tid] = in.decay;
+    sm.step[c.tid] = in.step;
+    sm.cross[c.tid] = in.cross;
+  }
+}
+
+FN float state_fold(float chain) {
+  chain += simd_shuffle_xor(chain, 1u);
+  return chain + simd_shuffle_xor(chain, 2u);
+}
+
+// One token on a thread's quarter of a column: s[4r + e] is row 16r + 4 * part + e.
+template <int kRows>
+struct DeltaStep {
+  static FN float run(TGROUP const StateSmem<kRows>& sm, int t, int part, float v, float skip, THREAD float* s) {
+    float m = 0.0f, y = 0.0f;
+    UNROLL for (int r = 0; r < kRows / 16; r++) {
+      const float4 k = sm.left[t][4 * r + part];
+      const float4 q = sm.right[t][4 * r + part];
+      m = fma(k.x, s[4 * r], m);
+      y = fma(q.x, s[4 * r], y);
+      m = fma(k.y, s[4 * r + 1], m);
+      y = fma(q.y, s[4 * r + 1], y);
+      m = fma(k.z, s[4 * r + 2], m);
+      y = fma(q.z, s[4 * r + 2], y);
+      m = fma(k.w, s[4 * r + 3], m);
+      y = fma(q.w, s[4 * r + 3], y);
+    }
+    const float g = sm.decay[t];
+    m = state_fold(m);
+    y = state_fold(y);
+    const float d = fma(m, -g, v) * sm.step[t];
+    UNROLL for (int r = 0; r < kRows / 16; r++) {
+      const float4 k = sm.left[t][4 * r + part];
+      s[4 * r] = fma(k.x, d, s[4 * r] * g);
+      s[4 * r + 1] = fma(k.y, d, s[4 * r + 1] * g);
+      s[4 * r + 2] = fma(k.z, d, s[4 * r + 2] * g);
+      s[4 * r + 3] = fma(k.w, d, s[4 * r + 3] * g);
+    }
+    return fma(d, sm.cross[t], y * g);
+  }
+};
+
+template <int kRows>
+struct SsdStep {
+  static FN float run(TGROUP const StateSmem<kRows>& sm, int t, int part, float x, float skip, THREAD float* s) {
+    const float g = sm.decay[t], u = x * sm.step[t];
+    float y = 0.0f;
+    UNROLL for (int r = 0; r < kRows / 16; r++) {
+      const float4 b = sm.left[t][4 * r + part];
+      const float4 q = sm.right[t][4 * r + part];
+      s[4 * r] = fma(b.x, u, s[4 * r] * g);
+      y = fma(q.x, s[4 * r], y);
+      s[4 * r + 1] = fma(b.y, u, s[4 * r + 1] * g);
+      y = fma(q.y, s[4 * r + 1], y);
+      s[4 * r + 2] = fma(b.z, u, s[4 * r + 2] * g);
+      y = fma(q.z, s[4 * r + 2], y);
+      s[4 * r + 3] = fma(b.w, u, s[4 * r + 3] * g);
+      y = fma(q.w, s[4 * r + 3], y);
+    }
+    return fma(x, skip, state_fold(y));
+  }
+};
+
+template <typename Step, typename T, int kRows>
+struct Recurrence {
+  enum { kThreads = kStateThreads };
+  typedef StateSmem<kRows> Smem;
+
+  static FN StatePlace place(Ctx c, CONSTANT const StateParams& p, DEVICE const int* cu_seqlens) {
+    StatePlace at;
+    const int block = (int)c.tgx % p.blocks, rest = (int)c.tgx / p.blocks;
+    at.head = rest % p.heads;
+    at.sequence = rest / p.heads;
+    at.key = p.tiled != 0 ? at.head % p.shared : at.head / (p.heads / p.shared);
+    at.column = block * kStateColumns;
+    at.first = cu_seqlens[at.sequence];
+    at.tokens = cu_seqlens[at.sequence + 1] - at.first;
+    return at;
+  }
+
+  static FN void tail(CONSTANT const StateParams& p, StatePlace at, DEVICE const T* x, DEVICE const float* from,
+                      DEVICE float* into, bool has_tail, int channel) {
+    for (int j = 0; j < p.taps - 1; j++) {
+      into[(i64)j * p.channels + channel] =
+          tail_input(x + at.first * p.x_stride, p.x_stride, from, has_tail, p.channels, p.taps, at.tokens, channel, j);
+    }
+  }
+
+  // Each channel by one thread: a head's own by the group that has the columns, shared ones by their first head.
+  static FN void tails(Ctx c, CONSTANT const StateParams& p, StatePlace at, DEVICE const T* x, DEVICE const float* from,
+                       DEVICE float* into, bool has_tail) {
+    const int column = at.column + (int)c.tid;
+    if (c.tid < kStateColumns && column < p.matrix_cols) {
+      tail(p, at, x, from, into, has_tail, p.own + at.head * p.matrix_cols + column);
+    }
+    const int first_head = p.tiled != 0 ? at.key : at.key * (p.heads / p.shared);
+    if (at.column != 0 || at.head != first_head) return;
+    for (int i = (int)c.tid; i < p.matrix_rows; i += kThreads) {
+      tail(p, at, x, from, into, has_tail, p.left + at.key * p.matrix_rows + i);
+      tail(p, at, x, from, into, has_tail, p.right + at.key * p.matrix_rows + i);
+    }
+  }
+
+  static FN void run(Ctx c, CONSTANT const StateParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const T* x,
+                     DEVICE const float* scratch, DEVICE const float* skip, DEVICE float* pages,
+                     DEVICE const int* cu_seqlens, DEVICE const int* source, DEVICE const int* destination) {
+    const StatePlace at = place(c, p, cu_seqlens);
+    const int source_page = source[at.sequence], destination_page = destination[at.sequence];
+    if (at.tokens == 0 && source_page == destination_page) return;
+    const bool has_state = source_page >= 0;
+    DEVICE const float* from = pages + (has_state ? source_page * p.page : 0);
+    DEVICE float* into = pages + destination_page * p.page;
+
+    // Inside a head columns lie in slices of 64 (ops/recurrent.h).
+    const int part = (int)(c.lane & 3), mine = (int)(c.sg * 8 + (c.lane >> 2)), column = at.column + mine;
+    const int slice = column / 64 * 64, width = min(64, p.matrix_cols - slice);
+    const bool inside = column < p.matrix_cols;
+    const i64 matrix = (i64)p.channels * (p.taps - 1) + (i64)at.head * p.matrix_rows * p.matrix_cols +
+                       (i64)p.matrix_rows * slice + (column - slice);
+    float s[kRows / 4];
+    UNROLL for (int r = 0; r < kRows / 4; r++) {
+      const int i = (r / 4) * 16 + 4 * part + r % 4;
+      s[r] = has_state && inside && i < p.matrix_rows ? from[matrix + (i64)i * width] : 0.0f;
+    }
+
+    StateInputs<kRows> in;
+    const float d = p.delta != 0 ? 0.0f : skip[at.head];
+    if (at.tokens > 0) state_bring<kRows>(c, p, at, scratch, 0, in);
+    for (int begin = 0; begin < at.tokens; begin += kStateBlock) {
+      TG_BARRIER();
+      state_put<kRows>(c, sm, in);
+      TG_BARRIER();
+      const int count = min((int)kStateBlock, at.tokens - begin);
+      if (begin + count < at.tokens) state_bring<kRows>(c, p, at, scratch, begin + count, in);
+      for (int t = 0; t < count; t++) {
+        const float y = Step::run(sm, t, part, sm.own[t][mine], d, s);
+        if (inside && part == 0) {
+          out[(at.first + begin + t) * p.out_stride + at.head * p.matrix_cols + column] = to<T>(y);
+        }
+      }
+    }
+
+    UNROLL for (int r = 0; r < kRows / 4; r++) {
+      const int i = (r / 4) * 16 + 4 * part + r % 4;
+      if (inside && i < p.matrix_rows) into[matrix + (i64)i * width] = s[r];
+    }
+    tails(c, p, at, x, from, into, has_state);
+  }
+};
+
+#define QUIRE_RECURRENCES(T, type)                                                                             \
+  typedef Recurrence<DeltaStep<128>, T, 128> GatedDeltaNet_##type##_r128;                                      \
+  typedef Recurrence<DeltaStep<256>, T, 256> GatedDeltaNet_##type##_r256;                                      \
+  typedef Recurrence<SsdStep<128>, T, 128> Mamba2_##type##_r128;                                               \
+  typedef Recurrence<SsdStep<256>, T, 256> Mamba2_##type##_r256;                                               \
+  KERNEL(gated_delta_net_##type##_r128, GatedDeltaNet_##type##_r128, StateParams, T, const T, const float,     \
+         const float, float, const int, const int, const int)                                                  \
+  KERNEL(gated_delta_net_##type##_r256, GatedDeltaNet_##type##_r256, StateParams, T, const T, const float,     \
+         const float, float, const int, const int, const int)                                                  \
+  KERNEL(mamba2_##type##_r128, Mamba2_##type##_r128, StateParams, T, const T, const float, const float, float, \
+         const int, const int, const int)                                                                      \
+  KERNEL(mamba2_##type##_r256, Mamba2_##type##_r256, StateParams, T, const T, const float, const float, float, \
+         const int, const int, const int)
+QUIRE_RECURRENCES(float, f32)
+QUIRE_RECURRENCES(half, f16)
+QUIRE_RECURRENCES(bfloat, bf16)
+
+// LFM2's layer, in one launch. A thread has a channel and takes blocks of a sequence's tokens, each token from its
+// inputs again; the threads of part 0 have the first block, the only one that reads the old tail, and write the new
+// one.
+template <typename T>
+struct ShortConv {
+  enum { kThreads = kShortConvThreads };
+  typedef NoSmem Smem;
+
+  // B * x of a token of the sequence.
+  static FN float product(CONSTANT const ShortConvParams& p, DEVICE const T* first, int token, int channel) {
+    DEVICE const T* row = first + token * p.x_stride + channel;
+    return to_f(row[0]) * to_f(row[2 * p.channels]);
+  }
+  static FN float input(CONSTANT const ShortConvParams& p, DEVICE const T* first, DEVICE const float* tail,
+                        bool has_tail, int token, int channel) {
+    if (token >= 0) return product(p, first, token, channel);
+    return has_tail ? tail[(i64)(p.taps - 1 + token) * p.channels + channel] : 0.0f;
+  }
+
+  static FN void run(Ctx c, CONSTANT const ShortConvParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const T* bcx,
+                     DEVICE const float* weight, DEVICE const float* bias, DEVICE float* pages,
+                     DEVICE const int* cu_seqlens, DEVICE const int* source, DEVICE const int* destination) {
+    const int channel = (int)(c.tgx * kThreads + c.tid), s = (int)c.tgy, part = (int)c.tgz;
+    if (channel >= p.channels) return;
+    const int begin = cu_seqlens[s], tokens = cu_seqlens[s + 1] - begin;
+    const bool has_tail = source[s] >= 0;
+    DEVICE const float* tail = pages + (has_tail ? source[s] * p.page : 0);
+    DEVICE const T* first = bcx + begin * p.x_stride;
+    for (int block = part * kShortConvBlock; block < tokens; block += p.parts * kShortConvBlock) {
+      const int end = min(tokens, block + (int)kShortConvBlock);
+      for (int t = block; t < end; t++) {
+        float sum = p.biased != 0 ? bias[channel] : 0.0f;
+        for (int j = 0; j < p.taps; j++) {
+          const float v = input(p, first, tail, has_tail, t - p.taps + 1 + j, channel);
+          sum = fma(weight[(i64)channel * p.taps + j], v, sum);
+        }
+        const float gate = to_f(first[t * p.x_stride + p.channels + channel]);
+        out[(begin + t) * p.out_stride + channel] = to<T>(gate * sum);
+      }
+    }
+    if (part != 0) return;
+    DEVICE float* into = pages + destination[s] * p.page;
+    for (int j = 0; j < p.taps - 1; j++) {
+      into[(i64)j * p.channels + channel] = input(p, first, tail, has_tail, tokens - p.taps + 1 + j, channel);
+    }
+  }
+};
+KERNEL(short_conv_f32, ShortConv<float>, ShortConvParams, float, const float, const float, const float, float,
+       const int, const int, const int)
+KERNEL(short_conv_f16, ShortConv<half>, ShortConvParams, half, const half, const float, const float, float, const int,
+       const int, const int)
+KERNEL(short_conv_bf16, ShortConv<bfloat>, ShortConvParams, bfloat, const bfloat, const float, const float, float,
+       const int, const int, const int)
