@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// Paged attention for a tile of 16 rows (the query heads of one kv head times a few tokens), and the merge of splits.
+//
+// Four simdgroups share a tile of 64 positions: each has the scores of 16 positions, then 16 of every 64 dims of the
+// output. K and V come in chunks of 64 dims, so that threadgroup memory does not grow with the head. One threadgroup a
+// split (then attention_merge joins them), or all splits in turn: the same operations. attention_work.h has the
+// arithmetic.
+#pragma once
+
+#include "kernels/attention_work.h"
+#include "kernels/compat/tile.h"
+
+// kDim: the most dims of K and V. kStages: chunks in threadgroup memory; with two, one comes while the other is used.
+template <typename T, int kDim, int kStages>
+struct Attention16 {
+  enum { kThreads = kAttentionThreads, kPitchQ = kDim + 8, kPitchP = kAttentionPositions + 8, kChunks = kDim / 64 };
+  struct Smem {
+    T q[16 * kPitchQ];
+    T chunk[kStages][kChunkCells];
+    T weights[16 * kPitchP];
+    float tops[4][16];
+    float sums[4][16][4];
+  };
+
+  // What a lane keeps of its two rows: row + 0 and row + 8 of the tile.
+  struct Lane {
+    AttentionRow row[2];
+    float m[2], l[2];          // of this split; l is the lane's part t
+    float a[2];                // of this tile
+    float all_m[2], all_l[2];  // of the splits before, merged
+  };
+  // The next chunk is there, in the stage that is returned; with two stages the one after it is on its way.
+  static FN int arrive(CONSTANT const AttentionParams& p, THREAD const AttentionWork& w, THREAD const AttentionSpan& s,
+                       THREAD AttentionWalk& next, TGROUP Smem& sm, DEVICE const uchar* pages, DEVICE const int* table,
+                       uint tid) {
+    if (kStages == 2) copy_wait<0>();
+    TG_BARRIER();
+    const int here = kStages - 1 - next.stage;
+    attention_bring<T>(next, sm.chunk[next.stage], p, s, table, w.kv_head, pages, tid);
+    next.stage = here;
+    if (kStages == 1) {
+      copy_wait<0>();
+      TG_BARRIER();
+    }
+    return here;
+  }
+
+  static FN void load_queries(Ctx c, CONSTANT const AttentionParams& p, THREAD const AttentionWork& w, TGROUP Smem& sm,
+                              DEVICE const T* q, DEVICE const float* slopes) {
+    const int dims = p.k_steps * 16;
+    for (int row = (int)c.sg; row < 16; row += 4) {
+      const AttentionRow r = attention_row(p, w, w.token, row, slopes);
+      for (int d = (int)c.lane; d < dims; d += 32) {
+        const float x = r.active != 0 && d < p.kv.head_dim ? to_f(q[r.q + d]) : 0.0f;
+        sm.q[row * kPitchQ + d] = to<T>(x * p.q_scale);
+      }
+    }
+  }
+
+  // Scores of this simdgroup's 16 positions to weights, sums and factors of the whole tile.
+  static FN void soften(Ctx c, CONSTANT const AttentionParams& p, THREAD Lane& lane, TGROUP Smem& sm, int tile,
+                        THREAD const Acc16& scores) {
+    float s[8], top[2];
+    top[0] = top[1] = attention_nothing();
+    UNROLL for (int i = 0; i < 8; i++) {
+      const int j = tile + (int)c.sg * 16 + acc_col(i, c.lane);
+      s[i] = attention_score(p, lane.row[i >> 2], acc_get(scores, i), j);
+      if (attention_sees(lane.row[i >> 2], j)) top[i >> 2] = max(top[i >> 2], s[i]);
+    }
+    UNROLL for (int h = 0; h < 2; h++) {
+      top[h] = row_max(top[h]);
+      if (acc_t(c.lane) == 0) sm.tops[c.sg][acc_row(h * 4, c.lane)] = top[h];
+    }
+    TG_BARRIER();
+    UNROLL for (int h = 0; h < 2; h++) {
+      const int row = acc_row(h * 4, c.lane);
+      const float m = max(lane.m[h], max(max(sm.tops[0][row], sm.tops[1][row]), max(sm.tops[2][row], sm.tops[3][row])));
+      lane.a[h] = q_exp2(lane.m[h] - m);
+      lane.m[h] = m;
+    }
+    UNROLL for (int i = 0; i < 8; i++) {
+      const int column = (int)c.sg * 16 + acc_col(i, c.lane);
+      s[i] = attention_sees(lane.row[i >> 2], tile + column) ? q_exp2(s[i] - lane.m[i >> 2]) : 0.0f;
+      sm.weights[acc_row(i, c.lane) * kPitchP + column] = to<T>(s[i]);
+    }
+    UNROLL for (int h = 0; h < 2; h++) {
+      sm.sums[c.sg][acc_row(h * 4, c.lane)][acc_t(c.lane)] = (s[4 * h] + s[4 * h + 1]) + (s[4 * h + 2] + s[4 * h + 3]);
+    }
+    TG_BARRIER();
+    UNROLL for (int h = 0; h < 2; h++) {
+      const int row = acc_row(h * 4, c.lane), t = acc_t(c.lane);
+      const float sum = (sm.sums[0][row][t] + sm.sums[1][row][t]) + (sm.sums[2][row][t] + sm.sums[3][row][t]);
+      lane.l[h] = fma(lane.l[h], lane.a[h], sum);
+    }
+  }
+
+  static FN void add_scores(Ctx c, CONSTANT const AttentionParams& p, TGROUP Smem& sm, int stage, int n,
+                            THREAD Acc16& scores) {
+    UNROLL for (int k = 0; k < 4; k++) {
+      if (n * 4 + k < p.k_steps) {
+        FragA<T> a;
+        FragB<T> b;
+        frag_load_a(a, sm.q + n * kChunkDims + k * 16, kPitchQ, c.lane);
+        frag_load_b_trans(b, sm.chunk[stage] + (int)c.sg * 16 * kChunkPitch + k * 16, kChunkPitch, c.lane);
+        acc_mma(scores, a, b);
+      }
+    }
+  }
+
+  // Chunk n of V: this simdgroup has 16 of its dims.
+  static FN void add_values(Ctx c, CONSTANT const AttentionParams& p, TGROUP Smem& sm, int stage, int n,
+                            THREAD Acc16* o) {
+    if (n * kChunkDims + (int)c.sg * 16 >= p.kv.v_dim) return;
+    UNROLL for (int m = 0; m < kChunks; m++) {  // accumulators have no address
+      if (m == n) {
+        UNROLL for (int k = 0; k < 4; k++) {
+          FragA<T> a;
+          FragB<T> b;
+          frag_load_a(a, sm.weights + k * 16, kPitchP, c.lane);
+          frag_load_b(b, sm.chunk[stage] + k * 16 * kChunkPitch + (int)c.sg * 16, kChunkPitch, c.lane);
+          acc_mma(o[m], a, b);
+        }
+      }
+    }
+  }
+
+  static FN void scale_rows(THREAD Acc16& acc, THREAD const float* by) {
+    UNROLL for (int i = 0; i < 8; i++) acc_set(acc, i, acc_get(acc, i) * by[i >> 2]);
+  }
+
+  // The end of a split: what was seen so far goes to scratch, or out.
+  static FN void end_split(Ctx c, CONSTANT const AttentionParams& p, THREAD Lane& lane, THREAD Acc16* o, bool first,
+                           bool last, DEVICE float* slot, DEVICE T* out, DEVICE const float* sinks) {
+    float left[2], right[2];
+    UNROLL for (int h = 0; h < 2; h++) {
+      const float l = row_sum(lane.l[h]);
+      left[h] = 0.0f;
+      right[h] = 1.0f;
+      if (first) {
+        lane.all_m[h] = lane.m[h];
+        lane.all_l[h] = l;
+      } else {
+        const AttentionMerged a = attention_merge(lane.all_m[h], lane.m[h]);
+        lane.all_l[h] = fma(lane.all_l[h], a.left, l * a.right);
+        lane.all_m[h] = a.m;
+        left[h] = a.left;
+        right[h] = a.right;
+      }
+      if (lane.row[h].active != 0) {
+        if (last) {
+          lane.a[h] = attention_sink(p, sinks, lane.row[h].head, lane.all_m[h], lane.all_l[h]);
+        } else if (c.sg == 0 && acc_t(c.lane) == 0) {
+          slot[acc_row(h * 4, c.lane)] = lane.all_m[h];
+          slot[p.partial_rows + acc_row(h * 4, c.lane)] = lane.all_l[h];
+        }
+      }
+    }
+    UNROLL for (int n = 0; n < kChunks; n++) {
+      if (n < p.v_chunks) {
+        UNROLL for (int i = 0; i < 8; i++) {
+          const int h = i >> 2, row = acc_row(i, c.lane);
+          const int d = n * kChunkDims + (int)c.sg * 16 + acc_col(i, c.lane);
+          DEVICE float* kept = slot + 2 * p.partial_rows + (i64)row * p.partial_dim + d;
+          if (lane.row[h].active != 0 && d < p.kv.v_dim) {
+            float x = acc_get(o[n], i);
+            if (!first) x = fma(*kept, left[h], x * right[h]);
+            if (last) {
+              out[lane.row[h].out + d] = to<T>((x * lane.a[h] + 0.0f) / lane.all_l[h]);
+            } else {
+              *kept = x;
+            }
+          }
+          acc_set(o[n], i, 0.0f);
+        }
+      }
+    }
+    UNROLL for (int h = 0; h < 2; h++) {
+      lane.m[h] = attention_nothing();
+      lane.l[h] = 0.0f;
+    }
+  }
+
+  static FN void run(Ctx c, CONSTANT const AttentionParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const T* q,
+                     DEVICE const uchar* pages, DEVICE const int* cu, DEVICE const int* contexts,
+                     DEVICE const int* tables, DEVICE const float* sinks, DEVICE const float* slopes,
+                     DEVICE float* partials, DEVICE const int* map) {
+    AttentionWork w;
+    if (!attention_work(p, (int)c.tgx + p.first, cu, contexts, map, w)) return;
+    AttentionSpan s = attention_span(p, w);
+    const bool one = s.splits == 1;
+    if (p.splits > 0 && !attention_cut(s, (int)c.tgy)) return;
+    // Splits apart are kept as they are, for the merge; but one alone is the whole.
+    const bool apart = p.splits > 0 && !one;
+    DEVICE float* slot = partials + attention_slot(p, p.splits > 0 ? (i64)c.tgx * p.splits + c.tgy : (i64)c.tgx);
+    DEVICE const int* table = tables + (i64)w.seq * p.max_blocks;
+
+    Lane lane;
+    UNROLL for (int h = 0; h < 2; h++) {
+      lane.row[h] = attention_row(p, w, w.token, acc_row(h * 4, c.lane), slopes);
+      lane.m[h] = lane.all_m[h] = attention_nothing();
+      lane.l[h] = lane.all_l[h] = 0.0f;
+      lane.a[h] = 1.0f;
+    }
+    Acc16 o[kChunks];
+    UNROLL for (int n = 0; n < kChunks; n++) acc_zero(o[n]);
+
+    load_queries(c, p, w, sm, q, slopes);
+    AttentionWalk next;
+    next.tile = s.low / kAttentionPositions * kAttentionPositions;
+    next.chunk = next.stage = 0;
+    bool first = true;
+    // With two stages, the first arrival only sends for the first chunk: so the code that brings chunks is here once.
+    int n = kStages == 2 ? -1 : 0;
+    for (int tile = next.tile; tile < s.high; tile += kAttentionPositions) {
+      Acc16 scores;
+      acc_zero(scores);
+      for (; n < p.k_chunks + p.v_chunks; n++) {
+        const int stage = arrive(p, w, s, next, sm, pages, table, c.tid);
+        if (n >= p.k_chunks) {
+          add_values(c, p, sm, stage, n - p.k_chunks, o);
+        } else if (n >= 0) {
+          add_scores(c, p, sm, stage, n, scores);
+          if (n == p.k_chunks - 1) {
+            soften(c, p, lane, sm, tile, scores);
+            UNROLL for (int m = 0; m < kChunks; m++) scale_rows(o[m], lane.a);
+          }
+        }
+      }
+      n = 0;
+      const bool ends = tile + kAttentionPositions >= s.high;
+      if (ends || (tile + kAttentionPositions) % kAttentionSplitPositions == 0) {
+        end_split(c, p, lane, o, first, ends && !apart, slot, out, sinks);
+        first = false;
+      }
+    }
+  }
+};
+
+// Splits of a row that stand apart in scratch. Grid: (as attention, rows of a slot).
+template <typename T>
+struct AttentionMerge {
+  enum { kThreads = kAttentionThreads, kDims = (kAttentionMaxDim + kThreads - 1) / kThreads };
+  typedef NoSmem Smem;
+  static FN void run(Ctx c, CONSTANT const AttentionParams& p, TGROUP Smem& sm, DEVICE T* out,
+                     DEVICE const float* partials, DEVICE const int* cu, DEVICE const int* contexts,
+                     DEVICE const float* sinks, DEVICE const float* slopes, DEVICE const int* map) {
+    AttentionWork w;
+    if (!attention_work(p, (int)c.tgx + p.first, cu, contexts, map, w)) return;
+    const AttentionSpan s = attention_span(p, w);
+    const int row = (int)c.tgy;
+    const AttentionRow r = attention_row(p, w, w.token, row, slopes);
+    if (s.splits == 1 || r.active == 0) return;
+    float m = 0.0f, l = 0.0f;
+    float o[kDims];
+    for (int split = 0; split < s.splits; split++) {
+      DEVICE const float* slot = partials + attention_slot(p, (i64)c.tgx * p.splits + split);
+      AttentionMerged a = {slot[row], 0.0f, 1.0f};
+      if (split > 0) a = attention_merge(m, slot[row]);
+      const float right_l = slot[p.partial_rows + row];
+      l = split > 0 ? fma(l, a.left, right_l * a.right) : right_l;
+      m = a.m;
+      UNROLL for (int i = 0; i < kDims; i++) {
+        const int d = (int)c.tid + i * kThreads;
+        if (d < p.kv.v_dim) {
+          const float x = slot[2 * p.partial_rows + (i64)row * p.partial_dim + d];
+          o[i] = split > 0 ? fma(o[i], a.left, x * a.right) : x;
+        }
+      }
+    }
+    const float by = attention_sink(p, sinks, r.head, m, l);
+    UNROLL for (int i = 0; i < kDims; i++) {
+      const int d = (int)c.tid + i * kThreads;
+      if (d < p.kv.v_dim) out[r.out + d] = to<T>((o[i] * by + 0.0f) / l);
+    }
+  }
+};
+
+#define QUIRE_ATTENTION(name, Body, T)                                                                       \
+  KERNEL(name, Body, AttentionParams, T, const T, const uchar, const int, const int, const int, const float, \
+         const float, float, const int)
+
+typedef Attention16<half, 128, 2> Attention16_f16_d128;
+typedef Attention16<half, 256, 2> Attention16_f16_d256;
+typedef Attention16<half, 576, 1> Attention16_f16_d576;
+typedef Attention16<bfloat, 128, 2> Attention16_bf16_d128;
+typedef Attention16<bfloat, 256, 2> Attention16_bf16_d256;
+typedef Attention16<bfloat, 576, 1> Attention16_bf16_d576;
+QUIRE_ATTENTION(attention_f16_d128, Attention16_f16_d128, half)
+QUIRE_ATTENTION(attention_f16_d256, Attention16_f16_d256, half)
+QUIRE_ATTENTION(attention_f16_d576, Attention16_f16_d576, half)
+QUIRE_ATTENTION(attention_bf16_d128, Attention16_bf16_d128, bfloat)
+QUIRE_ATTENTION(attention_bf16_d256, Attention16_bf16_d256, bfloat)
+QUIRE_ATTENTION(attention_bf16_d576, Attention16_bf16_d576, bfloat)
+
+KERNEL(attention_merge_f32, AttentionMerge<float>, AttentionParams, float, const float, const int, const int,
+       const float, const float, const int)
+KERNEL(attention_merge_f16, AttentionMerge<half>, AttentionParams, half, const float, const int, const int, const float,
+       const float, const int)
+KERNEL(attention_merge_bf16, AttentionMerge<bfloat>, AttentionParams, bfloat, const float, const int, const int,
+       const float, const float, const int)

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where K and V stand in a page, for the host and for kernels, and the parameters of the kernels that write them.
+//
+// A page of one layer: K [block_size][kv_heads][k_row bytes], then V [block_size][kv_heads][v_row bytes] (none where V
+// is in K), then for int8 the float scales of K [block_size][kv_heads], and those of V. Rows are padded to 16 bytes;
+// whoever writes a row of 16-bit elements writes the padding too, as zeros.
+#pragma once
+
+#include "kernels/compat/types.h"
+
+enum KvPageType { kKvF32 = 0, kKvF16 = 1, kKvBF16 = 2, kKvI8 = 3, kKvE4M3 = 4, kKvE5M2 = 5 };
+
+struct KvPages {
+  i64 page_stride;               // bytes
+  i64 v_at;                      // bytes from a page's beginning; where V is in K, as K
+  i64 k_scales_at, v_scales_at;  // of int8
+  int k_row, v_row;              // bytes
+  int type;                      // KvPageType
+  int block_size;
+  int kv_heads;
+  int head_dim, v_dim;
+  int v_in_k;
+};
+
+constexpr int kv_element_bytes(int type) {
+  return type == kKvF32 ? 4 : type == kKvF16 || type == kKvBF16 ? 2 : 1;
+}
+
+constexpr int kv_row_bytes(int type, int dim) {
+  return (dim * kv_element_bytes(type) + 15) / 16 * 16;
+}
+
+// A page without its stride, which the caller knows.
+constexpr KvPages kv_pages(int type, int block_size, int kv_heads, int head_dim, int v_dim, bool v_in_k) {
+  KvPages kv = {0, 0, 0, 0, 0, 0, type, block_size, kv_heads, head_dim, v_dim, v_in_k ? 1 : 0};
+  const i64 rows = (i64)block_size * kv_heads;
+  kv.k_row = kv_row_bytes(type, head_dim);
+  kv.v_row = v_in_k ? kv.k_row : kv_row_bytes(type, v_dim);
+  kv.v_at = v_in_k ? 0 : rows * kv.k_row;
+  kv.k_scales_at = rows * kv.k_row + (v_in_k ? 0 : rows * kv.v_row);
+  kv.v_scales_at = v_in_k ? kv.k_scales_at : kv.k_scales_at + rows * 4;
+  return kv;
+}
+
+constexpr i64 kv_page_bytes(const KvPages kv) {
+  const i64 end = kv.v_scales_at + (kv.type == kKvI8 ? (i64)kv.block_size * kv.kv_heads * 4 : 0);
+  return (end + 15) / 16 * 16;
+}
+
+// Grid: enough threadgroups of kCacheRows simdgroups for all (token, K or V, kv head).
+enum { kCacheRows = 4 };
+
+struct CacheParams {
+  KvPages kv;
+  i64 k_stride, v_stride;  // elements from token to token
+  int tokens;
+  int sides;  // 2: K and V, 1: K alone
+};
+
+// Grid: enough threadgroups of kCacheRows simdgroups for all (token, head of q, then of k, then of v).
+struct QkvToCacheParams {
+  KvPages kv;
+  i64 q_stride, k_stride, v_stride;
+  int tokens;
+  int heads;  // of q
+  int rot_dim;
+  int interleaved;
+  int normed_q, normed_k;
+  float eps;
+};

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// qkv_to_cache: what stands between the projection and attention in one launch, with the bits of the single ops: each
+// head of q and k through its norm (where there is one) and rope, q in place, k and v to their slots of the pages.
+#pragma once
+
+#include "kernels/attention_pages.h"
+#include "kernels/compat/dialect.h"
+#include "kernels/norm_sum.h"
+#include "kernels/params/cache.h"
+#include "kernels/reshape_and_cache.h"
+#include "kernels/rotate.h"
+
+// One simdgroup a head of at most 256 dims. Between two ops values are rounded to T, as tensors would hold them.
+template <typename T>
+struct QkvToCache {
+  enum { kThreads = 32 * kCacheRows, kHeld = 8 };
+  struct Smem {
+    float x[kCacheRows][32 * kHeld];
+  };
+
+  static FN void norm(THREAD float* x, int dim, float eps, DEVICE const float* weight, uint lane) {
+    const float inverse = norm_inverse(norm_sum_of_squares(x), dim, eps);
+    UNROLL for (int i = 0; i < kHeld; i++) {
+      const int d = (int)lane + 32 * i;
+      if (d < dim) x[i] = to_f(to<T>((x[i] * inverse) * weight[d]));
+    }
+  }
+
+  // The other element of a pair is another lane's.
+  static FN void rotate(THREAD float* x, TGROUP float* shared, CONSTANT const QkvToCacheParams& p,
+                        DEVICE const float* cosines, DEVICE const float* sines, uint lane) {
+    UNROLL for (int i = 0; i < kHeld; i++) shared[lane + 32 * i] = x[i];
+    SG_BARRIER();
+    const int half_dim = p.rot_dim / 2;
+    UNROLL for (int i = 0; i < kHeld; i++) {
+      const int d = (int)lane + 32 * i;
+      if (d < p.rot_dim) {
+        const int pair = p.interleaved != 0 ? d / 2 : (d < half_dim ? d : d - half_dim);
+        const int first = rotate_first(pair, p.interleaved), second = rotate_second(pair, half_dim, p.interleaved);
+        const float2 turned = rotate_pair(shared[first], shared[second], cosines[pair], sines[pair]);
+        x[i] = to_f(to<T>(d == first ? turned.x : turned.y));
+      }
+    }
+  }
+
+  static FN void write(THREAD const float* x, CONSTANT const QkvToCacheParams& p, DEVICE uchar* pages, i64 slot,
+                       int head, bool values, uint lane) {
+    const i64 page = slot / p.kv.block_size;
+    const int row = (int)(slot - page * p.kv.block_size) * p.kv.kv_heads + head;
+    float scale = 1.0f;
+    if (p.kv.type == kKvI8) {
+      float amax = 0.0f;
+      bool finite = true;
+      UNROLL for (int i = 0; i < kHeld; i++) {
+        amax = max(amax, abs(x[i]));
+        finite = finite && cache_finite(x[i]);
+      }
+      scale = cache_scale(amax, finite);
+      if (lane == 0) *(DEVICE float*)(pages + kv_scale_at(p.kv, page, row, values)) = scale;
+    }
+    DEVICE uchar* to_row = pages + kv_row_at(p.kv, page, row, values);
+    const int dim = values ? p.kv.v_dim : p.kv.head_dim;
+    const int padded = p.kv.type == kKvF16 || p.kv.type == kKvBF16 ? (values ? p.kv.v_row : p.kv.k_row) / 2 : dim;
+    UNROLL for (int i = 0; i < kHeld; i++) {
+      const int d = (int)lane + 32 * i;
+      if (d < padded) kv_put(to_row, p.kv.type, d, x[i], scale);
+    }
+  }
+
+  static FN void run(Ctx c, CONSTANT const QkvToCacheParams& p, TGROUP Smem& sm, DEVICE T* q, DEVICE const T* k,
+                     DEVICE const T* v, DEVICE uchar* pages, DEVICE const i64* slots, DEVICE const int* positions,
+                     DEVICE const float* q_norm, DEVICE const float* k_norm, DEVICE const float* cosines,
+                     DEVICE const float* sines) {
+    const int units = p.heads + 2 * p.kv.kv_heads;
+    const i64 unit = (i64)c.tgx * kCacheRows + c.sg;
+    const i64 token = unit / units;
+    if (token >= p.tokens) return;
+    const int in_token = (int)(unit - token * units);
+    const bool query = in_token < p.heads;
+    const bool values = in_token >= p.heads + p.kv.kv_heads;
+    const int head = query ? in_token : (in_token - p.heads) % p.kv.kv_heads;
+    const int dim = values ? p.kv.v_dim : p.kv.head_dim;
+    DEVICE T* q_row = q + token * p.q_stride + (i64)head * dim;
+    DEVICE const T* from = query    ? (DEVICE const T*)q_row
+                           : values ? v + token * p.v_stride + (i64)head * dim
+                                    : k + token * p.k_stride + (i64)head * dim;
+    float x[kHeld];
+    UNROLL for (int i = 0; i < kHeld; i++) {
+      const int d = (int)c.lane + 32 * i;
+      x[i] = d < dim ? to_f(from[d]) : 0.0f;
+    }
+    if (!values) {
+      if (query && p.normed_q != 0) norm(x, dim, p.eps, q_norm, c.lane);
+      if (!query && p.normed_k != 0) norm(x, dim, p.eps, k_norm, c.lane);
+      if (p.rot_dim > 0) {
+        const i64 at = (i64)positions[token] * (p.rot_dim / 2);
+        rotate(x, sm.x[c.sg], p, cosines + at, sines + at, c.lane);
+      }
+    }
+    if (query) {
+      UNROLL for (int i = 0; i < kHeld; i++) {
+        const int d = (int)c.lane + 32 * i;
+        if (d < dim) q_row[d] = to<T>(x[i]);
+      }
+    } else if (slots[token] >= 0) {
+      write(x, p, pages, slots[token], head, values, c.lane);
+    }
+  }
+};
+KERNEL(qkv_to_cache_f32, QkvToCache<float>, QkvToCacheParams, float, const float, const float, uchar, const i64,
+       const int, const float, const float, const float, const float)
+KERNEL(qkv_to_cache_f16, QkvToCache<half>, QkvToCacheParams, half, const half, const half, uchar, const i64, const int,
+       const float, const float, const float, const float)
+KERNEL(qkv_to_cache_bf16, QkvToCache<bfloat>, QkvToCacheParams, bfloat, const bfloat, const bfloat, uchar, const i64,
+       const int, const float, const float, const float, const float)
