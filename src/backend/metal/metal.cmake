@@ -11,9 +11,11 @@ if(APPLE AND CMAKE_SYSTEM_PROCESSOR STREQUAL "arm64")
       ${CMAKE_CURRENT_LIST_DIR}/metal_memory.cc ${CMAKE_CURRENT_LIST_DIR}/metal_pipelines.cc)
     quire_compile_options(quire_metal)
     target_include_directories(quire_metal SYSTEM PRIVATE ${QUIRE_METAL_CPP})
-    target_link_libraries(quire_metal PUBLIC spdlog::spdlog)
+    target_link_libraries(quire_metal PUBLIC quire_base)
     set(QUIRE_METAL_SOURCES $<TARGET_OBJECTS:quire_metal>)
-    link_libraries("-framework Foundation" "-framework Metal" "-framework IOKit" "-framework CoreFoundation")
+    # quire_backend is made after this file was read.
+    cmake_language(DEFER CALL target_link_libraries quire_backend PUBLIC
+                   "-framework CoreFoundation" "-framework Foundation" "-framework IOKit" "-framework Metal")
   else()
     message(WARNING "No metal-cpp in ${QUIRE_METAL_CPP}: this build will have no Metal. scripts/test and scripts/quickstart "
                     "fetch it, or set QUIRE_METAL_CPP.")
