@@ -47,14 +47,19 @@ FN float conv_silu(THREAD const ConvWindow<T>& w, int channel, DEVICE const floa
   return q_silu(sum);
 }
 
-// Element j of the new tail of a channel: the newest inputs, and what is left of the old tail where there are fewer.
-// Ascending in j it may be done in place.
-template <typename T>
-FN float tail_input(DEVICE const T* first, i64 x_stride, DEVICE const float* old_tail, bool has_tail, int channels,
-                    int taps, int tokens, int channel, int j) {
-  const int t = tokens - (taps - 1) + j;
-  if (t >= 0) return to_f(first[t * x_stride + channel]);
-  return has_tail ? old_tail[(i64)(taps - 1 + t) * channels + channel] : 0.0f;
+// Elements of a type that a parameter names: the recurrence has few of them, and is long to compile.
+FN float typed_load(DEVICE const uchar* p, i64 i, int type) {
+  if (type == kStateF32) return ((DEVICE const float*)p)[i];
+  return type == kStateF16 ? to_f(((DEVICE const half*)p)[i]) : to_f(((DEVICE const bfloat*)p)[i]);
+}
+FN void typed_store(DEVICE uchar* p, i64 i, int type, float v) {
+  if (type == kStateF32) {
+    ((DEVICE float*)p)[i] = v;
+  } else if (type == kStateF16) {
+    ((DEVICE half*)p)[i] = to<half>(v);
+  } else {
+    ((DEVICE bfloat*)p)[i] = to<bfloat>(v);
+  }
 }
 
 template <typename T>
@@ -272,7 +277,7 @@ struct SsdStep {
   }
 };
 
-template <typename Step, typename T, int kRows>
+template <typename Step, int kRows>
 struct Recurrence {
   enum { kThreads = kStateThreads };
   typedef StateSmem<kRows> Smem;
@@ -289,17 +294,25 @@ struct Recurrence {
     return at;
   }
 
-  static FN void tail(CONSTANT const StateParams& p, StatePlace at, DEVICE const T* x, DEVICE const float* from,
+  // The new tail of a channel: the newest inputs, and what is left of the old one where there are fewer. In ascending
+  // order, so that it may be done in place.
+  static FN void tail(CONSTANT const StateParams& p, StatePlace at, DEVICE const uchar* x, DEVICE const float* from,
                       DEVICE float* into, bool has_tail, int channel) {
     for (int j = 0; j < p.taps - 1; j++) {
-      into[(i64)j * p.channels + channel] =
-          tail_input(x + at.first * p.x_stride, p.x_stride, from, has_tail, p.channels, p.taps, at.tokens, channel, j);
+      const int t = at.tokens - (p.taps - 1) + j;
+      float v = 0.0f;
+      if (t >= 0) {
+        v = typed_load(x, (at.first + t) * p.x_stride + channel, p.type);
+      } else if (has_tail) {
+        v = from[(i64)(p.taps - 1 + t) * p.channels + channel];
+      }
+      into[(i64)j * p.channels + channel] = v;
     }
   }
 
   // Each channel by one thread: a head's own by the group that has the columns, shared ones by their first head.
-  static FN void tails(Ctx c, CONSTANT const StateParams& p, StatePlace at, DEVICE const T* x, DEVICE const float* from,
-                       DEVICE float* into, bool has_tail) {
+  static FN void tails(Ctx c, CONSTANT const StateParams& p, StatePlace at, DEVICE const uchar* x,
+                       DEVICE const float* from, DEVICE float* into, bool has_tail) {
     const int column = at.column + (int)c.tid;
     if (c.tid < kStateColumns && column < p.matrix_cols) {
       tail(p, at, x, from, into, has_tail, p.own + at.head * p.matrix_cols + column);
@@ -312,7 +325,7 @@ struct Recurrence {
     }
   }
 
-  static FN void run(Ctx c, CONSTANT const StateParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const T* x,
+  static FN void run(Ctx c, CONSTANT const StateParams& p, TGROUP Smem& sm, DEVICE uchar* out, DEVICE const uchar* x,
                      DEVICE const float* scratch, DEVICE const float* skip, DEVICE float* pages,
                      DEVICE const int* cu_seqlens, DEVICE const int* source, DEVICE const int* destination) {
     const StatePlace at = place(c, p, cu_seqlens);
@@ -346,7 +359,7 @@ struct Recurrence {
       for (int t = 0; t < count; t++) {
         const float y = Step::run(sm, t, part, sm.own[t][mine], d, s);
         if (inside && part == 0) {
-          out[(at.first + begin + t) * p.out_stride + at.head * p.matrix_cols + column] = to<T>(y);
+          typed_store(out, (at.first + begin + t) * p.out_stride + at.head * p.matrix_cols + column, p.type, y);
         }
       }
     }
@@ -359,22 +372,18 @@ struct Recurrence {
   }
 };
 
-#define QUIRE_RECURRENCES(T, type)                                                                             \
-  typedef Recurrence<DeltaStep<128>, T, 128> GatedDeltaNet_##type##_r128;                                      \
-  typedef Recurrence<DeltaStep<256>, T, 256> GatedDeltaNet_##type##_r256;                                      \
-  typedef Recurrence<SsdStep<128>, T, 128> Mamba2_##type##_r128;                                               \
-  typedef Recurrence<SsdStep<256>, T, 256> Mamba2_##type##_r256;                                               \
-  KERNEL(gated_delta_net_##type##_r128, GatedDeltaNet_##type##_r128, StateParams, T, const T, const float,     \
-         const float, float, const int, const int, const int)                                                  \
-  KERNEL(gated_delta_net_##type##_r256, GatedDeltaNet_##type##_r256, StateParams, T, const T, const float,     \
-         const float, float, const int, const int, const int)                                                  \
-  KERNEL(mamba2_##type##_r128, Mamba2_##type##_r128, StateParams, T, const T, const float, const float, float, \
-         const int, const int, const int)                                                                      \
-  KERNEL(mamba2_##type##_r256, Mamba2_##type##_r256, StateParams, T, const T, const float, const float, float, \
-         const int, const int, const int)
-QUIRE_RECURRENCES(float, f32)
-QUIRE_RECURRENCES(half, f16)
-QUIRE_RECURRENCES(bfloat, bf16)
+typedef Recurrence<DeltaStep<128>, 128> GatedDeltaNet_r128;
+typedef Recurrence<DeltaStep<256>, 256> GatedDeltaNet_r256;
+typedef Recurrence<SsdStep<128>, 128> Mamba2_r128;
+typedef Recurrence<SsdStep<256>, 256> Mamba2_r256;
+KERNEL(gated_delta_net_r128, GatedDeltaNet_r128, StateParams, uchar, const uchar, const float, const float, float,
+       const int, const int, const int)
+KERNEL(gated_delta_net_r256, GatedDeltaNet_r256, StateParams, uchar, const uchar, const float, const float, float,
+       const int, const int, const int)
+KERNEL(mamba2_r128, Mamba2_r128, StateParams, uchar, const uchar, const float, const float, float, const int, const int,
+       const int)
+KERNEL(mamba2_r256, Mamba2_r256, StateParams, uchar, const uchar, const float, const float, float, const int, const int,
+       const int)
 
 // LFM2's layer, in one launch. A thread has a channel and takes blocks of a sequence's tokens, each token from its
 // inputs again; the threads of part 0 have the first block, the only one that reads the old tail, and write the new

@@ -29,6 +29,7 @@ void complete(StateParams& p, const Tensor& x, const Tensor& out, const CausalCo
               const StateSequences& sequences) {
   p.x_stride = x.stride;
   p.out_stride = out.stride;
+  p.type = x.dtype == DType::kF32 ? kStateF32 : x.dtype == DType::kF16 ? kStateF16 : kStateBF16;
   p.page = state.page_stride / static_cast<int64_t>(sizeof(float));
   p.rows = static_cast<int>(x.rows);
   p.seqs = static_cast<int>(sequences.source.size());
@@ -46,8 +47,8 @@ Grid prepare_grid(const StateParams& p) {
 Grid recurrence_grid(const StateParams& p) {
   return {static_cast<uint32_t>(p.seqs) * static_cast<uint32_t>(p.heads * p.blocks)};
 }
-std::string recurrence_name(const char* op, DType type, int rows) {
-  return std::string(op) + "_" + spelling(type) + (rows <= 128 ? "_r128" : "_r256");
+std::string recurrence_name(const char* op, int rows) {
+  return std::string(op) + (rows <= 128 ? "_r128" : "_r256");
 }
 
 }  // namespace
@@ -87,7 +88,7 @@ void GpuBackend::gated_delta_net(const GatedDeltaNetArgs& args) {
             args.dt_bias, args.state.pages, s.cu_seqlens_q.data(), s.source.data()},
            prepare_grid(p), kStatePrepareThreads);
   }
-  launch(recurrence_name("gated_delta_net", type, p.matrix_rows).c_str(), p,
+  launch(recurrence_name("gated_delta_net", p.matrix_rows).c_str(), p,
          {args.out.data, args.qkv.data, scratch, nullptr, args.state.pages, s.cu_seqlens_q.data(), s.source.data(),
           s.destination.data()},
          recurrence_grid(p), kStateThreads);
@@ -127,7 +128,7 @@ void GpuBackend::mamba2(const Mamba2Args& args) {
             args.state.pages, s.cu_seqlens_q.data(), s.source.data()},
            prepare_grid(p), kStatePrepareThreads);
   }
-  launch(recurrence_name("mamba2", type, p.matrix_rows).c_str(), p,
+  launch(recurrence_name("mamba2", p.matrix_rows).c_str(), p,
          {args.out.data, args.xbc.data, scratch, args.skip, args.state.pages, s.cu_seqlens_q.data(), s.source.data(),
           s.destination.data()},
          recurrence_grid(p), kStateThreads);

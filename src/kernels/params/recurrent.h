@@ -14,6 +14,8 @@ enum {
   kShortConvBlock = 8          // tokens that a thread takes one after another; at least as many as a tail has rows
 };
 
+enum { kStateF32 = 0, kStateF16 = 1, kStateBF16 = 2 };
+
 // Of gated_delta_net and mamba2. A row of scratch: what the convolution and silu gave (q and k of a delta net to their
 // lengths), [channels]; q * k, [pairs]; decay, [heads]; beta or dt, [heads].
 // Prepare's grid: (tasks * rows / 8, rounded up); the recurrence's: (seqs * heads * blocks).
@@ -21,6 +23,7 @@ struct StateParams {
   i64 x_stride, a_stride, b_stride, out_stride;  // elements from row to row
   i64 page;                                      // floats from page to page
   i64 scratch;                                   // floats from row to row
+  int type;                                      // of x and out
   int rows, seqs;
   int channels, taps, biased;
   int delta;   // a gated delta net
