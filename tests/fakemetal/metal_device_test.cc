@@ -16,7 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "backend/emulator/emulator.h"
+#include "base/env.h"
 #include "fake_metal.h"
+#include "kernels/compat/dialect.h"
 #include "kernels/params/copy.h"
 
 namespace quire::metal {
@@ -403,7 +406,25 @@ TEST(OpenMetal, SaysWhichDevicesThereAre) {
   const auto device = open({3, kTexts, {}});
   ASSERT_FALSE(device.ok());
   EXPECT_THAT(device.error().message, HasSubstr("no Metal device 3"));
-  EXPECT_TRUE(gpu::open_metal(0).ok()) << "the driver's own door, not the one of a build without Metal";
+}
+
+// open_metal(): the driver's own door, not the one of a build without Metal.
+TEST(OpenMetal, HasEveryKernelOfTheEmulator) {
+  setenv("QUIRE_HOME", (testing::TempDir() + "quire_metal_home_" + std::to_string(getpid())).c_str(), 1);
+  {
+    auto device = gpu::open_metal(0);
+    ASSERT_TRUE(device.ok()) << device.error().message;
+    std::vector<std::string> all;
+    for (const emulator::KernelRecord* kernel : emulator::all_kernels()) all.push_back(kernel->name);
+    EXPECT_THAT((*device)->kernel_names(), testing::UnorderedElementsAreArray(all));
+    for (const std::string& name : all) {
+      const auto kernel = (*device)->kernel(name);
+      EXPECT_TRUE(kernel.ok()) << kernel.error().message;
+    }
+  }
+  std::filesystem::remove_all(home_folder());
+  unsetenv("QUIRE_HOME");
+  EXPECT_EQ(fakemetal::objects_alive(), 0) << fakemetal::objects_alive_by_class();
 }
 
 }  // namespace
