@@ -38,17 +38,26 @@ if(QUIRE_CUDA_TARGETS STREQUAL "all")
 endif()
 set(hopper_targets -gencode arch=compute_90a,code=sm_90a)
 
+file(MAKE_DIRECTORY ${generated}/cuda)
 set(cuda_fatbins "")
 set(cuda_declarations "")
 set(cuda_entries "")
+# ccache keeps objects alone, so the fatbin is taken out of one. In depend mode it compares every file that was read: the
+# preprocessor it would ask otherwise does not see what stands under #if __CUDA_ARCH__.
+set(launcher "")
+if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 CCACHE_NOHASHDIR=1 ${CMAKE_CXX_COMPILER_LAUNCHER})
+endif()
 # quire_fatbin(name include hopper targets...): the fatbin of one file, and its line in the list.
 function(quire_fatbin name include hopper)
-  set(source ${generated}/cuda/${name}.cu)
-  set(fatbin ${generated}/cuda/${name}.fatbin)
-  file(CONFIGURE OUTPUT ${source} CONTENT "#include \"${include}\"\n")
+  set(unit ${CMAKE_CURRENT_SOURCE_DIR}/compat/cuda_unit.cu)
+  set(stem ${generated}/cuda/${name})
+  set(fatbin ${stem}.fatbin)
   add_custom_command(OUTPUT ${fatbin}
-    COMMAND ${QUIRE_NVCC} ${cuda_flags} ${ARGN} -MD -MT ${fatbin} -MF ${fatbin}.d -fatbin ${source} -o ${fatbin}
-    DEPENDS ${source} DEPFILE ${fatbin}.d VERBATIM COMMENT "Compiling ${include} for CUDA")
+    COMMAND ${launcher} ${QUIRE_NVCC} ${cuda_flags} ${ARGN} "-DQUIRE_KERNEL_FILE=\"${include}\"" -MD -MT ${fatbin}
+            -MF ${stem}.d -c ${unit} -o ${stem}.o
+    COMMAND ${CMAKE_OBJCOPY} -O binary --only-section=.nv_fatbin ${stem}.o ${fatbin}
+    DEPENDS ${unit} DEPFILE ${stem}.d VERBATIM COMMENT "Compiling ${include} for CUDA")
   set(cuda_fatbins ${cuda_fatbins} ${fatbin} PARENT_SCOPE)
   string(APPEND cuda_declarations "QUIRE_EMBED(${name}, \"${fatbin}\")\n")
   set(cuda_declarations "${cuda_declarations}" PARENT_SCOPE)
