@@ -19,24 +19,6 @@ struct TestParams {
 
 namespace {
 
-// out[i] of thread i: simd operations on in[i].
-struct SimdOps {
-  enum { kThreads = 64 };
-  typedef NoSmem Smem;
-  static FN void run(Ctx c, CONSTANT const TestParams& p, TGROUP Smem& sm, DEVICE float* out, DEVICE const float* in) {
-    const float v = in[c.tid];
-    out[c.tid * 8 + 0] = simd_sum(v);
-    out[c.tid * 8 + 1] = simd_max(v);
-    out[c.tid * 8 + 2] = simd_min(v);
-    out[c.tid * 8 + 3] = simd_shuffle(v, (c.lane * 7 + 3) % 32);
-    out[c.tid * 8 + 4] = simd_shuffle_xor(v, 5);
-    out[c.tid * 8 + 5] = (float)simd_sum((int)c.tid);
-    out[c.tid * 8 + 6] = simd_any(v > 2.0f) ? 1.0f : 0.0f;
-    out[c.tid * 8 + 7] = simd_all(v > -2.0f) ? 1.0f : 0.0f;
-  }
-};
-KERNEL(simd_ops, SimdOps, TestParams, float, const float)
-
 // Each thread reads what its opposite wrote; `kBarrier` says whether they wait for each other.
 template <int kBarrier>
 struct Exchange {
@@ -52,6 +34,15 @@ struct Exchange {
 };
 KERNEL(exchange_with_barrier, Exchange<1>, TestParams, float)
 KERNEL(exchange_without_barrier, Exchange<0>, TestParams, float)
+
+struct Sum {
+  enum { kThreads = 64 };
+  typedef NoSmem Smem;
+  static FN void run(Ctx c, CONSTANT const TestParams& p, TGROUP Smem& sm, DEVICE float* out, DEVICE const float* in) {
+    out[c.tid] = simd_sum(in[c.tid]);
+  }
+};
+KERNEL(sum, Sum, TestParams, float, const float)
 
 struct DivergentBarrier {
   enum { kThreads = 64 };
@@ -151,69 +142,6 @@ struct AsyncCopy {
 KERNEL(async_copy_all, AsyncCopy<0>, TestParams, uint4, const uint4)
 KERNEL(async_copy_first, AsyncCopy<1>, TestParams, uint4, const uint4)
 
-// out[16, 16] (row major) = a[16, 32] b, b as [k][n] or, with kTrans, as [n][k]; then the row maxima and sums, and the
-// product once more with the first result as the left operand.
-template <typename T, int kTrans>
-struct Tile {
-  enum { kThreads = 32, kLd = 40, kLdB = kTrans ? 40 : 24 };
-  struct Smem {
-    T a[16 * 40];
-    T b[32 * 40];
-  };
-  static FN void run(Ctx c, CONSTANT const TestParams& p, TGROUP Smem& sm, DEVICE float* out, DEVICE const T* a,
-                     DEVICE const T* b) {
-    for (uint i = c.lane; i < 16 * 32; i += 32) {
-      sm.a[i / 32 * kLd + i % 32] = a[i];
-      if (kTrans) {
-        sm.b[i / 32 * kLdB + i % 32] = b[i];
-      } else {
-        sm.b[i / 16 * kLdB + i % 16] = b[i];
-      }
-    }
-    TG_BARRIER();
-    Acc16 acc;
-    acc_zero(acc);
-    FragA<T> left;
-    FragB<T> right;
-    for (int k = 0; k < 32; k += 16) {
-      frag_load_a(left, sm.a + k, kLd, c.lane);
-      if (kTrans) {
-        frag_load_b_trans(right, sm.b + k, kLdB, c.lane);
-      } else {
-        frag_load_b(right, sm.b + k * kLdB, kLdB, c.lane);
-      }
-      acc_mma(acc, left, right);
-    }
-    float top = -1e30f, bottom = -1e30f, top_sum = 0.0f, bottom_sum = 0.0f;
-    for (int i = 0; i < 8; i++) {
-      out[acc_row(i, c.lane) * 16 + acc_col(i, c.lane)] = acc_get(acc, i);
-      if (i < 4) {
-        top = max(top, acc_get(acc, i));
-        top_sum += acc_get(acc, i);
-      } else {
-        bottom = max(bottom, acc_get(acc, i));
-        bottom_sum += acc_get(acc, i);
-      }
-    }
-    out[256 + acc_row(0, c.lane)] = row_max(top);
-    out[256 + acc_row(4, c.lane)] = row_max(bottom);
-    out[272 + acc_row(0, c.lane)] = row_sum(top_sum);
-    out[272 + acc_row(4, c.lane)] = row_sum(bottom_sum);
-    frag_from_acc(left, acc);
-    for (int i = 0; i < 8; i++) acc_set(acc, i, 1.0f);
-    acc_mma(acc, left, right);
-    for (int i = 0; i < 8; i++) out[288 + acc_row(i, c.lane) * 16 + acc_col(i, c.lane)] = acc_get(acc, i);
-  }
-};
-typedef Tile<half, 0> Tile_f16;
-typedef Tile<half, 1> Tile_f16_trans;
-typedef Tile<bfloat, 0> Tile_bf16;
-typedef Tile<bfloat, 1> Tile_bf16_trans;
-KERNEL(tile_f16, Tile_f16, TestParams, float, const half, const half)
-KERNEL(tile_f16_trans, Tile_f16_trans, TestParams, float, const half, const half)
-KERNEL(tile_bf16, Tile_bf16, TestParams, float, const bfloat, const bfloat)
-KERNEL(tile_bf16_trans, Tile_bf16_trans, TestParams, float, const bfloat, const bfloat)
-
 struct Misaligned {
   enum { kThreads = 32 };
   struct Smem {
@@ -246,34 +174,6 @@ std::string line_of(const std::string& what) {
 
 class Orders : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Emulator, Orders, testing::ValuesIn(kOrders));
-
-// The butterfly 16, 8, 4, 2, 1, written out.
-float butterfly(const float* v) {
-  float t[32];
-  std::memcpy(t, v, sizeof t);
-  for (int width = 16; width > 0; width /= 2) {
-    for (int i = 0; i < width; i++) t[i] += t[i + width];
-  }
-  return t[0];
-}
-
-TEST_P(Orders, SimdOperationsSeeAllThirtyTwoLanes) {
-  const auto in = random_values<float>(64, 1);
-  std::vector<float> out(64 * 8);
-  ASSERT_EQ(run_kernel(simd_ops_record, {1, 1, 1}, 64, TestParams{}, {out.data(), (void*)in.data()}, GetParam()), "");
-  for (uint32_t tid = 0; tid < 64; tid++) {
-    const float* group = &in[tid / 32 * 32];
-    const uint32_t lane = tid % 32;
-    EXPECT_EQ(out[tid * 8], butterfly(group));
-    EXPECT_EQ(out[tid * 8 + 1], *std::max_element(group, group + 32));
-    EXPECT_EQ(out[tid * 8 + 2], *std::min_element(group, group + 32));
-    EXPECT_EQ(out[tid * 8 + 3], group[(lane * 7 + 3) % 32]);
-    EXPECT_EQ(out[tid * 8 + 4], group[lane ^ 5]);
-    EXPECT_EQ(out[tid * 8 + 5], tid < 32 ? 496.0f : 1520.0f);
-    EXPECT_EQ(out[tid * 8 + 6], std::any_of(group, group + 32, [](float v) { return v > 2.0f; }) ? 1.0f : 0.0f);
-    EXPECT_EQ(out[tid * 8 + 7], std::all_of(group, group + 32, [](float v) { return v > -2.0f; }) ? 1.0f : 0.0f);
-  }
-}
 
 TEST_P(Orders, ThreadgroupBarrierLetsThreadsSeeEachOther) {
   std::vector<float> out(128);
@@ -342,44 +242,6 @@ TEST_P(Orders, AsynchronousCopiesLandWhenTheyAreWaitedForAndNoSooner) {
   for (uint32_t i = 0; i < 256; i++) EXPECT_EQ(out[i], i < 128 ? expected(i) : 0xffffffffu);
 }
 
-template <typename T>
-void check_tile(const emulator::KernelRecord& record, bool trans, int order) {
-  const auto a = random_values<T>(16 * 32, 3), b = random_values<T>(16 * 32, 4);
-  std::vector<float> out(288 + 256);
-  ASSERT_EQ(run_kernel(record, {1, 1, 1}, 32, TestParams{}, {out.data(), (void*)a.data(), (void*)b.data()}, order), "");
-  const auto b_at = [&](int k, int n) { return to_f(trans ? b[n * 32 + k] : b[k * 16 + n]); };
-  for (int row = 0; row < 16; row++) {
-    float largest = -1e30f, sum = 0;
-    for (int col = 0; col < 16; col++) {
-      double expected = 0, norm = 0;
-      for (int k = 0; k < 32; k++) {
-        expected += static_cast<double>(to_f(a[row * 32 + k])) * b_at(k, col);
-        norm += std::abs(static_cast<double>(to_f(a[row * 32 + k])) * b_at(k, col));
-      }
-      EXPECT_NEAR(out[row * 16 + col], expected, norm * 32 * 0x1p-24) << row << ", " << col;
-      largest = std::max(largest, out[row * 16 + col]);
-      sum += out[row * 16 + col];
-      // The result as a left operand, times the last 16 rows of b, onto ones.
-      double again = 1, again_norm = 1;
-      for (int k = 0; k < 16; k++) {
-        const double term = static_cast<double>(to_f(to<T>(out[row * 16 + k]))) * b_at(16 + k, col);
-        again += term;
-        again_norm += std::abs(term);
-      }
-      EXPECT_NEAR(out[288 + row * 16 + col], again, again_norm * 32 * 0x1p-24) << row << ", " << col;
-    }
-    EXPECT_EQ(out[256 + row], largest);
-    EXPECT_NEAR(out[272 + row], sum, 1e-3);
-  }
-}
-
-TEST_P(Orders, TilesMultiplyAsDoublesDo) {
-  check_tile<half>(tile_f16_record, false, GetParam());
-  check_tile<half>(tile_f16_trans_record, true, GetParam());
-  check_tile<bfloat>(tile_bf16_record, false, GetParam());
-  check_tile<bfloat>(tile_bf16_trans_record, true, GetParam());
-}
-
 TEST(Emulator, TileRowsMustStartOnSixteenBytes) {
   std::vector<float> out(1);
   EXPECT_EQ(run_kernel(misaligned_record, {1, 1, 1}, 32, TestParams{8, 16}, {out.data()}, 0), "");
@@ -389,7 +251,7 @@ TEST(Emulator, TileRowsMustStartOnSixteenBytes) {
 
 // One emulator over and over, on a thread whose own mode flushes subnormals.
 TEST(Emulator, ComputesWithSubnormalsWhateverTheCallersMode) {
-  std::vector<float> out(64 * 8);
+  std::vector<float> out(64);
   const std::vector<float> in(64, 0x1p-140f);
   emulator::Emulator emulator({.order = 0, .workers = 1});
   void* buffers[] = {out.data(), (void*)in.data()};
@@ -400,7 +262,7 @@ TEST(Emulator, ComputesWithSubnormalsWhateverTheCallersMode) {
   _mm_setcsr(mode | 0x8040);
 #endif
   bool ok = true;
-  for (int i = 0; i < 3; i++) ok = emulator.run(simd_ops_record, grid, 64, &params, buffers).ok() && ok;
+  for (int i = 0; i < 3; i++) ok = emulator.run(sum_record, grid, 64, &params, buffers).ok() && ok;
 #if defined(__x86_64__)
   EXPECT_EQ(_mm_getcsr() & 0x8040u, 0x8040u);
   _mm_setcsr(mode);

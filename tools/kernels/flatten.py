@@ -27,8 +27,8 @@ def entry_on_lines(line):
 def flatten(compiler, source, header):
     """The text of one kernel header."""
     here = pathlib.Path(__file__).resolve().parent
-    command = [*compiler, "-E", "-P", "-nostdinc", "-undef", "-x", "c++", "-D__METAL_VERSION__=310", "-I", str(source),
-               "-isystem", str(here / "metal_headers"), str(header)]
+    command = [*compiler, "-E", "-P", "-nostdinc", "-undef", "-x", "c++", "-D__METAL_VERSION__=310",
+               *("-I%s" % folder for folder in source), "-isystem", str(here / "metal_headers"), str(header)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit("flatten: %s does not go through the preprocessor:\n%s" % (header, done.stderr))
@@ -56,7 +56,8 @@ def as_cpp(texts):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compiler", default="g++", help="a C++ compiler, for its preprocessor")
-    parser.add_argument("--source", type=pathlib.Path, required=True, help="the folder that includes start from (src)")
+    parser.add_argument("--source", type=pathlib.Path, required=True, action="append",
+                        help="a folder that includes start from (src)")
     parser.add_argument("--cpp", type=pathlib.Path, help="the C++ file to write")
     parser.add_argument("--texts", type=pathlib.Path, help="a folder for the .metal files")
     parser.add_argument("headers", nargs="+", type=pathlib.Path)

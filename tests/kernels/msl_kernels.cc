@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of the kernels that msl_to_host.py made of the flat Metal texts.
+#include "tests/kernels/msl_kernels.h"
+
+#include <msl_kernel_files.h>  // QUIRE_MSL_FILES, made by CMakeLists.txt
+
+#include <map>
+
+namespace quire::emulator {
+#define QUIRE_DECLARE_FILE(file) const KernelRecord* kernels_of_msl_##file();
+QUIRE_MSL_FILES(QUIRE_DECLARE_FILE)
+}  // namespace quire::emulator
+
+namespace quire::kernels {
+namespace {
+
+std::map<std::string_view, const emulator::KernelRecord*> collect() {
+  std::map<std::string_view, const emulator::KernelRecord*> all;
+#define QUIRE_COLLECT_FILE(file)                                                                    \
+  for (const emulator::KernelRecord* record = emulator::kernels_of_msl_##file(); record != nullptr; \
+       record = record->next) {                                                                     \
+    all.emplace(record->name, record);                                                              \
+  }
+  QUIRE_MSL_FILES(QUIRE_COLLECT_FILE)
+  return all;
+}
+
+}  // namespace
+
+const emulator::KernelRecord* find_msl_kernel(std::string_view name) {
+  static const auto all = collect();
+  const auto found = all.find(name);
+  return found == all.end() ? nullptr : found->second;
+}
+
+}  // namespace quire::kernels

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of the flat Metal texts, compiled through msl_shim.h: records like those of the host build.
+#pragma once
+
+#include <string_view>
+
+#include "kernels/compat/emulator.h"
+
+namespace quire::kernels {
+
+// Of the text that flatten.py made of src/kernels; null: it has no such kernel.
+const emulator::KernelRecord* find_msl_kernel(std::string_view name);
+
+}  // namespace quire::kernels
