@@ -99,6 +99,7 @@ constexpr Pair kConstants[] = {
     {kAttributeSharedMemoryOptin, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN},
     {kFunctionMaxThreads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK},
     {kFunctionSharedBytes, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES},
+    {kFunctionPtxVersion, CU_FUNC_ATTRIBUTE_PTX_VERSION},
     {kFunctionMaxDynamicShared, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES},
     {kStreamNonBlocking, CU_STREAM_NON_BLOCKING},
     {kEventDisableTiming, CU_EVENT_DISABLE_TIMING},

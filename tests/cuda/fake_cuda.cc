@@ -22,7 +22,7 @@ constexpr Code kInvalidContext = 201, kInvalidHandle = 400, kCaptureUnsupported 
 
 struct Kernel {
   std::string name;
-  int max_threads = 0, shared = 0, dynamic = 0;
+  int max_threads = 0, shared = 0, dynamic = 0, compiled_for = 0;
   std::vector<size_t> parameters;
 };
 struct LoadedModule {
@@ -366,6 +366,7 @@ Code cuModuleLoadData(Module* module, const void* image) {
   while (std::getline(text, line)) {
     std::istringstream words(line);
     auto kernel = std::make_unique<Kernel>();
+    kernel->compiled_for = capability == 0 ? 80 : capability;
     words >> kernel->name >> kernel->max_threads >> kernel->shared;
     for (size_t bytes = 0; words >> bytes;) kernel->parameters.push_back(bytes);
     loaded->kernels.push_back(std::move(kernel));
@@ -407,7 +408,9 @@ Code cuFuncGetParamInfo(Function function, size_t index, size_t* offset, size_t*
 }
 Code cuFuncGetAttribute(int* value, int attribute, Function function) {
   const auto* kernel = static_cast<Kernel*>(function);
-  *value = attribute == kFunctionMaxThreads ? kernel->max_threads : kernel->shared;
+  *value = attribute == kFunctionMaxThreads   ? kernel->max_threads
+           : attribute == kFunctionPtxVersion ? kernel->compiled_for
+                                              : kernel->shared;
   return kSuccess;
 }
 Code cuFuncSetAttribute(Function function, int attribute, int value) {

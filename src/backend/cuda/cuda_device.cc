@@ -39,6 +39,9 @@ class CudaKernel : public gpu::Kernel {
     const DriverApi& api = session.api();
     api.cuFuncGetAttribute(&max_threads_, kFunctionMaxThreads, function);
     api.cuFuncGetAttribute(&shared_bytes, kFunctionSharedBytes, function);
+    int compiled_for = 0;
+    api.cuFuncGetAttribute(&compiled_for, kFunctionPtxVersion, function);
+    waits = compiled_for >= kProgrammaticFrom;
     size_t offset = 0, bytes = 0;
     while (api.cuFuncGetParamInfo != nullptr && parameter_bytes.size() <= kMostBuffers + 1 &&
            api.cuFuncGetParamInfo(function, parameter_bytes.size(), &offset, &bytes) == kSuccess) {
@@ -48,6 +51,7 @@ class CudaKernel : public gpu::Kernel {
 
   Function function;
   int shared_bytes = 0;                 // of its own
+  bool waits = false;                   // for the kernel before it, by itself: code that was compiled for sm_90 and up
   std::vector<size_t> parameter_bytes;  // empty where the driver does not tell
   mutable uint32_t dynamic_allowed = 0;
 };
@@ -128,6 +132,7 @@ class Kernels {
       }
     }
     std::sort(out.begin(), out.end());
+    out.erase(std::unique(out.begin(), out.end()), out.end());
     return out;
   }
 
@@ -358,7 +363,7 @@ Code CudaDevice::submit(const CudaKernel& kernel, const gpu::Launch& launch) {
   config.attributes = &overlap;
   // A kernel may start while the one before it drains: each waits for that one by itself (griddepcontrol.wait). After
   // anything but a kernel of ours the plain order holds.
-  config.num_attributes = programmatic_ && follows_kernel_ ? 1 : 0;
+  config.num_attributes = programmatic_ && follows_kernel_ && kernel.waits ? 1 : 0;
   return api().cuLaunchKernelEx(&config, kernel.function, parameters.data(), nullptr);
 }
 

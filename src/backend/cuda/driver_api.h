@@ -30,7 +30,8 @@ inline constexpr Code kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kStubLi
 
 inline constexpr int kAttributeMaxThreads = 1, kAttributeMultiprocessors = 16, kAttributeCapabilityMajor = 75,
                      kAttributeCapabilityMinor = 76, kAttributeSharedMemoryOptin = 97;
-inline constexpr int kFunctionMaxThreads = 0, kFunctionSharedBytes = 1, kFunctionMaxDynamicShared = 8;
+inline constexpr int kFunctionMaxThreads = 0, kFunctionSharedBytes = 1, kFunctionPtxVersion = 5,
+                     kFunctionMaxDynamicShared = 8;
 inline constexpr unsigned kStreamNonBlocking = 1, kEventDisableTiming = 2;
 inline constexpr int kCaptureRelaxed = 2;
 inline constexpr int kLaunchProgrammaticSerialization = 6;
