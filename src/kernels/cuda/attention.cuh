@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the attention kernels of this folder share: where rows and positions stand, and the arithmetic of one row.
+//
+// The arithmetic is the portable attention's: tiles of 64 positions, splits of 1024. Scores are a chain of k16 steps
+// over head_dim of T(q * c); a row's sum keeps four parts, t = (column % 8) / 2, l_t = fma(l_t, a, tree of the pairs'
+// sums); o = o * a, then four k16 steps of T(p) V. A factor a of one changes no bit and is left out. Splits start anew
+// and merge from left to right.
+#pragma once
+
+#include "kernels/compat/tile.h"
+#include "kernels/cuda/hopper.cuh"
+
+#define HOPPER_NONE as_float(0xff800000u)
+
+// One sequence of the step, and this threadgroup's heads in it.
+struct HopperSequence {
+  int first;    // token of its first query
+  int queries;  // tokens
+  int context;  // positions in the pages
+  int splits;
+};
+
+HOPPER_FN HopperSequence hopper_sequence(int seq, const int* cu_seqlens, const int* context_lens) {
+  HopperSequence s;
+  s.first = cu_seqlens[seq];
+  s.queries = cu_seqlens[seq + 1] - s.first;
+  s.context = context_lens[seq];
+  s.splits = (s.context + kHopperSplit - 1) / kHopperSplit;
+  return s;
+}
+
+// Byte offset of position `position` of kv head 0 from the layer's first page; positions come by eights of one page.
+HOPPER_FN i64 hopper_position(const HopperAttentionParams& p, const int* blocks, int position, int row_bytes) {
+  const int block = position / p.block_size;
+  return (i64)blocks[block] * p.page_stride + (i64)(position - block * p.block_size) * row_bytes;
+}
+
+// T(q * c) of the rows (query, head of the group) from `row` on, `rows` of them, to shared memory by `threads` threads.
+// Rows that are not there are zeros.
+template <typename T, int D>
+HOPPER_FN void hopper_bring_queries(const HopperAttentionParams& p, const HopperSequence& s, const T* q, int kv_head,
+                                    T* shared, int stride, int row0, int rows, int count, int thread, int threads) {
+  const int group = p.heads / p.kv_heads;
+  for (int i = thread; i < count * (D / 8); i += threads) {
+    const int r = i / (D / 8), d = (i % (D / 8)) * 8;
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (r < rows) {
+      const int row = row0 + r;
+      const T* from = q + (i64)(s.first + row / group) * p.q_stride + (i64)(kv_head * group + row % group) * D + d;
+      v = __ldcg((const uint4*)from);
+      uint* words = (uint*)&v;
+      UNROLL for (int j = 0; j < 4; j++) {
+        const float low = to_f(from_bits16<T>((ushort)words[j])), high = to_f(from_bits16<T>((ushort)(words[j] >> 16)));
+        words[j] = hopper_pack<T>(low * p.c, high * p.c);
+      }
+    }
+    *(uint4*)(shared + r * stride + d) = v;
+  }
+}
+
+// ((e0 + e1) + (e2 + e3)) of eight neighbouring weights' pairs.
+HOPPER_FN float hopper_tree(float e0, float e1, float e2, float e3) {
+  return (e0 + e1) + (e2 + e3);
+}
+
+// Where a row's partial results of a split go: o, then m and l.
+struct HopperScratch {
+  float* o;
+  float* ml;
+};
+HOPPER_FN HopperScratch hopper_scratch(const HopperAttentionParams& p, float* scratch, int tokens, int token, int head,
+                                       int split, int head_dim) {
+  const i64 at = ((i64)token * p.heads + head) * p.max_splits + split;
+  HopperScratch s;
+  s.o = scratch + at * head_dim;
+  s.ml = scratch + (i64)tokens * p.heads * p.max_splits * head_dim + at * 2;
+  return s;
+}

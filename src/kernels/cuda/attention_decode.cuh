@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of few rows over pages: a form for many sequences, one for few, and the merge of splits (sm_90a).
+//
+// Both forms are equal, by memcmp, to the portable attention and to attention_prefill.cuh. The rows of a kv head are
+// (query, head of its group), at most 16; a launch serves the sequences with p.rows_from to p.rows_to rows. With one
+// split a sequence's rows are written at once, with more they go to scratch and the merge follows.
+//  - attention_stream: a warp takes one (sequence, kv head, split) by itself and streams it through its own ring.
+//    Grid: hopper_stream_grid(), 64 threads, hopper_stream_memory().
+//  - attention_quick: four threadgroups, a cluster, take one (sequence, kv head, split): a quarter of the tiles each
+//    for the scores, then a quarter of the head's columns each for p V, whose chain is what takes time. Grid:
+//    (4 * kv_heads, max_splits, seqs), 256 threads, hopper_quick_memory().
+//  - attention_merge: a warp a (token, head). Grid: (tokens * heads / 8 rounded up), 256 threads.
+// D is 64 or 128.
+#pragma once
+
+#include "kernels/cuda/attention.cuh"
+
+template <typename T, int D>
+struct HopperAttentionStream {
+  enum {
+    kPieces = D / 8,  // of 16 bytes in a row
+    kRowBytes = D * 2,
+    kStage = 32 * kRowBytes,  // 32 positions of K or of V
+    kStages = kHopperDecodeStages,
+    kRowsAtOnce = 32 / kPieces,  // that a warp's copy covers
+    kQueryStride = D + 8,
+    kWarpBytes = kStages * kStage + 16 * kQueryStride * 2 + 1024
+  };
+
+  // Stage i of a split: tile i / 4, then K's first and second half, V's first and second.
+  HOPPER_FN void load(const HopperAttentionParams& p, int stage, int slot, int stages, uint ring, const i64* eights,
+                      const char* pages, int last, int lane) {
+    if (stage < stages) {
+      const int half_tile = (stage >> 2) * 2 + (stage & 1);
+      const char* from = pages + ((stage & 2) ? p.v_offset : 0) + (lane % kPieces) * 16;
+      const i64 row_bytes = (i64)p.kv_heads * kRowBytes;
+      const uint to = ring + slot * kStage;
+      UNROLL for (int e = 0; e < 4; e++) {
+        const char* eight = from + eights[half_tile * 4 + e];
+        UNROLL for (int i = 0; i < 8 / kRowsAtOnce; i++) {
+          const int in_eight = i * kRowsAtOnce + lane / kPieces, r = e * 8 + in_eight;
+          hopper_copy16_or_zero(to + r * kRowBytes + (((lane % kPieces) ^ in_eight) << 4), eight + in_eight * row_bytes,
+                                half_tile * 32 + r < last);
+        }
+      }
+    }
+    ptx_copy_commit();
+  }
+
+  HOPPER_FN void scores(float (&s)[4][4], const uint (&q)[D / 16][4], uint stage, int lane) {
+    UNROLL for (int b = 0; b < 4; b++) {
+      UNROLL for (int i = 0; i < 4; i++) s[b][i] = 0.0f;
+    }
+    const uint row = stage + ((lane & 7) + ((lane >> 4) << 3)) * kRowBytes;
+    UNROLL for (int k = 0; k < D / 16; k++) {
+      UNROLL for (int b = 0; b < 4; b += 2) {
+        uint f[4];
+        hopper_ldmatrix(f, row + b * 8 * kRowBytes + (((2 * k + ((lane >> 3) & 1)) ^ (lane & 7)) << 4));
+        hopper_mma<T>(s[b], q[k], f[0], f[1]);
+        hopper_mma<T>(s[b + 1], q[k], f[2], f[3]);
+      }
+    }
+  }
+
+  HOPPER_FN void values(float (&o)[D / 8][4], const float (&w)[4][4], uint stage, int lane) {
+    const uint row = stage + ((lane & 7) + ((lane >> 3) & 1) * 8) * kRowBytes;
+    UNROLL for (int k = 0; k < 2; k++) {
+      const uint a[4] = {hopper_pack<T>(w[2 * k][0], w[2 * k][1]), hopper_pack<T>(w[2 * k][2], w[2 * k][3]),
+                         hopper_pack<T>(w[2 * k + 1][0], w[2 * k + 1][1]),
+                         hopper_pack<T>(w[2 * k + 1][2], w[2 * k + 1][3])};
+      UNROLL for (int d = 0; d < D / 16; d++) {
+        uint f[4];
+        hopper_ldmatrix_trans(f, row + k * 16 * kRowBytes + (((2 * d + (lane >> 4)) ^ (lane & 7)) << 4));
+        hopper_mma<T>(o[2 * d], a, f[0], f[1]);
+        hopper_mma<T>(o[2 * d + 1], a, f[2], f[3]);
+      }
+    }
+  }
+
+  // Scores to weights, for row g (h = 0) or g + 8 (h = 1) of the lane; returns the factor of what was before.
+  HOPPER_FN float weigh(float (&s)[8][4], int h, float& m, float& l, int seen, int t) {
+    float most = HOPPER_NONE;
+    UNROLL for (int b = 0; b < 8; b++) {
+      UNROLL for (int i = 0; i < 2; i++) {
+        if (8 * b + 2 * t + i < seen) most = max(most, s[b][2 * h + i]);
+      }
+    }
+    most = max(m, row_max(most));
+    const float base = most == HOPPER_NONE ? 0.0f : most;
+    const float a = q_exp2(m - base);
+    m = most;
+    float e[8];
+    UNROLL for (int b = 0; b < 8; b++) {
+      UNROLL for (int i = 0; i < 2; i++) {
+        s[b][2 * h + i] = 8 * b + 2 * t + i < seen ? q_exp2(s[b][2 * h + i] - base) : 0.0f;
+      }
+      e[b] = s[b][2 * h] + s[b][2 * h + 1];
+    }
+    l = fma(l, a, hopper_tree(e[0], e[1], e[2], e[3]) + hopper_tree(e[4], e[5], e[6], e[7]));
+    return a;
+  }
+
+  HOPPER_FN void run(const HopperAttentionParams& p, T* out, const T* q, const char* pages, const int* block_tables,
+                     const int* cu_seqlens, const int* context_lens, float* scratch) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    ptx_grid_release();
+    const int warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const int unit = (int)blockIdx.x * kHopperDecodeWarps + warp;
+    const int kv_head = unit % p.kv_heads, split = unit / p.kv_heads % p.max_splits;
+    const int seq = unit / (p.kv_heads * p.max_splits);
+    ptx_grid_wait();
+    if (seq >= p.seqs) return;
+    const HopperSequence s = hopper_sequence(seq, cu_seqlens, context_lens);
+    const int group = p.heads / p.kv_heads, rows = s.queries * group;
+    if (split >= s.splits || rows < p.rows_from || rows > p.rows_to) return;
+
+    unsigned char* mine = shared + warp * kWarpBytes;
+    const uint ring = ptx_shared_address(mine);
+    T* queries = (T*)(mine + kStages * kStage);
+    i64* eights = (i64*)(mine + kStages * kStage + 16 * kQueryStride * 2);
+    const int start = split * kHopperSplit, last = min(s.context - start, (int)kHopperSplit);
+    const int* blocks = block_tables + (i64)seq * p.max_blocks;
+    for (int i = lane; i < kHopperSplit / 8; i += 32) {
+      eights[i] =
+          i * 8 < last ? hopper_position(p, blocks, start + i * 8, p.kv_heads * kRowBytes) + kv_head * kRowBytes : 0;
+    }
+    __syncwarp();
+    const int tiles = (last + kHopperTile - 1) / kHopperTile, stages = tiles * 4;
+    int slot = 0;
+    UNROLL for (int i = 0; i < kStages; i++) load(p, i, i, stages, ring, eights, pages, last, lane);
+    hopper_bring_queries<T, D>(p, s, q, kv_head, queries, kQueryStride, 0, rows, 16, lane, 32);
+    __syncwarp();
+    uint qf[D / 16][4];
+    UNROLL for (int k = 0; k < D / 16; k++) {
+      hopper_ldmatrix(qf[k], ptx_shared_address(queries + (lane & 15) * kQueryStride + k * 16 + (lane >> 4) * 8));
+    }
+
+    float o[D / 8][4], m[2] = {HOPPER_NONE, HOPPER_NONE}, l[2] = {0.0f, 0.0f};
+    UNROLL for (int d = 0; d < D / 8; d++) {
+      UNROLL for (int i = 0; i < 4; i++) o[d][i] = 0.0f;
+    }
+    // How many positions of the split rows g and g + 8 see.
+    const int before = s.context - s.queries + 1 - start;
+    const int seen[2] = {g < rows ? before + g / group : 0, g + 8 < rows ? before + (g + 8) / group : 0};
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; tile++) {
+      float w[8][4];
+      UNROLL for (int h = 0; h < 2; h++) {
+        ptx_copy_wait<kStages - 1>();
+        __syncwarp();
+        scores(*(float(*)[4][4]) & w[4 * h], qf, ring + slot * kStage, lane);
+        __syncwarp();
+        load(p, tile * 4 + h + kStages, slot, stages, ring, eights, pages, last, lane);
+        slot = slot + 1 == kStages ? 0 : slot + 1;
+      }
+      const float a0 = weigh(w, 0, m[0], l[0], seen[0] - tile * kHopperTile, t);
+      float a1 = 1.0f;
+      if (rows > 8) {
+        a1 = weigh(w, 1, m[1], l[1], seen[1] - tile * kHopperTile, t);
+      } else {
+        UNROLL for (int b = 0; b < 8; b++) w[b][2] = w[b][3] = 0.0f;
+      }
+      if (simd_any(a0 != 1.0f || a1 != 1.0f)) {
+        UNROLL for (int d = 0; d < D / 8; d++) {
+          o[d][0] *= a0;
+          o[d][1] *= a0;
+          o[d][2] *= a1;
+          o[d][3] *= a1;
+        }
+      }
+      UNROLL for (int h = 0; h < 2; h++) {
+        ptx_copy_wait<kStages - 1>();
+        __syncwarp();
+        values(o, *(float(*)[4][4]) & w[4 * h], ring + slot * kStage, lane);
+        __syncwarp();
+        load(p, tile * 4 + 2 + h + kStages, slot, stages, ring, eights, pages, last, lane);
+        slot = slot + 1 == kStages ? 0 : slot + 1;
+      }
+    }
+    UNROLL for (int h = 0; h < 2; h++) {
+      const int row = g + 8 * h;
+      const float sum = row_sum(l[h]);
+      if (row >= rows) continue;
+      const int token = s.first + row / group, head = kv_head * group + row % group;
+      if (s.splits == 1) {
+        T* to_row = out + (i64)token * p.out_stride + (i64)head * D;
+        UNROLL for (int d = 0; d < D / 8; d++) {
+          *(uint*)(to_row + d * 8 + 2 * t) = hopper_pack<T>(o[d][2 * h] / sum, o[d][2 * h + 1] / sum);
+        }
+      } else {
+        const HopperScratch to_row = hopper_scratch(p, scratch, cu_seqlens[p.seqs], token, head, split, D);
+        UNROLL for (int d = 0; d < D / 8; d++) {
+          *(float2*)(to_row.o + d * 8 + 2 * t) = make_float2(o[d][2 * h], o[d][2 * h + 1]);
+        }
+        if (t == 0) *(float2*)to_row.ml = make_float2(m[h], sum);
+      }
+    }
+  }
+};
+
+// ---- few sequences ----
+
+HOPPER_FN void hopper_cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+HOPPER_FN void hopper_cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+HOPPER_FN uint hopper_cluster_rank() {
+  uint r;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+// The same place in the shared memory of the cluster's threadgroup `rank`.
+HOPPER_FN uint hopper_cluster_address(const void* p, uint rank) {
+  uint r;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(ptx_shared_address(p)), "r"(rank));
+  return r;
+}
+HOPPER_FN void hopper_cluster_store(uint address, uint v) {
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
+template <typename T, int D>
+struct HopperAttentionQuick {
+  enum {
+    kPieces = D / 8,
+    kRowBytes = D * 2,
+    kSlice = D / kHopperClusterSize,  // columns of V of one threadgroup
+    kSliceBytes = kSlice * 2,
+    kSlicePieces = kSlice / 8,
+    kTiles = kHopperSplit / kHopperTile,
+    kOwnTiles = kTiles / kHopperClusterSize,
+    kWeightStride = kHopperSplit + 8,
+    kQueryStride = D + 8
+  };
+  struct Smem {
+    T k[kOwnTiles][kHopperTile][D];  // piece c of row r at c ^ (r % 8); own tile j is tile 4 j + rank
+    T v[kHopperSplit][kSlice];       // pieces turned so that eight rows meet all banks: slice_piece()
+    T weights[16][kWeightStride];    // T(p)
+    T q[16][kQueryStride];
+    float sums[kTiles][2][16][4];  // of a tile's halves, rows, t
+    float most[kTiles][2][16];     // of a tile's halves, rows
+    float upto[kTiles][16];        // the row's maximum up to this tile
+    float factor[kTiles][16];      // a
+    i64 eights[kHopperSplit / 8];
+  };
+
+  HOPPER_FN int slice_piece(int row, int piece) {
+    return kSlicePieces == 4 ? piece ^ ((row >> 1) & 3) : piece ^ ((row >> 2) & 1);
+  }
+
+  // K of the own tiles and V's own columns, of tiles from..to-1.
+  HOPPER_FN void load_k(const HopperAttentionParams& p, Smem& sm, const char* pages, int rank, int from, int to,
+                        int last) {
+    const int piece = (int)threadIdx.x % kPieces;
+    UNROLL for (int j = 0; j < kOwnTiles; j++) {
+      const int tile = kHopperClusterSize * j + rank;
+      if (tile < from || tile >= to) continue;
+      UNROLL for (int r0 = 0; r0 < kHopperTile; r0 += kHopperQuickThreads / kPieces) {
+        const int r = r0 + (int)threadIdx.x / kPieces, position = tile * kHopperTile + r;
+        hopper_copy16_or_zero(ptx_shared_address(&sm.k[j][r][(piece ^ (r & 7)) * 8]),
+                              pages + sm.eights[position >> 3] + (i64)(r & 7) * p.kv_heads * kRowBytes + piece * 16,
+                              position < last);
+      }
+    }
+  }
+  HOPPER_FN void load_v(const HopperAttentionParams& p, Smem& sm, const char* pages, int rank, int from, int to,
+                        int last) {
+    const int piece = (int)threadIdx.x % kSlicePieces;
+    for (int r = from * kHopperTile + (int)threadIdx.x / kSlicePieces; r < to * kHopperTile;
+         r += kHopperQuickThreads / kSlicePieces) {
+      hopper_copy16_or_zero(ptx_shared_address(&sm.v[r][slice_piece(r, piece) * 8]),
+                            pages + p.v_offset + sm.eights[r >> 3] + (i64)(r & 7) * p.kv_heads * kRowBytes +
+                                rank * kSliceBytes + piece * 16,
+                            r < last);
+    }
+  }
+
+  // Half h of own tile j: scores of 32 positions.
+  HOPPER_FN void scores(float (&s)[4][4], Smem& sm, int j, int h, int lane) {
+    UNROLL for (int b = 0; b < 4; b++) {
+      UNROLL for (int i = 0; i < 4; i++) s[b][i] = 0.0f;
+    }
+    const int r = (lane & 7) + ((lane >> 4) << 3);
+    const uint row = ptx_shared_address(&sm.k[j][32 * h + r][0]);
+    const uint query = ptx_shared_address(&sm.q[lane & 15][(lane >> 4) * 8]);
+    UNROLL for (int k = 0; k < D / 16; k++) {
+      uint a[4];
+      hopper_ldmatrix(a, query + k * 32);
+      UNROLL for (int b = 0; b < 4; b += 2) {
+        uint f[4];
+        hopper_ldmatrix(f, row + b * 8 * kRowBytes + (((2 * k + ((lane >> 3) & 1)) ^ (lane & 7)) << 4));
+        hopper_mma<T>(s[b], a, f[0], f[1]);
+        hopper_mma<T>(s[b + 1], a, f[2], f[3]);
+      }
+    }
+  }
+
+  // Every threadgroup learns the maxima of all tiles: lane t of a row tells threadgroup t.
+  HOPPER_FN void tell_maxima(Smem& sm, const float (&s)[4][4], int tile, int h, const int* seen, int lane) {
+    const int g = lane >> 2, t = lane & 3;
+    UNROLL for (int i = 0; i < 2; i++) {
+      float most = HOPPER_NONE;
+      UNROLL for (int b = 0; b < 4; b++) {
+        UNROLL for (int j = 0; j < 2; j++) {
+          if (tile * kHopperTile + 32 * h + 8 * b + 2 * t + j < seen[i]) most = max(most, s[b][2 * i + j]);
+        }
+      }
+      most = row_max(most);
+      hopper_cluster_store(hopper_cluster_address(&sm.most[tile][h][g + 8 * i], t), as_uint(most));
+    }
+  }
+
+  // Weights of half a tile, to all threadgroups, and the sums of their pairs.
+  HOPPER_FN void tell_weights(Smem& sm, const float (&s)[4][4], int tile, int h, const int* seen, int rows, int lane) {
+    const int g = lane >> 2, t = lane & 3;
+    UNROLL for (int i = 0; i < 2; i++) {
+      const int row = g + 8 * i;
+      if (row >= rows) continue;
+      const float most = sm.upto[tile][row], base = most == HOPPER_NONE ? 0.0f : most;
+      float e[4];
+      uint packed[4];
+      UNROLL for (int b = 0; b < 4; b++) {
+        const int position = tile * kHopperTile + 32 * h + 8 * b + 2 * t;
+        const float p0 = position < seen[i] ? q_exp2(s[b][2 * i] - base) : 0.0f;
+        const float p1 = position + 1 < seen[i] ? q_exp2(s[b][2 * i + 1] - base) : 0.0f;
+        e[b] = p0 + p1;
+        packed[b] = hopper_pack<T>(p0, p1);
+      }
+      const uint sum = as_uint(hopper_tree(e[0], e[1], e[2], e[3]));
+      UNROLL for (int rank = 0; rank < kHopperClusterSize; rank++) {
+        const uint to = hopper_cluster_address(&sm.weights[row][tile * kHopperTile + 32 * h + 2 * t], rank);
+        UNROLL for (int b = 0; b < 4; b++) hopper_cluster_store(to + b * 16, packed[b]);
+        hopper_cluster_store(hopper_cluster_address(&sm.sums[tile][h][row][t], rank), sum);
+      }
+    }
+  }
+
+  struct ValueFragments {
+    uint p[4][4];  // T(p), four k16 steps
+    uint v[2][4];  // two k16 steps each
+  };
+  HOPPER_FN void fetch(ValueFragments& f, Smem& sm, int tile, int column, int lane) {
+    UNROLL for (int k = 0; k < 4; k++) {
+      hopper_ldmatrix(f.p[k],
+                      ptx_shared_address(&sm.weights[lane & 15][tile * kHopperTile + 16 * k + (lane >> 4) * 8]));
+    }
+    UNROLL for (int k = 0; k < 2; k++) {
+      const int r = tile * kHopperTile + 32 * k + lane;
+      hopper_ldmatrix_trans(f.v[k], ptx_shared_address(&sm.v[r][slice_piece(r, column) * 8]));
+    }
+  }
+
+  // Eight columns of p V over all tiles, and the rows' sums.
+  HOPPER_FN void values(float (&o)[4], float (&l)[2], Smem& sm, int column, int tiles, int lane) {
+    const int g = lane >> 2, t = lane & 3;
+    ValueFragments f[2];
+    fetch(f[0], sm, 0, column, lane);
+    UNROLL for (int i = 0; i < kTiles; i++) {
+      if (i >= tiles) break;
+      if (i + 1 < tiles) fetch(f[(i + 1) & 1], sm, i + 1, column, lane);
+      const float a0 = sm.factor[i][g], a1 = sm.factor[i][g + 8];
+      l[0] = fma(l[0], a0, sm.sums[i][0][g][t] + sm.sums[i][1][g][t]);
+      l[1] = fma(l[1], a1, sm.sums[i][0][g + 8][t] + sm.sums[i][1][g + 8][t]);
+      o[0] *= a0;
+      o[1] *= a0;
+      o[2] *= a1;
+      o[3] *= a1;
+      UNROLL for (int k = 0; k < 4; k++) {
+        hopper_mma<T>(o, f[i & 1].p[k], f[i & 1].v[k >> 1][2 * (k & 1)], f[i & 1].v[k >> 1][2 * (k & 1) + 1]);
+      }
+    }
+  }
+
+  HOPPER_FN void run(const HopperAttentionParams& p, T* out, const T* q, const char* pages, const int* block_tables,
+                     const int* cu_seqlens, const int* context_lens, float* scratch) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    Smem& sm = *(Smem*)shared;
+    ptx_grid_release();
+    if (!p.early) ptx_grid_wait();
+    const int tid = (int)threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
+    const int rank = (int)hopper_cluster_rank(), kv_head = (int)blockIdx.x / kHopperClusterSize;
+    const int split = (int)blockIdx.y, seq = (int)blockIdx.z;
+    const HopperSequence s = hopper_sequence(seq, cu_seqlens, context_lens);
+    const int group = p.heads / p.kv_heads, rows = s.queries * group;
+    if (split >= s.splits || rows < p.rows_from || rows > p.rows_to) {
+      if (p.early) ptx_grid_wait();
+      return;  // all of the cluster
+    }
+    hopper_cluster_arrive();
+
+    const int start = split * kHopperSplit, last = min(s.context - start, (int)kHopperSplit);
+    const int tiles = (last + kHopperTile - 1) / kHopperTile;
+    const int* blocks = block_tables + (i64)seq * p.max_blocks;
+    if (tid < kHopperSplit / 8) {
+      sm.eights[tid] = tid * 8 < last
+                           ? hopper_position(p, blocks, start + tid * 8, p.kv_heads * kRowBytes) + kv_head * kRowBytes
+                           : 0;
+    }
+    __syncthreads();
+    // Tiles without a position of this step are there already.
+    const int old = p.early ? max(0, min(s.context - s.queries - start, last)) / kHopperTile : 0;
+    load_k(p, sm, pages, rank, 0, old, last);
+    load_v(p, sm, pages, rank, 0, old, last);
+    if (p.early) ptx_grid_wait();
+    load_k(p, sm, pages, rank, old, tiles, last);
+    ptx_copy_commit();
+    load_v(p, sm, pages, rank, old, tiles, last);
+    ptx_copy_commit();
+    hopper_bring_queries<T, D>(p, s, q, kv_head, &sm.q[0][0], kQueryStride, 0, rows, 16, tid, kHopperQuickThreads);
+    ptx_copy_wait<1>();
+    __syncthreads();
+
+    const int before = s.context - s.queries + 1 - start;  // how many positions of the split the first query sees
+    const int seen[2] = {before + g / group, before + (g + 8) / group};
+    const int j = warp >> 1, h = warp & 1, tile = kHopperClusterSize * j + rank;
+    float w[4][4];
+    if (tile < tiles) scores(w, sm, j, h, lane);
+    hopper_cluster_wait();  // the others have begun
+    if (tile < tiles) tell_maxima(sm, w, tile, h, seen, lane);
+    hopper_cluster_arrive();
+    hopper_cluster_wait();
+    {
+      const int i = tid >> 4, row = tid & 15;  // 16 tiles of 16 rows
+      if (i < tiles) {
+        float most = HOPPER_NONE;
+        for (int k = 0; k < i; k++) most = max(most, max(sm.most[k][0][row], sm.most[k][1][row]));
+        const float now = max(most, max(sm.most[i][0][row], sm.most[i][1][row]));
+        sm.upto[i][row] = now;
+        sm.factor[i][row] = q_exp2(most - (now == HOPPER_NONE ? 0.0f : now));
+      }
+    }
+    __syncthreads();
+    if (tile < tiles) tell_weights(sm, w, tile, h, seen, rows, lane);
+    ptx_copy_wait<0>();
+    hopper_cluster_arrive();
+    hopper_cluster_wait();
+
+    if (warp >= kSlice / 8) return;
+    float o[4] = {0.0f, 0.0f, 0.0f, 0.0f}, l[2] = {0.0f, 0.0f};
+    values(o, l, sm, warp, tiles, lane);
+    UNROLL for (int i = 0; i < 2; i++) {
+      const int row = g + 8 * i;
+      const float sum = row_sum(l[i]);
+      if (row >= rows) continue;
+      const int token = s.first + row / group, head = kv_head * group + row % group,
+                d = rank * kSlice + 8 * warp + 2 * t;
+      if (s.splits == 1) {
+        *(uint*)(out + (i64)token * p.out_stride + (i64)head * D + d) =
+            hopper_pack<T>(o[2 * i] / sum, o[2 * i + 1] / sum);
+      } else {
+        const HopperScratch to_row = hopper_scratch(p, scratch, cu_seqlens[p.seqs], token, head, split, D);
+        *(float2*)(to_row.o + d) = make_float2(o[2 * i], o[2 * i + 1]);
+        if (rank == 0 && warp == 0 && t == 0) *(float2*)to_row.ml = make_float2(sm.upto[tiles - 1][row], sum);
+      }
+    }
+  }
+};
+
+// ---- the splits of a row, from left to right ----
+
+template <typename T, int D>
+struct HopperAttentionMerge {
+  HOPPER_FN void run(const HopperAttentionParams& p, T* out, const float* scratch, const int* cu_seqlens,
+                     const int* context_lens) {
+    ptx_grid_release();
+    ptx_grid_wait();
+    const int lane = (int)threadIdx.x & 31;
+    const int row = (int)(blockIdx.x * (kHopperMergeThreads / 32) + (threadIdx.x >> 5));
+    const int tokens = cu_seqlens[p.seqs], token = row / p.heads, head = row % p.heads;
+    if (token >= tokens) return;
+    int low = 0, high = p.seqs;  // the sequence: cu_seqlens[low] <= token < cu_seqlens[low + 1]
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      if (cu_seqlens[middle] <= token) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    const HopperSequence s = hopper_sequence(low, cu_seqlens, context_lens);
+    const int rows = s.queries * (p.heads / p.kv_heads);
+    if (s.splits == 1 || rows < p.rows_from || rows > p.rows_to) return;
+    const int splits = (s.context - s.queries + token - s.first) / kHopperSplit + 1;
+    const HopperScratch from = hopper_scratch(p, (float*)scratch, tokens, token, head, 0, D);
+    float m = __ldcg(from.ml), l = __ldcg(from.ml + 1), o[D / 32];
+    UNROLL for (int d = 0; d < D / 32; d++) o[d] = __ldcg(from.o + lane * (D / 32) + d);
+#pragma unroll 4
+    for (int i = 1; i < splits; i++) {
+      const float m2 = __ldcg(from.ml + 2 * i), l2 = __ldcg(from.ml + 2 * i + 1), most = max(m, m2);
+      const float a = q_exp2(m - most), a2 = q_exp2(m2 - most);
+      l = fma(l, a, l2 * a2);
+      UNROLL for (int d = 0; d < D / 32; d++) o[d] = fma(o[d], a, __ldcg(from.o + i * D + lane * (D / 32) + d) * a2);
+      m = most;
+    }
+    T* to_row = out + (i64)token * p.out_stride + (i64)head * D + lane * (D / 32);
+    UNROLL for (int d = 0; d < D / 32; d += 2) * (uint*)(to_row + d) = hopper_pack<T>(o[d] / l, o[d + 1] / l);
+  }
+};
+
+#define HOPPER_ATTENTION_DECODE(types, T, D)                                                                           \
+  static_assert(sizeof(HopperAttentionQuick<T, D>::Smem) <= hopper_quick_memory(D), "as the host counts");             \
+  static_assert(kHopperDecodeWarps * HopperAttentionStream<T, D>::kWarpBytes == hopper_stream_memory(D), "likewise");  \
+  extern "C" __global__ void __launch_bounds__(32 * kHopperDecodeWarps) hopper_attention_stream_##types##_d##D(        \
+      const __grid_constant__ HopperAttentionParams p, T* out, const T* q, const char* pages, const int* block_tables, \
+      const int* cu_seqlens, const int* context_lens, float* scratch) {                                                \
+    HopperAttentionStream<T, D>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens, scratch);               \
+  }                                                                                                                    \
+  extern "C" __global__ void __launch_bounds__(kHopperQuickThreads) __cluster_dims__(kHopperClusterSize, 1, 1)         \
+      hopper_attention_quick_##types##_d##D(const __grid_constant__ HopperAttentionParams p, T* out, const T* q,       \
+                                            const char* pages, const int* block_tables, const int* cu_seqlens,         \
+                                            const int* context_lens, float* scratch) {                                 \
+    HopperAttentionQuick<T, D>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens, scratch);                \
+  }                                                                                                                    \
+  extern "C" __global__ void __launch_bounds__(kHopperMergeThreads)                                                    \
+      hopper_attention_merge_##types##_d##D(const __grid_constant__ HopperAttentionParams p, T* out,                   \
+                                            const float* scratch, const int* cu_seqlens, const int* context_lens) {    \
+    HopperAttentionMerge<T, D>::run(p, out, scratch, cu_seqlens, context_lens);                                        \
+  }
+HOPPER_ATTENTION_DECODE(bf16, bfloat, 64)
+HOPPER_ATTENTION_DECODE(bf16, bfloat, 128)
+HOPPER_ATTENTION_DECODE(f16, half, 64)
+HOPPER_ATTENTION_DECODE(f16, half, 128)

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels of this folder share: Hopper's instructions (sm_90a), one function each, and the linear's last
+// steps.
+//
+// On this chip mma.sync.m16n8k16, wgmma of any width and the library's products without split-K give the same bits
+// for a chain over k16 steps, whichever operand stands first and however the 16 k of a step are ordered (measured, all
+// bits, bf16 and f16). So the kernels here mix them freely; each file says what it is equal to.
+#pragma once
+
+#include "kernels/compat/dialect.h"
+#include "kernels/compat/math.h"
+#include "kernels/params/hopper.h"
+
+#define HOPPER_FN static __device__ __forceinline__
+
+// One type's m16n8k16: d[16, 8] += a[16, 16] b[16, 8].
+template <typename T>
+HOPPER_FN void hopper_mma(float* d, const uint* a, uint b0, uint b1) {
+  ptx_mma(d[0], d[1], d[2], d[3], a, b0, b1, T());
+}
+
+HOPPER_FN void hopper_ldmatrix(uint* r, uint address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+HOPPER_FN void hopper_ldmatrix_trans(uint* r, uint address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+HOPPER_FN void hopper_copy16(uint to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// Zeros where `here` is false; `from` is then not read.
+HOPPER_FN void hopper_copy16_or_zero(uint to, const void* from, bool here) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(here ? 16 : 0)
+               : "memory");
+}
+
+// Two floats rounded to T, the first in the low half.
+template <typename T>
+__device__ __forceinline__ uint hopper_pack(float low, float high);
+template <>
+__device__ __forceinline__ uint hopper_pack<bfloat>(float low, float high) {
+  uint r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+template <>
+__device__ __forceinline__ uint hopper_pack<half>(float low, float high) {
+  uint r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+
+// ---- warpgroup products ----
+
+// K-major or row-major tiles of 128-byte rows, swizzled: 16-byte piece c of row r stands at piece c ^ (r % 8). Eight
+// rows are 1024 bytes, on a multiple of 1024; the next eight stand `stride` bytes on.
+HOPPER_FN unsigned long long hopper_descriptor(uint address, uint leading, uint stride) {
+  return (unsigned long long)((address & 0x3ffff) >> 4) | ((unsigned long long)(leading >> 4) << 16) |
+         ((unsigned long long)(stride >> 4) << 32) | (1ull << 62);
+}
+HOPPER_FN void hopper_wg_arrive() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+HOPPER_FN void hopper_wg_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int N>
+HOPPER_FN void hopper_wg_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+// Shared memory written by ordinary means is about to be read by wgmma.
+HOPPER_FN void hopper_fence_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- the last steps of a linear ----
+
+HOPPER_FN float hopper_act(int activation, float x) {
+  if (activation == 0) return q_silu(x);
+  if (activation == 1) return x * 0.5f * (1.0f + q_erf(x * 0x1.6a09e6p-1f));
+  if (activation == 2) return x * 0.5f * (1.0f + q_tanh(fma(x * x * 0.044715f, x, x) * 0x1.988454p-1f));
+  if (activation == 5) return q_sigmoid(x);
+  const float r = 0.0f > x ? 0.0f : x;
+  return activation == 4 ? r * r : r;
+}
+
+HOPPER_FN float hopper_gate(const HopperLinearParams& p, float gate, float up) {
+  if (p.limit > 0.0f) {
+    const float g = p.limit < gate ? p.limit : gate;
+    float u = p.limit < up ? p.limit : up;
+    u = u < -p.limit ? -p.limit : u;
+    return (u + 1.0f) * (g * q_sigmoid(1.702f * g));
+  }
+  return hopper_act(p.activation, gate) * up;
+}
+
+template <typename T>
+HOPPER_FN float hopper_rounded(float acc, const HopperLinearParams& p, const float* bias, int n) {
+  const float y = to_f(to<T>(acc));
+  return p.biased ? to_f(to<T>(y + bias[n])) : y;
+}
+
+// A lane's four sums: rows n and n + 8 of a tile of W (g, g + 8), rows m and m + 1 of x (the accumulator's columns).
+template <typename T>
+HOPPER_FN void hopper_linear_finish(const HopperLinearParams& p, const float* acc, int tile, int g, int m, void* out,
+                                    const float* bias, const float* residual) {
+  UNROLL for (int j = 0; j < 2; j++) {
+    if (m + j >= p.m) continue;
+    if (p.epilogue == kHopperGated) {
+      const int n = tile * 8 + g;
+      if (n >= p.n / 2) continue;
+      const float gate = hopper_rounded<T>(acc[j], p, bias, n),
+                  up = hopper_rounded<T>(acc[j + 2], p, bias, p.n / 2 + n);
+      ((T*)out)[(i64)(m + j) * p.out_stride + n] = to<T>(hopper_gate(p, gate, up));
+      continue;
+    }
+    UNROLL for (int i = 0; i < 2; i++) {
+      const int n = tile * 16 + g + 8 * i;
+      if (n >= p.n) continue;
+      const float sum = acc[2 * i + j];
+      const i64 at = (i64)(m + j) * p.out_stride + n;
+      if (p.epilogue == kHopperStore) {
+        ((T*)out)[at] = to<T>(hopper_rounded<T>(sum, p, bias, n));
+      } else if (p.epilogue == kHopperStoreF32) {
+        ((float*)out)[at] = p.biased ? sum + bias[n] : sum;
+      } else {
+        const float before = __ldcg(residual + (i64)(m + j) * p.residual_stride + n);
+        ((float*)out)[at] = fma(hopper_rounded<T>(sum, p, bias, n), p.scale, before);
+      }
+    }
+  }
+}
+
+// Row r (0 to 15) of a tile: which row of W.
+HOPPER_FN int hopper_linear_row(const HopperLinearParams& p, int tile, int r) {
+  const int half_n = p.n / 2;
+  if (p.epilogue == kHopperGated) return min(tile * 8 + (r & 7), half_n - 1) + (r & 8 ? half_n : 0);
+  return min(tile * 16 + r, p.n - 1);
+}

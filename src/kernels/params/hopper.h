@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters of the kernels in kernels/cuda (sm_90a), and what the host needs to start them: names, grids, memory.
+#pragma once
+
+#include "kernels/compat/types.h"
+
+// ---- linear for few rows (kernels/cuda/linear_few.cuh): y[M, N] = x[M, K] W[N, K]^T ----
+
+enum HopperEpilogue {
+  kHopperStore = 0,     // out[m, n] = T(acc), with a bias T(float(T(acc)) + bias)
+  kHopperStoreF32 = 1,  // out F32: acc, with a bias acc + bias
+  kHopperResidual = 2,  // out F32: fma(float(what kHopperStore has), scale, residual)
+  kHopperGated = 3      // out[m, j] = T(act(gate) * up), gate and up as kHopperStore has columns j and N/2 + j
+};
+
+struct HopperLinearParams {
+  int m, n, k;
+  int x_stride, out_stride, residual_stride;  // elements
+  int epilogue;                               // HopperEpilogue
+  int activation;                             // as quire::Activation counts
+  int normed;                                 // x is F32 and goes through an RMS norm first
+  int biased;
+  int tiles;         // of 16 rows of W (gated: 8 of the gate and their 8 of the up)
+  int active_warps;  // that have tiles, the others only help to bring x in
+  float eps;         // of the norm
+  float scale;       // of the residual
+  float limit;       // > 0: GPT-OSS's clamped gate
+};
+
+// How to start it. `kernel` is the name without the types: hopper_linear_<types>_<kernel>.
+struct HopperLinearPlan {
+  const char* kernel;  // null: not served
+  int grid;
+  int threads;
+  int dynamic_memory;
+};
+
+enum {
+  kHopperLinearThreads = 128,
+  kHopperStageBytes = 4096,   // of linear_few: 16 rows of W, 128 k
+  kHopperMaxShared = 230400,  // that a threadgroup may have, beside 2 KB of its own
+  kHopperMaxRows = 64
+};
+
+// Stages of linear_wide (64 rows of W and the rows of x, 64 k): two threadgroups fit a multiprocessor.
+constexpr int hopper_wide_stages(int rows) {
+  return rows == 16 ? 10 : rows == 32 ? 8 : 7;
+}
+
+constexpr int hopper_linear_tiles(int n, bool gated) {
+  return gated ? (n / 2 + 7) / 8 : (n + 15) / 16;
+}
+
+// linear_few keeps all of x in threadgroup memory (at most 16 rows) and may norm it; linear_wide streams it.
+constexpr HopperLinearPlan hopper_linear_plan(HopperLinearParams* p, int multiprocessors) {
+  HopperLinearPlan plan = {nullptr, 0, kHopperLinearThreads, 0};
+  if (p->m < 1 || p->m > kHopperMaxRows || p->k % 16 != 0) return plan;
+  p->tiles = hopper_linear_tiles(p->n, p->epilogue == kHopperGated);
+  const int per_group = (p->tiles + multiprocessors - 1) / multiprocessors;
+  p->active_warps = per_group < 4 ? per_group : 4;
+  const int depth = p->active_warps == 1 ? 24 : 8;
+  const i64 few = (i64)p->active_warps * depth * kHopperStageBytes + (i64)p->m * (p->k + 8) * 2 + 256;
+  if (p->m <= 16 && few <= kHopperMaxShared) {
+    plan.kernel = p->m <= 8 ? (depth == 8 ? "m8_d8" : "m8_d24") : (depth == 8 ? "m16_d8" : "m16_d24");
+    plan.grid = (p->tiles + per_group - 1) / per_group;
+    plan.dynamic_memory = (int)few;
+    return plan;
+  }
+  if (p->normed || p->k % 64 != 0) return plan;
+  const int rows = p->m <= 16 ? 16 : p->m <= 32 ? 32 : 64;
+  plan.kernel = rows == 16 ? "m16_wide" : rows == 32 ? "m32_wide" : "m64_wide";
+  plan.grid = (p->tiles + 3) / 4;
+  plan.dynamic_memory = hopper_wide_stages(rows) * (64 + rows) * 128 + 1024;
+  return plan;
+}
+
+// ---- attention over pages (kernels/cuda/attention_decode.cuh, attention_prefill.cuh) ----
+
+// Plain causal attention: no window, cap, sinks or slopes. Pages of one layer: page b at pages + b * page_stride, in it
+// K [block_size][kv_heads][D], then V likewise, 16-byte boundaries everywhere, block_size a multiple of 8.
+struct HopperAttentionParams {
+  i64 page_stride;  // bytes
+  i64 v_offset;     // bytes from a page's K to its V
+  int seqs;
+  int max_blocks;  // entries of a sequence in block_tables
+  int block_size;
+  int heads, kv_heads;
+  int q_stride, out_stride;  // elements
+  int max_splits;            // of 1024 positions: the grid's and the scratch's
+  int rows_from, rows_to;    // this launch serves the sequences with that many rows (queries x heads of a group)
+  int early;                 // positions of earlier steps may be read before the launch before this one has ended
+  float c;                   // scale * log2(e)
+};
+
+enum {
+  kHopperTile = 64,
+  kHopperSplit = 1024,
+  kHopperDecodeWarps = 2,   // of attention_stream: each takes one (sequence, kv head, split)
+  kHopperDecodeStages = 6,  // of 32 positions of K or V, a warp
+  kHopperClusterSize = 4,   // of attention_quick: they share one (sequence, kv head, split)
+  kHopperQuickThreads = 256,
+  kHopperMergeThreads = 256
+};
+
+// Scratch for max_splits > 1, floats: o [tokens][heads][max_splits][D], then (m, l) [tokens][heads][max_splits][2].
+constexpr i64 hopper_attention_scratch(i64 tokens, i64 heads, i64 max_splits, i64 head_dim) {
+  return tokens * heads * max_splits * (head_dim + 2);
+}
+constexpr int hopper_stream_memory(int head_dim) {
+  return kHopperDecodeWarps * (kHopperDecodeStages * 32 * head_dim * 2 + 16 * (head_dim + 8) * 2 + 1024);
+}
+constexpr int hopper_stream_grid(int seqs, int kv_heads, int max_splits) {
+  return (seqs * kv_heads * max_splits + kHopperDecodeWarps - 1) / kHopperDecodeWarps;
+}
+// Bytes of attention_quick: K of its tiles, V's columns of all, P, q, sums and maxima.
+constexpr int hopper_quick_memory(int head_dim) {
+  return 256 * head_dim * 2 + 1024 * (head_dim / 4) * 2 + 16 * (1024 + 8) * 2 + 16 * (head_dim + 8) * 2 + 8192 + 2048 +
+         1024 + 1024 + 1024;
+}
+enum { kHopperPrefillThreads = 384 };
+// Bytes of attention_prefill: barriers, three tiles of K and of V, the splits before, q, and room to align.
+constexpr int hopper_prefill_memory(int head_dim) {
+  return 1024 + 6 * kHopperTile * head_dim * 2 + 128 * head_dim * 4 + 128 * (head_dim + 8) * 2 + 1024;
+}
+constexpr int hopper_prefill_grid(int tokens, int seqs, int heads, int kv_heads) {
+  const int group = heads / kv_heads;
+  return group % 2 == 0 ? (tokens / 64 + seqs) * (heads / 2) : (tokens / 128 + seqs) * heads;
+}
