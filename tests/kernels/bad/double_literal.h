@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Seeded error for the lint: A constant in double.
+#include "kernels/compat/dialect.h"
+#include "tests/kernels/bad/params.h"
+
+struct Body {
+  enum { kThreads = 32 };
+  struct Smem {
+    float u[4];
+  };
+  static FN void run(Ctx c, CONSTANT const BadParams& p, TGROUP Smem& sm, DEVICE float* out, DEVICE const float* in) {
+    out[0] = in[0] * 2.5;  // bad
+  }
+};
+KERNEL(bad, Body, BadParams, float, const float)

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Seeded error for the lint: A static variable of a function.
+#include "kernels/compat/dialect.h"
+#include "tests/kernels/bad/params.h"
+
+struct Body {
+  enum { kThreads = 32 };
+  struct Smem {
+    float u[4];
+  };
+  static FN void run(Ctx c, CONSTANT const BadParams& p, TGROUP Smem& sm, DEVICE float* out, DEVICE const float* in) {
+    static int count = 0;  // bad
+    out[0] = (float)count;
+  }
+};
+KERNEL(bad, Body, BadParams, float, const float)
