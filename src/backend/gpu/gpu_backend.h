@@ -18,17 +18,15 @@ namespace quire::gpu {
 // "f32", "f16", "bf16", "q8_0": how kernels' names spell a type.
 const char* spelling(DType type);
 
-// A weight in device memory. Plain types: rows of k elements, back to back. Quantised types: as linear.cc lays them
-// out.
+// A weight in device memory. Plain types: rows of k elements, back to back where k is a multiple of 16 bytes.
 class GpuMatrix final : public PackedMatrix {
  public:
   GpuMatrix(DType dtype, int64_t n, int64_t k) : PackedMatrix(dtype, n, k) {}
   size_t bytes() const override { return bytes_; }
 
-  void* data = nullptr;    // codes, or plain elements
-  void* scales = nullptr;  // G4 and G8: [n, k/group] floats, or what linear.cc makes of them
-  void* mins = nullptr;
-  int64_t group = 0;
+  void* data = nullptr;            // laid out as kernels/params/linear.h says
+  int64_t group = 0;               // G4 and G8
+  DType activation = DType::kF32;  // what it was packed for
   size_t bytes_ = 0;
   std::shared_ptr<Memory> memory;  // owns; experts of a layer share one block
 };
@@ -103,6 +101,14 @@ class GpuBackend final : public Backend {
   void moe_route(const MoeRouteArgs& args) override;
   void moe_experts(const MoeExpertsArgs& args) override;
 
+  // sampling.cc
+  bool samples() const override { return true; }
+  Status prepare_sampling(int64_t rows, int64_t rows_of_a_call, int64_t vocab) override;
+  void sample(const SampleArgs& args) override;
+  uint64_t finish_samples(int64_t rows) override;
+  SampledRows sampled(uint64_t finished) override;
+  void take_sampled(const TakeSampledArgs& args) override;
+
  private:
   // Launches the kernel of that name, or the one that `kernel` was found to be.
   void launch(const char* name, const void* params, size_t params_bytes, std::initializer_list<const void*> buffers,
@@ -120,6 +126,15 @@ class GpuBackend final : public Backend {
   }
   const void* host_copy(const void* on_device) const;
   bool recording() const { return recording_; }
+  // linear.cc: the ways of a product, `type` being what the activations are; false: this one does not serve.
+  void linear_by_columns(const LinearArgs& args, DType type);
+  bool linear_on_hopper(const LinearArgs& args, DType type);
+  bool linear_by_library(const LinearArgs& args, DType type);
+  void linear_own(const LinearArgs& args, DType type);
+  bool has_hopper() const;
+  void plain_rows(const GpuMatrix& weight, int64_t first, const Tensor& out);
+  // moe.cc
+  void moe_chunk(const MoeExpertsArgs& args);
 
   std::unique_ptr<Device> device_;
   std::map<std::string, const Kernel*, std::less<>> kernels_;
@@ -149,10 +164,36 @@ class GpuBackend final : public Backend {
   bool recording_ = false;
 
   std::unique_ptr<Memory> read_back_;  // of read()
-  GpuScratch partials_;                // attention.cc: splits before they merge
-  GpuScratch moe_;                     // moe.cc
-  GpuScratch linear_;                  // linear.cc
-  GpuScratch state_;                   // state.cc
+
+  // Sampling: two areas of results in turn, each with what its rows were given (settings, edits, masks).
+  struct SampleArea {
+    std::unique_ptr<Memory> results, top;            // on the device
+    std::unique_ptr<Memory> host_results, host_top;  // read back
+    std::unique_ptr<Memory> host_given, given;
+    size_t used = 0;    // bytes of what was given
+    uint64_t mark = 0;  // the work that reads and fills it
+    bool open = false;  // between the first sample() and finish_samples()
+    bool tops = false;  // some row wants the likeliest tokens
+    int64_t rows = 0;   // finished
+  };
+  SampleArea& open_sample_area();
+  // Room for `bytes` in the area's given memory: the host's side, and where it will be on the device.
+  struct Given {
+    std::byte* host = nullptr;
+    std::byte* device = nullptr;
+  };
+  Given give(SampleArea& area, size_t bytes);
+  SampleArea sample_areas_[2];
+  int sample_area_ = 0;  // that the next sample() fills; the other one was sampled last
+  std::unique_ptr<Memory> sample_partials_, sample_bins_, sample_logprobs_;
+  GpuScratch sample_saved_;
+  int64_t sample_rows_ = 0, sample_rows_of_a_call_ = 0, sample_chunks_ = 0;
+  GpuScratch partials_;      // attention.cc: splits before they merge
+  GpuScratch moe_;           // moe.cc
+  GpuScratch linear_;        // linear.cc
+  GpuScratch columns_;       // linear.cc: x before its product
+  mutable int hopper_ = -1;  // whether the kernels of sm_90a are there; -1: not yet asked
+  GpuScratch state_;         // state.cc
 };
 
 // The backend on a device: "cuda", "metal" or "emulator"; "auto" takes the first of cuda and metal that is there.

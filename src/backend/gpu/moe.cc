@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixtures of experts on a GPU: nothing goes through the host, so grids have room for the most tiles that there may be.
+#include <algorithm>
+#include <string>
+
+#include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/weight_layout.h"
+#include "kernels/params/moe.h"
+
+namespace quire::gpu {
+namespace {
+
+// Choices that run at once: what bounds the memory between an expert's two products.
+constexpr int64_t kMostChoices = 32768;
+// Choices for each expert, on average, from which tiles have 64 rows and not 16.
+constexpr int64_t kManyChoices = 24;
+
+const GpuMatrix& matrix(const PackedMatrix* weight) {
+  QUIRE_CHECK(weight != nullptr);
+  return static_cast<const GpuMatrix&>(*weight);
+}
+
+uint32_t pieces(int64_t count, int64_t of) {
+  return static_cast<uint32_t>((count + of - 1) / of);
+}
+
+bool on_16_bytes(const Tensor& t) {
+  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride * info(t.dtype).block_bytes % 16 == 0;
+}
+
+// Experts of one shape, one after another in memory.
+WeightParams experts_params(std::span<const PackedMatrix* const> experts) {
+  const GpuMatrix& first = matrix(experts[0]);
+  WeightParams w = weight_params(first);
+  w.expert_stride = static_cast<int64_t>(first.bytes());
+  for (size_t e = 0; e < experts.size(); ++e) {
+    const GpuMatrix& m = matrix(experts[e]);
+    QUIRE_CHECK(m.dtype() == first.dtype() && m.n() == first.n() && m.k() == first.k() && m.group == first.group);
+    QUIRE_CHECK(m.data == static_cast<char*>(first.data) + static_cast<int64_t>(e) * w.expert_stride,
+                "stack() puts experts one after another");
+  }
+  return w;
+}
+
+const float* biases_of(std::span<const float* const> biases, int64_t n) {
+  if (biases.empty()) return nullptr;
+  for (size_t e = 0; e < biases.size(); ++e) {
+    QUIRE_CHECK(biases[e] == biases[0] + static_cast<int64_t>(e) * n, "experts' biases lie one after another");
+  }
+  return biases[0];
+}
+
+// How the choices of a chunk lie in scratch.
+struct Scratch {
+  int* counts;   // [experts]
+  int* experts;  // [max_tiles]
+  int* order;    // [max_tiles * tile_rows]
+  Tensor hidden;
+  Tensor y;
+};
+
+}  // namespace
+
+Status GpuBackend::stack(std::span<const PackedMatrix* const> experts) {
+  if (experts.size() < 2) return {};
+  const size_t bytes = matrix(experts[0]).bytes();
+  QUIRE_ASSIGN(std::unique_ptr<Memory> block, device_->allocate(bytes * experts.size()));
+  const std::shared_ptr<Memory> shared = std::move(block);
+  auto* to = static_cast<char*>(shared->address());
+  for (const PackedMatrix* expert : experts) {
+    // The one place that changes a packed weight: where it is, not what it is.
+    auto& m = const_cast<GpuMatrix&>(matrix(expert));
+    QUIRE_CHECK(m.bytes() == bytes, "experts of a layer have one shape and type");
+    device_->copy(to, m.data, bytes);
+    m.data = to;
+    m.memory = shared;
+    to += bytes;
+  }
+  return {};
+}
+
+void GpuBackend::moe_route(const MoeRouteArgs& args) {
+  const int64_t experts = args.logits.cols;
+  if (args.logits.rows == 0) return;
+  QUIRE_CHECK(args.logits.dtype == DType::kF32 && args.ids != nullptr && args.weights != nullptr);
+  QUIRE_CHECK(experts <= kMoeMaxExperts && args.k > 0 && args.k <= kMoeMaxChosen);
+  QUIRE_CHECK(args.groups > 0 && experts % args.groups == 0);
+  QUIRE_CHECK(args.groups_kept > 0 && args.groups_kept <= args.groups);
+  QUIRE_CHECK(args.k <= experts / args.groups * args.groups_kept);
+  if (args.groups_kept < args.groups && args.group_score == MoeGroupScore::kTopTwoSum) {
+    QUIRE_CHECK(experts / args.groups >= 2);
+  }
+  if (args.score == MoeScore::kSparseMixer) {
+    QUIRE_CHECK(args.k == 2 && args.groups_kept == args.groups && args.choice_bias == nullptr && !args.normalise);
+  }
+  MoeRouteParams p = {};
+  p.stride = args.logits.stride;
+  p.experts = static_cast<int>(experts);
+  p.k = static_cast<int>(args.k);
+  p.score = static_cast<int>(args.score);
+  p.groups = static_cast<int>(args.groups);
+  p.groups_kept = static_cast<int>(args.groups_kept);
+  p.top_two = args.group_score == MoeGroupScore::kTopTwoSum;
+  p.biased = args.choice_bias != nullptr;
+  p.scaled = args.expert_scale != nullptr;
+  p.normalise = args.normalise;
+  p.sum_epsilon = args.sum_epsilon;
+  p.scale = args.scale;
+  p.jitter = args.jitter;
+  launch("moe_route", p, {args.ids, args.weights, args.logits.data, args.choice_bias, args.expert_scale},
+         {static_cast<uint32_t>(args.logits.rows)}, 32);
+}
+
+void GpuBackend::moe_experts(const MoeExpertsArgs& args) {
+  if (args.x.rows == 0) return;
+  QUIRE_CHECK(args.ids != nullptr && args.weights != nullptr && args.k > 0);
+  QUIRE_CHECK(!args.gate_up.empty() && args.down.size() == args.gate_up.size());
+  QUIRE_CHECK(args.out.rows == args.x.rows && args.out.dtype == args.x.dtype);
+  const int64_t chunk = std::max<int64_t>(1, kMostChoices / args.k);
+  for (int64_t token = 0; token < args.x.rows; token += chunk) {
+    MoeExpertsArgs part = args;
+    const int64_t tokens = std::min(chunk, args.x.rows - token);
+    part.x = args.x.some_rows(token, tokens);
+    part.out = args.out.some_rows(token, tokens);
+    part.ids += token * args.k;
+    part.weights += token * args.k;
+    moe_chunk(part);
+  }
+}
+
+void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
+  const DType type = args.x.dtype;
+  const auto experts = static_cast<int64_t>(args.gate_up.size());
+  const int64_t choices = args.x.rows * args.k, inner = matrix(args.down[0]).k();
+  const WeightParams gate_up = experts_params(args.gate_up), down = experts_params(args.down);
+  QUIRE_CHECK(gate_up.n == (args.gated ? 2 : 1) * inner && gate_up.k == args.x.cols && down.n == args.out.cols);
+
+  const bool many = type != DType::kF32 && choices >= kManyChoices * experts;
+  const int64_t tile_rows = many ? kLinearManyRows : kLinearFewRows;
+  const int64_t tiles = choices / tile_rows + std::min(experts, choices);
+  const int64_t size = info(type).block_bytes;
+  const int64_t inner_stride = (inner + 7) / 8 * 8, out_stride = (args.out.cols + 7) / 8 * 8;
+  const int64_t ints = (experts + tiles + tiles * tile_rows + 63) / 64 * 64;
+  auto* base = static_cast<char*>(
+      moe_.grow(*device_, static_cast<size_t>(ints * 4 + choices * (inner_stride + out_stride) * size + 512)));
+  Scratch s;
+  s.counts = reinterpret_cast<int*>(base);
+  s.experts = s.counts + experts;
+  s.order = s.experts + tiles;
+  char* rows = base + ints * 4;
+  s.hidden = {rows, type, choices, inner, inner_stride};
+  rows += (choices * inner_stride * size + 255) / 256 * 256;
+  s.y = {rows, type, choices, args.out.cols, out_stride};
+
+  MoeOrderParams order = {};
+  order.choices = static_cast<int>(choices);
+  order.experts = static_cast<int>(experts);
+  order.tile_rows = static_cast<int>(tile_rows);
+  order.max_tiles = static_cast<int>(tiles);
+  const Grid each_expert = {static_cast<uint32_t>(experts)};
+  launch("moe_count", order, {s.counts, args.ids}, each_expert, kMoeThreads);
+  launch("moe_place", order, {s.order, s.experts, s.counts, args.ids}, each_expert, kMoeThreads);
+
+  const auto product = [&](const Tensor& x, int64_t of_row, const WeightParams& weight, const PackedMatrix* first,
+                           const float* bias, const Tensor& out, int epilogue) {
+    LinearParams p = {};
+    p.weight = weight;
+    p.last.out_stride = out.stride;
+    p.last.epilogue = type == DType::kF32 && epilogue == kLinearStore ? static_cast<int>(kLinearStoreF32) : epilogue;
+    p.last.activation = static_cast<int>(args.activation);
+    p.last.biased = bias != nullptr;
+    p.last.columns = static_cast<int>(out.cols);
+    p.last.limit = args.limit;
+    p.x_stride = x.stride;
+    p.m = static_cast<int>(choices);
+    p.aligned = on_16_bytes(x);
+    p.tiles = static_cast<int>(pieces(out.cols, epilogue == kLinearGated ? 8 : 16));
+    p.simdgroups = 4;
+    p.tile_rows = static_cast<int>(tile_rows);
+    p.choices = static_cast<int>(of_row);
+    std::string name = std::string("moe_linear_") + spelling(type);
+    if (first->dtype() != type || type == DType::kF32) name += "_any";
+    if (type != DType::kF32) name += many ? "_many" : "_few";
+    const uint32_t across = type == DType::kF32 ? pieces(out.cols, 32) : pieces(p.tiles, 4);
+    launch(name.c_str(), p, {out.data, x.data, matrix(first).data, bias, s.order, s.experts},
+           {across, static_cast<uint32_t>(tiles)}, kLinearThreads);
+  };
+  product(args.x, args.k, gate_up, args.gate_up[0], biases_of(args.gate_up_bias, gate_up.n), s.hidden,
+          args.gated ? kLinearGated : kLinearActivated);
+  product(s.hidden, 1, down, args.down[0], biases_of(args.down_bias, down.n), s.y, kLinearStore);
+
+  MoeCombineParams combine = {};
+  combine.y_stride = s.y.stride;
+  combine.out_stride = args.out.stride;
+  combine.k = static_cast<int>(args.k);
+  combine.columns = static_cast<int>(args.out.cols);
+  launch((std::string("moe_combine_") + spelling(type)).c_str(), combine, {args.out.data, s.y.data, args.weights},
+         {static_cast<uint32_t>(args.x.rows), pieces(args.out.cols, kMoeThreads)}, kMoeThreads);
+}
+
+}  // namespace quire::gpu

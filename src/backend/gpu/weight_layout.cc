@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// How weights lie in a GPU's memory: quantised blocks become panels of codes, heads and subs.
+#include "backend/gpu/weight_layout.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace quire::gpu {
+namespace {
+
+constexpr int kStep = 16;  // elements that kernels take at once
+
+struct Format {
+  int low_bits;
+  int high_bits;
+  WeightScheme scheme;
+  int offset;
+  const int8_t* table = nullptr;
+  int sub_shift = 0;
+};
+
+Format format_of(DType type) {
+  switch (type) {
+    case DType::kQ8_0:
+      return {8, 0, kSchemeScale, 128};
+    case DType::kQ4_0:
+      return {4, 0, kSchemeScale, 8};
+    case DType::kQ4_1:
+      return {4, 0, kSchemeScaleMin, 0};
+    case DType::kQ5_0:
+      return {4, 1, kSchemeScale, 16};
+    case DType::kQ5_1:
+      return {4, 1, kSchemeScaleMin, 0};
+    case DType::kQ2_K:
+      return {2, 0, kSchemeSubScaleMin, 0};
+    case DType::kQ3_K:
+      return {2, 1, kSchemeSubScale, 4};
+    case DType::kQ4_K:
+      return {4, 0, kSchemeSuperMin, 0};
+    case DType::kQ5_K:
+      return {4, 1, kSchemeSuperMin, 0};
+    case DType::kQ6_K:
+      return {4, 2, kSchemeSubScale, 32};
+    case DType::kIQ4_NL:
+      return {4, 0, kSchemeScale, 0, kIq4Values};
+    case DType::kIQ4_XS:
+      return {4, 0, kSchemeSubScale, 0, kIq4Values, 1};
+    case DType::kMXFP4:
+      return {4, 0, kSchemeExponent, 0, kFp4Values};
+    case DType::kG4:
+      return {4, 0, kSchemeGroup, 0};
+    case DType::kG8:
+      return {8, 0, kSchemeGroup, 128};
+    default:
+      break;
+  }
+  QUIRE_CHECK(false, "no quantised type");
+}
+
+// Bytes of one row's head, and how many steps share it.
+struct Head {
+  int bytes;
+  int steps;
+};
+Head head_of(const WeightParams& w) {
+  switch (w.scheme) {
+    case kSchemeScale:
+      return {2, 2};
+    case kSchemeScaleMin:
+      return {4, 2};
+    case kSchemeExponent:
+      return {1, 2};
+    case kSchemeGroup:
+      return {8, w.group_steps};
+    case kSchemeSubScale:
+      return {2, 16};
+    default:
+      return {4, 16};
+  }
+}
+
+// Bytes of one row's subs in all of its steps.
+int64_t sub_bytes(const WeightParams& w, int64_t steps) {
+  switch (w.scheme) {
+    case kSchemeSuperMin:
+    case kSchemeSubScaleMin:
+      return steps;
+    case kSchemeSubScale:
+      return steps >> w.sub_shift;
+    default:
+      return 0;
+  }
+}
+
+int at16(int64_t step, int row) {
+  return static_cast<int>(step) * static_cast<int>(kPanelRows) + row;
+}
+
+// Sixteen codes of one row.
+void put_codes(const WeightParams& w, uint8_t* panel, int row, int64_t step, const uint8_t* codes) {
+  uint8_t* low = panel + int64_t{at16(step, row)} * 2 * w.low_bits;
+  uint32_t pairs = 0;
+  for (int i = 0; i < kStep; ++i) {
+    if (w.low_bits == 8) low[i] = codes[i];
+    if (w.low_bits == 4) low[i % 8] = static_cast<uint8_t>(low[i % 8] | (codes[i] & 15) << (i / 8 * 4));
+    if (w.low_bits == 2) pairs |= static_cast<uint32_t>(codes[i] & 3) << (2 * i);
+  }
+  if (w.low_bits == 2) std::memcpy(low, &pairs, sizeof pairs);
+  if (w.high_bits == 0) return;
+  uint32_t high = 0;
+  for (int i = 0; i < kStep; ++i) high |= static_cast<uint32_t>(codes[i] >> w.low_bits) << (w.high_bits * i);
+  const auto bytes = static_cast<size_t>(2 * w.high_bits);
+  std::memcpy(panel + w.high_at + static_cast<size_t>(at16(step, row)) * bytes, &high, bytes);
+}
+
+// Scales of one file block, which begins at `step`.
+void put_scales(const WeightParams& w, uint8_t* panel, int row, int64_t step, const UnpackedBlock& u) {
+  const Head head = head_of(w);
+  uint8_t* to = panel + w.head_at + int64_t{at16(step / head.steps, row)} * head.bytes;
+  if (w.scheme == kSchemeExponent) {
+    *to = u.exponent;
+    return;
+  }
+  std::memcpy(to, &u.d, 2);
+  if (head.bytes == 4) std::memcpy(to + 2, &u.m, 2);
+  uint8_t* subs = panel + w.sub_at;
+  for (int i = 0; i < 8 && head.steps == 16; ++i) {
+    const int64_t first = step + 2 * i;  // of these 32 elements
+    if (w.scheme == kSchemeSuperMin) {
+      std::memcpy(subs + 2 * at16(first / 2, row), u.scales[i], 2);
+    } else if (w.sub_shift == 1) {
+      subs[at16(first / 2, row)] = u.scales[i][0];
+    } else {
+      subs[at16(first, row)] = u.scales[i][0];
+      subs[at16(first + 1, row)] = u.scales[i][1];
+    }
+  }
+}
+
+void put_group_row(const WeightParams& w, uint8_t* panel, int row, DType type, const SourceRow& source) {
+  const auto* from = reinterpret_cast<const uint8_t*>(source.data);
+  for (int64_t step = 0; step < w.k / kStep; ++step) {
+    uint8_t codes[kStep];
+    for (int i = 0; i < kStep; ++i) {
+      const int64_t k = step * kStep + i;
+      codes[i] = type == DType::kG8 ? from[k] : static_cast<uint8_t>((from[k / 2] >> (k % 2 * 4)) & 15);
+    }
+    put_codes(w, panel, row, step, codes);
+    if (step % w.group_steps != 0) continue;
+    const int64_t group = step / w.group_steps;
+    const float d = kept_scale(source.scales[group]);
+    const float m = std::fma(static_cast<float>(w.offset), d, source.mins == nullptr ? 0.0f : source.mins[group]);
+    uint8_t* head = panel + w.head_at + int64_t{at16(group, row)} * 8;
+    std::memcpy(head, &d, 4);
+    std::memcpy(head + 4, &m, 4);
+  }
+}
+
+}  // namespace
+
+WeightParams weight_params(DType type, int64_t n, int64_t k, int64_t group) {
+  WeightParams w = {};
+  w.n = static_cast<int>(n);
+  w.k = static_cast<int>(k);
+  if (!is_quantised(type)) {
+    w.form = type == DType::kF32 ? kWeightF32 : type == DType::kF16 ? kWeightF16 : kWeightBF16;
+    w.stride = (k * info(type).block_bytes + 15) / 16 * 16;
+    return w;
+  }
+  const Format f = format_of(type);
+  w.form = kWeightQuantised;
+  w.low_bits = f.low_bits;
+  w.high_bits = f.high_bits;
+  w.scheme = f.scheme;
+  w.offset = f.offset;
+  w.sub_shift = f.sub_shift;
+  w.group_steps = group > 0 ? static_cast<int>(group / kStep) : 1;
+  if (f.table != nullptr) {
+    w.table = 1;
+    std::memcpy(w.values, f.table, sizeof w.values);
+  }
+  const int64_t steps = k / kStep;
+  const Head head = head_of(w);
+  const int64_t high_at = kPanelRows * steps * 2 * w.low_bits;
+  const int64_t head_at = high_at + kPanelRows * steps * 2 * w.high_bits;
+  const int64_t sub_at = head_at + kPanelRows * (steps / head.steps) * head.bytes;
+  w.stride = sub_at + kPanelRows * sub_bytes(w, steps);
+  QUIRE_CHECK(w.stride < int64_t{1} << 31, "a panel of 16 rows is larger than 2 GiB");
+  w.high_at = static_cast<int>(high_at);
+  w.head_at = static_cast<int>(head_at);
+  w.sub_at = static_cast<int>(sub_at);
+  return w;
+}
+
+int64_t weight_bytes(const WeightParams& w) {
+  return w.stride * (w.form == kWeightQuantised ? (w.n + kPanelRows - 1) / kPanelRows : int64_t{w.n});
+}
+
+void pack_panel(std::span<const RawMatrix> parts, const WeightParams& w, int64_t panel, uint8_t* to) {
+  const DType type = parts[0].dtype;
+  const DTypeInfo& block = info(type);
+  UnpackedBlock u = {};
+  for (int row = 0; row < kPanelRows && panel * kPanelRows + row < w.n; ++row) {
+    const SourceRow source = source_row(parts, panel * kPanelRows + row);
+    if (is_grouped(type)) {
+      put_group_row(w, to, row, type, source);
+      continue;
+    }
+    const auto* from = reinterpret_cast<const uint8_t*>(source.data);
+    for (int64_t k = 0; k < w.k; k += block.block_elems, from += block.block_bytes) {
+      unpack_block(type, from, u);
+      for (int64_t i = 0; i < block.block_elems; i += kStep) put_codes(w, to, row, (k + i) / kStep, u.codes + i);
+      put_scales(w, to, row, k / kStep, u);
+    }
+  }
+}
+
+}  // namespace quire::gpu

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear: y = x W^T for every weight type and activations of every type; the bodies are in linear_tiles.h and
+// linear_floats.h. Weights are asked for before the launch before this one has ended.
+#pragma once
+
+#include "kernels/compat/dialect.h"
+#include "kernels/linear_floats.h"
+#include "kernels/linear_tiles.h"
+#include "kernels/params/linear.h"
+
+template <typename T, typename W>
+struct LinearFew {
+  enum { kThreads = kLinearThreads };
+  typedef typename LinearFewBody<T, W>::Smem Smem;
+  static FN void run(Ctx c, CONSTANT const LinearParams& p, TGROUP Smem& sm, DEVICE uchar* out, DEVICE const uchar* x,
+                     DEVICE const uchar* w, DEVICE const float* bias, DEVICE const float* norm,
+                     DEVICE const float* residual) {
+    LinearFewBody<T, W>::run(c, p, sm, out, x, w, bias, norm, residual, false, (DEVICE const int*)bias);
+  }
+};
+
+template <typename T, typename W>
+struct LinearMany {
+  enum { kThreads = kLinearThreads };
+  typedef typename LinearManyBody<T, W>::Smem Smem;
+  static FN void run(Ctx c, CONSTANT const LinearParams& p, TGROUP Smem& sm, DEVICE uchar* out, DEVICE const uchar* x,
+                     DEVICE const uchar* w, DEVICE const float* bias, DEVICE const float* norm,
+                     DEVICE const float* residual) {
+    LinearManyBody<T, W>::run(c, p, sm, out, x, w, bias, residual, false, (DEVICE const int*)bias);
+  }
+};
+
+struct LinearFloat {
+  enum { kThreads = kLinearThreads };
+  typedef LinearFloatBody::Smem Smem;
+  static FN void run(Ctx c, CONSTANT const LinearParams& p, TGROUP Smem& sm, DEVICE uchar* out, DEVICE const uchar* x,
+                     DEVICE const uchar* w, DEVICE const float* bias, DEVICE const float* norm,
+                     DEVICE const float* residual) {
+    LinearFloatBody::run(c, p, sm, out, x, w, bias, norm, residual, false, (DEVICE const int*)bias);
+  }
+};
+
+// Bias, gate or residual of sums that another kernel has made. Grid: (rows, columns / 128).
+template <typename T>
+struct LinearFinish {
+  enum { kThreads = kLinearThreads };
+  typedef NoSmem Smem;
+  static FN void run(Ctx c, CONSTANT const LinearFinishParams& p, TGROUP Smem& sm, DEVICE uchar* out,
+                     DEVICE const uchar* y, DEVICE const float* bias, DEVICE const float* residual) {
+    const int n = (int)(c.tgy * kThreads + c.tid);
+    if (n >= p.last.columns) return;
+    const i64 row = c.tgx, at = row * p.y_stride + n;
+    DEVICE const T* sums = (DEVICE const T*)y;
+    if (p.last.epilogue == kLinearStoreF32) {
+      linear_put<T>(p.last, out, row, n, ((DEVICE const float*)y)[at], bias, residual);
+    } else if (p.last.epilogue == kLinearGated) {
+      linear_put_gated<T>(p.last, out, row, n, to_f(sums[at]), to_f(sums[at + p.last.columns]), bias);
+    } else {
+      linear_put<T>(p.last, out, row, n, to_f(sums[at]), bias, residual);
+    }
+  }
+};
+
+// The weight's type: the activations' own, or any.
+typedef LinearAny<half, 64> LinearAnyFew_f16;
+typedef LinearAny<bfloat, 64> LinearAnyFew_bf16;
+typedef LinearAny<half, 32> LinearAnyMany_f16;
+typedef LinearAny<bfloat, 32> LinearAnyMany_bf16;
+typedef LinearFew<half, LinearPlain<half> > LinearFew_f16;
+typedef LinearFew<bfloat, LinearPlain<bfloat> > LinearFew_bf16;
+typedef LinearFew<half, LinearAnyFew_f16> LinearFew_f16_any;
+typedef LinearFew<bfloat, LinearAnyFew_bf16> LinearFew_bf16_any;
+typedef LinearMany<half, LinearPlain<half> > LinearMany_f16;
+typedef LinearMany<bfloat, LinearPlain<bfloat> > LinearMany_bf16;
+typedef LinearMany<half, LinearAnyMany_f16> LinearMany_f16_any;
+typedef LinearMany<bfloat, LinearAnyMany_bf16> LinearMany_bf16_any;
+#define LINEAR_KERNEL(name, Body) \
+  KERNEL_EARLY(name, Body, LinearParams, uchar, const uchar, const uchar, const float, const float, const float)
+LINEAR_KERNEL(linear_f16_few, LinearFew_f16)
+LINEAR_KERNEL(linear_bf16_few, LinearFew_bf16)
+LINEAR_KERNEL(linear_f16_any_few, LinearFew_f16_any)
+LINEAR_KERNEL(linear_bf16_any_few, LinearFew_bf16_any)
+LINEAR_KERNEL(linear_f16_many, LinearMany_f16)
+LINEAR_KERNEL(linear_bf16_many, LinearMany_bf16)
+LINEAR_KERNEL(linear_f16_any_many, LinearMany_f16_any)
+LINEAR_KERNEL(linear_bf16_any_many, LinearMany_bf16_any)
+LINEAR_KERNEL(linear_f32_any, LinearFloat)
+KERNEL(linear_finish_f16, LinearFinish<half>, LinearFinishParams, uchar, const uchar, const float, const float)
+KERNEL(linear_finish_bf16, LinearFinish<bfloat>, LinearFinishParams, uchar, const uchar, const float, const float)

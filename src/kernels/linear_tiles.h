@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bodies of linear for 16-bit activations, on the matrix tile: one for few rows, one for many. No kernels here.
+//
+// Both run one chain of k16 steps in ascending order for each sum, from zero, and stop at K: so they are equal by
+// memcmp, whatever the tile and the number of rows. Weights of the activations' own type are copied as they are, all
+// others become floats and are rounded to T once. Grouped bodies take rows of x by an order, sorted by expert.
+#pragma once
+
+#include "kernels/activate.h"
+#include "kernels/compat/copy.h"
+#include "kernels/compat/dialect.h"
+#include "kernels/compat/tile.h"
+#include "kernels/linear_weight.h"
+#include "kernels/norm_sum.h"
+#include "kernels/params/linear.h"
+
+template <typename T>
+FN float linear_rounded(CONSTANT const LinearLast& p, float acc, DEVICE const float* bias, int n) {
+  const float y = to_f(to<T>(acc));
+  return p.biased != 0 ? to_f(to<T>(y + bias[n])) : y;
+}
+
+// One sum's last steps; not gated.
+template <typename T>
+FN void linear_put(CONSTANT const LinearLast& p, DEVICE uchar* out, i64 row, int n, float acc, DEVICE const float* bias,
+                   DEVICE const float* residual) {
+  const i64 at = row * p.out_stride + n;
+  if (p.epilogue == kLinearStoreF32) {
+    ((DEVICE float*)out)[at] = p.biased != 0 ? acc + bias[n] : acc;
+    return;
+  }
+  const float y = linear_rounded<T>(p, acc, bias, n);
+  if (p.epilogue == kLinearResidual) {
+    ((DEVICE float*)out)[at] = fma(y, p.scale, residual[row * p.residual_stride + n]);
+  } else if (p.epilogue == kLinearActivated) {
+    ((DEVICE T*)out)[at] = to<T>(activate(p.activation, y));
+  } else {
+    ((DEVICE T*)out)[at] = to<T>(y);
+  }
+}
+
+template <typename T>
+FN void linear_put_gated(CONSTANT const LinearLast& p, DEVICE uchar* out, i64 row, int n, float gate, float up,
+                         DEVICE const float* bias) {
+  const float g = linear_rounded<T>(p, gate, bias, n), u = linear_rounded<T>(p, up, bias, p.columns + n);
+  ((DEVICE T*)out)[row * p.out_stride + n] = to<T>(activate_glu(p.activation, p.limit, g, u));
+}
+
+// The row of W behind row r of a tile; rows past the end repeat the last one.
+FN int linear_row(CONSTANT const LinearParams& p, int tile, int r) {
+  if (p.last.epilogue == kLinearGated) {
+    return min(tile * 8 + (r & 7), p.last.columns - 1) + ((r & 8) != 0 ? p.last.columns : 0);
+  }
+  return min(tile * 16 + r, p.last.columns - 1);
+}
+
+// The sums of one tile, whose rows' numbers in out stand in `rows` (-1: none).
+template <typename T>
+FN void linear_put_tile(CONSTANT const LinearParams& p, THREAD const Acc16& acc, TGROUP const int* rows, int tile,
+                        uint lane, DEVICE uchar* out, DEVICE const float* bias, DEVICE const float* residual) {
+  if (tile >= p.tiles) return;
+  UNROLL for (int i = 0; i < 8; i++) {
+    const int row = rows[acc_row(i, lane)], column = acc_col(i, lane);
+    if (row < 0) continue;
+    if (p.last.epilogue == kLinearGated) {
+      const int n = tile * 8 + column;
+      if ((i & 2) == 0 && n < p.last.columns) {
+        linear_put_gated<T>(p.last, out, row, n, acc_get(acc, i), acc_get(acc, i | 2), bias);
+      }
+    } else if (tile * 16 + column < p.last.columns) {
+      linear_put<T>(p.last, out, row, tile * 16 + column, acc_get(acc, i), bias, residual);
+    }
+  }
+}
+
+// ---- what brings W in: R rows by 2 R threads, a chunk of k at a time, into rows of `Ld` elements ----
+
+// Weights of type T, copied as they are, some chunks ahead.
+template <typename T>
+struct LinearPlain {
+  enum { kChunk = 32, kFewStages = 5, kManyStages = 3 };
+  struct Held {
+    i64 at[2];  // bytes: this thread's piece of 16 bytes in two rows
+  };
+  template <int R>
+  static FN void begin(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, int tile, int t) {
+    UNROLL for (int j = 0; j < 2; j++) {
+      const int r = (t >> 2) + R / 2 * j;
+      held.at[j] = (i64)linear_row(p, tile + (r >> 4), r & 15) * p.weight.stride + (t & 3) * 16;
+    }
+  }
+  // Rows are padded with zeros to 16 bytes; past that there is nothing to copy.
+  template <int R, int Ld>
+  static FN void bring(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, TGROUP T* to,
+                       int chunk, int t) {
+    const bool inside = chunk * kChunk + (t & 3) * 8 < p.weight.k;
+    UNROLL for (int j = 0; j < 2; j++) {
+      TGROUP T* row = to + ((t >> 2) + R / 2 * j) * Ld + (t & 3) * 8;
+      if (inside) {
+        copy16_async(row, w + held.at[j] + chunk * (kChunk * 2));
+      } else {
+        *(TGROUP uint4*)row = make_uint4(0, 0, 0, 0);
+      }
+    }
+  }
+};
+
+// Weights of any type: a thread has one row and every second step of 16 k, and fetches a chunk ahead. `Chunk` is what
+// the body takes at a time.
+template <typename T, int Chunk>
+struct LinearAny {
+  enum { kChunk = Chunk, kFewStages = 2, kManyStages = 2, kSteps = Chunk / 32 };
+  struct Held {
+    WeightRaw raw[kSteps];
+    int n;
+  };
+  template <int R>
+  static FN void begin(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, int tile, int t) {
+    const int r = t & (R - 1);
+    held.n = linear_row(p, tile + (r >> 4), r & 15);
+    fetch(p, w, held, t / R);
+  }
+  static FN void fetch(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, int first) {
+    if (p.weight.form != kWeightQuantised) return;
+    UNROLL for (int j = 0; j < kSteps; j++) {
+      const int step = first + 2 * j;
+      if (step * 16 < p.weight.k) weight_fetch(p.weight, w, held.n, step, held.raw[j]);
+    }
+  }
+  template <int R, int Ld>
+  static FN void bring(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, TGROUP T* to,
+                       int chunk, int t) {
+    const int first = chunk * (kChunk / 16) + t / R;
+    UNROLL for (int j = 0; j < kSteps; j++) {
+      const int step = first + 2 * j;
+      float v[16];
+      if (p.weight.form == kWeightQuantised && step * 16 < p.weight.k) {
+        weight_values(p.weight, held.raw[j], v);
+      } else {
+        weight_load16(p.weight, w, held.n, step, v);
+      }
+      TGROUP uint4* row = (TGROUP uint4*)(to + (t & (R - 1)) * Ld + (t / R + 2 * j) * 16);
+      row[0] = packed(v);
+      row[1] = packed(v + 8);
+    }
+    fetch(p, w, held, first + kChunk / 16);
+  }
+  static FN uint pair(float low, float high) {
+    return (uint)to_bits16(to<T>(low)) | (uint)to_bits16(to<T>(high)) << 16;
+  }
+  static FN uint4 packed(THREAD const float* v) {
+    return make_uint4(pair(v[0], v[1]), pair(v[2], v[3]), pair(v[4], v[5]), pair(v[6], v[7]));
+  }
+};
+
+// ---- what brings x in: `Threads` threads, Rows rows, zeros past K; rows that are not there hold anything ----
+
+template <typename T, int Rows, int Chunk>
+struct LinearRows {
+  enum { kLd = Chunk + 8, kPieces = Chunk / 8 };
+  // `from`: numbers of rows of x, -1: none. `inverse`: of the norm, by row.
+  static FN void bring(CONSTANT const LinearParams& p, DEVICE const uchar* x, TGROUP const int* from,
+                       TGROUP const float* inverse, DEVICE const float* norm, TGROUP T* into, int chunk, int t,
+                       int threads) {
+    for (int i = t; i < Rows * kPieces; i += threads) {
+      const int r = i / kPieces, k = chunk * Chunk + (i % kPieces) * 8;
+      if (from[r] < 0) continue;
+      TGROUP T* piece = into + r * kLd + (i % kPieces) * 8;
+      const i64 at = (i64)from[r] * p.x_stride + k;
+      if (p.normed != 0) {
+        for (int j = 0; j < 8; j++) {
+          const float v = k + j < p.weight.k ? (((DEVICE const float*)x)[at + j] * inverse[r]) * norm[k + j] : 0.0f;
+          piece[j] = to<T>(v);
+        }
+      } else if (p.aligned != 0 && k + 8 <= p.weight.k) {
+        copy16_async(piece, (DEVICE const T*)x + at);
+      } else {
+        for (int j = 0; j < 8; j++) piece[j] = k + j < p.weight.k ? ((DEVICE const T*)x)[at + j] : to<T>(0.0f);
+      }
+    }
+  }
+};
+
+// The rows of x and out of a threadgroup: `Rows` of them from row `first`, or of the order.
+template <int Rows>
+FN void linear_find_rows(CONSTANT const LinearParams& p, int first, uint tid, bool grouped, DEVICE const int* order,
+                         TGROUP int* from, TGROUP int* to) {
+  if ((int)tid >= Rows) return;
+  const int at = first + (int)tid;
+  if (grouped) {
+    const int pair = order[at];
+    from[tid] = pair < 0 ? -1 : pair / p.choices;
+    to[tid] = pair;
+  } else {
+    from[tid] = to[tid] = at < p.m ? at : -1;
+  }
+}
+
+// ---- few rows: 16 rows of x, one tile of W a simdgroup ----
+
+// Grid: (tiles of W / simdgroups, rows / 16). Threads: 32 * p.simdgroups.
+template <typename T, typename W>
+struct LinearFewBody {
+  enum { kThreads = kLinearThreads, kChunk = W::kChunk, kStages = W::kFewStages, kLd = kChunk + 8 };
+  typedef LinearRows<T, 16, kChunk> X;
+  struct Smem {
+    T x[kStages][16 * kLd];
+    T w[kStages][4][16 * kLd];
+    int from[16], to[16];
+    float inverse[16];
+  };
+  static FN void run(Ctx c, CONSTANT const LinearParams& p, TGROUP Smem& sm, DEVICE uchar* out, DEVICE const uchar* x,
+                     DEVICE const uchar* w, DEVICE const float* bias, DEVICE const float* norm,
+                     DEVICE const float* residual, bool grouped, DEVICE const int* order) {
+    const int tile = (int)c.tgx * p.simdgroups + (int)c.sg, threads = 32 * p.simdgroups;
+    const int chunks = (p.weight.k + kChunk - 1) / kChunk;
+    typename W::Held held;
+    W::template begin<16>(p, w, held, tile, (int)c.lane);
+    for (int s = 0; s < kStages - 1 && s < chunks; s++) {
+      W::template bring<16, kLd>(p, w, held, sm.w[s][c.sg], s, (int)c.lane);
+    }
+    if (!grouped) GRID_WAIT();
+    linear_find_rows<16>(p, (int)c.tgy * 16, c.tid, grouped, order, sm.from, sm.to);
+    TG_BARRIER();
+    if (p.normed != 0) {
+      for (int r = (int)c.sg; r < 16; r += p.simdgroups) {
+        if (sm.from[r] < 0) continue;
+        const float sum =
+            norm_sum_of_squares((DEVICE const float*)x + (i64)sm.from[r] * p.x_stride, p.weight.k, c.lane);
+        if (c.lane == 0) sm.inverse[r] = norm_inverse(sum, p.weight.k, p.eps);
+      }
+      TG_BARRIER();
+    }
+    for (int s = 0; s < kStages - 1; s++) {
+      if (s < chunks) X::bring(p, x, sm.from, sm.inverse, norm, sm.x[s], s, (int)c.tid, threads);
+      copy_commit();
+    }
+    Acc16 acc;
+    acc_zero(acc);
+    for (int chunk = 0; chunk < chunks; chunk++) {
+      copy_wait<kStages - 2>();
+      TG_BARRIER();
+      const int next = chunk + kStages - 1;
+      if (next < chunks) {
+        X::bring(p, x, sm.from, sm.inverse, norm, sm.x[next % kStages], next, (int)c.tid, threads);
+        W::template bring<16, kLd>(p, w, held, sm.w[next % kStages][c.sg], next, (int)c.lane);
+      }
+      copy_commit();
+      UNROLL for (int k = 0; k < kChunk; k += 16) {
+        if (chunk * kChunk + k < p.weight.k) {
+          FragA<T> a;
+          FragB<T> b;
+          frag_load_a(a, sm.x[chunk % kStages] + k, kLd, c.lane);
+          frag_load_b_trans(b, sm.w[chunk % kStages][c.sg] + k, kLd, c.lane);
+          acc_mma(acc, a, b);
+        }
+      }
+    }
+    linear_put_tile<T>(p, acc, sm.to, tile, c.lane, out, bias, residual);
+  }
+};
+
+// ---- many rows: 64 rows of x, four tiles of W, each simdgroup a quarter ----
+
+// Grid: (tiles of W / 4, rows / 64). Threads: 128.
+template <typename T, typename W>
+struct LinearManyBody {
+  enum { kThreads = kLinearThreads, kChunk = W::kChunk, kStages = W::kManyStages, kLd = kChunk + 8 };
+  typedef LinearRows<T, 64, kChunk> X;
+  struct Smem {
+    T x[kStages][64 * kLd];
+    T w[kStages][64 * kLd];
+    int from[64], to[64];
+  };
+  static FN void run(Ctx c, CONSTANT const LinearParams& p, TGROUP Smem& sm, DEVICE uchar* out, DEVICE const uchar* x,
+                     DEVICE const uchar* w, DEVICE const float* bias, DEVICE const float* residual, bool grouped,
+                     DEVICE const int* order) {
+    const int tile = (int)c.tgx * 4, chunks = (p.weight.k + kChunk - 1) / kChunk;
+    typename W::Held held;
+    W::template begin<64>(p, w, held, tile, (int)c.tid);
+    for (int s = 0; s < kStages - 1 && s < chunks; s++) W::template bring<64, kLd>(p, w, held, sm.w[s], s, (int)c.tid);
+    if (!grouped) GRID_WAIT();
+    linear_find_rows<64>(p, (int)c.tgy * 64, c.tid, grouped, order, sm.from, sm.to);
+    TG_BARRIER();
+    for (int s = 0; s < kStages - 1; s++) {
+      if (s < chunks) X::bring(p, x, sm.from, (TGROUP const float*)sm.from, bias, sm.x[s], s, (int)c.tid, kThreads);
+      copy_commit();
+    }
+    const int row = (int)(c.sg >> 1) * 32, column = (int)(c.sg & 1) * 32;
+    // Rows that are there come first: a tile whose first row is not has none.
+    const bool top = sm.from[row] >= 0, bottom = sm.from[row + 16] >= 0;
+    Acc16 acc[2][2];
+    UNROLL for (int i = 0; i < 4; i++) acc_zero(acc[i >> 1][i & 1]);
+    for (int chunk = 0; chunk < chunks; chunk++) {
+      copy_wait<kStages - 2>();
+      TG_BARRIER();
+      const int next = chunk + kStages - 1;
+      if (next < chunks) {
+        X::bring(p, x, sm.from, (TGROUP const float*)sm.from, bias, sm.x[next % kStages], next, (int)c.tid, kThreads);
+        W::template bring<64, kLd>(p, w, held, sm.w[next % kStages], next, (int)c.tid);
+      }
+      copy_commit();
+      TGROUP const T* xs = sm.x[chunk % kStages] + row * kLd;
+      TGROUP const T* ws = sm.w[chunk % kStages] + column * kLd;
+      UNROLL for (int k = 0; k < kChunk; k += 16) {
+        if (chunk * kChunk + k < p.weight.k && top) {
+          FragA<T> a;
+          FragB<T> left, right;
+          frag_load_b_trans(left, ws + k, kLd, c.lane);
+          frag_load_b_trans(right, ws + 16 * kLd + k, kLd, c.lane);
+          frag_load_a(a, xs + k, kLd, c.lane);
+          acc_mma(acc[0][0], a, left);
+          acc_mma(acc[0][1], a, right);
+          if (bottom) {
+            frag_load_a(a, xs + 16 * kLd + k, kLd, c.lane);
+            acc_mma(acc[1][0], a, left);
+            acc_mma(acc[1][1], a, right);
+          }
+        }
+      }
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+      linear_put_tile<T>(p, acc[i >> 1][i & 1], sm.to + row + (i >> 1) * 16, tile + column / 16 + (i & 1), c.lane, out,
+                         bias, residual);
+    }
+  }
+};

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixtures of experts: the router's choice, the choices sorted by expert, and the sum of what experts put out; the
+// contract is in ops/moe.h. The experts' products are in moe_linear.h.
+#pragma once
+
+#include "kernels/compat/dialect.h"
+#include "kernels/compat/math.h"
+#include "kernels/params/moe.h"
+
+// Larger for larger numbers, the largest for NaN, never 0.
+FN uint moe_key(float v) {
+  if (v != v) return 0xffffffffu;
+  const uint bits = as_uint(v == 0.0f ? 0.0f : v);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// NaN above all.
+FN bool moe_above(float a, float b) {
+  return a > b || (a != a && b == b);
+}
+
+// One simdgroup a token. The order of sums is ops/norm.h's sixteen lanes. Grid: (tokens). Threads: 32.
+struct MoeRoute {
+  enum { kThreads = 32 };
+  struct Smem {
+    float score[kMoeMaxExperts];
+    uint key[kMoeMaxExperts];    // of those that are still to be chosen, 0 for the others
+    uint group[kMoeMaxExperts];  // keys of groups
+    float weight[kMoeMaxChosen];
+    int id[kMoeMaxChosen];
+  };
+
+  static FN void softmax(TGROUP float* v, int n, uint lane) {
+    float top = -as_float(0x7f800000u);
+    for (int i = (int)lane; i < n; i += 32) top = max(top, v[i]);
+    top = simd_max(top);
+    SG_BARRIER();
+    for (int i = (int)lane; i < n; i += 32) v[i] = q_exp(v[i] - top);
+    SG_BARRIER();
+    float sum = 0.0f;
+    for (int i = (int)lane; i < n && lane < 16; i += 16) sum += v[i];
+    sum += simd_shuffle_xor(sum, 8u);
+    sum += simd_shuffle_xor(sum, 4u);
+    sum += simd_shuffle_xor(sum, 2u);
+    sum += simd_shuffle_xor(sum, 1u);
+    sum = simd_shuffle(sum, 0u);
+    SG_BARRIER();
+    for (int i = (int)lane; i < n; i += 32) v[i] = v[i] / sum;
+    SG_BARRIER();
+  }
+
+  // The index of the largest key, the lower one of equals; it is out of the race then.
+  static FN int take_best(TGROUP uint* keys, int n, uint lane) {
+    uint best = 0;
+    int at = 0x7fffffff;
+    for (int i = (int)lane; i < n; i += 32) {
+      if (keys[i] > best) {
+        best = keys[i];
+        at = i;
+      }
+    }
+    const uint top = simd_max(best);
+    const int found = simd_min(best == top ? at : 0x7fffffff);
+    SG_BARRIER();
+    if (lane == 0) keys[found] = 0;
+    SG_BARRIER();
+    return found;
+  }
+
+  static FN float choice(CONSTANT const MoeRouteParams& p, TGROUP const Smem& sm, DEVICE const float* bias, int e) {
+    return p.biased != 0 ? sm.score[e] + bias[e] : sm.score[e];
+  }
+
+  static FN uint group_key(CONSTANT const MoeRouteParams& p, TGROUP const Smem& sm, DEVICE const float* bias, int g) {
+    const int size = p.experts / p.groups;
+    float first = choice(p, sm, bias, g * size), second = -as_float(0x7f800000u);
+    for (int i = 1; i < size; i++) {
+      const float v = choice(p, sm, bias, g * size + i);
+      if (moe_above(v, first)) {
+        second = first;
+        first = v;
+      } else if (moe_above(v, second)) {
+        second = v;
+      }
+    }
+    return moe_key(p.top_two != 0 ? first + second : first);
+  }
+
+  // Experts of all but the best groups leave the race.
+  static FN void keep_groups(CONSTANT const MoeRouteParams& p, TGROUP Smem& sm, DEVICE const float* bias, uint lane) {
+    for (int g = (int)lane; g < p.groups; g += 32) sm.group[g] = group_key(p, sm, bias, g);
+    SG_BARRIER();
+    for (int i = 0; i < p.groups_kept; i++) take_best(sm.group, p.groups, lane);
+    const int size = p.experts / p.groups;
+    for (int e = (int)lane; e < p.experts; e += 32) {
+      if (sm.group[e / size] != 0) sm.key[e] = 0;
+    }
+    SG_BARRIER();
+  }
+
+  // The softmax of the experts that are near the choice of this rank.
+  static FN void mix(CONSTANT const MoeRouteParams& p, TGROUP Smem& sm, DEVICE const float* logits, int rank,
+                     uint lane) {
+    const float top = logits[sm.id[rank]];
+    for (int e = (int)lane; e < p.experts; e += 32) {
+      const float v = logits[e], size = abs(v);
+      const bool away = (top - v) / (size < top ? top : size) > 2.0f * p.jitter;
+      const bool taken = rank == 1 && e == sm.id[0];
+      sm.score[e] = away || taken ? -as_float(0x7f800000u) : v;
+    }
+    SG_BARRIER();
+    softmax(sm.score, p.experts, lane);
+    if (lane == 0) sm.weight[rank] = sm.score[sm.id[rank]];
+    SG_BARRIER();
+  }
+
+  static FN void run(Ctx c, CONSTANT const MoeRouteParams& p, TGROUP Smem& sm, DEVICE int* ids, DEVICE float* weights,
+                     DEVICE const float* all_logits, DEVICE const float* bias, DEVICE const float* expert_scale) {
+    DEVICE const float* logits = all_logits + (i64)c.tgx * p.stride;
+    for (int e = (int)c.lane; e < p.experts; e += 32) {
+      sm.score[e] = p.score == kMoeSigmoid ? q_sigmoid(logits[e]) : logits[e];
+    }
+    SG_BARRIER();
+    if (p.score == kMoeSoftmax) softmax(sm.score, p.experts, c.lane);
+    for (int e = (int)c.lane; e < p.experts; e += 32) sm.key[e] = moe_key(choice(p, sm, bias, e));
+    SG_BARRIER();
+    if (p.groups_kept < p.groups) keep_groups(p, sm, bias, c.lane);
+    for (int r = 0; r < p.k; r++) {
+      const int e = take_best(sm.key, p.experts, c.lane);
+      if (c.lane == 0) {
+        sm.id[r] = e;
+        sm.weight[r] = sm.score[e];
+      }
+    }
+    SG_BARRIER();
+    if (p.score == kMoeSoftmaxOfChosen) softmax(sm.weight, p.k, c.lane);
+    for (int r = 0; r < p.k && p.score == kMoeSparseMixer; r++) mix(p, sm, logits, r, c.lane);
+    if (c.lane != 0) return;
+    float sum = 0.0f;
+    for (int r = 0; r < p.k; r++) sum += sm.weight[r];
+    sum += p.sum_epsilon;
+    for (int r = 0; r < p.k; r++) {
+      float w = p.normalise != 0 ? sm.weight[r] / sum : sm.weight[r];
+      w *= p.scale;
+      if (p.scaled != 0) w *= expert_scale[sm.id[r]];
+      ids[(i64)c.tgx * p.k + r] = sm.id[r];
+      weights[(i64)c.tgx * p.k + r] = w;
+    }
+  }
+};
+
+struct MoeSums {
+  int parts[kMoeThreads / 32];
+};
+
+// The sum over the threadgroup's threads, for all of them.
+FN int moe_sum(Ctx c, TGROUP MoeSums& sm, int v) {
+  v = simd_sum(v);
+  TG_BARRIER();
+  if (c.lane == 0) sm.parts[c.sg] = v;
+  TG_BARRIER();
+  int sum = 0;
+  for (int i = 0; i < kMoeThreads / 32; i++) sum += sm.parts[i];
+  return sum;
+}
+
+// How many choices each expert has. Grid: (experts).
+struct MoeCount {
+  enum { kThreads = kMoeThreads };
+  typedef MoeSums Smem;
+  static FN void run(Ctx c, CONSTANT const MoeOrderParams& p, TGROUP Smem& sm, DEVICE int* counts,
+                     DEVICE const int* ids) {
+    int count = 0;
+    for (int i = (int)c.tid; i < p.choices; i += kThreads) count += ids[i] == (int)c.tgx ? 1 : 0;
+    count = moe_sum(c, sm, count);
+    if (c.tid == 0) counts[c.tgx] = count;
+  }
+};
+
+// Puts each expert's choices into the order. A thread looks at a stretch of choices, so they stay ascending. Grid:
+// (experts).
+struct MoePlace {
+  enum { kThreads = kMoeThreads };
+  struct Smem {
+    MoeSums sums;
+    int counts[kMoeThreads];
+  };
+  static FN void run(Ctx c, CONSTANT const MoeOrderParams& p, TGROUP Smem& sm, DEVICE int* order, DEVICE int* experts,
+                     DEVICE const int* counts, DEVICE const int* ids) {
+    const int expert = (int)c.tgx, t = (int)c.tid;
+    int before = 0;
+    for (int e = t; e < expert; e += kThreads) before += (counts[e] + p.tile_rows - 1) / p.tile_rows;
+    const int first_tile = moe_sum(c, sm.sums, before), start = first_tile * p.tile_rows;
+    const int tiles = (counts[expert] + p.tile_rows - 1) / p.tile_rows;
+
+    const int stretch = (p.choices + kThreads - 1) / kThreads;
+    const int from = t * stretch, end = min(from + stretch, p.choices);
+    int mine = 0;
+    for (int i = from; i < end; i++) mine += ids[i] == expert ? 1 : 0;
+    sm.counts[t] = mine;
+    TG_BARRIER();
+    int at = start;
+    for (int i = 0; i < t; i++) at += sm.counts[i];
+    for (int i = from; i < end && mine > 0; i++) {
+      if (ids[i] == expert) order[at++] = i;
+    }
+    for (int i = counts[expert] + t; i < tiles * p.tile_rows; i += kThreads) order[start + i] = -1;
+    for (int i = t; i < tiles; i += kThreads) experts[first_tile + i] = expert;
+    if (expert == p.experts - 1) {
+      for (int i = first_tile + tiles + t; i < p.max_tiles; i += kThreads) experts[i] = -1;
+    }
+  }
+};
+
+// out[t] = sum over the token's choices, rank 0 first. Grid: (tokens, columns / 128).
+template <typename T>
+struct MoeCombine {
+  enum { kThreads = kMoeThreads };
+  typedef NoSmem Smem;
+  static FN void run(Ctx c, CONSTANT const MoeCombineParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const T* y,
+                     DEVICE const float* weights) {
+    const int column = (int)(c.tgy * kThreads + c.tid);
+    if (column >= p.columns) return;
+    float sum = 0.0f;
+    for (int r = 0; r < p.k; r++) {
+      const i64 row = (i64)c.tgx * p.k + r;
+      sum = fma(weights[row], to_f(y[row * p.y_stride + column]), sum);
+    }
+    out[(i64)c.tgx * p.out_stride + column] = to<T>(sum);
+  }
+};
+
+KERNEL(moe_route, MoeRoute, MoeRouteParams, int, float, const float, const float, const float)
+KERNEL(moe_count, MoeCount, MoeOrderParams, int, const int)
+KERNEL(moe_place, MoePlace, MoeOrderParams, int, int, const int, const int)
+KERNEL(moe_combine_f32, MoeCombine<float>, MoeCombineParams, float, const float, const float)
+KERNEL(moe_combine_f16, MoeCombine<half>, MoeCombineParams, half, const half, const float)
+KERNEL(moe_combine_bf16, MoeCombine<bfloat>, MoeCombineParams, bfloat, const bfloat, const float)
