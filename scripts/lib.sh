@@ -165,3 +165,22 @@ PYTHON
   fi
   rm -rf "$wheel"
 }
+
+# Makes build/cuda-venv with nvcc from PyPI where the machine has none, so that the CUDA kernels are compiled (the build
+# finds it there). CUDA 13.0 is the oldest that knows every target, and so runs on the most drivers.
+CUDA_WHEELS="nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96"
+ensure_nvcc() {
+  local venv="$QUIRE_ROOT/build/cuda-venv" stamp
+  if on_macos || have nvcc || [ -x /usr/local/cuda/bin/nvcc ]; then return 0; fi
+  stamp="$venv/nvcc-13.0.88"
+  [ ! -e "$stamp" ] || return 0
+  banner "installing nvcc from PyPI into build/cuda-venv"
+  mkdir -p "$QUIRE_ROOT/build"
+  [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+  # shellcheck disable=SC2086
+  if "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: $CUDA_WHEELS; then
+    touch "$stamp"
+  else
+    banner "nvcc could not be fetched from PyPI: going on without CUDA"
+  fi
+}
