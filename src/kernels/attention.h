@@ -275,10 +275,6 @@ struct AttentionMerge {
   }
 };
 
-#define QUIRE_ATTENTION(name, Body, T)                                                                       \
-  KERNEL(name, Body, AttentionParams, T, const T, const uchar, const int, const int, const int, const float, \
-         const float, float, const int)
-
 typedef Attention16<half, 128, 2> Attention16_f16_d128;
 typedef Attention16<half, 256, 2> Attention16_f16_d256;
 typedef Attention16<half, 576, 1> Attention16_f16_d576;

@@ -189,5 +189,4 @@ struct AttentionF32 {
     }
   }
 };
-KERNEL(attention_f32, AttentionF32, AttentionParams, float, const float, const uchar, const int, const int, const int,
-       const float, const float, float, const int)
+QUIRE_ATTENTION(attention_f32, AttentionF32, float)

@@ -269,3 +269,8 @@ FN void attention_bring(THREAD AttentionWalk& next, TGROUP T* to, CONSTANT const
   }
   copy_commit();
 }
+
+// The entry of one form; all have the same buffers.
+#define QUIRE_ATTENTION(name, Body, T)                                                                       \
+  KERNEL(name, Body, AttentionParams, T, const T, const uchar, const int, const int, const int, const float, \
+         const float, float, const int)

@@ -141,20 +141,52 @@ struct Form {
   int64_t scratch = 0;        // bytes
 };
 
-Form form_of(const AttentionArgs& args, const AttentionParams& p, bool one_split) {
+int64_t slot_bytes(const AttentionParams& p) {
+  return int64_t{p.partial_rows} * (p.partial_dim + 2) * int64_t{sizeof(float)};
+}
+
+Form form_of(const AttentionArgs& args, const AttentionParams& p, const char* kernel, bool one_split) {
   Form form;
   form.params = p;
   const int dim = std::max(p.kv.head_dim, p.kv.v_dim);
-  form.kernel = std::string("attention_") + spelling(args.q.dtype);
-  if (args.q.dtype != DType::kF32) form.kernel += dim <= 128 ? "_d128" : dim <= 256 ? "_d256" : "_d576";
-  const int64_t slot = int64_t{p.partial_rows} * (p.partial_dim + 2) * int64_t{sizeof(float)} * std::max(p.splits, 1);
+  form.kernel = std::string(kernel) + spelling(args.q.dtype);
+  if (p.tokens_a_group > p.tile_tokens && dim <= 64) {
+    form.kernel += "_d64";
+  } else if (args.q.dtype != DType::kF32) {
+    form.kernel += dim <= 128 ? "_d128" : dim <= 256 ? "_d256" : "_d576";
+  }
+  const int64_t slot = slot_bytes(p) * std::max(p.splits, 1);
   form.all = int64_t{p.groups} * p.kv.kv_heads * p.head_tiles;
   form.some = one_split ? form.all : std::clamp<int64_t>(kScratchBytes / slot, 1, form.all);
   form.scratch = one_split ? 0 : form.some * slot;
   return form;
 }
 
-std::vector<Form> forms_of(const AttentionArgs& args, std::span<const int32_t> cu, std::span<const int32_t> contexts) {
+// Sequences with more rows than a tile. Groups of tokens are found by a search, which needs no array of the host's: a
+// sequence's first one is (its first row / tokens of a group) + its number, so there may be some idle ones.
+Form many_form(const AttentionArgs& args, AttentionParams p, const Extent& e, int compute_units) {
+  const auto groups = [&](int tokens) { return static_cast<int>(e.rows / tokens + p.seqs); };
+  const bool one_split = e.many_span <= kAttentionSplitPositions;
+  const bool small_heads = std::max(p.kv.head_dim, p.kv.v_dim) <= 128 && p.head_tiles == 1;
+  const int64_t wide_groups = e.many / (4 * p.tile_tokens) * p.kv.kv_heads;
+  p.splits = 0;
+  if (args.q.dtype != DType::kF32 && small_heads && (one_split || 2 * wide_groups >= compute_units)) {
+    p.tokens_a_group = 4 * p.tile_tokens;
+    p.groups = groups(p.tokens_a_group);
+    p.partial_rows = 4 * kAttentionRowTile;
+    return form_of(args, p, "attention_rows_", one_split);
+  }
+  p.groups = groups(p.tokens_a_group);
+  p.partial_rows = p.tile_heads * p.tile_tokens;
+  // Where rows are too few to fill the device, splits stand apart.
+  const int splits = splits_of(p, e.many_span, p.tile_tokens);
+  const int64_t slots = int64_t{p.groups} * p.kv.kv_heads * p.head_tiles;
+  if (!one_split && slots < 2 * compute_units && slots * splits * slot_bytes(p) <= kScratchBytes) p.splits = splits;
+  return form_of(args, p, "attention_", one_split);
+}
+
+std::vector<Form> forms_of(const AttentionArgs& args, std::span<const int32_t> cu, std::span<const int32_t> contexts,
+                           int compute_units) {
   AttentionParams p = params_of(args);
   const int64_t positions = args.max_blocks * args.kv.block_size;
   const Extent e = extent_of(cu, contexts, p.tile_tokens, positions);
@@ -167,16 +199,13 @@ std::vector<Form> forms_of(const AttentionArgs& args, std::span<const int32_t> c
     p.most_queries = p.tile_tokens;
     p.partial_rows = p.tile_heads * static_cast<int>(e.most_few);
     p.splits = splits_of(p, one_each ? positions : e.few_span, e.most_few);
-    forms.push_back(form_of(args, p, p.splits == 1));
+    forms.push_back(form_of(args, p, "attention_", p.splits == 1));
   }
   if (e.many > 0) {
     p.by_sequence = 0;
     p.least_queries = p.tile_tokens + 1;
     p.most_queries = INT32_MAX;
-    p.partial_rows = p.tile_heads * p.tile_tokens;
-    p.groups = static_cast<int>(e.rows / p.tokens_a_group + p.seqs);
-    p.splits = 0;
-    forms.push_back(form_of(args, p, e.many_span <= kAttentionSplitPositions));
+    forms.push_back(many_form(args, p, e, compute_units));
   }
   return forms;
 }
@@ -244,7 +273,9 @@ void GpuBackend::attention(const AttentionArgs& args) {
   check_attention(args);
   if (args.q.rows == 0) return;
   const std::string merge = std::string("attention_merge_") + spelling(args.q.dtype);
-  for (const Form& form : forms_of(args, staged(args.cu_seqlens_q), staged(args.context_lens))) {
+  const std::vector<Form> forms =
+      forms_of(args, staged(args.cu_seqlens_q), staged(args.context_lens), device_->info().compute_units);
+  for (const Form& form : forms) {
     AttentionParams p = form.params;
     void* partials = form.scratch == 0 ? nullptr : partials_.grow(*device_, static_cast<size_t>(form.scratch));
     for (int64_t first = 0; first < form.all; first += form.some) {
