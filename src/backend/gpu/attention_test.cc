@@ -5,7 +5,6 @@
 
 #include "backend/cpu/attention_oracle_test.h"
 #include "backend/gpu/test_device.h"
-#include "kernels/params/cache.h"
 
 namespace quire::gpu {
 namespace {
@@ -17,6 +16,19 @@ using cpu::Step;
 
 GpuBackend& backend(int which = 0) {
   return test_device(which).ops();
+}
+
+bool on_emulator() {
+  return backend().device().info().api == Api::kEmulator;
+}
+// An emulator that looks large, with its lanes in another order.
+GpuBackend& many_units() {
+  static GpuBackend shared([] {
+    auto device = open_emulator(emulator::EmulatorOptions{.order = 7, .workers = 8});
+    QUIRE_CHECK(device.ok());
+    return std::move(device).value();
+  }());
+  return shared;
 }
 
 uint16_t bits16(float x, DType type) {
@@ -150,6 +162,7 @@ std::vector<Case> cases() {
   AttentionCase all_see = {"over_splits_all_see_all", 2, 1, 32, 16, DType::kBF16, false, {{3, 1100}, {30, 1025}}};
   all_see.window = 500;
   more(all_see, DType::kBF16);
+  more({"over_splits_d144_f16", 1, 1, 144, 16, DType::kF16, true, {{40, 1050}}}, DType::kF16);
   const std::vector<cpu::AttentionSequence> few = {{1, 150}, {9, 70}};
   more({"pages_f16_of_bf16", 4, 2, 64, 16, DType::kF16, true, few}, DType::kBF16);
   more({"pages_f32_of_f16", 4, 2, 40, 16, DType::kF32, true, few}, DType::kF16);
@@ -231,8 +244,243 @@ TEST_P(GpuAttentionTest, ChunksAndSingleTokensHaveTheBitsOfTheWhole) {
   }
 }
 
+// Another order of lanes, and a device with more units, for which splits are cut apart that one threadgroup went
+// through in turn before.
+TEST_P(GpuAttentionTest, EveryFormAndOrderOfLanesHasTheSameBits) {
+  GpuCache gpu(backend(), case_.shape, case_.type);
+  gpu.fill();
+  Step want = cpu::whole_step(gpu.cache);
+  gpu.run(want);
+  if (on_emulator()) {
+    GpuCache other(many_units(), case_.shape, case_.type);
+    other.fill();
+    Step got = cpu::whole_step(other.cache);
+    other.run(got);
+    ASSERT_EQ(cpu::compare_bits(got.out.data(), want.out.data(), want.out.size() * sizeof(float)), 0)
+        << case_.shape.name;
+  }
+}
+
+TEST_P(GpuAttentionTest, BlockSizeChangesNoBit) {
+  std::vector<float> want;
+  for (const int64_t block_size : {8, 16, 32}) {
+    AttentionCase shape = case_.shape;
+    shape.block_size = block_size;
+    GpuCache gpu(backend(), shape, case_.type);
+    // The same tokens whatever the pages: the random numbers before them depend on the page count.
+    std::mt19937 random(21);
+    for (float& x : gpu.cache.k) x = rounded(2 * cpu::random_float(random), case_.type);
+    for (float& x : gpu.cache.v) x = rounded(cpu::random_float(random), case_.type);
+    gpu.fill();
+    Step step = cpu::whole_step(gpu.cache);
+    gpu.run(step);
+    if (want.empty()) want = step.out;
+    ASSERT_EQ(cpu::compare_bits(step.out.data(), want.data(), want.size() * sizeof(float)), 0)
+        << shape.name << " block size " << block_size;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, GpuAttentionTest, testing::Range(size_t{0}, cases().size()),
                          [](const auto& info) { return cases()[info.param].shape.name; });
+
+// What a row does not see may be anything: positions after the context, and before the window, in a tile that it sees.
+TEST(GpuAttention, WhatNoRowSeesNeverReachesOne) {
+  for (const DType type : {DType::kBF16, DType::kF32}) {
+    for (const int32_t queries : {1, 40}) {
+      AttentionCase shape = {"poison", 6, 2, 64, 16, type, true, {{queries, 400}}};
+      shape.window = 75;
+      GpuCache gpu(backend(), shape, type);
+      gpu.fill();
+      const int32_t context = 390;
+      Step want = cpu::make_step(gpu.cache, {0}, {queries}, {context});
+      gpu.run(want);
+      for (const int32_t bad : {250, context - queries - 75, context - queries - 74, context, 399}) {
+        GpuCache poisoned(backend(), shape, type);
+        const auto cols = static_cast<size_t>(poisoned.cache.kv_cols());
+        for (size_t i = static_cast<size_t>(bad) * cols; i < static_cast<size_t>(bad + 1) * cols; ++i) {
+          poisoned.cache.k[i] = std::nanf("");
+          poisoned.cache.v[i] = std::numeric_limits<float>::infinity();
+        }
+        poisoned.fill();
+        Step step = cpu::make_step(poisoned.cache, {0}, {queries}, {context});
+        poisoned.run(step);
+        const bool seen = bad == context - queries - 74;
+        const int same = std::memcmp(step.out.data(), want.out.data(), want.out.size() * sizeof(float));
+        ASSERT_EQ(same == 0, !seen) << name(type) << " queries " << queries << " token " << bad;
+      }
+    }
+  }
+}
+
+// Scores so far apart that weights reach the floor of exp2, in one tile, across tiles and across splits.
+TEST(GpuAttention, HugeScoresStayFinite) {
+  for (const DType type : {DType::kBF16, DType::kF32}) {
+    const AttentionCase shape = {"huge", 1, 1, 16, 16, type, true, {{1, 1100}}};
+    GpuCache gpu(backend(), shape, type);
+    for (float& x : gpu.cache.k) x *= 1e4f;
+    gpu.fill();
+    Step step = cpu::whole_step(gpu.cache);
+    for (const float x : gpu.run(step)) ASSERT_TRUE(std::isfinite(x));
+  }
+}
+
+// Pages' bytes, by hand from the layout that kernels/params/cache.h tells: everything else stays as it was.
+TEST(GpuReshapeAndCache, WritesItsOwnSlotsAndNothingElse) {
+  for (const Case& c : cases()) {
+    const AttentionCase& shape = c.shape;
+    GpuCache gpu(backend(), shape, c.type, 5);
+    std::vector<uint8_t> want(gpu.pages->bytes(), 0xff);
+    const int64_t element = info(shape.dtype).block_bytes, heads = shape.num_kv_heads;
+    const auto row_bytes = [&](int64_t dim) { return (dim * element + 15) / 16 * 16; };
+    const int64_t rows = shape.block_size * heads, sides = shape.v_in_k ? 1 : 2;
+    const int64_t v_at = rows * row_bytes(shape.head_dim),
+                  scales = v_at + (sides - 1) * rows * row_bytes(shape.v_dim());
+    for (size_t t = 0; t < gpu.cache.slots.size(); ++t) {
+      if (t % 7 == 3) {
+        gpu.cache.slots[t] = -1;
+        continue;
+      }
+      const int64_t page = gpu.cache.slots[t] / shape.block_size, offset = gpu.cache.slots[t] % shape.block_size;
+      for (int64_t unit = 0; unit < sides * heads; ++unit) {
+        const bool values = unit >= heads;
+        const int64_t dim = values ? shape.v_dim() : shape.head_dim, row = offset * heads + unit % heads;
+        const auto& from = values ? gpu.cache.v : gpu.cache.k;
+        const float* x = from.data() + (static_cast<int64_t>(t) * heads + unit % heads) * dim;
+        const float scale = cpu::scale_oracle(x, dim, shape.dtype);
+        uint8_t* base = want.data() + page * gpu.layer.page_stride;
+        uint8_t* to = base + (values ? v_at : 0) + row * row_bytes(dim);
+        if (element == 2) std::memset(to, 0, static_cast<size_t>(row_bytes(dim)));  // the padding is read
+        for (int64_t d = 0; d < dim; ++d) {
+          const uint32_t bits = cpu::stored_bits(x[d], shape.dtype, scale);
+          std::memcpy(to + d * element, &bits, static_cast<size_t>(element));
+        }
+        if (shape.dtype == DType::kI8) std::memcpy(base + scales + ((values ? rows : 0) + row) * 4, &scale, 4);
+      }
+    }
+    gpu.fill();
+    std::vector<uint8_t> got(want.size());
+    gpu.gpu.device().download(got.data(), gpu.pages->data(), got.size());
+    gpu.gpu.synchronise();
+    ASSERT_TRUE(got == want) << shape.name;
+  }
+}
+
+// Every code and the middles between codes, the largest numbers, infinities and NaN; scales of every kind.
+TEST(GpuReshapeAndCache, RoundsToTheTypesOfAByteAsTheContractSays) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (const DType dtype : {DType::kF8E4M3, DType::kF8E5M2, DType::kI8}) {
+    std::vector<float> values;
+    for (int code = 0; code < 256 && dtype != DType::kI8; ++code) {
+      const float x = cpu::meaning(static_cast<uint32_t>(code), dtype, 1);
+      const float next = cpu::meaning(static_cast<uint32_t>(code % 128 == 127 ? code : code + 1), dtype, 1);
+      const float middle = x + (next - x) / 2;
+      for (const float y : {x, middle, std::nextafter(middle, kInf), std::nextafter(middle, -kInf)})
+        values.push_back(y);
+    }
+    for (const float top : {0.0f, 1.0f, 127.0f, 1e-35f, 0x1p-100f, 3e38f, kInf, std::nanf("")}) {
+      for (int i = 0; i < 128; ++i)
+        values.push_back(i == 77 ? top : (std::isfinite(top) ? top : 1.0f) * (i - 64) / 128);
+    }
+    const auto tokens = static_cast<int32_t>(values.size() / 128);
+    GpuCache gpu(backend(), {"bytes", 1, 1, 128, 16, dtype, true, {{tokens, tokens}}}, DType::kF32);
+    gpu.cache.k = gpu.cache.v = values;
+    gpu.fill();
+    std::vector<uint8_t> got(gpu.pages->bytes());
+    gpu.gpu.device().download(got.data(), gpu.pages->data(), got.size());
+    gpu.gpu.synchronise();
+    for (size_t t = 0; t < gpu.cache.slots.size(); ++t) {
+      const int64_t page = gpu.cache.slots[t] / 16, offset = gpu.cache.slots[t] % 16;
+      const uint8_t* base = got.data() + page * gpu.layer.page_stride;
+      const float scale = cpu::scale_oracle(values.data() + t * 128, 128, dtype);
+      float stored = scale;
+      if (dtype == DType::kI8) std::memcpy(&stored, base + 2 * 16 * 128 + offset * 4, 4);
+      ASSERT_TRUE(stored == scale || (std::isnan(stored) && std::isnan(scale))) << stored << " want " << scale;
+      for (size_t d = 0; d < 128; ++d) {
+        const float x = values[t * 128 + d];
+        ASSERT_EQ(base[offset * 128 + static_cast<int64_t>(d)], cpu::stored_bits(x, dtype, scale))
+            << name(dtype) << " of " << x;
+      }
+    }
+  }
+}
+
+struct QkvCase {
+  DType type, pages;
+  int64_t head_dim, rot_dim;
+  bool interleaved, normed;
+};
+
+// Norm, rotation and the write to pages one by one, and joined: the same bytes in q and in the pages.
+TEST(GpuQkvToCache, HasTheBitsOfTheSingleOps) {
+  const QkvCase qkv_cases[] = {
+      {DType::kBF16, DType::kBF16, 128, 128, false, true}, {DType::kF16, DType::kI8, 64, 32, true, true},
+      {DType::kF32, DType::kF16, 80, 80, false, false},    {DType::kBF16, DType::kF8E4M3, 256, 64, false, true},
+      {DType::kF16, DType::kF16, 20, 0, false, true},
+  };
+  constexpr int64_t kTokens = 9, kHeads = 4, kKvHeads = 2;
+  for (const QkvCase& c : qkv_cases) {
+    const AttentionCase shape = {"qkv", kHeads, kKvHeads, c.head_dim, 16, c.pages, true, {{kTokens, kTokens}}};
+    std::mt19937 random(3);
+    std::vector<float> norms(static_cast<size_t>(2 * c.head_dim)), table(static_cast<size_t>(40 * c.rot_dim) + 1);
+    for (float& x : norms) x = 1 + cpu::random_float(random) / 2;
+    for (float& x : table) x = cpu::random_float(random);
+    const std::vector<int32_t> positions = {3, 0, 7, 19, 1, 2, 11, 5, 4};
+    std::vector<uint8_t> got[2];
+    for (const bool joined : {false, true}) {
+      TestDevice& device = test_device();
+      GpuBackend& ops = device.ops();
+      GpuCache gpu(ops, shape, c.type);
+      gpu.cache.slots[4] = -1;
+      ops.begin_step();
+      const Tensor qkv = device.put(HostMatrix(kTokens, (kHeads + 2 * kKvHeads) * c.head_dim, c.type, 8));
+      const Tensor q = qkv.columns(0, kHeads * c.head_dim), k = qkv.columns(q.cols, kKvHeads * c.head_dim);
+      const Tensor v = qkv.columns(q.cols + k.cols, k.cols);
+      QkvToCacheArgs args{q,       k,       v,  kHeads, nullptr, nullptr, 1e-5f, c.rot_dim, c.interleaved,
+                          nullptr, nullptr, {}, {},     {}};
+      const float* placed_norms = device.put(norms);
+      if (c.normed) {
+        args.q_norm = placed_norms;
+        args.k_norm = placed_norms + c.head_dim;
+      }
+      args.cos_table = device.put(table);
+      args.sin_table = args.cos_table + 20 * c.rot_dim / 2;
+      args.positions = staged(ops, positions);
+      args.slot_mapping = staged(ops, gpu.cache.slots);
+      args.kv = gpu.layer;
+      ASSERT_TRUE(ops.joins_qkv(args));
+      if (joined) {
+        ops.qkv_to_cache(args);
+      } else {
+        for (const bool keys : {false, true}) {
+          const Tensor x = keys ? k : q;
+          if (c.normed) ops.rms_norm({x, keys ? args.k_norm : args.q_norm, c.head_dim, args.eps, x});
+          if (c.rot_dim > 0) {
+            ops.rope({x, c.head_dim, c.rot_dim, c.interleaved, args.cos_table, args.sin_table, args.positions});
+          }
+        }
+        ops.reshape_and_cache({k, v, args.slot_mapping, args.kv});
+      }
+      got[joined] = device.get(gpu.pages->data(), gpu.pages->bytes());
+      const std::vector<uint8_t> queries = device.rows_of(q, false);
+      got[joined].insert(got[joined].end(), queries.begin(), queries.end());
+      device.clear();
+    }
+    ASSERT_TRUE(got[0] == got[1]) << name(c.type) << " " << name(c.pages) << " " << c.head_dim;
+  }
+}
+
+TEST(GpuKvPageBytes, CountsEveryKindOfPage) {
+  const auto bytes = [&](const KvPageShape& shape) { return backend().kv_page_bytes(shape); };
+  EXPECT_EQ(bytes({DType::kF16, 16, 8, 128}), 16u * 8 * 2 * 128 * 2);
+  EXPECT_EQ(bytes({DType::kF32, 544, 2, 256}), 544u * 2 * 2 * 256 * 4);
+  EXPECT_EQ(bytes({DType::kBF16, 16, 4, 192, 128}), 16u * 4 * (192 + 128) * 2);
+  EXPECT_EQ(bytes({DType::kBF16, 32, 1, 576, 512, true}), 32u * 576 * 2);  // MLA: the latent alone
+  EXPECT_EQ(bytes({DType::kF16, 8, 1, 40, 0}), 8u * (40 + 40) * 2);
+  EXPECT_EQ(bytes({DType::kF16, 8, 1, 42, 0}), 8u * (48 + 48) * 2);  // rows of whole 16 bytes
+  EXPECT_EQ(bytes({DType::kF8E4M3, 16, 8, 128}), 16u * 8 * 2 * 128);
+  EXPECT_EQ(bytes({DType::kI8, 16, 8, 128}), 16u * 8 * 2 * (128 + 4));
+  EXPECT_EQ(bytes({DType::kI8, 32, 1, 576, 512, true}), 32u * (576 + 4));
+}
 
 }  // namespace
 }  // namespace quire::gpu

@@ -43,7 +43,8 @@ constexpr KvPages kv_pages(int type, int block_size, int kv_heads, int head_dim,
 }
 
 constexpr i64 kv_page_bytes(const KvPages kv) {
-  const i64 end = kv.v_scales_at + (kv.type == kKvI8 ? (i64)kv.block_size * kv.kv_heads * 4 : 0);
+  const i64 scales = (kv.v_in_k != 0 ? 4 : 8) * (i64)kv.block_size * kv.kv_heads;
+  const i64 end = kv.k_scales_at + (kv.type == kKvI8 ? scales : 0);
   return (end + 15) / 16 * 16;
 }
 
