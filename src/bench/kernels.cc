@@ -43,24 +43,6 @@ std::string upper(std::string text) {
   return text;
 }
 
-Result<std::vector<DType>> types_of(const std::vector<std::string>& names, std::vector<DType> fallback) {
-  std::vector<DType> out;
-  std::string choices;
-  std::vector<DTypeInfo> known(kGgufDTypes.begin(), kGgufDTypes.end());
-  for (const DType grouped : {DType::kG4, DType::kG8}) known.push_back(info(grouped));
-  for (const DTypeInfo& type : known) choices += std::string(choices.empty() ? "" : ", ") + type.name;
-  for (const std::string& wanted : names) {
-    bool found = false;
-    for (const DTypeInfo& type : known) {
-      if (wanted != "all" && upper(wanted) != type.name) continue;
-      out.push_back(type.type);
-      found = true;
-    }
-    if (!found) return invalid_argument("'" + wanted + "' is no weight type; choose all or of: " + choices);
-  }
-  return out.empty() ? fallback : out;
-}
-
 Result<std::vector<Isa>> levels_of(const std::vector<std::string>& names) {
   const std::vector<Isa> present = cpu::available_isas();
   std::vector<Isa> out;
@@ -73,24 +55,6 @@ Result<std::vector<Isa>> levels_of(const std::vector<std::string>& names) {
     QUIRE_ASSIGN(const Isa best, cpu::choose_isa(""));
     out.push_back(best);
   }
-  return out;
-}
-
-Result<std::vector<cases::LinearShape>> shapes_of(const KernelOptions& o) {
-  std::vector<cases::LinearShape> out;
-  for (const std::string& text : o.shapes) {
-    char* rest = nullptr;
-    const int64_t n = std::strtoll(text.c_str(), &rest, 10);
-    const int64_t k = *rest == 'x' ? std::strtoll(rest + 1, &rest, 10) : 0;
-    constexpr int64_t kMost = int64_t{1} << 20;
-    if (n < 1 || k < 1 || n > kMost || k > kMost || *rest != '\0') {
-      return invalid_argument("--shapes has '" + text + "'; it must be NxK such as 3072x576, each 1 to " +
-                              std::to_string(kMost));
-    }
-    out.push_back({n, k});
-  }
-  if (out.empty() && o.quick) out.assign(std::begin(kQuickShapes), std::end(kQuickShapes));
-  if (out.empty()) out.assign(std::begin(kShapes), std::end(kShapes));
   return out;
 }
 
@@ -411,6 +375,42 @@ std::string percent(std::optional<double> share) {
 }
 
 }  // namespace
+
+Result<std::vector<DType>> types_of(const std::vector<std::string>& names, std::vector<DType> fallback) {
+  std::vector<DType> out;
+  std::string choices;
+  std::vector<DTypeInfo> known(kGgufDTypes.begin(), kGgufDTypes.end());
+  for (const DType grouped : {DType::kG4, DType::kG8}) known.push_back(info(grouped));
+  for (const DTypeInfo& type : known) choices += std::string(choices.empty() ? "" : ", ") + type.name;
+  for (const std::string& wanted : names) {
+    bool found = false;
+    for (const DTypeInfo& type : known) {
+      if (wanted != "all" && upper(wanted) != type.name) continue;
+      out.push_back(type.type);
+      found = true;
+    }
+    if (!found) return invalid_argument("'" + wanted + "' is no weight type; choose all or of: " + choices);
+  }
+  return out.empty() ? fallback : out;
+}
+
+Result<std::vector<cases::LinearShape>> shapes_of(const KernelOptions& o) {
+  std::vector<cases::LinearShape> out;
+  for (const std::string& text : o.shapes) {
+    char* rest = nullptr;
+    const int64_t n = std::strtoll(text.c_str(), &rest, 10);
+    const int64_t k = *rest == 'x' ? std::strtoll(rest + 1, &rest, 10) : 0;
+    constexpr int64_t kMost = int64_t{1} << 20;
+    if (n < 1 || k < 1 || n > kMost || k > kMost || *rest != '\0') {
+      return invalid_argument("--shapes has '" + text + "'; it must be NxK such as 3072x576, each 1 to " +
+                              std::to_string(kMost));
+    }
+    out.push_back({n, k});
+  }
+  if (out.empty() && o.quick) out.assign(std::begin(kQuickShapes), std::end(kQuickShapes));
+  if (out.empty()) out.assign(std::begin(kShapes), std::end(kShapes));
+  return out;
+}
 
 std::optional<double> KernelFigure::share_peak() const {
   return peak_kind == "int8" ? share_int8 : peak_kind == "bf16" ? share_bf16 : share_fp32;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/cpu/limits/limits.h"
+#include "backend/linear_cases.h"
 #include "base/json.h"
 #include "base/result.h"
 #include "ops/dtype.h"
@@ -15,6 +16,7 @@
 namespace quire::bench {
 
 struct KernelOptions {
+  std::string device = "cpu";         // or a GPU's (gpu_kernels.h)
   std::vector<std::string> isa;       // levels; empty: the best one; "all": every one that this machine has
   std::vector<std::string> types;     // of weights; empty: the usual ones
   std::vector<std::string> kv_types;  // of pages; empty: F16 and BF16
@@ -67,5 +69,9 @@ struct KernelFigures {
 using KernelProgress =
     std::function<void(const std::string& group, const std::string& what, size_t done, size_t total)>;
 Result<KernelFigures> kernels(const KernelOptions& options, const KernelProgress& progress);
+
+// What --types and --shapes name; `fallback` where they name nothing.
+Result<std::vector<DType>> types_of(const std::vector<std::string>& names, std::vector<DType> fallback);
+Result<std::vector<cases::LinearShape>> shapes_of(const KernelOptions& options);
 
 }  // namespace quire::bench

@@ -6,6 +6,8 @@
 
 #include <cstdio>
 
+#include "backend/gpu/gpu_backend.h"
+#include "bench/gpu_kernels.h"
 #include "cli/bench.h"
 #include "cli/command.h"
 #include "cli/flags.h"
@@ -43,17 +45,24 @@ class ProgressLine {
   std::string group_;
 };
 
-int kernels(KernelFlags& flags) {
-  if (flags.options.quick && flags.options.samples == bench::KernelOptions{}.samples) flags.options.samples = 5;
-  Result<bench::KernelFigures> figures = [&] {
+template <typename Figures>
+int measure(KernelFlags& flags, Result<Figures> (*run)(const bench::KernelOptions&, const bench::KernelProgress&)) {
+  Result<Figures> figures = [&] {
     ProgressLine progress;
-    return bench::kernels(flags.options, std::ref(progress));
+    return run(flags.options, std::ref(progress));
   }();
   if (!figures.ok()) return report(figures.error());
   // As a word of its own --json prints; with a file it writes, as --output-json does.
   if (flags.json->count() > 0 && flags.json_file.empty()) flags.output.json = true;
   if (!flags.json_file.empty()) flags.output.output_json = flags.json_file;
   return finish_bench(flags.output, figures->to_json(), figures->to_text());
+}
+
+int kernels(KernelFlags& flags) {
+  if (flags.options.quick && flags.options.samples == bench::KernelOptions{}.samples) flags.options.samples = 5;
+  std::string& device = flags.options.device;
+  if (device == "auto" && !gpu::make_gpu_backend(device).ok()) device = "cpu";
+  return device == "cpu" ? measure(flags, bench::kernels) : measure(flags, bench::gpu_kernels);
 }
 
 }  // namespace
@@ -72,7 +81,13 @@ void add_bench_kernels(CLI::App& bench, int& exit_code) {
   list("--shapes", o.shapes, "Weights as NxK (default those of SmolLM2-135M and Qwen3-0.6B)");
   list("--kv-types", o.kv_types, "Types of pages for attention (default F16,BF16)");
   list("--ops", o.ops,
-       "linear, attention, delta (gated delta net), or limits for the machine alone (default all three)");
+       "linear, attention, delta (gated delta net), or limits for the machine alone (default all three); on a GPU "
+       "linear, quantised, attention, rows (norm, rope, glu), limits");
+  command
+      ->add_option("--device", o.device,
+                   "cpu, or a GPU (cuda, metal, emulator): its own cases, beside its copy and product")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda", "metal", "emulator"}))
+      ->envname("QUIRE_DEVICE");
   add_bench_option(*command, "--threads", o.threads, "Threads; 0: all cores");
   add_bench_option(*command, "--samples", o.samples, "Samples of each figure, of which the median counts");
   add_switch(*command, "--quick", o.quick, "Few cases, few samples");

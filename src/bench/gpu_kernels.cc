@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cases for a GPU: products, quantised products, paged attention, and ops on rows.
+#include "bench/gpu_kernels.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+
+#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/library.h"
+#include "bench/gpu_rig.h"
+
+namespace quire::bench {
+namespace {
+
+constexpr DType kType = DType::kBF16;
+constexpr size_t kLibraryAlgorithms = 8;  // of the library's proposals that are timed
+constexpr int64_t kLibrarySamples = 3;
+
+struct AttentionShape {
+  const char* op;
+  int64_t heads, kv_heads, head_dim;
+  int32_t sequences, queries, context;
+};
+struct Plan {
+  std::vector<cases::LinearShape> shapes, quantised_shapes;
+  std::vector<int64_t> rows, quantised_rows;
+  std::vector<DType> quantised;
+  std::vector<AttentionShape> attention;
+  int64_t tokens = 0;       // of the ops on rows
+  int64_t limit_bytes = 0;  // of the copy
+  int64_t limit_side = 0;   // of the product
+};
+
+// qkv, o, gate+up and down of Qwen3-8B. --quick is a shadow of it, to see on the emulator that all of it runs.
+Plan usual_plan() {
+  using enum DType;
+  return {.shapes = {{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}},
+          .quantised_shapes = {{4096, 4096}},
+          .rows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096},
+          .quantised_rows = {1, 8, 64},
+          .quantised = {kQ8_0, kQ4_0, kQ4_K, kG4},
+          .attention = {{"decode", 16, 8, 128, 64, 1, 4096},
+                        {"decode", 16, 8, 128, 1, 1, 4096},
+                        {"decode", 16, 8, 128, 256, 1, 512},
+                        {"prefill", 32, 8, 128, 1, 8192, 8192},
+                        {"prefill", 16, 8, 128, 1, 8192, 8192},
+                        {"prefill", 16, 8, 128, 16, 512, 512}},
+          .tokens = 4096,
+          .limit_bytes = int64_t{2} << 30,
+          .limit_side = 8192};
+}
+
+Plan quick_plan() {
+  return {.shapes = {{64, 64}},
+          .quantised_shapes = {{64, 256}},
+          .rows = {1, 20},
+          .quantised_rows = {1},
+          .quantised = {DType::kQ8_0},
+          .attention = {{"decode", 4, 2, 64, 2, 1, 70}, {"prefill", 4, 2, 64, 1, 40, 40}},
+          .tokens = 4,
+          .limit_bytes = 1 << 20,
+          .limit_side = 64};
+}
+
+Result<Plan> plan_of(const KernelOptions& o) {
+  Plan out = o.quick ? quick_plan() : usual_plan();
+  if (!o.rows.empty()) out.rows = o.rows;
+  if (!o.shapes.empty()) {
+    QUIRE_ASSIGN(out.shapes, shapes_of(o));
+  }
+  if (!o.types.empty()) {
+    QUIRE_ASSIGN(out.quantised, types_of(o.types, {}));
+    std::erase_if(out.quantised, [](DType type) { return !is_quantised(type); });
+  }
+  const auto wanted = [&](const char* op) {
+    return o.ops.empty() || std::find(o.ops.begin(), o.ops.end(), op) != o.ops.end();
+  };
+  for (const std::string& op : o.ops) {
+    if (op != "linear" && op != "quantised" && op != "attention" && op != "rows" && op != "limits") {
+      return invalid_argument("--ops has '" + op +
+                              "'; on a GPU choose of linear, quantised, attention, rows and limits");
+    }
+  }
+  if (!wanted("linear")) out.shapes.clear();
+  if (!wanted("quantised")) out.quantised.clear();
+  if (!wanted("attention")) out.attention.clear();
+  if (!wanted("rows")) out.tokens = 0;
+  return out;
+}
+
+class Runner {
+ public:
+  Runner(GpuRig& rig, const Plan& plan, GpuFigures& figures, const KernelProgress& progress)
+      : rig_(rig), plan_(plan), figures_(figures), progress_(progress) {}
+
+  Status run() {
+    QUIRE_TRY(limits());
+    for (const cases::LinearShape& shape : plan_.shapes) QUIRE_TRY(linear(kType, shape, plan_.rows));
+    for (const DType type : plan_.quantised) {
+      for (const cases::LinearShape& shape : plan_.quantised_shapes)
+        QUIRE_TRY(linear(type, shape, plan_.quantised_rows));
+    }
+    for (const AttentionShape& shape : plan_.attention) QUIRE_TRY(attention(shape));
+    if (plan_.tokens > 0) QUIRE_TRY(rows());
+    return {};
+  }
+
+ private:
+  Status limits();
+  Status linear(DType type, const cases::LinearShape& shape, const std::vector<int64_t>& rows);
+  Status attention(const AttentionShape& shape);
+  Status rows();
+  Status file(GpuFigure figure, size_t calls, const std::function<void(size_t)>& call) {
+    progress_(figures_.device, figure.op + " " + figure.shape + " rows " + std::to_string(figure.rows),
+              figures_.kernels.size(), 0);
+    QUIRE_ASSIGN(figure.seconds, rig_.time(calls, call));
+    figures_.kernels.push_back(std::move(figure));
+    return {};
+  }
+  // Seconds of the fastest of the library's algorithms; 0 where there is no library.
+  Result<double> library(int64_t m, int64_t n, int64_t k, const Tensor& x, const Tensor& y,
+                         const std::vector<const void*>& w);
+
+  GpuRig& rig_;
+  const Plan& plan_;
+  GpuFigures& figures_;
+  const KernelProgress& progress_;
+};
+
+Result<double> Runner::library(int64_t m, int64_t n, int64_t k, const Tensor& x, const Tensor& y,
+                               const std::vector<const void*>& w) {
+  cuda::Library* library = cuda::library_of(rig_.device());
+  if (library == nullptr) return 0.0;
+  std::vector<cuda::LtAlgo> algorithms = library->candidates({kType, n, k}, kType, m, 0);
+  if (algorithms.size() > kLibraryAlgorithms) algorithms.resize(kLibraryAlgorithms);
+  double best = 0;
+  for (const cuda::LtAlgo& algorithm : algorithms) {
+    const auto product = [&](size_t i) {
+      return library->run({.x = x.data,
+                           .w = w[i % w.size()],
+                           .y = y.data,
+                           .type = kType,
+                           .out_type = kType,
+                           .m = m,
+                           .n = n,
+                           .k = k,
+                           .x_stride = k,
+                           .y_stride = n},
+                          algorithm);
+    };
+    if (!product(0).ok()) continue;
+    QUIRE_ASSIGN(const double seconds, rig_.time(
+                                           w.size(), [&](size_t i) { (void)product(i); }, kLibrarySamples));
+    if (best == 0 || seconds < best) best = seconds;
+  }
+  return best;
+}
+
+Status Runner::limits() {
+  progress_(figures_.device, "limits", 0, 0);
+  const auto bytes = static_cast<size_t>(plan_.limit_bytes);
+  QUIRE_ASSIGN(void* const from, rig_.memory(bytes));
+  QUIRE_ASSIGN(void* const to, rig_.memory(bytes));
+  rig_.randomise(from, kType, plan_.limit_bytes / 2, 1);
+  QUIRE_ASSIGN(const double copy, rig_.time(4, [&](size_t) { rig_.device().copy(to, from, bytes); }));
+  figures_.copy_rate = 2 * static_cast<double>(bytes) / copy;
+  rig_.release();
+  const int64_t side = plan_.limit_side;
+  QUIRE_ASSIGN(const Tensor x, rig_.tensor(kType, side, side, 1));
+  QUIRE_ASSIGN(const Tensor w, rig_.tensor(kType, side, side, 2));
+  QUIRE_ASSIGN(const Tensor y, rig_.tensor(kType, side, side, 3));
+  QUIRE_ASSIGN(const double product, library(side, side, side, x, y, {w.data}));
+  const auto edge = static_cast<double>(side);
+  if (product > 0) figures_.matmul_rate = 2 * edge * edge * edge / product;
+  rig_.release();
+  return {};
+}
+
+Status Runner::linear(DType type, const cases::LinearShape& shape, const std::vector<int64_t>& rows) {
+  constexpr size_t kMostCopies = 40;
+  const int64_t n = shape.n, k = cases::rounded_k(type, shape.k);
+  QUIRE_ASSIGN(const auto weights, rig_.weights(type, n, k, kMostCopies));
+  std::vector<const void*> plain;
+  for (const PackedMatrix* weight : weights) plain.push_back(static_cast<const gpu::GpuMatrix*>(weight)->data);
+  const int64_t most = *std::max_element(rows.begin(), rows.end());
+  QUIRE_ASSIGN(const Tensor x, rig_.tensor(kType, most, k, 2));
+  QUIRE_ASSIGN(const Tensor y, rig_.tensor(kType, most, n, 3));
+  for (const int64_t m : rows) {
+    GpuFigure figure;
+    figure.op = "linear";
+    figure.type = name(type);
+    figure.shape = std::to_string(n) + "x" + std::to_string(k);
+    figure.rows = m;
+    figure.operations = 2.0 * static_cast<double>(m * n * k);
+    figure.bytes = static_cast<double>(weights[0]->bytes()) + 2.0 * static_cast<double>(m * (n + k));
+    QUIRE_TRY(file(std::move(figure), weights.size(), [&](size_t i) {
+      rig_.backend().linear({.x = x.first_rows(m), .weight = weights[i], .out = y.first_rows(m)});
+    }));
+    if (type != kType) continue;
+    QUIRE_ASSIGN(figures_.kernels.back().library, library(m, n, k, x, y, plain));
+  }
+  rig_.release();
+  return {};
+}
+
+Status Runner::attention(const AttentionShape& shape) {
+  constexpr int64_t kBlock = 16;
+  Backend& backend = rig_.backend();
+  const int64_t blocks = (shape.context + kBlock - 1) / kBlock, pages = blocks * shape.sequences;
+  const int64_t width = backend.table_width(blocks);
+  KvLayer kv;
+  kv.page_stride =
+      static_cast<int64_t>(backend.kv_page_bytes({kType, kBlock, shape.kv_heads, shape.head_dim, 0, false}));
+  kv.num_pages = pages;
+  kv.block_size = kBlock;
+  kv.num_kv_heads = shape.kv_heads;
+  kv.head_dim = shape.head_dim;
+  kv.dtype = kType;
+  QUIRE_ASSIGN(kv.pages, rig_.memory(static_cast<size_t>(kv.page_stride * pages)));
+  rig_.randomise(kv.pages, kType, kv.page_stride * pages / 2, 1);
+  const int64_t tokens = int64_t{shape.sequences} * shape.queries, cols = shape.heads * shape.head_dim;
+  QUIRE_ASSIGN(const Tensor q, rig_.tensor(kType, tokens, cols, 2));
+  QUIRE_ASSIGN(const Tensor out, rig_.tensor(kType, tokens, cols, 3));
+
+  std::vector<int32_t> order(static_cast<size_t>(pages)), cu = {0}, lengths, tables;
+  std::iota(order.begin(), order.end(), 0);
+  cases::Random random(4);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.next() % i]);
+  double pairs = 0;
+  for (int32_t s = 0; s < shape.sequences; ++s) {
+    cu.push_back(cu.back() + shape.queries);
+    lengths.push_back(shape.context);
+    tables.insert(tables.end(), order.begin() + s * blocks, order.begin() + (s + 1) * blocks);
+    tables.resize(static_cast<size_t>((s + 1) * width));
+    for (int32_t t = 0; t < shape.queries; ++t) pairs += static_cast<double>(shape.context - shape.queries + t + 1);
+  }
+  backend.begin_step();
+  AttentionArgs args;
+  args.q = q;
+  args.kv = kv;
+  args.num_heads = shape.heads;
+  args.scale = 0.0883883f;
+  args.cu_seqlens_q = rig_.stage(cu);
+  args.context_lens = rig_.stage(lengths);
+  args.block_tables = rig_.stage(tables);
+  args.max_blocks = width;
+  args.out = out;
+
+  GpuFigure figure;
+  figure.op = shape.op;
+  figure.type = name(kType);
+  figure.shape = std::to_string(shape.heads) + "/" + std::to_string(shape.kv_heads) + "x" +
+                 std::to_string(shape.head_dim) + " " + std::to_string(shape.sequences) + "@" +
+                 std::to_string(shape.context);
+  figure.rows = tokens;
+  figure.operations = 4.0 * pairs * static_cast<double>(cols);
+  const int64_t positions = int64_t{shape.sequences} * shape.context;
+  figure.bytes = 4.0 * static_cast<double>(positions * shape.kv_heads * shape.head_dim + tokens * cols);
+  QUIRE_TRY(file(std::move(figure), 4, [&](size_t) { backend.attention(args); }));
+  rig_.release();
+  return {};
+}
+
+// Norm, rope and glu of Qwen3-8B's widths. A few copies of the rows, so that they come from memory.
+Status Runner::rows() {
+  constexpr size_t kCopies = 4;
+  constexpr int64_t kHidden = 4096, kHeadDim = 128, kMlp = 12288;
+  Backend& backend = rig_.backend();
+  for (const int64_t tokens : {plan_.tokens, std::max<int64_t>(plan_.tokens / 64, 1)}) {
+    std::vector<Tensor> hidden, normed, gated;
+    for (size_t i = 0; i < kCopies; ++i) {
+      QUIRE_ASSIGN(Tensor h, rig_.tensor(DType::kF32, tokens, kHidden, i));
+      QUIRE_ASSIGN(Tensor x, rig_.tensor(kType, tokens, kHidden, i));
+      QUIRE_ASSIGN(Tensor g, rig_.tensor(kType, tokens, 2 * kMlp, i));
+      hidden.push_back(h);
+      normed.push_back(x);
+      gated.push_back(g);
+    }
+    QUIRE_ASSIGN(const Tensor weight, rig_.tensor(DType::kF32, 1, kHidden, 9));
+    QUIRE_ASSIGN(const Tensor table, rig_.tensor(DType::kF32, tokens, kHeadDim / 2, 10));
+    std::vector<int32_t> positions(static_cast<size_t>(tokens));
+    std::iota(positions.begin(), positions.end(), 0);
+    backend.begin_step();
+    const auto staged = rig_.stage(positions);
+    const auto figure = [&](const char* op, int64_t cols, int64_t bytes) {
+      GpuFigure out;
+      out.op = op;
+      out.type = name(kType);
+      out.shape = std::to_string(cols);
+      out.rows = tokens;
+      out.bytes = static_cast<double>(bytes);
+      return out;
+    };
+    QUIRE_TRY(file(figure("norm", kHidden, tokens * kHidden * 6), kCopies, [&](size_t i) {
+      backend.rms_norm({.x = hidden[i], .weight = weight.f32(), .group = kHidden, .eps = 1e-6f, .out = normed[i]});
+    }));
+    QUIRE_TRY(file(figure("rope", kHidden, tokens * kHidden * 4), kCopies, [&](size_t i) {
+      backend.rope({.x = normed[i],
+                    .head_dim = kHeadDim,
+                    .rot_dim = kHeadDim,
+                    .cos_table = table.f32(),
+                    .sin_table = table.f32(),
+                    .positions = staged});
+    }));
+    QUIRE_TRY(file(figure("glu", kMlp, tokens * kMlp * 6), kCopies, [&](size_t i) {
+      backend.glu(
+          {.gate = gated[i].columns(0, kMlp), .up = gated[i].columns(kMlp, kMlp), .out = gated[i].columns(0, kMlp)});
+    }));
+    rig_.release();
+  }
+  return {};
+}
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f%%", 100 * share);
+  return text;
+}
+
+}  // namespace
+
+std::optional<double> GpuFigures::share_matmul(const GpuFigure& figure) const {
+  if (matmul_rate == 0 || figure.operations == 0) return std::nullopt;
+  return figure.operations / figure.seconds / matmul_rate;
+}
+
+Result<GpuFigures> gpu_kernels(const KernelOptions& options, const KernelProgress& progress) {
+  QUIRE_ASSIGN(const Plan plan, plan_of(options));
+  if (options.samples < 1 || options.samples > 10000) return invalid_argument("--samples must be 1 to 10000");
+  QUIRE_ASSIGN(const auto rig, GpuRig::open(options.device, options.samples));
+  GpuFigures out;
+  out.device = rig->backend().describe();
+  Runner runner(*rig, plan, out, progress);
+  QUIRE_TRY(runner.run());
+  if (cuda::Library* library = cuda::library_of(rig->device())) {
+    out.notes.push_back("the library is " + library->version() + ", its best of " + std::to_string(kLibraryAlgorithms) +
+                        " proposals, whatever their order of sums");
+  }
+  return out;
+}
+
+json::Value GpuFigures::to_json() const {
+  json::Value out{json::Object{}};
+  out.set("device", device);
+  out.set("copy_tb_per_s", copy_rate * 1e-12);
+  out.set("matmul_tflop_per_s", matmul_rate * 1e-12);
+  json::Array list, words;
+  for (const GpuFigure& f : kernels) {
+    json::Value item{json::Object{}};
+    item.set("kernel", f.op);
+    item.set("type", f.type);
+    item.set("case", f.shape);
+    item.set("rows", f.rows);
+    item.set("seconds", f.seconds);
+    item.set("bytes", f.bytes);
+    item.set("flops", f.operations);
+    item.set("share_copy", share_copy(f));
+    const std::optional<double> product = share_matmul(f);
+    item.set("share_matmul", product ? json::Value(*product) : json::Value());
+    item.set("library_seconds", f.library > 0 ? json::Value(f.library) : json::Value());
+    list.push_back(std::move(item));
+  }
+  for (const std::string& note : notes) words.emplace_back(note);
+  out.set("kernels", std::move(list));
+  out.set("notes", std::move(words));
+  return out;
+}
+
+std::string GpuFigures::to_text() const {
+  char text[240];
+  std::string out = device + "\n";
+  std::snprintf(text, sizeof text, "Limits: a copy moves %.2f TB/s, the library multiplies at %.0f TFLOP/s (bf16)\n",
+                copy_rate * 1e-12, matmul_rate * 1e-12);
+  out += text;
+  if (!kernels.empty()) {
+    out +=
+        "  op       type  case                 rows         us      TB/s   of copy   TFLOP/s  of matmul   library us  "
+        " ";
+    out += "library/ours\n";
+  }
+  for (const GpuFigure& f : kernels) {
+    const std::optional<double> product = share_matmul(f);
+    char beside[64] = "";
+    if (f.library > 0) std::snprintf(beside, sizeof beside, "%12.2f %13.2f", f.library * 1e6, f.library / f.seconds);
+    std::snprintf(text, sizeof text, "  %-8s %-5s %-18s %6lld %10.2f %9.3f %9s %9.1f %10s %s\n", f.op.c_str(),
+                  f.type.c_str(), f.shape.c_str(), static_cast<long long>(f.rows), f.seconds * 1e6,
+                  f.bytes / f.seconds * 1e-12, percent(share_copy(f)).c_str(), f.operations / f.seconds * 1e-12,
+                  product ? percent(*product).c_str() : "-", beside);
+    out += text;
+  }
+  for (const std::string& note : notes) out += "  " + note + "\n";
+  out.pop_back();
+  return out;
+}
+
+}  // namespace quire::bench
