@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear and embedding on a GPU: doubles within the arithmetic's rounding for every weight type, and by bits: a row
+// alone (the kernel of few rows) and in a batch (the one of many), joined ops and the same ops one by one.
+#include <gmock/gmock.h>
+
+#include "backend/cpu/linear_oracle_test.h"
+#include "backend/gpu/test_device.h"
+#include "backend/linear_cases.h"
+
+namespace quire::gpu {
+namespace {
+
+constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+
+std::unique_ptr<PackedMatrix> packed(TestDevice& device, std::span<const RawMatrix> parts, DType activation) {
+  auto out = device.ops().pack(parts, {.activation = activation});
+  EXPECT_TRUE(out.ok());
+  return std::move(out).value();
+}
+std::unique_ptr<PackedMatrix> packed(TestDevice& device, const cases::Weight& weight, DType activation) {
+  const RawMatrix raw = weight.raw();
+  return packed(device, {&raw, 1}, activation);
+}
+
+std::string text(DType weight, DType activation, int64_t n, int64_t k) {
+  return std::string(spelling(weight)) + " weight, " + spelling(activation) + " activations, n " + std::to_string(n) +
+         ", k " + std::to_string(k);
+}
+
+// x W^T in doubles, with the sum of the magnitudes for the bound.
+struct Sum {
+  double value = 0, size = 0;
+};
+Sum double_sum(const HostMatrix& x, int64_t row, const std::vector<float>& w, int64_t n, DType activation) {
+  Sum sum;
+  for (int64_t k = 0; k < x.cols; ++k) {
+    const double product = double{x.at(row, k)} * rounded(w[static_cast<size_t>(n * x.cols + k)], activation);
+    sum.value += product;
+    sum.size += std::fabs(product);
+  }
+  return sum;
+}
+
+// Values and bias against doubles, `out` being the type of the output.
+void check_product(DType weight_type, DType activation, DType out_type, int64_t n, int64_t k, int64_t rows,
+                   int64_t gap) {
+  const cases::Weight weight = cases::random_weight_of(weight_type, n, k, 7);
+  const std::vector<float> w = oracle::weight_values(weight.raw());
+  const HostMatrix x(rows, k, activation, 3, 1.0f, gap), bias(1, n, DType::kF32, 5);
+  const bool biased = n % 2 == 1;
+  const std::string what = text(weight_type, activation, n, k);
+  std::unique_ptr<PackedMatrix> on_device[2];
+  for (int i = 0; i < 2; ++i) on_device[i] = packed(test_device(i), weight, activation);
+  const auto run = [&](TestDevice& device, int64_t first, int64_t count) {
+    const Tensor out = device.room(count, n, out_type);
+    const PackedMatrix* there = on_device[&device == &test_device() ? 0 : 1].get();
+    device.ops().linear({device.put(x).some_rows(first, count), there, biased ? device.put(bias).f32() : nullptr, out});
+    return device.rows_of(out);
+  };
+  const std::vector<float> got = run_rows(rows, out_type, run, what);
+  for (int64_t m = 0; m < rows; ++m) {
+    for (int64_t i = 0; i < n; ++i) {
+      const Sum sum = double_sum(x, m, w, i, activation);
+      const double b = biased ? bias.at(0, i) : 0;
+      const double bound = sum.size * static_cast<double>(k + 8) * 0x1p-24 +
+                           (std::fabs(sum.value) * 2 + std::fabs(b)) * rounding(out_type) * 1.01 + 1e-7;
+      ASSERT_NEAR(double{got[static_cast<size_t>(m * n + i)]}, sum.value + b, bound)
+          << what << " row " << m << ", " << i;
+    }
+  }
+}
+
+class GpuLinear : public testing::TestWithParam<DType> {};
+
+TEST_P(GpuLinear, HasTheValueOfDoublesAndOneSetOfBitsForEveryBatch) {
+  for (const DType activation : kTypes) {
+    check_product(GetParam(), activation, activation, 37, cases::rounded_k(GetParam(), 96), 18, 8);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(GpuLinear, EmbeddingReadsTheRowsThatTheFileHolds) {
+  const int64_t n = 37, k = cases::rounded_k(GetParam(), 96);
+  const cases::Weight weight = cases::random_weight_of(GetParam(), n, k, 5);
+  const std::vector<float> w = oracle::weight_values(weight.raw());
+  const std::vector<int32_t> tokens = {0, 36, 15, 16, 17, 17, 5};
+  TestDevice& device = test_device();
+  for (const DType type : kTypes) {
+    const auto table = packed(device, weight, type);
+    for (const float scale : {1.0f, 1.7f}) {
+      const Tensor out = device.room(static_cast<int64_t>(tokens.size()), k, type);
+      device.ops().embedding({table.get(), {device.put(tokens), tokens.size()}, scale, out});
+      const std::vector<float> got = floats_of(device.rows_of(out), type);
+      for (size_t i = 0; i < got.size(); ++i) {
+        const size_t row = i / static_cast<size_t>(k), column = i % static_cast<size_t>(k);
+        const float want = rounded(w[static_cast<size_t>(tokens[row]) * static_cast<size_t>(k) + column] * scale, type);
+        ASSERT_EQ(std::memcmp(&got[i], &want, 4), 0)
+            << spelling(GetParam()) << " token " << tokens[row] << ", " << column << ": " << got[i] << ", not " << want;
+      }
+    }
+  }
+  device.clear();
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, GpuLinear,
+                         testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0,
+                                         DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K,
+                                         DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS,
+                                         DType::kMXFP4, DType::kG4, DType::kG8),
+                         [](const auto& info) { return spelling(info.param); });
+
+TEST(GpuLinearShapes, OfEveryLengthAndAlignment) {
+  struct Shape {
+    int64_t n, k, rows, gap;
+  };
+  // K that ends inside a step, a piece and a chunk; rows of x that start anywhere; more than one block of rows.
+  for (const Shape& s : {Shape{1, 1, 2, 0}, Shape{16, 7, 17, 2}, Shape{65, 40, 3, 8}, Shape{80, 33, 66, 7},
+                         Shape{130, 200, 5, 8}, Shape{17, 72, 33, 3}}) {
+    for (const DType type : kTypes) check_product(type, type, type, s.n, s.k, s.rows, s.gap);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(GpuLinearShapes, LogitsAreFloatsWhateverTheActivations) {
+  for (const DType type : {DType::kF16, DType::kBF16}) {
+    check_product(type, type, DType::kF32, 35, 64, 18, 8);
+    check_product(DType::kQ4_K, type, DType::kF32, 35, 256, 18, 8);
+  }
+}
+
+// Runs `joined` and `apart` on 1 to 33 rows; both give rows of bits.
+using Run = std::function<std::vector<uint8_t>(TestDevice&, int64_t rows)>;
+void expect_same_bits(std::span<const int64_t> rows, const std::string& what, const Run& joined, const Run& apart) {
+  for (const int64_t m : rows) {
+    EXPECT_EQ(joined(test_device(), m), apart(test_device(), m)) << what << ", " << m << " rows";
+    test_device().clear();
+  }
+}
+
+TEST(GpuLinearJoined, AGateHasTheBitsOfALinearAndAGlu) {
+  for (const DType type : kTypes) {
+    for (const DType weight_type : {type, DType::kQ8_0, DType::kG4}) {
+      const int64_t half = 41, k = 96;
+      const auto weight = cases::random_weight_of(weight_type, 2 * half, k, 5);
+      const HostMatrix x(20, k, type, 3), bias(1, 2 * half, DType::kF32, 7);
+      const auto w = packed(test_device(), weight, type);
+      for (const GatedForm& form :
+           {GatedForm{Activation::kSilu}, GatedForm{Activation::kGeluTanh}, GatedForm{Activation::kSilu, 0.5f}}) {
+        const auto joined = [&](TestDevice& device, int64_t rows) {
+          LinearArgs args{device.put(x).first_rows(rows), w.get(), device.put(bias).f32(),
+                          device.room(rows, half, type)};
+          args.gated = &form;
+          device.ops().linear(args);
+          return device.rows_of(args.out);
+        };
+        const auto apart = [&](TestDevice& device, int64_t rows) {
+          const Tensor both = device.room(rows, 2 * half, type), out = device.room(rows, half, type);
+          device.ops().linear({device.put(x).first_rows(rows), w.get(), device.put(bias).f32(), both});
+          device.ops().glu({both.columns(0, half), both.columns(half, half), form.activation, out, form.limit});
+          return device.rows_of(out);
+        };
+        expect_same_bits(std::vector<int64_t>{1, 20}, text(weight_type, type, 2 * half, k), joined, apart);
+      }
+    }
+  }
+}
+
+TEST(GpuLinearJoined, ANormAndAResidualHaveTheBitsOfTheirOps) {
+  for (const DType type : kTypes) {
+    for (const DType weight_type : {type, DType::kQ4_K}) {
+      const int64_t n = 40, k = 512;
+      const auto weight = cases::random_weight_of(weight_type, n, k, 5);
+      const HostMatrix hidden(4, k, DType::kF32, 3), norm(1, k, DType::kF32, 4), before(4, n, DType::kF32, 6);
+      const auto w = packed(test_device(), weight, type);
+      const std::vector<int64_t> rows = {1, 4};
+      for (const int64_t m : rows) ASSERT_TRUE(test_device().ops().joins_linear(m));
+      const NormForm form{nullptr, 1e-5f};
+      const auto normed = [&](TestDevice& device, int64_t m) {
+        NormForm here = form;
+        here.weight = device.put(norm).f32();
+        LinearArgs args{device.put(hidden).first_rows(m), w.get(), nullptr, device.room(m, n, type)};
+        args.norm = &here;
+        device.ops().linear(args);
+        return device.rows_of(args.out);
+      };
+      const auto norm_first = [&](TestDevice& device, int64_t m) {
+        const Tensor x = device.room(m, k, type), out = device.room(m, n, type);
+        device.ops().rms_norm({device.put(hidden).first_rows(m), device.put(norm).f32(), k, form.eps, x});
+        device.ops().linear({x, w.get(), nullptr, out});
+        return device.rows_of(out);
+      };
+      expect_same_bits(rows, "norm, " + text(weight_type, type, n, k), normed, norm_first);
+      const HostMatrix x(4, k, type, 8), bias(1, n, DType::kF32, 9);
+      const auto added = [&](TestDevice& device, int64_t m) {
+        const Tensor out = device.put(before).first_rows(m);
+        LinearArgs args{device.put(x).first_rows(m), w.get(), device.put(bias).f32(), out};
+        args.residual = out;
+        args.residual_scale = 0.7f;
+        device.ops().linear(args);
+        return device.rows_of(out, false);
+      };
+      const auto added_after = [&](TestDevice& device, int64_t m) {
+        const Tensor y = device.room(m, n, type), out = device.put(before).first_rows(m);
+        device.ops().linear({device.put(x).first_rows(m), w.get(), device.put(bias).f32(), y});
+        device.ops().residual_add({y, out, 0.7f, out});
+        return device.rows_of(out, false);
+      };
+      expect_same_bits(rows, "residual, " + text(weight_type, type, n, k), added, added_after);
+    }
+  }
+}
+
+TEST(GpuLinearJoined, ColumnsInAnotherOrderAreGatheredFirst) {
+  for (const DType type : kTypes) {
+    const int64_t n = 24, k = 64;
+    const auto weight = cases::random_weight_of(DType::kG4, n, k, 5, 32);
+    const HostMatrix x(3, k, type, 3);
+    HostMatrix ordered = x;
+    std::vector<int32_t> columns;
+    for (int64_t i = 0; i < k; ++i) columns.push_back(static_cast<int32_t>((i * 37 + 5) % k));
+    for (int64_t m = 0; m < 3; ++m) {
+      for (int64_t i = 0; i < k; ++i) ordered.at(m, i) = x.at(m, columns[static_cast<size_t>(i)]);
+    }
+    const auto w = packed(test_device(), weight, type);
+    const auto run = [&](const HostMatrix& rows, bool by_columns) {
+      TestDevice& device = test_device();
+      LinearArgs args{device.put(rows), w.get(), nullptr, device.room(3, n, type)};
+      if (by_columns) args.columns = {device.put(columns), columns.size()};
+      device.ops().linear(args);
+      return device.rows_of(args.out);
+    };
+    EXPECT_EQ(run(x, true), run(ordered, false)) << spelling(type);
+    test_device().clear();
+  }
+}
+
+TEST(GpuPack, PartsAndRowMapsConcatenateAlongN) {
+  for (const DType type : {DType::kBF16, DType::kF32, DType::kQ8_0, DType::kQ6_K, DType::kG8}) {
+    for (const int64_t plain_k : {64, 67}) {
+      const int64_t k = is_quantised(type) ? cases::rounded_k(type, 64) : plain_k, n0 = 9, n1 = 30;
+      const auto w0 = cases::random_weight_of(type, n0, k, 1), w1 = cases::random_weight_of(type, n1, k, 2);
+      std::vector<int32_t> map, tokens;
+      for (int32_t i = 0; i < n1; ++i) map.push_back((i * 7 + 3) % static_cast<int32_t>(n1));
+      for (int32_t i = 0; i < n0 + n1; ++i) tokens.push_back(i);
+      RawMatrix parts[] = {w0.raw(), w1.raw()};
+      parts[1].row_map = map;
+      size_t consumed = 0;
+      PackOptions options;
+      options.consumed = [&](std::span<const std::byte> bytes) { consumed += bytes.size(); };
+      TestDevice& device = test_device();
+      const auto both = device.ops().pack(parts, options);
+      ASSERT_TRUE(both.ok());
+      EXPECT_EQ(consumed, w0.bytes.size()) << "mapped rows wait";
+      const Tensor out = device.room(n0 + n1, k, DType::kF32);
+      device.ops().embedding({both->get(), {device.put(tokens), tokens.size()}, 1.0f, out});
+      const std::vector<float> got = floats_of(device.rows_of(out), DType::kF32);
+      const std::vector<float> v0 = oracle::weight_values(w0.raw()), v1 = oracle::weight_values(w1.raw());
+      for (int64_t row = 0; row < n0 + n1; ++row) {
+        const float* want = row < n0 ? v0.data() + row * k : v1.data() + map[static_cast<size_t>(row - n0)] * k;
+        ASSERT_EQ(std::memcmp(got.data() + row * k, want, static_cast<size_t>(4 * k)), 0)
+            << spelling(type) << " " << row;
+      }
+      device.clear();
+    }
+  }
+}
+
+TEST(GpuPack, StaysCloseToTheFilesSize) {
+  for (const DType type : cases::kQuantTypes) {
+    const auto weight = cases::random_weight_of(type, 64, 1536, 1);
+    const auto w = packed(test_device(), weight, DType::kBF16);
+    const size_t bytes = weight.bytes.size() + 4 * (weight.scales.size() + weight.mins.size());
+    EXPECT_LE(static_cast<double>(w->bytes()), 1.06 * static_cast<double>(bytes)) << name(type);
+  }
+}
+
+TEST(GpuPack, RefusesWhatTheFileHasWrong) {
+  std::vector<std::byte> bytes(1000);
+  const RawMatrix ragged{DType::kQ4_K, 1, 128, bytes.data()};
+  const auto refused = test_device().ops().pack({&ragged, 1}, {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("Q4_K"));
+  auto broken = cases::random_weight_of(DType::kG8, 4, 128, 1);
+  broken.scales[3] = std::numeric_limits<float>::infinity();
+  const RawMatrix raw = broken.raw();
+  EXPECT_FALSE(test_device().ops().pack({&raw, 1}, {}).ok());
+}
+
+}  // namespace
+}  // namespace quire::gpu
