@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What bench/gpu asks of torch and transformers: the GPU's ceilings, and their speed on a model of random weights.
+
+Prints one line of JSON. `latency` decodes one sequence with a static cache and the compiled model; `batch` runs
+continuous batching over many. Tokens a second of `latency` come from the difference of two lengths, so that neither the
+prefill nor the start counts; `batch` counts the output tokens of a whole second run.
+"""
+
+import argparse
+import json
+import statistics
+import time
+
+import torch
+
+
+def seconds_of(call, rounds=10):
+    """The median over rounds, by device events."""
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(rounds):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    return statistics.median(times)
+
+
+def ceilings(_):
+    source = torch.randn(1 << 30, device="cuda", dtype=torch.float32)
+    target = torch.empty_like(source)
+    copy = 2 * source.numel() * 4 / seconds_of(lambda: target.copy_(source))
+    del source, target
+    side = 8192
+    a, b = (torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    product = 2 * side**3 / seconds_of(lambda: a @ b)
+    return {"device": torch.cuda.get_device_name(), "copy_tb_per_s": copy * 1e-12, "matmul_tflop_per_s": product * 1e-12,
+            "torch": torch.__version__}
+
+
+def model_of(path):
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(path)
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
+    return model.eval(), config, transformers.__version__
+
+
+@torch.inference_mode()
+def latency(args):
+    model, config, version = model_of(args.config)
+    prompt = torch.randint(0, config.vocab_size, (1, 128), device="cuda")
+
+    def seconds(tokens):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False,
+                       cache_implementation="static", pad_token_id=0)
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    short, long = 64, 256
+    for tokens in (long, long):
+        seconds(tokens)  # compiles; the cache is as long as its longest answer
+    passed = [seconds(long) - seconds(short) for _ in range(3)]
+    return {"tokens_per_s": (long - short) / statistics.median(passed), "transformers": version}
+
+
+@torch.inference_mode()
+def batch(args):
+    from transformers import GenerationConfig
+
+    model, config, version = model_of(args.config)
+    generator = torch.Generator().manual_seed(0)
+    prompts = torch.randint(0, config.vocab_size, (args.sequences, args.input_len), generator=generator).tolist()
+
+    def run(tokens):
+        settings = GenerationConfig(max_new_tokens=tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        made = model.generate_batch(inputs=prompts, generation_config=settings, progress_bar=False)
+        torch.cuda.synchronize()
+        return sum(len(answer.generated_tokens) for answer in made.values()), time.perf_counter() - start
+
+    run(8)
+    tokens, seconds = run(args.output_len)
+    return {"tokens_per_s": tokens / seconds, "tokens": tokens, "seconds": seconds, "transformers": version}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["ceilings", "latency", "batch"])
+    parser.add_argument("--config", required=True)
+    parser.add_argument("--sequences", type=int, default=256)
+    parser.add_argument("--input-len", type=int, default=448)
+    parser.add_argument("--output-len", type=int, default=128)
+    args = parser.parse_args()
+    print(json.dumps({"ceilings": ceilings, "latency": latency, "batch": batch}[args.what](args)))
+
+
+if __name__ == "__main__":
+    main()
