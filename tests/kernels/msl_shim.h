@@ -177,24 +177,33 @@ void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup
                                    const simdgroup_matrix<B, 8, 8>& b, const simdgroup_matrix<C, 8, 8>& c,
                                    QUIRE_MSL_SITE("simdgroup_multiply_accumulate")) {
   struct Operands {
-    float a[2], b[2];
+    float a[2], b[2], c[2];
   };
-  const Operands mine = {{static_cast<float>(a.held[0]), static_cast<float>(a.held[1])},
-                         {static_cast<float>(b.held[0]), static_cast<float>(b.held[1])}};
+  Operands mine;
+  for (int i = 0; i < 2; i++) {
+    mine.a[i] = static_cast<float>(a.held[i]);
+    mine.b[i] = static_cast<float>(b.held[i]);
+    mine.c[i] = static_cast<float>(c.held[i]);
+  }
   const quire::emulator::Exchanged all = quire::emulator::exchange(&mine, sizeof mine, site);
-  float left[8][8], right[8][8];
-  for (uint lane = 0; lane < 32; lane++) {
-    const Operands theirs = all.of<Operands>(lane);
-    for (int i = 0; i < 2; i++) {
-      left[matrix_row(lane)][matrix_column(lane) + i] = theirs.a[i];
-      right[matrix_row(lane)][matrix_column(lane) + i] = theirs.b[i];
+  float* sums = reinterpret_cast<float*>(all.result);  // [8][8]
+  if (all.first) {
+    float left[8][8], right[8][8];
+    for (uint lane = 0; lane < 32; lane++) {
+      const Operands theirs = all.of<Operands>(lane);
+      for (int i = 0; i < 2; i++) {
+        left[matrix_row(lane)][matrix_column(lane) + i] = theirs.a[i];
+        right[matrix_row(lane)][matrix_column(lane) + i] = theirs.b[i];
+        sums[matrix_row(lane) * 8 + matrix_column(lane) + i] = theirs.c[i];
+      }
+    }
+    for (int row = 0; row < 8; row++) {
+      for (int k = 0; k < 8; k++) {
+        for (int column = 0; column < 8; column++) sums[row * 8 + column] += left[row][k] * right[k][column];
+      }
     }
   }
-  for (int i = 0; i < 2; i++) {
-    float sum = static_cast<float>(c.held[i]);
-    for (int k = 0; k < 8; k++) sum += left[matrix_row(all.lane)][k] * right[k][matrix_column(all.lane) + i];
-    d.held[i] = D(sum);
-  }
+  for (int i = 0; i < 2; i++) d.held[i] = D(sums[matrix_row(all.lane) * 8 + matrix_column(all.lane) + i]);
 }
 
 }  // namespace metal

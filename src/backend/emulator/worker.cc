@@ -90,7 +90,7 @@ struct Simdgroup {
   uint32_t first_lane;  // that arrived
   bool looked[2];
   alignas(64) unsigned char slots[2][kLanes][kSlotBytes];
-  alignas(64) unsigned char result[2][kSlotBytes];
+  alignas(64) unsigned char result[2][kResultBytes];
 };
 
 // Thread ids that may run, taken from the front.

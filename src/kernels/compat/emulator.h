@@ -48,11 +48,12 @@ void tile_load(const void* p, size_t row_bytes, uint32_t lane, Site site);
 
 // A value from each lane: all 32 are there when exchange() returns, and stay until the lane's next exchange but one.
 inline constexpr size_t kSlotBytes = 64;
+inline constexpr size_t kResultBytes = 256;
 struct Exchanged {
   const unsigned char* slots;  // kSlotBytes for each lane
   uint32_t lane;
   bool first;             // this lane is the first that looks
-  unsigned char* result;  // what the first one found, for the others (kSlotBytes)
+  unsigned char* result;  // what the first one found, for the others (kResultBytes)
   template <typename T>
   T of(uint32_t from) const {
     T value;
