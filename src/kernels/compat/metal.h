@@ -5,6 +5,8 @@
 #include <metal_simdgroup_matrix>
 #include <metal_stdlib>
 using namespace metal;
+// The safe mode alone still contracts within a statement.
+#pragma METAL fp math_mode(safe)
 #pragma METAL fp contract(off)
 
 #define DEVICE device
