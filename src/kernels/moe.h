@@ -99,8 +99,8 @@ struct MoeRoute {
   }
 
   // The softmax of the experts that are near the choice of this rank.
-  static FN void mix(CONSTANT const MoeRouteParams& p, TGROUP Smem& sm, DEVICE const float* logits, int rank,
-                     uint lane) {
+  static FN void weigh_near(CONSTANT const MoeRouteParams& p, TGROUP Smem& sm, DEVICE const float* logits, int rank,
+                            uint lane) {
     const float top = logits[sm.id[rank]];
     for (int e = (int)lane; e < p.experts; e += 32) {
       const float v = logits[e], size = abs(v);
@@ -134,7 +134,7 @@ struct MoeRoute {
     }
     SG_BARRIER();
     if (p.score == kMoeSoftmaxOfChosen) softmax(sm.weight, p.k, c.lane);
-    for (int r = 0; r < p.k && p.score == kMoeSparseMixer; r++) mix(p, sm, logits, r, c.lane);
+    for (int r = 0; r < p.k && p.score == kMoeSparseMixer; r++) weigh_near(p, sm, logits, r, c.lane);
     if (c.lane != 0) return;
     float sum = 0.0f;
     for (int r = 0; r < p.k; r++) sum += sm.weight[r];

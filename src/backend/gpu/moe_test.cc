@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixtures of experts on a GPU: moe_route has the CPU's bits, and moe_experts those of linear, glu and the weighted sum
+// called one by one, for tiles of few and of many rows.
+#include <numeric>
+
+#include "backend/backend.h"
+#include "backend/gpu/test_device.h"
+#include "backend/linear_cases.h"
+
+namespace quire::gpu {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct Routes {
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+};
+
+Routes route_on_cpu(Backend& cpu, std::vector<float> logits, int64_t experts, MoeRouteArgs args) {
+  const auto tokens = static_cast<int64_t>(logits.size()) / experts;
+  Routes r{std::vector<int32_t>(static_cast<size_t>(tokens * args.k)),
+           std::vector<float>(static_cast<size_t>(tokens * args.k))};
+  args.logits = {logits.data(), DType::kF32, tokens, experts, experts};
+  args.ids = r.ids.data();
+  args.weights = r.weights.data();
+  cpu.moe_route(args);
+  return r;
+}
+
+template <typename T>
+std::vector<T> values_of(TestDevice& device, const T* address, size_t count) {
+  const std::vector<uint8_t> bytes = device.get(address, count * sizeof(T));
+  std::vector<T> out(count);
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+Routes route_on_gpu(TestDevice& device, const std::vector<float>& logits, int64_t experts, MoeRouteArgs args) {
+  const auto tokens = static_cast<int64_t>(logits.size()) / experts;
+  const auto count = static_cast<size_t>(tokens * args.k);
+  args.logits = {device.put(logits), DType::kF32, tokens, experts, experts};
+  args.ids = device.put(std::vector<int32_t>(count, -7));
+  args.weights = device.put(std::vector<float>(count, -7));
+  const auto there = [&](const float* values) {
+    return values == nullptr ? nullptr : device.put(std::vector<float>(values, values + experts));
+  };
+  args.choice_bias = there(args.choice_bias);
+  args.expert_scale = there(args.expert_scale);
+  device.ops().moe_route(args);
+  return {values_of(device, args.ids, count), values_of(device, args.weights, count)};
+}
+
+// Rows with and without many ties, and rows with NaN and infinities.
+std::vector<float> hard_logits(int64_t tokens, int64_t experts) {
+  cases::Random random(static_cast<uint64_t>(experts));
+  std::vector<float> logits;
+  for (int64_t i = 0; i < tokens * experts; ++i) {
+    const float v = random.uniform(-6, 6);
+    logits.push_back(i / experts % 2 == 0 ? std::round(v) : v);
+  }
+  logits[static_cast<size_t>(experts + 1)] = kNan;
+  logits[static_cast<size_t>(2 * experts + 2)] = kInf;
+  for (int64_t e = 0; e < experts; ++e) {
+    logits[static_cast<size_t>(3 * experts + e)] = -kInf;
+    logits[static_cast<size_t>(4 * experts + e)] = kNan;
+  }
+  logits[static_cast<size_t>(5 * experts)] = -kInf;
+  return logits;
+}
+
+MoeRouteArgs route_variant(MoeScore score, int variant, int64_t experts, const float* bias, const float* scales) {
+  MoeRouteArgs a;
+  a.score = score;
+  a.jitter = 0.05f * static_cast<float>(variant);
+  a.scale = variant == 3 ? 1.7f : 1.0f;
+  if (variant == 4) a.expert_scale = scales;
+  a.k = 2;
+  if (score == MoeScore::kSparseMixer) return a;
+  if (variant % 2 == 1) a.choice_bias = bias;
+  if (variant >= 2) a.groups = variant >= 4 ? 4 : 2;
+  if (variant >= 2) a.groups_kept = variant == 4 ? 2 : variant == 5 ? 3 : 1;
+  if (variant >= 3 && experts / a.groups >= 2) a.group_score = MoeGroupScore::kTopTwoSum;
+  a.k = std::min<int64_t>(1 + variant, experts / a.groups * a.groups_kept);
+  a.normalise = variant % 3 == 0;
+  a.sum_epsilon = variant == 3 ? 1e-6f : 0.0f;
+  return a;
+}
+
+TEST(GpuMoeRoute, HasTheBitsOfTheCpuWithTiesAndBrokenRows) {
+  const auto cpu = make_cpu_backend({.threads = 1, .isa = "portable"});
+  ASSERT_TRUE(cpu.ok());
+  const int64_t tokens = 12;
+  for (const int64_t experts : {4, 60, 128}) {
+    const std::vector<float> logits = hard_logits(tokens, experts);
+    const std::vector<float> bias = cases::random_rows(1, experts, 7), scales = cases::random_rows(1, experts, 8);
+    for (const MoeScore score :
+         {MoeScore::kSoftmax, MoeScore::kSigmoid, MoeScore::kSoftmaxOfChosen, MoeScore::kSparseMixer}) {
+      for (int variant = 0; variant < 6; ++variant) {
+        const MoeRouteArgs a = route_variant(score, variant, experts, bias.data(), scales.data());
+        const Routes want = route_on_cpu(**cpu, logits, experts, a);
+        for (const int order : {0, 1}) {
+          const Routes got = route_on_gpu(test_device(order), logits, experts, a);
+          test_device(order).clear();
+          ASSERT_EQ(got.ids, want.ids) << experts << " experts, score " << static_cast<int>(score) << ", variant "
+                                       << variant;
+          for (size_t i = 0; i < want.weights.size(); ++i) {
+            ASSERT_TRUE(std::memcmp(&got.weights[i], &want.weights[i], 4) == 0 ||
+                        (std::isnan(got.weights[i]) && std::isnan(want.weights[i])))
+                << experts << " experts, score " << static_cast<int>(score) << ", variant " << variant << ", choice "
+                << i << ": " << got.weights[i] << ", not " << want.weights[i];
+          }
+        }
+      }
+    }
+  }
+}
+
+constexpr int64_t kExperts = 5;
+
+struct ExpertsCase {
+  DType activation;
+  DType gate_up;
+  DType down;
+  int64_t hidden;
+  int64_t inner;
+  bool gated = true;
+  bool biases = false;
+  Activation kind = Activation::kSilu;
+  float limit = 0;
+};
+
+// Packed experts of one device, and what each puts out for each token when linear and glu are called alone.
+class Experts {
+ public:
+  Experts(TestDevice& device, const ExpertsCase& c, const HostMatrix& x) : device_(device), c_(c), x_(x) {
+    const int64_t wide = c.gated ? 2 * c.inner : c.inner;
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const auto seed = static_cast<uint64_t>(10 * e);
+      gate_up_.push_back(pack(c.gate_up, wide, c.hidden, seed));
+      down_.push_back(pack(c.down, c.hidden, c.inner, seed + 1));
+      gate_up_view_.push_back(gate_up_.back().get());
+      down_view_.push_back(down_.back().get());
+    }
+    EXPECT_TRUE(device.ops().stack(gate_up_view_).ok());
+    EXPECT_TRUE(device.ops().stack(down_view_).ok());
+    const float* gate_up_bias = device.put(HostMatrix(1, kExperts * wide, DType::kF32, 2, 1.0f, 0)).f32();
+    const float* down_bias = device.put(HostMatrix(1, kExperts * c.hidden, DType::kF32, 3, 1.0f, 0)).f32();
+    for (int64_t e = 0; e < kExperts && c.biases; ++e) {
+      gate_up_bias_.push_back(gate_up_bias + e * wide);
+      down_bias_.push_back(down_bias + e * c.hidden);
+    }
+    for (size_t e = 0; e < kExperts; ++e) alone_.push_back(run_alone(e, wide));
+  }
+
+  std::vector<uint8_t> run(int64_t first, int64_t tokens, const std::vector<int32_t>& ids,
+                           const std::vector<float>& weights, int64_t k) {
+    MoeExpertsArgs args;
+    args.x = device_.put(x_).some_rows(first, tokens);
+    args.ids = device_.put(ids);
+    args.weights = device_.put(weights);
+    args.k = k;
+    args.gated = c_.gated;
+    args.gate_up = gate_up_view_;
+    args.down = down_view_;
+    args.gate_up_bias = gate_up_bias_;
+    args.down_bias = down_bias_;
+    args.activation = c_.kind;
+    args.limit = c_.limit;
+    args.out = device_.room(tokens, c_.hidden, c_.activation);
+    device_.ops().moe_experts(args);
+    return device_.rows_of(args.out);
+  }
+
+  float alone(int32_t expert, int64_t token, int64_t column) const {
+    return alone_[static_cast<size_t>(expert)][static_cast<size_t>(token * c_.hidden + column)];
+  }
+
+ private:
+  std::unique_ptr<PackedMatrix> pack(DType type, int64_t n, int64_t k, uint64_t seed) {
+    const cases::Weight weight = cases::random_weight_of(type, n, k, seed);
+    const RawMatrix raw = weight.raw();
+    auto packed = device_.ops().pack({&raw, 1}, {.activation = c_.activation});
+    EXPECT_TRUE(packed.ok());
+    return std::move(packed).value();
+  }
+  std::vector<float> run_alone(size_t e, int64_t wide) {
+    const DType type = c_.activation;
+    const Tensor both = device_.room(x_.rows, wide, type), hidden = device_.room(x_.rows, c_.inner, type);
+    const Tensor y = device_.room(x_.rows, c_.hidden, type);
+    GpuBackend& ops = device_.ops();
+    ops.linear({device_.put(x_), gate_up_view_[e], c_.biases ? gate_up_bias_[e] : nullptr, both});
+    if (c_.gated) {
+      ops.glu({both.columns(0, c_.inner), both.columns(c_.inner, c_.inner), c_.kind, hidden, c_.limit});
+    } else {
+      ops.activation({both, c_.kind, hidden});
+    }
+    ops.linear({hidden, down_view_[e], c_.biases ? down_bias_[e] : nullptr, y});
+    return floats_of(device_.rows_of(y), type);
+  }
+
+  TestDevice& device_;
+  const ExpertsCase c_;
+  const HostMatrix& x_;
+  std::vector<std::unique_ptr<PackedMatrix>> gate_up_, down_;
+  std::vector<const PackedMatrix*> gate_up_view_, down_view_;
+  std::vector<const float*> gate_up_bias_, down_bias_;
+  std::vector<std::vector<float>> alone_;
+};
+
+// k different experts a token, from the first `among`.
+std::vector<int32_t> random_choices(int64_t tokens, int64_t k, int64_t among, uint64_t seed) {
+  cases::Random random(seed);
+  std::vector<int32_t> ids;
+  for (int64_t t = 0; t < tokens; ++t) {
+    std::vector<int32_t> left(static_cast<size_t>(among));
+    std::iota(left.begin(), left.end(), 0);
+    for (int64_t r = 0; r < k; ++r) {
+      const size_t at = random.next() % left.size();
+      ids.push_back(left[at]);
+      left.erase(left.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+  }
+  return ids;
+}
+
+TEST(GpuMoeExperts, HaveTheBitsOfLinearAndGluCalledAlone) {
+  const ExpertsCase expert_cases[] = {
+      {DType::kF32, DType::kF32, DType::kBF16, 40, 24},
+      {DType::kF32, DType::kQ8_0, DType::kQ4_0, 32, 64, false, true, Activation::kRelu2},
+      {DType::kBF16, DType::kBF16, DType::kBF16, 72, 40, true, true},
+      {DType::kBF16, DType::kQ4_K, DType::kQ8_0, 256, 32, true, true},
+      {DType::kBF16, DType::kBF16, DType::kBF16, 24, 20, false, false, Activation::kGelu},
+      {DType::kF16, DType::kMXFP4, DType::kMXFP4, 64, 32, true, true, Activation::kSilu, 7.0f},
+      {DType::kF16, DType::kF16, DType::kF16, 48, 32},
+  };
+  for (const ExpertsCase& c : expert_cases) {
+    const HostMatrix x(70, c.hidden, c.activation, 17);
+    Experts first(test_device(0), c, x), second(test_device(1), c, x);
+    int64_t k = 0;
+    for (const int64_t tokens : {1, 17, 70, 70}) {
+      k = k % 3 + 1;
+      for (const int64_t among : {k, kExperts}) {
+        const auto ids = random_choices(tokens, k, among, static_cast<uint64_t>(tokens));
+        cases::Random random(static_cast<uint64_t>(tokens * 100 + k));
+        std::vector<float> weights;
+        for (int64_t i = 0; i < tokens * k; ++i) weights.push_back(random.uniform(-1, 1));
+        const int64_t from = x.rows - tokens;
+        const auto bytes = first.run(from, tokens, ids, weights, k);
+        ASSERT_EQ(second.run(from, tokens, ids, weights, k), bytes) << "another order of lanes";
+        const std::vector<float> got = floats_of(bytes, c.activation);
+        for (int64_t t = 0; t < tokens; ++t) {
+          for (int64_t i = 0; i < c.hidden; ++i) {
+            float want = 0;
+            for (int64_t r = 0; r < k; ++r) {
+              const auto at = static_cast<size_t>(t * k + r);
+              want = std::fma(weights[at], first.alone(ids[at], from + t, i), want);
+            }
+            want = rounded(want, c.activation);
+            ASSERT_EQ(std::memcmp(&got[static_cast<size_t>(t * c.hidden + i)], &want, 4), 0)
+                << spelling(c.activation) << " " << spelling(c.gate_up) << " " << spelling(c.down) << ", " << tokens
+                << " tokens, k " << k << ": [" << t << "][" << i << "] is "
+                << got[static_cast<size_t>(t * c.hidden + i)] << ", not " << want;
+          }
+        }
+      }
+    }
+    test_device(0).clear();
+    test_device(1).clear();
+  }
+}
+
+}  // namespace
+}  // namespace quire::gpu
