@@ -18,6 +18,7 @@
 #include "ops/norm.h"
 #include "ops/recurrent.h"
 #include "ops/rope.h"
+#include "ops/sampling.h"
 
 namespace quire {
 
@@ -113,6 +114,16 @@ class Backend {
   virtual bool joins_linear(int64_t /*rows*/) const { return false; }  // LinearArgs::norm and ::residual
   virtual bool joins_qkv(const QkvToCacheArgs&) const { return false; }
   virtual void qkv_to_cache(const QkvToCacheArgs&) { QUIRE_CHECK(false, "this backend does not join ops"); }
+
+  // Sampling in the backend's memory (ops/sampling.h), where samples(). prepare_sampling() once: the most rows of a
+  // step, and of one call. In a step: sample() for its rows, then finish_samples(), which begins to read the results
+  // back; sampled() waits for them. Nothing else waits, so that take_sampled() may give them to a next step before.
+  virtual bool samples() const { return false; }
+  virtual Status prepare_sampling(int64_t /*rows*/, int64_t /*rows_of_a_call*/, int64_t /*vocab*/) { return {}; }
+  virtual void sample(const SampleArgs&) { QUIRE_CHECK(false, "this backend does not sample"); }
+  virtual uint64_t finish_samples(int64_t /*rows*/) { return 0; }
+  virtual SampledRows sampled(uint64_t /*finished*/) { return {}; }
+  virtual void take_sampled(const TakeSampledArgs&) { QUIRE_CHECK(false, "this backend does not sample"); }
 
   virtual void synchronise() {}
   // Rows of an F32 tensor for the host, after all work before; valid until the next call. The rows are contiguous.

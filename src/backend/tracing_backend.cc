@@ -142,6 +142,23 @@ class TracingBackend final : public Backend {
     inner_->qkv_to_cache(args);
   }
 
+  bool samples() const override { return inner_->samples(); }
+  Status prepare_sampling(int64_t rows, int64_t rows_of_a_call, int64_t vocab) override {
+    return inner_->prepare_sampling(rows, rows_of_a_call, vocab);
+  }
+  void sample(const SampleArgs& args) override {
+    const OpSpan span("sample %lldx%lld", ll(args.logits.rows), ll(args.logits.cols));
+    inner_->sample(args);
+  }
+  uint64_t finish_samples(int64_t rows) override { return inner_->finish_samples(rows); }
+  SampledRows sampled(uint64_t finished) override {
+    const OpSpan span("sampled");
+    return inner_->sampled(finished);
+  }
+  void take_sampled(const TakeSampledArgs& args) override {
+    const OpSpan span("take_sampled %lld", ll(static_cast<int64_t>(args.tokens.size())));
+    inner_->take_sampled(args);
+  }
   void synchronise() override { inner_->synchronise(); }
   std::span<const float> read(const Tensor& t) override { return inner_->read(t); }
 
