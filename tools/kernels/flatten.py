@@ -24,6 +24,12 @@ def entry_on_lines(line):
     return head.rstrip() + " {\n" + "".join("  %s;\n" % part for part in statements) + "}"
 
 
+def in_decimal(match):
+    """A hexadecimal float of C++17 as a decimal one; nine digits give the same float back."""
+    text = "%.9g" % float.fromhex(match[0].rstrip("f"))
+    return text + ("f" if "." in text or "e" in text else ".0f")
+
+
 def flatten(compiler, source, header):
     """The text of one kernel header."""
     here = pathlib.Path(__file__).resolve().parent
@@ -39,7 +45,7 @@ def flatten(compiler, source, header):
             lines.append(entry_on_lines(line))
         elif line and not re.match(r"#pragma (once|GCC|STDC)", line):
             lines.append(line)
-    return HEAD + "\n".join(lines) + "\n"
+    return HEAD + re.sub(r"\b0x[0-9a-f]+(\.[0-9a-f]*)?p[+-]?\d+f\b", in_decimal, "\n".join(lines)) + "\n"
 
 
 def as_cpp(texts):
