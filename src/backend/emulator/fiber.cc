@@ -124,10 +124,6 @@ void make_fiber(Fiber& fiber, unsigned char* bottom, unsigned char* top, void (*
   frame[4] = reinterpret_cast<void*>(entry);        // rbx
   frame[6] = reinterpret_cast<void*>(quire_start);  // return address
 #endif
-#ifdef QUIRE_ASAN
-  // A fiber that was given up left its frames' red zones behind.
-  __asan_unpoison_memory_region(bottom, static_cast<size_t>(top - bottom));
-#endif
   fiber = {frame, bottom, static_cast<size_t>(top - bottom), nullptr};
 }
 
@@ -144,7 +140,14 @@ void enter_fiber() {
   arrived(nullptr);
 }
 
+void StackPool::clean() {
+#ifdef QUIRE_ASAN
+  for (unsigned char* block : blocks_) __asan_unpoison_memory_region(block, kStacksPerBlock * kStackBytes);
+#endif
+}
+
 StackPool::~StackPool() {
+  clean();
   for (unsigned char* block : blocks_) munmap(block, kStacksPerBlock * kStackBytes);
 }
 

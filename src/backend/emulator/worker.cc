@@ -401,6 +401,7 @@ std::string Worker::run_group(const Job& job, uint64_t index) {
   if (s.fault.empty()) s.check_trails();
   if (s.fault.empty()) s.check_memory();
   if (s.fault.empty()) return {};
+  s.stacks.clean();
   const Position& c = s.lanes[0].at;
   return std::string("kernel ") + job.kernel->name + ", threadgroup (" + std::to_string(c.tgx) + ", " +
          std::to_string(c.tgy) + ", " + std::to_string(c.tgz) + "): " + s.fault;
