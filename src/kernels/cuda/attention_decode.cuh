@@ -6,9 +6,9 @@
 // split a sequence's rows are written at once, with more they go to scratch and the merge follows.
 //  - attention_stream: a warp takes one (sequence, kv head, split) by itself and streams it through its own ring.
 //    Grid: hopper_stream_grid(), 64 threads, hopper_stream_memory().
-//  - attention_quick: four threadgroups, a cluster, take one (sequence, kv head, split): a quarter of the tiles each
-//    for the scores, then a quarter of the head's columns each for p V, whose chain is what takes time. Grid:
-//    (4 * kv_heads, max_splits, seqs), 256 threads, hopper_quick_memory().
+//  - attention_quick: eight threadgroups, a cluster, take one (sequence, kv head, split): an eighth of the tiles each
+//    for the scores, then an eighth of the head's columns each for p V, whose chain is what takes time. Grid:
+//    (8 * kv_heads, max_splits, seqs), 256 threads, hopper_quick_memory().
 //  - attention_merge: a warp a (token, head). Grid: (tokens * heads / 8 rounded up), 256 threads.
 // D is 64 or 128.
 #pragma once
@@ -224,30 +224,33 @@ HOPPER_FN void hopper_cluster_store(uint address, uint v) {
 template <typename T, int D>
 struct HopperAttentionQuick {
   enum {
+    kCluster = kHopperClusterSize,
     kPieces = D / 8,
     kRowBytes = D * 2,
-    kSlice = D / kHopperClusterSize,  // columns of V of one threadgroup
+    kSlice = D / kCluster,  // columns of V of one threadgroup
     kSliceBytes = kSlice * 2,
     kSlicePieces = kSlice / 8,
     kTiles = kHopperSplit / kHopperTile,
-    kOwnTiles = kTiles / kHopperClusterSize,
+    kOwnTiles = kTiles / kCluster,
+    kParts = kHopperQuickThreads / 32 / kOwnTiles,  // warps that share a tile
+    kEights = kHopperTile / kParts / 8,             // columns of a part, by eights
     kWeightStride = kHopperSplit + 8,
     kQueryStride = D + 8
   };
   struct Smem {
-    T k[kOwnTiles][kHopperTile][D];  // piece c of row r at c ^ (r % 8); own tile j is tile 4 j + rank
+    T k[kOwnTiles][kHopperTile][D];  // piece c of row r at c ^ (r % 8); own tile j is tile kCluster * j + rank
     T v[kHopperSplit][kSlice];       // pieces turned so that eight rows meet all banks: slice_piece()
     T weights[16][kWeightStride];    // T(p)
     T q[16][kQueryStride];
-    float sums[kTiles][2][16][4];  // of a tile's halves, rows, t
-    float most[kTiles][2][16];     // of a tile's halves, rows
-    float upto[kTiles][16];        // the row's maximum up to this tile
-    float factor[kTiles][16];      // a
+    float sums[kTiles][kParts][16][4];  // of a tile's parts, rows, t
+    float most[kTiles][kParts][17];     // of a tile's parts, rows
+    float upto[kTiles][16];             // the row's maximum up to this tile
+    float factor[kTiles][16];           // a
     i64 eights[kHopperSplit / 8];
   };
 
   HOPPER_FN int slice_piece(int row, int piece) {
-    return kSlicePieces == 4 ? piece ^ ((row >> 1) & 3) : piece ^ ((row >> 2) & 1);
+    return kSlicePieces == 4 ? piece ^ ((row >> 1) & 3) : kSlicePieces == 2 ? piece ^ ((row >> 2) & 1) : piece;
   }
 
   // K of the own tiles and V's own columns, of tiles from..to-1.
@@ -255,7 +258,7 @@ struct HopperAttentionQuick {
                         int last) {
     const int piece = (int)threadIdx.x % kPieces;
     UNROLL for (int j = 0; j < kOwnTiles; j++) {
-      const int tile = kHopperClusterSize * j + rank;
+      const int tile = kCluster * j + rank;
       if (tile < from || tile >= to) continue;
       UNROLL for (int r0 = 0; r0 < kHopperTile; r0 += kHopperQuickThreads / kPieces) {
         const int r = r0 + (int)threadIdx.x / kPieces, position = tile * kHopperTile + r;
@@ -277,18 +280,18 @@ struct HopperAttentionQuick {
     }
   }
 
-  // Half h of own tile j: scores of 32 positions.
-  HOPPER_FN void scores(float (&s)[4][4], Smem& sm, int j, int h, int lane) {
-    UNROLL for (int b = 0; b < 4; b++) {
+  // Part h of own tile j: scores of 8 * kEights positions.
+  HOPPER_FN void scores(float (&s)[kEights][4], Smem& sm, int j, int h, int lane) {
+    UNROLL for (int b = 0; b < kEights; b++) {
       UNROLL for (int i = 0; i < 4; i++) s[b][i] = 0.0f;
     }
     const int r = (lane & 7) + ((lane >> 4) << 3);
-    const uint row = ptx_shared_address(&sm.k[j][32 * h + r][0]);
+    const uint row = ptx_shared_address(&sm.k[j][8 * kEights * h + r][0]);
     const uint query = ptx_shared_address(&sm.q[lane & 15][(lane >> 4) * 8]);
     UNROLL for (int k = 0; k < D / 16; k++) {
       uint a[4];
       hopper_ldmatrix(a, query + k * 32);
-      UNROLL for (int b = 0; b < 4; b += 2) {
+      UNROLL for (int b = 0; b < kEights; b += 2) {
         uint f[4];
         hopper_ldmatrix(f, row + b * 8 * kRowBytes + (((2 * k + ((lane >> 3) & 1)) ^ (lane & 7)) << 4));
         hopper_mma<T>(s[b], a, f[0], f[1]);
@@ -297,44 +300,69 @@ struct HopperAttentionQuick {
     }
   }
 
-  // Every threadgroup learns the maxima of all tiles: lane t of a row tells threadgroup t.
-  HOPPER_FN void tell_maxima(Smem& sm, const float (&s)[4][4], int tile, int h, const int* seen, int lane) {
+  // Every threadgroup learns the maxima of all tiles: lane t of a row tells threadgroups t, t + 4, ...
+  HOPPER_FN void tell_maxima(Smem& sm, const float (&s)[kEights][4], int tile, int h, const int* seen, int lane) {
     const int g = lane >> 2, t = lane & 3;
     UNROLL for (int i = 0; i < 2; i++) {
       float most = HOPPER_NONE;
-      UNROLL for (int b = 0; b < 4; b++) {
+      UNROLL for (int b = 0; b < kEights; b++) {
         UNROLL for (int j = 0; j < 2; j++) {
-          if (tile * kHopperTile + 32 * h + 8 * b + 2 * t + j < seen[i]) most = max(most, s[b][2 * i + j]);
+          if (tile * kHopperTile + 8 * (kEights * h + b) + 2 * t + j < seen[i]) most = max(most, s[b][2 * i + j]);
         }
       }
       most = row_max(most);
-      hopper_cluster_store(hopper_cluster_address(&sm.most[tile][h][g + 8 * i], t), as_uint(most));
+      UNROLL for (int rank = 0; rank < kCluster; rank += 4) {
+        hopper_cluster_store(hopper_cluster_address(&sm.most[tile][h][g + 8 * i], rank + t), as_uint(most));
+      }
     }
   }
 
-  // Weights of half a tile, to all threadgroups, and the sums of their pairs.
-  HOPPER_FN void tell_weights(Smem& sm, const float (&s)[4][4], int tile, int h, const int* seen, int rows, int lane) {
+  // Weights of a part of a tile, to all threadgroups, and the sums of their pairs.
+  HOPPER_FN void tell_weights(Smem& sm, const float (&s)[kEights][4], int tile, int h, const int* seen, int rows,
+                              int lane) {
     const int g = lane >> 2, t = lane & 3;
     UNROLL for (int i = 0; i < 2; i++) {
       const int row = g + 8 * i;
       if (row >= rows) continue;
       const float most = sm.upto[tile][row], base = most == HOPPER_NONE ? 0.0f : most;
-      float e[4];
-      uint packed[4];
-      UNROLL for (int b = 0; b < 4; b++) {
-        const int position = tile * kHopperTile + 32 * h + 8 * b + 2 * t;
+      float e[kEights];
+      uint packed[kEights];
+      UNROLL for (int b = 0; b < kEights; b++) {
+        const int position = tile * kHopperTile + 8 * (kEights * h + b) + 2 * t;
         const float p0 = position < seen[i] ? q_exp2(s[b][2 * i] - base) : 0.0f;
         const float p1 = position + 1 < seen[i] ? q_exp2(s[b][2 * i + 1] - base) : 0.0f;
         e[b] = p0 + p1;
         packed[b] = hopper_pack<T>(p0, p1);
       }
-      const uint sum = as_uint(hopper_tree(e[0], e[1], e[2], e[3]));
-      UNROLL for (int rank = 0; rank < kHopperClusterSize; rank++) {
-        const uint to = hopper_cluster_address(&sm.weights[row][tile * kHopperTile + 32 * h + 2 * t], rank);
-        UNROLL for (int b = 0; b < 4; b++) hopper_cluster_store(to + b * 16, packed[b]);
+      const uint sum = as_uint(kEights == 4 ? hopper_tree(e[0], e[1], e[2], e[kEights - 1]) : e[0] + e[1]);
+      UNROLL for (int rank = 0; rank < kCluster; rank++) {
+        const uint to = hopper_cluster_address(&sm.weights[row][tile * kHopperTile + 8 * kEights * h + 2 * t], rank);
+        UNROLL for (int b = 0; b < kEights; b++) hopper_cluster_store(to + b * 16, packed[b]);
         hopper_cluster_store(hopper_cluster_address(&sm.sums[tile][h][row][t], rank), sum);
       }
     }
+  }
+
+  // A tile's sum of the pairs' sums, in the order of the tree.
+  HOPPER_FN float tile_sum(const Smem& sm, int tile, int row, int t) {
+    const float first = sm.sums[tile][0][row][t] + sm.sums[tile][1][row][t];
+    return kParts == 2 ? first : first + (sm.sums[tile][kParts - 2][row][t] + sm.sums[tile][kParts - 1][row][t]);
+  }
+  HOPPER_FN float tile_most(const Smem& sm, int tile, int row) {
+    float most = sm.most[tile][0][row];
+    UNROLL for (int h = 1; h < kParts; h++) most = max(most, sm.most[tile][h][row]);
+    return most;
+  }
+
+  // Thread 16 row + tile: the row's maximum up to the tile, and what that does to the sums before.
+  HOPPER_FN void find_factors(Smem& sm, int tiles, int tid) {
+    const int tile = tid & 15, row = tid >> 4;
+    float now = tile < tiles ? tile_most(sm, tile, row) : HOPPER_NONE;
+    UNROLL for (int step = 1; step < 16; step *= 2) now = max(now, __shfl_up_sync(0xffffffffu, now, step, 16));
+    float before = __shfl_up_sync(0xffffffffu, now, 1, 16);
+    if (tile == 0) before = HOPPER_NONE;
+    sm.upto[tile][row] = now;
+    sm.factor[tile][row] = q_exp2(before - (now == HOPPER_NONE ? 0.0f : now));
   }
 
   struct ValueFragments {
@@ -361,8 +389,8 @@ struct HopperAttentionQuick {
       if (i >= tiles) break;
       if (i + 1 < tiles) fetch(f[(i + 1) & 1], sm, i + 1, column, lane);
       const float a0 = sm.factor[i][g], a1 = sm.factor[i][g + 8];
-      l[0] = fma(l[0], a0, sm.sums[i][0][g][t] + sm.sums[i][1][g][t]);
-      l[1] = fma(l[1], a1, sm.sums[i][0][g + 8][t] + sm.sums[i][1][g + 8][t]);
+      l[0] = fma(l[0], a0, tile_sum(sm, i, g, t));
+      l[1] = fma(l[1], a1, tile_sum(sm, i, g + 8, t));
       o[0] *= a0;
       o[1] *= a0;
       o[2] *= a1;
@@ -414,23 +442,14 @@ struct HopperAttentionQuick {
 
     const int before = s.context - s.queries + 1 - start;  // how many positions of the split the first query sees
     const int seen[2] = {before + g / group, before + (g + 8) / group};
-    const int j = warp >> 1, h = warp & 1, tile = kHopperClusterSize * j + rank;
-    float w[4][4];
+    const int j = warp / kParts, h = warp % kParts, tile = kCluster * j + rank;
+    float w[kEights][4];
     if (tile < tiles) scores(w, sm, j, h, lane);
     hopper_cluster_wait();  // the others have begun
     if (tile < tiles) tell_maxima(sm, w, tile, h, seen, lane);
     hopper_cluster_arrive();
     hopper_cluster_wait();
-    {
-      const int i = tid >> 4, row = tid & 15;  // 16 tiles of 16 rows
-      if (i < tiles) {
-        float most = HOPPER_NONE;
-        for (int k = 0; k < i; k++) most = max(most, max(sm.most[k][0][row], sm.most[k][1][row]));
-        const float now = max(most, max(sm.most[i][0][row], sm.most[i][1][row]));
-        sm.upto[i][row] = now;
-        sm.factor[i][row] = q_exp2(most - (now == HOPPER_NONE ? 0.0f : now));
-      }
-    }
+    find_factors(sm, tiles, tid);
     __syncthreads();
     if (tile < tiles) tell_weights(sm, w, tile, h, seen, rows, lane);
     ptx_copy_wait<0>();

@@ -3,7 +3,7 @@
 //
 // Equal, by memcmp, to the portable attention and to attention_decode.cuh; attention.cuh says what the arithmetic is. A
 // threadgroup serves two blocks of rows of one kv head: the same 64 tokens of two heads where the group is even, else
-// two blocks of 64 tokens of one head. K and V tiles of 64 positions pass through two rings of three. Scores of tile
+// two blocks of 64 tokens of one head. K and V tiles of 64 positions pass through two rings of four. Scores of tile
 // i + 1 are on the tensor cores right behind p V of tile i, while the other warpgroup takes its exponentials. What the
 // splits before came to waits in shared memory.
 //
@@ -51,22 +51,6 @@
 HOPPER_WG_ATTENTION(bfloat, "bf16")
 HOPPER_WG_ATTENTION(half, "f16")
 
-// ---- barriers between the warpgroups ----
-
-HOPPER_FN void hopper_barrier_init(uint barrier, int count) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-HOPPER_FN void hopper_barrier_arrive(uint barrier) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-HOPPER_FN void hopper_barrier_wait(uint barrier, int parity) {
-  asm volatile(
-      "{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@p bra done;\nbra "
-      "again;\ndone:\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
 // 2^max(x, -100) with the bits of q_exp2 where x is a number: the power goes straight to the exponent, as no result is
 // near its ends. For others the row's maximum tells.
 HOPPER_FN float hopper_exp2(float x) {
@@ -111,7 +95,7 @@ HOPPER_FN float hopper_max_nan(float a, float b) {
 template <typename T, int D>
 struct HopperAttentionPrefill {
   enum {
-    kRing = 3,
+    kRing = 4,
     kTileBytes = kHopperTile * D * 2,  // halves of 64 columns, each 64 rows of 128 bytes, swizzled
     kHalves = D / 64,
     kQueryStride = D + 8,
@@ -119,9 +103,8 @@ struct HopperAttentionPrefill {
     kBarriers = 0,     // offsets in shared memory, from a multiple of 1024
     kK = 1024,
     kV = kK + kRing * kTileBytes,
-    kState = kV + kRing * kTileBytes,  // [warpgroup][column][thread]
-    kQueries = kState + 2 * 128 * kColumns * 4,
-    kBytes = kQueries + 2 * 64 * kQueryStride * 2
+    kState = kV + kRing * kTileBytes,  // [warpgroup][column][thread], and q before the first split's end
+    kBytes = kState + 2 * 128 * kColumns * 4
   };
   // Barriers: K and V of a slot are there, K and V of a slot are free.
   HOPPER_FN uint barrier(uint base, int kind, int slot) { return base + kBarriers + (kind * kRing + slot) * 8; }
@@ -174,7 +157,8 @@ struct HopperAttentionPrefill {
   // ---- the warpgroup that brings in pages ----
 
   // Rows in eights of one page: thread t takes piece t % (D / 8) of rows t / (D / 8) + ... of each eight.
-  HOPPER_FN void load(const HopperAttentionParams& p, uint to, const char* from, i64 eights, int tile, int context) {
+  HOPPER_FN void load(const HopperAttentionParams& p, uint to, uint landed, const char* from, i64 eights, int tile,
+                      int context) {
     enum { kPieces = D / 8, kRowsAtOnce = 128 / kPieces };  // 8 or 16 rows
     const int tid = (int)threadIdx.x, piece = tid % kPieces;
     const int lane_eight = (tile & 3) * 8;
@@ -185,7 +169,7 @@ struct HopperAttentionPrefill {
       hopper_copy16_or_zero(place, from + eight + (i64)(r & 7) * p.kv_heads * D * 2 + piece * 16,
                             tile * kHopperTile + r < context);
     }
-    ptx_copy_commit();
+    hopper_barrier_arrive_copied(landed);
   }
 
   // Lane i: where positions 8 i of the 256 from tile 4 j on stand.
@@ -195,16 +179,7 @@ struct HopperAttentionPrefill {
     return hopper_position(p, at.blocks, position, p.kv_heads * D * 2) + (i64)at.kv_head * D * 2;
   }
 
-  // Tells that the load before the `behind` last ones has landed; loads alternate K and V.
-  template <int behind>
-  HOPPER_FN void announce(uint base, int load) {
-    ptx_copy_wait<behind>();
-    hopper_fence_async();
-    hopper_barrier_arrive(barrier(base, load & 1, (load >> 1) % kRing));
-  }
-
   HOPPER_FN void bring(const HopperAttentionParams& p, const Place& at, uint base, const char* pages) {
-    enum { kBehind = 4 };
     i64 eights = find_eights(p, at, 0), next = 0;
     int slot = 0, parity = 1;  // a fresh barrier's phase before the first counts as done
 #pragma unroll 1
@@ -214,19 +189,13 @@ struct HopperAttentionPrefill {
         next = find_eights(p, at, tile + 4);
       }
       hopper_barrier_wait(barrier(base, 2, slot), parity);
-      load(p, base + kK + slot * kTileBytes, pages, eights, tile, at.s.context);
-      if (2 * tile >= kBehind) announce<kBehind>(base, 2 * tile - kBehind);
+      load(p, base + kK + slot * kTileBytes, barrier(base, 0, slot), pages, eights, tile, at.s.context);
       hopper_barrier_wait(barrier(base, 3, slot), parity);
-      load(p, base + kV + slot * kTileBytes, pages + p.v_offset, eights, tile, at.s.context);
-      if (2 * tile + 1 >= kBehind) announce<kBehind>(base, 2 * tile + 1 - kBehind);
+      load(p, base + kV + slot * kTileBytes, barrier(base, 1, slot), pages + p.v_offset, eights, tile, at.s.context);
       slot = slot + 1 == kRing ? 0 : slot + 1;
       if (slot == 0) parity ^= 1;
     }
-    const int loads = 2 * at.tiles;
-    if (loads >= 4) announce<3>(base, loads - 4);
-    if (loads >= 3) announce<2>(base, loads - 3);
-    announce<1>(base, loads - 2);
-    announce<0>(base, loads - 1);
+    asm volatile("cp.async.wait_all;" ::: "memory");
   }
 
   // ---- the warpgroups that work ----
@@ -236,7 +205,8 @@ struct HopperAttentionPrefill {
   };
 
   // Scores to weights: s becomes p. Returns the factors of what was before.
-  HOPPER_FN void weigh(float (&s)[32], Rows& rows, float (&a)[2], const int (&seen)[2], bool masked, int t) {
+  HOPPER_FN void weigh(float (&s)[32], Rows& rows, float (&a)[2], int visible, bool masked, int t) {
+    const int seen[2] = {visible, visible + 8};
     if (masked) {
       UNROLL for (int b = 0; b < 8; b++) {
         UNROLL for (int i = 0; i < 4; i++) {
@@ -273,11 +243,7 @@ struct HopperAttentionPrefill {
   }
 
   // Weights as the next product's operand, and o brought to their scale.
-  HOPPER_FN void soften(float (&s)[32], uint (&w)[4][4], float (&o)[kColumns], Rows& now, int visible, bool masked,
-                        int t) {
-    const int seen[2] = {visible, visible + 8};
-    float a[2];
-    weigh(s, now, a, seen, masked, t);
+  HOPPER_FN void pack(const float (&s)[32], uint (&w)[4][4], float (&o)[kColumns], const float (&a)[2]) {
     UNROLL for (int i = 0; i < 4; i++) {
       UNROLL for (int j = 0; j < 4; j++) w[i][j] = hopper_pack<T>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
     }
@@ -286,23 +252,23 @@ struct HopperAttentionPrefill {
     }
   }
 
+  // The slots' descriptors: the low words, to which 16-byte steps are added.
   HOPPER_FN void scores(float (&s)[32], const uint (&q)[D / 16][4], uint k) {
     UNROLL for (int i = 0; i < D / 16; i++) {
-      const uint at = k + (i >> 2) * (kHopperTile * 128) + (i & 3) * 32;
-      hopper_wg_scores(s, q[i], hopper_descriptor(at, 16, 1024), i > 0, T());
+      const uint at = k + (((i >> 2) * (kHopperTile * 128) + (i & 3) * 32) >> 4);
+      hopper_wg_scores(s, q[i], hopper_descriptor_of(at, 1024), i > 0, T());
     }
     hopper_wg_commit();
   }
   HOPPER_FN void values(float (&o)[kColumns], const uint (&w)[4][4], uint v) {
-    UNROLL for (int i = 0; i < 4; i++) {
-      hopper_wg_values(o, w[i], hopper_descriptor(v + i * 16 * 128, kHopperTile * 128, 1024), T());
-    }
+    UNROLL for (int i = 0; i < 4; i++) hopper_wg_values(o, w[i], hopper_descriptor_of(v + i * 128, 1024), T());
     hopper_wg_commit();
   }
 
-  // The end of a split: joins what the splits before came to. `state` is this thread's, a float each 128.
-  HOPPER_FN void join(float (&o)[kColumns], Rows& now, Rows& all, float* state, const bool (&sees)[2], bool first,
-                      bool last) {
+  // The end of a split: joins what the splits before came to, and o starts anew. `state` is this thread's, a float each
+  // 128; `visible` as in work().
+  HOPPER_FN void join(float (&o)[kColumns], Rows now, Rows& all, float* state, int visible, int split, bool last) {
+    const bool first = split == 0, sees[2] = {visible > split * kHopperSplit, visible + 8 > split * kHopperSplit};
     float e1[2] = {1.0f, 1.0f}, e2[2] = {1.0f, 1.0f};
     UNROLL for (int h = 0; h < 2; h++) {
       now.l[h] = row_sum(now.l[h]);
@@ -334,16 +300,12 @@ struct HopperAttentionPrefill {
         o[i] = 0.0f;
       }
     }
-    UNROLL for (int h = 0; h < 2; h++) {
-      now.m[h] = HOPPER_NONE;
-      now.l[h] = 0.0f;
-    }
   }
 
   HOPPER_FN void work(const HopperAttentionParams& p, const Place& at, uint base, unsigned char* shared, int consumer,
                       T* out, const T* q) {
     const int tid = (int)threadIdx.x & 127, warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
-    T* queries = (T*)(shared + kQueries) + consumer * 64 * kQueryStride;
+    T* queries = (T*)(shared + kState + consumer * 128 * kColumns * 4);
     for (int i = tid; i < 64 * (D / 8); i += 128) {
       const int r = i / (D / 8), d = (i % (D / 8)) * 8;
       uint4 v = make_uint4(0, 0, 0, 0);
@@ -369,67 +331,72 @@ struct HopperAttentionPrefill {
           qf[k], ptx_shared_address(queries + (16 * warp + (lane & 15)) * kQueryStride + k * 16 + (lane >> 4) * 8));
     }
     float* state = (float*)(shared + kState) + consumer * 128 * kColumns + tid;
-    float s[32], o[kColumns];
+    float o[kColumns];
     UNROLL for (int i = 0; i < kColumns; i++) o[i] = 0.0f;
-    UNROLL for (int i = 0; i < 32; i++) s[i] = 0.0f;
     Rows now = {{HOPPER_NONE, HOPPER_NONE}, {0.0f, 0.0f}}, all = now;
     // Positions that rows g and g + 8 see, from 0 on.
     const int visible = at.s.context - at.s.queries + at.token + 16 * warp + g + 1;
+    const int first_sees = hopper_uniform(at.s.context - at.s.queries + at.token + 1);  // the warpgroup's first row
+    const uint k_word = hopper_descriptor_word(base + kK, 16),
+               v_word = hopper_descriptor_word(base + kV, kHopperTile * 128);
+    enum { kStep = kTileBytes >> 4, kSplitTiles = kHopperSplit / kHopperTile };
     int k_slot = 0, k_parity = 0, v_slot = 0, v_parity = 0;
+    uint w[4][4];
+    float a[2];
     if (at.own_tiles > 0) {
+      float s[32];
       hopper_barrier_wait(barrier(base, 0, 0), 0);
-      hopper_pin(s);
+      hopper_fence_async();
       hopper_pin(qf);
       hopper_wg_arrive();
-      scores(s, qf, base + kK);
+      scores(s, qf, k_word);
       hopper_wg_wait<0>();
       hopper_pin(s);
       if (lane == 0) hopper_barrier_arrive(barrier(base, 2, 0));
       k_slot = 1;
+      weigh(s, now, a, visible, first_sees < kHopperTile, t);
+      pack(s, w, o, a);
     }
-    const int first_sees = at.s.context - at.s.queries + at.token + 1;  // the least that a row of the warpgroup sees
-    uint w[4][4];
+    // w holds the weights of `tile`. Its p V is under way while the weights of the next tile are made.
 #pragma unroll 1
     for (int tile = 0; tile + 1 < at.own_tiles; tile++) {
-      soften(s, w, o, now, visible - tile * kHopperTile, first_sees < (tile + 1) * kHopperTile, t);
-      hopper_barrier_wait(barrier(base, 1, v_slot), v_parity);
+      float s[32];
       hopper_barrier_wait(barrier(base, 0, k_slot), k_parity);
+      hopper_barrier_wait(barrier(base, 1, v_slot), v_parity);
+      hopper_fence_async();
       hopper_pin(o);
       hopper_pin(w);
-      hopper_pin(s);
       hopper_wg_arrive();
-      values(o, w, base + kV + v_slot * kTileBytes);
-      scores(s, qf, base + kK + k_slot * kTileBytes);
+      scores(s, qf, k_word + k_slot * kStep);
+      values(o, w, v_word + v_slot * kStep);
       hopper_wg_wait<1>();
-      if (lane == 0) hopper_barrier_arrive(barrier(base, 3, v_slot));
-      hopper_wg_wait<0>();
-      hopper_pin(o);
       hopper_pin(s);
       if (lane == 0) hopper_barrier_arrive(barrier(base, 2, k_slot));
+      const Rows done = now;
+      const bool ended = (tile + 1) % kSplitTiles == 0;
+      if (ended) now = {{HOPPER_NONE, HOPPER_NONE}, {0.0f, 0.0f}};
+      weigh(s, now, a, visible - (tile + 1) * kHopperTile, first_sees < (tile + 2) * kHopperTile, t);
+      hopper_wg_wait<0>();
+      hopper_pin(o);
+      if (lane == 0) hopper_barrier_arrive(barrier(base, 3, v_slot));
       v_slot = v_slot + 1 == kRing ? 0 : v_slot + 1;
       v_parity ^= v_slot == 0;
       k_slot = k_slot + 1 == kRing ? 0 : k_slot + 1;
       k_parity ^= k_slot == 0;
-      if ((tile + 1) % (kHopperSplit / kHopperTile) == 0) {
-        const int split = tile / (kHopperSplit / kHopperTile) * kHopperSplit;
-        const bool sees[2] = {visible > split, visible + 8 > split};
-        join(o, now, all, state, sees, split == 0, false);
-      }
+      if (ended) join(o, done, all, state, visible, tile / kSplitTiles, false);
+      pack(s, w, o, a);
     }
     if (at.own_tiles > 0) {
-      const int tile = at.own_tiles - 1;
-      soften(s, w, o, now, visible - tile * kHopperTile, first_sees < (tile + 1) * kHopperTile, t);
       hopper_barrier_wait(barrier(base, 1, v_slot), v_parity);
+      hopper_fence_async();
       hopper_pin(o);
       hopper_pin(w);
       hopper_wg_arrive();
-      values(o, w, base + kV + v_slot * kTileBytes);
+      values(o, w, v_word + v_slot * kStep);
       hopper_wg_wait<0>();
       hopper_pin(o);
       if (lane == 0) hopper_barrier_arrive(barrier(base, 3, v_slot));
-      const int split = tile / (kHopperSplit / kHopperTile) * kHopperSplit;
-      const bool sees[2] = {visible > split, visible + 8 > split};
-      join(o, now, all, state, sees, split == 0, true);
+      join(o, now, all, state, visible, (at.own_tiles - 1) / kSplitTiles, true);
     }
     // Tiles of the other warpgroup alone: let them pass.
     for (int tile = at.own_tiles; tile < at.tiles; tile++) {
@@ -460,7 +427,7 @@ struct HopperAttentionPrefill {
         hopper_barrier_init(base + kBarriers + i * 8, 128);
         hopper_barrier_init(base + kBarriers + (2 * kRing + i) * 8, 8);
       }
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      hopper_barrier_init_done();
     }
     __syncthreads();
     ptx_grid_wait();
@@ -468,10 +435,10 @@ struct HopperAttentionPrefill {
     Place at;
     if (!find(p, at, max(warpgroup - 1, 0), block_tables, cu_seqlens, context_lens)) return;
     if (warpgroup == 0) {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
       bring(p, at, base, pages);
     } else {
-      asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
       work(p, at, base, shared, warpgroup - 1, out, q);
     }
   }

@@ -56,6 +56,38 @@ __device__ __forceinline__ uint hopper_pack<half>(float low, float high) {
   return r;
 }
 
+// ---- barriers in shared memory, and copies that end on them ----
+
+HOPPER_FN void hopper_barrier_init(uint barrier, int count) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+HOPPER_FN void hopper_barrier_init_done() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+HOPPER_FN void hopper_barrier_arrive(uint barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+HOPPER_FN void hopper_barrier_expect(uint barrier, uint bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Arrives when this thread's copies of 16 bytes so far have landed.
+HOPPER_FN void hopper_barrier_arrive_copied(uint barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+HOPPER_FN void hopper_barrier_wait(uint barrier, uint parity) {
+  asm volatile(
+      "{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@p bra done;\nbra "
+      "again;\ndone:\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+// A multiple of 16 bytes between 16-byte boundaries, by the copy engine.
+HOPPER_FN void hopper_copy_bulk(uint to, const void* from, uint bytes, uint barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
 // ---- warpgroup products ----
 
 // K-major or row-major tiles of 128-byte rows, swizzled: 16-byte piece c of row r stands at piece c ^ (r % 8). Eight
@@ -63,6 +95,13 @@ __device__ __forceinline__ uint hopper_pack<half>(float low, float high) {
 HOPPER_FN unsigned long long hopper_descriptor(uint address, uint leading, uint stride) {
   return (unsigned long long)((address & 0x3ffff) >> 4) | ((unsigned long long)(leading >> 4) << 16) |
          ((unsigned long long)(stride >> 4) << 32) | (1ull << 62);
+}
+// The same in two steps: the low word, to which steps of 16 bytes may be added, and the whole.
+HOPPER_FN uint hopper_descriptor_word(uint address, uint leading) {
+  return ((address & 0x3ffff) >> 4) | ((leading >> 4) << 16);
+}
+HOPPER_FN unsigned long long hopper_descriptor_of(uint word, uint stride) {
+  return (unsigned long long)word | ((unsigned long long)((stride >> 4) | (1u << 30)) << 32);
 }
 HOPPER_FN void hopper_wg_arrive() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

@@ -37,7 +37,8 @@ struct HopperLinearPlan {
 
 enum {
   kHopperLinearThreads = 128,
-  kHopperStageBytes = 4096,   // of linear_few: 16 rows of W, 128 k
+  kHopperStageK = 256,  // of linear_few: k in a stage of 16 rows of W
+  kHopperStageBytes = 16 * (kHopperStageK * 2 + 16),
   kHopperMaxShared = 230400,  // that a threadgroup may have, beside 2 KB of its own
   kHopperMaxRows = 64
 };
@@ -58,10 +59,10 @@ constexpr HopperLinearPlan hopper_linear_plan(HopperLinearParams* p, int multipr
   p->tiles = hopper_linear_tiles(p->n, p->epilogue == kHopperGated);
   const int per_group = (p->tiles + multiprocessors - 1) / multiprocessors;
   p->active_warps = per_group < 4 ? per_group : 4;
-  const int depth = p->active_warps == 1 ? 24 : 8;
+  const int depth = p->active_warps == 1 ? 12 : 4;
   const i64 few = (i64)p->active_warps * depth * kHopperStageBytes + (i64)p->m * (p->k + 8) * 2 + 256;
   if (p->m <= 16 && few <= kHopperMaxShared) {
-    plan.kernel = p->m <= 8 ? (depth == 8 ? "m8_d8" : "m8_d24") : (depth == 8 ? "m16_d8" : "m16_d24");
+    plan.kernel = p->m <= 8 ? (depth == 4 ? "m8_d4" : "m8_d12") : (depth == 4 ? "m16_d4" : "m16_d12");
     plan.grid = (p->tiles + per_group - 1) / per_group;
     plan.dynamic_memory = (int)few;
     return plan;
@@ -97,7 +98,7 @@ enum {
   kHopperSplit = 1024,
   kHopperDecodeWarps = 2,   // of attention_stream: each takes one (sequence, kv head, split)
   kHopperDecodeStages = 6,  // of 32 positions of K or V, a warp
-  kHopperClusterSize = 4,   // of attention_quick: they share one (sequence, kv head, split)
+  kHopperClusterSize = 8,   // of attention_quick: they share one (sequence, kv head, split)
   kHopperQuickThreads = 256,
   kHopperMergeThreads = 256
 };
@@ -112,15 +113,15 @@ constexpr int hopper_stream_memory(int head_dim) {
 constexpr int hopper_stream_grid(int seqs, int kv_heads, int max_splits) {
   return (seqs * kv_heads * max_splits + kHopperDecodeWarps - 1) / kHopperDecodeWarps;
 }
-// Bytes of attention_quick: K of its tiles, V's columns of all, P, q, sums and maxima.
+// Bytes of attention_quick: K of its tiles, V's columns of all, P, q, sums and maxima, where positions stand.
 constexpr int hopper_quick_memory(int head_dim) {
-  return 256 * head_dim * 2 + 1024 * (head_dim / 4) * 2 + 16 * (1024 + 8) * 2 + 16 * (head_dim + 8) * 2 + 8192 + 2048 +
-         1024 + 1024 + 1024;
+  return kHopperSplit / kHopperClusterSize * head_dim * 2 + kHopperSplit * (head_dim / kHopperClusterSize) * 2 +
+         16 * (kHopperSplit + 8) * 2 + 16 * (head_dim + 8) * 2 + 16384 + 4352 + 3 * 1024;
 }
 enum { kHopperPrefillThreads = 384 };
-// Bytes of attention_prefill: barriers, three tiles of K and of V, the splits before, q, and room to align.
+// Bytes of attention_prefill: barriers, four tiles of K and of V, the splits before, and room to align.
 constexpr int hopper_prefill_memory(int head_dim) {
-  return 1024 + 6 * kHopperTile * head_dim * 2 + 128 * head_dim * 4 + 128 * (head_dim + 8) * 2 + 1024;
+  return 1024 + 8 * kHopperTile * head_dim * 2 + 128 * head_dim * 4 + 1024;
 }
 constexpr int hopper_prefill_grid(int tokens, int seqs, int heads, int kv_heads) {
   const int group = heads / kv_heads;
