@@ -142,6 +142,20 @@ struct AsyncCopy {
 KERNEL(async_copy_all, AsyncCopy<0>, TestParams, uint4, const uint4)
 KERNEL(async_copy_first, AsyncCopy<1>, TestParams, uint4, const uint4)
 
+#ifdef QUIRE_ASAN
+struct PrivateOverrun {
+  enum { kThreads = 64 };
+  typedef NoSmem Smem;
+  static FN void run(Ctx c, CONSTANT const TestParams& p, TGROUP Smem& sm, DEVICE float* out) {
+    float values[4] = {1.0f, 2.0f, 3.0f, 4.0f};
+    SG_BARRIER();
+    THREAD float* at = values + (c.tid == 37 ? p.n : 0);
+    out[c.tid] = *at;
+  }
+};
+KERNEL(private_overrun, PrivateOverrun, TestParams, float)
+#endif
+
 struct Misaligned {
   enum { kThreads = 32 };
   struct Smem {
@@ -294,6 +308,33 @@ TEST(EmulatorDeviceDeathTest, WrongLaunchesNameTheKernel) {
   EXPECT_DEATH(with([](gpu::Launch& l) { l.threads = 33; }), "copy_pages.*threads");
   EXPECT_DEATH(with([](gpu::Launch& l) { l.threads = 512; }), "copy_pages.*kThreads");
 }
+
+TEST(EmulatorDeviceDeathTest, WritesPastABlockAreFound) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const auto device = std::move(gpu::open_emulator({.order = 0, .workers = 1}).value());
+  const auto write_at = [&](int offset) {
+    const auto memory = std::move(device->allocate(100).value());
+    static_cast<volatile uint8_t*>(memory->address())[offset] = 1;
+  };
+#ifdef QUIRE_ASAN
+  EXPECT_DEATH(write_at(100), "use-after-poison");
+  EXPECT_DEATH(write_at(-1), "use-after-poison");
+#else
+  EXPECT_DEATH(write_at(100), "past the end of a block");
+  EXPECT_DEATH(write_at(-1), "before the start of a block");
+#endif
+  write_at(99);
+}
+
+#ifdef QUIRE_ASAN
+TEST(EmulatorDeathTest, SanitizersSeeTheStacksOfKernels) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  std::vector<float> out(64);
+  EXPECT_EQ(run_kernel(private_overrun_record, {1, 1, 1}, 64, TestParams{3, 0}, {out.data()}, 0), "");
+  EXPECT_DEATH(run_kernel(private_overrun_record, {1, 1, 1}, 64, TestParams{4, 0}, {out.data()}, 0),
+               "stack-buffer-overflow|insufficient space");
+}
+#endif
 
 TEST(EmulatorDevice, SaysWhatItLacks) {
   const auto device = std::move(gpu::open_emulator().value());
