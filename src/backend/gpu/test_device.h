@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Helpers of the tests of ops on a GPU: a backend on a device, and tensors that travel there and back.
+//
+// The device is the emulator, or the one that QUIRE_TEST_DEVICE names (cuda, metal).
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/emulator/emulator_device.h"
+#include "backend/gpu/gpu_backend.h"
+#include "base/half.h"
+
+namespace quire::gpu {
+
+inline float rounded(float x, DType type) {
+  if (type == DType::kF16) return fp16_to_float(float_to_fp16(x));
+  if (type == DType::kBF16) return bf16_to_float(float_to_bf16(x));
+  return x;
+}
+
+// Half a unit in the last place, relative.
+inline double rounding(DType type) {
+  return type == DType::kF16 ? 0x1p-11 : type == DType::kBF16 ? 0x1p-8 : 0x1p-24;
+}
+
+// A matrix on the host: floats that its type holds exactly, rows with some elements between them.
+struct HostMatrix {
+  HostMatrix(int64_t rows, int64_t cols, DType type, uint32_t seed, float range = 2.0f, int64_t gap = 4)
+      : rows(rows), cols(cols), stride(cols + gap), type(type), values(static_cast<size_t>(rows * stride)) {
+    std::mt19937 random(seed);
+    std::uniform_real_distribution<float> uniform(-range, range);
+    for (float& x : values) x = rounded(uniform(random), type);
+  }
+  float at(int64_t row, int64_t col) const { return values[static_cast<size_t>(row * stride + col)]; }
+  float& at(int64_t row, int64_t col) { return values[static_cast<size_t>(row * stride + col)]; }
+
+  int64_t rows, cols, stride;
+  DType type;
+  std::vector<float> values;
+};
+
+class TestDevice {
+ public:
+  // `order`: of the emulator's lanes; real devices have their own.
+  explicit TestDevice(int order) {
+    const char* named = std::getenv("QUIRE_TEST_DEVICE");
+    const std::string name = named == nullptr ? "emulator" : named;
+    auto opened = name == "cuda"    ? open_cuda(0)
+                  : name == "metal" ? open_metal(0)
+                                    : open_emulator(emulator::EmulatorOptions{.order = order});
+    if (!opened.ok()) ADD_FAILURE() << opened.error().message;
+    QUIRE_CHECK(opened.ok(), "the tests have no device");
+    backend_ = std::make_unique<GpuBackend>(std::move(opened).value());
+  }
+
+  GpuBackend& ops() { return *backend_; }
+  Device& device() { return backend_->device(); }
+  // Frees all that was put there.
+  void clear() {
+    backend_->synchronise();
+    blocks_.clear();
+  }
+
+  template <typename T>
+  T* put(const std::vector<T>& values) {
+    return static_cast<T*>(put(values.data(), values.size() * sizeof(T)));
+  }
+  Tensor put(const HostMatrix& m) {
+    const size_t element = static_cast<size_t>(info(m.type).block_bytes);
+    std::vector<uint8_t> bytes(m.values.size() * element);
+    for (size_t i = 0; i < m.values.size(); ++i) {
+      const float x = m.values[i];
+      const uint16_t bits = m.type == DType::kF16 ? float_to_fp16(x) : float_to_bf16(x);
+      std::memcpy(bytes.data() + i * element, m.type == DType::kF32 ? static_cast<const void*>(&x) : &bits, element);
+    }
+    return {put(bytes.data(), bytes.size()), m.type, m.rows, m.cols, m.stride};
+  }
+  // A tensor of kUntouched bytes, for an op to write.
+  Tensor room(int64_t rows, int64_t cols, DType type, int64_t gap = 4) {
+    const std::vector<uint8_t> bytes(static_cast<size_t>(rows * (cols + gap) * info(type).block_bytes), kUntouched);
+    return {put(bytes.data(), bytes.size()), type, rows, cols, cols + gap};
+  }
+
+  std::vector<uint8_t> get(const void* address, size_t bytes) {
+    std::vector<uint8_t> out(bytes);
+    device().download(out.data(), address, bytes);
+    backend_->synchronise();
+    return out;
+  }
+  // The rows without what is between them; that must be as room() left it.
+  std::vector<uint8_t> rows_of(const Tensor& t, bool check_gaps = true) {
+    const auto element = static_cast<size_t>(info(t.dtype).block_bytes);
+    const auto row = static_cast<size_t>(t.cols) * element, stride = static_cast<size_t>(t.stride) * element;
+    const std::vector<uint8_t> all = get(t.data, static_cast<size_t>(t.rows) * stride);
+    std::vector<uint8_t> out;
+    for (size_t at = 0; at < all.size(); at += stride) {
+      out.insert(out.end(), all.begin() + static_cast<ptrdiff_t>(at), all.begin() + static_cast<ptrdiff_t>(at + row));
+      for (size_t i = at + row; check_gaps && i < at + stride; ++i) {
+        if (all[i] != kUntouched) ADD_FAILURE() << "byte " << i - at << " behind a row of " << row << " was written";
+      }
+    }
+    return out;
+  }
+
+  static constexpr uint8_t kUntouched = 0x5a;
+
+ private:
+  void* put(const void* values, size_t bytes) {
+    auto block = device().allocate(std::max<size_t>(bytes, 1));
+    QUIRE_CHECK(block.ok(), "no device memory for a test");
+    blocks_.push_back(std::move(block).value());
+    device().upload(blocks_.back()->address(), values, bytes);
+    backend_->synchronise();
+    return blocks_.back()->address();
+  }
+
+  std::unique_ptr<GpuBackend> backend_;
+  std::vector<std::unique_ptr<Memory>> blocks_;
+};
+
+// Two devices that must agree by bits: the emulator with two orders of its lanes.
+inline TestDevice& test_device(int which = 0) {
+  static TestDevice devices[] = {TestDevice(0), TestDevice(7)};
+  return devices[which];
+}
+
+inline std::vector<float> floats_of(const std::vector<uint8_t>& bytes, DType type) {
+  const auto element = static_cast<size_t>(info(type).block_bytes);
+  std::vector<float> out(bytes.size() / element);
+  for (size_t i = 0; i < out.size(); ++i) {
+    uint16_t bits = 0;
+    if (type == DType::kF32) {
+      std::memcpy(&out[i], bytes.data() + 4 * i, 4);
+    } else {
+      std::memcpy(&bits, bytes.data() + 2 * i, 2);
+      out[i] = type == DType::kF16 ? fp16_to_float(bits) : bf16_to_float(bits);
+    }
+  }
+  return out;
+}
+
+// Runs an op on rows [first, first + count) of its inputs: all of them, each alone, and under another order of lanes.
+// Every row must have the same bits each time; returns them as floats.
+using RunRows = std::function<std::vector<uint8_t>(TestDevice&, int64_t first, int64_t count)>;
+inline std::vector<float> run_rows(int64_t rows, DType type, const RunRows& run, const std::string& what) {
+  const std::vector<uint8_t> whole = run(test_device(), 0, rows);
+  const auto row = static_cast<ptrdiff_t>(whole.size()) / rows;
+  for (int64_t r = 0; r < rows; ++r) {
+    const std::vector<uint8_t> alone = run(test_device(), r, 1);
+    EXPECT_EQ(alone, std::vector<uint8_t>(whole.begin() + r * row, whole.begin() + (r + 1) * row))
+        << what << ": row " << r << " alone";
+  }
+  EXPECT_EQ(run(test_device(1), 0, rows), whole) << what << ": another order of lanes";
+  test_device().clear();
+  test_device(1).clear();
+  return floats_of(whole, type);
+}
+
+}  // namespace quire::gpu
