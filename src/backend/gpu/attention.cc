@@ -59,6 +59,7 @@ struct Extent {
   int64_t most_queries = 0;             // of one sequence
   int64_t most_few = 0, few = 0;        // of sequences whose rows fit one tile: the longest, and how many there are
   int64_t many = 0;                     // rows of the others
+  bool one_each = false;                // every sequence has one row
   int64_t few_span = 0, many_span = 0;  // the longest context of each kind
 };
 
@@ -80,6 +81,7 @@ Extent extent_of(std::span<const int32_t> cu, std::span<const int32_t> contexts,
       e.many_span = std::max<int64_t>(e.many_span, contexts[i]);
     }
   }
+  e.one_each = e.most_queries == 1 && e.rows == static_cast<int64_t>(contexts.size());
   return e;
 }
 
@@ -185,20 +187,14 @@ Form many_form(const AttentionArgs& args, AttentionParams p, const Extent& e, in
   return form_of(args, p, "attention_", one_split);
 }
 
-std::vector<Form> forms_of(const AttentionArgs& args, std::span<const int32_t> cu, std::span<const int32_t> contexts,
-                           int compute_units) {
-  AttentionParams p = params_of(args);
-  const int64_t positions = args.max_blocks * args.kv.block_size;
-  const Extent e = extent_of(cu, contexts, p.tile_tokens, positions);
-  QUIRE_CHECK(e.rows == args.q.rows);
-  const bool one_each = e.most_queries == 1 && e.rows == p.seqs;
+std::vector<Form> forms_of(const AttentionArgs& args, AttentionParams p, const Extent& e, int compute_units) {
   std::vector<Form> forms;
   if (e.few > 0) {
     p.by_sequence = 1;
     p.groups = p.seqs;
     p.most_queries = p.tile_tokens;
     p.partial_rows = p.tile_heads * static_cast<int>(e.most_few);
-    p.splits = splits_of(p, one_each ? positions : e.few_span, e.most_few);
+    p.splits = splits_of(p, e.one_each ? int64_t{p.max_blocks} * p.kv.block_size : e.few_span, e.most_few);
     forms.push_back(form_of(args, p, "attention_", p.splits == 1));
   }
   if (e.many > 0) {
@@ -272,9 +268,13 @@ void GpuBackend::qkv_to_cache(const QkvToCacheArgs& args) {
 void GpuBackend::attention(const AttentionArgs& args) {
   check_attention(args);
   if (args.q.rows == 0) return;
+  const AttentionParams params = params_of(args);
+  const Extent e = extent_of(staged(args.cu_seqlens_q), staged(args.context_lens), params.tile_tokens,
+                             args.max_blocks * args.kv.block_size);
+  QUIRE_CHECK(e.rows == args.q.rows);
+  if (attention_on_hopper(args, e.one_each)) return;
   const std::string merge = std::string("attention_merge_") + spelling(args.q.dtype);
-  const std::vector<Form> forms =
-      forms_of(args, staged(args.cu_seqlens_q), staged(args.context_lens), device_->info().compute_units);
+  const std::vector<Form> forms = forms_of(args, params, e, device_->info().compute_units);
   for (const Form& form : forms) {
     AttentionParams p = form.params;
     void* partials = form.scratch == 0 ? nullptr : partials_.grow(*device_, static_cast<size_t>(form.scratch));

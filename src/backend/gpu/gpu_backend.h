@@ -133,6 +133,8 @@ class GpuBackend final : public Backend {
   void linear_own(const LinearArgs& args, DType type);
   bool has_hopper() const;
   void plain_rows(const GpuMatrix& weight, int64_t first, const Tensor& out);
+  // attention_hopper.cc; false: not served
+  bool attention_on_hopper(const AttentionArgs& args, bool one_each);
   // moe.cc
   void moe_chunk(const MoeExpertsArgs& args);
 
