@@ -19,6 +19,17 @@ struct LinearFew {
   }
 };
 
+template <typename T>
+struct LinearAnyFew {
+  enum { kThreads = kLinearAnyThreads };
+  typedef typename LinearAnyFewBody<T>::Smem Smem;
+  static FN void run(Ctx c, CONSTANT const LinearParams& p, TGROUP Smem& sm, DEVICE uchar* out, DEVICE const uchar* x,
+                     DEVICE const uchar* w, DEVICE const float* bias, DEVICE const float* norm,
+                     DEVICE const float* residual) {
+    LinearAnyFewBody<T>::run(c, p, sm, out, x, w, bias, norm, residual, false, (DEVICE const int*)bias);
+  }
+};
+
 template <typename T, typename W>
 struct LinearMany {
   enum { kThreads = kLinearThreads };
@@ -62,18 +73,14 @@ struct LinearFinish {
 };
 
 // The weight's type: the activations' own, or any.
-typedef LinearAny<half, 64> LinearAnyFew_f16;
-typedef LinearAny<bfloat, 64> LinearAnyFew_bf16;
-typedef LinearAny<half, 32> LinearAnyMany_f16;
-typedef LinearAny<bfloat, 32> LinearAnyMany_bf16;
 typedef LinearFew<half, LinearPlain<half> > LinearFew_f16;
 typedef LinearFew<bfloat, LinearPlain<bfloat> > LinearFew_bf16;
-typedef LinearFew<half, LinearAnyFew_f16> LinearFew_f16_any;
-typedef LinearFew<bfloat, LinearAnyFew_bf16> LinearFew_bf16_any;
+typedef LinearAnyFew<half> LinearFew_f16_any;
+typedef LinearAnyFew<bfloat> LinearFew_bf16_any;
 typedef LinearMany<half, LinearPlain<half> > LinearMany_f16;
 typedef LinearMany<bfloat, LinearPlain<bfloat> > LinearMany_bf16;
-typedef LinearMany<half, LinearAnyMany_f16> LinearMany_f16_any;
-typedef LinearMany<bfloat, LinearAnyMany_bf16> LinearMany_bf16_any;
+typedef LinearMany<half, LinearAny<half> > LinearMany_f16_any;
+typedef LinearMany<bfloat, LinearAny<bfloat> > LinearMany_bf16_any;
 #define LINEAR_KERNEL(name, Body) \
   KERNEL_EARLY(name, Body, LinearParams, uchar, const uchar, const uchar, const float, const float, const float)
 LINEAR_KERNEL(linear_f16_few, LinearFew_f16)

@@ -91,11 +91,11 @@ struct LinearPlain {
   }
   // Rows are padded with zeros to 16 bytes; past that there is nothing to copy.
   template <int R, int Ld>
-  static FN void bring(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, TGROUP T* to,
+  static FN void bring(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, TGROUP T* into,
                        int chunk, int t) {
     const bool inside = chunk * kChunk + (t & 3) * 8 < p.weight.k;
     UNROLL for (int j = 0; j < 2; j++) {
-      TGROUP T* row = to + ((t >> 2) + R / 2 * j) * Ld + (t & 3) * 8;
+      TGROUP T* row = into + ((t >> 2) + R / 2 * j) * Ld + (t & 3) * 8;
       if (inside) {
         copy16_async(row, w + held.at[j] + chunk * (kChunk * 2));
       } else {
@@ -105,51 +105,53 @@ struct LinearPlain {
   }
 };
 
-// Weights of any type: a thread has one row and every second step of 16 k, and fetches a chunk ahead. `Chunk` is what
-// the body takes at a time.
-template <typename T, int Chunk>
+// Sixteen values as T.
+template <typename T>
+FN void linear_pack16(TGROUP T* row, THREAD const float* v) {
+  uint u[8];
+  UNROLL for (int i = 0; i < 8; i++) {
+    u[i] = (uint)to_bits16(to<T>(v[2 * i])) | (uint)to_bits16(to<T>(v[2 * i + 1])) << 16;
+  }
+  ((TGROUP uint4*)row)[0] = make_uint4(u[0], u[1], u[2], u[3]);
+  ((TGROUP uint4*)row)[1] = make_uint4(u[4], u[5], u[6], u[7]);
+}
+
+// Sixteen k of one row of a weight of any type, fetched early where it is quantised.
+FN void linear_fetch(CONSTANT const LinearParams& p, DEVICE const uchar* w, int n, int step, THREAD WeightRaw& raw) {
+  if (p.weight.form == kWeightQuantised && step * 16 < p.weight.k) weight_fetch(p.weight, w, n, step, raw);
+}
+template <typename T>
+FN void linear_unpack(CONSTANT const LinearParams& p, DEVICE const uchar* w, int n, int step,
+                      THREAD const WeightRaw& raw, TGROUP T* row) {
+  float v[16];
+  if (p.weight.form == kWeightQuantised && step * 16 < p.weight.k) {
+    weight_values(p.weight, raw, v);
+  } else {
+    weight_load16(p.weight, w, n, step, v);
+  }
+  linear_pack16(row, v);
+}
+
+// Weights of any type: a thread has one row and every second step of 16 k, and fetches a chunk ahead.
+template <typename T>
 struct LinearAny {
-  enum { kChunk = Chunk, kFewStages = 2, kManyStages = 2, kSteps = Chunk / 32 };
+  enum { kChunk = 32, kManyStages = 2 };
   struct Held {
-    WeightRaw raw[kSteps];
+    WeightRaw raw;
     int n;
   };
   template <int R>
   static FN void begin(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, int tile, int t) {
     const int r = t & (R - 1);
     held.n = linear_row(p, tile + (r >> 4), r & 15);
-    fetch(p, w, held, t / R);
-  }
-  static FN void fetch(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, int first) {
-    if (p.weight.form != kWeightQuantised) return;
-    UNROLL for (int j = 0; j < kSteps; j++) {
-      const int step = first + 2 * j;
-      if (step * 16 < p.weight.k) weight_fetch(p.weight, w, held.n, step, held.raw[j]);
-    }
+    linear_fetch(p, w, held.n, t / R, held.raw);
   }
   template <int R, int Ld>
-  static FN void bring(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, TGROUP T* to,
+  static FN void bring(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, TGROUP T* into,
                        int chunk, int t) {
-    const int first = chunk * (kChunk / 16) + t / R;
-    UNROLL for (int j = 0; j < kSteps; j++) {
-      const int step = first + 2 * j;
-      float v[16];
-      if (p.weight.form == kWeightQuantised && step * 16 < p.weight.k) {
-        weight_values(p.weight, held.raw[j], v);
-      } else {
-        weight_load16(p.weight, w, held.n, step, v);
-      }
-      TGROUP uint4* row = (TGROUP uint4*)(to + (t & (R - 1)) * Ld + (t / R + 2 * j) * 16);
-      row[0] = packed(v);
-      row[1] = packed(v + 8);
-    }
-    fetch(p, w, held, first + kChunk / 16);
-  }
-  static FN uint pair(float low, float high) {
-    return (uint)to_bits16(to<T>(low)) | (uint)to_bits16(to<T>(high)) << 16;
-  }
-  static FN uint4 packed(THREAD const float* v) {
-    return make_uint4(pair(v[0], v[1]), pair(v[2], v[3]), pair(v[4], v[5]), pair(v[6], v[7]));
+    const int step = chunk * 2 + t / R;
+    linear_unpack(p, w, held.n, step, held.raw, into + (t & (R - 1)) * Ld + t / R * 16);
+    linear_fetch(p, w, held.n, step + 2, held.raw);
   }
 };
 
@@ -196,6 +198,17 @@ FN void linear_find_rows(CONSTANT const LinearParams& p, int first, uint tid, bo
   }
 }
 
+// The norms of 16 rows of x, by all simdgroups.
+FN void linear_norms(CONSTANT const LinearParams& p, DEVICE const uchar* x, TGROUP const int* from,
+                     TGROUP float* inverse, Ctx c, int simdgroups) {
+  for (int r = (int)c.sg; r < 16; r += simdgroups) {
+    if (from[r] < 0) continue;
+    const float sum = norm_sum_of_squares((DEVICE const float*)x + (i64)from[r] * p.x_stride, p.weight.k, c.lane);
+    if (c.lane == 0) inverse[r] = norm_inverse(sum, p.weight.k, p.eps);
+  }
+  TG_BARRIER();
+}
+
 // ---- few rows: 16 rows of x, one tile of W a simdgroup ----
 
 // Grid: (tiles of W / simdgroups, rows / 16). Threads: 32 * p.simdgroups.
@@ -222,15 +235,7 @@ struct LinearFewBody {
     if (!grouped) GRID_WAIT();
     linear_find_rows<16>(p, (int)c.tgy * 16, c.tid, grouped, order, sm.from, sm.to);
     TG_BARRIER();
-    if (p.normed != 0) {
-      for (int r = (int)c.sg; r < 16; r += p.simdgroups) {
-        if (sm.from[r] < 0) continue;
-        const float sum =
-            norm_sum_of_squares((DEVICE const float*)x + (i64)sm.from[r] * p.x_stride, p.weight.k, c.lane);
-        if (c.lane == 0) sm.inverse[r] = norm_inverse(sum, p.weight.k, p.eps);
-      }
-      TG_BARRIER();
-    }
+    if (p.normed != 0) linear_norms(p, x, sm.from, sm.inverse, c, p.simdgroups);
     for (int s = 0; s < kStages - 1; s++) {
       if (s < chunks) X::bring(p, x, sm.from, sm.inverse, norm, sm.x[s], s, (int)c.tid, threads);
       copy_commit();
@@ -257,6 +262,74 @@ struct LinearFewBody {
       }
     }
     linear_put_tile<T>(p, acc, sm.to, tile, c.lane, out, bias, residual);
+  }
+};
+
+// ---- few rows and a weight of any type: one tile, made by four simdgroups and multiplied by a fifth ----
+
+// Unpacking takes longer than multiplying, and one chain cannot be shared: so four simdgroups unpack 128 k together, a
+// chunk ahead of the first one, which runs the chain; codes are fetched four chunks ahead. Grid: (tiles of W, rows /
+// 16). Threads: 160.
+template <typename T>
+struct LinearAnyFewBody {
+  enum { kThreads = kLinearAnyThreads, kChunk = 128, kLd = kChunk + 8, kAhead = 4 };
+  typedef LinearRows<T, 16, kChunk> X;
+  struct Smem {
+    T x[2][16 * kLd];
+    T w[2][16 * kLd];
+    int from[16], to[16];
+    float inverse[16];
+  };
+  static FN void run(Ctx c, CONSTANT const LinearParams& p, TGROUP Smem& sm, DEVICE uchar* out, DEVICE const uchar* x,
+                     DEVICE const uchar* w, DEVICE const float* bias, DEVICE const float* norm,
+                     DEVICE const float* residual, bool grouped, DEVICE const int* order) {
+    const int tile = (int)c.tgx, chunks = (p.weight.k + kChunk - 1) / kChunk;
+    const bool unpacks = c.sg > 0;
+    const int t = (int)c.tid - 32, r = t & 15, step = t >> 4, n = linear_row(p, tile, r);
+    WeightRaw raw[kAhead];
+    if (unpacks) {
+      UNROLL for (int j = 0; j < kAhead; j++) linear_fetch(p, w, n, j * (kChunk / 16) + step, raw[j]);
+    }
+    if (!grouped) GRID_WAIT();
+    linear_find_rows<16>(p, (int)c.tgy * 16, c.tid, grouped, order, sm.from, sm.to);
+    TG_BARRIER();
+    if (p.normed != 0) linear_norms(p, x, sm.from, sm.inverse, c, kThreads / 32);
+    X::bring(p, x, sm.from, sm.inverse, norm, sm.x[0], 0, (int)c.tid, kThreads);
+    copy_commit();
+    if (unpacks) {
+      linear_unpack(p, w, n, step, raw[0], sm.w[0] + r * kLd + step * 16);
+      linear_fetch(p, w, n, kAhead * (kChunk / 16) + step, raw[0]);
+    }
+    Acc16 acc;
+    acc_zero(acc);
+    for (int first = 0; first < chunks; first += kAhead) {
+      UNROLL for (int j = 0; j < kAhead; j++) {
+        const int chunk = first + j, next = chunk + 1;
+        if (chunk < chunks) {
+          copy_wait<0>();
+          TG_BARRIER();
+          if (next < chunks) {
+            X::bring(p, x, sm.from, sm.inverse, norm, sm.x[next & 1], next, (int)c.tid, kThreads);
+            copy_commit();
+            if (unpacks) {
+              const int at = next * (kChunk / 16) + step;
+              linear_unpack(p, w, n, at, raw[(j + 1) % kAhead], sm.w[next & 1] + r * kLd + step * 16);
+              linear_fetch(p, w, n, at + kAhead * (kChunk / 16), raw[(j + 1) % kAhead]);
+            }
+          }
+          if (!unpacks) {
+            for (int k = 0; k < kChunk && chunk * kChunk + k < p.weight.k; k += 16) {
+              FragA<T> a;
+              FragB<T> b;
+              frag_load_a(a, sm.x[chunk & 1] + k, kLd, c.lane);
+              frag_load_b_trans(b, sm.w[chunk & 1] + k, kLd, c.lane);
+              acc_mma(acc, a, b);
+            }
+          }
+        }
+      }
+    }
+    if (!unpacks) linear_put_tile<T>(p, acc, sm.to, tile, c.lane, out, bias, residual);
   }
 };
 

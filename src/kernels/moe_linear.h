@@ -26,6 +26,20 @@ struct MoeLinearFew {
   }
 };
 
+template <typename T>
+struct MoeLinearAnyFew {
+  enum { kThreads = kLinearAnyThreads };
+  typedef typename LinearAnyFewBody<T>::Smem Smem;
+  static FN void run(Ctx c, CONSTANT const LinearParams& p, TGROUP Smem& sm, DEVICE uchar* out, DEVICE const uchar* x,
+                     DEVICE const uchar* w, DEVICE const float* bias, DEVICE const int* order,
+                     DEVICE const int* experts) {
+    const int expert = experts[c.tgy];
+    if (expert < 0) return;
+    LinearAnyFewBody<T>::run(c, p, sm, out, x, w + expert * p.weight.expert_stride, moe_bias(p, bias, expert), bias,
+                             bias, true, order);
+  }
+};
+
 template <typename T, typename W>
 struct MoeLinearMany {
   enum { kThreads = kLinearThreads };
@@ -53,18 +67,14 @@ struct MoeLinearFloat {
   }
 };
 
-typedef LinearAny<half, 64> MoeAnyFew_f16;
-typedef LinearAny<bfloat, 64> MoeAnyFew_bf16;
-typedef LinearAny<half, 32> MoeAnyMany_f16;
-typedef LinearAny<bfloat, 32> MoeAnyMany_bf16;
 typedef MoeLinearFew<half, LinearPlain<half> > MoeLinearFew_f16;
 typedef MoeLinearFew<bfloat, LinearPlain<bfloat> > MoeLinearFew_bf16;
-typedef MoeLinearFew<half, MoeAnyFew_f16> MoeLinearFew_f16_any;
-typedef MoeLinearFew<bfloat, MoeAnyFew_bf16> MoeLinearFew_bf16_any;
+typedef MoeLinearAnyFew<half> MoeLinearFew_f16_any;
+typedef MoeLinearAnyFew<bfloat> MoeLinearFew_bf16_any;
 typedef MoeLinearMany<half, LinearPlain<half> > MoeLinearMany_f16;
 typedef MoeLinearMany<bfloat, LinearPlain<bfloat> > MoeLinearMany_bf16;
-typedef MoeLinearMany<half, MoeAnyMany_f16> MoeLinearMany_f16_any;
-typedef MoeLinearMany<bfloat, MoeAnyMany_bf16> MoeLinearMany_bf16_any;
+typedef MoeLinearMany<half, LinearAny<half> > MoeLinearMany_f16_any;
+typedef MoeLinearMany<bfloat, LinearAny<bfloat> > MoeLinearMany_bf16_any;
 #define MOE_LINEAR_KERNEL(name, Body) \
   KERNEL(name, Body, LinearParams, uchar, const uchar, const uchar, const float, const int, const int)
 MOE_LINEAR_KERNEL(moe_linear_f16_few, MoeLinearFew_f16)

@@ -191,7 +191,11 @@ bool GpuBackend::has_hopper() const {
   if (hopper_ < 0) {
     const DeviceInfo& info = device_->info();
     const bool chip = info.api == Api::kCuda && info.architecture.starts_with("sm_90");
-    hopper_ = chip && device_->kernel("hopper_linear_bf16_m8_d8").ok() ? 1 : 0;
+    HopperLinearParams p = {};
+    p.m = 1;
+    p.n = p.k = 64;
+    const HopperLinearPlan plan = hopper_linear_plan(&p, info.compute_units);
+    hopper_ = chip && device_->kernel(std::string("hopper_linear_bf16_") + plan.kernel).ok() ? 1 : 0;
   }
   return hopper_ == 1;
 }
@@ -326,10 +330,11 @@ void GpuBackend::linear_own(const LinearArgs& args, DType type) {
     QUIRE_CHECK(args.norm == nullptr, "norms are joined for few rows alone");
     return run(plain ? "_many" : "_any_many", {pieces(p.tiles, 4), pieces(rows, kLinearManyRows)}, kLinearThreads);
   }
+  if (!plain) return run("_any_few", {static_cast<uint32_t>(p.tiles), 1}, kLinearAnyThreads);
   // Few tiles in a threadgroup where there are few of them, so that all of the chip has some.
   p.simdgroups = 4;
   while (p.simdgroups > 1 && p.tiles < 2 * p.simdgroups * device_->info().compute_units) p.simdgroups /= 2;
-  run(plain ? "_few" : "_any_few", {pieces(p.tiles, p.simdgroups), 1}, 32 * p.simdgroups);
+  run("_few", {pieces(p.tiles, p.simdgroups), 1}, 32 * p.simdgroups);
 }
 
 }  // namespace quire::gpu

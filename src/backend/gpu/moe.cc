@@ -179,11 +179,12 @@ void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
     p.tile_rows = static_cast<int>(tile_rows);
     p.choices = static_cast<int>(of_row);
     std::string name = std::string("moe_linear_") + spelling(type);
-    if (first->dtype() != type || type == DType::kF32) name += "_any";
+    const bool any = first->dtype() != type || type == DType::kF32, any_few = any && !many && type != DType::kF32;
+    if (any) name += "_any";
     if (type != DType::kF32) name += many ? "_many" : "_few";
-    const uint32_t across = type == DType::kF32 ? pieces(out.cols, 32) : pieces(p.tiles, 4);
+    const uint32_t across = type == DType::kF32 ? pieces(out.cols, 32) : pieces(p.tiles, any_few ? 1 : 4);
     launch(name.c_str(), p, {out.data, x.data, matrix(first).data, bias, s.order, s.experts},
-           {across, static_cast<uint32_t>(tiles)}, kLinearThreads);
+           {across, static_cast<uint32_t>(tiles)}, any_few ? kLinearAnyThreads : kLinearThreads);
   };
   product(args.x, args.k, gate_up, args.gate_up[0], biases_of(args.gate_up_bias, gate_up.n), s.hidden,
           args.gated ? kLinearGated : kLinearActivated);

@@ -53,6 +53,7 @@ enum LinearEpilogue {
 
 enum {
   kLinearThreads = 128,
+  kLinearAnyThreads = 160,
   kLinearFewRows = 16,
   kLinearManyRows = 64,
   kLinearManyColumns = 64,
