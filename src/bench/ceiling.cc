@@ -46,6 +46,9 @@ class NoOpModel final : public model::Model {
   std::span<const float> logits(int64_t, int64_t count) override {
     return {logits_.data(), static_cast<size_t>(count * config_.vocab_size)};
   }
+  Tensor run_head(int64_t, int64_t count) override {
+    return {logits_.data(), DType::kF32, count, config_.vocab_size, config_.vocab_size};
+  }
 
  private:
   model::DecoderConfig config_;

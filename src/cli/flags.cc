@@ -15,7 +15,7 @@ struct ModelFlag {
   const char* group;
   const char* name;
   std::variant<std::string Options::*, int64_t Options::*, bool Options::*, std::optional<int64_t> Options::*,
-               std::filesystem::path Options::*>
+               std::optional<double> Options::*, std::filesystem::path Options::*>
       member;
   const char* doc;
 };
@@ -48,19 +48,27 @@ const ModelFlag kModelFlags[] = {
      "holds one"},
     {kKv, "--kv-cache-memory-bytes", &Options::kv_cache_memory_bytes,
      "Memory for pages (4GiB, 512M, 1.5g) instead of the planned"},
+    {kKv, "--gpu-memory-utilization", &Options::gpu_memory_utilization,
+     "Share of a GPU's free memory that weights, pages and scratch may take (default 0.9)"},
     {kKv, "--num-gpu-blocks-override", &Options::num_gpu_blocks_override, "Number of pages instead of the planned"},
     {kKv, "--enable-prefix-caching", &Options::enable_prefix_caching, "Reuse the pages of prompts that begin alike"},
-    {kScheduler, "--max-num-seqs", &Options::max_num_seqs, "Most sequences in one step (default 128)"},
+    {kScheduler, "--max-num-seqs", &Options::max_num_seqs,
+     "Most sequences in one step (default: 128 on a CPU, 256 on a GPU, 1024 on one with 70 GiB or more)"},
     {kScheduler, "--max-num-batched-tokens", &Options::max_num_batched_tokens,
-     "Most tokens in one step (default 2048)"},
+     "Most tokens in one step (default 2048; 8192 on a GPU with 70 GiB or more)"},
     {kScheduler, "--long-prefill-token-threshold", &Options::long_prefill_token_threshold,
      "Most tokens of one prompt in one step; 0: no bound but the step's"},
     {kScheduler, "--enable-chunked-prefill", &Options::enable_chunked_prefill,
      "Compute long prompts over several steps"},
     {kScheduler, "--scheduling-policy", &Options::scheduling_policy, "fcfs or priority"},
+    {kScheduler, "--async-scheduling", &Options::async_scheduling,
+     "On a GPU: schedule and launch the next step while one runs. Changes no result"},
     {kScheduler, "--max-logprobs", &Options::max_logprobs,
      "Most logprobs a token that a request may ask for; -1: no bound"},
-    {kDevice, "--device", &Options::device, "auto or cpu"},
+    {kDevice, "--device", &Options::device,
+     "auto (the first of cuda and metal that is there, else cpu), cpu, cuda, metal, or emulator: GPU kernels run on "
+     "the "
+     "CPU, for tests. quire devices lists what is there"},
     {kDevice, "--threads", &Options::threads,
      "Threads of the cpu backend; 0: one for each performance core. Changes no result"},
     {kDevice, "--cpu-isa", &Options::cpu_isa,

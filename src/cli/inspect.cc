@@ -140,7 +140,7 @@ Result<std::string> memory_line(const llm::Options& options, const model::ModelF
   QUIRE_ASSIGN(auto backend, llm::make_backend(options));
   QUIRE_ASSIGN(llm::Settled settled, llm::settle(options, files, *backend));
   settled.memory.weights_bytes = files.source->total_bytes();
-  if (const auto memory = kv::available_memory(); memory.ok()) settled.memory.available_bytes = memory->available;
+  llm::see_memory(options, *backend, settled.memory);
   QUIRE_ASSIGN(const kv::MemoryPlan plan, kv::plan_memory(settled.memory));
   return plan.line() + " (" + backend->describe() + "; scratch not counted)";
 }

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <ctime>
@@ -63,9 +64,9 @@ std::string fingerprint(const std::string& mode, const llm::Llm& llm, const llm:
   if (mode == "none") return "";
   std::string device = llm.engine().backend().describe();  // "cpu (avx512, 2 threads)"
   const size_t open = device.find('(');
-  const std::string isa =
-      open == std::string::npos ? device : device.substr(open + 1, device.find_first_of(",)") - open - 1);
-  uint64_t hash = 1469598103934665603ull;  // FNV-1a
+  std::string isa = open == std::string::npos ? device : device.substr(open + 1, device.find_first_of(",)") - open - 1);
+  std::replace(isa.begin(), isa.end(), ' ', '-');  // "NVIDIA H200"
+  uint64_t hash = 1469598103934665603ull;          // FNV-1a
   const auto mix = [&](const std::string& text) {
     for (const char c : text + '\n') hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
   };

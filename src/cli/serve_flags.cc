@@ -21,7 +21,8 @@ struct RefusedFlag {
 
 constexpr const char* kOneProcess = "quire runs one model in one process; run several servers behind a gateway";
 constexpr const char* kNotYet = "quire does not do that yet";
-constexpr const char* kNoGpu = "this build has the cpu backend alone";
+constexpr const char* kNoOffload = "weights stay in one memory; choose a smaller model or a smaller weight type";
+constexpr const char* kNoCompiler = "kernels are compiled beforehand, and decode steps are recorded as they come";
 constexpr const char* kNoPython = "quire runs no Python";
 constexpr const char* kPull = "get the files with quire pull first and give their folder as MODEL";
 
@@ -32,11 +33,10 @@ const RefusedFlag kRefused[] = {
     {"--api-server-count", "1", kOneProcess},
     {"--headless", "", kOneProcess},
     {"--distributed-executor-backend", "", kOneProcess},
-    {"--gpu-memory-utilization", "", "on a CPU, --kv-cache-memory-bytes says how much memory pages may take"},
     {"--swap-space", "0", "pages are not swapped: preempted requests are computed again"},
-    {"--cpu-offload-gb", "0", kNoGpu},
-    {"--enforce-eager", "", kNoGpu},
-    {"--compilation-config", "", kNoGpu},
+    {"--cpu-offload-gb", "0", kNoOffload},
+    {"--enforce-eager", "", kNoCompiler},
+    {"--compilation-config", "", kNoCompiler},
     {"--max-num-scheduled-tokens", "", "use --max-num-batched-tokens"},
     {"--max-num-active-seqs", "", "use --max-num-seqs"},
     {"--watermark", "0.0", kNotYet},
@@ -44,7 +44,6 @@ const RefusedFlag kRefused[] = {
     {"--prefix-caching-hash-algo", "sha256", "quire has one hash, of 128 bits, and compares token ids on a hit"},
     {"--prefix-match-unit", "", kNotYet},
     {"--prefix-cache-retention-interval", "0", kNotYet},
-    {"--async-scheduling", "false", kNotYet},
     {"--quantization", "", "the type of the weights is read from their files"},
     {"--tokenizer-mode", "auto", "the tokenizer is read from its files"},
     {"--skip-tokenizer-init", "", "a model without a tokenizer is served for token ids by itself"},

@@ -109,10 +109,10 @@ double MemoryPlan::full_length_requests() const {
 
 std::string MemoryPlan::line() const {
   const std::string groups = describe(layout);
-  return "Memory: weights " + format_bytes(weights_bytes) + ", KV cache " + format_bytes(kv_bytes) + " (" +
-         std::to_string(num_blocks) + " pages of " + std::to_string(main_block_size(layout)) + " tokens, " +
-         name(dtype) + ", " + format_bytes(page_bytes()) + " each" + (groups.empty() ? "" : "; " + groups) +
-         "), scratch " + format_bytes(scratch_bytes) + ", left " +
+  return (device.empty() ? "Memory" : "Memory of " + device) + ": weights " + format_bytes(weights_bytes) +
+         ", KV cache " + format_bytes(kv_bytes) + " (" + std::to_string(num_blocks) + " pages of " +
+         std::to_string(main_block_size(layout)) + " tokens, " + name(dtype) + ", " + format_bytes(page_bytes()) +
+         " each" + (groups.empty() ? "" : "; " + groups) + "), scratch " + format_bytes(scratch_bytes) + ", left " +
          (left_bytes ? format_bytes(*left_bytes) : std::string("unknown")) + "; " + fixed(full_length_requests(), 2) +
          " requests of " + std::to_string(max_model_len) + " tokens fit at once.";
 }
@@ -156,6 +156,11 @@ int64_t longest_request(const MemoryInputs& in, int64_t usable) {
   return fits;
 }
 
+// What pages may take at most: a device's memory is all ours, the host's is not.
+int64_t budget(const MemoryInputs& in, int64_t room) {
+  return in.device.empty() ? std::min(in.available_bytes / 2, room) : room;
+}
+
 // The pages that the flags, or else the default budget, ask for. `room`: what weights and scratch leave.
 int64_t wanted_blocks(const MemoryInputs& in, std::optional<int64_t> room) {
   if (in.num_gpu_blocks_override) return *in.num_gpu_blocks_override;
@@ -163,7 +168,7 @@ int64_t wanted_blocks(const MemoryInputs& in, std::optional<int64_t> room) {
   if (in.kv_cache_memory_bytes) return std::min(kMaxBlocks, *in.kv_cache_memory_bytes / page);
   const int64_t all = std::min(kMaxBlocks, in.max_num_seqs * pages_for(in, in.max_model_len) + 1);
   if (!room) return all;
-  return std::min(all, std::min(in.available_bytes / 2, *room) / page);
+  return std::min(all, budget(in, *room) / page);
 }
 
 Error too_small_for_one_request(const MemoryInputs& in, int64_t blocks, std::optional<int64_t> room) {
@@ -178,8 +183,7 @@ Error too_small_for_one_request(const MemoryInputs& in, int64_t blocks, std::opt
                         ", the null page among them), but there is room for " +
                         std::to_string(std::max<int64_t>(0, blocks)) + " pages";
   if (!in.num_gpu_blocks_override && !in.kv_cache_memory_bytes && room) {
-    message += " (" + format_bytes(std::min(in.available_bytes / 2, *room)) + ", of " +
-               format_bytes(in.available_bytes) + " available)";
+    message += " (" + format_bytes(budget(in, *room)) + ", of " + format_bytes(in.available_bytes) + " available)";
   }
   const std::string flag = in.num_gpu_blocks_override ? "--num-gpu-blocks-override to " + std::to_string(need)
                                                       : "--kv-cache-memory-bytes to " + std::to_string(need * page);
@@ -209,6 +213,7 @@ Result<MemoryPlan> plan_memory(const MemoryInputs& in) {
   plan.max_model_len = in.max_model_len;
   plan.weights_bytes = in.weights_bytes;
   plan.scratch_bytes = in.scratch_bytes;
+  plan.device = in.device;
 
   const int64_t blocks = wanted_blocks(in, room);
   if (in.max_model_len_auto) {

@@ -36,6 +36,9 @@ struct MemoryInputs {
   int64_t weights_bytes = 0;
   int64_t scratch_bytes = 0;    // activations, logits, sampler: the most that a step takes
   int64_t available_bytes = 0;  // before weights and scratch are allocated; 0: unknown, not checked
+  // "": the host's memory, of which others want some too; else the name of the device whose memory this is: pages may
+  // take all that weights and scratch leave.
+  std::string device = {};
   int64_t max_model_len = 0;
   bool max_model_len_auto = false;  // --max-model-len auto: max_model_len is the model's, lowered to what fits
   int64_t max_num_seqs = 1;
@@ -52,6 +55,7 @@ struct MemoryPlan {
   int64_t weights_bytes = 0;
   int64_t kv_bytes = 0;  // num_blocks * page_bytes()
   int64_t scratch_bytes = 0;
+  std::string device;                 // whose memory it is; "": the host's
   std::optional<int64_t> left_bytes;  // of the available memory; nothing when that is unknown
 
   int64_t page_bytes() const { return layout.page_bytes(); }
@@ -63,8 +67,9 @@ struct MemoryPlan {
   std::string line() const;
 };
 
-// Default budget (CPU): min(max_num_seqs x max_model_len, half of the available memory, what weights and scratch
-// leave). An Error carries the numbers when not even one request of max_model_len fits, and says what to change.
+// Default budget: min(max_num_seqs x max_model_len, what weights and scratch leave, and of the host's memory half of
+// what is available). An Error carries the numbers when not even one request of max_model_len fits, and says what to
+// change.
 Result<MemoryPlan> plan_memory(const MemoryInputs& inputs);
 
 }  // namespace quire::kv

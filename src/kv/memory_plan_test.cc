@@ -53,6 +53,18 @@ TEST(MemoryPlan, TakesAllThatTheSequencesCanUseWhenItFits) {
   EXPECT_EQ(plan.left_bytes, kGiB - 120 * kMiB - plan.kv_bytes);
 }
 
+TEST(MemoryPlan, TakesAllThatIsLeftOfADevicesMemoryAndNamesTheDevice) {
+  MemoryInputs in = inputs();
+  in.max_num_seqs = 1000;
+  in.device = "NVIDIA H200";
+  const MemoryPlan plan = planned(in);
+  EXPECT_EQ(plan.kv_bytes, kGiB - 120 * kMiB);
+  EXPECT_EQ(plan.left_bytes, 0);
+  EXPECT_THAT(plan.line(), HasSubstr("Memory of NVIDIA H200: weights 100 MiB"));
+  in.max_num_seqs = 8;  // no more than the sequences can use
+  EXPECT_EQ(planned(in).num_blocks, 8 * 64 + 1);
+}
+
 TEST(MemoryPlan, TakesAtMostHalfOfTheAvailableMemory) {
   MemoryInputs in = inputs();
   in.max_num_seqs = 1000;

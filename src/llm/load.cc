@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backend/gpu/gpu_backend.h"
 #include "backend/tracing_backend.h"
 #include "base/env.h"
 #include "base/log.h"
@@ -14,9 +15,15 @@
 namespace quire::llm {
 namespace {
 
-constexpr int64_t kDefaultSeqs = 128;            // vLLM's default on a CPU
-constexpr int64_t kDefaultBatchedTokens = 2048;  // vLLM's default for a server
+// What one step may have, as vLLM's servers have it by default.
+struct StepDefaults {
+  int64_t seqs = 0;
+  int64_t batched_tokens = 0;
+};
+constexpr StepDefaults kCpuDefaults{128, 2048}, kGpuDefaults{256, 2048}, kLargeGpuDefaults{1024, 8192};
+constexpr size_t kLargeGpu = size_t{70} << 30;
 constexpr int64_t kLogitRows = 64;
+constexpr double kGpuUtilization = 0.9;
 constexpr int64_t kMaxLength = int64_t{1} << 30;
 
 Status check_counts(const Options& options) {
@@ -81,13 +88,58 @@ double weights_bytes(const Options& options, const model::ModelFiles& files) {
 }
 
 // Said before anything is read: a machine that runs out of memory while it loads may end the program without a word.
-Status check_weights_fit(const Options& options, const model::ModelFiles& files, int64_t available) {
+Status check_weights_fit(const Options& options, const model::ModelFiles& files, const Backend& backend,
+                         int64_t available) {
   const double needed = weights_bytes(options, files);
   if (needed <= static_cast<double>(available)) return {};
+  const std::string where = backend.memory_bytes() > 0 ? " of memory on " + backend.describe() : " of memory";
   const double shown = std::min(needed, 9e18);
   return exhausted("the weights of '" + options.model.string() + "' need " +
-                   kv::format_bytes(static_cast<int64_t>(shown)) + " of memory, but " + kv::format_bytes(available) +
+                   kv::format_bytes(static_cast<int64_t>(shown)) + where + ", but " + kv::format_bytes(available) +
                    " are free; choose a smaller model or a smaller weight type");
+}
+
+StepDefaults step_defaults(const Backend& backend) {
+  const size_t memory = backend.memory_bytes();
+  return memory == 0 ? kCpuDefaults : memory < kLargeGpu ? kGpuDefaults : kLargeGpuDefaults;
+}
+
+// How many rows of logits there is room for at once. A GPU reads the head's weights once for all of them, so it gets
+// enough for every sequence, as long as they are a small part of its memory.
+int64_t logit_rows(const Backend& backend, const engine::SchedulerOptions& scheduler,
+                   const model::DecoderConfig& config) {
+  const auto memory = static_cast<int64_t>(backend.memory_bytes());
+  if (memory == 0) return kLogitRows;
+  const int64_t room = memory / 32 / (config.vocab_size * static_cast<int64_t>(sizeof(float)));
+  return std::max<int64_t>(std::min(scheduler.max_num_seqs, room), 1);
+}
+
+Status check_utilization(const Options& options, const Backend& backend) {
+  if (!options.gpu_memory_utilization) return {};
+  if (backend.memory_bytes() == 0) {
+    return invalid_argument(
+        "--gpu-memory-utilization is for GPUs; on a CPU, --kv-cache-memory-bytes says how much memory pages may take");
+  }
+  const double share = *options.gpu_memory_utilization;
+  if (share > 0 && share <= 1) return {};
+  return invalid_argument("--gpu-memory-utilization is " + std::to_string(share) +
+                          "; it must be above 0 and at most 1");
+}
+
+Result<std::unique_ptr<Backend>> open_backend(const Options& options) {
+  constexpr const char* kDevices[] = {"auto", "cpu", "cuda", "metal", "emulator"};
+  if (std::find(std::begin(kDevices), std::end(kDevices), options.device) == std::end(kDevices)) {
+    return invalid_argument("--device is '" + options.device + "'; choose auto, cpu, cuda, metal or emulator");
+  }
+  if (options.device != "cpu") {
+    auto gpu = gpu::make_gpu_backend(options.device);
+    if (gpu.ok()) return gpu;
+    if (options.device != "auto") {
+      return invalid_argument("--device " + options.device + ": " + gpu.error().message +
+                              " (quire devices lists what there is)");
+    }
+  }
+  return make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa});
 }
 
 }  // namespace
@@ -118,19 +170,26 @@ Result<model::ModelFiles> open_files(const Options& options) {
 }
 
 Result<std::unique_ptr<Backend>> make_backend(const Options& options) {
-  if (options.device != "auto" && options.device != "cpu") {
-    return invalid_argument("--device is '" + options.device + "'; this build has cpu");
-  }
   if (options.threads < 0 || options.threads > 4096)
     return invalid_argument("--threads must be from 0 (all cores) to 4096");
-  QUIRE_ASSIGN(std::unique_ptr<Backend> backend,
-               make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa}));
+  QUIRE_ASSIGN(std::unique_ptr<Backend> backend, open_backend(options));
   return trace::on() ? make_tracing_backend(std::move(backend)) : std::move(backend);
+}
+
+void see_memory(const Options& options, const Backend& backend, kv::MemoryInputs& memory) {
+  if (const size_t free = backend.memory_bytes(); free > 0) {
+    const double share = options.gpu_memory_utilization.value_or(kGpuUtilization);
+    memory.available_bytes = static_cast<int64_t>(static_cast<double>(free) * share);
+    memory.device = backend.describe();
+  } else if (const auto host = kv::available_memory(); host.ok()) {
+    memory.available_bytes = host->available;
+  }
 }
 
 Result<Settled> settle(const Options& options, const model::ModelFiles& files, const Backend& backend) {
   Settled out;
   QUIRE_TRY(check_counts(options));
+  QUIRE_TRY(check_utilization(options, backend));
   QUIRE_ASSIGN(out.memory.dtype, kv_dtype(options, files, backend));
   out.engine.kv_dtype = kv::storage_type(out.memory.dtype);
   // A backend may pad what it stores (head sizes that are no multiple of its vectors): its bytes are what counts.
@@ -144,9 +203,10 @@ Result<Settled> settle(const Options& options, const model::ModelFiles& files, c
   out.load.max_model_len = max_len;
 
   engine::SchedulerOptions& scheduler = out.engine.scheduler;
-  scheduler.max_num_seqs = options.max_num_seqs > 0 ? options.max_num_seqs : kDefaultSeqs;
+  const StepDefaults defaults = step_defaults(backend);
+  scheduler.max_num_seqs = options.max_num_seqs > 0 ? options.max_num_seqs : defaults.seqs;
   scheduler.max_num_batched_tokens =
-      options.max_num_batched_tokens > 0 ? options.max_num_batched_tokens : kDefaultBatchedTokens;
+      options.max_num_batched_tokens > 0 ? options.max_num_batched_tokens : defaults.batched_tokens;
   scheduler.chunked_prefill = options.enable_chunked_prefill;
   if (!scheduler.chunked_prefill)
     scheduler.max_num_batched_tokens = std::max(scheduler.max_num_batched_tokens, max_len);
@@ -161,7 +221,8 @@ Result<Settled> settle(const Options& options, const model::ModelFiles& files, c
   out.engine.block_size = static_cast<int32_t>(kv::main_block_size(out.memory.layout));
   out.engine.prefix_caching = options.enable_prefix_caching;
   out.engine.max_logprobs = options.max_logprobs;
-  out.engine.max_logit_rows = std::min(kLogitRows, scheduler.max_num_batched_tokens);
+  out.engine.max_logit_rows = std::min(logit_rows(backend, scheduler, files.config), scheduler.max_num_batched_tokens);
+  out.engine.async_scheduling = options.async_scheduling;
 
   out.memory.rules = {scheduler.max_num_batched_tokens, options.enable_prefix_caching};
   out.memory.max_model_len = max_len;
@@ -180,9 +241,9 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   QUIRE_ASSIGN(Settled settled, settle(options, files, *backend));
   settled.load.progress = std::move(progress);
   // Before the weights are there, so that a plan with no room for them fails early.
-  if (const auto memory = kv::available_memory(); memory.ok()) {
-    settled.memory.available_bytes = memory->available;
-    QUIRE_TRY(check_weights_fit(options, files, memory->available));
+  see_memory(options, *backend, settled.memory);
+  if (settled.memory.available_bytes > 0) {
+    QUIRE_TRY(check_weights_fit(options, files, *backend, settled.memory.available_bytes));
   }
   QUIRE_ASSIGN(std::unique_ptr<model::Model> model, model::load_model(files, settled.load, *backend));
   settled.memory.weights_bytes = static_cast<int64_t>(model->weights_bytes());

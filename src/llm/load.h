@@ -19,7 +19,11 @@ struct Settled {
 };
 Result<Settled> settle(const Options& options, const model::ModelFiles& files, const Backend& backend);
 Result<model::ModelFiles> open_files(const Options& options);
+// The backend that --device names: an Error where it is not there. auto is the first of cuda and metal that is, else
+// cpu; the emulator is never chosen by itself.
 Result<std::unique_ptr<Backend>> make_backend(const Options& options);
+// Fills in what memory there is for weights, pages and scratch: a GPU's own, or the host's. Before anything is loaded.
+void see_memory(const Options& options, const Backend& backend, kv::MemoryInputs& memory);
 
 struct LoadedEngine {
   std::unique_ptr<engine::Engine> engine;

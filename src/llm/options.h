@@ -25,7 +25,8 @@ struct Options {
   // KV cache
   std::string kv_cache_dtype = "auto";
   int64_t block_size = 16;
-  std::string kv_cache_memory_bytes;  // "": planned
+  std::string kv_cache_memory_bytes;             // "": planned
+  std::optional<double> gpu_memory_utilization;  // of a GPU's free memory; nothing: 0.9
   std::optional<int64_t> num_gpu_blocks_override;
   bool enable_prefix_caching = true;
 
@@ -35,10 +36,11 @@ struct Options {
   int64_t long_prefill_token_threshold = 0;
   bool enable_chunked_prefill = true;
   std::string scheduling_policy = "fcfs";
+  bool async_scheduling = true;  // on a GPU: make the next step while one runs
   int64_t max_logprobs = 20;
 
   // Device
-  std::string device = "auto";  // auto, cpu
+  std::string device = "auto";  // auto, cpu, cuda, metal, emulator
   int64_t threads = 0;          // 0: all cores
   std::string cpu_isa;          // "": the best
 

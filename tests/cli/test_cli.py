@@ -217,7 +217,9 @@ def test_a_closed_stdout_ends_it(quire, arguments):
     (["--num-gpu-blocks-override", "1"], ["--num-gpu-blocks-override"]), (["--max-num-seqs", "-1"], ["--max-num-seqs", "-1"]),
     (["--max-num-batched-tokens", "-1"], ["--max-num-batched-tokens"]),
     (["--max-num-seqs", "9223372036854775807"], ["--max-num-seqs"]), (["--kv-cache-memory-bytes", "many"], ["many"]),
-    (["--device", "cuda"], ["--device", "cuda"]), (["--cpu-isa", "z80"], ["z80"]),
+    (["--device", "tpu"], ["--device", "tpu", "emulator"]), (["--cpu-isa", "z80"], ["z80"]),
+    (["--device", "emulator", "--gpu-memory-utilization", "1.5"], ["--gpu-memory-utilization", "1.5"]),
+    (["--device", "cpu", "--gpu-memory-utilization", "0.5"], ["--gpu-memory-utilization", "--kv-cache-memory-bytes"]),
     (["--scheduling-policy", "lifo"], ["--scheduling-policy", "lifo"]), (["--no-such-flag"], ["--no-such-flag"]),
     (["--generation-config", "nowhere"], ["nowhere"]), (["--override-generation-config", "{"], ["--override-generation-config"]),
     (["--override-generation-config", '{"top_k": "many"}'], ["--override-generation-config", "top_k"]),
@@ -226,6 +228,19 @@ def test_a_closed_stdout_ends_it(quire, arguments):
 def test_wrong_flags_are_named_with_their_value(quire, flags, words):
     done = quire("run", "tiny", "hello", *flags)
     one_sentence(done, 1 if flags[0] in ("--generation-config",) else 2, *words)
+
+
+def test_devices_tells_what_is_there_and_why_not(quire):
+    listed = quire.json("devices")
+    rows = {row["device"]: row for row in listed["devices"]}
+    assert list(rows) == ["cpu", "cuda", "metal", "emulator"]
+    assert rows["cpu"]["available"] and rows["cpu"]["compute_units"] >= 1 and rows["cpu"]["memory_bytes"] > 0
+    assert rows["emulator"]["available"]
+    for row in listed["devices"]:
+        assert ("why" in row) != row["available"], row
+    assert rows[listed["auto"]]["available"] and listed["auto"] != "emulator"
+    text = quire("devices").text
+    assert all(name in text for name in rows) and "* " + listed["auto"] in text
 
 
 def test_wrong_prompt_ids_are_named(quire):
