@@ -39,6 +39,10 @@ Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, s
   layout.num_pages = options.num_blocks;
   QUIRE_ASSIGN(auto pages, model::KvCache::make(*backend, std::move(layout)));
   QUIRE_TRY(model->prepare({options.scheduler.max_num_batched_tokens, options.max_logit_rows}));
+  if (backend->samples()) {
+    QUIRE_TRY(backend->prepare_sampling(options.scheduler.max_num_batched_tokens, options.max_logit_rows,
+                                        model->config().vocab_size));
+  }
   return std::unique_ptr<Engine>(new Engine(std::move(backend), std::move(model), std::move(pages), options));
 }
 
@@ -98,6 +102,7 @@ void Engine::add(RequestId id, const Request& request) {
   for (int32_t child = 0; child < request.params.n; ++child) {
     auto sequence = std::make_unique<Sequence>(id, child, request, sampling::child_seed(seed, child), next_arrival_++);
     added_tokens_ += sequence->prompt_size;
+    num_wanting_logits_ += wants_logits(*sequence) ? 1 : 0;
     scheduler_.add(sequence.get());
     sequences_.emplace(std::pair(id, child), std::move(sequence));
   }
@@ -105,6 +110,9 @@ void Engine::add(RequestId id, const Request& request) {
 
 void Engine::drop(Sequence* sequence) {
   scheduler_.remove(sequence);
+  current_.forget(sequence);
+  next_.forget(sequence);
+  num_wanting_logits_ -= wants_logits(*sequence) ? 1 : 0;
   sequences_.erase({sequence->id, sequence->child});
 }
 
@@ -152,9 +160,9 @@ void Engine::build_groups(const std::vector<Share>& shares) {
   }
 }
 
-void Engine::build(const std::vector<Share>& shares) {
+void Engine::build(const std::vector<Share>& shares, std::vector<Row>& rows) {
   batch_.clear();
-  rows_.clear();
+  rows.clear();
   batch_.cu_seqlens_q.push_back(0);
   build_groups(shares);
   for (size_t s = 0; s < shares.size(); ++s) {
@@ -162,8 +170,15 @@ void Engine::build(const std::vector<Share>& shares) {
     const int64_t begin = sequence.num_computed;
     const int64_t end = begin + shares[s].count;
     const int64_t first_row = batch_.num_tokens();
-    const auto tokens = sequence.tokens.begin();
-    batch_.tokens.insert(batch_.tokens.end(), tokens + begin, tokens + end);
+    if (begin < sequence.num_tokens()) {
+      const auto tokens = sequence.tokens.begin();
+      batch_.tokens.insert(batch_.tokens.end(), tokens + begin, tokens + end);
+    } else {  // the token that the step before is sampling
+      QUIRE_CHECK(sequence.in_flight() && end == begin + 1);
+      batch_.sampled_from_row.resize(batch_.tokens.size(), -1);
+      batch_.sampled_from_row.push_back(sequence.row_in_flight);
+      batch_.tokens.push_back(0);
+    }
     for (int64_t p = begin; p < end; ++p) batch_.positions.push_back(static_cast<int32_t>(p));
     batch_.token_to_seq.insert(batch_.token_to_seq.end(), static_cast<size_t>(shares[s].count),
                                static_cast<int32_t>(s));
@@ -171,14 +186,15 @@ void Engine::build(const std::vector<Share>& shares) {
     batch_.context_lens.push_back(static_cast<int32_t>(end));
 
     for (int64_t p = begin; p < end; ++p) {
-      Row row{&sequence, s, p, p + 1 == sequence.num_tokens(), false};
+      Row row{&sequence, s, p, p + 1 == sequence.num_to_compute(), false};
       row.prompt_logprob =
           sequence.params.prompt_logprobs && p + 1 < sequence.prompt_size && p >= sequence.prompt_logprobs_sent;
       if (!row.sample && !row.prompt_logprob) continue;
       batch_.wanted.push_back({static_cast<int32_t>(first_row + p - begin)});
-      rows_.push_back(row);
+      rows.push_back(row);
     }
   }
+  if (!batch_.sampled_from_row.empty()) batch_.sampled_from_row.resize(batch_.tokens.size(), -1);
 }
 
 void Engine::fail(Sequence& sequence, const Error& error, Output& output) const {
@@ -207,17 +223,24 @@ void Engine::accept(Sequence& sequence, int32_t token, Output& output) const {
   }
 }
 
+bool Engine::read_prompt_logprob(const Row& row, std::span<const float> logits, Output& output) {
+  Sequence& sequence = *row.sequence;
+  const int32_t next = sequence.tokens[static_cast<size_t>(row.position + 1)];
+  auto logprobs = sampling::row_logprobs(logits, next, *sequence.params.prompt_logprobs, scratch_);
+  if (!logprobs.ok()) {
+    fail(sequence, logprobs.error(), output);
+    return false;
+  }
+  output.prompt_logprobs.push_back(std::move(*logprobs));
+  sequence.prompt_logprobs_sent = row.position + 1;
+  return true;
+}
+
 void Engine::read_row(const Row& row, std::span<const float> logits, Output& output) {
   Sequence& sequence = *row.sequence;
   if (output.finish != FinishReason::kNone) return;
   if (tap_) tap_(sequence.id, sequence.child, row.position, logits);
-  if (row.prompt_logprob) {
-    const int32_t next = sequence.tokens[static_cast<size_t>(row.position + 1)];
-    auto logprobs = sampling::row_logprobs(logits, next, *sequence.params.prompt_logprobs, scratch_);
-    if (!logprobs.ok()) return fail(sequence, logprobs.error(), output);
-    output.prompt_logprobs.push_back(std::move(*logprobs));
-    sequence.prompt_logprobs_sent = row.position + 1;
-  }
+  if (row.prompt_logprob && !read_prompt_logprob(row, logits, output)) return;
   if (!row.sample) return;
   auto sampled =
       sampling::sample_row(logits, sequence.params, sequence.history, sequence.seed, row.position + 1, scratch_);
@@ -242,9 +265,13 @@ void Engine::read_rows(std::vector<Output>& outputs) {
 
 std::vector<Output> Engine::step() {
   const trace::Span step_span("step %lld", static_cast<long long>(steps_));
+  return backend_->samples() ? step_on_device() : step_on_host();
+}
+
+std::vector<Output> Engine::step_on_host() {
   const std::vector<Share>& shares = scheduler_.schedule();
   if (shares.empty()) return {};
-  build(shares);
+  build(shares, rows_);
   {
     const trace::Span span("forward %lld tokens %zu seqs", static_cast<long long>(batch_.num_tokens()), shares.size());
     model_->forward(batch_, *pages_);
@@ -258,11 +285,18 @@ std::vector<Output> Engine::step() {
   // This and the tokens in each output are what a step allocates: they are the caller's.
   std::vector<Output> outputs(shares.size());
   read_rows(outputs);
-  size_t kept = 0;  // a share whose rows nobody asked for has nothing to say
+  hand_out(shares, rows_, outputs);
+  return outputs;
+}
+
+// Outputs of shares to outputs of sequences: a share whose rows nobody asked for has nothing to say. What ended goes.
+void Engine::hand_out(const std::vector<Share>& shares, const std::vector<Row>& rows, std::vector<Output>& outputs) {
+  size_t kept = 0;
   size_t row = 0;
   for (size_t s = 0; s < shares.size(); ++s) {
-    if (row == rows_.size() || rows_[row].share != s) continue;
-    while (row < rows_.size() && rows_[row].share == s) ++row;
+    if (row == rows.size() || rows[row].share != s) continue;
+    while (row < rows.size() && rows[row].share == s) ++row;
+    if (shares[s].sequence == nullptr) continue;
     Sequence& sequence = *shares[s].sequence;
     if (kept != s) outputs[kept] = std::move(outputs[s]);
     Output& output = outputs[kept++];
@@ -274,7 +308,6 @@ std::vector<Output> Engine::step() {
     if (output.finish != FinishReason::kNone) drop(&sequence);
   }
   outputs.resize(kept);
-  return outputs;
 }
 
 EngineStats Engine::stats() const {

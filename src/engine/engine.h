@@ -10,11 +10,13 @@
 #include <span>
 #include <vector>
 
+#include "engine/in_flight.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 #include "kv/kv_manager.h"
 #include "model/model.h"
+#include "sampling/device_rows.h"
 
 namespace quire::engine {
 
@@ -27,6 +29,7 @@ struct EngineOptions {
   bool prefix_caching = true;
   int64_t max_logit_rows = 64;
   int64_t max_logprobs = 20;
+  bool async_scheduling = true;  // where the backend samples: a step is made and queued while the one before runs
 };
 
 struct EngineStats {
@@ -64,7 +67,8 @@ class Engine {
   void abort(RequestId id);
   void abort(RequestId id, int32_t child);
   bool has_work() const { return !sequences_.empty(); }
-  // Runs one step and returns what it brought, at most one Output a sequence.
+  // Runs one step and returns what it brought, at most one Output a sequence. Where the backend samples, the next step
+  // may be on its way when this returns (EngineOptions::async_scheduling).
   std::vector<Output> step();
 
   const model::Model& model() const { return *model_; }
@@ -79,19 +83,25 @@ class Engine {
   void set_logits_tap(LogitsTap tap) { tap_ = std::move(tap); }
 
  private:
-  struct Row {  // a wanted row of the step and what it is for
-    Sequence* sequence = nullptr;
-    size_t share = 0;  // of the step
-    int64_t position = 0;
-    bool sample = false;
-    bool prompt_logprob = false;
-  };
   Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model, std::unique_ptr<model::KvCache> pages,
          const EngineOptions& options);
-  void build(const std::vector<Share>& shares);
+  void build(const std::vector<Share>& shares, std::vector<Row>& rows);
   void build_groups(const std::vector<Share>& shares);
   void read_rows(std::vector<Output>& outputs);
   void read_row(const Row& row, std::span<const float> logits, Output& output);
+  bool read_prompt_logprob(const Row& row, std::span<const float> logits, Output& output);
+  std::vector<Output> step_on_host();
+  void hand_out(const std::vector<Share>& shares, const std::vector<Row>& rows, std::vector<Output>& outputs);
+
+  // Steps on a backend that samples: engine_device.cc.
+  std::vector<Output> step_on_device();
+  bool begin(InFlight& step);
+  void commit(const std::vector<Share>& shares);
+  void sample(InFlight& step);
+  void keep_rows(InFlight& step, int64_t begin, const Tensor& logits);
+  std::vector<Output> read(InFlight& step);
+  void read_sampled(InFlight& step, size_t row, const SampledRow& sampled, std::span<const SampledTop> top);
+  bool wants_logits(const Sequence& sequence) const;
   void accept(Sequence& sequence, int32_t token, Output& output) const;
   void drop(Sequence* sequence);
   void fail(Sequence& sequence, const Error& error, Output& output) const;
@@ -108,6 +118,10 @@ class Engine {
   int64_t added_tokens_ = 0;
   model::StepBatch batch_;
   std::vector<Row> rows_;  // parallel to batch_.wanted
+  InFlight current_, next_;
+  uint64_t last_number_ = 0;        // of steps on a backend that samples
+  int64_t num_wanting_logits_ = 0;  // sequences that the host reads logits for
+  sampling::DeviceRows device_rows_;
   sampling::Scratch scratch_;
   int64_t steps_ = 0;
   int64_t tokens_computed_ = 0;

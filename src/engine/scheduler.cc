@@ -14,6 +14,7 @@ bool Scheduler::before(const Sequence& a, const Sequence& b) const {
 }
 
 void Scheduler::enqueue(Sequence* sequence, bool front) {
+  sequence->waiting = true;
   waiting_tokens_ += sequence->num_tokens();
   if (options_.policy == Policy::kPriority) {
     const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), sequence,
@@ -41,7 +42,7 @@ void Scheduler::remove(Sequence* sequence) {
 }
 
 int64_t Scheduler::wanted_tokens(const Sequence& sequence, int64_t computed, int64_t budget) const {
-  int64_t count = sequence.num_tokens() - computed;
+  int64_t count = sequence.num_to_compute() - computed;
   if (options_.long_prefill_token_threshold > 0) count = std::min(count, options_.long_prefill_token_threshold);
   return std::min(count, budget);
 }
@@ -92,10 +93,16 @@ const std::vector<Share>& Scheduler::schedule() {
   shares_.clear();
   int64_t budget = options_.max_num_batched_tokens;
   const int64_t preempted_before = num_preemptions_;
+  bool under_way = false;
   for (size_t i = 0; i < running_.size() && budget > 0;) {
     Sequence* sequence = running_[i];
     const int64_t begin = sequence->num_computed;
     const int64_t count = cut(*sequence, begin, wanted_tokens(*sequence, begin, budget));
+    if (count == 0 && sequence->in_flight()) {  // its last token is under way
+      under_way = true;
+      ++i;
+      continue;
+    }
     QUIRE_CHECK(count > 0, "a running sequence always has a token to compute");
     const bool stays = make_room(sequence, begin + count, budget);
     // A preempted one may have stood before this place in the list: find it again.
@@ -109,13 +116,15 @@ const std::vector<Share>& Scheduler::schedule() {
     i = static_cast<size_t>(at - running_.begin()) + 1;
   }
   if (num_preemptions_ == preempted_before) admit(budget);
-  QUIRE_CHECK(!shares_.empty() || (running_.empty() && waiting_.empty()), "a step with work makes progress");
+  QUIRE_CHECK(!shares_.empty() || under_way || (running_.empty() && waiting_.empty()),
+              "a step with work makes progress");
   return shares_;
 }
 
 void Scheduler::admit(int64_t budget) {
   while (!waiting_.empty() && budget > 0 && num_running() < options_.max_num_seqs) {
     Sequence* sequence = waiting_.front();
+    QUIRE_CHECK(!sequence->in_flight(), "all tokens of a sequence that is admitted are known");
     // Prompt logprobs need every row of the prompt computed.
     kv::PrefixHit hit = kv_.find_prefix(sequence->table, sequence->tokens, !sequence->params.prompt_logprobs);
     hit.counted = !sequence->admitted_before;
@@ -126,6 +135,7 @@ void Scheduler::admit(int64_t budget) {
     const int64_t count = cut(*sequence, hit.num_tokens, wanted);
     QUIRE_CHECK(kv_.allocate_slots(sequence->table, hit.num_tokens + count, hit));
     waiting_.pop_front();
+    sequence->waiting = false;
     waiting_tokens_ -= sequence->num_tokens();
     running_.push_back(sequence);
     sequence->num_computed = hit.num_tokens;

@@ -40,7 +40,10 @@ class Scheduler {
   void add(Sequence* sequence);
   // Takes the sequence out of the queues and gives its pages back.
   void remove(Sequence* sequence);
-  // The next step's shares, valid until the next call; empty only when nothing is waiting or running.
+  // Says that a sequence got a token.
+  void note_token(const Sequence& sequence) { waiting_tokens_ += sequence.waiting ? 1 : 0; }
+  // The next step's shares, valid until the next call; empty only when nothing is waiting or running, or when what runs
+  // must first be told the tokens of the step under way.
   const std::vector<Share>& schedule();
 
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }

@@ -57,12 +57,14 @@ struct Setting {
   int64_t step_tokens = 0;
   bool caching = true;
   kv::PrefixHasher hasher = kv::PrefixHasher(3, 4);
+  bool ahead = false;  // a step is made before the tokens of the one before it are known, as engine_device.cc does
 };
 
 class World {
  public:
   explicit World(const Setting& setting)
-      : random_(setting.seed),
+      : ahead_(setting.ahead),
+        random_(setting.seed),
         kv_({.num_blocks = setting.pages,
              .enable_prefix_caching = setting.caching,
              .groups = setting.scenario.groups,
@@ -87,13 +89,13 @@ class World {
       if (draw(3) == 0 && sequences_.size() < 12) arrive();
       if (draw(40) == 0 && !sequences_.empty()) finish(any());  // the client went away
       if (draw(50) == 0) (void)kv_.reset_prefix_cache();
-      step();
+      ahead_ ? step_ahead() : step();
       check_pages();
     }
     // The rest comes to its end: nobody starves.
     for (int i = 0; !sequences_.empty() && !::testing::Test::HasFatalFailure(); ++i) {
       ASSERT_LT(i, 20000) << "no progress";
-      step();
+      ahead_ ? step_ahead() : step();
       check_pages();
     }
     ASSERT_EQ(kv_.pool().num_free(), kv_.pool().num_usable()) << "pages leaked";
@@ -137,21 +139,28 @@ class World {
   }
 
   void finish(Sequence* sequence) {
+    for (Share& share : under_way_) {
+      if (share.sequence == sequence) share.sequence = nullptr;
+    }
+    futures_.erase(sequence->id);
     scheduler_.remove(sequence);
     sequences_.erase(sequence->id);
   }
 
   // The texts of the sequence's beginnings: texts[n] has n tokens.
-  static std::vector<TextId> texts_of(const Sequence& sequence) {
+  std::vector<TextId> texts_of(const Sequence& sequence) {
     std::vector<TextId> texts = {sequence.table.salt().empty() ? 17u : 99u};
     for (const int32_t token : sequence.tokens) texts.push_back(extended(texts.back(), token));
+    for (const int32_t token : futures_[sequence.id]) texts.push_back(extended(texts.back(), token));
     return texts;
   }
 
-  void step() {
-    const std::vector<Share> shares = scheduler_.schedule();
+  int32_t any_token() { return draw(4) == 0 ? 11 : 10; }
+
+  // What a device does with the step, and in which order.
+  void run_groups(const std::vector<Share>& shares) {
     for (const Share& share : shares) {
-      ASSERT_LE(held(*share.sequence, true), kv_.pages_for(share.sequence->num_tokens())) << "in a step";
+      ASSERT_LE(held(*share.sequence, true), kv_.pages_for(share.sequence->num_to_compute())) << "in a step";
     }
     for (size_t g = 0; g < block_sizes_.size(); ++g) {
       if (kv_.groups()[g].kind == CacheKind::kState) {
@@ -161,14 +170,59 @@ class World {
         for (const Share& share : shares) read(share, g);
       }
     }
+  }
+
+  void step() {
+    const std::vector<Share> shares = scheduler_.schedule();
+    run_groups(shares);
     for (const Share& share : shares) {
       Sequence& sequence = *share.sequence;
       sequence.num_computed += share.count;
       kv_.commit(sequence.table, sequence.tokens, sequence.num_computed);
       if (sequence.num_computed < sequence.num_tokens()) continue;
-      sequence.tokens.push_back(draw(4) == 0 ? 11 : 10);
-      const bool stops = draw(20) == 0 || sequence.num_output() >= *sequence.params.max_tokens;
-      if (stops || sequence.num_tokens() >= kMaxLen) finish(&sequence);
+      take_token(sequence, any_token());
+    }
+  }
+
+  void take_token(Sequence& sequence, int32_t token) {
+    sequence.tokens.push_back(token);
+    scheduler_.note_token(sequence);
+    const bool stops = draw(20) == 0 || sequence.num_output() >= *sequence.params.max_tokens;
+    if (stops || sequence.num_tokens() >= kMaxLen) finish(&sequence);
+  }
+
+  // The next step is queued; then the one before it is read; then the next one is committed.
+  void step_ahead() {
+    std::vector<Share> next = scheduler_.schedule();
+    ++number_;
+    run_groups(next);
+    std::vector<RequestId> sampled;
+    for (const Share& share : next) {
+      Sequence& sequence = *share.sequence;
+      sequence.num_computed += share.count;
+      if (sequence.num_computed < sequence.num_to_compute()) continue;
+      sampled.push_back(sequence.id);
+      futures_[sequence.id].push_back(any_token());
+      sequence.row_in_flight = static_cast<int32_t>(sampled.size());
+      sequence.step_in_flight = number_;
+      const int64_t length = sequence.num_computed + 1;
+      sequence.ends_in_flight = length >= kMaxLen || length - sequence.prompt_size >= *sequence.params.max_tokens;
+    }
+    std::swap(under_way_, next);  // so that finish() finds it
+    for (const RequestId id : std::exchange(sampled_, sampled)) {
+      if (!sequences_.contains(id)) continue;
+      Sequence& sequence = *sequences_.at(id);
+      if (sequence.step_in_flight != number_) {
+        sequence.row_in_flight = -1;
+        sequence.ends_in_flight = false;
+      }
+      const int32_t token = futures_[id].front();
+      futures_[id].erase(futures_[id].begin());
+      take_token(sequence, token);
+    }
+    for (const Share& share : under_way_) {
+      if (share.sequence == nullptr) continue;
+      kv_.commit(share.sequence->table, share.sequence->tokens, share.sequence->num_computed);
     }
   }
 
@@ -263,7 +317,7 @@ class World {
   void check_pages() {
     std::map<BlockId, int> owners;
     for (const auto& [id, sequence] : sequences_) {
-      ASSERT_LE(held(*sequence, false, &owners), kv_.pages_for(sequence->num_tokens()));
+      ASSERT_LE(held(*sequence, false, &owners), kv_.pages_for(sequence->num_to_compute()));
     }
     for (BlockId id = 1; id < kv_.pool().num_blocks(); ++id) {
       const int owned = owners.contains(id) ? owners[id] : 0;
@@ -273,6 +327,7 @@ class World {
     ASSERT_EQ(kv_.pool().num_free() + static_cast<int>(owners.size()), kv_.pool().num_usable());
   }
 
+  bool ahead_;
   std::mt19937 random_;
   kv::KvManager kv_;
   Scheduler scheduler_;
@@ -280,25 +335,30 @@ class World {
   std::vector<Page> pages_;
   std::map<RequestId, std::unique_ptr<Sequence>> sequences_;
   RequestId next_id_ = 1;
+  // Of steps ahead: the step that is queued, the sequences that it samples, and tokens that the host does not know yet.
+  std::vector<Share> under_way_;
+  std::vector<RequestId> sampled_;
+  std::map<RequestId, std::vector<int32_t>> futures_;
+  uint64_t number_ = 0;
   int64_t left_behind_ = 0;
   int64_t checkpoints_read_ = 0;
 };
 
 class SchedulerTraffic : public ::testing::TestWithParam<Scenario> {};
 
-TEST_P(SchedulerTraffic, EveryStepReadsItsOwnText) {
+void run_traffic(const Scenario& scenario, bool ahead) {
   int64_t hits = 0, evictions = 0, preemptions = 0, left_behind = 0, checkpoints = 0;
   for (uint32_t seed = 0; seed < 25; ++seed) {
-    Setting setting{.scenario = GetParam(), .seed = seed};
+    Setting setting{.scenario = scenario, .seed = seed, .ahead = ahead};
     setting.step_tokens = seed % 7 == 0 ? 1 + seed % 3 : 4 + seed * 5 % 37;
     setting.caching = seed % 6 != 5;
     // From so few that one sequence runs at a time, or is refused, to plenty.
-    const int64_t one = kv::most_pages(GetParam().groups, World::kMaxLen, {setting.step_tokens, setting.caching});
+    const int64_t one = kv::most_pages(scenario.groups, World::kMaxLen, {setting.step_tokens, setting.caching});
     setting.pages = static_cast<int32_t>(1 + one / 2 + one * (seed % 10) / 2);
     if (seed % 4 == 1) setting.hasher = kv::PrefixHasher::colliding(static_cast<int>(seed % 3));
     World world(setting);
     world.run(250);
-    if (HasFatalFailure()) FAIL() << "seed " << seed;
+    if (::testing::Test::HasFatalFailure()) FAIL() << "seed " << seed;
     hits += world.hit_tokens();
     evictions += world.evictions();
     preemptions += world.preemptions();
@@ -306,14 +366,22 @@ TEST_P(SchedulerTraffic, EveryStepReadsItsOwnText) {
     checkpoints += world.checkpoints_read();
   }
   // The traffic does reach the interesting places.
-  const auto has = [](CacheKind kind) {
-    return std::ranges::any_of(GetParam().groups, [&](const CacheGroup& g) { return g.kind == kind; });
+  const auto has = [&](CacheKind kind) {
+    return std::ranges::any_of(scenario.groups, [&](const CacheGroup& g) { return g.kind == kind; });
   };
   EXPECT_GT(hits, 500);
   EXPECT_GT(evictions, 300);
   EXPECT_GT(preemptions, has(CacheKind::kFull) ? 10 : -1);
   EXPECT_GT(left_behind, has(CacheKind::kWindow) ? 1000 : -1);
   EXPECT_GT(checkpoints, has(CacheKind::kState) ? 300 : -1);
+}
+
+TEST_P(SchedulerTraffic, EveryStepReadsItsOwnText) {
+  run_traffic(GetParam(), false);
+}
+
+TEST_P(SchedulerTraffic, EveryStepReadsItsOwnTextWhenItIsMadeAhead) {
+  run_traffic(GetParam(), true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, SchedulerTraffic, ::testing::ValuesIn(scenarios()), [](const auto& test) {

@@ -12,6 +12,9 @@ namespace quire::engine {
 
 // State of one stream. Owned by the engine, touched on its thread alone. tokens = prompt + output so far; num_computed
 // of them have their K/V in pages. A preempted sequence keeps its tokens and starts again from num_computed 0.
+//
+// While a step is under way (engine/in_flight.h) the token that it samples for this sequence is not known yet, but the
+// next step may compute it all the same: num_to_compute() counts it.
 struct Sequence {
   Sequence(RequestId id_in, int32_t child_in, const Request& request, uint64_t seed_in, uint64_t arrival_in)
       : id(id_in),
@@ -43,8 +46,15 @@ struct Sequence {
   sampling::History history;
   kv::BlockTable table;
 
+  int32_t row_in_flight = -1;   // where the step under way puts the token that it samples; -1: it samples none
+  uint64_t step_in_flight = 0;  // which step that is
+  bool ends_in_flight = false;  // that token is the last one, by length
+  bool waiting = false;         // in the scheduler's queue
+
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_output() const { return num_tokens() - prompt_size; }
+  bool in_flight() const { return row_in_flight >= 0; }
+  int64_t num_to_compute() const { return num_tokens() + (in_flight() && !ends_in_flight ? 1 : 0); }
 };
 
 }  // namespace quire::engine

@@ -196,6 +196,9 @@ void DecoderModel::stage(const StepBatch& batch) {
     }
   }
   step_.query_growth = staged(query_growth_);
+  // Last, so that what a recorded step reads lies where it lay. The tokens are filled in before the step runs.
+  const std::span<const int32_t> rows = staged(batch.sampled_from_row);
+  if (!rows.empty()) backend_.take_sampled({step_.tokens, rows});
 }
 
 void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/philox.h"
+#include "ops/sampling.h"
 #include "sampling/math.h"
 #include "sampling/select.h"
 
@@ -19,20 +20,9 @@ constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 constexpr float kPosInf = std::numeric_limits<float>::infinity();
 
 Status check_row(const RowScan& scan) {
-  if (scan.has_nan) {
-    return Error{ErrorCode::kInternal,
-                 "Sampling: the model gave NaN for a logit of this request; its weights may be damaged, or --dtype too "
-                 "narrow for it (try --dtype float32)."};
-  }
-  if (scan.max == kPosInf) {
-    return Error{ErrorCode::kInternal,
-                 "Sampling: a logit of this request is +infinity; the model may need a wider --dtype."};
-  }
-  if (scan.max == kNegInf) {
-    return invalid_argument(
-        "Sampling: no token is left: the model's own masks, allowed_token_ids, bad_words, min_tokens and the grammar "
-        "together forbid the whole vocabulary; loosen one of them.");
-  }
+  if (scan.has_nan) return broken_row(kSampleNan);
+  if (scan.max == kPosInf) return broken_row(kSampleInfinite);
+  if (scan.max == kNegInf) return broken_row(kSampleEmpty);
   return {};
 }
 
@@ -194,6 +184,21 @@ std::vector<TokenLogprob> logprobs_of(std::span<const float> row, float max, int
 }
 
 }  // namespace
+
+Error broken_row(int faults) {
+  if ((faults & kSampleNan) != 0) {
+    return Error{ErrorCode::kInternal,
+                 "Sampling: the model gave NaN for a logit of this request; its weights may be damaged, or --dtype too "
+                 "narrow for it (try --dtype float32)."};
+  }
+  if ((faults & kSampleInfinite) != 0) {
+    return Error{ErrorCode::kInternal,
+                 "Sampling: a logit of this request is +infinity; the model may need a wider --dtype."};
+  }
+  return invalid_argument(
+      "Sampling: no token is left: the model's own masks, allowed_token_ids, bad_words, min_tokens and the grammar "
+      "together forbid the whole vocabulary; loosen one of them.");
+}
 
 Result<int32_t> argmax(std::span<const float> logits) {
   const RowScan scan = scan_row(logits);

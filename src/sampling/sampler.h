@@ -88,6 +88,9 @@ Result<SampleResult> sample_row(std::span<const float> logits, const SamplingPar
                                 uint64_t seed, int64_t position, Scratch& scratch,
                                 std::span<const uint32_t> grammar_mask = {});
 
+// Why a row has no token: what SampleFault (ops/sampling.h) bits mean for its request.
+Error broken_row(int faults);
+
 // Logprobs of an unmodified row: `token` (the next prompt token) first, then the top n in order; n = -1: all tokens.
 Result<std::vector<TokenLogprob>> row_logprobs(std::span<const float> logits, int32_t token, int64_t n,
                                                Scratch& scratch);

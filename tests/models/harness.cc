@@ -8,13 +8,19 @@
 #include <numeric>
 
 #include "backend/cpu/isa.h"
+#include "base/env.h"
 
 namespace quire::testing {
+
+std::string test_device() {
+  return env("QUIRE_TEST_DEVICE").value_or("cpu");
+}
 
 llm::Options dummy_options(const std::string& golden_case) {
   llm::Options options;
   options.model = goldens_folder() / golden_case / "config.json";
   options.load_format = "dummy";
+  options.device = test_device();
   options.dtype = "float32";
   options.max_num_seqs = 16;
   options.num_gpu_blocks_override = 2000;
@@ -100,6 +106,7 @@ std::string difference(const Trace& a, const Trace& b) {
 }
 
 std::vector<std::string> isa_names() {
+  if (test_device() != "cpu") return {""};
   std::vector<std::string> names;
   for (const cpu::Isa isa : cpu::available_isas()) names.emplace_back(cpu::name(isa));
   return names;

@@ -23,6 +23,9 @@ inline std::filesystem::path goldens_folder() {
   return std::filesystem::path(QUIRE_SOURCE_DIR) / "tests" / "goldens";
 }
 
+// The device of the tests: cpu, or what QUIRE_TEST_DEVICE names.
+std::string test_device();
+
 // A small engine on `options`; fails the test with the error's sentence.
 std::unique_ptr<engine::Engine> make_engine(const llm::Options& options);
 // Whether its pages are enough for one request of the full length.
@@ -39,7 +42,7 @@ engine::Request greedy_request(std::vector<int32_t> prompt, int64_t max_tokens);
 // memcmp of everything; empty when equal, else what differs first.
 std::string difference(const Trace& a, const Trace& b);
 
-// The ISA levels of this machine, for engines forced to each.
+// The ISA levels of this machine, for engines forced to each; on another device than the cpu one without a name.
 std::vector<std::string> isa_names();
 
 }  // namespace quire::testing

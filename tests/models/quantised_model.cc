@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "models/harness.h"
 #include "weights/dummy.h"
 #include "weights/quant.h"
 
@@ -141,6 +142,7 @@ QuantisedModel::~QuantisedModel() {
 llm::Options QuantisedModel::options() const {
   llm::Options options;
   options.model = file_;
+  options.device = test_device();
   options.max_num_seqs = 16;
   options.num_gpu_blocks_override = 400;
   return options;

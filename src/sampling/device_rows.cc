@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the processors of sampler.cc come to, token by token.
+#include "sampling/device_rows.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "sampling/math.h"
+
+namespace quire::sampling {
+namespace {
+
+bool has_penalties(const SamplingParams& p) {
+  return p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0;
+}
+
+}  // namespace
+
+bool looks_at_history(const SamplingParams& params) {
+  return has_penalties(params) || !params.bad_word_ids.empty();
+}
+
+bool has_device_logprobs(const SamplingParams& params) {
+  return params.logprobs && *params.logprobs >= 0 && *params.logprobs <= kMaxSampleLogprobs;
+}
+
+void DeviceRows::clear() {
+  rows_.clear();
+  edits_.clear();
+  masks_.clear();
+}
+
+// The row's edit of this token, made where there is none; nullptr for a token that the vocabulary does not have.
+TokenEdit* DeviceRows::edit(int32_t token) {
+  if (token < 0 || static_cast<size_t>(token) >= place_.size()) return nullptr;
+  int32_t& place = place_[static_cast<size_t>(token)];
+  if (place < 0) {
+    place = static_cast<int32_t>(edits_.size());
+    edits_.push_back({.token = token});
+  }
+  return &edits_[static_cast<size_t>(place)];
+}
+
+void DeviceRows::forbid(int32_t token) {
+  if (TokenEdit* e = edit(token)) e->forbidden = true;
+}
+
+void DeviceRows::add_edits(const SamplingParams& p, const History& history, int64_t num_output) {
+  if (has_penalties(p)) {
+    for (const History::Seen& seen : history.seen()) {
+      if (!seen.in_prompt && seen.output_count == 0) continue;
+      TokenEdit* e = edit(seen.token);
+      if (e == nullptr) continue;
+      e->seen = true;
+      e->count = seen.output_count;
+    }
+  }
+  for (const std::vector<int32_t>& word : p.bad_word_ids) {
+    const std::span<const int32_t> output = history.output();
+    if (word.empty() || word.size() - 1 > output.size()) continue;
+    const std::span<const int32_t> head = std::span(word).first(word.size() - 1);
+    if (std::ranges::equal(head, output.last(head.size()))) forbid(word.back());
+  }
+  if (num_output < p.min_tokens) {
+    for (const int32_t token : p.eos_token_ids) forbid(token);
+    for (const int32_t token : p.stop_token_ids) forbid(token);
+  }
+  for (const auto& [token, bias] : p.logit_bias) {
+    if (TokenEdit* e = edit(token)) e->bias += bias;
+  }
+}
+
+void DeviceRows::add_mask(const std::vector<int32_t>& allowed, int64_t vocab) {
+  const size_t words = (static_cast<size_t>(vocab) + 31) / 32;
+  rows_.back().mask = static_cast<int32_t>(masks_.size() / words);
+  masks_.resize(masks_.size() + words, 0);
+  const std::span<uint32_t> mask = std::span(masks_).last(words);
+  for (const int32_t token : allowed) {
+    if (token < 0 || token >= vocab) continue;
+    mask[static_cast<size_t>(token) / 32] |= uint32_t{1} << (static_cast<uint32_t>(token) % 32);
+  }
+}
+
+void DeviceRows::add(const SamplingParams& p, const History& history, int64_t num_output, uint64_t seed,
+                     int64_t position, int64_t vocab) {
+  if (place_.size() != static_cast<size_t>(vocab)) place_.assign(static_cast<size_t>(vocab), -1);
+  SampleRow& row = rows_.emplace_back();
+  row.seed = seed;
+  row.position = position;
+  if (!p.greedy()) {
+    row.temperature = static_cast<float>(p.temperature);
+    row.top_k = static_cast<int32_t>(std::min<int64_t>(p.top_k, vocab));
+    row.top_p = static_cast<float>(p.top_p);
+    if (p.min_p > 0) row.log_min_p = static_cast<float>(log_positive(p.min_p));
+  }
+  row.repetition = static_cast<float>(p.repetition_penalty);
+  row.frequency = static_cast<float>(p.frequency_penalty);
+  row.presence = static_cast<float>(p.presence_penalty);
+  row.first_edit = static_cast<int32_t>(edits_.size());
+  if (has_device_logprobs(p)) row.logprobs = static_cast<int32_t>(*p.logprobs);
+  add_edits(p, history, num_output);
+  row.num_edits = static_cast<int32_t>(edits_.size()) - row.first_edit;
+  for (const TokenEdit& e : std::span(edits_).subspan(static_cast<size_t>(row.first_edit))) {
+    place_[static_cast<size_t>(e.token)] = -1;
+  }
+  if (p.allowed_token_ids) add_mask(*p.allowed_token_ids, vocab);
+}
+
+}  // namespace quire::sampling
