@@ -121,6 +121,13 @@ TEST(GpuLinearShapes, OfEveryLengthAndAlignment) {
   }
 }
 
+TEST(GpuLinearShapes, LongRowsOfQuantisedWeights) {
+  for (const DType type : {DType::kF16, DType::kBF16}) {
+    check_product(DType::kQ8_0, type, type, 17, 1184, 17, 8);
+    check_product(DType::kQ6_K, type, type, 9, 1280, 3, 8);
+  }
+}
+
 TEST(GpuLinearShapes, LogitsAreFloatsWhateverTheActivations) {
   for (const DType type : {DType::kF16, DType::kBF16}) {
     check_product(type, type, DType::kF32, 35, 64, 18, 8);
