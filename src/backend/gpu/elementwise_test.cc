@@ -79,6 +79,29 @@ TEST(GpuNorms, RmsNormHasTheOrderOfItsRuleAndTheValueOfDoubles) {
   }
 }
 
+// Rows with one lane that counts: whose sums another order would change more often.
+TEST(GpuNorms, RmsNormFoldsChainsAsItsRuleSays) {
+  for (const int64_t group : {200, 256, 1024}) {
+    HostMatrix x(60, group, DType::kF32, 21), ones(1, group, DType::kF32, 2);
+    for (float& w : ones.values) w = 1.0f;
+    for (int64_t r = 0; r < x.rows; ++r) {
+      for (int64_t c = 0; c < group; ++c) x.at(r, c) = c % 32 == r % 32 ? x.at(r, c) : 0.0f;
+    }
+    TestDevice& device = test_device();
+    const Tensor out = device.room(x.rows, group, DType::kF32);
+    device.ops().rms_norm({device.put(x), device.put(ones).f32(), group, 1e-5f, out});
+    const std::vector<float> got = floats_of(device.rows_of(out), DType::kF32);
+    for (int64_t r = 0; r < x.rows; ++r) {
+      const float sum = norm_sum(group, [&](float acc, int64_t i) { return std::fma(x.at(r, i), x.at(r, i), acc); });
+      const float inverse = 1.0f / std::sqrt(sum / static_cast<float>(group) + 1e-5f);
+      for (int64_t c = 0; c < group; ++c) {
+        ASSERT_EQ(got[static_cast<size_t>(r * group + c)], x.at(r, c) * inverse) << "group " << group << " row " << r;
+      }
+    }
+    device.clear();
+  }
+}
+
 TEST(GpuNorms, LayerNormHasTheValueOfDoubles) {
   const float eps = 1e-3f;
   for (const int64_t group : {5, 64, 256, 300, 2100}) {
