@@ -116,14 +116,26 @@ TEST_F(CudaLibrary, ServesNothingWhoseBitsFollowTheNumberOfRows) {
   EXPECT_TRUE(device_->synchronise().ok()) << "the device goes on";
 }
 
-TEST_F(CudaLibrary, CutsKByTheWeightAndTheChipAlone) {
-  EXPECT_EQ(library_split(4096, 4096, 132), 1);
-  EXPECT_EQ(library_split(12288, 4096, 132), 1);
-  EXPECT_EQ(library_split(4096, 12288, 132), 2);
+TEST_F(CudaLibrary, CutsKAsOftenAsItIsTold) {
+  EXPECT_EQ(library_split(), 1);
   setenv("QUIRE_CUDA_SPLIT_K", "3", 1);
-  EXPECT_EQ(library_split(4096, 4096, 132), 3);
+  EXPECT_EQ(library_split(), 3);
   EXPECT_TRUE(serves());
   for (const auto& [algorithm, rows] : fake::products()) EXPECT_EQ(algorithm, 2) << "the one that cuts in three";
+}
+
+TEST_F(CudaLibrary, ServesWhatTheOwnKernelsAgreeWithAlone) {
+  for (const bool backwards : {false, true}) {
+    open();
+    int64_t calls = 0;
+    set_own_product(*device_, [&](const gpu::LibraryProduct& product) -> Status {
+      ++calls;
+      QUIRE_TRY(device_->synchronise());
+      return own_product(product, backwards);
+    });
+    EXPECT_EQ(serves(), !backwards);
+    EXPECT_GT(calls, 0);
+  }
 }
 
 TEST_F(CudaLibrary, MultipliesManyRowsInPieces) {

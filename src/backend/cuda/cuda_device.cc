@@ -263,6 +263,7 @@ class CudaDevice : public gpu::Device {
 
   bool library_serves(DType type, int64_t n, int64_t k) override;
   void library_product(const gpu::LibraryProduct& product) override;
+  void set_own(ProductFn own) { own_ = std::move(own); }
   Library* library() { return open_library() ? library_.get() : nullptr; }
 
  private:
@@ -304,6 +305,7 @@ class CudaDevice : public gpu::Device {
   uint64_t next_mark_ = 1;
   bool library_tried_ = false;
   std::unique_ptr<Library> library_;
+  ProductFn own_;
   std::unique_ptr<gpu::Memory> workspace_;
 };
 
@@ -527,16 +529,14 @@ bool CudaDevice::library_serves(DType type, int64_t n, int64_t k) {
   if (const auto known = library_ != nullptr ? library_->served({type, n, k}) : std::nullopt) return *known;
   QUIRE_CHECK(!session_->recording(), "which product serves a weight is decided when it is loaded");
   if (!open_library()) return false;
-  const int split = library_split(n, k, info_.compute_units);
-  const Result<bool> served = choose_algorithms(*this, *library_, {type, n, k}, split);
+  const Result<bool> served = choose_algorithms(*this, *library_, {type, n, k}, library_split(), own_);
   if (!served.ok()) {
     spdlog::warn("cuda: cuBLASLt could not be checked for {}x{} {} ({}); the own kernel serves it", n, k, name(type),
                  served.error().message);
   } else if (!*served) {
     spdlog::warn(
-        "cuda: cuBLASLt does not give the same bits for every number of rows at {}x{} {}; the own kernel "
-        "serves it",
-        n, k, name(type));
+        "cuda: cuBLASLt does not give the own kernel's bits for every number of rows at {}x{} {}; that serves it", n, k,
+        name(type));
   }
   const bool out = served.ok() && *served;
   library_->decide({type, n, k}, out);
@@ -576,6 +576,10 @@ Result<std::unique_ptr<gpu::Device>> open_device(int index, std::span<const Imag
   auto device = std::make_unique<CudaDevice>(std::move(session), images);
   QUIRE_TRY(device->start());
   return std::unique_ptr<gpu::Device>(std::move(device));
+}
+
+void set_own_product(gpu::Device& device, std::function<Status(const gpu::LibraryProduct&)> own) {
+  if (auto* cuda = dynamic_cast<CudaDevice*>(&device)) cuda->set_own(std::move(own));
 }
 
 Library* library_of(gpu::Device& device) {

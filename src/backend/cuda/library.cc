@@ -43,11 +43,9 @@ bool library_knows(const ProductShape& shape) {
          shape.k % 8 == 0;
 }
 
-int library_split(int64_t n, int64_t k, int compute_units) {
-  if (const auto forced = env("QUIRE_CUDA_SPLIT_K")) return std::max(1, std::atoi(forced->c_str()));
-  constexpr int64_t kTile = 128;
-  const int64_t tiles = (n + kTile - 1) / kTile;
-  return k >= 8192 && 4 * tiles <= compute_units ? 2 : 1;
+int library_split() {
+  const auto forced = env("QUIRE_CUDA_SPLIT_K");
+  return forced ? std::max(1, std::atoi(forced->c_str())) : 1;
 }
 
 int64_t most_rows(const ProductShape& shape) {

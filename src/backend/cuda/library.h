@@ -4,6 +4,7 @@
 
 #include <array>
 #include <compare>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,13 +24,16 @@ struct ProductShape {
   auto operator<=>(const ProductShape&) const = default;
 };
 
+// Computes a product on the device that it was made for.
+using ProductFn = std::function<Status(const gpu::LibraryProduct&)>;
+
 // Whether the library can take it at all: its rows are of whole 16 bytes.
 bool library_knows(const ProductShape& shape);
 
-// Into how many parts K is cut for a weight: a function of the weight and the chip, never of the rows, since each
-// number of parts has bits of its own. More than one where few tiles of outputs stand against a long K.
+// Into how many parts K is cut, whatever the rows: each number of parts has bits of its own. One, since the own
+// kernels, which serve few rows, add up K in one chain; few rows against a long K is where more parts would pay.
 // QUIRE_CUDA_SPLIT_K gives another number, to measure with.
-int library_split(int64_t n, int64_t k, int compute_units);
+int library_split();
 
 // An algorithm is chosen for a range of row counts, up to and with one of these; more rows go in pieces.
 inline constexpr std::array<int64_t, 14> kRowSteps = {16,  32,  64,   128,  192,  256,  384,

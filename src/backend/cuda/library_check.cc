@@ -108,9 +108,31 @@ Result<bool> ProductCheck::agrees(const ProductFn& product, int64_t first, int64
   return true;
 }
 
-Result<bool> choose_algorithms(gpu::Device& device, Library& library, const ProductShape& shape, int split) {
+namespace {
+
+// Whether `own` agrees, in groups of few rows at both ends.
+Result<bool> own_agrees(ProductCheck& check, const ProductShape& shape, const ProductFn& own) {
+  for (const DType out_type : {DType::kF32, shape.type}) {
+    for (const int64_t rows : kOwnRows) {
+      for (const int64_t first : {int64_t{0}, check.most_rows() - rows}) {
+        QUIRE_ASSIGN(const bool equal, check.agrees(own, first, rows, out_type));
+        if (!equal) return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<bool> choose_algorithms(gpu::Device& device, Library& library, const ProductShape& shape, int split,
+                               const ProductFn& own) {
   QUIRE_ASSIGN(ProductCheck check, ProductCheck::make(device, shape, most_rows(shape)));
-  // The most rows first: they set what is expected of every watched row.
+  if (own != nullptr) {
+    QUIRE_ASSIGN(const bool itself, own_agrees(check, shape, own));
+    if (!itself) return false;
+  }
+  // The most rows first: they set what is expected of every watched row that nobody has computed yet.
   std::vector<int64_t> steps(kRowSteps.begin(), kRowSteps.end());
   std::erase_if(steps, [&](int64_t step) { return step > check.most_rows(); });
   for (const DType out_type : {DType::kF32, shape.type}) {
@@ -149,14 +171,8 @@ Result<bool> check_equal(gpu::Device& device, const ProductShape& shape, const P
   for (const DType out_type : {DType::kF32, shape.type}) {
     QUIRE_ASSIGN(const bool itself, check.agrees(library, 0, most, out_type));
     if (!itself) return false;
-    for (const int64_t rows : kOwnRows) {
-      for (const int64_t first : {int64_t{0}, most - rows}) {
-        QUIRE_ASSIGN(const bool equal, check.agrees(own, first, rows, out_type));
-        if (!equal) return false;
-      }
-    }
   }
-  return true;
+  return own_agrees(check, shape, own);
 }
 
 }  // namespace quire::cuda

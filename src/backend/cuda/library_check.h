@@ -2,7 +2,6 @@
 // Checks on random data, by memcmp, that products give a row the same bits whoever computes it and beside how many.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -12,8 +11,6 @@
 #include "backend/gpu/device.h"
 
 namespace quire::cuda {
-
-using ProductFn = std::function<Status(const gpu::LibraryProduct&)>;
 
 // Random rows and a random weight of one shape on a device, and the bits of some rows of their product. The first to
 // compute a row, in F32, sets what all the others must give: the same in F32, and that rounded once in the 16-bit type.
@@ -38,9 +35,10 @@ class ProductCheck {
 };
 
 // Chooses, for each step of rows and both output types, the library's first algorithm with that split of K whose bits
-// are those of all the others. The library must know the shape. False where there is none for some step: then the
-// library must serve no product of it.
-Result<bool> choose_algorithms(gpu::Device& device, Library& library, const ProductShape& shape, int split);
+// are those of all the others, and of `own` where there is one. The library must know the shape. False where there is
+// none for some step: then the library must serve no product of it.
+Result<bool> choose_algorithms(gpu::Device& device, Library& library, const ProductShape& shape, int split,
+                               const ProductFn& own);
 
 // Whether `own` gives the bits that the library gives, for 1 to 64 rows in F32 and in the weight's type. The library
 // must serve the shape.
