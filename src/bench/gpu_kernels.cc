@@ -27,7 +27,8 @@ struct Plan {
   std::vector<int64_t> rows, quantised_rows;
   std::vector<DType> quantised;
   std::vector<AttentionShape> attention;
-  int64_t tokens = 0;       // of the ops on rows
+  int64_t tokens = 0;  // of the ops on rows
+  int64_t vocab = 0, sample_rows = 0;
   int64_t limit_bytes = 0;  // of the copy
   int64_t limit_side = 0;   // of the product
 };
@@ -47,6 +48,8 @@ Plan usual_plan() {
                         {"prefill", 16, 8, 128, 1, 8192, 8192},
                         {"prefill", 16, 8, 128, 16, 512, 512}},
           .tokens = 4096,
+          .vocab = 151936,
+          .sample_rows = 256,
           .limit_bytes = int64_t{2} << 30,
           .limit_side = 8192};
 }
@@ -59,6 +62,8 @@ Plan quick_plan() {
           .quantised = {DType::kQ8_0},
           .attention = {{"decode", 4, 2, 64, 2, 1, 70}, {"prefill", 4, 2, 64, 1, 40, 40}},
           .tokens = 4,
+          .vocab = 1000,
+          .sample_rows = 3,
           .limit_bytes = 1 << 20,
           .limit_side = 64};
 }
@@ -103,6 +108,7 @@ class Runner {
     }
     for (const AttentionShape& shape : plan_.attention) QUIRE_TRY(attention(shape));
     if (plan_.tokens > 0) QUIRE_TRY(rows());
+    if (plan_.tokens > 0) QUIRE_TRY(sampling());
     return {};
   }
 
@@ -111,10 +117,11 @@ class Runner {
   Status linear(DType type, const cases::LinearShape& shape, const std::vector<int64_t>& rows);
   Status attention(const AttentionShape& shape);
   Status rows();
-  Status file(GpuFigure figure, size_t calls, const std::function<void(size_t)>& call) {
+  Status sampling();
+  Status file(GpuFigure figure, size_t calls, const std::function<void(size_t)>& call, bool plain = false) {
     progress_(figures_.device, figure.op + " " + figure.shape + " rows " + std::to_string(figure.rows),
               figures_.kernels.size(), 0);
-    QUIRE_ASSIGN(figure.seconds, rig_.time(calls, call));
+    QUIRE_ASSIGN(figure.seconds, rig_.time(calls, call, plain));
     figures_.kernels.push_back(std::move(figure));
     return {};
   }
@@ -151,7 +158,7 @@ Result<double> Runner::library(int64_t m, int64_t n, int64_t k, const Tensor& x,
     };
     if (!product(0).ok()) continue;
     QUIRE_ASSIGN(const double seconds, rig_.time(
-                                           w.size(), [&](size_t i) { (void)product(i); }, kLibrarySamples));
+                                           w.size(), [&](size_t i) { (void)product(i); }, kLibrarySamples, false));
     if (best == 0 || seconds < best) best = seconds;
   }
   return best;
@@ -309,6 +316,43 @@ Status Runner::rows() {
     }));
     rig_.release();
   }
+  return {};
+}
+
+// Greedy and nucleus sampling over Qwen3's vocabulary: the logits are read once, or for the nucleus more often.
+Status Runner::sampling() {
+  Backend& backend = rig_.backend();
+  if (!backend.samples()) return {};
+  const int64_t vocab = plan_.vocab, most = plan_.sample_rows;
+  QUIRE_TRY(backend.prepare_sampling(most, most, vocab));
+  QUIRE_ASSIGN(const Tensor logits, rig_.tensor(DType::kF32, most, vocab, 5));
+  for (const bool greedy : {true, false}) {
+    for (const int64_t rows : {most, int64_t{1}}) {
+      std::vector<SampleRow> settings(static_cast<size_t>(rows));
+      for (SampleRow& row : settings) {
+        row.seed = 7;
+        row.temperature = greedy ? 0.0f : 1.0f;
+        row.top_p = greedy ? 1.0f : 0.9f;
+      }
+      GpuFigure figure;
+      figure.op = greedy ? "greedy" : "top_p";
+      figure.type = "F32";
+      figure.shape = std::to_string(vocab);
+      figure.rows = rows;
+      figure.bytes = 4.0 * static_cast<double>(rows * vocab);
+      SampleArgs args;
+      args.logits = logits.first_rows(rows);
+      args.rows = settings;
+      QUIRE_TRY(file(
+          std::move(figure), 4,
+          [&](size_t) {
+            backend.sample(args);
+            backend.finish_samples(rows);
+          },
+          true));
+    }
+  }
+  rig_.release();
   return {};
 }
 

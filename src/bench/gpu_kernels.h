@@ -15,7 +15,7 @@ namespace quire::bench {
 
 // One case. Its time is of one call in a recorded run of many, over inputs that do not fit the cache together.
 struct GpuFigure {
-  std::string op;         // linear, decode, prefill, norm, rope, glu
+  std::string op;         // linear, decode, prefill, norm, rope, glu, greedy, top_p
   std::string type;       // of the weights, the pages or the rows
   std::string shape;      // "4096x12288", "16/8x128 64@4096"
   int64_t rows = 0;       // tokens

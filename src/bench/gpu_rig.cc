@@ -92,14 +92,14 @@ void GpuRig::release() {
   buffers_.clear();
 }
 
-Result<double> GpuRig::time(size_t calls, const std::function<void(size_t)>& call, int64_t samples) {
+Result<double> GpuRig::time(size_t calls, const std::function<void(size_t)>& call, int64_t samples, bool plain) {
   const auto all = [&] {
     for (size_t i = 0; i < calls; ++i) call(i);
   };
   all();  // loads kernels and grows scratch, which a recording must not
   QUIRE_TRY(device_->synchronise());
   std::unique_ptr<gpu::Graph> graph;
-  if (device_->info().graphs) {
+  if (device_->info().graphs && !plain) {
     device_->begin_recording();
     all();
     QUIRE_ASSIGN(graph, device_->end_recording());

@@ -33,9 +33,12 @@ class GpuRig {
   }
   void release();
 
-  // Seconds of one call: the median over samples of a recorded run of call(0), call(1) ... call(calls - 1).
-  Result<double> time(size_t calls, const std::function<void(size_t)>& call) { return time(calls, call, samples_); }
-  Result<double> time(size_t calls, const std::function<void(size_t)>& call, int64_t samples);
+  // Seconds of one call: the median over samples of a run of call(0), call(1) ... call(calls - 1), recorded where the
+  // device can; `plain`: never, for ops that wait or take memory.
+  Result<double> time(size_t calls, const std::function<void(size_t)>& call, bool plain = false) {
+    return time(calls, call, samples_, plain);
+  }
+  Result<double> time(size_t calls, const std::function<void(size_t)>& call, int64_t samples, bool plain);
 
  private:
   GpuRig() = default;

@@ -82,7 +82,7 @@ void add_bench_kernels(CLI::App& bench, int& exit_code) {
   list("--kv-types", o.kv_types, "Types of pages for attention (default F16,BF16)");
   list("--ops", o.ops,
        "linear, attention, delta (gated delta net), or limits for the machine alone (default all three); on a GPU "
-       "linear, quantised, attention, rows (norm, rope, glu), limits");
+       "linear, quantised, attention, rows (norm, rope, glu, sampling), limits");
   command
       ->add_option("--device", o.device,
                    "cpu, or a GPU (cuda, metal, emulator): its own cases, beside its copy and product")
