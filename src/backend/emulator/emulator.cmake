@@ -32,4 +32,7 @@ endforeach()
 target_compile_options(quire_emulator_core PRIVATE -O2)
 target_include_directories(quire_emulator_core PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/generated)
 target_compile_options(quire_emulator_kernels PRIVATE ${QUIRE_KERNEL_OPTIONS})
+if(QUIRE_BUILD_FUZZERS)
+  target_compile_options(quire_emulator_kernels PRIVATE -O0 -fno-sanitize=all)  # no fuzz target runs a kernel
+endif()
 set(QUIRE_EMULATOR_OBJECTS $<TARGET_OBJECTS:quire_emulator_core> $<TARGET_OBJECTS:quire_emulator_kernels>)
