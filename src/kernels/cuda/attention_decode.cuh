@@ -6,9 +6,9 @@
 // split a sequence's rows are written at once, with more they go to scratch and the merge follows.
 //  - attention_stream: a warp takes one (sequence, kv head, split) by itself and streams it through its own ring.
 //    Grid: hopper_stream_grid(), 64 threads, hopper_stream_memory().
-//  - attention_quick: eight threadgroups, a cluster, take one (sequence, kv head, split): an eighth of the tiles each
-//    for the scores, then an eighth of the head's columns each for p V, whose chain is what takes time. Grid:
-//    (8 * kv_heads, max_splits, seqs), 256 threads, hopper_quick_memory().
+//  - attention_quick: four threadgroups, a cluster, take one (sequence, kv head, split): a quarter of the tiles each
+//    for the scores, then a quarter of the head's columns each for p V, whose chain is what takes time. Grid:
+//    (kHopperClusterSize * kv_heads, max_splits, seqs), 256 threads, hopper_quick_memory().
 //  - attention_merge: a warp a (token, head). Grid: (tokens * heads / 8 rounded up), 256 threads.
 // D is 64 or 128.
 #pragma once

@@ -7,6 +7,7 @@
 // bits, bf16 and f16). So the kernels here mix them freely; each file says what it is equal to.
 #pragma once
 
+#include "kernels/activate.h"
 #include "kernels/compat/dialect.h"
 #include "kernels/compat/math.h"
 #include "kernels/params/hopper.h"
@@ -120,25 +121,6 @@ HOPPER_FN void hopper_fence_async() {
 
 // ---- the last steps of a linear ----
 
-HOPPER_FN float hopper_act(int activation, float x) {
-  if (activation == 0) return q_silu(x);
-  if (activation == 1) return x * 0.5f * (1.0f + q_erf(x * 0x1.6a09e6p-1f));
-  if (activation == 2) return x * 0.5f * (1.0f + q_tanh(fma(x * x * 0.044715f, x, x) * 0x1.988454p-1f));
-  if (activation == 5) return q_sigmoid(x);
-  const float r = 0.0f > x ? 0.0f : x;
-  return activation == 4 ? r * r : r;
-}
-
-HOPPER_FN float hopper_gate(const HopperLinearParams& p, float gate, float up) {
-  if (p.limit > 0.0f) {
-    const float g = p.limit < gate ? p.limit : gate;
-    float u = p.limit < up ? p.limit : up;
-    u = u < -p.limit ? -p.limit : u;
-    return (u + 1.0f) * (g * q_sigmoid(1.702f * g));
-  }
-  return hopper_act(p.activation, gate) * up;
-}
-
 template <typename T>
 HOPPER_FN float hopper_rounded(float acc, const HopperLinearParams& p, const float* bias, int n) {
   const float y = to_f(to<T>(acc));
@@ -146,9 +128,19 @@ HOPPER_FN float hopper_rounded(float acc, const HopperLinearParams& p, const flo
 }
 
 // A lane's four sums: rows n and n + 8 of a tile of W (g, g + 8), rows m and m + 1 of x (the accumulator's columns).
+// What the residual holds there, asked for ahead of the end.
+HOPPER_FN void hopper_linear_before(const HopperLinearParams& p, float* before, int tile, int g, int m,
+                                    const float* residual) {
+  if (p.epilogue != kHopperResidual) return;
+  UNROLL for (int i = 0; i < 4; i++) {
+    const int n = tile * 16 + g + 8 * (i >> 1), row = m + (i & 1);
+    before[i] = n < p.n && row < p.m ? __ldcg(residual + (i64)row * p.residual_stride + n) : 0.0f;
+  }
+}
+
 template <typename T>
-HOPPER_FN void hopper_linear_finish(const HopperLinearParams& p, const float* acc, int tile, int g, int m, void* out,
-                                    const float* bias, const float* residual) {
+HOPPER_FN void hopper_linear_finish(const HopperLinearParams& p, const float* acc, const float* before, int tile, int g,
+                                    int m, void* out, const float* bias) {
   UNROLL for (int j = 0; j < 2; j++) {
     if (m + j >= p.m) continue;
     if (p.epilogue == kHopperGated) {
@@ -156,7 +148,7 @@ HOPPER_FN void hopper_linear_finish(const HopperLinearParams& p, const float* ac
       if (n >= p.n / 2) continue;
       const float gate = hopper_rounded<T>(acc[j], p, bias, n),
                   up = hopper_rounded<T>(acc[j + 2], p, bias, p.n / 2 + n);
-      ((T*)out)[(i64)(m + j) * p.out_stride + n] = to<T>(hopper_gate(p, gate, up));
+      ((T*)out)[(i64)(m + j) * p.out_stride + n] = to<T>(activate_glu(p.activation, p.limit, gate, up));
       continue;
     }
     UNROLL for (int i = 0; i < 2; i++) {
@@ -169,8 +161,7 @@ HOPPER_FN void hopper_linear_finish(const HopperLinearParams& p, const float* ac
       } else if (p.epilogue == kHopperStoreF32) {
         ((float*)out)[at] = p.biased ? sum + bias[n] : sum;
       } else {
-        const float before = __ldcg(residual + (i64)(m + j) * p.residual_stride + n);
-        ((float*)out)[at] = fma(hopper_rounded<T>(sum, p, bias, n), p.scale, before);
+        ((float*)out)[at] = fma(hopper_rounded<T>(sum, p, bias, n), p.scale, before[2 * i + j]);
       }
     }
   }

@@ -2,7 +2,7 @@
 // linear for 1 to 16 rows: W streams once from memory to the tensor cores, x waits in shared memory (sm_90a).
 //
 // Equal, by memcmp, to the chain of k16 steps of the portable linear and of the library without split-K, for every M.
-// A tile is 16 rows of W by all of K: one warp brings it in by itself (the copy engine, `D` stages of 256 k ahead) and
+// A tile is 16 rows of W by all of K: one warp brings it in by itself (the copy engine, `D` stages of 512 k ahead) and
 // runs its chain, W as the 16-row operand, x as the 8 columns of each product. No barrier among warps in the loop.
 // Weights are asked for before the launch before this one has ended; x is read after that, normed if asked, kept as T.
 // The copy engine, because a warp has few copies of its own in flight: 16 of cp.async, 8 KB.
@@ -20,7 +20,8 @@ struct HopperLinearFew {
     kStageK = kHopperStageK,
     kRow = kStageK * 2 + 16,  // bytes; what is over lets eight rows meet all banks
     kStage = 16 * kRow,
-    kChunk = 128  // k that go to registers at once
+    kChunk = 128,  // k that go to registers at once
+    kHeld = 16     // elements of a row to norm that a thread keeps: rows of up to 2048 are read once
   };
 
   // Where this warp's stream stands: tile after tile. `k` runs in stages (loads) or in chunks (products).
@@ -30,6 +31,10 @@ struct HopperLinearFew {
   struct Fragments {
     uint w[8][4];
     uint x[MT][4][4];  // two k16 steps each
+  };
+  struct Sums {
+    float acc[MT][4];
+    float before[MT][4];  // of the residual
   };
   struct Smem {
     unsigned long long full[4][D];
@@ -92,15 +97,21 @@ struct HopperLinearFew {
     }
   }
 
+  HOPPER_FN void begin(const HopperLinearParams& p, Sums& sums, int tile, const float* residual, int lane) {
+    UNROLL for (int j = 0; j < MT; j++) {
+      UNROLL for (int i = 0; i < 4; i++) sums.acc[j][i] = 0.0f;
+      hopper_linear_before(p, sums.before[j], tile, lane >> 2, 8 * j + (lane & 3) * 2, residual);
+    }
+  }
+
   // One row, all threads. The order of norm_sum.h: thread t has the chains t / 32 and t / 32 + 4 of lane t % 32.
-  HOPPER_FN void norm_one(const HopperLinearParams& p, T* to_row, const float* row, const float* norm, float* chains) {
-    enum { kHeld = 16 };  // elements a thread keeps: rows of up to 2048 are read once
+  HOPPER_FN void norm_one(const HopperLinearParams& p, T* to_row, const float* row, const float* norm,
+                          const float (&weight)[kHeld], float* chains) {
     const int tid = (int)threadIdx.x;
-    float held[kHeld], weight[kHeld];
+    float held[kHeld];
     UNROLL for (int i = 0; i < kHeld; i++) {
       const int k = tid + i * kHopperLinearThreads;
       held[i] = k < p.k ? __ldcg(row + k) : 0.0f;
-      weight[i] = k < p.k ? norm[k] : 0.0f;
     }
     float s0 = 0.0f, s1 = 0.0f;
     UNROLL for (int i = 0; i < kHeld; i += 2) {
@@ -153,9 +164,10 @@ struct HopperLinearFew {
     }
   }
 
-  HOPPER_FN void bring_rows(const HopperLinearParams& p, T* rows, const void* x, const float* norm, Smem& sm) {
+  HOPPER_FN void bring_rows(const HopperLinearParams& p, T* rows, const void* x, const float* norm,
+                            const float (&weight)[kHeld], Smem& sm) {
     if (p.normed && p.m == 1) {
-      norm_one(p, rows, (const float*)x, norm, sm.chains);
+      norm_one(p, rows, (const float*)x, norm, weight, sm.chains);
     } else if (p.normed) {
       norm_rows(p, rows, (const float*)x, norm);
     } else {
@@ -194,33 +206,39 @@ struct HopperLinearFew {
     const T* row = w;
 #pragma unroll 1
     for (int i = 0; i < D; i++) load(p, ahead, row, ring, full, w, lane);
+    float weight[kHeld];  // of the norm: asked for ahead as well
+    UNROLL for (int i = 0; i < kHeld; i++) {
+      const int k = (int)threadIdx.x + i * kHopperLinearThreads;
+      weight[i] = p.normed && k < p.k ? norm[k] : 0.0f;
+    }
     __syncthreads();  // the barriers' beginnings
     ptx_grid_wait();
-    bring_rows(p, rows, x, norm, sm);
+    bring_rows(p, rows, x, norm, weight, sm);
     if (start.tile >= p.tiles) return;
 
     uint x_rows[MT];  // rows that are not there repeat the last one
     UNROLL for (int j = 0; j < MT; j++) {
       x_rows[j] = ptx_shared_address(rows + min(8 * j + (lane & 7), p.m - 1) * (p.k + 8) + (lane >> 3) * 8);
     }
-    float acc[MT][4] = {};
+    Sums sums = {};
+    begin(p, sums, start.tile, residual, lane);
     Fragments even, odd;
     Stream at = start;
     fetch(even, at, ring, full, x_rows, lane);
     while (true) {
-      if (step(p, even, odd, at, ahead, row, acc, ring, full, x_rows, out, w, bias, residual, lane)) break;
-      if (step(p, odd, even, at, ahead, row, acc, ring, full, x_rows, out, w, bias, residual, lane)) break;
+      if (step(p, even, odd, at, ahead, row, sums, ring, full, x_rows, out, w, bias, residual, lane)) break;
+      if (step(p, odd, even, at, ahead, row, sums, ring, full, x_rows, out, w, bias, residual, lane)) break;
     }
   }
 
   // Multiplies one chunk while the next one goes to registers; true at the end of the warp's stream.
   HOPPER_FN bool step(const HopperLinearParams& p, const Fragments& now, Fragments& then, Stream& at, Stream& ahead,
-                      const T*& row, float (&acc)[MT][4], uint ring, uint full, const uint* x_rows, void* out,
-                      const T* w, const float* bias, const float* residual, int lane) {
+                      const T*& row, Sums& sums, uint ring, uint full, const uint* x_rows, void* out, const T* w,
+                      const float* bias, const float* residual, int lane) {
     const Stream here = at;
     next<kChunk>(p, at);
     if (at.tile < p.tiles) fetch(then, at, ring, full, x_rows, lane);
-    multiply(p, now, here.k, acc);
+    multiply(p, now, here.k, sums.acc);
     // The stage's last chunk is in registers, in all lanes: fill it again.
     if (at.slot != here.slot) {
       __syncwarp();
@@ -228,9 +246,10 @@ struct HopperLinearFew {
     }
     if (at.k == 0) {
       UNROLL for (int j = 0; j < MT; j++) {
-        hopper_linear_finish<T>(p, acc[j], here.tile, lane >> 2, 8 * j + (lane & 3) * 2, out, bias, residual);
-        UNROLL for (int i = 0; i < 4; i++) acc[j][i] = 0.0f;
+        hopper_linear_finish<T>(p, sums.acc[j], sums.before[j], here.tile, lane >> 2, 8 * j + (lane & 3) * 2, out,
+                                bias);
       }
+      if (at.tile < p.tiles) begin(p, sums, at.tile, residual, lane);
     }
     return at.tile >= p.tiles;
   }
@@ -242,11 +261,11 @@ struct HopperLinearFew {
       const float* norm, const float* residual) {                                                                \
     HopperLinearFew<T, rows / 8, depth>::run(p, out, x, w, bias, norm, residual);                                \
   }
-HOPPER_LINEAR_FEW(bf16, bfloat, 8, 4)
-HOPPER_LINEAR_FEW(bf16, bfloat, 8, 12)
-HOPPER_LINEAR_FEW(bf16, bfloat, 16, 4)
-HOPPER_LINEAR_FEW(bf16, bfloat, 16, 12)
-HOPPER_LINEAR_FEW(f16, half, 8, 4)
-HOPPER_LINEAR_FEW(f16, half, 8, 12)
-HOPPER_LINEAR_FEW(f16, half, 16, 4)
-HOPPER_LINEAR_FEW(f16, half, 16, 12)
+HOPPER_LINEAR_FEW(bf16, bfloat, 8, 2)
+HOPPER_LINEAR_FEW(bf16, bfloat, 8, 6)
+HOPPER_LINEAR_FEW(bf16, bfloat, 16, 2)
+HOPPER_LINEAR_FEW(bf16, bfloat, 16, 6)
+HOPPER_LINEAR_FEW(f16, half, 8, 2)
+HOPPER_LINEAR_FEW(f16, half, 8, 6)
+HOPPER_LINEAR_FEW(f16, half, 16, 2)
+HOPPER_LINEAR_FEW(f16, half, 16, 6)

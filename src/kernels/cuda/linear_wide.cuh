@@ -107,7 +107,9 @@ struct HopperLinearWide {
     const int tile = (int)blockIdx.x * 4 + warp;
     if (tile >= p.tiles) return;
     UNROLL for (int j = 0; j < NB / 8; j++) {
-      hopper_linear_finish<T>(p, acc + 4 * j, tile, lane >> 2, 8 * j + (lane & 3) * 2, out, bias, residual);
+      float before[4] = {};
+      hopper_linear_before(p, before, tile, lane >> 2, 8 * j + (lane & 3) * 2, residual);
+      hopper_linear_finish<T>(p, acc + 4 * j, before, tile, lane >> 2, 8 * j + (lane & 3) * 2, out, bias);
     }
   }
 };

@@ -37,7 +37,7 @@ struct HopperLinearPlan {
 
 enum {
   kHopperLinearThreads = 128,
-  kHopperStageK = 256,  // of linear_few: k in a stage of 16 rows of W
+  kHopperStageK = 512,  // of linear_few: k in a stage of 16 rows of W
   kHopperStageBytes = 16 * (kHopperStageK * 2 + 16),
   kHopperMaxShared = 230400,  // that a threadgroup may have, beside 2 KB of its own
   kHopperMaxRows = 64
@@ -59,10 +59,10 @@ constexpr HopperLinearPlan hopper_linear_plan(HopperLinearParams* p, int multipr
   p->tiles = hopper_linear_tiles(p->n, p->epilogue == kHopperGated);
   const int per_group = (p->tiles + multiprocessors - 1) / multiprocessors;
   p->active_warps = per_group < 4 ? per_group : 4;
-  const int depth = p->active_warps == 1 ? 12 : 4;
+  const int depth = p->active_warps == 1 ? 6 : 2;
   const i64 few = (i64)p->active_warps * depth * kHopperStageBytes + (i64)p->m * (p->k + 8) * 2 + 256;
   if (p->m <= 16 && few <= kHopperMaxShared) {
-    plan.kernel = p->m <= 8 ? (depth == 4 ? "m8_d4" : "m8_d12") : (depth == 4 ? "m16_d4" : "m16_d12");
+    plan.kernel = p->m <= 8 ? (depth == 2 ? "m8_d2" : "m8_d6") : (depth == 2 ? "m16_d2" : "m16_d6");
     plan.grid = (p->tiles + per_group - 1) / per_group;
     plan.dynamic_memory = (int)few;
     return plan;
@@ -98,7 +98,7 @@ enum {
   kHopperSplit = 1024,
   kHopperDecodeWarps = 2,   // of attention_stream: each takes one (sequence, kv head, split)
   kHopperDecodeStages = 6,  // of 32 positions of K or V, a warp
-  kHopperClusterSize = 8,   // of attention_quick: they share one (sequence, kv head, split)
+  kHopperClusterSize = 4,   // of attention_quick: they share one (sequence, kv head, split)
   kHopperQuickThreads = 256,
   kHopperMergeThreads = 256
 };
