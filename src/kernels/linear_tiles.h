@@ -54,21 +54,30 @@ FN int linear_row(CONSTANT const LinearParams& p, int tile, int r) {
   return min(tile * 16 + r, p.last.columns - 1);
 }
 
-// The sums of one tile, whose rows' numbers in out stand in `rows` (-1: none).
+// Sums on their way out: tiles of 16 rows of kLinearSumLd floats in threadgroup memory. So the last steps stand in a
+// kernel's text once, and neighbouring lanes write neighbouring columns.
+enum { kLinearSumLd = 20, kLinearSumTile = 16 * kLinearSumLd };
+
+FN void linear_leave(THREAD const Acc16& acc, TGROUP float* sums, uint lane) {
+  UNROLL for (int i = 0; i < 8; i++) sums[acc_row(i, lane) * kLinearSumLd + acc_col(i, lane)] = acc_get(acc, i);
+}
+
+// `count` tiles, two in a row of tiles from tile `first` of W on; `rows` has their rows' numbers in out (-1: none). One
+// simdgroup, after a barrier.
 template <typename T>
-FN void linear_put_tile(CONSTANT const LinearParams& p, THREAD const Acc16& acc, TGROUP const int* rows, int tile,
-                        uint lane, DEVICE uchar* out, DEVICE const float* bias, DEVICE const float* residual) {
-  if (tile >= p.tiles) return;
-  UNROLL for (int i = 0; i < 8; i++) {
-    const int row = rows[acc_row(i, lane)], column = acc_col(i, lane);
+FN void linear_put_tiles(CONSTANT const LinearParams& p, TGROUP const float* sums, int count, TGROUP const int* rows,
+                         int first, uint lane, DEVICE uchar* out, DEVICE const float* bias,
+                         DEVICE const float* residual) {
+  for (int i = 0; i < count * 8; i++) {
+    const int t = i >> 3, r = (i & 7) * 2 + (int)(lane >> 4), column = (int)(lane & 15);
+    const int row = rows[(t >> 1) * 16 + r], tile = first + (t & 1);
+    TGROUP const float* sum = sums + t * kLinearSumTile + r * kLinearSumLd + column;
     if (row < 0) continue;
     if (p.last.epilogue == kLinearGated) {
       const int n = tile * 8 + column;
-      if ((i & 2) == 0 && n < p.last.columns) {
-        linear_put_gated<T>(p.last, out, row, n, acc_get(acc, i), acc_get(acc, i | 2), bias);
-      }
+      if (column < 8 && n < p.last.columns) linear_put_gated<T>(p.last, out, row, n, sum[0], sum[8], bias);
     } else if (tile * 16 + column < p.last.columns) {
-      linear_put<T>(p.last, out, row, tile * 16 + column, acc_get(acc, i), bias, residual);
+      linear_put<T>(p.last, out, row, tile * 16 + column, sum[0], bias, residual);
     }
   }
 }
@@ -116,22 +125,6 @@ FN void linear_pack16(TGROUP T* row, THREAD const float* v) {
   ((TGROUP uint4*)row)[1] = make_uint4(u[4], u[5], u[6], u[7]);
 }
 
-// Sixteen k of one row of a weight of any type, fetched early where it is quantised.
-FN void linear_fetch(CONSTANT const LinearParams& p, DEVICE const uchar* w, int n, int step, THREAD WeightRaw& raw) {
-  if (p.weight.form == kWeightQuantised && step * 16 < p.weight.k) weight_fetch(p.weight, w, n, step, raw);
-}
-template <typename T>
-FN void linear_unpack(CONSTANT const LinearParams& p, DEVICE const uchar* w, int n, int step,
-                      THREAD const WeightRaw& raw, TGROUP T* row) {
-  float v[16];
-  if (p.weight.form == kWeightQuantised && step * 16 < p.weight.k) {
-    weight_values(p.weight, raw, v);
-  } else {
-    weight_load16(p.weight, w, n, step, v);
-  }
-  linear_pack16(row, v);
-}
-
 // Weights of any type: a thread has one row and every second step of 16 k, and fetches a chunk ahead.
 template <typename T>
 struct LinearAny {
@@ -144,14 +137,16 @@ struct LinearAny {
   static FN void begin(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, int tile, int t) {
     const int r = t & (R - 1);
     held.n = linear_row(p, tile + (r >> 4), r & 15);
-    linear_fetch(p, w, held.n, t / R, held.raw);
+    weight_begin(p.weight, w, held.n, t / R, held.raw);
   }
   template <int R, int Ld>
   static FN void bring(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, TGROUP T* into,
                        int chunk, int t) {
     const int step = chunk * 2 + t / R;
-    linear_unpack(p, w, held.n, step, held.raw, into + (t & (R - 1)) * Ld + t / R * 16);
-    linear_fetch(p, w, held.n, step + 2, held.raw);
+    float v[16];
+    weight_finish(p.weight, w, held.n, step, held.raw, v);
+    linear_pack16(into + (t & (R - 1)) * Ld + t / R * 16, v);
+    weight_begin(p.weight, w, held.n, step + 2, held.raw);
   }
 };
 
@@ -261,7 +256,12 @@ struct LinearFewBody {
         }
       }
     }
-    linear_put_tile<T>(p, acc, sm.to, tile, c.lane, out, bias, residual);
+    // Nobody else reads or writes this simdgroup's part of W.
+    SG_BARRIER();
+    TGROUP float* sums = (TGROUP float*)sm.w[0][c.sg];
+    linear_leave(acc, sums, c.lane);
+    SG_BARRIER();
+    linear_put_tiles<T>(p, sums, 1, sm.to, tile, c.lane, out, bias, residual);
   }
 };
 
@@ -288,21 +288,16 @@ struct LinearAnyFewBody {
     const int t = (int)c.tid - 32, r = t & 15, step = t >> 4, n = linear_row(p, tile, r);
     WeightRaw raw[kAhead];
     if (unpacks) {
-      UNROLL for (int j = 0; j < kAhead; j++) linear_fetch(p, w, n, j * (kChunk / 16) + step, raw[j]);
+      UNROLL for (int j = 0; j < kAhead; j++) weight_begin(p.weight, w, n, j * (kChunk / 16) + step, raw[j]);
     }
     if (!grouped) GRID_WAIT();
     linear_find_rows<16>(p, (int)c.tgy * 16, c.tid, grouped, order, sm.from, sm.to);
     TG_BARRIER();
     if (p.normed != 0) linear_norms(p, x, sm.from, sm.inverse, c, kThreads / 32);
-    X::bring(p, x, sm.from, sm.inverse, norm, sm.x[0], 0, (int)c.tid, kThreads);
-    copy_commit();
-    if (unpacks) {
-      linear_unpack(p, w, n, step, raw[0], sm.w[0] + r * kLd + step * 16);
-      linear_fetch(p, w, n, kAhead * (kChunk / 16) + step, raw[0]);
-    }
     Acc16 acc;
     acc_zero(acc);
-    for (int first = 0; first < chunks; first += kAhead) {
+    // Chunk -1 is none: the first one is brought in beside it.
+    for (int first = -1; first < chunks; first += kAhead) {
       UNROLL for (int j = 0; j < kAhead; j++) {
         const int chunk = first + j, next = chunk + 1;
         if (chunk < chunks) {
@@ -313,11 +308,13 @@ struct LinearAnyFewBody {
             copy_commit();
             if (unpacks) {
               const int at = next * (kChunk / 16) + step;
-              linear_unpack(p, w, n, at, raw[(j + 1) % kAhead], sm.w[next & 1] + r * kLd + step * 16);
-              linear_fetch(p, w, n, at + kAhead * (kChunk / 16), raw[(j + 1) % kAhead]);
+              float v[16];
+              weight_finish(p.weight, w, n, at, raw[j], v);
+              linear_pack16(sm.w[next & 1] + r * kLd + step * 16, v);
+              weight_begin(p.weight, w, n, at + kAhead * (kChunk / 16), raw[j]);
             }
           }
-          if (!unpacks) {
+          if (!unpacks && chunk >= 0) {
             for (int k = 0; k < kChunk && chunk * kChunk + k < p.weight.k; k += 16) {
               FragA<T> a;
               FragB<T> b;
@@ -329,7 +326,12 @@ struct LinearAnyFewBody {
         }
       }
     }
-    if (!unpacks) linear_put_tile<T>(p, acc, sm.to, tile, c.lane, out, bias, residual);
+    if (unpacks) return;
+    SG_BARRIER();
+    TGROUP float* sums = (TGROUP float*)sm.w[0];
+    linear_leave(acc, sums, c.lane);
+    SG_BARRIER();
+    linear_put_tiles<T>(p, sums, 1, sm.to, tile, c.lane, out, bias, residual);
   }
 };
 
@@ -341,8 +343,7 @@ struct LinearManyBody {
   enum { kThreads = kLinearThreads, kChunk = W::kChunk, kStages = W::kManyStages, kLd = kChunk + 8 };
   typedef LinearRows<T, 64, kChunk> X;
   struct Smem {
-    T x[kStages][64 * kLd];
-    T w[kStages][64 * kLd];
+    T tiles[kStages][2][64 * kLd];  // x, then W; at the end the sums
     int from[64], to[64];
   };
   static FN void run(Ctx c, CONSTANT const LinearParams& p, TGROUP Smem& sm, DEVICE uchar* out, DEVICE const uchar* x,
@@ -351,12 +352,14 @@ struct LinearManyBody {
     const int tile = (int)c.tgx * 4, chunks = (p.weight.k + kChunk - 1) / kChunk;
     typename W::Held held;
     W::template begin<64>(p, w, held, tile, (int)c.tid);
-    for (int s = 0; s < kStages - 1 && s < chunks; s++) W::template bring<64, kLd>(p, w, held, sm.w[s], s, (int)c.tid);
+    for (int s = 0; s < kStages - 1 && s < chunks; s++)
+      W::template bring<64, kLd>(p, w, held, sm.tiles[s][1], s, (int)c.tid);
     if (!grouped) GRID_WAIT();
     linear_find_rows<64>(p, (int)c.tgy * 64, c.tid, grouped, order, sm.from, sm.to);
     TG_BARRIER();
     for (int s = 0; s < kStages - 1; s++) {
-      if (s < chunks) X::bring(p, x, sm.from, (TGROUP const float*)sm.from, bias, sm.x[s], s, (int)c.tid, kThreads);
+      if (s < chunks)
+        X::bring(p, x, sm.from, (TGROUP const float*)sm.from, bias, sm.tiles[s][0], s, (int)c.tid, kThreads);
       copy_commit();
     }
     const int row = (int)(c.sg >> 1) * 32, column = (int)(c.sg & 1) * 32;
@@ -369,12 +372,13 @@ struct LinearManyBody {
       TG_BARRIER();
       const int next = chunk + kStages - 1;
       if (next < chunks) {
-        X::bring(p, x, sm.from, (TGROUP const float*)sm.from, bias, sm.x[next % kStages], next, (int)c.tid, kThreads);
-        W::template bring<64, kLd>(p, w, held, sm.w[next % kStages], next, (int)c.tid);
+        X::bring(p, x, sm.from, (TGROUP const float*)sm.from, bias, sm.tiles[next % kStages][0], next, (int)c.tid,
+                 kThreads);
+        W::template bring<64, kLd>(p, w, held, sm.tiles[next % kStages][1], next, (int)c.tid);
       }
       copy_commit();
-      TGROUP const T* xs = sm.x[chunk % kStages] + row * kLd;
-      TGROUP const T* ws = sm.w[chunk % kStages] + column * kLd;
+      TGROUP const T* xs = sm.tiles[chunk % kStages][0] + row * kLd;
+      TGROUP const T* ws = sm.tiles[chunk % kStages][1] + column * kLd;
       UNROLL for (int k = 0; k < kChunk; k += 16) {
         if (chunk * kChunk + k < p.weight.k && top) {
           FragA<T> a;
@@ -392,9 +396,10 @@ struct LinearManyBody {
         }
       }
     }
-    UNROLL for (int i = 0; i < 4; i++) {
-      linear_put_tile<T>(p, acc[i >> 1][i & 1], sm.to + row + (i >> 1) * 16, tile + column / 16 + (i & 1), c.lane, out,
-                         bias, residual);
-    }
+    TG_BARRIER();
+    TGROUP float* sums = (TGROUP float*)sm.tiles[0][0] + c.sg * (4 * kLinearSumTile);
+    UNROLL for (int i = 0; i < 4; i++) linear_leave(acc[i >> 1][i & 1], sums + i * kLinearSumTile, c.lane);
+    SG_BARRIER();
+    linear_put_tiles<T>(p, sums, 4, sm.to + row, tile + column / 16, c.lane, out, bias, residual);
   }
 };

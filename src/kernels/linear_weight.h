@@ -141,19 +141,34 @@ FN void weight_plain(CONSTANT const WeightParams& w, DEVICE const uchar* data, i
   UNROLL for (int i = 0; i < 16; i++) v[i] = i < count ? to_f(row[i]) : 0.0f;
 }
 
-// Elements 16 * step to 16 * step + 15 of row n, zeros past k.
-FN void weight_load16(CONSTANT const WeightParams& w, DEVICE const uchar* data, int n, int step, THREAD float* v) {
-  if (step * 16 >= w.k) {
-    UNROLL for (int i = 0; i < 16; i++) v[i] = 0.0f;
-  } else if (w.form == kWeightQuantised) {
-    WeightRaw raw;
-    weight_fetch(w, data, n, step, raw);
-    weight_values(w, raw, v);
-  } else if (w.form == kWeightF32) {
+// The same of whatever plain type the weight has.
+FN void weight_load_plain(CONSTANT const WeightParams& w, DEVICE const uchar* data, int n, int step, THREAD float* v) {
+  if (w.form == kWeightF32) {
     weight_plain<float>(w, data, n, step, v);
   } else if (w.form == kWeightF16) {
     weight_plain<half>(w, data, n, step, v);
   } else {
     weight_plain<bfloat>(w, data, n, step, v);
   }
+}
+
+// Elements 16 * step to 16 * step + 15 of row n, zeros past k, in two halves: what memory holds (of quantised weights
+// alone), and the values.
+FN void weight_begin(CONSTANT const WeightParams& w, DEVICE const uchar* data, int n, int step, THREAD WeightRaw& raw) {
+  if (w.form == kWeightQuantised && step * 16 < w.k) weight_fetch(w, data, n, step, raw);
+}
+FN void weight_finish(CONSTANT const WeightParams& w, DEVICE const uchar* data, int n, int step,
+                      THREAD const WeightRaw& raw, THREAD float* v) {
+  if (step * 16 >= w.k) {
+    UNROLL for (int i = 0; i < 16; i++) v[i] = 0.0f;
+  } else if (w.form == kWeightQuantised) {
+    weight_values(w, raw, v);
+  } else {
+    weight_load_plain(w, data, n, step, v);
+  }
+}
+FN void weight_load16(CONSTANT const WeightParams& w, DEVICE const uchar* data, int n, int step, THREAD float* v) {
+  WeightRaw raw;
+  weight_begin(w, data, n, step, raw);
+  weight_finish(w, data, n, step, raw, v);
 }
