@@ -27,6 +27,7 @@ class TracingBackend final : public Backend {
   Result<const void*> upload(std::span<const std::byte> values) override { return inner_->upload(values); }
   const void* stage(std::span<const std::byte> values) override { return inner_->stage(values); }
   void begin_step() override { inner_->begin_step(); }
+  void reserve_stage(size_t bytes, size_t arrays) override { inner_->reserve_stage(bytes, arrays); }
   bool replay_step(const StepShape& shape) override { return inner_->replay_step(shape); }
   void end_step() override { inner_->end_step(); }
   int64_t table_width(int64_t blocks) const override { return inner_->table_width(blocks); }

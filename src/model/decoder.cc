@@ -167,6 +167,7 @@ void DecoderModel::norm(const Tensor& x, const Norm& norm, int64_t group, const 
 // Everything that changes with the step and that ops read goes to the backend's memory first.
 void DecoderModel::stage(const StepBatch& batch) {
   backend_.begin_step();
+  backend_.reserve_stage(batch.bytes(), batch.num_arrays());
   const auto staged = [&]<typename T>(const std::vector<T>& values) {
     const void* at = values.empty() ? nullptr : backend_.stage(std::as_bytes(std::span(values)));
     return std::span<const T>(static_cast<const T*>(at), values.size());

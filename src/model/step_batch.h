@@ -2,6 +2,7 @@
 // StepBatch: one step's work as a flat list of tokens over all sequences; the only input a model's forward pass takes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -71,6 +72,21 @@ struct StepBatch {
     position_axes = 1;
   }
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  // At least what its arrays, and a factor a token beside them, take together; and how many they are.
+  size_t bytes() const {
+    size_t total = tokens.size() * sizeof(float) + wanted.size() * sizeof(WantedRow);
+    for (const auto* ids : {&tokens, &positions, &token_to_seq, &cu_seqlens_q, &context_lens, &sampled_from_row}) {
+      total += ids->size() * sizeof(int32_t);
+    }
+    for (const GroupBatch& group : groups) {
+      total += group.slot_mapping.size() * sizeof(int64_t);
+      for (const auto* ids : {&group.block_tables, &group.state_source, &group.state_destination}) {
+        total += ids->size() * sizeof(int32_t);
+      }
+    }
+    return total;
+  }
+  size_t num_arrays() const { return 8 + 4 * groups.size(); }
   int64_t num_seqs() const { return static_cast<int64_t>(context_lens.size()); }
 };
 

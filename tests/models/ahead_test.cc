@@ -64,8 +64,15 @@ std::vector<Visit> random_visits(std::mt19937& rng, int count) {
     if (one_in(3)) p.top_k = 30;
     if (one_in(3)) p.top_p = 0.9;
     if (one_in(4)) p.repetition_penalty = 1.4;
-    if (one_in(5)) p.frequency_penalty = 0.7;
-    if (one_in(5)) p.bad_word_ids = {{static_cast<int32_t>(rng() % 500), static_cast<int32_t>(rng() % 500)}};
+    if (one_in(2)) {
+      // Few tokens to choose from, so that each choice hangs on the one before it: a penalty or a bad word that misses
+      // the last token shows at once.
+      std::vector<int32_t> few(4);
+      for (int32_t& token : few) token = static_cast<int32_t>(rng() % 500);
+      for (const int32_t token : few) p.logit_bias.emplace_back(token, 60.0f);
+      if (one_in(2)) p.frequency_penalty = 1.9;
+      if (one_in(2)) p.bad_word_ids = {{few[0], few[1]}, {few[1], few[2]}, {few[2], few[0]}, {few[3], few[3]}};
+    }
     if (one_in(3)) p.logprobs = static_cast<int64_t>(rng() % 21);
     if (one_in(4)) p.min_tokens = std::min<int64_t>(*p.max_tokens, 3);
     if (one_in(4)) p.n = p.greedy() ? 1 : 2;

@@ -155,6 +155,22 @@ void GpuBackend::begin_step() {
   staged_ = uploaded_ = 0;
 }
 
+// Many long block tables may need more than an area has. The area is idle now; steps that were recorded with its old
+// address are forgotten.
+void GpuBackend::reserve_stage(size_t bytes, size_t arrays) {
+  QUIRE_CHECK(staged_ == 0 && !recording_);
+  Stage& area = stages_[stage_];
+  const size_t needed = bytes + arrays * kAlign;
+  if (needed <= area.host->bytes()) return;
+  const size_t size = std::bit_ceil(needed);
+  auto host = device_->allocate_host(size);
+  auto memory = device_->allocate(size);
+  QUIRE_CHECK(host.ok() && memory.ok(), "no memory to stage a step");
+  area.host = std::move(host).value();
+  area.device = std::move(memory).value();
+  std::erase_if(steps_, [&](const auto& step) { return step.first.second == stage_; });
+}
+
 const void* GpuBackend::stage(std::span<const std::byte> values) {
   Stage& stage = stages_[stage_];
   if (stage.host == nullptr) begin_step();

@@ -56,6 +56,7 @@ class GpuBackend final : public Backend {
   Result<const void*> upload(std::span<const std::byte> values) override;
   const void* stage(std::span<const std::byte> values) override;
   void begin_step() override;
+  void reserve_stage(size_t bytes, size_t arrays) override;
   bool replay_step(const StepShape& shape) override;
   void end_step() override;
   int64_t table_width(int64_t blocks) const override;

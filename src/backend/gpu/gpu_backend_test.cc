@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory and staging of a GPU backend.
+#include <numeric>
+
+#include "backend/gpu/test_device.h"
+
+namespace quire::gpu {
+namespace {
+
+TEST(GpuBackend, AStepsArraysMayBeLargerThanTheFirstStagingArea) {
+  TestDevice& device = test_device();
+  GpuBackend& gpu = device.ops();
+  std::vector<int32_t> small(100), large(5'000'000);  // 20 MB
+  std::iota(small.begin(), small.end(), 7);
+  std::iota(large.begin(), large.end(), -3);
+  for (int step = 0; step < 3; ++step) {
+    gpu.begin_step();
+    gpu.reserve_stage((small.size() + large.size()) * sizeof(int32_t), 2);
+    const void* a = gpu.stage(std::as_bytes(std::span(small)));
+    const void* b = gpu.stage(std::as_bytes(std::span(large)));
+    EXPECT_FALSE(gpu.replay_step({}));
+    const auto bytes_of = [](const std::vector<int32_t>& values) {
+      const auto* begin = reinterpret_cast<const uint8_t*>(values.data());
+      return std::vector<uint8_t>(begin, begin + values.size() * sizeof(int32_t));
+    };
+    EXPECT_TRUE(device.get(a, small.size() * sizeof(int32_t)) == bytes_of(small)) << "step " << step;
+    EXPECT_TRUE(device.get(b, large.size() * sizeof(int32_t)) == bytes_of(large)) << "step " << step;
+    gpu.end_step();
+    small[3] += 1;
+    large[4'999'999] += 1;
+  }
+}
+
+}  // namespace
+}  // namespace quire::gpu
