@@ -70,9 +70,9 @@ class Backend {
   virtual Result<const void*> upload(std::span<const std::byte> values) { return values.data(); }
   // Where ops of this step find an array of the host. It is valid until the step after the next one begins to stage.
   virtual const void* stage(std::span<const std::byte> values) { return values.data(); }
-  // Steps. begin_step() before the first stage(), and reserve_stage() with the bytes and the number of the arrays. After
-  // the last one, replay_step(): true where the step was recorded before and runs again as it was, with what is staged
-  // now; then the model calls no ops. Else the ops follow, and end_step().
+  // Steps. begin_step() before the first stage(), and reserve_stage() with the bytes and the number of the arrays.
+  // After the last one, replay_step(): true where the step was recorded before and runs again as it was, with what is
+  // staged now; then the model calls no ops. Else the ops follow, and end_step().
   virtual void begin_step() {}
   virtual void reserve_stage(size_t /*bytes*/, size_t /*arrays*/) {}
   virtual bool replay_step(const StepShape&) { return false; }
