@@ -59,9 +59,10 @@ FN int attention_search(DEVICE const int* cu, int seqs, int group, int n) {
 FN bool attention_work(CONSTANT const AttentionParams& p, int index, DEVICE const int* cu, DEVICE const int* contexts,
                        DEVICE const int* map, THREAD AttentionWork& w) {
   const int heads = p.kv.kv_heads * p.head_tiles;
-  const int group = index / heads;
+  int group = index / heads;
   if (group >= p.groups) return false;
   const int head = index - group * heads;
+  if (p.by_sequence == 0) group = p.groups - 1 - group;  // a sequence's last tokens see most, so they begin first
   w.kv_head = head / p.head_tiles;
   const int first_head = (head - w.kv_head * p.head_tiles) * p.tile_heads;
   w.head = w.kv_head * p.group + first_head;

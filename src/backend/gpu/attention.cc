@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/gpu/gpu_backend.h"
+#include "base/env.h"
 #include "kernels/params/attention.h"
 
 namespace quire::gpu {
@@ -139,6 +140,7 @@ void check_attention(const AttentionArgs& args) {
 struct Form {
   std::string kernel;
   AttentionParams params;
+  std::vector<int32_t> map;   // (sequence, first token) of each group of tokens, where they are not searched for
   int64_t all = 0, some = 0;  // threadgroups, and those of one launch
   int64_t scratch = 0;        // bytes
 };
@@ -164,8 +166,25 @@ Form form_of(const AttentionArgs& args, const AttentionParams& p, const char* ke
   return form;
 }
 
-// Sequences with more rows than a tile. Groups of tokens are found by a search, which needs no array of the host's: a
-// sequence's first one is (its first row / tokens of a group) + its number, so there may be some idle ones.
+// A threadgroup finds its tokens by a search, which needs no array of the host's: a sequence's first group of tokens is
+// (its first row / tokens of a group) + its number, so there may be some idle ones. QUIRE_ATTENTION_FIND=map has the
+// host make a map instead, to measure what the search costs.
+void find_by_map(Form& form, std::span<const int32_t> cu) {
+  AttentionParams& p = form.params;
+  for (int seq = 0; seq < p.seqs; ++seq) {
+    const int queries = cu[static_cast<size_t>(seq) + 1] - cu[static_cast<size_t>(seq)];
+    if (queries < p.least_queries) continue;
+    for (int token = 0; token < queries; token += p.tokens_a_group) {
+      form.map.push_back(seq);
+      form.map.push_back(token);
+    }
+  }
+  p.mapped = 1;
+  p.groups = static_cast<int>(form.map.size() / 2);
+  form.all = int64_t{p.groups} * p.kv.kv_heads * p.head_tiles;
+}
+
+// Sequences with more rows than a tile.
 Form many_form(const AttentionArgs& args, AttentionParams p, const Extent& e, int compute_units) {
   const auto groups = [&](int tokens) { return static_cast<int>(e.rows / tokens + p.seqs); };
   const bool one_split = e.many_span <= kAttentionSplitPositions;
@@ -274,8 +293,12 @@ void GpuBackend::attention(const AttentionArgs& args) {
   QUIRE_CHECK(e.rows == args.q.rows);
   if (attention_on_hopper(args, e.one_each)) return;
   const std::string merge = std::string("attention_merge_") + spelling(args.q.dtype);
-  const std::vector<Form> forms = forms_of(args, params, e, device_->info().compute_units);
-  for (const Form& form : forms) {
+  std::vector<Form> forms = forms_of(args, params, e, device_->info().compute_units);
+  for (Form& form : forms) {
+    if (form.params.by_sequence == 0 && env("QUIRE_ATTENTION_FIND") == "map") {
+      find_by_map(form, staged(args.cu_seqlens_q));
+    }
+    const void* map = form.map.empty() ? nullptr : stage(std::as_bytes(std::span(form.map)));
     AttentionParams p = form.params;
     void* partials = form.scratch == 0 ? nullptr : partials_.grow(*device_, static_cast<size_t>(form.scratch));
     for (int64_t first = 0; first < form.all; first += form.some) {
@@ -283,13 +306,13 @@ void GpuBackend::attention(const AttentionArgs& args) {
       const auto x = static_cast<uint32_t>(std::min(form.some, form.all - first));
       launch(form.kernel.c_str(), p,
              {args.out.data, args.q.data, args.kv.pages, args.cu_seqlens_q.data(), args.context_lens.data(),
-              args.block_tables.data(), args.sinks, args.slopes, partials, nullptr},
+              args.block_tables.data(), args.sinks, args.slopes, partials, map},
              {x, static_cast<uint32_t>(std::max(p.splits, 1))}, kAttentionThreads);
       if (p.splits <= 1) continue;
-      launch(merge.c_str(), p,
-             {args.out.data, partials, args.cu_seqlens_q.data(), args.context_lens.data(), args.sinks, args.slopes,
-              nullptr},
-             {x, static_cast<uint32_t>(p.partial_rows)}, kAttentionThreads);
+      launch(
+          merge.c_str(), p,
+          {args.out.data, partials, args.cu_seqlens_q.data(), args.context_lens.data(), args.sinks, args.slopes, map},
+          {x, static_cast<uint32_t>(p.partial_rows)}, kAttentionThreads);
     }
   }
 }

@@ -262,6 +262,12 @@ TEST_P(GpuAttentionTest, EveryFormAndOrderOfLanesHasTheSameBits) {
   gpu.run(apart, 4);
   ASSERT_EQ(cpu::compare_bits(apart.out.data(), want.out.data(), want.out.size() * sizeof(float)), 0)
       << case_.shape.name << " with a gap between rows";
+  setenv("QUIRE_ATTENTION_FIND", "map", 1);  // tokens of a threadgroup by a map, not by a search
+  Step mapped = cpu::whole_step(gpu.cache);
+  gpu.run(mapped, 4);
+  unsetenv("QUIRE_ATTENTION_FIND");
+  ASSERT_EQ(cpu::compare_bits(mapped.out.data(), want.out.data(), want.out.size() * sizeof(float)), 0)
+      << case_.shape.name << " by a map";
   if (on_emulator()) {
     GpuCache other(many_units(), case_.shape, case_.type);
     other.fill();
