@@ -226,10 +226,10 @@ struct SampleChunks {
 };
 KERNEL(sample_chunks, SampleChunks, SampleParams, SamplePartial, const float, const SampleRowData, const uint)
 
-FN float sample_row_max(CONSTANT const SampleParams& p, DEVICE const SamplePartial* partials) {
-  float max_value = partials[0].max;
-  for (int i = 1; i < p.chunks; i++) max_value = max(max_value, partials[i].max);
-  return max_value;
+FN float sample_row_max(Ctx c, CONSTANT const SampleParams& p, DEVICE const SamplePartial* partials) {
+  float max_value = sample_negative_infinity();
+  for (int i = (int)c.lane; i < p.chunks; i += 32) max_value = max(max_value, partials[i].max);
+  return simd_max(max_value);
 }
 // What min_p leaves.
 FN float sample_lowest(DEVICE const SampleRowData* row, float max_value) {
@@ -253,7 +253,7 @@ struct SampleBinning {
                      DEVICE const SamplePartial* partials) {
     DEVICE const SampleRowData* row = rows + c.tgy;
     if (row->greedy != 0 || (row->top_k == 0 && !(row->top_p < 1.0f))) return;
-    const float max_value = sample_row_max(p, partials + (i64)c.tgy * p.chunks);
+    const float max_value = sample_row_max(c, p, partials + (i64)c.tgy * p.chunks);
     const float lowest = sample_lowest(row, max_value);
     const int begin = (int)c.tgx * kSampleChunk;
     float x[16];
@@ -303,6 +303,7 @@ struct SampleRowSmem {
   float list[kSampleList];
   float weight[16][kSampleWays + 1];
   float count[16][kSampleWays + 1];
+  SampleBins bins;  // of all chunks
   SampleBest best;
 };
 
@@ -438,32 +439,41 @@ FN void sample_narrow(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleRowSme
   }
 }
 
-// Begins a search from what the chunks found.
-FN void sample_begin(CONSTANT const SampleParams& p, DEVICE const SampleBins* bins, float max_value, float lowest,
-                     THREAD SampleSearch& s) {
+// What the chunks found together, summed in their order.
+FN void sample_merge_bins(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleRowSmem& sm,
+                          DEVICE const SampleBins* bins) {
+  if (c.tid <= kSampleThresholds) {
+    float weight = 0.0f, count = 0.0f;
+    for (int i = 0; i < p.chunks; i++) {
+      weight += bins[i].weight[c.tid];
+      count += bins[i].count[c.tid];
+    }
+    sm.bins.weight[c.tid] = weight;
+    sm.bins.count[c.tid] = count;
+  }
+  TG_BARRIER();
+}
+
+// Begins a search from there.
+FN void sample_begin(TGROUP const SampleRowSmem& sm, float max_value, float lowest, THREAD SampleSearch& s) {
   s.low = sample_key(lowest);
   s.high = sample_key(max_value) + 1u;
   s.above = s.count_above = 0.0f;
   s.listed = -1;
-  float count = 0.0f;
-  for (int i = 0; i < p.chunks; i++) count += bins[i].count[kSampleThresholds];
-  s.count = count;
+  s.count = sm.bins.count[kSampleThresholds];
   for (int t = 0; t < kSampleThresholds; t++) {
     const float threshold = sample_threshold(max_value, t);
     if (!(threshold > lowest)) return;
-    float weight = 0.0f, n = 0.0f;
-    for (int i = 0; i < p.chunks; i++) {
-      weight += s.by_mass != 0 ? bins[i].weight[t] : bins[i].count[t];
-      n += bins[i].count[t];
-    }
+    const float count = sm.bins.count[t];
+    const float weight = s.by_mass != 0 ? sm.bins.weight[t] : count;
     if (weight >= s.target) {
       s.low = sample_key(threshold);
-      s.count = n;
+      s.count = count;
       return;
     }
     s.high = sample_key(threshold);
     s.above = weight;
-    s.count_above = n;
+    s.count_above = count;
   }
 }
 
@@ -497,11 +507,13 @@ FN void sample_cut(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleRowSmem& 
                    DEVICE const SampleBins* bins, THREAD float& value, THREAD int& last) {
   last = 0x7fffffff;
   value = sample_lowest(v.row, v.max_value);
+  if (v.row->top_k == 0 && !(v.row->top_p < 1.0f)) return;
+  sample_merge_bins(c, p, sm, bins);
   SampleSearch s;
   if (v.row->top_k > 0) {
     s.by_mass = 0;
     s.target = (float)v.row->top_k;
-    sample_begin(p, bins, v.max_value, value, s);
+    sample_begin(sm, v.max_value, value, s);
     if (s.count >= s.target) {
       sample_narrow(c, p, sm, v, s);
       value = sample_of_key(s.low);
@@ -522,10 +534,8 @@ FN void sample_cut(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleRowSmem& 
     sample_sums(c, p, sm, v, s, 0x80000000u, weights, counts);
     s.target = v.row->top_p * weights[kSampleWays];
   } else {
-    float total = 0.0f;
-    for (int i = 0; i < p.chunks; i++) total += bins[i].weight[kSampleThresholds];
-    s.target = v.row->top_p * total;
-    sample_begin(p, bins, v.max_value, value, s);
+    s.target = v.row->top_p * sm.bins.weight[kSampleThresholds];
+    sample_begin(sm, v.max_value, value, s);
   }
   sample_narrow(c, p, sm, v, s);
   value = sample_of_key(s.low);
@@ -566,15 +576,24 @@ struct SampleRows {
                      DEVICE const SamplePartial* all_partials, DEVICE const SampleBins* all_bins) {
     DEVICE const SampleRowData* row = rows + c.tgx;
     DEVICE const SamplePartial* partials = all_partials + (i64)c.tgx * p.chunks;
-    float max_value = partials[0].max;
-    int token = partials[0].max_token, faults = partials[0].faults;
-    for (int i = 1; i < p.chunks; i++) {
+    // Each simdgroup merges the chunks for itself.
+    float max_value = sample_negative_infinity(), score = max_value;
+    int token = 0x7fffffff, drawn = token, faults = 0;
+    for (int i = (int)c.lane; i < p.chunks; i += 32) {
       faults |= partials[i].faults;
       if (partials[i].max > max_value) {
         max_value = partials[i].max;
         token = partials[i].max_token;
       }
+      if (partials[i].score > score) {
+        score = partials[i].score;
+        drawn = partials[i].score_token;
+      }
     }
+    sample_best_of_lanes(max_value, token);
+    sample_best_of_lanes(score, drawn);
+    faults = (simd_any((faults & kSampleFaultNan) != 0) ? kSampleFaultNan : 0) |
+             (simd_any((faults & kSampleFaultInfinite) != 0) ? kSampleFaultInfinite : 0);
     if (max_value == as_float(0x7f800000u)) faults |= kSampleFaultInfinite;
     if (max_value == sample_negative_infinity()) faults |= kSampleFaultEmpty;
     if (faults == 0 && row->greedy == 0) {
@@ -585,14 +604,7 @@ struct SampleRows {
         sample_cut(c, p, sm, v, all_bins + (i64)c.tgx * p.chunks, cut, last);
         token = sample_draw(c, p, sm, v, cut, last);
       } else {
-        float score = partials[0].score;
-        token = partials[0].score_token;
-        for (int i = 1; i < p.chunks; i++) {
-          if (partials[i].score > score) {
-            score = partials[i].score;
-            token = partials[i].score_token;
-          }
-        }
+        token = drawn;
       }
     }
     if (c.tid != 0) return;
