@@ -90,8 +90,8 @@ TEST_F(CudaLibrary, DecidesOnce) {
 }
 
 TEST_F(CudaLibrary, PassesOverAnAlgorithmWithOtherBitsOrThatDoesNotRun) {
-  for (const auto& [settings, left] : std::vector<std::pair<fake::LibrarySettings, int>>{
-           {{.odd = 1}, 2}, {{.refused = 1}, 2}, {{.odd = 1, .refused = 2}, 3}}) {
+  for (const fake::LibrarySettings& settings :
+       std::vector<fake::LibrarySettings>{{.odd = 1}, {.refused = 1}, {.odd = 1, .refused = 2}}) {
     open(settings);
     ASSERT_TRUE(serves());
     const size_t before = fake::products().size();
@@ -106,7 +106,8 @@ TEST_F(CudaLibrary, PassesOverAnAlgorithmWithOtherBitsOrThatDoesNotRun) {
                               .y_stride = kN});
     ASSERT_TRUE(device_->synchronise().ok());
     ASSERT_EQ(fake::products().size(), before + 1);
-    EXPECT_EQ(fake::products().back().first, left);
+    EXPECT_NE(fake::products().back().first, settings.odd);
+    EXPECT_NE(fake::products().back().first, settings.refused);
   }
 }
 
@@ -121,7 +122,7 @@ TEST_F(CudaLibrary, CutsKAsOftenAsItIsTold) {
   setenv("QUIRE_CUDA_SPLIT_K", "3", 1);
   EXPECT_EQ(library_split(), 3);
   EXPECT_TRUE(serves());
-  for (const auto& [algorithm, rows] : fake::products()) EXPECT_EQ(algorithm, 2) << "the one that cuts in three";
+  EXPECT_EQ(fake::products().front().first, 2) << "the one that cuts in three by itself comes first";
 }
 
 TEST_F(CudaLibrary, ServesWhatTheOwnKernelsAgreeWithAlone) {

@@ -3,7 +3,10 @@
 #include "backend/cuda/library_check.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+
+#include <optional>
 
 #include "base/half.h"
 
@@ -13,6 +16,8 @@ namespace {
 // Rows whose bits are compared: at both ends of tiles of 16 to 256 rows and inside them.
 constexpr int64_t kWatched[] = {0, 1, 5, 15, 16, 63, 64, 130, 255, 256, 300, 511, 700, 1023, 2047, 3000, 4095};
 constexpr int64_t kOwnRows[] = {1, 2, 7, 16, 17, 33, 64};
+constexpr int kTried = 4;                    // algorithms of a step that agree: the quickest of them serves
+constexpr int kTimedRuns = 5;                // of each
 constexpr int64_t kFreshElements = 1 << 20;  // that are made on the host; then rows come again
 
 uint16_t random_value(DType type, uint64_t index, uint64_t seed) {
@@ -74,21 +79,32 @@ Status ProductCheck::fill(void* to, int64_t rows, uint64_t seed, int sign) {
   return device_->synchronise();
 }
 
+gpu::LibraryProduct ProductCheck::of_rows(int64_t first, int64_t rows, DType out_type) const {
+  return {.x = static_cast<const std::byte*>(x_->address()) + first * shape_.k * info(shape_.type).block_bytes,
+          .w = w_->address(),
+          .y = y_->address(),
+          .type = shape_.type,
+          .out_type = out_type,
+          .m = rows,
+          .n = shape_.n,
+          .k = shape_.k,
+          .x_stride = shape_.k,
+          .y_stride = shape_.n};
+}
+
+Result<double> ProductCheck::seconds(const ProductFn& product, int64_t rows, DType out_type) {
+  QUIRE_TRY(device_->synchronise());
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kTimedRuns; ++i) QUIRE_TRY(product(of_rows(0, rows, out_type)));
+  QUIRE_TRY(device_->synchronise());
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 Result<bool> ProductCheck::agrees(const ProductFn& product, int64_t first, int64_t rows, DType out_type) {
   QUIRE_CHECK(first >= 0 && first + rows <= most_rows_);
-  const int64_t element = info(shape_.type).block_bytes;
   const size_t row_bytes = static_cast<size_t>(shape_.n * info(out_type).block_bytes);
   device_->fill(y_->address(), 0xff, row_bytes * static_cast<size_t>(rows));
-  QUIRE_TRY(product({.x = static_cast<const std::byte*>(x_->address()) + first * shape_.k * element,
-                     .w = w_->address(),
-                     .y = y_->address(),
-                     .type = shape_.type,
-                     .out_type = out_type,
-                     .m = rows,
-                     .n = shape_.n,
-                     .k = shape_.k,
-                     .x_stride = shape_.k,
-                     .y_stride = shape_.n}));
+  QUIRE_TRY(product(of_rows(first, rows, out_type)));
   std::vector<std::byte> got(row_bytes);
   for (const int64_t row : kWatched) {
     if (row < first || row >= first + rows) continue;
@@ -140,21 +156,29 @@ Result<bool> choose_algorithms(gpu::Device& device, Library& library, const Prod
       // The whole step from the first row on; the fewest rows that it serves, at the end and around a middle row.
       const int64_t most = steps[i], least = i == 0 ? 1 : steps[i - 1] + 1, last = check.most_rows() - least;
       const std::pair<int64_t, int64_t> ranges[] = {{0, most}, {last, least}, {std::min<int64_t>(255, last), least}};
-      bool chosen = false;
+      // All that agree give the same bits, so that the choice among them may follow a clock.
+      std::optional<LtAlgo> chosen;
+      double least_seconds = 0;
+      int tried = 0;
       for (const LtAlgo& algorithm : library.candidates(shape, out_type, most, split)) {
         const ProductFn run = [&](const gpu::LibraryProduct& product) { return library.run(product, algorithm); };
-        chosen = true;
+        bool agreed = true;
         for (const auto& [first, rows] : ranges) {
           const Result<bool> agrees = check.agrees(run, first, rows, out_type);
-          chosen = chosen && agrees.ok() && *agrees;
-          if (!chosen) break;
+          agreed = agreed && agrees.ok() && *agrees;
+          if (!agreed) break;
         }
         QUIRE_TRY(device.synchronise());
-        if (!chosen) continue;
-        library.choose(shape, out_type, most, algorithm);
-        break;
+        if (!agreed) continue;
+        QUIRE_ASSIGN(const double seconds, check.seconds(run, most, out_type));
+        if (!chosen || seconds < least_seconds) {
+          chosen = algorithm;
+          least_seconds = seconds;
+        }
+        if (++tried == kTried) break;
       }
       if (!chosen) return false;
+      library.choose(shape, out_type, most, *chosen);
     }
   }
   return true;

@@ -20,12 +20,15 @@ class ProductCheck {
 
   // Runs `product` over rows [first, first + rows) and compares those that are watched. An Error where it did not run.
   Result<bool> agrees(const ProductFn& product, int64_t first, int64_t rows, DType out_type);
+  // The time of a few runs over the first rows.
+  Result<double> seconds(const ProductFn& product, int64_t rows, DType out_type);
   int64_t most_rows() const { return most_rows_; }
 
  private:
   ProductCheck(gpu::Device& device, const ProductShape& shape, int64_t most_rows)
       : device_(&device), shape_(shape), most_rows_(most_rows) {}
   Status fill(void* to, int64_t rows, uint64_t seed, int sign);
+  gpu::LibraryProduct of_rows(int64_t first, int64_t rows, DType out_type) const;
 
   gpu::Device* device_;
   ProductShape shape_;
@@ -34,9 +37,9 @@ class ProductCheck {
   std::map<int64_t, std::vector<float>> expected_;  // by row; watched rows alone
 };
 
-// Chooses, for each step of rows and both output types, the library's first algorithm with that split of K whose bits
-// are those of all the others, and of `own` where there is one. The library must know the shape. False where there is
-// none for some step: then the library must serve no product of it.
+// Chooses, for each step of rows and both output types, the quickest of the library's first algorithms with that split
+// of K whose bits are those of all the others, and of `own` where there is one. The library must know the shape. False
+// where there is none for some step: then the library must serve no product of it.
 Result<bool> choose_algorithms(gpu::Device& device, Library& library, const ProductShape& shape, int split,
                                const ProductFn& own);
 
