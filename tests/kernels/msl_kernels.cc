@@ -4,7 +4,7 @@
 
 #include <msl_kernel_files.h>  // QUIRE_MSL_FILES, made by CMakeLists.txt
 
-#include <map>
+#include <vector>
 
 namespace quire::emulator {
 #define QUIRE_DECLARE_FILE(file) const KernelRecord* kernels_of_msl_##file();
@@ -14,12 +14,12 @@ QUIRE_MSL_FILES(QUIRE_DECLARE_FILE)
 namespace quire::kernels {
 namespace {
 
-std::map<std::string_view, const emulator::KernelRecord*> collect() {
-  std::map<std::string_view, const emulator::KernelRecord*> all;
+std::vector<const emulator::KernelRecord*> collect() {
+  std::vector<const emulator::KernelRecord*> all;
 #define QUIRE_COLLECT_FILE(file)                                                                    \
   for (const emulator::KernelRecord* record = emulator::kernels_of_msl_##file(); record != nullptr; \
        record = record->next) {                                                                     \
-    all.emplace(record->name, record);                                                              \
+    all.push_back(record);                                                                          \
   }
   QUIRE_MSL_FILES(QUIRE_COLLECT_FILE)
   return all;
@@ -27,10 +27,16 @@ std::map<std::string_view, const emulator::KernelRecord*> collect() {
 
 }  // namespace
 
-const emulator::KernelRecord* find_msl_kernel(std::string_view name) {
+std::span<const emulator::KernelRecord* const> all_msl_kernels() {
   static const auto all = collect();
-  const auto found = all.find(name);
-  return found == all.end() ? nullptr : found->second;
+  return all;
+}
+
+const emulator::KernelRecord* find_msl_kernel(std::string_view name) {
+  for (const emulator::KernelRecord* record : all_msl_kernels()) {
+    if (record->name == name) return record;
+  }
+  return nullptr;
 }
 
 }  // namespace quire::kernels
