@@ -25,8 +25,9 @@ bool aligned(const void* address, int64_t stride, int64_t element_bytes) {
 std::vector<std::string> places() {
   if (const auto path = env("QUIRE_LIBCUBLASLT")) return {*path};
   std::vector<std::string> out = {"libcublasLt.so.13", "libcublasLt.so.12"};
-  for (const std::string& folder : {env("CUDA_HOME").value_or("/usr/local/cuda")}) {
-    for (const char* name : {"/lib64/libcublasLt.so.13", "/lib64/libcublasLt.so.12"}) out.push_back(folder + name);
+  const std::string folder = env("CUDA_HOME").value_or("/usr/local/cuda");
+  for (const char* inside : {"/lib64/", "/lib/"}) {
+    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) out.push_back(folder + inside + name);
   }
   return out;
 }
@@ -136,43 +137,48 @@ Library::Plan* Library::plan(const ProductShape& shape, DType out_type) {
   return place->ok ? place.get() : nullptr;
 }
 
-std::vector<LtAlgo> Library::candidates(const ProductShape& shape, DType out_type, int64_t rows, int split) {
-  std::vector<LtAlgo> out;
-  Plan* plan = this->plan(shape, out_type);
+std::vector<LtHeuristic> Library::proposals(Plan& plan, const uint32_t* reductions) {
   void* preference = nullptr;
-  if (plan == nullptr || !plan->set_rows(rows, shape.k, shape.n) ||
-      api_.cublasLtMatmulPreferenceCreate(&preference) != 0) {
-    return out;
-  }
+  if (api_.cublasLtMatmulPreferenceCreate(&preference) != 0) return {};
   const uint64_t workspace = workspace_bytes_;
-  const uint32_t reduction = split == 1 ? kLtReductionNone : kLtReductionCompute;
   api_.cublasLtMatmulPreferenceSetAttribute(preference, kLtPrefWorkspaceBytes, &workspace, sizeof workspace);
-  if (split > 0) {
-    api_.cublasLtMatmulPreferenceSetAttribute(preference, kLtPrefReductionMask, &reduction, sizeof reduction);
+  if (reductions != nullptr) {
+    api_.cublasLtMatmulPreferenceSetAttribute(preference, kLtPrefReductionMask, reductions, sizeof *reductions);
   }
   for (const int operand : {kLtPrefAlignmentA, kLtPrefAlignmentB, kLtPrefAlignmentC, kLtPrefAlignmentD}) {
     api_.cublasLtMatmulPreferenceSetAttribute(preference, operand, &kAlignment, sizeof kAlignment);
   }
   std::vector<LtHeuristic> found(kMostCandidates);
   int count = 0;
-  if (api_.cublasLtMatmulAlgoGetHeuristic(handle_, plan->desc, plan->w, plan->x, plan->y, plan->y, preference,
-                                          kMostCandidates, found.data(), &count) != 0) {
-    count = 0;
-  }
+  const int status = api_.cublasLtMatmulAlgoGetHeuristic(handle_, plan.desc, plan.w, plan.x, plan.y, plan.y, preference,
+                                                         kMostCandidates, found.data(), &count);
   api_.cublasLtMatmulPreferenceDestroy(preference);
-  const auto has = [&](const LtAlgo& algo, int attribute, uint32_t wanted) {
+  found.resize(static_cast<size_t>(status == 0 ? count : 0));
+  std::erase_if(found, [](const LtHeuristic& one) { return one.state != 0; });
+  return found;
+}
+
+std::vector<LtAlgo> Library::candidates(const ProductShape& shape, DType out_type, int64_t rows, int split) {
+  std::vector<LtAlgo> out, told;
+  Plan* plan = this->plan(shape, out_type);
+  if (plan == nullptr || !plan->set_rows(rows, shape.k, shape.n)) return out;
+  const uint32_t reduction = split == 1 ? kLtReductionNone : kLtReductionCompute;
+  std::vector<LtHeuristic> found = proposals(*plan, split > 0 ? &reduction : nullptr);
+  if (found.empty()) found = proposals(*plan, nullptr);
+  const auto value_of = [&](const LtAlgo& algo, int attribute) {
     uint32_t value = 0;
     size_t written = 0;
-    return api_.cublasLtMatmulAlgoConfigGetAttribute(&algo, attribute, &value, sizeof value, &written) == 0 &&
-           value == wanted;
+    const int status = api_.cublasLtMatmulAlgoConfigGetAttribute(&algo, attribute, &value, sizeof value, &written);
+    return status == 0 ? value : ~0u;
   };
   // Those that are so by themselves come first, then those that can be told to be.
-  std::vector<LtAlgo> told;
-  for (int i = 0; i < count; ++i) {
-    if (found[i].state != 0) continue;
-    LtAlgo algo = found[i].algo;
-    if (split == 0 ||
-        (has(algo, kLtAlgoSplitK, static_cast<uint32_t>(split)) && has(algo, kLtAlgoReduction, reduction))) {
+  for (const LtHeuristic& one : found) {
+    LtAlgo algo = one.algo;
+    const uint32_t parts = value_of(algo, kLtAlgoSplitK);
+    const bool wanted = split == 1
+                            ? parts <= 1
+                            : parts == static_cast<uint32_t>(split) && value_of(algo, kLtAlgoReduction) == reduction;
+    if (split == 0 || wanted) {
       out.push_back(algo);
       continue;
     }

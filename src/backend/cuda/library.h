@@ -73,6 +73,8 @@ class Library {
 
   explicit Library(SharedLibrary library);
   Plan* plan(const ProductShape& shape, DType out_type);
+  // What the library proposes for the rows that the plan is set to; `reductions` narrows how parts of K may be summed.
+  std::vector<LtHeuristic> proposals(Plan& plan, const uint32_t* reductions);
 
   SharedLibrary library_;
   LibraryApi api_;
