@@ -25,6 +25,7 @@ void add_chat(CLI::App& app, int& exit_code);
 void add_tokenize(CLI::App& app, int& exit_code);
 void add_inspect(CLI::App& app, int& exit_code);
 void add_devices(CLI::App& app, int& exit_code);
+void add_selftest(CLI::App& app, int& exit_code);
 void add_pull(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_schema(CLI::App& app, int& exit_code);

@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
   add_tokenize(app, exit_code);
   add_inspect(app, exit_code);
   add_devices(app, exit_code);
+  add_selftest(app, exit_code);
   add_pull(app, exit_code);
   add_bench(app, exit_code);
   add_schema(app, exit_code);

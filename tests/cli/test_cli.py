@@ -243,6 +243,18 @@ def test_devices_tells_what_is_there_and_why_not(quire):
     assert all(name in text for name in rows) and "* " + listed["auto"] in text
 
 
+def test_selftest_holds_every_op_of_a_device_to_the_cpu(quire):
+    tested = quire.json("selftest", "--device", "emulator")
+    assert tested["passed"] and tested["device"]["device"] == "emulator" and tested["kernels"] > 50
+    assert tested["broken_kernels"] == [] and tested["version"] and tested["system"]
+    ops = {check["op"].split(",")[0] for check in tested["checks"]}
+    assert {"rms_norm", "rope", "linear", "attention", "gated_delta_net", "experts", "sampling"} <= ops
+    assert all(check["passed"] and check["error"] <= check["bound"] for check in tested["checks"])
+    # Results of 16 bits are near the CPU's floats, and not the same.
+    assert any(check["error"] > 0 for check in tested["checks"])
+    one_sentence(quire("selftest", "--device", "cpu"), 2, "--device", "cpu")
+
+
 def test_wrong_prompt_ids_are_named(quire):
     one_sentence(quire("run", "tiny", "[99999]", "--prompt-token-ids"), 2, "99999", "511")
     for wrong in ("[1, 2", "12", '["a"]', "[-1]", "[1.5]", "[99999999999]"):
