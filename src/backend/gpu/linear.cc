@@ -3,9 +3,9 @@
 //
 // Which way a product goes is a matter of speed alone: all of them run one chain of k16 steps for each sum (16-bit
 // activations), so they are equal by memcmp.
+//   - the vendor's library from 33 rows on, where the driver has found that it gives these bits; a quantised weight is
+//     made plain first, in pieces, from 65 rows on
 //   - sm_90a's kernels (kernels/cuda) for weights of the activations' own type and up to 64 rows
-//   - the vendor's library above that, where the driver has found that it gives these bits; a quantised weight is made
-//     plain first, in pieces
 //   - else the own kernels: few rows (16) or many (64) in a tile, every weight type
 // Float activations have the own kernel alone.
 #include <algorithm>
@@ -209,7 +209,7 @@ void GpuBackend::linear(const LinearArgs& args) {
   if (args.x.rows == 0) return;
   const DType type = product_type(args);
   if (!args.columns.empty()) return linear_by_columns(args, type);
-  if (linear_by_library(args, type) || linear_on_hopper(args, type)) return;  // the former from 33 rows on
+  if (linear_by_library(args, type) || linear_on_hopper(args, type)) return;
   linear_own(args, type);
 }
 

@@ -62,6 +62,8 @@ class TestDevice {
     backend_ = std::make_unique<GpuBackend>(std::move(opened).value());
   }
 
+  explicit TestDevice(std::unique_ptr<GpuBackend> backend) : backend_(std::move(backend)) {}
+
   GpuBackend& ops() { return *backend_; }
   Device& device() { return backend_->device(); }
   // Frees all that was put there.
