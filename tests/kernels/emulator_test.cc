@@ -336,6 +336,14 @@ TEST(EmulatorDeathTest, SanitizersSeeTheStacksOfKernels) {
 }
 #endif
 
+TEST(EmulatorDevice, TakesItsLaneOrderFromTheEnvironment) {
+  setenv("QUIRE_EMULATOR_ORDER", "5", 1);
+  EXPECT_THAT(gpu::open_emulator().value()->info().name, HasSubstr("lane order 5"));
+  EXPECT_THAT(gpu::open_emulator({.order = 1}).value()->info().name, HasSubstr("lane order 1"));
+  unsetenv("QUIRE_EMULATOR_ORDER");
+  EXPECT_THAT(gpu::open_emulator().value()->info().name, HasSubstr("lane order 0"));
+}
+
 TEST(EmulatorDevice, SaysWhatItLacks) {
   const auto device = std::move(gpu::open_emulator().value());
   EXPECT_THAT(device->kernel("no_such_kernel").error().message, HasSubstr("no_such_kernel"));
