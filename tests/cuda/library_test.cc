@@ -129,7 +129,7 @@ TEST_F(CudaLibrary, ServesWhatTheOwnKernelsAgreeWithAlone) {
   for (const bool backwards : {false, true}) {
     open();
     int64_t calls = 0;
-    set_own_product(*device_, [&](const gpu::LibraryProduct& product) -> Status {
+    device_->hold_library_to([&](const gpu::LibraryProduct& product) -> Status {
       ++calls;
       QUIRE_TRY(device_->synchronise());
       return own_product(product, backwards);

@@ -263,7 +263,7 @@ class CudaDevice : public gpu::Device {
 
   bool library_serves(DType type, int64_t n, int64_t k) override;
   void library_product(const gpu::LibraryProduct& product) override;
-  void set_own(ProductFn own) { own_ = std::move(own); }
+  void hold_library_to(ProductFn own) override { own_ = std::move(own); }
   Library* library() { return open_library() ? library_.get() : nullptr; }
 
  private:
@@ -576,10 +576,6 @@ Result<std::unique_ptr<gpu::Device>> open_device(int index, std::span<const Imag
   auto device = std::make_unique<CudaDevice>(std::move(session), images);
   QUIRE_TRY(device->start());
   return std::unique_ptr<gpu::Device>(std::move(device));
-}
-
-void set_own_product(gpu::Device& device, std::function<Status(const gpu::LibraryProduct&)> own) {
-  if (auto* cuda = dynamic_cast<CudaDevice*>(&device)) cuda->set_own(std::move(own));
 }
 
 Library* library_of(gpu::Device& device) {

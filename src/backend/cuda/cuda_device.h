@@ -22,10 +22,6 @@ struct Image {
 // As gpu::open_cuda, which passes the images that the build embedded.
 Result<std::unique_ptr<gpu::Device>> open_device(int index, std::span<const Image> images);
 
-// Says how a CUDA device's own kernels multiply: from now on the library serves only products to which they give the
-// same bits, so that both may serve one weight. On other devices it does nothing.
-void set_own_product(gpu::Device& device, std::function<Status(const gpu::LibraryProduct&)> own);
-
 // The library of a CUDA device, for measurements; null where there is none. Owned by the device.
 class Library;
 Library* library_of(gpu::Device& device);

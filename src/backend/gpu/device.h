@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -136,6 +137,9 @@ class Device {
   // Whether the vendor's library may serve products of this (n, k): it gives the same bits for every m. Decided once.
   virtual bool library_serves(DType /*type*/, int64_t /*n*/, int64_t /*k*/) { return false; }
   virtual void library_product(const LibraryProduct&) {}
+  // Says how the own kernels multiply: from now on the library serves only what they give the same bits to, so that
+  // both may serve one weight.
+  virtual void hold_library_to(std::function<Status(const LibraryProduct&)> /*own*/) {}
 
  protected:
   DeviceInfo info_;

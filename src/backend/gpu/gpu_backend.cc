@@ -92,7 +92,12 @@ void* GpuScratch::grow(Device& device, size_t bytes) {
   return blocks_.back()->address();
 }
 
-GpuBackend::GpuBackend(std::unique_ptr<Device> device) : device_(std::move(device)) {}
+GpuBackend::GpuBackend(std::unique_ptr<Device> device) : device_(std::move(device)) {
+  device_->hold_library_to([this](const LibraryProduct& product) -> Status {
+    own_product(product);
+    return {};
+  });
+}
 
 GpuBackend::~GpuBackend() {
   (void)device_->synchronise();

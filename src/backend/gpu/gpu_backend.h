@@ -129,6 +129,7 @@ class GpuBackend final : public Backend {
   bool recording() const { return recording_; }
   // linear.cc: the ways of a product, `type` being what the activations are; false: this one does not serve.
   void linear_by_columns(const LinearArgs& args, DType type);
+  void own_product(const LibraryProduct& product);
   bool linear_on_hopper(const LinearArgs& args, DType type);
   bool linear_by_library(const LinearArgs& args, DType type);
   void linear_own(const LinearArgs& args, DType type);

@@ -158,6 +158,8 @@ Result<std::unique_ptr<PackedMatrix>> GpuBackend::pack(std::span<const RawMatrix
     upload_quantised(*device_, parts, w, static_cast<char*>(packed->data), options);
   } else {
     upload_plain(*device_, parts, w, static_cast<char*>(packed->data), options);
+    // Asked while there is memory for the check: later the pages have it.
+    if (type == options.activation) (void)device_->library_serves(type, n, parts[0].k);
   }
   return std::unique_ptr<PackedMatrix>(std::move(packed));
 }
@@ -230,6 +232,17 @@ void GpuBackend::linear_by_columns(const LinearArgs& args, DType type) {
   next.x = gathered;
   next.columns = {};
   linear(next);
+}
+
+// What the library is held to: the kernels that serve few rows.
+void GpuBackend::own_product(const LibraryProduct& product) {
+  GpuMatrix weight(product.type, product.n, product.k);
+  weight.data = const_cast<void*>(product.w);
+  LinearArgs args;
+  args.x = {const_cast<void*>(product.x), product.type, product.m, product.k, product.x_stride};
+  args.weight = &weight;
+  args.out = {product.y, product.out_type, product.m, product.n, product.y_stride};
+  if (!linear_on_hopper(args, product.type)) linear_own(args, product.type);
 }
 
 bool GpuBackend::linear_on_hopper(const LinearArgs& args, DType type) {
