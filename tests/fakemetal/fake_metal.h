@@ -2,7 +2,8 @@
 // What tests may ask of the fake of Metal and tell it to do.
 //
 // The fake behaves as Metal with its API validation switched on: a misuse ends the program with a line that begins with
-// "fake Metal:". Kernels are the emulator's, found by the names in the text that the driver compiles.
+// "fake Metal:". Kernels are those of the emulator's table, found by the names in the text that the driver compiles; the
+// program decides what the table holds (tests/kernels/msl_table.cc: the flat Metal text itself).
 //
 // Environment: FAKE_METAL_DEFER=1 runs committed work only when somebody waits for it, as late as a GPU ever could.
 // FAKE_METAL_MACOS=14 plays an older system, whose objects lack what came later. At exit a line says what is still

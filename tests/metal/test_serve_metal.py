@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The openai client against a server on the Metal driver: its answers are the emulator's, and nothing of Metal's leaks.
 
-The kernels under the fake of Metal are the emulator's, so the answers must be the same to the last digit; deferred, work
-runs only when the driver waits for it, so a step that is read too early gives other answers.
+Under the fake of Metal the kernels' flat Metal text runs on the emulator, and both sum in the same order, so the answers
+must be the same to the last digit. Deferred, work runs only when the driver waits for it, so a step that is read too
+early gives other answers.
 """
 
 import concurrent.futures
@@ -52,6 +53,14 @@ def test_metal_answers_as_the_emulator_does(start, expected, deferred):
     assert answers(server, model) == wanted
     assert server.stop() == 0, server.log
     assert "fake Metal: 0 objects alive at exit" in server.log, server.log
+
+
+def test_the_selftest_passes():
+    """What a Mac's user is asked to run: every kernel made ready, every op held to the CPU."""
+    tested = subprocess.run([str(FAKE), "selftest", "--device", "metal"], capture_output=True, text=True)
+    assert tested.returncode == 0 and "FAILED" not in tested.stdout, tested.stdout + tested.stderr
+    assert "metal: Apple M0 (fake), apple7" in tested.stdout
+    assert "0 objects alive at exit" in tested.stderr
 
 
 def test_the_device_is_listed():
