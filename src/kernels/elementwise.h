@@ -17,10 +17,10 @@ struct RowPlace {
   int column;
 };
 FN bool row_place(Ctx c, CONSTANT const RowsParams& p, THREAD RowPlace& at) {
-  const i64 index = (i64)c.tgx * kElementThreads + c.tid;
-  if (index >= (i64)p.rows * p.fours) return false;
-  at.row = index / p.fours;
-  at.column = (int)(index - at.row * p.fours) * 4;
+  const uint index = c.tgx * (uint)kElementThreads + c.tid, row = index / (uint)p.fours;
+  if (row >= (uint)p.rows) return false;
+  at.row = (i64)row;
+  at.column = (int)(index - row * (uint)p.fours) * 4;
   return true;
 }
 
@@ -107,11 +107,10 @@ struct Rope {
   typedef NoSmem Smem;
   static FN void run(Ctx c, CONSTANT const RopeParams& p, TGROUP Smem& sm, DEVICE T* x, DEVICE const float* cosines,
                      DEVICE const float* sines, DEVICE const int* positions) {
-    const i64 index = (i64)c.tgx * kElementThreads + c.tid;
-    const i64 of_row = (i64)p.heads * p.half_dim;
-    if (index >= p.rows * of_row) return;
-    const i64 row = index / of_row;
-    const int in_row = (int)(index - row * of_row);
+    const uint index = c.tgx * (uint)kElementThreads + c.tid, of_row = (uint)(p.heads * p.half_dim);
+    const i64 row = (i64)(index / of_row);
+    if (row >= p.rows) return;
+    const int in_row = (int)(index % of_row);
     const int head = in_row / p.half_dim, pair = in_row - head * p.half_dim;
     const i64 angle = (i64)positions[row] * p.half_dim + pair;
     DEVICE T* from = x + row * p.stride + head * p.head_dim + p.offset;
@@ -128,10 +127,10 @@ struct GatherColumns {
   typedef NoSmem Smem;
   static FN void run(Ctx c, CONSTANT const GatherColumnsParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const T* x,
                      DEVICE const int* columns) {
-    const i64 index = (i64)c.tgx * kElementThreads + c.tid;
-    if (index >= (i64)p.rows * p.cols) return;
-    const i64 row = index / p.cols;
-    const int column = (int)(index - row * p.cols);
+    const uint index = c.tgx * (uint)kElementThreads + c.tid;
+    const i64 row = (i64)(index / (uint)p.cols);
+    if (row >= p.rows) return;
+    const int column = (int)(index % (uint)p.cols);
     out[row * p.out_stride + column] = x[row * p.x_stride + columns[column]];
   }
 };

@@ -18,10 +18,10 @@ struct NormPlace {
 };
 
 FN bool norm_place(Ctx c, CONSTANT const NormParams& p, THREAD NormPlace& at) {
-  const i64 index = p.wide != 0 ? (i64)c.tgx : (i64)c.tgx * (kNormThreads / 32) + c.sg;
-  if (index >= (i64)p.rows * p.groups) return false;
-  const i64 row = index / p.groups;
-  const int column = (int)(index - row * p.groups) * p.group;
+  const uint index = p.wide != 0 ? c.tgx : c.tgx * (uint)(kNormThreads / 32) + c.sg;  // the host sees that it fits
+  const i64 row = (i64)(index / (uint)p.groups);
+  if (row >= p.rows) return false;
+  const int column = (int)(index % (uint)p.groups) * p.group;
   at.x = row * p.x_stride + column;
   at.gate = row * p.gate_stride + column;
   at.out = row * p.out_stride + column;

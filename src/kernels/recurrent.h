@@ -115,9 +115,9 @@ struct StatePrepare {
                      DEVICE const T* a, DEVICE const T* b, DEVICE const float* weight, DEVICE const float* bias,
                      DEVICE const float* decay, DEVICE const float* dt_bias, DEVICE const float* pages,
                      DEVICE const int* cu_seqlens, DEVICE const int* source) {
-    const i64 index = (i64)c.tgx * (kThreads / 32) + c.sg;
-    if (index >= (i64)p.rows * p.tasks) return;
-    const int task = (int)(index / p.rows), row = (int)(index - (i64)task * p.rows);
+    const uint index = c.tgx * (uint)(kThreads / 32) + c.sg;  // the host sees that it fits
+    const int task = (int)(index / (uint)p.rows), row = (int)(index % (uint)p.rows);
+    if (task >= p.tasks) return;
     DEVICE float* to_row = scratch + row * p.scratch;
     if (task == p.tasks - 1) {
       gates(p, row, c.lane, to_row, a, b, decay, dt_bias);

@@ -45,6 +45,7 @@ RowsParams params_of(std::initializer_list<const Tensor*> inputs, const Tensor& 
 }
 
 Grid grid_of(int64_t threads) {
+  QUIRE_CHECK(threads < INT32_MAX - kElementThreads);
   return {static_cast<uint32_t>((threads + kElementThreads - 1) / kElementThreads)};
 }
 Grid grid_of(const RowsParams& p) {

@@ -29,6 +29,7 @@ NormParams params_of(const Tensor& x, const Tensor& out, int64_t group, float ep
 Grid grid_of(const NormParams& p) {
   const int64_t groups = int64_t{p.rows} * p.groups;
   constexpr int64_t kSimdgroups = kNormThreads / 32;
+  QUIRE_CHECK(groups < INT32_MAX);
   return {static_cast<uint32_t>(p.wide != 0 ? groups : (groups + kSimdgroups - 1) / kSimdgroups)};
 }
 

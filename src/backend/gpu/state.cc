@@ -42,6 +42,7 @@ void complete(StateParams& p, const Tensor& x, const Tensor& out, const CausalCo
 }
 
 Grid prepare_grid(const StateParams& p) {
+  QUIRE_CHECK(int64_t{p.rows} * p.tasks < INT32_MAX);
   return {static_cast<uint32_t>(divide_up(int64_t{p.rows} * p.tasks, kStatePrepareThreads / 32))};
 }
 Grid recurrence_grid(const StateParams& p) {

@@ -4,7 +4,7 @@
 
 #include "kernels/compat/types.h"
 
-enum { kElementThreads = 256 };
+enum { kElementThreads = 256 };  // all threads of a grid are fewer than 2^31: divisions of 64 bits are slow on a GPU
 
 // Kernels over rows in fours: thread i of the grid has four columns. Grid: (rows * fours / kElementThreads, rounded
 // up).
