@@ -156,18 +156,20 @@ struct HopperAttentionPrefill {
 
   // ---- the warpgroup that brings in pages ----
 
-  // Rows in eights of one page: thread t takes piece t % (D / 8) of rows t / (D / 8) + ... of each eight.
-  HOPPER_FN void load(const HopperAttentionParams& p, uint to, uint landed, const char* from, i64 eights, int tile,
-                      int context) {
-    enum { kPieces = D / 8, kRowsAtOnce = 128 / kPieces };  // 8 or 16 rows
-    const int tid = (int)threadIdx.x, piece = tid % kPieces;
-    const int lane_eight = (tile & 3) * 8;
-    UNROLL for (int i = 0; i < kHopperTile / kRowsAtOnce; i++) {
-      const int r = i * kRowsAtOnce + tid / kPieces;
-      const i64 eight = __shfl_sync(0xffffffffu, eights, lane_eight + (kRowsAtOnce == 8 ? i : r >> 3));
-      const uint place = to + (piece >> 3) * (kHopperTile * 128) + r * 128 + (((piece & 7) ^ (r & 7)) << 4);
-      hopper_copy16_or_zero(place, from + eight + (i64)(r & 7) * p.kv_heads * D * 2 + piece * 16,
-                            tile * kHopperTile + r < context);
+  // Rows in eights of one page: thread t takes piece t % (D / 8) of rows t / (D / 8) + ... of a tile.
+  enum { kPieces = D / 8, kRowsAtOnce = 128 / kPieces, kRounds = kHopperTile / kRowsAtOnce };  // 8 or 16 rows
+
+  // Where the thread's pieces of a tile of K stand; those of V are p.v_offset on.
+  HOPPER_FN void find_pieces(const char* (&from)[kRounds], const char* own, i64 eights, int tile) {
+    UNROLL for (int i = 0; i < kRounds; i++) {
+      const int eight = kRowsAtOnce == 8 ? i : 2 * i + ((int)threadIdx.x >> 6);
+      from[i] = own + __shfl_sync(0xffffffffu, eights, (tile & 3) * 8 + eight);
+    }
+  }
+  HOPPER_FN void load(uint to, uint landed, const char* const (&from)[kRounds], i64 offset, int left) {
+    UNROLL for (int i = 0; i < kRounds; i++) {
+      hopper_copy16_or_zero(to + i * (kRowsAtOnce * 128), from[i] + offset,
+                            i * kRowsAtOnce + (int)threadIdx.x / kPieces < left);
     }
     hopper_barrier_arrive_copied(landed);
   }
@@ -180,6 +182,9 @@ struct HopperAttentionPrefill {
   }
 
   HOPPER_FN void bring(const HopperAttentionParams& p, const Place& at, uint base, const char* pages) {
+    const int tid = (int)threadIdx.x, piece = tid % kPieces, row = tid / kPieces;
+    const char* own = pages + (i64)(row & 7) * p.kv_heads * D * 2 + piece * 16;
+    const uint place = (piece >> 3) * (kHopperTile * 128) + row * 128 + (((piece & 7) ^ (row & 7)) << 4);
     i64 eights = find_eights(p, at, 0), next = 0;
     int slot = 0, parity = 1;  // a fresh barrier's phase before the first counts as done
 #pragma unroll 1
@@ -188,10 +193,13 @@ struct HopperAttentionPrefill {
         if (tile > 0) eights = next;
         next = find_eights(p, at, tile + 4);
       }
+      const char* from[kRounds];
+      find_pieces(from, own, eights, tile);
+      const int left = at.s.context - tile * kHopperTile;
       hopper_barrier_wait(barrier(base, 2, slot), parity);
-      load(p, base + kK + slot * kTileBytes, barrier(base, 0, slot), pages, eights, tile, at.s.context);
+      load(base + kK + slot * kTileBytes + place, barrier(base, 0, slot), from, 0, left);
       hopper_barrier_wait(barrier(base, 3, slot), parity);
-      load(p, base + kV + slot * kTileBytes, barrier(base, 1, slot), pages + p.v_offset, eights, tile, at.s.context);
+      load(base + kV + slot * kTileBytes + place, barrier(base, 1, slot), from, p.v_offset, left);
       slot = slot + 1 == kRing ? 0 : slot + 1;
       if (slot == 0) parity ^= 1;
     }
@@ -435,10 +443,10 @@ struct HopperAttentionPrefill {
     Place at;
     if (!find(p, at, max(warpgroup - 1, 0), block_tables, cu_seqlens, context_lens)) return;
     if (warpgroup == 0) {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
       bring(p, at, base, pages);
     } else {
-      asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
       work(p, at, base, shared, warpgroup - 1, out, q);
     }
   }

@@ -2,10 +2,11 @@
 // linear for 1 to 16 rows: W streams once from memory to the tensor cores, x waits in shared memory (sm_90a).
 //
 // Equal, by memcmp, to the chain of k16 steps of the portable linear and of the library without split-K, for every M.
-// A tile is 16 rows of W by all of K: one warp brings it in by itself (the copy engine, `D` stages of 512 k ahead) and
-// runs its chain, W as the 16-row operand, x as the 8 columns of each product. No barrier among warps in the loop.
-// Weights are asked for before the launch before this one has ended; x is read after that, normed if asked, kept as T.
-// The copy engine, because a warp has few copies of its own in flight: 16 of cp.async, 8 KB.
+// A tile is 16 rows of W by all of K, and its chain runs in one warp: W as the 16-row operand, x as the 8 columns of
+// each product. What takes time is that chain, 24 cycles a step, and a warp issues in order: so other warps bring W in
+// (cp.async, `D` chunks of 128 k ahead), and the chain's warp only loads the fragments of four steps on, in the shadow
+// of the products. Weights are asked for before the launch before this one has ended; x is read after that, normed if
+// asked, and kept as T.
 //
 // Grid, threads and dynamic memory: hopper_linear_plan(). Needs: K a multiple of 16; x, W, out on 16-byte boundaries,
 // x_stride a multiple of 8 (F32: 4); one threadgroup takes tiles blockIdx.x, + gridDim.x, ...
@@ -14,85 +15,122 @@
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/norm_sum.h"
 
+// As hopper_mma, but kept in its place among the loads.
+HOPPER_FN void hopper_mma_here(float* d, const uint* a, uint b0, uint b1, bfloat) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+HOPPER_FN void hopper_mma_here(float* d, const uint* a, uint b0, uint b1, half) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 template <typename T, int MT, int D>
 struct HopperLinearFew {
   enum {
-    kStageK = kHopperStageK,
-    kRow = kStageK * 2 + 16,  // bytes; what is over lets eight rows meet all banks
+    kThreads = kHopperFewThreads,
+    kChunk = 128,            // k
+    kRow = kChunk * 2 + 16,  // bytes of a row of W in a chunk; what is over lets eight rows meet all banks
     kStage = 16 * kRow,
-    kChunk = 128,  // k that go to registers at once
-    kHeld = 16     // elements of a row to norm that a thread keeps: rows of up to 2048 are read once
+    kHeld = 8  // elements of a row to norm that a thread keeps: rows of up to 2048 are read once
   };
 
-  // Where this warp's stream stands: tile after tile. `k` runs in stages (loads) or in chunks (products).
+  // Where a stream of chunks stands: tile after tile.
   struct Stream {
     int tile, k, slot, parity;
   };
-  struct Fragments {
-    uint w[8][4];
-    uint x[MT][4][4];  // two k16 steps each
+  struct Window {  // fragments of four steps: those of step i are w[i % 4], x[...][i / 2 % 2]
+    uint w[4][4];
+    uint x[MT][2][4];
   };
   struct Sums {
     float acc[MT][4];
     float before[MT][4];  // of the residual
   };
   struct Smem {
-    unsigned long long full[4][D];
+    unsigned long long full[4][D], empty[4][D];  // of a chain's chunks
     unsigned long long x_full;
     float chains[256];
   };
 
-  template <int kStep>
-  HOPPER_FN void next(const HopperLinearParams& p, Stream& s) {
-    s.k += kStep;
-    if (s.k >= p.k || s.k % kStageK == 0) {
-      s.slot++;
-      if (s.slot == D) {
-        s.slot = 0;
-        s.parity ^= 1;
-      }
+  HOPPER_FN void advance(const HopperLinearParams& p, Stream& s, int chunks) {
+    s.slot += chunks;
+    if (s.slot >= D) {
+      s.slot -= D;
+      s.parity ^= 1;
     }
-    if (s.k >= p.k) {
-      s.k = 0;
+    s.k += chunks * kChunk;
+    while (s.k >= p.k) {
+      s.k -= (p.k + kChunk - 1) / kChunk * kChunk;
       s.tile += (int)gridDim.x * p.active_warps;
     }
   }
 
-  // Lane r < 16 brings row r of the tile.
-  HOPPER_FN void load(const HopperLinearParams& p, Stream& s, const T*& row, uint ring, uint full, const T* w,
-                      int lane) {
-    if (s.tile >= p.tiles) return;
-    if (s.k == 0) row = w + (i64)hopper_linear_row(p, s.tile, lane & 15) * p.k;
-    const uint bytes = min(p.k - s.k, (int)kStageK) * 2;
-    if (lane == 0) hopper_barrier_expect(full + s.slot * 8, bytes * 16);
-    __syncwarp();
-    if (lane < 16) hopper_copy_bulk(ring + s.slot * kStage + lane * kRow, row + s.k, bytes, full + s.slot * 8);
-    next<kStageK>(p, s);
+  // ---- the warps that bring W in ----
+
+  // Half a warp a row, 16 pieces of 16 bytes.
+  HOPPER_FN void load(const HopperLinearParams& p, const Stream& s, uint ring, uint full, const T* w, int lane) {
+    const int piece = lane & 15;
+    if (s.k + piece * 8 < p.k) {
+      const uint to = ring + s.slot * kStage + (lane >> 4) * kRow + piece * 16;
+      UNROLL for (int i = 0; i < 8; i++) {
+        const T* row = w + (i64)hopper_linear_row(p, s.tile, 2 * i + (lane >> 4)) * p.k;
+        hopper_copy16(to + i * 2 * kRow, row + s.k + piece * 8);
+      }
+    }
+    hopper_barrier_arrive_copied(full + s.slot * 8);
   }
 
-  HOPPER_FN void fetch(Fragments& f, const Stream& s, uint ring, uint full, const uint* x_rows, int lane) {
-    if (s.k % kStageK == 0) hopper_barrier_wait(full + s.slot * 8, s.parity);
-    const uint row = ring + s.slot * kStage + (lane & 15) * kRow + (lane >> 4) * 16 + (s.k % kStageK) * 2;
-    UNROLL for (int i = 0; i < 8; i++) hopper_ldmatrix(f.w[i], row + i * 32);
+  // ---- the warps that multiply ----
+
+  HOPPER_FN void fetch_w(Window& f, int step, uint w, int at) { hopper_ldmatrix(f.w[step & 3], w + at * 32); }
+  HOPPER_FN void fetch_x(Window& f, int step, const uint (&x)[MT], int at) {
+    UNROLL for (int j = 0; j < MT; j++) hopper_ldmatrix(f.x[j][(step >> 1) & 1], x[j] + (at >> 1) * 64);
+  }
+  HOPPER_FN void multiply(Sums& sums, const Window& f, int step) {
     UNROLL for (int j = 0; j < MT; j++) {
-      UNROLL for (int i = 0; i < 4; i++) hopper_ldmatrix(f.x[j][i], x_rows[j] + (s.k + 32 * i) * 2);
+      const uint* x = f.x[j][(step >> 1) & 1] + (step & 1) * 2;
+      hopper_mma_here(sums.acc[j], f.w[step & 3], x[0], x[1], T());
+    }
+  }
+  HOPPER_FN void first_four(Window& f, uint w, const uint (&x)[MT]) {
+    UNROLL for (int i = 0; i < 4; i++) {
+      fetch_w(f, i, w, i);
+      if (i % 2 == 0) fetch_x(f, i, x, i);
     }
   }
 
-  HOPPER_FN void multiply(const HopperLinearParams& p, const Fragments& f, int k, float (&acc)[MT][4]) {
-    if (k + kChunk <= p.k) {
-      UNROLL for (int i = 0; i < 8; i++) {
-        UNROLL for (int j = 0; j < MT; j++) {
-          hopper_mma<T>(acc[j], f.w[i], f.x[j][i >> 1][(i & 1) * 2], f.x[j][i >> 1][(i & 1) * 2 + 1]);
-        }
+  // A chunk's first four steps, while the window turns to its second four.
+  HOPPER_FN void first_half(Sums& sums, Window& f, uint w, const uint (&x)[MT]) {
+    UNROLL for (int i = 0; i < 4; i++) {
+      multiply(sums, f, i);
+      fetch_w(f, i, w, i + 4);
+      if (i % 2 == 1) fetch_x(f, i, x, i + 3);
+    }
+  }
+  // The second four, while the window turns to the first four of the next chunk, if there is one.
+  HOPPER_FN void second_half(Sums& sums, Window& f, bool more, uint next_w, const uint (&next_x)[MT]) {
+    UNROLL for (int i = 4; i < 8; i++) {
+      multiply(sums, f, i);
+      if (more) {
+        fetch_w(f, i, next_w, i - 4);
+        if (i % 2 == 1) fetch_x(f, i, next_x, i - 5);
       }
-    } else {
-      UNROLL for (int i = 0; i < 8; i++) {
-        if (k + 16 * i < p.k) {
-          UNROLL for (int j = 0; j < MT; j++) {
-            hopper_mma<T>(acc[j], f.w[i], f.x[j][i >> 1][(i & 1) * 2], f.x[j][i >> 1][(i & 1) * 2 + 1]);
-          }
-        }
+    }
+  }
+  // The last chunk of a K that is no multiple of 128.
+  HOPPER_FN void part_chunk(Sums& sums, Window& f, int steps, uint w, const uint (&x)[MT]) {
+    UNROLL for (int i = 0; i < 8; i++) {
+      if (i < steps) multiply(sums, f, i);
+      if (i < 4) {
+        fetch_w(f, i, w, i + 4);
+        if (i % 2 == 1) fetch_x(f, i, x, i + 3);
       }
     }
   }
@@ -104,37 +142,84 @@ struct HopperLinearFew {
     }
   }
 
-  // One row, all threads. The order of norm_sum.h: thread t has the chains t / 32 and t / 32 + 4 of lane t % 32.
+  HOPPER_FN void chain(const HopperLinearParams& p, Stream at, uint ring, uint full, uint empty, const T* rows,
+                       void* out, const float* bias, const float* residual, int lane) {
+    const uint lane_w = ring + (lane & 15) * kRow + (lane >> 4) * 16;
+    uint x[MT], next_x[MT];  // rows that are not there repeat the last one
+    UNROLL for (int j = 0; j < MT; j++) {
+      x[j] = ptx_shared_address(rows + min(8 * j + (lane & 7), p.m - 1) * (p.k + 8) + (lane >> 3) * 8);
+      next_x[j] = x[j];
+    }
+    Sums sums = {};
+    Window f;
+    begin(p, sums, at.tile, residual, lane);
+    hopper_barrier_wait(full + at.slot * 8, at.parity);
+    first_four(f, lane_w + at.slot * kStage, x);
+    const int stride = (int)gridDim.x * p.active_warps;
+#pragma unroll 1
+    while (true) {
+      const bool whole = at.k + kChunk <= p.k;
+      const uint w = lane_w + at.slot * kStage;
+      if (whole) {
+        first_half(sums, f, w, x);
+      } else {
+        part_chunk(sums, f, (p.k - at.k) / 16, w, x);
+      }
+      // In the products' shadow, so without a branch.
+      const bool turned = at.slot + 1 == D, ended = at.k + kChunk >= p.k;
+      const Stream next = {at.tile + (ended ? stride : 0), ended ? 0 : at.k + kChunk, turned ? 0 : at.slot + 1,
+                           at.parity ^ (turned ? 1 : 0)};
+      const bool more = next.tile < p.tiles;
+      const uint next_w = lane_w + next.slot * kStage;
+      UNROLL for (int j = 0; j < MT; j++) next_x[j] = x[j] + (next.k - at.k) * 2;
+      if (more) hopper_barrier_wait(full + next.slot * 8, next.parity);
+      if (whole) {
+        second_half(sums, f, more, next_w, next_x);
+      } else if (more) {
+        first_four(f, next_w, next_x);
+      }
+      // All of the chunk has gone through registers, in all lanes.
+      __syncwarp();
+      if (lane == 0) hopper_barrier_arrive(empty + at.slot * 8);
+      if (ended) {
+        UNROLL for (int j = 0; j < MT; j++) {
+          hopper_linear_finish<T>(p, sums.acc[j], sums.before[j], at.tile, lane >> 2, 8 * j + (lane & 3) * 2, out,
+                                  bias);
+        }
+        if (more) begin(p, sums, next.tile, residual, lane);
+      }
+      if (!more) return;
+      at = next;
+      UNROLL for (int j = 0; j < MT; j++) x[j] = next_x[j];
+    }
+  }
+
+  // ---- x ----
+
+  // One row, all threads, each a chain of norm_sum.h.
   HOPPER_FN void norm_one(const HopperLinearParams& p, T* to_row, const float* row, const float* norm,
                           const float (&weight)[kHeld], float* chains) {
     const int tid = (int)threadIdx.x;
-    float held[kHeld];
+    float held[kHeld], sum = 0.0f;
     UNROLL for (int i = 0; i < kHeld; i++) {
-      const int k = tid + i * kHopperLinearThreads;
+      const int k = tid + i * kThreads;
       held[i] = k < p.k ? __ldcg(row + k) : 0.0f;
     }
-    float s0 = 0.0f, s1 = 0.0f;
-    UNROLL for (int i = 0; i < kHeld; i += 2) {
-      s0 = fma(held[i], held[i], s0);
-      s1 = fma(held[i + 1], held[i + 1], s1);
+    UNROLL for (int i = 0; i < kHeld; i++) sum = fma(held[i], held[i], sum);
+    for (int k = tid + kHeld * kThreads; k < p.k; k += kThreads) {
+      const float v = __ldcg(row + k);
+      sum = fma(v, v, sum);
     }
-    for (int k = tid + kHeld * kHopperLinearThreads; k < p.k; k += 2 * kHopperLinearThreads) {
-      const float a = __ldcg(row + k),
-                  b = k + kHopperLinearThreads < p.k ? __ldcg(row + k + kHopperLinearThreads) : 0.0f;
-      s0 = fma(a, a, s0);
-      s1 = fma(b, b, s1);
-    }
-    chains[tid] = s0;
-    chains[128 + tid] = s1;
+    chains[tid] = sum;
     __syncthreads();
     const float* c = chains + (tid & 31);
-    const float sum = simd_sum(norm_fold(c[0], c[32], c[64], c[96], c[128], c[160], c[192], c[224]));
-    const float inverse = norm_inverse(sum, p.k, p.eps);
+    const float inverse =
+        norm_inverse(simd_sum(norm_fold(c[0], c[32], c[64], c[96], c[128], c[160], c[192], c[224])), p.k, p.eps);
     UNROLL for (int i = 0; i < kHeld; i++) {
-      const int k = tid + i * kHopperLinearThreads;
+      const int k = tid + i * kThreads;
       if (k < p.k) to_row[k] = to<T>((held[i] * inverse) * weight[i]);
     }
-    for (int k = tid + kHeld * kHopperLinearThreads; k < p.k; k += kHopperLinearThreads) {
+    for (int k = tid + kHeld * kThreads; k < p.k; k += kThreads) {
       to_row[k] = to<T>((__ldcg(row + k) * inverse) * norm[k]);
     }
   }
@@ -142,7 +227,7 @@ struct HopperLinearFew {
   // Several rows, a warp each: a lane keeps its eight chains.
   HOPPER_FN void norm_rows(const HopperLinearParams& p, T* rows, const float* x, const float* norm) {
     const int lane = (int)threadIdx.x & 31;
-    for (int m = (int)threadIdx.x >> 5; m < p.m; m += kHopperLinearThreads / 32) {
+    for (int m = (int)threadIdx.x >> 5; m < p.m; m += kThreads / 32) {
       const float* row = x + (i64)m * p.x_stride;
       T* to_row = rows + m * (p.k + 8);
       float c[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
@@ -151,8 +236,8 @@ struct HopperLinearFew {
         UNROLL for (int i = 0; i < 32; i++) v[i] = base + 32 * i < p.k ? __ldcg(row + base + 32 * i) : 0.0f;
         UNROLL for (int i = 0; i < 32; i++) c[i & 7] = fma(v[i], v[i], c[i & 7]);
       }
-      const float sum = simd_sum(norm_fold(c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]));
-      const float inverse = norm_inverse(sum, p.k, p.eps);
+      const float inverse =
+          norm_inverse(simd_sum(norm_fold(c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7])), p.k, p.eps);
       for (int base = lane; base < p.k; base += 1024) {
         float v[32];
         UNROLL for (int i = 0; i < 32; i++) v[i] = base + 32 * i < p.k ? __ldcg(row + base + 32 * i) : 0.0f;
@@ -193,79 +278,60 @@ struct HopperLinearFew {
     __shared__ Smem sm;
     ptx_grid_release();
     const int warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31;
-    const uint ring = ptx_shared_address(shared) + warp * D * kStage, full = ptx_shared_address(sm.full[warp]);
     T* rows = (T*)(shared + p.active_warps * D * kStage);
-    if (lane == 0) {
-      for (int i = 0; i < D; i++) hopper_barrier_init(full + i * 8, 1);
-      if (warp == 0) hopper_barrier_init(ptx_shared_address(&sm.x_full), 1);
+    if ((int)threadIdx.x < 4 * D) {
+      hopper_barrier_init(ptx_shared_address(&sm.full[0][0]) + threadIdx.x * 8, 32);
+      hopper_barrier_init(ptx_shared_address(&sm.empty[0][0]) + threadIdx.x * 8, 1);
+      if (threadIdx.x == 0) hopper_barrier_init(ptx_shared_address(&sm.x_full), 1);
       hopper_barrier_init_done();
     }
-    __syncwarp();
-    const Stream start = {warp < p.active_warps ? (int)(blockIdx.x + gridDim.x * warp) : p.tiles, 0, 0, 0};
-    Stream ahead = start;
-    const T* row = w;
-#pragma unroll 1
-    for (int i = 0; i < D; i++) load(p, ahead, row, ring, full, w, lane);
+    __syncthreads();
+    // Warps 0 to 3 are chains, warps 4 to 7 bring W in for chain (warp - 4) % active_warps: all four for a lone one,
+    // chunk after chunk in turn.
+    const int helpers = 4 / p.active_warps, helper = warp < 4 ? 0 : (warp - 4) / p.active_warps;
+    const int mine = warp < 4 ? warp : (warp - 4) % p.active_warps;
+    const bool idle = warp < 4 ? warp >= p.active_warps : helper >= helpers;
+    const uint ring = ptx_shared_address(shared) + mine * D * kStage;
+    const uint full = ptx_shared_address(sm.full[mine]), empty = ptx_shared_address(sm.empty[mine]);
+    Stream at = {idle ? p.tiles : (int)(blockIdx.x + gridDim.x * mine), 0, 0, 0};
+    if (warp >= 4 && helper > 0 && !idle) advance(p, at, helper);
     float weight[kHeld];  // of the norm: asked for ahead as well
     UNROLL for (int i = 0; i < kHeld; i++) {
-      const int k = (int)threadIdx.x + i * kHopperLinearThreads;
+      const int k = (int)threadIdx.x + i * kThreads;
       weight[i] = p.normed && k < p.k ? norm[k] : 0.0f;
     }
-    __syncthreads();  // the barriers' beginnings
+    if (warp >= 4) {
+#pragma unroll 1
+      for (int i = 0; i < D / helpers && at.tile < p.tiles; i++) {
+        load(p, at, ring, full, w, lane);
+        advance(p, at, helpers);
+      }
+    }
     ptx_grid_wait();
     bring_rows(p, rows, x, norm, weight, sm);
-    if (start.tile >= p.tiles) return;
-
-    uint x_rows[MT];  // rows that are not there repeat the last one
-    UNROLL for (int j = 0; j < MT; j++) {
-      x_rows[j] = ptx_shared_address(rows + min(8 * j + (lane & 7), p.m - 1) * (p.k + 8) + (lane >> 3) * 8);
+    if (at.tile >= p.tiles) return;
+    if (warp < 4) return chain(p, at, ring, full, empty, rows, out, bias, residual, lane);
+    while (at.tile < p.tiles) {
+      hopper_barrier_wait(empty + at.slot * 8, at.parity ^ 1);
+      load(p, at, ring, full, w, lane);
+      advance(p, at, helpers);
     }
-    Sums sums = {};
-    begin(p, sums, start.tile, residual, lane);
-    Fragments even, odd;
-    Stream at = start;
-    fetch(even, at, ring, full, x_rows, lane);
-    while (true) {
-      if (step(p, even, odd, at, ahead, row, sums, ring, full, x_rows, out, w, bias, residual, lane)) break;
-      if (step(p, odd, even, at, ahead, row, sums, ring, full, x_rows, out, w, bias, residual, lane)) break;
-    }
-  }
-
-  // Multiplies one chunk while the next one goes to registers; true at the end of the warp's stream.
-  HOPPER_FN bool step(const HopperLinearParams& p, const Fragments& now, Fragments& then, Stream& at, Stream& ahead,
-                      const T*& row, Sums& sums, uint ring, uint full, const uint* x_rows, void* out, const T* w,
-                      const float* bias, const float* residual, int lane) {
-    const Stream here = at;
-    next<kChunk>(p, at);
-    if (at.tile < p.tiles) fetch(then, at, ring, full, x_rows, lane);
-    multiply(p, now, here.k, sums.acc);
-    // The stage's last chunk is in registers, in all lanes: fill it again.
-    if (at.slot != here.slot) {
-      __syncwarp();
-      load(p, ahead, row, ring, full, w, lane);
-    }
-    if (at.k == 0) {
-      UNROLL for (int j = 0; j < MT; j++) {
-        hopper_linear_finish<T>(p, sums.acc[j], sums.before[j], here.tile, lane >> 2, 8 * j + (lane & 3) * 2, out,
-                                bias);
-      }
-      if (at.tile < p.tiles) begin(p, sums, at.tile, residual, lane);
-    }
-    return at.tile >= p.tiles;
+    // Copies of one's own must land before the end.
+    asm volatile("cp.async.wait_all;" ::: "memory");
   }
 };
 
 #define HOPPER_LINEAR_FEW(types, T, rows, depth)                                                                 \
-  extern "C" __global__ void __launch_bounds__(kHopperLinearThreads) hopper_linear_##types##_m##rows##_d##depth( \
+  extern "C" __global__ void __launch_bounds__(kHopperFewThreads, 2) hopper_linear_##types##_m##rows##_d##depth( \
       const __grid_constant__ HopperLinearParams p, void* out, const void* x, const T* w, const float* bias,     \
       const float* norm, const float* residual) {                                                                \
     HopperLinearFew<T, rows / 8, depth>::run(p, out, x, w, bias, norm, residual);                                \
   }
-HOPPER_LINEAR_FEW(bf16, bfloat, 8, 2)
-HOPPER_LINEAR_FEW(bf16, bfloat, 8, 6)
-HOPPER_LINEAR_FEW(bf16, bfloat, 16, 2)
-HOPPER_LINEAR_FEW(bf16, bfloat, 16, 6)
-HOPPER_LINEAR_FEW(f16, half, 8, 2)
-HOPPER_LINEAR_FEW(f16, half, 8, 6)
-HOPPER_LINEAR_FEW(f16, half, 16, 2)
-HOPPER_LINEAR_FEW(f16, half, 16, 6)
+HOPPER_LINEAR_FEW(bf16, bfloat, 8, 8)
+HOPPER_LINEAR_FEW(bf16, bfloat, 8, 24)
+HOPPER_LINEAR_FEW(bf16, bfloat, 16, 8)
+HOPPER_LINEAR_FEW(bf16, bfloat, 16, 24)
+HOPPER_LINEAR_FEW(f16, half, 8, 8)
+HOPPER_LINEAR_FEW(f16, half, 8, 24)
+HOPPER_LINEAR_FEW(f16, half, 16, 8)
+HOPPER_LINEAR_FEW(f16, half, 16, 24)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear for up to 64 rows: W as wgmma's 64-row operand, x as its columns, both streamed (sm_90a).
+// linear for up to 32 rows: W as wgmma's 64-row operand, x as its columns, both streamed (sm_90a).
 //
 // Equal, by memcmp, to linear_few.cuh, the portable linear and the library without split-K. One warpgroup takes 64 rows
 // of W (gated: 32 of the gate and their 32 of the up, by eights) and all of K, 64 k a stage, all stages by cp.async.
@@ -14,25 +14,18 @@
 #define HOPPER_D8(o)                                                                                          \
   "+f"(d[o]), "+f"(d[o + 1]), "+f"(d[o + 2]), "+f"(d[o + 3]), "+f"(d[o + 4]), "+f"(d[o + 5]), "+f"(d[o + 6]), \
       "+f"(d[o + 7])
-#define HOPPER_WG_KK(name, type)                                                                                    \
-  HOPPER_FN void name(float(&d)[8], unsigned long long a, unsigned long long b, type) {                             \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32." HOPPER_NAME_##type "." HOPPER_NAME_##type            \
-                 " {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, 1, 1, 1, 0, 0;"                                               \
-                 : HOPPER_D8(0)                                                                                     \
-                 : "l"(a), "l"(b));                                                                                 \
-  }                                                                                                                 \
-  HOPPER_FN void name(float(&d)[16], unsigned long long a, unsigned long long b, type) {                            \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." HOPPER_NAME_##type "." HOPPER_NAME_##type            \
-                 " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, 1, 1, 1, 0, 0;"               \
-                 : HOPPER_D8(0), HOPPER_D8(8)                                                                       \
-                 : "l"(a), "l"(b));                                                                                 \
-  }                                                                                                                 \
-  HOPPER_FN void name(float(&d)[32], unsigned long long a, unsigned long long b, type) {                            \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." HOPPER_NAME_##type "." HOPPER_NAME_##type            \
-                 " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
-                 "%26,%27,%28,%29,%30,%31}, %32, %33, 1, 1, 1, 0, 0;"                                               \
-                 : HOPPER_D8(0), HOPPER_D8(8), HOPPER_D8(16), HOPPER_D8(24)                                         \
-                 : "l"(a), "l"(b));                                                                                 \
+#define HOPPER_WG_KK(name, type)                                                                         \
+  HOPPER_FN void name(float(&d)[8], unsigned long long a, unsigned long long b, type) {                  \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32." HOPPER_NAME_##type "." HOPPER_NAME_##type \
+                 " {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, 1, 1, 1, 0, 0;"                                    \
+                 : HOPPER_D8(0)                                                                          \
+                 : "l"(a), "l"(b));                                                                      \
+  }                                                                                                      \
+  HOPPER_FN void name(float(&d)[16], unsigned long long a, unsigned long long b, type) {                 \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." HOPPER_NAME_##type "." HOPPER_NAME_##type \
+                 " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, 1, 1, 1, 0, 0;"    \
+                 : HOPPER_D8(0), HOPPER_D8(8)                                                            \
+                 : "l"(a), "l"(b));                                                                      \
   }
 #define HOPPER_NAME_bfloat "bf16"
 #define HOPPER_NAME_half "f16"
@@ -41,7 +34,7 @@ HOPPER_WG_KK(hopper_wg_kk, half)
 
 template <typename T, int NB>
 struct HopperLinearWide {
-  enum { kStages = NB == 16 ? 10 : NB == 32 ? 8 : 7, kAhead = kStages - 2, kW = 64 * 128, kStage = kW + NB * 128 };
+  enum { kStages = NB == 16 ? 10 : 8, kAhead = kStages - 2, kW = 64 * 128, kStage = kW + NB * 128 };
 
   static_assert(kStages == hopper_wide_stages(NB), "as the host counts");
 
@@ -122,7 +115,5 @@ struct HopperLinearWide {
   }
 HOPPER_LINEAR_WIDE(bf16, bfloat, 16)
 HOPPER_LINEAR_WIDE(bf16, bfloat, 32)
-HOPPER_LINEAR_WIDE(bf16, bfloat, 64)
 HOPPER_LINEAR_WIDE(f16, half, 16)
 HOPPER_LINEAR_WIDE(f16, half, 32)
-HOPPER_LINEAR_WIDE(f16, half, 64)

@@ -37,15 +37,15 @@ struct HopperLinearPlan {
 
 enum {
   kHopperLinearThreads = 128,
-  kHopperStageK = 512,  // of linear_few: k in a stage of 16 rows of W
-  kHopperStageBytes = 16 * (kHopperStageK * 2 + 16),
-  kHopperMaxShared = 230400,  // that a threadgroup may have, beside 2 KB of its own
-  kHopperMaxRows = 64
+  kHopperFewThreads = 256,
+  kHopperStageBytes = 16 * (128 * 2 + 16),  // of linear_few: 16 rows of W, 128 k
+  kHopperMaxShared = 229376,                // that a threadgroup may have, beside 3 KB of its own
+  kHopperMaxRows = 32                       // from 33 rows on the library is faster everywhere
 };
 
 // Stages of linear_wide (64 rows of W and the rows of x, 64 k): two threadgroups fit a multiprocessor.
 constexpr int hopper_wide_stages(int rows) {
-  return rows == 16 ? 10 : rows == 32 ? 8 : 7;
+  return rows == 16 ? 10 : 8;
 }
 
 constexpr int hopper_linear_tiles(int n, bool gated) {
@@ -59,17 +59,18 @@ constexpr HopperLinearPlan hopper_linear_plan(HopperLinearParams* p, int multipr
   p->tiles = hopper_linear_tiles(p->n, p->epilogue == kHopperGated);
   const int per_group = (p->tiles + multiprocessors - 1) / multiprocessors;
   p->active_warps = per_group < 4 ? per_group : 4;
-  const int depth = p->active_warps == 1 ? 6 : 2;
+  const int depth = p->active_warps == 1 ? 24 : 8;
   const i64 few = (i64)p->active_warps * depth * kHopperStageBytes + (i64)p->m * (p->k + 8) * 2 + 256;
   if (p->m <= 16 && few <= kHopperMaxShared) {
-    plan.kernel = p->m <= 8 ? (depth == 2 ? "m8_d2" : "m8_d6") : (depth == 2 ? "m16_d2" : "m16_d6");
+    plan.kernel = p->m <= 8 ? (depth == 8 ? "m8_d8" : "m8_d24") : (depth == 8 ? "m16_d8" : "m16_d24");
     plan.grid = (p->tiles + per_group - 1) / per_group;
+    plan.threads = kHopperFewThreads;
     plan.dynamic_memory = (int)few;
     return plan;
   }
   if (p->normed || p->k % 64 != 0) return plan;
-  const int rows = p->m <= 16 ? 16 : p->m <= 32 ? 32 : 64;
-  plan.kernel = rows == 16 ? "m16_wide" : rows == 32 ? "m32_wide" : "m64_wide";
+  const int rows = p->m <= 16 ? 16 : 32;
+  plan.kernel = rows == 16 ? "m16_wide" : "m32_wide";
   plan.grid = (p->tiles + 3) / 4;
   plan.dynamic_memory = hopper_wide_stages(rows) * (64 + rows) * 128 + 1024;
   return plan;
