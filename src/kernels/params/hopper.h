@@ -90,8 +90,10 @@ struct HopperAttentionParams {
   int q_stride, out_stride;  // elements
   int max_splits;            // of 1024 positions: the grid's and the scratch's
   int rows_from, rows_to;    // this launch serves the sequences with that many rows (queries x heads of a group)
-  int early;                 // positions of earlier steps may be read before the launch before this one has ended
-  float c;                   // scale * log2(e)
+  // Positions of earlier steps, block_tables, cu_seqlens and context_lens may be read before the launches before this
+  // one have ended: none of them writes those.
+  int early;
+  float c;  // scale * log2(e)
 };
 
 enum {
