@@ -52,7 +52,8 @@ uint32_t pieces(int64_t count, int64_t of) {
 
 // Panels [first, first + count) of a quantised weight, by all the threads that the host has.
 void pack_panels(std::span<const RawMatrix> parts, const WeightParams& w, int64_t first, int64_t count, uint8_t* to) {
-  const int64_t hands = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, std::min<int64_t>(count, 16));
+  const int64_t hands =
+      std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, std::min<int64_t>(count / 4 + 1, 16));
   const auto work = [&](int64_t hand) {
     for (int64_t i = hand; i < count; i += hands) pack_panel(parts, w, first + i, to + i * w.stride);
   };
