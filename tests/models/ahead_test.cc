@@ -185,7 +185,8 @@ TEST_P(Ahead, RandomTrafficGivesEachRequestWhatItGetsAlone) {
     expect_equal(alone, run_visits(*engine, visits), ahead ? "ahead" : "waiting");
     preemptions = engine->stats().preemptions;
   }
-  EXPECT_GT(preemptions, 0);
+  // Gemma 3's windows give pages back, so that nobody is thrown out there.
+  if (GetParam() != "gemma3") EXPECT_GT(preemptions, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Ahead, ::testing::Values("llama", "gemma3", "qwen3.5"),
