@@ -186,7 +186,7 @@ TEST_P(Ahead, RandomTrafficGivesEachRequestWhatItGetsAlone) {
     preemptions = engine->stats().preemptions;
   }
   // Gemma 3's windows give pages back, so that nobody is thrown out there.
-  if (GetParam() != "gemma3") EXPECT_GT(preemptions, 0);
+  EXPECT_TRUE(preemptions > 0 || GetParam() == "gemma3");
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Ahead, ::testing::Values("llama", "gemma3", "qwen3.5"),
