@@ -10,7 +10,9 @@
 #include "kernels/reshape_and_cache.h"
 #include "kernels/rotate.h"
 
-// One simdgroup a head of at most 256 dims. Between two ops values are rounded to T, as tensors would hold them.
+// One simdgroup a head of at most 256 dims. Between two ops values are rounded to T, as tensors would hold them. What
+// the launch before does not write (norms, tables, and the step's arrays, which were there before its first launch) is
+// asked for before that one has ended.
 template <typename T>
 struct QkvToCache {
   enum { kThreads = 32 * kCacheRows, kHeld = 8 };
@@ -18,26 +20,46 @@ struct QkvToCache {
     float x[kCacheRows][32 * kHeld];
   };
 
-  static FN void norm(THREAD float* x, int dim, float eps, DEVICE const float* weight, uint lane) {
+  // A lane's share of what is asked for ahead.
+  struct Ahead {
+    float weight[kHeld], cosine[kHeld], sine[kHeld];
+  };
+
+  static FN int pair_of(int d, CONSTANT const QkvToCacheParams& p) {
+    const int half_dim = p.rot_dim / 2;
+    return p.interleaved != 0 ? d / 2 : (d < half_dim ? d : d - half_dim);
+  }
+
+  static FN void ask(THREAD Ahead& ahead, int dim, bool normed, CONSTANT const QkvToCacheParams& p,
+                     DEVICE const float* weight, DEVICE const float* cosines, DEVICE const float* sines, uint lane) {
+    UNROLL for (int i = 0; i < kHeld; i++) {
+      const int d = (int)lane + 32 * i;
+      ahead.weight[i] = normed && d < dim ? weight[d] : 0.0f;
+      ahead.cosine[i] = d < p.rot_dim ? cosines[pair_of(d, p)] : 0.0f;
+      ahead.sine[i] = d < p.rot_dim ? sines[pair_of(d, p)] : 0.0f;
+    }
+  }
+
+  static FN void norm(THREAD float* x, int dim, float eps, THREAD const Ahead& ahead, uint lane) {
     const float inverse = norm_inverse(norm_sum_of_squares(x), dim, eps);
     UNROLL for (int i = 0; i < kHeld; i++) {
       const int d = (int)lane + 32 * i;
-      if (d < dim) x[i] = to_f(to<T>((x[i] * inverse) * weight[d]));
+      if (d < dim) x[i] = to_f(to<T>((x[i] * inverse) * ahead.weight[i]));
     }
   }
 
   // The other element of a pair is another lane's.
   static FN void rotate(THREAD float* x, TGROUP float* shared, CONSTANT const QkvToCacheParams& p,
-                        DEVICE const float* cosines, DEVICE const float* sines, uint lane) {
+                        THREAD const Ahead& ahead, uint lane) {
     UNROLL for (int i = 0; i < kHeld; i++) shared[lane + 32 * i] = x[i];
     SG_BARRIER();
-    const int half_dim = p.rot_dim / 2;
     UNROLL for (int i = 0; i < kHeld; i++) {
       const int d = (int)lane + 32 * i;
       if (d < p.rot_dim) {
-        const int pair = p.interleaved != 0 ? d / 2 : (d < half_dim ? d : d - half_dim);
-        const int first = rotate_first(pair, p.interleaved), second = rotate_second(pair, half_dim, p.interleaved);
-        const float2 turned = rotate_pair(shared[first], shared[second], cosines[pair], sines[pair]);
+        const int pair = pair_of(d, p);
+        const int first = rotate_first(pair, p.interleaved);
+        const int second = rotate_second(pair, p.rot_dim / 2, p.interleaved);
+        const float2 turned = rotate_pair(shared[first], shared[second], ahead.cosine[i], ahead.sine[i]);
         x[i] = to_f(to<T>(d == first ? turned.x : turned.y));
       }
     }
@@ -74,7 +96,10 @@ struct QkvToCache {
     const int units = p.heads + 2 * p.kv.kv_heads;
     const i64 unit = (i64)c.tgx * kCacheRows + c.sg;
     const i64 token = unit / units;
-    if (token >= p.tokens) return;
+    if (token >= p.tokens) {
+      GRID_WAIT();
+      return;
+    }
     const int in_token = (int)(unit - token * units);
     const bool query = in_token < p.heads;
     const bool values = in_token >= p.heads + p.kv.kv_heads;
@@ -84,32 +109,34 @@ struct QkvToCache {
     DEVICE const T* from = query    ? (DEVICE const T*)q_row
                            : values ? v + token * p.v_stride + (i64)head * dim
                                     : k + token * p.k_stride + (i64)head * dim;
+    const bool normed = !values && (query ? p.normed_q : p.normed_k) != 0;
+    const i64 slot = query ? 0 : slots[token];
+    Ahead ahead;
+    if (!values) {
+      const i64 at = p.rot_dim > 0 ? (i64)positions[token] * (p.rot_dim / 2) : 0;
+      ask(ahead, dim, normed, p, query ? q_norm : k_norm, cosines + at, sines + at, c.lane);
+    }
+    GRID_WAIT();
     float x[kHeld];
     UNROLL for (int i = 0; i < kHeld; i++) {
       const int d = (int)c.lane + 32 * i;
       x[i] = d < dim ? to_f(from[d]) : 0.0f;
     }
-    if (!values) {
-      if (query && p.normed_q != 0) norm(x, dim, p.eps, q_norm, c.lane);
-      if (!query && p.normed_k != 0) norm(x, dim, p.eps, k_norm, c.lane);
-      if (p.rot_dim > 0) {
-        const i64 at = (i64)positions[token] * (p.rot_dim / 2);
-        rotate(x, sm.x[c.sg], p, cosines + at, sines + at, c.lane);
-      }
-    }
+    if (normed) norm(x, dim, p.eps, ahead, c.lane);
+    if (!values && p.rot_dim > 0) rotate(x, sm.x[c.sg], p, ahead, c.lane);
     if (query) {
       UNROLL for (int i = 0; i < kHeld; i++) {
         const int d = (int)c.lane + 32 * i;
         if (d < dim) q_row[d] = to<T>(x[i]);
       }
-    } else if (slots[token] >= 0) {
-      write(x, p, pages, slots[token], head, values, c.lane);
+    } else if (slot >= 0) {
+      write(x, p, pages, slot, head, values, c.lane);
     }
   }
 };
-KERNEL(qkv_to_cache_f32, QkvToCache<float>, QkvToCacheParams, float, const float, const float, uchar, const i64,
-       const int, const float, const float, const float, const float)
-KERNEL(qkv_to_cache_f16, QkvToCache<half>, QkvToCacheParams, half, const half, const half, uchar, const i64, const int,
-       const float, const float, const float, const float)
-KERNEL(qkv_to_cache_bf16, QkvToCache<bfloat>, QkvToCacheParams, bfloat, const bfloat, const bfloat, uchar, const i64,
-       const int, const float, const float, const float, const float)
+KERNEL_EARLY(qkv_to_cache_f32, QkvToCache<float>, QkvToCacheParams, float, const float, const float, uchar, const i64,
+             const int, const float, const float, const float, const float)
+KERNEL_EARLY(qkv_to_cache_f16, QkvToCache<half>, QkvToCacheParams, half, const half, const half, uchar, const i64,
+             const int, const float, const float, const float, const float)
+KERNEL_EARLY(qkv_to_cache_bf16, QkvToCache<bfloat>, QkvToCacheParams, bfloat, const bfloat, const bfloat, uchar,
+             const i64, const int, const float, const float, const float, const float)
