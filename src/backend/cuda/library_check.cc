@@ -16,7 +16,7 @@ namespace {
 // Rows whose bits are compared: at both ends of tiles of 16 to 256 rows and inside them.
 constexpr int64_t kWatched[] = {0, 1, 5, 15, 16, 63, 64, 130, 255, 256, 300, 511, 700, 1023, 2047, 3000, 4095};
 constexpr int64_t kOwnRows[] = {1, 2, 7, 16, 17, 33, 64};
-constexpr int kTried = 4;                    // algorithms of a step that agree: the quickest of them serves
+constexpr int kTried = 8;                    // algorithms of a step that agree: the quickest of them serves
 constexpr int kTimedRuns = 5;                // of each
 constexpr int64_t kFreshElements = 1 << 20;  // that are made on the host; then rows come again
 
@@ -152,15 +152,19 @@ Result<bool> choose_algorithms(gpu::Device& device, Library& library, const Prod
   std::vector<int64_t> steps(kRowSteps.begin(), kRowSteps.end());
   std::erase_if(steps, [&](int64_t step) { return step > check.most_rows(); });
   for (const DType out_type : {DType::kF32, shape.type}) {
+    std::optional<LtAlgo> chosen;
     for (size_t i = steps.size(); i-- > 0;) {
       // The whole step from the first row on; the fewest rows that it serves, at the end and around a middle row.
       const int64_t most = steps[i], least = i == 0 ? 1 : steps[i - 1] + 1, last = check.most_rows() - least;
       const std::pair<int64_t, int64_t> ranges[] = {{0, most}, {last, least}, {std::min<int64_t>(255, last), least}};
       // All that agree give the same bits, so that the choice among them may follow a clock.
-      std::optional<LtAlgo> chosen;
+      // What serves the step above is tried as well: told not to cut K, what the library has for few rows may be slow.
+      std::vector<LtAlgo> candidates = library.candidates(shape, out_type, most, split);
+      if (chosen) candidates.insert(candidates.begin(), *chosen);
+      chosen.reset();
       double least_seconds = 0;
       int tried = 0;
-      for (const LtAlgo& algorithm : library.candidates(shape, out_type, most, split)) {
+      for (const LtAlgo& algorithm : candidates) {
         const ProductFn run = [&](const gpu::LibraryProduct& product) { return library.run(product, algorithm); };
         bool agreed = true;
         for (const auto& [first, rows] : ranges) {
