@@ -190,6 +190,7 @@ class GpuBackend final : public Backend {
   SampleArea sample_areas_[2];
   int sample_area_ = 0;  // that the next sample() fills; the other one was sampled last
   std::unique_ptr<Memory> sample_partials_, sample_bins_, sample_logprobs_;
+  std::unique_ptr<Memory> sample_values_, sample_listed_, sample_searches_, sample_cuts_;  // of the search for a cut
   GpuScratch sample_saved_;
   int64_t sample_rows_ = 0, sample_rows_of_a_call_ = 0, sample_chunks_ = 0;
   GpuScratch partials_;      // attention.cc: splits before they merge

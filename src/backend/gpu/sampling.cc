@@ -62,6 +62,10 @@ Status GpuBackend::prepare_sampling(int64_t rows, int64_t rows_of_a_call, int64_
   const int64_t partials = rows_of_a_call * sample_chunks_;
   QUIRE_TRY(take(device_->allocate(bytes(partials, sizeof(SamplePartial))), sample_partials_));
   QUIRE_TRY(take(device_->allocate(bytes(partials, sizeof(SampleBins))), sample_bins_));
+  QUIRE_TRY(take(device_->allocate(bytes(partials, kSampleChunk * sizeof(float))), sample_values_));
+  QUIRE_TRY(take(device_->allocate(bytes(partials, sizeof(SampleListed))), sample_listed_));
+  QUIRE_TRY(take(device_->allocate(bytes(rows_of_a_call, sizeof(SampleSearch))), sample_searches_));
+  QUIRE_TRY(take(device_->allocate(bytes(rows_of_a_call, sizeof(SampleCut))), sample_cuts_));
   QUIRE_TRY(take(device_->allocate(bytes(partials, sizeof(SampleLogprobPartial))), sample_logprobs_));
   for (SampleArea& area : sample_areas_) {
     QUIRE_TRY(take(device_->allocate(bytes(rows, sizeof(SampleResult))), area.results));
@@ -120,7 +124,7 @@ void GpuBackend::sample(const SampleArgs& args) {
     const SampleRow& row = args.rows[i];
     QUIRE_CHECK(row.logprobs <= kMaxSampleLogprobs && row.mask >= -1);
     row_data[i] = data_of(row);
-    cuts |= row.temperature != 0 && (row.top_k > 0 || row.top_p < 1);
+    cuts |= row.temperature != 0 && (row.top_k > 0 || row.top_p < 1 || row.log_min_p <= 0);
     logprobs |= row.logprobs >= 0;
   }
   auto* edits = reinterpret_cast<SampleEdit*>(given.host + row_bytes);
@@ -160,9 +164,18 @@ void GpuBackend::sample(const SampleArgs& args) {
   }
   launch("sample_chunks", p, {partials, logits.data, settings, masks}, over_chunks, kSampleThreads);
   if (cuts) {
+    void* values = sample_values_->address();
+    void* listed = sample_listed_->address();
+    void* searches = sample_searches_->address();
+    void* found = sample_cuts_->address();
     launch("sample_binning", p, {bins, logits.data, settings, masks, partials}, over_chunks, kSampleThreads);
+    launch("sample_list", p, {values, listed, searches, logits.data, settings, masks, partials, bins}, over_chunks,
+           kSampleThreads);
+    launch("sample_cuts", p, {found, logits.data, settings, masks, partials, values, listed, searches}, over_rows,
+           kSampleRowThreads);
+    launch("sample_draws", p, {partials, logits.data, settings, masks, searches, found}, over_chunks, kSampleThreads);
   }
-  launch("sample_rows", p, {results, logits.data, settings, masks, partials, bins}, over_rows, kSampleRowThreads);
+  launch("sample_rows", p, {results, settings, partials}, over_rows, 32);
   if (!logprobs) return;
   area.tops = true;
   if (!args.edits.empty()) {

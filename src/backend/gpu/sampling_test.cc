@@ -240,12 +240,90 @@ TEST(GpuSampling, TiesAtTheNucleusEndKeepTheLowestIds) {
   for (const SampledRow& row : sample_everywhere(c).rows) EXPECT_LT(row.token, 150 + 1);
 }
 
+// Rows of nothing but -infinity with some tokens put in, and as many seeds.
+Case sparse_case(size_t rows, std::initializer_list<std::pair<int64_t, float>> tokens) {
+  Case c = make_case(9001, rows, 89, 1.0f, 0);
+  for (size_t r = 0; r < rows; ++r) {
+    std::fill(c.row(r), c.row(r) + c.vocab, -kInfinity);
+    for (const auto& [token, value] : tokens) c.row(r)[token] = value;
+    c.rows[r].temperature = 1;
+  }
+  return c;
+}
+std::vector<int32_t> distinct(const std::vector<SampledRow>& rows) {
+  std::vector<int32_t> out;
+  for (const SampledRow& row : rows) {
+    EXPECT_EQ(row.faults, 0);
+    out.push_back(row.token);
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+// Equal weights are exact in floats, so the border is too.
+TEST(GpuSampling, ANucleusThatIsJustReachedEndsThere) {
+  Case c = sparse_case(16, {{10, 2.0f}, {4200, 2.0f}, {4300, 2.0f}, {9000, 2.0f}});
+  for (SampleRow& row : c.rows) row.top_p = 0.5f;
+  EXPECT_EQ(distinct(sample_everywhere(c).rows), (std::vector<int32_t>{10, 4200}));
+  for (SampleRow& row : c.rows) row.top_p = 0.50001f;
+  EXPECT_EQ(distinct(sample(c, 0, 16, 0).rows), (std::vector<int32_t>{10, 4200, 4300}));
+  // Nor does a top_k that leaves all of them change that; one that leaves their ties neither.
+  for (const int32_t top_k : {1, 4, 5000}) {
+    for (SampleRow& row : c.rows) row.top_k = top_k;
+    EXPECT_EQ(distinct(sample(c, 0, 16, 0).rows), (std::vector<int32_t>{10, 4200, 4300})) << top_k;
+  }
+}
+
+TEST(GpuSampling, TopKKeepsTiesWithTheLast) {
+  Case c =
+      sparse_case(24, {{8999, 1.5f}, {7, 1.0f}, {4095, 1.0f}, {4096, 1.0f}, {8998, 1.0f}, {3, 0.5f}, {9000, 0.5f}});
+  for (SampleRow& row : c.rows) row.top_k = 2;
+  EXPECT_EQ(distinct(sample_everywhere(c).rows), (std::vector<int32_t>{7, 4095, 4096, 8998, 8999}));
+  for (SampleRow& row : c.rows) row.top_k = 1;
+  EXPECT_EQ(distinct(sample(c, 0, 24, 0).rows), (std::vector<int32_t>{8999}));
+}
+
+// Too many values between two thresholds for one look: wide rows, narrow ones, and all equal but one.
+TEST(GpuSampling, LongListsAreSearchedFurther) {
+  const std::tuple<float, int32_t, float> settings[] = {{0.9f, 0, 1.0f},    {0.5f, 0, 1.0f},     {1.0f, 3000, 1.0f},
+                                                        {0.7f, 4000, 1.0f}, {0.9f, 0, 1e-3f},    {0.9f, 5000, 1e-6f},
+                                                        {0.6f, 0, 0.0f},    {0.999f, 8999, 0.0f}};
+  Case c = make_case(9001, std::size(settings) + 2, 144, 1.0f, 3);
+  for (size_t r = 0; r < std::size(settings); ++r) {
+    const auto& [top_p, top_k, spread] = settings[r];
+    c.rows[r].temperature = 1;
+    c.rows[r].top_p = top_p;
+    c.rows[r].top_k = top_k;
+    for (int64_t t = 0; t < c.vocab; ++t) c.row(r)[t] = c.row(r)[t] * spread - 1;
+    c.row(r)[8000 + static_cast<int64_t>(r)] = -0.75f;
+  }
+  c.rows[std::size(settings)].temperature = 1;  // a plain row and a greedy one between them
+  const Results found = sample_everywhere(c);
+  for (size_t r = 0; r < c.rows.size(); ++r) expect_drawn(c, r, found.rows[r].token);
+}
+
+TEST(GpuSampling, EqualTokensOfSeveralChunksEndAtTheRightId) {
+  Case c = make_case(9001, 16, 233, 1.0f, 0);
+  std::fill(c.logits.begin(), c.logits.end(), 3.25f);
+  for (size_t r = 0; r < c.rows.size(); ++r) {
+    c.rows[r].temperature = 1;
+    c.rows[r].top_p = r < 8 ? 0.5f : 1.0f / 4096;
+  }
+  const Results found = sample_everywhere(c);
+  for (size_t r = 0; r < c.rows.size(); ++r) {
+    EXPECT_LT(found.rows[r].token, r < 8 ? 4501 : 3);
+    if (r < 8) expect_drawn(c, r, found.rows[r].token);
+  }
+}
+
 TEST(GpuSampling, EditsAndMasksComeFirst) {
   Case c = make_case(5000, 6, 8, 2.0f, 0);
   const size_t words = (5000 + 31) / 32;
   for (size_t r = 0; r < c.rows.size(); ++r) {
     SampleRow& row = c.rows[r];
     row.temperature = r % 2 == 0 ? 0.0f : 0.9f;
+    row.top_p = r == 1 ? 0.8f : 1.0f;
     row.repetition = 1.7f;
     row.frequency = 0.3f;
     row.presence = 0.4f;

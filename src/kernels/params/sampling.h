@@ -47,7 +47,7 @@ struct SampleEdit {
   float bias;
 };
 
-// What a chunk of a row found: its largest value, and for rows without a cut the best score of the draw.
+// What a chunk of a row found: its largest value, and the best score of the draw.
 struct SamplePartial {
   float max;
   int max_token;
@@ -61,6 +61,36 @@ struct SamplePartial {
 struct SampleBins {
   float weight[kSampleThresholds + 1];
   float count[kSampleThresholds + 1];
+};
+
+// The search for a cut: the largest value v with weight(x >= v) >= target, where a weight is 1 or exp(x - max). Known
+// are two keys: the weight at `low` reaches the target, that at `high` does not. `above` and `count_above` are of what
+// lies at or above `high`, `count` of what lies at or above `low`.
+struct SampleSearch {
+  uint low, high;
+  float above, count_above, count;
+  float target;
+  int by_mass;
+  int kind;
+};
+enum {
+  kSampleNoCut = 0,     // nothing to do: greedy, without a cut, or broken
+  kSampleMinCut = 1,    // min_p alone: the key `low` is the cut
+  kSampleOneCut = 2,    // top_k or top_p
+  kSampleSecondCut = 3  // top_k, then top_p
+};
+
+// What a chunk listed for the search: how many values, the lowest and the highest.
+struct SampleListed {
+  int count;
+  float low, high;
+  int pad;
+};
+
+// The last candidate: its value, and of those with that value the highest id.
+struct SampleCut {
+  float value;
+  int last;
 };
 
 // The log-softmax's part of a chunk, and its likeliest tokens.
