@@ -20,37 +20,34 @@ struct QkvToCache {
     float x[kCacheRows][32 * kHeld];
   };
 
-  // A lane's share of what is asked for ahead.
-  struct Ahead {
-    float weight[kHeld], cosine[kHeld], sine[kHeld];
-  };
-
   static FN int pair_of(int d, CONSTANT const QkvToCacheParams& p) {
     const int half_dim = p.rot_dim / 2;
     return p.interleaved != 0 ? d / 2 : (d < half_dim ? d : d - half_dim);
   }
 
-  static FN void ask(THREAD Ahead& ahead, int dim, bool normed, CONSTANT const QkvToCacheParams& p,
-                     DEVICE const float* weight, DEVICE const float* cosines, DEVICE const float* sines, uint lane) {
+  // Elements lane, lane + 32, ... of `count`; zeros behind.
+  static FN void ask(THREAD float* to, DEVICE const float* from, int count, uint lane) {
+    UNROLL for (int i = 0; i < kHeld; i++) to[i] = (int)lane + 32 * i < count ? from[lane + 32 * i] : 0.0f;
+  }
+  static FN void ask_pairs(THREAD float* to, DEVICE const float* from, int rot_dim, CONSTANT const QkvToCacheParams& p,
+                           uint lane) {
     UNROLL for (int i = 0; i < kHeld; i++) {
       const int d = (int)lane + 32 * i;
-      ahead.weight[i] = normed && d < dim ? weight[d] : 0.0f;
-      ahead.cosine[i] = d < p.rot_dim ? cosines[pair_of(d, p)] : 0.0f;
-      ahead.sine[i] = d < p.rot_dim ? sines[pair_of(d, p)] : 0.0f;
+      to[i] = d < rot_dim ? from[pair_of(d, p)] : 0.0f;
     }
   }
 
-  static FN void norm(THREAD float* x, int dim, float eps, THREAD const Ahead& ahead, uint lane) {
+  static FN void norm(THREAD float* x, int dim, float eps, THREAD const float* weight, uint lane) {
     const float inverse = norm_inverse(norm_sum_of_squares(x), dim, eps);
     UNROLL for (int i = 0; i < kHeld; i++) {
       const int d = (int)lane + 32 * i;
-      if (d < dim) x[i] = to_f(to<T>((x[i] * inverse) * ahead.weight[i]));
+      if (d < dim) x[i] = to_f(to<T>((x[i] * inverse) * weight[i]));
     }
   }
 
   // The other element of a pair is another lane's.
   static FN void rotate(THREAD float* x, TGROUP float* shared, CONSTANT const QkvToCacheParams& p,
-                        THREAD const Ahead& ahead, uint lane) {
+                        THREAD const float* cosine, THREAD const float* sine, uint lane) {
     UNROLL for (int i = 0; i < kHeld; i++) shared[lane + 32 * i] = x[i];
     SG_BARRIER();
     UNROLL for (int i = 0; i < kHeld; i++) {
@@ -59,7 +56,7 @@ struct QkvToCache {
         const int pair = pair_of(d, p);
         const int first = rotate_first(pair, p.interleaved);
         const int second = rotate_second(pair, p.rot_dim / 2, p.interleaved);
-        const float2 turned = rotate_pair(shared[first], shared[second], ahead.cosine[i], ahead.sine[i]);
+        const float2 turned = rotate_pair(shared[first], shared[second], cosine[i], sine[i]);
         x[i] = to_f(to<T>(d == first ? turned.x : turned.y));
       }
     }
@@ -111,19 +108,20 @@ struct QkvToCache {
                                     : k + token * p.k_stride + (i64)head * dim;
     const bool normed = !values && (query ? p.normed_q : p.normed_k) != 0;
     const i64 slot = query ? 0 : slots[token];
-    Ahead ahead;
-    if (!values) {
-      const i64 at = p.rot_dim > 0 ? (i64)positions[token] * (p.rot_dim / 2) : 0;
-      ask(ahead, dim, normed, p, query ? q_norm : k_norm, cosines + at, sines + at, c.lane);
-    }
+    const int rot_dim = values ? 0 : p.rot_dim;
+    const i64 at = rot_dim > 0 ? (i64)positions[token] * (rot_dim / 2) : 0;
+    float weight[kHeld], cosine[kHeld], sine[kHeld];
+    ask(weight, query ? q_norm : k_norm, normed ? dim : 0, c.lane);
+    ask_pairs(cosine, cosines + at, rot_dim, p, c.lane);
+    ask_pairs(sine, sines + at, rot_dim, p, c.lane);
     GRID_WAIT();
     float x[kHeld];
     UNROLL for (int i = 0; i < kHeld; i++) {
       const int d = (int)c.lane + 32 * i;
       x[i] = d < dim ? to_f(from[d]) : 0.0f;
     }
-    if (normed) norm(x, dim, p.eps, ahead, c.lane);
-    if (!values && p.rot_dim > 0) rotate(x, sm.x[c.sg], p, ahead, c.lane);
+    if (normed) norm(x, dim, p.eps, weight, c.lane);
+    if (rot_dim > 0) rotate(x, sm.x[c.sg], p, cosine, sine, c.lane);
     if (query) {
       UNROLL for (int i = 0; i < kHeld; i++) {
         const int d = (int)c.lane + 32 * i;

@@ -266,7 +266,7 @@ class Pages {
   std::vector<float> page(int32_t index) {
     const auto bytes = device_.get(pages_ + index * stride_, static_cast<size_t>(inputs_.layer.state_floats) * 4);
     std::vector<float> out(static_cast<size_t>(inputs_.layer.state_floats));
-    std::memcpy(out.data(), bytes.data(), bytes.size());
+    if (!out.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
     return out;
   }
 
