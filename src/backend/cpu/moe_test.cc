@@ -13,12 +13,12 @@
 #include "backend/cpu/isa.h"
 #include "backend/cpu/simd_probe.h"
 #include "backend/linear_cases.h"
+#include "backend/moe_cases.h"
 
 namespace quire::cpu {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 std::unique_ptr<Backend> make_backend(Isa isa, int threads) {
   auto backend = make_cpu_backend({.threads = threads, .isa = name(isa)});
@@ -223,53 +223,17 @@ TEST(MoeRoute, AgreesWithTheRoutersOfTransformers) {
   }
 }
 
-// Logits of rows with and without many ties, and rows with NaN and infinities.
-std::vector<float> hard_logits(int64_t tokens, int64_t experts) {
-  cases::Random random(static_cast<uint64_t>(experts));
-  std::vector<float> logits;
-  for (int64_t i = 0; i < tokens * experts; ++i) {
-    const float v = random.uniform(-6, 6);
-    logits.push_back(i / experts % 2 == 0 ? std::round(v) : v);
-  }
-  logits[static_cast<size_t>(experts + 1)] = kNan;
-  logits[static_cast<size_t>(2 * experts + 2)] = kInf;
-  for (int64_t e = 0; e < experts; ++e) {
-    logits[static_cast<size_t>(3 * experts + e)] = -kInf;
-    logits[static_cast<size_t>(4 * experts + e)] = kNan;
-  }
-  logits[static_cast<size_t>(5 * experts)] = -kInf;
-  return logits;
-}
-
-MoeRouteArgs route_variant(MoeScore score, int variant, int64_t experts, const float* bias, const float* scales) {
-  MoeRouteArgs a;
-  a.score = score;
-  a.jitter = 0.05f * static_cast<float>(variant);
-  a.scale = variant == 3 ? 1.7f : 1.0f;
-  if (variant == 4) a.expert_scale = scales;
-  a.k = 2;
-  if (score == MoeScore::kSparseMixer) return a;
-  if (variant % 2 == 1) a.choice_bias = bias;
-  if (variant >= 2) a.groups = variant >= 4 ? 4 : 2;
-  if (variant >= 2) a.groups_kept = variant == 4 ? 2 : variant == 5 ? 3 : 1;
-  if (variant >= 3 && experts / a.groups >= 2) a.group_score = MoeGroupScore::kTopTwoSum;
-  a.k = std::min<int64_t>(1 + variant, experts / a.groups * a.groups_kept);
-  a.normalise = variant % 3 == 0;
-  a.sum_epsilon = variant == 3 ? 1e-6f : 0.0f;
-  return a;
-}
-
 TEST(MoeRoute, HasTheBitsOfTheContractWithTiesAndBrokenRows) {
   std::vector<std::unique_ptr<Backend>> backends;
   for (const Isa isa : available_isas()) backends.push_back(make_backend(isa, 3));
   const int64_t tokens = 60;
   for (const int64_t experts : {4, 16, 60, 128}) {
-    std::vector<float> logits = hard_logits(tokens, experts);
+    std::vector<float> logits = cases::hard_logits(tokens, experts);
     const std::vector<float> bias = cases::random_rows(1, experts, 7), scales = cases::random_rows(1, experts, 8);
     for (const MoeScore score :
          {MoeScore::kSoftmax, MoeScore::kSigmoid, MoeScore::kSoftmaxOfChosen, MoeScore::kSparseMixer}) {
       for (int variant = 0; variant < 6; ++variant) {
-        const MoeRouteArgs a = route_variant(score, variant, experts, bias.data(), scales.data());
+        const MoeRouteArgs a = cases::route_variant(score, variant, experts, bias.data(), scales.data());
         Routes want;
         for (int64_t t = 0; t < tokens; ++t) {
           const auto row = logits.begin() + t * experts;
