@@ -16,9 +16,12 @@ namespace {
 // Rows whose bits are compared: at both ends of tiles of 16 to 256 rows and inside them.
 constexpr int64_t kWatched[] = {0, 1, 5, 15, 16, 63, 64, 130, 255, 256, 300, 511, 700, 1023, 2047, 3000, 4095};
 constexpr int64_t kOwnRows[] = {1, 2, 7, 16, 17, 33, 64};
-constexpr int kTried = 8;                    // algorithms of a step that agree: the quickest of them serves
-constexpr int kTimedRuns = 5;                // of each
-constexpr int64_t kFreshElements = 1 << 20;  // that are made on the host; then rows come again
+constexpr int kTried = 8;                      // algorithms of a step that agree: the quickest of them serves
+constexpr int kTimedRounds = 2;                // of all of them in turn: the clock of a busy GPU drifts
+constexpr int kLeastRuns = 4, kMostRuns = 48;  // of each in a round
+constexpr double kTimedSeconds = 4e-4;         // that a round should take
+constexpr int64_t kWalkBytes = 128 << 20;      // of copies of the weight: more than stays in a cache
+constexpr int64_t kFreshElements = 1 << 20;    // that are made on the host; then rows come again
 
 uint16_t random_value(DType type, uint64_t index, uint64_t seed) {
   uint64_t z = (index + 1) * 0x9e3779b97f4a7c15u + seed * 0xd1342543de82ef95u;
@@ -48,10 +51,16 @@ Result<ProductCheck> ProductCheck::make(gpu::Device& device, const ProductShape&
   ProductCheck out(device, shape, most_rows);
   const int64_t element = info(shape.type).block_bytes;
   QUIRE_ASSIGN(out.x_, device.allocate(static_cast<size_t>(most_rows * shape.k * element)));
-  QUIRE_ASSIGN(out.w_, device.allocate(static_cast<size_t>(shape.n * shape.k * element)));
+  const int64_t weight_bytes = shape.n * shape.k * element;
+  out.copies_ = std::clamp<int64_t>(kWalkBytes / weight_bytes + 1, 1, kMostRuns);
+  QUIRE_ASSIGN(out.w_, device.allocate(static_cast<size_t>(out.copies_ * weight_bytes)));
   QUIRE_ASSIGN(out.y_, device.allocate(static_cast<size_t>(most_rows * shape.n) * sizeof(float)));
   QUIRE_TRY(out.fill(out.x_->address(), most_rows, 1, 1));
   QUIRE_TRY(out.fill(out.w_->address(), shape.n, 2, -1));
+  for (int64_t i = 1; i < out.copies_; ++i) {
+    device.copy(static_cast<std::byte*>(out.w_->address()) + i * weight_bytes, out.w_->address(),
+                static_cast<size_t>(weight_bytes));
+  }
   return out;
 }
 
@@ -92,12 +101,23 @@ gpu::LibraryProduct ProductCheck::of_rows(int64_t first, int64_t rows, DType out
           .y_stride = shape_.n};
 }
 
+// As in a model, each run has a weight that no cache holds.
 Result<double> ProductCheck::seconds(const ProductFn& product, int64_t rows, DType out_type) {
-  QUIRE_TRY(device_->synchronise());
-  const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < kTimedRuns; ++i) QUIRE_TRY(product(of_rows(0, rows, out_type)));
-  QUIRE_TRY(device_->synchronise());
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const auto time = [&](int runs) -> Result<double> {
+    QUIRE_TRY(device_->synchronise());
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < runs; ++i) {
+      gpu::LibraryProduct p = of_rows(0, rows, out_type);
+      p.w = static_cast<const std::byte*>(p.w) + i % copies_ * shape_.n * shape_.k * info(shape_.type).block_bytes;
+      QUIRE_TRY(product(p));
+    }
+    QUIRE_TRY(device_->synchronise());
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / runs;
+  };
+  QUIRE_ASSIGN(const double once, time(kLeastRuns));
+  const int runs = static_cast<int>(std::min<double>(kTimedSeconds / once, kMostRuns));
+  if (runs <= kLeastRuns) return once;
+  return time(runs);
 }
 
 Result<bool> ProductCheck::agrees(const ProductFn& product, int64_t first, int64_t rows, DType out_type) {
@@ -139,6 +159,43 @@ Result<bool> own_agrees(ProductCheck& check, const ProductShape& shape, const Pr
   return true;
 }
 
+struct Rows {
+  int64_t first, count;
+};
+
+// The first algorithms that run and agree on all ranges.
+std::vector<LtAlgo> agreeing(ProductCheck& check, Library& library, std::span<const LtAlgo> candidates,
+                             std::span<const Rows> ranges, DType out_type) {
+  std::vector<LtAlgo> out;
+  for (const LtAlgo& algorithm : candidates) {
+    const ProductFn run = [&](const gpu::LibraryProduct& product) { return library.run(product, algorithm); };
+    const bool agreed = std::all_of(ranges.begin(), ranges.end(), [&](const Rows& rows) {
+      const Result<bool> agrees = check.agrees(run, rows.first, rows.count, out_type);
+      return agrees.ok() && *agrees;
+    });
+    if (agreed) out.push_back(algorithm);
+    if (out.size() == kTried) break;
+  }
+  return out;
+}
+
+// All that agree give the same bits, so that the choice among them may follow a clock. Nothing where there is none.
+Result<std::optional<LtAlgo>> quickest(ProductCheck& check, Library& library, std::span<const LtAlgo> candidates,
+                                       int64_t rows, DType out_type) {
+  std::optional<LtAlgo> out;
+  double least = 0;
+  for (int round = 0; round < kTimedRounds; ++round) {
+    for (const LtAlgo& algorithm : candidates) {
+      const ProductFn run = [&](const gpu::LibraryProduct& product) { return library.run(product, algorithm); };
+      QUIRE_ASSIGN(const double seconds, check.seconds(run, rows, out_type));
+      if (out && seconds >= least) continue;
+      out = algorithm;
+      least = seconds;
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<bool> choose_algorithms(gpu::Device& device, Library& library, const ProductShape& shape, int split,
@@ -156,31 +213,13 @@ Result<bool> choose_algorithms(gpu::Device& device, Library& library, const Prod
     for (size_t i = steps.size(); i-- > 0;) {
       // The whole step from the first row on; the fewest rows that it serves, at the end and around a middle row.
       const int64_t most = steps[i], least = i == 0 ? 1 : steps[i - 1] + 1, last = check.most_rows() - least;
-      const std::pair<int64_t, int64_t> ranges[] = {{0, most}, {last, least}, {std::min<int64_t>(255, last), least}};
-      // All that agree give the same bits, so that the choice among them may follow a clock.
+      const Rows ranges[] = {{0, most}, {last, least}, {std::min<int64_t>(255, last), least}};
       // What serves the step above is tried as well: told not to cut K, what the library has for few rows may be slow.
       std::vector<LtAlgo> candidates = library.candidates(shape, out_type, most, split);
       if (chosen) candidates.insert(candidates.begin(), *chosen);
-      chosen.reset();
-      double least_seconds = 0;
-      int tried = 0;
-      for (const LtAlgo& algorithm : candidates) {
-        const ProductFn run = [&](const gpu::LibraryProduct& product) { return library.run(product, algorithm); };
-        bool agreed = true;
-        for (const auto& [first, rows] : ranges) {
-          const Result<bool> agrees = check.agrees(run, first, rows, out_type);
-          agreed = agreed && agrees.ok() && *agrees;
-          if (!agreed) break;
-        }
-        QUIRE_TRY(device.synchronise());
-        if (!agreed) continue;
-        QUIRE_ASSIGN(const double seconds, check.seconds(run, most, out_type));
-        if (!chosen || seconds < least_seconds) {
-          chosen = algorithm;
-          least_seconds = seconds;
-        }
-        if (++tried == kTried) break;
-      }
+      candidates = agreeing(check, library, candidates, ranges, out_type);
+      QUIRE_TRY(device.synchronise());
+      QUIRE_ASSIGN(chosen, quickest(check, library, candidates, most, out_type));
       if (!chosen) return false;
       library.choose(shape, out_type, most, *chosen);
     }

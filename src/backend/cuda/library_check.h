@@ -20,7 +20,7 @@ class ProductCheck {
 
   // Runs `product` over rows [first, first + rows) and compares those that are watched. An Error where it did not run.
   Result<bool> agrees(const ProductFn& product, int64_t first, int64_t rows, DType out_type);
-  // The time of a few runs over the first rows.
+  // The time of one run over the first rows, as the mean of several.
   Result<double> seconds(const ProductFn& product, int64_t rows, DType out_type);
   int64_t most_rows() const { return most_rows_; }
 
@@ -33,6 +33,7 @@ class ProductCheck {
   gpu::Device* device_;
   ProductShape shape_;
   int64_t most_rows_;
+  int64_t copies_ = 1;  // of the weight, for seconds()
   std::unique_ptr<gpu::Memory> x_, w_, y_;
   std::map<int64_t, std::vector<float>> expected_;  // by row; watched rows alone
 };
