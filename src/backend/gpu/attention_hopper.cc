@@ -91,15 +91,16 @@ bool GpuBackend::attention_on_hopper(const AttentionArgs& args, bool one_each) {
     // Inside a recorded step nothing but the launch before writes to pages, and that writes this step's positions.
     p.early = recording() ? 1 : 0;
     const int64_t units = few_seqs * p.kv_heads * splits;
-    if (2 * units <= device_->info().compute_units) {  // a cluster of eight for each
+    const int multiprocessors = device_->info().compute_units;
+    if (6 * units <= multiprocessors) {  // a cluster for each, all at once
       run("hopper_attention_quick", kept,
           {static_cast<uint32_t>(kHopperClusterSize * p.kv_heads), static_cast<uint32_t>(splits),
            static_cast<uint32_t>(few_seqs)},
           kHopperQuickThreads, hopper_quick_memory(dim));
     } else {
-      run("hopper_attention_stream", kept,
-          {static_cast<uint32_t>(hopper_stream_grid(p.seqs, p.kv_heads, p.max_splits))}, 32 * kHopperDecodeWarps,
-          hopper_stream_memory(dim));
+      p.stages = hopper_team_stages(units, multiprocessors);
+      run("hopper_attention_team", kept, {static_cast<uint32_t>(units)}, hopper_team_threads(dim),
+          hopper_team_memory(dim, p.stages));
     }
     if (splits > 1) {
       const int64_t rows = tokens * p.heads, a_group = kHopperMergeThreads / 32;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of few rows over pages: a form for many sequences, one for few, and the merge of splits (sm_90a).
+// Attention of few rows over pages: the form for few sequences, and the merge of splits (sm_90a).
 //
-// Both forms are equal, by memcmp, to the portable attention and to attention_prefill.cuh. The rows of a kv head are
-// (query, head of its group), at most 16; a launch serves the sequences with p.rows_from to p.rows_to rows. With one
-// split a sequence's rows are written at once, with more they go to scratch and the merge follows.
-//  - attention_stream: a warp takes one (sequence, kv head, split) by itself and streams it through its own ring.
-//    Grid: hopper_stream_grid(), 64 threads, hopper_stream_memory().
+// Equal, by memcmp, to the portable attention, to attention_team.cuh and to attention_prefill.cuh. The rows of a kv
+// head are (query, head of its group), at most 16; a launch serves the sequences with p.rows_from to p.rows_to rows.
+// With one split a sequence's rows are written at once, with more they go to scratch and the merge follows.
 //  - attention_quick: four threadgroups, a cluster, take one (sequence, kv head, split): a quarter of the tiles each
 //    for the scores, then a quarter of the head's columns each for p V, whose chain is what takes time. Grid:
 //    (kHopperClusterSize * kv_heads, max_splits, seqs), 256 threads, hopper_quick_memory().
@@ -14,191 +12,6 @@
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
-
-template <typename T, int D>
-struct HopperAttentionStream {
-  enum {
-    kPieces = D / 8,  // of 16 bytes in a row
-    kRowBytes = D * 2,
-    kStage = 32 * kRowBytes,  // 32 positions of K or of V
-    kStages = kHopperDecodeStages,
-    kRowsAtOnce = 32 / kPieces,  // that a warp's copy covers
-    kQueryStride = D + 8,
-    kWarpBytes = kStages * kStage + 16 * kQueryStride * 2 + 1024
-  };
-
-  // Stage i of a split: tile i / 4, then K's first and second half, V's first and second.
-  HOPPER_FN void load(const HopperAttentionParams& p, int stage, int slot, int stages, uint ring, const i64* eights,
-                      const char* pages, int last, int lane) {
-    if (stage < stages) {
-      const int half_tile = (stage >> 2) * 2 + (stage & 1);
-      const char* from = pages + ((stage & 2) ? p.v_offset : 0) + (lane % kPieces) * 16;
-      const i64 row_bytes = (i64)p.kv_heads * kRowBytes;
-      const uint to = ring + slot * kStage;
-      UNROLL for (int e = 0; e < 4; e++) {
-        const char* eight = from + eights[half_tile * 4 + e];
-        UNROLL for (int i = 0; i < 8 / kRowsAtOnce; i++) {
-          const int in_eight = i * kRowsAtOnce + lane / kPieces, r = e * 8 + in_eight;
-          hopper_copy16_or_zero(to + r * kRowBytes + (((lane % kPieces) ^ in_eight) << 4), eight + in_eight * row_bytes,
-                                half_tile * 32 + r < last);
-        }
-      }
-    }
-    ptx_copy_commit();
-  }
-
-  HOPPER_FN void scores(float (&s)[4][4], const uint (&q)[D / 16][4], uint stage, int lane) {
-    UNROLL for (int b = 0; b < 4; b++) {
-      UNROLL for (int i = 0; i < 4; i++) s[b][i] = 0.0f;
-    }
-    const uint row = stage + ((lane & 7) + ((lane >> 4) << 3)) * kRowBytes;
-    UNROLL for (int k = 0; k < D / 16; k++) {
-      UNROLL for (int b = 0; b < 4; b += 2) {
-        uint f[4];
-        hopper_ldmatrix(f, row + b * 8 * kRowBytes + (((2 * k + ((lane >> 3) & 1)) ^ (lane & 7)) << 4));
-        hopper_mma<T>(s[b], q[k], f[0], f[1]);
-        hopper_mma<T>(s[b + 1], q[k], f[2], f[3]);
-      }
-    }
-  }
-
-  HOPPER_FN void values(float (&o)[D / 8][4], const float (&w)[4][4], uint stage, int lane) {
-    const uint row = stage + ((lane & 7) + ((lane >> 3) & 1) * 8) * kRowBytes;
-    UNROLL for (int k = 0; k < 2; k++) {
-      const uint a[4] = {hopper_pack<T>(w[2 * k][0], w[2 * k][1]), hopper_pack<T>(w[2 * k][2], w[2 * k][3]),
-                         hopper_pack<T>(w[2 * k + 1][0], w[2 * k + 1][1]),
-                         hopper_pack<T>(w[2 * k + 1][2], w[2 * k + 1][3])};
-      UNROLL for (int d = 0; d < D / 16; d++) {
-        uint f[4];
-        hopper_ldmatrix_trans(f, row + k * 16 * kRowBytes + (((2 * d + (lane >> 4)) ^ (lane & 7)) << 4));
-        hopper_mma<T>(o[2 * d], a, f[0], f[1]);
-        hopper_mma<T>(o[2 * d + 1], a, f[2], f[3]);
-      }
-    }
-  }
-
-  // Scores to weights, for row g (h = 0) or g + 8 (h = 1) of the lane; returns the factor of what was before.
-  HOPPER_FN float weigh(float (&s)[8][4], int h, float& m, float& l, int seen, int t) {
-    float most = HOPPER_NONE;
-    UNROLL for (int b = 0; b < 8; b++) {
-      UNROLL for (int i = 0; i < 2; i++) {
-        if (8 * b + 2 * t + i < seen) most = max(most, s[b][2 * h + i]);
-      }
-    }
-    most = max(m, row_max(most));
-    const float base = most == HOPPER_NONE ? 0.0f : most;
-    const float a = q_exp2(m - base);
-    m = most;
-    float e[8];
-    UNROLL for (int b = 0; b < 8; b++) {
-      UNROLL for (int i = 0; i < 2; i++) {
-        s[b][2 * h + i] = 8 * b + 2 * t + i < seen ? q_exp2(s[b][2 * h + i] - base) : 0.0f;
-      }
-      e[b] = s[b][2 * h] + s[b][2 * h + 1];
-    }
-    l = fma(l, a, hopper_tree(e[0], e[1], e[2], e[3]) + hopper_tree(e[4], e[5], e[6], e[7]));
-    return a;
-  }
-
-  HOPPER_FN void run(const HopperAttentionParams& p, T* out, const T* q, const char* pages, const int* block_tables,
-                     const int* cu_seqlens, const int* context_lens, float* scratch) {
-    extern __shared__ __align__(128) unsigned char shared[];
-    ptx_grid_release();
-    const int warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const int unit = (int)blockIdx.x * kHopperDecodeWarps + warp;
-    const int kv_head = unit % p.kv_heads, split = unit / p.kv_heads % p.max_splits;
-    const int seq = unit / (p.kv_heads * p.max_splits);
-    ptx_grid_wait();
-    if (seq >= p.seqs) return;
-    const HopperSequence s = hopper_sequence(seq, cu_seqlens, context_lens);
-    const int group = p.heads / p.kv_heads, rows = s.queries * group;
-    if (split >= s.splits || rows < p.rows_from || rows > p.rows_to) return;
-
-    unsigned char* mine = shared + warp * kWarpBytes;
-    const uint ring = ptx_shared_address(mine);
-    T* queries = (T*)(mine + kStages * kStage);
-    i64* eights = (i64*)(mine + kStages * kStage + 16 * kQueryStride * 2);
-    const int start = split * kHopperSplit, last = min(s.context - start, (int)kHopperSplit);
-    const int* blocks = block_tables + (i64)seq * p.max_blocks;
-    for (int i = lane; i < kHopperSplit / 8; i += 32) {
-      eights[i] =
-          i * 8 < last ? hopper_position(p, blocks, start + i * 8, p.kv_heads * kRowBytes) + kv_head * kRowBytes : 0;
-    }
-    __syncwarp();
-    const int tiles = (last + kHopperTile - 1) / kHopperTile, stages = tiles * 4;
-    int slot = 0;
-    UNROLL for (int i = 0; i < kStages; i++) load(p, i, i, stages, ring, eights, pages, last, lane);
-    hopper_bring_queries<T, D>(p, s, q, kv_head, queries, kQueryStride, 0, rows, 16, lane, 32);
-    __syncwarp();
-    uint qf[D / 16][4];
-    UNROLL for (int k = 0; k < D / 16; k++) {
-      hopper_ldmatrix(qf[k], ptx_shared_address(queries + (lane & 15) * kQueryStride + k * 16 + (lane >> 4) * 8));
-    }
-
-    float o[D / 8][4], m[2] = {HOPPER_NONE, HOPPER_NONE}, l[2] = {0.0f, 0.0f};
-    UNROLL for (int d = 0; d < D / 8; d++) {
-      UNROLL for (int i = 0; i < 4; i++) o[d][i] = 0.0f;
-    }
-    // How many positions of the split rows g and g + 8 see.
-    const int before = s.context - s.queries + 1 - start;
-    const int seen[2] = {g < rows ? before + g / group : 0, g + 8 < rows ? before + (g + 8) / group : 0};
-#pragma unroll 1
-    for (int tile = 0; tile < tiles; tile++) {
-      float w[8][4];
-      UNROLL for (int h = 0; h < 2; h++) {
-        ptx_copy_wait<kStages - 1>();
-        __syncwarp();
-        scores(*(float(*)[4][4]) & w[4 * h], qf, ring + slot * kStage, lane);
-        __syncwarp();
-        load(p, tile * 4 + h + kStages, slot, stages, ring, eights, pages, last, lane);
-        slot = slot + 1 == kStages ? 0 : slot + 1;
-      }
-      const float a0 = weigh(w, 0, m[0], l[0], seen[0] - tile * kHopperTile, t);
-      float a1 = 1.0f;
-      if (rows > 8) {
-        a1 = weigh(w, 1, m[1], l[1], seen[1] - tile * kHopperTile, t);
-      } else {
-        UNROLL for (int b = 0; b < 8; b++) w[b][2] = w[b][3] = 0.0f;
-      }
-      if (simd_any(a0 != 1.0f || a1 != 1.0f)) {
-        UNROLL for (int d = 0; d < D / 8; d++) {
-          o[d][0] *= a0;
-          o[d][1] *= a0;
-          o[d][2] *= a1;
-          o[d][3] *= a1;
-        }
-      }
-      UNROLL for (int h = 0; h < 2; h++) {
-        ptx_copy_wait<kStages - 1>();
-        __syncwarp();
-        values(o, *(float(*)[4][4]) & w[4 * h], ring + slot * kStage, lane);
-        __syncwarp();
-        load(p, tile * 4 + 2 + h + kStages, slot, stages, ring, eights, pages, last, lane);
-        slot = slot + 1 == kStages ? 0 : slot + 1;
-      }
-    }
-    UNROLL for (int h = 0; h < 2; h++) {
-      const int row = g + 8 * h;
-      const float sum = row_sum(l[h]);
-      if (row >= rows) continue;
-      const int token = s.first + row / group, head = kv_head * group + row % group;
-      if (s.splits == 1) {
-        T* to_row = out + (i64)token * p.out_stride + (i64)head * D;
-        UNROLL for (int d = 0; d < D / 8; d++) {
-          *(uint*)(to_row + d * 8 + 2 * t) = hopper_pack<T>(o[d][2 * h] / sum, o[d][2 * h + 1] / sum);
-        }
-      } else {
-        const HopperScratch to_row = hopper_scratch(p, scratch, cu_seqlens[p.seqs], token, head, split, D);
-        UNROLL for (int d = 0; d < D / 8; d++) {
-          *(float2*)(to_row.o + d * 8 + 2 * t) = make_float2(o[d][2 * h], o[d][2 * h + 1]);
-        }
-        if (t == 0) *(float2*)to_row.ml = make_float2(m[h], sum);
-      }
-    }
-  }
-};
-
-// ---- few sequences ----
 
 HOPPER_FN void hopper_cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -518,24 +331,18 @@ struct HopperAttentionMerge {
   }
 };
 
-#define HOPPER_ATTENTION_DECODE(types, T, D)                                                                           \
-  static_assert(sizeof(HopperAttentionQuick<T, D>::Smem) <= hopper_quick_memory(D), "as the host counts");             \
-  static_assert(kHopperDecodeWarps * HopperAttentionStream<T, D>::kWarpBytes == hopper_stream_memory(D), "likewise");  \
-  extern "C" __global__ void __launch_bounds__(32 * kHopperDecodeWarps) hopper_attention_stream_##types##_d##D(        \
-      const __grid_constant__ HopperAttentionParams p, T* out, const T* q, const char* pages, const int* block_tables, \
-      const int* cu_seqlens, const int* context_lens, float* scratch) {                                                \
-    HopperAttentionStream<T, D>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens, scratch);               \
-  }                                                                                                                    \
-  extern "C" __global__ void __launch_bounds__(kHopperQuickThreads) __cluster_dims__(kHopperClusterSize, 1, 1)         \
-      hopper_attention_quick_##types##_d##D(const __grid_constant__ HopperAttentionParams p, T* out, const T* q,       \
-                                            const char* pages, const int* block_tables, const int* cu_seqlens,         \
-                                            const int* context_lens, float* scratch) {                                 \
-    HopperAttentionQuick<T, D>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens, scratch);                \
-  }                                                                                                                    \
-  extern "C" __global__ void __launch_bounds__(kHopperMergeThreads)                                                    \
-      hopper_attention_merge_##types##_d##D(const __grid_constant__ HopperAttentionParams p, T* out,                   \
-                                            const float* scratch, const int* cu_seqlens, const int* context_lens) {    \
-    HopperAttentionMerge<T, D>::run(p, out, scratch, cu_seqlens, context_lens);                                        \
+#define HOPPER_ATTENTION_DECODE(types, T, D)                                                                        \
+  static_assert(sizeof(HopperAttentionQuick<T, D>::Smem) <= hopper_quick_memory(D), "as the host counts");          \
+  extern "C" __global__ void __launch_bounds__(kHopperQuickThreads) __cluster_dims__(kHopperClusterSize, 1, 1)      \
+      hopper_attention_quick_##types##_d##D(const __grid_constant__ HopperAttentionParams p, T* out, const T* q,    \
+                                            const char* pages, const int* block_tables, const int* cu_seqlens,      \
+                                            const int* context_lens, float* scratch) {                              \
+    HopperAttentionQuick<T, D>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens, scratch);             \
+  }                                                                                                                 \
+  extern "C" __global__ void __launch_bounds__(kHopperMergeThreads)                                                 \
+      hopper_attention_merge_##types##_d##D(const __grid_constant__ HopperAttentionParams p, T* out,                \
+                                            const float* scratch, const int* cu_seqlens, const int* context_lens) { \
+    HopperAttentionMerge<T, D>::run(p, out, scratch, cu_seqlens, context_lens);                                     \
   }
 HOPPER_ATTENTION_DECODE(bf16, bfloat, 64)
 HOPPER_ATTENTION_DECODE(bf16, bfloat, 128)

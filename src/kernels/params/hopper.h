@@ -76,7 +76,7 @@ constexpr HopperLinearPlan hopper_linear_plan(HopperLinearParams* p, int multipr
   return plan;
 }
 
-// ---- attention over pages (kernels/cuda/attention_decode.cuh, attention_prefill.cuh) ----
+// ---- attention over pages (kernels/cuda/attention_decode.cuh, attention_team.cuh, attention_prefill.cuh) ----
 
 // Plain causal attention: no window, cap, sinks or slopes. Pages of one layer: page b at pages + b * page_stride, in it
 // K [block_size][kv_heads][D], then V likewise, 16-byte boundaries everywhere, block_size a multiple of 8.
@@ -93,15 +93,14 @@ struct HopperAttentionParams {
   // Positions of earlier steps, block_tables, cu_seqlens and context_lens may be read before the launches before this
   // one have ended: none of them writes those.
   int early;
-  float c;  // scale * log2(e)
+  int stages;  // of attention_team's ring
+  float c;     // scale * log2(e)
 };
 
 enum {
   kHopperTile = 64,
   kHopperSplit = 1024,
-  kHopperDecodeWarps = 2,   // of attention_stream: each takes one (sequence, kv head, split)
-  kHopperDecodeStages = 6,  // of 32 positions of K or V, a warp
-  kHopperClusterSize = 4,   // of attention_quick: they share one (sequence, kv head, split)
+  kHopperClusterSize = 4,  // of attention_quick: they share one (sequence, kv head, split)
   kHopperQuickThreads = 256,
   kHopperMergeThreads = 256
 };
@@ -110,16 +109,24 @@ enum {
 constexpr i64 hopper_attention_scratch(i64 tokens, i64 heads, i64 max_splits, i64 head_dim) {
   return tokens * heads * max_splits * (head_dim + 2);
 }
-constexpr int hopper_stream_memory(int head_dim) {
-  return kHopperDecodeWarps * (kHopperDecodeStages * 32 * head_dim * 2 + 16 * (head_dim + 8) * 2 + 1024);
-}
-constexpr int hopper_stream_grid(int seqs, int kv_heads, int max_splits) {
-  return (seqs * kv_heads * max_splits + kHopperDecodeWarps - 1) / kHopperDecodeWarps;
-}
 // Bytes of attention_quick: K of its tiles, V's columns of all, P, q, sums and maxima, where positions stand.
 constexpr int hopper_quick_memory(int head_dim) {
   return kHopperSplit / kHopperClusterSize * head_dim * 2 + kHopperSplit * (head_dim / kHopperClusterSize) * 2 +
          16 * (kHopperSplit + 8) * 2 + 16 * (head_dim + 8) * 2 + 16384 + 4352 + 3 * 1024;
+}
+// attention_team: a warp for 16 columns of the head. The ring has `stages` tiles of K or V; beside it 16 rows of
+// weights, sums, maxima, where positions stand, and barriers.
+enum { kHopperTeamMostStages = 12 };
+constexpr int hopper_team_threads(int head_dim) {
+  return head_dim / 16 * 32;
+}
+constexpr int hopper_team_memory(int head_dim, int stages) {
+  return stages * kHopperTile * head_dim * 2 + 16 * (2 * kHopperTile + 8) * 2 + head_dim / 16 * 16 * 5 * 4 + 1024 +
+         8 * kHopperTeamMostStages + 128;
+}
+// A team on a multiprocessor alone asks for all of a short context at once; of many, two share it.
+constexpr int hopper_team_stages(i64 units, int multiprocessors) {
+  return 2 * units <= multiprocessors ? 12 : 6;
 }
 enum { kHopperPrefillThreads = 384 };
 // Bytes of attention_prefill: barriers, four tiles of K and of V, the splits before, and room to align.
