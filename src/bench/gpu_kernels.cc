@@ -37,10 +37,10 @@ struct Plan {
 Plan usual_plan() {
   using enum DType;
   return {.shapes = {{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}},
-          .quantised_shapes = {{4096, 4096}},
+          .quantised_shapes = {{4096, 4096}, {24576, 4096}, {4096, 12288}},
           .rows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096},
-          .quantised_rows = {1, 8, 64},
-          .quantised = {kQ8_0, kQ4_0, kQ4_K, kG4},
+          .quantised_rows = {1, 8, 16, 64},
+          .quantised = {kQ8_0, kQ4_0, kQ4_K, kQ6_K, kG4},
           .attention = {{"decode", 16, 8, 128, 64, 1, 4096},
                         {"decode", 16, 8, 128, 1, 1, 4096},
                         {"decode", 16, 8, 128, 256, 1, 512},

@@ -131,6 +131,7 @@ class GpuBackend final : public Backend {
   void linear_by_columns(const LinearArgs& args, DType type);
   void own_product(const LibraryProduct& product);
   bool linear_on_hopper(const LinearArgs& args, DType type);
+  bool quantised_on_hopper(const LinearArgs& args, DType type);
   bool linear_by_library(const LinearArgs& args, DType type);
   void linear_own(const LinearArgs& args, DType type);
   bool has_hopper() const;

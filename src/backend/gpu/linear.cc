@@ -5,7 +5,7 @@
 // activations), so they are equal by memcmp.
 //   - the vendor's library from 33 rows on, where the driver has found that it gives these bits; a quantised weight is
 //     made plain first, in pieces, from 65 rows on
-//   - sm_90a's kernels (kernels/cuda) for weights of the activations' own type and up to 64 rows
+//   - sm_90a's kernels (kernels/cuda) for weights of the activations' own type, and for quantised ones up to 64 rows
 //   - else the own kernels: few rows (16) or many (64) in a tile, every weight type
 // Float activations have the own kernel alone.
 #include <algorithm>
@@ -18,6 +18,7 @@
 #include "backend/gpu/weight_layout.h"
 #include "backend/raw_matrix.h"
 #include "kernels/params/hopper.h"
+#include "kernels/params/hopper_quantised.h"
 #include "kernels/params/linear.h"
 
 namespace quire::gpu {
@@ -140,6 +141,25 @@ LinearLast last_of(const LinearArgs& args) {
   return last;
 }
 
+HopperLinearParams hopper_params(const LinearArgs& args) {
+  const GpuMatrix& w = matrix(args.weight);
+  HopperLinearParams p = {};
+  p.m = static_cast<int>(args.x.rows);
+  p.n = static_cast<int>(w.n());
+  p.k = static_cast<int>(w.k());
+  p.x_stride = static_cast<int>(args.x.stride);
+  p.out_stride = static_cast<int>(args.out.stride);
+  p.residual_stride = static_cast<int>(args.residual.stride);
+  p.epilogue = epilogue_of(args);  // they count alike
+  p.activation = args.gated != nullptr ? static_cast<int>(args.gated->activation) : 0;
+  p.limit = args.gated != nullptr ? args.gated->limit : 0.0f;
+  p.normed = args.norm != nullptr;
+  p.biased = args.bias != nullptr;
+  p.eps = args.norm != nullptr ? args.norm->eps : 0.0f;
+  p.scale = args.residual_scale;
+  return p;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<PackedMatrix>> GpuBackend::pack(std::span<const RawMatrix> parts, const PackOptions& options) {
@@ -213,6 +233,7 @@ void GpuBackend::linear(const LinearArgs& args) {
   const DType type = product_type(args);
   if (!args.columns.empty()) return linear_by_columns(args, type);
   if (linear_by_library(args, type) || linear_on_hopper(args, type)) return;
+  if (quantised_on_hopper(args, type)) return;
   linear_own(args, type);
 }
 
@@ -250,26 +271,45 @@ bool GpuBackend::linear_on_hopper(const LinearArgs& args, DType type) {
   const GpuMatrix& w = matrix(args.weight);
   if (args.x.rows > kHopperMaxRows || w.dtype() != type || type == DType::kF32 || !has_hopper()) return false;
   if (!on_16_bytes(args.x) || reinterpret_cast<uintptr_t>(args.out.data) % 16 != 0 || w.k() % 16 != 0) return false;
-  HopperLinearParams p = {};
-  p.m = static_cast<int>(args.x.rows);
-  p.n = static_cast<int>(w.n());
-  p.k = static_cast<int>(w.k());
-  p.x_stride = static_cast<int>(args.x.stride);
-  p.out_stride = static_cast<int>(args.out.stride);
-  p.residual_stride = static_cast<int>(args.residual.stride);
-  p.epilogue = epilogue_of(args);  // they count alike
-  p.activation = args.gated != nullptr ? static_cast<int>(args.gated->activation) : 0;
-  p.limit = args.gated != nullptr ? args.gated->limit : 0.0f;
-  p.normed = args.norm != nullptr;
-  p.biased = args.bias != nullptr;
-  p.eps = args.norm != nullptr ? args.norm->eps : 0.0f;
-  p.scale = args.residual_scale;
+  HopperLinearParams p = hopper_params(args);
   const HopperLinearPlan plan = hopper_linear_plan(&p, device_->info().compute_units);
   if (plan.kernel == nullptr) return false;
   const std::string name = std::string("hopper_linear_") + spelling(type) + "_" + plan.kernel;
   launch(name.c_str(), p,
          {args.out.data, args.x.data, w.data, args.bias, args.norm != nullptr ? args.norm->weight : nullptr,
           args.residual.data},
+         {static_cast<uint32_t>(plan.grid)}, static_cast<uint32_t>(plan.threads),
+         static_cast<uint32_t>(plan.dynamic_memory));
+  return true;
+}
+
+// The norm of one row or two is made in the kernel, that of more rows before it.
+bool GpuBackend::quantised_on_hopper(const LinearArgs& args, DType type) {
+  const GpuMatrix& w = matrix(args.weight);
+  const int64_t rows = args.x.rows;
+  if (!is_quantised(w.dtype()) || type == DType::kF32 || rows > kHopperQuantisedRows || !has_hopper()) return false;
+  if (!on_16_bytes(args.x) || reinterpret_cast<uintptr_t>(args.out.data) % 16 != 0) return false;
+  HopperQuantisedParams p = {};
+  p.linear = hopper_params(args);
+  p.weight = weight_params(w);
+  p.linear.normed = args.norm != nullptr && rows <= kHopperQuantisedNormed;
+  HopperLinearPlan plan = hopper_quantised_plan(&p, device_->info().compute_units);
+  if (plan.kernel == nullptr && p.linear.normed != 0) {
+    p.linear.normed = 0;
+    plan = hopper_quantised_plan(&p, device_->info().compute_units);
+  }
+  if (plan.kernel == nullptr) return false;
+  const void* x = args.x.data;
+  if (args.norm != nullptr && p.linear.normed == 0) {
+    void* memory = columns_.grow(*device_, static_cast<size_t>(rows * w.k() * element_bytes(type)));
+    const Tensor normed = {memory, type, rows, w.k(), w.k()};
+    rms_norm({args.x, args.norm->weight, w.k(), args.norm->eps, normed});
+    x = normed.data;
+    p.linear.x_stride = static_cast<int>(w.k());
+  }
+  const std::string name = std::string("hopper_linear_") + spelling(type) + "_quantised_" + plan.kernel;
+  launch(name.c_str(), p,
+         {args.out.data, x, w.data, args.bias, args.norm != nullptr ? args.norm->weight : nullptr, args.residual.data},
          {static_cast<uint32_t>(plan.grid)}, static_cast<uint32_t>(plan.threads),
          static_cast<uint32_t>(plan.dynamic_memory));
   return true;

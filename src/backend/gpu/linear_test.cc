@@ -146,8 +146,9 @@ void expect_same_bits(std::span<const int64_t> rows, const std::string& what, co
 
 TEST(GpuLinearJoined, AGateHasTheBitsOfALinearAndAGlu) {
   for (const DType type : kTypes) {
-    for (const DType weight_type : {type, DType::kQ8_0, DType::kG4}) {
-      const int64_t half = 41, k = 96;
+    for (const DType weight_type : {type, DType::kQ8_0, DType::kG4, DType::kQ4_1}) {
+      // Halves that end inside a panel, and whole panels.
+      const int64_t half = weight_type == DType::kQ4_1 ? 48 : 41, k = 96;
       const auto weight = cases::random_weight_of(weight_type, 2 * half, k, 5);
       const HostMatrix x(20, k, type, 3), bias(1, 2 * half, DType::kF32, 7);
       const auto w = packed(test_device(), weight, type);
@@ -177,9 +178,10 @@ TEST(GpuLinearJoined, ANormAndAResidualHaveTheBitsOfTheirOps) {
     for (const DType weight_type : {type, DType::kQ4_K}) {
       const int64_t n = 40, k = 512;
       const auto weight = cases::random_weight_of(weight_type, n, k, 5);
-      const HostMatrix hidden(4, k, DType::kF32, 3), norm(1, k, DType::kF32, 4), before(4, n, DType::kF32, 6);
+      const HostMatrix hidden(16, k, DType::kF32, 3), norm(1, k, DType::kF32, 4), before(16, n, DType::kF32, 6);
       const auto w = packed(test_device(), weight, type);
-      const std::vector<int64_t> rows = {1, 4};
+      std::vector<int64_t> rows = {1, 2, 4};
+      if (test_device().ops().joins_linear(16)) rows.insert(rows.end(), {9, 16});
       for (const int64_t m : rows) ASSERT_TRUE(test_device().ops().joins_linear(m));
       const NormForm form{nullptr, 1e-5f};
       const auto normed = [&](TestDevice& device, int64_t m) {
@@ -197,7 +199,7 @@ TEST(GpuLinearJoined, ANormAndAResidualHaveTheBitsOfTheirOps) {
         return device.rows_of(out);
       };
       expect_same_bits(rows, "norm, " + text(weight_type, type, n, k), normed, norm_first);
-      const HostMatrix x(4, k, type, 8), bias(1, n, DType::kF32, 9);
+      const HostMatrix x(16, k, type, 8), bias(1, n, DType::kF32, 9);
       const auto added = [&](TestDevice& device, int64_t m) {
         const Tensor out = device.put(before).first_rows(m);
         LinearArgs args{device.put(x).first_rows(m), w.get(), device.put(bias).f32(), out};
@@ -213,6 +215,67 @@ TEST(GpuLinearJoined, ANormAndAResidualHaveTheBitsOfTheirOps) {
         return device.rows_of(out, false);
       };
       expect_same_bits(rows, "residual, " + text(weight_type, type, n, k), added, added_after);
+    }
+  }
+}
+
+// Everything a product of a quantised weight may end in, on rows of x with `gap` elements between them. Where rows do
+// not start on 16 bytes, a GPU's own variants for quantised weights do not serve and the portable kernels do.
+std::vector<std::vector<uint8_t>> products_of(const PackedMatrix& w, DType type, int64_t rows, int64_t gap) {
+  const int64_t n = w.n(), k = w.k();
+  TestDevice& device = test_device();
+  const auto spaced = [&](int64_t count, int64_t cols, DType of, uint32_t seed) {
+    HostMatrix from(count, cols, of, seed, 2.0f, 0), to(count, cols, of, seed, 2.0f, gap);
+    for (int64_t m = 0; m < count; ++m) {
+      for (int64_t i = 0; i < cols; ++i) to.at(m, i) = from.at(m, i);
+    }
+    return to;
+  };
+  const Tensor x = device.put(spaced(rows, k, type, 3));
+  const float* bias = device.put(HostMatrix(1, n, DType::kF32, 5)).f32();
+  std::vector<std::vector<uint8_t>> out;
+  const auto run = [&](LinearArgs args, bool check_gaps = true) {
+    device.ops().linear(args);
+    out.push_back(device.rows_of(args.out, check_gaps));
+  };
+  run({x, &w, bias, device.room(rows, n, type)});
+  run({x, &w, nullptr, device.room(rows, n, DType::kF32)});
+  LinearArgs added{x, &w, bias, device.put(HostMatrix(rows, n, DType::kF32, 6))};
+  added.residual = added.out;
+  added.residual_scale = 0.7f;
+  run(added, false);
+  const GatedForm form{Activation::kSilu};
+  LinearArgs gated{x, &w, bias, device.room(rows, n / 2, type)};
+  gated.gated = &form;
+  if (n % 2 == 0) run(gated);
+  if (device.ops().joins_linear(rows)) {
+    const NormForm norm{device.put(HostMatrix(1, k, DType::kF32, 4)).f32(), 1e-5f};
+    LinearArgs normed{device.put(spaced(rows, k, DType::kF32, 7)), &w, nullptr, device.room(rows, n, type)};
+    normed.norm = &norm;
+    run(normed);
+  }
+  device.clear();
+  return out;
+}
+
+TEST(GpuLinearQuantised, EveryNumberOfRowsHasThePortableKernelsBits) {
+  const bool real = test_device().device().info().api != Api::kEmulator;
+  const std::vector<int64_t> counts =
+      real ? std::vector<int64_t>{1, 2, 7, 8, 9, 16, 17, 32, 33, 50, 64} : std::vector<int64_t>{1, 9};
+  for (const DType weight_type : cases::kQuantTypes) {
+    for (const DType type : {DType::kF16, DType::kBF16}) {
+      // K of whole chunks and of a part of one; N of whole pairs of panels and not.
+      for (const auto& [n, plain_k] : {std::pair<int64_t, int64_t>{96, 544}, {35, real ? 1184 : 96}}) {
+        const int64_t k = cases::rounded_k(weight_type, plain_k);
+        const auto w = packed(test_device(), cases::random_weight_of(weight_type, n, k, 5), type);
+        for (const int64_t rows : counts) {
+          const auto want = products_of(*w, type, rows, 3), got = products_of(*w, type, rows, 8);
+          ASSERT_EQ(got.size(), want.size());
+          for (size_t i = 0; i < got.size(); ++i) {
+            EXPECT_EQ(got[i], want[i]) << text(weight_type, type, n, k) << ", " << rows << " rows, product " << i;
+          }
+        }
+      }
     }
   }
 }

@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear for quantised weights and 1 to 64 rows: codes stream from memory, are unpacked by warps of their own, and meet
+// x in the tensor cores (sm_90a).
+//
+// Equal, by memcmp, to the portable linear for every M: a weight's element becomes the float of linear_weight.h and is
+// rounded to T, and a sum is one chain of k16 steps from zero. A threadgroup takes two panels of 16 rows of W at a time
+// (gated: one of the gate, one of the up), 128 k a chunk:
+//   - eight warps, four a panel, each every fourth chunk: a warp copies a chunk's codes and scales into slots of its
+//     own, some chunks ahead, and makes rows of T of them in the ring of chunks
+//   - one warp brings x in beside each chunk, where x does not fit into shared memory as a whole
+//   - two or four warps run the chains, one a tile of 16 rows of W and up to 32 rows of x, 24 cycles a step
+// Weights are asked for and unpacked before the launch before this one has ended; x is read after that.
+//
+// Grid, threads and dynamic memory: hopper_quantised_plan(). Needs: x and out on 16-byte boundaries, x_stride a
+// multiple of 8 (F32: 4); gated: halves of whole panels.
+#pragma once
+
+#include "kernels/cuda/linear_chain.cuh"
+#include "kernels/linear_weight.h"
+#include "kernels/norm_sum.h"
+#include "kernels/params/hopper_quantised.h"
+
+// ---- sixteen codes to T ----
+
+// Four of the eight bytes of a and b, by nibbles; a nibble of 8 and more gives a byte of that byte's sign.
+HOPPER_FN uint hopper_bytes(uint a, uint b, uint nibbles) {
+  uint r;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(nibbles));
+  return r;
+}
+
+// Fields of two bits, four in x's low byte, to the low bits of four bytes.
+HOPPER_FN uint hopper_spread_pairs(uint x) {
+  const uint t = (x | x << 12) & 0x000f000fu;
+  return (t | t << 6) & 0x03030303u;
+}
+
+// Four entries of a table of 16 bytes, by the four nibbles in `codes`' low half.
+HOPPER_FN uint hopper_look_up(const uint* values, uint codes) {
+  const uint upper = codes & 0x8888u, index = codes & 0x7777u;
+  const uint mask = hopper_bytes(0x00008000u, 0, upper | upper >> 3);  // 9: the sign of byte 1; 0: byte 0
+  return (hopper_bytes(values[0], values[1], index) & ~mask) | (hopper_bytes(values[2], values[3], index) & mask);
+}
+
+// Code 4 j + i of a step in byte i of c[j]. A table's entries are signed bytes: here they count from -128.
+template <int Low, int High, bool Table>
+HOPPER_FN void hopper_codes(const uint* values, const WeightRaw& raw, uint (&c)[4]) {
+  if (Table) {
+    UNROLL for (int j = 0; j < 2; j++) {
+      const uint even = hopper_look_up(values, raw.low[j]), odd = hopper_look_up(values, raw.low[j] >> 16);
+      c[j] = __byte_perm(even, odd, 0x6420) ^ 0x80808080u;
+      c[j + 2] = __byte_perm(even, odd, 0x7531) ^ 0x80808080u;
+    }
+  }
+  UNROLL for (int j = 0; j < 4 && !Table; j++) {
+    if (Low == 8) c[j] = raw.low[j];
+    if (Low == 4) c[j] = (raw.low[j & 1] >> (j & 2) * 2) & 0x0f0f0f0fu;
+    if (Low == 2) c[j] = hopper_spread_pairs((raw.low[0] >> 8 * j) & 255u);
+    // Four bits, each seven further up than the one before.
+    if (High == 1) c[j] |= (((raw.high >> 4 * j) & 15u) * (0x00204081u << Low)) & (0x01010101u << Low);
+    if (High == 2) c[j] |= hopper_spread_pairs((raw.high >> 8 * j) & 255u) << Low;
+  }
+}
+
+// The same in all lanes, and not made again where it is used: that would stand in a chain's way.
+HOPPER_FN uint hopper_kept(uint x) {
+  return __shfl_sync(0xffffffffu, x, 0);
+}
+
+// Where a warp of those that unpack reads one chunk: its parts in shared memory.
+struct HopperRawChunk {
+  const uchar *low, *high, *heads, *subs;
+};
+
+template <int Low, int High>
+HOPPER_FN void hopper_fetch(const HopperRawChunk& chunk, int at, WeightRaw& raw) {
+  if (Low == 8) *(uint4*)raw.low = ((const uint4*)chunk.low)[at];
+  if (Low == 4) *(uint2*)raw.low = ((const uint2*)chunk.low)[at];
+  if (Low == 2) raw.low[0] = ((const uint*)chunk.low)[at];
+  if (High == 1) raw.high = ((const ushort*)chunk.high)[at];
+  if (High == 2) raw.high = ((const uint*)chunk.high)[at];
+}
+
+// Scale and minimum of a step: 2 * pair or the one after it. `head`: the group's number in the chunk.
+template <int Scheme>
+HOPPER_FN WeightScale hopper_scale(const HopperRawChunk& chunk, int pair, int second, int head, int sub_shift, int r) {
+  WeightParams w = {};
+  w.scheme = Scheme;
+  WeightRaw raw;
+  raw.head = raw.second = raw.sub = 0;
+  if (Scheme == kSchemeScale) raw.head = ((const ushort*)chunk.heads)[pair * 16 + r];
+  if (Scheme == kSchemeScaleMin) raw.head = ((const uint*)chunk.heads)[pair * 16 + r];
+  if (Scheme == kSchemeExponent) raw.head = chunk.heads[pair * 16 + r];
+  if (Scheme == kSchemeGroup) {
+    const uint2 v = ((const uint2*)chunk.heads)[head * 16 + r];
+    raw.head = v.x;
+    raw.second = v.y;
+  }
+  if (Scheme == kSchemeSubScale) raw.head = ((const ushort*)chunk.heads)[r];
+  if (Scheme == kSchemeSuperMin || Scheme == kSchemeSubScaleMin) raw.head = ((const uint*)chunk.heads)[r];
+  if (Scheme == kSchemeSuperMin) raw.sub = ((const ushort*)chunk.subs)[pair * 16 + r];
+  if (Scheme == kSchemeSubScaleMin) raw.sub = chunk.subs[(pair * 2 + second) * 16 + r];
+  if (Scheme == kSchemeSubScale) raw.sub = chunk.subs[((pair * 2 + second) >> sub_shift) * 16 + r];
+  WeightScale scale = weight_scale(w, raw);
+  // A sum with -0 changes nothing, so every value is one fma.
+  if (!scale.has_minimum) scale.minimum = -0.0f;
+  return scale;
+}
+
+// Sixteen values as T, from bytes of codes; `base`: 2^23 and the offset of a code.
+template <typename T>
+HOPPER_FN void hopper_unpack16(const uint (&c)[4], const WeightScale& scale, float base, uchar* to) {
+  uint u[8];
+  UNROLL for (int i = 0; i < 8; i++) {
+    float v[2];
+    UNROLL for (int j = 0; j < 2; j++) {
+      const uint k = 2 * i + j;
+      const float q = as_float(__byte_perm(c[k >> 2], 0x4b000000u, 0x7440 | (k & 3))) - base;  // exact
+      v[j] = fma(scale.scale, q, scale.minimum);
+    }
+    u[i] = hopper_pack<T>(v[0], v[1]);
+  }
+  ((uint4*)to)[0] = make_uint4(u[0], u[1], u[2], u[3]);
+  ((uint4*)to)[1] = make_uint4(u[4], u[5], u[6], u[7]);
+}
+
+template <typename T, int MT>
+struct HopperLinearQuantised {
+  typedef HopperChain<T, MT, MT == 1> Chain;
+  enum {
+    kChunk = 128,
+    kRow = kHopperTileRow,
+    kTile = 16 * kRow,
+    kChainWarps = MT == 4 ? 4 : 2,
+    kTurns = kHopperUnpackers / 2  // warps that share a panel
+  };
+  static_assert(Chain::kRow == kRow, "one ring");
+
+  // Where a stream of chunks stands: unit after unit.
+  struct Stream {
+    int unit, k, slot, parity;
+  };
+  struct Smem {
+    unsigned long long full[kHopperUnpackDepth], empty[kHopperUnpackDepth];
+    unsigned long long raw[kHopperUnpackers][kHopperRawSlots];
+    unsigned long long x_full;
+    __align__(16) float chains[256];
+  };
+
+  // By up to four chunks; the ring has as many at least.
+  HOPPER_FN void advance(const HopperQuantisedParams& p, Stream& s, int chunks) {
+    s.slot += chunks;
+    if (s.slot >= p.depth) {
+      s.slot -= p.depth;
+      s.parity ^= 1;
+    }
+    s.k += chunks * kChunk;
+    while (s.k >= p.whole_k) {
+      s.k -= p.whole_k;
+      s.unit += (int)gridDim.x;
+    }
+  }
+
+  // ---- the warps that unpack ----
+
+  HOPPER_FN int in_units(uint step, uint inverse) { return (int)(inverse == 0 ? step : __umulhi(step, inverse)); }
+
+  // A part's share of the chunk that begins at step `first`, a piece of 16 bytes a lane.
+  template <int Times>
+  HOPPER_FN void ask_part(const HopperRawPart& part, const uchar* panel, uint to, uint first, uint last, int lane) {
+    const int from = in_units(first, part.inverse), bytes = (in_units(last, part.inverse) + 1 - from) * part.unit_bytes;
+    const uchar* source = panel + part.at + from * part.unit_bytes + lane * 16;
+    UNROLL for (int i = 0; i < Times; i++) {
+      if (lane * 16 + i * 512 < bytes) hopper_copy16(to + part.slot_at + lane * 16 + i * 512, source + i * 512);
+    }
+  }
+
+  // Asks for a chunk of a panel; `barrier` is arrived at when it is there.
+  template <int Low, int High, int Scheme>
+  HOPPER_FN void ask(const HopperQuantisedParams& p, const uchar* w, const Stream& at, int which, uint to, uint barrier,
+                     int lane) {
+    const int number =
+        p.linear.epilogue == kHopperGated ? at.unit + which * p.gate_panels : min(2 * at.unit + which, p.panels - 1);
+    const uchar* panel = w + (i64)number * p.weight.stride;
+    const uint first = (uint)at.k / 16, last = (uint)min(at.k + kChunk, p.linear.k) / 16 - 1;
+    ask_part<(Low + 1) / 2>(p.parts[0], panel, to, first, last, lane);
+    if (High > 0) ask_part<1>(p.parts[1], panel, to, first, last, lane);
+    ask_part<1>(p.parts[2], panel, to, first, last, lane);
+    if (Scheme == kSchemeSuperMin || Scheme == kSchemeSubScale || Scheme == kSchemeSubScaleMin) {
+      ask_part<1>(p.parts[3], panel, to, first, last, lane);
+    }
+    hopper_barrier_arrive_copied(barrier);
+  }
+
+  // A chunk's eight steps of 16 rows: a lane has a row and two of four pairs of steps, which share a head.
+  template <int Low, int High, bool Table, int Scheme>
+  HOPPER_FN void unpack(const HopperQuantisedParams& p, const HopperRawChunk& chunk, int k, int steps, uchar* to,
+                        int lane) {
+    constexpr bool kTwo = Scheme == kSchemeSubScale || Scheme == kSchemeSubScaleMin;
+    const int r = lane & 15;
+    const float base = 8388608.0f + (Table ? 128.0f : (float)p.weight.offset);
+    const uint first = (uint)k / 16;
+#pragma unroll 1
+    for (int pair = lane >> 4; 2 * pair < steps; pair += 2) {
+      const uint inverse = p.parts[2].inverse;
+      const int head = Scheme == kSchemeGroup ? in_units(first + 2 * pair, inverse) - in_units(first, inverse) : 0;
+      WeightRaw raw[2];
+      UNROLL for (int j = 0; j < 2; j++) hopper_fetch<Low, High>(chunk, (2 * pair + j) * 16 + r, raw[j]);
+      WeightScale scale = hopper_scale<Scheme>(chunk, pair, 0, head, p.weight.sub_shift, r);
+      UNROLL for (int j = 0; j < 2; j++) {
+        if (kTwo && j == 1) scale = hopper_scale<Scheme>(chunk, pair, 1, head, p.weight.sub_shift, r);
+        uint c[4];
+        hopper_codes<Low, High, Table>(p.weight.values, raw[j], c);
+        hopper_unpack16<T>(c, scale, base, to + (2 * pair + j) * 32);
+      }
+    }
+  }
+
+  // Warp `number` of those that unpack.
+  template <int Low, int High, bool Table, int Scheme>
+  HOPPER_FN void unpack_all(const HopperQuantisedParams& p, uchar* ring, const uchar* slots, const uchar* w, Smem& sm,
+                            int number, int lane) {
+    const int which = number & 1, r = lane & 15;
+    const uint full = ptx_shared_address(sm.full), empty = ptx_shared_address(sm.empty);
+    const uint to = ptx_shared_address(slots), there = ptx_shared_address(sm.raw[number]);
+    // Gated tiles have eight rows of the gate, then eight of the up.
+    uchar* row = ring + (p.linear.epilogue == kHopperGated ? (r >> 3) * kTile + ((r & 7) + 8 * which) * kRow
+                                                           : which * kTile + r * kRow);
+    Stream at = {(int)blockIdx.x, 0, 0, 0};
+    advance(p, at, number >> 1);
+    Stream asked = at;
+    for (int i = 0; i < p.slots && asked.unit < p.units; i++) {
+      ask<Low, High, Scheme>(p, w, asked, which, to + i * p.slot_bytes, there + i * 8, lane);
+      advance(p, asked, kTurns);
+    }
+    int slot = 0, parity = 0;
+#pragma unroll 1
+    while (at.unit < p.units) {
+      const uchar* from = slots + slot * p.slot_bytes;
+      const HopperRawChunk chunk = {from, from + p.parts[1].slot_at, from + p.parts[2].slot_at,
+                                    from + p.parts[3].slot_at};
+      hopper_barrier_wait(there + slot * 8, parity);
+      hopper_barrier_wait(empty + at.slot * 8, at.parity ^ 1);
+      unpack<Low, High, Table, Scheme>(p, chunk, at.k, min(kChunk, p.linear.k - at.k) / 16,
+                                       row + at.slot * p.stage_bytes, lane);
+      __syncwarp();
+      if (lane == 0) hopper_barrier_arrive(full + at.slot * 8);
+      if (asked.unit < p.units) {
+        ask<Low, High, Scheme>(p, w, asked, which, to + slot * p.slot_bytes, there + slot * 8, lane);
+        advance(p, asked, kTurns);
+      }
+      advance(p, at, kTurns);
+      slot = slot + 1 == p.slots ? 0 : slot + 1;
+      parity ^= slot == 0 ? 1 : 0;
+    }
+  }
+
+  HOPPER_FN void unpacker(const HopperQuantisedParams& p, uchar* ring, uchar* slots, const uchar* w, Smem& sm,
+                          int number, int lane) {
+    slots += number * p.slots * p.slot_bytes;
+#define HOPPER_KIND(low, high, table, scheme)                                             \
+  case (low) | (high) << 4 | (table) << 8 | (scheme) << 12: /* hopper_quantised_kind() */ \
+    return unpack_all<low, high, table != 0, scheme>(p, ring, slots, w, sm, number, lane)
+    switch (p.kind) {
+      HOPPER_KIND(8, 0, 0, kSchemeScale);        // Q8_0
+      HOPPER_KIND(4, 0, 0, kSchemeScale);        // Q4_0
+      HOPPER_KIND(4, 0, 0, kSchemeScaleMin);     // Q4_1
+      HOPPER_KIND(4, 1, 0, kSchemeScale);        // Q5_0
+      HOPPER_KIND(4, 1, 0, kSchemeScaleMin);     // Q5_1
+      HOPPER_KIND(2, 0, 0, kSchemeSubScaleMin);  // Q2_K
+      HOPPER_KIND(2, 1, 0, kSchemeSubScale);     // Q3_K
+      HOPPER_KIND(4, 0, 0, kSchemeSuperMin);     // Q4_K
+      HOPPER_KIND(4, 1, 0, kSchemeSuperMin);     // Q5_K
+      HOPPER_KIND(4, 2, 0, kSchemeSubScale);     // Q6_K
+      HOPPER_KIND(4, 0, 1, kSchemeScale);        // IQ4_NL
+      HOPPER_KIND(4, 0, 1, kSchemeSubScale);     // IQ4_XS
+      HOPPER_KIND(4, 0, 1, kSchemeExponent);     // MXFP4
+      HOPPER_KIND(4, 0, 0, kSchemeGroup);        // G4
+      HOPPER_KIND(8, 0, 0, kSchemeGroup);        // G8
+      default:
+        __trap();
+    }
+#undef HOPPER_KIND
+  }
+
+  // ---- x ----
+
+  // Half a warp a row, 16 pieces of 16 bytes, beside each chunk.
+  HOPPER_FN void stream_x(const HopperQuantisedParams& p, uint ring, const T* x, Smem& sm, int lane) {
+    const uint full = ptx_shared_address(sm.full), empty = ptx_shared_address(sm.empty);
+    const int piece = lane & 15;
+    Stream at = {(int)blockIdx.x, 0, 0, 0};
+    while (at.unit < p.units) {
+      hopper_barrier_wait(empty + at.slot * 8, at.parity ^ 1);
+      if (at.k + piece * 8 < p.linear.k) {
+        const T* from = x + at.k + piece * 8;
+        const uint to = ring + at.slot * p.stage_bytes + kHopperPairBytes + piece * 16;
+#pragma unroll 4
+        for (int row = lane >> 4; row < p.linear.m; row += 2) {
+          hopper_copy16(to + row * kRow, from + (i64)row * p.linear.x_stride);
+        }
+      }
+      hopper_barrier_arrive_copied(full + at.slot * 8);
+      advance(p, at, 1);
+    }
+    // Copies of one's own must land before the end.
+    asm volatile("cp.async.wait_all;" ::: "memory");
+  }
+
+  // All of x, by the copy engine.
+  HOPPER_FN void copy_x(const HopperQuantisedParams& p, uint rows, const T* x, uint full, int lane) {
+    if (lane == 0) hopper_barrier_expect(full, p.linear.m * p.linear.k * 2);
+    __syncwarp();
+    asm volatile("fence.proxy.async;" ::: "memory");
+    for (int row = lane; row < p.linear.m; row += 32) {
+      hopper_copy_bulk(rows + row * p.x_row, x + (i64)row * p.linear.x_stride, p.linear.k * 2, full);
+    }
+  }
+
+  HOPPER_FN void norm_barrier() {
+    asm volatile("bar.sync 1, 64;" ::: "memory");
+  }
+
+  // The rows one after another by two warps, as norm_sum.h says: a thread has four lanes of one chain. `held` has room
+  // for one row of floats, `chains` for 256.
+  HOPPER_FN void norm_x(const HopperQuantisedParams& p, uchar* rows, const float* x, const float* norm, float* held,
+                        float* chains) {
+    const int tid = (int)threadIdx.x, k = p.linear.k;
+    for (int m = 0; m < p.linear.m; m++) {
+      const float* from = x + (i64)m * p.linear.x_stride;
+      float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+      for (int base = 4 * tid; base < k; base += 8 * 256) {
+        float4 v[8];
+        UNROLL for (int i = 0; i < 8; i++) {
+          v[i] = base + i * 256 < k ? __ldcg((const float4*)(from + base + i * 256)) : make_float4(0, 0, 0, 0);
+        }
+        UNROLL for (int i = 0; i < 8; i++) {
+          c[0] = fma(v[i].x, v[i].x, c[0]);
+          c[1] = fma(v[i].y, v[i].y, c[1]);
+          c[2] = fma(v[i].z, v[i].z, c[2]);
+          c[3] = fma(v[i].w, v[i].w, c[3]);
+          if (base + i * 256 < k) *(float4*)(held + base + i * 256) = v[i];
+        }
+      }
+      *(float4*)(chains + 4 * tid) = make_float4(c[0], c[1], c[2], c[3]);
+      norm_barrier();
+      const float* l = chains + (tid & 31);
+      const float inverse =
+          norm_inverse(simd_sum(norm_fold(l[0], l[32], l[64], l[96], l[128], l[160], l[192], l[224])), k, p.linear.eps);
+#pragma unroll 4
+      for (int at = 4 * tid; at < k; at += 256) {
+        const float4 v = *(const float4*)(held + at);
+        const float* w = norm + at;
+        *(uint2*)(rows + m * p.x_row + at * 2) =
+            make_uint2(hopper_pack<T>((v.x * inverse) * __ldg(w), (v.y * inverse) * __ldg(w + 1)),
+                       hopper_pack<T>((v.z * inverse) * __ldg(w + 2), (v.w * inverse) * __ldg(w + 3)));
+      }
+      norm_barrier();
+    }
+  }
+
+  // ---- the warps that multiply ----
+
+  HOPPER_FN void chain(const HopperQuantisedParams& p, uint ring, uint rows, Smem& sm, void* out, const float* bias,
+                       const float* residual, int warp, int lane) {
+    const HopperLinearParams& l = p.linear;
+    const uint full = hopper_kept(ptx_shared_address(sm.full)), empty = hopper_kept(ptx_shared_address(sm.empty));
+    const int half = warp & 1, m0 = (warp >> 1) * 8 * MT;
+    const uint lane_w = ring + half * kTile + (lane & 15) * kRow + (lane >> 4) * 16;
+    uint lane_x[MT], x[MT];  // rows that are not there repeat the last one
+    UNROLL for (int j = 0; j < MT; j++) {
+      lane_x[j] = rows + min(m0 + 8 * j + (lane & 7), l.m - 1) * p.x_row + (lane >> 3) * 16;
+      x[j] = lane_x[j];
+    }
+    Stream at = {(int)blockIdx.x, 0, 0, 0};
+    typename Chain::Sums sums = {};
+    typename Chain::Window f;
+    Chain::begin(l, sums, 2 * at.unit + half, m0, residual, lane);
+    hopper_barrier_wait(full, 0);
+    Chain::first_four(f, lane_w, x);
+#pragma unroll 1
+    while (true) {
+      const int steps = min(kChunk, l.k - at.k) / 16;
+      Chain::first_half(sums, f, steps, lane_w + at.slot * p.stage_bytes, x);
+      // In the products' shadow, so without a branch.
+      const bool turned = at.slot + 1 == p.depth, ended = at.k + kChunk >= l.k;
+      const Stream next = {at.unit + (ended ? (int)gridDim.x : 0), ended ? 0 : at.k + kChunk, turned ? 0 : at.slot + 1,
+                           at.parity ^ (turned ? 1 : 0)};
+      const bool more = next.unit < p.units;
+      const uint next_w = lane_w + next.slot * p.stage_bytes;
+      const uint next_at = p.resident ? next.k * 2 : next.slot * p.stage_bytes;
+      UNROLL for (int j = 0; j < MT; j++) x[j] = lane_x[j] + next_at;
+      if (more) hopper_barrier_wait(full + next.slot * 8, next.parity);
+      Chain::second_half(sums, f, steps, more, next_w, x);
+      // All of the chunk has gone through registers, in all lanes.
+      __syncwarp();
+      if (lane == 0) hopper_barrier_arrive(empty + at.slot * 8);
+      if (ended) {
+        Chain::finish(l, sums, 2 * at.unit + half, m0, out, bias, residual, lane);
+        if (more) Chain::begin(l, sums, 2 * next.unit + half, m0, residual, lane);
+      }
+      if (!more) return;
+      at = next;
+    }
+  }
+
+  HOPPER_FN void init_barriers(const HopperQuantisedParams& p, Smem& sm) {
+    const int tid = (int)threadIdx.x;
+    if (tid < kHopperUnpackDepth) {
+      hopper_barrier_init(ptx_shared_address(&sm.full[tid]), p.resident ? 2 : 2 + 32);
+      hopper_barrier_init(ptx_shared_address(&sm.empty[tid]), 2 * p.groups);
+    }
+    if (tid < kHopperUnpackers * kHopperRawSlots) hopper_barrier_init(ptx_shared_address(&sm.raw[0][0]) + tid * 8, 32);
+    if (tid == 0) hopper_barrier_init(ptx_shared_address(&sm.x_full), 1);
+    hopper_barrier_init_done();
+    __syncthreads();
+  }
+
+  HOPPER_FN void run(const HopperQuantisedParams& p, void* out, const void* x, const uchar* w, const float* bias,
+                     const float* norm, const float* residual) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    __shared__ Smem sm;
+    ptx_grid_release();
+    const int warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31;
+    uchar* ring = shared;
+    uchar* slots = ring + p.depth * p.stage_bytes;
+    uchar* rows = slots + kHopperUnpackers * p.slots * p.slot_bytes;
+    init_barriers(p, sm);
+    if (warp > kChainWarps) return unpacker(p, ring, slots, w, sm, warp - kChainWarps - 1, lane);
+    if (MT == 1 && p.linear.normed) {
+      for (int k = (int)threadIdx.x * 32; k < p.linear.k; k += 96 * 32) {
+        asm volatile("prefetch.global.L1 [%0];" ::"l"(norm + k));
+      }
+    }
+    ptx_grid_wait();
+    const uint x_full = ptx_shared_address(&sm.x_full);
+    if (warp == kChainWarps) {
+      if (!p.resident) return stream_x(p, ptx_shared_address(ring), (const T*)x, sm, lane);
+      if (!p.linear.normed) copy_x(p, ptx_shared_address(rows), (const T*)x, x_full, lane);
+      return;
+    }
+    if (MT == 1 && p.linear.normed) {
+      norm_x(p, rows, (const float*)x, norm, (float*)(rows + p.linear.m * p.x_row), sm.chains);
+    } else if (p.resident) {
+      hopper_barrier_wait(x_full, 0);
+    }
+    if (warp >= 2 * p.groups) return;
+    const uint at = ptx_shared_address(p.resident ? rows : ring + kHopperPairBytes);
+    chain(p, ptx_shared_address(ring), at, sm, out, bias, residual, warp, lane);
+  }
+};
+
+#define HOPPER_LINEAR_QUANTISED(types, T, rows, threads, groups)                                                    \
+  extern "C" __global__ void __launch_bounds__(threads, groups) hopper_linear_##types##_quantised_m##rows(          \
+      const __grid_constant__ HopperQuantisedParams p, void* out, const void* x, const uchar* w, const float* bias, \
+      const float* norm, const float* residual) {                                                                   \
+    HopperLinearQuantised<T, rows / 8>::run(p, out, x, w, bias, norm, residual);                                    \
+  }
+HOPPER_LINEAR_QUANTISED(bf16, bfloat, 8, kHopperQuantisedThreads, 2)
+HOPPER_LINEAR_QUANTISED(bf16, bfloat, 16, kHopperQuantisedThreads, 2)
+HOPPER_LINEAR_QUANTISED(bf16, bfloat, 32, kHopperQuantisedMoreThreads, 1)
+HOPPER_LINEAR_QUANTISED(f16, half, 8, kHopperQuantisedThreads, 2)
+HOPPER_LINEAR_QUANTISED(f16, half, 16, kHopperQuantisedThreads, 2)
+HOPPER_LINEAR_QUANTISED(f16, half, 32, kHopperQuantisedMoreThreads, 1)
