@@ -47,7 +47,7 @@ void run_oldest() {
 }
 
 void run_kernel(const Kernel& kernel, Size grid, size_t threads, const void* params, void* const* buffers) {
-  static quire::emulator::Emulator emulator({});
+  static quire::emulator::Emulator emulator(quire::emulator::settle({}).value());
   const std::array<uint32_t, 3> groups = {static_cast<uint32_t>(grid.width), static_cast<uint32_t>(grid.height),
                                           static_cast<uint32_t>(grid.depth)};
   counters().dispatches++;

@@ -344,6 +344,22 @@ TEST(EmulatorDevice, TakesItsLaneOrderFromTheEnvironment) {
   EXPECT_THAT(gpu::open_emulator().value()->info().name, HasSubstr("lane order 0"));
 }
 
+TEST(EmulatorDevice, RefusesJunkInItsEnvironment) {
+  for (const char* name : {"QUIRE_EMULATOR_ORDER", "QUIRE_EMULATOR_WORKERS"}) {
+    for (const char* junk : {"junk", "1x", "-1", "2.5", "99999999999"}) {
+      setenv(name, junk, 1);
+      const auto opened = gpu::open_emulator();
+      ASSERT_FALSE(opened.ok()) << name << "=" << junk;
+      EXPECT_THAT(opened.error().message, HasSubstr(std::string(name) + " is '" + junk + "'; it must be"));
+      EXPECT_TRUE(gpu::open_emulator({.order = 2, .workers = 1}).ok()) << "what the caller chose needs no variable";
+    }
+    unsetenv(name);
+  }
+  setenv("QUIRE_EMULATOR_WORKERS", "3", 1);
+  EXPECT_EQ(gpu::open_emulator().value()->info().compute_units, 3);
+  unsetenv("QUIRE_EMULATOR_WORKERS");
+}
+
 TEST(EmulatorDevice, SaysWhatItLacks) {
   const auto device = std::move(gpu::open_emulator().value());
   EXPECT_THAT(device->kernel("no_such_kernel").error().message, HasSubstr("no_such_kernel"));

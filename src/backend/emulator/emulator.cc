@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <condition_variable>
-#include <cstdlib>
 #include <mutex>
 #include <thread>
 
@@ -14,9 +14,20 @@
 namespace quire::emulator {
 namespace {
 
-int from_environment(const char* name, int otherwise) {
+constexpr int kMaxOrder = 1 << 30, kMaxWorkers = 1024;
+
+// Sets `value` where the variable has one. Junk is an error: a test that believes to run in another order would pass.
+Status read_environment(const char* name, int max, int& value) {
   const auto text = env(name);
-  return text ? std::max(0, std::atoi(text->c_str())) : otherwise;
+  if (!text) return {};
+  int number = 0;
+  const auto [end, wrong] = std::from_chars(text->data(), text->data() + text->size(), number);
+  if (wrong != std::errc() || end != text->data() + text->size() || number < 0 || number > max) {
+    return invalid_argument(std::string(name) + " is '" + *text + "'; it must be a whole number from 0 to " +
+                            std::to_string(max));
+  }
+  value = number;
+  return {};
 }
 
 }  // namespace
@@ -67,10 +78,14 @@ struct Emulator::Pool {
   }
 };
 
+Result<EmulatorOptions> settle(EmulatorOptions options) {
+  if (options.order < 0) QUIRE_TRY(read_environment("QUIRE_EMULATOR_ORDER", kMaxOrder, options.order));
+  if (options.workers < 1) QUIRE_TRY(read_environment("QUIRE_EMULATOR_WORKERS", kMaxWorkers, options.workers));
+  return options;
+}
+
 Emulator::Emulator(const EmulatorOptions& options)
-    : order_(options.order >= 0 ? options.order : from_environment("QUIRE_EMULATOR_ORDER", 0)),
-      workers_(options.workers > 0 ? options.workers : from_environment("QUIRE_EMULATOR_WORKERS", 0)),
-      pool_(std::make_unique<Pool>()) {
+    : order_(std::max(options.order, 0)), workers_(std::max(options.workers, 0)), pool_(std::make_unique<Pool>()) {
   if (workers_ == 0) workers_ = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 8);
   pool_->workers.push_back(std::make_unique<Worker>());
 }

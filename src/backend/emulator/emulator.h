@@ -15,11 +15,14 @@ namespace quire::emulator {
 
 struct EmulatorOptions {
   // Lanes run in ascending order (0), descending (1), or shuffled with this seed. Kernels that are right give the same
-  // bits under all of them. Below 0: QUIRE_EMULATOR_ORDER, else 0.
+  // bits under all of them. Below 0: left open, which is 0.
   int order = -1;
-  // Threads that share a launch's threadgroups. Below 1: QUIRE_EMULATOR_WORKERS, else one a core, at most 8.
+  // Threads that share a launch's threadgroups. Below 1: left open, which is one a core, at most 8.
   int workers = 0;
 };
+
+// What was left open is as QUIRE_EMULATOR_ORDER and QUIRE_EMULATOR_WORKERS say; an error where they are no numbers.
+Result<EmulatorOptions> settle(EmulatorOptions options);
 
 // Every kernel of the host build, in the order of their names.
 std::span<const KernelRecord* const> all_kernels();

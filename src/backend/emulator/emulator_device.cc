@@ -221,7 +221,8 @@ class EmulatorDevice final : public Device {
 }  // namespace
 
 Result<std::unique_ptr<Device>> open_emulator(const emulator::EmulatorOptions& options) {
-  return std::unique_ptr<Device>(std::make_unique<EmulatorDevice>(options));
+  QUIRE_ASSIGN(const emulator::EmulatorOptions settled, emulator::settle(options));
+  return std::unique_ptr<Device>(std::make_unique<EmulatorDevice>(settled));
 }
 Result<std::unique_ptr<Device>> open_emulator() {
   return open_emulator(emulator::EmulatorOptions());

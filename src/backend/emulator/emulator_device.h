@@ -9,7 +9,7 @@
 
 namespace quire::gpu {
 
-// As open_emulator() of gpu/device.h, which takes the options from the environment.
+// As open_emulator() of gpu/device.h, which leaves all options to the environment.
 Result<std::unique_ptr<Device>> open_emulator(const emulator::EmulatorOptions& options);
 
 }  // namespace quire::gpu
