@@ -105,6 +105,8 @@ class Backend {
   virtual void gated_rms_norm(const GatedRmsNormArgs& args) = 0;
   virtual void reshape_and_cache(const ReshapeAndCacheArgs& args) = 0;
   virtual void attention(const AttentionArgs& args) = 0;
+  // The largest head, of K or V, that attention takes; a model with a larger one is refused at load. 0: any.
+  virtual int64_t max_head_dim() const { return 0; }
   virtual void gated_delta_net(const GatedDeltaNetArgs& args) = 0;
   virtual void mamba2(const Mamba2Args& args) = 0;
   virtual void short_conv(const ShortConvArgs& args) = 0;

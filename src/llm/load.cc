@@ -126,6 +126,18 @@ Status check_utilization(const Options& options, const Backend& backend) {
                           "; it must be above 0 and at most 1");
 }
 
+Status check_heads(const Options& options, const model::DecoderConfig& config, const Backend& backend) {
+  const int64_t most = backend.max_head_dim();
+  for (const model::LayerCache& layer : model::cache_layers(config)) {
+    const int64_t head = std::max(layer.head_dim, layer.v_head_dim);
+    if (most == 0 || head <= most) continue;
+    return unsupported("'" + options.model.string() + "' has attention heads of " + std::to_string(head) +
+                       " elements, but " + backend.describe() + " takes at most " + std::to_string(most) +
+                       "; use --device cpu");
+  }
+  return {};
+}
+
 Result<std::unique_ptr<Backend>> open_backend(const Options& options) {
   constexpr const char* kDevices[] = {"auto", "cpu", "cuda", "metal", "emulator"};
   if (std::find(std::begin(kDevices), std::end(kDevices), options.device) == std::end(kDevices)) {
@@ -190,6 +202,7 @@ Result<Settled> settle(const Options& options, const model::ModelFiles& files, c
   Settled out;
   QUIRE_TRY(check_counts(options));
   QUIRE_TRY(check_utilization(options, backend));
+  QUIRE_TRY(check_heads(options, files.config, backend));
   QUIRE_ASSIGN(out.memory.dtype, kv_dtype(options, files, backend));
   out.engine.kv_dtype = kv::storage_type(out.memory.dtype);
   // A backend may pad what it stores (head sizes that are no multiple of its vectors): its bytes are what counts.

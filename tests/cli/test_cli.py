@@ -9,6 +9,8 @@ import struct
 
 import pytest
 
+from conftest import export
+
 GREEDY = ("--temperature", "0", "--max-tokens", "8")
 
 
@@ -252,7 +254,17 @@ def test_selftest_holds_every_op_of_a_device_to_the_cpu(quire):
     assert all(check["passed"] and check["error"] <= check["bound"] for check in tested["checks"])
     # Results of 16 bits are near the CPU's floats, and not the same.
     assert any(check["error"] > 0 for check in tested["checks"])
-    one_sentence(quire("selftest", "--device", "cpu"), 2, "--device", "cpu")
+
+
+def test_heads_that_a_gpu_cannot_hold_are_refused_at_load(quire):
+    config = json.loads((export.GOLDENS / "llama" / "config.json").read_text()) | {"head_dim": 640}
+    folder = quire.folder / "wide-heads"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    small = ("bench", "latency", "--model", folder, "--load-format", "dummy", "--batch-size", 1, "--input-len", 4, "--output-len", 2,
+             "--num-iters", 1, "--num-iters-warmup", 0)
+    one_sentence(quire(*small, "--device", "emulator"), 1, "640", "576", "emulator", "--device cpu")
+    assert quire(*small, "--device", "cpu").returncode == 0
 
 
 def test_wrong_prompt_ids_are_named(quire):

@@ -227,6 +227,10 @@ std::vector<Form> forms_of(const AttentionArgs& args, AttentionParams p, const E
 
 }  // namespace
 
+int64_t GpuBackend::max_head_dim() const {
+  return kAttentionMaxDim;
+}
+
 size_t GpuBackend::kv_page_bytes(const KvPageShape& shape) const {
   const int64_t v_dim = shape.v_head_dim > 0 ? shape.v_head_dim : shape.head_dim;
   return static_cast<size_t>(::kv_page_bytes(

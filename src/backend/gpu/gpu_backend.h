@@ -90,6 +90,7 @@ class GpuBackend final : public Backend {
   void reshape_and_cache(const ReshapeAndCacheArgs& args) override;
   bool joins_qkv(const QkvToCacheArgs& args) const override;
   void qkv_to_cache(const QkvToCacheArgs& args) override;
+  int64_t max_head_dim() const override;
   void attention(const AttentionArgs& args) override;
 
   // state.cc
