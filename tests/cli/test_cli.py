@@ -267,6 +267,19 @@ def test_heads_that_a_gpu_cannot_hold_are_refused_at_load(quire):
     assert quire(*small, "--device", "cpu").returncode == 0
 
 
+def test_selftest_wants_a_gpu(quire):
+    one_sentence(quire("selftest", "--device", "cpu"), 2, "--device is cpu", "cuda", "metal", "emulator")
+    one_sentence(quire("selftest", "--device", "gpu"), 2, "--device", "gpu")
+    # A variable that is there for the other commands does not stand in the way of a GPU.
+    if quire.json("devices")["auto"] == "cpu":
+        one_sentence(quire("selftest", env={"QUIRE_DEVICE": "cpu"}), 1, "no GPU to test", "--device emulator")
+    else:
+        tested = quire("selftest", "--json", env={"QUIRE_DEVICE": "cpu"})
+        assert json.loads(tested.text)["passed"] and "QUIRE_DEVICE is cpu" in tested.errors
+    chosen = quire("selftest", "--device", "emulator", env={"QUIRE_DEVICE": "cpu", "QUIRE_EMULATOR_ORDER": "junk"})
+    one_sentence(chosen, 2, "QUIRE_EMULATOR_ORDER", "junk")
+
+
 def test_wrong_prompt_ids_are_named(quire):
     one_sentence(quire("run", "tiny", "[99999]", "--prompt-token-ids"), 2, "99999", "511")
     for wrong in ("[1, 2", "12", '["a"]', "[-1]", "[1.5]", "[99999999999]"):
