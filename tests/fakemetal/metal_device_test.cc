@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "backend/emulator/emulator.h"
+#include "backend/gpu/gpu_backend.h"
 #include "base/env.h"
 #include "fake_metal.h"
 #include "kernels/compat/dialect.h"
@@ -316,6 +317,25 @@ TEST_F(MetalDevice, KnowsHowManyThreadsAKernelMayHave) {
   fakemetal::set_thread_limit("copy_pages", 192);
   EXPECT_EQ((*device_->kernel("copy_pages"))->max_threads(), 192);
   fakemetal::set_thread_limit("copy_pages", 256);
+}
+
+// Metal's compiler may leave a kernel fewer threads than its text asks for: that is told, and nothing runs wrong.
+TEST(MetalDeathTest, AnOpWhoseKernelGetsTooFewThreadsIsNamed) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  auto device = gpu::open_metal(0);
+  ASSERT_TRUE(device.ok()) << device.error().message;
+  gpu::GpuBackend backend(std::move(*device));
+  const auto memory = backend.allocate(4096);
+  ASSERT_TRUE(memory.ok());
+  const Tensor row{(*memory)->data(), DType::kF32, 1, 256, 256};
+  backend.scale({row, 2.0f, {}, row});
+  backend.synchronise();
+  EXPECT_DEATH(
+      {
+        fakemetal::set_thread_limit("rms_norm_f32_f32", 32);
+        backend.rms_norm({row, row.f32(), 256, 1e-5f, row});
+      },
+      "the kernel rms_norm_f32_f32 runs with [0-9]+ threads in a threadgroup, but metal .* gives it 32");
 }
 
 TEST_F(MetalDevice, AFailureOfTheGpuIsToldAndFinal) {

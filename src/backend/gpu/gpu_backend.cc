@@ -278,6 +278,13 @@ void GpuBackend::launch(const char* name, const void* params, size_t params_byte
   size_t count = 0;
   for (const void* buffer : buffers) addresses[count++] = const_cast<void*>(buffer);
   device_->launch({found->second, params, params_bytes, {addresses, count}, grid, threads, dynamic_memory});
+  // A compiler that needs many registers may leave a kernel fewer threads than its text asks for (Metal does).
+  if (const int most = found->second->max_threads(); threads > static_cast<uint32_t>(most)) {
+    const std::string why = std::string("the kernel ") + name + " runs with " + std::to_string(threads) +
+                            " threads in a threadgroup, but " + describe() + " gives it " + std::to_string(most) +
+                            "; use --device cpu, and please report it with the output of quire devices";
+    QUIRE_CHECK(false, why.c_str());
+  }
 }
 
 Result<std::unique_ptr<Backend>> make_gpu_backend(const std::string& device) {
