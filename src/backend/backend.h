@@ -46,6 +46,20 @@ struct StepShape {
   auto operator<=>(const StepShape&) const = default;
 };
 
+// The most that a step of a loaded model has, as far as ops keep memory of their own for it.
+struct StepSizes {
+  int64_t tokens = 0, seqs = 0, positions = 0;          // of a step; of one sequence
+  int64_t logit_rows = 0, vocab = 0;                    // rows of one call of sample()
+  size_t staged_bytes = 0, staged_arrays = 0;           // as reserve_stage() takes them
+  DType activation = DType::kF32;                       // what products and attention run in
+  int64_t heads = 0, head_dim = 0;                      // of queries; of K or V, the most over the layers
+  int64_t out_columns = 0;                              // of the widest product, the head aside
+  int64_t reordered_columns = 0;                        // of the widest x that a product takes in another order
+  int64_t quantised_columns = 0;                        // k of the widest product whose weight is of another type
+  int64_t state_columns = 0;                            // floats a token of a recurrent layer
+  int64_t experts = 0, chosen = 0, expert_columns = 0;  // of a token; between and after an expert's two products
+};
+
 // One device. Owned by the engine and used from its thread alone; ops run in the order of the calls, and their results
 // are visible to the host after synchronise() (a no-op on the CPU). Ops check their shapes: a mismatch is our bug.
 //
@@ -82,11 +96,17 @@ class Backend {
 
   // Zeroed memory, committed lazily where the system can.
   virtual Result<std::unique_ptr<Buffer>> allocate(size_t bytes) = 0;
+  // Takes the memory that ops keep for themselves in steps of these sizes, before pages take the rest; returns how much
+  // that is. Without it, or where a step is larger than was said, ops take it when they first need it, and a device
+  // that is full by then ends the program.
+  virtual Result<size_t> reserve(const StepSizes&) { return size_t{0}; }
   // Concatenates `parts` along N into one packed weight; they share dtype and K.
   virtual Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) = 0;
   // Says that these matrices of one shape and type are the experts of a layer, before moe_experts takes them: a backend
   // may want them one after another. Their addresses, not their bits, may change.
   virtual Status stack(std::span<const PackedMatrix* const> /*experts*/) { return {}; }
+  // The largest head, of K or V, that attention takes; a model with a larger one is refused at load. 0: any.
+  virtual int64_t max_head_dim() const { return 0; }
   // Bytes of one layer's K and V for one page of block_size positions; the only place that knows padding.
   virtual size_t kv_page_bytes(const KvPageShape& shape) const = 0;
 
@@ -105,8 +125,6 @@ class Backend {
   virtual void gated_rms_norm(const GatedRmsNormArgs& args) = 0;
   virtual void reshape_and_cache(const ReshapeAndCacheArgs& args) = 0;
   virtual void attention(const AttentionArgs& args) = 0;
-  // The largest head, of K or V, that attention takes; a model with a larger one is refused at load. 0: any.
-  virtual int64_t max_head_dim() const { return 0; }
   virtual void gated_delta_net(const GatedDeltaNetArgs& args) = 0;
   virtual void mamba2(const Mamba2Args& args) = 0;
   virtual void short_conv(const ShortConvArgs& args) = 0;

@@ -33,6 +33,7 @@ class TracingBackend final : public Backend {
   int64_t table_width(int64_t blocks) const override { return inner_->table_width(blocks); }
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override { return inner_->allocate(bytes); }
   Status stack(std::span<const PackedMatrix* const> experts) override { return inner_->stack(experts); }
+  Result<size_t> reserve(const StepSizes& sizes) override { return inner_->reserve(sizes); }
   int64_t max_head_dim() const override { return inner_->max_head_dim(); }
   size_t kv_page_bytes(const KvPageShape& shape) const override { return inner_->kv_page_bytes(shape); }
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override {

@@ -154,6 +154,26 @@ Result<std::unique_ptr<Backend>> open_backend(const Options& options) {
   return make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa});
 }
 
+// Takes the memory that ops need beside the model's scratch, while there is some.
+Result<size_t> reserve(const Settled& settled, const model::Model& model, Backend& backend) {
+  const engine::SchedulerOptions& scheduler = settled.engine.scheduler;
+  StepSizes sizes = model.step_sizes({scheduler.max_num_batched_tokens, settled.engine.max_logit_rows});
+  sizes.seqs = scheduler.max_num_seqs;
+  std::vector<int64_t> widths;
+  for (const model::CacheLayout::Group& group : settled.memory.layout.groups) {
+    if (group.kind == model::CacheKind::kState) continue;
+    widths.push_back(backend.table_width((scheduler.max_model_len + group.block_size - 1) / group.block_size));
+    sizes.positions = std::max(sizes.positions, widths.back() * group.block_size);
+  }
+  sizes.staged_bytes =
+      model::StepBatch::most_bytes(sizes.tokens, sizes.seqs, settled.memory.layout.groups.size(), widths);
+  sizes.staged_arrays = model::StepBatch::num_arrays(settled.memory.layout.groups.size());
+  auto reserved = backend.reserve(sizes);
+  if (reserved.ok()) return reserved;
+  return exhausted("a step of " + std::to_string(sizes.tokens) + " tokens needs more scratch than the weights leave (" +
+                   reserved.error().message + "); lower --max-num-batched-tokens or --max-num-seqs");
+}
+
 }  // namespace
 
 Result<int64_t> parse_length(const std::string& text, const char* flag) {
@@ -262,6 +282,8 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   settled.memory.weights_bytes = static_cast<int64_t>(model->weights_bytes());
   settled.memory.scratch_bytes = static_cast<int64_t>(
       model->scratch_bytes({settled.engine.scheduler.max_num_batched_tokens, settled.engine.max_logit_rows}));
+  QUIRE_ASSIGN(const size_t reserved, reserve(settled, *model, *backend));
+  settled.memory.scratch_bytes += static_cast<int64_t>(reserved);
   LoadedEngine out;
   QUIRE_ASSIGN(out.plan, kv::plan_memory(settled.memory));
   settled.engine.num_blocks = out.plan.num_blocks;

@@ -39,6 +39,22 @@ size_t DecoderWeights::bytes() const {
   return total;
 }
 
+void DecoderLayer::measure(StepSizes& sizes) const {
+  for (const Linear* linear :
+       {&attention.qkv, &attention.o, &mla.q_a, &mla.q, &mla.kv_a, &mla.o, &recurrent.in, &recurrent.out, &mlp.gate_up,
+        &mlp.down, &moe.router, &moe.shared.gate_up, &moe.shared.down, &moe.shared_gate, &per_layer_input.gate,
+        &per_layer_input.projection}) {
+    linear->measure(sizes);
+  }
+  for (const auto* matrices : {&mla.k_up, &mla.v_up}) {
+    for (const Packed& matrix : *matrices) {
+      Linear one;
+      one.add({matrix, {}});
+      one.measure(sizes);
+    }
+  }
+}
+
 Status DecoderWeights::place(Backend& backend) {
   const auto norm = [&](Norm& n) -> Status {
     QUIRE_TRY(n.weight.place(backend));
@@ -141,6 +157,29 @@ DecoderModel::Scratch DecoderModel::carve(char* base, const StepLimits& limits) 
 
 size_t DecoderModel::scratch_bytes(const StepLimits& limits) const {
   return carve(nullptr, limits).bytes;
+}
+
+StepSizes DecoderModel::step_sizes(const StepLimits& limits) const {
+  StepSizes out;
+  out.tokens = limits.max_tokens;
+  out.logit_rows = limits.max_logit_rows;
+  out.vocab = config_.vocab_size;
+  out.activation = activation_;
+  for (const LayerCache& layer : cache_layers(config_)) {
+    if (layer.kind == CacheKind::kState || layer.kind == CacheKind::kNone) continue;
+    out.heads = config_.heads;
+    out.head_dim = std::max({out.head_dim, layer.head_dim, layer.v_head_dim});
+  }
+  weights_.per_layer_projection.measure(out);
+  for (size_t i = 0; i < weights_.layers.size(); ++i) {
+    weights_.layers[i].measure(out);
+    out.state_columns = std::max(out.state_columns, recurrent_columns(config_.per_layer[i]));
+    if (weights_.layers[i].moe.gate_up.empty()) continue;
+    out.experts = config_.moe.experts;
+    out.chosen = config_.moe.k;
+    out.expert_columns = config_.moe.intermediate + config_.hidden;
+  }
+  return out;
 }
 
 Status DecoderModel::prepare(const StepLimits& limits) {

@@ -36,6 +36,7 @@ class DecoderModel final : public Model {
   size_t weights_bytes() const override { return weights_.bytes(); }
   DType main_dtype() const override { return weights_.main_dtype; }
   size_t scratch_bytes(const StepLimits& limits) const override;
+  StepSizes step_sizes(const StepLimits& limits) const override;
   Status prepare(const StepLimits& limits) override;
   void forward(const StepBatch& batch, const KvCache& kv) override;
   std::span<const float> logits(int64_t first_wanted, int64_t count) override;
@@ -93,6 +94,7 @@ class DecoderModel final : public Model {
   };
   AttentionScratch attention_scratch(Carver& carver, const LayerConfig& layer, int64_t tokens) const;
   MlaScratch mla_scratch(Carver& carver, int64_t tokens) const;
+  int64_t recurrent_columns(const LayerConfig& layer) const;  // floats a token, on the way to the recurrence
   RecurrentScratch recurrent_scratch(Carver& carver, const LayerConfig& layer, int64_t tokens) const;
   FeedScratch feed_scratch(Carver& carver, const LayerConfig& layer, int64_t tokens) const;
   Scratch carve(char* base, const StepLimits& limits) const;

@@ -3,6 +3,7 @@
 // biases.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -60,6 +61,16 @@ class Linear {
       QUIRE_TRY(piece.columns.place(backend));
     }
     return {};
+  }
+  // Widens `sizes` to what this product has.
+  void measure(StepSizes& sizes) const {
+    for (const Piece& piece : pieces_) {
+      const PackedMatrix& w = *piece.weight;
+      sizes.out_columns = std::max(sizes.out_columns, w.n());
+      if (w.dtype() != sizes.activation) sizes.quantised_columns = std::max(sizes.quantised_columns, w.k());
+      const auto columns = static_cast<int64_t>(piece.columns.size());
+      if (columns > 0) sizes.reordered_columns = std::max({sizes.reordered_columns, columns, w.k()});
+    }
   }
   bool single() const { return pieces_.size() == 1; }
   int64_t out_dim() const { return out_dim_; }

@@ -115,6 +115,14 @@ void DecoderModel::run_short_conv(const LayerContext& layer, const Source& sourc
   finish(weights.out, s.out, sink);
 }
 
+int64_t DecoderModel::recurrent_columns(const LayerConfig& layer) const {
+  const GatedDeltaNetConfig& gdn = config_.gdn;
+  const Mamba2Config& mamba = config_.mamba2;
+  if (layer.mixer == Mixer::kGatedDeltaNet) return GdnColumns(gdn).qkv + gdn.key_heads + 2 * gdn.value_heads;
+  if (layer.mixer == Mixer::kMamba2) return Mamba2Columns(mamba).xbc + 2 * mamba.heads;
+  return 0;
+}
+
 std::vector<LayerCache> cache_layers(const DecoderConfig& config) {
   std::vector<LayerCache> out;
   const auto floats = [](int64_t count) { return count * static_cast<int64_t>(sizeof(float)); };

@@ -86,7 +86,18 @@ struct StepBatch {
     }
     return total;
   }
-  size_t num_arrays() const { return 8 + 4 * groups.size(); }
+  static size_t num_arrays(size_t groups) { return 8 + 4 * groups; }
+  size_t num_arrays() const { return num_arrays(groups.size()); }
+  // What bytes() can be, at most, of a step of so many tokens and sequences with tables of these widths.
+  static size_t most_bytes(int64_t tokens, int64_t seqs, size_t groups, const std::vector<int64_t>& table_widths) {
+    const auto per_group = static_cast<int64_t>(groups);
+    int64_t total = tokens * static_cast<int64_t>(5 * sizeof(int32_t) + sizeof(WantedRow));
+    total += (2 * seqs + 1) * static_cast<int64_t>(sizeof(int32_t));
+    total +=
+        per_group * (tokens * static_cast<int64_t>(sizeof(int64_t)) + 2 * seqs * static_cast<int64_t>(sizeof(int32_t)));
+    for (const int64_t width : table_widths) total += seqs * width * static_cast<int64_t>(sizeof(int32_t));
+    return static_cast<size_t>(total);
+  }
   int64_t num_seqs() const { return static_cast<int64_t>(context_lens.size()); }
 };
 

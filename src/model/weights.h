@@ -81,6 +81,9 @@ struct DecoderLayer {
   MoeWeights moe;
   PerLayerInputWeights per_layer_input;
   float scalar = 1;
+
+  // Widens `sizes` to this layer's products.
+  void measure(StepSizes& sizes) const;
 };
 
 struct DecoderWeights {

@@ -227,6 +227,18 @@ std::vector<Form> forms_of(const AttentionArgs& args, AttentionParams p, const E
 
 }  // namespace
 
+// Forms keep at most 64 rows a threadgroup. Contexts of one split keep nothing.
+size_t GpuBackend::attention_scratch(const StepSizes& sizes) const {
+  const int64_t splits = ceil_div(sizes.positions, kAttentionSplitPositions);
+  if (splits <= 1 || sizes.heads == 0) return 0;
+  const int64_t row = (ceil_div(sizes.head_dim, 64) * 64 + 2) * int64_t{sizeof(float)};
+  const int64_t slot = 4 * kAttentionRowTile * row * splits;
+  // A head of q is in one tile, and a group of tokens has at least one.
+  const double all = static_cast<double>(sizes.tokens + sizes.seqs) * static_cast<double>(sizes.heads * slot);
+  return static_cast<size_t>(
+      std::max(slot, all < static_cast<double>(kScratchBytes) ? static_cast<int64_t>(all) : kScratchBytes));
+}
+
 int64_t GpuBackend::max_head_dim() const {
   return kAttentionMaxDim;
 }

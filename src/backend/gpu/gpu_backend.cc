@@ -14,6 +14,8 @@ namespace {
 
 constexpr size_t kConstantBlock = size_t{4} << 20;
 constexpr size_t kStageBytes = size_t{16} << 20;
+// Longer tables than these, of contexts of millions for every sequence, are given room when they come.
+constexpr size_t kMostReservedStage = size_t{64} << 20;
 constexpr size_t kAlign = 256;
 constexpr size_t kMaxRecorded = 512;  // shapes; beyond that the least seen one goes
 // With more tokens a step's work takes longer than its launches, which run ahead of it; and shapes would rarely recur.
@@ -141,6 +143,20 @@ Result<const void*> GpuBackend::upload(std::span<const std::byte> values) {
   return static_cast<const void*>(at);
 }
 
+Status GpuBackend::make_stage(Stage& stage, size_t bytes) {
+  QUIRE_ASSIGN(stage.host, device_->allocate_host(bytes));
+  QUIRE_ASSIGN(stage.device, device_->allocate(bytes));
+  return {};
+}
+
+Status GpuBackend::reserve_stages(const StepSizes& sizes) {
+  const size_t needed = std::min(std::bit_ceil(sizes.staged_bytes + sizes.staged_arrays * kAlign), kMostReservedStage);
+  for (Stage& stage : stages_) {
+    if (stage.host == nullptr) QUIRE_TRY(make_stage(stage, std::max(kStageBytes, needed)));
+  }
+  return {};
+}
+
 // Two areas take turns. An area is written again only when the work that read it is done: with a step under way, the
 // host fills the other one.
 void GpuBackend::begin_step() {
@@ -148,13 +164,7 @@ void GpuBackend::begin_step() {
   stages_[stage_].mark = device_->mark();
   stage_ = 1 - stage_;
   Stage& stage = stages_[stage_];
-  if (stage.host == nullptr) {
-    auto host = device_->allocate_host(kStageBytes);
-    auto memory = device_->allocate(kStageBytes);
-    QUIRE_CHECK(host.ok() && memory.ok(), "no memory to stage a step");
-    stage.host = std::move(host).value();
-    stage.device = std::move(memory).value();
-  }
+  if (stage.host == nullptr) QUIRE_CHECK(make_stage(stage, kStageBytes).ok(), "no memory to stage a step");
   const Status done = device_->wait(stage.mark);
   QUIRE_CHECK(done.ok(), "the GPU failed");
   staged_ = uploaded_ = 0;
@@ -167,12 +177,7 @@ void GpuBackend::reserve_stage(size_t bytes, size_t arrays) {
   Stage& area = stages_[stage_];
   const size_t needed = bytes + arrays * kAlign;
   if (needed <= area.host->bytes()) return;
-  const size_t size = std::bit_ceil(needed);
-  auto host = device_->allocate_host(size);
-  auto memory = device_->allocate(size);
-  QUIRE_CHECK(host.ok() && memory.ok(), "no memory to stage a step");
-  area.host = std::move(host).value();
-  area.device = std::move(memory).value();
+  QUIRE_CHECK(make_stage(area, std::bit_ceil(needed)).ok(), "no memory to stage a step");
   std::erase_if(steps_, [&](const auto& step) { return step.first.second == stage_; });
 }
 
@@ -273,11 +278,6 @@ void GpuBackend::launch(const char* name, const void* params, size_t params_byte
     QUIRE_CHECK(kernel.ok(), "a kernel is missing");
     found = kernels_.emplace(name, *kernel).first;
   }
-  void* addresses[16];
-  QUIRE_CHECK(buffers.size() <= 16);
-  size_t count = 0;
-  for (const void* buffer : buffers) addresses[count++] = const_cast<void*>(buffer);
-  device_->launch({found->second, params, params_bytes, {addresses, count}, grid, threads, dynamic_memory});
   // A compiler that needs many registers may leave a kernel fewer threads than its text asks for (Metal does).
   if (const int most = found->second->max_threads(); threads > static_cast<uint32_t>(most)) {
     const std::string why = std::string("the kernel ") + name + " runs with " + std::to_string(threads) +
@@ -285,6 +285,11 @@ void GpuBackend::launch(const char* name, const void* params, size_t params_byte
                             "; use --device cpu, and please report it with the output of quire devices";
     QUIRE_CHECK(false, why.c_str());
   }
+  void* addresses[16];
+  QUIRE_CHECK(buffers.size() <= 16);
+  size_t count = 0;
+  for (const void* buffer : buffers) addresses[count++] = const_cast<void*>(buffer);
+  device_->launch({found->second, params, params_bytes, {addresses, count}, grid, threads, dynamic_memory});
 }
 
 Result<std::unique_ptr<Backend>> make_gpu_backend(const std::string& device) {

@@ -36,6 +36,9 @@ class GpuMatrix final : public PackedMatrix {
 class GpuScratch {
  public:
   void* grow(Device& device, size_t bytes);
+  // Takes so much at once, so that grow() need not; the error says what the device said.
+  Status reserve(Device& device, size_t bytes);
+  size_t bytes() const { return blocks_.empty() ? 0 : blocks_.back()->bytes(); }
 
  private:
   std::vector<std::unique_ptr<Memory>> blocks_;  // the last one is in use; the others wait for the device to be idle
@@ -61,6 +64,7 @@ class GpuBackend final : public Backend {
   void end_step() override;
   int64_t table_width(int64_t blocks) const override;
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override;
+  Result<size_t> reserve(const StepSizes& sizes) override;  // reserve.cc
   void synchronise() override;
   std::span<const float> read(const Tensor& t) override;
 
@@ -86,11 +90,11 @@ class GpuBackend final : public Backend {
   void gated_rms_norm(const GatedRmsNormArgs& args) override;
 
   // attention.cc
+  int64_t max_head_dim() const override;
   size_t kv_page_bytes(const KvPageShape& shape) const override;
   void reshape_and_cache(const ReshapeAndCacheArgs& args) override;
   bool joins_qkv(const QkvToCacheArgs& args) const override;
   void qkv_to_cache(const QkvToCacheArgs& args) override;
-  int64_t max_head_dim() const override;
   void attention(const AttentionArgs& args) override;
 
   // state.cc
@@ -127,6 +131,14 @@ class GpuBackend final : public Backend {
     return {static_cast<const T*>(host_copy(on_device.data())), on_device.size()};
   }
   const void* host_copy(const void* on_device) const;
+  // The most scratch that a kind of op takes, in bytes; each stands beside its op.
+  size_t attention_scratch(const StepSizes& sizes) const;
+  size_t attention_scratch_on_hopper(const StepSizes& sizes) const;
+  size_t linear_scratch(const StepSizes& sizes) const;
+  size_t columns_scratch(const StepSizes& sizes) const;
+  size_t moe_scratch(const StepSizes& sizes) const;
+  size_t state_scratch(const StepSizes& sizes) const;
+  Status reserve_stages(const StepSizes& sizes);
   bool recording() const { return recording_; }
   // linear.cc: the ways of a product, `type` being what the activations are; false: this one does not serve.
   void linear_by_columns(const LinearArgs& args, DType type);
@@ -158,6 +170,7 @@ class GpuBackend final : public Backend {
   int stage_ = 0;
   size_t staged_ = 0;    // bytes in use
   size_t uploaded_ = 0;  // of them on the device
+  Status make_stage(Stage& stage, size_t bytes);
   void flush_stage();
 
   // Recorded steps, by their shape and staging area.

@@ -391,4 +391,23 @@ void GpuBackend::linear_own(const LinearArgs& args, DType type) {
   run("_few", {pieces(p.tiles, p.simdgroups), 1}, 32 * p.simdgroups);
 }
 
+// Of linear_by_library(), which only CUDA has: sums before what follows them, and pieces of a weight made plain.
+size_t GpuBackend::linear_scratch(const StepSizes& sizes) const {
+  if (device_->info().api != Api::kCuda || sizes.activation == DType::kF32) return 0;
+  const int64_t size = element_bytes(sizes.activation);
+  const int64_t sums = (sizes.tokens * sizes.out_columns * size + 255) / 256 * 256;
+  const int64_t plain =
+      std::max<int64_t>(64 * sizes.quantised_columns, sizes.quantised_columns > 0 ? kPlainElements : 0);
+  return static_cast<size_t>(sums + plain * size);
+}
+
+// Of linear_by_columns(), and of a norm before quantised weights on sm_90a.
+size_t GpuBackend::columns_scratch(const StepSizes& sizes) const {
+  const auto padded = [](int64_t columns) { return (columns + 7) / 8 * 8; };
+  const int64_t size = element_bytes(sizes.activation);
+  const int64_t reordered = sizes.tokens * 2 * padded(sizes.reordered_columns);
+  const int64_t normed = std::min<int64_t>(sizes.tokens, kHopperQuantisedRows) * padded(sizes.quantised_columns);
+  return static_cast<size_t>(std::max(reordered, normed) * size);
+}
+
 }  // namespace quire::gpu

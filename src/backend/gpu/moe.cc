@@ -128,6 +128,16 @@ void GpuBackend::moe_experts(const MoeExpertsArgs& args) {
   }
 }
 
+// As moe_chunk() lays it out, with tiles of the most rows.
+size_t GpuBackend::moe_scratch(const StepSizes& sizes) const {
+  if (sizes.experts == 0) return 0;
+  const int64_t choices = std::min(sizes.tokens * sizes.chosen, std::max(kMostChoices, sizes.chosen));
+  const int64_t tiles = choices / kLinearFewRows + std::min(sizes.experts, choices);
+  const int64_t ints = sizes.experts + tiles + choices + sizes.experts * kLinearManyRows + 64;
+  return static_cast<size_t>(ints * 4 + choices * (sizes.expert_columns + 16) * info(sizes.activation).block_bytes +
+                             1024);
+}
+
 void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
   const DType type = args.x.dtype;
   const auto experts = static_cast<int64_t>(args.gate_up.size());

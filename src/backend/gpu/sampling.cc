@@ -51,13 +51,13 @@ Status take(Result<std::unique_ptr<Memory>> made, std::unique_ptr<Memory>& to) {
 
 Status GpuBackend::prepare_sampling(int64_t rows, int64_t rows_of_a_call, int64_t vocab) {
   QUIRE_CHECK(rows > 0 && rows_of_a_call > 0 && vocab > 0);
-  sample_chunks_ = (vocab + kSampleChunk - 1) / kSampleChunk;
+  const int64_t chunks = (vocab + kSampleChunk - 1) / kSampleChunk;
+  if (rows <= sample_rows_ && rows_of_a_call <= sample_rows_of_a_call_ && chunks == sample_chunks_) return {};
+  sample_chunks_ = chunks;
   if (sample_chunks_ > kSampleMaxChunks) {
     return unsupported("the vocabulary has " + std::to_string(vocab) + " tokens; on a GPU it may have " +
                        std::to_string(int64_t{kSampleMaxChunks} * kSampleChunk));
   }
-  sample_rows_ = rows;
-  sample_rows_of_a_call_ = rows_of_a_call;
   const auto bytes = [](int64_t count, size_t each) { return static_cast<size_t>(count) * each; };
   const int64_t partials = rows_of_a_call * sample_chunks_;
   QUIRE_TRY(take(device_->allocate(bytes(partials, sizeof(SamplePartial))), sample_partials_));
@@ -73,6 +73,8 @@ Status GpuBackend::prepare_sampling(int64_t rows, int64_t rows_of_a_call, int64_
     QUIRE_TRY(take(device_->allocate(bytes(rows, kSampleTop * sizeof(SampleTopResult))), area.top));
     QUIRE_TRY(take(device_->allocate_host(bytes(rows, kSampleTop * sizeof(SampleTopResult))), area.host_top));
   }
+  sample_rows_ = rows;
+  sample_rows_of_a_call_ = rows_of_a_call;
   return {};
 }
 

@@ -160,4 +160,8 @@ void GpuBackend::short_conv(const ShortConvArgs& args) {
          grid, kShortConvThreads);
 }
 
+size_t GpuBackend::state_scratch(const StepSizes& sizes) const {
+  return static_cast<size_t>(sizes.tokens * sizes.state_columns) * sizeof(float);
+}
+
 }  // namespace quire::gpu
