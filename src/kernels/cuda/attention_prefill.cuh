@@ -3,9 +3,11 @@
 //
 // Equal, by memcmp, to the portable attention and to attention_decode.cuh; attention.cuh says what the arithmetic is. A
 // threadgroup serves two blocks of rows of one kv head: the same 64 tokens of two heads where the group is even, else
-// two blocks of 64 tokens of one head. K and V tiles of 64 positions pass through two rings of four. Scores of tile
-// i + 1 are on the tensor cores right behind p V of tile i, while the other warpgroup takes its exponentials. What the
-// splits before came to waits in shared memory.
+// two blocks of 64 tokens of one head. K and V tiles of 64 positions pass through a ring of four. While a warpgroup
+// makes the weights of tile i, the tensor cores have p V of tile i - 1 and the scores of tile i + 1. The exponentials
+// are what takes time, and wgmma takes the register file from them: what counts is few instructions and few branches
+// between them, as the compiler places them among the products only where it meets none. What the splits before came to
+// waits in shared memory.
 //
 // Grid: hopper_prefill_grid(), the longest rows first. 384 threads, hopper_prefill_memory(). D is 64 or 128. Serves the
 // sequences with p.rows_from to p.rows_to rows.
@@ -51,10 +53,9 @@
 HOPPER_WG_ATTENTION(bfloat, "bf16")
 HOPPER_WG_ATTENTION(half, "f16")
 
-// 2^max(x, -100) with the bits of q_exp2 where x is a number: the power goes straight to the exponent, as no result is
-// near its ends. For others the row's maximum tells.
+// 2^x for -100 <= x <= 0, with the bits of q_exp2: the power goes straight to the exponent, as no result is near its
+// ends.
 HOPPER_FN float hopper_exp2(float x) {
-  x = fmaxf(x, -100.0f);
   const float shifted = x + 0x1.8p23f;
   const float r = x - (shifted - 0x1.8p23f);
   float p = 0x1.416b52p-13f;
@@ -92,6 +93,15 @@ HOPPER_FN float hopper_max_nan(float a, float b) {
   return r;
 }
 
+HOPPER_FN bool hopper_barrier_try(uint barrier, uint parity) {
+  uint done;
+  asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return done != 0;
+}
+
 template <typename T, int D>
 struct HopperAttentionPrefill {
   enum {
@@ -106,8 +116,16 @@ struct HopperAttentionPrefill {
     kState = kV + kRing * kTileBytes,  // [warpgroup][column][thread], and q before the first split's end
     kBytes = kState + 2 * 128 * kColumns * 4
   };
-  // Barriers: K and V of a slot are there, K and V of a slot are free.
-  HOPPER_FN uint barrier(uint base, int kind, int slot) { return base + kBarriers + (kind * kRing + slot) * 8; }
+  // Unit i of the ring is K of tile i and V of tile i - 2, so that what is wanted at the same time is there at the same
+  // time. Barriers of a slot: it is there (kind 0), it is free (kind 1).
+  HOPPER_FN uint barrier(uint base, int kind, int unit) {
+    return base + kBarriers + (kind * kRing + (unit & (kRing - 1))) * 8;
+  }
+  // All lanes at once, so that the compiler knows that they stay together.
+  HOPPER_FN void await(uint base, int kind, int unit, int flip) {
+    while (!simd_all(hopper_barrier_try(barrier(base, kind, unit), ((unit >> 2) & 1) ^ flip))) {
+    }
+  }
 
   struct Place {
     HopperSequence s;
@@ -156,22 +174,29 @@ struct HopperAttentionPrefill {
 
   // ---- the warpgroup that brings in pages ----
 
-  // Rows in eights of one page: thread t takes piece t % (D / 8) of rows t / (D / 8) + ... of a tile.
-  enum { kPieces = D / 8, kRowsAtOnce = 128 / kPieces, kRounds = kHopperTile / kRowsAtOnce };  // 8 or 16 rows
+  // Eight rows of one page lie one after the other: warp w takes the eights 2 w and 2 w + 1 of a tile, its lanes pieces
+  // of 16 bytes, 2 or 4 rows at once.
+  enum { kPieces = D / 8, kRowsAtOnce = 32 / kPieces, kRounds = 8 / kRowsAtOnce };
 
-  // Where the thread's pieces of a tile of K stand; those of V are p.v_offset on.
-  HOPPER_FN void find_pieces(const char* (&from)[kRounds], const char* own, i64 eights, int tile) {
-    UNROLL for (int i = 0; i < kRounds; i++) {
-      const int eight = kRowsAtOnce == 8 ? i : 2 * i + ((int)threadIdx.x >> 6);
-      from[i] = own + __shfl_sync(0xffffffffu, eights, (tile & 3) * 8 + eight);
+  struct Pieces {
+    const char* from[2];  // the lane's first piece of K in the two eights; those of V are p.v_offset on
+    uint to[kRounds];     // from the first byte of a slot, for the first eight
+    uint step;            // bytes between the rounds' rows
+    int row;              // of the lane in the tile
+  };
+  template <bool kAll>
+  HOPPER_FN void load(const Pieces& at, uint slot, i64 offset, int left) {  // kAll: all rows are there, else `left`
+    UNROLL for (int e = 0; e < 2; e++) {
+      const char* from = at.from[e] + offset;
+      UNROLL for (int i = 0; i < kRounds; i++) {
+        const uint to = slot + at.to[i] + e * 1024;
+        if (kAll) {
+          hopper_copy16(to, from + (unsigned long long)at.step * i);
+        } else {
+          hopper_copy16_or_zero(to, from + (unsigned long long)at.step * i, at.row + 8 * e + kRowsAtOnce * i < left);
+        }
+      }
     }
-  }
-  HOPPER_FN void load(uint to, uint landed, const char* const (&from)[kRounds], i64 offset, int left) {
-    UNROLL for (int i = 0; i < kRounds; i++) {
-      hopper_copy16_or_zero(to + i * (kRowsAtOnce * 128), from[i] + offset,
-                            i * kRowsAtOnce + (int)threadIdx.x / kPieces < left);
-    }
-    hopper_barrier_arrive_copied(landed);
   }
 
   // Lane i: where positions 8 i of the 256 from tile 4 j on stand.
@@ -181,29 +206,56 @@ struct HopperAttentionPrefill {
     return hopper_position(p, at.blocks, position, p.kv_heads * D * 2) + (i64)at.kv_head * D * 2;
   }
 
+  // The unit that was asked for kLater units ago has landed: wgmma may read it.
+  template <int kLater>
+  HOPPER_FN void tell(uint base, int unit) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
+    hopper_fence_async();
+    hopper_barrier_arrive(barrier(base, 0, unit));
+  }
+
   HOPPER_FN void bring(const HopperAttentionParams& p, const Place& at, uint base, const char* pages) {
-    const int tid = (int)threadIdx.x, piece = tid % kPieces, row = tid / kPieces;
-    const char* own = pages + (i64)(row & 7) * p.kv_heads * D * 2 + piece * 16;
-    const uint place = (piece >> 3) * (kHopperTile * 128) + row * 128 + (((piece & 7) ^ (row & 7)) << 4);
-    i64 eights = find_eights(p, at, 0), next = 0;
-    int slot = 0, parity = 1;  // a fresh barrier's phase before the first counts as done
-#pragma unroll 1
-    for (int tile = 0; tile < at.tiles; tile++) {
-      if ((tile & 3) == 0) {
-        if (tile > 0) eights = next;
-        next = find_eights(p, at, tile + 4);
-      }
-      const char* from[kRounds];
-      find_pieces(from, own, eights, tile);
-      const int left = at.s.context - tile * kHopperTile;
-      hopper_barrier_wait(barrier(base, 2, slot), parity);
-      load(base + kK + slot * kTileBytes + place, barrier(base, 0, slot), from, 0, left);
-      hopper_barrier_wait(barrier(base, 3, slot), parity);
-      load(base + kV + slot * kTileBytes + place, barrier(base, 1, slot), from, p.v_offset, left);
-      slot = slot + 1 == kRing ? 0 : slot + 1;
-      if (slot == 0) parity ^= 1;
+    const int warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31, piece = lane % kPieces, row = lane / kPieces;
+    const char* own = pages + (i64)row * p.kv_heads * D * 2 + piece * 16;
+    Pieces pieces;
+    pieces.step = (uint)(kRowsAtOnce * p.kv_heads * D * 2);
+    pieces.row = 16 * warp + row;
+    UNROLL for (int i = 0; i < kRounds; i++) {
+      const int r = row + kRowsAtOnce * i;
+      pieces.to[i] = (piece >> 3) * (kHopperTile * 128) + (16 * warp + r) * 128 + (((piece & 7) ^ r) << 4);
     }
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    i64 eights = find_eights(p, at, 0), next = 0;
+    const char *v0[2] = {own, own}, *v1[2] = {own, own};  // of the tile two before, and one before
+#pragma unroll 1
+    for (int unit = 0; unit < at.tiles + 2; unit++) {
+      if ((unit & 3) == 0) {
+        if (unit > 0) eights = next;
+        next = find_eights(p, at, unit + 4);
+      }
+      UNROLL for (int e = 0; e < 2; e++) {
+        pieces.from[e] = own + __shfl_sync(0xffffffffu, eights, (unit & 3) * 8 + 2 * warp + e);
+      }
+      const uint slot = base + kK + (unit & (kRing - 1)) * kTileBytes;
+      await(base, 1, unit, 1);  // a fresh barrier's phase before the first counts as done
+      Pieces values = pieces;
+      values.from[0] = v0[0];
+      values.from[1] = v0[1];
+      const int left = at.s.context - unit * kHopperTile;
+      if (unit >= 2 && left >= kHopperTile && unit < at.tiles) {
+        load<true>(pieces, slot, 0, left);
+        load<true>(values, slot + kRing * kTileBytes, p.v_offset, left);
+      } else {
+        if (unit < at.tiles) load<false>(pieces, slot, 0, left);
+        if (unit >= 2) load<false>(values, slot + kRing * kTileBytes, p.v_offset, left + 2 * kHopperTile);
+      }
+      ptx_copy_commit();
+      if (unit > 0) tell<1>(base, unit - 1);
+      UNROLL for (int e = 0; e < 2; e++) {
+        v0[e] = v1[e];
+        v1[e] = pieces.from[e];
+      }
+    }
+    tell<0>(base, at.tiles + 1);
   }
 
   // ---- the warpgroups that work ----
@@ -212,48 +264,57 @@ struct HopperAttentionPrefill {
     float m[2], l[2];
   };
 
-  // Scores to weights: s becomes p. Returns the factors of what was before.
-  HOPPER_FN void weigh(float (&s)[32], Rows& rows, float (&a)[2], int visible, bool masked, int t) {
-    const int seen[2] = {visible, visible + 8};
-    if (masked) {
+  // Scores to powers x, relative to the row's maximum so far. Returns the factors of what was before.
+  template <bool kMasked>
+  HOPPER_FN void measure(const float (&s)[32], float (&x)[32], Rows& rows, float (&a)[2], int visible, int t) {
+    UNROLL for (int i = 0; i < 32; i++) x[i] = s[i];
+    if (kMasked) {
+      const int seen[2] = {visible, visible + 8};
       UNROLL for (int b = 0; b < 8; b++) {
         UNROLL for (int i = 0; i < 4; i++) {
-          if (8 * b + 2 * t + (i & 1) >= seen[i >> 1]) s[4 * b + i] = HOPPER_NONE;
+          if (8 * b + 2 * t + (i & 1) >= seen[i >> 1]) x[4 * b + i] = HOPPER_NONE;
         }
       }
     }
+    float most[2];
     UNROLL for (int h = 0; h < 2; h++) {
-      float most = hopper_max_nan(s[2 * h], s[2 * h + 1]);
-      UNROLL for (int b = 1; b < 8; b++) most =
-          hopper_max_nan(most, hopper_max_nan(s[4 * b + 2 * h], s[4 * b + 2 * h + 1]));
-      most = hopper_max_nan(most, simd_shuffle_xor(most, 1u));
-      most = hopper_max_nan(most, simd_shuffle_xor(most, 2u));
-      most = hopper_max_nan(most, rows.m[h]);
-      const float base = most == HOPPER_NONE ? 0.0f : most;
-      a[h] = hopper_exp2(rows.m[h] - base);
-      rows.m[h] = most;
-      UNROLL for (int b = 0; b < 8; b++) {
-        UNROLL for (int i = 0; i < 2; i++) s[4 * b + 2 * h + i] = hopper_exp2(s[4 * b + 2 * h + i] - base);
-      }
+      float m = hopper_max_nan(x[2 * h], x[2 * h + 1]);
+      UNROLL for (int b = 1; b < 8; b++) m = hopper_max_nan(m, hopper_max_nan(x[4 * b + 2 * h], x[4 * b + 2 * h + 1]));
+      m = hopper_max_nan(m, simd_shuffle_xor(m, 1u));
+      m = hopper_max_nan(m, simd_shuffle_xor(m, 2u));
+      most[h] = hopper_max_nan(m, rows.m[h]);
     }
-    if (masked) {
+    const float base[2] = {most[0] == HOPPER_NONE ? 0.0f : most[0], most[1] == HOPPER_NONE ? 0.0f : most[1]};
+    UNROLL for (int h = 0; h < 2; h++) {
+      a[h] = hopper_exp2(fmaxf(rows.m[h] - base[h], -100.0f));
+      rows.m[h] = most[h];
+    }
+    UNROLL for (int i = 0; i < 32; i++) x[i] = fmaxf(x[i] - base[(i >> 1) & 1], -100.0f);
+  }
+
+  // Powers to weights: x becomes p.
+  template <bool kMasked>
+  HOPPER_FN void weigh(float (&x)[32], Rows& rows, const float (&a)[2], int visible, int t) {
+    UNROLL for (int i = 0; i < 32; i++) x[i] = hopper_exp2(x[i]);
+    if (kMasked) {
+      const int seen[2] = {visible, visible + 8};
       UNROLL for (int b = 0; b < 8; b++) {
         UNROLL for (int i = 0; i < 4; i++) {
-          if (8 * b + 2 * t + (i & 1) >= seen[i >> 1]) s[4 * b + i] = 0.0f;
+          if (8 * b + 2 * t + (i & 1) >= seen[i >> 1]) x[4 * b + i] = 0.0f;
         }
       }
     }
     UNROLL for (int h = 0; h < 2; h++) {
       float e[8];
-      UNROLL for (int b = 0; b < 8; b++) e[b] = s[4 * b + 2 * h] + s[4 * b + 2 * h + 1];
+      UNROLL for (int b = 0; b < 8; b++) e[b] = x[4 * b + 2 * h] + x[4 * b + 2 * h + 1];
       rows.l[h] = fma(rows.l[h], a[h], hopper_tree(e[0], e[1], e[2], e[3]) + hopper_tree(e[4], e[5], e[6], e[7]));
     }
   }
 
   // Weights as the next product's operand, and o brought to their scale.
-  HOPPER_FN void pack(const float (&s)[32], uint (&w)[4][4], float (&o)[kColumns], const float (&a)[2]) {
+  HOPPER_FN void pack(const float (&x)[32], uint (&w)[4][4], float (&o)[kColumns], const float (&a)[2]) {
     UNROLL for (int i = 0; i < 4; i++) {
-      UNROLL for (int j = 0; j < 4; j++) w[i][j] = hopper_pack<T>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
+      UNROLL for (int j = 0; j < 4; j++) w[i][j] = hopper_pack<T>(x[8 * i + 2 * j], x[8 * i + 2 * j + 1]);
     }
     if (simd_any(a[0] != 1.0f || a[1] != 1.0f)) {
       UNROLL for (int i = 0; i < kColumns; i++) o[i] *= a[(i >> 1) & 1];
@@ -310,24 +371,94 @@ struct HopperAttentionPrefill {
     }
   }
 
+  struct Worker {
+    uint base;
+    uint k_word;     // descriptor of K in slot 0, its low word
+    uint to_v;       // from there to V's
+    int visible;     // positions that row g sees, from 0 on; row g + 8 sees 8 more
+    int first_sees;  // likewise the warpgroup's first row
+    int lane;
+    float* state;
+  };
+  enum { kStep = kTileBytes >> 4, kSplitTiles = kHopperSplit / kHopperTile };
+
+  HOPPER_FN void release(const Worker& me, int unit) {
+    if (me.lane == 0) hopper_barrier_arrive(barrier(me.base, 1, unit));
+  }
+
+  // s holds the scores of `tile`, w and o what the tile before left: its weights, and o at their scale. While the
+  // weights of the tile are made, the scores of the next one (kNext) come to be, and p V of the one before (kBefore).
+  template <bool kNext, bool kBefore, bool kMasked>
+  HOPPER_FN void turn(float (&s)[32], float (&o)[kColumns], uint (&w)[4][4], uint (&q)[D / 16][4], Rows& now, Rows& all,
+                      const Worker& me, int tile) {
+    const Rows done = now;
+    const bool ended = kBefore && (tile & (kSplitTiles - 1)) == 0;
+    if (ended) now = {{HOPPER_NONE, HOPPER_NONE}, {0.0f, 0.0f}};
+    const int visible = me.visible - tile * kHopperTile, t = me.lane & 3;
+    float x[32], a[2];
+    measure<kMasked>(s, x, now, a, visible, t);
+    if (kNext || kBefore) {
+      const uint word = me.k_word + ((tile + 1) & (kRing - 1)) * kStep;
+      await(me.base, 0, tile + 1, 0);
+      hopper_pin(x);
+      hopper_pin(q);
+      hopper_pin(w);
+      hopper_pin(o);
+      hopper_wg_arrive();
+      if (kNext) scores(s, q, word);
+      if (kBefore) values(o, w, word + me.to_v);
+      hopper_pin(x);
+    }
+    weigh<kMasked>(x, now, a, visible, t);
+    if (kNext || kBefore) {
+      hopper_wg_wait<0>();
+      hopper_pin(o);
+      if (kNext) hopper_pin(s);
+    }
+    release(me, tile + 1);
+    if (ended) join(o, done, all, me.state, me.visible, (tile >> 4) - 1, false);
+    pack(x, w, o, a);
+  }
+
+  // T(q * c) of the warpgroup's rows, all asked for at once.
+  HOPPER_FN void bring_queries(const HopperAttentionParams& p, const Place& at, const T* q, T* queries, int tid) {
+    enum { kLoads = D / 16 };  // pieces of q a thread
+    uint4 pieces[kLoads];
+    UNROLL for (int i = 0; i < kLoads; i++) {
+      const int at_piece = tid + 128 * i, r = at_piece / (D / 8), d = at_piece % (D / 8) * 8;
+      pieces[i] = make_uint4(0, 0, 0, 0);
+      if (at.token + r < at.s.queries) {
+        pieces[i] = __ldcg((const uint4*)(q + (i64)(at.s.first + at.token + r) * p.q_stride + (i64)at.head * D + d));
+      }
+    }
+    UNROLL for (int i = 0; i < kLoads; i++) {
+      const int at_piece = tid + 128 * i, r = at_piece / (D / 8), d = at_piece % (D / 8) * 8;
+      uint* words = (uint*)&pieces[i];
+      UNROLL for (int j = 0; j < 4; j++) {
+        const float low = to_f(from_bits16<T>((ushort)words[j])), high = to_f(from_bits16<T>((ushort)(words[j] >> 16)));
+        words[j] = hopper_pack<T>(low * p.c, high * p.c);
+      }
+      *(uint4*)(queries + r * kQueryStride + d) = pieces[i];
+    }
+  }
+
+  HOPPER_FN void write(const HopperAttentionParams& p, const Place& at, const float (&o)[kColumns], const Rows& all,
+                       T* out, int first, int t) {
+    UNROLL for (int h = 0; h < 2; h++) {
+      const int token = at.token + first + 8 * h;
+      if (token >= at.s.queries) continue;
+      T* row = out + (i64)(at.s.first + token) * p.out_stride + (i64)at.head * D;
+      UNROLL for (int d = 0; d < D / 8; d++) {
+        *(uint*)(row + d * 8 + 2 * t) = hopper_pack<T>(o[4 * d + 2 * h] / all.l[h], o[4 * d + 2 * h + 1] / all.l[h]);
+      }
+    }
+  }
+
   HOPPER_FN void work(const HopperAttentionParams& p, const Place& at, uint base, unsigned char* shared, int consumer,
                       T* out, const T* q) {
     const int tid = (int)threadIdx.x & 127, warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
     T* queries = (T*)(shared + kState + consumer * 128 * kColumns * 4);
-    for (int i = tid; i < 64 * (D / 8); i += 128) {
-      const int r = i / (D / 8), d = (i % (D / 8)) * 8;
-      uint4 v = make_uint4(0, 0, 0, 0);
-      if (at.token + r < at.s.queries) {
-        v = __ldcg((const uint4*)(q + (i64)(at.s.first + at.token + r) * p.q_stride + (i64)at.head * D + d));
-        uint* words = (uint*)&v;
-        UNROLL for (int j = 0; j < 4; j++) {
-          const float low = to_f(from_bits16<T>((ushort)words[j])),
-                      high = to_f(from_bits16<T>((ushort)(words[j] >> 16)));
-          words[j] = hopper_pack<T>(low * p.c, high * p.c);
-        }
-      }
-      *(uint4*)(queries + r * kQueryStride + d) = v;
-    }
+    bring_queries(p, at, q, queries, tid);
     if (consumer == 0) {
       asm volatile("bar.sync 1, 128;" ::: "memory");
     } else {
@@ -342,86 +473,54 @@ struct HopperAttentionPrefill {
     float o[kColumns];
     UNROLL for (int i = 0; i < kColumns; i++) o[i] = 0.0f;
     Rows now = {{HOPPER_NONE, HOPPER_NONE}, {0.0f, 0.0f}}, all = now;
-    // Positions that rows g and g + 8 see, from 0 on.
-    const int visible = at.s.context - at.s.queries + at.token + 16 * warp + g + 1;
-    const int first_sees = hopper_uniform(at.s.context - at.s.queries + at.token + 1);  // the warpgroup's first row
-    const uint k_word = hopper_descriptor_word(base + kK, 16),
-               v_word = hopper_descriptor_word(base + kV, kHopperTile * 128);
-    enum { kStep = kTileBytes >> 4, kSplitTiles = kHopperSplit / kHopperTile };
-    int k_slot = 0, k_parity = 0, v_slot = 0, v_parity = 0;
-    uint w[4][4];
-    float a[2];
+    Worker me;
+    me.base = base;
+    me.visible = at.s.context - at.s.queries + at.token + 16 * warp + g + 1;
+    me.first_sees = hopper_uniform(at.s.context - at.s.queries + at.token + 1);
+    me.k_word = hopper_descriptor_word(base + kK, 16);
+    me.to_v = hopper_descriptor_word(base + kV, kHopperTile * 128) - me.k_word;
+    me.lane = lane;
+    me.state = state;
+    uint w[4][4] = {};
     if (at.own_tiles > 0) {
       float s[32];
-      hopper_barrier_wait(barrier(base, 0, 0), 0);
-      hopper_fence_async();
+      int tile = 0;
+      await(base, 0, 0, 0);
       hopper_pin(qf);
       hopper_wg_arrive();
-      scores(s, qf, k_word);
+      scores(s, qf, me.k_word);
       hopper_wg_wait<0>();
       hopper_pin(s);
-      if (lane == 0) hopper_barrier_arrive(barrier(base, 2, 0));
-      k_slot = 1;
-      weigh(s, now, a, visible, first_sees < kHopperTile, t);
-      pack(s, w, o, a);
-    }
-    // w holds the weights of `tile`. Its p V is under way while the weights of the next tile are made.
+      release(me, 0);
+      if (at.own_tiles > 1) {
+        turn<true, false, true>(s, o, w, qf, now, all, me, 0);
+        const int whole =
+            hopper_uniform(min(at.own_tiles - 1, me.first_sees / kHopperTile));  // tiles that all rows see
 #pragma unroll 1
-    for (int tile = 0; tile + 1 < at.own_tiles; tile++) {
-      float s[32];
-      hopper_barrier_wait(barrier(base, 0, k_slot), k_parity);
-      hopper_barrier_wait(barrier(base, 1, v_slot), v_parity);
-      hopper_fence_async();
-      hopper_pin(o);
-      hopper_pin(w);
-      hopper_wg_arrive();
-      scores(s, qf, k_word + k_slot * kStep);
-      values(o, w, v_word + v_slot * kStep);
-      hopper_wg_wait<1>();
-      hopper_pin(s);
-      if (lane == 0) hopper_barrier_arrive(barrier(base, 2, k_slot));
-      const Rows done = now;
-      const bool ended = (tile + 1) % kSplitTiles == 0;
-      if (ended) now = {{HOPPER_NONE, HOPPER_NONE}, {0.0f, 0.0f}};
-      weigh(s, now, a, visible - (tile + 1) * kHopperTile, first_sees < (tile + 2) * kHopperTile, t);
-      hopper_wg_wait<0>();
-      hopper_pin(o);
-      if (lane == 0) hopper_barrier_arrive(barrier(base, 3, v_slot));
-      v_slot = v_slot + 1 == kRing ? 0 : v_slot + 1;
-      v_parity ^= v_slot == 0;
-      k_slot = k_slot + 1 == kRing ? 0 : k_slot + 1;
-      k_parity ^= k_slot == 0;
-      if (ended) join(o, done, all, state, visible, tile / kSplitTiles, false);
-      pack(s, w, o, a);
-    }
-    if (at.own_tiles > 0) {
-      hopper_barrier_wait(barrier(base, 1, v_slot), v_parity);
-      hopper_fence_async();
-      hopper_pin(o);
-      hopper_pin(w);
-      hopper_wg_arrive();
-      values(o, w, v_word + v_slot * kStep);
-      hopper_wg_wait<0>();
-      hopper_pin(o);
-      if (lane == 0) hopper_barrier_arrive(barrier(base, 3, v_slot));
-      join(o, now, all, state, visible, (at.own_tiles - 1) / kSplitTiles, true);
-    }
-    // Tiles of the other warpgroup alone: let them pass.
-    for (int tile = at.own_tiles; tile < at.tiles; tile++) {
-      const int slot = tile % kRing, parity = (tile / kRing) & 1;
-      hopper_barrier_wait(barrier(base, 0, slot), parity);
-      if (lane == 0) hopper_barrier_arrive(barrier(base, 2, slot));
-      hopper_barrier_wait(barrier(base, 1, slot), parity);
-      if (lane == 0) hopper_barrier_arrive(barrier(base, 3, slot));
-    }
-    UNROLL for (int h = 0; h < 2; h++) {
-      const int token = at.token + 16 * warp + g + 8 * h;
-      if (token >= at.s.queries) continue;
-      T* row = out + (i64)(at.s.first + token) * p.out_stride + (i64)at.head * D;
-      UNROLL for (int d = 0; d < D / 8; d++) {
-        *(uint*)(row + d * 8 + 2 * t) = hopper_pack<T>(o[4 * d + 2 * h] / all.l[h], o[4 * d + 2 * h + 1] / all.l[h]);
+        for (tile = 1; tile < whole; tile++) turn<true, true, false>(s, o, w, qf, now, all, me, tile);
+#pragma unroll 1
+        for (; tile + 1 < at.own_tiles; tile++) turn<true, true, true>(s, o, w, qf, now, all, me, tile);
+        turn<false, true, true>(s, o, w, qf, now, all, me, tile);
+      } else {
+        await(base, 0, 1, 0);
+        turn<false, false, true>(s, o, w, qf, now, all, me, 0);
       }
+      await(base, 0, tile + 2, 0);
+      hopper_pin(o);
+      hopper_pin(w);
+      hopper_wg_arrive();
+      values(o, w, me.k_word + ((tile + 2) & (kRing - 1)) * kStep + me.to_v);
+      hopper_wg_wait<0>();
+      hopper_pin(o);
+      release(me, tile + 2);
+      join(o, now, all, state, me.visible, tile >> 4, true);
     }
+    // Units of the other warpgroup alone: let them pass.
+    for (int unit = at.own_tiles > 0 ? at.own_tiles + 2 : 0; unit < at.tiles + 2; unit++) {
+      await(base, 0, unit, 0);
+      release(me, unit);
+    }
+    write(p, at, o, all, out, 16 * warp + g, t);
   }
 
   HOPPER_FN void run(const HopperAttentionParams& p, T* out, const T* q, const char* pages, const int* block_tables,
@@ -431,9 +530,9 @@ struct HopperAttentionPrefill {
     unsigned char* shared = raw + (base - ptx_shared_address(raw));
     ptx_grid_release();
     if (threadIdx.x == 0) {
-      for (int i = 0; i < 2 * kRing; i++) {
-        hopper_barrier_init(base + kBarriers + i * 8, 128);
-        hopper_barrier_init(base + kBarriers + (2 * kRing + i) * 8, 8);
+      for (int i = 0; i < kRing; i++) {
+        hopper_barrier_init(barrier(base, 0, i), 128);
+        hopper_barrier_init(barrier(base, 1, i), 8);
       }
       hopper_barrier_init_done();
     }
@@ -443,10 +542,10 @@ struct HopperAttentionPrefill {
     Place at;
     if (!find(p, at, max(warpgroup - 1, 0), block_tables, cu_seqlens, context_lens)) return;
     if (warpgroup == 0) {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
       bring(p, at, base, pages);
     } else {
-      asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
       work(p, at, base, shared, warpgroup - 1, out, q);
     }
   }
