@@ -3,36 +3,20 @@
 //
 // Equal, by memcmp, to the chain of k16 steps of the portable linear and of the library without split-K, for every M.
 // A tile is 16 rows of W by all of K, and its chain runs in one warp: W as the 16-row operand, x as the 8 columns of
-// each product. What takes time is that chain, 24 cycles a step, and a warp issues in order: so other warps bring W in
-// (cp.async, `D` chunks of 128 k ahead), and the chain's warp only loads the fragments of four steps on, in the shadow
-// of the products. Weights are asked for before the launch before this one has ended; x is read after that, normed if
-// asked, and kept as T.
+// each product. What takes time is that chain, so other warps bring W in (cp.async, `D` chunks of 128 k ahead), and the
+// chain's warp does nothing else (linear_chain.cuh). Weights are asked for before the launch before this one has ended;
+// x is read after that, normed if asked, and kept as T.
 //
 // Grid, threads and dynamic memory: hopper_linear_plan(). Needs: K a multiple of 16; x, W, out on 16-byte boundaries,
 // x_stride a multiple of 8 (F32: 4); one threadgroup takes tiles blockIdx.x, + gridDim.x, ...
 #pragma once
 
-#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/linear_chain.cuh"
 #include "kernels/norm_sum.h"
-
-// As hopper_mma, but kept in its place among the loads.
-HOPPER_FN void hopper_mma_here(float* d, const uint* a, uint b0, uint b1, bfloat) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-      "%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-HOPPER_FN void hopper_mma_here(float* d, const uint* a, uint b0, uint b1, half) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-      "%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 template <typename T, int MT, int D>
 struct HopperLinearFew {
+  typedef HopperChain<T, MT, true> Chain;
   enum {
     kThreads = kHopperFewThreads,
     kChunk = 128,            // k
@@ -44,14 +28,6 @@ struct HopperLinearFew {
   // Where a stream of chunks stands: tile after tile.
   struct Stream {
     int tile, k, slot, parity;
-  };
-  struct Window {  // fragments of four steps: those of step i are w[i % 4], x[...][i / 2 % 2]
-    uint w[4][4];
-    uint x[MT][2][4];
-  };
-  struct Sums {
-    float acc[MT][4];
-    float before[MT][4];  // of the residual
   };
   struct Smem {
     unsigned long long full[4][D], empty[4][D];  // of a chain's chunks
@@ -89,59 +65,6 @@ struct HopperLinearFew {
 
   // ---- the warps that multiply ----
 
-  HOPPER_FN void fetch_w(Window& f, int step, uint w, int at) { hopper_ldmatrix(f.w[step & 3], w + at * 32); }
-  HOPPER_FN void fetch_x(Window& f, int step, const uint (&x)[MT], int at) {
-    UNROLL for (int j = 0; j < MT; j++) hopper_ldmatrix(f.x[j][(step >> 1) & 1], x[j] + (at >> 1) * 64);
-  }
-  HOPPER_FN void multiply(Sums& sums, const Window& f, int step) {
-    UNROLL for (int j = 0; j < MT; j++) {
-      const uint* x = f.x[j][(step >> 1) & 1] + (step & 1) * 2;
-      hopper_mma_here(sums.acc[j], f.w[step & 3], x[0], x[1], T());
-    }
-  }
-  HOPPER_FN void first_four(Window& f, uint w, const uint (&x)[MT]) {
-    UNROLL for (int i = 0; i < 4; i++) {
-      fetch_w(f, i, w, i);
-      if (i % 2 == 0) fetch_x(f, i, x, i);
-    }
-  }
-
-  // A chunk's first four steps, while the window turns to its second four.
-  HOPPER_FN void first_half(Sums& sums, Window& f, uint w, const uint (&x)[MT]) {
-    UNROLL for (int i = 0; i < 4; i++) {
-      multiply(sums, f, i);
-      fetch_w(f, i, w, i + 4);
-      if (i % 2 == 1) fetch_x(f, i, x, i + 3);
-    }
-  }
-  // The second four, while the window turns to the first four of the next chunk, if there is one.
-  HOPPER_FN void second_half(Sums& sums, Window& f, bool more, uint next_w, const uint (&next_x)[MT]) {
-    UNROLL for (int i = 4; i < 8; i++) {
-      multiply(sums, f, i);
-      if (more) {
-        fetch_w(f, i, next_w, i - 4);
-        if (i % 2 == 1) fetch_x(f, i, next_x, i - 5);
-      }
-    }
-  }
-  // The last chunk of a K that is no multiple of 128.
-  HOPPER_FN void part_chunk(Sums& sums, Window& f, int steps, uint w, const uint (&x)[MT]) {
-    UNROLL for (int i = 0; i < 8; i++) {
-      if (i < steps) multiply(sums, f, i);
-      if (i < 4) {
-        fetch_w(f, i, w, i + 4);
-        if (i % 2 == 1) fetch_x(f, i, x, i + 3);
-      }
-    }
-  }
-
-  HOPPER_FN void begin(const HopperLinearParams& p, Sums& sums, int tile, const float* residual, int lane) {
-    UNROLL for (int j = 0; j < MT; j++) {
-      UNROLL for (int i = 0; i < 4; i++) sums.acc[j][i] = 0.0f;
-      hopper_linear_before(p, sums.before[j], tile, lane >> 2, 8 * j + (lane & 3) * 2, residual);
-    }
-  }
-
   HOPPER_FN void chain(const HopperLinearParams& p, Stream at, uint ring, uint full, uint empty, const T* rows,
                        void* out, const float* bias, const float* residual, int lane) {
     const uint lane_w = ring + (lane & 15) * kRow + (lane >> 4) * 16;
@@ -150,21 +73,16 @@ struct HopperLinearFew {
       x[j] = ptx_shared_address(rows + min(8 * j + (lane & 7), p.m - 1) * (p.k + 8) + (lane >> 3) * 8);
       next_x[j] = x[j];
     }
-    Sums sums = {};
-    Window f;
-    begin(p, sums, at.tile, residual, lane);
+    typename Chain::Sums sums = {};
+    typename Chain::Window f;
+    Chain::begin(p, sums, at.tile, 0, residual, lane);
     hopper_barrier_wait(full + at.slot * 8, at.parity);
-    first_four(f, lane_w + at.slot * kStage, x);
+    Chain::first_four(f, lane_w + at.slot * kStage, x);
     const int stride = (int)gridDim.x * p.active_warps;
 #pragma unroll 1
     while (true) {
-      const bool whole = at.k + kChunk <= p.k;
-      const uint w = lane_w + at.slot * kStage;
-      if (whole) {
-        first_half(sums, f, w, x);
-      } else {
-        part_chunk(sums, f, (p.k - at.k) / 16, w, x);
-      }
+      const int steps = min((int)kChunk, p.k - at.k) / 16;
+      Chain::first_half(sums, f, steps, lane_w + at.slot * kStage, x);
       // In the products' shadow, so without a branch.
       const bool turned = at.slot + 1 == D, ended = at.k + kChunk >= p.k;
       const Stream next = {at.tile + (ended ? stride : 0), ended ? 0 : at.k + kChunk, turned ? 0 : at.slot + 1,
@@ -173,20 +91,13 @@ struct HopperLinearFew {
       const uint next_w = lane_w + next.slot * kStage;
       UNROLL for (int j = 0; j < MT; j++) next_x[j] = x[j] + (next.k - at.k) * 2;
       if (more) hopper_barrier_wait(full + next.slot * 8, next.parity);
-      if (whole) {
-        second_half(sums, f, more, next_w, next_x);
-      } else if (more) {
-        first_four(f, next_w, next_x);
-      }
+      Chain::second_half(sums, f, steps, more, next_w, next_x);
       // All of the chunk has gone through registers, in all lanes.
       __syncwarp();
       if (lane == 0) hopper_barrier_arrive(empty + at.slot * 8);
       if (ended) {
-        UNROLL for (int j = 0; j < MT; j++) {
-          hopper_linear_finish<T>(p, sums.acc[j], sums.before[j], at.tile, lane >> 2, 8 * j + (lane & 3) * 2, out,
-                                  bias);
-        }
-        if (more) begin(p, sums, next.tile, residual, lane);
+        Chain::finish(p, sums, at.tile, 0, out, bias, residual, lane);
+        if (more) Chain::begin(p, sums, next.tile, 0, residual, lane);
       }
       if (!more) return;
       at = next;

@@ -7,8 +7,9 @@
 // (gated: one of the gate, one of the up), 128 k a chunk:
 //   - eight warps, four a panel, each every fourth chunk: a warp copies a chunk's codes and scales into slots of its
 //     own, some chunks ahead, and makes rows of T of them in the ring of chunks
-//   - one warp brings x in beside each chunk, where x does not fit into shared memory as a whole
 //   - two or four warps run the chains, one a tile of 16 rows of W and up to 32 rows of x, 24 cycles a step
+//   - where x does not fit into shared memory as a whole, it comes in beside each chunk: the first ones of the ring by
+//     the chains' warps, the others by those that unpack
 // Weights are asked for and unpacked before the launch before this one has ended; x is read after that.
 //
 // Grid, threads and dynamic memory: hopper_quantised_plan(). Needs: x and out on 16-byte boundaries, x_stride a
@@ -67,6 +68,22 @@ HOPPER_FN uint hopper_kept(uint x) {
   return __shfl_sync(0xffffffffu, x, 0);
 }
 
+HOPPER_FN bool hopper_barrier_ready(uint barrier, uint parity) {
+  uint ready;
+  asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+               : "=r"(ready)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return ready != 0;
+}
+// For a warp that has time: one lane looks, now and then. Looking takes shared memory's time, which the chains need.
+HOPPER_FN void hopper_barrier_wait_calmly(uint barrier, uint parity, int lane) {
+  if (lane == 0) {
+    while (!hopper_barrier_ready(barrier, parity)) __nanosleep(60);
+  }
+  __syncwarp();
+}
+
 // Where a warp of those that unpack reads one chunk: its parts in shared memory.
 struct HopperRawChunk {
   const uchar *low, *high, *heads, *subs;
@@ -82,8 +99,8 @@ HOPPER_FN void hopper_fetch(const HopperRawChunk& chunk, int at, WeightRaw& raw)
 }
 
 // Scale and minimum of a step: 2 * pair or the one after it. `head`: the group's number in the chunk.
-template <int Scheme>
-HOPPER_FN WeightScale hopper_scale(const HopperRawChunk& chunk, int pair, int second, int head, int sub_shift, int r) {
+template <int Scheme, int SubShift>
+HOPPER_FN WeightScale hopper_scale(const HopperRawChunk& chunk, int pair, int second, int head, int r) {
   WeightParams w = {};
   w.scheme = Scheme;
   WeightRaw raw;
@@ -100,7 +117,7 @@ HOPPER_FN WeightScale hopper_scale(const HopperRawChunk& chunk, int pair, int se
   if (Scheme == kSchemeSuperMin || Scheme == kSchemeSubScaleMin) raw.head = ((const uint*)chunk.heads)[r];
   if (Scheme == kSchemeSuperMin) raw.sub = ((const ushort*)chunk.subs)[pair * 16 + r];
   if (Scheme == kSchemeSubScaleMin) raw.sub = chunk.subs[(pair * 2 + second) * 16 + r];
-  if (Scheme == kSchemeSubScale) raw.sub = chunk.subs[((pair * 2 + second) >> sub_shift) * 16 + r];
+  if (Scheme == kSchemeSubScale) raw.sub = chunk.subs[((pair * 2 + second) >> SubShift) * 16 + r];
   WeightScale scale = weight_scale(w, raw);
   // A sum with -0 changes nothing, so every value is one fma.
   if (!scale.has_minimum) scale.minimum = -0.0f;
@@ -124,14 +141,14 @@ HOPPER_FN void hopper_unpack16(const uint (&c)[4], const WeightScale& scale, flo
   ((uint4*)to)[1] = make_uint4(u[4], u[5], u[6], u[7]);
 }
 
-template <typename T, int MT>
+// `Chains`: warps.
+template <typename T, int MT, int Chains>
 struct HopperLinearQuantised {
   typedef HopperChain<T, MT, MT == 1> Chain;
   enum {
     kChunk = 128,
     kRow = kHopperTileRow,
     kTile = 16 * kRow,
-    kChainWarps = MT == 4 ? 4 : 2,
     kTurns = kHopperUnpackers / 2  // warps that share a panel
   };
   static_assert(Chain::kRow == kRow, "one ring");
@@ -161,150 +178,29 @@ struct HopperLinearQuantised {
     }
   }
 
-  // ---- the warps that unpack ----
-
-  HOPPER_FN int in_units(uint step, uint inverse) { return (int)(inverse == 0 ? step : __umulhi(step, inverse)); }
-
-  // A part's share of the chunk that begins at step `first`, a piece of 16 bytes a lane.
-  template <int Times>
-  HOPPER_FN void ask_part(const HopperRawPart& part, const uchar* panel, uint to, uint first, uint last, int lane) {
-    const int from = in_units(first, part.inverse), bytes = (in_units(last, part.inverse) + 1 - from) * part.unit_bytes;
-    const uchar* source = panel + part.at + from * part.unit_bytes + lane * 16;
-    UNROLL for (int i = 0; i < Times; i++) {
-      if (lane * 16 + i * 512 < bytes) hopper_copy16(to + part.slot_at + lane * 16 + i * 512, source + i * 512);
-    }
-  }
-
-  // Asks for a chunk of a panel; `barrier` is arrived at when it is there.
-  template <int Low, int High, int Scheme>
-  HOPPER_FN void ask(const HopperQuantisedParams& p, const uchar* w, const Stream& at, int which, uint to, uint barrier,
-                     int lane) {
-    const int number =
-        p.linear.epilogue == kHopperGated ? at.unit + which * p.gate_panels : min(2 * at.unit + which, p.panels - 1);
-    const uchar* panel = w + (i64)number * p.weight.stride;
-    const uint first = (uint)at.k / 16, last = (uint)min(at.k + kChunk, p.linear.k) / 16 - 1;
-    ask_part<(Low + 1) / 2>(p.parts[0], panel, to, first, last, lane);
-    if (High > 0) ask_part<1>(p.parts[1], panel, to, first, last, lane);
-    ask_part<1>(p.parts[2], panel, to, first, last, lane);
-    if (Scheme == kSchemeSuperMin || Scheme == kSchemeSubScale || Scheme == kSchemeSubScaleMin) {
-      ask_part<1>(p.parts[3], panel, to, first, last, lane);
-    }
-    hopper_barrier_arrive_copied(barrier);
-  }
-
-  // A chunk's eight steps of 16 rows: a lane has a row and two of four pairs of steps, which share a head.
-  template <int Low, int High, bool Table, int Scheme>
-  HOPPER_FN void unpack(const HopperQuantisedParams& p, const HopperRawChunk& chunk, int k, int steps, uchar* to,
-                        int lane) {
-    constexpr bool kTwo = Scheme == kSchemeSubScale || Scheme == kSchemeSubScaleMin;
-    const int r = lane & 15;
-    const float base = 8388608.0f + (Table ? 128.0f : (float)p.weight.offset);
-    const uint first = (uint)k / 16;
-#pragma unroll 1
-    for (int pair = lane >> 4; 2 * pair < steps; pair += 2) {
-      const uint inverse = p.parts[2].inverse;
-      const int head = Scheme == kSchemeGroup ? in_units(first + 2 * pair, inverse) - in_units(first, inverse) : 0;
-      WeightRaw raw[2];
-      UNROLL for (int j = 0; j < 2; j++) hopper_fetch<Low, High>(chunk, (2 * pair + j) * 16 + r, raw[j]);
-      WeightScale scale = hopper_scale<Scheme>(chunk, pair, 0, head, p.weight.sub_shift, r);
-      UNROLL for (int j = 0; j < 2; j++) {
-        if (kTwo && j == 1) scale = hopper_scale<Scheme>(chunk, pair, 1, head, p.weight.sub_shift, r);
-        uint c[4];
-        hopper_codes<Low, High, Table>(p.weight.values, raw[j], c);
-        hopper_unpack16<T>(c, scale, base, to + (2 * pair + j) * 32);
-      }
-    }
-  }
-
-  // Warp `number` of those that unpack.
-  template <int Low, int High, bool Table, int Scheme>
-  HOPPER_FN void unpack_all(const HopperQuantisedParams& p, uchar* ring, const uchar* slots, const uchar* w, Smem& sm,
-                            int number, int lane) {
-    const int which = number & 1, r = lane & 15;
-    const uint full = ptx_shared_address(sm.full), empty = ptx_shared_address(sm.empty);
-    const uint to = ptx_shared_address(slots), there = ptx_shared_address(sm.raw[number]);
-    // Gated tiles have eight rows of the gate, then eight of the up.
-    uchar* row = ring + (p.linear.epilogue == kHopperGated ? (r >> 3) * kTile + ((r & 7) + 8 * which) * kRow
-                                                           : which * kTile + r * kRow);
-    Stream at = {(int)blockIdx.x, 0, 0, 0};
-    advance(p, at, number >> 1);
-    Stream asked = at;
-    for (int i = 0; i < p.slots && asked.unit < p.units; i++) {
-      ask<Low, High, Scheme>(p, w, asked, which, to + i * p.slot_bytes, there + i * 8, lane);
-      advance(p, asked, kTurns);
-    }
-    int slot = 0, parity = 0;
-#pragma unroll 1
-    while (at.unit < p.units) {
-      const uchar* from = slots + slot * p.slot_bytes;
-      const HopperRawChunk chunk = {from, from + p.parts[1].slot_at, from + p.parts[2].slot_at,
-                                    from + p.parts[3].slot_at};
-      hopper_barrier_wait(there + slot * 8, parity);
-      hopper_barrier_wait(empty + at.slot * 8, at.parity ^ 1);
-      unpack<Low, High, Table, Scheme>(p, chunk, at.k, min(kChunk, p.linear.k - at.k) / 16,
-                                       row + at.slot * p.stage_bytes, lane);
-      __syncwarp();
-      if (lane == 0) hopper_barrier_arrive(full + at.slot * 8);
-      if (asked.unit < p.units) {
-        ask<Low, High, Scheme>(p, w, asked, which, to + slot * p.slot_bytes, there + slot * 8, lane);
-        advance(p, asked, kTurns);
-      }
-      advance(p, at, kTurns);
-      slot = slot + 1 == p.slots ? 0 : slot + 1;
-      parity ^= slot == 0 ? 1 : 0;
-    }
-  }
-
-  HOPPER_FN void unpacker(const HopperQuantisedParams& p, uchar* ring, uchar* slots, const uchar* w, Smem& sm,
-                          int number, int lane) {
-    slots += number * p.slots * p.slot_bytes;
-#define HOPPER_KIND(low, high, table, scheme)                                             \
-  case (low) | (high) << 4 | (table) << 8 | (scheme) << 12: /* hopper_quantised_kind() */ \
-    return unpack_all<low, high, table != 0, scheme>(p, ring, slots, w, sm, number, lane)
-    switch (p.kind) {
-      HOPPER_KIND(8, 0, 0, kSchemeScale);        // Q8_0
-      HOPPER_KIND(4, 0, 0, kSchemeScale);        // Q4_0
-      HOPPER_KIND(4, 0, 0, kSchemeScaleMin);     // Q4_1
-      HOPPER_KIND(4, 1, 0, kSchemeScale);        // Q5_0
-      HOPPER_KIND(4, 1, 0, kSchemeScaleMin);     // Q5_1
-      HOPPER_KIND(2, 0, 0, kSchemeSubScaleMin);  // Q2_K
-      HOPPER_KIND(2, 1, 0, kSchemeSubScale);     // Q3_K
-      HOPPER_KIND(4, 0, 0, kSchemeSuperMin);     // Q4_K
-      HOPPER_KIND(4, 1, 0, kSchemeSuperMin);     // Q5_K
-      HOPPER_KIND(4, 2, 0, kSchemeSubScale);     // Q6_K
-      HOPPER_KIND(4, 0, 1, kSchemeScale);        // IQ4_NL
-      HOPPER_KIND(4, 0, 1, kSchemeSubScale);     // IQ4_XS
-      HOPPER_KIND(4, 0, 1, kSchemeExponent);     // MXFP4
-      HOPPER_KIND(4, 0, 0, kSchemeGroup);        // G4
-      HOPPER_KIND(8, 0, 0, kSchemeGroup);        // G8
-      default:
-        __trap();
-    }
-#undef HOPPER_KIND
-  }
-
   // ---- x ----
 
-  // Half a warp a row, 16 pieces of 16 bytes, beside each chunk.
-  HOPPER_FN void stream_x(const HopperQuantisedParams& p, uint ring, const T* x, Smem& sm, int lane) {
-    const uint full = ptx_shared_address(sm.full), empty = ptx_shared_address(sm.empty);
+  // A chunk of x: half a warp a row, 16 pieces of 16 bytes, in every second pair of rows; another warp has the others.
+  HOPPER_FN void stream_x(const HopperQuantisedParams& p, uint ring, const T* x, const Stream& at, int which, uint full,
+                          int lane) {
     const int piece = lane & 15;
-    Stream at = {(int)blockIdx.x, 0, 0, 0};
-    while (at.unit < p.units) {
-      hopper_barrier_wait(empty + at.slot * 8, at.parity ^ 1);
-      if (at.k + piece * 8 < p.linear.k) {
-        const T* from = x + at.k + piece * 8;
-        const uint to = ring + at.slot * p.stage_bytes + kHopperPairBytes + piece * 16;
+    if (at.k + piece * 8 < p.linear.k) {
+      const T* from = x + at.k + piece * 8;
+      const uint to = ring + at.slot * p.stage_bytes + kHopperPairBytes + piece * 16;
 #pragma unroll 4
-        for (int row = lane >> 4; row < p.linear.m; row += 2) {
-          hopper_copy16(to + row * kRow, from + (i64)row * p.linear.x_stride);
-        }
+      for (int row = (lane >> 4) + 2 * which; row < p.linear.m; row += 4) {
+        hopper_copy16(to + row * kRow, from + (i64)row * p.linear.x_stride);
       }
-      hopper_barrier_arrive_copied(full + at.slot * 8);
+    }
+    hopper_barrier_arrive_copied(full + at.slot * 8);
+  }
+  // All that the ring has room for at first.
+  HOPPER_FN void begin_x(const HopperQuantisedParams& p, uint ring, const T* x, int which, uint full, int lane) {
+    Stream at = {(int)blockIdx.x, 0, 0, 0};
+    for (int i = 0; i < p.depth && at.unit < p.units; i++) {
+      stream_x(p, ring, x, at, which, full, lane);
       advance(p, at, 1);
     }
-    // Copies of one's own must land before the end.
-    asm volatile("cp.async.wait_all;" ::: "memory");
   }
 
   // All of x, by the copy engine.
@@ -359,6 +255,140 @@ struct HopperLinearQuantised {
     }
   }
 
+  // ---- the warps that unpack ----
+
+  // A step's number in units of 2^Shift steps, or (-1) of groups.
+  template <int Shift>
+  HOPPER_FN int in_units(const HopperQuantisedParams& p, uint step) {
+    return (int)(Shift < 0 ? __umulhi(step, p.group_inverse) : step >> (Shift & 31));
+  }
+
+  // A part's share of steps `first` to `last`, a piece of 16 bytes a lane.
+  template <int Times, int Shift>
+  HOPPER_FN void ask_part(const HopperQuantisedParams& p, int i, const uchar* panel, uint to, uint first, uint last,
+                          int lane) {
+    const HopperRawPart& part = p.parts[i];
+    const int from = in_units<Shift>(p, first), bytes = (in_units<Shift>(p, last) + 1 - from) * part.unit_bytes;
+    const uchar* source = panel + (part.at + from * part.unit_bytes + lane * 16);
+    UNROLL for (int j = 0; j < Times; j++) {
+      if (lane * 16 + j * 512 < bytes) hopper_copy16(to + part.slot_at + lane * 16 + j * 512, source + j * 512);
+    }
+  }
+
+  // Asks for a chunk of a panel; `barrier` is arrived at when it is there.
+  template <int Low, int High, bool Table, int Scheme>
+  HOPPER_FN void ask(const HopperQuantisedParams& p, const uchar* w, const Stream& at, int which, uint to, uint barrier,
+                     int lane) {
+    constexpr bool kByTwo = Scheme == kSchemeScale || Scheme == kSchemeScaleMin || Scheme == kSchemeExponent;
+    constexpr int kSubShift = Scheme == kSchemeSuperMin || Table ? 1 : 0;
+    const int number =
+        p.linear.epilogue == kHopperGated ? at.unit + which * p.gate_panels : min(2 * at.unit + which, p.panels - 1);
+    const uchar* panel = w + (i64)number * p.weight.stride;
+    const uint first = (uint)at.k / 16, last = (uint)min(at.k + kChunk, p.linear.k) / 16 - 1;
+    ask_part<(Low + 1) / 2, 0>(p, 0, panel, to, first, last, lane);
+    if (High > 0) ask_part<1, 0>(p, 1, panel, to, first, last, lane);
+    ask_part<1, Scheme == kSchemeGroup ? -1 : kByTwo ? 1 : 4>(p, 2, panel, to, first, last, lane);
+    if (!kByTwo && Scheme != kSchemeGroup) ask_part<1, kSubShift>(p, 3, panel, to, first, last, lane);
+    hopper_barrier_arrive_copied(barrier);
+  }
+
+  // A chunk's eight steps of 16 rows: a lane has a row and two of four pairs of steps, which share a head.
+  template <int Low, int High, bool Table, int Scheme>
+  HOPPER_FN void unpack(const HopperQuantisedParams& p, const HopperRawChunk& chunk, int k, int steps, uchar* to,
+                        int lane) {
+    constexpr bool kTwo = Scheme == kSchemeSubScale || Scheme == kSchemeSubScaleMin;
+    const int r = lane & 15;
+    const float base = 8388608.0f + (Table ? 128.0f : (float)p.weight.offset);
+    const uint first = (uint)k / 16;
+#pragma unroll 1
+    for (int pair = lane >> 4; 2 * pair < steps; pair += 2) {
+      const int head = Scheme == kSchemeGroup ? in_units<-1>(p, first + 2 * pair) - in_units<-1>(p, first) : 0;
+      WeightRaw raw[2];
+      UNROLL for (int j = 0; j < 2; j++) hopper_fetch<Low, High>(chunk, (2 * pair + j) * 16 + r, raw[j]);
+      WeightScale scale = hopper_scale < Scheme, Table ? 1 : 0 > (chunk, pair, 0, head, r);
+      UNROLL for (int j = 0; j < 2; j++) {
+        if (kTwo && j == 1) scale = hopper_scale < Scheme, Table ? 1 : 0 > (chunk, pair, 1, head, r);
+        uint c[4];
+        hopper_codes<Low, High, Table>(p.weight.values, raw[j], c);
+        hopper_unpack16<T>(c, scale, base, to + (2 * pair + j) * 32);
+      }
+    }
+  }
+
+  // Warp `number` of those that unpack.
+  template <int Low, int High, bool Table, int Scheme>
+  HOPPER_FN void unpack_all(const HopperQuantisedParams& p, uchar* ring, const uchar* slots, const uchar* w, const T* x,
+                            Smem& sm, int number, int lane) {
+    const int which = number & 1, r = lane & 15;
+    const uint full = ptx_shared_address(sm.full), empty = ptx_shared_address(sm.empty);
+    const uint to = ptx_shared_address(slots), there = ptx_shared_address(sm.raw[number]);
+    // Gated tiles have eight rows of the gate, then eight of the up.
+    uchar* row = ring + (p.linear.epilogue == kHopperGated ? (r >> 3) * kTile + ((r & 7) + 8 * which) * kRow
+                                                           : which * kTile + r * kRow);
+    Stream at = {(int)blockIdx.x, 0, 0, 0};
+    advance(p, at, number >> 1);
+    Stream asked = at;
+    for (int i = 0; i < p.slots && asked.unit < p.units; i++) {
+      ask<Low, High, Table, Scheme>(p, w, asked, which, to + i * p.slot_bytes, there + i * 8, lane);
+      advance(p, asked, kTurns);
+    }
+    int slot = 0, parity = 0, chunks = number >> 1;
+#pragma unroll 1
+    while (at.unit < p.units) {
+      const uchar* from = slots + slot * p.slot_bytes;
+      const HopperRawChunk chunk = {from, from + p.parts[1].slot_at, from + p.parts[2].slot_at,
+                                    from + p.parts[3].slot_at};
+      hopper_barrier_wait_calmly(there + slot * 8, parity, lane);
+      hopper_barrier_wait_calmly(empty + at.slot * 8, at.parity ^ 1, lane);
+      if (!p.resident && chunks >= p.depth) {
+        ptx_grid_wait();
+        stream_x(p, ptx_shared_address(ring), x, at, which, full, lane);
+      }
+      chunks += kTurns;
+      unpack<Low, High, Table, Scheme>(p, chunk, at.k, min(kChunk, p.linear.k - at.k) / 16,
+                                       row + at.slot * p.stage_bytes, lane);
+      __syncwarp();
+      if (lane == 0) hopper_barrier_arrive(full + at.slot * 8);
+      if (asked.unit < p.units) {
+        ask<Low, High, Table, Scheme>(p, w, asked, which, to + slot * p.slot_bytes, there + slot * 8, lane);
+        advance(p, asked, kTurns);
+      }
+      advance(p, at, kTurns);
+      slot = slot + 1 == p.slots ? 0 : slot + 1;
+      parity ^= slot == 0 ? 1 : 0;
+    }
+    // Copies of one's own must land before the end.
+    asm volatile("cp.async.wait_all;" ::: "memory");
+  }
+
+  HOPPER_FN void unpacker(const HopperQuantisedParams& p, uchar* ring, uchar* slots, const uchar* w, const T* x,
+                          Smem& sm, int number, int lane) {
+    slots += number * p.slots * p.slot_bytes;
+#define HOPPER_KIND(low, high, table, scheme)                                             \
+  case (low) | (high) << 4 | (table) << 8 | (scheme) << 12: /* hopper_quantised_kind() */ \
+    return unpack_all<low, high, table != 0, scheme>(p, ring, slots, w, x, sm, number, lane)
+    switch (p.kind) {
+      HOPPER_KIND(8, 0, 0, kSchemeScale);        // Q8_0
+      HOPPER_KIND(4, 0, 0, kSchemeScale);        // Q4_0
+      HOPPER_KIND(4, 0, 0, kSchemeScaleMin);     // Q4_1
+      HOPPER_KIND(4, 1, 0, kSchemeScale);        // Q5_0
+      HOPPER_KIND(4, 1, 0, kSchemeScaleMin);     // Q5_1
+      HOPPER_KIND(2, 0, 0, kSchemeSubScaleMin);  // Q2_K
+      HOPPER_KIND(2, 1, 0, kSchemeSubScale);     // Q3_K
+      HOPPER_KIND(4, 0, 0, kSchemeSuperMin);     // Q4_K
+      HOPPER_KIND(4, 1, 0, kSchemeSuperMin);     // Q5_K
+      HOPPER_KIND(4, 2, 0, kSchemeSubScale);     // Q6_K
+      HOPPER_KIND(4, 0, 1, kSchemeScale);        // IQ4_NL
+      HOPPER_KIND(4, 0, 1, kSchemeSubScale);     // IQ4_XS
+      HOPPER_KIND(4, 0, 1, kSchemeExponent);     // MXFP4
+      HOPPER_KIND(4, 0, 0, kSchemeGroup);        // G4
+      HOPPER_KIND(8, 0, 0, kSchemeGroup);        // G8
+      default:
+        __trap();
+    }
+#undef HOPPER_KIND
+  }
+
   // ---- the warps that multiply ----
 
   HOPPER_FN void chain(const HopperQuantisedParams& p, uint ring, uint rows, Smem& sm, void* out, const float* bias,
@@ -381,16 +411,17 @@ struct HopperLinearQuantised {
 #pragma unroll 1
     while (true) {
       const int steps = min(kChunk, l.k - at.k) / 16;
-      Chain::first_half(sums, f, steps, lane_w + at.slot * p.stage_bytes, x);
-      // In the products' shadow, so without a branch.
       const bool turned = at.slot + 1 == p.depth, ended = at.k + kChunk >= l.k;
       const Stream next = {at.unit + (ended ? (int)gridDim.x : 0), ended ? 0 : at.k + kChunk, turned ? 0 : at.slot + 1,
                            at.parity ^ (turned ? 1 : 0)};
       const bool more = next.unit < p.units;
+      // The answer comes in the products' shadow.
+      const bool ready = hopper_barrier_ready(full + next.slot * 8, next.parity);
+      Chain::first_half(sums, f, steps, lane_w + at.slot * p.stage_bytes, x);
       const uint next_w = lane_w + next.slot * p.stage_bytes;
       const uint next_at = p.resident ? next.k * 2 : next.slot * p.stage_bytes;
       UNROLL for (int j = 0; j < MT; j++) x[j] = lane_x[j] + next_at;
-      if (more) hopper_barrier_wait(full + next.slot * 8, next.parity);
+      if (more && !ready) hopper_barrier_wait(full + next.slot * 8, next.parity);
       Chain::second_half(sums, f, steps, more, next_w, x);
       // All of the chunk has gone through registers, in all lanes.
       __syncwarp();
@@ -407,7 +438,7 @@ struct HopperLinearQuantised {
   HOPPER_FN void init_barriers(const HopperQuantisedParams& p, Smem& sm) {
     const int tid = (int)threadIdx.x;
     if (tid < kHopperUnpackDepth) {
-      hopper_barrier_init(ptx_shared_address(&sm.full[tid]), p.resident ? 2 : 2 + 32);
+      hopper_barrier_init(ptx_shared_address(&sm.full[tid]), p.resident ? 2 : 2 + 64);
       hopper_barrier_init(ptx_shared_address(&sm.empty[tid]), 2 * p.groups);
     }
     if (tid < kHopperUnpackers * kHopperRawSlots) hopper_barrier_init(ptx_shared_address(&sm.raw[0][0]) + tid * 8, 32);
@@ -426,23 +457,21 @@ struct HopperLinearQuantised {
     uchar* slots = ring + p.depth * p.stage_bytes;
     uchar* rows = slots + kHopperUnpackers * p.slots * p.slot_bytes;
     init_barriers(p, sm);
-    if (warp > kChainWarps) return unpacker(p, ring, slots, w, sm, warp - kChainWarps - 1, lane);
+    if (warp >= Chains) return unpacker(p, ring, slots, w, (const T*)x, sm, warp - Chains, lane);
     if (MT == 1 && p.linear.normed) {
-      for (int k = (int)threadIdx.x * 32; k < p.linear.k; k += 96 * 32) {
+      for (int k = (int)threadIdx.x * 32; k < p.linear.k; k += 64 * 32) {
         asm volatile("prefetch.global.L1 [%0];" ::"l"(norm + k));
       }
     }
     ptx_grid_wait();
     const uint x_full = ptx_shared_address(&sm.x_full);
-    if (warp == kChainWarps) {
-      if (!p.resident) return stream_x(p, ptx_shared_address(ring), (const T*)x, sm, lane);
-      if (!p.linear.normed) copy_x(p, ptx_shared_address(rows), (const T*)x, x_full, lane);
-      return;
-    }
     if (MT == 1 && p.linear.normed) {
-      norm_x(p, rows, (const float*)x, norm, (float*)(rows + p.linear.m * p.x_row), sm.chains);
+      norm_x(p, rows, (const float*)x, norm, (float*)(rows + p.linear.m * p.x_row + 256), sm.chains);
     } else if (p.resident) {
+      if (warp == 0) copy_x(p, ptx_shared_address(rows), (const T*)x, x_full, lane);
       hopper_barrier_wait(x_full, 0);
+    } else if (warp < 2) {
+      begin_x(p, ptx_shared_address(ring), (const T*)x, warp, ptx_shared_address(sm.full), lane);
     }
     if (warp >= 2 * p.groups) return;
     const uint at = ptx_shared_address(p.resident ? rows : ring + kHopperPairBytes);
@@ -450,15 +479,18 @@ struct HopperLinearQuantised {
   }
 };
 
-#define HOPPER_LINEAR_QUANTISED(types, T, rows, threads, groups)                                                    \
-  extern "C" __global__ void __launch_bounds__(threads, groups) hopper_linear_##types##_quantised_m##rows(          \
-      const __grid_constant__ HopperQuantisedParams p, void* out, const void* x, const uchar* w, const float* bias, \
-      const float* norm, const float* residual) {                                                                   \
-    HopperLinearQuantised<T, rows / 8>::run(p, out, x, w, bias, norm, residual);                                    \
+#define HOPPER_LINEAR_QUANTISED(types, T, rows, tiles, chains, groups)                                               \
+  extern "C" __global__ void __launch_bounds__(hopper_quantised_threads(chains), groups)                             \
+      hopper_linear_##types##_quantised_m##rows(const __grid_constant__ HopperQuantisedParams p, void* out,          \
+                                                const void* x, const uchar* w, const float* bias, const float* norm, \
+                                                const float* residual) {                                             \
+    HopperLinearQuantised<T, tiles, chains>::run(p, out, x, w, bias, norm, residual);                                \
   }
-HOPPER_LINEAR_QUANTISED(bf16, bfloat, 8, kHopperQuantisedThreads, 2)
-HOPPER_LINEAR_QUANTISED(bf16, bfloat, 16, kHopperQuantisedThreads, 2)
-HOPPER_LINEAR_QUANTISED(bf16, bfloat, 32, kHopperQuantisedMoreThreads, 1)
-HOPPER_LINEAR_QUANTISED(f16, half, 8, kHopperQuantisedThreads, 2)
-HOPPER_LINEAR_QUANTISED(f16, half, 16, kHopperQuantisedThreads, 2)
-HOPPER_LINEAR_QUANTISED(f16, half, 32, kHopperQuantisedMoreThreads, 1)
+HOPPER_LINEAR_QUANTISED(bf16, bfloat, 8, 1, 2, 2)
+HOPPER_LINEAR_QUANTISED(bf16, bfloat, 16, 2, 2, 2)
+HOPPER_LINEAR_QUANTISED(bf16, bfloat, 32, 2, 4, 2)
+HOPPER_LINEAR_QUANTISED(bf16, bfloat, 64, 4, 4, 1)
+HOPPER_LINEAR_QUANTISED(f16, half, 8, 1, 2, 2)
+HOPPER_LINEAR_QUANTISED(f16, half, 16, 2, 2, 2)
+HOPPER_LINEAR_QUANTISED(f16, half, 32, 2, 4, 2)
+HOPPER_LINEAR_QUANTISED(f16, half, 64, 4, 4, 1)

@@ -7,9 +7,7 @@
 #include "kernels/params/linear.h"
 
 enum {
-  kHopperQuantisedThreads = 352,      // two warps of chains, one for x, eight that unpack
-  kHopperQuantisedMoreThreads = 416,  // four warps of chains
-  kHopperQuantisedRows = 64,          // at most
+  kHopperQuantisedRows = 64,      // at most
   kHopperQuantisedNormed = 2,     // rows that are normed in the kernel; more of them are quicker in one of their own
   kHopperUnpackers = 8,           // warps
   kHopperUnpackDepth = 8,         // chunks of 128 k that are unpacked ahead, at most
@@ -20,11 +18,14 @@ enum {
   kHopperResidentBytes = 16 * 1024  // x up to this size waits in shared memory, else it streams
 };
 
+constexpr int hopper_quantised_threads(int chains) {
+  return 32 * (chains + kHopperUnpackers);
+}
+
 // A part of a panel (low codes, high codes, heads, subs): `unit_bytes` of 16 rows for each `unit_steps` of k.
 struct HopperRawPart {
   int at;          // bytes from a panel's start
   int unit_bytes;  // 0: there is no such part
-  uint inverse;    // 2^32 / unit_steps, rounded up; 0: one step
   int slot_at;     // bytes from a slot's start
 };
 
@@ -32,28 +33,22 @@ struct HopperQuantisedParams {
   HopperLinearParams linear;
   WeightParams weight;
   HopperRawPart parts[4];
-  int kind;         // hopper_quantised_kind()
-  int units;        // pairs of panels: neighbours, or (gated) one of the gate and its one of the up
-  int panels;       // not gated: of W
-  int gate_panels;  // gated: of each half
-  int groups;       // of rows of x, one chain's each
-  int whole_k;      // whole chunks
-  int resident;     // x waits in shared memory
-  int x_row;        // bytes from row to row of x in shared memory
-  int stage_bytes;  // of a chunk: two tiles, and x where it streams
+  uint group_inverse;  // 2^32 / group_steps, rounded up
+  int kind;            // hopper_quantised_kind()
+  int units;           // pairs of panels: neighbours, or (gated) one of the gate and its one of the up
+  int panels;          // not gated: of W
+  int gate_panels;     // gated: of each half
+  int groups;          // of rows of x, one chain's each
+  int whole_k;         // whole chunks
+  int resident;        // x waits in shared memory
+  int x_row;           // bytes from row to row of x in shared memory
+  int stage_bytes;     // of a chunk: two tiles, and x where it streams
   int depth, slots;
   int slot_bytes;
 };
 
 constexpr int hopper_quantised_kind(int low_bits, int high_bits, int table, int scheme) {
   return low_bits | high_bits << 4 | table << 8 | scheme << 12;
-}
-
-// The part's entry, from what a panel of `w` has.
-constexpr HopperRawPart hopper_raw_part(int at, int unit_bytes, int unit_steps) {
-  const HopperRawPart part = {
-      at, unit_bytes, unit_steps == 1 ? 0u : (uint)((0x100000000ull + (uint)unit_steps - 1) / (uint)unit_steps), 0};
-  return part;
 }
 
 constexpr void hopper_quantised_parts(HopperQuantisedParams* p) {
@@ -66,10 +61,11 @@ constexpr void hopper_quantised_parts(HopperQuantisedParams* p) {
   const int head_steps = w.scheme == kSchemeGroup ? w.group_steps : by_two ? 2 : 16;
   const bool has_subs = !by_two && w.scheme != kSchemeGroup;
   const int sub_steps = w.scheme == kSchemeSuperMin ? 2 : 1 << w.sub_shift;
-  p->parts[0] = hopper_raw_part(0, 32 * w.low_bits, 1);
-  p->parts[1] = hopper_raw_part(w.high_at, 32 * w.high_bits, 1);
-  p->parts[2] = hopper_raw_part(w.head_at, 16 * head_bytes, head_steps);
-  p->parts[3] = hopper_raw_part(w.sub_at, has_subs ? (w.scheme == kSchemeSuperMin ? 32 : 16) : 0, sub_steps);
+  p->parts[0] = {0, 32 * w.low_bits, 0};
+  p->parts[1] = {w.high_at, 32 * w.high_bits, 0};
+  p->parts[2] = {w.head_at, 16 * head_bytes, 0};
+  p->parts[3] = {w.sub_at, has_subs ? (w.scheme == kSchemeSuperMin ? 32 : 16) : 0, 0};
+  p->group_inverse = w.group_steps < 2 ? 0 : (uint)((0x100000000ull + (uint)w.group_steps - 1) / (uint)w.group_steps);
   // A chunk has eight steps; a group may begin inside one.
   const int units[4] = {
       8, 8, head_steps >= 8 ? (8 % head_steps == 0 || head_steps % 8 == 0 ? 1 : 2) : 8 / head_steps + 1, 8 / sub_steps};
@@ -102,7 +98,7 @@ constexpr int hopper_quantised_fit(HopperQuantisedParams* p, int resident_bytes,
 // Fills in what follows from `linear` and `weight`. Two threadgroups share a multiprocessor wherever they fit, so that
 // the next launch's weights are on their way while this one ends.
 constexpr HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams* p, int multiprocessors) {
-  HopperLinearPlan plan = {nullptr, 0, kHopperQuantisedThreads, 0};
+  HopperLinearPlan plan = {nullptr, 0, 0, 0};
   HopperLinearParams& l = p->linear;
   const bool gated = l.epilogue == kHopperGated;
   if (l.m < 1 || l.m > kHopperQuantisedRows || l.k % 32 != 0 || l.k > 1 << 20 || p->weight.form != kWeightQuantised)
@@ -114,10 +110,10 @@ constexpr HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams* p, int m
   p->gate_panels = l.n / 32;
   p->units = gated ? p->gate_panels : (p->panels + 1) / 2;
   l.tiles = 2 * p->units;
-  const int rows = l.m <= 8 ? 8 : l.m <= 16 ? 16 : 32;  // of a chain
+  const int rows = l.m <= 8 ? 8 : l.m <= 32 ? 16 : 32;  // of a chain
   p->groups = (l.m + rows - 1) / rows;
   p->whole_k = (l.k + 127) / 128 * 128;
-  plan.threads = rows == 32 ? kHopperQuantisedMoreThreads : kHopperQuantisedThreads;
+  plan.threads = hopper_quantised_threads(l.m <= 16 ? 2 : 4);
   const i64 all_of_x = (i64)l.m * (l.k + 8) * 2;
   p->resident = l.normed || all_of_x <= kHopperResidentBytes;
   // The chains read past the end of a row, up to a whole chunk. Where a row is normed, it first stands there as floats.
@@ -134,6 +130,6 @@ constexpr HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams* p, int m
   if (plan.dynamic_memory == 0) return plan;
   const int places = per_multiprocessor * multiprocessors, rounds = (p->units + places - 1) / places;
   plan.grid = (p->units + rounds - 1) / rounds;
-  plan.kernel = rows == 8 ? "m8" : rows == 16 ? "m16" : "m32";
+  plan.kernel = l.m <= 8 ? "m8" : l.m <= 16 ? "m16" : l.m <= 32 ? "m32" : "m64";
   return plan;
 }
