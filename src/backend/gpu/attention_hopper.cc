@@ -20,7 +20,8 @@ bool serves(const AttentionArgs& args) {
   const bool plain = args.causal && args.window == 0 && args.soft_cap <= 0 && args.sinks == nullptr &&
                      args.slopes == nullptr && !kv.v_in_k;
   if (!plain || kv.dtype != args.q.dtype || args.q.dtype == DType::kF32 || kv.head_dim != kv.v_dim()) return false;
-  if ((kv.head_dim != 64 && kv.head_dim != 128) || args.num_heads / kv.num_kv_heads > kAttentionRowTile) return false;
+  if (kv.head_dim != 64 && kv.head_dim != 128 && kv.head_dim != 256) return false;
+  if (args.num_heads / kv.num_kv_heads > kAttentionRowTile) return false;
   const auto aligned = [](const Tensor& t) {
     return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride % 8 == 0 && t.stride < INT32_MAX;
   };
@@ -66,6 +67,7 @@ bool GpuBackend::attention_on_hopper(const AttentionArgs& args, bool one_each) {
   p.out_stride = static_cast<int>(args.out.stride);
   p.c = args.scale * 1.44269504088896341f;
   const Kinds kinds = kinds_of(cu, contexts, args.num_heads / kv.num_kv_heads);
+  if (kinds.many && dim == 256) return false;  // o of 64 rows would not fit the registers
 
   // A step where every sequence has one token may be recorded: then its grids follow from its shape alone.
   const int64_t positions = one_each ? args.max_blocks * kv.block_size : kinds.few_context;
@@ -92,13 +94,13 @@ bool GpuBackend::attention_on_hopper(const AttentionArgs& args, bool one_each) {
     p.early = recording() ? 1 : 0;
     const int64_t units = few_seqs * p.kv_heads * splits;
     const int multiprocessors = device_->info().compute_units;
-    if (6 * units <= multiprocessors) {  // a cluster for each, all at once
+    if (6 * units <= multiprocessors && dim <= 128) {  // a cluster for each, all at once
       run("hopper_attention_quick", kept,
           {static_cast<uint32_t>(kHopperClusterSize * p.kv_heads), static_cast<uint32_t>(splits),
            static_cast<uint32_t>(few_seqs)},
           kHopperQuickThreads, hopper_quick_memory(dim));
     } else {
-      p.stages = hopper_team_stages(units, multiprocessors);
+      p.stages = hopper_team_stages(units, dim, multiprocessors);
       run("hopper_attention_team", kept, {static_cast<uint32_t>(units)}, hopper_team_threads(dim),
           hopper_team_memory(dim, p.stages));
     }

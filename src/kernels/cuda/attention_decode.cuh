@@ -8,7 +8,7 @@
 //    for the scores, then a quarter of the head's columns each for p V, whose chain is what takes time. Grid:
 //    (kHopperClusterSize * kv_heads, max_splits, seqs), 256 threads, hopper_quick_memory().
 //  - attention_merge: a warp a (token, head). Grid: (tokens * heads / 8 rounded up), 256 threads.
-// D is 64 or 128.
+// D is 64 or 128, of the merge 256 too.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -331,20 +331,28 @@ struct HopperAttentionMerge {
   }
 };
 
-#define HOPPER_ATTENTION_DECODE(types, T, D)                                                                        \
-  static_assert(sizeof(HopperAttentionQuick<T, D>::Smem) <= hopper_quick_memory(D), "as the host counts");          \
-  extern "C" __global__ void __launch_bounds__(kHopperQuickThreads) __cluster_dims__(kHopperClusterSize, 1, 1)      \
-      hopper_attention_quick_##types##_d##D(const __grid_constant__ HopperAttentionParams p, T* out, const T* q,    \
-                                            const char* pages, const int* block_tables, const int* cu_seqlens,      \
-                                            const int* context_lens, float* scratch) {                              \
-    HopperAttentionQuick<T, D>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens, scratch);             \
-  }                                                                                                                 \
+#define HOPPER_ATTENTION_QUICK(types, T, D)                                                                      \
+  static_assert(sizeof(HopperAttentionQuick<T, D>::Smem) <= hopper_quick_memory(D), "as the host counts");       \
+  extern "C" __global__ void __launch_bounds__(kHopperQuickThreads) __cluster_dims__(kHopperClusterSize, 1, 1)   \
+      hopper_attention_quick_##types##_d##D(const __grid_constant__ HopperAttentionParams p, T* out, const T* q, \
+                                            const char* pages, const int* block_tables, const int* cu_seqlens,   \
+                                            const int* context_lens, float* scratch) {                           \
+    HopperAttentionQuick<T, D>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens, scratch);          \
+  }
+HOPPER_ATTENTION_QUICK(bf16, bfloat, 64)
+HOPPER_ATTENTION_QUICK(bf16, bfloat, 128)
+HOPPER_ATTENTION_QUICK(f16, half, 64)
+HOPPER_ATTENTION_QUICK(f16, half, 128)
+
+#define HOPPER_ATTENTION_MERGE(types, T, D)                                                                         \
   extern "C" __global__ void __launch_bounds__(kHopperMergeThreads)                                                 \
       hopper_attention_merge_##types##_d##D(const __grid_constant__ HopperAttentionParams p, T* out,                \
                                             const float* scratch, const int* cu_seqlens, const int* context_lens) { \
     HopperAttentionMerge<T, D>::run(p, out, scratch, cu_seqlens, context_lens);                                     \
   }
-HOPPER_ATTENTION_DECODE(bf16, bfloat, 64)
-HOPPER_ATTENTION_DECODE(bf16, bfloat, 128)
-HOPPER_ATTENTION_DECODE(f16, half, 64)
-HOPPER_ATTENTION_DECODE(f16, half, 128)
+HOPPER_ATTENTION_MERGE(bf16, bfloat, 64)
+HOPPER_ATTENTION_MERGE(bf16, bfloat, 128)
+HOPPER_ATTENTION_MERGE(bf16, bfloat, 256)
+HOPPER_ATTENTION_MERGE(f16, half, 64)
+HOPPER_ATTENTION_MERGE(f16, half, 128)
+HOPPER_ATTENTION_MERGE(f16, half, 256)

@@ -4,9 +4,9 @@
 // Equal, by memcmp, to the portable attention and to the forms of attention_decode.cuh, whose rows, scratch and merge
 // these are; attention.cuh says what the arithmetic is. A team goes through its split by pairs of tiles: each warp
 // makes the scores of its part of a tile, the warps tell each other their maxima, then their weights, and each takes 16
-// of the head's columns for p V: so no chain is longer than it must be. K and V of a tile are stages of a ring; the
-// host chooses how many (hopper_team_stages), between all of a short context asked for at once and several teams on a
-// multiprocessor.
+// or 32 of the head's columns for p V: so no chain is longer than it must be. K and V of a tile are stages of a ring;
+// the host chooses how many (hopper_team_stages), between all of a short context asked for at once and several teams on
+// a multiprocessor.
 //
 // Grid: seqs * kv_heads * max_splits, hopper_team_threads(), hopper_team_memory(). p.stages is even and at least 4. D
 // is 64 or 128.
@@ -20,8 +20,10 @@ struct HopperAttentionTeam {
     kPieces = D / 8,  // of 16 bytes in a row
     kRowBytes = D * 2,
     kStage = kHopperTile * kRowBytes,
-    kWarps = D / 16,
-    kThreads = 32 * kWarps,
+    kWarps = hopper_team_threads(D) / 32,
+    kThreads = hopper_team_threads(D),
+    kSlice = D / kWarps,  // columns of a warp: 16 or 32
+    kBlocks = kSlice / 8,
     kParts = kWarps / 2,               // of a tile
     kPart = kHopperTile / kParts,      // positions
     kEights = kPart / 8,               // of them
@@ -116,22 +118,24 @@ struct HopperAttentionTeam {
   }
 
   // The warp's columns of p V of a tile.
-  HOPPER_FN void values(float (&o)[2][4], const Smem& sm, int which, uint stage, int warp, int lane) {
+  HOPPER_FN void values(float (&o)[kBlocks][4], const Smem& sm, int which, uint stage, int warp, int lane) {
     const uint row = stage + ((lane & 7) + ((lane >> 3) & 1) * 8) * kRowBytes;
     const uint weights = ptx_shared_address(&sm.weights[lane & 15][which * kHopperTile + (lane >> 4) * 8]);
     UNROLL for (int k = 0; k < 4; k++) {
       uint a[4];
       hopper_ldmatrix(a, weights + k * 32);
-      uint f[4];
-      hopper_ldmatrix_trans(f, row + k * 16 * kRowBytes + (((warp * 2 + (lane >> 4)) ^ (lane & 7)) << 4));
-      hopper_mma<T>(o[0], a, f[0], f[1]);
-      hopper_mma<T>(o[1], a, f[2], f[3]);
+      UNROLL for (int d = 0; d < kBlocks; d += 2) {
+        uint f[4];
+        hopper_ldmatrix_trans(f, row + k * 16 * kRowBytes + (((warp * kBlocks + d + (lane >> 4)) ^ (lane & 7)) << 4));
+        hopper_mma<T>(o[d], a, f[0], f[1]);
+        hopper_mma<T>(o[d + 1], a, f[2], f[3]);
+      }
     }
   }
 
   // What the rows of a lane have come to: g and g + 8.
   struct Rows {
-    float o[2][4], m[2], l[2];
+    float o[kBlocks][4], m[2], l[2];
   };
 
   HOPPER_FN void write(const HopperAttentionParams& p, const Unit& unit, const Rows& r, T* out, float* scratch,
@@ -142,15 +146,15 @@ struct HopperAttentionTeam {
       const float sum = row_sum(r.l[i]);
       if (row >= unit.rows) continue;
       const int token = unit.s.first + row / group, head = unit.kv_head * group + row % group;
-      const int column = warp * 16 + 2 * t;
+      const int column = warp * kSlice + 2 * t;
       if (unit.s.splits == 1) {
         T* to_row = out + (i64)token * p.out_stride + (i64)head * D + column;
-        UNROLL for (int d = 0; d < 2; d++) {
+        UNROLL for (int d = 0; d < kBlocks; d++) {
           *(uint*)(to_row + d * 8) = hopper_pack<T>(r.o[d][2 * i] / sum, r.o[d][2 * i + 1] / sum);
         }
       } else {
         const HopperScratch to_row = hopper_scratch(p, scratch, tokens, token, head, unit.split, D);
-        UNROLL for (int d = 0; d < 2; d++) {
+        UNROLL for (int d = 0; d < kBlocks; d++) {
           *(float2*)(to_row.o + column + d * 8) = make_float2(r.o[d][2 * i], r.o[d][2 * i + 1]);
         }
         if (warp == 0 && t == 0) *(float2*)to_row.ml = make_float2(r.m[i], sum);
@@ -218,7 +222,7 @@ struct HopperAttentionTeam {
           if (i == 1 && !wide) break;
           const int row = g + 8 * i;
           r.l[i] = fma(r.l[i], a[j][i], tile_sum(sm, j, row, t));
-          UNROLL for (int d = 0; d < 2; d++) {
+          UNROLL for (int d = 0; d < kBlocks; d++) {
             r.o[d][2 * i] *= a[j][i];
             r.o[d][2 * i + 1] *= a[j][i];
           }
@@ -281,7 +285,7 @@ struct HopperAttentionTeam {
     for (int i = tid; i < 16 * kWeightStride / 2; i += kThreads) ((uint*)sm.weights)[i] = 0;  // idle rows'
     for (int i = tid; i < kWarps * 16 * 4; i += kThreads) ((float*)sm.sums)[i] = 0.0f;
     Rows r;
-    UNROLL for (int d = 0; d < 2; d++) {
+    UNROLL for (int d = 0; d < kBlocks; d++) {
       UNROLL for (int i = 0; i < 4; i++) r.o[d][i] = 0.0f;
     }
     UNROLL for (int i = 0; i < 2; i++) {
@@ -303,3 +307,5 @@ HOPPER_ATTENTION_TEAM(bf16, bfloat, 128)
 HOPPER_ATTENTION_TEAM(bf16, bfloat, 64)
 HOPPER_ATTENTION_TEAM(f16, half, 64)
 HOPPER_ATTENTION_TEAM(f16, half, 128)
+HOPPER_ATTENTION_TEAM(bf16, bfloat, 256)
+HOPPER_ATTENTION_TEAM(f16, half, 256)

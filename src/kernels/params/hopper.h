@@ -114,19 +114,19 @@ constexpr int hopper_quick_memory(int head_dim) {
   return kHopperSplit / kHopperClusterSize * head_dim * 2 + kHopperSplit * (head_dim / kHopperClusterSize) * 2 +
          16 * (kHopperSplit + 8) * 2 + 16 * (head_dim + 8) * 2 + 16384 + 4352 + 3 * 1024;
 }
-// attention_team: a warp for 16 columns of the head. The ring has `stages` tiles of K or V; beside it 16 rows of
+// attention_team: a warp for 16 columns of the head, or 32. The ring has `stages` tiles of K or V; beside it 16 rows of
 // weights, sums, maxima, where positions stand, and barriers.
 enum { kHopperTeamMostStages = 12 };
 constexpr int hopper_team_threads(int head_dim) {
-  return head_dim / 16 * 32;
+  return head_dim < 128 ? head_dim * 2 : 256;
 }
 constexpr int hopper_team_memory(int head_dim, int stages) {
-  return stages * kHopperTile * head_dim * 2 + 16 * (2 * kHopperTile + 8) * 2 + head_dim / 16 * 16 * 5 * 4 + 1024 +
-         8 * kHopperTeamMostStages + 128;
+  return stages * kHopperTile * head_dim * 2 + 16 * ((head_dim < 128 ? 128 : head_dim) + 8) * 2 +
+         hopper_team_threads(head_dim) * 10 + 1024 + 8 * kHopperTeamMostStages + 128;
 }
 // A team on a multiprocessor alone asks for all of a short context at once; of many, two share it.
-constexpr int hopper_team_stages(i64 units, int multiprocessors) {
-  return 2 * units <= multiprocessors ? 12 : 6;
+constexpr int hopper_team_stages(i64 units, int head_dim, int multiprocessors) {
+  return head_dim <= 128 && 2 * units <= multiprocessors ? 12 : 6;
 }
 enum { kHopperPrefillThreads = 384 };
 // Bytes of attention_prefill: barriers, four tiles of K and of V, the splits before, and room to align.
