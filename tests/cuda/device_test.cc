@@ -283,6 +283,22 @@ TEST_F(CudaDevice, AllowsAKernelAsMuchMemoryAsItAsksFor) {
               HasSubstr("'wide_f32' wants 246784 bytes of threadgroup memory and the GPU has 232448"));
 }
 
+TEST_F(CudaDevice, DescribesRowsForTheCopyEngine) {
+  gpu::Device& device = open();
+  const auto a = device.allocate(4096).value();
+  alignas(64) uint64_t map[16] = {};
+  const gpu::RowsMap rows = {
+      .data = a->address(), .rows = 10, .cols = 128, .stride = 136, .halves = 2, .box = 16, .box_halves = 2};
+  ASSERT_TRUE(device.describe(rows, map));
+  // As the fake keeps it: address, sizes, strides in bytes, box, type, swizzle.
+  EXPECT_THAT(std::vector<uint64_t>(map, map + 11),
+              testing::ElementsAre(reinterpret_cast<uintptr_t>(a->address()), 128, 5, 2, 272, 1360, 64, 16, 2,
+                                   kTensorMapUint16, kTensorMapSwizzle128));
+  fake::fail("cuTensorMapEncodeTiled", kInvalidValue);
+  EXPECT_FALSE(device.describe(rows, map));
+  EXPECT_TRUE(device.synchronise().ok()) << "the device goes on";
+}
+
 TEST_F(CudaDevice, KeepsAFaultAsTheLastWord) {
   for (const bool each : {false, true}) {
     if (each) setenv("QUIRE_CUDA_SYNC", "1", 1);

@@ -399,6 +399,31 @@ Code cuFuncGetName(const char** name, Function function) {
   *name = static_cast<Kernel*>(function)->name.c_str();
   return kSuccess;
 }
+// A map is what it was made of; kernels of the fake do not read it.
+Code cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* address, const uint64_t* sizes,
+                            const uint64_t* strides, const unsigned* box, const unsigned* steps, int interleave,
+                            int swizzle, int promotion, int fill) {
+  if (const Code code = enter("cuTensorMapEncodeTiled")) return code;
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  if (reinterpret_cast<uintptr_t>(map) % 64 != 0 || at % 16 != 0 || strides[0] % 16 != 0 || strides[1] % 16 != 0 ||
+      rank != 3 || interleave != kTensorMapPlain || fill != kTensorMapFillZero || steps[0] * steps[1] * steps[2] != 1) {
+    return kInvalidValue;
+  }
+  const uint64_t words[16] = {at,
+                              sizes[0],
+                              sizes[1],
+                              sizes[2],
+                              strides[0],
+                              strides[1],
+                              box[0],
+                              box[1],
+                              box[2],
+                              static_cast<uint64_t>(type),
+                              static_cast<uint64_t>(swizzle),
+                              static_cast<uint64_t>(promotion)};
+  std::memcpy(map, words, sizeof words);
+  return kSuccess;
+}
 Code cuFuncGetParamInfo(Function function, size_t index, size_t* offset, size_t* bytes) {
   const auto& parameters = static_cast<Kernel*>(function)->parameters;
   if (index >= parameters.size()) return kInvalidValue;

@@ -248,6 +248,7 @@ class CudaDevice : public gpu::Device {
     return kernels_.names();
   }
 
+  bool describe(const gpu::RowsMap& rows, void* map) override;
   void launch(const gpu::Launch& launch) override;
   void upload(void* to, const void* from, size_t bytes) override;
   void download(void* to, const void* from, size_t bytes) override;
@@ -396,6 +397,18 @@ void CudaDevice::launch(const gpu::Launch& launch) {
   if (wait_each_ && !session_->recording()) {
     check("cuStreamSynchronize", api().cuStreamSynchronize(session_->stream()), "after '" + kernel.name() + "'");
   }
+}
+
+bool CudaDevice::describe(const gpu::RowsMap& rows, void* map) {
+  if (api().cuTensorMapEncodeTiled == nullptr || !ready()) return false;
+  const auto half = static_cast<uint64_t>(rows.rows / rows.halves), stride = static_cast<uint64_t>(rows.stride) * 2;
+  const uint64_t sizes[] = {static_cast<uint64_t>(rows.cols), half, static_cast<uint64_t>(rows.halves)};
+  const uint64_t strides[] = {stride, stride * half};
+  const unsigned box[] = {64, static_cast<unsigned>(rows.box), static_cast<unsigned>(rows.box_halves)};
+  const unsigned steps[] = {1, 1, 1};
+  return api().cuTensorMapEncodeTiled(map, kTensorMapUint16, 3, const_cast<void*>(rows.data), sizes, strides, box,
+                                      steps, kTensorMapPlain, kTensorMapSwizzle128, kTensorMapPromote256,
+                                      kTensorMapFillZero) == kSuccess;
 }
 
 void CudaDevice::upload(void* to, const void* from, size_t bytes) {

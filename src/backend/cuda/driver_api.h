@@ -35,6 +35,8 @@ inline constexpr int kFunctionMaxThreads = 0, kFunctionSharedBytes = 1, kFunctio
 inline constexpr unsigned kStreamNonBlocking = 1, kEventDisableTiming = 2;
 inline constexpr int kCaptureRelaxed = 2;
 inline constexpr int kLaunchProgrammaticSerialization = 6;
+inline constexpr int kTensorMapUint16 = 1, kTensorMapPlain = 0, kTensorMapSwizzle128 = 3, kTensorMapPromote256 = 3,
+                     kTensorMapFillZero = 0;
 
 struct LaunchAttribute {
   int id = 0;
@@ -96,11 +98,14 @@ struct LaunchConfig {
   X(cuFuncGetAttribute, (int* value, int attribute, Function function))                           \
   X(cuFuncSetAttribute, (Function function, int attribute, int value))                            \
   X(cuLaunchKernelEx, (const LaunchConfig* config, Function function, void** params, void** extra))
-#define QUIRE_CUDA_OPTIONAL_FUNCTIONS(X)                                                    \
-  X(cuFuncGetName, (const char** name, Function function))                                  \
-  X(cuFuncGetParamInfo, (Function function, size_t index, size_t * offset, size_t * bytes)) \
-  X(cuModuleGetFunctionCount, (unsigned* count, Module module))                             \
-  X(cuModuleEnumerateFunctions, (Function * functions, unsigned count, Module module))
+#define QUIRE_CUDA_OPTIONAL_FUNCTIONS(X)                                                                \
+  X(cuFuncGetName, (const char** name, Function function))                                              \
+  X(cuFuncGetParamInfo, (Function function, size_t index, size_t * offset, size_t * bytes))             \
+  X(cuModuleGetFunctionCount, (unsigned* count, Module module))                                         \
+  X(cuModuleEnumerateFunctions, (Function * functions, unsigned count, Module module))                  \
+  X(cuTensorMapEncodeTiled,                                                                             \
+    (void* map, int type, unsigned rank, void* address, const uint64_t* sizes, const uint64_t* strides, \
+     const unsigned* box, const unsigned* steps, int interleave, int swizzle, int promotion, int fill))
 
 // The entry points of one loaded libcuda; those of the second list may be null.
 struct DriverApi {

@@ -15,11 +15,13 @@ namespace {
 
 // Rows whose bits are compared: at both ends of tiles of 16 to 256 rows and inside them.
 constexpr int64_t kWatched[] = {0, 1, 5, 15, 16, 63, 64, 130, 255, 256, 300, 511, 700, 1023, 2047, 3000, 4095};
-constexpr int64_t kOwnRows[] = {1, 2, 7, 16, 17, 33, 64};
-constexpr int kTried = 8;                      // algorithms of a step that agree: the quickest of them serves
-constexpr int kTimedRounds = 2;                // of all of them in turn: the clock of a busy GPU drifts
+constexpr int64_t kOwnRows[] = {1, 2, 7, 16, 17, 33, 64, 128};
+// Algorithms of a step that agree: the quickest of them serves. They are timed in turn, twice, because the clock of a
+// busy GPU drifts. F32 is for logits alone, so less is spent on it.
+constexpr size_t kTried = 12, kTriedF32 = 4;
+constexpr int kRounds = 2, kRoundsF32 = 1;
 constexpr int kLeastRuns = 4, kMostRuns = 48;  // of each in a round
-constexpr double kTimedSeconds = 4e-4;         // that a round should take
+constexpr double kTimedSeconds = 3e-4;         // that a round should take
 constexpr int64_t kWalkBytes = 128 << 20;      // of copies of the weight: more than stays in a cache
 constexpr int64_t kFreshElements = 1 << 20;    // that are made on the host; then rows come again
 
@@ -125,16 +127,23 @@ Result<bool> ProductCheck::agrees(const ProductFn& product, int64_t first, int64
   const size_t row_bytes = static_cast<size_t>(shape_.n * info(out_type).block_bytes);
   device_->fill(y_->address(), 0xff, row_bytes * static_cast<size_t>(rows));
   QUIRE_TRY(product(of_rows(first, rows, out_type)));
-  std::vector<std::byte> got(row_bytes);
+  std::vector<int64_t> watched;
   for (const int64_t row : kWatched) {
-    if (row < first || row >= first + rows) continue;
-    const auto* from = static_cast<const std::byte*>(y_->address()) + static_cast<size_t>(row - first) * row_bytes;
-    device_->download(got.data(), from, row_bytes);
-    QUIRE_TRY(device_->synchronise());
-    const auto known = expected_.find(row);
+    if (row >= first && row < first + rows) watched.push_back(row);
+  }
+  std::vector<std::byte> all(watched.size() * row_bytes);
+  for (size_t i = 0; i < watched.size(); ++i) {
+    const auto* from =
+        static_cast<const std::byte*>(y_->address()) + static_cast<size_t>(watched[i] - first) * row_bytes;
+    device_->download(all.data() + i * row_bytes, from, row_bytes);
+  }
+  QUIRE_TRY(device_->synchronise());
+  for (size_t i = 0; i < watched.size(); ++i) {
+    const std::span<const std::byte> got(all.data() + i * row_bytes, row_bytes);
+    const auto known = expected_.find(watched[i]);
     if (known == expected_.end()) {
       QUIRE_CHECK(out_type == DType::kF32, "the first to compute a row does it in F32");
-      std::vector<float>& values = expected_[row];
+      std::vector<float>& values = expected_[watched[i]];
       values.resize(static_cast<size_t>(shape_.n));
       std::memcpy(values.data(), got.data(), row_bytes);
     } else if (!same_bits(got, known->second, out_type)) {
@@ -163,6 +172,11 @@ struct Rows {
   int64_t first, count;
 };
 
+bool contains(std::span<const LtAlgo> list, const LtAlgo& wanted) {
+  return std::any_of(list.begin(), list.end(),
+                     [&](const LtAlgo& one) { return std::memcmp(&one, &wanted, sizeof one) == 0; });
+}
+
 // The first algorithms that run and agree on all ranges.
 std::vector<LtAlgo> agreeing(ProductCheck& check, Library& library, std::span<const LtAlgo> candidates,
                              std::span<const Rows> ranges, DType out_type) {
@@ -174,7 +188,7 @@ std::vector<LtAlgo> agreeing(ProductCheck& check, Library& library, std::span<co
       return agrees.ok() && *agrees;
     });
     if (agreed) out.push_back(algorithm);
-    if (out.size() == kTried) break;
+    if (out.size() == (out_type == DType::kF32 ? kTriedF32 : kTried)) break;
   }
   return out;
 }
@@ -184,7 +198,7 @@ Result<std::optional<LtAlgo>> quickest(ProductCheck& check, Library& library, st
                                        int64_t rows, DType out_type) {
   std::optional<LtAlgo> out;
   double least = 0;
-  for (int round = 0; round < kTimedRounds; ++round) {
+  for (int round = 0; round < (out_type == DType::kF32 ? kRoundsF32 : kRounds); ++round) {
     for (const LtAlgo& algorithm : candidates) {
       const ProductFn run = [&](const gpu::LibraryProduct& product) { return library.run(product, algorithm); };
       QUIRE_ASSIGN(const double seconds, check.seconds(run, rows, out_type));
@@ -214,9 +228,15 @@ Result<bool> choose_algorithms(gpu::Device& device, Library& library, const Prod
       // The whole step from the first row on; the fewest rows that it serves, at the end and around a middle row.
       const int64_t most = steps[i], least = i == 0 ? 1 : steps[i - 1] + 1, last = check.most_rows() - least;
       const Rows ranges[] = {{0, most}, {last, least}, {std::min<int64_t>(255, last), least}};
-      // What serves the step above is tried as well: told not to cut K, what the library has for few rows may be slow.
-      std::vector<LtAlgo> candidates = library.candidates(shape, out_type, most, split);
-      if (chosen) candidates.insert(candidates.begin(), *chosen);
+      // Told not to cut K, the library may have little for a number of rows and much for the next: what it proposes for
+      // both ends of the step is tried, and what serves the step above.
+      std::vector<LtAlgo> candidates;
+      if (chosen) candidates.push_back(*chosen);
+      for (const int64_t rows : {most, least}) {
+        for (const LtAlgo& one : library.candidates(shape, out_type, rows, split)) {
+          if (!contains(candidates, one)) candidates.push_back(one);
+        }
+      }
       candidates = agreeing(check, library, candidates, ranges, out_type);
       QUIRE_TRY(device.synchronise());
       QUIRE_ASSIGN(chosen, quickest(check, library, candidates, most, out_type));

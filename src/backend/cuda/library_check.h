@@ -44,7 +44,7 @@ class ProductCheck {
 Result<bool> choose_algorithms(gpu::Device& device, Library& library, const ProductShape& shape, int split,
                                const ProductFn& own);
 
-// Whether `own` gives the bits that the library gives, for 1 to 64 rows in F32 and in the weight's type. The library
+// Whether `own` gives the bits that the library gives, for 1 to 128 rows in F32 and in the weight's type. The library
 // must serve the shape.
 Result<bool> check_equal(gpu::Device& device, const ProductShape& shape, const ProductFn& own);
 

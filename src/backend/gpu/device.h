@@ -98,6 +98,15 @@ struct LibraryProduct {
   int64_t x_stride = 0, y_stride = 0;
 };
 
+// Rows of 16-bit elements as the copy engine of sm_90 takes them: 64 elements of `box` rows at a time, of each of
+// `box_halves` halves; piece c of row r (16 bytes) at c ^ (r % 8), zeros behind the ends. On 16-byte boundaries.
+struct RowsMap {
+  const void* data = nullptr;
+  int64_t rows = 0, cols = 0, stride = 0;  // elements
+  int halves = 1;                          // into which the rows are cut: 1 or 2
+  int box = 0, box_halves = 1;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -122,6 +131,8 @@ class Device {
   virtual void download(void* to, const void* from, size_t bytes) = 0;
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
   virtual void fill(void* to, uint8_t value, size_t bytes) = 0;
+  // Writes the description of rows that a kernel's parameters hold (128 bytes, on a multiple of 64). False: not here.
+  virtual bool describe(const RowsMap& /*rows*/, void* /*map*/) { return false; }
   // Waits for all queued work. An Error (a fault on the device, a lost device) is final: nothing after it works.
   virtual Status synchronise() = 0;
 

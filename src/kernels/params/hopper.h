@@ -76,6 +76,61 @@ constexpr HopperLinearPlan hopper_linear_plan(HopperLinearParams* p, int multipr
   return plan;
 }
 
+// ---- linear for up to 128 rows (kernels/cuda/linear_tall.cuh) ----
+
+// Rows as the copy engine takes them (CUDA's tensor map), of gpu::Device::describe().
+struct alignas(64) HopperTensorMap {
+  i64 words[16];
+};
+struct HopperTallParams {
+  HopperTensorMap w, x;
+  HopperLinearParams linear;
+  int rows;  // of x that a threadgroup takes
+};
+
+struct HopperTallPlan {
+  const char* kernel;  // hopper_linear_<types>_<kernel>; null: not served
+  int grid;
+  int dynamic_memory;
+  int rows;             // of a threadgroup: what the map of x brings in at a time
+  int w_box, w_halves;  // what the map of W brings in at a time, and into how many halves its rows are cut
+  int w_box_halves;
+};
+
+enum { kHopperTallThreads = 160, kHopperTallRows = 128 };
+
+// A ring of about 200 KB: 128 k of NB rows of W and of 64 of x.
+constexpr int hopper_tall_stages(int nb) {
+  return 200 * 1024 / (256 * (nb + 64));
+}
+
+// The narrowest tiles of W that fit the chip at once: all of it waits for memory.
+constexpr HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, int multiprocessors) {
+  struct Form {
+    const char* kernel;
+    int nb;
+  };
+  constexpr Form kAlone[] = {{"tall_n16", 16}, {"tall_n32", 32}, {"tall_n48", 48}};
+  constexpr Form kPairs[] = {{"tall_n32_pair", 32}, {"tall_n64_pair", 64}};  // wider ones are slower than the library
+  HopperTallPlan plan = {};
+  const bool gated = p.epilogue == kHopperGated, pair = p.m > 64;
+  if (p.m > kHopperTallRows || p.k % 16 != 0 || p.n % (gated ? 16 : 8) != 0 || p.normed) return plan;
+  if (p.out_stride % 2 != 0 || p.residual_stride % 2 != 0) return plan;
+  for (int i = 0; i < (pair ? 2 : 3) && plan.kernel == nullptr; i++) {
+    const Form form = pair ? kPairs[i] : kAlone[i];
+    const int groups = (p.n + form.nb - 1) / form.nb * (pair ? 2 : 1);
+    if (groups > multiprocessors) continue;
+    plan.kernel = form.kernel;
+    plan.grid = groups;
+    plan.dynamic_memory = hopper_tall_stages(form.nb) * 256 * (form.nb + 64) + 2048;
+    plan.rows = ((pair ? (p.m + 1) / 2 : p.m) + 7) / 8 * 8;
+    plan.w_box = gated || pair ? form.nb / 2 : form.nb;
+    plan.w_halves = gated ? 2 : 1;
+    plan.w_box_halves = gated && !pair ? 2 : 1;
+  }
+  return plan;
+}
+
 // ---- attention over pages (kernels/cuda/attention_decode.cuh, attention_team.cuh, attention_prefill.cuh) ----
 
 // Plain causal attention: no window, cap, sinks or slopes. Pages of one layer: page b at pages + b * page_stride, in it

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear for up to 128 rows: x as wgmma's 64-row operand, W as its columns, both by the copy engine (sm_90a).
+//
+// Equal, by memcmp, to linear_few.cuh, linear_wide.cuh, the portable linear and the library without split-K: each sum
+// is one chain of k16 steps in one warpgroup. What takes time is to bring in W once and x for everybody. A threadgroup
+// takes all rows of x, or of a pair (a cluster) half of them each, and NB rows of W (gated: NB / 2 of the gate and
+// their NB / 2 of the up), NB being such that one product fills the chip. A pair shares W: each brings in half of it
+// and the copy engine hands it to both. One warp asks for 128 k a stage, the others multiply.
+//
+// Grid, threads and dynamic memory: hopper_tall_plan(). Needs: K a multiple of 16, N of 8 (gated: of 16), strides of
+// out and residual even; x and W as the maps say.
+#pragma once
+
+#include "kernels/cuda/hopper.cuh"
+
+// ---- d[64, N] += a[64, 16] b[N, 16]^T, both from swizzled shared memory ----
+
+#define HOPPER_OUT8(o)                                                                                        \
+  "+f"(d[o]), "+f"(d[o + 1]), "+f"(d[o + 2]), "+f"(d[o + 3]), "+f"(d[o + 4]), "+f"(d[o + 5]), "+f"(d[o + 6]), \
+      "+f"(d[o + 7])
+#define HOPPER_TALL_OUT8 HOPPER_OUT8(0)
+#define HOPPER_TALL_OUT16 HOPPER_TALL_OUT8, HOPPER_OUT8(8)
+#define HOPPER_TALL_OUT24 HOPPER_TALL_OUT16, HOPPER_OUT8(16)
+#define HOPPER_TALL_OUT32 HOPPER_TALL_OUT24, HOPPER_OUT8(24)
+#define HOPPER_TALL_LIST8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define HOPPER_TALL_LIST16 HOPPER_TALL_LIST8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define HOPPER_TALL_LIST24 HOPPER_TALL_LIST16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define HOPPER_TALL_LIST32 HOPPER_TALL_LIST24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define HOPPER_TALL_PRODUCT(type, name, sums, shape, a_at, b_at)                                            \
+  HOPPER_FN void hopper_tall_product(float(&d)[sums], unsigned long long a, unsigned long long b, type) {   \
+    asm volatile("wgmma.mma_async.sync.aligned." shape "k16.f32." name "." name " {" HOPPER_TALL_LIST##sums \
+                 "}, " a_at ", " b_at ", 1, 1, 1, 0, 0;"                                                    \
+                 : HOPPER_TALL_OUT##sums                                                                    \
+                 : "l"(a), "l"(b));                                                                         \
+  }
+#define HOPPER_TALL_PRODUCTS(type, name)                      \
+  HOPPER_TALL_PRODUCT(type, name, 8, "m64n16", "%8", "%9")    \
+  HOPPER_TALL_PRODUCT(type, name, 16, "m64n32", "%16", "%17") \
+  HOPPER_TALL_PRODUCT(type, name, 24, "m64n48", "%24", "%25") \
+  HOPPER_TALL_PRODUCT(type, name, 32, "m64n64", "%32", "%33")
+HOPPER_TALL_PRODUCTS(bfloat, "bf16")
+HOPPER_TALL_PRODUCTS(half, "f16")
+
+// ---- pairs ----
+
+// Orders no memory: barriers are made visible by their own fence, data by the copy engine.
+HOPPER_FN void hopper_tall_cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+HOPPER_FN void hopper_tall_cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+HOPPER_FN uint hopper_tall_cluster_rank() {
+  uint r;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+// The same place in threadgroup `rank` of a pair, and an arrival at a barrier there. Not with a cluster's release:
+// that is a fence of the whole GPU, half a microsecond a stage, and what was read was read by wgmma.
+HOPPER_FN uint hopper_tall_there(uint address, uint rank) {
+  uint r;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(address), "r"(rank));
+  return r;
+}
+HOPPER_FN void hopper_tall_arrive(uint barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// A box of the map from (k, row, half) on, to this threadgroup, or to the same place in both of a pair.
+HOPPER_FN void hopper_tall_copy(uint to, const HopperTensorMap* map, int k, int row, int half_of, uint barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(to),
+      "l"(map), "r"(k), "r"(row), "r"(half_of), "r"(barrier)
+      : "memory");
+}
+HOPPER_FN void hopper_tall_copy_to_pair(uint to, const HopperTensorMap* map, int k, int row, int half_of,
+                                        uint barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, "
+      "%3, %4}], [%5], %6;" ::"r"(to),
+      "l"(map), "r"(k), "r"(row), "r"(half_of), "r"(barrier), "h"((ushort)3)
+      : "memory");
+}
+
+// One lane of the warp; and a value that all lanes have, so that the compiler knows it.
+HOPPER_FN bool hopper_tall_elected() {
+  uint r;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(r));
+  return r != 0;
+}
+HOPPER_FN uint hopper_tall_uniform(uint v) {
+  return __shfl_sync(0xffffffffu, v, 0);
+}
+
+// PAIR: two threadgroups share the rows of x.
+template <typename T, int NB, bool PAIR>
+struct HopperLinearTall {
+  enum {
+    kDeep = 2,  // 64s of k in a stage
+    kDepth = 64 * kDeep,
+    kStages = hopper_tall_stages(NB),
+    kW = NB * 128,  // bytes of 64 k of W and of x
+    kX = 64 * 128,
+    kStage = kDeep * (kW + kX),  // W's first
+    kRing = 1024,                // behind the barriers
+    kPeers = PAIR ? 2 : 1,
+    kSumsStride = NB + 8  // of a row of rounded sums, for a gate
+  };
+  static_assert(kStages * 16 <= kRing && 64 * kSumsStride * 2 <= kStages * kStage, "sums take the ring's place");
+
+  struct Place {
+    int rank;       // in the pair
+    int row, rows;  // of x
+    int tile;       // of NB rows of W
+  };
+  HOPPER_FN uint full(uint base, int slot) { return base + slot * 16; }
+  HOPPER_FN uint empty(uint base, int slot) { return base + slot * 16 + 8; }
+  HOPPER_FN uint stage_at(uint base, int slot) { return base + kRing + slot * kStage; }
+
+  // ---- the warp that brings things in ----
+
+  HOPPER_FN void load_w(const HopperTallParams& p, const Place& at, uint stage, uint barrier, int k) {
+    const bool gated = p.linear.epilogue == kHopperGated;
+    const int row = at.tile * (gated ? NB / 2 : NB);
+    UNROLL for (int i = 0; i < kDeep; i++) {
+      if (PAIR) {
+        hopper_tall_copy_to_pair(stage + i * kW + at.rank * (kW / 2), &p.w, k + 64 * i,
+                                 row + (gated ? 0 : at.rank * (NB / 2)), gated ? at.rank : 0, barrier);
+      } else {
+        hopper_tall_copy(stage + i * kW, &p.w, k + 64 * i, row, 0, barrier);
+      }
+    }
+  }
+  HOPPER_FN void load_x(const HopperTallParams& p, const Place& at, uint stage, uint barrier, int k) {
+    UNROLL for (int i = 0; i < kDeep; i++) {
+      hopper_tall_copy(stage + kDeep * kW + i * kX, &p.x, k + 64 * i, at.row, 0, barrier);
+    }
+  }
+  // All lanes walk, one asks. Weights are asked for before the launch before this one has ended, x after that.
+  HOPPER_FN void produce(const HopperTallParams& p, const Place& at, uint base, int stages) {
+    const int first = min(stages, (int)kStages);
+    const uint bytes = kDeep * (kW + at.rows * 128);
+    const bool asks = hopper_tall_elected();
+    if (asks) {
+      for (int s = 0; s < first; s++) {
+        hopper_barrier_expect(full(base, s), bytes);
+        load_w(p, at, stage_at(base, s), full(base, s), s * kDepth);
+      }
+    }
+    ptx_grid_wait();
+    if (asks) {
+      for (int s = 0; s < first; s++) load_x(p, at, stage_at(base, s), full(base, s), s * kDepth);
+    }
+    __syncwarp();
+    int s = kStages;
+    uint parity = 0;
+#pragma unroll 1
+    for (; s < stages; parity ^= 1) {
+      UNROLL for (int slot = 0; slot < kStages; slot++, s++) {
+        if (s >= stages) continue;
+        hopper_barrier_wait(empty(base, slot), parity);
+        if (asks) {
+          hopper_barrier_expect(full(base, slot), bytes);
+          load_w(p, at, stage_at(base, slot), full(base, slot), s * kDepth);
+          load_x(p, at, stage_at(base, slot), full(base, slot), s * kDepth);
+        }
+        __syncwarp();
+      }
+    }
+  }
+
+  // ---- the warpgroup that multiplies ----
+
+  HOPPER_FN void step(float (&acc)[NB / 2], uint w, uint x, int k) {
+    hopper_tall_product(acc, hopper_descriptor_of(x + (k >> 2) * (kX >> 4) + (k & 3) * 2, 1024),
+                        hopper_descriptor_of(w + (k >> 2) * (kW >> 4) + (k & 3) * 2, 1024), T());
+  }
+  // Rows of x that are not there leave what was in memory before: their sums are not used.
+  HOPPER_FN void multiply(float (&acc)[NB / 2], const HopperTallParams& p, uint base, int stages) {
+    const uint first_w = hopper_tall_uniform(hopper_descriptor_word(stage_at(base, 0), 16));
+    const uint first_x = hopper_tall_uniform(hopper_descriptor_word(stage_at(base, 0) + kDeep * kW, 16));
+    // A slot is free when both of a pair say so: both bring W into it.
+    const int peer = (int)threadIdx.x >> 5;
+    const bool tells = (threadIdx.x & 31) == 0 && peer < kPeers;
+    const uint there = hopper_tall_there(empty(base, 0), tells ? peer : 0);
+    const int whole = p.linear.k / kDepth;
+    int slot = 0, last = 0;
+    uint parity = 0, w = first_w, x = first_x;
+#pragma unroll 1
+    for (int s = 0; s < whole; s++) {
+      hopper_barrier_wait(full(base, slot), parity);
+      hopper_wg_arrive();
+      UNROLL for (int k = 0; k < 4 * kDeep; k++) step(acc, w, x, k);
+      hopper_wg_commit();
+      hopper_wg_wait<1>();
+      if (tells && s > 0 && s - 1 + kStages < stages) hopper_tall_arrive(there + last * 16);
+      last = slot;
+      slot++;
+      w += kStage >> 4;
+      x += kStage >> 4;
+      if (slot == kStages) {
+        slot = 0;
+        parity ^= 1;
+        w = first_w;
+        x = first_x;
+      }
+    }
+    if (whole < stages) {  // K ends inside a stage
+      hopper_barrier_wait(full(base, slot), parity);
+      hopper_wg_arrive();
+      UNROLL for (int k = 0; k < 4 * kDeep - 1; k++) {
+        if (whole * kDepth + k * 16 < p.linear.k) step(acc, w, x, k);
+      }
+      hopper_wg_commit();
+    }
+    hopper_wg_wait<0>();
+  }
+
+  // A lane's sums: rows lane / 4 and 8 on of its warp's 16, columns 8 j + 2 (lane % 4) and the next.
+  HOPPER_FN void place_of(const HopperLinearParams& p, const Place& at, int i, int& m, int& n, bool& there) {
+    m = at.row + ((int)threadIdx.x >> 5) * 16 + (((int)threadIdx.x & 31) >> 2) + 8 * (i & 1);
+    n = at.tile * NB + 8 * (i >> 1) + ((int)threadIdx.x & 3) * 2;
+    there = m < min(p.m, at.row + at.rows) && n < p.n;
+  }
+  // What the residual holds there, asked for ahead of the end.
+  HOPPER_FN void ask_before(const HopperLinearParams& p, const Place& at, float2 (&before)[NB / 4],
+                            const float* residual) {
+    UNROLL for (int i = 0; i < NB / 4; i++) {
+      int m, n;
+      bool there;
+      place_of(p, at, i, m, n, there);
+      before[i] = make_float2(0.0f, 0.0f);
+      if (there) before[i] = __ldcg((const float2*)(residual + (i64)m * p.residual_stride + n));
+    }
+  }
+  HOPPER_FN void finish(const float (&acc)[NB / 2], const float2 (&before)[NB / 4], const HopperLinearParams& p,
+                        const Place& at, void* out, const float* bias) {
+    UNROLL for (int i = 0; i < NB / 4; i++) {
+      int m, n;
+      bool there;
+      place_of(p, at, i, m, n, there);
+      if (!there) continue;
+      const float a = acc[2 * i], b = acc[2 * i + 1];
+      const i64 place = (i64)m * p.out_stride + n;
+      if (p.epilogue == kHopperStoreF32) {
+        *(float2*)((float*)out + place) = make_float2(p.biased ? a + bias[n] : a, p.biased ? b + bias[n + 1] : b);
+        continue;
+      }
+      const float y = hopper_rounded<T>(a, p, bias, n), z = hopper_rounded<T>(b, p, bias, n + 1);
+      if (p.epilogue == kHopperStore) {
+        *(uint*)((T*)out + place) = hopper_pack<T>(y, z);
+      } else {
+        *(float2*)((float*)out + place) = make_float2(fma(y, p.scale, before[i].x), fma(z, p.scale, before[i].y));
+      }
+    }
+  }
+  // Rounded sums pass through the ring's place, so that the activations' code stands here once. A warp has whole rows.
+  HOPPER_FN void finish_gated(const float (&acc)[NB / 2], const HopperLinearParams& p, const Place& at, T* out,
+                              const float* bias, T* sums) {
+    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5, half_n = p.n / 2;
+    const int tile_n = at.tile * (NB / 2), end = min(p.m, at.row + at.rows);
+    asm volatile("bar.sync 1, 128;" ::: "memory");  // nobody reads stages
+    T* rows = sums + warp * 16 * kSumsStride;
+    UNROLL for (int i = 0; i < NB / 4; i++) {
+      const int column = 8 * (i >> 1) + (lane & 3) * 2;
+      const int n = min(column < NB / 2 ? tile_n + column : tile_n + column - NB / 2 + half_n, p.n - 2);
+      *(uint*)(rows + ((lane >> 2) + 8 * (i & 1)) * kSumsStride + column) =
+          hopper_pack<T>(hopper_rounded<T>(acc[2 * i], p, bias, n), hopper_rounded<T>(acc[2 * i + 1], p, bias, n + 1));
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int i = lane; i < 16 * (NB / 4); i += 32) {
+      const int r = i / (NB / 4), column = i % (NB / 4) * 2, m = at.row + warp * 16 + r, n = tile_n + column;
+      if (m >= end || n >= half_n) continue;
+      const T* row = rows + r * kSumsStride + column;
+      *(uint*)(out + (i64)m * p.out_stride + n) =
+          hopper_pack<T>(activate_glu(p.activation, p.limit, to_f(row[0]), to_f(row[NB / 2])),
+                         activate_glu(p.activation, p.limit, to_f(row[1]), to_f(row[NB / 2 + 1])));
+    }
+  }
+
+  // Barriers are ready everywhere; and nobody of a pair leaves while the other still brings something in for both.
+  HOPPER_FN void meet() {
+    __syncwarp();
+    if (!PAIR) return __syncthreads();
+    part();
+  }
+  HOPPER_FN void part() {
+    if (!PAIR) return;
+    __syncwarp();
+    hopper_tall_cluster_arrive();
+    hopper_tall_cluster_wait();
+  }
+
+  HOPPER_FN void run(const HopperTallParams& p, void* out, const float* bias, const float* residual) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    ptx_grid_release();
+    const uint start = ptx_shared_address(shared), base = (start + 1023) & ~1023u;
+    const int rank = PAIR ? (int)hopper_tall_cluster_rank() : 0, stages = (p.linear.k + kDepth - 1) / kDepth;
+    const Place at = {rank, rank * p.rows, p.rows, (int)blockIdx.x / kPeers};
+    if (threadIdx.x == 128) {
+      for (int s = 0; s < kStages; s++) {
+        hopper_barrier_init(full(base, s), 1);
+        hopper_barrier_init(empty(base, s), kPeers);
+      }
+      hopper_barrier_init_done();
+    }
+    meet();
+    if (hopper_tall_uniform(threadIdx.x >> 5) == 4) {
+      produce(p, at, base, stages);
+      return part();
+    }
+    float acc[NB / 2];
+    UNROLL for (int i = 0; i < NB / 2; i++) acc[i] = 0.0f;
+    float2 before[NB / 4];
+    ptx_grid_wait();
+    if (p.linear.epilogue == kHopperResidual) ask_before(p.linear, at, before, residual);
+    multiply(acc, p, base, stages);
+    if (p.linear.epilogue == kHopperGated) {
+      finish_gated(acc, p.linear, at, (T*)out, bias, (T*)(shared + (base - start) + kRing));
+    } else {
+      finish(acc, before, p.linear, at, out, bias);
+    }
+    part();
+  }
+};
+
+#define HOPPER_LINEAR_TALL(types, T, nb, form, pair, cluster)                                                        \
+  extern "C" __global__ void __launch_bounds__(kHopperTallThreads) cluster hopper_linear_##types##_tall_n##nb##form( \
+      const __grid_constant__ HopperTallParams p, void* out, const float* bias, const float* residual) {             \
+    HopperLinearTall<T, nb, pair>::run(p, out, bias, residual);                                                      \
+  }
+#define HOPPER_LINEAR_TALLS(types, T)                                      \
+  HOPPER_LINEAR_TALL(types, T, 16, , false, )                              \
+  HOPPER_LINEAR_TALL(types, T, 32, , false, )                              \
+  HOPPER_LINEAR_TALL(types, T, 48, , false, )                              \
+  HOPPER_LINEAR_TALL(types, T, 32, _pair, true, __cluster_dims__(2, 1, 1)) \
+  HOPPER_LINEAR_TALL(types, T, 64, _pair, true, __cluster_dims__(2, 1, 1))
+HOPPER_LINEAR_TALLS(bf16, bfloat)
+HOPPER_LINEAR_TALLS(f16, half)
