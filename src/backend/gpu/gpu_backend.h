@@ -143,6 +143,7 @@ class GpuBackend final : public Backend {
   // linear.cc: the ways of a product, `type` being what the activations are; false: this one does not serve.
   void linear_by_columns(const LinearArgs& args, DType type);
   void own_product(const LibraryProduct& product);
+  bool linear_tall(const LinearArgs& args, DType type);
   bool linear_on_hopper(const LinearArgs& args, DType type);
   bool quantised_on_hopper(const LinearArgs& args, DType type);
   bool linear_by_library(const LinearArgs& args, DType type);

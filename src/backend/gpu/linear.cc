@@ -3,6 +3,7 @@
 //
 // Which way a product goes is a matter of speed alone: all of them run one chain of k16 steps for each sum (16-bit
 // activations), so they are equal by memcmp.
+//   - sm_90a's linear_tall for up to 128 rows, where the weight's rows are not too many for its narrow tiles
 //   - the vendor's library from 33 rows on, where the driver has found that it gives these bits; a quantised weight is
 //     made plain first, in pieces, from 65 rows on
 //   - sm_90a's kernels (kernels/cuda) for weights of the activations' own type, and for quantised ones up to 64 rows
@@ -232,7 +233,7 @@ void GpuBackend::linear(const LinearArgs& args) {
   if (args.x.rows == 0) return;
   const DType type = product_type(args);
   if (!args.columns.empty()) return linear_by_columns(args, type);
-  if (linear_by_library(args, type) || linear_on_hopper(args, type)) return;
+  if (linear_tall(args, type) || linear_by_library(args, type) || linear_on_hopper(args, type)) return;
   if (quantised_on_hopper(args, type)) return;
   linear_own(args, type);
 }
@@ -264,7 +265,29 @@ void GpuBackend::own_product(const LibraryProduct& product) {
   args.x = {const_cast<void*>(product.x), product.type, product.m, product.k, product.x_stride};
   args.weight = &weight;
   args.out = {product.y, product.out_type, product.m, product.n, product.y_stride};
-  if (!linear_on_hopper(args, product.type)) linear_own(args, product.type);
+  if (!linear_on_hopper(args, product.type) && !linear_tall(args, product.type)) linear_own(args, product.type);
+}
+
+bool GpuBackend::linear_tall(const LinearArgs& args, DType type) {
+  const GpuMatrix& w = matrix(args.weight);
+  const int64_t rows = args.x.rows;
+  if (rows > kHopperTallRows || w.dtype() != type || type == DType::kF32 || !has_hopper()) return false;
+  if (!on_16_bytes(args.x) || reinterpret_cast<uintptr_t>(args.out.data) % 16 != 0 ||
+      reinterpret_cast<uintptr_t>(args.residual.data) % 8 != 0) {
+    return false;
+  }
+  HopperTallParams p = {};
+  p.linear = hopper_params(args);
+  const HopperTallPlan plan = hopper_tall_plan(p.linear, device_->info().compute_units);
+  if (plan.kernel == nullptr) return false;
+  p.rows = plan.rows;
+  const RowsMap weight = {w.data, w.n(), w.k(), w.k(), plan.w_halves, plan.w_box, plan.w_box_halves};
+  const RowsMap x = {args.x.data, rows, w.k(), args.x.stride, 1, plan.rows, 1};
+  if (!device_->describe(weight, &p.w) || !device_->describe(x, &p.x)) return false;
+  launch((std::string("hopper_linear_") + spelling(type) + "_" + plan.kernel).c_str(), p,
+         {args.out.data, args.bias, args.residual.data}, {static_cast<uint32_t>(plan.grid)}, kHopperTallThreads,
+         static_cast<uint32_t>(plan.dynamic_memory));
+  return true;
 }
 
 bool GpuBackend::linear_on_hopper(const LinearArgs& args, DType type) {

@@ -280,6 +280,31 @@ TEST(GpuLinearQuantised, EveryNumberOfRowsHasThePortableKernelsBits) {
   }
 }
 
+// A GPU's own variants and its library serve rows on 16 bytes, the portable kernels the others.
+TEST(GpuLinearRows, EveryNumberOfRowsHasThePortableKernelsBits) {
+  const bool real = test_device().device().info().api != Api::kEmulator;
+  const std::vector<int64_t> counts =
+      real ? std::vector<int64_t>{1, 8, 16, 17, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129} : std::vector<int64_t>{33};
+  struct Shape {
+    int64_t n, k;
+  };
+  // Tiles of every width, the last one in part; K that ends inside a stage of 128.
+  std::vector<Shape> shapes = {{48, 80}};
+  if (real) shapes = {{208, 576}, {1008, 1072}, {2096, 1040}, {4080, 272}, {6128, 144}, {24, 2048}};
+  for (const DType type : {DType::kF16, DType::kBF16}) {
+    for (const Shape& shape : shapes) {
+      const auto w = packed(test_device(), cases::random_weight_of(type, shape.n, shape.k, 5), type);
+      for (const int64_t rows : counts) {
+        const auto want = products_of(*w, type, rows, 3), got = products_of(*w, type, rows, 8);
+        ASSERT_EQ(got.size(), want.size());
+        for (size_t i = 0; i < got.size(); ++i) {
+          EXPECT_EQ(got[i], want[i]) << text(type, type, shape.n, shape.k) << ", " << rows << " rows, product " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST(GpuLinearJoined, ColumnsInAnotherOrderAreGatheredFirst) {
   for (const DType type : kTypes) {
     const int64_t n = 24, k = 64;
