@@ -5,62 +5,19 @@
 
 #include "kernels/attention_pages.h"
 #include "kernels/compat/dialect.h"
-#include "kernels/norm_sum.h"
 #include "kernels/params/cache.h"
+#include "kernels/qkv_head.h"
 #include "kernels/reshape_and_cache.h"
-#include "kernels/rotate.h"
 
-// One simdgroup a head of at most 256 dims. Between two ops values are rounded to T, as tensors would hold them. What
-// the launch before does not write (norms, tables, and the step's arrays, which were there before its first launch) is
-// asked for before that one has ended.
+// One simdgroup a head of at most 256 dims. What the launch before does not write (norms, tables, and the step's
+// arrays, which were there before its first launch) is asked for before that one has ended.
 template <typename T>
 struct QkvToCache {
   enum { kThreads = 32 * kCacheRows, kHeld = 8 };
+  typedef QkvHead<T, kHeld> Head;
   struct Smem {
     float x[kCacheRows][32 * kHeld];
   };
-
-  static FN int pair_of(int d, CONSTANT const QkvToCacheParams& p) {
-    const int half_dim = p.rot_dim / 2;
-    return p.interleaved != 0 ? d / 2 : (d < half_dim ? d : d - half_dim);
-  }
-
-  // Elements lane, lane + 32, ... of `count`; zeros behind.
-  static FN void ask(THREAD float* to, DEVICE const float* from, int count, uint lane) {
-    UNROLL for (int i = 0; i < kHeld; i++) to[i] = (int)lane + 32 * i < count ? from[lane + 32 * i] : 0.0f;
-  }
-  static FN void ask_pairs(THREAD float* to, DEVICE const float* from, int rot_dim, CONSTANT const QkvToCacheParams& p,
-                           uint lane) {
-    UNROLL for (int i = 0; i < kHeld; i++) {
-      const int d = (int)lane + 32 * i;
-      to[i] = d < rot_dim ? from[pair_of(d, p)] : 0.0f;
-    }
-  }
-
-  static FN void norm(THREAD float* x, int dim, float eps, THREAD const float* weight, uint lane) {
-    const float inverse = norm_inverse(norm_sum_of_squares(x), dim, eps);
-    UNROLL for (int i = 0; i < kHeld; i++) {
-      const int d = (int)lane + 32 * i;
-      if (d < dim) x[i] = to_f(to<T>((x[i] * inverse) * weight[i]));
-    }
-  }
-
-  // The other element of a pair is another lane's.
-  static FN void rotate(THREAD float* x, TGROUP float* shared, CONSTANT const QkvToCacheParams& p,
-                        THREAD const float* cosine, THREAD const float* sine, uint lane) {
-    UNROLL for (int i = 0; i < kHeld; i++) shared[lane + 32 * i] = x[i];
-    SG_BARRIER();
-    UNROLL for (int i = 0; i < kHeld; i++) {
-      const int d = (int)lane + 32 * i;
-      if (d < p.rot_dim) {
-        const int pair = pair_of(d, p);
-        const int first = rotate_first(pair, p.interleaved);
-        const int second = rotate_second(pair, p.rot_dim / 2, p.interleaved);
-        const float2 turned = rotate_pair(shared[first], shared[second], cosine[i], sine[i]);
-        x[i] = to_f(to<T>(d == first ? turned.x : turned.y));
-      }
-    }
-  }
 
   static FN void write(THREAD const float* x, CONSTANT const QkvToCacheParams& p, DEVICE uchar* pages, i64 slot,
                        int head, bool values, uint lane) {
@@ -111,17 +68,17 @@ struct QkvToCache {
     const int rot_dim = values ? 0 : p.rot_dim;
     const i64 at = rot_dim > 0 ? (i64)positions[token] * (rot_dim / 2) : 0;
     float weight[kHeld], cosine[kHeld], sine[kHeld];
-    ask(weight, query ? q_norm : k_norm, normed ? dim : 0, c.lane);
-    ask_pairs(cosine, cosines + at, rot_dim, p, c.lane);
-    ask_pairs(sine, sines + at, rot_dim, p, c.lane);
+    Head::ask(weight, query ? q_norm : k_norm, normed ? dim : 0, c.lane);
+    Head::ask_pairs(cosine, cosines + at, rot_dim, p.interleaved, c.lane);
+    Head::ask_pairs(sine, sines + at, rot_dim, p.interleaved, c.lane);
     GRID_WAIT();
     float x[kHeld];
     UNROLL for (int i = 0; i < kHeld; i++) {
       const int d = (int)c.lane + 32 * i;
       x[i] = d < dim ? to_f(from[d]) : 0.0f;
     }
-    if (normed) norm(x, dim, p.eps, weight, c.lane);
-    if (rot_dim > 0) rotate(x, sm.x[c.sg], p, cosine, sine, c.lane);
+    if (normed) Head::norm(x, dim, p.eps, weight, c.lane);
+    if (rot_dim > 0) Head::rotate(x, sm.x[c.sg], rot_dim, p.interleaved, cosine, sine, c.lane);
     if (query) {
       UNROLL for (int i = 0; i < kHeld; i++) {
         const int d = (int)c.lane + 32 * i;

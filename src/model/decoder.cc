@@ -227,6 +227,9 @@ void DecoderModel::stage(const StepBatch& batch) {
   }
   wanted_rows_.clear();
   for (const WantedRow& row : batch.wanted) wanted_rows_.push_back(row.token);
+  if (static_cast<int64_t>(batch.wanted.size()) == batch.num_tokens()) {  // then they are not gathered
+    for (size_t i = 0; i < wanted_rows_.size(); ++i) QUIRE_CHECK(wanted_rows_[i] == static_cast<int32_t>(i));
+  }
   step_.wanted = staged(wanted_rows_);
   query_growth_.clear();
   if (config_.query_growth != 0) {
@@ -289,8 +292,11 @@ void DecoderModel::run_layers(const KvCache& kv) {
   }
   if (num_wanted_ == 0) return;
   // Rows are taken from the residual stream before the norm, so that the norm sees what the head does.
-  const Tensor rows = scratch_.wanted_hidden.first_rows(num_wanted_);
-  backend_.gather({step_hidden_, step_.wanted, rows});
+  Tensor rows = step_hidden_;
+  if (num_wanted_ < rows.rows) {
+    rows = scratch_.wanted_hidden.first_rows(num_wanted_);
+    backend_.gather({step_hidden_, step_.wanted, rows});
+  }
   norm(rows, weights_.final_norm, config_.hidden, scratch_.wanted.first_rows(num_wanted_));
 }
 

@@ -279,7 +279,7 @@ void GpuBackend::qkv_to_cache(const QkvToCacheArgs& args) {
   QUIRE_CHECK(args.k.cols == kv.num_kv_heads * kv.head_dim && args.v.cols == kv.num_kv_heads * kv.v_dim());
   QUIRE_CHECK(args.q.dtype == args.k.dtype && args.q.dtype == args.v.dtype);
   QUIRE_CHECK(args.slot_mapping.size() == static_cast<size_t>(args.q.rows));
-  if (args.q.rows == 0) return;
+  if (args.q.rows == 0 || join_qkv(args)) return;
   QkvToCacheParams p = {};
   p.kv = pages_of(kv);
   p.q_stride = args.q.stride;
@@ -307,7 +307,7 @@ void GpuBackend::attention(const AttentionArgs& args) {
   const Extent e = extent_of(staged(args.cu_seqlens_q), staged(args.context_lens), params.tile_tokens,
                              args.max_blocks * args.kv.block_size);
   QUIRE_CHECK(e.rows == args.q.rows);
-  if (attention_on_hopper(args, e.one_each)) return;
+  if (join_attention(args, e.one_each) || attention_on_hopper(args, e.one_each)) return;
   const std::string merge = std::string("attention_merge_") + spelling(args.q.dtype);
   std::vector<Form> forms = forms_of(args, params, e, device_->info().compute_units);
   for (Form& form : forms) {

@@ -20,6 +20,7 @@ constexpr size_t kAlign = 256;
 constexpr size_t kMaxRecorded = 512;  // shapes; beyond that the least seen one goes
 // With more tokens a step's work takes longer than its launches, which run ahead of it; and shapes would rarely recur.
 constexpr int64_t kMostRecordedTokens = 32;
+constexpr size_t kFewLaunches = 16;  // of a recorded step that need no graph
 
 size_t aligned(size_t bytes) {
   return (bytes + kAlign - 1) / kAlign * kAlign;
@@ -92,6 +93,10 @@ void* GpuScratch::grow(Device& device, size_t bytes) {
   QUIRE_CHECK(block.ok(), "no device memory for scratch");
   blocks_.push_back(std::move(block).value());
   return blocks_.back()->address();
+}
+
+void GpuScratch::clear(Device& device) {
+  for (const auto& block : blocks_) device.fill(block->address(), 0, block->bytes());
 }
 
 GpuBackend::GpuBackend(std::unique_ptr<Device> device) : device_(std::move(device)) {
@@ -225,9 +230,9 @@ bool GpuBackend::replay_step(const StepShape& shape) {
     steps_.erase(least);
   }
   Recorded& step = steps_[{shape, stage_}];
-  if (step.graph != nullptr) {
+  if (step.recorded()) {
     ++step.seen;
-    device_->run(*step.graph);
+    run_recorded(step);
     return true;
   }
   if (step.seen++ > 0) {
@@ -238,13 +243,31 @@ bool GpuBackend::replay_step(const StepShape& shape) {
   return false;
 }
 
+void GpuBackend::run_recorded(const Recorded& step) {
+  count_joined_run(step.programs.size());
+  if (step.graph != nullptr) return device_->run(*step.graph);
+  for (const RecordedLaunch& l : step.launches) {
+    device_->launch({l.kernel, l.params.data(), l.params.size(), l.buffers, l.grid, l.threads, l.dynamic_memory});
+  }
+}
+
 void GpuBackend::end_step() {
   if (!recording_) return;
+  finish_joined();
   recording_ = false;
   auto graph = device_->end_recording();
   QUIRE_CHECK(graph.ok(), "a step could not be recorded");
-  current_->graph = std::move(graph).value();
-  device_->run(*current_->graph);
+  if (current_->launches.size() <= kFewLaunches && !current_->others) {
+    current_->graph.reset();
+  } else {
+    current_->graph = std::move(graph).value();
+    current_->launches.clear();
+  }
+  for (Recorded::Program& program : current_->programs) {
+    device_->upload(program.memory->address(), program.text.data(), program.text.size());
+    program.text.clear();
+  }
+  run_recorded(*current_);
 }
 
 void GpuBackend::synchronise() {
@@ -270,6 +293,7 @@ std::span<const float> GpuBackend::read(const Tensor& t) {
 void GpuBackend::launch(const char* name, const void* params, size_t params_bytes,
                         std::initializer_list<const void*> buffers, Grid grid, uint32_t threads,
                         uint32_t dynamic_memory) {
+  finish_joined();
   flush_stage();
   auto found = kernels_.find(name);
   if (found == kernels_.end()) {
@@ -290,6 +314,12 @@ void GpuBackend::launch(const char* name, const void* params, size_t params_byte
   size_t count = 0;
   for (const void* buffer : buffers) addresses[count++] = const_cast<void*>(buffer);
   device_->launch({found->second, params, params_bytes, {addresses, count}, grid, threads, dynamic_memory});
+  if (!recording_) return;
+  const auto* bytes = static_cast<const std::byte*>(params);
+  RecordedLaunch kept{found->second, {}, {}, grid, threads, dynamic_memory};
+  kept.params.assign(bytes, bytes + params_bytes);
+  kept.buffers.assign(addresses, addresses + count);
+  current_->launches.push_back(std::move(kept));
 }
 
 Result<std::unique_ptr<Backend>> make_gpu_backend(const std::string& device) {

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // GpuBackend: the ops on any GPU: checks shapes, chooses the kernel by its name, fills its parameters and launches it.
 // Drivers (cuda/, metal/, emulator/) know nothing of ops, and ops know nothing of drivers. One file a kind of op:
-// elementwise.cc, norm.cc, linear.cc, attention.cc, state.cc, moe.cc, sampling.cc; gpu_backend.cc has memory and steps.
+// elementwise.cc, norm.cc, linear.cc, attention.cc, state.cc, moe.cc, sampling.cc; gpu_backend.cc has memory and steps,
+// decode_step.cc what joins the ops of a step.
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backend/backend.h"
 #include "backend/gpu/device.h"
+#include "kernels/params/decode_step.h"
 
 namespace quire::gpu {
 
@@ -39,9 +43,34 @@ class GpuScratch {
   // Takes so much at once, so that grow() need not; the error says what the device said.
   Status reserve(Device& device, size_t bytes);
   size_t bytes() const { return blocks_.empty() ? 0 : blocks_.back()->bytes(); }
+  // Zeroes all of it, old blocks too: recorded steps may still use them.
+  void clear(Device& device);
 
  private:
   std::vector<std::unique_ptr<Memory>> blocks_;  // the last one is in use; the others wait for the device to be idle
+};
+
+// The ops of a recorded step that wait to become one launch (decode_step.cc), and what such launches share.
+struct JoinedStep {
+  struct Part {
+    StepOp op;
+    Tensor out;
+    std::function<void()> alone;  // its own launches
+  };
+  std::vector<Part> parts;
+  std::optional<QkvToCacheArgs> qkv;  // waits for its attention
+  bool finishing = false;
+  // Of the parts:
+  DType type = DType::kBF16;
+  int rows = 0, most_k = 0, head_dim = 0;
+  int64_t heads = 0, kv_heads = 0, positions = 0;
+  i64 entries = 0;                                                            // of an exchange buffer
+  const void *contexts = nullptr, *at_positions = nullptr, *slots = nullptr;  // arrays of the step
+
+  int most_rows = -1;  // that are joined; -1: not yet asked
+  GpuScratch exchange, scores, partials;
+  std::unique_ptr<Memory> epochs;
+  uint64_t runs = 0;  // of programs since flags began to count
 };
 
 class GpuBackend final : public Backend {
@@ -49,6 +78,8 @@ class GpuBackend final : public Backend {
   explicit GpuBackend(std::unique_ptr<Device> device);
   ~GpuBackend() override;
   Device& device() { return *device_; }
+  // How many sequences a recorded step may have whose ops become one launch (decode_step.cc); QUIRE_CUDA_JOIN=0: none.
+  void join_steps_up_to(int rows) { joined_.most_rows = rows; }
 
   // gpu_backend.cc
   std::string describe() const override;
@@ -140,7 +171,17 @@ class GpuBackend final : public Backend {
   size_t state_scratch(const StepSizes& sizes) const;
   Status reserve_stages(const StepSizes& sizes);
   bool recording() const { return recording_; }
+  // decode_step.cc; false: not joined, and what waited was launched
+  bool joins_step(DType type, int64_t rows);
+  bool join_linear(const LinearArgs& args, DType type);
+  bool join_qkv(const QkvToCacheArgs& args);
+  bool join_attention(const AttentionArgs& args, bool one_each);
+  void finish_joined();
+  bool launch_joined();
+  void count_joined_run(size_t programs);
+  Status reserve_joined(const StepSizes& sizes);
   // linear.cc: the ways of a product, `type` being what the activations are; false: this one does not serve.
+  void linear_by_kernels(const LinearArgs& args, DType type);
   void linear_by_columns(const LinearArgs& args, DType type);
   void own_product(const LibraryProduct& product);
   bool linear_tall(const LinearArgs& args, DType type);
@@ -174,14 +215,33 @@ class GpuBackend final : public Backend {
   Status make_stage(Stage& stage, size_t bytes);
   void flush_stage();
 
-  // Recorded steps, by their shape and staging area.
+  // Recorded steps, by their shape and staging area. A few launches are quicker one by one, where each may start while
+  // the one before ends, than as a graph, which starts and ends as a whole.
+  struct RecordedLaunch {
+    const Kernel* kernel = nullptr;
+    std::vector<std::byte> params;
+    std::vector<void*> buffers;
+    Grid grid;
+    uint32_t threads = 0, dynamic_memory = 0;
+  };
   struct Recorded {
-    std::unique_ptr<Graph> graph;
+    struct Program {  // of joined ops
+      std::unique_ptr<Memory> memory;
+      std::vector<std::byte> text;  // until it is uploaded
+    };
+    std::vector<Program> programs;
+    std::unique_ptr<Graph> graph;  // or, where the launches are few:
+    std::vector<RecordedLaunch> launches;
+    bool others = false;  // the library's products were recorded as well: a graph it is
+    bool recorded() const { return graph != nullptr || !launches.empty(); }
     int64_t seen = 0;
   };
   std::map<std::pair<StepShape, int>, Recorded> steps_;
+  void run_recorded(const Recorded& step);
   Recorded* current_ = nullptr;
   bool recording_ = false;
+
+  JoinedStep joined_;
 
   std::unique_ptr<Memory> read_back_;  // of read()
 
@@ -191,6 +251,7 @@ class GpuBackend final : public Backend {
     std::unique_ptr<Memory> host_results, host_top;  // read back
     std::unique_ptr<Memory> host_given, given;
     size_t used = 0;    // bytes of what was given
+    size_t known = 0;   // of the given memory's bytes those that stand on both sides
     uint64_t mark = 0;  // the work that reads and fills it
     bool open = false;  // between the first sample() and finish_samples()
     bool tops = false;  // some row wants the likeliest tokens
@@ -204,7 +265,8 @@ class GpuBackend final : public Backend {
   };
   Given give(SampleArea& area, size_t bytes);
   SampleArea sample_areas_[2];
-  int sample_area_ = 0;  // that the next sample() fills; the other one was sampled last
+  std::vector<std::byte> given_;  // of one sample(), before it goes to its area
+  int sample_area_ = 0;           // that the next sample() fills; the other one was sampled last
   std::unique_ptr<Memory> sample_partials_, sample_bins_, sample_logprobs_;
   std::unique_ptr<Memory> sample_values_, sample_listed_, sample_searches_, sample_cuts_;  // of the search for a cut
   GpuScratch sample_saved_;

@@ -232,6 +232,10 @@ void GpuBackend::linear(const LinearArgs& args) {
   check_linear(args);
   if (args.x.rows == 0) return;
   const DType type = product_type(args);
+  if (!join_linear(args, type)) linear_by_kernels(args, type);
+}
+
+void GpuBackend::linear_by_kernels(const LinearArgs& args, DType type) {
   if (!args.columns.empty()) return linear_by_columns(args, type);
   if (linear_tall(args, type) || linear_by_library(args, type) || linear_on_hopper(args, type)) return;
   if (quantised_on_hopper(args, type)) return;
@@ -365,6 +369,7 @@ bool GpuBackend::linear_by_library(const LinearArgs& args, DType type) {
       plain_rows(w, first, made);
       weight = made.data;
     }
+    if (recording_) current_->others = true;
     device_->library_product({args.x.data, weight, sums.columns(first, count).data, type, sums.dtype, rows, count, k,
                               args.x.stride, sums.stride});
   }

@@ -28,6 +28,8 @@ Result<size_t> GpuBackend::reserve(const StepSizes& sizes) {
     QUIRE_TRY(scratch->reserve(*device_, bytes));
     total += scratch->bytes();
   }
+  QUIRE_TRY(reserve_joined(sizes));
+  for (const GpuScratch* scratch : {&joined_.exchange, &joined_.scores, &joined_.partials}) total += scratch->bytes();
   QUIRE_TRY(reserve_stages(sizes));
   for (const Stage& stage : stages_) total += stage.device->bytes();
   if (sizes.logit_rows == 0) return total;

@@ -67,6 +67,7 @@ Results sample(const Case& c, int64_t first, int64_t count, int64_t place, int w
 
 bool same_row(const Case& c, const Results& a, size_t i, const Results& b, size_t j, size_t row) {
   if (std::memcmp(&a.rows[i], &b.rows[j], sizeof(SampledRow)) != 0) return false;
+  if (a.rows[i].faults != 0) return true;  // nothing is said of a broken row's likeliest tokens
   const auto wanted = static_cast<size_t>(std::max(0, c.rows[row].logprobs));
   return std::memcmp(&a.top[i * kMaxSampleLogprobs], &b.top[j * kMaxSampleLogprobs], wanted * sizeof(SampledTop)) == 0;
 }

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// A recorded decode step whose ops are joined into one launch has the bits of the same ops launched one by one: hidden
+// state and pages by memcmp. On the GPU that QUIRE_TEST_DEVICE names; only Hopper's joins.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "backend/gpu/test_device.h"
+
+namespace quire::gpu {
+namespace {
+
+struct Shape {
+  const char* name;
+  DType type = DType::kBF16;
+  int64_t hidden = 256, heads = 4, kv_heads = 2, head_dim = 128, inner = 384;
+  bool normed = true, biased = false, interleaved = false;
+  int64_t layers = 3, block_size = 16;
+  std::vector<int32_t> contexts = {5};  // after the first step
+};
+
+// The weights of a decoder, a hidden state and pages on one backend.
+class Decoder {
+ public:
+  Decoder(TestDevice& device, const Shape& shape) : device_(device), shape_(shape), rows_(seqs()) {
+    const int64_t d = shape.head_dim, q = shape.heads * d, projected = q + 2 * shape.kv_heads * d;
+    for (int64_t i = 0; i < shape.layers; ++i) {
+      Layer layer;
+      layer.qkv = weight(projected, shape.hidden);
+      layer.o = weight(shape.hidden, q);
+      layer.gate_up = weight(2 * shape.inner, shape.hidden);
+      layer.down = weight(shape.hidden, shape.inner);
+      layer.bias = shape.biased ? device.put(floats(projected, 0.5f)) : nullptr;
+      for (const float** norm : {&layer.norm, &layer.mlp_norm}) *norm = device.put(floats(shape.hidden, 2.0f));
+      layer.q_norm = shape.normed ? device.put(floats(d, 2.0f)) : nullptr;
+      layer.k_norm = shape.normed ? device.put(floats(d, 2.0f)) : nullptr;
+      layers_.push_back(std::move(layer));
+    }
+    for (const int32_t context : shape.contexts) {
+      max_blocks_ = std::max<int64_t>(max_blocks_, (context + kSteps + shape.block_size) / shape.block_size);
+    }
+    max_blocks_ = device.ops().table_width(max_blocks_);
+    cos_ = device.put(floats(max_blocks_ * shape.block_size * d / 2, 1.0f));
+    sin_ = device.put(floats(max_blocks_ * shape.block_size * d / 2, 1.0f));
+    hidden_ = device.room(rows_, shape.hidden, DType::kF32, 0);
+    qkv_ = device.room(rows_, projected, shape.type, 0);
+    attended_ = device.room(rows_, q, shape.type, 0);
+    inner_ = device.room(rows_, shape.inner, shape.type, 0);
+    make_pages();
+  }
+
+  static constexpr int kSteps = 7;  // two areas of staging: two as they are, two recorded, three run again
+
+  // Step `number`; all that it wrote.
+  std::vector<uint8_t> step(int number) {
+    GpuBackend& gpu = device_.ops();
+    const std::vector<float> x = floats(rows_ * shape_.hidden, 1.0f, static_cast<uint32_t>(900 + number));
+    device_.device().upload(hidden_.data, x.data(), x.size() * 4);
+    gpu.begin_step();
+    std::vector<int32_t> contexts, positions, cu(static_cast<size_t>(rows_) + 1);
+    std::vector<int64_t> slots;
+    std::iota(cu.begin(), cu.end(), 0);
+    for (int64_t s = 0; s < rows_; ++s) {
+      const int32_t context = shape_.contexts[static_cast<size_t>(s)] + number;
+      contexts.push_back(context);
+      positions.push_back(context - 1);
+      const int64_t block = (context - 1) / shape_.block_size;
+      slots.push_back(tables_[static_cast<size_t>(s * max_blocks_ + block)] * shape_.block_size +
+                      (context - 1) % shape_.block_size);
+    }
+    const auto on_device = [&]<typename T>(const std::vector<T>& v) {
+      return std::span<const T>(static_cast<const T*>(gpu.stage(std::as_bytes(std::span(v)))), v.size());
+    };
+    const auto cu_there = on_device(cu), contexts_there = on_device(contexts), positions_there = on_device(positions),
+               tables_there = on_device(tables_);
+    const auto slots_there = on_device(slots);
+    if (!gpu.replay_step({rows_, rows_, rows_, max_blocks_, true})) {
+      for (const Layer& layer : layers_)
+        run(layer, cu_there, contexts_there, positions_there, tables_there, slots_there);
+      gpu.end_step();
+    }
+    std::vector<uint8_t> out = device_.rows_of(hidden_, false);
+    const std::vector<uint8_t> pages = device_.get(pages_, page_bytes_);
+    out.insert(out.end(), pages.begin(), pages.end());
+    return out;
+  }
+
+ private:
+  struct Layer {
+    std::unique_ptr<PackedMatrix> qkv, o, gate_up, down;
+    const float *bias = nullptr, *norm = nullptr, *mlp_norm = nullptr, *q_norm = nullptr, *k_norm = nullptr;
+    int64_t number = 0;
+  };
+
+  int64_t seqs() const { return static_cast<int64_t>(shape_.contexts.size()); }
+
+  std::vector<float> floats(int64_t count, float range, uint32_t seed = 0) {
+    std::mt19937 random(seed != 0 ? seed : ++seed_);
+    std::uniform_real_distribution<float> uniform(-range, range);
+    std::vector<float> out(static_cast<size_t>(count));
+    for (float& x : out) x = uniform(random);
+    return out;
+  }
+  std::vector<uint16_t> halves(int64_t count, float range) {
+    std::vector<uint16_t> out;
+    for (const float x : floats(count, range)) {
+      out.push_back(shape_.type == DType::kF16 ? float_to_fp16(x) : float_to_bf16(x));
+    }
+    return out;
+  }
+  std::unique_ptr<PackedMatrix> weight(int64_t n, int64_t k) {
+    const std::vector<uint16_t> values = halves(n * k, 1.5f / std::sqrt(static_cast<float>(k)));
+    RawMatrix raw;
+    raw.dtype = shape_.type;
+    raw.n = n;
+    raw.k = k;
+    raw.data = reinterpret_cast<const std::byte*>(values.data());
+    PackOptions options;
+    options.activation = shape_.type;
+    auto packed = device_.ops().pack({&raw, 1}, options);
+    QUIRE_CHECK(packed.ok());
+    return std::move(packed).value();
+  }
+
+  // Pages in no order; what no position holds yet is NaN.
+  void make_pages() {
+    const int64_t row = shape_.kv_heads * shape_.head_dim, page = 2 * shape_.block_size * row;
+    const int64_t count = rows_ * max_blocks_ + 1;
+    for (int64_t i = 0; i < rows_ * max_blocks_; ++i)
+      tables_.push_back(static_cast<int32_t>(1 + (i * 7 + 3) % (count - 1)));
+    if ((count - 1) % 7 == 0) std::iota(tables_.begin(), tables_.end(), 1);
+    page_elements_ = page;
+    std::vector<uint16_t> all;
+    for (int64_t layer = 0; layer < shape_.layers; ++layer) {
+      std::vector<uint16_t> one = halves(count * page, 1.0f);
+      std::vector<bool> held(static_cast<size_t>(count * shape_.block_size));
+      for (int64_t s = 0; s < rows_; ++s) {
+        for (int64_t p = 0; p + 1 < shape_.contexts[static_cast<size_t>(s)]; ++p) {
+          held[static_cast<size_t>(tables_[static_cast<size_t>(s * max_blocks_ + p / shape_.block_size)] *
+                                       shape_.block_size +
+                                   p % shape_.block_size)] = true;
+        }
+      }
+      for (size_t slot = 0; slot < held.size(); ++slot) {
+        const auto at = slot / static_cast<size_t>(shape_.block_size) * static_cast<size_t>(page) +
+                        slot % static_cast<size_t>(shape_.block_size) * static_cast<size_t>(row);
+        for (size_t side = 0; side < 2 && !held[slot]; ++side) {
+          std::fill_n(one.begin() + static_cast<ptrdiff_t>(at + side * static_cast<size_t>(page / 2)), row,
+                      uint16_t{0xffff});
+        }
+      }
+      all.insert(all.end(), one.begin(), one.end());
+      layers_[static_cast<size_t>(layer)].number = layer;
+    }
+    pages_ = device_.put(all);
+    page_bytes_ = all.size() * 2;
+    pages_of_layer_ = count;
+  }
+
+  void run(const Layer& layer, std::span<const int32_t> cu, std::span<const int32_t> contexts,
+           std::span<const int32_t> positions, std::span<const int32_t> tables, std::span<const int64_t> slots) {
+    GpuBackend& gpu = device_.ops();
+    const int64_t d = shape_.head_dim, q = shape_.heads * d, k = shape_.kv_heads * d;
+    const NormForm norm{layer.norm, 1e-6f}, mlp_norm{layer.mlp_norm, 1e-5f};
+    LinearArgs project{.x = hidden_, .weight = layer.qkv.get(), .bias = layer.bias, .out = qkv_};
+    project.norm = &norm;
+    gpu.linear(project);
+    KvLayer kv;
+    kv.pages = pages_ + layer.number * pages_of_layer_ * page_elements_;
+    kv.page_stride = page_elements_ * 2;
+    kv.num_pages = pages_of_layer_;
+    kv.block_size = shape_.block_size;
+    kv.num_kv_heads = shape_.kv_heads;
+    kv.head_dim = d;
+    kv.dtype = shape_.type;
+    const Tensor queries = qkv_.columns(0, q);
+    gpu.qkv_to_cache({queries, qkv_.columns(q, k), qkv_.columns(q + k, k), shape_.heads, layer.q_norm, layer.k_norm,
+                      1e-6f, d, shape_.interleaved, cos_, sin_, positions, slots, kv});
+    AttentionArgs attend;
+    attend.q = queries;
+    attend.kv = kv;
+    attend.num_heads = shape_.heads;
+    attend.scale = 0.09f;
+    attend.cu_seqlens_q = cu;
+    attend.context_lens = contexts;
+    attend.block_tables = tables;
+    attend.max_blocks = max_blocks_;
+    attend.out = attended_;
+    gpu.attention(attend);
+    LinearArgs out{.x = attended_, .weight = layer.o.get(), .out = hidden_};
+    out.residual = hidden_;
+    gpu.linear(out);
+    const GatedForm gated{Activation::kSilu, 0.0f};
+    LinearArgs up{.x = hidden_, .weight = layer.gate_up.get(), .out = inner_};
+    up.norm = &mlp_norm;
+    up.gated = &gated;
+    gpu.linear(up);
+    LinearArgs down{.x = inner_, .weight = layer.down.get(), .out = hidden_};
+    down.residual = hidden_;
+    down.residual_scale = 0.5f;
+    gpu.linear(down);
+  }
+
+  TestDevice& device_;
+  Shape shape_;
+  int64_t rows_, max_blocks_ = 1, page_elements_ = 0, pages_of_layer_ = 0;
+  uint32_t seed_ = 0;
+  std::vector<Layer> layers_;
+  Tensor hidden_, qkv_, attended_, inner_;
+  const float *cos_ = nullptr, *sin_ = nullptr;
+  std::vector<int32_t> tables_;
+  uint16_t* pages_ = nullptr;
+  size_t page_bytes_ = 0;
+};
+
+class DecodeStep : public testing::TestWithParam<Shape> {};
+
+TEST_P(DecodeStep, JoinedHasTheBitsOfItsOpsOneByOne) {
+  TestDevice devices[] = {TestDevice(0), TestDevice(0)};  // not the shared ones: those keep the steps they recorded
+  const DeviceInfo& info = devices[0].device().info();
+  if (info.api != Api::kCuda || !info.architecture.starts_with("sm_90")) GTEST_SKIP() << "joined on Hopper alone";
+  Decoder joined(devices[0], GetParam()), single(devices[1], GetParam());
+  devices[0].ops().join_steps_up_to(kStepRows);
+  devices[1].ops().join_steps_up_to(0);
+  for (int i = 0; i < Decoder::kSteps; ++i) {
+    EXPECT_TRUE(joined.step(i) == single.step(i)) << "step " << i;
+  }
+}
+
+std::vector<int32_t> many(int32_t first, int32_t step, int count) {
+  std::vector<int32_t> out;
+  for (int i = 0; i < count; ++i) out.push_back(first + i * step);
+  return out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, DecodeStep,
+                         testing::Values(Shape{.name = "OnePosition", .contexts = {1}},
+                                         Shape{.name = "ATileFills", .contexts = {60}},
+                                         Shape{.name = "SeveralTiles", .contexts = {381}},
+                                         Shape{.name = "ASplitFills", .contexts = {1020}},
+                                         Shape{.name = "SeveralSplits", .contexts = {2500}},
+                                         Shape{.name = "TwoSequences", .contexts = {130, 3}},
+                                         Shape{.name = "EightSequences", .contexts = many(17, 150, 8)},
+                                         Shape{.name = "Half", .type = DType::kF16, .contexts = {300, 64}},
+                                         Shape{.name = "Heads64InSevens",
+                                               .hidden = 896,
+                                               .heads = 14,
+                                               .kv_heads = 2,
+                                               .head_dim = 64,
+                                               .inner = 4864,
+                                               .normed = false,
+                                               .biased = true,
+                                               .contexts = {77, 1100}},
+                                         Shape{.name = "WideHidden",
+                                               .hidden = 4096,
+                                               .heads = 8,
+                                               .kv_heads = 8,
+                                               .inner = 1024,
+                                               .interleaved = true,
+                                               .layers = 2,
+                                               .contexts = {200}},
+                                         Shape{.name = "Qwen3Small",
+                                               .hidden = 1024,
+                                               .heads = 16,
+                                               .kv_heads = 8,
+                                               .inner = 3072,
+                                               .layers = 4,
+                                               .block_size = 32,
+                                               .contexts = {383}},
+                                         Shape{.name = "MoreLayersThanALaunch",
+                                               .hidden = 64,
+                                               .heads = 1,
+                                               .kv_heads = 1,
+                                               .head_dim = 64,
+                                               .inner = 64,
+                                               .layers = 40,
+                                               .contexts = {9}}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace quire::gpu

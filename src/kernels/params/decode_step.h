@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program of kernels/cuda/decode_step.cuh (sm_90a): the ops of a decode step of few sequences in one launch.
+#pragma once
+
+#include "kernels/compat/types.h"
+#include "kernels/params/hopper.h"
+
+enum {
+  kStepThreads = 288,         // eight warps that compute, one that brings weights and pages in
+  kStepWarps = 8,             // that compute
+  kStepRows = 8,              // sequences at most: one token each
+  kStepChunk = 1024,          // k of eight rows of W in a slot of the ring
+  kStepSlotBytes = 64 * 272,  // also 64 positions of K (heads of 128), or 512 positions of 16 columns of V
+  kStepSlice = 16,            // columns of V that a threadgroup takes
+  kStepMostGroup = 8,         // query heads of a kv head
+  kStepMostSlots = 32
+};
+
+enum StepKind { kStepLinear = 0, kStepAttention = 1 };
+
+// y[m, n] = x[m, k] W[n, k]^T with its norm and its epilogue (HopperEpilogue, all but kHopperStoreF32). x is what the
+// op before gave, or in the first op lies in memory.
+struct StepLinearOp {
+  const void* x;  // null: from the op before
+  void* out;
+  const void* w;
+  const float* bias;
+  const float* norm;
+  const float* residual;
+  int n, k;
+  int halves;      // eights of W's rows in a tile: one, or two (gated: eight of the gate and their eight of the up)
+  int each, rest;  // tiles of a threadgroup; the first `rest` have one more
+  int x_stride, out_stride, residual_stride;  // elements
+  int epilogue, activation;
+  float eps, scale, limit;
+  float inverse_k;  // exact, or 0
+};
+
+// Norm, rope and page write of this step's q, k and v, and attention over the pages. One token a sequence.
+struct StepAttentionOp {
+  void* out;
+  char* pages;
+  const float* q_norm;  // or null
+  const float* k_norm;
+  const float* cosines;
+  const float* sines;
+  const int* block_tables;
+  i64 page_stride;  // bytes
+  int block_shift;  // a block has 1 << block_shift positions, eight at least
+  int max_blocks;
+  int out_stride;
+  int rot_dim, interleaved;
+  float eps, c;  // of the norms; scale * log2(e)
+};
+
+struct StepOp {
+  int kind;
+  int padding;
+  union {
+    StepLinearOp linear;
+    StepAttentionOp attention;
+  };
+};
+
+struct DecodeStepParams {
+  int rows;             // sequences
+  int ops;              // of the program
+  int heads, kv_heads;  // of all attention in it
+  int slots;            // of the ring
+  int shared_fixed;     // bytes: step_shared_fixed()
+  int shared_rows;      // bytes of x and of T(p), which take turns: step_shared_rows()
+  int positions;        // of a row of scores: a multiple of 1024
+  i64 exchanged;        // entries of one of the two exchange buffers
+};
+
+// Tiles of a product over `groups` threadgroups.
+constexpr void step_cut(StepLinearOp* op, int groups) {
+  const bool gated = op->epilogue == kHopperGated;
+  // Tiles of eight where sixteen would leave threadgroups idle.
+  op->halves = gated || (op->n % 16 == 0 && op->n / 16 >= groups) ? 2 : 1;
+  const int tiles = op->n / (8 * op->halves);
+  op->each = tiles / groups;
+  op->rest = tiles % groups;
+  op->inverse_k = (op->k & (op->k - 1)) == 0 ? 1.0f / (float)op->k : 0.0f;
+}
+
+// An entry of the exchange: a value (a float, or two of T) and the flag of the op that wrote it, in one word of eight
+// bytes, so that whoever sees the flag has the value.
+constexpr i64 step_entries(int rows, int columns, bool floats) {
+  return (i64)rows * (floats ? columns : columns / 2);
+}
+
+// Bytes: what a threadgroup keeps (HopperDecodeStep::Shared), and the program; then x or T(p), then the ring.
+constexpr int step_shared_begin(int head_dim) {
+  return 1024 + 8 * 256 * 4 + 2 * 16 * 16 * 4 + 16 * 16 * 4 * 4 + 16 * (head_dim + 8) * 2;
+}
+constexpr int step_shared_fixed(int ops, int head_dim) {
+  return (step_shared_begin(head_dim) + ops * (int)sizeof(StepOp) + 127) / 128 * 128;
+}
+constexpr int step_shared_rows(int rows, int most_k) {
+  const int x = rows * (most_k + 8) * 2, p = 16 * (kHopperSplit + 8) * 2;
+  return ((x > p ? x : p) + 127) / 128 * 128;
+}

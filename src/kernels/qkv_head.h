@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// One head of q or k between the projection and attention, in the registers of a simdgroup: norm, then rope. No kernels
+// here.
+#pragma once
+
+#include "kernels/compat/dialect.h"
+#include "kernels/norm_sum.h"
+#include "kernels/rotate.h"
+
+// Element lane + 32 * i of a head is x[i], i < Held (at most 8), zero past the head's end. Between two ops values are
+// rounded to T, as tensors would hold them. Rope: `rot_dim` elements, pairs `interleaved` or half a head apart.
+template <typename T, int Held>
+struct QkvHead {
+  static FN int pair_of(int d, int rot_dim, int interleaved) {
+    const int half_dim = rot_dim / 2;
+    return interleaved != 0 ? d / 2 : (d < half_dim ? d : d - half_dim);
+  }
+
+  // Elements lane, lane + 32, ... of `count`; zeros behind.
+  static FN void ask(THREAD float* to, DEVICE const float* from, int count, uint lane) {
+    UNROLL for (int i = 0; i < Held; i++) to[i] = (int)lane + 32 * i < count ? from[lane + 32 * i] : 0.0f;
+  }
+  static FN void ask_pairs(THREAD float* to, DEVICE const float* from, int rot_dim, int interleaved, uint lane) {
+    UNROLL for (int i = 0; i < Held; i++) {
+      const int d = (int)lane + 32 * i;
+      to[i] = d < rot_dim ? from[pair_of(d, rot_dim, interleaved)] : 0.0f;
+    }
+  }
+
+  static FN void norm(THREAD float* x, int dim, float eps, THREAD const float* weight, uint lane) {
+    float all[8];
+    UNROLL for (int i = 0; i < 8; i++) all[i] = i < Held ? x[i < Held ? i : 0] : 0.0f;
+    const float inverse = norm_inverse(norm_sum_of_squares(all), dim, eps);
+    UNROLL for (int i = 0; i < Held; i++) {
+      const int d = (int)lane + 32 * i;
+      if (d < dim) x[i] = to_f(to<T>((x[i] * inverse) * weight[i]));
+    }
+  }
+
+  // The other element of a pair is another lane's.
+  static FN void rotate(THREAD float* x, TGROUP float* shared, int rot_dim, int interleaved, THREAD const float* cosine,
+                        THREAD const float* sine, uint lane) {
+    UNROLL for (int i = 0; i < Held; i++) shared[lane + 32 * i] = x[i];
+    SG_BARRIER();
+    UNROLL for (int i = 0; i < Held; i++) {
+      const int d = (int)lane + 32 * i;
+      if (d < rot_dim) {
+        const int pair = pair_of(d, rot_dim, interleaved);
+        const int first = rotate_first(pair, interleaved);
+        const int second = rotate_second(pair, rot_dim / 2, interleaved);
+        const float2 turned = rotate_pair(shared[first], shared[second], cosine[i], sine[i]);
+        x[i] = to_f(to<T>(d == first ? turned.x : turned.y));
+      }
+    }
+  }
+};
