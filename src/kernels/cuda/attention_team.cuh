@@ -264,7 +264,9 @@ struct HopperAttentionTeam {
                                                  unit.kv_head * kRowBytes
                                            : 0;
     }
-    if (tid < p.stages) hopper_barrier_init(ptx_shared_address(&sm.landed[tid]), kThreads);
+    if (tid == 0) {
+      for (int i = 0; i < p.stages; i++) hopper_barrier_init(ptx_shared_address(&sm.landed[i]), kThreads);
+    }
     __syncthreads();
     // Tiles without a position of this step are there already.
     const int old = p.early ? max(0, min(unit.s.context - unit.s.queries - start, unit.last)) / kHopperTile : 0;
