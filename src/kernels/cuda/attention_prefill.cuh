@@ -420,6 +420,15 @@ struct HopperAttentionPrefill {
     pack(x, w, o, a);
   }
 
+  // The warpgroup's threads wait for each other.
+  HOPPER_FN void meet(int consumer) {
+    if (consumer == 0) {
+      asm volatile("bar.sync 1, 128;" ::: "memory");
+    } else {
+      asm volatile("bar.sync 2, 128;" ::: "memory");
+    }
+  }
+
   // T(q * c) of the warpgroup's rows, all asked for at once.
   HOPPER_FN void bring_queries(const HopperAttentionParams& p, const Place& at, const T* q, T* queries, int tid) {
     enum { kLoads = D / 16 };  // pieces of q a thread
@@ -459,16 +468,13 @@ struct HopperAttentionPrefill {
     const int tid = (int)threadIdx.x & 127, warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
     T* queries = (T*)(shared + kState + consumer * 128 * kColumns * 4);
     bring_queries(p, at, q, queries, tid);
-    if (consumer == 0) {
-      asm volatile("bar.sync 1, 128;" ::: "memory");
-    } else {
-      asm volatile("bar.sync 2, 128;" ::: "memory");
-    }
+    meet(consumer);
     uint qf[D / 16][4];
     UNROLL for (int k = 0; k < D / 16; k++) {
       hopper_ldmatrix(
           qf[k], ptx_shared_address(queries + (16 * warp + (lane & 15)) * kQueryStride + k * 16 + (lane >> 4) * 8));
     }
+    meet(consumer);  // what the splits come to goes where q was
     float* state = (float*)(shared + kState) + consumer * 128 * kColumns + tid;
     float o[kColumns];
     UNROLL for (int i = 0; i < kColumns; i++) o[i] = 0.0f;
