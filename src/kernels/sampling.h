@@ -156,7 +156,8 @@ struct SampleRows {
   enum { kThreads = 32 };
   typedef NoSmem Smem;
   static FN void run(Ctx c, CONSTANT const SampleParams& p, TGROUP Smem& sm, DEVICE SampleResult* results,
-                     DEVICE const SampleRowData* rows, DEVICE const SamplePartial* all_partials) {
+                     DEVICE SampleResult* told, DEVICE const SampleRowData* rows,
+                     DEVICE const SamplePartial* all_partials) {
     DEVICE const SampleRowData* row = rows + c.tgx;
     DEVICE const SamplePartial* partials = all_partials + (i64)c.tgx * p.chunks;
     float max_value = sample_negative_infinity(), score = max_value;
@@ -180,13 +181,16 @@ struct SampleRows {
     if (max_value == sample_negative_infinity()) faults |= kSampleFaultEmpty;
     if (row->greedy == 0) token = drawn;
     if (c.lane != 0) return;
-    results[c.tgx].token = faults == 0 ? token : 0;
-    results[c.tgx].faults = faults;
-    results[c.tgx].logprob = 0.0f;
-    results[c.tgx].rank = 0;
+    SampleResult found;
+    found.token = faults == 0 ? token : 0;
+    found.faults = faults;
+    found.logprob = 0.0f;
+    found.rank = 0;
+    results[c.tgx] = found;
+    told[c.tgx] = found;
   }
 };
-KERNEL(sample_rows, SampleRows, SampleParams, SampleResult, const SampleRowData, const SamplePartial)
+KERNEL(sample_rows, SampleRows, SampleParams, SampleResult, SampleResult, const SampleRowData, const SamplePartial)
 
 // Each chunk's part of the log-softmax and its likeliest tokens, of the logits as they are. Grid: (chunks, rows).
 struct SampleLogprobChunks {

@@ -187,7 +187,9 @@ void GpuBackend::sample(const SampleArgs& args) {
            kSampleRowThreads);
     launch("sample_draws", p, {partials, logits.data, settings, masks, searches, found}, over_chunks, kSampleThreads);
   }
-  launch("sample_rows", p, {results, settings, partials}, over_rows, 32);
+  // Results stay on the device for the next step, and go to the host without a copy of their own.
+  auto* told = static_cast<SampleResult*>(area.host_results->address()) + args.place;
+  launch("sample_rows", p, {results, told, settings, partials}, over_rows, 32);
   if (!logprobs) return;
   area.tops = true;
   if (!args.edits.empty()) {
@@ -202,8 +204,8 @@ uint64_t GpuBackend::finish_samples(int64_t rows) {
   SampleArea& area = sample_areas_[sample_area_];
   QUIRE_CHECK(area.open, "no row was sampled");
   const auto count = static_cast<size_t>(rows);
-  device_->download(area.host_results->address(), area.results->address(), count * sizeof(SampleResult));
-  if (area.tops) {
+  if (area.tops) {  // there were logprobs, which come later
+    device_->download(area.host_results->address(), area.results->address(), count * sizeof(SampleResult));
     device_->download(area.host_top->address(), area.top->address(), count * kSampleTop * sizeof(SampleTopResult));
   }
   area.mark = device_->mark();

@@ -196,7 +196,7 @@ struct HopperDecodeStep {
   HOPPER_FN int value_slots(int length) { return (length + kValueSlot - 1) / kValueSlot; }
 
   // Of `count` units, the first of threadgroup `group`: neighbours go together, so that they share what they can.
-  HOPPER_FN int first_unit(int count, int group) { return (int)((i64)count * group / gridDim.x); }
+  HOPPER_FN int first_unit(int count, int group) { return (int)((uint)count * (uint)group / gridDim.x); }
   // All layers have the same cut, so it is made once.
   HOPPER_FN void cut_attention(Shared& s) {
     const int kv_heads = s.p.kv_heads;
@@ -324,13 +324,29 @@ struct HopperDecodeStep {
     }
   }
 
+  // What the launches before left, and the cut of attention, are there: told by the warps that compute, awaited by this
+  // one.
+  HOPPER_FN void tell_begun() {
+    asm volatile("bar.arrive 2, 288;" ::: "memory");
+  }
+  HOPPER_FN void await_begun() {
+    asm volatile("bar.sync 2, 288;" ::: "memory");
+    asm volatile("fence.proxy.async;" ::: "memory");
+  }
+  static_assert(kStepThreads == 288, "as these count");
+
   STEP_PART void bring() {
     Shared& s = mine();
     const int lane = (int)threadIdx.x & 31;
     StepPlace at = {0, 0};
+    bool alone = true;  // the others still wait for the launch before
 #pragma unroll 1
     for (int i = 0; i < s.p.ops; i++) {
       const StepOp& op = program_of(s)[i];
+      if (alone && op.kind == kStepAttention) {
+        await_begun();
+        alone = false;
+      }
       if (op.kind == kStepLinear) {
         bring_linear(op.linear, s, at, lane);
       } else {
@@ -338,6 +354,7 @@ struct HopperDecodeStep {
         bring_values(op.attention, s, at, lane);
       }
     }
+    if (alone) await_begun();
     asm volatile("cp.async.wait_all;" ::: "memory");
   }
 
@@ -348,32 +365,53 @@ struct HopperDecodeStep {
     uint w[4][4];
     uint x[2][4];
   };
+  HOPPER_FN void fetch_w(Window& f, uint w) {
+    UNROLL for (int i = 0; i < 4; i++) hopper_ldmatrix(f.w[i], w + 32 * i);
+  }
+  HOPPER_FN void fetch_x(Window& f, uint x) {
+    UNROLL for (int i = 0; i < 2; i++) hopper_ldmatrix(f.x[i], x + 64 * i);
+  }
   HOPPER_FN void fetch(Window& f, uint w, uint x) {
-    UNROLL for (int i = 0; i < 4; i++) {
-      hopper_ldmatrix(f.w[i], w + 32 * i);
-      if (i % 2 == 0) hopper_ldmatrix(f.x[i / 2], x + 32 * i);
-    }
+    fetch_w(f, w);
+    fetch_x(f, x);
   }
   HOPPER_FN void multiply(float* acc, const Window& f) {
     UNROLL for (int i = 0; i < 4; i++) hopper_mma<T>(acc, f.w[i], f.x[i / 2][i % 2 * 2], f.x[i / 2][i % 2 * 2 + 1]);
   }
 
-  // A tile's chain, its chunks `stride` slots apart from `at` on: W as the 16-row operand (eight rows stand twice where
-  // there are no more), x as the eight columns. What stands between two products must fit in their shadow, so there is
-  // next to no branch, fragments come a window ahead, and the next slot is looked for early.
-  HOPPER_FN void chain(Shared& s, float (&acc)[4], StepPlace at, int stride, int k, int halves, int lane) {
+  // A chain that has begun: its first slot is there, and W's fragments of the first window.
+  struct Begun {
+    StepPlace at, second;  // slots of the first and of the second eight rows
+    uint w;                // where the lane's fragments stand
+    Window f;
+  };
+  HOPPER_FN uint lane_w(const Shared& s, int lane) {
+    return s.ring + (lane & 7) * kWeightRow + (lane >> 4) * 16;
+  }
+  HOPPER_FN void begin(const Shared& s, Begun& c, StepPlace at, int halves, int lane) {
+    c.at = at;
+    c.second = StepPlace::after_few(at, halves - 1, s.p.slots);
+    hopper_barrier_wait(full(s, c.at.slot), c.at.parity);
+    if (halves == 2) hopper_barrier_wait(full(s, c.second.slot), c.second.parity);
+    c.w = lane_w(s, lane) + ((lane & 8) != 0 ? c.second.slot : c.at.slot) * kStepSlotBytes;
+    fetch_w(c.f, c.w);
+  }
+
+  // A tile's chain, its chunks `stride` slots apart: W as the 16-row operand (eight rows stand twice where there are no
+  // more), x as the eight columns. What stands between two products must fit in their shadow, so there is next to no
+  // branch, fragments come a window ahead, and the next slot is looked for early.
+  HOPPER_FN void chain(Shared& s, float (&acc)[4], const Begun& begun, int stride, int k, int halves, int lane) {
     enum { kWindows = kStepChunk / 64 };
     const int slots = s.p.slots;
     const bool upper = (lane & 8) != 0, two = halves == 2;
-    const uint lane_w = s.ring + (lane & 7) * kWeightRow + (lane >> 4) * 16, barriers = full(s, 0);
+    const uint barriers = full(s, 0), base_w = lane_w(s, lane);
     uint x = ptx_shared_address(rows_of(s) + min(lane & 7, s.p.rows - 1) * (k + 8)) + (lane >> 3) * 16;
-    StepPlace second = StepPlace::after_few(at, halves - 1, slots);
-    hopper_barrier_wait(barriers + at.slot * 8, at.parity);
-    if (two) hopper_barrier_wait(barriers + second.slot * 8, second.parity);
-    uint w = lane_w + (upper ? second.slot : at.slot) * kStepSlotBytes;
+    StepPlace at = begun.at, second = begun.second;
+    uint w = begun.w;
     UNROLL for (int i = 0; i < 4; i++) acc[i] = 0.0f;
     Window f[2];
-    fetch(f[0], w, x);
+    f[0] = begun.f;
+    fetch_x(f[0], x);
     int left = k / 64;  // windows
 #pragma unroll 1
     while (left >= kWindows) {
@@ -395,7 +433,7 @@ struct HopperDecodeStep {
       fetch(f[1], w + 128, x + 128);
       multiply(acc, f[0]);
       x += 256;
-      w = lane_w + (upper ? second.slot : at.slot) * kStepSlotBytes;
+      w = base_w + (upper ? second.slot : at.slot) * kStepSlotBytes;
       if (left > 0) {
         if (!ready) {
           hopper_barrier_wait(barriers + at.slot * 8, at.parity);
@@ -428,22 +466,25 @@ struct HopperDecodeStep {
   // What a tile needs beside its products, asked for ahead. Lane (g, t) has rows g and g + 8 of the tile and rows 2 t,
   // 2 t + 1 of x.
   struct Ahead {
-    int n;            // column of row g
     float bias[2];    // of rows g and g + 8
     float before[4];  // of the residual, as the sums are ordered
+    u64* tell;        // entries of row 2 t: of column g, or of the pair that it belongs to
+    char* out;        // row 2 t, column g
   };
-  HOPPER_FN void look_ahead(const StepLinearOp& op, const Shared& s, Ahead& a, int number, int lane) {
-    const bool gated = op.epilogue == kHopperGated;
-    const int halves = op.halves, m = (lane & 3) * 2;
-    a.n = number * (gated ? 8 : 8 * halves) + (lane >> 2);
+  HOPPER_FN void look_ahead(const StepLinearOp& op, const Shared& s, Ahead& a, int number, u64* give, int lane) {
+    const bool gated = op.epilogue == kHopperGated, residual = op.epilogue == kHopperResidual;
+    const int halves = op.halves, m = (lane & 3) * 2, columns = gated ? op.n / 2 : op.n;
+    const int n = number * (gated ? 8 : 8 * halves) + (lane >> 2);
+    a.tell = residual ? give + m * columns + n : give + (m * columns + n) / 2;
+    a.out = (char*)op.out + ((i64)m * op.out_stride + n) * (residual ? 4 : 2);
     a.bias[0] = a.bias[1] = 0.0f;
     UNROLL for (int i = 0; i < 4; i++) a.before[i] = 0.0f;
     if (op.bias != nullptr) {
-      a.bias[0] = op.bias[a.n];
-      if (halves == 2) a.bias[1] = op.bias[a.n + (gated ? op.n / 2 : 8)];
+      a.bias[0] = op.bias[n];
+      if (halves == 2) a.bias[1] = op.bias[n + (gated ? op.n / 2 : 8)];
     }
-    if (op.epilogue == kHopperResidual) {
-      const float* from = op.residual + (i64)m * op.residual_stride + a.n;
+    if (residual) {
+      const float* from = op.residual + (i64)m * op.residual_stride + n;
       UNROLL for (int i = 0; i < 4; i++) {
         if (m + (i & 1) < s.p.rows && (i < 2 || halves == 2)) {
           a.before[i] = __ldcg(from + (i & 1) * op.residual_stride + 8 * (i >> 1));
@@ -452,14 +493,15 @@ struct HopperDecodeStep {
     }
   }
 
-  HOPPER_FN void tile(const StepLinearOp& op, Shared& s, const Ahead& a, StepPlace at, int stride, u64* give, uint flag,
+  HOPPER_FN void tile(const StepLinearOp& op, Shared& s, const Ahead& a, const Begun& begun, int stride, uint flag,
                       int lane) {
     const bool gated = op.epilogue == kHopperGated, residual = op.epilogue == kHopperResidual;
     const bool biased = op.bias != nullptr;
     const int g = lane >> 2, m = (lane & 3) * 2, rows = s.p.rows, parts = gated ? 1 : op.halves;
-    const int columns = gated ? op.n / 2 : op.n;
+    const int columns = gated ? op.n / 2 : op.n, out_stride = op.out_stride;
+    const float scale = op.scale;
     float acc[4];
-    chain(s, acc, at, stride, op.k, op.halves, lane);
+    chain(s, acc, begun, stride, op.k, op.halves, lane);
     UNROLL for (int j = 0; j < 2; j++) {
       if (j == 1 && rows == 1) break;
       float y[2] = {rounded(acc[j], biased, a.bias[0]), rounded(acc[j + 2], biased, a.bias[1])};
@@ -467,19 +509,18 @@ struct HopperDecodeStep {
       const bool mine = m + j < rows;
       UNROLL for (int part = 0; part < 2; part++) {
         if (part == parts) break;
-        const int column = a.n + 8 * part;
         if (residual) {
-          const float sum = fma(y[part], op.scale, a.before[j + 2 * part]);
+          const float sum = fma(y[part], scale, a.before[j + 2 * part]);
           if (mine) {
-            step_tell(give + (m + j) * columns + column, as_uint(sum), flag);
-            ((float*)op.out)[(i64)(m + j) * op.out_stride + column] = sum;
+            step_tell(a.tell + j * columns + 8 * part, as_uint(sum), flag);
+            ((float*)a.out)[j * out_stride + 8 * part] = sum;
           }
         } else {
           // Pairs of columns travel together: rows g and g + 1 are four lanes apart.
           const uint pair = hopper_pack<T>(y[part], __shfl_down_sync(0xffffffffu, y[part], 4));
           if (mine && (g & 1) == 0) {
-            step_tell(give + ((m + j) * columns + column) / 2, pair, flag);
-            *(uint*)((T*)op.out + (i64)(m + j) * op.out_stride + column) = pair;
+            step_tell(a.tell + j * (columns / 2) + 4 * part, pair, flag);
+            *(uint*)((T*)a.out + j * out_stride + 8 * part) = pair;
           }
         }
       }
@@ -601,7 +642,12 @@ struct HopperDecodeStep {
     const int slots = s.p.slots, lot = lot_of(op, s);
     meet();  // nobody reads the rows of the op before
     Ahead ahead;
-    if (warp < min(count, lot)) look_ahead(op, s, ahead, (int)blockIdx.x + warp * groups, lane);
+    Begun begun;
+    const auto get_ready = [&](int first) {
+      look_ahead(op, s, ahead, (int)blockIdx.x + (first + warp) * groups, given_by(s, i), lane);
+      begin(s, begun, StepPlace::after_few(at, warp * halves, slots), halves, lane);
+    };
+    if (warp < min(count, lot)) get_ready(0);
     if (op.norm != nullptr) {
       norm_rows(op, s, taken_by(s, i), flag - 1, tid);
     } else if (op.x != nullptr) {
@@ -614,8 +660,8 @@ struct HopperDecodeStep {
     for (int first = 0; first < count; first += lot) {
       const int now = min(count - first, lot);
       if (warp < now) {
-        if (first > 0) look_ahead(op, s, ahead, (int)blockIdx.x + (first + warp) * groups, lane);
-        tile(op, s, ahead, StepPlace::after(at, warp * halves, slots), now * halves, given_by(s, i), flag, lane);
+        if (first > 0) get_ready(first);
+        tile(op, s, ahead, begun, now * halves, flag, lane);
       }
       at = StepPlace::after(at, now * halves * chunks, slots);
     }
@@ -1009,9 +1055,10 @@ struct HopperDecodeStep {
 
   HOPPER_FN void prepare(const DecodeStepParams& p, const StepOp* program, u64* exchange, u64* scores, u64* partials) {
     Shared& s = mine();
-    const int tid = (int)threadIdx.x, words = p.ops * (int)(sizeof(StepOp) / 8);
-    u64* to_program = (u64*)program_of(s);
-    for (int i = tid; i < words; i += kStepThreads) to_program[i] = ((const u64*)program)[i];
+    const int tid = (int)threadIdx.x, words = p.ops * (int)(sizeof(StepOp) / 16);
+    uint4* to_program = (uint4*)program_of(s);
+#pragma unroll 8
+    for (int i = tid; i < words; i += kStepThreads) to_program[i] = ((const uint4*)program)[i];
     for (int i = tid; i < 16 * kQueryStride; i += kStepThreads) (&s.q[0][0])[i] = to<T>(0.0f);
     if (tid < p.slots) {
       hopper_barrier_init(full(s, tid), 32);
@@ -1050,18 +1097,19 @@ struct HopperDecodeStep {
     const int tid = (int)threadIdx.x;
     ptx_grid_release();
     prepare(p, program, exchange, scores, partials);
+    __syncthreads();
+    if (tid >= kThreads) return bring();  // weights are there before the launch before has ended
     ptx_grid_wait();
-    asm volatile("fence.proxy.async;" ::: "memory");
     if (tid < p.rows && p.kv_heads > 0) {
       s.contexts[tid] = context_lens[tid];
       s.positions[tid] = positions[tid];
       s.slots[tid] = slots[tid];
     }
     if (tid == 0) s.epoch = *(volatile uint*)(epochs + blockIdx.x) + 1;
-    __syncthreads();
+    meet();
     if (tid == 0 && p.kv_heads > 0) cut_attention(s);
-    __syncthreads();
-    if (tid >= kThreads) return bring();
+    meet();
+    tell_begun();
     compute();
     if (tid == 0) epochs[blockIdx.x] = s.epoch;
   }
