@@ -289,13 +289,13 @@ TEST_F(CudaDevice, DescribesRowsForTheCopyEngine) {
   alignas(64) uint64_t map[16] = {};
   const gpu::RowsMap rows = {
       .data = a->address(), .rows = 10, .cols = 128, .stride = 136, .halves = 2, .box = 16, .box_halves = 2};
-  ASSERT_TRUE(device.describe(rows, map));
+  ASSERT_TRUE(device.map_rows(rows, map));
   // As the fake keeps it: address, sizes, strides in bytes, box, type, swizzle.
   EXPECT_THAT(std::vector<uint64_t>(map, map + 11),
               testing::ElementsAre(reinterpret_cast<uintptr_t>(a->address()), 128, 5, 2, 272, 1360, 64, 16, 2,
                                    kTensorMapUint16, kTensorMapSwizzle128));
   fake::fail("cuTensorMapEncodeTiled", kInvalidValue);
-  EXPECT_FALSE(device.describe(rows, map));
+  EXPECT_FALSE(device.map_rows(rows, map));
   EXPECT_TRUE(device.synchronise().ok()) << "the device goes on";
 }
 

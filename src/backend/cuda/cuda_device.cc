@@ -248,7 +248,7 @@ class CudaDevice : public gpu::Device {
     return kernels_.names();
   }
 
-  bool describe(const gpu::RowsMap& rows, void* map) override;
+  bool map_rows(const gpu::RowsMap& rows, void* map) override;
   void launch(const gpu::Launch& launch) override;
   void upload(void* to, const void* from, size_t bytes) override;
   void download(void* to, const void* from, size_t bytes) override;
@@ -399,7 +399,7 @@ void CudaDevice::launch(const gpu::Launch& launch) {
   }
 }
 
-bool CudaDevice::describe(const gpu::RowsMap& rows, void* map) {
+bool CudaDevice::map_rows(const gpu::RowsMap& rows, void* map) {
   if (api().cuTensorMapEncodeTiled == nullptr || !ready()) return false;
   const auto half = static_cast<uint64_t>(rows.rows / rows.halves), stride = static_cast<uint64_t>(rows.stride) * 2;
   const uint64_t sizes[] = {static_cast<uint64_t>(rows.cols), half, static_cast<uint64_t>(rows.halves)};

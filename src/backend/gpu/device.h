@@ -116,7 +116,7 @@ class Device {
   virtual size_t free_bytes() const = 0;
   virtual Result<std::unique_ptr<Memory>> allocate(size_t bytes) = 0;
   // Host memory from which uploads and to which downloads are quick and need no copy in between (pinned). Where memory
-  // is unified it is as good as allocate().
+  // is unified it is as good as allocate(). Kernels may write to it, by the same address.
   virtual Result<std::unique_ptr<Memory>> allocate_host(size_t bytes) = 0;
 
   // The kernel of that name, made ready at its first use; an Error carries the compiler's log.
@@ -132,7 +132,7 @@ class Device {
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
   virtual void fill(void* to, uint8_t value, size_t bytes) = 0;
   // Writes the description of rows that a kernel's parameters hold (128 bytes, on a multiple of 64). False: not here.
-  virtual bool describe(const RowsMap& /*rows*/, void* /*map*/) { return false; }
+  virtual bool map_rows(const RowsMap& /*rows*/, void* /*map*/) { return false; }
   // Waits for all queued work. An Error (a fault on the device, a lost device) is final: nothing after it works.
   virtual Status synchronise() = 0;
 

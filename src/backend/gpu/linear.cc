@@ -287,7 +287,7 @@ bool GpuBackend::linear_tall(const LinearArgs& args, DType type) {
   p.rows = plan.rows;
   const RowsMap weight = {w.data, w.n(), w.k(), w.k(), plan.w_halves, plan.w_box, plan.w_box_halves};
   const RowsMap x = {args.x.data, rows, w.k(), args.x.stride, 1, plan.rows, 1};
-  if (!device_->describe(weight, &p.w) || !device_->describe(x, &p.x)) return false;
+  if (!device_->map_rows(weight, &p.w) || !device_->map_rows(x, &p.x)) return false;
   launch((std::string("hopper_linear_") + spelling(type) + "_" + plan.kernel).c_str(), p,
          {args.out.data, args.bias, args.residual.data}, {static_cast<uint32_t>(plan.grid)}, kHopperTallThreads,
          static_cast<uint32_t>(plan.dynamic_memory));
