@@ -18,8 +18,10 @@ constexpr int kJoinedRows = 4;    // sequences; with more, launches one by one a
 constexpr size_t kLeastOps = 4;   // fewer are launched one by one
 constexpr size_t kMostOps = 160;  // of a launch; more are several launches
 constexpr int kLeastSlots = 4;    // of the ring
-constexpr int64_t kMostPositions = 32768;
-constexpr uint64_t kMostRuns = uint64_t{1} << 22;  // until flags are counted anew
+// Beyond these the ops have enough to do for themselves: long contexts, where attention's own kernels read faster, and
+// weights whose bytes take longer than what stands between two launches.
+constexpr int64_t kMostPositions = 8192;
+constexpr int64_t kMostWeight = int64_t{1} << 25;  // elements
 
 bool on_16_bytes(const void* p) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0;
@@ -40,6 +42,7 @@ bool known_product(const LinearArgs& args, const GpuMatrix& w, DType type) {
   if (w.dtype() != type || type == DType::kF32 || w.k() % 64 != 0 || tiled % 8 != 0 || !args.columns.empty())
     return false;
   if (!residual && args.out.dtype == DType::kF32) return false;
+  if (w.n() * w.k() > kMostWeight) return false;
   return on_16_bytes(args.x.data) && on_16_bytes(args.out.data) && on_16_bytes(args.residual.data) &&
          args.x.stride % 8 == 0 && args.out.stride % 8 == 0 && args.residual.stride % 8 == 0;
 }
@@ -256,7 +259,7 @@ bool GpuBackend::launch_joined() {
 // Flags of the exchange must not return while an entry of long ago may still hold them.
 void GpuBackend::count_joined_run(size_t programs) {
   joined_.runs += programs;
-  if (joined_.runs < kMostRuns) return;
+  if (joined_.runs < joined_.most_runs) return;
   joined_.runs = programs;
   for (GpuScratch* scratch : {&joined_.exchange, &joined_.scores, &joined_.partials}) scratch->clear(*device_);
   device_->fill(joined_.epochs->address(), 0, joined_.epochs->bytes());

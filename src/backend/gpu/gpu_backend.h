@@ -70,7 +70,8 @@ struct JoinedStep {
   int most_rows = -1;  // that are joined; -1: not yet asked
   GpuScratch exchange, scores, partials;
   std::unique_ptr<Memory> epochs;
-  uint64_t runs = 0;  // of programs since flags began to count
+  uint64_t runs = 0;                       // of programs since flags began to count
+  uint64_t most_runs = uint64_t{1} << 22;  // until they are counted anew; they have room for 2^24
 };
 
 class GpuBackend final : public Backend {
@@ -80,6 +81,8 @@ class GpuBackend final : public Backend {
   Device& device() { return *device_; }
   // How many sequences a recorded step may have whose ops become one launch (decode_step.cc); QUIRE_CUDA_JOIN=0: none.
   void join_steps_up_to(int rows) { joined_.most_rows = rows; }
+  // After how many launches of joined steps their flags are counted anew.
+  void count_joined_to(uint64_t runs) { joined_.most_runs = runs; }
 
   // gpu_backend.cc
   std::string describe() const override;
