@@ -168,11 +168,11 @@ PYTHON
 
 # Makes build/cuda-venv with nvcc from PyPI where the machine has none, so that the CUDA kernels are compiled (the build
 # finds it there). CUDA 13.0 is the oldest that knows every target, and so runs on the most drivers.
-CUDA_WHEELS="nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96"
+CUDA_WHEELS="nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85"
 ensure_nvcc() {
   local venv="$QUIRE_ROOT/build/cuda-venv" stamp
   if on_macos || have nvcc || [ -x /usr/local/cuda/bin/nvcc ]; then return 0; fi
-  stamp="$venv/nvcc-13.0.88"
+  stamp="$venv/nvcc-13.0.88-cccl-13.0.85"
   [ ! -e "$stamp" ] || return 0
   banner "installing nvcc from PyPI into build/cuda-venv"
   mkdir -p "$QUIRE_ROOT/build"

@@ -25,6 +25,22 @@ if(NOT QUIRE_NVCC)
   return()
 endif()
 
+# One that cannot compile (no headers, a compiler that is too new for it) is as good as none.
+if(NOT QUIRE_NVCC_TRIED STREQUAL QUIRE_NVCC)
+  file(WRITE ${CMAKE_BINARY_DIR}/nvcc_probe.cu "#include <cuda_bf16.h>\n__global__ void probe(__nv_bfloat16* x) { x[0] = x[1]; }\n")
+  execute_process(COMMAND ${QUIRE_NVCC} -std=c++20 -gencode arch=compute_90a,code=sm_90a -c ${CMAKE_BINARY_DIR}/nvcc_probe.cu
+                          -o ${CMAKE_BINARY_DIR}/nvcc_probe.o RESULT_VARIABLE code OUTPUT_VARIABLE why ERROR_VARIABLE why)
+  if(NOT code EQUAL 0)
+    string(REGEX MATCH "[^\n]*(error|fatal|rror:)[^\n]*" first "${why}")
+    if(QUIRE_CUDA STREQUAL "on")
+      message(FATAL_ERROR "QUIRE_CUDA is on, but ${QUIRE_NVCC} does not work: ${first}")
+    endif()
+    message(STATUS "CUDA: ${QUIRE_NVCC} does not work, so this build cannot use NVIDIA GPUs: ${first}")
+    return()
+  endif()
+  set(QUIRE_NVCC_TRIED ${QUIRE_NVCC} CACHE INTERNAL "The nvcc that was found to work")
+endif()
+
 set(cuda_flags -std=c++20 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false --threads 2 -I${CMAKE_SOURCE_DIR}/src
     -Wno-deprecated-gpu-targets -Xcompiler=-w)  # the host half of each object is thrown away
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
