@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+// decode_step.cuh: attention of one token a sequence, from the projection to the heads. No kernels here.
+#pragma once
+
+#include "kernels/cuda/decode_step_base.cuh"
+#include "kernels/cuda/linear_chain.cuh"
+#include "kernels/qkv_head.h"
+
+template <typename T, int D>
+struct HopperStepAttention : HopperStep<T, D> {
+  typedef HopperStep<T, D> Base;
+  typedef QkvHead<T, D / 32> Head;
+  using Base::empty;
+  using Base::flag_of;
+  using Base::full;
+  using Base::given_by;
+  using Base::key_tiles;
+  using Base::kKeyRow;
+  using Base::kValueRow;
+  using Base::kValueSlot;
+  using Base::kWeightStride;
+  using Base::length;
+  using Base::meet;
+  using Base::mine;
+  using Base::next;
+  using Base::program_of;
+  using Base::rows_of;
+  using Base::slot_at;
+  using Base::splits_of;
+  using Base::taken_by;
+  using Base::value_at;
+  using Base::value_slots;
+  using typename Base::KeyUnit;
+  using typename Base::Shared;
+  using typename Base::ValueUnit;
+
+  // ---- first part: scores ----
+
+  // Two elements of T at a time from the exchange, to `to` as floats: a head, by one warp.
+  HOPPER_FN void take_head(float* to, const u64* taken, uint flag, int lane) {
+    u64 v[D / 64];
+    bool there;
+    uint times = 0;
+    do {
+      there = true;
+      UNROLL for (int i = 0; i < D / 64; i++) v[i] = step_ask(taken + lane + 32 * i);
+      UNROLL for (int i = 0; i < D / 64; i++) there = there && step_has(v[i], flag);
+      step_again(times);
+    } while (!simd_all(there));
+    UNROLL for (int i = 0; i < D / 64; i++) {
+      const uint pair = (uint)v[i];
+      *(float2*)(to + 2 * (lane + 32 * i)) =
+          make_float2(to_f(from_bits16<T>((ushort)pair)), to_f(from_bits16<T>((ushort)(pair >> 16))));
+    }
+    __syncwarp();
+  }
+
+  HOPPER_FN T* page_row(const StepAttentionOp& op, const Shared& s, i64 slot, int kv_head, bool values) {
+    const int block_size = 1 << op.block_shift;
+    const i64 row = (values ? block_size : 0) + (slot & (block_size - 1));
+    return (T*)(op.pages + (slot >> op.block_shift) * op.page_stride + (row * s.p.kv_heads + kv_head) * (D * 2));
+  }
+
+  // A head of the projection's row, by one warp: q's `head` to its row of s.q, or the new k and v of a kv head to their
+  // page, and k to its row of the tile in the ring.
+  HOPPER_FN void take_query(const StepAttentionOp& op, Shared& s, const u64* row, int seq, int head, int to_row,
+                            uint flag, int warp, int lane) {
+    float x[D / 32];
+    turn(op, s, x, row + head * (D / 2), op.q_norm, seq, flag, warp, lane);
+    UNROLL for (int i = 0; i < D / 32; i++) s.q[to_row][lane + 32 * i] = to<T>(to_f(to<T>(x[i])) * op.c);
+  }
+  HOPPER_FN void take_key(const StepAttentionOp& op, Shared& s, const u64* row, const KeyUnit& u, StepPlace at,
+                          uint flag, int warp, int lane) {
+    float x[D / 32];
+    turn(op, s, x, row + (s.p.heads + u.kv_head) * (D / 2), op.k_norm, u.seq, flag, warp, lane);
+    const int in_tile = (s.contexts[u.seq] - 1) % kHopperTile;
+    hopper_barrier_wait(full(s, at.slot), at.parity);  // the slot is this unit's
+    const uint to_ring = slot_at(s, at.slot) + in_tile * kKeyRow + lane * 2;
+    UNROLL for (int i = 0; i < D / 32; i++) {
+      asm volatile("st.shared.u16 [%0], %1;" ::"r"(to_ring + 64 * i), "h"(to_bits16(to<T>(x[i]))) : "memory");
+    }
+    const i64 slot = s.slots[u.seq];
+    if (slot < 0) return;
+    T* page = page_row(op, s, slot, u.kv_head, false);
+    UNROLL for (int i = 0; i < D / 32; i++) page[lane + 32 * i] = to<T>(x[i]);
+  }
+  HOPPER_FN void take_value(const StepAttentionOp& op, Shared& s, const u64* row, const KeyUnit& u, uint flag, int warp,
+                            int lane) {
+    float* staged = s.floats[warp];
+    take_head(staged, row + (s.p.heads + s.p.kv_heads + u.kv_head) * (D / 2), flag, lane);
+    const i64 slot = s.slots[u.seq];
+    if (slot < 0) return;
+    T* page = page_row(op, s, slot, u.kv_head, true);
+    UNROLL for (int i = 0; i < D / 32; i++) page[lane + 32 * i] = to<T>(staged[lane + 32 * i]);
+  }
+
+  // A head, normed and turned; x[i] is element lane + 32 i.
+  HOPPER_FN void turn(const StepAttentionOp& op, Shared& s, float (&x)[D / 32], const u64* head, const float* norm,
+                      int seq, uint flag, int warp, int lane) {
+    float weight[D / 32], cosine[D / 32], sine[D / 32];
+    const int rot_dim = op.rot_dim, interleaved = op.interleaved;
+    const i64 at = (i64)s.positions[seq] * (rot_dim / 2);
+    Head::ask(weight, norm, norm != nullptr ? D : 0, lane);
+    Head::ask_pairs(cosine, op.cosines + at, rot_dim, interleaved, lane);
+    Head::ask_pairs(sine, op.sines + at, rot_dim, interleaved, lane);
+    float* staged = s.floats[warp];
+    take_head(staged, head, flag, lane);
+    UNROLL for (int i = 0; i < D / 32; i++) x[i] = staged[lane + 32 * i];
+    __syncwarp();
+    if (norm != nullptr) Head::norm(x, D, op.eps, weight, lane);
+    if (rot_dim > 0) Head::rotate(x, staged, rot_dim, interleaved, cosine, sine, lane);
+    __syncwarp();
+  }
+
+  // Eight positions a warp.
+  HOPPER_FN void score(Shared& s, const KeyUnit& u, StepPlace at, uint flag, int warp, int lane) {
+    hopper_barrier_wait(full(s, at.slot), at.parity);
+    const uint row = slot_at(s, at.slot) + (warp * 8 + (lane & 7)) * kKeyRow + (lane >> 3) * 16;
+    const uint query = ptx_shared_address(&s.q[lane & 15][(lane >> 4) * 8]);
+    float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    uint a[D / 16][4], f[D / 32][4];
+    UNROLL for (int k = 0; k < D / 32; k++) {
+      hopper_ldmatrix(f[k], row + k * 64);
+      hopper_ldmatrix(a[2 * k], query + k * 64);
+      hopper_ldmatrix(a[2 * k + 1], query + k * 64 + 32);
+    }
+    UNROLL for (int k = 0; k < D / 16; k++)
+        hopper_mma<T>(acc, a[k], f[k >> 1][(k & 1) * 2], f[k >> 1][(k & 1) * 2 + 1]);
+    const int g = lane >> 2;
+    if (g < s.group) {
+      u64* to_row = s.scores + ((i64)u.seq * s.p.heads + u.kv_head * s.group + g) * s.p.positions;
+      step_tell2(to_row + u.tile * kHopperTile + warp * 8 + (lane & 3) * 2, as_uint(acc[0]), as_uint(acc[1]), flag);
+    }
+  }
+
+  STEP_PART StepPlace keys(int i, StepPlace at) {
+    Shared& s = mine();
+    const StepAttentionOp& op = program_of(s)[i].attention;
+    const int tid = (int)threadIdx.x, warp = tid >> 5, lane = tid & 31, group = s.group;
+    const int projected = (s.p.heads + 2 * s.p.kv_heads) * (D / 2);
+    const uint flag = flag_of(s, i);
+    if (s.key_count == 0) return at;
+    meet();  // all are through with the op before
+    KeyUnit u = s.key;
+    int has = -1;  // whose q is there
+#pragma unroll 1
+    for (int unit = 0; unit < s.key_count; unit++, next(s, u)) {
+      const u64* row = taken_by(s, i) + (i64)u.seq * projected;
+      const int head = u.seq * s.p.kv_heads + u.kv_head;
+      const int tasks = u.tile == key_tiles(s, u.seq) - 1 ? group + 2 : group;
+#pragma unroll 1
+      for (int task = warp; task < tasks; task += kStepWarps) {
+        if (task == group) {
+          take_key(op, s, row, u, at, flag - 1, warp, lane);
+        } else if (task > group) {
+          take_value(op, s, row, u, flag - 1, warp, lane);
+        } else if (head != has) {
+          take_query(op, s, row, u.seq, u.kv_head * group + task, task, flag - 1, warp, lane);
+        }
+      }
+      has = head;
+      meet();
+      score(s, u, at, flag, warp, lane);
+      meet();
+      if (tid == 0) {
+        hopper_fence_async();  // the row of the new k was written by ordinary means
+        hopper_barrier_arrive(empty(s, at.slot));
+      }
+      at = StepPlace::after(at, 1, s.p.slots);
+    }
+    return at;
+  }
+
+  // ---- second part: softmax and p V ----
+
+  // An eighth of a row's tile: positions 32 h + 8 b + 2 t, + 1.
+  struct Eighth {
+    float p[4][2];
+  };
+
+  // Of the eighth's first position on `seen` are; none: nothing is asked for. Returns the maximum of what is seen.
+  HOPPER_FN float take_scores(Eighth& mine, const u64* from, int seen, uint flag) {
+    u64 v[4][2];
+    bool there;
+    uint times = 0;
+    do {
+      there = true;
+      if (seen > 0) {
+        UNROLL for (int b = 0; b < 4; b++) step_ask2(from + 8 * b, v[b]);
+        UNROLL for (int b = 0; b < 4; b++) there = there && step_has(v[b][0], flag) && step_has(v[b][1], flag);
+      }
+      step_again(times);
+    } while (!simd_all(there));
+    float most = HOPPER_NONE;
+    UNROLL for (int b = 0; b < 4; b++) {
+      UNROLL for (int i = 0; i < 2; i++) {
+        mine.p[b][i] = as_float((uint)v[b][i]);
+        most = 8 * b + i < seen ? max(most, mine.p[b][i]) : most;
+      }
+    }
+    return most;
+  }
+
+  // T(p) of a row's eighth, the sum of its pairs, and what the tile's maximum does to the tiles before.
+  HOPPER_FN void weigh_eighth(Shared& s, const Eighth& mine, int row, int tile, int h, int t, int seen) {
+    float before = HOPPER_NONE, now = HOPPER_NONE;
+    UNROLL for (int i = 0; i < 16; i++) {
+      const float most = s.most[row][i];
+      before = i < tile ? max(before, most) : before;
+      now = i <= tile ? max(now, most) : now;
+    }
+    const float base = now == HOPPER_NONE ? 0.0f : now;
+    float e[4];
+    T* to_row = rows_of(s) + row * kWeightStride + tile * kHopperTile + 32 * h + 2 * t;
+    UNROLL for (int b = 0; b < 4; b++) {  // without branches: what is not seen is made and left
+      const float e0 = q_exp2(mine.p[b][0] - base), e1 = q_exp2(mine.p[b][1] - base);
+      const float p0 = 8 * b < seen ? e0 : 0.0f, p1 = 8 * b + 1 < seen ? e1 : 0.0f;
+      e[b] = p0 + p1;
+      *(uint*)(to_row + 8 * b) = hopper_pack<T>(p0, p1);
+    }
+    const float half_sum = hopper_tree(e[0], e[1], e[2], e[3]);
+    const float sum = half_sum + simd_shuffle_xor(half_sum, 4u);
+    if (h == 0) s.sums[tile][row][t] = sum;
+    if (h == 0 && t == 0) {
+      s.factor[row][tile] = q_exp2(before - base);
+      s.most[8 + row][tile] = now;  // a group has at most eight rows
+    }
+  }
+
+  // All rows of the unit, two at a time; the last two pairs are kept in registers between the maxima and the weights,
+  // and what came before them is asked for again.
+  HOPPER_FN void weigh(Shared& s, const ValueUnit& u, int all, uint flag, int tid) {
+    const int t = tid & 3, h = (tid >> 2) & 1, tile = (tid >> 3) & 15, first_row = tid >> 7;
+    const int group = s.group, turns = (group + 1) / 2, last = (turns - 1) / 2 * 2, positions = s.p.positions;
+    const int at = tile * kHopperTile + 32 * h + 2 * t, seen = all - at;
+    const u64* from = s.scores + ((i64)u.seq * s.p.heads + u.kv_head * group) * positions + u.split * kHopperSplit + at;
+    Eighth mine[2];
+#pragma unroll 1
+    for (int base = 0; base <= last; base += 2) {
+      UNROLL for (int k = 0; k < 2; k++) {
+        if (base + k >= turns) break;
+        const int row = first_row + 2 * (base + k);
+        float most = take_scores(mine[k], from + (i64)row * positions, row < group ? seen : 0, flag);
+        most = row_max(most);
+        most = max(most, simd_shuffle_xor(most, 4u));
+        if (h == 0 && t == 0) s.most[row][tile] = most;
+      }
+    }
+    meet();
+#pragma unroll 1
+    for (int base = last; base >= 0; base -= 2) {
+      UNROLL for (int k = 0; k < 2; k++) {
+        const int row = first_row + 2 * (base + k);
+        if (row >= group) break;
+        if (base < last) take_scores(mine[k], from + (i64)row * positions, seen, flag);
+        weigh_eighth(s, mine[k], row, tile, h, t, seen);
+      }
+    }
+  }
+
+  // The new position's columns of V, to its row in the ring: one warp, two lanes of it.
+  HOPPER_FN void new_columns(Shared& s, const ValueUnit& u, int all, StepPlace at, const u64* taken, uint flag,
+                             int lane) {
+    const int row = s.contexts[u.seq] - 1 - u.split * kHopperSplit;
+    if (row >= all || lane >= 2) return;
+    const StepPlace here = StepPlace::after(at, row / kValueSlot, s.p.slots);
+    hopper_barrier_wait(full(s, here.slot), here.parity);
+    const int projected = (s.p.heads + 2 * s.p.kv_heads) * (D / 2);
+    const u64* from = taken + (i64)u.seq * projected + (s.p.heads + s.p.kv_heads + u.kv_head) * (D / 2) +
+                      u.slice * (kStepSlice / 2) + lane * 4;
+    u64 v[4];
+    bool there;
+    uint times = 0;
+    do {
+      there = true;
+      step_ask2(from, v);
+      step_ask2(from + 2, v + 2);
+      UNROLL for (int i = 0; i < 4; i++) there = there && step_has(v[i], flag);
+      step_again(times);
+    } while (!there);
+    asm volatile(
+        "st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(slot_at(s, here.slot) + value_at(row % kValueSlot, lane)),
+        "r"((uint)v[0]), "r"((uint)v[1]), "r"((uint)v[2]), "r"((uint)v[3])
+        : "memory");
+  }
+
+  struct ValueFragments {
+    uint p[4][4];  // T(p), four k16 steps
+    uint v[2][4];  // two k16 steps each
+    float factor, sum;
+  };
+
+  // Eight columns of p V over all tiles of the split; a slot has eight tiles.
+  HOPPER_FN void value_chain(const StepAttentionOp& op, Shared& s, const ValueUnit& u, int all, StepPlace at, u64* give,
+                             uint flag, int column, int lane) {
+    const int g = lane >> 2, t = lane & 3, tiles = (all + kHopperTile - 1) / kHopperTile;
+    const StepPlace second = StepPlace::after_few(at, 1, s.p.slots);
+    hopper_barrier_wait(full(s, at.slot), at.parity);
+    if (all > kValueSlot) hopper_barrier_wait(full(s, second.slot), second.parity);
+    const uint slots[2] = {slot_at(s, at.slot) + value_at(lane, column),
+                           slot_at(s, second.slot) + value_at(lane, column)};
+    const uint weights = ptx_shared_address(rows_of(s) + (lane & 15) * kWeightStride + (lane >> 4) * 8);
+    // value_at() of a row 32 on turns no other way.
+    const auto fetch = [&](ValueFragments& f, int tile) {
+      const uint slot = tile < 8 ? slots[0] : slots[1];
+      UNROLL for (int k = 0; k < 4; k++) hopper_ldmatrix(f.p[k], weights + tile * (kHopperTile * 2) + 32 * k);
+      UNROLL for (int k = 0; k < 2; k++) {
+        hopper_ldmatrix_trans(f.v[k], slot + ((tile & 7) * kHopperTile + 32 * k) * kValueRow);
+      }
+      f.factor = s.factor[g & 7][tile];
+      f.sum = s.sums[tile][g & 7][t];
+    };
+    float o[4] = {0.0f, 0.0f, 0.0f, 0.0f}, l = 0.0f;
+    const auto step = [&](const ValueFragments& f) {
+      l = fma(l, f.factor, f.sum);
+      o[0] *= f.factor;
+      o[1] *= f.factor;
+      UNROLL for (int k = 0; k < 4; k++) {
+        hopper_chain_mma(o, f.p[k], f.v[k >> 1][2 * (k & 1)], f.v[k >> 1][2 * (k & 1) + 1], T());
+      }
+    };
+    ValueFragments f[2];
+    fetch(f[0], 0);
+#pragma unroll 1
+    for (int i = 0; i < tiles; i += 2) {
+      fetch(f[1], min(i + 1, tiles - 1));
+      step(f[0]);
+      if (i + 1 == tiles) break;
+      fetch(f[0], min(i + 2, tiles - 1));
+      step(f[1]);
+    }
+    const float sum = row_sum(l);
+    if (g >= s.group) return;
+    const int head = u.kv_head * s.group + g, d = u.slice * kStepSlice + column * 8 + 2 * t;
+    if (splits_of(s, u.seq) == 1) {
+      give_pair(op, s, give, u.seq, head, d, hopper_pack<T>(o[0] / sum, o[1] / sum), flag);
+    } else {
+      const i64 row = (i64)u.seq * s.p.heads + head;
+      u64* to_row = s.partials + (row * (s.p.positions / kHopperSplit) + u.split) * (D + 2);
+      step_tell2(to_row + d, as_uint(o[0]), as_uint(o[1]), flag);
+      if (d == 0) step_tell2(to_row + D, as_uint(s.most[8 + g][tiles - 1]), as_uint(sum), flag);
+    }
+  }
+
+  HOPPER_FN void give_pair(const StepAttentionOp& op, const Shared& s, u64* give, int seq, int head, int d, uint pair,
+                           uint flag) {
+    step_tell(give + (((i64)seq * s.p.heads + head) * D + d) / 2, pair, flag);
+    *(uint*)((T*)op.out + (i64)seq * op.out_stride + head * D + d) = pair;
+  }
+
+  STEP_PART StepPlace values(int i, StepPlace at) {
+    Shared& s = mine();
+    const StepAttentionOp& op = program_of(s)[i].attention;
+    const int tid = (int)threadIdx.x, warp = tid >> 5, lane = tid & 31;
+    const uint flag = flag_of(s, i);
+    if (s.value_count == 0) return at;
+    meet();  // nobody reads the rows of the op before, nor the scores' q
+    ValueUnit u = s.value;
+#pragma unroll 1
+    for (int unit = 0; unit < s.value_count; unit++, next(s, u)) {
+      const int all = length(s, u);
+      if (warp == kStepWarps - 1) new_columns(s, u, all, at, taken_by(s, i), flag - 1, lane);
+      weigh(s, u, all, flag, tid);
+      meet();
+      if (warp < kStepSlice / 8) value_chain(op, s, u, all, at, given_by(s, i), flag, warp, lane);
+      meet();
+      if (tid == 0) {
+        hopper_fence_async();
+        for (int j = 0; j < value_slots(all); j++) {
+          hopper_barrier_arrive(empty(s, StepPlace::after(at, j, s.p.slots).slot));
+        }
+      }
+      at = StepPlace::after(at, value_slots(all), s.p.slots);
+    }
+    return at;
+  }
+
+  // ---- third part: the splits of a head, from left to right ----
+
+  STEP_PART void merge(int i) {
+    Shared& s = mine();
+    const StepAttentionOp& op = program_of(s)[i].attention;
+    const uint flag = flag_of(s, i);
+    const int tid = (int)threadIdx.x, d = 2 * tid;
+    if (tid >= D / 2) return;
+#pragma unroll 1
+    for (int unit = (int)blockIdx.x; unit < s.p.rows * s.p.heads; unit += (int)gridDim.x) {
+      const int seq = unit / s.p.heads, splits = splits_of(s, seq);
+      if (splits == 1) continue;
+      const u64* from = s.partials + (i64)unit * (s.p.positions / kHopperSplit) * (D + 2);
+      float m = HOPPER_NONE, l = 0.0f, o[2] = {0.0f, 0.0f};
+#pragma unroll 1
+      for (int split = 0; split < splits; split++) {
+        u64 v[4];
+        bool there;
+        uint times = 0;
+        do {
+          there = true;
+          step_ask2(from + split * (D + 2) + d, v);
+          step_ask2(from + split * (D + 2) + D, v + 2);
+          UNROLL for (int j = 0; j < 4; j++) there = there && step_has(v[j], flag);
+          step_again(times);
+        } while (!simd_all(there));
+        const float m2 = as_float((uint)v[2]), l2 = as_float((uint)v[3]);
+        if (split == 0) {
+          m = m2;
+          l = l2;
+          UNROLL for (int j = 0; j < 2; j++) o[j] = as_float((uint)v[j]);
+          continue;
+        }
+        const float most = max(m, m2), a = q_exp2(m - most), a2 = q_exp2(m2 - most);
+        l = fma(l, a, l2 * a2);
+        UNROLL for (int j = 0; j < 2; j++) o[j] = fma(o[j], a, as_float((uint)v[j]) * a2);
+        m = most;
+      }
+      give_pair(op, s, given_by(s, i), seq, unit - seq * s.p.heads, d, hopper_pack<T>(o[0] / l, o[1] / l), flag);
+    }
+  }
+};

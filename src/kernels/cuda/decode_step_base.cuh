@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the parts of decode_step.cuh share: the exchange, places in the ring, what a threadgroup keeps, and how an op's
+// work is cut. No kernels here.
+#pragma once
+
+#include "kernels/cuda/attention.cuh"
+#include "kernels/params/decode_step.h"
+
+typedef unsigned long long u64;
+
+// ---- the exchange ----
+
+HOPPER_FN u64 step_entry(uint value, uint flag) {
+  return (u64)flag << 32 | value;
+}
+HOPPER_FN u64 step_ask(const u64* from) {
+  u64 v;
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(from) : "memory");
+  return v;
+}
+HOPPER_FN void step_ask2(const u64* from, u64* v) {
+  asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(v[0]), "=l"(v[1]) : "l"(from) : "memory");
+}
+HOPPER_FN bool step_has(u64 v, uint flag) {
+  return (uint)(v >> 32) == flag;
+}
+HOPPER_FN void step_tell(u64* to, uint value, uint flag) {
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(step_entry(value, flag)) : "memory");
+}
+HOPPER_FN void step_tell2(u64* to, uint first, uint second, uint flag) {
+  asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(step_entry(first, flag)),
+               "l"(step_entry(second, flag))
+               : "memory");
+}
+// Asked in vain this often (seconds), something is broken: better a fault than a program that hangs.
+HOPPER_FN void step_again(uint& times) {
+  if (++times > 20000000u) __trap();
+}
+
+// ---- places in the ring ----
+
+struct StepPlace {
+  int slot;
+  uint parity;
+  HOPPER_FN StepPlace after(StepPlace p, int count, int slots) {
+    p.slot += count;
+    while (p.slot >= slots) {
+      p.slot -= slots;
+      p.parity ^= 1;
+    }
+    return p;
+  }
+  // The same for a count of at most `slots`, without a branch.
+  HOPPER_FN StepPlace after_few(StepPlace p, int count, int slots) {
+    const int slot = p.slot + count, over = slot >= slots ? 1 : 0;
+    return {over != 0 ? slot - slots : slot, p.parity ^ (uint)over};
+  }
+};
+
+// Whether the slot is there, without waiting; and an arrival of one lane without a branch.
+HOPPER_FN bool step_landed(uint barrier, uint parity) {
+  uint there;
+  asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+               : "=r"(there)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return there != 0;
+}
+HOPPER_FN void step_free(uint barrier, bool mine) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared.b64 _, [%0];\n}" ::"r"(barrier),
+               "r"(mine ? 1 : 0)
+               : "memory");
+}
+
+// A part with registers of its own: what it needs stands in shared memory.
+#define STEP_PART static __device__ __noinline__
+
+template <typename T, int D>
+struct HopperStep {
+  enum {
+    kThreads = 32 * kStepWarps,        // that compute
+    kWeightRow = kStepChunk * 2 + 16,  // bytes; eight rows meet all banks
+    kKeyRow = D * 2 + 16,              // bytes
+    kValueRow = kStepSlice * 2,        // bytes
+    kValueSlot = 512,                  // positions
+    kSlices = D / kStepSlice,
+    kQueryStride = D + 8,
+    kWeightStride = kHopperSplit + 8,  // of T(p)
+    kBegin = 1024 + 8 * 256 * 4 + 2 * 16 * 16 * 4 + 16 * 16 * 4 * 4 + 16 * kQueryStride * 2,
+    kHeld = 4  // elements of a row to norm that a thread keeps: rows of up to 1024 are asked for once
+  };
+
+  struct KeyUnit {
+    int seq, kv_head, tile;
+  };
+  struct ValueUnit {
+    int seq, kv_head, split, slice;
+  };
+
+  // What a threadgroup keeps at the beginning of its memory. Then come the program, x or T(p), and the ring.
+  struct Shared {
+    u64 full[kStepMostSlots];   // 32 arrive
+    u64 empty[kStepMostSlots];  // one arrives
+    DecodeStepParams p;
+    u64* exchange;
+    u64* scores;
+    u64* partials;
+    i64 slots[kStepRows];
+    int positions[kStepRows], contexts[kStepRows];
+    uint ring;  // address of the first slot
+    uint epoch;
+    int group;  // query heads of a kv head
+    // This threadgroup's units of attention: the first, and how many.
+    int key_count, value_count;
+    KeyUnit key;
+    ValueUnit value;
+    alignas(16) float floats[8][256];   // chains of a norm's sum, heads while they turn
+    float most[16][16];                 // rows, tiles: maxima; rows from 8 on: the maximum up to this tile
+    float factor[16][16];               // rows, tiles
+    float sums[16][16][4];              // tiles, rows, t
+    alignas(16) T q[16][kQueryStride];  // T(q * c)
+  };
+  static_assert(sizeof(Shared) <= kBegin, "as the host counts");
+  static_assert(kThreads == 256, "as meet() and the norm's chains count");
+
+  HOPPER_FN Shared& mine() {
+    extern __shared__ __align__(128) unsigned char step_memory[];
+    return *(Shared*)step_memory;
+  }
+  HOPPER_FN StepOp* program_of(Shared& s) { return (StepOp*)((unsigned char*)&s + kBegin); }
+  // x [rows][k + 8], or T(p) [16][kWeightStride].
+  HOPPER_FN T* rows_of(Shared& s) { return (T*)((unsigned char*)&s + s.p.shared_fixed); }
+  HOPPER_FN uint full(const Shared& s, int slot) { return ptx_shared_address(s.full + slot); }
+  HOPPER_FN uint empty(const Shared& s, int slot) { return ptx_shared_address(s.empty + slot); }
+  HOPPER_FN uint slot_at(const Shared& s, int slot) { return s.ring + slot * kStepSlotBytes; }
+  // The warps that compute.
+  HOPPER_FN void meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+
+  // Op i: its flag, where it takes and where it gives.
+  HOPPER_FN uint flag_of(const Shared& s, int i) { return s.epoch << 8 | (uint)(i + 1); }
+  HOPPER_FN const u64* taken_by(const Shared& s, int i) { return s.exchange + ((i + 1) & 1) * s.p.exchanged; }
+  HOPPER_FN u64* given_by(const Shared& s, int i) { return s.exchange + (i & 1) * s.p.exchanged; }
+
+  // ---- how an op's work is cut ----
+
+  HOPPER_FN int tiles_of(const StepLinearOp& op) { return op.each + ((int)blockIdx.x < op.rest ? 1 : 0); }
+  // Tiles at a time: a warp each, and their chunks fit the ring.
+  HOPPER_FN int lot_of(const StepLinearOp& op, const Shared& s) {
+    return min((int)kStepWarps, op.halves == 2 ? s.p.slots / 2 : s.p.slots);
+  }
+
+  HOPPER_FN int key_tiles(const Shared& s, int seq) { return (s.contexts[seq] + kHopperTile - 1) / kHopperTile; }
+  HOPPER_FN int splits_of(const Shared& s, int seq) { return (s.contexts[seq] + kHopperSplit - 1) / kHopperSplit; }
+  HOPPER_FN void next(const Shared& s, KeyUnit& u) {
+    if (++u.tile < key_tiles(s, u.seq)) return;
+    u.tile = 0;
+    if (++u.kv_head < s.p.kv_heads) return;
+    u.kv_head = 0;
+    u.seq++;
+  }
+  HOPPER_FN void next(const Shared& s, ValueUnit& u) {
+    if (++u.slice < kSlices) return;
+    u.slice = 0;
+    if (++u.split < splits_of(s, u.seq)) return;
+    u.split = 0;
+    if (++u.kv_head < s.p.kv_heads) return;
+    u.kv_head = 0;
+    u.seq++;
+  }
+  // Positions of the unit's split.
+  HOPPER_FN int length(const Shared& s, const ValueUnit& u) {
+    return min(s.contexts[u.seq] - u.split * kHopperSplit, (int)kHopperSplit);
+  }
+  HOPPER_FN int value_slots(int length) { return (length + kValueSlot - 1) / kValueSlot; }
+
+  // Of `count` units, the first of threadgroup `group`: neighbours go together, so that they share what they can.
+  HOPPER_FN int first_unit(int count, int group) { return (int)((uint)count * (uint)group / gridDim.x); }
+  // All layers have the same cut, so it is made once.
+  HOPPER_FN void cut_attention(Shared& s) {
+    const int kv_heads = s.p.kv_heads;
+    int tiles = 0, splits = 0;
+    for (int i = 0; i < s.p.rows; i++) {
+      tiles += key_tiles(s, i);
+      splits += splits_of(s, i);
+    }
+    const int keys = tiles * kv_heads, values = splits * kv_heads * kSlices, groups = (int)gridDim.x;
+    int key = first_unit(keys, blockIdx.x), value = first_unit(values, blockIdx.x);
+    s.key_count = first_unit(keys, blockIdx.x + 1) - key;
+    s.value_count = first_unit(values, blockIdx.x + 1) - value;
+    if (keys + values <= groups) {  // a threadgroup of its own for each
+      key = (int)blockIdx.x;
+      value = (int)blockIdx.x - (groups - values);
+      s.key_count = key < keys ? 1 : 0;
+      s.value_count = value >= 0 ? 1 : 0;
+      key = min(key, keys - 1);
+      value = max(value, 0);
+    }
+    int seq = 0;
+    while (seq + 1 < s.p.rows && key >= key_tiles(s, seq) * kv_heads) key -= key_tiles(s, seq++) * kv_heads;
+    s.key = {seq, key / key_tiles(s, seq), key % key_tiles(s, seq)};
+    seq = 0;
+    while (seq + 1 < s.p.rows && value >= splits_of(s, seq) * kv_heads * kSlices) {
+      value -= splits_of(s, seq++) * kv_heads * kSlices;
+    }
+    s.value = {seq, value / kSlices / splits_of(s, seq), value / kSlices % splits_of(s, seq), value % kSlices};
+  }
+  // Rows of 32 bytes, their two pieces turned so that eight rows meet all banks.
+  HOPPER_FN uint value_at(int row, int piece) { return row * kValueRow + ((piece ^ ((row >> 2) & 1)) << 4); }
+};

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// decode_step.cuh: the warp that brings weights and pages in, op after op. No kernels here.
+#pragma once
+
+#include "kernels/cuda/decode_step_base.cuh"
+
+template <typename T, int D>
+struct HopperStepBring : HopperStep<T, D> {
+  typedef HopperStep<T, D> Base;
+  using Base::empty;
+  using Base::full;
+  using Base::kKeyRow;
+  using Base::kValueRow;
+  using Base::kValueSlot;
+  using Base::kWeightRow;
+  using Base::length;
+  using Base::lot_of;
+  using Base::mine;
+  using Base::next;
+  using Base::program_of;
+  using Base::slot_at;
+  using Base::tiles_of;
+  using Base::value_at;
+  using typename Base::KeyUnit;
+  using typename Base::Shared;
+  using typename Base::ValueUnit;
+
+  HOPPER_FN void expect(const Shared& s, int slot, int bytes, int lane) {
+    if (lane == 0) {
+      hopper_barrier_expect(full(s, slot), bytes);
+    } else {
+      hopper_barrier_arrive(full(s, slot));
+    }
+    __syncwarp();
+  }
+
+  HOPPER_FN void bring_linear(const StepLinearOp& op, const Shared& s, StepPlace& at, int lane) {
+    const int count = tiles_of(op), k = op.k, slots = s.p.slots, halves = op.halves;
+    const bool gated = op.epilogue == kHopperGated;
+    // A tile's second eight rows: the up of its gate, or those that follow.
+    const int tile_rows = gated ? 8 : 8 * halves, second = gated ? op.n / 2 : 8;
+    const int lot = lot_of(op, s);
+    for (int first = 0; first < count; first += lot) {
+      const int end = min(first + lot, count);
+      for (int from_k = 0; from_k < k; from_k += kStepChunk) {
+        const int bytes = min(k - from_k, (int)kStepChunk) * 2;
+        for (int i = first; i < end; i++) {
+          const T* from =
+              (const T*)op.w + (i64)(((int)blockIdx.x + i * (int)gridDim.x) * tile_rows + (lane & 7)) * k + from_k;
+          for (int part = 0; part < halves; part++) {
+            hopper_barrier_wait(empty(s, at.slot), at.parity ^ 1);
+            expect(s, at.slot, 8 * bytes, lane);
+            if (lane < 8) {
+              hopper_copy_bulk(slot_at(s, at.slot) + lane * kWeightRow, from + (i64)part * second * k, bytes,
+                               full(s, at.slot));
+            }
+            at = StepPlace::after(at, 1, slots);
+          }
+        }
+      }
+    }
+  }
+
+  // The page of each block of 256 positions, a lane each; blocks have eight positions and more.
+  HOPPER_FN i64 page_of(const StepAttentionOp& op, int seq, int start, int end, int lane) {
+    const int block = min((start >> op.block_shift) + lane, (end - 1) >> op.block_shift);
+    return op.block_tables[seq * op.max_blocks + block] * op.page_stride;
+  }
+  // Where position `position` of kv head 0 is, `pages` being those from position `start` on.
+  HOPPER_FN i64 row_at(const StepAttentionOp& op, i64 pages, int start, int position, int row_bytes) {
+    const i64 page = __shfl_sync(0xffffffffu, pages, (position >> op.block_shift) - (start >> op.block_shift));
+    return page + (position & ((1 << op.block_shift) - 1)) * row_bytes;
+  }
+
+  // Positions of earlier steps alone: this step's own is written by who computes it.
+  HOPPER_FN void bring_keys(const StepAttentionOp& op, const Shared& s, StepPlace& at, int lane) {
+    const int row_bytes = s.p.kv_heads * D * 2;
+    KeyUnit u = s.key;
+    for (int i = 0; i < s.key_count; i++, next(s, u)) {
+      const int start = u.tile * kHopperTile, all = s.contexts[u.seq];
+      const i64 pages = page_of(op, u.seq, start, all, lane);
+      const int count = max(0, min(all - 1 - start, (int)kHopperTile));
+      hopper_barrier_wait(empty(s, at.slot), at.parity ^ 1);
+      expect(s, at.slot, count * D * 2, lane);
+      UNROLL for (int row = lane; row < kHopperTile; row += 32) {
+        const i64 offset = row_at(op, pages, start, min(start + row, all - 1), row_bytes) + u.kv_head * (D * 2);
+        if (row < count) {
+          hopper_copy_bulk(slot_at(s, at.slot) + row * kKeyRow, op.pages + offset, D * 2, full(s, at.slot));
+        }
+      }
+      at = StepPlace::after(at, 1, s.p.slots);
+    }
+  }
+
+  HOPPER_FN void bring_values(const StepAttentionOp& op, const Shared& s, StepPlace& at, int lane) {
+    const int row_bytes = s.p.kv_heads * D * 2;
+    ValueUnit u = s.value;
+    for (int i = 0; i < s.value_count; i++, next(s, u)) {
+      const char* from =
+          op.pages + ((i64)row_bytes << op.block_shift) + u.kv_head * (D * 2) + u.slice * kValueRow + (lane & 1) * 16;
+      const int all = s.contexts[u.seq], end = u.split * kHopperSplit + length(s, u);
+      for (int first = u.split * kHopperSplit; first < end; first += kValueSlot) {
+        hopper_barrier_wait(empty(s, at.slot), at.parity ^ 1);
+        for (int start = first; start < min(first + kValueSlot, end); start += 256) {
+          const i64 pages = page_of(op, u.seq, start, all, lane);
+          const uint to = slot_at(s, at.slot) + (start - first) * kValueRow;
+          const int rows = (min(end - start, 256) + 63) / 64 * 64;
+#pragma unroll 4
+          for (int row = lane >> 1; row < rows; row += 16) {
+            const i64 offset = row_at(op, pages, start, min(start + row, all - 1), row_bytes);
+            hopper_copy16_or_zero(to + value_at(row, lane & 1), from + offset, start + row < all - 1);
+          }
+        }
+        hopper_barrier_arrive_copied(full(s, at.slot));
+        at = StepPlace::after(at, 1, s.p.slots);
+      }
+    }
+  }
+
+  // What the launches before left, and the cut of attention, are there: told by the warps that compute, awaited by this
+  // one.
+  HOPPER_FN void tell_begun() {
+    asm volatile("bar.arrive 2, 288;" ::: "memory");
+  }
+  HOPPER_FN void await_begun() {
+    asm volatile("bar.sync 2, 288;" ::: "memory");
+    asm volatile("fence.proxy.async;" ::: "memory");
+  }
+  static_assert(kStepThreads == 288, "as these count");
+
+  STEP_PART void bring() {
+    Shared& s = mine();
+    const int lane = (int)threadIdx.x & 31;
+    StepPlace at = {0, 0};
+    bool alone = true;  // the others still wait for the launch before
+#pragma unroll 1
+    for (int i = 0; i < s.p.ops; i++) {
+      const StepOp& op = program_of(s)[i];
+      if (alone && op.kind == kStepAttention) {
+        await_begun();
+        alone = false;
+      }
+      if (op.kind == kStepLinear) {
+        bring_linear(op.linear, s, at, lane);
+      } else {
+        bring_keys(op.attention, s, at, lane);
+        bring_values(op.attention, s, at, lane);
+      }
+    }
+    if (alone) await_begun();
+    asm volatile("cp.async.wait_all;" ::: "memory");
+  }
+};
