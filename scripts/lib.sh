@@ -112,7 +112,10 @@ sha256_of() {
 configure() {
   local preset=$1
   shift
-  if have ccache; then set -- "$@" -DCMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
+  # Without these ccache would not look into files that use precompiled headers.
+  if have ccache; then
+    set -- "$@" "-DCMAKE_CXX_COMPILER_LAUNCHER=env;CCACHE_SLOPPINESS=pch_defines,time_macros;ccache"
+  fi
   (cd "$QUIRE_ROOT" && cmake --preset "$preset" "$@" >"${TMPDIR:-/tmp}/quire-configure.$$") || {
     cat "${TMPDIR:-/tmp}/quire-configure.$$" >&2
     rm -f "${TMPDIR:-/tmp}/quire-configure.$$"

@@ -147,7 +147,8 @@ struct PrivateOverrun {
   enum { kThreads = 64 };
   typedef NoSmem Smem;
   static FN void run(Ctx c, CONSTANT const TestParams& p, TGROUP Smem& sm, DEVICE float* out) {
-    float values[4] = {1.0f, 2.0f, 3.0f, 4.0f};
+    float values[4];
+    UNROLL for (int i = 0; i < 4; i++) values[i] = out[c.tid] + (float)i;  // on the stack, not a table of constants
     SG_BARRIER();
     THREAD float* at = values + (c.tid == 37 ? p.n : 0);
     out[c.tid] = *at;

@@ -304,7 +304,7 @@ TEST(ReshapeAndCache, WritesItsOwnSlotsAndNothingElse) {
         for (int64_t h = 0; h < shape.num_kv_heads; ++h) {
           char* head = want.data() + base + page * cache.layer.page_stride + h * g.head_bytes;
           const float* k = cache.k.data() + token * cache.kv_cols() + h * shape.head_dim;
-          const float* v = cache.v.data() + token * cache.v_cols() + h * shape.v_dim();
+          const float* v = shape.v_in_k ? nullptr : cache.v.data() + token * cache.v_cols() + h * shape.v_dim();
           const float k_scale = scale_oracle(k, shape.head_dim, shape.dtype);
           const float v_scale = shape.v_in_k ? 0 : scale_oracle(v, shape.v_dim(), shape.dtype);
           for (int64_t d = 0; d < (g.in_rows ? g.k_stride : shape.head_dim); ++d) {
