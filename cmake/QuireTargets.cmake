@@ -132,7 +132,7 @@ endfunction()
 
 # quire_fuzzer(gguf SOURCES gguf_fuzz.cc DEPS quire_weights): quire_fuzz_<name>, and a bounded run over its seeds
 # (fuzz/seeds/<name>) as the ctest entry fuzz_<name>.
-set(QUIRE_FUZZ_SECONDS 15 CACHE STRING "Seconds that each fuzz target runs in the tests")
+set(QUIRE_FUZZ_SECONDS 30 CACHE STRING "Seconds that each fuzz target runs in the tests")
 function(quire_fuzzer name)
   if(NOT QUIRE_BUILD_FUZZERS)
     return()
