@@ -34,5 +34,17 @@ TEST(Utf8, IllFormedSubpartsAreReplacedAsPythonDoes) {
   EXPECT_EQ(fix("plain"), "plain");
 }
 
+// The bytes after the cut would complete the character: whoever looks past the end takes them.
+TEST(Utf8, NothingIsReadPastTheEnd) {
+  for (const std::string_view whole : {"\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"}) {
+    for (size_t n = 1; n < whole.size(); ++n) {
+      const Decoded d = decode(whole.substr(0, n), 0);
+      EXPECT_FALSE(d.valid);
+      EXPECT_EQ(d.size, n);
+      EXPECT_FALSE(is_valid(whole.substr(0, n)));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quire::utf8
