@@ -116,12 +116,16 @@ configure() {
   if have ccache; then
     set -- "$@" "-DCMAKE_CXX_COMPILER_LAUNCHER=env;CCACHE_SLOPPINESS=pch_defines,time_macros;ccache"
   fi
-  (cd "$QUIRE_ROOT" && cmake --preset "$preset" "$@" >"${TMPDIR:-/tmp}/quire-configure.$$") || {
-    cat "${TMPDIR:-/tmp}/quire-configure.$$" >&2
-    rm -f "${TMPDIR:-/tmp}/quire-configure.$$"
+  local log="${TMPDIR:-/tmp}/quire-configure.$$"
+  if ! (cd "$QUIRE_ROOT" && cmake --preset "$preset" "$@") >"$log" 2>&1 ||
+    # A tree of another compiler: CMake begins it anew and forgets what the preset says, sanitizers among it.
+    { grep -q "require your cache to be deleted" "$log" &&
+      ! (cd "$QUIRE_ROOT" && cmake --fresh --preset "$preset" "$@") >"$log" 2>&1; }; then
+    cat "$log" >&2
+    rm -f "$log"
     die "cmake could not configure the preset $preset"
-  }
-  rm -f "${TMPDIR:-/tmp}/quire-configure.$$"
+  fi
+  rm -f "$log"
 }
 
 # Makes build/venv with the packages pinned in tests/requirements.txt; does nothing when they are there already.

@@ -14,15 +14,21 @@ if(QUIRE_CUDA STREQUAL "auto" AND (QUIRE_SANITIZE OR QUIRE_BUILD_FUZZERS))
   return()  # nothing of it is instrumented
 endif()
 
+# Leaves this file because of ${cuda_missing}: an error where CUDA was asked for.
+macro(quire_without_cuda)
+  if(QUIRE_CUDA STREQUAL "on")
+    message(FATAL_ERROR "QUIRE_CUDA is on, but ${cuda_missing}")
+  endif()
+  message(STATUS "CUDA: this build cannot use NVIDIA GPUs: ${cuda_missing}")
+  return()
+endmacro()
+
 file(GLOB venv_folders ${QUIRE_CUDA_VENV}/lib/python3*/site-packages/nvidia/cu*/bin
      ${QUIRE_CUDA_VENV}/lib/python3*/site-packages/nvidia/cuda_nvcc/bin)
 find_program(QUIRE_NVCC nvcc PATHS /usr/local/cuda/bin /opt/cuda/bin ${venv_folders})
 if(NOT QUIRE_NVCC)
-  if(QUIRE_CUDA STREQUAL "on")
-    message(FATAL_ERROR "QUIRE_CUDA is on, but there is no nvcc: put it in PATH, or set QUIRE_NVCC or QUIRE_CUDA_VENV")
-  endif()
-  message(STATUS "CUDA: no nvcc, so this build cannot use NVIDIA GPUs")
-  return()
+  set(cuda_missing "there is no nvcc (put it in PATH, or set QUIRE_NVCC or QUIRE_CUDA_VENV)")
+  quire_without_cuda()
 endif()
 
 # One that cannot compile (no headers, a compiler that is too new for it) is as good as none.
@@ -31,12 +37,9 @@ if(NOT QUIRE_NVCC_TRIED STREQUAL QUIRE_NVCC)
   execute_process(COMMAND ${QUIRE_NVCC} -std=c++20 -gencode arch=compute_90a,code=sm_90a -c ${CMAKE_BINARY_DIR}/nvcc_probe.cu
                           -o ${CMAKE_BINARY_DIR}/nvcc_probe.o RESULT_VARIABLE code OUTPUT_VARIABLE why ERROR_VARIABLE why)
   if(NOT code EQUAL 0)
-    string(REGEX MATCH "[^\n]*(error|fatal|rror:)[^\n]*" first "${why}")
-    if(QUIRE_CUDA STREQUAL "on")
-      message(FATAL_ERROR "QUIRE_CUDA is on, but ${QUIRE_NVCC} does not work: ${first}")
-    endif()
-    message(STATUS "CUDA: ${QUIRE_NVCC} does not work, so this build cannot use NVIDIA GPUs: ${first}")
-    return()
+    string(REGEX MATCH "[^\n]*([Ee]rror|fatal)[^\n]*" first "${why}")
+    set(cuda_missing "${QUIRE_NVCC} does not work (${first})")
+    quire_without_cuda()
   endif()
   set(QUIRE_NVCC_TRIED ${QUIRE_NVCC} CACHE INTERNAL "The nvcc that was found to work")
 endif()
