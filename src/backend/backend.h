@@ -133,6 +133,8 @@ class Backend {
 
   // Joined ops, where the backend has them for a step of `rows` rows; else a model calls the single ones.
   virtual bool joins_linear(int64_t /*rows*/) const { return false; }  // LinearArgs::norm and ::residual
+  // Whether the head of a step of few rows is best run with its layers.
+  virtual bool joins_head(int64_t /*rows*/) const { return false; }
   virtual bool joins_qkv(const QkvToCacheArgs&) const { return false; }
   virtual void qkv_to_cache(const QkvToCacheArgs&) { QUIRE_CHECK(false, "this backend does not join ops"); }
 

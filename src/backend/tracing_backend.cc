@@ -139,6 +139,7 @@ class TracingBackend final : public Backend {
   }
 
   bool joins_linear(int64_t rows) const override { return inner_->joins_linear(rows); }
+  bool joins_head(int64_t rows) const override { return inner_->joins_head(rows); }
   bool joins_qkv(const QkvToCacheArgs& args) const override { return inner_->joins_qkv(args); }
   void qkv_to_cache(const QkvToCacheArgs& args) override {
     const OpSpan span("qkv_to_cache %lldx%lld %s", ll(args.q.rows), ll(args.q.cols), name(args.kv.dtype));

@@ -259,6 +259,9 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   rope_.reach(reach);
   local_rope_.reach(reach);
 
+  const Source last{step_hidden_.first_rows(num_wanted_), &weights_.final_norm, false};
+  head_in_step_ = num_wanted_ > 0 && num_wanted_ <= limits_.max_logit_rows && backend_.joins_head(num_wanted_) &&
+                  joins_norm(last, weights_.head);
   stage(batch);
   StepShape shape{tokens, batch.num_seqs(), num_wanted_, 0, tokens == batch.num_seqs()};
   for (const GroupBatch& group : batch.groups) shape.max_blocks = std::max<int64_t>(shape.max_blocks, group.max_blocks);
@@ -296,6 +299,9 @@ void DecoderModel::run_layers(const KvCache& kv) {
   if (num_wanted_ < rows.rows) {
     rows = scratch_.wanted_hidden.first_rows(num_wanted_);
     backend_.gather({step_hidden_, step_.wanted, rows});
+  }
+  if (head_in_step_) {
+    return begin(weights_.head, {rows, &weights_.final_norm, false}, scratch_.logits.first_rows(num_wanted_));
   }
   norm(rows, weights_.final_norm, config_.hidden, scratch_.wanted.first_rows(num_wanted_));
 }
@@ -370,7 +376,7 @@ void DecoderModel::add_per_layer_input(const LayerContext& layer) {
 Tensor DecoderModel::run_head(int64_t first_wanted, int64_t count) {
   QUIRE_CHECK(first_wanted >= 0 && count > 0 && first_wanted + count <= num_wanted_ && count <= limits_.max_logit_rows);
   const Tensor logits = scratch_.logits.first_rows(count);
-  weights_.head.run(backend_, scratch_.wanted.some_rows(first_wanted, count), logits);
+  if (!head_in_step_) weights_.head.run(backend_, scratch_.wanted.some_rows(first_wanted, count), logits);
   if (config_.logits_soft_cap > 0) backend_.soft_cap({logits, config_.logits_soft_cap, logits});
   return logits;
 }

@@ -41,10 +41,26 @@ bool known_product(const LinearArgs& args, const GpuMatrix& w, DType type) {
   const bool residual = args.residual.data != nullptr;
   if (w.dtype() != type || type == DType::kF32 || w.k() % 64 != 0 || tiled % 8 != 0 || !args.columns.empty())
     return false;
-  if (!residual && args.out.dtype == DType::kF32) return false;
-  if (w.n() * w.k() > kMostWeight) return false;
+  // The head, in float, comes last: nothing is gained by letting it begin after a launch has ended.
+  if ((residual || args.out.dtype != DType::kF32) && w.n() * w.k() > kMostWeight) return false;
   return on_16_bytes(args.x.data) && on_16_bytes(args.out.data) && on_16_bytes(args.residual.data) &&
          args.x.stride % 8 == 0 && args.out.stride % 8 == 0 && args.residual.stride % 8 == 0;
+}
+
+// Scratch that two ops use in turn: threadgroups need not agree whose stores come last, so only the last op has any.
+bool overlap(const Tensor& a, const Tensor& b) {
+  const auto begin = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data); };
+  const auto end = [&](const Tensor& t) {
+    return begin(t) + static_cast<uintptr_t>(t.rows * t.stride * info(t.dtype).block_bytes);
+  };
+  return a.data != b.data && begin(a) < end(b) && begin(b) < end(a);
+}
+void forget_out(StepOp& op) {
+  if (op.kind == kStepLinear) {
+    op.linear.out = nullptr;
+  } else {
+    op.attention.out = nullptr;
+  }
 }
 
 }  // namespace
@@ -55,6 +71,10 @@ bool GpuBackend::joins_step(DType type, int64_t rows) {
     joined_.most_rows = env("QUIRE_CUDA_JOIN").value_or("1") == "0" ? 0 : kJoinedRows;
   }
   return rows <= joined_.most_rows;
+}
+
+bool GpuBackend::joins_head(int64_t rows) const {
+  return rows <= kJoinedRows && device_->info().graphs && has_hopper();
 }
 
 Status GpuBackend::reserve_joined(const StepSizes& sizes) {
@@ -76,6 +96,8 @@ bool GpuBackend::join_linear(const LinearArgs& args, DType type) {
   if (joined_.qkv) finish_joined();
   const auto follows = [&] {
     if (joined_.parts.empty()) return true;
+    const StepOp& last = joined_.parts.back().op;
+    if (last.kind == kStepLinear && last.linear.epilogue == kHopperStoreF32) return false;
     const Tensor& before = joined_.parts.back().out;
     if (args.x.data != before.data || args.x.rows != before.rows || args.x.cols != before.cols ||
         args.x.dtype != before.dtype || type != joined_.type || joined_.parts.size() >= kMostOps) {
@@ -102,7 +124,10 @@ bool GpuBackend::join_linear(const LinearArgs& args, DType type) {
   l.x_stride = static_cast<int>(args.x.stride);
   l.out_stride = static_cast<int>(args.out.stride);
   l.residual_stride = static_cast<int>(args.residual.stride);
-  l.epilogue = args.residual.data != nullptr ? kHopperResidual : args.gated != nullptr ? kHopperGated : kHopperStore;
+  l.epilogue = args.residual.data != nullptr   ? kHopperResidual
+               : args.gated != nullptr         ? kHopperGated
+               : args.out.dtype == DType::kF32 ? kHopperStoreF32
+                                               : kHopperStore;
   l.activation = args.gated != nullptr ? static_cast<int>(args.gated->activation) : 0;
   l.limit = args.gated != nullptr ? args.gated->limit : 0.0f;
   l.eps = args.norm != nullptr ? args.norm->eps : 0.0f;
@@ -117,8 +142,10 @@ bool GpuBackend::join_linear(const LinearArgs& args, DType type) {
     joined_.entries = 0;
   }
   joined_.most_k = std::max(joined_.most_k, l.k);
-  joined_.entries = std::max(
-      joined_.entries, step_entries(joined_.rows, static_cast<int>(args.out.cols), args.out.dtype == DType::kF32));
+  if (l.epilogue != kHopperStoreF32) {
+    joined_.entries = std::max(
+        joined_.entries, step_entries(joined_.rows, static_cast<int>(args.out.cols), args.out.dtype == DType::kF32));
+  }
   const auto alone = [this, held = LinearArgs(args), type, norm = args.norm != nullptr ? *args.norm : NormForm{},
                       gated = args.gated != nullptr ? *args.gated : GatedForm{}]() mutable {
     if (held.norm != nullptr) held.norm = &norm;
@@ -240,7 +267,10 @@ bool GpuBackend::launch_joined() {
 
   // Uploaded when the recording has ended: its runs read what is there by then.
   std::vector<StepOp> program;
-  for (const JoinedStep::Part& part : joined_.parts) program.push_back(part.op);
+  for (const JoinedStep::Part& part : joined_.parts) {
+    program.push_back(part.op);
+    if (&part != &joined_.parts.back() && overlap(part.out, joined_.parts.back().out)) forget_out(program.back());
+  }
   const size_t size = program.size() * sizeof(StepOp);
   auto memory = device_->allocate(size);
   if (!memory.ok()) return false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A recorded decode step whose ops are joined into one launch has the bits of the same ops launched one by one: hidden
-// state and pages by memcmp. On the GPU that QUIRE_TEST_DEVICE names; only Hopper's joins.
+// state, pages and logits by memcmp. On the GPU that QUIRE_TEST_DEVICE names; only Hopper's joins.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -15,7 +15,7 @@ struct Shape {
   DType type = DType::kBF16;
   int64_t hidden = 256, heads = 4, kv_heads = 2, head_dim = 128, inner = 384;
   bool normed = true, biased = false, interleaved = false;
-  int64_t layers = 3, block_size = 16;
+  int64_t layers = 3, block_size = 16, vocab = 5000;
   std::vector<int32_t> contexts = {5};  // after the first step
 };
 
@@ -45,7 +45,12 @@ class Decoder {
     hidden_ = device.room(rows_, shape.hidden, DType::kF32, 0);
     qkv_ = device.room(rows_, projected, shape.type, 0);
     attended_ = device.room(rows_, q, shape.type, 0);
-    inner_ = device.room(rows_, shape.inner, shape.type, 0);
+    // As in a model, logits lie where the last layer had its scratch.
+    logits_ = device.room(rows_, shape.vocab, DType::kF32, 0);
+    inner_ = {logits_.data, shape.type, rows_, shape.inner, shape.inner};
+    QUIRE_CHECK(shape.inner <= 2 * shape.vocab);
+    head_ = weight(shape.vocab, shape.hidden);
+    head_norm_ = device.put(floats(shape.hidden, 2.0f));
     make_pages();
   }
 
@@ -77,10 +82,15 @@ class Decoder {
     if (!gpu.replay_step({rows_, rows_, rows_, max_blocks_, true})) {
       for (const Layer& layer : layers_)
         run(layer, cu_there, contexts_there, positions_there, tables_there, slots_there);
+      const NormForm norm{head_norm_, 1e-6f};
+      LinearArgs head{.x = hidden_, .weight = head_.get(), .out = logits_};
+      head.norm = &norm;
+      gpu.linear(head);
       gpu.end_step();
     }
     std::vector<uint8_t> out = device_.rows_of(hidden_, false);
-    const std::vector<uint8_t> pages = device_.get(pages_, page_bytes_);
+    const std::vector<uint8_t> logits = device_.rows_of(logits_, false), pages = device_.get(pages_, page_bytes_);
+    out.insert(out.end(), logits.begin(), logits.end());
     out.insert(out.end(), pages.begin(), pages.end());
     return out;
   }
@@ -206,7 +216,9 @@ class Decoder {
   int64_t rows_, max_blocks_ = 1, page_elements_ = 0, pages_of_layer_ = 0;
   uint32_t seed_ = 0;
   std::vector<Layer> layers_;
-  Tensor hidden_, qkv_, attended_, inner_;
+  Tensor hidden_, qkv_, attended_, inner_, logits_;
+  std::unique_ptr<PackedMatrix> head_;
+  const float* head_norm_ = nullptr;
   const float *cos_ = nullptr, *sin_ = nullptr;
   std::vector<int32_t> tables_;
   uint16_t* pages_ = nullptr;

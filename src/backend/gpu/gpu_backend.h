@@ -107,6 +107,7 @@ class GpuBackend final : public Backend {
   void embedding(const EmbeddingArgs& args) override;
   void linear(const LinearArgs& args) override;
   bool joins_linear(int64_t rows) const override;
+  bool joins_head(int64_t rows) const override;
 
   // elementwise.cc
   void rope(const RopeArgs& args) override;

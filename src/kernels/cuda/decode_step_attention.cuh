@@ -345,7 +345,7 @@ struct HopperStepAttention : HopperStep<T, D> {
   HOPPER_FN void give_pair(const StepAttentionOp& op, const Shared& s, u64* give, int seq, int head, int d, uint pair,
                            uint flag) {
     step_tell(give + (((i64)seq * s.p.heads + head) * D + d) / 2, pair, flag);
-    *(uint*)((T*)op.out + (i64)seq * op.out_stride + head * D + d) = pair;
+    if (op.out != nullptr) *(uint*)((T*)op.out + (i64)seq * op.out_stride + head * D + d) = pair;
   }
 
   STEP_PART StepPlace values(int i, StepPlace at) {

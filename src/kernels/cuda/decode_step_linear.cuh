@@ -131,10 +131,11 @@ struct HopperStepLinear : HopperStep<T, D> {
   };
   HOPPER_FN void look_ahead(const StepLinearOp& op, const Shared& s, Ahead& a, int number, u64* give, int lane) {
     const bool gated = op.epilogue == kHopperGated, residual = op.epilogue == kHopperResidual;
+    const bool floats = residual || op.epilogue == kHopperStoreF32;
     const int halves = op.halves, m = (lane & 3) * 2, columns = gated ? op.n / 2 : op.n;
     const int n = number * (gated ? 8 : 8 * halves) + (lane >> 2);
     a.tell = residual ? give + m * columns + n : give + (m * columns + n) / 2;
-    a.out = (char*)op.out + ((i64)m * op.out_stride + n) * (residual ? 4 : 2);
+    a.out = (char*)op.out + ((i64)m * op.out_stride + n) * (floats ? 4 : 2);
     a.bias[0] = a.bias[1] = 0.0f;
     UNROLL for (int i = 0; i < 4; i++) a.before[i] = 0.0f;
     if (op.bias != nullptr) {
@@ -154,12 +155,20 @@ struct HopperStepLinear : HopperStep<T, D> {
   HOPPER_FN void tile(const StepLinearOp& op, Shared& s, const Ahead& a, const Begun& begun, int stride, uint flag,
                       int lane) {
     const bool gated = op.epilogue == kHopperGated, residual = op.epilogue == kHopperResidual;
-    const bool biased = op.bias != nullptr;
+    const bool biased = op.bias != nullptr, kept = op.out != nullptr;
     const int g = lane >> 2, m = (lane & 3) * 2, rows = s.p.rows, parts = gated ? 1 : op.halves;
     const int columns = gated ? op.n / 2 : op.n, out_stride = op.out_stride;
     const float scale = op.scale;
     float acc[4];
     chain(s, acc, begun, stride, op.k, op.halves, lane);
+    if (op.epilogue == kHopperStoreF32) {
+      UNROLL for (int i = 0; i < 4; i++) {
+        const int j = i & 1, part = i >> 1;
+        if (m + j >= rows || part >= parts) continue;
+        ((float*)a.out)[j * out_stride + 8 * part] = biased ? acc[i] + a.bias[part] : acc[i];
+      }
+      return;
+    }
     UNROLL for (int j = 0; j < 2; j++) {
       if (j == 1 && rows == 1) break;
       float y[2] = {rounded(acc[j], biased, a.bias[0]), rounded(acc[j + 2], biased, a.bias[1])};
@@ -178,7 +187,7 @@ struct HopperStepLinear : HopperStep<T, D> {
           const uint pair = hopper_pack<T>(y[part], __shfl_down_sync(0xffffffffu, y[part], 4));
           if (mine && (g & 1) == 0) {
             step_tell(a.tell + j * (columns / 2) + 4 * part, pair, flag);
-            *(uint*)((T*)a.out + j * out_stride + 8 * part) = pair;
+            if (kept) *(uint*)((T*)a.out + j * out_stride + 8 * part) = pair;
           }
         }
       }

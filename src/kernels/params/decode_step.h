@@ -18,11 +18,11 @@ enum {
 
 enum StepKind { kStepLinear = 0, kStepAttention = 1 };
 
-// y[m, n] = x[m, k] W[n, k]^T with its norm and its epilogue (HopperEpilogue, all but kHopperStoreF32). x is what the
-// op before gave, or in the first op lies in memory.
+// y[m, n] = x[m, k] W[n, k]^T with its norm and its epilogue (HopperEpilogue). x is what the op before gave, or in the
+// first op lies in memory. What kHopperStoreF32 has goes to memory alone, so it is the last op of a program.
 struct StepLinearOp {
   const void* x;  // null: from the op before
-  void* out;
+  void* out;      // null: for the op after alone
   const void* w;
   const float* bias;
   const float* norm;
@@ -38,7 +38,7 @@ struct StepLinearOp {
 
 // Norm, rope and page write of this step's q, k and v, and attention over the pages. One token a sequence.
 struct StepAttentionOp {
-  void* out;
+  void* out;  // null: for the op after alone
   char* pages;
   const float* q_norm;  // or null
   const float* k_norm;
