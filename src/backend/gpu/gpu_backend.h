@@ -149,6 +149,7 @@ class GpuBackend final : public Backend {
   uint64_t finish_samples(int64_t rows) override;
   SampledRows sampled(uint64_t finished) override;
   void take_sampled(const TakeSampledArgs& args) override;
+  bool stage_with_tokens(const TakeSampledArgs& args, const void* results);
 
  private:
   // Launches the kernel of that name, or the one that `kernel` was found to be.

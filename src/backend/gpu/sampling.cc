@@ -226,10 +226,26 @@ SampledRows GpuBackend::sampled(uint64_t finished) {
           {top, area.tops ? count * kSampleTop : 0}};
 }
 
+// What is staged and the tokens in one launch, where that is little: both are wanted at once.
+bool GpuBackend::stage_with_tokens(const TakeSampledArgs& args, const void* results) {
+  constexpr size_t kMostBytes = 16 << 10, kMostTokens = 64;
+  const Stage& area = stages_[stage_];
+  const size_t bytes = staged_ - uploaded_;
+  if (!has_hopper() || bytes == 0 || bytes > kMostBytes || args.tokens.size() > kMostTokens) return false;
+  const size_t begin = uploaded_;
+  uploaded_ = staged_;
+  launch("hopper_stage_step", StageStepParams{static_cast<int>(bytes / 16), static_cast<int>(args.tokens.size())},
+         {static_cast<char*>(area.device->address()) + begin, static_cast<char*>(area.host->address()) + begin,
+          args.tokens.data(), args.rows.data(), results},
+         {1}, kStageStepThreads);
+  return true;
+}
+
 void GpuBackend::take_sampled(const TakeSampledArgs& args) {
   QUIRE_CHECK(args.tokens.size() == args.rows.size() && !args.tokens.empty() && !recording_);
   const SampleArea& last = sample_areas_[1 - sample_area_];
   QUIRE_CHECK(last.rows > 0, "no step has sampled yet");
+  if (stage_with_tokens(args, last.results->address())) return;
   const TakeSampledParams p{static_cast<int>(args.tokens.size())};
   const uint32_t groups = (static_cast<uint32_t>(args.tokens.size()) + 255) / 256;
   launch("take_sampled", p, {args.tokens.data(), args.rows.data(), last.results->address()}, {groups}, 256);

@@ -113,3 +113,10 @@ struct SampleTopResult {
 struct TakeSampledParams {
   int count;
 };
+
+// kernels/cuda/stage_step.cuh
+enum { kStageStepThreads = 256 };
+struct StageStepParams {
+  int pieces;  // of 16 bytes
+  int count;   // tokens
+};
