@@ -232,7 +232,7 @@ class CudaDevice : public gpu::Device {
 
   size_t free_bytes() const override { return session_->free_bytes(); }
   Result<std::unique_ptr<gpu::Memory>> allocate(size_t bytes) override {
-    follows_kernel_ = false;
+    last_ = Queued::kOther;
     return Session::allocate(session_, bytes);
   }
   Result<std::unique_ptr<gpu::Memory>> allocate_host(size_t bytes) override {
@@ -301,7 +301,7 @@ class CudaDevice : public gpu::Device {
   Staging staging_;
   std::optional<Error> failure_, recording_failure_;
   bool programmatic_ = false, wait_each_ = false;
-  bool follows_kernel_ = false;  // the last thing queued was a kernel of ours
+  enum class Queued { kOther, kKernel, kMark } last_ = Queued::kOther;  // kKernel: one of ours
   std::array<Event, kMarks> marks_ = {};
   uint64_t next_mark_ = 1;
   bool library_tried_ = false;
@@ -366,7 +366,7 @@ Code CudaDevice::submit(const CudaKernel& kernel, const gpu::Launch& launch) {
   config.attributes = &overlap;
   // A kernel may start while the one before it drains: each waits for that one by itself (griddepcontrol.wait). After
   // anything but a kernel of ours the plain order holds.
-  config.num_attributes = programmatic_ && follows_kernel_ && kernel.waits ? 1 : 0;
+  config.num_attributes = programmatic_ && last_ == Queued::kKernel && kernel.waits ? 1 : 0;
   return api().cuLaunchKernelEx(&config, kernel.function, parameters.data(), nullptr);
 }
 
@@ -393,7 +393,7 @@ void CudaDevice::launch(const gpu::Launch& launch) {
     check("cuLaunchKernelEx", code, "it was '" + kernel.name() + text);
     return;
   }
-  follows_kernel_ = true;
+  last_ = Queued::kKernel;
   if (wait_each_ && !session_->recording()) {
     check("cuStreamSynchronize", api().cuStreamSynchronize(session_->stream()), "after '" + kernel.name() + "'");
   }
@@ -414,7 +414,7 @@ bool CudaDevice::map_rows(const gpu::RowsMap& rows, void* map) {
 void CudaDevice::upload(void* to, const void* from, size_t bytes) {
   if (bytes == 0 || !ready()) return;
   check_block(to, bytes);
-  follows_kernel_ = false;
+  last_ = Queued::kOther;
   if (lies_in(session_->host_blocks(), from, bytes)) {
     check("cuMemcpyHtoDAsync", api().cuMemcpyHtoDAsync_v2(address_of(to), from, bytes, session_->stream()));
     return;
@@ -427,7 +427,7 @@ void CudaDevice::upload(void* to, const void* from, size_t bytes) {
 void CudaDevice::download(void* to, const void* from, size_t bytes) {
   if (bytes == 0 || !ready()) return;
   check_block(from, bytes);
-  follows_kernel_ = false;
+  last_ = Queued::kOther;
   QUIRE_CHECK(!session_->recording() || lies_in(session_->host_blocks(), to, bytes),
               "a graph writes its downloads again at each run: they must be of allocate_host()");
   check("cuMemcpyDtoHAsync", api().cuMemcpyDtoHAsync_v2(to, address_of(from), bytes, session_->stream()));
@@ -437,14 +437,14 @@ void CudaDevice::copy(void* to, const void* from, size_t bytes) {
   if (bytes == 0 || !ready()) return;
   check_block(to, bytes);
   check_block(from, bytes);
-  follows_kernel_ = false;
+  last_ = Queued::kOther;
   check("cuMemcpyDtoDAsync", api().cuMemcpyDtoDAsync_v2(address_of(to), address_of(from), bytes, session_->stream()));
 }
 
 void CudaDevice::fill(void* to, uint8_t value, size_t bytes) {
   if (bytes == 0 || !ready()) return;
   check_block(to, bytes);
-  follows_kernel_ = false;
+  last_ = Queued::kOther;
   check("cuMemsetD8Async", api().cuMemsetD8Async(address_of(to), value, bytes, session_->stream()));
 }
 
@@ -452,16 +452,17 @@ Status CudaDevice::synchronise() {
   QUIRE_CHECK(!session_->recording(), "nothing can be waited for while it is recorded");
   session_->bind();
   if (!failure_) check("cuStreamSynchronize", api().cuStreamSynchronize(session_->stream()));
-  follows_kernel_ = false;
+  last_ = Queued::kOther;
   if (failure_) return *failure_;
   return {};
 }
 
 uint64_t CudaDevice::mark() {
   QUIRE_CHECK(!session_->recording(), "a mark is no part of a graph");
+  if (last_ == Queued::kMark) return next_mark_ - 1;  // nothing has been queued since
   const uint64_t out = next_mark_++;
   if (!ready()) return out;
-  follows_kernel_ = false;
+  last_ = Queued::kMark;
   Event& event = marks_[out % kMarks];
   if (event == nullptr && !check("cuEventCreate", api().cuEventCreate(&event, kEventDisableTiming))) return out;
   check("cuEventRecord", api().cuEventRecord(event, session_->stream()));
@@ -481,7 +482,7 @@ Status CudaDevice::wait(uint64_t mark) {
 void CudaDevice::begin_recording() {
   QUIRE_CHECK(!session_->recording(), "recordings do not nest");
   if (!ready()) return;
-  follows_kernel_ = false;
+  last_ = Queued::kOther;
   // Relaxed: what a first use of a kernel or of the library does on the side is no part of the graph.
   if (check("cuStreamBeginCapture", api().cuStreamBeginCapture_v2(session_->stream(), kCaptureRelaxed))) {
     session_->set_recording(true);
@@ -498,7 +499,7 @@ Result<std::unique_ptr<gpu::Graph>> CudaDevice::end_recording() {
   if (!recording_failure_) check("cuGraphInstantiate", api().cuGraphInstantiateWithFlags(&exec, graph, 0));
   if (graph != nullptr) api().cuGraphDestroy(graph);
   session_->set_recording(false);
-  follows_kernel_ = false;
+  last_ = Queued::kOther;
   if (recording_failure_) {
     const Error error = *recording_failure_;
     recording_failure_.reset();
@@ -510,7 +511,7 @@ Result<std::unique_ptr<gpu::Graph>> CudaDevice::end_recording() {
 void CudaDevice::run(const gpu::Graph& graph) {
   QUIRE_CHECK(!session_->recording(), "graphs do not nest");
   if (!ready()) return;
-  follows_kernel_ = false;
+  last_ = Queued::kOther;
   check("cuGraphLaunch", api().cuGraphLaunch(static_cast<const CudaGraph&>(graph).exec, session_->stream()));
   if (wait_each_) {
     check("cuStreamSynchronize", api().cuStreamSynchronize(session_->stream()), "after a recorded step");
@@ -560,7 +561,7 @@ void CudaDevice::library_product(const gpu::LibraryProduct& product) {
   if (product.m == 0 || !ready()) return;
   QUIRE_CHECK(library_ != nullptr && library_->served({product.type, product.n, product.k}).value_or(false),
               "library_serves() must have said yes");
-  follows_kernel_ = false;
+  last_ = Queued::kOther;
   const Status status = library_->product(product);
   if (!status.ok()) note(status.error());
 }
