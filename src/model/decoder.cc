@@ -259,9 +259,9 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   rope_.reach(reach);
   local_rope_.reach(reach);
 
-  const Source last{step_hidden_.first_rows(num_wanted_), &weights_.final_norm, false};
-  head_in_step_ = num_wanted_ > 0 && num_wanted_ <= limits_.max_logit_rows && backend_.joins_head(num_wanted_) &&
-                  joins_norm(last, weights_.head);
+  // Not where rows are gathered: those lie where the logits go.
+  head_in_step_ = num_wanted_ == tokens && tokens <= limits_.max_logit_rows && backend_.joins_head(tokens) &&
+                  joins_norm({step_hidden_, &weights_.final_norm, false}, weights_.head);
   stage(batch);
   StepShape shape{tokens, batch.num_seqs(), num_wanted_, 0, tokens == batch.num_seqs()};
   for (const GroupBatch& group : batch.groups) shape.max_blocks = std::max<int64_t>(shape.max_blocks, group.max_blocks);
