@@ -90,12 +90,26 @@ Status GpuBackend::reserve_joined(const StepSizes& sizes) {
                                   bytes(rows * sizes.heads * (positions / kHopperSplit) * (sizes.head_dim + 2)));
 }
 
+// Waits for the product that takes it. Its rows are read there and as the first residual, and not written.
+bool GpuBackend::join_embedding(const EmbeddingArgs& args) {
+  const auto& table = static_cast<const GpuMatrix&>(*args.table);
+  if (!joins_step(table.dtype(), args.out.rows) || args.out.dtype != DType::kF32) return false;
+  finish_joined();
+  joined_.embedding = args;
+  joined_.embedded = false;
+  return true;
+}
+
 bool GpuBackend::join_linear(const LinearArgs& args, DType type) {
   const GpuMatrix& w = static_cast<const GpuMatrix&>(*args.weight);
   if (!joins_step(type, args.x.rows) || !known_product(args, w, type)) return false;
   if (joined_.qkv) finish_joined();
   const auto follows = [&] {
-    if (joined_.parts.empty()) return true;
+    if (joined_.parts.empty()) {
+      return !joined_.embedding ||
+             (joined_.embedding->out.data == args.x.data && joined_.embedding->out.rows == args.x.rows &&
+              args.norm != nullptr && joined_.embedding->table->dtype() == type);
+    }
     const StepOp& last = joined_.parts.back().op;
     if (last.kind == kStepLinear && last.linear.epilogue == kHopperStoreF32) return false;
     const Tensor& before = joined_.parts.back().out;
@@ -132,6 +146,11 @@ bool GpuBackend::join_linear(const LinearArgs& args, DType type) {
   l.limit = args.gated != nullptr ? args.gated->limit : 0.0f;
   l.eps = args.norm != nullptr ? args.norm->eps : 0.0f;
   l.scale = args.residual_scale;
+  if (joined_.embedding && !joined_.embedded) {
+    l.x_by_token = joined_.parts.empty();
+    l.residual_by_token = l.residual == joined_.embedding->out.data;
+    joined_.embedded = l.residual_by_token != 0 && l.out == l.residual;
+  }
   step_cut(&l, device_->info().compute_units);
   if (joined_.parts.empty()) {
     joined_.type = type;
@@ -222,13 +241,25 @@ bool GpuBackend::join_attention(const AttentionArgs& args, bool one_each) {
   return true;
 }
 
+// The embedding by itself, where nothing would write its rows otherwise.
+void GpuBackend::embed_first() {
+  embedding(*joined_.embedding);
+  joined_.embedding.reset();
+  for (JoinedStep::Part& part : joined_.parts) {
+    if (part.op.kind == kStepLinear) part.op.linear.x_by_token = part.op.linear.residual_by_token = 0;
+  }
+}
+
 void GpuBackend::finish_joined() {
-  if (joined_.finishing || (joined_.parts.empty() && !joined_.qkv)) return;
+  if (joined_.finishing || (joined_.parts.empty() && !joined_.qkv && !joined_.embedding)) return;
   joined_.finishing = true;
+  if (joined_.embedding && !joined_.embedded) embed_first();
   if (!launch_joined()) {
+    if (joined_.embedding) embed_first();
     for (const JoinedStep::Part& part : joined_.parts) part.alone();
   }
   joined_.parts.clear();
+  joined_.embedding.reset();
   if (joined_.qkv) {
     const QkvToCacheArgs qkv = *joined_.qkv;
     joined_.qkv.reset();
@@ -249,6 +280,13 @@ bool GpuBackend::launch_joined() {
   p.heads = static_cast<int>(joined_.heads);
   p.kv_heads = static_cast<int>(joined_.kv_heads);
   p.positions = static_cast<int>(joined_.positions);
+  if (joined_.embedding) {
+    const auto& table = static_cast<const GpuMatrix&>(*joined_.embedding->table);
+    p.table = table.data;
+    p.tokens = joined_.embedding->tokens.data();
+    p.table_stride = table.k();
+    p.table_scale = joined_.embedding->scale;
+  }
   const auto most_memory = static_cast<int>(device_->info().max_threadgroup_memory);
   p.slots = std::min<int>(kStepMostSlots, (most_memory - p.shared_fixed - p.shared_rows) / kStepSlotBytes);
   if (p.slots < kLeastSlots) return false;

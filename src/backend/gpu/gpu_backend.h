@@ -58,7 +58,9 @@ struct JoinedStep {
     std::function<void()> alone;  // its own launches
   };
   std::vector<Part> parts;
-  std::optional<QkvToCacheArgs> qkv;  // waits for its attention
+  std::optional<QkvToCacheArgs> qkv;       // waits for its attention
+  std::optional<EmbeddingArgs> embedding;  // of the step's tokens: what the first part takes
+  bool embedded = false;                   // a part writes where the embedding would
   bool finishing = false;
   // Of the parts:
   DType type = DType::kBF16;
@@ -178,9 +180,11 @@ class GpuBackend final : public Backend {
   bool recording() const { return recording_; }
   // decode_step.cc; false: not joined, and what waited was launched
   bool joins_step(DType type, int64_t rows);
+  bool join_embedding(const EmbeddingArgs& args);
   bool join_linear(const LinearArgs& args, DType type);
   bool join_qkv(const QkvToCacheArgs& args);
   bool join_attention(const AttentionArgs& args, bool one_each);
+  void embed_first();
   void finish_joined();
   bool launch_joined();
   void count_joined_run(size_t programs);

@@ -189,7 +189,7 @@ Result<std::unique_ptr<PackedMatrix>> GpuBackend::pack(std::span<const RawMatrix
 void GpuBackend::embedding(const EmbeddingArgs& args) {
   const GpuMatrix& table = matrix(args.table);
   QUIRE_CHECK(args.out.cols == table.k() && args.out.rows == static_cast<int64_t>(args.tokens.size()));
-  if (args.out.rows == 0) return;
+  if (args.out.rows == 0 || join_embedding(args)) return;
   EmbeddingParams p = {};
   p.weight = weight_params(table);
   p.out_stride = args.out.stride;

@@ -136,6 +136,11 @@ struct HopperStep {
   // The warps that compute.
   HOPPER_FN void meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 
+  // An element of the row that a sequence's token names, as the embedding has it.
+  HOPPER_FN float embedded(const DecodeStepParams& p, int row, int k) {
+    return to_f(((const T*)p.table)[(i64)__ldcg(p.tokens + row) * p.table_stride + k]) * p.table_scale;
+  }
+
   // Op i: its flag, where it takes and where it gives.
   HOPPER_FN uint flag_of(const Shared& s, int i) { return s.epoch << 8 | (uint)(i + 1); }
   HOPPER_FN const u64* taken_by(const Shared& s, int i) { return s.exchange + ((i + 1) & 1) * s.p.exchanged; }

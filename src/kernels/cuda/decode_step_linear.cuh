@@ -8,6 +8,7 @@
 template <typename T, int D>
 struct HopperStepLinear : HopperStep<T, D> {
   typedef HopperStep<T, D> Base;
+  using Base::embedded;
   using Base::flag_of;
   using Base::full;
   using Base::given_by;
@@ -145,9 +146,9 @@ struct HopperStepLinear : HopperStep<T, D> {
     if (residual) {
       const float* from = op.residual + (i64)m * op.residual_stride + n;
       UNROLL for (int i = 0; i < 4; i++) {
-        if (m + (i & 1) < s.p.rows && (i < 2 || halves == 2)) {
-          a.before[i] = __ldcg(from + (i & 1) * op.residual_stride + 8 * (i >> 1));
-        }
+        if (m + (i & 1) >= s.p.rows || (i >= 2 && halves != 2)) continue;
+        a.before[i] = op.residual_by_token != 0 ? embedded(s.p, m + (i & 1), n + 8 * (i >> 1))
+                                                : __ldcg(from + (i & 1) * op.residual_stride + 8 * (i >> 1));
       }
     }
   }
@@ -235,12 +236,14 @@ struct HopperStepLinear : HopperStep<T, D> {
   }
 
   // Elements tid, tid + 256, ... from `first` on of a row of x in float, kHeld of them, zeros past its end.
-  HOPPER_FN void take_floats(const StepLinearOp& op, float (&held)[kHeld], int row, int first, const u64* taken,
-                             uint flag) {
+  HOPPER_FN void take_floats(const StepLinearOp& op, const Shared& s, float (&held)[kHeld], int row, int first,
+                             const u64* taken, uint flag) {
     if (op.x != nullptr) {
       UNROLL for (int i = 0; i < kHeld; i++) {
         const int k = first + i * kThreads;
-        held[i] = k < op.k ? __ldcg((const float*)op.x + (i64)row * op.x_stride + k) : 0.0f;
+        held[i] = 0.0f;
+        if (k >= op.k) continue;
+        held[i] = op.x_by_token != 0 ? embedded(s.p, row, k) : __ldcg((const float*)op.x + (i64)row * op.x_stride + k);
       }
       return;
     }
@@ -274,7 +277,7 @@ struct HopperStepLinear : HopperStep<T, D> {
       float held[kHeld], sum = 0.0f;
 #pragma unroll 1
       for (int first = 0; first <= last; first += kHeld * kThreads) {
-        take_floats(op, held, row, first + tid, taken, flag);
+        take_floats(op, s, held, row, first + tid, taken, flag);
         UNROLL for (int i = 0; i < kHeld; i++) sum = fma(held[i], held[i], sum);
       }
       float* chains = s.floats[row & 1];
@@ -291,7 +294,7 @@ struct HopperStepLinear : HopperStep<T, D> {
       }
 #pragma unroll 1
       for (int first = 0; first < last; first += kHeld * kThreads) {  // a long row once more
-        take_floats(op, held, row, first + tid, taken, flag);
+        take_floats(op, s, held, row, first + tid, taken, flag);
         UNROLL for (int i = 0; i < kHeld; i++) {
           to_row[first + i * kThreads] = to<T>((held[i] * inverse) * op.norm[first + tid + i * kThreads]);
         }

@@ -9,9 +9,9 @@
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/params/sampling.h"
 
-extern "C" __global__ void __launch_bounds__(kStageStepThreads) hopper_stage_step(
-    const __grid_constant__ StageStepParams p, uint4* to, const uint4* from, int* tokens, const int* rows,
-    const SampleResult* results) {
+extern "C" __global__ void __launch_bounds__(kStageStepThreads)
+    hopper_stage_step(const __grid_constant__ StageStepParams p, uint4* to, const uint4* from, int* tokens,
+                      const int* rows, const SampleResult* results) {
   ptx_grid_release();
   const int tid = (int)threadIdx.x;
 #pragma unroll 4

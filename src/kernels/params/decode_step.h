@@ -31,7 +31,8 @@ struct StepLinearOp {
   int halves;      // eights of W's rows in a tile: one, or two (gated: eight of the gate and their eight of the up)
   int each, rest;  // tiles of a threadgroup; the first `rest` have one more
   int x_stride, out_stride, residual_stride;  // elements
-  int epilogue, activation;
+  short epilogue, activation;
+  short x_by_token, residual_by_token;  // 1: a row is that of DecodeStepParams::table which the token names
   float eps, scale, limit;
   float inverse_k;  // exact, or 0
 };
@@ -71,6 +72,10 @@ struct DecodeStepParams {
   int shared_rows;      // bytes of x and of T(p), which take turns: step_shared_rows()
   int positions;        // of a row of scores: a multiple of 1024
   i64 exchanged;        // entries of one of the two exchange buffers
+  const void* table;    // rows of T, where an op takes them by token
+  const int* tokens;    // of each sequence
+  i64 table_stride;     // elements
+  float table_scale;
 };
 
 // Tiles of a product over `groups` threadgroups.
