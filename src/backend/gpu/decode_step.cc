@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kJoinedRows = 4;    // sequences; with more, launches one by one are as quick
 constexpr size_t kLeastOps = 4;   // fewer are launched one by one
-constexpr size_t kMostOps = 160;  // of a launch; more are several launches
+constexpr size_t kMostOps = 254;  // of a launch, as flags count; more are several launches
 constexpr int kLeastSlots = 4;    // of the ring
 // Beyond these the ops have enough to do for themselves: long contexts, where attention's own kernels read faster, and
 // weights whose bytes take longer than what stands between two launches.
@@ -84,7 +84,7 @@ Status GpuBackend::reserve_joined(const StepSizes& sizes) {
       std::min(kMostPositions, (sizes.positions + kHopperSplit - 1) / kHopperSplit * kHopperSplit);
   const int64_t columns = std::max(sizes.out_columns, sizes.heads * sizes.head_dim);
   const auto bytes = [](int64_t entries) { return static_cast<size_t>(entries) * 8; };
-  QUIRE_TRY(joined_.exchange.reserve(*device_, bytes(2 * rows * columns)));
+  QUIRE_TRY(joined_.exchange.reserve(*device_, bytes(kStepExchanges * rows * columns)));
   QUIRE_TRY(joined_.scores.reserve(*device_, bytes(rows * sizes.heads * positions)));
   return joined_.partials.reserve(*device_,
                                   bytes(rows * sizes.heads * (positions / kHopperSplit) * (sizes.head_dim + 2)));
@@ -275,10 +275,9 @@ bool GpuBackend::launch_joined() {
   DecodeStepParams p = {};
   p.rows = joined_.rows;
   p.ops = static_cast<int>(count);
-  p.shared_fixed = step_shared_fixed(p.ops, dim);
-  p.shared_rows = step_shared_rows(p.rows, joined_.most_k);
   p.heads = static_cast<int>(joined_.heads);
   p.kv_heads = static_cast<int>(joined_.kv_heads);
+  p.ring = step_ring_at(dim, p.rows, joined_.most_k, p.heads / std::max(p.kv_heads, 1));
   p.positions = static_cast<int>(joined_.positions);
   if (joined_.embedding) {
     const auto& table = static_cast<const GpuMatrix&>(*joined_.embedding->table);
@@ -288,7 +287,7 @@ bool GpuBackend::launch_joined() {
     p.table_scale = joined_.embedding->scale;
   }
   const auto most_memory = static_cast<int>(device_->info().max_threadgroup_memory);
-  p.slots = std::min<int>(kStepMostSlots, (most_memory - p.shared_fixed - p.shared_rows) / kStepSlotBytes);
+  p.slots = std::min<int>(kStepMostSlots, (most_memory - p.ring) / kStepSlotBytes);
   if (p.slots < kLeastSlots) return false;
 
   const int64_t splits = joined_.positions / kHopperSplit;
@@ -298,7 +297,7 @@ bool GpuBackend::launch_joined() {
     if (!epochs.ok()) return false;
     joined_.epochs = std::move(epochs).value();
   }
-  void* exchange = joined_.exchange.grow(*device_, 2 * bytes(joined_.entries));
+  void* exchange = joined_.exchange.grow(*device_, kStepExchanges * bytes(joined_.entries));
   void* scores = joined_.scores.grow(*device_, bytes(p.rows * joined_.heads * joined_.positions));
   void* partials = joined_.partials.grow(*device_, bytes(splits > 1 ? p.rows * joined_.heads * splits * (dim + 2) : 1));
   p.exchanged = joined_.entries;
@@ -320,7 +319,7 @@ bool GpuBackend::launch_joined() {
          {at, joined_.contexts, joined_.at_positions, joined_.slots, exchange, scores, partials,
           joined_.epochs->address()},
          {static_cast<uint32_t>(device_->info().compute_units)}, kStepThreads,
-         static_cast<uint32_t>(p.shared_fixed + p.shared_rows + p.slots * kStepSlotBytes));
+         static_cast<uint32_t>(p.ring + p.slots * kStepSlotBytes));
   return true;
 }
 

@@ -285,14 +285,22 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DecodeStep,
                                                .inner = 3072,
                                                .layers = 4,
                                                .block_size = 32,
+                                               .vocab = 60000,  // lots of tiles, one after another
                                                .contexts = {383}},
+                                         Shape{.name = "TurnsOfTheRing",  // within a product
+                                               .hidden = 2560,
+                                               .heads = 8,
+                                               .kv_heads = 8,
+                                               .inner = 6144,
+                                               .layers = 2,
+                                               .contexts = {70}},
                                          Shape{.name = "MoreLayersThanALaunch",
                                                .hidden = 64,
                                                .heads = 1,
                                                .kv_heads = 1,
                                                .head_dim = 64,
                                                .inner = 64,
-                                               .layers = 40,
+                                               .layers = 60,
                                                .contexts = {9}}),
                          [](const auto& info) { return std::string(info.param.name); });
 

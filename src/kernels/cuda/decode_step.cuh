@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All layers of a decode step of few sequences in one launch (sm_90a), with the bits of the ops one by one.
+// A decode step of few sequences in one launch (sm_90a), from the embedding to the logits, with the bits of the ops one
+// by one.
 //
 // With one sequence a layer is a handful of products that a chip does in microseconds, and what takes time is what
 // stands between them: a launch that ends, one that begins, a row that travels. Here one threadgroup a multiprocessor
@@ -8,8 +9,10 @@
 //    ahead as the ring has slots.
 //  - What an op gives goes to its readers through an exchange in memory: each entry carries the flag of its op beside
 //    the value, so a reader asks for the entry itself until the flag is there. No barrier, no fence, no second trip.
-//    An op reads all that the op before gave (attention: all of a kv head), so two exchange buffers in turn are enough:
-//    whoever writes op i + 2 has seen all of op i + 1, whose writers had read all of op i.
+//    An op reads all that the op before gave, but attention only what belongs to a kv head. So three exchange buffers
+//    in turn are needed, and enough: whoever writes op i + 3 has seen some of op i + 2, whose writers (or, if that was
+//    attention, all those of op i + 1 between them) had seen all of op i + 1, whose writers had read all of op i. With
+//    two, the heads of a quick kv head take the place of what a slow threadgroup's projection still waits for.
 //  - A tile is eight or sixteen rows of W, its chain one warp's, as in linear_few.cuh.
 // Attention: a unit of the first part is 64 positions of a (sequence, kv head), its scores go to the exchange; a unit
 // of the second is 16 columns of V of a (sequence, kv head, split), which makes the softmax of all its positions again;
@@ -32,20 +35,17 @@ struct HopperDecodeStep : HopperStep<T, D> {
   using Base::cut_attention;
   using Base::empty;
   using Base::full;
-  using Base::kQueryStride;
+  using Base::kOpPieces;
   using Base::kThreads;
   using Base::meet;
   using Base::mine;
-  using Base::program_of;
+  using Base::op_at;
   using typename Base::Shared;
 
   HOPPER_FN void prepare(const DecodeStepParams& p, const StepOp* program, u64* exchange, u64* scores, u64* partials) {
     Shared& s = mine();
-    const int tid = (int)threadIdx.x, words = p.ops * (int)(sizeof(StepOp) / 16);
-    uint4* to_program = (uint4*)program_of(s);
-#pragma unroll 8
-    for (int i = tid; i < words; i += kStepThreads) to_program[i] = ((const uint4*)program)[i];
-    for (int i = tid; i < 16 * kQueryStride; i += kStepThreads) (&s.q[0][0])[i] = to<T>(0.0f);
+    const int tid = (int)threadIdx.x;
+    if (tid < min(p.ops, kStepOpsAhead - 1) * kOpPieces) ((uint4*)s.ahead)[tid] = ((const uint4*)program)[tid];
     if (tid < p.slots) {
       hopper_barrier_init(full(s, tid), 32);
       hopper_barrier_init(empty(s, tid), 1);
@@ -53,12 +53,24 @@ struct HopperDecodeStep : HopperStep<T, D> {
     }
     if (tid == 0) {
       s.p = p;
+      s.program = program;
       s.exchange = exchange;
       s.scores = scores;
       s.partials = partials;
-      s.ring = ptx_shared_address((unsigned char*)&s + p.shared_fixed + p.shared_rows);
+      s.ring = ptx_shared_address((unsigned char*)&s + p.ring);
       s.group = p.heads / max(p.kv_heads, 1);
     }
+  }
+
+  // Once all are through with op i - 1, its place takes op i + 3: asked for here, awaited an op later, and seen by all
+  // when they have met once more.
+  HOPPER_FN void look_ahead(Shared& s, int i) {
+    const int piece = (int)threadIdx.x - (kThreads - 32), next = i + kStepOpsAhead - 1;
+    if (piece < 0) return;
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    if (piece >= kOpPieces || next >= s.p.ops) return;
+    hopper_copy16(ptx_shared_address((uint4*)&s.ahead[next % kStepOpsAhead] + piece),
+                  (const uint4*)(s.program + next) + piece);
   }
 
   HOPPER_FN void compute() {
@@ -67,7 +79,9 @@ struct HopperDecodeStep : HopperStep<T, D> {
     const int ops = s.p.ops;
 #pragma unroll 1
     for (int i = 0; i < ops; i++) {
-      if (program_of(s)[i].kind == kStepLinear) {
+      meet();  // all are through with the op before, its rows and what stood in shared memory for it
+      look_ahead(s, i);
+      if (op_at(s, i).kind == kStepLinear) {
         at = HopperStepLinear<T, D>::linear(i, at);
       } else {
         at = HopperStepAttention<T, D>::keys(i, at);

@@ -14,8 +14,8 @@ struct HopperStepAttention : HopperStep<T, D> {
   using Base::flag_of;
   using Base::full;
   using Base::given_by;
+  using Base::key_at;
   using Base::key_tiles;
-  using Base::kKeyRow;
   using Base::kValueRow;
   using Base::kValueSlot;
   using Base::kWeightStride;
@@ -23,7 +23,7 @@ struct HopperStepAttention : HopperStep<T, D> {
   using Base::meet;
   using Base::mine;
   using Base::next;
-  using Base::program_of;
+  using Base::op_at;
   using Base::rows_of;
   using Base::slot_at;
   using Base::splits_of;
@@ -75,7 +75,7 @@ struct HopperStepAttention : HopperStep<T, D> {
     turn(op, s, x, row + (s.p.heads + u.kv_head) * (D / 2), op.k_norm, u.seq, flag, warp, lane);
     const int in_tile = (s.contexts[u.seq] - 1) % kHopperTile;
     hopper_barrier_wait(full(s, at.slot), at.parity);  // the slot is this unit's
-    const uint to_ring = slot_at(s, at.slot) + in_tile * kKeyRow + lane * 2;
+    const uint to_ring = slot_at(s, at.slot) + key_at(in_tile) + lane * 2;
     UNROLL for (int i = 0; i < D / 32; i++) {
       asm volatile("st.shared.u16 [%0], %1;" ::"r"(to_ring + 64 * i), "h"(to_bits16(to<T>(x[i]))) : "memory");
     }
@@ -86,7 +86,7 @@ struct HopperStepAttention : HopperStep<T, D> {
   }
   HOPPER_FN void take_value(const StepAttentionOp& op, Shared& s, const u64* row, const KeyUnit& u, uint flag, int warp,
                             int lane) {
-    float* staged = s.floats[warp];
+    float* staged = s.floats + warp * 128;
     take_head(staged, row + (s.p.heads + s.p.kv_heads + u.kv_head) * (D / 2), flag, lane);
     const i64 slot = s.slots[u.seq];
     if (slot < 0) return;
@@ -103,7 +103,7 @@ struct HopperStepAttention : HopperStep<T, D> {
     Head::ask(weight, norm, norm != nullptr ? D : 0, lane);
     Head::ask_pairs(cosine, op.cosines + at, rot_dim, interleaved, lane);
     Head::ask_pairs(sine, op.sines + at, rot_dim, interleaved, lane);
-    float* staged = s.floats[warp];
+    float* staged = s.floats + warp * 128;
     take_head(staged, head, flag, lane);
     UNROLL for (int i = 0; i < D / 32; i++) x[i] = staged[lane + 32 * i];
     __syncwarp();
@@ -115,8 +115,8 @@ struct HopperStepAttention : HopperStep<T, D> {
   // Eight positions a warp.
   HOPPER_FN void score(Shared& s, const KeyUnit& u, StepPlace at, uint flag, int warp, int lane) {
     hopper_barrier_wait(full(s, at.slot), at.parity);
-    const uint row = slot_at(s, at.slot) + (warp * 8 + (lane & 7)) * kKeyRow + (lane >> 3) * 16;
-    const uint query = ptx_shared_address(&s.q[lane & 15][(lane >> 4) * 8]);
+    const uint row = slot_at(s, at.slot) + key_at(warp * 8 + (lane & 7)) + (lane >> 3) * 16;
+    const uint query = ptx_shared_address(&s.q[min(lane & 7, s.group - 1)][(lane >> 4) * 8]);  // rows stand twice
     float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     uint a[D / 16][4], f[D / 32][4];
     UNROLL for (int k = 0; k < D / 32; k++) {
@@ -135,12 +135,11 @@ struct HopperStepAttention : HopperStep<T, D> {
 
   STEP_PART StepPlace keys(int i, StepPlace at) {
     Shared& s = mine();
-    const StepAttentionOp& op = program_of(s)[i].attention;
+    const StepAttentionOp& op = op_at(s, i).attention;
     const int tid = (int)threadIdx.x, warp = tid >> 5, lane = tid & 31, group = s.group;
     const int projected = (s.p.heads + 2 * s.p.kv_heads) * (D / 2);
     const uint flag = flag_of(s, i);
     if (s.key_count == 0) return at;
-    meet();  // all are through with the op before
     KeyUnit u = s.key;
     int has = -1;  // whose q is there
 #pragma unroll 1
@@ -299,7 +298,7 @@ struct HopperStepAttention : HopperStep<T, D> {
     if (all > kValueSlot) hopper_barrier_wait(full(s, second.slot), second.parity);
     const uint slots[2] = {slot_at(s, at.slot) + value_at(lane, column),
                            slot_at(s, second.slot) + value_at(lane, column)};
-    const uint weights = ptx_shared_address(rows_of(s) + (lane & 15) * kWeightStride + (lane >> 4) * 8);
+    const uint weights = ptx_shared_address(rows_of(s) + min(lane & 7, s.group - 1) * kWeightStride + (lane >> 4) * 8);
     // value_at() of a row 32 on turns no other way.
     const auto fetch = [&](ValueFragments& f, int tile) {
       const uint slot = tile < 8 ? slots[0] : slots[1];
@@ -350,7 +349,7 @@ struct HopperStepAttention : HopperStep<T, D> {
 
   STEP_PART StepPlace values(int i, StepPlace at) {
     Shared& s = mine();
-    const StepAttentionOp& op = program_of(s)[i].attention;
+    const StepAttentionOp& op = op_at(s, i).attention;
     const int tid = (int)threadIdx.x, warp = tid >> 5, lane = tid & 31;
     const uint flag = flag_of(s, i);
     if (s.value_count == 0) return at;
@@ -379,7 +378,7 @@ struct HopperStepAttention : HopperStep<T, D> {
 
   STEP_PART void merge(int i) {
     Shared& s = mine();
-    const StepAttentionOp& op = program_of(s)[i].attention;
+    const StepAttentionOp& op = op_at(s, i).attention;
     const uint flag = flag_of(s, i);
     const int tid = (int)threadIdx.x, d = 2 * tid;
     if (tid >= D / 2) return;

@@ -80,13 +80,14 @@ struct HopperStep {
   enum {
     kThreads = 32 * kStepWarps,        // that compute
     kWeightRow = kStepChunk * 2 + 16,  // bytes; eight rows meet all banks
-    kKeyRow = D * 2 + 16,              // bytes
+    kKeyRow = 8 * D * 2 + 16,          // bytes of eight positions, each eight on from the one before
     kValueRow = kStepSlice * 2,        // bytes
     kValueSlot = 512,                  // positions
     kSlices = D / kStepSlice,
     kQueryStride = D + 8,
     kWeightStride = kHopperSplit + 8,  // of T(p)
-    kBegin = 1024 + 8 * 256 * 4 + 2 * 16 * 16 * 4 + 16 * 16 * 4 * 4 + 16 * kQueryStride * 2,
+    kRows = step_rows_at(D),
+    kOpPieces = sizeof(StepOp) / 16,
     kHeld = 4  // elements of a row to norm that a thread keeps: rows of up to 1024 are asked for once
   };
 
@@ -97,11 +98,14 @@ struct HopperStep {
     int seq, kv_head, split, slice;
   };
 
-  // What a threadgroup keeps at the beginning of its memory. Then come the program, x or T(p), and the ring.
+  // What a threadgroup keeps at the beginning of its memory. Then come x or T(p), and the ring.
   struct Shared {
-    u64 full[kStepMostSlots];   // 32 arrive
-    u64 empty[kStepMostSlots];  // one arrives
+    u64 full[kStepMostSlots];     // 32 arrive
+    u64 empty[kStepMostSlots];    // one arrives
+    StepOp ahead[kStepOpsAhead];  // op i stands at i % kStepOpsAhead for the warps that compute
+    StepOp brought;               // the one that is being brought in
     DecodeStepParams p;
+    const StepOp* program;
     u64* exchange;
     u64* scores;
     u64* partials;
@@ -114,27 +118,34 @@ struct HopperStep {
     int key_count, value_count;
     KeyUnit key;
     ValueUnit value;
-    alignas(16) float floats[8][256];   // chains of a norm's sum, heads while they turn
-    float most[16][16];                 // rows, tiles: maxima; rows from 8 on: the maximum up to this tile
-    float factor[16][16];               // rows, tiles
-    float sums[16][16][4];              // tiles, rows, t
-    alignas(16) T q[16][kQueryStride];  // T(q * c)
+    union {
+      alignas(16) float floats[1024];       // chains of a norm's sum, 256 each; heads while they turn, 128 each
+      struct {                              // in the second part of attention
+        float most[16][16];                 // rows, tiles: maxima; rows from 8 on: the maximum up to this tile
+        float factor[kStepMostGroup][16];   // rows, tiles
+        float sums[16][kStepMostGroup][4];  // tiles, rows, t
+      };
+    };
+    alignas(16) T q[kStepMostGroup][kQueryStride];  // T(q * c)
   };
-  static_assert(sizeof(Shared) <= kBegin, "as the host counts");
+  static_assert(sizeof(Shared) <= kRows && kRows % 16 == 0, "as the host counts");
+  static_assert(kStepMostGroup == 8 && D <= 128, "rows of a product's first half");
   static_assert(kThreads == 256, "as meet() and the norm's chains count");
+  static_assert(sizeof(StepOp) % 16 == 0, "ops are copied in such pieces");
 
   HOPPER_FN Shared& mine() {
     extern __shared__ __align__(128) unsigned char step_memory[];
     return *(Shared*)step_memory;
   }
-  HOPPER_FN StepOp* program_of(Shared& s) { return (StepOp*)((unsigned char*)&s + kBegin); }
-  // x [rows][k + 8], or T(p) [16][kWeightStride].
-  HOPPER_FN T* rows_of(Shared& s) { return (T*)((unsigned char*)&s + s.p.shared_fixed); }
+  HOPPER_FN const StepOp& op_at(const Shared& s, int i) { return s.ahead[i % kStepOpsAhead]; }
+  // x [rows][k + 8], or T(p) [group][kWeightStride].
+  HOPPER_FN T* rows_of(Shared& s) { return (T*)((unsigned char*)&s + kRows); }
   HOPPER_FN uint full(const Shared& s, int slot) { return ptx_shared_address(s.full + slot); }
   HOPPER_FN uint empty(const Shared& s, int slot) { return ptx_shared_address(s.empty + slot); }
   HOPPER_FN uint slot_at(const Shared& s, int slot) { return s.ring + slot * kStepSlotBytes; }
-  // The warps that compute.
+  // The warps that compute; and some of them, all of the same count.
   HOPPER_FN void meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+  HOPPER_FN void meet(int warps) { asm volatile("bar.sync 3, %0;" ::"r"(warps * 32) : "memory"); }
 
   // An element of the row that a sequence's token names, as the embedding has it.
   HOPPER_FN float embedded(const DecodeStepParams& p, int row, int k) {
@@ -143,8 +154,8 @@ struct HopperStep {
 
   // Op i: its flag, where it takes and where it gives.
   HOPPER_FN uint flag_of(const Shared& s, int i) { return s.epoch << 8 | (uint)(i + 1); }
-  HOPPER_FN const u64* taken_by(const Shared& s, int i) { return s.exchange + ((i + 1) & 1) * s.p.exchanged; }
-  HOPPER_FN u64* given_by(const Shared& s, int i) { return s.exchange + (i & 1) * s.p.exchanged; }
+  HOPPER_FN u64* given_by(const Shared& s, int i) { return s.exchange + i % kStepExchanges * s.p.exchanged; }
+  HOPPER_FN const u64* taken_by(const Shared& s, int i) { return given_by(s, i + kStepExchanges - 1); }
 
   // ---- how an op's work is cut ----
 
@@ -209,6 +220,8 @@ struct HopperStep {
     }
     s.value = {seq, value / kSlices / splits_of(s, seq), value / kSlices % splits_of(s, seq), value % kSlices};
   }
+  // Where a position of a tile of K stands: positions 8 i to 8 i + 7 are in eight rows, as W's are.
+  HOPPER_FN uint key_at(int position) { return (position & 7) * kKeyRow + (position >> 3) * (D * 2); }
   // Rows of 32 bytes, their two pieces turned so that eight rows meet all banks.
   HOPPER_FN uint value_at(int row, int piece) { return row * kValueRow + ((piece ^ ((row >> 2) & 1)) << 4); }
 };

@@ -9,7 +9,8 @@ struct HopperStepBring : HopperStep<T, D> {
   typedef HopperStep<T, D> Base;
   using Base::empty;
   using Base::full;
-  using Base::kKeyRow;
+  using Base::key_at;
+  using Base::kOpPieces;
   using Base::kValueRow;
   using Base::kValueSlot;
   using Base::kWeightRow;
@@ -17,7 +18,6 @@ struct HopperStepBring : HopperStep<T, D> {
   using Base::lot_of;
   using Base::mine;
   using Base::next;
-  using Base::program_of;
   using Base::slot_at;
   using Base::tiles_of;
   using Base::value_at;
@@ -85,7 +85,7 @@ struct HopperStepBring : HopperStep<T, D> {
       UNROLL for (int row = lane; row < kHopperTile; row += 32) {
         const i64 offset = row_at(op, pages, start, min(start + row, all - 1), row_bytes) + u.kv_head * (D * 2);
         if (row < count) {
-          hopper_copy_bulk(slot_at(s, at.slot) + row * kKeyRow, op.pages + offset, D * 2, full(s, at.slot));
+          hopper_copy_bulk(slot_at(s, at.slot) + key_at(row), op.pages + offset, D * 2, full(s, at.slot));
         }
       }
       at = StepPlace::after(at, 1, s.p.slots);
@@ -133,9 +133,16 @@ struct HopperStepBring : HopperStep<T, D> {
     const int lane = (int)threadIdx.x & 31;
     StepPlace at = {0, 0};
     bool alone = true;  // the others still wait for the launch before
+    const uint4* from = (const uint4*)s.program;
+    const bool mine = lane < kOpPieces;
+    uint4 piece = mine ? from[lane] : make_uint4(0, 0, 0, 0);
 #pragma unroll 1
     for (int i = 0; i < s.p.ops; i++) {
-      const StepOp& op = program_of(s)[i];
+      const StepOp& op = s.brought;
+      __syncwarp();
+      if (mine) ((uint4*)&s.brought)[lane] = piece;
+      __syncwarp();
+      if (mine && i + 1 < s.p.ops) piece = from[(i + 1) * kOpPieces + lane];
       if (alone && op.kind == kStepAttention) {
         await_begun();
         alone = false;

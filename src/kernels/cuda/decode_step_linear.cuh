@@ -18,8 +18,7 @@ struct HopperStepLinear : HopperStep<T, D> {
   using Base::lot_of;
   using Base::meet;
   using Base::mine;
-  using Base::next;
-  using Base::program_of;
+  using Base::op_at;
   using Base::rows_of;
   using Base::taken_by;
   using Base::tiles_of;
@@ -40,42 +39,40 @@ struct HopperStepLinear : HopperStep<T, D> {
     UNROLL for (int i = 0; i < 4; i++) hopper_mma<T>(acc, f.w[i], f.x[i / 2][i % 2 * 2], f.x[i / 2][i % 2 * 2 + 1]);
   }
 
-  // A chain that has begun: its first slot is there, and W's fragments of the first window.
-  struct Begun {
-    StepPlace at, second;  // slots of the first and of the second eight rows
-    uint w;                // where the lane's fragments stand
-    Window f;
+  // Where a warp's chain takes its chunks: from slot `at` on, each `stride` slots from the one before.
+  struct Chunks {
+    StepPlace at;
+    int stride, k, halves;
+    int warps;  // at work beside each other
   };
-  HOPPER_FN uint lane_w(const Shared& s, int lane) { return s.ring + (lane & 7) * kWeightRow + (lane >> 4) * 16; }
-  HOPPER_FN void begin(const Shared& s, Begun& c, StepPlace at, int halves, int lane) {
-    c.at = at;
-    c.second = StepPlace::after_few(at, halves - 1, s.p.slots);
-    hopper_barrier_wait(full(s, c.at.slot), c.at.parity);
-    if (halves == 2) hopper_barrier_wait(full(s, c.second.slot), c.second.parity);
-    c.w = lane_w(s, lane) + ((lane & 8) != 0 ? c.second.slot : c.at.slot) * kStepSlotBytes;
-    fetch_w(c.f, c.w);
-  }
 
-  // A tile's chain, its chunks `stride` slots apart: W as the 16-row operand (eight rows stand twice where there are no
-  // more), x as the eight columns. What stands between two products must fit in their shadow, so there is next to no
-  // branch, fragments come a window ahead, and the next slot is looked for early.
-  HOPPER_FN void chain(Shared& s, float (&acc)[4], const Begun& begun, int stride, int k, int halves, int lane) {
+  // A tile's chain: W as the 16-row operand (eight rows stand twice where there are no more), x as the eight columns.
+  // What stands between two products must fit in their shadow, so there is next to no branch, fragments come a window
+  // ahead, and the next slot is looked for early.
+  //
+  // Slots land in any order, and a barrier tells by its parity only whether its last phase has ended. A warp that came
+  // for what a slot will hold next while another still waits for what it should hold now would take the one for the
+  // other. So before a slot's turn comes again, all meet that may wait for it.
+  HOPPER_FN void chain(Shared& s, float (&acc)[4], const Chunks& c, int lane) {
     enum { kWindows = kStepChunk / 64 };
-    const int slots = s.p.slots;
-    const bool upper = (lane & 8) != 0, two = halves == 2;
-    const uint barriers = full(s, 0), base_w = lane_w(s, lane);
-    uint x = ptx_shared_address(rows_of(s) + min(lane & 7, s.p.rows - 1) * (k + 8)) + (lane >> 3) * 16;
-    StepPlace at = begun.at, second = begun.second;
-    uint w = begun.w;
+    const int slots = s.p.slots, turn = slots / c.stride;  // chunks in a turn of the ring
+    const bool upper = (lane & 8) != 0, two = c.halves == 2;
+    const uint barriers = full(s, 0), base_w = s.ring + (lane & 7) * kWeightRow + (lane >> 4) * 16;
+    uint x = ptx_shared_address(rows_of(s) + min(lane & 7, s.p.rows - 1) * (c.k + 8)) + (lane >> 3) * 16;
+    StepPlace at = c.at, second = StepPlace::after_few(at, c.halves - 1, slots);
+    const auto await = [&] {
+      hopper_barrier_wait(barriers + at.slot * 8, at.parity);
+      if (two) hopper_barrier_wait(barriers + second.slot * 8, second.parity);
+    };
     UNROLL for (int i = 0; i < 4; i++) acc[i] = 0.0f;
+    await();
+    uint w = base_w + (upper ? second.slot : at.slot) * kStepSlotBytes;
     Window f[2];
-    f[0] = begun.f;
-    fetch_x(f[0], x);
-    int left = k / 64;  // windows
+    fetch(f[0], w, x);
+    int left = c.k / 64, until_turn = turn;  // windows; chunks
 #pragma unroll 1
     while (left >= kWindows) {
-#pragma unroll 1
-      for (int i = 0; i < kWindows / 2 - 1; i++) {
+      UNROLL for (int i = 0; i < kWindows / 2 - 1; i++) {
         fetch(f[1], w + 128, x + 128);
         multiply(acc, f[0]);
         w += 256;
@@ -85,8 +82,8 @@ struct HopperStepLinear : HopperStep<T, D> {
       }
       const StepPlace old = at, old_second = second;
       left -= kWindows;
-      at = StepPlace::after_few(at, stride, slots);
-      second = StepPlace::after_few(at, halves - 1, slots);
+      at = StepPlace::after_few(at, c.stride, slots);
+      second = StepPlace::after_few(at, c.halves - 1, slots);
       bool ready = step_landed(barriers + at.slot * 8, at.parity);
       if (two) ready = ready && step_landed(barriers + second.slot * 8, second.parity);
       fetch(f[1], w + 128, x + 128);
@@ -94,10 +91,12 @@ struct HopperStepLinear : HopperStep<T, D> {
       x += 256;
       w = base_w + (upper ? second.slot : at.slot) * kStepSlotBytes;
       if (left > 0) {
-        if (!ready) {
-          hopper_barrier_wait(barriers + at.slot * 8, at.parity);
-          if (two) hopper_barrier_wait(barriers + second.slot * 8, second.parity);
+        if (--until_turn == 0 && c.warps > 1) {
+          meet(c.warps);
+          until_turn = turn;
+          ready = false;
         }
+        if (!ready) await();
         fetch(f[0], w, x);
       }
       multiply(acc, f[1]);  // now all of the old slot has gone through registers
@@ -153,15 +152,14 @@ struct HopperStepLinear : HopperStep<T, D> {
     }
   }
 
-  HOPPER_FN void tile(const StepLinearOp& op, Shared& s, const Ahead& a, const Begun& begun, int stride, uint flag,
-                      int lane) {
+  HOPPER_FN void tile(const StepLinearOp& op, Shared& s, const Ahead& a, const Chunks& chunks, uint flag, int lane) {
     const bool gated = op.epilogue == kHopperGated, residual = op.epilogue == kHopperResidual;
     const bool biased = op.bias != nullptr, kept = op.out != nullptr;
     const int g = lane >> 2, m = (lane & 3) * 2, rows = s.p.rows, parts = gated ? 1 : op.halves;
     const int columns = gated ? op.n / 2 : op.n, out_stride = op.out_stride;
     const float scale = op.scale;
     float acc[4];
-    chain(s, acc, begun, stride, op.k, op.halves, lane);
+    chain(s, acc, chunks, lane);
     if (op.epilogue == kHopperStoreF32) {
       UNROLL for (int i = 0; i < 4; i++) {
         const int j = i & 1, part = i >> 1;
@@ -280,7 +278,7 @@ struct HopperStepLinear : HopperStep<T, D> {
         take_floats(op, s, held, row, first + tid, taken, flag);
         UNROLL for (int i = 0; i < kHeld; i++) sum = fma(held[i], held[i], sum);
       }
-      float* chains = s.floats[row & 1];
+      float* chains = s.floats + (row & 1) * kThreads;
       chains[tid] = sum;
       meet();
       const float* c = chains + (tid & 31);
@@ -304,18 +302,15 @@ struct HopperStepLinear : HopperStep<T, D> {
 
   STEP_PART StepPlace linear(int i, StepPlace at) {
     Shared& s = mine();
-    const StepLinearOp& op = program_of(s)[i].linear;
+    const StepLinearOp& op = op_at(s, i).linear;
     const int tid = (int)threadIdx.x, count = tiles_of(op), warp = tid >> 5, lane = tid & 31;
     if (count == 0) return at;
     const uint flag = flag_of(s, i);
     const int groups = (int)gridDim.x, chunks = (op.k + kStepChunk - 1) / kStepChunk, halves = op.halves;
     const int slots = s.p.slots, lot = lot_of(op, s);
-    meet();  // nobody reads the rows of the op before
     Ahead ahead;
-    Begun begun;
     const auto get_ready = [&](int first) {
       look_ahead(op, s, ahead, (int)blockIdx.x + (first + warp) * groups, given_by(s, i), lane);
-      begin(s, begun, StepPlace::after_few(at, warp * halves, slots), halves, lane);
     };
     if (warp < min(count, lot)) get_ready(0);
     if (op.norm != nullptr) {
@@ -329,9 +324,11 @@ struct HopperStepLinear : HopperStep<T, D> {
 #pragma unroll 1
     for (int first = 0; first < count; first += lot) {
       const int now = min(count - first, lot);
+      if (first > 0) meet();  // as in chain(), for a lot is a turn of the ring or more
       if (warp < now) {
         if (first > 0) get_ready(first);
-        tile(op, s, ahead, begun, now * halves, flag, lane);
+        tile(op, s, ahead, {StepPlace::after_few(at, warp * halves, slots), now * halves, op.k, halves, now}, flag,
+             lane);
       }
       at = StepPlace::after(at, now * halves * chunks, slots);
     }

@@ -6,14 +6,16 @@
 #include "kernels/params/hopper.h"
 
 enum {
-  kStepThreads = 288,         // eight warps that compute, one that brings weights and pages in
-  kStepWarps = 8,             // that compute
-  kStepRows = 8,              // sequences at most: one token each
-  kStepChunk = 1024,          // k of eight rows of W in a slot of the ring
-  kStepSlotBytes = 64 * 272,  // also 64 positions of K (heads of 128), or 512 positions of 16 columns of V
-  kStepSlice = 16,            // columns of V that a threadgroup takes
-  kStepMostGroup = 8,         // query heads of a kv head
-  kStepMostSlots = 32
+  kStepThreads = 288,                    // eight warps that compute, one that brings weights and pages in
+  kStepWarps = 8,                        // that compute
+  kStepRows = 8,                         // sequences at most: one token each
+  kStepChunk = 1024,                     // k of eight rows of W in a slot of the ring
+  kStepSlotBytes = 8 * (2 * 1024 + 16),  // also 64 positions of K (heads of 128), or 512 of 16 columns of V
+  kStepSlice = 16,                       // columns of V that a threadgroup takes
+  kStepMostGroup = 8,                    // query heads of a kv head
+  kStepMostSlots = 32,
+  kStepOpsAhead = 4,  // of the program, in shared memory
+  kStepExchanges = 3  // buffers that ops take in turn
 };
 
 enum StepKind { kStepLinear = 0, kStepAttention = 1 };
@@ -54,7 +56,7 @@ struct StepAttentionOp {
   float eps, c;  // of the norms; scale * log2(e)
 };
 
-struct StepOp {
+struct alignas(16) StepOp {
   int kind;
   int padding;
   union {
@@ -68,10 +70,9 @@ struct DecodeStepParams {
   int ops;              // of the program
   int heads, kv_heads;  // of all attention in it
   int slots;            // of the ring
-  int shared_fixed;     // bytes: step_shared_fixed()
-  int shared_rows;      // bytes of x and of T(p), which take turns: step_shared_rows()
+  int ring;             // where it begins: step_ring_at()
   int positions;        // of a row of scores: a multiple of 1024
-  i64 exchanged;        // entries of one of the two exchange buffers
+  i64 exchanged;        // entries of one of the kStepExchanges buffers
   const void* table;    // rows of T, where an op takes them by token
   const int* tokens;    // of each sequence
   i64 table_stride;     // elements
@@ -95,14 +96,11 @@ constexpr i64 step_entries(int rows, int columns, bool floats) {
   return (i64)rows * (floats ? columns : columns / 2);
 }
 
-// Bytes: what a threadgroup keeps (HopperDecodeStep::Shared), and the program; then x or T(p), then the ring.
-constexpr int step_shared_begin(int head_dim) {
-  return 1024 + 8 * 256 * 4 + 2 * 16 * 16 * 4 + 16 * 16 * 4 * 4 + 16 * (head_dim + 8) * 2;
+// Bytes: what a threadgroup keeps (HopperStep::Shared); then x or T(p), which take turns; then the ring.
+constexpr int step_rows_at(int head_dim) {
+  return 1024 + (kStepOpsAhead + 1) * (int)sizeof(StepOp) + 4096 + kStepMostGroup * (head_dim + 8) * 2;
 }
-constexpr int step_shared_fixed(int ops, int head_dim) {
-  return (step_shared_begin(head_dim) + ops * (int)sizeof(StepOp) + 127) / 128 * 128;
-}
-constexpr int step_shared_rows(int rows, int most_k) {
-  const int x = rows * (most_k + 8) * 2, p = 16 * (kHopperSplit + 8) * 2;
-  return ((x > p ? x : p) + 127) / 128 * 128;
+constexpr int step_ring_at(int head_dim, int rows, int most_k, int group) {
+  const int x = rows * (most_k + 8) * 2, p = group * (kHopperSplit + 8) * 2;
+  return (step_rows_at(head_dim) + (x > p ? x : p) + 127) / 128 * 128;
 }
