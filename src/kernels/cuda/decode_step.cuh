@@ -10,9 +10,9 @@
 //  - What an op gives goes to its readers through an exchange in memory: each entry carries the flag of its op beside
 //    the value, so a reader asks for the entry itself until the flag is there. No barrier, no fence, no second trip.
 //    An op reads all that the op before gave, but attention only what belongs to a kv head. So three exchange buffers
-//    in turn are needed, and enough: whoever writes op i + 3 has seen some of op i + 2, whose writers (or, if that was
-//    attention, all those of op i + 1 between them) had seen all of op i + 1, whose writers had read all of op i. With
-//    two, the heads of a quick kv head take the place of what a slow threadgroup's projection still waits for.
+//    in turn are needed, and enough: what a writer of op i + 3 has seen, itself or through those of op i + 2, comes from
+//    all writers of op i + 1, and they had read all of op i. With two, the heads of a quick kv head would take the place
+//    of what a slow threadgroup's projection still waits for.
 //  - A tile is eight or sixteen rows of W, its chain one warp's, as in linear_few.cuh.
 // Attention: a unit of the first part is 64 positions of a (sequence, kv head), its scores go to the exchange; a unit
 // of the second is 16 columns of V of a (sequence, kv head, split), which makes the softmax of all its positions again;
@@ -21,7 +21,7 @@
 // Flags count up from launch to launch (`epochs`, one for each threadgroup, each its own) and must not return: the host
 // clears exchange and epochs before 2^24 launches. All threadgroups must run at once: one a multiprocessor, no more.
 //
-// Grid: (multiprocessors), kStepThreads, memory: step_shared_*() and the slots. Needs: k a multiple of 64, n of 8, all
+// Grid: (multiprocessors), kStepThreads, memory: step_ring_at() and the slots. Needs: k a multiple of 64, n of 8, all
 // on 16-byte boundaries, out rows of an even number of elements.
 #pragma once
 
