@@ -375,7 +375,8 @@ void DecoderModel::add_per_layer_input(const LayerContext& layer) {
 
 Tensor DecoderModel::run_head(int64_t first_wanted, int64_t count) {
   QUIRE_CHECK(first_wanted >= 0 && count > 0 && first_wanted + count <= num_wanted_ && count <= limits_.max_logit_rows);
-  const Tensor logits = scratch_.logits.first_rows(count);
+  const Tensor logits =
+      head_in_step_ ? scratch_.logits.some_rows(first_wanted, count) : scratch_.logits.first_rows(count);
   if (!head_in_step_) weights_.head.run(backend_, scratch_.wanted.some_rows(first_wanted, count), logits);
   if (config_.logits_soft_cap > 0) backend_.soft_cap({logits, config_.logits_soft_cap, logits});
   return logits;

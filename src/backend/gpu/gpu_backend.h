@@ -50,6 +50,9 @@ class GpuScratch {
   std::vector<std::unique_ptr<Memory>> blocks_;  // the last one is in use; the others wait for the device to be idle
 };
 
+// How many sequences a step may have whose ops become one launch: what QUIRE_CUDA_JOIN says, or few.
+int joined_rows();
+
 // The ops of a recorded step that wait to become one launch (decode_step.cc), and what such launches share.
 struct JoinedStep {
   struct Part {
@@ -69,7 +72,7 @@ struct JoinedStep {
   i64 entries = 0;                                                            // of an exchange buffer
   const void *contexts = nullptr, *at_positions = nullptr, *slots = nullptr;  // arrays of the step
 
-  int most_rows = -1;  // that are joined; -1: not yet asked
+  int most_rows = joined_rows();  // of steps that are joined
   GpuScratch exchange, scores, partials;
   std::unique_ptr<Memory> epochs;
   uint64_t runs = 0;                       // of programs since flags began to count
@@ -81,7 +84,7 @@ class GpuBackend final : public Backend {
   explicit GpuBackend(std::unique_ptr<Device> device);
   ~GpuBackend() override;
   Device& device() { return *device_; }
-  // How many sequences a recorded step may have whose ops become one launch (decode_step.cc); QUIRE_CUDA_JOIN=0: none.
+  // Instead of joined_rows(), for tests.
   void join_steps_up_to(int rows) { joined_.most_rows = rows; }
   // After how many launches of joined steps their flags are counted anew.
   void count_joined_to(uint64_t runs) { joined_.most_runs = runs; }
@@ -179,7 +182,7 @@ class GpuBackend final : public Backend {
   Status reserve_stages(const StepSizes& sizes);
   bool recording() const { return recording_; }
   // decode_step.cc; false: not joined, and what waited was launched
-  bool joins_step(DType type, int64_t rows);
+  bool joins_step(DType type, int64_t rows) const;
   bool join_embedding(const EmbeddingArgs& args);
   bool join_linear(const LinearArgs& args, DType type);
   bool join_qkv(const QkvToCacheArgs& args);

@@ -226,12 +226,15 @@ SampledRows GpuBackend::sampled(uint64_t finished) {
           {top, area.tops ? count * kSampleTop : 0}};
 }
 
-// What is staged and the tokens in one launch, where that is little: both are wanted at once.
+// What is staged and the tokens of a joined step in one launch: both are wanted at once.
 bool GpuBackend::stage_with_tokens(const TakeSampledArgs& args, const void* results) {
-  constexpr size_t kMostBytes = 16 << 10, kMostTokens = 64;
+  constexpr size_t kMostBytes = 16 << 10;
   const Stage& area = stages_[stage_];
   const size_t bytes = staged_ - uploaded_;
-  if (!has_hopper() || bytes == 0 || bytes > kMostBytes || args.tokens.size() > kMostTokens) return false;
+  if (!has_hopper() || bytes == 0 || bytes > kMostBytes ||
+      args.tokens.size() > static_cast<size_t>(joined_.most_rows)) {
+    return false;
+  }
   const size_t begin = uploaded_;
   uploaded_ = staged_;
   launch("hopper_stage_step", StageStepParams{static_cast<int>(bytes / 16), static_cast<int>(args.tokens.size())},

@@ -10,9 +10,9 @@
 //  - What an op gives goes to its readers through an exchange in memory: each entry carries the flag of its op beside
 //    the value, so a reader asks for the entry itself until the flag is there. No barrier, no fence, no second trip.
 //    An op reads all that the op before gave, but attention only what belongs to a kv head. So three exchange buffers
-//    in turn are needed, and enough: what a writer of op i + 3 has seen, itself or through those of op i + 2, comes from
-//    all writers of op i + 1, and they had read all of op i. With two, the heads of a quick kv head would take the place
-//    of what a slow threadgroup's projection still waits for.
+//    in turn are needed, and enough: what a writer of op i + 3 has seen, itself or through those of op i + 2, comes
+//    from all writers of op i + 1, and they had read all of op i. With two, the heads of a quick kv head would take the
+//    place of what a slow threadgroup's projection still waits for.
 //  - A tile is eight or sixteen rows of W, its chain one warp's, as in linear_few.cuh.
 // Attention: a unit of the first part is 64 positions of a (sequence, kv head), its scores go to the exchange; a unit
 // of the second is 16 columns of V of a (sequence, kv head, split), which makes the softmax of all its positions again;

@@ -160,12 +160,6 @@ struct HopperStep {
   // ---- how an op's work is cut ----
 
   HOPPER_FN int tiles_of(const StepLinearOp& op) { return op.each + ((int)blockIdx.x < op.rest ? 1 : 0); }
-  // Tiles at a time: a warp each, and their chunks fit the ring; also those that come next, which a warp looks for
-  // before it has left its own.
-  HOPPER_FN int lot_of(const StepLinearOp& op, const Shared& s) {
-    const int fit = op.halves == 2 ? s.p.slots / 2 : s.p.slots;
-    return min((int)kStepWarps, op.k > kStepChunk ? fit / 2 : fit);
-  }
 
   HOPPER_FN int key_tiles(const Shared& s, int seq) { return (s.contexts[seq] + kHopperTile - 1) / kHopperTile; }
   HOPPER_FN int splits_of(const Shared& s, int seq) { return (s.contexts[seq] + kHopperSplit - 1) / kHopperSplit; }

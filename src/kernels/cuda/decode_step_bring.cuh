@@ -15,7 +15,6 @@ struct HopperStepBring : HopperStep<T, D> {
   using Base::kValueSlot;
   using Base::kWeightRow;
   using Base::length;
-  using Base::lot_of;
   using Base::mine;
   using Base::next;
   using Base::slot_at;
@@ -39,7 +38,7 @@ struct HopperStepBring : HopperStep<T, D> {
     const bool gated = op.epilogue == kHopperGated;
     // A tile's second eight rows: the up of its gate, or those that follow.
     const int tile_rows = gated ? 8 : 8 * halves, second = gated ? op.n / 2 : 8;
-    const int lot = lot_of(op, s);
+    const int lot = op.lot;
     for (int first = 0; first < count; first += lot) {
       const int end = min(first + lot, count);
       for (int from_k = 0; from_k < k; from_k += kStepChunk) {

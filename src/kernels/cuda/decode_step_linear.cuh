@@ -15,7 +15,6 @@ struct HopperStepLinear : HopperStep<T, D> {
   using Base::kHeld;
   using Base::kThreads;
   using Base::kWeightRow;
-  using Base::lot_of;
   using Base::meet;
   using Base::mine;
   using Base::op_at;
@@ -84,7 +83,7 @@ struct HopperStepLinear : HopperStep<T, D> {
       left -= kWindows;
       at = StepPlace::after_few(at, c.stride, slots);
       second = StepPlace::after_few(at, c.halves - 1, slots);
-      bool ready = step_landed(barriers + at.slot * 8, at.parity);
+      bool ready = left > 0 && step_landed(barriers + at.slot * 8, at.parity);
       if (two) ready = ready && step_landed(barriers + second.slot * 8, second.parity);
       fetch(f[1], w + 128, x + 128);
       multiply(acc, f[0]);
@@ -307,7 +306,7 @@ struct HopperStepLinear : HopperStep<T, D> {
     if (count == 0) return at;
     const uint flag = flag_of(s, i);
     const int groups = (int)gridDim.x, chunks = (op.k + kStepChunk - 1) / kStepChunk, halves = op.halves;
-    const int slots = s.p.slots, lot = lot_of(op, s);
+    const int slots = s.p.slots, lot = op.lot;
     Ahead ahead;
     const auto get_ready = [&](int first) {
       look_ahead(op, s, ahead, (int)blockIdx.x + (first + warp) * groups, given_by(s, i), lane);

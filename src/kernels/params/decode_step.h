@@ -30,7 +30,8 @@ struct StepLinearOp {
   const float* norm;
   const float* residual;
   int n, k;
-  int halves;      // eights of W's rows in a tile: one, or two (gated: eight of the gate and their eight of the up)
+  short halves;    // eights of W's rows in a tile: one, or two (gated: eight of the gate and their eight of the up)
+  short lot;       // tiles that a threadgroup has at work at a time: step_lot()
   int each, rest;  // tiles of a threadgroup; the first `rest` have one more
   int x_stride, out_stride, residual_stride;  // elements
   short epilogue, activation;
@@ -88,6 +89,13 @@ constexpr void step_cut(StepLinearOp* op, int groups) {
   op->each = tiles / groups;
   op->rest = tiles % groups;
   op->inverse_k = (op->k & (op->k - 1)) == 0 ? 1.0f / (float)op->k : 0.0f;
+}
+
+// Tiles at a time: a warp each, and their chunks fit the ring; also those that come next, which a warp looks for before
+// it has left its own.
+constexpr short step_lot(const StepLinearOp& op, int slots) {
+  const int fit = slots / op.halves, lot = op.k > kStepChunk ? fit / 2 : fit;
+  return (short)(lot < kStepWarps ? lot : kStepWarps);
 }
 
 // An entry of the exchange: a value (a float, or two of T) and the flag of the op that wrote it, in one word of eight
