@@ -17,13 +17,15 @@ struct Shape {
   bool normed = true, biased = false, interleaved = false;
   bool by_token = true;  // x is the embedding of tokens, or lies there
   int64_t layers = 3, block_size = 16, vocab = 5000;
-  std::vector<int32_t> contexts = {5};  // after the first step
+  std::vector<int32_t> contexts = {5};  // after a sequence's first step
+  int steps = 7;  // at most, of a sequence; two areas of staging: two as they are, two recorded, three run again
 };
 
 // The weights of a decoder, a hidden state and pages on one backend.
 class Decoder {
  public:
-  Decoder(TestDevice& device, const Shape& shape) : device_(device), shape_(shape), rows_(seqs()) {
+  Decoder(TestDevice& device, const Shape& shape)
+      : device_(device), shape_(shape), rows_(seqs()), taken_(shape.contexts.size()) {
     const int64_t d = shape.head_dim, q = shape.heads * d, projected = q + 2 * shape.kv_heads * d;
     for (int64_t i = 0; i < shape.layers; ++i) {
       Layer layer;
@@ -38,38 +40,46 @@ class Decoder {
       layers_.push_back(std::move(layer));
     }
     for (const int32_t context : shape.contexts) {
-      max_blocks_ = std::max<int64_t>(max_blocks_, (context + kSteps + shape.block_size) / shape.block_size);
+      max_blocks_ = std::max<int64_t>(max_blocks_, (context + shape.steps + shape.block_size) / shape.block_size);
     }
     max_blocks_ = device.ops().table_width(max_blocks_);
     cos_ = device.put(floats(max_blocks_ * shape.block_size * d / 2, 1.0f));
     sin_ = device.put(floats(max_blocks_ * shape.block_size * d / 2, 1.0f));
-    hidden_ = device.room(rows_, shape.hidden, DType::kF32, 0);
-    qkv_ = device.room(rows_, projected, shape.type, 0);
-    attended_ = device.room(rows_, q, shape.type, 0);
+    all_hidden_ = device.room(rows_, shape.hidden, DType::kF32, 0);
+    all_qkv_ = device.room(rows_, projected, shape.type, 0);
+    all_attended_ = device.room(rows_, q, shape.type, 0);
     // As in a model, logits lie where the last layer had its scratch.
-    logits_ = device.room(rows_, shape.vocab, DType::kF32, 0);
-    inner_ = {logits_.data, shape.type, rows_, shape.inner, shape.inner};
+    all_logits_ = device.room(rows_, shape.vocab, DType::kF32, 0);
+    all_inner_ = {all_logits_.data, shape.type, rows_, shape.inner, shape.inner};
     QUIRE_CHECK(shape.inner <= 2 * shape.vocab);
     head_ = weight(shape.vocab, shape.hidden);
     head_norm_ = device.put(floats(shape.hidden, 2.0f));
     make_pages();
   }
 
-  static constexpr int kSteps = 7;  // two areas of staging: two as they are, two recorded, three run again
-
-  // Step `number`; all that it wrote.
-  std::vector<uint8_t> step(int number) {
+  // A step of these sequences, queued.
+  void queue(const std::vector<size_t>& active) {
     GpuBackend& gpu = device_.ops();
+    const auto count = static_cast<int64_t>(active.size());
+    hidden_ = all_hidden_.first_rows(count);
+    qkv_ = all_qkv_.first_rows(count);
+    attended_ = all_attended_.first_rows(count);
+    inner_ = all_inner_.first_rows(count);
+    logits_ = all_logits_.first_rows(count);
     if (!shape_.by_token) {
-      const std::vector<float> x = floats(rows_ * shape_.hidden, 1.0f, static_cast<uint32_t>(900 + number));
+      const std::vector<float> x = floats(count * shape_.hidden, 1.0f, 900 + queued_);
       device_.device().upload(hidden_.data, x.data(), x.size() * 4);
     }
+    ++queued_;
     gpu.begin_step();
-    std::vector<int32_t> tokens, contexts, positions, cu(static_cast<size_t>(rows_) + 1);
+    std::vector<int32_t> tokens, contexts, positions, tables, cu(active.size() + 1);
     std::vector<int64_t> slots;
     std::iota(cu.begin(), cu.end(), 0);
-    for (int64_t s = 0; s < rows_; ++s) {
-      const int32_t context = shape_.contexts[static_cast<size_t>(s)] + number;
+    for (const size_t seq : active) {
+      const auto s = static_cast<int64_t>(seq);
+      const int32_t context = shape_.contexts[seq] + taken_[seq]++;
+      QUIRE_CHECK(taken_[seq] <= shape_.steps);
+      tables.insert(tables.end(), tables_.begin() + s * max_blocks_, tables_.begin() + (s + 1) * max_blocks_);
       tokens.push_back(static_cast<int32_t>((context * 37 + s * 11) % shape_.vocab));
       contexts.push_back(context);
       positions.push_back(context - 1);
@@ -81,10 +91,10 @@ class Decoder {
       return std::span<const T>(static_cast<const T*>(gpu.stage(std::as_bytes(std::span(v)))), v.size());
     };
     const auto cu_there = on_device(cu), contexts_there = on_device(contexts), positions_there = on_device(positions),
-               tables_there = on_device(tables_);
+               tables_there = on_device(tables);
     const auto slots_there = on_device(slots);
     const auto tokens_there = on_device(tokens);
-    if (!gpu.replay_step({rows_, rows_, rows_, max_blocks_, true})) {
+    if (!gpu.replay_step({count, count, count, max_blocks_, true})) {
       if (shape_.by_token) gpu.embedding({head_.get(), tokens_there, 12.5f, hidden_});
       for (const Layer& layer : layers_)
         run(layer, cu_there, contexts_there, positions_there, tables_there, slots_there);
@@ -94,6 +104,10 @@ class Decoder {
       gpu.linear(head);
       gpu.end_step();
     }
+  }
+
+  // All that the last step wrote, and the pages.
+  std::vector<uint8_t> state() {
     std::vector<uint8_t> out = device_.rows_of(hidden_, false);
     const std::vector<uint8_t> logits = device_.rows_of(logits_, false), pages = device_.get(pages_, page_bytes_);
     out.insert(out.end(), logits.begin(), logits.end());
@@ -222,7 +236,10 @@ class Decoder {
   int64_t rows_, max_blocks_ = 1, page_elements_ = 0, pages_of_layer_ = 0;
   uint32_t seed_ = 0;
   std::vector<Layer> layers_;
-  Tensor hidden_, qkv_, attended_, inner_, logits_;
+  std::vector<int> taken_;  // steps, of each sequence
+  uint32_t queued_ = 0;
+  Tensor all_hidden_, all_qkv_, all_attended_, all_inner_, all_logits_;
+  Tensor hidden_, qkv_, attended_, inner_, logits_;  // rows of the step
   std::unique_ptr<PackedMatrix> head_;
   const float* head_norm_ = nullptr;
   const float *cos_ = nullptr, *sin_ = nullptr;
@@ -231,18 +248,67 @@ class Decoder {
   size_t page_bytes_ = 0;
 };
 
+// Two of a kind on devices of their own (the shared ones keep the steps they recorded): joined, and op by op.
+struct Pair {
+  explicit Pair(const Shape& shape) : joined(devices[0], shape), single(devices[1], shape) {
+    devices[0].ops().join_steps_up_to(kStepRows);
+    devices[1].ops().join_steps_up_to(0);
+  }
+  static bool here() {
+    TestDevice device(0);
+    const DeviceInfo& info = device.device().info();
+    return info.api == Api::kCuda && info.architecture.starts_with("sm_90");
+  }
+  void queue(const std::vector<size_t>& active) {
+    joined.queue(active);
+    single.queue(active);
+  }
+  bool same() { return joined.state() == single.state(); }
+
+  TestDevice devices[2] = {TestDevice(0), TestDevice(0)};
+  Decoder joined, single;
+};
+
 class DecodeStep : public testing::TestWithParam<Shape> {};
 
 TEST_P(DecodeStep, JoinedHasTheBitsOfItsOpsOneByOne) {
-  TestDevice devices[] = {TestDevice(0), TestDevice(0)};  // not the shared ones: those keep the steps they recorded
-  const DeviceInfo& info = devices[0].device().info();
-  if (info.api != Api::kCuda || !info.architecture.starts_with("sm_90")) GTEST_SKIP() << "joined on Hopper alone";
-  Decoder joined(devices[0], GetParam()), single(devices[1], GetParam());
-  devices[0].ops().join_steps_up_to(kStepRows);
-  devices[1].ops().join_steps_up_to(0);
-  devices[0].ops().count_joined_to(3);  // within these steps flags begin anew
-  for (int i = 0; i < Decoder::kSteps; ++i) {
-    EXPECT_TRUE(joined.step(i) == single.step(i)) << "step " << i;
+  if (!Pair::here()) GTEST_SKIP() << "joined on Hopper alone";
+  Pair pair(GetParam());
+  pair.devices[0].ops().count_joined_to(3);  // within these steps flags begin anew
+  std::vector<size_t> all(GetParam().contexts.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  for (int i = 0; i < GetParam().steps; ++i) {
+    pair.queue(all);
+    EXPECT_TRUE(pair.same()) << "step " << i;
+  }
+}
+
+// Sequences come and go, and steps are queued behind each other: shapes change from step to step, some are new, some
+// are recorded, most are run again.
+TEST(DecodeStepTraffic, JoinedHasTheBitsOfItsOpsOneByOne) {
+  if (!Pair::here()) GTEST_SKIP() << "joined on Hopper alone";
+  Shape shape{
+      .name = "Traffic", .hidden = 1024, .heads = 16, .kv_heads = 8, .inner = 3072, .layers = 2, .vocab = 20000};
+  shape.contexts = {1, 7, 47, 184, 414, 500, 1015, 1500};
+  shape.steps = 300;
+  Pair pair(shape);
+  std::mt19937 random(7);
+  const auto below = [&](size_t end) { return std::uniform_int_distribution<size_t>(0, end - 1)(random); };
+  std::vector<size_t> active;
+  for (int burst = 0; burst < 60; ++burst) {
+    for (size_t i = 0, count = 1 + below(5); i < count; ++i) {
+      if (i == 0 || below(3) == 0) {  // one comes or goes
+        const size_t seq = below(shape.contexts.size());
+        const auto at = std::find(active.begin(), active.end(), seq);
+        if (at != active.end() && active.size() > 1) {
+          active.erase(at);
+        } else if (at == active.end() && active.size() < 5) {
+          active.push_back(seq);
+        }
+      }
+      pair.queue(active);
+    }
+    ASSERT_TRUE(pair.same()) << "burst " << burst << ", " << active.size() << " sequences";
   }
 }
 
