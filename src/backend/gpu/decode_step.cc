@@ -52,12 +52,14 @@ bool known_product(const LinearArgs& args, const GpuMatrix& w, DType type) {
 }
 
 // Scratch that two ops use in turn: threadgroups need not agree whose stores come last, so only the last op has any.
+// Not the same rows written again, as the residual is: each of its elements has one thread that writes it.
 bool overlap(const Tensor& a, const Tensor& b) {
   const auto begin = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data); };
   const auto end = [&](const Tensor& t) {
     return begin(t) + static_cast<uintptr_t>(t.rows * t.stride * info(t.dtype).block_bytes);
   };
-  return a.data != b.data && begin(a) < end(b) && begin(b) < end(a);
+  const bool same = a.data == b.data && a.dtype == b.dtype && a.stride == b.stride;
+  return !same && begin(a) < end(b) && begin(b) < end(a);
 }
 void forget_out(StepOp& op) {
   if (op.kind == kStepLinear) {
@@ -83,8 +85,8 @@ bool GpuBackend::joins_head(int64_t rows) const {
 }
 
 Status GpuBackend::reserve_joined(const StepSizes& sizes) {
-  if (sizes.activation == DType::kF32 || !has_hopper()) return {};
-  const int64_t rows = std::min<int64_t>(kMostJoinedRows, sizes.seqs);
+  const int64_t rows = std::min<int64_t>(joined_.most_rows, sizes.seqs);
+  if (rows == 0 || sizes.activation == DType::kF32 || !has_hopper()) return {};
   const int64_t positions =
       std::min(kMostPositions, (sizes.positions + kHopperSplit - 1) / kHopperSplit * kHopperSplit);
   const int64_t columns = std::max(sizes.out_columns, sizes.heads * sizes.head_dim);
