@@ -15,13 +15,10 @@
 namespace quire::gpu {
 namespace {
 
-// Sequences. With more than four, launches one by one are as quick. Two to four are not joined unless QUIRE_CUDA_JOIN
-// says so: their bits were right in every test, but random traffic differed from the same requests alone twice in 27
-// runs, in steps of about so many rows, and the reason is not known.
-constexpr int kMostJoinedRows = 4, kJoinedRows = 1;
-constexpr size_t kLeastOps = 4;   // fewer are launched one by one
-constexpr size_t kMostOps = 254;  // of a launch, as flags count; more are several launches
-constexpr int kLeastSlots = 4;    // of the ring
+constexpr int kMostJoinedRows = 4;  // sequences; with more, launches one by one are as quick
+constexpr size_t kLeastOps = 4;     // fewer are launched one by one
+constexpr size_t kMostOps = 254;    // of a launch, as flags count; more are several launches
+constexpr int kLeastSlots = 4;      // of the ring
 // Beyond these the ops have enough to do for themselves: long contexts, where attention's own kernels read faster, and
 // weights whose bytes take longer than what stands between two launches.
 constexpr int64_t kMostPositions = 8192;
@@ -73,7 +70,7 @@ void forget_out(StepOp& op) {
 
 int joined_rows() {
   const auto asked = env("QUIRE_CUDA_JOIN");
-  return asked ? std::clamp(std::atoi(asked->c_str()), 0, kMostJoinedRows) : kJoinedRows;
+  return asked ? std::clamp(std::atoi(asked->c_str()), 0, kMostJoinedRows) : kMostJoinedRows;
 }
 
 bool GpuBackend::joins_step(DType type, int64_t rows) const {

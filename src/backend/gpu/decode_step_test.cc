@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A recorded decode step whose ops are joined into one launch has the bits of the same ops launched one by one: hidden
-// state, pages and logits by memcmp. On the GPU that QUIRE_TEST_DEVICE names; only Hopper's joins.
+// state, pages and logits by memcmp. On the GPU that QUIRE_TEST_DEVICE names; only Hopper's joins. What is launched,
+// and in which order, is tested without a GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "backend/gpu/test_device.h"
@@ -54,10 +57,11 @@ class Decoder {
     QUIRE_CHECK(shape.inner <= 2 * shape.vocab);
     head_ = weight(shape.vocab, shape.hidden);
     head_norm_ = device.put(floats(shape.hidden, 2.0f));
+    QUIRE_CHECK(device.ops().prepare_sampling(rows_, rows_, shape.vocab).ok());
     make_pages();
   }
 
-  // A step of these sequences, queued.
+  // A step of these sequences, queued. Those of the step before go on with the token that it sampled.
   void queue(const std::vector<size_t>& active) {
     GpuBackend& gpu = device_.ops();
     const auto count = static_cast<int64_t>(active.size());
@@ -94,6 +98,14 @@ class Decoder {
                tables_there = on_device(tables);
     const auto slots_there = on_device(slots);
     const auto tokens_there = on_device(tokens);
+    std::vector<int32_t> from;
+    for (const size_t seq : active) {
+      const auto at = std::find(last_.begin(), last_.end(), seq);
+      from.push_back(at == last_.end() ? -1 : static_cast<int32_t>(at - last_.begin()));
+    }
+    const auto from_there = on_device(from);
+    if (!last_.empty()) gpu.take_sampled({tokens_there, from_there});
+    last_ = active;
     if (!gpu.replay_step({count, count, count, max_blocks_, true})) {
       if (shape_.by_token) gpu.embedding({head_.get(), tokens_there, 12.5f, hidden_});
       for (const Layer& layer : layers_)
@@ -104,6 +116,9 @@ class Decoder {
       gpu.linear(head);
       gpu.end_step();
     }
+    const std::vector<SampleRow> greedy(active.size());
+    gpu.sample({logits_, greedy, {}, {}});
+    (void)gpu.finish_samples(count);
   }
 
   // All that the last step wrote, and the pages.
@@ -236,7 +251,8 @@ class Decoder {
   int64_t rows_, max_blocks_ = 1, page_elements_ = 0, pages_of_layer_ = 0;
   uint32_t seed_ = 0;
   std::vector<Layer> layers_;
-  std::vector<int> taken_;  // steps, of each sequence
+  std::vector<int> taken_;    // steps, of each sequence
+  std::vector<size_t> last_;  // sequences of the step before
   uint32_t queued_ = 0;
   Tensor all_hidden_, all_qkv_, all_attended_, all_inner_, all_logits_;
   Tensor hidden_, qkv_, attended_, inner_, logits_;  // rows of the step
@@ -268,6 +284,119 @@ struct Pair {
   TestDevice devices[2] = {TestDevice(0), TestDevice(0)};
   Decoder joined, single;
 };
+
+// A Hopper that runs nothing and notes what it is told.
+class NotingDevice final : public Device {
+ public:
+  explicit NotingDevice(std::vector<std::string>& notes) : notes_(notes) {
+    info_.api = Api::kCuda;
+    info_.architecture = "sm_90";
+    info_.compute_units = 132;
+    info_.max_threadgroup_memory = 227 << 10;
+    info_.memory_bytes = info_.working_set_bytes = size_t{1} << 30;
+    info_.graphs = true;
+  }
+  size_t free_bytes() const override { return info_.memory_bytes; }
+  Result<std::unique_ptr<Memory>> allocate(size_t bytes) override {
+    return std::unique_ptr<Memory>(std::make_unique<HostBlock>(bytes));
+  }
+  Result<std::unique_ptr<Memory>> allocate_host(size_t bytes) override { return allocate(bytes); }
+  Result<const Kernel*> kernel(std::string_view name) override {
+    auto& kernel = kernels_[std::string(name)];
+    if (kernel == nullptr) kernel = std::make_unique<NamedKernel>(name);
+    return static_cast<const Kernel*>(kernel.get());
+  }
+  std::vector<std::string> kernel_names() const override { return {}; }
+  void launch(const Launch& launch) override { note(launch.kernel->name()); }
+  void upload(void* to, const void* from, size_t bytes) override {
+    std::memcpy(to, from, bytes);
+    note("upload");
+  }
+  void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void fill(void* to, uint8_t value, size_t bytes) override { std::memset(to, value, bytes); }
+  bool map_rows(const RowsMap&, void*) override { return true; }
+  Status synchronise() override { return {}; }
+  uint64_t mark() override { return 1; }
+  Status wait(uint64_t) override { return {}; }
+  void begin_recording() override { recording_ = true; }
+  Result<std::unique_ptr<Graph>> end_recording() override {
+    recording_ = false;
+    return std::make_unique<Graph>();
+  }
+  void run(const Graph&) override { note("graph"); }
+
+ private:
+  struct HostBlock final : Memory {
+    explicit HostBlock(size_t bytes) : held(bytes / 16 + 1) {
+      address_ = held.data();
+      bytes_ = bytes;
+    }
+    struct alignas(16) Piece {
+      char bytes[16] = {};
+    };
+    std::vector<Piece> held;
+  };
+  struct NamedKernel final : Kernel {
+    explicit NamedKernel(std::string_view name) {
+      name_ = name;
+      max_threads_ = 1024;
+    }
+  };
+  void note(const std::string& what) {
+    if (!recording_) notes_.push_back(what);
+  }
+
+  std::vector<std::string>& notes_;
+  std::map<std::string, std::unique_ptr<NamedKernel>> kernels_;
+  bool recording_ = false;
+};
+
+// What the steps of one sequence tell the device, each until its sampling.
+std::vector<std::vector<std::string>> told_by_steps(const Shape& shape, int most_joined) {
+  std::vector<std::string> notes;
+  auto backend = std::make_unique<GpuBackend>(std::make_unique<NotingDevice>(notes));
+  backend->join_steps_up_to(most_joined);
+  TestDevice device(std::move(backend));
+  Decoder decoder(device, shape);
+  std::vector<std::vector<std::string>> steps;
+  for (int i = 0; i < shape.steps; ++i) {
+    notes.clear();
+    decoder.queue({0});
+    while (!notes.empty() && (notes.back().starts_with("sample_") || notes.back() == "upload")) notes.pop_back();
+    steps.push_back(notes);
+  }
+  return steps;
+}
+
+bool holds(const std::vector<std::string>& notes, const std::string& what) {
+  return std::find(notes.begin(), notes.end(), what) != notes.end();
+}
+
+// Kernels of a step that is not joined read its arrays before they wait for the launch before them. So those come by a
+// copy, which ends before anything after it begins; with a launch of their own they come before a joined step alone.
+TEST(DecodeStepLaunches, ArraysTravelInALaunchBeforeJoinedStepsAlone) {
+  const auto joined = told_by_steps({.name = ""}, 4);
+  ASSERT_EQ(joined.size(), 7u);
+  for (size_t i = 0; i < 4; ++i) {  // two areas of staging: each step as it is, then recorded
+    ASSERT_FALSE(joined[i].empty());
+    EXPECT_EQ(joined[i][0], "upload") << i;
+    EXPECT_EQ(holds(joined[i], "take_sampled"), i > 0) << i;
+    EXPECT_FALSE(holds(joined[i], "hopper_stage_step")) << i;
+    EXPECT_EQ(holds(joined[i], "qkv_to_cache_bf16"), i < 2) << i;
+  }
+  for (size_t i = 4; i < 7; ++i) {
+    EXPECT_EQ(joined[i], (std::vector<std::string>{"hopper_stage_step", "hopper_decode_step_bf16_d128"})) << i;
+  }
+  for (const auto& step : told_by_steps({.name = ""}, 0)) {
+    EXPECT_EQ(step[0], "upload");
+    EXPECT_FALSE(holds(step, "hopper_stage_step"));
+  }
+  // Few launches are run again one by one, without a graph.
+  const auto few = told_by_steps({.name = "", .layers = 1}, 0);
+  EXPECT_FALSE(holds(few.back(), "graph"));
+  for (const auto& step : few) EXPECT_FALSE(holds(step, "hopper_stage_step"));
+}
 
 class DecodeStep : public testing::TestWithParam<Shape> {};
 

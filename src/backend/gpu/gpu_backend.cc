@@ -172,6 +172,7 @@ void GpuBackend::begin_step() {
   if (stage.host == nullptr) QUIRE_CHECK(make_stage(stage, kStageBytes).ok(), "no memory to stage a step");
   const Status done = device_->wait(stage.mark);
   QUIRE_CHECK(done.ok(), "the GPU failed");
+  QUIRE_CHECK(!taking_, "a step began before the one before it had run");
   staged_ = uploaded_ = 0;
 }
 
@@ -199,11 +200,13 @@ const void* GpuBackend::stage(std::span<const std::byte> values) {
 }
 
 void GpuBackend::flush_stage() {
-  if (uploaded_ == staged_) return;
-  Stage& area = stages_[stage_];
-  device_->upload(static_cast<char*>(area.device->address()) + uploaded_,
-                  static_cast<char*>(area.host->address()) + uploaded_, staged_ - uploaded_);
-  uploaded_ = staged_;
+  if (uploaded_ != staged_) {
+    Stage& area = stages_[stage_];
+    device_->upload(static_cast<char*>(area.device->address()) + uploaded_,
+                    static_cast<char*>(area.host->address()) + uploaded_, staged_ - uploaded_);
+    uploaded_ = staged_;
+  }
+  if (taking_) fill_tokens();
 }
 
 const void* GpuBackend::host_copy(const void* on_device) const {
@@ -221,15 +224,18 @@ int64_t GpuBackend::table_width(int64_t blocks) const {
 // A decode step of a shape that was seen before is recorded, and from then on only run again. The first one runs as it
 // is: it may load kernels and grow scratch, which a recording must not.
 bool GpuBackend::replay_step(const StepShape& shape) {
-  flush_stage();
   current_ = nullptr;
-  if (!device_->info().graphs || !shape.one_token_each || shape.tokens > kMostRecordedTokens) return false;
+  if (!device_->info().graphs || !shape.one_token_each || shape.tokens > kMostRecordedTokens) {
+    flush_stage();
+    return false;
+  }
   if (steps_.size() >= kMaxRecorded) {
     auto least = std::min_element(steps_.begin(), steps_.end(),
                                   [](const auto& a, const auto& b) { return a.second.seen < b.second.seen; });
     steps_.erase(least);
   }
   Recorded& step = steps_[{shape, stage_}];
+  if (!step.joined() || !stage_with_tokens()) flush_stage();
   if (step.recorded()) {
     ++step.seen;
     run_recorded(step);

@@ -154,7 +154,6 @@ class GpuBackend final : public Backend {
   uint64_t finish_samples(int64_t rows) override;
   SampledRows sampled(uint64_t finished) override;
   void take_sampled(const TakeSampledArgs& args) override;
-  bool stage_with_tokens(const TakeSampledArgs& args, const void* results);
 
  private:
   // Launches the kernel of that name, or the one that `kernel` was found to be.
@@ -222,10 +221,13 @@ class GpuBackend final : public Backend {
   };
   Stage stages_[2];
   int stage_ = 0;
-  size_t staged_ = 0;    // bytes in use
-  size_t uploaded_ = 0;  // of them on the device
+  size_t staged_ = 0;                      // bytes in use
+  size_t uploaded_ = 0;                    // of them on the device
+  std::optional<TakeSampledArgs> taking_;  // tokens that are to be filled in once the arrays are there
   Status make_stage(Stage& stage, size_t bytes);
   void flush_stage();
+  void fill_tokens();  // sampling.cc
+  bool stage_with_tokens();
 
   // Recorded steps, by their shape and staging area. A few launches are quicker one by one, where each may start while
   // the one before ends, than as a graph, which starts and ends as a whole.
@@ -246,6 +248,7 @@ class GpuBackend final : public Backend {
     std::vector<RecordedLaunch> launches;
     bool others = false;  // the library's products were recorded as well: a graph it is
     bool recorded() const { return graph != nullptr || !launches.empty(); }
+    bool joined() const { return !programs.empty() && launches.size() == programs.size(); }  // and nothing else
     int64_t seen = 0;
   };
   std::map<std::pair<StepShape, int>, Recorded> steps_;

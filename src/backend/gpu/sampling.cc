@@ -226,32 +226,37 @@ SampledRows GpuBackend::sampled(uint64_t finished) {
           {top, area.tops ? count * kSampleTop : 0}};
 }
 
-// What is staged and the tokens of a joined step in one launch: both are wanted at once.
-bool GpuBackend::stage_with_tokens(const TakeSampledArgs& args, const void* results) {
+// The rows wait for the step: what is best depends on it.
+void GpuBackend::take_sampled(const TakeSampledArgs& args) {
+  QUIRE_CHECK(args.tokens.size() == args.rows.size() && !args.tokens.empty() && !recording_ && !taking_);
+  QUIRE_CHECK(sample_areas_[1 - sample_area_].rows > 0, "no step has sampled yet");
+  taking_ = args;
+}
+
+void GpuBackend::fill_tokens() {
+  const TakeSampledArgs args = *taking_;
+  taking_.reset();
+  const TakeSampledParams p{static_cast<int>(args.tokens.size())};
+  const uint32_t groups = (static_cast<uint32_t>(args.tokens.size()) + 255) / 256;
+  launch("take_sampled", p, {args.tokens.data(), args.rows.data(), sample_areas_[1 - sample_area_].results->address()},
+         {groups}, 256);
+}
+
+// Arrays and tokens in one launch, for a joined step: both are wanted at once. For no other step: its kernels read the
+// arrays before they wait for the launch before them, since a copy has brought those in before the first of them began.
+bool GpuBackend::stage_with_tokens() {
   constexpr size_t kMostBytes = 16 << 10;
   const Stage& area = stages_[stage_];
   const size_t bytes = staged_ - uploaded_;
-  if (!has_hopper() || bytes == 0 || bytes > kMostBytes ||
-      args.tokens.size() > static_cast<size_t>(joined_.most_rows)) {
-    return false;
-  }
-  const size_t begin = uploaded_;
+  if (!taking_ || uploaded_ != 0 || bytes > kMostBytes) return false;
+  const TakeSampledArgs args = *taking_;
+  taking_.reset();
   uploaded_ = staged_;
   launch("hopper_stage_step", StageStepParams{static_cast<int>(bytes / 16), static_cast<int>(args.tokens.size())},
-         {static_cast<char*>(area.device->address()) + begin, static_cast<char*>(area.host->address()) + begin,
-          args.tokens.data(), args.rows.data(), results},
+         {area.device->address(), area.host->address(), args.tokens.data(), args.rows.data(),
+          sample_areas_[1 - sample_area_].results->address()},
          {1}, kStageStepThreads);
   return true;
-}
-
-void GpuBackend::take_sampled(const TakeSampledArgs& args) {
-  QUIRE_CHECK(args.tokens.size() == args.rows.size() && !args.tokens.empty() && !recording_);
-  const SampleArea& last = sample_areas_[1 - sample_area_];
-  QUIRE_CHECK(last.rows > 0, "no step has sampled yet");
-  if (stage_with_tokens(args, last.results->address())) return;
-  const TakeSampledParams p{static_cast<int>(args.tokens.size())};
-  const uint32_t groups = (static_cast<uint32_t>(args.tokens.size()) + 255) / 256;
-  launch("take_sampled", p, {args.tokens.data(), args.rows.data(), last.results->address()}, {groups}, 256);
 }
 
 }  // namespace quire::gpu

@@ -421,6 +421,7 @@ TEST(GpuSampling, TokensOfTheStepBeforeGoIntoTheNext) {
   const auto* on_device = static_cast<const int32_t*>(gpu.stage(std::as_bytes(std::span(tokens))));
   const auto* from = static_cast<const int32_t*>(gpu.stage(std::as_bytes(std::span(rows))));
   gpu.take_sampled({{on_device, tokens.size()}, {from, rows.size()}});
+  gpu.synchronise();
   const std::vector<uint8_t> bytes = device.get(on_device, tokens.size() * sizeof(int32_t));
   std::vector<int32_t> got(tokens.size());
   std::memcpy(got.data(), bytes.data(), bytes.size());
