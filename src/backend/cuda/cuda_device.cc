@@ -301,7 +301,8 @@ class CudaDevice : public gpu::Device {
   Staging staging_;
   std::optional<Error> failure_, recording_failure_;
   bool programmatic_ = false, wait_each_ = false;
-  enum class Queued { kOther, kKernel, kMark } last_ = Queued::kOther;  // kKernel: one of ours
+  // What was queued last: one of our kernels, a mark behind one, a mark behind something else, or something else.
+  enum class Queued { kOther, kKernel, kMarkedKernel, kMark } last_ = Queued::kOther;
   std::array<Event, kMarks> marks_ = {};
   uint64_t next_mark_ = 1;
   bool library_tried_ = false;
@@ -366,7 +367,8 @@ Code CudaDevice::submit(const CudaKernel& kernel, const gpu::Launch& launch) {
   config.attributes = &overlap;
   // A kernel may start while the one before it drains: each waits for that one by itself (griddepcontrol.wait). After
   // anything but a kernel of ours the plain order holds.
-  config.num_attributes = programmatic_ && last_ == Queued::kKernel && kernel.waits ? 1 : 0;
+  const bool follows_one = last_ == Queued::kKernel || last_ == Queued::kMarkedKernel;
+  config.num_attributes = programmatic_ && follows_one && kernel.waits ? 1 : 0;
   return api().cuLaunchKernelEx(&config, kernel.function, parameters.data(), nullptr);
 }
 
@@ -459,10 +461,10 @@ Status CudaDevice::synchronise() {
 
 uint64_t CudaDevice::mark() {
   QUIRE_CHECK(!session_->recording(), "a mark is no part of a graph");
-  if (last_ == Queued::kMark) return next_mark_ - 1;  // nothing has been queued since
+  if (last_ == Queued::kMark || last_ == Queued::kMarkedKernel) return next_mark_ - 1;  // nothing was queued since
   const uint64_t out = next_mark_++;
   if (!ready()) return out;
-  last_ = Queued::kMark;
+  last_ = last_ == Queued::kKernel ? Queued::kMarkedKernel : Queued::kMark;
   Event& event = marks_[out % kMarks];
   if (event == nullptr && !check("cuEventCreate", api().cuEventCreate(&event, kEventDisableTiming))) return out;
   check("cuEventRecord", api().cuEventRecord(event, session_->stream()));

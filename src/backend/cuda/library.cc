@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "base/env.h"
 
@@ -164,7 +165,14 @@ std::vector<LtAlgo> Library::candidates(const ProductShape& shape, DType out_typ
   if (plan == nullptr || !plan->set_rows(rows, shape.k, shape.n)) return out;
   const uint32_t reduction = split == 1 ? kLtReductionNone : kLtReductionCompute;
   std::vector<LtHeuristic> found = proposals(*plan, split > 0 ? &reduction : nullptr);
-  if (found.empty()) found = proposals(*plan, nullptr);
+  if (split > 0) {  // told what it wants, the library may leave out what is so by itself
+    for (const LtHeuristic& one : proposals(*plan, nullptr)) {
+      const bool known = std::any_of(found.begin(), found.end(), [&](const LtHeuristic& other) {
+        return std::memcmp(&one.algo, &other.algo, sizeof one.algo) == 0;
+      });
+      if (!known) found.push_back(one);
+    }
+  }
   const auto value_of = [&](const LtAlgo& algo, int attribute) {
     uint32_t value = 0;
     size_t written = 0;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-
+#include <limits>
 #include <optional>
 
 #include "base/half.h"
@@ -18,12 +18,19 @@ constexpr int64_t kWatched[] = {0, 1, 5, 15, 16, 63, 64, 130, 255, 256, 300, 511
 constexpr int64_t kOwnRows[] = {1, 2, 7, 16, 17, 33, 64, 128};
 // Algorithms of a step that agree: the quickest of them serves. They are timed in turn, twice, because the clock of a
 // busy GPU drifts. F32 is for logits alone, so less is spent on it.
-constexpr size_t kTried = 12, kTriedF32 = 4;
+constexpr size_t kTried = 16, kTriedF32 = 4;
 constexpr int kRounds = 2, kRoundsF32 = 1;
-constexpr int kLeastRuns = 4, kMostRuns = 48;  // of each in a round
-constexpr double kTimedSeconds = 3e-4;         // that a round should take
-constexpr int64_t kWalkBytes = 128 << 20;      // of copies of the weight: more than stays in a cache
-constexpr int64_t kFreshElements = 1 << 20;    // that are made on the host; then rows come again
+constexpr int kLeastRuns = 4;           // of each in a round
+constexpr double kTimedSeconds = 3e-4;  // that a round should take
+// With many rows the GPU gets hot and lowers its clock, for some algorithms more than for others: those that are near
+// the quickest are timed again for longer.
+constexpr int64_t kHotRows = 256;
+constexpr size_t kFinalists = 6;
+constexpr int kFinalRounds = 2;
+constexpr double kFinalSeconds = 4e-3, kNear = 1.15;
+constexpr int64_t kWalkBytes = 128 << 20;  // of copies of the weight: more than stays in a cache
+constexpr int64_t kMostCopies = 48;
+constexpr int64_t kFreshElements = 1 << 20;  // that are made on the host; then rows come again
 
 uint16_t random_value(DType type, uint64_t index, uint64_t seed) {
   uint64_t z = (index + 1) * 0x9e3779b97f4a7c15u + seed * 0xd1342543de82ef95u;
@@ -54,7 +61,7 @@ Result<ProductCheck> ProductCheck::make(gpu::Device& device, const ProductShape&
   const int64_t element = info(shape.type).block_bytes;
   QUIRE_ASSIGN(out.x_, device.allocate(static_cast<size_t>(most_rows * shape.k * element)));
   const int64_t weight_bytes = shape.n * shape.k * element;
-  out.copies_ = std::clamp<int64_t>(kWalkBytes / weight_bytes + 1, 1, kMostRuns);
+  out.copies_ = std::clamp<int64_t>(kWalkBytes / weight_bytes + 1, 1, kMostCopies);
   QUIRE_ASSIGN(out.w_, device.allocate(static_cast<size_t>(out.copies_ * weight_bytes)));
   QUIRE_ASSIGN(out.y_, device.allocate(static_cast<size_t>(most_rows * shape.n) * sizeof(float)));
   QUIRE_TRY(out.fill(out.x_->address(), most_rows, 1, 1));
@@ -104,7 +111,7 @@ gpu::LibraryProduct ProductCheck::of_rows(int64_t first, int64_t rows, DType out
 }
 
 // As in a model, each run has a weight that no cache holds.
-Result<double> ProductCheck::seconds(const ProductFn& product, int64_t rows, DType out_type) {
+Result<double> ProductCheck::seconds(const ProductFn& product, int64_t rows, DType out_type, double in_all) {
   const auto time = [&](int runs) -> Result<double> {
     QUIRE_TRY(device_->synchronise());
     const auto start = std::chrono::steady_clock::now();
@@ -117,7 +124,7 @@ Result<double> ProductCheck::seconds(const ProductFn& product, int64_t rows, DTy
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / runs;
   };
   QUIRE_ASSIGN(const double once, time(kLeastRuns));
-  const int runs = static_cast<int>(std::min<double>(kTimedSeconds / once, kMostRuns));
+  const int runs = static_cast<int>(std::min(in_all / once, 1000.0));
   if (runs <= kLeastRuns) return once;
   return time(runs);
 }
@@ -196,18 +203,33 @@ std::vector<LtAlgo> agreeing(ProductCheck& check, Library& library, std::span<co
 // All that agree give the same bits, so that the choice among them may follow a clock. Nothing where there is none.
 Result<std::optional<LtAlgo>> quickest(ProductCheck& check, Library& library, std::span<const LtAlgo> candidates,
                                        int64_t rows, DType out_type) {
-  std::optional<LtAlgo> out;
-  double least = 0;
-  for (int round = 0; round < (out_type == DType::kF32 ? kRoundsF32 : kRounds); ++round) {
-    for (const LtAlgo& algorithm : candidates) {
-      const ProductFn run = [&](const gpu::LibraryProduct& product) { return library.run(product, algorithm); };
-      QUIRE_ASSIGN(const double seconds, check.seconds(run, rows, out_type));
-      if (out && seconds >= least) continue;
-      out = algorithm;
-      least = seconds;
+  struct Timed {
+    LtAlgo algorithm;
+    double least = std::numeric_limits<double>::infinity();
+  };
+  std::vector<Timed> all;
+  for (const LtAlgo& algorithm : candidates) all.push_back({algorithm});
+  const auto time = [&](int rounds, double in_all) -> Status {
+    for (int i = 0; i < rounds; ++i) {
+      for (Timed& one : all) {
+        const ProductFn run = [&](const gpu::LibraryProduct& product) { return library.run(product, one.algorithm); };
+        QUIRE_ASSIGN(const double seconds, check.seconds(run, rows, out_type, in_all));
+        one.least = std::min(one.least, seconds);
+      }
     }
+    std::stable_sort(all.begin(), all.end(), [](const Timed& a, const Timed& b) { return a.least < b.least; });
+    return {};
+  };
+  const bool logits = out_type == DType::kF32;
+  QUIRE_TRY(time(logits ? kRoundsF32 : kRounds, kTimedSeconds));
+  if (!logits && rows >= kHotRows && !all.empty()) {
+    const double near = kNear * all.front().least;
+    std::erase_if(all, [&](const Timed& one) { return one.least > near; });
+    if (all.size() > kFinalists) all.resize(kFinalists);
+    for (Timed& one : all) one.least = std::numeric_limits<double>::infinity();
+    if (all.size() > 1) QUIRE_TRY(time(kFinalRounds, kFinalSeconds));
   }
-  return out;
+  return all.empty() ? std::nullopt : std::optional<LtAlgo>(all.front().algorithm);
 }
 
 }  // namespace

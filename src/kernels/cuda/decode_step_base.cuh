@@ -199,7 +199,8 @@ struct HopperStep {
     int key = first_unit(keys, blockIdx.x), value = first_unit(values, blockIdx.x);
     s.key_count = first_unit(keys, blockIdx.x + 1) - key;
     s.value_count = first_unit(values, blockIdx.x + 1) - value;
-    if (keys + values <= groups) {  // a threadgroup of its own for each
+    // A threadgroup of its own for each, as far as there are enough: keys from the first on, values up to the last.
+    if (keys <= groups && values <= groups) {
       key = (int)blockIdx.x;
       value = (int)blockIdx.x - (groups - values);
       s.key_count = key < keys ? 1 : 0;
