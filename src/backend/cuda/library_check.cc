@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <limits>
 #include <optional>
 
 #include "base/half.h"
@@ -23,11 +22,11 @@ constexpr int kRounds = 2, kRoundsF32 = 1;
 constexpr int kLeastRuns = 4;           // of each in a round
 constexpr double kTimedSeconds = 3e-4;  // that a round should take
 // With many rows the GPU gets hot and lowers its clock, for some algorithms more than for others: those that are near
-// the quickest are timed again for longer.
+// the quickest are timed again for longer, in many turns. The first turn only heats; of the others the median counts.
 constexpr int64_t kHotRows = 256;
 constexpr size_t kFinalists = 6;
-constexpr int kFinalRounds = 2;
-constexpr double kFinalSeconds = 4e-3, kNear = 1.15;
+constexpr int kFinalRounds = 8;
+constexpr double kFinalSeconds = 1e-3, kNear = 1.15;
 constexpr int64_t kWalkBytes = 128 << 20;  // of copies of the weight: more than stays in a cache
 constexpr int64_t kMostCopies = 48;
 constexpr int64_t kFreshElements = 1 << 20;  // that are made on the host; then rows come again
@@ -205,29 +204,40 @@ Result<std::optional<LtAlgo>> quickest(ProductCheck& check, Library& library, st
                                        int64_t rows, DType out_type) {
   struct Timed {
     LtAlgo algorithm;
-    double least = std::numeric_limits<double>::infinity();
+    std::vector<double> seconds;
+    double counts = 0;
   };
   std::vector<Timed> all;
-  for (const LtAlgo& algorithm : candidates) all.push_back({algorithm});
+  for (const LtAlgo& algorithm : candidates) all.push_back({algorithm, {}});
   const auto time = [&](int rounds, double in_all) -> Status {
+    for (Timed& one : all) one.seconds.clear();
     for (int i = 0; i < rounds; ++i) {
       for (Timed& one : all) {
         const ProductFn run = [&](const gpu::LibraryProduct& product) { return library.run(product, one.algorithm); };
         QUIRE_ASSIGN(const double seconds, check.seconds(run, rows, out_type, in_all));
-        one.least = std::min(one.least, seconds);
+        one.seconds.push_back(seconds);
       }
     }
-    std::stable_sort(all.begin(), all.end(), [](const Timed& a, const Timed& b) { return a.least < b.least; });
     return {};
+  };
+  const auto in_order = [&] {
+    std::stable_sort(all.begin(), all.end(), [](const Timed& a, const Timed& b) { return a.counts < b.counts; });
   };
   const bool logits = out_type == DType::kF32;
   QUIRE_TRY(time(logits ? kRoundsF32 : kRounds, kTimedSeconds));
-  if (!logits && rows >= kHotRows && !all.empty()) {
-    const double near = kNear * all.front().least;
-    std::erase_if(all, [&](const Timed& one) { return one.least > near; });
+  for (Timed& one : all) one.counts = *std::min_element(one.seconds.begin(), one.seconds.end());
+  in_order();
+  if (!logits && rows >= kHotRows && all.size() > 1) {
+    const double near = kNear * all.front().counts;
+    std::erase_if(all, [&](const Timed& one) { return one.counts > near; });
     if (all.size() > kFinalists) all.resize(kFinalists);
-    for (Timed& one : all) one.least = std::numeric_limits<double>::infinity();
-    if (all.size() > 1) QUIRE_TRY(time(kFinalRounds, kFinalSeconds));
+    QUIRE_TRY(time(kFinalRounds, kFinalSeconds));
+    for (Timed& one : all) {
+      const auto middle = one.seconds.begin() + 1 + (kFinalRounds - 1) / 2;
+      std::nth_element(one.seconds.begin() + 1, middle, one.seconds.end());
+      one.counts = *middle;
+    }
+    in_order();
   }
   return all.empty() ? std::nullopt : std::optional<LtAlgo>(all.front().algorithm);
 }
