@@ -16,19 +16,8 @@
 HOPPER_FN void hopper_cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-HOPPER_FN void hopper_cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-HOPPER_FN uint hopper_cluster_rank() {
-  uint r;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-  return r;
-}
-// The same place in the shared memory of the cluster's threadgroup `rank`.
 HOPPER_FN uint hopper_cluster_address(const void* p, uint rank) {
-  uint r;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(ptx_shared_address(p)), "r"(rank));
-  return r;
+  return hopper_cluster_place(ptx_shared_address(p), rank);
 }
 HOPPER_FN void hopper_cluster_store(uint address, uint v) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");

@@ -89,6 +89,23 @@ HOPPER_FN void hopper_copy_bulk(uint to, const void* from, uint bytes, uint barr
                : "memory");
 }
 
+// ---- clusters; each kernel has its own way to arrive ----
+
+HOPPER_FN void hopper_cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+HOPPER_FN uint hopper_cluster_rank() {
+  uint r;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+// The same place in the shared memory of the cluster's threadgroup `rank`.
+HOPPER_FN uint hopper_cluster_place(uint address, uint rank) {
+  uint r;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(address), "r"(rank));
+  return r;
+}
+
 // ---- warpgroup products ----
 
 // K-major or row-major tiles of 128-byte rows, swizzled: 16-byte piece c of row r stands at piece c ^ (r % 8). Eight

@@ -47,21 +47,8 @@ HOPPER_TALL_PRODUCTS(half, "f16")
 HOPPER_FN void hopper_tall_cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
-HOPPER_FN void hopper_tall_cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-HOPPER_FN uint hopper_tall_cluster_rank() {
-  uint r;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-  return r;
-}
-// The same place in threadgroup `rank` of a pair, and an arrival at a barrier there. Not with a cluster's release:
-// that is a fence of the whole GPU, half a microsecond a stage, and what was read was read by wgmma.
-HOPPER_FN uint hopper_tall_there(uint address, uint rank) {
-  uint r;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(address), "r"(rank));
-  return r;
-}
+// An arrival at a barrier of the pair's other threadgroup. Not with a cluster's release: that is a fence of the whole
+// GPU, half a microsecond a stage, and what was read was read by wgmma.
 HOPPER_FN void hopper_tall_arrive(uint barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -182,7 +169,7 @@ struct HopperLinearTall {
     // A slot is free when both of a pair say so: both bring W into it.
     const int peer = (int)threadIdx.x >> 5;
     const bool tells = (threadIdx.x & 31) == 0 && peer < kPeers;
-    const uint there = hopper_tall_there(empty(base, 0), tells ? peer : 0);
+    const uint there = hopper_cluster_place(empty(base, 0), tells ? peer : 0);
     const int whole = p.linear.k / kDepth;
     int slot = 0, last = 0;
     uint parity = 0, w = first_w, x = first_x;
@@ -289,14 +276,14 @@ struct HopperLinearTall {
     if (!PAIR) return;
     __syncwarp();
     hopper_tall_cluster_arrive();
-    hopper_tall_cluster_wait();
+    hopper_cluster_wait();
   }
 
   HOPPER_FN void run(const HopperTallParams& p, void* out, const float* bias, const float* residual) {
     extern __shared__ __align__(128) unsigned char shared[];
     ptx_grid_release();
     const uint start = ptx_shared_address(shared), base = (start + 1023) & ~1023u;
-    const int rank = PAIR ? (int)hopper_tall_cluster_rank() : 0, stages = (p.linear.k + kDepth - 1) / kDepth;
+    const int rank = PAIR ? (int)hopper_cluster_rank() : 0, stages = (p.linear.k + kDepth - 1) / kDepth;
     const Place at = {rank, rank * p.rows, p.rows, (int)blockIdx.x / kPeers};
     if (threadIdx.x == 128) {
       for (int s = 0; s < kStages; s++) {
