@@ -19,7 +19,8 @@ constexpr int64_t kOwnRows[] = {1, 2, 7, 16, 17, 33, 64, 128};
 // busy GPU drifts. F32 is for logits alone, so less is spent on it.
 constexpr size_t kTried = 16, kTriedF32 = 4;
 constexpr int kRounds = 2, kRoundsF32 = 1;
-constexpr int kLeastRuns = 4;           // of each in a round
+constexpr int kLeastRuns = 4;  // of each in a round
+constexpr double kMostRuns = 1000;
 constexpr double kTimedSeconds = 3e-4;  // that a round should take
 // With many rows the GPU gets hot and lowers its clock, for some algorithms more than for others: those that are near
 // the quickest are timed again for longer, in many turns. The first turn only heats; of the others the median counts.
@@ -110,22 +111,16 @@ gpu::LibraryProduct ProductCheck::of_rows(int64_t first, int64_t rows, DType out
 }
 
 // As in a model, each run has a weight that no cache holds.
-Result<double> ProductCheck::seconds(const ProductFn& product, int64_t rows, DType out_type, double in_all) {
-  const auto time = [&](int runs) -> Result<double> {
-    QUIRE_TRY(device_->synchronise());
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < runs; ++i) {
-      gpu::LibraryProduct p = of_rows(0, rows, out_type);
-      p.w = static_cast<const std::byte*>(p.w) + i % copies_ * shape_.n * shape_.k * info(shape_.type).block_bytes;
-      QUIRE_TRY(product(p));
-    }
-    QUIRE_TRY(device_->synchronise());
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / runs;
-  };
-  QUIRE_ASSIGN(const double once, time(kLeastRuns));
-  const int runs = static_cast<int>(std::min(in_all / once, 1000.0));
-  if (runs <= kLeastRuns) return once;
-  return time(runs);
+Result<double> ProductCheck::seconds(const ProductFn& product, int64_t rows, DType out_type, int runs) {
+  QUIRE_TRY(device_->synchronise());
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < runs; ++i) {
+    gpu::LibraryProduct p = of_rows(0, rows, out_type);
+    p.w = static_cast<const std::byte*>(p.w) + i % copies_ * shape_.n * shape_.k * info(shape_.type).block_bytes;
+    QUIRE_TRY(product(p));
+  }
+  QUIRE_TRY(device_->synchronise());
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / runs;
 }
 
 Result<bool> ProductCheck::agrees(const ProductFn& product, int64_t first, int64_t rows, DType out_type) {
@@ -204,37 +199,45 @@ Result<std::optional<LtAlgo>> quickest(ProductCheck& check, Library& library, st
                                        int64_t rows, DType out_type) {
   struct Timed {
     LtAlgo algorithm;
-    std::vector<double> seconds;
-    double counts = 0;
+    double counts = 0;          // seconds
+    std::vector<double> turns;  // of the last rounds
   };
   std::vector<Timed> all;
-  for (const LtAlgo& algorithm : candidates) all.push_back({algorithm, {}});
-  const auto time = [&](int rounds, double in_all) -> Status {
-    for (Timed& one : all) one.seconds.clear();
-    for (int i = 0; i < rounds; ++i) {
-      for (Timed& one : all) {
-        const ProductFn run = [&](const gpu::LibraryProduct& product) { return library.run(product, one.algorithm); };
-        QUIRE_ASSIGN(const double seconds, check.seconds(run, rows, out_type, in_all));
-        one.seconds.push_back(seconds);
-      }
-    }
-    return {};
+  for (const LtAlgo& algorithm : candidates) all.push_back({algorithm, 0, {}});
+  const auto time = [&](Timed& one, int runs) -> Result<double> {
+    const ProductFn run = [&](const gpu::LibraryProduct& product) { return library.run(product, one.algorithm); };
+    return check.seconds(run, rows, out_type, runs);
+  };
+  const auto runs_in = [](double seconds, double once) {
+    return static_cast<int>(std::min(seconds / once, kMostRuns));
   };
   const auto in_order = [&] {
     std::stable_sort(all.begin(), all.end(), [](const Timed& a, const Timed& b) { return a.counts < b.counts; });
   };
   const bool logits = out_type == DType::kF32;
-  QUIRE_TRY(time(logits ? kRoundsF32 : kRounds, kTimedSeconds));
-  for (Timed& one : all) one.counts = *std::min_element(one.seconds.begin(), one.seconds.end());
+  for (int round = 0; round < (logits ? kRoundsF32 : kRounds); ++round) {
+    for (Timed& one : all) {
+      QUIRE_ASSIGN(double seconds, time(one, kLeastRuns));
+      if (const int runs = runs_in(kTimedSeconds, seconds); runs > kLeastRuns) {
+        QUIRE_ASSIGN(seconds, time(one, runs));
+      }
+      one.counts = round == 0 ? seconds : std::min(one.counts, seconds);
+    }
+  }
   in_order();
   if (!logits && rows >= kHotRows && all.size() > 1) {
     const double near = kNear * all.front().counts;
     std::erase_if(all, [&](const Timed& one) { return one.counts > near; });
     if (all.size() > kFinalists) all.resize(kFinalists);
-    QUIRE_TRY(time(kFinalRounds, kFinalSeconds));
+    for (int round = 0; round < kFinalRounds; ++round) {
+      for (Timed& one : all) {
+        QUIRE_ASSIGN(const double seconds, time(one, std::max(1, runs_in(kFinalSeconds, one.counts))));
+        if (round > 0) one.turns.push_back(seconds);
+      }
+    }
     for (Timed& one : all) {
-      const auto middle = one.seconds.begin() + 1 + (kFinalRounds - 1) / 2;
-      std::nth_element(one.seconds.begin() + 1, middle, one.seconds.end());
+      const auto middle = one.turns.begin() + (kFinalRounds - 1) / 2;
+      std::nth_element(one.turns.begin(), middle, one.turns.end());
       one.counts = *middle;
     }
     in_order();
