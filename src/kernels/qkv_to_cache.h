@@ -64,6 +64,7 @@ struct QkvToCache {
                            : values ? v + token * p.v_stride + (i64)head * dim
                                     : k + token * p.k_stride + (i64)head * dim;
     const bool normed = !values && (query ? p.normed_q : p.normed_k) != 0;
+    // Slots and positions were copied in before the step's first launch: they may be read before the wait.
     const i64 slot = query ? 0 : slots[token];
     const int rot_dim = values ? 0 : p.rot_dim;
     const i64 at = rot_dim > 0 ? (i64)positions[token] * (rot_dim / 2) : 0;

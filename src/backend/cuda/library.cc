@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 
 #include "base/env.h"
 
@@ -167,10 +166,8 @@ std::vector<LtAlgo> Library::candidates(const ProductShape& shape, DType out_typ
   std::vector<LtHeuristic> found = proposals(*plan, split > 0 ? &reduction : nullptr);
   if (split > 0) {  // told what it wants, the library may leave out what is so by itself
     for (const LtHeuristic& one : proposals(*plan, nullptr)) {
-      const bool known = std::any_of(found.begin(), found.end(), [&](const LtHeuristic& other) {
-        return std::memcmp(&one.algo, &other.algo, sizeof one.algo) == 0;
-      });
-      if (!known) found.push_back(one);
+      const auto same = [&](const LtHeuristic& other) { return other.algo == one.algo; };
+      if (std::none_of(found.begin(), found.end(), same)) found.push_back(one);
     }
   }
   const auto value_of = [&](const LtAlgo& algo, int attribute) {

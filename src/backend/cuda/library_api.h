@@ -19,6 +19,7 @@ inline constexpr int kLtReductionNone = 0, kLtReductionCompute = 2;
 
 struct LtAlgo {
   uint64_t data[8];
+  bool operator==(const LtAlgo&) const = default;
 };
 struct LtHeuristic {
   LtAlgo algo;

@@ -173,11 +173,6 @@ struct Rows {
   int64_t first, count;
 };
 
-bool contains(std::span<const LtAlgo> list, const LtAlgo& wanted) {
-  return std::any_of(list.begin(), list.end(),
-                     [&](const LtAlgo& one) { return std::memcmp(&one, &wanted, sizeof one) == 0; });
-}
-
 // The first algorithms that run and agree on all ranges.
 std::vector<LtAlgo> agreeing(ProductCheck& check, Library& library, std::span<const LtAlgo> candidates,
                              std::span<const Rows> ranges, DType out_type) {
@@ -269,7 +264,7 @@ Result<bool> choose_algorithms(gpu::Device& device, Library& library, const Prod
       if (chosen) candidates.push_back(*chosen);
       for (const int64_t rows : {most, least}) {
         for (const LtAlgo& one : library.candidates(shape, out_type, rows, split)) {
-          if (!contains(candidates, one)) candidates.push_back(one);
+          if (std::find(candidates.begin(), candidates.end(), one) == candidates.end()) candidates.push_back(one);
         }
       }
       candidates = agreeing(check, library, candidates, ranges, out_type);

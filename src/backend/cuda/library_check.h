@@ -20,7 +20,7 @@ class ProductCheck {
 
   // Runs `product` over rows [first, first + rows) and compares those that are watched. An Error where it did not run.
   Result<bool> agrees(const ProductFn& product, int64_t first, int64_t rows, DType out_type);
-  // The time of one run over the first rows, as the mean of several.
+  // The time of one run over the first rows, as the mean of `runs`.
   Result<double> seconds(const ProductFn& product, int64_t rows, DType out_type, int runs);
   int64_t most_rows() const { return most_rows_; }
 

@@ -50,7 +50,7 @@ class GpuScratch {
   std::vector<std::unique_ptr<Memory>> blocks_;  // the last one is in use; the others wait for the device to be idle
 };
 
-// How many sequences a step may have whose ops become one launch: what QUIRE_CUDA_JOIN says, or few.
+// How many sequences a step may have whose ops become one launch: what QUIRE_CUDA_JOIN says, or four.
 int joined_rows();
 
 // The ops of a recorded step that wait to become one launch (decode_step.cc), and what such launches share.
