@@ -153,7 +153,7 @@ KERNEL(sample_draws, SampleDraws, SampleParams, SamplePartial, const float, cons
 
 // The token of each row, by one simdgroup. Grid: (rows).
 struct SampleRows {
-  enum { kThreads = 32 };
+  enum { kThreads = 32, kAtOnce = 5 };
   typedef NoSmem Smem;
   static FN void run(Ctx c, CONSTANT const SampleParams& p, TGROUP Smem& sm, DEVICE SampleResult* results,
                      DEVICE SampleResult* told, DEVICE const SampleRowData* rows,
@@ -162,15 +162,22 @@ struct SampleRows {
     DEVICE const SamplePartial* partials = all_partials + (i64)c.tgx * p.chunks;
     float max_value = sample_negative_infinity(), score = max_value;
     int token = 0x7fffffff, drawn = token, faults = 0;
-    for (int i = (int)c.lane; i < p.chunks; i += 32) {
-      faults |= partials[i].faults;
-      if (partials[i].max > max_value) {
-        max_value = partials[i].max;
-        token = partials[i].max_token;
-      }
-      if (partials[i].score > score) {
-        score = partials[i].score;
-        drawn = partials[i].score_token;
+    // All that a lane looks at is asked for at once. It is not of chunks in order where a joined step has found it
+    // (cuda/decode_step_linear.cuh).
+    for (int first = (int)c.lane; first < p.chunks; first += 32 * kAtOnce) {
+      SamplePartial found[kAtOnce];
+      UNROLL for (int k = 0; k < kAtOnce; k++) found[k] = partials[min(first + 32 * k, p.chunks - 1)];
+      UNROLL for (int k = 0; k < kAtOnce; k++) {
+        if (first + 32 * k >= p.chunks) continue;
+        faults |= found[k].faults;
+        if (found[k].max > max_value || (found[k].max == max_value && found[k].max_token < token)) {
+          max_value = found[k].max;
+          token = found[k].max_token;
+        }
+        if (found[k].score > score) {
+          score = found[k].score;
+          drawn = found[k].score_token;
+        }
       }
     }
     sample_best_of_lanes(max_value, token);

@@ -297,9 +297,17 @@ bool GpuBackend::launch_joined() {
   const int64_t splits = joined_.positions / kHopperSplit;
   const auto bytes = [](int64_t entries) { return static_cast<size_t>(std::max<int64_t>(entries, 1)) * 8; };
   if (joined_.epochs == nullptr) {
-    auto epochs = device_->allocate(static_cast<size_t>(device_->info().compute_units) * 4);
-    if (!epochs.ok()) return false;
+    const auto groups = static_cast<size_t>(device_->info().compute_units);
+    auto epochs = device_->allocate(groups * 4);
+    auto bests = device_->allocate(groups * kStepRows * sizeof(SamplePartial));
+    if (!epochs.ok() || !bests.ok()) return false;
     joined_.epochs = std::move(epochs).value();
+    joined_.bests = std::move(bests).value();
+  }
+  const JoinedStep::Part& last = joined_.parts.back();
+  if (last.op.kind == kStepLinear && last.op.linear.epilogue == kHopperStoreF32) {
+    p.bests = static_cast<SamplePartial*>(joined_.bests->address());
+    current_->logits = last.out;
   }
   void* exchange = joined_.exchange.grow(*device_, kStepExchanges * bytes(joined_.entries));
   void* scores = joined_.scores.grow(*device_, bytes(p.rows * joined_.heads * joined_.positions));

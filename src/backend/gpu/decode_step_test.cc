@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A recorded decode step whose ops are joined into one launch has the bits of the same ops launched one by one: hidden
-// state, pages and logits by memcmp. On the GPU that QUIRE_TEST_DEVICE names; only Hopper's joins. What is launched,
-// and in which order, is tested without a GPU.
+// state, pages, logits and what is sampled by memcmp. On the GPU that QUIRE_TEST_DEVICE names; only Hopper's joins.
+// What is launched, and in which order, is tested without a GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,6 +13,9 @@
 namespace quire::gpu {
 namespace {
 
+// Of the rows of the head: each another, forty again and again, or one of them not a number.
+enum class Head { kPlain, kTwins, kBroken };
+
 struct Shape {
   const char* name;
   DType type = DType::kBF16;
@@ -20,6 +23,7 @@ struct Shape {
   bool normed = true, biased = false, interleaved = false;
   bool by_token = true;  // x is the embedding of tokens, or lies there
   int64_t layers = 3, block_size = 16, vocab = 5000;
+  Head head = Head::kPlain;
   std::vector<int32_t> contexts = {5};  // after a sequence's first step
   int steps = 7;  // at most, of a sequence; two areas of staging: two as they are, two recorded, three run again
 };
@@ -55,7 +59,7 @@ class Decoder {
     all_logits_ = device.room(rows_, shape.vocab, DType::kF32, 0);
     all_inner_ = {all_logits_.data, shape.type, rows_, shape.inner, shape.inner};
     QUIRE_CHECK(shape.inner <= 2 * shape.vocab);
-    head_ = weight(shape.vocab, shape.hidden);
+    head_ = weight(shape.vocab, shape.hidden, shape.head);
     head_norm_ = device.put(floats(shape.hidden, 2.0f));
     QUIRE_CHECK(device.ops().prepare_sampling(rows_, rows_, shape.vocab).ok());
     make_pages();
@@ -116,15 +120,25 @@ class Decoder {
       gpu.linear(head);
       gpu.end_step();
     }
-    const std::vector<SampleRow> greedy(active.size());
-    gpu.sample({logits_, greedy, {}, {}});
-    (void)gpu.finish_samples(count);
+    std::vector<SampleRow> rows(active.size());
+    for (SampleRow& row : rows) {
+      row.seed = 5;
+      row.position = queued_;
+      row.temperature = draws(queued_) ? 0.8f : 0.0f;
+      row.logprobs = queued_ % 5 == 1 ? 2 : -1;
+    }
+    gpu.sample({logits_, rows, {}, {}});
+    finished_ = gpu.finish_samples(count);
   }
+  // Whether the n-th step that was queued, from 1 on, draws its tokens; others take the likeliest.
+  static bool draws(uint32_t n) { return n % 3 == 0; }
 
-  // All that the last step wrote, and the pages.
+  // All that the last step wrote, what it sampled, and the pages.
   std::vector<uint8_t> state() {
     std::vector<uint8_t> out = device_.rows_of(hidden_, false);
     const std::vector<uint8_t> logits = device_.rows_of(logits_, false), pages = device_.get(pages_, page_bytes_);
+    const std::span<const std::byte> sampled = std::as_bytes(device_.ops().sampled(finished_).rows);
+    for (const std::byte b : sampled) out.push_back(static_cast<uint8_t>(b));
     out.insert(out.end(), logits.begin(), logits.end());
     out.insert(out.end(), pages.begin(), pages.end());
     return out;
@@ -153,8 +167,14 @@ class Decoder {
     }
     return out;
   }
-  std::unique_ptr<PackedMatrix> weight(int64_t n, int64_t k) {
-    const std::vector<uint16_t> values = halves(n * k, 1.5f / std::sqrt(static_cast<float>(k)));
+  std::unique_ptr<PackedMatrix> weight(int64_t n, int64_t k, Head head = Head::kPlain) {
+    std::vector<uint16_t> values = halves(n * k, 1.5f / std::sqrt(static_cast<float>(k)));
+    constexpr int64_t kDifferent = 40, kBroken = 77;
+    if (head == Head::kTwins) {
+      for (int64_t i = kDifferent * k; i < n * k; ++i)
+        values[static_cast<size_t>(i)] = values[static_cast<size_t>(i - kDifferent * k)];
+    }
+    if (head == Head::kBroken) std::fill_n(values.begin() + kBroken * k, k, uint16_t{0xffff});
     RawMatrix raw;
     raw.dtype = shape_.type;
     raw.n = n;
@@ -254,6 +274,7 @@ class Decoder {
   std::vector<int> taken_;    // steps, of each sequence
   std::vector<size_t> last_;  // sequences of the step before
   uint32_t queued_ = 0;
+  uint64_t finished_ = 0;
   Tensor all_hidden_, all_qkv_, all_attended_, all_inner_, all_logits_;
   Tensor hidden_, qkv_, attended_, inner_, logits_;  // rows of the step
   std::unique_ptr<PackedMatrix> head_;
@@ -352,21 +373,27 @@ class NotingDevice final : public Device {
   bool recording_ = false;
 };
 
-// What the steps of one sequence tell the device, each until its sampling.
-std::vector<std::vector<std::string>> told_by_steps(const Shape& shape, int most_joined) {
+// What the steps of one sequence tell the device, and then its sampling.
+struct Told {
+  std::vector<std::vector<std::string>> steps, sampling;
+};
+Told told_by_steps(const Shape& shape, int most_joined) {
   std::vector<std::string> notes;
   auto backend = std::make_unique<GpuBackend>(std::make_unique<NotingDevice>(notes));
   backend->join_steps_up_to(most_joined);
   TestDevice device(std::move(backend));
   Decoder decoder(device, shape);
-  std::vector<std::vector<std::string>> steps;
+  Told out;
   for (int i = 0; i < shape.steps; ++i) {
     notes.clear();
     decoder.queue({0});
-    while (!notes.empty() && (notes.back().starts_with("sample_") || notes.back() == "upload")) notes.pop_back();
-    steps.push_back(notes);
+    auto sampling = notes.end();
+    while (sampling != notes.begin() && (sampling[-1].starts_with("sample_") || sampling[-1] == "upload")) --sampling;
+    out.steps.emplace_back(notes.begin(), sampling);
+    out.sampling.emplace_back(sampling, notes.end());
+    std::erase(out.sampling.back(), "upload");
   }
-  return steps;
+  return out;
 }
 
 bool holds(const std::vector<std::string>& notes, const std::string& what) {
@@ -376,7 +403,7 @@ bool holds(const std::vector<std::string>& notes, const std::string& what) {
 // Kernels of a step that is not joined read its arrays before they wait for the launch before them. So those come by a
 // copy, which ends before anything after it begins; with a launch of their own they come before a joined step alone.
 TEST(DecodeStepLaunches, ArraysTravelInALaunchBeforeJoinedStepsAlone) {
-  const auto joined = told_by_steps({.name = ""}, 4);
+  const auto joined = told_by_steps({.name = ""}, 4).steps;
   ASSERT_EQ(joined.size(), 7u);
   for (size_t i = 0; i < 4; ++i) {  // two areas of staging: each step as it is, then recorded
     ASSERT_FALSE(joined[i].empty());
@@ -388,14 +415,28 @@ TEST(DecodeStepLaunches, ArraysTravelInALaunchBeforeJoinedStepsAlone) {
   for (size_t i = 4; i < 7; ++i) {
     EXPECT_EQ(joined[i], (std::vector<std::string>{"hopper_stage_step", "hopper_decode_step_bf16_d128"})) << i;
   }
-  for (const auto& step : told_by_steps({.name = ""}, 0)) {
+  for (const auto& step : told_by_steps({.name = ""}, 0).steps) {
     EXPECT_EQ(step[0], "upload");
     EXPECT_FALSE(holds(step, "hopper_stage_step"));
   }
   // Few launches are run again one by one, without a graph.
-  const auto few = told_by_steps({.name = "", .layers = 1}, 0);
+  const auto few = told_by_steps({.name = "", .layers = 1}, 0).steps;
   EXPECT_FALSE(holds(few.back(), "graph"));
   for (const auto& step : few) EXPECT_FALSE(holds(step, "hopper_stage_step"));
+}
+
+// A joined step knows the largest of its logits, so the likeliest token needs no look at them.
+TEST(DecodeStepLaunches, TheLikeliestTokenComesFromTheJoinedStep) {
+  for (const int most_joined : {4, 0}) {
+    const Told told = told_by_steps({.name = ""}, most_joined);
+    for (size_t i = 0; i < told.steps.size(); ++i) {
+      const bool known = holds(told.steps[i], "hopper_decode_step_bf16_d128");
+      EXPECT_EQ(known, most_joined > 0 && i > 1) << i;
+      const bool draws = Decoder::draws(static_cast<uint32_t>(i + 1));
+      EXPECT_EQ(holds(told.sampling[i], "sample_chunks"), draws || !known) << i;
+      EXPECT_TRUE(holds(told.sampling[i], "sample_rows")) << i;
+    }
+  }
 }
 
 class DecodeStep : public testing::TestWithParam<Shape> {};
@@ -482,6 +523,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DecodeStep,
                                                .block_size = 32,
                                                .vocab = 60000,  // lots of tiles, one after another
                                                .contexts = {383}},
+                                         Shape{.name = "TokensAsLikely", .head = Head::kTwins, .contexts = {33, 5}},
+                                         Shape{.name = "BrokenLogits", .head = Head::kBroken, .contexts = {33}},
+                                         Shape{.name = "FewLogits", .vocab = 512, .contexts = {33}},
                                          Shape{.name = "TurnsOfTheRing",  // within a product
                                                .hidden = 2560,
                                                .heads = 8,

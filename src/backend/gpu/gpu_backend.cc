@@ -174,6 +174,7 @@ void GpuBackend::begin_step() {
   QUIRE_CHECK(done.ok(), "the GPU failed");
   QUIRE_CHECK(!taking_, "a step began before the one before it had run");
   staged_ = uploaded_ = 0;
+  joined_.logits = {};
 }
 
 // Many long block tables may need more than an area has. The area is idle now; steps that were recorded with its old
@@ -255,6 +256,7 @@ void GpuBackend::run_recorded(const Recorded& step) {
   for (const RecordedLaunch& l : step.launches) {
     device_->launch({l.kernel, l.params.data(), l.params.size(), l.buffers, l.grid, l.threads, l.dynamic_memory});
   }
+  if (step.joined()) joined_.logits = step.logits;
 }
 
 void GpuBackend::end_step() {
@@ -301,6 +303,7 @@ void GpuBackend::launch(const char* name, const void* params, size_t params_byte
                         uint32_t dynamic_memory) {
   finish_joined();
   flush_stage();
+  joined_.logits = {};
   auto found = kernels_.find(name);
   if (found == kernels_.end()) {
     auto kernel = device_->kernel(name);

@@ -75,6 +75,8 @@ struct JoinedStep {
   int most_rows = joined_rows();  // of steps that are joined
   GpuScratch exchange, scores, partials;
   std::unique_ptr<Memory> epochs;
+  std::unique_ptr<Memory> bests;           // each threadgroup's largest of the logits
+  Tensor logits;                           // that it is of, while nothing else was launched since
   uint64_t runs = 0;                       // of programs since flags began to count
   uint64_t most_runs = uint64_t{1} << 22;  // until they are counted anew; they have room for 2^24
 };
@@ -190,6 +192,8 @@ class GpuBackend final : public Backend {
   void finish_joined();
   bool launch_joined();
   void count_joined_run(size_t programs);
+  // sampling.cc: whether the last launch was a joined step that found the token of each of these rows.
+  bool best_is_known(const SampleArgs& args) const;
   Status reserve_joined(const StepSizes& sizes);
   // linear.cc: the ways of a product, `type` being what the activations are; false: this one does not serve.
   void linear_by_kernels(const LinearArgs& args, DType type);
@@ -249,6 +253,7 @@ class GpuBackend final : public Backend {
     bool others = false;  // the library's products were recorded as well: a graph it is
     bool recorded() const { return graph != nullptr || !launches.empty(); }
     bool joined() const { return !programs.empty() && launches.size() == programs.size(); }  // and nothing else
+    Tensor logits;  // whose largest the last program finds as well
     int64_t seen = 0;
   };
   std::map<std::pair<StepShape, int>, Recorded> steps_;

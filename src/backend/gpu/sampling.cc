@@ -110,6 +110,14 @@ GpuBackend::Given GpuBackend::give(SampleArea& area, size_t bytes) {
   return at;
 }
 
+bool GpuBackend::best_is_known(const SampleArgs& args) const {
+  const Tensor& known = joined_.logits;
+  return args.logits.data == known.data && args.logits.rows == known.rows && args.logits.cols == known.cols &&
+         args.edits.empty() && std::all_of(args.rows.begin(), args.rows.end(), [](const SampleRow& row) {
+           return row.temperature == 0 && row.mask < 0;
+         });
+}
+
 void GpuBackend::sample(const SampleArgs& args) {
   const auto rows = static_cast<int64_t>(args.rows.size());
   const Tensor& logits = args.logits;
@@ -168,13 +176,18 @@ void GpuBackend::sample(const SampleArgs& args) {
   void* lists = sample_logprobs_->address();
   void* saved = args.edits.empty() ? nullptr : sample_saved_.grow(*device_, args.edits.size() * sizeof(float));
 
+  const bool known = best_is_known(args);
   if (logprobs) {
     launch("sample_logprob_chunks", p, {lists, logits.data, settings}, over_chunks, kSampleThreads);
   }
   if (!args.edits.empty()) {
     launch("sample_edits", p, {logits.data, saved, settings, edit_list}, over_rows, kSampleThreads);
   }
-  launch("sample_chunks", p, {partials, logits.data, settings, masks}, over_chunks, kSampleThreads);
+  if (known) {
+    partials = joined_.bests->address();
+  } else {
+    launch("sample_chunks", p, {partials, logits.data, settings, masks}, over_chunks, kSampleThreads);
+  }
   if (cuts) {
     void* values = sample_values_->address();
     void* listed = sample_listed_->address();
@@ -189,7 +202,9 @@ void GpuBackend::sample(const SampleArgs& args) {
   }
   // Results stay on the device for the next step, and go to the host without a copy of their own.
   auto* told = static_cast<SampleResult*>(area.host_results->address()) + args.place;
-  launch("sample_rows", p, {results, told, settings, partials}, over_rows, 32);
+  SampleParams of_partials = p;
+  if (known) of_partials.chunks = static_cast<int>(device_->info().compute_units);
+  launch("sample_rows", of_partials, {results, told, settings, partials}, over_rows, 32);
   if (!logprobs) return;
   area.tops = true;
   if (!args.edits.empty()) {

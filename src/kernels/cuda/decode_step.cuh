@@ -17,6 +17,7 @@
 // Attention: a unit of the first part is 64 positions of a (sequence, kv head), its scores go to the exchange; a unit
 // of the second is 16 columns of V of a (sequence, kv head, split), which makes the softmax of all its positions again;
 // if there are several splits, a third part merges a head's.
+// Logits go to memory; beside them each threadgroup leaves the largest of its own for sampling.
 //
 // Flags count up from launch to launch (`epochs`, one for each threadgroup, each its own) and must not return: the host
 // clears exchange and epochs before 2^24 launches. All threadgroups must run at once: one a multiprocessor, no more.

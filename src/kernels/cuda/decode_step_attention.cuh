@@ -112,25 +112,30 @@ struct HopperStepAttention : HopperStep<T, D> {
     __syncwarp();
   }
 
-  // Eight positions a warp.
-  HOPPER_FN void score(Shared& s, const KeyUnit& u, StepPlace at, uint flag, int warp, int lane) {
+  // Eight positions a warp: where a lane finds its keys and q, and where its scores go. Known before q is there.
+  struct Scoring {
+    uint keys, query;
+    u64* to;
+    bool mine;
+  };
+  HOPPER_FN Scoring scoring(Shared& s, const KeyUnit& u, StepPlace at, int warp, int lane) {
+    const int g = lane >> 2, group = s.group, head = u.seq * s.p.heads + u.kv_head * group + g;
+    return {slot_at(s, at.slot) + key_at(warp * 8 + (lane & 7)) + (lane >> 3) * 16,
+            ptx_shared_address(&s.q[min(lane & 7, group - 1)][(lane >> 4) * 8]),  // rows stand twice
+            s.scores + (i64)head * s.p.positions + u.tile * kHopperTile + warp * 8 + (lane & 3) * 2, g < group};
+  }
+  HOPPER_FN void score(Shared& s, const Scoring& where, StepPlace at, uint flag) {
     hopper_barrier_wait(full(s, at.slot), at.parity);
-    const uint row = slot_at(s, at.slot) + key_at(warp * 8 + (lane & 7)) + (lane >> 3) * 16;
-    const uint query = ptx_shared_address(&s.q[min(lane & 7, s.group - 1)][(lane >> 4) * 8]);  // rows stand twice
     float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     uint a[D / 16][4], f[D / 32][4];
     UNROLL for (int k = 0; k < D / 32; k++) {
-      hopper_ldmatrix(f[k], row + k * 64);
-      hopper_ldmatrix(a[2 * k], query + k * 64);
-      hopper_ldmatrix(a[2 * k + 1], query + k * 64 + 32);
+      hopper_ldmatrix(f[k], where.keys + k * 64);
+      hopper_ldmatrix(a[2 * k], where.query + k * 64);
+      hopper_ldmatrix(a[2 * k + 1], where.query + k * 64 + 32);
     }
     UNROLL for (int k = 0; k < D / 16; k++)
         hopper_mma<T>(acc, a[k], f[k >> 1][(k & 1) * 2], f[k >> 1][(k & 1) * 2 + 1]);
-    const int g = lane >> 2;
-    if (g < s.group) {
-      u64* to_row = s.scores + ((i64)u.seq * s.p.heads + u.kv_head * s.group + g) * s.p.positions;
-      step_tell2(to_row + u.tile * kHopperTile + warp * 8 + (lane & 3) * 2, as_uint(acc[0]), as_uint(acc[1]), flag);
-    }
+    if (where.mine) step_tell2(where.to, as_uint(acc[0]), as_uint(acc[1]), flag);
   }
 
   STEP_PART StepPlace keys(int i, StepPlace at) {
@@ -147,6 +152,7 @@ struct HopperStepAttention : HopperStep<T, D> {
       const u64* row = taken_by(s, i) + (i64)u.seq * projected;
       const int head = u.seq * s.p.kv_heads + u.kv_head;
       const int tasks = u.tile == key_tiles(s, u.seq) - 1 ? group + 2 : group;
+      const Scoring where = scoring(s, u, at, warp, lane);
 #pragma unroll 1
       for (int task = warp; task < tasks; task += kStepWarps) {
         if (task == group) {
@@ -159,7 +165,7 @@ struct HopperStepAttention : HopperStep<T, D> {
       }
       has = head;
       meet();
-      score(s, u, at, flag, warp, lane);
+      score(s, where, at, flag);
       meet();
       if (tid == 0) {
         hopper_fence_async();  // the row of the new k was written by ordinary means
@@ -289,20 +295,43 @@ struct HopperStepAttention : HopperStep<T, D> {
     float factor, sum;
   };
 
-  // Eight columns of p V over all tiles of the split; a slot has eight tiles.
-  HOPPER_FN void value_chain(const StepAttentionOp& op, Shared& s, const ValueUnit& u, int all, StepPlace at, u64* give,
-                             uint flag, int column, int lane) {
-    const int g = lane >> 2, t = lane & 3, tiles = (all + kHopperTile - 1) / kHopperTile;
+  // Eight columns of p V over all tiles of the split; a slot has eight tiles. What a lane needs for it beside the
+  // weights is known before those are.
+  struct Columns {
+    uint slots[2], weights;
+    int tiles;
+    bool whole;  // the split is all there is, or one of several
+    u64* tell;
+    T* out;  // or null
+  };
+  HOPPER_FN Columns columns_of(const StepAttentionOp& op, Shared& s, const ValueUnit& u, int all, StepPlace at,
+                               u64* give, int column, int lane) {
+    Columns c;
     const StepPlace second = StepPlace::after_few(at, 1, s.p.slots);
+    c.slots[0] = slot_at(s, at.slot) + value_at(lane, column);
+    c.slots[1] = slot_at(s, second.slot) + value_at(lane, column);
+    c.weights = ptx_shared_address(rows_of(s) + min(lane & 7, s.group - 1) * kWeightStride + (lane >> 4) * 8);
+    c.tiles = (all + kHopperTile - 1) / kHopperTile;
+    c.whole = splits_of(s, u.seq) == 1;
+    const int head = u.kv_head * s.group + (lane >> 2), d = u.slice * kStepSlice + column * 8 + 2 * (lane & 3);
+    const i64 row = (i64)u.seq * s.p.heads + head;
+    c.tell = c.whole ? give + (row * D + d) / 2
+                     : s.partials + (row * (s.p.positions / kHopperSplit) + u.split) * (D + 2) + d;
+    c.out = op.out != nullptr ? (T*)op.out + (i64)u.seq * op.out_stride + head * D + d : nullptr;
+    return c;
+  }
+  HOPPER_FN void value_chain(Shared& s, const ValueUnit& u, const Columns& c, int all, StepPlace at, uint flag,
+                             int column, int lane) {
+    const int g = lane >> 2, t = lane & 3, tiles = c.tiles;
     hopper_barrier_wait(full(s, at.slot), at.parity);
-    if (all > kValueSlot) hopper_barrier_wait(full(s, second.slot), second.parity);
-    const uint slots[2] = {slot_at(s, at.slot) + value_at(lane, column),
-                           slot_at(s, second.slot) + value_at(lane, column)};
-    const uint weights = ptx_shared_address(rows_of(s) + min(lane & 7, s.group - 1) * kWeightStride + (lane >> 4) * 8);
+    if (all > kValueSlot) {
+      const StepPlace second = StepPlace::after_few(at, 1, s.p.slots);
+      hopper_barrier_wait(full(s, second.slot), second.parity);
+    }
     // value_at() of a row 32 on turns no other way.
     const auto fetch = [&](ValueFragments& f, int tile) {
-      const uint slot = tile < 8 ? slots[0] : slots[1];
-      UNROLL for (int k = 0; k < 4; k++) hopper_ldmatrix(f.p[k], weights + tile * (kHopperTile * 2) + 32 * k);
+      const uint slot = tile < 8 ? c.slots[0] : c.slots[1];
+      UNROLL for (int k = 0; k < 4; k++) hopper_ldmatrix(f.p[k], c.weights + tile * (kHopperTile * 2) + 32 * k);
       UNROLL for (int k = 0; k < 2; k++) {
         hopper_ldmatrix_trans(f.v[k], slot + ((tile & 7) * kHopperTile + 32 * k) * kValueRow);
       }
@@ -330,21 +359,16 @@ struct HopperStepAttention : HopperStep<T, D> {
     }
     const float sum = row_sum(l);
     if (g >= s.group) return;
-    const int head = u.kv_head * s.group + g, d = u.slice * kStepSlice + column * 8 + 2 * t;
-    if (splits_of(s, u.seq) == 1) {
-      give_pair(op, s, give, u.seq, head, d, hopper_pack<T>(o[0] / sum, o[1] / sum), flag);
+    if (c.whole) {
+      const uint pair = hopper_pack<T>(o[0] / sum, o[1] / sum);
+      step_tell(c.tell, pair, flag);
+      if (c.out != nullptr) *(uint*)c.out = pair;
     } else {
-      const i64 row = (i64)u.seq * s.p.heads + head;
-      u64* to_row = s.partials + (row * (s.p.positions / kHopperSplit) + u.split) * (D + 2);
-      step_tell2(to_row + d, as_uint(o[0]), as_uint(o[1]), flag);
-      if (d == 0) step_tell2(to_row + D, as_uint(s.most[8 + g][tiles - 1]), as_uint(sum), flag);
+      step_tell2(c.tell, as_uint(o[0]), as_uint(o[1]), flag);
+      if (u.slice == 0 && column == 0 && t == 0) {
+        step_tell2(c.tell + D, as_uint(s.most[8 + g][tiles - 1]), as_uint(sum), flag);
+      }
     }
-  }
-
-  HOPPER_FN void give_pair(const StepAttentionOp& op, const Shared& s, u64* give, int seq, int head, int d, uint pair,
-                           uint flag) {
-    step_tell(give + (((i64)seq * s.p.heads + head) * D + d) / 2, pair, flag);
-    if (op.out != nullptr) *(uint*)((T*)op.out + (i64)seq * op.out_stride + head * D + d) = pair;
   }
 
   STEP_PART StepPlace values(int i, StepPlace at) {
@@ -358,10 +382,12 @@ struct HopperStepAttention : HopperStep<T, D> {
 #pragma unroll 1
     for (int unit = 0; unit < s.value_count; unit++, next(s, u)) {
       const int all = length(s, u);
+      Columns c;
+      if (warp < kStepSlice / 8) c = columns_of(op, s, u, all, at, given_by(s, i), warp, lane);
       if (warp == kStepWarps - 1) new_columns(s, u, all, at, taken_by(s, i), flag - 1, lane);
       weigh(s, u, all, flag, tid);
       meet();
-      if (warp < kStepSlice / 8) value_chain(op, s, u, all, at, given_by(s, i), flag, warp, lane);
+      if (warp < kStepSlice / 8) value_chain(s, u, c, all, at, flag, warp, lane);
       meet();
       if (tid == 0) {
         hopper_fence_async();
@@ -412,7 +438,10 @@ struct HopperStepAttention : HopperStep<T, D> {
         UNROLL for (int j = 0; j < 2; j++) o[j] = fma(o[j], a, as_float((uint)v[j]) * a2);
         m = most;
       }
-      give_pair(op, s, given_by(s, i), seq, unit - seq * s.p.heads, d, hopper_pack<T>(o[0] / l, o[1] / l), flag);
+      const uint pair = hopper_pack<T>(o[0] / l, o[1] / l);
+      const int column = (unit - seq * s.p.heads) * D + d;
+      step_tell(given_by(s, i) + ((i64)unit * D + d) / 2, pair, flag);
+      if (op.out != nullptr) *(uint*)((T*)op.out + (i64)seq * op.out_stride + column) = pair;
     }
   }
 };

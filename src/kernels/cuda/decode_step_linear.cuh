@@ -38,37 +38,58 @@ struct HopperStepLinear : HopperStep<T, D> {
     UNROLL for (int i = 0; i < 4; i++) hopper_mma<T>(acc, f.w[i], f.x[i / 2][i % 2 * 2], f.x[i / 2][i % 2 * 2 + 1]);
   }
 
-  // Where a warp's chain takes its chunks: from slot `at` on, each `stride` slots from the one before.
-  struct Chunks {
-    StepPlace at;
-    int stride, k, halves;
-    int warps;  // at work beside each other
-  };
-
   // A tile's chain: W as the 16-row operand (eight rows stand twice where there are no more), x as the eight columns.
   // What stands between two products must fit in their shadow, so there is next to no branch, fragments come a window
-  // ahead, and the next slot is looked for early.
+  // ahead, and the next slot is looked for early. What x does not decide is done while it is awaited.
   //
   // Slots land in any order, and a barrier tells by its parity only whether its last phase has ended. A warp that came
   // for what a slot will hold next while another still waits for what it should hold now would take the one for the
   // other. So before a slot's turn comes again, all meet that may wait for it.
-  HOPPER_FN void chain(Shared& s, float (&acc)[4], const Chunks& c, int lane) {
+  struct Chain {
+    StepPlace at, second;  // of the chunk, and of the tile's second eight rows
+    int stride;            // slots from a chunk to the next
+    int turn;              // chunks in a turn of the ring
+    int warps;             // at work beside each other
+    int k;
+    bool two;
+    uint base_w, w, x;
+    bool early;  // the first chunk is there
+  };
+  HOPPER_FN void await(const Shared& s, const Chain& c) {
+    hopper_barrier_wait(full(s, c.at.slot), c.at.parity);
+    if (c.two) hopper_barrier_wait(full(s, c.second.slot), c.second.parity);
+  }
+  HOPPER_FN bool landed(const Shared& s, const Chain& c) {
+    const bool there = step_landed(full(s, c.at.slot), c.at.parity);
+    return there && (!c.two || step_landed(full(s, c.second.slot), c.second.parity));
+  }
+  HOPPER_FN uint weights_at(const Chain& c, int lane) {
+    return c.base_w + ((lane & 8) != 0 ? c.second.slot : c.at.slot) * kStepSlotBytes;
+  }
+  HOPPER_FN void prepare(Shared& s, Chain& c, StepPlace at, int warps, int k, int halves, int lane) {
+    c.at = at;
+    c.second = StepPlace::after_few(at, halves - 1, s.p.slots);
+    c.stride = warps * halves;
+    c.turn = s.p.slots / c.stride;
+    c.warps = warps;
+    c.k = k;
+    c.two = halves == 2;
+    c.base_w = s.ring + (lane & 7) * kWeightRow + (lane >> 4) * 16;
+    c.w = weights_at(c, lane);
+    c.x = ptx_shared_address(rows_of(s) + min(lane & 7, s.p.rows - 1) * (k + 8)) + (lane >> 3) * 16;
+    c.early = landed(s, c);
+  }
+  HOPPER_FN void chain(Shared& s, Chain& c, float (&acc)[4], int lane) {
     enum { kWindows = kStepChunk / 64 };
-    const int slots = s.p.slots, turn = slots / c.stride;  // chunks in a turn of the ring
-    const bool upper = (lane & 8) != 0, two = c.halves == 2;
-    const uint barriers = full(s, 0), base_w = s.ring + (lane & 7) * kWeightRow + (lane >> 4) * 16;
-    uint x = ptx_shared_address(rows_of(s) + min(lane & 7, s.p.rows - 1) * (c.k + 8)) + (lane >> 3) * 16;
-    StepPlace at = c.at, second = StepPlace::after_few(at, c.halves - 1, slots);
-    const auto await = [&] {
-      hopper_barrier_wait(barriers + at.slot * 8, at.parity);
-      if (two) hopper_barrier_wait(barriers + second.slot * 8, second.parity);
-    };
+    const int slots = s.p.slots;
+    const bool two = c.two;
+    const uint barriers = full(s, 0);
     UNROLL for (int i = 0; i < 4; i++) acc[i] = 0.0f;
-    await();
-    uint w = base_w + (upper ? second.slot : at.slot) * kStepSlotBytes;
+    if (!c.early) await(s, c);
+    uint w = c.w, x = c.x;
     Window f[2];
     fetch(f[0], w, x);
-    int left = c.k / 64, until_turn = turn;  // windows; chunks
+    int left = c.k / 64, until_turn = c.turn;  // windows; chunks
 #pragma unroll 1
     while (left >= kWindows) {
       UNROLL for (int i = 0; i < kWindows / 2 - 1; i++) {
@@ -79,23 +100,22 @@ struct HopperStepLinear : HopperStep<T, D> {
         fetch(f[0], w, x);
         multiply(acc, f[1]);
       }
-      const StepPlace old = at, old_second = second;
+      const StepPlace old = c.at, old_second = c.second;
       left -= kWindows;
-      at = StepPlace::after_few(at, c.stride, slots);
-      second = StepPlace::after_few(at, c.halves - 1, slots);
-      bool ready = left > 0 && step_landed(barriers + at.slot * 8, at.parity);
-      if (two) ready = ready && step_landed(barriers + second.slot * 8, second.parity);
+      c.at = StepPlace::after_few(c.at, c.stride, slots);
+      c.second = StepPlace::after_few(c.at, two ? 1 : 0, slots);
+      bool ready = left > 0 && landed(s, c);
       fetch(f[1], w + 128, x + 128);
       multiply(acc, f[0]);
       x += 256;
-      w = base_w + (upper ? second.slot : at.slot) * kStepSlotBytes;
+      w = weights_at(c, lane);
       if (left > 0) {
         if (--until_turn == 0 && c.warps > 1) {
           meet(c.warps);
-          until_turn = turn;
+          until_turn = c.turn;
           ready = false;
         }
-        if (!ready) await();
+        if (!ready) await(s, c);
         fetch(f[0], w, x);
       }
       multiply(acc, f[1]);  // now all of the old slot has gone through registers
@@ -111,13 +131,86 @@ struct HopperStepLinear : HopperStep<T, D> {
       x += 128;
       fetch(f[0], w, x);
     }
-    step_free(barriers + (kStepMostSlots + at.slot) * 8, lane == 0);
-    step_free(barriers + (kStepMostSlots + second.slot) * 8, lane == 0 && two);
+    step_free(barriers + (kStepMostSlots + c.at.slot) * 8, lane == 0);
+    step_free(barriers + (kStepMostSlots + c.second.slot) * 8, lane == 0 && two);
   }
 
   HOPPER_FN float rounded(float acc, bool biased, float bias) {
     const float y = to_f(to<T>(acc));
     return biased ? to_f(to<T>(y + bias)) : y;
+  }
+
+  // ---- the best of the logits, as sample_chunks (kernels/sampling.h) finds it ----
+
+  // What a thread has seen of a row of x: it keeps that of rows 2 t and 2 t + 1, where the norm had its sums.
+  struct alignas(8) Best {
+    float value;
+    uint found;  // the token; above it, what is wrong with the row
+    enum { kNone = 0xffffff, kFaultsAt = 24 };
+    HOPPER_FN Best nothing() { return {-INFINITY, kNone}; }
+    HOPPER_FN Best of(float x, int token) {
+      const uint faults = (x != x ? kSampleFaultNan : 0) | (x == INFINITY ? kSampleFaultInfinite : 0);
+      return {x, (uint)token | faults << kFaultsAt};
+    }
+    HOPPER_FN Best better(const Best& a, const Best& b) {
+      const uint token = a.found & kNone, other = b.found & kNone;
+      const bool second = b.value > a.value || (b.value == a.value && other < token);
+      const uint faults = (a.found | b.found) & ~(uint)kNone;
+      return {second ? b.value : a.value, (second ? other : token) | faults};
+    }
+  };
+  static_assert((int)kSampleMaxChunks * (int)kSampleChunk < (int)Best::kNone, "tokens have room");
+  HOPPER_FN Best& best_of(Shared& s, int thread, int j) {
+    return ((Best*)s.floats)[2 * thread + j];
+  }
+  HOPPER_FN void no_best(Shared& s, int thread) {
+    UNROLL for (int j = 0; j < 2; j++) best_of(s, thread, j) = Best::nothing();
+  }
+  HOPPER_FN void keep_best(Shared& s, int j, float x, int token) {
+    Best& mine = best_of(s, (int)threadIdx.x, j);
+    mine = Best::better(mine, Best::of(x, token));
+  }
+  // The threadgroup's, for each row.
+  HOPPER_FN void give_bests(Shared& s, int tid) {
+    UNROLL for (int j = 0; j < 2; j++) {
+      Best best = best_of(s, tid, j);
+      UNROLL for (int apart = 4; apart < 32; apart *= 2) {
+        best = Best::better(
+            best, {__shfl_xor_sync(0xffffffffu, best.value, apart), __shfl_xor_sync(0xffffffffu, best.found, apart)});
+      }
+      best_of(s, tid, j) = best;
+    }
+    meet();
+    if (tid >= s.p.rows) return;
+    Best best = Best::nothing();
+    for (int warp = 0; warp < kStepWarps; warp++) best = Best::better(best, best_of(s, 32 * warp + tid / 2, tid & 1));
+    SamplePartial* to_row = s.p.bests + tid * (int)gridDim.x + (int)blockIdx.x;
+    to_row->max = best.value;
+    to_row->max_token = (int)(best.found & Best::kNone);
+    to_row->faults = (int)(best.found >> Best::kFaultsAt);
+  }
+
+  // What only the first ops, some models or long rows need stands in parts of its own: instructions that are jumped
+  // over are brought in as well.
+  STEP_PART float of_token(int row, int k) {
+    return embedded(mine().p, row, k);
+  }
+  STEP_PART float other_glu(int kind, float limit, float gate, float up) {
+    return activate_glu(kind, limit, gate, up);
+  }
+  // Logits: to memory alone.
+  STEP_PART void store_floats(const StepLinearOp& op, float* out, float acc0, float acc1, float acc2, float acc3,
+                              float bias0, float bias1) {
+    Shared& s = mine();
+    const float acc[4] = {acc0, acc1, acc2, acc3};
+    const int m = ((int)threadIdx.x & 3) * 2, first = (int)(out - (float*)op.out) - m * op.out_stride;
+    UNROLL for (int i = 0; i < 4; i++) {
+      const int j = i & 1, part = i >> 1;
+      if (m + j >= s.p.rows || part >= op.halves) continue;
+      const float y = op.bias != nullptr ? acc[i] + (part == 0 ? bias0 : bias1) : acc[i];
+      out[j * op.out_stride + 8 * part] = y;
+      if (s.p.bests != nullptr) keep_best(s, j, y, first + 8 * part);
+    }
   }
 
   // What a tile needs beside its products, asked for ahead. Lane (g, t) has rows g and g + 8 of the tile and rows 2 t,
@@ -127,6 +220,10 @@ struct HopperStepLinear : HopperStep<T, D> {
     float before[4];  // of the residual, as the sums are ordered
     u64* tell;        // entries of row 2 t: of column g, or of the pair that it belongs to
     char* out;        // row 2 t, column g
+    int epilogue, rows, parts;
+    int tell_stride, out_stride;  // from a row to the next
+    float scale;
+    bool biased, kept;
   };
   HOPPER_FN void look_ahead(const StepLinearOp& op, const Shared& s, Ahead& a, int number, u64* give, int lane) {
     const bool gated = op.epilogue == kHopperGated, residual = op.epilogue == kHopperResidual;
@@ -135,6 +232,14 @@ struct HopperStepLinear : HopperStep<T, D> {
     const int n = number * (gated ? 8 : 8 * halves) + (lane >> 2);
     a.tell = residual ? give + m * columns + n : give + (m * columns + n) / 2;
     a.out = (char*)op.out + ((i64)m * op.out_stride + n) * (floats ? 4 : 2);
+    a.epilogue = op.epilogue;
+    a.rows = s.p.rows;
+    a.parts = gated ? 1 : halves;
+    a.tell_stride = residual ? columns : columns / 2;
+    a.out_stride = op.out_stride;
+    a.scale = op.scale;
+    a.biased = op.bias != nullptr;
+    a.kept = op.out != nullptr;
     a.bias[0] = a.bias[1] = 0.0f;
     UNROLL for (int i = 0; i < 4; i++) a.before[i] = 0.0f;
     if (op.bias != nullptr) {
@@ -145,47 +250,44 @@ struct HopperStepLinear : HopperStep<T, D> {
       const float* from = op.residual + (i64)m * op.residual_stride + n;
       UNROLL for (int i = 0; i < 4; i++) {
         if (m + (i & 1) >= s.p.rows || (i >= 2 && halves != 2)) continue;
-        a.before[i] = op.residual_by_token != 0 ? embedded(s.p, m + (i & 1), n + 8 * (i >> 1))
+        a.before[i] = op.residual_by_token != 0 ? of_token(m + (i & 1), n + 8 * (i >> 1))
                                                 : __ldcg(from + (i & 1) * op.residual_stride + 8 * (i >> 1));
       }
     }
   }
 
-  HOPPER_FN void tile(const StepLinearOp& op, Shared& s, const Ahead& a, const Chunks& chunks, uint flag, int lane) {
-    const bool gated = op.epilogue == kHopperGated, residual = op.epilogue == kHopperResidual;
-    const bool biased = op.bias != nullptr, kept = op.out != nullptr;
-    const int g = lane >> 2, m = (lane & 3) * 2, rows = s.p.rows, parts = gated ? 1 : op.halves;
-    const int columns = gated ? op.n / 2 : op.n, out_stride = op.out_stride;
-    const float scale = op.scale;
-    float acc[4];
-    chain(s, acc, chunks, lane);
-    if (op.epilogue == kHopperStoreF32) {
-      UNROLL for (int i = 0; i < 4; i++) {
-        const int j = i & 1, part = i >> 1;
-        if (m + j >= rows || part >= parts) continue;
-        ((float*)a.out)[j * out_stride + 8 * part] = biased ? acc[i] + a.bias[part] : acc[i];
-      }
-      return;
+  HOPPER_FN float glu(int kind, float limit, float gate, float up) {
+    return kind == kActSilu && !(limit > 0.0f) ? q_silu(gate) * up : other_glu(kind, limit, gate, up);
+  }
+
+  // What becomes of a tile's sums.
+  HOPPER_FN void finish(const StepLinearOp& op, const Ahead& a, const float (&acc)[4], uint flag, int lane) {
+    if (a.epilogue == kHopperStoreF32) {
+      return store_floats(op, (float*)a.out, acc[0], acc[1], acc[2], acc[3], a.bias[0], a.bias[1]);
     }
-    UNROLL for (int j = 0; j < 2; j++) {
-      if (j == 1 && rows == 1) break;
-      float y[2] = {rounded(acc[j], biased, a.bias[0]), rounded(acc[j + 2], biased, a.bias[1])};
-      if (gated) y[0] = activate_glu(op.activation, op.limit, y[0], y[1]);
-      const bool mine = m + j < rows;
+    const int g = lane >> 2, m = (lane & 3) * 2;
+#pragma unroll 1
+    for (int j = 0; j < min(a.rows, 2); j++) {
+      float y[2] = {rounded(j == 0 ? acc[0] : acc[1], a.biased, a.bias[0]),
+                    rounded(j == 0 ? acc[2] : acc[3], a.biased, a.bias[1])};
+      if (a.epilogue == kHopperGated) y[0] = glu(op.activation, op.limit, y[0], y[1]);
+      const bool mine = m + j < a.rows;
+      u64* const tell = a.tell + j * a.tell_stride;
+      const int out = j * a.out_stride;
       UNROLL for (int part = 0; part < 2; part++) {
-        if (part == parts) break;
-        if (residual) {
-          const float sum = fma(y[part], scale, a.before[j + 2 * part]);
+        if (part == a.parts) break;
+        if (a.epilogue == kHopperResidual) {
+          const float sum = fma(y[part], a.scale, j == 0 ? a.before[2 * part] : a.before[1 + 2 * part]);
           if (mine) {
-            step_tell(a.tell + j * columns + 8 * part, as_uint(sum), flag);
-            ((float*)a.out)[j * out_stride + 8 * part] = sum;
+            step_tell(tell + 8 * part, as_uint(sum), flag);
+            ((float*)a.out)[out + 8 * part] = sum;
           }
         } else {
           // Pairs of columns travel together: rows g and g + 1 are four lanes apart.
           const uint pair = hopper_pack<T>(y[part], __shfl_down_sync(0xffffffffu, y[part], 4));
           if (mine && (g & 1) == 0) {
-            step_tell(a.tell + j * (columns / 2) + 4 * part, pair, flag);
-            if (kept) *(uint*)((T*)a.out + j * out_stride + 8 * part) = pair;
+            step_tell(tell + 4 * part, pair, flag);
+            if (a.kept) *(uint*)((T*)a.out + out + 8 * part) = pair;
           }
         }
       }
@@ -240,7 +342,7 @@ struct HopperStepLinear : HopperStep<T, D> {
         const int k = first + i * kThreads;
         held[i] = 0.0f;
         if (k >= op.k) continue;
-        held[i] = op.x_by_token != 0 ? embedded(s.p, row, k) : __ldcg((const float*)op.x + (i64)row * op.x_stride + k);
+        held[i] = op.x_by_token != 0 ? of_token(row, k) : __ldcg((const float*)op.x + (i64)row * op.x_stride + k);
       }
       return;
     }
@@ -260,6 +362,20 @@ struct HopperStepLinear : HopperStep<T, D> {
       }
       step_again(times);
     } while (!simd_all(there));
+  }
+
+  // Of a long row all but the last piece, asked for once more.
+  STEP_PART void norm_rest(const StepLinearOp& op, Shared& s, int row, int end, float inverse, const u64* taken,
+                           uint flag) {
+    T* to_row = rows_of(s) + row * (op.k + 8);
+#pragma unroll 1
+    for (int first = (int)threadIdx.x; first < end; first += kHeld * kThreads) {
+      float held[kHeld];
+      take_floats(op, s, held, row, first, taken, flag);
+      UNROLL for (int i = 0; i < kHeld; i++) {
+        to_row[first + i * kThreads] = to<T>((held[i] * inverse) * op.norm[first + i * kThreads]);
+      }
+    }
   }
 
   // x in float, through the norm. A thread has one chain of norm_sum.h.
@@ -289,13 +405,19 @@ struct HopperStepLinear : HopperStep<T, D> {
       UNROLL for (int i = 0; i < kHeld; i++) {
         if (last + tid + i * kThreads < k) to_row[last + i * kThreads] = to<T>((held[i] * inverse) * weight[i]);
       }
-#pragma unroll 1
-      for (int first = 0; first < last; first += kHeld * kThreads) {  // a long row once more
-        take_floats(op, s, held, row, first + tid, taken, flag);
-        UNROLL for (int i = 0; i < kHeld; i++) {
-          to_row[first + i * kThreads] = to<T>((held[i] * inverse) * op.norm[first + tid + i * kThreads]);
-        }
-      }
+      if (last > 0) norm_rest(op, s, row, last, inverse, taken, flag);
+    }
+  }
+
+  // The rows of x that op i takes.
+  HOPPER_FN void take(const StepLinearOp& op, Shared& s, int i, int tid) {
+    const uint flag = flag_of(s, i) - 1;
+    if (op.norm != nullptr) {
+      norm_rows(op, s, taken_by(s, i), flag, tid);
+    } else if (op.x != nullptr) {
+      read_rows(op, s, tid);
+    } else {
+      take_rows(op.k, s, taken_by(s, i), flag, tid);
     }
   }
 
@@ -303,34 +425,40 @@ struct HopperStepLinear : HopperStep<T, D> {
     Shared& s = mine();
     const StepLinearOp& op = op_at(s, i).linear;
     const int tid = (int)threadIdx.x, count = tiles_of(op), warp = tid >> 5, lane = tid & 31;
-    if (count == 0) return at;
+    const bool head = op.epilogue == kHopperStoreF32 && s.p.bests != nullptr;
+    if (count == 0) {
+      if (head) {
+        no_best(s, tid);
+        give_bests(s, tid);
+      }
+      return at;
+    }
     const uint flag = flag_of(s, i);
     const int groups = (int)gridDim.x, chunks = (op.k + kStepChunk - 1) / kStepChunk, halves = op.halves;
     const int slots = s.p.slots, lot = op.lot;
     Ahead ahead;
-    const auto get_ready = [&](int first) {
-      look_ahead(op, s, ahead, (int)blockIdx.x + (first + warp) * groups, given_by(s, i), lane);
-    };
-    if (warp < min(count, lot)) get_ready(0);
-    if (op.norm != nullptr) {
-      norm_rows(op, s, taken_by(s, i), flag - 1, tid);
-    } else if (op.x != nullptr) {
-      read_rows(op, s, tid);
-    } else {
-      take_rows(op.k, s, taken_by(s, i), flag - 1, tid);
-    }
-    meet();
+    Chain c;
 #pragma unroll 1
     for (int first = 0; first < count; first += lot) {
       const int now = min(count - first, lot);
-      if (first > 0) meet();  // as in chain(), for a lot is a turn of the ring or more
+      if (first > 0) meet();  // as in a chain, for a lot is a turn of the ring or more
       if (warp < now) {
-        if (first > 0) get_ready(first);
-        tile(op, s, ahead, {StepPlace::after_few(at, warp * halves, slots), now * halves, op.k, halves, now}, flag,
-             lane);
+        look_ahead(op, s, ahead, (int)blockIdx.x + (first + warp) * groups, given_by(s, i), lane);
+        prepare(s, c, StepPlace::after_few(at, warp * halves, slots), now, op.k, halves, lane);
+      }
+      if (first == 0) {
+        take(op, s, i, tid);
+        meet();
+        if (head) no_best(s, tid);
+      }
+      if (warp < now) {
+        float acc[4];
+        chain(s, c, acc, lane);
+        finish(op, ahead, acc, flag, lane);
       }
       at = StepPlace::after(at, now * halves * chunks, slots);
     }
+    if (head) give_bests(s, tid);
     return at;
   }
 };

@@ -4,6 +4,7 @@
 
 #include "kernels/compat/types.h"
 #include "kernels/params/hopper.h"
+#include "kernels/params/sampling.h"
 
 enum {
   kStepThreads = 288,                    // eight warps that compute, one that brings weights and pages in
@@ -78,6 +79,7 @@ struct DecodeStepParams {
   const int* tokens;    // of each sequence
   i64 table_stride;     // elements
   float table_scale;
+  SamplePartial* bests;  // [rows][threadgroups]: each one's largest logit, where the last op is the head; or null
 };
 
 // Tiles of a product over `groups` threadgroups.
