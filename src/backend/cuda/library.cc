@@ -163,12 +163,19 @@ std::vector<LtAlgo> Library::candidates(const ProductShape& shape, DType out_typ
   Plan* plan = this->plan(shape, out_type);
   if (plan == nullptr || !plan->set_rows(rows, shape.k, shape.n)) return out;
   const uint32_t reduction = split == 1 ? kLtReductionNone : kLtReductionCompute;
-  std::vector<LtHeuristic> found = proposals(*plan, split > 0 ? &reduction : nullptr);
-  if (split > 0) {  // told what it wants, the library may leave out what is so by itself
-    for (const LtHeuristic& one : proposals(*plan, nullptr)) {
-      const auto same = [&](const LtHeuristic& other) { return other.algo == one.algo; };
-      if (std::none_of(found.begin(), found.end(), same)) found.push_back(one);
-    }
+  // Told what is wanted, the library leaves out some that are so by themselves. So it is asked both ways, and the best
+  // of both come first.
+  const std::vector<LtHeuristic> free = proposals(*plan, nullptr);
+  const std::vector<LtHeuristic> bound = split > 0 ? proposals(*plan, &reduction) : std::vector<LtHeuristic>();
+  std::vector<LtHeuristic> found;
+  const auto add = [&](const std::vector<LtHeuristic>& from, size_t i) {
+    if (i >= from.size()) return;
+    const auto same = [&](const LtHeuristic& other) { return other.algo == from[i].algo; };
+    if (std::none_of(found.begin(), found.end(), same)) found.push_back(from[i]);
+  };
+  for (size_t i = 0; i < std::max(free.size(), bound.size()); ++i) {
+    add(bound, i);
+    add(free, i);
   }
   const auto value_of = [&](const LtAlgo& algo, int attribute) {
     uint32_t value = 0;

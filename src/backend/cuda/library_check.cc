@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <optional>
+#include <thread>
 
 #include "base/half.h"
 
@@ -17,17 +19,20 @@ constexpr int64_t kWatched[] = {0, 1, 5, 15, 16, 63, 64, 130, 255, 256, 300, 511
 constexpr int64_t kOwnRows[] = {1, 2, 7, 16, 17, 33, 64, 128};
 // Algorithms of a step that agree: the quickest of them serves. They are timed in turn, twice, because the clock of a
 // busy GPU drifts. F32 is for logits alone, so less is spent on it.
-constexpr size_t kTried = 16, kTriedF32 = 4;
+constexpr size_t kTried = 10, kTriedF32 = 4;
 constexpr int kRounds = 2, kRoundsF32 = 1;
 constexpr int kLeastRuns = 4;  // of each in a round
 constexpr double kMostRuns = 1000;
 constexpr double kTimedSeconds = 3e-4;  // that a round should take
-// With many rows the GPU gets hot and lowers its clock, for some algorithms more than for others: those that are near
-// the quickest are timed again for longer, in many turns. The first turn only heats; of the others the median counts.
-constexpr int64_t kHotRows = 256;
-constexpr size_t kFinalists = 6;
-constexpr int kFinalRounds = 8;
-constexpr double kFinalSeconds = 1e-3, kNear = 1.15;
+constexpr double kHopeless = 1.5;       // of the quickest so far: not timed again
+// With many rows those that are near the quickest are timed again, as parts of a graph, because what stands between two
+// launches counts as well. A GPU that works without a rest lowers its clock, and then a time tells what ran before: so
+// each turn follows a rest, and of the turns the median counts.
+constexpr int64_t kGraphRows = 256;
+constexpr size_t kFinalists = 4;
+constexpr int kTurns = 3;
+constexpr double kTurnSeconds = 5e-4, kMostRecorded = 32, kNear = 1.12;
+constexpr std::chrono::microseconds kRest(1500);
 constexpr int64_t kWalkBytes = 128 << 20;  // of copies of the weight: more than stays in a cache
 constexpr int64_t kMostCopies = 48;
 constexpr int64_t kFreshElements = 1 << 20;  // that are made on the host; then rows come again
@@ -64,6 +69,7 @@ Result<ProductCheck> ProductCheck::make(gpu::Device& device, const ProductShape&
   out.copies_ = std::clamp<int64_t>(kWalkBytes / weight_bytes + 1, 1, kMostCopies);
   QUIRE_ASSIGN(out.w_, device.allocate(static_cast<size_t>(out.copies_ * weight_bytes)));
   QUIRE_ASSIGN(out.y_, device.allocate(static_cast<size_t>(most_rows * shape.n) * sizeof(float)));
+  QUIRE_ASSIGN(out.watched_, device.allocate_host(std::size(kWatched) * static_cast<size_t>(shape.n) * sizeof(float)));
   QUIRE_TRY(out.fill(out.x_->address(), most_rows, 1, 1));
   QUIRE_TRY(out.fill(out.w_->address(), shape.n, 2, -1));
   for (int64_t i = 1; i < out.copies_; ++i) {
@@ -111,16 +117,38 @@ gpu::LibraryProduct ProductCheck::of_rows(int64_t first, int64_t rows, DType out
 }
 
 // As in a model, each run has a weight that no cache holds.
-Result<double> ProductCheck::seconds(const ProductFn& product, int64_t rows, DType out_type, int runs) {
-  QUIRE_TRY(device_->synchronise());
-  const auto start = std::chrono::steady_clock::now();
+Status ProductCheck::run(const ProductFn& product, int64_t rows, DType out_type, int runs) {
   for (int i = 0; i < runs; ++i) {
     gpu::LibraryProduct p = of_rows(0, rows, out_type);
     p.w = static_cast<const std::byte*>(p.w) + i % copies_ * shape_.n * shape_.k * info(shape_.type).block_bytes;
     QUIRE_TRY(product(p));
   }
+  return {};
+}
+
+Result<double> ProductCheck::seconds(const ProductFn& product, int64_t rows, DType out_type, int runs) {
+  QUIRE_TRY(device_->synchronise());
+  const auto start = std::chrono::steady_clock::now();
+  QUIRE_TRY(run(product, rows, out_type, runs));
   QUIRE_TRY(device_->synchronise());
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / runs;
+}
+
+Result<std::unique_ptr<gpu::Graph>> ProductCheck::record(const ProductFn& product, int64_t rows, DType out_type,
+                                                         int runs) {
+  device_->begin_recording();
+  const Status done = run(product, rows, out_type, runs);
+  auto graph = device_->end_recording();
+  if (!done.ok()) return done.error();
+  return graph;
+}
+
+Result<double> ProductCheck::seconds(const gpu::Graph& graph) {
+  QUIRE_TRY(device_->synchronise());
+  const auto start = std::chrono::steady_clock::now();
+  device_->run(graph);
+  QUIRE_TRY(device_->synchronise());
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 Result<bool> ProductCheck::agrees(const ProductFn& product, int64_t first, int64_t rows, DType out_type) {
@@ -132,15 +160,15 @@ Result<bool> ProductCheck::agrees(const ProductFn& product, int64_t first, int64
   for (const int64_t row : kWatched) {
     if (row >= first && row < first + rows) watched.push_back(row);
   }
-  std::vector<std::byte> all(watched.size() * row_bytes);
+  auto* const all = static_cast<std::byte*>(watched_->address());
   for (size_t i = 0; i < watched.size(); ++i) {
     const auto* from =
         static_cast<const std::byte*>(y_->address()) + static_cast<size_t>(watched[i] - first) * row_bytes;
-    device_->download(all.data() + i * row_bytes, from, row_bytes);
+    device_->download(all + i * row_bytes, from, row_bytes);
   }
   QUIRE_TRY(device_->synchronise());
   for (size_t i = 0; i < watched.size(); ++i) {
-    const std::span<const std::byte> got(all.data() + i * row_bytes, row_bytes);
+    const std::span<const std::byte> got(all + i * row_bytes, row_bytes);
     const auto known = expected_.find(watched[i]);
     if (known == expected_.end()) {
       QUIRE_CHECK(out_type == DType::kF32, "the first to compute a row does it in F32");
@@ -173,12 +201,16 @@ struct Rows {
   int64_t first, count;
 };
 
+ProductFn with(Library& library, const LtAlgo& algorithm) {
+  return [&library, algorithm](const gpu::LibraryProduct& product) { return library.run(product, algorithm); };
+}
+
 // The first algorithms that run and agree on all ranges.
 std::vector<LtAlgo> agreeing(ProductCheck& check, Library& library, std::span<const LtAlgo> candidates,
                              std::span<const Rows> ranges, DType out_type) {
   std::vector<LtAlgo> out;
   for (const LtAlgo& algorithm : candidates) {
-    const ProductFn run = [&](const gpu::LibraryProduct& product) { return library.run(product, algorithm); };
+    const ProductFn run = with(library, algorithm);
     const bool agreed = std::all_of(ranges.begin(), ranges.end(), [&](const Rows& rows) {
       const Result<bool> agrees = check.agrees(run, rows.first, rows.count, out_type);
       return agrees.ok() && *agrees;
@@ -189,53 +221,65 @@ std::vector<LtAlgo> agreeing(ProductCheck& check, Library& library, std::span<co
   return out;
 }
 
+struct Timed {
+  LtAlgo algorithm;
+  double seconds = 0;
+};
+
+void in_order(std::vector<Timed>& all) {
+  std::stable_sort(all.begin(), all.end(), [](const Timed& a, const Timed& b) { return a.seconds < b.seconds; });
+}
+
+// Of some that are about as quick.
+Status time_closely(ProductCheck& check, Library& library, std::vector<Timed>& all, int64_t rows, DType out_type) {
+  const int runs = static_cast<int>(std::clamp(kTurnSeconds / all.front().seconds, 1.0, kMostRecorded));
+  std::vector<std::unique_ptr<gpu::Graph>> graphs;
+  for (const Timed& one : all) {
+    QUIRE_ASSIGN(auto graph, check.record(with(library, one.algorithm), rows, out_type, runs));
+    graphs.push_back(std::move(graph));
+  }
+  std::vector<std::vector<double>> turns(all.size());
+  for (int turn = 0; turn <= kTurns; ++turn) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      std::this_thread::sleep_for(kRest);
+      QUIRE_ASSIGN(const double seconds, check.seconds(*graphs[i]));
+      if (turn > 0) turns[i].push_back(seconds);  // the first run brings the graph in
+    }
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    std::nth_element(turns[i].begin(), turns[i].begin() + kTurns / 2, turns[i].end());
+    all[i].seconds = turns[i][kTurns / 2] / runs;
+  }
+  in_order(all);
+  return {};
+}
+
 // All that agree give the same bits, so that the choice among them may follow a clock. Nothing where there is none.
 Result<std::optional<LtAlgo>> quickest(ProductCheck& check, Library& library, std::span<const LtAlgo> candidates,
                                        int64_t rows, DType out_type) {
-  struct Timed {
-    LtAlgo algorithm;
-    double counts = 0;          // seconds
-    std::vector<double> turns;  // of the last rounds
-  };
   std::vector<Timed> all;
-  for (const LtAlgo& algorithm : candidates) all.push_back({algorithm, 0, {}});
-  const auto time = [&](Timed& one, int runs) -> Result<double> {
-    const ProductFn run = [&](const gpu::LibraryProduct& product) { return library.run(product, one.algorithm); };
-    return check.seconds(run, rows, out_type, runs);
-  };
-  const auto runs_in = [](double seconds, double once) {
-    return static_cast<int>(std::min(seconds / once, kMostRuns));
-  };
-  const auto in_order = [&] {
-    std::stable_sort(all.begin(), all.end(), [](const Timed& a, const Timed& b) { return a.counts < b.counts; });
-  };
+  for (const LtAlgo& algorithm : candidates) all.push_back({algorithm});
   const bool logits = out_type == DType::kF32;
+  double least = std::numeric_limits<double>::infinity();
   for (int round = 0; round < (logits ? kRoundsF32 : kRounds); ++round) {
     for (Timed& one : all) {
-      QUIRE_ASSIGN(double seconds, time(one, kLeastRuns));
-      if (const int runs = runs_in(kTimedSeconds, seconds); runs > kLeastRuns) {
-        QUIRE_ASSIGN(seconds, time(one, runs));
+      if (round > 0 && one.seconds > kHopeless * least) continue;
+      const ProductFn product = with(library, one.algorithm);
+      QUIRE_ASSIGN(double seconds, check.seconds(product, rows, out_type, kLeastRuns));
+      const int runs = static_cast<int>(std::min(kTimedSeconds / seconds, kMostRuns));
+      if (runs > kLeastRuns && seconds < kHopeless * least) {
+        QUIRE_ASSIGN(seconds, check.seconds(product, rows, out_type, runs));
       }
-      one.counts = round == 0 ? seconds : std::min(one.counts, seconds);
+      one.seconds = round == 0 ? seconds : std::min(one.seconds, seconds);
+      least = std::min(least, one.seconds);
     }
   }
-  in_order();
-  if (!logits && rows >= kHotRows && all.size() > 1) {
-    const double near = kNear * all.front().counts;
-    std::erase_if(all, [&](const Timed& one) { return one.counts > near; });
+  in_order(all);
+  if (!logits && rows >= kGraphRows && all.size() > 1) {
+    const double near = kNear * all.front().seconds;
+    std::erase_if(all, [&](const Timed& one) { return one.seconds > near; });
     if (all.size() > kFinalists) all.resize(kFinalists);
-    for (int round = 0; round < kFinalRounds; ++round) {
-      for (Timed& one : all) {
-        QUIRE_ASSIGN(const double seconds, time(one, std::max(1, runs_in(kFinalSeconds, one.counts))));
-        if (round > 0) one.turns.push_back(seconds);
-      }
-    }
-    for (Timed& one : all) {
-      const auto middle = one.turns.begin() + (kFinalRounds - 1) / 2;
-      std::nth_element(one.turns.begin(), middle, one.turns.end());
-      one.counts = *middle;
-    }
-    in_order();
+    if (all.size() > 1) QUIRE_TRY(time_closely(check, library, all, rows, out_type));
   }
   return all.empty() ? std::nullopt : std::optional<LtAlgo>(all.front().algorithm);
 }

@@ -22,12 +22,16 @@ class ProductCheck {
   Result<bool> agrees(const ProductFn& product, int64_t first, int64_t rows, DType out_type);
   // The time of one run over the first rows, as the mean of `runs`.
   Result<double> seconds(const ProductFn& product, int64_t rows, DType out_type, int runs);
+  // `runs` of it as a graph, which is what it is part of in a step, and the time of all of that.
+  Result<std::unique_ptr<gpu::Graph>> record(const ProductFn& product, int64_t rows, DType out_type, int runs);
+  Result<double> seconds(const gpu::Graph& graph);
   int64_t most_rows() const { return most_rows_; }
 
  private:
   ProductCheck(gpu::Device& device, const ProductShape& shape, int64_t most_rows)
       : device_(&device), shape_(shape), most_rows_(most_rows) {}
   Status fill(void* to, int64_t rows, uint64_t seed, int sign);
+  Status run(const ProductFn& product, int64_t rows, DType out_type, int runs);
   gpu::LibraryProduct of_rows(int64_t first, int64_t rows, DType out_type) const;
 
   gpu::Device* device_;
@@ -35,6 +39,7 @@ class ProductCheck {
   int64_t most_rows_;
   int64_t copies_ = 1;  // of the weight, for seconds()
   std::unique_ptr<gpu::Memory> x_, w_, y_;
+  std::unique_ptr<gpu::Memory> watched_;            // rows of y on the host
   std::map<int64_t, std::vector<float>> expected_;  // by row; watched rows alone
 };
 
