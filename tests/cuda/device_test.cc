@@ -132,6 +132,22 @@ TEST_F(CudaDevice, FindsKernelsInAnyImageThatFits) {
   EXPECT_THAT(device.kernel_names(), testing::ElementsAre("fault", "fill_f32", "twice_f32", "wide_f32"));
 }
 
+TEST_F(CudaDevice, AsksOnlyTheImageThatListsAKernel) {
+  gpu::Device& device = open();
+  fake::fail("cuModuleGetFunction", kInvalidValue, 1, true);
+  EXPECT_TRUE(device.kernel("twice_f32").ok()) << "in the last image alone";
+  EXPECT_THAT(device.kernel("wide_f32").error().message, HasSubstr("cuModuleGetFunction failed"));
+}
+
+TEST_F(CudaDevice, FindsKernelsByAskingWhereTheDriverDoesNotListThem) {
+  fake::fail("cuModuleGetFunctionCount", kInvalidValue, 0, true);
+  device_ = open_device(0, kImages).value();
+  gpu::Device& device = *device_;
+  EXPECT_TRUE(device.kernel("wide_f32").ok() && device.kernel("fill_f32").ok());
+  EXPECT_THAT(device.kernel("only_there").error().message, HasSubstr("no CUDA kernel named 'only_there'"));
+  EXPECT_THAT(device.kernel_names(), testing::ElementsAre("fill_f32", "wide_f32"));
+}
+
 TEST_F(CudaDevice, GivesZeroedMemoryAndTakesItBack) {
   gpu::Device& device = open();
   const size_t before = device.free_bytes();

@@ -388,6 +388,7 @@ Code cuModuleGetFunction(Function* function, Module module, const char* name) {
   return kNotFound;
 }
 Code cuModuleGetFunctionCount(unsigned* count, Module module) {
+  if (const Code code = enter("cuModuleGetFunctionCount")) return code;
   *count = static_cast<unsigned>(static_cast<LoadedModule*>(module)->kernels.size());
   return kSuccess;
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "backend/cuda/library.h"
 #include "backend/cuda/library_check.h"
@@ -74,7 +75,7 @@ class CudaGraph : public gpu::Graph {
 class Kernels {
  public:
   Kernels(std::shared_ptr<Session> session, std::span<const Image> images) : session_(std::move(session)) {
-    for (const Image& image : images) entries_.push_back({image});
+    for (const Image& image : images) entries_.push_back({.image = image});
   }
   ~Kernels() {
     session_->bind();
@@ -94,53 +95,43 @@ class Kernels {
     return first.ok() ? Status(session_->driver().error("cuModuleLoadData", kNoBinaryForGpu)) : first;
   }
 
+  // First where the driver has listed it, so that it is not asked for what is not there; then everywhere.
   Result<const gpu::Kernel*> find(std::string_view name) {
     const auto known = kernels_.find(name);
     if (known != kernels_.end()) return static_cast<const gpu::Kernel*>(known->second.get());
     const std::string text(name);
-    for (Entry& entry : entries_) {
-      QUIRE_TRY(load(entry));
-      Function function = nullptr;
-      if (entry.module == nullptr) continue;
-      const Code code = session_->api().cuModuleGetFunction(&function, entry.module, text.c_str());
-      if (code == kNotFound) continue;
-      if (code != kSuccess) return session_->driver().error("cuModuleGetFunction", code);
-      auto& place = kernels_[text];
-      place = std::make_unique<CudaKernel>(*session_, text, function);
-      return static_cast<const gpu::Kernel*>(place.get());
+    for (const bool listed : {true, false}) {
+      for (Entry& entry : entries_) {
+        QUIRE_TRY(load(entry));
+        Function function = nullptr;
+        if (entry.module == nullptr || (listed && !entry.names.contains(name))) continue;
+        const Code code = session_->api().cuModuleGetFunction(&function, entry.module, text.c_str());
+        if (code == kNotFound) continue;
+        if (code != kSuccess) return session_->driver().error("cuModuleGetFunction", code);
+        auto& place = kernels_[text];
+        place = std::make_unique<CudaKernel>(*session_, text, function);
+        return static_cast<const gpu::Kernel*>(place.get());
+      }
     }
     return not_found("this build has no CUDA kernel named '" + text + "' for this GPU");
   }
 
+  // All, where the driver tells; else those that were found so far.
   std::vector<std::string> names() {
-    std::vector<std::string> out;
-    const DriverApi& api = session_->api();
-    if (api.cuModuleGetFunctionCount == nullptr || api.cuModuleEnumerateFunctions == nullptr ||
-        api.cuFuncGetName == nullptr) {
-      for (const auto& [name, kernel] : kernels_) out.push_back(name);
-      return out;
-    }
+    std::set<std::string> all;
     for (Entry& entry : entries_) {
-      unsigned count = 0;
-      if (!load(entry).ok() || entry.module == nullptr) continue;
-      if (api.cuModuleGetFunctionCount(&count, entry.module) != kSuccess) continue;
-      std::vector<Function> functions(count);
-      if (api.cuModuleEnumerateFunctions(functions.data(), count, entry.module) != kSuccess) continue;
-      for (const Function function : functions) {
-        const char* name = nullptr;
-        if (api.cuFuncGetName(&name, function) == kSuccess && name != nullptr) out.emplace_back(name);
-      }
+      if (load(entry).ok()) all.insert(entry.names.begin(), entry.names.end());
     }
-    std::sort(out.begin(), out.end());
-    out.erase(std::unique(out.begin(), out.end()), out.end());
-    return out;
+    for (const auto& [name, kernel] : kernels_) all.insert(name);
+    return {all.begin(), all.end()};
   }
 
  private:
   struct Entry {
     Image image;
     bool tried = false;
-    Module module = nullptr;  // null: not tried yet, or not for this GPU
+    Module module = nullptr;                        // null: not tried yet, or not for this GPU
+    std::set<std::string, std::less<>> names = {};  // of its kernels, where the driver tells
   };
 
   Status load(Entry& entry) {
@@ -154,7 +145,23 @@ class Kernels {
     }
     if (code != kSuccess) return session_->driver().error("cuModuleLoadData", code);
     entry.tried = true;
+    list(entry);
     return {};
+  }
+
+  void list(Entry& entry) {
+    const DriverApi& api = session_->api();
+    unsigned count = 0;
+    if (api.cuModuleGetFunctionCount == nullptr || api.cuModuleEnumerateFunctions == nullptr ||
+        api.cuFuncGetName == nullptr || api.cuModuleGetFunctionCount(&count, entry.module) != kSuccess) {
+      return;
+    }
+    std::vector<Function> functions(count);
+    if (api.cuModuleEnumerateFunctions(functions.data(), count, entry.module) != kSuccess) return;
+    for (const Function function : functions) {
+      const char* name = nullptr;
+      if (api.cuFuncGetName(&name, function) == kSuccess && name != nullptr) entry.names.insert(name);
+    }
   }
 
   std::shared_ptr<Session> session_;
