@@ -10,7 +10,7 @@ namespace quire {
 
 // The variable's value; nothing when it is unset or empty.
 std::optional<std::string> env(const char* name);
-// Where models are cached: QUIRE_HOME, else ~/.cache/quire.
+// Where models and what was compiled or chosen for a GPU are kept: QUIRE_HOME, else ~/.cache/quire.
 std::filesystem::path home_folder();
 
 }  // namespace quire

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuBLASLt behind the device: its absence, the choice of algorithms, the check of their bits, products in pieces.
+// cuBLASLt behind the device: its absence, the choice of algorithms and what is kept of it, the check of their
+// bits, products in pieces.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <set>
 
 #include "backend/cuda/cuda_device.h"
 #include "backend/cuda/library_check.h"
+#include "base/file.h"
 #include "base/half.h"
 #include "fake_cuda.h"
 
@@ -30,11 +34,11 @@ class CudaLibrary : public testing::Test {
     EXPECT_EQ(fake::device_blocks(), 0u);
     EXPECT_EQ(fake::handles(), 0u);
   }
-  void open(const fake::LibrarySettings& settings = {}) {
+  void open(const fake::LibrarySettings& settings = {}, const std::filesystem::path& folder = {}) {
     device_.reset();
     fake::reset();
     fake::set_library(settings);
-    device_ = open_device(0, kImages).value();
+    device_ = open_device(0, kImages, folder).value();
   }
   bool serves(DType type = DType::kBF16, int64_t n = kN, int64_t k = kK) { return device_->library_serves(type, n, k); }
 
@@ -109,6 +113,86 @@ TEST_F(CudaLibrary, PassesOverAnAlgorithmWithOtherBitsOrThatDoesNotRun) {
     EXPECT_NE(fake::products().back().first, settings.odd);
     EXPECT_NE(fake::products().back().first, settings.refused);
   }
+}
+
+// How many products it takes until the library serves, and the algorithm that it then takes for ten rows.
+struct Start {
+  size_t products = 0;
+  int algorithm = 0;
+};
+
+class CudaLibraryChoices : public CudaLibrary {
+ protected:
+  void SetUp() override {
+    CudaLibrary::SetUp();
+    folder_ = std::filesystem::path(testing::TempDir()) / ("quire_choices_" + std::to_string(::getpid()));
+    std::filesystem::remove_all(folder_);
+  }
+  void TearDown() override {
+    CudaLibrary::TearDown();
+    std::filesystem::remove_all(folder_);
+  }
+  Start start(const fake::LibrarySettings& settings = {}) {
+    open(settings, folder_);
+    EXPECT_TRUE(serves());
+    Start out{fake::products().size(), 0};
+    const auto memory = device_->allocate(10 * kK * 2).value();
+    device_->library_product({.x = memory->address(),
+                              .w = memory->address(),
+                              .y = memory->address(),
+                              .m = 10,
+                              .n = kN,
+                              .k = kK,
+                              .x_stride = kK,
+                              .y_stride = kN});
+    EXPECT_TRUE(device_->synchronise().ok());
+    out.algorithm = fake::products().back().first;
+    return out;
+  }
+  std::filesystem::path file() const {
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) return entry.path();
+    return {};
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(CudaLibraryChoices, AreKeptAndOnlyCheckedByALaterStart) {
+  const Start first = start();
+  const Start second = start();
+  EXPECT_EQ(second.products, 2 * 3 * kRowSteps.size()) << "both types, three ranges of rows";
+  EXPECT_GT(first.products, 3 * second.products);
+  EXPECT_EQ(second.algorithm, first.algorithm);
+  EXPECT_TRUE(serves(DType::kBF16, kN, 2 * kK));  // another shape, into the same file
+  EXPECT_EQ(start().products, second.products);
+}
+
+TEST_F(CudaLibraryChoices, AreMadeAnewWhereTheirBitsChanged) {
+  const Start first = start();
+  const Start second = start({.odd = first.algorithm});
+  EXPECT_GT(second.products, first.products / 2);
+  EXPECT_NE(second.algorithm, first.algorithm);
+  EXPECT_EQ(start({.odd = first.algorithm}).products, 2 * 3 * kRowSteps.size()) << "the new ones are kept";
+}
+
+TEST_F(CudaLibraryChoices, AreMadeAnewWhereTheFileIsBroken) {
+  const Start first = start();
+  const std::string text = read_file(file()).value();
+  const size_t word = text.find("000000000000000");
+  ASSERT_NE(word, std::string::npos);
+  for (const std::string& broken :
+       {std::string(), text.substr(0, text.size() / 2), std::string("[1, 2]"),
+        text.substr(0, word) + "x" + text.substr(word + 1), std::string(R"({"whose": "another GPU", "shapes": {}})")}) {
+    ASSERT_TRUE(write_file(file(), broken).ok());
+    EXPECT_GT(start().products, first.products / 2) << broken.substr(0, 60);
+    EXPECT_EQ(start().products, 2 * 3 * kRowSteps.size());
+  }
+}
+
+TEST_F(CudaLibraryChoices, AreNotMissedWhereNoFileCanBeWritten) {
+  ASSERT_TRUE(write_file(folder_, "a file where the folder should be").ok());
+  EXPECT_GT(start().products, 2 * 3 * kRowSteps.size());
+  EXPECT_GT(start().products, 2 * 3 * kRowSteps.size());
 }
 
 TEST_F(CudaLibrary, ServesNothingWhoseBitsFollowTheNumberOfRows) {

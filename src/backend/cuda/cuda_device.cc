@@ -221,8 +221,8 @@ class Staging {
 // is queued any more. An error while recording ends that recording alone.
 class CudaDevice : public gpu::Device {
  public:
-  CudaDevice(std::shared_ptr<Session> session, std::span<const Image> images)
-      : session_(std::move(session)), kernels_(session_, images), staging_(session_) {
+  CudaDevice(std::shared_ptr<Session> session, std::span<const Image> images, std::filesystem::path folder)
+      : session_(std::move(session)), kernels_(session_, images), staging_(session_), folder_(std::move(folder)) {
     describe();
     programmatic_ = capability() >= kProgrammaticFrom && !switched_off("QUIRE_CUDA_PDL");
     wait_each_ = env("QUIRE_CUDA_SYNC").value_or("0") != "0";
@@ -312,8 +312,10 @@ class CudaDevice : public gpu::Device {
   enum class Queued { kOther, kKernel, kMarkedKernel, kMark } last_ = Queued::kOther;
   std::array<Event, kMarks> marks_ = {};
   uint64_t next_mark_ = 1;
-  bool library_tried_ = false;
+  std::filesystem::path folder_;  // of choices_
+  bool library_tried_ = false, told_of_timing_ = false;
   std::unique_ptr<Library> library_;
+  ChoiceFile choices_;
   ProductFn own_;
   std::unique_ptr<gpu::Memory> workspace_;
 };
@@ -544,6 +546,8 @@ bool CudaDevice::open_library() {
   library_ = std::move(library).value();
   workspace_ = std::move(workspace).value();
   library_->use(workspace_->address(), workspace_->bytes(), session_->stream());
+  choices_ = ChoiceFile(folder_, fmt::format("{}, {}, driver for CUDA {}, {}, K in {}", info_.name, info_.architecture,
+                                             session_->driver().version(), library_->version(), library_split()));
   return true;
 }
 
@@ -552,7 +556,12 @@ bool CudaDevice::library_serves(DType type, int64_t n, int64_t k) {
   if (const auto known = library_ != nullptr ? library_->served({type, n, k}) : std::nullopt) return *known;
   QUIRE_CHECK(!session_->recording(), "which product serves a weight is decided when it is loaded");
   if (!open_library()) return false;
-  const Result<bool> served = choose_algorithms(*this, *library_, {type, n, k}, library_split(), own_);
+  if (!told_of_timing_ && !choices_.find({type, n, k})) {
+    told_of_timing_ = true;
+    spdlog::info("cuda: timing the algorithms of {}, about a second for each shape of weights{}", library_->version(),
+                 choices_.path().empty() ? "" : "; later starts find the choice in " + choices_.path().string());
+  }
+  const Result<bool> served = choose_algorithms(*this, *library_, {type, n, k}, library_split(), own_, choices_);
   if (!served.ok()) {
     spdlog::warn("cuda: cuBLASLt could not be checked for {}x{} {} ({}); the own kernel serves it", n, k, name(type),
                  served.error().message);
@@ -577,7 +586,8 @@ void CudaDevice::library_product(const gpu::LibraryProduct& product) {
 
 }  // namespace
 
-Result<std::unique_ptr<gpu::Device>> open_device(int index, std::span<const Image> images) {
+Result<std::unique_ptr<gpu::Device>> open_device(int index, std::span<const Image> images,
+                                                 const std::filesystem::path& folder) {
   if (images.empty()) {
     return unsupported("this build has no CUDA kernels: build quire where nvcc (CUDA 12.8 or later) is installed");
   }
@@ -596,7 +606,7 @@ Result<std::unique_ptr<gpu::Device>> open_device(int index, std::span<const Imag
                        std::to_string(minor) + "; quire needs 8.0 or later (Ampere): choose another --device");
   }
   QUIRE_ASSIGN(std::shared_ptr<Session> session, Session::open(driver, index));
-  auto device = std::make_unique<CudaDevice>(std::move(session), images);
+  auto device = std::make_unique<CudaDevice>(std::move(session), images, folder);
   QUIRE_TRY(device->start());
   return std::unique_ptr<gpu::Device>(std::move(device));
 }

@@ -2,6 +2,7 @@
 // open_cuda() with kernels of the caller's choice, and what `quire devices` says of NVIDIA GPUs.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
@@ -19,8 +20,10 @@ struct Image {
   const void* data;
 };
 
-// As gpu::open_cuda, which passes the images that the build embedded.
-Result<std::unique_ptr<gpu::Device>> open_device(int index, std::span<const Image> images);
+// As gpu::open_cuda, which passes the images that the build embedded. `folder` is where the choice of the library's
+// algorithms is kept; empty: nowhere.
+Result<std::unique_ptr<gpu::Device>> open_device(int index, std::span<const Image> images,
+                                                 const std::filesystem::path& folder = {});
 
 // The library of a CUDA device, for measurements; null where there is none. Owned by the device.
 class Library;

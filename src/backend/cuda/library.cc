@@ -194,16 +194,25 @@ std::vector<LtAlgo> Library::candidates(const ProductShape& shape, DType out_typ
       out.push_back(algo);
       continue;
     }
-    LtHeuristic result = {};
     if (api_.cublasLtMatmulAlgoConfigSetAttribute(&algo, kLtAlgoSplitK, &split, sizeof split) == 0 &&
         api_.cublasLtMatmulAlgoConfigSetAttribute(&algo, kLtAlgoReduction, &reduction, sizeof reduction) == 0 &&
-        api_.cublasLtMatmulAlgoCheck(handle_, plan->desc, plan->w, plan->x, plan->y, plan->y, &algo, &result) == 0 &&
-        result.workspace_bytes <= workspace_bytes_) {
+        has(*plan, algo)) {
       told.push_back(algo);
     }
   }
   out.insert(out.end(), told.begin(), told.end());
   return out;
+}
+
+bool Library::has(const Plan& plan, const LtAlgo& algorithm) {
+  LtHeuristic result = {};
+  return api_.cublasLtMatmulAlgoCheck(handle_, plan.desc, plan.w, plan.x, plan.y, plan.y, &algorithm, &result) == 0 &&
+         result.workspace_bytes <= workspace_bytes_;
+}
+
+bool Library::has(const ProductShape& shape, DType out_type, int64_t rows, const LtAlgo& algorithm) {
+  Plan* plan = this->plan(shape, out_type);
+  return plan != nullptr && plan->set_rows(rows, shape.k, shape.n) && has(*plan, algorithm);
 }
 
 void Library::choose(const ProductShape& shape, DType out_type, int64_t rows, const LtAlgo& algorithm) {

@@ -56,6 +56,8 @@ class Library {
   // The algorithms with exactly this split of K (0: any, to measure with) that the library proposes for so many rows,
   // its first choice first.
   std::vector<LtAlgo> candidates(const ProductShape& shape, DType out_type, int64_t rows, int split);
+  // Whether the library has the algorithm for so many rows.
+  bool has(const ProductShape& shape, DType out_type, int64_t rows, const LtAlgo& algorithm);
   // The algorithm that serves up to `rows` (a step) from now on.
   void choose(const ProductShape& shape, DType out_type, int64_t rows, const LtAlgo& algorithm);
 
@@ -75,6 +77,7 @@ class Library {
   Plan* plan(const ProductShape& shape, DType out_type);
   // What the library proposes for the rows that the plan is set to; `reductions` narrows how parts of K may be summed.
   std::vector<LtHeuristic> proposals(Plan& plan, const uint32_t* reductions);
+  bool has(const Plan& plan, const LtAlgo& algorithm);
 
   SharedLibrary library_;
   LibraryApi api_;

@@ -284,14 +284,15 @@ Result<std::optional<LtAlgo>> quickest(ProductCheck& check, Library& library, st
   return all.empty() ? std::nullopt : std::optional<LtAlgo>(all.front().algorithm);
 }
 
-}  // namespace
-
-Result<bool> choose_algorithms(gpu::Device& device, Library& library, const ProductShape& shape, int split,
-                               const ProductFn& own) {
+// An algorithm for each step of rows and both output types: those of `before`, or else the quickest. Nothing where
+// there is none for some step.
+Result<std::optional<Choices>> choose_all(gpu::Device& device, Library& library, const ProductShape& shape, int split,
+                                          const ProductFn& own, const Choices* before) {
+  Choices out;
   QUIRE_ASSIGN(ProductCheck check, ProductCheck::make(device, shape, most_rows(shape)));
   if (own != nullptr) {
     QUIRE_ASSIGN(const bool itself, own_agrees(check, shape, own));
-    if (!itself) return false;
+    if (!itself) return std::optional<Choices>();
   }
   // The most rows first: they set what is expected of every watched row that nobody has computed yet.
   std::vector<int64_t> steps(kRowSteps.begin(), kRowSteps.end());
@@ -302,6 +303,15 @@ Result<bool> choose_algorithms(gpu::Device& device, Library& library, const Prod
       // The whole step from the first row on; the fewest rows that it serves, at the end and around a middle row.
       const int64_t most = steps[i], least = i == 0 ? 1 : steps[i - 1] + 1, last = check.most_rows() - least;
       const Rows ranges[] = {{0, most}, {last, least}, {std::min<int64_t>(255, last), least}};
+      if (before != nullptr) {
+        const auto known = before->find({out_type, most});
+        if (known == before->end() || !library.has(shape, out_type, most, known->second) ||
+            agreeing(check, library, {&known->second, 1}, ranges, out_type).empty()) {
+          return std::optional<Choices>();
+        }
+        out.insert(*known);
+        continue;
+      }
       // Told not to cut K, the library may have little for a number of rows and much for the next: what it proposes for
       // both ends of the step is tried, and what serves the step above.
       std::vector<LtAlgo> candidates;
@@ -314,10 +324,28 @@ Result<bool> choose_algorithms(gpu::Device& device, Library& library, const Prod
       candidates = agreeing(check, library, candidates, ranges, out_type);
       QUIRE_TRY(device.synchronise());
       QUIRE_ASSIGN(chosen, quickest(check, library, candidates, most, out_type));
-      if (!chosen) return false;
-      library.choose(shape, out_type, most, *chosen);
+      if (!chosen) return std::optional<Choices>();
+      out[{out_type, most}] = *chosen;
     }
   }
+  return std::optional<Choices>(std::move(out));
+}
+
+}  // namespace
+
+Result<bool> choose_algorithms(gpu::Device& device, Library& library, const ProductShape& shape, int split,
+                               const ProductFn& own, ChoiceFile& known) {
+  std::optional<Choices> chosen;
+  const std::optional<Choices> before = known.find(shape);
+  if (before) {
+    QUIRE_ASSIGN(chosen, choose_all(device, library, shape, split, own, &*before));
+  }
+  if (!chosen) {
+    QUIRE_ASSIGN(chosen, choose_all(device, library, shape, split, own, nullptr));
+    if (!chosen) return false;
+    known.keep(shape, *chosen);
+  }
+  for (const auto& [key, algorithm] : *chosen) library.choose(shape, key.first, key.second, algorithm);
   return true;
 }
 

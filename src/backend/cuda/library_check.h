@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "backend/cuda/library.h"
+#include "backend/cuda/library_choices.h"
 #include "backend/gpu/device.h"
 
 namespace quire::cuda {
@@ -45,9 +45,10 @@ class ProductCheck {
 
 // Chooses, for each step of rows and both output types, the quickest of the library's first algorithms with that split
 // of K whose bits are those of all the others, and of `own` where there is one. The library must know the shape. False
-// where there is none for some step: then the library must serve no product of it.
+// where there is none for some step: then the library must serve no product of it. What `known` holds is not timed
+// again, if its bits are still those of all; what is chosen anew goes there.
 Result<bool> choose_algorithms(gpu::Device& device, Library& library, const ProductShape& shape, int split,
-                               const ProductFn& own);
+                               const ProductFn& own, ChoiceFile& known);
 
 // Whether `own` gives the bits that the library gives, for 1 to 128 rows in F32 and in the weight's type. The library
 // must serve the shape.

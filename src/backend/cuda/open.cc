@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpu::open_cuda: a device with the kernels that the build embedded.
 #include "backend/cuda/cuda_device.h"
+#include "base/env.h"
 #include "kernels/embedded.h"
 
 namespace quire::gpu {
@@ -10,7 +11,7 @@ Result<std::unique_ptr<Device>> open_cuda(int index) {
   for (const kernels::EmbeddedBinary& binary : kernels::cuda_binaries()) {
     images.push_back({binary.name, binary.bytes.data()});
   }
-  return cuda::open_device(index, images);
+  return cuda::open_device(index, images, home_folder() / "cuda");
 }
 
 }  // namespace quire::gpu
