@@ -309,7 +309,8 @@ struct Pair {
 // A Hopper that runs nothing and notes what it is told.
 class NotingDevice final : public Device {
  public:
-  explicit NotingDevice(std::vector<std::string>& notes) : notes_(notes) {
+  explicit NotingDevice(std::vector<std::string>& notes, Status status = {})
+      : notes_(notes), status_(std::move(status)) {
     info_.api = Api::kCuda;
     info_.architecture = "sm_90";
     info_.compute_units = 132;
@@ -339,7 +340,7 @@ class NotingDevice final : public Device {
   bool map_rows(const RowsMap&, void*) override { return true; }
   Status synchronise() override { return {}; }
   uint64_t mark() override { return 1; }
-  Status wait(uint64_t) override { return {}; }
+  Status wait(uint64_t) override { return status_; }
   void begin_recording() override { recording_ = true; }
   Result<std::unique_ptr<Graph>> end_recording() override {
     recording_ = false;
@@ -369,6 +370,7 @@ class NotingDevice final : public Device {
   }
 
   std::vector<std::string>& notes_;
+  Status status_;  // of every wait
   std::map<std::string, std::unique_ptr<NamedKernel>> kernels_;
   bool recording_ = false;
 };
@@ -437,6 +439,13 @@ TEST(DecodeStepLaunches, TheLikeliestTokenComesFromTheJoinedStep) {
       EXPECT_TRUE(holds(told.sampling[i], "sample_rows")) << i;
     }
   }
+}
+
+TEST(DecodeStepLaunches, AFailedDeviceEndsTheProgramAndSaysWhy) {
+  std::vector<std::string> notes;
+  GpuBackend gpu(std::make_unique<NotingDevice>(notes, unavailable("cuEventSynchronize failed with status 700")));
+  EXPECT_EXIT(gpu.begin_step(), testing::ExitedWithCode(1),
+              "quire: the GPU failed: cuEventSynchronize failed with status 700. .*start quire again");
 }
 
 class DecodeStep : public testing::TestWithParam<Shape> {};

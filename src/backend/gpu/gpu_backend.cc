@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <bit>
 #include <cctype>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
-
-#include <spdlog/spdlog.h>
 
 namespace quire::gpu {
 namespace {
@@ -87,11 +87,18 @@ const char* spelling(DType type) {
   return "";
 }
 
+void give_up(const Error& error) {
+  std::fprintf(stderr,
+               "quire: the GPU failed: %s. What was under way is lost: start quire again, and if it comes back, report "
+               "it with the output of quire devices and quire selftest\n",
+               error.message.c_str());
+  std::fflush(stderr);
+  std::_Exit(1);  // threads that wait for the device would never end
+}
+
 void* GpuScratch::grow(Device& device, size_t bytes) {
   if (!blocks_.empty() && blocks_.back()->bytes() >= bytes) return blocks_.back()->address();
-  auto block = device.allocate(aligned(bytes + bytes / 2));
-  QUIRE_CHECK(block.ok(), "no device memory for scratch");
-  blocks_.push_back(std::move(block).value());
+  blocks_.push_back(require(device.allocate(aligned(bytes + bytes / 2))));
   return blocks_.back()->address();
 }
 
@@ -169,9 +176,8 @@ void GpuBackend::begin_step() {
   stages_[stage_].mark = device_->mark();
   stage_ = 1 - stage_;
   Stage& stage = stages_[stage_];
-  if (stage.host == nullptr) QUIRE_CHECK(make_stage(stage, kStageBytes).ok(), "no memory to stage a step");
-  const Status done = device_->wait(stage.mark);
-  QUIRE_CHECK(done.ok(), "the GPU failed");
+  if (stage.host == nullptr) require(make_stage(stage, kStageBytes));
+  require(device_->wait(stage.mark));
   QUIRE_CHECK(!taking_, "a step began before the one before it had run");
   staged_ = uploaded_ = 0;
   joined_.logits = {};
@@ -184,7 +190,7 @@ void GpuBackend::reserve_stage(size_t bytes, size_t arrays) {
   Stage& area = stages_[stage_];
   const size_t needed = bytes + arrays * kAlign;
   if (needed <= area.host->bytes()) return;
-  QUIRE_CHECK(make_stage(area, std::bit_ceil(needed)).ok(), "no memory to stage a step");
+  require(make_stage(area, std::bit_ceil(needed)));
   std::erase_if(steps_, [&](const auto& step) { return step.first.second == stage_; });
 }
 
@@ -263,12 +269,11 @@ void GpuBackend::end_step() {
   if (!recording_) return;
   finish_joined();
   recording_ = false;
-  auto graph = device_->end_recording();
-  QUIRE_CHECK(graph.ok(), "a step could not be recorded");
+  auto graph = require(device_->end_recording());
   if (current_->launches.size() <= kFewLaunches && !current_->others) {
     current_->graph.reset();
   } else {
-    current_->graph = std::move(graph).value();
+    current_->graph = std::move(graph);
     current_->launches.clear();
   }
   for (Recorded::Program& program : current_->programs) {
@@ -280,18 +285,14 @@ void GpuBackend::end_step() {
 
 void GpuBackend::synchronise() {
   flush_stage();
-  const Status done = device_->synchronise();
-  if (!done.ok()) spdlog::error("{}", done.error().message);
-  QUIRE_CHECK(done.ok(), "the GPU failed");
+  require(device_->synchronise());
 }
 
 std::span<const float> GpuBackend::read(const Tensor& t) {
   QUIRE_CHECK(t.dtype == DType::kF32 && t.stride == t.cols && !recording_);
   const size_t bytes = static_cast<size_t>(t.rows * t.cols) * sizeof(float);
   if (read_back_ == nullptr || read_back_->bytes() < bytes) {
-    auto memory = device_->allocate_host(bytes);
-    QUIRE_CHECK(memory.ok(), "no host memory to read logits into");
-    read_back_ = std::move(memory).value();
+    read_back_ = require(device_->allocate_host(bytes));
   }
   device_->download(read_back_->address(), t.data, bytes);
   synchronise();
@@ -306,10 +307,7 @@ void GpuBackend::launch(const char* name, const void* params, size_t params_byte
   joined_.logits = {};
   auto found = kernels_.find(name);
   if (found == kernels_.end()) {
-    auto kernel = device_->kernel(name);
-    if (!kernel.ok()) spdlog::error("{}", kernel.error().message);
-    QUIRE_CHECK(kernel.ok(), "a kernel is missing");
-    found = kernels_.emplace(name, *kernel).first;
+    found = kernels_.emplace(name, require(device_->kernel(name))).first;
   }
   // A compiler that needs many registers may leave a kernel fewer threads than its text asks for (Metal does).
   if (const int most = found->second->max_threads(); threads > static_cast<uint32_t>(most)) {

@@ -81,6 +81,17 @@ struct JoinedStep {
   uint64_t most_runs = uint64_t{1} << 22;  // until they are counted anew; they have room for 2^24
 };
 
+// A device that has failed gives nothing back, and ops have no way to say so: tells why and ends the program.
+[[noreturn]] void give_up(const Error& error);
+inline void require(const Status& status) {
+  if (!status.ok()) give_up(status.error());
+}
+template <typename T>
+T require(Result<T> result) {
+  if (!result.ok()) give_up(result.error());
+  return std::move(result).value();
+}
+
 class GpuBackend final : public Backend {
  public:
   explicit GpuBackend(std::unique_ptr<Device> device);

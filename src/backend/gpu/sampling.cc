@@ -84,7 +84,7 @@ Status GpuBackend::prepare_sampling(int64_t rows, int64_t rows_of_a_call, int64_
 GpuBackend::SampleArea& GpuBackend::open_sample_area() {
   SampleArea& area = sample_areas_[sample_area_];
   if (area.open) return area;
-  if (area.mark != 0) QUIRE_CHECK(device_->wait(area.mark).ok(), "the GPU failed");
+  if (area.mark != 0) require(device_->wait(area.mark));
   area.open = true;
   area.tops = false;
   area.used = 0;
@@ -96,12 +96,11 @@ GpuBackend::Given GpuBackend::give(SampleArea& area, size_t bytes) {
   if (area.given == nullptr || area.used + bytes > area.given->bytes()) {
     // Launches before may still read the old block: its memory goes when they are done.
     const size_t size = std::max(aligned(2 * bytes), size_t{256} << 10);
-    auto host = device_->allocate_host(size);
-    auto memory = device_->allocate(size);
-    QUIRE_CHECK(host.ok() && memory.ok(), "no memory for the settings of a step's rows");
-    if (area.given != nullptr) QUIRE_CHECK(device_->synchronise().ok(), "the GPU failed");
-    area.host_given = std::move(host).value();
-    area.given = std::move(memory).value();
+    auto host = require(device_->allocate_host(size));
+    auto memory = require(device_->allocate(size));
+    if (area.given != nullptr) require(device_->synchronise());
+    area.host_given = std::move(host);
+    area.given = std::move(memory);
     area.used = area.known = 0;
   }
   const Given at{static_cast<std::byte*>(area.host_given->address()) + area.used,
@@ -234,7 +233,7 @@ uint64_t GpuBackend::finish_samples(int64_t rows) {
 SampledRows GpuBackend::sampled(uint64_t finished) {
   SampleArea& area = sample_areas_[finished];
   QUIRE_CHECK(!area.open && area.rows > 0);
-  QUIRE_CHECK(device_->wait(area.mark).ok(), "the GPU failed");
+  require(device_->wait(area.mark));
   const auto count = static_cast<size_t>(area.rows);
   const auto* top = static_cast<const SampledTop*>(area.host_top->address());
   return {{static_cast<const SampledRow*>(area.host_results->address()), count},
