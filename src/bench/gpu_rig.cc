@@ -15,8 +15,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 // A GPU that works without a rest lowers its clock, and then a time tells what ran before.
-constexpr double kSampleSeconds = 2e-3;
-constexpr std::chrono::milliseconds kRest(6);
+constexpr double kSampleSeconds = 1e-3;
+constexpr std::chrono::milliseconds kRest(10);
 constexpr size_t kWalkBytes = size_t{320} << 20;  // several times any cache
 constexpr int64_t kFreshElements = 1 << 20, kFreshRows = 257;
 
