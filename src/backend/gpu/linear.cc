@@ -3,7 +3,7 @@
 //
 // Which way a product goes is a matter of speed alone: all of them run one chain of k16 steps for each sum (16-bit
 // activations), so they are equal by memcmp.
-//   - sm_90a's linear_tall for up to 128 rows, where the weight's rows are not too many for its narrow tiles
+//   - sm_90a's linear_tall for up to 256 rows, where the weight's rows are not too many for its narrow tiles
 //   - the vendor's library from 33 rows on, where the driver has found that it gives these bits; a quantised weight is
 //     made plain first, in pieces, from 65 rows on
 //   - sm_90a's kernels (kernels/cuda) for weights of the activations' own type, and for quantised ones up to 64 rows
@@ -285,6 +285,7 @@ bool GpuBackend::linear_tall(const LinearArgs& args, DType type) {
   const HopperTallPlan plan = hopper_tall_plan(p.linear, device_->info().compute_units);
   if (plan.kernel == nullptr) return false;
   p.rows = plan.rows;
+  p.layers = plan.layers;
   const RowsMap weight = {w.data, w.n(), w.k(), w.k(), plan.w_halves, plan.w_box, plan.w_box_halves};
   const RowsMap x = {args.x.data, rows, w.k(), args.x.stride, 1, plan.rows, 1};
   if (!device_->map_rows(weight, &p.w) || !device_->map_rows(x, &p.x)) return false;

@@ -3,9 +3,12 @@
 // alone (the kernel of few rows) and in a batch (the one of many), joined ops and the same ops one by one.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "backend/cpu/linear_oracle_test.h"
 #include "backend/gpu/test_device.h"
 #include "backend/linear_cases.h"
+#include "kernels/params/hopper.h"
 
 namespace quire::gpu {
 namespace {
@@ -284,13 +287,15 @@ TEST(GpuLinearQuantised, EveryNumberOfRowsHasThePortableKernelsBits) {
 TEST(GpuLinearRows, EveryNumberOfRowsHasThePortableKernelsBits) {
   const bool real = test_device().device().info().api != Api::kEmulator;
   const std::vector<int64_t> counts =
-      real ? std::vector<int64_t>{1, 8, 16, 17, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129} : std::vector<int64_t>{33};
+      real ? std::vector<int64_t>{1, 8, 16, 17, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129, 136, 200, 248, 256, 257}
+           : std::vector<int64_t>{33};
   struct Shape {
     int64_t n, k;
   };
   // Tiles of every width, the last one in part; K that ends inside a stage of 128.
   std::vector<Shape> shapes = {{48, 80}};
-  if (real) shapes = {{208, 576}, {1008, 1072}, {2096, 1040}, {4080, 272}, {6128, 144}, {24, 2048}};
+  if (real)
+    shapes = {{208, 576}, {1008, 1072}, {2096, 1040}, {3056, 208}, {4080, 272}, {4096, 4112}, {6128, 144}, {24, 2048}};
   for (const DType type : {DType::kF16, DType::kBF16}) {
     for (const Shape& shape : shapes) {
       const auto w = packed(test_device(), cases::random_weight_of(type, shape.n, shape.k, 5), type);
@@ -303,6 +308,35 @@ TEST(GpuLinearRows, EveryNumberOfRowsHasThePortableKernelsBits) {
       }
     }
   }
+}
+
+TEST(GpuLinearTall, PlansCoverEveryRowAndFitTheChip) {
+  constexpr int kUnits = 132, kMostMemory = 227 * 1024;
+  int planned = 0;
+  for (const int epilogue : {kHopperStore, kHopperStoreF32, kHopperResidual, kHopperGated}) {
+    for (int n = 16; n <= 4480; n += 16) {
+      for (int m = 1; m <= 300; ++m) {
+        HopperLinearParams p = {};
+        p.m = m;
+        p.n = n;
+        p.k = 4096;
+        p.epilogue = epilogue;
+        p.out_stride = n;
+        const HopperTallPlan plan = hopper_tall_plan(p, kUnits);
+        if (plan.kernel == nullptr) continue;
+        ++planned;
+        const auto* form = std::find_if(std::begin(kHopperTallForms), std::end(kHopperTallForms),
+                                        [&](const HopperTallForm& one) { return one.kernel == plan.kernel; });
+        ASSERT_NE(form, std::end(kHopperTallForms));
+        const int parts = plan.layers * form->peers, tiles = (n + form->wb - 1) / form->wb;
+        ASSERT_TRUE(plan.grid == tiles * parts && plan.grid <= kUnits) << m << " " << n;
+        ASSERT_TRUE(plan.rows % 8 == 0 && plan.rows <= form->xb && plan.rows * parts >= m) << m << " " << n;
+        ASSERT_EQ(plan.w_box * plan.w_box_halves * form->peers, form->wb) << m << " " << n;
+        ASSERT_LE(plan.dynamic_memory, kMostMemory);
+      }
+    }
+  }
+  EXPECT_GT(planned, 0);
 }
 
 TEST(GpuLinearJoined, ColumnsInAnotherOrderAreGatheredFirst) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear for up to 128 rows: x as wgmma's 64-row operand, W as its columns, both by the copy engine (sm_90a).
+// linear where W has few rows for the chip: one wave of narrow tiles, W and x by the copy engine (sm_90a).
 //
 // Equal, by memcmp, to linear_few.cuh, linear_wide.cuh, the portable linear and the library without split-K: each sum
 // is one chain of k16 steps in one warpgroup. What takes time is to bring in W once and x for everybody. A threadgroup
-// takes all rows of x, or of a pair (a cluster) half of them each, and NB rows of W (gated: NB / 2 of the gate and
-// their NB / 2 of the up), NB being such that one product fills the chip. A pair shares W: each brings in half of it
-// and the copy engine hands it to both. One warp asks for 128 k a stage, the others multiply.
+// takes up to XB rows of x and WB rows of W (gated: WB / 2 of the gate and their WB / 2 of the up), such that one
+// product fills the chip. A pair (a cluster) shares W: each brings in half of it and the copy engine hands it to both;
+// x has parts, one for each of a pair, and more pairs where that is not enough. One warp asks, the others multiply.
+//
+// Upright (XB is 64): x is wgmma's 64-row operand, W its columns. Across (WB is 64): the other way round, so that 128
+// rows of x meet each row of W that was brought in; then a stage is 64 k, for more of them in flight.
 //
 // Grid, threads and dynamic memory: hopper_tall_plan(). Needs: K a multiple of 16, N of 8 (gated: of 16), strides of
 // out and residual even; x and W as the maps say.
@@ -22,10 +25,15 @@
 #define HOPPER_TALL_OUT16 HOPPER_TALL_OUT8, HOPPER_OUT8(8)
 #define HOPPER_TALL_OUT24 HOPPER_TALL_OUT16, HOPPER_OUT8(16)
 #define HOPPER_TALL_OUT32 HOPPER_TALL_OUT24, HOPPER_OUT8(24)
+#define HOPPER_TALL_OUT64 HOPPER_TALL_OUT32, HOPPER_OUT8(32), HOPPER_OUT8(40), HOPPER_OUT8(48), HOPPER_OUT8(56)
 #define HOPPER_TALL_LIST8 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define HOPPER_TALL_LIST16 HOPPER_TALL_LIST8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define HOPPER_TALL_LIST24 HOPPER_TALL_LIST16 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define HOPPER_TALL_LIST32 HOPPER_TALL_LIST24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define HOPPER_TALL_LIST64                                                                        \
+  HOPPER_TALL_LIST32                                                                              \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
+  "%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define HOPPER_TALL_PRODUCT(type, name, sums, shape, a_at, b_at)                                            \
   HOPPER_FN void hopper_tall_product(float(&d)[sums], unsigned long long a, unsigned long long b, type) {   \
     asm volatile("wgmma.mma_async.sync.aligned." shape "k16.f32." name "." name " {" HOPPER_TALL_LIST##sums \
@@ -37,7 +45,8 @@
   HOPPER_TALL_PRODUCT(type, name, 8, "m64n16", "%8", "%9")    \
   HOPPER_TALL_PRODUCT(type, name, 16, "m64n32", "%16", "%17") \
   HOPPER_TALL_PRODUCT(type, name, 24, "m64n48", "%24", "%25") \
-  HOPPER_TALL_PRODUCT(type, name, 32, "m64n64", "%32", "%33")
+  HOPPER_TALL_PRODUCT(type, name, 32, "m64n64", "%32", "%33") \
+  HOPPER_TALL_PRODUCT(type, name, 64, "m64n128", "%64", "%65")
 HOPPER_TALL_PRODUCTS(bfloat, "bf16")
 HOPPER_TALL_PRODUCTS(half, "f16")
 
@@ -79,40 +88,46 @@ HOPPER_FN uint hopper_tall_uniform(uint v) {
   return __shfl_sync(0xffffffffu, v, 0);
 }
 
-// PAIR: two threadgroups share the rows of x.
-template <typename T, int NB, bool PAIR>
+// PAIR: two threadgroups share WB rows of W.
+template <typename T, int WB, int XB, bool PAIR>
 struct HopperLinearTall {
+  static constexpr bool kAcross = XB != 64;
+  static_assert(!kAcross || WB == 64, "one of the two is wgmma's 64-row operand");
   enum {
-    kDeep = 2,  // 64s of k in a stage
+    kDeep = hopper_tall_deep(XB),  // 64s of k in a stage
     kDepth = 64 * kDeep,
-    kStages = hopper_tall_stages(NB),
-    kW = NB * 128,  // bytes of 64 k of W and of x
-    kX = 64 * 128,
+    kStages = hopper_tall_stages(WB, XB),
+    kW = WB * 128,  // bytes of 64 k of W and of x
+    kX = XB * 128,
     kStage = kDeep * (kW + kX),  // W's first
     kRing = 1024,                // behind the barriers
     kPeers = PAIR ? 2 : 1,
-    kSumsStride = NB + 8  // of a row of rounded sums, for a gate
+    kSums = (kAcross ? XB : WB) / 2,  // of a lane
+    kSumsStride = WB + 8,             // of a row of x's rounded sums
+    kWarpRows = XB / 4,               // whose end a warp writes
+    kBefore = kAcross ? kWarpRows : WB / 4
   };
-  static_assert(kStages * 16 <= kRing && 64 * kSumsStride * 2 <= kStages * kStage, "sums take the ring's place");
+  static_assert(kStages * 16 <= kRing && XB * kSumsStride * 2 <= kStages * kStage, "sums take the ring's place");
 
   struct Place {
     int rank;       // in the pair
     int row, rows;  // of x
-    int tile;       // of NB rows of W
+    int tile;       // of WB rows of W
   };
   HOPPER_FN uint full(uint base, int slot) { return base + slot * 16; }
   HOPPER_FN uint empty(uint base, int slot) { return base + slot * 16 + 8; }
   HOPPER_FN uint stage_at(uint base, int slot) { return base + kRing + slot * kStage; }
+  HOPPER_FN void together() { asm volatile("bar.sync 1, 128;" ::: "memory"); }  // those that multiply
 
   // ---- the warp that brings things in ----
 
   HOPPER_FN void load_w(const HopperTallParams& p, const Place& at, uint stage, uint barrier, int k) {
     const bool gated = p.linear.epilogue == kHopperGated;
-    const int row = at.tile * (gated ? NB / 2 : NB);
+    const int row = at.tile * (gated ? WB / 2 : WB);
     UNROLL for (int i = 0; i < kDeep; i++) {
       if (PAIR) {
         hopper_tall_copy_to_pair(stage + i * kW + at.rank * (kW / 2), &p.w, k + 64 * i,
-                                 row + (gated ? 0 : at.rank * (NB / 2)), gated ? at.rank : 0, barrier);
+                                 row + (gated ? 0 : at.rank * (WB / 2)), gated ? at.rank : 0, barrier);
       } else {
         hopper_tall_copy(stage + i * kW, &p.w, k + 64 * i, row, 0, barrier);
       }
@@ -158,12 +173,13 @@ struct HopperLinearTall {
 
   // ---- the warpgroup that multiplies ----
 
-  HOPPER_FN void step(float (&acc)[NB / 2], uint w, uint x, int k) {
-    hopper_tall_product(acc, hopper_descriptor_of(x + (k >> 2) * (kX >> 4) + (k & 3) * 2, 1024),
-                        hopper_descriptor_of(w + (k >> 2) * (kW >> 4) + (k & 3) * 2, 1024), T());
+  HOPPER_FN void step(float (&acc)[kSums], uint w, uint x, int k) {
+    const unsigned long long of_w = hopper_descriptor_of(w + (k >> 2) * (kW >> 4) + (k & 3) * 2, 1024);
+    const unsigned long long of_x = hopper_descriptor_of(x + (k >> 2) * (kX >> 4) + (k & 3) * 2, 1024);
+    hopper_tall_product(acc, kAcross ? of_w : of_x, kAcross ? of_x : of_w, T());
   }
   // Rows of x that are not there leave what was in memory before: their sums are not used.
-  HOPPER_FN void multiply(float (&acc)[NB / 2], const HopperTallParams& p, uint base, int stages) {
+  HOPPER_FN void multiply(float (&acc)[kSums], const HopperTallParams& p, uint base, int stages) {
     const uint first_w = hopper_tall_uniform(hopper_descriptor_word(stage_at(base, 0), 16));
     const uint first_x = hopper_tall_uniform(hopper_descriptor_word(stage_at(base, 0) + kDeep * kW, 16));
     // A slot is free when both of a pair say so: both bring W into it.
@@ -203,16 +219,35 @@ struct HopperLinearTall {
     hopper_wg_wait<0>();
   }
 
-  // A lane's sums: rows lane / 4 and 8 on of its warp's 16, columns 8 j + 2 (lane % 4) and the next.
+  // ---- what follows the sums ----
+
+  // Sum i of a lane: a row of the 64-row operand (lane / 4 of its warp's 16, or 8 on) and a column of the other.
+  HOPPER_FN int row_of(int i) {
+    return ((int)threadIdx.x >> 5) * 16 + (((int)threadIdx.x & 31) >> 2) + 8 * ((i >> 1) & 1);
+  }
+  HOPPER_FN int column_of(int i) {
+    return 8 * (i >> 2) + ((int)threadIdx.x & 3) * 2 + (i & 1);
+  }
+
+  HOPPER_FN int end_of(const HopperLinearParams& p, const Place& at) {
+    return min(p.m, at.row + at.rows);
+  }
+  HOPPER_FN void add(const HopperLinearParams& p, float* out, float y, float z, float2 before) {
+    *(float2*)out = make_float2(fma(y, p.scale, before.x), fma(z, p.scale, before.y));
+  }
+
+  // Upright, a lane has two neighbours of a row of out at a time: pair i. Across, a lane's pair of columns of the
+  // warp's row i of out, when sums have passed through memory.
   HOPPER_FN void place_of(const HopperLinearParams& p, const Place& at, int i, int& m, int& n, bool& there) {
-    m = at.row + ((int)threadIdx.x >> 5) * 16 + (((int)threadIdx.x & 31) >> 2) + 8 * (i & 1);
-    n = at.tile * NB + 8 * (i >> 1) + ((int)threadIdx.x & 3) * 2;
-    there = m < min(p.m, at.row + at.rows) && n < p.n;
+    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
+    m = at.row + (kAcross ? warp * kWarpRows + i : row_of(2 * i));
+    n = at.tile * WB + (kAcross ? 2 * lane : column_of(2 * i));
+    there = m < end_of(p, at) && n < p.n;
   }
   // What the residual holds there, asked for ahead of the end.
-  HOPPER_FN void ask_before(const HopperLinearParams& p, const Place& at, float2 (&before)[NB / 4],
+  HOPPER_FN void ask_before(const HopperLinearParams& p, const Place& at, float2 (&before)[kBefore],
                             const float* residual) {
-    UNROLL for (int i = 0; i < NB / 4; i++) {
+    UNROLL for (int i = 0; i < kBefore; i++) {
       int m, n;
       bool there;
       place_of(p, at, i, m, n, there);
@@ -220,9 +255,9 @@ struct HopperLinearTall {
       if (there) before[i] = __ldcg((const float2*)(residual + (i64)m * p.residual_stride + n));
     }
   }
-  HOPPER_FN void finish(const float (&acc)[NB / 2], const float2 (&before)[NB / 4], const HopperLinearParams& p,
-                        const Place& at, void* out, const float* bias) {
-    UNROLL for (int i = 0; i < NB / 4; i++) {
+  HOPPER_FN void finish_upright(const float (&acc)[kSums], const float2 (&before)[kBefore], const HopperLinearParams& p,
+                                const Place& at, void* out, const float* bias) {
+    UNROLL for (int i = 0; i < kSums / 2; i++) {
       int m, n;
       bool there;
       place_of(p, at, i, m, n, there);
@@ -237,33 +272,82 @@ struct HopperLinearTall {
       if (p.epilogue == kHopperStore) {
         *(uint*)((T*)out + place) = hopper_pack<T>(y, z);
       } else {
-        *(float2*)((float*)out + place) = make_float2(fma(y, p.scale, before[i].x), fma(z, p.scale, before[i].y));
+        add(p, (float*)out + place, y, z, before[i]);
       }
     }
   }
-  // Rounded sums pass through the ring's place, so that the activations' code stands here once. A warp has whole rows.
-  HOPPER_FN void finish_gated(const float (&acc)[NB / 2], const HopperLinearParams& p, const Place& at, T* out,
-                              const float* bias, T* sums) {
-    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5, half_n = p.n / 2;
-    const int tile_n = at.tile * (NB / 2), end = min(p.m, at.row + at.rows);
-    asm volatile("bar.sync 1, 128;" ::: "memory");  // nobody reads stages
-    T* rows = sums + warp * 16 * kSumsStride;
-    UNROLL for (int i = 0; i < NB / 4; i++) {
-      const int column = 8 * (i >> 1) + (lane & 3) * 2;
-      const int n = min(column < NB / 2 ? tile_n + column : tile_n + column - NB / 2 + half_n, p.n - 2);
-      *(uint*)(rows + ((lane >> 2) + 8 * (i & 1)) * kSumsStride + column) =
-          hopper_pack<T>(hopper_rounded<T>(acc[2 * i], p, bias, n), hopper_rounded<T>(acc[2 * i + 1], p, bias, n + 1));
+  // Eight lanes have neighbours of a row of out.
+  HOPPER_FN void store_floats_across(const float (&acc)[kSums], const HopperLinearParams& p, const Place& at,
+                                     float* out, const float* bias) {
+    UNROLL for (int i = 0; i < kSums; i++) {
+      const int m = at.row + column_of(i), n = at.tile * WB + row_of(i);
+      if (m >= end_of(p, at) || n >= p.n) continue;
+      out[(i64)m * p.out_stride + n] = p.biased ? acc[i] + bias[n] : acc[i];
     }
-    __syncwarp();
+  }
+
+  // Rounded sums pass through the ring's place [row of x][row of W]: so that gate and up meet and the activations' code
+  // stands here once, and, across, so that a row of out is written by neighbours.
+  HOPPER_FN void keep_sums(const float (&acc)[kSums], const HopperLinearParams& p, const Place& at, const float* bias,
+                           T* sums) {
+    const int half_n = p.n / 2, first = at.tile * (WB / 2);
+    const auto row_of_w = [&](int column) {
+      const int n = p.epilogue != kHopperGated ? at.tile * WB + column
+                    : column < WB / 2          ? first + column
+                                               : first + column - WB / 2 + half_n;
+      return min(n, p.n - 1);
+    };
+    together();  // nobody reads stages
+    if constexpr (kAcross) {
+      UNROLL for (int i = 0; i < kSums; i++) {
+        sums[column_of(i) * kSumsStride + row_of(i)] = to<T>(hopper_rounded<T>(acc[i], p, bias, row_of_w(row_of(i))));
+      }
+      together();
+    } else {
+      UNROLL for (int i = 0; i < kSums; i += 2) {  // a warp's rows stay its own
+        *(uint*)(sums + row_of(i) * kSumsStride + column_of(i)) =
+            hopper_pack<T>(hopper_rounded<T>(acc[i], p, bias, row_of_w(column_of(i))),
+                           hopper_rounded<T>(acc[i + 1], p, bias, row_of_w(column_of(i + 1))));
+      }
+      __syncwarp();
+    }
+  }
+  HOPPER_FN void finish_gated(const HopperLinearParams& p, const Place& at, T* out, const T* sums) {
+    const int lane = (int)threadIdx.x & 31, first = ((int)threadIdx.x >> 5) * kWarpRows;
 #pragma unroll 1
-    for (int i = lane; i < 16 * (NB / 4); i += 32) {
-      const int r = i / (NB / 4), column = i % (NB / 4) * 2, m = at.row + warp * 16 + r, n = tile_n + column;
-      if (m >= end || n >= half_n) continue;
-      const T* row = rows + r * kSumsStride + column;
+    for (int i = lane; i < kWarpRows * (WB / 4); i += 32) {
+      const int r = first + i / (WB / 4), column = i % (WB / 4) * 2, m = at.row + r, n = at.tile * (WB / 2) + column;
+      if (m >= end_of(p, at) || n >= p.n / 2) continue;
+      const T* row = sums + r * kSumsStride + column;
       *(uint*)(out + (i64)m * p.out_stride + n) =
-          hopper_pack<T>(activate_glu(p.activation, p.limit, to_f(row[0]), to_f(row[NB / 2])),
-                         activate_glu(p.activation, p.limit, to_f(row[1]), to_f(row[NB / 2 + 1])));
+          hopper_pack<T>(activate_glu(p.activation, p.limit, to_f(row[0]), to_f(row[WB / 2])),
+                         activate_glu(p.activation, p.limit, to_f(row[1]), to_f(row[WB / 2 + 1])));
     }
+  }
+  HOPPER_FN void finish_across(const float2 (&before)[kBefore], const HopperLinearParams& p, const Place& at, void* out,
+                               const T* sums) {
+    UNROLL for (int i = 0; i < kWarpRows; i++) {
+      int m, n;
+      bool there;
+      place_of(p, at, i, m, n, there);
+      if (!there) continue;
+      const T* pair = sums + (m - at.row) * kSumsStride + (n - at.tile * WB);
+      const i64 place = (i64)m * p.out_stride + n;
+      if (p.epilogue == kHopperStore) {
+        *(uint*)((T*)out + place) = *(const uint*)pair;
+      } else {
+        add(p, (float*)out + place, to_f(pair[0]), to_f(pair[1]), before[i]);
+      }
+    }
+  }
+  HOPPER_FN void finish(const float (&acc)[kSums], const float2 (&before)[kBefore], const HopperLinearParams& p,
+                        const Place& at, void* out, const float* bias, T* sums) {
+    const bool gated = p.epilogue == kHopperGated;
+    if (!kAcross && !gated) return finish_upright(acc, before, p, at, out, bias);
+    if (kAcross && p.epilogue == kHopperStoreF32) return store_floats_across(acc, p, at, (float*)out, bias);
+    keep_sums(acc, p, at, bias, sums);
+    if (gated) return finish_gated(p, at, (T*)out, sums);
+    if (kAcross) finish_across(before, p, at, out, sums);
   }
 
   // Barriers are ready everywhere; and nobody of a pair leaves while the other still brings something in for both.
@@ -284,7 +368,8 @@ struct HopperLinearTall {
     ptx_grid_release();
     const uint start = ptx_shared_address(shared), base = (start + 1023) & ~1023u;
     const int rank = PAIR ? (int)hopper_cluster_rank() : 0, stages = (p.linear.k + kDepth - 1) / kDepth;
-    const Place at = {rank, rank * p.rows, p.rows, (int)blockIdx.x / kPeers};
+    const int pair = (int)blockIdx.x / kPeers;  // those of the same W are neighbours
+    const Place at = {rank, (pair % p.layers * kPeers + rank) * p.rows, p.rows, pair / p.layers};
     if (threadIdx.x == 128) {
       for (int s = 0; s < kStages; s++) {
         hopper_barrier_init(full(base, s), 1);
@@ -297,31 +382,29 @@ struct HopperLinearTall {
       produce(p, at, base, stages);
       return part();
     }
-    float acc[NB / 2];
-    UNROLL for (int i = 0; i < NB / 2; i++) acc[i] = 0.0f;
-    float2 before[NB / 4];
+    float acc[kSums];
+    UNROLL for (int i = 0; i < kSums; i++) acc[i] = 0.0f;
+    float2 before[kBefore];
     ptx_grid_wait();
     if (p.linear.epilogue == kHopperResidual) ask_before(p.linear, at, before, residual);
     multiply(acc, p, base, stages);
-    if (p.linear.epilogue == kHopperGated) {
-      finish_gated(acc, p.linear, at, (T*)out, bias, (T*)(shared + (base - start) + kRing));
-    } else {
-      finish(acc, before, p.linear, at, out, bias);
-    }
+    finish(acc, before, p.linear, at, out, bias, (T*)(shared + (base - start) + kRing));
     part();
   }
 };
 
-#define HOPPER_LINEAR_TALL(types, T, nb, form, pair, cluster)                                                        \
-  extern "C" __global__ void __launch_bounds__(kHopperTallThreads) cluster hopper_linear_##types##_tall_n##nb##form( \
-      const __grid_constant__ HopperTallParams p, void* out, const float* bias, const float* residual) {             \
-    HopperLinearTall<T, nb, pair>::run(p, out, bias, residual);                                                      \
+#define HOPPER_LINEAR_TALL(types, T, name, wb, xb, pair, cluster)                                               \
+  extern "C" __global__ void __launch_bounds__(kHopperTallThreads) cluster hopper_linear_##types##_tall_##name( \
+      const __grid_constant__ HopperTallParams p, void* out, const float* bias, const float* residual) {        \
+    HopperLinearTall<T, wb, xb, pair>::run(p, out, bias, residual);                                             \
   }
-#define HOPPER_LINEAR_TALLS(types, T)                                      \
-  HOPPER_LINEAR_TALL(types, T, 16, , false, )                              \
-  HOPPER_LINEAR_TALL(types, T, 32, , false, )                              \
-  HOPPER_LINEAR_TALL(types, T, 48, , false, )                              \
-  HOPPER_LINEAR_TALL(types, T, 32, _pair, true, __cluster_dims__(2, 1, 1)) \
-  HOPPER_LINEAR_TALL(types, T, 64, _pair, true, __cluster_dims__(2, 1, 1))
+#define HOPPER_LINEAR_TALLS(types, T)                                             \
+  HOPPER_LINEAR_TALL(types, T, n16, 16, 64, false, )                              \
+  HOPPER_LINEAR_TALL(types, T, n32, 32, 64, false, )                              \
+  HOPPER_LINEAR_TALL(types, T, n48, 48, 64, false, )                              \
+  HOPPER_LINEAR_TALL(types, T, n32_pair, 32, 64, true, __cluster_dims__(2, 1, 1)) \
+  HOPPER_LINEAR_TALL(types, T, n48_pair, 48, 64, true, __cluster_dims__(2, 1, 1)) \
+  HOPPER_LINEAR_TALL(types, T, n64_pair, 64, 64, true, __cluster_dims__(2, 1, 1)) \
+  HOPPER_LINEAR_TALL(types, T, across_pair, 64, 128, true, __cluster_dims__(2, 1, 1))
 HOPPER_LINEAR_TALLS(bf16, bfloat)
 HOPPER_LINEAR_TALLS(f16, half)

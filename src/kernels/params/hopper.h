@@ -76,7 +76,7 @@ constexpr HopperLinearPlan hopper_linear_plan(HopperLinearParams* p, int multipr
   return plan;
 }
 
-// ---- linear for up to 128 rows (kernels/cuda/linear_tall.cuh) ----
+// ---- linear in one wave of narrow tiles (kernels/cuda/linear_tall.cuh) ----
 
 // Rows as the copy engine takes them (CUDA's tensor map), of gpu::Device::describe().
 struct alignas(64) HopperTensorMap {
@@ -85,48 +85,75 @@ struct alignas(64) HopperTensorMap {
 struct HopperTallParams {
   HopperTensorMap w, x;
   HopperLinearParams linear;
-  int rows;  // of x that a threadgroup takes
+  int rows;    // of x that a threadgroup takes
+  int layers;  // of threadgroups or pairs that take the rows of x
 };
 
 struct HopperTallPlan {
   const char* kernel;  // hopper_linear_<types>_<kernel>; null: not served
   int grid;
   int dynamic_memory;
-  int rows;             // of a threadgroup: what the map of x brings in at a time
+  int rows;  // of a threadgroup: what the map of x brings in at a time
+  int layers;
   int w_box, w_halves;  // what the map of W brings in at a time, and into how many halves its rows are cut
   int w_box_halves;
 };
 
-enum { kHopperTallThreads = 160, kHopperTallRows = 128 };
+enum { kHopperTallThreads = 160, kHopperTallRows = 256 };
 
-// A ring of about 200 KB: 128 k of NB rows of W and of 64 of x.
-constexpr int hopper_tall_stages(int nb) {
-  return 200 * 1024 / (256 * (nb + 64));
+// Of wb rows of W and xb of x: 64s of k in a stage, and stages of a ring of 200 to 220 KB.
+constexpr int hopper_tall_deep(int xb) {
+  return xb > 64 ? 1 : 2;
+}
+constexpr int hopper_tall_stages(int wb, int xb) {
+  return (xb > 64 ? 220 : 200) * 1024 / (128 * hopper_tall_deep(xb) * (wb + xb));
+}
+
+struct HopperTallForm {
+  const char* kernel;
+  int wb, xb, peers;
+};
+// From the narrowest tiles of W to the widest.
+constexpr HopperTallForm kHopperTallForms[] = {
+    {"tall_n16", 16, 64, 1},          {"tall_n32", 32, 64, 1},      {"tall_n48", 48, 64, 1},       // up to 64 rows
+    {"tall_n32_pair", 32, 64, 2},     {"tall_n48_pair", 48, 64, 2}, {"tall_n64_pair", 64, 64, 2},  // more
+    {"tall_across_pair", 64, 128, 2},                                                              // more than 128
+};
+
+// Whether it is quicker than the library at more than 128 rows, as measured on an H200. What follows the sums costs the
+// library a launch of its own.
+constexpr bool hopper_tall_pays(const HopperLinearParams& p, const HopperTallForm& form, int groups,
+                                int multiprocessors) {
+  const bool followed =
+      p.epilogue == kHopperGated || p.epilogue == kHopperResidual || (p.biased && p.epilogue == kHopperStore);
+  if (form.xb == 64) return form.wb == 32 || followed;
+  if (followed) return groups * 10 >= multiprocessors * 7;
+  return groups * 10 >= multiprocessors * 9 && p.k >= (p.m > 160 ? 8192 : 4096);
 }
 
 // The narrowest tiles of W that fit the chip at once: all of it waits for memory.
 constexpr HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, int multiprocessors) {
-  struct Form {
-    const char* kernel;
-    int nb;
-  };
-  constexpr Form kAlone[] = {{"tall_n16", 16}, {"tall_n32", 32}, {"tall_n48", 48}};
-  constexpr Form kPairs[] = {{"tall_n32_pair", 32}, {"tall_n64_pair", 64}};  // wider ones are slower than the library
   HopperTallPlan plan = {};
-  const bool gated = p.epilogue == kHopperGated, pair = p.m > 64;
+  const bool gated = p.epilogue == kHopperGated, many = p.m > 128;
   if (p.m > kHopperTallRows || p.k % 16 != 0 || p.n % (gated ? 16 : 8) != 0 || p.normed) return plan;
   if (p.out_stride % 2 != 0 || p.residual_stride % 2 != 0) return plan;
-  for (int i = 0; i < (pair ? 2 : 3) && plan.kernel == nullptr; i++) {
-    const Form form = pair ? kPairs[i] : kAlone[i];
-    const int groups = (p.n + form.nb - 1) / form.nb * (pair ? 2 : 1);
+  for (const HopperTallForm& form : kHopperTallForms) {
+    const bool pair = form.peers == 2;
+    if (pair != (p.m > 64) || (form.xb > 64 && !many)) continue;
+    const int layers = (p.m + form.xb * form.peers - 1) / (form.xb * form.peers), parts = layers * form.peers;
+    const int groups = (p.n + form.wb - 1) / form.wb * parts;
     if (groups > multiprocessors) continue;
+    if (many && !hopper_tall_pays(p, form, groups, multiprocessors)) return plan;
     plan.kernel = form.kernel;
     plan.grid = groups;
-    plan.dynamic_memory = hopper_tall_stages(form.nb) * 256 * (form.nb + 64) + 2048;
-    plan.rows = ((pair ? (p.m + 1) / 2 : p.m) + 7) / 8 * 8;
-    plan.w_box = gated || pair ? form.nb / 2 : form.nb;
+    plan.dynamic_memory =
+        hopper_tall_stages(form.wb, form.xb) * hopper_tall_deep(form.xb) * 128 * (form.wb + form.xb) + 2048;
+    plan.rows = ((p.m + parts - 1) / parts + 7) / 8 * 8;
+    plan.layers = layers;
+    plan.w_box = gated || pair ? form.wb / 2 : form.wb;
     plan.w_halves = gated ? 2 : 1;
     plan.w_box_halves = gated && !pair ? 2 : 1;
+    break;
   }
   return plan;
 }
