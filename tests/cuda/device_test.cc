@@ -345,6 +345,7 @@ TEST_F(CudaDevice, MayBeUsedByOneThreadAfterAnother) {
 using CudaDeviceDeathTest = CudaDevice;
 
 TEST_F(CudaDeviceDeathTest, StopsAtMisuse) {
+  setenv("QUIRE_CUDA_SYNC", "1", 1);  // then also at too few buffers
   gpu::Device& device = open();
   const auto a = device.allocate(64).value();
   float value = 0;
@@ -353,6 +354,8 @@ TEST_F(CudaDeviceDeathTest, StopsAtMisuse) {
   const TwiceParams params = {1};
   void* const one[] = {a->address()};
   EXPECT_DEATH(device.launch(launch_of("twice_f32", params, one, 32)), "twice_f32");
+  void* const three[] = {a->address(), a->address(), a->address()};
+  EXPECT_DEATH(device.launch(launch_of("twice_f32", params, three, 32)), "twice_f32");
   device.begin_recording();
   EXPECT_DEATH(device.upload(a->address(), &value, 4), "must be of allocate_host");
   EXPECT_DEATH((void)device.synchronise(), "while it is recorded");

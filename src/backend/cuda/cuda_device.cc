@@ -43,18 +43,33 @@ class CudaKernel : public gpu::Kernel {
     int compiled_for = 0;
     api.cuFuncGetAttribute(&compiled_for, kFunctionPtxVersion, function);
     waits = compiled_for >= kProgrammaticFrom;
+  }
+
+  // Whether a launch brings what the kernel takes. What the driver refuses to tell counts as an error in tools that
+  // watch it, so only `all` asks whether the kernel takes more.
+  void check_parameters(const DriverApi& api, const gpu::Launch& launch, bool all) const {
+    if (api.cuFuncGetParamInfo == nullptr) return;
+    if (params_bytes_ == launch.params_bytes && buffers_ == launch.buffers.size()) return;
+    QUIRE_CHECK(params_bytes_ == 0, name_.c_str());  // else launches differ
+    params_bytes_ = launch.params_bytes;
+    buffers_ = launch.buffers.size();
     size_t offset = 0, bytes = 0;
-    while (api.cuFuncGetParamInfo != nullptr && parameter_bytes.size() <= kMostBuffers + 1 &&
-           api.cuFuncGetParamInfo(function, parameter_bytes.size(), &offset, &bytes) == kSuccess) {
-      parameter_bytes.push_back(bytes);
+    for (size_t i = 0; i <= launch.buffers.size(); ++i) {
+      QUIRE_CHECK(api.cuFuncGetParamInfo(function, i, &offset, &bytes) == kSuccess, name_.c_str());
+      QUIRE_CHECK(bytes == (i == 0 ? launch.params_bytes : sizeof(void*)), name_.c_str());
     }
+    if (!all) return;
+    QUIRE_CHECK(api.cuFuncGetParamInfo(function, launch.buffers.size() + 1, &offset, &bytes) != kSuccess,
+                name_.c_str());
   }
 
   Function function;
-  int shared_bytes = 0;                 // of its own
-  bool waits = false;                   // for the kernel before it, by itself: code that was compiled for sm_90 and up
-  std::vector<size_t> parameter_bytes;  // empty where the driver does not tell
+  int shared_bytes = 0;  // of its own
+  bool waits = false;    // for the kernel before it, by itself: code that was compiled for sm_90 and up
   mutable uint32_t dynamic_allowed = 0;
+
+ private:
+  mutable size_t params_bytes_ = 0, buffers_ = 0;  // of its launches
 };
 
 class CudaGraph : public gpu::Graph {
@@ -360,7 +375,9 @@ bool CudaDevice::allow_dynamic(const CudaKernel& kernel, uint32_t bytes) {
 }
 
 Code CudaDevice::submit(const CudaKernel& kernel, const gpu::Launch& launch) {
+  void* nothing = nullptr;
   std::array<void*, kMostBuffers + 1> parameters;
+  parameters.fill(&nothing);  // of a kernel that takes more than it is given
   parameters[0] = const_cast<void*>(launch.params);
   for (size_t i = 0; i < launch.buffers.size(); ++i) parameters[i + 1] = const_cast<void**>(&launch.buffers[i]);
   LaunchAttribute overlap;
@@ -391,10 +408,7 @@ void CudaDevice::launch(const gpu::Launch& launch) {
   QUIRE_CHECK(
       launch.threads > 0 && launch.threads % 32 == 0 && launch.threads <= static_cast<uint32_t>(kernel.max_threads()),
       kernel.name().c_str());
-  if (!kernel.parameter_bytes.empty()) {  // the driver would read past the end of a list that is too short
-    QUIRE_CHECK(kernel.parameter_bytes.size() == launch.buffers.size() + 1, kernel.name().c_str());
-    QUIRE_CHECK(kernel.parameter_bytes[0] == launch.params_bytes, kernel.name().c_str());
-  }
+  kernel.check_parameters(api(), launch, wait_each_);
   if (!allow_dynamic(kernel, launch.dynamic_memory)) return;
   const Code code = submit(kernel, launch);
   if (code != kSuccess) {
