@@ -35,9 +35,10 @@ bool library_knows(const ProductShape& shape);
 // QUIRE_CUDA_SPLIT_K gives another number, to measure with.
 int library_split();
 
-// An algorithm is chosen for a range of row counts, up to and with one of these; more rows go in pieces.
-inline constexpr std::array<int64_t, 15> kRowSteps = {16,  32,  64,   96,   128,  192,  256, 384,
-                                                      512, 768, 1024, 1536, 2048, 3072, 4096};
+// An algorithm is chosen for a range of row counts, up to and with one of these; more rows go in pieces. They are close
+// where a tile that is filled in part costs much of the whole.
+inline constexpr std::array<int64_t, 17> kRowSteps = {64,  96,  128, 192,  256,  320,  384,  448, 512,
+                                                      640, 768, 896, 1024, 1536, 2048, 3072, 4096};
 // The most rows of one piece: less for a weight whose outputs are long, so that the check's memory stays small.
 int64_t most_rows(const ProductShape& shape);
 
