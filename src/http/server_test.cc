@@ -113,8 +113,18 @@ std::string post(std::string_view path, std::string_view body, std::string_view 
   return "POST " + std::string(path) + " HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
          "\r\n" + std::string(headers) + "\r\n" + std::string(body);
 }
+// In a folder that is removed when the tests end.
 std::string temp_path(const std::string& name) {
-  return testing::TempDir() + "quire_http_" + std::to_string(getpid()) + "_" + name;
+  struct Folder {
+    const std::string path = testing::TempDir() + "quire_http_" + std::to_string(getpid());
+    Folder() { std::filesystem::create_directories(path); }
+    ~Folder() {
+      std::error_code ignored;
+      std::filesystem::remove_all(path, ignored);
+    }
+  };
+  static const Folder folder;
+  return folder.path + "/" + name;
 }
 
 TEST(HttpServer, AnswersManyRequestsOnOneConnectionAndPipelinedOnesInOrder) {
