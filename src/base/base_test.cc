@@ -10,6 +10,7 @@
 #include "base/half.h"
 #include "base/philox.h"
 #include "base/result.h"
+#include "base/test_folder.h"
 
 namespace quire {
 namespace {
@@ -93,7 +94,8 @@ TEST(Result, ErrorsPassThroughAssign) {
 }
 
 TEST(File, MapsAndReadsTheSameBytesAndNamesAMissingFile) {
-  const auto path = std::filesystem::temp_directory_path() / "quire_base_test.bin";
+  const TempFolder folder;
+  const auto path = folder.path() / "some.bin";
   ASSERT_TRUE(write_file(path, "hello").ok());
   EXPECT_EQ(read_file(path).value(), "hello");
   EXPECT_EQ(MappedFile::open(path).value()->bytes().size(), 5u);
@@ -102,7 +104,7 @@ TEST(File, MapsAndReadsTheSameBytesAndNamesAMissingFile) {
   const auto gone = MappedFile::open(path);
   ASSERT_FALSE(gone.ok());
   EXPECT_EQ(gone.error().code, ErrorCode::kNotFound);
-  EXPECT_NE(gone.error().message.find("quire_base_test.bin"), std::string::npos);
+  EXPECT_NE(gone.error().message.find("some.bin"), std::string::npos);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/test_folder.h"
 
 namespace quire::trace {
 namespace {
@@ -44,12 +45,9 @@ Trace read_trace(const std::filesystem::path& path) {
 
 class TraceTest : public testing::Test {
  protected:
-  ~TraceTest() override {
-    EXPECT_TRUE(finish().ok());
-    std::filesystem::remove(path_);
-  }
-  std::filesystem::path path_ = std::filesystem::temp_directory_path() /
-                                ("quire_trace_" + std::to_string(reinterpret_cast<uintptr_t>(this)) + ".json");
+  ~TraceTest() override { EXPECT_TRUE(finish().ok()); }
+  const TempFolder folder_;
+  const std::filesystem::path path_ = folder_.path() / "trace.json";
 };
 
 std::vector<std::string> names(const std::vector<Found>& spans) {

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/test_folder.h"
 #include "http/request_reader.h"
 #include "http/test_client.h"
 
@@ -115,16 +116,8 @@ std::string post(std::string_view path, std::string_view body, std::string_view 
 }
 // In a folder that is removed when the tests end.
 std::string temp_path(const std::string& name) {
-  struct Folder {
-    const std::string path = testing::TempDir() + "quire_http_" + std::to_string(getpid());
-    Folder() { std::filesystem::create_directories(path); }
-    ~Folder() {
-      std::error_code ignored;
-      std::filesystem::remove_all(path, ignored);
-    }
-  };
-  static const Folder folder;
-  return folder.path + "/" + name;
+  static const TempFolder folder;
+  return folder.path() / name;
 }
 
 TEST(HttpServer, AnswersManyRequestsOnOneConnectionAndPipelinedOnesInOrder) {

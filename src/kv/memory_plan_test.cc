@@ -5,9 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <initializer_list>
 #include <utility>
+
+#include "base/test_folder.h"
 
 namespace quire::kv {
 namespace {
@@ -278,25 +279,17 @@ TEST(FormatBytes, IsForPeople) {
 // A folder that stands for "/", with the files the kernel would show.
 class FakeRoot {
  public:
-  FakeRoot()
-      : root_(::testing::TempDir() + "quire_root_" + ::testing::UnitTest::GetInstance()->current_test_info()->name()) {
-    std::filesystem::remove_all(root_);
-    write("proc/meminfo", "MemTotal:       16777216 kB\nMemFree:  1 kB\nMemAvailable:    8388608 kB\n");
-  }
-  ~FakeRoot() { std::filesystem::remove_all(root_); }
-  void write(const std::string& path, const std::string& text) {
-    std::filesystem::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text;
-  }
+  FakeRoot() { write("proc/meminfo", "MemTotal:       16777216 kB\nMemFree:  1 kB\nMemAvailable:    8388608 kB\n"); }
+  void write(const std::string& path, const std::string& text) { root_.write(path, text); }
   MemoryInfo info() const {
-    const auto info = available_memory(root_);
+    const auto info = available_memory(root_.path());
     EXPECT_TRUE(info.ok());
     return info.ok() ? *info : MemoryInfo{};
   }
-  const std::filesystem::path& path() const { return root_; }
+  const std::filesystem::path& path() const { return root_.path(); }
 
  private:
-  std::filesystem::path root_;
+  const TempFolder root_;
 };
 
 TEST(AvailableMemory, IsTheMachinesWithoutControlGroups) {

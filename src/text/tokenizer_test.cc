@@ -6,13 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/file.h"
+#include "base/test_folder.h"
 #include "base/utf8.h"
 #include "text/detokenizer.h"
 #include "text/gguf_pre.h"
@@ -330,14 +330,9 @@ TEST(SentencePiece, SurvivesEveryCutAndEveryChangedByte) {
 
 class Folder : public ::testing::Test {
  protected:
-  void SetUp() override {
-    path_ = std::filesystem::path(::testing::TempDir()) / "quire_text_folder_test";
-    std::filesystem::remove_all(path_);
-    std::filesystem::create_directories(path_);
-  }
-  void TearDown() override { std::filesystem::remove_all(path_); }
-  void write(const char* name, std::string_view text) { ASSERT_TRUE(write_file(path_ / name, text).ok()); }
-  std::filesystem::path path_;
+  void write(const char* name, std::string_view text) { folder_.write(name, text); }
+  const TempFolder folder_;
+  const std::filesystem::path& path_ = folder_.path();
 };
 
 TEST_F(Folder, WithoutATokenizerIsAClearError) {

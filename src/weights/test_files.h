@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: tiny writers of safetensors and GGUF files, able to lie, and a folder that removes itself.
+// For tests: tiny writers of safetensors and GGUF files, able to lie.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,10 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include <unistd.h>
-
-#include "base/check.h"
-#include "base/file.h"
+#include "base/test_folder.h"
 
 namespace quire::weights::testing {
 
@@ -35,31 +30,7 @@ inline std::shared_ptr<std::vector<std::byte>> exact_copy(std::string_view bytes
   return std::make_shared<std::vector<std::byte>>(begin, begin + bytes.size());
 }
 
-// A new folder under the system's temporary one, removed with its contents at the end of the scope.
-class TempFolder {
- public:
-  TempFolder() {
-    static std::atomic<int> next{0};
-    path_ = std::filesystem::temp_directory_path() /
-            ("quire_weights_" + std::to_string(::getpid()) + "_" + std::to_string(next++));
-    std::filesystem::create_directories(path_);
-  }
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path write(const std::string& name, std::string_view bytes) const {
-    QUIRE_CHECK(write_file(path_ / name, bytes).ok());
-    return path_ / name;
-  }
-
- private:
-  std::filesystem::path path_;
-};
+using quire::TempFolder;
 
 // A safetensors file from a header as text and the data.
 inline std::string safetensors_file(std::string_view header, std::string_view data) {

@@ -3,7 +3,6 @@
 // bits, products in pieces.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +12,7 @@
 #include "backend/cuda/library_check.h"
 #include "base/file.h"
 #include "base/half.h"
+#include "base/test_folder.h"
 #include "fake_cuda.h"
 
 namespace quire::cuda {
@@ -123,15 +123,6 @@ struct Start {
 
 class CudaLibraryChoices : public CudaLibrary {
  protected:
-  void SetUp() override {
-    CudaLibrary::SetUp();
-    folder_ = std::filesystem::path(testing::TempDir()) / ("quire_choices_" + std::to_string(::getpid()));
-    std::filesystem::remove_all(folder_);
-  }
-  void TearDown() override {
-    CudaLibrary::TearDown();
-    std::filesystem::remove_all(folder_);
-  }
   Start start(const fake::LibrarySettings& settings = {}) {
     open(settings, folder_);
     EXPECT_TRUE(serves());
@@ -154,7 +145,8 @@ class CudaLibraryChoices : public CudaLibrary {
     return {};
   }
 
-  std::filesystem::path folder_;
+  const TempFolder temp_;
+  const std::filesystem::path folder_ = temp_.path() / "choices";
 };
 
 TEST_F(CudaLibraryChoices, AreKeptAndOnlyCheckedByALaterStart) {

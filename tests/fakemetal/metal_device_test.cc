@@ -19,6 +19,7 @@
 #include "backend/emulator/emulator.h"
 #include "backend/gpu/gpu_backend.h"
 #include "base/env.h"
+#include "base/test_folder.h"
 #include "fake_metal.h"
 #include "kernels/compat/dialect.h"
 #include "kernels/params/copy.h"
@@ -359,14 +360,7 @@ TEST_F(MetalDevice, AFailureOfTheGpuIsToldAndFinal) {
 // Compiled kernels are kept in a folder of the test's own.
 class MetalArchive : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::path(testing::TempDir()) / ("metal_archive_" + std::to_string(getpid()));
-    std::filesystem::remove_all(folder_);
-  }
-  void TearDown() override {
-    std::filesystem::remove_all(folder_);
-    EXPECT_EQ(fakemetal::objects_alive(), 0) << fakemetal::objects_alive_by_class();
-  }
+  void TearDown() override { EXPECT_EQ(fakemetal::objects_alive(), 0) << fakemetal::objects_alive_by_class(); }
   // What asking for a kernel in a new device costs.
   fakemetal::Counts ask(const char* kernel) {
     const fakemetal::Counts before = fakemetal::counts();
@@ -374,7 +368,8 @@ class MetalArchive : public testing::Test {
     fakemetal::Counts now = fakemetal::counts();
     return {now.libraries - before.libraries, now.pipelines - before.pipelines, now.archive_hits - before.archive_hits};
   }
-  std::filesystem::path folder_;
+  const TempFolder temp_;
+  const std::filesystem::path folder_ = temp_.path() / "archive";
 };
 
 TEST_F(MetalArchive, SavesTheNextStartFromCompiling) {
@@ -430,7 +425,8 @@ TEST(OpenMetal, SaysWhichDevicesThereAre) {
 
 // open_metal(): the driver's own door, not the one of a build without Metal.
 TEST(OpenMetal, HasEveryKernelOfTheEmulator) {
-  setenv("QUIRE_HOME", (testing::TempDir() + "quire_metal_home_" + std::to_string(getpid())).c_str(), 1);
+  const TempFolder home;
+  setenv("QUIRE_HOME", home.path().c_str(), 1);
   {
     auto device = gpu::open_metal(0);
     ASSERT_TRUE(device.ok()) << device.error().message;
@@ -442,7 +438,6 @@ TEST(OpenMetal, HasEveryKernelOfTheEmulator) {
       EXPECT_TRUE(kernel.ok()) << kernel.error().message;
     }
   }
-  std::filesystem::remove_all(home_folder());
   unsetenv("QUIRE_HOME");
   EXPECT_EQ(fakemetal::objects_alive(), 0) << fakemetal::objects_alive_by_class();
 }

@@ -5,17 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <numeric>
 
 #include "backend/cpu/isa.h"
 #include "backend/cpu/memory.h"
 #include "backend/cpu/topology.h"
-#include "base/file.h"
+#include "base/test_folder.h"
 
 namespace quire::cpu {
 namespace {
@@ -83,31 +80,19 @@ TEST(ThreadPool, KeepsSubnormalsOnEveryThread) {
 // A made-up /sys and /proc.
 class FakeMachine {
  public:
-  FakeMachine() {
-    static int next = 0;
-    root_ = std::filesystem::temp_directory_path() /
-            ("quire_topology_" + std::to_string(::getpid()) + "_" + std::to_string(next++));
-  }
-  ~FakeMachine() {
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
-  }
-  void write(const std::string& file, const std::string& text) const {
-    std::filesystem::create_directories((root_ / file).parent_path());
-    ASSERT_TRUE(write_file(root_ / file, text + "\n").ok());
-  }
+  void write(const std::string& file, const std::string& text) const { root_.write(file, text + "\n"); }
   void write_cpu(int cpu, const std::string& file, const std::string& text) const {
     write("sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/" + file, text);
   }
   CpuChoice choose(int cpus) const {
     std::vector<int> all(static_cast<size_t>(cpus));
     std::iota(all.begin(), all.end(), 0);
-    return choose_cpus(root_, all);
+    return choose_cpus(root_.path(), all);
   }
-  CpuChoice choose_of(const std::vector<int>& allowed) const { return choose_cpus(root_, allowed); }
+  CpuChoice choose_of(const std::vector<int>& allowed) const { return choose_cpus(root_.path(), allowed); }
 
  private:
-  std::filesystem::path root_;
+  const TempFolder root_;
 };
 
 TEST(Topology, TakesEveryCpuWhereNothingTellsThemApart) {

@@ -3,17 +3,16 @@
 #include "cli/hub/digest.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <filesystem>
 
 #include "base/file.h"
+#include "base/test_folder.h"
 
 namespace quire::cli {
 namespace {
 
 TEST(Digest, EqualsTheKnownOnes) {
-  const auto path = std::filesystem::path(::testing::TempDir()) / ("quire-digest-" + std::to_string(::getpid()));
+  const TempFolder folder;
+  const auto path = folder.path() / "file";
   ASSERT_TRUE(write_file(path, "hello\n").ok());
   EXPECT_EQ(*file_digest(path, kSha256), "sha256:5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03");
   EXPECT_EQ(*file_digest(path, kGitSha1), "git-sha1:ce013625030ba8dba906f756967f9e9ca394464a");
@@ -24,7 +23,6 @@ TEST(Digest, EqualsTheKnownOnes) {
   EXPECT_EQ(*file_digest(path, kSha256, [&](size_t n) { heard += n; }),
             "sha256:2a152c894398719c0570f83fac34ac03a0f6e8e474b995c2403aa5434f7b9dd4");
   EXPECT_EQ(heard, 3'000'000u);
-  std::filesystem::remove(path);
 }
 
 TEST(Digest, AMissingFileIsAnError) {

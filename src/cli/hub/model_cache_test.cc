@@ -4,11 +4,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 
-#include "base/file.h"
+#include "base/test_folder.h"
 #include "cli/hub/pull_record.h"
 
 namespace quire::cli {
@@ -20,20 +19,9 @@ using ::testing::HasSubstr;
 
 class ModelCache : public ::testing::Test {
  protected:
-  void SetUp() override {
-    root_ = fs::path(::testing::TempDir()) / ("quire-cache-" + std::to_string(::getpid()));
-    fs::remove_all(root_);
-    models_ = root_ / "models";
-    fs::create_directories(models_);
-  }
-  void TearDown() override { fs::remove_all(root_); }
+  void SetUp() override { fs::create_directories(models_); }
 
-  fs::path put(const fs::path& relative, std::string_view bytes = "x") {
-    const auto path = root_ / relative;
-    fs::create_directories(path.parent_path());
-    EXPECT_TRUE(write_file(path, bytes).ok());
-    return path;
-  }
+  fs::path put(const fs::path& relative, std::string_view bytes = "x") { return temp_.write(relative, bytes); }
   fs::path resolved(std::string_view argument) {
     auto result = resolve_model(argument, models_);
     EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
@@ -45,8 +33,9 @@ class ModelCache : public ::testing::Test {
     return result.ok() ? "" : result.error().message;
   }
 
-  fs::path root_;
-  fs::path models_;
+  const TempFolder temp_;
+  const fs::path& root_ = temp_.path();
+  const fs::path models_ = root_ / "models";
 };
 
 TEST_F(ModelCache, NothingMeansTheDefaultModel) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/test_folder.h"
 
 namespace quire::cli {
 namespace {
@@ -22,7 +23,8 @@ using ::testing::Not;
 // Runs `use` on a Progress that writes to a file, and gives what it wrote.
 template <typename Use>
 std::string written(Progress::Plain plain, int columns, const Use& use) {
-  const std::string path = ::testing::TempDir() + "quire-progress-" + std::to_string(::getpid());
+  const TempFolder folder;
+  const std::string path = folder.path() / "written";
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600);
   EXPECT_GE(fd, 0);
   {
@@ -31,7 +33,6 @@ std::string written(Progress::Plain plain, int columns, const Use& use) {
   }
   ::close(fd);
   auto text = read_file(path);
-  ::unlink(path.c_str());
   return text.ok() ? *text : "";
 }
 

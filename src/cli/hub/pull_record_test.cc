@@ -3,9 +3,9 @@
 #include "cli/hub/pull_record.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "base/file.h"
+#include "base/test_folder.h"
 
 namespace quire::cli {
 namespace {
@@ -14,12 +14,8 @@ namespace fs = std::filesystem;
 
 class PullRecordFile : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) / ("quire-record-" + std::to_string(::getpid()));
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-  fs::path folder_;
+  const TempFolder temp_;
+  const fs::path& folder_ = temp_.path();
 };
 
 TEST_F(PullRecordFile, ComesBackAsItWasSaved) {
