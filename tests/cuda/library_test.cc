@@ -41,6 +41,21 @@ class CudaLibrary : public testing::Test {
     device_ = open_device(0, kImages, folder).value();
   }
   bool serves(DType type = DType::kBF16, int64_t n = kN, int64_t k = kK) { return device_->library_serves(type, n, k); }
+  // Runs a product of so many rows.
+  int algorithm_of(int64_t rows) {
+    const auto memory = device_->allocate(static_cast<size_t>(2 * rows * kK * 2)).value();
+    auto* const y = static_cast<std::byte*>(memory->address()) + rows * kK * 2;
+    device_->library_product({.x = memory->address(),
+                              .w = memory->address(),
+                              .y = y,
+                              .m = rows,
+                              .n = kN,
+                              .k = kK,
+                              .x_stride = kK,
+                              .y_stride = kN});
+    EXPECT_TRUE(device_->synchronise().ok());
+    return fake::products().back().first;
+  }
 
   std::unique_ptr<gpu::Device> device_;
 };
@@ -99,19 +114,10 @@ TEST_F(CudaLibrary, PassesOverAnAlgorithmWithOtherBitsOrThatDoesNotRun) {
     open(settings);
     ASSERT_TRUE(serves());
     const size_t before = fake::products().size();
-    const auto memory = device_->allocate(4096).value();
-    device_->library_product({.x = memory->address(),
-                              .w = memory->address(),
-                              .y = static_cast<std::byte*>(memory->address()) + 2048,
-                              .m = 3,
-                              .n = kN,
-                              .k = kK,
-                              .x_stride = kK,
-                              .y_stride = kN});
-    ASSERT_TRUE(device_->synchronise().ok());
+    const int algorithm = algorithm_of(3);
     ASSERT_EQ(fake::products().size(), before + 1);
-    EXPECT_NE(fake::products().back().first, settings.odd);
-    EXPECT_NE(fake::products().back().first, settings.refused);
+    EXPECT_NE(algorithm, settings.odd);
+    EXPECT_NE(algorithm, settings.refused);
   }
 }
 
@@ -126,19 +132,8 @@ class CudaLibraryChoices : public CudaLibrary {
   Start start(const fake::LibrarySettings& settings = {}) {
     open(settings, folder_);
     EXPECT_TRUE(serves());
-    Start out{fake::products().size(), 0};
-    const auto memory = device_->allocate(10 * kK * 2).value();
-    device_->library_product({.x = memory->address(),
-                              .w = memory->address(),
-                              .y = memory->address(),
-                              .m = 10,
-                              .n = kN,
-                              .k = kK,
-                              .x_stride = kK,
-                              .y_stride = kN});
-    EXPECT_TRUE(device_->synchronise().ok());
-    out.algorithm = fake::products().back().first;
-    return out;
+    const size_t products = fake::products().size();
+    return {products, algorithm_of(10)};
   }
   std::filesystem::path file() const {
     for (const auto& entry : std::filesystem::directory_iterator(folder_)) return entry.path();
@@ -256,14 +251,15 @@ TEST_F(CudaLibrary, MultipliesManyRowsInPieces) {
 TEST_F(CudaLibrary, TellsWhetherAnOwnProductIsEqual) {
   ASSERT_TRUE(serves());
   const ProductShape shape = {DType::kBF16, kN, kK};
-  const auto own = [&](bool backwards) {
-    return check_equal(*device_, shape, [this, backwards](const gpu::LibraryProduct& product) -> Status {
+  const auto backwards_from = [&](int64_t rows) {
+    return check_equal(*device_, shape, [this, rows](const gpu::LibraryProduct& product) -> Status {
       QUIRE_TRY(device_->synchronise());
-      return own_product(product, backwards);
+      return own_product(product, product.m >= rows);
     });
   };
-  EXPECT_TRUE(own(false).value());
-  EXPECT_FALSE(own(true).value());
+  EXPECT_TRUE(backwards_from(1000).value());
+  EXPECT_FALSE(backwards_from(1).value());
+  EXPECT_FALSE(backwards_from(200).value()) << "many rows are looked at too";
   EXPECT_FALSE(check_equal(*device_, shape, [](const gpu::LibraryProduct&) { return Status(); }).value());
 }
 

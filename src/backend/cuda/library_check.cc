@@ -10,13 +10,15 @@
 #include <thread>
 
 #include "base/half.h"
+#include "kernels/params/hopper.h"
 
 namespace quire::cuda {
 namespace {
 
 // Rows whose bits are compared: at both ends of tiles of 16 to 256 rows and inside them.
 constexpr int64_t kWatched[] = {0, 1, 5, 15, 16, 63, 64, 130, 255, 256, 300, 511, 700, 1023, 2047, 3000, 4095};
-constexpr int64_t kOwnRows[] = {1, 2, 7, 16, 17, 33, 64, 128};
+// Of every form that an own kernel has, up to the most rows that one serves beside the library.
+constexpr int64_t kOwnRows[] = {1, 2, 7, 16, 17, 33, 64, 128, 160, kHopperTallRows};
 // Algorithms of a step that agree: the quickest of them serves. They are timed in turn, twice, because the clock of a
 // busy GPU drifts. F32 is for logits alone, so less is spent on it.
 constexpr size_t kTried = 10, kTriedF32 = 4;

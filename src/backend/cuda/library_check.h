@@ -50,8 +50,8 @@ class ProductCheck {
 Result<bool> choose_algorithms(gpu::Device& device, Library& library, const ProductShape& shape, int split,
                                const ProductFn& own, ChoiceFile& known);
 
-// Whether `own` gives the bits that the library gives, for 1 to 128 rows in F32 and in the weight's type. The library
-// must serve the shape.
+// Whether `own` gives the bits that the library gives, for as few and as many rows as it may serve beside it, in F32
+// and in the weight's type. The library must serve the shape.
 Result<bool> check_equal(gpu::Device& device, const ProductShape& shape, const ProductFn& own);
 
 }  // namespace quire::cuda

@@ -210,7 +210,7 @@ class GpuBackend final : public Backend {
   void linear_by_kernels(const LinearArgs& args, DType type);
   void linear_by_columns(const LinearArgs& args, DType type);
   void own_product(const LibraryProduct& product);
-  bool linear_tall(const LinearArgs& args, DType type);
+  bool linear_tall(const LinearArgs& args, DType type, bool only_if_it_pays);
   bool linear_on_hopper(const LinearArgs& args, DType type);
   bool quantised_on_hopper(const LinearArgs& args, DType type);
   bool linear_by_library(const LinearArgs& args, DType type);

@@ -237,8 +237,8 @@ void GpuBackend::linear(const LinearArgs& args) {
 
 void GpuBackend::linear_by_kernels(const LinearArgs& args, DType type) {
   if (!args.columns.empty()) return linear_by_columns(args, type);
-  if (linear_tall(args, type) || linear_by_library(args, type) || linear_on_hopper(args, type)) return;
-  if (quantised_on_hopper(args, type)) return;
+  if (linear_tall(args, type, true) || linear_by_library(args, type) || linear_tall(args, type, false)) return;
+  if (linear_on_hopper(args, type) || quantised_on_hopper(args, type)) return;
   linear_own(args, type);
 }
 
@@ -269,10 +269,11 @@ void GpuBackend::own_product(const LibraryProduct& product) {
   args.x = {const_cast<void*>(product.x), product.type, product.m, product.k, product.x_stride};
   args.weight = &weight;
   args.out = {product.y, product.out_type, product.m, product.n, product.y_stride};
-  if (!linear_on_hopper(args, product.type) && !linear_tall(args, product.type)) linear_own(args, product.type);
+  if (!linear_on_hopper(args, product.type) && !linear_tall(args, product.type, false)) linear_own(args, product.type);
 }
 
-bool GpuBackend::linear_tall(const LinearArgs& args, DType type) {
+// Beside the library it is asked first where it pays, and last where the library does not serve.
+bool GpuBackend::linear_tall(const LinearArgs& args, DType type, bool only_if_it_pays) {
   const GpuMatrix& w = matrix(args.weight);
   const int64_t rows = args.x.rows;
   if (rows > kHopperTallRows || w.dtype() != type || type == DType::kF32 || !has_hopper()) return false;
@@ -283,7 +284,7 @@ bool GpuBackend::linear_tall(const LinearArgs& args, DType type) {
   HopperTallParams p = {};
   p.linear = hopper_params(args);
   const HopperTallPlan plan = hopper_tall_plan(p.linear, device_->info().compute_units);
-  if (plan.kernel == nullptr) return false;
+  if (plan.kernel == nullptr || (only_if_it_pays && !plan.pays)) return false;
   p.rows = plan.rows;
   p.layers = plan.layers;
   const RowsMap weight = {w.data, w.n(), w.k(), w.k(), plan.w_halves, plan.w_box, plan.w_box_halves};

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "backend/cpu/linear_oracle_test.h"
+#include "backend/gpu/noting_device.h"
 #include "backend/gpu/test_device.h"
 #include "backend/linear_cases.h"
 #include "kernels/params/hopper.h"
@@ -295,7 +296,8 @@ TEST(GpuLinearRows, EveryNumberOfRowsHasThePortableKernelsBits) {
   // Tiles of every width, the last one in part; K that ends inside a stage of 128.
   std::vector<Shape> shapes = {{48, 80}};
   if (real)
-    shapes = {{208, 576}, {1008, 1072}, {2096, 1040}, {3056, 208}, {4080, 272}, {4096, 4112}, {6128, 144}, {24, 2048}};
+    shapes = {{208, 576},  {1008, 1072}, {1520, 336}, {2096, 1040}, {3056, 208},
+              {4080, 272}, {4096, 4112}, {6128, 144}, {24, 2048}};
   for (const DType type : {DType::kF16, DType::kBF16}) {
     for (const Shape& shape : shapes) {
       const auto w = packed(test_device(), cases::random_weight_of(type, shape.n, shape.k, 5), type);
@@ -337,6 +339,44 @@ TEST(GpuLinearTall, PlansCoverEveryRowAndFitTheChip) {
     }
   }
   EXPECT_GT(planned, 0);
+}
+
+// Which way a product goes on a Hopper: beside the library and without it.
+TEST(GpuLinearTall, ServesWhatItIsQuickerAtAndAllThatItFitsWithoutTheLibrary) {
+  struct Case {
+    int64_t n, k, rows;
+    bool residual;
+    const char *beside, *without;  // what is launched
+  };
+  const char* const n32 = "hopper_linear_bf16_tall_n32_pair";
+  const char* const n64 = "hopper_linear_bf16_tall_n64_pair";
+  const char* const across = "hopper_linear_bf16_tall_across_pair";
+  const char* const portable = "linear_bf16_many";
+  const Case cases_[] = {
+      {1024, 64, 256, false, n32, n32},           {2048, 64, 100, false, n32, n32},
+      {2048, 64, 256, false, "library", n64},     {2048, 64, 256, true, n64, n64},
+      {4096, 8192, 256, false, across, across},   {4096, 64, 256, false, "library", across},
+      {4096, 64, 256, true, across, across},      {4096, 64, 257, true, "library linear_finish_bf16", portable},
+      {8192, 64, 256, false, "library", portable}};
+  for (const Case& c : cases_) {
+    for (const bool library : {true, false}) {
+      std::vector<std::string> notes;
+      auto owned = std::make_unique<NotingDevice>(notes);
+      owned->has_library = library;
+      TestDevice device(std::make_unique<GpuBackend>(std::move(owned)));
+      const std::vector<std::byte> zeros(static_cast<size_t>(c.n * c.k * 2));
+      const RawMatrix raw{DType::kBF16, c.n, c.k, zeros.data()};
+      const auto weight = packed(device, {&raw, 1}, DType::kBF16);
+      LinearArgs args{device.room(c.rows, c.k, DType::kBF16, 8), weight.get(), nullptr,
+                      device.room(c.rows, c.n, c.residual ? DType::kF32 : DType::kBF16)};
+      if (c.residual) args.residual = args.out;
+      notes.clear();
+      device.ops().linear(args);
+      std::string launched;
+      for (const std::string& note : notes) launched += (launched.empty() ? "" : " ") + note;
+      EXPECT_EQ(launched, library ? c.beside : c.without) << c.n << "x" << c.k << ", " << c.rows << " rows";
+    }
+  }
 }
 
 TEST(GpuLinearJoined, ColumnsInAnotherOrderAreGatheredFirst) {

@@ -78,7 +78,7 @@ constexpr HopperLinearPlan hopper_linear_plan(HopperLinearParams* p, int multipr
 
 // ---- linear in one wave of narrow tiles (kernels/cuda/linear_tall.cuh) ----
 
-// Rows as the copy engine takes them (CUDA's tensor map), of gpu::Device::describe().
+// Rows as the copy engine takes them (CUDA's tensor map), of gpu::Device::map_rows().
 struct alignas(64) HopperTensorMap {
   i64 words[16];
 };
@@ -91,10 +91,11 @@ struct HopperTallParams {
 
 struct HopperTallPlan {
   const char* kernel;  // hopper_linear_<types>_<kernel>; null: not served
+  bool pays;           // beside the library; without that the plan is always the quicker way
   int grid;
   int dynamic_memory;
-  int rows;  // of a threadgroup: what the map of x brings in at a time
-  int layers;
+  int rows;             // of a threadgroup: what the map of x brings in at a time
+  int layers;           // of threadgroups or pairs that take the rows of x
   int w_box, w_halves;  // what the map of W brings in at a time, and into how many halves its rows are cut
   int w_box_halves;
 };
@@ -143,8 +144,8 @@ constexpr HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, int multi
     const int layers = (p.m + form.xb * form.peers - 1) / (form.xb * form.peers), parts = layers * form.peers;
     const int groups = (p.n + form.wb - 1) / form.wb * parts;
     if (groups > multiprocessors) continue;
-    if (many && !hopper_tall_pays(p, form, groups, multiprocessors)) return plan;
     plan.kernel = form.kernel;
+    plan.pays = !many || hopper_tall_pays(p, form, groups, multiprocessors);
     plan.grid = groups;
     plan.dynamic_memory =
         hopper_tall_stages(form.wb, form.xb) * hopper_tall_deep(form.xb) * 128 * (form.wb + form.xb) + 2048;

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests of what is launched, and when, where no such GPU is.
+#pragma once
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/gpu/device.h"
+
+namespace quire::gpu {
+
+// A Hopper that runs nothing and notes what it is told.
+class NotingDevice final : public Device {
+ public:
+  explicit NotingDevice(std::vector<std::string>& notes, Status status = {})
+      : notes_(notes), status_(std::move(status)) {
+    info_.api = Api::kCuda;
+    info_.architecture = "sm_90";
+    info_.compute_units = 132;
+    info_.max_threadgroup_memory = 227 << 10;
+    info_.memory_bytes = info_.working_set_bytes = size_t{1} << 30;
+    info_.graphs = true;
+  }
+  size_t free_bytes() const override { return info_.memory_bytes; }
+  Result<std::unique_ptr<Memory>> allocate(size_t bytes) override {
+    return std::unique_ptr<Memory>(std::make_unique<HostBlock>(bytes));
+  }
+  Result<std::unique_ptr<Memory>> allocate_host(size_t bytes) override { return allocate(bytes); }
+  Result<const Kernel*> kernel(std::string_view name) override {
+    auto& kernel = kernels_[std::string(name)];
+    if (kernel == nullptr) kernel = std::make_unique<NamedKernel>(name);
+    return static_cast<const Kernel*>(kernel.get());
+  }
+  std::vector<std::string> kernel_names() const override { return {}; }
+  void launch(const Launch& launch) override { note(launch.kernel->name()); }
+  void upload(void* to, const void* from, size_t bytes) override {
+    std::memcpy(to, from, bytes);
+    note("upload");
+  }
+  void download(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void fill(void* to, uint8_t value, size_t bytes) override { std::memset(to, value, bytes); }
+  bool map_rows(const RowsMap&, void*) override { return true; }
+  bool library_serves(DType type, int64_t, int64_t) override { return has_library && type != DType::kF32; }
+  void library_product(const LibraryProduct&) override { note("library"); }
+  Status synchronise() override { return {}; }
+  uint64_t mark() override { return 1; }
+  Status wait(uint64_t) override { return status_; }
+  void begin_recording() override { recording_ = true; }
+  Result<std::unique_ptr<Graph>> end_recording() override {
+    recording_ = false;
+    return std::make_unique<Graph>();
+  }
+  void run(const Graph&) override { note("graph"); }
+
+  bool has_library = false;
+
+ private:
+  struct HostBlock final : Memory {
+    explicit HostBlock(size_t bytes) : held(bytes / 16 + 1) {
+      address_ = held.data();
+      bytes_ = bytes;
+    }
+    struct alignas(16) Piece {
+      char bytes[16] = {};
+    };
+    std::vector<Piece> held;
+  };
+  struct NamedKernel final : Kernel {
+    explicit NamedKernel(std::string_view name) {
+      name_ = name;
+      max_threads_ = 1024;
+    }
+  };
+  void note(const std::string& what) {
+    if (!recording_) notes_.push_back(what);
+  }
+
+  std::vector<std::string>& notes_;
+  Status status_;  // of every wait
+  std::map<std::string, std::unique_ptr<NamedKernel>> kernels_;
+  bool recording_ = false;
+};
+
+}  // namespace quire::gpu
