@@ -40,7 +40,7 @@ class Chat final : public Generation {
     write_delta(w);
     w.close_object().key("logprobs");
     if (own_.logprobs && delta != nullptr && !delta->logprobs.empty()) {
-      write_content(w, delta->logprobs, texts_[choice.index]);
+      write_content(w, delta->logprobs, texts_.at(choice.index));
     } else {
       w.null();
     }
@@ -72,9 +72,7 @@ class Chat final : public Generation {
   }
 
   void piece(Choice& choice, llm::Delta& delta) override {
-    if (texts_.empty()) {
-      texts_.assign(choices_.size(), TokenTexts(service_.model().tokenizer().get(), options_.tokens_as_ids));
-    }
+    texts_.try_emplace(choice.index, service_.model().tokenizer().get(), options_.tokens_as_ids);
     if (!choice.begun) {
       send_chunk(
           choice, false, [&](JsonWriter& w) { w.member("role", own_.role).member("content", own_.echo); }, nullptr);
@@ -126,7 +124,7 @@ class Chat final : public Generation {
     JsonWriter w;
     write_head(w, "chat.completion");
     w.key("choices").open_array();
-    for (const Choice& choice : choices_) write_choice(w, choice);
+    for (const auto& [index, choice] : choices_) write_choice(w, choice);
     w.close_array().member_null("service_tier");
     write_fingerprint(w);
     w.key("usage");
@@ -148,7 +146,7 @@ class Chat final : public Generation {
   }
 
   const Options own_;
-  std::vector<TokenTexts> texts_;  // one a choice, of a stream
+  std::map<size_t, TokenTexts> texts_;  // of a stream's choices that have begun
 };
 
 // Tools are shown to the template when none is to be called; calling them is not there yet.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/completions: texts or token ids to be continued.
 #include <algorithm>
+#include <map>
+#include <unordered_set>
 
 #include "api/json_writer.h"
 #include "api/request_fields.h"
@@ -9,6 +11,7 @@ namespace quire::api {
 namespace {
 
 constexpr size_t kMaxPrompts = 1024;
+constexpr size_t kMaxPromptTokens = size_t{1} << 20;  // of all prompts of a request, if there are several
 constexpr int64_t kDefaultMaxTokens = 16;
 
 // A choice's logprobs while it grows: offsets count characters of the text so far.
@@ -56,12 +59,10 @@ class Completions final : public Generation {
       } else {
         v.number(json_logprob((*row)[0].logprob));
         m.open_object();
-        std::vector<std::string> seen;
+        std::unordered_set<std::string> seen;
         for (const sampling::TokenLogprob& entry : *row) {
-          std::string name = state.texts.show(entry.token);
-          if (std::find(seen.begin(), seen.end(), name) != seen.end()) continue;
-          json_key(m, name).number(json_logprob(entry.logprob));
-          seen.push_back(std::move(name));
+          const auto [name, is_new] = seen.insert(state.texts.show(entry.token));
+          if (is_new) json_key(m, *name).number(json_logprob(entry.logprob));
         }
         m.close_object();
       }
@@ -103,10 +104,6 @@ class Completions final : public Generation {
   }
 
   void piece(Choice& choice, llm::Delta& delta) override {
-    if (states_.empty()) {
-      const auto* tokenizer = service_.model().tokenizer().get();
-      states_.assign(choices_.size(), LogprobState{TokenTexts(tokenizer, options_.tokens_as_ids)});
-    }
     const PromptState& prompt = prompts_[choice.prompt];
     const bool echo_now = own_.echo && !choice.begun;
     if (own_.drop_answer) {
@@ -119,7 +116,7 @@ class Completions final : public Generation {
     w.key("choices").open_array().open_object().member_int("index", static_cast<int64_t>(choice.index));
     w.member("text", echo_now ? prompt_text(prompt) + delta.text : delta.text).key("logprobs");
     if (own_.logprobs) {
-      write_logprobs(w, echo_now ? &prompt : nullptr, delta.tokens, delta.logprobs, states_[choice.index]);
+      write_logprobs(w, echo_now ? &prompt : nullptr, delta.tokens, delta.logprobs, state_of(choice));
     } else {
       w.null();
     }
@@ -162,7 +159,7 @@ class Completions final : public Generation {
     JsonWriter w;
     write_head(w);
     w.key("choices").open_array();
-    for (Choice& choice : choices_) write_choice(w, choice);
+    for (auto& [index, choice] : choices_) write_choice(w, choice);
     w.close_array().member_null("service_tier");
     write_fingerprint(w);
     w.key("usage");
@@ -209,8 +206,13 @@ class Completions final : public Generation {
     w.close_object();
   }
 
+  LogprobState& state_of(const Choice& choice) {
+    const LogprobState fresh{TokenTexts(service_.model().tokenizer().get(), options_.tokens_as_ids)};
+    return states_.emplace(choice.index, fresh).first->second;
+  }
+
   const Options own_;
-  std::vector<LogprobState> states_;  // one a choice, of a stream
+  std::map<size_t, LogprobState> states_;  // of a stream's choices that have begun
 };
 
 ApiResult<std::vector<llm::Prompt>> read_prompts(const Service& service, const Body& body) {
@@ -244,6 +246,16 @@ ApiResult<std::vector<llm::Prompt>> read_prompts(const Service& service, const B
   return out;
 }
 
+// Said before any prompt is tokenised.
+ApiStatus check_sequences(size_t prompts, int64_t n) {
+  const int64_t sequences = static_cast<int64_t>(prompts) * n;
+  if (sequences <= sampling::kMaxSequences) return Ok{};
+  return bad_request("n must be smaller: " + std::to_string(prompts) + " prompts with n " + std::to_string(n) +
+                         " are " + std::to_string(sequences) + " sequences, and at most " +
+                         std::to_string(sampling::kMaxSequences) + " are accepted.",
+                     "n");
+}
+
 ApiStatus start_completions(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
   auto body = Body::parse(request.body, completion_schema());
   if (!body.ok()) return body.error();
@@ -270,18 +282,31 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
     // The prompt's rows come with the answer's; both counts are served by the larger.
     params->prompt_logprobs = std::max(params->prompt_logprobs.value_or(0), *own.logprobs);
   }
+  llm::GenerateRequest common;
+  if (auto scheduling = read_scheduling(request, *body, common); !scheduling.ok()) return scheduling.error();
+  // The settings are checked once for all prompts; only the length of the answer is a prompt's own.
+  sampling::SamplingParams settings = *params;
+  settings.max_tokens = max_tokens ? max_tokens : params->max_tokens;
+  auto checked = service.model().check(std::move(settings));
+  if (!checked.ok()) return to_api_error(checked.error());
+  if (auto few = check_sequences(prompts->size(), params->n); !few.ok()) return few.error();
   std::vector<engine::Request> requests;
+  size_t total = 0;
   for (llm::Prompt& prompt : *prompts) {
     auto ids = service.model().tokens_of(prompt);
     if (!ids.ok()) return to_api_error(ids.error());
     truncate_prompt(*body, service, *ids);
-    llm::GenerateRequest generate;
-    generate.params = *params;
-    auto fits = fit_length(service, ids->size(), max_tokens, kDefaultMaxTokens, generate.params);
+    total += ids->size();
+    if (total > kMaxPromptTokens && prompts->size() > 1) {
+      return bad_request("prompt has more than " + std::to_string(kMaxPromptTokens) +
+                             " tokens in all its entries; send them in several requests.",
+                         "prompt");
+    }
+    sampling::SamplingParams own_length = *params;
+    auto fits = fit_length(service, ids->size(), max_tokens, kDefaultMaxTokens, own_length);
     if (!fits.ok()) return fits.error();
-    generate.prompt = std::move(*ids);
-    if (auto scheduling = read_scheduling(request, *body, generate); !scheduling.ok()) return scheduling.error();
-    auto ready = service.model().prepare(std::move(generate));
+    checked->set_max_tokens(*own_length.max_tokens);
+    auto ready = service.model().prepare(std::move(*ids), *checked, common.priority, common.cache_salt);
     if (!ready.ok()) return to_api_error(ready.error());
     requests.push_back(std::move(*ready));
   }

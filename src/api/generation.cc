@@ -48,20 +48,16 @@ ApiStatus Generation::start(std::vector<engine::Request> requests) {
   {
     const std::lock_guard lock(mutex_);  // deltas wait until the ids are known
     prompts_.resize(requests.size());
-    choices_.resize(requests.size() * static_cast<size_t>(options_.n));
     for (size_t p = 0; p < requests.size(); ++p) prompts_[p].ids = requests[p].prompt;
-    for (size_t i = 0; i < choices_.size(); ++i) {
-      choices_[i].index = i;
-      choices_[i].prompt = i / static_cast<size_t>(options_.n);
-    }
-    open_ = choices_.size();
+    open_ = requests.size() * static_cast<size_t>(options_.n);
     if (service_.options().log_requests) {
       spdlog::info("Received request {}: {} prompts, {} tokens, n={}, max_tokens={}, temperature={}, seed={}",
                    options_.id, prompts_.size(), prompt_tokens(), options_.n,
                    requests[0].params.max_tokens.value_or(-1), requests[0].params.temperature,
                    requests[0].params.seed ? std::to_string(*requests[0].params.seed) : "none");
     }
-    auto ids = service_.llm().submit(std::move(requests), [self](llm::Delta delta) { self->take(std::move(delta)); });
+    auto ids = service_.llm().submit(std::move(requests), [self](llm::Delta delta) { self->take(std::move(delta)); },
+                                     {.caller = options_.caller, .keeps_answer = !options_.stream});
     if (!ids.ok()) return to_api_error(ids.error());
     ids_ = std::move(*ids);
   }
@@ -89,8 +85,11 @@ void Generation::take(llm::Delta delta) {
     fail(error);
     return;
   }
-  const size_t prompt = static_cast<size_t>(std::find(ids_.begin(), ids_.end(), delta.id) - ids_.begin());
-  Choice& choice = choices_[prompt * static_cast<size_t>(options_.n) + static_cast<size_t>(delta.child)];
+  const size_t prompt = static_cast<size_t>(std::lower_bound(ids_.begin(), ids_.end(), delta.id) - ids_.begin());
+  const size_t index = prompt * static_cast<size_t>(options_.n) + static_cast<size_t>(delta.child);
+  Choice& choice = choices_[index];
+  choice.index = index;
+  choice.prompt = prompt;
   prompts_[prompt].cached_tokens = std::max(prompts_[prompt].cached_tokens, delta.cached_tokens);
   if (delta.child == 0) {
     std::move(delta.prompt_logprobs.begin(), delta.prompt_logprobs.end(),
@@ -100,6 +99,7 @@ void Generation::take(llm::Delta delta) {
     first_ = std::chrono::steady_clock::now();
   }
   choice.num_tokens += static_cast<int64_t>(delta.tokens.size());
+  completion_tokens_ += static_cast<int64_t>(delta.tokens.size());
   const bool ended = delta.finish != engine::FinishReason::kNone;
   if (options_.stream) {
     const bool waits = options_.stream_interval > 1 && choice.begun && !ended &&
@@ -127,7 +127,7 @@ void Generation::take(llm::Delta delta) {
     reply_->note("first_token_ms", milliseconds(first_ - arrival_));
     reply_->note("finish", engine::name(choice.finish));
     if (service_.options().log_outputs && !options_.stream) {
-      for (const Choice& one : choices_) {
+      for (const auto& [place, one] : choices_) {
         const auto most = service_.options().max_log_len;
         spdlog::info("Generated for {} [{}]: {}", options_.id, one.index,
                      most < 0 ? one.text : one.text.substr(0, static_cast<size_t>(most)));
@@ -171,12 +171,6 @@ void Generation::send_event(const char* event, const std::string& json) {
 int64_t Generation::prompt_tokens() const {
   int64_t sum = 0;
   for (const PromptState& prompt : prompts_) sum += static_cast<int64_t>(prompt.ids.size());
-  return sum;
-}
-
-int64_t Generation::completion_tokens() const {
-  int64_t sum = 0;
-  for (const Choice& choice : choices_) sum += choice.num_tokens;
   return sum;
 }
 
@@ -238,10 +232,9 @@ void write_prompt_logprobs(JsonWriter& w, const LogprobRows& rows, const text::T
   w.open_array().null();  // nothing stands before the first token
   for (const auto& row : rows) {
     w.open_object();
-    std::vector<int32_t> seen;
-    for (const sampling::TokenLogprob& entry : row) {
-      if (std::find(seen.begin(), seen.end(), entry.token) != seen.end()) continue;
-      seen.push_back(entry.token);
+    for (size_t i = 0; i < row.size(); ++i) {
+      const sampling::TokenLogprob& entry = row[i];
+      if (i > 0 && entry.token == row[0].token) continue;  // the prompt's token may be among the likeliest too
       w.key(std::to_string(entry.token)).open_object().key("logprob").number(json_logprob(entry.logprob));
       w.member_int("rank", entry.rank).key("decoded_token");
       if (tokenizer == nullptr) {

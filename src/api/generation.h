@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -38,6 +39,7 @@ struct PromptState {
 struct GenerationOptions {
   std::string id;      // "chatcmpl-..."
   std::string id_key;  // what stood behind the prefix
+  std::string caller;  // the name of the API key; "": none
   int64_t n = 1;
   bool stream = false;
   bool include_usage = false;
@@ -72,7 +74,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void write_raw(std::string text);
 
   int64_t prompt_tokens() const;
-  int64_t completion_tokens() const;
+  int64_t completion_tokens() const { return completion_tokens_; }
   int64_t cached_tokens() const;
   // {"prompt_tokens":..., "total_tokens":..., ...}
   void write_usage(JsonWriter& w, int64_t completion_tokens) const;
@@ -84,7 +86,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const GenerationOptions options_;
   const int64_t created_;
   std::vector<PromptState> prompts_;
-  std::vector<Choice> choices_;
+  std::map<size_t, Choice> choices_;  // by index; each is made with its first delta, so all are there at the end
 
  private:
   void take(llm::Delta delta);
@@ -94,6 +96,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::mutex mutex_;  // guards what the output thread and start() share
   std::vector<engine::RequestId> ids_;
   size_t open_ = 0;
+  int64_t completion_tokens_ = 0;
   bool begun_ = false;
   bool over_ = false;
   const std::chrono::steady_clock::time_point arrival_;

@@ -74,7 +74,7 @@ class Messages final : public Generation {
   }
 
   void finish() override {
-    const Choice& choice = choices_[0];
+    const Choice& choice = choices_.at(0);
     JsonWriter w;
     if (options_.stream) {
       send_event("content_block_stop", R"({"type":"content_block_stop","index":0})");

@@ -16,14 +16,16 @@ constexpr size_t kMaxStops = 4;
 ApiStatus read_logit_bias(const Body& body, sampling::SamplingParams& params) {
   const json::Value* bias = body.get("logit_bias");
   if (bias == nullptr) return Ok{};
+  std::vector<std::pair<int32_t, float>> entries;
   for (const auto& [name, value] : bias->as_object()) {
     int32_t token = 0;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), token);
     if (error != std::errc() || end != name.data() + name.size() || token < 0) {
       return bad_request("logit_bias has the name '" + name.substr(0, 40) + "', which is no token id.", "logit_bias");
     }
-    params.logit_bias.emplace_back(token, static_cast<float>(value.as_double()));
+    entries.emplace_back(token, static_cast<float>(value.as_double()));
   }
+  params.logit_bias = std::move(entries);
   return Ok{};
 }
 
@@ -59,7 +61,7 @@ ApiResult<sampling::SamplingParams> read_sampling(const Body& body, const Servic
   set(body.integer("n"), p.n);
   set(body.integer("min_tokens"), p.min_tokens);
   if (const auto seed = body.integer("seed"); seed && *seed != -1) p.seed = *seed;
-  if (body.has("allowed_token_ids")) p.allowed_token_ids = body.ints("allowed_token_ids");
+  if (body.has("allowed_token_ids")) p.allowed_token_ids = SharedList<int32_t>(body.ints("allowed_token_ids"));
   p.bad_words = body.strings("bad_words");
   p.stop_token_ids = body.ints("stop_token_ids");
   p.ignore_eos = body.boolean("ignore_eos", false);

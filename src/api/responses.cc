@@ -28,12 +28,12 @@ class Responses final : public Generation {
     write_token_logprobs(w, own_.logprobs ? rows : LogprobRows{}, texts, service_.model().tokenizer().get());
   }
 
-  bool cut() const { return choices_[0].finish == engine::FinishReason::kLength; }
+  bool cut() const { return choices_.at(0).finish == engine::FinishReason::kLength; }
   const char* final_status() const { return cut() ? "incomplete" : "completed"; }
 
   // The text and logprobs so far: a stream keeps them here, a whole answer in its choice.
-  const std::string& text() const { return options_.stream ? text_ : choices_[0].text; }
-  const LogprobRows& rows() const { return options_.stream ? rows_ : choices_[0].logprobs; }
+  const std::string& text() const { return options_.stream ? text_ : choices_.at(0).text; }
+  const LogprobRows& rows() const { return options_.stream ? rows_ : choices_.at(0).logprobs; }
 
   void write_part(JsonWriter& w, std::string_view text, const LogprobRows& rows) const {
     w.open_object().member("type", "output_text").key("annotations").open_array().close_array();

@@ -56,6 +56,10 @@ const ModelFlag kModelFlags[] = {
      "Most sequences in one step (default: 128 on a CPU, 256 on a GPU, 1024 on one with 70 GiB or more)"},
     {kScheduler, "--max-num-batched-tokens", &Options::max_num_batched_tokens,
      "Most tokens in one step (default 2048; 8192 on a GPU with 70 GiB or more)"},
+    {kScheduler, "--fair-share-tokens", &Options::fair_share_tokens,
+     "While small requests run, long prompts and requests for many sequences get at most twice the small ones' part of "
+     "a "
+     "step, but at least this many prompt tokens (default: 16 on a CPU, the whole step on a GPU)"},
     {kScheduler, "--long-prefill-token-threshold", &Options::long_prefill_token_threshold,
      "Most tokens of one prompt in one step; 0: no bound but the step's"},
     {kScheduler, "--enable-chunked-prefill", &Options::enable_chunked_prefill,
@@ -168,8 +172,8 @@ void SamplingFlags::apply(sampling::SamplingParams& p) const {
   set(logprobs, p.logprobs);
   set(prompt_logprobs, p.prompt_logprobs);
   set(n, p.n);
-  p.stop.insert(p.stop.end(), stop.begin(), stop.end());
-  p.stop_token_ids.insert(p.stop_token_ids.end(), stop_token_ids.begin(), stop_token_ids.end());
+  p.stop.edit().insert(p.stop.end(), stop.begin(), stop.end());
+  p.stop_token_ids.edit().insert(p.stop_token_ids.end(), stop_token_ids.begin(), stop_token_ids.end());
   p.ignore_eos = ignore_eos;
   p.include_stop_str_in_output = include_stop_str_in_output;
   p.skip_special_tokens = skip_special_tokens;

@@ -145,6 +145,9 @@ void add_limit_flags(CLI::App& app, ServeFlags& f) {
   add(app, kGroup, "--max-num-queued-tokens", f.async.max_num_queued_tokens,
       "Refuse with 503 when this many prompt tokens wait")
       ->check(CLI::PositiveNumber);
+  add(app, kGroup, "--max-request-bytes", f.max_request,
+      "Bytes of memory that all requests under way may hold (prompts, settings, answers); more are refused with 503")
+      ->capture_default_str();
   add(app, kGroup, "--max-connections", f.http.max_connections, "More are answered with 503 and closed")
       ->capture_default_str();
   add(app, kGroup, "--max-body-bytes", f.max_body, "Largest body of a request; more: 413")->capture_default_str();
@@ -266,6 +269,8 @@ Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {
   QUIRE_ASSIGN(f.http.allowed_headers, json_list(f.allowed_headers, "--allowed-headers"));
   QUIRE_ASSIGN(f.http.max_body_bytes, size_flag(f.max_body, "--max-body-bytes"));
   QUIRE_ASSIGN(f.http.max_header_bytes, size_flag(f.max_header, "--max-header-bytes"));
+  QUIRE_ASSIGN(const size_t request_bytes, size_flag(f.max_request, "--max-request-bytes"));
+  f.async.max_request_bytes = static_cast<int64_t>(request_bytes);
   QUIRE_ASSIGN(f.http.max_write_buffer_bytes, size_flag(f.max_write_buffer, "--max-write-buffer-bytes"));
   if (!f.reserve_full_isl) {
     return invalid_argument(

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/trace.h"
 #include "kv/cache_groups.h"
@@ -56,13 +57,18 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
            .enable_prefix_caching = options.prefix_caching,
            .groups = pages_->layout().groups,
            .max_step_tokens = options.scheduler.max_num_batched_tokens}),
-      scheduler_(options.scheduler, kv_) {}
+      scheduler_(options.scheduler, kv_, [this](PendingRequest& pending) { return make_sequence(pending); }) {}
 
 Engine::~Engine() {
+  for (auto& [id, pending] : pending_) scheduler_.remove(&pending);
   for (auto& [key, sequence] : sequences_) scheduler_.remove(sequence.get());
 }
 
-Status Engine::check(Request& request) const {
+Status Engine::check(sampling::SamplingParams& params) const {
+  return params.validate({model_->config().vocab_size, options_.max_logprobs});
+}
+
+Status Engine::check(const Request& request) const {
   const int64_t prompt = static_cast<int64_t>(request.prompt.size());
   const int64_t max_len = options_.scheduler.max_model_len;
   if (prompt == 0) return invalid_argument("the prompt is empty; it needs at least one token");
@@ -77,7 +83,6 @@ Status Engine::check(Request& request) const {
                               std::to_string(model_->config().vocab_size - 1) + ")");
     }
   }
-  QUIRE_TRY(request.params.validate({model_->config().vocab_size, options_.max_logprobs}));
   const int64_t longest = std::min(max_len, prompt + request.params.max_tokens.value_or(max_len));
   if (const int64_t pages = kv_.pages_for(longest); pages > kv_.pool().num_usable()) {
     const size_t groups = kv_.groups().size();
@@ -91,28 +96,52 @@ Status Engine::check(Request& request) const {
 }
 
 Result<RequestId> Engine::add(Request request) {
-  QUIRE_TRY(check(request));
+  QUIRE_TRY(check(request.params));
+  QUIRE_TRY(check(std::as_const(request)));
   const RequestId id = reserve_id();
-  add(id, request);
+  add(id, std::make_shared<const Request>(std::move(request)));
   return id;
 }
 
-void Engine::add(RequestId id, const Request& request) {
-  const uint64_t seed = request.params.seed ? static_cast<uint64_t>(*request.params.seed) : sampling::draw_seed();
-  for (int32_t child = 0; child < request.params.n; ++child) {
-    auto sequence = std::make_unique<Sequence>(id, child, request, sampling::child_seed(seed, child), next_arrival_++);
-    added_tokens_ += sequence->prompt_size;
-    num_wanting_logits_ += wants_logits(*sequence) ? 1 : 0;
-    scheduler_.add(sequence.get());
-    sequences_.emplace(std::pair(id, child), std::move(sequence));
-  }
+void Engine::add(RequestId id, RequestPtr request, std::shared_ptr<Submission> submission) {
+  const int64_t n = request->params.n;
+  PendingRequest pending;
+  pending.id = id;
+  pending.submission = submission != nullptr ? std::move(submission) : std::make_shared<Submission>(n);
+  pending.seed = request->params.seed ? static_cast<uint64_t>(*request->params.seed) : sampling::draw_seed();
+  pending.arrival = next_arrival_;
+  next_arrival_ += static_cast<uint64_t>(n);
+  added_tokens_ += n * static_cast<int64_t>(request->prompt.size());
+  num_wanting_logits_ += wants_logits(request->params) ? n : 0;
+  pending.request = std::move(request);
+  scheduler_.add(&pending_.emplace(id, std::move(pending)).first->second);
+}
+
+// The request's next sequence; schedule() forgets a request after its last one.
+Sequence* Engine::make_sequence(PendingRequest& pending) {
+  const int32_t child = pending.next_child++;
+  auto sequence =
+      std::make_unique<Sequence>(pending.id, child, *pending.request, sampling::child_seed(pending.seed, child),
+                                 pending.arrival + static_cast<uint64_t>(child), pending.submission);
+  Sequence* made = sequence.get();
+  sequences_.emplace(std::pair(pending.id, child), std::move(sequence));
+  if (pending.left() == 0) all_made_.push_back(pending.id);
+  return made;
+}
+
+// The shares of the next step.
+const std::vector<Share>& Engine::schedule() {
+  const std::vector<Share>& shares = scheduler_.schedule();
+  for (const RequestId id : all_made_) pending_.erase(id);
+  all_made_.clear();
+  return shares;
 }
 
 void Engine::drop(Sequence* sequence) {
   scheduler_.remove(sequence);
   current_.forget(sequence);
   next_.forget(sequence);
-  num_wanting_logits_ -= wants_logits(*sequence) ? 1 : 0;
+  num_wanting_logits_ -= wants_logits(sequence->params) ? 1 : 0;
   sequences_.erase({sequence->id, sequence->child});
 }
 
@@ -122,6 +151,11 @@ void Engine::abort(RequestId id, int32_t child) {
 }
 
 void Engine::abort(RequestId id) {
+  if (const auto it = pending_.find(id); it != pending_.end()) {
+    scheduler_.remove(&it->second);
+    num_wanting_logits_ -= wants_logits(it->second.request->params) ? it->second.left() : 0;
+    pending_.erase(it);
+  }
   for (auto it = sequences_.lower_bound({id, 0}); it != sequences_.end() && it->first.first == id;) {
     Sequence* sequence = (it++)->second.get();
     drop(sequence);
@@ -269,7 +303,7 @@ std::vector<Output> Engine::step() {
 }
 
 std::vector<Output> Engine::step_on_host() {
-  const std::vector<Share>& shares = scheduler_.schedule();
+  const std::vector<Share>& shares = schedule();
   if (shares.empty()) return {};
   build(shares, rows_);
   {

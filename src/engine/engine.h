@@ -54,19 +54,22 @@ class Engine {
                                               const EngineOptions& options);
   ~Engine();
 
-  // Brings a request's settings to their normal form and says whether it can be taken; one that can never fit is
-  // refused with the numbers. Any thread.
-  Status check(Request& request) const;
+  // Brings settings to their normal form and checks them against the model. Any thread.
+  Status check(sampling::SamplingParams& params) const;
+  // Checks the prompt and its lengths, of a request whose settings were checked; one that can never fit is refused with
+  // the numbers. Any thread.
+  Status check(const Request& request) const;
   // A number for a request that is to be added. Any thread.
   RequestId reserve_id() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
-  // Queues a request that check() took; its outputs carry this id.
-  void add(RequestId id, const Request& request);
-  // All three at once.
+  // Queues a request that both checks passed; its outputs carry this id. Its sequences are made when they are admitted.
+  // Requests that one client sent together share a submission; without one the request is a submission of its own.
+  void add(RequestId id, RequestPtr request, std::shared_ptr<Submission> submission = nullptr);
+  // Checks, numbers and queues.
   Result<RequestId> add(Request request);
   // Drops a request, or one of its n sequences, and frees its pages; no output follows. Unknown ids are ignored.
   void abort(RequestId id);
   void abort(RequestId id, int32_t child);
-  bool has_work() const { return !sequences_.empty(); }
+  bool has_work() const { return !sequences_.empty() || !pending_.empty(); }
   // Runs one step and returns what it brought, at most one Output a sequence. Where the backend samples, the next step
   // may be on its way when this returns (EngineOptions::async_scheduling).
   std::vector<Output> step();
@@ -101,8 +104,10 @@ class Engine {
   void keep_rows(InFlight& step, int64_t begin, const Tensor& logits);
   std::vector<Output> read(InFlight& step);
   void read_sampled(InFlight& step, size_t row, const SampledRow& sampled, std::span<const SampledTop> top);
-  bool wants_logits(const Sequence& sequence) const;
+  static bool wants_logits(const sampling::SamplingParams& params);
   void accept(Sequence& sequence, int32_t token, Output& output) const;
+  Sequence* make_sequence(PendingRequest& pending);
+  const std::vector<Share>& schedule();
   void drop(Sequence* sequence);
   void fail(Sequence& sequence, const Error& error, Output& output) const;
 
@@ -112,7 +117,9 @@ class Engine {
   std::unique_ptr<model::KvCache> pages_;
   kv::KvManager kv_;
   Scheduler scheduler_;
-  std::map<std::pair<RequestId, int32_t>, std::unique_ptr<Sequence>> sequences_;
+  std::map<std::pair<RequestId, int32_t>, std::unique_ptr<Sequence>> sequences_;  // those that are made
+  std::map<RequestId, PendingRequest> pending_;                                   // requests with sequences to be made
+  std::vector<RequestId> all_made_;  // of pending_: to be forgotten when the step is scheduled
   std::atomic<RequestId> next_id_ = 1;
   uint64_t next_arrival_ = 0;  // as many sequences were added
   int64_t added_tokens_ = 0;
@@ -120,7 +127,7 @@ class Engine {
   std::vector<Row> rows_;  // parallel to batch_.wanted
   InFlight current_, next_;
   uint64_t last_number_ = 0;        // of steps on a backend that samples
-  int64_t num_wanting_logits_ = 0;  // sequences that the host reads logits for
+  int64_t num_wanting_logits_ = 0;  // sequences that the host reads logits for, made or not
   sampling::DeviceRows device_rows_;
   sampling::Scratch scratch_;
   int64_t steps_ = 0;

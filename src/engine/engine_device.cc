@@ -14,8 +14,7 @@
 
 namespace quire::engine {
 
-bool Engine::wants_logits(const Sequence& sequence) const {
-  const sampling::SamplingParams& params = sequence.params;
+bool Engine::wants_logits(const sampling::SamplingParams& params) {
   return params.prompt_logprobs || (params.logprobs && !sampling::has_device_logprobs(params));
 }
 
@@ -41,7 +40,7 @@ std::vector<Output> Engine::step_on_device() {
 
 // Schedules the step, and queues its forward pass; false when there is nothing to do.
 bool Engine::begin(InFlight& step) {
-  const std::vector<Share>& shares = scheduler_.schedule();
+  const std::vector<Share>& shares = schedule();
   if (shares.empty()) return false;
   step.clear();
   step.number = ++last_number_;

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ struct Request {
   int64_t priority = 0;    // lower runs first under the priority policy
   std::string cache_salt;  // separates prefix caches
 };
+using RequestPtr = std::shared_ptr<const Request>;  // all its sequences share it
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };
 const char* name(FinishReason reason);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <list>
 #include <map>
 #include <memory>
 #include <random>
@@ -75,12 +76,15 @@ class World {
                     .max_model_len = kMaxLen,
                     .long_prefill_token_threshold = setting.seed % 3 == 0 ? 5 : 0,
                     .chunked_prefill = setting.seed % 5 != 0,
-                    .policy = setting.seed % 4 == 0 ? Policy::kPriority : Policy::kFcfs},
-                   kv_) {
+                    .policy = setting.seed % 4 == 0 ? Policy::kPriority : Policy::kFcfs,
+                    .min_heavy_tokens = setting.seed % 2 == 0 ? 1 : 6,
+                    .max_light_prompt = setting.seed % 7 == 0 ? 0 : 12},
+                   kv_, [this](PendingRequest& pending) { return make(pending); }) {
     for (const CacheGroup& group : setting.scenario.groups) block_sizes_.push_back(group.block_size);
     pages_.resize(static_cast<size_t>(setting.pages));
   }
   ~World() {
+    for (PendingRequest& pending : pending_) scheduler_.remove(&pending);
     while (!sequences_.empty()) finish(sequences_.begin()->second.get());
   }
 
@@ -88,12 +92,14 @@ class World {
     for (int i = 0; i < steps && !::testing::Test::HasFatalFailure(); ++i) {
       if (draw(3) == 0 && sequences_.size() < 12) arrive();
       if (draw(40) == 0 && !sequences_.empty()) finish(any());  // the client went away
+      if (draw(60) == 0 && !pending_.empty()) drop_pending();
       if (draw(50) == 0) (void)kv_.reset_prefix_cache();
       ahead_ ? step_ahead() : step();
       check_pages();
     }
     // The rest comes to its end: nobody starves.
-    for (int i = 0; !sequences_.empty() && !::testing::Test::HasFatalFailure(); ++i) {
+    for (int i = 0; scheduler_.num_waiting() + scheduler_.num_running() > 0; ++i) {
+      if (::testing::Test::HasFatalFailure()) return;
       ASSERT_LT(i, 20000) << "no progress";
       ahead_ ? step_ahead() : step();
       check_pages();
@@ -132,10 +138,27 @@ class World {
     request.priority = draw(3);
     const int64_t longest = std::min<int64_t>(kMaxLen, length + *request.params.max_tokens);
     if (kv_.pages_for(longest) > kv_.pool().num_usable()) return;  // as Engine::check refuses it
-    const RequestId id = next_id_++;
-    auto sequence = std::make_unique<Sequence>(id, 0, request, 0, id);
-    scheduler_.add(sequence.get());
-    sequences_.emplace(id, std::move(sequence));
+    const char* const callers[] = {"", "ada", "bob"};
+    request.params.n = draw(3) == 0 ? 1 + draw(6) : 1;
+    PendingRequest& pending = pending_.emplace_back();
+    pending.submission = std::make_shared<Submission>(request.params.n, callers[draw(3)]);
+    pending.arrival = next_id_;
+    next_id_ += static_cast<RequestId>(request.params.n);
+    pending.request = std::make_shared<const Request>(std::move(request));
+    scheduler_.add(&pending);
+  }
+
+  Sequence* make(PendingRequest& pending) {
+    const RequestId id = pending.arrival + static_cast<RequestId>(pending.next_child++);
+    auto sequence = std::make_unique<Sequence>(id, 0, *pending.request, 0, id, pending.submission);
+    return sequences_.emplace(id, std::move(sequence)).first->second.get();
+  }
+
+  // The client of a request went away before all of its sequences were made.
+  void drop_pending() {
+    const auto it = std::next(pending_.begin(), draw(static_cast<int>(pending_.size())));
+    scheduler_.remove(&*it);
+    pending_.erase(it);
   }
 
   void finish(Sequence* sequence) {
@@ -334,6 +357,7 @@ class World {
   std::vector<int64_t> block_sizes_;
   std::vector<Page> pages_;
   std::map<RequestId, std::unique_ptr<Sequence>> sequences_;
+  std::list<PendingRequest> pending_;  // those whose sequences are all made stay until the end
   RequestId next_id_ = 1;
   // Of steps ahead: the step that is queued, the sequences that it samples, and tokens that the host does not know yet.
   std::vector<Share> under_way_;

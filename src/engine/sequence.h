@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/request.h"
+#include "engine/submission.h"
 #include "kv/block_table.h"
 
 namespace quire::engine {
@@ -16,9 +19,12 @@ namespace quire::engine {
 // While a step is under way (engine/in_flight.h) the token that it samples for this sequence is not known yet, but the
 // next step may compute it all the same: num_to_compute() counts it.
 struct Sequence {
-  Sequence(RequestId id_in, int32_t child_in, const Request& request, uint64_t seed_in, uint64_t arrival_in)
+  // Without a submission it is one of its own.
+  Sequence(RequestId id_in, int32_t child_in, const Request& request, uint64_t seed_in, uint64_t arrival_in,
+           std::shared_ptr<Submission> submission_in = nullptr)
       : id(id_in),
         child(child_in),
+        submission(submission_in != nullptr ? std::move(submission_in) : std::make_shared<Submission>()),
         params(request.params),
         priority(request.priority),
         arrival(arrival_in),
@@ -30,6 +36,7 @@ struct Sequence {
 
   RequestId id;
   int32_t child;
+  std::shared_ptr<Submission> submission;
   sampling::SamplingParams params;
   int64_t priority;
   uint64_t arrival;  // order of admission
@@ -49,7 +56,14 @@ struct Sequence {
   int32_t row_in_flight = -1;   // where the step under way puts the token that it samples; -1: it samples none
   uint64_t step_in_flight = 0;  // which step that is
   bool ends_in_flight = false;  // that token is the last one, by length
-  bool waiting = false;         // in the scheduler's queue
+
+  // The scheduler's own.
+  bool waiting = false;       // in a queue
+  bool heavy = false;         // the queue it waits in
+  uint64_t tag = 0;           // its place there
+  Caller* caller = nullptr;   // while it waits or runs
+  uint64_t preempted_in = 0;  // the number of the step that preempted it last
+  int64_t allowance = 0;      // tokens it may have in the step that is being made
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_output() const { return num_tokens() - prompt_size; }

@@ -2,13 +2,31 @@
 // The engine thread, the output thread, and the two boxes between them and everybody else.
 #include "llm/async_llm.h"
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 #include <algorithm>
+#include <iterator>
 
 #include "base/log.h"
 #include "base/trace.h"
 
 namespace quire::llm {
 namespace {
+
+// About what a request, a sequence of it and a token of an answer take, while they are kept.
+constexpr int64_t kRequestBytes = 2048;
+constexpr int64_t kSequenceBytes = 512;
+constexpr int64_t kTokenBytes = 16;
+
+constexpr double kTrimIdleSeconds = 1;
+constexpr double kTrimEverySeconds = 30;
+
+// A token's row of logprobs; all of the vocabulary (-1) is counted as 256k.
+int64_t row_bytes(int64_t logprobs) {
+  return 32 + static_cast<int64_t>(sizeof(sampling::TokenLogprob)) * (logprobs < 0 ? 262144 : logprobs + 1);
+}
 
 double seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
@@ -40,60 +58,119 @@ AsyncLlm::~AsyncLlm() {
   output_thread_.join();
 }
 
-Status AsyncLlm::check_queue() const {
-  const auto refuse = [&](int64_t waiting, int64_t limit, const char* what, const char* reason, const char* flag) {
-    if (options_.metrics != nullptr) options_.metrics->on_rejected(reason);
-    return exhausted("the queue is full: " + std::to_string(waiting) + " " + what + " wait and " +
-                     std::to_string(limit) + " may (" + flag + "); try again later");
-  };
-  // What the engine has not seen yet waits too, unless nothing does and there are seats left.
-  const int64_t unseen = submitted_ - stats_.added;
-  const int64_t seats = llm_->engine().options().scheduler.max_num_seqs - stats_.running;
-  const int64_t waiting = stats_.waiting > 0 ? stats_.waiting + unseen : std::max<int64_t>(0, unseen - seats);
-  if (options_.max_num_queued_reqs && waiting >= *options_.max_num_queued_reqs) {
-    return refuse(waiting, *options_.max_num_queued_reqs, "requests", "max_num_queued_reqs", "--max-num-queued-reqs");
+AsyncLlm::Cost AsyncLlm::cost_of(const std::vector<engine::Request>& requests, const SubmitOptions& options) {
+  Cost cost;
+  for (const engine::Request& request : requests) {
+    const sampling::SamplingParams& params = request.params;
+    const int64_t prompt = static_cast<int64_t>(request.prompt.size());
+    cost.sequences += params.n;
+    cost.tokens += params.n * prompt;
+    cost.bytes += kRequestBytes + 2 * prompt * static_cast<int64_t>(sizeof(int32_t));
+    if (params.prompt_logprobs) cost.answer_bytes += prompt * row_bytes(*params.prompt_logprobs);
+    if (!options.keeps_answer) continue;
+    const int64_t row = kTokenBytes + (params.logprobs ? row_bytes(*params.logprobs) : 0);
+    cost.answer_bytes += params.n * (kSequenceBytes + params.max_tokens.value_or(0) * row);
   }
-  const int64_t tokens = stats_.waiting_tokens + (waiting > 0 ? submitted_tokens_ - stats_.added_tokens : 0);
-  if (options_.max_num_queued_tokens && tokens >= *options_.max_num_queued_tokens) {
-    return refuse(tokens, *options_.max_num_queued_tokens, "prompt tokens", "max_num_queued_tokens",
-                  "--max-num-queued-tokens");
+  if (!requests.empty()) cost.bytes += requests[0].params.list_bytes();  // the prompts of a request share them
+  return cost;
+}
+
+// What could not be taken even by an idle server.
+Status AsyncLlm::check_ever(const Cost& cost) const {
+  if (cost.sequences > sampling::kMaxSequences) {
+    return invalid_argument("n must be smaller: the request asks for " + std::to_string(cost.sequences) +
+                            " sequences (prompts times n), and at most " + std::to_string(sampling::kMaxSequences) +
+                            " are accepted.");
+  }
+  if (cost.bytes + cost.answer_bytes > options_.max_request_bytes) {
+    return invalid_argument("the request is too large: with " + std::to_string(cost.sequences) +
+                            " sequences it may hold " + std::to_string(cost.bytes + cost.answer_bytes) +
+                            " bytes, and all requests together may hold " + std::to_string(options_.max_request_bytes) +
+                            " (--max-request-bytes); lower n, max_tokens or logprobs, or stream the answer.");
+  }
+  const int64_t seats = llm_->engine().options().scheduler.max_num_seqs;
+  if (options_.max_num_queued_reqs && cost.sequences > 1 && cost.sequences - seats > *options_.max_num_queued_reqs) {
+    return invalid_argument("n must be smaller: the request asks for " + std::to_string(cost.sequences) +
+                            " sequences (prompts times n), but " + std::to_string(seats) + " can run and " +
+                            std::to_string(*options_.max_num_queued_reqs) + " can wait (--max-num-queued-reqs).");
   }
   return {};
 }
 
-Result<std::vector<engine::RequestId>> AsyncLlm::submit(std::vector<engine::Request> requests, DeltaSink sink) {
-  const auto arrival = Clock::now();
-  const auto shared_sink = std::make_shared<const DeltaSink>(std::move(sink));
-  int64_t sequences = 0, tokens = 0;
-  for (const engine::Request& request : requests) {
-    sequences += request.params.n;
-    tokens += request.params.n * static_cast<int64_t>(request.prompt.size());
+Status AsyncLlm::check_queue(const Cost& cost) const {
+  const auto refuse = [&](const std::string& state, const char* reason) {
+    if (options_.metrics != nullptr) options_.metrics->on_rejected(reason);
+    return exhausted(state + "; try again later");
+  };
+  const auto full = [](int64_t waiting, int64_t limit, const char* what, const char* flag) {
+    return "the queue is full: " + std::to_string(waiting) + " " + what + " wait and " + std::to_string(limit) +
+           " may (" + flag + ")";
+  };
+  if (held_bytes_ + cost.bytes > options_.max_request_bytes) {
+    return refuse("the requests under way hold " + std::to_string(held_bytes_) + " bytes of the " +
+                      std::to_string(options_.max_request_bytes) + " that they may hold together (--max-request-bytes)",
+                  "max_request_bytes");
   }
+  // What the engine has not seen yet waits too, unless nothing does and there are seats left.
+  const int64_t unseen = submitted_ - stats_.added;
+  const int64_t seats = llm_->engine().options().scheduler.max_num_seqs - stats_.running;
+  const int64_t waiting = stats_.waiting > 0 ? stats_.waiting + unseen : std::max<int64_t>(0, unseen - seats);
+  const int64_t free = stats_.waiting > 0 ? 0 : std::max<int64_t>(0, seats - unseen);
+  const int64_t would_wait = std::max<int64_t>(0, cost.sequences - free);
+  if (options_.max_num_queued_reqs && waiting + would_wait > *options_.max_num_queued_reqs) {
+    return refuse(full(waiting, *options_.max_num_queued_reqs, "requests", "--max-num-queued-reqs"),
+                  "max_num_queued_reqs");
+  }
+  const int64_t tokens = stats_.waiting_tokens + (waiting > 0 ? submitted_tokens_ - stats_.added_tokens : 0);
+  const int64_t new_tokens = cost.sequences > 1 ? cost.tokens / cost.sequences * would_wait : 0;
+  if (options_.max_num_queued_tokens &&
+      (tokens >= *options_.max_num_queued_tokens || tokens + new_tokens > *options_.max_num_queued_tokens)) {
+    return refuse(full(tokens, *options_.max_num_queued_tokens, "prompt tokens", "--max-num-queued-tokens"),
+                  "max_num_queued_tokens");
+  }
+  return {};
+}
+
+Result<std::vector<engine::RequestId>> AsyncLlm::submit(std::vector<engine::Request> requests, DeltaSink sink,
+                                                        const SubmitOptions& options) {
+  const auto arrival = Clock::now();
+  const Cost cost = cost_of(requests, options);
+  QUIRE_TRY(check_ever(cost));
+  const auto shared_sink = std::make_shared<const DeltaSink>(std::move(sink));
+  const auto submission = std::make_shared<engine::Submission>(cost.sequences, options.caller);
   std::vector<engine::RequestId> ids;
+  std::vector<Command> adds;
   {
     const std::lock_guard lock(tracked_mutex_);
-    QUIRE_TRY(check_queue());
-    submitted_ += sequences;
-    submitted_tokens_ += tokens;
-    for (const engine::Request& request : requests) {
+    QUIRE_TRY(check_queue(cost));
+    submitted_ += cost.sequences;
+    submitted_tokens_ += cost.tokens;
+    held_bytes_ += cost.bytes;
+    for (engine::Request& request : requests) {
       Tracked tracked;
       tracked.sink = shared_sink;
       tracked.arrival = arrival;
-      tracked.prompt_tokens = static_cast<int64_t>(request.prompt.size());
-      tracked.max_tokens = request.params.max_tokens;
-      tracked.open = static_cast<size_t>(request.params.n);
-      tracked.children.resize(tracked.open);
+      tracked.open = request.params.n;
+      tracked.bytes = cost.bytes / static_cast<int64_t>(requests.size());
+      tracked.request = std::make_shared<const engine::Request>(std::move(request));
       ids.push_back(llm_->engine().reserve_id());
-      streams_.open(ids.back(), request);
+      streams_.open(ids.back(), tracked.request);
+      adds.emplace_back(Add{ids.back(), tracked.request, submission});
       tracked_.emplace(ids.back(), std::move(tracked));
     }
+    held_bytes_ -= cost.bytes % static_cast<int64_t>(std::max<size_t>(requests.size(), 1));
   }
   {
     const std::lock_guard lock(inbox_mutex_);
-    for (size_t i = 0; i < requests.size(); ++i) inbox_.emplace_back(Add{ids[i], std::move(requests[i])});
+    std::move(adds.begin(), adds.end(), std::back_inserter(inbox_));
   }
   inbox_filled_.notify_one();
   return ids;
+}
+
+void AsyncLlm::forget(std::unordered_map<engine::RequestId, Tracked>::iterator it) {
+  held_bytes_ -= it->second.bytes;
+  tracked_.erase(it);
 }
 
 void AsyncLlm::post(Command command) {
@@ -111,15 +188,19 @@ void AsyncLlm::abort(engine::RequestId id) {
     if (it == tracked_.end()) return;
     Tracked& tracked = it->second;
     const auto now = Clock::now();
-    for (size_t child = 0; child < tracked.children.size(); ++child) {
-      if (tracked.children[child].finished) continue;
+    const auto abort_one = [&](const Child& child) {
       engine::Output output;
-      output.child = static_cast<int32_t>(child);
-      output.scheduled = std::max(tracked.children[child].scheduled, tracked.arrival);
-      note_finish(tracked, output, engine::FinishReason::kAbort, now, --tracked.open == 0);
+      output.scheduled = std::max(child.scheduled, tracked.arrival);
+      tracked.longest = std::max(tracked.longest, child.num_tokens);
+      --tracked.open;
+      note_finish(tracked, child, output, engine::FinishReason::kAbort, now);
+    };
+    for (const auto& [number, child] : tracked.children) {
+      if (!child.finished) abort_one(child);
     }
+    while (tracked.open > 0) abort_one(Child{});  // those that never began
     streams_.close(id);
-    tracked_.erase(it);
+    forget(it);
   }
   post(Abort{id, std::nullopt});
 }
@@ -139,7 +220,7 @@ engine::EngineStats AsyncLlm::stats() const {
 void AsyncLlm::apply(Command& command) {
   engine::Engine& engine = llm_->engine();
   if (auto* add = std::get_if<Add>(&command)) {
-    engine.add(add->id, add->request);
+    engine.add(add->id, std::move(add->request), std::move(add->submission));
   } else if (const auto* abort = std::get_if<Abort>(&command)) {
     if (abort->child) {
       engine.abort(abort->id, *abort->child);
@@ -197,8 +278,9 @@ void AsyncLlm::run_outputs() {
     {
       std::unique_lock lock(outbox_mutex_);
       const auto ready = [&] { return engine_done_ || !outbox_.empty(); };
-      if (options_.log_stats_every_s > 0) {
-        outbox_filled_.wait_for(lock, std::chrono::duration<double>(options_.log_stats_every_s), ready);
+      if (untrimmed_ || options_.log_stats_every_s > 0) {
+        const double wait = untrimmed_ ? kTrimIdleSeconds : options_.log_stats_every_s;
+        outbox_filled_.wait_for(lock, std::chrono::duration<double>(wait), ready);
       } else {
         outbox_filled_.wait(lock, ready);
       }
@@ -209,19 +291,38 @@ void AsyncLlm::run_outputs() {
       deltas.clear();
       deliver(batch, deltas);
     }
+    trim_memory(Clock::now(), batches.empty());
     batches.clear();
     if (const std::optional<std::string> line = stat_logger_.line(Clock::now())) spdlog::info("{}", *line);
   }
 }
 
+// Gives memory that a burst of requests left in malloc's arenas back to the system: when there was nothing to do for a
+// moment, and now and then in between.
+void AsyncLlm::trim_memory(Clock::time_point now, bool idle) {
+  if (!idle) untrimmed_ = true;
+  if (!untrimmed_ || (!idle && seconds(now - trimmed_) < kTrimEverySeconds)) return;
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
+  trimmed_ = now;
+  untrimmed_ = !idle;
+}
+
 void AsyncLlm::note_tokens(Tracked& tracked, const engine::Output& output, Clock::time_point at,
                            metrics::StepStats& step) {
   if (output.tokens.empty()) return;
-  Child& child = tracked.children[static_cast<size_t>(output.child)];
+  Child& child = tracked.children[output.child];
+  int64_t bytes = kTokenBytes * static_cast<int64_t>(output.tokens.size());
+  for (const auto* rows : {&output.logprobs, &output.prompt_logprobs}) {
+    for (const auto& row : *rows) bytes += row_bytes(static_cast<int64_t>(row.size()));
+  }
+  tracked.bytes += bytes;
+  held_bytes_ += bytes;
   step.generation_tokens += static_cast<int64_t>(output.tokens.size());
   if (child.num_tokens == 0) {
     child.first = at;
-    step.prompt_tokens += tracked.prompt_tokens;
+    step.prompt_tokens += tracked.prompt_tokens();
     step.cached_tokens += output.cached_tokens;
     if (options_.metrics != nullptr) options_.metrics->on_first_token(seconds(at - tracked.arrival));
   } else if (options_.metrics != nullptr) {
@@ -232,10 +333,9 @@ void AsyncLlm::note_tokens(Tracked& tracked, const engine::Output& output, Clock
   child.num_tokens += static_cast<int64_t>(output.tokens.size());
 }
 
-void AsyncLlm::note_finish(const Tracked& tracked, const engine::Output& output, engine::FinishReason reason,
-                           Clock::time_point at, bool last) {
+void AsyncLlm::note_finish(const Tracked& tracked, const Child& child, const engine::Output& output,
+                           engine::FinishReason reason, Clock::time_point at) {
   if (options_.metrics == nullptr) return;
-  const Child& child = tracked.children[static_cast<size_t>(output.child)];
   const bool answered = child.num_tokens > 0;
   metrics::FinishedRequest finished;
   finished.finish_reason = engine::name(reason);
@@ -244,15 +344,13 @@ void AsyncLlm::note_finish(const Tracked& tracked, const engine::Output& output,
   finished.prefill_s = answered ? seconds(child.first - output.scheduled) : 0;
   finished.decode_s = answered ? seconds(child.last - child.first) : 0;
   finished.inference_s = answered ? seconds(child.last - output.scheduled) : 0;
-  finished.prompt_tokens = tracked.prompt_tokens;
+  finished.prompt_tokens = tracked.prompt_tokens();
   finished.cached_tokens = output.cached_tokens;
   finished.generation_tokens = child.num_tokens;
-  finished.max_tokens = tracked.max_tokens;
-  if (last) {
-    finished.n = static_cast<int64_t>(tracked.children.size());
-    int64_t longest = 0;
-    for (const Child& one : tracked.children) longest = std::max(longest, one.num_tokens);
-    finished.max_num_generation_tokens = longest;
+  finished.max_tokens = tracked.request->params.max_tokens;
+  if (tracked.open == 0) {
+    finished.n = tracked.request->params.n;
+    finished.max_num_generation_tokens = tracked.longest;
   }
   finished.num_preemptions = output.num_preemptions;
   options_.metrics->on_finished(finished);
@@ -278,10 +376,12 @@ void AsyncLlm::deliver(Batch& batch, std::vector<Delta>& deltas) {
     if (stopped_above) post(Abort{delta->id, delta->child});
     sinks.push_back(tracked.sink);
     if (delta->finish != engine::FinishReason::kNone) {
-      tracked.children[static_cast<size_t>(times.child)].finished = true;
-      const bool last = --tracked.open == 0;
-      note_finish(tracked, times, delta->finish, batch.at, last);
-      if (last) tracked_.erase(it);
+      Child& child = tracked.children[times.child];
+      child.finished = true;
+      tracked.longest = std::max(tracked.longest, child.num_tokens);
+      --tracked.open;
+      note_finish(tracked, child, times, delta->finish, batch.at);
+      if (tracked.open == 0) forget(it);
     }
     deltas.push_back(std::move(*delta));
   }

@@ -20,15 +20,21 @@
 namespace quire::llm {
 
 struct AsyncOptions {
-  std::optional<int64_t> max_num_queued_reqs;    // more waiting requests than this are refused
-  std::optional<int64_t> max_num_queued_tokens;  // the same for the prompt tokens that wait
-  metrics::ServerMetrics* metrics = nullptr;     // told of each step and each request; outlives the AsyncLlm
-  double log_stats_every_s = 10;                 // one line of statistics; 0: none
+  std::optional<int64_t> max_num_queued_reqs;      // more waiting sequences than this are refused
+  std::optional<int64_t> max_num_queued_tokens;    // the same for the prompt tokens that wait
+  int64_t max_request_bytes = int64_t{256} << 20;  // what all requests under way may hold; more are refused
+  metrics::ServerMetrics* metrics = nullptr;       // told of each step and each request; outlives the AsyncLlm
+  double log_stats_every_s = 10;                   // one line of statistics; 0: none
 };
 
 // Gets each of a request's deltas, in order, on the output thread: be quick. The last one has a finish reason, one for
 // each of the n sequences. Not called any more after abort() returned on the output thread, or soon after elsewhere.
 using DeltaSink = std::function<void(Delta)>;
+
+struct SubmitOptions {
+  std::string caller;         // the name of the API key; requests of one caller take turns with those of others
+  bool keeps_answer = false;  // the sink keeps what it gets until the end, so the answer's size counts from the start
+};
 
 // Owns the Llm and two threads. The engine thread takes in requests and aborts before each step and runs the steps; the
 // output thread turns tokens to text and calls the sinks, so that the engine never waits for text. The destructor
@@ -43,10 +49,12 @@ class AsyncLlm {
   // What it takes from the Llm may be asked on any thread: tokens_of, prepare, tokenizer, default_params and the like.
   const Llm& llm() const { return *llm_; }
 
-  // Takes requests that prepare() made, all or none, so that they are admitted together. kExhausted when the queue is
-  // full. The sink gets the deltas of all of them, told apart by the ids returned (which it may see before this
-  // returns).
-  Result<std::vector<engine::RequestId>> submit(std::vector<engine::Request> requests, DeltaSink sink);
+  // Takes requests that prepare() made, all or none: the prompts of one API request. kExhausted when the queue or the
+  // memory for requests is full, kInvalidArgument when they could not be taken even if both were empty; nothing is made
+  // in either case. The sink gets the deltas of all of them, told apart by the ids returned, which ascend (and which it
+  // may see before this returns).
+  Result<std::vector<engine::RequestId>> submit(std::vector<engine::Request> requests, DeltaSink sink,
+                                                const SubmitOptions& options = {});
   // Ends a request whose client is gone; its pages are free before the next step.
   void abort(engine::RequestId id);
   // False while any page is in use.
@@ -61,18 +69,29 @@ class AsyncLlm {
     Clock::time_point scheduled, first, last;
     bool finished = false;
   };
+  // What a submission adds to the queue and to the memory that requests hold.
+  struct Cost {
+    int64_t sequences = 0;
+    int64_t tokens = 0;        // prompts times n
+    int64_t bytes = 0;         // from the start
+    int64_t answer_bytes = 0;  // at most, by the end
+  };
   // A request under way, from submit() to its last finish.
   struct Tracked {
     std::shared_ptr<const DeltaSink> sink;
     Clock::time_point arrival;
-    int64_t prompt_tokens = 0;
-    std::optional<int64_t> max_tokens;
-    std::vector<Child> children;
-    size_t open = 0;
+    engine::RequestPtr request;
+    std::unordered_map<int32_t, Child> children;  // those that began
+    int64_t open = 0;                             // sequences that have not ended
+    int64_t longest = 0;                          // tokens of the longest answer that ended
+    int64_t bytes = 0;                            // held for it
+
+    int64_t prompt_tokens() const { return static_cast<int64_t>(request->prompt.size()); }
   };
   struct Add {
     engine::RequestId id;
-    engine::Request request;
+    engine::RequestPtr request;
+    std::shared_ptr<engine::Submission> submission;
   };
   struct Abort {
     engine::RequestId id;
@@ -93,10 +112,14 @@ class AsyncLlm {
   void apply(Command& command);
   void post(Command command);
   void deliver(Batch& batch, std::vector<Delta>& deltas);
-  Status check_queue() const;
+  static Cost cost_of(const std::vector<engine::Request>& requests, const SubmitOptions& options);
+  Status check_ever(const Cost& cost) const;
+  Status check_queue(const Cost& cost) const;
   void note_tokens(Tracked& tracked, const engine::Output& output, Clock::time_point at, metrics::StepStats& step);
-  void note_finish(const Tracked& tracked, const engine::Output& output, engine::FinishReason reason,
-                   Clock::time_point at, bool last);
+  void note_finish(const Tracked& tracked, const Child& child, const engine::Output& output,
+                   engine::FinishReason reason, Clock::time_point at);
+  void forget(std::unordered_map<engine::RequestId, Tracked>::iterator it);
+  void trim_memory(Clock::time_point now, bool idle);
   void report(metrics::StepStats step, const Batch& batch);
 
   std::unique_ptr<Llm> llm_;
@@ -118,8 +141,11 @@ class AsyncLlm {
   Streams streams_;
   int64_t submitted_ = 0;  // sequences since the start; what of them stats_ does not count yet waits in a box
   int64_t submitted_tokens_ = 0;
+  int64_t held_bytes_ = 0;  // of all that is tracked
   engine::EngineStats stats_;
   engine::EngineStats reported_;  // output thread: what the metrics know
+  Clock::time_point trimmed_{};   // output thread: when memory was last given back to the system
+  bool untrimmed_ = false;        // output thread: there was work since
   bool pending_reset_ = false;    // output thread: of the prefix cache, to be told with the next step
   bool reset_ = false;            // engine thread: the same, to be told with the next batch
 

@@ -3,6 +3,7 @@
 #include "llm/llm.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "base/trace.h"
@@ -95,36 +96,52 @@ void Llm::fill_ends(sampling::SamplingParams& params) const {
 Status Llm::fill_bad_words(sampling::SamplingParams& params) const {
   if (params.bad_words.empty()) return {};
   if (tokenizer_ == nullptr) return unsupported("bad_words need a tokenizer, which this model does not have");
+  std::vector<std::vector<int32_t>> all;
   for (const std::string& word : params.bad_words) {
     // As a word begins a text, and as it stands inside one.
     for (const std::string& form : {word, " " + word}) {
       std::vector<int32_t> ids = tokenizer_->encode(form, {.add_special_tokens = false, .parse_special = false});
-      if (!ids.empty()) params.bad_word_ids.push_back(std::move(ids));
+      if (!ids.empty()) all.push_back(std::move(ids));
     }
   }
+  params.bad_word_ids = std::move(all);
   return {};
 }
 
-Result<engine::Request> Llm::prepare(GenerateRequest request) const {
-  if (!request.params.stop.empty() && tokenizer_ == nullptr) {
+Result<CheckedParams> Llm::check(sampling::SamplingParams params) const {
+  if (!params.stop.empty() && tokenizer_ == nullptr) {
     return unsupported("stop strings need a tokenizer, which this model does not have; use stop_token_ids");
   }
+  fill_ends(params);
+  QUIRE_TRY(engine_->check(params));  // before anything is tokenised: it bounds the lists
+  QUIRE_TRY(fill_bad_words(params));
+  if (!params.bad_words.empty()) QUIRE_TRY(engine_->check(params));
+  return CheckedParams(std::move(params));
+}
+
+Result<engine::Request> Llm::prepare(TokenPrompt prompt, const CheckedParams& params, int64_t priority,
+                                     std::string cache_salt) const {
   engine::Request inner;
-  QUIRE_ASSIGN(inner.prompt, tokens_of(request.prompt));
-  fill_ends(request.params);
-  QUIRE_TRY(fill_bad_words(request.params));
-  inner.params = std::move(request.params);
-  inner.priority = request.priority;
-  inner.cache_salt = std::move(request.cache_salt);
-  QUIRE_TRY(engine_->check(inner));
+  inner.prompt = std::move(prompt);
+  inner.params = params.get();
+  inner.priority = priority;
+  inner.cache_salt = std::move(cache_salt);
+  QUIRE_TRY(engine_->check(std::as_const(inner)));
   return inner;
 }
 
+Result<engine::Request> Llm::prepare(GenerateRequest request) const {
+  QUIRE_ASSIGN(const CheckedParams params, check(std::move(request.params)));
+  QUIRE_ASSIGN(TokenPrompt prompt, tokens_of(request.prompt));
+  return prepare(std::move(prompt), params, request.priority, std::move(request.cache_salt));
+}
+
 Result<engine::RequestId> Llm::submit(GenerateRequest request) {
-  QUIRE_ASSIGN(const engine::Request inner, prepare(std::move(request)));
+  QUIRE_ASSIGN(engine::Request inner, prepare(std::move(request)));
   const engine::RequestId id = engine_->reserve_id();
-  streams_->open(id, inner);
-  engine_->add(id, inner);
+  const auto shared = std::make_shared<const engine::Request>(std::move(inner));
+  streams_->open(id, shared);
+  engine_->add(id, shared);
   return id;
 }
 

@@ -28,6 +28,19 @@ struct TextPrompt {
 using TokenPrompt = std::vector<int32_t>;
 using Prompt = std::variant<TextPrompt, TokenPrompt, text::ChatRequest>;
 
+// Settings that Llm::check() took: in their normal form, with the model's ends and bad words as token ids.
+class CheckedParams {
+ public:
+  const sampling::SamplingParams& get() const { return params_; }
+  // A shorter answer needs no second check.
+  void set_max_tokens(int64_t max_tokens) { params_.max_tokens = max_tokens; }
+
+ private:
+  friend class Llm;
+  explicit CheckedParams(sampling::SamplingParams params) : params_(std::move(params)) {}
+  sampling::SamplingParams params_;
+};
+
 struct GenerateRequest {
   Prompt prompt;
   sampling::SamplingParams params;
@@ -64,7 +77,12 @@ class Llm {
   // The ids of a prompt. Any thread.
   Result<std::vector<int32_t>> tokens_of(const Prompt& prompt) const;
 
-  // What submit() does before it touches the engine: tokenises, fills in the model's ends, checks. Any thread.
+  // The settings of a request, checked once for all of its prompts. Any thread.
+  Result<CheckedParams> check(sampling::SamplingParams params) const;
+  // One prompt of a request. Any thread.
+  Result<engine::Request> prepare(TokenPrompt prompt, const CheckedParams& params, int64_t priority = 0,
+                                  std::string cache_salt = "") const;
+  // What submit() does before it touches the engine: tokenises and checks. Any thread.
   Result<engine::Request> prepare(GenerateRequest request) const;
   Result<engine::RequestId> submit(GenerateRequest request);
   std::vector<Delta> step();

@@ -19,8 +19,9 @@ namespace {
 struct StepDefaults {
   int64_t seqs = 0;
   int64_t batched_tokens = 0;
+  int64_t fair_share_tokens = 0;  // 0: as many as the step has, because a GPU's step hardly takes longer with more rows
 };
-constexpr StepDefaults kCpuDefaults{128, 2048}, kGpuDefaults{256, 2048}, kLargeGpuDefaults{1024, 8192};
+constexpr StepDefaults kCpuDefaults{128, 2048, 16}, kGpuDefaults{256, 2048, 0}, kLargeGpuDefaults{1024, 8192, 0};
 constexpr size_t kLargeGpu = size_t{70} << 30;
 constexpr int64_t kLogitRows = 64;
 constexpr double kGpuUtilization = 0.9;
@@ -30,6 +31,7 @@ Status check_counts(const Options& options) {
   const std::pair<const char*, int64_t> counts[] = {
       {"--max-num-seqs", options.max_num_seqs},
       {"--max-num-batched-tokens", options.max_num_batched_tokens},
+      {"--fair-share-tokens", options.fair_share_tokens},
       {"--long-prefill-token-threshold", options.long_prefill_token_threshold}};
   for (const auto& [flag, count] : counts) {
     if (count >= 0 && count <= kMaxLength) continue;
@@ -245,6 +247,8 @@ Result<Settled> settle(const Options& options, const model::ModelFiles& files, c
     scheduler.max_num_batched_tokens = std::max(scheduler.max_num_batched_tokens, max_len);
   scheduler.max_num_batched_tokens = std::min(scheduler.max_num_batched_tokens, scheduler.max_num_seqs * max_len);
   scheduler.max_num_seqs = std::min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens);
+  scheduler.min_heavy_tokens = options.fair_share_tokens > 0 ? options.fair_share_tokens : defaults.fair_share_tokens;
+  if (scheduler.min_heavy_tokens == 0) scheduler.min_heavy_tokens = scheduler.max_num_batched_tokens;
   scheduler.max_model_len = max_len;
   scheduler.long_prefill_token_threshold = options.long_prefill_token_threshold;
   if (options.scheduling_policy != "fcfs" && options.scheduling_policy != "priority") {

@@ -34,6 +34,7 @@ struct Options {
   int64_t max_num_seqs = 0;            // 0: the default
   int64_t max_num_batched_tokens = 0;  // 0: the default
   int64_t long_prefill_token_threshold = 0;
+  int64_t fair_share_tokens = 0;  // 0: the default
   bool enable_chunked_prefill = true;
   std::string scheduling_policy = "fcfs";
   bool async_scheduling = true;  // on a GPU: make the next step while one runs

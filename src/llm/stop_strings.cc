@@ -6,9 +6,9 @@
 
 namespace quire::llm {
 
-StopStrings::StopStrings(std::vector<std::string> stops, bool include_in_output)
+StopStrings::StopStrings(SharedList<std::string> stops, bool include_in_output)
     : stops_(std::move(stops)), include_(include_in_output) {
-  stops_.erase(std::remove(stops_.begin(), stops_.end(), std::string()), stops_.end());
+  if (std::ranges::any_of(stops_, &std::string::empty)) std::erase(stops_.edit(), std::string());
   for (const std::string& stop : stops_) longest_ = std::max(longest_, stop.size());
 }
 

@@ -5,7 +5,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "base/shared_list.h"
 
 namespace quire::llm {
 
@@ -15,7 +16,7 @@ namespace quire::llm {
 class StopStrings {
  public:
   StopStrings() = default;
-  StopStrings(std::vector<std::string> stops, bool include_in_output);
+  StopStrings(SharedList<std::string> stops, bool include_in_output);
 
   std::string push(std::string_view text, bool armed = true);
   // The end of the stream: what was held back, if no stop was found.
@@ -24,7 +25,7 @@ class StopStrings {
   const std::string& matched() const { return *matched_; }
 
  private:
-  std::vector<std::string> stops_;
+  SharedList<std::string> stops_;
   bool include_ = false;
   size_t longest_ = 0;
   std::string held_;  // not given out yet

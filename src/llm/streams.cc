@@ -4,21 +4,23 @@
 
 namespace quire::llm {
 
-void Streams::open(engine::RequestId id, const engine::Request& request) {
+void Streams::open(engine::RequestId id, engine::RequestPtr request) {
+  open_[id].request = std::move(request);
+}
+
+Streams::Stream Streams::begin(const engine::Request& request) const {
   const sampling::SamplingParams& params = request.params;
-  for (int32_t child = 0; child < params.n; ++child) {
-    Stream stream;
-    if (tokenizer_ != nullptr) stream.detokenizer.emplace(tokenizer_, params.skip_special_tokens);
-    stream.stops = StopStrings(params.stop, params.include_stop_str_in_output);
-    stream.min_tokens = params.min_tokens;
-    stream.prompt_tokens = static_cast<int64_t>(request.prompt.size());
-    stream.include_stop = params.include_stop_str_in_output;
-    streams_.emplace(std::pair(id, child), std::move(stream));
-  }
+  Stream stream;
+  if (tokenizer_ != nullptr) stream.detokenizer.emplace(tokenizer_, params.skip_special_tokens);
+  stream.stops = StopStrings(params.stop, params.include_stop_str_in_output);
+  stream.min_tokens = params.min_tokens;
+  stream.prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  stream.include_stop = params.include_stop_str_in_output;
+  return stream;
 }
 
 void Streams::close(engine::RequestId id) {
-  for (auto it = streams_.lower_bound({id, 0}); it != streams_.end() && it->first.first == id;) it = streams_.erase(it);
+  open_.erase(id);
 }
 
 Delta Streams::read(engine::Output output, Stream& stream) const {
@@ -56,14 +58,18 @@ Delta Streams::read(engine::Output output, Stream& stream) const {
 
 std::optional<Delta> Streams::translate(engine::Output output, bool& stopped_above) {
   stopped_above = false;
-  const auto it = streams_.find({output.id, output.child});
-  if (it == streams_.end()) return std::nullopt;
+  const auto it = open_.find(output.id);
+  if (it == open_.end() || it->second.stopped.contains(output.child)) return std::nullopt;
+  Open& open = it->second;
+  auto child = open.children.find(output.child);
+  if (child == open.children.end()) child = open.children.emplace(output.child, begin(*open.request)).first;
   const bool ended = output.finish != engine::FinishReason::kNone;
-  Delta delta = read(std::move(output), it->second);
-  if (delta.finish != engine::FinishReason::kNone) {
-    stopped_above = !ended;
-    streams_.erase(it);
-  }
+  Delta delta = read(std::move(output), child->second);
+  if (delta.finish == engine::FinishReason::kNone) return delta;
+  stopped_above = !ended;
+  if (stopped_above) open.stopped.insert(delta.child);
+  open.children.erase(child);
+  if (++open.ended == open.request->params.n) open_.erase(it);
   return delta;
 }
 

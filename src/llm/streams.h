@@ -2,10 +2,10 @@
 // Streams: from the engine's tokens to text, for all requests that are under way.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
-#include <utility>
+#include <unordered_map>
+#include <unordered_set>
 #include <variant>
 #include <vector>
 
@@ -30,17 +30,19 @@ struct Delta {
   int64_t cached_tokens = 0;
 };
 
-// The text side of each sequence in the engine: its detokenizer and its watch for stop strings. One thread at a time.
+// The text side of each sequence in the engine: its detokenizer and its watch for stop strings. Made with a sequence's
+// first output, so that one that waits costs nothing. One thread at a time.
 class Streams {
  public:
   explicit Streams(text::TokenizerPtr tokenizer) : tokenizer_(std::move(tokenizer)) {}
 
   // Expects the outputs of a request and its n sequences.
-  void open(engine::RequestId id, const engine::Request& request);
+  void open(engine::RequestId id, engine::RequestPtr request);
   // Forgets a request; outputs that still come for it give nothing.
   void close(engine::RequestId id);
-  // What an output means to its stream. A stream that ended is forgotten; `stopped_above` says that a stop string ended
-  // it, so that the engine does not know yet. Nothing for a stream that is not (or no longer) open.
+  // What an output means to its stream, which begins with its first output. A stream that ended is forgotten;
+  // `stopped_above` says that a stop string ended it, so that the engine does not know yet. Nothing for a stream that
+  // is not (or no longer) open.
   std::optional<Delta> translate(engine::Output output, bool& stopped_above);
 
  private:
@@ -52,10 +54,17 @@ class Streams {
     int64_t prompt_tokens = 0;
     bool include_stop = false;
   };
+  struct Open {
+    engine::RequestPtr request;
+    std::unordered_map<int32_t, Stream> children;  // those that began and did not end
+    int64_t ended = 0;
+    std::unordered_set<int32_t> stopped;  // children that a stop string ended; the engine may still send outputs
+  };
+  Stream begin(const engine::Request& request) const;
   Delta read(engine::Output output, Stream& stream) const;
 
   text::TokenizerPtr tokenizer_;
-  std::map<std::pair<engine::RequestId, int32_t>, Stream> streams_;
+  std::unordered_map<engine::RequestId, Open> open_;
 };
 
 }  // namespace quire::llm

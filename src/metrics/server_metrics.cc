@@ -72,7 +72,8 @@ constexpr std::array kBucketFamilies = {"request_latency",  "time_to_first_token
                                         "iteration_tokens", "request_params_n",    "request_num_preemptions",
                                         "request_tokens"};
 constexpr std::array kFinishReasons = {"stop", "length", "abort", "error", "repetition"};
-constexpr std::array kRejections = {"max_num_queued_reqs", "max_num_queued_tokens"};
+constexpr std::array kRejections = {"max_num_queued_reqs", "max_num_queued_tokens", "max_request_bytes"};
+constexpr std::array kKeyLimits = {"requests_per_minute", "tokens_per_minute", "max_sequences"};
 constexpr std::array kUncountedHandlers = {"/metrics", "/health", "/load", "/ping", "/version", "/server_info"};
 constexpr std::array kMethods = {"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"};
 // Routes are few; should one ever pass paths instead, the series stay bounded.
@@ -262,6 +263,19 @@ struct ServerMetrics::Series {
   Histogram& request_preemptions = histogram("vllm:request_num_preemptions", "How often a request was preempted.",
                                              "request_num_preemptions", kPreemptionBounds);
 
+  // API keys; empty unless keys have names.
+  Family<Counter>& key_requests =
+      registry.counter("quire:key_requests", "Requests that were begun for an API key.", {"model_name", "key"});
+  Family<Counter>& key_prompt_tokens =
+      registry.counter("quire:key_prompt_tokens", "Prompt tokens of an API key's requests.", {"model_name", "key"});
+  Family<Counter>& key_generation_tokens =
+      registry.counter("quire:key_generation_tokens", "Tokens generated for an API key, counted when a request ends.",
+                       {"model_name", "key"});
+  Family<Gauge>& key_sequences =
+      registry.gauge("quire:key_sequences", "Sequences of an API key that wait or run.", {"model_name", "key"});
+  Family<Counter>& key_rejections = registry.counter(
+      "quire:key_rejections", "Requests refused because of a limit of their API key.", {"model_name", "key", "limit"});
+
   // HTTP
   Family<Counter>& http_requests =
       registry.counter("http_requests", "Requests by method, status class and route.", {"method", "status", "handler"});
@@ -383,6 +397,32 @@ void ServerMetrics::on_finished(const FinishedRequest& request) {
   if (request.max_num_generation_tokens) {
     s.request_longest.observe(static_cast<double>(*request.max_num_generation_tokens));
   }
+}
+
+void ServerMetrics::add_key(const std::string& name) {
+  const std::vector<std::string> labels = {series_->options.model_name, name};
+  series_->key_requests.with(labels);
+  series_->key_prompt_tokens.with(labels);
+  series_->key_generation_tokens.with(labels);
+  series_->key_sequences.with(labels);
+  for (const char* limit : kKeyLimits) series_->key_rejections.with({labels[0], name, limit});
+}
+
+void ServerMetrics::on_key_begin(const std::string& name, int64_t prompt_tokens, int64_t sequences) {
+  const std::vector<std::string> labels = {series_->options.model_name, name};
+  series_->key_requests.with(labels).add();
+  series_->key_prompt_tokens.with(labels).add(static_cast<double>(prompt_tokens));
+  series_->key_sequences.with(labels).add(static_cast<double>(sequences));
+}
+
+void ServerMetrics::on_key_end(const std::string& name, int64_t generation_tokens, int64_t sequences) {
+  const std::vector<std::string> labels = {series_->options.model_name, name};
+  series_->key_generation_tokens.with(labels).add(static_cast<double>(generation_tokens));
+  series_->key_sequences.with(labels).add(static_cast<double>(-sequences));
+}
+
+void ServerMetrics::on_key_rejected(const std::string& name, std::string_view limit) {
+  series_->key_rejections.with({series_->options.model_name, name, std::string(limit)}).add();
 }
 
 void ServerMetrics::on_rejected(std::string_view reason) {

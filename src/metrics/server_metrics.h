@@ -79,7 +79,12 @@ class ServerMetrics {
   void on_first_token(double ttft_s);
   void on_inter_token(double seconds);  // once for each request and step after its first token
   void on_finished(const FinishedRequest& request);
-  void on_rejected(std::string_view reason);  // max_num_queued_reqs or max_num_queued_tokens
+  void on_rejected(std::string_view reason);  // max_num_queued_reqs, max_num_queued_tokens or max_request_bytes
+  // What the owners of API keys use; each key is announced once, before the others are called for it.
+  void add_key(const std::string& name);
+  void on_key_begin(const std::string& name, int64_t prompt_tokens, int64_t sequences);
+  void on_key_end(const std::string& name, int64_t generation_tokens, int64_t sequences);
+  void on_key_rejected(const std::string& name, std::string_view limit);  // the limit's name in the key file
   // `handler` is the route as it is declared ("/v1/models"), or "none" for a path that nothing serves. Probes and
   // scrapes
   // (/metrics, /health, ...) are left out, as vLLM leaves them out.

@@ -50,14 +50,14 @@ TEST(DeviceRows, GreedyTokensAreTheHostSamplersUnderRandomSettings) {
     if (rng() % 2 == 0) p.repetition_penalty = 1.5;
     if (rng() % 2 == 0) p.frequency_penalty = 0.5;
     if (rng() % 2 == 0) p.presence_penalty = -0.5;
-    for (size_t i = rng() % 5; i > 0; --i) p.logit_bias.emplace_back(token(), normal(rng));
-    for (size_t i = rng() % 3; i > 0; --i) p.bad_word_ids.push_back({token()});
+    for (size_t i = rng() % 5; i > 0; --i) p.logit_bias.edit().emplace_back(token(), normal(rng));
+    for (size_t i = rng() % 3; i > 0; --i) p.bad_word_ids.edit().push_back({token()});
     p.eos_token_ids = {token(), 5};
     p.stop_token_ids = {token()};
     p.min_tokens = static_cast<int64_t>(rng() % 12);
     if (rng() % 3 == 0) {
       p.allowed_token_ids.emplace();
-      for (int i = 0; i < 40; ++i) p.allowed_token_ids->push_back(token());
+      for (int i = 0; i < 40; ++i) p.allowed_token_ids->edit().push_back(token());
     }
     History history;
     std::vector<int32_t> prompt;
@@ -65,7 +65,7 @@ TEST(DeviceRows, GreedyTokensAreTheHostSamplersUnderRandomSettings) {
     history.add_prompt(prompt);
     for (size_t i = rng() % 20; i > 0; --i) history.push_output(token());
     if (rng() % 2 == 0 && history.num_output() > 1) {  // a word whose beginning the output ends with
-      p.bad_word_ids.push_back({history.output().back(), token()});
+      p.bad_word_ids.edit().push_back({history.output().back(), token()});
     }
     ASSERT_TRUE(p.validate({kVocab, 20}).ok());
     std::vector<float> logits(kVocab);
@@ -114,7 +114,7 @@ TEST(DeviceRows, OnlySettingsThatLookAtTokensWaitForThem) {
   p.min_tokens = 5;
   p.stop_token_ids = {3};
   p.logit_bias = {{4, 1.0f}};
-  p.allowed_token_ids = {1, 2, 3};
+  p.allowed_token_ids = SharedList<int32_t>{1, 2, 3};
   EXPECT_FALSE(looks_at_history(p));
   SamplingParams word = p, repetition = p, presence = p;
   word.bad_word_ids = {{1, 2}};

@@ -14,7 +14,6 @@ namespace {
 
 constexpr double kGreedyBelow = 1e-5;
 constexpr double kLeastTemperature = 0.01;
-constexpr int64_t kMaxN = 16384;
 
 std::string number(double value) {
   char text[40];
@@ -32,7 +31,7 @@ Error out_of_range(std::string_view field, T value, std::string_view range) {
 
 Status check_numbers(const SamplingParams& p) {
   // Written so that NaN fails every one.
-  if (!(p.n >= 1 && p.n <= kMaxN)) return out_of_range("n", p.n, "between 1 and 16384");
+  if (!(p.n >= 1 && p.n <= kMaxSequences)) return out_of_range("n", p.n, "between 1 and 16384");
   if (!(p.temperature >= 0 && p.temperature <= 2)) return out_of_range("temperature", p.temperature, "in [0, 2]");
   if (!(p.top_k >= -1)) return out_of_range("top_k", p.top_k, "-1 or 0 (off), or at least 1");
   if (!(p.top_p > 0 && p.top_p <= 1)) return out_of_range("top_p", p.top_p, "in (0, 1]");
@@ -91,9 +90,31 @@ Status check_ids(const SamplingParams& p, int64_t vocab_size) {
   return {};
 }
 
-Status check_strings(std::string_view field, const std::vector<std::string>& strings) {
+Status check_strings(std::string_view field, const SharedList<std::string>& strings) {
   if (std::ranges::any_of(strings, &std::string::empty)) {
     return invalid_argument(std::string(field) + " must not contain an empty string.");
+  }
+  return {};
+}
+
+Status too_many(std::string_view field, size_t have, std::string_view what, size_t most) {
+  return invalid_argument(std::string(field) + " has " + std::to_string(have) + " " + std::string(what) + "; at most " +
+                          std::to_string(most) + " are accepted.");
+}
+
+Status check_sizes(const SamplingParams& p, int64_t vocab_size) {
+  for (const std::string& stop : p.stop) {
+    if (stop.size() > kMaxStopBytes) return too_many("stop", stop.size(), "bytes in one string", kMaxStopBytes);
+  }
+  if (p.stop_token_ids.size() > kMaxStopTokenIds) {
+    return too_many("stop_token_ids", p.stop_token_ids.size(), "entries", kMaxStopTokenIds);
+  }
+  if (p.bad_words.size() > kMaxBadWords) return too_many("bad_words", p.bad_words.size(), "words", kMaxBadWords);
+  size_t bytes = 0;
+  for (const std::string& word : p.bad_words) bytes += word.size();
+  if (bytes > kMaxBadWordBytes) return too_many("bad_words", bytes, "bytes", kMaxBadWordBytes);
+  if (vocab_size > 0 && p.allowed_token_ids && p.allowed_token_ids->size() > static_cast<size_t>(vocab_size)) {
+    return too_many("allowed_token_ids", p.allowed_token_ids->size(), "entries", static_cast<size_t>(vocab_size));
   }
   return {};
 }
@@ -109,9 +130,10 @@ void normalise(SamplingParams& p) {
   } else {
     p.temperature = std::max(p.temperature, kLeastTemperature);
   }
+  if (p.logit_bias.empty()) return;
   std::map<int32_t, float> unique;
   for (const auto& [token, bias] : p.logit_bias) unique[token] = std::clamp(bias, -100.0f, 100.0f);
-  p.logit_bias.assign(unique.begin(), unique.end());
+  p.logit_bias = std::vector<std::pair<int32_t, float>>(unique.begin(), unique.end());
 }
 
 }  // namespace
@@ -120,6 +142,7 @@ Status SamplingParams::validate(const ParamLimits& limits) {
   QUIRE_TRY(check_numbers(*this));
   QUIRE_TRY(check_logprobs("logprobs", logprobs, limits.max_logprobs));
   QUIRE_TRY(check_logprobs("prompt_logprobs", prompt_logprobs, limits.max_logprobs));
+  QUIRE_TRY(check_sizes(*this, limits.vocab_size));
   QUIRE_TRY(check_ids(*this, limits.vocab_size));
   QUIRE_TRY(check_strings("stop", stop));
   QUIRE_TRY(check_strings("bad_words", bad_words));
@@ -128,6 +151,17 @@ Status SamplingParams::validate(const ParamLimits& limits) {
     return invalid_argument("n must be 1 when temperature is 0, got " + number(n) + ": all answers would be the same.");
   }
   return {};
+}
+
+int64_t SamplingParams::list_bytes() const {
+  size_t bytes = logit_bias.size() * sizeof(std::pair<int32_t, float>);
+  bytes += (stop_token_ids.size() + eos_token_ids.size()) * sizeof(int32_t);
+  if (allowed_token_ids) bytes += allowed_token_ids->size() * sizeof(int32_t);
+  for (const auto* strings : {&stop, &bad_words}) {
+    for (const std::string& text : *strings) bytes += sizeof(text) + text.size();
+  }
+  for (const std::vector<int32_t>& word : bad_word_ids) bytes += sizeof(word) + word.size() * sizeof(int32_t);
+  return static_cast<int64_t>(bytes);
 }
 
 uint64_t draw_seed() {

@@ -163,7 +163,7 @@ Case random_case(std::mt19937& random, size_t vocab) {
   if (sometimes()) p.presence_penalty = draw(400) / 100.0 - 2;
   if (sometimes()) p.frequency_penalty = draw(400) / 100.0 - 2;
   if (sometimes()) {
-    for (int i = 0; i < 5; ++i) p.logit_bias.emplace_back(draw(vocab), static_cast<float>(draw(200) - 100) / 7);
+    for (int i = 0; i < 5; ++i) p.logit_bias.edit().emplace_back(draw(vocab), static_cast<float>(draw(200) - 100) / 7);
   }
   if (sometimes()) p.stop_token_ids = {draw(vocab), draw(vocab)};
   if (sometimes()) p.eos_token_ids = {draw(vocab)};
@@ -173,11 +173,11 @@ Case random_case(std::mt19937& random, size_t vocab) {
   }
   if (sometimes()) p.bad_word_ids = {{draw(vocab)}, {draw(vocab), draw(vocab)}};
   if (sometimes() && c.output.size() >= 2) {
-    p.bad_word_ids.push_back({c.output[c.output.size() - 2], c.output.back(), draw(vocab)});
+    p.bad_word_ids.edit().push_back({c.output[c.output.size() - 2], c.output.back(), draw(vocab)});
   }
   if (sometimes()) {
     p.allowed_token_ids.emplace();
-    for (size_t i = 0; i < 1 + vocab / 2; ++i) p.allowed_token_ids->push_back(draw(vocab));
+    for (size_t i = 0; i < 1 + vocab / 2; ++i) p.allowed_token_ids->edit().push_back(draw(vocab));
   }
   p = valid(p, vocab);
   return c;
@@ -545,7 +545,7 @@ TEST(Sampler, MaskedTokensAreNeverDrawn) {
 TEST(Sampler, AMaskedVocabularyIsAnErrorThatSaysWhy) {
   const std::vector<float> row = {1, 2, kNegInf};
   SamplingParams params;
-  params.allowed_token_ids = {{2}};
+  params.allowed_token_ids = SharedList<int32_t>{2};
   EXPECT_THAT(refusal(row, valid(params, 3)), HasSubstr("no token is left"));
   params.temperature = 0;
   EXPECT_THAT(refusal(row, valid(params, 3)), HasSubstr("no token is left"));

@@ -107,7 +107,8 @@ def test_counters_have_vllms_names_and_labels(families):
 
 def test_rejections_carry_the_model_but_no_engine(families):
     samples = by_name(families)["vllm:admission_rejections"].samples
-    assert {sample.labels["reason"] for sample in samples} == {"max_num_queued_reqs", "max_num_queued_tokens"}
+    assert {sample.labels["reason"] for sample in samples} == {
+        "max_num_queued_reqs", "max_num_queued_tokens", "max_request_bytes"}
     assert all(set(sample.labels) == {"model_name", "reason"} for sample in samples)
 
 

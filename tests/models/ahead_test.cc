@@ -69,7 +69,7 @@ std::vector<Visit> random_visits(std::mt19937& rng, int count) {
       // the last token shows at once.
       std::vector<int32_t> few(4);
       for (int32_t& token : few) token = static_cast<int32_t>(rng() % 500);
-      for (const int32_t token : few) p.logit_bias.emplace_back(token, 60.0f);
+      for (const int32_t token : few) p.logit_bias.edit().emplace_back(token, 60.0f);
       if (one_in(2)) p.frequency_penalty = 1.9;
       if (one_in(2)) p.bad_word_ids = {{few[0], few[1]}, {few[1], few[2]}, {few[2], few[0]}, {few[3], few[3]}};
     }
@@ -78,7 +78,7 @@ std::vector<Visit> random_visits(std::mt19937& rng, int count) {
     if (one_in(4)) p.n = p.greedy() ? 1 : 2;
     // Many ends, so that sequences stop with a row under way.
     if (one_in(2)) {
-      for (int32_t token = 0; token < 40; ++token) p.eos_token_ids.push_back(token * 11);
+      for (int32_t token = 0; token < 40; ++token) p.eos_token_ids.edit().push_back(token * 11);
     }
     if (one_in(3)) p.stop_token_ids = {static_cast<int32_t>(rng() % 500), static_cast<int32_t>(rng() % 500)};
     visit.step = static_cast<int64_t>(rng() % 30);
