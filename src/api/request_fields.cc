@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "api/json_writer.h"
+#include "base/json_object.h"
 #include "base/log.h"
 
 namespace quire::api {
@@ -222,7 +223,7 @@ ApiResult<std::vector<int32_t>> chat_tokens(const Service& service, ChatInput in
   chat.kwargs = options.default_chat_template_kwargs;
   if (input.kwargs.is_object()) {
     if (!chat.kwargs.is_object()) chat.kwargs = json::Object{};
-    for (const auto& [name, value] : input.kwargs.as_object()) chat.kwargs.set(name, value);
+    json::merge(chat.kwargs.as_object(), std::move(input.kwargs.as_object()));
   }
   std::optional<text::ChatTemplate> own;
   if (input.chat_template) {

@@ -185,6 +185,14 @@ ApiResult<Body> Body::parse(std::string_view text, const Schema& schema) {
   if (!parsed->is_object()) return bad_request("the body must be a JSON object.");
   Body body;
   body.json_ = std::move(*parsed);
+  // What has no row is not checked, so nothing below may find it: readers are shared by forms with other fields. It
+  // goes first, so that looking a field up is quick however many members a request brings.
+  std::vector<std::string_view> names;
+  for (const Field& field : schema.fields) names.emplace_back(field.name);
+  std::sort(names.begin(), names.end());
+  std::erase_if(body.json_.as_object(), [&](const json::Member& member) {
+    return !std::binary_search(names.begin(), names.end(), std::string_view(member.first));
+  });
   for (const Field& field : schema.fields) {
     const json::Value* value = body.get(field.name);
     if (value == nullptr) {
@@ -194,12 +202,6 @@ ApiResult<Body> Body::parse(std::string_view text, const Schema& schema) {
     ApiStatus checked = check_field(*value, field, field.name);
     if (!checked.ok()) return checked.error();
   }
-  // What has no row was not checked, so nothing below may find it: readers are shared by forms with other fields.
-  json::Object& members = body.json_.as_object();
-  std::erase_if(members, [&](const json::Member& member) {
-    return std::none_of(schema.fields.begin(), schema.fields.end(),
-                        [&](const Field& field) { return member.first == field.name; });
-  });
   return body;
 }
 
