@@ -10,7 +10,9 @@
 namespace quire::text::jinja {
 
 Interpreter::Interpreter(const Program& program, const RenderOptions& options)
-    : program_(program), options_(options), heap_(options.limits.max_steps, options.limits.max_memory_bytes) {
+    : program_(program),
+      options_(options),
+      heap_(options.limits.max_steps, options.limits.max_memory_bytes, options.cancelled) {
   heap_.max_depth = options.limits.max_depth;
 }
 

@@ -232,6 +232,18 @@ TEST(JinjaLimits, StopATemplateThatRunsTooLong) {
   EXPECT_NE(result.error().message.find("more steps"), std::string::npos);
 }
 
+TEST(JinjaLimits, StopATemplateThatNobodyWaitsFor) {
+  std::atomic<bool> cancelled{true};
+  RenderOptions options;
+  options.cancelled = &cancelled;
+  const std::string source = "{% for a in range(1000) %}{% for b in range(1000) %}{% endfor %}{% endfor %}";
+  const auto result = try_render(source, options);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, ErrorCode::kCancelled);
+  cancelled = false;
+  EXPECT_TRUE(try_render(source, options).ok());
+}
+
 TEST(JinjaLimits, StopATemplateThatPrintsTooMuch) {
   EXPECT_NE(error_of("{% for a in range(500) %}{{ 'x' * 100 }}{% endfor %}", small_limits()).find("output is larger"),
             std::string::npos);

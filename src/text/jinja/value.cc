@@ -68,8 +68,19 @@ bool Value::same_as(const Value& other) const {
 
 // --- Heap ---
 
-void Heap::out_of_steps() {
-  throw TemplateError{"the template ran for more steps than a render may take", 0, false, ErrorCode::kExhausted};
+// Steps are taken from the reserve by the ten thousand, so that the flag is looked at often enough and costs nothing.
+void Heap::take_steps(uint64_t count) {
+  constexpr uint64_t kSlice = 10'000;
+  if (cancelled_ != nullptr && *cancelled_) {
+    throw TemplateError{"the render was cancelled", 0, false, ErrorCode::kCancelled};
+  }
+  const uint64_t missing = count - steps_left_;
+  if (missing > steps_reserved_) {
+    throw TemplateError{"the template ran for more steps than a render may take", 0, false, ErrorCode::kExhausted};
+  }
+  const uint64_t taken = std::min(steps_reserved_, std::max(missing, kSlice));
+  steps_reserved_ -= taken;
+  steps_left_ += taken;
 }
 
 void Heap::charge(size_t bytes) {
