@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <random>
 
 #include "text/jinja/operators.h"
@@ -68,9 +69,31 @@ bool Value::same_as(const Value& other) const {
 
 // --- Heap ---
 
-// Steps are taken from the reserve by the ten thousand, so that the flag is looked at often enough and costs nothing.
+namespace {
+
+// What a render may take of the processor, in seconds. The templates of models take milliseconds; a step of work on long
+// strings can cost fifty times one of arithmetic, so a count of steps alone does not bound the time.
+constexpr double kMaxCpuSeconds = 2;
+
+// Processor time of this thread, so that a busy machine does not make a template fail.
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+}  // namespace
+
+// Steps are taken from the reserve by the ten thousand, so that flag and clock are looked at often and cost nothing.
 void Heap::take_steps(uint64_t count) {
   constexpr uint64_t kSlice = 10'000;
+  const double now = cpu_seconds();
+  if (cpu_deadline_ == 0) cpu_deadline_ = now + kMaxCpuSeconds;
+  if (now > cpu_deadline_) {
+    throw TemplateError{"the template ran for longer than the " + std::to_string(static_cast<int>(kMaxCpuSeconds)) +
+                            " seconds of processor time that a render may take",
+                        0, false, ErrorCode::kExhausted};
+  }
   if (cancelled_ != nullptr && *cancelled_) {
     throw TemplateError{"the render was cancelled", 0, false, ErrorCode::kCancelled};
   }

@@ -249,7 +249,7 @@ class Heap {
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
 
-  // Work done; throws when the template has used up its share, or was cancelled.
+  // Work done; throws when the template has used up its share of steps or of the processor's time, or was cancelled.
   void step(uint64_t count = 1) {
     if (count > steps_left_) take_steps(count);
     steps_left_ -= count;
@@ -283,6 +283,7 @@ class Heap {
   uint64_t steps_left_ = 0;  // of what was taken from the reserve
   uint64_t steps_reserved_;
   const std::atomic<bool>* cancelled_;
+  double cpu_deadline_ = 0;  // of this thread's processor time, in seconds; 0: not set yet
   size_t max_bytes_;
   size_t used_ = 0;
   std::vector<std::unique_ptr<Object>> objects_;
