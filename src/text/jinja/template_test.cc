@@ -247,7 +247,8 @@ TEST(JinjaLimits, StopATemplateThatNobodyWaitsFor) {
 // Fifty million steps of replacing in long strings took most of a minute.
 TEST(JinjaLimits, StopATemplateWhoseStepsAreLong) {
   const auto result = try_render(
-      "{% set x = 'aB' * 1000000 %}{% for a in range(1000) %}{% for b in range(1000) %}{% set y = x.replace('a', 'c') %}"
+      "{% set x = 'aB' * 1000000 %}{% for a in range(1000) %}{% for b in range(1000) %}{% set y = x.replace('a', 'c') "
+      "%}"
       "{% endfor %}{% endfor %}");
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().code, ErrorCode::kExhausted);

@@ -71,8 +71,8 @@ bool Value::same_as(const Value& other) const {
 
 namespace {
 
-// What a render may take of the processor, in seconds. The templates of models take milliseconds; a step of work on long
-// strings can cost fifty times one of arithmetic, so a count of steps alone does not bound the time.
+// What a render may take of the processor, in seconds. The templates of models take milliseconds; a step of work on
+// long strings can cost fifty times one of arithmetic, so a count of steps alone does not bound the time.
 constexpr double kMaxCpuSeconds = 2;
 
 // Processor time of this thread, so that a busy machine does not make a template fail.
