@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <set>
 
 namespace quire::api {
 namespace {
@@ -29,20 +31,21 @@ bool names_role(std::string_view source, std::string_view role) {
 ApiStatus check_roles(const Service& service, const ChatInput& input) {
   const text::ChatTemplate* own = service.model().chat_template();
   size_t at = 0;
-  std::string known_to_template;  // the last one that was found: conversations repeat their roles
+  std::set<std::string> named;  // by the template: each is looked up once, however many messages there are
   for (const json::Value& message : input.messages.as_array()) {
     const std::string where = "messages[" + std::to_string(at++) + "].role";
     const json::Value* value = message.find("role");
     if (value == nullptr || !value->is_string()) continue;
     const std::string& role = value->as_string();
-    if (std::find(kRoles.begin(), kRoles.end(), role) != kRoles.end() || role == known_to_template) continue;
+    if (std::find(kRoles.begin(), kRoles.end(), role) != kRoles.end()) continue;
+    if (named.contains(role)) continue;
     if (is_name(role)) {
-      bool named = input.chat_template && names_role(*input.chat_template, role);
+      bool found = input.chat_template && names_role(*input.chat_template, role);
       for (const std::string& name : own == nullptr ? std::vector<std::string>{} : own->names()) {
-        named = named || names_role(own->source(name), role);
+        found = found || names_role(own->source(name), role);
       }
-      if (named) {
-        known_to_template = role;
+      if (found) {
+        named.insert(role);
         continue;
       }
     }
