@@ -7,7 +7,6 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
-#include <numeric>
 #include <string>
 
 #include "base/json_object.h"
@@ -18,14 +17,29 @@ namespace {
 // Up to this many members, looking at each is faster than sorting.
 constexpr size_t kFewMembers = 16;
 
-// The places of the members in the order of their names; of equal names the earlier one first.
+// The places of the members in the order of their names; of equal names the earlier one first. Most names differ in
+// their first eight bytes, which are compared without a look at the member: vocabularies have 250,000.
 std::vector<size_t> by_name(const Object& members) {
-  std::vector<size_t> order(members.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    const int compared = members[a].first.compare(members[b].first);
-    return compared != 0 ? compared < 0 : a < b;
+  struct Entry {
+    uint64_t head = 0;
+    size_t place = 0;
+  };
+  std::vector<Entry> entries(members.size());
+  for (size_t i = 0; i < members.size(); ++i) {
+    const std::string& name = members[i].first;
+    for (size_t k = 0; k < 8; ++k) {
+      entries[i].head = entries[i].head << 8 | (k < name.size() ? static_cast<unsigned char>(name[k]) : 0u);
+    }
+    entries[i].place = i;
+  }
+  std::sort(entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) {
+    if (a.head != b.head) return a.head < b.head;
+    const int compared = members[a.place].first.compare(members[b.place].first);
+    return compared != 0 ? compared < 0 : a.place < b.place;
   });
+  std::vector<size_t> order;
+  order.reserve(entries.size());
+  for (const Entry& entry : entries) order.push_back(entry.place);
   return order;
 }
 
