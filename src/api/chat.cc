@@ -2,6 +2,7 @@
 // /v1/chat/completions: conversations to be answered.
 #include "api/json_writer.h"
 #include "api/request_fields.h"
+#include "api/roles.h"
 
 namespace quire::api {
 namespace {
@@ -152,8 +153,7 @@ class Chat final : public Generation {
 // Tools are shown to the template when none is to be called; calling them is not there yet.
 ApiStatus check_tools(const Body& body) {
   const json::Value* tools = body.get("tools");
-  if (tools == nullptr) return Ok{};
-  if (tools->as_array().empty()) return bad_request("tools must not be an empty list; leave it out.", "tools");
+  if (tools == nullptr || tools->as_array().empty()) return Ok{};
   const json::Value* choice = body.get("tool_choice");
   if (choice != nullptr && choice->is_string() && choice->as_string() == "none") return Ok{};
   return bad_request(
@@ -181,6 +181,8 @@ ApiStatus start_chat(Service& service, const HttpRequest& request, const ReplyPt
   if (!options.ok()) return options.error();
   auto input = read_chat(*body);
   if (!input.ok()) return input.error();
+  if (auto roles = check_roles(service, *input); !roles.ok()) return roles.error();
+  input->cancelled = request.cancelled;
 
   Chat::Options own;
   own.logprobs = body->boolean("logprobs", false);

@@ -42,8 +42,10 @@ std::string ApiError::body() const {
 
 std::string ApiError::anthropic_body() const {
   const char* name = status == 401   ? "authentication_error"
+                     : status == 403 ? "permission_error"
                      : status == 404 ? "not_found_error"
                      : status == 413 ? "request_too_large"
+                     : status == 429 ? "rate_limit_error"
                      : status == 503 ? "overloaded_error"
                      : status >= 500 ? "api_error"
                                      : "invalid_request_error";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looking up headers.
+// What a request's headers and path say.
 #include "api/exchange.h"
 
 #include <algorithm>
@@ -15,6 +15,11 @@ const std::string* HttpRequest::header(std::string_view name) const {
     if (std::equal(key.begin(), key.end(), name.begin(), name.end(), same)) return &value;
   }
   return nullptr;
+}
+
+bool HttpRequest::from_anthropic_client() const {
+  if (path.starts_with("/v1/messages")) return true;
+  return path.starts_with("/v1/models") && header("anthropic-version") != nullptr;
 }
 
 }  // namespace quire::api

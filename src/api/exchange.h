@@ -2,6 +2,7 @@
 // What a handler sees of HTTP: a request, and the reply to it. src/http makes both; nothing here knows a socket.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,8 +23,14 @@ struct HttpRequest {
   std::string peer;  // "127.0.0.1:52814", for logs
   std::string id;    // the X-Request-Id header, or 32 random hex digits
 
+  // Set while a worker handles the request: turns true when nobody waits for the answer any more.
+  const std::atomic<bool>* cancelled = nullptr;
+
   // The first header of that name, without regard to case; null when there is none.
   const std::string* header(std::string_view name) const;
+  // Whether its client reads errors in Anthropic's shape: /v1/messages, and the routes of both forms when they are
+  // asked with Anthropic's version header.
+  bool from_anthropic_client() const;
 };
 
 // The answer to one request. Any thread may call; calls do not block and do not throw. Either send() once, or begin(),
@@ -45,6 +52,11 @@ class Reply {
   // Called once, on an I/O thread, if the client goes away (or is thrown out, or the server stops) before the answer is
   // complete; at once, from this call, if it is gone already. Never called after end() or send().
   virtual void on_gone(std::function<void()> callback) = 0;
+
+  // Called once, on an I/O thread, when the server stops and will not wait longer for this answer: the handler ends it
+  // now, with an error in the answer's own form. At once, from this call, if that moment has passed. An answer that has
+  // not begun and has no such callback is a 503, and its gone callback is called. Never called after end() or send().
+  virtual void on_stop(std::function<void()> callback) = 0;
 
   // Adds "key=value" to this request's access line.
   virtual void note(std::string_view key, std::string_view value) = 0;

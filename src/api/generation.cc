@@ -65,6 +65,9 @@ ApiStatus Generation::start(std::vector<engine::Request> requests) {
   reply_->on_gone([weak = weak_from_this()] {
     if (const auto alive = weak.lock()) alive->give_up();
   });
+  reply_->on_stop([weak = weak_from_this()] {
+    if (const auto alive = weak.lock()) alive->break_off();
+  });
   return Ok{};
 }
 
@@ -73,6 +76,16 @@ void Generation::give_up() {
   if (over_) return;
   over_ = true;
   for (const engine::RequestId id : ids_) service_.llm().abort(id);
+}
+
+void Generation::break_off() {
+  const std::lock_guard lock(mutex_);
+  if (over_) return;
+  over_ = true;
+  for (const engine::RequestId id : ids_) service_.llm().abort(id);
+  fail({503, "Service Unavailable",
+        "The server is stopping and could not finish this answer; send the request again, to another server or later.",
+        ""});
 }
 
 void Generation::take(llm::Delta delta) {

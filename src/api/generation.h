@@ -91,6 +91,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
  private:
   void take(llm::Delta delta);
   void give_up();
+  void break_off();  // the server stops and waits no longer: ends the answer with an error that says so
   void end(const ApiError* error);
 
   std::mutex mutex_;  // guards what the output thread and start() share

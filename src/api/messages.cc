@@ -207,6 +207,7 @@ ApiStatus start_messages(Service& service, const HttpRequest& request, const Rep
   if (!options.ok()) return options.error();
   auto input = read_conversation(*body);
   if (!input.ok()) return input.error();
+  input->cancelled = request.cancelled;
   auto ids = chat_tokens(service, std::move(*input));
   if (!ids.ok()) return ids.error();
   auto fits = fit_length(service, ids->size(), body->integer("max_tokens"), std::nullopt, *params);
@@ -221,6 +222,7 @@ ApiResult<int64_t> count_tokens(const Service& service, const HttpRequest& reque
   if (auto known = service.check_model(*body); !known.ok()) return known.error();
   auto input = read_conversation(*body);
   if (!input.ok()) return input.error();
+  input->cancelled = request.cancelled;
   auto ids = chat_tokens(service, std::move(*input));
   if (!ids.ok()) return ids.error();
   return static_cast<int64_t>(ids->size());

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "api/json_writer.h"
+#include "base/json_object.h"
 #include "base/log.h"
 
 namespace quire::api {
@@ -194,12 +195,11 @@ ApiResult<ChatInput> read_chat(const Body& body) {
 }
 
 ApiStatus check_text_length(const Service& service, size_t bytes) {
-  // No vocabulary has tokens longer than this many bytes on average over a whole prompt.
-  constexpr size_t kBytesPerToken = 256;
-  const size_t most = static_cast<size_t>(service.model().max_model_len()) * kBytesPerToken;
+  const size_t most = service.max_text_bytes();
   if (bytes <= most) return Ok{};
-  return bad_request("The prompt has " + std::to_string(bytes) + " bytes, more than the model's context of " +
-                         std::to_string(service.model().max_model_len()) + " tokens can hold; shorten it.",
+  return bad_request("The text has " + std::to_string(bytes) + " bytes; the model's context of " +
+                         std::to_string(service.model().max_model_len()) + " tokens can hold " + std::to_string(most) +
+                         " at most; shorten it.",
                      "input_text");
 }
 
@@ -221,10 +221,11 @@ ApiResult<std::vector<int32_t>> chat_tokens(const Service& service, ChatInput in
   chat.add_generation_prompt = input.add_generation_prompt;
   chat.continue_final_message = input.continue_final_message;
   chat.content_format = options.content_format;
+  chat.cancelled = input.cancelled;
   chat.kwargs = options.default_chat_template_kwargs;
   if (input.kwargs.is_object()) {
     if (!chat.kwargs.is_object()) chat.kwargs = json::Object{};
-    for (const auto& [name, value] : input.kwargs.as_object()) chat.kwargs.set(name, value);
+    json::merge(chat.kwargs.as_object(), std::move(input.kwargs.as_object()));
   }
   std::optional<text::ChatTemplate> own;
   if (input.chat_template) {

@@ -34,11 +34,14 @@ struct ChatInput {
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   bool add_special_tokens = false;
+  const std::atomic<bool>* cancelled = nullptr;  // the request's
 };
 ApiResult<ChatInput> read_chat(const Body& body);
 ApiResult<std::vector<int32_t>> chat_tokens(const Service& service, ChatInput input);
 
-// Tokenises nothing that cannot fit: more characters than max_model_len tokens could ever have is refused at once.
+// Refuses a text that is longer than max_model_len of the vocabulary's longest token before it is tokenised. A text of
+// Service::kAlwaysTokenised bytes is never refused, so that the tokens of a text that is somewhat too long can be
+// counted.
 ApiStatus check_text_length(const Service& service, size_t bytes);
 
 }  // namespace quire::api

@@ -345,6 +345,7 @@ ApiStatus start_responses(Service& service, const HttpRequest& request, const Re
   if (!options.ok()) return options.error();
   auto chat = read_conversation(*body);
   if (!chat.ok()) return chat.error();
+  chat->cancelled = request.cancelled;
   chat->kwargs = body->take("chat_template_kwargs");
   if (auto effort = read_effort(*body, *chat); !effort.ok()) return effort.error();
 

@@ -115,8 +115,11 @@ bool has_type(const json::Value& v, FieldType type) {
   return false;
 }
 
+// A bound of 2^63 stands for the largest integer, which a double cannot hold.
 std::string bound_text(double bound) {
   JsonWriter w;
+  if (bound >= 9223372036854775808.0) return w.integer(std::numeric_limits<int64_t>::max()).take();
+  if (bound <= -9223372036854775808.0) return w.integer(std::numeric_limits<int64_t>::min()).take();
   if (bound == std::floor(bound) && std::abs(bound) < 9e18) {
     w.integer(static_cast<int64_t>(bound));
   } else {
@@ -143,6 +146,13 @@ std::vector<std::string> split(std::string_view text, char separator) {
   return out;
 }
 
+bool has_empty_text(const json::Value& v) {
+  if (v.is_string()) return v.as_string().empty();
+  return v.is_array() && std::any_of(v.as_array().begin(), v.as_array().end(), [](const json::Value& item) {
+           return item.is_string() && item.as_string().empty();
+         });
+}
+
 std::string shorten(std::string text) {
   constexpr size_t kMost = 200;
   if (text.size() <= kMost) return text;
@@ -159,7 +169,15 @@ ApiStatus check_field(const json::Value& value, const Field& field, const std::s
     return bad_request(where + " must be " + type_phrase(field.type) + ", got " + shorten(json::dump(value)) + ".",
                        where);
   }
+  if (field.no_empty_list && value.is_array() && value.as_array().empty()) {
+    return bad_request(where + " must not be empty.", where);
+  }
+  if (field.no_empty_text && has_empty_text(value)) {
+    return bad_request(where + (value.is_string() ? " must not be empty." : " must not contain an empty string."),
+                       where);
+  }
   if (field.type == FieldType::kInt || field.type == FieldType::kNumber) {
+    // Exact for the bounds that there are: an integer that is no double is beyond 2^53, where only 2^63 is a bound.
     const double number = value.as_double();
     const bool low = field.above_min ? number <= field.min : number < field.min;
     if (low || number > field.max || std::isnan(number)) {
@@ -185,6 +203,14 @@ ApiResult<Body> Body::parse(std::string_view text, const Schema& schema) {
   if (!parsed->is_object()) return bad_request("the body must be a JSON object.");
   Body body;
   body.json_ = std::move(*parsed);
+  // What has no row is not checked, so nothing below may find it: readers are shared by forms with other fields. It
+  // goes first, so that looking a field up is quick however many members a request brings.
+  std::vector<std::string_view> names;
+  for (const Field& field : schema.fields) names.emplace_back(field.name);
+  std::sort(names.begin(), names.end());
+  std::erase_if(body.json_.as_object(), [&](const json::Member& member) {
+    return !std::binary_search(names.begin(), names.end(), std::string_view(member.first));
+  });
   for (const Field& field : schema.fields) {
     const json::Value* value = body.get(field.name);
     if (value == nullptr) {
@@ -194,12 +220,6 @@ ApiResult<Body> Body::parse(std::string_view text, const Schema& schema) {
     ApiStatus checked = check_field(*value, field, field.name);
     if (!checked.ok()) return checked.error();
   }
-  // What has no row was not checked, so nothing below may find it: readers are shared by forms with other fields.
-  json::Object& members = body.json_.as_object();
-  std::erase_if(members, [&](const json::Member& member) {
-    return std::none_of(schema.fields.begin(), schema.fields.end(),
-                        [&](const Field& field) { return member.first == field.name; });
-  });
   return body;
 }
 
@@ -254,61 +274,104 @@ json::Value Body::take(std::string_view name) const {
 
 namespace {
 
-void write_types(JsonWriter& w, FieldType type) {
-  const auto token_list = [] {
-    return R"({"type":"array","items":{"type":"integer","minimum":0,"maximum":2147483647}})";
-  };
-  const std::string tokens = token_list();
-  const std::string strings = R"({"type":"array","items":{"type":"string"}})";
-  const std::string objects = R"({"type":"array","items":{"type":"object"}})";
-  const auto any_of = [&](std::initializer_list<std::string> list) {
-    w.key("anyOf").open_array();
-    for (const std::string& one : list) w.raw(one);
-    w.raw(R"({"type":"null"})").close_array();
-  };
-  const auto plain = [&](const char* name) { w.key("type").raw(std::string("[\"") + name + "\",\"null\"]"); };
+// The JSON Schemas that a value may have, one of which must fit; none: any value. Null is added by the caller.
+std::vector<std::string> schemas_of(const Field& f) {
+  const std::string text = f.no_empty_text ? R"({"type":"string","minLength":1})" : R"({"type":"string"})";
+  const std::string least = f.no_empty_list ? R"(,"minItems":1)" : "";
+  const auto list_of = [&](const std::string& item) { return R"({"type":"array","items":)" + item + least + "}"; };
+  const std::string tokens = list_of(R"({"type":"integer","minimum":0,"maximum":2147483647})");
+  const std::string objects = list_of(R"({"type":"object"})");
+  switch (f.type) {
+    case FieldType::kBool:
+      return {R"({"type":"boolean"})"};
+    case FieldType::kInt:
+      return {R"({"type":"integer"})"};
+    case FieldType::kNumber:
+      return {R"({"type":"number"})"};
+    case FieldType::kString:
+      return {text};
+    case FieldType::kStrings:
+      return {list_of(text)};
+    case FieldType::kStringOrStrings:
+      return {text, list_of(text)};
+    case FieldType::kStringOrParts:
+      return {text, objects};
+    case FieldType::kInts:
+      return {tokens};
+    case FieldType::kPrompt:
+      return {text, list_of(text), tokens, list_of(tokens)};
+    case FieldType::kObject:
+      return {R"({"type":"object"})"};
+    case FieldType::kObjects:
+      return {objects};
+    case FieldType::kStringMap:
+      return {R"({"type":"object","additionalProperties":{"type":"number"}})"};
+    case FieldType::kAny:
+      return {};
+  }
+  return {};
+}
+
+// The only values that a refused field may have; see is_neutral().
+const char* neutral_enum(FieldType type) {
   switch (type) {
     case FieldType::kBool:
-      return plain("boolean");
+      return "[false,null]";
     case FieldType::kInt:
-      return plain("integer");
     case FieldType::kNumber:
-      return plain("number");
+      return "[0,null]";
     case FieldType::kString:
-      return plain("string");
+      return R"(["",null])";
     case FieldType::kStrings:
-      return any_of({strings});
-    case FieldType::kStringOrStrings:
-      return any_of({R"({"type":"string"})", strings});
-    case FieldType::kStringOrParts:
-      return any_of({R"({"type":"string"})", objects});
     case FieldType::kInts:
-      return any_of({tokens});
-    case FieldType::kPrompt:
-      return any_of({R"({"type":"string"})", strings, tokens, R"({"type":"array","items":)" + tokens + "}"});
-    case FieldType::kObject:
-      return plain("object");
     case FieldType::kObjects:
-      return any_of({objects});
+      return "[[],null]";
+    case FieldType::kStringOrStrings:
+    case FieldType::kStringOrParts:
+    case FieldType::kPrompt:
+      return R"(["",[],null])";
+    case FieldType::kObject:
     case FieldType::kStringMap:
-      plain("object");
-      w.key("additionalProperties").raw(R"({"type":"number"})");
-      return;
+      return "[{},null]";
     case FieldType::kAny:
-      return;
+      return R"([false,0,"",[],{},null])";
+  }
+  return "[null]";
+}
+
+// What the server does with a value, in the words of JSON Schema. A null is as good as an absent field, so only a
+// required one may not be null.
+void write_types(JsonWriter& w, const Field& f) {
+  std::vector<std::string> schemas = schemas_of(f);
+  if (schemas.size() == 1) {  // {"type":"string", ...}: null joins its type
+    constexpr std::string_view kHead = "{\"type\":\"";
+    const std::string_view one = schemas[0];
+    const size_t end = one.find('"', kHead.size());
+    const std::string type = "\"" + std::string(one.substr(kHead.size(), end - kHead.size())) + "\"";
+    w.key("type").raw(f.required ? type : "[" + type + ",\"null\"]");
+    if (end + 2 < one.size()) w.raw(one.substr(end + 2, one.size() - end - 3));
+  } else if (!schemas.empty()) {
+    if (!f.required) schemas.emplace_back(R"({"type":"null"})");
+    w.key("anyOf").open_array();
+    for (const std::string& one : schemas) w.raw(one);
+    w.close_array();
+  }
+  if (f.refused != nullptr) {
+    w.key("enum").raw(neutral_enum(f.type));
+  } else if (f.choices != nullptr) {
+    w.key("enum").open_array();
+    for (const std::string& choice : split(f.choices, '|')) w.string(choice);
+    if (!f.required) w.null();
+    w.close_array();
   }
 }
 
 void write_field(JsonWriter& w, const Field& f) {
   w.key(f.name).open_object();
-  write_types(w, f.type);
+  write_types(w, f);
   if (f.min > -kNoBound) w.key(f.above_min ? "exclusiveMinimum" : "minimum").raw(bound_text(f.min));
   if (f.max < kNoBound) w.key("maximum").raw(bound_text(f.max));
-  if (f.choices != nullptr) {
-    w.key("enum").open_array();
-    for (const std::string& choice : split(f.choices, '|')) w.string(choice);
-    w.null().close_array();
-  }
+  if (f.shape != nullptr) w.raw(f.shape);
   std::string doc = f.doc;
   if (f.refused != nullptr) doc += doc.empty() ? "Refused." : " Refused for now.";
   if (*f.fallback != '\0') doc += std::string(doc.empty() ? "" : " ") + "Default: " + f.fallback + ".";
@@ -338,11 +401,14 @@ std::vector<const Schema*> used_schemas() {
 }
 
 void write_operation(JsonWriter& w, const RouteDoc& route) {
+  const std::string_view path = route.path;
   std::string method = route.method;
   std::transform(method.begin(), method.end(), method.begin(), [](unsigned char c) { return std::tolower(c); });
   w.key(method).open_object().member("summary", route.summary);
-  if (std::string_view(route.path).find("{id}") != std::string_view::npos) {
-    w.key("parameters").raw(R"([{"name":"id","in":"path","required":true,"schema":{"type":"string"}}])");
+  if (const size_t open = path.find('{'); open != std::string_view::npos) {
+    w.key("parameters").open_array().open_object();
+    w.member("name", path.substr(open + 1, path.find('}') - open - 1)).member("in", "path");
+    w.member_bool("required", true).key("schema").raw(R"({"type":"string"})").close_object().close_array();
   }
   if (route.schema != nullptr) {
     w.key("requestBody").open_object().member_bool("required", true).key("content").open_object();

@@ -47,6 +47,9 @@ struct Field {
   const char* choices = nullptr;  // of a string: "a|b|c"
   // The sentence with which a value other than null, false, 0, "", [] or {} is refused.
   const char* refused = nullptr;
+  bool no_empty_text = false;   // neither the text nor one in the list may be ""
+  bool no_empty_list = false;   // the list may not be []
+  const char* shape = nullptr;  // members of its JSON Schema that say more than the type, for the document
 };
 
 struct Schema {

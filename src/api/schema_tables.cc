@@ -13,6 +13,20 @@ constexpr const char* kNoGrammar = "asks for constrained output, which this serv
 constexpr const char* kEfforts = "none|minimal|low|medium|high|xhigh|max";
 constexpr const char* kNoTransfer = "is for KV transfer between servers, which this server does not do; leave it out.";
 
+// Rows whose texts, or whose list, must not be empty.
+Field with_text(Field row) {
+  row.no_empty_text = true;
+  return row;
+}
+Field with_items(Field row) {
+  row.no_empty_list = true;
+  return row;
+}
+Field with_shape(Field row, const char* shape) {
+  row.shape = shape;
+  return row;
+}
+
 // What completions and chat share.
 std::vector<Field> sampling_fields() {
   return {
@@ -29,12 +43,12 @@ std::vector<Field> sampling_fields() {
       {"presence_penalty", T::kNumber, "0", "Taken off tokens that the answer has.", -2, 2},
       {"frequency_penalty", T::kNumber, "0", "Taken off for each time the answer has the token.", -2, 2},
       {"logit_bias", T::kStringMap, "", "Token id to bias, clamped to -100 to 100."},
-      {"allowed_token_ids", T::kInts, "", "Only these tokens are drawn."},
-      {"bad_words", T::kStrings, "", "Words that are not to be written."},
+      with_items({"allowed_token_ids", T::kInts, "", "Only these tokens are drawn."}),
+      with_text({"bad_words", T::kStrings, "", "Words that are not to be written."}),
       {"seed", T::kInt, "drawn anew", "The same seed gives the same answer; -1: none. Answer i of n uses seed + i.",
-       -9223372036854775808.0, 9223372036854774784.0},
+       -9223372036854775808.0, 9223372036854775808.0},  // any int64; see bound_text()
       {"n", T::kInt, "1", "Answers to the same prompt; more than 1 needs a temperature above 0.", 1, 16384},
-      {"stop", T::kStringOrStrings, "", "Up to four texts that end the answer."},
+      with_text({"stop", T::kStringOrStrings, "", "Up to four texts that end the answer."}),
       {"stop_token_ids", T::kInts, "", "Token ids that end the answer."},
       {"include_stop_str_in_output", T::kBool, "false", "Keep the stop string in the text."},
       {"ignore_eos", T::kBool, "false", "Go on past the end-of-text token."},
@@ -53,7 +67,7 @@ std::vector<Field> sampling_fields() {
       {"stream_interval", T::kInt, "--stream-interval", "Tokens in one event; the first and the last come at once.", 1},
       {"priority", T::kInt, "0", "Lower runs earlier, with --scheduling-policy priority.", -9007199254740991.0,
        9007199254740991.0},
-      {"cache_salt", T::kString, "", "Separates this request's prefix cache from that of others."},
+      with_text({"cache_salt", T::kString, "", "Separates this request's prefix cache from that of others."}),
       {"request_id", T::kString, "the X-Request-Id header, else drawn", "Becomes a part of the answer's id."},
       {"return_token_ids", T::kBool, "false", "Adds prompt_token_ids and each choice's token_ids."},
       {"return_tokens_as_token_ids", T::kBool, "--return-tokens-as-token-ids",
@@ -62,7 +76,8 @@ std::vector<Field> sampling_fields() {
       {"use_beam_search", T::kBool, "false", "", -kNoBound, kNoBound, false, false, nullptr,
        "is not supported: this server samples; leave it out, or use n."},
       {"best_of", T::kInt, "1", "Only 1.", 0, 1},
-      {"response_format", T::kObject, "{\"type\": \"text\"}", "Only the type text for now."},
+      with_shape({"response_format", T::kObject, "{\"type\": \"text\"}", "Only the type text for now."},
+                 R"("required":["type"],"properties":{"type":{"enum":["text"]}})"),
       {"structured_outputs", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr, kNoGrammar},
       {"logprob_token_ids", T::kInts, "", "", -kNoBound, kNoBound, false, false, nullptr,
        "is not supported; use logprobs."},
@@ -111,7 +126,8 @@ const Schema& completion_schema() {
       "CompletionRequest", "A text to be continued.",
       joined(
           {
-              {"prompt", T::kPrompt, "", "Text or token ids, one or several.", -kNoBound, kNoBound, false, true},
+              with_items(
+                  {"prompt", T::kPrompt, "", "Text or token ids, one or several.", -kNoBound, kNoBound, false, true}),
               {"max_tokens", T::kInt, "16", "Longest answer in tokens; 0 only with echo.", 0},
               {"logprobs", T::kInt, "", "Log probabilities of the N likeliest tokens; at most --max-logprobs.", -1},
               {"echo", T::kBool, "false", "Give the prompt back in front of the answer."},
@@ -131,8 +147,9 @@ const Schema& chat_schema() {
       joined(
           joined(
               {
-                  {"messages", T::kObjects, "", "The conversation: role, and content as a string or text parts.",
-                   -kNoBound, kNoBound, false, true},
+                  with_items({"messages", T::kObjects, "",
+                              "The conversation: role, and content as a string or text parts.", -kNoBound, kNoBound,
+                              false, true}),
                   {"max_completion_tokens", T::kInt, "what fits", "Longest answer in tokens; wins over max_tokens.", 1},
                   {"max_tokens", T::kInt, "what fits", "The same, older.", 1},
                   {"logprobs", T::kBool, "false", "Give each token's log probability."},
@@ -163,8 +180,8 @@ const Schema& responses_schema() {
       "response.incomplete when max_output_tokens cut it, or response.failed; there is no [DONE].",
       joined(
           {
-              {"input", T::kStringOrParts, "", "A text, or a list of messages with text.", -kNoBound, kNoBound, false,
-               true},
+              with_items({"input", T::kStringOrParts, "", "A text, or a list of messages with text.", -kNoBound,
+                          kNoBound, false, true}),
               {"instructions", T::kString, "", "A system message in front of the input."},
               {"max_output_tokens", T::kInt, "what fits", "Longest answer in tokens.", 1},
               {"top_logprobs", T::kInt, "0",
@@ -180,7 +197,8 @@ const Schema& responses_schema() {
                "auto drops the oldest messages of an input that is too long; disabled refuses it.", -kNoBound, kNoBound,
                false, false, "auto|disabled"},
               {"text", T::kObject, "{\"format\": {\"type\": \"text\"}}", "Only the format text for now."},
-              {"tool_choice", T::kAny, "auto", "auto or none: there are no tools to be called."},
+              {"tool_choice", T::kAny, "auto", "There are no tools to be called.", -kNoBound, kNoBound, false, false,
+               "auto|none"},
               {"tools", T::kObjects, "", "", -kNoBound, kNoBound, false, false, nullptr,
                "cannot be called by this server yet; leave them out."},
               {"reasoning", T::kObject, "", "effort is handed to the template."},
@@ -227,13 +245,14 @@ const Schema& messages_schema() {
       "what came from the prefix cache (cache_read_input_tokens), as Anthropic and vLLM count.",
       joined(
           {
-              {"messages", T::kObjects, "",
-               "Turns of user and assistant; content is a string or text blocks. A last turn of the assistant is "
-               "continued.",
-               -kNoBound, kNoBound, false, true},
+              with_items(
+                  {"messages", T::kObjects, "",
+                   "Turns of user and assistant; content is a string or text blocks. A last turn of the assistant is "
+                   "continued.",
+                   -kNoBound, kNoBound, false, true}),
               {"max_tokens", T::kInt, "", "Longest answer in tokens.", 1, kNoBound, false, true},
               {"system", T::kStringOrParts, "", "The system prompt: a string or text blocks."},
-              {"stop_sequences", T::kStrings, "", "Up to four texts that end the answer."},
+              with_text({"stop_sequences", T::kStrings, "", "Up to four texts that end the answer."}),
               {"metadata", T::kObject, "", "Ignored."},
               {"thinking", T::kObject, "", "{type: disabled}; enabled is refused for now."},
               {"output_config", T::kObject, "", "effort is handed to the template; format is refused for now."},
@@ -253,7 +272,7 @@ const Schema& count_tokens_schema() {
       "Anthropic's token count: the messages as /v1/messages would see them.",
       {
           {"model", T::kString, "the served model", "A served name; an unknown one is a 404."},
-          {"messages", T::kObjects, "", "Turns of user and assistant.", -kNoBound, kNoBound, false, true},
+          with_items({"messages", T::kObjects, "", "Turns of user and assistant.", -kNoBound, kNoBound, false, true}),
           {"system", T::kStringOrParts, "", "The system prompt."},
           {"thinking", T::kObject, "", "{type: disabled}; enabled is refused for now."},
           {"output_config", T::kObject, "", "effort is handed to the template; format is refused for now."},
@@ -272,7 +291,7 @@ const Schema& tokenize_schema() {
           {
               {"model", T::kString, "the served model", "A served name; an unknown one is a 404."},
               {"prompt", T::kString, "", "The text; or give messages."},
-              {"messages", T::kObjects, "", "A conversation, put through the chat template."},
+              with_items({"messages", T::kObjects, "", "A conversation, put through the chat template."}),
               {"return_token_strs", T::kBool, "false", "Adds token_strs: each token as the vocabulary spells it."},
               {"reasoning_effort", T::kString, "", "Handed to the template.", -kNoBound, kNoBound, false, false,
                kEfforts},
@@ -300,11 +319,13 @@ const std::vector<RouteDoc>& route_docs() {
       {"POST", "/v1/responses/{id}/cancel", "Always a 404: answers are not kept; close the connection instead."},
       {"POST", "/v1/messages", "Answers a conversation, in Anthropic's form.", &messages_schema()},
       {"POST", "/v1/messages/count_tokens", "Counts a conversation's tokens.", &count_tokens_schema()},
-      {"GET", "/v1/models", "The served names."},
+      {"GET", "/v1/models", "The served names, for OpenAI's and Anthropic's clients."},
+      {"GET", "/v1/models/{name}", "One of them; its name may have slashes."},
       {"POST", "/tokenize", "Token ids of a text or a conversation.", &tokenize_schema()},
       {"POST", "/detokenize", "Text of token ids.", &detokenize_schema()},
       {"GET", "/tokenizer_info", "The tokenizer's settings; only with --enable-tokenizer-info-endpoint."},
-      {"GET", "/health", "200 while the server runs.", nullptr, "text/plain"},
+      {"GET", "/health", "200 while the server works; 503 and a sentence when workers or the engine make no progress.",
+       nullptr, "text/plain"},
       {"GET", "/ping", "The same.", nullptr, "text/plain"},
       {"POST", "/ping", "The same.", nullptr, "text/plain"},
       {"GET", "/version", "The version."},

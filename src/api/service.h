@@ -19,7 +19,7 @@ namespace quire::api {
 struct ServiceOptions {
   std::vector<std::string> served_names;  // the first one stands in answers
   std::vector<std::string> aliases;       // also taken as `model`: the path, the file's name
-  std::string model_root;                 // where the model came from
+  std::string model_root;                 // the model's own name, without its folders
   std::string version;
   std::string fingerprint;  // of answers; "": none
   int64_t created = 0;      // Unix time of the start
@@ -38,6 +38,9 @@ struct ServiceOptions {
   json::Value default_chat_template_kwargs;
   std::string response_role = "assistant";
   int workers = 2;
+  // /health is 503 when requests wait this long without a worker beginning or ending one (0: never) ...
+  double worker_stall_s = 60;
+  double engine_stall_s = 60;  // ... or when one step of the engine takes this long (0: never)
 };
 
 // One for the server. handle() may be called from any thread and returns at once; long work goes to the pool. Lives
@@ -57,20 +60,32 @@ class Service {
   const llm::Llm& model() const { return llm_.llm(); }
   const ServiceOptions& options() const { return options_; }
   std::atomic<int64_t>& load() { return load_; }
+  // No text of more bytes can be max_model_len tokens; see kAlwaysTokenised.
+  size_t max_text_bytes() const { return max_text_bytes_; }
+  // Takes a fraction of a second.
+  static constexpr size_t kAlwaysTokenised = size_t{1} << 20;
 
   // 404 unless `model` is absent, empty or one of the served names.
   ApiStatus check_model(const Body& body) const;
 
  private:
-  void models(const HttpRequest& request, Reply& reply) const;
+  using Endpoint = void (*)(Service&, const HttpRequest&, const ReplyPtr&);
+  bool handle_get(const HttpRequest& request, Reply& reply);  // false: no route of its kind
+  void run_on_worker(HttpRequest request, ReplyPtr reply, Endpoint endpoint);
+  bool serves(const std::string& model) const;
+  ApiError unknown_model(const std::string& model) const;
+  void health(Reply& reply) const;
+  void models(Reply& reply) const;
+  void one_model(const HttpRequest& request, Reply& reply) const;
   void tokenizer_info(Reply& reply) const;
-  void reset_prefix_cache(Reply& reply);
+  static void reset_prefix_cache(Service& service, const HttpRequest& request, const ReplyPtr& reply);
 
   llm::AsyncLlm& llm_;
   metrics::ServerMetrics& metrics_;
   const ServiceOptions options_;
   const std::string openapi_;
   const std::string page_;
+  const size_t max_text_bytes_;
   std::atomic<int64_t> load_ = 0;
   WorkerPool workers_;  // last: its jobs use all of the above
 };

@@ -2,31 +2,51 @@
 // WorkerPool: a few threads for work that is too long for an I/O thread: parsing, templates, tokenising.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
-#include <deque>
+#include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 namespace quire::api {
 
-// Runs jobs in the order of their arrival. The destructor runs what is still queued, then joins.
+// Runs jobs in the order of their numbers. A job whose client has left is cancelled: it is dropped if it still waits,
+// and if it runs it sees its flag turn true and should end soon. Any thread may call. The destructor drops what waits,
+// cancels what runs, and returns when the threads have ended.
 class WorkerPool {
  public:
+  using JobId = uint64_t;
+  using Job = std::function<void(const std::atomic<bool>& cancelled)>;
+
   explicit WorkerPool(int threads);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  void post(std::function<void()> job);
+  // A number for a job, so that it can be cancelled from the moment it is posted, or before.
+  JobId reserve();
+  void post(JobId id, Job job);
+  void cancel(JobId id);
+
+  // How long jobs have been waiting while none was begun or finished; 0 when none waits.
+  double stalled_seconds() const;
+  size_t num_waiting() const;
 
  private:
+  using Clock = std::chrono::steady_clock;
   void run();
 
-  std::mutex mutex_;  // guards jobs_ and stopping_
+  mutable std::mutex mutex_;  // guards what follows
   std::condition_variable filled_;
-  std::deque<std::function<void()>> jobs_;
+  JobId last_id_ = 0;
+  std::map<JobId, Job> waiting_;
+  std::map<JobId, std::shared_ptr<std::atomic<bool>>> flags_;  // of reserved, waiting and running jobs
+  Clock::time_point progress_ = Clock::now();                  // a job was begun or finished, or the first one waits
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

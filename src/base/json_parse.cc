@@ -4,9 +4,9 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
-#include <unordered_map>
 
 #include "base/json.h"
+#include "base/json_object.h"
 #include "base/utf8.h"
 
 namespace quire::json {
@@ -102,14 +102,12 @@ class Parser {
 
   bool read_object(Value& out, size_t depth) {
     ++pos_;
-    Object object;
-
+    Object members;
     skip_space();
     if (take('}')) {
-      out = Value(std::move(object));
+      out = Value(std::move(members));
       return true;
     }
-    std::vector<std::pair<std::string, Value>> members;
     for (;;) {
       skip_space();
       if (pos_ >= text_.size() || text_[pos_] != '"') return error("a member's name in quotes was expected here");
@@ -126,30 +124,10 @@ class Parser {
       return error("',' or '}' was expected here");
     }
     const size_t written = members.size();
-    Object unique = without_repeats(std::move(members));
-    if (limits_.refuse_repeats && unique.size() != written) return error("an object has the same member name twice");
-    out = Value(std::move(unique));
+    remove_repeats(members);
+    if (limits_.refuse_repeats && members.size() != written) return error("an object has the same member name twice");
+    out = Value(std::move(members));
     return true;
-  }
-
-  // A repeated name keeps its first place and takes its last value, as Python's reader does.
-  static Object without_repeats(Object members) {
-    std::unordered_map<std::string_view, size_t> seen;
-    seen.reserve(members.size());
-    bool repeats = false;
-    for (size_t i = 0; i < members.size() && !repeats; ++i) repeats = !seen.emplace(members[i].first, i).second;
-    if (!repeats) return members;
-    std::unordered_map<std::string, size_t> place;
-    Object unique;
-    for (Member& member : members) {
-      const auto [it, fresh] = place.emplace(member.first, unique.size());
-      if (fresh) {
-        unique.push_back(std::move(member));
-      } else {
-        unique[it->second].second = std::move(member.second);
-      }
-    }
-    return unique;
   }
 
   bool read_array(Value& out, size_t depth) {

@@ -4,7 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <random>
+
+#include "base/json_object.h"
 
 namespace quire::json {
 namespace {
@@ -22,6 +26,52 @@ TEST(Json, ReadsEveryKindAndKeepsMemberOrder) {
 TEST(Json, RepeatedNameKeepsFirstPlaceAndLastValue) {
   const Value v = parse(R"({"a":1,"b":2,"a":3})").value();
   EXPECT_EQ(dump(v), R"({"a":3,"b":2})");
+}
+
+TEST(Json, RepeatedNamesAmongManyKeepFirstPlaceAndLastValue) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 200; ++round) {
+    const size_t size = random() % 60;
+    Object members, expected;
+    for (size_t i = 0; i < size; ++i) {
+      const std::string name = std::to_string(random() % 25);
+      const Value value(static_cast<int>(i));
+      members.emplace_back(name, value);
+      const auto same = [&](const Member& member) { return member.first == name; };
+      const auto found = std::find_if(expected.begin(), expected.end(), same);
+      if (found == expected.end()) {
+        expected.emplace_back(name, value);
+      } else {
+        found->second = value;
+      }
+    }
+    remove_repeats(members);
+    EXPECT_EQ(dump(Value(members)), dump(Value(expected)));
+  }
+}
+
+TEST(Json, MergeReplacesAndAppends) {
+  Object into = parse(R"({"a":1,"b":2})").value().as_object();
+  merge(into, parse(R"({"c":3,"a":{"x":4}})").value().as_object());
+  EXPECT_EQ(dump(Value(into)), R"({"a":{"x":4},"b":2,"c":3})");
+}
+
+// The object's work was quadratic in its members. With 200,000 of them that is minutes, so this test
+// needs no clock: it would run into its timeout.
+TEST(Json, ObjectsOfManyMembersAreReadMergedAndComparedQuickly) {
+  std::string text = "{";
+  for (int i = 0; i < 200'000; ++i) text += (i == 0 ? "\"k" : ",\"k") + std::to_string(i) + "\":1";
+  const Value value = parse(text + "}").value();
+  Object twice = value.as_object();
+  merge(twice, value.as_object());
+  EXPECT_EQ(twice.size(), 200'000u);
+  EXPECT_TRUE(Value(std::move(twice)) == value);
+}
+
+TEST(Json, ComparesObjectsInAnyOrderOfMembers) {
+  EXPECT_EQ(parse(R"({"a":1,"b":[2]})").value(), parse(R"({"b":[2],"a":1})").value());
+  EXPECT_FALSE(parse(R"({"a":1,"b":[2]})").value() == parse(R"({"b":[2],"c":1})").value());
+  EXPECT_FALSE(parse(R"({"a":1})").value() == parse(R"({"a":2})").value());
 }
 
 TEST(Json, RefusesBrokenTextsAndSaysWhere) {

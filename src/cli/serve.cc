@@ -19,6 +19,9 @@
 namespace quire::cli {
 namespace {
 
+// Seconds that the process takes at most to end after --shutdown-timeout.
+constexpr double kStopMargin = 5;
+
 int g_stop_pipe[2] = {-1, -1};
 void on_stop(int signal) {
   const int saved = errno;
@@ -83,13 +86,17 @@ std::string fingerprint(const std::string& mode, const llm::Llm& llm, const llm:
 
 void name_model(ServeFlags& flags, const llm::Llm& llm, const std::string& argument) {
   api::ServiceOptions& service = flags.service;
-  service.model_root = flags.options.model.string();
+  service.model_root = llm.name();
   service.served_names = flags.served_names;
   if (service.served_names.empty())
     service.served_names.push_back(argument.empty() ? std::string(kDefaultModel) : argument);
-  service.aliases = {llm.name(), service.model_root, argument};
+  service.aliases = {llm.name(), flags.options.model.string(), argument};
   service.version = QUIRE_VERSION;
   service.created = static_cast<int64_t>(std::time(nullptr));
+  service.worker_stall_s = flags.health_stall_s;
+  // One step of a long prompt may take minutes on a small CPU, which is slow, not stuck.
+  const bool cpu = llm.engine().backend().describe().starts_with("cpu");
+  service.engine_stall_s = flags.health_stall_s * (cpu ? 10 : 1);
   service.fingerprint = fingerprint(flags.fingerprint_mode, llm, flags.options);
 }
 
@@ -106,9 +113,15 @@ int run_server(http::Server& server, const ServeFlags& flags) {
   const int signal = wait_for_stop();
   spdlog::info("{}: finishing {} answers (at most {:g} s), taking no more; again to leave at once",
                signal == SIGTERM ? "SIGTERM" : "Ctrl-C", server.num_in_flight(), flags.http.shutdown_timeout_s);
-  std::thread([] {
-    wait_for_stop();
-    std::_Exit(kExitInterrupted);
+  // A second signal ends the process at once. So does the time, if something (a worker's job, a step of the engine)
+  // goes on after all answers have been ended: nobody waits for it.
+  const double limit = flags.http.shutdown_timeout_s + kStopMargin;
+  std::thread([limit] {
+    pollfd entry{g_stop_pipe[0], POLLIN, 0};
+    if (::poll(&entry, 1, static_cast<int>(limit * 1000)) == 1) std::_Exit(kExitInterrupted);
+    spdlog::warn("Leaving after {:g} s although work is still under way", limit);
+    spdlog::default_logger()->flush();
+    std::_Exit(0);
   }).detach();
   server.stop();
   return 0;

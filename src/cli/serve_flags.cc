@@ -162,6 +162,9 @@ void add_limit_flags(CLI::App& app, ServeFlags& f) {
   seconds("--body-timeout", f.http.body_timeout_s, "Seconds without a byte of the body");
   seconds("--keep-alive-timeout", f.http.keep_alive_timeout_s, "Seconds that an idle connection stays open");
   seconds("--write-timeout", f.http.write_timeout_s, "Seconds after which a client that reads nothing is cut off");
+  seconds("--health-stall-seconds", f.health_stall_s,
+          "/health is 503 when no waiting request is begun, or a step takes so long (on a CPU ten times so long); 0: "
+          "never");
 }
 
 void add_api_flags(CLI::App& app, ServeFlags& f) {

@@ -25,6 +25,7 @@ struct ServeFlags {
   std::string content_format = "auto", default_kwargs, custom_buckets, fingerprint_mode = "full";
   std::string max_body = "32MiB", max_header = "64KiB", max_write_buffer = "4MiB", max_request = "256MiB",
               uvicorn_log_level;
+  double health_stall_s = 60;
   bool disable_log_stats = false;
   bool disable_access_log = false;
   bool load_tracking = true;

@@ -52,6 +52,12 @@ std::string request_id(const api::HttpRequest& request) {
   return plain ? *given : random_id();
 }
 
+constexpr const char* kStopping = "The server is stopping; send the request again, to another server or later.";
+constexpr const char* kNoKey =
+    "This server wants an API key: send the header \"Authorization: Bearer KEY\" or \"x-api-key: KEY\".";
+constexpr const char* kWrongKey =
+    "The API key is not one of this server's; check the header \"Authorization: Bearer KEY\" or \"x-api-key: KEY\".";
+
 double milliseconds(Clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
@@ -254,6 +260,7 @@ void Connection::remember_request() {
   path_ = request.path;
   http10_ = reader_.http10();
   head_only_ = reader_.head_only();
+  anthropic_ = request.from_anthropic_client();
   id_ = request_id(request);
   answer_headers_ = state_.cors.answer_headers(request);
   if (state_.options.enable_request_id_headers) answer_headers_.emplace_back("X-Request-Id", id_);
@@ -270,7 +277,9 @@ void Connection::on_head() {
     return answer(preflight->status, "text/plain; charset=utf-8", preflight->body, preflight->headers, keep_alive);
   }
   if (!state_.keys.admits(request)) {
-    return answer(401, "application/json", R"({"error":"Unauthorized"})", {{"WWW-Authenticate", "Bearer"}}, keep_alive);
+    const bool sent = request.header("Authorization") != nullptr || request.header("x-api-key") != nullptr;
+    return answer(401, "application/json", error_body(401, sent ? kWrongKey : kNoKey, anthropic_),
+                  {{"WWW-Authenticate", "Bearer"}}, keep_alive);
   }
   if (reader_.expects_continue() && !reader_.complete() && in_.size() == 0) {
     out_.emplace_back("HTTP/1.1 100 Continue\r\n\r\n");
@@ -282,7 +291,7 @@ void Connection::on_head() {
 void Connection::forget_request() {
   method_.clear();
   path_.clear();
-  http10_ = head_only_ = false;
+  http10_ = head_only_ = anthropic_ = false;
   answer_headers_.clear();
 }
 
@@ -294,7 +303,8 @@ void Connection::on_bad() {
       remember_request();
     }
   }
-  answer(reader_.bad_status(), "application/json", error_body(reader_.bad_status(), reader_.bad_message()), {}, false);
+  answer(reader_.bad_status(), "application/json", error_body(reader_.bad_status(), reader_.bad_message(), anthropic_),
+         {}, false);
 }
 
 ReplyTerms Connection::terms(bool keep_alive) const {
@@ -435,14 +445,22 @@ void Connection::begin_stop() {
     case Phase::kIdle:
     case Phase::kHead:
       return drop();
-    case Phase::kBody:
+    case Phase::kBody:  // nothing was begun for it, and the rest of it may never come
+      return answer(503, "application/json", error_body(503, kStopping, anthropic_), {}, false);
     case Phase::kLinger:
+      linger_end_ = std::min(linger_end_, Clock::now() + kLingerQuiet / 4);
+      read_deadline_ = std::min(read_deadline_, linger_end_);
+      return;
     case Phase::kClosed:
       return;
     case Phase::kAnswer:
       current_->close_after();
       return;
   }
+}
+
+void Connection::break_off() {
+  if (phase_ == Phase::kAnswer) current_->break_off(error_body(503, kStopping, anthropic_));
 }
 
 void Connection::drop() {
@@ -470,7 +488,7 @@ void Connection::sweep(Clock::time_point now) {
     const char* what =
         phase_ == Phase::kHead ? "The request's head did not arrive in time." : "The request's body stopped arriving.";
     if (phase_ == Phase::kHead) forget_request();
-    return answer(408, "application/json", error_body(408, what), {}, false);
+    return answer(408, "application/json", error_body(408, what, anthropic_), {}, false);
   }
   if (phase_ == Phase::kAnswer && !reading_ && !eof_) look_for_hangup();
 }

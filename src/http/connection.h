@@ -72,6 +72,7 @@ class Worker {
   void add(std::shared_ptr<Connection> connection);
   void remove(Connection& connection);
   void stop_idle();
+  void break_off();
   void drop_all();
 
  private:
@@ -129,6 +130,7 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   void pump();  // writes what there is to write; goes on to the next request when an answer is out
   void sweep(Clock::time_point now);
   void begin_stop();
+  void break_off();  // ends an answer under way with an error that says why
   void drop();
 
   size_t index = 0;  // its place among its worker's connections
@@ -198,6 +200,7 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   std::string id_;
   bool http10_ = false;
   bool head_only_ = false;
+  bool anthropic_ = false;  // reads errors in Anthropic's shape
   int64_t request_bytes_ = 0;
   Clock::time_point request_start_;
   api::Headers answer_headers_;

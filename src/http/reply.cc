@@ -7,6 +7,7 @@
 #include <ctime>
 #include <utility>
 
+#include "api/error.h"
 #include "base/json.h"
 
 namespace quire::http {
@@ -67,6 +68,7 @@ class ReplyHandle final : public api::Reply {
   bool write(std::string piece) override { return exchange_->write(piece); }
   void end() override { exchange_->end(); }
   void on_gone(std::function<void()> callback) override { exchange_->on_gone(std::move(callback)); }
+  void on_stop(std::function<void()> callback) override { exchange_->on_stop(std::move(callback)); }
   void note(std::string_view key, std::string_view value) override { exchange_->note(key, value); }
 
  private:
@@ -121,9 +123,16 @@ void Exchange::finish(State state) {
 }
 
 void Exchange::send(int status, std::string_view content_type, std::string body, const api::Headers& extra) {
-  std::function<void()> callback;  // destroyed after the lock is let go: it may own anything
+  std::function<void()> gone, stop;  // destroyed after the lock is let go: they may own anything
   const std::lock_guard lock(mutex_);
   if (state_ != State::kOpen) return;
+  gone.swap(gone_callback_);
+  stop.swap(stop_callback_);
+  send_whole(status, content_type, std::move(body), extra);
+}
+
+// The caller has the lock, and has taken the callbacks.
+void Exchange::send_whole(int status, std::string_view content_type, std::string body, const api::Headers& extra) {
   summary_.status = status;
   summary_.answered = true;
   summary_.first_byte = Clock::now();
@@ -137,7 +146,6 @@ void Exchange::send(int status, std::string_view content_type, std::string body,
       pending_.push_back(std::move(body));
     }
   }
-  callback.swap(gone_callback_);
   outlet_->wake();
   finish(State::kDone);
 }
@@ -186,11 +194,12 @@ bool Exchange::write(std::string_view piece) {
 }
 
 void Exchange::end() {
-  std::function<void()> callback;
+  std::function<void()> gone, stop;
   const std::lock_guard lock(mutex_);
   if (state_ != State::kBegun) return;
   if (chunked_ && !terms_.head_only) queue("0\r\n\r\n");
-  callback.swap(gone_callback_);
+  gone.swap(gone_callback_);
+  stop.swap(stop_callback_);
   outlet_->wake();
   finish(State::kDone);
 }
@@ -205,6 +214,37 @@ void Exchange::on_gone(std::function<void()> callback) {
     }
   }
   callback();
+}
+
+void Exchange::on_stop(std::function<void()> callback) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!broken_off_) {
+      if (unfinished()) stop_callback_.swap(callback);
+      return;
+    }
+  }
+  callback();
+}
+
+void Exchange::break_off(std::string body) {
+  std::function<void()> gone, stop;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!unfinished() || broken_off_) return;
+    broken_off_ = true;
+    stop.swap(stop_callback_);
+    summary_.notes += " broken_off=1";
+  }
+  if (stop) stop();
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kOpen) return;
+    gone.swap(gone_callback_);
+    terms_.keep_alive = false;
+    send_whole(503, "application/json", std::move(body), {});
+  }
+  if (gone) gone();
 }
 
 void Exchange::note(std::string_view key, std::string_view value) {
@@ -262,12 +302,13 @@ bool Exchange::complete() const {
 }
 
 void Exchange::gone() {
-  std::function<void()> callback;
+  std::function<void()> callback, stop;
   std::shared_ptr<Outlet> outlet;
   {
     const std::lock_guard lock(mutex_);
     if (!unfinished()) return;
     callback.swap(gone_callback_);
+    stop.swap(stop_callback_);
     outlet = outlet_;
     summary_.gone = true;
     pending_.clear();
@@ -356,13 +397,9 @@ const char* reason_phrase(int status) {
   }
 }
 
-std::string error_body(int status, std::string_view message) {
-  std::string out = "{\"error\":{\"message\":";
-  json::append_quoted(out, message);
-  out += ",\"type\":";
-  json::append_quoted(out, reason_phrase(status));
-  out += ",\"param\":null,\"code\":" + std::to_string(status) + "}}";
-  return out;
+std::string error_body(int status, std::string_view message, bool anthropic) {
+  const api::ApiError error{status, reason_phrase(status), std::string(message), ""};
+  return anthropic ? error.anthropic_body() : error.body();
 }
 
 }  // namespace quire::http

@@ -48,6 +48,7 @@ class Exchange {
   bool write(std::string_view piece);
   void end();
   void on_gone(std::function<void()> callback);
+  void on_stop(std::function<void()> callback);
   void note(std::string_view key, std::string_view value);
   void abandon();  // the last Reply died
 
@@ -64,6 +65,9 @@ class Exchange {
   bool complete() const;
   void gone();         // the connection is lost; calls the gone callback if the answer was not complete
   void close_after();  // this answer is the connection's last
+  // The server stops: lets the handler end the answer by its stop callback; without one, an answer that has not begun
+  // is a 503 with this body.
+  void break_off(std::string body);
 
   struct Summary {
     int status = 0;
@@ -79,6 +83,7 @@ class Exchange {
   enum class State { kOpen, kBegun, kBroken, kDone, kGone };
   std::string head(int status, std::string_view content_type, const api::Headers& extra, int64_t length) const;
   void queue(std::string_view bytes);
+  void send_whole(int status, std::string_view content_type, std::string body, const api::Headers& extra);
   void finish(State state);  // kDone or kGone; the caller has the lock
   bool unfinished() const { return state_ == State::kOpen || state_ == State::kBegun || state_ == State::kBroken; }
 
@@ -91,6 +96,8 @@ class Exchange {
   size_t pending_bytes_ = 0;
   size_t unsent_ = 0;  // what the connection holds, as of its last take()
   std::function<void()> gone_callback_;
+  std::function<void()> stop_callback_;
+  bool broken_off_ = false;
   Summary summary_;
 };
 
@@ -98,7 +105,7 @@ class Exchange {
 api::ReplyPtr make_reply(std::shared_ptr<Exchange> exchange);
 
 const char* reason_phrase(int status);
-// {"error":{"message":...,"type":...,"param":null,"code":...}}: OpenAI's shape.
-std::string error_body(int status, std::string_view message);
+// {"error":{"message":...,"type":...,"param":null,"code":...}}: OpenAI's shape, or else Anthropic's.
+std::string error_body(int status, std::string_view message, bool anthropic = false);
 
 }  // namespace quire::http

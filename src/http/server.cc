@@ -35,6 +35,8 @@ namespace {
 constexpr int kBacklog = 4096;
 constexpr auto kAcceptPause = std::chrono::milliseconds(200);
 constexpr auto kLogEvery = std::chrono::seconds(5);
+// How long the errors that end broken-off answers may take to reach their clients.
+constexpr auto kLastWords = std::chrono::seconds(1);
 constexpr auto kRefreshEvery = std::chrono::seconds(2);
 // Above max_connections this many more are told so; the rest are closed without a word.
 constexpr int64_t kMaxRefused = 256;
@@ -213,6 +215,13 @@ void Worker::remove(Connection& connection) {
 
 void Worker::stop_idle() {
   for (size_t i = connections_.size(); i-- > 0;) connections_[i]->begin_stop();
+}
+
+void Worker::break_off() {
+  for (size_t i = connections_.size(); i-- > 0;) {
+    const auto connection = connections_[i];
+    connection->break_off();
+  }
 }
 
 void Worker::drop_all() {
@@ -473,6 +482,8 @@ void Server::stop() {
     const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(grace));
     if (!impl.state->wait_quiet(until) && *impl.state->in_flight > 0) {
       spdlog::info("Breaking off {} answers after {} s.", impl.state->in_flight->load(), grace);
+      for (const auto& worker : impl.workers) asio::post(worker->io(), [&worker] { worker->break_off(); });
+      impl.state->wait_quiet(Clock::now() + kLastWords);
     }
     // Again and again: a connection that was accepted at the last moment may still be on its way to its thread.
     do {

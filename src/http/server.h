@@ -40,8 +40,8 @@ struct ServerOptions {
   std::string ssl_ciphers;          // OpenSSL's list for TLS 1.2; empty: OpenSSL's default
   bool enable_ssl_refresh = false;  // read the files again when they change; open connections keep what they have
 
-  // Who may ask. Keys guard /v1, /v2, /inference, /cohere, /invocations (it generates) and /reset_prefix_cache; without
-  // keys everything is open.
+  // Who may ask. Keys guard everything but /health, /ping, /metrics, /version, /load and the API's description (/docs,
+  // /openapi.json); without keys everything is open.
   std::vector<std::string> api_keys;
   std::vector<std::string> allowed_origins;  // empty: no CORS at all
   std::vector<std::string> allowed_methods = {"*"};
@@ -84,8 +84,9 @@ class Server {
   std::string url() const;  // "http://127.0.0.1:8000", or "unix:" and the path
 
   void run();
-  // Stops accepting, closes idle connections, lets answers under way finish for shutdown_timeout_s, then closes the
-  // rest (their gone callbacks are called). Returns when no connection and no I/O thread is left.
+  // Stops accepting, closes idle connections, refuses requests that are still arriving, lets answers under way finish
+  // for shutdown_timeout_s, then ends the rest with an error (their stop callbacks are called), and a second later
+  // closes what is left (gone callbacks). Returns when no connection and no I/O thread is left.
   void stop();
 
   int64_t num_connections() const;

@@ -217,6 +217,18 @@ engine::EngineStats AsyncLlm::stats() const {
   return stats_;
 }
 
+std::optional<double> AsyncLlm::stalled_seconds() const {
+  const Clock::rep now = Clock::now().time_since_epoch().count();
+  std::optional<double> longest;
+  for (const auto* busy : {&engine_busy_since_, &output_busy_since_}) {
+    const Clock::rep since = busy->load();
+    if (since == 0) continue;
+    const double waited = seconds(Clock::duration(std::max<Clock::rep>(now - since, 0)));
+    longest = std::max(longest.value_or(0), waited);
+  }
+  return longest;
+}
+
 void AsyncLlm::apply(Command& command) {
   engine::Engine& engine = llm_->engine();
   if (auto* add = std::get_if<Add>(&command)) {
@@ -240,8 +252,10 @@ void AsyncLlm::run_engine() {
   for (;;) {
     {
       std::unique_lock lock(inbox_mutex_);
+      engine_busy_since_ = 0;
       inbox_filled_.wait(lock, [&] { return stopping_ || !inbox_.empty() || engine.has_work(); });
       if (stopping_) break;
+      engine_busy_since_ = Clock::now().time_since_epoch().count();
       commands.swap(inbox_);
     }
     for (Command& command : commands) apply(command);
@@ -288,10 +302,12 @@ void AsyncLlm::run_outputs() {
       batches.swap(outbox_);
     }
     for (Batch& batch : batches) {
+      output_busy_since_ = Clock::now().time_since_epoch().count();
       deltas.clear();
       deliver(batch, deltas);
     }
     trim_memory(Clock::now(), batches.empty());
+    output_busy_since_ = 0;
     batches.clear();
     if (const std::optional<std::string> line = stat_logger_.line(Clock::now())) spdlog::info("{}", *line);
   }

@@ -2,6 +2,8 @@
 // AsyncLlm: an Llm that runs on threads of its own, so that any thread may submit, abort and ask.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -61,6 +63,9 @@ class AsyncLlm {
   std::future<bool> reset_prefix_cache();
   // As of the last step.
   engine::EngineStats stats() const;
+  // How long the engine or the output thread has been at the piece of work it is doing now (a step; the delivery of its
+  // tokens); nothing when both are idle. Takes no lock, so a health check always gets an answer.
+  std::optional<double> stalled_seconds() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -148,6 +153,10 @@ class AsyncLlm {
   bool untrimmed_ = false;        // output thread: there was work since
   bool pending_reset_ = false;    // output thread: of the prefix cache, to be told with the next step
   bool reset_ = false;            // engine thread: the same, to be told with the next batch
+
+  // Since when each thread has been at its piece of work, in ticks of the clock; 0: idle.
+  std::atomic<Clock::rep> engine_busy_since_{0};
+  std::atomic<Clock::rep> output_busy_since_{0};
 
   std::thread engine_thread_;
   std::thread output_thread_;

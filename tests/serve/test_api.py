@@ -97,7 +97,7 @@ def test_flags_of_the_api(start, folder):
                 "--fingerprint-mode", "none", "--disable-fastapi-docs", "--api-key", "k1", "--api-key", "k2",
                 "--default-chat-template-kwargs", '{"who": "me"}')
     assert one.http.get("/v1/models").status_code == 401 and one.http.get("/health").status_code == 200
-    assert one.http.get("/v1/models", headers={"Authorization": "Bearer k3"}).json() == {"error": "Unauthorized"}
+    assert one.http.get("/v1/models", headers={"Authorization": "Bearer k3"}).json() ["error"]["message"].startswith("The API key is not one")
     one.http.headers["Authorization"] = "Bearer k2"
     assert [c["id"] for c in one.http.get("/v1/models").json()["data"]] == ["first", "second"]
     answer = one.ok("/v1/chat/completions", CHAT | {"model": "second", "logprobs": True, "chat_template": "{{ who }}",

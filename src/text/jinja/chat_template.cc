@@ -189,6 +189,7 @@ Result<std::string> ChatTemplate::render(const ChatRequest& request, std::string
   }
   jinja::RenderOptions options;
   options.now = request.now;
+  options.cancelled = request.cancelled;
   QUIRE_ASSIGN(std::string prompt, chosen->parsed.render(make_context(request, std::move(messages)), options));
   if (request.continue_final_message) return cut_at_mark(std::move(prompt), final);
   return prompt;

@@ -2,6 +2,7 @@
 // A model's chat template: turns a conversation into the prompt's text, as transformers and vLLM do.
 #pragma once
 
+#include <atomic>
 #include <ctime>
 #include <optional>
 #include <string>
@@ -37,7 +38,8 @@ struct ChatRequest {
   // Others by the names of tokenizer_config.json: {"unk_token", "<unk>"}, {"pad_token", ...}.
   std::vector<std::pair<std::string, std::string>> special_tokens;
   ContentFormat content_format = ContentFormat::kAuto;
-  std::optional<std::tm> now;  // for strftime_now; absent: the machine's local time
+  std::optional<std::tm> now;                    // for strftime_now; absent: the machine's local time
+  const std::atomic<bool>* cancelled = nullptr;  // turns true when nobody waits for the result: render() fails soon
 };
 
 // One or several named templates of a model. Immutable after parse(): any thread may render, at the same time.

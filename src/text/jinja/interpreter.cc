@@ -2,7 +2,7 @@
 // Runs statements: output, conditions, loops, assignments, macros and blocks.
 #include "text/jinja/interpreter.h"
 
-#include <unordered_map>
+#include <map>
 
 #include "text/jinja/builtins.h"
 #include "text/jinja/text.h"
@@ -10,7 +10,9 @@
 namespace quire::text::jinja {
 
 Interpreter::Interpreter(const Program& program, const RenderOptions& options)
-    : program_(program), options_(options), heap_(options.limits.max_steps, options.limits.max_memory_bytes) {
+    : program_(program),
+      options_(options),
+      heap_(options.limits.max_steps, options.limits.max_memory_bytes, options.cancelled) {
   heap_.max_depth = options.limits.max_depth;
 }
 
@@ -25,8 +27,9 @@ std::string Interpreter::run(const json::Value& context) {
 }
 
 void Interpreter::resolve_globals(const json::Value& context) {
-  // Both sides may be many: a template's names, and a request's own variables.
-  std::unordered_map<std::string_view, const json::Value*> given;
+  // Both sides may be many: a template's names, and a request's own variables, whose names a stranger may have chosen
+  // to collide in a hash table.
+  std::map<std::string_view, const json::Value*> given;
   if (context.is_object()) {
     for (const auto& [name, value] : context.as_object()) given[name] = &value;
   }

@@ -2,6 +2,7 @@
 // A Jinja2 template: parsed once, rendered any number of times, on any thread, byte for byte as Jinja2 3.1 renders it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <ctime>
 #include <memory>
@@ -41,6 +42,7 @@ struct RenderOptions {
   bool immutable = true;
   // The local time that strftime_now sees; absent: the clock of the machine.
   std::optional<std::tm> now;
+  const std::atomic<bool>* cancelled = nullptr;  // turns true when nobody waits for the result: the render fails soon
 };
 
 // The text that starts the message of an error that the template itself raised by raise_exception().

@@ -232,6 +232,29 @@ TEST(JinjaLimits, StopATemplateThatRunsTooLong) {
   EXPECT_NE(result.error().message.find("more steps"), std::string::npos);
 }
 
+TEST(JinjaLimits, StopATemplateThatNobodyWaitsFor) {
+  std::atomic<bool> cancelled{true};
+  RenderOptions options;
+  options.cancelled = &cancelled;
+  const std::string source = "{% for a in range(1000) %}{% for b in range(1000) %}{% endfor %}{% endfor %}";
+  const auto result = try_render(source, options);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, ErrorCode::kCancelled);
+  cancelled = false;
+  EXPECT_TRUE(try_render(source, options).ok());
+}
+
+// Fifty million steps of replacing in long strings took most of a minute.
+TEST(JinjaLimits, StopATemplateWhoseStepsAreLong) {
+  const auto result = try_render(
+      "{% set x = 'aB' * 1000000 %}{% for a in range(1000) %}{% for b in range(1000) %}{% set y = x.replace('a', 'c') "
+      "%}"
+      "{% endfor %}{% endfor %}");
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, ErrorCode::kExhausted);
+  EXPECT_NE(result.error().message.find("processor time"), std::string::npos) << result.error().message;
+}
+
 TEST(JinjaLimits, StopATemplateThatPrintsTooMuch) {
   EXPECT_NE(error_of("{% for a in range(500) %}{{ 'x' * 100 }}{% endfor %}", small_limits()).find("output is larger"),
             std::string::npos);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <random>
 
 #include "text/jinja/operators.h"
@@ -68,8 +69,41 @@ bool Value::same_as(const Value& other) const {
 
 // --- Heap ---
 
-void Heap::out_of_steps() {
-  throw TemplateError{"the template ran for more steps than a render may take", 0, false, ErrorCode::kExhausted};
+namespace {
+
+// What a render may take of the processor, in seconds. The templates of models take milliseconds; a step of work on
+// long strings can cost fifty times one of arithmetic, so a count of steps alone does not bound the time.
+constexpr double kMaxCpuSeconds = 2;
+
+// Processor time of this thread, so that a busy machine does not make a template fail.
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+}  // namespace
+
+// Steps are taken from the reserve by the ten thousand, so that flag and clock are looked at often and cost nothing.
+void Heap::take_steps(uint64_t count) {
+  constexpr uint64_t kSlice = 10'000;
+  const double now = cpu_seconds();
+  if (cpu_deadline_ == 0) cpu_deadline_ = now + kMaxCpuSeconds;
+  if (now > cpu_deadline_) {
+    throw TemplateError{"the template ran for longer than the " + std::to_string(static_cast<int>(kMaxCpuSeconds)) +
+                            " seconds of processor time that a render may take",
+                        0, false, ErrorCode::kExhausted};
+  }
+  if (cancelled_ != nullptr && *cancelled_) {
+    throw TemplateError{"the render was cancelled", 0, false, ErrorCode::kCancelled};
+  }
+  const uint64_t missing = count - steps_left_;
+  if (missing > steps_reserved_) {
+    throw TemplateError{"the template ran for more steps than a render may take", 0, false, ErrorCode::kExhausted};
+  }
+  const uint64_t taken = std::min(steps_reserved_, std::max(missing, kSlice));
+  steps_reserved_ -= taken;
+  steps_left_ += taken;
 }
 
 void Heap::charge(size_t bytes) {

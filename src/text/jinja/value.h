@@ -2,6 +2,7 @@
 // The values that templates compute with: Python's None, bool, int, float, str, list, tuple, dict and a few objects.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -242,13 +243,15 @@ struct MacroObject : Object {
 // The memory and time account of one render, and the owner of its objects. Used by one thread.
 class Heap {
  public:
-  Heap(uint64_t max_steps, size_t max_bytes) : steps_left_(max_steps), max_bytes_(max_bytes) {}
+  // `cancelled`, if there is one, turns true when nobody waits for the render any more.
+  Heap(uint64_t max_steps, size_t max_bytes, const std::atomic<bool>* cancelled = nullptr)
+      : steps_reserved_(max_steps), cancelled_(cancelled), max_bytes_(max_bytes) {}
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
 
-  // Work done; throws when the template has used up its share.
+  // Work done; throws when the template has used up its share of steps or of the processor's time, or was cancelled.
   void step(uint64_t count = 1) {
-    if (count > steps_left_) out_of_steps();
+    if (count > steps_left_) take_steps(count);
     steps_left_ -= count;
   }
   void touch(size_t bytes) { step(1 + bytes / 64); }
@@ -276,8 +279,11 @@ class Heap {
   int max_depth = 1200;
 
  private:
-  [[noreturn]] void out_of_steps();
-  uint64_t steps_left_;
+  void take_steps(uint64_t count);
+  uint64_t steps_left_ = 0;  // of what was taken from the reserve
+  uint64_t steps_reserved_;
+  const std::atomic<bool>* cancelled_;
+  double cpu_deadline_ = 0;  // of this thread's processor time, in seconds; 0: not set yet
   size_t max_bytes_;
   size_t used_ = 0;
   std::vector<std::unique_ptr<Object>> objects_;

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Work on objects with many members, whose names a stranger may have chosen: never worse than O(n log n).
+#pragma once
+
+#include "base/json.h"
+
+namespace quire::json {
+
+// Makes names unique: a repeated one keeps its first place and takes its last value, as Python's reader does. It sorts
+// instead of hashing, so that no choice of names makes it slow.
+void remove_repeats(Object& members);
+
+// Sets or replaces in `into` every member of `other`. Value::set() in a loop would be quadratic.
+void merge(Object& into, Object other);
+
+}  // namespace quire::json
