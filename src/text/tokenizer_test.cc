@@ -338,7 +338,7 @@ class Folder : public ::testing::Test {
 TEST_F(Folder, WithoutATokenizerIsAClearError) {
   const auto t = load_tokenizer(path_);
   ASSERT_FALSE(t.ok());
-  EXPECT_THAT(t.error().message, HasSubstr("neither tokenizer.json nor tokenizer.model"));
+  EXPECT_THAT(t.error().message, HasSubstr("has no tokenizer.json, tokenizer.model, tekken.json or .tiktoken file"));
 }
 
 TEST_F(Folder, TakesRolesAndFlagsFromTheConfig) {
