@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
+#include "base/check.h"
 #include "base/json.h"
 #include "text/jinja/chat_template.h"
 #include "text/jinja/template.h"
@@ -20,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   auto parsed = text::jinja::Template::parse(source);
   if (!parsed.ok()) return 0;
-  (void)text::detect_content_format(parsed->program());
+  if (size % 16 == 0) (void)text::find_traits(*parsed);
   text::jinja::RenderOptions options;
   options.limits.max_steps = 20'000;
   options.limits.max_output_bytes = size_t{1} << 18;
@@ -29,6 +31,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.now->tm_mday = 1;
   options.now->tm_year = 100;
   options.immutable = (size & 1) != 0;
-  (void)parsed->render(context, options);
+  std::vector<text::jinja::Variable> variables;
+  for (const auto& [name, value] : context.as_object()) {
+    variables.push_back({name, &value, text::Origin::kUntrusted, name == "messages"});
+  }
+  const auto rendered = parsed->render_marked(variables, options);
+  if (!rendered.ok()) return 0;
+  size_t done = 0;
+  for (const text::OriginRange& range : rendered->origins.ranges(rendered->size())) {
+    QUIRE_CHECK(done <= range.begin && range.begin < range.end && range.end <= rendered->size(),
+                "origins are in order and inside the text");
+    done = range.end;
+  }
   return 0;
 }

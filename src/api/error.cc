@@ -55,6 +55,11 @@ std::string ApiError::anthropic_body() const {
   return w.take();
 }
 
+Headers ApiError::headers() const {
+  if (retry_after_s == 0) return {};
+  return {{"Retry-After", std::to_string(retry_after_s)}};
+}
+
 ApiError bad_request(std::string message, std::string param) {
   return {400, "BadRequestError", std::move(message), std::move(param)};
 }

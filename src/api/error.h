@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "api/exchange.h"
 #include "base/result.h"
 
 namespace quire::api {
@@ -15,10 +16,12 @@ struct ApiError {
   int status = 400;
   std::string type = "BadRequestError";
   std::string message;
-  std::string param;  // the field; "" when it is about none
+  std::string param;          // the field; "" when it is about none
+  int64_t retry_after_s = 0;  // 0: no Retry-After header
 
   // {"error":{"message","type","param","code"}}
   std::string body() const;
+  Headers headers() const;
   // Anthropic's: {"type":"error","error":{"type","message"}}
   std::string anthropic_body() const;
 };

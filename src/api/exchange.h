@@ -20,8 +20,11 @@ struct HttpRequest {
   std::string query;   // what stood behind '?', still encoded
   Headers headers;
   std::string body;
-  std::string peer;  // "127.0.0.1:52814", for logs
-  std::string id;    // the X-Request-Id header, or 32 random hex digits
+  std::string peer;    // "127.0.0.1:52814", for logs
+  std::string id;      // the X-Request-Id header, or 32 random hex digits
+  std::string caller;  // the name of the API key that it came with; "": none
+  // Counts the body among those that the server holds, for as long as the request lives.
+  std::shared_ptr<const void> body_hold;
 
   // Set while a worker handles the request: turns true when nobody waits for the answer any more.
   const std::atomic<bool>* cancelled = nullptr;

@@ -56,6 +56,9 @@ ApiStatus Generation::start(std::vector<engine::Request> requests) {
                    requests[0].params.max_tokens.value_or(-1), requests[0].params.temperature,
                    requests[0].params.seed ? std::to_string(*requests[0].params.seed) : "none");
     }
+    auto lease = service_.keys().begin(options_.caller, static_cast<int64_t>(open_), prompt_tokens());
+    if (!lease.ok()) return lease.error();
+    lease_ = std::move(*lease);
     auto ids = service_.llm().submit(std::move(requests), [self](llm::Delta delta) { self->take(std::move(delta)); },
                                      {.caller = options_.caller, .keeps_answer = !options_.stream});
     if (!ids.ok()) return to_api_error(ids.error());
@@ -113,6 +116,7 @@ void Generation::take(llm::Delta delta) {
   }
   choice.num_tokens += static_cast<int64_t>(delta.tokens.size());
   completion_tokens_ += static_cast<int64_t>(delta.tokens.size());
+  if (lease_ != nullptr) lease_->add_tokens(static_cast<int64_t>(delta.tokens.size()));
   const bool ended = delta.finish != engine::FinishReason::kNone;
   if (options_.stream) {
     const bool waits = options_.stream_interval > 1 && choice.begun && !ended &&

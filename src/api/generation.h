@@ -96,6 +96,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   std::mutex mutex_;  // guards what the output thread and start() share
   std::vector<engine::RequestId> ids_;
+  std::unique_ptr<KeyLedger::Lease> lease_;  // of the caller's key
   size_t open_ = 0;
   int64_t completion_tokens_ = 0;
   bool begun_ = false;

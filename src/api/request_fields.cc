@@ -6,7 +6,6 @@
 #include <charconv>
 
 #include "api/json_writer.h"
-#include "base/json_object.h"
 #include "base/log.h"
 
 namespace quire::api {
@@ -88,6 +87,7 @@ ApiResult<GenerationOptions> read_options(const HttpRequest& request, const Body
   GenerationOptions o;
   o.id_key = answer_key(request, body);
   o.id = prefix + o.id_key;
+  o.caller = request.caller;
   o.n = body.integer("n").value_or(1);
   o.stream = body.boolean("stream", false);
   o.stream_interval = body.integer("stream_interval").value_or(service.options().stream_interval);
@@ -222,11 +222,8 @@ ApiResult<std::vector<int32_t>> chat_tokens(const Service& service, ChatInput in
   chat.continue_final_message = input.continue_final_message;
   chat.content_format = options.content_format;
   chat.cancelled = input.cancelled;
-  chat.kwargs = options.default_chat_template_kwargs;
-  if (input.kwargs.is_object()) {
-    if (!chat.kwargs.is_object()) chat.kwargs = json::Object{};
-    json::merge(chat.kwargs.as_object(), std::move(input.kwargs.as_object()));
-  }
+  chat.default_kwargs = options.default_chat_template_kwargs;
+  chat.kwargs = std::move(input.kwargs);
   std::optional<text::ChatTemplate> own;
   if (input.chat_template) {
     if (!options.trust_request_chat_template) {
@@ -239,13 +236,14 @@ ApiResult<std::vector<int32_t>> chat_tokens(const Service& service, ChatInput in
     if (!parsed.ok()) return bad_request("chat_template: " + parsed.error().message, "chat_template");
     own = std::move(*parsed);
   }
-  auto text = service.model().render_chat(std::move(chat), own ? &*own : nullptr);
-  if (!text.ok()) {
+  auto prompt = service.model().render_chat(std::move(chat), own ? &*own : nullptr);
+  if (!prompt.ok()) {
     // A template's own complaint is about the messages, whatever kind of error it was.
-    return bad_request(text.error().message, "messages");
+    return bad_request(prompt.error().message, "messages");
   }
-  if (auto length = check_text_length(service, text->size()); !length.ok()) return length.error();
-  auto ids = service.model().tokens_of(llm::TextPrompt{std::move(*text), input.add_special_tokens});
+  if (auto length = check_text_length(service, prompt->text.size()); !length.ok()) return length.error();
+  prompt->add_special_tokens = input.add_special_tokens;
+  auto ids = service.model().tokens_of(std::move(*prompt));
   if (!ids.ok()) return to_api_error(ids.error());
   return std::move(*ids);
 }

@@ -10,7 +10,8 @@
 namespace quire::api {
 namespace {
 
-constexpr size_t kMaxDepth = 64;  // vLLM's bound on nesting
+constexpr size_t kMaxDepth = 64;          // vLLM's bound on nesting
+constexpr size_t kMaxValues = 1'250'000;  // a million token ids and some more; each takes about 56 bytes
 
 bool is_neutral(const json::Value& v) {
   switch (v.kind()) {
@@ -198,6 +199,7 @@ ApiStatus check_field(const json::Value& value, const Field& field, const std::s
 ApiResult<Body> Body::parse(std::string_view text, const Schema& schema) {
   json::Limits limits;
   limits.max_depth = kMaxDepth;
+  limits.max_values = kMaxValues;
   auto parsed = json::parse(text, limits);
   if (!parsed.ok()) return bad_request("the body is not JSON: " + parsed.error().message);
   if (!parsed->is_object()) return bad_request("the body must be a JSON object.");

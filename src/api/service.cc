@@ -125,12 +125,12 @@ void send_json(Reply& reply, int status, std::string body) {
 
 void send_error(Reply& reply, const ApiError& error) {
   note_error(reply, error);
-  send_json(reply, error.status, error.body());
+  reply.send(error.status, "application/json", error.body(), error.headers());
 }
 
 void send_anthropic_error(Reply& reply, const ApiError& error) {
   note_error(reply, error);
-  send_json(reply, error.status, error.anthropic_body());
+  reply.send(error.status, "application/json", error.anthropic_body(), error.headers());
 }
 
 Service::Service(llm::AsyncLlm& llm, metrics::ServerMetrics& metrics, ServiceOptions options)
@@ -140,6 +140,7 @@ Service::Service(llm::AsyncLlm& llm, metrics::ServerMetrics& metrics, ServiceOpt
       openapi_(openapi_json(options_.version)),
       page_(docs_page(options_.version, options_.served_names[0])),
       max_text_bytes_(text_bound(llm.llm())),
+      keys_(options_.keys, &metrics),
       workers_(options_.workers) {}
 
 std::string_view Service::route_of(std::string_view path) {

@@ -9,6 +9,7 @@
 
 #include "api/error.h"
 #include "api/exchange.h"
+#include "api/keys.h"
 #include "api/schema.h"
 #include "api/worker_pool.h"
 #include "llm/async_llm.h"
@@ -17,6 +18,7 @@
 namespace quire::api {
 
 struct ServiceOptions {
+  std::vector<ApiKey> keys;               // those with names and limits
   std::vector<std::string> served_names;  // the first one stands in answers
   std::vector<std::string> aliases;       // also taken as `model`: the path, the file's name
   std::string model_root;                 // the model's own name, without its folders
@@ -57,6 +59,7 @@ class Service {
   static std::string_view route_of(std::string_view path);
 
   llm::AsyncLlm& llm() { return llm_; }
+  KeyLedger& keys() { return keys_; }
   const llm::Llm& model() const { return llm_.llm(); }
   const ServiceOptions& options() const { return options_; }
   std::atomic<int64_t>& load() { return load_; }
@@ -86,6 +89,7 @@ class Service {
   const std::string openapi_;
   const std::string page_;
   const size_t max_text_bytes_;
+  KeyLedger keys_;
   std::atomic<int64_t> load_ = 0;
   WorkerPool workers_;  // last: its jobs use all of the above
 };

@@ -88,11 +88,6 @@ void remove_repeats(Object& members) {
   members.resize(kept);
 }
 
-void merge(Object& into, Object other) {
-  into.insert(into.end(), std::make_move_iterator(other.begin()), std::make_move_iterator(other.end()));
-  remove_repeats(into);
-}
-
 Value::Value(std::string s) : kind_(Kind::kString), string_(std::make_unique<std::string>(std::move(s))) {}
 Value::Value(Array a) : kind_(Kind::kArray), array_(std::make_unique<Array>(std::move(a))) {}
 Value::Value(Object o) : kind_(Kind::kObject), object_(std::make_unique<Object>(std::move(o))) {}

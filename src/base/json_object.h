@@ -10,7 +10,4 @@ namespace quire::json {
 // instead of hashing, so that no choice of names makes it slow.
 void remove_repeats(Object& members);
 
-// Sets or replaces in `into` every member of `other`. Value::set() in a loop would be quadratic.
-void merge(Object& into, Object other);
-
 }  // namespace quire::json

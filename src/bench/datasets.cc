@@ -34,7 +34,8 @@ Result<std::string> templated(const llm::TextSide& side, const DatasetOptions& o
   chat.kwargs = options.chat_template_kwargs;
   chat.bos_token = piece_of(*side.tokenizer, side.tokenizer->special_ids().bos);
   chat.eos_token = piece_of(*side.tokenizer, side.tokenizer->special_ids().eos);
-  return side.chat_template->render(chat);
+  QUIRE_ASSIGN(text::ChatPrompt prompt, side.chat_template->render(chat));
+  return std::move(prompt.text);
 }
 
 // Draws from the samples there are until there are enough, as vLLM does.

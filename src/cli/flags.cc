@@ -36,6 +36,10 @@ const ModelFlag kModelFlags[] = {
     {kModel, "--tokenizer", &Options::tokenizer, "Folder of another tokenizer than the model's own"},
     {kModel, "--chat-template", &Options::chat_template,
      "File with a Jinja chat template to use instead of the model's own"},
+    {kModel, "--allow-special-tokens-in-content", &Options::allow_special_tokens_in_content,
+     "Recognise control tokens such as <|im_end|> that are spelled in messages, as other servers do. Off, they are "
+     "text, "
+     "so that a user cannot forge a turn"},
     {kModel, "--generation-config", &Options::generation_config,
      "Sampling defaults: auto (the model's generation_config.json), vllm (neutral), or a folder"},
     {kModel, "--override-generation-config", &Options::override_generation_config,

@@ -129,6 +129,10 @@ void add_listen_flags(CLI::App& app, ServeFlags& f) {
 void add_access_flags(CLI::App& app, ServeFlags& f) {
   constexpr const char* kGroup = "Access";
   add(app, kGroup, "--api-key", f.api_keys, "Key that clients must send; may be given several times");
+  add(app, kGroup, "--api-key-file", f.api_key_file,
+      "JSON file of keys with names and limits: {\"keys\": [{\"name\": ..., \"key\": ..., \"requests_per_minute\": "
+      "..., "
+      "\"tokens_per_minute\": ..., \"max_sequences\": ...}, ...]}");
   add(app, kGroup, "--allowed-origins", f.allowed_origins, "CORS: JSON list of origins, [\"*\"] for all")
       ->capture_default_str();
   add(app, kGroup, "--allowed-methods", f.allowed_methods, "CORS: JSON list of methods")->capture_default_str();
@@ -151,6 +155,9 @@ void add_limit_flags(CLI::App& app, ServeFlags& f) {
   add(app, kGroup, "--max-connections", f.http.max_connections, "More are answered with 503 and closed")
       ->capture_default_str();
   add(app, kGroup, "--max-body-bytes", f.max_body, "Largest body of a request; more: 413")->capture_default_str();
+  add(app, kGroup, "--max-held-body-bytes", f.max_held_body,
+      "Bytes of bodies of all requests that are being read or wait for a worker; more: 503")
+      ->capture_default_str();
   add(app, kGroup, "--max-header-bytes", f.max_header, "Largest head of a request; more: 431")->capture_default_str();
   add(app, kGroup, "--max-write-buffer-bytes", f.max_write_buffer,
       "What may wait for a client that does not read; more: it is cut off")
@@ -272,6 +279,7 @@ Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {
   QUIRE_ASSIGN(f.http.allowed_headers, json_list(f.allowed_headers, "--allowed-headers"));
   QUIRE_ASSIGN(f.http.max_body_bytes, size_flag(f.max_body, "--max-body-bytes"));
   QUIRE_ASSIGN(f.http.max_header_bytes, size_flag(f.max_header, "--max-header-bytes"));
+  QUIRE_ASSIGN(f.http.max_held_body_bytes, size_flag(f.max_held_body, "--max-held-body-bytes"));
   QUIRE_ASSIGN(const size_t request_bytes, size_flag(f.max_request, "--max-request-bytes"));
   f.async.max_request_bytes = static_cast<int64_t>(request_bytes);
   QUIRE_ASSIGN(f.http.max_write_buffer_bytes, size_flag(f.max_write_buffer, "--max-write-buffer-bytes"));
@@ -286,7 +294,11 @@ Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {
   for (const std::string& key : f.http.api_keys) {
     if (key.empty()) return invalid_argument("--api-key must not be empty");
   }
-  if (!f.http.api_keys.empty()) f.service.enable_reset_prefix_cache = true;
+  if (!f.api_key_file.empty()) {
+    QUIRE_ASSIGN(f.service.keys, api::read_key_file(f.api_key_file));
+    for (const api::ApiKey& key : f.service.keys) f.http.named_keys.push_back({key.name, key.key});
+  }
+  if (!f.http.api_keys.empty() || !f.http.named_keys.empty()) f.service.enable_reset_prefix_cache = true;
   f.http.access_log = !f.disable_access_log;
   f.http.access_log_excluded_paths = f.quiet_endpoints;
   f.async.log_stats_every_s = f.disable_log_stats ? 0 : 10;

@@ -21,10 +21,11 @@ struct ServeFlags {
   llm::AsyncOptions async;
 
   std::vector<std::string> served_names, api_keys, quiet_endpoints;
+  std::string api_key_file;
   std::string allowed_origins = "[]", allowed_methods = "[\"*\"]", allowed_headers = "[\"*\"]";
   std::string content_format = "auto", default_kwargs, custom_buckets, fingerprint_mode = "full";
   std::string max_body = "32MiB", max_header = "64KiB", max_write_buffer = "4MiB", max_request = "256MiB",
-              uvicorn_log_level;
+              max_held_body = "256MiB", uvicorn_log_level;
   double health_stall_s = 60;
   bool disable_log_stats = false;
   bool disable_access_log = false;

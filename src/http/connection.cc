@@ -230,6 +230,7 @@ void Connection::parse() {
     size_t consumed = 0;
     const RequestReader::Event event = reader_.feed(in_.view(), consumed);
     in_.consume(consumed);
+    if (phase_ == Phase::kBody && !hold_body(consumed)) return;
     if (phase_ == Phase::kIdle && reader_.started()) {
       phase_ = Phase::kHead;
       request_start_ = Clock::now();
@@ -276,11 +277,13 @@ void Connection::on_head() {
     if (state_.options.enable_request_id_headers) answer_headers_.emplace_back("X-Request-Id", id_);
     return answer(preflight->status, "text/plain; charset=utf-8", preflight->body, preflight->headers, keep_alive);
   }
-  if (!state_.keys.admits(request)) {
+  const std::optional<std::string> caller = state_.keys.caller(request);
+  if (!caller) {
     const bool sent = request.header("Authorization") != nullptr || request.header("x-api-key") != nullptr;
     return answer(401, "application/json", error_body(401, sent ? kWrongKey : kNoKey, anthropic_),
                   {{"WWW-Authenticate", "Bearer"}}, keep_alive);
   }
+  reader_.request().caller = *caller;
   if (reader_.expects_continue() && !reader_.complete() && in_.size() == 0) {
     out_.emplace_back("HTTP/1.1 100 Continue\r\n\r\n");
     pump();
@@ -293,6 +296,20 @@ void Connection::forget_request() {
   path_.clear();
   http10_ = head_only_ = anthropic_ = false;
   answer_headers_.clear();
+}
+
+// Counts bytes of the body; false when the server holds too many and has answered so. A small body always has room.
+bool Connection::hold_body(size_t bytes) {
+  constexpr int64_t kSmallBody = int64_t{64} << 10;
+  if (body_hold_ == nullptr) body_hold_ = std::make_shared<BodyHold>(state_.held_body_bytes);
+  body_hold_->add(static_cast<int64_t>(bytes));
+  const auto most = static_cast<int64_t>(state_.options.max_held_body_bytes);
+  if (body_hold_->bytes() <= kSmallBody || body_hold_->total() <= most) return true;
+  body_hold_.reset();
+  answer(503, "application/json",
+         error_body(503, "The server holds as many bytes of requests' bodies as it may; try again later.", anthropic_),
+         {{"Retry-After", "1"}}, false);
+  return false;
 }
 
 void Connection::on_bad() {
@@ -323,6 +340,7 @@ void Connection::answer(int status, std::string_view content_type, std::string b
   phase_ = Phase::kAnswer;
   read_deadline_ = Clock::time_point::max();
   request_bytes_ = 0;
+  body_hold_.reset();
   current_ = std::make_shared<Exchange>(terms(keep_alive), shared_from_this());
   current_->send(status, content_type, std::move(body), extra);
   reader_ = RequestReader(state_.limits);
@@ -332,6 +350,7 @@ void Connection::dispatch() {
   api::HttpRequest request = std::move(reader_.request());
   request.peer = peer_;
   request.id = id_;
+  request.body_hold = std::move(body_hold_);
   request_bytes_ = static_cast<int64_t>(request.body.size());
   phase_ = Phase::kAnswer;
   read_deadline_ = Clock::time_point::max();

@@ -41,6 +41,7 @@ struct ServerState {
   const KeyRing keys;
   const Cors cors;
   const std::shared_ptr<std::atomic<int64_t>> in_flight;
+  const std::shared_ptr<std::atomic<int64_t>> held_body_bytes;
   std::atomic<bool> stopping{false};
 
   // Counts connections; wait_quiet() waits until there is none.
@@ -51,6 +52,26 @@ struct ServerState {
  private:
   std::mutex mutex_;
   std::condition_variable quiet_;
+};
+
+// The bytes of one request's body among those that the server holds. Lives as long as the body does, so it may outlive
+// the server. One thread at a time.
+class BodyHold {
+ public:
+  explicit BodyHold(std::shared_ptr<std::atomic<int64_t>> total) : total_(std::move(total)) {}
+  ~BodyHold() { *total_ -= bytes_; }
+  BodyHold(const BodyHold&) = delete;
+  BodyHold& operator=(const BodyHold&) = delete;
+  void add(int64_t bytes) {
+    bytes_ += bytes;
+    *total_ += bytes;
+  }
+  int64_t bytes() const { return bytes_; }
+  int64_t total() const { return *total_; }
+
+ private:
+  const std::shared_ptr<std::atomic<int64_t>> total_;
+  int64_t bytes_ = 0;
 };
 
 class Connection;
@@ -158,6 +179,7 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   void parse();
   void on_head();
   void on_bad();
+  bool hold_body(size_t bytes);
   void dispatch();
   void answer(int status, std::string_view content_type, std::string body, const api::Headers& extra, bool keep_alive);
   void remember_request();
@@ -187,6 +209,7 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   bool eof_ = false;
   bool late_ = false;  // had its 408
   RequestReader reader_;
+  std::shared_ptr<BodyHold> body_hold_;  // while a body is read
 
   std::deque<std::string> out_;
   size_t out_offset_ = 0;  // of the first segment

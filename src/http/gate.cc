@@ -47,32 +47,40 @@ bool guarded(std::string_view path) {
 
 }  // namespace
 
-KeyRing::KeyRing(const std::vector<std::string>& keys) {
-  for (const std::string& key : keys) {
-    SHA256(reinterpret_cast<const uint8_t*>(key.data()), key.size(), digests_.emplace_back().data());
-  }
+KeyRing::KeyRing(const std::vector<std::string>& keys, const std::vector<NamedKey>& named) {
+  for (const std::string& key : keys) add("key-" + std::to_string(entries_.size() + 1), key);
+  for (const NamedKey& key : named) add(key.name, key.key);
 }
 
-bool KeyRing::knows(std::string_view key) const {
+void KeyRing::add(std::string name, std::string_view key) {
+  Entry& entry = entries_.emplace_back();
+  entry.name = std::move(name);
+  SHA256(reinterpret_cast<const uint8_t*>(key.data()), key.size(), entry.digest.data());
+}
+
+const KeyRing::Entry* KeyRing::find(std::string_view key) const {
   Digest digest;
   SHA256(reinterpret_cast<const uint8_t*>(key.data()), key.size(), digest.data());
-  bool found = false;
-  for (const Digest& known : digests_) found |= CRYPTO_memcmp(known.data(), digest.data(), digest.size()) == 0;
+  const Entry* found = nullptr;
+  for (const Entry& entry : entries_) {
+    if (CRYPTO_memcmp(entry.digest.data(), digest.data(), digest.size()) == 0) found = &entry;
+  }
   return found;
 }
 
-bool KeyRing::admits(const api::HttpRequest& request) const {
-  if (digests_.empty() || request.method == "OPTIONS" || !guarded(request.path)) return true;
+std::optional<std::string> KeyRing::caller(const api::HttpRequest& request) const {
+  if (entries_.empty() || request.method == "OPTIONS" || !guarded(request.path)) return "";
+  const Entry* found = nullptr;
   if (const std::string* authorization = request.header("Authorization")) {
     const std::string_view text = trim(*authorization);
     const size_t space = text.find(' ');
-    if (space != std::string_view::npos && lower(text.substr(0, space)) == "bearer" &&
-        knows(trim(text.substr(space)))) {
-      return true;
+    if (space != std::string_view::npos && lower(text.substr(0, space)) == "bearer") {
+      found = find(trim(text.substr(space)));
     }
   }
-  const std::string* key = request.header("x-api-key");
-  return key != nullptr && knows(*key);
+  if (const std::string* key = request.header("x-api-key"); found == nullptr && key != nullptr) found = find(*key);
+  if (found == nullptr) return std::nullopt;
+  return found->name;
 }
 
 Cors::Cors(CorsOptions options) : options_(std::move(options)) {

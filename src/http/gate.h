@@ -13,19 +13,30 @@
 
 namespace quire::http {
 
+struct NamedKey {
+  std::string name;
+  std::string key;
+};
+
 // The keys that open the guarded paths. Only digests are kept, and a look-up takes the same time for any wrong key.
 // Immutable after construction: any thread.
 class KeyRing {
  public:
-  explicit KeyRing(const std::vector<std::string>& keys);
-  // True when the path needs no key, no keys are set, or the request has one ("Authorization: Bearer", or "x-api-key"
-  // as Anthropic's clients send it).
-  bool admits(const api::HttpRequest& request) const;
+  // Keys without a name are called key-1, key-2 and so on.
+  KeyRing(const std::vector<std::string>& keys, const std::vector<NamedKey>& named);
+  // The name of the key that the request has ("Authorization: Bearer", or "x-api-key" as Anthropic's clients send it);
+  // "" when the path needs no key or no keys are set; nothing when it needs one and has none of these.
+  std::optional<std::string> caller(const api::HttpRequest& request) const;
 
  private:
   using Digest = std::array<uint8_t, 32>;
-  bool knows(std::string_view key) const;
-  std::vector<Digest> digests_;
+  struct Entry {
+    std::string name;
+    Digest digest;
+  };
+  void add(std::string name, std::string_view key);
+  const Entry* find(std::string_view key) const;
+  std::vector<Entry> entries_;
 };
 
 struct CorsOptions {

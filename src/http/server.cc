@@ -127,9 +127,10 @@ ServerState::ServerState(const ServerOptions& server_options, api::Handler api_h
     : options(server_options),
       handler(std::move(api_handler)),
       limits{options.max_body_bytes, options.max_header_bytes, options.max_headers, options.root_path},
-      keys(options.api_keys),
+      keys(options.api_keys, options.named_keys),
       cors({options.allowed_origins, options.allowed_methods, options.allowed_headers, options.allow_credentials}),
-      in_flight(std::make_shared<std::atomic<int64_t>>(0)) {}
+      in_flight(std::make_shared<std::atomic<int64_t>>(0)),
+      held_body_bytes(std::make_shared<std::atomic<int64_t>>(0)) {}
 
 void ServerState::connection_ended() {
   const std::lock_guard lock(mutex_);

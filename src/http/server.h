@@ -12,6 +12,7 @@
 
 #include "api/exchange.h"
 #include "base/result.h"
+#include "http/gate.h"
 
 namespace quire::http {
 
@@ -43,6 +44,7 @@ struct ServerOptions {
   // Who may ask. Keys guard everything but /health, /ping, /metrics, /version, /load and the API's description (/docs,
   // /openapi.json); without keys everything is open.
   std::vector<std::string> api_keys;
+  std::vector<NamedKey> named_keys;          // the same, each with the name of its owner (HttpRequest::caller)
   std::vector<std::string> allowed_origins;  // empty: no CORS at all
   std::vector<std::string> allowed_methods = {"*"};
   std::vector<std::string> allowed_headers = {"*"};
@@ -51,6 +53,7 @@ struct ServerOptions {
 
   // Limits.
   size_t max_body_bytes = size_t{32} << 20;         // more: 413
+  size_t max_held_body_bytes = size_t{256} << 20;   // of all requests that are read or wait; more: 503
   size_t max_header_bytes = size_t{64} << 10;       // more: 431
   size_t max_headers = 256;                         // more: 431
   size_t max_write_buffer_bytes = size_t{4} << 20;  // a streamed answer that the client does not read; more: thrown out

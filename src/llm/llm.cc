@@ -19,6 +19,12 @@ std::string model_name(const model::ModelFiles& files) {
   return last.extension() == ".gguf" ? last.stem().string() : last.string();
 }
 
+std::vector<int32_t> markers_of(const text::Tokenizer& tokenizer, const text::ChatTemplate& chat) {
+  std::string sources;
+  for (const std::string& name : chat.names()) sources += chat.source(name) + "\n";
+  return tokenizer.control_markers(sources);
+}
+
 std::string piece_of(const text::Tokenizer& tokenizer, std::optional<int32_t> id) {
   return id ? std::string(tokenizer.piece(*id).value_or("")) : std::string();
 }
@@ -34,6 +40,15 @@ Result<std::unique_ptr<Llm>> Llm::load(const Options& options, ProgressFn progre
   QUIRE_ASSIGN(TextSide text_side, load_text_side(files, options));
   llm->tokenizer_ = std::move(text_side.tokenizer);
   llm->chat_template_ = std::move(text_side.chat_template);
+  llm->allow_special_tokens_ = options.allow_special_tokens_in_content;
+  if (llm->chat_template_ && llm->tokenizer_ != nullptr) {
+    llm->markers_ = markers_of(*llm->tokenizer_, *llm->chat_template_);
+    if (!llm->chat_template_->shows_plain_text()) {
+      spdlog::warn(
+          "the chat template takes no plain strings as content, only lists of parts; "
+          "run with --chat-template-content-format openai if clients send strings");
+    }
+  }
   llm->streams_ = std::make_unique<Streams>(llm->tokenizer_);
   QUIRE_ASSIGN(llm->generation_, load_generation_config(files.files.folder, options));
 
@@ -63,7 +78,7 @@ sampling::SamplingParams Llm::default_params() const {
   return params;
 }
 
-Result<std::string> Llm::render_chat(text::ChatRequest chat, const text::ChatTemplate* other) const {
+Result<TextPrompt> Llm::render_chat(text::ChatRequest chat, const text::ChatTemplate* other) const {
   if (tokenizer_ == nullptr) {
     return unsupported("this model has no tokenizer, so it takes token ids only; give one with --tokenizer");
   }
@@ -73,7 +88,13 @@ Result<std::string> Llm::render_chat(text::ChatRequest chat, const text::ChatTem
   const text::SpecialIds& special = tokenizer_->special_ids();
   if (chat.bos_token.empty()) chat.bos_token = piece_of(*tokenizer_, special.bos);
   if (chat.eos_token.empty()) chat.eos_token = piece_of(*tokenizer_, special.eos);
-  return (other != nullptr ? *other : *chat_template_).render(chat);
+  QUIRE_ASSIGN(text::ChatPrompt rendered, (other != nullptr ? *other : *chat_template_).render(chat));
+  TextPrompt prompt{std::move(rendered.text), false};
+  if (!allow_special_tokens_) {
+    prompt.origins = std::move(rendered.origins);
+    prompt.markers = other != nullptr ? markers_of(*tokenizer_, *other) : markers_;
+  }
+  return prompt;
 }
 
 Result<std::vector<int32_t>> Llm::tokens_of(const Prompt& prompt) const {
@@ -82,10 +103,12 @@ Result<std::vector<int32_t>> Llm::tokens_of(const Prompt& prompt) const {
     return unsupported("this model has no tokenizer, so it takes token ids only; give one with --tokenizer");
   }
   if (const auto* plain = std::get_if<TextPrompt>(&prompt)) {
-    return tokenizer_->encode(plain->text, {plain->add_special_tokens, true});
+    return tokenizer_->encode(
+        plain->text,
+        {.add_special_tokens = plain->add_special_tokens, .origins = plain->origins, .markers = plain->markers});
   }
-  QUIRE_ASSIGN(const std::string text, render_chat(std::get<text::ChatRequest>(prompt)));
-  return tokenizer_->encode(text, {.add_special_tokens = false, .parse_special = true});
+  QUIRE_ASSIGN(TextPrompt rendered, render_chat(std::get<text::ChatRequest>(prompt)));
+  return tokens_of(std::move(rendered));
 }
 
 void Llm::fill_ends(sampling::SamplingParams& params) const {

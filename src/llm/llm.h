@@ -24,6 +24,9 @@ namespace quire::llm {
 struct TextPrompt {
   std::string text;
   bool add_special_tokens = true;
+  // Of a rendered conversation: which parts may not spell control tokens (see text::EncodeOptions).
+  std::vector<text::OriginRange> origins = {};
+  std::vector<int32_t> markers = {};
 };
 using TokenPrompt = std::vector<int32_t>;
 using Prompt = std::variant<TextPrompt, TokenPrompt, text::ChatRequest>;
@@ -72,8 +75,9 @@ class Llm {
 
   // The model's own sampling defaults, to change and put into a request.
   sampling::SamplingParams default_params() const;
-  // A conversation as the prompt's text, by the model's template or by another one. Any thread.
-  Result<std::string> render_chat(text::ChatRequest chat, const text::ChatTemplate* other = nullptr) const;
+  // A conversation as the prompt's text, by the model's template or by another one; special tokens are not added, as
+  // the template writes them. Any thread.
+  Result<TextPrompt> render_chat(text::ChatRequest chat, const text::ChatTemplate* other = nullptr) const;
   // The ids of a prompt. Any thread.
   Result<std::vector<int32_t>> tokens_of(const Prompt& prompt) const;
 
@@ -108,6 +112,8 @@ class Llm {
   std::string name_;
   text::TokenizerPtr tokenizer_;
   std::optional<text::ChatTemplate> chat_template_;
+  bool allow_special_tokens_ = false;  // in the contents of messages
+  std::vector<int32_t> markers_;       // tokens that the chat template writes
   GenerationConfig generation_;
   std::vector<int32_t> eos_ids_;  // the tokenizer's first
   kv::MemoryPlan plan_;

@@ -13,14 +13,15 @@ struct Options {
   std::filesystem::path model;  // a folder, a .gguf, or with load_format dummy a config.json
 
   // Model
-  std::string load_format = "auto";        // auto, safetensors, gguf, dummy
-  std::string dtype = "auto";              // auto, float32, float16, bfloat16
-  std::string max_model_len;               // "": the model's; "auto"; or a length such as 8192, 8k, 8K
-  std::filesystem::path tokenizer;         // "": the model's
-  std::filesystem::path chat_template;     // "": the model's; else a file with a Jinja template
-  std::string generation_config = "auto";  // auto: the model's folder; vllm: neutral; or a folder
-  std::string override_generation_config;  // JSON object
-  int64_t seed = 0;                        // of dummy weights and of requests drawn from it
+  std::string load_format = "auto";              // auto, safetensors, gguf, dummy
+  std::string dtype = "auto";                    // auto, float32, float16, bfloat16
+  std::string max_model_len;                     // "": the model's; "auto"; or a length such as 8192, 8k, 8K
+  std::filesystem::path tokenizer;               // "": the model's
+  std::filesystem::path chat_template;           // "": the model's; else a file with a Jinja template
+  bool allow_special_tokens_in_content = false;  // control tokens spelled in messages count as such
+  std::string generation_config = "auto";        // auto: the model's folder; vllm: neutral; or a folder
+  std::string override_generation_config;        // JSON object
+  int64_t seed = 0;                              // of dummy weights and of requests drawn from it
 
   // KV cache
   std::string kv_cache_dtype = "auto";

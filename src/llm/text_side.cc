@@ -17,10 +17,6 @@ Error in_file(const fs::path& file, const Error& error) {
   return {error.code, "'" + file.string() + "': " + error.message};
 }
 
-bool has_tokenizer(const fs::path& folder) {
-  return fs::exists(folder / "tokenizer.json") || fs::exists(folder / "tokenizer.model");
-}
-
 Result<text::TokenizerPtr> load_tokenizer(const model::ModelFiles& files, const Options& options) {
   if (!options.tokenizer.empty()) {
     const fs::path& path = options.tokenizer;
@@ -31,7 +27,7 @@ Result<text::TokenizerPtr> load_tokenizer(const model::ModelFiles& files, const 
     QUIRE_ASSIGN(text::GgufVocab vocab, text::read_gguf_vocab(files.gguf->metadata()));
     return text::load_gguf_vocab(std::move(vocab), files.files.file.string());
   }
-  if (!has_tokenizer(files.files.folder)) return text::TokenizerPtr();
+  if (!text::has_tokenizer(files.files.folder)) return text::TokenizerPtr();
   return text::load_tokenizer(files.files.folder);
 }
 

@@ -3,6 +3,7 @@
 #include "text/added_tokens.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "text/unicode.h"
 
@@ -19,6 +20,19 @@ char32_t last_char(std::string_view text) {
   while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) --at;
   const char* p = text.data() + at;
   return next_code_point(p);
+}
+
+// "<|user|>" and "<｜User｜>": some models have such tokens without calling them special.
+bool is_control_spelling(std::string_view content) {
+  return content.starts_with("<|") || content.starts_with("<\xef\xbd\x9c");
+}
+
+// The least trusted origin in [begin, end). Calls come with ascending `begin`; `at` remembers the range.
+Origin origin_in(std::span<const OriginRange> origins, size_t begin, size_t end, size_t& at) {
+  while (at < origins.size() && origins[at].end <= begin) ++at;
+  Origin least = Origin::kTemplate;
+  for (size_t i = at; i < origins.size() && origins[i].begin < end; ++i) least = std::max(least, origins[i].origin);
+  return least;
 }
 
 char32_t first_char(std::string_view text) {
@@ -70,6 +84,7 @@ void AddedTokens::finish(const Normalizer* normalizer) {
   raw_ = {};
   normalized_ = {};
   shown_.clear();
+  control_.clear();
   std::vector<std::pair<std::string, int32_t>> raw_keys;
   std::vector<std::pair<std::string, int32_t>> normalized_keys;
   const auto place = [&](const AddedToken& token) {
@@ -82,6 +97,7 @@ void AddedTokens::finish(const Normalizer* normalizer) {
       key = std::move(text.text);
     }
     const int32_t id = ids_.at(token.content);
+    if (special_.contains(token.content) || is_control_spelling(token.content)) control_.insert(id);
     shown_[id] = key;
     keys.emplace_back(std::move(key), static_cast<int32_t>(search.tokens.size()));
     search.tokens.emplace_back(token, id);
@@ -92,17 +108,32 @@ void AddedTokens::finish(const Normalizer* normalizer) {
   normalized_.trie = ByteTrie(std::move(normalized_keys));
 }
 
-void AddedTokens::find(std::string_view text, bool normalized_pass, bool parse_special,
+bool AddedTokens::refused(int32_t id, Origin origin, const TokenGuard& guard) const {
+  if (origin == Origin::kTemplate) return false;
+  if (control_.contains(id)) return true;
+  return origin == Origin::kUntrusted && std::binary_search(guard.markers.begin(), guard.markers.end(), id);
+}
+
+void AddedTokens::find(std::string_view text, bool normalized_pass, bool parse_special, const TokenGuard& guard,
                        std::vector<Section>& out) const {
   const Search& search = normalized_pass ? normalized_ : raw_;
   size_t done = 0;
   size_t at = 0;
+  size_t range = 0;
   while (at < text.size()) {
     if (!search.trie.starts_with(static_cast<unsigned char>(text[at]))) {
       ++at;
       continue;
     }
-    const auto [size, index] = search.trie.longest(text.substr(at));
+    auto [size, index] = search.trie.longest(text.substr(at));
+    // A refused token may hide a shorter one that the template wrote: look again, up to the next range.
+    if (size > 0 && !guard.origins.empty() &&
+        refused(search.tokens[static_cast<size_t>(index)].second, origin_in(guard.origins, at, at + size, range),
+                guard)) {
+      const bool inside = guard.origins[range].begin <= at;
+      const size_t own = inside ? 0 : guard.origins[range].begin - at;
+      std::tie(size, index) = search.trie.longest(text.substr(at, own));
+    }
     if (size == 0) {
       ++at;
       continue;

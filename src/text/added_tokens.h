@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -13,6 +14,7 @@
 #include "text/byte_trie.h"
 #include "text/model.h"
 #include "text/normalizer.h"
+#include "text/origin.h"
 
 namespace quire::text {
 
@@ -23,6 +25,12 @@ struct AddedToken {
   bool rstrip = false;       // takes the white space after it
   bool normalized = true;    // looked for after normalization, itself normalized
   bool special = false;
+};
+
+// Which parts of a text may not spell control tokens; see EncodeOptions.
+struct TokenGuard {
+  std::span<const OriginRange> origins;
+  std::span<const int32_t> markers;
 };
 
 // The added tokens of one tokenizer. Filled while loading, then immutable.
@@ -43,7 +51,10 @@ class AddedTokens {
   void finish(const Normalizer* normalizer);
 
   // Cuts a text at the tokens that are not normalized (first pass) or at those that are (second pass).
-  void find(std::string_view text, bool normalized_pass, bool parse_special, std::vector<Section>& out) const;
+  void find(std::string_view text, bool normalized_pass, bool parse_special, const TokenGuard& guard,
+            std::vector<Section>& out) const;
+  // Whether a guard may refuse the token.
+  bool is_guarded(int32_t id, const TokenGuard& guard) const { return refused(id, Origin::kUntrusted, guard); }
   bool any(bool normalized_pass) const { return !(normalized_pass ? normalized_ : raw_).trie.empty(); }
 
   // The token of an id, or null.
@@ -69,11 +80,13 @@ class AddedTokens {
     std::vector<std::pair<AddedToken, int32_t>> tokens;  // by trie value
   };
   void remember(AddedToken token, int32_t id);
+  bool refused(int32_t id, Origin origin, const TokenGuard& guard) const;
 
   std::unordered_map<std::string, int32_t> ids_;
   std::map<int32_t, AddedToken> by_id_;
   std::unordered_map<int32_t, std::string> shown_;
   std::unordered_set<std::string> special_;
+  std::unordered_set<int32_t> control_;        // special tokens, and those that are spelled like them
   std::vector<AddedToken> specials_, others_;  // in the order they came
   int32_t largest_ = -1;
   Search raw_, normalized_;

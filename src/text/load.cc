@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model folder's tokenizer: tokenizer.json or tokenizer.model, with what tokenizer_config.json says about roles.
+// A model folder's tokenizer, in whichever format it is, with what tokenizer_config.json says about roles.
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <string>
@@ -8,6 +9,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "text/parts.h"
+#include "text/tiktoken.h"
 
 namespace quire::text {
 
@@ -88,44 +90,108 @@ void apply_flags(const json::Value& config, bool from_json, TokenizerParts& part
   }
 }
 
-Status apply_config(const fs::path& file, bool from_json, TokenizerParts& parts) {
-  if (!fs::exists(file)) return {};
+Result<json::Value> read_config(const fs::path& file) {
+  if (!fs::exists(file)) return json::Value();
   QUIRE_ASSIGN(const std::string text, read_file(file));
   auto config = json::parse(text);
   if (!config.ok()) return corrupt(file.string() + ": " + config.error().message);
   if (!config->is_object()) return corrupt(file.string() + ": the file must hold an object");
-  if (auto status = add_listed_tokens(*config, parts); !status.ok()) {
+  return config;
+}
+
+Status apply_config(const fs::path& file, const json::Value& config, bool from_json, TokenizerParts& parts) {
+  if (!config.is_object()) return {};
+  if (auto status = add_listed_tokens(config, parts); !status.ok()) {
     return Error{status.error().code, file.string() + ": " + status.error().message};
   }
-  set_role(parts, *config, "bos_token", parts.special.bos);
-  set_role(parts, *config, "eos_token", parts.special.eos);
-  set_role(parts, *config, "pad_token", parts.special.pad);
-  set_role(parts, *config, "unk_token", parts.special.unk);
-  set_role(parts, *config, "mask_token", parts.special.mask);
-  set_role(parts, *config, "sep_token", parts.special.sep);
-  set_role(parts, *config, "cls_token", parts.special.cls);
-  apply_flags(*config, from_json, parts);
+  set_role(parts, config, "bos_token", parts.special.bos);
+  set_role(parts, config, "eos_token", parts.special.eos);
+  set_role(parts, config, "pad_token", parts.special.pad);
+  set_role(parts, config, "unk_token", parts.special.unk);
+  set_role(parts, config, "mask_token", parts.special.mask);
+  set_role(parts, config, "sep_token", parts.special.sep);
+  set_role(parts, config, "cls_token", parts.special.cls);
+  apply_flags(config, from_json, parts);
   return {};
+}
+
+// What a file that could not be read seems to be, and what to do then; "" when nothing is known about it.
+std::string guess(std::string_view bytes) {
+  const auto starts = [&](std::string_view text) { return bytes.substr(0, text.size()) == text; };
+  if (bytes.empty()) return "the file is empty; download it again";
+  if (starts("version https://git-lfs")) {
+    return "the file is a Git LFS pointer, not the tokenizer itself; fetch it with git lfs pull";
+  }
+  if (starts("<!DOCTYPE") || starts("<html") || starts("<HTML")) {
+    return "the file is a web page, not a tokenizer; download it again by its raw address";
+  }
+  if (starts("\x1f\x8b") || starts("PK\x03\x04") || starts("\x28\xb5\x2f\xfd")) {
+    return "the file is packed; unpack it first";
+  }
+  if (starts("\x80") && bytes.size() > 1 && bytes[1] >= 2 && bytes[1] <= 5) {
+    return "the file is a Python pickle, which quire does not read; convert it to a tokenizer.json";
+  }
+  return {};
+}
+
+using PartsResult = Result<std::unique_ptr<TokenizerParts>>;
+
+bool looks_like_json(std::string_view bytes) {
+  const size_t first = bytes.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && bytes[first] == '{';
+}
+
+// One file of any kind, by what is in it: names are no proof (tokenizer.model is SentencePiece's or tiktoken's).
+PartsResult read_any(const fs::path& file, const json::Value& config) {
+  QUIRE_ASSIGN(const std::string bytes, read_file(file));
+  const std::string name = file.string();
+  if (const std::string known = guess(bytes); !known.empty()) return corrupt(name + ": " + known);
+  if (looks_like_tiktoken(bytes)) return read_tiktoken(bytes, config, name);
+  if (file.filename() == "tekken.json") return read_tekken(bytes, name);
+  if (file.extension() == ".json" || looks_like_json(bytes)) return read_tokenizer_json(bytes, name);
+  if (file.extension() == ".tiktoken" || file.filename() == "tiktoken.model") {
+    return corrupt(name +
+                   ": the first line is not a token in base64 and its rank, as in a tiktoken file; download it again");
+  }
+  auto parts = read_sentencepiece(bytes, name);
+  if (parts.ok() || parts.error().code != ErrorCode::kCorrupt) return parts;
+  return Error{parts.error().code, parts.error().message +
+                                       "; the file is neither a SentencePiece model nor a tiktoken file, or it is cut "
+                                       "short, so download it again"};
+}
+
+// The file of a folder that its tokenizer is read from; empty when there is none.
+fs::path tokenizer_file(const fs::path& folder) {
+  for (const char* name : {"tokenizer.json", "tekken.json", "tokenizer.model", "tiktoken.model"}) {
+    if (fs::exists(folder / name)) return folder / name;
+  }
+  std::vector<fs::path> others;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() == ".tiktoken") others.push_back(entry.path());
+  }
+  std::sort(others.begin(), others.end());
+  return others.empty() ? fs::path() : others.front();
 }
 
 }  // namespace
 
+bool has_tokenizer(const fs::path& folder) {
+  return !tokenizer_file(folder).empty();
+}
+
 Result<TokenizerPtr> load_tokenizer(const fs::path& folder) {
-  const fs::path json_file = folder / "tokenizer.json";
-  const fs::path model_file = folder / "tokenizer.model";
-  std::unique_ptr<TokenizerParts> parts;
-  const bool from_json = fs::exists(json_file);
-  if (from_json) {
-    QUIRE_ASSIGN(const std::string text, read_file(json_file));
-    QUIRE_ASSIGN(parts, read_tokenizer_json(text, json_file.string()));
-  } else if (fs::exists(model_file)) {
-    QUIRE_ASSIGN(const std::string bytes, read_file(model_file));
-    QUIRE_ASSIGN(parts, read_sentencepiece(bytes, model_file.string()));
-  } else {
-    return not_found(folder.string() +
-                     " has neither tokenizer.json nor tokenizer.model; download one of them with the model");
+  const fs::path file = tokenizer_file(folder);
+  if (file.empty()) {
+    return not_found(
+        folder.string() +
+        " has no tokenizer.json, tokenizer.model, tekken.json or .tiktoken file; download one of them with "
+        "the model");
   }
-  QUIRE_TRY(apply_config(folder / "tokenizer_config.json", from_json, *parts));
+  const fs::path config_file = folder / "tokenizer_config.json";
+  QUIRE_ASSIGN(const json::Value config, read_config(config_file));
+  QUIRE_ASSIGN(std::unique_ptr<TokenizerParts> parts, read_any(file, config));
+  QUIRE_TRY(apply_config(config_file, config, file.extension() == ".json", *parts));
   return TokenizerPtr(std::make_shared<const Tokenizer>(std::move(parts)));
 }
 

@@ -4,6 +4,8 @@
 // usage: quire_tokenize_check FILE < requests.jsonl
 // FILE is a tokenizer.json, a .model, a folder or a .gguf. Each line of standard input is one request:
 //   {"text": "...", "special": bool, "parse": bool}  ->  {"ids": [...]}
+//   {"text": ..., "origins": [[begin, end, origin]], "template": "..."}  ->  the same, where these bytes of the text
+//   came from a request and the markers are those of the template
 //   {"bytes": "hex", ...}                            ->  the same for raw bytes
 //   {"ids": [...], "skip": bool}                     ->  {"text": "...", "stream": true when push and flush gave the
 //   same}
@@ -47,6 +49,20 @@ json::Value encode(const Tokenizer& tokenizer, const json::Value& request, const
   EncodeOptions options;
   if (const json::Value* flag = request.find("special")) options.add_special_tokens = flag->as_bool();
   if (const json::Value* flag = request.find("parse")) options.parse_special = flag->as_bool();
+  std::vector<OriginRange> origins;
+  std::vector<int32_t> markers;
+  if (const json::Value* ranges = request.find("origins")) {
+    for (const json::Value& range : ranges->as_array()) {
+      const json::Array& parts = range.as_array();
+      origins.push_back({static_cast<size_t>(parts[0].as_int()), static_cast<size_t>(parts[1].as_int()),
+                         static_cast<Origin>(parts[2].as_int())});
+    }
+    options.origins = origins;
+  }
+  if (const json::Value* source = request.find("template")) {
+    markers = tokenizer.control_markers(source->as_string());
+    options.markers = markers;
+  }
   json::Array ids;
   for (const int32_t id : tokenizer.encode(text, options)) ids.emplace_back(static_cast<int64_t>(id));
   json::Value answer{json::Object{}};

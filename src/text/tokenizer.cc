@@ -15,27 +15,30 @@ namespace {
 // Normalizes, cuts and tokenizes one stretch between added tokens.
 class Encoder {
  public:
-  Encoder(const TokenizerParts& parts, bool parse_special, std::vector<int32_t>& out)
-      : parts_(parts), parse_special_(parse_special), out_(out) {}
+  Encoder(const TokenizerParts& parts, const EncodeOptions& options, std::vector<int32_t>& out)
+      : parts_(parts), parse_special_(options.parse_special), markers_(options.markers), out_(out) {}
 
-  void text(std::string_view input) {
+  void text(std::string_view input, std::span<const OriginRange> origins) {
+    guarded_ = !origins.empty();
     if (!parts_.added.any(false)) {
-      stretch(input, true);
+      stretch(input, true, origins, 0);
       return;
     }
     std::vector<AddedTokens::Section> sections;
-    parts_.added.find(input, false, parse_special_, sections);
+    parts_.added.find(input, false, parse_special_, {origins, markers_}, sections);
     for (const auto& section : sections) {
       if (section.id >= 0) {
         out_.push_back(section.id);
       } else {
-        stretch(input.substr(section.begin, section.end - section.begin), section.begin == 0);
+        while (!origins.empty() && origins.front().end <= section.begin) origins = origins.subspan(1);
+        stretch(input.substr(section.begin, section.end - section.begin), section.begin == 0, origins, section.begin);
       }
     }
   }
 
  private:
-  void stretch(std::string_view input, bool at_start) {
+  // `origins` are those of the whole text, from the first that may touch this stretch, which starts at `begin` there.
+  void stretch(std::string_view input, bool at_start, std::span<const OriginRange> origins, size_t begin) {
     NormalText normal{std::string(input), at_start};
     if (parts_.normalizer) parts_.normalizer->apply(normal);
     if (!parts_.added.any(true)) {
@@ -43,7 +46,16 @@ class Encoder {
       return;
     }
     std::vector<AddedTokens::Section> sections;
-    parts_.added.find(normal.text, true, parse_special_, sections);
+    parts_.added.find(normal.text, true, parse_special_, {}, sections);
+    const TokenGuard guard{origins, markers_};
+    const bool doubtful = guarded_ && std::any_of(sections.begin(), sections.end(), [&](const auto& section) {
+                            return section.id >= 0 && parts_.added.is_guarded(section.id, guard);
+                          });
+    if (doubtful) {
+      const std::vector<OriginRange> normal_origins = after_normalizing(input, at_start, origins, begin);
+      sections.clear();
+      parts_.added.find(normal.text, true, parse_special_, {normal_origins, markers_}, sections);
+    }
     for (const auto& section : sections) {
       if (section.id >= 0) {
         out_.push_back(section.id);
@@ -59,13 +71,90 @@ class Encoder {
     pre.pieces.push_back({0, text.size(), at_start});
     pre.text = std::move(text);
     for (const PreTokenizerPtr& step : parts_.pre_tokenizer.steps) step->apply(pre);
-    for (const Piece& piece : pre.pieces) parts_.model->tokenize(pre.view(piece), out_);
+    for (const Piece& piece : pre.pieces) {
+      if (guarded_) {
+        tokenize_guarded(pre.view(piece));
+      } else {
+        parts_.model->tokenize(pre.view(piece), out_);
+      }
+    }
+  }
+
+  // The vocabularies of some models (Unigram) also find control tokens in plain text. Text that an added token was not
+  // recognised in is cut inside each of them.
+  void tokenize_guarded(std::string_view piece) {
+    const size_t before = out_.size();
+    parts_.model->tokenize(piece, out_);
+    const auto forged = [&](int32_t id) {
+      const AddedToken* token = parts_.added.by_id(id);
+      return token != nullptr && token->special && token->content.size() > 1 && parts_.special.unk != id;
+    };
+    const auto found = std::find_if(out_.begin() + static_cast<std::ptrdiff_t>(before), out_.end(), forged);
+    if (found == out_.end()) return;
+    const std::string& spelling = parts_.added.by_id(*found)->content;
+    size_t at = piece.find(spelling);
+    if (at == std::string_view::npos) return;
+    out_.resize(before);
+    const size_t first = utf8::decode(spelling, 0).size;
+    size_t done = 0;
+    for (; at != std::string_view::npos; at = piece.find(spelling, done)) {
+      tokenize_guarded(piece.substr(done, at + first - done));
+      done = at + first;
+    }
+    tokenize_guarded(piece.substr(done));
+  }
+
+  size_t normal_size(std::string text, bool at_start) const {
+    NormalText normal{std::move(text), at_start};
+    if (parts_.normalizer) parts_.normalizer->apply(normal);
+    return normal.text.size();
+  }
+
+  // The ranges of a stretch in its normalized text, by the sizes that the texts between their borders have when they
+  // are normalized alone, between two letters that keep what is done at the ends of a text away from them.
+  std::vector<OriginRange> after_normalizing(std::string_view input, bool at_start,
+                                             std::span<const OriginRange> origins, size_t begin) const {
+    const size_t around = normal_size("xx", false);
+    size_t raw = 0;
+    size_t mapped = std::max<size_t>(normal_size("x", at_start), 1) - 1;
+    const auto advance = [&](size_t to) {
+      const size_t grown = normal_size("x" + std::string(input.substr(raw, to - raw)) + "x", false);
+      mapped += std::max(grown, around) - around;
+      raw = to;
+      return mapped;
+    };
+    std::vector<OriginRange> out;
+    for (const OriginRange& range : origins) {
+      if (range.begin >= begin + input.size()) break;
+      const size_t from = std::max(range.begin, begin) - begin, to = std::min(range.end, begin + input.size()) - begin;
+      if (from >= to) continue;
+      const size_t first = advance(from);
+      out.push_back({from == 0 ? 0 : first, advance(to), range.origin});
+    }
+    return out;
   }
 
   const TokenizerParts& parts_;
   bool parse_special_;
+  bool guarded_ = false;  // some of the text did not come from the template
+  std::span<const int32_t> markers_;
   std::vector<int32_t>& out_;
 };
+
+// Appends the text with U+FFFD for what is not UTF-8; gives its ranges there.
+std::vector<OriginRange> append_valid(std::string& out, std::string_view text, std::span<const OriginRange> origins) {
+  std::vector<OriginRange> moved;
+  size_t done = 0;
+  for (const OriginRange& range : origins) {
+    utf8::append_valid(out, text.substr(done, range.begin - done));
+    moved.push_back({out.size(), 0, range.origin});
+    utf8::append_valid(out, text.substr(range.begin, range.end - range.begin));
+    moved.back().end = out.size();
+    done = range.end;
+  }
+  utf8::append_valid(out, text.substr(done));
+  return moved;
+}
 
 // The token that an id shows: an added one first, then the model's.
 std::optional<std::string_view> token_of(const TokenizerParts& parts, int32_t id) {
@@ -100,13 +189,13 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   if (options.add_special_tokens) ids = post.before;
   if (post.keeps_text || !options.add_special_tokens) {
     ids.reserve(text.size() / 3 + 8);
-    Encoder encoder(*parts_, options.parse_special, ids);
+    Encoder encoder(*parts_, options, ids);
     if (utf8::is_valid(text)) {
-      encoder.text(text);
+      encoder.text(text, options.origins);
     } else {
       std::string valid;
-      utf8::append_valid(valid, text);
-      encoder.text(valid);
+      const std::vector<OriginRange> origins = append_valid(valid, text, options.origins);
+      encoder.text(valid, origins);
     }
   }
   if (options.add_special_tokens) ids.insert(ids.end(), post.after.begin(), post.after.end());
@@ -151,6 +240,22 @@ bool Tokenizer::is_special(int32_t id) const {
 
 bool Tokenizer::is_added(int32_t id) const {
   return parts_->added.by_id(id) != nullptr;
+}
+
+std::vector<int32_t> Tokenizer::control_markers(std::string_view template_source) const {
+  std::vector<int32_t> ids;
+  for (const bool normalized : {false, true}) {
+    std::vector<AddedTokens::Section> sections;
+    parts_->added.find(template_source, normalized, true, {}, sections);
+    for (const auto& section : sections) {
+      if (section.id < 0) continue;
+      const std::string& content = parts_->added.by_id(section.id)->content;
+      if (content.size() >= 3 && (content[0] == '<' || content[0] == '[')) ids.push_back(section.id);
+    }
+  }
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
 }
 
 std::vector<int32_t> Tokenizer::added_ids() const {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/origin.h"
 
 namespace quire::text {
 
@@ -24,6 +25,12 @@ struct EncodeOptions {
   // Recognises special tokens that are spelled out in the text ("<|im_end|>"). Off, they are ordinary text, so that
   // a user's words cannot forge a turn. Added tokens that are not special are recognised either way.
   bool parse_special = true;
+  // Where parts of the text came from (in order, without overlaps): control tokens are not recognised where they have
+  // bytes of such a range, and everything else is tokenised as without it. Control tokens are the special ones and
+  // those that are spelled like them (<|...|>); in untrusted ranges also `markers`.
+  std::span<const OriginRange> origins = {};
+  // Added tokens that the chat template writes (see control_markers()), ascending.
+  std::span<const int32_t> markers = {};
 };
 
 // The ids that a model's files give a role; any may be missing.
@@ -60,6 +67,8 @@ class Tokenizer {
   bool is_special(int32_t id) const;
   // True for every added token, special or not.
   bool is_added(int32_t id) const;
+  // The added tokens that a chat template spells out and that look like markup (<tool_call>, [INST]), ascending.
+  std::vector<int32_t> control_markers(std::string_view template_source) const;
   // The ids of all added tokens, ascending.
   std::vector<int32_t> added_ids() const;
   const SpecialIds& special_ids() const;
@@ -82,9 +91,12 @@ using TokenizerPtr = std::shared_ptr<const Tokenizer>;
 Result<TokenizerPtr> load_tokenizer_json(std::string_view json, std::string_view name = "tokenizer.json");
 // A SentencePiece tokenizer.model (BPE, unigram, word or char); `name` stands for the file in errors.
 Result<TokenizerPtr> load_sentencepiece_model(std::string_view bytes, std::string_view name = "tokenizer.model");
-// A model's folder: its tokenizer.json, else its tokenizer.model, with the roles of tokenizer_config.json (bos_token,
-// eos_token, pad_token, unk_token, added_tokens_decoder, add_bos_token, add_eos_token).
+// A model's folder: its tokenizer.json, else tekken.json, tokenizer.model (SentencePiece's or tiktoken's),
+// tiktoken.model or *.tiktoken, with the roles of tokenizer_config.json (bos_token, eos_token, pad_token, unk_token,
+// added_tokens_decoder, add_bos_token, add_eos_token).
 Result<TokenizerPtr> load_tokenizer(const std::filesystem::path& folder);
+// Whether the folder has one of these files.
+bool has_tokenizer(const std::filesystem::path& folder);
 
 // The vocabulary inside a GGUF file, filled from its tokenizer.ggml.* metadata by the caller.
 struct GgufVocab {

@@ -338,7 +338,22 @@ class Folder : public ::testing::Test {
 TEST_F(Folder, WithoutATokenizerIsAClearError) {
   const auto t = load_tokenizer(path_);
   ASSERT_FALSE(t.ok());
-  EXPECT_THAT(t.error().message, HasSubstr("neither tokenizer.json nor tokenizer.model"));
+  EXPECT_THAT(t.error().message, HasSubstr("has no tokenizer.json, tokenizer.model, tekken.json or .tiktoken file"));
+}
+
+TEST_F(Folder, SaysWhatAnUnreadableFileSeemsToBe) {
+  const auto error = [&](const std::string& bytes) {
+    write("tokenizer.model", bytes);
+    const auto t = load_tokenizer(path_);
+    return t.ok() ? std::string() : t.error().message;
+  };
+  EXPECT_THAT(error("version https://git-lfs.github.com/spec/v1\noid x"),
+              HasSubstr("tokenizer.model: the file is a Git LFS"));
+  EXPECT_THAT(error("<!DOCTYPE html>"), HasSubstr("is a web page"));
+  EXPECT_THAT(error("\x1f\x8b\x08"), HasSubstr("is packed"));
+  EXPECT_THAT(error(""), HasSubstr("is empty"));
+  EXPECT_THAT(error("YQ== 0\nYg== 1\n"), HasSubstr("this is a tiktoken file of 2 ranks"));
+  EXPECT_THAT(error("nonsense"), HasSubstr("neither a SentencePiece model nor a tiktoken file"));
 }
 
 TEST_F(Folder, TakesRolesAndFlagsFromTheConfig) {

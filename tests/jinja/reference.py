@@ -73,13 +73,18 @@ def binary():
     return ROOT / "build" / "quire_jinja_check"
 
 
-def actual(requests):
-    """Renders a list of {template, context, mutable} with the engine: a list of (ok, text or error)."""
+def answers(requests):
+    """What the engine answers to a list of {template, context, mutable, marked}."""
     lines = "".join(json.dumps({"now": NOW, **request}) + "\n" for request in requests)
     done = subprocess.run([binary()], input=lines, capture_output=True, text=True, check=True)
-    answers = [json.loads(line) for line in done.stdout.split("\n") if line]
-    assert len(answers) == len(requests)
-    return [(answer["ok"], answer.get("text", answer.get("error"))) for answer in answers]
+    found = [json.loads(line) for line in done.stdout.split("\n") if line]
+    assert len(found) == len(requests)
+    return found
+
+
+def actual(requests):
+    """The same as a list of (ok, text or error)."""
+    return [(answer["ok"], answer.get("text", answer.get("error"))) for answer in answers(requests)]
 
 
 def differences(requests):

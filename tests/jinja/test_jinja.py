@@ -123,3 +123,95 @@ def test_real_chat_templates_render_other_conversations_the_same():
     requests = [{"template": source, "context": context} for source in sorted(sources) for context in conversations()]
     found = comparable(reference.differences(requests))
     assert not found, explain(found)
+
+
+# --- Where the bytes of a prompt came from ---
+
+WIDE = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}  # ASCII as full-width characters, which no template here has
+
+
+def wide(value, keys=False):
+    """The value with all its texts in full-width characters."""
+    if isinstance(value, str):
+        return value.translate(WIDE)
+    if isinstance(value, list):
+        return [wide(item, keys) for item in value]
+    if isinstance(value, dict):
+        return {(name.translate(WIDE) if keys else name): wide(item, True) for name, item in value.items()}
+    return value
+
+
+def unmarked(text, origins):
+    """The text without the parts that came from the request."""
+    data, out, done = text.encode(), b"", 0
+    for begin, end, _ in origins:
+        assert done <= begin < end <= len(data)
+        out += data[done:begin]
+        done = end
+    return (out + data[done:]).decode()
+
+
+def check_marks(templates):
+    context = wide(snippets.CONTEXT)
+    answers = reference.answers([{"template": text, "context": context, "marked": True} for text in templates])
+    rendered = marked = 0
+    for template, answer in zip(templates, answers):
+        if not answer["ok"]:
+            continue
+        rendered += 1
+        marked += bool(answer["origins"])
+        left = [c for c in unmarked(answer["text"], answer["origins"]) if 0xFF01 <= ord(c) <= 0xFF5E]
+        assert not left, f"{template!r} gives {answer['text']!r}, marked {answer['origins']}"
+    return rendered, marked
+
+
+def test_text_of_a_request_stays_marked_through_every_expression_and_statement():
+    templates = ["{{ " + text + " }}" for text in snippets.expressions()] + list(snippets.STATEMENTS)
+    rendered, marked = check_marks(templates)
+    assert rendered > 500 and marked > 100
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_text_of_a_request_stays_marked_in_random_templates(seed):
+    generator = generate.Generator(2000 + seed)
+    templates = [generator.template() for _ in range(200)] + ["{{ " + generator.expression() + " }}" for _ in range(800)]
+    rendered, marked = check_marks(templates)
+    assert rendered > 200 and marked > 50
+
+
+def test_template_text_around_a_request_is_not_marked():
+    """Each operation keeps the template's own text apart from the request's."""
+    cases = {
+        "<|a|>{{ x }}<|b|>": "<|a|><|b|>",
+        "{{ '<|a|>' ~ x ~ '<|b|>' }}": "<|a|><|b|>",
+        "{{ '<|a|>' + x + '<|b|>' }}": "<|a|><|b|>",
+        "{{ ('<|a|> ' + x + ' <|b|> ')|trim }}": "<|a|>  <|b|>",
+        "{{ ('<|a|>' + x)|replace('secret', 'new') }}": "<|a|>new",
+        "{{ '<|a|>-'|replace('-', x) }}": "<|a|>",
+        "{{ ['<|a|>', x, '<|b|>']|join('<|c|>') }}": "<|a|><|c|><|c|><|b|>",
+        "{{ '<|c|>'.join(['<|a|>', x]) }}": "<|a|><|c|>",
+        "{{ ('<|a|>\\n' + x)|indent(2) }}": "<|a|>\n  ",
+        "{{ ('<|a|>' + x)[:7] }}": "<|a|>",
+        "{{ ('<|a|>' + x).split('|>')[0] }}": "<|a",
+        "{{ ('<|a|>' + x).strip() }}": "<|a|>",
+        "{{ '<|a|>%s<|b|>' % x }}": "<|a|><|b|>",
+        "{{ '<|a|>{}<|b|>'.format(x) }}": "<|a|><|b|>",
+        "{{ '<|a|>%s'|format(x) }}": "<|a|>",
+        "{% macro m(y) %}<|a|>{{ y }}{% endmacro %}{{ m(x) }}<|b|>": "<|a|><|b|>",
+        "{% set y %}<|a|>{{ x }}{% endset %}{{ y }}": "<|a|>",
+        "{% set ns = namespace(t='<|a|>') %}{% for i in [x, x] %}{% set ns.t = ns.t + i + '<|b|>' %}{% endfor %}{{ ns.t }}": "<|a|><|b|><|b|>",
+        "<|a|>{{ {'k': x}|tojson }}": '<|a|>{"k": }',
+    }
+    requests = [{"template": text, "context": {"x": "secret"}, "marked": True} for text in cases]
+    for answer, (template, own) in zip(reference.answers(requests), cases.items()):
+        assert answer["ok"], (template, answer)
+        assert unmarked(answer["text"], answer["origins"]) == own, template
+
+
+def test_the_role_of_a_message_decides_how_far_its_text_is_trusted():
+    messages = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}, {"role": "system", "content": "s"},
+                {"role": "tool", "content": "t"}, {"role": "us<|er", "content": "x"}]
+    request = {"template": "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", "context": {"messages": messages}, "marked": True}
+    (answer,) = reference.answers([request])
+    parts = [(answer["text"].encode()[begin:end].decode(), origin) for begin, end, origin in answer["origins"]]
+    assert parts == [("u", 2), ("a", 1), ("s", 1), ("t", 2), ("us<|er", 2), ("x", 2)]

@@ -23,7 +23,7 @@ def binary():
 
 
 # What the tests read of the shared data.
-PARTS = ["tokenizers/hf", "tokenizers/hf-derived", "tokenizers/gguf-vocab", "tokenizers/sentencepiece", "json/blns.json",
+PARTS = ["tokenizers/hf", "tokenizers/hf-derived", "tokenizers/tiktoken", "tokenizers/gguf-vocab", "tokenizers/sentencepiece", "json/blns.json",
          "workloads/sharegpt/sharegpt_1k_multiturn.json", "evals/wikitext-2-raw", "workloads/prompts"]
 # The whole comparison with the real tokenizers takes minutes a tokenizer; by default they see a sample.
 FULL = os.environ.get("QUIRE_TEST_FULL") == "1"

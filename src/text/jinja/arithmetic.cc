@@ -36,9 +36,9 @@ Value repeat(Heap& heap, const Value& value, int64_t count) {
     heap.touch(size * times);
     heap.charge(size * times);
     heap.discharge(size * times);
-    std::string out;
-    out.reserve(size * times);
-    for (uint64_t i = 0; i < times && size > 0; ++i) out += value.text();
+    MarkedText out;
+    out.text.reserve(size * times);
+    for (uint64_t i = 0; i < times && size > 0; ++i) out.add(value.text(), value.origins(), value.text());
     return heap.string(std::move(out), value.is_markup());
   }
   heap.step(size * times);
@@ -49,6 +49,14 @@ Value repeat(Heap& heap, const Value& value, int64_t count) {
     items.insert(items.end(), value.list().items.begin(), value.list().items.end());
   }
   return value.is(Type::kList) ? heap.list(std::move(items)) : heap.tuple(std::move(items));
+}
+
+MarkedText joined(const Value& a, const Value& b) {
+  MarkedText out;
+  out.text.reserve(a.text().size() + b.text().size());
+  out.add(a.text(), a.origins(), a.text());
+  out.add(b.text(), b.origins(), b.text());
+  return out;
 }
 
 double python_float_mod(double a, double b) {
@@ -86,11 +94,11 @@ Value add(Heap& heap, const Value& a, const Value& b) {
   if (a.is_string() && b.is_string()) {
     if (a.is_markup() || b.is_markup()) {
       const Value left = escape(heap, a), right = escape(heap, b);
-      return heap.string(left.text() + right.text(), true);
+      return heap.string(joined(left, right), true);
     }
     heap.charge(a.text().size() + b.text().size());
     heap.discharge(a.text().size() + b.text().size());
-    return heap.string(a.text() + b.text());
+    return heap.string(joined(a, b));
   }
   if (both_int(a, b)) {
     int64_t sum;

@@ -168,7 +168,7 @@ Value strftime_now_function(Interpreter& in, const Value&, Args& args) {
   if (format.empty()) return in.heap().string("");
   std::string out(format.size() * 32 + 256, '\0');
   out.resize(std::strftime(out.data(), out.size(), format.c_str(), &now));
-  return in.heap().string(std::move(out));
+  return in.heap().string(MarkedText(std::move(out), bound.value(0).origins().least_trusted()));
 }
 
 constexpr NativeEntry kGlobals[] = {

@@ -47,8 +47,7 @@ Result<ChatTemplate> ChatTemplate::parse_named(const std::vector<std::pair<std::
     if (!parsed.ok()) {
       return named.size() == 1 ? parsed.error() : prefixed("In the template \"" + name + "\": ", parsed.error());
     }
-    const ContentFormat format = detect_content_format(parsed->program());
-    result.templates_.push_back({name, source, *parsed, format});
+    result.templates_.push_back({name, source, *parsed, find_traits(*parsed)});
   }
   return result;
 }
@@ -91,7 +90,11 @@ const std::string& ChatTemplate::source(std::string_view name) const {
 
 Result<ContentFormat> ChatTemplate::content_format(bool has_tools, std::string_view name) const {
   QUIRE_ASSIGN(const Named* chosen, choose(has_tools, name));
-  return chosen->format;
+  return chosen->traits.format;
+}
+
+bool ChatTemplate::shows_plain_text() const {
+  return std::all_of(templates_.begin(), templates_.end(), [](const Named& n) { return n.traits.shows_strings; });
 }
 
 namespace {
@@ -136,7 +139,8 @@ Result<std::string> mark_final_text(json::Value& messages) {
 }
 
 // Cuts the prompt off right after the last message's text, as transformers does.
-Result<std::string> cut_at_mark(std::string prompt, const std::string& text) {
+Result<MarkedText> cut_at_mark(MarkedText marked, const std::string& text) {
+  std::string& prompt = marked.text;
   const std::string_view tag = kContinueTag.substr(0, kContinueTag.size() - 1);
   const size_t at = prompt.rfind(tag);
   if (at == std::string::npos || prompt.find(jinja::strip(text, nullptr, true, true)) == std::string::npos) {
@@ -147,28 +151,50 @@ Result<std::string> cut_at_mark(std::string prompt, const std::string& text) {
   const bool kept_blanks = prompt.compare(at, kContinueTag.size(), kContinueTag) == 0;
   prompt.resize(at);
   if (!kept_blanks) prompt.resize(jinja::strip(prompt, nullptr, false, true).size());
-  return prompt;
+  marked.origins.cut(prompt.size());
+  return marked;
 }
 
-json::Value make_context(const ChatRequest& request, json::Value messages) {
-  // Members are only appended, and of two with one name the engine takes the last: a request may bring many.
-  json::Object context;
-  context.emplace_back("messages", std::move(messages));
-  context.emplace_back("tools", request.tools);
-  context.emplace_back("documents", request.documents);
-  context.emplace_back("add_generation_prompt", request.add_generation_prompt);
-  context.emplace_back("bos_token", request.bos_token);
-  context.emplace_back("eos_token", request.eos_token);
-  for (const auto& [name, token] : request.special_tokens) context.emplace_back(name, token);
-  if (request.kwargs.is_object()) {
-    for (const auto& [name, value] : request.kwargs.as_object()) context.emplace_back(name, value);
-  }
-  return json::Value(std::move(context));
+// Null or missing content, which some templates cannot add to a string.
+bool lacks_content(const json::Value& message) {
+  const json::Value* content = message.find("content");
+  return content == nullptr || content->is_null();
 }
 
 }  // namespace
 
-Result<std::string> ChatTemplate::render(const ChatRequest& request, std::string_view name) const {
+Result<MarkedText> ChatTemplate::render_with(const Named& chosen, const ChatRequest& request,
+                                             json::Value messages) const {
+  std::string final;
+  if (request.continue_final_message) {
+    QUIRE_ASSIGN(final, mark_final_text(messages));
+  }
+  // Of two variables with one name the engine takes the last, and a request may have many.
+  const json::Value generation(request.add_generation_prompt), bos(request.bos_token), eos(request.eos_token);
+  json::Object tokens;
+  for (const auto& [token, text] : request.special_tokens) tokens.emplace_back(token, text);
+  std::vector<jinja::Variable> variables = {{"messages", &messages, Origin::kUntrusted, true},
+                                            {"tools", &request.tools, Origin::kUntrusted},
+                                            {"documents", &request.documents, Origin::kUntrusted},
+                                            {"add_generation_prompt", &generation},
+                                            {"bos_token", &bos},
+                                            {"eos_token", &eos}};
+  for (const auto& [token, text] : tokens) variables.push_back({token, &text});
+  const auto add_all = [&](const json::Value& kwargs, Origin origin) {
+    if (!kwargs.is_object()) return;
+    for (const auto& [key, value] : kwargs.as_object()) variables.push_back({key, &value, origin});
+  };
+  add_all(request.default_kwargs, Origin::kTemplate);
+  add_all(request.kwargs, Origin::kUntrusted);
+  jinja::RenderOptions options;
+  options.now = request.now;
+  options.cancelled = request.cancelled;
+  QUIRE_ASSIGN(MarkedText prompt, chosen.parsed.render_marked(variables, options));
+  if (request.continue_final_message) return cut_at_mark(std::move(prompt), final);
+  return prompt;
+}
+
+Result<ChatPrompt> ChatTemplate::render(const ChatRequest& request, std::string_view name) const {
   if (!request.messages.is_array()) return invalid_argument("The field messages must be an array of messages.");
   if (!request.kwargs.is_null() && !request.kwargs.is_object()) {
     return invalid_argument("The field chat_template_kwargs must be an object.");
@@ -178,20 +204,27 @@ Result<std::string> ChatTemplate::render(const ChatRequest& request, std::string
         "continue_final_message and add_generation_prompt exclude each other: set one of them to false.");
   }
   QUIRE_ASSIGN(const Named* chosen, choose(!request.tools.is_null(), name));
-  const ContentFormat format = request.content_format == ContentFormat::kAuto ? chosen->format : request.content_format;
+  ContentRules rules = content_rules(request.content_format, chosen->traits);
+  const bool as_is = request.content_format == ContentFormat::kAsIs;
   json::Value messages = request.messages;
-  if (format != ContentFormat::kAsIs) {
-    QUIRE_ASSIGN(messages, normalize_messages(request.messages, format));
+  if (!as_is) {
+    QUIRE_ASSIGN(messages, normalize_messages(request.messages, rules));
   }
-  std::string final;
-  if (request.continue_final_message) {
-    QUIRE_ASSIGN(final, mark_final_text(messages));
+  const json::Array& given = request.messages.as_array();
+  const bool may_retry = !as_is && !rules.fill_null && std::any_of(given.begin(), given.end(), lacks_content);
+  auto marked = render_with(*chosen, request, std::move(messages));
+  if (!marked.ok() && may_retry && marked.error().code == ErrorCode::kInvalidArgument &&
+      !marked.error().message.starts_with(jinja::kRaisedPrefix)) {
+    // A template that cannot take null (an assistant that only calls tools) gets empty content, as other servers do.
+    rules.fill_null = true;
+    QUIRE_ASSIGN(messages, normalize_messages(request.messages, rules));
+    auto filled = render_with(*chosen, request, std::move(messages));
+    if (filled.ok()) marked = std::move(filled);
   }
-  jinja::RenderOptions options;
-  options.now = request.now;
-  options.cancelled = request.cancelled;
-  QUIRE_ASSIGN(std::string prompt, chosen->parsed.render(make_context(request, std::move(messages)), options));
-  if (request.continue_final_message) return cut_at_mark(std::move(prompt), final);
+  if (!marked.ok()) return marked.error();
+  ChatPrompt prompt;
+  prompt.origins = marked->origins.ranges(marked->size());
+  prompt.text = std::move(marked->text);
   return prompt;
 }
 

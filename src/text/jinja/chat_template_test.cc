@@ -23,7 +23,7 @@ ChatRequest request(const std::string& messages) {
 
 std::string render(const ChatTemplate& chat, const ChatRequest& req, std::string_view name = {}) {
   auto result = chat.render(req, name);
-  return result.ok() ? *result : "ERROR: " + result.error().message;
+  return result.ok() ? result->text : "ERROR: " + result.error().message;
 }
 
 TEST(ChatTemplate, RendersAConversation) {
@@ -87,7 +87,10 @@ TEST(ChatTemplate, GivesContentsTheShapeThatTheTemplateWants) {
       R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
           {"role": "user", "content": "c"}])";
   EXPECT_EQ(render(*ChatTemplate::parse(kPlain), request(mixed)), "<s><user>a\nb</user><user>c</user><assistant>");
-  EXPECT_EQ(render(*ChatTemplate::parse(kParts), request(mixed)), "[text:a][text:b][text:c]");
+  EXPECT_EQ(render(*ChatTemplate::parse(kParts), request(mixed)), "[text:a][text:b][:]");
+  ChatRequest lists = request(mixed);
+  lists.content_format = ContentFormat::kOpenAi;
+  EXPECT_EQ(render(*ChatTemplate::parse(kParts), lists), "[text:a][text:b][text:c]");
   ChatRequest as_is = request(mixed);
   as_is.content_format = ContentFormat::kAsIs;
   EXPECT_EQ(render(*ChatTemplate::parse(kPlain), as_is).find("<s><user>[{'type': 'text'"), 0u);

@@ -149,15 +149,70 @@ Status parse_arguments(json::Value& message, size_t index) {
   return {};
 }
 
-}  // namespace
+constexpr std::string_view kFirstPart = "QUIRE_PART_ONE", kSecondPart = "QUIRE_PART_TWO";
 
-ContentFormat detect_content_format(const Program& program) {
-  return FormatFinder(program).loops_over_content() ? ContentFormat::kOpenAi : ContentFormat::kString;
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
 }
 
-Result<json::Value> normalize_messages(const json::Value& messages, ContentFormat format) {
+// What the template makes of one message of a user.
+Result<std::string> probe(const jinja::Template& parsed, json::Value content) {
+  json::Value message{json::Object{}};
+  message.set("role", "user");
+  message.set("content", std::move(content));
+  json::Value context{json::Object{}};
+  context.set("messages", json::Array{std::move(message)});
+  context.set("tools", nullptr);
+  context.set("documents", nullptr);
+  context.set("add_generation_prompt", true);
+  context.set("bos_token", "");
+  context.set("eos_token", "");
+  jinja::RenderOptions options;
+  options.limits.max_steps = 200'000;
+  options.limits.max_output_bytes = size_t{1} << 20;
+  options.limits.max_memory_bytes = size_t{16} << 20;
+  return parsed.render(context, options);
+}
+
+}  // namespace
+
+// Rendering shows what a search in the source cannot: lists may be taken apart in a macro. A list that was printed as
+// Python or JSON prints it has a quote behind its text. A template that fails on both probes is looked at instead.
+TemplateTraits find_traits(const jinja::Template& parsed) {
+  TemplateTraits traits;
+  json::Array parts;
+  parts.push_back(text_part(std::string(kFirstPart)));
+  parts.push_back(text_part(std::string(kSecondPart)));
+  const auto from_list = probe(parsed, std::move(parts));
+  const auto from_string = probe(parsed, std::string(kFirstPart));
+  const std::string first(kFirstPart);
+  const bool takes_lists = from_list.ok() && contains(*from_list, kFirstPart) && contains(*from_list, kSecondPart) &&
+                           !contains(*from_list, first + "'") && !contains(*from_list, first + "\"");
+  const bool takes_strings = from_string.ok() && contains(*from_string, kFirstPart);
+  traits.shows_strings = takes_strings || !takes_lists;
+  if (takes_lists || (!takes_strings && FormatFinder(parsed.program()).loops_over_content())) {
+    traits.format = ContentFormat::kOpenAi;
+  }
+  return traits;
+}
+
+ContentRules content_rules(ContentFormat wanted, const TemplateTraits& traits) {
+  switch (wanted) {
+    case ContentFormat::kAuto:
+      return {.join_lists = traits.format == ContentFormat::kString};
+    case ContentFormat::kString:
+      return {.join_lists = true, .fill_null = true};
+    case ContentFormat::kOpenAi:
+      return {.list_strings = true, .fill_null = true};
+    case ContentFormat::kAsIs:
+      break;
+  }
+  return {};
+}
+
+Result<json::Value> normalize_messages(const json::Value& messages, const ContentRules& rules) {
   json::Value out = messages;
-  if (format == ContentFormat::kAsIs || !out.is_array()) return out;
+  if (!out.is_array()) return out;
   for (size_t i = 0; i < out.as_array().size(); ++i) {
     json::Value& message = out.as_array()[i];
     if (!message.is_object()) {
@@ -168,12 +223,12 @@ Result<json::Value> normalize_messages(const json::Value& messages, ContentForma
     const json::Value* content = message.find("content");
     if (content == nullptr || content->is_null()) {
       // As vLLM: no content (an assistant that only calls tools) is empty content.
-      message.set("content", format == ContentFormat::kOpenAi ? json::Value(json::Array{}) : json::Value(""));
-    } else if (format == ContentFormat::kOpenAi) {
-      message.set("content", list_parts(*content));
-    } else if (content->is_array()) {
+      if (rules.fill_null) message.set("content", rules.list_strings ? json::Value(json::Array{}) : json::Value(""));
+    } else if (content->is_array() && rules.join_lists) {
       QUIRE_ASSIGN(json::Value text, flatten_parts(content->as_array(), i));
       message.set("content", std::move(text));
+    } else if (content->is_array() || rules.list_strings) {
+      message.set("content", list_parts(*content));
     }
   }
   return out;

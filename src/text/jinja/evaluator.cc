@@ -70,7 +70,7 @@ Value Interpreter::eval(const Expr& expr) {
     case ExprKind::kAdd:
       return add_all(eval_all(expr.kids));
     case ExprKind::kConcat: {
-      std::string out;
+      MarkedText out;
       for (const Value& part : eval_all(expr.kids)) append_str(heap_, out, part);
       return heap_.string(std::move(out));
     }
@@ -119,9 +119,9 @@ Value Interpreter::add_all(const Values& values) {
     for (const Value& value : values) size += value.text().size();
     heap_.charge(size);
     heap_.discharge(size);
-    std::string out;
-    out.reserve(size);
-    for (const Value& value : values) out += value.text();
+    MarkedText out;
+    out.text.reserve(size);
+    for (const Value& value : values) out.add(value.text(), value.origins(), value.text());
     return heap_.string(std::move(out));
   }
   Value sum = values[0];

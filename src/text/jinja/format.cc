@@ -147,13 +147,13 @@ std::string format_float(Heap& heap, double value, const FieldSpec& spec) {
 // Walks over a printf-style format string and its values.
 class PercentFormatter {
  public:
-  PercentFormatter(Heap& heap, std::string_view format, const Value& values, bool markup)
-      : heap_(heap), format_(format), values_(values), markup_(markup) {}
+  PercentFormatter(Heap& heap, const Value& format, const Value& values)
+      : heap_(heap), format_(format.text()), origins_(format.origins()), values_(values), markup_(format.is_markup()) {}
 
-  std::string run() {
+  MarkedText run() {
     while (at_ < format_.size()) {
       const size_t percent = std::min(format_.find('%', at_), format_.size());
-      out_ += format_.substr(at_, percent - at_);
+      out_.add(format_.substr(at_, percent - at_), origins_, format_);
       at_ = percent;
       if (at_ < format_.size()) field();
       heap_.charge(out_.size());
@@ -254,7 +254,7 @@ class PercentFormatter {
     spec.type = peek();
     ++at_;
     if (spec.type == '%') {
-      out_ += '%';
+      out_.add("%", origins_.least_trusted());
       return;
     }
     convert(named.is_missing() ? next_value() : named, spec);
@@ -266,11 +266,16 @@ class PercentFormatter {
       case 's':
       case 'r':
       case 'a': {
-        std::string text = spec.type == 's' ? to_str(heap_, value) : to_repr(heap_, value);
+        MarkedText printed = spec.type == 's' ? to_marked_str(heap_, value) : to_marked_repr(heap_, value);
+        if (spec.width == 0 && spec.precision < 0 && !markup_) {
+          out_.add(printed);
+          return;
+        }
+        std::string& text = printed.text;
         if (markup_ && !value.is_markup()) text = escape_html(text);
         if (spec.precision >= 0) text.resize(byte_offset(text, static_cast<size_t>(spec.precision)));
         spec.fill = " ";
-        out_ += pad(heap_, "", text, spec, '>');
+        out_.add(pad(heap_, "", text, spec, '>'), printed.origins.least_trusted());
         return;
       }
       case 'c': {
@@ -283,7 +288,7 @@ class PercentFormatter {
           fail("%c requires int or char");
         }
         spec.fill = " ";
-        out_ += pad(heap_, "", text, spec, '>');
+        out_.add(pad(heap_, "", text, spec, '>'), Origin::kUntrusted);  // a number may spell any character
         return;
       }
       case 'd':
@@ -292,7 +297,7 @@ class PercentFormatter {
       case 'x':
       case 'X':
       case 'o':
-        out_ += integer(value, spec, zeros);
+        out_.add(integer(value, spec, zeros));
         return;
       case 'e':
       case 'E':
@@ -303,7 +308,7 @@ class PercentFormatter {
         if (!value.is_number()) fail(std::string("must be real number, not ") + python_type_name(value));
         if (zeros && spec.align == 0 && std::isfinite(value.as_real())) spec.align = '=';
         if (spec.align == '<') spec.fill = " ";
-        out_ += format_float(heap_, value.as_real(), spec);
+        out_.add(format_float(heap_, value.as_real(), spec));
         return;
       default:
         fail(std::string("unsupported format character '") + spec.type + "'");
@@ -334,18 +339,19 @@ class PercentFormatter {
 
   Heap& heap_;
   std::string_view format_;
+  const Origins& origins_;
   const Value& values_;
   bool markup_;
   size_t at_ = 0;
   size_t used_ = 0;
   bool used_names_ = false;
-  std::string out_;
+  MarkedText out_;
 };
 
 }  // namespace
 
 Value format_percent(Interpreter& interpreter, const Value& format, const Value& values) {
-  PercentFormatter formatter(interpreter.heap(), format.text(), values, format.is_markup());
+  PercentFormatter formatter(interpreter.heap(), format, values);
   return interpreter.heap().string(formatter.run(), format.is_markup());
 }
 
@@ -407,7 +413,6 @@ FieldSpec parse_spec(std::string_view text) {
 }
 
 std::string format_value(Heap& heap, const Value& value, std::string_view spec_text) {
-  if (spec_text.empty()) return to_str(heap, value);
   FieldSpec spec = parse_spec(spec_text);
   const bool zero = spec.align == '0';
   if (value.is_number()) {
@@ -441,25 +446,31 @@ std::string format_value(Heap& heap, const Value& value, std::string_view spec_t
 // Walks over a brace-style format string and its arguments.
 class BraceFormatter {
  public:
-  BraceFormatter(Interpreter& interpreter, const Args& args, const DictObject* names, bool markup)
-      : interpreter_(interpreter), heap_(interpreter.heap()), args_(args), names_(names), markup_(markup) {}
+  BraceFormatter(Interpreter& interpreter, const Value& format, const Args& args, const DictObject* names)
+      : interpreter_(interpreter), heap_(interpreter.heap()), format_(format), args_(args), names_(names) {}
 
-  std::string run(std::string_view format, int depth) {
+  MarkedText run() { return run(format_.text(), 1); }
+
+ private:
+  // `format` is the whole format string or a part of it.
+  MarkedText run(std::string_view format, int depth) {
     if (depth > 2) fail("Max string recursion exceeded");
-    std::string out;
+    MarkedText out;
+    const auto literal = [&](size_t at) { out.add(format.substr(at, 1), format_.origins(), format_.text()); };
     for (size_t i = 0; i < format.size();) {
       const char c = format[i];
       if (c != '{' && c != '}') {
-        out.push_back(c);
-        ++i;
+        const size_t end = std::min(format.find_first_of("{}", i), format.size());
+        out.add(format.substr(i, end - i), format_.origins(), format_.text());
+        i = end;
       } else if (i + 1 < format.size() && format[i + 1] == c) {
-        out.push_back(c);
+        literal(i);
         i += 2;
       } else if (c == '}') {
         fail("Single '}' encountered in format string");
       } else {
         const size_t end = closing(format, i);
-        out += field(format.substr(i + 1, end - i - 1), depth);
+        out.add(field(format.substr(i + 1, end - i - 1), depth));
         i = end + 1;
         heap_.charge(out.size());
         heap_.discharge(out.size());
@@ -469,7 +480,6 @@ class BraceFormatter {
     return out;
   }
 
- private:
   static size_t closing(std::string_view format, size_t open) {
     size_t depth = 0;
     for (size_t i = open; i < format.size(); ++i) {
@@ -479,7 +489,7 @@ class BraceFormatter {
     fail("expected '}' before end of string");
   }
 
-  std::string field(std::string_view text, int depth) {
+  MarkedText field(std::string_view text, int depth) {
     size_t end = 0;
     for (bool in_brackets = false; end < text.size(); ++end) {
       if (text[end] == '[') in_brackets = true;
@@ -495,16 +505,23 @@ class BraceFormatter {
       rest.remove_prefix(2);
     }
     if (conversion == 'r' || conversion == 'a') {
-      value = heap_.string(to_repr(heap_, value));
+      value = heap_.string(to_marked_repr(heap_, value));
     } else if (conversion == 's') {
-      value = heap_.string(to_str(heap_, value));
+      value = heap_.string(to_marked_str(heap_, value));
     } else if (conversion != 0) {
       fail(std::string("Unknown conversion specifier ") + conversion);
     }
-    std::string spec;
+    MarkedText spec;
     if (!rest.empty()) spec = run(rest.substr(1), depth + 1);
-    const std::string formatted = format_value(heap_, value, spec);
-    return markup_ && !value.is_markup() ? escape_html(formatted) : formatted;
+    const bool escaped = format_.is_markup() && !value.is_markup();
+    MarkedText printed = spec.text.empty() ? to_marked_str(heap_, value) : MarkedText();
+    if (spec.text.empty() && !escaped) return printed;
+    Origin origin = std::max(printed.origins.least_trusted(), spec.origins.least_trusted());
+    if (value.is_string()) origin = std::max(origin, value.origins().least_trusted());
+    if (!spec.text.empty()) printed.text = format_value(heap_, value, spec.text);
+    // A number may spell any character by the type c.
+    if (!value.is_string() && !spec.text.empty() && spec.text.back() == 'c') origin = Origin::kUntrusted;
+    return MarkedText(escaped ? escape_html(printed.text) : std::move(printed.text), origin);
   }
 
   Value lookup(std::string_view path) {
@@ -559,17 +576,17 @@ class BraceFormatter {
 
   Interpreter& interpreter_;
   Heap& heap_;
+  const Value& format_;
   const Args& args_;
   const DictObject* names_;
-  bool markup_;
   int64_t next_ = 0;
 };
 
 }  // namespace
 
 Value format_braces(Interpreter& interpreter, const Value& format, const Args& args, const DictObject* names) {
-  BraceFormatter formatter(interpreter, args, names, format.is_markup());
-  return interpreter.heap().string(formatter.run(format.text(), 1), format.is_markup());
+  BraceFormatter formatter(interpreter, format, args, names);
+  return interpreter.heap().string(formatter.run(), format.is_markup());
 }
 
 }  // namespace quire::text::jinja

@@ -2,6 +2,7 @@
 // Runs statements: output, conditions, loops, assignments, macros and blocks.
 #include "text/jinja/interpreter.h"
 
+#include <algorithm>
 #include <map>
 
 #include "text/jinja/builtins.h"
@@ -16,27 +17,31 @@ Interpreter::Interpreter(const Program& program, const RenderOptions& options)
   heap_.max_depth = options.limits.max_depth;
 }
 
-std::string Interpreter::run(const json::Value& context) {
-  resolve_globals(context);
+MarkedText Interpreter::run(std::span<const Variable> variables) {
+  resolve_globals(variables);
   frame_ = new_frame(*program_.unit, nullptr);
-  std::string out;
+  MarkedText out;
   out_ = &out;
   enter(program_.scope);
   exec(program_.body);
   return out;
 }
 
-void Interpreter::resolve_globals(const json::Value& context) {
+void Interpreter::resolve_globals(std::span<const Variable> variables) {
   // Both sides may be many: a template's names, and a request's own variables, whose names a stranger may have chosen
   // to collide in a hash table.
-  std::map<std::string_view, const json::Value*> given;
-  if (context.is_object()) {
-    for (const auto& [name, value] : context.as_object()) given[name] = &value;
-  }
+  std::map<std::string_view, const Variable*> given;
+  for (const Variable& variable : variables) given[variable.name] = &variable;
   globals_.reserve(program_.names.size());
   for (const Value& name : program_.names) {
     const auto found = given.find(name.text());
-    globals_.push_back(found != given.end() ? from_json(*found->second) : make_global(name.text()));
+    if (found == given.end()) {
+      globals_.push_back(make_global(name.text()));
+      continue;
+    }
+    const Variable& variable = *found->second;
+    globals_.push_back(variable.messages ? from_messages(*variable.value)
+                                         : from_json(*variable.value, variable.origin));
   }
 }
 
@@ -53,7 +58,46 @@ Value Interpreter::function(const char* name, FunctionObject::Native native, con
   return Value::object(Type::kFunction, object);
 }
 
-Value Interpreter::from_json(const json::Value& value) {
+namespace {
+
+// Templates spell control tokens with the role in them ("<|" + role + "|>"), so a role that is a plain word is trusted.
+bool is_plain_word(const std::string& text) {
+  constexpr size_t kLongestRole = 32;
+  return !text.empty() && text.size() <= kLongestRole && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  });
+}
+
+Origin origin_of_role(const json::Value* role) {
+  if (role == nullptr || !role->is_string()) return Origin::kUntrusted;
+  const std::string& name = role->as_string();
+  return name == "assistant" || name == "system" || name == "developer" ? Origin::kModel : Origin::kUntrusted;
+}
+
+}  // namespace
+
+Value Interpreter::from_messages(const json::Value& messages) {
+  if (!messages.is_array()) return from_json(messages, Origin::kUntrusted);
+  Values items;
+  items.reserve(messages.as_array().size());
+  for (const json::Value& message : messages.as_array()) {
+    if (!message.is_object()) {
+      items.push_back(from_json(message, Origin::kUntrusted));
+      continue;
+    }
+    const Origin origin = origin_of_role(message.find("role"));
+    Value dict = heap_.dict();
+    for (const auto& [name, member] : message.as_object()) {
+      const bool trusted = name == "role" && member.is_string() && is_plain_word(member.as_string());
+      dict.dict().set(heap_, heap_.string(MarkedText(name, origin)),
+                      from_json(member, trusted ? Origin::kTemplate : origin));
+    }
+    items.push_back(dict);
+  }
+  return heap_.list(std::move(items));
+}
+
+Value Interpreter::from_json(const json::Value& value, Origin origin) {
   const DepthGuard guard(heap_);
   switch (value.kind()) {
     case json::Kind::kNull:
@@ -65,18 +109,18 @@ Value Interpreter::from_json(const json::Value& value) {
     case json::Kind::kDouble:
       return Value::real(value.as_double());
     case json::Kind::kString:
-      return heap_.string(value.as_string());
+      return heap_.string(MarkedText(value.as_string(), origin));
     case json::Kind::kArray: {
       Values items;
       items.reserve(value.as_array().size());
-      for (const json::Value& item : value.as_array()) items.push_back(from_json(item));
+      for (const json::Value& item : value.as_array()) items.push_back(from_json(item, origin));
       return heap_.list(std::move(items));
     }
     case json::Kind::kObject: {
       Value dict = heap_.dict();
       dict.dict().entries.reserve(value.as_object().size());
       for (const auto& [name, member] : value.as_object()) {
-        dict.dict().set(heap_, heap_.string(name), from_json(member));
+        dict.dict().set(heap_, heap_.string(MarkedText(name, origin)), from_json(member, origin));
       }
       return dict;
     }
@@ -268,8 +312,8 @@ Flow Interpreter::exec_with(const Stmt& stmt) {
 }
 
 Flow Interpreter::exec_captured(const Stmt& stmt) {
-  std::string buffer;
-  std::string* outer = out_;
+  MarkedText buffer;
+  MarkedText* outer = out_;
   out_ = &buffer;
   enter(stmt.scope);
   const Flow flow = exec(stmt.body);
@@ -308,9 +352,9 @@ Value Interpreter::run_recursive(const Stmt& stmt, const Value& iterable, int64_
   const MacroDepth nested(*this);
   Frame* frame = new_frame(*stmt.unit, outer_frame);
   Frame* saved_frame = frame_;
-  std::string* saved_out = out_;
+  MarkedText* saved_out = out_;
   const int saved_line = line_;
-  std::string buffer;
+  MarkedText buffer;
   frame_ = frame;
   out_ = &buffer;
   run_loop(stmt, iterable, depth0, outer_frame);
@@ -481,9 +525,9 @@ Value Interpreter::call_macro(const MacroObject& macro, Args& args) {
   Frame* frame = new_frame(*node.unit, macro.frame);
   bind_macro(node, args, *frame);
   Frame* saved_frame = frame_;
-  std::string* saved_out = out_;
+  MarkedText* saved_out = out_;
   const int saved_line = line_;
-  std::string buffer;
+  MarkedText buffer;
   frame_ = frame;
   out_ = &buffer;
   enter(node.scope);

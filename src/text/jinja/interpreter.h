@@ -2,6 +2,7 @@
 // Runs a parsed template: one Interpreter a render.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,7 +53,7 @@ class Interpreter {
  public:
   Interpreter(const Program& program, const RenderOptions& options);
 
-  std::string run(const json::Value& context);
+  MarkedText run(std::span<const Variable> variables);
 
   Heap& heap() { return heap_; }
   const RenderOptions& options() const { return options_; }
@@ -71,7 +72,7 @@ class Interpreter {
 
   Value call_filter(const Value& name, const Value& subject, Args& args);
   bool call_test(const Value& name, const Value& subject, Args& args);
-  Value from_json(const json::Value& value);
+  Value from_json(const json::Value& value, Origin origin);
   Value function(const char* name, FunctionObject::Native native, const Value& self = Value());
 
  private:
@@ -127,14 +128,15 @@ class Interpreter {
   void release(Frame* frame);
   void capture(Frame* frame);  // keeps it, and those around it, for as long as the render
   Value make_macro(const MacroNode& node);
-  void resolve_globals(const json::Value& context);
+  void resolve_globals(std::span<const Variable> variables);
+  Value from_messages(const json::Value& messages);
   Value make_global(std::string_view name);
 
   const Program& program_;
   const RenderOptions& options_;
   Heap heap_;
   Values globals_;  // by name id; missing: no such variable
-  std::string* out_ = nullptr;
+  MarkedText* out_ = nullptr;
   Frame* frame_ = nullptr;
   std::vector<std::unique_ptr<Frame>> frames_;
   std::vector<Frame*> free_frames_;

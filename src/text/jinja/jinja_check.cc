@@ -2,6 +2,8 @@
 // For tests only: renders the templates that stand in JSON lines on stdin, and prints one JSON line for each.
 //   in:  {"template": ..., "context": {...}, "now": [year, month, day, hour, minute, second], "mutable": true}
 //   out: {"ok": true, "text": ...} or {"ok": false, "error": ...}
+// With "marked": true the context's texts count as untrusted data (those of "messages" by their roles), and "origins"
+// in the answer lists [begin, end, origin] of the bytes that did not come from the template.
 #include <cstdio>
 #include <iostream>
 #include <string>
@@ -26,14 +28,21 @@ std::tm read_now(const Value& parts) {
   return now;
 }
 
-Value answer(const quire::Result<std::string>& result) {
+Value answer(const quire::Result<quire::text::MarkedText>& result) {
   Value line{Object{}};
   line.set("ok", result.ok());
-  line.set(result.ok() ? "text" : "error", result.ok() ? *result : result.error().message);
+  line.set(result.ok() ? "text" : "error", result.ok() ? result->text : result.error().message);
+  if (!result.ok()) return line;
+  quire::json::Array ranges;
+  for (const quire::text::OriginRange& range : result->origins.ranges(result->size())) {
+    ranges.emplace_back(quire::json::Array{static_cast<int64_t>(range.begin), static_cast<int64_t>(range.end),
+                                           static_cast<int64_t>(range.origin)});
+  }
+  line.set("origins", std::move(ranges));
   return line;
 }
 
-quire::Result<std::string> check(const std::string& text) {
+quire::Result<quire::text::MarkedText> check(const std::string& text) {
   QUIRE_ASSIGN(const Value request, quire::json::parse(text));
   QUIRE_ASSIGN(const std::string source, quire::json::get_string(request, "template"));
   QUIRE_ASSIGN(const auto parsed, quire::text::jinja::Template::parse(source));
@@ -43,7 +52,17 @@ quire::Result<std::string> check(const std::string& text) {
   const Value* now = request.find("now");
   if (now != nullptr && now->is_array()) options.now = read_now(*now);
   const Value* context = request.find("context");
-  return parsed.render(context != nullptr ? *context : Value(Object{}), options);
+  QUIRE_ASSIGN(const bool marked, quire::json::get_bool_or(request, "marked", false));
+  const auto origin = marked ? quire::text::Origin::kUntrusted : quire::text::Origin::kTemplate;
+  std::vector<quire::text::jinja::Variable> variables;
+  if (context != nullptr && context->is_object()) {
+    for (const auto& [name, value] : context->as_object()) {
+      const bool token = name == "bos_token" || name == "eos_token";
+      variables.push_back(
+          {name, &value, token ? quire::text::Origin::kTemplate : origin, marked && name == "messages"});
+    }
+  }
+  return parsed.render_marked(variables, options);
 }
 
 }  // namespace

@@ -358,11 +358,13 @@ bool is_plain_ascii(const Value& string) {
   return code_points(string) == static_cast<int64_t>(string.text().size());
 }
 
-Value substring(Heap& heap, const Value& source, std::string_view part) {
-  return heap.string(std::string(part), source.is_markup());
-}
-
 }  // namespace
+
+Value substring(Heap& heap, const Value& source, std::string_view part) {
+  MarkedText out;
+  out.add(part, source.origins(), source.text());
+  return heap.string(std::move(out), source.is_markup());
+}
 
 bool item_at(Heap& heap, const Value& value, int64_t index, Value* out) {
   if (!has_length(value) || value.is(Type::kLoop) || value.is(Type::kUndefined)) return false;
@@ -420,9 +422,11 @@ Value slice_string(Heap& heap, const Value& value, int64_t start, int64_t stop, 
   heap.step(text.size() / 8);
   std::vector<std::string_view> points;
   each_code_point(text, [&](char32_t, std::string_view part) { points.push_back(part); });
-  std::string out;
-  for (int64_t k = 0; k < count; ++k) out += points[static_cast<size_t>(start + k * step)];
-  return substring(heap, value, out);
+  MarkedText out;
+  for (int64_t k = 0; k < count; ++k) {
+    out.add(points[static_cast<size_t>(start + k * step)], value.origins(), text);
+  }
+  return heap.string(std::move(out), value.is_markup());
 }
 
 }  // namespace
@@ -450,7 +454,7 @@ Value slice(Heap& heap, const Value& value, const Value& start_value, const Valu
   const int64_t count = indices.size();
   if (count <= 1) step = 1;  // keeps the products below small
   if (value.is_string()) {
-    if (count == 0) return substring(heap, value, {});
+    if (count == 0) return substring(heap, value, std::string_view(value.text()).substr(0, 0));
     return slice_string(heap, value, start, step == 1 ? start + count : stop, step, count);
   }
   heap.step(static_cast<uint64_t>(count));
@@ -555,7 +559,7 @@ bool Iterator::next(Value& out) {
       const std::string& text = source_.text();
       if (position_ >= text.size()) return false;
       const size_t size = utf8::decode(text, position_).size;
-      out = heap_->string(std::string_view(text).substr(position_, size));
+      out = substring(*heap_, source_, std::string_view(text).substr(position_, size)).with_markup(false);
       position_ += size;
       return true;
     }

@@ -24,8 +24,11 @@ bool less_or_equal(Heap& heap, const Value& a, const Value& b, const char* symbo
 bool contains(Heap& heap, const Value& container, const Value& item);
 
 // --- Printing ---
-void append_str(Heap& heap, std::string& out, const Value& value);   // str(value)
-void append_repr(Heap& heap, std::string& out, const Value& value);  // repr(value)
+void append_str(Heap& heap, MarkedText& out, const Value& value);   // str(value)
+void append_repr(Heap& heap, MarkedText& out, const Value& value);  // repr(value)
+MarkedText to_marked_str(Heap& heap, const Value& value);
+MarkedText to_marked_repr(Heap& heap, const Value& value);
+// The same for messages and comparisons, where origins do not matter.
 std::string to_str(Heap& heap, const Value& value);
 std::string to_repr(Heap& heap, const Value& value);
 // The value itself when it is a string (Markup stays Markup), else its str().
@@ -38,9 +41,10 @@ struct JsonStyle {
   std::string item_separator = ", ";
   std::string key_separator = ": ";
   bool sort_keys = false;
+  Origin origin = Origin::kTemplate;  // of the indent and the separators
 };
-void append_json(Heap& heap, std::string& out, const Value& value, const JsonStyle& style);
-std::string pretty_print(Heap& heap, const Value& value);  // pprint.pformat
+void append_json(Heap& heap, MarkedText& out, const Value& value, const JsonStyle& style);
+MarkedText pretty_print(Heap& heap, const Value& value);  // pprint.pformat
 
 // --- Arithmetic ---
 Value add(Heap& heap, const Value& a, const Value& b);
@@ -54,6 +58,8 @@ Value negate(const Value& a);
 Value positive(const Value& a);
 
 // --- Sequences ---
+// A part of a string value: `part` is a view into its text. Origins and Markup stay.
+Value substring(Heap& heap, const Value& source, std::string_view part);
 int64_t code_points(const Value& string);        // len() of a string, remembered
 bool has_length(const Value& value);             // whether len() works
 int64_t length(Heap& heap, const Value& value);  // len(); throws

@@ -14,26 +14,26 @@ namespace {
 // Prints one value and what it holds; a container inside itself is printed as "...".
 class Printer {
  public:
-  Printer(Heap& heap, std::string& out, bool sort_keys) : heap_(heap), out_(out), sort_keys_(sort_keys) {}
+  Printer(Heap& heap, MarkedText& out, bool sort_keys) : heap_(heap), out_(out), sort_keys_(sort_keys) {}
 
   void print(const Value& value) {
     heap_.step();
     switch (value.type()) {
       case Type::kMissing:
       case Type::kUndefined:
-        out_ += "Undefined";
+        out_.add("Undefined");
         return;
       case Type::kNone:
-        out_ += "None";
+        out_.add("None");
         return;
       case Type::kBool:
-        out_ += value.as_bool() ? "True" : "False";
+        out_.add(value.as_bool() ? "True" : "False");
         return;
       case Type::kInt:
-        out_ += std::to_string(value.as_int());
+        out_.add(std::to_string(value.as_int()));
         return;
       case Type::kFloat:
-        out_ += float_repr(value.as_real());
+        out_.add(float_repr(value.as_real()));
         return;
       case Type::kString:
         print_string(value);
@@ -55,7 +55,7 @@ class Printer {
  private:
   bool open(const Object* object, const char* if_inside_itself) {
     if (std::find(active_.begin(), active_.end(), object) != active_.end()) {
-      out_ += if_inside_itself;
+      out_.add(if_inside_itself);
       return false;
     }
     active_.push_back(object);
@@ -64,38 +64,40 @@ class Printer {
 
   void print_string(const Value& value) {
     heap_.touch(value.text().size());
-    if (value.is_markup()) out_ += "Markup(";
-    append_repr(out_, value.text());
-    if (value.is_markup()) out_ += ")";
+    if (value.is_markup()) out_.add("Markup(");
+    std::string repr;
+    append_repr(repr, value.text());
+    out_.add(repr, value.origins().least_trusted());
+    if (value.is_markup()) out_.add(")");
   }
 
   void print_items(const Value& value, const char* begin, const char* end) {
     const DepthGuard guard(heap_);
     if (!open(value.object(), value.is(Type::kList) ? "[...]" : "(...)")) return;
-    out_ += begin;
+    out_.add(begin);
     bool first = true;
     for (const Value& item : value.list().items) {
-      if (!first) out_ += ", ";
+      if (!first) out_.add(", ");
       first = false;
       print(item);
     }
-    out_ += end;
+    out_.add(end);
     active_.pop_back();
   }
 
   void print_dict(const Object* identity, const DictObject& dict) {
     const DepthGuard guard(heap_);
     if (!open(identity, "{...}")) return;
-    out_ += "{";
+    out_.add("{");
     bool first = true;
     for (const DictObject::Entry* entry : ordered(dict)) {
-      if (!first) out_ += ", ";
+      if (!first) out_.add(", ");
       first = false;
       print(entry->key);
-      out_ += ": ";
+      out_.add(": ");
       print(entry->value);
     }
-    out_ += "}";
+    out_.add("}");
     active_.pop_back();
   }
 
@@ -103,40 +105,40 @@ class Printer {
     switch (value.type()) {
       case Type::kNamespace: {
         const DepthGuard guard(heap_);
-        out_ += "<Namespace ";
+        out_.add("<Namespace ");
         print_dict(value.object(), value.as<NamespaceObject>().attributes);
-        out_ += ">";
+        out_.add(">");
         return;
       }
       case Type::kRange: {
         const auto& range = value.as<RangeObject>();
-        out_ += "range(" + std::to_string(range.start) + ", " + std::to_string(range.stop);
-        if (range.step != 1) out_ += ", " + std::to_string(range.step);
-        out_ += ")";
+        out_.add("range(" + std::to_string(range.start) + ", " + std::to_string(range.stop));
+        if (range.step != 1) out_.add(", " + std::to_string(range.step));
+        out_.add(")");
         return;
       }
       case Type::kDictView: {
-        out_ += python_type_name(value);
-        out_ += "(";
+        out_.add(python_type_name(value));
+        out_.add("(");
         print_items(heap_.list(to_values(heap_, value)), "[", "]");
-        out_ += ")";
+        out_.add(")");
         return;
       }
       case Type::kLoop: {
         auto& loop = value.as<LoopObject>();
-        out_ += "<LoopContext " + std::to_string(loop.index0 + 1) + "/" + std::to_string(loop.length()) + ">";
+        out_.add("<LoopContext " + std::to_string(loop.index0 + 1) + "/" + std::to_string(loop.length()) + ">");
         return;
       }
       case Type::kMacro: {
         const Value& name = value.as<MacroObject>().node->name;
-        out_ += "<Macro " + (name.is_string() ? repr_text(name.text()) : std::string("anonymous")) + ">";
+        out_.add("<Macro " + (name.is_string() ? repr_text(name.text()) : std::string("anonymous")) + ">");
         return;
       }
       case Type::kFunction:
-        out_ += std::string("<built-in function ") + value.as<FunctionObject>().name + ">";
+        out_.add(std::string("<built-in function ") + value.as<FunctionObject>().name + ">");
         return;
       default:
-        out_ += std::string("<") + python_type_name(value) + " object>";
+        out_.add(std::string("<") + python_type_name(value) + " object>");
     }
   }
 
@@ -157,47 +159,56 @@ class Printer {
 
  private:
   Heap& heap_;
-  std::string& out_;
+  MarkedText& out_;
   bool sort_keys_;
   std::vector<const Object*> active_;
 };
 
 }  // namespace
 
-void append_repr(Heap& heap, std::string& out, const Value& value) {
+void append_repr(Heap& heap, MarkedText& out, const Value& value) {
   const size_t before = out.size();
   Printer(heap, out, false).print(value);
   heap.touch(out.size() - before);
 }
 
-void append_str(Heap& heap, std::string& out, const Value& value) {
+void append_str(Heap& heap, MarkedText& out, const Value& value) {
   if (value.is_string()) {
     heap.touch(value.text().size());
-    out += value.text();
+    out.add(value.text(), value.origins(), value.text());
   } else if (!value.is_undefined() && !value.is_missing()) {
     append_repr(heap, out, value);
   }
 }
 
-std::string to_str(Heap& heap, const Value& value) {
-  std::string out;
+MarkedText to_marked_str(Heap& heap, const Value& value) {
+  MarkedText out;
   append_str(heap, out, value);
   return out;
 }
 
-std::string to_repr(Heap& heap, const Value& value) {
-  std::string out;
+MarkedText to_marked_repr(Heap& heap, const Value& value) {
+  MarkedText out;
   append_repr(heap, out, value);
   return out;
 }
 
+std::string to_str(Heap& heap, const Value& value) {
+  return std::move(to_marked_str(heap, value).text);
+}
+
+std::string to_repr(Heap& heap, const Value& value) {
+  return std::move(to_marked_repr(heap, value).text);
+}
+
 Value soft_str(Heap& heap, const Value& value) {
-  return value.is_string() ? value : heap.string(to_str(heap, value));
+  return value.is_string() ? value : heap.string(to_marked_str(heap, value));
 }
 
 Value escape(Heap& heap, const Value& value) {
   if (value.is_markup()) return value;
-  return heap.string(escape_html(to_str(heap, value)), true);
+  const MarkedText text = to_marked_str(heap, value);
+  return heap.string(MarkedText(escape_html(text.text), text.origins.least_trusted()), true);
 }
 
 // --- JSON ---
@@ -206,26 +217,26 @@ namespace {
 
 class JsonWriter {
  public:
-  JsonWriter(Heap& heap, std::string& out, const JsonStyle& style) : heap_(heap), out_(out), style_(style) {}
+  JsonWriter(Heap& heap, MarkedText& out, const JsonStyle& style) : heap_(heap), out_(out), style_(style) {}
 
   void write(const Value& value) {
     heap_.step();
     switch (value.type()) {
       case Type::kNone:
-        out_ += "null";
+        out_.add("null");
         return;
       case Type::kBool:
-        out_ += value.as_bool() ? "true" : "false";
+        out_.add(value.as_bool() ? "true" : "false");
         return;
       case Type::kInt:
-        out_ += std::to_string(value.as_int());
+        out_.add(std::to_string(value.as_int()));
         return;
       case Type::kFloat:
-        out_ += number(value.as_real());
+        out_.add(number(value.as_real()));
         return;
       case Type::kString:
         heap_.touch(value.text().size());
-        append_json_string(out_, value.text(), style_.ensure_ascii);
+        write_text(value.text(), value.origins().least_trusted());
         return;
       case Type::kList:
       case Type::kTuple:
@@ -246,6 +257,12 @@ class JsonWriter {
     return float_repr(d);
   }
 
+  void write_text(std::string_view text, Origin origin) {
+    std::string quoted;
+    append_json_string(quoted, text, style_.ensure_ascii);
+    out_.add(quoted, origin);
+  }
+
   void open(const Object* object) {
     if (std::find(active_.begin(), active_.end(), object) != active_.end()) fail("Circular reference detected");
     active_.push_back(object);
@@ -254,27 +271,27 @@ class JsonWriter {
   void new_line() {
     if (!style_.pretty) return;
     heap_.touch(active_.size() * style_.indent.size());
-    out_ += '\n';
-    for (size_t i = 0; i < active_.size(); ++i) out_ += style_.indent;
+    out_.add('\n');
+    for (size_t i = 0; i < active_.size(); ++i) out_.add(style_.indent, style_.origin);
   }
 
   void write_list(const Value& value) {
     const DepthGuard guard(heap_);
     const Values& items = value.list().items;
     if (items.empty()) {
-      out_ += "[]";
+      out_.add("[]");
       return;
     }
     open(value.object());
-    out_ += "[";
+    out_.add("[");
     for (size_t i = 0; i < items.size(); ++i) {
-      if (i > 0) out_ += style_.item_separator;
+      if (i > 0) out_.add(style_.item_separator, style_.origin);
       new_line();
       write(items[i]);
     }
     active_.pop_back();
     new_line();
-    out_ += "]";
+    out_.add("]");
   }
 
   std::string key_text(const Value& key) {
@@ -297,7 +314,7 @@ class JsonWriter {
   void write_dict(const Value& value) {
     const DepthGuard guard(heap_);
     if (value.dict().entries.empty()) {
-      out_ += "{}";
+      out_.add("{}");
       return;
     }
     open(value.object());
@@ -313,30 +330,31 @@ class JsonWriter {
       order = sort_by_keys(heap_, order, keys, false);
       for (size_t i = 0; i < entries.size(); ++i) entries[i] = unsorted[static_cast<size_t>(order[i].as_int())];
     }
-    out_ += "{";
+    out_.add("{");
     bool first = true;
     for (const DictObject::Entry* entry : entries) {
-      if (!first) out_ += style_.item_separator;
+      if (!first) out_.add(style_.item_separator, style_.origin);
       first = false;
       new_line();
-      append_json_string(out_, key_text(entry->key), style_.ensure_ascii);
-      out_ += style_.key_separator;
+      const bool text = entry->key.is_string();
+      write_text(key_text(entry->key), text ? entry->key.origins().least_trusted() : Origin::kTemplate);
+      out_.add(style_.key_separator, style_.origin);
       write(entry->value);
     }
     active_.pop_back();
     new_line();
-    out_ += "}";
+    out_.add("}");
   }
 
   Heap& heap_;
-  std::string& out_;
+  MarkedText& out_;
   const JsonStyle& style_;
   std::vector<const Object*> active_;
 };
 
 }  // namespace
 
-void append_json(Heap& heap, std::string& out, const Value& value, const JsonStyle& style) {
+void append_json(Heap& heap, MarkedText& out, const Value& value, const JsonStyle& style) {
   JsonWriter(heap, out, style).write(value);
 }
 
@@ -348,6 +366,9 @@ namespace {
 class PrettyPrinter {
  public:
   PrettyPrinter(Heap& heap, std::string& out) : heap_(heap), out_(out) {}
+
+  // The least trusted origin of what was printed.
+  Origin origin() const { return origin_; }
 
   void format(const Value& value, size_t indent, size_t allowance, int level) {
     const DepthGuard guard(heap_);
@@ -373,10 +394,11 @@ class PrettyPrinter {
   static constexpr int64_t kWidth = 80;
 
   std::string repr(const Value& value) {
-    std::string out;
+    MarkedText out;
     Printer(heap_, out, true).print(value);
     heap_.touch(out.size());
-    return out;
+    origin_ = std::max(origin_, out.origins.least_trusted());
+    return std::move(out.text);
   }
 
   void new_line(size_t indent) {
@@ -386,7 +408,8 @@ class PrettyPrinter {
 
   void format_dict(const DictObject& dict, size_t indent, size_t allowance, int level) {
     out_ += "{";
-    const auto entries = Printer(heap_, out_, true).ordered(dict);
+    MarkedText unused;
+    const auto entries = Printer(heap_, unused, true).ordered(dict);
     for (size_t i = 0; i < entries.size(); ++i) {
       if (i > 0) new_line(indent + 1);
       const std::string key = repr(entries[i]->key);
@@ -477,14 +500,16 @@ class PrettyPrinter {
 
   Heap& heap_;
   std::string& out_;
+  Origin origin_ = Origin::kTemplate;
 };
 
 }  // namespace
 
-std::string pretty_print(Heap& heap, const Value& value) {
+MarkedText pretty_print(Heap& heap, const Value& value) {
   std::string out;
-  PrettyPrinter(heap, out).format(value, 0, 0, 0);
-  return out;
+  PrettyPrinter printer(heap, out);
+  printer.format(value, 0, 0, 0);
+  return MarkedText(std::move(out), printer.origin());
 }
 
 }  // namespace quire::text::jinja

@@ -36,16 +36,34 @@ Values sort_by_keys(Heap& heap, const Values& items, const Values& keys, bool re
   return sorted;
 }
 
-std::string replace_checked(Heap& heap, std::string_view text, std::string_view from, std::string_view to,
-                            int64_t count) {
+MarkedText replace_checked(Heap& heap, const MarkedText& text, std::string_view from, const MarkedText& to,
+                           int64_t count) {
   heap.touch(text.size());
-  size_t times = count_of(text, from);
+  size_t times = count_of(text.text, from);
   if (count >= 0) times = std::min(times, static_cast<size_t>(count));
   const size_t growth = to.size() > from.size() ? times * (to.size() - from.size()) : 0;
   heap.touch(growth);
   heap.charge(text.size() + growth);
   heap.discharge(text.size() + growth);
-  return replace_all(text, from, to, count);
+  // Where nothing is replaced, or all is of one origin, the quick way will do.
+  const bool uniform = text.origins.uniform() && to.origins.uniform();
+  if (times == 0) return text;
+  if (uniform && text.origins.least_trusted() == to.origins.least_trusted()) {
+    return MarkedText(replace_all(text.text, from, to.text, count), text.origins);
+  }
+  MarkedText out;
+  size_t done = 0;
+  for (size_t i = 0; i < times; ++i) {
+    // Python puts the new text before each character and at the end where the old text is empty.
+    size_t at = from.empty() && i > 0 ? done + utf8::decode(text.text, done).size : done;
+    if (!from.empty()) at = find_text(text.text, from, done);
+    out.add(std::string_view(text.text).substr(done, at - done), text.origins, text.text);
+    out.add(to);
+    heap.step();
+    done = at + from.size();
+  }
+  out.add(std::string_view(text.text).substr(done), text.origins, text.text);
+  return out;
 }
 
 bool is_all_case(std::string_view text, bool upper) {
@@ -84,7 +102,7 @@ Value AttributePath::operator()(const Value& item, const Value& fallback) const 
 Value ignore_case(Heap& heap, const Value& value) {
   if (!value.is_string()) return value;
   heap.touch(value.text().size());
-  return heap.string(to_lower(value.text()));
+  return heap.string(MarkedText(to_lower(value.text()), value.origins().least_trusted()));
 }
 
 namespace {
@@ -210,13 +228,13 @@ Value sum_filter(Interpreter& in, const Value& v, Args& args) {
 Value join_filter(Interpreter& in, const Value& v, Args& args) {
   const Bound bound("join", args, {"d", "attribute"});
   Heap& heap = in.heap();
-  const std::string separator = bound.has(0) ? to_str(heap, bound.value(0)) : "";
+  const MarkedText separator = bound.has(0) ? to_marked_str(heap, bound.value(0)) : MarkedText();
   const AttributePath path(in, bound.value(1));
   Iterator it(heap, v);
-  std::string out;
+  MarkedText out;
   Value item;
   for (bool first = true; it.next(item); first = false) {
-    if (!first) out += separator;
+    if (!first) out.add(separator);
     heap.touch(separator.size());
     append_str(heap, out, path(item));
     heap.charge(out.size());

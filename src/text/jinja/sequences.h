@@ -17,8 +17,8 @@ Values sort_by_keys(Heap& heap, const Values& items, const Values& keys, bool re
 void update_dict(Heap& heap, DictObject& dict, const char* function, const Args& args);
 
 // str.replace whose result is first measured against the memory limit.
-std::string replace_checked(Heap& heap, std::string_view text, std::string_view from, std::string_view to,
-                            int64_t count);
+MarkedText replace_checked(Heap& heap, const MarkedText& text, std::string_view from, const MarkedText& to,
+                           int64_t count);
 
 // Whether there are cased characters and all are upper (lower) case.
 bool is_all_case(std::string_view text, bool upper);

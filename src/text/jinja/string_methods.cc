@@ -12,14 +12,14 @@ namespace quire::text::jinja {
 namespace {
 
 // A result of the same kind as the string it came from: Markup stays Markup.
-Value like(Interpreter& in, const Value& self, std::string text) {
+Value like(Interpreter& in, const Value& self, MarkedText text) {
   return in.heap().string(std::move(text), self.is_markup());
 }
 
 Value list_of(Interpreter& in, const Value& self, const std::vector<std::string_view>& parts) {
   Values items;
   items.reserve(parts.size());
-  for (const std::string_view part : parts) items.push_back(like(in, self, std::string(part)));
+  for (const std::string_view part : parts) items.push_back(substring(in.heap(), self, part));
   return in.heap().list(std::move(items));
 }
 
@@ -31,9 +31,9 @@ const std::string& text_argument(const char* function, const Value& value) {
 }
 
 // A Markup's arguments are escaped unless they are Markup themselves.
-std::string joined_text(Interpreter& in, const Value& self, const char* function, const Value& value) {
+Value joined_text(Interpreter& in, const Value& self, const char* function, const Value& value) {
   text_argument(function, value);
-  return self.is_markup() ? escape(in.heap(), value).text() : value.text();
+  return self.is_markup() ? escape(in.heap(), value) : value;
 }
 
 // --- Case and stripping ---
@@ -42,7 +42,7 @@ template <std::string (*Map)(std::string_view)>
 Value map_text(Interpreter& in, const Value& self, Args& args) {
   expect_positional("str method", args, 0, 0);
   in.heap().touch(self.text().size());
-  return like(in, self, Map(self.text()));
+  return like(in, self, MarkedText(Map(self.text()), self.origins().least_trusted()));
 }
 
 template <bool Left, bool Right>
@@ -51,7 +51,7 @@ Value strip_method(Interpreter& in, const Value& self, Args& args) {
   const std::string* chars = nullptr;
   if (!args.positional.empty() && !args.positional[0].is_none()) chars = &text_argument("strip", args.positional[0]);
   in.heap().touch(self.text().size());
-  return like(in, self, std::string(strip(self.text(), chars, Left, Right)));
+  return substring(in.heap(), self, strip(self.text(), chars, Left, Right));
 }
 
 template <bool Prefix>
@@ -62,7 +62,8 @@ Value remove_affix(Interpreter& in, const Value& self, Args& args) {
   const bool has =
       text.size() >= affix.size() && text.compare(Prefix ? 0 : text.size() - affix.size(), affix.size(), affix) == 0;
   if (!has) return self;
-  return like(in, self, text.substr(Prefix ? affix.size() : 0, text.size() - affix.size()));
+  const std::string_view rest = std::string_view(text).substr(Prefix ? affix.size() : 0, text.size() - affix.size());
+  return substring(in.heap(), self, rest);
 }
 
 // --- Splitting and joining ---
@@ -73,7 +74,7 @@ Value split_method(Interpreter& in, const Value& self, Args& args) {
   const int64_t limit = bound.integer(1, -1);
   in.heap().touch(self.text().size());
   if (bound.none_or_absent(0)) return list_of(in, self, split_space(self.text(), limit, FromRight));
-  const std::string separator = joined_text(in, self, "split", bound.value(0));
+  const std::string separator = joined_text(in, self, "split", bound.value(0)).text();
   if (separator.empty()) fail("empty separator");
   return list_of(in, self, split_by(self.text(), separator, limit, FromRight));
 }
@@ -87,31 +88,32 @@ Value split_lines_method(Interpreter& in, const Value& self, Args& args) {
 template <bool FromRight>
 Value partition_method(Interpreter& in, const Value& self, Args& args) {
   expect_positional("partition", args, 1, 1);
-  const std::string separator = joined_text(in, self, "partition", args.positional[0]);
+  const std::string separator = joined_text(in, self, "partition", args.positional[0]).text();
   if (separator.empty()) fail("empty separator");
-  const std::string& text = self.text();
+  const std::string_view text = self.text();
   in.heap().touch(text.size());
   const size_t at = FromRight ? rfind_text(text, separator) : find_text(text, separator);
-  auto part = [&](std::string s) { return like(in, self, std::move(s)); };
+  auto part = [&](size_t begin, size_t size) { return substring(in.heap(), self, text.substr(begin, size)); };
   if (at == std::string::npos) {
-    return FromRight ? in.heap().tuple({part(""), part(""), part(text)})
-                     : in.heap().tuple({part(text), part(""), part("")});
+    return FromRight ? in.heap().tuple({part(0, 0), part(0, 0), part(0, text.size())})
+                     : in.heap().tuple({part(0, text.size()), part(0, 0), part(0, 0)});
   }
-  return in.heap().tuple({part(text.substr(0, at)), part(separator), part(text.substr(at + separator.size()))});
+  return in.heap().tuple(
+      {part(0, at), part(at, separator.size()), part(at + separator.size(), std::string_view::npos)});
 }
 
 Value join_method(Interpreter& in, const Value& self, Args& args) {
   expect_positional("join", args, 1, 1);
   Heap& heap = in.heap();
   Iterator it(heap, args.positional[0]);
-  std::string out;
+  MarkedText out;
   Value item;
   for (bool first = true; it.next(item); first = false) {
     if (!item.is_string()) {
       fail(std::string("sequence item: expected str instance, ") + python_type_name(item) + " found");
     }
-    if (!first) out += self.text();
-    out += self.is_markup() ? escape(heap, item).text() : item.text();
+    if (!first) append_str(heap, out, self);
+    append_str(heap, out, self.is_markup() ? escape(heap, item) : item);
     heap.touch(item.text().size() + self.text().size());
     heap.charge(out.size());
     heap.discharge(out.size());
@@ -121,9 +123,12 @@ Value join_method(Interpreter& in, const Value& self, Args& args) {
 
 Value replace_method(Interpreter& in, const Value& self, Args& args) {
   const Bound bound("replace", args, {"old", "new", "count"}, 2);
-  const std::string from = joined_text(in, self, "replace", bound.value(0));
-  const std::string to = joined_text(in, self, "replace", bound.value(1));
-  return like(in, self, replace_checked(in.heap(), self.text(), from, to, bound.integer(2, -1)));
+  Heap& heap = in.heap();
+  const Value from = joined_text(in, self, "replace", bound.value(0));
+  const Value to = joined_text(in, self, "replace", bound.value(1));
+  return like(
+      in, self,
+      replace_checked(heap, to_marked_str(heap, self), from.text(), to_marked_str(heap, to), bound.integer(2, -1)));
 }
 
 // --- Searching ---
@@ -261,12 +266,12 @@ Value is_case_method(Interpreter& in, const Value& self, Args&) {
 
 // --- Padding ---
 
-std::string fill_argument(const Bound& bound) {
-  if (!bound.has(1)) return " ";
+Value fill_argument(Heap& heap, const Bound& bound) {
+  if (!bound.has(1)) return heap.string(" ");
   if (!bound.value(1).is_string() || code_points(bound.value(1)) != 1) {
     fail("The fill character must be exactly one character long");
   }
-  return bound.value(1).text();
+  return bound.value(1);
 }
 
 enum class Pad { kLeft, kRight, kBoth };
@@ -277,13 +282,15 @@ Value pad_method(Interpreter& in, const Value& self, Args& args) {
   const int64_t size = length(in.heap(), self);
   if (bound.integer(0, 0) <= size) return self;
   const int64_t missing = bound.integer(0, 0) - size;
-  const std::string fill = fill_argument(bound);
+  const Value unit = fill_argument(in.heap(), bound);
   int64_t left = Where == Pad::kLeft ? missing : 0;
   if (Where == Pad::kBoth) left = missing / 2 + (missing & bound.integer(0, 0) & 1);  // as CPython places the odd one
   const Value n_left = Value::integer(left), n_right = Value::integer(missing - left);
-  const Value unit = in.heap().string(fill);
   const Value before = multiply(in.heap(), unit, n_left), after = multiply(in.heap(), unit, n_right);
-  return like(in, self, before.text() + self.text() + after.text());
+  MarkedText out = to_marked_str(in.heap(), before);
+  append_str(in.heap(), out, self);
+  append_str(in.heap(), out, after);
+  return like(in, self, std::move(out));
 }
 
 Value zfill_method(Interpreter& in, const Value& self, Args& args) {
@@ -294,7 +301,11 @@ Value zfill_method(Interpreter& in, const Value& self, Args& args) {
   const Value zeros = multiply(in.heap(), in.heap().string("0"), Value::integer(missing));
   const std::string& text = self.text();
   const bool sign = !text.empty() && (text[0] == '+' || text[0] == '-');
-  return like(in, self, text.substr(0, sign ? 1 : 0) + zeros.text() + text.substr(sign ? 1 : 0));
+  MarkedText out;
+  out.add(std::string_view(text).substr(0, sign ? 1 : 0), self.origins(), text);
+  out.add(zeros.text());
+  out.add(std::string_view(text).substr(sign ? 1 : 0), self.origins(), text);
+  return like(in, self, std::move(out));
 }
 
 Value expandtabs_method(Interpreter& in, const Value& self, Args& args) {
@@ -315,7 +326,7 @@ Value expandtabs_method(Interpreter& in, const Value& self, Args& args) {
     out += part;
     column = c == '\n' || c == '\r' ? 0 : column + 1;
   });
-  return like(in, self, std::move(out));
+  return like(in, self, MarkedText(std::move(out), self.origins().least_trusted()));
 }
 
 // --- Formatting ---

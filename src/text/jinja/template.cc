@@ -27,9 +27,18 @@ Result<Template> Template::parse(std::string_view source, const ParseOptions& op
 }
 
 Result<std::string> Template::render(const json::Value& context, const RenderOptions& options) const {
+  std::vector<Variable> variables;
+  if (context.is_object()) {
+    for (const auto& [name, value] : context.as_object()) variables.push_back({name, &value});
+  }
+  QUIRE_ASSIGN(MarkedText text, render_marked(variables, options));
+  return std::move(text.text);
+}
+
+Result<MarkedText> Template::render_marked(std::span<const Variable> variables, const RenderOptions& options) const {
   Interpreter interpreter(*program_, options);
   try {
-    return interpreter.run(context);
+    return interpreter.run(variables);
   } catch (const TemplateError& error) {
     return to_error(error, interpreter.line());
   }

@@ -7,11 +7,13 @@
 #include <ctime>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "base/json.h"
 #include "base/result.h"
+#include "text/origin.h"
 
 namespace quire::text::jinja {
 
@@ -45,6 +47,15 @@ struct RenderOptions {
   const std::atomic<bool>* cancelled = nullptr;  // turns true when nobody waits for the result: the render fails soon
 };
 
+// One variable of a render. The value is only looked at, and must outlive the render.
+struct Variable {
+  std::string_view name;
+  const json::Value* value = nullptr;
+  Origin origin = Origin::kTemplate;  // of all texts in it
+  // The value is a list of chat messages: each message's origin follows from its role, and `origin` is not used.
+  bool messages = false;
+};
+
 // The text that starts the message of an error that the template itself raised by raise_exception().
 inline constexpr std::string_view kRaisedPrefix = "The chat template refused the conversation: ";
 
@@ -57,6 +68,8 @@ class Template {
 
   // Renders with the members of `context` (an object) as variables; of a repeated name the last one counts.
   Result<std::string> render(const json::Value& context, const RenderOptions& options = {}) const;
+  // The same, and the result says which of its bytes came from where.
+  Result<MarkedText> render_marked(std::span<const Variable> variables, const RenderOptions& options = {}) const;
 
   const Program& program() const { return *program_; }
 

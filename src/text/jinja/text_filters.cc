@@ -19,7 +19,7 @@ Value map_filter(Interpreter& in, const Value& v, Args& args) {
   expect_positional("filter", args, 0, 0);
   const Value text = soft_str(in.heap(), v);
   in.heap().touch(text.text().size());
-  return in.heap().string(Map(text.text()), text.is_markup());
+  return in.heap().string(MarkedText(Map(text.text()), text.origins().least_trusted()), text.is_markup());
 }
 
 // Words start after blanks, dashes and opening brackets; not what str.title() calls a word.
@@ -51,15 +51,15 @@ Value trim_filter(Interpreter& in, const Value& v, Args& args) {
   const Value text = soft_str(in.heap(), v);
   in.heap().touch(text.text().size());
   const std::string* chars = bound.none_or_absent(0) ? nullptr : &bound.text(0);
-  return in.heap().string(std::string(strip(text.text(), chars, true, true)), text.is_markup());
+  return substring(in.heap(), text, strip(text.text(), chars, true, true));
 }
 
 Value replace_filter(Interpreter& in, const Value& v, Args& args) {
   const Bound bound("replace", args, {"old", "new", "count"}, 2);
   Heap& heap = in.heap();
   const int64_t count = bound.none_or_absent(2) ? -1 : bound.integer(2, -1);
-  return heap.string(
-      replace_checked(heap, to_str(heap, v), to_str(heap, bound.value(0)), to_str(heap, bound.value(1)), count));
+  return heap.string(replace_checked(heap, to_marked_str(heap, v), to_str(heap, bound.value(0)),
+                                     to_marked_str(heap, bound.value(1)), count));
 }
 
 Value string_filter(Interpreter& in, const Value& v, Args& args) {
@@ -96,25 +96,24 @@ Value indent_filter(Interpreter& in, const Value& v, Args& args) {
   const Bound bound("indent", args, {"width", "first", "blank"});
   Heap& heap = in.heap();
   const std::string& text = require_text("indent", v);
-  std::string indention = "    ";
+  Value indention = heap.string("    ");
   if (bound.has(0)) {
-    indention = bound.value(0).is_string()
-                    ? (v.is_markup() ? escape(heap, bound.value(0)).text() : bound.value(0).text())
-                    : multiply(heap, heap.string(" "), Value::integer(bound.integer(0, 4))).text();
+    indention = bound.value(0).is_string() ? (v.is_markup() ? escape(heap, bound.value(0)) : bound.value(0))
+                                           : multiply(heap, heap.string(" "), Value::integer(bound.integer(0, 4)));
   }
   const std::string with_end = text + "\n";
   const auto lines = split_lines(with_end, false);
   heap.touch(text.size());
-  std::string out = bound.flag(1, false) ? indention : "";
+  MarkedText out;
+  if (bound.flag(1, false)) append_str(heap, out, indention);
   for (size_t i = 0; i < lines.size(); ++i) {
-    if (i > 0) out += "\n";
+    if (i > 0) out.add("\n");
     if (i > 0 && (bound.flag(2, false) || !lines[i].empty())) {
-      heap.touch(indention.size());
-      out += indention;
+      append_str(heap, out, indention);
       heap.charge(out.size());
       heap.discharge(out.size());
     }
-    out += lines[i];
+    out.add(lines[i], v.origins(), with_end);
   }
   return heap.string(std::move(out), v.is_markup());
 }
@@ -133,7 +132,7 @@ Value truncate_filter(Interpreter& in, const Value& v, Args& args) {
   const Value head = slice(heap, v, Value::none(), Value::integer(limit - end_size), Value::none());
   if (bound.flag(1, false)) return add(heap, head, end);
   const size_t blank = head.text().rfind(' ');
-  return add(heap, heap.string(head.text().substr(0, blank), head.is_markup()), end);
+  return add(heap, substring(heap, head, std::string_view(head.text()).substr(0, blank)), end);
 }
 
 Value wordwrap_filter(Interpreter& in, const Value& v, Args& args) {
@@ -158,7 +157,9 @@ Value wordwrap_filter(Interpreter& in, const Value& v, Args& args) {
       out += part;
     }
   }
-  return heap.string(std::move(out));
+  Origin origin = v.origins().least_trusted();
+  if (!bound.none_or_absent(2)) origin = std::max(origin, bound.value(2).origins().least_trusted());
+  return heap.string(MarkedText(std::move(out), origin));
 }
 
 Value wordcount_filter(Interpreter& in, const Value& v, Args& args) {
@@ -183,7 +184,8 @@ Value escape_filter(Interpreter& in, const Value& v, Args& args) {
 }
 Value forceescape_filter(Interpreter& in, const Value& v, Args& args) {
   expect_positional("forceescape", args, 0, 0);
-  return in.heap().string(escape_html(to_str(in.heap(), v)), true);
+  const MarkedText text = to_marked_str(in.heap(), v);
+  return in.heap().string(MarkedText(escape_html(text.text), text.origins.least_trusted()), true);
 }
 Value safe_filter(Interpreter& in, const Value& v, Args& args) {
   expect_positional("safe", args, 0, 0);
@@ -206,13 +208,14 @@ std::string strip_between(std::string_view text, std::string_view open, std::str
 
 Value striptags_filter(Interpreter& in, const Value& v, Args& args) {
   expect_positional("striptags", args, 0, 0);
-  const std::string text = strip_between(strip_between(to_str(in.heap(), v), "<!--", "-->"), "<", ">");
+  const MarkedText given = to_marked_str(in.heap(), v);
+  const std::string text = strip_between(strip_between(given.text, "<!--", "-->"), "<", ">");
   std::string out;
   for (const std::string_view word : split_space(text, -1, false)) {
     if (!out.empty()) out += " ";
     out += word;
   }
-  return in.heap().string(unescape_html(out));
+  return in.heap().string(MarkedText(unescape_html(out), given.origins.least_trusted()));
 }
 
 std::string quote_url(std::string_view text, bool query) {
@@ -236,7 +239,16 @@ std::string quote_url(std::string_view text, bool query) {
 Value urlencode_filter(Interpreter& in, const Value& v, Args& args) {
   expect_positional("urlencode", args, 0, 0);
   Heap& heap = in.heap();
-  if (v.is_string() || !is_iterable(v)) return heap.string(quote_url(to_str(heap, v), false));
+  Origin origin = Origin::kTemplate;
+  const auto quoted = [&](const Value& part, bool query) {
+    const MarkedText text = to_marked_str(heap, part);
+    origin = std::max(origin, text.origins.least_trusted());
+    return quote_url(text.text, query);
+  };
+  if (v.is_string() || !is_iterable(v)) {
+    std::string whole = quoted(v, false);
+    return heap.string(MarkedText(std::move(whole), origin));
+  }
   std::string out;
   Values pairs;
   if (v.is(Type::kDict)) {
@@ -248,9 +260,10 @@ Value urlencode_filter(Interpreter& in, const Value& v, Args& args) {
     const Values parts = to_values(heap, pair);
     if (parts.size() != 2) fail("urlencode wants pairs of a name and a value");
     if (!out.empty()) out += "&";
-    out += quote_url(to_str(heap, parts[0]), true) + "=" + quote_url(to_str(heap, parts[1]), true);
+    out += quoted(parts[0], true) + "=";
+    out += quoted(parts[1], true);
   }
-  return heap.string(std::move(out));
+  return heap.string(MarkedText(std::move(out), origin));
 }
 
 Value xmlattr_filter(Interpreter& in, const Value& v, Args& args) {
@@ -259,6 +272,7 @@ Value xmlattr_filter(Interpreter& in, const Value& v, Args& args) {
   if (!v.is(Type::kDict)) fail("xmlattr wants a dict");
   Heap& heap = in.heap();
   std::string out;
+  Origin origin = Origin::kTemplate;
   for (const DictObject::Entry& entry : v.dict().entries) {
     if (entry.value.is_none() || entry.value.is_undefined()) continue;
     if (!entry.key.is_string()) fail("xmlattr wants strings as names");
@@ -268,10 +282,12 @@ Value xmlattr_filter(Interpreter& in, const Value& v, Args& args) {
     });
     if (bad) fail("Invalid character in attribute name: " + repr_text(entry.key.text()));
     if (!out.empty()) out += " ";
-    out += escape(heap, entry.key).text() + "=\"" + escape(heap, entry.value).text() + "\"";
+    const Value key = escape(heap, entry.key), value = escape(heap, entry.value);
+    origin = std::max({origin, key.origins().least_trusted(), value.origins().least_trusted()});
+    out += key.text() + "=\"" + value.text() + "\"";
   }
   if (bound.flag(0, true) && !out.empty()) out.insert(0, " ");
-  return heap.string(std::move(out));
+  return heap.string(MarkedText(std::move(out), origin));
 }
 
 Value unsupported_filter(Interpreter&, const Value&, Args&) {
@@ -405,6 +421,7 @@ Value tojson_filter(Interpreter& in, const Value& v, Args& args) {
   if (!bound.none_or_absent(1)) {
     style.pretty = true;
     style.item_separator = ",";
+    if (bound.value(1).is_string()) style.origin = bound.value(1).origins().least_trusted();
     style.indent = bound.value(1).is_string()
                        ? bound.value(1).text()
                        : std::string(static_cast<size_t>(std::clamp<int64_t>(bound.integer(1, 0), 0, 1000)), ' ');
@@ -416,8 +433,9 @@ Value tojson_filter(Interpreter& in, const Value& v, Args& args) {
     }
     style.item_separator = parts[0].text();
     style.key_separator = parts[1].text();
+    for (const Value& part : parts) style.origin = std::max(style.origin, part.origins().least_trusted());
   }
-  std::string out;
+  MarkedText out;
   append_json(heap, out, v, style);
   return heap.string(std::move(out));
 }

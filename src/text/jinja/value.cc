@@ -48,7 +48,7 @@ void Value::release() {
   if (!counted()) return;
   StringObject* object = payload_.string;
   if (object->heap == nullptr || --object->references > 0) return;
-  object->heap->discharge(object->text.capacity() + sizeof(StringObject));
+  object->heap->discharge(object->text.capacity() + object->origins.heap_bytes() + sizeof(StringObject));
   std::unique_ptr<StringObject> last(object);
 }
 
@@ -114,11 +114,13 @@ void Heap::charge(size_t bytes) {
   }
 }
 
-Value Heap::string(std::string text, bool markup) {
-  touch(text.size());
-  charge(text.capacity() + sizeof(StringObject));
+Value Heap::string(MarkedText text, bool markup) {
+  const size_t marks = text.origins.heap_bytes();
+  touch(text.size() + marks);
+  charge(text.text.capacity() + marks + sizeof(StringObject));
   auto object = std::make_unique<StringObject>();
-  object->text = std::move(text);
+  object->text = std::move(text.text);
+  object->origins = std::move(text.origins);
   object->heap = this;
   return Value::string(object.release(), markup);
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/origin.h"
 
 namespace quire::text::jinja {
 
@@ -61,6 +62,7 @@ struct StringObject {
   Heap* heap = nullptr;  // whose memory account it is on; null: immortal
   uint32_t references = 0;
   int64_t code_points = -1;  // -1: not counted yet
+  Origins origins = {};      // of its bytes
 };
 
 struct Object {
@@ -112,6 +114,7 @@ class Value {
   int64_t as_int() const { return payload_.integer; }
   double as_real() const { return type_ == Type::kFloat ? payload_.real : static_cast<double>(payload_.integer); }
   const std::string& text() const { return payload_.string->text; }
+  const Origins& origins() const { return payload_.string->origins; }
   StringObject* string_object() const { return payload_.string; }
   Object* object() const { return payload_.object; }
   ListObject& list() const;
@@ -258,7 +261,9 @@ class Heap {
   void charge(size_t bytes);
   void discharge(size_t bytes) { used_ -= bytes; }
 
-  Value string(std::string text, bool markup = false);
+  // A text with known origins; the others below are the template's own.
+  Value string(MarkedText text, bool markup = false);
+  Value string(std::string text, bool markup = false) { return string(MarkedText(std::move(text)), markup); }
   Value string(std::string_view text) { return string(std::string(text)); }
   Value string(const char* text) { return string(std::string(text)); }
   Value list(Values items);
