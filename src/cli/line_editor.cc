@@ -28,6 +28,7 @@ constexpr size_t kMaxPaste = size_t{16} << 20;  // characters
 // Terminals that know bracketed paste put \e[200~ and \e[201~ around what is pasted, once asked to.
 constexpr char kPasteOn[] = "\x1b[?2004h";
 constexpr char kPasteOff[] = "\x1b[?2004l";
+constexpr wchar_t kToEnd = L'\x05';  // Ctrl-E
 constexpr std::wstring_view kPasteEnd = L"\x1b[201~";
 
 // What the signal handlers need. The terminal as it was found is put back before the program stops or ends.
@@ -181,6 +182,8 @@ class EditLineEditor : public LineEditor {
     add("quire-newline", "Insert a line break", [](EditLine* line, wint_t) { return insert(line, L"\n"); });
     add("quire-up", "Previous line or message", [](EditLine* line, wint_t) { return of(line).up(); });
     add("quire-down", "Next line or message", [](EditLine* line, wint_t) { return of(line).down(); });
+    add("quire-delete", "Delete a character, or leave", [](EditLine* line, wint_t) { return delete_or_leave(line); });
+    bind("^D", "quire-delete");
     bind("\\e[200~", "quire-paste");
     bind("\\t", "quire-complete");
     bind("\\e\\r", "quire-newline");
@@ -209,17 +212,22 @@ class EditLineEditor : public LineEditor {
   static int get_char(EditLine* line, wchar_t* out) {
     EditLineEditor& self = of(line);
     for (;;) {
+      if (self.interrupted_) {
+        errno = EINTR;
+        return -1;
+      }
       if (self.take_char(out)) return 1;
       pollfd ends[] = {{STDIN_FILENO, POLLIN, 0}, {interrupt_descriptor(), POLLIN, 0}};
       const int ready = ::poll(ends, 2, -1);
       self.follow_signals();
       if (ready < 0) continue;
       if (take_interrupt()) {
+        // First the cursor to the end of the line that is given up, so that what follows does not overwrite it.
         self.interrupted_ = true;
         self.typed_.clear();
-        self.leave_line();
-        errno = EINTR;
-        return -1;
+        self.at_ = 0;
+        *out = kToEnd;
+        return 1;
       }
       if (ends[0].revents == 0) continue;
       char buffer[4096];
@@ -260,17 +268,19 @@ class EditLineEditor : public LineEditor {
     }
   }
 
-  // The cursor to the end of a line that is given up, so that what follows does not overwrite it.
-  void leave_line() {
-    const LineInfoW* info = el_wline(line_);
-    el_cursor(line_, static_cast<int>(info->lastchar - info->cursor));
-    el_set(line_, EL_REFRESH);
-    at_ = 0;
-  }
-
   static unsigned char insert(EditLine* line, const std::wstring& text) {
     if (text.empty()) return CC_NORM;
     return el_winsertstr(line, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+  }
+
+  // Ctrl-D: the end on an empty line, else the character under the cursor goes. (libedit's own prints "^D".)
+  static unsigned char delete_or_leave(EditLine* line) {
+    const LineInfoW* info = el_wline(line);
+    if (info->lastchar == info->buffer) return CC_EOF;
+    if (info->cursor == info->lastchar) return CC_ERROR;
+    el_cursor(line, 1);
+    el_deletestr(line, 1);
+    return CC_REFRESH;
   }
 
   // All up to the end of the paste, line breaks included; other control characters are left out.
