@@ -46,6 +46,11 @@ class Input {
   }
   bool is_terminal() const { return terminal_; }
 
+  // To be called often while an answer is computed.
+  void collect() {
+    if (editor_ != nullptr) editor_->collect();
+  }
+
   Read read_message(std::string& message) {
     const Read read = read_line(">>> ", message);
     if (read != Read::kMessage) return read;
@@ -354,6 +359,7 @@ class Conversation {
   // Prints the answer as it comes. False: it failed.
   bool stream(engine::RequestId id, Clock::time_point start, PrefillLine& prefill, Progress& progress) {
     while (llm_.has_work()) {
+      input_.collect();
       if (take_interrupt()) {
         llm_.abort(id);
         progress.stopped = true;

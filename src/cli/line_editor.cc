@@ -117,7 +117,8 @@ class EditLineEditor : public LineEditor {
     el_set(line_, EL_SIGNAL, 0);
     el_set(line_, EL_GETCFN, &get_char);
     // Between prompts, while an answer is computed, nothing is echoed and nothing is cut into lines.
-    el_set(line_, EL_SETTY, "-x", "-icanon", "-echo", nullptr);
+    el_set(line_, EL_SETTY, "-x", "-icanon", "-echo", "-icrnl", "+noflsh", nullptr);
+    el_set(line_, EL_SETTY, "-d", "-icrnl", "-inlcr", nullptr);  // so that a pasted "\r\n" is one line break
     bind_keys();
     el_source(line_, nullptr);  // ~/.editrc: a user's own keys
     enter_quiet_mode();
@@ -147,7 +148,6 @@ class EditLineEditor : public LineEditor {
     draft_.clear();
     if (g_continued != 0) enter_quiet_mode();
     g_continued = 0;
-    std::fputs(kPasteOn, stdout);
     int size = 0;
     const wchar_t* text = el_wgets(line_, &size);
     if (text == nullptr || size <= 0) return interrupted_ ? Read::kInterrupted : Read::kEnd;
@@ -155,6 +155,13 @@ class EditLineEditor : public LineEditor {
     while (!read_text.empty() && (read_text.back() == L'\n' || read_text.back() == L'\r')) read_text.remove_suffix(1);
     message = to_utf8(read_text);
     return Read::kMessage;
+  }
+
+  void collect() override {
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    while (typed_.size() < kMaxPaste && ::poll(&input, 1, 0) > 0 && (input.revents & POLLIN) != 0) {
+      if (!read_more()) return;
+    }
   }
 
   void remember(const std::string& message) override {
@@ -201,6 +208,8 @@ class EditLineEditor : public LineEditor {
   static void enter_quiet_mode() {
     termios mode = g_found;
     mode.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    mode.c_lflag |= NOFLSH;  // Ctrl-C stops the answer, and what was typed meanwhile stays
+    mode.c_iflag &= ~static_cast<tcflag_t>(ICRNL);
     mode.c_cc[VMIN] = 1;
     mode.c_cc[VTIME] = 0;
     ::tcsetattr(STDIN_FILENO, TCSADRAIN, &mode);
@@ -229,13 +238,16 @@ class EditLineEditor : public LineEditor {
         *out = kToEnd;
         return 1;
       }
-      if (ends[0].revents == 0) continue;
-      char buffer[4096];
-      const ssize_t size = ::read(STDIN_FILENO, buffer, sizeof buffer);
-      if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-      if (size <= 0) return 0;
-      self.typed_.append(buffer, static_cast<size_t>(size));
+      if (ends[0].revents != 0 && !self.read_more()) return 0;
     }
+  }
+
+  // Reads what is there. False: the terminal is gone.
+  bool read_more() {
+    char buffer[4096];
+    const ssize_t size = ::read(STDIN_FILENO, buffer, sizeof buffer);
+    if (size > 0) typed_.append(buffer, static_cast<size_t>(size));
+    return size > 0 || (size < 0 && (errno == EINTR || errno == EAGAIN));
   }
 
   // A whole character of what was read, if there is one. A byte that is not UTF-8 becomes U+FFFD.

@@ -22,6 +22,9 @@ class LineEditor {
   enum class Read { kMessage, kInterrupted, kEnd };
   // One message in UTF-8; it has line breaks when it was pasted or when Alt-Enter was pressed. kInterrupted: Ctrl-C.
   virtual Read read(const std::string& prompt, std::string& message) = 0;
+  // Takes what was typed since the last call, for the next read(). To be called often while an answer is computed: when
+  // the terminal's own buffer of 4 KiB is full, Ctrl-C does not come through.
+  virtual void collect() = 0;
   // What the up arrow gives, oldest first.
   virtual void remember(const std::string& message) = 0;
 };
