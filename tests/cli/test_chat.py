@@ -308,7 +308,7 @@ def test_a_pasted_text_is_one_message(chat, quire):
     assert stats(terminal)["prompt"] == prompt_tokens(quire, "one\n  two\nthree")
     # Text around it, a path at its beginning, and control characters inside it.
     terminal.say("/clear")
-    terminal.send(b"see \x1b[200~/usr/x: no\n\x03such\x1b[31m file\x1b[201~!")
+    terminal.send(b"see \x1b[200~/usr/x: no\n\x01such\x1b[31m file\x1b[201~!")
     terminal.say("")
     assert stats(terminal)["prompt"] == prompt_tokens(quire, "see /usr/x: no\nsuch[31m file!")
     terminal.say("/clear")
@@ -466,7 +466,7 @@ def test_run_without_a_prompt_opens_a_conversation(chat, quire):
 
 
 def test_a_long_prompt_shows_how_far_it_is(quire):
-    (quire.folder / "long.txt").write_text("abcdefg " * 1500)
+    (quire.folder / "long.txt").write_text("abcdefg " * 100)
     shown = Terminal(quire, "run", "endless", (quire.folder / "long.txt").read_text(), *GREEDY,
                      env={"QUIRE_MAX_NUM_BATCHED_TOKENS": "2048"})
     try:
