@@ -297,7 +297,7 @@ def test_tab_completes_commands(chat):
 def test_a_pasted_text_is_one_message(chat, quire):
     terminal = chat("tiny", *GREEDY)
     terminal.send(b"\x1b[200~one\r\n  two\rthree\n\x1b[201~")
-    assert b"assistant" not in terminal.settle()  # it waits for Enter
+    assert PROMPT not in terminal.settle()  # it waits for Enter
     terminal.say("")
     assert stats(terminal)["prompt"] == prompt_tokens(quire, "one\n  two\nthree")
     # Text around it, a path at its beginning, and control characters inside it.
