@@ -63,7 +63,7 @@ double thread_seconds() {
 
 }  // namespace
 
-Result<CeilingFigures> engine_ceiling(const CeilingOptions& o) {
+Result<CeilingFigures> engine_ceiling(const CeilingOptions& o, const std::function<void(int64_t, int64_t)>& progress) {
   constexpr int64_t kMost = int64_t{1} << 20;
   const std::pair<const char*, int64_t> numbers[] = {{"--num-streams", o.num_streams},
                                                      {"--input-len", o.input_len},
@@ -116,6 +116,7 @@ Result<CeilingFigures> engine_ceiling(const CeilingOptions& o) {
     if (counting) {
       ++out.steps;
       out.tokens += tokens;
+      if (progress && out.steps % 100 == 0) progress(out.steps, o.output_len);
     } else if (tokens == o.num_streams) {  // every prompt is in: from here on each step is one token a stream
       counting = true;
       start = Clock::now();

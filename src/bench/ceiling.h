@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "base/json.h"
@@ -33,6 +34,8 @@ struct CeilingFigures {
 
 // Runs the streams through the real scheduler, KV manager, sampler and (with a tokenizer) detokenizer. The steps in
 // which prompts are computed are not counted.
-Result<CeilingFigures> engine_ceiling(const CeilingOptions& options);
+// `progress` is told of the tokens of each stream, every hundred of them.
+Result<CeilingFigures> engine_ceiling(const CeilingOptions& options,
+                                      const std::function<void(int64_t done, int64_t total)>& progress = {});
 
 }  // namespace quire::bench

@@ -55,7 +55,8 @@ Result<std::vector<llm::GenerateRequest>> requests(const LengthsOptions& options
   return out;
 }
 
-Result<LengthsRow> run_row(llm::Llm& llm, const LengthsOptions& options, std::vector<Answer>& answers) {
+Result<LengthsRow> run_row(llm::Llm& llm, const LengthsOptions& options, std::vector<Answer>& answers,
+                           const std::function<void(int64_t, int64_t)>& progress) {
   QUIRE_ASSIGN(std::vector<llm::GenerateRequest> list, requests(options, llm));
   std::map<engine::RequestId, size_t> places;
   answers.assign(list.size(), {});
@@ -65,8 +66,10 @@ Result<LengthsRow> run_row(llm::Llm& llm, const LengthsOptions& options, std::ve
     places[id] = i;
   }
   LengthsRow row;
+  int64_t all_ended = 0;
   while (llm.has_work()) {
     int64_t ended = 0;
+    progress(all_ended, static_cast<int64_t>(answers.size()));
     for (const llm::Delta& delta : llm.step()) {
       if (delta.error) return *delta.error;
       Answer& answer = answers[places.at(delta.id)];
@@ -74,6 +77,7 @@ Result<LengthsRow> run_row(llm::Llm& llm, const LengthsOptions& options, std::ve
       for (const auto& logprobs : delta.logprobs) answer.logprobs.push_back(logprobs.at(0).logprob);
       ended += delta.finish != engine::FinishReason::kNone ? 1 : 0;
     }
+    all_ended += ended;
     row.peak_running = std::max(row.peak_running, llm.engine().stats().running + ended);
   }
   row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -100,14 +104,18 @@ std::string compare(const std::vector<Answer>& a, int64_t seqs_a, const std::vec
 
 }  // namespace
 
-Result<LengthsFigures> lengths(const LengthsOptions& options, const LoadWithSeqs& load) {
+Result<LengthsFigures> lengths(const LengthsOptions& options, const LoadWithSeqs& load,
+                               const LengthsProgress& progress) {
   if (options.max_num_seqs.empty()) return invalid_argument("--max-num-seqs needs at least one number");
   LengthsFigures out;
   std::vector<Answer> first, answers;
   for (const int64_t seqs : options.max_num_seqs) {
     if (seqs < 1) return invalid_argument("--max-num-seqs is " + std::to_string(seqs) + "; it must be 1 or more");
     QUIRE_ASSIGN(const std::unique_ptr<llm::Llm> llm, load(seqs));
-    QUIRE_ASSIGN(LengthsRow row, run_row(*llm, options, answers));
+    const auto row_progress = [&](int64_t done, int64_t total) {
+      if (progress) progress(seqs, done, total);
+    };
+    QUIRE_ASSIGN(LengthsRow row, run_row(*llm, options, answers, row_progress));
     row.max_num_seqs = seqs;
     out.rows.push_back(row);
     if (first.empty()) {

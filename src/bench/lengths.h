@@ -45,6 +45,9 @@ struct LengthsFigures {
 
 // Loads the model anew for each row with that --max-num-seqs, and asks the same.
 using LoadWithSeqs = std::function<Result<std::unique_ptr<llm::Llm>>(int64_t max_num_seqs)>;
-Result<LengthsFigures> lengths(const LengthsOptions& options, const LoadWithSeqs& load);
+// Told of each row's answers as they end.
+using LengthsProgress = std::function<void(int64_t max_num_seqs, int64_t done, int64_t total)>;
+Result<LengthsFigures> lengths(const LengthsOptions& options, const LoadWithSeqs& load,
+                               const LengthsProgress& progress = {});
 
 }  // namespace quire::bench

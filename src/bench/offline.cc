@@ -171,7 +171,8 @@ Result<Round> run_batch(llm::Llm& llm, std::vector<llm::GenerateRequest> request
 
 }  // namespace
 
-Result<LatencyFigures> latency(llm::Llm& llm, const Workload& w, int64_t warmup, int64_t iters) {
+Result<LatencyFigures> latency(llm::Llm& llm, const Workload& w, int64_t warmup, int64_t iters,
+                               const OfflineProgress& progress) {
   QUIRE_TRY(check(w, llm));
   if (iters < 1 || warmup < 0) {
     return invalid_argument("--num-iters must be at least 1, and --num-iters-warmup at least 0");
@@ -179,6 +180,7 @@ Result<LatencyFigures> latency(llm::Llm& llm, const Workload& w, int64_t warmup,
   LatencyFigures out;
   out.workload = w;
   for (int64_t number = 0; number < warmup + iters; ++number) {
+    if (progress) progress("rounds", number, warmup + iters);
     QUIRE_ASSIGN(const Round round, run_batch(llm, random_requests(llm, w, w.batch_size, number * w.batch_size)));
     if (number < warmup) continue;
     out.total_s.push_back(round.total_s);
@@ -270,7 +272,8 @@ std::string LatencyFigures::to_text() const {
   return out;
 }
 
-Result<ThroughputFigures> throughput(llm::Llm& llm, const Workload& w, const llm::TextSide& side) {
+Result<ThroughputFigures> throughput(llm::Llm& llm, const Workload& w, const llm::TextSide& side,
+                                     const OfflineProgress& progress) {
   ThroughputFigures out;
   std::vector<llm::GenerateRequest> requests;
   if (w.num_warmups < 0) return invalid_argument("--num-warmups must be at least 0");
@@ -296,6 +299,7 @@ Result<ThroughputFigures> throughput(llm::Llm& llm, const Workload& w, const llm
     (void)id;
   }
   while (llm.has_work()) {
+    if (progress) progress("requests", static_cast<int64_t>(out.latency_s.size()), out.requests);
     for (const llm::Delta& delta : llm.step()) {
       if (delta.error) return *delta.error;
       out.output_tokens += static_cast<int64_t>(delta.tokens.size());

@@ -2,6 +2,7 @@
 // Offline benchmarks: latency of a batch, and throughput over many requests, straight on the engine.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,9 @@
 #include "llm/llm.h"
 
 namespace quire::bench {
+
+// Told of rounds or requests as they end; never while something is timed closely.
+using OfflineProgress = std::function<void(const char* what, int64_t done, int64_t total)>;
 
 struct Workload {
   int64_t input_len = 512;
@@ -47,7 +51,8 @@ struct LatencyFigures {
   json::Value to_json() const;
   std::string to_text() const;
 };
-Result<LatencyFigures> latency(llm::Llm& llm, const Workload& workload, int64_t warmup, int64_t iters);
+Result<LatencyFigures> latency(llm::Llm& llm, const Workload& workload, int64_t warmup, int64_t iters,
+                               const OfflineProgress& progress = {});
 
 struct ThroughputFigures {
   int64_t requests = 0;
@@ -61,6 +66,7 @@ struct ThroughputFigures {
   std::string to_text() const;
 };
 // All requests given at once. `side` is the model's tokenizer and template; only datasets look at it.
-Result<ThroughputFigures> throughput(llm::Llm& llm, const Workload& workload, const llm::TextSide& side);
+Result<ThroughputFigures> throughput(llm::Llm& llm, const Workload& workload, const llm::TextSide& side,
+                                     const OfflineProgress& progress = {});
 
 }  // namespace quire::bench

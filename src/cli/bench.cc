@@ -3,6 +3,7 @@
 #include "cli/bench.h"
 
 #include <cstdio>
+#include <functional>
 
 #include "base/file.h"
 #include "cli/command.h"
@@ -28,7 +29,10 @@ int latency(BenchFlags& flags) {
   }
   auto llm = load_llm(flags.options);
   if (!llm.ok()) return report(llm.error());
-  auto figures = bench::latency(**llm, flags.workload, flags.warmup, flags.iters);
+  auto figures = [&] {
+    BenchLine line;
+    return bench::latency(**llm, flags.workload, flags.warmup, flags.iters, std::ref(line));
+  }();
   if (!figures.ok()) return report(figures.error());
   return finish_bench(flags, figures->to_json(), figures->to_text());
 }
@@ -72,7 +76,10 @@ int throughput(BenchFlags& flags, DatasetFlags& dataset) {
   }
   auto llm = load_llm(flags.options);
   if (!llm.ok()) return report(llm.error());
-  auto figures = bench::throughput(**llm, flags.workload, side);
+  auto figures = [&] {
+    BenchLine line;
+    return bench::throughput(**llm, flags.workload, side, std::ref(line));
+  }();
   if (!figures.ok()) return report(figures.error());
   for (const std::string& note : figures->notes) std::fprintf(stderr, "quire: %s\n", note.c_str());
   return finish_bench(flags, figures->to_json(), figures->to_text());
@@ -112,6 +119,15 @@ void add_throughput(CLI::App& bench, int& exit_code) {
 }
 
 }  // namespace
+
+void BenchLine::operator()(const std::string& what, int64_t done, int64_t total) {
+  if (!line_.due()) return;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  char text[128];
+  std::snprintf(text, sizeof text, "%s: %s of %s, %.1f s", what.c_str(), with_commas(done).c_str(),
+                with_commas(total).c_str(), seconds);
+  line_.show(text);
+}
 
 void add_bench_option(CLI::App& command, const std::string& name, int64_t& value, const std::string& doc) {
   command.add_option(name, value, doc + " (default " + std::to_string(value) + ")")->envname(env_name(name));

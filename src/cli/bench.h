@@ -3,8 +3,11 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <chrono>
+#include <string>
 
 #include "bench/offline.h"
+#include "cli/terminal.h"
 #include "llm/options.h"
 
 namespace quire::cli {
@@ -19,6 +22,16 @@ struct BenchFlags {
   std::string output_json;
   bool json = false;
 };
+// "rounds: 3 of 12, 4.1 s" on standard error while a benchmark runs, where that is a terminal.
+class BenchLine {
+ public:
+  void operator()(const std::string& what, int64_t done, int64_t total);
+
+ private:
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  StatusLine line_;
+};
+
 // --model, --output-json, --json and, unless it is an offline workload's own, the model flags.
 void add_bench_output(CLI::App& command, BenchFlags& flags);
 // A number with its environment variable; the help names its default.

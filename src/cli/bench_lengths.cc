@@ -20,12 +20,18 @@ int lengths(LengthsFlags& flags) {
     return report(invalid_argument("--dataset-path is missing; give a ShareGPT JSON file"));
   }
   flags.lengths.seed = flags.common.options.seed;
-  auto figures = bench::lengths(flags.lengths, [&](int64_t seqs) {
+  const auto load = [&](int64_t seqs) {
     llm::Options options = flags.common.options;
     options.model = flags.common.model;
     options.max_num_seqs = seqs;
     return load_llm(options);
-  });
+  };
+  auto figures = [&] {
+    BenchLine line;
+    return bench::lengths(flags.lengths, load, [&](int64_t seqs, int64_t done, int64_t total) {
+      line("--max-num-seqs " + std::to_string(seqs) + ", answers", done, total);
+    });
+  }();
   if (!figures.ok()) return report(figures.error());
   const int code = finish_bench(flags.common, figures->to_json(), figures->to_text());
   return code != 0 || figures->difference.empty() ? code : kExitFailure;
@@ -49,7 +55,10 @@ int engine(EngineFlags& flags) {
     if (side->tokenizer == nullptr) return report(unsupported("--text needs a model with a tokenizer"));
     flags.ceiling.tokenizer = side->tokenizer;
   }
-  auto figures = bench::engine_ceiling(flags.ceiling);
+  auto figures = [&] {
+    BenchLine line;
+    return bench::engine_ceiling(flags.ceiling, [&](int64_t done, int64_t total) { line("steps", done, total); });
+  }();
   if (!figures.ok()) return report(figures.error());
   return finish_bench(flags.common, figures->to_json(), figures->to_text());
 }

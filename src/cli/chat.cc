@@ -1,138 +1,225 @@
 // SPDX-License-Identifier: Apache-2.0
 // quire chat: a conversation in the terminal. History reuses its pages through the prefix cache.
+#include "cli/chat.h"
+
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <iostream>
 #include <string>
 
+#include "base/suggest.h"
+#include "cli/chat_history.h"
 #include "cli/command.h"
-#include "cli/flags.h"
+#include "cli/line_editor.h"
 
 namespace quire::cli {
 namespace {
 
-struct ChatFlags {
-  llm::Options options;
-  SamplingFlags sampling;
-  std::string model;
-  std::string system;
-};
-
 constexpr const char* kHelp =
     "/help            this list\n"
     "/clear           forget the conversation\n"
+    "/drop [N]        forget the N oldest turns; without N as many as the next answer needs\n"
     "/system TEXT     set the system message (and forget the conversation)\n"
     "/retry           answer the last message again, with another seed\n"
     "/stats           tokens, reuse and speed of the last answer\n"
     "/exit            leave (Ctrl-D does too)\n"
-    "Ctrl-C stops the answer. \"\"\" begins and ends a message of several lines.\n";
+    "Ctrl-C stops the answer. Arrows edit the line and recall earlier ones, Tab completes a command.\n"
+    "A pasted text is one message; Alt-Enter begins a new line, and \"\"\" begins and ends a message of several "
+    "lines.\n";
+const std::vector<std::string> kCommands = {"/help", "/clear", "/drop", "/system", "/retry", "/stats", "/exit"};
 
-// One conversation: reads a turn, streams the answer, keeps both.
-class Conversation {
+// Where messages come from: the line editor on a terminal, else lines of standard input.
+class Input {
  public:
-  Conversation(llm::Llm& llm, const ChatFlags& flags)
-      : llm_(llm), flags_(flags), system_(flags.system), interactive_(::isatty(STDIN_FILENO) != 0) {
-    forget();
+  using Read = LineEditor::Read;
+
+  explicit Input(const ChatFlags& flags)
+      : terminal_(::isatty(STDIN_FILENO) != 0),
+        history_(flags.history && terminal_ ? chat_history_file() : std::nullopt),
+        editor_(LineEditor::open(kCommands)) {
+    if (editor_ == nullptr) return;
+    for (const std::string& message : history_.load()) editor_->remember(message);
+  }
+  bool is_terminal() const { return terminal_; }
+
+  // To be called often while an answer is computed.
+  void collect() {
+    if (editor_ != nullptr) editor_->collect();
   }
 
-  int run() {
-    if (interactive_) std::printf("%s. /help lists the commands.\n", llm_.name().c_str());
-    catch_interrupts();
-    std::string message;
-    for (;;) {
-      const Input input = read_message(message);
-      if (input == Input::kEnd) break;
-      if (input == Input::kInterrupted || message.empty()) continue;
-      if (message[0] == '/') {
-        if (!command(message)) break;
-        continue;
-      }
-      add("user", message);
-      if (!answer()) messages_.as_array().pop_back();
+  Read read_message(std::string& message) {
+    const Read read = read_line(">>> ", message);
+    if (read != Read::kMessage) return read;
+    if (message.starts_with("\"\"\"")) return read_quoted(message);
+    if (editor_ != nullptr && !message.empty()) {
+      editor_->remember(message);
+      history_.append(message);
     }
-    if (interactive_) std::fputc('\n', stdout);
-    return 0;
+    return read;
   }
 
  private:
-  enum class Input { kMessage, kInterrupted, kEnd };
+  // The rest of a message that begins with three quotes.
+  Read read_quoted(std::string& message) {
+    std::string text = message.substr(3);
+    std::string line;
+    while (!text.ends_with("\"\"\"")) {
+      const Read read = read_line("... ", line);
+      if (read == Read::kInterrupted) return read;
+      if (read == Read::kEnd) break;
+      text += "\n" + line;
+    }
+    if (text.ends_with("\"\"\"")) text.resize(text.size() - 3);
+    message = std::move(text);
+    if (editor_ != nullptr) {
+      editor_->remember(message);
+      history_.append(message);
+    }
+    return Read::kMessage;
+  }
 
-  Input read_line(const char* prompt, std::string& line) {
-    if (interactive_) {
+  Read read_line(const char* prompt, std::string& line) {
+    line.clear();
+    if (editor_ == nullptr) return read_plain_line(prompt, line);
+    const Read read = editor_->read(prompt, line);
+    if (read == Read::kInterrupted) std::fputs("\n(/exit or Ctrl-D leaves)\n", stdout);
+    return read;
+  }
+
+  Read read_plain_line(const char* prompt, std::string& line) {
+    if (terminal_) {
       std::fputs(prompt, stdout);
       std::fflush(stdout);
     }
-    line.clear();
     for (;;) {
       if (const size_t end = typed_.find('\n'); end != std::string::npos) {
         line = typed_.substr(0, end);
         typed_.erase(0, end + 1);
-        return Input::kMessage;
+        return Read::kMessage;
       }
       if (wait_for_input() == Wait::kInterrupted) {
         typed_.clear();
         std::fputs("\n(/exit or Ctrl-D leaves)\n", stdout);
-        return Input::kInterrupted;
+        return Read::kInterrupted;
       }
       char buffer[4096];
       const ssize_t size = ::read(STDIN_FILENO, buffer, sizeof buffer);
       if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
       if (size <= 0) {
         std::swap(line, typed_);
-        return line.empty() ? Input::kEnd : Input::kMessage;
+        return line.empty() ? Read::kEnd : Read::kMessage;
       }
       typed_.append(buffer, static_cast<size_t>(size));
     }
   }
 
-  Input read_message(std::string& message) {
-    Input input = read_line(">>> ", message);
-    if (input != Input::kMessage || message.rfind("\"\"\"", 0) != 0) return input;
-    std::string text = message.substr(3);
-    std::string line;
-    while (text.size() < 3 || text.compare(text.size() - 3, 3, "\"\"\"") != 0) {
-      input = read_line("... ", line);
-      if (input == Input::kInterrupted) return input;
-      if (input == Input::kEnd) break;
-      text += "\n" + line;
-    }
-    if (text.size() >= 3 && text.compare(text.size() - 3, 3, "\"\"\"") == 0) text.resize(text.size() - 3);
-    message = std::move(text);
-    return Input::kMessage;
+  const bool terminal_;
+  std::string typed_;  // read, not yet taken as a line
+  ChatHistory history_;
+  std::unique_ptr<LineEditor> editor_;
+};
+
+// "hello" or "tell me a story about..." in quotes: how a turn is called when it is dropped.
+std::string excerpt(const std::string& text) {
+  constexpr size_t kLongest = 30;
+  std::string line = text.substr(0, text.find('\n'));
+  if (line.size() <= kLongest) return "\"" + line + (line.size() < text.size() ? "..." : "") + "\"";
+  size_t cut = kLongest;
+  while (cut > 0 && (static_cast<unsigned char>(line[cut]) & 0xc0) == 0x80) --cut;  // no half characters
+  return "\"" + line.substr(0, cut) + "...\"";
+}
+
+std::string trimmed(const std::string& text) {
+  const size_t first = text.find_first_not_of(' ');
+  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(' ') - first + 1);
+}
+
+std::string turns(size_t count) {
+  return std::to_string(count) + (count == 1 ? " turn" : " turns");
+}
+
+// One conversation: reads a turn, streams the answer, keeps both.
+class Conversation {
+ public:
+  Conversation(llm::Llm& llm, const ChatFlags& flags)
+      : llm_(llm), flags_(flags), system_(flags.system), input_(flags), interactive_(input_.is_terminal()) {
+    forget();
   }
+
+  int run() {
+    if (interactive_) std::printf("%s. /help lists the commands.\n", llm_.name().c_str());
+    std::string message;
+    for (;;) {
+      const Input::Read read = input_.read_message(message);
+      if (read == Input::Read::kEnd) break;
+      if (read == Input::Read::kInterrupted || message.empty()) continue;
+      if (is_command(message)) {
+        if (!command(message)) break;
+        continue;
+      }
+      say(message);
+    }
+    if (interactive_) std::fputc('\n', stdout);
+    return 0;
+  }
+
+ private:
+  // "/clear", "/system be brief"; but not a path, and not a text of several lines that begins with a slash.
+  static bool is_command(const std::string& message) {
+    const std::string name = message.substr(0, message.find(' '));
+    return name.size() > 1 && name[0] == '/' && name.find('/', 1) == std::string::npos &&
+           message.find('\n') == std::string::npos;
+  }
+
+  void say(const std::string& message) {
+    unanswered_.clear();
+    add("user", message);
+    if (!answer()) messages_.as_array().pop_back();
+  }
+
+  void note(const std::string& text) const { std::printf("%s\n", faint(STDOUT_FILENO, text).c_str()); }
 
   // False: leave.
   bool command(const std::string& line) {
     const size_t space = line.find(' ');
     const std::string name = line.substr(0, space);
-    const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
+    const std::string rest = space == std::string::npos ? "" : trimmed(line.substr(space + 1));
     if (name == "/exit" || name == "/quit" || name == "/bye") return false;
     if (name == "/help") {
       std::fputs(kHelp, stdout);
     } else if (name == "/clear") {
       forget();
-      std::puts("(forgotten)");
+      note("(forgotten)");
+    } else if (name == "/drop") {
+      drop_command(rest);
     } else if (name == "/system") {
       system_ = rest;
       forget();
-      std::puts(rest.empty() ? "(no system message)" : "(system message set)");
+      note(rest.empty() ? "(no system message)" : "(system message set)");
     } else if (name == "/retry") {
       retry();
     } else if (name == "/stats") {
       std::fputs(stats_.empty() ? "(no answer yet)\n" : stats_.c_str(), stdout);
     } else {
-      std::printf("There is no %s; /help lists the commands.\n", name.c_str());
+      const auto meant = closest_word(name, kCommands);
+      std::printf("There is no %s; %s/help lists the commands.\n", name.c_str(),
+                  meant ? ("did you mean " + *meant + "? ").c_str() : "");
     }
     return true;
   }
 
   void retry() {
+    if (!unanswered_.empty()) {
+      say(std::string(unanswered_));
+      return;
+    }
     json::Array& list = messages_.as_array();
     if (list.empty() || list.back().find("role")->as_string() != "assistant") {
-      std::puts("(nothing to answer again)");
+      note("(nothing to answer again)");
       return;
     }
     list.pop_back();
@@ -141,6 +228,7 @@ class Conversation {
   }
 
   void forget() {
+    unanswered_.clear();
     messages_ = json::Array{};
     if (!system_.empty()) add("system", system_);
   }
@@ -152,71 +240,187 @@ class Conversation {
     messages_.as_array().push_back(std::move(message));
   }
 
+  // Turns that can be dropped. The last user message without an answer is not one of them.
+  size_t old_turns() const {
+    const json::Array& list = messages_.as_array();
+    const bool waits = !list.empty() && list.back().find("role")->as_string() == "user";
+    return (list.size() - (system_.empty() ? 0 : 1) - (waits ? 1 : 0)) / 2;
+  }
+
+  // Forgets the oldest turn, a message and its answer, and gives its beginning.
+  std::string drop_turn() {
+    json::Array& list = messages_.as_array();
+    const auto first = list.begin() + (system_.empty() ? 0 : 1);
+    const std::string dropped = excerpt(first->find("content")->as_string());
+    list.erase(first, first + 2);
+    return dropped;
+  }
+
+  void drop_command(const std::string& count_text) {
+    size_t count = 0;
+    const auto [end, failed] = std::from_chars(count_text.data(), count_text.data() + count_text.size(), count);
+    if (!count_text.empty() && (failed != std::errc() || end != count_text.data() + count_text.size() || count == 0)) {
+      std::printf("/drop takes how many turns to forget, such as /drop 2.\n");
+      return;
+    }
+    if (old_turns() == 0) {
+      note("(there is no turn to forget)");
+      return;
+    }
+    if (count_text.empty() && !unanswered_.empty()) {
+      const std::string message = unanswered_;
+      unanswered_.clear();
+      add("user", message);
+      if (!answer(true)) messages_.as_array().pop_back();
+      return;
+    }
+    std::string dropped;
+    const size_t wanted = std::min(std::max<size_t>(count, 1), old_turns());
+    for (size_t i = 0; i < wanted; ++i) dropped += (i == 0 ? "" : ", ") + drop_turn();
+    note("(forgot " + turns(wanted) + ": " + dropped + ")");
+  }
+
+  // The conversation's tokens. Where they leave too little room for an answer, the oldest turns are dropped, or the
+  // user is told what can be done. Nothing: it cannot be answered now.
+  std::optional<std::vector<int32_t>> fitting_prompt(const sampling::SamplingParams& params, bool drop) {
+    const int64_t context = llm_.max_model_len();
+    // Room for an answer: what was asked for, but no more than a quarter of the context.
+    const int64_t wanted_room =
+        std::min<int64_t>(params.max_tokens.value_or(context), std::max<int64_t>(context / 4, 1));
+    std::string dropped;
+    size_t count = 0;
+    for (;;) {
+      text::ChatRequest chat;
+      chat.messages = messages_;
+      auto tokens = llm_.tokens_of(llm::Prompt(std::move(chat)));
+      if (!tokens.ok()) {
+        report(tokens.error());
+        return std::nullopt;
+      }
+      const auto size = static_cast<int64_t>(tokens->size());
+      const bool crowded = size + (drop ? wanted_room : 1) > context;
+      if (crowded && drop && old_turns() > 0) {
+        dropped += (count++ == 0 ? "" : ", ") + drop_turn();
+        continue;
+      }
+      if (count > 0) note("(forgot the oldest " + turns(count) + " to make room: " + dropped + ")");
+      if (size < context) return std::move(*tokens);
+      if (old_turns() == 0) {
+        report(invalid_argument("the message makes a prompt of " + std::to_string(size) +
+                                " tokens, but the context holds " + std::to_string(context) +
+                                ": send a shorter one, or start with a larger --max-model-len"));
+      } else {
+        unanswered_ = messages_.as_array().back().find("content")->as_string();
+        report(invalid_argument("the context is full: the conversation has " + std::to_string(size) + " tokens, and " +
+                                std::to_string(context) +
+                                " fit; /drop forgets the oldest turns and answers, /clear forgets all of them "
+                                "(--drop-oldest drops by itself)"));
+      }
+      return std::nullopt;
+    }
+  }
+
   // False when the turn could not be answered and should be taken back.
-  bool answer() {
-    using Clock = std::chrono::steady_clock;
+  bool answer(bool drop = false) {
     sampling::SamplingParams params = llm_.default_params();
     flags_.sampling.apply(params);
     params.n = 1;
     params.seed = flags_.options.seed + seed_shift_;
-    text::ChatRequest chat;
-    chat.messages = messages_;
     while (take_interrupt()) {
     }  // those at the prompt are not about this answer
     const auto start = Clock::now();
+    auto prompt = fitting_prompt(params, drop || flags_.drop_oldest);
+    if (!prompt) return false;
+    PrefillLine prefill(llm_, static_cast<int64_t>(prompt->size()));
     llm::GenerateRequest request;
-    request.prompt = std::move(chat);
+    request.prompt = std::move(*prompt);
     request.params = params;
     auto id = llm_.submit(std::move(request));
     if (!id.ok()) {
+      prefill.clear();
       report(id.error());
       return false;
     }
+    Progress progress;
+    if (!stream(*id, start, prefill, progress)) return false;
+    finish(progress, start);
+    return true;
+  }
+
+  using Clock = std::chrono::steady_clock;
+  struct Progress {
     std::string text;
-    double first = 0;
+    double first_s = 0;
     int64_t tokens = 0, prompt = 0, cached = 0;
+    engine::FinishReason finish = engine::FinishReason::kNone;
+    bool stopped = false;
+  };
+
+  // Prints the answer as it comes. False: it failed.
+  bool stream(engine::RequestId id, Clock::time_point start, PrefillLine& prefill, Progress& progress) {
     while (llm_.has_work()) {
+      input_.collect();
       if (take_interrupt()) {
-        llm_.abort(*id);
-        std::fputs(" (stopped)", stdout);
+        llm_.abort(id);
+        progress.stopped = true;
         break;
       }
       for (llm::Delta& delta : llm_.step()) {
+        prefill.clear();
         if (delta.error) {
           report(*delta.error);
           return false;
         }
-        if (tokens == 0) first = std::chrono::duration<double>(Clock::now() - start).count();
-        tokens += static_cast<int64_t>(delta.tokens.size());
-        prompt = delta.prompt_tokens;
-        cached = delta.cached_tokens;
-        text += delta.text;
+        if (progress.tokens == 0) progress.first_s = std::chrono::duration<double>(Clock::now() - start).count();
+        progress.tokens += static_cast<int64_t>(delta.tokens.size());
+        progress.prompt = delta.prompt_tokens;
+        progress.cached = delta.cached_tokens;
+        progress.text += delta.text;
+        if (delta.finish != engine::FinishReason::kNone) progress.finish = delta.finish;
         std::fwrite(delta.text.data(), 1, delta.text.size(), stdout);
         std::fflush(stdout);
       }
+      if (progress.tokens == 0) prefill.update();
     }
+    prefill.clear();
+    return true;
+  }
+
+  // Ends the answer's line, marks one that was cut, and keeps it.
+  void finish(const Progress& progress, Clock::time_point start) {
+    if (progress.stopped) std::fputs(faint(STDOUT_FILENO, " (stopped)").c_str(), stdout);
     std::fputc('\n', stdout);
+    if (interactive_ && progress.finish == engine::FinishReason::kLength) {
+      const bool full = progress.prompt + progress.tokens >= llm_.max_model_len();
+      note(full ? "(cut: the context of " + std::to_string(llm_.max_model_len()) +
+                      " tokens is full; /drop forgets the oldest turns, /clear all of them)"
+                : "(cut after " + std::to_string(progress.tokens) + " tokens: --max-tokens)");
+    }
     std::fflush(stdout);
     const double total = std::chrono::duration<double>(Clock::now() - start).count();
+    const double decode_s = total - progress.first_s;
     char line[256];
     std::snprintf(line, sizeof line,
                   "prompt %lld tokens (%lld reused), first token after %.2f s, answer %lld tokens at %.1f tokens/s\n",
-                  static_cast<long long>(prompt), static_cast<long long>(cached), first, static_cast<long long>(tokens),
-                  tokens > 1 && total > first ? static_cast<double>(tokens - 1) / (total - first) : 0.0);
+                  static_cast<long long>(progress.prompt), static_cast<long long>(progress.cached), progress.first_s,
+                  static_cast<long long>(progress.tokens),
+                  progress.tokens > 1 && decode_s > 0 ? static_cast<double>(progress.tokens - 1) / decode_s : 0.0);
     stats_ = line;
-    add("assistant", text);
-    return true;
+    add("assistant", progress.text);
   }
 
   llm::Llm& llm_;
   const ChatFlags& flags_;
   std::string system_;
-  std::string typed_;  // read, not yet taken as a line
+  Input input_;
   bool interactive_;
   json::Value messages_;
+  std::string unanswered_;  // the message that did not fit, for /drop and /retry
   int64_t seed_shift_ = 0;
   std::string stats_;
 };
+
+}  // namespace
 
 int chat(const ChatFlags& flags) {
   llm::Options options = flags.options;
@@ -227,10 +431,9 @@ int chat(const ChatFlags& flags) {
     return report(unsupported("'" + (*llm)->name() +
                               "' has no chat template; give one with --chat-template, or use quire run --raw"));
   }
+  catch_interrupts();
   return Conversation(**llm, flags).run();
 }
-
-}  // namespace
 
 void add_chat(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<ChatFlags>();
@@ -239,6 +442,9 @@ void add_chat(CLI::App& app, int& exit_code) {
   command->add_option("MODEL", flags->model, "A folder, a .gguf, a cached name, or nothing: the default model")
       ->envname("QUIRE_MODEL");
   command->add_option("--system", flags->system, "System message")->envname("QUIRE_SYSTEM");
+  add_switch(*command, "--drop-oldest", flags->drop_oldest,
+             "When the context is full, forget the oldest turns and say which");
+  add_switch(*command, "--history", flags->history, "Keep what is typed for the next conversation");
   add_model_flags(*command, flags->options);
   add_sampling_flags(*command, flags->sampling);
   command->callback([flags, &exit_code] { exit_code = chat(*flags); });

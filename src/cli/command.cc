@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -15,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/trace.h"
+#include "cli/environment.h"
 #include "cli/hub/model_cache.h"
 #include "cli/hub/progress.h"
 
@@ -32,7 +34,10 @@ void on_interrupt(int) {
 }  // namespace
 
 int report(const Error& error) {
-  std::fprintf(stderr, "quire: %s\n", error.message.c_str());
+  std::string sentence = error.message;
+  const std::string source = environment_source(sentence);
+  if (!source.empty() && sentence.back() == '.') sentence.pop_back();
+  std::fprintf(stderr, "quire: %s%s\n", sentence.c_str(), source.c_str());
   return error.code == ErrorCode::kInvalidArgument ? kExitUsage : kExitFailure;
 }
 
@@ -61,6 +66,23 @@ Result<std::unique_ptr<llm::Llm>> load_llm(llm::Options options) {
   return loaded;
 }
 
+PrefillLine::PrefillLine(const llm::Llm& llm, int64_t prompt_tokens)
+    : llm_(llm), tokens_(prompt_tokens), computed_before_(llm.engine().stats().tokens_computed) {
+  update();
+}
+
+void PrefillLine::update() {
+  constexpr int64_t kLongPrompt = 512;  // shorter ones are done before anybody could read the line
+  if (tokens_ < kLongPrompt || !line_.due()) return;
+  const int64_t done = std::min(llm_.engine().stats().tokens_computed - computed_before_, tokens_);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  std::string text = "Reading the prompt: " + with_commas(done) + " of " + with_commas(tokens_) + " tokens";
+  if (done > 0 && seconds > 0) {
+    text += ", " + with_commas(static_cast<int64_t>(static_cast<double>(done) / seconds)) + " tokens/s";
+  }
+  line_.show(text);
+}
+
 bool stdin_is_piped() {
   struct stat info {};
   if (::fstat(STDIN_FILENO, &info) != 0) return false;
@@ -69,6 +91,11 @@ bool stdin_is_piped() {
 
 Result<std::string> read_stdin() {
   constexpr size_t kMaxBytes = size_t{256} << 20;
+  constexpr int kPatienceMs = 3000;
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  if (::poll(&input, 1, kPatienceMs) == 0) {
+    std::fputs("quire: waiting for standard input; < /dev/null runs without it\n", stderr);
+  }
   std::string text;
   char buffer[1 << 16];
   while (const size_t n = std::fread(buffer, 1, sizeof buffer, stdin)) {
@@ -95,6 +122,10 @@ void catch_interrupts() {
 bool take_interrupt() {
   char byte = 0;
   return g_interrupts[0] >= 0 && ::read(g_interrupts[0], &byte, 1) == 1;
+}
+
+int interrupt_descriptor() {
+  return g_interrupts[0];
 }
 
 Wait wait_for_input() {

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "base/json.h"
 #include "base/result.h"
+#include "cli/terminal.h"
 #include "llm/llm.h"
 
 namespace quire::cli {
@@ -38,12 +40,28 @@ Result<std::unique_ptr<llm::Llm>> load_llm(llm::Options options);
 // The MODEL argument as a path: a folder, a .gguf, a cached name, or "" for the default model.
 Status resolve_model_argument(llm::Options& options);
 
+// Shows on standard error, when that is a terminal, how much of a long prompt has been computed.
+class PrefillLine {
+ public:
+  PrefillLine(const llm::Llm& llm, int64_t prompt_tokens);
+  void update();  // after each step that gave no token
+  void clear() { line_.clear(); }
+
+ private:
+  const llm::Llm& llm_;
+  const int64_t tokens_;
+  const int64_t computed_before_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  StatusLine line_;
+};
+
 bool stdin_is_piped();
 Result<std::string> read_stdin();
 
 // Ctrl-C: from the first call on, SIGINT is noted instead of ending the program.
 void catch_interrupts();
-bool take_interrupt();  // true once for each Ctrl-C since the last call
+bool take_interrupt();       // true once for each Ctrl-C since the last call
+int interrupt_descriptor();  // can be read, as poll() sees it, when take_interrupt() would be true
 // Waits until standard input can be read or Ctrl-C was pressed, also when that was just before the call.
 enum class Wait { kInput, kInterrupted };
 Wait wait_for_input();

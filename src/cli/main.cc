@@ -1,36 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // quire: the program. Finds the subcommand and gives its exit code.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 
-#include "base/env.h"
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/environment.h"
 #include "cli/flags.h"
+#include "cli/help.h"
 #include "cli/serve_flags.h"
+#include "cli/usage.h"
 
-int main(int argc, char** argv) {
-  using namespace quire::cli;
-  CLI::App app{"quire: run language models. The same request gives the same bits, alone or in a crowd.", "quire"};
-  app.set_version_flag("--version", "quire " QUIRE_VERSION);
-  app.require_subcommand(0, 1);
-  app.fallthrough();
-  app.get_formatter()->column_width(34);
-  app.footer(
-      "MODEL is a folder, a .gguf file, a cached name, or left out: the default model, SmolLM2-135M-Instruct.\n"
-      "Each flag has an environment variable: QUIRE_MAX_MODEL_LEN for --max-model-len.\n"
-      "quire COMMAND --help tells more of a command.");
-  std::string log_level = "warning";
-  app.add_option("--log-level", log_level, "debug, info, warning or error, to standard error")
-      ->envname("QUIRE_LOG_LEVEL")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
-  app.parse_complete_callback([&] {
-    // A server's log is its face; a command's output should stand alone.
-    const bool chosen = app.get_option("--log-level")->count() > 0;
-    quire::init_logging(!chosen && app.got_subcommand("serve") ? "info" : log_level.c_str());
-  });
+namespace {
 
-  int exit_code = 0;
+using namespace quire::cli;
+
+void add_commands(CLI::App& app, int& exit_code) {
   add_serve(app, exit_code);
   add_run(app, exit_code);
   add_chat(app, exit_code);
@@ -41,26 +27,82 @@ int main(int argc, char** argv) {
   add_pull(app, exit_code);
   add_bench(app, exit_code);
   add_schema(app, exit_code);
+  // `quire help COMMAND` becomes `quire COMMAND --help` before parsing; this is its line in the list.
+  app.add_subcommand("help", "Show the flags of a command: quire help serve");
+  app.add_subcommand("version", "Show the version")->callback([] { std::cout << "quire " QUIRE_VERSION "\n"; });
+}
+
+// Variables of the environment fill in what the command line left out, for the command that was called alone.
+void fill_from_environment(CLI::App& app, Environment& environment) {
+  const auto apply = [&environment](CLI::App& command) {
+    if (const auto status = environment.apply(command); !status.ok()) {
+      throw CLI::ValidationError(status.error().message);
+    }
+  };
+  std::vector<CLI::App*> commands = app.get_subcommands([](CLI::App*) { return true; });
+  for (size_t i = 0; i < commands.size(); ++i) {
+    CLI::App* command = commands[i];
+    const auto inner = command->get_subcommands([](CLI::App*) { return true; });
+    commands.insert(commands.end(), inner.begin(), inner.end());
+    if (inner.empty()) command->parse_complete_callback([command, apply] { apply(*command); });
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"quire: run language models. The same request gives the same bits, alone or in a crowd.", "quire"};
+  app.formatter(make_help_formatter());
+  app.set_version_flag("-v,--version", "quire " QUIRE_VERSION, "Show the version");
+  app.require_subcommand(0, 1);
+  app.fallthrough();
+  app.footer(
+      "MODEL is a folder, a .gguf file, a cached name, or left out: the default model, SmolLM2-135M-Instruct.\n"
+      "Each flag has an environment variable, QUIRE_MAX_MODEL_LEN for --max-model-len; the command line wins.\n"
+      "quire help COMMAND, or quire COMMAND --help, lists the flags of a command.");
+  std::string log_level = "warning";
+  app.add_option("--log-level", log_level, "debug, info, warning or error, to standard error")
+      ->envname("QUIRE_LOG_LEVEL")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+
+  int exit_code = 0;
+  add_commands(app, exit_code);
+  Environment environment(app);
+  fill_from_environment(app, environment);
+  app.parse_complete_callback([&] {
+    if (const auto status = environment.apply(app); !status.ok()) {
+      throw CLI::ValidationError(status.error().message);
+    }
+    // A server's log is its face; a command's output should stand alone.
+    const bool chosen = app.get_option("--log-level")->count() > 0;
+    quire::init_logging(!chosen && app.got_subcommand("serve") ? "info" : log_level.c_str());
+    for (const std::string& warning : environment.warnings()) spdlog::warn("{}", warning);
+  });
 
   std::vector<std::string> arguments = normalise_arguments(argc, argv);
+  if (!arguments.empty() && arguments[0] == "help") {
+    arguments.erase(arguments.begin());
+    arguments.push_back("--help");
+  }
   if (!arguments.empty() && arguments[0] == "serve") {
     auto expanded = with_config_file(std::move(arguments));
     if (!expanded.ok()) return report(expanded.error());
     arguments = std::move(*expanded);
   }
-  std::string hint = "quire --help";
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    if (!arguments.empty() && arguments[0] == command->get_name()) hint = "quire " + arguments[0] + " --help";
-  }
+  const std::string hint = help_command(app, arguments);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   try {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    std::cerr << "quire: " << error.what() << "\nTry: " << hint << "\n";
+    environment.restore();
+    // --help and --version; but `quire help frobnicate` is a mistake, though it ends in --help.
+    const bool left = !app.remaining(true).empty();
+    if (error.get_exit_code() == 0 && !left) return app.exit(error);
+    std::cerr << "quire: " << describe_usage_error(app, error) << "\nTry: " << hint << "\n";
     return kExitUsage;
   }
   if (app.get_subcommands().empty()) {
+    environment.restore();
     std::cout << app.help();
     return kExitUsage;
   }

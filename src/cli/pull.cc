@@ -12,11 +12,15 @@ void add_pull(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<PullOptions>();
   CLI::App* command = app.add_subcommand("pull", "Get a model from a Hugging Face-compatible hub into the cache");
   command->footer(
-      "The hub is HF_ENDPOINT, else the public one. An interrupted download goes on where it stopped.\n"
+      "The hub is HF_ENDPOINT, else the public one. An interrupted download is resumed by the same command.\n"
       "Examples:\n"
       "  quire pull HuggingFaceTB/SmolLM2-135M-Instruct\n"
-      "  quire pull Qwen/Qwen3-0.6B-GGUF:Q8_0");
-  command->add_option("NAME", options->name, "owner/name, with :QUANT for one of several GGUF files")->required();
+      "  quire pull Qwen/Qwen3-0.6B-GGUF:Q8_0\n"
+      "  quire pull https://huggingface.co/Qwen/Qwen3-0.6B-GGUF/blob/main/x.gguf");
+  command
+      ->add_option("NAME", options->name,
+                   "owner/name, with :QUANT for one of several GGUF files, or the address of a page on the hub")
+      ->required();
   command->add_option("--revision", options->revision, "Branch, tag or commit")->envname("QUIRE_REVISION");
   command->add_option("--include", options->include, "Only files that match this glob; may be given several times")
       ->allow_extra_args(false);

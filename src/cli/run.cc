@@ -5,7 +5,9 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
+#include "cli/chat.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/hub/model_cache.h"
@@ -14,6 +16,11 @@ namespace quire::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// A conversation needs a terminal on both sides.
+bool can_converse() {
+  return ::isatty(STDIN_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0;
+}
 
 struct RunFlags {
   llm::Options options;
@@ -26,31 +33,35 @@ struct RunFlags {
   bool prompt_token_ids = false;
 };
 
-// With one argument it is the PROMPT, unless it names a model and standard input is piped; "-" is standard input.
-Result<std::string> settle_arguments(RunFlags& flags) {
-  std::optional<std::string> prompt;
+// Settles which of the words is the MODEL and which the PROMPT. With one word it is the PROMPT, unless it names a model
+// and the prompt can be had elsewhere: piped in, or typed in a conversation.
+std::optional<std::string> settle_words(RunFlags& flags) {
   const std::vector<std::string> words = flags.words.given();
   if (!flags.model.empty()) flags.options.model = flags.model;
   if (words.size() == 2) {
     flags.options.model = words[0];
-    prompt = words[1];
-  } else if (words.size() == 1) {
-    const bool names_model = flags.model.empty() && stdin_is_piped() && resolve_model(words[0]).ok();
-    if (names_model) {
-      flags.options.model = words[0];
-    } else {
-      prompt = words[0];
-    }
+    return words[1];
   }
+  if (words.size() == 1) {
+    const bool elsewhere = stdin_is_piped() || can_converse();
+    if (!flags.model.empty() || !elsewhere || !resolve_model(words[0]).ok()) return words[0];
+    flags.options.model = words[0];
+  }
+  return std::nullopt;
+}
+
+// What is sent: the PROMPT, or standard input ("-", or no PROMPT), or both with an empty line between them.
+Result<std::string> settle_prompt(const RunFlags& flags, const std::optional<std::string>& prompt) {
   if (!prompt && !stdin_is_piped()) {
     return invalid_argument("there is no prompt; give it as an argument or on standard input (quire run \"Hello\")");
   }
-  if (!prompt || *prompt == "-") {
-    QUIRE_ASSIGN(std::string text, read_stdin());
-    if (!text.empty() && text.back() == '\n') text.pop_back();
-    prompt = std::move(text);
-  }
-  return *prompt;
+  const bool only_input = !prompt || *prompt == "-";
+  // Token ids are a list of their own: nothing can be added to them.
+  if (!only_input && (!stdin_is_piped() || flags.prompt_token_ids)) return *prompt;
+  QUIRE_ASSIGN(std::string text, read_stdin());
+  if (!text.empty() && text.back() == '\n') text.pop_back();
+  if (only_input) return text;
+  return text.empty() ? *prompt : *prompt + "\n\n" + text;
 }
 
 Result<llm::Prompt> make_prompt(const RunFlags& flags, const llm::Llm& llm, const std::string& text) {
@@ -113,31 +124,40 @@ class Session {
  public:
   Session(llm::Llm& llm, const RunFlags& flags) : llm_(llm), flags_(flags) {}
 
-  int run(const llm::Prompt& prompt) {
+  int run(const llm::Prompt& text) {
+    auto tokens = llm_.tokens_of(text);
+    if (!tokens.ok()) return report(tokens.error());
+    PrefillLine prefill(llm_, static_cast<int64_t>(tokens->size()));
     sampling::SamplingParams params = llm_.default_params();
     flags_.sampling.apply(params);
     if (!params.seed) params.seed = flags_.options.seed;
     const bool stream = !flags_.json && params.n == 1;
     const auto start = Clock::now();
     llm::GenerateRequest request;
-    request.prompt = prompt;
+    request.prompt = std::move(*tokens);
     request.params = params;
     auto id = llm_.submit(std::move(request));
-    if (!id.ok()) return report(id.error());
+    if (!id.ok()) {
+      prefill.clear();
+      return report(id.error());
+    }
     answers_.resize(static_cast<size_t>(params.n));  // within bounds, now that the request was taken
     catch_interrupts();
     while (llm_.has_work()) {
       if (take_interrupt()) {
+        prefill.clear();
         llm_.abort(*id);
         if (stream) std::fputc('\n', stdout);
         return kExitInterrupted;
       }
       for (llm::Delta& delta : llm_.step()) {
+        prefill.clear();
         if (delta.error) return report(*delta.error);
         if (timings_.first_token_s == 0)
           timings_.first_token_s = std::chrono::duration<double>(Clock::now() - start).count();
         take(delta, stream);
       }
+      if (timings_.first_token_s == 0) prefill.update();
     }
     timings_.total_s = std::chrono::duration<double>(Clock::now() - start).count();
     if (flags_.json) {
@@ -147,10 +167,21 @@ class Session {
     } else if (answers_[0].text.empty() || answers_[0].text.back() != '\n') {
       std::fputc('\n', stdout);
     }
+    if (stream) mark_cut(answers_[0]);
     return std::ferror(stdout) != 0 ? kExitFailure : 0;
   }
 
  private:
+  // Says on the terminal that the answer was cut; a file or a pipe gets the answer alone.
+  void mark_cut(const Answer& answer) const {
+    if (answer.finish != engine::FinishReason::kLength || !can_converse() || ::isatty(STDERR_FILENO) == 0) return;
+    const bool full = prompt_tokens_ + static_cast<int64_t>(answer.tokens.size()) >= llm_.max_model_len();
+    const std::string mark = full ? "(cut: the context of " + std::to_string(llm_.max_model_len()) + " tokens is full)"
+                                  : "(cut after " + std::to_string(answer.tokens.size()) + " tokens: --max-tokens)";
+    std::fflush(stdout);
+    std::fprintf(stderr, "%s\n", faint(STDERR_FILENO, mark).c_str());
+  }
+
   void take(llm::Delta& delta, bool stream) {
     Answer& answer = answers_[static_cast<size_t>(delta.child)];
     answer.text += delta.text;
@@ -207,14 +238,26 @@ class Session {
   int64_t cached_tokens_ = 0;
 };
 
+int converse(const RunFlags& flags) {
+  ChatFlags chat_flags;
+  chat_flags.options = flags.options;
+  chat_flags.sampling = flags.sampling;
+  chat_flags.model = flags.options.model.string();
+  chat_flags.system = flags.system;
+  return chat(chat_flags);
+}
+
 int run(RunFlags& flags) {
-  auto text = settle_arguments(flags);
+  const std::optional<std::string> prompt = settle_words(flags);
+  const bool one_shot = flags.raw || flags.json || flags.prompt_token_ids;  // these ask for one answer to one prompt
+  if (!prompt && !one_shot && can_converse()) return converse(flags);
+  auto text = settle_prompt(flags, prompt);
   if (!text.ok()) return report(text.error());
   auto llm = load_llm(flags.options);
   if (!llm.ok()) return report(llm.error());
-  auto prompt = make_prompt(flags, **llm, *text);
-  if (!prompt.ok()) return report(prompt.error());
-  return Session(**llm, flags).run(*prompt);
+  auto request = make_prompt(flags, **llm, *text);
+  if (!request.ok()) return report(request.error());
+  return Session(**llm, flags).run(*request);
 }
 
 }  // namespace
@@ -223,10 +266,13 @@ void add_run(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = app.add_subcommand("run", "Answer one prompt and exit");
   command->footer(
-      "With one argument it is the PROMPT, unless it names a model and standard input is piped.\n"
+      "With one argument it is the PROMPT, unless it names a model and the prompt is piped or typed.\n"
+      "What is piped in is sent after the PROMPT and an empty line; < /dev/null keeps it out.\n"
+      "On a terminal and without a PROMPT it opens a conversation, as quire chat does.\n"
       "Examples:\n"
       "  quire run \"Why is the sky blue?\"\n"
       "  quire run ./model.gguf \"Why is the sky blue?\" --temperature 0\n"
+      "  git log -5 | quire run \"Summarise these commits.\"\n"
       "  cat letter.txt | quire run -");
   add_words(*command, flags->words, "PROMPT", "What to answer; - reads standard input");
   command->add_option("--model", flags->model, "MODEL, where PROMPT stands alone")->envname("QUIRE_MODEL");

@@ -14,6 +14,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/hub/model_cache.h"
+#include "cli/port_check.h"
 #include "cli/serve_flags.h"
 
 namespace quire::cli {
@@ -137,6 +138,7 @@ int serve(const CLI::App& app, ServeFlags& flags) {
     if (!buckets.ok()) return report(buckets.error());
     series.custom_buckets = std::move(*buckets);
   }
+  if (auto free = check_address(flags.http); !free.ok()) return report(free.error());
   const std::string argument = flags.model;
   flags.options.model = flags.model;
   auto resolved = resolve_model_argument(flags.options);

@@ -1,27 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""quire chat in a terminal of its own: turns, commands, Ctrl-C and Ctrl-D; and with a pipe instead."""
+"""quire chat in a terminal of its own: turns, commands, keys, paste, history, a full context; and with a pipe instead."""
 
+import fcntl
+import json
 import os
 import pty
 import re
 import select
+import struct
+import termios
 import time
 
 import pytest
 
 GREEDY = ("--temperature", "0", "--max-tokens", "8", "--ignore-eos")
-CTRL_C, CTRL_D = b"\x03", b"\x04"
+CTRL_C, CTRL_D, TAB = b"\x03", b"\x04", b"\t"
+UP, DOWN, RIGHT, LEFT, HOME = b"\x1b[A", b"\x1b[B", b"\x1b[C", b"\x1b[D", b"\x1b[H"
+PROMPT = b"\r\n>>> "  # at the beginning of a line: libedit draws it again when it redraws a line
+CUT = "(cut after 8 tokens: --max-tokens)\r\n"
 
 
 class Terminal:
     """A child with a terminal as its standard input, output and error; what it wrote is read up to a text."""
 
-    def __init__(self, quire, *arguments):
+    def __init__(self, quire, *arguments, env=None, without=()):
         self.seen = b""
+        environment = {name: value for name, value in quire.environment.items() if name not in without}
         self.pid, self.master = pty.fork()
         if self.pid == 0:
             os.chdir(quire.folder)
-            os.execve(quire.path, [quire.path, *arguments], quire.environment)
+            os.execve(quire.path, [quire.path, *arguments], environment | {"NO_COLOR": "1"} | (env or {}))
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.status = None
 
     def until(self, text: bytes, seconds: float = 120) -> bytes:
@@ -41,13 +50,28 @@ class Terminal:
         return before + text
 
     def send(self, keys: bytes) -> None:
-        os.write(self.master, keys)
+        """Also more than the terminal holds at once; what it writes meanwhile is kept."""
+        end = time.monotonic() + 60
+        while keys:
+            assert time.monotonic() < end, "it does not read"
+            readable, writable, _ = select.select([self.master], [self.master], [], 1)
+            if readable:
+                self.seen += os.read(self.master, 65536)
+            if writable:
+                keys = keys[os.write(self.master, keys[:512]):]
+
+    def settle(self, seconds: float = 0.3) -> bytes:
+        """What it writes until it is quiet for a while."""
+        while select.select([self.master], [], [], seconds)[0]:
+            self.seen += os.read(self.master, 65536)
+        seen, self.seen = self.seen, b""
+        return seen
 
     def say(self, line: str) -> str:
-        """Sends a line and gives what came before the next prompt, without the echo."""
+        """Sends a line and gives what came before the next prompt, without the echo and the mark of a cut answer."""
         self.send(line.encode() + b"\n")
-        answer = self.until(b">>> ")
-        return answer.partition(b"\r\n")[2].removesuffix(b">>> ").decode("utf-8", "replace")
+        answer = self.until(PROMPT)
+        return answer.partition(b"\r\n")[2].removesuffix(b">>> ").decode("utf-8", "replace").removesuffix(CUT)
 
     def exit_code(self, seconds: float = 60) -> int:
         end = time.monotonic() + seconds
@@ -75,8 +99,8 @@ class Terminal:
 def chat(quire):
     opened = []
 
-    def open_chat(*arguments):
-        terminal = Terminal(quire, "chat", *arguments)
+    def open_chat(*arguments, command="chat", **options):
+        terminal = Terminal(quire, command, *arguments, **options)
         opened.append(terminal)
         terminal.until(b"/help lists the commands.\r\n>>> ")
         return terminal
@@ -115,9 +139,10 @@ def test_commands(chat):
     terminal = chat("tiny", *GREEDY)
     assert "no answer yet" in terminal.say("/stats")
     help_text = terminal.say("/help")
-    for command in ("/help", "/clear", "/system", "/retry", "/stats", "/exit", "Ctrl-C"):
+    for command in ("/help", "/clear", "/drop", "/system", "/retry", "/stats", "/exit", "Ctrl-C"):
         assert command in help_text
     assert "/frobnicate" in terminal.say("/frobnicate") and "nothing" in terminal.say("/retry")
+    assert "did you mean /clear?" in terminal.say("/claer")
     first = terminal.say("hello")
     alone = stats(terminal)["prompt"]
     terminal.say("hello")
@@ -176,9 +201,276 @@ def test_interrupts_at_the_prompt_do_not_stop_the_next_answer(chat):
 
 def test_a_message_that_does_not_fit_is_refused_and_taken_back(chat):
     terminal = chat("tiny", "--max-model-len", "64", *GREEDY)
-    assert "64" in terminal.say("x" * 200)
+    refusal = terminal.say("x" * 200)
+    assert "64" in refusal and "shorter" in refusal and "/drop" not in refusal
     assert terminal.say("hello").strip()
     assert stats(terminal)["prompt"] < 30
+
+
+# Keys
+
+def prompt_tokens(quire, *messages: str) -> int:
+    """Of a conversation's first turn, as /stats should count it."""
+    return quire.json("tokenize", "tiny", "-", stdin=f"user: {messages[0]}\nassistant: ")["count"]
+
+
+def test_arrows_and_deletion_edit_the_line(chat, quire):
+    terminal = chat("tiny", *GREEDY)
+    terminal.send(b"heXlo!" + LEFT * 4 + b"\x1b[3~" + b"l" + RIGHT + b"\x1b[F" + b"\x7f" + HOME + b"oh ")
+    terminal.say("")
+    assert stats(terminal)["prompt"] == prompt_tokens(quire, "oh hello")
+    terminal.send(UP * 2)  # before /stats
+    terminal.until(b"oh hello")
+    terminal.send(CTRL_C)
+    terminal.until(PROMPT)
+
+
+def test_letters_beyond_ascii_are_edited_whole_in_any_locale(chat, quire):
+    for locale in ("C", "C.UTF-8"):
+        terminal = chat("tiny", *GREEDY, env={"LC_ALL": locale})
+        terminal.send("é🙂中x".encode() + LEFT + b"\x7f" + b"\x1b[3~" + "ß".encode())
+        terminal.say("")
+        assert stats(terminal)["prompt"] == prompt_tokens(quire, "é🙂ß"), locale
+
+
+def test_the_history_comes_back_with_the_up_arrow_and_in_the_next_conversation(chat, quire, tmp_path):
+    home = {"QUIRE_HOME": str(tmp_path)}
+    terminal = chat("tiny", *GREEDY, env=home)
+    long = "a draft " * 300  # longer than what libedit keeps of a line
+    for message in ("first", "second"):
+        terminal.say(message)
+    terminal.send(long.encode() + UP + UP)
+    terminal.until(b"first")
+    terminal.send(DOWN + DOWN)  # back to the line that was left, whole
+    terminal.say("")
+    kept = (tmp_path / "chat_history.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in kept] == ["first", "second", long]
+    assert (tmp_path / "chat_history.jsonl").stat().st_mode & 0o77 == 0
+    terminal.send(CTRL_D)
+    assert terminal.exit_code() == 0
+
+    again = chat("tiny", *GREEDY, env=home)
+    again.send(UP * 3)
+    again.until(b"first")
+    again.say("")
+    assert stats(again)["prompt"] == prompt_tokens(quire, "first")
+
+
+@pytest.mark.parametrize(("arguments", "env", "without"), [
+    (("--no-history",), {}, ()), ((), {"QUIRE_HISTORY": "0"}, ()), ((), {}, ("HOME", "QUIRE_HOME", "XDG_STATE_HOME")),
+    ((), {"QUIRE_HOME": "/dev/null/nowhere"}, ()),
+])
+def test_without_a_history_file_the_conversation_is_the_same(chat, quire, arguments, env, without):
+    before = sorted(path.name for path in quire.folder.rglob("chat_history*"))
+    terminal = chat("tiny", *GREEDY, *arguments, env=env, without=without)
+    terminal.say("not kept in a file")
+    terminal.send(UP)
+    terminal.until(b"not kept in a file")
+    terminal.send(CTRL_C + CTRL_D)
+    assert terminal.exit_code() == 0
+    assert sorted(path.name for path in quire.folder.rglob("chat_history*")) == before
+
+
+def test_a_broken_or_long_history_file_is_no_hindrance(chat, tmp_path):
+    lines = ["not json", '{"a": 1}', '"\\ud800"'] + [json.dumps(f"message {i}") for i in range(2500)]
+    (tmp_path / "chat_history.jsonl").write_text("\n".join(lines) + "\n\0\xff")
+    terminal = chat("tiny", *GREEDY, env={"QUIRE_HOME": str(tmp_path)})
+    terminal.send(UP)
+    terminal.until(b"message 2499")
+    kept = (tmp_path / "chat_history.jsonl").read_text().splitlines()
+    assert len(kept) == 1000 and kept[-1] == '"message 2499"'
+
+
+def test_tab_completes_commands(chat):
+    terminal = chat("tiny", *GREEDY)
+    terminal.send(b"/cl" + TAB + b"\n")
+    terminal.until(b"(forgotten)")
+    terminal.until(PROMPT)
+    terminal.send(b"/" + TAB)
+    terminal.until(b"/help  /clear  /drop  /system  /retry  /stats  /exit")
+    terminal.send(b"s" + TAB)  # /stats or /system
+    terminal.until(b"/stats")
+    terminal.send(b"t" + TAB + b"\n")
+    terminal.until(b"(no answer yet)")
+
+
+def test_a_pasted_text_is_one_message(chat, quire):
+    terminal = chat("tiny", *GREEDY)
+    terminal.send(b"\x1b[200~one\r\n  two\rthree\n\x1b[201~")
+    assert PROMPT not in terminal.settle()  # it waits for Enter
+    terminal.say("")
+    assert stats(terminal)["prompt"] == prompt_tokens(quire, "one\n  two\nthree")
+    # Text around it, a path at its beginning, and control characters inside it.
+    terminal.say("/clear")
+    terminal.send(b"see \x1b[200~/usr/x: no\n\x01such\x1b[31m file\x1b[201~!")
+    terminal.say("")
+    assert stats(terminal)["prompt"] == prompt_tokens(quire, "see /usr/x: no\nsuch[31m file!")
+    terminal.say("/clear")
+    terminal.send(b"\x1b[200~/clear is\nno command here\x1b[201~")
+    terminal.say("")
+    assert stats(terminal)["prompt"] == prompt_tokens(quire, "/clear is\nno command here")
+
+
+def test_arrows_move_within_a_message_of_several_lines(chat, quire):
+    terminal = chat("tiny", *GREEDY)
+    terminal.send(b"\x1b[200~one\ntwo\nthree\x1b[201~" + UP + b"A" + UP + b"B" + DOWN + DOWN + b"C")
+    terminal.say("")
+    assert stats(terminal)["prompt"] == prompt_tokens(quire, "oneB\ntwoA\nthreCe")
+    terminal.say("/clear")
+    terminal.send(b"four\x1b\rfive")  # Alt-Enter
+    terminal.say("")
+    assert stats(terminal)["prompt"] == prompt_tokens(quire, "four\nfive")
+
+
+@pytest.mark.parametrize("pasted", [False, True])
+def test_a_line_of_any_length_is_taken_whole(chat, quire, pasted):
+    terminal = chat("endless", *GREEDY)
+    message = "abcdefg " * 1500  # 12,000 bytes: a terminal that collects lines would cut it at 4,095
+    terminal.send(b"\x1b[200~" + message.encode() + b"\x1b[201~" if pasted else message.encode())
+    terminal.say("")
+    assert stats(terminal)["prompt"] == prompt_tokens(quire, message)
+
+
+def test_what_is_typed_during_an_answer_waits_for_the_next_prompt(chat, quire):
+    terminal = chat("endless", "--ignore-eos", "--temperature", "0", "--max-tokens", "1000000", env={"QUIRE_MAX_NUM_SEQS": "2"})
+    terminal.send(b"hello\n")
+    terminal.until(b"unused")
+    message = "typed " * 1000
+    terminal.send(message.encode() + b"\n")
+    terminal.send(CTRL_C)
+    terminal.until(b"(stopped)" + PROMPT)
+    terminal.until(b"unused")  # the typed line was sent as it was
+    terminal.send(CTRL_C)
+    terminal.until(b"(stopped)" + PROMPT)
+    assert stats(terminal)["prompt"] > prompt_tokens(quire, message)
+
+
+def test_ctrl_c_gives_the_line_up_and_ctrl_d_deletes(chat, quire):
+    terminal = chat("tiny", *GREEDY)
+    terminal.send(b"never sent" + LEFT * 3)
+    terminal.settle()
+    terminal.send(CTRL_C)
+    terminal.until(b"Ctrl-D leaves)" + PROMPT)
+    terminal.send(b"xhello" + HOME + CTRL_D)
+    terminal.say("")
+    assert stats(terminal)["prompt"] == prompt_tokens(quire, "hello")
+
+
+@pytest.mark.parametrize("end", ["exit", "signal"])
+def test_the_terminal_is_put_back(chat, end):
+    terminal = chat("tiny", *GREEDY)
+    terminal.say("hello")
+    during = termios.tcgetattr(terminal.master)
+    assert not during[3] & termios.ICANON and not during[3] & termios.ECHO
+    if end == "exit":
+        terminal.send(b"/exit\n")
+    else:
+        os.kill(terminal.pid, 15)
+    terminal.until(b"\x1b[?2004l")
+    assert terminal.exit_code() == (0 if end == "exit" else -15)
+    after = termios.tcgetattr(terminal.master)
+    assert after[3] & termios.ICANON and after[3] & termios.ECHO
+
+
+def test_a_dumb_terminal_gets_plain_lines(quire):
+    terminal = Terminal(quire, "chat", "tiny", *GREEDY, env={"TERM": "dumb"})
+    try:
+        terminal.until(b"/help lists the commands.\r\n>>> ")
+        assert b"\x1b" not in terminal.seen
+        terminal.send(b"hello\n/exit\n")
+        terminal.until(b">>> ")
+        assert terminal.exit_code() == 0
+    finally:
+        terminal.close()
+
+
+# A context that fills up
+
+def fill(terminal) -> str:
+    """Talks until the context is full, and gives what is said then."""
+    for number in range(20):
+        said = terminal.say(f"number {number}")
+        if "context" in said:
+            return said
+    raise AssertionError("it never filled up")
+
+
+def test_a_full_context_offers_drop_and_clear(chat):
+    terminal = chat("tiny", "--max-model-len", "128", *GREEDY)
+    said = fill(terminal)
+    if "(cut" in said:  # the last answer still began
+        said = terminal.say("number 20")
+    assert "128" in said and "/clear" in said and "/drop" in said and "--drop-oldest" in said
+    dropped = terminal.say("/drop")
+    assert "forgot the oldest" in dropped and '"number 0"' in dropped
+    assert stats(terminal)["prompt"] + stats(terminal)["answer"] <= 128
+    assert 'forgot 1 turn: "number' in terminal.say("/drop 1")
+    assert "how many" in terminal.say("/drop x")
+    terminal.say("/clear")
+    assert "no turn" in terminal.say("/drop")
+    assert terminal.say("hello").strip()
+
+
+def test_drop_oldest_makes_room_by_itself_and_says_what_went(chat):
+    terminal = chat("tiny", "--max-model-len", "128", "--drop-oldest", "--system", "be brief", *GREEDY)
+    all_said = [terminal.say(f"number {number}") for number in range(9)]
+    dropped = [said for said in all_said if "forgot the oldest" in said]
+    assert dropped and '"number 0"' in dropped[0]
+    assert all("context is full" not in said for said in all_said)
+    assert stats(terminal)["prompt"] <= 120
+    assert "128" in terminal.say("y" * 300)  # this one does not fit, whatever is dropped
+
+
+def test_a_cut_answer_is_marked(chat):
+    terminal = chat("tiny", "--temperature", "0", "--ignore-eos", "--max-model-len", "64")
+    assert "(cut: the context of 64 tokens is full; /drop" in terminal.say("hello")
+    short = chat("tiny", *GREEDY)
+    short.send(b"hello\n")
+    assert CUT.encode() in short.until(PROMPT)
+
+
+# Colours, and chat by way of run
+
+def test_notes_are_faint_unless_no_color(chat):
+    for env, expected in (({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False)):
+        terminal = chat("tiny", *GREEDY, env=env)
+        terminal.send(b"/clear\n")
+        assert (b"\x1b[2m(forgotten)\x1b[0m" in terminal.until(PROMPT)) == expected
+
+
+def test_run_without_a_prompt_opens_a_conversation(chat, quire):
+    for arguments in (("tiny",), ("--model", "tiny")):
+        terminal = chat(*arguments, *GREEDY, command="run")
+        terminal.say("hello")
+        assert stats(terminal)["prompt"] == prompt_tokens(quire, "hello")
+        terminal.send(CTRL_D)
+        assert terminal.exit_code() == 0
+    one = Terminal(quire, "run", "tiny", "hello", *GREEDY)
+    try:
+        one.until(b"(cut after 8 tokens: --max-tokens)")
+        assert one.exit_code() == 0
+    finally:
+        one.close()
+    none = Terminal(quire, "run", "--model", "tiny", "--json")
+    try:
+        none.until(b"no prompt")
+        assert none.exit_code() == 2
+    finally:
+        none.close()
+
+
+def test_a_long_prompt_shows_how_far_it_is(quire):
+    (quire.folder / "long.txt").write_text("abcdefg " * 100)
+    shown = Terminal(quire, "run", "endless", (quire.folder / "long.txt").read_text(), *GREEDY,
+                     env={"QUIRE_MAX_NUM_BATCHED_TOKENS": "2048"})
+    try:
+        seen = shown.until(b"(cut after")
+        assert b"\rReading the prompt: 0 of " in seen
+        assert b"\r\x1b[K" in seen.partition(b"Reading the prompt")[2]  # and it is wiped
+    finally:
+        shown.close()
+    quiet = quire("run", "endless", "-", *GREEDY, stdin=(quire.folder / "long.txt").read_text())
+    assert quiet.returncode == 0 and quiet.errors == ""
 
 
 def test_a_pipe_gives_one_answer_a_line_and_no_prompts(quire):

@@ -2,10 +2,15 @@
 """The commands as a user runs them, but for chat: arguments, output, exit codes, and what wrong ones say."""
 
 import json
+import os
+import pty
 import re
+import select
 import shutil
 import signal
+import socket
 import struct
+import subprocess
 
 import pytest
 
@@ -26,6 +31,15 @@ def one_sentence(done, code, *words):
     for word in words:
         assert word in lines[0], lines[0]
     assert done.text == ""
+
+
+def written_to(terminal: int) -> bytes:
+    """What a program that has ended wrote to this pseudo-terminal."""
+    os.set_blocking(terminal, False)
+    try:
+        return os.read(terminal, 65536)
+    except BlockingIOError:
+        return b""
 
 
 # quire run
@@ -52,11 +66,44 @@ def test_run_says_the_same_from_both_formats_and_in_all_ways_to_give_the_prompt(
 def test_run_takes_one_word_as_the_prompt_unless_it_names_a_model_and_stdin_is_piped(quire):
     # Not piped: the prompt, for the default model, which this cache does not have.
     one_sentence(quire("run", "tiny"), 1, "SmolLM2-135M-Instruct", "get it with")
-    # Piped, but no model's name: the prompt, and what is piped is not read.
+    # Piped, but no model's name: the prompt.
     one_sentence(quire("run", "good morning", stdin="hello"), 1, "SmolLM2-135M-Instruct")
     # With --model the word is the prompt, whatever it is.
-    named = quire.json("run", "--model", "tiny", "tiny.gguf", "--raw", *GREEDY, stdin="hello")
+    named = quire.json("run", "--model", "tiny", "tiny.gguf", "--raw", *GREEDY)
     assert named["usage"]["prompt_tokens"] == quire.json("tokenize", "tiny", "tiny.gguf")["count"]
+
+
+def test_run_sends_the_prompt_an_empty_line_and_what_is_piped(quire):
+    def prompt(*arguments, stdin):
+        return quire.json("run", *arguments, "--raw", *GREEDY, stdin=stdin)["usage"]["prompt_tokens"]
+    both = quire.json("tokenize", "tiny", "-", stdin="Summarise\n\nfirst\nsecond")["count"]
+    assert prompt("--model", "tiny", "Summarise", stdin="first\nsecond\n") == both
+    assert prompt("tiny", "Summarise", stdin="first\nsecond") == both
+    alone = quire.json("tokenize", "tiny", "Summarise")["count"]
+    assert prompt("tiny", "Summarise", stdin="") == prompt("tiny", "Summarise", stdin=None) == alone
+    ids = quire.json("run", "tiny", "[1, 2]", "--prompt-token-ids", *GREEDY, stdin="first")
+    assert ids["usage"]["prompt_tokens"] == 2
+
+
+def test_run_says_that_it_waits_for_standard_input(quire):
+    process = subprocess.Popen([quire.path, "run", "tiny", "hello", *GREEDY], cwd=quire.folder, env=quire.environment,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    select.select([process.stderr], [], [], 30)  # it says so after a while
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 0 and out and b"waiting for standard input" in errors
+
+
+def test_an_installed_program_names_a_way_to_the_default_model_that_it_has(quire, tmp_path):
+    """It named scripts/get-default-model, which only a source tree has."""
+    (tmp_path / "bin").mkdir()
+    shutil.copy(quire.path, tmp_path / "bin" / "quire")
+    installed = subprocess.run([tmp_path / "bin" / "quire", "run", "hello"], env=quire.environment, stdin=subprocess.DEVNULL,
+                               capture_output=True, text=True, timeout=60)
+    assert installed.returncode == 1 and "scripts/" not in installed.stderr
+    assert "quire pull HuggingFaceTB/SmolLM2-135M-Instruct" in installed.stderr
+    # And what that command puts into the cache is the default model from then on.
+    shutil.copytree(quire.folder / "tiny", tmp_path / "models" / "HuggingFaceTB" / "SmolLM2-135M-Instruct")
+    assert quire("run", "hello", *GREEDY, env={"QUIRE_HOME": str(tmp_path)}).text == quire("run", "tiny", "hello", *GREEDY).text
 
 
 def test_run_without_a_prompt_says_so(quire):
@@ -329,22 +376,115 @@ def test_help_tells_every_flag_with_its_variable(quire, command, flags):
     assert done.returncode == 0 and done.errors == "" and f"quire {' '.join(command)}" in done.text
     for flag in flags:
         assert re.search(rf"^  {flag}[ ,]", done.text, re.MULTILINE), flag
-    for line in re.findall(r"^  --[a-z].*", done.text, re.MULTILINE):
-        flag = re.match(r"  --([a-z-]+)", line).group(1)
+    for entry in re.findall(r"^  --[a-z].*(?:\n {8,}.*)*", done.text, re.MULTILINE):
+        flag = re.match(r"  --([a-z-]+)", entry).group(1)
         if command != ["pull"]:
-            assert f"(Env:QUIRE_{flag.replace('-', '_').upper()})" in line, line
-        if "," in line.split(" ")[2]:
-            assert f"--no-{flag}" in line, line
+            assert f"(Env:QUIRE_{flag.replace('-', '_').upper()})" in entry, entry
+        if "," in entry.split(" ")[2]:
+            assert f"--no-{flag}" in entry, entry
+
+
+@pytest.mark.parametrize("command", [[], ["serve"], ["run"], ["chat"], ["tokenize"], ["pull"], ["bench", "serve"]])
+def test_help_wraps_to_the_width(quire, command):
+    for columns in (None, 50, 100):
+        text = quire(*command, "--help", env={"COLUMNS": str(columns)} if columns else None).text
+        words = [line for line in text.splitlines() if len(line) > (columns or 80)]
+        # What cannot be broken may stand out: the two names of a switch, a variable, a command to copy.
+        assert all(len(line.split()) == 1 for line in words), words
+        assert "{false}" not in text and "INT in [" not in text
+    for wrong in ("0", "-5", "many", "99999999999999"):
+        assert quire(*command, "--help", env={"COLUMNS": wrong}).returncode == 0
 
 
 def test_version_help_and_unknown_commands(quire):
     assert re.fullmatch(r"quire \d+\.\d+\.\d+\n", quire("--version").text)
+    assert quire("-v").text == quire("version").text == quire("--version").text
     help_text = quire("--help").text
-    for command in ("run", "chat", "tokenize", "inspect", "pull", "bench"):
+    for command in ("run", "chat", "tokenize", "inspect", "pull", "bench", "help", "version"):
         assert re.search(rf"^  {command} ", help_text, re.MULTILINE)
-    assert quire().returncode == 2 and quire().text == help_text
-    one_sentence(quire("frobnicate"), 2, "frobnicate")
-    assert quire("bench").returncode == 2 and quire("bench", "nothing").returncode == 2
+    assert quire().returncode == 2 and quire().text == help_text == quire("help").text
+    assert quire("help", "run").text == quire("run", "--help").text
+    assert quire("help", "bench", "serve").text == quire("bench", "serve", "--help").text
+    one_sentence(quire("frobnicate"), 2, "frobnicate", "serve")
+    one_sentence(quire("help", "frobnicate"), 2, "frobnicate")
+    one_sentence(quire("bench"), 2, "latency")
+    one_sentence(quire("bench", "nothing"), 2, "nothing")
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [
+    (["sevre"], "'serve'"), (["tokenise", "x"], "'tokenize'"), (["bench", "latncy"], "'latency'"), (["help", "srve"], "'serve'"),
+    (["serve", "--prot", "80"], "'--port'"), (["run", "tiny", "hi", "--max-token=5"], "'--max-tokens'"),
+    (["run", "tiny", "hi", "--temprature", "0"], "'--temperature'"), (["run", "--log-levle", "info", "hi"], "'--log-level'"),
+])
+def test_a_misspelt_command_or_flag_gets_a_suggestion(quire, wrong, meant):
+    one_sentence(quire(*wrong), 2, "did you mean " + meant)
+
+
+def test_a_misspelt_model_gets_a_suggestion(quire, tmp_path):
+    shutil.copytree(quire.folder / "tiny", tmp_path / "models" / "acme" / "Tiny-Llama")
+    home = {"QUIRE_HOME": str(tmp_path)}
+    one_sentence(quire("run", "Tiny-Lama", "hi", env=home), 1, "did you mean 'Tiny-Llama'?")
+    one_sentence(quire("run", "amce/tiny-llama", "hi", env=home), 1, "did you mean 'acme/Tiny-Llama'?")
+    one_sentence(quire("run", "something-else", "hi", env=home), 1, "quire pull something-else")
+
+
+# The environment
+
+def test_a_bad_variable_does_not_beat_a_flag(quire):
+    for name in ("QUIRE_MAX_TOKENS", "QUIRE_TEMPERATURE"):
+        done = quire("run", "tiny", "hello", *GREEDY, env={name: "junk"})
+        assert done.returncode == 0 and done.errors == "", done.errors
+    # Nor does one that is about another command.
+    done = quire("tokenize", "tiny", "hello", env={"QUIRE_PORT": "junk", "QUIRE_TEMPERATURE": "hot"})
+    assert done.returncode == 0 and done.errors == "", done.errors
+
+
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("QUIRE_TOP_K", "x", ["'x'", "--top-k", "a whole number"]), ("QUIRE_TEMPERATURE", "hot", ["'hot'", "a number"]),
+    ("QUIRE_JSON", "maybe", ["'maybe'", "--json", "true or false"]), ("QUIRE_LOG_LEVEL", "loud", ["'loud'", "debug, info"]),
+    # These are found wrong later, by who uses them.
+    ("QUIRE_MAX_MODEL_LEN", "abc", ["--max-model-len", "abc", "from QUIRE_MAX_MODEL_LEN"]),
+    ("QUIRE_TOP_P", "7", ["top_p", "7", "from QUIRE_TOP_P"]), ("QUIRE_DEVICE", "gpu", ["--device", "gpu", "from QUIRE_DEVICE"]),
+])
+def test_a_bad_variable_is_named_with_what_it_should_be(quire, name, value, words):
+    one_sentence(quire("run", "tiny", "hello", *GREEDY[2:], env={name: value}), 2, name, *words)
+
+
+def test_a_flag_is_not_blamed_on_the_environment(quire):
+    done = quire("run", "tiny", "hello", "--top-p", "7", env={"QUIRE_TOP_K": "3"})
+    assert done.returncode == 2 and "environment" not in done.errors
+
+
+def test_misspelt_variables_are_pointed_out_and_others_are_not(quire):
+    done = quire("tokenize", "tiny", "hello", env={"QUIRE_MAX_MODEL_LENGHT": "5", "QUIRE_TEMPRATURE": "1"})
+    assert done.returncode == 0
+    assert "did you mean QUIRE_MAX_MODEL_LEN?" in done.errors and "did you mean QUIRE_TEMPERATURE?" in done.errors
+    quiet = {"QUIRE_CPU_ISA": "portable", "QUIRE_CUDA_SYNCH": "1", "QUIRE_TEST_MODEL_X": "x", "QUIRE_IMAGE_TAG": "3", "QUIRE_X": "1",
+             "QUIRE_SERVICE_HOST": "10.0.0.1", "QUIRE_SERVICE_PORT": "80", "QUIRE_SERVICE_PORT_HTTP": "80",
+             "QUIRE_PORT_80_TCP": "tcp://10.0.0.1:80", "QUIRE_PORT_80_TCP_ADDR": "10.0.0.1", "QUIRE_PORT": "tcp://10.0.0.1:80",
+             "QUIRE_HOSTS_PORT": "tcp://10.0.0.1:80"}
+    assert quire("tokenize", "tiny", "hello", env=quiet).errors == ""
+    assert quire("--log-level", "error", "tokenize", "tiny", "hello", env={"QUIRE_MODLE": "x"}).errors == ""
+
+
+def test_a_busy_port_is_noticed_before_the_model_is_loaded(quire):
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        done = quire("serve", "bad-model.gguf", "--port", port)
+        assert done.returncode == 1 and f"port {port}" in done.errors and "--port 0" in done.errors
+        assert "bad-model" not in done.errors
+
+
+def test_logs_have_no_colour_outside_a_terminal_or_with_no_color(quire):
+    for no_color in ("", "1"):
+        master, slave = pty.openpty()
+        subprocess.run([quire.path, "run", "tiny", "hello", "--log-level", "info", *GREEDY], stderr=slave, stdout=subprocess.DEVNULL,
+                       stdin=subprocess.DEVNULL, cwd=quire.folder, env=quire.environment | {"NO_COLOR": no_color}, check=True)
+        seen = written_to(master)
+        assert b"Llama" in seen and (re.search(rb"\x1b\[[0-9;]*m", seen) is None) == bool(no_color)
+        os.close(slave)
+        os.close(master)
+    assert "\x1b" not in quire("run", "tiny", "hello", "--log-level", "info", *GREEDY).errors
 
 
 # Models that are not there, or broken
@@ -460,6 +600,58 @@ def test_tokenize_refuses_ids_that_are_none(quire):
     one_sentence(quire("tokenize", env={"QUIRE_MODEL": "tiny"}), 2, "no text")
 
 
+@pytest.fixture(scope="module")
+def tokenizer_only(quire):
+    """A folder with a tokenizer and nothing else."""
+    folder = quire.folder / "tokenizer-only"
+    folder.mkdir()
+    shutil.copy(quire.folder / "tiny" / "tokenizer.json", folder)
+    return "tokenizer-only"
+
+
+def test_tokenize_needs_a_tokenizer_alone(quire, tokenizer_only):
+    wanted = quire.json("tokenize", "tiny", "Hello world")
+    assert quire.json("tokenize", tokenizer_only, "Hello world") == wanted
+    for name in (tokenizer_only, "./" + tokenizer_only, quire.folder / tokenizer_only):
+        assert quire.json("tokenize", name, stdin="Hello world") == wanted
+    assert quire.json("tokenize", "--model", tokenizer_only, "Hello world") == wanted
+    assert quire("tokenize", tokenizer_only, "--decode", "-", stdin=json.dumps(wanted["tokens"])).text == "Hello world\n"
+
+
+def test_tokenize_does_not_take_a_wrong_path_for_the_text(quire):
+    (quire.folder / "an-empty-folder").mkdir(exist_ok=True)
+    for path in ("./nowhere", "nowhere.gguf", "an-empty-folder", "/nowhere"):
+        done = quire("tokenize", path, stdin="Hello")
+        assert done.returncode != 0 and path in done.errors and done.text == "", path
+
+
+def test_tokenize_takes_a_text_a_line(quire, tokenizer_only):
+    texts = ["Hello world", "", "é 🙂", "two  words "]
+    ids = [quire.json("tokenize", "tiny", "-", stdin=text)["tokens"] for text in texts]
+    for model in ("tiny", tokenizer_only, "tiny.gguf"):
+        plain = quire("tokenize", model, "--lines", stdin="\n".join(texts))
+        assert [[int(i) for i in line.split()] for line in plain.text.split("\n")[:-1]] == ids
+    objects = quire("tokenize", "--model", "tiny", "--lines", "--json", stdin="\n".join(texts) + "\n").text.splitlines()
+    assert [json.loads(line) for line in objects] == [{"count": len(i), "tokens": i} for i in ids]
+    back = quire("tokenize", "tiny", "--lines", "--decode", stdin="\n".join(" ".join(map(str, i)) for i in ids) + "\n")
+    assert back.text == "\n".join(texts) + "\n"
+
+
+def test_tokenize_takes_json_lines(quire, tokenizer_only):
+    texts = ["Hello\nworld", "", "é 🙂 \u2028", "x" * 100_000]
+    ids = [quire.json("tokenize", "tiny", "-", stdin=text)["tokens"] for text in texts]
+    lines = [json.dumps(text) if i % 2 else json.dumps({"id": i, "text": text}) for i, text in enumerate(texts)]
+    done = quire("tokenize", tokenizer_only, "--jsonl", stdin="\n".join(lines))
+    assert [json.loads(line) for line in done.text.splitlines()] == [{"count": len(i), "tokens": i} for i in ids]
+    back = quire("tokenize", tokenizer_only, "--jsonl", "--decode", stdin=done.text)
+    assert [json.loads(line)["text"] for line in back.text.split("\n")[:-1]] == texts
+    for wrong, words in (('"a"\n{"x": 1}', ["line 2", "text"]), ("17", ["line 1", "string"]), ('"a"\n\n', ["line 2", "JSON"]),
+                         ('{"text": 5}', ["line 1"]), ('"a', ["line 1", "JSON"])):
+        refused = quire("tokenize", tokenizer_only, "--jsonl", stdin=wrong)
+        assert refused.returncode == 2 and all(word in refused.errors for word in words), refused.errors
+    one_sentence(quire("tokenize", "tiny", "text", "--jsonl"), 2, "--jsonl", "standard input")
+
+
 # inspect
 
 def test_inspect_tells_what_a_model_is(quire):
@@ -506,6 +698,21 @@ def test_bench_throughput_gives_its_figures(quire):
     assert out["num_requests"] == 5 and out["total_num_tokens"] == 5 * 12
     words = quire("bench", "throughput", "--model", "tiny", "--input-len", "8", "--output-len", "4", "--num-prompts", "5").text
     assert "tokens" in words
+
+
+@pytest.mark.parametrize("command", [
+    ["latency", "--model", "tiny", "--input-len", "8", "--output-len", "4", "--num-iters", "2", "--num-iters-warmup", "0"],
+    ["throughput", "--model", "tiny", "--input-len", "8", "--output-len", "4", "--num-prompts", "5"],
+    ["engine", "--num-streams", "2", "--output-len", "300"]])
+def test_bench_shows_how_far_it_is_on_a_terminal_alone(quire, command):
+    master, slave = pty.openpty()
+    done = subprocess.run([quire.path, "bench", *command], stderr=slave, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
+                          cwd=quire.folder, env=quire.environment, check=True)
+    seen = written_to(master)
+    os.close(slave)
+    os.close(master)
+    assert re.search(rb"(rounds|requests|steps): \d+ of \d+", seen) and seen.endswith(b"\r\x1b[K") and done.stdout
+    assert quire("bench", *command).errors == ""
 
 
 @pytest.mark.parametrize("flags", [["--input-len", "0"], ["--output-len", "0"], ["--input-len", "5000"], ["--batch-size", "-1"],

@@ -181,6 +181,58 @@ def test_a_killed_pull_goes_on_in_the_next(hub, home):
     assert hub.requests_for("model.safetensors")[-1][1]["range"] == "bytes=700000-"
 
 
+def test_a_pull_says_that_it_resumes(hub, home):
+    files = hub.repositories[NAME] = model_files()
+    first = pull(hub, home, NAME)
+    assert first.returncode == 0 and "going on" not in first.stderr
+    (folder(home) / "model.safetensors").unlink()
+    (folder(home) / ".quire-pull.json").unlink()
+    (folder(home) / "model.safetensors.part").write_bytes(files["model.safetensors"].data[:120_000])
+    again = pull(hub, home, NAME)
+    assert again.returncode == 0, again.stderr
+    assert "going on with model.safetensors after 120 kB of 300 kB" in again.stderr
+    assert_whole(home, files)
+
+
+GGUF = {"tiny-Q4_K_M.gguf": 40_000, "tiny-Q8_0.gguf": 50_000, "BF16/tiny-BF16-00001-of-00002.gguf": 20_000,
+        "BF16/tiny-BF16-00002-of-00002.gguf": 10_000}
+
+
+@pytest.mark.parametrize(("address", "wanted"), [
+    ("https://huggingface.co/acme/tiny", "tiny-Q4_K_M.gguf"), ("hf.co/acme/tiny:Q8_0", "tiny-Q8_0.gguf"),
+    ("https://huggingface.co/acme/tiny/tree/main", "tiny-Q4_K_M.gguf"),
+    ("https://huggingface.co/acme/tiny/blob/main/tiny-Q8_0.gguf", "tiny-Q8_0.gguf"),
+    ("https://hf.co/acme/tiny/resolve/main/tiny-Q8_0.gguf?download=true", "tiny-Q8_0.gguf"),
+    ("https://huggingface.co/acme/tiny/tree/main/BF16", "BF16/tiny-BF16-00001-of-00002.gguf"),
+    ("https://huggingface.co/acme/tiny/blob/main/BF16/tiny-BF16-00002-of-00002.gguf", "BF16/tiny-BF16-00001-of-00002.gguf"),
+    ("{hub}/acme/tiny/blob/main/tiny-Q8_0.gguf", "tiny-Q8_0.gguf"),
+])
+def test_a_pages_address_names_what_to_pull(hub, home, address, wanted):
+    hub.repositories[NAME] = {path: File(random_bytes(size, size), large=True) for path, size in GGUF.items()}
+    done = pull(hub, home, address.replace("{hub}", hub.url))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(folder(home) / wanted)
+    assert finished(home) == ({wanted} if "BF16" not in wanted else {path for path in GGUF if "BF16" in path})
+
+
+def test_the_page_of_weights_names_the_whole_model(hub, home):
+    files = hub.repositories[NAME] = model_files()
+    done = pull(hub, home, "https://huggingface.co/acme/tiny/blob/main/model.safetensors")
+    assert done.returncode == 0, done.stderr
+    assert_whole(home, files)
+
+
+@pytest.mark.parametrize(("address", "words"), [
+    ("https://elsewhere.example/acme/tiny", ["HF_ENDPOINT", "elsewhere.example"]), ("https://huggingface.co/", ["owner/name"]),
+    ("https://huggingface.co/datasets/acme/tiny", ["datasets", "models"]),
+    ("https://huggingface.co/acme/tiny/blob/main/..%2F..%2Fx.gguf", ["not the page of a model"]),
+])
+def test_an_address_that_is_no_models_page_is_refused(hub, home, address, words):
+    done = pull(hub, home, address)
+    assert done.returncode == 2 and all(word in done.stderr for word in words), done.stderr
+    assert hub.log == []
+
+
 def test_a_server_that_ignores_ranges_is_read_from_the_start(hub, home):
     files = hub.repositories[NAME] = model_files()
     files["model.safetensors"].cut_after = [100_000]

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/env.h"
+#include "base/suggest.h"
 #include "cli/hub/pull_record.h"
 
 namespace quire::cli {
@@ -160,6 +161,27 @@ Result<fs::path> choose(const CachedModel& model, std::string_view variant, cons
   return not_found(called + " was pulled only in part; finish it with: quire pull " + model.name);
 }
 
+// The cached name that a misspelt one was most likely meant to be, as a question; else "".
+std::string suggestion(std::string_view name, const std::vector<CachedModel>& cached) {
+  std::vector<std::string> known;
+  for (const auto& model : cached) {
+    known.push_back(model.name);
+    if (const size_t slash = model.name.rfind('/'); slash != std::string::npos) {
+      known.push_back(model.name.substr(slash + 1));
+    }
+  }
+  return did_you_mean(name, known);
+}
+
+// How to get the default model: by the script of a source tree when the program was built in one, else from the hub.
+std::string default_model_command() {
+  std::error_code failed;
+  const fs::path program = fs::read_symlink("/proc/self/exe", failed);
+  const fs::path script = program.parent_path().parent_path() / "scripts" / "get-default-model";
+  if (!failed && is_regular(script)) return script.string();
+  return "quire pull " + std::string(kDefaultModelRepository);
+}
+
 std::string cached_names(const std::vector<CachedModel>& cached) {
   if (cached.empty()) return "no models are cached";
   std::vector<std::string> names;
@@ -189,8 +211,10 @@ Result<fs::path> resolve_cached(std::string_view argument, const std::vector<Cac
     for (const auto* model : found) names.push_back(model->name);
     return invalid_argument("'" + name + "' means several cached models: say which of " + joined(names));
   }
-  return not_found("'" + std::string(argument) + "' is not a file, a folder or a cached model; " +
-                   cached_names(cached) + "; get it with: quire pull " + name);
+  const std::string what = "'" + std::string(argument) + "' is not a file, a folder or a cached model";
+  const std::string meant = suggestion(name, cached);
+  if (!meant.empty()) return not_found(what + meant + " (" + cached_names(cached) + ")");
+  return not_found(what + "; " + cached_names(cached) + "; get it with: quire pull " + name);
 }
 
 // An argument that exists on disk; nothing when it is no model, so that a cached name may still be meant.
@@ -239,11 +263,14 @@ std::vector<CachedModel> list_cached_models(const fs::path& models) {
 Result<fs::path> resolve_model(std::string_view argument, const fs::path& models) {
   const auto cached = list_cached_models(models);
   if (argument.empty()) {
-    for (const auto& model : cached) {
-      if (model.name == kDefaultModel) return choose(model, "", model.name);
+    // As scripts/get-default-model keeps it, else as it was pulled from the hub.
+    for (const std::string_view name : {kDefaultModel, kDefaultModelRepository}) {
+      for (const auto& model : cached) {
+        if (model.name == name) return choose(model, "", model.name);
+      }
     }
     return not_found("the default model " + std::string(kDefaultModel) + " is not in " + models.string() +
-                     "; get it with: scripts/get-default-model, or name another model");
+                     "; get it with: " + default_model_command() + ", or name another model");
   }
   if (argument.find('\0') != std::string_view::npos) return invalid_argument("a model's name holds a zero byte");
   const std::string text(argument);

@@ -18,6 +18,8 @@ namespace quire::cli {
 //   models/<...>/.quire-pull.json   what `quire pull` wants there, with checksums (see pull_record.h)
 //   *.part, *.part.etag, .quire-pull.lock   downloads under way
 inline constexpr std::string_view kDefaultModel = "SmolLM2-135M-Instruct";
+// The same model on the public hub, for programs that are installed without the scripts.
+inline constexpr std::string_view kDefaultModelRepository = "HuggingFaceTB/SmolLM2-135M-Instruct";
 
 std::filesystem::path models_folder();
 

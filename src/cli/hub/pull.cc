@@ -21,6 +21,7 @@
 #include "base/env.h"
 #include "base/file.h"
 #include "cli/hub/digest.h"
+#include "cli/hub/hub_address.h"
 #include "cli/hub/hub_client.h"
 #include "cli/hub/pull_record.h"
 
@@ -270,6 +271,7 @@ Status Puller::one_try(HubFile& file, PartFile& part, const fs::path& etag_path)
       if (misplaced) return unavailable("the hub sent another part of " + file.path + " than was asked for");
     } else if (part.size() > 0) {
       QUIRE_TRY(part.begin_again());  // the whole file comes: the server does not resume, or the file is another now
+      progress_.note("the hub sends " + file.path + " from its beginning");
       progress_.set(0);
     }
     const std::string* stated = reply.header("etag");
@@ -315,6 +317,10 @@ Status Puller::download(HubFile& file, const fs::path& part_path) {
   const fs::path etag_path = part_path.string() + ".etag";
   QUIRE_ASSIGN(PartFile part, PartFile::open(part_path));
   if (file.size_known && part.size() > file.size) QUIRE_TRY(part.begin_again());
+  if (part.size() > 0) {
+    progress_.note("going on with " + file.path + " after " + human_bytes(part.size()) +
+                   (file.size_known ? " of " + human_bytes(file.size) : "") + " from an earlier pull");
+  }
   progress_.start(file.path, file.size, part.size());
   uint64_t furthest = part.size();
   for (int attempt = 0;; ++attempt) {
@@ -375,7 +381,10 @@ Result<fs::path> Puller::pull(const std::string& name, const std::string& quant)
   for (const auto& file : choice.files) QUIRE_TRY(fetch(file));
   // What was just pulled, even when other quantisations stand beside it.
   const std::string& first = choice.files.front().path;
-  if (options_.include.empty() && first.ends_with(".gguf")) {
+  const bool only_gguf = std::all_of(choice.files.begin(), choice.files.end(),
+                                     [](const HubFile& file) { return file.path.ends_with(".gguf"); });
+  const bool one_model = only_gguf && gguf_part(first).parts == static_cast<int>(choice.files.size());
+  if (first.ends_with(".gguf") && (options_.include.empty() || one_model)) {
     const auto part_one = std::find_if(choice.files.begin(), choice.files.end(),
                                        [](const HubFile& file) { return gguf_part(file.path).part == 1; });
     return folder_ / fs::path(part_one == choice.files.end() ? first : part_one->path);
@@ -383,14 +392,52 @@ Result<fs::path> Puller::pull(const std::string& name, const std::string& quant)
   return folder_;
 }
 
+// The files of a split GGUF of which one was named: "x-00001-of-00003.gguf" -> "x-?????-of-00003.gguf".
+std::string all_parts(std::string path) {
+  constexpr size_t kNumber = 5, kBehind = 14;  // "00001", "-of-00003.gguf"
+  if (gguf_part(path).parts > 1) path.replace(path.size() - kBehind - kNumber, kNumber, kNumber, '?');
+  return path;
+}
+
+// A glob that matches this path alone.
+std::string glob_of(const std::string& path) {
+  std::string out;
+  for (const char c : path) out += c == '*' || c == '?' || c == '[' ? std::string("[") + c + "]" : std::string(1, c);
+  return out;
+}
+
+// Turns a page's address into a name, a revision and the files that the page is about.
+Status settle_address(const std::string& endpoint, PullOptions& options) {
+  QUIRE_ASSIGN(const HubAddress address, parse_hub_address(options.name, endpoint));
+  options.name = address.name;
+  if (!address.revision.empty()) {
+    if (options.revision != PullOptions{}.revision && options.revision != address.revision) {
+      return invalid_argument("--revision is '" + options.revision + "', but the address names '" + address.revision +
+                              "': give one of them");
+    }
+    options.revision = address.revision;
+  }
+  if (address.path.empty() || !options.include.empty()) return {};
+  if (address.is_folder) {
+    options.include.push_back(glob_of(address.path) + "/*");
+  } else if (address.path.ends_with(".gguf")) {
+    options.include.push_back(all_parts(glob_of(address.path)));
+  }  // the page of another file, such as model.safetensors: the model needs the files beside it too
+  return {};
+}
+
 }  // namespace
 
-Result<fs::path> pull_model(const PullOptions& options, Progress& progress) {
+Result<fs::path> pull_model(const PullOptions& given, Progress& progress) {
+  PullOptions options = given;
+  const std::string endpoint =
+      options.endpoint.empty() ? env("HF_ENDPOINT").value_or(std::string(kDefaultEndpoint)) : options.endpoint;
+  if (is_hub_address(options.name)) QUIRE_TRY(settle_address(endpoint, options));
   const size_t colon = options.name.find(':');
   const std::string name = options.name.substr(0, colon);
   std::string quant = options.quant;
   if (quant.empty() && colon != std::string::npos) quant = options.name.substr(colon + 1);
-  // A quantisation is made of the same letters as a name; this also catches a whole address given as the name.
+  // A quantisation is made of the same letters as a name.
   if (!is_model_name(name) || (colon != std::string::npos && !is_model_name("x/" + options.name.substr(colon + 1)))) {
     return invalid_argument("'" + options.name + "' is not a model's name on a hub: it must look like owner/name");
   }
@@ -398,8 +445,6 @@ Result<fs::path> pull_model(const PullOptions& options, Progress& progress) {
   int stall_seconds = options.stall_seconds;
   if (stall_seconds <= 0) stall_seconds = std::atoi(env("HF_HUB_DOWNLOAD_TIMEOUT").value_or("30").c_str());
   HttpClient http(std::max(1, stall_seconds));
-  const std::string endpoint =
-      options.endpoint.empty() ? env("HF_ENDPOINT").value_or(std::string(kDefaultEndpoint)) : options.endpoint;
   const std::string token = options.token.empty() ? env("HF_TOKEN").value_or("") : options.token;
   QUIRE_ASSIGN(HubClient hub, HubClient::open(endpoint, token, http));
   Puller puller(options, std::move(hub), http, progress);

@@ -13,7 +13,7 @@
 namespace quire::cli {
 
 struct PullOptions {
-  std::string name;                  // "owner/name", optionally ":QUANT"
+  std::string name;                  // "owner/name", optionally ":QUANT", or a page's address (hub_address.h)
   std::string revision = "main";     // a branch, tag or commit
   std::vector<std::string> include;  // globs: exactly these files
   std::string quant;                 // of the GGUF files, this one
