@@ -293,6 +293,7 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
   std::vector<engine::Request> requests;
   size_t total = 0;
   for (llm::Prompt& prompt : *prompts) {
+    if (request.cancelled != nullptr && *request.cancelled) return Ok{};  // nobody waits for the answer
     auto ids = service.model().tokens_of(prompt);
     if (!ids.ok()) return to_api_error(ids.error());
     truncate_prompt(*body, service, *ids);

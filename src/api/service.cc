@@ -263,11 +263,16 @@ void Service::reset_prefix_cache(Service& service, const HttpRequest&, const Rep
 void Service::run_on_worker(HttpRequest request, ReplyPtr reply, Endpoint endpoint) {
   const WorkerPool::JobId id = workers_.reserve();
   reply->on_gone([this, id] { workers_.cancel(id); });
+  constexpr size_t kSmallBody = size_t{64} << 10;
+  const auto size = request.body.size() <= kSmallBody ? WorkerPool::Size::kSmall : WorkerPool::Size::kLarge;
   auto shared = std::make_shared<HttpRequest>(std::move(request));
-  workers_.post(id, [this, endpoint, shared, reply = std::move(reply)](const std::atomic<bool>& cancelled) {
-    shared->cancelled = &cancelled;
-    endpoint(*this, *shared, reply);
-  });
+  workers_.post(
+      id,
+      [this, endpoint, shared, reply = std::move(reply)](const std::atomic<bool>& cancelled) {
+        shared->cancelled = &cancelled;
+        endpoint(*this, *shared, reply);
+      },
+      size);
 }
 
 bool Service::handle_get(const HttpRequest& request, Reply& reply) {

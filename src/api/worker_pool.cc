@@ -7,15 +7,19 @@
 namespace quire::api {
 
 WorkerPool::WorkerPool(int threads) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  for (int i = 0; i < threads; ++i) {
+    const bool takes_large = i < (threads + 1) / 2;
+    threads_.emplace_back([this, takes_large] { run(takes_large); });
+  }
 }
 
 WorkerPool::~WorkerPool() {
-  std::map<JobId, Job> dropped;  // destroyed without the lock: a job may own anything
+  Jobs dropped;  // destroyed without the lock: a job may own anything
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
-    dropped.swap(waiting_);
+    dropped.swap(small_);
+    dropped.merge(large_);
     for (auto& [id, flag] : flags_) *flag = true;
   }
   filled_.notify_all();
@@ -29,19 +33,20 @@ WorkerPool::JobId WorkerPool::reserve() {
   return last_id_;
 }
 
-void WorkerPool::post(JobId id, Job job) {
+void WorkerPool::post(JobId id, Job job, Size size) {
   {
     const std::lock_guard lock(mutex_);
     const auto flag = flags_.find(id);
-    QUIRE_CHECK(flag != flags_.end() && !waiting_.contains(id), "a job is posted once, under a reserved number");
+    QUIRE_CHECK(flag != flags_.end() && !small_.contains(id) && !large_.contains(id),
+                "a job is posted once, under a reserved number");
     if (stopping_ || *flag->second) {
       flags_.erase(flag);
       return;
     }
-    if (waiting_.empty()) progress_ = Clock::now();
-    waiting_.emplace(id, std::move(job));
+    if (small_.empty() && large_.empty()) progress_ = Clock::now();
+    (size == Size::kSmall ? small_ : large_).emplace(id, std::move(job));
   }
-  filled_.notify_one();
+  filled_.notify_all();  // not every thread takes every job
 }
 
 void WorkerPool::cancel(JobId id) {
@@ -50,35 +55,44 @@ void WorkerPool::cancel(JobId id) {
   const auto flag = flags_.find(id);
   if (flag == flags_.end()) return;  // it has ended
   *flag->second = true;
-  const auto job = waiting_.find(id);
-  if (job == waiting_.end()) return;  // it runs, or is not posted yet
-  dropped = std::move(job->second);
-  waiting_.erase(job);
-  flags_.erase(flag);
+  for (Jobs* jobs : {&small_, &large_}) {  // in neither: it runs, or is not posted yet
+    const auto job = jobs->find(id);
+    if (job == jobs->end()) continue;
+    dropped = std::move(job->second);
+    jobs->erase(job);
+    flags_.erase(flag);
+    return;
+  }
 }
 
 double WorkerPool::stalled_seconds() const {
   const std::lock_guard lock(mutex_);
-  return waiting_.empty() ? 0 : std::chrono::duration<double>(Clock::now() - progress_).count();
+  return small_.empty() && large_.empty() ? 0 : std::chrono::duration<double>(Clock::now() - progress_).count();
 }
 
 size_t WorkerPool::num_waiting() const {
   const std::lock_guard lock(mutex_);
-  return waiting_.size();
+  return small_.size() + large_.size();
 }
 
-void WorkerPool::run() {
+WorkerPool::Jobs* WorkerPool::next(bool takes_large) {
+  if (!takes_large || large_.empty()) return small_.empty() ? nullptr : &small_;
+  return small_.empty() || large_.begin()->first < small_.begin()->first ? &large_ : &small_;
+}
+
+void WorkerPool::run(bool takes_large) {
   for (;;) {
     JobId id = 0;
     Job job;
     std::shared_ptr<std::atomic<bool>> flag;
     {
       std::unique_lock lock(mutex_);
-      filled_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
+      filled_.wait(lock, [&] { return stopping_ || next(takes_large) != nullptr; });
       if (stopping_) return;
-      id = waiting_.begin()->first;
-      job = std::move(waiting_.begin()->second);
-      waiting_.erase(waiting_.begin());
+      Jobs& jobs = *next(takes_large);
+      id = jobs.begin()->first;
+      job = std::move(jobs.begin()->second);
+      jobs.erase(jobs.begin());
       flag = flags_.at(id);
       progress_ = Clock::now();
     }

@@ -15,9 +15,10 @@
 
 namespace quire::api {
 
-// Runs jobs in the order of their numbers. A job whose client has left is cancelled: it is dropped if it still waits,
-// and if it runs it sees its flag turn true and should end soon. Any thread may call. The destructor drops what waits,
-// cancels what runs, and returns when the threads have ended.
+// Runs jobs in the order of their numbers, but half of the threads (rounded down) take small jobs alone, so that those
+// need not wait while large bodies are parsed. A job whose client has left is cancelled: it is dropped if it still
+// waits, and if it runs it sees its flag turn true and should end soon. Any thread may call. The destructor drops what
+// waits, cancels what runs, and returns when the threads have ended.
 class WorkerPool {
  public:
   using JobId = uint64_t;
@@ -30,7 +31,8 @@ class WorkerPool {
 
   // A number for a job, so that it can be cancelled from the moment it is posted, or before.
   JobId reserve();
-  void post(JobId id, Job job);
+  enum class Size { kSmall, kLarge };
+  void post(JobId id, Job job, Size size = Size::kSmall);
   void cancel(JobId id);
 
   // How long jobs have been waiting while none was begun or finished; 0 when none waits.
@@ -39,12 +41,15 @@ class WorkerPool {
 
  private:
   using Clock = std::chrono::steady_clock;
-  void run();
+  using Jobs = std::map<JobId, Job>;
+  void run(bool takes_large);
+  // The jobs whose first one is next for such a thread; null when there is none.
+  Jobs* next(bool takes_large);
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable filled_;
   JobId last_id_ = 0;
-  std::map<JobId, Job> waiting_;
+  Jobs small_, large_;                                         // those that wait
   std::map<JobId, std::shared_ptr<std::atomic<bool>>> flags_;  // of reserved, waiting and running jobs
   Clock::time_point progress_ = Clock::now();                  // a job was begun or finished, or the first one waits
   bool stopping_ = false;

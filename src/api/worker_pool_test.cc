@@ -57,6 +57,20 @@ TEST(WorkerPool, RunsJobsInOrder) {
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
 }
 
+TEST(WorkerPool, SmallJobsNeedNotWaitForLargeOnes) {
+  WorkerPool pool(2);
+  std::promise<void> open, small_done;
+  std::shared_future<void> opened = open.get_future().share();
+  for (int i = 0; i < 5; ++i) {
+    pool.post(
+        pool.reserve(), [opened](const std::atomic<bool>&) { opened.wait(); }, WorkerPool::Size::kLarge);
+  }
+  pool.post(pool.reserve(), [&](const std::atomic<bool>&) { small_done.set_value(); });
+  small_done.get_future().wait();  // with all large jobs still under way or waiting
+  open.set_value();
+  EXPECT_TRUE(eventually([&] { return pool.num_waiting() == 0; }));
+}
+
 TEST(WorkerPool, DropsACancelledJobThatWaitsAndTellsOneThatRuns) {
   HeldPool held;
   std::atomic<int> ran{0};

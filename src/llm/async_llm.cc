@@ -198,7 +198,10 @@ void AsyncLlm::abort(engine::RequestId id) {
     for (const auto& [number, child] : tracked.children) {
       if (!child.finished) abort_one(child);
     }
-    while (tracked.open > 0) abort_one(Child{});  // those that never began
+    if (tracked.open > 0) {  // those that never began count as one: there may be thousands of them
+      tracked.open = 1;
+      abort_one(Child{});
+    }
     streams_.close(id);
     forget(it);
   }
