@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Greedy clients beside a small one, for a while: bench/abuse.py, which may run for longer by hand."""
+
+import subprocess
+import sys
+
+import pytest
+from conftest import BIN_DIR, ROOT
+
+
+@pytest.mark.parametrize("flags", [["--seconds", "30"], ["--seconds", "15", "--anonymous"]], ids=["keys", "anonymous"])
+def test_greedy_clients_harm_nobody(folder, flags):
+    run = subprocess.run([sys.executable, str(ROOT / "bench" / "abuse.py"), "--model", str(folder / "tiny"), "--quire",
+                          str(BIN_DIR / "quire"), "--connections", "40", "--patience", "1", *flags],
+                         capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]

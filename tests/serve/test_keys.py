@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""API keys with names and limits."""
+
+import json
+import subprocess
+
+import pytest
+
+from conftest import BIN_DIR
+
+SMALL = {"prompt": "hello", "max_tokens": 4, "temperature": 0, "ignore_eos": True}
+KEYS = {"keys": [{"name": "ada", "key": "sk-ada"},
+                 {"name": "few", "key": "sk-few", "requests_per_minute": 2},
+                 {"name": "short", "key": "sk-short", "tokens_per_minute": 40},
+                 {"name": "narrow", "key": "sk-narrow", "max_sequences": 3}]}
+
+
+@pytest.fixture(scope="module")
+def keyed(start, tmp_path_factory):
+    file = tmp_path_factory.mktemp("keys") / "keys.json"
+    file.write_text(json.dumps(KEYS))
+    return start("tiny", "--api-key-file", file, "--api-key", "sk-plain")
+
+
+def ask(server, key: str, body: dict = SMALL, path: str = "/v1/completions"):
+    return server.post(path, body, headers={"Authorization": f"Bearer {key}"} if key else {})
+
+
+def test_every_key_opens_the_door(keyed):
+    for key in ("sk-ada", "sk-few", "sk-narrow", "sk-plain"):
+        assert ask(keyed, key).status_code == 200
+    assert ask(keyed, "sk-eve").status_code == 401
+    assert ask(keyed, "").status_code == 401
+
+
+def test_requests_per_minute(keyed):
+    answers = [ask(keyed, "sk-few") for _ in range(3)]
+    assert answers[-1].status_code == 429
+    assert 1 <= int(answers[-1].headers["Retry-After"]) <= 60
+    error = answers[-1].json()["error"]
+    assert "few" in error["message"] and "2 requests a minute" in error["message"]
+    assert keyed.metric("quire:key_rejections_total", key="few", limit="requests_per_minute") >= 1
+    assert ask(keyed, "sk-ada").status_code == 200, "the limits of one are not those of another"
+
+
+def test_tokens_per_minute(keyed):
+    assert ask(keyed, "sk-short", SMALL | {"max_tokens": 60}).status_code == 200  # paid for when it has ended
+    answer = ask(keyed, "sk-short")
+    assert answer.status_code == 429 and "40 tokens a minute" in answer.text
+    answer = ask(keyed, "sk-short", {"max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}, "/v1/messages")
+    assert answer.status_code in (400, 429)
+    assert answer.json()["type"] == "error", "in Anthropic's shape"
+
+
+def test_sequences_at_once(keyed):
+    assert ask(keyed, "sk-narrow", SMALL | {"n": 3, "temperature": 1}).status_code == 200
+    answer = ask(keyed, "sk-narrow", SMALL | {"n": 4, "temperature": 1})
+    assert answer.status_code == 400 and "4 sequences" in answer.text
+    assert keyed.metric("quire:key_sequences", key="narrow") == 0
+
+
+def test_usage_is_counted_by_name(keyed):
+    before = {name: keyed.metric(f"quire:key_{name}_total", key="ada") for name in
+              ("requests", "prompt_tokens", "generation_tokens")}
+    usage = ask(keyed, "sk-ada").json()["usage"]
+    assert keyed.metric("quire:key_requests_total", key="ada") == before["requests"] + 1
+    assert keyed.metric("quire:key_prompt_tokens_total", key="ada") == before["prompt_tokens"] + usage["prompt_tokens"]
+    assert keyed.metric("quire:key_generation_tokens_total", key="ada") == before["generation_tokens"] + 4
+
+
+@pytest.mark.parametrize("text, words", [
+    ("{", "not JSON"), ('{"keys": [{"name": "ada", "key": "sk-secret", "speed": 1}]}', "keys[0].speed"),
+])
+def test_a_bad_file_is_one_sentence_that_shows_no_key(folder, tmp_path, text, words):
+    file = tmp_path / "keys.json"
+    file.write_text(text)
+    for path, expected in ((file, words), (tmp_path / "none.json", "none.json")):
+        run = subprocess.run([BIN_DIR / "quire", "serve", str(folder / "tiny"), "--api-key-file", str(path)],
+                             capture_output=True, text=True, timeout=60)
+        assert run.returncode == 2 and expected in run.stderr and "sk-secret" not in run.stderr
+        assert len(run.stderr.strip().splitlines()) == 1, run.stderr
