@@ -7,7 +7,8 @@ The greedy requests are the bounds of the API: many prompts times n, every list,
 (as /openapi.json describes them) at a large size, sent over many connections at once, with a key and without one.
 Meanwhile one more client, with a key of its own, sends a small request again and again. Checked: the server lives and
 answers with 200 or a 4xx or 503; the small request always succeeds; memory goes back once the greedy clients have left;
-SIGTERM in the middle of it ends the server within its limit with exit code 0. With --limit the small request must also
+SIGTERM in the middle of it ends the server within its limit with exit code 0. KV pages keep their memory once they were
+written, so give the server few of them (--serve-args --kv-cache-memory-bytes 64MiB), or let it run until it has used all. With --limit the small request must also
 take at most that many times as long as alone, plus one step. Standard library only; Linux.
 """
 

@@ -3,8 +3,14 @@
 #include "api/worker_pool.h"
 
 #include "base/check.h"
+#include "base/memory.h"
 
 namespace quire::api {
+namespace {
+
+constexpr std::chrono::seconds kTrimAfter(1);
+
+}  // namespace
 
 WorkerPool::WorkerPool(int threads) {
   for (int i = 0; i < threads; ++i) {
@@ -81,13 +87,22 @@ WorkerPool::Jobs* WorkerPool::next(bool takes_large) {
 }
 
 void WorkerPool::run(bool takes_large) {
+  bool untrimmed = false;  // it ran a job since memory was given back
   for (;;) {
     JobId id = 0;
     Job job;
     std::shared_ptr<std::atomic<bool>> flag;
     {
       std::unique_lock lock(mutex_);
-      filled_.wait(lock, [&] { return stopping_ || next(takes_large) != nullptr; });
+      const auto ready = [&] { return stopping_ || next(takes_large) != nullptr; };
+      // A parsed body takes a multiple of its size, which should not stay with the process when all is quiet.
+      while (untrimmed && !filled_.wait_for(lock, kTrimAfter, ready)) {
+        untrimmed = false;
+        lock.unlock();
+        give_back_memory();
+        lock.lock();
+      }
+      filled_.wait(lock, ready);
       if (stopping_) return;
       Jobs& jobs = *next(takes_large);
       id = jobs.begin()->first;
@@ -97,6 +112,7 @@ void WorkerPool::run(bool takes_large) {
       progress_ = Clock::now();
     }
     job(*flag);
+    untrimmed = takes_large;
     job = nullptr;  // before it counts as finished: what it owns may take a while to go
     const std::lock_guard lock(mutex_);
     flags_.erase(id);

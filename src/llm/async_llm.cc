@@ -2,14 +2,11 @@
 // The engine thread, the output thread, and the two boxes between them and everybody else.
 #include "llm/async_llm.h"
 
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
-
 #include <algorithm>
 #include <iterator>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/trace.h"
 
 namespace quire::llm {
@@ -316,14 +313,12 @@ void AsyncLlm::run_outputs() {
   }
 }
 
-// Gives memory that a burst of requests left in malloc's arenas back to the system: when there was nothing to do for a
-// moment, and now and then in between.
+// Gives back what a burst of requests left behind: when there was nothing to do for a moment, and now and then in
+// between.
 void AsyncLlm::trim_memory(Clock::time_point now, bool idle) {
   if (!idle) untrimmed_ = true;
   if (!untrimmed_ || (!idle && seconds(now - trimmed_) < kTrimEverySeconds)) return;
-#if defined(__GLIBC__)
-  malloc_trim(0);
-#endif
+  give_back_memory();
   trimmed_ = now;
   untrimmed_ = !idle;
 }
