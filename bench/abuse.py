@@ -45,7 +45,10 @@ def large_values(schema: dict) -> list:
     """Large values of the types that a property takes."""
     if "anyOf" in schema:
         return [value for one in schema["anyOf"] for value in large_values(one)]
-    match schema.get("type"):
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return [value for one in kind for value in large_values(schema | {"type": one})]
+    match kind:
         case "string":
             return ["x " * 500_000]
         case "integer" | "number":
@@ -73,6 +76,8 @@ def requests_at_bounds(document: dict) -> dict[str, tuple[str, dict]]:
         for name, schema in properties.items():
             for number, value in enumerate(large_values(schema)):
                 body = {key: base[key] for key in base if key in properties and not (path == "/tokenize" and key == "messages")}
+                if "n" in properties:
+                    body |= {"n": 200, "temperature": 1}
                 out[f"{path} {name} {number}"] = (path, body | {name: value})
     return out
 

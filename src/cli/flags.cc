@@ -59,7 +59,7 @@ const ModelFlag kModelFlags[] = {
     {kScheduler, "--max-num-seqs", &Options::max_num_seqs,
      "Most sequences in one step (default: 128 on a CPU, 256 on a GPU, 1024 on one with 70 GiB or more)"},
     {kScheduler, "--max-num-batched-tokens", &Options::max_num_batched_tokens,
-     "Most tokens in one step (default 2048; 8192 on a GPU with 70 GiB or more)"},
+     "Most tokens in one step (default: 512 on a CPU, 2048 on a GPU, 8192 on one with 70 GiB or more)"},
     {kScheduler, "--fair-share-tokens", &Options::fair_share_tokens,
      "While small requests run, long prompts and requests for many sequences get at most twice the small ones' part of "
      "a "

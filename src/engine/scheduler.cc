@@ -236,12 +236,15 @@ void Scheduler::share_out() {
     }
   }
   if (callers_.size() > 1) light = demote_crowding_callers(light);
-  if (light == 0 && light_.places.empty()) {
-    heavy_left_ = std::numeric_limits<int64_t>::max();
-    share_out_heavy(heavy_left_);
+  const bool alone = light == 0 && light_.places.empty();
+  if (!alone) light_seen_ = step_;
+  if (alone && step_ - light_seen_ > kLightSteps) {
+    share_out_heavy(std::numeric_limits<int64_t>::max());
     return;
   }
-  const int64_t share = std::max(options_.min_heavy_tokens, 2 * light);
+  // Where there was a light sequence a moment ago the next one may come soon, and it must wait for this step to end.
+  const int64_t least = options_.min_heavy_tokens * (alone ? kAloneFactor : 1);
+  const int64_t share = std::max(least, 2 * light);
   share_out_heavy(std::max<int64_t>(1, std::min(share, options_.max_num_batched_tokens - light)));
 }
 

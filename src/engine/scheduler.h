@@ -49,6 +49,7 @@ struct Share {
 // kSampledCost.
 // - While there are light sequences, heavy ones get at most twice the light ones' cost of a step (and at least
 //   min_heavy_tokens), so that a step takes at most about three times as long as it would without them.
+//   For kLightSteps after the last light sequence has ended they get kAloneFactor times that minimum, then all.
 // - Which heavy ones get them goes by what their submissions had so far, the least first.
 // - The queues are start-time fair: each place has a tag, one more than the last of its caller and, if heavy, of its
 //   submission, and at least the tag that was admitted last. With one caller and one sequence per submission that is
@@ -56,9 +57,8 @@ struct Share {
 // - Light sequences are admitted before heavy ones, but a submission that has nothing running is overtaken at most
 //   kMaxOvertakes times.
 // - Of several heavy submissions the one with fewest seats is next.
-// - When a seat or pages are missing for one that waits, the newest sequence of the submission (or caller) that has
-// most
-//   is preempted, if that has far more than its share.
+// - When a seat or pages are missing for one that waits, the newest sequence of the submission (or caller) that has the
+//   most is preempted, if that has far more than its share.
 class Scheduler {
  public:
   // `make` makes the next sequence of a pending request; it then belongs to the caller, who removes it with remove().
@@ -88,8 +88,10 @@ class Scheduler {
   static constexpr int64_t kSampledCost = 4;
 
  private:
-  static constexpr uint64_t kNextTag = 0;  // of a place that comes before all others
-  static constexpr int kMaxLooked = 64;    // places of a queue that are looked at for one decision
+  static constexpr uint64_t kLightSteps = 64;  // how long a light sequence is remembered
+  static constexpr int64_t kAloneFactor = 8;   // for heavy sequences meanwhile: times min_heavy_tokens
+  static constexpr uint64_t kNextTag = 0;      // of a place that comes before all others
+  static constexpr int kMaxLooked = 64;        // places of a queue that are looked at for one decision
 
   // A place in a queue: a sequence, or a request whose next one stands there.
   struct Place {
@@ -158,7 +160,8 @@ class Scheduler {
   int64_t heavy_left_ = 0;                // tokens of the step that are left for heavy sequences that wait
   int64_t heavy_clock_ = 0;               // Submission::served of the one that was served last
   int64_t overtakes_ = 0;                 // light sequences that were admitted since a heavy one was, while one waited
-  uint64_t step_ = 0;                     // counts the calls of schedule()
+  uint64_t step_ = kLightSteps + 1;       // counts the calls of schedule()
+  uint64_t light_seen_ = 0;               // the last step with a light sequence
   int64_t preempted_before_ = 0;          // num_preemptions_ when the step began
   int64_t num_waiting_ = 0;
   int64_t waiting_tokens_ = 0;  // of the sequences that wait

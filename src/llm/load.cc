@@ -21,7 +21,7 @@ struct StepDefaults {
   int64_t batched_tokens = 0;
   int64_t fair_share_tokens = 0;  // 0: as many as the step has, because a GPU's step hardly takes longer with more rows
 };
-constexpr StepDefaults kCpuDefaults{128, 2048, 16}, kGpuDefaults{256, 2048, 0}, kLargeGpuDefaults{1024, 8192, 0};
+constexpr StepDefaults kCpuDefaults{128, 512, 16}, kGpuDefaults{256, 2048, 0}, kLargeGpuDefaults{1024, 8192, 0};
 constexpr size_t kLargeGpu = size_t{70} << 30;
 constexpr int64_t kLogitRows = 64;
 constexpr double kGpuUtilization = 0.9;
