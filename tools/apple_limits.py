@@ -200,7 +200,7 @@ def prefill_step(model, tokens, weight):
 
 def weight_types(model, rows):
     lines = [f"**{model.name}, the linear ops of a step with {rows} row{'s' * (rows > 1)}, by weight type**", "",
-             "| weights | bytes a weight | MB | operations a byte | " + " | ".join(f"{c.name}, ms" for c in CHIPS) + " |",
+             "| weights | bytes per weight | MB | operations per byte | " + " | ".join(f"{c.name}, ms" for c in CHIPS) + " |",
              "| --- | --- | --- | --- |" + " --- |" * len(CHIPS)]
     for weight, size in WEIGHTS.items():
         work = layers_linear(model, rows, weight) + head(model, rows, weight)
@@ -222,7 +222,7 @@ def seed_run(model, chip):
     our_step = sum(seconds(work, chip) for work in works)
     prompts = 2.0 * model.layers * model.layer_weights() * SEED["in"] / chip.operations_a_second
     steps = SEED["out"] / SEED["streams"]
-    rows = (("weights alone, read once a step", SEED["out"] / SEED["streams"] * weights / chip.bytes_a_second),
+    rows = (("weights alone, read once per step", SEED["out"] / SEED["streams"] * weights / chip.bytes_a_second),
             (f"with K and V at {context} tokens and everything else", steps * any_step),
             ("and the prompts: the whole run", steps * any_step + prompts),
             ("the whole run with this project's tiles", steps * our_step + prompts))
