@@ -69,7 +69,8 @@ TEST(OpenModel, MostWeightsDecideTheTypeAndNormsOnlyWhereThereIsNothingElse) {
   // Of layers beyond the model's own, nothing counts.
   tensors.push_back(tensor("model.layers.1.mlp.up_proj.weight", "F32", {512, 64}));
   EXPECT_EQ(dtype_of("", tensors), DType::kBF16);
-  EXPECT_EQ(dtype_of("", {tensor("model.norm.weight", "F16", {64}), tensor("model.ids", "I32", {64, 64})}), DType::kF16);
+  EXPECT_EQ(dtype_of("", {tensor("model.norm.weight", "F16", {64}), tensor("model.ids", "I32", {64, 64})}),
+            DType::kF16);
 }
 
 // How the formats store a k_proj of 48 rows (2 heads of 24, where hidden / heads is 16), with 64 inputs.
