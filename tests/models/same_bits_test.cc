@@ -102,7 +102,7 @@ std::vector<Circumstances> circumstances(std::mt19937& rng) {
   Circumstances random;
   random.threads = 1 + static_cast<int64_t>(rng() % 3);
   random.batched_tokens = 16 + static_cast<int64_t>(rng() % 100);
-  random.block_size = 16 * (1 + static_cast<int64_t>(rng() % 4));
+  random.block_size = 8 * (1 + static_cast<int64_t>(rng() % 8));
   random.blocks = 1 + 1400 / random.block_size;
   random.prefix_caching = rng() % 2 == 0;
   random.shuffled = true;
