@@ -222,7 +222,7 @@ void Engine::build(const std::vector<Share>& shares, std::vector<Row>& rows) {
     for (int64_t p = begin; p < end; ++p) {
       Row row{&sequence, s, p, p + 1 == sequence.num_to_compute(), false};
       row.prompt_logprob =
-          sequence.params.prompt_logprobs && p + 1 < sequence.prompt_size && p >= sequence.prompt_logprobs_sent;
+          sequence.owes_prompt_logprobs() && p + 1 < sequence.prompt_size && p >= sequence.prompt_logprobs_sent;
       if (!row.sample && !row.prompt_logprob) continue;
       batch_.wanted.push_back({static_cast<int32_t>(first_row + p - begin)});
       rows.push_back(row);
