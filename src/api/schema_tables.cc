@@ -54,10 +54,11 @@ std::vector<Field> sampling_fields() {
       {"ignore_eos", T::kBool, "false", "Go on past the end-of-text token."},
       {"min_tokens", T::kInt, "0", "No end before this many tokens.", 0},
       {"skip_special_tokens", T::kBool, "true", "Leave special tokens out of the text."},
-      {"spaces_between_special_tokens", T::kBool, "true", ""},
+      {"spaces_between_special_tokens", T::kBool, "true",
+       "With skip_special_tokens false: whether the spaces that some tokenizers put between special tokens are kept."},
       {"prompt_logprobs", T::kInt, "",
-       "Log probabilities of the N likeliest tokens at each place of the prompt; -1: all. "
-       "Not with stream.",
+       "Log probabilities of the N likeliest tokens at each place of the prompt; -1: all. Not with stream. The whole "
+       "prompt is computed for them, also where the prefix cache has it.",
        -1},
       {"truncate_prompt_tokens", T::kInt, "", "Keep the last N tokens of the prompt; -1: as many as fit.", -1},
       {"truncation_side", T::kString, "left", "Which end of the prompt truncate_prompt_tokens cuts.", -kNoBound,

@@ -48,8 +48,8 @@ const ModelFlag kModelFlags[] = {
     {kKv, "--kv-cache-dtype", &Options::kv_cache_dtype,
      "Type of K and V in pages: auto, float32, float16, bfloat16, fp8 (fp8_e4m3), fp8_e5m2 or int8_per_token_head"},
     {kKv, "--block-size", &Options::block_size,
-     "Tokens in a page, a multiple of 16; changes no result. Raised where a model has recurrent states, so that a page "
-     "holds one"},
+     "Tokens in a page: a multiple of 8 from 8 to 65536, best one of 16; changes no result. Raised where a model has "
+     "recurrent states, so that a page holds one"},
     {kKv, "--kv-cache-memory-bytes", &Options::kv_cache_memory_bytes,
      "Memory for pages (4GiB, 512M, 1.5g) instead of the planned"},
     {kKv, "--gpu-memory-utilization", &Options::gpu_memory_utilization,

@@ -200,7 +200,7 @@ void add_api_flags(CLI::App& app, ServeFlags& f) {
              "Serve /tokenizer_info");
   add_on_off(app, kGroup, "--enable-request-id-headers", f.http.enable_request_id_headers,
              "Answers carry X-Request-Id");
-  add_on_off(app, kGroup, "--enable-server-load-tracking", f.load_tracking, "Count requests for /load");
+  add_on_off(app, kGroup, "--enable-server-load-tracking", f.load_tracking, "Count requests for /load; always on");
   add_on_off(app, kGroup, "--scheduler-reserve-full-isl", f.reserve_full_isl,
              "Admit a prompt only when all of it has room");
   add_on_off(app, kGroup, "--disable-fastapi-docs", f.service.disable_docs, "Do not serve /docs and /openapi.json");
@@ -286,6 +286,9 @@ Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {
   if (!f.reserve_full_isl) {
     return invalid_argument(
         "--no-scheduler-reserve-full-isl is not taken: a prompt is admitted when all of it has room");
+  }
+  if (!f.load_tracking) {
+    return invalid_argument("--no-enable-server-load-tracking is not taken: requests are always counted for /load");
   }
   f.http.api_keys = f.api_keys;
   if (f.http.api_keys.empty()) {

@@ -214,17 +214,15 @@ void Engine::build(const std::vector<Share>& shares, std::vector<Row>& rows) {
       batch_.tokens.push_back(0);
     }
     for (int64_t p = begin; p < end; ++p) batch_.positions.push_back(static_cast<int32_t>(p));
-    batch_.token_to_seq.insert(batch_.token_to_seq.end(), static_cast<size_t>(shares[s].count),
-                               static_cast<int32_t>(s));
     batch_.cu_seqlens_q.push_back(static_cast<int32_t>(batch_.num_tokens()));
     batch_.context_lens.push_back(static_cast<int32_t>(end));
 
     for (int64_t p = begin; p < end; ++p) {
       Row row{&sequence, s, p, p + 1 == sequence.num_to_compute(), false};
       row.prompt_logprob =
-          sequence.params.prompt_logprobs && p + 1 < sequence.prompt_size && p >= sequence.prompt_logprobs_sent;
+          sequence.owes_prompt_logprobs() && p + 1 < sequence.prompt_size && p >= sequence.prompt_logprobs_sent;
       if (!row.sample && !row.prompt_logprob) continue;
-      batch_.wanted.push_back({static_cast<int32_t>(first_row + p - begin)});
+      batch_.wanted.push_back(static_cast<int32_t>(first_row + p - begin));
       rows.push_back(row);
     }
   }

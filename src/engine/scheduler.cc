@@ -409,8 +409,8 @@ std::optional<Scheduler::Key> Scheduler::give_way(const Queue& queue, int64_t& b
 // Admits a sequence of a queue if there are pages for it.
 bool Scheduler::try_start(Sequence* sequence, Queue& queue, int64_t& budget) {
   QUIRE_CHECK(!sequence->in_flight(), "all tokens of a sequence that is admitted are known");
-  // Prompt logprobs need every row of the prompt computed.
-  kv::PrefixHit hit = kv_.find_prefix(sequence->table, sequence->tokens, !sequence->params.prompt_logprobs);
+  // Pages hold K and V, but a prompt's logprobs need what comes out of the last layer at every position of it.
+  kv::PrefixHit hit = kv_.find_prefix(sequence->table, sequence->tokens, !sequence->owes_prompt_logprobs());
   hit.counted = !sequence->admitted_before;
   const bool limited = sequence->heavy && options_.chunked_prefill;
   const int64_t wanted = wanted_tokens(*sequence, hit.num_tokens, limited ? std::min(budget, heavy_left_) : budget);

@@ -451,6 +451,25 @@ TEST(Scheduler, APromptsStepEndsWhereItsStateIsKept) {
   EXPECT_EQ(steps({full, state}, 100, true, true), (Counts{18, 5, 18, 5}));  // every row of the prompt is wanted
 }
 
+// A preempted sequence whose prompt's logprobs were all sent, and the siblings of the one that sends them, computed the
+// whole prompt again.
+TEST(Scheduler, PagesAreReusedWhereNoLogprobsOfThePromptAreOwed) {
+  kv::KvManager kv({.num_blocks = 40, .groups = {{CacheKind::kFull, 6, 0}}, .max_step_tokens = 100});
+  Scheduler scheduler({.max_num_batched_tokens = 100}, kv);
+  Request request;
+  request.prompt.assign(23, 5);
+  request.params.prompt_logprobs = 0;
+  Sequence first(1, 0, request, 0, 0), owing(2, 0, request, 0, 1), sent(3, 0, request, 0, 2),
+      sibling(2, 1, request, 0, 3);
+  owing.prompt_logprobs_sent = 12;
+  sent.prompt_logprobs_sent = 22;
+  using Counts = std::vector<int64_t>;
+  EXPECT_EQ(prompt_steps(scheduler, kv, first), (Counts{23}));
+  EXPECT_EQ(prompt_steps(scheduler, kv, owing), (Counts{23}));
+  EXPECT_EQ(prompt_steps(scheduler, kv, sent), (Counts{5}));
+  EXPECT_EQ(prompt_steps(scheduler, kv, sibling), (Counts{5}));
+}
+
 TEST(Scheduler, APromptWaitsUntilAllOfItFitsInEveryGroup) {
   // A prompt needs 4 + 4 pages of attention, or 4 and two for its state; after its first chunk the first one holds 2 +
   // 2, or 2 and one, and what is left is one too few for the second.

@@ -67,6 +67,10 @@ struct Sequence {
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_output() const { return num_tokens() - prompt_size; }
+  // Whether rows of the prompt are still to be read for their logprobs. One child reads them for all of them.
+  bool owes_prompt_logprobs() const {
+    return params.prompt_logprobs && child == 0 && prompt_logprobs_sent + 1 < prompt_size;
+  }
   bool in_flight() const { return row_in_flight >= 0; }
   int64_t num_to_compute() const { return num_tokens() + (in_flight() && !ends_in_flight ? 1 : 0); }
 };

@@ -46,10 +46,10 @@ struct Attention16 {
   }
 
   static FN void load_queries(Ctx c, CONSTANT const AttentionParams& p, THREAD const AttentionWork& w, TGROUP Smem& sm,
-                              DEVICE const T* q, DEVICE const float* slopes) {
+                              DEVICE const T* q) {
     const int dims = p.k_steps * 16;
     for (int row = (int)c.sg; row < 16; row += 4) {
-      const AttentionRow r = attention_row(p, w, w.token, row, slopes);
+      const AttentionRow r = attention_row(p, w, w.token, row);
       for (int d = (int)c.lane; d < dims; d += 32) {
         const float x = r.active != 0 && d < p.kv.head_dim ? to_f(q[r.q + d]) : 0.0f;
         sm.q[row * kPitchQ + d] = to<T>(x * p.q_scale);
@@ -64,7 +64,7 @@ struct Attention16 {
     top[0] = top[1] = attention_nothing();
     UNROLL for (int i = 0; i < 8; i++) {
       const int j = tile + (int)c.sg * 16 + acc_col(i, c.lane);
-      s[i] = attention_score(p, lane.row[i >> 2], acc_get(scores, i), j);
+      s[i] = attention_score(p, acc_get(scores, i));
       if (attention_sees(lane.row[i >> 2], j)) top[i >> 2] = max(top[i >> 2], s[i]);
     }
     UNROLL for (int h = 0; h < 2; h++) {
@@ -182,8 +182,8 @@ struct Attention16 {
 
   static FN void run(Ctx c, CONSTANT const AttentionParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const T* q,
                      DEVICE const uchar* pages, DEVICE const int* cu, DEVICE const int* contexts,
-                     DEVICE const int* tables, DEVICE const float* sinks, DEVICE const float* slopes,
-                     DEVICE float* partials, DEVICE const int* map) {
+                     DEVICE const int* tables, DEVICE const float* sinks, DEVICE float* partials,
+                     DEVICE const int* map) {
     AttentionWork w;
     if (!attention_work(p, (int)c.tgx + p.first, cu, contexts, map, w)) return;
     AttentionSpan s = attention_span(p, w);
@@ -196,7 +196,7 @@ struct Attention16 {
 
     Lane lane;
     UNROLL for (int h = 0; h < 2; h++) {
-      lane.row[h] = attention_row(p, w, w.token, acc_row(h * 4, c.lane), slopes);
+      lane.row[h] = attention_row(p, w, w.token, acc_row(h * 4, c.lane));
       lane.m[h] = lane.all_m[h] = attention_nothing();
       lane.l[h] = lane.all_l[h] = 0.0f;
       lane.a[h] = 1.0f;
@@ -204,7 +204,7 @@ struct Attention16 {
     Acc16 o[kChunks];
     UNROLL for (int n = 0; n < kChunks; n++) acc_zero(o[n]);
 
-    load_queries(c, p, w, sm, q, slopes);
+    load_queries(c, p, w, sm, q);
     AttentionWalk next;
     next.tile = s.low / kAttentionPositions * kAttentionPositions;
     next.chunk = next.stage = 0;
@@ -243,12 +243,12 @@ struct AttentionMerge {
   typedef NoSmem Smem;
   static FN void run(Ctx c, CONSTANT const AttentionParams& p, TGROUP Smem& sm, DEVICE T* out,
                      DEVICE const float* partials, DEVICE const int* cu, DEVICE const int* contexts,
-                     DEVICE const float* sinks, DEVICE const float* slopes, DEVICE const int* map) {
+                     DEVICE const float* sinks, DEVICE const int* map) {
     AttentionWork w;
     if (!attention_work(p, (int)c.tgx + p.first, cu, contexts, map, w)) return;
     const AttentionSpan s = attention_span(p, w);
     const int row = (int)c.tgy;
-    const AttentionRow r = attention_row(p, w, w.token, row, slopes);
+    const AttentionRow r = attention_row(p, w, w.token, row);
     if (s.splits == 1 || r.active == 0) return;
     float m = 0.0f, l = 0.0f;
     float o[kDims];
@@ -289,8 +289,8 @@ QUIRE_ATTENTION(attention_bf16_d256, Attention16_bf16_d256, bfloat)
 QUIRE_ATTENTION(attention_bf16_d576, Attention16_bf16_d576, bfloat)
 
 KERNEL(attention_merge_f32, AttentionMerge<float>, AttentionParams, float, const float, const int, const int,
-       const float, const float, const int)
-KERNEL(attention_merge_f16, AttentionMerge<half>, AttentionParams, half, const float, const int, const int, const float,
        const float, const int)
+KERNEL(attention_merge_f16, AttentionMerge<half>, AttentionParams, half, const float, const int, const int, const float,
+       const int)
 KERNEL(attention_merge_bf16, AttentionMerge<bfloat>, AttentionParams, bfloat, const float, const int, const int,
-       const float, const float, const int)
+       const float, const int)

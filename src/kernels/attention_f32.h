@@ -46,7 +46,7 @@ struct AttentionF32 {
       }
     }
     UNROLL for (int i = 0; i < 2; i++) {
-      sm.weights[half_of_rows + i][column] = seen[i] ? attention_score(p, rows[i], s[i], j) : 0.0f;
+      sm.weights[half_of_rows + i][column] = seen[i] ? attention_score(p, s[i]) : 0.0f;
     }
   }
 
@@ -146,8 +146,8 @@ struct AttentionF32 {
 
   static FN void run(Ctx c, CONSTANT const AttentionParams& p, TGROUP Smem& sm, DEVICE float* out,
                      DEVICE const float* q, DEVICE const uchar* pages, DEVICE const int* cu, DEVICE const int* contexts,
-                     DEVICE const int* tables, DEVICE const float* sinks, DEVICE const float* slopes,
-                     DEVICE float* partials, DEVICE const int* map) {
+                     DEVICE const int* tables, DEVICE const float* sinks, DEVICE float* partials,
+                     DEVICE const int* map) {
     AttentionWork w;
     if (!attention_work(p, (int)c.tgx + p.first, cu, contexts, map, w)) return;
     AttentionSpan s = attention_span(p, w);
@@ -158,15 +158,15 @@ struct AttentionF32 {
 
     AttentionRow rows[kRows], two[2];
     UNROLL for (int row = 0; row < kRows; row++) {
-      rows[row] = attention_row(p, w, w.token, row, slopes);
+      rows[row] = attention_row(p, w, w.token, row);
       for (int d = (int)c.tid; d < p.kv.head_dim; d += kThreads) {
         sm.q[row][d] = rows[row].active != 0 ? q[rows[row].q + d] * p.q_scale : 0.0f;
       }
     }
     const int half_of_rows = (int)c.tid / kAttentionPositions * 2;
-    two[0] = attention_row(p, w, w.token, half_of_rows, slopes);
-    two[1] = attention_row(p, w, w.token, half_of_rows + 1, slopes);
-    const AttentionRow own = attention_row(p, w, w.token, (int)c.sg, slopes);
+    two[0] = attention_row(p, w, w.token, half_of_rows);
+    two[1] = attention_row(p, w, w.token, half_of_rows + 1);
+    const AttentionRow own = attention_row(p, w, w.token, (int)c.sg);
 
     float o[kDims * kRows], all_m[kRows], all_l[kRows];
     UNROLL for (int i = 0; i < kDims * kRows; i++) o[i] = 0.0f;

@@ -24,13 +24,12 @@ struct Attention64 {
 
   // Queries go through the first chunk's place, 64 dims at a time; a simdgroup touches its own rows alone.
   static FN void load_queries(Ctx c, CONSTANT const AttentionParams& p, THREAD const AttentionWork& w, int token,
-                              TGROUP Smem& sm, THREAD FragA<T>* queries, DEVICE const T* q,
-                              DEVICE const float* slopes) {
+                              TGROUP Smem& sm, THREAD FragA<T>* queries, DEVICE const T* q) {
     TGROUP T* own = sm.chunk[0] + (int)c.sg * 16 * kChunkPitch;
     UNROLL for (int n = 0; n < kDim / 64; n++) {
       SG_BARRIER();
       for (int row = 0; row < 16; row++) {
-        const AttentionRow r = attention_row(p, w, token, row, slopes);
+        const AttentionRow r = attention_row(p, w, token, row);
         for (int d = (int)c.lane; d < kChunkDims; d += 32) {
           const int from = n * kChunkDims + d;
           const float x = r.active != 0 && from < p.kv.head_dim ? to_f(q[r.q + from]) : 0.0f;
@@ -66,7 +65,7 @@ struct Attention64 {
     UNROLL for (int n = 0; n < 4; n++) {
       UNROLL for (int i = 0; i < 8; i++) {
         const int j = tile + n * 16 + acc_col(i, c.lane);
-        const float s = attention_score(p, lane.row[i >> 2], acc_get(scores[n], i), j);
+        const float s = attention_score(p, acc_get(scores[n], i));
         acc_set(scores[n], i, s);
         if (attention_sees(lane.row[i >> 2], j)) top[i >> 2] = max(top[i >> 2], s);
       }
@@ -150,8 +149,8 @@ struct Attention64 {
 
   static FN void run(Ctx c, CONSTANT const AttentionParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const T* q,
                      DEVICE const uchar* pages, DEVICE const int* cu, DEVICE const int* contexts,
-                     DEVICE const int* tables, DEVICE const float* sinks, DEVICE const float* slopes,
-                     DEVICE float* partials, DEVICE const int* map) {
+                     DEVICE const int* tables, DEVICE const float* sinks, DEVICE float* partials,
+                     DEVICE const int* map) {
     AttentionWork w;
     if (!attention_work(p, (int)c.tgx + p.first, cu, contexts, map, w)) return;
     const AttentionSpan s = attention_span(p, w);
@@ -162,7 +161,7 @@ struct Attention64 {
 
     Lane lane;
     UNROLL for (int h = 0; h < 2; h++) {
-      lane.row[h] = attention_row(p, w, token, acc_row(h * 4, c.lane), slopes);
+      lane.row[h] = attention_row(p, w, token, acc_row(h * 4, c.lane));
       lane.m[h] = lane.all_m[h] = attention_nothing();
       lane.l[h] = lane.all_l[h] = 0.0f;
       lane.a[h] = 1.0f;
@@ -170,7 +169,7 @@ struct Attention64 {
     Acc16 o[kTiles];
     UNROLL for (int n = 0; n < kTiles; n++) acc_zero(o[n]);
     FragA<T> queries[kTiles];
-    load_queries(c, p, w, token, sm, queries, q, slopes);
+    load_queries(c, p, w, token, sm, queries, q);
 
     AttentionWalk next;
     next.tile = s.low / kAttentionPositions * kAttentionPositions;

@@ -4,7 +4,7 @@
 // The arithmetic, for every form and device (T: the activations' type; L = log2(e)); ops/attention.h says what the
 // names mean, and where this differs it is because of the matrix tile:
 //   qs = T(q * c), c = scale * L, or scale / soft_cap; s = a chain of acc_mma over head_dim, 16 at a time, ascending,
-//   from zero (T = float: an fma chain); cap: s = (soft_cap * L) * q_tanh(s); slopes: s = fma(slope * L, j - p, s).
+//   from zero (T = float: an fma chain); cap: s = (soft_cap * L) * q_tanh(s).
 //   A tile has 64 positions, a split 1024, by absolute position. m' = max(m, seen scores); a = q_exp2(m - m');
 //   p = q_exp2(s - m'), 0 where unseen. l is four sums, of columns with (column % 8) / 2 = t: l_t = fma(l_t, a,
 //   ((e0 + e1) + (e2 + e3)) + ((e4 + e5) + (e6 + e7))), e_b = p[8b + 2t] + p[8b + 2t + 1]. o = o * a, then the tile's
@@ -121,26 +121,22 @@ FN bool attention_cut(THREAD AttentionSpan& s, int index) {
 struct AttentionRow {
   int active;
   int low, high;  // what it sees
-  int position;
   int head;
-  i64 q, out;   // offsets of its first element
-  float slope;  // times log2(e)
+  i64 q, out;  // offsets of its first element
 };
 FN AttentionRow attention_row(CONSTANT const AttentionParams& p, THREAD const AttentionWork& w, int first_token,
-                              int row, DEVICE const float* slopes) {
+                              int row) {
   AttentionRow r;
   const int token = row / p.tile_heads;
   const int head = row - token * p.tile_heads;
   r.active = token < p.tile_tokens && first_token + token < w.queries && head < w.tile_heads ? 1 : 0;
-  r.position = w.position + first_token + token;
-  r.low = attention_low(p, r.position);
-  r.high = r.active != 0 ? attention_high(p, r.position, w.context) : 0;
+  const int position = w.position + first_token + token;
+  r.low = attention_low(p, position);
+  r.high = r.active != 0 ? attention_high(p, position, w.context) : 0;
   r.head = w.head + head;
   const i64 at = (i64)w.first + first_token + token;
   r.q = at * p.q_stride + (i64)r.head * p.kv.head_dim;
   r.out = at * p.out_stride + (i64)r.head * p.kv.v_dim;
-  r.slope = 0.0f;
-  if (p.has_slopes != 0 && r.active != 0) r.slope = slopes[r.head] * attention_log2e();
   return r;
 }
 
@@ -148,10 +144,8 @@ FN bool attention_sees(THREAD const AttentionRow& r, int j) {
   return j >= r.low && j < r.high;
 }
 
-FN float attention_score(CONSTANT const AttentionParams& p, THREAD const AttentionRow& r, float s, int j) {
-  if (p.cap > 0.0f) s = p.cap * q_tanh(s);
-  if (p.has_slopes != 0) s = fma(r.slope, (float)(j - r.position), s);
-  return s;
+FN float attention_score(CONSTANT const AttentionParams& p, float s) {
+  return p.cap > 0.0f ? p.cap * q_tanh(s) : s;
 }
 
 // The factors of two states that merge: the left one's and the right one's.
@@ -272,6 +266,6 @@ FN void attention_bring(THREAD AttentionWalk& next, TGROUP T* to, CONSTANT const
 }
 
 // The entry of one form; all have the same buffers.
-#define QUIRE_ATTENTION(name, Body, T)                                                                       \
-  KERNEL(name, Body, AttentionParams, T, const T, const uchar, const int, const int, const int, const float, \
-         const float, float, const int)
+#define QUIRE_ATTENTION(name, Body, T)                                                                              \
+  KERNEL(name, Body, AttentionParams, T, const T, const uchar, const int, const int, const int, const float, float, \
+         const int)

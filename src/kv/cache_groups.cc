@@ -18,6 +18,7 @@ using model::CacheLayout;
 using model::LayerCache;
 
 constexpr int64_t kMaxBlockSize = 65536;
+constexpr int64_t kBlockStep = 8;                // ops/attention.h takes multiples of it
 constexpr int64_t kStateAlignment = 32;          // tokens, of a block size that a state raised
 constexpr int64_t kSlotAlignment = 64;           // bytes
 constexpr int64_t kCheckpointInterval = 512;     // tokens, where no attention says how many a page has
@@ -83,16 +84,10 @@ Status check_layer(std::span<const LayerCache> layers, size_t i) {
 }
 
 Status check_block_size(int64_t block_size) {
-  if (block_size < 1 || block_size > kMaxBlockSize) {
-    return invalid_argument("KV cache: --block-size is " + std::to_string(block_size) + "; it must be between 1 and " +
-                            std::to_string(kMaxBlockSize) + ".");
-  }
-  if (block_size % 16 != 0) {
-    return invalid_argument(
-        "--block-size: " + std::to_string(block_size) +
-        " is not a multiple of 16 (attention works on groups of 16 positions); use 16, 32, 64, ...");
-  }
-  return {};
+  if (block_size >= kBlockStep && block_size <= kMaxBlockSize && block_size % kBlockStep == 0) return {};
+  return invalid_argument("KV cache: --block-size is " + std::to_string(block_size) + "; it must be a multiple of " +
+                          std::to_string(kBlockStep) + " from " + std::to_string(kBlockStep) + " to " +
+                          std::to_string(kMaxBlockSize) + ".");
 }
 
 Result<std::vector<Type>> find_types(std::span<const LayerCache> layers) {

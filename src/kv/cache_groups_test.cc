@@ -341,9 +341,14 @@ TEST(CacheGroups, WhatCanNotBeIsRefusedInOneSentence) {
   EXPECT_THAT(refused(shares).message, HasSubstr("of layer 1 is 1; it must be between 0 and 0."));
 }
 
-TEST(CacheGroups, ABlockSizeThatIsNoMultipleOf16IsRefused) {
-  for (const int64_t bad : {-16, 0, 1, 8, 17, 40, 1 << 20}) {
-    EXPECT_THAT(refused({full(1, 64)}, bad).message, HasSubstr("--block-size")) << bad;
+// 8 and 40 were refused, although attention takes every multiple of 8.
+TEST(CacheGroups, ABlockSizeIsAMultipleOf8) {
+  for (const int64_t bad : {-16, 0, 1, 12, 17, 65536 + 8, 1 << 20}) {
+    EXPECT_EQ(refused({full(1, 64)}, bad).message,
+              "KV cache: --block-size is " + std::to_string(bad) + "; it must be a multiple of 8 from 8 to 65536.");
+  }
+  for (const int64_t good : {8, 16, 24, 40, 65536}) {
+    EXPECT_EQ(main_block_size(grouped({full(1, 64)}, DType::kBF16, good)), good);
   }
 }
 

@@ -38,7 +38,6 @@ KvManager::KvManager(const KvManagerOptions& options, PrefixHasher hasher)
       rules_{options.max_step_tokens, options.enable_prefix_caching},
       hash_unit_(common_unit(options_.groups)),
       hit_unit_(kv::hit_unit(options_.groups)),
-      has_full_(std::ranges::any_of(options_.groups, [](const auto& g) { return g.kind == CacheKind::kFull; })),
       has_states_(has_states(options_.groups)),
       hasher_(hasher),
       pool_(options.num_blocks, hash_unit_, static_cast<int32_t>(options_.groups.size())) {}

@@ -119,7 +119,6 @@ class KvManager {
   StepRules rules_;
   int64_t hash_unit_ = 0;  // tokens of a node
   int64_t hit_unit_ = 0;   // tokens between possible ends of a hit
-  bool has_full_ = false;
   bool has_states_ = false;
   PrefixHasher hasher_;
   BlockPool pool_;

@@ -81,7 +81,7 @@ Result<Chosen> choose(const KvDTypeChoice& choice) {
     return invalid_argument("--dtype: '" + std::string(choice.dtype) +
                             "' is not a type; the choices are auto, half, float16, bfloat16, float, float32.");
   }
-  if (choice.checkpoint && !choice.quantised_file) {
+  if (choice.checkpoint && (!choice.quantised_file || choice.checkpoint == DType::kBF16)) {
     if (const auto type = from_storage(*choice.checkpoint)) return Chosen{*type, "the checkpoint's type"};
   }
   return Chosen{choice.fallback, "the fallback for a quantised or unknown checkpoint"};

@@ -47,8 +47,10 @@ struct KvDTypeChoice {
 };
 
 // The element type: --kv-cache-dtype if it names one; else (auto) --dtype; else the checkpoint's type; else the
-// fallback, as for quantised files. An Error lists the choices for an unknown spelling, and the supported ones for a
-// type that the backend (which lists what it computes with) does not have. "fp8" means fp8_e4m3, as in vLLM.
+// fallback. A quantised file gets the fallback too, unless its type is bfloat16, whose range float16 has not: its other
+// plain tensors (norms in F32, scales in F16) say how it was packed and not what its keys are. An Error lists the
+// choices for an unknown spelling, and the supported ones for a type that the backend (which lists what it computes
+// with) does not have. "fp8" means fp8_e4m3, as in vLLM.
 Result<KvDType> resolve_kv_dtype(const KvDTypeChoice& choice, std::span<const KvDType> supported);
 
 }  // namespace quire::kv

@@ -44,6 +44,13 @@ TEST(KvDType, TheFlagWinsOverDtypeAndDtypeOverTheCheckpoint) {
   EXPECT_EQ(resolved({.checkpoint = DType::kF32, .quantised_file = true}), KvDType::kFloat16);
 }
 
+TEST(KvDType, OfAQuantisedModelThatWasBfloat16KeepsItsRange) {
+  EXPECT_EQ(resolved({.checkpoint = DType::kBF16, .quantised_file = true}), KvDType::kBFloat16);
+  EXPECT_EQ(resolved({.checkpoint = DType::kF16, .quantised_file = true, .fallback = KvDType::kBFloat16}),
+            KvDType::kBFloat16);
+  EXPECT_EQ(resolved({.checkpoint = DType::kF16, .quantised_file = true}), KvDType::kFloat16);
+}
+
 TEST(KvDType, EverySpellingParses) {
   for (const KvDType type : kAll) EXPECT_EQ(resolved({.kv_cache_dtype = name(type)}, kAll), type);
   EXPECT_EQ(resolved({.kv_cache_dtype = "fp8"}, kAll), KvDType::kFp8E4M3);

@@ -34,7 +34,8 @@ double seconds(std::chrono::steady_clock::duration d) {
 AsyncLlm::AsyncLlm(std::unique_ptr<Llm> llm, const AsyncOptions& options)
     : llm_(std::move(llm)),
       options_(options),
-      stat_logger_(Clock::now(), std::chrono::milliseconds(static_cast<int64_t>(options.log_stats_every_s * 1000))),
+      stat_logger_(Clock::now(), std::chrono::milliseconds(static_cast<int64_t>(options.log_stats_every_s * 1000)),
+                   llm_->engine().backend().host_memory() ? "CPU" : "GPU"),
       streams_(llm_->tokenizer()),
       stats_(llm_->engine().stats()),
       reported_(stats_) {

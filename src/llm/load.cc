@@ -56,7 +56,7 @@ Result<kv::KvDType> kv_dtype(const Options& options, const model::ModelFiles& fi
   choice.dtype = options.dtype;
   choice.quantised_file = files.quantised;
   if (backend.kv_dtypes().front() == DType::kBF16) choice.fallback = kv::KvDType::kBFloat16;
-  if (!files.quantised) choice.checkpoint = files.config.dtype;
+  choice.checkpoint = files.config.dtype;
   return kv::resolve_kv_dtype(choice, supported_kv_types(backend));
 }
 

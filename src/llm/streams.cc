@@ -11,7 +11,9 @@ void Streams::open(engine::RequestId id, engine::RequestPtr request) {
 Streams::Stream Streams::begin(const engine::Request& request) const {
   const sampling::SamplingParams& params = request.params;
   Stream stream;
-  if (tokenizer_ != nullptr) stream.detokenizer.emplace(tokenizer_, params.skip_special_tokens);
+  if (tokenizer_ != nullptr) {
+    stream.detokenizer.emplace(tokenizer_, params.skip_special_tokens, params.spaces_between_special_tokens);
+  }
   stream.stops = StopStrings(params.stop, params.include_stop_str_in_output);
   stream.min_tokens = params.min_tokens;
   stream.prompt_tokens = static_cast<int64_t>(request.prompt.size());

@@ -412,7 +412,7 @@ class StatLoggerTest : public ::testing::Test {
   std::optional<std::string> line_at(int seconds) { return logger.line(start + std::chrono::seconds(seconds)); }
 
   const Clock::time_point start{};
-  StatLogger logger{start};
+  StatLogger logger{start, std::chrono::seconds(10), "CPU"};
 };
 
 TEST_F(StatLoggerTest, WritesVllmsLineOnceAnInterval) {

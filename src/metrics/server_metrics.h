@@ -105,8 +105,8 @@ class ServerMetrics {
 class StatLogger {
  public:
   using Clock = std::chrono::steady_clock;
-  StatLogger(Clock::time_point start, std::chrono::milliseconds interval = std::chrono::seconds(10),
-             std::string device = "CPU");
+  // device: whose pages the line counts, CPU or GPU.
+  StatLogger(Clock::time_point start, std::chrono::milliseconds interval, std::string device);
 
   void on_step(const StepStats& step);
   void on_queue(int64_t running, int64_t waiting, int64_t waiting_deferred, double kv_usage);

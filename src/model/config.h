@@ -185,7 +185,10 @@ struct DecoderConfig {
   PerLayerInputConfig per_layer_input;
   // GGUF stores q and k with each head's rows interleaved for these families; loading undoes it.
   bool gguf_permuted = false;
-  DType dtype = DType::kF32;  // the checkpoint's main type
+  // The checkpoint's main type: what config.json says, else what most of its plain weights are. Of GGUF: the
+  // embedding's.
+  DType dtype = DType::kF32;
+  bool dtype_given = false;  // config.json says it
   std::vector<int64_t> eos_token_ids;
   int64_t bos_token_id = -1;
 

@@ -189,7 +189,6 @@ Status DecoderModel::prepare(const StepLimits& limits) {
   if (!backend_.host_memory()) {  // a table that grows would move
     for (RopeTable* table : {&rope_, &local_rope_}) QUIRE_TRY(table->place(backend_));
   }
-  wanted_rows_.reserve(static_cast<size_t>(limits.max_tokens));
   query_growth_.reserve(static_cast<size_t>(limits.max_tokens));
   limits_ = limits;
   return {};
@@ -225,12 +224,10 @@ void DecoderModel::stage(const StepBatch& batch) {
     to.state_source = staged(from.state_source);
     to.state_destination = staged(from.state_destination);
   }
-  wanted_rows_.clear();
-  for (const WantedRow& row : batch.wanted) wanted_rows_.push_back(row.token);
   if (static_cast<int64_t>(batch.wanted.size()) == batch.num_tokens()) {  // then they are not gathered
-    for (size_t i = 0; i < wanted_rows_.size(); ++i) QUIRE_CHECK(wanted_rows_[i] == static_cast<int32_t>(i));
+    for (size_t i = 0; i < batch.wanted.size(); ++i) QUIRE_CHECK(batch.wanted[i] == static_cast<int32_t>(i));
   }
-  step_.wanted = staged(wanted_rows_);
+  step_.wanted = staged(batch.wanted);
   query_growth_.clear();
   if (config_.query_growth != 0) {
     for (const int32_t position : batch.positions) {
@@ -247,9 +244,8 @@ void DecoderModel::stage(const StepBatch& batch) {
 void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   const int64_t tokens = batch.num_tokens();
   QUIRE_CHECK(tokens > 0 && tokens <= limits_.max_tokens);
-  QUIRE_CHECK(
-      batch.position_axes == 1 && batch.adapter_slots.empty() && batch.embedding_rows.empty() && batch.causal.empty(),
-      "a plain decoder takes token ids and one position axis");
+  QUIRE_CHECK(batch.position_axes == 1 && batch.embedding_rows.empty() && batch.causal.empty(),
+              "a plain decoder takes token ids and one position axis");
   step_hidden_ = scratch_.hidden.first_rows(tokens);
   step_normed_ = scratch_.normed.first_rows(tokens);
   num_wanted_ = static_cast<int64_t>(batch.wanted.size());

@@ -150,7 +150,6 @@ class DecoderModel final : public Model {
   Scratch scratch_;
   Tensor step_hidden_, step_normed_;  // cut to the step's tokens by forward()
   StagedBatch step_;
-  std::vector<int32_t> wanted_rows_;
   std::vector<float> query_growth_;  // a factor a token
   int64_t num_wanted_ = 0;
   bool head_in_step_ = false;  // the logits of all wanted rows are made with the layers

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "base/log.h"
@@ -103,14 +104,17 @@ Result<Activation> read_activation(const Value& config) {
   return unsupported("field 'hidden_act' is '" + text + "'; quire knows silu, gelu, gelu_pytorch_tanh, relu and relu2");
 }
 
-Result<DType> read_dtype(const Value& config) {
+// Nothing when the config does not say.
+Result<std::optional<DType>> read_dtype(const Value& config) {
   // transformers 5 writes "dtype", before it was "torch_dtype".
-  const char* field = config.find("dtype") != nullptr ? "dtype" : "torch_dtype";
-  QUIRE_ASSIGN(std::string name, json::get_string_or(config, field, "float32"));
+  const Value* newer = config.find("dtype");
+  const char* field = newer != nullptr && !newer->is_null() ? "dtype" : "torch_dtype";
+  QUIRE_ASSIGN(std::string name, json::get_string_or(config, field, ""));
+  if (name.empty()) return std::optional<DType>();
   if (name.rfind("torch.", 0) == 0) name = name.substr(6);
-  if (name == "float32" || name == "float") return DType::kF32;
-  if (name == "float16" || name == "half") return DType::kF16;
-  if (name == "bfloat16") return DType::kBF16;
+  if (name == "float32" || name == "float") return std::optional<DType>(DType::kF32);
+  if (name == "float16" || name == "half") return std::optional<DType>(DType::kF16);
+  if (name == "bfloat16") return std::optional<DType>(DType::kBF16);
   return unsupported("field '" + std::string(field) + "' is '" + name + "'; quire knows float32, float16 and bfloat16");
 }
 
@@ -276,7 +280,9 @@ Result<DecoderConfig> read_common_hf(const Value& config, const HfDefaults& defa
   out.norm_eps = static_cast<float>(eps);
   QUIRE_ASSIGN(out.activation, read_activation(config));
   QUIRE_ASSIGN(out.tied_embeddings, json::get_bool_or(config, "tie_word_embeddings", defaults.tied));
-  QUIRE_ASSIGN(out.dtype, read_dtype(config));
+  QUIRE_ASSIGN(const std::optional<DType> dtype, read_dtype(config));
+  out.dtype = dtype.value_or(DType::kF32);  // transformers' default; open_model looks at the tensors
+  out.dtype_given = dtype.has_value();
   static const Value kEmpty{json::Object{}};
   const Value* rope = find_rope(config);
   QUIRE_TRY(read_rope(config, rope != nullptr ? *rope : kEmpty, defaults, out, out.rope));

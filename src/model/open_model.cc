@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a path to a checked config: which family it is, in which format.
 #include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -8,6 +11,7 @@
 #include "model/model.h"
 #include "weights/dummy.h"
 #include "weights/quant.h"
+#include "weights/quantised.h"
 
 namespace quire::model {
 namespace {
@@ -49,7 +53,8 @@ json::Value text_part(const json::Value& config) {
   for (const char* field : {"tie_word_embeddings", "eos_token_id", "bos_token_id", "dtype", "torch_dtype",
                             "quantization_config", "quantization"}) {
     const json::Value* outer = config.find(field);
-    if (out.find(field) == nullptr && outer != nullptr) out.set(field, *outer);
+    const json::Value* inner = out.find(field);
+    if ((inner == nullptr || inner->is_null()) && outer != nullptr) out.set(field, *outer);
   }
   return out;
 }
@@ -78,11 +83,38 @@ std::string find_text_prefix(const weights::WeightSource& source) {
   return "model.";
 }
 
+// The rows of the first layer's k_proj, or 0 where no layer has one of its own.
 int64_t k_rows(const ModelFiles& files) {
-  if (files.source->is_dummy() || files.scheme.method != weights::QuantMethod::kNone) return 0;
-  const weights::TensorRef* k =
-      files.source->find(files.family->name_of(Part::kK, 0, files.gguf != nullptr) + ".weight");
-  return k != nullptr && k->shape.size() == 2 ? k->shape[0] : 0;
+  if (files.source->is_dummy()) return 0;
+  for (int64_t layer = 0; layer < files.config.layers; ++layer) {
+    std::string name = files.family->name_of(Part::kK, layer, files.gguf != nullptr);
+    if (files.gguf == nullptr && name.rfind("model.", 0) == 0) name.replace(0, 6, files.config.text_prefix);
+    const int64_t rows = weights::output_rows(*files.source, files.scheme, name);
+    if (rows > 0) return rows;
+  }
+  return 0;
+}
+
+// The plain type that most of the text part's weights have, where config.json does not say. Codes of quantised formats
+// do not count; what stands beside them (scales, embeddings, norms) does. Nothing: no tensor has a plain type.
+std::optional<DType> most_frequent_dtype(const ModelFiles& files) {
+  struct Count {
+    DType dtype;
+    int64_t matrices = 0, vectors = 0;  // elements; norms are often wider than the model, so they decide last
+    auto key() const { return std::pair(matrices, vectors); }
+  };
+  std::array<Count, 3> counts{{{DType::kBF16}, {DType::kF16}, {DType::kF32}}};
+  for (const std::string& name : files.source->names()) {
+    const weights::TensorRef* tensor = files.source->find(name);
+    if (tensor == nullptr || is_ignored(name, files.config)) continue;
+    for (Count& count : counts) {
+      if (count.dtype != tensor->dtype) continue;
+      (tensor->shape.size() > 1 ? count.matrices : count.vectors) += tensor->elements();
+    }
+  }
+  const auto most = std::ranges::max_element(counts, {}, &Count::key);
+  if (most->matrices == 0 && most->vectors == 0) return std::nullopt;
+  return most->dtype;
 }
 
 // rope_freqs and rope_factors_{long,short}: tensors in GGUF, lists in config.json.
@@ -194,6 +226,7 @@ Result<ModelFiles> open_model(const fs::path& path, const LoadOptions& options) 
     } else {
       QUIRE_TRY(read_hf(out.files.folder / "config.json", out));
       out.config.text_prefix = find_text_prefix(*out.source);
+      if (!out.config.dtype_given) out.config.dtype = most_frequent_dtype(out).value_or(out.config.dtype);
     }
     out.quantised = out.scheme.method != weights::QuantMethod::kNone || any_quantised(*out.source);
   }

@@ -8,16 +8,6 @@
 
 namespace quire::model {
 
-// What is wanted of a row after the last layer.
-enum class WantedKind : uint8_t { kLogits, kHidden };
-
-// One row whose result goes back to the engine.
-struct WantedRow {
-  int32_t token = 0;                      // index into the flat token list
-  WantedKind kind = WantedKind::kLogits;  // kHidden: pooling
-  int32_t mask_row = -1;                  // row of a grammar mask to apply, or none
-};
-
 // One cache group's part of a step (model/cache.h).
 struct GroupBatch {
   // Groups with a page for every block_size positions.
@@ -44,38 +34,35 @@ struct StepBatch {
   std::vector<int32_t> tokens;     // [tokens]
   std::vector<int32_t> positions;  // [axes, tokens]; one axis but for M-RoPE
   int32_t position_axes = 1;
-  std::vector<int32_t> token_to_seq;  // [tokens]
 
   // Sequences.
-  std::vector<int32_t> cu_seqlens_q;   // [seqs + 1]
-  std::vector<int32_t> context_lens;   // [seqs]: positions in the pages once this step's are written
-  std::vector<uint8_t> causal;         // [seqs]; empty: all causal
-  std::vector<int32_t> adapter_slots;  // [seqs]; empty: no adapters
-  std::vector<GroupBatch> groups;      // [cache groups], always all of them
+  std::vector<int32_t> cu_seqlens_q;  // [seqs + 1]
+  std::vector<int32_t> context_lens;  // [seqs]: positions in the pages once this step's are written
+  std::vector<uint8_t> causal;        // [seqs]; empty: all causal
+  std::vector<GroupBatch> groups;     // [cache groups], always all of them
 
   // Tokens whose embedding is a row of a buffer (images, audio) or whose id is the one sampled by a row of the step
   // before (a step scheduled ahead): -1 where the token is plain. Empty: all plain.
   std::vector<int32_t> embedding_rows;    // [tokens]
   std::vector<int32_t> sampled_from_row;  // [tokens]
 
-  std::vector<WantedRow> wanted;  // rows in the order in which results are read
+  // Rows (indices into the flat list of tokens) whose logits are wanted, in the order in which they are read.
+  std::vector<int32_t> wanted;
 
   // Empties it and keeps its memory for the next step.
   void clear() {
-    for (auto* ids : {&tokens, &positions, &token_to_seq, &cu_seqlens_q, &context_lens, &adapter_slots, &embedding_rows,
-                      &sampled_from_row}) {
+    for (auto* ids : {&tokens, &positions, &cu_seqlens_q, &context_lens, &embedding_rows, &sampled_from_row, &wanted}) {
       ids->clear();
     }
     causal.clear();
     for (GroupBatch& group : groups) group.clear();
-    wanted.clear();
     position_axes = 1;
   }
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   // At least what its arrays, and a factor a token beside them, take together; and how many they are.
   size_t bytes() const {
-    size_t total = tokens.size() * sizeof(float) + wanted.size() * sizeof(WantedRow);
-    for (const auto* ids : {&tokens, &positions, &token_to_seq, &cu_seqlens_q, &context_lens, &sampled_from_row}) {
+    size_t total = tokens.size() * sizeof(float);
+    for (const auto* ids : {&tokens, &positions, &cu_seqlens_q, &context_lens, &sampled_from_row, &wanted}) {
       total += ids->size() * sizeof(int32_t);
     }
     for (const GroupBatch& group : groups) {
@@ -86,12 +73,12 @@ struct StepBatch {
     }
     return total;
   }
-  static size_t num_arrays(size_t groups) { return 8 + 4 * groups; }
+  static size_t num_arrays(size_t groups) { return 7 + 4 * groups; }
   size_t num_arrays() const { return num_arrays(groups.size()); }
   // What bytes() can be, at most, of a step of so many tokens and sequences with tables of these widths.
   static size_t most_bytes(int64_t tokens, int64_t seqs, size_t groups, const std::vector<int64_t>& table_widths) {
     const auto per_group = static_cast<int64_t>(groups);
-    int64_t total = tokens * static_cast<int64_t>(5 * sizeof(int32_t) + sizeof(WantedRow));
+    int64_t total = tokens * static_cast<int64_t>(sizeof(float) + 4 * sizeof(int32_t));
     total += (2 * seqs + 1) * static_cast<int64_t>(sizeof(int32_t));
     total +=
         per_group * (tokens * static_cast<int64_t>(sizeof(int64_t)) + 2 * seqs * static_cast<int64_t>(sizeof(int32_t)));

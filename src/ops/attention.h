@@ -9,7 +9,7 @@
 // for log2(e) as a float. For one row (token, head), every operation rounded to float:
 //   query : qs[d] = q[d] * c, where c = scale * L, or scale / soft_cap where there is a cap
 //   score : s[j]  = one fma chain over head_dim ascending from +0 of qs[d] * float(k[j][d])
-//           soft cap: s[j] = (soft_cap * L) * tanh(s[j]); then slopes: s[j] = fma(slope * L, float(j - p), s[j])
+//           soft cap: s[j] = (soft_cap * L) * tanh(s[j])
 //   tile  : m' = max(m, max s); a = e(m - m'); p[j] = e(s[j] - m'), where e(x) = 2^max(x, -100) is exp2_clamped of
 //           backend/cpu/simd_math.h, as tanh is its tanh; l[i] = fma(l[i], a, p[i] + p[i+16] + ...) for 16 lanes i,
 //           positions of the tile ascending; o = o*a, then for j ascending o = fma(p[j], float(v[j]), o). Positions
@@ -76,7 +76,6 @@ struct AttentionArgs {
   int64_t window = 0;                     // > 0: token at p sees p - window + 1 .. p
   float soft_cap = 0;                     // > 0: score s becomes cap * tanh(s / cap)
   const float* sinks = nullptr;           // [heads]: a score that takes part in the softmax and has no value
-  const float* slopes = nullptr;          // [heads]: ALiBi, slope * (j - p) is added to the score of position j
   std::span<const int32_t> cu_seqlens_q;  // [seqs+1]: rows of q of each sequence
   std::span<const int32_t> context_lens;  // [seqs]: positions in the pages after this step's were written
   std::span<const int32_t> block_tables;  // [seqs, max_blocks]

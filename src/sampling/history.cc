@@ -2,7 +2,6 @@
 // Token counts of one sequence, kept token by token.
 #include <algorithm>
 
-#include "base/check.h"
 #include "sampling/sampler.h"
 
 namespace quire::sampling {
@@ -37,12 +36,6 @@ void History::add_prompt(std::span<const int32_t> prompt) {
 void History::push_output(int32_t token) {
   entry(token).output_count += 1;
   output_.push_back(token);
-}
-
-void History::pop_output() {
-  QUIRE_CHECK(!output_.empty());
-  entry(output_.back()).output_count -= 1;
-  output_.pop_back();
 }
 
 }  // namespace quire::sampling

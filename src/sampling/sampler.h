@@ -22,7 +22,7 @@
 namespace quire::sampling {
 
 // The tokens of one sequence as the penalties, bad words and min_tokens see them, kept up to date token by token.
-// Owned by the request; engine thread. A verify row j sees drafts 0..j-1: push them, sample, pop them.
+// Owned by the request; engine thread.
 class History {
  public:
   History() = default;
@@ -30,7 +30,6 @@ class History {
 
   void add_prompt(std::span<const int32_t> prompt);
   void push_output(int32_t token);
-  void pop_output();  // takes back the last push_output
 
   std::span<const int32_t> output() const { return output_; }
   int64_t num_output() const { return static_cast<int64_t>(output_.size()); }
@@ -40,7 +39,7 @@ class History {
     bool in_prompt = false;
     int32_t output_count = 0;
   };
-  // Each token that occurs, once, in order of its first occurrence (one that was popped stays with count 0).
+  // Each token that occurs, once, in order of its first occurrence.
   std::span<const Seen> seen() const { return seen_; }
 
  private:

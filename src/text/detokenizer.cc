@@ -8,9 +8,10 @@
 
 namespace quire::text {
 
-Detokenizer::Detokenizer(TokenizerPtr tokenizer, bool skip_special_tokens)
+Detokenizer::Detokenizer(TokenizerPtr tokenizer, bool skip_special_tokens, bool spaces_between_special_tokens)
     : tokenizer_(std::move(tokenizer)),
       skip_special_tokens_(skip_special_tokens),
+      spaces_between_special_tokens_(skip_special_tokens || spaces_between_special_tokens),
       state_(std::make_unique<DecodeState>(tokenizer_->decode_chain())) {}
 
 Detokenizer::~Detokenizer() = default;
@@ -21,13 +22,21 @@ std::string Detokenizer::push(int32_t id) {
   const auto token = tokenizer_->piece(id);
   if (!token || (skip_special_tokens_ && tokenizer_->is_special(id))) return {};
   state_->push(*token);
-  return state_->take();
+  std::string text = state_->take();
+  if (spaces_between_special_tokens_) return text;
+  const bool added = tokenizer_->is_added(id);
+  if (std::exchange(after_added_, added) && added) {
+    const std::string shown = tokenizer_->token_bytes(id);
+    if (text.ends_with(shown) && text.find_first_not_of(' ') >= text.size() - shown.size()) return shown;
+  }
+  return text;
 }
 
 std::string Detokenizer::flush() {
   state_->finish();
   std::string rest = state_->take();
   state_ = std::make_unique<DecodeState>(tokenizer_->decode_chain());
+  after_added_ = false;
   return rest;
 }
 

@@ -197,6 +197,24 @@ TEST(Detokenizer, HoldsWhatTheEndOfTheTextWouldStrip) {
   EXPECT_EQ(d.flush(), "");
 }
 
+// spaces_between_special_tokens was read and did nothing.
+TEST(Detokenizer, LeavesOutSpacesBetweenSpecialTokensWhenAskedTo) {
+  const TokenizerPtr t = load(R"({"added_tokens":[{"id":2,"content":"<x>","special":true},
+      {"id":3,"content":"<y>","special":false}],
+      "model":{"type":"WordLevel","vocab":{"a":0,"b":1},"unk_token":"a"}})");  // no decoder: a space between tokens
+  const auto text = [&](const Ids& ids, bool skip, bool spaces) {
+    Detokenizer d(t, skip, spaces);
+    std::string out;
+    for (const int32_t id : ids) out += d.push(id);
+    return out + d.flush();
+  };
+  const Ids ids = {0, 2, 3, 2, 1, 2};
+  EXPECT_EQ(text(ids, false, true), "a <x> <y> <x> b <x>");
+  EXPECT_EQ(text(ids, false, false), "a <x><y><x> b <x>");
+  EXPECT_EQ(text(ids, true, false), "a <y> b");
+  EXPECT_EQ(text(ids, true, true), "a <y> b");
+}
+
 // Every tokenizer in tests/text/tokenizers: what comes out piece by piece is what decode gives, and always whole
 // characters; and encode never crashes on random bytes.
 TEST(Detokenizer, JoinsToWhatDecodeGives) {

@@ -697,6 +697,31 @@ std::vector<float> LoadedMatrix::values() const {
   return out;
 }
 
+int64_t output_rows(const WeightSource& source, const QuantScheme& scheme, std::string_view prefix) {
+  const auto dim = [&](const char* suffix, size_t axis) -> int64_t {
+    const std::string name = std::string(prefix) + suffix;
+    const TensorRef* plain = source.find(name);
+    const UnsupportedTensor* other = plain == nullptr ? source.find_unsupported(name) : nullptr;
+    if (plain == nullptr && other == nullptr) return 0;
+    const std::vector<int64_t>& shape = plain != nullptr ? plain->shape : other->shape;
+    return shape.size() == 2 ? shape[axis] : 0;
+  };
+  if (scheme.applies_to(source, prefix)) {
+    switch (scheme.method) {
+      case QuantMethod::kAwq:  // [k, n / 8]
+        return dim(".qweight", 1) * (kWordBits / 4);
+      case QuantMethod::kGptq:  // [k * bits / 32, n]
+        return dim(".qweight", 1);
+      case QuantMethod::kCompressed:  // [n, k * bits / 32], or as it is
+        if (const int64_t rows = dim(".weight_packed", 0); rows > 0) return rows;
+        break;
+      default:
+        break;
+    }
+  }
+  return dim(".weight", 0);  // [n, k], or MLX's [n, k * bits / 32]
+}
+
 Result<LoadedMatrix> load_quantised(const WeightSource& source, const QuantScheme& scheme,
                                     const QuantRequest& request) {
   QUIRE_CHECK(scheme.method != QuantMethod::kNone && request.n > 0 && request.k > 0);

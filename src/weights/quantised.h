@@ -47,6 +47,10 @@ struct QuantRequest {
   bool may_reorder = true;  // false: act-order becomes F32 instead, with no column_order
 };
 
+// The rows n of the linear (or embedding) of that name, plain or quantised, as its tensor's shape says; 0 where there
+// is none, or of a shape that no format has. Only the header is read.
+int64_t output_rows(const WeightSource& source, const QuantScheme& scheme, std::string_view prefix);
+
 // The linear of that name, which the scheme applies to. Whatever is in the file is checked: an Error names the tensor.
 // The file's pages are given back.
 Result<LoadedMatrix> load_quantised(const WeightSource& source, const QuantScheme& scheme, const QuantRequest& request);

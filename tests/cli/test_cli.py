@@ -261,7 +261,8 @@ def test_a_closed_stdout_ends_it(quire, arguments):
     (["--dtype", "int3"], ["--dtype", "int3"]), (["--load-format", "pickle"], ["--load-format", "pickle"]),
     (["--max-model-len", "abc"], ["--max-model-len", "abc", "8192"]), (["--max-model-len", "0"], ["--max-model-len"]),
     (["--max-model-len", "99999999999999999999k"], ["--max-model-len"]), (["--max-model-len", "2k"], ["2000", "1024"]),
-    (["--threads", "-5"], ["--threads"]), (["--threads", "100000"], ["--threads"]), (["--block-size", "7"], ["--block-size"]),
+    (["--threads", "-5"], ["--threads"]), (["--threads", "100000"], ["--threads"]), 
+    (["--block-size", "7"], ["--block-size", "multiple of 8 from 8 to 65536"]), (["--block-size", "-8"], ["--block-size"]),
     (["--block-size", "0"], ["--block-size"]), (["--kv-cache-dtype", "int3"], ["kv-cache-dtype", "int3"]),
     (["--num-gpu-blocks-override", "1"], ["--num-gpu-blocks-override"]), (["--max-num-seqs", "-1"], ["--max-num-seqs", "-1"]),
     (["--max-num-batched-tokens", "-1"], ["--max-num-batched-tokens"]),
@@ -677,6 +678,7 @@ def test_inspect_in_words(quire):
     assert "{% for" in quire("inspect", "tiny", "--show-chat-template").text
     plan = quire("inspect", "tiny", "--kv-cache-dtype", "float16", "--num-gpu-blocks-override", "101", "--block-size", "32").text
     assert "pages of 32 tokens, float16" in plan
+    assert "pages of 8 tokens" in quire("inspect", "tiny", "--block-size", "8").text
 
 
 # bench

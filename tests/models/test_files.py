@@ -6,11 +6,12 @@ golden_test.cc makes the weights in memory; here they go through both readers, i
 """
 
 import json
+import subprocess
 
 import numpy as np
 import pytest
 
-from models import first_difference, run_logits
+from models import QUIRE, clean_environment, first_difference, run_logits
 from tools.goldens import cases, export, floats, gguf_families, gguf_file, shapes
 
 NEW_TOKENS = 64
@@ -90,6 +91,17 @@ def test_half_precision_files_stay_near(case, dtype, bound, tmp_path):
     export.main(["--case", case, "--out", str(model), "--type", dtype])
     assert distance(case, folder, tmp_path) < bound
     assert distance(case, model, tmp_path) < bound
+
+
+@pytest.mark.parametrize(("dtype", "pages"), [("F32", "float32"), ("F16", "float16"), ("BF16", "bfloat16")])
+def test_pages_have_the_type_of_the_tensors_where_the_config_names_none(dtype, pages, tmp_path):
+    export.main(["--case", "llama", "--out", str(tmp_path / "model"), "--type", dtype])
+    fields = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps({k: v for k, v in fields.items() if k != "dtype"}))
+    done = subprocess.run([QUIRE, "inspect", str(tmp_path / "model"), "--json"], capture_output=True, text=True,
+                          env=clean_environment())
+    assert done.returncode == 0, done.stderr
+    assert f" tokens, {pages}, " in json.loads(done.stdout)["memory"]
 
 
 def fits(case: str, dtype: str) -> bool:

@@ -124,6 +124,8 @@ def test_prompt_logprobs(client, model, server):
     assert answer.prompt_logprobs[0] is None and len(answer.prompt_logprobs) == len(answer.prompt_token_ids)
     for token, row in zip(answer.prompt_token_ids[1:], answer.prompt_logprobs[1:]):
         assert row[str(token)]["logprob"] <= 0 and row[str(token)]["rank"] >= 1
+    several = client.completions.create(model=model, prompt="hello there", max_tokens=1, n=3, extra_body=extra).choices
+    assert [choice.prompt_logprobs for choice in several] == [answer.prompt_logprobs] * 3
     chat = client.chat.completions.create(model=model, messages=MESSAGES, max_tokens=1, extra_body=extra)
     assert len(chat.prompt_logprobs) == len(chat.prompt_token_ids) and chat.choices[0].token_ids
 

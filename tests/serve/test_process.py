@@ -45,6 +45,7 @@ def refused(folder, *flags) -> str:
     (("--host", "256.1.2.3"), ["256.1.2.3"]),
     (("--max-num-queued-reqs", "0"), ["--max-num-queued-reqs"]),
     (("--no-such-flag",), ["--no-such-flag"]),
+    (("--no-enable-server-load-tracking",), ["--no-enable-server-load-tracking", "always counted"]),
     (("--custom-histogram-buckets", "{"), ["--custom-histogram-buckets"]),
 ])
 def test_flags_that_are_refused(folder, flags, words):

@@ -89,5 +89,7 @@ def test_streams_and_whole_answers_and_restarts_agree(start):
     whole = essence(first.ok("/v1/completions", body))
     again = essence(first.ok("/v1/completions", body))  # from the prefix cache
     first.stop()
-    second = start("tiny", "--block-size", 32, "--threads", 2)
-    assert essence(second.ok("/v1/completions", body)) == whole == again
+    for size in (8, 32):
+        second = start("tiny", "--block-size", size, "--threads", 2)
+        assert essence(second.ok("/v1/completions", body)) == whole == again
+        second.stop()

@@ -32,7 +32,6 @@ struct AttentionCase {
   int64_t window = 0;
   float soft_cap = 0;
   bool sinks = false;
-  bool slopes = false;
 
   int64_t v_dim() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
   KvPageShape page() const { return {dtype, block_size, num_kv_heads, head_dim, v_head_dim, v_in_k}; }
@@ -180,15 +179,6 @@ inline std::vector<AttentionCase> attention_cases() {
        .sequences = windowed,
        .window = 128,
        .sinks = true},
-      {.name = "slopes_f32",
-       .num_heads = 4,
-       .num_kv_heads = 4,
-       .head_dim = 64,
-       .block_size = 16,
-       .dtype = DType::kF32,
-       .causal = true,
-       .sequences = mixed,
-       .slopes = true},
       {.name = "all_kinds_mla_bf16",
        .num_heads = 6,
        .num_kv_heads = 1,
@@ -201,8 +191,7 @@ inline std::vector<AttentionCase> attention_cases() {
        .v_in_k = true,
        .window = 70,
        .soft_cap = 5,
-       .sinks = true,
-       .slopes = true},
+       .sinks = true},
       {.name = "all_kinds_f16",
        .num_heads = 6,
        .num_kv_heads = 2,
@@ -214,8 +203,7 @@ inline std::vector<AttentionCase> attention_cases() {
        .v_head_dim = 48,
        .window = 70,
        .soft_cap = 5,
-       .sinks = true,
-       .slopes = true},
+       .sinks = true},
       {"gqa3_d64_i8", 9, 3, 64, 16, DType::kI8, true, mixed},
       {"mha_d80_e4m3", 2, 2, 80, 8, DType::kF8E4M3, true, mixed},
       {"gqa4_d128_e5m2", 4, 1, 128, 32, DType::kF8E5M2, true, few},
@@ -231,8 +219,7 @@ inline std::vector<AttentionCase> attention_cases() {
        .v_in_k = true,
        .window = 70,
        .soft_cap = 5,
-       .sinks = true,
-       .slopes = true},
+       .sinks = true},
   };
 }
 
@@ -249,7 +236,7 @@ struct PagedCache {
   std::vector<char> memory;
   KvLayer layer;
 
-  std::vector<float> sinks, slopes;  // [heads], where the shape has them
+  std::vector<float> sinks;  // [heads], where the shape has them
 
   int64_t kv_cols() const { return shape.num_kv_heads * shape.head_dim; }
   int64_t v_cols() const { return shape.num_kv_heads * shape.v_dim(); }
@@ -297,7 +284,6 @@ inline PagedCache make_paged_cache(const AttentionCase& shape, uint32_t seed) {
   random.seed(seed);  // not of the number of pages
   for (int64_t head = 0; head < shape.num_heads; ++head) {
     if (shape.sinks) c.sinks.push_back(3 * random_float(random));
-    if (shape.slopes) c.slopes.push_back(0.1f + 0.1f * random_float(random));
   }
 
   const int64_t page_bytes = kv_page_bytes(shape.page());

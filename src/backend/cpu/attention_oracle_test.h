@@ -94,7 +94,6 @@ inline AttentionArgs args_of(const PagedCache& cache, Step& step) {
   args.window = cache.shape.window;
   args.soft_cap = cache.shape.soft_cap;
   args.sinks = cache.shape.sinks ? cache.sinks.data() : nullptr;
-  args.slopes = cache.shape.slopes ? cache.slopes.data() : nullptr;
   args.cu_seqlens_q = step.cu;
   args.context_lens = step.contexts;
   args.block_tables = step.tables;
@@ -214,7 +213,6 @@ struct OracleRow {
     return shape().v_in_k ? k(j, d) : stored.v[at(j, stored.cache.v_cols(), shape().v_dim(), d)];
   }
   float sink() const { return stored.cache.sinks[static_cast<size_t>(head)]; }
-  float slope() const { return stored.cache.slopes[static_cast<size_t>(head)]; }
   size_t at(int64_t j, int64_t cols, int64_t dim, int64_t d) const {
     const int64_t kv_head = head / (shape().num_heads / shape().num_kv_heads);
     return static_cast<size_t>((stored.cache.first[static_cast<size_t>(sequence)] + j) * cols + kv_head * dim + d);
@@ -228,7 +226,7 @@ inline void double_oracle(const OracleRow& row, float scale, std::vector<double>
   const auto cap = double{shape.soft_cap};
   std::vector<int64_t> seen;
   std::vector<double> s;
-  double top = shape.sinks ? double{row.sink()} : -1e300, widest = 0, largest_v = 0, farthest = 0;
+  double top = shape.sinks ? double{row.sink()} : -1e300, widest = 0, largest_v = 0;
   for (int64_t j = 0; j < row.context; ++j) {
     if (!row.sees(j)) continue;
     double dot = 0, size = 0;
@@ -239,12 +237,10 @@ inline void double_oracle(const OracleRow& row, float scale, std::vector<double>
     for (int64_t d = 0; d < shape.v_dim(); ++d) largest_v = std::max(largest_v, std::fabs(double{row.v(j, d)}));
     dot *= double{scale};
     if (cap > 0) dot = cap * std::tanh(dot / cap);
-    const double bias = shape.slopes ? double{row.slope()} * static_cast<double>(j - row.position) : 0;
     seen.push_back(j);
-    s.push_back(dot + bias);
+    s.push_back(dot);
     top = std::max(top, s.back());
     widest = std::max(widest, size * double{scale});
-    farthest = std::max(farthest, std::fabs(bias));
   }
   double sum = shape.sinks ? std::exp(double{row.sink()} - top) : 0;
   out->assign(static_cast<size_t>(shape.v_dim()), 0.0);
@@ -256,12 +252,12 @@ inline void double_oracle(const OracleRow& row, float scale, std::vector<double>
   for (double& x : *out) x /= sum;
   // A chain of n roundings loses at most n eps times the sum of magnitudes: scores over head_dim; o and l over the
   // positions; a weight's relative error is its score's absolute one, and some ulps of exp2. A soft cap never widens
-  // an error, and adds a few ulps of its own; a slope's term is rounded twice.
+  // an error, and adds a few ulps of its own.
   const double eps = 0x1p-24;
   // Where everything is rounded to bf16 first: half a unit of 2^-8 for q, K, V and weights each.
   const double rounding = row.rounded ? 0x1p-9 : 0;
-  const double bent = (8 * cap + 3 * farthest) * eps;
-  const double score_error = (static_cast<double>(dim + 4) * eps + 2.1 * rounding) * widest + bent;
+  const double capped = 8 * cap * eps;
+  const double score_error = (static_cast<double>(dim + 4) * eps + 2.1 * rounding) * widest + capped;
   *tolerance = largest_v * (4 * score_error + (static_cast<double>(seen.size()) + 20) * eps + 2.1 * rounding);
 }
 
@@ -310,7 +306,6 @@ inline float score_oracle(const OracleRow& row, const std::vector<float>& qs, in
     s = add_step(s, dim - d, q_step, [&](int64_t i) { return rounded(row.k(j, d + i)); });
   }
   if (row.shape().soft_cap > 0) s = (row.shape().soft_cap * kL) * probe(ProbeOp::kTanh, s);
-  if (row.shape().slopes) s = std::fma(row.slope() * kL, static_cast<float>(j - row.position), s);
   return s;
 }
 

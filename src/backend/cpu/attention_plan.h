@@ -47,13 +47,13 @@ constexpr int64_t attention_partial_stride(int64_t v_dim) {
 
 // The positions [begin, end) that a query sees, and the one where it stands.
 struct Seen {
-  int64_t begin, end, at;
+  int64_t begin, end;
 };
 // Inlined always, as kernels of several ISA levels share no code.
 [[gnu::always_inline]] constexpr inline Seen seen_by(const AttentionArgs& args, int64_t context, int64_t queries,
                                                      int64_t query) {
   const int64_t at = context - queries + query;
-  Seen seen = {0, args.causal ? at + 1 : context, at};
+  Seen seen = {0, args.causal ? at + 1 : context};
   if (args.window > 0) {
     if (at >= args.window) seen.begin = at - args.window + 1;
     if (at + args.window < seen.end) seen.end = at + args.window;

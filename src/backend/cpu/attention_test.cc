@@ -172,7 +172,6 @@ TEST(Attention, AnyMixtureOfKindsHasTheBitsOfTheContract) {
     shape.window = pick(kWindows);
     shape.soft_cap = random() % 3 == 0 ? 50.0f : 0.0f;
     shape.sinks = random() % 3 == 0;
-    shape.slopes = random() % 3 == 0;
     for (int i = 0; i < 2; ++i) {
       const auto queries = static_cast<int32_t>(1 + random() % (i == 0 ? 2 : 20));
       shape.sequences.push_back({queries, queries + static_cast<int32_t>(random() % 300)});

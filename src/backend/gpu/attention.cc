@@ -117,7 +117,6 @@ AttentionParams params_of(const AttentionArgs& args) {
   p.causal = args.causal;
   p.window = static_cast<int>(args.window);
   p.has_sinks = args.sinks != nullptr;
-  p.has_slopes = args.slopes != nullptr;
   p.q_scale = args.soft_cap > 0 ? args.scale / args.soft_cap : args.scale * kLog2E;
   p.cap = args.soft_cap > 0 ? args.soft_cap * kLog2E : 0;
   p.least_queries = 1;
@@ -322,13 +321,12 @@ void GpuBackend::attention(const AttentionArgs& args) {
       const auto x = static_cast<uint32_t>(std::min(form.some, form.all - first));
       launch(form.kernel.c_str(), p,
              {args.out.data, args.q.data, args.kv.pages, args.cu_seqlens_q.data(), args.context_lens.data(),
-              args.block_tables.data(), args.sinks, args.slopes, partials, map},
+              args.block_tables.data(), args.sinks, partials, map},
              {x, static_cast<uint32_t>(std::max(p.splits, 1))}, kAttentionThreads);
       if (p.splits <= 1) continue;
-      launch(
-          merge.c_str(), p,
-          {args.out.data, partials, args.cu_seqlens_q.data(), args.context_lens.data(), args.sinks, args.slopes, map},
-          {x, static_cast<uint32_t>(p.partial_rows)}, kAttentionThreads);
+      launch(merge.c_str(), p,
+             {args.out.data, partials, args.cu_seqlens_q.data(), args.context_lens.data(), args.sinks, map},
+             {x, static_cast<uint32_t>(p.partial_rows)}, kAttentionThreads);
     }
   }
 }

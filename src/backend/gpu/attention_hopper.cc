@@ -2,7 +2,7 @@
 // Attention by the kernels of sm_90a (kernels/cuda): plain causal attention over pages of the activations' own type.
 //
 // They have the bits of the portable kernels, so what they do not serve may go there at any time: other head sizes,
-// windows, caps, sinks, slopes, pages of other types.
+// windows, caps, sinks, pages of other types.
 #include <algorithm>
 #include <string>
 
@@ -17,8 +17,7 @@ constexpr int64_t kMostScratch = int64_t{512} << 20;  // bytes
 
 bool serves(const AttentionArgs& args) {
   const KvLayer& kv = args.kv;
-  const bool plain = args.causal && args.window == 0 && args.soft_cap <= 0 && args.sinks == nullptr &&
-                     args.slopes == nullptr && !kv.v_in_k;
+  const bool plain = args.causal && args.window == 0 && args.soft_cap <= 0 && args.sinks == nullptr && !kv.v_in_k;
   if (!plain || kv.dtype != args.q.dtype || args.q.dtype == DType::kF32 || kv.head_dim != kv.v_dim()) return false;
   if (kv.head_dim != 64 && kv.head_dim != 128 && kv.head_dim != 256) return false;
   if (args.num_heads / kv.num_kv_heads > kAttentionRowTile) return false;

@@ -124,12 +124,11 @@ struct GpuCache {
     round_all(step.q, type);
     const DeviceTensor q(gpu, step.q, cache.q_cols(), type, gap), out(gpu, step.out, cache.out_cols(), type, gap);
     AttentionArgs args = cpu::args_of(cache, step);
-    const DeviceTensor sinks(gpu, cache.sinks, 1, DType::kF32), slopes(gpu, cache.slopes, 1, DType::kF32);
+    const DeviceTensor sinks(gpu, cache.sinks, 1, DType::kF32);
     args.q = q.tensor();
     args.out = out.tensor();
     args.kv = layer;
     if (cache.shape.sinks) args.sinks = sinks.tensor().f32();
-    if (cache.shape.slopes) args.slopes = slopes.tensor().f32();
     args.cu_seqlens_q = staged(gpu, step.cu);
     args.context_lens = staged(gpu, step.contexts);
     args.block_tables = staged(gpu, step.tables);

@@ -34,7 +34,7 @@ struct AttentionParams {
   int k_steps;                      // of 16 dims
   int positions;                    // kAttentionPositions
   int causal, window;
-  int has_sinks, has_slopes;
+  int has_sinks;
   float q_scale;  // scale * log2(e), or scale / soft_cap
   float cap;      // soft_cap * log2(e), or 0
 };

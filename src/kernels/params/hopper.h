@@ -161,7 +161,7 @@ constexpr HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, int multi
 
 // ---- attention over pages (kernels/cuda/attention_decode.cuh, attention_team.cuh, attention_prefill.cuh) ----
 
-// Plain causal attention: no window, cap, sinks or slopes. Pages of one layer: page b at pages + b * page_stride, in it
+// Plain causal attention: no window, cap or sinks. Pages of one layer: page b at pages + b * page_stride, in it
 // K [block_size][kv_heads][D], then V likewise, 16-byte boundaries everywhere, block_size a multiple of 8.
 struct HopperAttentionParams {
   i64 page_stride;  // bytes

@@ -289,8 +289,6 @@ struct Rows {
   bool windowed;
   int32_t low[kAttentionRows];
   int32_t high[kAttentionRows];
-  int32_t at[kAttentionRows];  // where each row stands
-  float slope[kAttentionRows];
   int64_t head_dim;
   KvGeometry pages;
   int64_t width;    // of V, padded
@@ -348,8 +346,6 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
       const Seen seen = seen_by_row(args, item.seq, row);
       rows->low[r] = static_cast<int32_t>(seen.begin);
       rows->high[r] = static_cast<int32_t>(seen.end);
-      rows->at[r] = static_cast<int32_t>(seen.at);
-      rows->slope[r] = slope_of(args, item.kv_head, row);
       t.begin[r - first] = 0;
       const float* source = head_row(args, args.q, rows->head_dim, item.seq, item.kv_head, row);
       scale_row(source, rows->rule.factor, rows->head_dim, q + r * kQueryStride);
@@ -358,7 +354,7 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
 }
 
 template <typename T>
-void score_rows(Rows* rows, int64_t begin, const typename T::Type* const* k) {
+void score_rows(Rows* rows, const typename T::Type* const* k) {
   for (int i = 0; i < rows->num_tiles; ++i) {
     RowTile& t = rows->tiles[i];
     const int64_t g = t.all.first_group(), groups = t.all.groups() - g;
@@ -366,12 +362,7 @@ void score_rows(Rows* rows, int64_t begin, const typename T::Type* const* k) {
     with_rows(t.rows, [&](auto n) {
       all_scores<T, decltype(n)::kValue>(t.q, k + g, rows->head_dim, groups, t.p + g * kLanes);
     });
-    if (!rows->rule.plain()) {
-      for (int r = 0; r < t.rows; ++r) {
-        const int row = i * kTileRows + r;
-        bend_scores(rows->rule, rows->slope[row], begin - rows->at[row], g, g + groups, t.p + r * kAttentionTile);
-      }
-    }
+    for (int r = 0; r < t.rows; ++r) cap_scores(rows->rule, g, g + groups, t.p + r * kAttentionTile);
     softmax(&t);
   }
 }
@@ -405,7 +396,7 @@ void run_wide_tile(const AttentionArgs& args, const AttentionItem& item, Rows* r
   }
   const float* wide[kTileGroups];
   for (int64_t g = 0; g < kTileGroups; ++g) wide[g] = rows->wide + g * kKvGroup * rows->head_dim;
-  score_rows<StoredF32>(rows, begin, wide);
+  score_rows<StoredF32>(rows, wide);
   if (pages.in_rows) {
     widen_v<T, kKvHalf>(v, scales, run, pages.v_stride, rows->width, rows->wide);
   } else {
@@ -425,7 +416,7 @@ void run_tile(const AttentionArgs& args, const AttentionItem& item, Rows* rows, 
     if (rows->pages.in_rows || !direct) return run_wide_tile<T>(args, item, rows, begin, run);
     const typename T::Type *k[kTileGroups], *v[kTileGroups];
     find_chunks<typename T::Type, kKvGroup>(args, item, rows->pages, begin, run, k, v);
-    score_rows<T>(rows, begin, k);
+    score_rows<T>(rows, k);
     weigh_rows<T>(*rows, v, rows->pages.v_stride);
   }
 }

@@ -66,8 +66,6 @@ struct Rows {
   ScoreRule rule;
   int32_t low[kAttentionRowsMost];  // positions [low, high) are those that each row sees
   int32_t high[kAttentionRowsMost];
-  int32_t at[kAttentionRowsMost];  // where each row stands
-  float slope[kAttentionRowsMost];
   bool windowed;                      // a row may begin to see inside a tile
   int64_t begin[kAttentionRowsMost];  // positions [begin, end) of the tile at hand are those that each row sees;
   int64_t end[kAttentionRowsMost];    // the first of them are all 0 but for windows
@@ -145,8 +143,6 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
       const Seen seen = seen_by_row(args, item.seq, row);
       rows->low[r] = static_cast<int32_t>(seen.begin);
       rows->high[r] = static_cast<int32_t>(seen.end);
-      rows->at[r] = static_cast<int32_t>(seen.at);
-      rows->slope[r] = slope_of(args, item.kv_head, row);
       rows->begin[r] = 0;
       from = head_row(args, args.q, rows->head_dim, item.seq, item.kv_head, row);
     }
@@ -265,12 +261,10 @@ void score(const Rows& rows, int tile) {
   QUIRE_TILE_STORE(3, rows.s + 48, 4 * kAttentionTile);
 }
 
-// Bends the scores of a tile of rows, where the rule asks for it; `begin` is the tile's first position.
-void bend(const Rows& rows, int tile, int64_t begin) {
-  if (rows.rule.plain()) return;
+// Caps the scores of a tile of rows, where the rule has a cap.
+void cap(const Rows& rows, int tile) {
   for (int r = 0; r < kTileRows && tile * kTileRows + r < rows.num_rows; ++r) {
-    const int row = tile * kTileRows + r;
-    bend_scores(rows.rule, rows.slope[row], begin - rows.at[row], 0, kTileGroups, rows.s + r * kAttentionTile);
+    cap_scores(rows.rule, 0, kTileGroups, rows.s + r * kAttentionTile);
   }
 }
 
@@ -427,7 +421,7 @@ void run_tile(Rows* rows, const Tile<T>& now, const Tile<T>* next) {
         together = alike || all_finite(*rows);
         v_ready = true;
       }
-      bend(*rows, tile, now.begin);
+      cap(*rows, tile);
       softmax(*rows, tile, a);
       if (last_tile && next != nullptr) lay_out_k<T>(rows, next->k, next->run);
       if (together) {
@@ -547,7 +541,7 @@ void run_few(Rows* rows, const Tile<PairedPages>& now, const Tile<PairedPages>& 
   alignas(64) float a[kLanes];
   lay_out_k<PairedPages>(rows, now.k, now.run);
   score_few<kRows>(*rows, next.k);
-  bend(*rows, 0, now.begin);
+  cap(*rows, 0);
   softmax(*rows, 0, a);
   for (int r = 0; r < kRows; ++r) {
     for (int i = 0; i < kPositionSteps; ++i) {

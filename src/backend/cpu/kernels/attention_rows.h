@@ -73,29 +73,17 @@ template <typename Type, int64_t kChunk>
 struct ScoreRule {
   float factor;  // of q
   float cap;     // in units of ln 2; 0: none
-  bool slopes;
-  bool plain() const { return cap == 0 && !slopes; }
+  bool plain() const { return cap == 0; }
 };
 QUIRE_INLINE ScoreRule score_rule(const AttentionArgs& args) {
   const bool capped = args.soft_cap > 0;
-  return {capped ? args.scale / args.soft_cap : args.scale * kLog2E, capped ? args.soft_cap * kLog2E : 0,
-          args.slopes != nullptr};
-}
-QUIRE_INLINE float slope_of(const AttentionArgs& args, int64_t kv_head, int64_t row) {
-  return args.slopes == nullptr ? 0 : args.slopes[head_of(args, kv_head, row)] * kLog2E;
+  return {capped ? args.scale / args.soft_cap : args.scale * kLog2E, capped ? args.soft_cap * kLog2E : 0};
 }
 
-alignas(64) constexpr float kRamp[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-
-// Bends a row's scores of groups [begin, end) of a tile whose first position is `ahead` positions from the row's own.
-[[maybe_unused]] static void bend_scores(const ScoreRule& rule, float slope, int64_t ahead, int64_t begin, int64_t end,
-                                         float* s) {
-  for (int64_t g = begin; g < end; ++g) {
-    F32x16 v = load(s + g * kLanes);
-    if (rule.cap > 0) v = splat(rule.cap) * tanh(v);
-    if (rule.slopes) v = fma(splat(slope), splat(static_cast<float>(ahead + g * kLanes)) + load(kRamp), v);
-    store(s + g * kLanes, v);
-  }
+// Caps a row's scores of groups [begin, end) of a tile, where the rule has a cap.
+[[maybe_unused]] static void cap_scores(const ScoreRule& rule, int64_t begin, int64_t end, float* s) {
+  if (rule.plain()) return;
+  for (int64_t g = begin; g < end; ++g) store(s + g * kLanes, splat(rule.cap) * tanh(load(s + g * kLanes)));
 }
 
 // acc = acc joined with the next split (m, l, o).

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a folder's tensors say where its config.json does not: the main type, and the size of a head.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/model.h"
+#include "weights/test_files.h"
+
+namespace quire::model {
+namespace {
+
+using weights::testing::SafetensorsTensor;
+using weights::testing::TempFolder;
+
+// Of a Llama with 4 heads, 2 of keys, and 64 hidden elements; `more` are further fields of config.json.
+std::string config_json(const std::string& more) {
+  return R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 32, "hidden_size": 64, "num_hidden_layers": 1,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 1024)" +
+         more + "}";
+}
+
+SafetensorsTensor tensor(std::string name, const std::string& type, std::vector<int64_t> shape) {
+  const int64_t bits = type == "F32" || type == "I32" || type == "U32" ? 32 : type == "F16" || type == "BF16" ? 16 : 8;
+  int64_t size = bits / 8;
+  for (const int64_t dim : shape) size *= dim;
+  return {std::move(name), type, std::move(shape), std::string(static_cast<size_t>(size), '\0')};
+}
+
+Result<ModelFiles> open(const std::string& more, const std::vector<SafetensorsTensor>& tensors) {
+  const TempFolder folder;
+  folder.write("config.json", config_json(more));
+  folder.write("model.safetensors", weights::testing::safetensors_file(tensors));
+  return open_model(folder.path(), {});
+}
+
+DType dtype_of(const std::string& more, const std::vector<SafetensorsTensor>& tensors) {
+  const auto files = open(more, tensors);
+  EXPECT_TRUE(files.ok()) << files.error().message;
+  return files.ok() ? files->config.dtype : DType::kI8;
+}
+
+std::vector<SafetensorsTensor> plain(const std::string& type) {
+  return {tensor("model.embed_tokens.weight", type, {32, 64}),
+          tensor("model.layers.0.self_attn.k_proj.weight", type, {32, 64}),
+          tensor("model.layers.0.input_layernorm.weight", "F32", {64}), tensor("model.norm.weight", "F32", {64})};
+}
+
+// A folder in BF16 without a dtype in its config.json was taken for float32, and got pages of twice the size.
+TEST(OpenModel, TheTypeIsThatOfTheTensorsWhereTheConfigDoesNotSay) {
+  EXPECT_EQ(dtype_of("", plain("BF16")), DType::kBF16);
+  EXPECT_EQ(dtype_of("", plain("F16")), DType::kF16);
+  EXPECT_EQ(dtype_of("", plain("F32")), DType::kF32);
+  EXPECT_EQ(dtype_of(R"(, "dtype": null)", plain("BF16")), DType::kBF16);
+}
+
+TEST(OpenModel, TheConfigsWordIsTakenInEitherSpelling) {
+  EXPECT_EQ(dtype_of(R"(, "dtype": "float16")", plain("BF16")), DType::kF16);
+  EXPECT_EQ(dtype_of(R"(, "torch_dtype": "float32")", plain("BF16")), DType::kF32);
+  EXPECT_EQ(dtype_of(R"(, "dtype": null, "torch_dtype": "float16")", plain("BF16")), DType::kF16);
+}
+
+TEST(OpenModel, MostWeightsDecideTheTypeAndNormsOnlyWhereThereIsNothingElse) {
+  auto tensors = plain("BF16");
+  tensors.push_back(tensor("model.layers.0.mlp.gate.weight", "F32", {8, 64}));
+  EXPECT_EQ(dtype_of("", tensors), DType::kBF16);
+  // Of layers beyond the model's own, nothing counts.
+  tensors.push_back(tensor("model.layers.1.mlp.up_proj.weight", "F32", {512, 64}));
+  EXPECT_EQ(dtype_of("", tensors), DType::kBF16);
+  EXPECT_EQ(dtype_of("", {tensor("model.norm.weight", "F16", {64}), tensor("model.ids", "I32", {64, 64})}),
+            DType::kF16);
+}
+
+// How the formats store a k_proj of 48 rows (2 heads of 24, where hidden / heads is 16), with 64 inputs.
+struct Layout {
+  const char* name;
+  const char* config;
+  std::vector<SafetensorsTensor> tensors;
+};
+
+std::vector<Layout> layouts() {
+  const std::string k = "model.layers.0.self_attn.k_proj";
+  return {
+      {"plain", "", {tensor(k + ".weight", "BF16", {48, 64})}},
+      {"MLX, 4 bits",
+       R"(, "quantization": {"group_size": 32, "bits": 4})",
+       {tensor(k + ".weight", "U32", {48, 8}), tensor(k + ".scales", "BF16", {48, 2}),
+        tensor(k + ".biases", "BF16", {48, 2})}},
+      {"AWQ",
+       R"(, "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32})",
+       {tensor(k + ".qweight", "I32", {64, 6}), tensor(k + ".qzeros", "I32", {2, 6}),
+        tensor(k + ".scales", "BF16", {2, 48})}},
+      {"GPTQ, 8 bits",
+       R"(, "quantization_config": {"quant_method": "gptq", "bits": 8, "group_size": 32})",
+       {tensor(k + ".qweight", "I32", {16, 48}), tensor(k + ".qzeros", "I32", {2, 12}),
+        tensor(k + ".scales", "BF16", {2, 48})}},
+      {"FP8",
+       R"(, "quantization_config": {"quant_method": "fp8"})",
+       {tensor(k + ".weight", "F8_E4M3", {48, 64}), tensor(k + ".weight_scale", "BF16", {48, 1})}},
+      {"compressed-tensors, packed",
+       R"(, "quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized",
+           "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int"}}}})",
+       {tensor(k + ".weight_packed", "I32", {48, 8}), tensor(k + ".weight_scale", "BF16", {48, 2})}},
+      {"compressed-tensors, int8",
+       R"(, "quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized",
+           "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int"}}}})",
+       {tensor(k + ".weight", "I8", {48, 64}), tensor(k + ".weight_scale", "BF16", {48, 1})}},
+      {"left plain by a quantised folder",
+       R"(, "quantization_config": {"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["self_attn"]})",
+       {tensor(k + ".weight", "BF16", {48, 64})}},
+  };
+}
+
+// Heads of quantised folders were taken to be hidden / heads whatever k_proj said.
+TEST(OpenModel, TheSizeOfAHeadIsReadFromKProjInEveryFormat) {
+  for (const Layout& layout : layouts()) {
+    SCOPED_TRACE(layout.name);
+    const auto files = open(layout.config, layout.tensors);
+    ASSERT_TRUE(files.ok()) << files.error().message;
+    EXPECT_EQ(files->config.head_dim, 24);
+    EXPECT_EQ(files->config.dtype, DType::kBF16);  // of the scales
+  }
+}
+
+TEST(OpenModel, KProjIsFoundUnderTheTextPartOfALargerModel) {
+  const auto files = open("", {tensor("language_model.model.embed_tokens.weight", "BF16", {32, 64}),
+                               tensor("language_model.model.layers.0.self_attn.k_proj.weight", "BF16", {48, 64}),
+                               tensor("vision_tower.blocks.weight", "F32", {512, 64})});
+  ASSERT_TRUE(files.ok()) << files.error().message;
+  EXPECT_EQ(files->config.head_dim, 24);
+  EXPECT_EQ(files->config.dtype, DType::kBF16);
+}
+
+}  // namespace
+}  // namespace quire::model
