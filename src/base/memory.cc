@@ -16,4 +16,11 @@ void give_back_memory() {
 #endif
 }
 
+void keep_large_blocks_apart() {
+#if defined(__GLIBC__)
+  mallopt(M_MMAP_THRESHOLD, 256 << 10);
+  mallopt(M_TRIM_THRESHOLD, 1 << 20);
+#endif
+}
+
 }  // namespace quire

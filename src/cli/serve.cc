@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/hub/model_cache.h"
@@ -129,6 +130,7 @@ int run_server(http::Server& server, const ServeFlags& flags) {
 }
 
 int serve(const CLI::App& app, ServeFlags& flags) {
+  keep_large_blocks_apart();
   auto settled = settle_serve_flags(app, flags);
   if (!settled.ok()) return report(settled.error());
   if (!flags.uvicorn_log_level.empty()) init_logging(flags.uvicorn_log_level.c_str());
