@@ -24,8 +24,8 @@ struct ServeFlags {
   std::string api_key_file;
   std::string allowed_origins = "[]", allowed_methods = "[\"*\"]", allowed_headers = "[\"*\"]";
   std::string content_format = "auto", default_kwargs, custom_buckets, fingerprint_mode = "full";
-  std::string max_body = "32MiB", max_header = "64KiB", max_write_buffer = "4MiB", max_request = "256MiB",
-              max_held_body = "256MiB", uvicorn_log_level;
+  std::string max_body = "32MiB", max_header = "64KiB", max_write_buffer = "4MiB", max_request = "128MiB",
+              max_held_body = "128MiB", uvicorn_log_level;
   double health_stall_s = 60;
   bool disable_log_stats = false;
   bool disable_access_log = false;

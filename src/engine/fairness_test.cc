@@ -127,6 +127,15 @@ TEST(Fairness, ManySequencesGetABoundedShareOfAStepWhileOthersRun) {
   EXPECT_EQ(office.step(), (Tokens{{'a', 64}})) << "and the whole batch again";
 }
 
+TEST(Fairness, WhereTheFloorIsTheWholeStepALongPromptGetsAllThatIsLeft) {
+  Office office({.max_num_seqs = 8, .max_num_batched_tokens = 500, .min_heavy_tokens = 500, .max_light_prompt = 100});
+  for (const char name : {'b', 'c', 'd'}) office.submit(name, 1);
+  office.step();
+  office.submit('a', 1, 1000);
+  EXPECT_EQ(office.step()['a'], 500 - 3);
+  EXPECT_EQ(office.step()['a'], 500 - 3);
+}
+
 TEST(Fairness, ALongPromptGetsABoundedShareOfAStepWhileOthersRun) {
   Office office({.max_num_seqs = 8, .min_heavy_tokens = 32, .max_light_prompt = 100});
   office.submit('b', 1);

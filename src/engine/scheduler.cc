@@ -225,12 +225,13 @@ int64_t Scheduler::cost(const Sequence& sequence) {
 void Scheduler::share_out() {
   heavy_running_.clear();
   for (auto& [name, caller] : callers_) caller.light_cost = caller.light_cost_given = 0;
-  int64_t light = 0;
+  int64_t light = 0, light_tokens = 0;
   for (Sequence* sequence : running_) {
     sequence->allowance = wanted_tokens(*sequence, sequence->num_computed, options_.max_num_batched_tokens);
     if (is_heavy(*sequence)) {
       heavy_running_.push_back(sequence);
     } else {
+      light_tokens += sequence->allowance;
       light += cost(*sequence);
       sequence->caller->light_cost += cost(*sequence);
     }
@@ -245,7 +246,7 @@ void Scheduler::share_out() {
   // Where there was a light sequence a moment ago the next one may come soon, and it must wait for this step to end.
   const int64_t least = options_.min_heavy_tokens * (alone ? kAloneFactor : 1);
   const int64_t share = std::max(least, 2 * light);
-  share_out_heavy(std::max<int64_t>(1, std::min(share, options_.max_num_batched_tokens - light)));
+  share_out_heavy(std::max<int64_t>(1, std::min(share, options_.max_num_batched_tokens - light_tokens)));
 }
 
 // Light sequences of a caller that wants more than twice what the others want count as heavy in this step. Returns the

@@ -53,7 +53,7 @@ struct ServerOptions {
 
   // Limits.
   size_t max_body_bytes = size_t{32} << 20;         // more: 413
-  size_t max_held_body_bytes = size_t{256} << 20;   // of all requests that are read or wait; more: 503
+  size_t max_held_body_bytes = size_t{128} << 20;   // of all requests that are read or wait; more: 503
   size_t max_header_bytes = size_t{64} << 10;       // more: 431
   size_t max_headers = 256;                         // more: 431
   size_t max_write_buffer_bytes = size_t{4} << 20;  // a streamed answer that the client does not read; more: thrown out

@@ -24,7 +24,7 @@ namespace quire::llm {
 struct AsyncOptions {
   std::optional<int64_t> max_num_queued_reqs;      // more waiting sequences than this are refused
   std::optional<int64_t> max_num_queued_tokens;    // the same for the prompt tokens that wait
-  int64_t max_request_bytes = int64_t{256} << 20;  // what all requests under way may hold; more are refused
+  int64_t max_request_bytes = int64_t{128} << 20;  // what all requests under way may hold; more are refused
   metrics::ServerMetrics* metrics = nullptr;       // told of each step and each request; outlives the AsyncLlm
   double log_stats_every_s = 10;                   // one line of statistics; 0: none
 };
