@@ -201,6 +201,11 @@ Status Bench::find_model() {
 Status Bench::load_tokenizer() {
   tokenizer_id_ = options_.tokenizer.empty() ? model_id_ : options_.tokenizer;
   if (options_.skip_tokenizer_init) return {};
+  // A server that was asked for its model gives an id and a root. quire's id is the model as it was named at the start
+  // (a path, perhaps); vLLM's root is.
+  if (options_.tokenizer.empty() && options_.model.empty() && io_.load_text(request_model_).ok()) {
+    tokenizer_id_ = request_model_;
+  }
   auto side = io_.load_text(tokenizer_id_);
   if (!side.ok()) {
     return Error{side.error().code, side.error().message +
