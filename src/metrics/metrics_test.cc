@@ -117,6 +117,10 @@ void play(ServerMetrics& metrics) {
   request.max_num_generation_tokens = 5;
   metrics.on_finished(request);
   metrics.on_rejected("max_num_queued_reqs");
+  metrics.add_key("ada");
+  metrics.on_key_begin("ada", 7, 2);
+  metrics.on_key_end("ada", 11, 2);
+  metrics.on_key_rejected("ada", "max_sequences");
   metrics.on_http("/v1/chat/completions", "POST", 200, 1.2, 300, 4000);
   metrics.on_http("/v1/chat/completions", "POST", 400, 0.001, 20, 100);
   metrics.on_http("none", "GET", 404, 0.001, 0, 22);
