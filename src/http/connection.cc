@@ -172,7 +172,7 @@ Clock::time_point Connection::after(double seconds) const {
 
 void Connection::start() {
   worker_.add(shared_from_this());
-  if (state_.stopping) return drop();
+  if (state_.stopping) return begin_stop();
   read_deadline_ = after(state_.options.header_timeout_s);
   if (encrypted()) {
     phase_ = Phase::kHandshake;
@@ -461,9 +461,15 @@ void Connection::begin_close() {
 void Connection::begin_stop() {
   switch (phase_) {
     case Phase::kHandshake:
+      return drop();
     case Phase::kIdle:
     case Phase::kHead:
-      return drop();
+      // Closing a socket with unread bytes resets the connection, and the client would not learn why. It is sent an
+      // answer instead.
+      if (!has_unread_bytes()) return drop();
+      if (phase_ == Phase::kIdle) request_start_ = Clock::now();
+      forget_request();
+      return answer(503, "application/json", error_body(503, kStopping), {}, false);
     case Phase::kBody:  // nothing was begun for it, and the rest of it may never come
       return answer(503, "application/json", error_body(503, kStopping, anthropic_), {}, false);
     case Phase::kLinger:
@@ -476,6 +482,11 @@ void Connection::begin_stop() {
       current_->close_after();
       return;
   }
+}
+
+bool Connection::has_unread_bytes() {
+  pollfd entry{descriptor(), POLLIN, 0};
+  return poll(&entry, 1, 0) == 1 && (entry.revents & POLLIN) != 0;
 }
 
 void Connection::break_off() {

@@ -192,6 +192,7 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   void finish_answer(bool keep_alive);
   void begin_close();
   void log_access();
+  bool has_unread_bytes();
   void look_for_hangup();
   Clock::time_point after(double seconds) const;
 

@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "http/test_host.h"
 
 namespace quire::http {
 namespace {
 
+using testing::AnyOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -75,6 +78,35 @@ TEST(HttpServer, RefusesRequestsThatAreStillArrivingWhenItStops) {
   EXPECT_THAT(messages.read_answer().body, StartsWith(R"({"type":"error","error":{"type":"overloaded_error")"));
   EXPECT_TRUE(head.at_end());
   EXPECT_EQ(host.handled, 1);
+}
+
+// Closing a socket with unread bytes resets the connection: clients saw no answer at all.
+TEST(HttpServer, AnswersRequestsThatItHasNotReadWhenItStops) {
+  ServerOptions options;
+  options.io_threads = 1;
+  Host host(options);
+  std::promise<void> release;
+  host.special = [&](const api::HttpRequest&, const api::ReplyPtr& reply) {
+    release.get_future().wait();  // holds the only I/O thread
+    reply->send(200, "text/plain", "");
+  };
+  std::vector<Client> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(host.client());
+    EXPECT_EQ(clients.back().ask(get("/echo")).status, 200);
+  }
+  Client blocking = host.client();
+  blocking.send(get("/special"));
+  EXPECT_TRUE(eventually([&] { return host.handled == 9; }));
+  for (Client& client : clients) client.send(get("/echo"));
+  std::thread stopping([&] { host.server->stop(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // so that the stop is queued before the reads
+  release.set_value();
+  for (Client& client : clients) {
+    EXPECT_THAT(client.read_answer().status, AnyOf(200, 503));
+    client.close();
+  }
+  stopping.join();
 }
 
 TEST(HttpServer, LetsHandlersEndTheirStreamsWhenItWaitsNoLonger) {

@@ -26,8 +26,11 @@ def raw_post(server, path: str, body: bytes, length: int | None = None) -> socke
 def read_all(client: socket.socket) -> bytes:
     client.settimeout(60)
     parts = []
-    while part := client.recv(65536):
-        parts.append(part)
+    try:
+        while part := client.recv(65536):
+            parts.append(part)
+    except ConnectionResetError:  # as the kernel answers for a connection that was never accepted
+        pass
     return b"".join(parts)
 
 
@@ -132,7 +135,7 @@ def test_sigterm_ends_within_its_limit_while_workers_are_busy(start):
     assert one.stop(30) == 0
     answers = [read_all(client) for client in clients]
     assert sum(b"stopping" in answer for answer in answers) >= 50
-    assert all(not answer or answer.startswith((b"HTTP/1.1 503", b"HTTP/1.1 400")) for answer in answers)  # b"": never read
+    assert all(not answer or answer.startswith((b"HTTP/1.1 503", b"HTTP/1.1 400")) for answer in answers)  # b"": never accepted
 
 
 def test_streams_that_shutdown_cuts_end_with_an_error(start):
