@@ -3,11 +3,11 @@
 //
 // Four simdgroups share a tile of 64 positions: each has the scores of 16 positions, then 16 of every 64 dims of the
 // output. K and V come in chunks of 64 dims, so that threadgroup memory does not grow with the head. One threadgroup a
-// split (then attention_merge joins them), or all splits in turn: the same operations. attention_work.h has the
+// split (then attention_merge joins them), or all splits in turn: the same operations. attention_common.h has the
 // arithmetic.
 #pragma once
 
-#include "kernels/attention_work.h"
+#include "kernels/attention_common.h"
 #include "kernels/compat/tile.h"
 
 // kDim: the most dims of K and V. kStages: chunks in threadgroup memory; with two, one comes while the other is used.

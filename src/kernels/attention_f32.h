@@ -5,7 +5,7 @@
 // dims of the output for all four; K and V come straight from the pages.
 #pragma once
 
-#include "kernels/attention_work.h"
+#include "kernels/attention_common.h"
 
 struct AttentionF32 {
   enum {

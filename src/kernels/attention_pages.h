@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/compat/dialect.h"
-#include "kernels/params/cache.h"
+#include "kernels/params/attention_cache.h"
 
 // Bytes from the layer's first page to row `row` = offset in the page * kv_heads + head of a page.
 FN i64 kv_row_at(CONSTANT const KvPages& kv, i64 page, int row, bool values) {

@@ -5,7 +5,7 @@
 
 #include "kernels/compat/dialect.h"
 #include "kernels/linear_weight.h"
-#include "kernels/params/linear.h"
+#include "kernels/params/embedding.h"
 
 // A thread has 16 columns. Grid: (rows, columns / (16 * threads)).
 template <typename T>

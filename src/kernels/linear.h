@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear: y = x W^T for every weight type and activations of every type; the bodies are in linear_tiles.h and
-// linear_floats.h. Weights are asked for before the launch before this one has ended.
+// linear: y = x W^T for every weight type and activations of every type; the bodies are in linear_mma.h and
+// linear_f32.h. Weights are asked for before the launch before this one has ended.
 #pragma once
 
 #include "kernels/compat/dialect.h"
-#include "kernels/linear_floats.h"
-#include "kernels/linear_tiles.h"
+#include "kernels/linear_f32.h"
+#include "kernels/linear_mma.h"
 #include "kernels/params/linear.h"
 
 template <typename T, typename W>

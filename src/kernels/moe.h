@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/compat/dialect.h"
-#include "kernels/compat/math.h"
+#include "kernels/compat/float_math.h"
 #include "kernels/params/moe.h"
 
 // Larger for larger numbers, the largest for NaN, never 0.

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "kernels/compat/dialect.h"
-#include "kernels/linear_floats.h"
-#include "kernels/linear_tiles.h"
+#include "kernels/linear_f32.h"
+#include "kernels/linear_mma.h"
 #include "kernels/params/linear.h"
 
 FN DEVICE const float* moe_bias(CONSTANT const LinearParams& p, DEVICE const float* bias, int expert) {

@@ -12,7 +12,7 @@
 #pragma once
 
 #include "kernels/compat/dialect.h"
-#include "kernels/compat/math.h"
+#include "kernels/compat/float_math.h"
 #include "kernels/norm_sum.h"
 #include "kernels/params/recurrent.h"
 

@@ -4,8 +4,8 @@
 // A row is cut into chunks of fixed size, whose findings are merged in order, so a result depends on the row alone.
 #pragma once
 
-#include "kernels/sampling_cut.h"
-#include "kernels/sampling_values.h"
+#include "kernels/sampling_common.h"
+#include "kernels/sampling_top_k_top_p.h"
 
 // Bias and penalties in place, one token a thread; or the logits as they were. Grid: (rows).
 struct SampleEdits {

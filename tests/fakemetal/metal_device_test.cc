@@ -22,7 +22,7 @@
 #include "base/test_folder.h"
 #include "fake_metal.h"
 #include "kernels/compat/dialect.h"
-#include "kernels/params/copy.h"
+#include "kernels/params/gather.h"
 
 namespace quire::metal {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "backend/metal/metal_cpp.h"
 #include "fake_metal.h"
-#include "kernels/params/copy.h"
+#include "kernels/params/gather.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler of one threadgroup's fibers, and what a kernel may ask of it (kernels/compat/emulator.h).
+// The scheduler of one threadgroup's fibers, and what a kernel may ask of it (kernels/compat/emulator_calls.h).
 #include "backend/emulator/worker.h"
 
 #include <cstring>
@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "kernels/compat/emulator.h"
+#include "kernels/compat/emulator_calls.h"
 
 #ifdef QUIRE_ASAN
 #include <sanitizer/asan_interface.h>

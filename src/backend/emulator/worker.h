@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backend/emulator/fiber.h"
-#include "kernels/compat/emulator.h"
+#include "kernels/compat/emulator_calls.h"
 
 namespace quire::emulator {
 

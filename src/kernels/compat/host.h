@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "base/half.h"
-#include "kernels/compat/emulator.h"
+#include "kernels/compat/emulator_calls.h"
 
 #define DEVICE
 #define CONSTANT

@@ -11,7 +11,7 @@
 // D is 64 or 128, of the merge 256 too.
 #pragma once
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_common.cuh"
 
 HOPPER_FN void hopper_cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");

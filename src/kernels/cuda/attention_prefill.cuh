@@ -13,7 +13,7 @@
 // sequences with p.rows_from to p.rows_to rows.
 #pragma once
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_common.cuh"
 
 // ---- the products: A in registers, B in swizzled shared memory ----
 

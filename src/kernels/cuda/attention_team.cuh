@@ -12,7 +12,7 @@
 // is 64 or 128.
 #pragma once
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_common.cuh"
 
 template <typename T, int D>
 struct HopperAttentionTeam {

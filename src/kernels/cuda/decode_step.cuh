@@ -27,7 +27,7 @@
 #pragma once
 
 #include "kernels/cuda/decode_step_attention.cuh"
-#include "kernels/cuda/decode_step_bring.cuh"
+#include "kernels/cuda/decode_step_loader.cuh"
 #include "kernels/cuda/decode_step_linear.cuh"
 
 template <typename T, int D>

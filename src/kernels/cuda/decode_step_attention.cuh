@@ -2,9 +2,9 @@
 // decode_step.cuh: attention of one token a sequence, from the projection to the heads. No kernels here.
 #pragma once
 
-#include "kernels/cuda/decode_step_base.cuh"
+#include "kernels/cuda/decode_step_common.cuh"
 #include "kernels/cuda/linear_chain.cuh"
-#include "kernels/qkv_head.h"
+#include "kernels/attention_head.h"
 
 template <typename T, int D>
 struct HopperStepAttention : HopperStep<T, D> {

@@ -2,7 +2,7 @@
 // decode_step.cuh: products, with the norm before them and what follows them. No kernels here.
 #pragma once
 
-#include "kernels/cuda/decode_step_base.cuh"
+#include "kernels/cuda/decode_step_common.cuh"
 #include "kernels/norm_sum.h"
 
 template <typename T, int D>

@@ -7,9 +7,9 @@
 // bits, bf16 and f16). So the kernels here mix them freely; each file says what it is equal to.
 #pragma once
 
-#include "kernels/activate.h"
+#include "kernels/activation_functions.h"
 #include "kernels/compat/dialect.h"
-#include "kernels/compat/math.h"
+#include "kernels/compat/float_math.h"
 #include "kernels/params/hopper.h"
 
 #define HOPPER_FN static __device__ __forceinline__

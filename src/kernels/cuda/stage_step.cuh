@@ -2,7 +2,7 @@
 // Brings a step's small arrays in from the host's memory, and puts the tokens that the step before sampled among them
 // (sm_90a). A copy by the driver would stand alone between two launches; here the arrays travel while the launch before
 // still works, and only the tokens wait for it. What comes after it may not read the arrays before it waits: joined
-// steps (decode_step.cuh) do not, others do (qkv_to_cache.h).
+// steps (decode_step.cuh) do not, others do (attention_cache.h).
 //
 // Grid: (1), kStageStepThreads. The arrays begin and end on 16 bytes; `rows` lies among them.
 #pragma once

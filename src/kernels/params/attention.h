@@ -2,7 +2,7 @@
 // Parameters of the attention kernels, and the cuts of their arithmetic.
 #pragma once
 
-#include "kernels/params/cache.h"
+#include "kernels/params/attention_cache.h"
 
 enum {
   kAttentionPositions = 64,  // in a tile

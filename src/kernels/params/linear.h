@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters of linear, of the grouped products of experts and of embedding: a weight's layout and what is made of a
-// product.
+// Parameters of linear and of the grouped products of experts: a weight's layout and what is made of a product.
 //
 // A plain weight is rows of k elements, each row padded with zeros to a multiple of 16 bytes. A quantised one is cut
 // into panels of 16 rows (the last padded with zero codes) and into steps of 16 k. A panel has four parts, each on 16
@@ -91,13 +90,3 @@ struct LinearFinishParams {
   i64 y_stride;
   int m;
 };
-
-// out[i] = row tokens[i] of the table (without tokens: first_row + i), as float, times scale.
-struct EmbeddingParams {
-  WeightParams weight;
-  i64 out_stride;
-  int first_row;
-  int from_tokens;
-  float scale;
-};
-enum { kEmbeddingThreads = 128 };

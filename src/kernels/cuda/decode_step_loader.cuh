@@ -2,7 +2,7 @@
 // decode_step.cuh: the warp that brings weights and pages in, op after op. No kernels here.
 #pragma once
 
-#include "kernels/cuda/decode_step_base.cuh"
+#include "kernels/cuda/decode_step_common.cuh"
 
 template <typename T, int D>
 struct HopperStepBring : HopperStep<T, D> {

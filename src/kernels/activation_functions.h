@@ -2,7 +2,7 @@
 // Activations by number, as quire::Activation counts, for every kernel that applies one. No kernels here.
 #pragma once
 
-#include "kernels/compat/math.h"
+#include "kernels/compat/float_math.h"
 
 enum { kActSilu = 0, kActGelu = 1, kActGeluTanh = 2, kActRelu = 3, kActRelu2 = 4, kActSigmoid = 5 };
 

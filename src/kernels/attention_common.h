@@ -15,9 +15,9 @@
 #pragma once
 
 #include "kernels/attention_pages.h"
-#include "kernels/compat/copy.h"
+#include "kernels/compat/async_copy.h"
 #include "kernels/compat/dialect.h"
-#include "kernels/compat/math.h"
+#include "kernels/compat/float_math.h"
 #include "kernels/params/attention.h"
 
 FN float attention_log2e() {

@@ -6,7 +6,7 @@
 // attention.h. Where a threadgroup's tokens are found by a map that the host made, or by a search, both are here.
 #pragma once
 
-#include "kernels/attention_work.h"
+#include "kernels/attention_common.h"
 #include "kernels/compat/tile.h"
 
 template <typename T, int kDim>

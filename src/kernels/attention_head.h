@@ -5,7 +5,7 @@
 
 #include "kernels/compat/dialect.h"
 #include "kernels/norm_sum.h"
-#include "kernels/rotate.h"
+#include "kernels/rope_pair.h"
 
 // Element lane + 32 * i of a head is x[i], i < Held (at most 8), zero past the head's end. Between two ops values are
 // rounded to T, as tensors would hold them. Rope: `rot_dim` elements, pairs `interleaved` or half a head apart.

@@ -6,7 +6,7 @@
 // threadgroup searches these lists alone.
 #pragma once
 
-#include "kernels/sampling_values.h"
+#include "kernels/sampling_common.h"
 
 FN float sample_row_max(Ctx c, CONSTANT const SampleParams& p, DEVICE const SamplePartial* partials) {
   float max_value = sample_negative_infinity();

@@ -3,7 +3,7 @@
 // work is cut. No kernels here.
 #pragma once
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_common.cuh"
 #include "kernels/params/decode_step.h"
 
 typedef unsigned long long u64;

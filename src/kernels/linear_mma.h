@@ -6,8 +6,8 @@
 // others become floats and are rounded to T once. Grouped bodies take rows of x by an order, sorted by expert.
 #pragma once
 
-#include "kernels/activate.h"
-#include "kernels/compat/copy.h"
+#include "kernels/activation_functions.h"
+#include "kernels/compat/async_copy.h"
 #include "kernels/compat/dialect.h"
 #include "kernels/compat/tile.h"
 #include "kernels/linear_weight.h"

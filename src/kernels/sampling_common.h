@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/compat/dialect.h"
-#include "kernels/compat/math.h"
+#include "kernels/compat/float_math.h"
 #include "kernels/params/sampling.h"
 
 FN float sample_negative_infinity() {

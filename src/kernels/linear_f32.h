@@ -3,7 +3,7 @@
 // here.
 #pragma once
 
-#include "kernels/linear_tiles.h"
+#include "kernels/linear_mma.h"
 
 // 16 rows of x by 32 columns of out (gated: 32 of the gate and their 32 of the up), 32 k at a time: a thread has one
 // column and four rows. Grid: (columns / 32, rows / 16). Threads: 128.
