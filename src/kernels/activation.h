@@ -10,7 +10,7 @@
 #include "kernels/load4.h"
 #include "kernels/params/activation.h"
 
-// The four columns of this thread.
+// The four columns that this thread computes.
 struct RowPlace {
   i64 row;
   int column;
@@ -108,7 +108,7 @@ KERNEL(activation_f32, Activate<float>, RowsParams, float, const float)
 KERNEL(activation_f16, Activate<half>, RowsParams, half, const half)
 KERNEL(activation_bf16, Activate<bfloat>, RowsParams, bfloat, const bfloat)
 
-// x, then the residual and the output.
+// Types: first x, then the residual and the output.
 typedef ResidualAdd<float, float> ResidualAdd_f32_f32;
 typedef ResidualAdd<half, float> ResidualAdd_f16_f32;
 typedef ResidualAdd<bfloat, float> ResidualAdd_bf16_f32;
@@ -120,7 +120,7 @@ KERNEL(residual_add_bf16_f32, ResidualAdd_bf16_f32, RowsParams, float, const bfl
 KERNEL(residual_add_f16_f16, ResidualAdd_f16_f16, RowsParams, half, const half, const half)
 KERNEL(residual_add_bf16_bf16, ResidualAdd_bf16_bf16, RowsParams, bfloat, const bfloat, const bfloat)
 
-// Also the cast from one type to another, with a factor of 1.
+// With a factor of 1 these also convert from one type to another.
 typedef Scale<float, float> Scale_f32_f32;
 typedef Scale<float, half> Scale_f32_f16;
 typedef Scale<float, bfloat> Scale_f32_bf16;

@@ -9,7 +9,7 @@
 #include "kernels/compat/dialect.h"
 #include "kernels/params/attention_cache.h"
 
-// The scale of one head of int8 pages: amax of all lanes / 127.
+// The scale of one head in int8 pages: the largest magnitude over all lanes, divided by 127.
 FN float cache_scale(float lane_amax, bool finite) {
   const float amax = simd_max(lane_amax);
   if (!simd_all(finite)) return as_float(0x7fc00000u);
@@ -19,7 +19,7 @@ FN bool cache_finite(float x) {
   return (as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-// One simdgroup a row.
+// One simdgroup per row.
 template <typename T>
 struct ReshapeAndCache {
   enum { kThreads = 32 * kCacheRows };
@@ -53,15 +53,15 @@ struct ReshapeAndCache {
     }
     DEVICE uchar* to_row = pages + kv_row_at(p.kv, page, row, values);
     const int padded = p.kv.type == kKvF16 || p.kv.type == kKvBF16 ? (values ? p.kv.v_row : p.kv.k_row) / 2 : dim;
-    for (int i = (int)c.lane; i < padded; i += 32) kv_put(to_row, p.kv.type, i, i < dim ? to_f(x[i]) : 0.0f, scale);
+    for (int i = (int)c.lane; i < padded; i += 32) kv_store(to_row, p.kv.type, i, i < dim ? to_f(x[i]) : 0.0f, scale);
   }
 };
 KERNEL(reshape_and_cache_f32, ReshapeAndCache<float>, CacheParams, uchar, const float, const float, const i64)
 KERNEL(reshape_and_cache_f16, ReshapeAndCache<half>, CacheParams, uchar, const half, const half, const i64)
 KERNEL(reshape_and_cache_bf16, ReshapeAndCache<bfloat>, CacheParams, uchar, const bfloat, const bfloat, const i64)
 
-// One simdgroup a head of at most 256 dims. What the launch before does not write (norms, tables, and the step's
-// arrays, which were there before its first launch) is asked for before that one has ended.
+// One simdgroup per head of at most 256 dims. What the preceding launch does not write (norm weights, rope tables, and
+// the step's arrays, which were copied in before the step's first launch) is loaded before GRID_WAIT().
 template <typename T>
 struct QkvToCache {
   enum { kThreads = 32 * kCacheRows, kHeld = 8 };
@@ -90,7 +90,7 @@ struct QkvToCache {
     const int padded = p.kv.type == kKvF16 || p.kv.type == kKvBF16 ? (values ? p.kv.v_row : p.kv.k_row) / 2 : dim;
     UNROLL for (int i = 0; i < kHeld; i++) {
       const int d = (int)lane + 32 * i;
-      if (d < padded) kv_put(to_row, p.kv.type, d, x[i], scale);
+      if (d < padded) kv_store(to_row, p.kv.type, d, x[i], scale);
     }
   }
 
@@ -115,14 +115,14 @@ struct QkvToCache {
                            : values ? v + token * p.v_stride + (i64)head * dim
                                     : k + token * p.k_stride + (i64)head * dim;
     const bool normed = !values && (query ? p.normed_q : p.normed_k) != 0;
-    // Slots and positions were copied in before the step's first launch: they may be read before the wait.
+    // Slots and positions were copied in before the step's first launch, so they may be read before the wait.
     const i64 slot = query ? 0 : slots[token];
     const int rot_dim = values ? 0 : p.rot_dim;
     const i64 at = rot_dim > 0 ? (i64)positions[token] * (rot_dim / 2) : 0;
     float weight[kHeld], cosine[kHeld], sine[kHeld];
-    Head::ask(weight, query ? q_norm : k_norm, normed ? dim : 0, c.lane);
-    Head::ask_pairs(cosine, cosines + at, rot_dim, p.interleaved, c.lane);
-    Head::ask_pairs(sine, sines + at, rot_dim, p.interleaved, c.lane);
+    Head::load(weight, query ? q_norm : k_norm, normed ? dim : 0, c.lane);
+    Head::load_pairs(cosine, cosines + at, rot_dim, p.interleaved, c.lane);
+    Head::load_pairs(sine, sines + at, rot_dim, p.interleaved, c.lane);
     GRID_WAIT();
     float x[kHeld];
     UNROLL for (int i = 0; i < kHeld; i++) {

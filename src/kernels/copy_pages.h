@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// copy_pages: copies whole pages by pairs of page numbers. The example of a kernel file.
+// copy_pages copies whole pages, given pairs of page numbers. It is also the example of a kernel file.
 #pragma once
 
 #include "kernels/compat/dialect.h"
 #include "kernels/params/copy_pages.h"
 
-// out[pair.to] = in[pair.from], pages of 16-byte words. Pages that are written must not be read by the same launch.
-// Grid: (count, parts of a page). Threads of all parts share a page's words in turn.
+// out[pair.to] = in[pair.from], pages of 16-byte words. REQUIRES: no page is both read and written in one launch. Grid:
+// (count, parts of a page). The threads of all parts take the words of a page in turn.
 struct CopyPages {
   enum { kThreads = 256 };
   typedef NoSmem Smem;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experts' products: linear's bodies over rows that moe.h has sorted by expert, one expert's weight a tile of rows.
+// The experts' products: linear's bodies over rows that moe.h has sorted by expert; each tile of rows has one expert's
+// weight.
 #pragma once
 
 #include "kernels/compat/dialect.h"
@@ -11,7 +12,7 @@ FN DEVICE const float* moe_bias(CONSTANT const LinearParams& p, DEVICE const flo
   return p.last.biased != 0 ? bias + (i64)expert * p.weight.n : bias;
 }
 
-// Grid: as the bodies', the second dimension being tiles of the order, of which the last ones may hold nothing.
+// Grid: as for linear's bodies; the second dimension counts tiles of the order, the last of which may be unused.
 template <typename T, typename W>
 struct MoeLinearFew {
   enum { kThreads = kLinearThreads };

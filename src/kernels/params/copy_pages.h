@@ -4,10 +4,10 @@
 
 #include "kernels/compat/types.h"
 
-// Grid (count, parts): `parts` threadgroups share the copy of a page.
+// Grid: (count, parts).
 struct CopyPagesParams {
-  i64 words;    // of 16 bytes, in a page
-  int count;    // pages to copy: pairs of (to, from)
-  int parts;    // threadgroups for one page
+  i64 words;    // 16-byte words in a page
+  int count;    // pages to copy: the index has `count` pairs (to, from)
+  int parts;    // threadgroups that share one page
   int threads;  // in a threadgroup
 };

@@ -4,7 +4,7 @@
 
 #include "kernels/params/linear.h"
 
-// out[i] = row tokens[i] of the table (without tokens: first_row + i), as float, times scale.
+// out[i] = scale * row tokens[i] of the table (without tokens: row first_row + i), converted to float.
 struct EmbeddingParams {
   WeightParams weight;
   i64 out_stride;

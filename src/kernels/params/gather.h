@@ -4,7 +4,7 @@
 
 #include "kernels/params/elementwise.h"
 
-// One threadgroup gathers one row: out[i] = in[index[i]].
+// out[i] = in[index[i]], one threadgroup per row.
 struct GatherRowsParams {
   i64 out_stride, in_stride;  // elements from row to row
   int rows, cols;
@@ -14,5 +14,5 @@ struct GatherRowsParams {
 // Grid: (rows * cols / kElementThreads, rounded up).
 struct GatherColumnsParams {
   i64 x_stride, out_stride;
-  int rows, cols;  // of the output
+  int rows, cols;  // shape of the output
 };

@@ -4,11 +4,11 @@
 
 #include "kernels/params/elementwise.h"
 
-// Grid: (rows * heads * half_dim / kElementThreads, rounded up), a thread a pair.
+// Grid: (rows * heads * half_dim / kElementThreads, rounded up), one thread per pair.
 struct RopeParams {
   i64 stride;
   int rows, heads, head_dim;
-  int half_dim;  // pairs of a head
-  int offset;    // of a head's first rotated element
+  int half_dim;  // pairs per head
+  int offset;    // offset of the first rotated element in a head
   int interleaved;
 };
