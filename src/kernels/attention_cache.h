@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels that write K and V to their pages. reshape_and_cache writes them as they are (ops/attention.h has its
-// contract). qkv_to_cache does in one launch all that stands between the projection and attention, with the bits of the
+// contract). qkv_to_cache combines everything between the projection and attention in one launch, with the bits of the
 // separate ops: the norm (where there is one) and rope of each head of q and k, q in place, and the page writes.
 #pragma once
 

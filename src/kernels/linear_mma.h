@@ -2,10 +2,10 @@
 // The bodies of linear for 16-bit activations, which use the matrix tile: one for few rows, one for many. No kernels
 // here.
 //
-// In both, each sum is one chain of k16 steps from zero, in ascending order, that stops at K. So their results are
-// equal by memcmp, whatever the tile and the number of rows. Weights of the activations' own type are copied as they
-// are; all others are converted to float and rounded to T once. Grouped bodies (experts) take rows of x in an order
-// that is sorted by expert.
+// In both, each sum is one chain of k16 steps from zero, in ascending order, that stops at K: a step is one acc_mma
+// over 16 k, and each adds to the result of the one before. So their results are equal by memcmp, whatever the tile and
+// the number of rows. Weights of the activations' own type are copied as they are; all others are converted to float
+// and rounded to T once. Grouped bodies (experts) take rows of x in an order that is sorted by expert.
 #pragma once
 
 #include "kernels/activation_functions.h"

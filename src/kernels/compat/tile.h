@@ -9,8 +9,7 @@
 //
 // The order of the sum over k inside one acc_mma is the device's own; successive ones form a chain in call order. So
 // bits depend on the device and on the order of k, never on how many rows are in use. REQUIRES: all 32 lanes call every
-// function here together; rows in threadgroup memory start on 16-byte boundaries (ldmatrix and simdgroup_load need
-// that).
+// function here together; rows in threadgroup memory start on 16-byte boundaries, as ldmatrix requires.
 #pragma once
 
 #include "kernels/compat/dialect.h"

@@ -5,8 +5,7 @@
 // attention_common.cuh describes the arithmetic. A team works through its split in pairs of tiles: each warp computes
 // the scores of its part of a tile, the warps exchange their maxima, then their weights, and each computes 16 or 32 of
 // the head's columns of p V. So no chain is longer than necessary. K and V of a tile are stages of a ring. The host
-// chooses their number: all of a short context at once, or few enough that several teams share a
-// multiprocessor.
+// chooses their number: all of a short context at once, or few enough that several teams share a multiprocessor.
 //
 // Grid: seqs * kv_heads * max_splits, hopper_team_threads(), hopper_team_memory(). p.stages is even and at least 4. D
 // is 64, 128 or 256.

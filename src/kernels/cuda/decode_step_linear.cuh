@@ -444,7 +444,7 @@ struct HopperStepLinear : HopperStep<T, D> {
 #pragma unroll 1
     for (int first = 0; first < count; first += lot) {
       const int now = min(count - first, lot);
-      if (first > 0) sync();  // as in chain(): a lot takes a turn of the ring or more
+      if (first > 0) sync();  // as in chain(): these tiles take a turn of the ring or more
       if (warp < now) {
         look_ahead(op, s, ahead, (int)blockIdx.x + (first + warp) * groups, output_of(s, i), lane);
         prepare(s, c, StepPlace::after_few(at, warp * halves, slots), now, op.k, halves, lane);
