@@ -135,7 +135,7 @@ TEST_F(CudaDevice, FindsKernelsInAnyImageThatFits) {
 TEST_F(CudaDevice, LoadsOnlyTheImageThatListsAKernel) {
   gpu::Device& device = open();
   fake::fail("cuModuleGetFunction", kInvalidValue, 1, true);
-  EXPECT_TRUE(device.kernel("twice_f32").ok()) << "in the last image alone";
+  EXPECT_TRUE(device.kernel("twice_f32").ok()) << "only in the last image";
   EXPECT_THAT(device.kernel("wide_f32").error().message, HasSubstr("cuModuleGetFunction failed"));
 }
 
@@ -317,7 +317,7 @@ TEST_F(CudaDevice, DescribesRowsForTheCopyEngine) {
                                    kTensorMapUint16, kTensorMapSwizzle128));
   fake::fail("cuTensorMapEncodeTiled", kInvalidValue);
   EXPECT_FALSE(device.map_rows(rows, map));
-  EXPECT_TRUE(device.synchronise().ok()) << "the device goes on";
+  EXPECT_TRUE(device.synchronise().ok()) << "the device still works";
 }
 
 TEST_F(CudaDevice, KeepsTheFirstFault) {

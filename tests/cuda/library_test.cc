@@ -159,7 +159,7 @@ TEST_F(CudaLibraryChoices, AreMadeAgainWhereTheirBitsChanged) {
   const Start second = start({.odd = first.algorithm});
   EXPECT_GT(second.products, first.products / 2);
   EXPECT_NE(second.algorithm, first.algorithm);
-  EXPECT_EQ(start({.odd = first.algorithm}).products, 2 * 3 * kRowSteps.size()) << "the new ones are kept";
+  EXPECT_EQ(start({.odd = first.algorithm}).products, 2 * 3 * kRowSteps.size()) << "the new choices are kept";
 }
 
 TEST_F(CudaLibraryChoices, AreMadeAgainWhereTheFileIsBroken) {
@@ -185,7 +185,7 @@ TEST_F(CudaLibraryChoices, AreNotNeededWhereNoFileCanBeWritten) {
 TEST_F(CudaLibrary, ServesNothingWhoseBitsDependOnTheNumberOfRows) {
   open({.all_odd = true});
   EXPECT_FALSE(serves());
-  EXPECT_TRUE(device_->synchronise().ok()) << "the device goes on";
+  EXPECT_TRUE(device_->synchronise().ok()) << "the device still works";
 }
 
 TEST_F(CudaLibrary, SplitsKAsOftenAsRequested) {
@@ -193,7 +193,7 @@ TEST_F(CudaLibrary, SplitsKAsOftenAsRequested) {
   setenv("QUIRE_CUDA_SPLIT_K", "3", 1);
   EXPECT_EQ(library_split(), 3);
   EXPECT_TRUE(serves());
-  EXPECT_EQ(fake::products().front().first, 2) << "the one that cuts in three by itself comes first";
+  EXPECT_EQ(fake::products().front().first, 2) << "the one that splits K in three by itself comes first";
 }
 
 TEST_F(CudaLibrary, ServesOnlyWhatAgreesWithTheOwnKernels) {
@@ -259,7 +259,7 @@ TEST_F(CudaLibrary, ChecksWhetherAnOwnProductIsEqual) {
   };
   EXPECT_TRUE(backwards_from(1000).value());
   EXPECT_FALSE(backwards_from(1).value());
-  EXPECT_FALSE(backwards_from(200).value()) << "many rows are looked at too";
+  EXPECT_FALSE(backwards_from(200).value()) << "many rows are checked as well";
   EXPECT_FALSE(check_equal(*device_, shape, [](const gpu::LibraryProduct&) { return Status(); }).value());
 }
 

@@ -195,10 +195,10 @@ TEST_F(MetalDevice, AStepIsOneCommandBuffer) {
   ASSERT_TRUE(device_->synchronise().ok());
   EXPECT_EQ(fakemetal::counts().command_buffers, before + 1);
   ASSERT_TRUE(device_->synchronise().ok());
-  EXPECT_EQ(fakemetal::counts().command_buffers, before + 1) << "nothing to do makes no command buffer";
+  EXPECT_EQ(fakemetal::counts().command_buffers, before + 1) << "without work there is no command buffer";
   for (int i = 0; i < 600; i++) gather(b, a, index, 1, 8);
   ASSERT_TRUE(device_->synchronise().ok());
-  EXPECT_EQ(fakemetal::counts().command_buffers, before + 4) << "a long step is cut";
+  EXPECT_EQ(fakemetal::counts().command_buffers, before + 4) << "a long step is divided";
 }
 
 TEST_F(MetalDevice, WaitsForAMarkAndNoFurther) {
@@ -223,7 +223,7 @@ TEST_F(MetalDevice, WaitsForAMarkAndNoFurther) {
   }
   ASSERT_TRUE(device_->wait(later).ok());
   EXPECT_EQ(second, 15);
-  EXPECT_TRUE(device_->wait(mark).ok()) << "a mark that has passed is no wait at all";
+  EXPECT_TRUE(device_->wait(mark).ok()) << "a mark that has passed needs no wait";
 }
 
 TEST_F(MetalDevice, NeverHoldsMoreCommandBuffersThanAQueueHas) {
@@ -298,7 +298,7 @@ TEST_F(MetalDevice, ReportsTheCompilersLog) {
     EXPECT_THAT(broken.error().message, HasSubstr("kernels of broken.h"));
     EXPECT_THAT(broken.error().message, HasSubstr("program_source:3:1: error: the emulator has no kernel"));
   }
-  EXPECT_TRUE(device_->kernel("copy_pages").ok()) << "the other texts are as good as before";
+  EXPECT_TRUE(device_->kernel("copy_pages").ok()) << "the other sources still compile";
   const auto unknown = device_->kernel("nowhere");
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.error().code, ErrorCode::kNotFound);

@@ -91,7 +91,7 @@ std::vector<Visit> random_visits(std::mt19937& rng, int count) {
 using AllSeen = std::map<std::pair<size_t, int32_t>, Seen>;  // by request and child
 
 void note(const engine::Output& output, Seen& seen) {
-  EXPECT_EQ(seen.finish, engine::FinishReason::kNone) << "an output behind the last";
+  EXPECT_EQ(seen.finish, engine::FinishReason::kNone) << "an output after the last";
   if (output.error) ADD_FAILURE() << output.error->message;
   seen.tokens.insert(seen.tokens.end(), output.tokens.begin(), output.tokens.end());
   for (const auto& list : output.logprobs) {
@@ -230,7 +230,7 @@ TEST(Ahead, LogitsThatTheHostWantsChangeNoToken) {
   wanting[1].request.params.logprobs = -1;
   wanting[2].request.params.prompt_logprobs = 2;
   const AllSeen a = run_visits(*engine, plain), b = run_visits(*engine, wanting);
-  for (const auto& [key, seen] : a) EXPECT_EQ(seen.tokens, b.at(key).tokens) << "visit " << key.first;
+  for (const auto& [key, seen] : a) EXPECT_EQ(seen.tokens, b.at(key).tokens) << "request " << key.first;
   const auto vocab = static_cast<size_t>(engine->model().config().vocab_size);
   EXPECT_EQ(b.at({1, 0}).logprobs.size(), 8 * (vocab + 1));
 }

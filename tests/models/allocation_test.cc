@@ -32,7 +32,7 @@ namespace {
 class Allocation : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Allocation, ADecodeStepAllocatesOnlyItsOutputs) {
-  if (test_device() != "cpu") GTEST_SKIP() << "the budget is the cpu's";
+  if (test_device() != "cpu") GTEST_SKIP() << "the limits are those of the CPU";
   llm::Options options = dummy_options(GetParam());
   options.threads = 1;  // with more, a thread that is late to its first piece allocates its scratch late
   const auto engine = make_engine(options);

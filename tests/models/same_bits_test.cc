@@ -27,7 +27,7 @@ struct Circumstances {
 };
 
 std::ostream& operator<<(std::ostream& out, const Circumstances& c) {
-  return out << "threads " << c.threads << ", tokens a step " << c.batched_tokens << ", page size " << c.block_size
+  return out << "threads " << c.threads << ", tokens per step " << c.batched_tokens << ", page size " << c.block_size
              << ", pages " << c.blocks << ", prefix caching " << c.prefix_caching << ", shuffled " << c.shuffled
              << ", stagger " << c.stagger;
 }
