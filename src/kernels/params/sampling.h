@@ -34,7 +34,7 @@ struct SampleRowData {
   float top_p;        // 1: off
   int top_k;          // 0: off
   float repetition, frequency, presence;
-  int mask;  // the row's index into the masks, or -1
+  int mask;  // row of the masks, or -1
   int first_edit, num_edits;
   int logprobs;  // -1: none
   int greedy;
