@@ -468,7 +468,7 @@ def test_a_long_prompt_shows_progress(quire):
     try:
         seen = shown.until(b"(cut after")
         assert b"\rReading the prompt: 0 of " in seen
-        assert b"\r\x1b[K" in seen.partition(b"Reading the prompt")[2]  # and it is erased
+        assert b"\r\x1b[K" in seen.partition(b"Reading the prompt")[2]  # and it is wiped
     finally:
         shown.close()
     quiet = quire("run", "endless", "-", *GREEDY, stdin=(quire.folder / "long.txt").read_text())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention on a GPU, and the writes to pages before it.
 //
-// Three forms of one arithmetic (kernels/attention_common.h), so that speed alone decides: a threadgroup a split for
+// Three forms of one arithmetic (kernels/attention_work.h), so that speed alone decides: a threadgroup a split for
 // sequences with few rows, whose splits a second launch merges; a threadgroup that goes through all splits in turn for
 // those with more; and one of 64 rows, where the heads are small enough.
 #include <algorithm>
