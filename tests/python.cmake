@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# How Python tests become ctest entries: quire_pytest for a folder of pytest files, quire_python_test for a plain script.
+# Python tests as ctest entries: quire_pytest for a folder of pytest files, quire_python_test for a plain script.
 
 set(QUIRE_VENV ${CMAKE_SOURCE_DIR}/build/venv CACHE PATH "The Python environment of the tests (scripts/test makes it)")
 
-# quire_pytest(pull ${CMAKE_CURRENT_SOURCE_DIR}/pull [TIMEOUT s] [LABELS ...] [ENV A=b ...]): the entry py_<name>. It runs
-# with QUIRE_BIN_DIR (where the binaries are) and, unless they are set already, QUIRE_SHARED and QUIRE_TEST_MODEL (see
-# tests/house/run_pytest); it is skipped, and says so, when the environment has not been made.
+# quire_pytest(pull ${CMAKE_CURRENT_SOURCE_DIR}/pull [TIMEOUT s] [LABELS ...] [ENV A=b ...]): the entry py_<name>. It
+# runs with QUIRE_BIN_DIR (where the binaries are) and, unless they are set already, QUIRE_SHARED and QUIRE_TEST_MODEL
+# (see tests/house/run_pytest). If the Python environment has not been created, it is skipped and says so.
 function(quire_pytest name path)
   if(NOT QUIRE_BUILD_TESTS OR QUIRE_CORE_TESTS_ONLY)
     return()
@@ -20,7 +20,7 @@ function(quire_pytest name path)
     ENVIRONMENT "QUIRE_BIN_DIR=${CMAKE_BINARY_DIR};${ARG_ENV}")
 endfunction()
 
-# quire_python_test(house script.py args...): a script that needs nothing but Python's standard library.
+# quire_python_test(house script.py args...): a script that needs only Python's standard library.
 function(quire_python_test name)
   if(NOT QUIRE_BUILD_TESTS OR QUIRE_CORE_TESTS_ONLY)
     return()

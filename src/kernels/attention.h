@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paged attention for a tile of 16 rows (the query heads of one kv head times a few tokens), and the merge of splits.
+// Paged attention for a tile of 16 rows (the query heads of one KV head times a few tokens), and the merge of splits.
 //
-// Four simdgroups share a tile of 64 positions: each has the scores of 16 positions, then 16 of every 64 dims of the
-// output. K and V come in chunks of 64 dims, so that threadgroup memory does not grow with the head. One threadgroup a
-// split (then attention_merge joins them), or all splits in turn: the same operations. attention_work.h has the
-// arithmetic.
+// Four simdgroups share a tile of 64 positions: each computes the scores of 16 positions, then 16 of every 64 dims of
+// the output. K and V are loaded in chunks of 64 dims, so that threadgroup memory does not grow with the head size.
+// Either each split has a threadgroup of its own (and attention_merge combines them), or one threadgroup takes all
+// splits in turn; the arithmetic is the same. attention_common.h describes it.
 #pragma once
 
-#include "kernels/attention_work.h"
+#include "kernels/attention_common.h"
 #include "kernels/compat/tile.h"
 
-// kDim: the most dims of K and V. kStages: chunks in threadgroup memory; with two, one comes while the other is used.
+// kDim: the largest head size. kStages: chunks in threadgroup memory; with two, one is loaded while the other is used.
 template <typename T, int kDim, int kStages>
 struct Attention16 {
   enum { kThreads = kAttentionThreads, kPitchQ = kDim + 8, kPitchP = kAttentionPositions + 8, kChunks = kDim / 64 };
@@ -22,21 +22,22 @@ struct Attention16 {
     float sums[4][16][4];
   };
 
-  // What a lane keeps of its two rows: row + 0 and row + 8 of the tile.
+  // What a lane keeps for its two rows: row and row + 8 of the tile.
   struct Lane {
     AttentionRow row[2];
-    float m[2], l[2];          // of this split; l is the lane's part t
-    float a[2];                // of this tile
-    float all_m[2], all_l[2];  // of the splits before, merged
+    float m[2], l[2];          // of the current split; l is the lane's partial sum t
+    float a[2];                // the factor of the current tile
+    float all_m[2], all_l[2];  // of the earlier splits, merged
   };
-  // The next chunk is there, in the stage that is returned; with two stages the one after it is on its way.
-  static FN int arrive(CONSTANT const AttentionParams& p, THREAD const AttentionWork& w, THREAD const AttentionSpan& s,
-                       THREAD AttentionWalk& next, TGROUP Smem& sm, DEVICE const uchar* pages, DEVICE const int* table,
-                       uint tid) {
+  // Waits for the next chunk and returns the stage that it is in; with two stages it also starts loading the one after
+  // it.
+  static FN int wait_chunk(CONSTANT const AttentionParams& p, THREAD const AttentionWork& w,
+                           THREAD const AttentionSpan& s, THREAD AttentionWalk& next, TGROUP Smem& sm,
+                           DEVICE const uchar* pages, DEVICE const int* table, uint tid) {
     if (kStages == 2) copy_wait<0>();
     TG_BARRIER();
     const int here = kStages - 1 - next.stage;
-    attention_bring<T>(next, sm.chunk[next.stage], p, s, table, w.kv_head, pages, tid);
+    attention_next_chunk<T>(next, sm.chunk[next.stage], p, s, table, w.kv_head, pages, tid);
     next.stage = here;
     if (kStages == 1) {
       copy_wait<0>();
@@ -57,11 +58,11 @@ struct Attention16 {
     }
   }
 
-  // Scores of this simdgroup's 16 positions to weights, sums and factors of the whole tile.
-  static FN void soften(Ctx c, CONSTANT const AttentionParams& p, THREAD Lane& lane, TGROUP Smem& sm, int tile,
-                        THREAD const Acc16& scores) {
+  // Turns the scores of this simdgroup's 16 positions into weights, and updates sums and factors for the whole tile.
+  static FN void softmax_tile(Ctx c, CONSTANT const AttentionParams& p, THREAD Lane& lane, TGROUP Smem& sm, int tile,
+                              THREAD const Acc16& scores) {
     float s[8], top[2];
-    top[0] = top[1] = attention_nothing();
+    top[0] = top[1] = attention_min_score();
     UNROLL for (int i = 0; i < 8; i++) {
       const int j = tile + (int)c.sg * 16 + acc_col(i, c.lane);
       s[i] = attention_score(p, acc_get(scores, i));
@@ -107,11 +108,11 @@ struct Attention16 {
     }
   }
 
-  // Chunk n of V: this simdgroup has 16 of its dims.
+  // Adds chunk n of V; this simdgroup computes 16 of its dims.
   static FN void add_values(Ctx c, CONSTANT const AttentionParams& p, TGROUP Smem& sm, int stage, int n,
                             THREAD Acc16* o) {
     if (n * kChunkDims + (int)c.sg * 16 >= p.kv.v_dim) return;
-    UNROLL for (int m = 0; m < kChunks; m++) {  // accumulators have no address
+    UNROLL for (int m = 0; m < kChunks; m++) {  // accumulators are registers: no index at run time
       if (m == n) {
         UNROLL for (int k = 0; k < 4; k++) {
           FragA<T> a;
@@ -128,7 +129,7 @@ struct Attention16 {
     UNROLL for (int i = 0; i < 8; i++) acc_set(acc, i, acc_get(acc, i) * by[i >> 2]);
   }
 
-  // The end of a split: what was seen so far goes to scratch, or out.
+  // The end of a split: merges it with the earlier ones, and writes the state to scratch, or the result to out.
   static FN void end_split(Ctx c, CONSTANT const AttentionParams& p, THREAD Lane& lane, THREAD Acc16* o, bool first,
                            bool last, DEVICE float* slot, DEVICE T* out, DEVICE const float* sinks) {
     float left[2], right[2];
@@ -175,7 +176,7 @@ struct Attention16 {
       }
     }
     UNROLL for (int h = 0; h < 2; h++) {
-      lane.m[h] = attention_nothing();
+      lane.m[h] = attention_min_score();
       lane.l[h] = 0.0f;
     }
   }
@@ -188,8 +189,8 @@ struct Attention16 {
     if (!attention_work(p, (int)c.tgx + p.first, cu, contexts, map, w)) return;
     AttentionSpan s = attention_span(p, w);
     const bool one = s.splits == 1;
-    if (p.splits > 0 && !attention_cut(s, (int)c.tgy)) return;
-    // Splits apart are kept as they are, for the merge; but one alone is the whole.
+    if (p.splits > 0 && !attention_clip_to_split(s, (int)c.tgy)) return;
+    // The splits of separate threadgroups go to scratch for attention_merge, but a single split is the whole result.
     const bool apart = p.splits > 0 && !one;
     DEVICE float* slot = partials + attention_slot(p, p.splits > 0 ? (i64)c.tgx * p.splits + c.tgy : (i64)c.tgx);
     DEVICE const int* table = tables + (i64)w.seq * p.max_blocks;
@@ -197,7 +198,7 @@ struct Attention16 {
     Lane lane;
     UNROLL for (int h = 0; h < 2; h++) {
       lane.row[h] = attention_row(p, w, w.token, acc_row(h * 4, c.lane));
-      lane.m[h] = lane.all_m[h] = attention_nothing();
+      lane.m[h] = lane.all_m[h] = attention_min_score();
       lane.l[h] = lane.all_l[h] = 0.0f;
       lane.a[h] = 1.0f;
     }
@@ -209,19 +210,20 @@ struct Attention16 {
     next.tile = s.low / kAttentionPositions * kAttentionPositions;
     next.chunk = next.stage = 0;
     bool first = true;
-    // With two stages, the first arrival only sends for the first chunk: so the code that brings chunks is here once.
+    // With two stages, the first call only starts loading the first chunk, so that the loading code is inlined only
+    // once.
     int n = kStages == 2 ? -1 : 0;
     for (int tile = next.tile; tile < s.high; tile += kAttentionPositions) {
       Acc16 scores;
       acc_zero(scores);
       for (; n < p.k_chunks + p.v_chunks; n++) {
-        const int stage = arrive(p, w, s, next, sm, pages, table, c.tid);
+        const int stage = wait_chunk(p, w, s, next, sm, pages, table, c.tid);
         if (n >= p.k_chunks) {
           add_values(c, p, sm, stage, n - p.k_chunks, o);
         } else if (n >= 0) {
           add_scores(c, p, sm, stage, n, scores);
           if (n == p.k_chunks - 1) {
-            soften(c, p, lane, sm, tile, scores);
+            softmax_tile(c, p, lane, sm, tile, scores);
             UNROLL for (int m = 0; m < kChunks; m++) scale_rows(o[m], lane.a);
           }
         }
@@ -236,7 +238,7 @@ struct Attention16 {
   }
 };
 
-// Splits of a row that stand apart in scratch. Grid: (as attention, rows of a slot).
+// Merges the splits of a row that separate threadgroups wrote to scratch. Grid: (as attention, rows of a slot).
 template <typename T>
 struct AttentionMerge {
   enum { kThreads = kAttentionThreads, kDims = (kAttentionMaxDim + kThreads - 1) / kThreads };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paged attention of float activations: as attention.h, with fma chains in place of the matrix tile.
+// Paged attention for float activations: as attention.h, with chains of fma in place of the matrix tile.
 //
-// Four rows a threadgroup, a simdgroup softens one row. A thread has the scores of one position for two rows, then some
-// dims of the output for all four; K and V come straight from the pages.
+// Four rows per threadgroup; each simdgroup computes the softmax of one row. A thread computes the scores of one
+// position for two rows, then some dims of the output for all four. K and V are read straight from the pages.
 #pragma once
 
-#include "kernels/attention_work.h"
+#include "kernels/attention_common.h"
 
 struct AttentionF32 {
   enum {
@@ -20,7 +20,7 @@ struct AttentionF32 {
     float sums[kRows], tops[kRows];
   };
 
-  // Row `row` of position j in the pages.
+  // The row of position j in the pages, and its scale.
   static FN DEVICE const uchar* place(CONSTANT const AttentionParams& p, DEVICE const uchar* pages,
                                       DEVICE const int* table, int kv_head, int j, bool values, THREAD float& scale) {
     const int block = j / p.kv.block_size;
@@ -50,13 +50,13 @@ struct AttentionF32 {
     }
   }
 
-  // Lane i has columns 2i and 2i + 1: block i / 4, part t = i % 4.
-  static FN void soften(Ctx c, TGROUP Smem& sm, THREAD const AttentionRow& r, int tile, THREAD float& m,
-                        THREAD float& l) {
+  // Lane i has columns 2i and 2i + 1: block i / 4, partial sum t = i % 4.
+  static FN void softmax_tile(Ctx c, TGROUP Smem& sm, THREAD const AttentionRow& r, int tile, THREAD float& m,
+                              THREAD float& l) {
     TGROUP float* weights = sm.weights[c.sg] + 2 * c.lane;
     const int j = tile + 2 * (int)c.lane;
     const bool sees[2] = {attention_sees(r, j), attention_sees(r, j + 1)};
-    float top = sees[0] ? max(attention_nothing(), weights[0]) : attention_nothing();
+    float top = sees[0] ? max(attention_min_score(), weights[0]) : attention_min_score();
     if (sees[1]) top = max(top, weights[1]);
     const float next = max(m, simd_max(top));
     const float a = q_exp2(m - next);
@@ -95,11 +95,11 @@ struct AttentionF32 {
     }
   }
 
-  // As Attention16's: what was seen so far goes to scratch, or out. The simdgroup of a row brings m and l.
+  // As Attention16::end_split. The simdgroup of each row provides m and l.
   static FN void end_split(Ctx c, CONSTANT const AttentionParams& p, TGROUP Smem& sm, THREAD const AttentionRow* rows,
                            THREAD float* o, THREAD float* all_m, THREAD float* all_l, float m, float l, bool first,
                            bool last, DEVICE float* slot, DEVICE float* out, DEVICE const float* sinks) {
-    l += simd_shuffle_xor(l, 1);  // lanes hold their part t = lane % 4
+    l += simd_shuffle_xor(l, 1);  // each lane holds the partial sum t = lane % 4
     l += simd_shuffle_xor(l, 2);
     TG_BARRIER();
     if (c.lane == 0) {
@@ -152,7 +152,7 @@ struct AttentionF32 {
     if (!attention_work(p, (int)c.tgx + p.first, cu, contexts, map, w)) return;
     AttentionSpan s = attention_span(p, w);
     const bool apart = p.splits > 0 && s.splits > 1;
-    if (p.splits > 0 && !attention_cut(s, (int)c.tgy)) return;
+    if (p.splits > 0 && !attention_clip_to_split(s, (int)c.tgy)) return;
     DEVICE float* slot = partials + attention_slot(p, p.splits > 0 ? (i64)c.tgx * p.splits + c.tgy : (i64)c.tgx);
     DEVICE const int* table = tables + (i64)w.seq * p.max_blocks;
 
@@ -170,20 +170,20 @@ struct AttentionF32 {
 
     float o[kDims * kRows], all_m[kRows], all_l[kRows];
     UNROLL for (int i = 0; i < kDims * kRows; i++) o[i] = 0.0f;
-    float m = attention_nothing(), l = 0.0f;
+    float m = attention_min_score(), l = 0.0f;
     bool first = true;
     for (int tile = s.low / kAttentionPositions * kAttentionPositions; tile < s.high; tile += kAttentionPositions) {
       TG_BARRIER();
       score(c, p, w, sm, two, pages, table, tile);
       TG_BARRIER();
-      soften(c, sm, own, tile, m, l);
+      softmax_tile(c, sm, own, tile, m, l);
       TG_BARRIER();
       add_values(c, p, w, sm, rows, s, pages, table, tile, o);
       const bool ends = tile + kAttentionPositions >= s.high;
       if (ends || (tile + kAttentionPositions) % kAttentionSplitPositions == 0) {
         end_split(c, p, sm, rows, o, all_m, all_l, m, l, first, ends && !apart, slot, out, sinks);
         first = false;
-        m = attention_nothing();
+        m = attention_min_score();
         l = 0.0f;
       }
     }

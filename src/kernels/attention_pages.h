@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of KV pages: where they are, what their bits stand for, and how numbers become those bits.
+// Elements of KV pages: where they are, and how to convert between their bits and floats. No kernels here.
 #pragma once
 
 #include "kernels/compat/dialect.h"
-#include "kernels/params/cache.h"
+#include "kernels/params/attention_cache.h"
 
-// Bytes from the layer's first page to row `row` = offset in the page * kv_heads + head of a page.
+// Bytes from the layer's first page to a row; `row` = offset in the page * kv_heads + head.
 FN i64 kv_row_at(CONSTANT const KvPages& kv, i64 page, int row, bool values) {
   return page * kv.page_stride + (values ? kv.v_at : 0) + (i64)row * (values ? kv.v_row : kv.k_row);
 }
@@ -36,11 +36,11 @@ FN float e4m3_to_f(uint code) {
   return as_float(as_uint(a) | (code & 0x80u) << 24);
 }
 FN float e5m2_to_f(uint code) {
-  return to_f(from_bits16<half>((ushort)(code << 8)));  // the upper half of an fp16
+  return to_f(from_bits16<half>((ushort)(code << 8)));  // E5M2 is the upper byte of an fp16
 }
 
-// The nearest code, ties to even; beyond the largest number it is that one; NaN stays NaN. Normal numbers round in
-// their own bits, subnormal ones as whole multiples of the smallest.
+// Round to the nearest code, ties to even. Magnitudes beyond the largest number saturate, NaN stays NaN. Normal numbers
+// are rounded in their own bits, subnormal ones as multiples of the smallest.
 FN uint f_to_e4m3(float x) {
   const uint sign = (as_uint(x) >> 24) & 0x80u;
   if (x != x) return sign | 0x7fu;
@@ -58,7 +58,7 @@ FN uint f_to_e5m2(float x) {
   return sign | (((bits + 0xfffffu + ((bits >> 21) & 1u)) >> 21) - (112u << 2));
 }
 
-// The number that element i of a row stands for.
+// The value of element i of a row.
 FN float kv_value(DEVICE const uchar* row, int type, int i, float scale) {
   if (type == kKvBF16) return to_f(((DEVICE const bfloat*)row)[i]);
   if (type == kKvF16) return to_f(((DEVICE const half*)row)[i]);
@@ -67,7 +67,7 @@ FN float kv_value(DEVICE const uchar* row, int type, int i, float scale) {
   return type == kKvE4M3 ? e4m3_to_f(row[i]) : e5m2_to_f(row[i]);
 }
 
-FN void kv_put(DEVICE uchar* row, int type, int i, float x, float scale) {
+FN void kv_store(DEVICE uchar* row, int type, int i, float x, float scale) {
   if (type == kKvBF16) {
     ((DEVICE bfloat*)row)[i] = to<bfloat>(x);
   } else if (type == kKvF16) {
@@ -81,7 +81,7 @@ FN void kv_put(DEVICE uchar* row, int type, int i, float x, float scale) {
   }
 }
 
-// Elements first .. first + 7 of a row as T, those from `dim` on as zeros: 16 bytes of a tile.
+// Elements first .. first + 7 of a row as T, zeros from `dim` on: 16 bytes of a tile.
 template <typename T>
 FN uint4 kv_piece(DEVICE const uchar* row, int type, int first, int dim, float scale) {
   uint words[4];

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# The kernels for CUDA: one fatbin for each file, embedded; sets cuda_sources for quire_kernels. No GPU is needed.
+# Builds the kernels for CUDA, one embedded fatbin per file, and sets cuda_sources for quire_kernels. Needs no GPU.
 #
-# nvcc is looked for in PATH, where CUDA installs itself, and in a Python environment that holds PyPI's nvidia-cuda-nvcc
-# (QUIRE_CUDA_VENV: scripts/lib.sh's ensure_nvcc makes one).
+# nvcc is searched for in PATH, where CUDA installs itself, and in a Python environment with PyPI's nvidia-cuda-nvcc
+# (QUIRE_CUDA_VENV; ensure_nvcc in scripts/lib.sh creates one).
 set(QUIRE_CUDA auto CACHE STRING "Build the CUDA kernels: auto (where nvcc is found), on, off")
 set(QUIRE_CUDA_TARGETS default CACHE STRING "GPUs: default (sm_80, sm_90a and PTX), or all (also sm_86, sm_89, sm_100a, sm_120)")
 set(QUIRE_CUDA_VENV ${CMAKE_SOURCE_DIR}/build/cuda-venv CACHE PATH "A Python environment with nvidia-cuda-nvcc")
@@ -11,10 +11,10 @@ if(QUIRE_CUDA STREQUAL "off" OR APPLE)
   return()
 endif()
 if(QUIRE_CUDA STREQUAL "auto" AND (QUIRE_SANITIZE OR QUIRE_BUILD_FUZZERS))
-  return()  # nothing of it is instrumented
+  return()  # sanitizers and fuzzers do not instrument GPU code
 endif()
 
-# Leaves this file because of ${cuda_missing}: an error where CUDA was asked for.
+# Leaves this file because of ${cuda_missing}; an error if QUIRE_CUDA is on.
 macro(quire_without_cuda)
   if(QUIRE_CUDA STREQUAL "on")
     message(FATAL_ERROR "QUIRE_CUDA is on, but ${cuda_missing}")
@@ -31,7 +31,7 @@ if(NOT QUIRE_NVCC)
   quire_without_cuda()
 endif()
 
-# One that cannot compile (no headers, a compiler that is too new for it) is as good as none.
+# An nvcc that cannot compile (no headers, or a host compiler that is too new for it) counts as none.
 if(NOT QUIRE_NVCC_TRIED STREQUAL QUIRE_NVCC)
   file(WRITE ${CMAKE_BINARY_DIR}/nvcc_probe.cu "#include <cuda_bf16.h>\n__global__ void probe(__nv_bfloat16* x) { x[0] = x[1]; }\n")
   execute_process(COMMAND ${QUIRE_NVCC} -std=c++20 -gencode arch=compute_90a,code=sm_90a -c ${CMAKE_BINARY_DIR}/nvcc_probe.cu
@@ -45,7 +45,7 @@ if(NOT QUIRE_NVCC_TRIED STREQUAL QUIRE_NVCC)
 endif()
 
 set(cuda_flags -std=c++20 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false --threads 2 -I${CMAKE_SOURCE_DIR}/src
-    -Wno-deprecated-gpu-targets -Xcompiler=-w)  # the host half of each object is thrown away
+    -Wno-deprecated-gpu-targets -Xcompiler=-w)  # the host part of each object is discarded
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND cuda_flags -ccbin ${CMAKE_CXX_COMPILER})
 endif()
@@ -61,13 +61,13 @@ file(MAKE_DIRECTORY ${generated}/cuda)
 set(cuda_fatbins "")
 set(cuda_declarations "")
 set(cuda_entries "")
-# ccache keeps objects alone, so the fatbin is taken out of one. In depend mode it compares every file that was read: the
-# preprocessor it would ask otherwise does not see what stands under #if __CUDA_ARCH__.
+# ccache only stores objects, so the fatbin is extracted from one. In depend mode it compares every file that was read;
+# its other mode runs the preprocessor, which does not see the code under #if __CUDA_ARCH__.
 set(launcher "")
 if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
   set(launcher ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 CCACHE_NOHASHDIR=1 ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
-# quire_fatbin(name include hopper targets...): the fatbin of one file, and its line in the list.
+# quire_fatbin(name include hopper targets...): builds the fatbin of one file and adds it to the list.
 function(quire_fatbin name include hopper)
   set(unit ${CMAKE_CURRENT_SOURCE_DIR}/compat/cuda_unit.cu)
   set(stem ${generated}/cuda/${name})
@@ -91,7 +91,7 @@ file(GLOB hopper_files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cuh)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${hopper_files})
 foreach(file ${hopper_files})
   file(STRINGS ${file} entries REGEX "^ *KERNEL|__global__" LIMIT_COUNT 1)
-  if(entries)  # else a part of others
+  if(entries)  # otherwise only other files include it
     get_filename_component(name ${file} NAME_WE)
     quire_fatbin(${name}_sm90 kernels/cuda/${name}.cuh true ${hopper_targets})
   endif()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of a build without nvcc: no CUDA binaries.
+// The empty list of CUDA binaries, for builds without nvcc.
 #include "kernels/embedded.h"
 
 namespace quire::kernels {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the build embeds for GPUs: the flat Metal text and the CUDA binaries, by name. The lists may be empty.
+// The kernels that the build embeds in the program, by name: flattened Metal sources and CUDA binaries. A list may be
+// empty.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +10,13 @@
 
 namespace quire::kernels {
 
-// One Metal source, compiled on the user's machine; `name` is that of its file in src/kernels, without ".h".
+// One Metal source, compiled on the user's machine. `name` is its file in src/kernels, without ".h".
 struct EmbeddedText {
   std::string_view name;
   std::string_view text;
 };
 
-// One fatbin for the CUDA driver to load; `hopper` ones hold src/kernels/cuda, for sm_90a alone.
+// One fatbin for the CUDA driver to load. `hopper`: it was made from src/kernels/cuda and is for sm_90a only.
 struct EmbeddedBinary {
   std::string_view name;
   std::span<const uint8_t> bytes;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// embedding: rows of a table of any type, by token or one after another, as floats times a scale, rounded to the
-// output's type; so it also makes plain rows of a quantised weight.
+// embedding: rows of a table of any weight type, selected by token or consecutive, times a scale, rounded to the
+// output's type. It also expands rows of a quantised weight.
 #pragma once
 
 #include "kernels/compat/dialect.h"
 #include "kernels/linear_weight.h"
-#include "kernels/params/linear.h"
+#include "kernels/params/embedding.h"
 
-// A thread has 16 columns. Grid: (rows, columns / (16 * threads)).
+// A thread computes 16 columns. Grid: (rows, columns / (16 * threads)).
 template <typename T>
 struct Embedding {
   enum { kThreads = kEmbeddingThreads };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear: y = x W^T for every weight type and activations of every type; the bodies are in linear_tiles.h and
-// linear_floats.h. Weights are asked for before the launch before this one has ended.
+// linear: y = x W^T for every weight type and activation type; the bodies are in linear_mma.h and linear_f32.h. The
+// first weights are loaded before GRID_WAIT(), while the preceding launch still runs.
 #pragma once
 
 #include "kernels/compat/dialect.h"
-#include "kernels/linear_floats.h"
-#include "kernels/linear_tiles.h"
+#include "kernels/linear_f32.h"
+#include "kernels/linear_mma.h"
 #include "kernels/params/linear.h"
 
 template <typename T, typename W>
@@ -51,7 +51,7 @@ struct LinearFloat {
   }
 };
 
-// Bias, gate or residual of sums that another kernel has made. Grid: (rows, columns / 128).
+// Applies the epilogue (bias, gate or residual) to sums that another kernel computed. Grid: (rows, columns / 128).
 template <typename T>
 struct LinearFinish {
   enum { kThreads = kLinearThreads };
@@ -63,16 +63,16 @@ struct LinearFinish {
     const i64 row = c.tgx, at = row * p.y_stride + n;
     DEVICE const T* sums = (DEVICE const T*)y;
     if (p.last.epilogue == kLinearStoreF32) {
-      linear_put<T>(p.last, out, row, n, ((DEVICE const float*)y)[at], bias, residual);
+      linear_store<T>(p.last, out, row, n, ((DEVICE const float*)y)[at], bias, residual);
     } else if (p.last.epilogue == kLinearGated) {
-      linear_put_gated<T>(p.last, out, row, n, to_f(sums[at]), to_f(sums[at + p.last.columns]), bias);
+      linear_store_gated<T>(p.last, out, row, n, to_f(sums[at]), to_f(sums[at + p.last.columns]), bias);
     } else {
-      linear_put<T>(p.last, out, row, n, to_f(sums[at]), bias, residual);
+      linear_store<T>(p.last, out, row, n, to_f(sums[at]), bias, residual);
     }
   }
 };
 
-// The weight's type: the activations' own, or any.
+// The weight has the type of the activations, or ("any") any other type.
 typedef LinearFew<half, LinearPlain<half> > LinearFew_f16;
 typedef LinearFew<bfloat, LinearPlain<bfloat> > LinearFew_bf16;
 typedef LinearAnyFew<half> LinearFew_f16_any;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of a weight of any type, sixteen k at a time, as floats. No kernels here.
+// Elements of a weight of any type as floats, 16 k at a time. No kernels here.
 //
-// The type is a parameter and not a template: its branches are the same for all threads of a launch, and one body
-// serves every type. Values are those of the formulas in weights/quant.h: products of scales are exact in a float, so a
-// value is rounded once.
+// The type is a run-time parameter, not a template argument: all threads of a launch take the same branches, and one
+// body serves every type. The values are those of the formulas in weights/quant.h. Products of scales are exact in a
+// float, so each value is rounded once.
 #pragma once
 
 #include "kernels/compat/dialect.h"
 #include "kernels/params/linear.h"
 
-// What memory holds of one row and step, before it is taken apart: fetched early, used late.
+// The raw bits of one row and step, fetched some time before they are unpacked.
 struct WeightRaw {
   uint low[4];
   uint high, head, second, sub;
@@ -141,7 +141,7 @@ FN void weight_plain(CONSTANT const WeightParams& w, DEVICE const uchar* data, i
   UNROLL for (int i = 0; i < 16; i++) v[i] = i < count ? to_f(row[i]) : 0.0f;
 }
 
-// The same of whatever plain type the weight has.
+// The same for any plain type.
 FN void weight_load_plain(CONSTANT const WeightParams& w, DEVICE const uchar* data, int n, int step, THREAD float* v) {
   if (w.form == kWeightF32) {
     weight_plain<float>(w, data, n, step, v);
@@ -152,8 +152,8 @@ FN void weight_load_plain(CONSTANT const WeightParams& w, DEVICE const uchar* da
   }
 }
 
-// Elements 16 * step to 16 * step + 15 of row n, zeros past k, in two halves: what memory holds (of quantised weights
-// alone), and the values.
+// Loads elements 16 * step to 16 * step + 15 of row n, zeros past k, in two halves: weight_begin() fetches the raw bits
+// (of quantised weights only), weight_finish() computes the values.
 FN void weight_begin(CONSTANT const WeightParams& w, DEVICE const uchar* data, int n, int step, THREAD WeightRaw& raw) {
   if (w.form == kWeightQuantised && step * 16 < w.k) weight_fetch(w, data, n, step, raw);
 }

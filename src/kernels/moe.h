@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixtures of experts: the router's choice, the choices sorted by expert, and the sum of what experts put out; the
+// Mixture of experts: the router, the sort of the choices by expert, and the weighted sum of the experts' outputs; the
 // contract is in ops/moe.h. The experts' products are in moe_linear.h.
 #pragma once
 
 #include "kernels/compat/dialect.h"
-#include "kernels/compat/math.h"
+#include "kernels/compat/float_math.h"
 #include "kernels/params/moe.h"
 
-// Larger for larger numbers, the largest for NaN, never 0.
+// Maps a float to a key: larger for larger numbers, largest for NaN, never 0.
 FN uint moe_key(float v) {
   if (v != v) return 0xffffffffu;
   const uint bits = as_uint(v == 0.0f ? 0.0f : v);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// NaN above all.
+// a > b, where NaN is above all numbers.
 FN bool moe_above(float a, float b) {
   return a > b || (a != a && b == b);
 }
 
-// One simdgroup a token. The order of sums is ops/norm.h's sixteen lanes. Grid: (tokens). Threads: 32.
+// One simdgroup per token. Sums have the order of ops/norm.h, with sixteen lanes. Grid: (tokens). Threads: 32.
 struct MoeRoute {
   enum { kThreads = 32 };
   struct Smem {
     float score[kMoeMaxExperts];
-    uint key[kMoeMaxExperts];    // of those that are still to be chosen, 0 for the others
+    uint key[kMoeMaxExperts];    // keys of the experts that may still be chosen, 0 for the others
     uint group[kMoeMaxExperts];  // keys of groups
     float weight[kMoeMaxChosen];
     int id[kMoeMaxChosen];
@@ -49,7 +49,7 @@ struct MoeRoute {
     SG_BARRIER();
   }
 
-  // The index of the largest key, the lower one of equals; it is out of the race then.
+  // Returns the index of the largest key, the lowest of equal ones, and removes it by setting its key to 0.
   static FN int take_best(TGROUP uint* keys, int n, uint lane) {
     uint best = 0;
     int at = 0x7fffffff;
@@ -86,7 +86,7 @@ struct MoeRoute {
     return moe_key(p.top_two != 0 ? first + second : first);
   }
 
-  // Experts of all but the best groups leave the race.
+  // Removes the experts of all but the best groups.
   static FN void keep_groups(CONSTANT const MoeRouteParams& p, TGROUP Smem& sm, DEVICE const float* bias, uint lane) {
     for (int g = (int)lane; g < p.groups; g += 32) sm.group[g] = group_key(p, sm, bias, g);
     SG_BARRIER();
@@ -98,7 +98,7 @@ struct MoeRoute {
     SG_BARRIER();
   }
 
-  // The softmax of the experts that are near the choice of this rank.
+  // SparseMixer (Phi-3.5-MoE): the softmax over the experts whose logits are near that of choice `rank`.
   static FN void weigh_near(CONSTANT const MoeRouteParams& p, TGROUP Smem& sm, DEVICE const float* logits, int rank,
                             uint lane) {
     const float top = logits[sm.id[rank]];
@@ -153,7 +153,7 @@ struct MoeSums {
   int parts[kMoeThreads / 32];
 };
 
-// The sum over the threadgroup's threads, for all of them.
+// The sum over all threads of the threadgroup; every thread gets it.
 FN int moe_sum(Ctx c, TGROUP MoeSums& sm, int v) {
   v = simd_sum(v);
   TG_BARRIER();
@@ -164,7 +164,7 @@ FN int moe_sum(Ctx c, TGROUP MoeSums& sm, int v) {
   return sum;
 }
 
-// How many choices each expert has. Grid: (experts).
+// Counts the choices of each expert. Grid: (experts).
 struct MoeCount {
   enum { kThreads = kMoeThreads };
   typedef MoeSums Smem;
@@ -177,8 +177,8 @@ struct MoeCount {
   }
 };
 
-// Puts each expert's choices into the order. A thread looks at a stretch of choices, so they stay ascending. Grid:
-// (experts).
+// Writes each expert's choices into the order. Each thread takes a contiguous range of choices, so they stay ascending.
+// Grid: (experts).
 struct MoePlace {
   enum { kThreads = kMoeThreads };
   struct Smem {
@@ -212,7 +212,7 @@ struct MoePlace {
   }
 };
 
-// out[t] = sum over the token's choices, rank 0 first. Grid: (tokens, columns / 128).
+// out[t] = the weighted sum over the token's choices, rank 0 first. Grid: (tokens, columns / 128).
 template <typename T>
 struct MoeCombine {
   enum { kThreads = kMoeThreads };

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experts' products: linear's bodies over rows that moe.h has sorted by expert, one expert's weight a tile of rows.
+// The experts' products: linear's bodies over rows that moe.h has sorted by expert; each tile of rows has one expert's
+// weight.
 #pragma once
 
 #include "kernels/compat/dialect.h"
-#include "kernels/linear_floats.h"
-#include "kernels/linear_tiles.h"
+#include "kernels/linear_f32.h"
+#include "kernels/linear_mma.h"
 #include "kernels/params/linear.h"
 
 FN DEVICE const float* moe_bias(CONSTANT const LinearParams& p, DEVICE const float* bias, int expert) {
   return p.last.biased != 0 ? bias + (i64)expert * p.weight.n : bias;
 }
 
-// Grid: as the bodies', the second dimension being tiles of the order, of which the last ones may hold nothing.
+// Grid: as for linear's bodies; the second dimension counts tiles of the order, the last of which may be unused.
 template <typename T, typename W>
 struct MoeLinearFew {
   enum { kThreads = kLinearThreads };

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// rms_norm, layer_norm and gated_rms_norm; the contract is in ops/norm.h, but the order of sums is norm_sum.h's.
+// rms_norm, layer_norm and gated_rms_norm; the contract is in ops/norm.h, but the order of sums is that of norm_sum.h.
 //
-// A group of at most kNormNarrow columns takes one simdgroup, a larger one a threadgroup; both give the same bits. x
-// may be out: a thread writes the elements that it has read itself, after the sums.
+// A group of at most kNormNarrow columns is computed by one simdgroup, a larger one by a threadgroup, with the same
+// bits. x and out may be the same: after the sums, a thread writes only elements that it has read itself.
 #pragma once
 
 #include "kernels/compat/dialect.h"
-#include "kernels/compat/math.h"
+#include "kernels/compat/float_math.h"
 #include "kernels/norm_sum.h"
 #include "kernels/params/norm.h"
 
-// The group of this thread (wide: of all threads; else of this simdgroup), and which of its elements are the thread's.
+// The group that this thread works on (wide: together with all threads, otherwise with its simdgroup), and its
+// elements.
 struct NormPlace {
-  i64 x, gate, out;  // offsets of its first element
-  int weight;        // offset of its weights
+  i64 x, gate, out;  // offsets of the group's first element
+  int weight;        // offset of the group's weights
   int first, step;   // the thread's elements are first, first + step, ...
 };
 
 FN bool norm_place(Ctx c, CONSTANT const NormParams& p, THREAD NormPlace& at) {
-  const uint index = p.wide != 0 ? c.tgx : c.tgx * (uint)(kNormThreads / 32) + c.sg;  // the host sees that it fits
+  const uint index = p.wide != 0 ? c.tgx : c.tgx * (uint)(kNormThreads / 32) + c.sg;  // the host checks that it fits
   const i64 row = (i64)(index / (uint)p.groups);
   if (row >= p.rows) return false;
   const int column = (int)(index % (uint)p.groups) * p.group;
@@ -35,13 +36,14 @@ struct NormSmem {
   float chains[kNormThreads];
 };
 
-// Folds the thread's sums of `held` (wide: one chain, begun with `chain`; else eight chains of one element).
+// Adds up the group's sum. Wide: from each thread's `chain`; otherwise from eight `terms` per lane, one per chain.
 FN float norm_add_up(Ctx c, CONSTANT const NormParams& p, TGROUP NormSmem& sm, THREAD const float* terms, float chain) {
   if (p.wide != 0) return norm_sum_of_chains(sm.chains, chain, c);
   return simd_sum(norm_fold(terms[0], terms[1], terms[2], terms[3], terms[4], terms[5], terms[6], terms[7]));
 }
 
-enum { kNormHeld = 8 };  // elements that a thread keeps: wide groups of up to 2048 columns are read once
+// Elements that a thread keeps in registers, so that wide groups of up to 2048 columns are read once.
+enum { kNormHeld = 8 };
 
 template <typename X, typename T>
 struct RmsNorm {
@@ -76,7 +78,7 @@ struct RmsNorm {
   }
 };
 
-// The mean's chains add where those of the squares take fma.
+// The chains of the mean add; those of the squares use fma.
 template <typename X, typename T>
 struct LayerNorm {
   enum { kThreads = kNormThreads };
@@ -123,8 +125,8 @@ struct LayerNorm {
   }
 };
 
-// Gate first: the products x * silu(gate) are normed, as floats; they are made again where a thread has more of them
-// than it keeps.
+// With gate_first the products x * silu(gate), as floats, are normalised. A thread that has more of them than it keeps
+// computes the rest a second time.
 template <typename T>
 struct GatedRmsNorm {
   enum { kThreads = kNormThreads };

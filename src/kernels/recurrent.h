@@ -1,36 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// gated_delta_net, mamba2 and short_conv; the contract is in ops/recurrent.h, but for the order of two sums.
+// gated_delta_net, mamba2 and short_conv; the contract is in ops/recurrent.h, except for the order of two sums.
 //
-// The recurrence takes two launches. state_prepare works on rows, all at once: the convolution and silu, the lengths of
-// q and k, the gates, into scratch. Then a threadgroup has 32 columns of one head's matrix over all tokens of one
-// sequence: it reads the state once, keeps it in registers, and writes it once. The new tail of the convolution is
-// written by the second launch, because rows of the first read the old one.
+// The recurrences (the gated delta rule of Yang et al. 2024, and Mamba-2's SSD of Dao and Gu 2024) take two launches.
+// state_prepare computes all rows at once: convolution and silu, the unit lengths of q and k, and the gates, into
+// scratch. In the second launch a threadgroup computes 32 columns of one head's matrix over all tokens of one sequence:
+// it reads the state once, keeps it in registers, and writes it once. The second launch also writes the convolution's
+// new tail, because rows of the first launch read the old one.
 //
-// Order of sums. Lengths and q * k: as norm_sum.h sums a group. Sums over a matrix's rows: row i goes to chain
-// (i / 4) % 4, ascending from +0, and then (c0 + c1) + (c2 + c3). A column has four neighbouring lanes, one a chain, so
-// that a token waits for a quarter of the additions.
+// Order of sums. Squared lengths and q * k: as norm_sum.h adds up a group. Sums over the rows of a matrix: row i
+// belongs to chain (i / 4) % 4, ascending from +0, and then (c0 + c1) + (c2 + c3). Four neighbouring lanes share a
+// column, one chain each, so that a token waits for only a quarter of the additions.
 #pragma once
 
 #include "kernels/compat/dialect.h"
-#include "kernels/compat/math.h"
+#include "kernels/compat/float_math.h"
 #include "kernels/norm_sum.h"
 #include "kernels/params/recurrent.h"
 
-// The sequence of a row: how many sequences end at or before it. All lanes of a simdgroup come and get the same.
+// The sequence that a row belongs to, which is the number of sequences that end at or before it. REQUIRES: all lanes of
+// a simdgroup call it; all get the result.
 FN int state_sequence(DEVICE const int* cu_seqlens, int seqs, int row, uint lane) {
   int before = 0;
   for (int i = (int)lane + 1; i <= seqs; i += 32) before += cu_seqlens[i] <= row ? 1 : 0;
   return simd_sum(before);
 }
 
-// One row of a convolution's inputs: the last `taps` of a channel, newest last.
+// The inputs of a convolution at one row: the last `taps` values of a channel, newest last.
 template <typename T>
 struct ConvWindow {
-  DEVICE const T* x;         // the row, channel 0
-  DEVICE const float* tail;  // the sequence's; not read where there is none
+  DEVICE const T* x;         // the row, at channel 0
+  DEVICE const float* tail;  // the sequence's tail; not read if has_tail is false
   i64 x_stride;
   int channels, taps;
-  int token;  // of its sequence
+  int token;  // index in its sequence
   bool has_tail;
 };
 template <typename T>
@@ -47,7 +49,8 @@ FN float conv_silu(THREAD const ConvWindow<T>& w, int channel, DEVICE const floa
   return q_silu(sum);
 }
 
-// Elements of a type that a parameter names: the recurrence has few of them, and is long to compile.
+// Elements whose type is a run-time parameter: there are few of them, and the recurrence is slow to compile, so it is
+// not a template over their type.
 FN float typed_load(DEVICE const uchar* p, i64 i, int type) {
   if (type == kStateF32) return ((DEVICE const float*)p)[i];
   return type == kStateF16 ? to_f(((DEVICE const half*)p)[i]) : to_f(((DEVICE const bfloat*)p)[i]);
@@ -67,7 +70,7 @@ struct StatePrepare {
   enum { kThreads = kStatePrepareThreads };
   typedef NoSmem Smem;
 
-  // q and k of a key head to unit length, q then times 1 / sqrt(dk), and their product.
+  // q and k of a key head: both normalised to unit length, q then times 1 / sqrt(dk), and their product q * k.
   static FN void pair(CONSTANT const StateParams& p, THREAD const ConvWindow<T>& w, int head, uint lane,
                       DEVICE float* to_row, DEVICE const float* weight, DEVICE const float* bias) {
     const int n = p.matrix_rows;
@@ -115,7 +118,7 @@ struct StatePrepare {
                      DEVICE const T* a, DEVICE const T* b, DEVICE const float* weight, DEVICE const float* bias,
                      DEVICE const float* decay, DEVICE const float* dt_bias, DEVICE const float* pages,
                      DEVICE const int* cu_seqlens, DEVICE const int* source) {
-    const uint index = c.tgx * (uint)(kThreads / 32) + c.sg;  // the host sees that it fits
+    const uint index = c.tgx * (uint)(kThreads / 32) + c.sg;  // the host checks that it fits
     const int task = (int)(index / (uint)p.rows), row = (int)(index % (uint)p.rows);
     if (task >= p.tasks) return;
     DEVICE float* to_row = scratch + row * p.scratch;
@@ -152,7 +155,7 @@ KERNEL(state_prepare_f16, StatePrepare<half>, StateParams, float, const half, co
 KERNEL(state_prepare_bf16, StatePrepare<bfloat>, StateParams, float, const bfloat, const bfloat, const bfloat,
        const float, const float, const float, const float, const float, const int, const int)
 
-// The recurrence; kRows is at least the matrix's rows, those past them are zeros.
+// The recurrence. kRows is at least the number of rows of the matrix; further rows are zeros.
 template <int kRows>
 struct StateSmem {
   float4 left[kStateBlock][kRows / 4], right[kStateBlock][kRows / 4];
@@ -160,7 +163,7 @@ struct StateSmem {
   float decay[kStateBlock], step[kStateBlock], cross[kStateBlock];
 };
 
-// The inputs of a block of tokens on their way from scratch to threadgroup memory.
+// The inputs of a block of tokens, between scratch and threadgroup memory.
 template <int kRows>
 struct StateInputs {
   float shared[2 * kStateBlock * kRows / kStateThreads];
@@ -168,15 +171,15 @@ struct StateInputs {
   float decay, step, cross;
 };
 
-// Where a threadgroup stands.
+// The work of a threadgroup.
 struct StatePlace {
-  int sequence, head, key, column;  // column: the first
-  int first, tokens;                // rows of the sequence
+  int sequence, head, key, column;  // column: the first of the threadgroup's columns
+  int first, tokens;                // the sequence's first row, and its number of rows
 };
 
 template <int kRows>
-FN void state_bring(Ctx c, CONSTANT const StateParams& p, StatePlace at, DEVICE const float* scratch, int begin,
-                    THREAD StateInputs<kRows>& in) {
+FN void state_load(Ctx c, CONSTANT const StateParams& p, StatePlace at, DEVICE const float* scratch, int begin,
+                   THREAD StateInputs<kRows>& in) {
   DEVICE const float* rows = scratch + (at.first + begin) * p.scratch;
   const int tokens = at.tokens - begin;
   UNROLL for (int n = 0; n < 2 * kStateBlock * kRows / kStateThreads; n++) {
@@ -201,7 +204,7 @@ FN void state_bring(Ctx c, CONSTANT const StateParams& p, StatePlace at, DEVICE 
 }
 
 template <int kRows>
-FN void state_put(Ctx c, TGROUP StateSmem<kRows>& sm, THREAD const StateInputs<kRows>& in) {
+FN void state_store(Ctx c, TGROUP StateSmem<kRows>& sm, THREAD const StateInputs<kRows>& in) {
   UNROLL for (int n = 0; n < 2 * kStateBlock * kRows / kStateThreads; n++) {
     const int e = (int)c.tid + n * kStateThreads;
     const int i = e % kRows, t = e / kRows % kStateBlock;
@@ -224,7 +227,8 @@ FN float state_fold(float chain) {
   return chain + simd_shuffle_xor(chain, 2u);
 }
 
-// One token on a thread's quarter of a column: s[4r + e] is row 16r + 4 * part + e.
+// One token of the gated delta rule on a thread's quarter of a column; s[4r + e] is row 16r + 4 * part + e. With S' = g
+// S:  d = beta (v - S'^T k),  S = S' + k d^T,  y = S^T q.
 template <int kRows>
 struct DeltaStep {
   static FN float run(TGROUP const StateSmem<kRows>& sm, int t, int part, float v, float skip, THREAD float* s) {
@@ -294,8 +298,8 @@ struct Recurrence {
     return at;
   }
 
-  // The new tail of a channel: the newest inputs, and what is left of the old one where there are fewer. In ascending
-  // order, so that it may be done in place.
+  // Writes the new tail of a channel: the newest inputs, preceded by what remains of the old tail if there are too few.
+  // In ascending order, so that it works in place.
   static FN void tail(CONSTANT const StateParams& p, StatePlace at, DEVICE const uchar* x, DEVICE const float* from,
                       DEVICE float* into, bool has_tail, int channel) {
     for (int j = 0; j < p.taps - 1; j++) {
@@ -310,7 +314,8 @@ struct Recurrence {
     }
   }
 
-  // Each channel by one thread: a head's own by the group that has the columns, shared ones by their first head.
+  // Each channel's tail is written by one thread: a head's own channels by the threadgroup of the columns, shared
+  // channels by the first head that uses them.
   static FN void tails(Ctx c, CONSTANT const StateParams& p, StatePlace at, DEVICE const uchar* x,
                        DEVICE const float* from, DEVICE float* into, bool has_tail) {
     const int column = at.column + (int)c.tid;
@@ -335,7 +340,7 @@ struct Recurrence {
     DEVICE const float* from = pages + (has_state ? source_page * p.page : 0);
     DEVICE float* into = pages + destination_page * p.page;
 
-    // Inside a head columns lie in slices of 64 (ops/recurrent.h).
+    // Within a head, columns are stored in slices of 64 (ops/recurrent.h).
     const int part = (int)(c.lane & 3), mine = (int)(c.sg * 8 + (c.lane >> 2)), column = at.column + mine;
     const int slice = column / 64 * 64, width = min(64, p.matrix_cols - slice);
     const bool inside = column < p.matrix_cols;
@@ -349,13 +354,13 @@ struct Recurrence {
 
     StateInputs<kRows> in;
     const float d = p.delta != 0 ? 0.0f : skip[at.head];
-    if (at.tokens > 0) state_bring<kRows>(c, p, at, scratch, 0, in);
+    if (at.tokens > 0) state_load<kRows>(c, p, at, scratch, 0, in);
     for (int begin = 0; begin < at.tokens; begin += kStateBlock) {
       TG_BARRIER();
-      state_put<kRows>(c, sm, in);
+      state_store<kRows>(c, sm, in);
       TG_BARRIER();
       const int count = min((int)kStateBlock, at.tokens - begin);
-      if (begin + count < at.tokens) state_bring<kRows>(c, p, at, scratch, begin + count, in);
+      if (begin + count < at.tokens) state_load<kRows>(c, p, at, scratch, begin + count, in);
       for (int t = 0; t < count; t++) {
         const float y = Step::run(sm, t, part, sm.own[t][mine], d, s);
         if (inside && part == 0) {
@@ -385,15 +390,15 @@ KERNEL(mamba2_r128, Mamba2_r128, StateParams, uchar, const uchar, const float, c
 KERNEL(mamba2_r256, Mamba2_r256, StateParams, uchar, const uchar, const float, const float, float, const int, const int,
        const int)
 
-// LFM2's layer, in one launch. A thread has a channel and takes blocks of a sequence's tokens, each token from its
-// inputs again; the threads of part 0 have the first block, the only one that reads the old tail, and write the new
-// one.
+// LFM2's short convolution, in one launch. A thread has one channel, takes blocks of a sequence's tokens and computes
+// each token from its inputs. The threads of part 0 have the first block, the only one that reads the old tail; so they
+// can write the new one.
 template <typename T>
 struct ShortConv {
   enum { kThreads = kShortConvThreads };
   typedef NoSmem Smem;
 
-  // B * x of a token of the sequence.
+  // B * x of one token of the sequence.
   static FN float product(CONSTANT const ShortConvParams& p, DEVICE const T* first, int token, int channel) {
     DEVICE const T* row = first + token * p.x_stride + channel;
     return to_f(row[0]) * to_f(row[2 * p.channels]);

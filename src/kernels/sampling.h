@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// From logits to tokens: argmax, the Gumbel-max draw under min_p, top_k and top_p, penalties, logprobs.
+// From logits to tokens: argmax, the Gumbel-max draw under min_p, top_k and top_p, penalties and logprobs.
 //
-// A row is cut into chunks of fixed size, whose findings are merged in order, so a result depends on the row alone.
+// A row is divided into chunks of fixed size, whose results are merged in order, so the outcome depends on the row
+// alone.
 #pragma once
 
-#include "kernels/sampling_cut.h"
-#include "kernels/sampling_values.h"
+#include "kernels/sampling_common.h"
+#include "kernels/sampling_top_k_top_p.h"
 
-// Bias and penalties in place, one token a thread; or the logits as they were. Grid: (rows).
+// Applies bias and penalties in place, one token per thread, or (p.restore) restores the original logits. Grid: (rows).
 struct SampleEdits {
   enum { kThreads = kSampleThreads };
   typedef NoSmem Smem;
@@ -24,7 +25,7 @@ struct SampleEdits {
       }
       float x = out[token];
       saved[i] = x;
-      // A row that is broken stays so.
+      // NaN and +infinity stay, so that the row's fault is found.
       const bool broken = x != x || x == as_float(0x7f800000u);
       if ((what & 1u) != 0u && !broken) x = sample_negative_infinity();
       x += edits[i].bias;
@@ -40,8 +41,8 @@ struct SampleEdits {
 };
 KERNEL(sample_edits, SampleEdits, SampleParams, float, float, const SampleRowData, const SampleEdit)
 
-// The draw over a chunk, where tokens that are none have the value -infinity. A known token's score is what others must
-// beat: where even the bound of a score does not, no logarithm.
+// Draws from a chunk in which excluded tokens have the value -infinity. The score of an already drawn token must be
+// beaten, so where the upper bound of a score does not reach it, no logarithm is computed.
 FN void sample_draw(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleBest& sm, DEVICE const SampleRowData* row,
                     int begin, THREAD const float* x, THREAD float& score, THREAD int& drawn) {
   UNROLL for (int k = 0; k < 16; k += 4) {
@@ -61,7 +62,7 @@ FN void sample_draw(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleBest& sm
   sample_best(c, sm, kSampleThreads / 32, score, drawn);
 }
 
-// Each chunk's maximum; of rows without a cut also the draw. Grid: (chunks, rows).
+// Finds each chunk's maximum, and for rows without a cut-off draws as well. Grid: (chunks, rows).
 struct SampleChunks {
   enum { kThreads = kSampleThreads };
   typedef SampleBest Smem;
@@ -112,7 +113,7 @@ struct SampleChunks {
 };
 KERNEL(sample_chunks, SampleChunks, SampleParams, SamplePartial, const float, const SampleRowData, const uint)
 
-// Each chunk's draw over what the cut leaves. Grid: (chunks, rows); rows without a cut leave.
+// Draws from each chunk of the rows that have a cut-off. Grid: (chunks, rows).
 struct SampleDraws {
   enum { kThreads = kSampleThreads };
   typedef SampleBest Smem;
@@ -135,7 +136,7 @@ struct SampleDraws {
         x[k] = sample_value(x[k], id, p, row, masks);
         if (x[k] < cut || (x[k] == cut && id > last)) x[k] = sample_negative_infinity();
       }
-      // The chunk's highest is a candidate wherever one is.
+      // If the chunk has a candidate at all, its largest value is one.
       const int token = out->max_token;
       if (out->max > cut || token <= last) {
         score = out->max + sample_gumbel(sample_word(sample_words(row, (uint)(token / 4)), token % 4));
@@ -151,19 +152,19 @@ struct SampleDraws {
 KERNEL(sample_draws, SampleDraws, SampleParams, SamplePartial, const float, const SampleRowData, const uint,
        const SampleSearch, const SampleCut)
 
-// The token of each row, by one simdgroup. Grid: (rows).
+// Merges the chunks into the token of each row, with one simdgroup per row. Grid: (rows).
 struct SampleRows {
   enum { kThreads = 32, kAtOnce = 5 };
   typedef NoSmem Smem;
   static FN void run(Ctx c, CONSTANT const SampleParams& p, TGROUP Smem& sm, DEVICE SampleResult* results,
-                     DEVICE SampleResult* told, DEVICE const SampleRowData* rows,
+                     DEVICE SampleResult* host_results, DEVICE const SampleRowData* rows,
                      DEVICE const SamplePartial* all_partials) {
     DEVICE const SampleRowData* row = rows + c.tgx;
     DEVICE const SamplePartial* partials = all_partials + (i64)c.tgx * p.chunks;
     float max_value = sample_negative_infinity(), score = max_value;
     int token = 0x7fffffff, drawn = token, faults = 0;
-    // All that a lane looks at is asked for at once. It is not of chunks in order where a joined step has found it
-    // (cuda/decode_step_linear.cuh).
+    // A lane loads all its records at once. Those that the fused decode step wrote (cuda/decode_step_linear.cuh) are
+    // not in the order of tokens.
     for (int first = (int)c.lane; first < p.chunks; first += 32 * kAtOnce) {
       SamplePartial found[kAtOnce];
       UNROLL for (int k = 0; k < kAtOnce; k++) found[k] = partials[min(first + 32 * k, p.chunks - 1)];
@@ -194,12 +195,13 @@ struct SampleRows {
     found.logprob = 0.0f;
     found.rank = 0;
     results[c.tgx] = found;
-    told[c.tgx] = found;
+    host_results[c.tgx] = found;
   }
 };
 KERNEL(sample_rows, SampleRows, SampleParams, SampleResult, SampleResult, const SampleRowData, const SamplePartial)
 
-// Each chunk's part of the log-softmax and its likeliest tokens, of the logits as they are. Grid: (chunks, rows).
+// Computes each chunk's part of the log-softmax and its most likely tokens, of the original logits. Grid: (chunks,
+// rows).
 struct SampleLogprobChunks {
   enum { kThreads = kSampleThreads };
   typedef SampleBest Smem;
@@ -211,7 +213,7 @@ struct SampleLogprobChunks {
     float x[16];
     sample_load(p, logits + (i64)c.tgy * p.stride, begin, c.tid, x);
     DEVICE SampleLogprobPartial* out = partials + (i64)c.tgy * p.chunks + c.tgx;
-    uint taken = 0u;  // a bit for each of this thread's tokens that is in the list, or is none
+    uint taken = 0u;  // bit k: this thread's token k is in the list already, or past the vocabulary
     UNROLL for (int k = 0; k < 16; k++) {
       if (sample_token(begin, c.tid, k) >= p.vocab) taken |= 1u << (uint)k;
     }
@@ -237,7 +239,7 @@ struct SampleLogprobChunks {
     }
     float sum = 0.0f;
     UNROLL for (int k = 0; k < 16; k++) {
-      // A chunk of -infinity alone adds nothing.
+      // A chunk that has only -infinity adds nothing.
       const bool counts = sample_token(begin, c.tid, k) < p.vocab && x[k] != sample_negative_infinity();
       sum += counts ? q_exp(x[k] - max_value) : 0.0f;
     }
@@ -253,7 +255,7 @@ struct SampleLogprobChunks {
 };
 KERNEL(sample_logprob_chunks, SampleLogprobChunks, SampleParams, SampleLogprobPartial, const float, const SampleRowData)
 
-// The sampled token's logprob and rank, and the likeliest tokens in order. Grid: (rows).
+// Computes the logprob and rank of the sampled token, and the most likely tokens in order. Grid: (rows).
 struct SampleLogprobRows {
   enum { kThreads = kSampleRowThreads };
   struct Smem {
@@ -281,7 +283,7 @@ struct SampleLogprobRows {
     count = simd_sum(count);
     if (c.lane == 0) sm.count[c.sg] = count;
 
-    // A candidate's place is how many are better.
+    // The place of a candidate is the number of better ones.
     const int wanted = row->logprobs;
     const int candidates = p.chunks * wanted;
     for (int i = (int)c.tid; i < candidates; i += kSampleRowThreads) {
@@ -313,7 +315,7 @@ struct SampleLogprobRows {
 KERNEL(sample_logprob_rows, SampleLogprobRows, SampleParams, SampleResult, SampleTopResult, const float,
        const SampleRowData, const SampleLogprobPartial)
 
-// Tokens of the step before go into this one's. Grid: (tokens / threads, rounded up).
+// Writes tokens that the previous step sampled into this step's inputs. Grid: (tokens / threads, rounded up).
 struct TakeSampled {
   enum { kThreads = 256 };
   typedef NoSmem Smem;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The binary, a tiny model for its tokenizer, and a short way to run `quire bench serve` against the fake server."""
+"""The binary, a tiny model for its tokenizer, and a helper that runs `quire bench serve` against the fake server."""
 
 import json
 import os
@@ -36,7 +36,7 @@ class Bench:
         return ["serve", "--base-url", server.url, *named, *arguments]
 
     def serve(self, server, *arguments, model=True, env=None, code=0):
-        """Runs to the end and gives the result JSON, with the printed report and the errors beside it."""
+        """Runs to the end and returns the result JSON, together with the printed report and the errors."""
         result = self.folder / "result.json"
         result.unlink(missing_ok=True)
         done = self(*self.serve_arguments(server, *arguments, model=model), "--save-result", "--save-detailed", "--result-dir",
@@ -62,7 +62,7 @@ def tokenizer(bench):
 
 @pytest.fixture(scope="session")
 def sharegpt(bench):
-    """A ShareGPT file with entries of every kind: usable, too short, too long, of one turn, without a list."""
+    """A ShareGPT file with entries of every kind: usable, too short, too long, with one turn, without a list."""
     import random
     random.seed(99)
     words = "the of and to in is you that it he was for on are as with his they be at one have this from".split()

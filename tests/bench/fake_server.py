@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small OpenAI-compatible server whose every answer is known beforehand, for the tests of the load client."""
+"""A small OpenAI-compatible server whose answers are all known beforehand, for the tests of the load client."""
 
 import asyncio
 import json
@@ -10,17 +10,18 @@ SPLITS = ("whole", "bytes", "merged", "multiline", "comments", "crlf", "unended"
 
 
 class Plan:
-    """What one request gets. `text` words are the messages; `split` is how the bytes of the events are cut."""
+    """What one request gets. The words of `text` are the messages; `split` is how the bytes of the events are
+    divided."""
 
     def __init__(self, words=("a", " b", " c"), status=200, split="whole", usage=True, prompt_tokens=None, break_after=None,
                  close=False, hold=False, error_after=None, raw=None, gap=0.0, bare=False):
         self.words, self.status, self.split, self.usage, self.prompt_tokens = list(words), status, split, usage, prompt_tokens
         self.break_after, self.close, self.hold, self.error_after, self.raw = break_after, close, hold, error_after, raw
-        self.gap, self.bare = gap, bare  # bare: no chunks, the end of the connection is the end
+        self.gap, self.bare = gap, bare  # bare: no chunked encoding, the end of the connection is the end
 
 
 class FakeServer:
-    """Runs on its own thread. plan(index, body) gives each POST its Plan; index is the number in x-request-id."""
+    """Runs on its own thread. plan(index, body) returns the Plan for each POST; index is the number in x-request-id."""
 
     def __init__(self, plan=lambda index, body: Plan(), metrics=("",), barrier=0, tls=None, model="fake", root=None, tokens=None):
         self.plan, self.metrics, self.barrier, self.tls = plan, list(metrics), barrier, tls
@@ -97,9 +98,10 @@ class FakeServer:
         self.peak = max(self.peak, self.running)
         self.started += 1
         try:
-            if self.barrier:  # nobody is answered before so many are under way: fewer would never end
+            # Nobody is answered before that many requests are in flight: with fewer the run would never end.
+            if self.barrier:
                 if self.running >= self.barrier and not self.gathered.is_set():
-                    await asyncio.sleep(0.3)  # one too many would come now
+                    await asyncio.sleep(0.3)  # a request too many would arrive now
                     self.gathered.set()
                 await self.gathered.wait()
             plan = self.plan(index, body)
@@ -181,7 +183,7 @@ class FakeServer:
 
 
 def self_signed(folder, openssl):
-    """A server's SSL context with a certificate that nobody trusts."""
+    """An SSL context of a server with a self-signed certificate, which nobody trusts."""
     import subprocess
     subprocess.run([openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout",
                     str(folder / "key.pem"), "-out", str(folder / "cert.pem")], check=True, capture_output=True)

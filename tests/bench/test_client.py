@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""quire bench serve against a server that counts: requests, messages, failures, files, flags. Nothing asserts on time."""
+"""quire bench serve against a server that counts: requests, messages, failures, files, flags. Nothing asserts on time.
+"""
 
 import json
 import os
@@ -73,12 +74,12 @@ def test_reads_streams_however_they_are_cut(bench, backend):
                                              bare=index % 4 == 0)) as server:
         out = bench.serve(server, *RANDOM, "--num-prompts", "35", "--max-concurrency", "4", "--backend", backend)
     assert out["failed"] == 0 and out["generated_texts"] == ["".join(words(i)) for i in range(35)]
-    role = 1 if backend == "openai-chat" else 0  # the role's message counts, as in vLLM
+    role = 1 if backend == "openai-chat" else 0  # the message with the role counts, as in vLLM
     assert [len(gaps) for gaps in out["itls"]] == [len(words(i)) - 1 + role for i in range(35)]
     assert out["output_lens"] == [len(words(i)) for i in range(35)]
 
 
-def test_failures_are_counted_and_shown_and_do_no_harm_to_others(bench):
+def test_failures_are_counted_and_shown_and_do_not_affect_others(bench):
     def plan(index, body):
         if index % 4 == 1:
             return Plan(status=503)
@@ -100,10 +101,10 @@ def test_an_error_inside_a_stream_is_skipped_after_the_first_message_as_in_vllm(
     with FakeServer(lambda index, body: Plan(words(3), error_after=index)) as server:
         out = bench.serve(server, *RANDOM, "--num-prompts", "2", "--max-concurrency", "1")
     assert out["errors"] == ["broke inside", ""]
-    assert out["output_lens"][1] > 0  # no usage came: counted by the tokenizer
+    assert out["output_lens"][1] > 0  # the server sent no usage: counted by the tokenizer
 
 
-def test_a_server_that_is_not_there_fails_every_request(bench):
+def test_a_missing_server_fails_every_request(bench):
     with FakeServer() as server:
         pass
     out = bench.serve(server, *RANDOM, "--num-prompts", "3", code=1)
@@ -116,7 +117,7 @@ def test_concurrency_is_reached_and_never_passed_and_connections_are_reused(benc
     with FakeServer(barrier=7) as server:
         out = bench.serve(server, *RANDOM, "--num-prompts", "60", "--max-concurrency", "7", "--client-threads", "3")
     assert out["completed"] == 60 and server.peak == 7
-    assert server.connections <= 7 * 3 + 3  # one for each place on each thread, and the questions around the run
+    assert server.connections <= 7 * 3 + 3  # one per place on each thread, and those of the requests around the run
 
 
 def test_hundreds_of_streams_at_once(bench):
@@ -126,7 +127,7 @@ def test_hundreds_of_streams_at_once(bench):
 
 
 def test_a_stale_connection_is_replaced(bench):
-    class Closing(FakeServer):  # says keep-alive, then closes behind the answer
+    class Closing(FakeServer):  # announces keep-alive, then closes after the answer
         async def answer(self, *arguments):
             return await super().answer(*arguments) and False
     with Closing() as server:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/compare with a peer whose every figure is known, and the models that tools/shapes makes for it."""
+"""bench/compare with a peer whose figures are all known, and the models that tools/shapes makes for it."""
 
 import json
 import os
@@ -48,7 +48,8 @@ def test_all_types_of_a_shape_are_roundings_of_the_same_model(tmp_path, bench, d
     for name, values in a.items():
         assert values.shape == b[name].shape
         error = numpy.sqrt(numpy.mean((values - b[name]) ** 2)) / numpy.sqrt(numpy.mean(values**2))
-        # A step is about 6 standard deviations over 2^bits, the error a step over sqrt(12); twice that for coarse scales.
+        # A step is about 6 standard deviations over 2^bits, and the error a step over sqrt(12); twice that for coarse
+        # scales.
         assert error < 2 * 6 / 2**bits / 12**0.5, (name, error)
     done = bench("latency", "--model", rounded, "--input-len", 8, "--output-len", 4, "--num-iters", 1, "--num-iters-warmup", 0, "--json")
     assert done.returncode == 0, done.stderr
@@ -68,7 +69,8 @@ def test_a_shape_that_a_type_cannot_hold_is_named_before_anything_is_written(tmp
 
 
 def fake_peer(folder, answer):
-    """A venv whose Python imports everything and answers the worker's questions with `answer`, a program's text."""
+    """A venv whose Python imports everything and answers the worker's questions with `answer`, the source of a
+    program."""
     python = folder / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     (folder / "answer.py").write_text(answer)
@@ -108,7 +110,7 @@ print("a line that is no JSON\\n" + json.dumps({**seconds, "system_info": "none"
 
 
 def test_ratios_are_taken_round_by_round():
-    # The machine was half as fast in the second round: the ratio of the medians would not be the ratio.
+    # The machine was half as fast in the second round, so the ratio of the medians would be wrong.
     sides = {"quire": [30.0, 16.0, 33.0], "a": [10.0, 5.0, 10.0], "b": [9.0, 30.0, 9.0]}
     ratio = report.ratios_of({"figures": {"decode": sides}})["decode"]
     assert ratio["peer"] == "a" and (ratio["median"], ratio["min"], ratio["max"]) == (3.2, 3.0, 3.3)

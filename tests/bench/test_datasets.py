@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples of each dataset against CPython's and numpy's own generators; and the engine's benchmarks on a tiny model."""
+"""The samples of each dataset against the generators of CPython and numpy; and the engine's benchmarks on a tiny model.
+"""
 
 import json
 import math
@@ -18,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def sent(bench, *arguments, backend="openai", field="prompt"):
-    """Bodies in the order of the samples, as the server got them."""
+    """The bodies that the server got, in the order of the samples."""
     with FakeServer() as server:
         out = bench.serve(server, *arguments, "--max-concurrency", "1", "--backend", backend)
         assert out["failed"] == 0
@@ -54,7 +55,7 @@ def test_sharegpt_in_order_and_without_repeats(bench, sharegpt):
 
 @pytest.mark.parametrize("prefix, ratio, special", [(0, 0.0, {256, 257}), (5, 0.5, {256, 257}), (5, 0.2, {257, 300})])
 def test_random_follows_numpys_generator(bench, tokenizer, prefix, ratio, special):
-    """Left out are the tokens that tokenizer_config.json names, not all that are marked as special."""
+    """Only the tokens that tokenizer_config.json names are left out, not all that are marked as special."""
     folder = bench.folder / f"named{min(special)}"
     folder.mkdir(exist_ok=True)
     shutil.copy(bench.model + "/tokenizer.json", folder)
@@ -165,7 +166,7 @@ def test_traces_keep_lengths_order_and_shared_prefixes(bench, tokenizer):
     second, third, first, last = (body["prompt"] for body in bodies)
     assert [len(prompt) for prompt in (first, second, third, last)] == [40, 33, 16, 17]
     assert first[:32] == second[:32] and first[32] != second[32] and third == last[:16]
-    assert last[16] == first[16]  # block 1 again, in another place
+    assert last[16] == first[16]  # block 1 again, at another place
     specials = set(tokenizer.get_added_tokens_decoder())
     assert all(0 <= token < 512 and token not in specials for token in first + second + third)
     again, _ = sent(bench, *flags, "--timed-trace-max-input-len", "20", "--timed-trace-max-output-len", "2", "--num-prompts", "3")
@@ -217,7 +218,7 @@ def test_engine_counts_its_steps(bench):
     assert bench("engine", "--num-streams", "0").returncode == 2
 
 
-# The server of this binary, loaded by its own client
+# The server of this binary under the load of its own client
 
 @pytest.fixture(scope="module")
 def served(bench):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""quire bench latency, throughput and kernels on this machine: what is counted and reported. Nothing asserts on time."""
+"""quire bench latency, throughput and kernels on this machine: what is counted and reported. Nothing asserts on time.
+"""
 
 import json
 
@@ -16,9 +17,9 @@ def latency(bench, *arguments):
     return figures(bench, "latency", "--model", bench.model, "--num-iters", 2, "--num-iters-warmup", 1, *arguments)
 
 
-def test_latency_tells_prefill_decode_and_memory(bench):
+def test_latency_reports_prefill_decode_and_memory(bench):
     out = latency(bench, "--input-len", 8, "--output-len", 5, "--batch-size", 3)
-    assert out["decode_steps"] == 4  # all prompts fit one step, so all but the first token come together
+    assert out["decode_steps"] == 4  # all prompts fit into one step, so all but the first token come together
     assert out["prefill_tokens_per_s"] == pytest.approx(3 * 8 / out["prefill_s"])
     assert out["decode_tokens_per_s"] == pytest.approx(3 * 4 / out["decode_s"])
     assert len(out["latencies"]) == len(out["prefill_times"]) == len(out["decode_times"]) == 2
@@ -27,7 +28,8 @@ def test_latency_tells_prefill_decode_and_memory(bench):
 
 
 def test_latency_counts_only_the_steps_of_the_whole_batch_as_decode(bench):
-    """Two prompts a step: the first pair has its first token two steps before the last, and ends two steps earlier."""
+    """Two prompts per step: the first pair has its first token two steps before the last, and ends two steps
+    earlier."""
     out = latency(bench, "--input-len", 8, "--output-len", 6, "--batch-size", 6, "--max-num-batched-tokens", 20)
     assert 0 < out["decode_steps"] < 5
     assert out["decode_tokens_per_s"] == pytest.approx(6 * out["decode_steps"] / out["decode_s"])
@@ -71,7 +73,7 @@ def test_throughput_names_what_is_wrong(bench, flags, words):
     assert done.returncode in (1, 2) and words in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_kernels_hold_each_case_to_the_machines_limits(bench):
+def test_kernels_compares_each_case_with_the_machines_limits(bench):
     flags = ("kernels", "--quick", "--isa", "all", "--types", "q8_0,BF16,F32", "--rows", "1,8", "--shapes", "256x512",
              "--kv-types", "f32", "--samples", "1", "--threads", "2")
     done = bench(*flags, "--json", "kernels.json")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--profile FILE: the trace of run, bench and serve has steps, ops and threads, and its spans nest."""
+"""--profile FILE: the trace of run, bench and serve has steps, ops and threads, and its spans are nested."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def spans_by_thread(path):
 
 
 def parents(spans, pattern):
-    """The name of the innermost span around each one that matches."""
+    """The name of the innermost span around each span that matches."""
     out = set()
     for begin, end, name in spans:
         if re.match(pattern, name):
@@ -52,7 +52,7 @@ def test_run_traces_steps_ops_and_workers(bench):
     assert any(re.fullmatch(r"linear 1 rows \d+x\d+ \w+", name) for name in names)
     assert any(name.startswith("attention 1 rows 1 seqs") for name in names)
     assert parents(main, "forward") == {"step"} and parents(main, "attention") == {"forward"}
-    assert "worker 1" in found or len(found) == 1  # a worker that was never in time leaves nothing
+    assert "worker 1" in found or len(found) == 1  # a worker that was never in time leaves no span
 
 
 def test_bench_latency_traces_and_a_wrong_path_is_known_at_once(bench):

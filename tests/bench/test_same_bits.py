@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/same_bits.py: it finds nothing on a server that keeps the promise, and the first difference on one that does not."""
+"""bench/same_bits.py finds nothing on a server that gives the same bits, and the first difference on one that does not.
+"""
 
 import subprocess
 import sys
@@ -27,7 +28,7 @@ def test_a_server_under_load_gives_the_same_bits(bench):
     assert all(line.endswith("preempted: the same") for line in lines[1:])
 
 
-def test_a_server_with_another_arithmetic_is_found_out(bench, monkeypatch):
+def test_a_server_with_other_arithmetic_is_detected(bench, monkeypatch):
     monkeypatch.setattr(same_bits, "other_servers", lambda args, context: [("--kv-cache-dtype", "float16")])
     monkeypatch.setattr(sys, "argv", ["same_bits.py", *arguments(bench)])
     with pytest.raises(SystemExit, match=r"different: --kv-cache-dtype float16: request \d.*, place \d+: alone token \d+ with logprob -"):

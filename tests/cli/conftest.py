@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny models on disk and a way to call the binary, for the tests of the command line."""
+"""Tiny models on disk, and a helper that calls the binary, for the tests of the command line."""
 
 import json
 import os
@@ -18,7 +18,8 @@ BIN_DIR = pathlib.Path(os.environ.get("QUIRE_BIN_DIR", ROOT / "build"))
 
 
 class Quire:
-    """The binary, with nothing of the caller's settings and an empty cache; one thread, as the models are tiny."""
+    """The binary, without any of the caller's settings, with an empty cache, and with one thread, as the models are
+    tiny."""
 
     def __init__(self, folder: pathlib.Path):
         self.path = str(BIN_DIR / "quire")
@@ -51,7 +52,7 @@ class Quire:
 
 @pytest.fixture(scope="session")
 def quire(tmp_path_factory):
-    """In its folder: tiny (safetensors), tiny.gguf, and endless, whose context is long enough to be still answering."""
+    """Its folder has: tiny (safetensors), tiny.gguf, and endless, whose context is so long that it keeps answering."""
     folder = tmp_path_factory.mktemp("cli")
     export.main(["--case", "llama", "--out", str(folder / "tiny")])
     export.main(["--case", "llama", "--out", str(folder / "tiny.gguf")])

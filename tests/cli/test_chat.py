@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""quire chat in a terminal of its own: turns, commands, keys, paste, history, a full context; and with a pipe instead."""
+"""quire chat in a terminal of its own: turns, commands, keys, paste, history, a full context; and with a pipe instead.
+"""
 
 import fcntl
 import json
@@ -21,7 +22,7 @@ CUT = "(cut after 8 tokens: --max-tokens)\r\n"
 
 
 class Terminal:
-    """A child with a terminal as its standard input, output and error; what it wrote is read up to a text."""
+    """A child process whose standard input, output and error are a terminal; its output is read up to a given text."""
 
     def __init__(self, quire, *arguments, env=None, without=()):
         self.seen = b""
@@ -34,7 +35,7 @@ class Terminal:
         self.status = None
 
     def until(self, text: bytes, seconds: float = 120) -> bytes:
-        """Everything up to and with `text`."""
+        """Everything up to and including `text`."""
         end = time.monotonic() + seconds
         while text not in self.seen:
             left = end - time.monotonic()
@@ -50,7 +51,7 @@ class Terminal:
         return before + text
 
     def send(self, keys: bytes) -> None:
-        """Also more than the terminal holds at once; what it writes meanwhile is kept."""
+        """Sends also more than the terminal holds at once; what is written meanwhile is kept."""
         end = time.monotonic() + 60
         while keys:
             assert time.monotonic() < end, "it does not read"
@@ -61,14 +62,15 @@ class Terminal:
                 keys = keys[os.write(self.master, keys[:512]):]
 
     def settle(self, seconds: float = 0.3) -> bytes:
-        """What it writes until it is quiet for a while."""
+        """Everything that is written until nothing more comes for a while."""
         while select.select([self.master], [], [], seconds)[0]:
             self.seen += os.read(self.master, 65536)
         seen, self.seen = self.seen, b""
         return seen
 
     def say(self, line: str) -> str:
-        """Sends a line and gives what came before the next prompt, without the echo and the mark of a cut answer."""
+        """Sends a line and returns what came before the next prompt, without the echo and the mark of a truncated
+        answer."""
         self.send(line.encode() + b"\n")
         answer = self.until(PROMPT)
         return answer.partition(b"\r\n")[2].removesuffix(b">>> ").decode("utf-8", "replace").removesuffix(CUT)
@@ -182,7 +184,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(chat):
         terminal.send(CTRL_C)
         terminal.until(b"(stopped)\r\n>>> ")
     assert stats(terminal)["answer"] > 0
-    terminal.send(CTRL_C)  # at the prompt: a hint, and it goes on
+    terminal.send(CTRL_C)  # at the prompt: a hint, and the program continues
     terminal.until(b"Ctrl-D leaves)\r\n>>> ")
     assert "/clear" in terminal.say("/help")
     terminal.send(CTRL_D)
@@ -199,7 +201,7 @@ def test_interrupts_at_the_prompt_do_not_stop_the_next_answer(chat):
     assert b"answer 8 tokens" in terminal.until(b"tokens/s")
 
 
-def test_a_message_that_does_not_fit_is_refused_and_taken_back(chat):
+def test_a_message_that_does_not_fit_is_refused_and_removed(chat):
     terminal = chat("tiny", "--max-model-len", "64", *GREEDY)
     refusal = terminal.say("x" * 200)
     assert "64" in refusal and "shorter" in refusal and "/drop" not in refusal
@@ -210,7 +212,7 @@ def test_a_message_that_does_not_fit_is_refused_and_taken_back(chat):
 # Keys
 
 def prompt_tokens(quire, *messages: str) -> int:
-    """Of a conversation's first turn, as /stats should count it."""
+    """The number of prompt tokens of a conversation's first turn, as /stats should count it."""
     return quire.json("tokenize", "tiny", "-", stdin=f"user: {messages[0]}\nassistant: ")["count"]
 
 
@@ -241,7 +243,7 @@ def test_the_history_comes_back_with_the_up_arrow_and_in_the_next_conversation(c
         terminal.say(message)
     terminal.send(long.encode() + UP + UP)
     terminal.until(b"first")
-    terminal.send(DOWN + DOWN)  # back to the line that was left, whole
+    terminal.send(DOWN + DOWN)  # back to the unfinished line, whole
     terminal.say("")
     kept = (tmp_path / "chat_history.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in kept] == ["first", "second", long]
@@ -271,7 +273,7 @@ def test_without_a_history_file_the_conversation_is_the_same(chat, quire, argume
     assert sorted(path.name for path in quire.folder.rglob("chat_history*")) == before
 
 
-def test_a_broken_or_long_history_file_is_no_hindrance(chat, tmp_path):
+def test_a_broken_or_long_history_file_is_tolerated(chat, tmp_path):
     lines = ["not json", '{"a": 1}', '"\\ud800"'] + [json.dumps(f"message {i}") for i in range(2500)]
     (tmp_path / "chat_history.jsonl").write_text("\n".join(lines) + "\n\0\xff")
     terminal = chat("tiny", *GREEDY, env={"QUIRE_HOME": str(tmp_path)})
@@ -325,7 +327,7 @@ def test_arrows_move_within_a_message_of_several_lines(chat, quire):
 @pytest.mark.parametrize("pasted", [False, True])
 def test_a_line_of_any_length_is_taken_whole(chat, quire, pasted):
     terminal = chat("endless", *GREEDY)
-    message = "abcdefg " * 1500  # 12,000 bytes: a terminal that collects lines would cut it at 4,095
+    message = "abcdefg " * 1500  # 12,000 bytes: a terminal in line mode would truncate it at 4,095
     terminal.send(b"\x1b[200~" + message.encode() + b"\x1b[201~" if pasted else message.encode())
     terminal.say("")
     assert stats(terminal)["prompt"] == prompt_tokens(quire, message)
@@ -345,7 +347,7 @@ def test_what_is_typed_during_an_answer_waits_for_the_next_prompt(chat, quire):
     assert stats(terminal)["prompt"] > prompt_tokens(quire, message)
 
 
-def test_ctrl_c_gives_the_line_up_and_ctrl_d_deletes(chat, quire):
+def test_ctrl_c_discards_the_line_and_ctrl_d_deletes(chat, quire):
     terminal = chat("tiny", *GREEDY)
     terminal.send(b"never sent" + LEFT * 3)
     terminal.settle()
@@ -357,7 +359,7 @@ def test_ctrl_c_gives_the_line_up_and_ctrl_d_deletes(chat, quire):
 
 
 @pytest.mark.parametrize("end", ["exit", "signal"])
-def test_the_terminal_is_put_back(chat, end):
+def test_the_terminal_is_restored(chat, end):
     terminal = chat("tiny", *GREEDY)
     terminal.say("hello")
     during = termios.tcgetattr(terminal.master)
@@ -387,7 +389,7 @@ def test_a_dumb_terminal_gets_plain_lines(quire):
 # A context that fills up
 
 def fill(terminal) -> str:
-    """Talks until the context is full, and gives what is said then."""
+    """Talks until the context is full, and returns what is said then."""
     for number in range(20):
         said = terminal.say(f"number {number}")
         if "context" in said:
@@ -398,7 +400,7 @@ def fill(terminal) -> str:
 def test_a_full_context_offers_drop_and_clear(chat):
     terminal = chat("tiny", "--max-model-len", "128", *GREEDY)
     said = fill(terminal)
-    if "(cut" in said:  # the last answer still began
+    if "(cut" in said:  # the last answer could still begin
         said = terminal.say("number 20")
     assert "128" in said and "/clear" in said and "/drop" in said and "--drop-oldest" in said
     dropped = terminal.say("/drop")
@@ -411,7 +413,7 @@ def test_a_full_context_offers_drop_and_clear(chat):
     assert terminal.say("hello").strip()
 
 
-def test_drop_oldest_makes_room_by_itself_and_says_what_went(chat):
+def test_drop_oldest_makes_room_and_reports_what_was_dropped(chat):
     terminal = chat("tiny", "--max-model-len", "128", "--drop-oldest", "--system", "be brief", *GREEDY)
     all_said = [terminal.say(f"number {number}") for number in range(9)]
     dropped = [said for said in all_said if "forgot the oldest" in said]
@@ -421,7 +423,7 @@ def test_drop_oldest_makes_room_by_itself_and_says_what_went(chat):
     assert "128" in terminal.say("y" * 300)  # this one does not fit, whatever is dropped
 
 
-def test_a_cut_answer_is_marked(chat):
+def test_a_truncated_answer_is_marked(chat):
     terminal = chat("tiny", "--temperature", "0", "--ignore-eos", "--max-model-len", "64")
     assert "(cut: the context of 64 tokens is full; /drop" in terminal.say("hello")
     short = chat("tiny", *GREEDY)
@@ -429,7 +431,7 @@ def test_a_cut_answer_is_marked(chat):
     assert CUT.encode() in short.until(PROMPT)
 
 
-# Colours, and chat by way of run
+# Colours, and chat through run
 
 def test_notes_are_faint_unless_no_color(chat):
     for env, expected in (({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False)):
@@ -459,7 +461,7 @@ def test_run_without_a_prompt_opens_a_conversation(chat, quire):
         none.close()
 
 
-def test_a_long_prompt_shows_how_far_it_is(quire):
+def test_a_long_prompt_shows_progress(quire):
     (quire.folder / "long.txt").write_text("abcdefg " * 100)
     shown = Terminal(quire, "run", "endless", (quire.folder / "long.txt").read_text(), *GREEDY,
                      env={"QUIRE_MAX_NUM_BATCHED_TOKENS": "2048"})
@@ -473,7 +475,7 @@ def test_a_long_prompt_shows_how_far_it_is(quire):
     assert quiet.returncode == 0 and quiet.errors == ""
 
 
-def test_a_pipe_gives_one_answer_a_line_and_no_prompts(quire):
+def test_a_pipe_gives_one_answer_per_line_and_no_prompts(quire):
     alone = quire("chat", "tiny", *GREEDY, stdin="hello\n")
     assert alone.returncode == 0 and alone.text.rstrip("\n") == quire("run", "tiny", "hello", *GREEDY).text.rstrip("\n")
     both = quire("chat", "tiny", *GREEDY, stdin="hello\n\nand then?\n/stats\nlast without a newline")

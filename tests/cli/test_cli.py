@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands as a user runs them, but for chat: arguments, output, exit codes, and what wrong ones say."""
+"""The commands as a user runs them, except chat: arguments, output, exit codes, and error messages."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def ids_of(out):
 
 
 def one_sentence(done, code, *words):
-    """It failed with this code and said why on one line (CLI11's own complaints add where to look)."""
+    """Checks that it failed with this code and gave the reason on one line (CLI11's own messages add where to look)."""
     assert done.returncode == code, (done.returncode, done.errors)
     lines = [line for line in done.errors.splitlines() if not line.startswith("Try: ")]
     assert len(lines) == 1 and lines[0].startswith("quire: "), done.errors
@@ -64,9 +64,9 @@ def test_run_says_the_same_from_both_formats_and_in_all_ways_to_give_the_prompt(
 
 
 def test_run_takes_one_word_as_the_prompt_unless_it_names_a_model_and_stdin_is_piped(quire):
-    # Not piped: the prompt, for the default model, which this cache does not have.
+    # Not piped: it is the prompt, for the default model, which this cache does not have.
     one_sentence(quire("run", "tiny"), 1, "SmolLM2-135M-Instruct", "get it with")
-    # Piped, but no model's name: the prompt.
+    # Piped, but not the name of a model: it is the prompt.
     one_sentence(quire("run", "good morning", stdin="hello"), 1, "SmolLM2-135M-Instruct")
     # With --model the word is the prompt, whatever it is.
     named = quire.json("run", "--model", "tiny", "tiny.gguf", "--raw", *GREEDY)
@@ -94,14 +94,14 @@ def test_run_says_that_it_waits_for_standard_input(quire):
 
 
 def test_an_installed_program_names_a_way_to_the_default_model_that_it_has(quire, tmp_path):
-    """It named scripts/get-default-model, which only a source tree has."""
+    """The bug: it named scripts/get-default-model, which only a source tree has."""
     (tmp_path / "bin").mkdir()
     shutil.copy(quire.path, tmp_path / "bin" / "quire")
     installed = subprocess.run([tmp_path / "bin" / "quire", "run", "hello"], env=quire.environment, stdin=subprocess.DEVNULL,
                                capture_output=True, text=True, timeout=60)
     assert installed.returncode == 1 and "scripts/" not in installed.stderr
     assert "quire pull HuggingFaceTB/SmolLM2-135M-Instruct" in installed.stderr
-    # And what that command puts into the cache is the default model from then on.
+    # What that command puts into the cache is the default model from then on.
     shutil.copytree(quire.folder / "tiny", tmp_path / "models" / "HuggingFaceTB" / "SmolLM2-135M-Instruct")
     assert quire("run", "hello", *GREEDY, env={"QUIRE_HOME": str(tmp_path)}).text == quire("run", "tiny", "hello", *GREEDY).text
 
@@ -209,12 +209,13 @@ def test_run_gives_logprobs(quire):
     assert len(choice["logprobs"]) == 8
     for token, row in zip(choice["token_ids"], choice["logprobs"], strict=True):
         assert set(row[0]) == {"token_id", "token", "logprob", "rank"}
-        assert row[0] == row[1] and row[0]["token_id"] == token  # the sampled one, then the likeliest: when greedy, the same
+        # The sampled token, then the most likely one: the same when greedy.
+        assert row[0] == row[1] and row[0]["token_id"] == token
         assert [entry["rank"] for entry in row] == [1, 1, 2, 3]
         assert all(0 >= a["logprob"] >= b["logprob"] for a, b in zip(row, row[1:]))
     tokens = quire.json("tokenize", "tiny", "hello")["tokens"]
     assert len(out["prompt_logprobs"]) == len(tokens)
-    assert out["prompt_logprobs"][0] is None  # nothing is before the first token
+    assert out["prompt_logprobs"][0] is None  # nothing precedes the first token
     for token, row in zip(tokens[1:], out["prompt_logprobs"][1:], strict=True):
         assert row[0]["token_id"] == token and [entry["rank"] for entry in row[1:]] == [1, 2]
 
@@ -280,7 +281,7 @@ def test_wrong_flags_are_named_with_their_value(quire, flags, words):
     one_sentence(done, 1 if flags[0] in ("--generation-config",) else 2, *words)
 
 
-def test_devices_tells_what_is_there_and_why_not(quire):
+def test_devices_lists_what_is_available_and_why_not(quire):
     listed = quire.json("devices")
     rows = {row["device"]: row for row in listed["devices"]}
     assert list(rows) == ["cpu", "cuda", "metal", "emulator"]
@@ -293,14 +294,14 @@ def test_devices_tells_what_is_there_and_why_not(quire):
     assert all(name in text for name in rows) and "* " + listed["auto"] in text
 
 
-def test_selftest_holds_every_op_of_a_device_to_the_cpu(quire):
+def test_selftest_compares_every_op_of_a_device_with_the_cpu(quire):
     tested = quire.json("selftest", "--device", "emulator")
     assert tested["passed"] and tested["device"]["device"] == "emulator" and tested["kernels"] > 50
     assert tested["broken_kernels"] == [] and tested["version"] and tested["system"]
     ops = {check["op"].split(",")[0] for check in tested["checks"]}
     assert {"rms_norm", "rope", "linear", "attention", "gated_delta_net", "experts", "sampling"} <= ops
     assert all(check["passed"] and check["error"] <= check["bound"] for check in tested["checks"])
-    # Results of 16 bits are near the CPU's floats, and not the same.
+    # 16-bit results are near the CPU's floats, but not equal.
     assert any(check["error"] > 0 for check in tested["checks"])
 
 
@@ -318,7 +319,7 @@ def test_heads_that_a_gpu_cannot_hold_are_refused_at_load(quire):
 def test_selftest_wants_a_gpu(quire):
     one_sentence(quire("selftest", "--device", "cpu"), 2, "--device is cpu", "cuda", "metal", "emulator")
     one_sentence(quire("selftest", "--device", "gpu"), 2, "--device", "gpu")
-    # A variable that is there for the other commands does not stand in the way of a GPU.
+    # A variable that is set for the other commands does not prevent the use of a GPU.
     if quire.json("devices")["auto"] == "cpu":
         one_sentence(quire("selftest", env={"QUIRE_DEVICE": "cpu"}), 1, "no GPU to test", "--device emulator")
     else:
@@ -352,7 +353,7 @@ def test_flags_come_from_the_environment_and_the_command_line_wins(quire):
     one_sentence(quire("run", "tiny", "hello", env={"QUIRE_TOP_K": "x"}), 2, "--top-k", "x")
 
 
-def test_booleans_have_no_forms_and_come_from_the_environment(quire):
+def test_booleans_have_negative_forms_and_can_come_from_the_environment(quire):
     def is_json(*flags, **env):
         return quire("tokenize", "tiny", "hi", *flags, env=env).text.startswith("{")
     assert is_json("--json") and not is_json() and not is_json("--json", "--no-json") and is_json("--no-json", "--json")
@@ -372,7 +373,7 @@ def test_booleans_have_no_forms_and_come_from_the_environment(quire):
     (["inspect"], ["--tensors", "--show-chat-template", "--json", "--max-model-len"]), (["pull"], ["--revision", "--quant"]),
     (["bench", "latency"], ["--batch-size", "--input-len", "--output-len", "--num-iters", "--output-json"]),
     (["bench", "throughput"], ["--num-prompts", "--dataset-path", "--json"])])
-def test_help_tells_every_flag_with_its_variable(quire, command, flags):
+def test_help_lists_every_flag_with_its_variable(quire, command, flags):
     done = quire(*command, "--help")
     assert done.returncode == 0 and done.errors == "" and f"quire {' '.join(command)}" in done.text
     for flag in flags:
@@ -390,7 +391,7 @@ def test_help_wraps_to_the_width(quire, command):
     for columns in (None, 50, 100):
         text = quire(*command, "--help", env={"COLUMNS": str(columns)} if columns else None).text
         words = [line for line in text.splitlines() if len(line) > (columns or 80)]
-        # What cannot be broken may stand out: the two names of a switch, a variable, a command to copy.
+        # What cannot be broken may exceed the width: the two names of a switch, a variable, a command to copy.
         assert all(len(line.split()) == 1 for line in words), words
         assert "{false}" not in text and "INT in [" not in text
     for wrong in ("0", "-5", "many", "99999999999999"):
@@ -435,7 +436,7 @@ def test_a_bad_variable_does_not_beat_a_flag(quire):
     for name in ("QUIRE_MAX_TOKENS", "QUIRE_TEMPERATURE"):
         done = quire("run", "tiny", "hello", *GREEDY, env={name: "junk"})
         assert done.returncode == 0 and done.errors == "", done.errors
-    # Nor does one that is about another command.
+    # Nor does a variable of another command.
     done = quire("tokenize", "tiny", "hello", env={"QUIRE_PORT": "junk", "QUIRE_TEMPERATURE": "hot"})
     assert done.returncode == 0 and done.errors == "", done.errors
 
@@ -443,7 +444,7 @@ def test_a_bad_variable_does_not_beat_a_flag(quire):
 @pytest.mark.parametrize(("name", "value", "words"), [
     ("QUIRE_TOP_K", "x", ["'x'", "--top-k", "a whole number"]), ("QUIRE_TEMPERATURE", "hot", ["'hot'", "a number"]),
     ("QUIRE_JSON", "maybe", ["'maybe'", "--json", "true or false"]), ("QUIRE_LOG_LEVEL", "loud", ["'loud'", "debug, info"]),
-    # These are found wrong later, by who uses them.
+    # These are found to be wrong later, where they are used.
     ("QUIRE_MAX_MODEL_LEN", "abc", ["--max-model-len", "abc", "from QUIRE_MAX_MODEL_LEN"]),
     ("QUIRE_TOP_P", "7", ["top_p", "7", "from QUIRE_TOP_P"]), ("QUIRE_DEVICE", "gpu", ["--device", "gpu", "from QUIRE_DEVICE"]),
 ])
@@ -488,7 +489,7 @@ def test_logs_have_no_colour_outside_a_terminal_or_with_no_color(quire):
     assert "\x1b" not in quire("run", "tiny", "hello", "--log-level", "info", *GREEDY).errors
 
 
-# Models that are not there, or broken
+# Models that are missing or broken
 
 @pytest.fixture(scope="module")
 def broken(quire):
@@ -553,11 +554,12 @@ def test_every_command_says_it_the_same_way(broken, command):
 
 # Dummy weights
 
-def test_dummy_weights_need_a_config_alone(quire):
+def test_dummy_weights_need_only_a_config(quire):
     flags = ("run", "endless.json", "[1, 2, 3]", "--load-format", "dummy", "--prompt-token-ids", *GREEDY)
     out = quire.json(*flags)
     assert len(ids_of(out)[0]) == 8
-    assert ids_of(out) == ids_of(quire.json("run", "endless", "[1, 2, 3]", "--prompt-token-ids", *GREEDY))  # seed 0 of the rule
+    # Seed 0 of the dummy weights' rule.
+    assert ids_of(out) == ids_of(quire.json("run", "endless", "[1, 2, 3]", "--prompt-token-ids", *GREEDY))
     assert ids_of(out) != ids_of(quire.json(*flags, "--seed", "5"))
     one_sentence(quire("run", "hello", "--load-format", "dummy"), 2, "--load-format dummy", "config.json")
 
@@ -610,7 +612,7 @@ def tokenizer_only(quire):
     return "tokenizer-only"
 
 
-def test_tokenize_needs_a_tokenizer_alone(quire, tokenizer_only):
+def test_tokenize_needs_only_a_tokenizer(quire, tokenizer_only):
     wanted = quire.json("tokenize", "tiny", "Hello world")
     assert quire.json("tokenize", tokenizer_only, "Hello world") == wanted
     for name in (tokenizer_only, "./" + tokenizer_only, quire.folder / tokenizer_only):
@@ -626,7 +628,7 @@ def test_tokenize_does_not_take_a_wrong_path_for_the_text(quire):
         assert done.returncode != 0 and path in done.errors and done.text == "", path
 
 
-def test_tokenize_takes_a_text_a_line(quire, tokenizer_only):
+def test_tokenize_takes_one_text_per_line(quire, tokenizer_only):
     texts = ["Hello world", "", "é 🙂", "two  words "]
     ids = [quire.json("tokenize", "tiny", "-", stdin=text)["tokens"] for text in texts]
     for model in ("tiny", tokenizer_only, "tiny.gguf"):
@@ -655,7 +657,7 @@ def test_tokenize_takes_json_lines(quire, tokenizer_only):
 
 # inspect
 
-def test_inspect_tells_what_a_model_is(quire):
+def test_inspect_describes_a_model(quire):
     out = quire.json("inspect", "tiny.gguf", "--tensors")
     assert out["architecture"]["family"] == "llama" and out["architecture"]["head_dim"] == 16
     assert out["architecture"]["max_position"] == 1024 and out["architecture"]["vocab_size"] == 512
@@ -706,7 +708,7 @@ def test_bench_throughput_gives_its_figures(quire):
     ["latency", "--model", "tiny", "--input-len", "8", "--output-len", "4", "--num-iters", "2", "--num-iters-warmup", "0"],
     ["throughput", "--model", "tiny", "--input-len", "8", "--output-len", "4", "--num-prompts", "5"],
     ["engine", "--num-streams", "2", "--output-len", "300"]])
-def test_bench_shows_how_far_it_is_on_a_terminal_alone(quire, command):
+def test_bench_shows_progress_only_on_a_terminal(quire, command):
     master, slave = pty.openpty()
     done = subprocess.run([quire.path, "bench", *command], stderr=slave, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
                           cwd=quire.folder, env=quire.environment, check=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Kubernetes example: read as the API server reads it, and its container started with what a kubelet injects."""
+"""The Kubernetes example: parsed as the API server parses it, and its container started with what a kubelet injects."""
 
 import json
 import re
@@ -27,7 +27,8 @@ def of_kind(kind: str) -> dict:
 
 
 def service_links() -> dict[str, str]:
-    """What the kubelet sets in every container of the namespace for the example's Service, unless told not to."""
+    """What the kubelet sets in every container of the namespace for the example's Service, unless that is switched
+    off."""
     service = of_kind("Service")
     name = service["metadata"]["name"].replace("-", "_").upper()
     address = "10.96.12.34"
@@ -112,7 +113,7 @@ def test_the_flags_and_variables_are_known(quire, container):
 
 
 def test_it_starts_under_injected_variables(quire, container):
-    """QUIRE_PORT=tcp://... of a Service named quire stopped the server, also with --port given."""
+    """The bug: QUIRE_PORT=tcp://... of a Service named quire stopped the server, even with --port given."""
     changed = {"/models/smollm2": "tiny", "--host=0.0.0.0": "--host=127.0.0.1", "--port=8000": "--port=0", "--threads=8": "--threads=1",
                "--kv-cache-memory-bytes=4GiB": "--kv-cache-memory-bytes=64MiB"}
     arguments = [changed.pop(word, word) for word in arguments_of(container)]
@@ -130,7 +131,8 @@ def test_it_starts_under_injected_variables(quire, container):
 
 
 def test_an_injected_port_leaves_the_default(quire):
-    """Without --port the service's address is ignored too; the default port may be taken here, which says as much."""
+    """Without --port the service's address is ignored as well; if the default port is taken here, the message shows
+    it."""
     done = quire("serve", "nowhere", env=service_links())
     assert done.returncode == 1 and "tcp://" in done.errors.splitlines()[0]
     assert "'nowhere'" in done.errors or "port 8000" in done.errors

@@ -13,7 +13,7 @@
 namespace quire::cuda {
 namespace {
 
-// Passed in the same way: both pointers (to functions or data), or both integers or enumerations of the same size.
+// Passed in the same way: both are pointers (to functions or data), or both integers or enumerations of the same size.
 template <typename Ours, typename Theirs>
 constexpr bool kSamePassing = sizeof(Ours) == sizeof(Theirs) && std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> &&
                               (std::is_integral_v<Ours> ||
@@ -25,7 +25,7 @@ struct SameCall : std::false_type {};
 template <typename R, typename... A, typename S, typename... B>
 struct SameCall<R (*)(A...), S (*)(B...)> : std::bool_constant<kSamePassing<R, S> && (kSamePassing<A, B> && ...)> {};
 
-// The names below are the symbols themselves; cuda.h's macros lead to the same ones.
+// The names below are the symbols themselves; the macros of cuda.h expand to the same ones.
 #define QUIRE_SAME_CALL(symbol, parameters) \
   static_assert(SameCall<decltype(DriverApi::symbol), decltype(&::symbol)>::value, #symbol);
 QUIRE_CUDA_FUNCTIONS(QUIRE_SAME_CALL)
@@ -34,7 +34,7 @@ QUIRE_CUDA_OPTIONAL_FUNCTIONS(QUIRE_SAME_CALL)
   static_assert(SameCall<decltype(LibraryApi::symbol), decltype(&::symbol)>::value, #symbol);
 QUIRE_CUBLASLT_FUNCTIONS(QUIRE_SAME_LIBRARY_CALL)
 
-// And the macros lead to those symbols, not to later versions of them.
+// The macros expand to those symbols, not to later versions of them.
 #define QUIRE_TEXT_OF(x) #x
 #define QUIRE_TEXT(x) QUIRE_TEXT_OF(x)
 constexpr bool same_text(const char* a, const char* b) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA device on the fake driver: opening, memory, launches, marks, graphs, and the sentences for what goes wrong.
+// The CUDA device on the fake driver: opening, memory, launches, marks, graphs, and error messages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -113,7 +113,7 @@ TEST_F(CudaDevice, SaysWhyItDoesNotOpen) {
   EXPECT_THAT(refusal(), HasSubstr("cuStreamCreate failed with CUDA_ERROR_OUT_OF_MEMORY"));
 }
 
-TEST_F(CudaDevice, TellsWhatItIs) {
+TEST_F(CudaDevice, DescribesItself) {
   const gpu::DeviceInfo& info = open().info();
   EXPECT_EQ(info.name, "Fake GPU");
   EXPECT_EQ(info.architecture, "sm_90");
@@ -132,14 +132,14 @@ TEST_F(CudaDevice, FindsKernelsInAnyImageThatFits) {
   EXPECT_THAT(device.kernel_names(), testing::ElementsAre("fault", "fill_f32", "twice_f32", "wide_f32"));
 }
 
-TEST_F(CudaDevice, AsksOnlyTheImageThatListsAKernel) {
+TEST_F(CudaDevice, LoadsOnlyTheImageThatListsAKernel) {
   gpu::Device& device = open();
   fake::fail("cuModuleGetFunction", kInvalidValue, 1, true);
-  EXPECT_TRUE(device.kernel("twice_f32").ok()) << "in the last image alone";
+  EXPECT_TRUE(device.kernel("twice_f32").ok()) << "only in the last image";
   EXPECT_THAT(device.kernel("wide_f32").error().message, HasSubstr("cuModuleGetFunction failed"));
 }
 
-TEST_F(CudaDevice, FindsKernelsByAskingWhereTheDriverDoesNotListThem) {
+TEST_F(CudaDevice, FindsKernelsByNameWhereTheDriverDoesNotListThem) {
   fake::fail("cuModuleGetFunctionCount", kInvalidValue, 0, true);
   device_ = open_device(0, kImages).value();
   gpu::Device& device = *device_;
@@ -203,7 +203,7 @@ TEST_F(CudaDevice, ReadsPinnedMemoryWhenItsTurnComes) {
   auto* value = static_cast<float*>(host->address());
   *value = 1;
   device.upload(memory->address(), value, 4);
-  *value = 2;  // against the contract, and seen: nothing was copied in between
+  *value = 2;  // breaks the contract, and shows: nothing was copied in between
   EXPECT_EQ(first(memory->address()), 2.0f);
 }
 
@@ -235,7 +235,7 @@ TEST_F(CudaDevice, RecordsAStepAndRunsItAgain) {
   device.upload(a->address(), value, 4);
   twice(b->address(), a->address(), 1);
   twice(b->address(), b->address(), 1);
-  const auto more = device.allocate(64).value();  // zeroed beside the recording
+  const auto more = device.allocate(64).value();  // zeroed outside the recording
   auto graph = device.end_recording();
   ASSERT_TRUE(graph.ok()) << graph.error().message;
   EXPECT_EQ(first(b->address()), 0.0f) << "recorded, not run";
@@ -268,10 +268,10 @@ TEST_F(CudaDevice, OverlapsAKernelThatFollowsOneAndWaitsByItself) {
     const auto a = device_->allocate(64).value();
     fill(a->address(), 1, 1);
     fill(a->address(), 1, 1);
-    twice(a->address(), a->address(), 1);  // compiled for older GPUs: it does not wait
+    twice(a->address(), a->address(), 1);  // compiled for older GPUs: it does not wait for the preceding launch
     device_->fill(a->address(), 0, 4);
     fill(a->address(), 1, 1);
-    device_->mark();  // behind a kernel it changes nothing
+    device_->mark();  // after a kernel it changes nothing
     fill(a->address(), 1, 1);
     device_->fill(a->address(), 0, 4);
     device_->mark();
@@ -311,16 +311,16 @@ TEST_F(CudaDevice, DescribesRowsForTheCopyEngine) {
   const gpu::RowsMap rows = {
       .data = a->address(), .rows = 10, .cols = 128, .stride = 136, .halves = 2, .box = 16, .box_halves = 2};
   ASSERT_TRUE(device.map_rows(rows, map));
-  // As the fake keeps it: address, sizes, strides in bytes, box, type, swizzle.
+  // The tensor map as the fake stores it: address, sizes, strides in bytes, box, type, swizzle.
   EXPECT_THAT(std::vector<uint64_t>(map, map + 11),
               testing::ElementsAre(reinterpret_cast<uintptr_t>(a->address()), 128, 5, 2, 272, 1360, 64, 16, 2,
                                    kTensorMapUint16, kTensorMapSwizzle128));
   fake::fail("cuTensorMapEncodeTiled", kInvalidValue);
   EXPECT_FALSE(device.map_rows(rows, map));
-  EXPECT_TRUE(device.synchronise().ok()) << "the device goes on";
+  EXPECT_TRUE(device.synchronise().ok()) << "the device still works";
 }
 
-TEST_F(CudaDevice, KeepsAFaultAsTheLastWord) {
+TEST_F(CudaDevice, KeepsTheFirstFault) {
   for (const bool each : {false, true}) {
     if (each) setenv("QUIRE_CUDA_SYNC", "1", 1);
     gpu::Device& device = open();
@@ -345,7 +345,7 @@ TEST_F(CudaDevice, MayBeUsedByOneThreadAfterAnother) {
 using CudaDeviceDeathTest = CudaDevice;
 
 TEST_F(CudaDeviceDeathTest, StopsAtMisuse) {
-  setenv("QUIRE_CUDA_SYNC", "1", 1);  // then also at too few buffers
+  setenv("QUIRE_CUDA_SYNC", "1", 1);  // then too few buffers are found as well
   gpu::Device& device = open();
   const auto a = device.allocate(64).value();
   float value = 0;

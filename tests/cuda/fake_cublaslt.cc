@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fake cuBLASLt: three algorithms, each with the split of K that it is told, that sum on the host.
+// The fake cuBLASLt: three algorithms that compute on the host, each with the requested split of K.
 #include <algorithm>
 #include <cstring>
 
@@ -19,7 +19,7 @@ struct Layout {
 struct Preference {
   uint32_t reduction = 7;
 };
-// LtAlgo's words: the algorithm, its split of K, its reduction.
+// The words of LtAlgo: the algorithm, its split of K, its reduction scheme.
 enum { kId, kSplit, kReduction };
 
 LibrarySettings settings;
@@ -45,7 +45,7 @@ void store(void* to, int type, int64_t i, float value) {
   std::memcpy(static_cast<char*>(to) + 2 * i, &bits, 2);
 }
 
-// Most of the tests' time, over vectors of the fake's own: not instrumented.
+// Most of the tests' time is spent here, on the fake's own vectors, so it is not instrumented.
 #if defined(__clang__)
 __attribute__((no_sanitize("address", "undefined")))
 #endif

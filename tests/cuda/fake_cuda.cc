@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fake driver: memory is the host's, work is a list of functions, kernels come from a table by name.
+// The fake driver: host memory, work as a list of functions, and kernels from a table by name.
 #include "fake_cuda.h"
 
 #include <cstdlib>
@@ -49,7 +49,7 @@ struct State {
   std::vector<Launch> launches;
   std::set<void*> handles;
   size_t graph_runs = 0;
-  Code fault = kSuccess;  // of a kernel: it sticks
+  Code fault = kSuccess;  // of a kernel; it is sticky
   uint64_t generation = 0;
 };
 State state;
@@ -89,8 +89,8 @@ void* pointer(Address address) {
   return reinterpret_cast<void*>(address);
 }
 
-// What a kernel does when its turn comes: fill_f32(params {int n; float value}, out), twice_f32(params {int n}, out,
-// in), and one that faults. All others do nothing.
+// What a kernel does when it runs: fill_f32(params {int n; float value}, out), twice_f32(params {int n}, out, in), and
+// one that faults. All others do nothing.
 void execute(const std::string& name, const std::vector<std::vector<char>>& arguments) {
   const auto buffer = [&](size_t i) {
     float* out = nullptr;
@@ -351,8 +351,8 @@ Code cuEventSynchronize(Event handle) {
   return event->stream == nullptr ? kSuccess : drain(*event->stream, event->position);
 }
 
-// An image is text: the capability that it is for (0: any), then lines of name, threads, bytes of threadgroup memory
-// and of each parameter.
+// An image is text: the compute capability that it is for (0: any), then lines with a kernel's name, threads, bytes of
+// threadgroup memory, and bytes of each parameter.
 Code cuModuleLoadData(Module* module, const void* image) {
   if (const Code code = enter("cuModuleLoadData")) return code;
   std::istringstream text(static_cast<const char*>(image));
@@ -400,7 +400,7 @@ Code cuFuncGetName(const char** name, Function function) {
   *name = static_cast<Kernel*>(function)->name.c_str();
   return kSuccess;
 }
-// A map is what it was made of; kernels of the fake do not read it.
+// A tensor map just stores what it was made from; kernels of the fake do not read it.
 Code cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* address, const uint64_t* sizes,
                             const uint64_t* strides, const unsigned* box, const unsigned* steps, int interleave,
                             int swizzle, int promotion, int fill) {
@@ -473,7 +473,7 @@ Code cuLaunchKernelEx(const LaunchConfig* config, Function function, void** para
 
 }  // extern "C"
 
-// Each entry point has the type that the caller gives it.
+// Each entry point has the type that the caller expects.
 #define QUIRE_SAME(symbol, parameters) static_assert(std::is_same_v<decltype(&symbol), decltype(DriverApi::symbol)>);
 QUIRE_CUDA_FUNCTIONS(QUIRE_SAME)
 QUIRE_CUDA_OPTIONAL_FUNCTIONS(QUIRE_SAME)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A libcuda and a libcublasLt for tests, on the host. Nothing runs before somebody waits for it, so that a missing wait
-// shows; misuse that a real driver would punish (no current context, a range out of bounds, waiting inside a capture)
-// is an error here too.
+// shows. Misuse that a real driver would punish (no current context, a range out of bounds, waiting inside a capture)
+// is an error here, too.
 #pragma once
 
 #include <cstddef>
@@ -26,22 +26,22 @@ struct Settings {
   size_t memory = size_t{256} << 20;
 };
 
-// What cuBLASLt is to be like: algorithm `odd` (1, 2 or 3; 0: none) sums backwards where there are few rows, and
+// The behaviour of the fake cuBLASLt: algorithm `odd` (1, 2 or 3; 0: none) sums backwards if there are few rows, and
 // `refused` (likewise) does not run.
 struct LibrarySettings {
   int odd = 0, refused = 0;
   bool all_odd = false;
 };
 
-// Forgets everything and begins again; nothing made before may be alive.
+// Resets everything. REQUIRES: no object from before is alive.
 void reset(const Settings& settings = {});
 void set_library(const LibrarySettings& settings);
-// The call number `after` (from 0) of that symbol answers `code`, and all later ones where it says so.
+// Makes call number `after` (from 0) of that symbol return `code`, and all later calls if `forever` says so.
 void fail(const std::string& symbol, int code, int after = 0, bool forever = false);
 const std::vector<Launch>& launches();
 size_t device_blocks();
 size_t host_blocks();
-size_t handles();  // streams, events, modules and graphs that are alive
+size_t handles();  // live streams, events, modules and graphs
 size_t graph_runs();
 // The (algorithm, rows) of each product that ran.
 const std::vector<std::pair<int, int64_t>>& products();

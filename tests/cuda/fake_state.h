@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fake driver's stream: a list of work that waits for somebody to wait for it.
+// The fake driver's stream: a list of work that runs when somebody waits for it.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct FakeStream {
   }
 };
 
-// Adds work to a stream, or to what it is capturing.
+// Adds work to a stream, or to the graph that it is capturing.
 void queue(void* stream, Work work);
 
 }  // namespace quire::fake

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/gpu's table from figures that were made up: what is held to what, and what a part that is missing leaves open."""
+"""bench/gpu's table, from made-up figures: what is compared with what, and what stays open where a part is missing."""
 
 import importlib.machinery
 import importlib.util
@@ -43,7 +43,7 @@ def main():
     assert found(rows, "GEMM, below 64")[2] == "60.0% (d, 32 rows)", rows
     assert found(rows, "Qwen3-0.6B")[2:4] == ("1,800", "1.20"), rows
     assert found(rows, "  against transformers' 200")[2] == "9.0x", rows
-    # 1.19 GB of weights and 15.0 GB of K and V a step, at 4 TB/s.
+    # 1.19 GB of weights and 15.0 GB of K and V per step, at 4 TB/s.
     assert 595e6 < gpu.weight_bytes() / 2 < 597e6 and gpu.kv_bytes(256 * 512) == 15032385536
     assert "bound of 63" in found(rows, "the same, 256")[0], rows
     assert all(row[2] == "-" for row in gpu.table({})), "nothing measured, nothing told"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuBLASLt behind the device: its absence, the choice of algorithms and what is kept of it, the check of their
-// bits, products in pieces.
+// cuBLASLt as the device uses it: a missing library, the choice of algorithms and its cache, the check of their bits,
+// and products in pieces.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ class CudaLibrary : public testing::Test {
     device_ = open_device(0, kImages, folder).value();
   }
   bool serves(DType type = DType::kBF16, int64_t n = kN, int64_t k = kK) { return device_->library_serves(type, n, k); }
-  // Runs a product of so many rows.
+  // Runs a product with that many rows.
   int algorithm_of(int64_t rows) {
     const auto memory = device_->allocate(static_cast<size_t>(2 * rows * kK * 2)).value();
     auto* const y = static_cast<std::byte*>(memory->address()) + rows * kK * 2;
@@ -77,7 +77,7 @@ Status own_product(const gpu::LibraryProduct& p, bool backwards) {
   return {};
 }
 
-TEST_F(CudaLibrary, DoesWithoutItWhereItIsNotThereOrNotWanted) {
+TEST_F(CudaLibrary, IsNotUsedWhereItIsMissingOrNotWanted) {
   setenv("QUIRE_LIBCUBLASLT", "libno_such_library.so.13", 1);
   EXPECT_FALSE(serves());
   setenv("QUIRE_LIBCUBLASLT", "libm.so.6", 1);
@@ -92,7 +92,7 @@ TEST_F(CudaLibrary, DoesWithoutItWhereItIsNotThereOrNotWanted) {
   EXPECT_TRUE(serves());
 }
 
-TEST_F(CudaLibrary, ServesPlainTypesOfEvenShapesAlone) {
+TEST_F(CudaLibrary, ServesOnlyPlainTypesAndEvenShapes) {
   EXPECT_TRUE(serves(DType::kF16));
   EXPECT_FALSE(serves(DType::kF32));
   EXPECT_FALSE(serves(DType::kQ8_0));
@@ -121,7 +121,7 @@ TEST_F(CudaLibrary, PassesOverAnAlgorithmWithOtherBitsOrThatDoesNotRun) {
   }
 }
 
-// How many products it takes until the library serves, and the algorithm that it then takes for ten rows.
+// How many products are needed until the library serves the shape, and which algorithm it then uses for ten rows.
 struct Start {
   size_t products = 0;
   int algorithm = 0;
@@ -154,15 +154,15 @@ TEST_F(CudaLibraryChoices, AreKeptAndOnlyCheckedByALaterStart) {
   EXPECT_EQ(start().products, second.products);
 }
 
-TEST_F(CudaLibraryChoices, AreMadeAnewWhereTheirBitsChanged) {
+TEST_F(CudaLibraryChoices, AreMadeAgainWhereTheirBitsChanged) {
   const Start first = start();
   const Start second = start({.odd = first.algorithm});
   EXPECT_GT(second.products, first.products / 2);
   EXPECT_NE(second.algorithm, first.algorithm);
-  EXPECT_EQ(start({.odd = first.algorithm}).products, 2 * 3 * kRowSteps.size()) << "the new ones are kept";
+  EXPECT_EQ(start({.odd = first.algorithm}).products, 2 * 3 * kRowSteps.size()) << "the new choices are kept";
 }
 
-TEST_F(CudaLibraryChoices, AreMadeAnewWhereTheFileIsBroken) {
+TEST_F(CudaLibraryChoices, AreMadeAgainWhereTheFileIsBroken) {
   const Start first = start();
   const std::string text = read_file(file()).value();
   const size_t word = text.find("000000000000000");
@@ -176,27 +176,27 @@ TEST_F(CudaLibraryChoices, AreMadeAnewWhereTheFileIsBroken) {
   }
 }
 
-TEST_F(CudaLibraryChoices, AreNotMissedWhereNoFileCanBeWritten) {
+TEST_F(CudaLibraryChoices, AreNotNeededWhereNoFileCanBeWritten) {
   ASSERT_TRUE(write_file(folder_, "a file where the folder should be").ok());
   EXPECT_GT(start().products, 2 * 3 * kRowSteps.size());
   EXPECT_GT(start().products, 2 * 3 * kRowSteps.size());
 }
 
-TEST_F(CudaLibrary, ServesNothingWhoseBitsFollowTheNumberOfRows) {
+TEST_F(CudaLibrary, ServesNothingWhoseBitsDependOnTheNumberOfRows) {
   open({.all_odd = true});
   EXPECT_FALSE(serves());
-  EXPECT_TRUE(device_->synchronise().ok()) << "the device goes on";
+  EXPECT_TRUE(device_->synchronise().ok()) << "the device still works";
 }
 
-TEST_F(CudaLibrary, CutsKAsOftenAsItIsTold) {
+TEST_F(CudaLibrary, SplitsKAsOftenAsRequested) {
   EXPECT_EQ(library_split(), 1);
   setenv("QUIRE_CUDA_SPLIT_K", "3", 1);
   EXPECT_EQ(library_split(), 3);
   EXPECT_TRUE(serves());
-  EXPECT_EQ(fake::products().front().first, 2) << "the one that cuts in three by itself comes first";
+  EXPECT_EQ(fake::products().front().first, 2) << "the one that splits K in three by itself comes first";
 }
 
-TEST_F(CudaLibrary, ServesWhatTheOwnKernelsAgreeWithAlone) {
+TEST_F(CudaLibrary, ServesOnlyWhatAgreesWithTheOwnKernels) {
   for (const bool backwards : {false, true}) {
     open();
     int64_t calls = 0;
@@ -248,7 +248,7 @@ TEST_F(CudaLibrary, MultipliesManyRowsInPieces) {
   EXPECT_TRUE(got == expected);
 }
 
-TEST_F(CudaLibrary, TellsWhetherAnOwnProductIsEqual) {
+TEST_F(CudaLibrary, ChecksWhetherAnOwnProductIsEqual) {
   ASSERT_TRUE(serves());
   const ProductShape shape = {DType::kBF16, kN, kK};
   const auto backwards_from = [&](int64_t rows) {
@@ -259,7 +259,7 @@ TEST_F(CudaLibrary, TellsWhetherAnOwnProductIsEqual) {
   };
   EXPECT_TRUE(backwards_from(1000).value());
   EXPECT_FALSE(backwards_from(1).value());
-  EXPECT_FALSE(backwards_from(200).value()) << "many rows are looked at too";
+  EXPECT_FALSE(backwards_from(200).value()) << "many rows are checked as well";
   EXPECT_FALSE(check_equal(*device_, shape, [](const gpu::LibraryProduct&) { return Status(); }).value());
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fake's queue, command buffers and encoders: what Metal's validation would refuse ends the program.
+// The fake's queue, command buffers and encoders. What Metal's validation would refuse ends the program.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +12,7 @@
 namespace fakemetal {
 namespace {
 
-constexpr long kMostCommandBuffers = 64;  // a queue lends no more and blocks
+constexpr long kMostCommandBuffers = 64;  // a queue has no more and then blocks
 constexpr long kInvalidResource = 9;      // of MTLCommandBufferError
 constexpr size_t kMostThreadgroupMemory = 32768, kMostInlineBytes = 4096, kBlitAlignment = 4;
 
@@ -21,7 +21,7 @@ struct Failure {
   std::string words;
 };
 std::optional<Failure> next_failure;
-std::deque<Ref<CommandBuffer>> committed;  // and not run yet, oldest first
+std::deque<Ref<CommandBuffer>> committed;  // committed but not yet run, oldest first
 
 std::string number(size_t value) {
   return std::to_string(value);
@@ -83,7 +83,7 @@ void check_open(const Encoder* encoder, const char* what) {
   if (encoder->ended) misuse(std::string(what) + " after endEncoding");
 }
 
-// A command buffer keeps alive what its work uses.
+// A command buffer keeps everything alive that its work uses.
 void hold(Encoder* encoder, Object* object) {
   encoder->command->held.try_emplace(object, Ref<Object>::take(object));
 }

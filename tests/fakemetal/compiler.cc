@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fake's compiler: it takes a text whose kernels the emulator has, and keeps binary archives as lists of names.
+// The fake's compiler: accepts a source whose kernels the emulator has, and stores binary archives as lists of names.
 #include <algorithm>
 #include <cctype>
 #include <fstream>
@@ -19,7 +19,7 @@ std::map<std::string, int>& thread_limits() {
   return limits;
 }
 
-// The names of the functions that the text marks as kernels: "[[kernel, ...]] void NAME(" or "kernel void NAME(".
+// The names of the functions that a source declares as kernels: "[[kernel, ...]] void NAME(" or "kernel void NAME(".
 std::vector<std::pair<std::string, size_t>> kernels_named(const std::string& text) {
   std::vector<std::pair<std::string, size_t>> found;
   for (size_t at = text.find("kernel"); at != std::string::npos; at = text.find("kernel", at + 6)) {

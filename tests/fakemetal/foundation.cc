@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fake's part of Foundation: objects, pools, strings, errors, arrays, file addresses, the process.
+// The fake's part of Foundation: objects, pools, strings, errors, arrays, file URLs, the process.
 #include <cstdio>
 #include <cstdlib>
 
@@ -7,7 +7,7 @@
 
 namespace fakemetal {
 
-void push_pool();  // runtime.cc
+void push_pool();  // in runtime.cc
 void pop_pool();
 bool responds(const void* receiver, SEL selector);
 void install_classes();
@@ -69,7 +69,7 @@ void install_values() {
 
 void install_process() {
   class_method("NSProcessInfo", "processInfo", [](Class, SEL) {
-    static Object* const process = [] {  // the system's own: never counted, never released
+    static Object* const process = [] {  // the system's own object: never counted, never released
       auto* made = new Object;
       made->isa = class_named("NSProcessInfo");
       made->references = 1 << 30;

@@ -11,7 +11,7 @@
 namespace quire::metal {
 
 int gpu_cores() {
-  return 0;  // nothing to ask
+  return 0;  // there is no registry to ask
 }
 
 }  // namespace quire::metal
@@ -26,7 +26,7 @@ size_t longest_buffer = size_t{1} << 30;
 Buffer* new_buffer(Device* device, size_t length) {
   if (length == 0) misuse("a buffer of no bytes");
   if (length > longest_buffer) misuse("a buffer of " + std::to_string(length) + " bytes, longer than maxBufferLength");
-  // Pages come zeroed, as Metal promises, and are taken when they are touched.
+  // Pages are zeroed, as Metal guarantees, and allocated when they are touched.
   void* pages = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (pages == MAP_FAILED) return nullptr;
   auto* buffer = make<Buffer>("MTLBuffer");
@@ -105,7 +105,7 @@ fakemetal::Array* MTLCopyAllDevices() {
   return all;
 }
 
-// metal-cpp mentions these.
+// Symbols that metal-cpp refers to.
 void* MTLCreateSystemDefaultDevice() {
   return fakemetal::make<fakemetal::Device>("MTLDevice");
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Metal driver on the fake of Metal: order of work, copies without surprises, limits, compiled kernels, failures.
+// The Metal driver on the fake of Metal: order of work, copies, limits, compiled kernels, failures.
 //
-// Run twice, the second time with FAKE_METAL_DEFER=1: then nothing runs before somebody waits for it, and whatever
-// reads too early, or overwrites too early, gets wrong numbers.
+// Run twice, the second time with FAKE_METAL_DEFER=1: then nothing runs before somebody waits for it, so whatever reads
+// or overwrites too early gets wrong numbers.
 #include "backend/metal/metal_device.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@
 #include "base/test_folder.h"
 #include "fake_metal.h"
 #include "kernels/compat/dialect.h"
-#include "kernels/params/copy.h"
+#include "kernels/params/gather.h"
 
 namespace quire::metal {
 namespace {
@@ -52,7 +52,7 @@ std::unique_ptr<Device> open_here(const std::filesystem::path& folder = {}) {
 class MetalDevice : public testing::Test {
  protected:
   void SetUp() override { device_ = open_here(); }
-  // Whatever a test does, nothing of Metal's may stay alive behind it.
+  // No Metal object may be alive after a test.
   void TearDown() override {
     memory_.clear();
     device_.reset();
@@ -87,7 +87,7 @@ class MetalDevice : public testing::Test {
   std::vector<std::unique_ptr<Memory>> memory_;
 };
 
-TEST_F(MetalDevice, SaysWhatItIs) {
+TEST_F(MetalDevice, DescribesItself) {
   const gpu::DeviceInfo& info = device_->info();
   EXPECT_EQ(info.api, gpu::Api::kMetal);
   EXPECT_EQ(info.name, "Apple M0 (fake)");
@@ -112,7 +112,7 @@ TEST_F(MetalDevice, BindsAnyAddressInsideABlock) {
   EXPECT_EQ(out[16], 16);
 }
 
-TEST_F(MetalDevice, TakesANullBufferWhereTheKernelDoesNotLook) {
+TEST_F(MetalDevice, AcceptsANullBufferThatTheKernelDoesNotRead) {
   const auto kernel = device_->kernel("gather_rows_f32");
   const GatherRowsParams params{4, 4, 0, 4, 32};  // no rows
   void* const buffers[] = {nullptr, nullptr, nullptr};
@@ -141,8 +141,8 @@ TEST_F(MetalDevice, AnUploadDoesNotOvertakeTheLaunchThatReadsTheOldValue) {
   }
 }
 
-TEST_F(MetalDevice, ADownloadSeesWhatItsPlaceInTheQueueSays) {
-  for (const size_t bytes : {size_t{32}, size_t{30}, size_t{2} << 20}) {  // staged; no whole words; too large
+TEST_F(MetalDevice, ADownloadReadsTheStateAtItsPlaceInTheQueue) {
+  for (const size_t bytes : {size_t{32}, size_t{30}, size_t{2} << 20}) {  // staged; not whole words; too large
     for (const bool host : {false, true}) {
       const size_t count = (bytes + 3) / 4;
       float* out = floats(count, 5);
@@ -162,7 +162,7 @@ TEST_F(MetalDevice, ADownloadSeesWhatItsPlaceInTheQueueSays) {
   }
 }
 
-TEST_F(MetalDevice, CopiesAndFillsKeepTheirPlaceToo) {
+TEST_F(MetalDevice, CopiesAndFillsKeepTheirPlaceInTheQueue) {
   float* a = floats(16, 1);
   float* b = floats(16, 100);
   float* c = floats(16, 200);
@@ -170,7 +170,7 @@ TEST_F(MetalDevice, CopiesAndFillsKeepTheirPlaceToo) {
   gather(b, a, index, 2, 8);                                // b = a's halves, swapped
   device_->copy(c + 4, b, 32);                              // c[4..11] = a[8..15]
   device_->fill(b, 0, 32);                                  // after the copy
-  device_->fill(reinterpret_cast<char*>(b) + 33, 0xff, 2);  // no whole words
+  device_->fill(reinterpret_cast<char*>(b) + 33, 0xff, 2);  // not whole words
   device_->copy(reinterpret_cast<char*>(c) + 1, reinterpret_cast<char*>(b) + 33, 2);
   ASSERT_TRUE(device_->synchronise().ok());
   EXPECT_EQ(c[4], 9);
@@ -178,7 +178,7 @@ TEST_F(MetalDevice, CopiesAndFillsKeepTheirPlaceToo) {
   EXPECT_EQ(b[0], 0);
   EXPECT_EQ(reinterpret_cast<unsigned char*>(c)[1], 0xff);
   EXPECT_EQ(reinterpret_cast<unsigned char*>(c)[2], 0xff);
-  device_->fill(a, 0, 64);  // nothing is under way
+  device_->fill(a, 0, 64);  // no work is in flight
   EXPECT_EQ(a[3], deferred() ? a[3] : 0);
   ASSERT_TRUE(device_->synchronise().ok());
   EXPECT_EQ(a[3], 0);
@@ -195,10 +195,10 @@ TEST_F(MetalDevice, AStepIsOneCommandBuffer) {
   ASSERT_TRUE(device_->synchronise().ok());
   EXPECT_EQ(fakemetal::counts().command_buffers, before + 1);
   ASSERT_TRUE(device_->synchronise().ok());
-  EXPECT_EQ(fakemetal::counts().command_buffers, before + 1) << "nothing to do makes no command buffer";
+  EXPECT_EQ(fakemetal::counts().command_buffers, before + 1) << "without work there is no command buffer";
   for (int i = 0; i < 600; i++) gather(b, a, index, 1, 8);
   ASSERT_TRUE(device_->synchronise().ok());
-  EXPECT_EQ(fakemetal::counts().command_buffers, before + 4) << "a long step is cut";
+  EXPECT_EQ(fakemetal::counts().command_buffers, before + 4) << "a long step is divided";
 }
 
 TEST_F(MetalDevice, WaitsForAMarkAndNoFurther) {
@@ -223,10 +223,10 @@ TEST_F(MetalDevice, WaitsForAMarkAndNoFurther) {
   }
   ASSERT_TRUE(device_->wait(later).ok());
   EXPECT_EQ(second, 15);
-  EXPECT_TRUE(device_->wait(mark).ok()) << "a mark that has passed is no wait at all";
+  EXPECT_TRUE(device_->wait(mark).ok()) << "a mark that has passed needs no wait";
 }
 
-TEST_F(MetalDevice, NeverHoldsMoreCommandBuffersThanAQueueLends) {
+TEST_F(MetalDevice, NeverHoldsMoreCommandBuffersThanAQueueHas) {
   float* a = floats(8);
   const int* index = ints({0});
   float* b = floats(8);
@@ -237,7 +237,7 @@ TEST_F(MetalDevice, NeverHoldsMoreCommandBuffersThanAQueueLends) {
   EXPECT_TRUE(device_->synchronise().ok());
 }
 
-TEST_F(MetalDevice, ABlockMayGoWhileTheQueueStillReadsIt) {
+TEST_F(MetalDevice, ABlockMayBeFreedWhileTheQueueStillReadsIt) {
   float* out = floats(8);
   const int* index = ints({0});
   auto block = device_->allocate(32).value();
@@ -252,7 +252,7 @@ TEST_F(MetalDevice, ABlockMayGoWhileTheQueueStillReadsIt) {
 TEST_F(MetalDevice, ABlockMayOutliveTheDevice) {
   floats(8);
   device_.reset();
-  memory_.clear();  // TearDown() looks for what is left
+  memory_.clear();  // TearDown() checks what is left
 }
 
 TEST_F(MetalDevice, GivesZeroedMemory) {
@@ -277,7 +277,7 @@ TEST_F(MetalDevice, RespectsTheWorkingSet) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
   EXPECT_THAT(refused.error().message, HasSubstr("--kv-cache-memory-bytes"));
-  // What queued work still holds is waited for before the answer is no.
+  // Memory that queued work still holds is waited for before an allocation fails.
   auto block = device_->allocate(700 << 10).value();
   float* out = floats(8);
   gather(out, static_cast<float*>(block->address()), ints({0}), 1, 8);
@@ -291,20 +291,20 @@ TEST_F(MetalDevice, RespectsTheWorkingSet) {
   fakemetal::set_longest_buffer(size_t{1} << 30);
 }
 
-TEST_F(MetalDevice, CarriesTheCompilersLog) {
+TEST_F(MetalDevice, ReportsTheCompilersLog) {
   for (int i = 0; i < 2; i++) {
     const auto broken = device_->kernel("never_written");
     ASSERT_FALSE(broken.ok());
     EXPECT_THAT(broken.error().message, HasSubstr("kernels of broken.h"));
     EXPECT_THAT(broken.error().message, HasSubstr("program_source:3:1: error: the emulator has no kernel"));
   }
-  EXPECT_TRUE(device_->kernel("copy_pages").ok()) << "the other texts are as good as before";
+  EXPECT_TRUE(device_->kernel("copy_pages").ok()) << "the other sources still compile";
   const auto unknown = device_->kernel("nowhere");
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.error().code, ErrorCode::kNotFound);
 }
 
-TEST_F(MetalDevice, CompilesATextWhenItsFirstKernelIsAskedForAndOnce) {
+TEST_F(MetalDevice, CompilesASourceOnceWhenItsFirstKernelIsNeeded) {
   const fakemetal::Counts before = fakemetal::counts();
   const auto first = device_->kernel("gather_rows_f32");
   const auto again = device_->kernel("gather_rows_f32");
@@ -320,7 +320,7 @@ TEST_F(MetalDevice, KnowsHowManyThreadsAKernelMayHave) {
   fakemetal::set_thread_limit("copy_pages", 256);
 }
 
-// Metal's compiler may leave a kernel fewer threads than its text asks for: that is told, and nothing runs wrong.
+// Metal's compiler may give a kernel fewer threads than its source asks for: that is reported, and nothing runs wrong.
 TEST(MetalDeathTest, AnOpWhoseKernelGetsTooFewThreadsIsNamed) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   auto device = gpu::open_metal(0);
@@ -339,7 +339,7 @@ TEST(MetalDeathTest, AnOpWhoseKernelGetsTooFewThreadsIsNamed) {
       "the kernel rms_norm_f32_f32 runs with [0-9]+ threads in a threadgroup, but metal .* gives it 32");
 }
 
-TEST_F(MetalDevice, AFailureOfTheGpuIsToldAndFinal) {
+TEST_F(MetalDevice, AFailureOfTheGpuIsReportedAndFinal) {
   float* a = floats(8, 1);
   float* b = floats(8);
   const int* index = ints({0});
@@ -361,7 +361,7 @@ TEST_F(MetalDevice, AFailureOfTheGpuIsToldAndFinal) {
 class MetalArchive : public testing::Test {
  protected:
   void TearDown() override { EXPECT_EQ(fakemetal::objects_alive(), 0) << fakemetal::objects_alive_by_class(); }
-  // What asking for a kernel in a new device costs.
+  // What it costs to get a kernel in a new device.
   fakemetal::Counts ask(const char* kernel) {
     const fakemetal::Counts before = fakemetal::counts();
     EXPECT_TRUE(open_here(folder_)->kernel(kernel).ok());
@@ -380,7 +380,7 @@ TEST_F(MetalArchive, SavesTheNextStartFromCompiling) {
   EXPECT_EQ(ask("copy_pages").archive_hits, 1);
 }
 
-TEST_F(MetalArchive, ABadFileIsOnlyMadeAnew) {
+TEST_F(MetalArchive, ABadFileIsReplaced) {
   ask("gather_rows_f32");
   for (const auto& file : std::filesystem::directory_iterator(folder_)) std::ofstream(file.path()) << "nonsense";
   EXPECT_EQ(ask("gather_rows_f32").pipelines, 1);
@@ -423,7 +423,7 @@ TEST(OpenMetal, SaysWhichDevicesThereAre) {
   EXPECT_THAT(device.error().message, HasSubstr("no Metal device 3"));
 }
 
-// open_metal(): the driver's own door, not the one of a build without Metal.
+// This is the driver's open_metal(), not that of a build without Metal.
 TEST(OpenMetal, HasEveryKernelOfTheEmulator) {
   const TempFolder home;
   setenv("QUIRE_HOME", home.path().c_str(), 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the fake of Metal refuses: each misuse once, in metal-cpp's own words.
+// What the fake of Metal refuses: each misuse once, through metal-cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "backend/metal/metal_cpp.h"
 #include "fake_metal.h"
-#include "kernels/params/copy.h"
+#include "kernels/params/gather.h"
 
 namespace {
 
@@ -54,7 +54,7 @@ class FakeMetal : public testing::Test {
         device_->newComputePipelineState(descriptor.get(), MTL::PipelineOptionNone, nullptr, nullptr));
   }
 
-  // An encoder in which all is bound but the buffers from index `bound` on.
+  // An encoder in which everything is bound except the buffers from index `bound` on.
   MTL::ComputeCommandEncoder* ready(MTL::CommandBuffer* command, int bound = 4) {
     auto* encoder = command->computeCommandEncoder(MTL::DispatchTypeSerial);
     const auto made = pipeline();
@@ -65,7 +65,7 @@ class FakeMetal : public testing::Test {
   }
 };
 
-TEST_F(FakeMetal, RunsWhatIsRight) {
+TEST_F(FakeMetal, RunsCorrectUse) {
   auto* values = static_cast<float*>(buffer_->contents());
   for (int i = 0; i < 16; i++) values[16 + i] = static_cast<float>(i);
   reinterpret_cast<int*>(values)[512] = 2;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fake's objects: what each class of Foundation and Metal keeps.
+// The fake's objects: the state of each class of Foundation and Metal.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ namespace fakemetal {
 
 using Kernel = quire::emulator::KernelRecord;
 
-// A counted reference. take() adds one; adopt() takes the caller's own over.
+// A counted reference. take() adds one; adopt() takes over the caller's.
 template <typename T>
 class Ref {
  public:
@@ -67,7 +67,7 @@ struct Url : Object {
 struct Device : Object {
   size_t allocated = 0;
 };
-// Pages of its own, unmapped with the buffer: whoever still looks crashes, as on a Mac.
+// Pages of its own, which are unmapped with the buffer: a late access crashes, as on a Mac.
 struct Buffer : Object {
   Ref<Device> device;
   unsigned char* contents = nullptr;
@@ -111,14 +111,14 @@ enum Status : uintptr_t { kNotEnqueued = 0, kCommitted = 2, kCompleted = 4, kFai
 
 struct Queue : Object {
   Ref<Device> device;
-  long uncompleted = 0;  // command buffers lent and not done
+  long uncompleted = 0;  // command buffers handed out and not completed
 };
 struct CommandBuffer : Object {
   Ref<Queue> queue;
   Status status = kNotEnqueued;
   bool encoding = false;
   std::vector<std::function<void()>> work;
-  std::map<Object*, Ref<Object>> held;  // what the work uses
+  std::map<Object*, Ref<Object>> held;  // everything that the work uses
   Ref<Error> error;
   ~CommandBuffer();
 };
@@ -138,7 +138,7 @@ struct ComputeEncoder : Encoder {
 };
 struct BlitEncoder : Encoder {};
 
-// As metal-cpp declares them.
+// The declarations of metal-cpp.
 struct __attribute__((packed)) Size {
   uintptr_t width, height, depth;
 };
@@ -147,10 +147,10 @@ struct __attribute__((packed)) Range {
 };
 
 String* make_string(const std::string& text);  // autoreleased
-// Sets *to, if there is such a place, to a new autoreleased error.
+// Sets *to, if it is not null, to a new autoreleased error.
 void report(Error** to, const std::string& words, long code = 1);
 
-// A method given as a lambda without captures, whose first two parameters are the object and the selector.
+// A method, given as a lambda without captures whose first two parameters are the object and the selector.
 template <typename Lambda>
 void method(const char* class_name, const char* selector, Lambda lambda, int macos = 0) {
   add_method(class_named(class_name), selector, reinterpret_cast<Method>(+lambda), macos);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime: tables of methods, the entries that metal-cpp calls, reference counts and autorelease pools.
+// The runtime: method tables, the entry points that metal-cpp calls, reference counts and autorelease pools.
 #include "runtime.h"
 
 #include <cstdio>
@@ -11,7 +11,7 @@
 #include <vector>
 
 namespace fakemetal {
-void install_classes();  // metal.cc
+void install_classes();  // in metal.cc
 }
 
 namespace {
@@ -24,7 +24,7 @@ using Methods = std::unordered_map<SEL, Entry>;
 
 }  // namespace
 
-// A class is an object too: its own class is the one metaclass, which is how a message to a class is told from others.
+// A class is an object, too. Its own class is the only metaclass, which distinguishes messages to a class from others.
 struct objc_class {
   Class isa = nullptr;
   std::string name;
@@ -44,13 +44,13 @@ struct Tables {
   objc_class metaclass;
 };
 
-// Never destroyed: the program's own objects may be released after main().
+// Never destroyed, because global objects may be released after main().
 Tables& tables() {
   static Tables* const made = new Tables;
   return *made;
 }
 
-// Takes the place of `isa` once an object is gone.
+// The `isa` of an object that has been destroyed.
 objc_class& gone() {
   static objc_class* const made = new objc_class;
   return *made;
@@ -65,7 +65,7 @@ Class root_class() {
   return made;
 }
 
-// metal-cpp looks its classes up while the program's globals are made, so they are installed at the first question.
+// metal-cpp looks up its classes during static initialisation, so they are installed at the first lookup.
 void install_once() {
   static const bool done = [] {
     install_classes();
@@ -74,7 +74,7 @@ void install_once() {
   (void)done;
 }
 
-// Pools of this thread, innermost last; each holds the objects that it will release.
+// The pools of this thread, innermost last; each holds the objects that it will release.
 thread_local std::vector<std::vector<Object*>> pools;
 
 uintptr_t answer_of_nil() {
@@ -132,7 +132,7 @@ void release(Object* object) {
   const Class isa = object->isa;
   if (isa->destroy != nullptr) isa->destroy(object);
   isa->alive--;
-  object->isa = &gone();  // its memory is kept, so that nobody else gets the address
+  object->isa = &gone();  // its memory is kept, so that no other object gets the address
 }
 
 void autorelease(Object* object) {
@@ -173,9 +173,10 @@ bool responds(const void* receiver, SEL selector) {
   return false;
 }
 
-// The function that answers `selector`; the trampolines below jump to it.
+// The function that implements `selector`; the trampolines below jump to it.
 extern "C" Method fake_metal_method(void* receiver, SEL selector) {
-  if (receiver == nullptr) return reinterpret_cast<Method>(&answer_of_nil);  // as Objective-C has it
+  // A message to nil returns 0, as in Objective-C.
+  if (receiver == nullptr) return reinterpret_cast<Method>(&answer_of_nil);
   const Class isa = static_cast<Object*>(receiver)->isa;
   if (isa == &gone()) misuse(std::string("message ") + name_of(selector) + " to an object that was released");
   const bool to_class = isa == &tables().metaclass;
@@ -215,8 +216,7 @@ void* objc_getProtocol(const char* /*name*/) {
   return nullptr;
 }
 
-// What blocks (closures of Objective-C) are made of. metal-cpp mentions them in functions that the driver does not
-// call.
+// The parts of blocks (closures of Objective-C). metal-cpp refers to them in functions that the driver does not call.
 void* _NSConcreteStackBlock[32];
 void _Block_object_assign(void*, const void*, int) {
   fakemetal::misuse("blocks are not supported");
@@ -229,7 +229,7 @@ void _Block_release(const void*) {}
 
 }  // extern "C"
 
-// objc_msgSend is called as if it were the method: every register that can carry an argument is kept while the method
+// objc_msgSend is called as if it were the method: all registers that can carry an argument are saved while the method
 // is looked up, and the jump leaves the stack as the caller made it. The _stret entry of x86-64 is for results that are
 // returned in memory, whose address comes before the receiver.
 #if defined(__x86_64__)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every family as files on disk: quire reads safetensors and GGUF, and says what transformers says.
+"""Every family as files on disk: quire reads safetensors and GGUF, and gives the results of transformers.
 
-The C++ test (tests/models/golden_test.cc) makes the weights in memory; here they go through the two readers. Logits come from the
-binary quire_logits; the prompt and its 64 golden tokens are fed at once, so each position shows the token it would choose.
+The C++ test (tests/models/golden_test.cc) makes the weights in memory; here they go through the two readers. Logits
+come from the binary quire_logits. The prompt and its 64 golden tokens are fed at once, so each position shows the token
+that it would choose.
 """
 
 import json
@@ -31,12 +32,13 @@ def run_quire(model: pathlib.Path, tokens: list[int], length: int, scratch: path
 
 
 def tolerance(prompt: dict) -> float:
-    """Another order of float32 sums; as in golden_test.cc, from the reference's own distance to float64."""
+    """For another order of float32 sums; derived, as in golden_test.cc, from the reference's own distance to
+    float64."""
     return 8 * prompt["reference_noise"] + 32 * 2.0**-23 * prompt["max_abs_logit"]
 
 
 def check_prompt(prompt: dict, logits: np.ndarray, before: int) -> None:
-    """Positions from `before` on are not looked at."""
+    """Positions from `before` on are ignored."""
     allowed, size = tolerance(prompt), len(prompt["tokens"])
     for row in (row for row in prompt["rows"] if row["position"] < before):
         worst = np.abs(logits[row["position"]] - floats.decode(row["logits"])).max()
@@ -56,14 +58,14 @@ def check_case(name: str, model: pathlib.Path, scratch: pathlib.Path, before: in
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
-def test_safetensors_say_what_the_reference_says(case, tmp_path):
+def test_safetensors_give_the_reference_results(case, tmp_path):
     shards = 1 + cases.CASES.index(case) % 3
     export.main(["--case", case.name, "--out", str(tmp_path / "model"), "--shards", str(shards)])
     check_case(case.name, tmp_path / "model", tmp_path)
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
-def test_gguf_says_what_the_reference_says(case, tmp_path):
+def test_gguf_gives_the_reference_results(case, tmp_path):
     if case.name in gguf_families.NOT_IN_GGUF:
         pytest.skip(gguf_families.NOT_IN_GGUF[case.name])
     model = tmp_path / "model.gguf"

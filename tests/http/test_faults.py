@@ -35,7 +35,7 @@ def request_of(body: dict, *headers: str) -> bytes:
 
 
 async def read_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """One answer; an interim 100 before it is skipped."""
+    """Reads one answer; an interim 100 before it is skipped."""
     while True:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         status = int(head.split(" ", 2)[1])
@@ -66,7 +66,7 @@ def whole(body: bytes) -> tuple[str, list]:
 
 
 class Crowd:
-    """Visitors that come in a random order, AT_ONCE at a time; what they met is counted."""
+    """Clients that arrive in a random order, AT_ONCE at a time; their results are counted."""
 
     def __init__(self, port: int, expected: dict[str, tuple[str, list]]):
         self.port = port
@@ -90,7 +90,7 @@ class Crowd:
             writer.close()
 
     async def good(self):
-        """Two questions on one connection, pipelined half of the time."""
+        """Two requests on one connection, pipelined half of the time."""
         reader, writer = await self.connect()
         prompts = self.random.choices(PROMPTS, k=2)
         together = self.random.random() < 0.5
@@ -124,7 +124,7 @@ class Crowd:
         self.leave(writer, False)
 
     async def vanish(self):
-        """Leaves at once, or after a part of a stream."""
+        """Disconnects at once, or in the middle of a stream."""
         reader, writer = await self.connect()
         writer.write(request_of(body_of(self.random.choice(PROMPTS), stream=True, tokens=1000)))
         await writer.drain()
@@ -133,7 +133,7 @@ class Crowd:
         self.leave(writer, self.random.random() < 0.5)
 
     async def slow(self):
-        """Asks for much and reads nothing; the server throws it out."""
+        """Asks for much and reads nothing; the server disconnects it."""
         reader, writer = await self.connect(receive_buffer=4096)
         writer.transport.pause_reading()
         writer.write(request_of(body_of(self.random.choice(PROMPTS), stream=True, tokens=4000) | {"logprobs": 20}))
@@ -146,12 +146,12 @@ class Crowd:
         start = self.random.choice([b"", b"GET / HTTP/1.1\r\nHost: x\r\n", post + b"Transfer-Encoding: chunked\r\n\r\n",
                                     request_of({"prompt": 1})])
         writer.write(start + self.random.randbytes(self.random.randrange(1, 3000)))
-        with contextlib.suppress(OSError):  # it may have been thrown out already
+        with contextlib.suppress(OSError):  # it may have been disconnected already
             await writer.drain()
             if self.random.random() < 0.5:
                 writer.write_eof()
             if self.random.random() < 0.5:
-                await reader.read(1000)  # a refusal, or the end when the head is late
+                await reader.read(1000)  # a refusal, or the end of the connection if the head is late
         self.leave(writer, self.random.random() < 0.5)
 
     async def unfinished(self):

@@ -42,7 +42,7 @@ class Generator:
         if kind == 4:
             return f"({sub()}).{r.choice(METHODS)}"
         if kind == 5:
-            # Slices of names only: Jinja2 folds a slice of a constant by other rules than it runs it.
+            # Only slices of names: Jinja2 folds a slice of a constant by other rules than it runs it.
             subscript = r.choice(SUBSCRIPTS)
             return f"({r.choice(NAMES) if ':' in subscript else sub()}){subscript}"
         if kind == 6:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jinja2 set up as transformers sets it up for chat templates, and the engine under test behind a pipe."""
+"""Jinja2 with the settings of transformers for chat templates, and the engine under test behind a pipe."""
 
 import functools
 import json
@@ -57,7 +57,7 @@ def compiled(template, mutable):
 
 
 def expected(template, context, mutable=False):
-    """What Jinja2 makes of it: (True, text) or (False, error)."""
+    """The result of Jinja2: (True, text) or (False, error)."""
     try:
         text = compiled(template, mutable).render(**json.loads(json.dumps(context)))
         text.encode()
@@ -74,7 +74,7 @@ def binary():
 
 
 def answers(requests):
-    """What the engine answers to a list of {template, context, mutable, marked}."""
+    """The engine's answers to a list of {template, context, mutable, marked}."""
     lines = "".join(json.dumps({"now": NOW, **request}) + "\n" for request in requests)
     done = subprocess.run([binary()], input=lines, capture_output=True, text=True, check=True)
     found = [json.loads(line) for line in done.stdout.split("\n") if line]
@@ -88,7 +88,7 @@ def actual(requests):
 
 
 def differences(requests):
-    """The requests whose outcome differs, each with what was expected and what came."""
+    """The requests whose results differ, each with the expected and the actual one."""
     found = []
     for request, got in zip(requests, actual(requests)):
         wanted = expected(request["template"], request.get("context", {}), request.get("mutable", False))
@@ -107,7 +107,7 @@ def shared_data():
 
 @functools.lru_cache(maxsize=None)
 def read_shared(path):
-    """A file of the extra test data, which may be there in compressed form only; None when it is not there at all."""
+    """A file of the extra test data, which may exist only in compressed form; None if it does not exist at all."""
     if path.exists():
         with open(path, newline="", encoding="utf-8") as file:
             return file.read()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hand-written templates, grouped by what they try; each is rendered by both engines."""
+"""Hand-written templates, grouped by what they test; each is rendered by both engines."""
 
 CONTEXT = {
     "n": 7, "neg": -3, "zero": 0, "f": 2.5, "big": 123456789012, "yes": True, "no": False, "nil": None,
@@ -135,7 +135,8 @@ MUTABLE = [
 
 
 def expressions():
-    """The expressions above: one a row between bars that are no filters, which is decided by brackets and quotes."""
+    """The expressions above: several in a row, separated by bars that are not filters; brackets and quotes decide which
+    are."""
     out = []
     for row in EXPRESSIONS.split("\n"):
         out.extend(split_row(row))
@@ -150,7 +151,7 @@ FILTER_NAMES = set(
 
 
 def split_row(row):
-    """Splits at bars outside of quotes and brackets, unless a filter's name follows."""
+    """Splits at bars outside of quotes and brackets, unless the name of a filter follows."""
     parts, current, depth, quote, i = [], "", 0, None, 0
     while i < len(row):
         c = row[i]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the Jinja engine to Jinja2, byte for byte: real templates, hand-written snippets, random templates."""
+"""Compares the Jinja engine with Jinja2, byte for byte: real templates, hand-written snippets, random templates."""
 
 import json
 import pathlib
@@ -12,7 +12,7 @@ import snippets
 
 pytestmark = [
     pytest.mark.skipif(not reference.binary().exists(), reason="quire_jinja_check is not built (set QUIRE_BIN_DIR)"),
-    # Jinja2 compiles to Python, which warns of the nonsense that random templates hold.
+    # Jinja2 compiles to Python, which warns about the nonsense in random templates.
     pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning"),
 ]
 HERE = pathlib.Path(__file__).parent
@@ -28,7 +28,7 @@ def explain(found):
 
 
 def comparable(found):
-    """Leaves out what cannot be the same: addresses, complex numbers, and integers of more than 64 bits."""
+    """Leaves out what cannot be equal: addresses, complex numbers, and integers of more than 64 bits."""
     kept = []
     for item in found:
         wanted, got = item["expected"], item["actual"]
@@ -131,7 +131,7 @@ WIDE = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}  # ASCII as full-widt
 
 
 def wide(value, keys=False):
-    """The value with all its texts in full-width characters."""
+    """The value with all its strings in full-width characters."""
     if isinstance(value, str):
         return value.translate(WIDE)
     if isinstance(value, list):
@@ -208,7 +208,7 @@ def test_template_text_around_a_request_is_not_marked():
         assert unmarked(answer["text"], answer["origins"]) == own, template
 
 
-def test_the_role_of_a_message_decides_how_far_its_text_is_trusted():
+def test_the_role_of_a_message_decides_whether_its_text_is_trusted():
     messages = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}, {"role": "system", "content": "s"},
                 {"role": "tool", "content": "t"}, {"role": "us<|er", "content": "x"}]
     request = {"template": "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", "context": {"messages": messages}, "marked": True}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/copy.h on the emulator's device: pages and rows arrive, and nothing else is touched.
+// kernels/copy_pages.h and kernels/gather.h on the emulator's device: pages and rows arrive, and nothing else is touched.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "backend/emulator/emulator_device.h"
-#include "kernels/params/copy.h"
+#include "kernels/params/copy_pages.h"
+#include "kernels/params/gather.h"
 
 namespace quire::kernels {
 namespace {

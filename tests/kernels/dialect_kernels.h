@@ -2,9 +2,9 @@
 // Kernels that use everything in the dialect once: the same text goes through the host's, Metal's and CUDA's branch.
 #pragma once
 
-#include "kernels/compat/copy.h"
+#include "kernels/compat/async_copy.h"
 #include "kernels/compat/dialect.h"
-#include "kernels/compat/math.h"
+#include "kernels/compat/float_math.h"
 #include "kernels/compat/tile.h"
 #include "tests/kernels/dialect_params.h"
 
@@ -66,7 +66,7 @@ struct AsyncCopy {
 };
 KERNEL(async_copy, AsyncCopy, DialectParams, uint4, const uint4)
 
-// out[i][12]: the functions of math.h, and what the language has, at in[i].
+// out[i][12]: the functions of float_math.h, and what the language has, at in[i].
 struct Values {
   enum { kThreads = 64 };
   typedef NoSmem Smem;

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "backend/emulator/emulator_device.h"
-#include "kernels/compat/copy.h"
+#include "kernels/compat/async_copy.h"
 #include "kernels/compat/tile.h"
 #include "tests/kernels/support.h"
 #if defined(__x86_64__)

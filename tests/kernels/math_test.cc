@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dialect's exp, log and their kin against long double: the largest error over dense samples, and the edges.
-#include "kernels/compat/math.h"
+#include "kernels/compat/float_math.h"
 
 #include <gtest/gtest.h>
 

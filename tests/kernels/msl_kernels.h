@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "kernels/compat/emulator.h"
+#include "kernels/compat/emulator_calls.h"
 
 namespace quire::kernels {
 

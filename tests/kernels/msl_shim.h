@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "base/half.h"
-#include "kernels/compat/emulator.h"
+#include "kernels/compat/emulator_calls.h"
 
 typedef unsigned char uchar;
 typedef unsigned short ushort;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`quire serve` on a tiny model: on the emulator, and on the Metal driver with a fake of Metal under it."""
+"""`quire serve` on a tiny model: on the emulator, and on the Metal driver with a fake of Metal."""
 
 import os
 import pathlib
@@ -59,7 +59,8 @@ class Server:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-    """llama and qwen3.5: attention alone, and gated delta nets with it; each with a tokenizer and a chat template."""
+    """llama and qwen3.5: attention only, and gated delta nets with attention; each with a tokenizer and a chat
+    template."""
     folder = tmp_path_factory.mktemp("metal")
     for case in ("llama", "qwen3.5"):
         export.main(["--case", case, "--out", str(folder / case)])
@@ -68,7 +69,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def start(folder):
-    """start(program, model, device, NAME="value", ...): a server that is stopped at the end, if a test has not done so."""
+    """start(program, model, device, NAME="value", ...): a server that is stopped at the end, unless the test has
+    stopped it."""
     servers = []
 
     def make(*arguments, **environment):

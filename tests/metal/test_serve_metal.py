@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The openai client against a server on the Metal driver: its answers are the emulator's, and nothing of Metal's leaks.
+"""The openai client against a server on the Metal driver: its answers are the emulator's, and no Metal object leaks.
 
-Under the fake of Metal the kernels' flat Metal text runs on the emulator, and both sum in the same order, so the answers
-must be the same to the last digit. Deferred, work runs only when the driver waits for it, so a step that is read too
-early gives other answers.
+With the fake of Metal, the kernels' flattened Metal sources run on the emulator. Both sum in the same order, so the
+answers must be equal to the last digit. If deferred, work runs only when the driver waits for it, so a step that is
+read too early gives other answers.
 """
 
 import concurrent.futures
@@ -19,7 +19,7 @@ MODELS = ("llama", "qwen3.5")
 
 
 def answers(server, model):
-    """What the server says to a greedy chat, a seeded stream, logprobs, and four requests at once."""
+    """The server's answers to a greedy chat, a seeded stream, logprobs, and four requests at once."""
     chat, text = server.client.chat.completions, server.client.completions
     messages = [{"role": "user", "content": "hello"}]
     found = {}
@@ -39,7 +39,7 @@ def answers(server, model):
 
 @pytest.fixture(scope="session", params=MODELS)
 def expected(request, start):
-    """A model's name, and its answers on the emulator without Metal in between."""
+    """The name of a model, and its answers on the emulator, without Metal."""
     server = start(BIN_DIR / "quire", request.param, "emulator")
     found = answers(server, request.param)
     assert server.stop() == 0, server.log
@@ -47,7 +47,7 @@ def expected(request, start):
 
 
 @pytest.mark.parametrize("deferred", [False, True], ids=["normal", "deferred"])
-def test_metal_answers_as_the_emulator_does(start, expected, deferred):
+def test_metal_gives_the_answers_of_the_emulator(start, expected, deferred):
     model, wanted = expected
     server = start(FAKE, model, "metal", **({"FAKE_METAL_DEFER": "1"} if deferred else {}))
     assert answers(server, model) == wanted
@@ -56,7 +56,7 @@ def test_metal_answers_as_the_emulator_does(start, expected, deferred):
 
 
 def test_the_selftest_passes():
-    """What a Mac's user is asked to run: every kernel made ready, every op held to the CPU."""
+    """What the user of a Mac is asked to run: every kernel is compiled, every op compared with the CPU."""
     tested = subprocess.run([str(FAKE), "selftest", "--device", "metal"], capture_output=True, text=True)
     assert tested.returncode == 0 and "FAILED" not in tested.stdout, tested.stdout + tested.stderr
     assert "metal: Apple M0 (fake), apple7" in tested.stdout

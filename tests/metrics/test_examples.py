@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files in examples/: well formed, and asking only for series and labels that the server exports."""
+"""The files in examples/ are well formed, and use only series and labels that the server exports."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 
 EXAMPLES = ROOT / "examples"
-# What Prometheus adds to each series it scrapes, and the one series that it makes itself.
+# The labels that Prometheus adds to each series that it scrapes, and the one series that it creates itself.
 TARGET_LABELS = {"job", "instance"}
 SCRAPE_SERIES = {"up": set()}
 KEYWORDS = {"and", "or", "unless", "bool", "offset", "group_left", "group_right"}
@@ -45,7 +45,7 @@ def alert_expressions():
 
 
 def selectors(expression):
-    """The series that an expression names, each with the labels that it is chosen or grouped by."""
+    """The series that an expression names, each with the labels that it is selected or grouped by."""
     grouped = {label.strip() for labels in GROUPING.findall(expression) for label in labels.split(",")}
     rest = GROUPING.sub(" ", expression)
     rest = re.sub(r"\[[^]]*\]", " ", rest)
@@ -108,7 +108,7 @@ def serve_flags():
     return set(re.findall(r"--[a-z][a-z0-9-]*[a-z0-9]", done.stdout))
 
 
-# Files that speak of quire's flags, and what in them is another program's.
+# Files that mention quire's flags, and the flags in them that belong to other programs.
 FLAG_PAGES = ["docs/serving.md", "examples/kubernetes/deployment.yaml", "examples/nginx/quire.conf",
               "examples/prometheus/quire.rules.yml", "examples/systemd/quire.env", "examples/systemd/quire.service"]
 OTHERS_FLAGS = {"--now"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of /metrics: read by prometheus_client's own parser, and held against vLLM's names, labels and buckets."""
+"""The text of /metrics: parsed by prometheus_client, and compared with vLLM's names, labels and buckets."""
 
 import re
 
@@ -7,7 +7,7 @@ from conftest import ROOT
 from prometheus_client import generate_latest
 from prometheus_client.registry import Collector
 
-MODEL = "odd \"name\" \\ é\n"  # as the unit test calls it
+MODEL = "odd \"name\" \\ é\n"  # the name in the unit test
 OWN = {"model_name", "engine"}
 INF = float("inf")
 
@@ -70,7 +70,7 @@ def by_name(families):
 
 
 def check_labels(samples, extra):
-    """One sample for each value of the extra label, and no label beside it but the engine's own."""
+    """One sample for each value of the extra label, and no further label except the engine's own."""
     for sample in samples:
         assert set(sample.labels) == OWN | ({extra[0]} if extra else set())
         assert sample.labels["model_name"] == MODEL and sample.labels["engine"] == "0"

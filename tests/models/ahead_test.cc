@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps made ahead on a device that samples: random traffic with ends, stops, aborts and preemptions gives each request
-// the tokens and logprobs that it gets alone, and those of an engine that waits for each step. Always memcmp.
+// Steps submitted ahead on a device that samples: under random traffic with ends, stop strings, aborts and preemptions,
+// each request gets the tokens and logprobs that it gets alone, and those of an engine that waits for each step.
+// Compared by memcmp.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,19 +15,19 @@
 namespace quire::testing {
 namespace {
 
-// The emulator, but for a GPU that QUIRE_TEST_DEVICE names.
+// The emulator, or the GPU that QUIRE_TEST_DEVICE names.
 std::string device() {
   return test_device() == "cpu" ? "emulator" : test_device();
 }
 
-// A request, when it comes, and after how many tokens its client goes away (0: it stays).
+// A request, the step at which it arrives, and after how many tokens its client goes away (0: never).
 struct Visit {
   engine::Request request;
   int64_t step = 0;
   size_t leaves_after = 0;
 };
 
-// What a request's client saw, child by child.
+// What a request's client received, per child.
 struct Seen {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
@@ -65,8 +66,8 @@ std::vector<Visit> random_visits(std::mt19937& rng, int count) {
     if (one_in(3)) p.top_p = 0.9;
     if (one_in(4)) p.repetition_penalty = 1.4;
     if (one_in(2)) {
-      // Few tokens to choose from, so that each choice hangs on the one before it: a penalty or a bad word that misses
-      // the last token shows at once.
+      // There are few tokens to choose from, so each choice depends on the one before: a penalty or a bad word that
+      // misses the last token shows at once.
       std::vector<int32_t> few(4);
       for (int32_t& token : few) token = static_cast<int32_t>(rng() % 500);
       for (const int32_t token : few) p.logit_bias.edit().emplace_back(token, 60.0f);
@@ -76,7 +77,7 @@ std::vector<Visit> random_visits(std::mt19937& rng, int count) {
     if (one_in(3)) p.logprobs = static_cast<int64_t>(rng() % 21);
     if (one_in(4)) p.min_tokens = std::min<int64_t>(*p.max_tokens, 3);
     if (one_in(4)) p.n = p.greedy() ? 1 : 2;
-    // Many ends, so that sequences stop with a row under way.
+    // Many end tokens, so that sequences stop while a row of theirs is in flight.
     if (one_in(2)) {
       for (int32_t token = 0; token < 40; ++token) p.eos_token_ids.edit().push_back(token * 11);
     }
@@ -87,10 +88,10 @@ std::vector<Visit> random_visits(std::mt19937& rng, int count) {
   return visits;
 }
 
-using AllSeen = std::map<std::pair<size_t, int32_t>, Seen>;  // by visit and child
+using AllSeen = std::map<std::pair<size_t, int32_t>, Seen>;  // by request and child
 
 void note(const engine::Output& output, Seen& seen) {
-  EXPECT_EQ(seen.finish, engine::FinishReason::kNone) << "an output behind the last";
+  EXPECT_EQ(seen.finish, engine::FinishReason::kNone) << "an output after the last";
   if (output.error) ADD_FAILURE() << output.error->message;
   seen.tokens.insert(seen.tokens.end(), output.tokens.begin(), output.tokens.end());
   for (const auto& list : output.logprobs) {
@@ -126,7 +127,8 @@ AllSeen run_visits(engine::Engine& engine, const std::vector<Visit>& visits) {
       const size_t v = who.at(output.id);
       Seen& seen = all[{v, output.child}];
       note(output, seen);
-      // The first child's tokens say when the client goes; what the others have by then depends on the schedule.
+      // The first child's tokens decide when the client goes away; what the other children have by then depends on the
+      // schedule.
       const bool goes = visits[v].leaves_after > 0 && output.child == 0 && visits[v].request.params.n == 1 &&
                         seen.tokens.size() == visits[v].leaves_after && seen.finish == engine::FinishReason::kNone;
       if (goes) leaving.push_back(output.id);
@@ -156,7 +158,7 @@ TEST_P(Ahead, RandomTrafficGivesEachRequestWhatItGetsAlone) {
   llm::Options options = dummy_options(GetParam());
   options.device = device();
   options.max_model_len = "128";
-  if (GetParam() == "llama") options.dtype = "bfloat16";  // the matrix tile
+  if (GetParam() == "llama") options.dtype = "bfloat16";  // uses the matrix tile
   const std::vector<Visit> visits = random_visits(rng, GetParam() == "llama" ? 14 : 8);
 
   AllSeen alone;
@@ -177,7 +179,7 @@ TEST_P(Ahead, RandomTrafficGivesEachRequestWhatItGetsAlone) {
   int64_t preemptions = 0;
   for (const bool ahead : {false, true}) {
     options.async_scheduling = ahead;
-    // As few pages as one whole request needs, so that sequences are thrown out.
+    // Only as many pages as one whole request needs, so that sequences are preempted.
     options.num_gpu_blocks_override = 8;
     while (!fits(options)) options.num_gpu_blocks_override = *options.num_gpu_blocks_override + 2;
     const auto engine = make_engine(options);
@@ -185,14 +187,14 @@ TEST_P(Ahead, RandomTrafficGivesEachRequestWhatItGetsAlone) {
     expect_equal(alone, run_visits(*engine, visits), ahead ? "ahead" : "waiting");
     preemptions = engine->stats().preemptions;
   }
-  // Gemma 3's windows give pages back, so that nobody is thrown out there.
+  // Gemma 3's sliding windows free pages, so no sequence is preempted there.
   EXPECT_TRUE(preemptions > 0 || GetParam() == "gemma3");
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Ahead, ::testing::Values("llama", "gemma3", "qwen3.5"),
                          [](const auto& test) { return test_name(test.param); });
 
-// An engine that is asked again after it was left with a step under way.
+// An engine that is used again after it was left with a step in flight.
 TEST(Ahead, AStepOfNobodyIsLeftAlone) {
   llm::Options options = dummy_options("llama");
   options.device = device();
@@ -210,7 +212,7 @@ TEST(Ahead, AStepOfNobodyIsLeftAlone) {
   EXPECT_EQ(first.begin()->second.tokens.size(), 6u);
 }
 
-// Logprobs that only the host makes, and those of prompts, beside requests that do without.
+// Logprobs that only the host computes, and prompt logprobs, next to requests without them.
 TEST(Ahead, LogitsThatTheHostWantsChangeNoToken) {
   llm::Options options = dummy_options("llama");
   options.device = device();
@@ -228,16 +230,16 @@ TEST(Ahead, LogitsThatTheHostWantsChangeNoToken) {
   wanting[1].request.params.logprobs = -1;
   wanting[2].request.params.prompt_logprobs = 2;
   const AllSeen a = run_visits(*engine, plain), b = run_visits(*engine, wanting);
-  for (const auto& [key, seen] : a) EXPECT_EQ(seen.tokens, b.at(key).tokens) << "visit " << key.first;
+  for (const auto& [key, seen] : a) EXPECT_EQ(seen.tokens, b.at(key).tokens) << "request " << key.first;
   const auto vocab = static_cast<size_t>(engine->model().config().vocab_size);
   EXPECT_EQ(b.at({1, 0}).logprobs.size(), 8 * (vocab + 1));
 }
 
-// The families on the emulator; where QUIRE_TEST_DEVICE names a device, golden_test has all of them.
+// The families on the emulator; if QUIRE_TEST_DEVICE names a device, golden_test runs all of them.
 class GoldenOnDevice : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenOnDevice, LogitsAndGreedyTokensAreTheReferences) {
-  // The emulator takes its time: only one family has a long prompt.
+  // The emulator is slow, so only one family has a long prompt.
   expect_golden(GetParam(), device(), 4, GetParam() == "llama" ? 400 : 64);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step of the engine takes no memory from the heap but for the outputs that it hands over.
+// A step of the engine allocates no heap memory except for the outputs that it returns.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace {
 std::atomic<int64_t> allocations{0};
 }  // namespace
 
-// Not inlined: gcc takes malloc behind new and free behind delete for a mismatch.
+// Not inlined, because gcc would report malloc in new and free in delete as a mismatch.
 [[gnu::noinline]] void* operator new(std::size_t size) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* at = std::malloc(size > 0 ? size : 1)) return at;
@@ -31,10 +31,10 @@ namespace {
 
 class Allocation : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Allocation, ADecodeStepAllocatesItsOutputsAlone) {
-  if (test_device() != "cpu") GTEST_SKIP() << "the budget is the cpu's";
+TEST_P(Allocation, ADecodeStepAllocatesOnlyItsOutputs) {
+  if (test_device() != "cpu") GTEST_SKIP() << "the limits are those of the CPU";
   llm::Options options = dummy_options(GetParam());
-  options.threads = 1;  // with more, one that comes late to its first piece makes its scratch late
+  options.threads = 1;  // with more, a thread that is late to its first piece allocates its scratch late
   const auto engine = make_engine(options);
   ASSERT_NE(engine, nullptr);
   constexpr int64_t kSeqs = 4, kPrompt = 33, kBefore = 20, kWatched = 10;
@@ -48,9 +48,10 @@ TEST_P(Allocation, ADecodeStepAllocatesItsOutputsAlone) {
     if (i == 3) request.params.repetition_penalty = 1.1;
     ASSERT_TRUE(engine->add(request).ok());
   }
-  // Long enough for every buffer to have its size; the watched steps fill no page and double no sequence's tokens.
+  // Long enough for every buffer to reach its size; the watched steps fill no page and double no sequence's tokens.
   for (int64_t i = 0; i < kBefore; ++i) ASSERT_EQ(engine->step().size(), static_cast<size_t>(kSeqs));
-  // One for the list of outputs and one for the token of each; a sequence's table of seen tokens may grow once.
+  // One allocation for the list of outputs and one for the token of each; a sequence's table of seen tokens may grow
+  // once.
   const int64_t first = allocations.load();
   for (int64_t i = 0; i < kWatched; ++i) {
     const int64_t before = allocations.load();
@@ -58,7 +59,7 @@ TEST_P(Allocation, ADecodeStepAllocatesItsOutputsAlone) {
     EXPECT_LE(allocations.load() - before, 1 + kSeqs + 1) << "in step " << i;
   }
   EXPECT_LE(allocations.load() - first, kWatched * (1 + kSeqs) + kSeqs);
-  // Over many steps: what pages and growing sequences add stays small.
+  // Over many steps, what pages and growing sequences add stays small.
   const int64_t before = allocations.load();
   constexpr int64_t kMany = 60;
   for (int64_t i = 0; i < kMany; ++i) ASSERT_EQ(engine->step().size(), static_cast<size_t>(kSeqs));
@@ -66,7 +67,7 @@ TEST_P(Allocation, ADecodeStepAllocatesItsOutputsAlone) {
   EXPECT_LE(allocations.load() - before, kMany * (1 + kSeqs) + 6 * pages + 8 * kSeqs);
 }
 
-// One cache group; and several, of which windows leave pages behind while they are watched.
+// One cache group; and several, in which sliding windows free pages during the watched steps.
 INSTANTIATE_TEST_SUITE_P(Families, Allocation,
                          ::testing::Values("llama", "gemma3", "qwen3.5", "granite-hybrid", "qwen3-moe", "deepseek-v3"));
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading config.json: both spellings, each family's own fields, what is refused and how, and the rotary frequencies.
+// Reading config.json: both spellings of fields, each family's own fields, what is rejected and how, and the rotary
+// frequencies.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Changes = std::initializer_list<std::pair<const char*, const char*>>;
 
-// A small config of `architecture` with fields set to JSON values, or removed where the value is "".
+// A small config of `architecture` with some fields set to JSON values, or removed if the value is "".
 json::Value config_json(const char* architecture, Changes changes = {}) {
   json::Value out = json::parse(R"({"vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 4,
       "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128,
@@ -74,7 +75,7 @@ TEST(HfConfig, EveryFamilyReadsTheCommonSizes) {
   }
 }
 
-// The configs of the goldens, by name of the case.
+// The configs of the golden cases, by name.
 std::map<std::string, json::Value> golden_configs() {
   std::map<std::string, json::Value> out;
   const std::filesystem::path folder = std::filesystem::path(QUIRE_SOURCE_DIR) / "tests" / "goldens";
@@ -95,8 +96,8 @@ TEST(HfConfig, EveryFamilyHasAGoldenThatItReads) {
   EXPECT_EQ(seen.size(), families().size());
 }
 
-// Whatever stands in a field, reading ends with a config or a sentence.
-TEST(HfConfig, AbsurdValuesInAnyFieldOfAnyFamilyEndWell) {
+// Whatever a field contains, reading ends with a config or an error message.
+TEST(HfConfig, AbsurdValuesInAnyFieldOfAnyFamilyAreHandled) {
   const char* const values[] = {"0",  "-1",  "3",  "1e30", "9223372036854775807", "null", "\"x\"",
                                 "[]", "[0]", "{}", "true"};
   for (const auto& [name, config] : golden_configs()) {
@@ -155,7 +156,7 @@ TEST(HfConfig, AnAbsentHeadSizeComesFromTheShapeOfKElseFromTheHiddenSize) {
   EXPECT_EQ(read("LlamaForCausalLM", {}, 0).head_dim, 16);
   EXPECT_EQ(read("LlamaForCausalLM", {{"head_dim", "null"}}, 2 * 32).head_dim, 32);
   EXPECT_EQ(read("LlamaForCausalLM", {{"head_dim", "32"}}, 2 * 24).head_dim,
-            32);  // the loader then finds the shape wrong
+            32);  // the loader then reports the wrong shape
   EXPECT_EQ(read("LlamaForCausalLM", {{"hidden_size", "63"}}, 2 * 32).head_dim, 32);
   EXPECT_THAT(refusal("LlamaForCausalLM", {{"hidden_size", "63"}}), AllOf(HasSubstr("'head_dim'"), HasSubstr("63")));
 }
@@ -224,7 +225,7 @@ TEST(HfConfig, WindowsAreReadLayerByLayer) {
     EXPECT_THAT(windows(read(architecture, {{"sliding_window", "null"}})), ElementsAre(0, 0, 0, 0));
     EXPECT_EQ(read(architecture, {{"sliding_window", "256"}}).max_position, 1024);
   }
-  // Qwen writes a window and says whether it is on, and from which layer.
+  // Qwen has a sliding window and separate fields that say whether it is on, and from which layer on.
   EXPECT_THAT(windows(read("Qwen2ForCausalLM", {{"sliding_window", "256"}, {"use_sliding_window", "false"}})),
               ElementsAre(0, 0, 0, 0));
   EXPECT_THAT(windows(read("Qwen2ForCausalLM",
@@ -321,7 +322,7 @@ TEST(HfConfig, WrongRopeSettingsAreRefused) {
   EXPECT_THAT(refusal("LlamaForCausalLM", {{"partial_rotary_factor", "0.05"}}), HasSubstr("rotary dimension"));
 }
 
-// What transformers 5 computes for the same settings, in float32.
+// What transformers 5 computes in float32 for the same settings.
 struct FrequencyCase {
   const char* name;
   const char* head_dim;

@@ -40,8 +40,8 @@ std::vector<int32_t> ids(const json::Value& list) {
   return out;
 }
 
-// Sums of float32 in another order than the reference's: each of about ten roundings a layer moves a logit by up to eps
-// times its size, and errors grow with the layers; the reference's own distance to float64 says how much this model
+// float32 sums in another order than the reference's: each of about ten roundings per layer moves a logit by up to eps
+// times its size, and errors grow with the layers. The reference's own distance to float64 shows how much this model
 // amplifies them.
 double tolerance(const json::Value& prompt) {
   const double noise = prompt.find("reference_noise")->as_double();
@@ -66,7 +66,7 @@ void expect_golden(const std::string& name, const std::string& device, int64_t m
     if (prompt.find("tokens")->as_array().size() > longest_prompt) continue;
     prompts.push_back(&prompt);
     engine::Request request = greedy_request(ids(*prompt.find("tokens")), max_tokens);
-    request.params.prompt_logprobs = 0;  // so that every row is read
+    request.params.prompt_logprobs = 0;  // so that every row is computed
     requests.push_back(std::move(request));
   }
   const std::vector<Trace> traces = run(*engine, requests);
@@ -93,7 +93,7 @@ void expect_golden(const std::string& name, const std::string& device, int64_t m
     for (size_t t = 0; t < std::min(greedy.size(), static_cast<size_t>(max_tokens)); ++t) {
       if (traces[i].tokens[t] == greedy[t]) continue;
       ASSERT_LT(gaps[t], 2 * allowed) << name << " prompt " << i << " output token " << t;
-      break;  // a tie by the reference's own measure: what follows is another text
+      break;  // a tie, by the reference's own measure: from here on the texts differ
     }
   }
   ::testing::Test::RecordProperty("worst_share_of_tolerance", std::to_string(worst));

@@ -31,7 +31,7 @@ llm::Options dummy_options(const std::string& golden_case) {
 namespace {
 
 Result<std::unique_ptr<engine::Engine>> try_engine(const llm::Options& options) {
-  // Making a context takes a third of a second, which hundreds of engines need not each pay.
+  // Creating a context takes a third of a second, which hundreds of engines should not each pay.
   static const auto kept = options.device == "cuda" ? gpu::open_cuda(0) : Result<std::unique_ptr<gpu::Device>>(nullptr);
   QUIRE_ASSIGN(const model::ModelFiles files, llm::open_files(options));
   QUIRE_ASSIGN(std::unique_ptr<Backend> backend, llm::make_backend(options));

@@ -13,7 +13,7 @@
 
 namespace quire::testing {
 
-// The recorded life of one sequence: its output tokens, and the logits of each row that was read, by position.
+// The record of one sequence: its output tokens, and the logits of each row that was read, by position.
 struct Trace {
   std::vector<int32_t> tokens;
   std::map<int64_t, std::vector<float>> logits;
@@ -23,26 +23,26 @@ inline std::filesystem::path goldens_folder() {
   return std::filesystem::path(QUIRE_SOURCE_DIR) / "tests" / "goldens";
 }
 
-// The device of the tests: cpu, or what QUIRE_TEST_DEVICE names.
+// The device of the tests: cpu, or the one that QUIRE_TEST_DEVICE names.
 std::string test_device();
 
-// A small engine on `options`; fails the test with the error's sentence.
+// A small engine with `options`; fails the test with the error message.
 std::unique_ptr<engine::Engine> make_engine(const llm::Options& options);
 // Whether its pages are enough for one request of the full length.
 bool fits(const llm::Options& options);
 llm::Options dummy_options(const std::string& golden_case);
 
-// Runs the requests together to the end; `order` (if given) is the order in which they are submitted, and `stagger`
-// that many steps lie between one submission and the next.
+// Runs the requests together to the end. `order` (if given) is the order in which they are submitted, with `stagger`
+// steps between one submission and the next.
 std::vector<Trace> run(engine::Engine& engine, const std::vector<engine::Request>& requests,
                        const std::vector<size_t>& order = {}, int stagger = 0);
 
 engine::Request greedy_request(std::vector<int32_t> prompt, int64_t max_tokens);
 
-// memcmp of everything; empty when equal, else what differs first.
+// Compares everything by memcmp; empty if equal, otherwise the first difference.
 std::string difference(const Trace& a, const Trace& b);
 
-// The ISA levels of this machine, for engines forced to each; on another device than the cpu one without a name.
+// The ISA levels of this machine, for engines forced to each; on a device other than the CPU, one without a name.
 std::vector<std::string> isa_names();
 
 }  // namespace quire::testing

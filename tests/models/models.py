@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the model tests share: where the binaries are, running quire_logits, the goldens' rules."""
+"""What the model tests share: where the binaries are, how to run quire_logits, and the rules of the goldens."""
 
 import json
 import os
@@ -14,16 +14,16 @@ sys.path.insert(0, str(ROOT))
 BIN_DIR = pathlib.Path(os.environ.get("QUIRE_BIN_DIR", ROOT / "build"))
 QUIRE = str(BIN_DIR / "quire")
 QUIRE_LOGITS = str(BIN_DIR / "quire_logits")
-MODEL = os.environ.get("QUIRE_TEST_MODEL")  # the default model, where it is there
+MODEL = os.environ.get("QUIRE_TEST_MODEL")  # the default model, if it is available
 
 
 def clean_environment() -> dict[str, str]:
-    """Without settings of quire's from outside, which would change what is tested."""
+    """The environment without quire's settings, which would change what is tested."""
     return {name: value for name, value in os.environ.items() if not name.startswith("QUIRE_")}
 
 
 def run_logits(model, prompts: list[list[int]], scratch: pathlib.Path, *flags: str, new_tokens: int = 1) -> list[np.ndarray]:
-    """The logits of each prompt and of its greedy answer, [positions, vocabulary] each."""
+    """The logits of each prompt and its greedy answer, [positions, vocabulary] each."""
     (scratch / "prompts.json").write_text(json.dumps(prompts))
     out = scratch / "logits.f32"
     done = subprocess.run([QUIRE_LOGITS, "--model", str(model), "--tokens", str(scratch / "prompts.json"), "--out", str(out),

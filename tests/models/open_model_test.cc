@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a folder's tensors say where its config.json does not: the main type, and the size of a head.
+// What is inferred from a folder's tensors where its config.json says nothing: the main type, and the head size.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -15,7 +15,7 @@ namespace {
 using weights::testing::SafetensorsTensor;
 using weights::testing::TempFolder;
 
-// Of a Llama with 4 heads, 2 of keys, and 64 hidden elements; `more` are further fields of config.json.
+// A Llama with 4 heads, 2 KV heads and 64 hidden elements; `more` are further fields of config.json.
 std::string config_json(const std::string& more) {
   return R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 32, "hidden_size": 64, "num_hidden_layers": 1,
       "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 1024)" +
@@ -48,7 +48,7 @@ std::vector<SafetensorsTensor> plain(const std::string& type) {
           tensor("model.layers.0.input_layernorm.weight", "F32", {64}), tensor("model.norm.weight", "F32", {64})};
 }
 
-// A folder in BF16 without a dtype in its config.json was taken for float32, and got pages of twice the size.
+// The bug: a BF16 folder without a dtype in its config.json was taken for float32, and its pages had twice the size.
 TEST(OpenModel, TheTypeIsThatOfTheTensorsWhereTheConfigDoesNotSay) {
   EXPECT_EQ(dtype_of("", plain("BF16")), DType::kBF16);
   EXPECT_EQ(dtype_of("", plain("F16")), DType::kF16);
@@ -56,7 +56,7 @@ TEST(OpenModel, TheTypeIsThatOfTheTensorsWhereTheConfigDoesNotSay) {
   EXPECT_EQ(dtype_of(R"(, "dtype": null)", plain("BF16")), DType::kBF16);
 }
 
-TEST(OpenModel, TheConfigsWordIsTakenInEitherSpelling) {
+TEST(OpenModel, TheConfigsTypeIsReadInEitherSpelling) {
   EXPECT_EQ(dtype_of(R"(, "dtype": "float16")", plain("BF16")), DType::kF16);
   EXPECT_EQ(dtype_of(R"(, "torch_dtype": "float32")", plain("BF16")), DType::kF32);
   EXPECT_EQ(dtype_of(R"(, "dtype": null, "torch_dtype": "float16")", plain("BF16")), DType::kF16);
@@ -66,14 +66,14 @@ TEST(OpenModel, MostWeightsDecideTheTypeAndNormsOnlyWhereThereIsNothingElse) {
   auto tensors = plain("BF16");
   tensors.push_back(tensor("model.layers.0.mlp.gate.weight", "F32", {8, 64}));
   EXPECT_EQ(dtype_of("", tensors), DType::kBF16);
-  // Of layers beyond the model's own, nothing counts.
+  // Tensors of layers beyond the model's own do not count.
   tensors.push_back(tensor("model.layers.1.mlp.up_proj.weight", "F32", {512, 64}));
   EXPECT_EQ(dtype_of("", tensors), DType::kBF16);
   EXPECT_EQ(dtype_of("", {tensor("model.norm.weight", "F16", {64}), tensor("model.ids", "I32", {64, 64})}),
             DType::kF16);
 }
 
-// How the formats store a k_proj of 48 rows (2 heads of 24, where hidden / heads is 16), with 64 inputs.
+// How the formats store a k_proj of 48 rows (2 heads of 24, where hidden / heads is 16) with 64 inputs.
 struct Layout {
   const char* name;
   const char* config;
@@ -113,14 +113,14 @@ std::vector<Layout> layouts() {
   };
 }
 
-// Heads of quantised folders were taken to be hidden / heads whatever k_proj said.
+// The bug: the head size of quantised folders was taken to be hidden / heads, whatever the shape of k_proj.
 TEST(OpenModel, TheSizeOfAHeadIsReadFromKProjInEveryFormat) {
   for (const Layout& layout : layouts()) {
     SCOPED_TRACE(layout.name);
     const auto files = open(layout.config, layout.tensors);
     ASSERT_TRUE(files.ok()) << files.error().message;
     EXPECT_EQ(files->config.head_dim, 24);
-    EXPECT_EQ(files->config.dtype, DType::kBF16);  // of the scales
+    EXPECT_EQ(files->config.dtype, DType::kBF16);  // the type of the scales
   }
 }
 

@@ -70,7 +70,7 @@ std::vector<Spec> tensors(DType type) {
     out.push_back({layer + "attn_q.weight", {kHeads * kHeadDim, kHidden}, type});
     out.push_back({layer + "attn_k.weight", {kKvHeads * kHeadDim, kHidden}, type});
     out.push_back(
-        {layer + "attn_v.weight", {kKvHeads * kHeadDim, kHidden}, i == 0 ? type : DType::kQ8_0});  // types may mix
+        {layer + "attn_v.weight", {kKvHeads * kHeadDim, kHidden}, i == 0 ? type : DType::kQ8_0});  // types may be mixed
     out.push_back({layer + "attn_output.weight", {kHidden, kHeads * kHeadDim}, type});
     out.push_back({layer + "ffn_gate.weight", {kFfn, kHidden}, type});
     out.push_back({layer + "ffn_up.weight", {kFfn, kHidden}, type});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// QuantisedModel: a tiny Llama written to a GGUF file in one weight type, for tests.
+// QuantisedModel: a tiny Llama, written to a GGUF file with one weight type, for tests.
 #pragma once
 
 #include <filesystem>
@@ -9,8 +9,8 @@
 
 namespace quire::testing {
 
-// Made in a temporary folder, removed with the object. Weights come from the Philox rule, quantised by the reference
-// quantiser. Rows are 256 and 512 long, so that every type fits.
+// Created in a temporary folder, which is removed with the object. Weights follow the Philox rule of the dummy weights,
+// and are quantised by the reference quantiser. Rows have 256 and 512 elements, so that every type fits.
 class QuantisedModel {
  public:
   explicit QuantisedModel(DType type);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ops keep of a device's memory is in the plan and taken at load: no step takes more, whatever its size.
+// The device memory that ops keep is in the memory plan and allocated at load: no step allocates more, whatever its
+// size.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace {
 
 class Reserved : public ::testing::TestWithParam<std::string> {};
 
-// Tables of at least 16 pages of 128 positions: attention has two splits, however short contexts are.
+// Block tables of at least 16 pages of 128 positions: attention has two splits, however short the contexts are.
 llm::Options reserve_options(const std::string& golden_case) {
   llm::Options options = dummy_options(golden_case);
   options.device = "emulator";
@@ -36,7 +37,7 @@ std::vector<engine::Request> requests(size_t count, size_t length, int64_t max_t
   return out;
 }
 
-TEST_P(Reserved, NoStepTakesMemoryThatTheLoadDidNot) {
+TEST_P(Reserved, NoStepAllocatesMemoryThatTheLoadDidNot) {
   const llm::Options options = reserve_options(GetParam());
   const auto files = llm::open_files(options);
   ASSERT_TRUE(files.ok()) << files.error().message;
@@ -46,13 +47,13 @@ TEST_P(Reserved, NoStepTakesMemoryThatTheLoadDidNot) {
   auto loaded = llm::load_engine(options, *files, std::move(backend), {});
   ASSERT_TRUE(loaded.ok()) << loaded.error().message;
 
-  // Not in it: constants (vectors and tables, in blocks of 4 MiB), and what the host stages in, which is the device's
-  // own memory on the emulator.
+  // Not included: constants (vectors and tables, in blocks of 4 MiB), and staging memory, which is the device's own
+  // memory on the emulator.
   const kv::MemoryPlan& plan = loaded->plan;
   EXPECT_LE(before - device.free_bytes(),
             static_cast<size_t>(plan.weights_bytes + plan.kv_bytes + plan.scratch_bytes) + (size_t{44} << 20));
 
-  // Settings and logits that are read back have room of their own, which the first steps make.
+  // Settings and logits that are read back have memory of their own, allocated by the first steps.
   run(*loaded->engine, requests(1, 1, 3));
   const size_t left = device.free_bytes();
   run(*loaded->engine, requests(6, 40, 3));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The promise: a request's logits and tokens are the same bits alone or in a crowd, whole or in chunks, on one thread
-// or all, cached or not, preempted or not, at any page size, in any order. Always memcmp.
+// The same-bits contract: a request's logits and tokens have the same bits alone or in a batch, prefilled whole or in
+// chunks, on one thread or all, cached or not, preempted or not, at any page size, in any order. Compared by memcmp.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace quire::testing {
 namespace {
 
-// What a run may vary without changing a bit.
+// What a run may vary without changing any bit.
 struct Circumstances {
   int64_t threads = 1;
   int64_t batched_tokens = 2048;
@@ -27,14 +27,14 @@ struct Circumstances {
 };
 
 std::ostream& operator<<(std::ostream& out, const Circumstances& c) {
-  return out << "threads " << c.threads << ", tokens a step " << c.batched_tokens << ", page size " << c.block_size
+  return out << "threads " << c.threads << ", tokens per step " << c.batched_tokens << ", page size " << c.block_size
              << ", pages " << c.blocks << ", prefix caching " << c.prefix_caching << ", shuffled " << c.shuffled
              << ", stagger " << c.stagger;
 }
 
 std::vector<engine::Request> random_requests(std::mt19937& rng, int64_t vocab, int count, bool all_rows) {
   std::vector<engine::Request> requests;
-  std::vector<int32_t> shared;  // some prompts begin alike, so that the prefix cache has something to find
+  std::vector<int32_t> shared;  // some prompts have a common beginning, so that the prefix cache has hits
   for (int i = 0; i < 80; ++i) shared.push_back(static_cast<int32_t>(rng() % static_cast<uint64_t>(vocab)));
   for (int i = 0; i < count; ++i) {
     engine::Request request;
@@ -64,14 +64,14 @@ llm::Options with(llm::Options options, const Circumstances& c) {
   return options;
 }
 
-// As many pages as asked for, or the first number that one whole request fits into: models with several cache groups
-// need more of them, and few are what brings preemption.
+// As many pages as requested, or the smallest number that one whole request fits into: models with several cache groups
+// need more of them, and few pages are what causes preemption.
 llm::Options with_room(llm::Options options) {
   while (!fits(options)) options.num_gpu_blocks_override = *options.num_gpu_blocks_override * 5 / 4 + 1;
   return options;
 }
 
-// Each request by itself in a fresh engine: the truth that all else must equal.
+// Each request alone in a fresh engine: the reference that all other runs must equal.
 std::vector<Trace> alone(const llm::Options& options, const std::vector<engine::Request>& requests) {
   std::vector<Trace> traces;
   const auto engine = make_engine(with_room(with(options, {})));
@@ -95,7 +95,7 @@ void expect_same(const llm::Options& options, const std::vector<engine::Request>
 
 std::vector<Circumstances> circumstances(std::mt19937& rng) {
   std::vector<Circumstances> list = {
-      {},                                    // together
+      {},                                    // all requests together
       {.threads = 0},                        // all threads
       {.threads = 2, .batched_tokens = 17},  // chunks
       {.threads = 2, .batched_tokens = 64, .block_size = 32, .blocks = 200, .prefix_caching = true, .stagger = 3},
@@ -113,7 +113,7 @@ std::vector<Circumstances> circumstances(std::mt19937& rng) {
   return list;
 }
 
-// A golden of each family, and more of those whose layers differ.
+// A golden case of each family, and further ones of families whose layers differ.
 const std::vector<std::string> kFamilyCases = {
     "llama",       "qwen3",         "phi3",           "glm4",       "olmo2",         "granite",    "smollm3",
     "mistral",     "qwen2",         "mistral-window", "ministral3", "mixtral",       "gemma2",     "gemma3",
@@ -129,7 +129,7 @@ TEST_P(SameBits, AloneTogetherChunkedCachedPreempted) {
   llm::Options options = dummy_options(GetParam());
   options.max_model_len = "320";
   const auto requests = random_requests(rng, 500, 7, true);
-  // On a GPU other types have other kernels.
+  // On a GPU, other types use other kernels.
   const bool cpu = test_device() == "cpu";
   for (const char* dtype : cpu ? std::vector{"float32"} : std::vector{"float32", "bfloat16"}) {
     options.dtype = dtype;
@@ -140,7 +140,7 @@ TEST_P(SameBits, AloneTogetherChunkedCachedPreempted) {
 
 INSTANTIATE_TEST_SUITE_P(Families, SameBits, ::testing::ValuesIn(kFamilyCases));
 
-// glm and ministral were missing.
+// The bug: glm and ministral were missing.
 TEST(SameBitsFamilies, AreAllFamilies) {
   std::set<std::string> tried, all;
   for (const std::string& golden_case : kFamilyCases) {
@@ -152,8 +152,8 @@ TEST(SameBitsFamilies, AreAllFamilies) {
   EXPECT_EQ(tried, all);
 }
 
-// Prompts long enough to share pages, states and windows: cached, the answers are those of an engine without a cache,
-// and the cache was used. Then the same in a pool so small that sequences are thrown out and come back.
+// Prompts that are long enough to share pages, states and windows: with the cache the answers are those of an engine
+// without one, and the cache was used. Then the same with so few pages that sequences are preempted and resumed.
 class SharedPrefixes : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(SharedPrefixes, AreFoundAndChangeNothing) {
@@ -181,7 +181,7 @@ TEST_P(SharedPrefixes, AreFoundAndChangeNothing) {
       }
     }
     EXPECT_GT(engine->stats().prefix.hit_tokens, 0) << c;
-    // Where windows free pages there may be room for all.
+    // If windows free pages, there may be room for all.
     const bool crowded = GetParam() == "llama" || GetParam() == "qwen3.5" || GetParam() == "granite-hybrid";
     if (c.blocks == 2 && crowded) {
       EXPECT_GT(engine->stats().preemptions, 0) << c;
@@ -193,8 +193,7 @@ INSTANTIATE_TEST_SUITE_P(Families, SharedPrefixes,
                          ::testing::Values("llama", "gemma3", "gemma4", "gpt-oss", "deepseek-v3", "qwen3.5",
                                            "qwen3-next", "granite-hybrid", "nemotron-h", "lfm2"));
 
-// A property of the cpu backend beyond the promise: ISA levels without matrix instructions of their own kind give the
-// same bits as one another.
+// A property of the CPU backend beyond the contract: ISA levels without special matrix instructions give the same bits.
 bool is_common_arithmetic(const std::string& isa) {
   return isa == "portable" || isa == "avx2" || isa == "avx512";
 }
@@ -245,7 +244,7 @@ std::vector<DType> all_types() {
 INSTANTIATE_TEST_SUITE_P(Types, SameBitsQuantised, ::testing::ValuesIn(all_types()),
                          [](const auto& test) { return std::string(name(test.param)); });
 
-// One prompt alone against two together: the case that batched matrix products elsewhere get wrong by rounding.
+// One prompt alone and two together: the case in which batched matrix products elsewhere differ by rounding.
 TEST(SameBits, OnePromptAloneEqualsTwoTogether) {
   const llm::Options options = dummy_options("qwen3");
   const auto engine = make_engine(options);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The line of statistics names the device that the pages are on.
+// The line of statistics names the device that holds the pages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/sinks/base_sink.h>
@@ -21,10 +21,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Keeps the first line of statistics.
+// A log sink that keeps the first line of statistics.
 class FirstLine final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  // Waits up to a minute for it.
+  // Waits up to a minute for the line.
   std::string wait() {
     if (line_.get_future().wait_for(std::chrono::minutes(1)) != std::future_status::ready) return "no line";
     return text_;
@@ -43,7 +43,7 @@ class FirstLine final : public spdlog::sinks::base_sink<std::mutex> {
   std::string text_;
 };
 
-// Serves one request on the device and gives the line that is logged for it.
+// Serves one request on the device and returns the logged line.
 std::string line_of(const std::string& device) {
   llm::Options options = dummy_options("llama");
   options.device = device;
@@ -73,7 +73,7 @@ std::string line_of(const std::string& device) {
   return line;
 }
 
-// A server on a GPU said "CPU KV cache usage".
+// The bug: a server on a GPU logged "CPU KV cache usage".
 TEST(StatLine, NamesTheDeviceOfThePages) {
   EXPECT_THAT(line_of("cpu"), HasSubstr(", CPU KV cache usage: "));
   EXPECT_THAT(line_of("emulator"), HasSubstr(", GPU KV cache usage: "));

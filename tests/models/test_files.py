@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every family as files on disk: written by tools/goldens, read by quire, held to what transformers says.
+"""Every family as files on disk: written by tools/goldens, read by quire, compared with transformers.
 
-golden_test.cc makes the weights in memory; here they go through both readers, in every type. Prompts of 1 to 700 tokens and their
-64 greedy tokens run in one process, together.
+golden_test.cc makes the weights in memory; here they go through both readers, in every type. Prompts of 1 to 700 tokens
+and their 64 greedy tokens run in one process, together.
 """
 
 import json
@@ -29,7 +29,8 @@ def config(case: str) -> dict:
 
 
 def tolerance(prompt: dict) -> float:
-    """Another order of float32 sums: as in golden_test.cc, from the reference's own distance to float64."""
+    """For another order of float32 sums; derived, as in golden_test.cc, from the reference's own distance to
+    float64."""
     return 8 * prompt["reference_noise"] + 32 * 2.0**-23 * prompt["max_abs_logit"]
 
 
@@ -40,7 +41,7 @@ def run_case(case: str, model, scratch, *flags: str) -> list[np.ndarray]:
 
 
 def check_exactly(case: str, model, scratch, before: int | None = None) -> None:
-    """before: positions from there on are not looked at."""
+    """before: positions from there on are ignored."""
     for prompt, logits in zip(expected(case)["prompts"], run_case(case, model, scratch, "--dtype", "float32"), strict=True):
         allowed, size = tolerance(prompt), len(prompt["tokens"])
         for row in prompt["rows"]:
@@ -49,13 +50,14 @@ def check_exactly(case: str, model, scratch, before: int | None = None) -> None:
             worst = np.abs(logits[row["position"]] - floats.decode(row["logits"])).max()
             assert worst <= allowed, f"position {row['position']} of {size}: off by {worst:.3g}, allowed {allowed:.3g}"
         step = first_difference(np.argmax(logits[size - 1:], axis=1).tolist(), prompt["greedy"])
-        if step is not None and (before is None or size - 1 + step < before):  # a tie by the reference's own measure: what follows is another text
+        # A tie, by the reference's own measure: from here on the texts differ.
+        if step is not None and (before is None or size - 1 + step < before):
             gap = floats.decode(prompt["gaps"])[step]
             assert gap < 2 * allowed, f"prompt of {size}: another token at step {step}, where the gap is {gap:.3g}"
 
 
 def distance(case: str, model, scratch, *flags: str) -> float:
-    """The largest distance of a prompt's recorded logits from the float32 reference, as a share of their spread."""
+    """The largest distance of a prompt's recorded logits from the float32 reference, relative to their spread."""
     worst = 0.0
     for prompt, logits in zip(expected(case)["prompts"], run_case(case, model, scratch, *flags), strict=True):
         assert np.isfinite(logits).all()
@@ -66,7 +68,7 @@ def distance(case: str, model, scratch, *flags: str) -> float:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_safetensors_say_what_the_reference_says(case, tmp_path):
+def test_safetensors_give_the_reference_results(case, tmp_path):
     shards = 1 + CASES.index(case) % 3
     export.main(["--case", case, "--out", str(tmp_path / "model"), "--shards", str(shards)])
     assert len(list((tmp_path / "model").glob("*.safetensors"))) == shards
@@ -74,7 +76,7 @@ def test_safetensors_say_what_the_reference_says(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_gguf_says_what_the_reference_says(case, tmp_path):
+def test_gguf_gives_the_reference_results(case, tmp_path):
     if case in gguf_families.NOT_IN_GGUF:
         pytest.skip(gguf_families.NOT_IN_GGUF[case])
     model = tmp_path / "model.gguf"
@@ -109,14 +111,14 @@ def fits(case: str, dtype: str) -> bool:
     return all(width % BLOCKS.get(dtype, 256) == 0 for width in rows)
 
 
-# An n-bit type rounds weights by about 2^-n of their range; a random model of a few layers triples that at worst.
+# An n-bit type rounds weights by about 2^-n of their range; a random model of a few layers at most triples that.
 QUANTISED = {"Q8_0": 0.1, "Q6_K": 0.25, "Q5_0": 0.5, "Q5_1": 0.5, "Q5_K": 0.5, "Q4_0": 0.9, "Q4_1": 0.9, "Q4_K": 0.9,
              "Q3_K": 1.4, "Q2_K": 2.0}
 
 
 @pytest.mark.parametrize("dtype", QUANTISED)
 def test_quantised_files_stay_near(dtype, tmp_path):
-    """One family at each type in turn, and the case with wide rows, which every type fits."""
+    """One family per type, in turn, and the case with wide rows, which every type fits."""
     fitting = [case for case in PLAIN if fits(case, dtype)]
     assert "llama-wide" in fitting
     chosen = {"llama-wide", fitting[list(QUANTISED).index(dtype) % len(fitting)]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The most memory that a run ever holds, loading included: the weights, the KV pages in use, and a little more."""
+"""The peak memory of a run, loading included: the weights, the KV pages in use, and a little more."""
 
 import json
 import os
@@ -16,7 +16,8 @@ LITTLE_MORE = 150_000_000
 
 
 def peak_and_plan(prompt_tokens: int, new_tokens: int, *flags: str) -> tuple[int, int, int]:
-    """Runs one request; its peak resident memory, and by the memory plan's line the weights and the pages it filled."""
+    """Runs one request; returns its peak resident memory, the weights by the memory plan's line, and the pages that it
+    filled."""
     prompt = json.dumps([100 + i % 1000 for i in range(prompt_tokens)])
     process = subprocess.Popen(
         [QUIRE, "--log-level", "info", "run", MODEL, prompt, "--prompt-token-ids", "--ignore-eos", "--max-tokens",
@@ -40,6 +41,6 @@ def test_a_run_holds_weights_and_pages_in_use_and_little_more(prompt_tokens, fla
 
 
 def test_a_short_answer_costs_no_more_than_it_needs():
-    """Pages of the KV cache and of the scratch that nobody wrote to are not there."""
+    """Pages of the KV cache and of the scratch memory that were never written take no memory."""
     peak, weights, pages = peak_and_plan(4, 4)
     assert peak <= weights + pages + 75_000_000, f"{(peak - weights - pages) / 1e6:.0f} MB above weights and pages"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised Hugging Face folders: each format is written here by its published layout, and must say what the same weights say
-when they are written out as floats. Formats are described in docs/quantised-checkpoints.md."""
+"""Quantised Hugging Face folders: each format is written here in its published layout, and must give the results of the
+same weights stored as floats. The formats are described in docs/quantised-checkpoints.md."""
 
 import json
 import struct
@@ -21,7 +21,7 @@ def config(case: str = CASE) -> dict:
 
 
 def write(folder, settings: dict, tensors: dict, case: str = CASE) -> None:
-    """`tensors`: name -> array, or (safetensors type, array) where numpy has no such type."""
+    """`tensors`: name -> array, or (safetensors type, array) if numpy has no such type."""
     export.write_folder(folder, config(case), {}, "F32", 1)
     (folder / "config.json").write_text(json.dumps({**config(case), **settings}))
     names = {np.dtype("<f4"): "F32", np.dtype("<f2"): "F16", np.dtype("<i4"): "I32", np.dtype("<u4"): "U32",
@@ -99,7 +99,7 @@ def gptq(bits: int, group: int, act_order: bool):
         value = np.empty_like(weight)
         value[:, order] = values_of(codes, scale, zero)
         in_file = np.empty_like(codes)
-        in_file[:, order] = codes  # columns as the model has them, their groups in g_idx
+        in_file[:, order] = codes  # columns in the model's order, with their groups in g_idx
         g_idx = np.empty(k, dtype="<i4")
         g_idx[order] = np.arange(k) // group
         return {f"{prefix}.qweight": np.ascontiguousarray(words(in_file, bits).T), f"{prefix}.g_idx": g_idx,
@@ -172,12 +172,12 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_quantised_folder_says_what_its_weights_say(name, tmp_path):
+def test_a_quantised_folder_gives_the_results_of_its_float_weights(name, tmp_path):
     settings, make = FORMATS[name]
     source = export.make_tensors(export.GOLDENS / CASE / "config.json", config(), 0)
     stored, plain = {}, {}
     for tensor, weight in source.items():
-        quantised = tensor.endswith("_proj.weight")  # the embedding and the head stay as they are
+        quantised = tensor.endswith("_proj.weight")  # the embedding and the head are not quantised
         if not quantised:
             stored[tensor] = plain[tensor] = weight.astype("<f4")
             continue
@@ -190,7 +190,7 @@ def test_a_quantised_folder_says_what_its_weights_say(name, tmp_path):
     ours = run_logits(tmp_path / "quantised", PROMPTS, tmp_path, "--dtype", "float32")
     near = run_logits(tmp_path / "quantised", PROMPTS, tmp_path)
     for want, got, rounded in zip(exact, ours, near, strict=True):
-        # float32 against float32: d * q + m is rounded where the plain weight was rounded once.
+        # float32 against float32: d * q + m is rounded, where the plain weight was rounded once.
         assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
         spread = np.sqrt(np.mean((rounded - want) ** 2)) / np.std(want)
         assert spread < 0.06, f"activations in 8 to 12 bits move logits by {spread:.3f} of their spread"

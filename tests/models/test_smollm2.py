@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default model, SmolLM2-135M-Instruct Q4_1, against transformers on its dequantised weights, and against itself."""
+"""The default model, SmolLM2-135M-Instruct Q4_1, against transformers on its dequantised weights, and against itself.
+"""
 
 import functools
 import json
@@ -23,7 +24,7 @@ def teacher_forced() -> dict:
 
 
 def score(scratch: pathlib.Path, *flags: str) -> tuple[float, float]:
-    """Share of positions with the reference's best token, and perplexity as a multiple of the reference's."""
+    """The share of positions with the reference's best token, and perplexity as a multiple of the reference's."""
     wanted = teacher_forced()
     logits = run_logits(MODEL, [wanted["tokens"]], scratch, *flags)[0]
     top1 = np.mean(np.argmax(logits, axis=1) == np.array(wanted["top1"]))
@@ -81,13 +82,13 @@ def raw_logits(scratch: pathlib.Path, tokens: list[int], *flags: str) -> bytes:
 
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
 def test_logits_are_the_same_bytes_in_any_chunks_threads_and_isa(dtype, tmp_path):
-    tokens = teacher_forced()["tokens"][:137 if dtype == "auto" else 45]  # float32 on the portable level takes its time
+    tokens = teacher_forced()["tokens"][:137 if dtype == "auto" else 45]  # float32 on the portable level is slow
     base = raw_logits(tmp_path, tokens, "--dtype", dtype, "--threads", "1")
     assert len(base) == (len(tokens) + 3) * 49152 * 4
     for flags in (["--threads", "2"], ["--threads", "1", "--chunk", "1"], ["--threads", "2", "--chunk", "7"],
                   ["--threads", "1", "--chunk", "64", "--block-size", "32"]):
         assert raw_logits(tmp_path, tokens, "--dtype", dtype, *flags) == base, flags
-    # These three agree with one another; in float32 all levels do.
+    # These three agree with each other; in float32 all levels do.
     common = ("portable", "avx2", "avx512") + (("amx", "neon_dotprod", "neon_i8mm") if dtype == "float32" else ())
     by_isa = {isa: raw_logits(tmp_path, tokens, "--dtype", dtype, "--cpu-isa", isa) for isa in common}
     assert by_isa["portable"]

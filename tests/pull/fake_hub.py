@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small HTTP server that answers as a model hub does, with faults to order; for the tests of `quire pull`."""
+"""A small HTTP server that behaves like a model hub, with faults on demand, for the tests of `quire pull`."""
 
 import hashlib
 import http.server
@@ -22,17 +22,17 @@ class File:
     def __init__(self, data, large=False):
         self.data = data
         self.large = large
-        self.listed_size = None  # a lie in the listing
+        self.listed_size = None  # a wrong size in the listing
         self.listed_digest = True  # False: the listing states no checksum
         self.wrong_bytes = False  # sends bytes that do not have the stated checksum
         self.cut_after = []  # for each coming request: close the connection after that many bytes
         self.statuses = []  # for each coming request: answer this status instead
         self.ignore_range = False
         self.shift_range = []  # for each coming range: send one that starts that many bytes off
-        self.redirect = None  # an address to send the client to
+        self.redirect = None  # a URL to redirect the client to
         self.delay = 0.0  # seconds before each piece
-        self.stall_after = []  # for each coming request: say nothing more after that many bytes
-        self.etag = None  # else from the bytes
+        self.stall_after = []  # for each coming request: send nothing more after that many bytes
+        self.etag = None  # if None, derived from the bytes
         self.endless = False
 
     def sha256(self):
@@ -52,11 +52,11 @@ class File:
 
 
 class Hub:
-    """The server: `files` by repository, and the log of what was asked."""
+    """The server: `files` by repository, and the log of the requests."""
 
     def __init__(self):
         self.repositories = {}
-        self.token = None  # when set, every request needs it
+        self.token = None  # if set, every request needs it
         self.gated = False
         self.listing_statuses = []  # for each coming listing: answer this status instead
         self.log = []  # (path, headers in lower case)

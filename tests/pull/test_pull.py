@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`quire pull` against a local hub that cuts, lies, redirects and refuses."""
+"""`quire pull` against a local hub that cuts connections, lies, redirects and refuses."""
 
 import fcntl
 import hashlib
@@ -127,7 +127,7 @@ def test_a_changed_file_is_fetched_again(hub, home):
     assert_whole(home, files)
 
 
-def test_a_cut_connection_goes_on_where_it_stopped(hub, home):
+def test_a_cut_connection_is_resumed_where_it_stopped(hub, home):
     files = hub.repositories[NAME] = model_files()
     files["model.safetensors"].cut_after = [100_000, 50_000]
     done = pull(hub, home, NAME)
@@ -139,7 +139,7 @@ def test_a_cut_connection_goes_on_where_it_stopped(hub, home):
     assert [headers.get("if-range") for _, headers in hub.requests_for("model.safetensors")] == [None, etag, etag]
 
 
-def test_tries_are_counted_anew_when_bytes_came(hub, home):
+def test_attempts_are_counted_from_zero_after_progress(hub, home):
     files = hub.repositories[NAME] = model_files()
     files["model.safetensors"].cut_after = [20_000] * 8
     done = pull(hub, home, NAME)
@@ -147,7 +147,7 @@ def test_tries_are_counted_anew_when_bytes_came(hub, home):
     assert_whole(home, files)
 
 
-def test_a_server_that_never_gets_anywhere_is_given_up(hub, home):
+def test_a_server_that_makes_no_progress_is_abandoned(hub, home):
     files = hub.repositories[NAME] = model_files()
     files["model.safetensors"].ignore_range = True
     files["model.safetensors"].cut_after = [2_000, 1_000] * 50
@@ -164,7 +164,7 @@ def test_another_range_than_asked_for_is_not_mixed_in(hub, home):
     assert_whole(home, files)
 
 
-def test_a_killed_pull_goes_on_in_the_next(hub, home):
+def test_a_killed_pull_is_resumed_by_the_next(hub, home):
     files = hub.repositories[NAME] = model_files(weights=2_000_000)
     files["model.safetensors"].stall_after = [700_000]
     process = subprocess.Popen([QUIRE, "pull", NAME], env=environment(hub, home), stderr=subprocess.DEVNULL)
@@ -297,7 +297,7 @@ def test_checksums_that_only_the_headers_state_are_checked_too(hub, home):
     assert done.returncode == 1 and "checksum" in done.stderr
 
 
-def test_more_bytes_than_listed_are_stopped(hub, home):
+def test_a_transfer_of_more_bytes_than_listed_is_stopped(hub, home):
     files = hub.repositories[NAME] = model_files()
     files["model.safetensors"].endless = True
     done = pull(hub, home, NAME)
@@ -313,7 +313,7 @@ def test_passing_failures_of_the_server_are_tried_again(hub, home):
     assert_whole(home, files)
 
 
-def test_a_stalled_transfer_is_given_up_and_resumed(hub, home):
+def test_a_stalled_transfer_is_aborted_and_resumed(hub, home):
     files = hub.repositories[NAME] = model_files()
     files["model.safetensors"].stall_after = [100_000]
     done = pull(hub, home, NAME, env={"HF_HUB_DOWNLOAD_TIMEOUT": "1"})
@@ -425,7 +425,7 @@ def gguf_files():
             for seed, quant in enumerate(["Q2_K", "Q4_K_M", "Q8_0"])} | {"config.json": File(b"{}")}
 
 
-def test_of_gguf_files_one_quantisation_is_taken(hub, home):
+def test_one_quantisation_of_several_gguf_files_is_taken(hub, home):
     files = hub.repositories[NAME] = gguf_files()
     done = pull(hub, home, NAME)
     assert done.returncode == 0, done.stderr
@@ -514,7 +514,7 @@ def test_a_bar_on_a_terminal_that_fits_its_width(hub, home):
     while True:
         try:
             piece = os.read(ours, 65536)
-        except OSError:  # Linux's way to say that the other end was closed
+        except OSError:  # how Linux reports that the other end was closed
             break
         if not piece:
             break

@@ -21,7 +21,7 @@ BIN_DIR = pathlib.Path(os.environ.get("QUIRE_BIN_DIR", ROOT / "build"))
 
 
 class Server:
-    """`quire serve` in a process of its own; its log is kept and its port is free."""
+    """`quire serve` as a process of its own, on a free port; its log is kept."""
 
     def __init__(self, folder: pathlib.Path, model: str, *flags):
         environment = {name: value for name, value in os.environ.items()
@@ -60,7 +60,7 @@ class Server:
         return answer.json()
 
     def metric(self, name: str, **labels) -> float:
-        """The sum of the series of that name whose labels are as given."""
+        """The sum of the series of that name that have the given labels."""
         total = 0.0
         for line in self.http.get("/metrics").text.splitlines():
             found = re.fullmatch(r"(\S+?)(?:\{(.*)\})? (\S+)", line)
@@ -78,7 +78,8 @@ class Server:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-    """tiny: a Llama with a tokenizer and a chat template; bare: the same without a tokenizer; long: with a long context."""
+    """tiny: a Llama with a tokenizer and a chat template; bare: the same without a tokenizer; long: with a long
+    context."""
     folder = tmp_path_factory.mktemp("serve")
     export.main(["--case", "llama", "--out", str(folder / "tiny")])
     export.main(["--case", "llama", "--out", str(folder / "bare")])
@@ -93,7 +94,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def start(folder):
-    """start("tiny", "--flag", ...): a server that is stopped at the end, if the test has not done so."""
+    """start("tiny", "--flag", ...): a server that is stopped at the end, unless the test has stopped it."""
     servers = []
 
     def make(*arguments):

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// /health turns red when the engine's side makes no progress, and green when it goes on.
+// /health fails when the engine makes no progress, and recovers when it continues.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -30,7 +30,7 @@ class Kept final : public api::Reply {
   std::string body_;
 };
 
-TEST(Health, IsRedWhileTheEngineMakesNoProgress) {
+TEST(Health, FailsWhileTheEngineMakesNoProgress) {
   llm::Options options;
   options.model = std::filesystem::path(QUIRE_SOURCE_DIR) / "tests/goldens/llama/config.json";
   options.load_format = "dummy";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole server in one process, for the sanitizers: a storm of good, impatient, slow and broken clients on a pool of
-// pages that does not suffice. Every answer that arrives whole is the one given alone, and nothing is left behind.
+// The whole server in one process, for the sanitizers: a storm of good, impatient, slow and broken clients with too few
+// pages. Every answer that arrives whole equals the one given alone, and nothing is left behind.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -55,7 +55,7 @@ struct Ask {
 Ask draw(std::mt19937_64& rng) {
   const auto below = [&](uint64_t n) { return static_cast<int64_t>(rng() % n); };
   Ask ask;
-  const int64_t shared = below(60);  // three families of prompts that begin alike
+  const int64_t shared = below(60);  // three families of prompts with a common beginning
   const int64_t family = below(3);
   for (int64_t i = 0; i < shared; ++i) ask.prompt.push_back(static_cast<int32_t>(3 + (i * 7 + family * 31) % 200));
   for (int64_t i = 0; i <= below(20); ++i) ask.prompt.push_back(static_cast<int32_t>(3 + below(200)));
@@ -64,7 +64,7 @@ Ask draw(std::mt19937_64& rng) {
   return ask;
 }
 
-// A blocking connection that gives up after a while, so that a hang is a failure and not a hang.
+// A blocking connection with a timeout, so that a hang becomes a failure.
 class Client {
  public:
   explicit Client(uint16_t port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
@@ -104,7 +104,7 @@ class Client {
   bool connected_ = false;
 };
 
-// Tokens and logprobs of a whole answer, or of a stream's events joined.
+// Tokens and logprobs of a whole answer, or of the joined events of a stream.
 struct Answer {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
@@ -179,7 +179,7 @@ int open_files() {
   return static_cast<int>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
 }
 
-// One client's life: mostly good requests, some that are broken off, some garbage.
+// One client: mostly good requests, some of them broken off, and some garbage.
 void live(uint16_t port, int number, std::vector<std::pair<Ask, Answer>>& answers) {
   std::mt19937_64 rng(static_cast<uint64_t>(number) * 977 + 5);
   for (int i = 0; i < kRequestsPerClient; ++i) {
@@ -190,15 +190,15 @@ void live(uint16_t port, int number, std::vector<std::pair<Ask, Answer>>& answer
     if (kind < 6) {
       client.post(ask.body(kind < 3));
       answers.emplace_back(ask, read_answer(client, kind < 3));
-    } else if (kind == 6) {  // leaves in the middle of a stream
+    } else if (kind == 6) {  // disconnects in the middle of a stream
       client.post(ask.body(true));
       client.read_some();
-    } else if (kind == 7) {  // leaves before the answer
+    } else if (kind == 7) {  // disconnects before the answer
       client.post(ask.body(false));
     } else if (kind == 8) {
       client.send(std::string("\x16\x03\x01 no HTTP at all\r\n\r\n"));
       client.read_all();
-    } else {  // a body that is cut off
+    } else {  // a truncated body
       client.send(
           "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{\"pro");
     }
@@ -236,8 +236,8 @@ TEST(Server, AnswersInAStormAreThoseGivenAlone) {
   }
   for (std::thread& client : clients) client.join();
 
-  // Those who went away leave nothing behind. An answer's last holder lets go of it a moment after the connection has
-  // ended, so each count is waited for.
+  // Clients that went away leave nothing behind. The last holder of an answer releases it a moment after the connection
+  // has ended, so each count is waited for.
   const auto quiet = [&] {
     const engine::EngineStats stats = llm.stats();
     return stats.running == 0 && stats.waiting == 0 && stats.kv_usage == 0 && (*server)->num_connections() == 0 &&
@@ -260,7 +260,7 @@ TEST(Server, AnswersInAStormAreThoseGivenAlone) {
   }
   EXPECT_GT(compared, size_t{kClients * kRequestsPerClient / 3});
 
-  // Stopping under load: whoever is still there is let go, and stop() returns.
+  // Stopping under load: remaining clients are disconnected, and stop() returns.
   const Client last((*server)->port());
   Ask ask;
   ask.prompt = {5, 6, 7};

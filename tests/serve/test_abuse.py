@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy clients beside a small one, for a while: bench/abuse.py, which may run for longer by hand."""
+"""Greedy clients beside a small one, for a while: bench/abuse.py, which can run for longer by hand."""
 
 import subprocess
 import sys
@@ -12,6 +12,7 @@ from conftest import BIN_DIR, ROOT
 def test_greedy_clients_harm_nobody(folder, flags):
     run = subprocess.run([sys.executable, str(ROOT / "bench" / "abuse.py"), "--model", str(folder / "tiny"), "--quire",
                           str(BIN_DIR / "quire"), "--connections", "40", "--patience", "1", *flags,
-                          "--serve-args", "--kv-cache-memory-bytes", "8MiB"],  # pages that were written keep their memory
+                          # Pages that were written keep their memory.
+                          "--serve-args", "--kv-cache-memory-bytes", "8MiB"],
                          capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]

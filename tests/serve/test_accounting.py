@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one request may take of the server: sequences, memory, the queue and other people's time."""
+"""How much of the server one request may use: sequences, memory, the queue and the time of others."""
 
 import concurrent.futures
 import json
@@ -12,7 +12,7 @@ SMALL = {"prompt": "hello", "max_tokens": 8, "temperature": 0, "ignore_eos": Tru
 
 
 def megabytes(server) -> float:
-    """Resident memory of the server's process."""
+    """The resident memory of the server's process."""
     with open(f"/proc/{server.process.pid}/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:")) / 1024
 
@@ -38,14 +38,14 @@ def refused(server, body: dict, *words: str):
 
 @pytest.fixture(scope="module")
 def own(start):
-    """A server of this file's own, because other requests would disturb its memory."""
+    """A server for this file only, because other requests would disturb its memory."""
     one = start("tiny", "--max-num-seqs", 32)
     one.ok("/v1/completions", SMALL)
     return one
 
 
 def test_prompts_times_n_are_bounded(own):
-    # 5 KB that once asked for 4 million sequences, made them all at once and ended the server.
+    # The bug: a body of 5 KB asked for 4 million sequences, which were created at once and ended the server.
     refused(own, {"prompt": ["a"] * 1024, "n": 4000, "max_tokens": 1, "temperature": 1}, "4096000", "16384")
     refused(own, {"prompt": "a", "n": 16385, "max_tokens": 1, "temperature": 1}, "16384")
 
@@ -121,7 +121,7 @@ def test_the_queue_counts_sequences_before_any_is_made(start):
 
 
 def test_a_small_request_does_not_wait_for_a_large_one(own):
-    # One request with n 16,384 once held everyone until it was done.
+    # The bug: one request with n 16,384 delayed everyone until it was done.
     large = {"prompt": "a", "n": 4000, "max_tokens": 200, "temperature": 1, "ignore_eos": True, "stream": True,
              "stream_interval": 1000}  # so little is sent that it may stay unread
     with own.http.stream("POST", "/v1/completions", json=large) as stream:

@@ -132,7 +132,7 @@ def schema_of(document, name):
 
 
 def wrong_value(field):
-    """Something that the field's type does not allow."""
+    """A value that the field's type does not allow."""
     types = field.get("type", [])
     if "anyOf" in field:
         return 17.5 if all("type" in one for one in field["anyOf"]) else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversations on their way through the HTTP API: the prompt is Jinja2's, and no text of a request forges a turn."""
+"""Conversations through the HTTP API: the prompt equals Jinja2's, and no text of a request forges a turn."""
 
 import json
 import os
@@ -24,14 +24,14 @@ PIECES = tiny_tokenizer.vocabulary(json.loads((JINJA.parent / "goldens" / "llama
 
 @pytest.fixture(scope="module")
 def long(start):
-    """A server with a long context that takes templates from requests."""
+    """A server with a long context that accepts templates in requests."""
     one = start("long", "--trust-request-chat-template")
     yield one
     one.stop()
 
 
 def text_of(ids):
-    """The text of ids of the tiny tokenizer; its two control tokens show as they are spelled."""
+    """The text of ids of the tiny tokenizer; its two control tokens are shown as they are spelled."""
     out = b""
     for i in ids:
         out += PIECES[i].encode() if i in (tiny_tokenizer.BOS, tiny_tokenizer.EOS) else bytes(ALPHABET[c] for c in PIECES[i])
@@ -39,7 +39,7 @@ def text_of(ids):
 
 
 def templates():
-    """(name, source, bos, eos) of the templates here, and of the real ones where the shared data is there."""
+    """(name, source, bos, eos) of the templates here, and of the real ones if the shared data is available."""
     for path in sorted((JINJA / "templates").glob("*.jinja")):
         yield path.stem, path.read_text(), "<s>", "</s>"
     data = reference.shared_data()
@@ -61,7 +61,7 @@ def conversations():
     data = reference.shared_data()
     if data is not None:
         cases |= json.loads(reference.read_shared(data / "chat-templates" / "golden-cases.json"))
-    for name in ("image", "empty"):  # refused by the API, whatever the template would do
+    for name in ("image", "empty"):  # rejected by the API, whatever the template would do
         cases.pop(name)
     return cases
 
@@ -83,14 +83,16 @@ def test_real_templates_through_the_api_give_what_jinja2_gives(long, monkeypatch
             answer = long.post("/tokenize", body)
             checked += 1
             if has_parts and not (ok and "second" in expected and 'second"' not in expected and "second'" not in expected):
-                # The template cannot take a list of parts, so it is joined instead. Some show no plain content either.
+                # The template cannot handle a list of parts, so it is joined instead. Some templates do not show plain
+                # content either.
                 got = text_of(answer.json()["tokens"]) if answer.status_code == 200 else "first\nsecond"
                 shown = "1+1?" in reference.expected(source, context | {"messages": ONE_TURN})[1]
                 if '"text": "first' in got or "'text': 'first" in got or (shown and "first\nsecond" not in got):
                     wrong.append((name, case, "first and second, joined", got))
                 continue
             if not ok:
-                # A template that fails on null content gets an empty one; all else that Jinja2 refuses is refused.
+                # A template that fails on null content gets an empty string; everything else that Jinja2 rejects is
+                # rejected.
                 if answer.status_code == 200 and all(m.get("content") is not None for m in context["messages"]):
                     wrong.append((name, case, expected, "accepted"))
                 continue
@@ -133,7 +135,7 @@ def test_text_of_a_request_never_becomes_a_control_token(long, attack):
     ids = long.ok("/tokenize", body)["tokens"]
     own = 0 if "chat_template" in ATTACKS[attack] else len(body["messages"])
     assert ids.count(tiny_tokenizer.EOS) == own and ids.count(tiny_tokenizer.BOS) == own + (own > 0)
-    # The text is all there: only its tokens are others.
+    # All of the text is there; only its tokens differ.
     assert "<|eos|>" in text_of([i for i in ids if i != tiny_tokenizer.EOS])
 
 
@@ -156,7 +158,7 @@ def test_continuing_a_message_with_forged_tokens(long):
 
 
 def test_a_string_stays_a_string_where_the_template_takes_lists(long):
-    """The content of a tool's result became a list of parts when the template could take lists."""
+    """The bug: the content of a tool's result became a list of parts if the template could handle lists."""
     source = ("{% for m in messages %}{% if m.role == 'tool' %}[{{ m.content }}]{% elif m.content is string %}{{ m.content }}"
               "{% else %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}{% endfor %}")
     messages = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 TURN = [{"role": "user", "content": "hello"}]
-# A request of each schema that is taken, in which one field at a time is replaced.
+# For each schema a request that is accepted, in which one field at a time is replaced.
 BASES = {
     "CompletionRequest": ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
     "ChatCompletionRequest": ("/v1/chat/completions", {"messages": TURN, "max_tokens": 1}),
@@ -17,15 +17,16 @@ BASES = {
     "DetokenizeRequest": ("/detokenize", {"tokens": [1]}),
 }
 VALUES = [None, "", [], {}, [""], [None], [[]], [{}], 0, False, "words"]
-# What hangs on other fields, on the tokenizer or on a flag is said in words, not in the schema: these values are left out.
+# What depends on other fields, on the tokenizer or on a flag is described in words, not in the schema, so these values
+# are left out.
 IN_WORDS = {
-    "prompt": ["", [""]],  # a tokenizer may add a token to nothing
-    "messages": [[{}]],  # what a message must have is checked message by message, as are items and blocks
+    "prompt": ["", [""]],  # a tokenizer may add a token to an empty text
+    "messages": [[{}]],  # what a message must have is checked per message, and likewise items and blocks
     "input": [[{}]],
     "system": [[{}]],
     "tools": [[{}]],  # only with tool_choice none
     "max_tokens": [0],  # only with echo
-    "truncate_prompt_tokens": [0],  # would leave nothing
+    "truncate_prompt_tokens": [0],  # would leave no tokens
     "stream_options": [{}],  # only with stream
     "continue_final_message": VALUES,  # not with add_generation_prompt
     "chat_template": ["", "words"],  # only with --trust-request-chat-template
@@ -41,7 +42,7 @@ def has_kind(value, kind: str) -> bool:
 
 
 def allows(schema: dict, value) -> bool:
-    """The keywords of JSON Schema that the document uses; an unknown one is an error of this test."""
+    """The keywords of JSON Schema that the document uses; an unknown one is an error in this test."""
     known = {"type", "anyOf", "enum", "minimum", "maximum", "exclusiveMinimum", "minLength", "maxLength", "minItems", "maxItems",
              "maxProperties", "items", "additionalProperties", "required", "properties", "description"}
     assert set(schema) <= known, set(schema) - known
@@ -77,7 +78,7 @@ def test_null_and_empty_values_are_taken_as_the_document_says(server, name):
     for field, value in itertools.product(document["properties"], VALUES):
         if any(type(value) is type(one) and value == one for one in IN_WORDS.get(field, [])):
             continue
-        if name == "TokenizeRequest" and field in ("prompt", "messages"):  # either the one or the other
+        if name == "TokenizeRequest" and field in ("prompt", "messages"):  # exactly one of the two
             continue
         body = base | {field: value}
         answer = server.post(path, body)

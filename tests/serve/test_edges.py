@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One caller must not stop the others: work that is bounded, cancelled, guarded by keys, and ended at shutdown."""
+"""One caller must not stop the others: work is bounded, cancelled, protected by keys, and ended at shutdown."""
 
 import json
 import socket
@@ -11,7 +11,7 @@ import pytest
 from test_process import ENDLESS, wait_until
 
 TURN = [{"role": "user", "content": "hello"}]
-# Runs until the render's share of the processor's time is used up.
+# Runs until the render's limit of processor time is reached.
 HEAVY = {"messages": TURN, "chat_template": "{% set x = 'aB' * 1000000 %}{% for a in range(1000) %}{% for b in range(1000) %}"
                                             "{% set y = x.replace('a', 'c') %}{% endfor %}{% endfor %}"}
 
@@ -35,7 +35,8 @@ def read_all(client: socket.socket) -> bytes:
 
 
 def test_template_variables_by_the_hundred_thousand_are_merged_quickly(start):
-    """The time was quadratic in the number of variables: four such requests held both workers for minutes."""
+    """The bug: the time was quadratic in the number of variables: four such requests blocked both workers for
+    minutes."""
     one = start("tiny", "--default-chat-template-kwargs", '{"k7": 0, "who": "me"}')
     body = {"messages": TURN, "chat_template_kwargs": {f"k{i}": i for i in range(150_000)}}
     answers = []
@@ -49,7 +50,7 @@ def test_template_variables_by_the_hundred_thousand_are_merged_quickly(start):
 
 
 def test_work_for_clients_that_left_is_dropped(start):
-    """Forty renders of two seconds on two workers: whoever comes next would wait for forty seconds."""
+    """Forty renders of two seconds on two workers: the next client would wait for forty seconds."""
     one = start("tiny", "--trust-request-chat-template")
     clients = [raw_post(one, "/tokenize", json.dumps(HEAVY).encode()) for _ in range(40)]
     time.sleep(0.3)  # so that some run
@@ -68,7 +69,7 @@ def test_a_heavy_template_ends_with_a_sentence(start):
 
 
 def test_texts_are_measured_before_they_are_tokenised(server):
-    limit = 1 << 20  # what is always tokenised: far more than 1,024 of the tiny model's tokens
+    limit = 1 << 20  # this much is always tokenised: far more than 1,024 of the tiny model's tokens
     assert server.ok("/tokenize", {"prompt": "x" * limit})["count"] > 1024
     text = "x" * (limit + 1)
     messages = [{"role": "user", "content": text}]
@@ -108,7 +109,7 @@ def test_with_a_key_all_that_costs_work_needs_it(start):
     assert one.http.get("/tokenizer_info", headers=key).status_code == 200
 
 
-def test_health_is_red_while_no_waiting_request_is_begun(start):
+def test_health_fails_while_no_waiting_request_is_started(start):
     one = start("tiny", "--trust-request-chat-template", "--health-stall-seconds", "0.2")
     assert one.http.get("/health").status_code == 200
     clients = [raw_post(one, "/tokenize", json.dumps(HEAVY).encode()) for _ in range(3)]
@@ -157,7 +158,7 @@ def test_streams_that_shutdown_cuts_end_with_an_error(start):
     threads = [threading.Thread(target=ask, args=[name]) for name in asks]
     for thread in threads:
         thread.start()
-    wait_until(lambda: one.metric("vllm:num_requests_running") == 5)  # all of them have no end of their own
+    wait_until(lambda: one.metric("vllm:num_requests_running") == 5)  # none of them ends by itself
     told = one.metric("vllm:generation_tokens_total")
     wait_until(lambda: one.metric("vllm:generation_tokens_total") > told + 100)  # so that every stream has begun
     assert one.stop() == 0
@@ -191,7 +192,7 @@ def test_no_other_number_is_a_seed(server, seed):
     ("GET", "/v1/completions", "POST"), ("PUT", "/v1/chat/completions", "POST"), ("DELETE", "/v1/models", "GET, HEAD"),
     ("POST", "/v1/models/a/b", "GET, HEAD"), ("POST", "/health", "GET, HEAD"), ("PATCH", "/ping", "GET, HEAD, POST"),
     ("GET", "/v1/messages", "POST"), ("POST", "/metrics", "GET, HEAD")])
-def test_a_405_says_what_is_allowed(server, method, path, allowed):
+def test_a_405_lists_the_allowed_methods(server, method, path, allowed):
     answer = server.http.request(method, path)
     assert answer.status_code == 405 and answer.headers["allow"] == allowed and allowed in answer.text
 

@@ -26,7 +26,7 @@ def ask(server, key: str, body: dict = SMALL, path: str = "/v1/completions"):
     return server.post(path, body, headers={"Authorization": f"Bearer {key}"} if key else {})
 
 
-def test_every_key_opens_the_door(keyed):
+def test_every_key_is_accepted(keyed):
     for key in ("sk-ada", "sk-few", "sk-narrow", "sk-plain"):
         assert ask(keyed, key).status_code == 200
     assert ask(keyed, "sk-eve").status_code == 401
@@ -44,7 +44,7 @@ def test_requests_per_minute(keyed):
 
 
 def test_tokens_per_minute(keyed):
-    assert ask(keyed, "sk-short", SMALL | {"max_tokens": 60}).status_code == 200  # paid for when it has ended
+    assert ask(keyed, "sk-short", SMALL | {"max_tokens": 60}).status_code == 200  # charged when it has ended
     answer = ask(keyed, "sk-short")
     assert answer.status_code == 429 and "40 tokens a minute" in answer.text
     answer = ask(keyed, "sk-short", {"max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}, "/v1/messages")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/v1/messages, asked by the anthropic package: whole, streamed, async, continued, counted, refused."""
+"""/v1/messages, called by the anthropic package: whole, streamed, async, continued, counted, rejected."""
 
 import asyncio
 import json
@@ -36,14 +36,14 @@ def chat(server):
 
 
 def ask(client, stream=False, **fields):
-    """Without `model`: the served one answers. The fields go past the client's own checks."""
+    """Without `model`, the served model answers. The fields bypass the client's own checks."""
     return client.messages.create(model="", max_tokens=12, messages=TALK[:1], stream=stream, extra_body={"seed": 7} | fields)
 
 
 def test_the_whole_answer_is_a_message_in_every_field(client):
     raw = client.messages.with_raw_response.create(model="", max_tokens=5, messages=TALK, extra_body={"seed": 1})
     data = json.loads(raw.http_response.text)
-    answer = Message.model_validate(data)  # unlike the client's own parsing, this checks
+    answer = Message.model_validate(data)  # unlike the client's own parsing, this validates
     assert answer.id.startswith("msg_") and answer.type == "message" and answer.role == "assistant"
     (block,) = answer.content
     assert block.type == "text" and block.text != ""
@@ -53,7 +53,7 @@ def test_the_whole_answer_is_a_message_in_every_field(client):
         "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"}
 
 
-def test_it_says_what_a_chat_says(client, chat):
+def test_the_answer_equals_that_of_a_chat(client, chat):
     assert ask(client).content[0].text == chat(TALK[:1]).choices[0].message.content
     same = chat([{"role": "system", "content": "Be brief."}, *TALK])
     whole = ask(client, messages=TALK, system="Be brief.")
@@ -80,7 +80,7 @@ def test_a_last_turn_of_the_assistant_is_continued(client, chat):
     assert count == same.usage.prompt_tokens
 
 
-def test_reasons_to_stop_are_told(client, ending):
+def test_stop_reasons_are_reported(client, ending):
     seed, text = ending
     done = ask(client, seed=seed, max_tokens=24)
     assert (done.stop_reason, done.stop_sequence, done.content[0].text) == ("end_turn", None, text)
@@ -97,7 +97,7 @@ def test_sampling_takes_effect(client, chat):
 
 
 @pytest.mark.parametrize("fields", [{}, {"max_tokens": 3}, {"stop_sequences": ["e", "a", "t", "q"]}])
-def test_a_stream_brings_the_whole_answer_in_order(client, ending, fields):
+def test_a_stream_has_the_whole_answer_in_order(client, ending, fields):
     fields = {"seed": ending[0], "max_tokens": 24} | fields
     whole = ask(client, **fields)
     events = [EVENT.validate_python(event.to_dict()) for event in ask(client, stream=True, **fields)]
@@ -151,7 +151,7 @@ def test_the_async_client_gets_the_same(client, server):
 
 
 def test_tokens_are_counted_and_cached_ones_apart(client, chat):
-    """Total input is the sum of the three counts, as Anthropic's clients add them up."""
+    """The total input is the sum of the three counts, which is how Anthropic's clients add them up."""
     turns = [{"role": "user", "content": "the world and the other " * 20}]
     fields = {"messages": turns, "system": "Be brief.", "cache_salt": "messages"}
     counted = client.messages.with_raw_response.count_tokens(model="", messages=turns, system="Be brief.")
@@ -241,7 +241,7 @@ def test_a_key_is_taken_from_either_header_and_details_can_be_off(start):
     for options in ({"api_key": "secret"}, {"auth_token": "secret"}):
         with anthropic.Anthropic(base_url=locked.url, max_retries=0, **options) as client:
             used.append(ask(client, system="the world and the other").usage)
-    assert used[0] == used[1] and used[0].cache_read_input_tokens is None  # though the second came from the cache
+    assert used[0] == used[1] and used[0].cache_read_input_tokens is None  # although the second came from the cache
     with anthropic.Anthropic(base_url=locked.url, api_key="wrong", max_retries=0) as client:
         with pytest.raises(anthropic.AuthenticationError):
             ask(client)
@@ -255,7 +255,7 @@ def test_fields_of_other_forms_and_unknown_ones_are_ignored(client):
     assert ask(client, **odd).content == plain
 
 
-def test_a_failure_under_way_is_told(server, start, folder):
+def test_a_failure_during_the_answer_is_reported(server, start, folder):
     failing = start(make_failing(server, folder))
     with anthropic.Anthropic(base_url=failing.url, api_key="none", max_retries=0) as client:
         seen = []

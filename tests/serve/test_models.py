@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of models and one of them, as OpenAI's and Anthropic's clients ask for them."""
+"""The list of models and a single model, as the clients of OpenAI and Anthropic request them."""
 
 import datetime
 
@@ -54,4 +54,4 @@ def test_the_path_of_the_model_is_not_shown(named, folder):
     one = named.http.get("/v1/models/org%2Fwith%20a%20slash")
     assert one.status_code == 200 and one.json() == named.http.get("/v1/models/org/with a slash").json()
     assert named.http.get("/v1/models/").status_code == 404
-    assert named.http.get("/v1/models/tiny").json()["id"] == "plain"  # also taken as `model`
+    assert named.http.get("/v1/models/tiny").json()["id"] == "plain"  # also accepted as `model`

@@ -77,7 +77,7 @@ def test_a_client_that_goes_away_is_aborted(endless):
         wait_until(lambda: endless.metric("vllm:num_requests_running") == 1)
     wait_until(lambda: endless.metric("vllm:num_requests_running") == 0)
     assert endless.metric("vllm:kv_cache_usage_perc") == 0
-    # One that waits for a whole answer, and hangs up.
+    # A client that waits for a whole answer, and disconnects.
     port = int(endless.url.rsplit(":", 1)[1])
     body = b'{"prompt": "hello", "max_tokens": 100000, "ignore_eos": true}'
     with socket.create_connection(("127.0.0.1", port)) as raw:
@@ -125,7 +125,7 @@ def test_sigterm_lets_answers_finish(start):
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: one.http.get("/load").json()["server_load"] == 4)  # long enough to be there together
+    wait_until(lambda: one.http.get("/load").json()["server_load"] == 4)  # long enough to run at the same time
     assert one.stop() == 0
     for thread in threads:
         thread.join()
@@ -153,7 +153,7 @@ def test_ctrl_c_twice_leaves_at_once(start):
         assert one.process.wait(30) == 130
 
 
-def test_one_access_line_a_request_with_its_timings(server):
+def test_one_access_line_per_request_with_its_timings(server):
     server.ok("/v1/completions", {"prompt": "hello", "max_tokens": 77, "ignore_eos": True})
     wait_until(lambda: "completion_tokens=77" in server.log)
     (line,) = [line for line in server.lines if "completion_tokens=77" in line]

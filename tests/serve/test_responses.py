@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/v1/responses, asked by the openai package: whole, streamed, async, continued, cut, refused."""
+"""/v1/responses, called by the openai package: whole, streamed, async, continued, truncated, rejected."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def ending(server):
 
 
 def ask(client, **fields):
-    """Without `model`: the served one answers."""
+    """Without `model`, the served model answers."""
     fields = {"input": "Hello world", "max_output_tokens": 12, "seed": 7} | fields
     known = {name: fields.pop(name) for name in ("input", "max_output_tokens", "stream") if name in fields}
     return client.responses.create(model="", extra_body=fields, **known)
@@ -46,7 +46,7 @@ def test_the_whole_answer_is_a_response_in_every_field(client):
         metadata={"a": "b"}, user="me", store=True, parallel_tool_calls=False, service_tier="default",
         reasoning={"effort": "low"}, text={"format": {"type": "text"}, "verbosity": "low"}, extra_body={"seed": 1})
     data = json.loads(raw.text)
-    answer = Response.model_validate(data)  # unlike the client's own parsing, this checks
+    answer = Response.model_validate(data)  # unlike the client's own parsing, this validates
     assert answer.id.startswith("resp_") and answer.object == "response" and answer.created_at > 1.7e9
     assert answer.model == client.models.list().data[0].id
     assert (answer.instructions, answer.metadata, answer.user) == ("Be brief.", {"a": "b"}, "me")
@@ -76,7 +76,7 @@ def test_the_length_makes_it_incomplete_and_the_models_end_completes_it(client, 
     assert done.output_text == text and done.completed_at >= done.created_at
 
 
-def test_it_says_what_a_chat_says(client):
+def test_the_answer_equals_that_of_a_chat(client):
     assert ask(client).output_text == chat(client, TALK[:1]).choices[0].message.content
     whole = ask(client, input=TALK, instructions="Be brief.")
     same = chat(client, [{"role": "system", "content": "Be brief."}, *TALK])
@@ -114,7 +114,7 @@ def test_an_unfinished_answer_is_continued(client):
 
 
 @pytest.mark.parametrize("logprobs", [False, True])
-def test_a_stream_brings_the_whole_answer_in_order(client, ending, logprobs):
+def test_a_stream_has_the_whole_answer_in_order(client, ending, logprobs):
     fields = {"seed": ending[0], "max_output_tokens": None, "top_logprobs": 2} | ({"include": LOGPROBS} if logprobs else {})
     whole = ask(client, **fields)
     events = [EVENT.validate_python(event.to_dict()) for event in ask(client, stream=True, **fields)]
@@ -138,7 +138,7 @@ def test_a_stream_brings_the_whole_answer_in_order(client, ending, logprobs):
     assert last.output[0].content[0].logprobs == expected
 
 
-def test_a_cut_stream_ends_incomplete(client):
+def test_a_truncated_stream_ends_incomplete(client):
     events = list(ask(client, stream=True, max_output_tokens=3))
     assert events[-1].type == "response.incomplete" and events[-1].response.status == "incomplete"
     assert events[-1].response.incomplete_details.reason == "max_output_tokens"
@@ -209,7 +209,7 @@ def test_truncation_auto_drops_the_oldest_turns(client):
     assert "context length" in refused.value.message
     answer = ask(client, input=turns, instructions="Be brief.", truncation="auto", max_output_tokens=50)
     assert answer.truncation == "auto" and answer.usage.output_tokens == 50
-    # The longest tail of turns that fits, behind the instructions.
+    # The longest tail of turns that fits after the instructions.
     system = {"role": "system", "content": "Be brief."}
     for first in range(2, len(turns), 2):
         try:
@@ -294,7 +294,7 @@ def test_unknown_models_and_kept_answers_are_404s(client, server):
         assert reply.status_code == 404 and reply.json()["error"]["type"] == "NotFoundError"
 
 
-def test_a_failure_under_way_is_told(server, start, folder):
+def test_a_failure_during_the_answer_is_reported(server, start, folder):
     failing = start(make_failing(server, folder))
     with openai.OpenAI(base_url=failing.url + "/v1", api_key="none", max_retries=0) as client:
         stream = ask(client, stream=True, temperature=0, max_output_tokens=60)
@@ -306,5 +306,5 @@ def test_a_failure_under_way_is_told(server, start, folder):
         assert last.response.error.code == "server_error" and "NaN" in last.response.error.message
         with pytest.raises(openai.InternalServerError, match="NaN"):
             ask(client, temperature=0, max_output_tokens=60)
-        assert ask(client, input="x", max_output_tokens=1).output_text  # others go on
+        assert ask(client, input="x", max_output_tokens=1).output_text  # other requests go on
     assert failing.stop() == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same request gives the same bits under load: random traffic on a server whose pages do not suffice."""
+"""The same request gives the same bits under load: random traffic on a server with too few pages."""
 
 import asyncio
 import random
@@ -25,12 +25,12 @@ def make_request(rng: random.Random, prefixes: list[list[int]]) -> dict:
 
 
 def essence(answer: dict) -> list:
-    """All that must not change: tokens, text, logprobs to the last digit, and why it ended."""
+    """Everything that must not change: tokens, text, logprobs to the last digit, and the reason for the end."""
     return [[c["token_ids"], c["text"], c["logprobs"], c["finish_reason"]] for c in answer["choices"]]
 
 
 async def storm(url: str, bodies: list[dict], seed: int) -> list:
-    """All requests within a short time; one in five is broken off under way, and gives None."""
+    """Sends all requests within a short time; one in five is broken off half-way, and gives None."""
     rng = random.Random(seed)
     plans = [(rng.random() * 0.2, rng.random() < 0.2, rng.random() * 0.3) for _ in bodies]
 
@@ -67,7 +67,7 @@ def test_answers_in_a_storm_are_those_given_alone(start, flags):
     answers = asyncio.run(storm(crowded.url, bodies, 9))
     assert crowded.metric("vllm:num_preemptions_total") > 0, "the pool was not small enough to test anything"
     assert crowded.metric("vllm:prefix_cache_hits_total") > 0
-    # Nothing is left behind, also by those who went away.
+    # Nothing is left behind, not even by clients that went away.
     for _ in range(100):
         if crowded.metric("vllm:num_requests_running") == 0:
             break

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drives quire_tokenize_check, and finds the texts and tokenizers that the tests compare on."""
+"""Runs quire_tokenize_check, and finds the texts and tokenizers for the comparisons."""
 import atexit
 import functools
 import json
@@ -22,19 +22,19 @@ def binary():
     return None
 
 
-# What the tests read of the shared data.
+# The files of the shared data that the tests read.
 PARTS = ["tokenizers/hf", "tokenizers/hf-derived", "tokenizers/tiktoken", "tokenizers/gguf-vocab", "tokenizers/sentencepiece", "json/blns.json",
          "workloads/sharegpt/sharegpt_1k_multiturn.json", "evals/wikitext-2-raw", "workloads/prompts"]
-# The whole comparison with the real tokenizers takes minutes a tokenizer; by default they see a sample.
+# The whole comparison with the real tokenizers takes minutes per tokenizer; by default they get a sample.
 FULL = os.environ.get("QUIRE_TEST_FULL") == "1"
 
 
 @functools.lru_cache(maxsize=1)
 def shared_data():
-    """The optional folder of real tokenizers and texts; None when it is not there.
+    """The optional folder of real tokenizers and texts; None if it does not exist.
 
-    QUIRE_SHARED_DATA names an unpacked copy. Else QUIRE_SHARED (or ../shared) holds it with large files packed by zstd,
-    and what the tests need is unpacked into a folder that goes away with this process.
+    QUIRE_SHARED_DATA names an unpacked copy. Otherwise QUIRE_SHARED (or ../shared) has it with large files packed by
+    zstd, and what the tests need is unpacked into a folder that is removed with this process.
     """
     unpacked = os.environ.get("QUIRE_SHARED_DATA")
     if unpacked:
@@ -58,7 +58,7 @@ def shared_data():
 
 
 class Quire:
-    """One tokenizer behind the check binary; requests go in bulk."""
+    """One tokenizer behind the check binary; requests are sent in bulk."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -117,7 +117,8 @@ def random_texts(seed, count, specials=()):
 
 
 def every_code_point():
-    """All code points that any Unicode version has assigned (and some of the rest), each between a letter and a digit."""
+    """All code points that any Unicode version has assigned (and some of the rest), each between a letter and a
+    digit."""
     points = [c for c in range(0x110000) if not 0xd800 <= c <= 0xdfff]
     if not FULL:
         points = [c for c in points if c < 0x323b0 or 0xe0000 <= c < 0xe0200 or c % 997 == 0]

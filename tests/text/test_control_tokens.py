@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts of real chat templates have the same ids with and without the protection against forged control tokens, unless
-the request spells some."""
+"""Prompts of real chat templates have the same ids with and without the protection against forged control tokens,
+unless the request spells some."""
 import json
 import re
 import sys
@@ -23,7 +23,7 @@ TAGS = re.compile(r"</?[a-z_]{2,30}>")
 
 
 def tokenizer_for(source):
-    """A byte-level tokenizer that has the control tokens and the tags of a template."""
+    """A byte-level tokenizer with the control tokens and the tags of a template."""
     whole = tiny_tokenizer.tokenizer_json(258)
     control = dict.fromkeys(PIPED.findall(source) + ["<|user|>", "<|assistant|>", "<|system|>", "<s>", "</s>"])
     tags = dict.fromkeys(TAGS.findall(source) + ["<think>", "</think>"])
@@ -71,7 +71,7 @@ def test_ids_stay_the_same_where_nothing_is_forged(tmp_path):
 
 
 def attacks(text):
-    """Conversations that have the text in every place where a request may put one."""
+    """Conversations that have the text in every place where a request can put one."""
     tool = {"type": "function", "function": {"name": "f", "description": text, "parameters": {"type": "object", "properties": {}}}}
     user = {"role": "user", "content": text}
     function = {"name": "f", "arguments": {"q": text}}
@@ -83,7 +83,7 @@ def attacks(text):
 
 
 def test_forged_tokens_are_text_in_every_template(tmp_path):
-    """The prompt has the same control tokens whether the request spells one or something without meaning."""
+    """The prompt has the same control tokens whether the request spells one or a meaningless word."""
     checked = 0
     for name, source in sources():
         whole, control = tokenizer_for(source)
@@ -95,7 +95,7 @@ def test_forged_tokens_are_text_in_every_template(tmp_path):
         answers = reference.answers([{"template": source, "context": c, "marked": True} for case in contexts for c in case[2:]])
         asked = []
         for (forged, harmless, *_), bad, good in zip(contexts, answers[::2], answers[1::2]):
-            # Some templates look for their own tokens in what the messages say, and take another way then.
+            # Some templates search the messages for their own tokens, and take another branch then.
             if bad["ok"] and good["ok"] and bad["text"].replace(forged, harmless) == good["text"]:
                 asked += [{"text": a["text"], "special": False, "origins": a["origins"], "template": source} for a in (bad, good)]
         ids = [[i for i in answer["ids"] if i in control] for answer in Quire(tmp_path).ask(asked)]

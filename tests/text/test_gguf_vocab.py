@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vocabularies inside GGUF files against the vectors that come with them (needs the shared data)."""
+"""The vocabularies in GGUF files against the test vectors that come with them (needs the shared data)."""
 import pytest
 
 from support import Quire, binary, shared_data

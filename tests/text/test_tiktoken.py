@@ -13,7 +13,7 @@ from support import Quire, binary, random_texts, real_texts, shared_data
 tokenizers = pytest.importorskip("tokenizers")
 pytestmark = pytest.mark.skipif(binary() is None, reason="quire_tokenize_check is not built (set QUIRE_BIN_DIR)")
 DATA = shared_data()
-# (rank file, the name that models give it, the tokenizer.json of a model that has the same vocabulary)
+# (rank file, its name in model folders, the tokenizer.json of a model with the same vocabulary)
 SAME = [("llama3.tokenizer.model.tiktoken", "tokenizer.model", "llama-3.1"), ("qwen.tiktoken", "qwen.tiktoken", "qwen2.5")]
 
 
@@ -39,7 +39,7 @@ PATTERN = r" ?[A-Za-z]+|\s+|[^\sA-Za-z]+"
 
 
 def train(text, count):
-    """Ranks as byte-pair training finds them: the bytes, then the most frequent pair joined, again and again."""
+    """Ranks as byte-pair training finds them: the bytes, then the most frequent pair joined, repeatedly."""
     pieces = [[bytes([b]) for b in word.encode()] for word in re.findall(PATTERN, text)]
     tokens = [bytes([b]) for b in range(256)]
     while len(tokens) < count:
@@ -76,7 +76,7 @@ def encode(ranks, text):
 def test_tekken_merges_by_rank(tmp_path):
     corpus = Path(__file__).read_text() + " naïve café 你好 " * 20
     tokens = train(corpus, 400)
-    # A long token that no two others make: only the whole piece gives it.
+    # A long token that no two others form: only the whole piece gives it.
     tokens.append(b" zyxwvq")
     specials = [{"rank": 0, "token_str": "<unk>", "is_control": True}, {"rank": 1, "token_str": "<s>", "is_control": True}]
     whole = {"config": {"pattern": PATTERN, "default_vocab_size": len(tokens) + 10, "default_num_special_tokens": 10},
@@ -86,7 +86,7 @@ def test_tekken_merges_by_rank(tmp_path):
     (tmp_path / "tekken.json").write_text(json.dumps(whole))
     ranks = {token: i for i, token in enumerate(tokens)}
     texts = random_texts(12, 200) + [corpus[i:i + 200] for i in range(0, len(corpus), 200)] + [" zyxwvq", " zyxwvqs", "unused"]
-    texts = [t for t in texts if not re.search("[\x1c-\x1f\x85]", t)]  # white space to Python alone
+    texts = [t for t in texts if not re.search("[\x1c-\x1f\x85]", t)]  # white space only to Python
     quire = Quire(tmp_path)
     found = quire.encode(texts, special=False, parse=False)
     assert found == [[i + 10 for i in encode(ranks, text)] for text in texts]

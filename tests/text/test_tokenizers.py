@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every tokenizer against Hugging Face's `tokenizers`: ids and texts must be equal, one by one.
 
-Small tokenizers of every kind are in the tree (made by tools/tokenizers/make.py); the large real ones are compared when
-the shared data is there: on a sample, or on everything with QUIRE_TEST_FULL=1.
+Small tokenizers of every kind are in the tree (made by tools/tokenizers/make.py). The large real ones are compared if
+the shared data is available: on a sample, or on everything with QUIRE_TEST_FULL=1.
 """
 import functools
 import random
@@ -37,7 +37,7 @@ def specials_of(ref):
 
 
 def shown_otherwise(ref):
-    """Added tokens that tokenizers before 0.23 decode as they are written, and newer ones as they are normalized."""
+    """Added tokens that tokenizers before 0.23 decode as they are written, and newer ones as they are normalised."""
     if VERSION >= (0, 23) or ref.normalizer is None:
         return set()
     return {i for i, t in ref.get_added_tokens_decoder().items()
@@ -75,7 +75,7 @@ def test_random_unicode_gives_the_same_ids_and_texts(path):
 def test_every_code_point_gives_the_same_ids(path):
     texts = every_code_point()
     for text, ids, want in zip(texts, Quire(path).encode(texts), reference(path).encode_batch(texts)):
-        if ids != want.ids:  # find the one
+        if ids != want.ids:  # find the first that differs
             for i in range(0, len(text), 4):
                 part = text[i:i + 4]
                 assert Quire(path).encode([part])[0] == reference(path).encode(part).ids, f"{name(path)}: {part!r}"
@@ -105,7 +105,7 @@ def test_random_ids_decode_alike(path):
     size = ref.get_vocab_size(with_added_tokens=True)
     rng = random.Random(5)
     lists = [[rng.randrange(size + 3) for _ in range(rng.randint(0, 30))] for _ in range(400)]
-    # Runs from the low ids, where byte tokens live, reach the byte-fallback paths.
+    # Runs of low ids, which include the byte tokens, reach the byte-fallback paths.
     lists += [[rng.randrange(min(size, 300)) for _ in range(rng.randint(0, 30))] for _ in range(400)]
     compare_decoded(path, lists)
 
@@ -120,7 +120,7 @@ def test_bytes_that_are_not_utf8_become_replacement_characters(path):
         assert ids == ref.encode(blob.decode("utf-8", errors="replace")).ids, f"{name(path)}: {blob!r}"
 
 
-# No spaces, one space, one script, one class of character: what a quadratic step would take hours for.
+# No spaces, one space, one script, one class of character: a quadratic step would take hours on these.
 LONG = ["a" * 1_000_000, "ab1 " * 250_000, "\u4e2d\u6587" * 150_000, " " * 1_000_000, "\n" * 1_000_000, "!?" * 500_000, "Aa" * 500_000,
         "0123456789" * 100_000]
 

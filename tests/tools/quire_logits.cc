@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire_logits: logits of every position of token ids, as raw floats [positions, vocab]; for accuracy comparisons.
+// quire_logits writes the logits of every position of token ids as raw floats [positions, vocab], for accuracy
+// comparisons.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
@@ -21,7 +22,7 @@ int fail(const std::string& message) {
   return 1;
 }
 
-// A list of ids is one prompt; a list of lists is several, which run together.
+// A list of ids is one prompt; a list of lists is several prompts, which run together.
 Result<std::vector<std::vector<int32_t>>> read_prompts(const std::string& file) {
   QUIRE_ASSIGN(const std::string text, read_file(file));
   QUIRE_ASSIGN(json::Value all, json::parse(text));
@@ -39,8 +40,8 @@ Result<std::vector<std::vector<int32_t>>> read_prompts(const std::string& file) 
   return prompts;
 }
 
-// Rows go to the file in the order of prompts and positions. Those of the first prompt come in that order by
-// themselves, so that one long prompt costs no memory; those of the others wait.
+// Rows are written in the order of prompts and positions. Those of the first prompt arrive in that order, so that one
+// long prompt needs no memory; those of the others are kept until then.
 class Rows {
  public:
   explicit Rows(const std::string& file) : out_(file, std::ios::binary) {}

@@ -36,7 +36,7 @@ WORDS = [
     (r"\batomic\w*\b", "no atomics: the order of a sum must not depend on timing"),
     (r"\b(long\s+long|unsigned|long|short|size_t|u?int(8|16|32|64)_t)\b", "use int, uint, i64, ushort, uchar or i8"),
     (r"(?<![\w.])(exp|exp2|exp10|expm1|log|log2|log10|log1p|pow|powr|sin|cos|tan|tanh|sinh|cosh|erf|erfc|rsqrt|cbrt|fmod|"
-     r"fast_\w+|native_\w+|half_\w+)\s*\(", "not exact on every GPU: use the q_ functions of compat/math.h"),
+     r"fast_\w+|native_\w+|half_\w+)\s*\(", "not exact on every GPU: use the q_ functions of compat/float_math.h"),
     (r"(?<![\w.])(fabs|fmin|fmax|fabsf|fminf|fmaxf|sqrtf|floorf|fmaf|round|trunc|ceil|mad|clamp|select|mix)\s*\(",
      "not in the dialect: it has min max abs floor rint sqrt fma"),
     (r"\b(try|throw|catch|dynamic_cast|typeid|new|delete|goto|thread_local|volatile|mutable)\b", "not in Metal"),

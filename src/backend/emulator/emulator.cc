@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The helper threads of an emulator: they take the next threadgroup of a launch until none is left.
+// The helper threads of an emulator: each takes the next threadgroup of a launch until none is left.
 #include "backend/emulator/emulator.h"
 
 #include <algorithm>
@@ -16,7 +16,8 @@ namespace {
 
 constexpr int kMaxOrder = 1 << 30, kMaxWorkers = 1024;
 
-// Sets `value` where the variable has one. Junk is an error: a test that believes to run in another order would pass.
+// Sets `value` if the variable is set. Anything but a number is an error; otherwise a test could pass without running
+// in the order that it asked for.
 Status read_environment(const char* name, int max, int& value) {
   const auto text = env(name);
   if (!text) return {};
@@ -32,7 +33,7 @@ Status read_environment(const char* name, int max, int& value) {
 
 }  // namespace
 
-// Helpers sleep between launches; `round` tells them that there is a new one.
+// Helpers sleep between launches; a new value of `round` means that there is a new launch.
 struct Emulator::Pool {
   std::vector<std::unique_ptr<Worker>> workers;
   std::vector<std::thread> helpers;
@@ -44,7 +45,7 @@ struct Emulator::Pool {
   Job job;
   uint64_t groups = 0;
   std::atomic<uint64_t> next{0};
-  std::string fault;  // the first one; under the mutex
+  std::string fault;  // the first fault; guarded by the mutex
 
   void work(Worker& worker) {
     for (uint64_t i; (i = next.fetch_add(1)) < groups;) {
@@ -52,7 +53,7 @@ struct Emulator::Pool {
       if (wrong.empty()) continue;
       const std::lock_guard lock(mutex);
       if (fault.empty()) fault = std::move(wrong);
-      next.store(groups);  // what is left is not worth running
+      next.store(groups);  // the remaining groups need not run
     }
   }
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# The emulator and the host build of the kernels; QUIRE_EMULATOR_OBJECTS goes into quire_backend.
+# The emulator and the host build of the kernels; QUIRE_EMULATOR_OBJECTS becomes part of quire_backend.
 file(GLOB QUIRE_EMULATOR_KERNELS CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/kernels/*.cc)
 set(listed "")
 foreach(source ${QUIRE_EMULATOR_KERNELS})
   get_filename_component(name ${source} NAME_WE)
   string(APPEND listed " X(${name})")
 endforeach()
-# The table's lines: X(name) for each file, which ends in EMULATOR_KERNELS(name).
+# The entries of the kernel table: X(name) for each file, which ends with EMULATOR_KERNELS(name).
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/emulator_kernel_files.h
      CONTENT "#define QUIRE_KERNEL_FILES(X)${listed}\n")
 add_library(quire_emulator_core OBJECT
@@ -14,21 +14,21 @@ add_library(quire_emulator_core OBJECT
   ${CMAKE_CURRENT_LIST_DIR}/fiber.cc ${CMAKE_CURRENT_LIST_DIR}/kernel_table.cc ${CMAKE_CURRENT_LIST_DIR}/worker.cc)
 add_library(quire_emulator_kernels OBJECT ${QUIRE_EMULATOR_KERNELS})
 
-# Options of host builds of kernel text: optimised even where sanitizers are not. The dialect lets a pointer be cast
-# inside one address space, and a body take what it does not use.
+# Options for host builds of kernels. They are optimised even in sanitizer builds. The dialect allows pointer casts within
+# an address space (hence -fno-strict-aliasing) and unused parameters.
 set(kernel_options -O2 -fno-strict-aliasing -Wno-unused-parameter -Wno-sign-compare)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND kernel_options -ftree-vectorize -Wno-maybe-uninitialized)
 elseif(QUIRE_SANITIZE MATCHES "address")
-  # Kernels step along buffers that a launch left out, and do not touch them.
+  # Kernels compute addresses in buffers that a launch left out (null), but do not access them.
   list(APPEND kernel_options -fno-sanitize=pointer-overflow)
 endif()
 set(QUIRE_KERNEL_OPTIONS ${kernel_options} CACHE INTERNAL "Options of host builds of kernel text")
 foreach(target quire_emulator_core quire_emulator_kernels)
   quire_compile_options(${target})
   if(QUIRE_SANITIZE STREQUAL "thread")
-    # A group runs on one thread, whose stacks ThreadSanitizer would have to be told of; what spreads groups over threads
-    # is the pool's mutex, which its interceptors see all the same.
+    # ThreadSanitizer does not know the fibers' stacks. A threadgroup runs on one thread, and the mutex of the pool that
+    # distributes threadgroups over threads is still checked, by the interceptors.
     target_compile_options(${target} PRIVATE -fno-sanitize=thread)
   endif()
 endforeach()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Emulator: runs kernels of the host build over a grid, threadgroups spread over a few threads.
+// Emulator: runs kernels of the host build over a grid, with the threadgroups distributed over a few threads.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,22 @@
 namespace quire::emulator {
 
 struct EmulatorOptions {
-  // Lanes run in ascending order (0), descending (1), or shuffled with this seed. Kernels that are right give the same
-  // bits under all of them. Below 0: left open, which is 0.
+  // Lanes run in ascending order (0), in descending order (1), or shuffled with this seed. A correct kernel gives the
+  // same bits in every order. Below 0: not set, which means 0.
   int order = -1;
-  // Threads that share a launch's threadgroups. Below 1: left open, which is one a core, at most 8.
+  // Threads that share a launch's threadgroups. Below 1: not set, which means one per core, at most 8.
   int workers = 0;
 };
 
-// What was left open is as QUIRE_EMULATOR_ORDER and QUIRE_EMULATOR_WORKERS say; an error where they are no numbers.
+// Fills in the options that are not set, from QUIRE_EMULATOR_ORDER and QUIRE_EMULATOR_WORKERS; an Error if these are
+// not numbers.
 Result<EmulatorOptions> settle(EmulatorOptions options);
 
-// Every kernel of the host build, in the order of their names.
+// All kernels of the host build, sorted by name.
 std::span<const KernelRecord* const> all_kernels();
-const KernelRecord* find_kernel(std::string_view name);  // null: there is none
+const KernelRecord* find_kernel(std::string_view name);  // null if there is none
 
-// Owned and called by one thread at a time; helper threads start with the first launch that has work for them.
+// Used by one thread at a time, its owner. Helper threads are started by the first launch that has work for them.
 class Emulator {
  public:
   explicit Emulator(const EmulatorOptions& options);
@@ -36,7 +37,7 @@ class Emulator {
 
   int order() const { return order_; }
   int workers() const { return workers_; }
-  // Runs the whole grid; the Error says what the kernel did wrong, by file and line.
+  // Runs the whole grid. The Error says what the kernel did wrong, with file and line.
   Status run(const KernelRecord& kernel, std::span<const uint32_t, 3> grid, uint32_t threads, const void* params,
              void* const* buffers);
 

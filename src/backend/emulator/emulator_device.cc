@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulator's device: blocks with guarded ends, launches checked against the kernel's record, recorded graphs.
+// The emulator's device: blocks with guard bytes at both ends, launches checked against the kernel's record, recorded
+// graphs.
 #include "backend/emulator/emulator_device.h"
 
 #include <unistd.h>
@@ -24,7 +25,7 @@ namespace {
 constexpr size_t kGuard = 256;  // bytes before and after a block; also its alignment
 constexpr unsigned char kGuardByte = 0xfb;
 
-// A kernel's misuse is a bug of ours: it aborts, and names the kernel.
+// Misuse of a kernel is our own bug: it aborts and names the kernel.
 void require(bool holds, std::string_view kernel, const char* what) {
   if (!holds) [[unlikely]] {
     const std::string message = "emulator: launch of " + std::string(kernel) + ": " + what;
@@ -32,7 +33,8 @@ void require(bool holds, std::string_view kernel, const char* what) {
   }
 }
 
-// Zeroed lazily, as calloc gives it. Writes just outside are seen by AddressSanitizer, else when the block is freed.
+// Zeroed lazily, by calloc. Writes just outside the block are found by AddressSanitizer, or else when the block is
+// freed.
 class EmulatorMemory final : public Memory {
  public:
   EmulatorMemory(size_t bytes, size_t* in_use) : in_use_(in_use) {
@@ -82,7 +84,7 @@ class EmulatorKernel final : public Kernel {
   const emulator::KernelRecord& record;
 };
 
-// The calls of a recording, with copies of what they were given.
+// The recorded calls, with copies of their arguments.
 class EmulatorGraph final : public Graph {
  public:
   std::vector<std::function<void()>> steps;
@@ -113,7 +115,7 @@ class EmulatorDevice final : public Device {
     }
     auto memory = std::make_unique<EmulatorMemory>(bytes, &in_use_);
     if (memory->address() == nullptr) {
-      return exhausted("the machine has no " + std::to_string(bytes) + " bytes for the emulator");
+      return exhausted("could not allocate " + std::to_string(bytes) + " bytes for the emulator");
     }
     return std::unique_ptr<Memory>(std::move(memory));
   }
@@ -177,9 +179,9 @@ class EmulatorDevice final : public Device {
     QUIRE_CHECK(launch.kernel != nullptr, "a launch without a kernel");
     const auto& record = static_cast<const EmulatorKernel*>(launch.kernel)->record;
     require(launch.params != nullptr && launch.params_bytes == record.params_bytes, record.name,
-            "the parameters are of another size than the kernel's");
+            "the size of the parameters is not the kernel's");
     require(launch.buffers.size() == static_cast<size_t>(record.buffers), record.name,
-            "another number of buffers than the kernel has");
+            "the number of buffers is not the kernel's");
     require(launch.grid.x > 0 && launch.grid.y > 0 && launch.grid.z > 0, record.name, "an empty grid");
     require(launch.threads > 0 && launch.threads % 32 == 0, record.name, "threads must be whole simdgroups of 32");
     require(launch.threads <= static_cast<uint32_t>(record.max_threads), record.name,
@@ -189,13 +191,13 @@ class EmulatorDevice final : public Device {
 
   void execute(const emulator::KernelRecord& record, Grid grid, uint32_t threads, const void* params,
                void* const* buffers) {
-    if (fault_) return;  // final, as a real device's
+    if (fault_) return;  // a fault is final, as on a real device
     const std::array<uint32_t, 3> groups = {grid.x, grid.y, grid.z};
     const Status done = emulator_.run(record, groups, threads, params, buffers);
     if (!done.ok()) fault_ = done.error();
   }
 
-  // Runs `step` now, or at each run of the graph that is being recorded.
+  // Runs `step` now, or in each run of the graph that is being recorded.
   template <typename Step>
   void queue(Step step) {
     if (recording_ != nullptr) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulator as a gpu::Device: host memory, kernels of the host build, everything done when the call returns.
+// The emulator as a gpu::Device: host memory, kernels of the host build, all work done when a call returns.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace quire::gpu {
 
-// As open_emulator() of gpu/device.h, which leaves all options to the environment.
+// Like open_emulator() of gpu/device.h, which takes all options from the environment.
 Result<std::unique_ptr<Device>> open_emulator(const emulator::EmulatorOptions& options);
 
 }  // namespace quire::gpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The switch, for aarch64 and x86-64: callee-saved registers go to the old stack and come from the new one.
+// The switch, for aarch64 and x86-64: callee-saved registers are pushed to the old stack and popped from the new one.
 #include "backend/emulator/fiber.h"
 
 #include <sys/mman.h>
@@ -14,8 +14,9 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-// quire_switch(save, load): pushes what the ABI says a callee keeps, stores the stack pointer to *save, takes `load` as
-// the new one and pops the same. quire_start is where a new fiber's first switch returns to: it calls the entry.
+// quire_switch(save, load): pushes the callee-saved registers of the ABI, stores the stack pointer to *save, makes
+// `load` the new one and pops the same registers. quire_start is the return address of a new fiber's first switch: it
+// calls the entry.
 extern "C" void quire_switch(void** save, void* load);
 extern "C" void quire_start();
 
@@ -93,7 +94,8 @@ size_t guard_bytes() {
 
 #ifdef QUIRE_ASAN
 constexpr size_t kLeftBytes = 8 << 10;
-thread_local Fiber* left = nullptr;  // by the switch under way: the arriving side learns the left stack's bounds
+// The fiber that the current switch leaves: the arriving side learns the bounds of its stack.
+thread_local Fiber* left = nullptr;
 #endif
 
 void arrived([[maybe_unused]] Fiber* self) {
@@ -113,7 +115,8 @@ void arrived([[maybe_unused]] Fiber* self) {
 
 void make_fiber(Fiber& fiber, unsigned char* bottom, unsigned char* top, void (*entry)()) {
 #ifdef QUIRE_ASAN
-  // The last fiber here left through functions that never returned: their marks would lie under the next one's frames.
+  // The last fiber on this stack was left inside functions that never returned: clear their red zones, which would lie
+  // under the next fiber's frames.
   __asan_unpoison_memory_region(top - kLeftBytes, kLeftBytes);
 #endif
   const uintptr_t aligned = reinterpret_cast<uintptr_t>(top) & ~uintptr_t{15};
@@ -124,7 +127,7 @@ void make_fiber(Fiber& fiber, unsigned char* bottom, unsigned char* top, void (*
   frame[1] = reinterpret_cast<void*>(quire_start);  // x30
   frame[2] = reinterpret_cast<void*>(entry);        // x19
 #else
-  frame -= 9;  // the return leaves the stack pointer at a multiple of 16, as quire_start's call wants it
+  frame -= 9;  // after the return, the stack pointer is a multiple of 16, as the ABI requires for quire_start's call
   for (int i = 0; i < 9; i++) frame[i] = nullptr;
   frame[4] = reinterpret_cast<void*>(entry);        // rbx
   frame[6] = reinterpret_cast<void*>(quire_start);  // return address
@@ -167,7 +170,7 @@ StackPool::Stack StackPool::stack(size_t index) {
     }
   }
   unsigned char* bottom = blocks_[index / kStacksPerBlock] + index % kStacksPerBlock * kStackBytes;
-  // Equal offsets in all stacks would share a few sets of the cache: each begins somewhere else.
+  // With equal offsets, all stacks would compete for a few sets of the cache, so each starts at a different offset.
   return {bottom + guard_bytes(), bottom + kStackBytes - index % 64 * 320};
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fibers: stacks with a guard page, and a switch between them that costs some ten instructions.
+// Fibers: stacks with a guard page, and a switch between them that takes about ten instructions.
 #pragma once
 
 #include <cstddef>
@@ -16,24 +16,25 @@
 
 namespace quire::emulator {
 
-// A suspended run of a function on its own stack. A fiber that is never resumed is simply forgotten: kernels own
-// nothing. The floating-point mode belongs to the thread and is not switched: nothing that runs in a fiber changes it.
+// A suspended call of a function on its own stack. A fiber that is never resumed is simply abandoned, because kernels
+// own nothing. The floating-point mode belongs to the thread and is not switched; nothing that runs in a fiber changes
+// it.
 struct Fiber {
   void* stack_pointer = nullptr;
-  // The stack's bounds and what AddressSanitizer keeps for it; of the thread's own stack once it was left.
+  // The stack's bounds and AddressSanitizer's data for it; for the thread's own stack, set once it has been left.
   const void* bottom = nullptr;
   size_t bytes = 0;
   void* fake_stack = nullptr;
 };
 
-// Makes `fiber` ready to run `entry` (which must not return) on the stack that ends at `top`.
+// Prepares `fiber` to run `entry` (which must not return) on the stack that ends at `top`.
 void make_fiber(Fiber& fiber, unsigned char* bottom, unsigned char* top, void (*entry)());
-// Suspends `from`, which runs now, and resumes `to`. With `last`, `from` is never resumed.
+// Suspends `from`, which is running, and resumes `to`. With `last`, `from` is never resumed.
 void switch_fiber(Fiber& from, Fiber& to, bool last = false);
-// The first thing that a fiber's entry calls.
+// Must be the first call of a fiber's entry.
 void enter_fiber();
 
-// Stacks for GPU threads, mapped in blocks of 32 when first asked for and kept.
+// Stacks for GPU threads, mapped in blocks of 32 at first use and kept.
 class StackPool {
  public:
   StackPool() = default;
@@ -45,7 +46,7 @@ class StackPool {
     unsigned char *bottom, *top;
   };
   Stack stack(size_t index);
-  // After fibers were given up: takes away the red zones that their frames left for AddressSanitizer.
+  // After fibers were abandoned: clears the red zones of AddressSanitizer that their frames left.
   void clean();
 
  private:

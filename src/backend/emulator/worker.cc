@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler of one threadgroup's fibers, and what a kernel may ask of it (kernels/compat/emulator.h).
+// The scheduler of one threadgroup's fibers, and the functions that kernels call (kernels/compat/emulator_calls.h).
 #include "backend/emulator/worker.h"
 
 #include <cstring>
@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "kernels/compat/emulator.h"
+#include "kernels/compat/emulator_calls.h"
 
 #ifdef QUIRE_ASAN
 #include <sanitizer/asan_interface.h>
@@ -38,7 +38,7 @@ bool same(const Site& a, const Site& b) {
          (a.what == b.what || std::strcmp(a.what, b.what) == 0);
 }
 
-// Round to nearest, subnormals kept, whatever the thread had; put back at the end.
+// Rounds to nearest and keeps subnormals, whatever mode the thread had; restored at the end.
 class FloatMode {
  public:
 #if defined(__x86_64__)
@@ -77,23 +77,23 @@ struct Lane {
   Position at;
   Step step;
   uint32_t phase;  // which of the simdgroup's two sets of slots the last exchange used
-  uint64_t trail;  // a hash of the sites of converge() passed so far
-  Site last;       // the last of them
+  uint64_t trail;  // a hash of all sites that it has passed with converge()
+  Site last;       // the last of these sites
   Site waiting;    // where it waits
   std::vector<Copy> copies;
-  std::vector<size_t> groups;  // for each committed group the number of copies up to its end
+  std::vector<size_t> groups;  // for each committed group, the number of copies up to its end
 };
 
-// Two sets of slots, used in turn: a lane may write for the next operation while others still read this one's.
+// Two sets of slots, used alternately: a lane may write for the next operation while others still read the current one.
 struct Simdgroup {
   uint32_t arrived;
-  uint32_t first_lane;  // that arrived
+  uint32_t first_lane;  // the first lane that arrived
   bool looked[2];
   alignas(64) unsigned char slots[2][kLanes][kSlotBytes];
   alignas(64) unsigned char result[2][kResultBytes];
 };
 
-// Thread ids that may run, taken from the front.
+// Ids of the threads that can run, taken from the front.
 class RunQueue {
  public:
   void clear() { head_ = tail_ = 0; }
@@ -115,7 +115,7 @@ struct Worker::State {
   std::vector<Lane> lanes = std::vector<Lane>(kMaxThreads);
   std::vector<Simdgroup> simdgroups = std::vector<Simdgroup>(kMaxThreads / kLanes);
   std::vector<uint32_t> order;       // thread ids in the order in which they start and leave barriers
-  std::vector<uint32_t> simd_order;  // the same, simdgroup by simdgroup
+  std::vector<uint32_t> simd_order;  // the same, one simdgroup after another
   RunQueue queue;
   Fiber scheduler;
   const Job* job = nullptr;
@@ -147,7 +147,7 @@ struct Worker::State {
 };
 
 namespace {
-thread_local Worker::State* worker = nullptr;  // of this thread, while it runs a group
+thread_local Worker::State* worker = nullptr;  // the worker that runs on this thread
 
 void fiber_entry() {
   enter_fiber();
@@ -167,15 +167,15 @@ std::string Worker::State::thread_name(const Lane& lane) const {
          std::to_string(lane.at.lane) + ")";
 }
 
-// Gives the group up for the reason in `fault`: control goes back to run_group() and no fiber of it is resumed. So the
-// caller must own nothing: what it leaves on its stack is never destroyed.
+// Abandons the group for the reason in `fault`: control returns to run_group(), and none of its fibers is resumed. The
+// caller must own nothing, because objects on its stack are never destroyed.
 void Worker::State::leave() {
   switch_fiber(current->fiber, scheduler, true);
-  QUIRE_CHECK(false, "a fiber that was given up went on");
+  QUIRE_CHECK(false, "an abandoned fiber was resumed");
   __builtin_unreachable();
 }
 
-// Nobody can run: somebody waits for a thread that has ended or waits elsewhere.
+// No fiber can run: one of them waits for a thread that has ended or waits elsewhere.
 void Worker::State::describe_stuck() {
   const Lane *waits = nullptr, *elsewhere = nullptr;
   for (uint32_t i = 0; i < job->threads; i++) {
@@ -225,7 +225,7 @@ void Worker::State::finish() {
     current = &to;
     switch_fiber(from.fiber, to.fiber, true);
   }
-  QUIRE_CHECK(false, "an ended fiber went on");
+  QUIRE_CHECK(false, "an ended fiber was resumed");
 }
 
 void Worker::State::release_simdgroup(uint32_t simdgroup) {
@@ -252,7 +252,7 @@ void Worker::State::release_threadgroup() {
   }
 }
 
-// The 32 lanes meet: all must be at the same site, with the same trail.
+// A point that all 32 lanes must reach together: at the same site, with the same trail.
 void Worker::State::meet(const Site& site) {
   Lane& me = *current;
   Simdgroup& group = simdgroups[me.at.sg];
@@ -344,7 +344,8 @@ void Worker::State::begin(uint64_t index) {
   }
 }
 
-// Threadgroup memory holds what no kernel may count on, and ends where the kernel's struct ends.
+// Threadgroup memory is filled with poison, since no kernel may rely on its contents, and ends where the kernel's
+// struct ends.
 void Worker::State::arm_memory() {
   const size_t bytes = job->kernel->threadgroup_bytes;
 #ifdef QUIRE_ASAN
@@ -407,7 +408,7 @@ std::string Worker::run_group(const Job& job, uint64_t index) {
          std::to_string(c.tgy) + ", " + std::to_string(c.tgz) + "): " + s.fault;
 }
 
-// What a kernel asks for.
+// The functions that kernels call.
 
 Position position() {
   return worker->current->at;
@@ -434,7 +435,7 @@ void tile_load(const void* p, size_t row_bytes, uint32_t lane, Site site) {
     worker->leave();
   }
   if (lane != worker->current->at.lane) {
-    worker->fault = name_of(site) + ": the lane that was passed is another one's";
+    worker->fault = name_of(site) + ": the lane argument is not the number of the calling lane";
     worker->leave();
   }
   converge(site);

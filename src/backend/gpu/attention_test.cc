@@ -342,7 +342,7 @@ TEST(GpuAttention, HugeScoresStayFinite) {
   }
 }
 
-// Pages' bytes, by hand from the layout that kernels/params/cache.h tells: everything else stays as it was.
+// Pages' bytes, by hand from the layout that kernels/params/attention_cache.h tells: everything else stays as it was.
 TEST(GpuReshapeAndCache, WritesItsOwnSlotsAndNothingElse) {
   for (const Case& c : cases()) {
     AttentionCase shape = c.shape;

@@ -4,8 +4,9 @@
 #include <string>
 
 #include "backend/gpu/gpu_backend.h"
-#include "kernels/params/copy.h"
-#include "kernels/params/elementwise.h"
+#include "kernels/params/activation.h"
+#include "kernels/params/gather.h"
+#include "kernels/params/rope.h"
 
 namespace quire::gpu {
 namespace {

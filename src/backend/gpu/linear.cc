@@ -18,6 +18,7 @@
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/weight_layout.h"
 #include "backend/raw_matrix.h"
+#include "kernels/params/embedding.h"
 #include "kernels/params/hopper.h"
 #include "kernels/params/hopper_quantised.h"
 #include "kernels/params/linear.h"

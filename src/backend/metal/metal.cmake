@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# The Metal driver; QUIRE_METAL_SOURCES goes into quire_backend. Where Metal is not, that is the file that says so.
+# The Metal driver; QUIRE_METAL_SOURCES becomes part of quire_backend. Without Metal it is a stub that says so.
 #
-# metal-cpp's headers are fetched by scripts/lib.sh (ensure_metal_cpp); nothing of them is kept in the repository.
+# scripts/lib.sh (ensure_metal_cpp) fetches the headers of metal-cpp; the repository has no copy of them.
 set(QUIRE_METAL_CPP ${CMAKE_SOURCE_DIR}/build/metal-cpp CACHE PATH "Folder with metal-cpp's Foundation and Metal headers")
 set(QUIRE_METAL_SOURCES ${CMAKE_CURRENT_LIST_DIR}/metal_absent.cc)
 if(APPLE AND CMAKE_SYSTEM_PROCESSOR STREQUAL "arm64")
@@ -13,7 +13,7 @@ if(APPLE AND CMAKE_SYSTEM_PROCESSOR STREQUAL "arm64")
     target_include_directories(quire_metal SYSTEM PRIVATE ${QUIRE_METAL_CPP})
     target_link_libraries(quire_metal PUBLIC quire_base)
     set(QUIRE_METAL_SOURCES $<TARGET_OBJECTS:quire_metal>)
-    # quire_backend is made after this file was read.
+    # The target quire_backend does not exist yet when this file is read.
     cmake_language(DEFER CALL target_link_libraries quire_backend PUBLIC
                    "-framework CoreFoundation" "-framework Foundation" "-framework IOKit" "-framework Metal")
   else()

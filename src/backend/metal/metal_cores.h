@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many cores the GPU has: Metal does not tell, the system's registry of hardware does.
+// The number of GPU cores, which Metal does not report, but the system's hardware registry does.
 #pragma once
 
 namespace quire::metal {
 
-// 0 when nothing says so. metal_cores_mac.cc asks IOKit; the fake of the tests has none to ask.
+// Returns 0 if it is unknown. metal_cores_mac.cc asks IOKit; the tests' fake of Metal has no registry.
 int gpu_cores();
 
 }  // namespace quire::metal

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU's cores, from IOKit: the accelerator's registry entry carries the property "gpu-core-count".
+// The number of GPU cores, from IOKit: the property "gpu-core-count" of the accelerator's registry entry.
 #include <CoreFoundation/CoreFoundation.h>
 #include <IOKit/IOKitLib.h>
 
@@ -8,8 +8,7 @@
 namespace quire::metal {
 
 int gpu_cores() {
-  // The matching dictionary is consumed by the call that takes it. Port 0 is the default one, under its old and new
-  // name.
+  // The call consumes the matching dictionary. Port 0 is the default port, under its old and its new name.
   const io_service_t service = IOServiceGetMatchingService(0, IOServiceMatching("AGXAccelerator"));
   if (service == 0) return 0;
   int cores = 0;

@@ -28,33 +28,33 @@ using gpu::Kernel;
 using gpu::Launch;
 using gpu::Memory;
 
-// A step of a model of the usual depth fits in one command buffer; a longer one is cut, so that the GPU begins with its
-// first part while the host still encodes the rest.
+// A step of a model of usual depth fits into one command buffer. A longer step is divided, so that the GPU starts with
+// its first part while the host still encodes the rest.
 constexpr int kLaunchesPerCommand = 256;
-// Command buffers under way. A queue lends 64 at once and then blocks; half of that is more than is ever useful.
+// Most command buffers in flight. A queue has 64 and then blocks; half of that is more than is ever useful.
 constexpr size_t kMostRunning = 32;
-// Copies between the host's own memory and memory that queued work uses go through a buffer of this size; what is
-// larger waits for the work instead, which costs less than holding it twice.
+// Copies between ordinary host memory and memory that queued work uses go through a staging buffer of up to this size.
+// A larger copy waits for the work instead, which costs less than holding the data twice.
 constexpr size_t kStagingBytes = 1 << 20;
 // Metal on a Mac copies and fills whole words of 4 bytes.
 constexpr size_t kBlitAlignment = 4;
-constexpr size_t kMostParams = 4096;  // of setBytes
+constexpr size_t kMostParams = 4096;  // the limit of setBytes
 constexpr size_t kMostBuffers = 16;
 
-// Host memory in which the bytes of uploads and downloads wait for the GPU; filled from the front.
+// Host memory for the bytes of uploads and downloads while they wait for the GPU; filled from the front.
 struct Staging {
   NS::SharedPtr<MTL::Buffer> buffer;
   size_t used = 0;
 };
 
-// A download that has reached staging memory once its command buffer is done.
+// A download whose bytes are in staging memory once its command buffer has completed.
 struct Arrival {
   void* to = nullptr;
   const void* from = nullptr;
   size_t bytes = 0;
 };
 
-// A command buffer, and what is tied to its end.
+// A command buffer, and what must happen when it completes.
 struct Command {
   uint64_t serial = 0;
   NS::SharedPtr<MTL::CommandBuffer> buffer;
@@ -67,18 +67,18 @@ std::string words(const NS::Error* error) {
   return error->localizedDescription()->utf8String();
 }
 
-// Order. All work goes to one queue. Launches are encoded into one compute encoder of the serial kind, in which a
-// dispatch begins when the one before it is done and its writes are seen; copies and fills go to a blit encoder of the
-// same command buffer. Buffers keep Metal's hazard tracking, which orders encoders and command buffers that touch the
-// same buffer. (A concurrent encoder with barriers would let independent launches overlap. The layers of a decoder
-// hardly have any, and each barrier would be a promise that no test without the hardware could hold us to.)
+// Order. All work goes to one queue. Launches are encoded into one serial compute encoder, in which a dispatch starts
+// when the previous one has ended and its writes are visible. Copies and fills go to a blit encoder of the same command
+// buffer. Buffers keep Metal's hazard tracking, which orders encoders and command buffers that use the same buffer. (A
+// concurrent encoder with barriers would let independent launches overlap. A decoder's layers have hardly any, and no
+// test without the hardware could check that all barriers are there.)
 //
-// The host's copies. Memory is shared, so an upload is a memcpy, if nothing is under way that could still read what it
-// overwrites. If something is, the bytes wait in staging memory and a blit brings them to their place in the queue's
-// order; a download takes the same way back and reaches the host's side when its command buffer is seen to be done.
-// What does not fit (too large, or not made of whole words) waits for the queue to run dry first.
+// Copies by the host. Memory is shared, so an upload is a memcpy if no work in flight could still read what it
+// overwrites. Otherwise the bytes wait in staging memory, and a blit copies them in queue order. A download goes the
+// other way, and reaches the host's memory when its command buffer is found to be complete. What does not fit (too
+// large, or not whole words) first waits for the queue to become empty.
 //
-// Command buffers are committed when a mark or a wait asks, or when they are full; never for a single launch.
+// Command buffers are committed when a mark or a wait requires it, or when they are full; never for a single launch.
 class MetalDevice final : public gpu::Device {
  public:
   MetalDevice(NS::SharedPtr<MTL::Device> device, NS::SharedPtr<MTL::CommandQueue> queue,
@@ -107,7 +107,7 @@ class MetalDevice final : public gpu::Device {
   MTL::BlitCommandEncoder* blit();
   void end_encoders();
   void commit();
-  void reap();       // takes note of all commands that are done by now
+  void reap();       // handles all commands that have completed
   void await_one();  // waits for the oldest command
   void finish(Command command);
   void finish_all();
@@ -121,19 +121,19 @@ class MetalDevice final : public gpu::Device {
   NS::SharedPtr<MTL::ResidencySet> residency_;
   std::shared_ptr<Blocks> blocks_;
   std::unique_ptr<Pipelines> pipelines_;
-  NS::SharedPtr<MTL::Buffer> nothing_;  // stands where a launch has a null buffer: Metal wants each argument bound
+  NS::SharedPtr<MTL::Buffer> nothing_;  // bound for null buffers, because Metal requires every argument to be bound
 
-  std::optional<Command> open_;  // being encoded
+  std::optional<Command> open_;  // the one being encoded
   NS::SharedPtr<MTL::ComputeCommandEncoder> compute_;
   NS::SharedPtr<MTL::BlitCommandEncoder> blit_;
-  const MTL::ComputePipelineState* pipeline_ = nullptr;  // that compute_ has set
-  std::array<Place, kMostBuffers> bound_;                // and the buffers
+  const MTL::ComputePipelineState* pipeline_ = nullptr;  // the pipeline that compute_ has set
+  std::array<Place, kMostBuffers> bound_;                // the buffers that compute_ has bound
   int encoded_ = 0;                                      // launches and copies in open_
 
   std::deque<Command> running_;  // committed, oldest first
   std::vector<Staging> spare_;   // staging memory that no command uses
   uint64_t last_serial_ = 0;
-  std::optional<Error> fault_;  // the first failure of the GPU; final
+  std::optional<Error> fault_;  // the GPU's first failure; final
 };
 
 MetalDevice::MetalDevice(NS::SharedPtr<MTL::Device> device, NS::SharedPtr<MTL::CommandQueue> queue,
@@ -165,7 +165,7 @@ void MetalDevice::describe() {
     }
   }
   const int cores = gpu_cores();
-  info_.compute_units = cores > 0 ? cores : 8;  // the smallest chips of the first generation had 7 or 8
+  info_.compute_units = cores > 0 ? cores : 8;  // the smallest chips of the first generation have 7 or 8
   info_.max_threads = static_cast<int>(device_->maxThreadsPerThreadgroup().width);
   info_.max_threadgroup_memory = device_->maxThreadgroupMemoryLength();
   info_.memory_bytes = NS::ProcessInfo::processInfo()->physicalMemory();
@@ -183,7 +183,7 @@ size_t MetalDevice::free_bytes() const {
 }
 
 Result<std::unique_ptr<Memory>> MetalDevice::allocate(size_t bytes, bool host) {
-  // Blocks that were let go are still held by the commands that use them: wait for those before saying no.
+  // Freed blocks are still held by the commands that use them, so wait for these before reporting failure.
   if (bytes > free_bytes()) {
     QUIRE_TRY(synchronise());
     spare_.clear();
@@ -208,7 +208,7 @@ Command& MetalDevice::open_command() {
   open_.emplace();
   open_->serial = ++last_serial_;
   open_->buffer = NS::RetainPtr(queue_->commandBuffer());
-  QUIRE_CHECK(static_cast<bool>(open_->buffer), "a queue lends 64 command buffers, and we keep fewer");
+  QUIRE_CHECK(static_cast<bool>(open_->buffer), "a queue has 64 command buffers, and fewer are in flight");
   encoded_ = 0;
   return *open_;
 }
@@ -240,7 +240,7 @@ void MetalDevice::end_encoders() {
   blit_.reset();
 }
 
-// No pool here: the calls below create nothing, and a step makes hundreds of them.
+// No autorelease pool here: the calls below create no objects, and a step makes hundreds of them.
 void MetalDevice::launch(const Launch& launch) {
   if (fault_) return;
   QUIRE_CHECK(launch.kernel != nullptr && launch.params_bytes > 0 && launch.params_bytes <= kMostParams);
@@ -282,13 +282,13 @@ void MetalDevice::blit_copy(const Place& to, const Place& from, size_t bytes) {
   if (++encoded_ >= kLaunchesPerCommand) commit();
 }
 
-// Room for `bytes` in memory that both sides see, until the open command is done.
+// Returns room for `bytes` in shared memory, valid until the open command has completed.
 Place MetalDevice::stage(size_t bytes) {
   std::vector<Staging>& staging = open_command().staging;
   if (staging.empty() || staging.back().used + bytes > kStagingBytes) {
     if (spare_.empty()) {
       spare_.push_back({NS::TransferPtr(device_->newBuffer(kStagingBytes, MTL::ResourceStorageModeShared)), 0});
-      QUIRE_CHECK(static_cast<bool>(spare_.back().buffer), "a Mac has another MiB");
+      QUIRE_CHECK(static_cast<bool>(spare_.back().buffer), "no memory for a staging buffer");
     }
     staging.push_back(std::move(spare_.back()));
     spare_.pop_back();
@@ -391,7 +391,7 @@ void MetalDevice::await_one() {
   finish(std::move(done));
 }
 
-// `command` is done: its downloads arrive, its staging memory is free again, its failure is ours.
+// `command` has completed: finishes its downloads, releases its staging memory, and records its failure.
 void MetalDevice::finish(Command command) {
   if (command.buffer->status() == MTL::CommandBufferStatusError && !fault_) {
     const AutoreleasePool pool;
@@ -433,7 +433,7 @@ Status MetalDevice::wait(uint64_t mark) {
   return status();
 }
 
-// The device of that number, if it can run the kernels.
+// Opens the device of that number, if it can run the kernels.
 Result<NS::SharedPtr<MTL::Device>> find_device(int index) {
   const auto all = NS::TransferPtr(MTL::CopyAllDevices());
   const int count = all ? static_cast<int>(all->count()) : 0;
@@ -451,12 +451,12 @@ Result<NS::SharedPtr<MTL::Device>> find_device(int index) {
   return device;
 }
 
-// Keeps all blocks wired while there is work, instead of each command buffer asking for each of its buffers.
-// Nothing depends on it.
+// Keeps all blocks wired while there is work, instead of making each buffer resident for each command buffer. This is
+// only an optimisation.
 NS::SharedPtr<MTL::ResidencySet> make_residency_set(MTL::Device* device) {
   auto descriptor = NS::TransferPtr(MTL::ResidencySetDescriptor::alloc()->init());
   NS::Error* error = nullptr;
-  return NS::TransferPtr(device->newResidencySet(descriptor.get(), &error));  // null: it goes without
+  return NS::TransferPtr(device->newResidencySet(descriptor.get(), &error));  // null: not used
 }
 
 }  // namespace
@@ -470,7 +470,7 @@ Result<std::unique_ptr<gpu::Device>> open(const OpenOptions& options) {
   }
   QUIRE_ASSIGN(auto device, find_device(options.index));
   auto queue = NS::TransferPtr(device->newCommandQueue());
-  if (!queue) return unavailable("Metal gave no command queue");
+  if (!queue) return unavailable("Metal could not create a command queue");
   NS::SharedPtr<MTL::ResidencySet> residency;
   if (system >= 15) residency = make_residency_set(device.get());
   return std::unique_ptr<gpu::Device>(

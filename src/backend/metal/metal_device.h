@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Metal driver's door for tests: open_metal() with other texts and another folder for compiled kernels.
+// The Metal driver's interface for tests: open_metal() with other kernel sources and another folder for compiled
+// kernels.
 #pragma once
 
 #include <filesystem>

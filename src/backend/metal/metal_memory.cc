@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks: allocation within the system's limits, and the way from an address to its buffer.
+// Blocks: allocation within the system's limits, and the search for the buffer of an address.
 #include "backend/metal/metal_memory.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 
 namespace quire::metal {
 
-// One block's owner, as everything above the driver sees it.
+// The owner of one block; this is what the layers above the driver hold.
 class Block final : public gpu::Memory {
  public:
   Block(std::shared_ptr<Blocks> blocks, void* address, size_t bytes) : blocks_(std::move(blocks)) {
@@ -51,7 +51,7 @@ Result<std::unique_ptr<gpu::Memory>> Blocks::allocate(size_t bytes, bool host) {
         "GiB are free: lower --kv-cache-memory-bytes, --max-num-seqs or --max-model-len, or take a smaller model",
         gib(bytes), gib(device_->recommendedMaxWorkingSetSize()), gib(free_bytes())));
   }
-  // An empty block has an address of its own too; 16 bytes are the widest load of a kernel.
+  // An empty block has an address of its own, too; 16 bytes is the widest load of a kernel.
   auto buffer = NS::TransferPtr(device_->newBuffer(std::max<size_t>(bytes, 16), MTL::ResourceStorageModeShared));
   if (!buffer) {
     return exhausted(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pipelines: library, pipeline states and the binary archive.
+// Pipelines: libraries, pipeline states and the binary archive.
 #include "backend/metal/metal_pipelines.h"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ std::string words(const NS::Error* error) {
   return description == nullptr ? "no reason given" : description->utf8String();
 }
 
-// FNV-1a of 64 bits: names a file, guards nothing.
+// 64-bit FNV-1a. It only makes a file name; it is no protection.
 uint64_t hash_of(std::string_view text, uint64_t hash = 0xcbf29ce484222325u) {
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return hash;
@@ -33,7 +33,7 @@ NS::URL* file_url(const std::filesystem::path& path) {
   return NS::URL::fileURLWithPath(ns_string(path.string()));
 }
 
-// The names of a text's kernels: the words before "(" that follow "[[kernel" and "void", as KERNEL writes them.
+// The names of the kernels in a text: the words before "(" that follow "[[kernel" and "void", as KERNEL writes them.
 std::vector<std::string> kernels_of(std::string_view text) {
   std::vector<std::string> found;
   for (size_t at = text.find("[[kernel"); at != text.npos; at = text.find("[[kernel", at + 1)) {
@@ -55,7 +55,7 @@ int macos_major() {
 MetalKernel::MetalKernel(std::string name, NS::SharedPtr<MTL::ComputePipelineState> pipeline)
     : pipeline_(std::move(pipeline)) {
   name_ = std::move(name);
-  // The kernel's own bound (max_total_threads_per_threadgroup), or less where the compiler needed more registers.
+  // The kernel's own limit (max_total_threads_per_threadgroup), or less if the compiler needed more registers.
   max_threads_ = static_cast<int>(pipeline_->maxTotalThreadsPerThreadgroup());
 }
 
@@ -72,15 +72,15 @@ Pipelines::~Pipelines() {
   if (archive_grew_) save_archive();
 }
 
-// Arithmetic is a contract (docs/same_bits.md): no reassociation, no approximations of division and square root, NaN
-// and infinity as IEEE has them. Contraction is switched off in the text itself (kernels/compat), since no option of
-// the compiler does that.
+// The arithmetic is fixed (docs/same_bits.md): no reassociation, no approximate division or square root, NaN and
+// infinity as in IEEE 754. Contraction is switched off in the source itself (kernels/compat), because the compiler has
+// no option for it.
 Status Pipelines::compile_library(Text& text) {
   if (text.library) return {};
   if (text.error) return *text.error;
   const AutoreleasePool pool;
   auto options = NS::TransferPtr(MTL::CompileOptions::alloc()->init());
-  options->setLanguageVersion(MTL::LanguageVersion3_1);  // the first with bfloat
+  options->setLanguageVersion(MTL::LanguageVersion3_1);  // the first version with bfloat
   if (macos_major() >= 15) {
     options->setMathMode(MTL::MathModeSafe);
     options->setMathFloatingPointFunctions(MTL::MathFloatingPointFunctionsPrecise);
@@ -105,7 +105,7 @@ std::vector<std::string> Pipelines::names() const {
 Result<const MetalKernel*> Pipelines::kernel(std::string_view name) {
   if (const auto found = kernels_.find(name); found != kernels_.end()) return found->second.get();
   const auto text = text_of_.find(name);
-  if (text == text_of_.end()) return not_found(fmt::format("the Metal text of this build holds no kernel {}", name));
+  if (text == text_of_.end()) return not_found(fmt::format("the Metal sources of this build have no kernel {}", name));
   QUIRE_TRY(compile_library(texts_[text->second]));
   QUIRE_ASSIGN(auto pipeline, compile(texts_[text->second].library.get(), name));
   const AutoreleasePool pool;
@@ -119,17 +119,17 @@ Result<const MetalKernel*> Pipelines::kernel(std::string_view name) {
   return kernels_.emplace(std::string(name), std::move(made)).first->second.get();
 }
 
-// The archive is asked first. On a miss the kernel is compiled into the archive and then taken from it, which compiles
-// it once; only where the archive refuses is it compiled past it.
+// The archive is searched first. On a miss the kernel is compiled into the archive and then loaded from it, so that it
+// is compiled only once. Only if the archive refuses is it compiled without it.
 Result<NS::SharedPtr<MTL::ComputePipelineState>> Pipelines::compile(MTL::Library* library, std::string_view name) {
   const AutoreleasePool pool;
   if (!archive_opened_) open_archive();
   const auto function = NS::TransferPtr(library->newFunction(ns_string(name)));
-  if (!function) return not_found(fmt::format("Metal's compiler left out the kernel {}", name));
+  if (!function) return not_found(fmt::format("the library that Metal compiled does not have the kernel {}", name));
   auto descriptor = NS::TransferPtr(MTL::ComputePipelineDescriptor::alloc()->init());
   descriptor->setComputeFunction(function.get());
   descriptor->setLabel(ns_string(name));
-  descriptor->setThreadGroupSizeIsMultipleOfThreadExecutionWidth(true);  // Launch's contract: a multiple of 32
+  descriptor->setThreadGroupSizeIsMultipleOfThreadExecutionWidth(true);  // as Launch requires: a multiple of 32
   NS::Error* error = nullptr;
   if (archive_) {
     descriptor->setBinaryArchives(NS::Array::array(archive_.get()));
@@ -151,7 +151,7 @@ Result<NS::SharedPtr<MTL::ComputePipelineState>> Pipelines::compile(MTL::Library
       fmt::format("Metal could not compile the kernel {}; its log follows, please report it\n{}", name, words(error)));
 }
 
-// An archive holds machine code, so its name is made of everything that code depends on.
+// An archive holds machine code, so its name is derived from everything that the code depends on.
 void Pipelines::open_archive() {
   archive_opened_ = true;
   if (folder_.empty()) return;
@@ -168,8 +168,8 @@ void Pipelines::open_archive() {
     descriptor->setUrl(file_url(archive_file_));
     archive_ = NS::TransferPtr(device_->newBinaryArchive(descriptor.get(), &error));
     if (archive_) return;
-    spdlog::info("the compiled Metal kernels in {} cannot be used and are made anew: {}", archive_file_.string(),
-                 words(error));
+    spdlog::info("the compiled Metal kernels in {} cannot be used and will be compiled again: {}",
+                 archive_file_.string(), words(error));
     error = nullptr;
     descriptor->setUrl(nullptr);
   }
@@ -177,7 +177,7 @@ void Pipelines::open_archive() {
   if (!archive_) spdlog::info("compiled Metal kernels will not be kept: {}", words(error));
 }
 
-// Written beside and moved into place, so that another process never reads half a file.
+// Written to a temporary file and renamed, so that another process never reads half a file.
 void Pipelines::save_archive() {
   const AutoreleasePool pool;
   std::error_code failed;

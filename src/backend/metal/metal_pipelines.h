@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pipelines: the kernels' text compiled on this machine, each kernel at its first use, and kept on disk for the next
-// start.
+// Pipelines: the kernels' sources, compiled on this machine, each kernel at its first use, and kept on disk for the
+// next start.
 #pragma once
 
 #include <filesystem>
@@ -28,24 +28,24 @@ class MetalKernel final : public gpu::Kernel {
   NS::SharedPtr<MTL::ComputePipelineState> pipeline_;
 };
 
-// Two steps lead from text to a kernel that runs: the library (one file's text, checked and brought to Apple's portable
-// form, when the first of its kernels is asked for) and the pipeline (one kernel, compiled for this very GPU).
-// Pipelines are kept in a Metal binary archive, one file for each triple of texts, system build and device, so that
-// only the first start waits for them. The archive is a convenience: whatever goes wrong with it is a line in the log
-// and nothing else.
+// There are two steps from source to a runnable kernel: the library (all of one file's source, compiled to Apple's
+// portable intermediate form when its first kernel is needed) and the pipeline (one kernel, compiled for this GPU).
+// Pipelines are kept in a Metal binary archive, one file per combination of sources, system build and device, so that
+// only the first start waits for them. The archive is only an optimisation: if anything goes wrong with it, that is
+// logged and ignored.
 //
-// A text has one library, since there is one mode of arithmetic: safe, precise, nothing contracted.
-// Owned by the device. One thread at a time.
+// Each source has one library, because there is only one mode of arithmetic: safe, precise, without contraction. Owned
+// by the device. Not thread-safe: one thread at a time.
 class Pipelines {
  public:
-  // The texts must outlive the object. `folder` is where archives live; empty: none are kept.
+  // The texts must outlive the object. `folder` is where archives are kept; if it is empty, none are.
   Pipelines(NS::SharedPtr<MTL::Device> device, std::span<const kernels::EmbeddedText> texts,
             std::filesystem::path folder);
-  ~Pipelines();  // writes the archive when it has grown
+  ~Pipelines();  // writes the archive if it has grown
   Pipelines(const Pipelines&) = delete;
   Pipelines& operator=(const Pipelines&) = delete;
 
-  // The kernel of that name; the Error carries the compiler's log.
+  // The kernel of that name; the Error contains the compiler's log.
   Result<const MetalKernel*> kernel(std::string_view name);
   std::vector<std::string> names() const;
 
@@ -53,7 +53,7 @@ class Pipelines {
   struct Text {
     kernels::EmbeddedText source;
     NS::SharedPtr<MTL::Library> library;
-    std::optional<Error> error;  // a text that did not compile once is not tried again
+    std::optional<Error> error;  // a text that failed to compile is not tried again
   };
   Status compile_library(Text& text);
   Result<NS::SharedPtr<MTL::ComputePipelineState>> compile(MTL::Library* library, std::string_view name);
@@ -63,7 +63,7 @@ class Pipelines {
   NS::SharedPtr<MTL::Device> device_;
   std::filesystem::path folder_;
   std::vector<Text> texts_;
-  std::map<std::string, size_t, std::less<>> text_of_;  // a kernel's name to the text that has it
+  std::map<std::string, size_t, std::less<>> text_of_;  // from a kernel's name to the text that contains it
   bool archive_opened_ = false;
   std::filesystem::path archive_file_;
   NS::SharedPtr<MTL::BinaryArchive> archive_;
@@ -71,7 +71,7 @@ class Pipelines {
   std::map<std::string, std::unique_ptr<MetalKernel>, std::less<>> kernels_;
 };
 
-// The system's version as far as it matters here: 14 for macOS 14.5.
+// The major version of the system: 14 for macOS 14.5.
 int macos_major();
 
 }  // namespace quire::metal

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dialect on CUDA (sm_80 and up). What only PTX can say stands in cuda_ptx.h, which the emulator's shim replaces.
+// The dialect on CUDA (sm_80 and up). Instructions that need PTX are in cuda_ptx.h, which the emulator's shim replaces.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,7 +13,7 @@
 #define CTABLE static __constant__ constexpr
 #define UNROLL _Pragma("unroll")
 
-typedef __nv_bfloat16 bfloat;  // half is cuda_fp16.h's own name
+typedef __nv_bfloat16 bfloat;  // half is already the name in cuda_fp16.h
 
 #include "kernels/compat/cuda_ptx.h"
 
@@ -104,7 +104,8 @@ FN bool simd_all(bool v) {
   return __all_sync(0xffffffffu, v) != 0;
 }
 
-// Launches may overlap from sm_90 on: the next kernel is let in at once, and waits for this one's end by itself.
+// From sm_90 on launches may overlap (programmatic dependent launch): the next kernel may start at once, and waits for
+// the end of this one itself.
 #define QUIRE_PARAMETER(A, i) A* a##i
 #define QUIRE_ARGUMENT(A, i) a##i
 #define QUIRE_ENTRY(name, Body, Params, start, parameters, arguments, count)                       \

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few PTX instructions of the dialect, one function each; the emulator's CUDA shim has a header of this name.
+// The few PTX instructions of the dialect, one function each. The emulator's CUDA shim has a header of the same name.
 #pragma once
 
-// Lets the launches that depend on this one start.
+// Allows the launches that depend on this one to start.
 FN void ptx_grid_release() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
-// Waits until the launches before this one are done and their writes can be seen.
+// Waits until the preceding launches have ended and their writes are visible.
 FN void ptx_grid_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -19,7 +19,7 @@ FN uint ptx_shared_address(const void* p) {
   return (uint)__cvta_generic_to_shared(p);
 }
 
-// Four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
+// Loads four 8x8 matrices of 16-bit elements; lane i passes the address of row i % 8 of matrix i / 8.
 FN void ptx_ldmatrix(uint* r, const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0
-// What nvcc compiles, once for each file of kernels: cuda.cmake names the file in QUIRE_KERNEL_FILE.
+// The translation unit that nvcc compiles once per kernel file; cuda.cmake passes the file's name as QUIRE_KERNEL_FILE.
 #include QUIRE_KERNEL_FILE

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel dialect: one text for Metal (compiled at run time), CUDA (nvcc), the host's emulator and the lint.
+// The kernel dialect: one source for Metal (compiled at run time), CUDA (nvcc), the emulator on the host, and the lint.
 //
-// Each front end's header defines the address spaces (DEVICE CONSTANT TGROUP THREAD), FN and CTABLE, the types and
-// their conversions, the simd operations and barriers, and QUIRE_ENTRY, what KERNEL expands to. docs/dialect.md has the
-// rules.
+// The header of each of them defines the address spaces (DEVICE CONSTANT TGROUP THREAD), FN and CTABLE, the types and
+// their conversions, the simd operations and barriers, and QUIRE_ENTRY, which KERNEL expands to. docs/dialect.md has
+// the rules.
 #pragma once
 
 #include "kernels/compat/types.h"
 
-// Where a thread stands. By value, so that no address space is to be spelled. lane = tid % 32, sg = tid / 32.
+// The position of a thread in the grid. Passed by value, so that it needs no address space. lane = tid % 32, sg = tid /
+// 32.
 struct Ctx {
   uint tgx, tgy, tgz, tid, sg, lane;
 };
@@ -29,7 +30,7 @@ struct NoSmem {
 #endif
 
 // KERNEL(name, Body, Params, A1, ..., An): the entry point `name` on every device, n = 1 to 16. Buffer 0 holds the
-// parameters, buffer i is a pointer to Ai. A type with a comma cannot go through a macro: give it a typedef.
+// parameters, buffer i is a pointer to Ai. A type that contains a comma cannot be a macro argument: give it a typedef.
 // KERNEL_EARLY: the body calls GRID_WAIT() itself, before it reads what an earlier launch wrote and before it writes.
 #define KERNEL(name, Body, Params, ...)                                                             \
   QUIRE_ENTRY(name, Body, Params, GRID_WAIT(), QUIRE_DECLARE(__VA_ARGS__), QUIRE_PASS(__VA_ARGS__), \
@@ -43,7 +44,7 @@ struct NoSmem {
 #define QUIRE_UNWRAP(...) __VA_ARGS__
 #define QUIRE_COUNT(...) QUIRE_COUNT_(__VA_ARGS__, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
 #define QUIRE_COUNT_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
-// Lists of D(type, index), for declarations and for arguments; in brackets, so that they pass as one macro argument.
+// Lists of D(type, index), for declarations and for arguments; in parentheses, so that they pass as one macro argument.
 #define QUIRE_DECLARE(...) (QUIRE_GLUE(QUIRE_EACH_, QUIRE_COUNT(__VA_ARGS__))(QUIRE_PARAMETER, __VA_ARGS__))
 #define QUIRE_PASS(...) (QUIRE_GLUE(QUIRE_EACH_, QUIRE_COUNT(__VA_ARGS__))(QUIRE_ARGUMENT, __VA_ARGS__))
 #define QUIRE_EACH_1(D, a) D(a, 1)

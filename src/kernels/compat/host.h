@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dialect on the host: plain C++ whose barriers and simd operations are the emulator's.
+// The dialect on the host: plain C++ with the emulator's barriers and simd operations.
 //
-// 16-bit types have no arithmetic and no implicit conversion, so that only to_f and to<T> compile.
+// The 16-bit types have no arithmetic and no implicit conversions, so that only to_f and to<T> compile.
 #pragma once
 
 #include <bit>
@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "base/half.h"
-#include "kernels/compat/emulator.h"
+#include "kernels/compat/emulator_calls.h"
 
 #define DEVICE
 #define CONSTANT
@@ -75,7 +75,7 @@ FN float as_float(int x) {
   return std::bit_cast<float>(x);
 }
 
-// As fmaxf: a NaN gives way to a number. Mixed types do not compile, as on Metal.
+// Like fmaxf: of a NaN and a number, the number wins. Mixed types do not compile, as on Metal.
 FN float max(float a, float b) {
   return a < b || a != a ? b : a;
 }
@@ -105,7 +105,8 @@ FN float to_f(float x) {
   return x;
 }
 FN float to_f(half x) {
-  // base/half.h's function without branches, for the loops of the matrix tile: 2^112 moves the exponent's bias.
+  // base/half.h's function without branches, for the loops of the matrix tile: multiplying by 2^112 corrects the
+  // exponent's bias.
   const uint magnitude = x.bits & 0x7fffu;
   const float finite = as_float(magnitude << 13) * 0x1p112f;
   const uint bits = magnitude >= 0x7c00u ? 0x7f800000u | magnitude << 13 : as_uint(finite);
@@ -167,8 +168,8 @@ FN bool simd_all(bool v, QUIRE_SITE("simd_all")) {
   return quire::emulator::reduce(v ? 1 : 0, site, [](int a, int b) { return a & b; }) != 0;
 }
 
-// This file's kernels; KERNEL puts itself in front. EMULATOR_KERNELS(file), after the kernels of src/kernels/<file>.h,
-// makes the function that backend/emulator/kernel_table.cc calls.
+// The kernels of this file; each KERNEL adds itself to the front. EMULATOR_KERNELS(file), after the kernels of
+// src/kernels/<file>.h, defines the function that backend/emulator/kernel_table.cc calls.
 namespace {
 [[maybe_unused]] const ::quire::emulator::KernelRecord* quire_kernels_of_this_file = nullptr;
 }

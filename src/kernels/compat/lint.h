@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dialect for the lint: clang's C++ for OpenCL has Metal's address spaces, so it refuses what Metal would refuse.
+// The dialect for the lint: clang's C++ for OpenCL has Metal's address spaces, so it rejects what Metal would reject.
 //
-// Nothing here is ever run: functions are declared, and bodies given only where a template needs one.
+// Nothing here is ever run. Functions are only declared, unless a template needs a body.
 #pragma once
 
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
@@ -34,7 +34,7 @@ FN uint4 make_uint4(uint x, uint y, uint z, uint w) {
   return (uint4)(x, y, z, w);
 }
 
-float abs(float x);  // OpenCL's is for integers alone; as_uint, as_int and as_float are its own
+float abs(float x);  // OpenCL's is for integers only; as_uint, as_int and as_float are built in
 
 FN float to_f(float x) {
   return x;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dialect on Metal (MSL 3.1 and up): kept tiny and boring, for no Metal compiler sees it in CI.
+// The dialect on Metal (MSL 3.1 and up). Kept small and simple, because no Metal compiler checks it in CI.
 #pragma once
 
 #include <metal_simdgroup_matrix>
 #include <metal_stdlib>
 using namespace metal;
-// The safe mode alone still contracts within a statement.
+// The safe mode alone still contracts multiplications and additions within a statement.
 #pragma METAL fp math_mode(safe)
 #pragma METAL fp contract(off)
 
@@ -19,7 +19,7 @@ using namespace metal;
 
 #define TG_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device)
 #define SG_BARRIER() simdgroup_barrier(mem_flags::mem_threadgroup)
-#define GRID_WAIT() (void)0  // launches of one encoder follow one another
+#define GRID_WAIT() (void)0  // launches of one encoder run one after another
 
 FN float2 make_float2(float x, float y) {
   return float2(x, y);
@@ -64,7 +64,8 @@ FN ushort to_bits16(T x) {
   return as_type<ushort>(x);
 }
 
-// Metal's own simd_sum may add in any order; the dialect's is the xor butterfly. The others have no order.
+// Metal's own simd_sum may add in any order; the dialect's is the xor butterfly. For the other operations no order
+// matters.
 template <typename T>
 FN T quire_simd_sum(T v) {
   v += simd_shuffle_xor(v, ushort(16));

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The matrix tile of a simdgroup: 16x16 products of half or bfloat with float sums.
 //
-// Acc16 += FragA<T> FragB<T>. A lane holds eight of the accumulators: on every device acc_get(acc, i) is at row
-// acc_row(i, lane) and column acc_col(i, lane), i / 4 picks row + 8, (i / 2) % 2 picks column + 8, i % 2 the second of
-// two neighbouring columns. A row lives in four lanes, acc_t(lane) = 0..3, whose first column of a pair is 2 * t;
-// row_max and row_sum reduce over them. Only which lanes form such a four differs by device.
+// Acc16 += FragA<T> FragB<T>. A lane holds eight of the accumulators. On every device acc_get(acc, i) is at row
+// acc_row(i, lane) and column acc_col(i, lane): i / 4 selects row + 8, (i / 2) % 2 column + 8, and i % 2 the second of
+// two neighbouring columns. A row is held by four lanes, acc_t(lane) = 0..3; lane t has the columns 2 * t and 2 * t + 1
+// of each eight. row_max and row_sum reduce over these lanes. Only which lanes form such a group differs between
+// devices.
 //
-// The sum over k inside one acc_mma is the device's own, over successive ones it is a chain in call order: bits depend
-// on the device and the order of k, never on how many rows are in use. All 32 lanes come together to every function
-// here; rows in threadgroup memory start on 16-byte boundaries.
+// The order of the sum over k inside one acc_mma is the device's own; successive ones form a chain in call order. So
+// bits depend on the device and on the order of k, never on how many rows are in use. REQUIRES: all 32 lanes call every
+// function here together; rows in threadgroup memory start on 16-byte boundaries, as ldmatrix requires.
 #pragma once
 
 #include "kernels/compat/dialect.h"
@@ -67,8 +68,8 @@ FN float acc_get(THREAD const Acc16& acc, int i) {
 FN void acc_set(THREAD Acc16& acc, int i, float v) {
   acc.m[i >> 2][(i >> 1) & 1].thread_elements()[i & 1] = v;
 }
-// Apple's layout of an 8x8 matrix (as MLX and others use it): lane bits 1, 2 and 4 are the row, 0 and 3 the column
-// pair.
+// Apple's layout of an 8x8 matrix (the one that MLX uses): bits 1, 2 and 4 of the lane are the row, bits 0 and 3 the
+// pair of columns.
 FN int acc_t(uint lane) {
   return int(((lane >> 2) & 2) | (lane & 1));
 }
@@ -83,7 +84,7 @@ FN float row_sum(float v) {
   v += simd_shuffle_xor(v, ushort(1));
   return v + simd_shuffle_xor(v, ushort(8));
 }
-// An accumulator has the layout of an operand already.
+// An accumulator already has the layout of an operand.
 template <typename T>
 FN void frag_from_acc(THREAD FragA<T>& a, THREAD const Acc16& acc) {
   UNROLL for (int i = 0; i < 2; i++) {
@@ -96,7 +97,8 @@ FN void frag_from_acc(THREAD FragA<T>& a, THREAD const Acc16& acc) {
 
 #elif defined(__CUDACC__) || defined(QUIRE_CUDA_SHIM)
 
-// Two m16n8k16 products: the left and the right eight columns. Lane 4g + t has rows g and g + 8.
+// Two m16n8k16 products: the left and the right eight columns. Lane 4g + t has rows g and g + 8 (PTX ISA,
+// mma.m16n8k16).
 struct Acc16 {
   float m[8];
 };
@@ -149,7 +151,7 @@ FN float row_sum(float v) {
   v += simd_shuffle_xor(v, 1u);
   return v + simd_shuffle_xor(v, 2u);
 }
-// Pairs of neighbouring columns are what an operand's registers hold: rows g, g + 8, then the same with k + 8.
+// The registers of an operand hold pairs of neighbouring columns: rows g and g + 8, then the same with k + 8.
 template <typename T>
 FN void frag_from_acc(FragA<T>& a, const Acc16& acc) {
   UNROLL for (int j = 0; j < 4; j++) {
@@ -192,8 +194,8 @@ void frag_from_acc(THREAD FragA<T>& a, THREAD const Acc16& acc);
 
 #else
 
-// The host: CUDA's layout. A lane's fragments hold all that its own eight sums need, as floats, so that a product needs
-// no meeting of the lanes; that they all come is checked by their trails.
+// The host uses CUDA's layout. A lane's fragments hold everything that its own eight sums need, as floats, so that a
+// product needs no exchange between the lanes; converge() checks that all of them take part.
 struct Acc16 {
   float m[8];
 };
@@ -243,7 +245,7 @@ void frag_load_b_trans(FragB<T>& b, const T* p, int ld, uint lane, QUIRE_SITE("f
 template <typename T>
 void acc_mma(Acc16& acc, const FragA<T>& a, const FragB<T>& b, QUIRE_SITE("acc_mma")) {
   quire::emulator::converge(site);
-  // Products of 16-bit numbers are exact in a float, so that each of the 16 steps rounds once.
+  // Products of 16-bit numbers are exact in a float, so each of the 16 steps rounds once.
   float top[4] = {acc.m[0], acc.m[1], acc.m[2], acc.m[3]}, bottom[4] = {acc.m[4], acc.m[5], acc.m[6], acc.m[7]};
   for (int k = 0; k < 16; k++) {
     for (int j = 0; j < 4; j++) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The integer names of the dialect, for parameter structs that host and device share; includes nothing.
+// The integer types of the dialect, for parameter structs that host and device share. Includes nothing.
 #pragma once
 
 #if defined(__METAL_VERSION__)

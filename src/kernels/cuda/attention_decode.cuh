@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of few rows over pages: the form for few sequences, and the merge of splits (sm_90a).
+// Attention of few rows over pages: the variant for few sequences, and the merge of splits (sm_90a).
 //
-// Equal, by memcmp, to the portable attention, to attention_team.cuh and to attention_prefill.cuh. The rows of a kv
-// head are (query, head of its group), at most 16; a launch serves the sequences with p.rows_from to p.rows_to rows.
-// With one split a sequence's rows are written at once, with more they go to scratch and the merge follows.
-//  - attention_quick: four threadgroups, a cluster, take one (sequence, kv head, split): a quarter of the tiles each
-//    for the scores, then a quarter of the head's columns each for p V, whose chain is what takes time. Grid:
+// Equal by memcmp to the portable attention, to attention_team.cuh and to attention_prefill.cuh. The rows of a KV head
+// are (query, head of its group), at most 16; a launch serves the sequences with p.rows_from to p.rows_to rows. If a
+// sequence has one split, its rows are written to out; otherwise they go to scratch, and the merge follows.
+//  - attention_quick: a cluster of four threadgroups shares one (sequence, KV head, split). Each computes the scores of
+//    a quarter of the tiles, and then a quarter of the head's columns of p V, whose chain takes most of the time. Grid:
 //    (kHopperClusterSize * kv_heads, max_splits, seqs), 256 threads, hopper_quick_memory().
-//  - attention_merge: a warp a (token, head). Grid: (tokens * heads / 8 rounded up), 256 threads.
-// D is 64 or 128, of the merge 256 too.
+//  - attention_merge: one warp per (token, head). Grid: (tokens * heads / 8 rounded up), 256 threads.
+//
+// D is 64 or 128, for the merge also 256.
 #pragma once
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_common.cuh"
 
 HOPPER_FN void hopper_cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -29,25 +30,26 @@ struct HopperAttentionQuick {
     kCluster = kHopperClusterSize,
     kPieces = D / 8,
     kRowBytes = D * 2,
-    kSlice = D / kCluster,  // columns of V of one threadgroup
+    kSlice = D / kCluster,  // columns of V per threadgroup
     kSliceBytes = kSlice * 2,
     kSlicePieces = kSlice / 8,
     kTiles = kHopperSplit / kHopperTile,
     kOwnTiles = kTiles / kCluster,
     kParts = kHopperQuickThreads / 32 / kOwnTiles,  // warps that share a tile
-    kEights = kHopperTile / kParts / 8,             // columns of a part, by eights
+    kEights = kHopperTile / kParts / 8,             // groups of eight columns in a part
     kWeightStride = kHopperSplit + 8,
     kQueryStride = D + 8
   };
   struct Smem {
-    T k[kOwnTiles][kHopperTile][D];  // piece c of row r at c ^ (r % 8); own tile j is tile kCluster * j + rank
-    T v[kHopperSplit][kSlice];       // pieces turned so that eight rows meet all banks: slice_piece()
-    T weights[16][kWeightStride];    // T(p)
+    // Piece c of row r is at c ^ (r % 8), against bank conflicts; own tile j is tile kCluster * j + rank.
+    T k[kOwnTiles][kHopperTile][D];
+    T v[kHopperSplit][kSlice];     // pieces are permuted so that eight rows fall into different banks: slice_piece()
+    T weights[16][kWeightStride];  // T(p)
     T q[16][kQueryStride];
-    float sums[kTiles][kParts][16][4];  // of a tile's parts, rows, t
-    float most[kTiles][kParts][17];     // of a tile's parts, rows
+    float sums[kTiles][kParts][16][4];  // [tile][part][row][t]
+    float most[kTiles][kParts][17];     // [tile][part][row]; 17 against bank conflicts
     float upto[kTiles][16];             // the row's maximum up to this tile
-    float factor[kTiles][16];           // a
+    float factor[kTiles][16];           // the factor a of each tile
     i64 eights[kHopperSplit / 8];
   };
 
@@ -55,7 +57,7 @@ struct HopperAttentionQuick {
     return kSlicePieces == 4 ? piece ^ ((row >> 1) & 3) : kSlicePieces == 2 ? piece ^ ((row >> 2) & 1) : piece;
   }
 
-  // K of the own tiles and V's own columns, of tiles from..to-1.
+  // Loads K of this threadgroup's own tiles, and its own columns of V, for the tiles from..to-1.
   HOPPER_FN void load_k(const HopperAttentionParams& p, Smem& sm, const char* pages, int rank, int from, int to,
                         int last) {
     const int piece = (int)threadIdx.x % kPieces;
@@ -82,7 +84,7 @@ struct HopperAttentionQuick {
     }
   }
 
-  // Part h of own tile j: scores of 8 * kEights positions.
+  // The scores of part h of own tile j: 8 * kEights positions.
   HOPPER_FN void scores(float (&s)[kEights][4], Smem& sm, int j, int h, int lane) {
     UNROLL for (int b = 0; b < kEights; b++) {
       UNROLL for (int i = 0; i < 4; i++) s[b][i] = 0.0f;
@@ -102,8 +104,8 @@ struct HopperAttentionQuick {
     }
   }
 
-  // Every threadgroup learns the maxima of all tiles: lane t of a row tells threadgroups t, t + 4, ...
-  HOPPER_FN void tell_maxima(Smem& sm, const float (&s)[kEights][4], int tile, int h, const int* seen, int lane) {
+  // Sends the maxima of a tile to all threadgroups of the cluster: lane t of a row writes to threadgroups t, t + 4, ...
+  HOPPER_FN void send_maxima(Smem& sm, const float (&s)[kEights][4], int tile, int h, const int* seen, int lane) {
     const int g = lane >> 2, t = lane & 3;
     UNROLL for (int i = 0; i < 2; i++) {
       float most = HOPPER_NONE;
@@ -119,8 +121,8 @@ struct HopperAttentionQuick {
     }
   }
 
-  // Weights of a part of a tile, to all threadgroups, and the sums of their pairs.
-  HOPPER_FN void tell_weights(Smem& sm, const float (&s)[kEights][4], int tile, int h, const int* seen, int rows,
+  // Sends the weights of a part of a tile, and the sums of their pairs, to all threadgroups of the cluster.
+  HOPPER_FN void send_weights(Smem& sm, const float (&s)[kEights][4], int tile, int h, const int* seen, int rows,
                               int lane) {
     const int g = lane >> 2, t = lane & 3;
     UNROLL for (int i = 0; i < 2; i++) {
@@ -145,7 +147,7 @@ struct HopperAttentionQuick {
     }
   }
 
-  // A tile's sum of the pairs' sums, in the order of the tree.
+  // The sum over a tile of the sums of pairs, in the order of the tree.
   HOPPER_FN float tile_sum(const Smem& sm, int tile, int row, int t) {
     const float first = sm.sums[tile][0][row][t] + sm.sums[tile][1][row][t];
     return kParts == 2 ? first : first + (sm.sums[tile][kParts - 2][row][t] + sm.sums[tile][kParts - 1][row][t]);
@@ -156,7 +158,7 @@ struct HopperAttentionQuick {
     return most;
   }
 
-  // Thread 16 row + tile: the row's maximum up to the tile, and what that does to the sums before.
+  // Thread 16 * row + tile: the row's maximum up to this tile, and the factor for the sums before it.
   HOPPER_FN void find_factors(Smem& sm, int tiles, int tid) {
     const int tile = tid & 15, row = tid >> 4;
     float now = tile < tiles ? tile_most(sm, tile, row) : HOPPER_NONE;
@@ -168,7 +170,7 @@ struct HopperAttentionQuick {
   }
 
   struct ValueFragments {
-    uint p[4][4];  // T(p), four k16 steps
+    uint p[4][4];  // T(p) of four k16 steps
     uint v[2][4];  // two k16 steps each
   };
   HOPPER_FN void fetch(ValueFragments& f, Smem& sm, int tile, int column, int lane) {
@@ -182,7 +184,7 @@ struct HopperAttentionQuick {
     }
   }
 
-  // Eight columns of p V over all tiles, and the rows' sums.
+  // Eight columns of p V over all tiles, and the sums of the rows.
   HOPPER_FN void values(float (&o)[4], float (&l)[2], Smem& sm, int column, int tiles, int lane) {
     const int g = lane >> 2, t = lane & 3;
     ValueFragments f[2];
@@ -216,7 +218,7 @@ struct HopperAttentionQuick {
     const int group = p.heads / p.kv_heads, rows = s.queries * group;
     if (split >= s.splits || rows < p.rows_from || rows > p.rows_to) {
       if (p.early) ptx_grid_wait();
-      return;  // all of the cluster
+      return;  // all threadgroups of the cluster return here
     }
     hopper_cluster_arrive();
 
@@ -229,7 +231,7 @@ struct HopperAttentionQuick {
                            : 0;
     }
     __syncthreads();
-    // Tiles without a position of this step are there already.
+    // Tiles without a position of this step are complete already.
     const int old = p.early ? max(0, min(s.context - s.queries - start, last)) / kHopperTile : 0;
     load_k(p, sm, pages, rank, 0, old, last);
     load_v(p, sm, pages, rank, 0, old, last);
@@ -238,22 +240,22 @@ struct HopperAttentionQuick {
     ptx_copy_commit();
     load_v(p, sm, pages, rank, old, tiles, last);
     ptx_copy_commit();
-    hopper_bring_queries<T, D>(p, s, q, kv_head, &sm.q[0][0], kQueryStride, 0, rows, 16, tid, kHopperQuickThreads);
+    hopper_load_queries<T, D>(p, s, q, kv_head, &sm.q[0][0], kQueryStride, 0, rows, 16, tid, kHopperQuickThreads);
     ptx_copy_wait<1>();
     __syncthreads();
 
-    const int before = s.context - s.queries + 1 - start;  // how many positions of the split the first query sees
+    const int before = s.context - s.queries + 1 - start;  // positions of the split that the first query sees
     const int seen[2] = {before + g / group, before + (g + 8) / group};
     const int j = warp / kParts, h = warp % kParts, tile = kCluster * j + rank;
     float w[kEights][4];
     if (tile < tiles) scores(w, sm, j, h, lane);
-    hopper_cluster_wait();  // the others have begun
-    if (tile < tiles) tell_maxima(sm, w, tile, h, seen, lane);
+    hopper_cluster_wait();  // the other threadgroups have started, so their shared memory may be written
+    if (tile < tiles) send_maxima(sm, w, tile, h, seen, lane);
     hopper_cluster_arrive();
     hopper_cluster_wait();
     find_factors(sm, tiles, tid);
     __syncthreads();
-    if (tile < tiles) tell_weights(sm, w, tile, h, seen, rows, lane);
+    if (tile < tiles) send_weights(sm, w, tile, h, seen, rows, lane);
     ptx_copy_wait<0>();
     hopper_cluster_arrive();
     hopper_cluster_wait();
@@ -279,7 +281,7 @@ struct HopperAttentionQuick {
   }
 };
 
-// ---- the splits of a row, from left to right ----
+// ---- the merge of a row's splits, from left to right ----
 
 template <typename T, int D>
 struct HopperAttentionMerge {
@@ -291,7 +293,7 @@ struct HopperAttentionMerge {
     const int row = (int)(blockIdx.x * (kHopperMergeThreads / 32) + (threadIdx.x >> 5));
     const int tokens = cu_seqlens[p.seqs], token = row / p.heads, head = row % p.heads;
     if (token >= tokens) return;
-    int low = 0, high = p.seqs;  // the sequence: cu_seqlens[low] <= token < cu_seqlens[low + 1]
+    int low = 0, high = p.seqs;  // find cu_seqlens[low] <= token < cu_seqlens[low + 1]
     while (high - low > 1) {
       const int middle = (low + high) / 2;
       if (cu_seqlens[middle] <= token) {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of many rows over pages by wgmma: a warpgroup brings in pages, two others work on 64 rows each (sm_90a).
+// Attention of many rows over pages with wgmma: one warpgroup loads pages, two others compute 64 rows each (sm_90a).
 //
-// Equal, by memcmp, to the portable attention and to attention_decode.cuh; attention.cuh says what the arithmetic is. A
-// threadgroup serves two blocks of rows of one kv head: the same 64 tokens of two heads where the group is even, else
-// two blocks of 64 tokens of one head. K and V tiles of 64 positions pass through a ring of four. While a warpgroup
-// makes the weights of tile i, the tensor cores have p V of tile i - 1 and the scores of tile i + 1. The exponentials
-// are what takes time, and wgmma takes the register file from them: what counts is few instructions and few branches
-// between them, as the compiler places them among the products only where it meets none. What the splits before came to
-// waits in shared memory.
+// Equal by memcmp to the portable attention and to attention_decode.cuh; attention_common.cuh describes the arithmetic.
+// A threadgroup serves two blocks of rows of one KV head: the same 64 tokens of two heads if the group is even,
+// otherwise two blocks of 64 tokens of one head. Tiles of K and V (64 positions) go through a ring of four slots. While
+// a warpgroup computes the weights of tile i, the tensor cores compute p V of tile i - 1 and the scores of tile i + 1,
+// as in FlashAttention-3 (Shah et al. 2024). The exponentials take most of the time, and wgmma competes with them for
+// the register file. So there should be few instructions and few branches between them: the compiler interleaves them
+// with the products only where it finds no branch. The merged result of the earlier splits is kept in shared memory.
 //
 // Grid: hopper_prefill_grid(), the longest rows first. 384 threads, hopper_prefill_memory(). D is 64 or 128. Serves the
 // sequences with p.rows_from to p.rows_to rows.
 #pragma once
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_common.cuh"
 
 // ---- the products: A in registers, B in swizzled shared memory ----
 
@@ -27,7 +27,7 @@
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"  \
   "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57," \
   "%58,%59,%60,%61,%62,%63}"
-// B as [n][k] rows (hopper_wg_scores; `add` 0: from zero) or as [k][n] rows (hopper_wg_values).
+// B as rows [n][k] (hopper_wg_scores; `add` 0 starts from zero) or as rows [k][n] (hopper_wg_values).
 #define HOPPER_WG_ATTENTION(type, name)                                                                    \
   HOPPER_FN void hopper_wg_scores(float(&d)[32], const uint(&a)[4], unsigned long long b, int add, type) { \
     asm volatile(                                                                                          \
@@ -53,8 +53,8 @@
 HOPPER_WG_ATTENTION(bfloat, "bf16")
 HOPPER_WG_ATTENTION(half, "f16")
 
-// 2^x for -100 <= x <= 0, with the bits of q_exp2: the power goes straight to the exponent, as no result is near its
-// ends.
+// 2^x for -100 <= x <= 0, with the bits of q_exp2. No result is near the ends of the exponent's range, so the integer
+// part is added directly to the exponent.
 HOPPER_FN float hopper_exp2(float x) {
   const float shifted = x + 0x1.8p23f;
   const float r = x - (shifted - 0x1.8p23f);
@@ -68,13 +68,13 @@ HOPPER_FN float hopper_exp2(float x) {
   return as_float(as_uint(p) + (as_uint(shifted) << 23));
 }
 
-// A value that is the same in all lanes, so that the compiler knows it: it gives up on overlapping wgmma elsewhere.
+// Makes a value known to the compiler as the same in all lanes; without that it does not overlap wgmma with other code.
 HOPPER_FN int hopper_uniform(int v) {
   return __shfl_sync(0xffffffffu, v, 0);
 }
 
-// Keeps what is done to these registers before (or after) this place: the compiler sees no use of them in wgmma's
-// flight.
+// Keeps the compiler from moving operations on these registers past this point: it does not know that wgmma uses them
+// while it is in flight.
 template <int N>
 HOPPER_FN void hopper_pin(float (&r)[N]) {
   UNROLL for (int i = 0; i < N; i++) asm volatile("" : "+f"(r[i])::"memory");
@@ -86,7 +86,7 @@ HOPPER_FN void hopper_pin(uint (&r)[N][4]) {
   }
 }
 
-// The larger one, or NaN if one is.
+// The larger number, or NaN if either is NaN.
 HOPPER_FN float hopper_max_nan(float a, float b) {
   float r;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
@@ -109,19 +109,20 @@ struct HopperAttentionPrefill {
     kTileBytes = kHopperTile * D * 2,  // halves of 64 columns, each 64 rows of 128 bytes, swizzled
     kHalves = D / 64,
     kQueryStride = D + 8,
-    kColumns = D / 2,  // accumulators of o a thread
-    kBarriers = 0,     // offsets in shared memory, from a multiple of 1024
+    kColumns = D / 2,  // accumulators of o per thread
+    // Offsets in shared memory, from a multiple of 1024 bytes (the swizzle of wgmma operands repeats every 1024)
+    kBarriers = 0,
     kK = 1024,
     kV = kK + kRing * kTileBytes,
-    kState = kV + kRing * kTileBytes,  // [warpgroup][column][thread], and q before the first split's end
+    kState = kV + kRing * kTileBytes,  // [warpgroup][column][thread]; holds q until the first split ends
     kBytes = kState + 2 * 128 * kColumns * 4
   };
-  // Unit i of the ring is K of tile i and V of tile i - 2, so that what is wanted at the same time is there at the same
-  // time. Barriers of a slot: it is there (kind 0), it is free (kind 1).
+  // Unit i of the ring is K of tile i and V of tile i - 2, because these are needed at the same time. Each slot has two
+  // barriers: kind 0, the data has landed; kind 1, the slot is free.
   HOPPER_FN uint barrier(uint base, int kind, int unit) {
     return base + kBarriers + (kind * kRing + (unit & (kRing - 1))) * 8;
   }
-  // All lanes at once, so that the compiler knows that they stay together.
+  // All lanes wait together, so that the compiler knows that they do not diverge.
   HOPPER_FN void await(uint base, int kind, int unit, int flip) {
     while (!simd_all(hopper_barrier_try(barrier(base, kind, unit), ((unit >> 2) & 1) ^ flip))) {
     }
@@ -129,14 +130,14 @@ struct HopperAttentionPrefill {
 
   struct Place {
     HopperSequence s;
-    int kv_head, head;  // this warpgroup's
-    int token;          // of the sequence: the first of this warpgroup
-    int tiles;          // of the threadgroup
-    int own_tiles;      // of the warpgroup
+    int kv_head, head;  // of this warpgroup
+    int token;          // the first of this warpgroup, counted in the sequence
+    int tiles;          // tiles of the threadgroup
+    int own_tiles;      // tiles of this warpgroup
     const int* blocks;
   };
 
-  // False: nothing to do here.
+  // Returns false if there is nothing to do.
   HOPPER_FN bool find(const HopperAttentionParams& p, Place& at, int consumer, const int* block_tables,
                       const int* cu_seqlens, const int* context_lens) {
     const int group = p.heads / p.kv_heads;
@@ -147,7 +148,7 @@ struct HopperAttentionPrefill {
     at.kv_head = index / per % p.kv_heads;
     const int block = all - 1 - index / (per * p.kv_heads);
     if (block < 0) return false;
-    int low = 0, high = p.seqs;  // sequence i has the blocks from cu_seqlens[i] / tokens + i on
+    int low = 0, high = p.seqs;  // the blocks of sequence i begin at cu_seqlens[i] / tokens + i
     while (high - low > 1) {
       const int middle = (low + high) / 2;
       if (cu_seqlens[middle] / tokens + middle <= block) {
@@ -172,20 +173,21 @@ struct HopperAttentionPrefill {
     return true;
   }
 
-  // ---- the warpgroup that brings in pages ----
+  // ---- the warpgroup that loads pages ----
 
-  // Eight rows of one page lie one after the other: warp w takes the eights 2 w and 2 w + 1 of a tile, its lanes pieces
-  // of 16 bytes, 2 or 4 rows at once.
+  // Eight rows of one page are contiguous. Warp w loads the groups of eight 2 w and 2 w + 1 of a tile; its lanes load
+  // pieces of 16 bytes, 2 or 4 rows at a time.
   enum { kPieces = D / 8, kRowsAtOnce = 32 / kPieces, kRounds = 8 / kRowsAtOnce };
 
   struct Pieces {
-    const char* from[2];  // the lane's first piece of K in the two eights; those of V are p.v_offset on
-    uint to[kRounds];     // from the first byte of a slot, for the first eight
-    uint step;            // bytes between the rounds' rows
-    int row;              // of the lane in the tile
+    const char* from[2];  // the lane's first piece of K in each group of eight; V is p.v_offset further on
+    uint to[kRounds];     // offset in a slot, for the first group of eight
+    uint step;            // bytes between the rows of successive rounds
+    int row;              // the lane's row in the tile
   };
   template <bool kAll>
-  HOPPER_FN void load(const Pieces& at, uint slot, i64 offset, int left) {  // kAll: all rows are there, else `left`
+  // KAll: all rows exist, otherwise `left` rows.
+  HOPPER_FN void load(const Pieces& at, uint slot, i64 offset, int left) {
     UNROLL for (int e = 0; e < 2; e++) {
       const char* from = at.from[e] + offset;
       UNROLL for (int i = 0; i < kRounds; i++) {
@@ -199,22 +201,23 @@ struct HopperAttentionPrefill {
     }
   }
 
-  // Lane i: where positions 8 i of the 256 from tile 4 j on stand.
+  // Lane i finds the offset of positions 8 i to 8 i + 7 of the 256 that begin with tile 4 * (tile / 4).
   HOPPER_FN i64 find_eights(const HopperAttentionParams& p, const Place& at, int tile) {
     const int position = (tile & ~3) * kHopperTile + ((int)threadIdx.x & 31) * 8;
     if (position >= at.s.context) return 0;
     return hopper_position(p, at.blocks, position, p.kv_heads * D * 2) + (i64)at.kv_head * D * 2;
   }
 
-  // The unit that was asked for kLater units ago has landed: wgmma may read it.
+  // Waits until the unit that was requested kLater units ago has landed, and signals it. The proxy fence makes data
+  // that cp.async wrote visible to wgmma, which reads shared memory through the async proxy.
   template <int kLater>
-  HOPPER_FN void tell(uint base, int unit) {
+  HOPPER_FN void signal_landed(uint base, int unit) {
     asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
     hopper_fence_async();
     hopper_barrier_arrive(barrier(base, 0, unit));
   }
 
-  HOPPER_FN void bring(const HopperAttentionParams& p, const Place& at, uint base, const char* pages) {
+  HOPPER_FN void load_pages(const HopperAttentionParams& p, const Place& at, uint base, const char* pages) {
     const int warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31, piece = lane % kPieces, row = lane / kPieces;
     const char* own = pages + (i64)row * p.kv_heads * D * 2 + piece * 16;
     Pieces pieces;
@@ -225,7 +228,7 @@ struct HopperAttentionPrefill {
       pieces.to[i] = (piece >> 3) * (kHopperTile * 128) + (16 * warp + r) * 128 + (((piece & 7) ^ r) << 4);
     }
     i64 eights = find_eights(p, at, 0), next = 0;
-    const char *v0[2] = {own, own}, *v1[2] = {own, own};  // of the tile two before, and one before
+    const char *v0[2] = {own, own}, *v1[2] = {own, own};  // addresses of V of the tiles two before and one before
 #pragma unroll 1
     for (int unit = 0; unit < at.tiles + 2; unit++) {
       if ((unit & 3) == 0) {
@@ -236,7 +239,7 @@ struct HopperAttentionPrefill {
         pieces.from[e] = own + __shfl_sync(0xffffffffu, eights, (unit & 3) * 8 + 2 * warp + e);
       }
       const uint slot = base + kK + (unit & (kRing - 1)) * kTileBytes;
-      await(base, 1, unit, 1);  // a fresh barrier's phase before the first counts as done
+      await(base, 1, unit, 1);  // the phase before the first one of a new mbarrier counts as complete
       Pieces values = pieces;
       values.from[0] = v0[0];
       values.from[1] = v0[1];
@@ -249,24 +252,24 @@ struct HopperAttentionPrefill {
         if (unit >= 2) load<false>(values, slot + kRing * kTileBytes, p.v_offset, left + 2 * kHopperTile);
       }
       ptx_copy_commit();
-      if (unit > 0) tell<1>(base, unit - 1);
+      if (unit > 0) signal_landed<1>(base, unit - 1);
       UNROLL for (int e = 0; e < 2; e++) {
         v0[e] = v1[e];
         v1[e] = pieces.from[e];
       }
     }
-    tell<0>(base, at.tiles + 1);
+    signal_landed<0>(base, at.tiles + 1);
   }
 
-  // ---- the warpgroups that work ----
+  // ---- the warpgroups that compute ----
 
   struct Rows {  // rows g and g + 8 of a warp's 16
     float m[2], l[2];
   };
 
-  // Scores to powers x, relative to the row's maximum so far. Returns the factors of what was before.
+  // Turns scores into exponents x, relative to the row's maximum so far. `a` becomes the factor of the earlier tiles.
   template <bool kMasked>
-  HOPPER_FN void measure(const float (&s)[32], float (&x)[32], Rows& rows, float (&a)[2], int visible, int t) {
+  HOPPER_FN void exponents(const float (&s)[32], float (&x)[32], Rows& rows, float (&a)[2], int visible, int t) {
     UNROLL for (int i = 0; i < 32; i++) x[i] = s[i];
     if (kMasked) {
       const int seen[2] = {visible, visible + 8};
@@ -292,9 +295,9 @@ struct HopperAttentionPrefill {
     UNROLL for (int i = 0; i < 32; i++) x[i] = fmaxf(x[i] - base[(i >> 1) & 1], -100.0f);
   }
 
-  // Powers to weights: x becomes p.
+  // Turns exponents into weights: x becomes p.
   template <bool kMasked>
-  HOPPER_FN void weigh(float (&x)[32], Rows& rows, const float (&a)[2], int visible, int t) {
+  HOPPER_FN void weights_of(float (&x)[32], Rows& rows, const float (&a)[2], int visible, int t) {
     UNROLL for (int i = 0; i < 32; i++) x[i] = hopper_exp2(x[i]);
     if (kMasked) {
       const int seen[2] = {visible, visible + 8};
@@ -311,7 +314,7 @@ struct HopperAttentionPrefill {
     }
   }
 
-  // Weights as the next product's operand, and o brought to their scale.
+  // Packs the weights as the operand of the next product, and scales o by the factor.
   HOPPER_FN void pack(const float (&x)[32], uint (&w)[4][4], float (&o)[kColumns], const float (&a)[2]) {
     UNROLL for (int i = 0; i < 4; i++) {
       UNROLL for (int j = 0; j < 4; j++) w[i][j] = hopper_pack<T>(x[8 * i + 2 * j], x[8 * i + 2 * j + 1]);
@@ -321,7 +324,7 @@ struct HopperAttentionPrefill {
     }
   }
 
-  // The slots' descriptors: the low words, to which 16-byte steps are added.
+  // k and v are the low words of the slots' descriptors, to which 16-byte steps are added.
   HOPPER_FN void scores(float (&s)[32], const uint (&q)[D / 16][4], uint k) {
     UNROLL for (int i = 0; i < D / 16; i++) {
       const uint at = k + (((i >> 2) * (kHopperTile * 128) + (i & 3) * 32) >> 4);
@@ -334,14 +337,15 @@ struct HopperAttentionPrefill {
     hopper_wg_commit();
   }
 
-  // The end of a split: joins what the splits before came to, and o starts anew. `state` is this thread's, a float each
-  // 128; `visible` as in work().
-  HOPPER_FN void join(float (&o)[kColumns], Rows now, Rows& all, float* state, int visible, int split, bool last) {
+  // The end of a split: merges it with the earlier splits and sets o to zero. `state` is this thread's column of
+  // kState, with a stride of 128 floats; `visible` as in Worker.
+  HOPPER_FN void merge_split(float (&o)[kColumns], Rows now, Rows& all, float* state, int visible, int split,
+                             bool last) {
     const bool first = split == 0, sees[2] = {visible > split * kHopperSplit, visible + 8 > split * kHopperSplit};
     float e1[2] = {1.0f, 1.0f}, e2[2] = {1.0f, 1.0f};
     UNROLL for (int h = 0; h < 2; h++) {
       now.l[h] = row_sum(now.l[h]);
-      // Scores that overflowed or held a NaN.
+      // A score overflowed or was NaN.
       if (sees[h] && !(abs(now.m[h]) < as_float(0x7f800000u))) now.l[h] = as_float(0x7fffffffu);
       if (first) {
         all.m[h] = now.m[h];
@@ -373,10 +377,10 @@ struct HopperAttentionPrefill {
 
   struct Worker {
     uint base;
-    uint k_word;     // descriptor of K in slot 0, its low word
-    uint to_v;       // from there to V's
-    int visible;     // positions that row g sees, from 0 on; row g + 8 sees 8 more
-    int first_sees;  // likewise the warpgroup's first row
+    uint k_word;     // low word of the descriptor of K in slot 0
+    uint to_v;       // distance from there to V's
+    int visible;     // positions that row g sees, counted from 0; row g + 8 sees 8 more
+    int first_sees;  // the same for the warpgroup's first row
     int lane;
     float* state;
   };
@@ -386,17 +390,18 @@ struct HopperAttentionPrefill {
     if (me.lane == 0) hopper_barrier_arrive(barrier(me.base, 1, unit));
   }
 
-  // s holds the scores of `tile`, w and o what the tile before left: its weights, and o at their scale. While the
-  // weights of the tile are made, the scores of the next one (kNext) come to be, and p V of the one before (kBefore).
+  // On entry s holds the scores of `tile`; w and o hold the weights of the previous tile, and o scaled to them. While
+  // the weights of this tile are computed, the tensor cores compute the scores of the next tile (kNext) and p V of the
+  // previous one (kBefore).
   template <bool kNext, bool kBefore, bool kMasked>
-  HOPPER_FN void turn(float (&s)[32], float (&o)[kColumns], uint (&w)[4][4], uint (&q)[D / 16][4], Rows& now, Rows& all,
-                      const Worker& me, int tile) {
+  HOPPER_FN void compute_tile(float (&s)[32], float (&o)[kColumns], uint (&w)[4][4], uint (&q)[D / 16][4], Rows& now,
+                              Rows& all, const Worker& me, int tile) {
     const Rows done = now;
     const bool ended = kBefore && (tile & (kSplitTiles - 1)) == 0;
     if (ended) now = {{HOPPER_NONE, HOPPER_NONE}, {0.0f, 0.0f}};
     const int visible = me.visible - tile * kHopperTile, t = me.lane & 3;
     float x[32], a[2];
-    measure<kMasked>(s, x, now, a, visible, t);
+    exponents<kMasked>(s, x, now, a, visible, t);
     if (kNext || kBefore) {
       const uint word = me.k_word + ((tile + 1) & (kRing - 1)) * kStep;
       await(me.base, 0, tile + 1, 0);
@@ -409,19 +414,19 @@ struct HopperAttentionPrefill {
       if (kBefore) values(o, w, word + me.to_v);
       hopper_pin(x);
     }
-    weigh<kMasked>(x, now, a, visible, t);
+    weights_of<kMasked>(x, now, a, visible, t);
     if (kNext || kBefore) {
       hopper_wg_wait<0>();
       hopper_pin(o);
       if (kNext) hopper_pin(s);
     }
     release(me, tile + 1);
-    if (ended) join(o, done, all, me.state, me.visible, (tile >> 4) - 1, false);
+    if (ended) merge_split(o, done, all, me.state, me.visible, (tile >> 4) - 1, false);
     pack(x, w, o, a);
   }
 
-  // The warpgroup's threads wait for each other.
-  HOPPER_FN void meet(int consumer) {
+  // A barrier for the threads of one warpgroup.
+  HOPPER_FN void sync_warpgroup(int consumer) {
     if (consumer == 0) {
       asm volatile("bar.sync 1, 128;" ::: "memory");
     } else {
@@ -429,9 +434,9 @@ struct HopperAttentionPrefill {
     }
   }
 
-  // T(q * c) of the warpgroup's rows, all asked for at once.
-  HOPPER_FN void bring_queries(const HopperAttentionParams& p, const Place& at, const T* q, T* queries, int tid) {
-    enum { kLoads = D / 16 };  // pieces of q a thread
+  // Loads T(q * c) of the warpgroup's rows; all loads are issued before the first is used.
+  HOPPER_FN void load_queries(const HopperAttentionParams& p, const Place& at, const T* q, T* queries, int tid) {
+    enum { kLoads = D / 16 };  // pieces of q per thread
     uint4 pieces[kLoads];
     UNROLL for (int i = 0; i < kLoads; i++) {
       const int at_piece = tid + 128 * i, r = at_piece / (D / 8), d = at_piece % (D / 8) * 8;
@@ -467,14 +472,14 @@ struct HopperAttentionPrefill {
                       T* out, const T* q) {
     const int tid = (int)threadIdx.x & 127, warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
     T* queries = (T*)(shared + kState + consumer * 128 * kColumns * 4);
-    bring_queries(p, at, q, queries, tid);
-    meet(consumer);
+    load_queries(p, at, q, queries, tid);
+    sync_warpgroup(consumer);
     uint qf[D / 16][4];
     UNROLL for (int k = 0; k < D / 16; k++) {
       hopper_ldmatrix(
           qf[k], ptx_shared_address(queries + (16 * warp + (lane & 15)) * kQueryStride + k * 16 + (lane >> 4) * 8));
     }
-    meet(consumer);  // what the splits come to goes where q was
+    sync_warpgroup(consumer);  // kState takes the place of q
     float* state = (float*)(shared + kState) + consumer * 128 * kColumns + tid;
     float o[kColumns];
     UNROLL for (int i = 0; i < kColumns; i++) o[i] = 0.0f;
@@ -499,17 +504,17 @@ struct HopperAttentionPrefill {
       hopper_pin(s);
       release(me, 0);
       if (at.own_tiles > 1) {
-        turn<true, false, true>(s, o, w, qf, now, all, me, 0);
+        compute_tile<true, false, true>(s, o, w, qf, now, all, me, 0);
         const int whole =
             hopper_uniform(min(at.own_tiles - 1, me.first_sees / kHopperTile));  // tiles that all rows see
 #pragma unroll 1
-        for (tile = 1; tile < whole; tile++) turn<true, true, false>(s, o, w, qf, now, all, me, tile);
+        for (tile = 1; tile < whole; tile++) compute_tile<true, true, false>(s, o, w, qf, now, all, me, tile);
 #pragma unroll 1
-        for (; tile + 1 < at.own_tiles; tile++) turn<true, true, true>(s, o, w, qf, now, all, me, tile);
-        turn<false, true, true>(s, o, w, qf, now, all, me, tile);
+        for (; tile + 1 < at.own_tiles; tile++) compute_tile<true, true, true>(s, o, w, qf, now, all, me, tile);
+        compute_tile<false, true, true>(s, o, w, qf, now, all, me, tile);
       } else {
         await(base, 0, 1, 0);
-        turn<false, false, true>(s, o, w, qf, now, all, me, 0);
+        compute_tile<false, false, true>(s, o, w, qf, now, all, me, 0);
       }
       await(base, 0, tile + 2, 0);
       hopper_pin(o);
@@ -519,9 +524,9 @@ struct HopperAttentionPrefill {
       hopper_wg_wait<0>();
       hopper_pin(o);
       release(me, tile + 2);
-      join(o, now, all, state, me.visible, tile >> 4, true);
+      merge_split(o, now, all, state, me.visible, tile >> 4, true);
     }
-    // Units of the other warpgroup alone: let them pass.
+    // Release the units that only the other warpgroup needs.
     for (int unit = at.own_tiles > 0 ? at.own_tiles + 2 : 0; unit < at.tiles + 2; unit++) {
       await(base, 0, unit, 0);
       release(me, unit);
@@ -549,7 +554,7 @@ struct HopperAttentionPrefill {
     if (!find(p, at, max(warpgroup - 1, 0), block_tables, cu_seqlens, context_lens)) return;
     if (warpgroup == 0) {
       asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-      bring(p, at, base, pages);
+      load_pages(p, at, base, pages);
     } else {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
       work(p, at, base, shared, warpgroup - 1, out, q);

@@ -1,42 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of few rows over pages by teams: four or eight warps take one (sequence, kv head, split) together (sm_90a).
+// Attention of few rows over pages by teams: four or eight warps share one (sequence, KV head, split) (sm_90a).
 //
-// Equal, by memcmp, to the portable attention and to the forms of attention_decode.cuh, whose rows, scratch and merge
-// these are; attention.cuh says what the arithmetic is. A team goes through its split by pairs of tiles: each warp
-// makes the scores of its part of a tile, the warps tell each other their maxima, then their weights, and each takes 16
-// or 32 of the head's columns for p V: so no chain is longer than it must be. K and V of a tile are stages of a ring;
-// the host chooses how many (hopper_team_stages), between all of a short context asked for at once and several teams on
-// a multiprocessor.
+// Equal by memcmp to the portable attention and to attention_decode.cuh, whose rows, scratch and merge it uses;
+// attention_common.cuh describes the arithmetic. A team works through its split in pairs of tiles: each warp computes
+// the scores of its part of a tile, the warps exchange their maxima, then their weights, and each computes 16 or 32 of
+// the head's columns of p V. So no chain is longer than necessary. K and V of a tile are stages of a ring. The host
+// chooses their number: all of a short context at once, or few enough that several teams share a multiprocessor.
 //
 // Grid: seqs * kv_heads * max_splits, hopper_team_threads(), hopper_team_memory(). p.stages is even and at least 4. D
-// is 64 or 128.
+// is 64, 128 or 256.
 #pragma once
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_common.cuh"
 
 template <typename T, int D>
 struct HopperAttentionTeam {
   enum {
-    kPieces = D / 8,  // of 16 bytes in a row
+    kPieces = D / 8,  // 16-byte pieces of a row
     kRowBytes = D * 2,
     kStage = kHopperTile * kRowBytes,
     kWarps = hopper_team_threads(D) / 32,
     kThreads = hopper_team_threads(D),
-    kSlice = D / kWarps,  // columns of a warp: 16 or 32
+    kSlice = D / kWarps,  // columns per warp: 16 or 32
     kBlocks = kSlice / 8,
-    kParts = kWarps / 2,               // of a tile
-    kPart = kHopperTile / kParts,      // positions
-    kEights = kPart / 8,               // of them
-    kRowsAtOnce = kThreads / kPieces,  // that a copy of all threads covers
+    kParts = kWarps / 2,               // parts of a tile
+    kPart = kHopperTile / kParts,      // positions per part
+    kEights = kPart / 8,               // groups of eight positions per part
+    kRowsAtOnce = kThreads / kPieces,  // rows that one copy by all threads covers
     kQueryStride = D + 8,
     kWeightStride = 2 * kHopperTile + 8
   };
-  struct Smem {  // and then the ring
+  struct Smem {  // the ring follows
     union {
       T weights[16][kWeightStride];  // T(p) of two tiles
-      T q[16][kQueryStride];         // until it is in registers
+      T q[16][kQueryStride];         // until the queries are in registers
     };
-    float sums[kWarps][16][4];  // of the warps' parts of a tile, rows, t
+    float sums[kWarps][16][4];  // [warp][row][t]: the sums of each warp's part of a tile
     float most[kWarps][16];
     i64 eights[kHopperSplit / 8];
     unsigned long long landed[kHopperTeamMostStages];
@@ -46,12 +45,12 @@ struct HopperAttentionTeam {
   struct Unit {
     HopperSequence s;
     int kv_head, split;
-    int last;   // positions of the split
-    int tiles;  // of them
+    int last;   // positions in the split
+    int tiles;  // tiles in the split
     int rows;
   };
 
-  // Stage i: pair of tiles i / 4, K of its first and second tile, then V of them.
+  // Stage i belongs to the pair of tiles i / 4: K of its first and second tile, then V of both.
   HOPPER_FN int tile_of(int stage) { return (stage >> 2) * 2 + (stage & 1); }
   HOPPER_FN void load(const HopperAttentionParams& p, const Unit& unit, Smem& sm, uint ring, const char* pages,
                       int stage, int slot) {
@@ -66,7 +65,7 @@ struct HopperAttentionTeam {
     hopper_barrier_arrive_copied(ptx_shared_address(&sm.landed[slot]));
   }
 
-  // Of the warp's part of a tile.
+  // The scores of the warp's part of a tile.
   HOPPER_FN void scores(float (&s)[kEights][4], const uint (&q)[D / 16][4], uint stage, int lane) {
     UNROLL for (int b = 0; b < kEights; b++) {
       UNROLL for (int i = 0; i < 4; i++) s[b][i] = 0.0f;
@@ -92,7 +91,7 @@ struct HopperAttentionTeam {
     return row_max(most);
   }
 
-  // The warp's weights of a row, to shared memory, and the sum of their pairs.
+  // Writes the warp's weights of a row to shared memory, and the sum of their pairs.
   HOPPER_FN void weigh(const float (&s)[kEights][4], int i, int seen, float most, uint* weights, float* sum, int t) {
     const float base = most == HOPPER_NONE ? 0.0f : most;
     float e[kEights];
@@ -117,7 +116,7 @@ struct HopperAttentionTeam {
     return most;
   }
 
-  // The warp's columns of p V of a tile.
+  // Adds the warp's columns of p V of a tile.
   HOPPER_FN void values(float (&o)[kBlocks][4], const Smem& sm, int which, uint stage, int warp, int lane) {
     const uint row = stage + ((lane & 7) + ((lane >> 3) & 1) * 8) * kRowBytes;
     const uint weights = ptx_shared_address(&sm.weights[lane & 15][which * kHopperTile + (lane >> 4) * 8]);
@@ -133,7 +132,7 @@ struct HopperAttentionTeam {
     }
   }
 
-  // What the rows of a lane have come to: g and g + 8.
+  // The state of a lane's two rows, g and g + 8.
   struct Rows {
     float o[kBlocks][4], m[2], l[2];
   };
@@ -162,15 +161,15 @@ struct HopperAttentionTeam {
     }
   }
 
-  // All pairs of tiles. A stage's slot is asked for anew as soon as all warps have read it.
+  // Works through all pairs of tiles. A slot is requested again as soon as all warps have read it.
   HOPPER_FN void work(const HopperAttentionParams& p, const Unit& unit, Smem& sm, uint ring, const char* pages,
                       const uint (&qf)[D / 16][4], Rows& r, int warp, int lane) {
     const int g = lane >> 2, t = lane & 3, group = p.heads / p.kv_heads;
     const int which = warp / kParts,
-              part = warp % kParts * kPart;  // the tile of a pair, and the warp's first position in it
+              part = warp % kParts * kPart;  // which tile of the pair, and the warp's first position in it
     const int before = unit.s.context - unit.s.queries + 1 - unit.split * kHopperSplit;
     const int seen[2] = {before + g / group, before + (g + 8) / group};
-    const bool wide = unit.rows > 8;  // else rows g + 8 idle
+    const bool wide = unit.rows > 8;  // otherwise rows g + 8 are unused
     int slot = 0, parity = 0;         // of the pair's first stage
 #pragma unroll 1
     for (int tile = 0, stage = 0; tile < unit.tiles; tile += 2, stage += 4) {
@@ -197,9 +196,9 @@ struct HopperAttentionTeam {
           if (t == 0) sm.most[warp][g + 8 * i] = most;
         }
       }
-      __syncthreads();  // and p V of the pair before is done
+      __syncthreads();  // the maxima are visible, and p V of the previous pair is done
       UNROLL for (int i = 0; i < 2; i++) load(p, unit, sm, ring, pages, stage + i + p.stages, slots[i]);
-      float upto[2][2], a[2][2] = {{1.0f, 1.0f}, {1.0f, 1.0f}};  // of the pair's tiles, and rows
+      float upto[2][2], a[2][2] = {{1.0f, 1.0f}, {1.0f, 1.0f}};  // [tile of the pair][row]
       UNROLL for (int i = 0; i < 2; i++) {
         if (i == 1 && !wide) break;
         const int row = g + 8 * i;
@@ -268,7 +267,7 @@ struct HopperAttentionTeam {
       for (int i = 0; i < p.stages; i++) hopper_barrier_init(ptx_shared_address(&sm.landed[i]), kThreads);
     }
     __syncthreads();
-    // Tiles without a position of this step are there already.
+    // Tiles without a position of this step are complete already.
     const int old = p.early ? max(0, min(unit.s.context - unit.s.queries - start, unit.last)) / kHopperTile : 0;
     for (int i = 0; i < p.stages; i++) {
       if (tile_of(i) < old) load(p, unit, sm, ring, pages, i, i);
@@ -277,14 +276,14 @@ struct HopperAttentionTeam {
     for (int i = 0; i < p.stages; i++) {
       if (tile_of(i) >= old) load(p, unit, sm, ring, pages, i, i);
     }
-    hopper_bring_queries<T, D>(p, unit.s, q, unit.kv_head, &sm.q[0][0], kQueryStride, 0, unit.rows, 16, tid, kThreads);
+    hopper_load_queries<T, D>(p, unit.s, q, unit.kv_head, &sm.q[0][0], kQueryStride, 0, unit.rows, 16, tid, kThreads);
     __syncthreads();
     uint qf[D / 16][4];
     UNROLL for (int k = 0; k < D / 16; k++) {
       hopper_ldmatrix(qf[k], ptx_shared_address(&sm.q[lane & 15][k * 16 + (lane >> 4) * 8]));
     }
     __syncthreads();
-    for (int i = tid; i < 16 * kWeightStride / 2; i += kThreads) ((uint*)sm.weights)[i] = 0;  // idle rows'
+    for (int i = tid; i < 16 * kWeightStride / 2; i += kThreads) ((uint*)sm.weights)[i] = 0;  // for the unused rows
     for (int i = tid; i < kWarps * 16 * 4; i += kThreads) ((float*)sm.sums)[i] = 0.0f;
     Rows r;
     UNROLL for (int d = 0; d < kBlocks; d++) {

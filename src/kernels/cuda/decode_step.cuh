@@ -1,46 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
-// A decode step of few sequences in one launch (sm_90a), from the embedding to the logits, with the bits of the ops one
-// by one.
+// The fused decode step: a decode step of a few sequences in one launch (sm_90a), from the embedding to the logits,
+// with the same bits as the separate ops.
 //
-// With one sequence a layer is a handful of products that a chip does in microseconds, and what takes time is what
-// stands between them: a launch that ends, one that begins, a row that travels. Here one threadgroup a multiprocessor
-// stays for all ops of the program:
-//  - Weights do not depend on anything, so a warp brings them in (and old positions of K and V), op after op, as far
-//    ahead as the ring has slots.
-//  - What an op gives goes to its readers through an exchange in memory: each entry carries the flag of its op beside
-//    the value, so a reader asks for the entry itself until the flag is there. No barrier, no fence, no second trip.
-//    An op reads all that the op before gave, but attention only what belongs to a kv head. So three exchange buffers
-//    in turn are needed, and enough: what a writer of op i + 3 has seen, itself or through those of op i + 2, comes
-//    from all writers of op i + 1, and they had read all of op i. With two, the heads of a quick kv head would take the
-//    place of what a slow threadgroup's projection still waits for.
-//  - A tile is eight or sixteen rows of W, its chain one warp's, as in linear_few.cuh.
-// Attention: a unit of the first part is 64 positions of a (sequence, kv head), its scores go to the exchange; a unit
-// of the second is 16 columns of V of a (sequence, kv head, split), which makes the softmax of all its positions again;
-// if there are several splits, a third part merges a head's.
-// Logits go to memory; beside them each threadgroup leaves the largest of its own for sampling.
+// With one sequence, a layer is a handful of products that the GPU computes in microseconds; most of the time passes
+// between them: one launch ends, the next one starts, a row is written and read. Here one threadgroup per
+// multiprocessor stays for all ops of the program:
+//  - Weights depend on nothing, so one warp loads them (and the old positions of K and V) op after op, as far ahead as
+//    the ring has slots.
+//  - The output of an op goes to its readers through an exchange in global memory. Each entry holds the flag of its op
+//    beside the value, so a reader polls the entry itself until the flag is there: no barrier, no fence, and no second
+//    round trip.
+//  - The exchange has three buffers, which successive ops use in turn. An op reads all of the previous op's output,
+//    except that attention reads only what belongs to its KV head. Three buffers are enough: a writer of op i + 3 has
+//    seen, directly or through op i + 2, the output of all writers of op i + 1, and these had read all of op i. Two are
+//    not: a fast KV head could overwrite what a slow threadgroup's projection still waits for.
+//  - A tile is eight or sixteen rows of W, and its chain runs in one warp, as in linear_few.cuh.
 //
-// Flags count up from launch to launch (`epochs`, one for each threadgroup, each its own) and must not return: the host
-// clears exchange and epochs before 2^24 launches. All threadgroups must run at once: one a multiprocessor, no more.
+// Attention has two or three parts. A unit of the first part computes the scores of 64 positions of a (sequence, KV
+// head) and writes them to the exchange. A unit of the second part computes 16 columns of p V of a (sequence, KV head,
+// split), and computes the softmax of the whole split for itself. If there are several splits, a third part merges
+// those of a head. Logits are written to memory, together with each threadgroup's largest logit, for sampling.
 //
-// Grid: (multiprocessors), kStepThreads, memory: step_ring_at() and the slots. Needs: k a multiple of 64, n of 8, all
-// on 16-byte boundaries, out rows of an even number of elements.
+// Flags grow from launch to launch (`epochs` has a counter for each threadgroup) and must not repeat: the host clears
+// the exchange and the epochs before 2^24 launches. REQUIRES: all threadgroups run at the same time, one per
+// multiprocessor; they wait for each other.
+//
+// Grid: (multiprocessors), kStepThreads; shared memory: step_ring_at() and the slots. REQUIRES: k is a multiple of 64,
+// n of 8, everything on 16-byte boundaries, rows of out have an even number of elements.
 #pragma once
 
 #include "kernels/cuda/decode_step_attention.cuh"
-#include "kernels/cuda/decode_step_bring.cuh"
+#include "kernels/cuda/decode_step_fetch.cuh"
 #include "kernels/cuda/decode_step_linear.cuh"
 
 template <typename T, int D>
 struct HopperDecodeStep : HopperStep<T, D> {
   typedef HopperStep<T, D> Base;
-  using Base::cut_attention;
+  using Base::divide_attention;
   using Base::empty;
   using Base::full;
   using Base::kOpPieces;
   using Base::kThreads;
-  using Base::meet;
   using Base::mine;
   using Base::op_at;
+  using Base::sync;
   using typename Base::Shared;
 
   HOPPER_FN void prepare(const DecodeStepParams& p, const StepOp* program, u64* exchange, u64* scores, u64* partials) {
@@ -63,8 +66,8 @@ struct HopperDecodeStep : HopperStep<T, D> {
     }
   }
 
-  // Once all are through with op i - 1, its place takes op i + 3: asked for here, awaited an op later, and seen by all
-  // when they have met once more.
+  // When all warps are done with op i - 1, its place is used for op i + 3. The copy is started here, waited for one op
+  // later, and visible to all warps after the next sync().
   HOPPER_FN void look_ahead(Shared& s, int i) {
     const int piece = (int)threadIdx.x - (kThreads - 32), next = i + kStepOpsAhead - 1;
     if (piece < 0) return;
@@ -80,7 +83,7 @@ struct HopperDecodeStep : HopperStep<T, D> {
     const int ops = s.p.ops;
 #pragma unroll 1
     for (int i = 0; i < ops; i++) {
-      meet();  // all are through with the op before, its rows and what stood in shared memory for it
+      sync();  // all warps are done with the previous op, its rows and its shared memory
       look_ahead(s, i);
       if (op_at(s, i).kind == kStepLinear) {
         at = HopperStepLinear<T, D>::linear(i, at);
@@ -99,7 +102,8 @@ struct HopperDecodeStep : HopperStep<T, D> {
     ptx_grid_release();
     prepare(p, program, exchange, scores, partials);
     __syncthreads();
-    if (tid >= kThreads) return HopperStepBring<T, D>::bring();  // weights are there before the launch before has ended
+    if (tid >= kThreads)
+      return HopperStepFetch<T, D>::fetch_all();  // loads weights before the preceding launch has ended
     ptx_grid_wait();
     if (tid < p.rows && p.kv_heads > 0) {
       s.contexts[tid] = context_lens[tid];
@@ -107,10 +111,10 @@ struct HopperDecodeStep : HopperStep<T, D> {
       s.slots[tid] = slots[tid];
     }
     if (tid == 0) s.epoch = *(volatile uint*)(epochs + blockIdx.x) + 1;
-    meet();
-    if (tid == 0 && p.kv_heads > 0) cut_attention(s);
-    meet();
-    HopperStepBring<T, D>::tell_begun();
+    sync();
+    if (tid == 0 && p.kv_heads > 0) divide_attention(s);
+    sync();
+    HopperStepFetch<T, D>::signal_begun();
     compute();
     if (tid == 0) epochs[blockIdx.x] = s.epoch;
   }

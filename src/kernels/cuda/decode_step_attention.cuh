@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// decode_step.cuh: attention of one token a sequence, from the projection to the heads. No kernels here.
+// decode_step.cuh: attention of one token per sequence, from the projection's output to the heads. No kernels here.
 #pragma once
 
-#include "kernels/cuda/decode_step_base.cuh"
+#include "kernels/attention_head.h"
+#include "kernels/cuda/decode_step_common.cuh"
 #include "kernels/cuda/linear_chain.cuh"
-#include "kernels/qkv_head.h"
 
 template <typename T, int D>
 struct HopperStepAttention : HopperStep<T, D> {
@@ -13,21 +13,21 @@ struct HopperStepAttention : HopperStep<T, D> {
   using Base::empty;
   using Base::flag_of;
   using Base::full;
-  using Base::given_by;
+  using Base::input_of;
   using Base::key_at;
   using Base::key_tiles;
   using Base::kValueRow;
   using Base::kValueSlot;
   using Base::kWeightStride;
   using Base::length;
-  using Base::meet;
   using Base::mine;
   using Base::next;
   using Base::op_at;
+  using Base::output_of;
   using Base::rows_of;
   using Base::slot_at;
   using Base::splits_of;
-  using Base::taken_by;
+  using Base::sync;
   using Base::value_at;
   using Base::value_slots;
   using typename Base::KeyUnit;
@@ -36,16 +36,16 @@ struct HopperStepAttention : HopperStep<T, D> {
 
   // ---- first part: scores ----
 
-  // Two elements of T at a time from the exchange, to `to` as floats: a head, by one warp.
+  // Reads a head from the exchange, two elements of T per entry, and writes it to `to` as floats. Called by one warp.
   HOPPER_FN void take_head(float* to, const u64* taken, uint flag, int lane) {
     u64 v[D / 64];
     bool there;
     uint times = 0;
     do {
       there = true;
-      UNROLL for (int i = 0; i < D / 64; i++) v[i] = step_ask(taken + lane + 32 * i);
-      UNROLL for (int i = 0; i < D / 64; i++) there = there && step_has(v[i], flag);
-      step_again(times);
+      UNROLL for (int i = 0; i < D / 64; i++) v[i] = step_read(taken + lane + 32 * i);
+      UNROLL for (int i = 0; i < D / 64; i++) there = there && step_has_flag(v[i], flag);
+      step_count_retry(times);
     } while (!simd_all(there));
     UNROLL for (int i = 0; i < D / 64; i++) {
       const uint pair = (uint)v[i];
@@ -61,20 +61,20 @@ struct HopperStepAttention : HopperStep<T, D> {
     return (T*)(op.pages + (slot >> op.block_shift) * op.page_stride + (row * s.p.kv_heads + kv_head) * (D * 2));
   }
 
-  // A head of the projection's row, by one warp: q's `head` to its row of s.q, or the new k and v of a kv head to their
-  // page, and k to its row of the tile in the ring.
+  // These take one head of the projection's row each, with one warp: q's `head` to its row of s.q; the new k of a KV
+  // head to its page and to its row of the tile in the ring; the new v to its page.
   HOPPER_FN void take_query(const StepAttentionOp& op, Shared& s, const u64* row, int seq, int head, int to_row,
                             uint flag, int warp, int lane) {
     float x[D / 32];
-    turn(op, s, x, row + head * (D / 2), op.q_norm, seq, flag, warp, lane);
+    norm_and_rope(op, s, x, row + head * (D / 2), op.q_norm, seq, flag, warp, lane);
     UNROLL for (int i = 0; i < D / 32; i++) s.q[to_row][lane + 32 * i] = to<T>(to_f(to<T>(x[i])) * op.c);
   }
   HOPPER_FN void take_key(const StepAttentionOp& op, Shared& s, const u64* row, const KeyUnit& u, StepPlace at,
                           uint flag, int warp, int lane) {
     float x[D / 32];
-    turn(op, s, x, row + (s.p.heads + u.kv_head) * (D / 2), op.k_norm, u.seq, flag, warp, lane);
+    norm_and_rope(op, s, x, row + (s.p.heads + u.kv_head) * (D / 2), op.k_norm, u.seq, flag, warp, lane);
     const int in_tile = (s.contexts[u.seq] - 1) % kHopperTile;
-    hopper_barrier_wait(full(s, at.slot), at.parity);  // the slot is this unit's
+    hopper_barrier_wait(full(s, at.slot), at.parity);  // wait until the slot belongs to this unit
     const uint to_ring = slot_at(s, at.slot) + key_at(in_tile) + lane * 2;
     UNROLL for (int i = 0; i < D / 32; i++) {
       asm volatile("st.shared.u16 [%0], %1;" ::"r"(to_ring + 64 * i), "h"(to_bits16(to<T>(x[i]))) : "memory");
@@ -94,15 +94,15 @@ struct HopperStepAttention : HopperStep<T, D> {
     UNROLL for (int i = 0; i < D / 32; i++) page[lane + 32 * i] = to<T>(staged[lane + 32 * i]);
   }
 
-  // A head, normed and turned; x[i] is element lane + 32 i.
-  HOPPER_FN void turn(const StepAttentionOp& op, Shared& s, float (&x)[D / 32], const u64* head, const float* norm,
-                      int seq, uint flag, int warp, int lane) {
+  // Reads a head and applies norm and rope; x[i] is element lane + 32 i.
+  HOPPER_FN void norm_and_rope(const StepAttentionOp& op, Shared& s, float (&x)[D / 32], const u64* head,
+                               const float* norm, int seq, uint flag, int warp, int lane) {
     float weight[D / 32], cosine[D / 32], sine[D / 32];
     const int rot_dim = op.rot_dim, interleaved = op.interleaved;
     const i64 at = (i64)s.positions[seq] * (rot_dim / 2);
-    Head::ask(weight, norm, norm != nullptr ? D : 0, lane);
-    Head::ask_pairs(cosine, op.cosines + at, rot_dim, interleaved, lane);
-    Head::ask_pairs(sine, op.sines + at, rot_dim, interleaved, lane);
+    Head::load(weight, norm, norm != nullptr ? D : 0, lane);
+    Head::load_pairs(cosine, op.cosines + at, rot_dim, interleaved, lane);
+    Head::load_pairs(sine, op.sines + at, rot_dim, interleaved, lane);
     float* staged = s.floats + warp * 128;
     take_head(staged, head, flag, lane);
     UNROLL for (int i = 0; i < D / 32; i++) x[i] = staged[lane + 32 * i];
@@ -112,7 +112,8 @@ struct HopperStepAttention : HopperStep<T, D> {
     __syncwarp();
   }
 
-  // Eight positions a warp: where a lane finds its keys and q, and where its scores go. Known before q is there.
+  // A warp scores eight positions: the addresses of a lane's keys and query, and of its scores. Known before q is
+  // there.
   struct Scoring {
     uint keys, query;
     u64* to;
@@ -121,7 +122,8 @@ struct HopperStepAttention : HopperStep<T, D> {
   HOPPER_FN Scoring scoring(Shared& s, const KeyUnit& u, StepPlace at, int warp, int lane) {
     const int g = lane >> 2, group = s.group, head = u.seq * s.p.heads + u.kv_head * group + g;
     return {slot_at(s, at.slot) + key_at(warp * 8 + (lane & 7)) + (lane >> 3) * 16,
-            ptx_shared_address(&s.q[min(lane & 7, group - 1)][(lane >> 4) * 8]),  // rows stand twice
+            // Rows are repeated to fill the operand.
+            ptx_shared_address(&s.q[min(lane & 7, group - 1)][(lane >> 4) * 8]),
             s.scores + (i64)head * s.p.positions + u.tile * kHopperTile + warp * 8 + (lane & 3) * 2, g < group};
   }
   HOPPER_FN void score(Shared& s, const Scoring& where, StepPlace at, uint flag) {
@@ -135,7 +137,7 @@ struct HopperStepAttention : HopperStep<T, D> {
     }
     UNROLL for (int k = 0; k < D / 16; k++)
         hopper_mma<T>(acc, a[k], f[k >> 1][(k & 1) * 2], f[k >> 1][(k & 1) * 2 + 1]);
-    if (where.mine) step_tell2(where.to, as_uint(acc[0]), as_uint(acc[1]), flag);
+    if (where.mine) step_write2(where.to, as_uint(acc[0]), as_uint(acc[1]), flag);
   }
 
   STEP_PART StepPlace keys(int i, StepPlace at) {
@@ -146,10 +148,10 @@ struct HopperStepAttention : HopperStep<T, D> {
     const uint flag = flag_of(s, i);
     if (s.key_count == 0) return at;
     KeyUnit u = s.key;
-    int has = -1;  // whose q is there
+    int has = -1;  // the head whose q is in s.q
 #pragma unroll 1
     for (int unit = 0; unit < s.key_count; unit++, next(s, u)) {
-      const u64* row = taken_by(s, i) + (i64)u.seq * projected;
+      const u64* row = input_of(s, i) + (i64)u.seq * projected;
       const int head = u.seq * s.p.kv_heads + u.kv_head;
       const int tasks = u.tile == key_tiles(s, u.seq) - 1 ? group + 2 : group;
       const Scoring where = scoring(s, u, at, warp, lane);
@@ -164,11 +166,12 @@ struct HopperStepAttention : HopperStep<T, D> {
         }
       }
       has = head;
-      meet();
+      sync();
       score(s, where, at, flag);
-      meet();
+      sync();
       if (tid == 0) {
-        hopper_fence_async();  // the row of the new k was written by ordinary means
+        // The new k was written through the generic proxy, the next load into the slot uses the async proxy.
+        hopper_fence_async();
         hopper_barrier_arrive(empty(s, at.slot));
       }
       at = StepPlace::after(at, 1, s.p.slots);
@@ -178,12 +181,13 @@ struct HopperStepAttention : HopperStep<T, D> {
 
   // ---- second part: softmax and p V ----
 
-  // An eighth of a row's tile: positions 32 h + 8 b + 2 t, + 1.
+  // An eighth of a row's tile: positions 32 h + 8 b + 2 t and the next one.
   struct Eighth {
     float p[4][2];
   };
 
-  // Of the eighth's first position on `seen` are; none: nothing is asked for. Returns the maximum of what is seen.
+  // Reads scores; `seen` of them are visible, counted from the eighth's first position, and if none is, nothing is
+  // read. Returns the maximum of the visible ones.
   HOPPER_FN float take_scores(Eighth& mine, const u64* from, int seen, uint flag) {
     u64 v[4][2];
     bool there;
@@ -191,10 +195,11 @@ struct HopperStepAttention : HopperStep<T, D> {
     do {
       there = true;
       if (seen > 0) {
-        UNROLL for (int b = 0; b < 4; b++) step_ask2(from + 8 * b, v[b]);
-        UNROLL for (int b = 0; b < 4; b++) there = there && step_has(v[b][0], flag) && step_has(v[b][1], flag);
+        UNROLL for (int b = 0; b < 4; b++) step_read2(from + 8 * b, v[b]);
+        UNROLL for (int b = 0; b < 4; b++) there =
+            there && step_has_flag(v[b][0], flag) && step_has_flag(v[b][1], flag);
       }
-      step_again(times);
+      step_count_retry(times);
     } while (!simd_all(there));
     float most = HOPPER_NONE;
     UNROLL for (int b = 0; b < 4; b++) {
@@ -206,7 +211,7 @@ struct HopperStepAttention : HopperStep<T, D> {
     return most;
   }
 
-  // T(p) of a row's eighth, the sum of its pairs, and what the tile's maximum does to the tiles before.
+  // Computes T(p) of an eighth of a row's tile, the sum of its pairs, and the factor for the earlier tiles.
   HOPPER_FN void weigh_eighth(Shared& s, const Eighth& mine, int row, int tile, int h, int t, int seen) {
     float before = HOPPER_NONE, now = HOPPER_NONE;
     UNROLL for (int i = 0; i < 16; i++) {
@@ -217,7 +222,7 @@ struct HopperStepAttention : HopperStep<T, D> {
     const float base = now == HOPPER_NONE ? 0.0f : now;
     float e[4];
     T* to_row = rows_of(s) + row * kWeightStride + tile * kHopperTile + 32 * h + 2 * t;
-    UNROLL for (int b = 0; b < 4; b++) {  // without branches: what is not seen is made and left
+    UNROLL for (int b = 0; b < 4; b++) {  // without branches: invisible positions are computed and dropped
       const float e0 = q_exp2(mine.p[b][0] - base), e1 = q_exp2(mine.p[b][1] - base);
       const float p0 = 8 * b < seen ? e0 : 0.0f, p1 = 8 * b + 1 < seen ? e1 : 0.0f;
       e[b] = p0 + p1;
@@ -232,8 +237,8 @@ struct HopperStepAttention : HopperStep<T, D> {
     }
   }
 
-  // All rows of the unit, two at a time; the last two pairs are kept in registers between the maxima and the weights,
-  // and what came before them is asked for again.
+  // The softmax weights of all rows of the unit, two rows at a time. The last two pairs of rows stay in registers
+  // between maxima and weights; earlier ones are read again.
   HOPPER_FN void weigh(Shared& s, const ValueUnit& u, int all, uint flag, int tid) {
     const int t = tid & 3, h = (tid >> 2) & 1, tile = (tid >> 3) & 15, first_row = tid >> 7;
     const int group = s.group, turns = (group + 1) / 2, last = (turns - 1) / 2 * 2, positions = s.p.positions;
@@ -251,7 +256,7 @@ struct HopperStepAttention : HopperStep<T, D> {
         if (h == 0 && t == 0) s.most[row][tile] = most;
       }
     }
-    meet();
+    sync();
 #pragma unroll 1
     for (int base = last; base >= 0; base -= 2) {
       UNROLL for (int k = 0; k < 2; k++) {
@@ -263,7 +268,7 @@ struct HopperStepAttention : HopperStep<T, D> {
     }
   }
 
-  // The new position's columns of V, to its row in the ring: one warp, two lanes of it.
+  // Writes the new position's columns of V to its row in the ring. Called by one warp; two of its lanes work.
   HOPPER_FN void new_columns(Shared& s, const ValueUnit& u, int all, StepPlace at, const u64* taken, uint flag,
                              int lane) {
     const int row = s.contexts[u.seq] - 1 - u.split * kHopperSplit;
@@ -278,10 +283,10 @@ struct HopperStepAttention : HopperStep<T, D> {
     uint times = 0;
     do {
       there = true;
-      step_ask2(from, v);
-      step_ask2(from + 2, v + 2);
-      UNROLL for (int i = 0; i < 4; i++) there = there && step_has(v[i], flag);
-      step_again(times);
+      step_read2(from, v);
+      step_read2(from + 2, v + 2);
+      UNROLL for (int i = 0; i < 4; i++) there = there && step_has_flag(v[i], flag);
+      step_count_retry(times);
     } while (!there);
     asm volatile(
         "st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(slot_at(s, here.slot) + value_at(row % kValueSlot, lane)),
@@ -290,18 +295,18 @@ struct HopperStepAttention : HopperStep<T, D> {
   }
 
   struct ValueFragments {
-    uint p[4][4];  // T(p), four k16 steps
+    uint p[4][4];  // T(p) of four k16 steps
     uint v[2][4];  // two k16 steps each
     float factor, sum;
   };
 
-  // Eight columns of p V over all tiles of the split; a slot has eight tiles. What a lane needs for it beside the
-  // weights is known before those are.
+  // Eight columns of p V over all tiles of the split (a slot has eight tiles): what a lane needs besides the weights,
+  // and so can compute before they are there.
   struct Columns {
     uint slots[2], weights;
     int tiles;
-    bool whole;  // the split is all there is, or one of several
-    u64* tell;
+    bool whole;  // the sequence has only this split
+    u64* entry;
     T* out;  // or null
   };
   HOPPER_FN Columns columns_of(const StepAttentionOp& op, Shared& s, const ValueUnit& u, int all, StepPlace at,
@@ -315,8 +320,8 @@ struct HopperStepAttention : HopperStep<T, D> {
     c.whole = splits_of(s, u.seq) == 1;
     const int head = u.kv_head * s.group + (lane >> 2), d = u.slice * kStepSlice + column * 8 + 2 * (lane & 3);
     const i64 row = (i64)u.seq * s.p.heads + head;
-    c.tell = c.whole ? give + (row * D + d) / 2
-                     : s.partials + (row * (s.p.positions / kHopperSplit) + u.split) * (D + 2) + d;
+    c.entry = c.whole ? give + (row * D + d) / 2
+                      : s.partials + (row * (s.p.positions / kHopperSplit) + u.split) * (D + 2) + d;
     c.out = op.out != nullptr ? (T*)op.out + (i64)u.seq * op.out_stride + head * D + d : nullptr;
     return c;
   }
@@ -328,7 +333,7 @@ struct HopperStepAttention : HopperStep<T, D> {
       const StepPlace second = StepPlace::after_few(at, 1, s.p.slots);
       hopper_barrier_wait(full(s, second.slot), second.parity);
     }
-    // value_at() of a row 32 on turns no other way.
+    // Rows 32 further on have the same permutation in value_at().
     const auto fetch = [&](ValueFragments& f, int tile) {
       const uint slot = tile < 8 ? c.slots[0] : c.slots[1];
       UNROLL for (int k = 0; k < 4; k++) hopper_ldmatrix(f.p[k], c.weights + tile * (kHopperTile * 2) + 32 * k);
@@ -361,12 +366,12 @@ struct HopperStepAttention : HopperStep<T, D> {
     if (g >= s.group) return;
     if (c.whole) {
       const uint pair = hopper_pack<T>(o[0] / sum, o[1] / sum);
-      step_tell(c.tell, pair, flag);
+      step_write(c.entry, pair, flag);
       if (c.out != nullptr) *(uint*)c.out = pair;
     } else {
-      step_tell2(c.tell, as_uint(o[0]), as_uint(o[1]), flag);
+      step_write2(c.entry, as_uint(o[0]), as_uint(o[1]), flag);
       if (u.slice == 0 && column == 0 && t == 0) {
-        step_tell2(c.tell + D, as_uint(s.most[8 + g][tiles - 1]), as_uint(sum), flag);
+        step_write2(c.entry + D, as_uint(s.most[8 + g][tiles - 1]), as_uint(sum), flag);
       }
     }
   }
@@ -377,18 +382,18 @@ struct HopperStepAttention : HopperStep<T, D> {
     const int tid = (int)threadIdx.x, warp = tid >> 5, lane = tid & 31;
     const uint flag = flag_of(s, i);
     if (s.value_count == 0) return at;
-    meet();  // nobody reads the rows of the op before, nor the scores' q
+    sync();  // the rows of the previous op and the queries are no longer read
     ValueUnit u = s.value;
 #pragma unroll 1
     for (int unit = 0; unit < s.value_count; unit++, next(s, u)) {
       const int all = length(s, u);
       Columns c;
-      if (warp < kStepSlice / 8) c = columns_of(op, s, u, all, at, given_by(s, i), warp, lane);
-      if (warp == kStepWarps - 1) new_columns(s, u, all, at, taken_by(s, i), flag - 1, lane);
+      if (warp < kStepSlice / 8) c = columns_of(op, s, u, all, at, output_of(s, i), warp, lane);
+      if (warp == kStepWarps - 1) new_columns(s, u, all, at, input_of(s, i), flag - 1, lane);
       weigh(s, u, all, flag, tid);
-      meet();
+      sync();
       if (warp < kStepSlice / 8) value_chain(s, u, c, all, at, flag, warp, lane);
-      meet();
+      sync();
       if (tid == 0) {
         hopper_fence_async();
         for (int j = 0; j < value_slots(all); j++) {
@@ -400,7 +405,7 @@ struct HopperStepAttention : HopperStep<T, D> {
     return at;
   }
 
-  // ---- third part: the splits of a head, from left to right ----
+  // ---- third part: merges the splits of a head, from left to right ----
 
   STEP_PART void merge(int i) {
     Shared& s = mine();
@@ -421,10 +426,10 @@ struct HopperStepAttention : HopperStep<T, D> {
         uint times = 0;
         do {
           there = true;
-          step_ask2(from + split * (D + 2) + d, v);
-          step_ask2(from + split * (D + 2) + D, v + 2);
-          UNROLL for (int j = 0; j < 4; j++) there = there && step_has(v[j], flag);
-          step_again(times);
+          step_read2(from + split * (D + 2) + d, v);
+          step_read2(from + split * (D + 2) + D, v + 2);
+          UNROLL for (int j = 0; j < 4; j++) there = there && step_has_flag(v[j], flag);
+          step_count_retry(times);
         } while (!simd_all(there));
         const float m2 = as_float((uint)v[2]), l2 = as_float((uint)v[3]);
         if (split == 0) {
@@ -440,7 +445,7 @@ struct HopperStepAttention : HopperStep<T, D> {
       }
       const uint pair = hopper_pack<T>(o[0] / l, o[1] / l);
       const int column = (unit - seq * s.p.heads) * D + d;
-      step_tell(given_by(s, i) + ((i64)unit * D + d) / 2, pair, flag);
+      step_write(output_of(s, i) + ((i64)unit * D + d) / 2, pair, flag);
       if (op.out != nullptr) *(uint*)((T*)op.out + (i64)seq * op.out_stride + column) = pair;
     }
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// decode_step.cuh: products, with the norm before them and what follows them. No kernels here.
+// decode_step.cuh: products, with an optional norm before them and an epilogue after them. No kernels here.
 #pragma once
 
-#include "kernels/cuda/decode_step_base.cuh"
+#include "kernels/cuda/decode_step_common.cuh"
 #include "kernels/norm_sum.h"
 
 template <typename T, int D>
@@ -11,15 +11,15 @@ struct HopperStepLinear : HopperStep<T, D> {
   using Base::embedded;
   using Base::flag_of;
   using Base::full;
-  using Base::given_by;
+  using Base::input_of;
   using Base::kHeld;
   using Base::kThreads;
   using Base::kWeightRow;
-  using Base::meet;
   using Base::mine;
   using Base::op_at;
+  using Base::output_of;
   using Base::rows_of;
-  using Base::taken_by;
+  using Base::sync;
   using Base::tiles_of;
   using typename Base::Shared;
 
@@ -38,22 +38,23 @@ struct HopperStepLinear : HopperStep<T, D> {
     UNROLL for (int i = 0; i < 4; i++) hopper_mma<T>(acc, f.w[i], f.x[i / 2][i % 2 * 2], f.x[i / 2][i % 2 * 2 + 1]);
   }
 
-  // A tile's chain: W as the 16-row operand (eight rows stand twice where there are no more), x as the eight columns.
-  // What stands between two products must fit in their shadow, so there is next to no branch, fragments come a window
-  // ahead, and the next slot is looked for early. What x does not decide is done while it is awaited.
+  // The chain of a tile: W is the 16-row operand (with only eight rows they are repeated), x the eight columns. All
+  // other instructions should fit into the latency of the products. So there is almost no branch, fragments are loaded
+  // one window ahead, and the next slot is checked early. Whatever does not depend on x is done while the warp waits
+  // for x.
   //
-  // Slots land in any order, and a barrier tells by its parity only whether its last phase has ended. A warp that came
-  // for what a slot will hold next while another still waits for what it should hold now would take the one for the
-  // other. So before a slot's turn comes again, all meet that may wait for it.
+  // Slots are filled in any order, and the parity of an mbarrier only shows whether its last phase has ended. A warp
+  // that waited for the next contents of a slot while another still waited for the current ones could mistake one for
+  // the other. So before a slot is used again, all warps that may wait for it synchronise.
   struct Chain {
-    StepPlace at, second;  // of the chunk, and of the tile's second eight rows
-    int stride;            // slots from a chunk to the next
-    int turn;              // chunks in a turn of the ring
-    int warps;             // at work beside each other
+    StepPlace at, second;  // of the chunk's first, and second, eight rows
+    int stride;            // slots from one chunk to the next
+    int turn;              // chunks per turn of the ring
+    int warps;             // warps that work side by side
     int k;
     bool two;
     uint base_w, w, x;
-    bool early;  // the first chunk is there
+    bool early;  // the first chunk has landed
   };
   HOPPER_FN void await(const Shared& s, const Chain& c) {
     hopper_barrier_wait(full(s, c.at.slot), c.at.parity);
@@ -89,7 +90,7 @@ struct HopperStepLinear : HopperStep<T, D> {
     uint w = c.w, x = c.x;
     Window f[2];
     fetch(f[0], w, x);
-    int left = c.k / 64, until_turn = c.turn;  // windows; chunks
+    int left = c.k / 64, until_turn = c.turn;  // left: windows; until_turn: chunks
 #pragma unroll 1
     while (left >= kWindows) {
       UNROLL for (int i = 0; i < kWindows / 2 - 1; i++) {
@@ -111,20 +112,20 @@ struct HopperStepLinear : HopperStep<T, D> {
       w = weights_at(c, lane);
       if (left > 0) {
         if (--until_turn == 0 && c.warps > 1) {
-          meet(c.warps);
+          sync(c.warps);
           until_turn = c.turn;
           ready = false;
         }
         if (!ready) await(s, c);
         fetch(f[0], w, x);
       }
-      multiply(acc, f[1]);  // now all of the old slot has gone through registers
+      multiply(acc, f[1]);  // now all of the old slot has been read
       step_free(barriers + (kStepMostSlots + old.slot) * 8, lane == 0);
       step_free(barriers + (kStepMostSlots + old_second.slot) * 8, lane == 0 && two);
     }
     if (left == 0) return;
 #pragma unroll 1
-    while (true) {  // a last chunk that is shorter
+    while (true) {  // a shorter last chunk
       multiply(acc, f[0]);
       if (--left == 0) break;
       w += 128;
@@ -140,12 +141,13 @@ struct HopperStepLinear : HopperStep<T, D> {
     return biased ? to_f(to<T>(y + bias)) : y;
   }
 
-  // ---- the best of the logits, as sample_chunks (kernels/sampling.h) finds it ----
+  // ---- the largest logit, with the rule of sample_chunks (kernels/sampling.h) ----
 
-  // What a thread has seen of a row of x: it keeps that of rows 2 t and 2 t + 1, where the norm had its sums.
+  // The largest logit that a thread has seen of a row of x. It keeps those of rows 2 t and 2 t + 1, in the norm's
+  // memory.
   struct alignas(8) Best {
     float value;
-    uint found;  // the token; above it, what is wrong with the row
+    uint found;  // the token, and above it the faults of the row
     enum { kNone = 0xffffff, kFaultsAt = 24 };
     HOPPER_FN Best nothing() { return {-INFINITY, kNone}; }
     HOPPER_FN Best of(float x, int token) {
@@ -170,8 +172,8 @@ struct HopperStepLinear : HopperStep<T, D> {
     Best& mine = best_of(s, (int)threadIdx.x, j);
     mine = Best::better(mine, Best::of(x, token));
   }
-  // The threadgroup's, for each row.
-  HOPPER_FN void give_bests(Shared& s, int tid) {
+  // Writes the threadgroup's largest logit of each row.
+  HOPPER_FN void write_bests(Shared& s, int tid) {
     UNROLL for (int j = 0; j < 2; j++) {
       Best best = best_of(s, tid, j);
       UNROLL for (int apart = 4; apart < 32; apart *= 2) {
@@ -180,7 +182,7 @@ struct HopperStepLinear : HopperStep<T, D> {
       }
       best_of(s, tid, j) = best;
     }
-    meet();
+    sync();
     if (tid >= s.p.rows) return;
     Best best = Best::nothing();
     for (int warp = 0; warp < kStepWarps; warp++) best = Best::better(best, best_of(s, 32 * warp + tid / 2, tid & 1));
@@ -190,15 +192,15 @@ struct HopperStepLinear : HopperStep<T, D> {
     to_row->faults = (int)(best.found >> Best::kFaultsAt);
   }
 
-  // What only the first ops, some models or long rows need stands in parts of its own: instructions that are jumped
-  // over are brought in as well.
+  // What only the first ops, some models or long rows need is in functions of its own, because instructions that are
+  // jumped over are fetched all the same.
   STEP_PART float of_token(int row, int k) {
     return embedded(mine().p, row, k);
   }
   STEP_PART float other_glu(int kind, float limit, float gate, float up) {
     return activate_glu(kind, limit, gate, up);
   }
-  // Logits: to memory alone.
+  // Logits are written to memory only.
   STEP_PART void store_floats(const StepLinearOp& op, float* out, float acc0, float acc1, float acc2, float acc3,
                               float bias0, float bias1) {
     Shared& s = mine();
@@ -213,15 +215,15 @@ struct HopperStepLinear : HopperStep<T, D> {
     }
   }
 
-  // What a tile needs beside its products, asked for ahead. Lane (g, t) has rows g and g + 8 of the tile and rows 2 t,
+  // What a tile needs besides its product, loaded ahead. Lane (g, t) has rows g and g + 8 of the tile and rows 2 t and
   // 2 t + 1 of x.
   struct Ahead {
     float bias[2];    // of rows g and g + 8
-    float before[4];  // of the residual, as the sums are ordered
-    u64* tell;        // entries of row 2 t: of column g, or of the pair that it belongs to
+    float before[4];  // the residual, in the order of the sums
+    u64* entry;       // exchange entries of row 2 t: that of column g, or of its pair
     char* out;        // row 2 t, column g
     int epilogue, rows, parts;
-    int tell_stride, out_stride;  // from a row to the next
+    int entry_stride, out_stride;  // from one row to the next
     float scale;
     bool biased, kept;
   };
@@ -230,12 +232,12 @@ struct HopperStepLinear : HopperStep<T, D> {
     const bool floats = residual || op.epilogue == kHopperStoreF32;
     const int halves = op.halves, m = (lane & 3) * 2, columns = gated ? op.n / 2 : op.n;
     const int n = number * (gated ? 8 : 8 * halves) + (lane >> 2);
-    a.tell = residual ? give + m * columns + n : give + (m * columns + n) / 2;
+    a.entry = residual ? give + m * columns + n : give + (m * columns + n) / 2;
     a.out = (char*)op.out + ((i64)m * op.out_stride + n) * (floats ? 4 : 2);
     a.epilogue = op.epilogue;
     a.rows = s.p.rows;
     a.parts = gated ? 1 : halves;
-    a.tell_stride = residual ? columns : columns / 2;
+    a.entry_stride = residual ? columns : columns / 2;
     a.out_stride = op.out_stride;
     a.scale = op.scale;
     a.biased = op.bias != nullptr;
@@ -260,7 +262,7 @@ struct HopperStepLinear : HopperStep<T, D> {
     return kind == kActSilu && !(limit > 0.0f) ? q_silu(gate) * up : other_glu(kind, limit, gate, up);
   }
 
-  // What becomes of a tile's sums.
+  // The epilogue of a tile's sums.
   HOPPER_FN void finish(const StepLinearOp& op, const Ahead& a, const float (&acc)[4], uint flag, int lane) {
     if (a.epilogue == kHopperStoreF32) {
       return store_floats(op, (float*)a.out, acc[0], acc[1], acc[2], acc[3], a.bias[0], a.bias[1]);
@@ -272,21 +274,21 @@ struct HopperStepLinear : HopperStep<T, D> {
                     rounded(j == 0 ? acc[2] : acc[3], a.biased, a.bias[1])};
       if (a.epilogue == kHopperGated) y[0] = glu(op.activation, op.limit, y[0], y[1]);
       const bool mine = m + j < a.rows;
-      u64* const tell = a.tell + j * a.tell_stride;
+      u64* const entry = a.entry + j * a.entry_stride;
       const int out = j * a.out_stride;
       UNROLL for (int part = 0; part < 2; part++) {
         if (part == a.parts) break;
         if (a.epilogue == kHopperResidual) {
           const float sum = fma(y[part], a.scale, j == 0 ? a.before[2 * part] : a.before[1 + 2 * part]);
           if (mine) {
-            step_tell(tell + 8 * part, as_uint(sum), flag);
+            step_write(entry + 8 * part, as_uint(sum), flag);
             ((float*)a.out)[out + 8 * part] = sum;
           }
         } else {
-          // Pairs of columns travel together: rows g and g + 1 are four lanes apart.
+          // Two neighbouring columns share an entry: rows g and g + 1 are four lanes apart.
           const uint pair = hopper_pack<T>(y[part], __shfl_down_sync(0xffffffffu, y[part], 4));
           if (mine && (g & 1) == 0) {
-            step_tell(tell + 4 * part, pair, flag);
+            step_write(entry + 4 * part, pair, flag);
             if (a.kept) *(uint*)((T*)a.out + out + 8 * part) = pair;
           }
         }
@@ -294,7 +296,7 @@ struct HopperStepLinear : HopperStep<T, D> {
     }
   }
 
-  // x in T, from the op before: pieces of four.
+  // Reads x in T from the exchange, four elements at a time.
   HOPPER_FN void take_rows(int k, Shared& s, const u64* taken, uint flag, int tid) {
     const int in_row = k / 4;
 #pragma unroll 1
@@ -311,10 +313,11 @@ struct HopperStepLinear : HopperStep<T, D> {
           there = true;
           UNROLL for (int i = 0; i < 3; i++) {
             v[i][0] = v[i][1] = step_entry(0, flag);
-            if (first + i * kThreads < in_row) step_ask2(from_row + 2 * (first + i * kThreads), v[i]);
+            if (first + i * kThreads < in_row) step_read2(from_row + 2 * (first + i * kThreads), v[i]);
           }
-          UNROLL for (int i = 0; i < 3; i++) there = there && step_has(v[i][0], flag) && step_has(v[i][1], flag);
-          step_again(times);
+          UNROLL for (int i = 0; i < 3; i++) there =
+              there && step_has_flag(v[i][0], flag) && step_has_flag(v[i][1], flag);
+          step_count_retry(times);
         } while (!simd_all(there));
         UNROLL for (int i = 0; i < 3; i++) {
           const int piece = first + i * kThreads;
@@ -324,7 +327,7 @@ struct HopperStepLinear : HopperStep<T, D> {
     }
   }
 
-  // x in T, from memory.
+  // Reads x in T from memory.
   HOPPER_FN void read_rows(const StepLinearOp& op, Shared& s, int tid) {
     for (int row = 0; row < s.p.rows; row++) {
       for (int k = tid * 8; k < op.k; k += kThreads * 8) {
@@ -334,7 +337,7 @@ struct HopperStepLinear : HopperStep<T, D> {
     }
   }
 
-  // Elements tid, tid + 256, ... from `first` on of a row of x in float, kHeld of them, zeros past its end.
+  // Reads kHeld elements of a row of x in float: first, first + 256, ..., zeros past its end.
   HOPPER_FN void take_floats(const StepLinearOp& op, const Shared& s, float (&held)[kHeld], int row, int first,
                              const u64* taken, uint flag) {
     if (op.x != nullptr) {
@@ -354,17 +357,17 @@ struct HopperStepLinear : HopperStep<T, D> {
       there = true;
       UNROLL for (int i = 0; i < kHeld; i++) {
         v[i] = step_entry(0, flag);
-        if (first + i * kThreads < op.k) v[i] = step_ask(from + i * kThreads);
+        if (first + i * kThreads < op.k) v[i] = step_read(from + i * kThreads);
       }
       UNROLL for (int i = 0; i < kHeld; i++) {
-        there = there && step_has(v[i], flag);
+        there = there && step_has_flag(v[i], flag);
         held[i] = as_float((uint)v[i]);
       }
-      step_again(times);
+      step_count_retry(times);
     } while (!simd_all(there));
   }
 
-  // Of a long row all but the last piece, asked for once more.
+  // Reads all but the last piece of a long row once more, and normalises it.
   STEP_PART void norm_rest(const StepLinearOp& op, Shared& s, int row, int end, float inverse, const u64* taken,
                            uint flag) {
     T* to_row = rows_of(s) + row * (op.k + 8);
@@ -378,9 +381,9 @@ struct HopperStepLinear : HopperStep<T, D> {
     }
   }
 
-  // x in float, through the norm. A thread has one chain of norm_sum.h.
+  // Reads x in float and applies the norm. A thread has one chain of norm_sum.h.
   HOPPER_FN void norm_rows(const StepLinearOp& op, Shared& s, const u64* taken, uint flag, int tid) {
-    const int k = op.k, last = (k - 1) / (kHeld * kThreads) * (kHeld * kThreads);  // where the last piece begins
+    const int k = op.k, last = (k - 1) / (kHeld * kThreads) * (kHeld * kThreads);  // start of the last piece
     float weight[kHeld];
     UNROLL for (int i = 0; i < kHeld; i++) {
       weight[i] = last + tid + i * kThreads < k ? op.norm[last + tid + i * kThreads] : 0.0f;
@@ -395,10 +398,10 @@ struct HopperStepLinear : HopperStep<T, D> {
       }
       float* chains = s.floats + (row & 1) * kThreads;
       chains[tid] = sum;
-      meet();
+      sync();
       const float* c = chains + (tid & 31);
       const float all = simd_sum(norm_fold(c[0], c[32], c[64], c[96], c[128], c[160], c[192], c[224]));
-      // Where k is a power of two, dividing by it is multiplying.
+      // If k is a power of two, multiplying by 1 / k is exact.
       const float inverse =
           op.inverse_k > 0.0f ? 1.0f / sqrt(all * op.inverse_k + op.eps) : norm_inverse(all, k, op.eps);
       T* to_row = rows_of(s) + row * (k + 8) + tid;
@@ -409,15 +412,15 @@ struct HopperStepLinear : HopperStep<T, D> {
     }
   }
 
-  // The rows of x that op i takes.
+  // Reads the rows of x for op i.
   HOPPER_FN void take(const StepLinearOp& op, Shared& s, int i, int tid) {
     const uint flag = flag_of(s, i) - 1;
     if (op.norm != nullptr) {
-      norm_rows(op, s, taken_by(s, i), flag, tid);
+      norm_rows(op, s, input_of(s, i), flag, tid);
     } else if (op.x != nullptr) {
       read_rows(op, s, tid);
     } else {
-      take_rows(op.k, s, taken_by(s, i), flag, tid);
+      take_rows(op.k, s, input_of(s, i), flag, tid);
     }
   }
 
@@ -429,7 +432,7 @@ struct HopperStepLinear : HopperStep<T, D> {
     if (count == 0) {
       if (head) {
         no_best(s, tid);
-        give_bests(s, tid);
+        write_bests(s, tid);
       }
       return at;
     }
@@ -441,14 +444,14 @@ struct HopperStepLinear : HopperStep<T, D> {
 #pragma unroll 1
     for (int first = 0; first < count; first += lot) {
       const int now = min(count - first, lot);
-      if (first > 0) meet();  // as in a chain, for a lot is a turn of the ring or more
+      if (first > 0) sync();  // as in chain(): these tiles take a turn of the ring or more
       if (warp < now) {
-        look_ahead(op, s, ahead, (int)blockIdx.x + (first + warp) * groups, given_by(s, i), lane);
+        look_ahead(op, s, ahead, (int)blockIdx.x + (first + warp) * groups, output_of(s, i), lane);
         prepare(s, c, StepPlace::after_few(at, warp * halves, slots), now, op.k, halves, lane);
       }
       if (first == 0) {
         take(op, s, i, tid);
-        meet();
+        sync();
         if (head) no_best(s, tid);
       }
       if (warp < now) {
@@ -458,7 +461,7 @@ struct HopperStepLinear : HopperStep<T, D> {
       }
       at = StepPlace::after(at, now * halves * chunks, slots);
     }
-    if (head) give_bests(s, tid);
+    if (head) write_bests(s, tid);
     return at;
   }
 };

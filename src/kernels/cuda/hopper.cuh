@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of this folder share: Hopper's instructions (sm_90a), one function each, and the linear's last
-// steps.
+// What the kernels of this folder share: Hopper's instructions (sm_90a), one function each, and the epilogue of linear.
+// No kernels here.
 //
-// On this chip mma.sync.m16n8k16, wgmma of any width and the library's products without split-K give the same bits
-// for a chain over k16 steps, whichever operand stands first and however the 16 k of a step are ordered (measured, all
-// bits, bf16 and f16). So the kernels here mix them freely; each file says what it is equal to.
+// On this GPU mma.sync.m16n8k16, wgmma of any width and cuBLASLt's products without split-K give the same bits for a
+// chain of k16 steps, whichever operand is first and however the 16 k of a step are ordered (measured: all bits, bf16
+// and f16). So the kernels here use any of them; each file says which other kernels it is equal to.
 #pragma once
 
-#include "kernels/activate.h"
+#include "kernels/activation_functions.h"
 #include "kernels/compat/dialect.h"
-#include "kernels/compat/math.h"
+#include "kernels/compat/float_math.h"
 #include "kernels/params/hopper.h"
 
 #define HOPPER_FN static __device__ __forceinline__
 
-// One type's m16n8k16: d[16, 8] += a[16, 16] b[16, 8].
+// m16n8k16 for type T: d[16, 8] += a[16, 16] b[16, 8].
 template <typename T>
 HOPPER_FN void hopper_mma(float* d, const uint* a, uint b0, uint b1) {
   ptx_mma(d[0], d[1], d[2], d[3], a, b0, b1, T());
@@ -35,7 +35,7 @@ HOPPER_FN void hopper_ldmatrix_trans(uint* r, uint address) {
 HOPPER_FN void hopper_copy16(uint to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-// Zeros where `here` is false; `from` is then not read.
+// Copies 16 bytes, or writes zeros if `here` is false; `from` is then not read.
 HOPPER_FN void hopper_copy16_or_zero(uint to, const void* from, bool here) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(here ? 16 : 0)
                : "memory");
@@ -57,7 +57,7 @@ __device__ __forceinline__ uint hopper_pack<half>(float low, float high) {
   return r;
 }
 
-// ---- barriers in shared memory, and copies that end on them ----
+// ---- mbarriers, and copies that complete on them ----
 
 HOPPER_FN void hopper_barrier_init(uint barrier, int count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
@@ -71,7 +71,7 @@ HOPPER_FN void hopper_barrier_arrive(uint barrier) {
 HOPPER_FN void hopper_barrier_expect(uint barrier, uint bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// Arrives when this thread's copies of 16 bytes so far have landed.
+// Arrives when all earlier 16-byte copies of this thread have landed.
 HOPPER_FN void hopper_barrier_arrive_copied(uint barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -82,14 +82,14 @@ HOPPER_FN void hopper_barrier_wait(uint barrier, uint parity) {
       "r"(parity)
       : "memory");
 }
-// A multiple of 16 bytes between 16-byte boundaries, by the copy engine.
+// A copy by the bulk copy engine. REQUIRES: both addresses and the size are multiples of 16 bytes.
 HOPPER_FN void hopper_copy_bulk(uint to, const void* from, uint bytes, uint barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
 }
 
-// ---- clusters; each kernel has its own way to arrive ----
+// ---- clusters; each kernel arrives in its own way ----
 
 HOPPER_FN void hopper_cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -99,22 +99,23 @@ HOPPER_FN uint hopper_cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
   return r;
 }
-// The same place in the shared memory of the cluster's threadgroup `rank`.
+// The address of the same place in the shared memory of threadgroup `rank` of the cluster.
 HOPPER_FN uint hopper_cluster_place(uint address, uint rank) {
   uint r;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(address), "r"(rank));
   return r;
 }
 
-// ---- warpgroup products ----
+// ---- warpgroup products (wgmma) ----
 
-// K-major or row-major tiles of 128-byte rows, swizzled: 16-byte piece c of row r stands at piece c ^ (r % 8). Eight
-// rows are 1024 bytes, on a multiple of 1024; the next eight stand `stride` bytes on.
+// The descriptor of a K-major or row-major tile with rows of 128 bytes in wgmma's 128-byte swizzle: 16-byte piece c of
+// row r is at piece c ^ (r % 8). Eight rows are 1024 bytes and must start on a multiple of 1024; the next eight rows
+// follow after `stride` bytes.
 HOPPER_FN unsigned long long hopper_descriptor(uint address, uint leading, uint stride) {
   return (unsigned long long)((address & 0x3ffff) >> 4) | ((unsigned long long)(leading >> 4) << 16) |
          ((unsigned long long)(stride >> 4) << 32) | (1ull << 62);
 }
-// The same in two steps: the low word, to which steps of 16 bytes may be added, and the whole.
+// The same in two steps: the low word, to which 16-byte steps can be added, and the whole descriptor.
 HOPPER_FN uint hopper_descriptor_word(uint address, uint leading) {
   return ((address & 0x3ffff) >> 4) | ((leading >> 4) << 16);
 }
@@ -131,12 +132,12 @@ template <int N>
 HOPPER_FN void hopper_wg_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-// Shared memory written by ordinary means is about to be read by wgmma.
+// Required between ordinary writes to shared memory and wgmma, which reads it through the async proxy.
 HOPPER_FN void hopper_fence_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// ---- the last steps of a linear ----
+// ---- the epilogue of linear ----
 
 template <typename T>
 HOPPER_FN float hopper_rounded(float acc, const HopperLinearParams& p, const float* bias, int n) {
@@ -144,8 +145,8 @@ HOPPER_FN float hopper_rounded(float acc, const HopperLinearParams& p, const flo
   return p.biased ? to_f(to<T>(y + bias[n])) : y;
 }
 
-// A lane's four sums: rows n and n + 8 of a tile of W (g, g + 8), rows m and m + 1 of x (the accumulator's columns).
-// What the residual holds there, asked for ahead of the end.
+// A lane has four sums: rows n and n + 8 of a tile of W (g, g + 8), for rows m and m + 1 of x (columns of the
+// accumulator). This loads the residual there, before the sums are complete.
 HOPPER_FN void hopper_linear_before(const HopperLinearParams& p, float* before, int tile, int g, int m,
                                     const float* residual) {
   if (p.epilogue != kHopperResidual) return;
@@ -184,7 +185,7 @@ HOPPER_FN void hopper_linear_finish(const HopperLinearParams& p, const float* ac
   }
 }
 
-// Row r (0 to 15) of a tile: which row of W.
+// The row of W that is row r (0 to 15) of a tile.
 HOPPER_FN int hopper_linear_row(const HopperLinearParams& p, int tile, int r) {
   const int half_n = p.n / 2;
   if (p.epilogue == kHopperGated) return min(tile * 8 + (r & 7), half_n - 1) + (r & 8 ? half_n : 0);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear for 1 to 16 rows: W streams once from memory to the tensor cores, x waits in shared memory (sm_90a).
+// linear for 1 to 16 rows: W is streamed once from memory to the tensor cores, x stays in shared memory (sm_90a).
 //
-// Equal, by memcmp, to the chain of k16 steps of the portable linear and of the library without split-K, for every M.
-// A tile is 16 rows of W by all of K, and its chain runs in one warp: W as the 16-row operand, x as the 8 columns of
-// each product. What takes time is that chain, so other warps bring W in (cp.async, `D` chunks of 128 k ahead), and the
-// chain's warp does nothing else (linear_chain.cuh). Weights are asked for before the launch before this one has ended;
-// x is read after that, normed if asked, and kept as T.
+// Equal by memcmp to the chain of k16 steps of the portable linear and of cuBLASLt without split-K, for every M. A tile
+// is 16 rows of W by all of K, and its chain runs in one warp: W is the 16-row operand, x the 8 columns of each
+// product. That chain takes most of the time. So other warps load W (cp.async, `D` chunks of 128 k ahead), and the warp
+// of the chain does nothing else (linear_chain.cuh). The first weights are loaded while the preceding launch still
+// runs; x is read after it, normalised if required, and kept as T.
 //
-// Grid, threads and dynamic memory: hopper_linear_plan(). Needs: K a multiple of 16; x, W, out on 16-byte boundaries,
-// x_stride a multiple of 8 (F32: 4); one threadgroup takes tiles blockIdx.x, + gridDim.x, ...
+// Grid, threads and dynamic memory: hopper_linear_plan(). REQUIRES: K is a multiple of 16; x, W and out are on 16-byte
+// boundaries, x_stride is a multiple of 8 (F32: 4). A threadgroup takes the tiles blockIdx.x, blockIdx.x + gridDim.x,
+// ...
 #pragma once
 
 #include "kernels/cuda/linear_chain.cuh"
@@ -20,17 +21,17 @@ struct HopperLinearFew {
   enum {
     kThreads = kHopperFewThreads,
     kChunk = 128,            // k
-    kRow = kChunk * 2 + 16,  // bytes of a row of W in a chunk; what is over lets eight rows meet all banks
+    kRow = kChunk * 2 + 16,  // bytes of a row of W in a chunk; the padding of 16 spreads eight rows over all banks
     kStage = 16 * kRow,
-    kHeld = 8  // elements of a row to norm that a thread keeps: rows of up to 2048 are read once
+    kHeld = 8  // elements that a thread keeps of a row to normalise; rows of up to 2048 are read once
   };
 
-  // Where a stream of chunks stands: tile after tile.
+  // A position in a stream of chunks, tile after tile.
   struct Stream {
     int tile, k, slot, parity;
   };
   struct Smem {
-    unsigned long long full[4][D], empty[4][D];  // of a chain's chunks
+    unsigned long long full[4][D], empty[4][D];  // mbarriers of the chunks of each chain
     unsigned long long x_full;
     float chains[256];
   };
@@ -48,9 +49,9 @@ struct HopperLinearFew {
     }
   }
 
-  // ---- the warps that bring W in ----
+  // ---- the warps that load W ----
 
-  // Half a warp a row, 16 pieces of 16 bytes.
+  // Half a warp per row, 16 pieces of 16 bytes.
   HOPPER_FN void load(const HopperLinearParams& p, const Stream& s, uint ring, uint full, const T* w, int lane) {
     const int piece = lane & 15;
     if (s.k + piece * 8 < p.k) {
@@ -68,7 +69,7 @@ struct HopperLinearFew {
   HOPPER_FN void chain(const HopperLinearParams& p, Stream at, uint ring, uint full, uint empty, const T* rows,
                        void* out, const float* bias, const float* residual, int lane) {
     const uint lane_w = ring + (lane & 15) * kRow + (lane >> 4) * 16;
-    uint x[MT], next_x[MT];  // rows that are not there repeat the last one
+    uint x[MT], next_x[MT];  // absent rows repeat the last one
     UNROLL for (int j = 0; j < MT; j++) {
       x[j] = ptx_shared_address(rows + min(8 * j + (lane & 7), p.m - 1) * (p.k + 8) + (lane >> 3) * 8);
       next_x[j] = x[j];
@@ -83,7 +84,7 @@ struct HopperLinearFew {
     while (true) {
       const int steps = min((int)kChunk, p.k - at.k) / 16;
       Chain::first_half(sums, f, steps, lane_w + at.slot * kStage, x);
-      // In the products' shadow, so without a branch.
+      // Computed without a branch, during the latency of the products.
       const bool turned = at.slot + 1 == D, ended = at.k + kChunk >= p.k;
       const Stream next = {at.tile + (ended ? stride : 0), ended ? 0 : at.k + kChunk, turned ? 0 : at.slot + 1,
                            at.parity ^ (turned ? 1 : 0)};
@@ -92,7 +93,7 @@ struct HopperLinearFew {
       UNROLL for (int j = 0; j < MT; j++) next_x[j] = x[j] + (next.k - at.k) * 2;
       if (more) hopper_barrier_wait(full + next.slot * 8, next.parity);
       Chain::second_half(sums, f, steps, more, next_w, next_x);
-      // All of the chunk has gone through registers, in all lanes.
+      // All lanes have read all of the chunk into registers.
       __syncwarp();
       if (lane == 0) hopper_barrier_arrive(empty + at.slot * 8);
       if (ended) {
@@ -107,7 +108,7 @@ struct HopperLinearFew {
 
   // ---- x ----
 
-  // One row, all threads, each a chain of norm_sum.h.
+  // Normalises one row with all threads; each has one chain of norm_sum.h.
   HOPPER_FN void norm_one(const HopperLinearParams& p, T* to_row, const float* row, const float* norm,
                           const float (&weight)[kHeld], float* chains) {
     const int tid = (int)threadIdx.x;
@@ -135,7 +136,7 @@ struct HopperLinearFew {
     }
   }
 
-  // Several rows, a warp each: a lane keeps its eight chains.
+  // Normalises several rows, one per warp; a lane has its eight chains.
   HOPPER_FN void norm_rows(const HopperLinearParams& p, T* rows, const float* x, const float* norm) {
     const int lane = (int)threadIdx.x & 31;
     for (int m = (int)threadIdx.x >> 5; m < p.m; m += kThreads / 32) {
@@ -160,8 +161,8 @@ struct HopperLinearFew {
     }
   }
 
-  HOPPER_FN void bring_rows(const HopperLinearParams& p, T* rows, const void* x, const float* norm,
-                            const float (&weight)[kHeld], Smem& sm) {
+  HOPPER_FN void load_rows(const HopperLinearParams& p, T* rows, const void* x, const float* norm,
+                           const float (&weight)[kHeld], Smem& sm) {
     if (p.normed && p.m == 1) {
       norm_one(p, rows, (const float*)x, norm, weight, sm.chains);
     } else if (p.normed) {
@@ -197,8 +198,8 @@ struct HopperLinearFew {
       hopper_barrier_init_done();
     }
     __syncthreads();
-    // Warps 0 to 3 are chains, warps 4 to 7 bring W in for chain (warp - 4) % active_warps: all four for a lone one,
-    // chunk after chunk in turn.
+    // Warps 0 to 3 run chains. Warps 4 to 7 load W for chain (warp - 4) % active_warps; for a single chain all four
+    // take its chunks in turn.
     const int helpers = 4 / p.active_warps, helper = warp < 4 ? 0 : (warp - 4) / p.active_warps;
     const int mine = warp < 4 ? warp : (warp - 4) % p.active_warps;
     const bool idle = warp < 4 ? warp >= p.active_warps : helper >= helpers;
@@ -206,7 +207,7 @@ struct HopperLinearFew {
     const uint full = ptx_shared_address(sm.full[mine]), empty = ptx_shared_address(sm.empty[mine]);
     Stream at = {idle ? p.tiles : (int)(blockIdx.x + gridDim.x * mine), 0, 0, 0};
     if (warp >= 4 && helper > 0 && !idle) advance(p, at, helper);
-    float weight[kHeld];  // of the norm: asked for ahead as well
+    float weight[kHeld];  // weights of the norm, loaded ahead as well
     UNROLL for (int i = 0; i < kHeld; i++) {
       const int k = (int)threadIdx.x + i * kThreads;
       weight[i] = p.normed && k < p.k ? norm[k] : 0.0f;
@@ -219,7 +220,7 @@ struct HopperLinearFew {
       }
     }
     ptx_grid_wait();
-    bring_rows(p, rows, x, norm, weight, sm);
+    load_rows(p, rows, x, norm, weight, sm);
     if (at.tile >= p.tiles) return;
     if (warp < 4) return chain(p, at, ring, full, empty, rows, out, bias, residual, lane);
     while (at.tile < p.tiles) {
@@ -227,7 +228,7 @@ struct HopperLinearFew {
       load(p, at, ring, full, w, lane);
       advance(p, at, helpers);
     }
-    // Copies of one's own must land before the end.
+    // A thread must not exit while its own copies are in flight.
     asm volatile("cp.async.wait_all;" ::: "memory");
   }
 };

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear for quantised weights and 1 to 64 rows: codes stream from memory, are unpacked by warps of their own, and meet
-// x in the tensor cores (sm_90a).
+// linear for quantised weights and 1 to 64 rows: codes are streamed from memory, unpacked by warps of their own, and
+// multiplied with x by the tensor cores (sm_90a).
 //
-// Equal, by memcmp, to the portable linear for every M: a weight's element becomes the float of linear_weight.h and is
+// Equal by memcmp to the portable linear for every M: each element of the weight is the float of linear_weight.h
 // rounded to T, and a sum is one chain of k16 steps from zero. A threadgroup takes two panels of 16 rows of W at a time
-// (gated: one of the gate, one of the up), 128 k a chunk:
-//   - eight warps, four a panel, each every fourth chunk: a warp copies a chunk's codes and scales into slots of its
-//     own, some chunks ahead, and makes rows of T of them in the ring of chunks
-//   - two or four warps run the chains, one a tile of 16 rows of W and up to 32 rows of x, 24 cycles a step
-//   - where x does not fit into shared memory as a whole, it comes in beside each chunk: the first ones of the ring by
-//     the chains' warps, the others by those that unpack
-// Weights are asked for and unpacked before the launch before this one has ended; x is read after that.
+// (gated: one of gate, one of up), in chunks of 128 k:
+//   - Eight warps unpack, four per panel, each every fourth chunk. A warp copies a chunk's codes and scales into slots
+//     of its own, some chunks ahead, and writes rows of T to the ring of chunks.
+//   - Two or four warps run the chains: one per tile of 16 rows of W and up to 32 rows of x, 24 cycles per step.
+//   - If x does not fit into shared memory as a whole, it is loaded with each chunk: for the first chunks of the ring
+//     by the warps of the chains, later by those that unpack.
 //
-// Grid, threads and dynamic memory: hopper_quantised_plan(). Needs: x and out on 16-byte boundaries, x_stride a
-// multiple of 8 (F32: 4); gated: halves of whole panels.
+// The first weights are loaded and unpacked while the preceding launch still runs; x is read after it.
+//
+// Grid, threads and dynamic memory: hopper_quantised_plan(). REQUIRES: x and out are on 16-byte boundaries, x_stride is
+// a multiple of 8 (F32: 4); gated: each half has whole panels.
 #pragma once
 
 #include "kernels/cuda/linear_chain.cuh"
@@ -21,29 +22,32 @@
 #include "kernels/norm_sum.h"
 #include "kernels/params/hopper_quantised.h"
 
-// ---- sixteen codes to T ----
+// ---- from sixteen codes to T ----
 
-// Four of the eight bytes of a and b, by nibbles; a nibble of 8 and more gives a byte of that byte's sign.
+// Selects four of the eight bytes of a and b by nibbles; a nibble of 8 or more gives the sign of that byte, eight
+// times.
 HOPPER_FN uint hopper_bytes(uint a, uint b, uint nibbles) {
   uint r;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(nibbles));
   return r;
 }
 
-// Fields of two bits, four in x's low byte, to the low bits of four bytes.
+// Spreads the four 2-bit fields in the low byte of x to the low bits of four bytes.
 HOPPER_FN uint hopper_spread_pairs(uint x) {
   const uint t = (x | x << 12) & 0x000f000fu;
   return (t | t << 6) & 0x03030303u;
 }
 
-// Four entries of a table of 16 bytes, by the four nibbles in `codes`' low half.
+// Looks up four entries of a table of 16 bytes, by the four nibbles in the low half of `codes`.
 HOPPER_FN uint hopper_look_up(const uint* values, uint codes) {
   const uint upper = codes & 0x8888u, index = codes & 0x7777u;
-  const uint mask = hopper_bytes(0x00008000u, 0, upper | upper >> 3);  // 9: the sign of byte 1; 0: byte 0
+  // Nibble 9 gives the sign of byte 1, nibble 0 gives byte 0.
+  const uint mask = hopper_bytes(0x00008000u, 0, upper | upper >> 3);
   return (hopper_bytes(values[0], values[1], index) & ~mask) | (hopper_bytes(values[2], values[3], index) & mask);
 }
 
-// Code 4 j + i of a step in byte i of c[j]. A table's entries are signed bytes: here they count from -128.
+// Unpacks a step: code 4 j + i goes to byte i of c[j]. The entries of a table are signed bytes; here they are offset by
+// 128.
 template <int Low, int High, bool Table>
 HOPPER_FN void hopper_codes(const uint* values, const WeightRaw& raw, uint (&c)[4]) {
   if (Table) {
@@ -57,13 +61,14 @@ HOPPER_FN void hopper_codes(const uint* values, const WeightRaw& raw, uint (&c)[
     if (Low == 8) c[j] = raw.low[j];
     if (Low == 4) c[j] = (raw.low[j & 1] >> (j & 2) * 2) & 0x0f0f0f0fu;
     if (Low == 2) c[j] = hopper_spread_pairs((raw.low[0] >> 8 * j) & 255u);
-    // Four bits, each seven further up than the one before.
+    // The multiplication moves the four bits seven places apart.
     if (High == 1) c[j] |= (((raw.high >> 4 * j) & 15u) * (0x00204081u << Low)) & (0x01010101u << Low);
     if (High == 2) c[j] |= hopper_spread_pairs((raw.high >> 8 * j) & 255u) << Low;
   }
 }
 
-// The same in all lanes, and not made again where it is used: that would stand in a chain's way.
+// A value that is the same in all lanes, and that the compiler will not recompute where it is used, which would delay a
+// chain.
 HOPPER_FN uint hopper_kept(uint x) {
   return __shfl_sync(0xffffffffu, x, 0);
 }
@@ -76,7 +81,7 @@ HOPPER_FN bool hopper_barrier_ready(uint barrier, uint parity) {
                : "memory");
   return ready != 0;
 }
-// For a warp that has time: one lane looks, now and then. Looking takes shared memory's time, which the chains need.
+// For a warp that has time: one lane polls, with pauses. Polling uses shared-memory bandwidth that the chains need.
 HOPPER_FN void hopper_barrier_wait_calmly(uint barrier, uint parity, int lane) {
   if (lane == 0) {
     while (!hopper_barrier_ready(barrier, parity)) __nanosleep(60);
@@ -84,7 +89,7 @@ HOPPER_FN void hopper_barrier_wait_calmly(uint barrier, uint parity, int lane) {
   __syncwarp();
 }
 
-// Where a warp of those that unpack reads one chunk: its parts in shared memory.
+// The parts of one chunk in shared memory, as an unpacking warp reads them.
 struct HopperRawChunk {
   const uchar *low, *high, *heads, *subs;
 };
@@ -98,7 +103,7 @@ HOPPER_FN void hopper_fetch(const HopperRawChunk& chunk, int at, WeightRaw& raw)
   if (High == 2) raw.high = ((const uint*)chunk.high)[at];
 }
 
-// Scale and minimum of a step: 2 * pair or the one after it. `head`: the group's number in the chunk.
+// Scale and minimum of step 2 * pair, or (`second`) of the one after it. `head`: the number of the group in the chunk.
 template <int Scheme, int SubShift>
 HOPPER_FN WeightScale hopper_scale(const HopperRawChunk& chunk, int pair, int second, int head, int r) {
   WeightParams w = {};
@@ -119,12 +124,12 @@ HOPPER_FN WeightScale hopper_scale(const HopperRawChunk& chunk, int pair, int se
   if (Scheme == kSchemeSubScaleMin) raw.sub = chunk.subs[(pair * 2 + second) * 16 + r];
   if (Scheme == kSchemeSubScale) raw.sub = chunk.subs[((pair * 2 + second) >> SubShift) * 16 + r];
   WeightScale scale = weight_scale(w, raw);
-  // A sum with -0 changes nothing, so every value is one fma.
+  // Adding -0 changes nothing, so every value is one fma.
   if (!scale.has_minimum) scale.minimum = -0.0f;
   return scale;
 }
 
-// Sixteen values as T, from bytes of codes; `base`: 2^23 and the offset of a code.
+// Sixteen values as T from bytes of codes; `base` is 2^23 plus the offset of a code.
 template <typename T>
 HOPPER_FN void hopper_unpack16(const uint (&c)[4], const WeightScale& scale, float base, uchar* to) {
   uint u[8];
@@ -132,7 +137,8 @@ HOPPER_FN void hopper_unpack16(const uint (&c)[4], const WeightScale& scale, flo
     float v[2];
     UNROLL for (int j = 0; j < 2; j++) {
       const uint k = 2 * i + j;
-      const float q = as_float(__byte_perm(c[k >> 2], 0x4b000000u, 0x7440 | (k & 3))) - base;  // exact
+      // Exact: the code is in the low bits of 2^23 + code.
+      const float q = as_float(__byte_perm(c[k >> 2], 0x4b000000u, 0x7440 | (k & 3))) - base;
       v[j] = fma(scale.scale, q, scale.minimum);
     }
     u[i] = hopper_pack<T>(v[0], v[1]);
@@ -141,7 +147,7 @@ HOPPER_FN void hopper_unpack16(const uint (&c)[4], const WeightScale& scale, flo
   ((uint4*)to)[1] = make_uint4(u[4], u[5], u[6], u[7]);
 }
 
-// `Chains`: warps.
+// `Chains`: warps that run chains.
 template <typename T, int MT, int Chains>
 struct HopperLinearQuantised {
   typedef HopperChain<T, MT, MT == 1> Chain;
@@ -153,7 +159,7 @@ struct HopperLinearQuantised {
   };
   static_assert(Chain::kRow == kRow, "one ring");
 
-  // Where a stream of chunks stands: unit after unit.
+  // A position in a stream of chunks, unit after unit.
   struct Stream {
     int unit, k, slot, parity;
   };
@@ -164,7 +170,7 @@ struct HopperLinearQuantised {
     __align__(16) float chains[256];
   };
 
-  // By up to four chunks; the ring has as many at least.
+  // Moves on by up to four chunks; the ring has at least as many.
   HOPPER_FN void advance(const HopperQuantisedParams& p, Stream& s, int chunks) {
     s.slot += chunks;
     if (s.slot >= p.depth) {
@@ -180,7 +186,8 @@ struct HopperLinearQuantised {
 
   // ---- x ----
 
-  // A chunk of x: half a warp a row, 16 pieces of 16 bytes, in every second pair of rows; another warp has the others.
+  // Loads a chunk of x: half a warp per row, 16 pieces of 16 bytes, in every second pair of rows; another warp loads
+  // the others.
   HOPPER_FN void stream_x(const HopperQuantisedParams& p, uint ring, const T* x, const Stream& at, int which, uint full,
                           int lane) {
     const int piece = lane & 15;
@@ -194,7 +201,7 @@ struct HopperLinearQuantised {
     }
     hopper_barrier_arrive_copied(full + at.slot * 8);
   }
-  // All that the ring has room for at first.
+  // Loads the chunks of x that the ring has room for at the start.
   HOPPER_FN void begin_x(const HopperQuantisedParams& p, uint ring, const T* x, int which, uint full, int lane) {
     Stream at = {(int)blockIdx.x, 0, 0, 0};
     for (int i = 0; i < p.depth && at.unit < p.units; i++) {
@@ -203,7 +210,7 @@ struct HopperLinearQuantised {
     }
   }
 
-  // All of x, by the copy engine.
+  // Loads all of x, with the bulk copy engine.
   HOPPER_FN void copy_x(const HopperQuantisedParams& p, uint rows, const T* x, uint full, int lane) {
     if (lane == 0) hopper_barrier_expect(full, p.linear.m * p.linear.k * 2);
     __syncwarp();
@@ -217,8 +224,8 @@ struct HopperLinearQuantised {
     asm volatile("bar.sync 1, 64;" ::: "memory");
   }
 
-  // The rows one after another by two warps, as norm_sum.h says: a thread has four lanes of one chain. `held` has room
-  // for one row of floats, `chains` for 256.
+  // Normalises the rows one after another, with two warps, as norm_sum.h requires: a thread has four lanes of one
+  // chain. `held` has room for one row of floats, `chains` for 256.
   HOPPER_FN void norm_x(const HopperQuantisedParams& p, uchar* rows, const float* x, const float* norm, float* held,
                         float* chains) {
     const int tid = (int)threadIdx.x, k = p.linear.k;
@@ -257,16 +264,16 @@ struct HopperLinearQuantised {
 
   // ---- the warps that unpack ----
 
-  // A step's number in units of 2^Shift steps, or (-1) of groups.
+  // The number of a step in units of 2^Shift steps, or (-1) in groups.
   template <int Shift>
   HOPPER_FN int in_units(const HopperQuantisedParams& p, uint step) {
     return (int)(Shift < 0 ? __umulhi(step, p.group_inverse) : step >> (Shift & 31));
   }
 
-  // A part's share of steps `first` to `last`, a piece of 16 bytes a lane.
+  // Requests the data of steps `first` to `last` in one part, 16 bytes per lane.
   template <int Times, int Shift>
-  HOPPER_FN void ask_part(const HopperQuantisedParams& p, int i, const uchar* panel, uint to, uint first, uint last,
-                          int lane) {
+  HOPPER_FN void request_part(const HopperQuantisedParams& p, int i, const uchar* panel, uint to, uint first, uint last,
+                              int lane) {
     const HopperRawPart& part = p.parts[i];
     const int from = in_units<Shift>(p, first), bytes = (in_units<Shift>(p, last) + 1 - from) * part.unit_bytes;
     const uchar* source = panel + (part.at + from * part.unit_bytes + lane * 16);
@@ -275,24 +282,25 @@ struct HopperLinearQuantised {
     }
   }
 
-  // Asks for a chunk of a panel; `barrier` is arrived at when it is there.
+  // Requests a chunk of a panel; the copies arrive at `barrier` when they have landed.
   template <int Low, int High, bool Table, int Scheme>
-  HOPPER_FN void ask(const HopperQuantisedParams& p, const uchar* w, const Stream& at, int which, uint to, uint barrier,
-                     int lane) {
+  HOPPER_FN void request(const HopperQuantisedParams& p, const uchar* w, const Stream& at, int which, uint to,
+                         uint barrier, int lane) {
     constexpr bool kByTwo = Scheme == kSchemeScale || Scheme == kSchemeScaleMin || Scheme == kSchemeExponent;
     constexpr int kSubShift = Scheme == kSchemeSuperMin || Table ? 1 : 0;
     const int number =
         p.linear.epilogue == kHopperGated ? at.unit + which * p.gate_panels : min(2 * at.unit + which, p.panels - 1);
     const uchar* panel = w + (i64)number * p.weight.stride;
     const uint first = (uint)at.k / 16, last = (uint)min(at.k + kChunk, p.linear.k) / 16 - 1;
-    ask_part<(Low + 1) / 2, 0>(p, 0, panel, to, first, last, lane);
-    if (High > 0) ask_part<1, 0>(p, 1, panel, to, first, last, lane);
-    ask_part<1, Scheme == kSchemeGroup ? -1 : kByTwo ? 1 : 4>(p, 2, panel, to, first, last, lane);
-    if (!kByTwo && Scheme != kSchemeGroup) ask_part<1, kSubShift>(p, 3, panel, to, first, last, lane);
+    request_part<(Low + 1) / 2, 0>(p, 0, panel, to, first, last, lane);
+    if (High > 0) request_part<1, 0>(p, 1, panel, to, first, last, lane);
+    request_part<1, Scheme == kSchemeGroup ? -1 : kByTwo ? 1 : 4>(p, 2, panel, to, first, last, lane);
+    if (!kByTwo && Scheme != kSchemeGroup) request_part<1, kSubShift>(p, 3, panel, to, first, last, lane);
     hopper_barrier_arrive_copied(barrier);
   }
 
-  // A chunk's eight steps of 16 rows: a lane has a row and two of four pairs of steps, which share a head.
+  // Unpacks the eight steps of a chunk for 16 rows. A lane has one row and two of the four pairs of steps; a pair
+  // shares a head.
   template <int Low, int High, bool Table, int Scheme>
   HOPPER_FN void unpack(const HopperQuantisedParams& p, const HopperRawChunk& chunk, int k, int steps, uchar* to,
                         int lane) {
@@ -315,22 +323,22 @@ struct HopperLinearQuantised {
     }
   }
 
-  // Warp `number` of those that unpack.
+  // The work of unpacking warp `number`.
   template <int Low, int High, bool Table, int Scheme>
   HOPPER_FN void unpack_all(const HopperQuantisedParams& p, uchar* ring, const uchar* slots, const uchar* w, const T* x,
                             Smem& sm, int number, int lane) {
     const int which = number & 1, r = lane & 15;
     const uint full = ptx_shared_address(sm.full), empty = ptx_shared_address(sm.empty);
     const uint to = ptx_shared_address(slots), there = ptx_shared_address(sm.raw[number]);
-    // Gated tiles have eight rows of the gate, then eight of the up.
+    // Gated tiles have eight rows of gate, then eight of up.
     uchar* row = ring + (p.linear.epilogue == kHopperGated ? (r >> 3) * kTile + ((r & 7) + 8 * which) * kRow
                                                            : which * kTile + r * kRow);
     Stream at = {(int)blockIdx.x, 0, 0, 0};
     advance(p, at, number >> 1);
-    Stream asked = at;
-    for (int i = 0; i < p.slots && asked.unit < p.units; i++) {
-      ask<Low, High, Table, Scheme>(p, w, asked, which, to + i * p.slot_bytes, there + i * 8, lane);
-      advance(p, asked, kTurns);
+    Stream requested = at;
+    for (int i = 0; i < p.slots && requested.unit < p.units; i++) {
+      request<Low, High, Table, Scheme>(p, w, requested, which, to + i * p.slot_bytes, there + i * 8, lane);
+      advance(p, requested, kTurns);
     }
     int slot = 0, parity = 0, chunks = number >> 1;
 #pragma unroll 1
@@ -349,15 +357,15 @@ struct HopperLinearQuantised {
                                        row + at.slot * p.stage_bytes, lane);
       __syncwarp();
       if (lane == 0) hopper_barrier_arrive(full + at.slot * 8);
-      if (asked.unit < p.units) {
-        ask<Low, High, Table, Scheme>(p, w, asked, which, to + slot * p.slot_bytes, there + slot * 8, lane);
-        advance(p, asked, kTurns);
+      if (requested.unit < p.units) {
+        request<Low, High, Table, Scheme>(p, w, requested, which, to + slot * p.slot_bytes, there + slot * 8, lane);
+        advance(p, requested, kTurns);
       }
       advance(p, at, kTurns);
       slot = slot + 1 == p.slots ? 0 : slot + 1;
       parity ^= slot == 0 ? 1 : 0;
     }
-    // Copies of one's own must land before the end.
+    // A thread must not exit while its own copies are in flight.
     asm volatile("cp.async.wait_all;" ::: "memory");
   }
 
@@ -397,7 +405,7 @@ struct HopperLinearQuantised {
     const uint full = hopper_kept(ptx_shared_address(sm.full)), empty = hopper_kept(ptx_shared_address(sm.empty));
     const int half = warp & 1, m0 = (warp >> 1) * 8 * MT;
     const uint lane_w = ring + half * kTile + (lane & 15) * kRow + (lane >> 4) * 16;
-    uint lane_x[MT], x[MT];  // rows that are not there repeat the last one
+    uint lane_x[MT], x[MT];  // absent rows repeat the last one
     UNROLL for (int j = 0; j < MT; j++) {
       lane_x[j] = rows + min(m0 + 8 * j + (lane & 7), l.m - 1) * p.x_row + (lane >> 3) * 16;
       x[j] = lane_x[j];
@@ -415,7 +423,7 @@ struct HopperLinearQuantised {
       const Stream next = {at.unit + (ended ? (int)gridDim.x : 0), ended ? 0 : at.k + kChunk, turned ? 0 : at.slot + 1,
                            at.parity ^ (turned ? 1 : 0)};
       const bool more = next.unit < p.units;
-      // The answer comes in the products' shadow.
+      // Asked early, so that the answer arrives during the latency of the products.
       const bool ready = hopper_barrier_ready(full + next.slot * 8, next.parity);
       Chain::first_half(sums, f, steps, lane_w + at.slot * p.stage_bytes, x);
       const uint next_w = lane_w + next.slot * p.stage_bytes;
@@ -423,7 +431,7 @@ struct HopperLinearQuantised {
       UNROLL for (int j = 0; j < MT; j++) x[j] = lane_x[j] + next_at;
       if (more && !ready) hopper_barrier_wait(full + next.slot * 8, next.parity);
       Chain::second_half(sums, f, steps, more, next_w, x);
-      // All of the chunk has gone through registers, in all lanes.
+      // All lanes have read all of the chunk into registers.
       __syncwarp();
       if (lane == 0) hopper_barrier_arrive(empty + at.slot * 8);
       if (ended) {

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear where W has few rows for the chip: one wave of narrow tiles, W and x by the copy engine (sm_90a).
+// linear where W has few rows for the size of the GPU: one wave of narrow tiles; W and x are loaded by the copy engine,
+// TMA (sm_90a).
 //
-// Equal, by memcmp, to linear_few.cuh, linear_wide.cuh, the portable linear and the library without split-K: each sum
-// is one chain of k16 steps in one warpgroup. What takes time is to bring in W once and x for everybody. A threadgroup
-// takes up to XB rows of x and WB rows of W (gated: WB / 2 of the gate and their WB / 2 of the up), such that one
-// product fills the chip. A pair (a cluster) shares W: each brings in half of it and the copy engine hands it to both;
-// x has parts, one for each of a pair, and more pairs where that is not enough. One warp asks, the others multiply.
+// Equal by memcmp to linear_few.cuh, linear_wide.cuh, the portable linear and cuBLASLt without split-K: each sum is one
+// chain of k16 steps in one warpgroup. Most of the time goes into loading W once, and x for every threadgroup. A
+// threadgroup computes up to XB rows of x by WB rows of W (gated: WB / 2 of gate and the matching WB / 2 of up), chosen
+// so that one product fills the GPU. A pair of threadgroups (a cluster) shares W: each loads half of it, and TMA
+// multicasts it to both. x is divided between the two of a pair, and between several pairs where that is not enough.
+// One warp issues the loads, the others multiply.
 //
-// Upright (XB is 64): x is wgmma's 64-row operand, W its columns. Across (WB is 64): the other way round, so that 128
-// rows of x meet each row of W that was brought in; then a stage is 64 k, for more of them in flight.
+// Upright (XB is 64): x is wgmma's 64-row operand, W its columns. Across (WB is 64): the other way round, so that each
+// loaded row of W is multiplied with 128 rows of x; a stage then has 64 k, so that more stages are in flight.
 //
-// Grid, threads and dynamic memory: hopper_tall_plan(). Needs: K a multiple of 16, N of 8 (gated: of 16), strides of
-// out and residual even; x and W as the maps say.
+// Grid, threads and dynamic memory: hopper_tall_plan(). REQUIRES: K is a multiple of 16, N of 8 (gated: of 16), the
+// strides of out and residual are even; x and W have the layout of their tensor maps.
 #pragma once
 
 #include "kernels/cuda/hopper.cuh"
@@ -52,16 +54,16 @@ HOPPER_TALL_PRODUCTS(half, "f16")
 
 // ---- pairs ----
 
-// Orders no memory: barriers are made visible by their own fence, data by the copy engine.
+// Relaxed, it orders no memory: mbarriers have their own fence, and data is ordered by TMA's completion on mbarriers.
 HOPPER_FN void hopper_tall_cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
-// An arrival at a barrier of the pair's other threadgroup. Not with a cluster's release: that is a fence of the whole
-// GPU, half a microsecond a stage, and what was read was read by wgmma.
+// Arrives at an mbarrier of the pair's other threadgroup. Without .release.cluster, which would be a fence of the whole
+// GPU and cost half a microsecond per stage; none is needed, because the data was only read, and by wgmma.
 HOPPER_FN void hopper_tall_arrive(uint barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// A box of the map from (k, row, half) on, to this threadgroup, or to the same place in both of a pair.
+// Loads a box of the map, from (k, row, half) on, into this threadgroup, or to the same place in both of a pair.
 HOPPER_FN void hopper_tall_copy(uint to, const HopperTensorMap* map, int k, int row, int half_of, uint barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
@@ -78,7 +80,7 @@ HOPPER_FN void hopper_tall_copy_to_pair(uint to, const HopperTensorMap* map, int
       : "memory");
 }
 
-// One lane of the warp; and a value that all lanes have, so that the compiler knows it.
+// One elected lane of the warp; and a value that the compiler then knows to be the same in all lanes.
 HOPPER_FN bool hopper_tall_elected() {
   uint r;
   asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(r));
@@ -94,32 +96,32 @@ struct HopperLinearTall {
   static constexpr bool kAcross = XB != 64;
   static_assert(!kAcross || WB == 64, "one of the two is wgmma's 64-row operand");
   enum {
-    kDeep = hopper_tall_deep(XB),  // 64s of k in a stage
+    kDeep = hopper_tall_deep(XB),  // units of 64 k in a stage
     kDepth = 64 * kDeep,
     kStages = hopper_tall_stages(WB, XB),
-    kW = WB * 128,  // bytes of 64 k of W and of x
+    kW = WB * 128,  // bytes of 64 k of W, and of x
     kX = XB * 128,
-    kStage = kDeep * (kW + kX),  // W's first
-    kRing = 1024,                // behind the barriers
+    kStage = kDeep * (kW + kX),  // W first, then x
+    kRing = 1024,                // offset of the ring; the mbarriers are before it
     kPeers = PAIR ? 2 : 1,
-    kSums = (kAcross ? XB : WB) / 2,  // of a lane
-    kSumsStride = WB + 8,             // of a row of x's rounded sums
-    kWarpRows = XB / 4,               // whose end a warp writes
+    kSums = (kAcross ? XB : WB) / 2,  // sums per lane
+    kSumsStride = WB + 8,             // elements between the rows of rounded sums
+    kWarpRows = XB / 4,               // rows of x whose results a warp writes
     kBefore = kAcross ? kWarpRows : WB / 4
   };
   static_assert(kStages * 16 <= kRing && XB * kSumsStride * 2 <= kStages * kStage, "sums take the ring's place");
 
   struct Place {
     int rank;       // in the pair
-    int row, rows;  // of x
-    int tile;       // of WB rows of W
+    int row, rows;  // rows of x
+    int tile;       // tile of WB rows of W
   };
   HOPPER_FN uint full(uint base, int slot) { return base + slot * 16; }
   HOPPER_FN uint empty(uint base, int slot) { return base + slot * 16 + 8; }
   HOPPER_FN uint stage_at(uint base, int slot) { return base + kRing + slot * kStage; }
-  HOPPER_FN void together() { asm volatile("bar.sync 1, 128;" ::: "memory"); }  // those that multiply
+  HOPPER_FN void sync_multipliers() { asm volatile("bar.sync 1, 128;" ::: "memory"); }  // the multiplying warps
 
-  // ---- the warp that brings things in ----
+  // ---- the warp that loads ----
 
   HOPPER_FN void load_w(const HopperTallParams& p, const Place& at, uint stage, uint barrier, int k) {
     const bool gated = p.linear.epilogue == kHopperGated;
@@ -138,19 +140,19 @@ struct HopperLinearTall {
       hopper_tall_copy(stage + kDeep * kW + i * kX, &p.x, k + 64 * i, at.row, 0, barrier);
     }
   }
-  // All lanes walk, one asks. Weights are asked for before the launch before this one has ended, x after that.
+  // All lanes run the loop, one issues the loads. W is requested while the preceding launch still runs, x after it.
   HOPPER_FN void produce(const HopperTallParams& p, const Place& at, uint base, int stages) {
     const int first = min(stages, (int)kStages);
     const uint bytes = kDeep * (kW + at.rows * 128);
-    const bool asks = hopper_tall_elected();
-    if (asks) {
+    const bool issues = hopper_tall_elected();
+    if (issues) {
       for (int s = 0; s < first; s++) {
         hopper_barrier_expect(full(base, s), bytes);
         load_w(p, at, stage_at(base, s), full(base, s), s * kDepth);
       }
     }
     ptx_grid_wait();
-    if (asks) {
+    if (issues) {
       for (int s = 0; s < first; s++) load_x(p, at, stage_at(base, s), full(base, s), s * kDepth);
     }
     __syncwarp();
@@ -161,7 +163,7 @@ struct HopperLinearTall {
       UNROLL for (int slot = 0; slot < kStages; slot++, s++) {
         if (s >= stages) continue;
         hopper_barrier_wait(empty(base, slot), parity);
-        if (asks) {
+        if (issues) {
           hopper_barrier_expect(full(base, slot), bytes);
           load_w(p, at, stage_at(base, slot), full(base, slot), s * kDepth);
           load_x(p, at, stage_at(base, slot), full(base, slot), s * kDepth);
@@ -178,14 +180,14 @@ struct HopperLinearTall {
     const unsigned long long of_x = hopper_descriptor_of(x + (k >> 2) * (kX >> 4) + (k & 3) * 2, 1024);
     hopper_tall_product(acc, kAcross ? of_w : of_x, kAcross ? of_x : of_w, T());
   }
-  // Rows of x that are not there leave what was in memory before: their sums are not used.
+  // Absent rows of x leave old data in shared memory; their sums are not used.
   HOPPER_FN void multiply(float (&acc)[kSums], const HopperTallParams& p, uint base, int stages) {
     const uint first_w = hopper_tall_uniform(hopper_descriptor_word(stage_at(base, 0), 16));
     const uint first_x = hopper_tall_uniform(hopper_descriptor_word(stage_at(base, 0) + kDeep * kW, 16));
-    // A slot is free when both of a pair say so: both bring W into it.
+    // A slot is free when both threadgroups of a pair say so, because both load W into it.
     const int peer = (int)threadIdx.x >> 5;
-    const bool tells = (threadIdx.x & 31) == 0 && peer < kPeers;
-    const uint there = hopper_cluster_place(empty(base, 0), tells ? peer : 0);
+    const bool signals = (threadIdx.x & 31) == 0 && peer < kPeers;
+    const uint there = hopper_cluster_place(empty(base, 0), signals ? peer : 0);
     const int whole = p.linear.k / kDepth;
     int slot = 0, last = 0;
     uint parity = 0, w = first_w, x = first_x;
@@ -196,7 +198,7 @@ struct HopperLinearTall {
       UNROLL for (int k = 0; k < 4 * kDeep; k++) step(acc, w, x, k);
       hopper_wg_commit();
       hopper_wg_wait<1>();
-      if (tells && s > 0 && s - 1 + kStages < stages) hopper_tall_arrive(there + last * 16);
+      if (signals && s > 0 && s - 1 + kStages < stages) hopper_tall_arrive(there + last * 16);
       last = slot;
       slot++;
       w += kStage >> 4;
@@ -219,9 +221,10 @@ struct HopperLinearTall {
     hopper_wg_wait<0>();
   }
 
-  // ---- what follows the sums ----
+  // ---- the epilogue ----
 
-  // Sum i of a lane: a row of the 64-row operand (lane / 4 of its warp's 16, or 8 on) and a column of the other.
+  // Sum i of a lane is in this row of the 64-row operand (wgmma's layout: lane / 4 of its warp's 16 rows, or 8 more)
+  // and in this column of the other operand.
   HOPPER_FN int row_of(int i) {
     return ((int)threadIdx.x >> 5) * 16 + (((int)threadIdx.x & 31) >> 2) + 8 * ((i >> 1) & 1);
   }
@@ -236,17 +239,17 @@ struct HopperLinearTall {
     *(float2*)out = make_float2(fma(y, p.scale, before.x), fma(z, p.scale, before.y));
   }
 
-  // Upright, a lane has two neighbours of a row of out at a time: pair i. Across, a lane's pair of columns of the
-  // warp's row i of out, when sums have passed through memory.
+  // Upright, pair i of a lane is two neighbours in a row of out. Across, it is a lane's two columns in the warp's row i
+  // of out, after the sums went through shared memory.
   HOPPER_FN void place_of(const HopperLinearParams& p, const Place& at, int i, int& m, int& n, bool& there) {
     const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
     m = at.row + (kAcross ? warp * kWarpRows + i : row_of(2 * i));
     n = at.tile * WB + (kAcross ? 2 * lane : column_of(2 * i));
     there = m < end_of(p, at) && n < p.n;
   }
-  // What the residual holds there, asked for ahead of the end.
-  HOPPER_FN void ask_before(const HopperLinearParams& p, const Place& at, float2 (&before)[kBefore],
-                            const float* residual) {
+  // Loads the residual there, before the sums are complete.
+  HOPPER_FN void load_residual(const HopperLinearParams& p, const Place& at, float2 (&before)[kBefore],
+                               const float* residual) {
     UNROLL for (int i = 0; i < kBefore; i++) {
       int m, n;
       bool there;
@@ -276,7 +279,7 @@ struct HopperLinearTall {
       }
     }
   }
-  // Eight lanes have neighbours of a row of out.
+  // Eight lanes write neighbours in a row of out.
   HOPPER_FN void store_floats_across(const float (&acc)[kSums], const HopperLinearParams& p, const Place& at,
                                      float* out, const float* bias) {
     UNROLL for (int i = 0; i < kSums; i++) {
@@ -286,8 +289,8 @@ struct HopperLinearTall {
     }
   }
 
-  // Rounded sums pass through the ring's place [row of x][row of W]: so that gate and up meet and the activations' code
-  // stands here once, and, across, so that a row of out is written by neighbours.
+  // Stages rounded sums in the ring's memory, [row of x][row of W]. So gate and up of a column are found together, the
+  // code of the activations exists once, and, across, neighbouring lanes write a row of out.
   HOPPER_FN void keep_sums(const float (&acc)[kSums], const HopperLinearParams& p, const Place& at, const float* bias,
                            T* sums) {
     const int half_n = p.n / 2, first = at.tile * (WB / 2);
@@ -297,14 +300,14 @@ struct HopperLinearTall {
                                                : first + column - WB / 2 + half_n;
       return min(n, p.n - 1);
     };
-    together();  // nobody reads stages
+    sync_multipliers();  // no stage is read any more
     if constexpr (kAcross) {
       UNROLL for (int i = 0; i < kSums; i++) {
         sums[column_of(i) * kSumsStride + row_of(i)] = to<T>(hopper_rounded<T>(acc[i], p, bias, row_of_w(row_of(i))));
       }
-      together();
+      sync_multipliers();
     } else {
-      UNROLL for (int i = 0; i < kSums; i += 2) {  // a warp's rows stay its own
+      UNROLL for (int i = 0; i < kSums; i += 2) {  // a warp only reads its own rows
         *(uint*)(sums + row_of(i) * kSumsStride + column_of(i)) =
             hopper_pack<T>(hopper_rounded<T>(acc[i], p, bias, row_of_w(column_of(i))),
                            hopper_rounded<T>(acc[i + 1], p, bias, row_of_w(column_of(i + 1))));
@@ -350,13 +353,14 @@ struct HopperLinearTall {
     if (kAcross) finish_across(before, p, at, out, sums);
   }
 
-  // Barriers are ready everywhere; and nobody of a pair leaves while the other still brings something in for both.
-  HOPPER_FN void meet() {
+  // Before: the mbarriers are initialised everywhere. After: no threadgroup of a pair exits while the other still loads
+  // something for both.
+  HOPPER_FN void sync_start() {
     __syncwarp();
     if (!PAIR) return __syncthreads();
-    part();
+    sync_end();
   }
-  HOPPER_FN void part() {
+  HOPPER_FN void sync_end() {
     if (!PAIR) return;
     __syncwarp();
     hopper_tall_cluster_arrive();
@@ -368,7 +372,7 @@ struct HopperLinearTall {
     ptx_grid_release();
     const uint start = ptx_shared_address(shared), base = (start + 1023) & ~1023u;
     const int rank = PAIR ? (int)hopper_cluster_rank() : 0, stages = (p.linear.k + kDepth - 1) / kDepth;
-    const int pair = (int)blockIdx.x / kPeers;  // those of the same W are neighbours
+    const int pair = (int)blockIdx.x / kPeers;  // pairs with the same tile of W are neighbours
     const Place at = {rank, (pair % p.layers * kPeers + rank) * p.rows, p.rows, pair / p.layers};
     if (threadIdx.x == 128) {
       for (int s = 0; s < kStages; s++) {
@@ -377,19 +381,19 @@ struct HopperLinearTall {
       }
       hopper_barrier_init_done();
     }
-    meet();
+    sync_start();
     if (hopper_tall_uniform(threadIdx.x >> 5) == 4) {
       produce(p, at, base, stages);
-      return part();
+      return sync_end();
     }
     float acc[kSums];
     UNROLL for (int i = 0; i < kSums; i++) acc[i] = 0.0f;
     float2 before[kBefore];
     ptx_grid_wait();
-    if (p.linear.epilogue == kHopperResidual) ask_before(p.linear, at, before, residual);
+    if (p.linear.epilogue == kHopperResidual) load_residual(p.linear, at, before, residual);
     multiply(acc, p, base, stages);
     finish(acc, before, p.linear, at, out, bias, (T*)(shared + (base - start) + kRing));
-    part();
+    sync_end();
   }
 };
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear for up to 32 rows: W as wgmma's 64-row operand, x as its columns, both streamed (sm_90a).
+// linear for up to 32 rows: W is wgmma's 64-row operand, x its columns, both streamed (sm_90a).
 //
-// Equal, by memcmp, to linear_few.cuh, the portable linear and the library without split-K. One warpgroup takes 64 rows
-// of W (gated: 32 of the gate and their 32 of the up, by eights) and all of K, 64 k a stage, all stages by cp.async.
+// Equal by memcmp to linear_few.cuh, the portable linear and cuBLASLt without split-K. One warpgroup computes 64 rows
+// of W (gated: 32 of gate and the matching 32 of up, alternating by eight) over all of K, 64 k per stage, loaded by
+// cp.async.
 //
-// Grid: (tiles of 16 rows of W / 4). Threads and dynamic memory: hopper_linear_plan(). Needs: K a multiple of 64; x, W,
-// out on 16-byte boundaries, x_stride a multiple of 8.
+// Grid: (tiles of 16 rows of W / 4). Threads and dynamic memory: hopper_linear_plan(). REQUIRES: K is a multiple of 64;
+// x, W and out are on 16-byte boundaries, x_stride is a multiple of 8.
 #pragma once
 
 #include "kernels/cuda/hopper.cuh"
@@ -38,7 +39,7 @@ struct HopperLinearWide {
 
   static_assert(kStages == hopper_wide_stages(NB), "as the host counts");
 
-  // Piece c of row r at c ^ (r % 8); eight threads a row, 16 rows at a time.
+  // Piece c of row r goes to c ^ (r % 8), wgmma's 128-byte swizzle; eight threads per row, 16 rows at a time.
   HOPPER_FN void load_w(const uint* rows, const T* w, uint to, int k) {
     const uint r = threadIdx.x >> 3, c = threadIdx.x & 7;
     const uint at = to + r * 128 + ((c ^ (r & 7)) << 4);
@@ -59,7 +60,7 @@ struct HopperLinearWide {
     const uint base = (ptx_shared_address(shared) + 1023) & ~1023u;
     const int warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31;
     const int stages = p.k / 64;
-    uint rows[4];  // of W: what this thread brings in, in pieces of 16 bytes
+    uint rows[4];  // what this thread loads of W, counted in 16-byte pieces
     UNROLL for (int i = 0; i < 4; i++) {
       const int tile = min((int)blockIdx.x * 4 + i, p.tiles - 1);
       rows[i] = (uint)hopper_linear_row(p, tile, (int)threadIdx.x >> 3) * (uint)(p.k >> 3) + (threadIdx.x & 7);
@@ -79,7 +80,7 @@ struct HopperLinearWide {
     for (int s = 0; s < stages; s++) {
       ptx_copy_wait<kAhead - 1>();
       hopper_fence_async();
-      __syncthreads();  // the stage is there for all, and nobody reads what was multiplied two stages ago
+      __syncthreads();  // the stage has landed for all threads, and wgmma no longer reads the one before the last
       const uint stage = base + slot * kStage;
       hopper_wg_arrive();
       UNROLL for (int k = 0; k < 4; k++) {

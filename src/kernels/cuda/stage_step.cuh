@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings a step's small arrays in from the host's memory, and puts the tokens that the step before sampled among them
-// (sm_90a). A copy by the driver would stand alone between two launches; here the arrays travel while the launch before
-// still works, and only the tokens wait for it. What comes after it may not read the arrays before it waits: joined
-// steps (decode_step.cuh) do not, others do (qkv_to_cache.h).
+// Copies a step's small arrays from the host's memory, and inserts the tokens that the previous step sampled (sm_90a).
+// A copy by the driver would run alone between two launches. Here the arrays are copied while the preceding launch
+// still runs, and only the tokens wait for it. So a kernel that follows must not read the arrays before it waits: the
+// fused decode step (decode_step.cuh) may follow, but other kernels read them earlier (attention_cache.h).
 //
-// Grid: (1), kStageStepThreads. The arrays begin and end on 16 bytes; `rows` lies among them.
+// Grid: (1), kStageStepThreads. The arrays start and end on 16-byte boundaries; `rows` is one of them.
 #pragma once
 
 #include "kernels/cuda/hopper.cuh"

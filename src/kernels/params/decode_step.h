@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program of kernels/cuda/decode_step.cuh (sm_90a): the ops of a decode step of few sequences in one launch.
+// The program that kernels/cuda/decode_step.cuh (sm_90a) runs: the ops of a decode step of a few sequences, in one
+// launch.
 #pragma once
 
 #include "kernels/compat/types.h"
@@ -7,25 +8,27 @@
 #include "kernels/params/sampling.h"
 
 enum {
-  kStepThreads = 288,                    // eight warps that compute, one that brings weights and pages in
-  kStepWarps = 8,                        // that compute
-  kStepRows = 8,                         // sequences at most: one token each
-  kStepChunk = 1024,                     // k of eight rows of W in a slot of the ring
-  kStepSlotBytes = 8 * (2 * 1024 + 16),  // also 64 positions of K (heads of 128), or 512 of 16 columns of V
-  kStepSlice = 16,                       // columns of V that a threadgroup takes
-  kStepMostGroup = 8,                    // query heads of a kv head
+  kStepThreads = 288,  // eight warps that compute, and one that loads weights and pages
+  kStepWarps = 8,      // warps that compute
+  kStepRows = 8,       // most sequences, one token each
+  kStepChunk = 1024,   // length, in k, of a chunk of eight rows of W: one slot of the ring
+  // A slot may also hold 64 positions of K (head size 128), or 512 positions of 16 columns of V.
+  kStepSlotBytes = 8 * (2 * 1024 + 16),
+  kStepSlice = 16,     // columns of V per threadgroup
+  kStepMostGroup = 8,  // most query heads per KV head
   kStepMostSlots = 32,
-  kStepOpsAhead = 4,  // of the program, in shared memory
-  kStepExchanges = 3  // buffers that ops take in turn
+  kStepOpsAhead = 4,  // ops of the program that are in shared memory at a time
+  kStepExchanges = 3  // buffers that successive ops use in turn
 };
 
 enum StepKind { kStepLinear = 0, kStepAttention = 1 };
 
-// y[m, n] = x[m, k] W[n, k]^T with its norm and its epilogue (HopperEpilogue). x is what the op before gave, or in the
-// first op lies in memory. What kHopperStoreF32 has goes to memory alone, so it is the last op of a program.
+// y[m, n] = x[m, k] W[n, k]^T with an optional norm before it and an epilogue (HopperEpilogue) after it. x is the
+// output of the previous op; the first op reads it from memory. kHopperStoreF32 writes to memory only, so it can only
+// be the last op of a program.
 struct StepLinearOp {
-  const void* x;  // null: from the op before
-  void* out;      // null: for the op after alone
+  const void* x;  // null: the output of the previous op
+  void* out;      // null: only the next op reads the output
   const void* w;
   const float* bias;
   const float* norm;
@@ -36,14 +39,14 @@ struct StepLinearOp {
   int each, rest;  // tiles of a threadgroup; the first `rest` have one more
   int x_stride, out_stride, residual_stride;  // elements
   short epilogue, activation;
-  short x_by_token, residual_by_token;  // 1: a row is that of DecodeStepParams::table which the token names
+  short x_by_token, residual_by_token;  // 1: row i is the row of DecodeStepParams::table for the token of sequence i
   float eps, scale, limit;
-  float inverse_k;  // exact, or 0
+  float inverse_k;  // 1 / k where that is exact (k is a power of two), otherwise 0
 };
 
-// Norm, rope and page write of this step's q, k and v, and attention over the pages. One token a sequence.
+// Norm, rope and page write of this step's q, k and v, and attention over the pages. One token per sequence.
 struct StepAttentionOp {
-  void* out;  // null: for the op after alone
+  void* out;  // null: only the next op reads the output
   char* pages;
   const float* q_norm;  // or null
   const float* k_norm;
@@ -51,11 +54,11 @@ struct StepAttentionOp {
   const float* sines;
   const int* block_tables;
   i64 page_stride;  // bytes
-  int block_shift;  // a block has 1 << block_shift positions, eight at least
+  int block_shift;  // a block has 1 << block_shift positions, at least eight
   int max_blocks;
   int out_stride;
   int rot_dim, interleaved;
-  float eps, c;  // of the norms; scale * log2(e)
+  float eps, c;  // eps of the norms; c = scale * log2(e)
 };
 
 struct alignas(16) StepOp {
@@ -69,17 +72,18 @@ struct alignas(16) StepOp {
 
 struct DecodeStepParams {
   int rows;             // sequences
-  int ops;              // of the program
-  int heads, kv_heads;  // of all attention in it
-  int slots;            // of the ring
-  int ring;             // where it begins: step_ring_at()
-  int positions;        // of a row of scores: a multiple of 1024
-  i64 exchanged;        // entries of one of the kStepExchanges buffers
-  const void* table;    // rows of T, where an op takes them by token
-  const int* tokens;    // of each sequence
+  int ops;              // length of the program
+  int heads, kv_heads;  // the same for all attention ops of the program
+  int slots;            // slots of the ring
+  int ring;             // byte offset of the ring in shared memory: step_ring_at()
+  int positions;        // length of a row of scores, a multiple of 1024
+  i64 exchanged;        // entries in each of the kStepExchanges buffers
+  const void* table;    // rows of T (the embedding), for ops that read a row by token
+  const int* tokens;    // [rows]
   i64 table_stride;     // elements
   float table_scale;
-  SamplePartial* bests;  // [rows][threadgroups]: each one's largest logit, where the last op is the head; or null
+  // [rows][threadgroups]: the largest logit of each, if the last op is the LM head; otherwise null.
+  SamplePartial* bests;
 };
 
 // Tiles of a product over `groups` threadgroups.

@@ -7,24 +7,24 @@
 // ---- linear for few rows (kernels/cuda/linear_few.cuh): y[M, N] = x[M, K] W[N, K]^T ----
 
 enum HopperEpilogue {
-  kHopperStore = 0,     // out[m, n] = T(acc), with a bias T(float(T(acc)) + bias)
-  kHopperStoreF32 = 1,  // out F32: acc, with a bias acc + bias
-  kHopperResidual = 2,  // out F32: fma(float(what kHopperStore has), scale, residual)
-  kHopperGated = 3      // out[m, j] = T(act(gate) * up), gate and up as kHopperStore has columns j and N/2 + j
+  kHopperStore = 0,     // out[m, n] = T(acc), or with a bias T(float(T(acc)) + bias)
+  kHopperStoreF32 = 1,  // out F32: acc, or with a bias acc + bias
+  kHopperResidual = 2,  // out F32: fma(float(the result of kHopperStore), scale, residual)
+  kHopperGated = 3  // out[m, j] = T(act(gate) * up): gate and up are kHopperStore's results of columns j and N/2 + j
 };
 
 struct HopperLinearParams {
   int m, n, k;
   int x_stride, out_stride, residual_stride;  // elements
   int epilogue;                               // HopperEpilogue
-  int activation;                             // as quire::Activation counts
-  int normed;                                 // x is F32 and goes through an RMS norm first
+  int activation;                             // the value of quire::Activation
+  int normed;                                 // x is F32, and the kernel applies an RMS norm to it first
   int biased;
-  int tiles;         // of 16 rows of W (gated: 8 of the gate and their 8 of the up)
-  int active_warps;  // that have tiles, the others only help to bring x in
+  int tiles;         // tiles of 16 rows of W (gated: 8 rows of gate and the matching 8 of up)
+  int active_warps;  // warps with tiles; the others only help to load x
   float eps;         // of the norm
   float scale;       // of the residual
-  float limit;       // > 0: GPT-OSS's clamped gate
+  float limit;       // > 0: the limit of GPT-OSS's clamped gate
 };
 
 // How to start it. `kernel` is the name without the types: hopper_linear_<types>_<kernel>.
@@ -78,15 +78,15 @@ constexpr HopperLinearPlan hopper_linear_plan(HopperLinearParams* p, int multipr
 
 // ---- linear in one wave of narrow tiles (kernels/cuda/linear_tall.cuh) ----
 
-// Rows as the copy engine takes them (CUDA's tensor map), of gpu::Device::map_rows().
+// The rows of a matrix as the copy engine (TMA) addresses them: a CUDA tensor map, made by gpu::Device::map_rows().
 struct alignas(64) HopperTensorMap {
   i64 words[16];
 };
 struct HopperTallParams {
   HopperTensorMap w, x;
   HopperLinearParams linear;
-  int rows;    // of x that a threadgroup takes
-  int layers;  // of threadgroups or pairs that take the rows of x
+  int rows;    // rows of x per threadgroup
+  int layers;  // how many threadgroups (or pairs) share the rows of x
 };
 
 struct HopperTallPlan {
@@ -161,29 +161,30 @@ constexpr HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, int multi
 
 // ---- attention over pages (kernels/cuda/attention_decode.cuh, attention_team.cuh, attention_prefill.cuh) ----
 
-// Plain causal attention: no window, cap or sinks. Pages of one layer: page b at pages + b * page_stride, in it
-// K [block_size][kv_heads][D], then V likewise, 16-byte boundaries everywhere, block_size a multiple of 8.
+// Causal attention without window, cap or sinks. Page b of a layer begins at pages + b * page_stride: first K
+// [block_size][kv_heads][D], then V likewise, all on 16-byte boundaries. block_size is a multiple of 8.
 struct HopperAttentionParams {
   i64 page_stride;  // bytes
   i64 v_offset;     // bytes from a page's K to its V
   int seqs;
-  int max_blocks;  // entries of a sequence in block_tables
+  int max_blocks;  // entries per sequence in block_tables
   int block_size;
   int heads, kv_heads;
   int q_stride, out_stride;  // elements
-  int max_splits;            // of 1024 positions: the grid's and the scratch's
-  int rows_from, rows_to;    // this launch serves the sequences with that many rows (queries x heads of a group)
-  // Positions of earlier steps, block_tables, cu_seqlens and context_lens may be read before the launches before this
-  // one have ended: none of them writes those.
+  int max_splits;  // most splits (of 1024 positions) of a sequence: a dimension of the grid and of the scratch
+  // This launch serves the sequences with that many rows (queries times query heads per KV head)
+  int rows_from, rows_to;
+  // Nonzero: positions of earlier steps, block_tables, cu_seqlens and context_lens may be read before the preceding
+  // launches have ended, because none of them writes these.
   int early;
-  int stages;  // of attention_team's ring
+  int stages;  // stages of attention_team's ring
   float c;     // scale * log2(e)
 };
 
 enum {
   kHopperTile = 64,
   kHopperSplit = 1024,
-  kHopperClusterSize = 4,  // of attention_quick: they share one (sequence, kv head, split)
+  kHopperClusterSize = 4,  // attention_quick: threadgroups that share one (sequence, KV head, split)
   kHopperQuickThreads = 256,
   kHopperMergeThreads = 256
 };
@@ -197,8 +198,8 @@ constexpr int hopper_quick_memory(int head_dim) {
   return kHopperSplit / kHopperClusterSize * head_dim * 2 + kHopperSplit * (head_dim / kHopperClusterSize) * 2 +
          16 * (kHopperSplit + 8) * 2 + 16 * (head_dim + 8) * 2 + 16384 + 4352 + 3 * 1024;
 }
-// attention_team: a warp for 16 columns of the head, or 32. The ring has `stages` tiles of K or V; beside it 16 rows of
-// weights, sums, maxima, where positions stand, and barriers.
+// attention_team has one warp per 16 or 32 columns of the head. Its ring has `stages` tiles of K or V; beside it are 16
+// rows of weights, sums, maxima, position offsets and barriers.
 enum { kHopperTeamMostStages = 12 };
 constexpr int hopper_team_threads(int head_dim) {
   return head_dim < 128 ? head_dim * 2 : 256;
@@ -212,7 +213,7 @@ constexpr int hopper_team_stages(i64 units, int head_dim, int multiprocessors) {
   return head_dim <= 128 && 2 * units <= multiprocessors ? 12 : 6;
 }
 enum { kHopperPrefillThreads = 384 };
-// Bytes of attention_prefill: barriers, four tiles of K and of V, the splits before, and room to align.
+// Bytes of attention_prefill: barriers, four tiles each of K and V, the merged result of earlier splits, and alignment.
 constexpr int hopper_prefill_memory(int head_dim) {
   return 1024 + 8 * kHopperTile * head_dim * 2 + 128 * head_dim * 4 + 1024;
 }

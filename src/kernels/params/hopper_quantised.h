@@ -22,11 +22,11 @@ constexpr int hopper_quantised_threads(int chains) {
   return 32 * (chains + kHopperUnpackers);
 }
 
-// A part of a panel (low codes, high codes, heads, subs): `unit_bytes` of 16 rows for each `unit_steps` of k.
+// A part of a panel (low codes, high codes, heads or subs, see params/linear.h) has `unit_bytes` per unit of steps.
 struct HopperRawPart {
-  int at;          // bytes from a panel's start
-  int unit_bytes;  // 0: there is no such part
-  int slot_at;     // bytes from a slot's start
+  int at;          // bytes from the start of a panel
+  int unit_bytes;  // 0: the format has no such part
+  int slot_at;     // bytes from the start of a slot
 };
 
 struct HopperQuantisedParams {
@@ -35,14 +35,14 @@ struct HopperQuantisedParams {
   HopperRawPart parts[4];
   uint group_inverse;  // 2^32 / group_steps, rounded up
   int kind;            // hopper_quantised_kind()
-  int units;           // pairs of panels: neighbours, or (gated) one of the gate and its one of the up
-  int panels;          // not gated: of W
-  int gate_panels;     // gated: of each half
-  int groups;          // of rows of x, one chain's each
-  int whole_k;         // whole chunks
-  int resident;        // x waits in shared memory
+  int units;           // pairs of panels: two neighbours, or (gated) a panel of gate and the matching one of up
+  int panels;          // panels of W (not gated)
+  int gate_panels;     // panels of each half (gated)
+  int groups;          // groups of rows of x; each is the work of one pair of multiplying warps
+  int whole_k;         // K rounded up to whole chunks
+  int resident;        // x stays in shared memory as a whole
   int x_row;           // bytes from row to row of x in shared memory
-  int stage_bytes;     // of a chunk: two tiles, and x where it streams
+  int stage_bytes;     // bytes of a chunk: two tiles of W, and x where it is streamed
   int depth, slots;
   int slot_bytes;
 };

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters of linear, of the grouped products of experts and of embedding: a weight's layout and what is made of a
-// product.
+// Parameters of linear and of the grouped products of experts: the layout of a weight, and the epilogue of a product.
 //
-// A plain weight is rows of k elements, each row padded with zeros to a multiple of 16 bytes. A quantised one is cut
-// into panels of 16 rows (the last padded with zero codes) and into steps of 16 k. A panel has four parts, each on 16
-// bytes, where element `at` is that of row r in step s at index 16 * s + r (or 16 * (s / steps) + r, where some steps
-// share one):
-//   low codes   low_bits of each of the 16 k: element i of a step in bits 8 * (i % 4) of word i / 4 (8 bits), in byte
-//               i % 8, the low nibble for i < 8 (4 bits), or in bits 2 * i of one word (2 bits)
-//   high codes  high_bits: bit i of a 16-bit word (1 bit), bits 2 * i of a 32-bit one (2 bits)
-//   heads       by scheme, see below
-//   subs        bytes of scales inside a head's reach
+// A plain weight has rows of k elements, each padded with zeros to a multiple of 16 bytes. A quantised weight is
+// divided into panels of 16 rows (the last one padded with zero codes) and into steps of 16 k. A panel has four parts,
+// each on a 16-byte boundary. Row r of step s has the element with index 16 * s + r of a part; where several steps
+// share one element, the index is 16 * (s / steps) + r.
+//   low codes   low_bits of each of the 16 k. 8 bits: element i of a step is in bits 8 * (i % 4) of word i / 4; 4 bits:
+//               in byte i % 8, as the low nibble for i < 8; 2 bits: in bits 2 * i of one word
+//   high codes  high_bits. 1 bit: bit i of a 16-bit word; 2 bits: bits 2 * i of a 32-bit word
+//   heads       the scales of a block, by scheme (see below)
+//   subs        bytes with the scales of sub-blocks inside a head's block
 #pragma once
 
 #include "kernels/compat/types.h"
 
 enum WeightForm { kWeightF32 = 0, kWeightF16 = 1, kWeightBF16 = 2, kWeightQuantised = 3 };
 
-// What a step's scale s and minimum b are; a value is fma(s, q, b), or s * q where there is no minimum.
+// The scale s and minimum b of a step; a value is fma(s, q, b), or s * q for schemes without a minimum.
 enum WeightScheme {
   kSchemeScale = 0,        // head: fp16 d for 2 steps. s = d
   kSchemeScaleMin = 1,     // head: fp16 d, m for 2 steps. s = d, b = m
@@ -25,27 +24,27 @@ enum WeightScheme {
   kSchemeSubScale = 3,     // head: fp16 d for 16; sub: i8 sc for one step or for 2. s = d * sc
   kSchemeSubScaleMin = 4,  // head: fp16 d, dmin for 16; sub: u8 sc | mn << 4 for one. s = d * sc, b = -(dmin * mn)
   kSchemeGroup = 5,        // head: float d, m for group_steps. s = d, b = m
-  kSchemeExponent = 6      // head: u8 e for 2 steps. s = 2^(e - 128), 0 where e is
+  kSchemeExponent = 6      // head: u8 e for 2 steps. s = 2^(e - 128), or 0 if e is 0
 };
 
 struct WeightParams {
   i64 expert_stride;  // bytes from one expert's weight to the next
-  i64 stride;         // bytes from row to row, or from panel to panel
+  i64 stride;         // bytes from row to row (plain), or from panel to panel (quantised)
   int form;           // WeightForm
   int n, k;
   int low_bits, high_bits, scheme;
-  int offset;                    // what is subtracted from a code
-  int table;                     // codes are indices into `values`, 16 signed bytes
-  int high_at, head_at, sub_at;  // bytes from a panel's start
-  int sub_shift;                 // 2^sub_shift steps share a sub
+  int offset;                    // subtracted from each code
+  int table;                     // codes are indices into `values`, a table of 16 signed bytes
+  int high_at, head_at, sub_at;  // bytes from the start of a panel
+  int sub_shift;                 // 2^sub_shift steps share a sub-scale
   int group_steps;
   uint values[4];
 };
 
-// What becomes of a sum; `y` is T(acc), with a bias T(float(T(acc)) + bias).
+// What is stored for a sum acc; y is T(acc), or with a bias T(float(T(acc)) + bias).
 enum LinearEpilogue {
   kLinearStore = 0,     // out[m, n] = y
-  kLinearStoreF32 = 1,  // out F32: acc, with a bias acc + bias
+  kLinearStoreF32 = 1,  // out F32: acc, or with a bias acc + bias
   kLinearResidual = 2,  // out F32: fma(float(y), scale, residual)
   kLinearGated = 3,     // out[m, j] = T(act(y[m, j]) * y[m, N/2 + j])
   kLinearActivated = 4  // out[m, n] = T(act(y))
@@ -60,15 +59,15 @@ enum {
   kLinearFloatRows = 16
 };
 
-// What a kernel does with its sums.
+// The epilogue of a product.
 struct LinearLast {
   i64 out_stride, residual_stride;  // elements
   int epilogue;                     // LinearEpilogue
-  int activation;                   // as quire::Activation counts
+  int activation;                   // the value of quire::Activation
   int biased;
   int columns;  // of out
   float scale;  // of the residual
-  float limit;  // > 0: GPT-OSS's clamped gate
+  float limit;  // > 0: the limit of GPT-OSS's clamped gate
 };
 
 struct LinearParams {
@@ -76,28 +75,19 @@ struct LinearParams {
   LinearLast last;
   i64 x_stride;    // elements
   int m;           // rows of x
-  int normed;      // x is F32 and goes through an RMS norm first
+  int normed;      // x is F32, and the kernel applies an RMS norm to it first
   int aligned;     // rows of x start on 16 bytes
-  int tiles;       // of 16 rows of W (gated: 8 of the gate and their 8 of the up)
-  int simdgroups;  // few rows: that a threadgroup has, one tile each
-  int tile_rows;   // grouped: rows of the order that belong to one expert
-  int choices;     // grouped: row order[i] / choices of x becomes row order[i] of out
+  int tiles;       // tiles of 16 rows of W (gated: 8 rows of gate and the matching 8 of up)
+  int simdgroups;  // few rows: simdgroups per threadgroup, one tile each
+  int tile_rows;   // grouped: rows of the order per expert's tile
+  int choices;     // grouped: row order[i] / choices of x gives row order[i] of out
   float eps;       // of the norm
 };
 
-// The last step apart, where the library has made the sums: y is [m, n], T, or F32 for kLinearStoreF32.
+// The epilogue as a kernel of its own, for sums that the library (cuBLASLt) computed: y is [m, n] in T, or in F32 for
+// kLinearStoreF32.
 struct LinearFinishParams {
   LinearLast last;
   i64 y_stride;
   int m;
 };
-
-// out[i] = row tokens[i] of the table (without tokens: first_row + i), as float, times scale.
-struct EmbeddingParams {
-  WeightParams weight;
-  i64 out_stride;
-  int first_row;
-  int from_tokens;
-  float scale;
-};
-enum { kEmbeddingThreads = 128 };

@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters of the kernels of mixtures of experts, kernels/moe.h.
+// Parameters of the mixture-of-experts kernels in kernels/moe.h.
 #pragma once
 
 #include "kernels/compat/types.h"
 
 enum { kMoeMaxExperts = 1024, kMoeMaxChosen = 64, kMoeThreads = 128 };
 
-// As quire::MoeScore counts.
+// The values of quire::MoeScore.
 enum { kMoeSoftmax = 0, kMoeSigmoid = 1, kMoeSoftmaxOfChosen = 2, kMoeSparseMixer = 3 };
 
 struct MoeRouteParams {
-  i64 stride;  // of the logits
+  i64 stride;  // elements between rows of logits
   int experts, k;
   int score;
   int groups, groups_kept;
-  int top_two;  // a group is judged by the sum of its two best
+  int top_two;  // the score of a group is the sum of its two best experts
   int biased, scaled, normalise;
   float sum_epsilon, scale, jitter;
 };
 
-// The order of the choices: sorted by expert, ascending within one, each expert's share padded with -1 to whole tiles.
+// The order of the choices: sorted by expert, ascending within an expert, each expert's rows padded with -1 to whole
+// tiles.
 struct MoeOrderParams {
-  int choices;  // of all tokens
+  int choices;  // choices of all tokens together
   int experts;
   int tile_rows;
-  int max_tiles;  // that the order has room for; those past the last one have the expert -1
+  int max_tiles;  // tiles that the order has room for; unused ones at the end get the expert -1
 };
 
 struct MoeCombineParams {

@@ -6,18 +6,18 @@
 
 enum {
   kNormThreads = 256,
-  kNormNarrow = 256  // groups up to this size take one simdgroup each
+  kNormNarrow = 256  // groups up to this size are computed by one simdgroup each
 };
 
-// Grid: wide, (groups of all rows); else (groups of all rows / 8, rounded up).
+// Grid: (groups of all rows) if wide, otherwise (groups of all rows / 8, rounded up).
 struct NormParams {
   i64 x_stride, gate_stride, out_stride;  // elements from row to row
   int rows;
-  int groups;  // in a row
-  int group;   // columns of a group
+  int groups;  // groups per row
+  int group;   // columns per group
   int weight_size;
-  int wide;        // one threadgroup a group
-  int biased;      // layer norm
-  int gate_first;  // gated norm
+  int wide;        // one threadgroup per group
+  int biased;      // layer norm: there is a bias
+  int gate_first;  // gated norm: the gate is applied before the norm
   float eps;
 };

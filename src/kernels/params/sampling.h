@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters of the kernels in kernels/sampling.h, and the records that they share with the host.
+// Parameters of the kernels in kernels/sampling.h, and the records that kernels and host share.
 #pragma once
 
 #include "kernels/compat/types.h"
 
 enum {
-  kSampleThreads = 256,     // of the kernels with a threadgroup for each chunk
-  kSampleChunk = 4096,      // tokens of a chunk: 16 for each thread
-  kSampleRowThreads = 512,  // of the kernels with a threadgroup for each row
-  kSampleTop = 20,          // most of the likeliest tokens
-  kSampleThresholds = 15,   // of the first look for a cut
-  kSampleMaxChunks = 128,   // so the vocabulary has at most half a million tokens
+  kSampleThreads = 256,     // threads of the kernels with a threadgroup per chunk
+  kSampleChunk = 4096,      // tokens per chunk, 16 per thread
+  kSampleRowThreads = 512,  // threads of the kernels with a threadgroup per row
+  kSampleTop = 20,          // the largest number of top logprobs
+  kSampleThresholds = 15,   // thresholds of the first pass of the search for a cut-off
+  kSampleMaxChunks = 128,   // so the vocabulary may have half a million tokens
   kSampleFaultNan = 1,
   kSampleFaultInfinite = 2,
   kSampleFaultEmpty = 4
@@ -21,12 +21,12 @@ struct SampleParams {
   i64 stride;  // floats from one row of logits to the next
   int vocab;
   int chunks;
-  int words;    // of a row of masks
+  int words;    // 32-bit words in a row of the masks
   int aligned;  // rows begin at multiples of 16 bytes
-  int restore;  // sample_edit: put the logits back
+  int restore;  // sample_edits: restore the original logits
 };
 
-// A row's settings.
+// The sampling settings of a row.
 struct SampleRowData {
   uint seed_low, seed_high, position_low, position_high;
   float temperature;  // 1 for greedy rows
@@ -40,14 +40,14 @@ struct SampleRowData {
   int greedy;
 };
 
-// `what`: bit 0 forbidden, bit 1 seen, then the count in the output.
+// `what`: bit 0: the token is forbidden; bit 1: it has occurred; above: its count in the output.
 struct SampleEdit {
   int token;
   uint what;
   float bias;
 };
 
-// What a chunk of a row found: its largest value, and the best score of the draw.
+// Results of one chunk of a row: the largest logit, and the best score of the Gumbel-max draw.
 struct SamplePartial {
   float max;
   int max_token;
@@ -57,15 +57,16 @@ struct SamplePartial {
   int pad[3];
 };
 
-// What of a chunk lies at or above each threshold, and in all: weights exp(x - max), and how many.
+// Sums over a chunk for each threshold, and over the whole chunk: the weights exp(x - max), and the number, of the
+// values that are at or above the threshold.
 struct SampleBins {
   float weight[kSampleThresholds + 1];
   float count[kSampleThresholds + 1];
 };
 
-// The search for a cut: the largest value v with weight(x >= v) >= target, where a weight is 1 or exp(x - max). Known
-// are two keys: the weight at `low` reaches the target, that at `high` does not. `above` and `count_above` are of what
-// lies at or above `high`, `count` of what lies at or above `low`.
+// The search for a cut-off: the largest value v with weight(x >= v) >= target, where each weight is 1 (top_k) or exp(x
+// - max) (top_p). It keeps two keys: the weight at `low` reaches the target, the weight at `high` does not. `above` and
+// `count_above` are the weight and the number of values at or above `high`, `count` is the number at or above `low`.
 struct SampleSearch {
   uint low, high;
   float above, count_above, count;
@@ -74,26 +75,26 @@ struct SampleSearch {
   int kind;
 };
 enum {
-  kSampleNoCut = 0,     // nothing to do: greedy, without a cut, or broken
-  kSampleMinCut = 1,    // min_p alone: the key `low` is the cut
+  kSampleNoCut = 0,     // no search: the row is greedy, has no cut-off, or has a fault
+  kSampleMinCut = 1,    // min_p only: the key `low` is the cut-off
   kSampleOneCut = 2,    // top_k or top_p
   kSampleSecondCut = 3  // top_k, then top_p
 };
 
-// What a chunk listed for the search: how many values, the lowest and the highest.
+// A chunk's list of values for the search: its length, its lowest and its highest value.
 struct SampleListed {
   int count;
   float low, high;
   int pad;
 };
 
-// The last candidate: its value, and of those with that value the highest id.
+// The last candidate: its value, and the highest token id among candidates of exactly that value.
 struct SampleCut {
   float value;
   int last;
 };
 
-// The log-softmax's part of a chunk, and its likeliest tokens.
+// A chunk's part of the log-softmax, and its most likely tokens.
 struct SampleLogprobPartial {
   float max, sum;
   float value[kSampleTop];
@@ -114,9 +115,9 @@ struct TakeSampledParams {
   int count;
 };
 
-// kernels/cuda/stage_step.cuh
+// Parameters of kernels/cuda/stage_step.cuh.
 enum { kStageStepThreads = 256 };
 struct StageStepParams {
-  int pieces;  // of 16 bytes
+  int pieces;  // 16-byte pieces
   int count;   // tokens
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stand-in for Apple's header: the fake is a Mac.
+// Stub of Apple's header: the fake pretends to be a Mac.
 #pragma once
 
 #define TARGET_OS_MAC 1

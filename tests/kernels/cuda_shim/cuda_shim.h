@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "base/half.h"
-#include "kernels/compat/emulator.h"
+#include "kernels/compat/emulator_calls.h"
 
 #define QUIRE_CUDA_SHIM 1
 #define __device__

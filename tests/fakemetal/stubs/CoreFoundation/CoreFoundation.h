@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stand-in for Apple's header: the types that metal-cpp mentions.
+// Stub of Apple's header: the types that metal-cpp refers to.
 #pragma once
 
 #include <math.h>

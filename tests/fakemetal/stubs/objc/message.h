@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stand-in for Apple's header: the three entries through which every message goes; the caller casts them.
+// Stub of Apple's header: the three functions that every message goes through; the caller casts them.
 #pragma once
 
 extern "C" {

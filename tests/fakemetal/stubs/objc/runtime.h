@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stand-in for Apple's header: what metal-cpp needs of the Objective-C runtime (tests/fakemetal/runtime.cc has it).
+// Stub of Apple's header: what metal-cpp needs of the Objective-C runtime (implemented in tests/fakemetal/runtime.cc).
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where K and V stand in a page, for the host and for kernels, and the parameters of the kernels that write them.
+// The layout of K and V in a page, for the host and for kernels, and the parameters of the kernels that write pages.
 //
-// A page of one layer: K [block_size][kv_heads][k_row bytes], then V [block_size][kv_heads][v_row bytes] (none where V
-// is in K), then for int8 the float scales of K [block_size][kv_heads], and those of V. Rows are padded to 16 bytes;
-// whoever writes a row of 16-bit elements writes the padding too, as zeros.
+// A page of one layer: K [block_size][kv_heads][k_row bytes], then V [block_size][kv_heads][v_row bytes] (absent where
+// V is a part of K), then for int8 the float scales of K [block_size][kv_heads], and those of V. Rows are padded to 16
+// bytes; a kernel that writes a row of 16-bit elements also writes zeros to its padding.
 #pragma once
 
 #include "kernels/compat/types.h"
@@ -12,8 +12,8 @@ enum KvPageType { kKvF32 = 0, kKvF16 = 1, kKvBF16 = 2, kKvI8 = 3, kKvE4M3 = 4, k
 
 struct KvPages {
   i64 page_stride;               // bytes
-  i64 v_at;                      // bytes from a page's beginning; where V is in K, as K
-  i64 k_scales_at, v_scales_at;  // of int8
+  i64 v_at;                      // bytes from the start of a page; the same as K's where V is a part of K
+  i64 k_scales_at, v_scales_at;  // of int8 pages, bytes from the start of a page
   int k_row, v_row;              // bytes
   int type;                      // KvPageType
   int block_size;
@@ -30,7 +30,7 @@ constexpr int kv_row_bytes(int type, int dim) {
   return (dim * kv_element_bytes(type) + 15) / 16 * 16;
 }
 
-// A page without its stride, which the caller knows.
+// Everything but page_stride, which the caller fills in.
 constexpr KvPages kv_pages(int type, int block_size, int kv_heads, int head_dim, int v_dim, bool v_in_k) {
   KvPages kv = {0, 0, 0, 0, 0, 0, type, block_size, kv_heads, head_dim, v_dim, v_in_k ? 1 : 0};
   const i64 rows = (i64)block_size * kv_heads;
@@ -48,22 +48,22 @@ constexpr i64 kv_page_bytes(const KvPages kv) {
   return (end + 15) / 16 * 16;
 }
 
-// Grid: enough threadgroups of kCacheRows simdgroups for all (token, K or V, kv head).
+// Grid: one simdgroup per (token, K or V, KV head), kCacheRows simdgroups per threadgroup.
 enum { kCacheRows = 4 };
 
 struct CacheParams {
   KvPages kv;
   i64 k_stride, v_stride;  // elements from token to token
   int tokens;
-  int sides;  // 2: K and V, 1: K alone
+  int sides;  // 2: K and V, 1: K only
 };
 
-// Grid: enough threadgroups of kCacheRows simdgroups for all (token, head of q, then of k, then of v).
+// Grid: one simdgroup per token and head (first those of q, then of k, then of v), kCacheRows per threadgroup.
 struct QkvToCacheParams {
   KvPages kv;
   i64 q_stride, k_stride, v_stride;
   int tokens;
-  int heads;  // of q
+  int heads;  // query heads
   int rot_dim;
   int interleaved;
   int normed_q, normed_k;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations by number, as quire::Activation counts, for every kernel that applies one. No kernels here.
+// The activation functions, selected by the value of quire::Activation, for every kernel that applies one. No kernels
+// here.
 #pragma once
 
-#include "kernels/compat/math.h"
+#include "kernels/compat/float_math.h"
 
 enum { kActSilu = 0, kActGelu = 1, kActGeluTanh = 2, kActRelu = 3, kActRelu2 = 4, kActSigmoid = 5 };
 
@@ -17,7 +18,7 @@ FN float activate(int kind, float x) {
   return kind == kActRelu2 ? positive * positive : positive;
 }
 
-// act(gate) * up; with a limit above 0 GPT-OSS's clamped form, which lets a NaN through.
+// act(gate) * up; with a limit above 0, GPT-OSS's clamped form, in which a NaN stays NaN.
 FN float activate_glu(int kind, float limit, float gate, float up) {
   if (limit > 0.0f) {
     const float g = limit < gate ? limit : gate;

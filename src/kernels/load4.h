@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Four neighbouring elements of a row as floats, read and written at once. No kernels here.
+// Loads and stores four neighbouring elements of a row as floats. No kernels here.
 #pragma once
 
 #include "kernels/compat/dialect.h"
 
 template <typename T>
-FN float4 floats_of(uint2 u) {  // of four 16-bit elements
+FN float4 floats_of(uint2 u) {  // four 16-bit elements
   return make_float4(to_f(from_bits16<T>((ushort)(u.x & 0xffffu))), to_f(from_bits16<T>((ushort)(u.x >> 16))),
                      to_f(from_bits16<T>((ushort)(u.y & 0xffffu))), to_f(from_bits16<T>((ushort)(u.y >> 16))));
 }
@@ -15,7 +15,7 @@ FN uint2 bits_of(float4 v) {
                     (uint)to_bits16(to<T>(v.z)) | (uint)to_bits16(to<T>(v.w)) << 16);
 }
 
-// `p` is a multiple of four elements.
+// REQUIRES: `p` is aligned to four elements.
 FN float4 load4(DEVICE const float* p) {
   return *(DEVICE const float4*)p;
 }
@@ -35,8 +35,8 @@ FN void store4(DEVICE bfloat* p, float4 v) {
   *(DEVICE uint2*)p = bits_of<bfloat>(v);
 }
 
-// Elements [i, i + 4) of a row of n, zeros past its end; at once where `aligned` says that rows start and end at
-// multiples of four.
+// Elements [i, i + 4) of a row of n, zeros past its end. `aligned`: rows start at multiples of four elements and have a
+// multiple of four of them, so a vector access is allowed.
 template <typename T>
 FN float4 row_load4(DEVICE const T* row, int i, int n, int aligned) {
   if (aligned != 0) return load4(row + i);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// One head of q or k between the projection and attention, in the registers of a simdgroup: norm, then rope. No kernels
+// Norm and rope of one head of q or k between the projection and attention, in the registers of a simdgroup. No kernels
 // here.
 #pragma once
 
 #include "kernels/compat/dialect.h"
 #include "kernels/norm_sum.h"
-#include "kernels/rotate.h"
+#include "kernels/rope_pair.h"
 
-// Element lane + 32 * i of a head is x[i], i < Held (at most 8), zero past the head's end. Between two ops values are
-// rounded to T, as tensors would hold them. Rope: `rot_dim` elements, pairs `interleaved` or half a head apart.
+// x[i], i < Held (at most 8), is element lane + 32 * i of a head, zero past the head's end. Values are rounded to T
+// between two ops, as tensors would hold them. Rope rotates `rot_dim` elements in pairs of neighbours (`interleaved`),
+// or of elements half of rot_dim apart.
 template <typename T, int Held>
 struct QkvHead {
   static FN int pair_of(int d, int rot_dim, int interleaved) {
@@ -16,11 +17,11 @@ struct QkvHead {
     return interleaved != 0 ? d / 2 : (d < half_dim ? d : d - half_dim);
   }
 
-  // Elements lane, lane + 32, ... of `count`; zeros behind.
-  static FN void ask(THREAD float* to, DEVICE const float* from, int count, uint lane) {
+  // Loads elements lane, lane + 32, ... of `count`, and zeros past the end.
+  static FN void load(THREAD float* to, DEVICE const float* from, int count, uint lane) {
     UNROLL for (int i = 0; i < Held; i++) to[i] = (int)lane + 32 * i < count ? from[lane + 32 * i] : 0.0f;
   }
-  static FN void ask_pairs(THREAD float* to, DEVICE const float* from, int rot_dim, int interleaved, uint lane) {
+  static FN void load_pairs(THREAD float* to, DEVICE const float* from, int rot_dim, int interleaved, uint lane) {
     UNROLL for (int i = 0; i < Held; i++) {
       const int d = (int)lane + 32 * i;
       to[i] = d < rot_dim ? from[pair_of(d, rot_dim, interleaved)] : 0.0f;
@@ -37,7 +38,7 @@ struct QkvHead {
     }
   }
 
-  // The other element of a pair is another lane's.
+  // The other element of a pair belongs to another lane, so the head goes through threadgroup memory.
   static FN void rotate(THREAD float* x, TGROUP float* shared, int rot_dim, int interleaved, THREAD const float* cosine,
                         THREAD const float* sine, uint lane) {
     UNROLL for (int i = 0; i < Held; i++) shared[lane + 32 * i] = x[i];

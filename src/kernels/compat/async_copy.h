@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of 16 bytes from device to threadgroup memory that run beside the arithmetic: cp.async on CUDA, plain
+// Copies of 16 bytes from device to threadgroup memory that overlap with the arithmetic: cp.async on CUDA, plain copies
 // elsewhere.
 //
-// copy16_async() begins one, copy_commit() closes a group of them, copy_wait<N>() waits until at most N groups of this
-// thread are still under way; then a barrier lets the other threads see them. The emulator lands them as late as it
-// may.
+// copy16_async() starts a copy, copy_commit() closes a group of them, copy_wait<N>() waits until at most N groups of
+// this thread are still in flight. After that a barrier makes the data visible to the other threads. The emulator
+// completes copies as late as this contract allows, so that a missing wait shows.
 #pragma once
 
 #include "kernels/compat/dialect.h"

@@ -1,44 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all attention kernels share: finding a threadgroup's work, masks, scores, states and how they merge.
+// What all attention kernels share: finding a threadgroup's work, masks, scores, softmax states and how they merge.
 //
-// The arithmetic, for every form and device (T: the activations' type; L = log2(e)); ops/attention.h says what the
-// names mean, and where this differs it is because of the matrix tile:
-//   qs = T(q * c), c = scale * L, or scale / soft_cap; s = a chain of acc_mma over head_dim, 16 at a time, ascending,
-//   from zero (T = float: an fma chain); cap: s = (soft_cap * L) * q_tanh(s).
-//   A tile has 64 positions, a split 1024, by absolute position. m' = max(m, seen scores); a = q_exp2(m - m');
-//   p = q_exp2(s - m'), 0 where unseen. l is four sums, of columns with (column % 8) / 2 = t: l_t = fma(l_t, a,
-//   ((e0 + e1) + (e2 + e3)) + ((e4 + e5) + (e6 + e7))), e_b = p[8b + 2t] + p[8b + 2t + 1]. o = o * a, then the tile's
-//   four acc_mma of T(p) and V (T = float: fma chains over seen positions). A split ends with l = (l_0 + l_1) + (l_2 +
-//   l_3). Splits merge left to right, a sink joins last, out = T((o + 0) / l): the 0 makes a zero's sign the same
-//   whatever tile of rows it came from.
-// V at positions that no row of a threadgroup sees is zero in the tile, whatever the page holds.
+// This is FlashAttention (Dao et al. 2022) with the online softmax of Milakov and Gimelshein (2018), over pages. The
+// order of the arithmetic is the same for every kernel and device (T is the type of the activations, L = log2(e),
+// exponentials are to base 2); ops/attention.h defines the names, and where this differs, the matrix tile is the
+// reason:
+// - Scores: s = sum over head_dim of T(q * c) * k with c = scale * L, or scale / soft_cap. The sum is a chain of
+//   acc_mma from zero, 16 dims at a time, ascending (T = float: a chain of fma). With a cap, s = (soft_cap * L) *
+//   q_tanh(s).
+// - Tiles have 64 positions and splits 1024, by absolute position. For each tile m' = max(m, visible scores), a =
+//   q_exp2(m - m'), p = q_exp2(s - m'), or 0 for positions that the row does not see.
+// - l is kept as four sums, one for each t = (column % 8) / 2: l_t = fma(l_t, a, ((e0 + e1) + (e2 + e3)) + ((e4 + e5) +
+//   (e6 + e7))) with e_b = p[8b + 2t] + p[8b + 2t + 1].
+// - o = o * a, then the tile's four acc_mma of T(p) and V (T = float: chains of fma over the visible positions).
+// - A split ends with l = (l_0 + l_1) + (l_2 + l_3). Splits are merged from left to right, and a sink is added last.
+// - out = T((o + 0) / l). Adding 0 makes the sign of a zero independent of the tile of rows that it came from.
+//
+// V is zero in a tile for positions that no row of the threadgroup sees, whatever the page holds.
 #pragma once
 
 #include "kernels/attention_pages.h"
-#include "kernels/compat/copy.h"
+#include "kernels/compat/async_copy.h"
 #include "kernels/compat/dialect.h"
-#include "kernels/compat/math.h"
+#include "kernels/compat/float_math.h"
 #include "kernels/params/attention.h"
 
 FN float attention_log2e() {
   return 1.44269504088896341f;
 }
-// m of a state that has seen nothing: finite, so that the difference of two of them is zero.
-FN float attention_nothing() {
+// m before the first visible position. It is finite, so that the difference of two of them is 0 and not NaN.
+FN float attention_min_score() {
   return -1e30f;
 }
 
 // The tokens and heads of a threadgroup.
 struct AttentionWork {
   int seq;
-  int first;     // row of q of the sequence's first token
-  int queries;   // of the sequence
-  int position;  // where its token 0 stands
-  int token;     // the threadgroup's first, counted in the sequence
+  int first;     // row of q that holds the sequence's first token
+  int queries;   // tokens of the sequence in this step
+  int position;  // position of its token 0
+  int token;     // the threadgroup's first token, counted in the sequence
   int context;
   int kv_head;
   int head;        // the first query head
-  int tile_heads;  // that the tile of heads really has
+  int tile_heads;  // query heads that the tile really has
 };
 
 // The last sequence whose first group of tokens is at most `group`, where sequence s begins at group cu[s] / n + s.
@@ -55,14 +60,14 @@ FN int attention_search(DEVICE const int* cu, int seqs, int group, int n) {
   return low;
 }
 
-// False: the threadgroup has nothing to do. `index` is the grid's x.
+// Finds the work of threadgroup `index`; returns false if there is none.
 FN bool attention_work(CONSTANT const AttentionParams& p, int index, DEVICE const int* cu, DEVICE const int* contexts,
                        DEVICE const int* map, THREAD AttentionWork& w) {
   const int heads = p.kv.kv_heads * p.head_tiles;
   int group = index / heads;
   if (group >= p.groups) return false;
   const int head = index - group * heads;
-  if (p.by_sequence == 0) group = p.groups - 1 - group;  // a sequence's last tokens see most, so they begin first
+  if (p.by_sequence == 0) group = p.groups - 1 - group;  // late tokens see most positions: start them first
   w.kv_head = head / p.head_tiles;
   const int first_head = (head - w.kv_head * p.head_tiles) * p.tile_heads;
   w.head = w.kv_head * p.group + first_head;
@@ -84,7 +89,7 @@ FN bool attention_work(CONSTANT const AttentionParams& p, int index, DEVICE cons
   return w.queries >= p.least_queries && w.queries <= p.most_queries && w.token < w.queries;
 }
 
-// Positions that a token at `position` sees are [low, high).
+// A token at `position` sees the positions [low, high).
 FN int attention_low(CONSTANT const AttentionParams& p, int position) {
   return p.window > 0 ? max(0, position - p.window + 1) : 0;
 }
@@ -93,10 +98,10 @@ FN int attention_high(CONSTANT const AttentionParams& p, int position, int conte
   return p.window > 0 ? min(context, position + p.window) : context;
 }
 
-// The positions of a threadgroup: those that one of its rows sees, and of a split alone where it has one.
+// The positions that at least one row of the threadgroup sees, limited to one split where the threadgroup has only one.
 struct AttentionSpan {
   int low, high;
-  int first_split;  // of the rows' positions, whatever the threadgroup has of them
+  int first_split;  // the first split that the rows see; unaffected by the limit
   int splits;
 };
 FN AttentionSpan attention_span(CONSTANT const AttentionParams& p, THREAD const AttentionWork& w) {
@@ -108,8 +113,8 @@ FN AttentionSpan attention_span(CONSTANT const AttentionParams& p, THREAD const 
   s.splits = (s.high - 1) / kAttentionSplitPositions - s.first_split + 1;
   return s;
 }
-// Cuts the span to split `index`, counted from the first; false: there is none.
-FN bool attention_cut(THREAD AttentionSpan& s, int index) {
+// Limits the span to split `index`, counted from the first visible one; returns false if there is no such split.
+FN bool attention_clip_to_split(THREAD AttentionSpan& s, int index) {
   if (index >= s.splits) return false;
   const int begin = (s.first_split + index) * kAttentionSplitPositions;
   s.low = max(s.low, begin);
@@ -117,10 +122,10 @@ FN bool attention_cut(THREAD AttentionSpan& s, int index) {
   return true;
 }
 
-// A row of a tile: row r is token r / tile_heads and head r % tile_heads of the tile. Idle rows see nothing.
+// A row of a tile: row r is token r / tile_heads and head r % tile_heads of the tile. Unused rows see nothing.
 struct AttentionRow {
   int active;
-  int low, high;  // what it sees
+  int low, high;  // the visible positions
   int head;
   i64 q, out;  // offsets of its first element
 };
@@ -148,7 +153,7 @@ FN float attention_score(CONSTANT const AttentionParams& p, float s) {
   return p.cap > 0.0f ? p.cap * q_tanh(s) : s;
 }
 
-// The factors of two states that merge: the left one's and the right one's.
+// Merging two softmax states: the new maximum, and the factors of the left and the right state.
 struct AttentionMerged {
   float m, left, right;
 };
@@ -160,7 +165,7 @@ FN AttentionMerged attention_merge(float m1, float m2) {
   return a;
 }
 
-// What o is multiplied by where a sink joins, and l with it; 1 without a sink.
+// Adds the sink, if there is one, to l; returns the factor for o.
 FN float attention_sink(CONSTANT const AttentionParams& p, DEVICE const float* sinks, int head, float m,
                         THREAD float& l) {
   if (p.has_sinks == 0) return 1.0f;
@@ -169,20 +174,20 @@ FN float attention_sink(CONSTANT const AttentionParams& p, DEVICE const float* s
   return a.left;
 }
 
-// A slot of scratch: m of its rows, l of its rows, then o [rows][partial_dim].
+// A slot of scratch: m [rows], l [rows], then o [rows][partial_dim].
 FN i64 attention_slot(CONSTANT const AttentionParams& p, i64 slot) {
   return slot * p.partial_rows * (p.partial_dim + 2);
 }
 
 // ---- tiles of K and V in threadgroup memory: 64 positions, 64 of the dims, for 128 threads ----
 
-// 16 bytes more than a row: eight rows meet all banks.
+// Rows are padded by 16 bytes, so that eight of them fall into different banks (ldmatrix reads eight rows at a time).
 enum { kChunkDims = 64, kChunkPitch = 72, kChunkCells = 64 * 72 };
 
-// A thread's share of a tile: 16 bytes (tid % 8) of the rows of positions tid / 8 + 16 i.
+// A thread's part of a tile: piece tid % 8 (of 16 bytes) of the positions tid / 8 + 16 i.
 struct AttentionRows {
   int page[4];
-  int row[4];  // in the page, as kv_row_at wants it; negative: no row sees it
+  int row[4];  // index in the page, as for kv_row_at; negative: not visible
 };
 FN void attention_rows(THREAD AttentionRows& r, CONSTANT const AttentionParams& p, THREAD const AttentionSpan& s,
                        DEVICE const int* table, int kv_head, int tile, uint tid) {
@@ -198,8 +203,8 @@ FN void attention_rows(THREAD AttentionRows& r, CONSTANT const AttentionParams& 
   }
 }
 
-// Pages of another type than T. p.positions is kAttentionPositions, but the compiler does not know and writes the loop
-// once.
+// Loads a chunk from pages of another type than T. The loop bound is p.positions, not kAttentionPositions, so that the
+// compiler does not unroll the loop.
 template <typename T>
 FN void attention_convert(TGROUP T* to, CONSTANT const AttentionParams& p, THREAD const AttentionSpan& s,
                           DEVICE const int* table, int kv_head, int tile, DEVICE const uchar* pages, bool values,
@@ -219,8 +224,8 @@ FN void attention_convert(TGROUP T* to, CONSTANT const AttentionParams& p, THREA
   }
 }
 
-// Begins to bring dims [first, first + 64) of the tile's K or V to `to`; zeros where no row sees, for a page may hold
-// anything there.
+// Starts to load dims [first, first + 64) of the tile's K or V into `to`. Invisible positions become zeros, because a
+// page may hold anything there.
 template <typename T>
 FN void attention_load(TGROUP T* to, THREAD const AttentionRows& r, CONSTANT const AttentionParams& p,
                        DEVICE const uchar* pages, bool values, int first, uint tid) {
@@ -236,17 +241,17 @@ FN void attention_load(TGROUP T* to, THREAD const AttentionRows& r, CONSTANT con
   }
 }
 
-// The chunks of 64 dims that a threadgroup reads in turn: K's of a tile, then V's, then the next tile.
+// The order in which a threadgroup reads chunks of 64 dims: those of K of a tile, then those of V, then the next tile.
 struct AttentionWalk {
   AttentionRows rows;
   int tile;
   int chunk;
-  int stage;  // where the next one goes
+  int stage;  // where the next chunk goes
 };
 template <typename T>
-FN void attention_bring(THREAD AttentionWalk& next, TGROUP T* to, CONSTANT const AttentionParams& p,
-                        THREAD const AttentionSpan& s, DEVICE const int* table, int kv_head, DEVICE const uchar* pages,
-                        uint tid) {
+FN void attention_next_chunk(THREAD AttentionWalk& next, TGROUP T* to, CONSTANT const AttentionParams& p,
+                             THREAD const AttentionSpan& s, DEVICE const int* table, int kv_head,
+                             DEVICE const uchar* pages, uint tid) {
   if (next.tile < s.high) {
     const bool values = next.chunk >= p.k_chunks;
     const int first = (values ? next.chunk - p.k_chunks : next.chunk) * kChunkDims;
@@ -265,7 +270,7 @@ FN void attention_bring(THREAD AttentionWalk& next, TGROUP T* to, CONSTANT const
   copy_commit();
 }
 
-// The entry of one form; all have the same buffers.
+// The entry point of an attention kernel; all of them have the same buffers.
 #define QUIRE_ATTENTION(name, Body, T)                                                                              \
   KERNEL(name, Body, AttentionParams, T, const T, const uchar, const int, const int, const int, const float, float, \
          const int)

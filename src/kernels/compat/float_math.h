@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp, log and their kin: fixed sequences of IEEE operations, the same as backend/cpu/simd_math.h where that has them.
+// exp, log and related functions as fixed sequences of IEEE operations, the same as in backend/cpu/simd_math.h where
+// that has them.
 //
-// So results are within a rounding or two of the CPU's and the same on every GPU that rounds as IEEE 754 says. NaN
-// gives NaN. Largest errors, measured by tests/kernels/math_test.cc against long double: see there.
+// So results are within a rounding or two of the CPU's, and the same on every GPU that rounds according to IEEE 754.
+// NaN gives NaN. tests/kernels/math_test.cc measures and bounds the errors against long double.
 #pragma once
 
 #include "kernels/compat/dialect.h"
@@ -14,12 +15,12 @@ FN float q_power_of_two(int n) {
 
 // e^x: -inf gives 0, results below the smallest subnormal are 0, results above the largest float are inf.
 FN float q_exp(float x) {
-  // e^-104 rounds to 0 and e^89 to inf, so the clamps change nothing but let a NaN through.
+  // e^-104 rounds to 0 and e^89 to inf, so the clamps change no result. They let a NaN through.
   x = x < -104.0f ? -104.0f : x;
   x = x > 89.0f ? 89.0f : x;
   const float shifted = fma(x, 0x1.715476p+0f, 0x1.8p23f);  // n = round(x / ln 2), in the low bits of the sum
   const float n = shifted - 0x1.8p23f;
-  float r = fma(n, -0x1.62e400p-1f, x);  // ln 2 in two parts; the first has 15 bits, so n times it is exact
+  float r = fma(n, -0x1.62e400p-1f, x);  // ln 2 in two parts; the first has 15 bits, so its product with n is exact
   r = fma(n, -0x1.7f7d1cp-20f, r);
   float p = 0x1.6a524ep-10f;
   p = fma(p, r, 0x1.12396ep-7f);
@@ -35,8 +36,8 @@ FN float q_exp(float x) {
   return p * q_power_of_two(half_of_it) * q_power_of_two(whole - half_of_it);
 }
 
-// 2^max(x, -100) for x up to 127: the softmax's exponential. Its least value is not 0: the caller leaves masked
-// elements out. The floor keeps products with a V element away from subnormals.
+// 2^max(x, -100) for x up to 127: the exponential of the softmax. Its smallest value is not 0, so the caller must leave
+// out masked elements. The limit keeps products with an element of V away from subnormal numbers.
 FN float q_exp2(float x) {
   x = x < -100.0f ? -100.0f : x;
   const float shifted = x + 0x1.8p23f;

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of sampling share: a token's value, its random word and score, the best of a threadgroup.
+// What the sampling kernels share: a token's value, its random number and score, and the best of a threadgroup. No
+// kernels here.
 #pragma once
 
 #include "kernels/compat/dialect.h"
-#include "kernels/compat/math.h"
+#include "kernels/compat/float_math.h"
 #include "kernels/params/sampling.h"
 
 FN float sample_negative_infinity() {
   return as_float(0xff800000u);
 }
 
-// Floats in the order of unsigned numbers, and back. There is no -0 here.
+// Maps floats to unsigned keys of the same order, and back. REQUIRES: x is not -0.
 FN uint sample_key(float x) {
   const uint bits = as_uint(x);
   return (bits >> 31) != 0u ? ~bits : bits | 0x80000000u;
@@ -19,7 +20,7 @@ FN float sample_of_key(uint key) {
   return as_float((key >> 31) != 0u ? key & 0x7fffffffu : ~key);
 }
 
-// The logit under the mask and the temperature; adding 0 turns -0 into 0.
+// The logit after mask and temperature. Adding 0 turns -0 into 0.
 FN float sample_value(float x, int token, CONSTANT const SampleParams& p, DEVICE const SampleRowData* row,
                       DEVICE const uint* masks) {
   if (row->mask >= 0) {
@@ -29,14 +30,15 @@ FN float sample_value(float x, int token, CONSTANT const SampleParams& p, DEVICE
   return x / row->temperature + 0.0f;
 }
 
-// The upper half of a product.
+// The upper 32 bits of a product.
 FN uint sample_high(uint a, uint b) {
   const uint a0 = a & 0xffffu, a1 = a >> 16, b0 = b & 0xffffu, b1 = b >> 16;
   const uint low = a0 * b0, middle = a1 * b0 + (low >> 16), other = a0 * b1 + (middle & 0xffffu);
   return a1 * b1 + (middle >> 16) + (other >> 16);
 }
 
-// Philox4x32-10 of counter (position, block) under the seed: the random words of tokens 4 block to 4 block + 3.
+// Philox4x32-10 (Salmon et al. 2011) of counter (position, block), keyed by the seed: the random words of tokens 4 *
+// block to 4 * block + 3.
 FN uint4 sample_words(DEVICE const SampleRowData* row, uint block) {
   uint x = row->position_low, y = row->position_high, z = block, w = 0u;
   uint k0 = row->seed_low, k1 = row->seed_high;
@@ -56,20 +58,21 @@ FN uint sample_word(uint4 words, int j) {
   return j == 0 ? words.x : j == 1 ? words.y : j == 2 ? words.z : words.w;
 }
 
-// -ln(-ln(1 - v)), v = (word + 1/2) / 2^32; near v = 1 from what is left of 1, which the float then holds.
+// Gumbel noise -ln(-ln(1 - v)) with v = (word + 1/2) / 2^32. Near v = 1 it is computed from 1 - v, which a float holds
+// more exactly.
 FN float sample_gumbel(uint word) {
   const float v = ((float)word + 0.5f) * 0x1p-32f;
   const float left = ((float)(~word) + 0.5f) * 0x1p-32f;
   const float e = word < 0x80000000u ? -q_log1p(-v) : -q_log(left);
   return -q_log(e);
 }
-// At least that, without a logarithm: -ln(1 - v) >= v >= 2^exponent.
+// An upper bound of it without a logarithm: -ln(1 - v) >= v >= 2^exponent.
 FN float sample_gumbel_bound(uint word) {
   const float v = ((float)word + 0.5f) * 0x1p-32f;
   return (float)(127 - (int)(as_uint(v) >> 23)) * 0.693148f + 0.001f;
 }
 
-// The larger value, of equal ones the lower token. All lanes get it.
+// The largest value over the lanes, and among equal ones the lowest token. All lanes get it.
 FN void sample_best_of_lanes(THREAD float& value, THREAD int& token) {
   const float best = simd_max(value);
   token = simd_min(value == best ? token : 0x7fffffff);
@@ -80,7 +83,7 @@ struct SampleBest {
   float value[16];
   int token[16];
 };
-// The same over a threadgroup of `simdgroups`; ends with a barrier behind which `sm` may be used again.
+// The same over a threadgroup of `simdgroups`. It ends with a barrier, after which `sm` may be reused.
 FN void sample_best(Ctx c, TGROUP SampleBest& sm, int simdgroups, THREAD float& value, THREAD int& token) {
   sample_best_of_lanes(value, token);
   if (c.lane == 0) {
@@ -100,12 +103,12 @@ FN void sample_best(Ctx c, TGROUP SampleBest& sm, int simdgroups, THREAD float& 
   TG_BARRIER();
 }
 
-// Whether the draw must wait for a cut.
+// Whether min_p, top_k or top_p limits the candidates, so that the draw must wait for the cut-off.
 FN bool sample_has_cut(DEVICE const SampleRowData* row) {
   return row->greedy == 0 && (row->top_k > 0 || row->top_p < 1.0f || row->log_min_p <= 0.0f);
 }
 
-// A thread's 16 tokens of a chunk: four groups of four neighbours. Beyond the end: -infinity.
+// A thread has 16 tokens of a chunk: four groups of four neighbours. Past the vocabulary the values are -infinity.
 FN int sample_token(int begin, uint tid, int k) {
   return begin + (k >> 2) * (4 * kSampleThreads) + (int)tid * 4 + (k & 3);
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the attention kernels of this folder share: where rows and positions stand, and the arithmetic of one row.
+// What the attention kernels of this folder share: addressing of rows and positions, and the arithmetic of one row. No
+// kernels here.
 //
-// The arithmetic is the portable attention's: tiles of 64 positions, splits of 1024. Scores are a chain of k16 steps
-// over head_dim of T(q * c); a row's sum keeps four parts, t = (column % 8) / 2, l_t = fma(l_t, a, tree of the pairs'
-// sums); o = o * a, then four k16 steps of T(p) V. A factor a of one changes no bit and is left out. Splits start anew
-// and merge from left to right.
+// The arithmetic is that of the portable attention (attention_common.h): tiles of 64 positions, splits of 1024. Scores
+// are a chain of k16 steps over head_dim of T(q * c). The sum of a row has four parts, t = (column % 8) / 2: l_t =
+// fma(l_t, a, tree of the sums of pairs). o = o * a, then four k16 steps of T(p) V; a factor of one changes no bit and
+// is skipped. Each split starts from zero, and splits are merged from left to right.
 #pragma once
 
 #include "kernels/compat/tile.h"
@@ -12,9 +13,9 @@
 
 #define HOPPER_NONE as_float(0xff800000u)
 
-// One sequence of the step, and this threadgroup's heads in it.
+// One sequence of the step.
 struct HopperSequence {
-  int first;    // token of its first query
+  int first;    // the token that is its first query
   int queries;  // tokens
   int context;  // positions in the pages
   int splits;
@@ -29,17 +30,18 @@ HOPPER_FN HopperSequence hopper_sequence(int seq, const int* cu_seqlens, const i
   return s;
 }
 
-// Byte offset of position `position` of kv head 0 from the layer's first page; positions come by eights of one page.
+// Byte offset of a position of KV head 0 from the layer's first page. REQUIRES: `position` is the first of eight
+// positions in the same page.
 HOPPER_FN i64 hopper_position(const HopperAttentionParams& p, const int* blocks, int position, int row_bytes) {
   const int block = position / p.block_size;
   return (i64)blocks[block] * p.page_stride + (i64)(position - block * p.block_size) * row_bytes;
 }
 
-// T(q * c) of the rows (query, head of the group) from `row` on, `rows` of them, to shared memory by `threads` threads.
-// Rows that are not there are zeros.
+// Writes T(q * c) of `rows` rows (query, head of the group), beginning with row `row0`, to shared memory, with
+// `threads` threads. Absent rows, up to `count`, become zeros.
 template <typename T, int D>
-HOPPER_FN void hopper_bring_queries(const HopperAttentionParams& p, const HopperSequence& s, const T* q, int kv_head,
-                                    T* shared, int stride, int row0, int rows, int count, int thread, int threads) {
+HOPPER_FN void hopper_load_queries(const HopperAttentionParams& p, const HopperSequence& s, const T* q, int kv_head,
+                                   T* shared, int stride, int row0, int rows, int count, int thread, int threads) {
   const int group = p.heads / p.kv_heads;
   for (int i = thread; i < count * (D / 8); i += threads) {
     const int r = i / (D / 8), d = (i % (D / 8)) * 8;
@@ -58,12 +60,12 @@ HOPPER_FN void hopper_bring_queries(const HopperAttentionParams& p, const Hopper
   }
 }
 
-// ((e0 + e1) + (e2 + e3)) of eight neighbouring weights' pairs.
+// The sum of four pairs of weights, as a tree.
 HOPPER_FN float hopper_tree(float e0, float e1, float e2, float e3) {
   return (e0 + e1) + (e2 + e3);
 }
 
-// Where a row's partial results of a split go: o, then m and l.
+// Where the partial results of a row and split go: o, and m and l.
 struct HopperScratch {
   float* o;
   float* ml;

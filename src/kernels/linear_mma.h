@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bodies of linear for 16-bit activations, on the matrix tile: one for few rows, one for many. No kernels here.
+// The bodies of linear for 16-bit activations, which use the matrix tile: one for few rows, one for many. No kernels
+// here.
 //
-// Both run one chain of k16 steps in ascending order for each sum, from zero, and stop at K: so they are equal by
-// memcmp, whatever the tile and the number of rows. Weights of the activations' own type are copied as they are, all
-// others become floats and are rounded to T once. Grouped bodies take rows of x by an order, sorted by expert.
+// In both, each sum is one chain of k16 steps from zero, in ascending order, that stops at K: a step is one acc_mma
+// over 16 k, and each adds to the result of the one before. So their results are equal by memcmp, whatever the tile and
+// the number of rows. Weights of the activations' own type are copied as they are; all others are converted to float
+// and rounded to T once. Grouped bodies (experts) take rows of x in an order that is sorted by expert.
 #pragma once
 
-#include "kernels/activate.h"
-#include "kernels/compat/copy.h"
+#include "kernels/activation_functions.h"
+#include "kernels/compat/async_copy.h"
 #include "kernels/compat/dialect.h"
 #include "kernels/compat/tile.h"
 #include "kernels/linear_weight.h"
@@ -20,10 +22,10 @@ FN float linear_rounded(CONSTANT const LinearLast& p, float acc, DEVICE const fl
   return p.biased != 0 ? to_f(to<T>(y + bias[n])) : y;
 }
 
-// One sum's last steps; not gated.
+// The epilogue of one sum; not for gated products.
 template <typename T>
-FN void linear_put(CONSTANT const LinearLast& p, DEVICE uchar* out, i64 row, int n, float acc, DEVICE const float* bias,
-                   DEVICE const float* residual) {
+FN void linear_store(CONSTANT const LinearLast& p, DEVICE uchar* out, i64 row, int n, float acc,
+                     DEVICE const float* bias, DEVICE const float* residual) {
   const i64 at = row * p.out_stride + n;
   if (p.epilogue == kLinearStoreF32) {
     ((DEVICE float*)out)[at] = p.biased != 0 ? acc + bias[n] : acc;
@@ -40,13 +42,13 @@ FN void linear_put(CONSTANT const LinearLast& p, DEVICE uchar* out, i64 row, int
 }
 
 template <typename T>
-FN void linear_put_gated(CONSTANT const LinearLast& p, DEVICE uchar* out, i64 row, int n, float gate, float up,
-                         DEVICE const float* bias) {
+FN void linear_store_gated(CONSTANT const LinearLast& p, DEVICE uchar* out, i64 row, int n, float gate, float up,
+                           DEVICE const float* bias) {
   const float g = linear_rounded<T>(p, gate, bias, n), u = linear_rounded<T>(p, up, bias, p.columns + n);
   ((DEVICE T*)out)[row * p.out_stride + n] = to<T>(activate_glu(p.activation, p.limit, g, u));
 }
 
-// The row of W behind row r of a tile; rows past the end repeat the last one.
+// The row of W that is row r of a tile; rows past the end repeat the last one.
 FN int linear_row(CONSTANT const LinearParams& p, int tile, int r) {
   if (p.last.epilogue == kLinearGated) {
     return min(tile * 8 + (r & 7), p.last.columns - 1) + ((r & 8) != 0 ? p.last.columns : 0);
@@ -54,20 +56,20 @@ FN int linear_row(CONSTANT const LinearParams& p, int tile, int r) {
   return min(tile * 16 + r, p.last.columns - 1);
 }
 
-// Sums on their way out: tiles of 16 rows of kLinearSumLd floats in threadgroup memory. So the last steps stand in a
-// kernel's text once, and neighbouring lanes write neighbouring columns.
+// The sums go through threadgroup memory before the epilogue, as tiles of 16 rows of kLinearSumLd floats. So the
+// epilogue's code exists once in a kernel, and neighbouring lanes write neighbouring columns.
 enum { kLinearSumLd = 20, kLinearSumTile = 16 * kLinearSumLd };
 
-FN void linear_leave(THREAD const Acc16& acc, TGROUP float* sums, uint lane) {
+FN void linear_stage_sums(THREAD const Acc16& acc, TGROUP float* sums, uint lane) {
   UNROLL for (int i = 0; i < 8; i++) sums[acc_row(i, lane) * kLinearSumLd + acc_col(i, lane)] = acc_get(acc, i);
 }
 
-// `count` tiles, two in a row of tiles from tile `first` of W on; `rows` has their rows' numbers in out (-1: none). One
-// simdgroup, after a barrier.
+// Stores `count` tiles, two per row of tiles, beginning with tile `first` of W. `rows` holds their row numbers in out
+// (-1: none). Called by one simdgroup, after a barrier.
 template <typename T>
-FN void linear_put_tiles(CONSTANT const LinearParams& p, TGROUP const float* sums, int count, TGROUP const int* rows,
-                         int first, uint lane, DEVICE uchar* out, DEVICE const float* bias,
-                         DEVICE const float* residual) {
+FN void linear_store_tiles(CONSTANT const LinearParams& p, TGROUP const float* sums, int count, TGROUP const int* rows,
+                           int first, uint lane, DEVICE uchar* out, DEVICE const float* bias,
+                           DEVICE const float* residual) {
   for (int i = 0; i < count * 8; i++) {
     const int t = i >> 3, r = (i & 7) * 2 + (int)(lane >> 4), column = (int)(lane & 15);
     const int row = rows[(t >> 1) * 16 + r], tile = first + (t & 1);
@@ -75,21 +77,21 @@ FN void linear_put_tiles(CONSTANT const LinearParams& p, TGROUP const float* sum
     if (row < 0) continue;
     if (p.last.epilogue == kLinearGated) {
       const int n = tile * 8 + column;
-      if (column < 8 && n < p.last.columns) linear_put_gated<T>(p.last, out, row, n, sum[0], sum[8], bias);
+      if (column < 8 && n < p.last.columns) linear_store_gated<T>(p.last, out, row, n, sum[0], sum[8], bias);
     } else if (tile * 16 + column < p.last.columns) {
-      linear_put<T>(p.last, out, row, tile * 16 + column, sum[0], bias, residual);
+      linear_store<T>(p.last, out, row, tile * 16 + column, sum[0], bias, residual);
     }
   }
 }
 
-// ---- what brings W in: R rows by 2 R threads, a chunk of k at a time, into rows of `Ld` elements ----
+// ---- loading W: R rows by 2 R threads, a chunk of k at a time, into rows of `Ld` elements ----
 
-// Weights of type T, copied as they are, some chunks ahead.
+// Weights of type T are copied as they are, several chunks ahead.
 template <typename T>
 struct LinearPlain {
   enum { kChunk = 32, kFewStages = 5, kManyStages = 3 };
   struct Held {
-    i64 at[2];  // bytes: this thread's piece of 16 bytes in two rows
+    i64 at[2];  // byte offsets of this thread's 16-byte pieces in two rows
   };
   template <int R>
   static FN void begin(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, int tile, int t) {
@@ -98,10 +100,10 @@ struct LinearPlain {
       held.at[j] = (i64)linear_row(p, tile + (r >> 4), r & 15) * p.weight.stride + (t & 3) * 16;
     }
   }
-  // Rows are padded with zeros to 16 bytes; past that there is nothing to copy.
+  // Rows are padded with zeros to a multiple of 16 bytes; past that there is nothing to copy.
   template <int R, int Ld>
-  static FN void bring(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, TGROUP T* into,
-                       int chunk, int t) {
+  static FN void load(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, TGROUP T* into,
+                      int chunk, int t) {
     const bool inside = chunk * kChunk + (t & 3) * 8 < p.weight.k;
     UNROLL for (int j = 0; j < 2; j++) {
       TGROUP T* row = into + ((t >> 2) + R / 2 * j) * Ld + (t & 3) * 8;
@@ -114,7 +116,7 @@ struct LinearPlain {
   }
 };
 
-// Sixteen values as T.
+// Stores sixteen values as T.
 template <typename T>
 FN void linear_pack16(TGROUP T* row, THREAD const float* v) {
   uint u[8];
@@ -125,7 +127,7 @@ FN void linear_pack16(TGROUP T* row, THREAD const float* v) {
   ((TGROUP uint4*)row)[1] = make_uint4(u[4], u[5], u[6], u[7]);
 }
 
-// Weights of any type: a thread has one row and every second step of 16 k, and fetches a chunk ahead.
+// Weights of any other type: a thread has one row and every second step of 16 k, and fetches one chunk ahead.
 template <typename T>
 struct LinearAny {
   enum { kChunk = 32, kManyStages = 2 };
@@ -140,8 +142,8 @@ struct LinearAny {
     weight_begin(p.weight, w, held.n, t / R, held.raw);
   }
   template <int R, int Ld>
-  static FN void bring(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, TGROUP T* into,
-                       int chunk, int t) {
+  static FN void load(CONSTANT const LinearParams& p, DEVICE const uchar* w, THREAD Held& held, TGROUP T* into,
+                      int chunk, int t) {
     const int step = chunk * 2 + t / R;
     float v[16];
     weight_finish(p.weight, w, held.n, step, held.raw, v);
@@ -150,15 +152,15 @@ struct LinearAny {
   }
 };
 
-// ---- what brings x in: `Threads` threads, Rows rows, zeros past K; rows that are not there hold anything ----
+// ---- loading x: Rows rows by `threads` threads, zeros past K; absent rows are left as they are ----
 
 template <typename T, int Rows, int Chunk>
 struct LinearRows {
   enum { kLd = Chunk + 8, kPieces = Chunk / 8 };
-  // `from`: numbers of rows of x, -1: none. `inverse`: of the norm, by row.
-  static FN void bring(CONSTANT const LinearParams& p, DEVICE const uchar* x, TGROUP const int* from,
-                       TGROUP const float* inverse, DEVICE const float* norm, TGROUP T* into, int chunk, int t,
-                       int threads) {
+  // `from` holds the row numbers of x (-1: none), `inverse` the norm's factor of each row.
+  static FN void load(CONSTANT const LinearParams& p, DEVICE const uchar* x, TGROUP const int* from,
+                      TGROUP const float* inverse, DEVICE const float* norm, TGROUP T* into, int chunk, int t,
+                      int threads) {
     for (int i = t; i < Rows * kPieces; i += threads) {
       const int r = i / kPieces, k = chunk * Chunk + (i % kPieces) * 8;
       if (from[r] < 0) continue;
@@ -178,7 +180,8 @@ struct LinearRows {
   }
 };
 
-// The rows of x and out of a threadgroup: `Rows` of them from row `first`, or of the order.
+// Finds a threadgroup's rows of x and out: `Rows` of them, counted from row `first`, or from entry `first` of the
+// order.
 template <int Rows>
 FN void linear_find_rows(CONSTANT const LinearParams& p, int first, uint tid, bool grouped, DEVICE const int* order,
                          TGROUP int* from, TGROUP int* to) {
@@ -193,7 +196,7 @@ FN void linear_find_rows(CONSTANT const LinearParams& p, int first, uint tid, bo
   }
 }
 
-// The norms of 16 rows of x, by all simdgroups.
+// Computes the norm's factors of 16 rows of x, with all simdgroups.
 FN void linear_norms(CONSTANT const LinearParams& p, DEVICE const uchar* x, TGROUP const int* from,
                      TGROUP float* inverse, Ctx c, int simdgroups) {
   for (int r = (int)c.sg; r < 16; r += simdgroups) {
@@ -204,7 +207,7 @@ FN void linear_norms(CONSTANT const LinearParams& p, DEVICE const uchar* x, TGRO
   TG_BARRIER();
 }
 
-// ---- few rows: 16 rows of x, one tile of W a simdgroup ----
+// ---- few rows: 16 rows of x, one tile of W per simdgroup ----
 
 // Grid: (tiles of W / simdgroups, rows / 16). Threads: 32 * p.simdgroups.
 template <typename T, typename W>
@@ -225,14 +228,14 @@ struct LinearFewBody {
     typename W::Held held;
     W::template begin<16>(p, w, held, tile, (int)c.lane);
     for (int s = 0; s < kStages - 1 && s < chunks; s++) {
-      W::template bring<16, kLd>(p, w, held, sm.w[s][c.sg], s, (int)c.lane);
+      W::template load<16, kLd>(p, w, held, sm.w[s][c.sg], s, (int)c.lane);
     }
     if (!grouped) GRID_WAIT();
     linear_find_rows<16>(p, (int)c.tgy * 16, c.tid, grouped, order, sm.from, sm.to);
     TG_BARRIER();
     if (p.normed != 0) linear_norms(p, x, sm.from, sm.inverse, c, p.simdgroups);
     for (int s = 0; s < kStages - 1; s++) {
-      if (s < chunks) X::bring(p, x, sm.from, sm.inverse, norm, sm.x[s], s, (int)c.tid, threads);
+      if (s < chunks) X::load(p, x, sm.from, sm.inverse, norm, sm.x[s], s, (int)c.tid, threads);
       copy_commit();
     }
     Acc16 acc;
@@ -242,8 +245,8 @@ struct LinearFewBody {
       TG_BARRIER();
       const int next = chunk + kStages - 1;
       if (next < chunks) {
-        X::bring(p, x, sm.from, sm.inverse, norm, sm.x[next % kStages], next, (int)c.tid, threads);
-        W::template bring<16, kLd>(p, w, held, sm.w[next % kStages][c.sg], next, (int)c.lane);
+        X::load(p, x, sm.from, sm.inverse, norm, sm.x[next % kStages], next, (int)c.tid, threads);
+        W::template load<16, kLd>(p, w, held, sm.w[next % kStages][c.sg], next, (int)c.lane);
       }
       copy_commit();
       UNROLL for (int k = 0; k < kChunk; k += 16) {
@@ -256,20 +259,20 @@ struct LinearFewBody {
         }
       }
     }
-    // Nobody else reads or writes this simdgroup's part of W.
+    // Only this simdgroup reads and writes its part of w, so a simdgroup barrier is enough.
     SG_BARRIER();
     TGROUP float* sums = (TGROUP float*)sm.w[0][c.sg];
-    linear_leave(acc, sums, c.lane);
+    linear_stage_sums(acc, sums, c.lane);
     SG_BARRIER();
-    linear_put_tiles<T>(p, sums, 1, sm.to, tile, c.lane, out, bias, residual);
+    linear_store_tiles<T>(p, sums, 1, sm.to, tile, c.lane, out, bias, residual);
   }
 };
 
-// ---- few rows and a weight of any type: one tile, made by four simdgroups and multiplied by a fifth ----
+// ---- few rows and a weight of any type: one tile, unpacked by four simdgroups and multiplied by a fifth ----
 
-// Unpacking takes longer than multiplying, and one chain cannot be shared: so four simdgroups unpack 128 k together, a
-// chunk ahead of the first one, which runs the chain; codes are fetched four chunks ahead. Grid: (tiles of W, rows /
-// 16). Threads: 160.
+// Unpacking takes longer than multiplying, and a chain cannot be divided. So four simdgroups unpack 128 k together, one
+// chunk ahead of simdgroup 0, which runs the chain; codes are fetched four chunks ahead. Grid: (tiles of W, rows / 16).
+// Threads: 160.
 template <typename T>
 struct LinearAnyFewBody {
   enum { kThreads = kLinearAnyThreads, kChunk = 128, kLd = kChunk + 8, kAhead = 4 };
@@ -296,7 +299,7 @@ struct LinearAnyFewBody {
     if (p.normed != 0) linear_norms(p, x, sm.from, sm.inverse, c, kThreads / 32);
     Acc16 acc;
     acc_zero(acc);
-    // Chunk -1 is none: the first one is brought in beside it.
+    // Round -1 multiplies nothing; it only loads the first chunk.
     for (int first = -1; first < chunks; first += kAhead) {
       UNROLL for (int j = 0; j < kAhead; j++) {
         const int chunk = first + j, next = chunk + 1;
@@ -304,7 +307,7 @@ struct LinearAnyFewBody {
           copy_wait<0>();
           TG_BARRIER();
           if (next < chunks) {
-            X::bring(p, x, sm.from, sm.inverse, norm, sm.x[next & 1], next, (int)c.tid, kThreads);
+            X::load(p, x, sm.from, sm.inverse, norm, sm.x[next & 1], next, (int)c.tid, kThreads);
             copy_commit();
             if (unpacks) {
               const int at = next * (kChunk / 16) + step;
@@ -329,13 +332,13 @@ struct LinearAnyFewBody {
     if (unpacks) return;
     SG_BARRIER();
     TGROUP float* sums = (TGROUP float*)sm.w[0];
-    linear_leave(acc, sums, c.lane);
+    linear_stage_sums(acc, sums, c.lane);
     SG_BARRIER();
-    linear_put_tiles<T>(p, sums, 1, sm.to, tile, c.lane, out, bias, residual);
+    linear_store_tiles<T>(p, sums, 1, sm.to, tile, c.lane, out, bias, residual);
   }
 };
 
-// ---- many rows: 64 rows of x, four tiles of W, each simdgroup a quarter ----
+// ---- many rows: 64 rows of x and four tiles of W, a quarter per simdgroup ----
 
 // Grid: (tiles of W / 4, rows / 64). Threads: 128.
 template <typename T, typename W>
@@ -343,7 +346,7 @@ struct LinearManyBody {
   enum { kThreads = kLinearThreads, kChunk = W::kChunk, kStages = W::kManyStages, kLd = kChunk + 8 };
   typedef LinearRows<T, 64, kChunk> X;
   struct Smem {
-    T tiles[kStages][2][64 * kLd];  // x, then W; at the end the sums
+    T tiles[kStages][2][64 * kLd];  // x and W; at the end the sums
     int from[64], to[64];
   };
   static FN void run(Ctx c, CONSTANT const LinearParams& p, TGROUP Smem& sm, DEVICE uchar* out, DEVICE const uchar* x,
@@ -353,17 +356,17 @@ struct LinearManyBody {
     typename W::Held held;
     W::template begin<64>(p, w, held, tile, (int)c.tid);
     for (int s = 0; s < kStages - 1 && s < chunks; s++)
-      W::template bring<64, kLd>(p, w, held, sm.tiles[s][1], s, (int)c.tid);
+      W::template load<64, kLd>(p, w, held, sm.tiles[s][1], s, (int)c.tid);
     if (!grouped) GRID_WAIT();
     linear_find_rows<64>(p, (int)c.tgy * 64, c.tid, grouped, order, sm.from, sm.to);
     TG_BARRIER();
     for (int s = 0; s < kStages - 1; s++) {
       if (s < chunks)
-        X::bring(p, x, sm.from, (TGROUP const float*)sm.from, bias, sm.tiles[s][0], s, (int)c.tid, kThreads);
+        X::load(p, x, sm.from, (TGROUP const float*)sm.from, bias, sm.tiles[s][0], s, (int)c.tid, kThreads);
       copy_commit();
     }
     const int row = (int)(c.sg >> 1) * 32, column = (int)(c.sg & 1) * 32;
-    // Rows that are there come first: a tile whose first row is not has none.
+    // Rows are filled from the front: if the first row of a tile is absent, all of its rows are.
     const bool top = sm.from[row] >= 0, bottom = sm.from[row + 16] >= 0;
     Acc16 acc[2][2];
     UNROLL for (int i = 0; i < 4; i++) acc_zero(acc[i >> 1][i & 1]);
@@ -372,9 +375,9 @@ struct LinearManyBody {
       TG_BARRIER();
       const int next = chunk + kStages - 1;
       if (next < chunks) {
-        X::bring(p, x, sm.from, (TGROUP const float*)sm.from, bias, sm.tiles[next % kStages][0], next, (int)c.tid,
-                 kThreads);
-        W::template bring<64, kLd>(p, w, held, sm.tiles[next % kStages][1], next, (int)c.tid);
+        X::load(p, x, sm.from, (TGROUP const float*)sm.from, bias, sm.tiles[next % kStages][0], next, (int)c.tid,
+                kThreads);
+        W::template load<64, kLd>(p, w, held, sm.tiles[next % kStages][1], next, (int)c.tid);
       }
       copy_commit();
       TGROUP const T* xs = sm.tiles[chunk % kStages][0] + row * kLd;
@@ -398,8 +401,8 @@ struct LinearManyBody {
     }
     TG_BARRIER();
     TGROUP float* sums = (TGROUP float*)sm.tiles[0][0] + c.sg * (4 * kLinearSumTile);
-    UNROLL for (int i = 0; i < 4; i++) linear_leave(acc[i >> 1][i & 1], sums + i * kLinearSumTile, c.lane);
+    UNROLL for (int i = 0; i < 4; i++) linear_stage_sums(acc[i >> 1][i & 1], sums + i * kLinearSumTile, c.lane);
     SG_BARRIER();
-    linear_put_tiles<T>(p, sums, 4, sm.to + row, tile + column / 16, c.lane, out, bias, residual);
+    linear_store_tiles<T>(p, sums, 4, sm.to + row, tile + column / 16, c.lane, out, bias, residual);
   }
 };

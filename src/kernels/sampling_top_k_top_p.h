@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the candidates of a row end under min_p, top_k and top_p.
+// The cut-off of a row under min_p, top_k and top_p: the value at which its candidates end.
 //
-// Nothing is sorted: a cut is found by asking what lies at or above some thresholds, more and more narrowly. The first
-// question goes to all chunks at once; they then list the values between the two thresholds in question, and one
-// threadgroup searches these lists alone.
+// Nothing is sorted. The search for a cut-off adds up what lies at or above some thresholds, and narrows them. The
+// first pass runs over all chunks in parallel. The chunks then list the values between the two thresholds that enclose
+// the cut-off, and one threadgroup searches these lists.
 #pragma once
 
-#include "kernels/sampling_values.h"
+#include "kernels/sampling_common.h"
 
 FN float sample_row_max(Ctx c, CONSTANT const SampleParams& p, DEVICE const SamplePartial* partials) {
   float max_value = sample_negative_infinity();
   for (int i = (int)c.lane; i < p.chunks; i += 32) max_value = max(max_value, partials[i].max);
   return simd_max(max_value);
 }
-// What min_p leaves.
+// The lowest value that min_p admits.
 FN float sample_lowest(DEVICE const SampleRowData* row, float max_value) {
   return row->log_min_p <= 0.0f ? max_value + row->log_min_p : as_float(0xff7fffffu);
 }
 FN float sample_threshold(float max_value, int i) {
-  // Below the maximum: dense where most cuts are.
+  // Distances below the maximum; they are close together where most cut-offs lie.
   const float below = i < 6 ? 0.25f * (float)(i + 1) : i < 12 ? 1.5f + (float)(i - 5) : 7.5f + 4.0f * (float)(i - 11);
   return max_value - below;
 }
 
-// How much of each chunk lies at or above each threshold. Grid: (chunks, rows); rows without top_k and top_p leave.
+// Adds up how much of each chunk lies at or above each threshold, for rows with top_k or top_p. Grid: (chunks, rows).
 struct SampleBinning {
   enum { kThreads = kSampleThreads };
   struct Smem {
@@ -78,7 +78,7 @@ struct SampleBinning {
 KERNEL(sample_binning, SampleBinning, SampleParams, SampleBins, const float, const SampleRowData, const uint,
        const SamplePartial)
 
-// What the chunks found together: each simdgroup sums its chunks, then they are summed in order.
+// Adds up the chunks: each simdgroup adds its own ones, then the simdgroups are added in order.
 struct SampleListSmem {
   float parts[8][2 * (kSampleThresholds + 1)];
   SampleBins bins;
@@ -87,7 +87,7 @@ struct SampleListSmem {
 };
 FN void sample_merge_bins(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleListSmem& sm,
                           DEVICE const SampleBins* bins) {
-  // A lane for each of a record's 32 numbers.
+  // One lane for each of the 32 numbers in a record.
   float sum = 0.0f;
   for (int i = (int)c.sg; i < p.chunks; i += 8) {
     sum += c.lane <= kSampleThresholds ? bins[i].weight[c.lane] : bins[i].count[c.lane - (kSampleThresholds + 1)];
@@ -106,7 +106,7 @@ FN void sample_merge_bins(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleLi
   TG_BARRIER();
 }
 
-// Begins a search between two thresholds.
+// Starts a search between the two thresholds that enclose the cut-off.
 FN void sample_begin(TGROUP const SampleBins& bins, float max_value, float lowest, THREAD SampleSearch& s) {
   s.low = sample_key(lowest);
   s.high = sample_key(max_value) + 1u;
@@ -128,7 +128,7 @@ FN void sample_begin(TGROUP const SampleBins& bins, float max_value, float lowes
   }
 }
 
-// What to search for in a row that is not broken.
+// Decides what to search for in a row without faults.
 FN void sample_plan(TGROUP const SampleBins& bins, DEVICE const SampleRowData* row, float max_value,
                     THREAD SampleSearch& s) {
   const float lowest = sample_lowest(row, max_value);
@@ -142,7 +142,7 @@ FN void sample_plan(TGROUP const SampleBins& bins, DEVICE const SampleRowData* r
   if (s.kind != kSampleMinCut) sample_begin(bins, max_value, lowest, s);
 }
 
-// Whether a row has a cut and is not broken. Each simdgroup asks for itself.
+// Whether a row has a cut-off and no fault. Each simdgroup finds out for itself.
 FN bool sample_is_cut(Ctx c, CONSTANT const SampleParams& p, DEVICE const SampleRowData* row,
                       DEVICE const SamplePartial* partials, THREAD float& max_value) {
   int faults = 0;
@@ -156,8 +156,8 @@ FN bool sample_is_cut(Ctx c, CONSTANT const SampleParams& p, DEVICE const Sample
   return !broken && max_value != as_float(0x7f800000u) && sample_has_cut(row);
 }
 
-// Each chunk's values between the bounds of the search, thread by thread; where a second search follows, all above the
-// lower one. Grid: (chunks, rows).
+// Lists each chunk's values between the bounds of the search, in thread order; if a second search follows, all values
+// above the lower bound. Grid: (chunks, rows).
 struct SampleList {
   enum { kThreads = kSampleThreads };
   typedef SampleListSmem Smem;
@@ -201,7 +201,7 @@ struct SampleList {
         mine++;
       }
     }
-    // How many the threads before this one have.
+    // How many values the threads before this one have.
     int at = 0;
     for (uint lane = 0; lane < 32; lane++) {
       const int others = simd_shuffle(mine, lane);
@@ -240,24 +240,24 @@ KERNEL(sample_list, SampleList, SampleParams, float, SampleListed, SampleSearch,
 
 enum { kSampleWays = 7, kSampleFew = 256, kSampleRowGroups = kSampleRowThreads / 32 };
 
-// A row's threadgroup memory: the last few values of a search with their weights, and sums of simdgroups.
+// Threadgroup memory for a row: the last few values of a search with their weights, and sums of the simdgroups.
 struct SampleRowSmem {
   float few[kSampleFew];
   float few_weight[kSampleFew];
   float weight[kSampleRowGroups][kSampleWays + 1];
   float count[kSampleRowGroups][kSampleWays + 1];
-  int listed[kSampleMaxChunks];  // values in the chunks' lists
+  int listed[kSampleMaxChunks];  // length of each chunk's list
   float equal[kSampleMaxChunks];
   float found[4];
   SampleBest best;
 };
 
-// A row under the eyes of one threadgroup.
+// The row that a threadgroup works on.
 struct SampleView {
   DEVICE const float* logits;
   DEVICE const SampleRowData* row;
   DEVICE const uint* masks;
-  DEVICE const float* values;  // a list for each chunk
+  DEVICE const float* values;  // one list per chunk
   float max_value;
 };
 
@@ -265,7 +265,7 @@ FN float sample_weight(float value, float max_value, int by_mass) {
   return by_mass != 0 ? q_exp(value - max_value) : 1.0f;
 }
 
-// Four values of a list. What stands behind its end is no value.
+// Four values of a list; those past its end are undefined.
 FN void sample_four(THREAD const SampleView& v, int chunk, int i, THREAD float* x) {
   const float4 four = *(DEVICE const float4*)(v.values + (i64)chunk * kSampleChunk + i);
   x[0] = four.x;
@@ -274,8 +274,8 @@ FN void sample_four(THREAD const SampleView& v, int chunk, int i, THREAD float* 
   x[3] = four.w;
 }
 
-// Sums over the values between the bounds that reach each of the ways' keys; sums[kSampleWays]: all of them. A
-// simdgroup takes every 16th list.
+// Adds up the values between the bounds that reach each of kSampleWays equidistant keys; element kSampleWays is the sum
+// of all. A simdgroup takes every 16th list.
 FN void sample_sums(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleRowSmem& sm, THREAD const SampleView& v,
                     THREAD const SampleSearch& s, uint step, THREAD float* weights, THREAD float* counts) {
   UNROLL for (int i = 0; i <= kSampleWays; i++) weights[i] = counts[i] = 0.0f;
@@ -318,7 +318,7 @@ FN void sample_sums(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleRowSmem&
   TG_BARRIER();
 }
 
-// The few values between the bounds and their weights: each thread its own, thread by thread. How many they are.
+// Collects the few values between the bounds and their weights, in thread order. Returns their number.
 FN int sample_collect(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleRowSmem& sm, THREAD const SampleView& v,
                       THREAD const SampleSearch& s) {
   int at = 0, all = 0;
@@ -357,11 +357,11 @@ FN int sample_collect(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleRowSme
   return min(all, (int)kSampleFew);
 }
 
-// Ends a search among few values: each thread sums what reaches its own.
+// Ends a search when few values are left: each thread adds up the values that are at least its own.
 FN void sample_rank(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleRowSmem& sm, THREAD const SampleView& v,
                     THREAD SampleSearch& s) {
   const int few = sample_collect(c, p, sm, v, s);
-  // None where sums in another order just missed the target: then all that lies above is kept, which `low` says.
+  // There are none if sums in another order just missed the target; then everything at or above `low` is kept.
   if (few == 0) return;
   const bool has = (int)c.tid < few;
   const float mine = has ? sm.few[c.tid] : sample_negative_infinity();
@@ -398,14 +398,14 @@ FN void sample_rank(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleRowSmem&
   s.count_above += sm.found[3];
 }
 
-// Narrows the bounds until one key or few values are between them.
+// Narrows the bounds until they enclose one key or few values.
 FN void sample_narrow(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleRowSmem& sm, THREAD const SampleView& v,
                       THREAD SampleSearch& s) {
   while (s.high - s.low > 1u && s.count - s.count_above > (float)kSampleFew) {
     float weights[kSampleWays + 1], counts[kSampleWays + 1];
     const uint step = max((s.high - s.low + (uint)kSampleWays) / (uint)(kSampleWays + 1), 1u);
     sample_sums(c, p, sm, v, s, step, weights, counts);
-    // The highest way that reaches the target; sums only rise from the last way to the first.
+    // The highest key that reaches the target; the sums grow from the last key to the first.
     int way = -1;
     float count = 0.0f, above = 0.0f, count_above = 0.0f;
     UNROLL for (int j = 0; j < kSampleWays; j++) {
@@ -433,7 +433,7 @@ FN void sample_narrow(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleRowSme
   if (s.high - s.low > 1u) sample_rank(c, p, sm, v, s);
 }
 
-// Of the tokens with exactly this value, the id of the n-th: the lists say in which chunk, the row where in it.
+// The id of the n-th token with exactly this value: the lists show which chunk it is in, the row shows where.
 FN int sample_nth_equal(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleRowSmem& sm, THREAD const SampleView& v,
                         float value, float n) {
   for (int chunk = (int)c.sg; chunk < p.chunks; chunk += kSampleRowGroups) {
@@ -450,7 +450,7 @@ FN int sample_nth_equal(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleRowS
   int chunk = 0;
   while (chunk + 1 < p.chunks && sm.equal[chunk] < n) n -= sm.equal[chunk++];
   const int begin = chunk * kSampleChunk;
-  // Ids up to `low` hold fewer than n, ids up to `high` hold n.
+  // Up to id `low` there are fewer than n of them, up to id `high` at least n.
   int low = begin - 1, high = min(begin + kSampleChunk, p.vocab) - 1;
   while (high - low > 1) {
     const int middle = low + (high - low) / 2;
@@ -473,7 +473,7 @@ FN int sample_nth_equal(Ctx c, CONSTANT const SampleParams& p, TGROUP SampleRowS
   return high;
 }
 
-// The cut of each row. Grid: (rows).
+// Finds the cut-off of each row. Grid: (rows).
 struct SampleCuts {
   enum { kThreads = kSampleRowThreads };
   typedef SampleRowSmem Smem;
@@ -494,7 +494,7 @@ struct SampleCuts {
         high = max(high, listed[i].high);
       }
       TG_BARRIER();
-      // No nearer bounds are needed than the values that there are.
+      // The bounds need not be wider than the listed values.
       low = simd_min(low);
       high = simd_max(high);
       s.low = max(s.low, sample_key(low));
@@ -503,7 +503,7 @@ struct SampleCuts {
                             sample_row_max(c, p, partials + first)};
       sample_narrow(c, p, sm, v, s);
       if (s.kind == kSampleSecondCut) {
-        // What top_k left is summed anew.
+        // What top_k left is added up again.
         s.by_mass = 1;
         s.high = sample_key(v.max_value) + 1u;
         s.above = s.count_above = 0.0f;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The body of linear for float activations: a chain of fma over k ascending, for weights of every type. No kernels
-// here.
+// The body of linear for float activations and weights of every type: a chain of fma over ascending k. No kernels here.
 #pragma once
 
-#include "kernels/linear_tiles.h"
+#include "kernels/linear_mma.h"
 
-// 16 rows of x by 32 columns of out (gated: 32 of the gate and their 32 of the up), 32 k at a time: a thread has one
-// column and four rows. Grid: (columns / 32, rows / 16). Threads: 128.
+// A threadgroup computes 16 rows of x by 32 columns of out (gated: 32 of gate and the matching 32 of up), 32 k at a
+// time; a thread has one column and four rows. Grid: (columns / 32, rows / 16). Threads: 128.
 struct LinearFloatBody {
   enum { kThreads = kLinearThreads, kLd = 33 };
   struct Smem {
@@ -16,8 +15,8 @@ struct LinearFloatBody {
     float inverse[16];
   };
 
-  static FN void bring_x(CONSTANT const LinearParams& p, TGROUP Smem& sm, DEVICE const float* x,
-                         DEVICE const float* norm, int k, int t) {
+  static FN void load_x(CONSTANT const LinearParams& p, TGROUP Smem& sm, DEVICE const float* x,
+                        DEVICE const float* norm, int k, int t) {
     for (int i = t; i < 16 * 32; i += kThreads) {
       const int r = i >> 5, at = k + (i & 31);
       float v = 0.0f;
@@ -29,8 +28,8 @@ struct LinearFloatBody {
     }
   }
 
-  static FN void bring_w(CONSTANT const LinearParams& p, TGROUP Smem& sm, DEVICE const uchar* w, int column, int k,
-                         int t) {
+  static FN void load_w(CONSTANT const LinearParams& p, TGROUP Smem& sm, DEVICE const uchar* w, int column, int k,
+                        int t) {
     const int r = t & 31, half_step = (t >> 5) & 1, part = t >> 6;
     if (part != 0 && p.last.epilogue != kLinearGated) return;
     const int n = min(column + r, p.last.columns - 1) + part * p.last.columns;
@@ -58,8 +57,8 @@ struct LinearFloatBody {
     float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f}, up[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     for (int k = 0; k < p.weight.k; k += 32) {
       TG_BARRIER();
-      bring_x(p, sm, rows, norm, k, (int)c.tid);
-      bring_w(p, sm, w, column, k, (int)c.tid);
+      load_x(p, sm, rows, norm, k, (int)c.tid);
+      load_w(p, sm, w, column, k, (int)c.tid);
       TG_BARRIER();
       const int count = min(32, p.weight.k - k);
       for (int i = 0; i < 4; i++) {
@@ -74,9 +73,9 @@ struct LinearFloatBody {
       const int row = sm.to[c.sg + 4 * i];
       if (row < 0) continue;
       if (gated) {
-        linear_put_gated<float>(p.last, out, row, mine, acc[i], up[i], bias);
+        linear_store_gated<float>(p.last, out, row, mine, acc[i], up[i], bias);
       } else {
-        linear_put<float>(p.last, out, row, mine, acc[i], bias, residual);
+        linear_store<float>(p.last, out, row, mine, acc[i], bias, residual);
       }
     }
   }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rotation of one pair, for rope itself and what is fused with it. No kernels here.
+// The rotation of one pair of elements, for rope and for the kernels that are fused with it. No kernels here.
 #pragma once
 
 #include "kernels/compat/dialect.h"
 
-// (a, b) turned by the angle whose cosine and sine are given: x is the new a, y the new b.
+// Rotates (a, b) by the angle whose cosine and sine are given: x is the new a, y the new b.
 FN float2 rotate_pair(float a, float b, float cosine, float sine) {
   return make_float2(fma(a, cosine, -(b * sine)), fma(b, cosine, a * sine));
 }
 
-// Where pair i of `half` pairs stands, counted from the first rotated element.
+// The indices of the two elements of pair i, counted from the first rotated element.
 FN int rotate_first(int i, int interleaved) {
   return interleaved != 0 ? 2 * i : i;
 }

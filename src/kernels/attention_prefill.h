@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paged attention for 64 rows: four tiles of 16 rows, a simdgroup each, that share the chunks of K and V.
+// Paged attention for 64 rows, for sequences with many tokens and head sizes up to 128: four tiles of 16 rows, one
+// simdgroup each, which share the chunks of K and V.
 //
-// For sequences with many tokens and heads of at most 128 dims. A simdgroup has all scores and all outputs of its rows,
-// so that they never leave its registers, and goes through all splits in turn. The operations on a row are those of
-// attention.h. Where a threadgroup's tokens are found by a map that the host made, or by a search, both are here.
+// A simdgroup has all scores and all outputs of its rows, so that they never leave its registers, and takes all splits
+// in turn. The arithmetic of a row is that of attention.h. The threadgroup's tokens are found through a map that the
+// host made, or by a search.
 #pragma once
 
-#include "kernels/attention_work.h"
+#include "kernels/attention_common.h"
 #include "kernels/compat/tile.h"
 
 template <typename T, int kDim>
@@ -22,7 +23,7 @@ struct Attention64 {
     float all_m[2], all_l[2];
   };
 
-  // Queries go through the first chunk's place, 64 dims at a time; a simdgroup touches its own rows alone.
+  // The queries are staged where the first chunk will be, 64 dims at a time; each simdgroup touches only its own rows.
   static FN void load_queries(Ctx c, CONSTANT const AttentionParams& p, THREAD const AttentionWork& w, int token,
                               TGROUP Smem& sm, THREAD FragA<T>* queries, DEVICE const T* q) {
     TGROUP T* own = sm.chunk[0] + (int)c.sg * 16 * kChunkPitch;
@@ -43,7 +44,7 @@ struct Attention64 {
 
   static FN void add_scores(Ctx c, CONSTANT const AttentionParams& p, TGROUP const T* chunk, int n,
                             THREAD const FragA<T>* queries, THREAD Acc16* scores) {
-    UNROLL for (int m = 0; m < kDim / 64; m++) {  // fragments have no address
+    UNROLL for (int m = 0; m < kDim / 64; m++) {  // fragments are registers: no index at run time
       if (m == n) {
         UNROLL for (int k = 0; k < 4; k++) {
           if (m * 4 + k < p.k_steps) {
@@ -58,10 +59,11 @@ struct Attention64 {
     }
   }
 
-  // Scores to weights, in place.
-  static FN void soften(Ctx c, CONSTANT const AttentionParams& p, THREAD Lane& lane, int tile, THREAD Acc16* scores) {
+  // Turns scores into weights, in place.
+  static FN void softmax_tile(Ctx c, CONSTANT const AttentionParams& p, THREAD Lane& lane, int tile,
+                              THREAD Acc16* scores) {
     float top[2];
-    top[0] = top[1] = attention_nothing();
+    top[0] = top[1] = attention_min_score();
     UNROLL for (int n = 0; n < 4; n++) {
       UNROLL for (int i = 0; i < 8; i++) {
         const int j = tile + n * 16 + acc_col(i, c.lane);
@@ -105,7 +107,7 @@ struct Attention64 {
     }
   }
 
-  // As Attention16's end_split, but that a simdgroup has all dims of its rows.
+  // As Attention16::end_split, except that a simdgroup has all dims of its rows.
   static FN void end_split(Ctx c, CONSTANT const AttentionParams& p, THREAD Lane& lane, THREAD Acc16* o, bool first,
                            bool last, DEVICE float* kept, DEVICE T* out, DEVICE const float* sinks) {
     float left[2], right[2];
@@ -126,7 +128,7 @@ struct Attention64 {
       if (last && lane.row[h].active != 0) {
         lane.a[h] = attention_sink(p, sinks, lane.row[h].head, lane.all_m[h], lane.all_l[h]);
       }
-      lane.m[h] = attention_nothing();
+      lane.m[h] = attention_min_score();
       lane.l[h] = 0.0f;
     }
     UNROLL for (int n = 0; n < kTiles; n++) {
@@ -155,14 +157,14 @@ struct Attention64 {
     if (!attention_work(p, (int)c.tgx + p.first, cu, contexts, map, w)) return;
     const AttentionSpan s = attention_span(p, w);
     DEVICE const int* table = tables + (i64)w.seq * p.max_blocks;
-    // A slot has the four tiles' rows, one after another.
+    // A slot holds the rows of the four tiles one after another.
     DEVICE float* kept = partials + attention_slot(p, (i64)c.tgx) + (i64)(c.sg * 16) * p.partial_dim;
     const int token = w.token + (int)c.sg * p.tile_tokens;
 
     Lane lane;
     UNROLL for (int h = 0; h < 2; h++) {
       lane.row[h] = attention_row(p, w, token, acc_row(h * 4, c.lane));
-      lane.m[h] = lane.all_m[h] = attention_nothing();
+      lane.m[h] = lane.all_m[h] = attention_min_score();
       lane.l[h] = lane.all_l[h] = 0.0f;
       lane.a[h] = 1.0f;
     }
@@ -175,7 +177,7 @@ struct Attention64 {
     next.tile = s.low / kAttentionPositions * kAttentionPositions;
     next.chunk = next.stage = 0;
     bool first = true;
-    int n = -1;  // the first arrival only sends for the first chunk
+    int n = -1;  // the first round only starts loading the first chunk
     for (int tile = next.tile; tile < s.high; tile += kAttentionPositions) {
       Acc16 scores[4];
       FragA<T> weights[4];
@@ -184,14 +186,14 @@ struct Attention64 {
         copy_wait<0>();
         TG_BARRIER();
         const int here = 1 - next.stage;
-        attention_bring<T>(next, sm.chunk[next.stage], p, s, table, w.kv_head, pages, c.tid);
+        attention_next_chunk<T>(next, sm.chunk[next.stage], p, s, table, w.kv_head, pages, c.tid);
         next.stage = here;
         if (n >= p.k_chunks) {
           add_values(c, p, sm.chunk[here], n - p.k_chunks, weights, o);
         } else if (n >= 0) {
           add_scores(c, p, sm.chunk[here], n, queries, scores);
           if (n == p.k_chunks - 1) {
-            soften(c, p, lane, tile, scores);
+            softmax_tile(c, p, lane, tile, scores);
             UNROLL for (int i = 0; i < 4; i++) frag_from_acc(weights[i], scores[i]);
             UNROLL for (int m = 0; m < kTiles; m++) {
               UNROLL for (int i = 0; i < 8; i++) acc_set(o[m], i, acc_get(o[m], i) * lane.a[i >> 2]);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of decode_step.cuh share: the exchange, places in the ring, what a threadgroup keeps, and how an op's
-// work is cut. No kernels here.
+// What the parts of decode_step.cuh share: the exchange, positions in the ring, the shared memory of a threadgroup, and
+// how an op's work is divided. No kernels here.
 #pragma once
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_common.cuh"
 #include "kernels/params/decode_step.h"
 
 typedef unsigned long long u64;
@@ -13,31 +13,31 @@ typedef unsigned long long u64;
 HOPPER_FN u64 step_entry(uint value, uint flag) {
   return (u64)flag << 32 | value;
 }
-HOPPER_FN u64 step_ask(const u64* from) {
+HOPPER_FN u64 step_read(const u64* from) {
   u64 v;
   asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(v) : "l"(from) : "memory");
   return v;
 }
-HOPPER_FN void step_ask2(const u64* from, u64* v) {
+HOPPER_FN void step_read2(const u64* from, u64* v) {
   asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(v[0]), "=l"(v[1]) : "l"(from) : "memory");
 }
-HOPPER_FN bool step_has(u64 v, uint flag) {
+HOPPER_FN bool step_has_flag(u64 v, uint flag) {
   return (uint)(v >> 32) == flag;
 }
-HOPPER_FN void step_tell(u64* to, uint value, uint flag) {
+HOPPER_FN void step_write(u64* to, uint value, uint flag) {
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(step_entry(value, flag)) : "memory");
 }
-HOPPER_FN void step_tell2(u64* to, uint first, uint second, uint flag) {
+HOPPER_FN void step_write2(u64* to, uint first, uint second, uint flag) {
   asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(step_entry(first, flag)),
                "l"(step_entry(second, flag))
                : "memory");
 }
-// Asked in vain this often (seconds), something is broken: better a fault than a program that hangs.
-HOPPER_FN void step_again(uint& times) {
+// Polling this often takes seconds, so something is broken: a fault is better than a program that hangs.
+HOPPER_FN void step_count_retry(uint& times) {
   if (++times > 20000000u) __trap();
 }
 
-// ---- places in the ring ----
+// ---- positions in the ring ----
 
 struct StepPlace {
   int slot;
@@ -57,7 +57,7 @@ struct StepPlace {
   }
 };
 
-// Whether the slot is there, without waiting; and an arrival of one lane without a branch.
+// Whether the slot has landed, without waiting; and the arrival of one lane, without a branch.
 HOPPER_FN bool step_landed(uint barrier, uint parity) {
   uint there;
   asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
@@ -72,23 +72,23 @@ HOPPER_FN void step_free(uint barrier, bool mine) {
                : "memory");
 }
 
-// A part with registers of its own: what it needs stands in shared memory.
+// A part that is a real call, with registers of its own: its inputs are in shared memory.
 #define STEP_PART static __device__ __noinline__
 
 template <typename T, int D>
 struct HopperStep {
   enum {
-    kThreads = 32 * kStepWarps,        // that compute
-    kWeightRow = kStepChunk * 2 + 16,  // bytes; eight rows meet all banks
-    kKeyRow = 8 * D * 2 + 16,          // bytes of eight positions, each eight on from the one before
+    kThreads = 32 * kStepWarps,        // threads that compute
+    kWeightRow = kStepChunk * 2 + 16,  // bytes; the padding of 16 spreads eight rows over all banks
+    kKeyRow = 8 * D * 2 + 16,          // bytes of one row of eight positions, each eight positions after the one before
     kValueRow = kStepSlice * 2,        // bytes
     kValueSlot = 512,                  // positions
     kSlices = D / kStepSlice,
     kQueryStride = D + 8,
-    kWeightStride = kHopperSplit + 8,  // of T(p)
+    kWeightStride = kHopperSplit + 8,  // elements between rows of T(p)
     kRows = step_rows_at(D),
     kOpPieces = sizeof(StepOp) / 16,
-    kHeld = 4  // elements of a row to norm that a thread keeps: rows of up to 1024 are asked for once
+    kHeld = 4  // elements that a thread keeps of a row to normalise; rows of up to 1024 are read once
   };
 
   struct KeyUnit {
@@ -98,12 +98,12 @@ struct HopperStep {
     int seq, kv_head, split, slice;
   };
 
-  // What a threadgroup keeps at the beginning of its memory. Then come x or T(p), and the ring.
+  // The first part of a threadgroup's shared memory. Then follow x or T(p), and the ring.
   struct Shared {
-    u64 full[kStepMostSlots];     // 32 arrive
-    u64 empty[kStepMostSlots];    // one arrives
-    StepOp ahead[kStepOpsAhead];  // op i stands at i % kStepOpsAhead for the warps that compute
-    StepOp brought;               // the one that is being brought in
+    u64 full[kStepMostSlots];     // mbarriers with 32 arrivals
+    u64 empty[kStepMostSlots];    // mbarriers with one arrival
+    StepOp ahead[kStepOpsAhead];  // for the warps that compute, op i is at i % kStepOpsAhead
+    StepOp loading;               // the op that the loader warp works on
     DecodeStepParams p;
     const StepOp* program;
     u64* exchange;
@@ -113,24 +113,24 @@ struct HopperStep {
     int positions[kStepRows], contexts[kStepRows];
     uint ring;  // address of the first slot
     uint epoch;
-    int group;  // query heads of a kv head
-    // This threadgroup's units of attention: the first, and how many.
+    int group;  // query heads per KV head
+    // This threadgroup's units of attention: the first one, and their number.
     int key_count, value_count;
     KeyUnit key;
     ValueUnit value;
     union {
-      alignas(16) float floats[1024];       // chains of a norm's sum, 256 each; heads while they turn, 128 each
-      struct {                              // in the second part of attention
-        float most[16][16];                 // rows, tiles: maxima; rows from 8 on: the maximum up to this tile
-        float factor[kStepMostGroup][16];   // rows, tiles
-        float sums[16][kStepMostGroup][4];  // tiles, rows, t
+      alignas(16) float floats[1024];       // chains of a norm, 256 each; heads during rope, 128 each
+      struct {                              // the second part of attention
+        float most[16][16];                 // [row][tile]: maxima; from row 8 on: the maximum up to this tile
+        float factor[kStepMostGroup][16];   // [row][tile]
+        float sums[16][kStepMostGroup][4];  // [tile][row][t]
       };
     };
     alignas(16) T q[kStepMostGroup][kQueryStride];  // T(q * c)
   };
   static_assert(sizeof(Shared) <= kRows && kRows % 16 == 0, "as the host counts");
   static_assert(kStepMostGroup == 8 && D <= 128, "rows of a product's first half");
-  static_assert(kThreads == 256, "as meet() and the norm's chains count");
+  static_assert(kThreads == 256, "as sync() and the norm's chains count");
   static_assert(sizeof(StepOp) % 16 == 0, "ops are copied in such pieces");
 
   HOPPER_FN Shared& mine() {
@@ -143,21 +143,21 @@ struct HopperStep {
   HOPPER_FN uint full(const Shared& s, int slot) { return ptx_shared_address(s.full + slot); }
   HOPPER_FN uint empty(const Shared& s, int slot) { return ptx_shared_address(s.empty + slot); }
   HOPPER_FN uint slot_at(const Shared& s, int slot) { return s.ring + slot * kStepSlotBytes; }
-  // The warps that compute; and some of them, all of the same count.
-  HOPPER_FN void meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
-  HOPPER_FN void meet(int warps) { asm volatile("bar.sync 3, %0;" ::"r"(warps * 32) : "memory"); }
+  // Barriers for all warps that compute, or for `warps` of them.
+  HOPPER_FN void sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+  HOPPER_FN void sync(int warps) { asm volatile("bar.sync 3, %0;" ::"r"(warps * 32) : "memory"); }
 
-  // An element of the row that a sequence's token names, as the embedding has it.
+  // An element of the embedding of a sequence's token.
   HOPPER_FN float embedded(const DecodeStepParams& p, int row, int k) {
     return to_f(((const T*)p.table)[(i64)__ldcg(p.tokens + row) * p.table_stride + k]) * p.table_scale;
   }
 
-  // Op i: its flag, where it takes and where it gives.
+  // The flag of op i, the exchange buffer that it writes, and the one that it reads.
   HOPPER_FN uint flag_of(const Shared& s, int i) { return s.epoch << 8 | (uint)(i + 1); }
-  HOPPER_FN u64* given_by(const Shared& s, int i) { return s.exchange + i % kStepExchanges * s.p.exchanged; }
-  HOPPER_FN const u64* taken_by(const Shared& s, int i) { return given_by(s, i + kStepExchanges - 1); }
+  HOPPER_FN u64* output_of(const Shared& s, int i) { return s.exchange + i % kStepExchanges * s.p.exchanged; }
+  HOPPER_FN const u64* input_of(const Shared& s, int i) { return output_of(s, i + kStepExchanges - 1); }
 
-  // ---- how an op's work is cut ----
+  // ---- how an op's work is divided ----
 
   HOPPER_FN int tiles_of(const StepLinearOp& op) { return op.each + ((int)blockIdx.x < op.rest ? 1 : 0); }
 
@@ -179,16 +179,16 @@ struct HopperStep {
     u.kv_head = 0;
     u.seq++;
   }
-  // Positions of the unit's split.
+  // The number of positions in the unit's split.
   HOPPER_FN int length(const Shared& s, const ValueUnit& u) {
     return min(s.contexts[u.seq] - u.split * kHopperSplit, (int)kHopperSplit);
   }
   HOPPER_FN int value_slots(int length) { return (length + kValueSlot - 1) / kValueSlot; }
 
-  // Of `count` units, the first of threadgroup `group`: neighbours go together, so that they share what they can.
+  // The first of `count` units that threadgroup `group` has. A threadgroup has neighbouring units, which share data.
   HOPPER_FN int first_unit(int count, int group) { return (int)((uint)count * (uint)group / gridDim.x); }
-  // All layers have the same cut, so it is made once.
-  HOPPER_FN void cut_attention(Shared& s) {
+  // All layers divide attention in the same way, so this is computed once.
+  HOPPER_FN void divide_attention(Shared& s) {
     const int kv_heads = s.p.kv_heads;
     int tiles = 0, splits = 0;
     for (int i = 0; i < s.p.rows; i++) {
@@ -199,7 +199,8 @@ struct HopperStep {
     int key = first_unit(keys, blockIdx.x), value = first_unit(values, blockIdx.x);
     s.key_count = first_unit(keys, blockIdx.x + 1) - key;
     s.value_count = first_unit(values, blockIdx.x + 1) - value;
-    // A threadgroup of its own for each, as far as there are enough: keys from the first on, values up to the last.
+    // If there are enough threadgroups, each has one unit: keys from the first threadgroup on, values up to the last
+    // one.
     if (keys <= groups && values <= groups) {
       key = (int)blockIdx.x;
       value = (int)blockIdx.x - (groups - values);
@@ -217,8 +218,8 @@ struct HopperStep {
     }
     s.value = {seq, value / kSlices / splits_of(s, seq), value / kSlices % splits_of(s, seq), value % kSlices};
   }
-  // Where a position of a tile of K stands: positions 8 i to 8 i + 7 are in eight rows, as W's are.
+  // The offset of a position in a tile of K: positions 8 i to 8 i + 7 are in eight rows, like eight rows of W.
   HOPPER_FN uint key_at(int position) { return (position & 7) * kKeyRow + (position >> 3) * (D * 2); }
-  // Rows of 32 bytes, their two pieces turned so that eight rows meet all banks.
+  // Rows of 32 bytes, whose two pieces are swapped in every second four, so that eight rows fall into different banks.
   HOPPER_FN uint value_at(int row, int piece) { return row * kValueRow + ((piece ^ ((row >> 2) & 1)) << 4); }
 };

@@ -1,16 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
-// qkv_to_cache: what stands between the projection and attention in one launch, with the bits of the single ops: each
-// head of q and k through its norm (where there is one) and rope, q in place, k and v to their slots of the pages.
+// The kernels that write K and V to their pages. reshape_and_cache writes them as they are (ops/attention.h has its
+// contract). qkv_to_cache combines everything between the projection and attention in one launch, with the bits of the
+// separate ops: the norm (where there is one) and rope of each head of q and k, q in place, and the page writes.
 #pragma once
 
+#include "kernels/attention_head.h"
 #include "kernels/attention_pages.h"
 #include "kernels/compat/dialect.h"
-#include "kernels/params/cache.h"
-#include "kernels/qkv_head.h"
-#include "kernels/reshape_and_cache.h"
+#include "kernels/params/attention_cache.h"
 
-// One simdgroup a head of at most 256 dims. What the launch before does not write (norms, tables, and the step's
-// arrays, which were there before its first launch) is asked for before that one has ended.
+// The scale of one head in int8 pages: the largest magnitude over all lanes, divided by 127.
+FN float cache_scale(float lane_amax, bool finite) {
+  const float amax = simd_max(lane_amax);
+  if (!simd_all(finite)) return as_float(0x7fc00000u);
+  return amax < 0x1p-100f ? 0.0f : amax / 127.0f;
+}
+FN bool cache_finite(float x) {
+  return (as_uint(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+// One simdgroup per row.
+template <typename T>
+struct ReshapeAndCache {
+  enum { kThreads = 32 * kCacheRows };
+  typedef NoSmem Smem;
+  static FN void run(Ctx c, CONSTANT const CacheParams& p, TGROUP Smem& sm, DEVICE uchar* pages, DEVICE const T* k,
+                     DEVICE const T* v, DEVICE const i64* slots) {
+    const int units = p.sides * p.kv.kv_heads;
+    const i64 unit = (i64)c.tgx * kCacheRows + c.sg;
+    const i64 token = unit / units;
+    if (token >= p.tokens) return;
+    const i64 slot = slots[token];
+    if (slot < 0) return;
+    const int in_token = (int)(unit - token * units);
+    const bool values = in_token >= p.kv.kv_heads;
+    const int head = values ? in_token - p.kv.kv_heads : in_token;
+    const i64 page = slot / p.kv.block_size;
+    const int row = (int)(slot - page * p.kv.block_size) * p.kv.kv_heads + head;
+    const int dim = values ? p.kv.v_dim : p.kv.head_dim;
+    DEVICE const T* x = values ? v + token * p.v_stride + (i64)head * dim : k + token * p.k_stride + (i64)head * dim;
+    float scale = 1.0f;
+    if (p.kv.type == kKvI8) {
+      float amax = 0.0f;
+      bool finite = true;
+      for (int i = (int)c.lane; i < dim; i += 32) {
+        const float y = to_f(x[i]);
+        amax = max(amax, abs(y));
+        finite = finite && cache_finite(y);
+      }
+      scale = cache_scale(amax, finite);
+      if (c.lane == 0) *(DEVICE float*)(pages + kv_scale_at(p.kv, page, row, values)) = scale;
+    }
+    DEVICE uchar* to_row = pages + kv_row_at(p.kv, page, row, values);
+    const int padded = p.kv.type == kKvF16 || p.kv.type == kKvBF16 ? (values ? p.kv.v_row : p.kv.k_row) / 2 : dim;
+    for (int i = (int)c.lane; i < padded; i += 32) kv_store(to_row, p.kv.type, i, i < dim ? to_f(x[i]) : 0.0f, scale);
+  }
+};
+KERNEL(reshape_and_cache_f32, ReshapeAndCache<float>, CacheParams, uchar, const float, const float, const i64)
+KERNEL(reshape_and_cache_f16, ReshapeAndCache<half>, CacheParams, uchar, const half, const half, const i64)
+KERNEL(reshape_and_cache_bf16, ReshapeAndCache<bfloat>, CacheParams, uchar, const bfloat, const bfloat, const i64)
+
+// One simdgroup per head of at most 256 dims. What the preceding launch does not write (norm weights, rope tables, and
+// the step's arrays, which were copied in before the step's first launch) is loaded before GRID_WAIT().
 template <typename T>
 struct QkvToCache {
   enum { kThreads = 32 * kCacheRows, kHeld = 8 };
@@ -39,7 +90,7 @@ struct QkvToCache {
     const int padded = p.kv.type == kKvF16 || p.kv.type == kKvBF16 ? (values ? p.kv.v_row : p.kv.k_row) / 2 : dim;
     UNROLL for (int i = 0; i < kHeld; i++) {
       const int d = (int)lane + 32 * i;
-      if (d < padded) kv_put(to_row, p.kv.type, d, x[i], scale);
+      if (d < padded) kv_store(to_row, p.kv.type, d, x[i], scale);
     }
   }
 
@@ -64,14 +115,14 @@ struct QkvToCache {
                            : values ? v + token * p.v_stride + (i64)head * dim
                                     : k + token * p.k_stride + (i64)head * dim;
     const bool normed = !values && (query ? p.normed_q : p.normed_k) != 0;
-    // Slots and positions were copied in before the step's first launch: they may be read before the wait.
+    // Slots and positions were copied in before the step's first launch, so they may be read before the wait.
     const i64 slot = query ? 0 : slots[token];
     const int rot_dim = values ? 0 : p.rot_dim;
     const i64 at = rot_dim > 0 ? (i64)positions[token] * (rot_dim / 2) : 0;
     float weight[kHeld], cosine[kHeld], sine[kHeld];
-    Head::ask(weight, query ? q_norm : k_norm, normed ? dim : 0, c.lane);
-    Head::ask_pairs(cosine, cosines + at, rot_dim, p.interleaved, c.lane);
-    Head::ask_pairs(sine, sines + at, rot_dim, p.interleaved, c.lane);
+    Head::load(weight, query ? q_norm : k_norm, normed ? dim : 0, c.lane);
+    Head::load_pairs(cosine, cosines + at, rot_dim, p.interleaved, c.lane);
+    Head::load_pairs(sine, sines + at, rot_dim, p.interleaved, c.lane);
     GRID_WAIT();
     float x[kHeld];
     UNROLL for (int i = 0; i < kHeld; i++) {

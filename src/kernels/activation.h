@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// glu, activation, residual_add, scale, soft_cap, rope and gather_columns; the contracts are in ops/activation.h,
-// ops/rope.h and ops/gather.h. Arithmetic is in floats, rounded to the output's type at the end.
+// glu, activation, residual_add, scale and soft_cap; the contracts are in ops/activation.h. Arithmetic is in floats,
+// rounded to the output's type at the end.
 //
 // A thread reads its elements before it writes them and touches no others, so an output may be one of the inputs.
 #pragma once
 
-#include "kernels/activate.h"
+#include "kernels/activation_functions.h"
 #include "kernels/compat/dialect.h"
-#include "kernels/params/elementwise.h"
-#include "kernels/rotate.h"
-#include "kernels/rows.h"
+#include "kernels/load4.h"
+#include "kernels/params/activation.h"
 
-// The four columns of this thread.
+// The four columns that this thread computes.
 struct RowPlace {
   i64 row;
   int column;
@@ -101,40 +100,6 @@ struct SoftCap {
   }
 };
 
-template <typename T>
-struct Rope {
-  enum { kThreads = kElementThreads };
-  typedef NoSmem Smem;
-  static FN void run(Ctx c, CONSTANT const RopeParams& p, TGROUP Smem& sm, DEVICE T* x, DEVICE const float* cosines,
-                     DEVICE const float* sines, DEVICE const int* positions) {
-    const uint index = c.tgx * (uint)kElementThreads + c.tid, of_row = (uint)(p.heads * p.half_dim);
-    const i64 row = (i64)(index / of_row);
-    if (row >= p.rows) return;
-    const int in_row = (int)(index % of_row);
-    const int head = in_row / p.half_dim, pair = in_row - head * p.half_dim;
-    const i64 angle = (i64)positions[row] * p.half_dim + pair;
-    DEVICE T* from = x + row * p.stride + head * p.head_dim + p.offset;
-    const int first = rotate_first(pair, p.interleaved), second = rotate_second(pair, p.half_dim, p.interleaved);
-    const float2 y = rotate_pair(to_f(from[first]), to_f(from[second]), cosines[angle], sines[angle]);
-    from[first] = to<T>(y.x);
-    from[second] = to<T>(y.y);
-  }
-};
-
-template <typename T>
-struct GatherColumns {
-  enum { kThreads = kElementThreads };
-  typedef NoSmem Smem;
-  static FN void run(Ctx c, CONSTANT const GatherColumnsParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const T* x,
-                     DEVICE const int* columns) {
-    const uint index = c.tgx * (uint)kElementThreads + c.tid;
-    const i64 row = (i64)(index / (uint)p.cols);
-    if (row >= p.rows) return;
-    const int column = (int)(index % (uint)p.cols);
-    out[row * p.out_stride + column] = x[row * p.x_stride + columns[column]];
-  }
-};
-
 KERNEL(glu_f32, Glu<float>, RowsParams, float, const float, const float)
 KERNEL(glu_f16, Glu<half>, RowsParams, half, const half, const half)
 KERNEL(glu_bf16, Glu<bfloat>, RowsParams, bfloat, const bfloat, const bfloat)
@@ -143,7 +108,7 @@ KERNEL(activation_f32, Activate<float>, RowsParams, float, const float)
 KERNEL(activation_f16, Activate<half>, RowsParams, half, const half)
 KERNEL(activation_bf16, Activate<bfloat>, RowsParams, bfloat, const bfloat)
 
-// x, then the residual and the output.
+// Types: first x, then the residual and the output.
 typedef ResidualAdd<float, float> ResidualAdd_f32_f32;
 typedef ResidualAdd<half, float> ResidualAdd_f16_f32;
 typedef ResidualAdd<bfloat, float> ResidualAdd_bf16_f32;
@@ -155,7 +120,7 @@ KERNEL(residual_add_bf16_f32, ResidualAdd_bf16_f32, RowsParams, float, const bfl
 KERNEL(residual_add_f16_f16, ResidualAdd_f16_f16, RowsParams, half, const half, const half)
 KERNEL(residual_add_bf16_bf16, ResidualAdd_bf16_bf16, RowsParams, bfloat, const bfloat, const bfloat)
 
-// Also the cast from one type to another, with a factor of 1.
+// With a factor of 1 these also convert from one type to another.
 typedef Scale<float, float> Scale_f32_f32;
 typedef Scale<float, half> Scale_f32_f16;
 typedef Scale<float, bfloat> Scale_f32_bf16;
@@ -174,11 +139,3 @@ KERNEL(scale_bf16_f32, Scale_bf16_f32, RowsParams, float, const bfloat, const fl
 KERNEL(soft_cap_f32, SoftCap<float>, RowsParams, float, const float)
 KERNEL(soft_cap_f16, SoftCap<half>, RowsParams, half, const half)
 KERNEL(soft_cap_bf16, SoftCap<bfloat>, RowsParams, bfloat, const bfloat)
-
-KERNEL(rope_f32, Rope<float>, RopeParams, float, const float, const float, const int)
-KERNEL(rope_f16, Rope<half>, RopeParams, half, const float, const float, const int)
-KERNEL(rope_bf16, Rope<bfloat>, RopeParams, bfloat, const float, const float, const int)
-
-KERNEL(gather_columns_f32, GatherColumns<float>, GatherColumnsParams, float, const float, const int)
-KERNEL(gather_columns_f16, GatherColumns<half>, GatherColumnsParams, half, const half, const int)
-KERNEL(gather_columns_bf16, GatherColumns<bfloat>, GatherColumnsParams, bfloat, const bfloat, const int)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The border between a kernel's text and the emulator (src/backend/emulator): what a GPU thread, a fiber there, may
-// ask.
+// The functions of the emulator (src/backend/emulator) that kernels call on the host. Each GPU thread is a fiber there.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +9,7 @@
 
 namespace quire::emulator {
 
-// Where in the kernel's text an operation stands.
+// The place of an operation in the kernel's source, for error messages.
 struct Site {
   const char* what;
   const char* file;
@@ -20,7 +19,7 @@ struct Site {
   }
 };
 
-// A kernel of the host build; records of one file form a list.
+// A kernel of the host build; the records of one file form a linked list.
 struct KernelRecord {
   const char* name;
   void (*entry)(const void* params, void* const* buffers, void* threadgroup_memory);
@@ -31,7 +30,7 @@ struct KernelRecord {
   const KernelRecord* next;
 };
 
-// Where the calling thread stands: the fields of the dialect's Ctx.
+// The position of the calling thread: the fields of the dialect's Ctx.
 struct Position {
   uint32_t tgx, tgy, tgz, tid, sg, lane;
 };
@@ -39,21 +38,22 @@ Position position();
 
 void threadgroup_barrier(Site site);  // all threads of the group
 void simdgroup_barrier(Site site);    // the 32 lanes
-// Notes that this lane passes `site`, where all lanes must come in the same order, without waiting for the others: the
-// trails of the lanes are compared at the next operation that waits.
+// Records that this lane passes `site`, without waiting. All lanes must pass such sites in the same order: their
+// records are compared at the next operation that waits.
 void converge(Site site);
 
-// converge() of a load of a 16x16 tile, which must lie as CUDA and Metal want it.
+// converge() for a load of a 16x16 tile; also checks the alignment that CUDA and Metal require.
 void tile_load(const void* p, size_t row_bytes, uint32_t lane, Site site);
 
-// A value from each lane: all 32 are there when exchange() returns, and stay until the lane's next exchange but one.
+// Exchanges a value between the lanes: all 32 values are available when exchange() returns, and stay valid until the
+// lane's next exchange but one.
 inline constexpr size_t kSlotBytes = 64;
 inline constexpr size_t kResultBytes = 256;
 struct Exchanged {
   const unsigned char* slots;  // kSlotBytes for each lane
   uint32_t lane;
-  bool first;             // this lane is the first that looks
-  unsigned char* result;  // what the first one found, for the others (kResultBytes)
+  bool first;             // this lane is the first to run after the exchange
+  unsigned char* result;  // the result that the first lane computed, for the others (kResultBytes)
   template <typename T>
   T of(uint32_t from) const {
     T value;
@@ -63,7 +63,7 @@ struct Exchanged {
 };
 Exchanged exchange(const void* value, size_t bytes, Site site);
 
-// Copies that land as late as the text allows: when copy_wait() says that they must have.
+// Copies that complete as late as the contract allows: when copy_wait() requires it.
 void copy_begin(void* to, const void* from, Site site);
 void copy_commit();
 void copy_wait(int still_under_way);
@@ -80,7 +80,7 @@ T reduce(T v, Site site, Join join) {
   const Exchanged all = exchange(&v, sizeof v, site);
   T result;
   if (all.first) {
-    // The xor butterfly 16, 8, 4, 2, 1 as lane 0 sees it; the other lanes add the same pairs.
+    // The xor butterfly 16, 8, 4, 2, 1 as lane 0 computes it; the other lanes add the same pairs.
     T t[32];
     for (uint32_t i = 0; i < 32; i++) t[i] = all.of<T>(i);
     for (int width = 16; width > 0; width >>= 1) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// decode_step.cuh: the warp that brings weights and pages in, op after op. No kernels here.
+// decode_step.cuh: the warp that loads weights and pages, op after op. No kernels here.
 #pragma once
 
-#include "kernels/cuda/decode_step_base.cuh"
+#include "kernels/cuda/decode_step_common.cuh"
 
 template <typename T, int D>
-struct HopperStepBring : HopperStep<T, D> {
+struct HopperStepFetch : HopperStep<T, D> {
   typedef HopperStep<T, D> Base;
   using Base::empty;
   using Base::full;
@@ -33,10 +33,10 @@ struct HopperStepBring : HopperStep<T, D> {
     __syncwarp();
   }
 
-  HOPPER_FN void bring_linear(const StepLinearOp& op, const Shared& s, StepPlace& at, int lane) {
+  HOPPER_FN void fetch_linear(const StepLinearOp& op, const Shared& s, StepPlace& at, int lane) {
     const int count = tiles_of(op), k = op.k, slots = s.p.slots, halves = op.halves;
     const bool gated = op.epilogue == kHopperGated;
-    // A tile's second eight rows: the up of its gate, or those that follow.
+    // The second eight rows of a tile: the up rows of its gate rows, or the rows that follow.
     const int tile_rows = gated ? 8 : 8 * halves, second = gated ? op.n / 2 : 8;
     const int lot = op.lot;
     for (int first = 0; first < count; first += lot) {
@@ -60,19 +60,19 @@ struct HopperStepBring : HopperStep<T, D> {
     }
   }
 
-  // The page of each block of 256 positions, a lane each; blocks have eight positions and more.
+  // The pages of 256 positions, one per lane; blocks have at least eight positions.
   HOPPER_FN i64 page_of(const StepAttentionOp& op, int seq, int start, int end, int lane) {
     const int block = min((start >> op.block_shift) + lane, (end - 1) >> op.block_shift);
     return op.block_tables[seq * op.max_blocks + block] * op.page_stride;
   }
-  // Where position `position` of kv head 0 is, `pages` being those from position `start` on.
+  // The offset of a position of KV head 0; `pages` are those from position `start` on.
   HOPPER_FN i64 row_at(const StepAttentionOp& op, i64 pages, int start, int position, int row_bytes) {
     const i64 page = __shfl_sync(0xffffffffu, pages, (position >> op.block_shift) - (start >> op.block_shift));
     return page + (position & ((1 << op.block_shift) - 1)) * row_bytes;
   }
 
-  // Positions of earlier steps alone: this step's own is written by who computes it.
-  HOPPER_FN void bring_keys(const StepAttentionOp& op, const Shared& s, StepPlace& at, int lane) {
+  // Loads positions of earlier steps only. The warps that compute this step's own position write it themselves.
+  HOPPER_FN void fetch_keys(const StepAttentionOp& op, const Shared& s, StepPlace& at, int lane) {
     const int row_bytes = s.p.kv_heads * D * 2;
     KeyUnit u = s.key;
     for (int i = 0; i < s.key_count; i++, next(s, u)) {
@@ -91,7 +91,7 @@ struct HopperStepBring : HopperStep<T, D> {
     }
   }
 
-  HOPPER_FN void bring_values(const StepAttentionOp& op, const Shared& s, StepPlace& at, int lane) {
+  HOPPER_FN void fetch_values(const StepAttentionOp& op, const Shared& s, StepPlace& at, int lane) {
     const int row_bytes = s.p.kv_heads * D * 2;
     ValueUnit u = s.value;
     for (int i = 0; i < s.value_count; i++, next(s, u)) {
@@ -116,9 +116,9 @@ struct HopperStepBring : HopperStep<T, D> {
     }
   }
 
-  // What the launches before left, and the cut of attention, are there: told by the warps that compute, awaited by this
-  // one.
-  HOPPER_FN void tell_begun() {
+  // The computing warps signal, and this warp waits, until the outputs of the preceding launches are visible and
+  // attention is divided. The fence orders them before loads through the async proxy.
+  HOPPER_FN void signal_begun() {
     asm volatile("bar.arrive 2, 288;" ::: "memory");
   }
   HOPPER_FN void await_begun() {
@@ -127,19 +127,19 @@ struct HopperStepBring : HopperStep<T, D> {
   }
   static_assert(kStepThreads == 288, "as these count");
 
-  STEP_PART void bring() {
+  STEP_PART void fetch_all() {
     Shared& s = mine();
     const int lane = (int)threadIdx.x & 31;
     StepPlace at = {0, 0};
-    bool alone = true;  // the others still wait for the launch before
+    bool alone = true;  // the computing warps still wait for the preceding launch
     const uint4* from = (const uint4*)s.program;
     const bool mine = lane < kOpPieces;
     uint4 piece = mine ? from[lane] : make_uint4(0, 0, 0, 0);
 #pragma unroll 1
     for (int i = 0; i < s.p.ops; i++) {
-      const StepOp& op = s.brought;
+      const StepOp& op = s.loading;
       __syncwarp();
-      if (mine) ((uint4*)&s.brought)[lane] = piece;
+      if (mine) ((uint4*)&s.loading)[lane] = piece;
       __syncwarp();
       if (mine && i + 1 < s.p.ops) piece = from[(i + 1) * kOpPieces + lane];
       if (alone && op.kind == kStepAttention) {
@@ -147,10 +147,10 @@ struct HopperStepBring : HopperStep<T, D> {
         alone = false;
       }
       if (op.kind == kStepLinear) {
-        bring_linear(op.linear, s, at, lane);
+        fetch_linear(op.linear, s, at, lane);
       } else {
-        bring_keys(op.attention, s, at, lane);
-        bring_values(op.attention, s, at, lane);
+        fetch_keys(op.attention, s, at, lane);
+        fetch_values(op.attention, s, at, lane);
       }
     }
     if (alone) await_begun();

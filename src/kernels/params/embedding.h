@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters of the kernels in kernels/embedding.h.
+#pragma once
+
+#include "kernels/params/linear.h"
+
+// out[i] = scale * row tokens[i] of the table (without tokens: row first_row + i), converted to float.
+struct EmbeddingParams {
+  WeightParams weight;
+  i64 out_stride;
+  int first_row;
+  int from_tokens;
+  float scale;
+};
+enum { kEmbeddingThreads = 128 };
