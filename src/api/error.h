@@ -29,7 +29,7 @@ struct ApiError {
 // A field is wrong: the message should begin with its name.
 ApiError bad_request(std::string message, std::string param = "");
 ApiError not_found_error(std::string message, std::string param = "");
-// The one place where failures from below become HTTP. The field is found at the beginning of the message.
+// The one place where failures from the layers below become HTTP errors; `param` is the error's field.
 ApiError to_api_error(const Error& error);
 
 // A value, or what to answer instead.
