@@ -6,7 +6,7 @@
 #include <utility>
 #include <variant>
 
-#include "api/exchange.h"
+#include "api/handler.h"
 #include "base/result.h"
 
 namespace quire::api {

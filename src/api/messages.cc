@@ -2,7 +2,7 @@
 // /v1/messages and /v1/messages/count_tokens: conversations in Anthropic's form.
 #include <algorithm>
 
-#include "api/forms.h"
+#include "api/conversation.h"
 #include "api/json_writer.h"
 
 namespace quire::api {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <ctime>
 
-#include "api/forms.h"
+#include "api/conversation.h"
 #include "api/json_writer.h"
 
 namespace quire::api {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <ctime>
 
-#include "api/docs_page.h"
+#include "api/documents.h"
 #include "api/json_writer.h"
 #include "base/log.h"
 

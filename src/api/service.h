@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "api/error.h"
-#include "api/exchange.h"
+#include "api/handler.h"
 #include "api/keys.h"
 #include "api/schema.h"
 #include "api/worker_pool.h"

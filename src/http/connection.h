@@ -18,8 +18,8 @@
 #include <thread>
 #include <vector>
 
+#include "http/exchange.h"
 #include "http/gate.h"
-#include "http/reply.h"
 #include "http/request_reader.h"
 #include "http/server.h"
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "api/exchange.h"
+#include "api/handler.h"
 
 namespace quire::http {
 

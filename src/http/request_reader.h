@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "api/exchange.h"
+#include "api/handler.h"
 
 namespace quire::http {
 

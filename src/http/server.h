@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "api/exchange.h"
+#include "api/handler.h"
 #include "base/result.h"
 #include "http/gate.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // HTML from the tables of the API.
-#include "api/docs_page.h"
+#include "api/documents.h"
 
 #include "api/schema.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Frames answers (lengths, chunks, heads) and keeps the order of an answer's life.
-#include "http/reply.h"
+#include "http/exchange.h"
 
 #include <charconv>
 #include <cstdio>
