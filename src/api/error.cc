@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors to HTTP.
+// The JSON of errors, and the HTTP status of each kind of failure.
 #include "api/error.h"
 
 #include "api/json_writer.h"
@@ -8,12 +8,8 @@ namespace quire::api {
 
 std::string ApiError::body() const {
   JsonWriter w;
-  w.open_object().key("error").open_object().member("message", message).member("type", type).key("param");
-  if (param.empty()) {
-    w.null();
-  } else {
-    w.string(param);
-  }
+  w.open_object().key("error").open_object().member("message", message).member("type", type);
+  w.key("param").value_or_null(!param.empty(), [&] { w.string(param); });
   w.member_int("code", status).close_object().close_object();
   return w.take();
 }
@@ -40,6 +36,10 @@ Headers ApiError::headers() const {
 
 ApiError bad_request(std::string message, std::string param) {
   return {400, "BadRequestError", std::move(message), std::move(param)};
+}
+
+ApiError bad_field(const std::string& field, const std::string& what) {
+  return bad_request(field + " " + what, field);
 }
 
 ApiError not_found_error(std::string message, std::string param) {
