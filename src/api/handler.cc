@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request's headers and path say.
+// Questions about the headers and the path of a request.
 #include "api/handler.h"
 
 #include <algorithm>
