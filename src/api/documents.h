@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page at /docs: the routes and their fields, made from the tables, without anything from elsewhere.
+// The API described for programs and people. All three documents are made from the route table and the tables of
+// fields.
 #pragma once
 
 #include <string>
@@ -7,6 +8,8 @@
 
 namespace quire::api {
 
-std::string docs_page(std::string_view version, std::string_view model);
+std::string openapi_json(std::string_view version);                            // /openapi.json
+std::string api_markdown();                                                    // docs/api.md
+std::string docs_page(std::string_view version, std::string_view model_name);  // /docs: HTML that loads nothing else
 
 }  // namespace quire::api
