@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Result<T>: a value, or the failure that a request or a file caused. Bugs of our own abort in QUIRE_CHECK instead.
+// Result<T>: a value or an Error that a request or a file caused; our own bugs use QUIRE_CHECK instead.
 #pragma once
 
 #include <optional>
