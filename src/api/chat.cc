@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/chat/completions: conversations to be answered.
+#include "api/conversation.h"
 #include "api/json_writer.h"
-#include "api/request_fields.h"
 #include "api/roles.h"
 
 namespace quire::api {
@@ -31,7 +31,7 @@ class Chat final : public Generation {
     w.member("model", service_.options().served_names[0]);
   }
 
-  // One event of a choice: what stands in its delta, and around it.
+  // Sends one event of a choice. `write_delta` writes the members of "delta"; a null `delta` marks the first event.
   template <typename WriteDelta>
   void send_chunk(const Choice& choice, bool last, const WriteDelta& write_delta, const llm::Delta* delta) {
     JsonWriter w;
@@ -39,19 +39,12 @@ class Chat final : public Generation {
     w.key("choices").open_array().open_object().member_int("index", static_cast<int64_t>(choice.index));
     w.key("delta").open_object();
     write_delta(w);
-    w.close_object().key("logprobs");
-    if (own_.logprobs && delta != nullptr && !delta->logprobs.empty()) {
+    w.close_object();
+    w.key("logprobs").value_or_null(own_.logprobs && delta != nullptr && !delta->logprobs.empty(), [&] {
       write_content(w, delta->logprobs, texts_.at(choice.index));
-    } else {
-      w.null();
-    }
-    w.key("finish_reason");
-    if (last) {
-      w.string(engine::name(choice.finish));
-      write_stop_reason(w, choice);
-    } else {
-      w.null();
-    }
+    });
+    w.key("finish_reason").value_or_null(last, [&] { w.string(engine::name(choice.finish)); });
+    if (last) write_stop_reason(w, choice);
     if (options_.return_token_ids && delta != nullptr) {
       w.key("token_ids");
       write_ids(w, delta->tokens);
@@ -103,21 +96,14 @@ class Chat final : public Generation {
     w.open_object().member_int("index", static_cast<int64_t>(choice.index)).key("message").open_object();
     w.member("role", own_.role).member("content", own_.echo + choice.text);
     for (const char* name : {"refusal", "annotations", "audio", "function_call", "reasoning"}) w.member_null(name);
-    w.close_object().key("logprobs");
-    if (own_.logprobs) {
+    w.close_object();
+    w.key("logprobs").value_or_null(own_.logprobs, [&] {
       TokenTexts texts(service_.model().tokenizer().get(), options_.tokens_as_ids);
       write_content(w, choice.logprobs, texts);
-    } else {
-      w.null();
-    }
+    });
     w.member("finish_reason", engine::name(choice.finish));
     write_stop_reason(w, choice);
-    w.key("token_ids");
-    if (options_.return_token_ids) {
-      write_ids(w, choice.tokens);
-    } else {
-      w.null();
-    }
+    w.key("token_ids").value_or_null(options_.return_token_ids, [&] { write_ids(w, choice.tokens); });
     w.close_object();
   }
 
@@ -130,27 +116,19 @@ class Chat final : public Generation {
     write_fingerprint(w);
     w.key("usage");
     write_usage(w, completion_tokens());
-    w.key("prompt_logprobs");
-    if (own_.prompt_logprobs) {
+    w.key("prompt_logprobs").value_or_null(own_.prompt_logprobs, [&] {
       write_prompt_logprobs(w, prompts_[0].logprobs, service_.model().tokenizer().get());
-    } else {
-      w.null();
-    }
-    w.key("prompt_token_ids");
-    if (options_.return_token_ids) {
-      write_ids(w, prompts_[0].ids);
-    } else {
-      w.null();
-    }
+    });
+    w.key("prompt_token_ids").value_or_null(options_.return_token_ids, [&] { write_ids(w, prompts_[0].ids); });
     w.member_null("kv_transfer_params").close_object();
-    send_json(*reply_, 200, w.take());
+    send_json(*reply_, w.take());
   }
 
   const Options own_;
-  std::map<size_t, TokenTexts> texts_;  // of a stream's choices that have begun
+  std::map<size_t, TokenTexts> texts_;  // for the choices of a stream that have begun, by index
 };
 
-// Tools are shown to the template when none is to be called; calling them is not there yet.
+// With tool_choice none, tools are shown to the template. Calling them is not supported yet.
 ApiStatus check_tools(const Body& body) {
   const json::Value* tools = body.get("tools");
   if (tools == nullptr || tools->as_array().empty()) return Ok{};
@@ -171,52 +149,34 @@ std::string last_text(const json::Value& messages, const std::string& role) {
 }
 
 ApiStatus start_chat(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
-  auto body = Body::parse(request.body, chat_schema());
-  if (!body.ok()) return body.error();
-  if (auto known = service.check_model(*body); !known.ok()) return known.error();
-  if (auto tools = check_tools(*body); !tools.ok()) return tools.error();
-  auto params = read_sampling(*body, service);
-  if (!params.ok()) return params.error();
-  auto options = read_options(request, *body, service, "chatcmpl-");
-  if (!options.ok()) return options.error();
-  auto input = read_chat(*body);
-  if (!input.ok()) return input.error();
-  if (auto roles = check_roles(service, *input); !roles.ok()) return roles.error();
-  input->cancelled = request.cancelled;
+  QUIRE_ASSIGN(const Body body, Body::parse(request.body, chat_schema()));
+  QUIRE_TRY(service.check_model(body));
+  QUIRE_TRY(check_tools(body));
+  QUIRE_ASSIGN(sampling::SamplingParams params, read_sampling(body, service));
+  QUIRE_ASSIGN(GenerationOptions options, read_options(request, body, service, "chatcmpl-"));
+  QUIRE_ASSIGN(ChatInput input, read_chat(body));
+  QUIRE_TRY(check_roles(service, input));
+  input.cancelled = request.cancelled;
 
   Chat::Options own;
-  own.logprobs = body->boolean("logprobs", false);
-  own.top_logprobs = body->integer("top_logprobs").value_or(0);
-  own.prompt_logprobs = params->prompt_logprobs.has_value();
-  if (own.top_logprobs != 0 && !own.logprobs) {
-    return bad_request("top_logprobs need logprobs to be true.", "top_logprobs");
-  }
-  if (own.logprobs) params->logprobs = own.top_logprobs;
-  const bool continues = input->continue_final_message && !input->messages.as_array().empty();
+  own.logprobs = body.boolean("logprobs", false);
+  own.top_logprobs = body.integer("top_logprobs").value_or(0);
+  own.prompt_logprobs = params.prompt_logprobs.has_value();
+  if (own.top_logprobs != 0 && !own.logprobs) return bad_field("top_logprobs", "need logprobs to be true.");
+  if (own.logprobs) params.logprobs = own.top_logprobs;
   own.role = service.options().response_role;
-  if (continues) {
-    const json::Value* role = input->messages.as_array().back().find("role");
+  if (input.continue_final_message) {
+    const json::Value* role = input.messages.as_array().back().find("role");
     if (role != nullptr && role->is_string()) own.role = role->as_string();
   }
-  if (body->boolean("echo", false) && !input->messages.as_array().empty()) {
-    own.echo = last_text(input->messages, own.role);
-  }
-  auto ids = chat_tokens(service, std::move(*input));
-  if (!ids.ok()) return ids.error();
-  truncate_prompt(*body, service, *ids);
-  llm::GenerateRequest generate;
-  generate.params = *params;
-  std::optional<int64_t> max_tokens = body->integer("max_completion_tokens");
-  if (!max_tokens) max_tokens = body->integer("max_tokens");
-  auto fits = fit_length(service, ids->size(), max_tokens, std::nullopt, generate.params);
-  if (!fits.ok()) return fits.error();
-  generate.prompt = std::move(*ids);
-  if (auto scheduling = read_scheduling(request, *body, generate); !scheduling.ok()) return scheduling.error();
-  auto ready = service.model().prepare(std::move(generate));
-  if (!ready.ok()) return to_api_error(ready.error());
-  std::vector<engine::Request> requests;
-  requests.push_back(std::move(*ready));
-  return std::make_shared<Chat>(service, reply, std::move(*options), std::move(own))->start(std::move(requests));
+  if (body.boolean("echo", false)) own.echo = last_text(input.messages, own.role);
+  QUIRE_ASSIGN(std::vector<int32_t> ids, chat_tokens(service, std::move(input)));
+  truncate_prompt(body, service, ids);
+  std::optional<int64_t> max_tokens = body.integer("max_completion_tokens");
+  if (!max_tokens) max_tokens = body.integer("max_tokens");
+  QUIRE_TRY(fit_length(service, ids.size(), max_tokens, std::nullopt, params));
+  return start_one(service, request, body, std::move(ids), std::move(params),
+                   std::make_shared<Chat>(service, reply, std::move(options), std::move(own)));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// /v1/completions: texts or token ids to be continued.
+// /v1/completions: continues texts or token ids. /invocations: the same, or chat.
 #include <algorithm>
 #include <map>
 #include <unordered_set>
@@ -11,13 +11,13 @@ namespace quire::api {
 namespace {
 
 constexpr size_t kMaxPrompts = 1024;
-constexpr size_t kMaxPromptTokens = size_t{1} << 20;  // of all prompts of a request, if there are several
+constexpr size_t kMaxPromptTokens = size_t{1} << 20;  // in all prompts of a request, if there are several
 constexpr int64_t kDefaultMaxTokens = 16;
 
-// A choice's logprobs while it grows: offsets count characters of the text so far.
+// Where the logprobs of a growing choice have arrived.
 struct LogprobState {
   TokenTexts texts;
-  int64_t offset = 0;
+  int64_t offset = 0;  // in characters of the text
 };
 
 int64_t count_characters(std::string_view text) {
@@ -29,7 +29,7 @@ class Completions final : public Generation {
   struct Options {
     std::optional<int64_t> logprobs;
     bool echo = false;
-    bool drop_answer = false;  // max_tokens 0: the prompt alone was wanted
+    bool drop_answer = false;  // max_tokens 0: only the prompt was asked for
     bool prompt_logprobs = false;
   };
   Completions(Service& service, ReplyPtr reply, GenerationOptions options, const Options& own)
@@ -41,7 +41,7 @@ class Completions final : public Generation {
     return tokenizer == nullptr ? std::string() : tokenizer->decode(prompt.ids, true);
   }
 
-  // The rows of the prompt (with echo) and of these tokens, as the four parallel lists.
+  // Writes the logprobs of the echoed prompt (if not null) and of these tokens as OpenAI's four parallel lists.
   void write_logprobs(JsonWriter& w, const PromptState* echoed, const std::vector<int32_t>& tokens,
                       const LogprobRows& rows, LogprobState& state) const {
     JsonWriter o, v, t, m;
@@ -81,7 +81,7 @@ class Completions final : public Generation {
     w.close_object();
   }
 
-  // A name that may hold anything a token may.
+  // A key that is the text of a token, which may need escapes.
   static JsonWriter& json_key(JsonWriter& w, const std::string& name) {
     std::string quoted;
     json::append_quoted(quoted, name);
@@ -94,12 +94,9 @@ class Completions final : public Generation {
   }
 
   void write_ending(JsonWriter& w, const Choice& choice) const {
-    w.key("finish_reason");
-    if (choice.finish == engine::FinishReason::kNone) {
-      w.null();
-    } else {
+    w.key("finish_reason").value_or_null(choice.finish != engine::FinishReason::kNone, [&] {
       w.string(engine::name(choice.finish));
-    }
+    });
     write_stop_reason(w, choice);
   }
 
@@ -114,20 +111,13 @@ class Completions final : public Generation {
     JsonWriter w;
     write_head(w);
     w.key("choices").open_array().open_object().member_int("index", static_cast<int64_t>(choice.index));
-    w.member("text", echo_now ? prompt_text(prompt) + delta.text : delta.text).key("logprobs");
-    if (own_.logprobs) {
+    w.member("text", echo_now ? prompt_text(prompt) + delta.text : delta.text);
+    w.key("logprobs").value_or_null(own_.logprobs.has_value(), [&] {
       write_logprobs(w, echo_now ? &prompt : nullptr, delta.tokens, delta.logprobs, state_of(choice));
-    } else {
-      w.null();
-    }
+    });
     write_ending(w, choice);
     if (options_.return_token_ids) {
-      w.key("prompt_token_ids");
-      if (choice.begun) {
-        w.null();
-      } else {
-        write_ids(w, prompt.ids);
-      }
+      w.key("prompt_token_ids").value_or_null(!choice.begun, [&] { write_ids(w, prompt.ids); });
       w.key("token_ids");
       write_ids(w, delta.tokens);
     }
@@ -165,7 +155,7 @@ class Completions final : public Generation {
     w.key("usage");
     write_usage(w, own_.drop_answer ? 0 : completion_tokens());
     w.member_null("kv_transfer_params").close_object();
-    send_json(*reply_, 200, w.take());
+    send_json(*reply_, w.take());
   }
 
   void write_choice(JsonWriter& w, Choice& choice) {
@@ -177,32 +167,17 @@ class Completions final : public Generation {
       choice.logprobs.clear();
     }
     w.open_object().member_int("index", static_cast<int64_t>(choice.index));
-    w.member("text", own_.echo ? prompt_text(prompt) + choice.text : choice.text).key("logprobs");
-    if (own_.logprobs) {
+    w.member("text", own_.echo ? prompt_text(prompt) + choice.text : choice.text);
+    w.key("logprobs").value_or_null(own_.logprobs.has_value(), [&] {
       LogprobState state{TokenTexts(tokenizer, options_.tokens_as_ids)};
       write_logprobs(w, own_.echo ? &prompt : nullptr, choice.tokens, choice.logprobs, state);
-    } else {
-      w.null();
-    }
+    });
     write_ending(w, choice);
-    w.key("token_ids");
-    if (options_.return_token_ids) {
-      write_ids(w, choice.tokens);
-    } else {
-      w.null();
-    }
-    w.key("prompt_logprobs");
-    if (own_.prompt_logprobs) {
+    w.key("token_ids").value_or_null(options_.return_token_ids, [&] { write_ids(w, choice.tokens); });
+    w.key("prompt_logprobs").value_or_null(own_.prompt_logprobs, [&] {
       write_prompt_logprobs(w, prompt.logprobs, tokenizer);
-    } else {
-      w.null();
-    }
-    w.key("prompt_token_ids");
-    if (options_.return_token_ids) {
-      write_ids(w, prompt.ids);
-    } else {
-      w.null();
-    }
+    });
+    w.key("prompt_token_ids").value_or_null(options_.return_token_ids, [&] { write_ids(w, prompt.ids); });
     w.close_object();
   }
 
@@ -212,112 +187,103 @@ class Completions final : public Generation {
   }
 
   const Options own_;
-  std::map<size_t, LogprobState> states_;  // of a stream's choices that have begun
+  std::map<size_t, LogprobState> states_;  // for the choices of a stream that have begun, by index
 };
 
 ApiResult<std::vector<llm::Prompt>> read_prompts(const Service& service, const Body& body) {
   const json::Value& prompt = *body.get("prompt");
   const bool special = body.boolean("add_special_tokens", true);
   std::vector<llm::Prompt> out;
-  ApiStatus length = Ok{};
-  const auto add_text = [&](const std::string& text) {
-    if (length.ok()) length = check_text_length(service, text.size());
-    out.emplace_back(llm::TextPrompt{text, special});
-  };
-  const auto add_tokens = [&](const json::Array& ids) {
-    llm::TokenPrompt tokens;
-    for (const json::Value& id : ids) tokens.push_back(static_cast<int32_t>(id.as_int()));
-    out.emplace_back(std::move(tokens));
-  };
-  if (prompt.is_string()) {
-    add_text(prompt.as_string());
-  } else if (!prompt.as_array().empty() && prompt.as_array()[0].is_int()) {
-    add_tokens(prompt.as_array());
-  } else {
-    if (prompt.as_array().empty()) return bad_request("prompt must not be empty.", "prompt");
-    if (prompt.as_array().size() > kMaxPrompts) {
-      return bad_request("prompt has " + std::to_string(prompt.as_array().size()) + " entries; at most 1024 are taken.",
-                         "prompt");
+  const auto add = [&](const json::Value& one) -> ApiStatus {
+    if (one.is_string()) {
+      QUIRE_TRY(check_text_length(service, one.as_string().size()));
+      out.emplace_back(llm::TextPrompt{one.as_string(), special});
+    } else {
+      llm::TokenPrompt tokens;
+      for (const json::Value& id : one.as_array()) tokens.push_back(static_cast<int32_t>(id.as_int()));
+      out.emplace_back(std::move(tokens));
     }
-    for (const json::Value& one : prompt.as_array())
-      one.is_string() ? add_text(one.as_string()) : add_tokens(one.as_array());
+    return Ok{};
+  };
+  if (prompt.is_string() || prompt.as_array()[0].is_int()) {
+    QUIRE_TRY(add(prompt));
+    return out;
   }
-  if (!length.ok()) return length.error();
+  if (const size_t size = prompt.as_array().size(); size > kMaxPrompts) {
+    return bad_field("prompt", "has " + std::to_string(size) + " entries; at most 1024 are taken.");
+  }
+  for (const json::Value& one : prompt.as_array()) QUIRE_TRY(add(one));
   return out;
 }
 
-// Said before any prompt is tokenised.
+// Called before any prompt is tokenised.
 ApiStatus check_sequences(size_t prompts, int64_t n) {
   const int64_t sequences = static_cast<int64_t>(prompts) * n;
   if (sequences <= sampling::kMaxSequences) return Ok{};
-  return bad_request("n must be smaller: " + std::to_string(prompts) + " prompts with n " + std::to_string(n) +
-                         " are " + std::to_string(sequences) + " sequences, and at most " +
-                         std::to_string(sampling::kMaxSequences) + " are accepted.",
-                     "n");
+  return bad_field("n", "must be smaller: " + std::to_string(prompts) + " prompts with n " + std::to_string(n) +
+                            " are " + std::to_string(sequences) + " sequences, and at most " +
+                            std::to_string(sampling::kMaxSequences) + " are accepted.");
 }
 
 ApiStatus start_completions(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
-  auto body = Body::parse(request.body, completion_schema());
-  if (!body.ok()) return body.error();
-  if (auto known = service.check_model(*body); !known.ok()) return known.error();
-  auto params = read_sampling(*body, service);
-  if (!params.ok()) return params.error();
-  auto options = read_options(request, *body, service, "cmpl-");
-  if (!options.ok()) return options.error();
-  auto prompts = read_prompts(service, *body);
-  if (!prompts.ok()) return prompts.error();
+  QUIRE_ASSIGN(const Body body, Body::parse(request.body, completion_schema()));
+  QUIRE_TRY(service.check_model(body));
+  QUIRE_ASSIGN(sampling::SamplingParams params, read_sampling(body, service));
+  QUIRE_ASSIGN(GenerationOptions options, read_options(request, body, service, "cmpl-"));
+  QUIRE_ASSIGN(std::vector<llm::Prompt> prompts, read_prompts(service, body));
 
   Completions::Options own;
-  own.logprobs = body->integer("logprobs");
-  own.echo = body->boolean("echo", false);
-  std::optional<int64_t> max_tokens = body->integer("max_tokens");
+  own.logprobs = body.integer("logprobs");
+  own.echo = body.boolean("echo", false);
+  std::optional<int64_t> max_tokens = body.integer("max_tokens");
   if (max_tokens == 0) {
-    if (!own.echo) return bad_request("max_tokens must be at least 1, unless echo is true.", "max_tokens");
+    if (!own.echo) return bad_field("max_tokens", "must be at least 1, unless echo is true.");
     own.drop_answer = true;
     max_tokens = 1;
   }
-  params->logprobs = own.logprobs;
-  own.prompt_logprobs = params->prompt_logprobs.has_value();
+  params.logprobs = own.logprobs;
+  own.prompt_logprobs = params.prompt_logprobs.has_value();
   if (own.echo && own.logprobs) {
-    // The prompt's rows come with the answer's; both counts are served by the larger.
-    params->prompt_logprobs = std::max(params->prompt_logprobs.value_or(0), *own.logprobs);
+    // The rows of the prompt are written with those of the answer; the larger number serves both.
+    params.prompt_logprobs = std::max(params.prompt_logprobs.value_or(0), *own.logprobs);
   }
   llm::GenerateRequest common;
-  if (auto scheduling = read_scheduling(request, *body, common); !scheduling.ok()) return scheduling.error();
-  // The settings are checked once for all prompts; only the length of the answer is a prompt's own.
-  sampling::SamplingParams settings = *params;
-  settings.max_tokens = max_tokens ? max_tokens : params->max_tokens;
-  auto checked = service.model().check(std::move(settings));
-  if (!checked.ok()) return to_api_error(checked.error());
-  if (auto few = check_sequences(prompts->size(), params->n); !few.ok()) return few.error();
+  QUIRE_TRY(read_scheduling(request, body, common));
+  // The settings are checked once for all prompts; only the length of the answer differs between them.
+  sampling::SamplingParams settings = params;
+  settings.max_tokens = max_tokens ? max_tokens : params.max_tokens;
+  QUIRE_ASSIGN(auto checked, service.model().check(std::move(settings)));
+  QUIRE_TRY(check_sequences(prompts.size(), params.n));
   std::vector<engine::Request> requests;
   size_t total = 0;
-  for (llm::Prompt& prompt : *prompts) {
+  for (const llm::Prompt& prompt : prompts) {
     if (request.cancelled != nullptr && *request.cancelled) return Ok{};  // nobody waits for the answer
-    auto ids = service.model().tokens_of(prompt);
-    if (!ids.ok()) return to_api_error(ids.error());
-    truncate_prompt(*body, service, *ids);
-    total += ids->size();
-    if (total > kMaxPromptTokens && prompts->size() > 1) {
-      return bad_request("prompt has more than " + std::to_string(kMaxPromptTokens) +
-                             " tokens in all its entries; send them in several requests.",
-                         "prompt");
+    QUIRE_ASSIGN(std::vector<int32_t> ids, service.model().tokens_of(prompt));
+    truncate_prompt(body, service, ids);
+    total += ids.size();
+    if (total > kMaxPromptTokens && prompts.size() > 1) {
+      return bad_field("prompt", "has more than " + std::to_string(kMaxPromptTokens) +
+                                     " tokens in all its entries; send them in several requests.");
     }
-    sampling::SamplingParams own_length = *params;
-    auto fits = fit_length(service, ids->size(), max_tokens, kDefaultMaxTokens, own_length);
-    if (!fits.ok()) return fits.error();
-    checked->set_max_tokens(*own_length.max_tokens);
-    auto ready = service.model().prepare(std::move(*ids), *checked, common.priority, common.cache_salt);
-    if (!ready.ok()) return to_api_error(ready.error());
-    requests.push_back(std::move(*ready));
+    sampling::SamplingParams own_length = params;
+    QUIRE_TRY(fit_length(service, ids.size(), max_tokens, kDefaultMaxTokens, own_length));
+    checked.set_max_tokens(*own_length.max_tokens);
+    QUIRE_ASSIGN(engine::Request ready,
+                 service.model().prepare(std::move(ids), checked, common.priority, common.cache_salt));
+    requests.push_back(std::move(ready));
   }
-  return std::make_shared<Completions>(service, reply, std::move(*options), own)->start(std::move(requests));
+  return std::make_shared<Completions>(service, reply, std::move(options), own)->start(std::move(requests));
 }
 
 }  // namespace
 
 void serve_completions(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
   if (auto started = start_completions(service, request, reply); !started.ok()) send_error(*reply, started.error());
+}
+
+void serve_invocations(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
+  const bool chat = request.body.find("\"messages\"") != std::string::npos;
+  (chat ? serve_chat : serve_completions)(service, request, reply);
 }
 
 }  // namespace quire::api

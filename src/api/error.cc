@@ -1,41 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors to HTTP.
+// The JSON of errors, and the HTTP status of each kind of failure.
 #include "api/error.h"
-
-#include <algorithm>
-#include <cctype>
 
 #include "api/json_writer.h"
 
 namespace quire::api {
-namespace {
-
-// Messages about a field begin with its name: "temperature must be ...".
-std::string leading_field(const std::string& message) {
-  const auto end = std::find_if(message.begin(), message.end(), [](unsigned char c) {
-    return std::islower(c) == 0 && std::isdigit(c) == 0 && c != '_' && c != '.';
-  });
-  std::string word(message.begin(), end);
-  static constexpr const char* kFields[] = {
-      "n",          "temperature", "top_p",          "top_k",           "min_p",
-      "seed",       "stop",        "logprobs",       "top_logprobs",    "prompt_logprobs",
-      "logit_bias", "max_tokens",  "min_tokens",     "bad_words",       "allowed_token_ids",
-      "messages",   "prompt",      "stop_token_ids", "presence_penalty"};
-  const bool known = word.find('_') != std::string::npos ||
-                     std::find(std::begin(kFields), std::end(kFields), word) != std::end(kFields);
-  return known ? word : "";
-}
-
-}  // namespace
 
 std::string ApiError::body() const {
   JsonWriter w;
-  w.open_object().key("error").open_object().member("message", message).member("type", type).key("param");
-  if (param.empty()) {
-    w.null();
-  } else {
-    w.string(param);
-  }
+  w.open_object().key("error").open_object().member("message", message).member("type", type);
+  w.key("param").value_or_null(!param.empty(), [&] { w.string(param); });
   w.member_int("code", status).close_object().close_object();
   return w.take();
 }
@@ -64,6 +38,10 @@ ApiError bad_request(std::string message, std::string param) {
   return {400, "BadRequestError", std::move(message), std::move(param)};
 }
 
+ApiError bad_field(const std::string& field, const std::string& what) {
+  return bad_request(field + " " + what, field);
+}
+
 ApiError not_found_error(std::string message, std::string param) {
   return {404, "NotFoundError", std::move(message), std::move(param)};
 }
@@ -73,9 +51,9 @@ ApiError to_api_error(const Error& error) {
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kUnsupported:
     case ErrorCode::kCorrupt:
-      return bad_request(error.message, leading_field(error.message));
+      return bad_request(error.message, error.field);
     case ErrorCode::kNotFound:
-      return not_found_error(error.message, leading_field(error.message));
+      return not_found_error(error.message, error.field);
     case ErrorCode::kExhausted:
     case ErrorCode::kUnavailable:
       return {503, "Service Unavailable", error.message, ""};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// ApiError: what is sent when a request fails, in OpenAI's shape.
+// ApiError: what a client is sent when its request fails, in OpenAI's or Anthropic's shape.
 #pragma once
 
 #include <string>
 #include <utility>
 #include <variant>
 
-#include "api/exchange.h"
+#include "api/handler.h"
 #include "base/result.h"
 
 namespace quire::api {
@@ -16,23 +16,24 @@ struct ApiError {
   int status = 400;
   std::string type = "BadRequestError";
   std::string message;
-  std::string param;          // the field; "" when it is about none
+  std::string param;          // the field that is wrong; "" if the failure is not about one field
   int64_t retry_after_s = 0;  // 0: no Retry-After header
 
-  // {"error":{"message","type","param","code"}}
+  // OpenAI's shape: {"error":{"message","type","param","code"}}
   std::string body() const;
-  Headers headers() const;
-  // Anthropic's: {"type":"error","error":{"type","message"}}
+  // Anthropic's shape: {"type":"error","error":{"type","message"}}
   std::string anthropic_body() const;
+  Headers headers() const;
 };
 
-// A field is wrong: the message should begin with its name.
 ApiError bad_request(std::string message, std::string param = "");
+// The message is the field's name and `what`: "messages[0].role" and "must be a string.".
+ApiError bad_field(const std::string& field, const std::string& what);
 ApiError not_found_error(std::string message, std::string param = "");
-// The one place where failures from below become HTTP. The field is found at the beginning of the message.
+// The one place where failures of the layers below become HTTP errors.
 ApiError to_api_error(const Error& error);
 
-// A value, or what to answer instead.
+// A value, or the error to answer with. QUIRE_TRY and QUIRE_ASSIGN work with it, and turn a Result's Error into one.
 template <typename T>
 class [[nodiscard]] ApiResult {
  public:

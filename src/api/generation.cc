@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Deltas to choices, streams and their end, and the pieces of JSON that all endpoints share.
+// Collects deltas into choices or streams them, and writes the JSON that all endpoints share.
 #include "api/generation.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ std::string milliseconds(std::chrono::steady_clock::duration d) {
   return text;
 }
 
-// Lays a later delta of the same choice behind an earlier one.
+// Appends a later delta of the same choice.
 void append(llm::Delta& to, llm::Delta from) {
   to.text += from.text;
   to.tokens.insert(to.tokens.end(), from.tokens.begin(), from.tokens.end());
@@ -46,7 +46,7 @@ Generation::~Generation() {
 ApiStatus Generation::start(std::vector<engine::Request> requests) {
   const auto self = shared_from_this();
   {
-    const std::lock_guard lock(mutex_);  // deltas wait until the ids are known
+    const std::lock_guard lock(mutex_);  // take() waits until the ids are known
     prompts_.resize(requests.size());
     for (size_t p = 0; p < requests.size(); ++p) prompts_[p].ids = requests[p].prompt;
     open_ = requests.size() * static_cast<size_t>(options_.n);
@@ -56,15 +56,13 @@ ApiStatus Generation::start(std::vector<engine::Request> requests) {
                    requests[0].params.max_tokens.value_or(-1), requests[0].params.temperature,
                    requests[0].params.seed ? std::to_string(*requests[0].params.seed) : "none");
     }
-    auto lease = service_.keys().begin(options_.caller, static_cast<int64_t>(open_), prompt_tokens());
-    if (!lease.ok()) return lease.error();
-    lease_ = std::move(*lease);
-    auto ids = service_.llm().submit(std::move(requests), [self](llm::Delta delta) { self->take(std::move(delta)); },
-                                     {.caller = options_.caller, .keeps_answer = !options_.stream});
-    if (!ids.ok()) return to_api_error(ids.error());
-    ids_ = std::move(*ids);
+    QUIRE_ASSIGN(lease_, service_.keys().begin(options_.caller, static_cast<int64_t>(open_), prompt_tokens()));
+    QUIRE_ASSIGN(ids_,
+                 service_.llm().submit(std::move(requests), [self](llm::Delta delta) { self->take(std::move(delta)); },
+                                       {.caller = options_.caller, .keeps_answer = !options_.stream}));
+    if (lease_ != nullptr) lease_->commit();
   }
-  // Weak: a reply that outlives the answer must not keep it.
+  // Weak: a reply that outlives the answer must not keep it alive.
   reply_->on_gone([weak = weak_from_this()] {
     if (const auto alive = weak.lock()) alive->give_up();
   });
@@ -200,12 +198,10 @@ int64_t Generation::cached_tokens() const {
 void Generation::write_usage(JsonWriter& w, int64_t completion_tokens) const {
   const int64_t prompt = prompt_tokens();
   w.open_object().member_int("prompt_tokens", prompt).member_int("total_tokens", prompt + completion_tokens);
-  w.member_int("completion_tokens", completion_tokens).key("prompt_tokens_details");
-  if (service_.options().enable_prompt_tokens_details) {
+  w.member_int("completion_tokens", completion_tokens);
+  w.key("prompt_tokens_details").value_or_null(service_.options().enable_prompt_tokens_details, [&] {
     w.open_object().member_int("cached_tokens", cached_tokens()).close_object();
-  } else {
-    w.null();
-  }
+  });
   w.close_object();
 }
 
@@ -221,12 +217,8 @@ void Generation::write_stop_reason(JsonWriter& w, const Choice& choice) const {
 }
 
 void Generation::write_fingerprint(JsonWriter& w) const {
-  w.key("system_fingerprint");
-  if (service_.options().fingerprint.empty()) {
-    w.null();
-  } else {
-    w.string(service_.options().fingerprint);
-  }
+  const std::string& fingerprint = service_.options().fingerprint;
+  w.key("system_fingerprint").value_or_null(!fingerprint.empty(), [&] { w.string(fingerprint); });
 }
 
 std::string answer_key(const HttpRequest& request, const Body& body) {
@@ -246,19 +238,16 @@ double json_logprob(float logprob) {
 }
 
 void write_prompt_logprobs(JsonWriter& w, const LogprobRows& rows, const text::Tokenizer* tokenizer) {
-  w.open_array().null();  // nothing stands before the first token
+  w.open_array().null();  // the first token has no logprob: nothing precedes it
   for (const auto& row : rows) {
     w.open_object();
     for (size_t i = 0; i < row.size(); ++i) {
       const sampling::TokenLogprob& entry = row[i];
-      if (i > 0 && entry.token == row[0].token) continue;  // the prompt's token may be among the likeliest too
+      if (i > 0 && entry.token == row[0].token) continue;  // the prompt's own token is row[0]
       w.key(std::to_string(entry.token)).open_object().key("logprob").number(json_logprob(entry.logprob));
-      w.member_int("rank", entry.rank).key("decoded_token");
-      if (tokenizer == nullptr) {
-        w.null();
-      } else {
+      w.member_int("rank", entry.rank).key("decoded_token").value_or_null(tokenizer != nullptr, [&] {
         w.string(TokenTexts(tokenizer, false).show(entry.token));
-      }
+      });
       w.close_object();
     }
     w.close_object();
@@ -269,14 +258,11 @@ void write_prompt_logprobs(JsonWriter& w, const LogprobRows& rows, const text::T
 void write_token_logprobs(JsonWriter& w, const LogprobRows& rows, TokenTexts& texts, const text::Tokenizer* tokenizer) {
   const auto open_entry = [&](const sampling::TokenLogprob& entry) {
     w.open_object().member("token", texts.show(entry.token)).key("logprob").number(json_logprob(entry.logprob));
-    w.key("bytes");
-    if (tokenizer == nullptr) {
-      w.null();
-      return;
-    }
-    w.open_array();
-    for (const char byte : tokenizer->token_bytes(entry.token)) w.integer(static_cast<unsigned char>(byte));
-    w.close_array();
+    w.key("bytes").value_or_null(tokenizer != nullptr, [&] {
+      w.open_array();
+      for (const char byte : tokenizer->token_bytes(entry.token)) w.integer(static_cast<unsigned char>(byte));
+      w.close_array();
+    });
   };
   w.open_array();
   for (const auto& row : rows) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation: one HTTP request's way through the engine: its prompts, its choices, and what is told to the client.
+// Generation: one HTTP request in the engine, with its prompts and choices, and what is sent to its client.
 #pragma once
 
 #include <chrono>
@@ -20,14 +20,14 @@ using LogprobRows = std::vector<std::vector<sampling::TokenLogprob>>;
 struct Choice {
   size_t index = 0;
   size_t prompt = 0;
-  std::string text;  // whole answers only; a stream does not keep it
+  std::string text;  // only of an answer that is sent whole; a stream does not keep it
   std::vector<int32_t> tokens;
   LogprobRows logprobs;
   int64_t num_tokens = 0;
   engine::FinishReason finish = engine::FinishReason::kNone;
   std::variant<std::monostate, int32_t, std::string> stop_reason;
-  bool begun = false;    // a stream's first piece went out
-  llm::Delta held = {};  // of a stream: what waits for more tokens (stream_interval)
+  bool begun = false;    // the first piece of the stream has been sent
+  llm::Delta held = {};  // the part of a stream that waits for more tokens (stream_interval)
 };
 
 struct PromptState {
@@ -38,7 +38,7 @@ struct PromptState {
 
 struct GenerationOptions {
   std::string id;      // "chatcmpl-..."
-  std::string id_key;  // what stood behind the prefix
+  std::string id_key;  // the id without its prefix
   std::string caller;  // the name of the API key; "": none
   int64_t n = 1;
   bool stream = false;
@@ -49,26 +49,27 @@ struct GenerationOptions {
   bool tokens_as_ids = false;
 };
 
-// Base of the endpoints' answers. start() submits; from then on the output thread calls piece() for each new part of a
-// stream and finish() once at the end, and the object lives as long as the engine works for it. When the client goes
-// away all of it is aborted. A derived class only writes JSON.
+// Base class of the endpoints' answers; a derived class only writes JSON. start() submits the requests. From then on
+// the output thread calls piece() for each new part of a stream and finish() once at the end, and the object lives as
+// long as the engine works for it. When the client goes away, all requests are aborted.
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
   Generation(Service& service, ReplyPtr reply, GenerationOptions options);
   virtual ~Generation();
 
-  // The requests' prompts become those of the choices, in order. An error: nothing was started or sent.
+  // Submits the requests, one per prompt. After an error nothing has been started or sent, and the caller's key has
+  // paid nothing.
   ApiStatus start(std::vector<engine::Request> requests);
 
  protected:
-  // Streams: a part of a choice's answer. Called with the lock held, on the output thread.
+  // A new part of a stream. Called on the output thread, with the lock held.
   virtual void piece(Choice& choice, llm::Delta& delta) = 0;
-  // All choices have ended: sends the whole answer, or a stream's end.
+  // All choices have ended: sends the whole answer, or the end of the stream.
   virtual void finish() = 0;
-  // The engine failed under way.
+  // The engine failed, or the server stops, before the answer was complete.
   virtual void fail(const ApiError& error);
 
-  void begin_events();                       // the stream's head, once
+  void begin_events();                       // sends the head of the stream, once
   void send_event(const std::string& json);  // data: json
   void send_event(const char* event, const std::string& json);
   void write_raw(std::string text);
@@ -79,25 +80,24 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // {"prompt_tokens":..., "total_tokens":..., ...}
   void write_usage(JsonWriter& w, int64_t completion_tokens) const;
   void write_stop_reason(JsonWriter& w, const Choice& choice) const;
-  void write_fingerprint(JsonWriter& w) const;  // "system_fingerprint"; null when there is none
+  void write_fingerprint(JsonWriter& w) const;  // "system_fingerprint"; null if there is none
 
   Service& service_;
   const ReplyPtr reply_;
   const GenerationOptions options_;
   const int64_t created_;
   std::vector<PromptState> prompts_;
-  std::map<size_t, Choice> choices_;  // by index; each is made with its first delta, so all are there at the end
+  std::map<size_t, Choice> choices_;  // by index; the first delta of a choice creates it, so all exist at the end
 
  private:
   void take(llm::Delta delta);
   void give_up();
   void break_off();  // the server stops and waits no longer: ends the answer with an error that says so
-  void end(const ApiError* error);
 
   std::mutex mutex_;  // guards what the output thread and start() share
   std::vector<engine::RequestId> ids_;
-  std::unique_ptr<KeyLedger::Lease> lease_;  // of the caller's key
-  size_t open_ = 0;
+  std::unique_ptr<KeyLedger::Lease> lease_;  // on the caller's key; null if the key has no account
+  size_t open_ = 0;                          // choices that have not ended
   int64_t completion_tokens_ = 0;
   bool begun_ = false;
   bool over_ = false;
@@ -105,29 +105,29 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::chrono::steady_clock::time_point first_;
 };
 
-// "chatcmpl-" + the request's own id, its header's, or a drawn one.
+// The answer's id without its prefix: the field request_id, or else the request's id.
 std::string answer_key(const HttpRequest& request, const Body& body);
 void write_ids(JsonWriter& w, const std::vector<int32_t>& ids);
 void write_prompt_logprobs(JsonWriter& w, const LogprobRows& rows, const text::Tokenizer* tokenizer);
 
-// The text of tokens in logprobs: a token that ends inside a character shows "", the one that completes it shows the
-// character.
+// The text of tokens in logprobs. A token that ends inside a character shows ""; the one that completes the character
+// shows it.
 class TokenTexts {
  public:
   TokenTexts(const text::Tokenizer* tokenizer, bool as_ids) : tokenizer_(tokenizer), as_ids_(as_ids) {}
-  std::string show(int32_t id) const;  // as it stands at this place
-  void advance(int32_t id);            // this one was taken
+  std::string show(int32_t id) const;  // the text of this token, if it came next
+  void advance(int32_t id);            // this token came next
 
  private:
   const text::Tokenizer* tokenizer_;
   bool as_ids_;
-  std::string pending_;  // bytes of a character that is not complete
+  std::string pending_;  // the bytes of a character that is not complete
 };
 
-// A list with an object for each row: the sampled token with its logprob and bytes, and under it the likeliest ones.
+// A list with one object per row: the sampled token with its logprob and bytes, and in top_logprobs the likeliest ones.
 void write_token_logprobs(JsonWriter& w, const LogprobRows& rows, TokenTexts& texts, const text::Tokenizer* tokenizer);
 
-// -inf, which JSON has not, as vLLM writes it.
+// -9999 instead of -inf, which JSON does not have, as in vLLM.
 double json_logprob(float logprob);
 
 }  // namespace quire::api

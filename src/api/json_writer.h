@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JsonWriter: appends JSON to a string without building values first; answers are written with it.
+// JsonWriter: appends JSON to a string, without building a tree of values first. Answers are written with it.
 #pragma once
 
 #include <charconv>
@@ -12,8 +12,9 @@
 
 namespace quire::api {
 
-// Writes one JSON text, compactly, in the order of the calls; commas come by themselves. The caller balances open and
-// close. NaN and infinities, which JSON has not, become null.
+// Writes one JSON text, compactly, in the order of the calls, and adds the commas. NaN and infinities, which JSON does
+// not have, become null. One thread at a time.
+// REQUIRES: every open_ has its close_; a key() is followed by its value.
 class JsonWriter {
  public:
   JsonWriter& open_object() { return open('{'); }
@@ -23,7 +24,7 @@ class JsonWriter {
   JsonWriter& key(std::string_view name) {
     separate();
     out_ += '"';
-    out_ += name;  // names are ours: nothing to escape
+    out_ += name;  // a name of our own: nothing to escape
     out_ += "\":";
     fresh_ = true;
     return *this;
@@ -46,7 +47,7 @@ class JsonWriter {
     const char* end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
     const std::string_view text(buffer, static_cast<size_t>(end - buffer));
     out_ += text;
-    if (text.find_first_of(".e") == std::string_view::npos) out_ += ".0";  // stays a float for typed readers
+    if (text.find_first_of(".e") == std::string_view::npos) out_ += ".0";  // so that typed readers see a float
     return *this;
   }
   JsonWriter& boolean(bool value) { return raw(value ? "true" : "false"); }
@@ -59,7 +60,15 @@ class JsonWriter {
     return *this;
   }
 
-  // A member of each kind.
+  // What `write` writes if there is a value, else null.
+  template <typename Write>
+  JsonWriter& value_or_null(bool has_value, const Write& write) {
+    if (!has_value) return null();
+    write();
+    return *this;
+  }
+
+  // A key with its value.
   JsonWriter& member(std::string_view name, std::string_view text) { return key(name).string(text); }
   JsonWriter& member_int(std::string_view name, int64_t value) { return key(name).integer(value); }
   JsonWriter& member_bool(std::string_view name, bool value) { return key(name).boolean(value); }
@@ -86,7 +95,7 @@ class JsonWriter {
   }
 
   std::string out_;
-  bool fresh_ = true;  // nothing stands before in this object or array
+  bool fresh_ = true;  // the next value is the first of its object or array, or follows a key
 };
 
 }  // namespace quire::api

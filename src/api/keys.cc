@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading the key file, and the buckets of each key.
+// Reads the key file, and keeps the buckets of each key.
 #include "api/keys.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMaxFile = size_t{4} << 20;
 constexpr size_t kMaxName = 64;
 
-// Names stand in logs and metric labels.
+// Names appear in logs and metric labels.
 bool plain_name(std::string_view name) {
   return !name.empty() && name.size() <= kMaxName && std::all_of(name.begin(), name.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.' || c == '@';
@@ -86,9 +86,7 @@ Result<std::vector<ApiKey>> read_key_file(const std::filesystem::path& file) {
 
 KeyLedger::KeyLedger(const std::vector<ApiKey>& keys, metrics::ServerMetrics* metrics) : metrics_(metrics) {
   for (const ApiKey& key : keys) {
-    Account& account = accounts_[key.name];
-    account.limits = key.limits;
-    // A level of zero at the beginning of time: the first refill fills it up.
+    accounts_[key.name].limits = key.limits;  // the first refill fills the buckets: they were empty long ago
     if (metrics_ != nullptr) metrics_->add_key(key.name);
   }
 }
@@ -117,15 +115,13 @@ ApiResult<std::unique_ptr<KeyLedger::Lease>> KeyLedger::begin(const std::string&
   const KeyLimits& limits = account.limits;
   const std::string owner = "The key of '" + name + "' ";
   if (limits.max_sequences > 0 && sequences > limits.max_sequences) {
-    return bad_request("n must be smaller: the request asks for " + std::to_string(sequences) +
-                           " sequences (prompts times n), and the key of '" + name + "' may have " +
-                           std::to_string(limits.max_sequences) + ".",
-                       "n");
+    return bad_field("n", "must be smaller: the request asks for " + std::to_string(sequences) +
+                              " sequences (prompts times n), and the key of '" + name + "' may have " +
+                              std::to_string(limits.max_sequences) + ".");
   }
   if (limits.tokens_per_minute > 0 && prompt_tokens > limits.tokens_per_minute) {
-    return bad_request("prompt has " + std::to_string(prompt_tokens) + " tokens, and the key of '" + name +
-                           "' may use " + std::to_string(limits.tokens_per_minute) + " a minute.",
-                       "prompt");
+    return bad_field("prompt", "has " + std::to_string(prompt_tokens) + " tokens, and the key of '" + name +
+                                   "' may use " + std::to_string(limits.tokens_per_minute) + " a minute.");
   }
   if (limits.max_sequences > 0 && account.sequences + sequences > limits.max_sequences) {
     return refuse(name, "max_sequences",
@@ -149,16 +145,25 @@ ApiResult<std::unique_ptr<KeyLedger::Lease>> KeyLedger::begin(const std::string&
   account.requests.level -= 1;
   account.tokens.level -= wanted;
   account.sequences += sequences;
-  if (metrics_ != nullptr) metrics_->on_key_begin(name, prompt_tokens, sequences);
-  return std::make_unique<Lease>(*this, name, sequences);
+  return std::make_unique<Lease>(*this, name, sequences, prompt_tokens);
 }
 
-void KeyLedger::end(const std::string& name, int64_t sequences, int64_t generated) {
+void KeyLedger::Lease::commit() {
+  committed_ = true;
+  if (ledger_.metrics_ != nullptr) ledger_.metrics_->on_key_begin(name_, prompt_tokens_, sequences_);
+}
+
+void KeyLedger::end(const Lease& lease) {
   const std::lock_guard lock(mutex_);
-  Account& account = accounts_.at(name);
-  account.sequences -= sequences;
-  account.tokens.level -= static_cast<double>(generated);
-  if (metrics_ != nullptr) metrics_->on_key_end(name, generated, sequences);
+  Account& account = accounts_.at(lease.name_);
+  account.sequences -= lease.sequences_;
+  if (lease.committed_) {
+    account.tokens.level -= static_cast<double>(lease.generated_);
+    if (metrics_ != nullptr) metrics_->on_key_end(lease.name_, lease.generated_, lease.sequences_);
+  } else {
+    account.requests.level += 1;
+    account.tokens.level += static_cast<double>(lease.prompt_tokens_);
+  }
 }
 
 }  // namespace quire::api

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// API keys with names and limits: the file they are read from, and the account of what each one uses.
+// API keys with names and limits: reading the key file, and counting what each key uses.
 #pragma once
 
 #include <chrono>
@@ -21,12 +21,12 @@ namespace quire::api {
 // What the owner of a key may use; 0 is no limit.
 struct KeyLimits {
   int64_t requests_per_minute = 0;
-  int64_t tokens_per_minute = 0;  // of prompts and answers
-  int64_t max_sequences = 0;      // that wait or run at the same time
+  int64_t tokens_per_minute = 0;  // in prompts and answers
+  int64_t max_sequences = 0;      // waiting or running at the same time
 };
 
 struct ApiKey {
-  std::string name;  // stands in metrics and logs
+  std::string name;  // in metrics and logs
   std::string key;
   KeyLimits limits;
 };
@@ -36,34 +36,39 @@ struct ApiKey {
 Result<std::vector<ApiKey>> read_key_file(const std::filesystem::path& file);
 Result<std::vector<ApiKey>> parse_key_file(std::string_view json, const std::string& file);
 
-// Counts what each key uses and refuses what goes over its limits. Rates are token buckets that hold one minute's
-// worth: a request pays for itself and for its prompt when it begins, and for its answer when it ends, so a bucket may
-// fall below zero and is then in debt. Any thread.
+// Counts what each key uses and refuses what exceeds its limits. The rates are token buckets that hold one minute's
+// worth. A request pays for itself and for its prompt when it begins, and for its answer when it ends, so a bucket can
+// fall below zero. Any thread.
 class KeyLedger {
  public:
   using Clock = std::chrono::steady_clock;
-  // `metrics` may be null; it outlives the ledger.
+  // REQUIRES: `metrics` is null or outlives the ledger.
   explicit KeyLedger(const std::vector<ApiKey>& keys, metrics::ServerMetrics* metrics = nullptr);
 
-  // A request under way; when it is destroyed its sequences are given back and its answer is paid for. The ledger
-  // outlives it.
+  // What a request has paid. If it is destroyed before commit() (the engine refused the request), everything is given
+  // back; after it, the request has ended: its sequences are given back and its answer is paid for.
+  // REQUIRES: the ledger outlives it. One thread at a time.
   class Lease {
    public:
-    Lease(KeyLedger& ledger, std::string name, int64_t sequences)
-        : ledger_(ledger), name_(std::move(name)), sequences_(sequences) {}
-    ~Lease() { ledger_.end(name_, sequences_, generated_); }
+    Lease(KeyLedger& ledger, std::string name, int64_t sequences, int64_t prompt_tokens)
+        : ledger_(ledger), name_(std::move(name)), sequences_(sequences), prompt_tokens_(prompt_tokens) {}
+    ~Lease() { ledger_.end(*this); }
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
-    void add_tokens(int64_t tokens) { generated_ += tokens; }  // one thread at a time
+    void commit();  // the engine has accepted the request
+    void add_tokens(int64_t tokens) { generated_ += tokens; }
 
    private:
+    friend class KeyLedger;
     KeyLedger& ledger_;
     const std::string name_;
     const int64_t sequences_;
+    const int64_t prompt_tokens_;
     int64_t generated_ = 0;
+    bool committed_ = false;
   };
-  // Null without an error for a caller that is not in the ledger. 429 with the limit and the time to wait for, or 400
-  // for a request that could never be within the limits.
+  // Null for a caller that is not in the ledger. The error is a 429 with the limit and the time to wait, or a 400 if
+  // the request could never be within the limits.
   ApiResult<std::unique_ptr<Lease>> begin(const std::string& name, int64_t sequences, int64_t prompt_tokens,
                                           Clock::time_point now = Clock::now());
 
@@ -79,7 +84,7 @@ class KeyLedger {
   };
   static void refill(Bucket& bucket, int64_t per_minute, Clock::time_point now);
   ApiError refuse(const std::string& name, const char* reason, const std::string& sentence, double wait_s);
-  void end(const std::string& name, int64_t sequences, int64_t generated);
+  void end(const Lease& lease);
 
   metrics::ServerMetrics* const metrics_;
   std::mutex mutex_;  // guards accounts_

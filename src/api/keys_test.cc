@@ -9,6 +9,14 @@ namespace {
 
 using std::chrono::seconds;
 
+// Whether the key may send this request, which the engine then accepts.
+bool accepted(KeyLedger& ledger, const std::string& name, int64_t sequences, int64_t prompt_tokens,
+              KeyLedger::Clock::time_point now = KeyLedger::Clock::now()) {
+  auto lease = ledger.begin(name, sequences, prompt_tokens, now);
+  if (lease.ok() && *lease != nullptr) (*lease)->commit();
+  return lease.ok();
+}
+
 TEST(KeyFile, ReadsNamesKeysAndLimits) {
   const auto keys = parse_key_file(R"({"keys": [{"name": "ada", "key": "sk-1", "requests_per_minute": 60,
       "tokens_per_minute": 1000, "max_sequences": 4}, {"name": "bob@x.org", "key": "sk-2"}]})",
@@ -47,14 +55,22 @@ TEST(KeyFile, SaysWhatIsWrongWithoutShowingAKey) {
 TEST(KeyLedger, CountsRequestsPerMinute) {
   KeyLedger ledger({{"ada", "k", {.requests_per_minute = 2}}});
   const auto now = KeyLedger::Clock::now();
-  EXPECT_TRUE(ledger.begin("ada", 1, 5, now).ok());
-  EXPECT_TRUE(ledger.begin("ada", 1, 5, now).ok());
+  EXPECT_TRUE(accepted(ledger, "ada", 1, 5, now));
+  EXPECT_TRUE(accepted(ledger, "ada", 1, 5, now));
   const auto third = ledger.begin("ada", 1, 5, now + seconds(1));
   ASSERT_FALSE(third.ok());
   EXPECT_EQ(third.error().status, 429);
   EXPECT_EQ(third.error().retry_after_s, 29);
   EXPECT_NE(third.error().message.find("2 requests a minute"), std::string::npos) << third.error().message;
-  EXPECT_TRUE(ledger.begin("ada", 1, 5, now + seconds(30)).ok());
+  EXPECT_TRUE(accepted(ledger, "ada", 1, 5, now + seconds(30)));
+}
+
+TEST(KeyLedger, GivesBackWhatARefusedRequestHasPaid) {
+  KeyLedger ledger({{"ada", "k", {.requests_per_minute = 1, .tokens_per_minute = 5, .max_sequences = 1}}});
+  const auto now = KeyLedger::Clock::now();
+  EXPECT_TRUE(ledger.begin("ada", 1, 5, now).ok()) << "the lease ends without commit()";
+  EXPECT_TRUE(accepted(ledger, "ada", 1, 5, now));
+  EXPECT_EQ(ledger.begin("ada", 1, 5, now).error().status, 429);
 }
 
 TEST(KeyLedger, CountsTokensOfPromptsAndAnswers) {
@@ -63,6 +79,7 @@ TEST(KeyLedger, CountsTokensOfPromptsAndAnswers) {
   {
     auto lease = ledger.begin("ada", 1, 100, now);
     ASSERT_TRUE(lease.ok());
+    (*lease)->commit();
     (*lease)->add_tokens(700);  // 200 more than the bucket had
   }
   const auto next = ledger.begin("ada", 1, 50, now);

@@ -2,7 +2,7 @@
 // /v1/messages and /v1/messages/count_tokens: conversations in Anthropic's form.
 #include <algorithm>
 
-#include "api/forms.h"
+#include "api/conversation.h"
 #include "api/json_writer.h"
 
 namespace quire::api {
@@ -15,8 +15,8 @@ class Messages final : public Generation {
   using Generation::Generation;
 
  private:
-  // Anthropic's clients add up the three input counts, so what came from the cache is not in input_tokens, as in vLLM.
-  // Nothing is ever charged for being kept: cache_creation_input_tokens is 0.
+  // Anthropic's clients add up the three input counts, so input_tokens leaves out the cached tokens, as in vLLM.
+  // Writing to the cache costs nothing: cache_creation_input_tokens is 0.
   void write_counts(JsonWriter& w, int64_t output_tokens) const {
     const bool details = service_.options().enable_prompt_tokens_details;
     w.key("usage").open_object();
@@ -27,7 +27,7 @@ class Messages final : public Generation {
     w.member_int("output_tokens", output_tokens).close_object();
   }
 
-  // stop_reason and stop_sequence; both null while the answer is being made.
+  // stop_reason and stop_sequence; both are null while the answer is being generated.
   void write_stop(JsonWriter& w, const Choice& choice) const {
     w.key("stop_reason");
     if (choice.finish == engine::FinishReason::kLength) {
@@ -37,12 +37,8 @@ class Messages final : public Generation {
     } else {
       w.null();
     }
-    w.key("stop_sequence");
-    if (const auto* text = std::get_if<std::string>(&choice.stop_reason)) {
-      w.string(*text);
-    } else {
-      w.null();
-    }
+    const auto* text = std::get_if<std::string>(&choice.stop_reason);
+    w.key("stop_sequence").value_or_null(text != nullptr, [&] { w.string(*text); });
   }
 
   void open_message(JsonWriter& w) const {
@@ -90,7 +86,7 @@ class Messages final : public Generation {
     w.open_object().member("type", "text").member("text", choice.text).close_object().close_array();
     write_stop(w, choice);
     write_counts(w, completion_tokens());
-    send_json(*reply_, 200, w.close_object().take());
+    send_json(*reply_, w.close_object().take());
   }
 
   void fail(const ApiError& error) override {
@@ -103,8 +99,8 @@ class Messages final : public Generation {
   bool started_ = false;
 };
 
-// Agents put a line with a number of its own into each request's system prompt, for Anthropic's accounts; it would
-// keep the prefix cache from ever finding the prompt again.
+// Agents put a line with a new number into the system prompt of each request, for Anthropic's billing. With it the
+// prefix cache would never find the prompt again.
 bool is_billing_line(std::string_view text) {
   return text.rfind("x-anthropic-billing-header", 0) == 0;
 }
@@ -117,115 +113,87 @@ ApiResult<std::string> read_system(const Body& body) {
   size_t at = 0;
   for (const json::Value& block : system->as_array()) {
     const std::string where = "system[" + std::to_string(at++) + "]";
-    auto type = string_at(block, "type", where);
-    if (!type.ok()) return type.error();
-    if (*type != "text") return bad_request(where + ".type must be text.", where + ".type");
-    auto text = string_at(block, "text", where);
-    if (!text.ok()) return text.error();
-    if (!is_billing_line(*text)) joined += *text;
+    QUIRE_ASSIGN(const std::string type, string_at(block, "type", where));
+    if (type != "text") return bad_field(where + ".type", "must be text.");
+    QUIRE_ASSIGN(const std::string text, string_at(block, "text", where));
+    if (!is_billing_line(text)) joined += text;
   }
   return joined;
 }
 
-// A member of an object field, if it is there: a string that is one of `known`.
+// The member `name` of an object field, "" if it is absent. A value that is not one of `known` is refused: the error is
+// the member's name and `refusal`.
 ApiResult<std::string> known_member(const Body& body, const char* field, const char* name,
-                                    std::initializer_list<std::string_view> known, const char* otherwise) {
+                                    std::initializer_list<std::string_view> known, const char* refusal) {
   const json::Value* object = body.get(field);
   const json::Value* value = object == nullptr ? nullptr : object->find(name);
   if (value == nullptr || value->is_null()) return std::string();
   if (value->is_string() && std::find(known.begin(), known.end(), value->as_string()) != known.end()) {
     return value->as_string();
   }
-  const std::string where = std::string(field) + "." + name;
-  return bad_request(where + " " + otherwise, where);
+  return bad_field(std::string(field) + "." + name, refusal);
 }
 
 ApiResult<ChatInput> read_conversation(const Body& body) {
-  auto thinking = known_member(body, "thinking", "type", {"disabled"},
-                               "must be disabled: this server does not part thoughts from answers yet.");
-  if (!thinking.ok()) return thinking.error();
-  auto tools = known_member(body, "tool_choice", "type", {"auto", "none"},
-                            "must be auto or none: tools cannot be called by this server yet.");
-  if (!tools.ok()) return tools.error();
-  auto effort = known_member(body, "output_config", "effort", {"low", "medium", "high", "xhigh", "max"},
-                             "must be low, medium, high, xhigh or max.");
-  if (!effort.ok()) return effort.error();
-  auto format = known_member(body, "output_config", "format", {},
-                             "asks for constrained output, which this server does not do yet; leave it out.");
-  if (!format.ok()) return format.error();
+  QUIRE_TRY(known_member(body, "thinking", "type", {"disabled"},
+                         "must be disabled: this server does not part thoughts from answers yet."));
+  QUIRE_TRY(known_member(body, "tool_choice", "type", {"auto", "none"},
+                         "must be auto or none: tools cannot be called by this server yet."));
+  QUIRE_ASSIGN(const std::string effort,
+               known_member(body, "output_config", "effort", {"low", "medium", "high", "xhigh", "max"},
+                            "must be low, medium, high, xhigh or max."));
+  QUIRE_TRY(known_member(body, "output_config", "format", {},
+                         "asks for constrained output, which this server does not do yet; leave it out."));
 
   ChatInput input;
   json::Array messages;
-  auto system = read_system(body);
-  if (!system.ok()) return system.error();
-  if (!system->empty()) messages.emplace_back(json::Object{{"role", "system"}, {"content", std::move(*system)}});
+  QUIRE_ASSIGN(std::string system, read_system(body));
+  if (!system.empty()) messages.emplace_back(json::Object{{"role", "system"}, {"content", std::move(system)}});
   const json::Array& turns = body.get("messages")->as_array();
-  if (turns.empty()) return bad_request("messages must not be empty.", "messages");
   std::string last;
   for (size_t i = 0; i < turns.size(); ++i) {
     const std::string where = "messages[" + std::to_string(i) + "]";
-    auto role = string_at(turns[i], "role", where);
-    if (!role.ok()) return role.error();
-    if (*role != "user" && *role != "assistant" && *role != "system") {
-      return bad_request(where + ".role must be user or assistant, got \"" + role->substr(0, 40) + "\".",
-                         where + ".role");
+    QUIRE_ASSIGN(std::string role, string_at(turns[i], "role", where));
+    if (role != "user" && role != "assistant" && role != "system") {
+      return bad_field(where + ".role", "must be user or assistant, got \"" + role.substr(0, 40) + "\".");
     }
-    auto content = text_content(turns[i], {"text"}, where);
-    if (!content.ok()) return content.error();
-    messages.emplace_back(json::Object{{"role", *role}, {"content", std::move(*content)}});
-    last = std::move(*role);
+    QUIRE_ASSIGN(json::Value content, text_content(turns[i], {"text"}, where));
+    messages.emplace_back(json::Object{{"role", role}, {"content", std::move(content)}});
+    last = std::move(role);
   }
   input.messages = std::move(messages);
   input.kwargs = body.take("chat_template_kwargs");
-  if (!effort->empty()) set_effort(input.kwargs, *effort);
-  // Anthropic's way to put words into the model's mouth: it goes on where the assistant's turn ends.
+  if (!effort.empty()) set_effort(input.kwargs, effort);
+  // A last turn of the assistant is the beginning of the answer: the model continues it.
   input.continue_final_message = last == "assistant";
   input.add_generation_prompt = !input.continue_final_message;
   return input;
 }
 
-ApiStatus read_stops(const Body& body, sampling::SamplingParams& params) {
+ApiStatus start_messages(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
+  QUIRE_ASSIGN(const Body body, Body::parse(request.body, messages_schema()));
+  QUIRE_TRY(service.check_model(body));
+  QUIRE_ASSIGN(sampling::SamplingParams params, read_sampling(body, service));
   params.stop = body.strings("stop_sequences");
   if (params.stop.size() > kMaxStops) {
-    return bad_request("stop_sequences has " + std::to_string(params.stop.size()) + " texts; at most 4 are taken.",
-                       "stop_sequences");
+    return bad_field("stop_sequences", "has " + std::to_string(params.stop.size()) + " texts; at most 4 are taken.");
   }
-  if (std::find(params.stop.begin(), params.stop.end(), "") != params.stop.end()) {
-    return bad_request("stop_sequences must not hold an empty text.", "stop_sequences");
-  }
-  return Ok{};
-}
-
-ApiStatus start_messages(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
-  auto body = Body::parse(request.body, messages_schema());
-  if (!body.ok()) return body.error();
-  if (auto known = service.check_model(*body); !known.ok()) return known.error();
-  auto params = read_sampling(*body, service);
-  if (!params.ok()) return params.error();
-  if (auto stops = read_stops(*body, *params); !stops.ok()) return stops.error();
-  auto options = read_options(request, *body, service, "msg_");
-  if (!options.ok()) return options.error();
-  auto input = read_conversation(*body);
-  if (!input.ok()) return input.error();
-  input->cancelled = request.cancelled;
-  auto ids = chat_tokens(service, std::move(*input));
-  if (!ids.ok()) return ids.error();
-  auto fits = fit_length(service, ids->size(), body->integer("max_tokens"), std::nullopt, *params);
-  if (!fits.ok()) return fits.error();
-  return start_one(service, request, *body, std::move(*ids), std::move(*params),
-                   std::make_shared<Messages>(service, reply, std::move(*options)));
+  QUIRE_ASSIGN(GenerationOptions options, read_options(request, body, service, "msg_"));
+  QUIRE_ASSIGN(ChatInput input, read_conversation(body));
+  input.cancelled = request.cancelled;
+  QUIRE_ASSIGN(std::vector<int32_t> ids, chat_tokens(service, std::move(input)));
+  QUIRE_TRY(fit_length(service, ids.size(), body.integer("max_tokens"), std::nullopt, params));
+  return start_one(service, request, body, std::move(ids), std::move(params),
+                   std::make_shared<Messages>(service, reply, std::move(options)));
 }
 
 ApiResult<int64_t> count_tokens(const Service& service, const HttpRequest& request) {
-  auto body = Body::parse(request.body, count_tokens_schema());
-  if (!body.ok()) return body.error();
-  if (auto known = service.check_model(*body); !known.ok()) return known.error();
-  auto input = read_conversation(*body);
-  if (!input.ok()) return input.error();
-  input->cancelled = request.cancelled;
-  auto ids = chat_tokens(service, std::move(*input));
-  if (!ids.ok()) return ids.error();
-  return static_cast<int64_t>(ids->size());
+  QUIRE_ASSIGN(const Body body, Body::parse(request.body, count_tokens_schema()));
+  QUIRE_TRY(service.check_model(body));
+  QUIRE_ASSIGN(ChatInput input, read_conversation(body));
+  input.cancelled = request.cancelled;
+  QUIRE_ASSIGN(const std::vector<int32_t> ids, chat_tokens(service, std::move(input)));
+  return static_cast<int64_t>(ids.size());
 }
 
 }  // namespace
@@ -241,7 +209,7 @@ void serve_count_tokens(Service& service, const HttpRequest& request, const Repl
   if (!count.ok()) return send_anthropic_error(*reply, count.error());
   JsonWriter w;
   w.open_object().member_int("input_tokens", *count).close_object();
-  send_json(*reply, 200, w.take());
+  send_json(*reply, w.take());
 }
 
 }  // namespace quire::api

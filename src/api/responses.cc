@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// /v1/responses: conversations in the form of OpenAI's Responses API.
+// /v1/responses: answers a conversation in the form of OpenAI's Responses API.
 #include <algorithm>
 #include <ctime>
 
-#include "api/forms.h"
+#include "api/conversation.h"
 #include "api/json_writer.h"
 
 namespace quire::api {
@@ -22,7 +22,7 @@ class Responses final : public Generation {
         texts_(service_.model().tokenizer().get(), options_.tokens_as_ids) {}
 
  private:
-  // "logprobs": a list that is empty unless it was asked for.
+  // "logprobs": a list, which is empty unless the request asked for it.
   void write_logprobs(JsonWriter& w, const LogprobRows& rows, TokenTexts& texts) const {
     w.key("logprobs");
     write_token_logprobs(w, own_.logprobs ? rows : LogprobRows{}, texts, service_.model().tokenizer().get());
@@ -31,7 +31,7 @@ class Responses final : public Generation {
   bool cut() const { return choices_.at(0).finish == engine::FinishReason::kLength; }
   const char* final_status() const { return cut() ? "incomplete" : "completed"; }
 
-  // The text and logprobs so far: a stream keeps them here, a whole answer in its choice.
+  // The text and logprobs so far. A stream keeps them here, an answer that is sent whole in its choice.
   const std::string& text() const { return options_.stream ? text_ : choices_.at(0).text; }
   const LogprobRows& rows() const { return options_.stream ? rows_ : choices_.at(0).logprobs; }
 
@@ -57,40 +57,25 @@ class Responses final : public Generation {
     w.member_int("total_tokens", prompt_tokens() + completion_tokens()).close_object();
   }
 
-  // The Response object. `done`: with its output and usage.
+  // The Response object; if `done`, with its output and usage.
   void write_response(JsonWriter& w, const char* status, bool done, const ApiError* error = nullptr) const {
     w.open_object().member("id", options_.id).member("object", "response").member_int("created_at", created_);
     w.member("status", status).member("model", service_.options().served_names[0]);
-    w.key("completed_at");
-    if (done && !cut()) {
-      w.integer(static_cast<int64_t>(std::time(nullptr)));
-    } else {
-      w.null();
-    }
-    w.key("error");
-    if (error != nullptr) {
+    w.key("completed_at").value_or_null(done && !cut(), [&] { w.integer(static_cast<int64_t>(std::time(nullptr))); });
+    w.key("error").value_or_null(error != nullptr, [&] {
       w.open_object().member("code", "server_error").member("message", error->message).close_object();
-    } else {
-      w.null();
-    }
-    w.key("incomplete_details");
-    if (done && cut()) {
+    });
+    w.key("incomplete_details").value_or_null(done && cut(), [&] {
       w.open_object().member("reason", "max_output_tokens").close_object();
-    } else {
-      w.null();
-    }
+    });
     w.key("output").open_array();
     if (done) write_item(w, true);
-    w.close_array().raw(own_.echo).key("usage");
-    if (done) {
-      write_counts(w);
-    } else {
-      w.null();
-    }
+    w.close_array().raw(own_.echo);
+    w.key("usage").value_or_null(done, [&] { write_counts(w); });
     w.close_object();
   }
 
-  // One event: its type and number, then what `write` adds.
+  // Sends one event: its type and number, then what `write` adds.
   template <typename Write>
   void send(const char* type, const Write& write) {
     JsonWriter w;
@@ -111,7 +96,7 @@ class Responses final : public Generation {
       write_item(w, done);
     });
   }
-  // An event of the one part of the one item.
+  // Sends an event about the only part of the only item.
   template <typename Write>
   void send_part(const char* type, const Write& write) {
     send(type, [&](JsonWriter& w) {
@@ -145,7 +130,7 @@ class Responses final : public Generation {
     if (!options_.stream) {
       JsonWriter w;
       write_response(w, final_status(), true);
-      return send_json(*reply_, 200, w.take());
+      return send_json(*reply_, w.take());
     }
     send_part("response.output_text.done", [&](JsonWriter& w) {
       w.member("text", text_);
@@ -170,7 +155,7 @@ class Responses final : public Generation {
 
   const Options own_;
   const std::string item_;
-  // Of a stream:
+  // For a stream:
   bool started_ = false;
   int64_t sequence_ = 0;
   std::string text_;
@@ -178,7 +163,7 @@ class Responses final : public Generation {
   TokenTexts texts_;
 };
 
-// input and instructions as a chat's messages.
+// The messages of a chat from instructions and input.
 ApiResult<ChatInput> read_conversation(const Body& body) {
   json::Array messages;
   if (const std::string text = body.string("instructions"); !text.empty()) {
@@ -191,27 +176,22 @@ ApiResult<ChatInput> read_conversation(const Body& body) {
     chat.messages = std::move(messages);
     return chat;
   }
-  if (input.as_array().empty()) return bad_request("input must not be empty.", "input");
   for (size_t i = 0; i < input.as_array().size(); ++i) {
     const json::Value& item = input.as_array()[i];
     const std::string where = "input[" + std::to_string(i) + "]";
     const json::Value* type = item.find("type");
     if (type != nullptr && !type->is_null() && !(type->is_string() && type->as_string() == "message")) {
-      return bad_request(where + ".type must be message: tools, references and reasoning are not taken yet.",
-                         where + ".type");
+      return bad_field(where + ".type", "must be message: tools, references and reasoning are not taken yet.");
     }
-    auto role = string_at(item, "role", where);
-    if (!role.ok()) return role.error();
-    if (*role != "user" && *role != "assistant" && *role != "system" && *role != "developer") {
-      return bad_request(
-          where + ".role must be user, assistant, system or developer, got \"" + role->substr(0, 40) + "\".",
-          where + ".role");
+    QUIRE_ASSIGN(std::string role, string_at(item, "role", where));
+    if (role != "user" && role != "assistant" && role != "system" && role != "developer") {
+      return bad_field(where + ".role",
+                       "must be user, assistant, system or developer, got \"" + role.substr(0, 40) + "\".");
     }
-    auto content = text_content(item, {"input_text", "output_text", "text"}, where);
-    if (!content.ok()) return content.error();
-    messages.emplace_back(json::Object{{"role", std::move(*role)}, {"content", std::move(*content)}});
+    QUIRE_ASSIGN(json::Value content, text_content(item, {"input_text", "output_text", "text"}, where));
+    messages.emplace_back(json::Object{{"role", std::move(role)}, {"content", std::move(content)}});
   }
-  // An answer that was cut short goes on, as in vLLM.
+  // An answer that was cut short is continued, as in vLLM.
   const json::Value* status = input.as_array().back().find("status");
   const bool open = status != nullptr && status->is_string() &&
                     (status->as_string() == "in_progress" || status->as_string() == "incomplete");
@@ -221,11 +201,11 @@ ApiResult<ChatInput> read_conversation(const Body& body) {
   return chat;
 }
 
-// What may only have one value as long as there are no tools, formats and kept answers.
+// Fields that have few legal values as long as tools and formats are not supported.
 ApiStatus check_settings(const Body& body) {
   if (const json::Value* choice = body.get("tool_choice")) {
     if (!choice->is_string() || (choice->as_string() != "auto" && choice->as_string() != "none")) {
-      return bad_request("tool_choice must be auto or none: tools cannot be called by this server yet.", "tool_choice");
+      return bad_field("tool_choice", "must be auto or none: tools cannot be called by this server yet.");
     }
   }
   if (const json::Value* text = body.get("text")) {
@@ -233,17 +213,16 @@ ApiStatus check_settings(const Body& body) {
     const json::Value* type = format == nullptr ? nullptr : format->find("type");
     const bool plain = type != nullptr && type->is_string() && type->as_string() == "text";
     if (format != nullptr && !format->is_null() && !plain) {
-      return bad_request("text.format must have the type text: constrained output is not supported yet.",
-                         "text.format");
+      return bad_field("text.format", "must have the type text: constrained output is not supported yet.");
     }
     const json::Value* verbosity = text->find("verbosity");
     if (verbosity != nullptr && !verbosity->is_null() && !verbosity->is_string()) {
-      return bad_request("text.verbosity must be a string.", "text.verbosity");
+      return bad_field("text.verbosity", "must be a string.");
     }
   }
   if (const json::Value* metadata = body.get("metadata")) {
     for (const auto& [name, value] : metadata->as_object()) {
-      if (!value.is_string()) return bad_request("metadata must hold strings only.", "metadata");
+      if (!value.is_string()) return bad_field("metadata", "must hold strings only.");
     }
   }
   return Ok{};
@@ -253,22 +232,14 @@ ApiStatus read_effort(const Body& body, ChatInput& chat) {
   const json::Value* reasoning = body.get("reasoning");
   const json::Value* effort = reasoning == nullptr ? nullptr : reasoning->find("effort");
   if (effort == nullptr || effort->is_null()) return Ok{};
-  static const Field row{"reasoning.effort",
-                         FieldType::kString,
-                         "",
-                         "",
-                         -kNoBound,
-                         kNoBound,
-                         false,
-                         false,
-                         "none|minimal|low|medium|high|xhigh|max"};
-  if (auto checked = check_field(*effort, row, row.name); !checked.ok()) return checked.error();
+  static const Field row{"reasoning.effort", FieldType::kString, "", {.choices = reasoning_efforts()}};
+  QUIRE_TRY(check_field(*effort, row, row.name));
   set_effort(chat.kwargs, effort->as_string());
   return Ok{};
 }
 
-// truncation auto: drops the oldest turns behind the leading instructions, as few as leave room for an answer. The
-// first turn that stays is the user's, for templates that insist on it.
+// truncation auto: drops the oldest turns after the leading instructions, as few as leave room for an answer. The first
+// turn that is kept is the user's, because some templates require it.
 ApiResult<std::vector<int32_t>> truncated_tokens(const Service& service, const ChatInput& whole, int64_t wanted) {
   const int64_t max_len = service.model().max_model_len();
   auto ids = chat_tokens(service, whole);
@@ -285,7 +256,7 @@ ApiResult<std::vector<int32_t>> truncated_tokens(const Service& service, const C
   for (size_t i = head + 1; i < messages.size(); ++i) {
     if (role(i) == "user") starts.push_back(i);
   }
-  // The shorter the rest, the likelier it fits: halve until the longest that does is found.
+  // Later starts give shorter conversations: bisect for the first that fits.
   for (size_t low = 0, high = starts.size(); low < high;) {
     const size_t middle = (low + high) / 2;
     ChatInput cut = whole;
@@ -303,10 +274,10 @@ ApiResult<std::vector<int32_t>> truncated_tokens(const Service& service, const C
   return ids;
 }
 
-// What the answer repeats of the request.
+// The members of the answer that repeat the request.
 std::string echo_of(const Body& body, const sampling::SamplingParams& params) {
   JsonWriter w;
-  const auto given = [&](const char* name, const char* fallback) {
+  const auto repeat = [&](const char* name, const char* fallback) {
     const json::Value* value = body.get(name);
     w.key(name).raw(value == nullptr ? fallback : json::dump(*value));
   };
@@ -314,65 +285,68 @@ std::string echo_of(const Body& body, const sampling::SamplingParams& params) {
     const json::Value* value = body.has(object) ? body.get(object)->find(name) : nullptr;
     return value == nullptr ? "null" : json::dump(*value);
   };
-  given("instructions", "null");
-  given("metadata", "{}");
+  repeat("instructions", "null");
+  repeat("metadata", "{}");
   w.member_bool("parallel_tool_calls", body.boolean("parallel_tool_calls", true));
   w.key("temperature").number(params.temperature).key("top_p").number(params.top_p);
   w.key("presence_penalty").number(params.presence_penalty).key("frequency_penalty").number(params.frequency_penalty);
-  given("tool_choice", "\"auto\"");
+  repeat("tool_choice", "\"auto\"");
   w.key("tools").open_array().close_array().member_bool("background", false);
   w.member_int("max_output_tokens", params.max_tokens.value_or(0)).member_null("max_tool_calls");
   w.member_null("previous_response_id").member_null("prompt");
   w.key("reasoning").open_object().key("effort").raw(member_of("reasoning", "effort")).member_null("summary");
   w.close_object();
-  given("service_tier", "\"auto\"");
+  repeat("service_tier", "\"auto\"");
   w.member_bool("store", false);
   w.key("text").raw(R"({"format":{"type":"text"},"verbosity":)" + member_of("text", "verbosity") + "}");
   w.member_int("top_logprobs", body.integer("top_logprobs").value_or(0));
-  given("truncation", "\"disabled\"");
-  given("user", "null");
+  repeat("truncation", "\"disabled\"");
+  repeat("user", "null");
   return w.take();
 }
 
 ApiStatus start_responses(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
-  auto body = Body::parse(request.body, responses_schema());
-  if (!body.ok()) return body.error();
-  if (auto known = service.check_model(*body); !known.ok()) return known.error();
-  if (auto settings = check_settings(*body); !settings.ok()) return settings.error();
-  auto params = read_sampling(*body, service);
-  if (!params.ok()) return params.error();
-  auto options = read_options(request, *body, service, "resp_");
-  if (!options.ok()) return options.error();
-  auto chat = read_conversation(*body);
-  if (!chat.ok()) return chat.error();
-  chat->cancelled = request.cancelled;
-  chat->kwargs = body->take("chat_template_kwargs");
-  if (auto effort = read_effort(*body, *chat); !effort.ok()) return effort.error();
+  QUIRE_ASSIGN(const Body body, Body::parse(request.body, responses_schema()));
+  QUIRE_TRY(service.check_model(body));
+  QUIRE_TRY(check_settings(body));
+  QUIRE_ASSIGN(sampling::SamplingParams params, read_sampling(body, service));
+  QUIRE_ASSIGN(GenerationOptions options, read_options(request, body, service, "resp_"));
+  QUIRE_ASSIGN(ChatInput chat, read_conversation(body));
+  chat.cancelled = request.cancelled;
+  chat.kwargs = body.take("chat_template_kwargs");
+  QUIRE_TRY(read_effort(body, chat));
 
   Responses::Options own;
-  const std::vector<std::string> include = body->strings("include");
+  const std::vector<std::string> include = body.strings("include");
   own.logprobs = std::find(include.begin(), include.end(), "message.output_text.logprobs") != include.end();
-  if (own.logprobs) params->logprobs = body->integer("top_logprobs").value_or(0);
-  const std::optional<int64_t> wanted = body->integer("max_output_tokens");
+  if (own.logprobs) params.logprobs = body.integer("top_logprobs").value_or(0);
+  const std::optional<int64_t> wanted = body.integer("max_output_tokens");
   const int64_t max_len = service.model().max_model_len();
   if (wanted && *wanted > max_len) {
-    return bad_request("max_output_tokens is " + std::to_string(*wanted) +
-                           ", but the model's maximum context length is " + std::to_string(max_len) + " tokens.",
-                       "max_output_tokens");
+    return bad_field("max_output_tokens", "is " + std::to_string(*wanted) +
+                                              ", but the model's maximum context length is " + std::to_string(max_len) +
+                                              " tokens.");
   }
-  auto ids = body->string("truncation") == "auto" ? truncated_tokens(service, *chat, wanted.value_or(1))
-                                                  : chat_tokens(service, std::move(*chat));
-  if (!ids.ok()) return ids.error();
-  if (auto fits = fit_length(service, ids->size(), wanted, std::nullopt, *params); !fits.ok()) return fits.error();
-  own.echo = echo_of(*body, *params);
-  return start_one(service, request, *body, std::move(*ids), std::move(*params),
-                   std::make_shared<Responses>(service, reply, std::move(*options), std::move(own)));
+  const bool truncate = body.string("truncation") == "auto";
+  QUIRE_ASSIGN(std::vector<int32_t> ids,
+               truncate ? truncated_tokens(service, chat, wanted.value_or(1)) : chat_tokens(service, std::move(chat)));
+  QUIRE_TRY(fit_length(service, ids.size(), wanted, std::nullopt, params));
+  own.echo = echo_of(body, params);
+  return start_one(service, request, body, std::move(ids), std::move(params),
+                   std::make_shared<Responses>(service, reply, std::move(options), std::move(own)));
 }
 
 }  // namespace
 
 void serve_responses(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
   if (auto started = start_responses(service, request, reply); !started.ok()) send_error(*reply, started.error());
+}
+
+void serve_response_by_id(Service&, const HttpRequest& request, const ReplyPtr& reply) {
+  refuse(request, *reply,
+         not_found_error("answers are not kept by this server, so none can be fetched, cancelled or deleted by its id; "
+                         "close the connection to cancel one.",
+                         "response_id"));
 }
 
 }  // namespace quire::api

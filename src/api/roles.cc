@@ -18,7 +18,7 @@ bool is_name(std::string_view role) {
   });
 }
 
-// Whether the template has the role as a string of its own.
+// Whether the template has the role as a string literal.
 bool names_role(std::string_view source, std::string_view role) {
   for (const char* quote : {"'", "\""}) {
     if (source.find(quote + std::string(role) + quote) != std::string_view::npos) return true;
@@ -31,7 +31,7 @@ bool names_role(std::string_view source, std::string_view role) {
 ApiStatus check_roles(const Service& service, const ChatInput& input) {
   const text::ChatTemplate* own = service.model().chat_template();
   size_t at = 0;
-  std::set<std::string> named;  // by the template: each is looked up once, however many messages there are
+  std::set<std::string> named;  // roles that the template names, so that each is looked up once
   for (const json::Value& message : input.messages.as_array()) {
     const std::string where = "messages[" + std::to_string(at++) + "].role";
     const json::Value* value = message.find("role");
@@ -51,11 +51,10 @@ ApiStatus check_roles(const Service& service, const ChatInput& input) {
     }
     std::string shown;
     json::append_quoted(shown, role.substr(0, 40));
-    return bad_request(where +
-                           " must be system, developer, user, assistant, tool or function, or another role that the "
-                           "model's chat template names; got " +
-                           shown + ".",
-                       where);
+    return bad_field(where,
+                     "must be system, developer, user, assistant, tool or function, or another role that the "
+                     "model's chat template names; got " +
+                         shown + ".");
   }
   return Ok{};
 }

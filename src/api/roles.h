@@ -6,9 +6,9 @@
 
 namespace quire::api {
 
-// Refuses a message whose role is neither one of the API's nor one that the chat template names ("ipython"): most
-// templates print a role as it is, so an unknown one would reach the model as a turn that it was never taught. The
-// error lists the known ones. A role that is missing is left to chat_tokens().
+// Refuses a message whose role is neither one of OpenAI's nor one that the chat template names ("ipython"). Most
+// templates print a role as it is, so an unknown one would reach the model as a turn that it has never seen in
+// training. A missing role is left to chat_tokens().
 ApiStatus check_roles(const Service& service, const ChatInput& input);
 
 }  // namespace quire::api

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The API as tables: one row a field with name, type, range, default and doc. Requests are checked against them, and
-// /openapi.json and docs/api.md are made from them.
+// The fields of requests as tables. Requests are checked against them, and the documents of the API are made from them.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,37 +32,33 @@ enum class FieldType : uint8_t {
 
 constexpr double kNoBound = std::numeric_limits<double>::infinity();
 
-// One row. A field that is absent or null takes its default.
+// What a row says beyond name, type and description; its members are given by name.
+struct FieldRules {
+  bool required = false;
+  const char* fallback = "";  // the default, described for people; "": none
+  double min = -kNoBound;
+  double max = kNoBound;
+  bool above_min = false;                      // min itself is too small
+  std::vector<std::string_view> choices = {};  // the strings that are allowed; empty: all
+  bool no_empty_text = false;                  // neither the text nor a text of the list may be ""
+  bool no_empty_list = false;                  // the list may not be []
+  const char* shape = nullptr;                 // more members of its JSON Schema, for the OpenAPI document
+  // The end of the sentence that refuses a value other than null, false, 0, "", [] or {}. Null: values are accepted.
+  const char* refused = nullptr;
+};
+
+// One row of a table. A field that is absent or null takes its default.
 struct Field {
   const char* name;
   FieldType type;
-  const char* fallback;  // for people; "" says: none
-  const char* doc;
-  double min = -kNoBound;
-  double max = kNoBound;
-  bool above_min = false;  // min itself is too little
-  bool required = false;
-  const char* choices = nullptr;  // of a string: "a|b|c"
-  // The sentence with which a value other than null, false, 0, "", [] or {} is refused.
-  const char* refused = nullptr;
-  bool no_empty_text = false;   // neither the text nor one in the list may be ""
-  bool no_empty_list = false;   // the list may not be []
-  const char* shape = nullptr;  // members of its JSON Schema that say more than the type, for the document
+  const char* doc;  // what the field does; "" for a field that is always refused
+  FieldRules rules = {};
 };
 
 struct Schema {
   const char* name;
   const char* doc;
   std::vector<Field> fields;
-};
-
-// One route of the server. `schema` is null when there is no body.
-struct RouteDoc {
-  const char* method;
-  const char* path;
-  const char* summary;
-  const Schema* schema = nullptr;
-  const char* content = "application/json";
 };
 
 const Schema& completion_schema();
@@ -74,15 +68,15 @@ const Schema& messages_schema();
 const Schema& count_tokens_schema();
 const Schema& tokenize_schema();
 const Schema& detokenize_schema();
-const std::vector<RouteDoc>& route_docs();
+const std::vector<std::string_view>& reasoning_efforts();
 
-// A request's JSON after the check: what is asked for has the type its row says.
+// The JSON of a request after the check: every field that is asked for has the type of its row.
 class Body {
  public:
-  // Parses and checks; fields without a row are dropped, so that they are ignored as vLLM ignores them.
+  // Parses and checks. Fields without a row are dropped, so that they are ignored as vLLM ignores them.
   static ApiResult<Body> parse(std::string_view text, const Schema& schema);
 
-  // Null when absent or null.
+  // Null if the field is absent or null.
   const json::Value* get(std::string_view name) const;
   bool has(std::string_view name) const { return get(name) != nullptr; }
   bool boolean(std::string_view name, bool fallback) const;
@@ -91,7 +85,7 @@ class Body {
   std::string string(std::string_view name, std::string_view fallback = "") const;
   std::vector<std::string> strings(std::string_view name) const;  // also from a single string
   std::vector<int32_t> ints(std::string_view name) const;
-  json::Value take(std::string_view name) const;  // a copy; null when absent
+  json::Value take(std::string_view name) const;  // a copy; null if absent
   const json::Value& json() const { return json_; }
 
  private:
@@ -101,7 +95,13 @@ class Body {
 // Checks one value against its row; `where` names it in the error.
 ApiStatus check_field(const json::Value& value, const Field& field, const std::string& where);
 
-std::string openapi_json(std::string_view version);
-std::string api_markdown();
+// How errors and documents describe a row.
+struct TypeText {
+  const char* phrase = "";   // "a list of strings"
+  const char* neutral = "";  // the values that a refused field may have, as JSON: "[[],null]"
+};
+TypeText type_text(FieldType type);
+std::string bound_text(double bound);             // "1", "0.001"
+std::string range_text(const FieldRules& rules);  // "from 0 to 2"; "" if every number is allowed
 
 }  // namespace quire::api

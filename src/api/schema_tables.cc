@@ -1,111 +1,109 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables: every field of every request, and every route.
+// The tables: every field of every request. A row has name, type, description and rules.
 #include "api/schema.h"
 
-#include <algorithm>
+#include <string>
+#include <utility>
 
 namespace quire::api {
 namespace {
 
-using T = FieldType;
+using enum FieldType;
 
 constexpr const char* kNoGrammar = "asks for constrained output, which this server does not do yet; leave it out.";
-constexpr const char* kEfforts = "none|minimal|low|medium|high|xhigh|max";
 constexpr const char* kNoTransfer = "is for KV transfer between servers, which this server does not do; leave it out.";
+constexpr double kInt64Bound = 9223372036854775808.0;  // 2^63; see bound_text()
 
-// Rows whose texts, or whose list, must not be empty.
-Field with_text(Field row) {
-  row.no_empty_text = true;
-  return row;
-}
-Field with_items(Field row) {
-  row.no_empty_list = true;
-  return row;
-}
-Field with_shape(Field row, const char* shape) {
-  row.shape = shape;
-  return row;
+Field row(const char* name, FieldType type, const char* doc, FieldRules rules = {}) {
+  return {name, type, doc, std::move(rules)};
 }
 
 // What completions and chat share.
 std::vector<Field> sampling_fields() {
   return {
-      {"model", T::kString, "the served model", "A served name; an unknown one is a 404."},
-      {"temperature", T::kNumber, "the model's, else 1", "0 is greedy. Values between 0 and 0.01 are raised to 0.01.",
-       0, 2},
-      {"top_p", T::kNumber, "the model's, else 1", "Keep the likeliest tokens that make up this probability.", 0, 1,
-       true},
-      {"top_k", T::kInt, "the model's, else 0", "Keep the k likeliest tokens; 0 or -1: all.", -1},
-      {"min_p", T::kNumber, "the model's, else 0", "Drop tokens below this share of the likeliest one's probability.",
-       0, 1},
-      {"repetition_penalty", T::kNumber, "the model's, else 1",
-       "Above 1: tokens of prompt and answer become less likely.", 0.001, 1000},
-      {"presence_penalty", T::kNumber, "0", "Taken off tokens that the answer has.", -2, 2},
-      {"frequency_penalty", T::kNumber, "0", "Taken off for each time the answer has the token.", -2, 2},
-      {"logit_bias", T::kStringMap, "", "Token id to bias, clamped to -100 to 100."},
-      with_items({"allowed_token_ids", T::kInts, "", "Only these tokens are drawn."}),
-      with_text({"bad_words", T::kStrings, "", "Words that are not to be written."}),
-      {"seed", T::kInt, "drawn anew", "The same seed gives the same answer; -1: none. Answer i of n uses seed + i.",
-       -9223372036854775808.0, 9223372036854775808.0},  // any int64; see bound_text()
-      {"n", T::kInt, "1", "Answers to the same prompt; more than 1 needs a temperature above 0.", 1, 16384},
-      with_text({"stop", T::kStringOrStrings, "", "Up to four texts that end the answer."}),
-      {"stop_token_ids", T::kInts, "", "Token ids that end the answer."},
-      {"include_stop_str_in_output", T::kBool, "false", "Keep the stop string in the text."},
-      {"ignore_eos", T::kBool, "false", "Go on past the end-of-text token."},
-      {"min_tokens", T::kInt, "0", "No end before this many tokens.", 0},
-      {"skip_special_tokens", T::kBool, "true", "Leave special tokens out of the text."},
-      {"spaces_between_special_tokens", T::kBool, "true",
-       "With skip_special_tokens false: whether the spaces that some tokenizers put between special tokens are kept."},
-      {"prompt_logprobs", T::kInt, "",
-       "Log probabilities of the N likeliest tokens at each place of the prompt; -1: all. Not with stream. The whole "
-       "prompt is computed for them, also where the prefix cache has it.",
-       -1},
-      {"truncate_prompt_tokens", T::kInt, "", "Keep the last N tokens of the prompt; -1: as many as fit.", -1},
-      {"truncation_side", T::kString, "left", "Which end of the prompt truncate_prompt_tokens cuts.", -kNoBound,
-       kNoBound, false, false, "left|right"},
-      {"stream", T::kBool, "false", "Send the answer as server-sent events while it is made."},
-      {"stream_options", T::kObject, "", "{include_usage, continuous_usage_stats}; only with stream."},
-      {"stream_interval", T::kInt, "--stream-interval", "Tokens in one event; the first and the last come at once.", 1},
-      {"priority", T::kInt, "0", "Lower runs earlier, with --scheduling-policy priority.", -9007199254740991.0,
-       9007199254740991.0},
-      with_text({"cache_salt", T::kString, "", "Separates this request's prefix cache from that of others."}),
-      {"request_id", T::kString, "the X-Request-Id header, else drawn", "Becomes a part of the answer's id."},
-      {"return_token_ids", T::kBool, "false", "Adds prompt_token_ids and each choice's token_ids."},
-      {"return_tokens_as_token_ids", T::kBool, "--return-tokens-as-token-ids",
-       "Logprobs name tokens as token_id:N instead of by their text."},
-      {"user", T::kString, "", "Ignored."},
-      {"use_beam_search", T::kBool, "false", "", -kNoBound, kNoBound, false, false, nullptr,
-       "is not supported: this server samples; leave it out, or use n."},
-      {"best_of", T::kInt, "1", "Only 1.", 0, 1},
-      with_shape({"response_format", T::kObject, "{\"type\": \"text\"}", "Only the type text for now."},
-                 R"("required":["type"],"properties":{"type":{"enum":["text"]}})"),
-      {"structured_outputs", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr, kNoGrammar},
-      {"logprob_token_ids", T::kInts, "", "", -kNoBound, kNoBound, false, false, nullptr,
-       "is not supported; use logprobs."},
-      {"repetition_detection", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr,
-       "is not supported; leave it out."},
-      {"kv_transfer_params", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr, kNoTransfer},
-      {"ec_transfer_params", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr, kNoTransfer},
-      {"watermarking", T::kAny, "", "", -kNoBound, kNoBound, false, false, nullptr, "is not supported; leave it out."},
-      {"guided_json", T::kAny, "", "Removed; without effect but for a warning in the log."},
-      {"guided_regex", T::kAny, "", "Removed; without effect."},
-      {"guided_choice", T::kAny, "", "Removed; without effect."},
-      {"guided_grammar", T::kAny, "", "Removed; without effect."},
+      row("model", kString, "A served name; an unknown one is a 404.", {.fallback = "the served model"}),
+      row("temperature", kNumber, "0 is greedy. Values between 0 and 0.01 are raised to 0.01.",
+          {.fallback = "the model's, else 1", .min = 0, .max = 2}),
+      row("top_p", kNumber, "Keep the likeliest tokens that make up this probability.",
+          {.fallback = "the model's, else 1", .min = 0, .max = 1, .above_min = true}),
+      row("top_k", kInt, "Keep the k likeliest tokens; 0 or -1: all.", {.fallback = "the model's, else 0", .min = -1}),
+      row("min_p", kNumber, "Drop tokens below this share of the likeliest one's probability.",
+          {.fallback = "the model's, else 0", .min = 0, .max = 1}),
+      row("repetition_penalty", kNumber, "Above 1: tokens of prompt and answer become less likely.",
+          {.fallback = "the model's, else 1", .min = 0.001, .max = 1000}),
+      row("presence_penalty", kNumber, "Taken off tokens that the answer has.", {.fallback = "0", .min = -2, .max = 2}),
+      row("frequency_penalty", kNumber, "Taken off for each time the answer has the token.",
+          {.fallback = "0", .min = -2, .max = 2}),
+      row("logit_bias", kStringMap, "Token id to bias, clamped to -100 to 100."),
+      row("allowed_token_ids", kInts, "Only these tokens are drawn.", {.no_empty_list = true}),
+      row("bad_words", kStrings, "Words that are not to be written.", {.no_empty_text = true}),
+      row("seed", kInt, "The same seed gives the same answer; -1: none. Answer i of n uses seed + i.",
+          {.fallback = "drawn anew", .min = -kInt64Bound, .max = kInt64Bound}),
+      row("n", kInt, "Answers to the same prompt; more than 1 needs a temperature above 0.",
+          {.fallback = "1", .min = 1, .max = 16384}),
+      row("stop", kStringOrStrings, "Up to four texts that end the answer.", {.no_empty_text = true}),
+      row("stop_token_ids", kInts, "Token ids that end the answer."),
+      row("include_stop_str_in_output", kBool, "Keep the stop string in the text.", {.fallback = "false"}),
+      row("ignore_eos", kBool, "Go on past the end-of-text token.", {.fallback = "false"}),
+      row("min_tokens", kInt, "No end before this many tokens.", {.fallback = "0", .min = 0}),
+      row("skip_special_tokens", kBool, "Leave special tokens out of the text.", {.fallback = "true"}),
+      row("spaces_between_special_tokens", kBool,
+          "With skip_special_tokens false: whether the spaces that some tokenizers put between special tokens are "
+          "kept.",
+          {.fallback = "true"}),
+      row("prompt_logprobs", kInt,
+          "Log probabilities of the N likeliest tokens at each place of the prompt; -1: all. Not with stream. The "
+          "whole prompt is computed for them, also where the prefix cache has it.",
+          {.min = -1}),
+      row("truncate_prompt_tokens", kInt, "Keep the last N tokens of the prompt; -1: as many as fit.", {.min = -1}),
+      row("truncation_side", kString, "Which end of the prompt truncate_prompt_tokens cuts.",
+          {.fallback = "left", .choices = {"left", "right"}}),
+      row("stream", kBool, "Send the answer as server-sent events while it is made.", {.fallback = "false"}),
+      row("stream_options", kObject, "{include_usage, continuous_usage_stats}; only with stream."),
+      row("stream_interval", kInt, "Tokens in one event; the first and the last come at once.",
+          {.fallback = "--stream-interval", .min = 1}),
+      row("priority", kInt, "Lower runs earlier, with --scheduling-policy priority.",
+          {.fallback = "0", .min = -9007199254740991.0, .max = 9007199254740991.0}),
+      row("cache_salt", kString, "Separates this request's prefix cache from that of others.", {.no_empty_text = true}),
+      row("request_id", kString, "Becomes a part of the answer's id.",
+          {.fallback = "the X-Request-Id header, else drawn"}),
+      row("return_token_ids", kBool, "Adds prompt_token_ids and each choice's token_ids.", {.fallback = "false"}),
+      row("return_tokens_as_token_ids", kBool, "Logprobs name tokens as token_id:N instead of by their text.",
+          {.fallback = "--return-tokens-as-token-ids"}),
+      row("user", kString, "Ignored."),
+      row("use_beam_search", kBool, "",
+          {.fallback = "false", .refused = "is not supported: this server samples; leave it out, or use n."}),
+      row("best_of", kInt, "Only 1.", {.fallback = "1", .min = 0, .max = 1}),
+      row("response_format", kObject, "Only the type text for now.",
+          {.fallback = "{\"type\": \"text\"}",
+           .shape = R"("required":["type"],"properties":{"type":{"enum":["text"]}})"}),
+      row("structured_outputs", kObject, "", {.refused = kNoGrammar}),
+      row("logprob_token_ids", kInts, "", {.refused = "is not supported; use logprobs."}),
+      row("repetition_detection", kObject, "", {.refused = "is not supported; leave it out."}),
+      row("kv_transfer_params", kObject, "", {.refused = kNoTransfer}),
+      row("ec_transfer_params", kObject, "", {.refused = kNoTransfer}),
+      row("watermarking", kAny, "", {.refused = "is not supported; leave it out."}),
+      row("guided_json", kAny, "Removed; without effect but for a warning in the log."),
+      row("guided_regex", kAny, "Removed; without effect."),
+      row("guided_choice", kAny, "Removed; without effect."),
+      row("guided_grammar", kAny, "Removed; without effect."),
   };
 }
 
-// What every form of chat takes for its template.
+// How the chat template is applied: /v1/chat/completions and /tokenize.
 std::vector<Field> template_fields() {
   return {
-      {"add_generation_prompt", T::kBool, "true", "End the prompt with the beginning of the assistant's turn."},
-      {"continue_final_message", T::kBool, "false",
-       "The model goes on with the last message; needs "
-       "add_generation_prompt false."},
-      {"add_special_tokens", T::kBool, "false", "Let the tokenizer add its own special tokens to the template's text."},
-      {"chat_template", T::kString, "the model's", "A Jinja template; only with --trust-request-chat-template."},
-      {"chat_template_kwargs", T::kObject, "", "Further variables of the template."},
-      {"documents", T::kObjects, "", "Documents for templates that take them."},
-      {"tools", T::kObjects, "", "Only with tool_choice none: shown to the template."},
+      row("add_generation_prompt", kBool, "End the prompt with the beginning of the assistant's turn.",
+          {.fallback = "true"}),
+      row("continue_final_message", kBool,
+          "The model goes on with the last message; needs add_generation_prompt false.", {.fallback = "false"}),
+      row("add_special_tokens", kBool, "Let the tokenizer add its own special tokens to the template's text.",
+          {.fallback = "false"}),
+      row("chat_template", kString, "A Jinja template; only with --trust-request-chat-template.",
+          {.fallback = "the model's"}),
+      row("chat_template_kwargs", kObject, "Further variables of the template."),
+      row("documents", kObjects, "Documents for templates that take them."),
+      row("tools", kObjects, "Only with tool_choice none: shown to the template."),
   };
 }
 
@@ -114,29 +112,34 @@ std::vector<Field> joined(std::vector<Field> a, const std::vector<Field>& b) {
   return a;
 }
 
-// Those of the rows that have these names.
-std::vector<Field> picked(std::vector<Field> rows, std::initializer_list<std::string_view> names) {
-  std::erase_if(rows, [&](const Field& row) { return std::find(names.begin(), names.end(), row.name) == names.end(); });
+// The rows with these names, which are separated by spaces.
+std::vector<Field> picked(std::vector<Field> rows, std::string_view names) {
+  const std::string padded = " " + std::string(names) + " ";
+  std::erase_if(rows, [&](const Field& row) { return padded.find(" " + std::string(row.name) + " ") == padded.npos; });
   return rows;
 }
 
 }  // namespace
+
+const std::vector<std::string_view>& reasoning_efforts() {
+  static const std::vector<std::string_view> efforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  return efforts;
+}
 
 const Schema& completion_schema() {
   static const Schema schema{
       "CompletionRequest", "A text to be continued.",
       joined(
           {
-              with_items(
-                  {"prompt", T::kPrompt, "", "Text or token ids, one or several.", -kNoBound, kNoBound, false, true}),
-              {"max_tokens", T::kInt, "16", "Longest answer in tokens; 0 only with echo.", 0},
-              {"logprobs", T::kInt, "", "Log probabilities of the N likeliest tokens; at most --max-logprobs.", -1},
-              {"echo", T::kBool, "false", "Give the prompt back in front of the answer."},
-              {"add_special_tokens", T::kBool, "true", "Let the tokenizer add its special tokens (BOS)."},
-              {"suffix", T::kString, "", "", -kNoBound, kNoBound, false, false, nullptr,
-               "is not supported: this server's models do not fill in the middle; leave it out."},
-              {"prompt_embeds", T::kAny, "", "", -kNoBound, kNoBound, false, false, nullptr,
-               "is not supported; send text or token ids in prompt."},
+              row("prompt", kPrompt, "Text or token ids, one or several.", {.required = true, .no_empty_list = true}),
+              row("max_tokens", kInt, "Longest answer in tokens; 0 only with echo.", {.fallback = "16", .min = 0}),
+              row("logprobs", kInt, "Log probabilities of the N likeliest tokens; at most --max-logprobs.",
+                  {.min = -1}),
+              row("echo", kBool, "Give the prompt back in front of the answer.", {.fallback = "false"}),
+              row("add_special_tokens", kBool, "Let the tokenizer add its special tokens (BOS).", {.fallback = "true"}),
+              row("suffix", kString, "",
+                  {.refused = "is not supported: this server's models do not fill in the middle; leave it out."}),
+              row("prompt_embeds", kAny, "", {.refused = "is not supported; send text or token ids in prompt."}),
           },
           sampling_fields())};
   return schema;
@@ -148,26 +151,27 @@ const Schema& chat_schema() {
       joined(
           joined(
               {
-                  with_items({"messages", T::kObjects, "",
-                              "The conversation: role, and content as a string or text parts.", -kNoBound, kNoBound,
-                              false, true}),
-                  {"max_completion_tokens", T::kInt, "what fits", "Longest answer in tokens; wins over max_tokens.", 1},
-                  {"max_tokens", T::kInt, "what fits", "The same, older.", 1},
-                  {"logprobs", T::kBool, "false", "Give each token's log probability."},
-                  {"top_logprobs", T::kInt, "0", "The N likeliest tokens too; needs logprobs.", -1},
-                  {"echo", T::kBool, "false",
-                   "Give back the last message in front of the answer, if its role is the "
-                   "assistant's."},
-                  {"tool_choice", T::kAny, "none", "Only none for now."},
-                  {"parallel_tool_calls", T::kBool, "true", "Without effect until tools are supported."},
-                  {"reasoning_effort", T::kString, "", "Handed to the template.", -kNoBound, kNoBound, false, false,
-                   kEfforts},
-                  {"include_reasoning", T::kBool, "true", "Without effect until reasoning parsers exist."},
-                  {"thinking_token_budget", T::kInt, "-1", "", -kNoBound, -1},
-                  {"media_io_kwargs", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr,
-                   "is for images and audio, which this server does not take yet."},
-                  {"mm_processor_kwargs", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr,
-                   "is for images and audio, which this server does not take yet."},
+                  row("messages", kObjects, "The conversation: role, and content as a string or text parts.",
+                      {.required = true, .no_empty_list = true}),
+                  row("max_completion_tokens", kInt, "Longest answer in tokens; wins over max_tokens.",
+                      {.fallback = "what fits", .min = 1}),
+                  row("max_tokens", kInt, "The same, older.", {.fallback = "what fits", .min = 1}),
+                  row("logprobs", kBool, "Give each token's log probability.", {.fallback = "false"}),
+                  row("top_logprobs", kInt, "The N likeliest tokens too; needs logprobs.",
+                      {.fallback = "0", .min = -1}),
+                  row("echo", kBool,
+                      "Give back the last message in front of the answer, if its role is the assistant's.",
+                      {.fallback = "false"}),
+                  row("tool_choice", kAny, "Only none for now.", {.fallback = "none"}),
+                  row("parallel_tool_calls", kBool, "Without effect until tools are supported.", {.fallback = "true"}),
+                  row("reasoning_effort", kString, "Handed to the template.", {.choices = reasoning_efforts()}),
+                  row("include_reasoning", kBool, "Without effect until reasoning parsers exist.",
+                      {.fallback = "true"}),
+                  row("thinking_token_budget", kInt, "", {.fallback = "-1", .max = -1}),
+                  row("media_io_kwargs", kObject, "",
+                      {.refused = "is for images and audio, which this server does not take yet."}),
+                  row("mm_processor_kwargs", kObject, "",
+                      {.refused = "is for images and audio, which this server does not take yet."}),
               },
               template_fields()),
           sampling_fields())};
@@ -181,61 +185,44 @@ const Schema& responses_schema() {
       "response.incomplete when max_output_tokens cut it, or response.failed; there is no [DONE].",
       joined(
           {
-              with_items({"input", T::kStringOrParts, "", "A text, or a list of messages with text.", -kNoBound,
-                          kNoBound, false, true}),
-              {"instructions", T::kString, "", "A system message in front of the input."},
-              {"max_output_tokens", T::kInt, "what fits", "Longest answer in tokens.", 1},
-              {"top_logprobs", T::kInt, "0",
-               "The N likeliest tokens at each place; needs message.output_text.logprobs in include.", 0, 20},
-              {"include", T::kStrings, "",
-               "message.output_text.logprobs gives each token's log probability; others are ignored."},
-              {"metadata", T::kObject, "", "Names and texts, given back."},
-              {"user", T::kString, "", "Given back."},
-              {"parallel_tool_calls", T::kBool, "true", "Given back."},
-              {"service_tier", T::kString, "auto", "Given back.", -kNoBound, kNoBound, false, false,
-               "auto|default|flex|scale|priority"},
-              {"truncation", T::kString, "disabled",
-               "auto drops the oldest messages of an input that is too long; disabled refuses it.", -kNoBound, kNoBound,
-               false, false, "auto|disabled"},
-              {"text", T::kObject, "{\"format\": {\"type\": \"text\"}}", "Only the format text for now."},
-              {"tool_choice", T::kAny, "auto", "There are no tools to be called.", -kNoBound, kNoBound, false, false,
-               "auto|none"},
-              {"tools", T::kObjects, "", "", -kNoBound, kNoBound, false, false, nullptr,
-               "cannot be called by this server yet; leave them out."},
-              {"reasoning", T::kObject, "", "effort is handed to the template."},
-              {"store", T::kBool, "false", "Answers are not kept: the answer says store false."},
-              {"background", T::kBool, "false", "", -kNoBound, kNoBound, false, false, nullptr,
-               "is not supported: answers are not kept; leave it out and stream instead."},
-              {"previous_response_id", T::kString, "", "", -kNoBound, kNoBound, false, false, nullptr,
-               "is not supported: answers are not kept; send the whole conversation in input."},
-              {"conversation", T::kAny, "", "", -kNoBound, kNoBound, false, false, nullptr,
-               "is not supported: conversations are not kept; send the whole conversation in input."},
-              {"prompt", T::kObject, "", "", -kNoBound, kNoBound, false, false, nullptr,
-               "is not supported: prompts are not kept; send their text in input or instructions."},
-              {"chat_template_kwargs", T::kObject, "", "Further variables of the template."},
+              row("input", kStringOrParts, "A text, or a list of messages with text.",
+                  {.required = true, .no_empty_list = true}),
+              row("instructions", kString, "A system message in front of the input."),
+              row("max_output_tokens", kInt, "Longest answer in tokens.", {.fallback = "what fits", .min = 1}),
+              row("top_logprobs", kInt,
+                  "The N likeliest tokens at each place; needs message.output_text.logprobs in include.",
+                  {.fallback = "0", .min = 0, .max = 20}),
+              row("include", kStrings,
+                  "message.output_text.logprobs gives each token's log probability; others are ignored."),
+              row("metadata", kObject, "Names and texts, given back."),
+              row("user", kString, "Given back."),
+              row("parallel_tool_calls", kBool, "Given back.", {.fallback = "true"}),
+              row("service_tier", kString, "Given back.",
+                  {.fallback = "auto", .choices = {"auto", "default", "flex", "scale", "priority"}}),
+              row("truncation", kString,
+                  "auto drops the oldest messages of an input that is too long; disabled refuses it.",
+                  {.fallback = "disabled", .choices = {"auto", "disabled"}}),
+              row("text", kObject, "Only the format text for now.", {.fallback = "{\"format\": {\"type\": \"text\"}}"}),
+              row("tool_choice", kAny, "There are no tools to be called.",
+                  {.fallback = "auto", .choices = {"auto", "none"}}),
+              row("tools", kObjects, "", {.refused = "cannot be called by this server yet; leave them out."}),
+              row("reasoning", kObject, "effort is handed to the template."),
+              row("store", kBool, "Answers are not kept: the answer says store false.", {.fallback = "false"}),
+              row("background", kBool, "",
+                  {.fallback = "false",
+                   .refused = "is not supported: answers are not kept; leave it out and stream instead."}),
+              row("previous_response_id", kString, "",
+                  {.refused = "is not supported: answers are not kept; send the whole conversation in input."}),
+              row("conversation", kAny, "",
+                  {.refused = "is not supported: conversations are not kept; send the whole conversation in input."}),
+              row("prompt", kObject, "",
+                  {.refused = "is not supported: prompts are not kept; send their text in input or instructions."}),
+              row("chat_template_kwargs", kObject, "Further variables of the template."),
           },
-          picked(sampling_fields(), {"model",
-                                     "temperature",
-                                     "top_p",
-                                     "top_k",
-                                     "min_p",
-                                     "repetition_penalty",
-                                     "presence_penalty",
-                                     "frequency_penalty",
-                                     "logit_bias",
-                                     "seed",
-                                     "stop",
-                                     "stop_token_ids",
-                                     "include_stop_str_in_output",
-                                     "ignore_eos",
-                                     "skip_special_tokens",
-                                     "stream",
-                                     "priority",
-                                     "cache_salt",
-                                     "request_id",
-                                     "structured_outputs",
-                                     "kv_transfer_params",
-                                     "ec_transfer_params"}))};
+          picked(sampling_fields(),
+                 "model temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty logit_bias "
+                 "seed stop stop_token_ids include_stop_str_in_output ignore_eos skip_special_tokens stream priority "
+                 "cache_salt request_id structured_outputs kv_transfer_params ec_transfer_params"))};
   return schema;
 }
 
@@ -246,24 +233,23 @@ const Schema& messages_schema() {
       "what came from the prefix cache (cache_read_input_tokens), as Anthropic and vLLM count.",
       joined(
           {
-              with_items(
-                  {"messages", T::kObjects, "",
-                   "Turns of user and assistant; content is a string or text blocks. A last turn of the assistant is "
-                   "continued.",
-                   -kNoBound, kNoBound, false, true}),
-              {"max_tokens", T::kInt, "", "Longest answer in tokens.", 1, kNoBound, false, true},
-              {"system", T::kStringOrParts, "", "The system prompt: a string or text blocks."},
-              with_text({"stop_sequences", T::kStrings, "", "Up to four texts that end the answer."}),
-              {"metadata", T::kObject, "", "Ignored."},
-              {"thinking", T::kObject, "", "{type: disabled}; enabled is refused for now."},
-              {"output_config", T::kObject, "", "effort is handed to the template; format is refused for now."},
-              {"tools", T::kObjects, "", "", -kNoBound, kNoBound, false, false, nullptr,
-               "cannot be called by this server yet; leave them out."},
-              {"tool_choice", T::kObject, "", "{type: auto} or {type: none}: there are no tools to be called."},
-              {"chat_template_kwargs", T::kObject, "", "Further variables of the template."},
+              row("messages", kObjects,
+                  "Turns of user and assistant; content is a string or text blocks. A last turn of the assistant is "
+                  "continued.",
+                  {.required = true, .no_empty_list = true}),
+              row("max_tokens", kInt, "Longest answer in tokens.", {.required = true, .min = 1}),
+              row("system", kStringOrParts, "The system prompt: a string or text blocks."),
+              row("stop_sequences", kStrings, "Up to four texts that end the answer.", {.no_empty_text = true}),
+              row("metadata", kObject, "Ignored."),
+              row("thinking", kObject, "{type: disabled}; enabled is refused for now."),
+              row("output_config", kObject, "effort is handed to the template; format is refused for now."),
+              row("tools", kObjects, "", {.refused = "cannot be called by this server yet; leave them out."}),
+              row("tool_choice", kObject, "{type: auto} or {type: none}: there are no tools to be called."),
+              row("chat_template_kwargs", kObject, "Further variables of the template."),
           },
-          picked(sampling_fields(), {"model", "temperature", "top_p", "top_k", "seed", "stream", "priority",
-                                     "cache_salt", "request_id", "kv_transfer_params", "ec_transfer_params"}))};
+          picked(sampling_fields(),
+                 "model temperature top_p top_k seed stream priority cache_salt request_id kv_transfer_params "
+                 "ec_transfer_params"))};
   return schema;
 }
 
@@ -272,15 +258,14 @@ const Schema& count_tokens_schema() {
       "CountTokensRequest",
       "Anthropic's token count: the messages as /v1/messages would see them.",
       {
-          {"model", T::kString, "the served model", "A served name; an unknown one is a 404."},
-          with_items({"messages", T::kObjects, "", "Turns of user and assistant.", -kNoBound, kNoBound, false, true}),
-          {"system", T::kStringOrParts, "", "The system prompt."},
-          {"thinking", T::kObject, "", "{type: disabled}; enabled is refused for now."},
-          {"output_config", T::kObject, "", "effort is handed to the template; format is refused for now."},
-          {"tools", T::kObjects, "", "", -kNoBound, kNoBound, false, false, nullptr,
-           "cannot be called by this server yet; leave them out."},
-          {"tool_choice", T::kObject, "", "{type: auto} or {type: none}: there are no tools to be called."},
-          {"chat_template_kwargs", T::kObject, "", "Further variables of the template."},
+          row("model", kString, "A served name; an unknown one is a 404.", {.fallback = "the served model"}),
+          row("messages", kObjects, "Turns of user and assistant.", {.required = true, .no_empty_list = true}),
+          row("system", kStringOrParts, "The system prompt."),
+          row("thinking", kObject, "{type: disabled}; enabled is refused for now."),
+          row("output_config", kObject, "effort is handed to the template; format is refused for now."),
+          row("tools", kObjects, "", {.refused = "cannot be called by this server yet; leave them out."}),
+          row("tool_choice", kObject, "{type: auto} or {type: none}: there are no tools to be called."),
+          row("chat_template_kwargs", kObject, "Further variables of the template."),
       }};
   return schema;
 }
@@ -290,57 +275,26 @@ const Schema& tokenize_schema() {
       "TokenizeRequest", "A prompt, or messages, whose token ids are wanted.",
       joined(
           {
-              {"model", T::kString, "the served model", "A served name; an unknown one is a 404."},
-              {"prompt", T::kString, "", "The text; or give messages."},
-              with_items({"messages", T::kObjects, "", "A conversation, put through the chat template."}),
-              {"return_token_strs", T::kBool, "false", "Adds token_strs: each token as the vocabulary spells it."},
-              {"reasoning_effort", T::kString, "", "Handed to the template.", -kNoBound, kNoBound, false, false,
-               kEfforts},
+              row("model", kString, "A served name; an unknown one is a 404.", {.fallback = "the served model"}),
+              row("prompt", kString, "The text; or give messages."),
+              row("messages", kObjects, "A conversation, put through the chat template.", {.no_empty_list = true}),
+              row("return_token_strs", kBool, "Adds token_strs: each token as the vocabulary spells it.",
+                  {.fallback = "false"}),
+              row("reasoning_effort", kString, "Handed to the template.", {.choices = reasoning_efforts()}),
           },
           template_fields())};
   return schema;
 }
 
 const Schema& detokenize_schema() {
-  static const Schema schema{"DetokenizeRequest",
-                             "Token ids whose text is wanted.",
-                             {
-                                 {"model", T::kString, "the served model", "A served name; an unknown one is a 404."},
-                                 {"tokens", T::kInts, "", "The token ids.", -kNoBound, kNoBound, false, true},
-                             }};
+  static const Schema schema{
+      "DetokenizeRequest",
+      "Token ids whose text is wanted.",
+      {
+          row("model", kString, "A served name; an unknown one is a 404.", {.fallback = "the served model"}),
+          row("tokens", kInts, "The token ids.", {.required = true}),
+      }};
   return schema;
-}
-
-const std::vector<RouteDoc>& route_docs() {
-  static const std::vector<RouteDoc> routes = {
-      {"POST", "/v1/chat/completions", "Answers a conversation.", &chat_schema()},
-      {"POST", "/v1/completions", "Continues a text.", &completion_schema()},
-      {"POST", "/v1/responses", "Answers a conversation, in OpenAI's newer form.", &responses_schema()},
-      {"GET", "/v1/responses/{id}", "Always a 404: answers are not kept."},
-      {"POST", "/v1/responses/{id}/cancel", "Always a 404: answers are not kept; close the connection instead."},
-      {"POST", "/v1/messages", "Answers a conversation, in Anthropic's form.", &messages_schema()},
-      {"POST", "/v1/messages/count_tokens", "Counts a conversation's tokens.", &count_tokens_schema()},
-      {"GET", "/v1/models", "The served names, for OpenAI's and Anthropic's clients."},
-      {"GET", "/v1/models/{name}", "One of them; its name may have slashes."},
-      {"POST", "/tokenize", "Token ids of a text or a conversation.", &tokenize_schema()},
-      {"POST", "/detokenize", "Text of token ids.", &detokenize_schema()},
-      {"GET", "/tokenizer_info", "The tokenizer's settings; only with --enable-tokenizer-info-endpoint."},
-      {"GET", "/health", "200 while the server works; 503 and a sentence when workers or the engine make no progress.",
-       nullptr, "text/plain"},
-      {"GET", "/ping", "The same.", nullptr, "text/plain"},
-      {"POST", "/ping", "The same.", nullptr, "text/plain"},
-      {"GET", "/version", "The version."},
-      {"GET", "/load", "The requests that are being answered."},
-      {"GET", "/metrics", "Prometheus metrics.", nullptr, "text/plain"},
-      {"POST", "/reset_prefix_cache",
-       "Forgets the prefix cache, if no request runs; needs a key or "
-       "--enable-reset-prefix-cache."},
-      {"POST", "/invocations", "SageMaker's name for chat (with messages) and completions (with prompt).",
-       &completion_schema()},
-      {"GET", "/openapi.json", "This API as an OpenAPI document."},
-      {"GET", "/docs", "This API as a page.", nullptr, "text/html"},
-  };
-  return routes;
 }
 
 }  // namespace quire::api

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Service: the routes of the server, from an HTTP request to the AsyncLlm and back.
+// Service: hands each HTTP request to its endpoint, and holds what the endpoints share.
 #pragma once
 
 #include <atomic>
@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "api/error.h"
-#include "api/exchange.h"
+#include "api/handler.h"
 #include "api/keys.h"
+#include "api/routes.h"
 #include "api/schema.h"
 #include "api/worker_pool.h"
 #include "llm/async_llm.h"
@@ -19,11 +20,11 @@ namespace quire::api {
 
 struct ServiceOptions {
   std::vector<ApiKey> keys;               // those with names and limits
-  std::vector<std::string> served_names;  // the first one stands in answers
-  std::vector<std::string> aliases;       // also taken as `model`: the path, the file's name
+  std::vector<std::string> served_names;  // answers show the first one
+  std::vector<std::string> aliases;       // also accepted as `model`: the path, the file's name
   std::string model_root;                 // the model's own name, without its folders
   std::string version;
-  std::string fingerprint;  // of answers; "": none
+  std::string fingerprint;  // system_fingerprint of answers; "": none
   int64_t created = 0;      // Unix time of the start
   int64_t stream_interval = 1;
   bool trust_request_chat_template = false;
@@ -40,13 +41,13 @@ struct ServiceOptions {
   json::Value default_chat_template_kwargs;
   std::string response_role = "assistant";
   int workers = 2;
-  // /health is 503 when requests wait this long without a worker beginning or ending one (0: never) ...
+  // /health is 503 if requests wait this long without a worker beginning or ending one (0: never) ...
   double worker_stall_s = 60;
-  double engine_stall_s = 60;  // ... or when one step of the engine takes this long (0: never)
+  double engine_stall_s = 60;  // ... or if one step of the engine takes this long (0: never)
 };
 
-// One for the server. handle() may be called from any thread and returns at once; long work goes to the pool. Lives
-// until the last Reply it was given is finished (the HTTP server is stopped first).
+// The server has one. Any thread may call handle(), which returns at once: long work goes to the worker pool.
+// REQUIRES: it outlives every Reply that it was given (stop the HTTP server first).
 class Service {
  public:
   Service(llm::AsyncLlm& llm, metrics::ServerMetrics& metrics, ServiceOptions options);
@@ -55,56 +56,46 @@ class Service {
   Handler handler() {
     return [this](HttpRequest request, ReplyPtr reply) { handle(std::move(request), std::move(reply)); };
   }
-  // The route as it is declared ("/v1/models"), or "none": the label of the http_* metrics.
-  static std::string_view route_of(std::string_view path);
 
   llm::AsyncLlm& llm() { return llm_; }
+  metrics::ServerMetrics& metrics() { return metrics_; }
   KeyLedger& keys() { return keys_; }
+  const WorkerPool& workers() const { return workers_; }
   const llm::Llm& model() const { return llm_.llm(); }
   const ServiceOptions& options() const { return options_; }
-  std::atomic<int64_t>& load() { return load_; }
-  // No text of more bytes can be max_model_len tokens; see kAlwaysTokenised.
+  const std::string& openapi() const { return openapi_; }
+  const std::string& docs() const { return docs_; }
+  std::atomic<int64_t>& load() { return load_; }  // the generations under way
+  // A text with more bytes has more than max_model_len tokens; at least kAlwaysTokenised.
   size_t max_text_bytes() const { return max_text_bytes_; }
-  // Takes a fraction of a second.
+  // Tokenising this much takes a fraction of a second.
   static constexpr size_t kAlwaysTokenised = size_t{1} << 20;
 
-  // 404 unless `model` is absent, empty or one of the served names.
+  bool serves(const std::string& model) const;  // it is a served name or an alias
+  ApiError unknown_model(const std::string& model) const;
+  // 404 unless `model` is absent, empty or served.
   ApiStatus check_model(const Body& body) const;
 
  private:
-  using Endpoint = void (*)(Service&, const HttpRequest&, const ReplyPtr&);
-  bool handle_get(const HttpRequest& request, Reply& reply);  // false: no route of its kind
-  void run_on_worker(HttpRequest request, ReplyPtr reply, Endpoint endpoint);
-  bool serves(const std::string& model) const;
-  ApiError unknown_model(const std::string& model) const;
-  void health(Reply& reply) const;
-  void models(Reply& reply) const;
-  void one_model(const HttpRequest& request, Reply& reply) const;
-  void tokenizer_info(Reply& reply) const;
-  static void reset_prefix_cache(Service& service, const HttpRequest& request, const ReplyPtr& reply);
+  void run_on_worker(HttpRequest request, ReplyPtr reply, Endpoint* endpoint);
 
   llm::AsyncLlm& llm_;
   metrics::ServerMetrics& metrics_;
   const ServiceOptions options_;
   const std::string openapi_;
-  const std::string page_;
+  const std::string docs_;
   const size_t max_text_bytes_;
   KeyLedger keys_;
   std::atomic<int64_t> load_ = 0;
-  WorkerPool workers_;  // last: its jobs use all of the above
+  WorkerPool workers_;  // the last member: its jobs use the others
 };
 
-// The endpoints that generate or tokenise. Each runs on a worker and answers, now or later, through the reply.
-void serve_completions(Service& service, const HttpRequest& request, const ReplyPtr& reply);
-void serve_chat(Service& service, const HttpRequest& request, const ReplyPtr& reply);
-void serve_responses(Service& service, const HttpRequest& request, const ReplyPtr& reply);
-void serve_messages(Service& service, const HttpRequest& request, const ReplyPtr& reply);
-void serve_count_tokens(Service& service, const HttpRequest& request, const ReplyPtr& reply);
-void serve_tokenize(Service& service, const HttpRequest& request, const ReplyPtr& reply);
-void serve_detokenize(Service& service, const HttpRequest& request, const ReplyPtr& reply);
-
-void send_json(Reply& reply, int status, std::string body);
+void send_json(Reply& reply, std::string body);
 void send_error(Reply& reply, const ApiError& error);
 void send_anthropic_error(Reply& reply, const ApiError& error);  // in the shape of /v1/messages
+// Sends the error in the shape that the client of this request reads.
+void refuse(const HttpRequest& request, Reply& reply, const ApiError& error, Headers extra = {});
+// 404, or 405 if the path takes other methods.
+void refuse_route(const HttpRequest& request, Reply& reply);
 
 }  // namespace quire::api

@@ -87,7 +87,7 @@ WorkerPool::Jobs* WorkerPool::next(bool takes_large) {
 }
 
 void WorkerPool::run(bool takes_large) {
-  bool untrimmed = false;  // it ran a job since memory was given back
+  bool untrimmed = false;  // it has run a job since it last gave memory back
   for (;;) {
     JobId id = 0;
     Job job;
@@ -95,7 +95,7 @@ void WorkerPool::run(bool takes_large) {
     {
       std::unique_lock lock(mutex_);
       const auto ready = [&] { return stopping_ || next(takes_large) != nullptr; };
-      // A parsed body takes a multiple of its size, which should not stay with the process when all is quiet.
+      // A parsed body takes a multiple of its size. An idle process should not keep that memory.
       while (untrimmed && !filled_.wait_for(lock, kTrimAfter, ready)) {
         untrimmed = false;
         lock.unlock();
@@ -113,7 +113,7 @@ void WorkerPool::run(bool takes_large) {
     }
     job(*flag);
     untrimmed = takes_large;
-    job = nullptr;  // before it counts as finished: what it owns may take a while to go
+    job = nullptr;  // before it counts as finished: destroying what it owns may take a while
     const std::lock_guard lock(mutex_);
     flags_.erase(id);
     progress_ = Clock::now();

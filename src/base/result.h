@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Result<T>: the road for failures caused by a request or a file; our own bugs take QUIRE_CHECK instead.
+// Result<T>: a value or an Error that a request or a file caused; our own bugs use QUIRE_CHECK instead.
 #pragma once
 
 #include <optional>
@@ -23,14 +23,21 @@ enum class ErrorCode {
   kInternal,         // anything else; should be rare
 };
 
-// One failure: a kind and one sentence that says what was wrong and what to do.
+// One failure: a kind, one sentence that says what was wrong and what to do, and the field of the request, if one is
+// to blame.
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
+  std::string field = {};  // "temperature"; "" if the failure is not about one field
 };
 
 inline Error invalid_argument(std::string message) {
   return {ErrorCode::kInvalidArgument, std::move(message)};
+}
+// A field of a request is wrong. The message is its name and `what`: "top_p" and "must be in (0, 1].".
+inline Error invalid_field(std::string field, const std::string& what) {
+  std::string message = field + " " + what;
+  return {ErrorCode::kInvalidArgument, std::move(message), std::move(field)};
 }
 inline Error not_found(std::string message) {
   return {ErrorCode::kNotFound, std::move(message)};
@@ -38,8 +45,8 @@ inline Error not_found(std::string message) {
 inline Error corrupt(std::string message) {
   return {ErrorCode::kCorrupt, std::move(message)};
 }
-inline Error unsupported(std::string message) {
-  return {ErrorCode::kUnsupported, std::move(message)};
+inline Error unsupported(std::string message, std::string field = {}) {
+  return {ErrorCode::kUnsupported, std::move(message), std::move(field)};
 }
 inline Error exhausted(std::string message) {
   return {ErrorCode::kExhausted, std::move(message)};

@@ -10,6 +10,7 @@
 #include <ctime>
 #include <thread>
 
+#include "api/documents.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "cli/command.h"
@@ -157,9 +158,10 @@ int serve(const CLI::App& app, ServeFlags& flags) {
   llm::AsyncLlm llm(std::move(*loaded), flags.async);
   api::Service service(llm, metrics, flags.service);
   flags.http.on_access = [&metrics](const http::AccessRecord& record) {
-    metrics.on_http(api::Service::route_of(record.path), record.method, record.status, record.seconds,
-                    record.request_bytes, record.response_bytes);
+    metrics.on_http(api::route_label(record.path), record.method, record.status, record.seconds, record.request_bytes,
+                    record.response_bytes);
   };
+  flags.http.needs_key = api::needs_key;
   auto server = http::Server::listen(flags.http, service.handler());
   if (!server.ok()) return report(server.error());
   const int code = run_server(**server, flags);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A connection's life: read, parse, answer, linger, close.
+// The phases of a connection: read, parse, answer, linger, close.
 #include "http/connection.h"
 
 #include <openssl/rand.h>
@@ -28,7 +28,7 @@ namespace {
 
 constexpr size_t kIdleRead = size_t{4} << 10;
 constexpr size_t kBodyRead = size_t{64} << 10;
-constexpr size_t kReadAhead = size_t{16} << 10;  // read while an answer is pending; no more until it is out
+constexpr size_t kReadAhead = size_t{16} << 10;  // the most that is read ahead while an answer is pending
 constexpr size_t kMaxGather = 32;
 constexpr Clock::duration kLingerQuiet = std::chrono::seconds(2);
 constexpr Clock::duration kLingerTotal = std::chrono::seconds(10);
@@ -44,7 +44,7 @@ std::string random_id() {
   return out;
 }
 
-// The client's own id when it is fit for a header and a log line.
+// The client's own id if it can stand in a header and a log line, else a random one.
 std::string request_id(const api::HttpRequest& request) {
   const std::string* given = request.header("X-Request-Id");
   if (given == nullptr || given->empty() || given->size() > 256) return random_id();
@@ -62,7 +62,7 @@ double milliseconds(Clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
 
-// The primitives over a plain socket or TLS.
+// The stream operations over a plain socket or TLS.
 template <typename Stream>
 class StreamConnection final : public Connection {
   static constexpr bool kTls = !std::is_same_v<Stream, Socket>;
@@ -204,7 +204,7 @@ void Connection::arm_read() {
   if (phase_ == Phase::kAnswer && in_.size() >= kReadAhead) return;  // sweep() looks for a hang-up meanwhile
   reading_ = true;
   const size_t room = phase_ == Phase::kBody || phase_ == Phase::kLinger ? kBodyRead : kIdleRead;
-  if (in_.size() == 0 && in_.capacity() > room) in_ = InBuffer();  // an idle connection holds no more than it needs
+  if (in_.size() == 0 && in_.capacity() > room) in_ = InBuffer();  // an idle connection keeps only a small buffer
   start_read(in_.prepare(room), room);
 }
 
@@ -254,7 +254,7 @@ void Connection::parse() {
   }
 }
 
-// Keeps what the answer and its access line need of the request.
+// Keeps the parts of the request that the answer and the access log need.
 void Connection::remember_request() {
   const api::HttpRequest& request = reader_.request();
   method_ = reader_.method();
@@ -267,13 +267,13 @@ void Connection::remember_request() {
   if (state_.options.enable_request_id_headers) answer_headers_.emplace_back("X-Request-Id", id_);
 }
 
-// Everything that can be decided before the body is read.
+// Decides everything that can be decided before the body is read.
 void Connection::on_head() {
   remember_request();
   const api::HttpRequest& request = reader_.request();
   const bool keep_alive = reader_.keep_alive() && reader_.complete();
   if (const auto preflight = state_.cors.preflight(request)) {
-    answer_headers_.clear();  // the preflight brings its own
+    answer_headers_.clear();  // a preflight has its own
     if (state_.options.enable_request_id_headers) answer_headers_.emplace_back("X-Request-Id", id_);
     return answer(preflight->status, "text/plain; charset=utf-8", preflight->body, preflight->headers, keep_alive);
   }
@@ -290,7 +290,7 @@ void Connection::on_head() {
   }
 }
 
-// A head that could not be read leaves nothing of the request before it.
+// For a head that could not be read: nothing of the previous request may be left.
 void Connection::forget_request() {
   method_.clear();
   path_.clear();
@@ -298,7 +298,7 @@ void Connection::forget_request() {
   answer_headers_.clear();
 }
 
-// Counts bytes of the body; false when the server holds too many and has answered so. A small body always has room.
+// Counts bytes of the body. If the server holds too many, answers 503 and returns false. A small body always fits.
 bool Connection::hold_body(size_t bytes) {
   constexpr int64_t kSmallBody = int64_t{64} << 10;
   if (body_hold_ == nullptr) body_hold_ = std::make_shared<BodyHold>(state_.held_body_bytes);
@@ -334,7 +334,7 @@ ReplyTerms Connection::terms(bool keep_alive) const {
   return terms;
 }
 
-// Our own answer, without the handler.
+// Answers without the handler.
 void Connection::answer(int status, std::string_view content_type, std::string body, const api::Headers& extra,
                         bool keep_alive) {
   phase_ = Phase::kAnswer;
@@ -395,7 +395,7 @@ size_t Connection::unsent() const {
 }
 
 void Connection::pump() {
-  scheduled_ = false;  // before the look: what is queued after it wakes us again
+  scheduled_ = false;  // before take(): what is queued after it wakes us again
   if (phase_ == Phase::kClosed) return;
   if (writing_) {
     if (current_ && current_->broken()) drop();
@@ -445,8 +445,9 @@ void Connection::finish_answer(bool keep_alive) {
   arm_read();
 }
 
-// The last answer is out. The client may still be sending (a body that was refused): a socket that is closed with
-// unread bytes resets the connection and takes the answer with it, so what comes is thrown away for a while.
+// The last answer has been sent. The client may still be sending (a body that was refused). Closing a socket with
+// unread bytes resets the connection, and the client would lose the answer, so its bytes are read and discarded for a
+// while.
 void Connection::begin_close() {
   if (eof_) return drop();
   phase_ = Phase::kLinger;
@@ -496,7 +497,7 @@ void Connection::break_off() {
 void Connection::drop() {
   if (phase_ == Phase::kClosed) return;
   const auto self = shared_from_this();
-  const bool reset = writing_ || !out_.empty();  // what the client does not take must not stay in the kernel
+  const bool reset = writing_ || !out_.empty();  // unsent bytes must not stay in the kernel
   phase_ = Phase::kClosed;
   if (current_) {
     current_->gone();
@@ -523,7 +524,7 @@ void Connection::sweep(Clock::time_point now) {
   if (phase_ == Phase::kAnswer && !reading_ && !eof_) look_for_hangup();
 }
 
-// A client that sent more requests than we read ahead cannot be seen leaving by a read.
+// If a client has sent more than we read ahead, no read is pending that would notice that it leaves.
 void Connection::look_for_hangup() {
 #ifdef POLLRDHUP
   constexpr short kLeft = POLLRDHUP;

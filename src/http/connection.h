@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client's connection, and the I/O thread that carries many of them.
+// Connection: one client's socket. Worker: an I/O thread with many connections.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@
 #include <thread>
 #include <vector>
 
+#include "http/exchange.h"
 #include "http/gate.h"
-#include "http/reply.h"
 #include "http/request_reader.h"
 #include "http/server.h"
 
@@ -31,7 +31,7 @@ using Socket =
     boost::asio::basic_stream_socket<boost::asio::generic::stream_protocol, boost::asio::io_context::executor_type>;
 using SharedTls = std::shared_ptr<boost::asio::ssl::context>;
 
-// What all threads of a server share; constant but for the counters.
+// What all threads of a server share; constant except for the counters.
 struct ServerState {
   ServerState(const ServerOptions& server_options, api::Handler api_handler);
 
@@ -44,7 +44,7 @@ struct ServerState {
   const std::shared_ptr<std::atomic<int64_t>> held_body_bytes;
   std::atomic<bool> stopping{false};
 
-  // Counts connections; wait_quiet() waits until there is none.
+  // Counts connections; wait_quiet() waits until there are none, and returns whether that happened in time.
   std::atomic<int64_t> connections{0};
   void connection_ended();
   bool wait_quiet(Clock::time_point until);
@@ -54,8 +54,8 @@ struct ServerState {
   std::condition_variable quiet_;
 };
 
-// The bytes of one request's body among those that the server holds. Lives as long as the body does, so it may outlive
-// the server. One thread at a time.
+// Counts the bytes of one request's body among those that the server holds. It lives as long as the body does, so it
+// may outlive the server. One thread at a time.
 class BodyHold {
  public:
   explicit BodyHold(std::shared_ptr<std::atomic<int64_t>> total) : total_(std::move(total)) {}
@@ -76,9 +76,9 @@ class BodyHold {
 
 class Connection;
 
-// One I/O thread. It owns its connections, which never leave it. schedule() may be called from any thread: the
-// connections that have something to write are gathered, so that a step's tokens for a thousand streams wake the thread
-// once. Everything else belongs to the thread itself.
+// One I/O thread. It owns its connections, which stay with it. schedule() may be called from any thread; it gathers the
+// connections that have something to write, so that the tokens of one step for a thousand streams wake the thread once.
+// All other functions are called on the thread itself.
 class Worker {
  public:
   explicit Worker(ServerState& state);
@@ -87,7 +87,7 @@ class Worker {
   ServerState& state() { return state_; }
   boost::asio::io_context& io() { return io_; }
   void start();
-  void finish();  // lets the thread end when its last operation has ended, and waits for that
+  void finish();  // lets the thread end after its last operation, and waits for it
   void schedule(std::shared_ptr<Connection> connection);
 
   void add(std::shared_ptr<Connection> connection);
@@ -109,8 +109,8 @@ class Worker {
   std::thread thread_;
   std::vector<std::shared_ptr<Connection>> connections_;
 
-  std::mutex mutex_;  // guards what follows
-  std::vector<std::shared_ptr<Connection>> dirty_;
+  std::mutex mutex_;                                // guards dirty_
+  std::vector<std::shared_ptr<Connection>> dirty_;  // those that have something to write
 };
 
 // The bytes that have been read and not yet parsed.
@@ -121,7 +121,7 @@ class InBuffer {
   size_t capacity() const { return capacity_; }
   void consume(size_t count) { begin_ += count; }
   void commit(size_t count) { end_ += count; }
-  // Room for `count` bytes behind the last one; what is held may move, so no read may be under way.
+  // Room for `count` bytes after the last one. The held bytes may move. REQUIRES: no read is under way.
   char* prepare(size_t count);
 
  private:
@@ -131,38 +131,38 @@ class InBuffer {
   size_t end_ = 0;
 };
 
-// Reads requests one after the other, hands each to the handler and writes its answer; while an answer is pending it
-// keeps reading (a little), to see the client leave. Lives on one Worker's thread; wake() alone may be called from
-// others. Kept alive by its worker and its pending operations; drop() is the one way out: it tells the exchange, closes
-// the socket and leaves the worker.
+// Reads requests one after the other, passes each to the handler and writes its answer. While an answer is pending it
+// keeps reading (a little), to notice that the client leaves. All functions run on the thread of its Worker, except
+// wake(), which may be called from any thread. The worker and the pending operations keep it alive; drop() is the only
+// way it ends: it tells the exchange, closes the socket and leaves the worker.
 //
-// A client that closes its sending side looks the same as one that has left, until something is sent to it: then the
-// kernel of one that has left answers with a reset. So at the end of input an unanswered HTTP/1.1 request gets a byte
-// or two that mean nothing ("100 Continue"; inside a chunked body a leading zero of the next chunk's size): one that
-// has left is found out within a round trip, one that only stopped sending gets its answer. HTTP/1.0 and TLS have no
-// such bytes (or no such clients): there the end of input is the end.
+// A client that closes its sending side looks like one that has left, until something is sent to it: then the kernel of
+// a client that has left answers with a reset. So at the end of input an unanswered HTTP/1.1 request is sent a few
+// bytes that mean nothing ("100 Continue"; inside a chunked body a leading zero of the next chunk's size). A client
+// that has left is then noticed within a round trip, and one that only stopped sending gets its answer. HTTP/1.0 and
+// TLS have no such bytes (or no such clients): there the end of input closes the connection.
 class Connection : public Outlet, public std::enable_shared_from_this<Connection> {
  public:
   Connection(Worker& worker, std::string peer);
 
   void start();
-  void refuse();  // answers 503 and closes, whatever is asked
+  void refuse();  // answers 503 without reading a request, and closes
   void wake() override;
-  void pump();  // writes what there is to write; goes on to the next request when an answer is out
+  void pump();  // writes what is queued; when an answer has been sent, goes on to the next request
   void sweep(Clock::time_point now);
   void begin_stop();
-  void break_off();  // ends an answer under way with an error that says why
+  void break_off();  // ends a pending answer with an error that says why
   void drop();
 
   size_t index = 0;  // its place among its worker's connections
 
  protected:
-  // The stream's operations; each ends in the function of that name below, later, never from the call itself.
+  // The operations of the stream. Each completes by calling its on_ function below, never from within the start_ call.
   virtual void start_handshake() = 0;
   virtual void start_read(char* data, size_t size) = 0;
   virtual void start_write(const std::vector<boost::asio::const_buffer>& buffers) = 0;
   virtual void start_wait_error() = 0;
-  virtual void start_shutdown() = 0;  // of the sending side; ends in nothing
+  virtual void start_shutdown() = 0;  // closes the sending side; calls nothing when done
   virtual void close_socket(bool reset) = 0;
   virtual int descriptor() = 0;
   virtual bool encrypted() const = 0;
@@ -208,9 +208,9 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   InBuffer in_;
   bool reading_ = false;
   bool eof_ = false;
-  bool late_ = false;  // had its 408
+  bool late_ = false;  // has been answered 408
   RequestReader reader_;
-  std::shared_ptr<BodyHold> body_hold_;  // while a body is read
+  std::shared_ptr<BodyHold> body_hold_;  // null unless a body is being read
 
   std::deque<std::string> out_;
   size_t out_offset_ = 0;  // of the first segment
@@ -224,7 +224,7 @@ class Connection : public Outlet, public std::enable_shared_from_this<Connection
   std::string id_;
   bool http10_ = false;
   bool head_only_ = false;
-  bool anthropic_ = false;  // reads errors in Anthropic's shape
+  bool anthropic_ = false;  // the client expects errors in Anthropic's shape
   int64_t request_bytes_ = 0;
   Clock::time_point request_start_;
   api::Headers answer_headers_;

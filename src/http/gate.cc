@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks keys by digest, and answers browsers' questions about origins.
+// Looks keys up by digest, and decides about origins.
 #include "http/gate.h"
 
 #include <openssl/crypto.h>
@@ -35,19 +35,10 @@ bool contains(const std::vector<std::string>& items, std::string_view item) {
   return std::find(items.begin(), items.end(), item) != items.end();
 }
 
-// What probes, scrapers and readers of the documentation ask for, which costs next to nothing. Every other path needs a
-// key, also one that does not exist: a route that is added later is guarded unless it is put here.
-bool guarded(std::string_view path) {
-  if (path.starts_with("/metrics")) return false;
-  for (const std::string_view open : {"/health", "/ping", "/version", "/load", "/docs", "/openapi.json", "/"}) {
-    if (path == open) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
-KeyRing::KeyRing(const std::vector<std::string>& keys, const std::vector<NamedKey>& named) {
+KeyRing::KeyRing(const std::vector<std::string>& keys, const std::vector<NamedKey>& named, NeedsKey needs_key)
+    : needs_key_(std::move(needs_key)) {
   for (const std::string& key : keys) add("key-" + std::to_string(entries_.size() + 1), key);
   for (const NamedKey& key : named) add(key.name, key.key);
 }
@@ -69,7 +60,7 @@ const KeyRing::Entry* KeyRing::find(std::string_view key) const {
 }
 
 std::optional<std::string> KeyRing::caller(const api::HttpRequest& request) const {
-  if (entries_.empty() || request.method == "OPTIONS" || !guarded(request.path)) return "";
+  if (entries_.empty() || request.method == "OPTIONS" || (needs_key_ && !needs_key_(request.path))) return "";
   const Entry* found = nullptr;
   if (const std::string* authorization = request.header("Authorization")) {
     const std::string_view text = trim(*authorization);
@@ -106,7 +97,7 @@ std::optional<Cors::Preflight> Cors::preflight(const api::HttpRequest& request) 
 
   Preflight answer;
   std::vector<std::string> failures;
-  const bool name_origin = !all_origins_ || options_.credentials;  // "*" is no answer to a request with credentials
+  const bool name_origin = !all_origins_ || options_.credentials;  // "*" is not allowed with credentials
   if (name_origin) {
     answer.headers.emplace_back("Vary", "Origin");
   } else {

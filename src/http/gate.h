@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may ask: API keys and CORS, decided from a request's head alone.
+// Who may send requests: API keys and CORS, decided from the head of a request alone.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "api/exchange.h"
+#include "api/handler.h"
 
 namespace quire::http {
 
@@ -18,14 +19,17 @@ struct NamedKey {
   std::string key;
 };
 
-// The keys that open the guarded paths. Only digests are kept, and a look-up takes the same time for any wrong key.
-// Immutable after construction: any thread.
+// Whether a path needs an API key, if the server has keys.
+using NeedsKey = std::function<bool(std::string_view path)>;
+
+// The API keys of the server. Only digests are kept, and a look-up takes the same time for every wrong key. Immutable
+// after construction: any thread.
 class KeyRing {
  public:
-  // Keys without a name are called key-1, key-2 and so on.
-  KeyRing(const std::vector<std::string>& keys, const std::vector<NamedKey>& named);
-  // The name of the key that the request has ("Authorization: Bearer", or "x-api-key" as Anthropic's clients send it);
-  // "" when the path needs no key or no keys are set; nothing when it needs one and has none of these.
+  // Keys without a name are called key-1, key-2 and so on. Without `needs_key` every path needs one.
+  KeyRing(const std::vector<std::string>& keys, const std::vector<NamedKey>& named, NeedsKey needs_key);
+  // The name of the key in the request ("Authorization: Bearer", or "x-api-key" as Anthropic's clients send it); "" if
+  // the path needs no key or the server has none; nothing if the path needs a key and the request has no valid one.
   std::optional<std::string> caller(const api::HttpRequest& request) const;
 
  private:
@@ -36,6 +40,7 @@ class KeyRing {
   };
   void add(std::string name, std::string_view key);
   const Entry* find(std::string_view key) const;
+  const NeedsKey needs_key_;
   std::vector<Entry> entries_;
 };
 
@@ -56,9 +61,9 @@ class Cors {
     std::string body;
     api::Headers headers;
   };
-  // The answer to a preflight; nothing when the request is none (or CORS is off).
+  // The answer to a preflight; nothing if the request is not a preflight, or CORS is off.
   std::optional<Preflight> preflight(const api::HttpRequest& request) const;
-  // What an ordinary answer to this request carries.
+  // The CORS headers of an ordinary answer to this request.
   api::Headers answer_headers(const api::HttpRequest& request) const;
 
  private:
@@ -66,7 +71,7 @@ class Cors {
   CorsOptions options_;
   bool all_origins_ = false;
   bool all_headers_ = false;
-  std::vector<std::string> allowed_headers_;  // what a preflight lists, with those that are always safe, sorted
+  std::vector<std::string> allowed_headers_;  // those of the options and those that are always safe, sorted
 };
 
 }  // namespace quire::http

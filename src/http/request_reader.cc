@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Beast's request parser, with the checks that it leaves to its user.
+// Beast's request parser, and the checks that it leaves to its user.
 #include "http/request_reader.h"
 
 #include <boost/beast/http/parser.hpp>
@@ -55,7 +55,7 @@ bool decode_path(std::string_view text, std::string& out) {
 
 std::optional<Target> parse_target(std::string_view text, std::string_view root_path) {
   if (text == "*") return Target{"*", ""};
-  // The absolute form, as a proxy sends it: the authority is of no use to us.
+  // The absolute form, as a proxy sends it: the authority is not needed.
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (!text.starts_with(scheme)) continue;
     const size_t slash = text.find_first_of("/?", scheme.size());
@@ -83,9 +83,9 @@ std::optional<Target> parse_target(std::string_view text, std::string_view root_
 struct RequestReader::Impl {
   explicit Impl(const ReadLimits& reader_limits) : limits(&reader_limits) {
     parser.emplace();
-    // Only a backstop: Beast counts the request line and the fields apart, feed() counts all.
+    // Only a backstop: Beast counts the request line and the fields separately, feed() counts everything.
     parser->header_limit(static_cast<uint32_t>(limits->max_header_bytes));
-    // Not yet the real limit: with it Beast would refuse a long body before it lets us see who asks.
+    // Not the real limit yet: with it Beast would refuse a long body before we have seen the head.
     parser->body_limit(std::numeric_limits<uint64_t>::max());
   }
 
@@ -119,7 +119,7 @@ RequestReader::Event RequestReader::Impl::bad(const beast::error_code& error) {
   return bad(400, "The bytes are not an HTTP request: " + error.message() + ".");
 }
 
-// What RFC 9110 and 9112 ask of a head and Beast does not check.
+// Checks what RFC 9110 and 9112 require of a head and Beast does not check.
 RequestReader::Event RequestReader::Impl::check_head() {
   const auto& message = parser->get();
   auto target = parse_target(view(message.target()), limits->root_path);
@@ -137,8 +137,8 @@ RequestReader::Event RequestReader::Impl::check_head() {
   if (request.headers.size() > limits->max_headers) {
     return bad(431, "The request has more than " + std::to_string(limits->max_headers) + " headers.");
   }
-  // Two servers that disagree on where a request ends let a stranger put words into another's mouth: only the plain
-  // forms pass.
+  // If a proxy and this server disagree on where a request ends, an attacker can smuggle a request into another
+  // client's connection (RFC 9112, section 11.2). So only the plain forms are accepted.
   if (message.find(bhttp::field::transfer_encoding) != message.end()) {
     const std::string_view encoding = view(message[bhttp::field::transfer_encoding]);
     if (!parser->chunked() || !beast::iequals(beast::string_view(encoding.data(), encoding.size()), "chunked") ||
@@ -152,7 +152,8 @@ RequestReader::Event RequestReader::Impl::check_head() {
   if (parser->content_length().value_or(0) > limits->max_body_bytes) return bad(bhttp::error::body_limit);
   parser->body_limit(limits->max_body_bytes);  // for chunks
   if (const std::string* expect = request.header("Expect")) {
-    if (!beast::iequals(*expect, "100-continue")) return bad(417, "The only expectation that is met is 100-continue.");
+    if (!beast::iequals(*expect, "100-continue"))
+      return bad(417, "The only supported value of the Expect header is 100-continue.");
     expects_continue = message.version() == 11;
   }
   return Event::kHead;

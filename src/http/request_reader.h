@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns a connection's bytes into requests; what it refuses it refuses with a status and a sentence.
+// RequestReader: turns the bytes of a connection into requests, or into a status and a sentence that says what is
+// wrong.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "api/exchange.h"
+#include "api/handler.h"
 
 namespace quire::http {
 
@@ -19,17 +20,17 @@ struct ReadLimits {
   std::string root_path;
 };
 
-// A request's target, taken apart: "/a%20b?c=d" is the path "/a b" and the query "c=d". Nothing when it is malformed,
-// or its path holds a control character or is not UTF-8. `root_path` is taken off the front of the path.
+// The parts of a request's target: "/a%20b?c=d" is the path "/a b" and the query "c=d". Nothing if the target is
+// malformed, or its path has a control character or is not UTF-8. `root_path` is removed from the front of the path.
 struct Target {
   std::string path;
   std::string query;
 };
 std::optional<Target> parse_target(std::string_view text, std::string_view root_path);
 
-// Reads one request. Feed it bytes until it says kDone or kBad; between, it says kHead once, when the head is complete
-// and before any of the body is read. One connection, one thread; no I/O. Hostile input is the normal case. The limits
-// must outlive it.
+// Reads one request. Feed it bytes until it returns kDone or kBad; before that it returns kHead once, when the head is
+// complete and nothing of the body has been read. It does no I/O, and expects hostile input. One thread at a time.
+// REQUIRES: the limits outlive it.
 class RequestReader {
  public:
   explicit RequestReader(const ReadLimits& limits);
@@ -38,14 +39,14 @@ class RequestReader {
   RequestReader& operator=(RequestReader&&) noexcept;
 
   enum class Event { kNeedMore, kHead, kDone, kBad };
-  // Reads from the front of `bytes`; `consumed` says how many it is done with. The rest must be fed again, with more
-  // behind it after kNeedMore.
+  // Reads from the front of `bytes` and sets `consumed` to the number that it has used. The rest must be fed again;
+  // after kNeedMore, with more bytes appended.
   Event feed(std::string_view bytes, size_t& consumed);
 
-  bool started() const;  // has seen a byte
+  bool started() const;  // has read a byte
 
-  // After kHead, and after kBad if method() is not empty: the request so far, without its body, peer and id. HEAD is
-  // told as GET, with head_only().
+  // After kHead, and after kBad if method() is not empty: the request so far, without its body, peer and id. A HEAD
+  // request has the method GET, and head_only() is true.
   api::HttpRequest& request();
   std::string_view method() const;  // as sent
   bool head_only() const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Listens, accepts, spreads connections over I/O threads, and stops without losing answers.
+// Listens, accepts, distributes connections over the I/O threads, and stops without losing answers.
 #include "http/server.h"
 
 #include <netinet/in.h>
@@ -38,11 +38,11 @@ constexpr auto kLogEvery = std::chrono::seconds(5);
 // How long the errors that end broken-off answers may take to reach their clients.
 constexpr auto kLastWords = std::chrono::seconds(1);
 constexpr auto kRefreshEvery = std::chrono::seconds(2);
-// Above max_connections this many more are told so; the rest are closed without a word.
+// This many connections above max_connections are answered 503; the rest are closed without an answer.
 constexpr int64_t kMaxRefused = 256;
 
 void set_option(int socket, int level, int name, int value) {
-  // Each of these makes things better where the system knows it; none is needed.
+  // A system that does not know an option works without it.
   (void)setsockopt(socket, level, name, &value, sizeof(value));
 }
 
@@ -53,7 +53,7 @@ void tune_tcp(int socket, double write_timeout_s) {
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 30);
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 10);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  // What a slow reader leaves behind belongs in our bounded buffer, not in the kernel's megabytes.
+  // The unread bytes of a slow reader belong in our bounded buffer, not in megabytes of kernel memory.
   set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 128 << 10);
   if (write_timeout_s > 0) {
     set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min(write_timeout_s * 1000, 1e9)));
@@ -76,7 +76,7 @@ std::string describe_peer(const Generic::endpoint& endpoint) {
   return describe(tcp);
 }
 
-// A connection is a descriptor: as many as the limit asks for, where the system lets us.
+// Raises the limit on open files to what max_connections needs, as far as the system allows.
 void raise_descriptor_limit(size_t max_connections) {
   rlimit limit{};
   const rlim_t wanted = max_connections + kMaxRefused + 256;
@@ -127,7 +127,7 @@ ServerState::ServerState(const ServerOptions& server_options, api::Handler api_h
     : options(server_options),
       handler(std::move(api_handler)),
       limits{options.max_body_bytes, options.max_header_bytes, options.max_headers, options.root_path},
-      keys(options.api_keys, options.named_keys),
+      keys(options.api_keys, options.named_keys, options.needs_key),
       cors({options.allowed_origins, options.allowed_methods, options.allowed_headers, options.allow_credentials}),
       in_flight(std::make_shared<std::atomic<int64_t>>(0)),
       held_body_bytes(std::make_shared<std::atomic<int64_t>>(0)) {}
@@ -143,7 +143,7 @@ bool ServerState::wait_quiet(Clock::time_point until) {
 }
 
 Worker::Worker(ServerState& state) : state_(state), guard_(asio::make_work_guard(io_)), sweep_timer_(io_) {
-  // Often enough that a timeout is kept to a quarter of itself.
+  // Often enough that no timeout is late by more than a quarter of itself.
   double tick = 2;
   const ServerOptions& options = state_.options;
   for (const double timeout :
@@ -164,7 +164,7 @@ void Worker::start() {
 
 void Worker::finish() {
   asio::post(io_, [this] {
-    finishing_ = true;  // cancel() alone misses a timer that has just run out
+    finishing_ = true;  // cancel() alone misses a timer that has just expired
     sweep_timer_.cancel();
   });
   guard_.reset();
@@ -176,7 +176,7 @@ void Worker::arm_sweep() {
   sweep_timer_.async_wait([this](const SystemError& error) {
     if (error || finishing_) return;
     const Clock::time_point now = Clock::now();
-    // Backwards: a connection that drops is replaced by the last, which has had its turn.
+    // Backwards: a connection that drops is replaced by the last one, which has been swept already.
     for (size_t i = connections_.size(); i-- > 0;) {
       const auto connection = connections_[i];
       connection->sweep(now);
@@ -329,7 +329,7 @@ Status Server::Impl::listen_uds() {
     asio::local::stream_protocol::socket other(workers[0]->io());
     other.connect(endpoint, error);
     if (!error) return unavailable("--uds '" + path + "' is in use by another program.");
-    unlink(path.c_str());  // left behind by one that died
+    unlink(path.c_str());  // left behind by a server that crashed
   }
   Acceptor acceptor(workers[0]->io());
   error = {};
@@ -379,7 +379,7 @@ void Server::Impl::on_accept(size_t index, Worker& worker, const SystemError& er
   accept(index);
 }
 
-// Out of descriptors (or memory): trying again at once would only burn the processor that could free one.
+// Out of descriptors or memory: trying again at once would only waste CPU time.
 void Server::Impl::pause_accepting(size_t index, const SystemError& error) {
   if (may_log()) spdlog::warn("Cannot accept a connection, pausing: {}.", error.message());
   pause_timer->expires_after(kAcceptPause);
@@ -486,7 +486,7 @@ void Server::stop() {
       for (const auto& worker : impl.workers) asio::post(worker->io(), [&worker] { worker->break_off(); });
       impl.state->wait_quiet(Clock::now() + kLastWords);
     }
-    // Again and again: a connection that was accepted at the last moment may still be on its way to its thread.
+    // Repeatedly: a connection that was accepted at the last moment may not have reached its thread yet.
     do {
       for (const auto& worker : impl.workers) asio::post(worker->io(), [&worker] { worker->drop_all(); });
     } while (!impl.state->wait_quiet(Clock::now() + std::chrono::milliseconds(50)));

@@ -10,17 +10,17 @@
 #include <string_view>
 #include <vector>
 
-#include "api/exchange.h"
+#include "api/handler.h"
 #include "base/result.h"
 #include "http/gate.h"
 
 namespace quire::http {
 
-// One finished (or broken off) answer, for metrics.
+// One answer that was completed or broken off, for metrics.
 struct AccessRecord {
-  std::string_view method;  // as sent; empty when the request could not be read
-  std::string_view path;    // decoded, without --root-path; empty when the request could not be read
-  int status = 0;           // 499 when the client went away before an answer was begun
+  std::string_view method;  // as sent; empty if the request could not be read
+  std::string_view path;    // decoded, without --root-path; empty if the request could not be read
+  int status = 0;           // 499 if the client went away before an answer was begun
   double seconds = 0;       // from the request's first byte to the end of the answer
   double first_byte_seconds = 0;
   int64_t request_bytes = 0;   // the body
@@ -36,46 +36,47 @@ struct ServerOptions {
   // TLS, when ssl_certfile is set.
   std::string ssl_certfile;         // PEM, the server's certificate first, then its chain
   std::string ssl_keyfile;          // PEM; empty: the key is in ssl_certfile
-  std::string ssl_ca_certs;         // PEM, who may sign clients' certificates
+  std::string ssl_ca_certs;         // PEM, the authorities that may sign clients' certificates
   int ssl_cert_reqs = 0;            // as Python's ssl: 0 none, 1 optional, 2 required
   std::string ssl_ciphers;          // OpenSSL's list for TLS 1.2; empty: OpenSSL's default
-  bool enable_ssl_refresh = false;  // read the files again when they change; open connections keep what they have
+  bool enable_ssl_refresh = false;  // read the files again when they change; open connections keep their context
 
-  // Who may ask. Keys guard everything but /health, /ping, /metrics, /version, /load and the API's description (/docs,
-  // /openapi.json); without keys everything is open.
+  // Who may send requests. Without keys everybody may.
   std::vector<std::string> api_keys;
-  std::vector<NamedKey> named_keys;          // the same, each with the name of its owner (HttpRequest::caller)
+  std::vector<NamedKey> named_keys;          // further keys, with the names of their owners (HttpRequest::caller)
+  NeedsKey needs_key;                        // which paths need a key; unset: all
   std::vector<std::string> allowed_origins;  // empty: no CORS at all
   std::vector<std::string> allowed_methods = {"*"};
   std::vector<std::string> allowed_headers = {"*"};
   bool allow_credentials = false;
-  std::string root_path;  // a proxy's prefix, taken off each path that has it
+  std::string root_path;  // a proxy's prefix, removed from the paths that have it
 
   // Limits.
   size_t max_body_bytes = size_t{32} << 20;         // more: 413
-  size_t max_held_body_bytes = size_t{128} << 20;   // of all requests that are read or wait; more: 503
+  size_t max_held_body_bytes = size_t{128} << 20;   // of all requests that are being read or wait; more: 503
   size_t max_header_bytes = size_t{64} << 10;       // more: 431
   size_t max_headers = 256;                         // more: 431
-  size_t max_write_buffer_bytes = size_t{4} << 20;  // a streamed answer that the client does not read; more: thrown out
+  size_t max_write_buffer_bytes = size_t{4} << 20;  // of a streamed answer, unread by the client; more: disconnected
   size_t max_connections = 16384;                   // more: 503 and closed
 
-  // Seconds. 0 turns one off.
-  double header_timeout_s = 30;     // the whole head must be there (and the TLS handshake); 408
-  double body_timeout_s = 30;       // without a byte of the body; 408
-  double keep_alive_timeout_s = 5;  // idle between two requests
-  double write_timeout_s = 60;      // a reader that takes nothing
-  double shutdown_timeout_s = 0;    // what stop() gives to answers under way
+  // Timeouts in seconds; 0: none.
+  double header_timeout_s = 30;     // for the whole head (and for the TLS handshake); then 408
+  double body_timeout_s = 30;       // between two parts of the body; then 408
+  double keep_alive_timeout_s = 5;  // between two requests
+  double write_timeout_s = 60;      // for a client that reads nothing
+  double shutdown_timeout_s = 0;    // that stop() waits for pending answers
 
   int io_threads = 2;
   bool enable_request_id_headers = false;  // answers carry X-Request-Id
   bool access_log = true;
-  std::vector<std::string> access_log_excluded_paths;  // exact paths that leave no line
+  std::vector<std::string> access_log_excluded_paths;  // exact paths that are not logged
   std::function<void(const AccessRecord&)> on_access;  // on an I/O thread, for every answer; must be quick
 };
 
-// A listening server. listen() binds and reports what is wrong with the options; run() starts the I/O threads, which
-// call the handler, and returns; stop() may be called from any thread but an I/O thread, more than once. The handler
-// and what it uses must live until stop() (or the destructor, which stops) has returned; Replies may live longer.
+// A listening server. listen() binds and reports what is wrong with the options. run() starts the I/O threads, which
+// call the handler, and returns. stop() may be called more than once, from any thread that is not an I/O thread.
+// REQUIRES: the handler and what it uses live until stop() (or the destructor, which stops) has returned. Replies may
+// live longer.
 class Server {
  public:
   static Result<std::unique_ptr<Server>> listen(const ServerOptions& options, api::Handler handler);
@@ -87,13 +88,13 @@ class Server {
   std::string url() const;  // "http://127.0.0.1:8000", or "unix:" and the path
 
   void run();
-  // Stops accepting, closes idle connections, refuses requests that are still arriving, lets answers under way finish
-  // for shutdown_timeout_s, then ends the rest with an error (their stop callbacks are called), and a second later
-  // closes what is left (gone callbacks). Returns when no connection and no I/O thread is left.
+  // Stops accepting, closes idle connections, refuses requests that are still arriving, and waits shutdown_timeout_s
+  // for pending answers. Then it ends the others with an error (their stop callbacks are called), and a second later
+  // closes the connections that are left (gone callbacks). Returns when no connection and no I/O thread is left.
   void stop();
 
   int64_t num_connections() const;
-  int64_t num_in_flight() const;  // requests handed to the handler whose answers are not complete
+  int64_t num_in_flight() const;  // requests that the handler has and whose answers are not complete
 
  private:
   struct Impl;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpenSSL's context from PEM files.
+// An OpenSSL context from PEM files.
 #include "http/tls.h"
 
 #include <openssl/err.h>
@@ -15,7 +15,7 @@ namespace quire::http {
 
 namespace {
 
-// OpenSSL's last word on what went wrong; the queue is emptied.
+// The reason of OpenSSL's last error. Clears its error queue.
 std::string openssl_reason() {
   const unsigned long code = ERR_peek_last_error();
   const char* reason = ERR_reason_error_string(code);
@@ -45,7 +45,7 @@ int choose_http11(SSL*, const unsigned char** out, unsigned char* out_size, cons
     *out_size = in[at];
     return SSL_TLSEXT_ERR_OK;
   }
-  return SSL_TLSEXT_ERR_NOACK;  // the client will speak HTTP/1.1 all the same, or go
+  return SSL_TLSEXT_ERR_NOACK;  // the client will use HTTP/1.1 anyway, or close the connection
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ Result<TlsContext> load_tls(const TlsFiles& files) {
   } else if (files.cert_reqs != 0) {
     return invalid_argument("--ssl-cert-reqs asks for clients' certificates: name their signers with --ssl-ca-certs.");
   }
-  // A session of another context must not be taken up; OpenSSL insists on a name when it verifies clients.
+  // A session of another context must not be resumed; OpenSSL requires a name if it verifies clients.
   static constexpr unsigned char kSessionName[] = "quire";
   SSL_CTX_set_session_id_context(context.get(), kSessionName, sizeof(kSessionName) - 1);
   constexpr int kVerify[] = {SSL_VERIFY_NONE, SSL_VERIFY_PEER, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT};

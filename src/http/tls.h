@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads certificates and keys into an OpenSSL context, and says in a sentence what is wrong with them.
+// Reads certificates and keys into an OpenSSL context; an error says in one sentence what is wrong with them.
 #pragma once
 
 #include <openssl/ssl.h>

@@ -76,9 +76,9 @@ AsyncLlm::Cost AsyncLlm::cost_of(const std::vector<engine::Request>& requests, c
 // What could not be taken even by an idle server.
 Status AsyncLlm::check_ever(const Cost& cost) const {
   if (cost.sequences > sampling::kMaxSequences) {
-    return invalid_argument("n must be smaller: the request asks for " + std::to_string(cost.sequences) +
-                            " sequences (prompts times n), and at most " + std::to_string(sampling::kMaxSequences) +
-                            " are accepted.");
+    return invalid_field("n", "must be smaller: the request asks for " + std::to_string(cost.sequences) +
+                                  " sequences (prompts times n), and at most " +
+                                  std::to_string(sampling::kMaxSequences) + " are accepted.");
   }
   if (cost.bytes + cost.answer_bytes > options_.max_request_bytes) {
     return invalid_argument("the request is too large: with " + std::to_string(cost.sequences) +
@@ -88,9 +88,9 @@ Status AsyncLlm::check_ever(const Cost& cost) const {
   }
   const int64_t seats = llm_->engine().options().scheduler.max_num_seqs;
   if (options_.max_num_queued_reqs && cost.sequences > 1 && cost.sequences - seats > *options_.max_num_queued_reqs) {
-    return invalid_argument("n must be smaller: the request asks for " + std::to_string(cost.sequences) +
-                            " sequences (prompts times n), but " + std::to_string(seats) + " can run and " +
-                            std::to_string(*options_.max_num_queued_reqs) + " can wait (--max-num-queued-reqs).");
+    return invalid_field("n", "must be smaller: the request asks for " + std::to_string(cost.sequences) +
+                                  " sequences (prompts times n), but " + std::to_string(seats) + " can run and " +
+                                  std::to_string(*options_.max_num_queued_reqs) + " can wait (--max-num-queued-reqs).");
   }
   return {};
 }

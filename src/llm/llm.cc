@@ -118,7 +118,9 @@ void Llm::fill_ends(sampling::SamplingParams& params) const {
 
 Status Llm::fill_bad_words(sampling::SamplingParams& params) const {
   if (params.bad_words.empty()) return {};
-  if (tokenizer_ == nullptr) return unsupported("bad_words need a tokenizer, which this model does not have");
+  if (tokenizer_ == nullptr) {
+    return unsupported("bad_words need a tokenizer, which this model does not have", "bad_words");
+  }
   std::vector<std::vector<int32_t>> all;
   for (const std::string& word : params.bad_words) {
     // As a word begins a text, and as it stands inside one.
@@ -133,7 +135,7 @@ Status Llm::fill_bad_words(sampling::SamplingParams& params) const {
 
 Result<CheckedParams> Llm::check(sampling::SamplingParams params) const {
   if (!params.stop.empty() && tokenizer_ == nullptr) {
-    return unsupported("stop strings need a tokenizer, which this model does not have; use stop_token_ids");
+    return unsupported("stop strings need a tokenizer, which this model does not have; use stop_token_ids", "stop");
   }
   fill_ends(params);
   QUIRE_TRY(engine_->check(params));  // before anything is tokenised: it bounds the lists

@@ -26,7 +26,7 @@ std::string number(int64_t value) {
 
 template <typename T>
 Error out_of_range(std::string_view field, T value, std::string_view range) {
-  return invalid_argument(std::string(field) + " must be " + std::string(range) + ", got " + number(value) + ".");
+  return invalid_field(std::string(field), "must be " + std::string(range) + ", got " + number(value) + ".");
 }
 
 Status check_numbers(const SamplingParams& p) {
@@ -66,9 +66,9 @@ Status check_logprobs(std::string_view field, const std::optional<int64_t>& valu
 
 Status check_id(std::string_view field, int32_t id, int64_t vocab_size) {
   if (id < 0 || (vocab_size > 0 && id >= vocab_size)) {
-    return invalid_argument(std::string(field) + " has the token id " + std::to_string(id) +
-                            ", which is not in the vocabulary (0 to " +
-                            (vocab_size > 0 ? number(vocab_size - 1) : std::string("its size")) + ").");
+    return invalid_field(std::string(field),
+                         "has the token id " + std::to_string(id) + ", which is not in the vocabulary (0 to " +
+                             (vocab_size > 0 ? number(vocab_size - 1) : std::string("its size")) + ").");
   }
   return {};
 }
@@ -76,15 +76,16 @@ Status check_id(std::string_view field, int32_t id, int64_t vocab_size) {
 Status check_ids(const SamplingParams& p, int64_t vocab_size) {
   for (const auto& [token, bias] : p.logit_bias) {
     QUIRE_TRY(check_id("logit_bias", token, vocab_size));
-    if (std::isnan(bias)) return invalid_argument("logit_bias of token " + std::to_string(token) + " is not a number.");
+    if (std::isnan(bias))
+      return invalid_field("logit_bias", "of token " + number(int64_t{token}) + " is not a number.");
   }
   if (p.allowed_token_ids) {
-    if (p.allowed_token_ids->empty()) return invalid_argument("allowed_token_ids must not be empty.");
+    if (p.allowed_token_ids->empty()) return invalid_field("allowed_token_ids", "must not be empty.");
     for (const int32_t token : *p.allowed_token_ids) QUIRE_TRY(check_id("allowed_token_ids", token, vocab_size));
   }
   for (const int32_t token : p.stop_token_ids) QUIRE_TRY(check_id("stop_token_ids", token, vocab_size));
   for (const auto& word : p.bad_word_ids) {
-    if (word.empty()) return invalid_argument("bad_words has a word without tokens.");
+    if (word.empty()) return invalid_field("bad_words", "has a word without tokens.");
     for (const int32_t token : word) QUIRE_TRY(check_id("bad_words", token, vocab_size));
   }
   return {};
@@ -92,14 +93,14 @@ Status check_ids(const SamplingParams& p, int64_t vocab_size) {
 
 Status check_strings(std::string_view field, const SharedList<std::string>& strings) {
   if (std::ranges::any_of(strings, &std::string::empty)) {
-    return invalid_argument(std::string(field) + " must not contain an empty string.");
+    return invalid_field(std::string(field), "must not contain an empty string.");
   }
   return {};
 }
 
 Status too_many(std::string_view field, size_t have, std::string_view what, size_t most) {
-  return invalid_argument(std::string(field) + " has " + std::to_string(have) + " " + std::string(what) + "; at most " +
-                          std::to_string(most) + " are accepted.");
+  return invalid_field(std::string(field), "has " + std::to_string(have) + " " + std::string(what) + "; at most " +
+                                               std::to_string(most) + " are accepted.");
 }
 
 Status check_sizes(const SamplingParams& p, int64_t vocab_size) {
@@ -148,7 +149,7 @@ Status SamplingParams::validate(const ParamLimits& limits) {
   QUIRE_TRY(check_strings("bad_words", bad_words));
   normalise(*this);
   if (greedy() && n > 1) {
-    return invalid_argument("n must be 1 when temperature is 0, got " + number(n) + ": all answers would be the same.");
+    return invalid_field("n", "must be 1 when temperature is 0, got " + number(n) + ": all answers would be the same.");
   }
   return {};
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request's headers and path say.
-#include "api/exchange.h"
+// Questions about the headers and the path of a request.
+#include "api/handler.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames answers (lengths, chunks, heads) and keeps the order of an answer's life.
-#include "http/reply.h"
+// Frames answers (heads, lengths, chunks) and tracks the state of each.
+#include "http/exchange.h"
 
 #include <charconv>
 #include <cstdio>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kSegmentBytes = size_t{64} << 10;  // small pieces are gathered into segments of about this size
 
-// The Date header's value; made once a second and thread.
+// The value of the Date header. Each thread formats it once per second.
 std::string_view date_now() {
   thread_local std::time_t made = -1;
   thread_local char text[40];
@@ -37,7 +37,7 @@ std::string_view date_now() {
   return {text, size};
 }
 
-// A header's name or value without what could end the line.
+// Appends a header's name or value without the characters that could end the line.
 void append_clean(std::string& out, std::string_view text) {
   for (const char c : text) {
     if (c != '\r' && c != '\n' && c != '\0') out += c;
@@ -123,7 +123,7 @@ void Exchange::finish(State state) {
 }
 
 void Exchange::send(int status, std::string_view content_type, std::string body, const api::Headers& extra) {
-  std::function<void()> gone, stop;  // destroyed after the lock is let go: they may own anything
+  std::function<void()> gone, stop;  // destroyed after the lock is released: they may own anything
   const std::lock_guard lock(mutex_);
   if (state_ != State::kOpen) return;
   gone.swap(gone_callback_);
@@ -131,7 +131,7 @@ void Exchange::send(int status, std::string_view content_type, std::string body,
   send_whole(status, content_type, std::move(body), extra);
 }
 
-// The caller has the lock, and has taken the callbacks.
+// REQUIRES: the caller holds the lock and has taken the callbacks.
 void Exchange::send_whole(int status, std::string_view content_type, std::string body, const api::Headers& extra) {
   summary_.status = status;
   summary_.answered = true;
@@ -153,7 +153,7 @@ void Exchange::send_whole(int status, std::string_view content_type, std::string
 void Exchange::begin(int status, std::string_view content_type, const api::Headers& extra) {
   const std::lock_guard lock(mutex_);
   if (state_ != State::kOpen) return;
-  if (terms_.http10) terms_.keep_alive = false;  // the connection's end is the answer's end
+  if (terms_.http10) terms_.keep_alive = false;  // the end of the connection marks the end of the answer
   chunked_ = !terms_.http10;
   summary_.status = status;
   queue(head(status, content_type, extra, -1));
@@ -189,7 +189,7 @@ bool Exchange::write(std::string_view piece) {
   } else {
     queue(piece);
   }
-  if (idle) outlet_->wake();  // otherwise the connection has been woken already and has not come yet
+  if (idle) outlet_->wake();  // otherwise the connection has been woken already and has not taken the bytes yet
   return true;
 }
 
@@ -271,7 +271,7 @@ void Exchange::abandon() {
     }
     if (state_ != State::kOpen) return;
   }
-  // Nobody else has a Reply, so only gone() can come between; then this does nothing.
+  // Nobody else has a Reply, so only gone() can happen in between; then send() does nothing.
   send(500, "application/json", error_body(500, "The request was dropped without an answer."), {});
 }
 

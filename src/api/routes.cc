@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows of the route table, and looking one up.
+#include "api/routes.h"
+
+#include <string>
+
+namespace quire::api {
+namespace {
+
+constexpr Route get(std::string_view path, Endpoint* endpoint, std::string_view summary, RouteOptions options = {}) {
+  return {"GET", path, endpoint, summary, options};
+}
+constexpr Route post(std::string_view path, Endpoint* endpoint, std::string_view summary, RouteOptions options = {}) {
+  return {"POST", path, endpoint, summary, options};
+}
+
+constexpr Route kRoutes[] = {
+    post("/v1/chat/completions", serve_chat, "Answers a conversation.", {.schema = chat_schema}),
+    post("/v1/completions", serve_completions, "Continues a text.", {.schema = completion_schema}),
+    post("/v1/responses", serve_responses, "Answers a conversation, in OpenAI's newer form.",
+         {.schema = responses_schema}),
+    get("/v1/responses/{id}", serve_response_by_id, "Always a 404: answers are not kept.", {.any_method = true}),
+    post("/v1/responses/{id}/cancel", serve_response_by_id,
+         "Always a 404: answers are not kept; close the connection instead.", {.any_method = true}),
+    post("/v1/messages", serve_messages, "Answers a conversation, in Anthropic's form.", {.schema = messages_schema}),
+    post("/v1/messages/count_tokens", serve_count_tokens, "Counts a conversation's tokens.",
+         {.schema = count_tokens_schema}),
+    get("/v1/models", serve_models, "The served names, for OpenAI's and Anthropic's clients."),
+    get("/v1/models/{name}", serve_model, "One of them; its name may have slashes."),
+    post("/tokenize", serve_tokenize, "Token ids of a text or a conversation.", {.schema = tokenize_schema}),
+    post("/detokenize", serve_detokenize, "Text of token ids.", {.schema = detokenize_schema}),
+    get("/tokenizer_info", serve_tokenizer_info,
+        "The tokenizer's settings; only with --enable-tokenizer-info-endpoint."),
+    get("/health", serve_health,
+        "200 while the server works; 503 and a sentence when workers or the engine make no progress.",
+        {.content_type = "text/plain", .needs_key = false}),
+    get("/ping", serve_health, "The same.", {.content_type = "text/plain", .needs_key = false}),
+    post("/ping", serve_health, "The same.", {.content_type = "text/plain", .needs_key = false}),
+    get("/version", serve_version, "The version.", {.needs_key = false}),
+    get("/load", serve_load, "The requests that are being answered.", {.needs_key = false}),
+    get("/metrics", serve_metrics, "Prometheus metrics.",
+        {.content_type = "text/plain", .needs_key = false, .is_prefix = true}),
+    post("/reset_prefix_cache", serve_reset_prefix_cache,
+         "Forgets the prefix cache, if no request runs; needs a key or --enable-reset-prefix-cache.", {.slow = true}),
+    post("/invocations", serve_invocations, "SageMaker's name for chat (with messages) and completions (with prompt).",
+         {.schema = completion_schema}),
+    get("/openapi.json", serve_openapi, "This API as an OpenAPI document.", {.needs_key = false}),
+    get("/docs", serve_docs, "This API as a page.", {.content_type = "text/html", .needs_key = false}),
+};
+
+bool matches(const Route& route, std::string_view path) {
+  const std::string_view pattern = route.path;
+  if (route.options.is_prefix) return path.starts_with(pattern);
+  const size_t open = pattern.find('{');
+  if (open == std::string_view::npos) return path == pattern;
+  const std::string_view tail = pattern.substr(pattern.find('}') + 1);
+  return path.size() > open + tail.size() && path.starts_with(pattern.substr(0, open)) && path.ends_with(tail);
+}
+
+}  // namespace
+
+std::span<const Route> routes() {
+  return kRoutes;
+}
+
+const Route* find_route(std::string_view method, std::string_view path) {
+  if (path == "/") path = "/docs";
+  const Route* best = nullptr;  // the longest: "/v1/responses/{id}/cancel" rather than "/v1/responses/{id}"
+  for (const Route& route : kRoutes) {
+    if (!method.empty() && method != route.method && !route.options.any_method) continue;
+    if (matches(route, path) && (best == nullptr || route.path.size() > best->path.size())) best = &route;
+  }
+  return best;
+}
+
+std::string other_methods(std::string_view method, std::string_view path) {
+  std::string allowed;
+  for (const Route& route : kRoutes) {
+    if (method == route.method || !matches(route, path)) continue;
+    allowed += allowed.empty() ? "" : ", ";
+    allowed += route.method == "GET" ? "GET, HEAD" : route.method;
+  }
+  return allowed;
+}
+
+std::string_view route_label(std::string_view path) {
+  const Route* route = find_route("", path);
+  return route == nullptr ? "none" : route->path;
+}
+
+bool needs_key(std::string_view path) {
+  const Route* route = find_route("", path);
+  return route == nullptr || route->options.needs_key;
+}
+
+}  // namespace quire::api

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// The service over a small model with dummy weights and no tokenizer: routing, errors, keys and roles.
+#include "api/service.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <future>
+#include <thread>
+
+#include "api/conversation.h"
+#include "api/roles.h"
+
+namespace quire::api {
+namespace {
+
+struct Answer {
+  int status = 0;
+  std::string content_type, body;
+  Headers headers;
+};
+
+// Keeps the whole answer that is sent.
+class PromisedReply final : public Reply {
+ public:
+  void send(int status, std::string_view content_type, std::string body, Headers extra) override {
+    promise.set_value({status, std::string(content_type), std::move(body), std::move(extra)});
+  }
+  void begin(int, std::string_view, Headers) override {}
+  bool write(std::string) override { return true; }
+  void end() override {}
+  void on_gone(std::function<void()>) override {}
+  void on_stop(std::function<void()>) override {}
+  void note(std::string_view, std::string_view) override {}
+
+  std::promise<Answer> promise;
+};
+
+class ServiceTest : public ::testing::Test {
+ protected:
+  void start(ServiceOptions options = {}, llm::AsyncOptions async = {}) {
+    llm::Options model;
+    model.model = std::filesystem::path(QUIRE_SOURCE_DIR) / "tests/goldens/llama/config.json";
+    model.load_format = "dummy";
+    model.max_model_len = "64";
+    model.num_gpu_blocks_override = 16;
+    model.threads = 1;
+    auto loaded = llm::Llm::load(model);
+    ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+    metrics::ServerMetricsOptions series;
+    series.max_model_len = 64;
+    metrics_ = std::make_unique<metrics::ServerMetrics>(std::move(series));
+    async.metrics = metrics_.get();
+    async.log_stats_every_s = 0;
+    llm_ = std::make_unique<llm::AsyncLlm>(std::move(*loaded), async);
+    options.served_names = {"org/tiny"};
+    options.version = "1.2.3";
+    service_ = std::make_unique<Service>(*llm_, *metrics_, options);
+  }
+
+  Answer ask(const char* method, const char* path, std::string body = "", const std::string& caller = "") {
+    HttpRequest request;
+    request.method = method;
+    request.path = path;
+    request.body = std::move(body);
+    request.caller = caller;
+    request.headers = {{"Content-Type", content_type_}};
+    const auto reply = std::make_shared<PromisedReply>();
+    auto answer = reply->promise.get_future();
+    service_->handle(std::move(request), reply);
+    return answer.get();
+  }
+
+  std::string content_type_ = "Application/JSON; charset=utf-8";
+  std::unique_ptr<metrics::ServerMetrics> metrics_;
+  std::unique_ptr<llm::AsyncLlm> llm_;
+  std::unique_ptr<Service> service_;
+};
+
+TEST_F(ServiceTest, AnswersEachRequestByItsRow) {
+  start();
+  EXPECT_EQ(ask("GET", "/version").body, R"({"version":"1.2.3"})");
+  EXPECT_EQ(ask("GET", "/load").body, R"({"server_load":0})");
+  EXPECT_EQ(ask("POST", "/ping").status, 200);
+  EXPECT_EQ(ask("GET", "/v1/models/org/tiny").status, 200);
+  EXPECT_EQ(ask("GET", "/v1/models/other").status, 404);
+  EXPECT_EQ(ask("GET", "/metrics").status, 200);
+  EXPECT_EQ(ask("GET", "/").content_type, "text/html; charset=utf-8");
+  const Answer completion = ask("POST", "/v1/completions", R"({"prompt": [5, 6, 7], "max_tokens": 2, "seed": 1})");
+  EXPECT_EQ(completion.status, 200) << completion.body;
+  EXPECT_NE(completion.body.find(R"("completion_tokens":2)"), std::string::npos) << completion.body;
+  while (service_->load() != 0) std::this_thread::yield();  // the output thread still has the generation
+}
+
+TEST_F(ServiceTest, RefusesUnknownPathsMethodsAndMediaTypes) {
+  start();
+  EXPECT_EQ(ask("GET", "/nothing").status, 404);
+  const Answer method = ask("GET", "/v1/completions");
+  EXPECT_EQ(method.status, 405);
+  EXPECT_EQ(method.headers, (Headers{{"Allow", "POST"}}));
+  EXPECT_EQ(ask("DELETE", "/v1/responses/resp_1").status, 404) << "answers are not kept, whatever the method";
+  EXPECT_EQ(ask("GET", "/v1/messages").body.find(R"({"type":"error")"), 0u) << "in Anthropic's shape";
+  EXPECT_EQ(ask("POST", "/reset_prefix_cache").status, 403);
+  content_type_ = "text/plain";
+  const Answer media = ask("POST", "/v1/completions", R"({"prompt": "a"})");
+  EXPECT_EQ(media.status, 400);
+  EXPECT_NE(media.body.find("application/json"), std::string::npos);
+}
+
+TEST_F(ServiceTest, DoesNotServeDocumentsThatAreTurnedOff) {
+  ServiceOptions options;
+  options.disable_docs = true;
+  start(options);
+  for (const char* path : {"/docs", "/openapi.json", "/"}) EXPECT_EQ(ask("GET", path).status, 404) << path;
+}
+
+TEST_F(ServiceTest, NamesTheFieldOfErrorsFromBelow) {
+  start();
+  const Answer bias = ask("POST", "/v1/completions", R"({"prompt": [5], "logit_bias": {"99999999": 1}})");
+  EXPECT_EQ(bias.status, 400);
+  EXPECT_NE(bias.body.find(R"("param":"logit_bias")"), std::string::npos) << bias.body;
+  const Answer n = ask("POST", "/v1/completions", R"({"prompt": [5], "n": 2, "temperature": 0})");
+  EXPECT_NE(n.body.find(R"("param":"n")"), std::string::npos) << n.body;
+}
+
+// A request that the full queue refused had still paid its key's request and prompt tokens.
+TEST_F(ServiceTest, ChargesNothingForARequestThatTheQueueRefused) {
+  ServiceOptions options;
+  options.keys = {{"ada", "sk-1", {.requests_per_minute = 1, .tokens_per_minute = 4}}};
+  llm::AsyncOptions async;
+  async.max_num_queued_tokens = 0;  // every request is one too many
+  start(options, async);
+  for (int i = 0; i < 3; ++i) {
+    const Answer answer = ask("POST", "/v1/completions", R"({"prompt": [5, 6, 7], "max_tokens": 1})", "ada");
+    EXPECT_EQ(answer.status, 503) << answer.body;
+  }
+}
+
+TEST_F(ServiceTest, TakesRolesThatTheTemplateNames) {
+  start();
+  ChatInput input;
+  input.messages = json::Array{json::Object{{"role", "user"}}, json::Object{{"role", "ipython"}}};
+  const auto refused = check_roles(*service_, input);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().param, "messages[1].role");
+  input.chat_template = "{% if role == 'ipython' %}{% endif %}";
+  EXPECT_TRUE(check_roles(*service_, input).ok());
+}
+
+TEST(Conversation, ReadsTextOutOfParts) {
+  const auto read = [](const char* message) {
+    return text_content(json::parse(message).value(), {"input_text", "text"}, "input[0]");
+  };
+  EXPECT_EQ(json::dump(read(R"({"content": "a"})").value()), R"("a")");
+  EXPECT_EQ(json::dump(read(R"({"content": [{"type": "text", "text": "a"}]})").value()), R"("a")");
+  EXPECT_EQ(
+      json::dump(read(R"({"content": [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]})").value()),
+      R"([{"type":"text","text":"a"},{"type":"text","text":"b"}])");
+  const std::pair<const char*, const char*> wrong[] = {
+      {R"({})", "input[0].content"},
+      {R"({"content": 1})", "input[0].content"},
+      {R"({"content": ["a"]})", "input[0].content[0]"},
+      {R"({"content": [{"type": "image"}]})", "input[0].content[0].type"},
+      {R"({"content": [{"type": "text", "text": 1}]})", "input[0].content[0].text"},
+  };
+  for (const auto& [message, param] : wrong) {
+    const auto content = read(message);
+    ASSERT_FALSE(content.ok()) << message;
+    EXPECT_EQ(content.error().param, param);
+    EXPECT_EQ(content.error().message.find(param), 0u) << content.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace quire::api
