@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/in_flight.h"
+#include "engine/step.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"

@@ -16,7 +16,7 @@ namespace quire::engine {
 // State of one stream. Owned by the engine, touched on its thread alone. tokens = prompt + output so far; num_computed
 // of them have their K/V in pages. A preempted sequence keeps its tokens and starts again from num_computed 0.
 //
-// While a step is under way (engine/in_flight.h) the token that it samples for this sequence is not known yet, but the
+// While a step is under way (engine/step.h) the token that it samples for this sequence is not known yet, but the
 // next step may compute it all the same: num_to_compute() counts it.
 struct Sequence {
   // Without a submission it is one of its own.
