@@ -1,94 +1,117 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps on a backend that samples: while one runs, the next is scheduled, built and queued.
-//
-// A step N + 1 that is made before N's tokens are known takes them from where N puts them
-// (StepBatch::sampled_from_row). Then N is read: its tokens are accepted, and what ended is dropped, with its row of N
-// + 1. Only after that N + 1 is committed, so the prefix cache sees accepted tokens alone. Settings that look at the
-// sequence's tokens (penalties, bad words) wait with N + 1's sampling until N is read; its forward pass is under way
-// meanwhile. Where the host wants logits (prompt logprobs, more logprobs than a backend gives, a tap) no step is made
-// ahead.
+// The two samplers: on the host, and in the memory of a backend that samples.
+#include "engine/row_sampler.h"
+
 #include <algorithm>
+#include <string>
 
 #include "base/trace.h"
-#include "engine/engine.h"
+#include "sampling/device_rows.h"
+#include "sampling/sampler.h"
 
 namespace quire::engine {
+namespace {
 
-bool Engine::wants_logits(const sampling::SamplingParams& params) {
-  return params.prompt_logprobs || (params.logprobs && !sampling::has_device_logprobs(params));
+void fail(const Sequence& sequence, const Error& error, Output& output) {
+  output.finish = FinishReason::kError;
+  output.error = Error{error.code, "request " + std::to_string(sequence.id) + ": " + error.message};
 }
 
-std::vector<Output> Engine::step_on_device() {
-  if (current_.active() && !current_.alive()) current_.clear();  // all that it was for has ended
-  if (!current_.active()) {
-    if (!begin(current_)) return {};
-    commit(current_.shares);
-    sample(current_);
-  }
-  const bool ahead = options_.async_scheduling && !tap_ && num_wanting_logits_ == 0;
-  const bool begun = ahead && begin(next_);
-  const bool sampled = begun && !next_.waits_for_tokens;
-  if (sampled) sample(next_);
-  std::vector<Output> outputs = read(current_);
-  current_.clear();
-  if (!begun) return outputs;
-  commit(next_.shares);
-  if (!sampled && next_.alive()) sample(next_);
-  std::swap(current_, next_);
-  return outputs;
+// Whether the backend cannot make the logprobs of the row's sampled token.
+bool wants_host_logprobs(const sampling::SamplingParams& params) {
+  return params.logprobs && !sampling::has_device_logprobs(params);
 }
 
-// Schedules the step, and queues its forward pass; false when there is nothing to do.
-bool Engine::begin(InFlight& step) {
-  const std::vector<Share>& shares = schedule();
-  if (shares.empty()) return false;
-  step.clear();
-  step.number = ++last_number_;
-  step.shares = shares;
-  build(step.shares, step.rows);
-  step.outputs.resize(shares.size());
-  {
-    const trace::Span span("forward %lld tokens %zu seqs", static_cast<long long>(batch_.num_tokens()), shares.size());
-    model_->forward(batch_, *pages_);
+// Calls f(first row, count) for slices of the rows that fit into one run of the head.
+template <typename F>
+void for_each_slice(int64_t rows, int64_t max_logit_rows, F&& f) {
+  for (int64_t begin = 0; begin < rows; begin += max_logit_rows) f(begin, std::min(max_logit_rows, rows - begin));
+}
+
+bool add_prompt_logprob(const LogitRow& row, std::span<const float> logits, sampling::Scratch& scratch,
+                        Output& output) {
+  Sequence& sequence = *row.sequence;
+  const int32_t next = sequence.tokens[static_cast<size_t>(row.position + 1)];
+  auto logprobs = sampling::row_logprobs(logits, next, *sequence.params.prompt_logprobs, scratch);
+  if (!logprobs.ok()) {
+    fail(sequence, logprobs.error(), output);
+    return false;
   }
-  ++steps_;
-  tokens_computed_ += batch_.num_tokens();
-  for (const Share& share : step.shares) share.sequence->num_computed += share.count;
-  for (size_t i = 0; i < step.rows.size(); ++i) {
-    if (!step.rows[i].sample) continue;
-    Sequence& sequence = *step.rows[i].sequence;
-    step.waits_for_tokens |= sequence.in_flight() && sampling::looks_at_history(sequence.params);
-    sequence.row_in_flight = static_cast<int32_t>(i);
-    sequence.step_in_flight = step.number;
-    const int64_t length = step.rows[i].position + 2;  // once the token is there
-    const auto& most = sequence.params.max_tokens;
-    sequence.ends_in_flight =
-        length >= options_.scheduler.max_model_len || (most && length - sequence.prompt_size >= *most);
-  }
+  output.prompt_logprobs.push_back(std::move(*logprobs));
+  sequence.prompt_logprobs_sent = row.position + 1;
   return true;
 }
 
-// The step's positions are in the pages, for all that is queued later; their tokens must be known.
-void Engine::commit(const std::vector<Share>& shares) {
-  for (const Share& share : shares) {
-    if (share.sequence == nullptr) continue;
-    kv_.commit(share.sequence->table, share.sequence->tokens, share.sequence->num_computed);
-  }
-}
+// Samples when the results are read: the head runs and returns its logits in the same call.
+class HostRowSampler final : public RowSampler {
+ public:
+  HostRowSampler(model::Model& model, int64_t max_logit_rows) : model_(model), max_logit_rows_(max_logit_rows) {}
 
-// Queues head and sampling of the step's rows.
-void Engine::sample(InFlight& step) {
+  bool can_run_ahead() const override { return false; }
+  void enqueue(Step&) override {}
+  void read(Step& step) override {
+    const trace::Span span("logits and sampling %zu rows", step.rows.size());
+    const size_t vocab = static_cast<size_t>(model_.config().vocab_size);
+    for_each_slice(static_cast<int64_t>(step.rows.size()), max_logit_rows_, [&](int64_t begin, int64_t count) {
+      const std::span<const float> logits = model_.logits(begin, count);
+      for (int64_t i = 0; i < count; ++i) {
+        LogitRow& row = step.rows[static_cast<size_t>(begin + i)];
+        read_row(row, logits.subspan(static_cast<size_t>(i) * vocab, vocab), step.outputs[row.share]);
+      }
+    });
+  }
+
+ private:
+  void read_row(LogitRow& row, std::span<const float> logits, Output& output) {
+    const Sequence& sequence = *row.sequence;
+    if (output.finish != FinishReason::kNone) return;
+    if (tap_) tap_(sequence.id, sequence.child, row.position, logits);
+    if (row.prompt_logprob && !add_prompt_logprob(row, logits, scratch_, output)) return;
+    if (!row.sample) return;
+    auto sampled =
+        sampling::sample_row(logits, sequence.params, sequence.history, sequence.seed, row.position + 1, scratch_);
+    if (!sampled.ok()) return fail(sequence, sampled.error(), output);
+    if (sequence.params.logprobs) output.logprobs.push_back(std::move(sampled->logprobs));
+    row.token = sampled->token;
+  }
+
+  model::Model& model_;
+  const int64_t max_logit_rows_;
+  sampling::Scratch scratch_;
+};
+
+// Queues head and sampling, and reads the tokens back while the next step runs.
+class DeviceRowSampler final : public RowSampler {
+ public:
+  DeviceRowSampler(Backend& backend, model::Model& model, int64_t max_logit_rows)
+      : backend_(backend), model_(model), max_logit_rows_(max_logit_rows) {}
+
+  bool can_run_ahead() const override { return true; }
+  void enqueue(Step& step) override;
+  void read(Step& step) override;
+
+ private:
+  void read_logits(Step& step, int64_t begin, const Tensor& logits);
+  void read_row(Step& step, size_t index, const SampledRow& sampled, std::span<const SampledTop> top);
+
+  Backend& backend_;
+  model::Model& model_;
+  const int64_t max_logit_rows_;
+  sampling::DeviceRows device_rows_;
+  sampling::Scratch scratch_;
+};
+
+void DeviceRowSampler::enqueue(Step& step) {
   const trace::Span span("logits and sampling %zu rows", step.rows.size());
-  const int64_t total = static_cast<int64_t>(step.rows.size());
-  const int64_t vocab = model_->config().vocab_size;
+  const auto total = static_cast<int64_t>(step.rows.size());
+  const int64_t vocab = model_.config().vocab_size;
   step.kept.resize(step.rows.size());
-  for (int64_t begin = 0; begin < total; begin += options_.max_logit_rows) {
-    const int64_t count = std::min(options_.max_logit_rows, total - begin);
-    const Tensor logits = model_->run_head(begin, count);
-    if (tap_ || num_wanting_logits_ > 0) keep_rows(step, begin, logits);
+  for_each_slice(total, max_logit_rows_, [&](int64_t begin, int64_t count) {
+    const Tensor logits = model_.run_head(begin, count);
+    read_logits(step, begin, logits);
     device_rows_.clear();
     for (int64_t i = begin; i < begin + count; ++i) {
-      const Row& row = step.rows[static_cast<size_t>(i)];
+      const LogitRow& row = step.rows[static_cast<size_t>(i)];
       if (row.sequence == nullptr || !row.sample) {
         device_rows_.add_unused();
         continue;
@@ -97,37 +120,45 @@ void Engine::sample(InFlight& step) {
       device_rows_.add(sequence.params, sequence.history, row.position + 1 - sequence.prompt_size, sequence.seed,
                        row.position + 1, vocab);
     }
-    backend_->sample({logits, device_rows_.rows(), device_rows_.edits(), device_rows_.masks(), begin});
-  }
-  if (total > 0) step.finished = backend_->finish_samples(total);
+    backend_.sample({logits, device_rows_.rows(), device_rows_.edits(), device_rows_.masks(), begin});
+  });
+  if (total > 0) step.finished = backend_.finish_samples(total);
 }
 
-// What the host makes of logits themselves, while they are there.
-void Engine::keep_rows(InFlight& step, int64_t begin, const Tensor& logits) {
+// Reads the logits that the host needs before sampling may change them.
+void DeviceRowSampler::read_logits(Step& step, int64_t begin, const Tensor& logits) {
   for (int64_t i = 0; i < logits.rows; ++i) {
-    const auto place = static_cast<size_t>(begin + i);
-    const Row& row = step.rows[place];
+    const auto index = static_cast<size_t>(begin + i);
+    const LogitRow& row = step.rows[index];
     if (row.sequence == nullptr) continue;
     const Sequence& sequence = *row.sequence;
-    const bool list = row.sample && sequence.params.logprobs && !sampling::has_device_logprobs(sequence.params);
-    if (!tap_ && !row.prompt_logprob && !list) continue;
-    const std::span<const float> values = backend_->read(logits.some_rows(i, 1));
+    const bool keep = row.sample && wants_host_logprobs(sequence.params);
+    if (!tap_ && !row.prompt_logprob && !keep) continue;
+    const std::span<const float> values = backend_.read(logits.some_rows(i, 1));
     Output& output = step.outputs[row.share];
     if (output.finish != FinishReason::kNone) continue;
     if (tap_) tap_(sequence.id, sequence.child, row.position, values);
-    if (row.prompt_logprob) read_prompt_logprob(row, values, output);
-    if (list) step.kept[place].assign(values.begin(), values.end());
+    if (row.prompt_logprob) add_prompt_logprob(row, values, scratch_, output);
+    if (keep) step.kept[index].assign(values.begin(), values.end());
   }
 }
 
-void Engine::read_sampled(InFlight& step, size_t place, const SampledRow& sampled, std::span<const SampledTop> top) {
-  const Row& row = step.rows[place];
-  Sequence& sequence = *row.sequence;
-  Output& output = step.outputs[row.share];
-  if (sequence.step_in_flight == step.number) {
-    sequence.row_in_flight = -1;
-    sequence.ends_in_flight = false;
+void DeviceRowSampler::read(Step& step) {
+  const trace::Span span("read %zu rows", step.rows.size());
+  if (step.rows.empty()) return;
+  const SampledRows results = backend_.sampled(step.finished);
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    if (step.rows[i].sequence == nullptr || !step.rows[i].sample) continue;
+    const auto top =
+        results.top.empty() ? results.top : results.top.subspan(i * kMaxSampleLogprobs, kMaxSampleLogprobs);
+    read_row(step, i, results.rows[i], top);
   }
+}
+
+void DeviceRowSampler::read_row(Step& step, size_t index, const SampledRow& sampled, std::span<const SampledTop> top) {
+  LogitRow& row = step.rows[index];
+  const Sequence& sequence = *row.sequence;
+  Output& output = step.outputs[row.share];
   if (output.finish != FinishReason::kNone) return;
   if (sampled.faults != 0) return fail(sequence, sampling::broken_row(sampled.faults), output);
   if (sampling::has_device_logprobs(sequence.params)) {
@@ -139,29 +170,22 @@ void Engine::read_sampled(InFlight& step, size_t place, const SampledRow& sample
       list.push_back({top[n].token, top[n].logprob, static_cast<int32_t>(n + 1)});
     }
   } else if (sequence.params.logprobs) {
-    auto list = sampling::row_logprobs(step.kept[place], sampled.token, *sequence.params.logprobs, scratch_);
+    auto list = sampling::row_logprobs(step.kept[index], sampled.token, *sequence.params.logprobs, scratch_);
     if (!list.ok()) return fail(sequence, list.error(), output);
     output.logprobs.push_back(std::move(*list));
   }
-  accept(sequence, sampled.token, output);
-  scheduler_.note_token(sequence);
+  row.token = sampled.token;
 }
 
-// Waits for the step's tokens and says what they bring.
-std::vector<Output> Engine::read(InFlight& step) {
-  const trace::Span span("read %zu rows", step.rows.size());
-  if (!step.rows.empty()) {
-    const SampledRows results = backend_->sampled(step.finished);
-    for (size_t i = 0; i < step.rows.size(); ++i) {
-      if (step.rows[i].sequence == nullptr || !step.rows[i].sample) continue;
-      const auto top =
-          results.top.empty() ? results.top : results.top.subspan(i * kMaxSampleLogprobs, kMaxSampleLogprobs);
-      read_sampled(step, i, results.rows[i], top);
-    }
-  }
-  std::vector<Output> outputs = std::move(step.outputs);
-  hand_out(step.shares, step.rows, outputs);
-  return outputs;
+}  // namespace
+
+std::unique_ptr<RowSampler> make_row_sampler(Backend& backend, model::Model& model, int64_t max_logit_rows) {
+  if (backend.samples()) return std::make_unique<DeviceRowSampler>(backend, model, max_logit_rows);
+  return std::make_unique<HostRowSampler>(model, max_logit_rows);
+}
+
+bool needs_host_logits(const sampling::SamplingParams& params) {
+  return params.prompt_logprobs || wants_host_logprobs(params);
 }
 
 }  // namespace quire::engine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// InFlight: a step between its launch and the moment its tokens are known.
+// Step: one step of the engine, from the scheduler's choice until its tokens are known.
 #pragma once
 
 #include <algorithm>
@@ -12,31 +12,32 @@
 
 namespace quire::engine {
 
-// A wanted row of the step and what it is for.
-struct Row {
+// A row of the batch whose logits are needed, and what for.
+struct LogitRow {
   Sequence* sequence = nullptr;
-  size_t share = 0;  // of the step
-  int64_t position = 0;
+  size_t share = 0;      // index into Step::shares
+  int64_t position = 0;  // of the row's token in its sequence
   bool sample = false;
   bool prompt_logprob = false;
+  int32_t token = -1;  // the token that was sampled; -1: none yet, or sampling failed
 };
 
-// One step on a backend that samples. Owned by the engine, which has two of them in turn: one whose results it waits
-// for, and the one after it, made and queued meanwhile. Sequences may end while a step runs; they are then forgotten
-// here: their rows are computed all the same, and nobody reads them. Their pages may be given to others at once,
-// because what is queued later runs later.
-class InFlight {
+// The engine owns two of these and uses them in turn: one whose results it waits for and, on a backend that samples,
+// the next one, which is built and queued meanwhile. A sequence may end while a step runs. The step then forgets it:
+// its rows are still computed, but nobody reads them. Its pages may be reused at once, because work that is queued
+// later runs later.
+class Step {
  public:
   std::vector<Share> shares;             // a forgotten sequence is nullptr
-  std::vector<Row> rows;                 // in the order of the batch's wanted rows and of the results
-  std::vector<Output> outputs;           // one a share
-  std::vector<std::vector<float>> kept;  // for each row, its logits where the host makes logprobs of them
+  std::vector<LogitRow> rows;            // in the order of StepBatch::wanted
+  std::vector<Output> outputs;           // one per share
+  std::vector<std::vector<float>> kept;  // the logits of each row from which the host will make logprobs
   uint64_t number = 0;                   // counts up from 1
   uint64_t finished = 0;                 // Backend::finish_samples()
-  bool waits_for_tokens = false;         // settings of a row look at a token that the step before is sampling
+  bool waits_for_tokens = false;         // a row's settings look at a token that the previous step is sampling
 
   bool active() const { return number != 0; }
-  // Does any sequence still care?
+  // Whether any of its sequences is still there.
   bool alive() const {
     return std::ranges::any_of(shares, [](const Share& share) { return share.sequence != nullptr; });
   }
@@ -52,7 +53,7 @@ class InFlight {
     for (Share& share : shares) {
       if (share.sequence == sequence) share.sequence = nullptr;
     }
-    for (Row& row : rows) {
+    for (LogitRow& row : rows) {
       if (row.sequence == sequence) row.sequence = nullptr;
     }
   }
