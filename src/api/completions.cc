@@ -12,7 +12,6 @@ namespace {
 
 constexpr size_t kMaxPrompts = 1024;
 constexpr size_t kMaxPromptTokens = size_t{1} << 20;  // of all prompts of a request, if there are several
-constexpr int64_t kDefaultMaxTokens = 16;
 
 // A choice's logprobs while it grows: offsets count characters of the text so far.
 struct LogprobState {
@@ -304,7 +303,7 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
                          "prompt");
     }
     sampling::SamplingParams own_length = *params;
-    auto fits = fit_length(service, ids->size(), max_tokens, kDefaultMaxTokens, own_length);
+    auto fits = fit_length(service, ids->size(), max_tokens, sampling::kDefaultMaxTokens, own_length);
     if (!fits.ok()) return fits.error();
     checked->set_max_tokens(*own_length.max_tokens);
     auto ready = service.model().prepare(std::move(*ids), *checked, common.priority, common.cache_salt);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tables: every field of every request, and every route.
-#include "api/schema.h"
-
 #include <algorithm>
+
+#include "api/request_fields.h"
 
 namespace quire::api {
 namespace {
@@ -29,37 +29,8 @@ Field with_shape(Field row, const char* shape) {
 
 // What completions and chat share.
 std::vector<Field> sampling_fields() {
-  return {
+  std::vector<Field> fields = {
       {"model", T::kString, "the served model", "A served name; an unknown one is a 404."},
-      {"temperature", T::kNumber, "the model's, else 1", "0 is greedy. Values between 0 and 0.01 are raised to 0.01.",
-       0, 2},
-      {"top_p", T::kNumber, "the model's, else 1", "Keep the likeliest tokens that make up this probability.", 0, 1,
-       true},
-      {"top_k", T::kInt, "the model's, else 0", "Keep the k likeliest tokens; 0 or -1: all.", -1},
-      {"min_p", T::kNumber, "the model's, else 0", "Drop tokens below this share of the likeliest one's probability.",
-       0, 1},
-      {"repetition_penalty", T::kNumber, "the model's, else 1",
-       "Above 1: tokens of prompt and answer become less likely.", 0.001, 1000},
-      {"presence_penalty", T::kNumber, "0", "Taken off tokens that the answer has.", -2, 2},
-      {"frequency_penalty", T::kNumber, "0", "Taken off for each time the answer has the token.", -2, 2},
-      {"logit_bias", T::kStringMap, "", "Token id to bias, clamped to -100 to 100."},
-      with_items({"allowed_token_ids", T::kInts, "", "Only these tokens are drawn."}),
-      with_text({"bad_words", T::kStrings, "", "Words that are not to be written."}),
-      {"seed", T::kInt, "drawn anew", "The same seed gives the same answer; -1: none. Answer i of n uses seed + i.",
-       -9223372036854775808.0, 9223372036854775808.0},  // any int64; see bound_text()
-      {"n", T::kInt, "1", "Answers to the same prompt; more than 1 needs a temperature above 0.", 1, 16384},
-      with_text({"stop", T::kStringOrStrings, "", "Up to four texts that end the answer."}),
-      {"stop_token_ids", T::kInts, "", "Token ids that end the answer."},
-      {"include_stop_str_in_output", T::kBool, "false", "Keep the stop string in the text."},
-      {"ignore_eos", T::kBool, "false", "Go on past the end-of-text token."},
-      {"min_tokens", T::kInt, "0", "No end before this many tokens.", 0},
-      {"skip_special_tokens", T::kBool, "true", "Leave special tokens out of the text."},
-      {"spaces_between_special_tokens", T::kBool, "true",
-       "With skip_special_tokens false: whether the spaces that some tokenizers put between special tokens are kept."},
-      {"prompt_logprobs", T::kInt, "",
-       "Log probabilities of the N likeliest tokens at each place of the prompt; -1: all. Not with stream. The whole "
-       "prompt is computed for them, also where the prefix cache has it.",
-       -1},
       {"truncate_prompt_tokens", T::kInt, "", "Keep the last N tokens of the prompt; -1: as many as fit.", -1},
       {"truncation_side", T::kString, "left", "Which end of the prompt truncate_prompt_tokens cuts.", -kNoBound,
        kNoBound, false, false, "left|right"},
@@ -92,6 +63,9 @@ std::vector<Field> sampling_fields() {
       {"guided_choice", T::kAny, "", "Removed; without effect."},
       {"guided_grammar", T::kAny, "", "Removed; without effect."},
   };
+  const std::vector<Field> params = sampling_param_fields();
+  fields.insert(fields.begin() + 1, params.begin(), params.end());
+  return fields;
 }
 
 // What every form of chat takes for its template.
@@ -123,13 +97,14 @@ std::vector<Field> picked(std::vector<Field> rows, std::initializer_list<std::st
 }  // namespace
 
 const Schema& completion_schema() {
+  static const std::string default_max_tokens = std::to_string(sampling::kDefaultMaxTokens);
   static const Schema schema{
       "CompletionRequest", "A text to be continued.",
       joined(
           {
               with_items(
                   {"prompt", T::kPrompt, "", "Text or token ids, one or several.", -kNoBound, kNoBound, false, true}),
-              {"max_tokens", T::kInt, "16", "Longest answer in tokens; 0 only with echo.", 0},
+              {"max_tokens", T::kInt, default_max_tokens.c_str(), "Longest answer in tokens; 0 only with echo.", 0},
               {"logprobs", T::kInt, "", "Log probabilities of the N likeliest tokens; at most --max-logprobs.", -1},
               {"echo", T::kBool, "false", "Give the prompt back in front of the answer."},
               {"add_special_tokens", T::kBool, "true", "Let the tokenizer add its special tokens (BOS)."},

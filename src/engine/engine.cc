@@ -22,19 +22,8 @@
 namespace quire::engine {
 
 const char* name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kNone:
-      return "none";
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kAbort:
-      return "abort";
-    case FinishReason::kError:
-      return "error";
-  }
-  return "none";
+  constexpr const char* kNames[] = {"none", "stop", "length", "abort", "error"};
+  return kNames[static_cast<size_t>(reason)];
 }
 
 Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
@@ -68,6 +57,7 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
            .groups = pages_->layout().groups,
            .max_step_tokens = options.scheduler.max_num_batched_tokens}),
       scheduler_(options.scheduler, kv_, [this](PendingRequest& pending) { return make_sequence(pending); }),
+      seeds_(options.seed),
       builder_(*backend_, kv_),
       sampler_(make_row_sampler(*backend_, *model_, options.max_logit_rows)) {}
 
@@ -120,7 +110,7 @@ void Engine::add(RequestId id, RequestPtr request, std::shared_ptr<Submission> s
   PendingRequest pending;
   pending.id = id;
   pending.submission = submission != nullptr ? std::move(submission) : std::make_shared<Submission>(n);
-  pending.seed = request->params.seed ? static_cast<uint64_t>(*request->params.seed) : sampling::draw_seed();
+  pending.seed = request->params.seed ? static_cast<uint64_t>(*request->params.seed) : seeds_.next();
   pending.arrival = next_arrival_;
   next_arrival_ += static_cast<uint64_t>(n);
   added_tokens_ += n * static_cast<int64_t>(request->prompt.size());
@@ -300,18 +290,16 @@ std::vector<Output> Engine::collect_outputs(Step& step) {
 }
 
 EngineStats Engine::stats() const {
-  EngineStats stats;
-  stats.steps = steps_;
-  stats.tokens_computed = tokens_computed_;
-  stats.preemptions = scheduler_.num_preemptions();
-  stats.running = scheduler_.num_running();
-  stats.waiting = scheduler_.num_waiting();
-  stats.waiting_tokens = scheduler_.num_waiting_tokens();
-  stats.added = static_cast<int64_t>(next_arrival_);
-  stats.added_tokens = added_tokens_;
-  stats.kv_usage = kv_.usage();
-  stats.prefix = kv_.prefix_stats();
-  return stats;
+  return {.steps = steps_,
+          .tokens_computed = tokens_computed_,
+          .preemptions = scheduler_.num_preemptions(),
+          .running = scheduler_.num_running(),
+          .waiting = scheduler_.num_waiting(),
+          .waiting_tokens = scheduler_.num_waiting_tokens(),
+          .added = static_cast<int64_t>(next_arrival_),
+          .added_tokens = added_tokens_,
+          .kv_usage = kv_.usage(),
+          .prefix = kv_.prefix_stats()};
 }
 
 }  // namespace quire::engine

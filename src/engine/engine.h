@@ -30,6 +30,7 @@ struct EngineOptions {
   bool prefix_caching = true;
   int64_t max_logit_rows = 64;
   int64_t max_logprobs = 20;
+  std::optional<int64_t> seed;   // from which the seeds of requests without one are drawn; none: at random
   bool async_scheduling = true;  // if the backend samples: build and queue the next step while one runs
 };
 
@@ -110,6 +111,7 @@ class Engine {
   std::atomic<RequestId> next_id_ = 1;
   uint64_t next_arrival_ = 0;  // the number of sequences added so far
   int64_t added_tokens_ = 0;
+  sampling::SeedGenerator seeds_;
   StepBuilder builder_;
   std::unique_ptr<RowSampler> sampler_;
   Step current_, next_;
