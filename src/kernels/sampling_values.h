@@ -26,7 +26,7 @@ FN float sample_value(float x, int token, CONSTANT const SampleParams& p, DEVICE
     const uint word = masks[(i64)row->mask * p.words + token / 32];
     if (((word >> (uint)(token % 32)) & 1u) == 0u) return sample_negative_infinity();
   }
-  return x / row->temperature + 0.0f;
+  return x / row->settings.temperature + 0.0f;
 }
 
 // The upper half of a product.
@@ -102,7 +102,7 @@ FN void sample_best(Ctx c, TGROUP SampleBest& sm, int simdgroups, THREAD float& 
 
 // Whether the draw must wait for a cut.
 FN bool sample_has_cut(DEVICE const SampleRowData* row) {
-  return row->greedy == 0 && (row->top_k > 0 || row->top_p < 1.0f || row->log_min_p <= 0.0f);
+  return row->greedy == 0 && (row->settings.top_k > 0 || row->settings.top_p < 1.0f || row->settings.log_min_p <= 0.0f);
 }
 
 // A thread's 16 tokens of a chunk: four groups of four neighbours. Beyond the end: -infinity.
