@@ -12,7 +12,6 @@ namespace {
 
 constexpr size_t kMaxPrompts = 1024;
 constexpr size_t kMaxPromptTokens = size_t{1} << 20;  // in all prompts of a request, if there are several
-constexpr int64_t kDefaultMaxTokens = 16;
 
 // Where the logprobs of a growing choice have arrived.
 struct LogprobState {
@@ -266,7 +265,7 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
                                      " tokens in all its entries; send them in several requests.");
     }
     sampling::SamplingParams own_length = params;
-    QUIRE_TRY(fit_length(service, ids.size(), max_tokens, kDefaultMaxTokens, own_length));
+    QUIRE_TRY(fit_length(service, ids.size(), max_tokens, sampling::kDefaultMaxTokens, own_length));
     checked.set_max_tokens(*own_length.max_tokens);
     QUIRE_ASSIGN(engine::Request ready,
                  service.model().prepare(std::move(ids), checked, common.priority, common.cache_salt));

@@ -7,25 +7,77 @@
 
 #include "api/json_writer.h"
 #include "base/log.h"
+#include "sampling/param_table.h"
 
 namespace quire::api {
 namespace {
 
+using sampling::LogitBias;
+using sampling::ParamInfo;
+using sampling::SamplingParams;
+using sampling::Strings;
+using sampling::TokenIds;
+
 constexpr size_t kMaxStops = 4;
 
-ApiStatus read_logit_bias(const Body& body, sampling::SamplingParams& params) {
-  const json::Value* bias = body.get("logit_bias");
-  if (bias == nullptr) return Ok{};
+FieldType field_type(const ParamInfo& info) {
+  return std::visit(
+      []<typename T>(T SamplingParams::*member) {
+        if constexpr (std::is_same_v<T, bool>) return FieldType::kBool;
+        if constexpr (std::is_same_v<T, double>) return FieldType::kNumber;
+        if constexpr (std::is_same_v<T, LogitBias>) return FieldType::kStringMap;
+        if constexpr (std::is_same_v<T, TokenIds> || std::is_same_v<T, std::optional<TokenIds>>) {
+          return FieldType::kInts;
+        }
+        // OpenAI's stop may be a single string.
+        if constexpr (std::is_same_v<T, Strings>) {
+          return member == &SamplingParams::stop ? FieldType::kStringOrStrings : FieldType::kStrings;
+        }
+        return FieldType::kInt;
+      },
+      info.member);
+}
+
+Field row_of(const ParamInfo& info) {
+  return {info.name,
+          field_type(info),
+          info.doc,
+          {.fallback = default_text(info),
+           .min = info.rules.min,
+           .max = info.rules.max,
+           .above_min = info.rules.above_min,
+           .no_empty_text = std::holds_alternative<Strings SamplingParams::*>(info.member),
+           .no_empty_list = std::holds_alternative<std::optional<TokenIds> SamplingParams::*>(info.member)}};
+}
+
+ApiStatus read(const Body& body, const char* name, LogitBias& to) {
   std::vector<std::pair<int32_t, float>> entries;
-  for (const auto& [name, value] : bias->as_object()) {
+  for (const auto& [key, value] : body.get(name)->as_object()) {
     int32_t token = 0;
-    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), token);
-    if (error != std::errc() || end != name.data() + name.size() || token < 0) {
-      return bad_request("logit_bias has the name '" + name.substr(0, 40) + "', which is no token id.", "logit_bias");
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || end != key.data() + key.size() || token < 0) {
+      return bad_request("logit_bias has the name '" + key.substr(0, 40) + "', which is no token id.", name);
     }
     entries.emplace_back(token, static_cast<float>(value.as_double()));
   }
-  params.logit_bias = std::move(entries);
+  to = std::move(entries);
+  return Ok{};
+}
+
+// REQUIRES: the request has the field.
+template <typename T>
+ApiStatus read(const Body& body, const char* name, T& to) {
+  if constexpr (std::is_same_v<T, bool>) {
+    to = body.boolean(name, false);
+  } else if constexpr (std::is_same_v<T, double>) {
+    to = *body.number(name);
+  } else if constexpr (std::is_same_v<T, Strings>) {
+    to = body.strings(name);
+  } else if constexpr (std::is_same_v<T, TokenIds> || std::is_same_v<T, std::optional<TokenIds>>) {
+    to = TokenIds(body.ints(name));
+  } else {
+    to = *body.integer(name);
+  }
   return Ok{};
 }
 
@@ -46,37 +98,28 @@ void warn_of_removed_fields(const Body& body) {
 
 }  // namespace
 
-ApiResult<sampling::SamplingParams> read_sampling(const Body& body, const Service& service) {
-  sampling::SamplingParams p = service.model().default_params();
-  const auto set = [](auto from, auto& to) {
-    if (from) to = *from;
-  };
-  set(body.number("temperature"), p.temperature);
-  set(body.number("top_p"), p.top_p);
-  set(body.integer("top_k"), p.top_k);
-  set(body.number("min_p"), p.min_p);
-  set(body.number("repetition_penalty"), p.repetition_penalty);
-  set(body.number("presence_penalty"), p.presence_penalty);
-  set(body.number("frequency_penalty"), p.frequency_penalty);
-  set(body.integer("n"), p.n);
-  set(body.integer("min_tokens"), p.min_tokens);
-  if (const auto seed = body.integer("seed"); seed && *seed != -1) p.seed = *seed;
-  if (body.has("allowed_token_ids")) p.allowed_token_ids = SharedList<int32_t>(body.ints("allowed_token_ids"));
-  p.bad_words = body.strings("bad_words");
-  p.stop_token_ids = body.ints("stop_token_ids");
-  p.ignore_eos = body.boolean("ignore_eos", false);
-  p.include_stop_str_in_output = body.boolean("include_stop_str_in_output", false);
-  p.skip_special_tokens = body.boolean("skip_special_tokens", true);
-  p.spaces_between_special_tokens = body.boolean("spaces_between_special_tokens", true);
-  p.prompt_logprobs = body.integer("prompt_logprobs");
-  p.stop = body.strings("stop");
+std::vector<Field> sampling_param_fields() {
+  std::vector<Field> fields;
+  for (const ParamInfo& info : sampling::param_table()) {
+    if (info.doc != nullptr) fields.push_back(row_of(info));
+  }
+  return fields;
+}
+
+ApiResult<SamplingParams> read_sampling(const Body& body, const Service& service) {
+  SamplingParams p = service.model().default_params();
+  for (const ParamInfo& info : sampling::param_table()) {
+    if (info.doc == nullptr || !body.has(info.name)) continue;
+    auto status = std::visit([&](auto member) { return read(body, info.name, p.*member); }, info.member);
+    if (!status.ok()) return status.error();
+  }
+  if (p.seed == -1) p.seed.reset();
   if (p.stop.size() > kMaxStops) {
     return bad_request("stop has " + std::to_string(p.stop.size()) + " texts; at most 4 are taken.", "stop");
   }
   if (p.prompt_logprobs && body.boolean("stream", false)) {
     return bad_request("prompt_logprobs are not given in a stream; leave out stream.", "prompt_logprobs");
   }
-  if (auto bias = read_logit_bias(body, p); !bias.ok()) return bias.error();
   if (auto format = check_response_format(body); !format.ok()) return format.error();
   warn_of_removed_fields(body);
   return p;

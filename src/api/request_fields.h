@@ -10,7 +10,9 @@
 
 namespace quire::api {
 
-// Sampling settings laid over the model's defaults; lengths are left to fit_length().
+// The rows of the fields that sampling/param_table.h lists.
+std::vector<Field> sampling_param_fields();
+// The settings of a request, over the model's defaults; fit_length() sets max_tokens.
 ApiResult<sampling::SamplingParams> read_sampling(const Body& body, const Service& service);
 // id, streaming and the like, for answers whose ids begin with `prefix`.
 ApiResult<GenerationOptions> read_options(const HttpRequest& request, const Body& body, const Service& service,

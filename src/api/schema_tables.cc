@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tables: every field of every request. A row has name, type, description and rules.
-#include "api/schema.h"
-
 #include <string>
 #include <utility>
+
+#include "api/request_fields.h"
 
 namespace quire::api {
 namespace {
@@ -12,7 +12,6 @@ using enum FieldType;
 
 constexpr const char* kNoGrammar = "asks for constrained output, which this server does not do yet; leave it out.";
 constexpr const char* kNoTransfer = "is for KV transfer between servers, which this server does not do; leave it out.";
-constexpr double kInt64Bound = 9223372036854775808.0;  // 2^63; see bound_text()
 
 Field row(const char* name, FieldType type, const char* doc, FieldRules rules = {}) {
   return {name, type, doc, std::move(rules)};
@@ -20,41 +19,8 @@ Field row(const char* name, FieldType type, const char* doc, FieldRules rules = 
 
 // What completions and chat share.
 std::vector<Field> sampling_fields() {
-  return {
+  std::vector<Field> fields = {
       row("model", kString, "A served name; an unknown one is a 404.", {.fallback = "the served model"}),
-      row("temperature", kNumber, "0 is greedy. Values between 0 and 0.01 are raised to 0.01.",
-          {.fallback = "the model's, else 1", .min = 0, .max = 2}),
-      row("top_p", kNumber, "Keep the likeliest tokens that make up this probability.",
-          {.fallback = "the model's, else 1", .min = 0, .max = 1, .above_min = true}),
-      row("top_k", kInt, "Keep the k likeliest tokens; 0 or -1: all.", {.fallback = "the model's, else 0", .min = -1}),
-      row("min_p", kNumber, "Drop tokens below this share of the likeliest one's probability.",
-          {.fallback = "the model's, else 0", .min = 0, .max = 1}),
-      row("repetition_penalty", kNumber, "Above 1: tokens of prompt and answer become less likely.",
-          {.fallback = "the model's, else 1", .min = 0.001, .max = 1000}),
-      row("presence_penalty", kNumber, "Taken off tokens that the answer has.", {.fallback = "0", .min = -2, .max = 2}),
-      row("frequency_penalty", kNumber, "Taken off for each time the answer has the token.",
-          {.fallback = "0", .min = -2, .max = 2}),
-      row("logit_bias", kStringMap, "Token id to bias, clamped to -100 to 100."),
-      row("allowed_token_ids", kInts, "Only these tokens are drawn.", {.no_empty_list = true}),
-      row("bad_words", kStrings, "Words that are not to be written.", {.no_empty_text = true}),
-      row("seed", kInt, "The same seed gives the same answer; -1: none. Answer i of n uses seed + i.",
-          {.fallback = "drawn anew", .min = -kInt64Bound, .max = kInt64Bound}),
-      row("n", kInt, "Answers to the same prompt; more than 1 needs a temperature above 0.",
-          {.fallback = "1", .min = 1, .max = 16384}),
-      row("stop", kStringOrStrings, "Up to four texts that end the answer.", {.no_empty_text = true}),
-      row("stop_token_ids", kInts, "Token ids that end the answer."),
-      row("include_stop_str_in_output", kBool, "Keep the stop string in the text.", {.fallback = "false"}),
-      row("ignore_eos", kBool, "Go on past the end-of-text token.", {.fallback = "false"}),
-      row("min_tokens", kInt, "No end before this many tokens.", {.fallback = "0", .min = 0}),
-      row("skip_special_tokens", kBool, "Leave special tokens out of the text.", {.fallback = "true"}),
-      row("spaces_between_special_tokens", kBool,
-          "With skip_special_tokens false: whether the spaces that some tokenizers put between special tokens are "
-          "kept.",
-          {.fallback = "true"}),
-      row("prompt_logprobs", kInt,
-          "Log probabilities of the N likeliest tokens at each place of the prompt; -1: all. Not with stream. The "
-          "whole prompt is computed for them, also where the prefix cache has it.",
-          {.min = -1}),
       row("truncate_prompt_tokens", kInt, "Keep the last N tokens of the prompt; -1: as many as fit.", {.min = -1}),
       row("truncation_side", kString, "Which end of the prompt truncate_prompt_tokens cuts.",
           {.fallback = "left", .choices = {"left", "right"}}),
@@ -88,6 +54,9 @@ std::vector<Field> sampling_fields() {
       row("guided_choice", kAny, "Removed; without effect."),
       row("guided_grammar", kAny, "Removed; without effect."),
   };
+  const std::vector<Field> params = sampling_param_fields();
+  fields.insert(fields.begin() + 1, params.begin(), params.end());
+  return fields;
 }
 
 // How the chat template is applied: /v1/chat/completions and /tokenize.
@@ -127,12 +96,14 @@ const std::vector<std::string_view>& reasoning_efforts() {
 }
 
 const Schema& completion_schema() {
+  static const std::string default_max_tokens = std::to_string(sampling::kDefaultMaxTokens);
   static const Schema schema{
       "CompletionRequest", "A text to be continued.",
       joined(
           {
               row("prompt", kPrompt, "Text or token ids, one or several.", {.required = true, .no_empty_list = true}),
-              row("max_tokens", kInt, "Longest answer in tokens; 0 only with echo.", {.fallback = "16", .min = 0}),
+              row("max_tokens", kInt, "Longest answer in tokens; 0 only with echo.",
+                  {.fallback = default_max_tokens.c_str(), .min = 0}),
               row("logprobs", kInt, "Log probabilities of the N likeliest tokens; at most --max-logprobs.",
                   {.min = -1}),
               row("echo", kBool, "Give the prompt back in front of the answer.", {.fallback = "false"}),

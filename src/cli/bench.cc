@@ -52,7 +52,7 @@ void settle_dataset(BenchFlags& flags, DatasetFlags& dataset) {
   const bench::Workload& w = flags.workload;
   o.num_prompts = w.num_prompts;
   o.no_oversample = !dataset.oversample;
-  o.seed = flags.options.seed;
+  o.seed = flags.options.seed.value_or(0);
   o.random_input_len = w.input_len;
   o.random_output_len = w.output_len;
   if (dataset.output_len->count() > 0) {

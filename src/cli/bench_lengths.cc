@@ -19,7 +19,7 @@ int lengths(LengthsFlags& flags) {
   if (flags.lengths.dataset_path.empty()) {
     return report(invalid_argument("--dataset-path is missing; give a ShareGPT JSON file"));
   }
-  flags.lengths.seed = flags.common.options.seed;
+  flags.lengths.seed = flags.common.options.seed.value_or(0);
   const auto load = [&](int64_t seqs) {
     llm::Options options = flags.common.options;
     options.model = flags.common.model;

@@ -325,7 +325,7 @@ class Conversation {
     sampling::SamplingParams params = llm_.default_params();
     flags_.sampling.apply(params);
     params.n = 1;
-    params.seed = flags_.options.seed + seed_shift_;
+    params.seed = flags_.options.seed.value_or(0) + seed_shift_;
     while (take_interrupt()) {
     }  // those at the prompt are not about this answer
     const auto start = Clock::now();

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <variant>
 
+#include "base/check.h"
+
 namespace quire::cli {
 namespace {
 
@@ -44,7 +46,10 @@ const ModelFlag kModelFlags[] = {
      "Sampling defaults: auto (the model's generation_config.json), vllm (neutral), or a folder"},
     {kModel, "--override-generation-config", &Options::override_generation_config,
      "JSON object laid over the sampling defaults, such as {\"temperature\": 0.5}"},
-    {kModel, "--seed", &Options::seed, "Seed of requests that give none, and of dummy weights"},
+    {kModel, "--seed", &Options::seed,
+     "Seed of dummy weights and of requests that give none. serve draws their seeds from it, in the order in which "
+     "they "
+     "arrive (default: at random); run and chat use it itself (default 0)"},
     {kKv, "--kv-cache-dtype", &Options::kv_cache_dtype,
      "Type of K and V in pages: auto, float32, float16, bfloat16, fp8 (fp8_e4m3), fp8_e5m2 or int8_per_token_head"},
     {kKv, "--block-size", &Options::block_size,
@@ -132,55 +137,41 @@ void add_model_flags(CLI::App& app, Options& options) {
   }
 }
 
-void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
-  const auto add = [&](const char* name, auto& value, const char* doc) {
-    CLI::Option* option = app.add_option(name, value, doc)->envname(env_name(name))->group("Sampling");
-    option->allow_extra_args(false);  // a list's flag is repeated; it does not swallow the arguments behind it
-  };
-  add("--temperature", f.temperature, "0 is greedy; higher is more varied");
-  add("--top-k", f.top_k, "Keep the k likeliest tokens; 0: all");
-  add("--top-p", f.top_p, "Keep the likeliest tokens that make up this probability");
-  add("--min-p", f.min_p, "Drop tokens below this share of the likeliest one's probability");
-  add("--repetition-penalty", f.repetition_penalty, "Above 1: tokens of prompt and answer become less likely");
-  add("--presence-penalty", f.presence_penalty, "Taken off tokens that the answer has");
-  add("--frequency-penalty", f.frequency_penalty, "Taken off for each time the answer has the token");
-  add("--max-tokens", f.max_tokens, "Longest answer in tokens");
-  add("--min-tokens", f.min_tokens, "No end before this many tokens");
-  add("--stop", f.stop, "Text that ends the answer; may be given several times");
-  add("--stop-token-ids", f.stop_token_ids, "Token ids that end the answer");
-  add("--logprobs", f.logprobs, "With --json: log probabilities of the N likeliest tokens at each place");
-  add("--prompt-logprobs", f.prompt_logprobs, "With --json: the same for the prompt");
-  add("--n", f.n, "Answers to the same prompt; the i-th uses seed + i");
-  for (CLI::Option* option :
-       {add_switch(app, "--ignore-eos", f.ignore_eos, "Go on past the end-of-text token"),
-        add_switch(app, "--include-stop-str-in-output", f.include_stop_str_in_output,
-                   "Keep the stop string in the text"),
-        add_switch(app, "--skip-special-tokens", f.skip_special_tokens, "Leave special tokens out of the text")}) {
-    option->group("Sampling");
+void add_sampling_flags(CLI::App& app, SamplingFlags& flags) {
+  for (const sampling::ParamInfo& info : sampling::param_table()) {
+    if ((info.sources & sampling::kHasFlag) == 0) continue;
+    std::string name = "--" + std::string(info.name);
+    std::replace(name.begin(), name.end(), '_', '-');
+    std::string doc = info.rules.flag_doc != nullptr ? info.rules.flag_doc : info.doc;
+    if (doc.ends_with('.')) doc.pop_back();
+    std::visit(
+        [&](auto member) {
+          auto& value = flags.values.*member;
+          using Value = std::remove_reference_t<decltype(value)>;
+          CLI::Option* option = nullptr;
+          if constexpr (std::is_same_v<Value, bool>) {
+            option = add_switch(app, name, value, doc);
+          } else if constexpr (std::is_same_v<Value, sampling::Strings> || std::is_same_v<Value, sampling::TokenIds>) {
+            using List = std::vector<typename Value::value_type>;
+            option = app.add_option_function<List>(
+                name, [&value](const List& list) { value = list; }, doc);
+          } else if constexpr (std::is_arithmetic_v<Value> || std::is_same_v<Value, std::optional<int64_t>>) {
+            option = app.add_option(name, value, doc);
+          }
+          QUIRE_CHECK(option != nullptr, "parameters of this type have no flags");
+          // A list's flag is repeated; it does not swallow the arguments behind it.
+          option->envname(env_name(name))->group("Sampling")->allow_extra_args(false);
+          flags.options.emplace_back(&info, option);
+        },
+        info.member);
   }
 }
 
-void SamplingFlags::apply(sampling::SamplingParams& p) const {
-  const auto set = [](const auto& from, auto& to) {
-    if (from) to = *from;
-  };
-  set(temperature, p.temperature);
-  set(top_p, p.top_p);
-  set(min_p, p.min_p);
-  set(repetition_penalty, p.repetition_penalty);
-  set(presence_penalty, p.presence_penalty);
-  set(frequency_penalty, p.frequency_penalty);
-  set(top_k, p.top_k);
-  set(max_tokens, p.max_tokens);
-  set(min_tokens, p.min_tokens);
-  set(logprobs, p.logprobs);
-  set(prompt_logprobs, p.prompt_logprobs);
-  set(n, p.n);
-  p.stop.edit().insert(p.stop.end(), stop.begin(), stop.end());
-  p.stop_token_ids.edit().insert(p.stop_token_ids.end(), stop_token_ids.begin(), stop_token_ids.end());
-  p.ignore_eos = ignore_eos;
-  p.include_stop_str_in_output = include_stop_str_in_output;
-  p.skip_special_tokens = skip_special_tokens;
+void SamplingFlags::apply(sampling::SamplingParams& params) const {
+  for (const auto& [info, option] : options) {
+    if (option->count() == 0) continue;
+    std::visit([&](auto member) { params.*member = values.*member; }, info->member);
+  }
 }
 
 std::vector<std::string> normalise_arguments(int argc, const char* const* argv) {

@@ -4,26 +4,21 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "llm/options.h"
-#include "sampling/params.h"
+#include "sampling/param_table.h"
 
 namespace quire::cli {
 
-// Sampling settings of the command line; what is not given is left to the model's defaults.
+// The sampling settings of the command line, made from sampling/param_table.h.
 struct SamplingFlags {
-  std::optional<double> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
-  std::optional<int64_t> top_k, max_tokens, min_tokens, logprobs, prompt_logprobs, n;
-  std::vector<std::string> stop;
-  std::vector<int32_t> stop_token_ids;
-  bool ignore_eos = false;
-  bool include_stop_str_in_output = false;
-  bool skip_special_tokens = true;
+  sampling::SamplingParams values;
+  std::vector<std::pair<const sampling::ParamInfo*, const CLI::Option*>> options;
 
-  // The settings laid over the defaults.
+  // Overwrites the settings whose flags were given.
   void apply(sampling::SamplingParams& params) const;
 };
 

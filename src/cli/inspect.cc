@@ -138,10 +138,10 @@ json::Value tensors_json(const weights::WeightSource& source) {
 
 Result<std::string> memory_line(const llm::Options& options, const model::ModelFiles& files) {
   QUIRE_ASSIGN(auto backend, llm::make_backend(options));
-  QUIRE_ASSIGN(llm::Settled settled, llm::settle(options, files, *backend));
-  settled.memory.weights_bytes = files.source->total_bytes();
-  llm::see_memory(options, *backend, settled.memory);
-  QUIRE_ASSIGN(const kv::MemoryPlan plan, kv::plan_memory(settled.memory));
+  QUIRE_ASSIGN(llm::ResolvedOptions resolved, llm::resolve_options(options, files, *backend));
+  resolved.memory.weights_bytes = files.source->total_bytes();
+  llm::measure_memory(options, *backend, resolved.memory);
+  QUIRE_ASSIGN(const kv::MemoryPlan plan, kv::plan_memory(resolved.memory));
   return plan.line() + " (" + backend->describe() + "; scratch not counted)";
 }
 

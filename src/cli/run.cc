@@ -130,7 +130,7 @@ class Session {
     PrefillLine prefill(llm_, static_cast<int64_t>(tokens->size()));
     sampling::SamplingParams params = llm_.default_params();
     flags_.sampling.apply(params);
-    if (!params.seed) params.seed = flags_.options.seed;
+    if (!params.seed) params.seed = flags_.options.seed.value_or(0);
     const bool stream = !flags_.json && params.n == 1;
     const auto start = Clock::now();
     llm::GenerateRequest request;

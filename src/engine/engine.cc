@@ -1,5 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step loop: schedule, build the StepBatch, run the model, sample, hand out.
+// The step loop: schedule, build the batch, run the model, sample, return outputs.
+//
+// If the backend samples, step N + 1 is scheduled, built and queued while step N runs:
+// - N + 1 takes the tokens that N is sampling from the backend's memory (StepBatch::sampled_from_row).
+// - Then N is read: its tokens are appended, and sequences that end are dropped, with their rows in N + 1.
+// - Only then is N + 1 committed, so that the prefix cache sees accepted tokens only.
+// - If settings look at the sequence's tokens (penalties, bad words), the sampling of N + 1 is queued after N was read;
+//   its forward pass is already under way.
+// - While the host needs logits (prompt logprobs, more logprobs than the backend makes, a tap), no step runs ahead.
+// On the host, one step is in flight at a time.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -8,23 +17,13 @@
 
 #include "base/trace.h"
 #include "kv/cache_groups.h"
+#include "sampling/device_rows.h"
 
 namespace quire::engine {
 
 const char* name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kNone:
-      return "none";
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kAbort:
-      return "abort";
-    case FinishReason::kError:
-      return "error";
-  }
-  return "none";
+  constexpr const char* kNames[] = {"none", "stop", "length", "abort", "error"};
+  return kNames[static_cast<size_t>(reason)];
 }
 
 Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
@@ -57,7 +56,10 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
            .enable_prefix_caching = options.prefix_caching,
            .groups = pages_->layout().groups,
            .max_step_tokens = options.scheduler.max_num_batched_tokens}),
-      scheduler_(options.scheduler, kv_, [this](PendingRequest& pending) { return make_sequence(pending); }) {}
+      scheduler_(options.scheduler, kv_, [this](PendingRequest& pending) { return make_sequence(pending); }),
+      seeds_(options.seed),
+      builder_(*backend_, kv_),
+      sampler_(make_row_sampler(*backend_, *model_, options.max_logit_rows)) {}
 
 Engine::~Engine() {
   for (auto& [id, pending] : pending_) scheduler_.remove(&pending);
@@ -108,16 +110,16 @@ void Engine::add(RequestId id, RequestPtr request, std::shared_ptr<Submission> s
   PendingRequest pending;
   pending.id = id;
   pending.submission = submission != nullptr ? std::move(submission) : std::make_shared<Submission>(n);
-  pending.seed = request->params.seed ? static_cast<uint64_t>(*request->params.seed) : sampling::draw_seed();
+  pending.seed = request->params.seed ? static_cast<uint64_t>(*request->params.seed) : seeds_.next();
   pending.arrival = next_arrival_;
   next_arrival_ += static_cast<uint64_t>(n);
   added_tokens_ += n * static_cast<int64_t>(request->prompt.size());
-  num_wanting_logits_ += wants_logits(request->params) ? n : 0;
+  num_needing_logits_ += needs_host_logits(request->params) ? n : 0;
   pending.request = std::move(request);
   scheduler_.add(&pending_.emplace(id, std::move(pending)).first->second);
 }
 
-// The request's next sequence; schedule() forgets a request after its last one.
+// Makes the next sequence of a request; schedule() erases the request after its last one.
 Sequence* Engine::make_sequence(PendingRequest& pending) {
   const int32_t child = pending.next_child++;
   auto sequence =
@@ -129,7 +131,6 @@ Sequence* Engine::make_sequence(PendingRequest& pending) {
   return made;
 }
 
-// The shares of the next step.
 const std::vector<Share>& Engine::schedule() {
   const std::vector<Share>& shares = scheduler_.schedule();
   for (const RequestId id : all_made_) pending_.erase(id);
@@ -141,7 +142,7 @@ void Engine::drop(Sequence* sequence) {
   scheduler_.remove(sequence);
   current_.forget(sequence);
   next_.forget(sequence);
-  num_wanting_logits_ -= wants_logits(sequence->params) ? 1 : 0;
+  num_needing_logits_ -= needs_host_logits(sequence->params) ? 1 : 0;
   sequences_.erase({sequence->id, sequence->child});
 }
 
@@ -153,7 +154,7 @@ void Engine::abort(RequestId id, int32_t child) {
 void Engine::abort(RequestId id) {
   if (const auto it = pending_.find(id); it != pending_.end()) {
     scheduler_.remove(&it->second);
-    num_wanting_logits_ -= wants_logits(it->second.request->params) ? it->second.left() : 0;
+    num_needing_logits_ -= needs_host_logits(it->second.request->params) ? it->second.left() : 0;
     pending_.erase(it);
   }
   for (auto it = sequences_.lower_bound({id, 0}); it != sequences_.end() && it->first.first == id;) {
@@ -162,79 +163,14 @@ void Engine::abort(RequestId id) {
   }
 }
 
-// Each cache group's slots and tables, or its states.
-void Engine::build_groups(const std::vector<Share>& shares) {
-  batch_.groups.resize(kv_.groups().size());
-  int64_t tokens = 0;
-  for (const Share& share : shares) tokens += share.count;
-  for (size_t g = 0; g < batch_.groups.size(); ++g) {
-    model::GroupBatch& group = batch_.groups[g];
-    if (kv_.groups()[g].kind == model::CacheKind::kState) {
-      for (const Share& share : shares) {
-        group.state_source.push_back(share.sequence->table.state_source(g));
-        group.state_destination.push_back(share.sequence->table.state_destination(g));
-      }
-      continue;
-    }
-    for (const Share& share : shares) {
-      group.max_blocks = std::max(group.max_blocks, static_cast<int32_t>(share.sequence->table.blocks(g).size()));
-    }
-    group.max_blocks = static_cast<int32_t>(backend_->table_width(group.max_blocks));
-    group.slot_mapping.resize(static_cast<size_t>(tokens));
-    auto slots = std::span(group.slot_mapping);
-    for (size_t s = 0; s < shares.size(); ++s) {
-      const Sequence& sequence = *shares[s].sequence;
-      const auto count = static_cast<size_t>(shares[s].count);
-      kv_.slot_mapping(sequence.table, g, sequence.num_computed, slots.first(count));
-      slots = slots.subspan(count);
-      const auto blocks = sequence.table.blocks(g);
-      group.block_tables.insert(group.block_tables.end(), blocks.begin(), blocks.end());
-      group.block_tables.resize((s + 1) * static_cast<size_t>(group.max_blocks), 0);
-    }
-  }
+// Whether a sequence of so many tokens is as long as it may become.
+bool Engine::reaches_end(const Sequence& sequence, int64_t num_tokens) const {
+  const std::optional<int64_t>& max_tokens = sequence.params.max_tokens;
+  return num_tokens >= options_.scheduler.max_model_len ||
+         (max_tokens && num_tokens - sequence.prompt_size >= *max_tokens);
 }
 
-void Engine::build(const std::vector<Share>& shares, std::vector<Row>& rows) {
-  batch_.clear();
-  rows.clear();
-  batch_.cu_seqlens_q.push_back(0);
-  build_groups(shares);
-  for (size_t s = 0; s < shares.size(); ++s) {
-    Sequence& sequence = *shares[s].sequence;
-    const int64_t begin = sequence.num_computed;
-    const int64_t end = begin + shares[s].count;
-    const int64_t first_row = batch_.num_tokens();
-    if (begin < sequence.num_tokens()) {
-      const auto tokens = sequence.tokens.begin();
-      batch_.tokens.insert(batch_.tokens.end(), tokens + begin, tokens + end);
-    } else {  // the token that the step before is sampling
-      QUIRE_CHECK(sequence.in_flight() && end == begin + 1);
-      batch_.sampled_from_row.resize(batch_.tokens.size(), -1);
-      batch_.sampled_from_row.push_back(sequence.row_in_flight);
-      batch_.tokens.push_back(0);
-    }
-    for (int64_t p = begin; p < end; ++p) batch_.positions.push_back(static_cast<int32_t>(p));
-    batch_.cu_seqlens_q.push_back(static_cast<int32_t>(batch_.num_tokens()));
-    batch_.context_lens.push_back(static_cast<int32_t>(end));
-
-    for (int64_t p = begin; p < end; ++p) {
-      Row row{&sequence, s, p, p + 1 == sequence.num_to_compute(), false};
-      row.prompt_logprob =
-          sequence.owes_prompt_logprobs() && p + 1 < sequence.prompt_size && p >= sequence.prompt_logprobs_sent;
-      if (!row.sample && !row.prompt_logprob) continue;
-      batch_.wanted.push_back(static_cast<int32_t>(first_row + p - begin));
-      rows.push_back(row);
-    }
-  }
-  if (!batch_.sampled_from_row.empty()) batch_.sampled_from_row.resize(batch_.tokens.size(), -1);
-}
-
-void Engine::fail(Sequence& sequence, const Error& error, Output& output) const {
-  output.finish = FinishReason::kError;
-  output.error = Error{error.code, "request " + std::to_string(sequence.id) + ": " + error.message};
-}
-
-// The new token's consequences: EOS, stop tokens, lengths.
+// Appends a token, and ends the sequence at EOS, at a stop token or at its longest length.
 void Engine::accept(Sequence& sequence, int32_t token, Output& output) const {
   sequence.tokens.push_back(token);
   sequence.history.push_output(token);
@@ -249,87 +185,97 @@ void Engine::accept(Sequence& sequence, int32_t token, Output& output) const {
   } else if (contains(params.stop_token_ids)) {
     output.finish = FinishReason::kStop;
     output.stop_token = token;
-  } else if (sequence.num_tokens() >= options_.scheduler.max_model_len ||
-             (params.max_tokens && sequence.num_output() >= *params.max_tokens)) {
+  } else if (reaches_end(sequence, sequence.num_tokens())) {
     output.finish = FinishReason::kLength;
   }
 }
 
-bool Engine::read_prompt_logprob(const Row& row, std::span<const float> logits, Output& output) {
-  Sequence& sequence = *row.sequence;
-  const int32_t next = sequence.tokens[static_cast<size_t>(row.position + 1)];
-  auto logprobs = sampling::row_logprobs(logits, next, *sequence.params.prompt_logprobs, scratch_);
-  if (!logprobs.ok()) {
-    fail(sequence, logprobs.error(), output);
-    return false;
-  }
-  output.prompt_logprobs.push_back(std::move(*logprobs));
-  sequence.prompt_logprobs_sent = row.position + 1;
-  return true;
-}
-
-void Engine::read_row(const Row& row, std::span<const float> logits, Output& output) {
-  Sequence& sequence = *row.sequence;
-  if (output.finish != FinishReason::kNone) return;
-  if (tap_) tap_(sequence.id, sequence.child, row.position, logits);
-  if (row.prompt_logprob && !read_prompt_logprob(row, logits, output)) return;
-  if (!row.sample) return;
-  auto sampled =
-      sampling::sample_row(logits, sequence.params, sequence.history, sequence.seed, row.position + 1, scratch_);
-  if (!sampled.ok()) return fail(sequence, sampled.error(), output);
-  if (sequence.params.logprobs) output.logprobs.push_back(std::move(sampled->logprobs));
-  accept(sequence, sampled->token, output);
-}
-
-void Engine::read_rows(std::vector<Output>& outputs) {
-  const trace::Span span("logits and sampling %zu rows", rows_.size());
-  const int64_t total = static_cast<int64_t>(rows_.size());
-  const size_t vocab = static_cast<size_t>(model_->config().vocab_size);
-  for (int64_t begin = 0; begin < total; begin += options_.max_logit_rows) {
-    const int64_t count = std::min(options_.max_logit_rows, total - begin);
-    const std::span<const float> logits = model_->logits(begin, count);
-    for (int64_t i = 0; i < count; ++i) {
-      const Row& row = rows_[static_cast<size_t>(begin + i)];
-      read_row(row, logits.subspan(static_cast<size_t>(i) * vocab, vocab), outputs[row.share]);
-    }
-  }
-}
-
 std::vector<Output> Engine::step() {
-  const trace::Span step_span("step %lld", static_cast<long long>(steps_));
-  return backend_->samples() ? step_on_device() : step_on_host();
-}
-
-std::vector<Output> Engine::step_on_host() {
-  const std::vector<Share>& shares = schedule();
-  if (shares.empty()) return {};
-  build(shares, rows_);
-  {
-    const trace::Span span("forward %lld tokens %zu seqs", static_cast<long long>(batch_.num_tokens()), shares.size());
-    model_->forward(batch_, *pages_);
+  const trace::Span span("step %lld", static_cast<long long>(steps_));
+  if (current_.active() && !current_.alive()) current_.clear();
+  if (!current_.active()) {
+    if (!launch(current_)) return {};
+    commit(current_);
+    sampler_->enqueue(current_);
   }
-  ++steps_;
-  tokens_computed_ += batch_.num_tokens();
-  for (const Share& share : shares) {
-    share.sequence->num_computed += share.count;
-    kv_.commit(share.sequence->table, share.sequence->tokens, share.sequence->num_computed);
-  }
-  // This and the tokens in each output are what a step allocates: they are the caller's.
-  std::vector<Output> outputs(shares.size());
-  read_rows(outputs);
-  hand_out(shares, rows_, outputs);
+  const bool run_ahead =
+      options_.async_scheduling && sampler_->can_run_ahead() && !sampler_->has_tap() && num_needing_logits_ == 0;
+  const bool launched = run_ahead && launch(next_);
+  const bool enqueued = launched && !next_.waits_for_tokens;
+  if (enqueued) sampler_->enqueue(next_);
+  std::vector<Output> outputs = finish(current_);
+  current_.clear();
+  if (!launched) return outputs;
+  commit(next_);
+  if (!enqueued && next_.alive()) sampler_->enqueue(next_);
+  std::swap(current_, next_);
   return outputs;
 }
 
-// Outputs of shares to outputs of sequences: a share whose rows nobody asked for has nothing to say. What ended goes.
-void Engine::hand_out(const std::vector<Share>& shares, const std::vector<Row>& rows, std::vector<Output>& outputs) {
+// Schedules the step and starts its forward pass; false when there is nothing to do.
+bool Engine::launch(Step& step) {
+  const std::vector<Share>& shares = schedule();
+  if (shares.empty()) return false;
+  step.clear();
+  step.shares = shares;
+  step.outputs.resize(shares.size());
+  const model::StepBatch& batch = builder_.build(step);
+  {
+    const trace::Span span("forward %lld tokens %zu seqs", static_cast<long long>(batch.num_tokens()), shares.size());
+    model_->forward(batch, *pages_);
+  }
+  step.number = static_cast<uint64_t>(++steps_);
+  tokens_computed_ += batch.num_tokens();
+  for (const Share& share : step.shares) share.sequence->num_computed += share.count;
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    if (!step.rows[i].sample) continue;
+    Sequence& sequence = *step.rows[i].sequence;
+    step.waits_for_tokens |= sequence.in_flight() && sampling::looks_at_history(sequence.params);
+    sequence.row_in_flight = static_cast<int32_t>(i);
+    sequence.step_in_flight = step.number;
+    sequence.ends_in_flight = reaches_end(sequence, step.rows[i].position + 2);
+  }
+  return true;
+}
+
+// Tells the KV manager which positions the step has written to pages; work that is queued later may read them.
+// REQUIRES: the tokens at these positions are known.
+void Engine::commit(const Step& step) {
+  for (const Share& share : step.shares) {
+    if (share.sequence == nullptr) continue;
+    kv_.commit(share.sequence->table, share.sequence->tokens, share.sequence->num_computed);
+  }
+}
+
+// Waits for the step's tokens, appends them to their sequences and returns the outputs.
+std::vector<Output> Engine::finish(Step& step) {
+  sampler_->read(step);
+  for (const LogitRow& row : step.rows) {
+    if (row.sequence == nullptr || !row.sample) continue;
+    Sequence& sequence = *row.sequence;
+    if (sequence.step_in_flight == step.number) {
+      sequence.row_in_flight = -1;
+      sequence.ends_in_flight = false;
+    }
+    if (row.token < 0) continue;
+    accept(sequence, row.token, step.outputs[row.share]);
+    scheduler_.note_token(sequence);
+  }
+  return collect_outputs(step);
+}
+
+// The outputs of the sequences that had rows in the step, without those of forgotten ones. Finished sequences are
+// dropped.
+std::vector<Output> Engine::collect_outputs(Step& step) {
+  // Besides the tokens in each output this is all that a step allocates: it is the caller's.
+  std::vector<Output> outputs = std::move(step.outputs);
   size_t kept = 0;
   size_t row = 0;
-  for (size_t s = 0; s < shares.size(); ++s) {
-    if (row == rows.size() || rows[row].share != s) continue;
-    while (row < rows.size() && rows[row].share == s) ++row;
-    if (shares[s].sequence == nullptr) continue;
-    Sequence& sequence = *shares[s].sequence;
+  for (size_t s = 0; s < step.shares.size(); ++s) {
+    if (row == step.rows.size() || step.rows[row].share != s) continue;
+    while (row < step.rows.size() && step.rows[row].share == s) ++row;
+    if (step.shares[s].sequence == nullptr) continue;
+    Sequence& sequence = *step.shares[s].sequence;
     if (kept != s) outputs[kept] = std::move(outputs[s]);
     Output& output = outputs[kept++];
     output.id = sequence.id;
@@ -340,21 +286,20 @@ void Engine::hand_out(const std::vector<Share>& shares, const std::vector<Row>& 
     if (output.finish != FinishReason::kNone) drop(&sequence);
   }
   outputs.resize(kept);
+  return outputs;
 }
 
 EngineStats Engine::stats() const {
-  EngineStats stats;
-  stats.steps = steps_;
-  stats.tokens_computed = tokens_computed_;
-  stats.preemptions = scheduler_.num_preemptions();
-  stats.running = scheduler_.num_running();
-  stats.waiting = scheduler_.num_waiting();
-  stats.waiting_tokens = scheduler_.num_waiting_tokens();
-  stats.added = static_cast<int64_t>(next_arrival_);
-  stats.added_tokens = added_tokens_;
-  stats.kv_usage = kv_.usage();
-  stats.prefix = kv_.prefix_stats();
-  return stats;
+  return {.steps = steps_,
+          .tokens_computed = tokens_computed_,
+          .preemptions = scheduler_.num_preemptions(),
+          .running = scheduler_.num_running(),
+          .waiting = scheduler_.num_waiting(),
+          .waiting_tokens = scheduler_.num_waiting_tokens(),
+          .added = static_cast<int64_t>(next_arrival_),
+          .added_tokens = added_tokens_,
+          .kv_usage = kv_.usage(),
+          .prefix = kv_.prefix_stats()};
 }
 
 }  // namespace quire::engine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Running first, then waiting; preemption when pages run out; everybody's share of a step and of the seats.
+// Schedules running sequences, then admits waiting ones; preempts when pages run out; keeps shares and seats fair.
 #include "engine/scheduler.h"
 
 #include <algorithm>
@@ -10,26 +10,26 @@
 
 namespace quire::engine {
 
-bool Scheduler::before(const Sequence& a, const Sequence& b) const {
+bool Scheduler::runs_before(const Sequence& a, const Sequence& b) const {
   if (options_.policy == Policy::kPriority && a.priority != b.priority) return a.priority < b.priority;
   return a.arrival < b.arrival;
 }
 
 // Queues.
 
-Caller* Scheduler::enter(const Submission& submission) {
+Caller* Scheduler::acquire_caller(const Submission& submission) {
   Caller& caller = callers_[submission.caller];
-  ++caller.live;
+  ++caller.references;
   return &caller;
 }
 
-void Scheduler::leave(const Submission& submission) {
+void Scheduler::release_caller(const Submission& submission) {
   const auto it = callers_.find(submission.caller);
-  if (--it->second.live == 0) callers_.erase(it);
+  if (--it->second.references == 0) callers_.erase(it);
 }
 
 uint64_t Scheduler::next_tag(bool heavy, Submission& submission, Caller& caller) {
-  uint64_t tag = queue(heavy).now;
+  uint64_t tag = queue(heavy).virtual_time;
   if (!submission.caller.empty()) tag = std::max(tag, caller.last_tag[heavy ? 1 : 0] + 1);
   if (heavy) tag = std::max(tag, submission.last_tag + 1);
   caller.last_tag[heavy ? 1 : 0] = tag;
@@ -50,16 +50,16 @@ void Scheduler::enqueue(Sequence* sequence) {
   sequence->waiting = true;
   ++num_waiting_;
   waiting_tokens_ += sequence->num_tokens();
-  queue(sequence->heavy).places.emplace(key_of(*sequence), Place{.sequence = sequence});
+  queue(sequence->heavy).entries.emplace(key_of(*sequence), Entry{.sequence = sequence});
 }
 
 void Scheduler::enqueue(PendingRequest* request) {
   request->tag = next_tag(request->heavy, *request->submission, *request->caller);
-  queue(request->heavy).places.emplace(key_of(*request), Place{.request = request});
+  queue(request->heavy).entries.emplace(key_of(*request), Entry{.request = request});
 }
 
 void Scheduler::add(Sequence* sequence) {
-  sequence->caller = enter(*sequence->submission);
+  sequence->caller = acquire_caller(*sequence->submission);
   sequence->heavy = is_heavy(*sequence);
   sequence->tag = next_tag(sequence->heavy, *sequence->submission, *sequence->caller);
   enqueue(sequence);
@@ -67,7 +67,7 @@ void Scheduler::add(Sequence* sequence) {
 
 void Scheduler::add(PendingRequest* request) {
   const int64_t prompt = static_cast<int64_t>(request->request->prompt.size());
-  request->caller = enter(*request->submission);
+  request->caller = acquire_caller(*request->submission);
   request->heavy = request->submission->bulk() || prompt > options_.max_light_prompt;
   request->waiting = true;
   num_waiting_ += request->left();
@@ -79,14 +79,14 @@ void Scheduler::remove(Sequence* sequence) {
   if (sequence->waiting) {
     --num_waiting_;
     waiting_tokens_ -= sequence->num_tokens();
-    queue(sequence->heavy).places.erase(key_of(*sequence));
+    queue(sequence->heavy).entries.erase(key_of(*sequence));
     sequence->waiting = false;
   } else if (const auto it = std::find(running_.begin(), running_.end(), sequence); it != running_.end()) {
     running_.erase(it);
     --sequence->submission->running;
     --sequence->caller->running;
   }
-  if (std::exchange(sequence->caller, nullptr) != nullptr) leave(*sequence->submission);
+  if (std::exchange(sequence->caller, nullptr) != nullptr) release_caller(*sequence->submission);
   kv_.free(sequence->table);
 }
 
@@ -94,12 +94,12 @@ void Scheduler::remove(PendingRequest* request) {
   if (!request->waiting) return;
   num_waiting_ -= request->left();
   waiting_tokens_ -= request->left() * static_cast<int64_t>(request->request->prompt.size());
-  queue(request->heavy).places.erase(key_of(*request));
+  queue(request->heavy).entries.erase(key_of(*request));
   request->waiting = false;
-  leave(*request->submission);
+  release_caller(*request->submission);
 }
 
-// What runs.
+// Running sequences.
 
 int64_t Scheduler::wanted_tokens(const Sequence& sequence, int64_t computed, int64_t budget) const {
   int64_t count = sequence.num_to_compute() - computed;
@@ -107,13 +107,14 @@ int64_t Scheduler::wanted_tokens(const Sequence& sequence, int64_t computed, int
   return std::min(count, budget);
 }
 
-// The same, cut where the sequence's states are to be kept.
-int64_t Scheduler::cut(const Sequence& sequence, int64_t computed, int64_t count) const {
+// The tokens up to the next position whose recurrent state is to be kept, at most `count`.
+int64_t Scheduler::clip_to_state(const Sequence& sequence, int64_t computed, int64_t count) const {
   return kv_.step_end(sequence.table, computed, computed + count) - computed;
 }
 
-// The one that goes when pages run out: the worst priority, then one of several of a submission, then the newest.
-size_t Scheduler::victim() const {
+// Which running sequence to preempt when pages run out: the worst priority first, then one of a submission with several
+// sequences, then the newest.
+size_t Scheduler::memory_victim() const {
   size_t worst = 0;
   for (size_t i = 1; i < running_.size(); ++i) {
     const Sequence& a = *running_[worst];
@@ -123,7 +124,7 @@ size_t Scheduler::victim() const {
       if (a.priority < b.priority) worst = i;
     } else if (a.submission->bulk() != b.submission->bulk()) {
       if (b.submission->bulk()) worst = i;
-    } else if (!by_priority || before(a, b)) {
+    } else if (!by_priority || runs_before(a, b)) {
       worst = i;
     }
   }
@@ -146,14 +147,14 @@ void Scheduler::preempt(size_t running_index, int64_t& budget) {
   ++num_preemptions_;
   ++sequence->num_preemptions;
   sequence->preempted_in = step_;
-  enqueue(sequence);  // with its old tag, so before those that came later
+  enqueue(sequence);  // with its old tag, so before later ones
 }
 
-// Pages for the first num_tokens positions, preempting others as long as it takes; false when `sequence` itself had to
-// go.
+// Allocates pages for the first num_tokens positions and preempts running sequences until they fit; false if `sequence`
+// itself was preempted.
 bool Scheduler::make_room(Sequence* sequence, int64_t num_tokens, int64_t& budget) {
   while (!kv_.allocate_slots(sequence->table, num_tokens)) {
-    const size_t index = victim();
+    const size_t index = memory_victim();
     const bool self = running_[index] == sequence;
     preempt(index, budget);
     if (self) return false;
@@ -161,22 +162,22 @@ bool Scheduler::make_room(Sequence* sequence, int64_t num_tokens, int64_t& budge
   return true;
 }
 
-// Shares for what runs already; true when a sequence got none because its last token is under way.
-bool Scheduler::continue_running(int64_t& budget) {
+// Schedules the running sequences; true if one of them has to wait for its last token, which is in flight.
+bool Scheduler::schedule_running(int64_t& budget) {
   bool under_way = false;
   for (size_t i = 0; i < running_.size() && budget > 0;) {
     Sequence* sequence = running_[i];
     const int64_t begin = sequence->num_computed;
     const int64_t wanted = std::min(sequence->allowance, budget);
-    if (wanted == 0) {  // its last token is under way, or it is the turn of others
+    if (wanted == 0) {  // its last token is in flight, or others come first
       QUIRE_CHECK(sequence->in_flight() || sequence->num_to_compute() > begin, "a running sequence has work");
       under_way |= sequence->in_flight();
       ++i;
       continue;
     }
-    const int64_t count = cut(*sequence, begin, wanted);
+    const int64_t count = clip_to_state(*sequence, begin, wanted);
     const bool stays = make_room(sequence, begin + count, budget);
-    // A preempted one may have stood before this place in the list: find it again.
+    // Preemption may have removed sequences before this one: find it again.
     const auto at = std::find(running_.begin(), running_.end(), sequence);
     if (!stays) {
       i = std::min(i, running_.size());
@@ -194,15 +195,15 @@ const std::vector<Share>& Scheduler::schedule() {
   int64_t budget = options_.max_num_batched_tokens;
   preempted_before_ = num_preemptions_;
   ++step_;
-  share_out();
-  bool under_way = continue_running(budget);
+  set_allowances();
+  bool under_way = schedule_running(budget);
   if (num_preemptions_ == preempted_before_) admit(budget);
   if (shares_.empty() && !under_way && !running_.empty()) {
-    // All whose turn it was were preempted; those who were held back have the pages, so now they go on.
+    // All sequences with an allowance were preempted. Those without one have the pages, so they continue instead.
     for (Sequence* sequence : running_) {
       sequence->allowance = wanted_tokens(*sequence, sequence->num_computed, options_.max_num_batched_tokens);
     }
-    under_way = continue_running(budget);
+    under_way = schedule_running(budget);
   }
   QUIRE_CHECK(!shares_.empty() || under_way || (running_.empty() && num_waiting_ == 0),
               "a step with work makes progress");
@@ -215,14 +216,13 @@ bool Scheduler::is_heavy(const Sequence& sequence) const {
   return sequence.submission->bulk() || sequence.num_to_compute() - sequence.num_computed > options_.max_light_prompt;
 }
 
-// What a share costs, in tokens of a prompt: a row whose logits are sampled costs about as much as kSampledCost of
-// them.
+// The cost of a share in prompt tokens. A row whose logits are sampled costs about as much as kSampledCost of them.
 int64_t Scheduler::cost(const Sequence& sequence) {
   return sequence.allowance == 1 ? kSampledCost : sequence.allowance;
 }
 
-// Decides how many tokens each running sequence may have.
-void Scheduler::share_out() {
+// Decides how many tokens each running sequence may have in this step.
+void Scheduler::set_allowances() {
   heavy_running_.clear();
   for (auto& [name, caller] : callers_) caller.light_cost = caller.light_cost_given = 0;
   int64_t light = 0, light_tokens = 0;
@@ -237,29 +237,29 @@ void Scheduler::share_out() {
     }
   }
   if (callers_.size() > 1) light = demote_crowding_callers(light);
-  const bool alone = light == 0 && light_.places.empty();
-  if (!alone) light_seen_ = step_;
-  if (alone && step_ - light_seen_ > kLightSteps) {
-    share_out_heavy(std::numeric_limits<int64_t>::max());
+  const bool alone = light == 0 && light_.entries.empty();
+  if (!alone) last_light_step_ = step_;
+  if (alone && step_ - last_light_step_ > kLightSteps) {
+    set_heavy_allowances(std::numeric_limits<int64_t>::max());
     return;
   }
-  // Where there was a light sequence a moment ago the next one may come soon, and it must wait for this step to end.
+  // After a light sequence has ended, another may arrive soon, and it has to wait for the end of this step.
   const int64_t least = options_.min_heavy_tokens * (alone ? kAloneFactor : 1);
   const int64_t share = std::max(least, 2 * light);
-  share_out_heavy(std::max<int64_t>(1, std::min(share, options_.max_num_batched_tokens - light_tokens)));
+  set_heavy_allowances(std::max<int64_t>(1, std::min(share, options_.max_num_batched_tokens - light_tokens)));
 }
 
-// Light sequences of a caller that wants more than twice what the others want count as heavy in this step. Returns the
-// cost of those that stay light, without the widest caller's if there are others.
+// If a caller's light sequences cost more than twice those of all other callers, the excess counts as heavy in this
+// step. Returns the cost of those that stay light, without the largest caller's if there are several.
 int64_t Scheduler::demote_crowding_callers(int64_t light) {
   int64_t stay = 0;
   int64_t widest = 0;
   for (Sequence* sequence : running_) {
     if (is_heavy(*sequence) || sequence->allowance == 0) continue;
     Caller& caller = *sequence->caller;
-    const int64_t others = light - caller.light_cost;
-    const int64_t most = std::max(options_.min_heavy_tokens, 2 * others);
-    if (others > 0 && caller.light_cost_given + cost(*sequence) > most) {
+    const int64_t other_callers = light - caller.light_cost;
+    const int64_t most = std::max(options_.min_heavy_tokens, 2 * other_callers);
+    if (other_callers > 0 && caller.light_cost_given + cost(*sequence) > most) {
       heavy_running_.push_back(sequence);
     } else {
       caller.light_cost_given += cost(*sequence);
@@ -270,8 +270,8 @@ int64_t Scheduler::demote_crowding_callers(int64_t light) {
   return stay > widest ? stay - widest : stay;
 }
 
-// Gives shares that cost `tokens` to the heavy sequences, one at a time to the submission that had least so far.
-void Scheduler::share_out_heavy(int64_t tokens) {
+// Distributes a cost of `tokens` among the heavy sequences, each time to the submission that was served least so far.
+void Scheduler::set_heavy_allowances(int64_t tokens) {
   int64_t wanted = 0;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const Sequence* sequence : heavy_running_) {
@@ -281,17 +281,17 @@ void Scheduler::share_out_heavy(int64_t tokens) {
   if (!heavy_running_.empty()) heavy_clock_ = std::max(heavy_clock_, least);
   if (wanted <= tokens) {
     for (Sequence* sequence : heavy_running_) sequence->submission->served += cost(*sequence);
-    heavy_left_ = tokens == std::numeric_limits<int64_t>::max() ? tokens : tokens - wanted;
+    heavy_budget_ = tokens == std::numeric_limits<int64_t>::max() ? tokens : tokens - wanted;
     return;
   }
-  heavy_left_ = 0;
+  heavy_budget_ = 0;
   while (!heavy_running_.empty()) {
     const auto next = std::min_element(
         heavy_running_.begin(), heavy_running_.end(),
         [](const Sequence* a, const Sequence* b) { return a->submission->served < b->submission->served; });
     Sequence* sequence = *next;
     heavy_running_.erase(next);
-    // Without chunked prefill a prompt goes whole or not at all.
+    // Without chunked prefill, a prompt is computed as a whole or not at all.
     if (options_.chunked_prefill || tokens <= 0) sequence->allowance = std::min(sequence->allowance, tokens);
     sequence->submission->served += cost(*sequence);
     tokens = std::max<int64_t>(0, tokens - cost(*sequence));
@@ -300,30 +300,30 @@ void Scheduler::share_out_heavy(int64_t tokens) {
 
 // Admission.
 
-// The queue whose first place is next; null when nothing may be admitted. What was preempted in this step must not come
-// back in it: its last token may still be under way.
+// The queue from which to admit next; null if nothing may be admitted. A sequence that was preempted in this step is
+// not admitted again in it: its last token may still be in flight.
 Scheduler::Queue* Scheduler::next_queue() {
-  const bool light = !light_.places.empty() && !light_.places.begin()->second.preempted_in(step_);
-  const bool heavy = !heavy_.places.empty() && heavy_left_ > 0 && num_preemptions_ == preempted_before_;
+  const bool light = !light_.entries.empty() && !light_.entries.begin()->second.preempted_in(step_);
+  const bool heavy = !heavy_.entries.empty() && heavy_budget_ > 0 && num_preemptions_ == preempted_before_;
   if (!heavy) return light ? &light_ : nullptr;
   if (!light) return &heavy_;
-  const int64_t a = std::get<0>(light_.places.begin()->first);
-  const int64_t b = std::get<0>(heavy_.places.begin()->first);
+  const int64_t a = std::get<0>(light_.entries.begin()->first);
+  const int64_t b = std::get<0>(heavy_.entries.begin()->first);
   if (a != b) return a < b ? &light_ : &heavy_;
-  const bool starves = overtakes_ >= kMaxOvertakes && heavy_.places.begin()->second.submission().running == 0;
+  const bool starves = overtakes_ >= kMaxOvertakes && heavy_.entries.begin()->second.submission().running == 0;
   return starves ? &heavy_ : &light_;
 }
 
-// The place that is next: the first one, or of several submissions that are heavy that of the one with fewest seats, so
-// that a seat goes from one to another only as sequences end.
-Scheduler::Key Scheduler::next_place(const Queue& queue) const {
-  const auto& [first, place] = *queue.places.begin();
-  if (&queue == &light_ || std::get<1>(first) == kNextTag) return first;
+// The entry to admit next: the first one or, in the heavy queue, that of the submission with the fewest seats, so that
+// seats move between submissions only as sequences end.
+Scheduler::Key Scheduler::next_entry(const Queue& queue) const {
+  const auto& [first, entry] = *queue.entries.begin();
+  if (&queue == &light_ || std::get<1>(first) == kFrontTag) return first;
   Key best = first;
-  int64_t fewest = place.submission().running;
-  int looked = 0;
-  for (const auto& [key, other] : queue.places) {
-    if (std::get<0>(key) != std::get<0>(first) || fewest == 0 || ++looked > kMaxLooked) break;
+  int64_t fewest = entry.submission().running;
+  int scanned = 0;
+  for (const auto& [key, other] : queue.entries) {
+    if (std::get<0>(key) != std::get<0>(first) || fewest == 0 || ++scanned > kMaxScanned) break;
     if (other.submission().running >= fewest) continue;
     fewest = other.submission().running;
     best = key;
@@ -331,14 +331,14 @@ Scheduler::Key Scheduler::next_place(const Queue& queue) const {
   return best;
 }
 
-// The sequence at a place of the queue, made now if it is a request's next one.
-Sequence* Scheduler::made(Queue& queue, const Key& key) {
-  const auto at = queue.places.find(key);
+// The sequence of an entry, made now if the entry is a request.
+Sequence* Scheduler::sequence_at(Queue& queue, const Key& key) {
+  const auto at = queue.entries.find(key);
   if (at->second.sequence != nullptr) return at->second.sequence;
   PendingRequest* request = at->second.request;
-  queue.places.erase(at);
+  queue.entries.erase(at);
   Sequence* sequence = make_(*request);
-  sequence->caller = enter(*sequence->submission);
+  sequence->caller = acquire_caller(*sequence->submission);
   sequence->heavy = request->heavy;
   sequence->tag = request->tag;
   --num_waiting_;
@@ -348,56 +348,58 @@ Sequence* Scheduler::made(Queue& queue, const Key& key) {
     enqueue(request);
   } else {
     request->waiting = false;
-    leave(*request->submission);
+    release_caller(*request->submission);
   }
   return sequence;
 }
 
-Scheduler::Crowd Scheduler::crowd() const {
-  Crowd crowd;
+Scheduler::SeatHolders Scheduler::seat_holders() const {
+  SeatHolders holders;
   for (const Sequence* sequence : running_) {
     const Submission& submission = *sequence->submission;
-    if (crowd.caller == nullptr || sequence->caller->running > crowd.caller->running) crowd.caller = sequence->caller;
+    if (holders.caller == nullptr || sequence->caller->running > holders.caller->running)
+      holders.caller = sequence->caller;
     if (!submission.bulk()) continue;
-    ++crowd.bulk;
-    if (crowd.submission == nullptr || submission.running > crowd.submission->running) crowd.submission = &submission;
+    ++holders.bulk;
+    if (holders.submission == nullptr || submission.running > holders.submission->running)
+      holders.submission = &submission;
   }
-  return crowd;
+  return holders;
 }
 
-// The running sequence that should give up its seat and pages for `to`, if somebody has more than their share.
-std::optional<size_t> Scheduler::crowding(const Crowd& crowd, const Place& to, bool heavy) const {
+// The running sequence to preempt for `to`, if a submission or caller has far more than its share of the seats.
+std::optional<size_t> Scheduler::fairness_victim(const SeatHolders& holders, const Entry& to, bool heavy) const {
   const Submission& own = to.submission();
-  const bool by_submission = crowd.submission != nullptr && crowd.submission != &own &&
-                             (heavy ? crowd.submission->running > 4 * own.running + 2
-                                    : crowd.bulk > std::max<int64_t>(1, options_.max_num_seqs / 8));
+  const bool by_submission = holders.submission != nullptr && holders.submission != &own &&
+                             (heavy ? holders.submission->running > 4 * own.running + 2
+                                    : holders.bulk > std::max<int64_t>(1, options_.max_num_seqs / 8));
   const int64_t fair = options_.max_num_seqs / static_cast<int64_t>(callers_.size());
-  const bool by_caller = crowd.caller != nullptr && crowd.caller != &to.caller() &&
-                         crowd.caller->running > std::max<int64_t>(1, fair) && to.caller().running < fair;
+  const bool by_caller = holders.caller != nullptr && holders.caller != &to.caller() &&
+                         holders.caller->running > std::max<int64_t>(1, fair) && to.caller().running < fair;
   if (!by_submission && !by_caller) return std::nullopt;
   const int64_t priority = to.sequence != nullptr ? to.sequence->priority : to.request->request->priority;
   for (size_t i = running_.size(); i-- > 0;) {
     const Sequence& sequence = *running_[i];
     if (options_.policy == Policy::kPriority && sequence.priority < priority) continue;
-    if (by_submission ? sequence.submission.get() == crowd.submission : sequence.caller == crowd.caller) return i;
+    if (by_submission ? sequence.submission.get() == holders.submission : sequence.caller == holders.caller) return i;
   }
   return std::nullopt;
 }
 
-// Takes a seat and pages from whoever has more than their share, for the first of the queue that has less, and says
-// which place that is; what stands before it belongs to somebody who has enough. Nothing when nobody need give way.
-std::optional<Scheduler::Key> Scheduler::give_way(const Queue& queue, int64_t& budget) {
-  const Crowd crowd = this->crowd();
-  if (crowd.bulk == 0 && callers_.size() == 1) return std::nullopt;
-  int looked = 0;
-  for (const auto& [key, place] : queue.places) {
+// Preempts a sequence of whoever has far more than its share, for the first waiting entry that is entitled to the seat,
+// and returns the key of that entry; nothing if there is no such pair.
+std::optional<Scheduler::Key> Scheduler::preempt_for_waiting(const Queue& queue, int64_t& budget) {
+  const SeatHolders holders = this->seat_holders();
+  if (holders.bulk == 0 && callers_.size() == 1) return std::nullopt;
+  int scanned = 0;
+  for (const auto& [key, entry] : queue.entries) {
     std::optional<size_t> index;
-    if (!place.preempted_in(step_)) index = crowding(crowd, place, &queue == &heavy_);
+    if (!entry.preempted_in(step_)) index = fairness_victim(holders, entry, &queue == &heavy_);
     if (!index) {
-      if (++looked == kMaxLooked) return std::nullopt;
+      if (++scanned == kMaxScanned) return std::nullopt;
       continue;
     }
-    // It goes to the end of its submission's turn, not to the front: there it would take the seat back at once.
+    // It goes to the end of its queue: at the front it would get the seat back at once.
     const Key claimant = key;
     Sequence& sequence = *running_[*index];
     sequence.tag = next_tag(sequence.heavy, *sequence.submission, *sequence.caller);
@@ -407,22 +409,22 @@ std::optional<Scheduler::Key> Scheduler::give_way(const Queue& queue, int64_t& b
   return std::nullopt;
 }
 
-// Admits a sequence of a queue if there are pages for it.
-bool Scheduler::try_start(Sequence* sequence, Queue& queue, int64_t& budget) {
-  QUIRE_CHECK(!sequence->in_flight(), "all tokens of a sequence that is admitted are known");
-  // Pages hold K and V, but a prompt's logprobs need what comes out of the last layer at every position of it.
+// Admits a waiting sequence if there are pages for it.
+bool Scheduler::try_admit(Sequence* sequence, Queue& queue, int64_t& budget) {
+  QUIRE_CHECK(!sequence->in_flight(), "no token of a waiting sequence is in flight");
+  // Cached pages hold K and V, but prompt logprobs need the hidden states of the last layer, at every position.
   kv::PrefixHit hit = kv_.find_prefix(sequence->table, sequence->tokens, !sequence->owes_prompt_logprobs());
   hit.counted = !sequence->admitted_before;
   const bool limited = sequence->heavy && options_.chunked_prefill;
-  const int64_t wanted = wanted_tokens(*sequence, hit.num_tokens, limited ? std::min(budget, heavy_left_) : budget);
+  const int64_t wanted = wanted_tokens(*sequence, hit.num_tokens, limited ? std::min(budget, heavy_budget_) : budget);
   const bool whole = hit.num_tokens + wanted == sequence->num_tokens();
   if (!options_.chunked_prefill && !whole && !shares_.empty()) return false;
   if (!kv_.can_admit(sequence->num_tokens(), hit)) return false;
-  const int64_t count = cut(*sequence, hit.num_tokens, wanted);
+  const int64_t count = clip_to_state(*sequence, hit.num_tokens, wanted);
   QUIRE_CHECK(kv_.allocate_slots(sequence->table, hit.num_tokens + count, hit));
 
-  queue.places.erase(key_of(*sequence));
-  queue.now = std::max(queue.now, sequence->tag);
+  queue.entries.erase(key_of(*sequence));
+  queue.virtual_time = std::max(queue.virtual_time, sequence->tag);
   sequence->waiting = false;
   --num_waiting_;
   waiting_tokens_ -= sequence->num_tokens();
@@ -437,9 +439,9 @@ bool Scheduler::try_start(Sequence* sequence, Queue& queue, int64_t& budget) {
   }
   if (sequence->heavy) {
     sequence->submission->served = std::max(sequence->submission->served, heavy_clock_) + count;
-    heavy_left_ -= std::min(heavy_left_, count);
+    heavy_budget_ -= std::min(heavy_budget_, count);
     overtakes_ = 0;
-  } else if (!heavy_.places.empty()) {
+  } else if (!heavy_.entries.empty()) {
     ++overtakes_;
   }
   shares_.push_back({sequence, count});
@@ -452,19 +454,19 @@ void Scheduler::admit(int64_t budget) {
     Queue* queue = next_queue();
     if (queue == nullptr) return;
     if (num_running() < options_.max_num_seqs) {
-      Sequence* sequence = made(*queue, next_place(*queue));
-      if (try_start(sequence, *queue, budget)) continue;
-      // Without chunked prefill a prompt may have to wait for a step of its own, not for pages.
+      Sequence* sequence = sequence_at(*queue, next_entry(*queue));
+      if (try_admit(sequence, *queue, budget)) continue;
+      // Without chunked prefill, the prompt may lack a step of its own rather than pages.
       if (!options_.chunked_prefill && !shares_.empty()) return;
     }
-    const std::optional<Key> claimant = give_way(*queue, budget);
+    const std::optional<Key> claimant = preempt_for_waiting(*queue, budget);
     if (!claimant) return;
-    Sequence* sequence = made(*queue, *claimant);
-    if (try_start(sequence, *queue, budget)) continue;
-    // It needs more pages than that: what is freed from now on is for it.
-    queue->places.erase(key_of(*sequence));
-    sequence->tag = kNextTag;
-    queue->places.emplace(key_of(*sequence), Place{.sequence = sequence});
+    Sequence* sequence = sequence_at(*queue, *claimant);
+    if (try_admit(sequence, *queue, budget)) continue;
+    // It needs more pages. It moves to the front, so that the next free ones are for it.
+    queue->entries.erase(key_of(*sequence));
+    sequence->tag = kFrontTag;
+    queue->entries.emplace(key_of(*sequence), Entry{.sequence = sequence});
     if (queue == &heavy_) return;
   }
 }

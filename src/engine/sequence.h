@@ -13,13 +13,14 @@
 
 namespace quire::engine {
 
-// State of one stream. Owned by the engine, touched on its thread alone. tokens = prompt + output so far; num_computed
-// of them have their K/V in pages. A preempted sequence keeps its tokens and starts again from num_computed 0.
+// The state of one sequence. Owned by the engine, used on its thread only. tokens = prompt + output so far; the first
+// num_computed of them have their K and V in pages. A preempted sequence keeps its tokens and restarts at num_computed
+// 0.
 //
-// While a step is under way (engine/in_flight.h) the token that it samples for this sequence is not known yet, but the
-// next step may compute it all the same: num_to_compute() counts it.
+// While a step is in flight (engine/step.h), the token that it samples is not known yet, but the next step may compute
+// it all the same: num_to_compute() counts it.
 struct Sequence {
-  // Without a submission it is one of its own.
+  // Without a submission, the sequence is a submission of its own.
   Sequence(RequestId id_in, int32_t child_in, const Request& request, uint64_t seed_in, uint64_t arrival_in,
            std::shared_ptr<Submission> submission_in = nullptr)
       : id(id_in),
@@ -39,35 +40,35 @@ struct Sequence {
   std::shared_ptr<Submission> submission;
   sampling::SamplingParams params;
   int64_t priority;
-  uint64_t arrival;  // order of admission
+  uint64_t arrival;  // the order in which sequences were added
   uint64_t seed;
 
   std::vector<int32_t> tokens;
   int64_t prompt_size;
   int64_t num_computed = 0;
-  int64_t cached_tokens = 0;  // of the first admission, for usage
+  int64_t cached_tokens = 0;  // at the first admission, for usage
   bool admitted_before = false;
   int64_t num_preemptions = 0;
-  std::chrono::steady_clock::time_point scheduled;  // of the first admission
-  int64_t prompt_logprobs_sent = 0;                 // prompt positions whose logprobs went out; survives preemption
+  std::chrono::steady_clock::time_point scheduled;  // when it was first admitted
+  int64_t prompt_logprobs_sent = 0;  // prompt positions whose logprobs were returned; kept when preempted
   sampling::History history;
   kv::BlockTable table;
 
-  int32_t row_in_flight = -1;   // where the step under way puts the token that it samples; -1: it samples none
-  uint64_t step_in_flight = 0;  // which step that is
-  bool ends_in_flight = false;  // that token is the last one, by length
+  int32_t row_in_flight = -1;   // row of the step in flight that samples its next token; -1: none
+  uint64_t step_in_flight = 0;  // the number of that step
+  bool ends_in_flight = false;  // that token reaches the longest length
 
-  // The scheduler's own.
+  // Used by the scheduler only.
   bool waiting = false;       // in a queue
-  bool heavy = false;         // the queue it waits in
-  uint64_t tag = 0;           // its place there
+  bool heavy = false;         // in the heavy one
+  uint64_t tag = 0;           // its order in the queue
   Caller* caller = nullptr;   // while it waits or runs
-  uint64_t preempted_in = 0;  // the number of the step that preempted it last
-  int64_t allowance = 0;      // tokens it may have in the step that is being made
+  uint64_t preempted_in = 0;  // the step that preempted it last
+  int64_t allowance = 0;      // tokens that it may have in the step being scheduled
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_output() const { return num_tokens() - prompt_size; }
-  // Whether rows of the prompt are still to be read for their logprobs. One child reads them for all of them.
+  // Whether logprobs of prompt tokens are still to be returned. Child 0 returns them for all n.
   bool owes_prompt_logprobs() const {
     return params.prompt_logprobs && child == 0 && prompt_logprobs_sent + 1 < prompt_size;
   }

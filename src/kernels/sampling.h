@@ -29,11 +29,11 @@ struct SampleEdits {
       const bool broken = x != x || x == as_float(0x7f800000u);
       if ((what & 1u) != 0u && !broken) x = sample_negative_infinity();
       x += edits[i].bias;
-      if ((what & 2u) != 0u) x = x > 0.0f ? x / row->repetition : x * row->repetition;
+      if ((what & 2u) != 0u) x = x > 0.0f ? x / row->settings.repetition : x * row->settings.repetition;
       const uint count = what >> 2;
       if (count != 0u) {
-        x -= row->frequency * (float)count;
-        x -= row->presence;
+        x -= row->settings.frequency * (float)count;
+        x -= row->settings.presence;
       }
       out[token] = x;
     }

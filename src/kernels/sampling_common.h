@@ -27,7 +27,7 @@ FN float sample_value(float x, int token, CONSTANT const SampleParams& p, DEVICE
     const uint word = masks[(i64)row->mask * p.words + token / 32];
     if (((word >> (uint)(token % 32)) & 1u) == 0u) return sample_negative_infinity();
   }
-  return x / row->temperature + 0.0f;
+  return x / row->settings.temperature + 0.0f;
 }
 
 // The upper 32 bits of a product.
@@ -105,7 +105,7 @@ FN void sample_best(Ctx c, TGROUP SampleBest& sm, int simdgroups, THREAD float& 
 
 // Whether min_p, top_k or top_p limits the candidates, so that the draw must wait for the cut-off.
 FN bool sample_has_cut(DEVICE const SampleRowData* row) {
-  return row->greedy == 0 && (row->top_k > 0 || row->top_p < 1.0f || row->log_min_p <= 0.0f);
+  return row->greedy == 0 && (row->settings.top_k > 0 || row->settings.top_p < 1.0f || row->settings.log_min_p <= 0.0f);
 }
 
 // A thread has 16 tokens of a chunk: four groups of four neighbours. Past the vocabulary the values are -infinity.

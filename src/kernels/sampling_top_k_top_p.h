@@ -15,7 +15,7 @@ FN float sample_row_max(Ctx c, CONSTANT const SampleParams& p, DEVICE const Samp
 }
 // The lowest value that min_p admits.
 FN float sample_lowest(DEVICE const SampleRowData* row, float max_value) {
-  return row->log_min_p <= 0.0f ? max_value + row->log_min_p : as_float(0xff7fffffu);
+  return row->settings.log_min_p <= 0.0f ? max_value + row->settings.log_min_p : as_float(0xff7fffffu);
 }
 FN float sample_threshold(float max_value, int i) {
   // Distances below the maximum; they are close together where most cut-offs lie.
@@ -34,7 +34,7 @@ struct SampleBinning {
                      DEVICE const float* logits, DEVICE const SampleRowData* rows, DEVICE const uint* masks,
                      DEVICE const SamplePartial* partials) {
     DEVICE const SampleRowData* row = rows + c.tgy;
-    if (row->greedy != 0 || (row->top_k == 0 && !(row->top_p < 1.0f))) return;
+    if (row->greedy != 0 || (row->settings.top_k == 0 && !(row->settings.top_p < 1.0f))) return;
     const float max_value = sample_row_max(c, p, partials + (i64)c.tgy * p.chunks);
     const float lowest = sample_lowest(row, max_value);
     const int begin = (int)c.tgx * kSampleChunk;
@@ -133,11 +133,11 @@ FN void sample_plan(TGROUP const SampleBins& bins, DEVICE const SampleRowData* r
                     THREAD SampleSearch& s) {
   const float lowest = sample_lowest(row, max_value);
   // A top_k that leaves all is none.
-  const bool by_count = row->top_k > 0 && (float)row->top_k < bins.count[kSampleThresholds];
-  const bool by_mass = row->top_p < 1.0f;
+  const bool by_count = row->settings.top_k > 0 && (float)row->settings.top_k < bins.count[kSampleThresholds];
+  const bool by_mass = row->settings.top_p < 1.0f;
   s.kind = by_count && by_mass ? kSampleSecondCut : by_count || by_mass ? kSampleOneCut : kSampleMinCut;
   s.by_mass = by_count ? 0 : 1;
-  s.target = by_count ? (float)row->top_k : row->top_p * bins.weight[kSampleThresholds];
+  s.target = by_count ? (float)row->settings.top_k : row->settings.top_p * bins.weight[kSampleThresholds];
   s.low = sample_key(lowest);
   if (s.kind != kSampleMinCut) sample_begin(bins, max_value, lowest, s);
 }
@@ -170,7 +170,7 @@ struct SampleList {
     SampleSearch s = {};
     float max_value = 0.0f;
     if (sample_is_cut(c, p, row, partials + first, max_value)) {
-      const bool binned = row->top_k > 0 || row->top_p < 1.0f;
+      const bool binned = row->settings.top_k > 0 || row->settings.top_p < 1.0f;
       if (binned) sample_merge_bins(c, p, sm, bins + first);
       if (binned) {
         sample_plan(sm.bins, row, max_value, s);
@@ -509,7 +509,7 @@ struct SampleCuts {
         s.above = s.count_above = 0.0f;
         float weights[kSampleWays + 1], counts[kSampleWays + 1];
         sample_sums(c, p, sm, v, s, 0x80000000u, weights, counts);
-        s.target = v.row->top_p * weights[kSampleWays];
+        s.target = v.row->settings.top_p * weights[kSampleWays];
         sample_narrow(c, p, sm, v, s);
       }
       if (s.by_mass != 0) {

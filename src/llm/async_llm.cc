@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine thread, the output thread, and the two boxes between them and everybody else.
+// The engine thread, the output thread, and the inbox and outbox between them.
 #include "llm/async_llm.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace quire::llm {
 namespace {
 
-// About what a request, a sequence of it and a token of an answer take, while they are kept.
+// Approximate memory of a request, of a sequence and of a token of an answer.
 constexpr int64_t kRequestBytes = 2048;
 constexpr int64_t kSequenceBytes = 512;
 constexpr int64_t kTokenBytes = 16;
@@ -20,7 +20,7 @@ constexpr int64_t kTokenBytes = 16;
 constexpr double kTrimIdleSeconds = 1;
 constexpr double kTrimEverySeconds = 30;
 
-// A token's row of logprobs; all of the vocabulary (-1) is counted as 256k.
+// The logprobs of one token; the whole vocabulary (-1) counts as 256k tokens.
 int64_t row_bytes(int64_t logprobs) {
   return 32 + static_cast<int64_t>(sizeof(sampling::TokenLogprob)) * (logprobs < 0 ? 262144 : logprobs + 1);
 }
@@ -69,11 +69,11 @@ AsyncLlm::Cost AsyncLlm::cost_of(const std::vector<engine::Request>& requests, c
     const int64_t row = kTokenBytes + (params.logprobs ? row_bytes(*params.logprobs) : 0);
     cost.answer_bytes += params.n * (kSequenceBytes + params.max_tokens.value_or(0) * row);
   }
-  if (!requests.empty()) cost.bytes += requests[0].params.list_bytes();  // the prompts of a request share them
+  if (!requests.empty()) cost.bytes += requests[0].params.list_bytes();  // shared by the prompts of a request
   return cost;
 }
 
-// What could not be taken even by an idle server.
+// Refuses what even an idle server could not accept.
 Status AsyncLlm::check_ever(const Cost& cost) const {
   if (cost.sequences > sampling::kMaxSequences) {
     return invalid_field("n", "must be smaller: the request asks for " + std::to_string(cost.sequences) +
@@ -109,7 +109,7 @@ Status AsyncLlm::check_queue(const Cost& cost) const {
                       std::to_string(options_.max_request_bytes) + " that they may hold together (--max-request-bytes)",
                   "max_request_bytes");
   }
-  // What the engine has not seen yet waits too, unless nothing does and there are seats left.
+  // Sequences that the engine has not seen yet count as waiting, unless none waits and there are seats for them.
   const int64_t unseen = submitted_ - stats_.added;
   const int64_t seats = llm_->engine().options().scheduler.max_num_seqs - stats_.running;
   const int64_t waiting = stats_.waiting > 0 ? stats_.waiting + unseen : std::max<int64_t>(0, unseen - seats);
@@ -196,7 +196,7 @@ void AsyncLlm::abort(engine::RequestId id) {
     for (const auto& [number, child] : tracked.children) {
       if (!child.finished) abort_one(child);
     }
-    if (tracked.open > 0) {  // those that never began count as one: there may be thousands of them
+    if (tracked.open > 0) {  // sequences that never began count as one: there may be thousands of them
       tracked.open = 1;
       abort_one(Child{});
     }
@@ -314,8 +314,8 @@ void AsyncLlm::run_outputs() {
   }
 }
 
-// Gives back what a burst of requests left behind: when there was nothing to do for a moment, and now and then in
-// between.
+// Returns free memory to the system after a burst of requests: once the server is idle, and every 30 seconds before
+// that.
 void AsyncLlm::trim_memory(Clock::time_point now, bool idle) {
   if (!idle) untrimmed_ = true;
   if (!untrimmed_ || (!idle && seconds(now - trimmed_) < kTrimEverySeconds)) return;
@@ -380,7 +380,7 @@ void AsyncLlm::deliver(Batch& batch, std::vector<Delta>& deltas) {
     if (it == tracked_.end()) continue;
     Tracked& tracked = it->second;
     note_tokens(tracked, output, batch.at, step);
-    engine::Output times;  // what note_finish needs of an output whose rest moves on
+    engine::Output times;  // the part of the output that note_finish() needs after the rest was moved
     times.child = output.child;
     times.scheduled = output.scheduled;
     times.cached_tokens = output.cached_tokens;

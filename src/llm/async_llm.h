@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AsyncLlm: an Llm that runs on threads of its own, so that any thread may submit, abort and ask.
+// AsyncLlm: an Llm on threads of its own, to which any thread may submit requests.
 #pragma once
 
 #include <atomic>
@@ -24,23 +24,24 @@ namespace quire::llm {
 struct AsyncOptions {
   std::optional<int64_t> max_num_queued_reqs;      // more waiting sequences than this are refused
   std::optional<int64_t> max_num_queued_tokens;    // the same for the prompt tokens that wait
-  int64_t max_request_bytes = int64_t{128} << 20;  // what all requests under way may hold; more are refused
-  metrics::ServerMetrics* metrics = nullptr;       // told of each step and each request; outlives the AsyncLlm
-  double log_stats_every_s = 10;                   // one line of statistics; 0: none
+  int64_t max_request_bytes = int64_t{128} << 20;  // memory for all requests under way; more are refused
+  metrics::ServerMetrics* metrics = nullptr;       // counts steps and requests; must outlive the AsyncLlm
+  double log_stats_every_s = 10;                   // interval of the line of statistics; 0: none
 };
 
-// Gets each of a request's deltas, in order, on the output thread: be quick. The last one has a finish reason, one for
-// each of the n sequences. Not called any more after abort() returned on the output thread, or soon after elsewhere.
+// Receives the deltas of a request, in order, on the output thread; it must not block. The last delta of each of the n
+// sequences has a finish reason. After abort() it is not called again; if abort() was called on another thread than the
+// output thread, a call may still be under way.
 using DeltaSink = std::function<void(Delta)>;
 
 struct SubmitOptions {
-  std::string caller;         // the name of the API key; requests of one caller take turns with those of others
-  bool keeps_answer = false;  // the sink keeps what it gets until the end, so the answer's size counts from the start
+  std::string caller;         // the name of the API key; the scheduler is fair between callers
+  bool keeps_answer = false;  // the sink keeps the whole answer, so its memory is counted from the start
 };
 
-// Owns the Llm and two threads. The engine thread takes in requests and aborts before each step and runs the steps; the
-// output thread turns tokens to text and calls the sinks, so that the engine never waits for text. The destructor
-// aborts what is still running; no sink is called after it.
+// Owns the Llm and two threads. The engine thread applies new requests and aborts before each step and runs the steps.
+// The output thread turns tokens into text and calls the sinks, so that the engine never waits for text. The destructor
+// aborts requests that still run; no sink is called after it. All public methods may be called on any thread.
 class AsyncLlm {
  public:
   AsyncLlm(std::unique_ptr<Llm> llm, const AsyncOptions& options);
@@ -48,23 +49,22 @@ class AsyncLlm {
   AsyncLlm(const AsyncLlm&) = delete;
   AsyncLlm& operator=(const AsyncLlm&) = delete;
 
-  // What it takes from the Llm may be asked on any thread: tokens_of, prepare, tokenizer, default_params and the like.
+  // For its methods that any thread may call: tokens_of, prepare, tokenizer, default_params and so on.
   const Llm& llm() const { return *llm_; }
 
-  // Takes requests that prepare() made, all or none: the prompts of one API request. kExhausted when the queue or the
-  // memory for requests is full, kInvalidArgument when they could not be taken even if both were empty; nothing is made
-  // in either case. The sink gets the deltas of all of them, told apart by the ids returned, which ascend (and which it
-  // may see before this returns).
+  // Submits the prompts of one API request, as made by prepare(): all or none. Fails with kExhausted if the queue or
+  // the memory for requests is full, and with kInvalidArgument if they would not fit even into empty ones. The sink
+  // receives the deltas of all of them, with the returned ids, which ascend. It may be called before this returns.
   Result<std::vector<engine::RequestId>> submit(std::vector<engine::Request> requests, DeltaSink sink,
                                                 const SubmitOptions& options = {});
-  // Ends a request whose client is gone; its pages are free before the next step.
+  // Ends a request whose client has disconnected; its pages are freed before the next step.
   void abort(engine::RequestId id);
-  // False while any page is in use.
+  // The result is false if a page is in use; then nothing is reset.
   std::future<bool> reset_prefix_cache();
   // As of the last step.
   engine::EngineStats stats() const;
-  // How long the engine or the output thread has been at the piece of work it is doing now (a step; the delivery of its
-  // tokens); nothing when both are idle. Takes no lock, so a health check always gets an answer.
+  // How long the engine thread has been in its current step, or the output thread in its current delivery; nothing if
+  // both are idle. Takes no lock, so that a health check always gets an answer.
   std::optional<double> stalled_seconds() const;
 
  private:
@@ -74,22 +74,22 @@ class AsyncLlm {
     Clock::time_point scheduled, first, last;
     bool finished = false;
   };
-  // What a submission adds to the queue and to the memory that requests hold.
+  // What a submission adds to the queue and to the memory of requests.
   struct Cost {
     int64_t sequences = 0;
     int64_t tokens = 0;        // prompts times n
-    int64_t bytes = 0;         // from the start
-    int64_t answer_bytes = 0;  // at most, by the end
+    int64_t bytes = 0;         // held from the start
+    int64_t answer_bytes = 0;  // held at the end, at most
   };
   // A request under way, from submit() to its last finish.
   struct Tracked {
     std::shared_ptr<const DeltaSink> sink;
     Clock::time_point arrival;
     engine::RequestPtr request;
-    std::unordered_map<int32_t, Child> children;  // those that began
+    std::unordered_map<int32_t, Child> children;  // those that have begun
     int64_t open = 0;                             // sequences that have not ended
     int64_t longest = 0;                          // tokens of the longest answer that ended
-    int64_t bytes = 0;                            // held for it
+    int64_t bytes = 0;                            // of memory, for this request
 
     int64_t prompt_tokens() const { return static_cast<int64_t>(request->prompt.size()); }
   };
@@ -107,7 +107,7 @@ class AsyncLlm {
   struct Batch {
     std::vector<engine::Output> outputs;
     bool stepped = false;
-    bool reset = false;  // the prefix cache was emptied before it
+    bool reset = false;  // the prefix cache was emptied before the step
     engine::EngineStats stats;
     Clock::time_point at;
   };
@@ -144,17 +144,17 @@ class AsyncLlm {
   mutable std::mutex tracked_mutex_;  // guards what follows
   std::unordered_map<engine::RequestId, Tracked> tracked_;
   Streams streams_;
-  int64_t submitted_ = 0;  // sequences since the start; what of them stats_ does not count yet waits in a box
+  int64_t submitted_ = 0;  // sequences since the start; those that stats_ does not count yet are in the inbox
   int64_t submitted_tokens_ = 0;
-  int64_t held_bytes_ = 0;  // of all that is tracked
+  int64_t held_bytes_ = 0;  // by all tracked requests
   engine::EngineStats stats_;
-  engine::EngineStats reported_;  // output thread: what the metrics know
-  Clock::time_point trimmed_{};   // output thread: when memory was last given back to the system
+  engine::EngineStats reported_;  // output thread: the stats at the last report to the metrics
+  Clock::time_point trimmed_{};   // output thread: when free memory was last returned to the system
   bool untrimmed_ = false;        // output thread: there was work since
-  bool pending_reset_ = false;    // output thread: of the prefix cache, to be told with the next step
-  bool reset_ = false;            // engine thread: the same, to be told with the next batch
+  bool pending_reset_ = false;    // output thread: a reset of the prefix cache, to be reported with the next step
+  bool reset_ = false;            // engine thread: the same, for the next batch
 
-  // Since when each thread has been at its piece of work, in ticks of the clock; 0: idle.
+  // When each thread began its current step or delivery, in ticks of the clock; 0: idle.
   std::atomic<Clock::rep> engine_busy_since_{0};
   std::atomic<Clock::rep> output_busy_since_{0};
 

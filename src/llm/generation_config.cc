@@ -3,6 +3,7 @@
 #include "llm/generation_config.h"
 
 #include "base/file.h"
+#include "sampling/param_table.h"
 
 namespace quire::llm {
 namespace {
@@ -11,15 +12,18 @@ namespace fs = std::filesystem;
 
 Status apply(const json::Value& config, GenerationConfig& out) {
   sampling::SamplingParams& d = out.defaults;
-  QUIRE_ASSIGN(d.temperature, json::get_double_or(config, "temperature", d.temperature));
-  QUIRE_ASSIGN(d.top_p, json::get_double_or(config, "top_p", d.top_p));
-  QUIRE_ASSIGN(d.top_k, json::get_int_or(config, "top_k", d.top_k, -1, int64_t{1} << 31));
-  QUIRE_ASSIGN(d.min_p, json::get_double_or(config, "min_p", d.min_p));
-  QUIRE_ASSIGN(d.repetition_penalty, json::get_double_or(config, "repetition_penalty", d.repetition_penalty));
-  QUIRE_ASSIGN(d.presence_penalty, json::get_double_or(config, "presence_penalty", d.presence_penalty));
-  QUIRE_ASSIGN(d.frequency_penalty, json::get_double_or(config, "frequency_penalty", d.frequency_penalty));
+  for (const sampling::ParamInfo& info : sampling::param_table()) {
+    if ((info.sources & sampling::kInFile) == 0) continue;
+    if (const auto* real = std::get_if<double sampling::SamplingParams::*>(&info.member)) {
+      QUIRE_ASSIGN(d.**real, json::get_double_or(config, info.name, d.**real));
+    } else {
+      const auto integer = std::get<int64_t sampling::SamplingParams::*>(info.member);
+      const auto min = static_cast<int64_t>(info.rules.min);
+      QUIRE_ASSIGN(d.*integer, json::get_int_or(config, info.name, d.*integer, min, int64_t{1} << 31));
+    }
+  }
   if (const json::Value* max = config.find("max_new_tokens"); max != nullptr && !max->is_null()) {
-    QUIRE_ASSIGN(out.max_new_tokens, json::get_int(config, "max_new_tokens", 1, int64_t{1} << 40));
+    QUIRE_ASSIGN(d.max_tokens, json::get_int(config, "max_new_tokens", 1, int64_t{1} << 40));
   }
   return {};
 }
@@ -45,6 +49,7 @@ Error in_file(const fs::path& file, const Error& error) {
 
 Result<GenerationConfig> load_generation_config(const fs::path& folder, const Options& options) {
   GenerationConfig out;
+  out.defaults.max_tokens.reset();
   const bool own_folder = options.generation_config != "auto" && options.generation_config != "vllm";
   const fs::path file = (own_folder ? fs::path(options.generation_config) : folder) / "generation_config.json";
   if (fs::exists(file)) {
@@ -52,11 +57,10 @@ Result<GenerationConfig> load_generation_config(const fs::path& folder, const Op
     auto config = json::parse(text);
     if (!config.ok()) return in_file(file, config.error());
     if (!config->is_object()) return in_file(file, invalid_argument("it must be a JSON object"));
-    // The extra ends of text count also with --generation-config vllm: without them a chat model does not stop.
+    // EOS tokens are read even with --generation-config vllm: without them a chat model would not stop.
     auto status = read_eos(*config, out);
     if (status.ok() && options.generation_config != "vllm") {
       status = apply(*config, out);
-      out.from_file = true;
     }
     if (!status.ok()) return in_file(file, status.error());
   } else if (own_folder) {

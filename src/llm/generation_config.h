@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model's own sampling defaults: generation_config.json and what overrides it.
+// GenerationConfig: the model's sampling defaults, from generation_config.json and what overrides it.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "base/json.h"
@@ -12,15 +11,13 @@
 
 namespace quire::llm {
 
-// Defaults that a request's settings start from. Immutable after load.
+// Where a request's settings start from. Immutable after load.
 struct GenerationConfig {
-  sampling::SamplingParams defaults;  // temperature, top_k, top_p, min_p, repetition_penalty as the model wants them
-  std::optional<int64_t> max_new_tokens;  // default for max_tokens
-  std::vector<int32_t> eos_token_ids;     // all of them
-  bool from_file = false;
+  sampling::SamplingParams defaults;   // neutral where the model sets nothing; max_tokens is its max_new_tokens
+  std::vector<int32_t> eos_token_ids;  // all that the file has
 };
 
-// `folder` is the model's; an absent file is fine, a broken one is an Error.
+// `folder` is the model's. If it has no such file the defaults are neutral; a file that cannot be read is an Error.
 Result<GenerationConfig> load_generation_config(const std::filesystem::path& folder, const Options& options);
 
 }  // namespace quire::llm

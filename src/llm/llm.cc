@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loading, and the way of a request from text to tokens and back.
+// Loads a model, and takes requests from text to tokens and back.
 #include "llm/llm.h"
 
 #include <algorithm>
@@ -52,17 +52,17 @@ Result<std::unique_ptr<Llm>> Llm::load(const Options& options, ProgressFn progre
   llm->streams_ = std::make_unique<Streams>(llm->tokenizer_);
   QUIRE_ASSIGN(llm->generation_, load_generation_config(files.files.folder, options));
 
-  const auto add_end = [&](int64_t id) {
+  const auto add_eos = [&](int64_t id) {
     const bool known = std::find(llm->eos_ids_.begin(), llm->eos_ids_.end(), id) != llm->eos_ids_.end();
     if (!known && id >= 0 && id < files.config.vocab_size) llm->eos_ids_.push_back(static_cast<int32_t>(id));
   };
   if (llm->tokenizer_ != nullptr) {
     const text::SpecialIds& special = llm->tokenizer_->special_ids();
-    if (special.eos) add_end(*special.eos);
-    if (special.eot) add_end(*special.eot);
+    if (special.eos) add_eos(*special.eos);
+    if (special.eot) add_eos(*special.eot);
   }
-  for (const int32_t id : llm->generation_.eos_token_ids) add_end(id);
-  for (const int64_t id : files.config.eos_token_ids) add_end(id);
+  for (const int32_t id : llm->generation_.eos_token_ids) add_eos(id);
+  for (const int64_t id : files.config.eos_token_ids) add_eos(id);
 
   spdlog::info("{}: {} ({}, {} layers), on {}", llm->name_, files.config.architecture, files.source->describe(),
                files.config.layers, backend->describe());
@@ -70,12 +70,6 @@ Result<std::unique_ptr<Llm>> Llm::load(const Options& options, ProgressFn progre
   llm->engine_ = std::move(loaded.engine);
   llm->plan_ = std::move(loaded.plan);
   return llm;
-}
-
-sampling::SamplingParams Llm::default_params() const {
-  sampling::SamplingParams params = generation_.defaults;
-  params.max_tokens = generation_.max_new_tokens;
-  return params;
 }
 
 Result<TextPrompt> Llm::render_chat(text::ChatRequest chat, const text::ChatTemplate* other) const {
@@ -111,9 +105,9 @@ Result<std::vector<int32_t>> Llm::tokens_of(const Prompt& prompt) const {
   return tokens_of(std::move(rendered));
 }
 
-void Llm::fill_ends(sampling::SamplingParams& params) const {
+void Llm::fill_eos(sampling::SamplingParams& params) const {
   params.eos_token_ids = eos_ids_;
-  if (!params.max_tokens) params.max_tokens = generation_.max_new_tokens;
+  if (!params.max_tokens) params.max_tokens = generation_.defaults.max_tokens;
 }
 
 Status Llm::fill_bad_words(sampling::SamplingParams& params) const {
@@ -123,7 +117,7 @@ Status Llm::fill_bad_words(sampling::SamplingParams& params) const {
   }
   std::vector<std::vector<int32_t>> all;
   for (const std::string& word : params.bad_words) {
-    // As a word begins a text, and as it stands inside one.
+    // As at the beginning of a text, and as after a space.
     for (const std::string& form : {word, " " + word}) {
       std::vector<int32_t> ids = tokenizer_->encode(form, {.add_special_tokens = false, .parse_special = false});
       if (!ids.empty()) all.push_back(std::move(ids));
@@ -137,8 +131,8 @@ Result<CheckedParams> Llm::check(sampling::SamplingParams params) const {
   if (!params.stop.empty() && tokenizer_ == nullptr) {
     return unsupported("stop strings need a tokenizer, which this model does not have; use stop_token_ids", "stop");
   }
-  fill_ends(params);
-  QUIRE_TRY(engine_->check(params));  // before anything is tokenised: it bounds the lists
+  fill_eos(params);
+  QUIRE_TRY(engine_->check(params));  // bounds the lists before anything is tokenised
   QUIRE_TRY(fill_bad_words(params));
   if (!params.bad_words.empty()) QUIRE_TRY(engine_->check(params));
   return CheckedParams(std::move(params));
@@ -146,11 +140,7 @@ Result<CheckedParams> Llm::check(sampling::SamplingParams params) const {
 
 Result<engine::Request> Llm::prepare(TokenPrompt prompt, const CheckedParams& params, int64_t priority,
                                      std::string cache_salt) const {
-  engine::Request inner;
-  inner.prompt = std::move(prompt);
-  inner.params = params.get();
-  inner.priority = priority;
-  inner.cache_salt = std::move(cache_salt);
+  engine::Request inner{std::move(prompt), params.get(), priority, std::move(cache_salt)};
   QUIRE_TRY(engine_->check(std::as_const(inner)));
   return inner;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llm: the offline C++ API. Text, chat messages or token ids in; text, tokens and logprobs out, streamed step by step.
+// Llm: the offline C++ API. Takes text, chat messages or token ids; streams text, tokens and logprobs step by step.
 #pragma once
 
 #include <cstdint>
@@ -20,22 +20,22 @@
 
 namespace quire::llm {
 
-// A prompt in one of three forms.
+// A prompt: text, token ids or a conversation.
 struct TextPrompt {
   std::string text;
   bool add_special_tokens = true;
-  // Of a rendered conversation: which parts may not spell control tokens (see text::EncodeOptions).
+  // For a rendered conversation: the parts in which control tokens are not recognised (see text::EncodeOptions).
   std::vector<text::OriginRange> origins = {};
   std::vector<int32_t> markers = {};
 };
 using TokenPrompt = std::vector<int32_t>;
 using Prompt = std::variant<TextPrompt, TokenPrompt, text::ChatRequest>;
 
-// Settings that Llm::check() took: in their normal form, with the model's ends and bad words as token ids.
+// Settings that passed Llm::check(): normalised, with the model's EOS tokens and the bad words as token ids.
 class CheckedParams {
  public:
   const sampling::SamplingParams& get() const { return params_; }
-  // A shorter answer needs no second check.
+  // A smaller max_tokens needs no second check.
   void set_max_tokens(int64_t max_tokens) { params_.max_tokens = max_tokens; }
 
  private:
@@ -51,7 +51,7 @@ struct GenerateRequest {
   std::string cache_salt;
 };
 
-// A whole answer, when streaming is not wanted.
+// A whole answer, for callers that do not stream.
 struct Completion {
   std::string text;
   std::vector<int32_t> tokens;
@@ -66,36 +66,36 @@ struct GenerateResult {
   int64_t cached_tokens = 0;
 };
 
-// One loaded model with its text side. One thread at a time. submit() any number of requests, call step() until
-// has_work() is false; or generate() for all at once.
+// One loaded model with its tokenizer and chat template. Used by one thread at a time, except for the methods marked
+// "any thread". Either submit() any number of requests and call step() until has_work() is false, or generate().
 class Llm {
  public:
   using ProgressFn = std::function<void(int64_t done, int64_t total)>;
   static Result<std::unique_ptr<Llm>> load(const Options& options, ProgressFn progress = {});
 
-  // The model's own sampling defaults, to change and put into a request.
-  sampling::SamplingParams default_params() const;
-  // A conversation as the prompt's text, by the model's template or by another one; special tokens are not added, as
-  // the template writes them. Any thread.
+  // The model's sampling defaults, to be copied, changed and put into a request.
+  const sampling::SamplingParams& default_params() const { return generation_.defaults; }
+  // Renders a conversation with `other`, or else with the model's template. No special tokens will be added: templates
+  // write them. Any thread.
   Result<TextPrompt> render_chat(text::ChatRequest chat, const text::ChatTemplate* other = nullptr) const;
-  // The ids of a prompt. Any thread.
+  // The token ids of a prompt. Any thread.
   Result<std::vector<int32_t>> tokens_of(const Prompt& prompt) const;
 
-  // The settings of a request, checked once for all of its prompts. Any thread.
+  // Checks the settings of a request, once for all of its prompts. Any thread.
   Result<CheckedParams> check(sampling::SamplingParams params) const;
-  // One prompt of a request. Any thread.
+  // Checks one prompt of a request. Any thread.
   Result<engine::Request> prepare(TokenPrompt prompt, const CheckedParams& params, int64_t priority = 0,
                                   std::string cache_salt = "") const;
-  // What submit() does before it touches the engine: tokenises and checks. Any thread.
+  // Tokenises and checks a request, as submit() does before it queues it. Any thread.
   Result<engine::Request> prepare(GenerateRequest request) const;
   Result<engine::RequestId> submit(GenerateRequest request);
   std::vector<Delta> step();
   bool has_work() const { return engine_->has_work(); }
   void abort(engine::RequestId id);
-  // Runs all requests together; a failed one has its Error in its place.
+  // Runs all requests together. The results are in the same order; a request that fails has an Error.
   std::vector<Result<GenerateResult>> generate(std::vector<GenerateRequest> requests);
 
-  // Null when the model has no tokenizer: then only token ids are taken and given.
+  // Null if the model has no tokenizer; prompts and answers are then token ids only.
   const text::TokenizerPtr& tokenizer() const { return tokenizer_; }
   const text::ChatTemplate* chat_template() const { return chat_template_ ? &*chat_template_ : nullptr; }
   engine::Engine& engine() { return *engine_; }
@@ -106,16 +106,16 @@ class Llm {
 
  private:
   Llm() = default;
-  void fill_ends(sampling::SamplingParams& params) const;
+  void fill_eos(sampling::SamplingParams& params) const;
   Status fill_bad_words(sampling::SamplingParams& params) const;
 
   std::string name_;
   text::TokenizerPtr tokenizer_;
   std::optional<text::ChatTemplate> chat_template_;
   bool allow_special_tokens_ = false;  // in the contents of messages
-  std::vector<int32_t> markers_;       // tokens that the chat template writes
+  std::vector<int32_t> markers_;       // control tokens that the chat template writes
   GenerationConfig generation_;
-  std::vector<int32_t> eos_ids_;  // the tokenizer's first
+  std::vector<int32_t> eos_ids_;  // the tokenizer's EOS first
   kv::MemoryPlan plan_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<Streams> streams_;

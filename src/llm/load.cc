@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settles the options against the model and the machine, and builds the engine.
+// Resolves the options against the model and the machine, and builds the engine.
 #include "llm/load.h"
 
 #include <algorithm>
@@ -15,13 +15,13 @@
 namespace quire::llm {
 namespace {
 
-// What one step may have, as vLLM's servers have it by default.
-struct StepDefaults {
+// The sizes of a step, with vLLM's defaults for servers.
+struct SchedulerDefaults {
   int64_t seqs = 0;
   int64_t batched_tokens = 0;
-  int64_t fair_share_tokens = 0;  // 0: as many as the step has, because a GPU's step hardly takes longer with more rows
+  int64_t fair_share_tokens = 0;  // 0: the whole step, because a GPU's step hardly takes longer with more rows
 };
-constexpr StepDefaults kCpuDefaults{128, 512, 16}, kGpuDefaults{256, 2048, 0}, kLargeGpuDefaults{1024, 8192, 0};
+constexpr SchedulerDefaults kCpuDefaults{128, 512, 16}, kGpuDefaults{256, 2048, 0}, kLargeGpuDefaults{1024, 8192, 0};
 constexpr size_t kLargeGpu = size_t{70} << 30;
 constexpr int64_t kLogitRows = 64;
 constexpr double kGpuUtilization = 0.9;
@@ -74,7 +74,7 @@ Result<int64_t> context_length(const Options& options, const model::DecoderConfi
   return length;
 }
 
-// The bytes that the weights will take at least: those of the files, or of the config's sizes for dummy weights.
+// A lower bound for the bytes of the weights: the size of the files or, for dummy weights, by the config.
 double weights_bytes(const Options& options, const model::ModelFiles& files) {
   const bool halved = options.dtype == "float16" || options.dtype == "half" || options.dtype == "bfloat16";
   const model::DecoderConfig& c = files.config;
@@ -89,7 +89,7 @@ double weights_bytes(const Options& options, const model::ModelFiles& files) {
   return (table + static_cast<double>(c.layers) * layer) * (wide ? 4 : 2);
 }
 
-// Said before anything is read: a machine that runs out of memory while it loads may end the program without a word.
+// Checked before anything is read: if memory runs out while weights load, the system may kill the process.
 Status check_weights_fit(const Options& options, const model::ModelFiles& files, const Backend& backend,
                          int64_t available) {
   const double needed = weights_bytes(options, files);
@@ -101,13 +101,13 @@ Status check_weights_fit(const Options& options, const model::ModelFiles& files,
                    " are free; choose a smaller model or a smaller weight type");
 }
 
-StepDefaults step_defaults(const Backend& backend) {
+SchedulerDefaults scheduler_defaults(const Backend& backend) {
   const size_t memory = backend.memory_bytes();
   return memory == 0 ? kCpuDefaults : memory < kLargeGpu ? kGpuDefaults : kLargeGpuDefaults;
 }
 
-// How many rows of logits there is room for at once. A GPU reads the head's weights once for all of them, so it gets
-// enough for every sequence, as long as they are a small part of its memory.
+// How many rows of logits are computed at once. A GPU reads the head's weights once for all of them, so it gets a row
+// for every sequence, as long as the rows are a small part of its memory.
 int64_t logit_rows(const Backend& backend, const engine::SchedulerOptions& scheduler,
                    const model::DecoderConfig& config) {
   const auto memory = static_cast<int64_t>(backend.memory_bytes());
@@ -156,20 +156,20 @@ Result<std::unique_ptr<Backend>> open_backend(const Options& options) {
   return make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa});
 }
 
-// Takes the memory that ops need beside the model's scratch, while there is some.
-Result<size_t> reserve(const Settled& settled, const model::Model& model, Backend& backend) {
-  const engine::SchedulerOptions& scheduler = settled.engine.scheduler;
-  StepSizes sizes = model.step_sizes({scheduler.max_num_batched_tokens, settled.engine.max_logit_rows});
+// Reserves the memory that ops need besides the model's scratch.
+Result<size_t> reserve(const ResolvedOptions& resolved, const model::Model& model, Backend& backend) {
+  const engine::SchedulerOptions& scheduler = resolved.engine.scheduler;
+  StepSizes sizes = model.step_sizes({scheduler.max_num_batched_tokens, resolved.engine.max_logit_rows});
   sizes.seqs = scheduler.max_num_seqs;
   std::vector<int64_t> widths;
-  for (const model::CacheLayout::Group& group : settled.memory.layout.groups) {
+  for (const model::CacheLayout::Group& group : resolved.memory.layout.groups) {
     if (group.kind == model::CacheKind::kState) continue;
     widths.push_back(backend.table_width((scheduler.max_model_len + group.block_size - 1) / group.block_size));
     sizes.positions = std::max(sizes.positions, widths.back() * group.block_size);
   }
   sizes.staged_bytes =
-      model::StepBatch::most_bytes(sizes.tokens, sizes.seqs, settled.memory.layout.groups.size(), widths);
-  sizes.staged_arrays = model::StepBatch::num_arrays(settled.memory.layout.groups.size());
+      model::StepBatch::most_bytes(sizes.tokens, sizes.seqs, resolved.memory.layout.groups.size(), widths);
+  sizes.staged_arrays = model::StepBatch::num_arrays(resolved.memory.layout.groups.size());
   auto reserved = backend.reserve(sizes);
   if (reserved.ok()) return reserved;
   return exhausted("a step of " + std::to_string(sizes.tokens) + " tokens needs more scratch than the weights leave (" +
@@ -191,7 +191,7 @@ Result<model::ModelFiles> open_files(const Options& options) {
     model::LoadOptions load;
     load.dummy = options.load_format == "dummy";
     load.dtype = options.dtype;
-    load.seed = static_cast<uint64_t>(options.seed);
+    load.seed = static_cast<uint64_t>(options.seed.value_or(0));
     QUIRE_ASSIGN(model::ModelFiles files, model::open_model(options.model, load));
     const bool gguf = files.gguf != nullptr;
     if ((options.load_format == "gguf" && !gguf) || (options.load_format == "safetensors" && gguf)) {
@@ -210,7 +210,7 @@ Result<std::unique_ptr<Backend>> make_backend(const Options& options) {
   return trace::on() ? make_tracing_backend(std::move(backend)) : std::move(backend);
 }
 
-void see_memory(const Options& options, const Backend& backend, kv::MemoryInputs& memory) {
+void measure_memory(const Options& options, const Backend& backend, kv::MemoryInputs& memory) {
   if (const size_t free = backend.memory_bytes(); free > 0) {
     const double share = options.gpu_memory_utilization.value_or(kGpuUtilization);
     memory.available_bytes = static_cast<int64_t>(static_cast<double>(free) * share);
@@ -220,25 +220,26 @@ void see_memory(const Options& options, const Backend& backend, kv::MemoryInputs
   }
 }
 
-Result<Settled> settle(const Options& options, const model::ModelFiles& files, const Backend& backend) {
-  Settled out;
+Result<ResolvedOptions> resolve_options(const Options& options, const model::ModelFiles& files,
+                                        const Backend& backend) {
+  ResolvedOptions out;
   QUIRE_TRY(check_counts(options));
   QUIRE_TRY(check_utilization(options, backend));
   QUIRE_TRY(check_heads(options, files.config, backend));
   QUIRE_ASSIGN(out.memory.dtype, kv_dtype(options, files, backend));
   out.engine.kv_dtype = kv::storage_type(out.memory.dtype);
-  // A backend may pad what it stores (head sizes that are no multiple of its vectors): its bytes are what counts.
+  // A backend may pad pages (head sizes that are no multiple of its vectors), so it is asked for their size.
   const auto page_bytes = [&](const KvPageShape& shape) { return static_cast<int64_t>(backend.kv_page_bytes(shape)); };
   QUIRE_ASSIGN(out.memory.layout, kv::group_layers(model::cache_layers(files.config), out.engine.kv_dtype,
                                                    options.block_size, page_bytes));
   QUIRE_ASSIGN(const int64_t max_len, context_length(options, files.config));
   out.load.dtype = options.dtype;
   out.load.dummy = options.load_format == "dummy";
-  out.load.seed = static_cast<uint64_t>(options.seed);
+  out.load.seed = static_cast<uint64_t>(options.seed.value_or(0));
   out.load.max_model_len = max_len;
 
   engine::SchedulerOptions& scheduler = out.engine.scheduler;
-  const StepDefaults defaults = step_defaults(backend);
+  const SchedulerDefaults defaults = scheduler_defaults(backend);
   scheduler.max_num_seqs = options.max_num_seqs > 0 ? options.max_num_seqs : defaults.seqs;
   scheduler.max_num_batched_tokens =
       options.max_num_batched_tokens > 0 ? options.max_num_batched_tokens : defaults.batched_tokens;
@@ -260,6 +261,7 @@ Result<Settled> settle(const Options& options, const model::ModelFiles& files, c
   out.engine.max_logprobs = options.max_logprobs;
   out.engine.max_logit_rows = std::min(logit_rows(backend, scheduler, files.config), scheduler.max_num_batched_tokens);
   out.engine.async_scheduling = options.async_scheduling;
+  out.engine.seed = options.seed;
 
   out.memory.rules = {scheduler.max_num_batched_tokens, options.enable_prefix_caching};
   out.memory.max_model_len = max_len;
@@ -275,28 +277,28 @@ Result<Settled> settle(const Options& options, const model::ModelFiles& files, c
 
 Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles& files,
                                  std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress) {
-  QUIRE_ASSIGN(Settled settled, settle(options, files, *backend));
-  settled.load.progress = std::move(progress);
-  // Before the weights are there, so that a plan with no room for them fails early.
-  see_memory(options, *backend, settled.memory);
-  if (settled.memory.available_bytes > 0) {
-    QUIRE_TRY(check_weights_fit(options, files, *backend, settled.memory.available_bytes));
+  QUIRE_ASSIGN(ResolvedOptions resolved, resolve_options(options, files, *backend));
+  resolved.load.progress = std::move(progress);
+  // Before the weights are loaded, so that a plan without room for them fails early.
+  measure_memory(options, *backend, resolved.memory);
+  if (resolved.memory.available_bytes > 0) {
+    QUIRE_TRY(check_weights_fit(options, files, *backend, resolved.memory.available_bytes));
   }
-  QUIRE_ASSIGN(std::unique_ptr<model::Model> model, model::load_model(files, settled.load, *backend));
-  settled.memory.weights_bytes = static_cast<int64_t>(model->weights_bytes());
-  settled.memory.scratch_bytes = static_cast<int64_t>(
-      model->scratch_bytes({settled.engine.scheduler.max_num_batched_tokens, settled.engine.max_logit_rows}));
-  QUIRE_ASSIGN(const size_t reserved, reserve(settled, *model, *backend));
-  settled.memory.scratch_bytes += static_cast<int64_t>(reserved);
+  QUIRE_ASSIGN(std::unique_ptr<model::Model> model, model::load_model(files, resolved.load, *backend));
+  resolved.memory.weights_bytes = static_cast<int64_t>(model->weights_bytes());
+  resolved.memory.scratch_bytes = static_cast<int64_t>(
+      model->scratch_bytes({resolved.engine.scheduler.max_num_batched_tokens, resolved.engine.max_logit_rows}));
+  QUIRE_ASSIGN(const size_t reserved, reserve(resolved, *model, *backend));
+  resolved.memory.scratch_bytes += static_cast<int64_t>(reserved);
   LoadedEngine out;
-  QUIRE_ASSIGN(out.plan, kv::plan_memory(settled.memory));
-  settled.engine.num_blocks = out.plan.num_blocks;
-  settled.engine.cache = out.plan.layout;
-  settled.engine.scheduler.max_model_len = out.plan.max_model_len;
+  QUIRE_ASSIGN(out.plan, kv::plan_memory(resolved.memory));
+  resolved.engine.num_blocks = out.plan.num_blocks;
+  resolved.engine.cache = out.plan.layout;
+  resolved.engine.scheduler.max_model_len = out.plan.max_model_len;
   spdlog::info("{}", out.plan.line());
-  QUIRE_ASSIGN(out.engine, engine::Engine::make(std::move(backend), std::move(model), settled.engine));
+  QUIRE_ASSIGN(out.engine, engine::Engine::make(std::move(backend), std::move(model), resolved.engine));
   const model::CacheLayout& pages = out.engine->cache_layout();
-  QUIRE_CHECK(pages.page_bytes() * pages.num_pages == out.plan.kv_bytes, "the plan is what is allocated");
+  QUIRE_CHECK(pages.page_bytes() * pages.num_pages == out.plan.kv_bytes, "as much is allocated as was planned");
   return out;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From flags to an engine: lengths, types and the memory plan are settled here, before anything large is allocated.
+// From options to an engine: decides lengths, types and the memory plan before anything large is allocated.
 #pragma once
 
 #include <memory>
@@ -11,19 +11,20 @@
 
 namespace quire::llm {
 
-// Everything that follows from options and config alone: what `quire inspect` prints and load_engine allocates.
-struct Settled {
+// What follows from the options, the config and the device. `quire inspect` prints it; load_engine() allocates it.
+struct ResolvedOptions {
   model::LoadOptions load;
   engine::EngineOptions engine;
   kv::MemoryInputs memory;
 };
-Result<Settled> settle(const Options& options, const model::ModelFiles& files, const Backend& backend);
+Result<ResolvedOptions> resolve_options(const Options& options, const model::ModelFiles& files, const Backend& backend);
 Result<model::ModelFiles> open_files(const Options& options);
-// The backend that --device names: an Error where it is not there. auto is the first of cuda and metal that is, else
-// cpu; the emulator is never chosen by itself.
+// The backend that --device names; an Error if there is no such device. auto is the first of cuda and metal that is
+// there, else cpu; it is never the emulator.
 Result<std::unique_ptr<Backend>> make_backend(const Options& options);
-// Fills in what memory there is for weights, pages and scratch: a GPU's own, or the host's. Before anything is loaded.
-void see_memory(const Options& options, const Backend& backend, kv::MemoryInputs& memory);
+// Sets the memory available for weights, pages and scratch: the GPU's, or the host's.
+// REQUIRES: nothing is loaded yet.
+void measure_memory(const Options& options, const Backend& backend, kv::MemoryInputs& memory);
 
 struct LoadedEngine {
   std::unique_ptr<engine::Engine> engine;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The settings of a loaded model, as the flags spell them; a plain value that CLI, server and C++ API share.
+// Options: how a model is loaded and run, in the words of the flags; shared by the CLI, the server and the C++ API.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@ struct Options {
   std::string max_model_len;                     // "": the model's; "auto"; or a length such as 8192, 8k, 8K
   std::filesystem::path tokenizer;               // "": the model's
   std::filesystem::path chat_template;           // "": the model's; else a file with a Jinja template
-  bool allow_special_tokens_in_content = false;  // control tokens spelled in messages count as such
+  bool allow_special_tokens_in_content = false;  // recognise control tokens that are spelled in messages
   std::string generation_config = "auto";        // auto: the model's folder; vllm: neutral; or a folder
   std::string override_generation_config;        // JSON object
-  int64_t seed = 0;                              // of dummy weights and of requests drawn from it
+  std::optional<int64_t> seed;                   // of dummy weights (none: 0) and of requests without one
 
   // KV cache
   std::string kv_cache_dtype = "auto";
   int64_t block_size = 16;
-  std::string kv_cache_memory_bytes;             // "": planned
-  std::optional<double> gpu_memory_utilization;  // of a GPU's free memory; nothing: 0.9
+  std::string kv_cache_memory_bytes;             // "": by the memory plan
+  std::optional<double> gpu_memory_utilization;  // share of the GPU's free memory; none: 0.9
   std::optional<int64_t> num_gpu_blocks_override;
   bool enable_prefix_caching = true;
 
@@ -38,7 +38,7 @@ struct Options {
   int64_t fair_share_tokens = 0;  // 0: the default
   bool enable_chunked_prefill = true;
   std::string scheduling_policy = "fcfs";
-  bool async_scheduling = true;  // on a GPU: make the next step while one runs
+  bool async_scheduling = true;  // on a GPU: build and queue the next step while one runs
   int64_t max_logprobs = 20;
 
   // Device
@@ -46,7 +46,7 @@ struct Options {
   int64_t threads = 0;          // 0: all cores
   std::string cpu_isa;          // "": the best
 
-  std::filesystem::path profile;  // "": no trace; else the file that it is written to when the process ends
+  std::filesystem::path profile;  // the file for a trace, written when the process ends; "": none
 };
 
 }  // namespace quire::llm

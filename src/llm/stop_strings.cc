@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search and the hold-back.
+// Searches the new text for stop strings, and decides how much of it to hold back.
 #include "llm/stop_strings.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ std::string StopStrings::push(std::string_view text, bool armed) {
   if (stopped()) return {};
   if (stops_.empty()) return std::string(text);
   const size_t old_size = tail_.size() + held_.size();
-  const size_t given_out = tail_.size();
+  const size_t returned = tail_.size();
   std::string all = tail_ + held_;
   all += text;
 
@@ -37,16 +37,16 @@ std::string StopStrings::push(std::string_view text, bool armed) {
     matched_ = *best;
     const size_t end = include_ ? best_end : best_begin;
     held_.clear();
-    return end > given_out ? all.substr(given_out, end - given_out) : std::string();
+    return end > returned ? all.substr(returned, end - returned) : std::string();
   }
 
-  // With the stop string included nothing need be held back; the tail alone remembers how a match may have begun.
+  // If the stop string is part of the output, nothing is held back; the tail alone keeps the beginning of a match.
   const size_t keep = std::min(all.size(), longest_ - 1);
-  size_t cut = include_ ? all.size() : std::max(all.size() - keep, given_out);
-  while (cut < all.size() && cut > given_out && (static_cast<unsigned char>(all[cut]) & 0xC0) == 0x80) --cut;
-  std::string out = all.substr(given_out, cut - given_out);
-  held_ = all.substr(cut);
-  tail_ = all.substr(cut > keep ? cut - keep : 0, std::min(cut, keep));
+  size_t end = include_ ? all.size() : std::max(all.size() - keep, returned);
+  while (end < all.size() && end > returned && (static_cast<unsigned char>(all[end]) & 0xC0) == 0x80) --end;
+  std::string out = all.substr(returned, end - returned);
+  held_ = all.substr(end);
+  tail_ = all.substr(end > keep ? end - keep : 0, std::min(end, keep));
   return out;
 }
 

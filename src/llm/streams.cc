@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Detokenising, and ending a text where a stop string stands.
+// Detokenises outputs and ends a text at a stop string.
 #include "llm/streams.h"
 
 namespace quire::llm {
@@ -43,7 +43,7 @@ Delta Streams::read(engine::Output output, Stream& stream) const {
     if (i < output.logprobs.size()) delta.logprobs.push_back(std::move(output.logprobs[i]));
     ++stream.num_tokens;
     if (!stream.detokenizer) continue;
-    if (ends_here && !stream.include_stop) continue;  // the token that ended it has no text of its own
+    if (ends_here && !stream.include_stop) continue;  // the token that ended the answer adds no text
     delta.text += stream.stops.push(stream.detokenizer->push(token), stream.num_tokens > stream.min_tokens);
   }
   if (delta.finish != engine::FinishReason::kNone && stream.detokenizer && !stream.stops.stopped()) {

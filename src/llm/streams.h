@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams: from the engine's tokens to text, for all requests that are under way.
+// Streams: turns the engine's tokens into text, for all requests under way.
 #pragma once
 
 #include <optional>
@@ -15,11 +15,11 @@
 
 namespace quire::llm {
 
-// What one step brought to one stream.
+// What one step added to the answer of one sequence.
 struct Delta {
   engine::RequestId id = 0;
   int32_t child = 0;
-  std::string text;  // certain text; never half a character, never the beginning of a stop string
+  std::string text;  // final text: never half a character, never the beginning of a stop string
   std::vector<int32_t> tokens;
   std::vector<std::vector<sampling::TokenLogprob>> logprobs;
   std::vector<std::vector<sampling::TokenLogprob>> prompt_logprobs;
@@ -30,19 +30,18 @@ struct Delta {
   int64_t cached_tokens = 0;
 };
 
-// The text side of each sequence in the engine: its detokenizer and its watch for stop strings. Made with a sequence's
-// first output, so that one that waits costs nothing. One thread at a time.
+// Holds a detokenizer and a search for stop strings for each sequence in the engine, made with its first output, so
+// that waiting sequences cost nothing. One thread at a time.
 class Streams {
  public:
   explicit Streams(text::TokenizerPtr tokenizer) : tokenizer_(std::move(tokenizer)) {}
 
-  // Expects the outputs of a request and its n sequences.
+  // Registers a request, before the first output of its n sequences.
   void open(engine::RequestId id, engine::RequestPtr request);
-  // Forgets a request; outputs that still come for it give nothing.
+  // Forgets a request; later outputs of it are ignored.
   void close(engine::RequestId id);
-  // What an output means to its stream, which begins with its first output. A stream that ended is forgotten;
-  // `stopped_above` says that a stop string ended it, so that the engine does not know yet. Nothing for a stream that
-  // is not (or no longer) open.
+  // Turns an output into a delta; nothing if its request is not, or no longer, open. `stopped_above` is set if a stop
+  // string ended the sequence: the caller must then abort it in the engine.
   std::optional<Delta> translate(engine::Output output, bool& stopped_above);
 
  private:
@@ -56,7 +55,7 @@ class Streams {
   };
   struct Open {
     engine::RequestPtr request;
-    std::unordered_map<int32_t, Stream> children;  // those that began and did not end
+    std::unordered_map<int32_t, Stream> children;  // those that have begun and not ended
     int64_t ended = 0;
     std::unordered_set<int32_t> stopped;  // children that a stop string ended; the engine may still send outputs
   };

@@ -36,21 +36,21 @@ Result<std::optional<text::ChatTemplate>> parsed(const fs::path& file, Result<te
   return std::optional<text::ChatTemplate>(std::move(result).value());
 }
 
-// chat_template.jinja (with additional_chat_templates/), else chat_template.json, else tokenizer_config.json.
+// Looks for chat_template.jinja (with additional_chat_templates/), chat_template.json and tokenizer_config.json.
 Result<std::optional<text::ChatTemplate>> folder_template(const fs::path& folder) {
   if (const fs::path file = folder / "chat_template.jinja"; fs::exists(file)) {
     std::vector<std::pair<std::string, std::string>> named;
     QUIRE_ASSIGN(std::string source, read_file(file, size_t{4} << 20));
     named.emplace_back("default", std::move(source));
     std::error_code ignored;
-    std::vector<fs::path> others;
+    std::vector<fs::path> additional;
     for (const auto& entry : fs::directory_iterator(folder / "additional_chat_templates", ignored)) {
-      if (entry.path().extension() == ".jinja") others.push_back(entry.path());
+      if (entry.path().extension() == ".jinja") additional.push_back(entry.path());
     }
-    std::sort(others.begin(), others.end());
-    for (const fs::path& other : others) {
-      QUIRE_ASSIGN(std::string text, read_file(other, size_t{4} << 20));
-      named.emplace_back(other.stem().string(), std::move(text));
+    std::sort(additional.begin(), additional.end());
+    for (const fs::path& path : additional) {
+      QUIRE_ASSIGN(std::string text, read_file(path, size_t{4} << 20));
+      named.emplace_back(path.stem().string(), std::move(text));
     }
     return parsed(file, text::ChatTemplate::parse_named(named));
   }

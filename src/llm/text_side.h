@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text side of a model's files: its tokenizer and chat template, from a folder or from inside a GGUF.
+// TextSide: a model's tokenizer and chat template, from its folder or from a GGUF file.
 #pragma once
 
 #include <optional>
@@ -14,10 +14,11 @@ namespace quire::llm {
 
 struct TextSide {
   text::TokenizerPtr tokenizer;                     // null: the model has none
-  std::optional<text::ChatTemplate> chat_template;  // nothing: the model has none
+  std::optional<text::ChatTemplate> chat_template;  // none: the model has no template
 };
 
-// The files of a model without its config: enough for its text side (a GGUF with a vocabulary alone is fine).
+// Opens a model's files without reading its config, which is enough for the text side. A GGUF file may consist of a
+// vocabulary alone.
 Result<model::ModelFiles> open_text_files(const Options& options);
 Result<TextSide> load_text_side(const model::ModelFiles& files, const Options& options);
 

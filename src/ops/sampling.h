@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "ops/sample_settings.h"
 #include "ops/tensor.h"
 
 namespace quire {
@@ -19,16 +20,9 @@ namespace quire {
 inline constexpr int32_t kMaxSampleLogprobs = 20;
 
 // What a row's settings come to.
-struct SampleRow {
+struct SampleRow : SampleSettings {
   uint64_t seed = 0;
-  int64_t position = 0;   // of the token that is sampled
-  float temperature = 0;  // 0: greedy
-  float log_min_p = 1;    // of min_p; 1: off
-  float top_p = 1;        // 1: off
-  int32_t top_k = 0;      // 0: off
-  float repetition = 1;   // penalties, for the tokens that edits name
-  float frequency = 0;
-  float presence = 0;
+  int64_t position = 0;    // of the token that is sampled
   int32_t mask = -1;       // row of SampleArgs::masks whose clear bits are forbidden tokens
   int32_t first_edit = 0;  // of SampleArgs::edits
   int32_t num_edits = 0;

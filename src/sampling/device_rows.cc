@@ -1,23 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the processors of sampler.cc come to, token by token.
+// Turns the processors of sampler.cc into edits of single tokens and masks.
 #include "sampling/device_rows.h"
 
 #include <algorithm>
 
 #include "base/check.h"
 #include "sampling/math.h"
+#include "sampling/param_table.h"
 
 namespace quire::sampling {
 namespace {
 
-bool has_penalties(const SamplingParams& p) {
-  return p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0;
+// The settings that a row has as they are.
+using DeviceMember = std::pair<double SamplingParams::*, float SampleSettings::*>;
+const std::vector<DeviceMember>& device_members() {
+  static const std::vector<DeviceMember> members = [] {
+    std::vector<DeviceMember> out;
+    for (const ParamInfo& info : param_table()) {
+      if (info.rules.device != nullptr)
+        out.emplace_back(std::get<double SamplingParams::*>(info.member), info.rules.device);
+    }
+    return out;
+  }();
+  return members;
 }
 
 }  // namespace
 
 bool looks_at_history(const SamplingParams& params) {
-  return has_penalties(params) || !params.bad_word_ids.empty();
+  return params.has_penalties() || !params.bad_word_ids.empty();
 }
 
 bool has_device_logprobs(const SamplingParams& params) {
@@ -41,12 +52,8 @@ TokenEdit* DeviceRows::edit(int32_t token) {
   return &edits_[static_cast<size_t>(place)];
 }
 
-void DeviceRows::forbid(int32_t token) {
-  if (TokenEdit* e = edit(token)) e->forbidden = true;
-}
-
 void DeviceRows::add_edits(const SamplingParams& p, const History& history, int64_t num_output) {
-  if (has_penalties(p)) {
+  if (p.has_penalties()) {
     for (const History::Seen& seen : history.seen()) {
       if (!seen.in_prompt && seen.output_count == 0) continue;
       TokenEdit* e = edit(seen.token);
@@ -55,16 +62,9 @@ void DeviceRows::add_edits(const SamplingParams& p, const History& history, int6
       e->count = seen.output_count;
     }
   }
-  for (const std::vector<int32_t>& word : p.bad_word_ids) {
-    const std::span<const int32_t> output = history.output();
-    if (word.empty() || word.size() - 1 > output.size()) continue;
-    const std::span<const int32_t> head = std::span(word).first(word.size() - 1);
-    if (std::ranges::equal(head, output.last(head.size()))) forbid(word.back());
-  }
-  if (num_output < p.min_tokens) {
-    for (const int32_t token : p.eos_token_ids) forbid(token);
-    for (const int32_t token : p.stop_token_ids) forbid(token);
-  }
+  for_each_forbidden(p, history, num_output, [&](int32_t token) {
+    if (TokenEdit* e = edit(token)) e->forbidden = true;
+  });
   for (const auto& [token, bias] : p.logit_bias) {
     if (TokenEdit* e = edit(token)) e->bias += bias;
   }
@@ -87,15 +87,9 @@ void DeviceRows::add(const SamplingParams& p, const History& history, int64_t nu
   SampleRow& row = rows_.emplace_back();
   row.seed = seed;
   row.position = position;
-  if (!p.greedy()) {
-    row.temperature = static_cast<float>(p.temperature);
-    row.top_k = static_cast<int32_t>(std::min<int64_t>(p.top_k, vocab));
-    row.top_p = static_cast<float>(p.top_p);
-    if (p.min_p > 0) row.log_min_p = static_cast<float>(log_positive(p.min_p));
-  }
-  row.repetition = static_cast<float>(p.repetition_penalty);
-  row.frequency = static_cast<float>(p.frequency_penalty);
-  row.presence = static_cast<float>(p.presence_penalty);
+  for (const auto& [member, device] : device_members()) row.*device = static_cast<float>(p.*member);
+  row.top_k = static_cast<int32_t>(std::min<int64_t>(p.top_k, vocab));
+  if (p.min_p > 0) row.log_min_p = static_cast<float>(log_positive(p.min_p));
   row.first_edit = static_cast<int32_t>(edits_.size());
   if (has_device_logprobs(p)) row.logprobs = static_cast<int32_t>(*p.logprobs);
   add_edits(p, history, num_output);

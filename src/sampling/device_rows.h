@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step's rows as a backend that samples takes them (ops/sampling.h): settings, edits of tokens, masks.
+// DeviceRows: the rows of a step for a backend that samples (ops/sampling.h): settings, edits of tokens, masks.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,21 @@
 
 namespace quire::sampling {
 
-// Do the settings look at the tokens that the sequence has so far? (Not at their number alone.)
+// Whether the settings depend on the tokens of the sequence so far, and not only on their number.
 bool looks_at_history(const SamplingParams& params);
-// Can a backend give the logprobs that are asked for?
+// Whether a backend that samples can make the requested logprobs.
 bool has_device_logprobs(const SamplingParams& params);
 
-// Collects rows; owned by the engine, used on its thread, kept for its memory.
+// Collects rows; reused for each step to keep its memory. Engine thread.
 class DeviceRows {
  public:
   void clear();
-  // A row that samples the token at `position`, after num_output tokens of the answer. `history` must be up to date
-  // where looks_at_history(). Logprobs that a backend cannot give are left out.
+  // Adds a row that samples the token at `position`, after num_output tokens of output. Logprobs that the backend
+  // cannot make are left out. REQUIRES: params passed validate(); if looks_at_history(params), history has all tokens
+  // before `position`.
   void add(const SamplingParams& params, const History& history, int64_t num_output, uint64_t seed, int64_t position,
            int64_t vocab);
-  // A row whose token nobody wants.
+  // Adds a row whose token nobody reads.
   void add_unused() { rows_.emplace_back(); }
 
   std::span<const SampleRow> rows() const { return rows_; }
@@ -34,14 +35,13 @@ class DeviceRows {
 
  private:
   TokenEdit* edit(int32_t token);
-  void forbid(int32_t token);
   void add_edits(const SamplingParams& params, const History& history, int64_t num_output);
   void add_mask(const std::vector<int32_t>& allowed, int64_t vocab);
 
   std::vector<SampleRow> rows_;
   std::vector<TokenEdit> edits_;
   std::vector<uint32_t> masks_;
-  std::vector<int32_t> place_;  // of a token among the edits of the row that is being made, or -1
+  std::vector<int32_t> place_;  // the index in edits_ of each token that the current row edits; else -1
 };
 
 }  // namespace quire::sampling

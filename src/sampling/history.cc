@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token counts of one sequence, kept token by token.
+// History: the token counts of one sequence.
 #include <algorithm>
 
 #include "sampling/sampler.h"
 
 namespace quire::sampling {
 
-// The slot that holds the token, or the empty one where it belongs.
+// The slot of the token, or the empty slot where it belongs.
 size_t History::slot_of(int32_t token) const {
   const size_t mask = slots_.size() - 1;
   size_t slot = (static_cast<uint32_t>(token) * 0x9E3779B1u >> 7) & mask;

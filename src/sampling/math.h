@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp, log and the Gumbel variate of the sampler: own polynomials of basic operations, so that every compiler and
-// library gives the same bits.
+// exp, log and the Gumbel variate of the sampler, from basic operations only, so that the bits do not depend on the
+// compiler or the library.
 #pragma once
 
 #include <bit>

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of a request's sampling settings, each error with the field, the value and the range.
+// Checks and normalises sampling settings; each error names the field, the value and the range.
 #include "sampling/params.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <random>
 #include <string_view>
+
+#include "base/philox.h"
+#include "sampling/param_table.h"
 
 namespace quire::sampling {
 namespace {
@@ -15,60 +17,28 @@ namespace {
 constexpr double kGreedyBelow = 1e-5;
 constexpr double kLeastTemperature = 0.01;
 
-std::string number(double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%g", value);
-  return text;
-}
-std::string number(int64_t value) {
-  return std::to_string(value);
-}
-
-template <typename T>
-Error out_of_range(std::string_view field, T value, std::string_view range) {
-  return invalid_field(std::string(field), "must be " + std::string(range) + ", got " + number(value) + ".");
+Error out_of_range(std::string_view field, int64_t value, const std::string& range) {
+  return invalid_field(std::string(field), "must be " + range + ", got " + std::to_string(value) + ".");
 }
 
 Status check_numbers(const SamplingParams& p) {
-  // Written so that NaN fails every one.
-  if (!(p.n >= 1 && p.n <= kMaxSequences)) return out_of_range("n", p.n, "between 1 and 16384");
-  if (!(p.temperature >= 0 && p.temperature <= 2)) return out_of_range("temperature", p.temperature, "in [0, 2]");
-  if (!(p.top_k >= -1)) return out_of_range("top_k", p.top_k, "-1 or 0 (off), or at least 1");
-  if (!(p.top_p > 0 && p.top_p <= 1)) return out_of_range("top_p", p.top_p, "in (0, 1]");
-  if (!(p.min_p >= 0 && p.min_p <= 1)) return out_of_range("min_p", p.min_p, "in [0, 1]");
-  // Bounded, so that no logit of a sound model leaves the range of a float.
-  if (!(p.repetition_penalty >= 0.001 && p.repetition_penalty <= 1000)) {
-    return out_of_range("repetition_penalty", p.repetition_penalty, "in [0.001, 1000]");
-  }
-  if (!(p.presence_penalty >= -2 && p.presence_penalty <= 2)) {
-    return out_of_range("presence_penalty", p.presence_penalty, "in [-2, 2]");
-  }
-  if (!(p.frequency_penalty >= -2 && p.frequency_penalty <= 2)) {
-    return out_of_range("frequency_penalty", p.frequency_penalty, "in [-2, 2]");
-  }
-  if (p.max_tokens && *p.max_tokens < 1) return out_of_range("max_tokens", *p.max_tokens, "at least 1");
-  if (p.min_tokens < 0) return out_of_range("min_tokens", p.min_tokens, "at least 0");
+  for (const ParamInfo& info : param_table()) QUIRE_TRY(check_range(info, p));
   if (p.max_tokens && p.min_tokens > *p.max_tokens) {
-    return out_of_range("min_tokens", p.min_tokens, "at most max_tokens (" + number(*p.max_tokens) + ")");
+    return out_of_range("min_tokens", p.min_tokens, "at most max_tokens (" + std::to_string(*p.max_tokens) + ")");
   }
   return {};
 }
 
 Status check_logprobs(std::string_view field, const std::optional<int64_t>& value, int64_t most) {
-  if (!value) return {};
-  if (*value < -1) return out_of_range(field, *value, "-1 (all) or at least 0");
-  if (most < 0) return {};
-  if (*value == -1 || *value > most) {
-    return out_of_range(field, *value, "at most " + number(most) + " (--max-logprobs)");
-  }
-  return {};
+  if (!value || most < 0 || (*value >= 0 && *value <= most)) return {};
+  return out_of_range(field, *value, "at most " + std::to_string(most) + " (--max-logprobs)");
 }
 
 Status check_id(std::string_view field, int32_t id, int64_t vocab_size) {
   if (id < 0 || (vocab_size > 0 && id >= vocab_size)) {
-    return invalid_field(std::string(field),
-                         "has the token id " + std::to_string(id) + ", which is not in the vocabulary (0 to " +
-                             (vocab_size > 0 ? number(vocab_size - 1) : std::string("its size")) + ").");
+    return invalid_field(std::string(field), "has the token id " + std::to_string(id) +
+                                                 ", which is not in the vocabulary (0 to " +
+                                                 (vocab_size > 0 ? std::to_string(vocab_size - 1) : "its size") + ").");
   }
   return {};
 }
@@ -76,8 +46,7 @@ Status check_id(std::string_view field, int32_t id, int64_t vocab_size) {
 Status check_ids(const SamplingParams& p, int64_t vocab_size) {
   for (const auto& [token, bias] : p.logit_bias) {
     QUIRE_TRY(check_id("logit_bias", token, vocab_size));
-    if (std::isnan(bias))
-      return invalid_field("logit_bias", "of token " + number(int64_t{token}) + " is not a number.");
+    if (std::isnan(bias)) return invalid_field("logit_bias", "of token " + std::to_string(token) + " is not a number.");
   }
   if (p.allowed_token_ids) {
     if (p.allowed_token_ids->empty()) return invalid_field("allowed_token_ids", "must not be empty.");
@@ -149,7 +118,8 @@ Status SamplingParams::validate(const ParamLimits& limits) {
   QUIRE_TRY(check_strings("bad_words", bad_words));
   normalise(*this);
   if (greedy() && n > 1) {
-    return invalid_field("n", "must be 1 when temperature is 0, got " + number(n) + ": all answers would be the same.");
+    return invalid_field(
+        "n", "must be 1 when temperature is 0, got " + std::to_string(n) + ": all answers would be the same.");
   }
   return {};
 }
@@ -165,7 +135,11 @@ int64_t SamplingParams::list_bytes() const {
   return static_cast<int64_t>(bytes);
 }
 
-uint64_t draw_seed() {
+uint64_t SeedGenerator::next() {
+  if (seed_) {
+    const Philox::Block words = Philox::generate(static_cast<uint64_t>(*seed_), count_++, 0);
+    return (uint64_t{words[0]} << 32) | words[1];
+  }
   std::random_device device;
   const uint64_t high = device();
   return (high << 32) | device();

@@ -127,7 +127,15 @@ TEST(SamplingParams, ChildrenCountUpFromTheSeed) {
   EXPECT_EQ(child_seed(40, 0), 40u);
   EXPECT_EQ(child_seed(40, 2), 42u);
   EXPECT_EQ(child_seed(~uint64_t{0}, 1), 0u);
-  EXPECT_NE(draw_seed(), draw_seed());
+}
+
+TEST(SeedGenerator, RepeatsItsSeriesFromTheSameSeed) {
+  SeedGenerator first(7), same(7), other(8), drawn;
+  const uint64_t seed = first.next();
+  EXPECT_EQ(same.next(), seed);
+  EXPECT_NE(first.next(), seed);
+  EXPECT_NE(other.next(), seed);
+  EXPECT_NE(drawn.next(), drawn.next());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sampler: processors in vLLM's order over one row, then argmax or the Gumbel-max draw.
+// The processors in vLLM's order, then argmax or the Gumbel-max draw.
 #include "sampling/sampler.h"
 
 #include <algorithm>
@@ -34,17 +34,9 @@ void mask_token(std::span<float> row, int32_t token) {
   if (token >= 0 && static_cast<size_t>(token) < row.size()) row[static_cast<size_t>(token)] = kNegInf;
 }
 
-bool has_penalties(const SamplingParams& p) {
-  return p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0;
-}
-
-bool below_min_tokens(const SamplingParams& p, const History& history) {
-  return history.num_output() < p.min_tokens;
-}
-
 bool needs_processing(const SamplingParams& p, const History& history) {
-  return p.allowed_token_ids || !p.bad_word_ids.empty() || below_min_tokens(p, history) || !p.logit_bias.empty() ||
-         has_penalties(p);
+  return p.allowed_token_ids || !p.bad_word_ids.empty() || history.num_output() < p.min_tokens ||
+         !p.logit_bias.empty() || p.has_penalties();
 }
 
 void keep_allowed(std::span<float> row, std::span<const float> source, const std::vector<int32_t>& allowed) {
@@ -56,22 +48,13 @@ void keep_allowed(std::span<float> row, std::span<const float> source, const std
   }
 }
 
-// A word's last token is forbidden when the output ends in the tokens before it.
-void mask_bad_words(std::span<float> row, const SamplingParams& p, std::span<const int32_t> output) {
-  for (const std::vector<int32_t>& word : p.bad_word_ids) {
-    if (word.empty() || word.size() - 1 > output.size()) continue;
-    const std::span<const int32_t> head = std::span(word).first(word.size() - 1);
-    if (std::ranges::equal(head, output.last(head.size()))) mask_token(row, word.back());
-  }
-}
-
 void apply_penalties(std::span<float> row, const SamplingParams& p, const History& history) {
   const float repetition = static_cast<float>(p.repetition_penalty);
   const float frequency = static_cast<float>(p.frequency_penalty);
   const float presence = static_cast<float>(p.presence_penalty);
   for (const History::Seen& seen : history.seen()) {
     if (seen.token < 0 || static_cast<size_t>(seen.token) >= row.size()) continue;
-    if (!seen.in_prompt && seen.output_count == 0) continue;  // a draft that was taken back
+    if (!seen.in_prompt && seen.output_count == 0) continue;  // no longer in the output
     float x = row[static_cast<size_t>(seen.token)];
     x = x > 0 ? x / repetition : x * repetition;
     if (seen.output_count > 0) {
@@ -82,30 +65,26 @@ void apply_penalties(std::span<float> row, const SamplingParams& p, const Histor
   }
 }
 
-// allowed ids, bad words, min_tokens, bias, penalties: from `source` into `row`.
+// Applies allowed ids, bad words, min_tokens, bias and penalties to `source`, into `row`.
 void process(std::span<float> row, std::span<const float> source, const SamplingParams& p, const History& history) {
   if (p.allowed_token_ids) {
     keep_allowed(row, source, *p.allowed_token_ids);
   } else {
     std::ranges::copy(source, row.begin());
   }
-  mask_bad_words(row, p, history.output());
-  if (below_min_tokens(p, history)) {
-    for (const int32_t token : p.eos_token_ids) mask_token(row, token);
-    for (const int32_t token : p.stop_token_ids) mask_token(row, token);
-  }
+  for_each_forbidden(p, history, history.num_output(), [&](int32_t token) { mask_token(row, token); });
   for (const auto& [token, bias] : p.logit_bias) {
     if (token >= 0 && static_cast<size_t>(token) < row.size()) row[static_cast<size_t>(token)] += bias;
   }
-  if (has_penalties(p)) apply_penalties(row, p, history);
+  if (p.has_penalties()) apply_penalties(row, p, history);
 }
 
-// Which candidates min_p, top_k and top_p keep: all that are better than the cut, and the cut.
-Candidate find_cut(std::span<const float> row, float max, const SamplingParams& p, Scratch& scratch) {
+// The last candidate that min_p, top_k and top_p keep; they keep all better ones, too.
+Candidate last_candidate(std::span<const float> row, float max, const SamplingParams& p, Scratch& scratch) {
   float lowest = std::numeric_limits<float>::lowest();
   if (p.min_p > 0) lowest = std::max(lowest, round_up(static_cast<double>(max) + log_positive(p.min_p)));
   if (p.top_k > 0) lowest = std::max(lowest, kth_largest(row, p.top_k, scratch));
-  if (p.top_p < 1) return nucleus_cut(row, max, lowest, p.top_p, scratch);
+  if (p.top_p < 1) return nucleus_end(row, max, lowest, p.top_p, scratch);
   return {lowest, std::numeric_limits<int32_t>::max()};
 }
 
@@ -121,17 +100,17 @@ GroupWords random_words(uint64_t seed, int64_t position, size_t group) {
   return words;
 }
 
-// Could any token of a group win, whose best logit lies `lead` below the best score so far and whose smallest word is
-// `word`? Its variate is at most -ln((word + 1/2) / 2^32), see gumbel_bound; the factor leaves room for rounding.
+// Whether a token can win in a group whose best logit is `lead` below the best score so far and whose smallest word is
+// `word`. Its variate is at most -ln((word + 1/2) / 2^32), see gumbel_bound(); the factor leaves room for rounding.
 bool may_win(double lead, uint32_t word) {
   if (lead <= 0) return true;
   const double reach = static_cast<double>(exp_nonpositive(static_cast<float>(-lead))) * 1.0001;
   return (static_cast<double>(word) + 0.5) * 0x1p-32 <= reach;
 }
 
-// argmax of row[i] + gumbel(word of i) over the candidates. It starts from the best logit's score; groups and tokens
-// whose logit and word can not beat it are passed over without a logarithm: a shortcut, since they would lose.
-int32_t draw(std::span<const float> row, float max, const Candidate& cut, uint64_t seed, int64_t position,
+// argmax of row[i] + gumbel(word of i) over the candidates. It starts with the score of the best logit; groups and
+// tokens whose logit and word cannot beat it are skipped without computing a logarithm.
+int32_t draw(std::span<const float> row, float max, const Candidate& last, uint64_t seed, int64_t position,
              std::span<const float> group_max) {
   int32_t best_token = first_equal(row, max);
   const size_t best_index = static_cast<size_t>(best_token);
@@ -139,7 +118,7 @@ int32_t draw(std::span<const float> row, float max, const Candidate& cut, uint64
       static_cast<double>(max) + gumbel(random_words(seed, position, best_index / kGroup)[best_index % kGroup]);
   for (size_t g = 0; g < group_max.size(); ++g) {
     const double lead = best - static_cast<double>(group_max[g]);
-    if (group_max[g] < cut.logit || lead > kMaxGumbel) continue;
+    if (group_max[g] < last.logit || lead > kMaxGumbel) continue;
     const GroupWords words = random_words(seed, position, g);
     uint32_t least = words[0];
     for (const uint32_t word : words) least = word < least ? word : least;
@@ -147,7 +126,7 @@ int32_t draw(std::span<const float> row, float max, const Candidate& cut, uint64
     const size_t first = g * kGroup, end = std::min(row.size(), first + kGroup);
     for (size_t i = first; i < end; ++i) {
       const Candidate c = {row[i], static_cast<int32_t>(i)};
-      if (better(cut, c) || static_cast<double>(c.logit) + gumbel_bound(words[i - first]) < best) continue;
+      if (better(last, c) || static_cast<double>(c.logit) + gumbel_bound(words[i - first]) < best) continue;
       const double score = static_cast<double>(c.logit) + gumbel(words[i - first]);
       if (score > best || (score == best && c.token < best_token)) {
         best = score;
@@ -161,8 +140,8 @@ int32_t draw(std::span<const float> row, float max, const Candidate& cut, uint64
 int32_t sample_random(std::span<const float> row, float max, const SamplingParams& p, uint64_t seed, int64_t position,
                       Scratch& scratch) {
   find_group_maxima(row, scratch.group_max);
-  const Candidate cut = find_cut(row, max, p, scratch);
-  return draw(row, max, cut, seed, position, scratch.group_max);
+  const Candidate last = last_candidate(row, max, p, scratch);
+  return draw(row, max, last, seed, position, scratch.group_max);
 }
 
 // log_softmax of a checked row: the chosen token first, then the top n.
@@ -198,12 +177,6 @@ Error broken_row(int faults) {
   return invalid_argument(
       "Sampling: no token is left: the model's own masks, allowed_token_ids, bad_words, min_tokens and the grammar "
       "together forbid the whole vocabulary; loosen one of them.");
-}
-
-Result<int32_t> argmax(std::span<const float> logits) {
-  const RowScan scan = scan_row(logits);
-  QUIRE_TRY(check_row(scan));
-  return first_equal(logits, scan.max);
 }
 
 Result<SampleResult> sample_row(std::span<const float> logits, const SamplingParams& params, const History& history,

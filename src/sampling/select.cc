@@ -46,8 +46,8 @@ float lower_bound_of_kth(int64_t k, Scratch& scratch) {
 }  // namespace
 
 RowScan scan_row(std::span<const float> row) {
-  // Four vectors of running maxima, since compilers leave this reduction scalar (a maximum does not depend on the
-  // order, but they can not know that of -0 and 0, or that NaN is dealt with).
+  // Four vectors of running maxima, because compilers do not vectorise this reduction: they do not know that the order
+  // of -0 and 0 does not matter and that NaN is counted separately.
   constexpr size_t kVectors = 4, kStep = 4 * kVectors;
   std::array<Float4, kVectors> max;
   std::array<Int4, kVectors> nan{};
@@ -130,7 +130,7 @@ void top_n(std::span<const float> row, int64_t n, Scratch& scratch) {
 
 namespace {
 
-constexpr size_t kChunk = 4096, kLanes = 8;  // of sum_exp
+constexpr size_t kChunk = 4096, kLanes = 8;  // see sum_exp()
 using LaneSums = std::array<double, kLanes>;
 
 double merge(const LaneSums& sums) {
@@ -145,7 +145,7 @@ double sum_exp(std::span<const float> row, float max, float lowest) {
   std::array<float, kChunk> weight;
   double total = 0;
   for (size_t begin = 0; begin < row.size(); begin += kChunk) {
-    // Two loops, each of one simple kind, which compilers turn into vector code.
+    // Two simple loops, which compilers can vectorise.
     const size_t size = std::min(row.size() - begin, kChunk);
     const float* x = row.data() + begin;
     for (size_t i = 0; i < size; ++i) {
@@ -179,7 +179,7 @@ double sum_exp_of_few(std::span<const float> row, std::span<const float> group_m
   return total + merge(sums);
 }
 
-Candidate nucleus_cut(std::span<const float> row, float max, float lowest, double top_p, Scratch& scratch) {
+Candidate nucleus_end(std::span<const float> row, float max, float lowest, double top_p, Scratch& scratch) {
   const auto busy = std::ranges::count_if(scratch.group_max, [lowest](float x) { return x >= lowest; });
   const bool few = static_cast<size_t>(busy) < scratch.group_max.size() / 8;
   const double wanted = top_p * (few ? sum_exp_of_few(row, scratch.group_max, max, lowest) : sum_exp(row, max, lowest));
@@ -197,8 +197,8 @@ Candidate nucleus_cut(std::span<const float> row, float max, float lowest, doubl
     const float bin = (max - x) * kBinsPerUnit;
     return bin < static_cast<float>(kBins - 1) ? static_cast<size_t>(bin) : kBins - 1;
   };
-  // Most nuclei end close to the best, so a shallow look comes first: bins that it holds whole have the same sums, to
-  // the bit, as those of the full depth.
+  // Most nuclei end close to the best, so a shallow pass comes first. Bins that are complete in it have the same sums,
+  // to the bit, as in the full pass.
   double before = 0;
   size_t critical = 0;
   for (const float shallow : {2.0f, 6.0f, kInf}) {
@@ -209,11 +209,11 @@ Candidate nucleus_cut(std::span<const float> row, float max, float lowest, doubl
     before = 0;
     critical = 0;
     while (critical < kBins && before + mass[critical] < wanted) before += mass[critical++];
-    // The last bin above the bound may be cut by it, or by its rounding.
+    // The last bin above the bound may be incomplete.
     if (bound == floor || critical + 2 < static_cast<size_t>(shallow * kBinsPerUnit)) break;
   }
 
-  // Only this bin is sorted. Rounding may let the sum stop short of `wanted`: then the last candidate is the cut.
+  // Only this bin is sorted. If rounding keeps the sum below `wanted`, the last candidate is the end.
   scratch.candidates.clear();
   const float lowest_of_bin = max - (static_cast<float>(critical) + 2) / kBinsPerUnit;  // below the bin's end
   for_each_at_least(row, scratch.group_max, std::max(floor, critical + 1 < kBins ? lowest_of_bin : floor),
@@ -222,13 +222,13 @@ Candidate nucleus_cut(std::span<const float> row, float max, float lowest, doubl
                     });
   std::sort(scratch.candidates.begin(), scratch.candidates.end(), better);
   QUIRE_CHECK(!scratch.candidates.empty());
-  Candidate cut = scratch.candidates.front();
+  Candidate end = scratch.candidates.front();
   for (const Candidate& c : scratch.candidates) {
     if (critical < kBins && before >= wanted) break;
-    cut = c;
+    end = c;
     before += static_cast<double>(exp_nonpositive(c.logit - max));
   }
-  return cut;
+  return end;
 }
 
 }  // namespace quire::sampling

@@ -130,7 +130,7 @@ TEST(Select, CutsTheNucleusWhereASortedSumDoes) {
         last = i;
         before += std::exp(double{all[i].logit} - max);
       }
-      const Candidate cut = nucleus_cut(row, max, lowest, p, scratch);
+      const Candidate cut = nucleus_end(row, max, lowest, p, scratch);
       close_calls += close ? 1 : 0;
       checked += 1;
       if (!close) {
@@ -185,7 +185,7 @@ TEST(Select, CutsTheNucleusAsALookAtAllDepthsDoes) {
     for (const double p : {1e-9, 0.1, 0.5, 0.9, 0.95, 0.999, 0.999999}) {
       const float lowest = random() % 2 == 0 ? std::numeric_limits<float>::lowest() : max - 3;
       const Candidate want = cut_at_full_depth(row, max, lowest, p);
-      const Candidate have = nucleus_cut(row, max, lowest, p, scratch);
+      const Candidate have = nucleus_end(row, max, lowest, p, scratch);
       ASSERT_EQ(have.token, want.token) << "size " << row.size() << " p " << p << " scale " << scale;
     }
   });
@@ -195,10 +195,10 @@ TEST(Select, ANucleusOfEqualLogitsTakesTheLowestIds) {
   Scratch scratch;
   const std::vector<float> row(100, 2.5f);
   find_group_maxima(row, scratch.group_max);
-  EXPECT_EQ(nucleus_cut(row, 2.5f, 2.5f, 0.0999, scratch).token, 9);
-  EXPECT_EQ(nucleus_cut(row, 2.5f, 2.5f, 0.5, scratch).token, 49);
-  EXPECT_EQ(nucleus_cut(row, 2.5f, 2.5f, 1e-12, scratch).token, 0);
-  EXPECT_EQ(nucleus_cut(row, 2.5f, 2.5f, 0.999, scratch).token, 99);
+  EXPECT_EQ(nucleus_end(row, 2.5f, 2.5f, 0.0999, scratch).token, 9);
+  EXPECT_EQ(nucleus_end(row, 2.5f, 2.5f, 0.5, scratch).token, 49);
+  EXPECT_EQ(nucleus_end(row, 2.5f, 2.5f, 1e-12, scratch).token, 0);
+  EXPECT_EQ(nucleus_end(row, 2.5f, 2.5f, 0.999, scratch).token, 99);
 }
 
 }  // namespace

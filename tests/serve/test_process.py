@@ -173,3 +173,20 @@ def test_metrics_add_up(start):
     assert one.metric("vllm:request_params_n_count") == 4
     assert one.metric("vllm:cache_config_info", block_size="16") == 1
     assert one.metric("http_requests_total", handler="/v1/completions", status="2xx") == 4
+
+
+def test_seed_makes_requests_without_a_seed_repeatable(start):
+    """--seed had no effect on requests that give no seed, although its help promised it."""
+    body = {"prompt": [1, 2, 3], "max_tokens": 8, "temperature": 1, "ignore_eos": True}
+
+    def answers(*flags):
+        server = start("tiny", *flags)
+        texts = [server.ok("/v1/completions", body)["choices"][0]["text"] for _ in range(3)]
+        server.stop()
+        return texts
+
+    first = answers("--seed", 7)
+    assert first == answers("--seed", 7)
+    assert len(set(first)) == 3  # each request has a seed of its own
+    assert first != answers("--seed", 8)
+    assert answers() != answers()

@@ -29,13 +29,8 @@ SampleRowData data_of(const SampleRow& row) {
     out.position_low = static_cast<uint>(static_cast<uint64_t>(row.position));
     out.position_high = static_cast<uint>(static_cast<uint64_t>(row.position) >> 32);
   }
-  out.temperature = row.temperature == 0 ? 1.0f : row.temperature;
-  out.log_min_p = row.log_min_p;
-  out.top_p = row.top_p;
-  out.top_k = row.top_k;
-  out.repetition = row.repetition;
-  out.frequency = row.frequency;
-  out.presence = row.presence;
+  out.settings = row;
+  if (out.greedy != 0) out.settings.temperature = 1;
   out.mask = row.mask;
   out.first_edit = row.first_edit;
   out.num_edits = row.num_edits;

@@ -219,7 +219,10 @@ TEST(GpuSampling, DrawsAsOftenAsTheProbabilitiesSay) {
     c.vocab = c.stride = 5;
     for (int r = 0; r < kRows; ++r) {
       c.logits.insert(c.logits.end(), logits.begin(), logits.end());
-      c.rows.push_back({.seed = static_cast<uint64_t>(call * kRows + r), .position = 9, .temperature = 1});
+      SampleRow& row = c.rows.emplace_back();
+      row.seed = static_cast<uint64_t>(call * kRows + r);
+      row.position = 9;
+      row.temperature = 1;
     }
     for (const SampledRow& row : sample(c, 0, kRows, 0).rows) counts[static_cast<size_t>(row.token)] += 1;
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/compat/types.h"
+#include "ops/sample_settings.h"
 
 enum {
   kSampleThreads = 256,     // threads of the kernels with a threadgroup per chunk
@@ -29,12 +30,8 @@ struct SampleParams {
 // The sampling settings of a row.
 struct SampleRowData {
   uint seed_low, seed_high, position_low, position_high;
-  float temperature;  // 1 for greedy rows
-  float log_min_p;    // 1: off
-  float top_p;        // 1: off
-  int top_k;          // 0: off
-  float repetition, frequency, presence;
-  int mask;  // row of the masks, or -1
+  SampleSettings settings;  // temperature 1 for greedy rows
+  int mask;                 // row of the masks, or -1
   int first_edit, num_edits;
   int logprobs;  // -1: none
   int greedy;

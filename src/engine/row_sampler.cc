@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two samplers: on the host, and in the memory of a backend that samples.
+#include "engine/row_sampler.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/trace.h"
+#include "sampling/device_rows.h"
+#include "sampling/sampler.h"
+
+namespace quire::engine {
+namespace {
+
+void fail(const Sequence& sequence, const Error& error, Output& output) {
+  output.finish = FinishReason::kError;
+  output.error = Error{error.code, "request " + std::to_string(sequence.id) + ": " + error.message};
+}
+
+// Whether the backend cannot make the logprobs of the row's sampled token.
+bool wants_host_logprobs(const sampling::SamplingParams& params) {
+  return params.logprobs && !sampling::has_device_logprobs(params);
+}
+
+// Calls f(first row, count) for slices of the rows that fit into one run of the head.
+template <typename F>
+void for_each_slice(int64_t rows, int64_t max_logit_rows, F&& f) {
+  for (int64_t begin = 0; begin < rows; begin += max_logit_rows) f(begin, std::min(max_logit_rows, rows - begin));
+}
+
+bool add_prompt_logprob(const LogitRow& row, std::span<const float> logits, sampling::Scratch& scratch,
+                        Output& output) {
+  Sequence& sequence = *row.sequence;
+  const int32_t next = sequence.tokens[static_cast<size_t>(row.position + 1)];
+  auto logprobs = sampling::row_logprobs(logits, next, *sequence.params.prompt_logprobs, scratch);
+  if (!logprobs.ok()) {
+    fail(sequence, logprobs.error(), output);
+    return false;
+  }
+  output.prompt_logprobs.push_back(std::move(*logprobs));
+  sequence.prompt_logprobs_sent = row.position + 1;
+  return true;
+}
+
+// Samples when the results are read: the head runs and returns its logits in the same call.
+class HostRowSampler final : public RowSampler {
+ public:
+  HostRowSampler(model::Model& model, int64_t max_logit_rows) : model_(model), max_logit_rows_(max_logit_rows) {}
+
+  bool can_run_ahead() const override { return false; }
+  void enqueue(Step&) override {}
+  void read(Step& step) override {
+    const trace::Span span("logits and sampling %zu rows", step.rows.size());
+    const size_t vocab = static_cast<size_t>(model_.config().vocab_size);
+    for_each_slice(static_cast<int64_t>(step.rows.size()), max_logit_rows_, [&](int64_t begin, int64_t count) {
+      const std::span<const float> logits = model_.logits(begin, count);
+      for (int64_t i = 0; i < count; ++i) {
+        LogitRow& row = step.rows[static_cast<size_t>(begin + i)];
+        read_row(row, logits.subspan(static_cast<size_t>(i) * vocab, vocab), step.outputs[row.share]);
+      }
+    });
+  }
+
+ private:
+  void read_row(LogitRow& row, std::span<const float> logits, Output& output) {
+    const Sequence& sequence = *row.sequence;
+    if (output.finish != FinishReason::kNone) return;
+    if (tap_) tap_(sequence.id, sequence.child, row.position, logits);
+    if (row.prompt_logprob && !add_prompt_logprob(row, logits, scratch_, output)) return;
+    if (!row.sample) return;
+    auto sampled =
+        sampling::sample_row(logits, sequence.params, sequence.history, sequence.seed, row.position + 1, scratch_);
+    if (!sampled.ok()) return fail(sequence, sampled.error(), output);
+    if (sequence.params.logprobs) output.logprobs.push_back(std::move(sampled->logprobs));
+    row.token = sampled->token;
+  }
+
+  model::Model& model_;
+  const int64_t max_logit_rows_;
+  sampling::Scratch scratch_;
+};
+
+// Queues head and sampling, and reads the tokens back while the next step runs.
+class DeviceRowSampler final : public RowSampler {
+ public:
+  DeviceRowSampler(Backend& backend, model::Model& model, int64_t max_logit_rows)
+      : backend_(backend), model_(model), max_logit_rows_(max_logit_rows) {}
+
+  bool can_run_ahead() const override { return true; }
+  void enqueue(Step& step) override;
+  void read(Step& step) override;
+
+ private:
+  void read_logits(Step& step, int64_t begin, const Tensor& logits);
+  void read_row(Step& step, size_t index, const SampledRow& sampled, std::span<const SampledTop> top);
+
+  Backend& backend_;
+  model::Model& model_;
+  const int64_t max_logit_rows_;
+  sampling::DeviceRows device_rows_;
+  sampling::Scratch scratch_;
+};
+
+void DeviceRowSampler::enqueue(Step& step) {
+  const trace::Span span("logits and sampling %zu rows", step.rows.size());
+  const auto total = static_cast<int64_t>(step.rows.size());
+  const int64_t vocab = model_.config().vocab_size;
+  step.kept.resize(step.rows.size());
+  for_each_slice(total, max_logit_rows_, [&](int64_t begin, int64_t count) {
+    const Tensor logits = model_.run_head(begin, count);
+    read_logits(step, begin, logits);
+    device_rows_.clear();
+    for (int64_t i = begin; i < begin + count; ++i) {
+      const LogitRow& row = step.rows[static_cast<size_t>(i)];
+      if (row.sequence == nullptr || !row.sample) {
+        device_rows_.add_unused();
+        continue;
+      }
+      const Sequence& sequence = *row.sequence;
+      device_rows_.add(sequence.params, sequence.history, row.position + 1 - sequence.prompt_size, sequence.seed,
+                       row.position + 1, vocab);
+    }
+    backend_.sample({logits, device_rows_.rows(), device_rows_.edits(), device_rows_.masks(), begin});
+  });
+  if (total > 0) step.finished = backend_.finish_samples(total);
+}
+
+// Reads the logits that the host needs before sampling may change them.
+void DeviceRowSampler::read_logits(Step& step, int64_t begin, const Tensor& logits) {
+  for (int64_t i = 0; i < logits.rows; ++i) {
+    const auto index = static_cast<size_t>(begin + i);
+    const LogitRow& row = step.rows[index];
+    if (row.sequence == nullptr) continue;
+    const Sequence& sequence = *row.sequence;
+    const bool keep = row.sample && wants_host_logprobs(sequence.params);
+    if (!tap_ && !row.prompt_logprob && !keep) continue;
+    const std::span<const float> values = backend_.read(logits.some_rows(i, 1));
+    Output& output = step.outputs[row.share];
+    if (output.finish != FinishReason::kNone) continue;
+    if (tap_) tap_(sequence.id, sequence.child, row.position, values);
+    if (row.prompt_logprob) add_prompt_logprob(row, values, scratch_, output);
+    if (keep) step.kept[index].assign(values.begin(), values.end());
+  }
+}
+
+void DeviceRowSampler::read(Step& step) {
+  const trace::Span span("read %zu rows", step.rows.size());
+  if (step.rows.empty()) return;
+  const SampledRows results = backend_.sampled(step.finished);
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    if (step.rows[i].sequence == nullptr || !step.rows[i].sample) continue;
+    const auto top =
+        results.top.empty() ? results.top : results.top.subspan(i * kMaxSampleLogprobs, kMaxSampleLogprobs);
+    read_row(step, i, results.rows[i], top);
+  }
+}
+
+void DeviceRowSampler::read_row(Step& step, size_t index, const SampledRow& sampled, std::span<const SampledTop> top) {
+  LogitRow& row = step.rows[index];
+  const Sequence& sequence = *row.sequence;
+  Output& output = step.outputs[row.share];
+  if (output.finish != FinishReason::kNone) return;
+  if (sampled.faults != 0) return fail(sequence, sampling::broken_row(sampled.faults), output);
+  if (sampling::has_device_logprobs(sequence.params)) {
+    std::vector<sampling::TokenLogprob>& list = output.logprobs.emplace_back();
+    const auto count = static_cast<size_t>(*sequence.params.logprobs);
+    list.reserve(count + 1);
+    list.push_back({sampled.token, sampled.logprob, sampled.rank});
+    for (size_t n = 0; n < count && top[n].token >= 0; ++n) {
+      list.push_back({top[n].token, top[n].logprob, static_cast<int32_t>(n + 1)});
+    }
+  } else if (sequence.params.logprobs) {
+    auto list = sampling::row_logprobs(step.kept[index], sampled.token, *sequence.params.logprobs, scratch_);
+    if (!list.ok()) return fail(sequence, list.error(), output);
+    output.logprobs.push_back(std::move(*list));
+  }
+  row.token = sampled.token;
+}
+
+}  // namespace
+
+std::unique_ptr<RowSampler> make_row_sampler(Backend& backend, model::Model& model, int64_t max_logit_rows) {
+  if (backend.samples()) return std::make_unique<DeviceRowSampler>(backend, model, max_logit_rows);
+  return std::make_unique<HostRowSampler>(model, max_logit_rows);
+}
+
+bool needs_host_logits(const sampling::SamplingParams& params) {
+  return params.prompt_logprobs || wants_host_logprobs(params);
+}
+
+}  // namespace quire::engine

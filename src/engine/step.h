@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Step: one step of the engine, from the scheduler's choice until its tokens are known.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "engine/request.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+
+namespace quire::engine {
+
+// A row of the batch whose logits are needed, and what for.
+struct LogitRow {
+  Sequence* sequence = nullptr;
+  size_t share = 0;      // index into Step::shares
+  int64_t position = 0;  // of the row's token in its sequence
+  bool sample = false;
+  bool prompt_logprob = false;
+  int32_t token = -1;  // the token that was sampled; -1: none yet, or sampling failed
+};
+
+// The engine owns two of these and uses them in turn: one whose results it waits for and, on a backend that samples,
+// the next one, which is built and queued meanwhile. A sequence may end while a step runs. The step then forgets it:
+// its rows are still computed, but nobody reads them. Its pages may be reused at once, because work that is queued
+// later runs later.
+class Step {
+ public:
+  std::vector<Share> shares;             // a forgotten sequence is nullptr
+  std::vector<LogitRow> rows;            // in the order of StepBatch::wanted
+  std::vector<Output> outputs;           // one per share
+  std::vector<std::vector<float>> kept;  // the logits of each row from which the host will make logprobs
+  uint64_t number = 0;                   // counts up from 1
+  uint64_t finished = 0;                 // Backend::finish_samples()
+  bool waits_for_tokens = false;         // a row's settings look at a token that the previous step is sampling
+
+  bool active() const { return number != 0; }
+  // Whether any of its sequences is still there.
+  bool alive() const {
+    return std::ranges::any_of(shares, [](const Share& share) { return share.sequence != nullptr; });
+  }
+  void clear() {
+    shares.clear();
+    rows.clear();
+    outputs.clear();
+    kept.clear();
+    number = 0;
+    waits_for_tokens = false;
+  }
+  void forget(const Sequence* sequence) {
+    for (Share& share : shares) {
+      if (share.sequence == sequence) share.sequence = nullptr;
+    }
+    for (LogitRow& row : rows) {
+      if (row.sequence == sequence) row.sequence = nullptr;
+    }
+  }
+};
+
+}  // namespace quire::engine

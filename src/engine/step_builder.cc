@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tokens and positions, block tables and slots, and the rows whose logits are needed.
+#include "engine/step_builder.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace quire::engine {
+
+const model::StepBatch& StepBuilder::build(Step& step) {
+  batch_.clear();
+  step.rows.clear();
+  batch_.cu_seqlens_q.push_back(0);
+  for (size_t s = 0; s < step.shares.size(); ++s) {
+    const int64_t first_token = batch_.num_tokens();
+    add_tokens(step.shares[s]);
+    add_rows(step.shares[s], s, first_token, step.rows);
+  }
+  if (!batch_.sampled_from_row.empty()) batch_.sampled_from_row.resize(batch_.tokens.size(), -1);
+  batch_.groups.resize(kv_.groups().size());
+  for (size_t g = 0; g < batch_.groups.size(); ++g) {
+    if (kv_.groups()[g].kind == model::CacheKind::kState) {
+      add_states(step.shares, g);
+    } else {
+      add_pages(step.shares, g);
+    }
+  }
+  return batch_;
+}
+
+void StepBuilder::add_tokens(const Share& share) {
+  const Sequence& sequence = *share.sequence;
+  const int64_t begin = sequence.num_computed;
+  const int64_t end = begin + share.count;
+  if (begin < sequence.num_tokens()) {
+    const auto tokens = sequence.tokens.begin();
+    batch_.tokens.insert(batch_.tokens.end(), tokens + begin, tokens + end);
+  } else {  // the token that the previous step is sampling
+    QUIRE_CHECK(sequence.in_flight() && end == begin + 1);
+    batch_.sampled_from_row.resize(batch_.tokens.size(), -1);
+    batch_.sampled_from_row.push_back(sequence.row_in_flight);
+    batch_.tokens.push_back(0);
+  }
+  for (int64_t p = begin; p < end; ++p) batch_.positions.push_back(static_cast<int32_t>(p));
+  batch_.cu_seqlens_q.push_back(static_cast<int32_t>(batch_.num_tokens()));
+  batch_.context_lens.push_back(static_cast<int32_t>(end));
+}
+
+void StepBuilder::add_rows(const Share& share, size_t index, int64_t first_token, std::vector<LogitRow>& rows) {
+  Sequence& sequence = *share.sequence;
+  const int64_t begin = sequence.num_computed;
+  for (int64_t p = begin; p < begin + share.count; ++p) {
+    LogitRow row{.sequence = &sequence, .share = index, .position = p};
+    row.sample = p + 1 == sequence.num_to_compute();
+    row.prompt_logprob =
+        sequence.owes_prompt_logprobs() && p + 1 < sequence.prompt_size && p >= sequence.prompt_logprobs_sent;
+    if (!row.sample && !row.prompt_logprob) continue;
+    batch_.wanted.push_back(static_cast<int32_t>(first_token + p - begin));
+    rows.push_back(row);
+  }
+}
+
+void StepBuilder::add_pages(std::span<const Share> shares, size_t index) {
+  model::GroupBatch& group = batch_.groups[index];
+  for (const Share& share : shares) {
+    group.max_blocks = std::max(group.max_blocks, static_cast<int32_t>(share.sequence->table.blocks(index).size()));
+  }
+  group.max_blocks = static_cast<int32_t>(backend_.table_width(group.max_blocks));
+  group.slot_mapping.resize(batch_.tokens.size());
+  auto slots = std::span(group.slot_mapping);
+  for (size_t s = 0; s < shares.size(); ++s) {
+    const Sequence& sequence = *shares[s].sequence;
+    const auto count = static_cast<size_t>(shares[s].count);
+    kv_.slot_mapping(sequence.table, index, sequence.num_computed, slots.first(count));
+    slots = slots.subspan(count);
+    const auto blocks = sequence.table.blocks(index);
+    group.block_tables.insert(group.block_tables.end(), blocks.begin(), blocks.end());
+    group.block_tables.resize((s + 1) * static_cast<size_t>(group.max_blocks), 0);
+  }
+}
+
+void StepBuilder::add_states(std::span<const Share> shares, size_t index) {
+  model::GroupBatch& group = batch_.groups[index];
+  for (const Share& share : shares) {
+    group.state_source.push_back(share.sequence->table.state_source(index));
+    group.state_destination.push_back(share.sequence->table.state_destination(index));
+  }
+}
+
+}  // namespace quire::engine
