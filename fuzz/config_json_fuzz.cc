@@ -7,8 +7,8 @@
 
 #include "base/check.h"
 #include "base/json.h"
-#include "model/family.h"
-#include "model/rope_table.h"
+#include "model/families/family.h"
+#include "model/layers/rope_table.h"
 #include "ops/attention.h"
 #include "ops/recurrent.h"
 

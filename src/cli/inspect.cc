@@ -8,7 +8,7 @@
 #include "kv/memory_plan.h"
 #include "llm/load.h"
 #include "llm/text_side.h"
-#include "model/rope_table.h"
+#include "model/layers/rope_table.h"
 
 namespace quire::cli {
 namespace {

@@ -29,7 +29,7 @@ const char* name(FinishReason reason) {
 
 Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
                                              const EngineOptions& options) {
-  model::CacheLayout layout = options.cache;
+  kv::CacheLayout layout = options.cache;
   if (layout.groups.empty()) {
     const auto page_bytes = [&](const KvPageShape& shape) {
       return static_cast<int64_t>(backend->kv_page_bytes(shape));
@@ -169,7 +169,7 @@ void Engine::build_groups(const std::vector<Share>& shares) {
   for (const Share& share : shares) tokens += share.count;
   for (size_t g = 0; g < batch_.groups.size(); ++g) {
     model::GroupBatch& group = batch_.groups[g];
-    if (kv_.groups()[g].kind == model::CacheKind::kState) {
+    if (kv_.groups()[g].kind == kv::CacheKind::kState) {
       for (const Share& share : shares) {
         group.state_source.push_back(share.sequence->table.state_source(g));
         group.state_destination.push_back(share.sequence->table.state_destination(g));

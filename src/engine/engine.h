@@ -25,7 +25,7 @@ struct EngineOptions {
   int32_t num_blocks = 0;  // with the null page
   int32_t block_size = 16;
   DType kv_dtype = DType::kF16;
-  model::CacheLayout cache;  // of kv::group_layers; without groups it is made of the two above
+  kv::CacheLayout cache;  // of kv::group_layers; without groups it is made of the two above
   bool prefix_caching = true;
   int64_t max_logit_rows = 64;
   int64_t max_logprobs = 20;
@@ -77,7 +77,7 @@ class Engine {
   const model::Model& model() const { return *model_; }
   const Backend& backend() const { return *backend_; }
   const EngineOptions& options() const { return options_; }
-  const model::CacheLayout& cache_layout() const { return pages_->layout(); }
+  const kv::CacheLayout& cache_layout() const { return pages_->layout(); }
   EngineStats stats() const;
   bool reset_prefix_cache() { return kv_.reset_prefix_cache(); }
   // Called with each row of logits as it is sampled (id, child, position of the row's token, logits): for tests and

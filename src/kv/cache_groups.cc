@@ -14,9 +14,6 @@
 namespace quire::kv {
 namespace {
 
-using model::CacheLayout;
-using model::LayerCache;
-
 constexpr int64_t kMaxBlockSize = 65536;
 constexpr int64_t kBlockStep = 8;                // ops/attention.h takes multiples of it
 constexpr int64_t kStateAlignment = 32;          // tokens, of a block size that a state raised

@@ -18,29 +18,28 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kv/cache_layout.h"
 #include "kv/kv_spec.h"
-#include "model/cache.h"
 
 namespace quire::kv {
 
-using model::CacheKind;
-using CacheGroup = model::CacheLayout::Group;
+using CacheGroup = CacheLayout::Group;
 
 // Backend::kv_page_bytes of the backend that will hold the pages.
 using PageBytes = std::function<int64_t(const KvPageShape&)>;
 
 // The layout (without num_pages), or an Error when no pages can hold what the layers keep.
-Result<model::CacheLayout> group_layers(std::span<const model::LayerCache> layers, DType dtype, int64_t block_size,
-                                        const PageBytes& page_bytes);
+Result<CacheLayout> group_layers(std::span<const LayerCache> layers, DType dtype, int64_t block_size,
+                                 const PageBytes& page_bytes);
 
 // The positions in a page of attention (the type that set the bytes), or between checkpoints where there is none.
-int64_t main_block_size(const model::CacheLayout& layout);
+int64_t main_block_size(const CacheLayout& layout);
 // Where hits may end and checkpoints lie: the least common multiple of the groups' block sizes.
 int64_t hit_unit(std::span<const CacheGroup> groups);
 bool has_states(std::span<const CacheGroup> groups);
 // The groups and their padding, for the start-up line; empty where all layers keep K and V of every position in one
 // group.
-std::string describe(const model::CacheLayout& layout);
+std::string describe(const CacheLayout& layout);
 
 // How a sequence comes by its pages.
 struct StepRules {

@@ -11,8 +11,6 @@
 namespace quire::kv {
 namespace {
 
-using model::CacheLayout;
-using model::LayerCache;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 

@@ -30,7 +30,7 @@ struct MemoryInfo {
 Result<MemoryInfo> available_memory(const std::filesystem::path& root = "/");
 
 struct MemoryInputs {
-  model::CacheLayout layout;  // of group_layers; num_pages is what is planned
+  CacheLayout layout;  // of group_layers; num_pages is what is planned
   KvDType dtype = KvDType::kFloat16;
   StepRules rules;
   int64_t weights_bytes = 0;
@@ -47,7 +47,7 @@ struct MemoryInputs {
 };
 
 struct MemoryPlan {
-  model::CacheLayout layout;  // with num_pages
+  CacheLayout layout;  // with num_pages
   KvDType dtype = KvDType::kFloat16;
   StepRules rules;
   int32_t num_blocks = 0;  // with the null page

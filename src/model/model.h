@@ -11,8 +11,8 @@
 
 #include "backend/backend.h"
 #include "base/result.h"
-#include "model/cache.h"
-#include "model/config.h"
+#include "model/config/decoder_config.h"
+#include "model/kv_cache.h"
 #include "model/step_batch.h"
 #include "weights/checkpoint.h"
 #include "weights/quant_scheme.h"
@@ -67,7 +67,7 @@ struct ModelFiles {
 // Opens the checkpoint at `path` (with dummy: a folder or a config.json) and reads its config.
 Result<ModelFiles> open_model(const std::filesystem::path& path, const LoadOptions& options);
 // What each layer keeps of a sequence.
-std::vector<LayerCache> cache_layers(const DecoderConfig& config);
+std::vector<kv::LayerCache> cache_layers(const DecoderConfig& config);
 // Packs the weights for the backend.
 Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOptions& options, Backend& backend);
 

@@ -8,7 +8,7 @@
 
 namespace quire::model {
 
-// One cache group's part of a step (model/cache.h).
+// One cache group's part of a step (kv/cache_layout.h).
 struct GroupBatch {
   // Groups with a page for every block_size positions.
   std::vector<int64_t> slot_mapping;  // [tokens]: page * block_size + offset

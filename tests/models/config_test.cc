@@ -12,8 +12,8 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "model/family.h"
-#include "model/rope_table.h"
+#include "model/families/family.h"
+#include "model/layers/rope_table.h"
 
 namespace quire::model {
 namespace {
