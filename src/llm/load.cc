@@ -261,7 +261,7 @@ Result<Settled> settle(const Options& options, const model::ModelFiles& files, c
   out.engine.max_logit_rows = std::min(logit_rows(backend, scheduler, files.config), scheduler.max_num_batched_tokens);
   out.engine.async_scheduling = options.async_scheduling;
 
-  out.memory.rules = {scheduler.max_num_batched_tokens, options.enable_prefix_caching};
+  out.memory.policy = {scheduler.max_num_batched_tokens, options.enable_prefix_caching};
   out.memory.max_model_len = max_len;
   out.memory.max_model_len_auto = options.max_model_len == "auto" || options.max_model_len == "-1";
   out.memory.max_num_seqs = scheduler.max_num_seqs;
