@@ -15,7 +15,7 @@ namespace quire::model {
 class KvCache {
  public:
   static Result<std::unique_ptr<KvCache>> make(Backend& backend, kv::CacheLayout layout);
-  // The pages of one layer. REQUIRES: the layer keeps K and V (layer), or a recurrent state (state).
+  // The pages of one layer. REQUIRES: the layer keeps K and V (for layer) or a recurrent state (for state).
   KvLayer layer(int64_t index) const;
   StateLayer state(int64_t index) const;
   int32_t group(int64_t index) const { return layout_.layers[static_cast<size_t>(index)].group; }

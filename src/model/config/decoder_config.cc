@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last checks of a config, whatever file it came from.
+// The last checks of a config, whichever file it comes from.
 #include "model/config/decoder_config.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace quire::model {
 namespace {
 
-// Settings that are each in range may still go together to a frequency that is no number (a theta of 1 under yarn).
+// Settings that are each in range may together still give a frequency that is not a number (yarn with a theta of 1).
 Status check_frequencies(const RopeConfig& rope, int64_t longest) {
   for (const int64_t length : {int64_t{1}, longest}) {
     const RopeFrequencies frequencies = rope_frequencies(rope, length);
@@ -48,7 +48,7 @@ Status check_rope(const RopeConfig& rope, int64_t head_dim, int64_t longest) {
   return check_frequencies(rope, longest);
 }
 
-// Elements of a head that rotate in the layers that use this rope; 0: none do.
+// Elements per head that rotate in the layers with this rope; 0: no layer has it.
 int64_t rotating_head_dim(const DecoderConfig& config, RopeUse use) {
   for (const LayerConfig& layer : config.per_layer) {
     if (layer.rope != use) continue;
@@ -90,7 +90,7 @@ Status check_layer(const DecoderConfig& config, const LayerConfig& layer, int64_
         return in_layer("the head size is " + std::to_string(head_dim) + "; quire has 1 to " +
                         std::to_string(kMaxHeadDim));
       }
-      if (config.heads > (int64_t{1} << 24) / head_dim) {  // no matrix is that tall, and its rows are numbered first
+      if (config.heads > (int64_t{1} << 24) / head_dim) {  // no matrix has so many rows
         return in_layer(std::to_string(config.heads) + " heads of " + std::to_string(head_dim) + " are too many");
       }
       if (kv_heads < 1 || config.heads % kv_heads != 0) {
@@ -133,7 +133,7 @@ Status check_layer(const DecoderConfig& config, const LayerConfig& layer, int64_
     case Mixer::kNone:
       break;
   }
-  if (layer.feed == Feed::kMoe || config.moe.beside_mlp) {
+  if (layer.feed_forward == FeedForward::kMoe || config.moe.beside_mlp) {
     const MoeConfig& c = config.moe;
     if (c.experts < 1 || c.k < 1 || c.k > c.experts || c.intermediate < 1 || c.groups < 1 ||
         c.experts % c.groups != 0 || c.groups_kept < 1 || c.groups_kept > c.groups ||
@@ -146,7 +146,8 @@ Status check_layer(const DecoderConfig& config, const LayerConfig& layer, int64_
   return {};
 }
 
-// Layers with one rope rotate as much of their heads, and one that reads another's keys has heads of that one's size.
+// Layers with the same rope must rotate equally many elements, and a layer that reads the K of another layer must have
+// the same head size.
 Status check_layers_agree(const DecoderConfig& config) {
   for (size_t i = 0; i < config.per_layer.size(); ++i) {
     const LayerConfig& layer = config.per_layer[i];
@@ -185,7 +186,7 @@ Status complete(DecoderConfig& config, int64_t k_rows) {
     }
   }
   if (!config.rope_layers.empty() && config.rope_layers.size() != static_cast<size_t>(config.layers)) {
-    return invalid_argument("the list of layers without positions does not have one entry a layer");
+    return invalid_argument("the list of layers without positions does not have one entry per layer");
   }
   if (config.per_layer.empty()) {
     LayerConfig layer;
@@ -206,7 +207,7 @@ Status complete(DecoderConfig& config, int64_t k_rows) {
   if (config.gguf_permuted && rope.rot_dim != 0 && rope.rot_dim != config.head_dim) {
     return unsupported("heads that rotate only in part are not known in GGUF files of this architecture");
   }
-  // As vLLM derives it: linear and dynamic extend what the file says, yarn what the model was first trained for.
+  // As in vLLM: linear and dynamic scaling extend the length in the file, yarn extends the original length.
   rope.config_max_position = config.max_position;
   const bool extends = config.extend_context && (rope.type == RopeType::kLinear || rope.type == RopeType::kDynamic ||
                                                  rope.type == RopeType::kYarn);

@@ -16,7 +16,7 @@ using weights::GgufValue;
 constexpr int64_t kMaxSize = int64_t{1} << 24;
 constexpr int64_t kMaxPositions = int64_t{1} << 30;
 
-// Keys (after "{architecture}.") that change the maths, with the number that changes nothing.
+// Keys (without "{architecture}.") that change the results, with their neutral values.
 struct MathKey {
   std::string_view key;
   double neutral;
@@ -65,7 +65,7 @@ Status read_rope(const GgufMetadata& metadata, const std::string& prefix, std::s
     return invalid_argument("key '" + prefix + "rope.dimension_count' must be even and at most the head size " +
                             std::to_string(out.head_dim));
   }
-  // M-RoPE: text has the same position on every axis, so a family that is read for its text alone may take it.
+  // M-RoPE: text has the same position on every axis, so a text-only model may ignore it.
   if (metadata.contains(prefix + "rope.dimension_sections") && !contains(handled, "rope.dimension_sections")) {
     return unsupported("key '" + prefix + "rope.dimension_sections' asks for M-RoPE, which quire does not have yet");
   }
@@ -86,10 +86,10 @@ Status read_rope(const GgufMetadata& metadata, const std::string& prefix, std::s
     if (!(rope.beta_fast > 0) || !(rope.beta_slow > 0)) {
       return invalid_argument("keys '" + prefix + "rope.scaling.yarn_beta_*' must be positive numbers");
     }
-    // ggml multiplies its own 1 + 0.1 ln(factor) by attn_factor; here attention_factor is the whole.
+    // ggml multiplies 1 + 0.1 ln(factor) by attn_factor; attention_factor here is the product.
     if (rope.attention_factor > 0) rope.attention_factor *= 0.1 * std::log(std::max(rope.factor, 1.0)) + 1.0;
   } else if (type == "longrope") {
-    rope.type = RopeType::kLongRope;  // its factors are tensors; the loader brings them
+    rope.type = RopeType::kLongRope;  // its factors are tensors; open_model reads them
   } else if (type != "none") {
     return unsupported("key '" + prefix + "rope.scaling.type' is '" + std::string(type) +
                        "'; quire knows none, linear, yarn and longrope");
@@ -97,7 +97,7 @@ Status read_rope(const GgufMetadata& metadata, const std::string& prefix, std::s
   return {};
 }
 
-// A layer's own number in per_layer, -1 for 0.
+// Sets a number of a layer in per_layer, -1 for 0.
 void note_per_layer(const std::vector<int64_t>& numbers, int64_t LayerConfig::*field, DecoderConfig& out) {
   if (out.per_layer.empty()) out.per_layer.assign(numbers.size(), LayerConfig{});
   for (size_t i = 0; i < numbers.size(); ++i) out.per_layer[i].*field = numbers[i] == 0 ? -1 : numbers[i];
@@ -184,7 +184,7 @@ Result<DecoderConfig> read_common_gguf(const GgufMetadata& metadata, std::string
     if (eos >= 0) out.eos_token_ids.push_back(eos);
   }
   QUIRE_ASSIGN(out.bos_token_id, metadata.get_int_or("tokenizer.ggml.bos_token_id", -1, -1, kMaxSize));
-  // The vocabulary's size is the embedding table's; the loader sets it, and checks it against the config where there is
+  // The size of the vocabulary is that of the embedding; open_model sets it, and compares it with the key if there is
   // one.
   QUIRE_ASSIGN(out.vocab_size, metadata.get_int_or(prefix + "vocab_size", 0, 0, kMaxSize));
   return out;
@@ -199,7 +199,7 @@ Status read_gguf_experts(const GgufMetadata& metadata, std::string_view architec
   QUIRE_ASSIGN(out.moe.intermediate,
                metadata.get_int_or(prefix + "expert_feed_forward_length", out.intermediate, 1, kMaxSize));
   if (out.per_layer.empty()) out.per_layer.assign(static_cast<size_t>(out.layers), LayerConfig{});
-  for (int64_t i = first; i < out.layers; ++i) out.per_layer[static_cast<size_t>(i)].feed = Feed::kMoe;
+  for (int64_t i = first; i < out.layers; ++i) out.per_layer[static_cast<size_t>(i)].feed_forward = FeedForward::kMoe;
   return {};
 }
 
@@ -212,7 +212,7 @@ Result<float> read_gguf_factor(const GgufMetadata& metadata, const std::string& 
 
 namespace {
 
-// llama.cpp's numbers for how a router's scores are made.
+// llama.cpp's numbers for the scoring function of a router.
 Status read_gating(const GgufMetadata& metadata, const std::string& prefix, MoeConfig& out) {
   constexpr int64_t kSoftmax = 1, kSigmoid = 2;
   QUIRE_ASSIGN(const int64_t gating, metadata.get_int_or(prefix + "expert_gating_func", kSoftmax, 0, 100));
@@ -238,12 +238,12 @@ Status read_gguf_routing(const GgufMetadata& metadata, std::string_view architec
   QUIRE_TRY(read_gating(metadata, prefix, c));
   QUIRE_ASSIGN(c.normalise, metadata.get_bool_or(prefix + "expert_weights_norm", false));
   QUIRE_ASSIGN(const double scale, metadata.get_double_or(prefix + "expert_weights_scale", 0.0));
-  if (scale != 0) {  // 0 says that there is none
+  if (scale != 0) {  // 0: none
     QUIRE_ASSIGN(c.scale, read_gguf_factor(metadata, prefix + "expert_weights_scale", 1.0));
   }
   QUIRE_ASSIGN(const int64_t groups, metadata.get_int_or(prefix + "expert_group_count", 0, 0, 1 << 16));
   QUIRE_ASSIGN(const int64_t kept, metadata.get_int_or(prefix + "expert_group_used_count", 0, 0, 1 << 16));
-  if (groups > 1) c.groups = groups, c.groups_kept = kept;  // complete() checks that they go together
+  if (groups > 1) c.groups = groups, c.groups_kept = kept;  // complete() checks that they are consistent
   QUIRE_ASSIGN(const int64_t shared, metadata.get_int_or(prefix + "expert_shared_count", 0, 0, 1024));
   QUIRE_ASSIGN(c.shared_intermediate,
                metadata.get_int_or(prefix + "expert_shared_feed_forward_length", shared * c.intermediate, 0, kMaxSize));

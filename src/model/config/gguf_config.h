@@ -11,39 +11,39 @@
 
 namespace quire::model {
 
-// Sizes, norms, rope and token ids under "{architecture}."; keys that change the maths and are not in `handled` (given
-// without the prefix) are an error. The type of rope pairs is the family's matter.
+// Reads sizes, norms, rope and token ids under "{architecture}.". Keys that change the results and are not in `handled`
+// (without the prefix) are an error. The family sets RopeConfig::interleaved.
 Result<DecoderConfig> read_common_gguf(const weights::GgufMetadata& metadata, std::string_view architecture,
                                        std::span<const std::string_view> handled = {});
 
-// `handled` may also name keys that have a number for each layer, or numbers that differ, where a family knows them:
-//   attention.head_count_kv  per_layer has each layer's heads of keys, -1 where there are none
-//   feed_forward_length      per_layer has each layer's width, -1 where there is none
-//   attention.value_length   values may have another size than keys; the family reads it
+// `handled` may also name keys with one number per layer, or that most families do not have:
+//   attention.head_count_kv  sets kv_heads in per_layer, -1 where a layer has none
+//   feed_forward_length      sets intermediate in per_layer, -1 where a layer has no MLP
+//   attention.value_length   V may have another size than K; the family reads it
 
-// expert_count, expert_used_count, expert_feed_forward_length: every layer has experts, from `first` on.
+// Reads expert_count, expert_used_count and expert_feed_forward_length. All layers from `first` on have experts.
 Status read_gguf_experts(const weights::GgufMetadata& metadata, std::string_view architecture, DecoderConfig& out,
                          int64_t first = 0);
 
-// The above, for families whose files also say from which layer on, how experts are scored, and of shared ones.
+// The same, for files that also have the first layer with experts, the scoring and shared experts.
 Status read_gguf_routing(const weights::GgufMetadata& metadata, std::string_view architecture, DecoderConfig& out);
 
-// attention.sliding_window in the layers that attention.sliding_window_pattern names; without that key in all but every
-// `full_every`-th. A window of 0 (or no key): none has one.
+// Sets attention.sliding_window in the layers that attention.sliding_window_pattern names; without that key, in all
+// layers except every `full_every`-th. If the window is 0 or missing, no layer has one.
 Status read_gguf_windows(const weights::GgufMetadata& metadata, std::string_view architecture, int64_t full_every,
                          DecoderConfig& out);
 
-// rope.freq_base_swa, for the layers with a window; they turn as the others do where it is missing, but unscaled.
+// Reads rope.freq_base_swa, for the layers with a window. `theta` is the default. Their rope is not scaled.
 Status read_gguf_local_rope(const weights::GgufMetadata& metadata, std::string_view architecture, double theta,
                             DecoderConfig& out);
 
-// ssm.*: a Mamba-2 layer's sizes.
+// Reads ssm.*: the sizes of Mamba-2 layers.
 Status read_gguf_mamba2(const weights::GgufMetadata& metadata, std::string_view architecture, DecoderConfig& out);
 
-// Layers at the end that predict several tokens ahead are counted in the file, but are no part of the model.
+// Subtracts the multi-token prediction layers at the end, which the file counts, from out.layers.
 Status drop_gguf_layers_ahead(const weights::GgufMetadata& metadata, std::string_view architecture, DecoderConfig& out);
 
-// A key of a positive number that fits a float.
+// Reads a positive number that fits into a float.
 Result<float> read_gguf_factor(const weights::GgufMetadata& metadata, const std::string& key, double fallback);
 
 }  // namespace quire::model

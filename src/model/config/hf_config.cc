@@ -20,12 +20,11 @@ constexpr int64_t kMaxSize = int64_t{1} << 24;  // hidden, intermediate, vocabul
 constexpr int64_t kMaxLayers = 4096;
 constexpr int64_t kMaxPositions = int64_t{1} << 30;
 
-// Fields that some family somewhere gives a meaning in the arithmetic, with the values that mean nothing. A family
-// lists those it handles; any other one with a value that is not neutral is refused. Numbers compare as numbers; null
-// is always neutral.
+// Fields that change the results in some family, with their neutral values. A family lists those that it handles; any
+// other one with a value that is not neutral is refused. null is always neutral.
 struct MathField {
   std::string_view name;
-  std::array<double, 2> neutral;  // numbers (or booleans as 0 and 1) that change nothing; NaN: none
+  std::array<double, 2> neutral;  // numbers, or booleans as 0 and 1; NaN: none
 };
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr MathField kMathFields[] = {
@@ -104,9 +103,9 @@ Result<Activation> read_activation(const Value& config) {
   return unsupported("field 'hidden_act' is '" + text + "'; quire knows silu, gelu, gelu_pytorch_tanh, relu and relu2");
 }
 
-// Nothing when the config does not say.
+// Nothing if the config does not have it.
 Result<std::optional<DType>> read_dtype(const Value& config) {
-  // transformers 5 writes "dtype", before it was "torch_dtype".
+  // transformers 5 writes "dtype", older versions "torch_dtype".
   const Value* newer = config.find("dtype");
   const char* field = newer != nullptr && !newer->is_null() ? "dtype" : "torch_dtype";
   QUIRE_ASSIGN(std::string name, json::get_string_or(config, field, ""));
@@ -141,13 +140,13 @@ Result<double> positive(const Value& object, std::string_view field, double fall
   return value;
 }
 
-// "rope_type", or "type" as older files have it; "su" is the first name of longrope.
+// "rope_type", or "type" in older files; "su" is an old name of longrope.
 Result<RopeType> read_rope_type(const Value& rope, std::string_view model_type) {
   QUIRE_ASSIGN(std::string name, json::get_string_or(rope, "rope_type", ""));
   if (name.empty()) {
     QUIRE_ASSIGN(name, json::get_string_or(rope, "type", "default"));
   }
-  if (model_type == "phi3" && name == "yarn") name = "longrope";  // the first Phi-3 files call it so
+  if (model_type == "phi3" && name == "yarn") name = "longrope";  // its name in the first Phi-3 files
   if (name == "default") return RopeType::kDefault;
   if (name == "linear") return RopeType::kLinear;
   if (name == "dynamic") return RopeType::kDynamic;
@@ -160,7 +159,8 @@ Result<RopeType> read_rope_type(const Value& rope, std::string_view model_type) 
                      "' is unknown; quire knows default, linear, dynamic, yarn, llama3, longrope and proportional");
 }
 
-// Where the rope settings stand: rope_parameters (transformers 5) or rope_scaling; per layer type, full attention's.
+// The object with the rope settings: rope_parameters (transformers 5) or rope_scaling. If there is one per layer type,
+// that of full attention.
 const Value* find_rope(const Value& config) {
   for (const char* field : {"rope_parameters", "rope_scaling"}) {
     const Value* rope = config.find(field);
@@ -281,7 +281,7 @@ Result<DecoderConfig> read_common_hf(const Value& config, const HfDefaults& defa
   QUIRE_ASSIGN(out.activation, read_activation(config));
   QUIRE_ASSIGN(out.tied_embeddings, json::get_bool_or(config, "tie_word_embeddings", defaults.tied));
   QUIRE_ASSIGN(const std::optional<DType> dtype, read_dtype(config));
-  out.dtype = dtype.value_or(DType::kF32);  // transformers' default; open_model looks at the tensors
+  out.dtype = dtype.value_or(DType::kF32);  // the default of transformers; open_model looks at the tensors
   out.dtype_given = dtype.has_value();
   static const Value kEmpty{json::Object{}};
   const Value* rope = find_rope(config);
@@ -372,7 +372,7 @@ Status read_local_rope(const Value& config, std::string_view layer_type, double 
     const Value* found = all->find(layer_type);
     if (found != nullptr && found->is_object()) rope = found;
   }
-  // The file's one rope_theta is the other layers'.
+  // A rope_theta outside of these objects belongs to the other layers.
   QUIRE_ASSIGN(out.local_rope.theta, positive(*rope, "rope_theta", default_theta));
   QUIRE_ASSIGN(out.local_rope.partial, positive(*rope, "partial_rotary_factor", 1.0));
   if (out.local_rope.partial > 1) return invalid_argument("field 'partial_rotary_factor' must be at most 1");

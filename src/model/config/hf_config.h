@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading config.json: the fields that all decoder families share, rope in both spellings, and the guard against
-// unknown maths.
+// Reading config.json: the fields that all decoder families share, rope in both notations, and the check for unknown
+// fields that change the results.
 #pragma once
 
 #include <span>
@@ -21,41 +21,41 @@ struct HfDefaults {
   bool tied = false;
   double norm_eps = 1e-6;
   std::string_view norm_eps_field = "rms_norm_eps";
-  bool has_intermediate = true;  // false: the family reads it under another name
-  int64_t layers = 0;            // > 0: the family knows, num_hidden_layers is not read
+  bool has_intermediate = true;  // false: the family reads it from another field
+  int64_t layers = 0;            // > 0: set by the family; num_hidden_layers is not read
 };
 
-// A size from the file: at least `least`, and sane.
+// A size: at least `least`, and within sane limits.
 Result<int64_t> read_size(const json::Value& config, std::string_view field, int64_t least = 1);
 Result<int64_t> read_size_or(const json::Value& config, std::string_view field, int64_t fallback, int64_t least = 0);
-// A finite number, 0 excluded.
+// A finite number other than 0.
 Result<float> read_factor(const json::Value& config, std::string_view field, double fallback);
-// 'layer_types' (or `field`), one word a layer; empty when the file has none.
+// 'layer_types' (or `field`), one word per layer; empty if the file has none.
 Result<std::vector<std::string>> read_layer_types(const json::Value& config, int64_t layers,
                                                   std::string_view field = "layer_types");
-// Fills per_layer with windows: where layer_types says sliding_attention, else in all layers but every `full_every`th
-// (0: in all).
+// Sets the window of the layers whose layer_types say sliding_attention; without layer_types, of all layers except
+// every `full_every`-th (0: of all layers).
 Status read_windows(const json::Value& config, DecoderConfig& out, int64_t full_every);
-// The rope of one layer type where the file has several, into out.local_rope.
+// Reads the rope of one layer type into out.local_rope, if the file has several.
 Status read_local_rope(const json::Value& config, std::string_view layer_type, double default_theta,
                        DecoderConfig& out);
 
 // Mamba-2's time_step_limit: two numbers, the second of which may be infinite.
 Status read_time_step_limit(const json::Value& config, Mamba2Config& out);
-// DeepSeek V3's experts, which others took over (deepseek.cc).
+// Experts as in DeepSeek V3, which other families use too (deepseek.cc).
 Status read_sigmoid_experts(const json::Value& config, DecoderConfig& out);
-// Families whose convolutions take hidden_act too: they have silu.
+// For families whose convolutions use hidden_act too: fails if it is not silu.
 Status require_silu(const DecoderConfig& config);
-// Qwen's experts: how many, which layers have them (qwen.cc).
+// Qwen's experts: their number, and which layers have them (qwen.cc).
 Status read_qwen_experts(const json::Value& config, DecoderConfig& out);
 
-// Sizes, norms, activation, rope, dtype and token ids. Every number is checked for range.
+// Reads sizes, norms, activation, rope, dtype and token ids, and checks the range of every number.
 Result<DecoderConfig> read_common_hf(const json::Value& config, const HfDefaults& defaults);
 
-// Fails when a field that changes the maths is present with a value that is not neutral, unless the family handles it.
+// Fails if a field that changes the results has a value that is not neutral, unless it is in `handled`.
 Status refuse_unknown_maths(const json::Value& config, std::span<const std::string_view> handled);
 
-// sliding_window as Mistral, Phi-3 and Qwen2 write it: 0 when absent, null, or switched off.
+// sliding_window as Mistral, Phi-3 and Qwen2 write it: 0 if it is missing, null or disabled.
 Result<int64_t> read_sliding_window(const json::Value& config);
 
 }  // namespace quire::model

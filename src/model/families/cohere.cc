@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cohere (Command R) and Cohere 2 (Command R7B): attention and MLP side by side after one norm, scaled logits; the
-// second has windows with positions and full layers without.
+// Cohere (Command R) and Cohere 2 (Command R7B): attention and MLP in parallel after one norm, scaled logits.
+// In Cohere 2, layers with a sliding window have positions and full layers have none.
 #include "model/config/gguf_config.h"
 #include "model/config/hf_config.h"
 #include "model/families/family.h"
@@ -18,12 +18,10 @@ void set_common(DecoderConfig& out) {
 }
 
 Result<DecoderConfig> common_from_hf(const json::Value& config) {
-  HfDefaults defaults;
-  defaults.norm_eps = 1e-5;
-  defaults.norm_eps_field = "layer_norm_eps";
-  defaults.tied = true;
-  defaults.rope_interleaved = true;
-  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
+  QUIRE_ASSIGN(
+      DecoderConfig out,
+      read_common_hf(config,
+                     {.rope_interleaved = true, .tied = true, .norm_eps = 1e-5, .norm_eps_field = "layer_norm_eps"}));
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
   QUIRE_ASSIGN(out.logits_scale, read_factor(config, "logit_scale", 0.0625));
   QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
@@ -77,14 +75,9 @@ Result<DecoderConfig> cohere2_from_gguf(const weights::GgufMetadata& metadata, s
   return out;
 }
 
-constexpr const char* kCohereHf[] = {"CohereForCausalLM"};
-constexpr const char* kCohereGguf[] = {"command-r"};
-constexpr const char* kCohere2Hf[] = {"Cohere2ForCausalLM"};
-constexpr const char* kCohere2Gguf[] = {"cohere2"};
-
 }  // namespace
 
-const Family kCohereFamily = {"cohere", kCohereHf, kCohereGguf, cohere_from_hf, common_from_gguf};
-const Family kCohere2Family = {"cohere2", kCohere2Hf, kCohere2Gguf, cohere2_from_hf, cohere2_from_gguf};
+const Family kCohereFamily = {"cohere", {"CohereForCausalLM"}, {"command-r"}, cohere_from_hf, common_from_gguf};
+const Family kCohere2Family = {"cohere2", {"Cohere2ForCausalLM"}, {"cohere2"}, cohere2_from_hf, cohere2_from_gguf};
 
 }  // namespace quire::model

@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kHandled[] = {"kv_lora_rank",   "q_lora_rank", "n_routed_experts", "moe_intermediate_size",
                                          "attention_bias", "mlp_bias",    "layer_types"};
 
-// Every layer is latent. YaRN scales the scores once more by mscale_all_dim.
+// All layers have latent attention. YaRN also scales the scores, by mscale_all_dim.
 void set_latent(DecoderConfig& out) {
   const MlaConfig& c = out.mla;
   const double dim = static_cast<double>(c.nope_dim + c.rope_dim);
@@ -22,7 +22,7 @@ void set_latent(DecoderConfig& out) {
     scale *= mscale * mscale;
   }
   out.attention_scale = static_cast<float>(scale);
-  out.rope.partial = 1.0;  // the rotated part is a part of its own
+  out.rope.partial = 1.0;  // rope_dim is separate from the rest of the head
   out.head_dim = c.nope_dim + c.rope_dim;
   out.head_dim_given = true;
   out.kv_heads = out.heads;
@@ -45,7 +45,7 @@ Status read_mla(const json::Value& config, DecoderConfig& out) {
   return {};
 }
 
-// n_routed_experts from layer first_k_dense_replace on, n_shared_experts of the same width beside them.
+// Layers from first_k_dense_replace on have n_routed_experts experts, and n_shared_experts of the same width.
 Status read_experts(const json::Value& config, DecoderConfig& out) {
   QUIRE_ASSIGN(out.moe.experts, read_size_or(config, "n_routed_experts", 0));
   if (out.moe.experts == 0) return {};
@@ -62,15 +62,13 @@ Status read_experts(const json::Value& config, DecoderConfig& out) {
   for (int64_t i = 0; i < out.layers; ++i) {
     const auto at = static_cast<size_t>(i);
     const bool sparse = types.empty() ? i >= first && i % every == 0 : types[at] == "sparse";
-    if (sparse) out.per_layer[at].feed = Feed::kMoe;
+    if (sparse) out.per_layer[at].feed_forward = FeedForward::kMoe;
   }
   return {};
 }
 
 Result<DecoderConfig> v2_from_hf(const json::Value& config) {
-  HfDefaults defaults;
-  defaults.rope_interleaved = true;
-  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
+  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.rope_interleaved = true}));
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
   QUIRE_TRY(read_mla(config, out));
   QUIRE_TRY(read_experts(config, out));
@@ -109,10 +107,7 @@ Result<DecoderConfig> v3_from_hf(const json::Value& config) {
 }
 
 Result<DecoderConfig> minicpm3_from_hf(const json::Value& config) {
-  HfDefaults defaults;
-  defaults.norm_eps = 1e-5;
-  defaults.tied = true;
-  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
+  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.tied = true, .norm_eps = 1e-5}));
   constexpr std::string_view kMiniCpm[] = {"kv_lora_rank", "q_lora_rank", "attention_bias",
                                            "scale_emb",    "scale_depth", "dim_model_base"};
   QUIRE_TRY(refuse_unknown_maths(config, kMiniCpm));
@@ -125,8 +120,8 @@ Result<DecoderConfig> minicpm3_from_hf(const json::Value& config) {
   return out;
 }
 
-// Files of today describe the latent vector as one head of keys, and the heads made of it under *_mla; older ones and
-// MiniCPM3's the heads alone.
+// Newer files describe the latent vector as one KV head, and the heads made from it under *_mla; older files and those
+// of MiniCPM3 describe only the heads.
 Status read_gguf_mla(const weights::GgufMetadata& metadata, const std::string& prefix, DecoderConfig& out) {
   constexpr int64_t kMost = 1 << 16;
   MlaConfig& c = out.mla;
@@ -147,7 +142,7 @@ Status read_gguf_mla(const weights::GgufMetadata& metadata, const std::string& p
   return {};
 }
 
-// DeepSeek V2 and V3, and GLM-4-MoE-Lite: the router's scores tell them apart.
+// DeepSeek V2 and V3, and GLM-4-MoE-Lite: they differ in the scores of the router.
 Result<DecoderConfig> deepseek_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
   constexpr std::string_view kKeys[] = {"attention.kv_lora_rank", "attention.value_length", "expert_count",
                                         "nextn_predict_layers"};
@@ -158,7 +153,7 @@ Result<DecoderConfig> deepseek_from_gguf(const weights::GgufMetadata& metadata, 
   if (!(log_multiplier >= 0) || !(log_multiplier < 1e6)) {
     return invalid_argument("key '" + prefix + "rope.scaling.yarn_log_multiplier' must not be negative");
   }
-  out.rope.mscale = out.rope.mscale_all_dim = 10 * log_multiplier;  // this architecture's files hold a tenth of it
+  out.rope.mscale = out.rope.mscale_all_dim = 10 * log_multiplier;  // files of this architecture hold a tenth of it
   out.rope.interleaved = true;
   QUIRE_TRY(read_gguf_mla(metadata, prefix, out));
   QUIRE_ASSIGN(const int64_t experts, metadata.get_int_or(prefix + "expert_count", 0, 0, 1 << 16));
@@ -166,7 +161,7 @@ Result<DecoderConfig> deepseek_from_gguf(const weights::GgufMetadata& metadata, 
   return out;
 }
 
-// The files have no place for the multipliers; these are the released model's.
+// GGUF has no keys for the multipliers; these are those of the released model.
 Result<DecoderConfig> minicpm3_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
   constexpr std::string_view kKeys[] = {"attention.kv_lora_rank", "attention.value_length"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kKeys));
@@ -177,18 +172,13 @@ Result<DecoderConfig> minicpm3_from_gguf(const weights::GgufMetadata& metadata, 
   return out;
 }
 
-constexpr const char* kV2Gguf[] = {"deepseek2"};
-constexpr const char* kMiniCpm3Gguf[] = {"minicpm3"};
-constexpr const char* kV2Hf[] = {"DeepseekV2ForCausalLM"};
-constexpr const char* kV3Hf[] = {"DeepseekV3ForCausalLM"};
-constexpr const char* kLiteHf[] = {"Glm4MoeLiteForCausalLM"};
-constexpr const char* kMiniCpm3Hf[] = {"MiniCPM3ForCausalLM"};
-
 }  // namespace
 
-const Family kDeepseekV2Family = {"deepseek-v2", kV2Hf, kV2Gguf, v2_from_hf, deepseek_from_gguf};
-const Family kDeepseekV3Family = {"deepseek-v3", kV3Hf, {}, v3_from_hf, deepseek_from_gguf};
-const Family kGlm4MoeLiteFamily = {"glm4-moe-lite", kLiteHf, {}, v3_from_hf, deepseek_from_gguf};
-const Family kMiniCpm3Family = {"minicpm3", kMiniCpm3Hf, kMiniCpm3Gguf, minicpm3_from_hf, minicpm3_from_gguf};
+const Family kDeepseekV2Family = {
+    "deepseek-v2", {"DeepseekV2ForCausalLM"}, {"deepseek2"}, v2_from_hf, deepseek_from_gguf};
+const Family kDeepseekV3Family = {"deepseek-v3", {"DeepseekV3ForCausalLM"}, {}, v3_from_hf, deepseek_from_gguf};
+const Family kGlm4MoeLiteFamily = {"glm4-moe-lite", {"Glm4MoeLiteForCausalLM"}, {}, v3_from_hf, deepseek_from_gguf};
+const Family kMiniCpm3Family = {
+    "minicpm3", {"MiniCPM3ForCausalLM"}, {"minicpm3"}, minicpm3_from_hf, minicpm3_from_gguf};
 
 }  // namespace quire::model

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model family: how to read its config from either format, and what its weights are called.
+// Family: how to read the config of a model family from either format, and the names of its tensors.
 #pragma once
 
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,16 +14,16 @@
 
 namespace quire::model {
 
-// The parts of a layer and of the whole that have weights.
+// The parts of a model that have weights.
 enum class Part {
-  // The whole.
+  // The model as a whole.
   kEmbedding,
   kFinalNorm,
   kHead,
   kPerLayerEmbedding,
   kPerLayerModelProjection,
   kPerLayerNorm,
-  // A layer's norms: before, and after (post).
+  // The norms of a layer: of inputs, and of outputs (post).
   kAttentionNorm,
   kMlpNorm,
   kPostAttentionNorm,
@@ -43,7 +44,7 @@ enum class Part {
   kKvA,
   kKvANorm,
   kKvB,
-  kKUp,  // kv_b's two halves where they stand apart
+  kKUp,  // the two halves of kv_b, as separate tensors
   kVUp,
   // Recurrent layers.
   kGdnQkv,
@@ -64,7 +65,7 @@ enum class Part {
   kUp,
   kGateUp,
   kDown,
-  // Experts: each in tensors of its own, or all in one.
+  // Experts: kExpert* are tensors of one expert, kExperts* of all experts.
   kRouter,
   kChoiceBias,
   kExpertGate,
@@ -74,11 +75,9 @@ enum class Part {
   kExpertsUp,
   kExpertsGateUp,
   kExpertsDown,
-  kSwitchGate,  // all in one, as MLX names them
+  kSwitchGate,  // of all experts, with MLX's names
   kSwitchUp,
   kSwitchDown,
-  kExpertsTransposed,  // a mark, no tensor: stacked experts are [in, out]
-  kExpertsBare,        // a mark: their names have no ".weight"
   kSharedGate,
   kSharedUp,
   kSharedGateUp,
@@ -91,32 +90,39 @@ enum class Part {
   kLayerScalar,
   kRouterScale,
   kExpertScale,
-  kMlpOutNorm,  // where MLP and experts stand side by side
+  kMlpOutNorm,  // of a layer with both an MLP and experts
   kExpertsNorm,
   kExpertsOutNorm,
 };
 
-// One row of a family's table of names: the first "{}" stands for the layer, a second one for the expert.
+// A row in a table of names. The first "{}" is the number of the layer, the second one that of the expert.
 struct PartName {
   Part part;
   const char* hf;
   const char* gguf;
 };
 
-// One family. Static data: a row of the registry's table; a family is one file that fills it in.
+// How the Hugging Face checkpoints of a family store the experts of a layer, where the files themselves cannot answer.
+struct ExpertTensors {
+  bool fused_gate_up = false;  // gate and up of all experts are one tensor (Part::kExpertsGateUp)
+  bool transposed = false;     // [experts, in, out], with gate and up interleaved (GPT-OSS)
+  bool bare_names = false;     // the names have no ".weight"
+  bool fused_shared = false;   // gate and up of the shared expert are one tensor (Part::kSharedGateUp)
+};
+
+// One family. Static data: a family is one file that fills it in, and one row in registry.cc.
 struct Family {
   const char* name;
-  std::span<const char* const> hf_architectures;    // "LlamaForCausalLM", ...
-  std::span<const char* const> gguf_architectures;  // "llama", ...
-  // Both start from the fields all families share (read_common_*) and add or check their own.
+  std::initializer_list<const char*> hf_architectures;    // "LlamaForCausalLM", ...
+  std::initializer_list<const char*> gguf_architectures;  // "llama", ...
+  // Both start with the fields that all families share (read_common_*) and read or check the others.
   Result<DecoderConfig> (*from_hf)(const json::Value& config);
   Result<DecoderConfig> (*from_gguf)(const weights::GgufMetadata& metadata, std::string_view architecture);
-  std::span<const PartName> names = {};  // what differs from the common names
+  std::span<const PartName> names = {};  // those that differ from the common names
+  ExpertTensors experts = {};
 
-  // The name of a part's tensor (without ".weight"), in one format.
+  // The name of a part's tensor, without ".weight", in GGUF or Hugging Face files.
   std::string name_of(Part part, int64_t layer, bool gguf, int64_t expert = 0) const;
-  // The family's own table names this part.
-  bool has_part(Part part) const;
 };
 
 // All families, in one table.
@@ -124,15 +130,14 @@ std::span<const Family* const> families();
 Result<const Family*> find_hf_family(std::string_view architecture);
 Result<const Family*> find_gguf_family(std::string_view architecture);
 
-// A config.json, its family found. (Also what the fuzz target calls: nothing but the text is trusted less.)
+// A parsed config.json with its family. (The fuzz target calls this, too.)
 struct HfConfig {
   const Family* family = nullptr;
   DecoderConfig config;
 };
 Result<HfConfig> parse_hf_config(const json::Value& config);
 
-// A tensor that a checkpoint may have and text generation does not need: layers that predict several tokens ahead, and
-// what sees or hears.
+// Whether text generation does not need a tensor: multi-token prediction layers, and vision and audio parts.
 bool is_ignored(std::string_view tensor, const DecoderConfig& config);
 
 extern const Family kLlamaFamily, kSmolLm3Family, kMistralFamily, kMinistralFamily, kMinistral3Family, kMixtralFamily,

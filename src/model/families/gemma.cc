@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemma 2 (windows in every other layer, soft caps), Gemma 3 (five windows to one full layer, two ropes, norms of q and
-// k) and the text part of Gemma 4 (shared keys and values, a small embedding in each layer).
+// Gemma 2 (a sliding window in every other layer, soft caps), Gemma 3 (five layers with a window per full layer, two
+// ropes, norms of q and k) and the text part of Gemma 4 (shared K and V, a small embedding in each layer).
 #include <algorithm>
 #include <cmath>
 
@@ -15,13 +15,10 @@ float root(int64_t n) {
   return static_cast<float>(std::sqrt(static_cast<double>(n)));
 }
 
-// What all three share.
+// What all three have in common.
 Result<DecoderConfig> common_from_hf(const json::Value& config, double theta,
                                      std::span<const std::string_view> handled) {
-  HfDefaults defaults;
-  defaults.tied = true;
-  defaults.rope_theta = theta;
-  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
+  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.rope_theta = theta, .tied = true}));
   QUIRE_TRY(refuse_unknown_maths(config, handled));
   QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
   out.qkv_bias = out.o_bias = bias;
@@ -77,7 +74,7 @@ Result<DecoderConfig> gemma3_from_hf(const json::Value& config) {
   return out;
 }
 
-// The layers that have sizes of their own: per_layer_config, or the fields before it.
+// Sizes that differ between layers: in per_layer_config, or in older fields.
 Status read_gemma4_layers(const json::Value& config, DecoderConfig& out) {
   QUIRE_ASSIGN(const int64_t global_dim, json::get_int_or(config, "global_head_dim", 0, 0, 4096));
   QUIRE_ASSIGN(const bool v_is_k, json::get_bool_or(config, "attention_k_eq_v", false));
@@ -99,7 +96,7 @@ Status read_gemma4_layers(const json::Value& config, DecoderConfig& out) {
   return {};
 }
 
-// The last layers read the keys and values of the last layer of their kind before them.
+// The last `shared` layers read the K and V of the last earlier layer of their kind (full or window).
 Status share_keys(int64_t shared, DecoderConfig& out) {
   const auto first = static_cast<size_t>(out.layers - shared);
   for (size_t i = first; i < out.per_layer.size(); ++i) {
@@ -188,7 +185,7 @@ Result<DecoderConfig> gemma2_from_gguf(const weights::GgufMetadata& metadata, st
   QUIRE_TRY(read_gguf_windows(metadata, architecture, 2, out));
   QUIRE_ASSIGN(out.attention_soft_cap, read_soft_cap(metadata, "gemma2.attn_logit_softcapping", 50.0));
   QUIRE_ASSIGN(out.logits_soft_cap, read_soft_cap(metadata, "gemma2.final_logit_softcapping", 30.0));
-  // GGUF has no place for the query's scale: 27B (46 layers) takes its width, the others their head size.
+  // GGUF has no key for the scale of queries: 27B (46 layers) uses hidden / heads, the others the head size.
   if (out.layers == 46) out.attention_scale = 1.0f / root(out.hidden / out.heads);
   return out;
 }
@@ -206,8 +203,8 @@ Result<DecoderConfig> gemma3_from_gguf(const weights::GgufMetadata& metadata, st
   return out;
 }
 
-// key_length is that of the full layers, which turn by the tensor rope_freqs; key_length_swa that of the others.
-// Whether values are keys, and whether layers are scaled, is seen from the tensors.
+// key_length belongs to the full layers, which rotate by the tensor rope_freqs; key_length_swa to the others. The
+// tensors show whether V is K, and whether layers have scalars.
 Result<DecoderConfig> gemma4_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
   QUIRE_ASSIGN(DecoderConfig out, common_from_gguf(metadata, architecture, kHandledKeys));
   QUIRE_TRY(read_gguf_windows(metadata, architecture, 6, out));
@@ -237,12 +234,6 @@ Result<DecoderConfig> gemma4_from_gguf(const weights::GgufMetadata& metadata, st
   return out;
 }
 
-constexpr const char* kGemma2Hf[] = {"Gemma2ForCausalLM"};
-constexpr const char* kGemma2Gguf[] = {"gemma2"};
-constexpr const char* kGemma3Hf[] = {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"};
-constexpr const char* kGemma3Gguf[] = {"gemma3"};
-constexpr const char* kGemma4Gguf[] = {"gemma4"};
-constexpr const char* kGemma4Hf[] = {"Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"};
 constexpr PartName kNames[] = {
     {Part::kMlpNorm, "model.layers.{}.pre_feedforward_layernorm", "blk.{}.ffn_norm"},
 };
@@ -252,13 +243,18 @@ constexpr PartName kGemma4Names[] = {
     {Part::kRouter, "model.layers.{}.router.proj", "blk.{}.ffn_gate_inp"},
     {Part::kExpertsGateUp, "model.layers.{}.experts.gate_up_proj", "blk.{}.ffn_gate_up_exps"},
     {Part::kExpertsDown, "model.layers.{}.experts.down_proj", "blk.{}.ffn_down_exps"},
-    {Part::kExpertsBare, "", ""},
 };
+constexpr ExpertTensors kGemma4Experts = {.fused_gate_up = true, .bare_names = true};
 
 }  // namespace
 
-const Family kGemma2Family = {"gemma2", kGemma2Hf, kGemma2Gguf, gemma2_from_hf, gemma2_from_gguf, kNames};
-const Family kGemma3Family = {"gemma3", kGemma3Hf, kGemma3Gguf, gemma3_from_hf, gemma3_from_gguf, kNames};
-const Family kGemma4Family = {"gemma4", kGemma4Hf, kGemma4Gguf, gemma4_from_hf, gemma4_from_gguf, kGemma4Names};
+const Family kGemma2Family = {"gemma2", {"Gemma2ForCausalLM"}, {"gemma2"}, gemma2_from_hf, gemma2_from_gguf, kNames};
+const Family kGemma3Family = {"gemma3",         {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"},
+                              {"gemma3"},       gemma3_from_hf,
+                              gemma3_from_gguf, kNames};
+const Family kGemma4Family = {"gemma4",         {"Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"},
+                              {"gemma4"},       gemma4_from_hf,
+                              gemma4_from_gguf, kGemma4Names,
+                              kGemma4Experts};
 
 }  // namespace quire::model

@@ -38,7 +38,7 @@ Result<DecoderConfig> glm4_from_gguf(const weights::GgufMetadata& metadata, std:
   return out;
 }
 
-// GLM-4.5, 4.6 and 4.7: experts after the first layers; pairs stand half a head apart.
+// GLM-4.5, 4.6 and 4.7: experts after the first layers; rotated pairs are half a head apart.
 Result<DecoderConfig> glm4_moe_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.partial_rotary = 0.5, .norm_eps = 1e-5}));
   constexpr std::string_view kHandled[] = {"attention_bias",   "partial_rotary_factor", "use_qk_norm",
@@ -52,7 +52,7 @@ Result<DecoderConfig> glm4_moe_from_hf(const json::Value& config) {
   return out;
 }
 
-// Whether q and k have norms is the file's matter: the largest one has them.
+// open_model finds out whether q and k have norms; those of the largest model do.
 Result<DecoderConfig> glm4_moe_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
   constexpr std::string_view kHandled[] = {"expert_count", "nextn_predict_layers"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
@@ -65,21 +65,15 @@ constexpr PartName kGlm4Names[] = {
     {Part::kPostAttentionNorm, "model.layers.{}.post_self_attn_layernorm", "blk.{}.post_attention_norm"},
     {Part::kPostMlpNorm, "model.layers.{}.post_mlp_layernorm", "blk.{}.post_ffw_norm"},
 };
-constexpr const char* kGlmHf[] = {"GlmForCausalLM"};
-constexpr const char* kGlmGguf[] = {"chatglm"};
-constexpr const char* kGlm4Hf[] = {"Glm4ForCausalLM"};
-constexpr const char* kGlm4Gguf[] = {"glm4"};
-constexpr const char* kGlm4MoeHf[] = {"Glm4MoeForCausalLM"};
-constexpr const char* kGlm4MoeGguf[] = {"glm4moe"};
 constexpr PartName kGlm4MoeNames[] = {
     {Part::kMlpNorm, "model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"},
 };
 
 }  // namespace
 
-const Family kGlmFamily = {"glm", kGlmHf, kGlmGguf, glm_from_hf, glm_from_gguf};
-const Family kGlm4Family = {"glm4", kGlm4Hf, kGlm4Gguf, glm4_from_hf, glm4_from_gguf, kGlm4Names};
-const Family kGlm4MoeFamily = {"glm4-moe",       kGlm4MoeHf,         kGlm4MoeGguf,
-                               glm4_moe_from_hf, glm4_moe_from_gguf, kGlm4MoeNames};
+const Family kGlmFamily = {"glm", {"GlmForCausalLM"}, {"chatglm"}, glm_from_hf, glm_from_gguf};
+const Family kGlm4Family = {"glm4", {"Glm4ForCausalLM"}, {"glm4"}, glm4_from_hf, glm4_from_gguf, kGlm4Names};
+const Family kGlm4MoeFamily = {"glm4-moe",       {"Glm4MoeForCausalLM"}, {"glm4moe"},
+                               glm4_moe_from_hf, glm4_moe_from_gguf,     kGlm4MoeNames};
 
 }  // namespace quire::model

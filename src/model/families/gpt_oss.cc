@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPT-OSS: attention sinks, windows in every other layer, biases everywhere, experts with a clamped activation.
+// GPT-OSS: attention sinks, a sliding window in every other layer, biases everywhere, experts with a clamped
+// activation.
 #include "model/config/gguf_config.h"
 #include "model/config/hf_config.h"
 #include "model/families/family.h"
@@ -13,14 +14,11 @@ void set_common(DecoderConfig& out) {
   out.moe.intermediate = out.intermediate;
   out.moe.score = MoeScore::kSoftmaxOfChosen;
   out.moe.router_bias = out.moe.expert_bias = true;
-  for (LayerConfig& layer : out.per_layer) layer.feed = Feed::kMoe;
+  for (LayerConfig& layer : out.per_layer) layer.feed_forward = FeedForward::kMoe;
 }
 
 Result<DecoderConfig> from_hf(const json::Value& config) {
-  HfDefaults defaults;
-  defaults.norm_eps = 1e-5;
-  defaults.rope_theta = 150000.0;
-  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
+  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.rope_theta = 150000.0, .norm_eps = 1e-5}));
   constexpr std::string_view kHandled[] = {"sliding_window", "layer_types", "num_local_experts", "attention_bias"};
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
   QUIRE_TRY(read_windows(config, out, 2));
@@ -49,16 +47,14 @@ Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::stri
   return out;
 }
 
-constexpr const char* kHf[] = {"GptOssForCausalLM"};
-constexpr const char* kGguf[] = {"gpt-oss"};
 constexpr PartName kNames[] = {
     {Part::kMlpNorm, "model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"},
     {Part::kRouter, "model.layers.{}.mlp.router", "blk.{}.ffn_gate_inp"},
-    {Part::kExpertsTransposed, "", ""},
 };
 
 }  // namespace
 
-const Family kGptOssFamily = {"gpt-oss", kHf, kGguf, from_hf, from_gguf, kNames};
+const Family kGptOssFamily = {"gpt-oss", {"GptOssForCausalLM"}, {"gpt-oss"}, from_hf, from_gguf,
+                              kNames,    {.transposed = true}};
 
 }  // namespace quire::model

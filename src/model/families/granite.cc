@@ -81,7 +81,7 @@ Status read_mamba(const json::Value& config, DecoderConfig& out) {
   return read_time_step_limit(config, c);
 }
 
-// Every layer has the shared MLP; with experts it stands beside them.
+// Every layer has the shared MLP; in models with experts it is their shared expert.
 Status read_feed(const json::Value& config, DecoderConfig& out) {
   QUIRE_ASSIGN(const int64_t shared, read_size_or(config, "shared_intermediate_size", 1024, 1));
   QUIRE_ASSIGN(out.moe.experts, read_size_or(config, "num_local_experts", 8));
@@ -94,7 +94,7 @@ Status read_feed(const json::Value& config, DecoderConfig& out) {
   out.moe.intermediate = out.intermediate;
   out.moe.shared_intermediate = shared;
   out.moe.score = MoeScore::kSoftmaxOfChosen;
-  for (LayerConfig& layer : out.per_layer) layer.feed = Feed::kMoe;
+  for (LayerConfig& layer : out.per_layer) layer.feed_forward = FeedForward::kMoe;
   return {};
 }
 
@@ -130,7 +130,7 @@ Result<DecoderConfig> hybrid_from_hf(const json::Value& config) {
   return out;
 }
 
-// Layers without keys are Mamba-2's. rope.scaling.finetuned says whether the others turn.
+// Layers without KV heads are Mamba-2. rope.scaling.finetuned says whether the others rotate.
 Result<DecoderConfig> hybrid_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
   constexpr std::string_view kKeys[] = {"attention.scale", "embedding_scale", "residual_scale",         "logit_scale",
                                         "expert_count",    "ssm.conv_kernel", "attention.head_count_kv"};
@@ -155,7 +155,6 @@ Result<DecoderConfig> hybrid_from_gguf(const weights::GgufMetadata& metadata, st
   return out;
 }
 
-constexpr const char* kHybridHf[] = {"GraniteMoeHybridForCausalLM"};
 constexpr PartName kHybridNames[] = {
     {Part::kConv, "model.layers.{}.mamba.conv1d", "blk.{}.ssm_conv1d"},
     {Part::kDecay, "model.layers.{}.mamba.A_log", "blk.{}.ssm_a"},
@@ -170,14 +169,14 @@ constexpr PartName kHybridNames[] = {
     {Part::kGateUp, "model.layers.{}.shared_mlp.input_linear", ""},
     {Part::kDown, "model.layers.{}.shared_mlp.output_linear", "blk.{}.ffn_down"},
 };
-constexpr const char* kHybridGguf[] = {"granitehybrid"};
-constexpr const char* kHf[] = {"GraniteForCausalLM"};
-constexpr const char* kGguf[] = {"granite"};
+constexpr ExpertTensors kHybridExperts = {.fused_gate_up = true, .fused_shared = true};
 
 }  // namespace
 
-const Family kGraniteFamily = {"granite", kHf, kGguf, from_hf, from_gguf};
-const Family kGraniteHybridFamily = {"granite-hybrid", kHybridHf,        kHybridGguf,
-                                     hybrid_from_hf,   hybrid_from_gguf, kHybridNames};
+const Family kGraniteFamily = {"granite", {"GraniteForCausalLM"}, {"granite"}, from_hf, from_gguf};
+const Family kGraniteHybridFamily = {"granite-hybrid",  {"GraniteMoeHybridForCausalLM"},
+                                     {"granitehybrid"}, hybrid_from_hf,
+                                     hybrid_from_gguf,  kHybridNames,
+                                     kHybridExperts};
 
 }  // namespace quire::model

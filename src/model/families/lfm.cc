@@ -10,13 +10,10 @@ namespace {
 constexpr std::string_view kHandled[] = {"layer_types", "num_experts", "moe_intermediate_size"};
 
 Result<DecoderConfig> common_from_hf(const json::Value& config) {
-  HfDefaults defaults;
-  defaults.norm_eps = 1e-5;
-  defaults.norm_eps_field = "norm_eps";
-  defaults.rope_theta = 1e6;
-  defaults.tied = true;
-  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
-  const json::Value* tied = config.find("tie_embedding");  // as the first files spell it
+  QUIRE_ASSIGN(
+      DecoderConfig out,
+      read_common_hf(config, {.rope_theta = 1e6, .tied = true, .norm_eps = 1e-5, .norm_eps_field = "norm_eps"}));
+  const json::Value* tied = config.find("tie_embedding");  // the name in the first files
   if (tied != nullptr && tied->is_bool()) out.tied_embeddings = tied->as_bool();
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
   QUIRE_ASSIGN(out.short_conv.kernel, json::get_int_or(config, "conv_L_cache", 3, 2, 64));
@@ -71,11 +68,11 @@ Result<DecoderConfig> lfm2_moe_from_hf(const json::Value& config) {
   out.moe.score = MoeScore::kSigmoid;
   out.moe.sum_epsilon = 1e-6f;
   QUIRE_ASSIGN(const int64_t dense, json::get_int_or(config, "num_dense_layers", 2, 0, 4096));
-  for (int64_t i = dense; i < out.layers; ++i) out.per_layer[static_cast<size_t>(i)].feed = Feed::kMoe;
+  for (int64_t i = dense; i < out.layers; ++i) out.per_layer[static_cast<size_t>(i)].feed_forward = FeedForward::kMoe;
   return out;
 }
 
-// Layers without keys are convolutions.
+// Layers without KV heads are convolutions.
 Result<DecoderConfig> lfm2_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
   constexpr std::string_view kKeys[] = {"attention.head_count_kv", "expert_count"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kKeys));
@@ -96,10 +93,6 @@ Result<DecoderConfig> lfm2_moe_from_gguf(const weights::GgufMetadata& metadata, 
   return out;
 }
 
-constexpr const char* kLfm2Hf[] = {"Lfm2ForCausalLM"};
-constexpr const char* kLfm2Gguf[] = {"lfm2"};
-constexpr const char* kLfm2MoeHf[] = {"Lfm2MoeForCausalLM"};
-constexpr const char* kLfm2MoeGguf[] = {"lfm2moe"};
 constexpr PartName kNames[] = {
     {Part::kFinalNorm, "model.embedding_norm", "token_embd_norm"},
     {Part::kAttentionNorm, "model.layers.{}.operator_norm", "blk.{}.attn_norm"},
@@ -122,7 +115,8 @@ constexpr PartName kNames[] = {
 
 }  // namespace
 
-const Family kLfm2Family = {"lfm2", kLfm2Hf, kLfm2Gguf, lfm2_from_hf, lfm2_from_gguf, kNames};
-const Family kLfm2MoeFamily = {"lfm2-moe", kLfm2MoeHf, kLfm2MoeGguf, lfm2_moe_from_hf, lfm2_moe_from_gguf, kNames};
+const Family kLfm2Family = {"lfm2", {"Lfm2ForCausalLM"}, {"lfm2"}, lfm2_from_hf, lfm2_from_gguf, kNames};
+const Family kLfm2MoeFamily = {"lfm2-moe",       {"Lfm2MoeForCausalLM"}, {"lfm2moe"},
+                               lfm2_moe_from_hf, lfm2_moe_from_gguf,     kNames};
 
 }  // namespace quire::model

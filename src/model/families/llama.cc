@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama 2 and 3.x, TinyLlama, SmolLM2; and SmolLM3, which leaves positions out of every fourth layer.
+// Llama 2 and 3.x, TinyLlama, SmolLM2; and SmolLM3, which has no positions in every fourth layer.
 #include "model/config/gguf_config.h"
 #include "model/config/hf_config.h"
 #include "model/families/family.h"
@@ -31,10 +31,7 @@ Result<DecoderConfig> llama_from_gguf(const weights::GgufMetadata& metadata, std
 }
 
 Result<DecoderConfig> smollm3_from_hf(const json::Value& config) {
-  HfDefaults defaults;
-  defaults.tied = true;
-  defaults.rope_theta = 2000000.0;
-  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
+  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.rope_theta = 2000000.0, .tied = true}));
   constexpr std::string_view kHandled[] = {"attention_bias",         "mlp_bias",       "no_rope_layers",
                                            "no_rope_layer_interval", "sliding_window", "use_sliding_window"};
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
@@ -44,7 +41,7 @@ Result<DecoderConfig> smollm3_from_hf(const json::Value& config) {
   out.qkv_bias = out.o_bias = bias;
   QUIRE_ASSIGN(out.mlp_bias, json::get_bool_or(config, "mlp_bias", false));
   const json::Value* layers = config.find("no_rope_layers");
-  if (layers != nullptr && !layers->is_null()) {  // 1 where the layer HAS positions, whatever the name says
+  if (layers != nullptr && !layers->is_null()) {  // 1 means that the layer has positions, despite the name
     if (!layers->is_array() || layers->as_array().size() != static_cast<size_t>(out.layers)) {
       return invalid_argument("field 'no_rope_layers' must be a list with a number for each layer");
     }
@@ -65,14 +62,9 @@ Result<DecoderConfig> smollm3_from_gguf(const weights::GgufMetadata& metadata, s
   return out;
 }
 
-constexpr const char* kLlamaHf[] = {"LlamaForCausalLM"};
-constexpr const char* kLlamaGguf[] = {"llama"};
-constexpr const char* kSmolLm3Hf[] = {"SmolLM3ForCausalLM"};
-constexpr const char* kSmolLm3Gguf[] = {"smollm3"};
-
 }  // namespace
 
-const Family kLlamaFamily = {"llama", kLlamaHf, kLlamaGguf, llama_from_hf, llama_from_gguf};
-const Family kSmolLm3Family = {"smollm3", kSmolLm3Hf, kSmolLm3Gguf, smollm3_from_hf, smollm3_from_gguf};
+const Family kLlamaFamily = {"llama", {"LlamaForCausalLM"}, {"llama"}, llama_from_hf, llama_from_gguf};
+const Family kSmolLm3Family = {"smollm3", {"SmolLM3ForCausalLM"}, {"smollm3"}, smollm3_from_hf, smollm3_from_gguf};
 
 }  // namespace quire::model

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mistral (its files in GGUF are "llama"), Ministral with windows in some layers, Ministral 3 whose queries grow with
-// the position, and Mixtral.
+// Mistral ("llama" in GGUF), Ministral with a sliding window in some layers, Ministral 3 with attention temperature
+// tuning, and Mixtral.
 #include "model/config/gguf_config.h"
 #include "model/config/hf_config.h"
 #include "model/families/family.h"
@@ -18,35 +18,30 @@ Result<DecoderConfig> mistral_from_hf(const json::Value& config) {
 }
 
 Result<DecoderConfig> ministral3_from_hf(const json::Value& config) {
-  HfDefaults defaults;
-  defaults.norm_eps = 1e-5;
-  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
+  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.norm_eps = 1e-5}));
   QUIRE_TRY(refuse_unknown_maths(config, std::span(kHandled).first(2)));
   QUIRE_TRY(read_windows(config, out, 0));
   const json::Value* rope = config.find("rope_parameters");
   if (rope == nullptr || !rope->is_object()) return invalid_argument("field 'rope_parameters' must be an object");
   QUIRE_ASSIGN(const double beta, json::get_double_or(*rope, "llama_4_scaling_beta", 0.0));
   if (!(beta >= 0) || !(beta < 1e6)) return invalid_argument("field 'llama_4_scaling_beta' must not be negative");
-  out.query_growth = static_cast<float>(beta);
-  out.query_growth_base = out.rope.original_max_position;
-  if (beta > 0 && out.query_growth_base < 1) {
+  out.attention_temperature = static_cast<float>(beta);
+  out.attention_temperature_length = out.rope.original_max_position;
+  if (beta > 0 && out.attention_temperature_length < 1) {
     return invalid_argument("field 'llama_4_scaling_beta' needs 'original_max_position_embeddings'");
   }
   return out;
 }
 
 Result<DecoderConfig> mixtral_from_hf(const json::Value& config) {
-  HfDefaults defaults;
-  defaults.norm_eps = 1e-5;
-  defaults.rope_theta = 1e6;
-  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
+  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.rope_theta = 1e6, .norm_eps = 1e-5}));
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
   QUIRE_TRY(read_windows(config, out, 0));
   QUIRE_ASSIGN(out.moe.experts, read_size_or(config, "num_local_experts", 8, 1));
   QUIRE_ASSIGN(out.moe.k, read_size_or(config, "num_experts_per_tok", 2, 1));
   out.moe.intermediate = out.intermediate;
   out.moe.normalise = true;
-  for (LayerConfig& layer : out.per_layer) layer.feed = Feed::kMoe;
+  for (LayerConfig& layer : out.per_layer) layer.feed_forward = FeedForward::kMoe;
   return out;
 }
 
@@ -61,17 +56,12 @@ Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::stri
     return invalid_argument("keys '" + prefix +
                             "attention.temperature_scale' and 'rope.scaling.yarn_log_multiplier' must not be negative");
   }
-  out.query_growth = static_cast<float>(beta);
-  out.query_growth_base = out.rope.original_max_position;
+  out.attention_temperature = static_cast<float>(beta);
+  out.attention_temperature_length = out.rope.original_max_position;
   out.rope.mscale = out.rope.mscale_all_dim = mscale;
   return out;
 }
 
-constexpr const char* kMistralHf[] = {"MistralForCausalLM"};
-constexpr const char* kMinistralHf[] = {"MinistralForCausalLM"};
-constexpr const char* kMinistral3Hf[] = {"Ministral3ForCausalLM"};
-constexpr const char* kMinistral3Gguf[] = {"mistral3"};
-constexpr const char* kMixtralHf[] = {"MixtralForCausalLM"};
 constexpr PartName kMixtralNames[] = {
     {Part::kRouter, "model.layers.{}.block_sparse_moe.gate", "blk.{}.ffn_gate_inp"},
     {Part::kExpertGate, "model.layers.{}.block_sparse_moe.experts.{}.w1", ""},
@@ -81,9 +71,9 @@ constexpr PartName kMixtralNames[] = {
 
 }  // namespace
 
-const Family kMistralFamily = {"mistral", kMistralHf, {}, mistral_from_hf, from_gguf};
-const Family kMinistralFamily = {"ministral", kMinistralHf, {}, mistral_from_hf, from_gguf};
-const Family kMinistral3Family = {"ministral3", kMinistral3Hf, kMinistral3Gguf, ministral3_from_hf, from_gguf};
-const Family kMixtralFamily = {"mixtral", kMixtralHf, {}, mixtral_from_hf, from_gguf, kMixtralNames};
+const Family kMistralFamily = {"mistral", {"MistralForCausalLM"}, {}, mistral_from_hf, from_gguf};
+const Family kMinistralFamily = {"ministral", {"MinistralForCausalLM"}, {}, mistral_from_hf, from_gguf};
+const Family kMinistral3Family = {"ministral3", {"Ministral3ForCausalLM"}, {"mistral3"}, ministral3_from_hf, from_gguf};
+const Family kMixtralFamily = {"mixtral", {"MixtralForCausalLM"}, {}, mixtral_from_hf, from_gguf, kMixtralNames};
 
 }  // namespace quire::model

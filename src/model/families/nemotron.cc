@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nemotron-H: each layer is one thing, with one norm before it: Mamba-2, attention without positions, an MLP, or
-// experts.
+// Nemotron-H: each layer has one norm and one part: Mamba-2, attention without positions, an MLP, or experts.
 #include <limits>
 
 #include "model/config/gguf_config.h"
@@ -10,7 +9,7 @@
 namespace quire::model {
 namespace {
 
-// layers_block_type, or the first files' pattern: M a Mamba-2, * attention, - an MLP, E experts.
+// layers_block_type, or the pattern in older files: M Mamba-2, * attention, - MLP, E experts.
 Result<std::vector<LayerConfig>> read_layers(const json::Value& config) {
   std::vector<LayerConfig> out;
   const json::Value* types = config.find("layers_block_type");
@@ -27,16 +26,16 @@ Result<std::vector<LayerConfig>> read_layers(const json::Value& config) {
   for (const std::string& word : words) {
     LayerConfig layer;
     layer.mixer = Mixer::kNone;
-    layer.feed = Feed::kNone;
+    layer.feed_forward = FeedForward::kNone;
     layer.rope = RopeUse::kNone;
     if (word == "linear_attention" || word == "mamba" || word == "M") {
       layer.mixer = Mixer::kMamba2;
     } else if (word == "full_attention" || word == "attention" || word == "*") {
       layer.mixer = Mixer::kAttention;
     } else if (word == "mlp" || word == "-") {
-      layer.feed = Feed::kPlain;
+      layer.feed_forward = FeedForward::kPlain;
     } else if (word == "moe" || word == "E") {
-      layer.feed = Feed::kMoe;
+      layer.feed_forward = FeedForward::kMoe;
     } else {
       return unsupported("a layer is of type '" + word.substr(0, 40) +
                          "'; Nemotron-H has linear_attention, full_attention, mlp and moe");
@@ -87,15 +86,13 @@ Status read_experts(const json::Value& config, DecoderConfig& out) {
 
 Result<DecoderConfig> from_hf(const json::Value& config) {
   QUIRE_ASSIGN(std::vector<LayerConfig> layers, read_layers(config));
-  HfDefaults defaults;
-  defaults.norm_eps = 1e-5;
-  defaults.norm_eps_field = "layer_norm_epsilon";
-  defaults.layers = static_cast<int64_t>(layers.size());
-  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
+  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.norm_eps = 1e-5,
+                                                          .norm_eps_field = "layer_norm_epsilon",
+                                                          .layers = static_cast<int64_t>(layers.size())}));
   constexpr std::string_view kHandled[] = {"n_routed_experts", "moe_intermediate_size", "attention_bias", "mlp_bias"};
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
   out.per_layer = std::move(layers);
-  // attention_bias is written and read by nobody: the projections never have one.
+  // attention_bias is ignored: the projections never have one.
   QUIRE_ASSIGN(const std::string conv_act, json::get_string_or(config, "mamba_hidden_act", "silu"));
   if (conv_act != "silu") return unsupported("field 'mamba_hidden_act' is '" + conv_act + "'; quire has silu");
   QUIRE_ASSIGN(out.mlp_bias, json::get_bool_or(config, "mlp_bias", false));
@@ -107,8 +104,8 @@ Result<DecoderConfig> from_hf(const json::Value& config) {
   return out;
 }
 
-// A layer with heads of keys is attention; one with a width is an MLP, or experts where the width is theirs; the others
-// are Mamba-2.
+// A layer with KV heads is attention. One with a width is an MLP, or experts if the width is theirs. The others are
+// Mamba-2.
 Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
   constexpr std::string_view kKeys[] = {"expert_count", "ssm.conv_kernel", "nextn_predict_layers",
                                         "attention.head_count_kv", "feed_forward_length"};
@@ -123,7 +120,7 @@ Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::stri
   if (experts > 0) {
     QUIRE_TRY(read_gguf_routing(metadata, architecture, out));
     out.moe.gated = false;
-    out.moe.score = MoeScore::kSigmoid;  // whether or not the file says so
+    out.moe.score = MoeScore::kSigmoid;  // even if the file does not say so
     out.moe.group_score = MoeGroupScore::kTopTwoSum;
     out.moe.choice_bias = true;
     out.moe.sum_epsilon = 1e-20f;
@@ -133,16 +130,16 @@ Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::stri
     const int64_t width = i < found.size() ? found[i].intermediate : -1;
     LayerConfig layer;
     layer.rope = RopeUse::kNone;
-    layer.feed = width <= 0 ? Feed::kNone : experts > 0 && width == out.moe.intermediate ? Feed::kMoe : Feed::kPlain;
+    layer.feed_forward = width <= 0                                     ? FeedForward::kNone
+                         : experts > 0 && width == out.moe.intermediate ? FeedForward::kMoe
+                                                                        : FeedForward::kPlain;
     layer.mixer = attends ? Mixer::kAttention : width > 0 ? Mixer::kNone : Mixer::kMamba2;
-    if (layer.feed == Feed::kPlain) layer.intermediate = width;
+    if (layer.feed_forward == FeedForward::kPlain) layer.intermediate = width;
     out.per_layer[i] = layer;
   }
   return out;
 }
 
-constexpr const char* kHf[] = {"NemotronHForCausalLM"};
-constexpr const char* kGguf[] = {"nemotron_h", "nemotron_h_moe"};
 constexpr PartName kNames[] = {
     {Part::kEmbedding, "backbone.embeddings", "token_embd"},
     {Part::kFinalNorm, "backbone.norm_f", "output_norm"},
@@ -171,6 +168,7 @@ constexpr PartName kNames[] = {
 
 }  // namespace
 
-const Family kNemotronHFamily = {"nemotron-h", kHf, kGguf, from_hf, from_gguf, kNames};
+const Family kNemotronHFamily = {
+    "nemotron-h", {"NemotronHForCausalLM"}, {"nemotron_h", "nemotron_h_moe"}, from_hf, from_gguf, kNames};
 
 }  // namespace quire::model

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OLMo-2: norms after attention and MLP instead of before, and over the whole of q and k. OLMo-3 adds windows in three
-// layers of four.
+// OLMo-2: norms of the outputs of attention and MLP instead of the inputs, and norms of all of q and k. OLMo-3 adds a
+// sliding window in three of four layers.
 #include "model/config/gguf_config.h"
 #include "model/config/hf_config.h"
 #include "model/families/family.h"
@@ -9,9 +9,7 @@ namespace quire::model {
 namespace {
 
 Result<DecoderConfig> common_from_hf(const json::Value& config, std::span<const std::string_view> handled) {
-  HfDefaults defaults;
-  defaults.norm_eps = 1e-5;
-  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
+  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.norm_eps = 1e-5}));
   QUIRE_TRY(refuse_unknown_maths(config, handled));
   QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
   out.qkv_bias = out.o_bias = bias;
@@ -26,7 +24,7 @@ Result<DecoderConfig> olmo2_from_hf(const json::Value& config) {
   return common_from_hf(config, std::span(kHandled).first(1));
 }
 
-// The rope's scaling is the full layers' alone.
+// Only the full layers have rope scaling.
 Result<DecoderConfig> olmo3_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config, kHandled));
   QUIRE_TRY(read_windows(config, out, 4));
@@ -47,13 +45,9 @@ Result<DecoderConfig> olmo2_from_gguf(const weights::GgufMetadata& metadata, std
   return out;
 }
 
-constexpr const char* kHf[] = {"Olmo2ForCausalLM"};
-constexpr const char* kGguf[] = {"olmo2"};
-constexpr const char* kOlmo3Hf[] = {"Olmo3ForCausalLM"};
-
 }  // namespace
 
-const Family kOlmo2Family = {"olmo2", kHf, kGguf, olmo2_from_hf, olmo2_from_gguf};
-const Family kOlmo3Family = {"olmo3", kOlmo3Hf, {}, olmo3_from_hf, olmo2_from_gguf};
+const Family kOlmo2Family = {"olmo2", {"Olmo2ForCausalLM"}, {"olmo2"}, olmo2_from_hf, olmo2_from_gguf};
+const Family kOlmo3Family = {"olmo3", {"Olmo3ForCausalLM"}, {}, olmo3_from_hf, olmo2_from_gguf};
 
 }  // namespace quire::model

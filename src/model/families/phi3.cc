@@ -18,7 +18,7 @@ Result<DecoderConfig> from_hf(const json::Value& config) {
 }
 
 Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
-  // Converters write a window into every Phi-3 file, also those of models without one; llama.cpp ignores the key too.
+  // Converters write a window into all Phi-3 files, even for models without one; llama.cpp ignores the key too.
   constexpr std::string_view kHandled[] = {"attention.sliding_window"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
   out.fused_qkv = out.fused_gate_up = true;
@@ -26,10 +26,7 @@ Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::stri
 }
 
 Result<DecoderConfig> phimoe_from_hf(const json::Value& config) {
-  HfDefaults defaults;
-  defaults.norm_eps = 1e-5;
-  defaults.rope_theta = 1e6;
-  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
+  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.rope_theta = 1e6, .norm_eps = 1e-5}));
   constexpr std::string_view kHandled[] = {"sliding_window", "num_local_experts", "attention_bias", "lm_head_bias"};
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
   QUIRE_ASSIGN(out.sliding_window, read_sliding_window(config));
@@ -46,13 +43,13 @@ Result<DecoderConfig> phimoe_from_hf(const json::Value& config) {
   out.moe.score = MoeScore::kSparseMixer;
   out.moe.intermediate = out.intermediate;
   LayerConfig layer;
-  layer.feed = Feed::kMoe;
+  layer.feed_forward = FeedForward::kMoe;
   layer.window = out.sliding_window;
   out.per_layer.assign(static_cast<size_t>(out.layers), layer);
   return out;
 }
 
-// The files say nothing of the router's noise; the released models have 0.01.
+// GGUF has no key for the router's noise; the released models have 0.01.
 Result<DecoderConfig> phimoe_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
   constexpr std::string_view kHandled[] = {"attention.sliding_window", "expert_count"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
@@ -64,20 +61,17 @@ Result<DecoderConfig> phimoe_from_gguf(const weights::GgufMetadata& metadata, st
   return out;
 }
 
-constexpr const char* kPhimoeHf[] = {"PhimoeForCausalLM", "PhiMoEForCausalLM"};
 constexpr PartName kPhimoeNames[] = {
     {Part::kRouter, "model.layers.{}.block_sparse_moe.gate", "blk.{}.ffn_gate_inp"},
     {Part::kExpertGate, "model.layers.{}.block_sparse_moe.experts.{}.w1", ""},
     {Part::kExpertUp, "model.layers.{}.block_sparse_moe.experts.{}.w3", ""},
     {Part::kExpertDown, "model.layers.{}.block_sparse_moe.experts.{}.w2", ""},
 };
-constexpr const char* kHf[] = {"Phi3ForCausalLM"};
-constexpr const char* kGguf[] = {"phi3"};
-constexpr const char* kPhimoeGguf[] = {"phimoe"};
 
 }  // namespace
 
-const Family kPhi3Family = {"phi3", kHf, kGguf, from_hf, from_gguf};
-const Family kPhimoeFamily = {"phimoe", kPhimoeHf, kPhimoeGguf, phimoe_from_hf, phimoe_from_gguf, kPhimoeNames};
+const Family kPhi3Family = {"phi3", {"Phi3ForCausalLM"}, {"phi3"}, from_hf, from_gguf};
+const Family kPhimoeFamily = {
+    "phimoe", {"PhimoeForCausalLM", "PhiMoEForCausalLM"}, {"phimoe"}, phimoe_from_hf, phimoe_from_gguf, kPhimoeNames};
 
 }  // namespace quire::model

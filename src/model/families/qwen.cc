@@ -11,7 +11,7 @@ constexpr std::string_view kHandled[] = {"sliding_window", "use_sliding_window",
                                          "num_experts",    "num_local_experts",  "moe_intermediate_size"};
 constexpr size_t kDense = 4;  // of them
 
-// use_sliding_window is false in every released file; max_window_layers says which layers stay full.
+// use_sliding_window is false in all released files. The first max_window_layers layers have full attention.
 Status read_qwen_windows(const json::Value& config, DecoderConfig& out) {
   QUIRE_ASSIGN(const bool slides, json::get_bool_or(config, "use_sliding_window", false));
   QUIRE_TRY(read_windows(config, out, 0));
@@ -76,13 +76,6 @@ Result<DecoderConfig> qwen3_moe_from_gguf(const weights::GgufMetadata& metadata,
   return out;
 }
 
-constexpr const char* kQwen2Hf[] = {"Qwen2ForCausalLM"};
-constexpr const char* kQwen2Gguf[] = {"qwen2"};
-constexpr const char* kQwen3Hf[] = {"Qwen3ForCausalLM"};
-constexpr const char* kQwen3Gguf[] = {"qwen3"};
-constexpr const char* kQwen3MoeHf[] = {"Qwen3MoeForCausalLM"};
-constexpr const char* kQwen3MoeGguf[] = {"qwen3moe"};
-
 }  // namespace
 
 Status read_qwen_experts(const json::Value& config, DecoderConfig& out) {
@@ -93,7 +86,8 @@ Status read_qwen_experts(const json::Value& config, DecoderConfig& out) {
   QUIRE_ASSIGN(out.moe.normalise, json::get_bool_or(config, "norm_topk_prob", false));
   QUIRE_ASSIGN(const int64_t step, json::get_int_or(config, "decoder_sparse_step", 1, 1, 4096));
   for (int64_t i = 0; i < out.layers; ++i) {
-    if (out.moe.experts > 0 && (i + 1) % step == 0) out.per_layer[static_cast<size_t>(i)].feed = Feed::kMoe;
+    if (out.moe.experts > 0 && (i + 1) % step == 0)
+      out.per_layer[static_cast<size_t>(i)].feed_forward = FeedForward::kMoe;
   }
   const json::Value* dense = config.find("mlp_only_layers");
   if (dense == nullptr || dense->is_null()) return {};
@@ -102,13 +96,14 @@ Status read_qwen_experts(const json::Value& config, DecoderConfig& out) {
     if (!layer.is_int() || layer.as_int() < 0 || layer.as_int() >= out.layers) {
       return invalid_argument("field 'mlp_only_layers' must hold layers from 0 to " + std::to_string(out.layers - 1));
     }
-    out.per_layer[static_cast<size_t>(layer.as_int())].feed = Feed::kGated;
+    out.per_layer[static_cast<size_t>(layer.as_int())].feed_forward = FeedForward::kGated;
   }
   return {};
 }
 
-const Family kQwen2Family = {"qwen2", kQwen2Hf, kQwen2Gguf, qwen2_from_hf, qwen2_from_gguf};
-const Family kQwen3Family = {"qwen3", kQwen3Hf, kQwen3Gguf, qwen3_from_hf, qwen3_from_gguf};
-const Family kQwen3MoeFamily = {"qwen3-moe", kQwen3MoeHf, kQwen3MoeGguf, qwen3_moe_from_hf, qwen3_moe_from_gguf};
+const Family kQwen2Family = {"qwen2", {"Qwen2ForCausalLM"}, {"qwen2"}, qwen2_from_hf, qwen2_from_gguf};
+const Family kQwen3Family = {"qwen3", {"Qwen3ForCausalLM"}, {"qwen3"}, qwen3_from_hf, qwen3_from_gguf};
+const Family kQwen3MoeFamily = {
+    "qwen3-moe", {"Qwen3MoeForCausalLM"}, {"qwen3moe"}, qwen3_moe_from_hf, qwen3_moe_from_gguf};
 
 }  // namespace quire::model

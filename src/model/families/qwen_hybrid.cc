@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen3-Next, Qwen3.5 and Qwen3.5-MoE: three layers of gated delta net to one of gated softmax attention.
+// Qwen3-Next, Qwen3.5 and Qwen3.5-MoE: three layers with gated delta net per layer with gated softmax attention.
 #include "model/config/gguf_config.h"
 #include "model/config/hf_config.h"
 #include "model/families/family.h"
@@ -42,10 +42,8 @@ void set_common(DecoderConfig& out) {
 }
 
 Result<DecoderConfig> common_from_hf(const json::Value& config, bool has_intermediate) {
-  HfDefaults defaults;
-  defaults.partial_rotary = 0.25;
-  defaults.has_intermediate = has_intermediate;
-  QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
+  QUIRE_ASSIGN(DecoderConfig out,
+               read_common_hf(config, {.partial_rotary = 0.25, .has_intermediate = has_intermediate}));
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
   QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
   out.qkv_bias = out.o_bias = bias;
@@ -142,12 +140,6 @@ Result<DecoderConfig> qwen35_moe_from_gguf(const weights::GgufMetadata& metadata
   return out;
 }
 
-constexpr const char* kNextHf[] = {"Qwen3NextForCausalLM"};
-constexpr const char* kNextGguf[] = {"qwen3next"};
-constexpr const char* kQwen35Hf[] = {"Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"};
-constexpr const char* kQwen35Gguf[] = {"qwen35"};
-constexpr const char* kQwen35MoeHf[] = {"Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"};
-constexpr const char* kQwen35MoeGguf[] = {"qwen35moe"};
 constexpr PartName kNames[] = {
     {Part::kMlpNorm, "model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"},
     {Part::kSharedGate, "model.layers.{}.mlp.shared_expert.gate_proj", "blk.{}.ffn_gate_shexp"},
@@ -157,9 +149,13 @@ constexpr PartName kNames[] = {
 
 }  // namespace
 
-const Family kQwen3NextFamily = {"qwen3-next", kNextHf, kNextGguf, next_from_hf, next_from_gguf, kNames};
-const Family kQwen35Family = {"qwen3.5", kQwen35Hf, kQwen35Gguf, qwen35_from_hf, qwen35_from_gguf, kNames};
-const Family kQwen35MoeFamily = {"qwen3.5-moe",      kQwen35MoeHf,         kQwen35MoeGguf,
-                                 qwen35_moe_from_hf, qwen35_moe_from_gguf, kNames};
+const Family kQwen3NextFamily = {"qwen3-next", {"Qwen3NextForCausalLM"}, {"qwen3next"},
+                                 next_from_hf, next_from_gguf,           kNames};
+const Family kQwen35Family = {"qwen3.5",        {"Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"},
+                              {"qwen35"},       qwen35_from_hf,
+                              qwen35_from_gguf, kNames};
+const Family kQwen35MoeFamily = {"qwen3.5-moe",        {"Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"},
+                                 {"qwen35moe"},        qwen35_moe_from_hf,
+                                 qwen35_moe_from_gguf, kNames};
 
 }  // namespace quire::model

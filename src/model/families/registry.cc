@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of families, and the names that most of them share.
-#include <algorithm>
-
 #include "model/families/family.h"
 
 namespace quire::model {
@@ -121,10 +119,6 @@ std::string Family::name_of(Part part, int64_t layer, bool gguf, int64_t expert)
   }
   QUIRE_CHECK(false, "every part has a common name");
   return {};
-}
-
-bool Family::has_part(Part part) const {
-  return std::any_of(names.begin(), names.end(), [&](const PartName& row) { return row.part == part; });
 }
 
 bool is_ignored(std::string_view tensor, const DecoderConfig& config) {

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frame of the forward pass: embed, layers, and the head on the rows that are wanted.
+// The frame of the forward pass: embedding, layers, and the head on the rows whose logits are wanted.
 #include "model/layers/decoder.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "model/layers/feed_forward.h"
+#include "model/layers/mixer.h"
+
 namespace quire::model {
 namespace {
 
-// MLA is scaled by what a query and a key have in common, and by YaRN once more.
+// MLA scales by the size of a query head before absorption, nope_dim + rope_dim.
 float scale_of(const DecoderConfig& config) {
   if (config.attention_scale != 0) return config.attention_scale;
   const bool latent = config.mla.kv_rank > 0;
@@ -17,87 +20,6 @@ float scale_of(const DecoderConfig& config) {
 }
 
 }  // namespace
-
-size_t DecoderWeights::bytes() const {
-  const auto of = [](const std::vector<Packed>& matrices) {
-    size_t total = 0;
-    for (const Packed& matrix : matrices) total += matrix->bytes();
-    return total;
-  };
-  size_t total = embedding->bytes() + per_layer_projection.bytes();
-  if (per_layer_embedding != nullptr) total += per_layer_embedding->bytes();
-  if (&head.first() != embedding.get()) total += head.bytes();
-  for (const DecoderLayer& layer : layers) {
-    total += layer.attention.qkv.bytes() + layer.attention.o.bytes();
-    total += layer.mla.q_a.bytes() + layer.mla.q.bytes() + layer.mla.kv_a.bytes() + layer.mla.o.bytes();
-    total += of(layer.mla.k_up) + of(layer.mla.v_up) + layer.recurrent.in.bytes() + layer.recurrent.out.bytes();
-    total += layer.mlp.gate_up.bytes() + layer.mlp.down.bytes() + layer.moe.router.bytes();
-    total += of(layer.moe.gate_up) + of(layer.moe.down) + layer.moe.shared_gate.bytes();
-    total += layer.moe.shared.gate_up.bytes() + layer.moe.shared.down.bytes();
-    total += layer.per_layer_input.gate.bytes() + layer.per_layer_input.projection.bytes();
-  }
-  return total;
-}
-
-void DecoderLayer::measure(StepSizes& sizes) const {
-  for (const Linear* linear :
-       {&attention.qkv, &attention.o, &mla.q_a, &mla.q, &mla.kv_a, &mla.o, &recurrent.in, &recurrent.out, &mlp.gate_up,
-        &mlp.down, &moe.router, &moe.shared.gate_up, &moe.shared.down, &moe.shared_gate, &per_layer_input.gate,
-        &per_layer_input.projection}) {
-    linear->measure(sizes);
-  }
-  for (const auto* matrices : {&mla.k_up, &mla.v_up}) {
-    for (const Packed& matrix : *matrices) {
-      Linear one;
-      one.add({matrix, {}});
-      one.measure(sizes);
-    }
-  }
-}
-
-Status DecoderWeights::place(Backend& backend) {
-  const auto norm = [&](Norm& n) -> Status {
-    QUIRE_TRY(n.weight.place(backend));
-    return n.bias.place(backend);
-  };
-  const auto mlp = [&](MlpWeights& m) -> Status {
-    QUIRE_TRY(m.gate_up.place(backend));
-    return m.down.place(backend);
-  };
-  for (Linear* linear : {&head, &per_layer_projection}) QUIRE_TRY(linear->place(backend));
-  for (Norm* n : {&final_norm, &per_layer_norm}) QUIRE_TRY(norm(*n));
-  for (DecoderLayer& layer : layers) {
-    MoeWeights& moe = layer.moe;
-    RecurrentWeights& recurrent = layer.recurrent;
-    for (Linear* linear : {&layer.attention.qkv, &layer.attention.o, &layer.mla.q_a, &layer.mla.q, &layer.mla.kv_a,
-                           &layer.mla.o, &recurrent.in, &recurrent.out, &moe.router, &moe.shared_gate,
-                           &layer.per_layer_input.gate, &layer.per_layer_input.projection}) {
-      QUIRE_TRY(linear->place(backend));
-    }
-    for (Norm* n : {&layer.attention_norm, &layer.mlp_norm, &layer.post_attention_norm, &layer.post_mlp_norm,
-                    &layer.attention.q_norm, &layer.attention.k_norm, &layer.mla.q_a_norm, &layer.mla.kv_norm,
-                    &moe.router_norm, &moe.mlp_out_norm, &moe.norm, &moe.out_norm, &layer.per_layer_input.norm}) {
-      QUIRE_TRY(norm(*n));
-    }
-    for (Floats* floats :
-         {&layer.attention.sinks, &recurrent.conv, &recurrent.conv_bias, &recurrent.decay, &recurrent.dt_bias,
-          &recurrent.skip, &recurrent.norm, &moe.choice_bias, &moe.expert_scale, &moe.gate_up_bias, &moe.down_bias}) {
-      QUIRE_TRY(floats->place(backend));
-    }
-    QUIRE_TRY(mlp(layer.mlp));
-    QUIRE_TRY(mlp(moe.shared));
-    QUIRE_TRY(backend.stack(moe.gate_up_views));
-    QUIRE_TRY(backend.stack(moe.down_views));
-    // The experts' biases lie one after another.
-    const auto views = [](const Floats& all, size_t experts, std::vector<const float*>& out) {
-      out.clear();
-      for (size_t e = 0; e < experts && !all.empty(); ++e) out.push_back(all.data() + e * (all.size() / experts));
-    };
-    views(moe.gate_up_bias, moe.gate_up.size(), moe.gate_up_bias_views);
-    views(moe.down_bias, moe.down.size(), moe.down_bias_views);
-  }
-  return {};
-}
 
 DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t max_model_len, Backend& backend)
     : config_(std::move(config)),
@@ -109,57 +31,38 @@ DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t
       attention_scale_(scale_of(config_)),
       backend_(backend) {}
 
-DecoderModel::Scratch DecoderModel::carve(char* base, const StepLimits& limits) const {
-  Carver carver(base);
+DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimits& limits) const {
+  ScratchAllocator all(base);
   Scratch out;
-  out.hidden = carver.take(limits.max_tokens, config_.hidden, DType::kF32);
-  out.normed = carver.take(limits.max_tokens, config_.hidden, activation_);
-  out.wanted = out.normed;  // they do not meet
+  out.hidden = all.take(limits.max_tokens, config_.hidden, DType::kF32);
+  out.normed = all.take(limits.max_tokens, config_.hidden, activation_);
+  out.wanted = out.normed;  // never used at the same time
   if (config_.norms == NormPlacement::kParallel) {
-    out.parallel = carver.take(limits.max_tokens, config_.hidden, activation_);
+    out.parallel = all.take(limits.max_tokens, config_.hidden, activation_);
   }
-  if (config_.per_layer_input.dim > 0) {
-    out.per_layer = carver.take(limits.max_tokens, config_.layers * config_.per_layer_input.dim, activation_);
-  }
-  const size_t before = carver.used();
-  out.shared = base == nullptr ? nullptr : base + before;
-  Carver head(out.shared);
+  const int64_t per_layer_columns = config_.layers * config_.per_layer_input.dim;
+  if (per_layer_columns > 0) out.per_layer = all.take(limits.max_tokens, per_layer_columns, activation_);
+  out.shared = base == nullptr ? nullptr : base + all.used();
+  ScratchAllocator head(out.shared), gathered(out.shared);
   out.logits = head.take(limits.max_logit_rows, config_.vocab_size, DType::kF32);
-  Carver gathered(out.shared);
   out.wanted_hidden = gathered.take(limits.max_tokens, config_.hidden, DType::kF32);
   size_t most = std::max(head.used(), gathered.used());
   for (const LayerConfig& layer : config_.per_layer) {
-    Carver mixer(nullptr), feed(nullptr), per_layer(nullptr);
-    switch (layer.mixer) {
-      case Mixer::kAttention:
-        attention_scratch(mixer, layer, limits.max_tokens);
-        break;
-      case Mixer::kMla:
-        mla_scratch(mixer, limits.max_tokens);
-        break;
-      case Mixer::kGatedDeltaNet:
-      case Mixer::kMamba2:
-      case Mixer::kShortConv:
-        recurrent_scratch(mixer, layer, limits.max_tokens);
-        break;
-      case Mixer::kNone:
-        break;
-    }
-    feed_scratch(feed, layer, limits.max_tokens);
-    if (config_.per_layer_input.dim > 0) {
-      per_layer.take(limits.max_tokens, config_.layers * config_.per_layer_input.dim, activation_);
-    }
-    most = std::max({most, mixer.used(), feed.used(), per_layer.used()});
+    ScratchAllocator mixer(nullptr), feed_forward(nullptr), per_layer(nullptr);
+    if (layer.mixer != Mixer::kNone) mixer_kind(layer.mixer).reserve(*this, layer, limits.max_tokens, mixer);
+    reserve_feed_forward(*this, layer, limits.max_tokens, feed_forward);
+    if (per_layer_columns > 0) per_layer.take(limits.max_tokens, per_layer_columns, activation_);
+    most = std::max({most, mixer.used(), feed_forward.used(), per_layer.used()});
   }
-  out.bytes = before + most;
+  out.bytes = all.used() + most;
   return out;
 }
 
-size_t DecoderModel::scratch_bytes(const StepLimits& limits) const {
-  return carve(nullptr, limits).bytes;
+size_t DecoderModel::scratch_bytes(const BatchLimits& limits) const {
+  return lay_out_scratch(nullptr, limits).bytes;
 }
 
-StepSizes DecoderModel::step_sizes(const StepLimits& limits) const {
+StepSizes DecoderModel::step_sizes(const BatchLimits& limits) const {
   StepSizes out;
   out.tokens = limits.max_tokens;
   out.logit_rows = limits.max_logit_rows;
@@ -171,10 +74,15 @@ StepSizes DecoderModel::step_sizes(const StepLimits& limits) const {
     out.head_dim = std::max({out.head_dim, layer.head_dim, layer.v_head_dim});
   }
   weights_.per_layer_projection.measure(out);
+  for_each_weight(weights_.layers, [&](const auto& weight) {
+    if constexpr (requires { weight.measure(out); }) weight.measure(out);
+  });
   for (size_t i = 0; i < weights_.layers.size(); ++i) {
-    weights_.layers[i].measure(out);
-    out.state_columns = std::max(out.state_columns, recurrent_columns(config_.per_layer[i]));
-    if (weights_.layers[i].moe.gate_up.empty()) continue;
+    const Mixer mixer = config_.per_layer[i].mixer;
+    if (mixer != Mixer::kNone && mixer_kind(mixer).state_columns != nullptr) {
+      out.state_columns = std::max(out.state_columns, mixer_kind(mixer).state_columns(config_));
+    }
+    if (weights_.layers[i].moe.gate_up.matrices.empty()) continue;
     out.experts = config_.moe.experts;
     out.chosen = config_.moe.k;
     out.expert_columns = config_.moe.intermediate + config_.hidden;
@@ -182,14 +90,14 @@ StepSizes DecoderModel::step_sizes(const StepLimits& limits) const {
   return out;
 }
 
-Status DecoderModel::prepare(const StepLimits& limits) {
+Status DecoderModel::prepare(const BatchLimits& limits) {
   QUIRE_ASSIGN(memory_, backend_.allocate(scratch_bytes(limits)));
-  scratch_ = carve(static_cast<char*>(memory_->data()), limits);
+  scratch_ = lay_out_scratch(static_cast<char*>(memory_->data()), limits);
   QUIRE_TRY(ones_.place(backend_));
-  if (!backend_.host_memory()) {  // a table that grows would move
+  if (!backend_.host_memory()) {  // a table that grows would change its address
     for (RopeTable* table : {&rope_, &local_rope_}) QUIRE_TRY(table->place(backend_));
   }
-  query_growth_.reserve(static_cast<size_t>(limits.max_tokens));
+  query_scales_.reserve(static_cast<size_t>(limits.max_tokens));
   limits_ = limits;
   return {};
 }
@@ -202,7 +110,7 @@ void DecoderModel::norm(const Tensor& x, const Norm& norm, int64_t group, const 
   }
 }
 
-// Everything that changes with the step and that ops read goes to the backend's memory first.
+// Copies the arrays of the step that ops read into the backend's memory.
 void DecoderModel::stage(const StepBatch& batch) {
   backend_.begin_step();
   backend_.reserve_stage(batch.bytes(), batch.num_arrays());
@@ -224,19 +132,21 @@ void DecoderModel::stage(const StepBatch& batch) {
     to.state_source = staged(from.state_source);
     to.state_destination = staged(from.state_destination);
   }
-  if (static_cast<int64_t>(batch.wanted.size()) == batch.num_tokens()) {  // then they are not gathered
+  if (static_cast<int64_t>(batch.wanted.size()) == batch.num_tokens()) {  // then the rows are not gathered
     for (size_t i = 0; i < batch.wanted.size(); ++i) QUIRE_CHECK(batch.wanted[i] == static_cast<int32_t>(i));
   }
   step_.wanted = staged(batch.wanted);
-  query_growth_.clear();
-  if (config_.query_growth != 0) {
+  query_scales_.clear();
+  if (const auto beta = static_cast<double>(config_.attention_temperature); beta != 0) {
     for (const int32_t position : batch.positions) {
-      const double steps = std::floor(static_cast<double>(position) / static_cast<double>(config_.query_growth_base));
-      query_growth_.push_back(static_cast<float>(1.0 + static_cast<double>(config_.query_growth) * std::log1p(steps)));
+      const auto length = static_cast<double>(config_.attention_temperature_length);
+      const double steps = std::floor(static_cast<double>(position) / length);
+      query_scales_.push_back(static_cast<float>(1.0 + beta * std::log1p(steps)));
     }
   }
-  step_.query_growth = staged(query_growth_);
-  // Last, so that what a recorded step reads lies where it lay. The tokens are filled in before the step runs.
+  step_.query_scales = staged(query_scales_);
+  // This comes last, so that the other arrays of a recorded step keep their addresses. The tokens are filled in before
+  // the step runs.
   const std::span<const int32_t> rows = staged(batch.sampled_from_row);
   if (!rows.empty()) backend_.take_sampled({step_.tokens, rows});
 }
@@ -250,12 +160,12 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   step_normed_ = scratch_.normed.first_rows(tokens);
   num_wanted_ = static_cast<int64_t>(batch.wanted.size());
 
-  int64_t reach = 0;
-  for (const int32_t length : batch.context_lens) reach = std::max<int64_t>(reach, length);
-  rope_.reach(reach);
-  local_rope_.reach(reach);
+  int64_t end = 0;
+  for (const int32_t length : batch.context_lens) end = std::max<int64_t>(end, length);
+  rope_.grow_to(end);
+  local_rope_.grow_to(end);
 
-  // Not where rows are gathered: those lie where the logits go.
+  // Not if rows are gathered: they are stored where the logits go.
   head_in_step_ = num_wanted_ == tokens && tokens <= limits_.max_logit_rows && backend_.joins_head(tokens) &&
                   joins_norm({step_hidden_, &weights_.final_norm, false}, weights_.head);
   stage(batch);
@@ -267,44 +177,48 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   }
 }
 
+void DecoderModel::run_layer(const LayerContext& layer) {
+  const DecoderLayer& weights = layer.weights;
+  const bool parallel = config_.norms == NormPlacement::kParallel;
+  if (layer.config.mixer != Mixer::kNone) {
+    const Tensor out = parallel ? scratch_.parallel.first_rows(step_hidden_.rows) : step_normed_;
+    const bool may_add = weights.post_attention_norm.empty() && !parallel;
+    const LayerInput input{step_hidden_, &weights.attention_norm, parallel};
+    const bool added = mixer_kind(layer.config.mixer).run(*this, layer, input, {out, may_add});
+    if (!added) add_to_residual(out, weights.post_attention_norm);
+  }
+  if (layer.config.feed_forward != FeedForward::kNone) {
+    // Parallel to the mixer, the feed-forward part reads the same normed rows.
+    const LayerInput input = parallel ? LayerInput{step_normed_} : LayerInput{step_hidden_, &weights.mlp_norm};
+    const bool added = run_feed_forward(*this, layer, input, {step_normed_, weights.post_mlp_norm.empty()});
+    if (!added) add_to_residual(step_normed_, weights.post_mlp_norm);
+  }
+  if (config_.per_layer_input.dim > 0) add_per_layer_input(layer);
+  if (config_.layer_scalars) backend_.scale({step_hidden_, weights.scalar, {}, step_hidden_});
+}
+
 void DecoderModel::run_layers(const KvCache& kv) {
   embed();
-  const bool parallel = config_.norms == NormPlacement::kParallel;
   for (int64_t i = 0; i < config_.layers; ++i) {
-    const DecoderLayer& weights = weights_.layers[static_cast<size_t>(i)];
-    const LayerContext layer{kv, i, config_.per_layer[static_cast<size_t>(i)], weights};
-    if (layer.config.mixer != Mixer::kNone) {
-      const Tensor out = parallel ? scratch_.parallel.first_rows(step_hidden_.rows) : step_normed_;
-      const Sink sink{out, weights.post_attention_norm.empty() && !parallel};
-      run_mixer(layer, {step_hidden_, &weights.attention_norm, parallel}, sink);
-      if (!sink.added) add_to_residual(out, weights.post_attention_norm);
-    }
-    if (layer.config.feed != Feed::kNone) {
-      const Sink sink{step_normed_, weights.post_mlp_norm.empty()};
-      // Beside the mixer, the feed takes the norm that the mixer took.
-      run_feed(layer, parallel ? Source{step_normed_, nullptr, false} : Source{step_hidden_, &weights.mlp_norm, false},
-               sink);
-      if (!sink.added) add_to_residual(step_normed_, weights.post_mlp_norm);
-    }
-    if (config_.per_layer_input.dim > 0) add_per_layer_input(layer);
-    if (config_.layer_scalars) backend_.scale({step_hidden_, weights.scalar, {}, step_hidden_});
+    const auto at = static_cast<size_t>(i);
+    run_layer({kv, i, config_.per_layer[at], weights_.layers[at]});
   }
   if (num_wanted_ == 0) return;
-  // Rows are taken from the residual stream before the norm, so that the norm sees what the head does.
+  // Rows are gathered before the norm, so that the norm runs on no more rows than the head.
   Tensor rows = step_hidden_;
   if (num_wanted_ < rows.rows) {
     rows = scratch_.wanted_hidden.first_rows(num_wanted_);
     backend_.gather({step_hidden_, step_.wanted, rows});
   }
   if (head_in_step_) {
-    return begin(weights_.head, {rows, &weights_.final_norm, false}, scratch_.logits.first_rows(num_wanted_));
+    return project_in(weights_.head, {rows, &weights_.final_norm, false}, scratch_.logits.first_rows(num_wanted_));
   }
   norm(rows, weights_.final_norm, config_.hidden, scratch_.wanted.first_rows(num_wanted_));
 }
 
-Tensor DecoderModel::normed(const Source& source) {
-  if (source.norm == nullptr || source.norm->empty()) return activations(source.x);
-  norm(source.x, *source.norm, config_.hidden, step_normed_);
+Tensor DecoderModel::normed(const LayerInput& input) {
+  if (input.norm == nullptr || input.norm->empty()) return activations(input.x);
+  norm(input.x, *input.norm, config_.hidden, step_normed_);
   return step_normed_;
 }
 
@@ -314,39 +228,67 @@ Tensor DecoderModel::activations(const Tensor& x) {
   return step_normed_;
 }
 
-bool DecoderModel::joins_norm(const Source& source, const Linear& linear) const {
-  return source.norm != nullptr && !source.norm->empty() && !source.keep && config_.norm_kind == NormKind::kRms &&
-         linear.single() && backend_.joins_linear(source.x.rows);
+bool DecoderModel::joins_norm(const LayerInput& input, const Linear& linear) const {
+  return input.norm != nullptr && !input.norm->empty() && !input.keep_normed && config_.norm_kind == NormKind::kRms &&
+         linear.single() && backend_.joins_linear(input.x.rows);
 }
 
-void DecoderModel::begin(const Linear& linear, const Source& source, const Tensor& out) {
-  if (!joins_norm(source, linear)) return linear.run(backend_, normed(source), out);
-  const NormForm form{source.norm->weight.data(), config_.norm_eps};
-  linear.run(backend_, source.x, out, {&form});
+void DecoderModel::project_in(const Linear& linear, const LayerInput& input, const Tensor& out) {
+  if (!joins_norm(input, linear)) return linear.run(backend_, normed(input), out);
+  const NormForm form{input.norm->weight.data(), config_.norm_eps};
+  linear.run(backend_, input.x, out, {&form});
 }
 
-// hidden += residual_scale * y of a layer's last linear, at once where the backend can; else y goes to the sink.
-void DecoderModel::finish(const Linear& linear, const Tensor& x, const Sink& sink) {
-  if (!sink.may_add || !linear.single() || !backend_.joins_linear(x.rows)) return linear.run(backend_, x, sink.out);
-  sink.added = true;
+// Adds residual_scale * y to the residual stream in the same op, where the backend can; else y goes to the output.
+bool DecoderModel::project_out(const Linear& linear, const Tensor& x, const LayerOutput& output) {
+  if (!output.may_add || !linear.single() || !backend_.joins_linear(x.rows)) {
+    linear.run(backend_, x, output.out);
+    return false;
+  }
   linear.run(backend_, x, step_hidden_, {nullptr, step_hidden_, config_.residual_scale});
+  return true;
 }
 
-// hidden += residual_scale * norm(x), in place; x is overwritten where there is a norm.
+void DecoderModel::rotate(const Tensor& x, int64_t head_dim, int64_t offset, RopeUse use) {
+  if (use == RopeUse::kNone) return;
+  const RopeConfig& config = rope_config(use);
+  const RopeTable& table = rope_table(use);
+  backend_.rope(
+      {x, head_dim, config.rot_dim, config.interleaved, table.cosines(), table.sines(), step_.positions, offset});
+}
+
+AttentionArgs DecoderModel::attention_args(const LayerContext& layer, const Tensor& q, const Tensor& out) const {
+  const StagedGroup& pages = group(layer);
+  AttentionArgs args;
+  args.q = q;
+  args.kv = layer.kv.layer(layer.index);
+  args.num_heads = config_.heads;
+  args.scale = attention_scale_;
+  args.window = layer.config.window;
+  args.soft_cap = config_.attention_soft_cap;
+  args.cu_seqlens_q = step_.cu_seqlens_q;
+  args.context_lens = step_.context_lens;
+  args.block_tables = pages.block_tables;
+  args.max_blocks = pages.max_blocks;
+  args.out = out;
+  return args;
+}
+
+// hidden += residual_scale * norm(x). Overwrites x if there is a norm.
 void DecoderModel::add_to_residual(const Tensor& x, const Norm& post_norm) {
   if (!post_norm.empty()) norm(x, post_norm, config_.hidden, x);
   backend_.residual_add({x, step_hidden_, config_.residual_scale, step_hidden_});
 }
 
-// Gemma 4 looks the token up a second time, in a table with a part for each layer, and adds a projection of the first
+// Gemma 4 looks each token up in a second table, which has a part for each layer, and adds a projection of the first
 // embedding: (norm(projection) + lookup) / sqrt(2).
 void DecoderModel::embed() {
   backend_.embedding({weights_.embedding.get(), step_.tokens, config_.embedding_scale, step_hidden_});
   const int64_t dim = config_.per_layer_input.dim;
   if (dim == 0) return;
   const Tensor inputs = scratch_.per_layer.first_rows(step_hidden_.rows);
-  Carver carver(scratch_.shared);
-  const Tensor looked_up = carver.take(step_hidden_.rows, inputs.cols, activation_);
+  ScratchAllocator allocator = scratch();
+  const Tensor looked_up = allocator.take(step_hidden_.rows, inputs.cols, activation_);
   weights_.per_layer_projection.run(backend_, activations(step_hidden_), inputs);
   const auto inverse_root = [](int64_t n) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(n))); };
   backend_.scale({inputs, inverse_root(config_.hidden), {}, inputs});
@@ -360,8 +302,8 @@ void DecoderModel::embed() {
 void DecoderModel::add_per_layer_input(const LayerContext& layer) {
   const PerLayerInputWeights& weights = layer.weights.per_layer_input;
   const int64_t dim = config_.per_layer_input.dim;
-  Carver carver(scratch_.shared);
-  const Tensor gate = carver.take(step_hidden_.rows, dim, activation_);
+  ScratchAllocator allocator = scratch();
+  const Tensor gate = allocator.take(step_hidden_.rows, dim, activation_);
   const Tensor input = scratch_.per_layer.first_rows(step_hidden_.rows).columns(layer.index * dim, dim);
   weights.gate.run(backend_, activations(step_hidden_), gate);
   backend_.glu({gate, input, config_.activation, gate});

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear: a weight as the families use it: one or more packed matrices side by side over the same input, with their
-// biases.
+// Linear: a weight as layers use it: one or more packed matrices with the same input, and their biases.
 #pragma once
 
 #include <algorithm>
@@ -11,20 +10,20 @@
 
 namespace quire::model {
 
-// y = x W^T + b, where W may be several matrices (q, k, v of different types) whose outputs stand next to each other.
-// Immutable after load. Here is where shards and adapters attach; families never call a bare matrix product.
+// y = x W^T + b, where W may be several matrices (q, k, v of different types) whose outputs are adjacent columns of y.
+// Immutable after load.
 class Linear {
  public:
   struct Piece {
     std::shared_ptr<const PackedMatrix> weight;
     Floats bias;                     // [n] or empty
-    Constant<int32_t> columns = {};  // the order in which the weight takes x's columns; empty: as they are
+    Constant<int32_t> columns = {};  // the order in which the weight reads the columns of x; empty: as they are
   };
   void add(Piece piece) {
     out_dim_ += piece.weight->n();
     pieces_.push_back(std::move(piece));
   }
-  // What may be joined to the product, where the backend does (LinearArgs).
+  // What a backend may compute together with the product (LinearArgs).
   struct Joined {
     const NormForm* norm = nullptr;
     Tensor residual = {};
@@ -40,8 +39,8 @@ class Linear {
       column += piece.weight->n();
     }
   }
-  // act(gate) * up, where this linear's outputs are a gate and its up; `both` is room for the two, and `out` may be its
-  // first half. The same bits whether the backend joins them or not.
+  // act(gate) * up, where the outputs of this linear are gate and up. `both` has room for the two, and `out` may be its
+  // first half. The results have the same bits whether the backend joins the ops or not.
   void run_gated(Backend& backend, const Tensor& x, Activation activation, const Tensor& both, const Tensor& out,
                  const Joined& joined) const {
     if (pieces_.size() == 1) {
@@ -62,7 +61,7 @@ class Linear {
     }
     return {};
   }
-  // Widens `sizes` to what this product has.
+  // Raises the maxima in `sizes` to the sizes of this product.
   void measure(StepSizes& sizes) const {
     for (const Piece& piece : pieces_) {
       const PackedMatrix& w = *piece.weight;

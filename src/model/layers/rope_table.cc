@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary frequencies for each scaling type, and the table made of them.
+// The rotary frequencies of each scaling type, and the table made from them.
 #include "model/layers/rope_table.h"
 
 #include <algorithm>
@@ -25,8 +25,8 @@ double yarn_mscale(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
 
-// YaRN: pairs that turn often within the original length keep their frequency, slow ones are interpolated, with a ramp
-// between.
+// YaRN (arXiv:2309.00071): pairs that rotate often within the original length keep their frequency, slow ones are
+// interpolated, with a ramp in between.
 double apply_yarn(const RopeConfig& c, std::vector<double>& freq) {
   const double dim = static_cast<double>(c.rot_dim);
   const auto pair_of_rotations = [&](double rotations) {
@@ -53,7 +53,7 @@ double apply_yarn(const RopeConfig& c, std::vector<double>& freq) {
   return yarn_mscale(c.factor, 1.0);
 }
 
-// Llama 3.1: long waves are divided by the factor, short ones kept, with a smooth step between.
+// Llama 3.1: low frequencies are divided by the factor, high ones are kept, with a smooth step in between.
 void apply_llama3(const RopeConfig& c, std::vector<double>& freq) {
   const double original = static_cast<double>(c.original_max_position);
   for (double& f : freq) {
@@ -67,7 +67,7 @@ void apply_llama3(const RopeConfig& c, std::vector<double>& freq) {
   }
 }
 
-// Dynamic NTK with the base fixed by the longest sequence there can be, so that positions never change their angle.
+// Dynamic NTK with the base for max_model_len, so that the angle of a position never changes.
 double dynamic_theta(const RopeConfig& c, int64_t max_model_len) {
   const double dim = static_cast<double>(c.rot_dim);
   const double trained = static_cast<double>(c.config_max_position);
@@ -125,7 +125,7 @@ RopeFrequencies rope_frequencies(const RopeConfig& c, int64_t max_model_len) {
 RopeTable::RopeTable(RopeFrequencies frequencies, int64_t max_model_len)
     : frequencies_(std::move(frequencies)), max_model_len_(max_model_len) {}
 
-void RopeTable::reach(int64_t end) {
+void RopeTable::grow_to(int64_t end) {
   if (end <= reached_ || frequencies_.inv_freq.empty()) return;
   QUIRE_CHECK(end <= max_model_len_);
   const int64_t target = std::min((end + kGrowth - 1) / kGrowth * kGrowth, max_model_len_);
@@ -134,7 +134,7 @@ void RopeTable::reach(int64_t end) {
   sin_.resize(static_cast<size_t>(target) * half);
   for (int64_t p = reached_; p < target; ++p) {
     for (size_t i = 0; i < half; ++i) {
-      // The product is rounded to float, as everyone's reference does; its cosine is then as exact as a float can be.
+      // The angle is rounded to float, as in the reference implementations; its cosine is computed in double.
       const float angle = static_cast<float>(p) * frequencies_.inv_freq[i];
       const size_t at = static_cast<size_t>(p) * half + i;
       cos_[at] = static_cast<float>(std::cos(static_cast<double>(angle))) * frequencies_.attention_factor;
@@ -145,7 +145,7 @@ void RopeTable::reach(int64_t end) {
 }
 
 Status RopeTable::place(Backend& backend) {
-  reach(max_model_len_);
+  grow_to(max_model_len_);
   placed_cos_ = std::move(cos_);
   placed_sin_ = std::move(sin_);
   QUIRE_TRY(placed_cos_.place(backend));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RopeTable: cosines and sines of every position a model may see; frequencies are fixed at load.
+// RopeTable: the cosines and sines of all positions of a model.
 #pragma once
 
 #include <cstdint>
@@ -10,23 +10,23 @@
 
 namespace quire::model {
 
-// The frequencies of each pair, [rot_dim/2], and the factor that multiplies cosine and sine. `max_model_len` decides
-// for dynamic (NTK by that length) and longrope (long factors when it is past the original length).
+// The frequency of each pair, [rot_dim/2], and the factor of cosine and sine. They depend on `max_model_len` for
+// RopeType::kDynamic (NTK scaling for that length) and kLongRope (long factors beyond the original length).
 struct RopeFrequencies {
   std::vector<float> inv_freq;
   float attention_factor = 1.0f;
 };
 RopeFrequencies rope_frequencies(const RopeConfig& config, int64_t max_model_len);
 
-// The table, grown in steps as positions are first used, so that a long max_model_len costs nothing until it is needed.
-// Owned by a model, used on the engine's thread. Row p depends on p alone.
+// The table grows when positions are first used, so that a long max_model_len costs no memory until then. Row p depends
+// on p alone. Owned by a model and used on the engine's thread.
 class RopeTable {
  public:
   RopeTable(RopeFrequencies frequencies, int64_t max_model_len);
 
   // Makes the rows of all positions below `end` valid.
-  void reach(int64_t end);
-  // Puts the rows of all positions into the backend's memory, where they stay.
+  void grow_to(int64_t end);
+  // Puts the rows of all positions into the backend's memory.
   Status place(Backend& backend);
   const float* cosines() const { return placed_cos_.empty() ? cos_.data() : placed_cos_.data(); }  // [positions, rot/2]
   const float* sines() const { return placed_sin_.empty() ? sin_.data() : placed_sin_.data(); }

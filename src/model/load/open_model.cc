@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a path to a checked config: which family it is, in which format.
+// open_model: from a path to a checked config.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -30,7 +30,7 @@ Result<std::string> architecture_of(const json::Value& config) {
   return list->as_array()[0].as_string();
 }
 
-// Python writes Infinity and NaN where JSON has no such numbers; outside of strings they become null.
+// Python writes Infinity and NaN, which are not JSON; outside of strings they become null.
 std::string without_infinities(std::string text) {
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -45,7 +45,7 @@ std::string without_infinities(std::string text) {
   return text;
 }
 
-// A model that also sees or hears has its text part's fields under text_config.
+// Models with vision or audio have the fields of their text part under text_config.
 json::Value text_part(const json::Value& config) {
   const json::Value* text = config.find("text_config");
   if (text == nullptr || !text->is_object()) return config;
@@ -73,7 +73,7 @@ Status read_hf(const fs::path& file, ModelFiles& out) {
   return {};
 }
 
-// Where the text part's tensors stand in such a checkpoint.
+// The prefix of the text part's tensors in such a checkpoint.
 std::string find_text_prefix(const weights::WeightSource& source) {
   const std::vector<std::string> names = source.names();
   for (const char* prefix : {"model.", "model.language_model.", "language_model.model."}) {
@@ -83,7 +83,7 @@ std::string find_text_prefix(const weights::WeightSource& source) {
   return "model.";
 }
 
-// The rows of the first layer's k_proj, or 0 where no layer has one of its own.
+// The number of rows of the first k_proj, or 0 if no layer has one.
 int64_t k_rows(const ModelFiles& files) {
   if (files.source->is_dummy()) return 0;
   for (int64_t layer = 0; layer < files.config.layers; ++layer) {
@@ -95,12 +95,12 @@ int64_t k_rows(const ModelFiles& files) {
   return 0;
 }
 
-// The plain type that most of the text part's weights have, where config.json does not say. Codes of quantised formats
-// do not count; what stands beside them (scales, embeddings, norms) does. Nothing: no tensor has a plain type.
+// The plain type of most weights of the text part, for a config.json without a type. Codes of quantised formats do not
+// count; their scales, embeddings and norms do. Nothing if no tensor has a plain type.
 std::optional<DType> most_frequent_dtype(const ModelFiles& files) {
   struct Count {
     DType dtype;
-    int64_t matrices = 0, vectors = 0;  // elements; norms are often wider than the model, so they decide last
+    int64_t matrices = 0, vectors = 0;  // elements; norms often have a wider type, so they count only without matrices
     auto key() const { return std::pair(matrices, vectors); }
   };
   std::array<Count, 3> counts{{{DType::kBF16}, {DType::kF16}, {DType::kF32}}};
@@ -134,7 +134,8 @@ Result<std::vector<double>> factor_tensor(const weights::WeightSource& source, c
   return out;
 }
 
-// What GGUF leaves to the tensors: norms of q and k that some sizes of a family have, and Gemma 4's options.
+// What only the tensors of a GGUF file show: norms of q and k, which some models of a family have, and Gemma 4's
+// options.
 void note_optional_tensors(ModelFiles& files) {
   DecoderConfig& config = files.config;
   const auto find = [&](Part part, int64_t layer) {
