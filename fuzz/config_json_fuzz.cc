@@ -7,8 +7,8 @@
 
 #include "base/check.h"
 #include "base/json.h"
-#include "model/family.h"
-#include "model/rope_table.h"
+#include "model/families/family.h"
+#include "model/layers/rope_table.h"
 #include "ops/attention.h"
 #include "ops/recurrent.h"
 
@@ -38,7 +38,7 @@ void check_layer(const model::DecoderConfig& c, const model::LayerConfig& layer,
     QUIRE_CHECK(layer.rope == model::RopeUse::kNone || rope.rot_dim <= c.head_dim_of(layer));
   }
   if (layer.mixer == model::Mixer::kGatedDeltaNet) QUIRE_CHECK(c.gdn.dk <= kMaxStateDim && c.gdn.dv <= kMaxStateDim);
-  if (layer.feed == model::Feed::kMoe) QUIRE_CHECK(c.moe.k >= 1 && c.moe.k <= c.moe.experts);
+  if (layer.feed_forward == model::FeedForward::kMoe) QUIRE_CHECK(c.moe.k >= 1 && c.moe.k <= c.moe.experts);
 }
 
 void check_completed(const model::DecoderConfig& c) {
@@ -46,7 +46,7 @@ void check_completed(const model::DecoderConfig& c) {
   QUIRE_CHECK(c.max_position >= 1 && c.max_position <= int64_t{1} << 30);
   QUIRE_CHECK(c.rope_layers.empty() || c.rope_layers.size() == static_cast<size_t>(c.layers));
   for (const float scale : {c.embedding_scale, c.attention_scale, c.residual_scale, c.logits_scale, c.norm_eps,
-                            c.attention_soft_cap, c.logits_soft_cap, c.query_growth}) {
+                            c.attention_soft_cap, c.logits_soft_cap, c.attention_temperature}) {
     QUIRE_CHECK(std::isfinite(scale), "a scale that was accepted is finite");
   }
   QUIRE_CHECK(c.per_layer.size() == static_cast<size_t>(c.layers));

@@ -31,10 +31,10 @@ class NoOpModel final : public model::Model {
   const model::DecoderConfig& config() const override { return config_; }
   size_t weights_bytes() const override { return 0; }
   DType main_dtype() const override { return DType::kF32; }
-  size_t scratch_bytes(const model::StepLimits& limits) const override {
+  size_t scratch_bytes(const model::BatchLimits& limits) const override {
     return static_cast<size_t>(limits.max_logit_rows * config_.vocab_size) * sizeof(float);
   }
-  Status prepare(const model::StepLimits& limits) override {
+  Status prepare(const model::BatchLimits& limits) override {
     logits_.assign(static_cast<size_t>(limits.max_logit_rows * config_.vocab_size), 0.0f);
     for (int64_t row = 0; row < limits.max_logit_rows; ++row) {
       const int64_t best = (row * 7919 + 13) % config_.vocab_size;

@@ -8,7 +8,7 @@
 #include "kv/memory_plan.h"
 #include "llm/load.h"
 #include "llm/text_side.h"
-#include "model/rope_table.h"
+#include "model/layers/rope_table.h"
 
 namespace quire::cli {
 namespace {
@@ -50,7 +50,7 @@ std::string layer_kinds(const model::DecoderConfig& config) {
   for (const model::LayerConfig& layer : config.per_layer) {
     std::string kind = kMixers[static_cast<size_t>(layer.mixer)];
     if (layer.window > 0) kind = "window_" + std::to_string(layer.window) + "_attention";
-    if (layer.feed == model::Feed::kMoe) kind += "+moe";
+    if (layer.feed_forward == model::FeedForward::kMoe) kind += "+moe";
     if (counts[kind]++ == 0) order.push_back(kind);
   }
   std::string out;

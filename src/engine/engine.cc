@@ -28,7 +28,7 @@ const char* name(FinishReason reason) {
 
 Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
                                              const EngineOptions& options) {
-  model::CacheLayout layout = options.cache;
+  kv::CacheLayout layout = options.cache;
   if (layout.groups.empty()) {
     const auto page_bytes = [&](const KvPageShape& shape) {
       return static_cast<int64_t>(backend->kv_page_bytes(shape));

@@ -26,7 +26,7 @@ struct EngineOptions {
   int32_t num_blocks = 0;  // pages of the KV cache, including the null page
   int32_t block_size = 16;
   DType kv_dtype = DType::kF16;
-  model::CacheLayout cache;  // made by kv::group_layers; if it has no groups, the engine makes it
+  kv::CacheLayout cache;  // made by kv::group_layers; if it has no groups, the engine makes it
   bool prefix_caching = true;
   int64_t max_logit_rows = 64;
   int64_t max_logprobs = 20;
@@ -80,7 +80,7 @@ class Engine {
   const model::Model& model() const { return *model_; }
   const Backend& backend() const { return *backend_; }
   const EngineOptions& options() const { return options_; }
-  const model::CacheLayout& cache_layout() const { return pages_->layout(); }
+  const kv::CacheLayout& cache_layout() const { return pages_->layout(); }
   EngineStats stats() const;
   bool reset_prefix_cache() { return kv_.reset_prefix_cache(); }
   // For tests and tools.

@@ -377,7 +377,7 @@ void run_traffic(const Scenario& scenario, bool ahead) {
     setting.step_tokens = seed % 7 == 0 ? 1 + seed % 3 : 4 + seed * 5 % 37;
     setting.caching = seed % 6 != 5;
     // From so few that one sequence runs at a time, or is refused, to plenty.
-    const int64_t one = kv::most_pages(scenario.groups, World::kMaxLen, {setting.step_tokens, setting.caching});
+    const int64_t one = kv::max_pages(scenario.groups, World::kMaxLen, {setting.step_tokens, setting.caching});
     setting.pages = static_cast<int32_t>(1 + one / 2 + one * (seed % 10) / 2);
     if (seed % 4 == 1) setting.hasher = kv::PrefixHasher::colliding(static_cast<int>(seed % 3));
     World world(setting);

@@ -20,7 +20,7 @@ const model::StepBatch& StepBuilder::build(Step& step) {
   if (!batch_.sampled_from_row.empty()) batch_.sampled_from_row.resize(batch_.tokens.size(), -1);
   batch_.groups.resize(kv_.groups().size());
   for (size_t g = 0; g < batch_.groups.size(); ++g) {
-    if (kv_.groups()[g].kind == model::CacheKind::kState) {
+    if (kv_.groups()[g].kind == kv::CacheKind::kState) {
       add_states(step.shares, g);
     } else {
       add_pages(step.shares, g);

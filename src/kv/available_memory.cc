@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The files of /proc and /sys have no size, so they are read to their end.
+// Files in /proc and /sys report no size, so they are read to the end.
 std::optional<std::string> read_text(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return std::nullopt;
@@ -49,11 +49,11 @@ std::optional<int64_t> number_after(const std::string& text, std::string_view ke
   return std::nullopt;
 }
 
-// One control group's limit as the two kernels' versions spell its files.
+// The files of a control group, in cgroup v1 and v2.
 struct GroupFiles {
   const char* limit;
   const char* usage;
-  const char* reclaimable;  // a key of memory.stat: page cache that the kernel drops first
+  const char* reclaimable;  // the key in memory.stat of page cache that the kernel drops first
 };
 constexpr GroupFiles kV1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "};
 constexpr GroupFiles kV2 = {"memory.max", "memory.current", "inactive_file "};
@@ -61,7 +61,7 @@ constexpr GroupFiles kV2 = {"memory.max", "memory.current", "inactive_file "};
 void apply_group(const fs::path& folder, const GroupFiles& files, MemoryInfo& info) {
   const auto limit = read_number(folder / files.limit);  // "max" is no number: no limit
   if (!limit) return;
-  info.total = std::min(info.total, *limit);  // a group above with a wider limit may still have less left
+  info.total = std::min(info.total, *limit);  // a parent group with a higher limit may still have less left
   const int64_t used = read_number(folder / files.usage).value_or(0);
   const auto stat = read_text(folder / "memory.stat");
   const int64_t reclaimable = stat ? number_after(*stat, files.reclaimable).value_or(0) : 0;
@@ -69,12 +69,12 @@ void apply_group(const fs::path& folder, const GroupFiles& files, MemoryInfo& in
   info.available = std::min(info.available, std::max<int64_t>(0, *limit - held));
 }
 
-// A limit binds in the group itself and in each one above it. In a container the group's path may be one of the host
-// that does not exist here; the walk then ends at the mount, which is the container's own group.
+// The limits of the group and of all its parents apply. In a container the group's path may be a path of the host that
+// does not exist here; the walk then ends at the mount, which is the container's own group.
 void apply_groups(const fs::path& mount, std::string_view group, const GroupFiles& files, MemoryInfo& info) {
   fs::path path = fs::path(group).relative_path();
   for (const fs::path& part : path) {
-    if (part == "..") path.clear();  // outside of what this namespace shows
+    if (part == "..") path.clear();  // outside of this namespace
     if (path.empty()) break;
   }
   for (; !path.empty(); path = path.parent_path()) apply_group(mount / path, files, info);
@@ -106,7 +106,7 @@ void apply_control_groups(const fs::path& root, MemoryInfo& info) {
 Result<MemoryInfo> linux_memory(const fs::path& root) {
   const fs::path path = root / "proc/meminfo";
   const auto text = read_text(path);
-  if (!text) return unavailable("Memory: " + path.string() + " can not be read; set --kv-cache-memory-bytes.");
+  if (!text) return unavailable("Memory: " + path.string() + " cannot be read; set --kv-cache-memory-bytes.");
   const auto total = number_after(*text, "MemTotal:");
   const auto available = number_after(*text, "MemAvailable:");
   constexpr int64_t kMaxKib = int64_t{1} << 50;
@@ -128,7 +128,7 @@ Result<MemoryInfo> apple_memory() {
   if (sysctlbyname("hw.memsize", &total, &size, nullptr, 0) != 0 ||
       host_statistics64(mach_host_self(), HOST_VM_INFO64, reinterpret_cast<host_info64_t>(&stats), &count) !=
           KERN_SUCCESS) {
-    return unavailable("Memory: the system does not say how much there is; set --kv-cache-memory-bytes.");
+    return unavailable("Memory: the system did not report its size; set --kv-cache-memory-bytes.");
   }
   const int64_t pages = int64_t{stats.free_count} + stats.inactive_count + stats.purgeable_count;
   return MemoryInfo{total, std::min(total, pages * static_cast<int64_t>(vm_page_size))};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pool of KV pages: a doubly linked free queue through the pages themselves.
+// The block pool: the free queue is a doubly linked list whose links are in the blocks.
 #include "kv/block_pool.h"
 
 #include "base/check.h"
@@ -67,7 +67,7 @@ void BlockPool::free(std::span<const BlockId> blocks) {
 
 void BlockPool::touch(std::span<const BlockId> blocks) {
   for (const BlockId id : blocks) {
-    QUIRE_CHECK(id != kNullBlock, "the null page can not be shared");
+    QUIRE_CHECK(id != kNullBlock, "the null page cannot be shared");
     Block& b = blocks_[index(id)];
     if (b.refs == 0) queue_remove(id);
     ++b.refs;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pool of KV pages by id: reference counts, the free queue in eviction order, and the cache of full pages.
+// BlockPool: the ids of all KV pages, with reference counts, the free queue in eviction order, and the prefix cache.
 #pragma once
 
 #include <cstdint>
@@ -10,44 +10,46 @@
 
 namespace quire::kv {
 
-// Hands out pages by id and remembers what full pages hold, by vLLM's rules:
-//  - the free queue is a doubly linked list; allocation takes from its front;
-//  - a page whose count falls to 0 goes to the back when it is cached (least recently used first out) and to the front
-//    when it is not (nothing to lose); a request's pages are freed last page first, so a chain loses its tail before
-//    its head;
-//  - a hit takes the page out of the queue; a cached page that is popped leaves the tree of cached beginnings.
-// Owned and used by the engine's thread alone. Invariant: each page but the null one is either in the free queue (count
-// 0) or referenced (count > 0).
+// Allocates pages by id and remembers what full pages hold, by vLLM's rules:
+//  - The free queue is a doubly linked list; allocation takes from its front.
+//  - A page whose reference count falls to 0 goes to the back of the queue if it is cached (so that the least recently
+//    used page is evicted first), and to the front if it is not. The pages of a request are freed last page first, so
+//    that a cached prompt loses its end before its beginning.
+//  - A hit takes the page out of the queue. A cached page that is allocated again is removed from the prefix tree.
+// Used on the engine's thread only. Invariant: each page except the null page is either in the free queue (count 0) or
+// referenced (count > 0).
 class BlockPool {
  public:
-  // `num_blocks` counts the null page, so num_blocks - 1 are usable; at least 1. The tree has nodes of `unit` tokens.
+  // `num_blocks` includes the null page, so num_blocks - 1 pages are usable. REQUIRES: num_blocks >= 1. The nodes of
+  // the prefix tree hold `unit` tokens each.
   explicit BlockPool(int32_t num_blocks, int64_t unit = 1, int32_t num_groups = 1);
 
-  // Appends n pages with count 1 to `out`, or does nothing and returns false when fewer are free.
+  // Appends n pages with count 1 to `out`, or does nothing and returns false if fewer are free.
   [[nodiscard]] bool allocate(int64_t n, std::vector<BlockId>& out);
-  // One page with count 1; there must be one.
+  // One page with count 1. REQUIRES: num_free() > 0.
   BlockId allocate();
   // Drops one reference from each page of a sequence's table (given first page to last; null pages are skipped).
   void free(std::span<const BlockId> blocks);
-  // Takes one more reference on each page (hits); free ones leave the queue.
+  // Adds one reference to each page (a hit); free pages leave the queue.
   void touch(std::span<const BlockId> blocks);
 
-  // Remembers what a referenced page holds: the text up to `node`, for a group. Once while it is held.
+  // Adds a page to the prefix cache: it holds the last tokens of the prefix that ends at `node`, for a group.
+  // REQUIRES: the page is referenced and not published yet.
   void publish(BlockId block, NodeId node, int32_t group = 0);
   bool is_published(BlockId block) const { return tree_.node(block) != kNoNode; }
   PrefixTree& tree() { return tree_; }
   const PrefixTree& tree() const { return tree_; }
-  // Forgets every cached page. Only if all pages are free; otherwise nothing changes and the answer is false.
+  // Empties the prefix cache. Returns false and changes nothing unless all pages are free.
   [[nodiscard]] bool reset_prefix_cache();
 
   int32_t num_blocks() const { return static_cast<int32_t>(blocks_.size()); }
   int32_t num_usable() const { return num_blocks() - 1; }
-  int32_t num_free() const { return num_free_; }  // cached pages that nobody uses count as free
+  int32_t num_free() const { return num_free_; }  // includes cached pages that no sequence uses
   int32_t num_cached() const { return tree_.num_pages(); }
   int64_t num_evictions() const { return num_evictions_; }
   int32_t ref_count(BlockId block) const { return blocks_[index(block)].refs; }
   double usage() const;  // 1 - free/usable; 0 for a pool without usable pages
-  // The free queue from the next page to be taken to the last. O(free); for tests and dumps.
+  // The free queue, from the page that is allocated next. O(num_free()); for tests.
   std::vector<BlockId> free_queue() const;
 
  private:
@@ -58,7 +60,7 @@ class BlockPool {
   };
 
   size_t index(BlockId block) const;
-  void queue_insert(BlockId block, BlockId before);  // before the sentinel: at the back
+  void queue_insert(BlockId block, BlockId before);  // before == kNullBlock: at the back
   void queue_remove(BlockId block);
 
   std::vector<Block> blocks_;

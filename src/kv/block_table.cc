@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sequence's pages: moves, and the check that none leaks.
+// Moves of block tables, and the check that no page leaks.
 #include "kv/block_table.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ bool BlockTable::empty() const {
 }
 
 BlockTable::~BlockTable() {
-  QUIRE_CHECK(empty(), "a sequence died with pages: KvManager::free was not called");
+  QUIRE_CHECK(empty(), "a block table is destroyed with pages: KvManager::free was not called");
 }
 
 BlockTable::BlockTable(BlockTable&& other) noexcept
@@ -24,7 +24,7 @@ BlockTable::BlockTable(BlockTable&& other) noexcept
       hashes_(std::exchange(other.hashes_, {})),
       num_units_(std::exchange(other.num_units_, 0)),
       node_(std::exchange(other.node_, kRootNode)),
-      junction_(other.junction_),
+      branch_(other.branch_),
       last_boundary_(other.last_boundary_) {}
 
 BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
@@ -35,7 +35,7 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   hashes_ = std::exchange(other.hashes_, {});
   num_units_ = std::exchange(other.num_units_, 0);
   node_ = std::exchange(other.node_, kRootNode);
-  junction_ = other.junction_;
+  branch_ = other.branch_;
   last_boundary_ = other.last_boundary_;
   return *this;
 }
@@ -46,7 +46,7 @@ int32_t BlockTable::state_source(size_t group) const {
 }
 
 int32_t BlockTable::state_destination(size_t group) const {
-  QUIRE_CHECK(groups_[group].next_state != kNullBlock, "the step has no room for its state yet");
+  QUIRE_CHECK(groups_[group].next_state != kNullBlock, "allocate_slots was not called for this step");
   return groups_[group].next_state;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Types of layers, their common page, and the groups cut from them.
+// Finds the types of layers, the size of a slot, and the groups.
 #include "kv/cache_groups.h"
 
 #include <algorithm>
@@ -14,22 +14,19 @@
 namespace quire::kv {
 namespace {
 
-using model::CacheLayout;
-using model::LayerCache;
-
 constexpr int64_t kMaxBlockSize = 65536;
-constexpr int64_t kBlockStep = 8;                // ops/attention.h takes multiples of it
-constexpr int64_t kStateAlignment = 32;          // tokens, of a block size that a state raised
+constexpr int64_t kBlockStep = 8;                // block sizes are multiples of it (ops/attention.h)
+constexpr int64_t kStateAlignment = 32;          // tokens: a block size raised for a state is a multiple of it
 constexpr int64_t kSlotAlignment = 64;           // bytes
-constexpr int64_t kCheckpointInterval = 512;     // tokens, where no attention says how many a page has
-constexpr int64_t kMaxPage = int64_t{1} << 35;   // bytes: keeps those of any plan below 2^63
+constexpr int64_t kCheckpointInterval = 512;     // tokens, for models without attention
+constexpr int64_t kMaxPage = int64_t{1} << 35;   // bytes; sums over layers stay far below 2^63
 constexpr int64_t kMaxState = int64_t{1} << 32;  // bytes
 
 int64_t round_up(int64_t n, int64_t unit) {
   return (n + unit - 1) / unit * unit;
 }
 
-// Layers that keep the same thing.
+// Layers that keep the same data.
 struct Type {
   LayerCache what;
   std::vector<int64_t> layers;
@@ -59,12 +56,11 @@ Status check_layer(std::span<const LayerCache> layers, size_t i) {
   const LayerCache& layer = layers[i];
   const auto number = static_cast<int64_t>(i);
   if (layer.shared_with >= 0) {
-    QUIRE_TRY(
-        check_number(number, "the layer whose pages are shared, seen from it,", layer.shared_with, 0, number - 1));
+    QUIRE_TRY(check_number(number, "the layer whose pages are shared", layer.shared_with, 0, number - 1));
     const LayerCache& owner = layers[static_cast<size_t>(layer.shared_with)];
     if (owner.shared_with >= 0 || owner.kind == CacheKind::kFull || owner.kind == CacheKind::kWindow) return {};
     return unsupported("KV cache: layer " + std::to_string(i) + " reads the pages of layer " +
-                       std::to_string(layer.shared_with) + ", which keeps no K and V.");
+                       std::to_string(layer.shared_with) + ", which has no K and V.");
   }
   switch (layer.kind) {
     case CacheKind::kNone:
@@ -79,8 +75,8 @@ Status check_layer(std::span<const LayerCache> layers, size_t i) {
       QUIRE_TRY(check_number(number, "the head size of K", layer.head_dim, 1, 16384));
       return check_number(number, "the head size of V", layer.v_head_dim, 0, 16384);
   }
-  return unsupported("KV cache: layer " + std::to_string(i) + " is of kind " +
-                     std::to_string(static_cast<int>(layer.kind)) + ", for which there are no pages.");
+  return unsupported("KV cache: layer " + std::to_string(i) + " has the cache kind " +
+                     std::to_string(static_cast<int>(layer.kind)) + ", which has no pages.");
 }
 
 Status check_block_size(int64_t block_size) {
@@ -103,24 +99,25 @@ Result<std::vector<Type>> find_types(std::span<const LayerCache> layers) {
     if (type == types.end()) type = types.insert(types.end(), Type{layers[i], {}, 0, 0});
     type->layers.push_back(static_cast<int64_t>(i));
   }
-  if (types.empty()) return unsupported("KV cache: no layer of the model keeps anything of a sequence.");
+  if (types.empty()) return unsupported("KV cache: no layer of the model keeps anything per sequence.");
   return types;
 }
 
-// The block size of the attention type that sets a slot's bytes: the user's, or what it takes to hold a state.
+// The block size of the attention type that sets the slot size: the user's, raised if a page would not hold a state.
 Result<int64_t> raised_block_size(int64_t block_size, int64_t state_bytes,
                                   const std::function<int64_t(int64_t)>& bytes) {
   if (bytes(block_size) >= state_bytes) return block_size;
   const int64_t step = bytes(kStateAlignment);
   int64_t raised = std::max(round_up(block_size, kStateAlignment), (state_bytes + step - 1) / step * kStateAlignment);
-  while (raised <= kMaxBlockSize && bytes(raised) < state_bytes) raised += kStateAlignment;  // pages may be rounded
+  while (raised <= kMaxBlockSize && bytes(raised) < state_bytes)
+    raised += kStateAlignment;  // page sizes may be rounded
   if (raised <= kMaxBlockSize) return raised;
   return unsupported("KV cache: a state of " + format_bytes(state_bytes) +
                      " needs attention pages of more than 65536 tokens (" + format_bytes(step) +
-                     " hold 32); no page size serves both.");
+                     " hold 32); no page size fits both.");
 }
 
-// Gives each type its block size and its bytes of a slot, and answers the slot's bytes.
+// Sets the block size and the bytes per slot of each type, and returns the size of a slot.
 Result<int64_t> unify(std::vector<Type>& types, DType dtype, int64_t block_size, const PageBytes& page_bytes) {
   int64_t state_bytes = 0;
   const Type* widest = nullptr;
@@ -141,7 +138,7 @@ Result<int64_t> unify(std::vector<Type>& types, DType dtype, int64_t block_size,
   int64_t unit = 1;
   for (Type& type : types) {
     if (type.is_state()) continue;
-    // As many times as fit; fewer where hits, which end with a page of every type, would have to be too long.
+    // As many times as fit. Fewer if the unit of hits, which end at a page boundary of every type, would get too long.
     const int64_t fitting = slot_bytes / bytes(type, block_size);
     for (const int64_t times :
          {fitting, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(fitting))), int64_t{1}}) {
@@ -168,7 +165,7 @@ int64_t group_size(const std::vector<Type>& types) {
   return 4 * most < 5 * least ? most : least;
 }
 
-void cut(const std::vector<Type>& types, DType dtype, CacheLayout& layout) {
+void assign_groups(const std::vector<Type>& types, DType dtype, CacheLayout& layout) {
   for (const Type& type : types) {
     for (size_t i = 0; i < type.layers.size(); ++i) {
       const auto slot = static_cast<int32_t>(static_cast<int64_t>(i) % layout.slots);
@@ -190,7 +187,7 @@ std::string plural(int64_t n, const std::string& word) {
 
 std::string describe_group(const CacheGroup& group, int64_t groups, int64_t layers) {
   const std::string count = std::to_string(groups) + " of ";
-  const std::string tokens = std::to_string(group.block_size) + " tokens a page";
+  const std::string tokens = std::to_string(group.block_size) + " tokens per page";
   switch (group.kind) {
     case CacheKind::kFull:
       return count + "full attention (" + plural(layers, "layer") + ", " + tokens + ")";
@@ -213,7 +210,7 @@ Result<CacheLayout> group_layers(std::span<const LayerCache> layers, DType dtype
   QUIRE_ASSIGN(layout.slot_bytes, unify(types, dtype, block_size, page_bytes));
   layout.slots = group_size(types);
   layout.layers.resize(layers.size());
-  cut(types, dtype, layout);
+  assign_groups(types, dtype, layout);
   for (size_t i = 0; i < layers.size(); ++i) {
     if (layers[i].shared_with >= 0) layout.layers[i] = layout.layers[static_cast<size_t>(layers[i].shared_with)];
   }
@@ -260,19 +257,19 @@ std::string describe(const CacheLayout& layout) {
   char padding[32];
   std::snprintf(padding, sizeof padding, "%.1f%%", 100.0 * (1.0 - static_cast<double>(used) / all));
   return "groups: " + text + "; " + plural(layout.slots, "slot") + " of " + format_bytes(layout.slot_bytes) +
-         " a page, " + padding + " padding";
+         " per page, " + padding + " padding";
 }
 
-int64_t most_pages(const CacheGroup& group, int64_t unit, int64_t num_tokens, const StepRules& rules) {
+int64_t max_pages(const CacheGroup& group, int64_t unit, int64_t num_tokens, const CachePolicy& policy) {
   const auto blocks_for = [&](int64_t tokens) { return (tokens + group.block_size - 1) / group.block_size; };
   switch (group.kind) {
     case CacheKind::kState:
-      // A step that starts at a boundary reads a checkpoint and writes elsewhere.
-      return rules.checkpoints && num_tokens > unit ? 2 : 1;
+      // A step that starts at a checkpoint reads one page and writes another.
+      return policy.prefix_caching && num_tokens > unit ? 2 : 1;
     case CacheKind::kWindow: {
-      if (rules.max_step_tokens == 0) return blocks_for(num_tokens);
-      // The step's own positions and window - 1 before them, which may begin anywhere in a page.
-      const int64_t span = group.window + rules.max_step_tokens - 2;
+      if (policy.max_step_tokens == 0) return blocks_for(num_tokens);
+      // The positions of the step and window - 1 before them, starting anywhere in a page.
+      const int64_t span = group.window + policy.max_step_tokens - 2;
       return std::min(blocks_for(num_tokens), blocks_for(span) + 1);
     }
     default:
@@ -280,10 +277,10 @@ int64_t most_pages(const CacheGroup& group, int64_t unit, int64_t num_tokens, co
   }
 }
 
-int64_t most_pages(std::span<const CacheGroup> groups, int64_t num_tokens, const StepRules& rules) {
+int64_t max_pages(std::span<const CacheGroup> groups, int64_t num_tokens, const CachePolicy& policy) {
   const int64_t unit = hit_unit(groups);
   int64_t pages = 0;
-  for (const CacheGroup& group : groups) pages += most_pages(group, unit, num_tokens, rules);
+  for (const CacheGroup& group : groups) pages += max_pages(group, unit, num_tokens, policy);
   return pages;
 }
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// From what the layers keep to cache groups whose pages all have the same bytes.
+// Divides the layers of a model into cache groups whose pages all have the same size.
 //
-// Layers that keep the same thing are of one type, and a type is cut into groups of equally many layers: as many as the
-// rarest type has, or as the most frequent one has where that is less than a quarter more. A page belongs to one group
-// at a time and has a slot for each of its layers, so all slots have the same bytes:
-//  - the attention type with the most bytes a token sets them. Where a state does not fit into --block-size tokens of
-//    it, that block size is raised to the next multiple of 32 whose page holds one (seen by the user in the plan);
-//  - the other attention types get as many times its block size as fit into the same bytes;
-//  - what then is left in a slot is padding, and so are the slots of a type's last group that have no layer.
-// The worked example is in docs/kv-cache.md.
+// Layers that keep the same data have the same type, and each type is divided into groups with the same number of
+// layers: that of the rarest type, or that of the most frequent type if it is less than a quarter larger. A page
+// belongs to one group at a time and has one slot per layer of the group, so all slots have the same size:
+//  - The attention type with the most bytes per token sets the size. If a state does not fit into --block-size tokens
+//    of that type, its block size is raised to the next multiple of 32 whose page holds a state; the memory plan shows
+//    the result.
+//  - Each of the other attention types gets the largest multiple of that block size that fits into a slot.
+//  - The rest of a slot is padding, and so are the slots without a layer in the last group of a type.
+// docs/kv-cache.md has an example.
 #pragma once
 
 #include <cstdint>
@@ -18,38 +19,36 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kv/cache_layout.h"
 #include "kv/kv_spec.h"
-#include "model/cache.h"
 
 namespace quire::kv {
 
-using model::CacheKind;
-using CacheGroup = model::CacheLayout::Group;
+using CacheGroup = CacheLayout::Group;
 
 // Backend::kv_page_bytes of the backend that will hold the pages.
 using PageBytes = std::function<int64_t(const KvPageShape&)>;
 
-// The layout (without num_pages), or an Error when no pages can hold what the layers keep.
-Result<model::CacheLayout> group_layers(std::span<const model::LayerCache> layers, DType dtype, int64_t block_size,
-                                        const PageBytes& page_bytes);
+// The layout without num_pages, or an Error if no page size can hold what the layers keep.
+Result<CacheLayout> group_layers(std::span<const LayerCache> layers, DType dtype, int64_t block_size,
+                                 const PageBytes& page_bytes);
 
-// The positions in a page of attention (the type that set the bytes), or between checkpoints where there is none.
-int64_t main_block_size(const model::CacheLayout& layout);
-// Where hits may end and checkpoints lie: the least common multiple of the groups' block sizes.
+// Positions per page of the attention type that set the slot size; without attention, positions between checkpoints.
+int64_t main_block_size(const CacheLayout& layout);
+// Prefix cache hits end at multiples of this, and so do checkpoints: the least common multiple of the block sizes.
 int64_t hit_unit(std::span<const CacheGroup> groups);
 bool has_states(std::span<const CacheGroup> groups);
-// The groups and their padding, for the start-up line; empty where all layers keep K and V of every position in one
-// group.
-std::string describe(const model::CacheLayout& layout);
+// The groups and their padding, for the start-up line; empty if there is one group with K and V of every position.
+std::string describe(const CacheLayout& layout);
 
-// How a sequence comes by its pages.
-struct StepRules {
-  int64_t max_step_tokens = 0;  // of one sequence in one step; 0: no bound
-  bool checkpoints = true;      // prefix caching: a step behind a checkpoint has two state pages
+// What the number of pages per sequence depends on, besides its length.
+struct CachePolicy {
+  int64_t max_step_tokens = 0;  // of one sequence in one step; 0: unlimited
+  bool prefix_caching = true;   // a step that starts at a checkpoint needs two state pages
 };
-// The most pages that a sequence holds at once until its first num_tokens positions are computed: of one group, or of
-// all.
-int64_t most_pages(const CacheGroup& group, int64_t hit_unit, int64_t num_tokens, const StepRules& rules);
-int64_t most_pages(std::span<const CacheGroup> groups, int64_t num_tokens, const StepRules& rules);
+// The most pages that a sequence holds at once until its first num_tokens positions are computed: of one group, and of
+// all groups.
+int64_t max_pages(const CacheGroup& group, int64_t hit_unit, int64_t num_tokens, const CachePolicy& policy);
+int64_t max_pages(std::span<const CacheGroup> groups, int64_t num_tokens, const CachePolicy& policy);
 
 }  // namespace quire::kv

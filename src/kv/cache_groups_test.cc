@@ -11,8 +11,6 @@
 namespace quire::kv {
 namespace {
 
-using model::CacheLayout;
-using model::LayerCache;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -119,12 +117,12 @@ TEST(CacheGroups, TheWorkedExampleOfTheDocs) {
   EXPECT_EQ(layout.layers[23].slot, 5);
   EXPECT_EQ(describe(layout),
             "groups: 3 of states (18 layers, 1.07 MiB each, checkpoints every 576 tokens), 1 of full attention (6 "
-            "layers, 576 tokens a page); 6 slots of 1.12 MiB a page, 3.6% padding");
+            "layers, 576 tokens per page); 6 slots of 1.12 MiB per page, 3.6% padding");
   // A request of 32768 tokens: 57 pages of attention, and in each of three groups a state and a checkpoint.
-  EXPECT_EQ(most_pages(layout.groups, 32768, {2048, true}), 57 + 3 * 2);
-  EXPECT_EQ(most_pages(layout.groups, 32768, {2048, false}), 57 + 3);
-  EXPECT_EQ(most_pages(layout.groups, 576, {2048, true}), 1 + 3);
-  EXPECT_EQ(most_pages(layout.groups, 577, {2048, true}), 2 + 3 * 2);
+  EXPECT_EQ(max_pages(layout.groups, 32768, {2048, true}), 57 + 3 * 2);
+  EXPECT_EQ(max_pages(layout.groups, 32768, {2048, false}), 57 + 3);
+  EXPECT_EQ(max_pages(layout.groups, 576, {2048, true}), 1 + 3);
+  EXPECT_EQ(max_pages(layout.groups, 577, {2048, true}), 2 + 3 * 2);
 }
 
 TEST(CacheGroups, TheBlockSizeFollowsTheElementType) {
@@ -179,12 +177,12 @@ TEST(CacheGroups, WindowsAndFullLayersShareThePool) {
   EXPECT_EQ(layout.slots, 3);
   ASSERT_EQ(layout.groups.size(), 6u);
   EXPECT_EQ(describe(layout),
-            "groups: 5 of a window of 512 (15 layers, 16 tokens a page), 1 of full attention (3 layers, 16 tokens a "
-            "page); 3 slots of 16.0 KiB a page, 0.0% padding");
+            "groups: 5 of a window of 512 (15 layers, 16 tokens per page), 1 of full attention (3 layers, 16 tokens "
+            "per page); 3 slots of 16.0 KiB per page, 0.0% padding");
   // 8192 tokens: 512 full pages; a window needs the step's 64 tokens and 511 before, which touch 37 pages.
-  EXPECT_EQ(most_pages(layout.groups, 8192, {64, true}), 512 + 5 * 37);
-  EXPECT_EQ(most_pages(layout.groups, 100, {64, true}), 6 * 7);
-  EXPECT_EQ(most_pages(layout.groups, 8192, {0, true}), 6 * 512);
+  EXPECT_EQ(max_pages(layout.groups, 8192, {64, true}), 512 + 5 * 37);
+  EXPECT_EQ(max_pages(layout.groups, 100, {64, true}), 6 * 7);
+  EXPECT_EQ(max_pages(layout.groups, 8192, {0, true}), 6 * 512);
 }
 
 TEST(CacheGroups, LayersOfDifferentWidthGetBlockSizesOfTheSameBytes) {
@@ -292,7 +290,7 @@ TEST(CacheGroups, RandomMixturesAreSoundOrRefused) {
     const int64_t block_size = 16 * (1 + draw(8));
     const auto layout = group_layers(layers, DType::kBF16, block_size, padded_bytes);
     if (!layout.ok()) {
-      EXPECT_THAT(layout.error().message, HasSubstr("no page size serves both."));
+      EXPECT_THAT(layout.error().message, HasSubstr("no page size fits both."));
       continue;
     }
     ++made;
@@ -313,7 +311,7 @@ TEST(CacheGroups, RandomMixturesAreSoundOrRefused) {
       EXPECT_GE(place.shape.block_size, block_size);
       EXPECT_LE(padded_bytes(place.shape), layout->slot_bytes);
     }
-    EXPECT_GE(most_pages(layout->groups, 1000, {64, true}), static_cast<int64_t>(layout->groups.size()));
+    EXPECT_GE(max_pages(layout->groups, 1000, {64, true}), static_cast<int64_t>(layout->groups.size()));
   }
   EXPECT_GT(made, 400);
 }
@@ -323,7 +321,7 @@ TEST(CacheGroups, WhatCanNotBeIsRefusedInOneSentence) {
             "KV cache: the size of the state of layer 1 is 0; it must be between 1 and 4294967296.");
   EXPECT_THAT(refused({full(2, 64), state(-5)}).message, HasSubstr("is -5"));
   EXPECT_EQ(refused({{.kind = static_cast<CacheKind>(9)}}).message,
-            "KV cache: layer 0 is of kind 9, for which there are no pages.");
+            "KV cache: layer 0 has the cache kind 9, which has no pages.");
   EXPECT_EQ(refused({}).message, "KV cache: no layer of the model keeps anything of a sequence.");
   EXPECT_THAT(refused({{.kind = CacheKind::kNone}}).message, HasSubstr("keeps anything"));
   EXPECT_THAT(refused({window(1, 64, 0)}).message, HasSubstr("the window of layer 0 is 0"));
@@ -332,11 +330,11 @@ TEST(CacheGroups, WhatCanNotBeIsRefusedInOneSentence) {
   EXPECT_EQ(too_large.code, ErrorCode::kUnsupported);
   EXPECT_EQ(too_large.message,
             "KV cache: a state of 1.00 GiB needs attention pages of more than 65536 tokens (4.00 KiB hold 32); no page "
-            "size serves both.");
+            "size fits both.");
   EXPECT_THAT(refused(std::vector<LayerCache>(4096, full(8192, 16384))).message, HasSubstr("lower --block-size"));
   std::vector<LayerCache> shares = {state(64), full(1, 64)};
   shares[1].shared_with = 0;
-  EXPECT_THAT(refused(shares).message, HasSubstr("layer 1 reads the pages of layer 0, which keeps no K and V."));
+  EXPECT_THAT(refused(shares).message, HasSubstr("layer 1 reads the pages of layer 0, which has no K and V."));
   shares[1].shared_with = 1;
   EXPECT_THAT(refused(shares).message, HasSubstr("of layer 1 is 1; it must be between 0 and 0."));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The KV cache as the scheduler sees it: tables over the pool, hits over the tree of cached beginnings.
+// KvManager: hits in the prefix tree, pages from the pool, and what each kind of group does with them.
 #include "kv/kv_manager.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ int64_t blocks_for(const CacheGroup& group, int64_t num_tokens) {
   return (num_tokens + group.block_size - 1) / group.block_size;
 }
 
-// The first page that a token at `position` sees; those before it are no longer needed.
+// The first page that a token at `position` attends to; those before it are no longer needed.
 int64_t first_seen_page(const CacheGroup& group, int64_t position) {
   return group.kind == CacheKind::kWindow ? std::max<int64_t>(0, position - group.window + 1) / group.block_size : 0;
 }
@@ -35,14 +35,14 @@ int64_t first_seen_page(const CacheGroup& group, int64_t position) {
 
 KvManager::KvManager(const KvManagerOptions& options, PrefixHasher hasher)
     : options_(with_groups(options)),
-      rules_{options.max_step_tokens, options.enable_prefix_caching},
+      policy_{options.max_step_tokens, options.enable_prefix_caching},
       hash_unit_(common_unit(options_.groups)),
       hit_unit_(kv::hit_unit(options_.groups)),
       has_states_(has_states(options_.groups)),
       hasher_(hasher),
       pool_(options.num_blocks, hash_unit_, static_cast<int32_t>(options_.groups.size())) {}
 
-// The unit's key; hashes are made as far as they are asked for.
+// The key of a unit. Hashes are computed up to the unit and kept in the table.
 UnitKey KvManager::unit_key(BlockTable& table, std::span<const int32_t> tokens, int64_t unit) const {
   const size_t size = static_cast<size_t>(hash_unit_);
   const auto extra = [&](size_t u) { return u == 0 ? std::string_view(table.salt_) : std::string_view(); };
@@ -54,7 +54,7 @@ UnitKey KvManager::unit_key(BlockTable& table, std::span<const int32_t> tokens, 
   return {.hash = table.hashes_[u], .tokens = tokens.subspan(u * size, size), .extra = extra(u)};
 }
 
-// How many units of `tokens` the tree has, with the pages of all full groups; path_ leads there.
+// The number of leading units of `tokens` that are in the tree with pages of all full groups. Sets path_.
 int64_t KvManager::walk(BlockTable& table, std::span<const int32_t> tokens) {
   const int64_t most = (static_cast<int64_t>(tokens.size()) - 1) / hash_unit_;
   path_.assign(1, kRootNode);
@@ -80,8 +80,8 @@ bool KvManager::find_states(NodeId node) const {
   return true;
 }
 
-// A hit of num_tokens needs pages of the windows: where the last one that is missing begins, or num_tokens when none
-// is. No hit that ends behind that place has it either, until the window has passed it.
+// A hit of num_tokens needs some pages of the window groups. Returns the position at which the last missing one begins,
+// or num_tokens if none is missing. Longer hits lack that page too, until the window has passed it.
 int64_t KvManager::missing_in_windows(int64_t num_tokens) const {
   int64_t begin = num_tokens;
   for (size_t g = 0; g < options_.groups.size(); ++g) {
@@ -97,7 +97,7 @@ int64_t KvManager::missing_in_windows(int64_t num_tokens) const {
   return begin;
 }
 
-// The pages of a hit of hit.num_tokens, which path_ leads over.
+// Fills in the pages of a hit of hit.num_tokens along path_.
 void KvManager::collect(PrefixHit& hit) const {
   hit.node = path_[static_cast<size_t>(hit.num_tokens / hash_unit_)];
   hit.groups.resize(options_.groups.size());
@@ -120,7 +120,7 @@ PrefixHit KvManager::find_prefix(BlockTable& table, std::span<const int32_t> tok
   PrefixHit hit;
   if (!options_.enable_prefix_caching || tokens.empty()) return hit;
   table.last_boundary_ = (static_cast<int64_t>(tokens.size()) - 1) / hit_unit_ * hit_unit_;
-  table.junction_ = 0;
+  table.branch_ = 0;
   if (!read) return hit;
   hit.queried_tokens = static_cast<int64_t>(tokens.size());
   const int64_t known = walk(table, tokens) * hash_unit_ / hit_unit_ * hit_unit_;
@@ -130,7 +130,7 @@ PrefixHit KvManager::find_prefix(BlockTable& table, std::span<const int32_t> tok
     if (begin == length && find_states(path_[static_cast<size_t>(length / hash_unit_)])) break;
     length = std::min(begin, length - 1) / hit_unit_ * hit_unit_;
   }
-  if (length < known) table.junction_ = known;
+  if (length < known) table.branch_ = known;
   hit.num_tokens = length;
   if (length > 0) collect(hit);
   return hit;
@@ -138,13 +138,13 @@ PrefixHit KvManager::find_prefix(BlockTable& table, std::span<const int32_t> tok
 
 int64_t KvManager::step_end(const BlockTable& table, int64_t begin, int64_t end) const {
   if (!has_states_ || !options_.enable_prefix_caching) return end;
-  for (const int64_t stop : {table.last_boundary_, table.junction_}) {
+  for (const int64_t stop : {table.last_boundary_, table.branch_}) {
     if (stop > begin && stop < end) end = stop;
   }
   return end;
 }
 
-// Pages that are hit while nobody holds them are still in the free queue: they can not be taken a second time.
+// Pages of a hit that no sequence holds are still in the free queue, but cannot be allocated to anything else.
 int64_t KvManager::idle_pages(const PrefixHit& hit) const {
   int64_t idle = 0;
   for (const auto& blocks : hit.groups) {
@@ -157,18 +157,18 @@ bool KvManager::can_admit(int64_t num_tokens, const PrefixHit& hit) const {
   int64_t pages = idle_pages(hit);
   for (size_t g = 0; g < options_.groups.size(); ++g) {
     const auto have = std::ranges::count_if(hit.blocks(g), [](BlockId id) { return id != kNullBlock; });
-    pages += std::max<int64_t>(0, most_pages(options_.groups[g], hit_unit_, num_tokens, rules_) - have);
+    pages += std::max<int64_t>(0, max_pages(options_.groups[g], hit_unit_, num_tokens, policy_) - have);
   }
   return pages <= pool_.num_free();
 }
 
 int64_t KvManager::pages_to_take(const BlockTable& table, int64_t num_tokens, const PrefixHit& hit) const {
-  QUIRE_CHECK(hit.num_tokens == 0 || table.empty(), "a hit starts a sequence, it can not extend one");
+  QUIRE_CHECK(hit.num_tokens == 0 || table.empty(), "a hit starts a sequence, it cannot extend one");
   int64_t pages = 0;
   for (size_t g = 0; g < options_.groups.size(); ++g) {
     const CacheGroup& group = options_.groups[g];
     if (group.kind == CacheKind::kState) {
-      // A state that a step begins with is overwritten, unless it is published.
+      // A state is overwritten in place unless it is published.
       const BlockTable::Group* have = g < table.groups_.size() ? &table.groups_[g] : nullptr;
       const bool ready = have != nullptr && (have->next_state != kNullBlock ||
                                              (have->state != kNullBlock && !pool_.is_published(have->state)));
@@ -193,7 +193,7 @@ void KvManager::start(BlockTable& table, const PrefixHit& hit) {
       const std::vector<BlockId>& blocks = hit.groups[g];
       const int64_t left = first_seen_page(options_.groups[g], hit.num_tokens);
       for (const BlockId id : blocks) {
-        QUIRE_CHECK(id == kNullBlock || pool_.is_published(id), "a stale hit: pages were taken since find_prefix");
+        QUIRE_CHECK(id == kNullBlock || pool_.is_published(id), "a stale hit: pages were allocated since find_prefix");
       }
       if (options_.groups[g].kind == CacheKind::kState) {
         pool_.touch(blocks);
@@ -203,7 +203,7 @@ void KvManager::start(BlockTable& table, const PrefixHit& hit) {
       pool_.touch(std::span(blocks).subspan(static_cast<size_t>(left)));
       mine.blocks = blocks;
       mine.num_published = static_cast<int64_t>(blocks.size());
-      mine.num_left = left;
+      mine.num_skipped = left;
     }
     pool_.tree().retain(hit.node);
     table.node_ = hit.node;
@@ -219,7 +219,7 @@ void KvManager::start(BlockTable& table, const PrefixHit& hit) {
 bool KvManager::allocate_slots(BlockTable& table, int64_t num_tokens, const PrefixHit& hit) {
   if (!can_allocate(table, num_tokens, hit)) return false;
   table.groups_.resize(options_.groups.size());
-  start(table, hit);  // first, or the allocation below could evict the hit's pages
+  start(table, hit);  // first, so that the allocation below cannot evict the hit's pages
   for (size_t g = 0; g < options_.groups.size(); ++g) {
     const CacheGroup& group = options_.groups[g];
     BlockTable::Group& mine = table.groups_[g];
@@ -247,7 +247,7 @@ void KvManager::slot_mapping(const BlockTable& table, size_t group, int64_t begi
   }
 }
 
-// Goes on in the tree over the units that are full now; the pages that end there are published.
+// Adds the units that are full now to the tree, and publishes the pages that end there.
 void KvManager::publish_units(BlockTable& table, std::span<const int32_t> tokens, int64_t num_computed) {
   for (; (table.num_units_ + 1) * hash_unit_ <= num_computed; ++table.num_units_) {
     const NodeId node = pool_.tree().extend(table.node_, unit_key(table, tokens, table.num_units_));
@@ -263,7 +263,7 @@ void KvManager::publish_units(BlockTable& table, std::span<const int32_t> tokens
     }
   }
   const bool boundary = num_computed % hit_unit_ == 0;
-  if (!boundary || (num_computed < table.last_boundary_ && num_computed != table.junction_)) return;
+  if (!boundary || (num_computed < table.last_boundary_ && num_computed != table.branch_)) return;
   for (size_t g = 0; g < options_.groups.size(); ++g) {
     if (options_.groups[g].kind != CacheKind::kState) continue;
     const BlockId state = table.groups_[g].state;
@@ -271,13 +271,13 @@ void KvManager::publish_units(BlockTable& table, std::span<const int32_t> tokens
   }
 }
 
-// Gives back the pages that no later token sees.
-void KvManager::leave_behind(BlockTable& table, int64_t num_computed) {
+// Frees the pages that no later token attends to.
+void KvManager::free_skipped(BlockTable& table, int64_t num_computed) {
   for (size_t g = 0; g < options_.groups.size(); ++g) {
     BlockTable::Group& mine = table.groups_[g];
     const int64_t seen = first_seen_page(options_.groups[g], num_computed);
-    for (; mine.num_left < std::min(seen, static_cast<int64_t>(mine.blocks.size())); ++mine.num_left) {
-      BlockId& block = mine.blocks[static_cast<size_t>(mine.num_left)];
+    for (; mine.num_skipped < std::min(seen, static_cast<int64_t>(mine.blocks.size())); ++mine.num_skipped) {
+      BlockId& block = mine.blocks[static_cast<size_t>(mine.num_skipped)];
       pool_.free({&block, 1});
       block = kNullBlock;
     }
@@ -292,12 +292,12 @@ void KvManager::commit(BlockTable& table, std::span<const int32_t> tokens, int64
       QUIRE_CHECK(num_computed <= static_cast<int64_t>(mine.blocks.size()) * options_.groups[g].block_size);
       continue;
     }
-    QUIRE_CHECK(mine.next_state != kNullBlock, "a step without room for its state");
-    if (mine.state != mine.next_state) pool_.free({&mine.state, 1});  // a checkpoint; it stays in the cache
+    QUIRE_CHECK(mine.next_state != kNullBlock, "allocate_slots was not called for this step");
+    if (mine.state != mine.next_state) pool_.free({&mine.state, 1});  // a checkpoint: it stays in the prefix cache
     mine.state = std::exchange(mine.next_state, kNullBlock);
   }
   if (options_.enable_prefix_caching) publish_units(table, tokens, num_computed);
-  leave_behind(table, num_computed);
+  free_skipped(table, num_computed);
 }
 
 void KvManager::free(BlockTable& table) {
@@ -306,7 +306,7 @@ void KvManager::free(BlockTable& table) {
     pool_.free({&mine.state, 1});
     pool_.free(mine.blocks);
     mine.blocks.clear();
-    mine.num_published = mine.num_left = 0;
+    mine.num_published = mine.num_skipped = 0;
     mine.state = mine.next_state = kNullBlock;
   }
   if (table.node_ != kRootNode) pool_.tree().release(table.node_);

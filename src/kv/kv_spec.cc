@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which element type the KV cache has.
+// Chooses the element type of the KV cache.
 #include "kv/kv_spec.h"
 
 #include <algorithm>
@@ -18,18 +18,18 @@ constexpr bool table_is_in_order() {
 }
 static_assert(table_is_in_order());
 
-// A spelling and the type it means; the aliases are vLLM's (and --dtype's).
-struct Spelling {
-  std::string_view text;
+// The values of --dtype, with vLLM's aliases.
+struct DTypeName {
+  std::string_view name;
   KvDType type;
 };
-constexpr Spelling kDTypeSpellings[] = {{"half", KvDType::kFloat16},
-                                        {"float16", KvDType::kFloat16},
-                                        {"bfloat16", KvDType::kBFloat16},
-                                        {"float", KvDType::kFloat32},
-                                        {"float32", KvDType::kFloat32}};
+constexpr DTypeName kDTypeNames[] = {{"half", KvDType::kFloat16},
+                                     {"float16", KvDType::kFloat16},
+                                     {"bfloat16", KvDType::kBFloat16},
+                                     {"float", KvDType::kFloat32},
+                                     {"float32", KvDType::kFloat32}};
 
-std::optional<KvDType> parse_kv_spelling(std::string_view text) {
+std::optional<KvDType> parse_kv_dtype(std::string_view text) {
   if (text == "fp8") return KvDType::kFp8E4M3;
   for (const KvDTypeInfo& row : kKvDTypes) {
     if (text == row.name) return row.type;
@@ -61,12 +61,12 @@ std::optional<KvDType> from_storage(DType type) {
 
 struct Chosen {
   KvDType type;
-  std::string source;  // what decided it, for the error
+  std::string source;  // where it comes from, for the error
 };
 
 Result<Chosen> choose(const KvDTypeChoice& choice) {
   if (choice.kv_cache_dtype != "auto") {
-    if (const auto type = parse_kv_spelling(choice.kv_cache_dtype)) {
+    if (const auto type = parse_kv_dtype(choice.kv_cache_dtype)) {
       return Chosen{*type, "--kv-cache-dtype " + std::string(choice.kv_cache_dtype)};
     }
     std::string names = "auto, fp8";
@@ -75,8 +75,8 @@ Result<Chosen> choose(const KvDTypeChoice& choice) {
                             "' is not an element type; the choices are " + names + ".");
   }
   if (choice.dtype != "auto") {
-    for (const Spelling& s : kDTypeSpellings) {
-      if (choice.dtype == s.text) return Chosen{s.type, "--dtype " + std::string(choice.dtype)};
+    for (const DTypeName& row : kDTypeNames) {
+      if (choice.dtype == row.name) return Chosen{row.type, "--dtype " + std::string(choice.dtype)};
     }
     return invalid_argument("--dtype: '" + std::string(choice.dtype) +
                             "' is not a type; the choices are auto, half, float16, bfloat16, float, float32.");
@@ -92,7 +92,7 @@ Result<Chosen> choose(const KvDTypeChoice& choice) {
 Result<KvDType> resolve_kv_dtype(const KvDTypeChoice& choice, std::span<const KvDType> supported) {
   QUIRE_ASSIGN(const Chosen chosen, choose(choice));
   if (std::ranges::find(supported, chosen.type) == supported.end()) {
-    return unsupported("The KV cache can not hold " + std::string(name(chosen.type)) + " (from " + chosen.source +
+    return unsupported("The KV cache cannot hold " + std::string(name(chosen.type)) + " (from " + chosen.source +
                        ") on this backend; set --kv-cache-dtype to one of " + join_names(supported) + ".");
   }
   return chosen.type;

@@ -43,14 +43,14 @@ struct KvDTypeChoice {
   std::string_view dtype = "auto";           // --dtype
   std::optional<DType> checkpoint = {};      // the checkpoint's own type (config.json, else its tensors), if known
   bool quantised_file = false;               // GGUF with quantised tensors, or a quantised checkpoint
-  KvDType fallback = KvDType::kFloat16;      // what the backend likes best of 16 bits
+  KvDType fallback = KvDType::kFloat16;      // the backend's preferred 16-bit type
 };
 
-// The element type: --kv-cache-dtype if it names one; else (auto) --dtype; else the checkpoint's type; else the
-// fallback. A quantised file gets the fallback too, unless its type is bfloat16, whose range float16 has not: its other
-// plain tensors (norms in F32, scales in F16) say how it was packed and not what its keys are. An Error lists the
-// choices for an unknown spelling, and the supported ones for a type that the backend (which lists what it computes
-// with) does not have. "fp8" means fp8_e4m3, as in vLLM.
+// The element type: --kv-cache-dtype unless it is auto, else --dtype unless it is auto, else the checkpoint's type,
+// else the fallback. A quantised file gets the fallback too: its plain tensors (norms in F32, scales in F16) show how
+// it was packed, not which range its keys have. Only bfloat16 is kept, whose range float16 does not have. "fp8" means
+// fp8_e4m3, as in vLLM. An Error lists the choices for an unknown name, and the supported types for one that the
+// backend lacks.
 Result<KvDType> resolve_kv_dtype(const KvDTypeChoice& choice, std::span<const KvDType> supported);
 
 }  // namespace quire::kv

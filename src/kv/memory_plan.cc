@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many KV pages fit, or an error with the numbers; and byte sizes as flags and people write them.
+// Computes the number of KV pages; parses and prints sizes in bytes.
 #include "kv/memory_plan.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ std::string fixed(double value, int decimals) {
   return text;
 }
 
-// The multiplier of a suffix, and whether a decimal number may stand before it.
+// A suffix, its multiplier, and whether it may follow a decimal number.
 struct Unit {
   std::string_view suffix;
   int64_t bytes;
@@ -58,7 +58,7 @@ Result<int64_t> parse_bytes(std::string_view text, std::string_view flag) {
     ++pos;
   }
   if (pos == 0) return wrong("is not a size; " + examples);
-  // The fraction in millionths of the unit: exact, and finer than anyone writes.
+  // The fraction, in millionths of the unit.
   bool has_fraction = false;
   int64_t millionths = 0;
   if (pos < text.size() && text[pos] == '.') {
@@ -143,10 +143,10 @@ Status check_inputs(const MemoryInputs& in) {
 }
 
 int64_t pages_for(const MemoryInputs& in, int64_t num_tokens) {
-  return most_pages(in.layout.groups, num_tokens, in.rules);
+  return max_pages(in.layout.groups, num_tokens, in.policy);
 }
 
-// The longest request, of at most max_model_len, that this many pages serve; 0 when not even one token fits.
+// The longest request, up to max_model_len, for which this many pages are enough; 0 if not even one token fits.
 int64_t longest_request(const MemoryInputs& in, int64_t usable) {
   int64_t fits = 0, too_long = in.max_model_len + 1;
   while (too_long - fits > 1) {
@@ -156,12 +156,12 @@ int64_t longest_request(const MemoryInputs& in, int64_t usable) {
   return fits;
 }
 
-// What pages may take at most: a device's memory is all ours, the host's is not.
+// The most bytes that pages may take (plan_memory).
 int64_t budget(const MemoryInputs& in, int64_t room) {
   return in.device.empty() ? std::min(in.available_bytes / 2, room) : room;
 }
 
-// The pages that the flags, or else the default budget, ask for. `room`: what weights and scratch leave.
+// The number of pages that the flags ask for, or the default. `room` is what weights and scratch leave.
 int64_t wanted_blocks(const MemoryInputs& in, std::optional<int64_t> room) {
   if (in.num_gpu_blocks_override) return *in.num_gpu_blocks_override;
   const int64_t page = in.layout.page_bytes();
@@ -180,7 +180,7 @@ Error too_small_for_one_request(const MemoryInputs& in, int64_t blocks, std::opt
                                      : "more than " + format_bytes(std::numeric_limits<int64_t>::max());
   std::string message = "KV cache: one request of --max-model-len " + std::to_string(in.max_model_len) + " needs " +
                         need_bytes + " (" + std::to_string(need) + " pages of " + format_bytes(page) +
-                        ", the null page among them), but there is room for " +
+                        ", including the null page), but there is room for " +
                         std::to_string(std::max<int64_t>(0, blocks)) + " pages";
   if (!in.num_gpu_blocks_override && !in.kv_cache_memory_bytes && room) {
     message += " (" + format_bytes(budget(in, *room)) + ", of " + format_bytes(in.available_bytes) + " available)";
@@ -209,7 +209,7 @@ Result<MemoryPlan> plan_memory(const MemoryInputs& in) {
   MemoryPlan plan;
   plan.layout = in.layout;
   plan.dtype = in.dtype;
-  plan.rules = in.rules;
+  plan.policy = in.policy;
   plan.max_model_len = in.max_model_len;
   plan.weights_bytes = in.weights_bytes;
   plan.scratch_bytes = in.scratch_bytes;

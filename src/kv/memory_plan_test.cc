@@ -177,7 +177,7 @@ MemoryInputs hybrid_inputs() {
   in.layout.slots = 6;
   in.layout.slot_bytes = 1'179'648;
   in.dtype = KvDType::kBFloat16;
-  in.rules = {2048, true};
+  in.policy = {2048, true};
   in.available_bytes = 16 * kGiB;
   in.max_model_len = 32768;
   in.max_num_seqs = 4;
@@ -192,23 +192,24 @@ TEST(MemoryPlan, CountsThePagesOfAllGroups) {
   EXPECT_EQ(plan.kv_bytes, plan.num_blocks * int64_t{7'077'888});
   EXPECT_DOUBLE_EQ(plan.full_length_requests(), 4.0);
   EXPECT_EQ(plan.num_tokens(), 4 * 32768);
-  EXPECT_EQ(plan.line(),
-            "Memory: weights 0 B, KV cache 1.67 GiB (253 pages of 576 tokens, bfloat16, 6.75 MiB each; groups: 3 of "
-            "states (18 layers, 1.07 MiB each, checkpoints every 576 tokens), 1 of full attention (6 layers, 576 "
-            "tokens a page); 6 slots of 1.12 MiB a page, 3.6% padding), scratch 0 B, left 14.3 GiB; 4.00 requests of "
-            "32768 tokens fit at once.");
+  EXPECT_EQ(
+      plan.line(),
+      "Memory: weights 0 B, KV cache 1.67 GiB (253 pages of 576 tokens, bfloat16, 6.75 MiB each; groups: 3 of "
+      "states (18 layers, 1.07 MiB each, checkpoints every 576 tokens), 1 of full attention (6 layers, 576 "
+      "tokens per page); 6 slots of 1.12 MiB per page, 3.6% padding), scratch 0 B, left 14.3 GiB; 4.00 requests of "
+      "32768 tokens fit at once.");
 }
 
 TEST(MemoryPlan, WithoutPrefixCachingNoCheckpointIsCounted) {
   MemoryInputs in = hybrid_inputs();
-  in.rules.checkpoints = false;
+  in.policy.prefix_caching = false;
   EXPECT_EQ(planned(in).num_blocks, 4 * (57 + 3) + 1);
 }
 
 TEST(MemoryPlan, AWindowCountsItsWindowAndAStep) {
   MemoryInputs in = inputs();
   in.layout.groups.push_back({CacheKind::kWindow, 16, 100, 2, 32 * kKiB});
-  in.rules = {32, true};
+  in.policy = {32, true};
   // 64 full pages; 32 + 99 positions touch at most 10 of 16.
   EXPECT_EQ(planned(in).num_blocks, 8 * (64 + 10) + 1);
   in.max_model_len = 64;  // shorter than the window: the same as full
@@ -218,7 +219,7 @@ TEST(MemoryPlan, AWindowCountsItsWindowAndAStep) {
 TEST(MemoryPlan, TheAdviceHoldsForGroupsToo) {
   MemoryInputs in = hybrid_inputs();
   in.num_gpu_blocks_override = 50;
-  EXPECT_THAT(refused(in).message, HasSubstr("(64 pages of 6.75 MiB, the null page among them), but there is room for "
+  EXPECT_THAT(refused(in).message, HasSubstr("(64 pages of 6.75 MiB, including the null page), but there is room for "
                                              "50 pages; lower --max-model-len to 24768 or raise "
                                              "--num-gpu-blocks-override to 64."));
   in.max_model_len = 24768;  // 43 x 576, and six states: 49

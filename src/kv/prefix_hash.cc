@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SipHash with 128 bits of output, and the chain of page hashes made from it.
+// SipHash with 128 bits of output, and the chain of hashes made from it.
 #include "kv/prefix_hash.h"
 
 #include <bit>
@@ -10,8 +10,7 @@
 namespace quire::kv {
 namespace {
 
-// The function's state, fed with 64-bit words; Aumasson and Bernstein, "SipHash: a fast short-input PRF". The words of
-// a message can so be fed without first laying them out in memory.
+// The state of SipHash, which takes a message in 64-bit words, so that the message need not be one block of memory.
 class SipState {
  public:
   SipState(uint64_t key_lo, uint64_t key_hi)
@@ -62,7 +61,7 @@ uint64_t little_endian(std::span<const std::byte> bytes) {  // at most 8 of them
   return word;
 }
 
-// The message's bytes, and the closing word that carries its length modulo 256.
+// Feeds the bytes of the message, and the final word with its length modulo 256.
 void feed(SipState& state, std::span<const std::byte> message, uint64_t length) {
   size_t pos = 0;
   for (; pos + 8 <= message.size(); pos += 8) state.word(little_endian(message.subspan(pos, 8)));
@@ -93,7 +92,7 @@ PrefixHasher PrefixHasher::colliding(int bits) {
 }
 
 BlockHash PrefixHasher::hash(const BlockHash& parent, std::span<const int32_t> tokens, std::string_view extra) const {
-  // Both lengths go in front, so no two different (tokens, extra) give the same message.
+  // Both lengths come first, so that different (tokens, extra) never make the same message.
   SipState state(key_lo_, key_hi_);
   state.word(parent.lo);
   state.word(parent.hi);

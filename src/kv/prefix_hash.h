@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hash chain over full pages by which prompts find pages that already hold their beginning.
+// The chain of hashes over full units of tokens, by which a prompt finds the cached pages of its prefix.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace quire::kv {
 
-// 128 bits. The default value is the chain's root.
+// 128 bits. The default value is the root of the chain.
 struct BlockHash {
   uint64_t lo = 0;
   uint64_t hi = 0;
@@ -20,21 +20,21 @@ struct BlockHashToSize {
   size_t operator()(const BlockHash& h) const { return static_cast<size_t>(h.lo ^ (h.hi * 0x9E3779B97F4A7C15ull)); }
 };
 
-// SipHash-2-4 with 128 bits of output under a 128-bit key.
-// Why this one: clients choose the tokens, so an unkeyed fast hash would let one build long collision chains (time) or
-// guess other users' pages. SipHash is a keyed function made for that, and at about 100 ns a page it does not show. It
-// needs not be collision-proof: the pool compares token ids, extra keys and the parent's identity on every hit.
+// SipHash-2-4 with 128 bits of output and a 128-bit key (Aumasson and Bernstein, "SipHash: a fast short-input PRF").
+// Clients choose the tokens, so with an unkeyed hash they could build long collision chains or guess the pages of other
+// users. SipHash is made for this, and 100 ns per page are not noticeable. It need not be collision-free: the prefix
+// tree compares token ids, extra keys and the parent on every hit.
 BlockHash siphash128(uint64_t key_lo, uint64_t key_hi, std::span<const std::byte> message);
 
-// Hashes pages in a chain. Immutable; any thread. The key never leaves the process and has no effect on any output.
+// Hashes units of tokens in a chain. Immutable; any thread. The key never leaves the process and affects no output.
 class PrefixHasher {
  public:
-  static PrefixHasher random();  // a fresh secret key
+  static PrefixHasher random();  // with a new secret key
   PrefixHasher(uint64_t key_lo, uint64_t key_hi) : key_lo_(key_lo), key_hi_(key_hi) {}
-  // A test hook: keeps only the low `bits` bits of each hash, so that collisions are the rule.
+  // For tests: keeps only the low `bits` bits of each hash, so that collisions are frequent.
   static PrefixHasher colliding(int bits);
 
-  // H(parent hash, token ids, extra keys). `extra` is empty but for a sequence's first page.
+  // H(parent hash, token ids, extra keys). `extra` is empty except for the first unit of a sequence.
   BlockHash hash(const BlockHash& parent, std::span<const int32_t> tokens, std::string_view extra = {}) const;
 
  private:

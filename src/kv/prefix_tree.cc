@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nodes in flat arrays with a list of unused ones, found by hash and compared token by token.
+// The prefix tree in flat arrays, with a list of unused nodes.
 #include "kv/prefix_tree.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ PrefixTree::PrefixTree(int64_t unit, int32_t num_groups, int32_t num_blocks)
       heads_(static_cast<size_t>(num_groups)),
       pages_(static_cast<size_t>(num_blocks)) {
   QUIRE_CHECK(unit > 0 && num_groups > 0);
-  nodes_[kRootNode].refs = 1;  // never gone
+  nodes_[kRootNode].refs = 1;  // never deleted
 }
 
 size_t PrefixTree::index(NodeId node) const {
@@ -52,7 +52,7 @@ NodeId PrefixTree::extend(NodeId parent, const UnitKey& key) {
   return id;
 }
 
-// A node that nothing refers to yet.
+// A new node without references.
 NodeId PrefixTree::make(NodeId parent, const UnitKey& key) {
   QUIRE_CHECK(static_cast<int64_t>(key.tokens.size()) == unit_, "a node holds one unit of tokens");
   NodeId id = unused_;

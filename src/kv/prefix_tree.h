@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tree of cached beginnings: one node for each unit of tokens, and at each node the pages that hold it.
+// PrefixTree: the cached prefixes as a tree with one node per unit of tokens, and the pages that end at each node.
 #pragma once
 
 #include <cstdint>
@@ -14,54 +14,55 @@
 namespace quire::kv {
 
 using BlockId = int32_t;
-// Page 0 stands for "no page" in block tables: it is never handed out, and never freed.
+// Page 0 means "no page" in block tables; it is never allocated or freed.
 inline constexpr BlockId kNullBlock = 0;
 
 using NodeId = int32_t;
-inline constexpr NodeId kRootNode = 0;  // the empty beginning
+inline constexpr NodeId kRootNode = 0;  // the empty prefix
 inline constexpr NodeId kNoNode = -1;
 
-// One unit of tokens behind a node. The views need to live only for the call.
+// One unit of tokens after a node. The views need to be valid only during the call.
 struct UnitKey {
-  BlockHash hash = {};                   // of all that follows and all before
+  BlockHash hash = {};                   // of this unit and all before it
   std::span<const int32_t> tokens = {};  // as many as the tree's unit
-  std::string_view extra = {};           // salt and other keys; a sequence's first unit only
+  std::string_view extra = {};           // the salt and other keys; empty except for the first unit of a sequence
 };
 
-// Which texts are cached, and where. A node stands for a text of whole units: its parent's and one unit more. A page
-// hangs at the node at which it ends, under its cache group: a group's pages may skip nodes (a window's, a state's),
-// and still be reached, because a node lives as long as a page, a child or a sequence refers to it.
-// A hash only finds candidates: a node is found by token ids, extra keys and its parent, so a collision can cost time
-// and never serve a wrong page.
-// Owned by the block pool, engine thread. Invariant: a node's count is its pages, its children and its sequences.
+// Which prefixes are cached, and in which pages. A node stands for a prefix of whole units: that of its parent and one
+// unit more. A page is attached to the node at which it ends, under its cache group. A group need not have pages at
+// every node (window and state groups do not); a node exists as long as a page, a child or a sequence refers to it.
+// A hash only finds candidates: nodes are compared by token ids, extra keys and parent, so a collision costs time and
+// never yields a wrong page.
+// Owned by the block pool; engine thread. Invariant: the reference count of a node is the number of its pages, children
+// and sequences.
 class PrefixTree {
  public:
   PrefixTree(int64_t unit, int32_t num_groups, int32_t num_blocks);
 
   // The child of `parent` with this unit, or kNoNode.
   NodeId find(NodeId parent, const UnitKey& key) const;
-  // The same, made if there is none; one reference on it is the caller's.
+  // The same, created if there is none. The caller owns one reference to it.
   NodeId extend(NodeId parent, const UnitKey& key);
   void retain(NodeId node) { ++nodes_[index(node)].refs; }
-  void release(NodeId node);  // gone, and its parents with it, when nothing refers to it any more
+  void release(NodeId node);  // the last reference deletes the node, and parents without other references
 
-  // Hangs a page at a node; a page hangs at one node at most.
+  // Attaches a page to a node. REQUIRES: the page is not attached to any node.
   void attach(BlockId block, NodeId node, int32_t group);
   void detach(BlockId block);
   // The oldest page of this group at this node, or kNullBlock.
   BlockId page(NodeId node, int32_t group) const { return heads_[head(node, group)].first; }
-  // Where a page hangs, or kNoNode.
+  // The node to which a page is attached, or kNoNode.
   NodeId node(BlockId block) const { return pages_[static_cast<size_t>(block)].node; }
 
   int64_t unit() const { return unit_; }
   int32_t num_nodes() const { return num_nodes_; }  // without the root
-  int32_t num_pages() const { return num_pages_; }  // that hang at nodes
+  int32_t num_pages() const { return num_pages_; }  // that are attached to nodes
 
  private:
   struct Node {
     NodeId parent = kNoNode;
     int32_t refs = 0;
-    NodeId same_prev = kNoNode;  // neighbours among the nodes of one hash; same_next also links the unused ones
+    NodeId same_prev = kNoNode;  // neighbours among the nodes with the same hash; same_next also links unused nodes
     NodeId same_next = kNoNode;
     BlockHash hash;
     std::string extra;
@@ -69,7 +70,7 @@ class PrefixTree {
   struct Page {
     NodeId node = kNoNode;
     int32_t group = 0;
-    BlockId prev = kNullBlock;  // neighbours among the pages of one node and group, oldest first
+    BlockId prev = kNullBlock;  // neighbours among the pages of one node and group; the oldest is first
     BlockId next = kNullBlock;
   };
   struct Head {

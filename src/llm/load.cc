@@ -130,7 +130,7 @@ Status check_utilization(const Options& options, const Backend& backend) {
 
 Status check_heads(const Options& options, const model::DecoderConfig& config, const Backend& backend) {
   const int64_t most = backend.max_head_dim();
-  for (const model::LayerCache& layer : model::cache_layers(config)) {
+  for (const kv::LayerCache& layer : model::cache_layers(config)) {
     const int64_t head = std::max(layer.head_dim, layer.v_head_dim);
     if (most == 0 || head <= most) continue;
     return unsupported("'" + options.model.string() + "' has attention heads of " + std::to_string(head) +
@@ -162,8 +162,8 @@ Result<size_t> reserve(const ResolvedOptions& resolved, const model::Model& mode
   StepSizes sizes = model.step_sizes({scheduler.max_num_batched_tokens, resolved.engine.max_logit_rows});
   sizes.seqs = scheduler.max_num_seqs;
   std::vector<int64_t> widths;
-  for (const model::CacheLayout::Group& group : resolved.memory.layout.groups) {
-    if (group.kind == model::CacheKind::kState) continue;
+  for (const kv::CacheLayout::Group& group : resolved.memory.layout.groups) {
+    if (group.kind == kv::CacheKind::kState) continue;
     widths.push_back(backend.table_width((scheduler.max_model_len + group.block_size - 1) / group.block_size));
     sizes.positions = std::max(sizes.positions, widths.back() * group.block_size);
   }
@@ -263,7 +263,7 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   out.engine.async_scheduling = options.async_scheduling;
   out.engine.seed = options.seed;
 
-  out.memory.rules = {scheduler.max_num_batched_tokens, options.enable_prefix_caching};
+  out.memory.policy = {scheduler.max_num_batched_tokens, options.enable_prefix_caching};
   out.memory.max_model_len = max_len;
   out.memory.max_model_len_auto = options.max_model_len == "auto" || options.max_model_len == "-1";
   out.memory.max_num_seqs = scheduler.max_num_seqs;
@@ -297,7 +297,7 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   resolved.engine.scheduler.max_model_len = out.plan.max_model_len;
   spdlog::info("{}", out.plan.line());
   QUIRE_ASSIGN(out.engine, engine::Engine::make(std::move(backend), std::move(model), resolved.engine));
-  const model::CacheLayout& pages = out.engine->cache_layout();
+  const kv::CacheLayout& pages = out.engine->cache_layout();
   QUIRE_CHECK(pages.page_bytes() * pages.num_pages == out.plan.kv_bytes, "as much is allocated as was planned");
   return out;
 }

@@ -14,7 +14,7 @@ HEAD = "// SPDX-License-Identifier: Apache-2.0\n// A file.\n"
 
 class CheckHouse(unittest.TestCase):
     def run_on(self, files):
-        """The problems' lines, for a good tree with these files besides."""
+        """The lines of the problems in a good tree to which these files are added."""
         good = {
             "src/base/a.h": HEAD + "#pragma once\n#include <vector>\n",
             "src/ops/b.h": HEAD + '#include "base/a.h"\n',
@@ -22,6 +22,9 @@ class CheckHouse(unittest.TestCase):
             "src/cli/hub/d.h": HEAD,
             "scripts/run": "#!/bin/sh\n# SPDX-License-Identifier: Apache-2.0\n# Runs.\n",
             "README.md": "no licence line needed\n",
+            "src/folders.txt": "# Lowest first.\nbase\nops\ncli\n",
+            "docs/architecture.md": "| `cli/` | x |\n| `ops/` | x |\n| `base/` | x |\n",
+            "CONTRIBUTING.md": "Folders:\n\n    cli  ops  base\n",
         }
         with tempfile.TemporaryDirectory() as folder:
             for name, text in (good | files).items():
@@ -54,6 +57,14 @@ class CheckHouse(unittest.TestCase):
 
     def test_a_quoted_include_of_nothing_is_found(self):
         self.expect({"src/ops/e.cc": HEAD + '#include "base/nothing.h"\n'}, "nothing.h")
+
+    def test_an_include_of_a_test_or_a_cuda_header_that_goes_up_is_found(self):
+        for name in ("src/ops/e_test.cc", "src/ops/e.cuh"):
+            self.expect({name: HEAD + '#include "cli/hub/d.h"\n'}, name + ":3", "above")
+
+    def test_a_page_with_another_order_is_found(self):
+        self.expect({"docs/architecture.md": "| `cli/` | x |\n| `base/` | x |\n| `ops/` | x |\n"}, "architecture.md")
+        self.expect({"CONTRIBUTING.md": "Folders:\n\n    cli  base\n"}, "CONTRIBUTING.md", "cli ops base")
 
     def test_an_unknown_folder_is_found(self):
         self.expect({"src/attic/e.cc": HEAD}, "src/attic")

@@ -13,8 +13,8 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "model/family.h"
-#include "model/rope_table.h"
+#include "model/families/family.h"
+#include "model/layers/rope_table.h"
 
 namespace quire::model {
 namespace {
@@ -388,11 +388,11 @@ TEST(RopeFrequencies, AreTheReferences) {
 TEST(RopeTable, HoldsTheCosineAndSineOfEachPosition) {
   const DecoderConfig config = read("LlamaForCausalLM", {{"head_dim", "8"}});
   RopeTable table(rope_frequencies(config.rope, 1024), 1024);
-  table.reach(3);
+  table.grow_to(3);
   const float angle = 2.0f * 0.1f;
   EXPECT_FLOAT_EQ(table.cosines()[2 * 4 + 1], std::cos(angle));
   EXPECT_FLOAT_EQ(table.sines()[2 * 4 + 1], std::sin(angle));
-  table.reach(1024);  // growing keeps what was there
+  table.grow_to(1024);  // growing keeps what was there
   EXPECT_FLOAT_EQ(table.cosines()[2 * 4 + 1], std::cos(angle));
   EXPECT_FLOAT_EQ(table.sines()[1023 * 4 + 3], std::sin(1023.0f * 0.001f));
 }

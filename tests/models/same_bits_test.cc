@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "model/family.h"
+#include "model/families/family.h"
 #include "models/harness.h"
 #include "models/quantised_model.h"
 

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// KvCache: the memory of all KV pages, as kv/cache_layout.h divides it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "backend/backend.h"
+#include "kv/cache_layout.h"
+
+namespace quire::model {
+
+// The pages of all layers, in the backend's memory. The system commits memory when a page is first written.
+// Owned by the engine and used on its thread.
+class KvCache {
+ public:
+  static Result<std::unique_ptr<KvCache>> make(Backend& backend, kv::CacheLayout layout);
+  // The pages of one layer. REQUIRES: the layer keeps K and V (for layer) or a recurrent state (for state).
+  KvLayer layer(int64_t index) const;
+  StateLayer state(int64_t index) const;
+  int32_t group(int64_t index) const { return layout_.layers[static_cast<size_t>(index)].group; }
+  const kv::CacheLayout& layout() const { return layout_; }
+
+ private:
+  KvCache(kv::CacheLayout layout, std::unique_ptr<Buffer> buffer)
+      : layout_(std::move(layout)), buffer_(std::move(buffer)) {}
+  char* slot(int64_t index) const;
+
+  kv::CacheLayout layout_;
+  std::unique_ptr<Buffer> buffer_;
+};
+
+}  // namespace quire::model

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// The frame of the forward pass: embedding, layers, and the head on the rows whose logits are wanted.
+#include "model/layers/decoder.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/layers/feed_forward.h"
+#include "model/layers/mixer.h"
+
+namespace quire::model {
+namespace {
+
+// MLA scales by the size of a query head before absorption, nope_dim + rope_dim.
+float scale_of(const DecoderConfig& config) {
+  if (config.attention_scale != 0) return config.attention_scale;
+  const bool latent = config.mla.kv_rank > 0;
+  const int64_t dim = latent ? config.mla.nope_dim + config.mla.rope_dim : config.head_dim;
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+}
+
+}  // namespace
+
+DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t max_model_len, Backend& backend)
+    : config_(std::move(config)),
+      weights_(std::move(weights)),
+      activation_(weights_.activation),
+      ones_(std::vector<float>(static_cast<size_t>(std::max(config_.hidden, kMaxHeadDim)), 1.0f)),
+      rope_(rope_frequencies(config_.rope, max_model_len), max_model_len),
+      local_rope_(rope_frequencies(config_.local_rope, max_model_len), max_model_len),
+      attention_scale_(scale_of(config_)),
+      backend_(backend) {}
+
+DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimits& limits) const {
+  ScratchAllocator all(base);
+  Scratch out;
+  out.hidden = all.take(limits.max_tokens, config_.hidden, DType::kF32);
+  out.normed = all.take(limits.max_tokens, config_.hidden, activation_);
+  out.wanted = out.normed;  // never used at the same time
+  if (config_.norms == NormPlacement::kParallel) {
+    out.parallel = all.take(limits.max_tokens, config_.hidden, activation_);
+  }
+  const int64_t per_layer_columns = config_.layers * config_.per_layer_input.dim;
+  if (per_layer_columns > 0) out.per_layer = all.take(limits.max_tokens, per_layer_columns, activation_);
+  out.shared = base == nullptr ? nullptr : base + all.used();
+  ScratchAllocator head(out.shared), gathered(out.shared);
+  out.logits = head.take(limits.max_logit_rows, config_.vocab_size, DType::kF32);
+  out.wanted_hidden = gathered.take(limits.max_tokens, config_.hidden, DType::kF32);
+  size_t most = std::max(head.used(), gathered.used());
+  for (const LayerConfig& layer : config_.per_layer) {
+    ScratchAllocator mixer(nullptr), feed_forward(nullptr), per_layer(nullptr);
+    if (layer.mixer != Mixer::kNone) mixer_kind(layer.mixer).reserve(*this, layer, limits.max_tokens, mixer);
+    reserve_feed_forward(*this, layer, limits.max_tokens, feed_forward);
+    if (per_layer_columns > 0) per_layer.take(limits.max_tokens, per_layer_columns, activation_);
+    most = std::max({most, mixer.used(), feed_forward.used(), per_layer.used()});
+  }
+  out.bytes = all.used() + most;
+  return out;
+}
+
+size_t DecoderModel::scratch_bytes(const BatchLimits& limits) const {
+  return lay_out_scratch(nullptr, limits).bytes;
+}
+
+StepSizes DecoderModel::step_sizes(const BatchLimits& limits) const {
+  StepSizes out;
+  out.tokens = limits.max_tokens;
+  out.logit_rows = limits.max_logit_rows;
+  out.vocab = config_.vocab_size;
+  out.activation = activation_;
+  for (const kv::LayerCache& layer : cache_layers(config_)) {
+    if (layer.kind == kv::CacheKind::kState || layer.kind == kv::CacheKind::kNone) continue;
+    out.heads = config_.heads;
+    out.head_dim = std::max({out.head_dim, layer.head_dim, layer.v_head_dim});
+  }
+  weights_.per_layer_projection.measure(out);
+  for_each_weight(weights_.layers, [&](const auto& weight) {
+    if constexpr (requires { weight.measure(out); }) weight.measure(out);
+  });
+  for (size_t i = 0; i < weights_.layers.size(); ++i) {
+    const Mixer mixer = config_.per_layer[i].mixer;
+    if (mixer != Mixer::kNone && mixer_kind(mixer).state_columns != nullptr) {
+      out.state_columns = std::max(out.state_columns, mixer_kind(mixer).state_columns(config_));
+    }
+    if (weights_.layers[i].moe.gate_up.matrices.empty()) continue;
+    out.experts = config_.moe.experts;
+    out.chosen = config_.moe.k;
+    out.expert_columns = config_.moe.intermediate + config_.hidden;
+  }
+  return out;
+}
+
+Status DecoderModel::prepare(const BatchLimits& limits) {
+  QUIRE_ASSIGN(memory_, backend_.allocate(scratch_bytes(limits)));
+  scratch_ = lay_out_scratch(static_cast<char*>(memory_->data()), limits);
+  QUIRE_TRY(ones_.place(backend_));
+  if (!backend_.host_memory()) {  // a table that grows would change its address
+    for (RopeTable* table : {&rope_, &local_rope_}) QUIRE_TRY(table->place(backend_));
+  }
+  query_scales_.reserve(static_cast<size_t>(limits.max_tokens));
+  limits_ = limits;
+  return {};
+}
+
+void DecoderModel::norm(const Tensor& x, const Norm& norm, int64_t group, const Tensor& out) {
+  if (config_.norm_kind == NormKind::kRms) {
+    backend_.rms_norm({x, norm.weight.data(), group, config_.norm_eps, out});
+  } else {
+    backend_.layer_norm({x, norm.weight.data(), norm.bias.data(), group, config_.norm_eps, out});
+  }
+}
+
+// Copies the arrays of the step that ops read into the backend's memory.
+void DecoderModel::stage(const StepBatch& batch) {
+  backend_.begin_step();
+  backend_.reserve_stage(batch.bytes(), batch.num_arrays());
+  const auto staged = [&]<typename T>(const std::vector<T>& values) {
+    const void* at = values.empty() ? nullptr : backend_.stage(std::as_bytes(std::span(values)));
+    return std::span<const T>(static_cast<const T*>(at), values.size());
+  };
+  step_.tokens = staged(batch.tokens);
+  step_.positions = staged(batch.positions);
+  step_.cu_seqlens_q = staged(batch.cu_seqlens_q);
+  step_.context_lens = staged(batch.context_lens);
+  step_.groups.resize(batch.groups.size());
+  for (size_t g = 0; g < batch.groups.size(); ++g) {
+    const GroupBatch& from = batch.groups[g];
+    StagedGroup& to = step_.groups[g];
+    to.slot_mapping = staged(from.slot_mapping);
+    to.block_tables = staged(from.block_tables);
+    to.max_blocks = from.max_blocks;
+    to.state_source = staged(from.state_source);
+    to.state_destination = staged(from.state_destination);
+  }
+  if (static_cast<int64_t>(batch.wanted.size()) == batch.num_tokens()) {  // then the rows are not gathered
+    for (size_t i = 0; i < batch.wanted.size(); ++i) QUIRE_CHECK(batch.wanted[i] == static_cast<int32_t>(i));
+  }
+  step_.wanted = staged(batch.wanted);
+  query_scales_.clear();
+  if (const auto beta = static_cast<double>(config_.attention_temperature); beta != 0) {
+    for (const int32_t position : batch.positions) {
+      const auto length = static_cast<double>(config_.attention_temperature_length);
+      const double steps = std::floor(static_cast<double>(position) / length);
+      query_scales_.push_back(static_cast<float>(1.0 + beta * std::log1p(steps)));
+    }
+  }
+  step_.query_scales = staged(query_scales_);
+  // This comes last, so that the other arrays of a recorded step keep their addresses. The tokens are filled in before
+  // the step runs.
+  const std::span<const int32_t> rows = staged(batch.sampled_from_row);
+  if (!rows.empty()) backend_.take_sampled({step_.tokens, rows});
+}
+
+void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
+  const int64_t tokens = batch.num_tokens();
+  QUIRE_CHECK(tokens > 0 && tokens <= limits_.max_tokens);
+  QUIRE_CHECK(batch.position_axes == 1 && batch.embedding_rows.empty() && batch.causal.empty(),
+              "a plain decoder takes token ids and one position axis");
+  step_hidden_ = scratch_.hidden.first_rows(tokens);
+  step_normed_ = scratch_.normed.first_rows(tokens);
+  num_wanted_ = static_cast<int64_t>(batch.wanted.size());
+
+  int64_t end = 0;
+  for (const int32_t length : batch.context_lens) end = std::max<int64_t>(end, length);
+  rope_.grow_to(end);
+  local_rope_.grow_to(end);
+
+  // Not if rows are gathered: they are stored where the logits go.
+  head_in_step_ = num_wanted_ == tokens && tokens <= limits_.max_logit_rows && backend_.joins_head(tokens) &&
+                  joins_norm({step_hidden_, &weights_.final_norm, false}, weights_.head);
+  stage(batch);
+  StepShape shape{tokens, batch.num_seqs(), num_wanted_, 0, tokens == batch.num_seqs()};
+  for (const GroupBatch& group : batch.groups) shape.max_blocks = std::max<int64_t>(shape.max_blocks, group.max_blocks);
+  if (!backend_.replay_step(shape)) {
+    run_layers(kv);
+    backend_.end_step();
+  }
+}
+
+void DecoderModel::run_layer(const LayerContext& layer) {
+  const DecoderLayer& weights = layer.weights;
+  const bool parallel = config_.norms == NormPlacement::kParallel;
+  if (layer.config.mixer != Mixer::kNone) {
+    const Tensor out = parallel ? scratch_.parallel.first_rows(step_hidden_.rows) : step_normed_;
+    const bool may_add = weights.post_attention_norm.empty() && !parallel;
+    const LayerInput input{step_hidden_, &weights.attention_norm, parallel};
+    const bool added = mixer_kind(layer.config.mixer).run(*this, layer, input, {out, may_add});
+    if (!added) add_to_residual(out, weights.post_attention_norm);
+  }
+  if (layer.config.feed_forward != FeedForward::kNone) {
+    // Parallel to the mixer, the feed-forward part reads the same normed rows.
+    const LayerInput input = parallel ? LayerInput{step_normed_} : LayerInput{step_hidden_, &weights.mlp_norm};
+    const bool added = run_feed_forward(*this, layer, input, {step_normed_, weights.post_mlp_norm.empty()});
+    if (!added) add_to_residual(step_normed_, weights.post_mlp_norm);
+  }
+  if (config_.per_layer_input.dim > 0) add_per_layer_input(layer);
+  if (config_.layer_scalars) backend_.scale({step_hidden_, weights.scalar, {}, step_hidden_});
+}
+
+void DecoderModel::run_layers(const KvCache& kv) {
+  embed();
+  for (int64_t i = 0; i < config_.layers; ++i) {
+    const auto at = static_cast<size_t>(i);
+    run_layer({kv, i, config_.per_layer[at], weights_.layers[at]});
+  }
+  if (num_wanted_ == 0) return;
+  // Rows are gathered before the norm, so that the norm runs on no more rows than the head.
+  Tensor rows = step_hidden_;
+  if (num_wanted_ < rows.rows) {
+    rows = scratch_.wanted_hidden.first_rows(num_wanted_);
+    backend_.gather({step_hidden_, step_.wanted, rows});
+  }
+  if (head_in_step_) {
+    return project_in(weights_.head, {rows, &weights_.final_norm, false}, scratch_.logits.first_rows(num_wanted_));
+  }
+  norm(rows, weights_.final_norm, config_.hidden, scratch_.wanted.first_rows(num_wanted_));
+}
+
+Tensor DecoderModel::normed(const LayerInput& input) {
+  if (input.norm == nullptr || input.norm->empty()) return activations(input.x);
+  norm(input.x, *input.norm, config_.hidden, step_normed_);
+  return step_normed_;
+}
+
+Tensor DecoderModel::activations(const Tensor& x) {
+  if (x.dtype == activation_) return x;
+  backend_.scale({x, 1.0f, {}, step_normed_});
+  return step_normed_;
+}
+
+bool DecoderModel::joins_norm(const LayerInput& input, const Linear& linear) const {
+  return input.norm != nullptr && !input.norm->empty() && !input.keep_normed && config_.norm_kind == NormKind::kRms &&
+         linear.single() && backend_.joins_linear(input.x.rows);
+}
+
+void DecoderModel::project_in(const Linear& linear, const LayerInput& input, const Tensor& out) {
+  if (!joins_norm(input, linear)) return linear.run(backend_, normed(input), out);
+  const NormForm form{input.norm->weight.data(), config_.norm_eps};
+  linear.run(backend_, input.x, out, {&form});
+}
+
+// Adds residual_scale * y to the residual stream in the same op, where the backend can; else y goes to the output.
+bool DecoderModel::project_out(const Linear& linear, const Tensor& x, const LayerOutput& output) {
+  if (!output.may_add || !linear.single() || !backend_.joins_linear(x.rows)) {
+    linear.run(backend_, x, output.out);
+    return false;
+  }
+  linear.run(backend_, x, step_hidden_, {nullptr, step_hidden_, config_.residual_scale});
+  return true;
+}
+
+void DecoderModel::rotate(const Tensor& x, int64_t head_dim, int64_t offset, RopeUse use) {
+  if (use == RopeUse::kNone) return;
+  const RopeConfig& config = rope_config(use);
+  const RopeTable& table = rope_table(use);
+  backend_.rope(
+      {x, head_dim, config.rot_dim, config.interleaved, table.cosines(), table.sines(), step_.positions, offset});
+}
+
+AttentionArgs DecoderModel::attention_args(const LayerContext& layer, const Tensor& q, const Tensor& out) const {
+  const StagedGroup& pages = group(layer);
+  AttentionArgs args;
+  args.q = q;
+  args.kv = layer.kv.layer(layer.index);
+  args.num_heads = config_.heads;
+  args.scale = attention_scale_;
+  args.window = layer.config.window;
+  args.soft_cap = config_.attention_soft_cap;
+  args.cu_seqlens_q = step_.cu_seqlens_q;
+  args.context_lens = step_.context_lens;
+  args.block_tables = pages.block_tables;
+  args.max_blocks = pages.max_blocks;
+  args.out = out;
+  return args;
+}
+
+// hidden += residual_scale * norm(x). Overwrites x if there is a norm.
+void DecoderModel::add_to_residual(const Tensor& x, const Norm& post_norm) {
+  if (!post_norm.empty()) norm(x, post_norm, config_.hidden, x);
+  backend_.residual_add({x, step_hidden_, config_.residual_scale, step_hidden_});
+}
+
+// Gemma 4 looks each token up in a second table, which has a part for each layer, and adds a projection of the first
+// embedding: (norm(projection) + lookup) / sqrt(2).
+void DecoderModel::embed() {
+  backend_.embedding({weights_.embedding.get(), step_.tokens, config_.embedding_scale, step_hidden_});
+  const int64_t dim = config_.per_layer_input.dim;
+  if (dim == 0) return;
+  const Tensor inputs = scratch_.per_layer.first_rows(step_hidden_.rows);
+  ScratchAllocator allocator = scratch();
+  const Tensor looked_up = allocator.take(step_hidden_.rows, inputs.cols, activation_);
+  weights_.per_layer_projection.run(backend_, activations(step_hidden_), inputs);
+  const auto inverse_root = [](int64_t n) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(n))); };
+  backend_.scale({inputs, inverse_root(config_.hidden), {}, inputs});
+  norm(inputs, weights_.per_layer_norm, dim, inputs);
+  backend_.embedding({weights_.per_layer_embedding.get(), step_.tokens,
+                      static_cast<float>(std::sqrt(static_cast<double>(dim))), looked_up});
+  backend_.residual_add({looked_up, inputs, 1.0f, inputs});
+  backend_.scale({inputs, inverse_root(2), {}, inputs});
+}
+
+void DecoderModel::add_per_layer_input(const LayerContext& layer) {
+  const PerLayerInputWeights& weights = layer.weights.per_layer_input;
+  const int64_t dim = config_.per_layer_input.dim;
+  ScratchAllocator allocator = scratch();
+  const Tensor gate = allocator.take(step_hidden_.rows, dim, activation_);
+  const Tensor input = scratch_.per_layer.first_rows(step_hidden_.rows).columns(layer.index * dim, dim);
+  weights.gate.run(backend_, activations(step_hidden_), gate);
+  backend_.glu({gate, input, config_.activation, gate});
+  weights.projection.run(backend_, gate, step_normed_);
+  add_to_residual(step_normed_, weights.norm);
+}
+
+Tensor DecoderModel::run_head(int64_t first_wanted, int64_t count) {
+  QUIRE_CHECK(first_wanted >= 0 && count > 0 && first_wanted + count <= num_wanted_ && count <= limits_.max_logit_rows);
+  const Tensor logits =
+      head_in_step_ ? scratch_.logits.some_rows(first_wanted, count) : scratch_.logits.first_rows(count);
+  if (!head_in_step_) weights_.head.run(backend_, scratch_.wanted.some_rows(first_wanted, count), logits);
+  if (config_.logits_soft_cap > 0) backend_.soft_cap({logits, config_.logits_soft_cap, logits});
+  return logits;
+}
+
+std::span<const float> DecoderModel::logits(int64_t first_wanted, int64_t count) {
+  return backend_.read(run_head(first_wanted, count));
+}
+
+}  // namespace quire::model

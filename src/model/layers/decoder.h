@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// DecoderModel: the decoder that all families configure, written in ops. decoder.cc has the frame of the forward pass;
+// the kinds of mixers (mixer.h) and the feed-forward part (feed_forward.h) have files of their own.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "model/layers/rope_table.h"
+#include "model/layers/weights.h"
+#include "model/model.h"
+
+namespace quire::model {
+
+// Allocates row-major matrices from one block of memory, each on a 64-byte boundary. Without a block it only counts
+// the bytes.
+class ScratchAllocator {
+ public:
+  explicit ScratchAllocator(char* base) : base_(base) {}
+  Tensor take(int64_t rows, int64_t cols, DType type) {
+    const Tensor t{base_ == nullptr ? nullptr : base_ + used_, type, rows, cols, cols};
+    used_ += (static_cast<size_t>(rows * row_bytes(type, cols)) + 63) / 64 * 64;
+    return t;
+  }
+  size_t used() const { return used_; }
+
+ private:
+  char* base_;
+  size_t used_ = 0;
+};
+
+// The arrays of a step (StepBatch) in the backend's memory.
+struct StagedGroup {
+  std::span<const int64_t> slot_mapping;
+  std::span<const int32_t> block_tables, state_source, state_destination;
+  int64_t max_blocks = 0;
+};
+struct StagedBatch {
+  std::span<const int32_t> tokens, positions, cu_seqlens_q, context_lens, wanted;
+  std::span<const float> query_scales;  // [tokens] where the config has an attention temperature
+  std::vector<StagedGroup> groups;
+};
+
+// The layer that runs.
+struct LayerContext {
+  const KvCache& kv;
+  int64_t index;
+  const LayerConfig& config;
+  const DecoderLayer& weights;
+};
+// The input of a mixer or feed-forward part: rows that may still have to go through a norm.
+struct LayerInput {
+  Tensor x;
+  const Norm* norm = nullptr;
+  bool keep_normed = false;  // the rows after the norm are read again later (DecoderModel::normed)
+};
+// Where a mixer or feed-forward part writes its output. With may_add it may add the output to the residual stream
+// instead; functions with a LayerOutput return whether they did.
+struct LayerOutput {
+  Tensor out;
+  bool may_add = false;
+};
+
+// A loaded decoder. Owned by the engine and used on its thread.
+class DecoderModel final : public Model {
+ public:
+  DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t max_model_len, Backend& backend);
+
+  const DecoderConfig& config() const override { return config_; }
+  size_t weights_bytes() const override { return weights_.bytes(); }
+  DType main_dtype() const override { return weights_.main_dtype; }
+  size_t scratch_bytes(const BatchLimits& limits) const override;
+  StepSizes step_sizes(const BatchLimits& limits) const override;
+  Status prepare(const BatchLimits& limits) override;
+  void forward(const StepBatch& batch, const KvCache& kv) override;
+  std::span<const float> logits(int64_t first_wanted, int64_t count) override;
+  Tensor run_head(int64_t first_wanted, int64_t count) override;
+
+  // The rest is for the layers, during forward().
+  Backend& backend() const { return backend_; }
+  DType activation() const { return activation_; }
+  const StagedBatch& step() const { return step_; }
+  const StagedGroup& group(const LayerContext& layer) const {
+    return step_.groups[static_cast<size_t>(layer.kv.group(layer.index))];
+  }
+  const Tensor& hidden() const { return step_hidden_; }  // the residual stream, [tokens, hidden]
+  // Memory that mixers, feed-forward parts and the head use one after another.
+  ScratchAllocator scratch() const { return ScratchAllocator(scratch_.shared); }
+  const float* ones() const { return ones_.data(); }  // the weight of a norm that has none
+  const RopeConfig& rope_config(RopeUse use) const { return use == RopeUse::kMain ? config_.rope : config_.local_rope; }
+  const RopeTable& rope_table(RopeUse use) const { return use == RopeUse::kMain ? rope_ : local_rope_; }
+
+  void norm(const Tensor& x, const Norm& norm, int64_t group, const Tensor& out);
+  // The input's rows after its norm, in the type of activations.
+  Tensor normed(const LayerInput& input);
+  // Whether the backend computes the input's norm together with the product.
+  bool joins_norm(const LayerInput& input, const Linear& linear) const;
+  // The first product of a layer, with the input's norm, and the last one.
+  void project_in(const Linear& linear, const LayerInput& input, const Tensor& out);
+  [[nodiscard]] bool project_out(const Linear& linear, const Tensor& x, const LayerOutput& output);
+  void rotate(const Tensor& x, int64_t head_dim, int64_t offset, RopeUse use);
+  AttentionArgs attention_args(const LayerContext& layer, const Tensor& q, const Tensor& out) const;
+
+ private:
+  struct Scratch {  // views of one block of memory
+    Tensor hidden, normed, parallel, per_layer, wanted_hidden, wanted, logits;
+    char* shared = nullptr;
+    size_t bytes = 0;
+  };
+  Scratch lay_out_scratch(char* base, const BatchLimits& limits) const;
+
+  void stage(const StepBatch& batch);
+  void run_layers(const KvCache& kv);
+  void run_layer(const LayerContext& layer);
+  void embed();
+  void add_per_layer_input(const LayerContext& layer);
+  Tensor activations(const Tensor& x);  // x in the type of activations
+  void add_to_residual(const Tensor& x, const Norm& post_norm);
+
+  DecoderConfig config_;
+  DecoderWeights weights_;
+  DType activation_;
+  Floats ones_;
+  RopeTable rope_, local_rope_;
+  float attention_scale_;
+  Backend& backend_;
+
+  BatchLimits limits_;
+  std::unique_ptr<Buffer> memory_;
+  Scratch scratch_;
+  Tensor step_hidden_, step_normed_;  // the first rows of scratch_.hidden and .normed: one per token of the step
+  StagedBatch step_;
+  std::vector<float> query_scales_;  // [tokens]
+  int64_t num_wanted_ = 0;
+  bool head_in_step_ = false;  // the logits of all wanted rows are computed together with the layers
+};
+
+}  // namespace quire::model

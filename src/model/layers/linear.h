@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear: a weight as layers use it: one or more packed matrices with the same input, and their biases.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace quire::model {
+
+// y = x W^T + b, where W may be several matrices (q, k, v of different types) whose outputs are adjacent columns of y.
+// Immutable after load.
+class Linear {
+ public:
+  struct Piece {
+    std::shared_ptr<const PackedMatrix> weight;
+    Floats bias;                     // [n] or empty
+    Constant<int32_t> columns = {};  // the order in which the weight reads the columns of x; empty: as they are
+  };
+  void add(Piece piece) {
+    out_dim_ += piece.weight->n();
+    pieces_.push_back(std::move(piece));
+  }
+  // What a backend may compute together with the product (LinearArgs).
+  struct Joined {
+    const NormForm* norm = nullptr;
+    Tensor residual = {};
+    float residual_scale = 1.0f;
+  };
+  void run(Backend& backend, const Tensor& x, const Tensor& out) const { run(backend, x, out, {}); }
+  void run(Backend& backend, const Tensor& x, const Tensor& out, const Joined& joined) const {
+    int64_t column = 0;
+    for (const Piece& piece : pieces_) {
+      LinearArgs args = args_of(piece, x, out.columns(column, piece.weight->n()), joined);
+      if (joined.residual.data != nullptr) args.residual = joined.residual.columns(column, piece.weight->n());
+      backend.linear(args);
+      column += piece.weight->n();
+    }
+  }
+  // act(gate) * up, where the outputs of this linear are gate and up. `both` has room for the two, and `out` may be its
+  // first half. The results have the same bits whether the backend joins the ops or not.
+  void run_gated(Backend& backend, const Tensor& x, Activation activation, const Tensor& both, const Tensor& out,
+                 const Joined& joined) const {
+    if (pieces_.size() == 1) {
+      const GatedForm form{activation};
+      LinearArgs args = args_of(pieces_.front(), x, out, joined);
+      args.gated = &form;
+      backend.linear(args);
+      return;
+    }
+    run(backend, x, both, joined);
+    const int64_t half = out_dim_ / 2;
+    backend.glu({both.columns(0, half), both.columns(half, half), activation, out});
+  }
+  Status place(Backend& backend) {
+    for (Piece& piece : pieces_) {
+      QUIRE_TRY(piece.bias.place(backend));
+      QUIRE_TRY(piece.columns.place(backend));
+    }
+    return {};
+  }
+  // Raises the maxima in `sizes` to the sizes of this product.
+  void measure(StepSizes& sizes) const {
+    for (const Piece& piece : pieces_) {
+      const PackedMatrix& w = *piece.weight;
+      sizes.out_columns = std::max(sizes.out_columns, w.n());
+      if (w.dtype() != sizes.activation) sizes.quantised_columns = std::max(sizes.quantised_columns, w.k());
+      const auto columns = static_cast<int64_t>(piece.columns.size());
+      if (columns > 0) sizes.reordered_columns = std::max({sizes.reordered_columns, columns, w.k()});
+    }
+  }
+  bool single() const { return pieces_.size() == 1; }
+  int64_t out_dim() const { return out_dim_; }
+  size_t bytes() const {
+    size_t total = 0;
+    for (const Piece& piece : pieces_) total += piece.weight->bytes() + piece.bias.size() * sizeof(float);
+    return total;
+  }
+  const PackedMatrix& first() const { return *pieces_.front().weight; }
+
+ private:
+  static LinearArgs args_of(const Piece& piece, const Tensor& x, const Tensor& out, const Joined& joined) {
+    LinearArgs args{x, piece.weight.get(), piece.bias.data(), out};
+    args.columns = piece.columns.span();
+    args.norm = joined.norm;
+    args.residual = joined.residual;
+    args.residual_scale = joined.residual_scale;
+    return args;
+  }
+  std::vector<Piece> pieces_;
+  int64_t out_dim_ = 0;
+};
+
+}  // namespace quire::model

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of mixers, and what the layers of a model keep per sequence.
+#include "model/layers/mixer.h"
+
+#include <iterator>
+
+namespace quire::model {
+namespace {
+
+// In the order of Mixer; kNone comes last and has no row.
+constexpr const MixerKind* kKinds[] = {&kAttentionMixer, &kMlaMixer, &kGatedDeltaNetMixer, &kMamba2Mixer,
+                                       &kShortConvMixer};
+static_assert(std::size(kKinds) == static_cast<size_t>(Mixer::kNone));
+
+}  // namespace
+
+const MixerKind& mixer_kind(Mixer mixer) {
+  QUIRE_CHECK(mixer != Mixer::kNone);
+  return *kKinds[static_cast<size_t>(mixer)];
+}
+
+std::vector<kv::LayerCache> cache_layers(const DecoderConfig& config) {
+  std::vector<kv::LayerCache> out;
+  for (const LayerConfig& layer : config.per_layer) {
+    const bool mixes = layer.mixer != Mixer::kNone;
+    out.push_back(mixes ? mixer_kind(layer.mixer).cache(config, layer) : kv::LayerCache{kv::CacheKind::kNone});
+  }
+  return out;
+}
+
+}  // namespace quire::model

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mixer kMla: multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) in its absorbed form. The cache holds one
+// latent vector and one rotated key per token; queries are projected into the latent space and outputs back from it.
+#include "model/layers/mixer.h"
+#include "model/load/loader.h"
+#include "weights/quant.h"
+
+namespace quire::model {
+namespace {
+
+kv::LayerCache cache(const DecoderConfig& config, const LayerConfig&) {
+  kv::LayerCache out;
+  out.kv_heads = 1;
+  out.head_dim = config.mla.kv_rank + config.mla.rope_dim;
+  out.v_head_dim = config.mla.kv_rank;
+  out.v_in_k = true;
+  return out;
+}
+
+// The tensors that make keys and values of the latent vector.
+struct LatentTensors {
+  const weights::TensorRef *keys = nullptr, *values = nullptr;
+  bool apart = false;  // two tensors, the keys' transposed (GGUF); else one that has both, head by head
+  weights::TensorRef plain;
+  std::vector<float> dequantised;  // what `plain` refers to
+
+  static std::vector<float> row(const weights::TensorRef& tensor, int64_t row) {
+    std::vector<float> floats(static_cast<size_t>(tensor.columns()));
+    weights::dequantise_row(tensor.dtype, tensor.data.data() + row * row_bytes(tensor.dtype, tensor.columns()),
+                            floats.data(), tensor.columns());
+    return floats;
+  }
+};
+
+Status find_latent_tensors(Loader& loader, int64_t index, LatentTensors& out) {
+  const MlaConfig& c = loader.config().mla;
+  const int64_t heads = loader.config().heads;
+  const int64_t rows = heads * (c.nope_dim + c.v_dim);
+  const std::string both = loader.name(Part::kKvB, index);
+  const std::string keys = loader.name(Part::kKUp, index) + ".weight";
+  out.apart = loader.gguf() && loader.has(keys);
+  if (loader.is_quantised_linear(both)) {
+    QUIRE_ASSIGN(const auto loaded, loader.quantised({both, rows}, c.kv_rank, true));
+    out.dequantised = loaded->values();
+    out.plain.name = both;
+    out.plain.shape = {rows, c.kv_rank};
+    out.plain.data = std::as_bytes(std::span(out.dequantised));
+    out.keys = out.values = &out.plain;
+  } else if (out.apart) {
+    QUIRE_ASSIGN(out.keys, loader.require(keys, {heads, c.kv_rank, c.nope_dim}));
+    QUIRE_ASSIGN(out.values, loader.require(loader.name(Part::kVUp, index) + ".weight", {heads, c.v_dim, c.kv_rank}));
+  } else {
+    QUIRE_ASSIGN(out.keys, loader.require(both + ".weight", {rows, c.kv_rank}));
+    out.values = out.keys;
+  }
+  return {};
+}
+
+// Keys are absorbed into the query, which needs the transpose of the rows that make them.
+Status load_latent_heads(Loader& loader, int64_t index, MlaWeights& out) {
+  const MlaConfig& c = loader.config().mla;
+  const int64_t head_rows = c.nope_dim + c.v_dim;
+  LatentTensors from;
+  QUIRE_TRY(find_latent_tensors(loader, index, from));
+  const bool rounded = is_quantised(from.keys->dtype) || !from.dequantised.empty();
+  const DType type =
+      loader.dtype() == DType::kF32 ? DType::kF32 : loader.narrowed(rounded ? DType::kBF16 : from.keys->dtype);
+  const auto add = [&](std::vector<float> values, int64_t n, int64_t k, std::vector<Linear>& heads) -> Status {
+    QUIRE_ASSIGN(Packed packed, loader.from_floats(std::move(values), n, k, type));
+    heads.emplace_back().add({std::move(packed), {}});
+    return {};
+  };
+  for (int64_t h = 0; h < loader.config().heads; ++h) {
+    std::vector<float> up(static_cast<size_t>(c.kv_rank * c.nope_dim));
+    for (int64_t i = 0; i < (from.apart ? c.kv_rank : c.nope_dim); ++i) {
+      const std::vector<float> row = from.row(*from.keys, from.apart ? h * c.kv_rank + i : h * head_rows + i);
+      for (size_t j = 0; j < row.size(); ++j) {
+        const size_t at = from.apart ? static_cast<size_t>(i * c.nope_dim) + j
+                                     : j * static_cast<size_t>(c.nope_dim) + static_cast<size_t>(i);
+        up[at] = row[j];
+      }
+    }
+    QUIRE_TRY(add(std::move(up), c.kv_rank, c.nope_dim, out.k_up));
+    std::vector<float> down;
+    for (int64_t i = 0; i < c.v_dim; ++i) {
+      const std::vector<float> row =
+          from.row(*from.values, from.apart ? h * c.v_dim + i : h * head_rows + c.nope_dim + i);
+      down.insert(down.end(), row.begin(), row.end());
+    }
+    QUIRE_TRY(add(std::move(down), c.v_dim, c.kv_rank, out.v_up));
+  }
+  if (from.dequantised.empty()) loader.finished(*from.keys);
+  if (from.apart) loader.finished(*from.values);
+  return {};
+}
+
+Status load(Loader& loader, const LayerConfig&, int64_t index, DecoderLayer& weights) {
+  MlaWeights& out = weights.mla;
+  const DecoderConfig& config = loader.config();
+  const MlaConfig& c = config.mla;
+  const int64_t q = config.heads * (c.nope_dim + c.rope_dim);
+  if (c.q_rank > 0) {
+    QUIRE_ASSIGN(out.q_a, loader.linear(Part::kQA, index, c.q_rank, config.hidden, config.qkv_bias));
+    QUIRE_ASSIGN(out.q_a_norm, loader.norm(Part::kQANorm, index, {c.q_rank}));
+    QUIRE_ASSIGN(out.q, loader.linear(Part::kQB, index, q, c.q_rank));
+  } else {
+    QUIRE_ASSIGN(out.q, loader.linear(Part::kQ, index, q, config.hidden));
+  }
+  QUIRE_ASSIGN(out.kv_a, loader.linear(Part::kKvA, index, c.kv_rank + c.rope_dim, config.hidden, config.qkv_bias));
+  QUIRE_ASSIGN(out.kv_norm, loader.norm(Part::kKvANorm, index, {c.kv_rank}));
+  QUIRE_TRY(load_latent_heads(loader, index, out));
+  QUIRE_ASSIGN(out.o, loader.linear(Part::kO, index, config.hidden, config.heads * c.v_dim, config.o_bias));
+  return {};
+}
+
+struct MlaScratch {
+  Tensor q_a, q, kv, q_latent, out_latent, out;
+};
+
+MlaScratch take_scratch(const DecoderModel& model, int64_t tokens, ScratchAllocator& scratch) {
+  const MlaConfig& c = model.config().mla;
+  const int64_t heads = model.config().heads;
+  const DType type = model.activation();
+  MlaScratch out;
+  if (c.q_rank > 0) out.q_a = scratch.take(tokens, c.q_rank, type);
+  out.q = scratch.take(tokens, heads * (c.nope_dim + c.rope_dim), type);
+  out.kv = scratch.take(tokens, c.kv_rank + c.rope_dim, type);
+  out.q_latent = scratch.take(tokens, heads * (c.kv_rank + c.rope_dim), type);
+  out.out_latent = scratch.take(tokens, heads * c.kv_rank, type);
+  out.out = scratch.take(tokens, heads * c.v_dim, type);
+  return out;
+}
+
+void reserve(const DecoderModel& model, const LayerConfig&, int64_t tokens, ScratchAllocator& scratch) {
+  take_scratch(model, tokens, scratch);
+}
+
+bool run(DecoderModel& model, const LayerContext& layer, const LayerInput& input, const LayerOutput& output) {
+  const MlaConfig& c = model.config().mla;
+  const MlaWeights& weights = layer.weights.mla;
+  Backend& backend = model.backend();
+  const Tensor x = model.normed(input);
+  ScratchAllocator allocator = model.scratch();
+  const MlaScratch s = take_scratch(model, x.rows, allocator);
+  const int64_t heads = model.config().heads;
+  const int64_t head = c.nope_dim + c.rope_dim;
+  const int64_t latent = c.kv_rank + c.rope_dim;
+
+  if (c.q_rank > 0) {
+    weights.q_a.run(backend, x, s.q_a);
+    model.norm(s.q_a, weights.q_a_norm, c.q_rank, s.q_a);
+  }
+  weights.q.run(backend, c.q_rank > 0 ? s.q_a : x, s.q);
+  weights.kv_a.run(backend, x, s.kv);
+  const Tensor kv_latent = s.kv.columns(0, c.kv_rank);
+  model.norm(kv_latent, weights.kv_norm, c.kv_rank, kv_latent);
+  model.rotate(s.q, head, c.nope_dim, layer.config.rope);
+  model.rotate(s.kv, latent, c.kv_rank, layer.config.rope);
+
+  backend.reshape_and_cache({s.kv, {}, model.group(layer).slot_mapping, layer.kv.layer(layer.index)});
+  for (int64_t h = 0; h < heads; ++h) {
+    const Tensor q = s.q.columns(h * head, head);
+    const Tensor q_latent = s.q_latent.columns(h * latent, latent);
+    weights.k_up[static_cast<size_t>(h)].run(backend, q.columns(0, c.nope_dim), q_latent.columns(0, c.kv_rank));
+    backend.scale({q.columns(c.nope_dim, c.rope_dim), 1.0f, {}, q_latent.columns(c.kv_rank, c.rope_dim)});
+  }
+  backend.attention(model.attention_args(layer, s.q_latent, s.out_latent));
+  for (int64_t h = 0; h < heads; ++h) {
+    weights.v_up[static_cast<size_t>(h)].run(backend, s.out_latent.columns(h * c.kv_rank, c.kv_rank),
+                                             s.out.columns(h * c.v_dim, c.v_dim));
+  }
+  return model.project_out(weights.o, s.out, output);
+}
+
+}  // namespace
+
+const MixerKind kMlaMixer = {cache, load, reserve, run};
+
+}  // namespace quire::model

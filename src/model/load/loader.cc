@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fetching, converting and packing tensors.
+#include "model/load/loader.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/half.h"
+#include "weights/quant.h"
+
+namespace quire::model {
+
+using weights::TensorRef;
+
+std::vector<int32_t> strided_rows(int64_t begin, int64_t count, int64_t step, int64_t times) {
+  std::vector<int32_t> out;
+  for (int64_t i = 0; i < times * count; ++i) {
+    out.push_back(static_cast<int32_t>(begin + i / count * step + i % count));
+  }
+  return out;
+}
+
+Loader::Loader(const ModelFiles& files, const LoadOptions& options, std::optional<DType> dtype, Backend& backend)
+    : files_(files), options_(options), dtype_(dtype), backend_(backend) {
+  pack_.quantise_activations = dtype != DType::kF32;
+  pack_.activation = backend.activation_dtype(dtype.value_or(files.quantised ? DType::kBF16 : files.config.dtype));
+  total_ = files.source->is_dummy() ? 0 : files.source->total_bytes();
+  for (std::string& tensor : files.source->names()) names_.insert(std::move(tensor));
+}
+
+std::string Loader::name(Part part, int64_t layer, int64_t expert) const {
+  std::string out = files_.family->name_of(part, layer, gguf(), expert);
+  if (!gguf() && out.starts_with("model.")) out.replace(0, 6, config().text_prefix);
+  return out;
+}
+
+Result<const TensorRef*> Loader::require(const std::string& tensor, std::vector<int64_t> shape) {
+  QUIRE_ASSIGN(const TensorRef* found, files_.source->require(tensor, shape));
+  used_.insert(tensor);
+  return found;
+}
+
+void Loader::count(DType type, int64_t bytes) {
+  done_ += bytes;
+  by_type_[static_cast<size_t>(type)] += bytes;
+  if (options_.progress) options_.progress(done_, std::max(total_, done_));
+}
+
+void Loader::finished(const TensorRef& tensor) {
+  count(tensor.dtype, static_cast<int64_t>(tensor.data.size()));
+  files_.source->release(tensor);
+}
+
+// Releases bytes of the file as soon as they are packed: a large matrix is never in memory twice.
+void Loader::release(std::span<const Rows> rows, std::span<const std::byte> bytes) const {
+  for (const Rows& row : rows) {
+    if (row.tensor == nullptr) continue;
+    const std::byte* begin = row.tensor->data.data();
+    if (bytes.data() >= begin && bytes.data() < begin + row.tensor->data.size()) {
+      files_.source->release_part(*row.tensor, bytes);
+    }
+  }
+}
+
+Result<std::vector<float>> Loader::floats(const std::string& tensor, std::vector<int64_t> shape) {
+  QUIRE_ASSIGN(const TensorRef* found, require(tensor, std::move(shape)));
+  if (is_quantised(found->dtype)) return unsupported("tensor '" + found->name + "' must not be quantised");
+  std::vector<float> values(static_cast<size_t>(found->elements()));
+  weights::dequantise_row(found->dtype, found->data.data(), values.data(), found->elements());
+  finished(*found);
+  return values;
+}
+
+Result<Norm> Loader::norm(Part part, int64_t layer, std::vector<int64_t> shape) {
+  Norm out;
+  QUIRE_ASSIGN(out.weight, floats(name(part, layer) + ".weight", shape));
+  // MLX's converter adds the 1 for the hybrid families.
+  const bool added = gguf() || (files_.scheme.method == weights::QuantMethod::kMlx && config().gdn.key_heads > 0);
+  if (config().norm_plus_one && !added) {
+    for (float& w : out.weight.host()) w += 1.0f;
+  }
+  if (config().norm_kind == NormKind::kLayerWithBias) {
+    QUIRE_ASSIGN(out.bias, floats(name(part, layer) + ".bias", std::move(shape)));
+  }
+  return out;
+}
+
+DType Loader::narrowed(DType type) const {
+  if (is_quantised(type)) return type;
+  if (pack_.activation != DType::kF32) return pack_.activation;  // a GPU's matrix units take one type
+  return dtype_ && (*dtype_ == DType::kF16 || *dtype_ == DType::kBF16) ? *dtype_ : type;
+}
+
+namespace {
+
+void narrow_row(const float* from, DType type, std::byte* to, int64_t count) {
+  if (type == DType::kF32) {
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
+    return;
+  }
+  auto* halves = reinterpret_cast<uint16_t*>(to);
+  for (int64_t i = 0; i < count; ++i) {
+    halves[i] = type == DType::kF16 ? float_to_fp16(from[i]) : float_to_bf16(from[i]);
+  }
+}
+
+}  // namespace
+
+bool Loader::Rows::can_join(const Rows& other) const {
+  const auto ordered = [](const Rows& rows) {
+    return rows.quantised != nullptr && !rows.quantised->column_order.empty();
+  };
+  return raw.dtype == other.raw.dtype && raw.group == other.raw.group &&
+         (raw.mins == nullptr) == (other.raw.mins == nullptr) && !ordered(*this) && !ordered(other);
+}
+
+Result<std::unique_ptr<weights::LoadedMatrix>> Loader::quantised(const Slice& slice, int64_t k, bool may_reorder) {
+  weights::QuantRequest request{.prefix = slice.prefix, .n = slice.all_rows(), .k = k, .expert = slice.expert};
+  request.want_f32 = dtype_ == DType::kF32;
+  request.may_reorder = may_reorder;
+  QUIRE_ASSIGN(weights::LoadedMatrix loaded, weights::load_quantised(*files_.source, files_.scheme, request));
+  used_.insert(loaded.tensors.begin(), loaded.tensors.end());
+  count(loaded.dtype, loaded.bytes_read);
+  return std::make_unique<weights::LoadedMatrix>(std::move(loaded));
+}
+
+namespace {
+
+// raw.row_map refers to `memory`.
+void set_map(const Slice& slice, RawMatrix& raw, std::vector<std::byte>& memory) {
+  if (slice.map.empty()) return;
+  const size_t size = slice.map.size() * sizeof(int32_t);
+  memory.resize(size);
+  std::memcpy(memory.data(), slice.map.data(), size);
+  raw.file_rows = slice.all_rows();
+  raw.row_map = {reinterpret_cast<const int32_t*>(memory.data()), slice.map.size()};
+}
+
+}  // namespace
+
+Result<Loader::Rows> Loader::rows(const Slice& slice, int64_t k, bool may_reorder) {
+  if (is_quantised_linear(slice.prefix)) {
+    Rows out;
+    out.name = slice.prefix;
+    QUIRE_ASSIGN(out.quantised, quantised(slice, k, may_reorder));
+    out.raw = out.quantised->raw();
+    out.raw.n = slice.rows;
+    set_map(slice, out.raw, out.owned_map);
+    return out;
+  }
+  std::vector<int64_t> shape = {slice.all_rows(), k};
+  if (slice.expert >= 0) shape.insert(shape.begin(), slice.experts);
+  QUIRE_ASSIGN(const TensorRef* tensor, require(slice.tensor(), shape));
+  if (k % info(tensor->dtype).block_elems != 0) {
+    return corrupt("tensor '" + tensor->name + "' has rows of " + std::to_string(k) +
+                   " elements, which is not a whole number of blocks of " + quire::name(tensor->dtype));
+  }
+  const int64_t bytes = row_bytes(tensor->dtype, k);
+  const int64_t first = slice.expert >= 0 ? slice.expert * slice.all_rows() : 0;
+  Rows out;
+  out.tensor = tensor;
+  out.raw = {narrowed(tensor->dtype), slice.rows, k, tensor->data.data() + first * bytes};
+  out.name = tensor->name;
+  set_map(slice, out.raw, out.owned_map);
+  if (out.raw.dtype == tensor->dtype) return out;
+  out.owned.resize(static_cast<size_t>(slice.all_rows() * row_bytes(out.raw.dtype, k)));
+  std::vector<float> row(static_cast<size_t>(k));
+  for (int64_t r = 0; r < slice.all_rows(); ++r) {
+    weights::dequantise_row(tensor->dtype, out.raw.data + r * bytes, row.data(), k);
+    narrow_row(row.data(), out.raw.dtype, out.owned.data() + r * row_bytes(out.raw.dtype, k), k);
+  }
+  files_.source->release_part(*tensor, {out.raw.data, static_cast<size_t>(slice.all_rows() * bytes)});
+  out.raw.data = out.owned.data();
+  return out;
+}
+
+Result<Packed> Loader::pack(std::vector<Rows> rows) {
+  std::vector<RawMatrix> raw;
+  for (const Rows& row : rows) raw.push_back(row.raw);
+  PackOptions options = pack_;
+  options.consumed = [&](std::span<const std::byte> bytes) { release(rows, bytes); };
+  auto packed = backend_.pack(raw, options);
+  const std::string& first = rows.front().name;
+  if (!packed.ok() && !first.empty()) {
+    return Error{packed.error().code, "tensor '" + first + "': " + packed.error().message};
+  }
+  if (!packed.ok()) return packed.error();
+  return Packed(std::move(packed).value());
+}
+
+Result<Packed> Loader::from_floats(std::vector<float> values, int64_t n, int64_t k, DType type) {
+  Rows rows;
+  rows.owned.resize(static_cast<size_t>(n * row_bytes(type, k)));
+  narrow_row(values.data(), type, rows.owned.data(), n * k);
+  rows.raw = {type, n, k, rows.owned.data()};
+  std::vector<Rows> all;
+  all.push_back(std::move(rows));
+  return pack(std::move(all));
+}
+
+Result<Packed> Loader::matrix(const Slice& slice, int64_t k) {
+  std::vector<Rows> all(1);
+  QUIRE_ASSIGN(all[0], rows(slice, k));
+  const TensorRef* tensor = all[0].tensor;
+  QUIRE_ASSIGN(Packed packed, pack(std::move(all)));
+  if (tensor != nullptr) finished(*tensor);
+  return packed;
+}
+
+// The biases of the slices side by side, zeros where one has none; empty if none has. The config of a Hugging Face
+// folder says whether tensors have a bias; a GGUF file has one or not.
+Result<std::vector<float>> Loader::bias(std::span<const Slice> slices, bool config_has_bias) {
+  const auto has_bias = [&](const Slice& slice) { return gguf() ? has(slice.prefix + ".bias") : config_has_bias; };
+  std::vector<float> out;
+  if (std::none_of(slices.begin(), slices.end(), has_bias)) return out;
+  for (const Slice& slice : slices) {
+    std::vector<float> all;
+    if (has_bias(slice)) {
+      QUIRE_ASSIGN(all, floats(slice.prefix + ".bias", {slice.all_rows()}));
+    }
+    for (size_t r = 0; r < static_cast<size_t>(slice.rows); ++r) {
+      out.push_back(all.empty() ? 0.0f : all[slice.map.empty() ? r : static_cast<size_t>(slice.map[r])]);
+    }
+  }
+  return out;
+}
+
+Result<Linear> Loader::linear(const std::vector<Slice>& slices, int64_t k, bool config_has_bias) {
+  Linear out;
+  std::span<const Slice> left = slices;
+  std::optional<Rows> ahead;  // read, and left for the next piece
+  while (!left.empty()) {
+    std::vector<Rows> group;
+    std::set<const TensorRef*> tensors;
+    for (const Slice& slice : left) {
+      if (!ahead) {
+        QUIRE_ASSIGN(Rows more, rows(slice, k, true));
+        ahead = std::move(more);
+      }
+      if (!group.empty() && !ahead->can_join(group.front())) break;
+      if (ahead->tensor != nullptr) tensors.insert(ahead->tensor);
+      group.push_back(std::move(*ahead));
+      ahead.reset();
+    }
+    Linear::Piece piece;
+    if (group.front().quantised != nullptr) piece.columns = group.front().quantised->column_order;
+    QUIRE_ASSIGN(piece.bias, bias(left.first(group.size()), config_has_bias));
+    left = left.subspan(group.size());
+    QUIRE_ASSIGN(piece.weight, pack(std::move(group)));
+    out.add(std::move(piece));
+    // A tensor that a later slice takes again stays until then.
+    for (const TensorRef* tensor : tensors) {
+      const bool again =
+          std::any_of(left.begin(), left.end(), [&](const Slice& slice) { return slice.tensor() == tensor->name; });
+      if (!again) finished(*tensor);
+    }
+  }
+  return out;
+}
+
+// Old GPTQ files carry a bias of zeros for linears without one.
+bool Loader::is_zero_bias(const std::string& tensor) const {
+  if (files_.scheme.method == weights::QuantMethod::kNone || !tensor.ends_with(".bias")) return false;
+  const TensorRef* found = files_.source->find(tensor);
+  if (found == nullptr || is_quantised(found->dtype)) return false;
+  return std::all_of(found->data.begin(), found->data.end(), [](std::byte b) { return b == std::byte{0}; });
+}
+
+Status Loader::refuse_leftovers() const {
+  if (files_.source->is_dummy()) return {};
+  for (const std::string& tensor : files_.source->names()) {
+    if (used_.count(tensor) != 0) continue;
+    if (tensor.ends_with("rotary_emb.inv_freq") || tensor.ends_with(".attention.bias") ||
+        tensor.ends_with(".masked_bias")) {
+      continue;  // tables
+    }
+    if (tensor.starts_with("rope_f")) continue;  // rope_freqs, rope_factors_*: read with the config
+    if (config().tied_embeddings && tensor == name(Part::kHead, 0) + ".weight") continue;
+    if (is_ignored(tensor, config()) || weights::is_activation_scale(tensor) || is_zero_bias(tensor)) continue;
+    return unsupported("tensor '" + tensor + "' has no place in the " + config().family +
+                       " family; the checkpoint needs something that quire does not compute");
+  }
+  return {};
+}
+
+DType Loader::main_dtype() const {
+  const auto most = std::max_element(by_type_.begin(), by_type_.end());
+  const DType type = static_cast<DType>(most - by_type_.begin());
+  return dtype_ && *dtype_ != DType::kF32 && !is_quantised(type) ? *dtype_ : type;
+}
+
+}  // namespace quire::model

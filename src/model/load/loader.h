@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loader: fetches tensors of an open checkpoint by name and shape, converts them, and packs them for the backend. Which
+// tensors there are is known to load_model.cc and to the files in layers/.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "model/families/family.h"
+#include "model/layers/weights.h"
+#include "model/model.h"
+#include "weights/quantised.h"
+
+namespace quire::model {
+
+// Rows of one tensor.
+struct Slice {
+  std::string prefix;             // the tensor's name without ".weight"
+  int64_t rows = 0;               // the number of rows that are taken
+  std::vector<int32_t> map = {};  // their indices in the tensor; empty: the first ones
+  int64_t file_rows = 0;          // of the tensor; 0: as many as are taken
+  int64_t expert = -1;            // >= 0: one expert of a stack [experts, rows, k]
+  int64_t experts = 0;
+  bool bare = false;  // the tensor's name has no ".weight"
+
+  std::string tensor() const { return bare ? prefix : prefix + ".weight"; }
+  int64_t all_rows() const { return file_rows > 0 ? file_rows : rows; }
+};
+// For Slice::map: `times` runs of `count` rows, which begin `step` rows apart, the first one at `begin`.
+std::vector<int32_t> strided_rows(int64_t begin, int64_t count, int64_t step, int64_t times);
+
+// Used once, on one thread. Remembers which tensors were used, so that refuse_leftovers() finds the others.
+class Loader {
+ public:
+  // A slice in memory, ready to be packed: a view of the file, or converted.
+  struct Rows {
+    RawMatrix raw;
+    std::vector<std::byte> owned;
+    std::vector<std::byte> owned_map;
+    std::unique_ptr<weights::LoadedMatrix> quantised;  // of a Hugging Face folder's scheme
+    const weights::TensorRef* tensor = nullptr;        // null if the rows are not from a single tensor
+    std::string name;                                  // for messages
+
+    // Whether both can be parts of one packed matrix.
+    bool can_join(const Rows& other) const;
+  };
+
+  Loader(const ModelFiles& files, const LoadOptions& options, std::optional<DType> dtype, Backend& backend);
+
+  const ModelFiles& files() const { return files_; }
+  const DecoderConfig& config() const { return files_.config; }
+  bool gguf() const { return files_.gguf != nullptr; }
+  std::optional<DType> dtype() const { return dtype_; }
+  DType activation() const { return pack_.activation; }
+  // The type that --dtype makes of a plain type; quantised types stay as they are.
+  DType narrowed(DType type) const;
+  // The type that most bytes of the tensors so far have, after --dtype.
+  DType main_dtype() const;
+
+  // The name of a tensor, without ".weight", as the family calls it in this format.
+  std::string name(Part part, int64_t layer, int64_t expert = 0) const;
+  // Whether the file has a tensor of this name, in any type. A dummy checkpoint has none.
+  bool has(const std::string& tensor) const { return names_.count(tensor) != 0; }
+  // Whether the scheme of a quantised Hugging Face folder stores this linear.
+  bool is_quantised_linear(const std::string& prefix) const {
+    return !gguf() && files_.scheme.applies_to(*files_.source, prefix);
+  }
+
+  // A tensor as it is in the file; finished() must follow, when its bytes are no longer needed.
+  Result<const weights::TensorRef*> require(const std::string& tensor, std::vector<int64_t> shape);
+  void finished(const weights::TensorRef& tensor);
+  // A small tensor as floats.
+  Result<std::vector<float>> floats(const std::string& tensor, std::vector<int64_t> shape);
+  Result<Norm> norm(Part part, int64_t layer, std::vector<int64_t> shape);
+  // A matrix of one tensor, and a Linear of one or more tensors, which become one packed matrix if their types agree.
+  Result<Packed> matrix(const Slice& slice, int64_t k);
+  Result<Linear> linear(const std::vector<Slice>& slices, int64_t k, bool config_has_bias);
+  Result<Linear> linear(Part part, int64_t layer, int64_t rows, int64_t k, bool config_has_bias = false) {
+    return linear({{name(part, layer), rows}}, k, config_has_bias);
+  }
+
+  // The steps of matrix() and linear(), for layers that need them one by one.
+  Result<Rows> rows(const Slice& slice, int64_t k, bool may_reorder = false);
+  Result<std::unique_ptr<weights::LoadedMatrix>> quantised(const Slice& slice, int64_t k, bool may_reorder);
+  // All rows as one packed matrix. REQUIRES: they can_join().
+  Result<Packed> pack(std::vector<Rows> rows);
+  Result<Packed> from_floats(std::vector<float> values, int64_t n, int64_t k, DType type);
+
+  // Fails if the file has a tensor that was not used: it would have changed the results.
+  Status refuse_leftovers() const;
+
+ private:
+  Result<std::vector<float>> bias(std::span<const Slice> slices, bool config_has_bias);
+  void release(std::span<const Rows> rows, std::span<const std::byte> bytes) const;
+  void count(DType type, int64_t bytes);
+  bool is_zero_bias(const std::string& tensor) const;
+
+  const ModelFiles& files_;
+  const LoadOptions& options_;
+  std::optional<DType> dtype_;
+  Backend& backend_;
+  PackOptions pack_;
+  std::set<std::string> names_, used_;
+  std::array<int64_t, kNumDTypes> by_type_{};  // bytes read
+  int64_t done_ = 0;
+  int64_t total_ = 0;
+};
+
+}  // namespace quire::model

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// open_model: from a path to a checked config.
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "model/families/family.h"
+#include "model/model.h"
+#include "weights/dummy.h"
+#include "weights/quant.h"
+#include "weights/quantised.h"
+
+namespace quire::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+Error in_file(const fs::path& file, const Error& error) {
+  return {error.code, "'" + file.string() + "': " + error.message};
+}
+
+Result<std::string> architecture_of(const json::Value& config) {
+  const json::Value* list = config.find("architectures");
+  if (list == nullptr || !list->is_array() || list->as_array().empty() || !list->as_array()[0].is_string()) {
+    return invalid_argument("field 'architectures' must be a list with the model's class name");
+  }
+  return list->as_array()[0].as_string();
+}
+
+// Python writes Infinity and NaN, which are not JSON; outside of strings they become null.
+std::string without_infinities(std::string text) {
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') in_string = !in_string;
+    if (in_string && text[i] == '\\') ++i;
+    if (in_string) continue;
+    for (const std::string_view word :
+         {std::string_view("-Infinity"), std::string_view("Infinity"), std::string_view("NaN")}) {
+      if (text.compare(i, word.size(), word) == 0) text.replace(i, word.size(), "null");
+    }
+  }
+  return text;
+}
+
+// Models with vision or audio have the fields of their text part under text_config.
+json::Value text_part(const json::Value& config) {
+  const json::Value* text = config.find("text_config");
+  if (text == nullptr || !text->is_object()) return config;
+  json::Value out = *text;
+  for (const char* field : {"tie_word_embeddings", "eos_token_id", "bos_token_id", "dtype", "torch_dtype",
+                            "quantization_config", "quantization"}) {
+    const json::Value* outer = config.find(field);
+    const json::Value* inner = out.find(field);
+    if ((inner == nullptr || inner->is_null()) && outer != nullptr) out.set(field, *outer);
+  }
+  return out;
+}
+
+Status read_hf(const fs::path& file, ModelFiles& out) {
+  QUIRE_ASSIGN(const std::string text, read_file(file, size_t{16} << 20));
+  auto config = json::parse(without_infinities(text));
+  if (!config.ok()) return in_file(file, config.error());
+  auto read = parse_hf_config(*config);
+  if (!read.ok()) return in_file(file, read.error());
+  auto scheme = weights::parse_quantisation(text_part(*config));
+  if (!scheme.ok()) return in_file(file, scheme.error());
+  out.scheme = std::move(scheme).value();
+  out.family = read->family;
+  out.config = std::move(read->config);
+  return {};
+}
+
+// The prefix of the text part's tensors in such a checkpoint.
+std::string find_text_prefix(const weights::WeightSource& source) {
+  const std::vector<std::string> names = source.names();
+  for (const char* prefix : {"model.", "model.language_model.", "language_model.model."}) {
+    if (std::find(names.begin(), names.end(), std::string(prefix) + "embed_tokens.weight") != names.end())
+      return prefix;
+  }
+  return "model.";
+}
+
+// The number of rows of the first k_proj, or 0 if no layer has one.
+int64_t k_rows(const ModelFiles& files) {
+  if (files.source->is_dummy()) return 0;
+  for (int64_t layer = 0; layer < files.config.layers; ++layer) {
+    std::string name = files.family->name_of(Part::kK, layer, files.gguf != nullptr);
+    if (files.gguf == nullptr && name.rfind("model.", 0) == 0) name.replace(0, 6, files.config.text_prefix);
+    const int64_t rows = weights::output_rows(*files.source, files.scheme, name);
+    if (rows > 0) return rows;
+  }
+  return 0;
+}
+
+// The plain type of most weights of the text part, for a config.json without a type. Codes of quantised formats do not
+// count; their scales, embeddings and norms do. Nothing if no tensor has a plain type.
+std::optional<DType> most_frequent_dtype(const ModelFiles& files) {
+  struct Count {
+    DType dtype;
+    int64_t matrices = 0, vectors = 0;  // elements; norms often have a wider type, so they count only without matrices
+    auto key() const { return std::pair(matrices, vectors); }
+  };
+  std::array<Count, 3> counts{{{DType::kBF16}, {DType::kF16}, {DType::kF32}}};
+  for (const std::string& name : files.source->names()) {
+    const weights::TensorRef* tensor = files.source->find(name);
+    if (tensor == nullptr || is_ignored(name, files.config)) continue;
+    for (Count& count : counts) {
+      if (count.dtype != tensor->dtype) continue;
+      (tensor->shape.size() > 1 ? count.matrices : count.vectors) += tensor->elements();
+    }
+  }
+  const auto most = std::ranges::max_element(counts, {}, &Count::key);
+  if (most->matrices == 0 && most->vectors == 0) return std::nullopt;
+  return most->dtype;
+}
+
+// rope_freqs and rope_factors_{long,short}: tensors in GGUF, lists in config.json.
+Result<std::vector<double>> factor_tensor(const weights::WeightSource& source, const char* name, int64_t count) {
+  std::vector<double> out;
+  const weights::TensorRef* tensor = source.find(name);
+  if (tensor == nullptr) return out;
+  if (tensor->dtype != DType::kF32 || tensor->elements() != count) {
+    return corrupt("tensor '" + std::string(name) + "' must hold " + std::to_string(count) + " F32 numbers");
+  }
+  std::vector<float> values(static_cast<size_t>(count));
+  weights::dequantise_row(DType::kF32, tensor->data.data(), values.data(), count);
+  for (const float v : values) {
+    if (!(v > 0)) return corrupt("tensor '" + std::string(name) + "' must hold positive numbers");
+    out.push_back(static_cast<double>(v));
+  }
+  return out;
+}
+
+// What only the tensors of a GGUF file show: norms of q and k, which some models of a family have, and Gemma 4's
+// options.
+void note_optional_tensors(ModelFiles& files) {
+  DecoderConfig& config = files.config;
+  const auto find = [&](Part part, int64_t layer) {
+    return files.source->find(files.family->name_of(part, layer, true) + ".weight");
+  };
+  const weights::TensorRef* norm = find(Part::kQNorm, 0);
+  if (config.qk_norm == QkNorm::kNone && norm != nullptr) {
+    config.qk_norm = norm->shape.size() == 2 ? QkNorm::kPerHeadWeights : QkNorm::kPerHead;
+  }
+  if (!config.v_norm) return;
+  config.layer_scalars = find(Part::kLayerScalar, 0) != nullptr;
+  config.per_layer_input.vocab_size = config.vocab_size;
+  for (size_t i = 0; i < config.per_layer.size(); ++i) {
+    LayerConfig& layer = config.per_layer[i];
+    layer.v_is_k = layer.shared_with < 0 && find(Part::kV, static_cast<int64_t>(i)) == nullptr;
+  }
+}
+
+Status read_gguf(ModelFiles& out) {
+  const weights::GgufMetadata& metadata = out.gguf->metadata();
+  QUIRE_ASSIGN(const std::string_view architecture, metadata.get_string("general.architecture"));
+  QUIRE_ASSIGN(out.family, find_gguf_family(architecture));
+  QUIRE_ASSIGN(out.config, out.family->from_gguf(metadata, architecture));
+  out.config.family = out.family->name;
+  const std::string embedding = out.family->name_of(Part::kEmbedding, 0, true) + ".weight";
+  QUIRE_ASSIGN(const weights::TensorRef* table, out.source->get(embedding));
+  if (table->shape.size() != 2) return corrupt("tensor '" + embedding + "' must have two dimensions");
+  out.config.vocab_size = table->shape[0];
+  out.config.tied_embeddings = out.source->find(out.family->name_of(Part::kHead, 0, true) + ".weight") == nullptr;
+  out.config.dtype = table->dtype;
+  note_optional_tensors(out);
+  RopeConfig& rope = out.config.rope;
+  const int64_t half = rope.rot_dim / 2;
+  QUIRE_ASSIGN(rope.freq_factors, factor_tensor(*out.source, "rope_freqs.weight", half));
+  QUIRE_ASSIGN(rope.short_factors, factor_tensor(*out.source, "rope_factors_short.weight", half));
+  QUIRE_ASSIGN(rope.long_factors, factor_tensor(*out.source, "rope_factors_long.weight", half));
+  if (!rope.short_factors.empty() && !rope.long_factors.empty() && rope.type == RopeType::kDefault) {
+    rope.type = RopeType::kLongRope;
+    rope.factor = static_cast<double>(out.config.max_position) / static_cast<double>(rope.original_max_position);
+  }
+  return {};
+}
+
+bool any_quantised(const weights::WeightSource& source) {
+  const auto names = source.names();
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    const weights::TensorRef* tensor = source.find(name);
+    return tensor != nullptr && is_quantised(tensor->dtype);
+  });
+}
+
+}  // namespace
+
+Result<HfConfig> parse_hf_config(const json::Value& config) {
+  HfConfig out;
+  QUIRE_ASSIGN(const std::string architecture, architecture_of(config));
+  QUIRE_ASSIGN(out.family, find_hf_family(architecture));
+  QUIRE_ASSIGN(out.config, out.family->from_hf(text_part(config)));
+  out.config.family = out.family->name;
+  out.config.architecture = architecture;
+  return out;
+}
+
+Result<std::optional<DType>> parse_dtype(const std::string& text) {
+  if (text == "auto") return std::optional<DType>();
+  if (text == "float32" || text == "float") return std::optional<DType>(DType::kF32);
+  if (text == "float16" || text == "half") return std::optional<DType>(DType::kF16);
+  if (text == "bfloat16") return std::optional<DType>(DType::kBF16);
+  return invalid_argument("--dtype is '" + text + "'; choose auto, float32, float16 or bfloat16");
+}
+
+Result<ModelFiles> open_model(const fs::path& path, const LoadOptions& options) {
+  ModelFiles out;
+  if (options.dummy) {
+    const fs::path file = fs::is_directory(path) ? path / "config.json" : path;
+    QUIRE_TRY(read_hf(file, out));
+    QUIRE_ASSIGN(const std::optional<DType> dtype, parse_dtype(options.dtype));
+    out.files.folder = file.parent_path();
+    out.files.file = file;
+    out.source = std::make_shared<weights::DummySource>(options.seed, dtype.value_or(out.config.dtype));
+  } else {
+    QUIRE_ASSIGN(weights::Checkpoint checkpoint, weights::open_checkpoint(path));
+    out.files = checkpoint.files;
+    out.source = checkpoint.weights;
+    out.gguf = checkpoint.gguf;
+    if (out.gguf != nullptr) {
+      auto status = read_gguf(out);
+      if (!status.ok()) return in_file(out.files.file, status.error());
+    } else {
+      QUIRE_TRY(read_hf(out.files.folder / "config.json", out));
+      out.config.text_prefix = find_text_prefix(*out.source);
+      if (!out.config.dtype_given) out.config.dtype = most_frequent_dtype(out).value_or(out.config.dtype);
+    }
+    out.quantised = out.scheme.method != weights::QuantMethod::kNone || any_quantised(*out.source);
+  }
+  auto status = complete(out.config, k_rows(out));
+  if (!status.ok()) return in_file(out.files.file, status.error());
+  return out;
+}
+
+}  // namespace quire::model
