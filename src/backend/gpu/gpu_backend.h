@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // GpuBackend: the ops on any GPU: checks shapes, chooses the kernel by its name, fills its parameters and launches it.
 // Drivers (cuda/, metal/, emulator/) know nothing of ops, and ops know nothing of drivers. One file a kind of op:
-// elementwise.cc, norm.cc, linear.cc, attention.cc, state.cc, moe.cc, sampling.cc; gpu_backend.cc has memory and steps,
-// decode_step.cc what joins the ops of a step.
+// activation.cc, norm.cc, linear.cc, attention.cc, recurrent.cc, moe.cc, device_sampler.cc; gpu_backend.cc has memory and
+// steps, hopper/decode_step.cc what joins the ops of a step.
 #pragma once
 
 #include <functional>

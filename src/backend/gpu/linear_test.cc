@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "backend/cpu/linear_oracle_test.h"
-#include "backend/gpu/noting_device.h"
+#include "backend/gpu/recording_device.h"
 #include "backend/gpu/test_device.h"
 #include "backend/linear_cases.h"
 #include "kernels/params/hopper.h"

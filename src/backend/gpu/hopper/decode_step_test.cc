@@ -8,7 +8,7 @@
 #include <map>
 #include <numeric>
 
-#include "backend/gpu/noting_device.h"
+#include "backend/gpu/recording_device.h"
 #include "backend/gpu/test_device.h"
 
 namespace quire::gpu {
