@@ -9,8 +9,8 @@
 // between them, as the compiler places them among the products only where it meets none. What the splits before came to
 // waits in shared memory.
 //
-// Grid: hopper_prefill_grid(), the longest rows first. 384 threads, hopper_prefill_memory(). D is 64 or 128. Serves the
-// sequences with p.rows_from to p.rows_to rows.
+// Grid: prefill_groups() of backend/gpu/hopper/attention.cc, the longest rows first. 384 threads,
+// hopper_prefill_memory(). D is 64 or 128. Serves the sequences with p.rows_from to p.rows_to rows.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"

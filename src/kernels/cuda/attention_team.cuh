@@ -5,8 +5,8 @@
 // these are; attention.cuh says what the arithmetic is. A team goes through its split by pairs of tiles: each warp
 // makes the scores of its part of a tile, the warps tell each other their maxima, then their weights, and each takes 16
 // or 32 of the head's columns for p V: so no chain is longer than it must be. K and V of a tile are stages of a ring;
-// the host chooses how many (hopper_team_stages), between all of a short context asked for at once and several teams on
-// a multiprocessor.
+// the host chooses how many (backend/gpu/hopper/attention.cc), between all of a short context asked for at once and
+// several teams on a multiprocessor.
 //
 // Grid: seqs * kv_heads * max_splits, hopper_team_threads(), hopper_team_memory(). p.stages is even and at least 4. D
 // is 64 or 128.

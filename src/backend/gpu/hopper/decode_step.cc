@@ -1,34 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// Joins the ops of a recorded decode step of few sequences into one launch (kernels/cuda/decode_step.cuh, sm_90a).
-//
-// While such a step is recorded, ops that the program knows wait here as long as each takes what the one before gave;
-// anything else that is launched comes after them. What waits becomes one launch, or, where it is too little or does
-// not fit, the launches it would have been. Both have the same bits.
+// Collecting the ops of a decode step and launching them as one program.
+#include "backend/gpu/hopper/decode_step.h"
+
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
 
-#include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/grid_math.h"
+#include "backend/gpu/weight_layout.h"
+#include "base/check.h"
 #include "base/env.h"
 
 namespace quire::gpu {
 namespace {
 
-constexpr int kMostJoinedRows = 4;  // sequences; with more, launches one by one are as quick
+constexpr int kMostJoinedRows = 4;  // sequences; with more, single launches are as fast
 constexpr size_t kLeastOps = 4;     // fewer are launched one by one
-constexpr size_t kMostOps = 254;    // of a launch, as flags count; more are several launches
+constexpr size_t kMostOps = 254;    // of a launch, as flags count; more become several launches
 constexpr int kLeastSlots = 4;      // of the ring
-// Beyond these the ops have enough to do for themselves: long contexts, where attention's own kernels read faster, and
-// weights whose bytes take longer than what stands between two launches.
+// Beyond these, single launches are at least as fast: attention's own kernels read long contexts faster, and the bytes
+// of a large weight take longer than the gap between two launches.
 constexpr int64_t kMostPositions = 8192;
 constexpr int64_t kMostWeight = int64_t{1} << 25;  // elements
 
-bool on_16_bytes(const void* p) {
-  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+int default_most_rows() {
+  const auto asked = env("QUIRE_CUDA_JOIN");
+  return asked ? std::clamp(std::atoi(asked->c_str()), 0, kMostJoinedRows) : kMostJoinedRows;
 }
 
-bool plain_attention(const AttentionArgs& args) {
+bool known_attention(const AttentionArgs& args) {
   const KvLayer& kv = args.kv;
   return args.causal && args.window == 0 && args.soft_cap <= 0 && args.sinks == nullptr && !kv.v_in_k &&
          kv.dtype == args.q.dtype && kv.head_dim == kv.v_dim() && (kv.head_dim == 64 || kv.head_dim == 128) &&
@@ -36,20 +37,45 @@ bool plain_attention(const AttentionArgs& args) {
          std::has_single_bit(static_cast<uint64_t>(kv.block_size));
 }
 
-// A product that the program can do, given that x comes from where it should.
+// A product that the program can do, provided that x is the output of the op before it.
 bool known_product(const LinearArgs& args, const GpuMatrix& w, DType type) {
   const int64_t tiled = args.gated != nullptr ? w.n() / 2 : w.n();
   const bool residual = args.residual.data != nullptr;
   if (w.dtype() != type || type == DType::kF32 || w.k() % 64 != 0 || tiled % 8 != 0 || !args.columns.empty())
     return false;
-  // The head, in float, comes last: nothing is gained by letting it begin after a launch has ended.
+  // The head, whose output is F32, comes last: nothing is gained by a launch of its own for it, whatever its size.
   if ((residual || args.out.dtype != DType::kF32) && w.n() * w.k() > kMostWeight) return false;
   return on_16_bytes(args.x.data) && on_16_bytes(args.out.data) && on_16_bytes(args.residual.data) &&
          args.x.stride % 8 == 0 && args.out.stride % 8 == 0 && args.residual.stride % 8 == 0;
 }
 
-// Scratch that two ops use in turn: threadgroups need not agree whose stores come last, so only the last op has any.
-// Not the same rows written again, as the residual is: each of its elements has one thread that writes it.
+// Divides the tiles of a product over `groups` threadgroups.
+void divide_tiles(StepLinearOp& op, int groups) {
+  const bool gated = op.epilogue == kHopperGated;
+  // Tiles of eight where sixteen would leave threadgroups idle.
+  op.halves = gated || (op.n % 16 == 0 && op.n / 16 >= groups) ? 2 : 1;
+  const int tiles = op.n / (8 * op.halves);
+  op.each = tiles / groups;
+  op.rest = tiles % groups;
+  op.inverse_k = (op.k & (op.k - 1)) == 0 ? 1.0f / static_cast<float>(op.k) : 0.0f;
+}
+
+// Tiles that a threadgroup has in progress: one per warp, as far as their chunks fit the ring together with those that
+// come next, which a warp looks for before it has finished its own.
+short tiles_in_progress(const StepLinearOp& op, int slots) {
+  const int fit = slots / op.halves, tiles = op.k > kStepChunk ? fit / 2 : fit;
+  return static_cast<short>(std::min<int>(tiles, kStepWarps));
+}
+
+// Entries of the exchange that an op's output takes. An entry is a value (a float, or two of T) and the flag of the op
+// that wrote it in one word of eight bytes, so that whoever sees the flag has the value.
+i64 exchange_entries(int rows, int64_t columns, bool floats) {
+  return static_cast<i64>(rows) * (floats ? columns : columns / 2);
+}
+
+// Whether two ops write to the same scratch. Threadgroups need not agree whose stores come last, so only the last op
+// may write there. The same rows written again, such as the residual, do not count: each element has one thread that
+// writes it.
 bool overlap(const Tensor& a, const Tensor& b) {
   const auto begin = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data); };
   const auto end = [&](const Tensor& t) {
@@ -58,80 +84,74 @@ bool overlap(const Tensor& a, const Tensor& b) {
   const bool same = a.data == b.data && a.dtype == b.dtype && a.stride == b.stride;
   return !same && begin(a) < end(b) && begin(b) < end(a);
 }
-void forget_out(StepOp& op) {
-  if (op.kind == kStepLinear) {
-    op.linear.out = nullptr;
-  } else {
-    op.attention.out = nullptr;
-  }
+
+bool is_head(const StepOp& op) {
+  return op.kind == kStepLinear && op.linear.epilogue == kHopperStoreF32;
 }
 
 }  // namespace
 
-int joined_rows() {
-  const auto asked = env("QUIRE_CUDA_JOIN");
-  return asked ? std::clamp(std::atoi(asked->c_str()), 0, kMostJoinedRows) : kMostJoinedRows;
+JoinedStep::JoinedStep(Backend& ops, Device& device, Launcher& launcher, StepRecorder& recorder, bool hopper)
+    : ops_(ops),
+      device_(device),
+      launcher_(launcher),
+      recorder_(recorder),
+      hopper_(hopper),
+      most_rows_(default_most_rows()),
+      exchange_(device),
+      scores_(device),
+      partials_(device) {}
+
+bool JoinedStep::joins(DType type, int64_t rows) const {
+  return recorder_.recording() && !finishing_ && type != DType::kF32 && rows <= most_rows_ && hopper_;
 }
 
-bool GpuBackend::joins_step(DType type, int64_t rows) const {
-  return recording_ && !joined_.finishing && type != DType::kF32 && rows <= joined_.most_rows && has_hopper();
+bool JoinedStep::joins_head(int64_t rows) const {
+  return rows <= most_rows_ && device_.info().graphs && hopper_;
 }
 
-bool GpuBackend::joins_head(int64_t rows) const {
-  return rows <= joined_.most_rows && device_->info().graphs && has_hopper();
-}
-
-Status GpuBackend::reserve_joined(const StepSizes& sizes) {
-  const int64_t rows = std::min<int64_t>(joined_.most_rows, sizes.seqs);
-  if (rows == 0 || sizes.activation == DType::kF32 || !has_hopper()) return {};
-  const int64_t positions =
-      std::min(kMostPositions, (sizes.positions + kHopperSplit - 1) / kHopperSplit * kHopperSplit);
+Status JoinedStep::reserve(const StepSizes& sizes) {
+  const int64_t rows = std::min<int64_t>(most_rows_, sizes.seqs);
+  if (rows == 0 || sizes.activation == DType::kF32 || !hopper_) return {};
+  const int64_t positions = std::min(kMostPositions, round_up(sizes.positions, kHopperSplit));
   const int64_t columns = std::max(sizes.out_columns, sizes.heads * sizes.head_dim);
   const auto bytes = [](int64_t entries) { return static_cast<size_t>(entries) * 8; };
-  QUIRE_TRY(joined_.exchange.reserve(*device_, bytes(kStepExchanges * rows * columns)));
-  QUIRE_TRY(joined_.scores.reserve(*device_, bytes(rows * sizes.heads * positions)));
-  return joined_.partials.reserve(*device_,
-                                  bytes(rows * sizes.heads * (positions / kHopperSplit) * (sizes.head_dim + 2)));
+  QUIRE_TRY(exchange_.reserve(bytes(kStepExchanges * rows * columns)));
+  QUIRE_TRY(scores_.reserve(bytes(rows * sizes.heads * positions)));
+  return partials_.reserve(bytes(rows * sizes.heads * (positions / kHopperSplit) * (sizes.head_dim + 2)));
 }
 
 // Waits for the product that takes it. Its rows are read there and as the first residual, and not written.
-bool GpuBackend::join_embedding(const EmbeddingArgs& args) {
-  const auto& table = static_cast<const GpuMatrix&>(*args.table);
-  if (!joins_step(table.dtype(), args.out.rows) || args.out.dtype != DType::kF32) return false;
-  finish_joined();
-  joined_.embedding = args;
-  joined_.embedded = false;
+bool JoinedStep::join_embedding(const EmbeddingArgs& args) {
+  if (!joins(args.table->dtype(), args.out.rows) || args.out.dtype != DType::kF32) return false;
+  finish();
+  embedding_ = args;
+  embedded_ = false;
   return true;
 }
 
-bool GpuBackend::join_linear(const LinearArgs& args, DType type) {
-  const GpuMatrix& w = static_cast<const GpuMatrix&>(*args.weight);
-  if (!joins_step(type, args.x.rows) || !known_product(args, w, type)) return false;
-  if (joined_.qkv) finish_joined();
-  const auto follows = [&] {
-    if (joined_.parts.empty()) {
-      return !joined_.embedding ||
-             (joined_.embedding->out.data == args.x.data && joined_.embedding->out.rows == args.x.rows &&
-              args.norm != nullptr && joined_.embedding->table->dtype() == type);
-    }
-    const StepOp& last = joined_.parts.back().op;
-    if (last.kind == kStepLinear && last.linear.epilogue == kHopperStoreF32) return false;
-    const Tensor& before = joined_.parts.back().out;
-    if (args.x.data != before.data || args.x.rows != before.rows || args.x.cols != before.cols ||
-        args.x.dtype != before.dtype || type != joined_.type || joined_.parts.size() >= kMostOps) {
-      return false;
-    }
-    // A threadgroup reads the residual where it wrote it itself: that takes the same tiles.
-    return std::all_of(joined_.parts.begin(), joined_.parts.end(), [&](const JoinedStep::Part& part) {
-      return args.residual.data == nullptr || part.out.data != args.residual.data || part.out.cols == args.out.cols;
-    });
-  };
-  if (!follows()) finish_joined();
+// Whether a product takes what the last part gives.
+bool JoinedStep::follows(const LinearArgs& args, DType type) const {
+  if (parts_.empty()) {
+    return !embedding_ || (embedding_->out.data == args.x.data && embedding_->out.rows == args.x.rows &&
+                           args.norm != nullptr && embedding_->table->dtype() == type);
+  }
+  if (is_head(parts_.back().op)) return false;
+  const Tensor& before = parts_.back().out;
+  if (args.x.data != before.data || args.x.rows != before.rows || args.x.cols != before.cols ||
+      args.x.dtype != before.dtype || type != type_ || parts_.size() >= kMostOps) {
+    return false;
+  }
+  // A threadgroup reads the residual where it wrote it itself, which takes the same tiles.
+  return std::all_of(parts_.begin(), parts_.end(), [&](const Part& part) {
+    return args.residual.data == nullptr || part.out.data != args.residual.data || part.out.cols == args.out.cols;
+  });
+}
 
-  StepOp op = {};
-  op.kind = kStepLinear;
-  StepLinearOp& l = op.linear;
-  l.x = joined_.parts.empty() ? args.x.data : nullptr;
+StepLinearOp JoinedStep::linear_op(const LinearArgs& args) {
+  const GpuMatrix& w = gpu_matrix(args.weight);
+  StepLinearOp l = {};
+  l.x = parts_.empty() ? args.x.data : nullptr;
   l.out = args.out.data;
   l.w = w.data;
   l.bias = args.bias;
@@ -150,39 +170,50 @@ bool GpuBackend::join_linear(const LinearArgs& args, DType type) {
   l.limit = args.gated != nullptr ? args.gated->limit : 0.0f;
   l.eps = args.norm != nullptr ? args.norm->eps : 0.0f;
   l.scale = args.residual_scale;
-  if (joined_.embedding && !joined_.embedded) {
-    l.x_by_token = joined_.parts.empty();
-    l.residual_by_token = l.residual == joined_.embedding->out.data;
-    joined_.embedded = l.residual_by_token != 0 && l.out == l.residual;
+  if (embedding_ && !embedded_) {
+    l.x_by_token = parts_.empty();
+    l.residual_by_token = l.residual == embedding_->out.data;
+    embedded_ = l.residual_by_token != 0 && l.out == l.residual;
   }
-  step_cut(&l, device_->info().compute_units);
-  if (joined_.parts.empty()) {
-    joined_.type = type;
-    joined_.rows = static_cast<int>(args.x.rows);
-    joined_.contexts = nullptr;
-    joined_.most_k = joined_.head_dim = 0;
-    joined_.positions = joined_.heads = joined_.kv_heads = 0;
-    joined_.entries = 0;
+  divide_tiles(l, device_.info().compute_units);
+  return l;
+}
+
+void JoinedStep::begin_parts(DType type, int64_t rows) {
+  type_ = type;
+  rows_ = static_cast<int>(rows);
+  contexts_ = nullptr;
+  most_k_ = head_dim_ = 0;
+  positions_ = heads_ = kv_heads_ = 0;
+  entries_ = 0;
+}
+
+bool JoinedStep::join_linear(const LinearArgs& args, DType type) {
+  if (!joins(type, args.x.rows) || !known_product(args, gpu_matrix(args.weight), type)) return false;
+  if (qkv_) finish();
+  if (!follows(args, type)) finish();
+  StepOp op = {};
+  op.kind = kStepLinear;
+  op.linear = linear_op(args);
+  if (parts_.empty()) begin_parts(type, args.x.rows);
+  most_k_ = std::max(most_k_, op.linear.k);
+  if (!is_head(op)) {
+    entries_ = std::max(entries_, exchange_entries(rows_, args.out.cols, args.out.dtype == DType::kF32));
   }
-  joined_.most_k = std::max(joined_.most_k, l.k);
-  if (l.epilogue != kHopperStoreF32) {
-    joined_.entries = std::max(
-        joined_.entries, step_entries(joined_.rows, static_cast<int>(args.out.cols), args.out.dtype == DType::kF32));
-  }
-  const auto alone = [this, held = LinearArgs(args), type, norm = args.norm != nullptr ? *args.norm : NormForm{},
+  const auto alone = [this, held = LinearArgs(args), norm = args.norm != nullptr ? *args.norm : NormForm{},
                       gated = args.gated != nullptr ? *args.gated : GatedForm{}]() mutable {
     if (held.norm != nullptr) held.norm = &norm;
     if (held.gated != nullptr) held.gated = &gated;
-    linear_by_kernels(held, type);
+    ops_.linear(held);
   };
-  joined_.parts.push_back({op, args.out, alone});
+  parts_.push_back({op, args.out, alone});
   return true;
 }
 
 // Waits for the attention that it belongs to.
-bool GpuBackend::join_qkv(const QkvToCacheArgs& args) {
-  if (!joins_step(args.q.dtype, args.q.rows) || joined_.parts.empty() || joined_.qkv) return false;
-  const JoinedStep::Part& before = joined_.parts.back();
+bool JoinedStep::join_qkv(const QkvToCacheArgs& args) {
+  if (!joins(args.q.dtype, args.q.rows) || parts_.empty() || qkv_) return false;
+  const Part& before = parts_.back();
   const int64_t dim = args.kv.head_dim, q = args.num_heads * dim, k = args.kv.num_kv_heads * dim;
   const auto* base = static_cast<const char*>(args.q.data);
   const bool one_row = args.k.data == base + q * 2 && args.v.data == base + (q + k) * 2 &&
@@ -190,25 +221,23 @@ bool GpuBackend::join_qkv(const QkvToCacheArgs& args) {
   const bool taken = before.op.kind == kStepLinear && before.out.data == args.q.data && before.out.cols == q + 2 * k &&
                      before.out.dtype == args.q.dtype && before.out.rows == args.q.rows;
   if (!one_row || !taken) return false;
-  joined_.qkv = args;
+  qkv_ = args;
   return true;
 }
 
-bool GpuBackend::join_attention(const AttentionArgs& args, bool one_each) {
-  if (!joined_.qkv || joined_.finishing) return false;
-  const QkvToCacheArgs qkv = *joined_.qkv;
+bool JoinedStep::join_attention(const AttentionArgs& args, bool one_token_each) {
+  if (!qkv_ || finishing_) return false;
+  const QkvToCacheArgs qkv = *qkv_;
   const KvLayer& kv = args.kv;
-  const int64_t positions = (args.max_blocks * kv.block_size + kHopperSplit - 1) / kHopperSplit * kHopperSplit;
+  const int64_t positions = round_up(args.max_blocks * kv.block_size, kHopperSplit);
   const int dim = static_cast<int>(kv.head_dim);
   const bool same_pages = qkv.kv.pages == kv.pages && qkv.kv.page_stride == kv.page_stride;
   const bool same_step =
-      joined_.contexts == nullptr ||
-      (joined_.contexts == args.context_lens.data() && joined_.at_positions == qkv.positions.data() &&
-       joined_.slots == qkv.slot_mapping.data() && joined_.head_dim == dim && joined_.heads == args.num_heads &&
-       joined_.kv_heads == kv.num_kv_heads);
-  if (!plain_attention(args) || !one_each || args.q.data != qkv.q.data || !same_pages || !same_step ||
-      positions > kMostPositions || !on_16_bytes(args.out.data) || args.out.stride % 8 != 0 ||
-      args.q.rows != joined_.rows) {
+      contexts_ == nullptr || (contexts_ == args.context_lens.data() && token_positions_ == qkv.positions.data() &&
+                               slots_ == qkv.slot_mapping.data() && head_dim_ == dim && heads_ == args.num_heads &&
+                               kv_heads_ == kv.num_kv_heads);
+  if (!known_attention(args) || !one_token_each || args.q.data != qkv.q.data || !same_pages || !same_step ||
+      positions > kMostPositions || !on_16_bytes(args.out.data) || args.out.stride % 8 != 0 || args.q.rows != rows_) {
     return false;
   }
   StepOp op = {};
@@ -228,121 +257,157 @@ bool GpuBackend::join_attention(const AttentionArgs& args, bool one_each) {
   a.rot_dim = static_cast<int>(qkv.rot_dim);
   a.interleaved = qkv.interleaved;
   a.eps = qkv.eps;
-  a.c = args.scale * 1.44269504088896341f;
-  joined_.contexts = args.context_lens.data();
-  joined_.head_dim = dim;
-  joined_.heads = args.num_heads;
-  joined_.kv_heads = kv.num_kv_heads;
-  joined_.at_positions = qkv.positions.data();
-  joined_.slots = qkv.slot_mapping.data();
-  joined_.positions = std::max(joined_.positions, positions);
-  joined_.entries = std::max(joined_.entries, step_entries(joined_.rows, static_cast<int>(args.out.cols), false));
-  joined_.qkv.reset();
-  joined_.parts.push_back({op, args.out, [this, args, qkv] {
-                             qkv_to_cache(qkv);
-                             attention(args);
-                           }});
+  a.c = args.scale * 1.44269504088896341f;  // log2(e)
+  contexts_ = args.context_lens.data();
+  head_dim_ = dim;
+  heads_ = args.num_heads;
+  kv_heads_ = kv.num_kv_heads;
+  token_positions_ = qkv.positions.data();
+  slots_ = qkv.slot_mapping.data();
+  positions_ = std::max(positions_, positions);
+  entries_ = std::max(entries_, exchange_entries(rows_, args.out.cols, false));
+  qkv_.reset();
+  parts_.push_back({op, args.out, [this, args, qkv] {
+                      ops_.qkv_to_cache(qkv);
+                      ops_.attention(args);
+                    }});
   return true;
 }
 
-// The embedding by itself, where nothing would write its rows otherwise.
-void GpuBackend::embed_first() {
-  embedding(*joined_.embedding);
-  joined_.embedding.reset();
-  for (JoinedStep::Part& part : joined_.parts) {
+// Launches the embedding by itself, where no part would write its rows.
+void JoinedStep::embed_first() {
+  ops_.embedding(*embedding_);
+  embedding_.reset();
+  for (Part& part : parts_) {
     if (part.op.kind == kStepLinear) part.op.linear.x_by_token = part.op.linear.residual_by_token = 0;
   }
 }
 
-void GpuBackend::finish_joined() {
-  if (joined_.finishing || (joined_.parts.empty() && !joined_.qkv && !joined_.embedding)) return;
-  joined_.finishing = true;
-  if (joined_.embedding && !joined_.embedded) embed_first();
-  if (!launch_joined()) {
-    if (joined_.embedding) embed_first();
-    for (const JoinedStep::Part& part : joined_.parts) part.alone();
+void JoinedStep::finish() {
+  if (finishing_ || (parts_.empty() && !qkv_ && !embedding_)) return;
+  finishing_ = true;
+  if (embedding_ && !embedded_) embed_first();
+  if (!launch()) {
+    if (embedding_) embed_first();
+    for (const Part& part : parts_) part.alone();
   }
-  joined_.parts.clear();
-  joined_.embedding.reset();
-  if (joined_.qkv) {
-    const QkvToCacheArgs qkv = *joined_.qkv;
-    joined_.qkv.reset();
-    qkv_to_cache(qkv);
+  parts_.clear();
+  embedding_.reset();
+  if (qkv_) {
+    const QkvToCacheArgs qkv = *qkv_;
+    qkv_.reset();
+    ops_.qkv_to_cache(qkv);
   }
-  joined_.finishing = false;
+  finishing_ = false;
 }
 
-bool GpuBackend::launch_joined() {
-  const size_t count = joined_.parts.size();
-  if (count < kLeastOps) return false;
-  const int dim = joined_.head_dim == 0 ? 64 : joined_.head_dim;
-  DecodeStepParams p = {};
-  p.rows = joined_.rows;
-  p.ops = static_cast<int>(count);
-  p.heads = static_cast<int>(joined_.heads);
-  p.kv_heads = static_cast<int>(joined_.kv_heads);
-  p.ring = step_ring_at(dim, p.rows, joined_.most_k, p.heads / std::max(p.kv_heads, 1));
-  p.positions = static_cast<int>(joined_.positions);
-  if (joined_.embedding) {
-    const auto& table = static_cast<const GpuMatrix&>(*joined_.embedding->table);
-    p.table = table.data;
-    p.tokens = joined_.embedding->tokens.data();
-    p.table_stride = table.k();
-    p.table_scale = joined_.embedding->scale;
-  }
-  const auto most_memory = static_cast<int>(device_->info().max_threadgroup_memory);
-  p.slots = std::min<int>(kStepMostSlots, (most_memory - p.ring) / kStepSlotBytes);
-  if (p.slots < kLeastSlots) return false;
-
-  const int64_t splits = joined_.positions / kHopperSplit;
-  const auto bytes = [](int64_t entries) { return static_cast<size_t>(std::max<int64_t>(entries, 1)) * 8; };
-  if (joined_.epochs == nullptr) {
-    const auto groups = static_cast<size_t>(device_->info().compute_units);
-    auto epochs = device_->allocate(groups * 4);
-    auto bests = device_->allocate(groups * kStepRows * sizeof(SamplePartial));
-    if (!epochs.ok() || !bests.ok()) return false;
-    joined_.epochs = std::move(epochs).value();
-    joined_.bests = std::move(bests).value();
-  }
-  const JoinedStep::Part& last = joined_.parts.back();
-  if (last.op.kind == kStepLinear && last.op.linear.epilogue == kHopperStoreF32) {
-    p.bests = static_cast<SamplePartial*>(joined_.bests->address());
-    current_->logits = last.out;
-  }
-  void* exchange = joined_.exchange.grow(*device_, kStepExchanges * bytes(joined_.entries));
-  void* scores = joined_.scores.grow(*device_, bytes(p.rows * joined_.heads * joined_.positions));
-  void* partials = joined_.partials.grow(*device_, bytes(splits > 1 ? p.rows * joined_.heads * splits * (dim + 2) : 1));
-  p.exchanged = joined_.entries;
-
-  // Uploaded when the recording has ended: its runs read what is there by then.
-  std::vector<StepOp> program;
-  for (const JoinedStep::Part& part : joined_.parts) {
-    program.push_back(part.op);
-    if (part.op.kind == kStepLinear) program.back().linear.lot = step_lot(part.op.linear, p.slots);
-    if (&part != &joined_.parts.back() && overlap(part.out, joined_.parts.back().out)) forget_out(program.back());
-  }
-  const size_t size = program.size() * sizeof(StepOp);
-  auto memory = device_->allocate(size);
-  if (!memory.ok()) return false;
-  void* at = memory.value()->address();
-  std::vector<std::byte> text(size);
-  std::memcpy(text.data(), program.data(), size);
-  current_->programs.push_back({std::move(memory).value(), std::move(text)});
-  launch((std::string("hopper_decode_step_") + spelling(joined_.type) + "_d" + std::to_string(dim)).c_str(), p,
-         {at, joined_.contexts, joined_.at_positions, joined_.slots, exchange, scores, partials,
-          joined_.epochs->address()},
-         {static_cast<uint32_t>(device_->info().compute_units)}, kStepThreads,
-         static_cast<uint32_t>(p.ring + p.slots * kStepSlotBytes));
+bool JoinedStep::allocate_flags() {
+  if (epochs_ != nullptr) return true;
+  const auto groups = static_cast<size_t>(device_.info().compute_units);
+  auto epochs = device_.allocate(groups * 4);
+  auto largest = device_.allocate(groups * kStepRows * sizeof(SamplePartial));
+  if (!epochs.ok() || !largest.ok()) return false;
+  epochs_ = std::move(epochs).value();
+  largest_ = std::move(largest).value();
   return true;
 }
 
-// Flags of the exchange must not return while an entry of long ago may still hold them.
-void GpuBackend::count_joined_run(size_t programs) {
-  joined_.runs += programs;
-  if (joined_.runs < joined_.most_runs) return;
-  joined_.runs = programs;
-  for (GpuScratch* scratch : {&joined_.exchange, &joined_.scores, &joined_.partials}) scratch->clear(*device_);
-  device_->fill(joined_.epochs->address(), 0, joined_.epochs->bytes());
+// Where the program will be; null if there is no memory. It is uploaded when the recording has ended.
+void* JoinedStep::upload_program(int slots) {
+  std::vector<StepOp> program;
+  const Part& last = parts_.back();
+  for (const Part& part : parts_) {
+    StepOp& op = program.emplace_back(part.op);
+    const bool hidden = &part != &last && overlap(part.out, last.out);
+    if (op.kind == kStepLinear) {
+      op.linear.lot = tiles_in_progress(op.linear, slots);
+      if (hidden) op.linear.out = nullptr;
+    } else if (hidden) {
+      op.attention.out = nullptr;
+    }
+  }
+  std::vector<std::byte> code(program.size() * sizeof(StepOp));
+  std::memcpy(code.data(), program.data(), code.size());
+  auto memory = device_.allocate(code.size());
+  if (!memory.ok()) return nullptr;
+  void* at = memory.value()->address();
+  recorder_.current().programs.push_back({std::move(memory).value(), std::move(code)});
+  return at;
+}
+
+bool JoinedStep::launch() {
+  if (parts_.size() < kLeastOps) return false;
+  const int dim = head_dim_ == 0 ? 64 : head_dim_;
+  DecodeStepParams p = {};
+  p.rows = rows_;
+  p.ops = static_cast<int>(parts_.size());
+  p.heads = static_cast<int>(heads_);
+  p.kv_heads = static_cast<int>(kv_heads_);
+  p.ring = step_ring_at(dim, p.rows, most_k_, p.heads / std::max(p.kv_heads, 1));
+  p.positions = static_cast<int>(positions_);
+  if (embedding_) {
+    const GpuMatrix& table = gpu_matrix(embedding_->table);
+    p.table = table.data;
+    p.tokens = embedding_->tokens.data();
+    p.table_stride = table.k();
+    p.table_scale = embedding_->scale;
+  }
+  const auto most_memory = static_cast<int>(device_.info().max_threadgroup_memory);
+  p.slots = std::min<int>(kStepMostSlots, (most_memory - p.ring) / kStepSlotBytes);
+  if (p.slots < kLeastSlots || !allocate_flags()) return false;
+  if (is_head(parts_.back().op)) {
+    p.bests = static_cast<SamplePartial*>(largest_->address());
+    recorder_.current().logits = parts_.back().out;
+  }
+  const int64_t splits = positions_ / kHopperSplit;
+  const auto bytes = [](int64_t entries) { return static_cast<size_t>(std::max<int64_t>(entries, 1)) * 8; };
+  void* exchange = exchange_.grow(kStepExchanges * bytes(entries_));
+  void* scores = scores_.grow(bytes(p.rows * heads_ * positions_));
+  void* partials = partials_.grow(bytes(splits > 1 ? p.rows * heads_ * splits * (dim + 2) : 1));
+  p.exchanged = entries_;
+  const void* program = upload_program(p.slots);
+  if (program == nullptr) return false;
+  const KernelId kernel = dim == 64 ? KernelId::kHopperDecodeStepD64 : KernelId::kHopperDecodeStepD128;
+  launcher_.launch({kernel, type_}, p,
+                   {program, contexts_, token_positions_, slots_, exchange, scores, partials, epochs_->address()},
+                   {static_cast<uint32_t>(device_.info().compute_units)}, kStepThreads,
+                   static_cast<uint32_t>(p.ring + p.slots * kStepSlotBytes));
+  return true;
+}
+
+// A flag of the exchange must not come back while an old entry may still hold it.
+void JoinedStep::before_run(size_t programs) {
+  runs_ += programs;
+  if (runs_ < most_runs_) return;
+  runs_ = programs;
+  for (Scratch* scratch : {&exchange_, &scores_, &partials_}) scratch->clear();
+  device_.fill(epochs_->address(), 0, epochs_->bytes());
+}
+
+void JoinedStep::after_run(const RecordedStep& step) {
+  if (step.joined()) logits_ = step.logits;
+}
+
+KnownLargest JoinedStep::largest_logits(const SampleArgs& args) const {
+  const bool known = args.logits.data == logits_.data && args.logits.rows == logits_.rows &&
+                     args.logits.cols == logits_.cols && args.edits.empty() &&
+                     std::all_of(args.rows.begin(), args.rows.end(),
+                                 [](const SampleRow& row) { return row.temperature == 0 && row.mask < 0; });
+  if (!known) return {};
+  return {largest_->address(), device_.info().compute_units};
+}
+
+bool JoinedStep::stage_with_tokens(Staging& staging, DeviceSampler& sampler) {
+  constexpr size_t kMostBytes = 16 << 10;
+  const Staging::Pending arrays = staging.pending();
+  if (!sampler.pending_tokens() || !arrays.whole || arrays.bytes > kMostBytes) return false;
+  const TakeSampledArgs tokens = sampler.take_pending_tokens();
+  staging.mark_uploaded();
+  const StageStepParams p{static_cast<int>(arrays.bytes / 16), static_cast<int>(tokens.tokens.size())};
+  launcher_.launch(KernelId::kHopperStageStep, p,
+                   {arrays.to, arrays.from, tokens.tokens.data(), tokens.rows.data(), sampler.last_results()}, {1},
+                   kStageStepThreads);
+  return true;
 }
 
 }  // namespace quire::gpu

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sampling on a GPU: the ops of device_sampler.h.
+#include "backend/gpu/gpu_backend.h"
+
+namespace quire::gpu {
+
+Status GpuBackend::prepare_sampling(int64_t rows, int64_t rows_of_a_call, int64_t vocab) {
+  return sampler_.prepare(rows, rows_of_a_call, vocab);
+}
+
+void GpuBackend::sample(const SampleArgs& args) {
+  QUIRE_CHECK(!recorder_.recording());
+  sampler_.sample(args, joined_.largest_logits(args));
+}
+
+uint64_t GpuBackend::finish_samples(int64_t rows) {
+  return sampler_.finish(rows);
+}
+
+SampledRows GpuBackend::sampled(uint64_t finished) {
+  return sampler_.sampled(finished);
+}
+
+void GpuBackend::take_sampled(const TakeSampledArgs& args) {
+  QUIRE_CHECK(!recorder_.recording());
+  sampler_.set_pending_tokens(args);
+}
+
+}  // namespace quire::gpu
