@@ -258,8 +258,8 @@ Status time_closely(ProductCheck& check, Library& library, std::vector<Timed>& a
 
 // The fastest algorithm. All candidates give the same bits, so the choice among them may depend on a clock. Nothing if
 // there are none.
-Result<std::optional<LtAlgo>> quickest(ProductCheck& check, Library& library, std::span<const LtAlgo> candidates,
-                                       int64_t rows, DType out_type) {
+Result<std::optional<LtAlgo>> fastest(ProductCheck& check, Library& library, std::span<const LtAlgo> candidates,
+                                      int64_t rows, DType out_type) {
   std::vector<Timed> all;
   for (const LtAlgo& algorithm : candidates) all.push_back({algorithm});
   const bool logits = out_type == DType::kF32;
@@ -326,7 +326,7 @@ Result<std::optional<Choices>> choose_all(gpu::Device& device, Library& library,
       }
       candidates = agreeing(check, library, candidates, ranges, out_type);
       QUIRE_TRY(device.synchronise());
-      QUIRE_ASSIGN(chosen, quickest(check, library, candidates, most, out_type));
+      QUIRE_ASSIGN(chosen, fastest(check, library, candidates, most, out_type));
       if (!chosen) return std::optional<Choices>();
       out[{out_type, most}] = *chosen;
     }

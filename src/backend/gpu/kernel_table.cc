@@ -77,7 +77,7 @@ size_t KernelTable::index(KernelRef ref) {
 
 KernelTable::KernelTable(Device& device) : device_(device) {
   static_assert(std::size(kTable) == kRows && std::size(kTypeNames) == kTypes);
-  std::string missing;
+  std::string missing, why;
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Row& row = kTable[i / (kTypes * kTypes)];
     const size_t pair = i % (kTypes * kTypes);
@@ -86,12 +86,12 @@ KernelTable::KernelTable(Device& device) : device_(device) {
     if (device.has_kernel(name)) {
       entries_[i].name = std::move(name);
     } else if ((row.types & kOptional) == 0) {
+      if (missing.empty()) why = device.kernel(name).error().message;
       missing += (missing.empty() ? "" : ", ") + name;
     }
   }
   if (!missing.empty()) {
-    complete_ = unsupported("this build lacks kernels for " + describe(device.info()) + ": " + missing +
-                            "; build quire again, and if that does not help, report it");
+    complete_ = unsupported("this build lacks kernels for " + describe(device.info()) + " (" + why + "): " + missing);
   }
 }
 
