@@ -61,7 +61,7 @@ class CudaLibrary : public testing::Test {
 };
 
 // The fake's sum, for rows that do not come from it.
-Status own_product(const gpu::LibraryProduct& p, bool backwards) {
+Status reference_product(const gpu::LibraryProduct& p, bool backwards) {
   for (int64_t m = 0; m < p.m; ++m) {
     for (int64_t n = 0; n < p.n; ++n) {
       float sum = 0;
@@ -200,10 +200,10 @@ TEST_F(CudaLibrary, ServesOnlyWhatAgreesWithTheOwnKernels) {
   for (const bool backwards : {false, true}) {
     open();
     int64_t calls = 0;
-    device_->hold_library_to([&](const gpu::LibraryProduct& product) -> Status {
+    device_->set_library_reference([&](const gpu::LibraryProduct& product) -> Status {
       ++calls;
       QUIRE_TRY(device_->synchronise());
-      return own_product(product, backwards);
+      return reference_product(product, backwards);
     });
     EXPECT_EQ(serves(), !backwards);
     EXPECT_GT(calls, 0);
@@ -244,7 +244,7 @@ TEST_F(CudaLibrary, MultipliesManyRowsInPieces) {
   product.x = x.data();
   product.w = w.data();
   product.y = expected.data();
-  ASSERT_TRUE(own_product(product, false).ok());
+  ASSERT_TRUE(reference_product(product, false).ok());
   EXPECT_TRUE(got == expected);
 }
 
@@ -254,7 +254,7 @@ TEST_F(CudaLibrary, ChecksWhetherAnOwnProductIsEqual) {
   const auto backwards_from = [&](int64_t rows) {
     return check_equal(*device_, shape, [this, rows](const gpu::LibraryProduct& product) -> Status {
       QUIRE_TRY(device_->synchronise());
-      return own_product(product, product.m >= rows);
+      return reference_product(product, product.m >= rows);
     });
   };
   EXPECT_TRUE(backwards_from(1000).value());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA driver's side of gpu::Device: one stream, kernels out of embedded images, graphs by stream capture.
+// gpu::Device on CUDA: one stream, kernels from embedded images, graphs by stream capture.
 #include "backend/cuda/cuda_device.h"
 
 #include <algorithm>
@@ -19,8 +19,8 @@
 namespace quire::cuda {
 namespace {
 
-constexpr int kLeastCapability = 80;   // m16n8k16 and cp.async
-constexpr int kProgrammaticFrom = 90;  // griddepcontrol
+constexpr int kLeastCapability = 80;   // has mma.m16n8k16 and cp.async
+constexpr int kProgrammaticFrom = 90;  // has griddepcontrol
 constexpr size_t kMostBuffers = 16, kMostParamsBytes = 4096;
 constexpr uint32_t kMostGridYZ = 65535;
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
@@ -45,12 +45,12 @@ class CudaKernel : public gpu::Kernel {
     waits = compiled_for >= kProgrammaticFrom;
   }
 
-  // Whether a launch brings what the kernel takes. What the driver refuses to tell counts as an error in tools that
-  // watch it, so only `all` asks whether the kernel takes more.
+  // Checks that a launch has the kernel's parameters. `all` also checks that the kernel has no more of them; asking for
+  // a parameter that does not exist counts as an error in tools that watch the driver, so this is not the default.
   void check_parameters(const DriverApi& api, const gpu::Launch& launch, bool all) const {
     if (api.cuFuncGetParamInfo == nullptr) return;
     if (params_bytes_ == launch.params_bytes && buffers_ == launch.buffers.size()) return;
-    QUIRE_CHECK(params_bytes_ == 0, name_.c_str());  // else launches differ
+    QUIRE_CHECK(params_bytes_ == 0, name_.c_str());  // all launches of a kernel are alike
     params_bytes_ = launch.params_bytes;
     buffers_ = launch.buffers.size();
     size_t offset = 0, bytes = 0;
@@ -64,8 +64,8 @@ class CudaKernel : public gpu::Kernel {
   }
 
   Function function;
-  int shared_bytes = 0;  // of its own
-  bool waits = false;    // for the kernel before it, by itself: code that was compiled for sm_90 and up
+  int shared_bytes = 0;  // static threadgroup memory
+  bool waits = false;    // it waits for the kernel before it by itself, as code for sm_90 and up does
   mutable uint32_t dynamic_allowed = 0;
 
  private:
@@ -86,7 +86,8 @@ class CudaGraph : public gpu::Graph {
   std::shared_ptr<Session> session_;
 };
 
-// Loads each image at the first search that comes to it; one without code for this GPU is passed over.
+// The kernels of all images. An image is loaded when a search first reaches it; one without code for this GPU is
+// skipped.
 class Kernels {
  public:
   Kernels(std::shared_ptr<Session> session, std::span<const Image> images) : session_(std::move(session)) {
@@ -99,7 +100,7 @@ class Kernels {
     }
   }
 
-  // Whether at least one image fits the GPU and the driver.
+  // An error unless at least one image fits the GPU and the driver.
   Status load_one() {
     Status first;
     for (Entry& entry : entries_) {
@@ -110,7 +111,7 @@ class Kernels {
     return first.ok() ? Status(session_->driver().error("cuModuleLoadData", kNoBinaryForGpu)) : first;
   }
 
-  // First where the driver has listed it, so that it is not asked for what is not there; then everywhere.
+  // Looks first in the image that lists the kernel, so that the driver is not asked for what it lacks, then in all.
   Result<const gpu::Kernel*> find(std::string_view name) {
     const auto known = kernels_.find(name);
     if (known != kernels_.end()) return static_cast<const gpu::Kernel*>(known->second.get());
@@ -131,7 +132,13 @@ class Kernels {
     return not_found("this build has no CUDA kernel named '" + text + "' for this GPU");
   }
 
-  // All, where the driver tells; else those that were found so far.
+  // Whether the driver has listed the kernel, without loading its code. False also where the driver cannot list.
+  bool lists(std::string_view name) {
+    return std::any_of(entries_.begin(), entries_.end(),
+                       [&](Entry& entry) { return load(entry).ok() && entry.names.contains(name); });
+  }
+
+  // All, where the driver can list them; else those that were found so far.
   std::vector<std::string> names() {
     std::set<std::string> all;
     for (Entry& entry : entries_) {
@@ -146,7 +153,7 @@ class Kernels {
     Image image;
     bool tried = false;
     Module module = nullptr;                        // null: not tried yet, or not for this GPU
-    std::set<std::string, std::less<>> names = {};  // of its kernels, where the driver tells
+    std::set<std::string, std::less<>> names = {};  // of its kernels, where the driver can list them
   };
 
   Status load(Entry& entry) {
@@ -184,14 +191,14 @@ class Kernels {
   std::map<std::string, std::unique_ptr<CudaKernel>, std::less<>> kernels_;
 };
 
-// Pinned memory through which uploads from ordinary memory pass, in turns.
-class Staging {
+// Pinned memory through which uploads from ordinary memory pass, chunk by chunk.
+class PinnedUploads {
  public:
   static constexpr size_t kChunk = size_t{4} << 20;
   static constexpr size_t kChunks = 4;
 
-  explicit Staging(std::shared_ptr<Session> session) : session_(std::move(session)) {}
-  ~Staging() {
+  explicit PinnedUploads(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+  ~PinnedUploads() {
     session_->bind();
     for (const Event event : events_) {
       if (event != nullptr) session_->api().cuEventDestroy_v2(event);
@@ -211,7 +218,7 @@ class Staging {
     for (size_t at = 0; at < bytes; at += kChunk) {
       const size_t part = std::min(kChunk, bytes - at), turn = turn_++ % kChunks;
       std::byte* chunk = static_cast<std::byte*>(memory_->address()) + turn * kChunk;
-      if (const Code code = api.cuEventSynchronize(events_[turn])) {  // at once where it was never recorded
+      if (const Code code = api.cuEventSynchronize(events_[turn])) {  // returns at once if it was never recorded
         return session_->driver().error("cuEventSynchronize", code);
       }
       std::memcpy(chunk, static_cast<const std::byte*>(from) + at, part);
@@ -232,12 +239,12 @@ class Staging {
   size_t turn_ = 0;
 };
 
-// One GPU. Calls that cannot answer keep the first error for the next one that can; after a fault on the device nothing
-// is queued any more. An error while recording ends that recording alone.
+// One GPU. A call that cannot return an error keeps the first one for the next call that can; after a fault on the
+// device nothing is queued any more. An error while recording fails that recording alone.
 class CudaDevice : public gpu::Device {
  public:
   CudaDevice(std::shared_ptr<Session> session, std::span<const Image> images, std::filesystem::path folder)
-      : session_(std::move(session)), kernels_(session_, images), staging_(session_), folder_(std::move(folder)) {
+      : session_(std::move(session)), kernels_(session_, images), uploads_(session_), folder_(std::move(folder)) {
     describe();
     programmatic_ = capability() >= kProgrammaticFrom && !switched_off("QUIRE_CUDA_PDL");
     wait_each_ = env("QUIRE_CUDA_SYNC").value_or("0") != "0";
@@ -265,6 +272,10 @@ class CudaDevice : public gpu::Device {
     session_->bind();
     return kernels_.find(name);
   }
+  bool has_kernel(std::string_view name) override {
+    session_->bind();
+    return kernels_.lists(name) || kernels_.find(name).ok();
+  }
   std::vector<std::string> kernel_names() const override {
     session_->bind();
     return kernels_.names();
@@ -286,7 +297,7 @@ class CudaDevice : public gpu::Device {
 
   bool library_serves(DType type, int64_t n, int64_t k) override;
   void library_product(const gpu::LibraryProduct& product) override;
-  void hold_library_to(ProductFn own) override { own_ = std::move(own); }
+  void set_library_reference(ProductFn reference) override { reference_ = std::move(reference); }
   Library* library() { return open_library() ? library_.get() : nullptr; }
 
  private:
@@ -298,7 +309,7 @@ class CudaDevice : public gpu::Device {
   }
   void describe();
   bool open_library();
-  // To be asked before anything is queued: whether there is still a point in it.
+  // Called before anything is queued. False: the device or the recording has failed.
   bool ready() {
     session_->bind();
     return !failure_ && !recording_failure_;
@@ -311,7 +322,7 @@ class CudaDevice : public gpu::Device {
     if (code != kSuccess) note(session_->driver().error(call, code, advice));
     return code == kSuccess;
   }
-  // Addresses that are not the device's would be a fault on some machines and silent on others.
+  // An address outside the device's memory would be a fault on some machines and go unnoticed on others.
   void check_block(const void* address, size_t bytes) const {
     QUIRE_CHECK(lies_in(session_->device_blocks(), address, bytes), "the range lies in no block of this device");
   }
@@ -320,18 +331,18 @@ class CudaDevice : public gpu::Device {
 
   std::shared_ptr<Session> session_;
   mutable Kernels kernels_;
-  Staging staging_;
+  PinnedUploads uploads_;
   std::optional<Error> failure_, recording_failure_;
   bool programmatic_ = false, wait_each_ = false;
-  // What was queued last: one of our kernels, a mark behind one, a mark behind something else, or something else.
+  // What was queued last: a kernel of quire's, a mark after one, a mark after something else, or something else.
   enum class Queued { kOther, kKernel, kMarkedKernel, kMark } last_ = Queued::kOther;
   std::array<Event, kMarks> marks_ = {};
   uint64_t next_mark_ = 1;
-  std::filesystem::path folder_;  // of choices_
-  bool library_tried_ = false, told_of_timing_ = false;
+  std::filesystem::path folder_;  // where choices_ is kept
+  bool library_tried_ = false, timing_logged_ = false;
   std::unique_ptr<Library> library_;
   ChoiceFile choices_;
-  ProductFn own_;
+  ProductFn reference_;
   std::unique_ptr<gpu::Memory> workspace_;
 };
 
@@ -358,12 +369,12 @@ void CudaDevice::describe() {
   info_.asynchronous = true;
 }
 
-// A kernel gets more than 48 KiB of its multiprocessor's memory only after it was allowed to.
+// A kernel may use more than 48 KiB of threadgroup memory only after the driver was told so.
 bool CudaDevice::allow_dynamic(const CudaKernel& kernel, uint32_t bytes) {
   if (bytes <= kernel.dynamic_allowed) return true;
   const size_t all = bytes + static_cast<size_t>(kernel.shared_bytes);
-  constexpr size_t kWithoutAsking = 48 << 10;
-  if (all > kWithoutAsking &&
+  constexpr size_t kByDefault = 48 << 10;
+  if (all > kByDefault &&
       !check("cuFuncSetAttribute",
              api().cuFuncSetAttribute(kernel.function, kFunctionMaxDynamicShared, static_cast<int>(bytes)),
              "'" + kernel.name() + "' wants " + std::to_string(all) + " bytes of threadgroup memory and the GPU has " +
@@ -377,7 +388,7 @@ bool CudaDevice::allow_dynamic(const CudaKernel& kernel, uint32_t bytes) {
 Code CudaDevice::submit(const CudaKernel& kernel, const gpu::Launch& launch) {
   void* nothing = nullptr;
   std::array<void*, kMostBuffers + 1> parameters;
-  parameters.fill(&nothing);  // of a kernel that takes more than it is given
+  parameters.fill(&nothing);  // for a kernel with more parameters than the launch has
   parameters[0] = const_cast<void*>(launch.params);
   for (size_t i = 0; i < launch.buffers.size(); ++i) parameters[i + 1] = const_cast<void**>(&launch.buffers[i]);
   LaunchAttribute overlap;
@@ -391,8 +402,8 @@ Code CudaDevice::submit(const CudaKernel& kernel, const gpu::Launch& launch) {
   config.shared_bytes = launch.dynamic_memory;
   config.stream = session_->stream();
   config.attributes = &overlap;
-  // A kernel may start while the one before it drains: each waits for that one by itself (griddepcontrol.wait). After
-  // anything but a kernel of ours the plain order holds.
+  // A kernel may start while the one before it ends: it waits for that one by itself (griddepcontrol.wait). After
+  // anything that is not a kernel of quire's, launches run strictly in order.
   const bool follows_one = last_ == Queued::kKernel || last_ == Queued::kMarkedKernel;
   config.num_attributes = programmatic_ && follows_one && kernel.waits ? 1 : 0;
   return api().cuLaunchKernelEx(&config, kernel.function, parameters.data(), nullptr);
@@ -444,8 +455,9 @@ void CudaDevice::upload(void* to, const void* from, size_t bytes) {
     check("cuMemcpyHtoDAsync", api().cuMemcpyHtoDAsync_v2(address_of(to), from, bytes, session_->stream()));
     return;
   }
-  QUIRE_CHECK(!session_->recording(), "a graph reads its uploads again at each run: they must be of allocate_host()");
-  const Status status = staging_.upload(to, from, bytes);
+  QUIRE_CHECK(!session_->recording(),
+              "a graph reads its uploads again at each run: their source must be of allocate_host()");
+  const Status status = uploads_.upload(to, from, bytes);
   if (!status.ok()) note(status.error());
 }
 
@@ -454,7 +466,7 @@ void CudaDevice::download(void* to, const void* from, size_t bytes) {
   check_block(from, bytes);
   last_ = Queued::kOther;
   QUIRE_CHECK(!session_->recording() || lies_in(session_->host_blocks(), to, bytes),
-              "a graph writes its downloads again at each run: they must be of allocate_host()");
+              "a graph writes its downloads again at each run: their target must be of allocate_host()");
   check("cuMemcpyDtoHAsync", api().cuMemcpyDtoHAsync_v2(to, address_of(from), bytes, session_->stream()));
 }
 
@@ -497,8 +509,8 @@ uint64_t CudaDevice::mark() {
 Status CudaDevice::wait(uint64_t mark) {
   QUIRE_CHECK(mark < next_mark_, "there is no such mark");
   session_->bind();
-  if (mark == 0) return {};  // the beginning
-  // An old mark's event may stand for a later one by now: that waits longer, never shorter.
+  if (mark == 0) return {};  // the beginning of the queue
+  // The event of an old mark may belong to a later mark by now: then this waits longer, never shorter.
   if (!failure_) check("cuEventSynchronize", api().cuEventSynchronize(marks_[mark % kMarks]));
   if (failure_) return *failure_;
   return {};
@@ -508,7 +520,7 @@ void CudaDevice::begin_recording() {
   QUIRE_CHECK(!session_->recording(), "recordings do not nest");
   if (!ready()) return;
   last_ = Queued::kOther;
-  // Relaxed: what a first use of a kernel or of the library does on the side is no part of the graph.
+  // Relaxed, because the first use of a kernel or of the library may do work that is not part of the graph.
   if (check("cuStreamBeginCapture", api().cuStreamBeginCapture_v2(session_->stream(), kCaptureRelaxed))) {
     session_->set_recording(true);
   }
@@ -549,7 +561,7 @@ bool CudaDevice::open_library() {
   if (switched_off("QUIRE_CUDA_LIBRARY")) return false;
   auto library = Library::load();
   if (!library.ok()) {
-    spdlog::info("cuda: {}; the own kernels serve every product", library.error().message);
+    spdlog::info("cuda: {}; quire's own kernels serve every product", library.error().message);
     return false;
   }
   auto workspace = allocate(kWorkspaceBytes);
@@ -570,19 +582,21 @@ bool CudaDevice::library_serves(DType type, int64_t n, int64_t k) {
   if (const auto known = library_ != nullptr ? library_->served({type, n, k}) : std::nullopt) return *known;
   QUIRE_CHECK(!session_->recording(), "which product serves a weight is decided when it is loaded");
   if (!open_library()) return false;
-  if (!told_of_timing_ && !choices_.find({type, n, k})) {
-    told_of_timing_ = true;
+  if (!timing_logged_ && !choices_.find({type, n, k})) {
+    timing_logged_ = true;
     spdlog::info("cuda: timing the algorithms of {}, about a second for each shape of weights{}", library_->version(),
                  choices_.path().empty() ? "" : "; later starts find the choice in " + choices_.path().string());
   }
-  const Result<bool> served = choose_algorithms(*this, *library_, {type, n, k}, library_split(), own_, choices_);
+  const Result<bool> served = choose_algorithms(*this, *library_, {type, n, k}, library_split(), reference_, choices_);
   if (!served.ok()) {
-    spdlog::warn("cuda: cuBLASLt could not be checked for {}x{} {} ({}); the own kernel serves it", n, k, name(type),
-                 served.error().message);
+    spdlog::warn("cuda: cuBLASLt could not be checked for {}x{} {} ({}); quire's own kernels serve it", n, k,
+                 name(type), served.error().message);
   } else if (!*served) {
     spdlog::warn(
-        "cuda: cuBLASLt does not give the own kernel's bits for every number of rows at {}x{} {}; that serves it", n, k,
-        name(type));
+        "cuda: cuBLASLt does not give the bits of quire's own kernels for every number of rows at {}x{} {}; quire's "
+        "own "
+        "kernels serve it",
+        n, k, name(type));
   }
   const bool out = served.ok() && *served;
   library_->decide({type, n, k}, out);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// open_cuda() with kernels of the caller's choice, and what `quire devices` says of NVIDIA GPUs.
+// open_cuda() with kernels of the caller's choice, and what `quire devices` shows of NVIDIA GPUs.
 #pragma once
 
 #include <filesystem>
@@ -20,8 +20,8 @@ struct Image {
   const void* data;
 };
 
-// As gpu::open_cuda, which passes the images that the build embedded. `folder` is where the choice of the library's
-// algorithms is kept; empty: nowhere.
+// Like gpu::open_cuda, which passes the images that are embedded in the build. The choice of the library's algorithms
+// is kept in `folder`, or not at all if that is empty.
 Result<std::unique_ptr<gpu::Device>> open_device(int index, std::span<const Image> images,
                                                  const std::filesystem::path& folder = {});
 

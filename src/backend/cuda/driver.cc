@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening libcuda, and the table of what to do about each of its errors.
+// Loading libcuda, and a table of advice for its errors.
 #include "backend/cuda/driver.h"
 
 #include <dlfcn.h>

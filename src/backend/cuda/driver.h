@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Driver: libcuda, found at run time, and the sentences for what its calls answer.
+// Driver: libcuda, loaded at run time, and error messages for what its calls return.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace quire::cuda {
 
-// A library that was opened with dlopen, closed with its owner.
+// A library that was opened with dlopen and is closed with its owner.
 class SharedLibrary {
  public:
   SharedLibrary() = default;
@@ -25,10 +25,11 @@ class SharedLibrary {
   void* handle_ = nullptr;
 };
 
-// One loaded and initialised libcuda. Shared by what was made through it; immutable, so any thread may use it.
+// One loaded and initialised libcuda, shared by everything that was made through it. Immutable, so any thread may use
+// it.
 class Driver {
  public:
-  // Finds libcuda.so.1 (or what QUIRE_LIBCUDA names) and initialises it.
+  // Loads libcuda.so.1 (or what QUIRE_LIBCUDA names) and initialises it.
   static Result<std::shared_ptr<const Driver>> load();
 
   const DriverApi& api() const { return api_; }
@@ -36,8 +37,8 @@ class Driver {
   std::string version_text() const;         // "CUDA 13.0"
   int devices() const { return devices_; }
 
-  // "cuMemAlloc failed with CUDA_ERROR_OUT_OF_MEMORY (out of memory): what to do". `call` is as the driver spells it;
-  // its version suffix is left out.
+  // "cuMemAlloc failed with CUDA_ERROR_OUT_OF_MEMORY (out of memory): what to do". The version suffix of `call` ("_v2")
+  // is left out.
   Error error(std::string_view call, Code code, const std::string& advice = "") const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of the CUDA driver's binary interface that quire calls, declared here so that no toolkit is needed to build.
-// Where a toolkit is there, tests/cuda/abi_test.cc compares every line of this file with its headers.
+// The part of the CUDA driver's binary interface that quire calls, declared here so that the build needs no toolkit.
+// Where there is one, tests/cuda/abi_test.cc compares every line of this file with its headers.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 namespace quire::cuda {
 
 // Handles are opaque; an address on the device is an integer to the driver.
-using Code = int;  // 0: it worked
+using Code = int;  // 0: success
 using DeviceId = int;
 using Context = void*;
 using Module = void*;
@@ -56,7 +56,8 @@ struct LaunchConfig {
   unsigned num_attributes = 0;
 };
 
-// X(symbol as libcuda exports it, parameters). The first list must be there; the second is used where it is.
+// X(symbol as libcuda exports it, parameters). The functions of the first list are required, those of the second are
+// used where they exist.
 #define QUIRE_CUDA_FUNCTIONS(X)                                                                   \
   X(cuInit, (unsigned flags))                                                                     \
   X(cuDriverGetVersion, (int* version))                                                           \
@@ -107,7 +108,7 @@ struct LaunchConfig {
     (void* map, int type, unsigned rank, void* address, const uint64_t* sizes, const uint64_t* strides, \
      const unsigned* box, const unsigned* steps, int interleave, int swizzle, int promotion, int fill))
 
-// The entry points of one loaded libcuda; those of the second list may be null.
+// The functions of one loaded libcuda; those of the second list may be null.
 struct DriverApi {
 #define QUIRE_CUDA_MEMBER(symbol, parameters) Code(*symbol) parameters = nullptr;
   QUIRE_CUDA_FUNCTIONS(QUIRE_CUDA_MEMBER)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calling cuBLASLt: rows are its columns, since it thinks in column-major matrices.
+// Calling cuBLASLt. It has column-major matrices, so quire's rows are its columns.
 #include "backend/cuda/library.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace quire::cuda {
 namespace {
 
-constexpr uint32_t kAlignment = 16;  // bytes of every address and row that the library gets
+constexpr uint32_t kAlignment = 16;  // bytes, of every address and row that the library gets
 constexpr int kMostCandidates = 64;
 
 int type_of(DType type) {
@@ -159,12 +159,12 @@ std::vector<LtHeuristic> Library::proposals(Plan& plan, const uint32_t* reductio
 }
 
 std::vector<LtAlgo> Library::candidates(const ProductShape& shape, DType out_type, int64_t rows, int split) {
-  std::vector<LtAlgo> out, told;
+  std::vector<LtAlgo> out, configured;
   Plan* plan = this->plan(shape, out_type);
   if (plan == nullptr || !plan->set_rows(rows, shape.k, shape.n)) return out;
   const uint32_t reduction = split == 1 ? kLtReductionNone : kLtReductionCompute;
-  // Told what is wanted, the library leaves out some that are so by themselves. So it is asked both ways, and the best
-  // of both come first.
+  // Asked for a reduction, the library leaves out some algorithms that have it anyway. So it is asked with and without,
+  // and the best of both lists come first.
   const std::vector<LtHeuristic> free = proposals(*plan, nullptr);
   const std::vector<LtHeuristic> bound = split > 0 ? proposals(*plan, &reduction) : std::vector<LtHeuristic>();
   std::vector<LtHeuristic> found;
@@ -183,7 +183,7 @@ std::vector<LtAlgo> Library::candidates(const ProductShape& shape, DType out_typ
     const int status = api_.cublasLtMatmulAlgoConfigGetAttribute(&algo, attribute, &value, sizeof value, &written);
     return status == 0 ? value : ~0u;
   };
-  // Those that are so by themselves come first, then those that can be told to be.
+  // Algorithms with the wanted split come first, then those that can be configured to have it.
   for (const LtHeuristic& one : found) {
     LtAlgo algo = one.algo;
     const uint32_t parts = value_of(algo, kLtAlgoSplitK);
@@ -197,10 +197,10 @@ std::vector<LtAlgo> Library::candidates(const ProductShape& shape, DType out_typ
     if (api_.cublasLtMatmulAlgoConfigSetAttribute(&algo, kLtAlgoSplitK, &split, sizeof split) == 0 &&
         api_.cublasLtMatmulAlgoConfigSetAttribute(&algo, kLtAlgoReduction, &reduction, sizeof reduction) == 0 &&
         has(*plan, algo)) {
-      told.push_back(algo);
+      configured.push_back(algo);
     }
   }
-  out.insert(out.end(), told.begin(), told.end());
+  out.insert(out.end(), configured.begin(), configured.end());
   return out;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Library: cuBLASLt, found at run time; products whose order of sums is fixed for each (n, k).
+// Library: cuBLASLt, loaded at run time; products whose order of sums is fixed for each (n, k).
 #pragma once
 
 #include <array>
@@ -27,25 +27,25 @@ struct ProductShape {
 // Computes a product on the device that it was made for.
 using ProductFn = std::function<Status(const gpu::LibraryProduct&)>;
 
-// Whether the library can take it at all: its rows are of whole 16 bytes.
+// Whether the library can multiply it at all: its rows must be multiples of 16 bytes.
 bool library_knows(const ProductShape& shape);
 
-// Into how many parts K is cut, whatever the rows: each number of parts has bits of its own. One, since the own
-// kernels, which serve few rows, add up K in one chain; few rows against a long K is where more parts would pay.
-// QUIRE_CUDA_SPLIT_K gives another number, to measure with.
+// The number of parts that K is split into, for any number of rows: each number of parts has its own bits. It is one,
+// because quire's kernels for few rows add up K in one chain. More parts would be faster for few rows and a long K.
+// QUIRE_CUDA_SPLIT_K sets another number, for measurements.
 int library_split();
 
-// An algorithm is chosen for a range of row counts, up to and with one of these; more rows go in pieces. They are close
-// where a tile that is filled in part costs much of the whole.
+// An algorithm is chosen for each range of row counts, which ends with one of these; more rows are multiplied in
+// pieces. The ranges are short where a partly filled tile is a large part of the cost.
 inline constexpr std::array<int64_t, 17> kRowSteps = {64,  96,  128, 192,  256,  320,  384,  448, 512,
                                                       640, 768, 896, 1024, 1536, 2048, 3072, 4096};
-// The most rows of one piece: less for a weight whose outputs are long, so that the check's memory stays small.
+// The most rows of one piece: fewer for a weight of many outputs, so that the check needs little memory.
 int64_t most_rows(const ProductShape& shape);
 
 // One cuBLASLt handle, used by one thread at a time. Owned by the device, whose stream and workspace it uses.
 class Library {
  public:
-  // Finds libcublasLt.so.13 or .12 (or what QUIRE_LIBCUBLASLT names).
+  // Loads libcublasLt.so.13 or .12 (or what QUIRE_LIBCUBLASLT names).
   static Result<std::unique_ptr<Library>> load();
   ~Library();
   Library(const Library&) = delete;
@@ -54,7 +54,7 @@ class Library {
   void use(void* workspace, size_t workspace_bytes, Stream stream);
   std::string version() const;  // "cuBLASLt 13.1.0"
 
-  // The algorithms with exactly this split of K (0: any, to measure with) that the library proposes for so many rows,
+  // The algorithms with exactly this split of K (0: any, for measurements) that the library proposes for so many rows,
   // its first choice first.
   std::vector<LtAlgo> candidates(const ProductShape& shape, DType out_type, int64_t rows, int split);
   // Whether the library has the algorithm for so many rows.
@@ -62,11 +62,11 @@ class Library {
   // The algorithm that serves up to `rows` (a step) from now on.
   void choose(const ProductShape& shape, DType out_type, int64_t rows, const LtAlgo& algorithm);
 
-  // What was decided for a shape; nothing where nobody has decided yet.
+  // Whether the library serves a shape; nothing if that is not decided yet.
   std::optional<bool> served(const ProductShape& shape) const;
   void decide(const ProductShape& shape, bool served) { decisions_[shape] = served; }
 
-  // Queues one product by one algorithm (all rows at once), and one by the chosen ones.
+  // Queue a product: with one algorithm for all rows at once, or with the chosen ones.
   Status run(const gpu::LibraryProduct& product, const LtAlgo& algorithm);
   Status product(const gpu::LibraryProduct& product);
 
@@ -76,7 +76,7 @@ class Library {
 
   explicit Library(SharedLibrary library);
   Plan* plan(const ProductShape& shape, DType out_type);
-  // What the library proposes for the rows that the plan is set to; `reductions` narrows how parts of K may be summed.
+  // What the library proposes for the plan's number of rows; `reductions` restricts how parts of K may be summed.
   std::vector<LtHeuristic> proposals(Plan& plan, const uint32_t* reductions);
   bool has(const Plan& plan, const LtAlgo& algorithm);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The start-up check of the vendor's products.
+// The start-up check of the vendor's library.
 #include "backend/cuda/library_check.h"
 
 #include <algorithm>
@@ -9,35 +9,35 @@
 #include <optional>
 #include <thread>
 
+#include "backend/gpu/linear_policy.h"
 #include "base/half.h"
-#include "kernels/params/hopper.h"
 
 namespace quire::cuda {
 namespace {
 
 // Rows whose bits are compared: at both ends of tiles of 16 to 256 rows and inside them.
 constexpr int64_t kWatched[] = {0, 1, 5, 15, 16, 63, 64, 130, 255, 256, 300, 511, 700, 1023, 2047, 3000, 4095};
-// Of every form that an own kernel has, up to the most rows that one serves beside the library.
-constexpr int64_t kOwnRows[] = {1, 2, 7, 16, 17, 33, 64, 128, 160, kHopperTallRows};
-// Algorithms of a step that agree: the quickest of them serves. They are timed in turn, twice, because the clock of a
-// busy GPU drifts. F32 is for logits alone, so less is spent on it.
+// Numbers of rows that reach every one of quire's own kernels, up to the most that one serves beside the library.
+constexpr int64_t kReferenceRows[] = {1, 2, 7, 16, 17, 33, 64, 128, 160, gpu::kHopperTallRows};
+// How many algorithms of a range are timed, of those whose bits are equal. They are timed in turn, twice, because the
+// clock of a busy GPU drifts. F32 outputs are logits alone, so less time is spent on them.
 constexpr size_t kTried = 10, kTriedF32 = 4;
 constexpr int kRounds = 2, kRoundsF32 = 1;
-constexpr int kLeastRuns = 4;  // of each in a round
+constexpr int kLeastRuns = 4;  // of each algorithm in a round
 constexpr double kMostRuns = 1000;
-constexpr double kTimedSeconds = 3e-4;  // that a round should take
-constexpr double kHopeless = 1.5;       // of the quickest so far: not timed again
-// With many rows those that are near the quickest are timed again, as parts of a graph, because what stands between two
-// launches counts as well. A GPU that works without a rest lowers its clock, and then a time tells what ran before: so
-// each turn follows a rest, and of the turns the median counts.
+constexpr double kTimedSeconds = 3e-4;  // the time that a round should take
+constexpr double kHopeless = 1.5;       // times the fastest so far: not timed again
+// With many rows, algorithms near the fastest are timed again as parts of a graph, because the gap between two launches
+// counts too. A GPU that works without a rest lowers its clock, and then a time depends on what ran before: so each
+// turn follows a rest, and the median of the turns counts.
 constexpr int64_t kGraphRows = 256;
 constexpr size_t kFinalists = 4;
 constexpr int kTurns = 3;
 constexpr double kTurnSeconds = 5e-4, kMostRecorded = 32, kNear = 1.12;
 constexpr std::chrono::microseconds kRest(1500);
-constexpr int64_t kWalkBytes = 128 << 20;  // of copies of the weight: more than stays in a cache
+constexpr int64_t kWalkBytes = 128 << 20;  // copies of the weight that are used in turn: more than a cache holds
 constexpr int64_t kMostCopies = 48;
-constexpr int64_t kFreshElements = 1 << 20;  // that are made on the host; then rows come again
+constexpr int64_t kFreshElements = 1 << 20;  // random elements that the host makes; after them rows repeat
 
 uint16_t random_value(DType type, uint64_t index, uint64_t seed) {
   uint64_t z = (index + 1) * 0x9e3779b97f4a7c15u + seed * 0xd1342543de82ef95u;
@@ -81,8 +81,8 @@ Result<ProductCheck> ProductCheck::make(gpu::Device& device, const ProductShape&
   return out;
 }
 
-// Rows whose second half is `sign` times the first, where sign is not 0 (of a weight: every other row). Where x repeats
-// and w changes its sign, all that is left of a sum are its roundings: another order of sums shows in 16 bits too.
+// Fills in rows whose second half is `sign` times the first half (in a weight, every other row). Where x repeats and w
+// changes its sign, only the rounding errors of a sum are left, so another order of sums shows in 16 bits too.
 Status ProductCheck::fill(void* to, int64_t rows, uint64_t seed, int sign) {
   const int64_t k = shape_.k, fresh = std::min(rows, std::max<int64_t>(1, kFreshElements / k) | 1);
   std::vector<uint16_t> values(static_cast<size_t>(fresh * k));
@@ -97,7 +97,7 @@ Status ProductCheck::fill(void* to, int64_t rows, uint64_t seed, int sign) {
   }
   device_->upload(to, values.data(), 2 * values.size());
   auto* bytes = static_cast<std::byte*>(to);
-  for (int64_t done = fresh; done < rows;) {  // copied on, each time twice as much
+  for (int64_t done = fresh; done < rows;) {  // each copy doubles what is there
     const int64_t part = std::min(done, rows - done);
     device_->copy(bytes + 2 * done * k, bytes, static_cast<size_t>(2 * part * k));
     done += part;
@@ -118,7 +118,7 @@ gpu::LibraryProduct ProductCheck::of_rows(int64_t first, int64_t rows, DType out
           .y_stride = shape_.n};
 }
 
-// As in a model, each run has a weight that no cache holds.
+// As in a model, each run reads a weight that no cache holds.
 Status ProductCheck::run(const ProductFn& product, int64_t rows, DType out_type, int runs) {
   for (int i = 0; i < runs; ++i) {
     gpu::LibraryProduct p = of_rows(0, rows, out_type);
@@ -173,7 +173,7 @@ Result<bool> ProductCheck::agrees(const ProductFn& product, int64_t first, int64
     const std::span<const std::byte> got(all + i * row_bytes, row_bytes);
     const auto known = expected_.find(watched[i]);
     if (known == expected_.end()) {
-      QUIRE_CHECK(out_type == DType::kF32, "the first to compute a row does it in F32");
+      QUIRE_CHECK(out_type == DType::kF32, "the first product that computes a row does so in F32");
       std::vector<float>& values = expected_[watched[i]];
       values.resize(static_cast<size_t>(shape_.n));
       std::memcpy(values.data(), got.data(), row_bytes);
@@ -186,12 +186,12 @@ Result<bool> ProductCheck::agrees(const ProductFn& product, int64_t first, int64
 
 namespace {
 
-// Whether `own` agrees, in groups of few rows at both ends.
-Result<bool> own_agrees(ProductCheck& check, const ProductShape& shape, const ProductFn& own) {
+// Whether `reference` agrees for few rows at both ends.
+Result<bool> reference_agrees(ProductCheck& check, const ProductShape& shape, const ProductFn& reference) {
   for (const DType out_type : {DType::kF32, shape.type}) {
-    for (const int64_t rows : kOwnRows) {
+    for (const int64_t rows : kReferenceRows) {
       for (const int64_t first : {int64_t{0}, check.most_rows() - rows}) {
-        QUIRE_ASSIGN(const bool equal, check.agrees(own, first, rows, out_type));
+        QUIRE_ASSIGN(const bool equal, check.agrees(reference, first, rows, out_type));
         if (!equal) return false;
       }
     }
@@ -232,7 +232,7 @@ void in_order(std::vector<Timed>& all) {
   std::stable_sort(all.begin(), all.end(), [](const Timed& a, const Timed& b) { return a.seconds < b.seconds; });
 }
 
-// Of some that are about as quick.
+// Orders algorithms that are about equally fast.
 Status time_closely(ProductCheck& check, Library& library, std::vector<Timed>& all, int64_t rows, DType out_type) {
   const int runs = static_cast<int>(std::clamp(kTurnSeconds / all.front().seconds, 1.0, kMostRecorded));
   std::vector<std::unique_ptr<gpu::Graph>> graphs;
@@ -245,7 +245,7 @@ Status time_closely(ProductCheck& check, Library& library, std::vector<Timed>& a
     for (size_t i = 0; i < all.size(); ++i) {
       std::this_thread::sleep_for(kRest);
       QUIRE_ASSIGN(const double seconds, check.seconds(*graphs[i]));
-      if (turn > 0) turns[i].push_back(seconds);  // the first run brings the graph in
+      if (turn > 0) turns[i].push_back(seconds);  // the first run uploads the graph
     }
   }
   for (size_t i = 0; i < all.size(); ++i) {
@@ -256,9 +256,10 @@ Status time_closely(ProductCheck& check, Library& library, std::vector<Timed>& a
   return {};
 }
 
-// All that agree give the same bits, so that the choice among them may follow a clock. Nothing where there is none.
-Result<std::optional<LtAlgo>> quickest(ProductCheck& check, Library& library, std::span<const LtAlgo> candidates,
-                                       int64_t rows, DType out_type) {
+// The fastest algorithm. All candidates give the same bits, so the choice among them may depend on a clock. Nothing if
+// there are none.
+Result<std::optional<LtAlgo>> fastest(ProductCheck& check, Library& library, std::span<const LtAlgo> candidates,
+                                      int64_t rows, DType out_type) {
   std::vector<Timed> all;
   for (const LtAlgo& algorithm : candidates) all.push_back({algorithm});
   const bool logits = out_type == DType::kF32;
@@ -286,23 +287,23 @@ Result<std::optional<LtAlgo>> quickest(ProductCheck& check, Library& library, st
   return all.empty() ? std::nullopt : std::optional<LtAlgo>(all.front().algorithm);
 }
 
-// An algorithm for each step of rows and both output types: those of `before`, or else the quickest. Nothing where
-// there is none for some step.
+// An algorithm for each range of rows and both output types: that of `before`, or else the fastest. Nothing if some
+// range has none.
 Result<std::optional<Choices>> choose_all(gpu::Device& device, Library& library, const ProductShape& shape, int split,
-                                          const ProductFn& own, const Choices* before) {
+                                          const ProductFn& reference, const Choices* before) {
   Choices out;
   QUIRE_ASSIGN(ProductCheck check, ProductCheck::make(device, shape, most_rows(shape)));
-  if (own != nullptr) {
-    QUIRE_ASSIGN(const bool itself, own_agrees(check, shape, own));
+  if (reference != nullptr) {
+    QUIRE_ASSIGN(const bool itself, reference_agrees(check, shape, reference));
     if (!itself) return std::optional<Choices>();
   }
-  // The most rows first: they set what is expected of every watched row that nobody has computed yet.
+  // The most rows first: they set what is expected of every watched row that was not computed yet.
   std::vector<int64_t> steps(kRowSteps.begin(), kRowSteps.end());
   std::erase_if(steps, [&](int64_t step) { return step > check.most_rows(); });
   for (const DType out_type : {DType::kF32, shape.type}) {
     std::optional<LtAlgo> chosen;
     for (size_t i = steps.size(); i-- > 0;) {
-      // The whole step from the first row on; the fewest rows that it serves, at the end and around a middle row.
+      // All rows of the range from the first on; the fewest that it serves, at the end and around a middle row.
       const int64_t most = steps[i], least = i == 0 ? 1 : steps[i - 1] + 1, last = check.most_rows() - least;
       const Rows ranges[] = {{0, most}, {last, least}, {std::min<int64_t>(255, last), least}};
       if (before != nullptr) {
@@ -314,8 +315,8 @@ Result<std::optional<Choices>> choose_all(gpu::Device& device, Library& library,
         out.insert(*known);
         continue;
       }
-      // Told not to cut K, the library may have little for a number of rows and much for the next: what it proposes for
-      // both ends of the step is tried, and what serves the step above.
+      // Without a split of K, the library may propose little for one number of rows and much for the next. So its
+      // proposals for both ends of the range are tried, and the algorithm of the range above.
       std::vector<LtAlgo> candidates;
       if (chosen) candidates.push_back(*chosen);
       for (const int64_t rows : {most, least}) {
@@ -325,7 +326,7 @@ Result<std::optional<Choices>> choose_all(gpu::Device& device, Library& library,
       }
       candidates = agreeing(check, library, candidates, ranges, out_type);
       QUIRE_TRY(device.synchronise());
-      QUIRE_ASSIGN(chosen, quickest(check, library, candidates, most, out_type));
+      QUIRE_ASSIGN(chosen, fastest(check, library, candidates, most, out_type));
       if (!chosen) return std::optional<Choices>();
       out[{out_type, most}] = *chosen;
     }
@@ -336,14 +337,14 @@ Result<std::optional<Choices>> choose_all(gpu::Device& device, Library& library,
 }  // namespace
 
 Result<bool> choose_algorithms(gpu::Device& device, Library& library, const ProductShape& shape, int split,
-                               const ProductFn& own, ChoiceFile& known) {
+                               const ProductFn& reference, ChoiceFile& known) {
   std::optional<Choices> chosen;
   const std::optional<Choices> before = known.find(shape);
   if (before) {
-    QUIRE_ASSIGN(chosen, choose_all(device, library, shape, split, own, &*before));
+    QUIRE_ASSIGN(chosen, choose_all(device, library, shape, split, reference, &*before));
   }
   if (!chosen) {
-    QUIRE_ASSIGN(chosen, choose_all(device, library, shape, split, own, nullptr));
+    QUIRE_ASSIGN(chosen, choose_all(device, library, shape, split, reference, nullptr));
     if (!chosen) return false;
     known.keep(shape, *chosen);
   }
@@ -351,9 +352,9 @@ Result<bool> choose_algorithms(gpu::Device& device, Library& library, const Prod
   return true;
 }
 
-Result<bool> check_equal(gpu::Device& device, const ProductShape& shape, const ProductFn& own) {
+Result<bool> check_equal(gpu::Device& device, const ProductShape& shape, const ProductFn& reference) {
   QUIRE_CHECK(device.library_serves(shape.type, shape.n, shape.k), "there is nothing to compare with");
-  const int64_t most = *std::max_element(std::begin(kOwnRows), std::end(kOwnRows));
+  const int64_t most = *std::max_element(std::begin(kReferenceRows), std::end(kReferenceRows));
   QUIRE_ASSIGN(ProductCheck check, ProductCheck::make(device, shape, most));
   const ProductFn library = [&](const gpu::LibraryProduct& product) -> Status {
     device.library_product(product);
@@ -363,7 +364,7 @@ Result<bool> check_equal(gpu::Device& device, const ProductShape& shape, const P
     QUIRE_ASSIGN(const bool itself, check.agrees(library, 0, most, out_type));
     if (!itself) return false;
   }
-  return own_agrees(check, shape, own);
+  return reference_agrees(check, shape, reference);
 }
 
 }  // namespace quire::cuda

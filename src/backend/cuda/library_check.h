@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks on random data, by memcmp, that products give a row the same bits whoever computes it and beside how many.
+// Checks on random data, by memcmp, that a row of a product has the same bits whichever algorithm computes it, and
+// beside any number of other rows.
 #pragma once
 
 #include <map>
@@ -12,17 +13,18 @@
 
 namespace quire::cuda {
 
-// Random rows and a random weight of one shape on a device, and the bits of some rows of their product. The first to
-// compute a row, in F32, sets what all the others must give: the same in F32, and that rounded once in the 16-bit type.
+// Random rows and a random weight of one shape on a device, and the bits of some rows of their product. The first
+// product that computes a row, in F32, sets what all others must give: the same in F32, and that rounded once in the
+// 16-bit type.
 class ProductCheck {
  public:
   static Result<ProductCheck> make(gpu::Device& device, const ProductShape& shape, int64_t most_rows);
 
-  // Runs `product` over rows [first, first + rows) and compares those that are watched. An Error where it did not run.
+  // Runs `product` over rows [first, first + rows) and compares the watched ones. An Error if it could not run.
   Result<bool> agrees(const ProductFn& product, int64_t first, int64_t rows, DType out_type);
-  // The time of one run over the first rows, as the mean of `runs`.
+  // The mean time of `runs` runs over the first rows.
   Result<double> seconds(const ProductFn& product, int64_t rows, DType out_type, int runs);
-  // `runs` of it as a graph, which is what it is part of in a step, and the time of all of that.
+  // `runs` runs as a graph, as in a recorded step, and the time of one launch of the graph.
   Result<std::unique_ptr<gpu::Graph>> record(const ProductFn& product, int64_t rows, DType out_type, int runs);
   Result<double> seconds(const gpu::Graph& graph);
   int64_t most_rows() const { return most_rows_; }
@@ -43,15 +45,17 @@ class ProductCheck {
   std::map<int64_t, std::vector<float>> expected_;  // by row; watched rows alone
 };
 
-// Chooses, for each step of rows and both output types, the quickest of the library's first algorithms with that split
-// of K whose bits are those of all the others, and of `own` where there is one. The library must know the shape. False
-// where there is none for some step: then the library must serve no product of it. What `known` holds is not timed
-// again, if its bits are still those of all; what is chosen anew goes there.
+// Chooses, for each range of rows and both output types, the fastest of the library's first algorithms with that split
+// of K whose bits are equal to those of all others, and of `reference` if there is one. False if some range has none:
+// then the library must serve no product of this shape. An algorithm from `known` is not timed again if its bits are
+// still equal; new choices are added there.
+// REQUIRES: library_knows(shape)
 Result<bool> choose_algorithms(gpu::Device& device, Library& library, const ProductShape& shape, int split,
-                               const ProductFn& own, ChoiceFile& known);
+                               const ProductFn& reference, ChoiceFile& known);
 
-// Whether `own` gives the bits that the library gives, for as few and as many rows as it may serve beside it, in F32
-// and in the weight's type. The library must serve the shape.
-Result<bool> check_equal(gpu::Device& device, const ProductShape& shape, const ProductFn& own);
+// Whether `reference` gives the bits that the library gives, for all numbers of rows that it may serve beside the
+// library, in F32 and in the weight's type.
+// REQUIRES: the library serves the shape.
+Result<bool> check_equal(gpu::Device& device, const ProductShape& shape, const ProductFn& reference);
 
 }  // namespace quire::cuda

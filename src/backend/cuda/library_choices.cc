@@ -85,7 +85,7 @@ std::optional<Choices> ChoiceFile::find(const ProductShape& shape) const {
   return out;
 }
 
-// Others may have written meanwhile, and may read now.
+// Another process may have written the file since it was read, and may be reading it now.
 void ChoiceFile::keep(const ProductShape& shape, const Choices& choices) {
   if (path_.empty()) return;
   json::Value kept{json::Object()};

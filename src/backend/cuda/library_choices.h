@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of the library's algorithms were chosen, kept in a file, so that a later start need not time them again.
+// The chosen algorithms of the library, kept in a file so that a later start need not time them again.
 #pragma once
 
 #include <filesystem>
@@ -13,15 +13,16 @@
 
 namespace quire::cuda {
 
-// By the output's type and the step of rows.
+// Algorithms by the output's type and the number of rows that ends the range.
 using Choices = std::map<std::pair<DType, int64_t>, LtAlgo>;
 
-// Best effort: a file that cannot be read holds nothing, one that cannot be written is a line in the log. What it holds
-// is a proposal, to be checked like any other. Used by one thread at a time.
+// Best effort: a file that cannot be read counts as empty, and one that cannot be written is logged. Its algorithms are
+// proposals that are checked like all others. Used by one thread at a time.
 class ChoiceFile {
  public:
   ChoiceFile() = default;  // keeps nothing
-  // The file of that folder for what `whose` describes: a GPU, its driver, a version of the library. No folder: none.
+  // The file in `folder` for what `whose` describes: a GPU, its driver, a version of the library. Nothing is kept if
+  // `folder` is empty.
   ChoiceFile(const std::filesystem::path& folder, const std::string& whose);
 
   std::optional<Choices> find(const ProductShape& shape) const;

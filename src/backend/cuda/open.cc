@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpu::open_cuda: a device with the kernels that the build embedded.
+// gpu::open_cuda: a device with the kernels that are embedded in the build.
 #include "backend/cuda/cuda_device.h"
 #include "base/env.h"
 #include "kernels/embedded.h"

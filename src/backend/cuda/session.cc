@@ -58,7 +58,7 @@ class Session::HostMemory : public gpu::Memory {
   }
   ~HostMemory() override {
     session_->bind();
-    // A copy may still read or write it.
+    // A queued copy may still read or write it.
     if (!session_->recording_) session_->api().cuStreamSynchronize(session_->stream_);
     forget(session_->host_blocks_, address_);
     session_->api().cuMemFreeHost(address_);

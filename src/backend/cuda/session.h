@@ -11,13 +11,13 @@
 
 namespace quire::cuda {
 
-// Blocks by their first address.
+// Sizes of blocks by their first address.
 using Blocks = std::map<uintptr_t, size_t>;
 // Whether [address, address + bytes) lies in one of them.
 bool lies_in(const Blocks& blocks, const void* address, size_t bytes);
 
-// Shared by the device and by every block of memory and graph made on it, so that these may go in any order. Used by
-// one thread at a time; any thread may be the next.
+// Shared by the device and by every block of memory and graph that was made on it, so that they may be freed in any
+// order. Used by one thread at a time, not always the same one.
 class Session {
  public:
   static Result<std::shared_ptr<Session>> open(std::shared_ptr<const Driver> driver, int index);
@@ -30,14 +30,14 @@ class Session {
   DeviceId device() const { return device_; }
   Stream stream() const { return stream_; }
   int attribute(int attribute) const;  // 0 where the driver does not know it
-  // Makes the context the calling thread's own; each entry from outside begins with it.
+  // Makes the context current on the calling thread. Every public function of a device begins with it.
   void bind() const;
 
   size_t free_bytes() const;
-  // Device memory, zeroed on the stream (while that is recording: beside it, before the call returns).
+  // Device memory, zeroed on the stream (while that is recording, on a second stream, before the call returns).
   static Result<std::unique_ptr<gpu::Memory>> allocate(const std::shared_ptr<Session>& self, size_t bytes);
   static Result<std::unique_ptr<gpu::Memory>> allocate_host(const std::shared_ptr<Session>& self, size_t bytes);
-  // Whether the stream is being captured: nothing may wait for it then.
+  // Whether the stream is being captured. Nothing may wait for it then.
   bool recording() const { return recording_; }
   void set_recording(bool recording) { recording_ = recording; }
   const Blocks& device_blocks() const { return device_blocks_; }
@@ -51,7 +51,7 @@ class Session {
 
   std::shared_ptr<const Driver> driver_;
   DeviceId device_;
-  uint64_t serial_;  // tells sessions apart whose contexts had the same handle
+  uint64_t serial_;  // two sessions may have had the same context handle, but never the same number
   Context context_ = nullptr;
   Stream stream_ = nullptr, side_ = nullptr;
   bool recording_ = false;

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention on a GPU, and the writes to pages before it.
 //
-// Three forms of one arithmetic (kernels/attention_work.h), so that speed alone decides: a threadgroup a split for
-// sequences with few rows, whose splits a second launch merges; a threadgroup that goes through all splits in turn for
-// those with more; and one of 64 rows, where the heads are small enough.
+// Three launches of one arithmetic (kernels/attention_work.h), chosen by speed alone: sequences of few rows have one
+// threadgroup per split, whose results a second launch merges; in sequences of more rows a threadgroup goes through all
+// splits in turn; and where the heads are small enough, such a threadgroup has 64 rows.
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/grid_math.h"
+#include "backend/gpu/hopper/ops.h"
 #include "base/env.h"
 #include "kernels/params/attention.h"
+#include "kernels/params/attention_cache.h"
 
 namespace quire::gpu {
 namespace {
 
-constexpr int64_t kScratchBytes = int64_t{256} << 20;  // a larger need is met by several launches
+constexpr int64_t kScratchBytes = int64_t{256} << 20;  // what needs more is divided into several launches
 constexpr float kLog2E = 1.44269504088896341f;
 
 int page_type(DType dtype) {
@@ -50,16 +52,12 @@ KvPages pages_of(const KvLayer& kv) {
   return pages;
 }
 
-uint32_t ceil_div(int64_t a, int64_t b) {
-  return static_cast<uint32_t>((a + b - 1) / b);
-}
-
-// What the host knows of a step's sequences.
+// What the host knows about a step's sequences.
 struct Extent {
   int64_t rows = 0;                     // of q
   int64_t most_queries = 0;             // of one sequence
-  int64_t most_few = 0, few = 0;        // of sequences whose rows fit one tile: the longest, and how many there are
-  int64_t many = 0;                     // rows of the others
+  int64_t most_few = 0, few = 0;        // of sequences whose rows fit one tile: the most rows, and how many there are
+  int64_t many = 0;                     // rows of the other sequences
   bool one_each = false;                // every sequence has one row
   int64_t few_span = 0, many_span = 0;  // the longest context of each kind
 };
@@ -134,57 +132,61 @@ void check_attention(const AttentionArgs& args) {
   QUIRE_CHECK(args.q.rows < INT32_MAX && args.max_blocks * kv.block_size < INT32_MAX);
 }
 
-// One launch, or several of at most so many threadgroups that what they keep fits the scratch, each followed by its
+// One launch, or several of so many threadgroups that their partial results fit the scratch, each followed by its
 // merge.
-struct Form {
-  std::string kernel;
+struct AttentionLaunch {
+  KernelId kernel = KernelId::kNone;
   AttentionParams params;
-  std::vector<int32_t> map;   // (sequence, first token) of each group of tokens, where they are not searched for
-  int64_t all = 0, some = 0;  // threadgroups, and those of one launch
-  int64_t scratch = 0;        // bytes
+  std::vector<int32_t> map;         // (sequence, first token) of each group of tokens, where they are not searched for
+  int64_t groups = 0, at_once = 0;  // threadgroups, and those of one launch
+  int64_t scratch = 0;              // bytes
 };
 
 int64_t slot_bytes(const AttentionParams& p) {
   return int64_t{p.partial_rows} * (p.partial_dim + 2) * int64_t{sizeof(float)};
 }
 
-Form form_of(const AttentionArgs& args, const AttentionParams& p, const char* kernel, bool one_split) {
-  Form form;
-  form.params = p;
-  const int dim = std::max(p.kv.head_dim, p.kv.v_dim);
-  form.kernel = std::string(kernel) + spelling(args.q.dtype);
-  if (p.tokens_a_group > p.tile_tokens && dim <= 64) {
-    form.kernel += "_d64";
-  } else if (args.q.dtype != DType::kF32) {
-    form.kernel += dim <= 128 ? "_d128" : dim <= 256 ? "_d256" : "_d576";
-  }
-  const int64_t slot = slot_bytes(p) * std::max(p.splits, 1);
-  form.all = int64_t{p.groups} * p.kv.kv_heads * p.head_tiles;
-  form.some = one_split ? form.all : std::clamp<int64_t>(kScratchBytes / slot, 1, form.all);
-  form.scratch = one_split ? 0 : form.some * slot;
-  return form;
+KernelId tile_kernel(const AttentionArgs& args, int dim) {
+  if (args.q.dtype == DType::kF32) return KernelId::kAttentionF32;
+  return dim <= 128 ? KernelId::kAttentionD128 : dim <= 256 ? KernelId::kAttentionD256 : KernelId::kAttentionD576;
 }
 
-// A threadgroup finds its tokens by a search, which needs no array of the host's: a sequence's first group of tokens is
-// (its first row / tokens of a group) + its number, so there may be some idle ones. QUIRE_ATTENTION_FIND=map has the
-// host make a map instead, to measure what the search costs.
-void find_by_map(Form& form, std::span<const int32_t> cu) {
-  AttentionParams& p = form.params;
+AttentionLaunch launch_of(const AttentionArgs& args, const AttentionParams& p, bool one_split) {
+  AttentionLaunch out;
+  out.params = p;
+  const int dim = std::max(p.kv.head_dim, p.kv.v_dim);
+  if (p.tokens_a_group > p.tile_tokens) {
+    out.kernel = dim <= 64 ? KernelId::kAttentionRowsD64 : KernelId::kAttentionRowsD128;
+  } else {
+    out.kernel = tile_kernel(args, dim);
+  }
+  const int64_t slot = slot_bytes(p) * std::max(p.splits, 1);
+  out.groups = int64_t{p.groups} * p.kv.kv_heads * p.head_tiles;
+  out.at_once = one_split ? out.groups : std::clamp<int64_t>(kScratchBytes / slot, 1, out.groups);
+  out.scratch = one_split ? 0 : out.at_once * slot;
+  return out;
+}
+
+// A threadgroup finds its tokens by a search, which needs no array from the host: the first group of tokens of sequence
+// i is (its first row / tokens of a group) + i, so some groups may be idle. With QUIRE_ATTENTION_FIND=map the host
+// makes a map instead, to measure what the search costs.
+void find_by_map(AttentionLaunch& launch, std::span<const int32_t> cu) {
+  AttentionParams& p = launch.params;
   for (int seq = 0; seq < p.seqs; ++seq) {
     const int queries = cu[static_cast<size_t>(seq) + 1] - cu[static_cast<size_t>(seq)];
     if (queries < p.least_queries) continue;
     for (int token = 0; token < queries; token += p.tokens_a_group) {
-      form.map.push_back(seq);
-      form.map.push_back(token);
+      launch.map.push_back(seq);
+      launch.map.push_back(token);
     }
   }
   p.mapped = 1;
-  p.groups = static_cast<int>(form.map.size() / 2);
-  form.all = int64_t{p.groups} * p.kv.kv_heads * p.head_tiles;
+  p.groups = static_cast<int>(launch.map.size() / 2);
+  launch.groups = int64_t{p.groups} * p.kv.kv_heads * p.head_tiles;
 }
 
 // Sequences with more rows than a tile.
-Form many_form(const AttentionArgs& args, AttentionParams p, const Extent& e, int compute_units) {
+AttentionLaunch many_rows(const AttentionArgs& args, AttentionParams p, const Extent& e, int compute_units) {
   const auto groups = [&](int tokens) { return static_cast<int>(e.rows / tokens + p.seqs); };
   const bool one_split = e.many_span <= kAttentionSplitPositions;
   const bool small_heads = std::max(p.kv.head_dim, p.kv.v_dim) <= 128 && p.head_tiles == 1;
@@ -194,45 +196,46 @@ Form many_form(const AttentionArgs& args, AttentionParams p, const Extent& e, in
     p.tokens_a_group = 4 * p.tile_tokens;
     p.groups = groups(p.tokens_a_group);
     p.partial_rows = 4 * kAttentionRowTile;
-    return form_of(args, p, "attention_rows_", one_split);
+    return launch_of(args, p, one_split);
   }
   p.groups = groups(p.tokens_a_group);
   p.partial_rows = p.tile_heads * p.tile_tokens;
-  // Where rows are too few to fill the device, splits stand apart.
+  // Where rows are too few to fill the device, each split has its own threadgroups.
   const int splits = splits_of(p, e.many_span, p.tile_tokens);
   const int64_t slots = int64_t{p.groups} * p.kv.kv_heads * p.head_tiles;
   if (!one_split && slots < 2 * compute_units && slots * splits * slot_bytes(p) <= kScratchBytes) p.splits = splits;
-  return form_of(args, p, "attention_", one_split);
+  return launch_of(args, p, one_split);
 }
 
-std::vector<Form> forms_of(const AttentionArgs& args, AttentionParams p, const Extent& e, int compute_units) {
-  std::vector<Form> forms;
+std::vector<AttentionLaunch> launches_of(const AttentionArgs& args, AttentionParams p, const Extent& e,
+                                         int compute_units) {
+  std::vector<AttentionLaunch> launches;
   if (e.few > 0) {
     p.by_sequence = 1;
     p.groups = p.seqs;
     p.most_queries = p.tile_tokens;
     p.partial_rows = p.tile_heads * static_cast<int>(e.most_few);
     p.splits = splits_of(p, e.one_each ? int64_t{p.max_blocks} * p.kv.block_size : e.few_span, e.most_few);
-    forms.push_back(form_of(args, p, "attention_", p.splits == 1));
+    launches.push_back(launch_of(args, p, p.splits == 1));
   }
   if (e.many > 0) {
     p.by_sequence = 0;
     p.least_queries = p.tile_tokens + 1;
     p.most_queries = INT32_MAX;
-    forms.push_back(many_form(args, p, e, compute_units));
+    launches.push_back(many_rows(args, p, e, compute_units));
   }
-  return forms;
+  return launches;
 }
 
 }  // namespace
 
-// Forms keep at most 64 rows a threadgroup. Contexts of one split keep nothing.
+// A threadgroup keeps partial results of at most 64 rows. Contexts of one split keep nothing.
 size_t GpuBackend::attention_scratch(const StepSizes& sizes) const {
   const int64_t splits = ceil_div(sizes.positions, kAttentionSplitPositions);
   if (splits <= 1 || sizes.heads == 0) return 0;
   const int64_t row = (ceil_div(sizes.head_dim, 64) * 64 + 2) * int64_t{sizeof(float)};
   const int64_t slot = 4 * kAttentionRowTile * row * splits;
-  // A head of q is in one tile, and a group of tokens has at least one.
+  // Every head of q is in one tile, and a group of tokens has at least one of them.
   const double all = static_cast<double>(sizes.tokens + sizes.seqs) * static_cast<double>(sizes.heads * slot);
   return static_cast<size_t>(
       std::max(slot, all < static_cast<double>(kScratchBytes) ? static_cast<int64_t>(all) : kScratchBytes));
@@ -262,8 +265,7 @@ void GpuBackend::reshape_and_cache(const ReshapeAndCacheArgs& args) {
   p.v_stride = args.v.stride;
   p.tokens = static_cast<int>(args.k.rows);
   p.sides = kv.v_in_k ? 1 : 2;
-  launch((std::string("reshape_and_cache_") + spelling(args.k.dtype)).c_str(), p,
-         {kv.pages, args.k.data, args.v.data, args.slot_mapping.data()},
+  launch({KernelId::kReshapeAndCache, args.k.dtype}, p, {kv.pages, args.k.data, args.v.data, args.slot_mapping.data()},
          {ceil_div(int64_t{p.tokens} * p.sides * p.kv.kv_heads, kCacheRows)}, 32 * kCacheRows);
 }
 
@@ -278,7 +280,7 @@ void GpuBackend::qkv_to_cache(const QkvToCacheArgs& args) {
   QUIRE_CHECK(args.k.cols == kv.num_kv_heads * kv.head_dim && args.v.cols == kv.num_kv_heads * kv.v_dim());
   QUIRE_CHECK(args.q.dtype == args.k.dtype && args.q.dtype == args.v.dtype);
   QUIRE_CHECK(args.slot_mapping.size() == static_cast<size_t>(args.q.rows));
-  if (args.q.rows == 0 || join_qkv(args)) return;
+  if (args.q.rows == 0 || joined_.join_qkv(args)) return;
   QkvToCacheParams p = {};
   p.kv = pages_of(kv);
   p.q_stride = args.q.stride;
@@ -291,40 +293,37 @@ void GpuBackend::qkv_to_cache(const QkvToCacheArgs& args) {
   p.normed_q = args.q_norm != nullptr;
   p.normed_k = args.k_norm != nullptr;
   p.eps = args.eps;
-  launch((std::string("qkv_to_cache_") + spelling(args.q.dtype)).c_str(), p,
+  launch({KernelId::kQkvToCache, args.q.dtype}, p,
          {args.q.data, args.k.data, args.v.data, kv.pages, args.slot_mapping.data(), args.positions.data(), args.q_norm,
           args.k_norm, args.cos_table, args.sin_table},
          {ceil_div(int64_t{p.tokens} * (p.heads + 2 * p.kv.kv_heads), kCacheRows)}, 32 * kCacheRows);
 }
 
-// Where every sequence has one token, grids follow from the number of sequences and the width of the tables alone, so
-// that a recorded step serves every context that fits the tables.
+// Where every sequence has one token, grids depend only on the number of sequences and the width of the block tables,
+// so that a recorded step serves every context that fits the tables.
 void GpuBackend::attention(const AttentionArgs& args) {
   check_attention(args);
   if (args.q.rows == 0) return;
   const AttentionParams params = params_of(args);
-  const Extent e = extent_of(staged(args.cu_seqlens_q), staged(args.context_lens), params.tile_tokens,
-                             args.max_blocks * args.kv.block_size);
+  const std::span<const int32_t> cu = staging_.host(args.cu_seqlens_q);
+  const Extent e =
+      extent_of(cu, staging_.host(args.context_lens), params.tile_tokens, args.max_blocks * args.kv.block_size);
   QUIRE_CHECK(e.rows == args.q.rows);
-  if (join_attention(args, e.one_each) || attention_on_hopper(args, e.one_each)) return;
-  const std::string merge = std::string("attention_merge_") + spelling(args.q.dtype);
-  std::vector<Form> forms = forms_of(args, params, e, device_->info().compute_units);
-  for (Form& form : forms) {
-    if (form.params.by_sequence == 0 && env("QUIRE_ATTENTION_FIND") == "map") {
-      find_by_map(form, staged(args.cu_seqlens_q));
-    }
-    const void* map = form.map.empty() ? nullptr : stage(std::as_bytes(std::span(form.map)));
-    AttentionParams p = form.params;
-    void* partials = form.scratch == 0 ? nullptr : partials_.grow(*device_, static_cast<size_t>(form.scratch));
-    for (int64_t first = 0; first < form.all; first += form.some) {
+  if (joined_.join_attention(args, e.one_each) || hopper::attention(*this, args, e.one_each)) return;
+  for (AttentionLaunch& l : launches_of(args, params, e, device_->info().compute_units)) {
+    if (l.params.by_sequence == 0 && env("QUIRE_ATTENTION_FIND") == "map") find_by_map(l, cu);
+    const void* map = l.map.empty() ? nullptr : stage(std::as_bytes(std::span(l.map)));
+    AttentionParams p = l.params;
+    void* partials = l.scratch == 0 ? nullptr : scratch_.attention.grow(static_cast<size_t>(l.scratch));
+    for (int64_t first = 0; first < l.groups; first += l.at_once) {
       p.first = static_cast<int>(first);
-      const auto x = static_cast<uint32_t>(std::min(form.some, form.all - first));
-      launch(form.kernel.c_str(), p,
+      const auto x = static_cast<uint32_t>(std::min(l.at_once, l.groups - first));
+      launch({l.kernel, args.q.dtype}, p,
              {args.out.data, args.q.data, args.kv.pages, args.cu_seqlens_q.data(), args.context_lens.data(),
               args.block_tables.data(), args.sinks, partials, map},
              {x, static_cast<uint32_t>(std::max(p.splits, 1))}, kAttentionThreads);
       if (p.splits <= 1) continue;
-      launch(merge.c_str(), p,
+      launch({KernelId::kAttentionMerge, args.q.dtype}, p,
              {args.out.data, partials, args.cu_seqlens_q.data(), args.context_lens.data(), args.sinks, map},
              {x, static_cast<uint32_t>(p.partial_rows)}, kAttentionThreads);
     }

@@ -17,7 +17,7 @@ constexpr TypePair kPairs[] = {{DType::kF32, DType::kF32}, {DType::kF32, DType::
                                {DType::kBF16, DType::kF32}};
 
 std::string text(const char* op, DType in, DType out, int64_t size) {
-  return std::string(op) + " " + spelling(in) + " to " + spelling(out) + ", " + std::to_string(size);
+  return std::string(op) + " " + name(in) + " to " + name(out) + ", " + std::to_string(size);
 }
 
 // |got - truth| is at most the output's rounding and `floats` roundings of floats of this size.
@@ -183,11 +183,11 @@ TEST(GpuNorms, WorkInPlace) {
       const float* weight = device.put(w).f32();
       device.ops().rms_norm({in_place, weight, group, 1e-5f, out});
       device.ops().rms_norm({in_place, weight, group, 1e-5f, in_place});
-      EXPECT_EQ(device.rows_of(in_place, false), device.rows_of(out)) << spelling(type) << " " << group;
+      EXPECT_EQ(device.rows_of(in_place, false), device.rows_of(out)) << name(type) << " " << group;
       const Tensor again = device.put(x), layer = device.room(2, group, type);
       device.ops().layer_norm({again, weight, nullptr, group, 1e-5f, layer});
       device.ops().layer_norm({again, weight, nullptr, group, 1e-5f, again});
-      EXPECT_EQ(device.rows_of(again, false), device.rows_of(layer)) << spelling(type) << " " << group;
+      EXPECT_EQ(device.rows_of(again, false), device.rows_of(layer)) << name(type) << " " << group;
       device.clear();
     }
   }

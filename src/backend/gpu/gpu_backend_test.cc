@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory and staging of a GPU backend.
+// Staging and the kernel table of a GPU backend.
+#include <gmock/gmock.h>
+
 #include <numeric>
 
+#include "backend/gpu/recording_device.h"
 #include "backend/gpu/test_device.h"
 
 namespace quire::gpu {
@@ -29,6 +32,17 @@ TEST(GpuBackend, AStepsArraysMayBeLargerThanTheFirstStagingArea) {
     small[3] += 1;
     large[4'999'999] += 1;
   }
+}
+
+TEST(GpuBackend, NamesAMissingKernelAtLoad) {
+  EXPECT_TRUE(test_device().ops().check_kernels().ok());
+  std::vector<std::string> calls;
+  auto device = std::make_unique<RecordingDevice>(calls);
+  device->missing = {"rms_norm_bf16_f32", "hopper_stage_step"};
+  const GpuBackend gpu(std::move(device));
+  ASSERT_FALSE(gpu.check_kernels().ok());
+  EXPECT_THAT(gpu.check_kernels().error().message, testing::HasSubstr("rms_norm_bf16_f32"));
+  EXPECT_THAT(gpu.check_kernels().error().message, testing::Not(testing::HasSubstr("hopper"))) << "these are optional";
 }
 
 }  // namespace

@@ -92,14 +92,14 @@ TEST(GpuLinearLibrary, HasTheBitsOfTheOwnKernelsHoweverSumsLeave) {
       return test.rows_of(args.out);
     };
     const std::vector<uint8_t> whole = run(0, rows);
-    EXPECT_EQ(device.products, 1) << spelling(c.weight);
+    EXPECT_EQ(device.products, 1) << name(c.weight);
     std::vector<uint8_t> in_parts;
     for (int64_t first = 0; first < rows; first += 11) {
       const std::vector<uint8_t> part = run(first, 11);
       in_parts.insert(in_parts.end(), part.begin(), part.end());
     }
     EXPECT_EQ(device.products, 1) << "few rows are not the library's";
-    EXPECT_EQ(whole, in_parts) << spelling(c.type) << ", " << spelling(c.weight) << " weight to " << spelling(c.out)
+    EXPECT_EQ(whole, in_parts) << name(c.type) << ", " << name(c.weight) << " weight to " << name(c.out)
                                << (c.gated ? ", gated" : "") << (c.residual ? ", residual" : "");
   }
 }

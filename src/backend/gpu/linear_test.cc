@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "backend/cpu/linear_oracle_test.h"
-#include "backend/gpu/noting_device.h"
+#include "backend/gpu/hopper/linear_plan.h"
+#include "backend/gpu/recording_device.h"
 #include "backend/gpu/test_device.h"
 #include "backend/linear_cases.h"
-#include "kernels/params/hopper.h"
 
 namespace quire::gpu {
 namespace {
@@ -27,8 +27,8 @@ std::unique_ptr<PackedMatrix> packed(TestDevice& device, const cases::Weight& we
 }
 
 std::string text(DType weight, DType activation, int64_t n, int64_t k) {
-  return std::string(spelling(weight)) + " weight, " + spelling(activation) + " activations, n " + std::to_string(n) +
-         ", k " + std::to_string(k);
+  return std::string(name(weight)) + " weight, " + name(activation) + " activations, n " + std::to_string(n) + ", k " +
+         std::to_string(k);
 }
 
 // x W^T in doubles, with the sum of the magnitudes for the bound.
@@ -99,7 +99,7 @@ TEST_P(GpuLinear, EmbeddingReadsTheRowsThatTheFileHolds) {
         const size_t row = i / static_cast<size_t>(k), column = i % static_cast<size_t>(k);
         const float want = rounded(w[static_cast<size_t>(tokens[row]) * static_cast<size_t>(k) + column] * scale, type);
         ASSERT_EQ(std::memcmp(&got[i], &want, 4), 0)
-            << spelling(GetParam()) << " token " << tokens[row] << ", " << column << ": " << got[i] << ", not " << want;
+            << name(GetParam()) << " token " << tokens[row] << ", " << column << ": " << got[i] << ", not " << want;
       }
     }
   }
@@ -111,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(Types, GpuLinear,
                                          DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K,
                                          DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS,
                                          DType::kMXFP4, DType::kG4, DType::kG8),
-                         [](const auto& info) { return spelling(info.param); });
+                         [](const auto& info) { return name(info.param); });
 
 TEST(GpuLinearShapes, OfEveryLengthAndAlignment) {
   struct Shape {
@@ -325,15 +325,15 @@ TEST(GpuLinearTall, PlansCoverEveryRowAndFitTheChip) {
         p.epilogue = epilogue;
         p.out_stride = n;
         const HopperTallPlan plan = hopper_tall_plan(p, kUnits);
-        if (plan.kernel == nullptr) continue;
+        if (plan.kernel == KernelId::kNone) continue;
         ++planned;
-        const auto* form = std::find_if(std::begin(kHopperTallForms), std::end(kHopperTallForms),
-                                        [&](const HopperTallForm& one) { return one.kernel == plan.kernel; });
-        ASSERT_NE(form, std::end(kHopperTallForms));
-        const int parts = plan.layers * form->peers, tiles = (n + form->wb - 1) / form->wb;
+        const auto* tile = std::find_if(std::begin(kHopperTallTiles), std::end(kHopperTallTiles),
+                                        [&](const HopperTallTile& one) { return one.kernel == plan.kernel; });
+        ASSERT_NE(tile, std::end(kHopperTallTiles));
+        const int parts = plan.layers * tile->peers, tiles = (n + tile->w_rows - 1) / tile->w_rows;
         ASSERT_TRUE(plan.grid == tiles * parts && plan.grid <= kUnits) << m << " " << n;
-        ASSERT_TRUE(plan.rows % 8 == 0 && plan.rows <= form->xb && plan.rows * parts >= m) << m << " " << n;
-        ASSERT_EQ(plan.w_box * plan.w_box_halves * form->peers, form->wb) << m << " " << n;
+        ASSERT_TRUE(plan.rows % 8 == 0 && plan.rows <= tile->x_rows && plan.rows * parts >= m) << m << " " << n;
+        ASSERT_EQ(plan.w_box * plan.w_box_halves * tile->peers, tile->w_rows) << m << " " << n;
         ASSERT_LE(plan.dynamic_memory, kMostMemory);
       }
     }
@@ -361,7 +361,7 @@ TEST(GpuLinearTall, ServesWhatItIsQuickerAtAndAllThatItFitsWithoutTheLibrary) {
   for (const Case& c : cases_) {
     for (const bool library : {true, false}) {
       std::vector<std::string> notes;
-      auto owned = std::make_unique<NotingDevice>(notes);
+      auto owned = std::make_unique<RecordingDevice>(notes);
       owned->has_library = library;
       TestDevice device(std::make_unique<GpuBackend>(std::move(owned)));
       const std::vector<std::byte> zeros(static_cast<size_t>(c.n * c.k * 2));
@@ -398,7 +398,7 @@ TEST(GpuLinearJoined, ColumnsInAnotherOrderAreGatheredFirst) {
       device.ops().linear(args);
       return device.rows_of(args.out);
     };
-    EXPECT_EQ(run(x, true), run(ordered, false)) << spelling(type);
+    EXPECT_EQ(run(x, true), run(ordered, false)) << name(type);
     test_device().clear();
   }
 }
@@ -426,8 +426,7 @@ TEST(GpuPack, PartsAndRowMapsConcatenateAlongN) {
       const std::vector<float> v0 = oracle::weight_values(w0.raw()), v1 = oracle::weight_values(w1.raw());
       for (int64_t row = 0; row < n0 + n1; ++row) {
         const float* want = row < n0 ? v0.data() + row * k : v1.data() + map[static_cast<size_t>(row - n0)] * k;
-        ASSERT_EQ(std::memcmp(got.data() + row * k, want, static_cast<size_t>(4 * k)), 0)
-            << spelling(type) << " " << row;
+        ASSERT_EQ(std::memcmp(got.data() + row * k, want, static_cast<size_t>(4 * k)), 0) << name(type) << " " << row;
       }
       device.clear();
     }

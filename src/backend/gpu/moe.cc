@@ -1,40 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixtures of experts on a GPU: nothing goes through the host, so grids have room for the most tiles that there may be.
+// Mixtures of experts on a GPU. The host does not learn how many tokens an expert has, so grids have room for the most
+// tiles that there may be.
 #include <algorithm>
-#include <string>
 
 #include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/grid_math.h"
 #include "backend/gpu/weight_layout.h"
 #include "kernels/params/moe.h"
 
 namespace quire::gpu {
 namespace {
 
-// Choices that run at once: what bounds the memory between an expert's two products.
+// (token, expert) choices that run at once: this bounds the memory between an expert's two products.
 constexpr int64_t kMostChoices = 32768;
-// Choices for each expert, on average, from which tiles have 64 rows and not 16.
+// Choices per expert, on average, from which on tiles have 64 rows instead of 16.
 constexpr int64_t kManyChoices = 24;
-
-const GpuMatrix& matrix(const PackedMatrix* weight) {
-  QUIRE_CHECK(weight != nullptr);
-  return static_cast<const GpuMatrix&>(*weight);
-}
-
-uint32_t pieces(int64_t count, int64_t of) {
-  return static_cast<uint32_t>((count + of - 1) / of);
-}
-
-bool on_16_bytes(const Tensor& t) {
-  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride * info(t.dtype).block_bytes % 16 == 0;
-}
 
 // Experts of one shape, one after another in memory.
 WeightParams experts_params(std::span<const PackedMatrix* const> experts) {
-  const GpuMatrix& first = matrix(experts[0]);
+  const GpuMatrix& first = gpu_matrix(experts[0]);
   WeightParams w = weight_params(first);
   w.expert_stride = static_cast<int64_t>(first.bytes());
   for (size_t e = 0; e < experts.size(); ++e) {
-    const GpuMatrix& m = matrix(experts[e]);
+    const GpuMatrix& m = gpu_matrix(experts[e]);
     QUIRE_CHECK(m.dtype() == first.dtype() && m.n() == first.n() && m.k() == first.k() && m.group == first.group);
     QUIRE_CHECK(m.data == static_cast<char*>(first.data) + static_cast<int64_t>(e) * w.expert_stride,
                 "stack() puts experts one after another");
@@ -50,8 +38,8 @@ const float* biases_of(std::span<const float* const> biases, int64_t n) {
   return biases[0];
 }
 
-// How the choices of a chunk lie in scratch.
-struct Scratch {
+// Where the choices of a chunk are in scratch.
+struct ChunkBuffers {
   int* counts;   // [experts]
   int* experts;  // [max_tiles]
   int* order;    // [max_tiles * tile_rows]
@@ -63,13 +51,13 @@ struct Scratch {
 
 Status GpuBackend::stack(std::span<const PackedMatrix* const> experts) {
   if (experts.size() < 2) return {};
-  const size_t bytes = matrix(experts[0]).bytes();
+  const size_t bytes = gpu_matrix(experts[0]).bytes();
   QUIRE_ASSIGN(std::unique_ptr<Memory> block, device_->allocate(bytes * experts.size()));
   const std::shared_ptr<Memory> shared = std::move(block);
   auto* to = static_cast<char*>(shared->address());
   for (const PackedMatrix* expert : experts) {
-    // The one place that changes a packed weight: where it is, not what it is.
-    auto& m = const_cast<GpuMatrix&>(matrix(expert));
+    // This is the only place that changes a packed weight: its address, not its bits.
+    auto& m = const_cast<GpuMatrix&>(gpu_matrix(expert));
     QUIRE_CHECK(m.bytes() == bytes, "experts of a layer have one shape and type");
     device_->copy(to, m.data, bytes);
     m.data = to;
@@ -107,7 +95,7 @@ void GpuBackend::moe_route(const MoeRouteArgs& args) {
   p.sum_epsilon = args.sum_epsilon;
   p.scale = args.scale;
   p.jitter = args.jitter;
-  launch("moe_route", p, {args.ids, args.weights, args.logits.data, args.choice_bias, args.expert_scale},
+  launch(KernelId::kMoeRoute, p, {args.ids, args.weights, args.logits.data, args.choice_bias, args.expert_scale},
          {static_cast<uint32_t>(args.logits.rows)}, 32);
 }
 
@@ -128,7 +116,7 @@ void GpuBackend::moe_experts(const MoeExpertsArgs& args) {
   }
 }
 
-// As moe_chunk() lays it out, with tiles of the most rows.
+// What moe_chunk() takes, with tiles of the most rows.
 size_t GpuBackend::moe_scratch(const StepSizes& sizes) const {
   if (sizes.experts == 0) return 0;
   const int64_t choices = std::min(sizes.tokens * sizes.chosen, std::max(kMostChoices, sizes.chosen));
@@ -141,7 +129,7 @@ size_t GpuBackend::moe_scratch(const StepSizes& sizes) const {
 void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
   const DType type = args.x.dtype;
   const auto experts = static_cast<int64_t>(args.gate_up.size());
-  const int64_t choices = args.x.rows * args.k, inner = matrix(args.down[0]).k();
+  const int64_t choices = args.x.rows * args.k, inner = gpu_matrix(args.down[0]).k();
   const WeightParams gate_up = experts_params(args.gate_up), down = experts_params(args.down);
   QUIRE_CHECK(gate_up.n == (args.gated ? 2 : 1) * inner && gate_up.k == args.x.cols && down.n == args.out.cols);
 
@@ -149,17 +137,17 @@ void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
   const int64_t tile_rows = many ? kLinearManyRows : kLinearFewRows;
   const int64_t tiles = choices / tile_rows + std::min(experts, choices);
   const int64_t size = info(type).block_bytes;
-  const int64_t inner_stride = (inner + 7) / 8 * 8, out_stride = (args.out.cols + 7) / 8 * 8;
-  const int64_t ints = (experts + tiles + tiles * tile_rows + 63) / 64 * 64;
+  const int64_t inner_stride = round_up(inner, 8), out_stride = round_up(args.out.cols, 8);
+  const int64_t ints = round_up(experts + tiles + tiles * tile_rows, 64);
   auto* base = static_cast<char*>(
-      moe_.grow(*device_, static_cast<size_t>(ints * 4 + choices * (inner_stride + out_stride) * size + 512)));
-  Scratch s;
+      scratch_.moe.grow(static_cast<size_t>(ints * 4 + choices * (inner_stride + out_stride) * size + 512)));
+  ChunkBuffers s;
   s.counts = reinterpret_cast<int*>(base);
   s.experts = s.counts + experts;
   s.order = s.experts + tiles;
   char* rows = base + ints * 4;
   s.hidden = {rows, type, choices, inner, inner_stride};
-  rows += (choices * inner_stride * size + 255) / 256 * 256;
+  rows += round_up(choices * inner_stride * size, 256);
   s.y = {rows, type, choices, args.out.cols, out_stride};
 
   MoeOrderParams order = {};
@@ -168,8 +156,8 @@ void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
   order.tile_rows = static_cast<int>(tile_rows);
   order.max_tiles = static_cast<int>(tiles);
   const Grid each_expert = {static_cast<uint32_t>(experts)};
-  launch("moe_count", order, {s.counts, args.ids}, each_expert, kMoeThreads);
-  launch("moe_place", order, {s.order, s.experts, s.counts, args.ids}, each_expert, kMoeThreads);
+  launch(KernelId::kMoeCount, order, {s.counts, args.ids}, each_expert, kMoeThreads);
+  launch(KernelId::kMoePlace, order, {s.order, s.experts, s.counts, args.ids}, each_expert, kMoeThreads);
 
   const auto product = [&](const Tensor& x, int64_t of_row, const WeightParams& weight, const PackedMatrix* first,
                            const float* bias, const Tensor& out, int epilogue) {
@@ -184,16 +172,16 @@ void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
     p.x_stride = x.stride;
     p.m = static_cast<int>(choices);
     p.aligned = on_16_bytes(x);
-    p.tiles = static_cast<int>(pieces(out.cols, epilogue == kLinearGated ? 8 : 16));
+    p.tiles = static_cast<int>(ceil_div(out.cols, epilogue == kLinearGated ? 8 : 16));
     p.simdgroups = 4;
     p.tile_rows = static_cast<int>(tile_rows);
     p.choices = static_cast<int>(of_row);
-    std::string name = std::string("moe_linear_") + spelling(type);
-    const bool any = first->dtype() != type || type == DType::kF32, any_few = any && !many && type != DType::kF32;
-    if (any) name += "_any";
-    if (type != DType::kF32) name += many ? "_many" : "_few";
-    const uint32_t across = type == DType::kF32 ? pieces(out.cols, 32) : pieces(p.tiles, any_few ? 1 : 4);
-    launch(name.c_str(), p, {out.data, x.data, matrix(first).data, bias, s.order, s.experts},
+    const bool any = first->dtype() != type, any_few = any && !many && type != DType::kF32;
+    const KernelId kernel = type == DType::kF32 ? KernelId::kMoeLinearF32
+                            : many              ? (any ? KernelId::kMoeLinearAnyMany : KernelId::kMoeLinearMany)
+                                                : (any ? KernelId::kMoeLinearAnyFew : KernelId::kMoeLinearFew);
+    const uint32_t across = type == DType::kF32 ? ceil_div(out.cols, 32) : ceil_div(p.tiles, any_few ? 1 : 4);
+    launch({kernel, type}, p, {out.data, x.data, gpu_matrix(first).data, bias, s.order, s.experts},
            {across, static_cast<uint32_t>(tiles)}, any_few ? kLinearAnyThreads : kLinearThreads);
   };
   product(args.x, args.k, gate_up, args.gate_up[0], biases_of(args.gate_up_bias, gate_up.n), s.hidden,
@@ -205,8 +193,8 @@ void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
   combine.out_stride = args.out.stride;
   combine.k = static_cast<int>(args.k);
   combine.columns = static_cast<int>(args.out.cols);
-  launch((std::string("moe_combine_") + spelling(type)).c_str(), combine, {args.out.data, s.y.data, args.weights},
-         {static_cast<uint32_t>(args.x.rows), pieces(args.out.cols, kMoeThreads)}, kMoeThreads);
+  launch({KernelId::kMoeCombine, type}, combine, {args.out.data, s.y.data, args.weights},
+         {static_cast<uint32_t>(args.x.rows), ceil_div(args.out.cols, kMoeThreads)}, kMoeThreads);
 }
 
 }  // namespace quire::gpu

@@ -221,7 +221,7 @@ TEST(GpuMoeExperts, HaveTheBitsOfLinearAndGluCalledAlone) {
             }
             want = rounded(want, c.activation);
             ASSERT_EQ(std::memcmp(&got[static_cast<size_t>(t * c.hidden + i)], &want, 4), 0)
-                << spelling(c.activation) << " " << spelling(c.gate_up) << " " << spelling(c.down) << ", " << tokens
+                << name(c.activation) << " " << name(c.gate_up) << " " << name(c.down) << ", " << tokens
                 << " tokens, k " << k << ": [" << t << "][" << i << "] is "
                 << got[static_cast<size_t>(t * c.hidden + i)] << ", not " << want;
           }

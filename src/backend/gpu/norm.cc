@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Norms on a GPU.
-#include <string>
-
-#include "backend/gpu/gpu_backend.h"
 #include "kernels/params/norm.h"
+#include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/grid_math.h"
 
 namespace quire::gpu {
 namespace {
@@ -30,11 +29,7 @@ Grid grid_of(const NormParams& p) {
   const int64_t groups = int64_t{p.rows} * p.groups;
   constexpr int64_t kSimdgroups = kNormThreads / 32;
   QUIRE_CHECK(groups < INT32_MAX);
-  return {static_cast<uint32_t>(p.wide != 0 ? groups : (groups + kSimdgroups - 1) / kSimdgroups)};
-}
-
-std::string named(const char* op, DType x, DType out) {
-  return std::string(op) + "_" + spelling(x) + "_" + spelling(out);
+  return {ceil_div(groups, p.wide != 0 ? 1 : kSimdgroups)};
 }
 
 }  // namespace
@@ -43,8 +38,8 @@ void GpuBackend::rms_norm(const RmsNormArgs& args) {
   check_norm(args.x, args.out, args.group, args.weight);
   if (args.x.rows == 0) return;
   const NormParams p = params_of(args.x, args.out, args.group, args.eps);
-  launch(named("rms_norm", args.x.dtype, args.out.dtype).c_str(), p, {args.out.data, args.x.data, args.weight},
-         grid_of(p), kNormThreads);
+  launch({KernelId::kRmsNorm, args.x.dtype, args.out.dtype}, p, {args.out.data, args.x.data, args.weight}, grid_of(p),
+         kNormThreads);
 }
 
 void GpuBackend::layer_norm(const LayerNormArgs& args) {
@@ -52,8 +47,8 @@ void GpuBackend::layer_norm(const LayerNormArgs& args) {
   if (args.x.rows == 0) return;
   NormParams p = params_of(args.x, args.out, args.group, args.eps);
   p.biased = args.bias != nullptr;
-  launch(named("layer_norm", args.x.dtype, args.out.dtype).c_str(), p,
-         {args.out.data, args.x.data, args.weight, args.bias}, grid_of(p), kNormThreads);
+  launch({KernelId::kLayerNorm, args.x.dtype, args.out.dtype}, p, {args.out.data, args.x.data, args.weight, args.bias},
+         grid_of(p), kNormThreads);
 }
 
 void GpuBackend::gated_rms_norm(const GatedRmsNormArgs& args) {
@@ -66,8 +61,8 @@ void GpuBackend::gated_rms_norm(const GatedRmsNormArgs& args) {
   p.gate_stride = args.gate.stride;
   p.weight_size = static_cast<int>(args.weight_size);
   p.gate_first = args.gate_first;
-  launch((std::string("gated_rms_norm_") + spelling(args.x.dtype)).c_str(), p,
-         {args.out.data, args.x.data, args.gate.data, args.weight}, grid_of(p), kNormThreads);
+  launch({KernelId::kGatedRmsNorm, args.x.dtype}, p, {args.out.data, args.x.data, args.gate.data, args.weight},
+         grid_of(p), kNormThreads);
 }
 
 }  // namespace quire::gpu

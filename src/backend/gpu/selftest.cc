@@ -24,7 +24,7 @@ float as_type(float x, DType type) {
   return x;
 }
 
-// The largest difference, in units of the largest value; NaN where only one side has one, or the sizes differ.
+// The largest difference divided by the largest value; NaN if only one side has a NaN, or the sizes differ.
 double error_of(const std::vector<float>& got, const std::vector<float>& want) {
   double largest = 0, difference = 0;
   if (got.size() != want.size()) return std::numeric_limits<double>::quiet_NaN();
@@ -157,6 +157,7 @@ Result<SelftestReport> run_selftest(std::unique_ptr<Device> device,
   report.kernel_seconds = seconds_since(start);
   if (!report.broken.empty()) return report;
   GpuBackend gpu(std::move(device));
+  QUIRE_TRY(gpu.check_kernels());
   for (const SelftestCase& c : selftest_cases()) {
     report.checks.push_back(check(c, gpu, *cpu));
     done(report.checks.back());

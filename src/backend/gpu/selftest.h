@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The self-test of a GPU: makes every kernel of the build ready, then holds every op to the CPU backend.
+// The self-test of a GPU: makes every kernel of the build ready, then compares every op with the CPU backend.
 //
-// The CPU's portable level is the reference, so that it is the same on every machine. Inputs are random, small and
-// fixed. An op's error is its largest difference divided by the largest value; where one row may go through another
-// kernel than many, the two must agree by bits.
+// The reference is the CPU's portable level, because it is the same on every machine. Inputs are random, small and
+// fixed. An op's error is its largest difference divided by the largest value. Where one row may take another kernel
+// than many rows, both must give the same bits.
 #pragma once
 
 #include <functional>
@@ -21,9 +21,9 @@ struct SelftestCheck {
   std::string types;
   double error = 0;
   double bound = 0;
-  double milliseconds = 0;                                        // of the op on the device, its launches included
+  double milliseconds = 0;                                        // on the device, launches included
   std::string note;                                               // what else was wrong
-  bool passed() const { return error <= bound && note.empty(); }  // a NaN does not
+  bool passed() const { return error <= bound && note.empty(); }  // false for a NaN
 };
 
 struct BrokenKernel {
@@ -35,11 +35,11 @@ struct SelftestReport {
   size_t kernels = 0;
   double kernel_seconds = 0;
   std::vector<BrokenKernel> broken;
-  std::vector<SelftestCheck> checks;  // none where a kernel is broken
+  std::vector<SelftestCheck> checks;  // empty if a kernel is broken
   bool passed() const;
 };
 
-// One check, to be run on the device and on the CPU (selftest_cases.cc).
+// One check, which runs on the device and on the CPU (selftest_cases.cc).
 class SelftestSide;
 struct SelftestCase {
   std::string op;
@@ -51,7 +51,7 @@ struct SelftestCase {
 std::vector<SelftestCase> selftest_cases();
 
 // What a case sees of a backend: tensors whose values are the same on both sides, and a way to read them back. On the
-// CPU all activations are F32, holding values that the case's type holds exactly.
+// CPU all activations are F32, with values that the case's type can represent exactly.
 class SelftestSide {
  public:
   SelftestSide(Backend& backend, GpuBackend* gpu, DType activation) : ops(backend), gpu(gpu), type(activation) {}
@@ -70,7 +70,7 @@ class SelftestSide {
   // Runs ops and waits for them.
   void go(const std::function<void(Backend&)>& run);
   std::vector<float> read(const Tensor& t);
-  // Both hold the same bits, or the check fails with this note.
+  // The check fails with this note unless both have the same bits.
   void expect_same(const std::vector<float>& a, const std::vector<float>& b, const char* note);
 
   Backend& ops;
@@ -86,7 +86,7 @@ class SelftestSide {
   std::vector<std::vector<int64_t>> longs_;
 };
 
-// `done` is called after each check.
+// Calls `done` after each check.
 Result<SelftestReport> run_selftest(std::unique_ptr<Device> device,
                                     const std::function<void(const SelftestCheck&)>& done);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checks of the self-test, each written once for both sides.
+// The checks of the self-test. Each is written once and runs on both sides.
 #include <algorithm>
+#include <cctype>
 #include <numeric>
 
 #include "backend/gpu/selftest.h"
@@ -11,7 +12,14 @@ namespace {
 
 constexpr DType kActivations[] = {DType::kBF16, DType::kF16, DType::kF32};
 
-// What roundings of this type to inputs, weights and outputs come to.
+// "bf16", "q4_k"
+std::string type_name(DType type) {
+  std::string out = name(type);
+  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+// The largest error that rounding inputs, weights and outputs to this type may cause.
 double bound_of(DType type) {
   return type == DType::kBF16 ? 0.02 : type == DType::kF16 ? 0.0025 : 2e-5;
 }
@@ -23,13 +31,13 @@ class Cases {
     all.push_back({std::move(op), std::move(types), activation, bound_of(activation), std::move(run)});
   }
   void add(std::string op, DType activation, Run run) {
-    add(std::move(op), spelling(activation), activation, std::move(run));
+    add(std::move(op), type_name(activation), activation, std::move(run));
   }
   std::vector<SelftestCase> all;
 };
 
 void norms(Cases& cases, DType t) {
-  const std::string from_f32 = std::string("f32 to ") + spelling(t);
+  const std::string from_f32 = "f32 to " + type_name(t);
   cases.add("rms_norm", from_f32, t, [](SelftestSide& s) {
     const Tensor x = s.random(3, 600, 1, 2.0f, DType::kF32), out = s.room(3, 600);
     const float* w = s.floats(600, 2, -1, 1);
@@ -84,12 +92,12 @@ void elementwise(Cases& cases, DType t) {
     s.go([&](Backend& b) { b.glu({gate, up, Activation::kSilu, out, 7.0f}); });
     return s.read(out);
   });
-  cases.add("residual_add", std::string(spelling(t)) + " to f32", t, [](SelftestSide& s) {
+  cases.add("residual_add", type_name(t) + " to f32", t, [](SelftestSide& s) {
     const Tensor x = s.random(3, 64, 1), out = s.random(3, 64, 2, 1.0f, DType::kF32);
     s.go([&](Backend& b) { b.residual_add({x, out, 0.5f, out}); });
     return s.read(out);
   });
-  cases.add("scale", std::string("f32 to ") + spelling(t), t, [](SelftestSide& s) {
+  cases.add("scale", "f32 to " + type_name(t), t, [](SelftestSide& s) {
     const Tensor x = s.random(3, 64, 1, 1.0f, DType::kF32), out = s.room(3, 64);
     const std::span<const float> rows(s.floats(3, 2, 0, 2), 3);
     s.go([&](Backend& b) { b.scale({x, 1.5f, rows, out}); });
@@ -131,7 +139,7 @@ void linears(Cases& cases, DType t) {
   std::vector<DType> weights(std::begin(cases::kPlainTypes), std::end(cases::kPlainTypes));
   weights.insert(weights.end(), std::begin(cases::kQuantTypes), std::end(cases::kQuantTypes));
   for (const DType weight : weights) {
-    const std::string types = std::string(spelling(t)) + " x " + spelling(weight);
+    const std::string types = type_name(t) + " x " + type_name(weight);
     cases.add("linear", types, t, [weight](SelftestSide& s) {
       const auto w = packed(s, cases::random_weight_of(weight, 48, 256, 7));
       const Tensor x = s.random(20, 256, 1), out = s.room(20, 48), one = s.room(1, 48);
@@ -143,7 +151,7 @@ void linears(Cases& cases, DType t) {
       return all;
     });
   }
-  cases.add("linear, gated", std::string(spelling(t)) + " x " + spelling(t), t, [t](SelftestSide& s) {
+  cases.add("linear, gated", type_name(t) + " x " + type_name(t), t, [t](SelftestSide& s) {
     const auto w = packed(s, cases::random_weight_of(t, 96, 128, 8));
     const Tensor x = s.random(5, 128, 1, 0.2f), out = s.room(5, 48), both = s.room(5, 96);
     const GatedForm form;
@@ -159,7 +167,7 @@ void linears(Cases& cases, DType t) {
     });
     return s.read(out);
   });
-  cases.add("linear, joined", std::string(spelling(t)) + " x " + spelling(t), t, [t](SelftestSide& s) {
+  cases.add("linear, joined", type_name(t) + " x " + type_name(t), t, [t](SelftestSide& s) {
     const auto w = packed(s, cases::random_weight_of(t, 128, 128, 9));
     const Tensor hidden = s.random(1, 128, 1, 1.0f, DType::kF32), normed = s.room(1, 128), out = s.room(1, 128);
     const NormForm norm{s.floats(128, 2, 0, 1), 1e-5f};
@@ -183,7 +191,7 @@ void linears(Cases& cases, DType t) {
     return s.read(hidden);
   });
   for (const DType table : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ6_K, DType::kG4}) {
-    cases.add("embedding", std::string(spelling(table)) + " to f32", t, [table](SelftestSide& s) {
+    cases.add("embedding", type_name(table) + " to f32", t, [table](SelftestSide& s) {
       const auto w = packed(s, cases::random_weight_of(table, 30, 256, 11));
       const Tensor out = s.room(3, 256, DType::kF32);
       const auto tokens = s.ints({29, 0, 7});
@@ -258,7 +266,7 @@ std::vector<float> attend(SelftestSide& s, const AttentionShape& shape) {
 
 void attentions(Cases& cases, DType t) {
   const auto add = [&](AttentionShape shape) {
-    const std::string types = std::string(spelling(t)) + ", pages " + spelling(shape.pages);
+    const std::string types = type_name(t) + ", pages " + type_name(shape.pages);
     cases.add(shape.name, types, t, [shape](SelftestSide& s) { return attend(s, shape); });
   };
   for (const DType pages : {t, DType::kI8, DType::kF8E4M3, DType::kF8E5M2}) add({.pages = pages});
@@ -374,7 +382,7 @@ std::vector<float> run_experts(SelftestSide& s, DType weight, bool clamped, int6
 
 void experts(Cases& cases, DType t) {
   for (const DType weight : {t, DType::kQ8_0, DType::kMXFP4}) {
-    const std::string types = std::string(spelling(t)) + " x " + spelling(weight);
+    const std::string types = type_name(t) + " x " + type_name(weight);
     cases.add("experts, few tokens", types, t,
               [weight](SelftestSide& s) { return run_experts(s, weight, weight == DType::kMXFP4, 3); });
     cases.add("experts, many tokens", types, t,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Helpers of the tests of ops on a GPU: a backend on a device, and tensors that travel there and back.
+// Helpers for tests of ops on a GPU: a backend on a device, and tensors that are uploaded and read back.
 //
 // The device is the emulator, or the one that QUIRE_TEST_DEVICE names (cuda, metal).
 #pragma once
@@ -32,7 +32,7 @@ inline double rounding(DType type) {
   return type == DType::kF16 ? 0x1p-11 : type == DType::kBF16 ? 0x1p-8 : 0x1p-24;
 }
 
-// A matrix on the host: floats that its type holds exactly, rows with some elements between them.
+// A matrix on the host: floats that its type can represent exactly, with a gap between rows.
 struct HostMatrix {
   HostMatrix(int64_t rows, int64_t cols, DType type, uint32_t seed, float range = 2.0f, int64_t gap = 4)
       : rows(rows), cols(cols), stride(cols + gap), type(type), values(static_cast<size_t>(rows * stride)) {
@@ -50,7 +50,7 @@ struct HostMatrix {
 
 class TestDevice {
  public:
-  // `order`: of the emulator's lanes; real devices have their own.
+  // `order`: in which the emulator runs lanes. Real devices ignore it.
   explicit TestDevice(int order) {
     const char* named = std::getenv("QUIRE_TEST_DEVICE");
     const std::string name = named == nullptr ? "emulator" : named;
@@ -66,7 +66,7 @@ class TestDevice {
 
   GpuBackend& ops() { return *backend_; }
   Device& device() { return backend_->device(); }
-  // Frees all that was put there.
+  // Frees everything that put() and room() have allocated.
   void clear() {
     backend_->synchronise();
     blocks_.clear();
@@ -98,7 +98,7 @@ class TestDevice {
     backend_->synchronise();
     return out;
   }
-  // The rows without what is between them; that must be as room() left it.
+  // The rows without the gaps between them, which must be as room() left them.
   std::vector<uint8_t> rows_of(const Tensor& t, bool check_gaps = true) {
     const auto element = static_cast<size_t>(info(t.dtype).block_bytes);
     const auto row = static_cast<size_t>(t.cols) * element, stride = static_cast<size_t>(t.stride) * element;
@@ -129,7 +129,7 @@ class TestDevice {
   std::vector<std::unique_ptr<Memory>> blocks_;
 };
 
-// Two devices that must agree by bits: the emulator with two orders of its lanes.
+// Two devices that must give the same bits: the emulator with two orders of its lanes.
 inline TestDevice& test_device(int which = 0) {
   static TestDevice devices[] = {TestDevice(0), TestDevice(7)};
   return devices[which];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How weights lie in a GPU's memory: quantised blocks become panels of codes, heads and subs.
+// Packing weights for GPUs: quantised blocks become panels of codes, heads and subs.
 #include "backend/gpu/weight_layout.h"
 
 #include <cmath>
@@ -8,7 +8,7 @@
 namespace quire::gpu {
 namespace {
 
-constexpr int kStep = 16;  // elements that kernels take at once
+constexpr int kStep = 16;  // elements of k that kernels multiply at once
 
 struct Format {
   int low_bits;

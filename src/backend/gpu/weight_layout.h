@@ -1,27 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-// How weights lie in a GPU's memory (kernels/params/linear.h): sizes, parameters for kernels, and the packing on the
-// host.
+// The layout of weights in a GPU's memory (kernels/params/linear.h): sizes, parameters for kernels, and the packing on
+// the host.
 #pragma once
 
+#include <memory>
 #include <span>
 
-#include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/device.h"
 #include "backend/raw_matrix.h"
+#include "base/check.h"
 #include "kernels/params/linear.h"
+#include "ops/linear.h"
 
 namespace quire::gpu {
 
+// A weight in device memory. Plain types: rows of k elements, back to back where k is a multiple of 16 bytes.
+class GpuMatrix final : public PackedMatrix {
+ public:
+  GpuMatrix(DType dtype, int64_t n, int64_t k) : PackedMatrix(dtype, n, k) {}
+  size_t bytes() const override { return bytes_; }
+
+  void* data = nullptr;
+  int64_t group = 0;               // elements per scale, of G4 and G8
+  DType activation = DType::kF32;  // the type of the activations that it was packed for
+  size_t bytes_ = 0;
+  std::shared_ptr<Memory> memory;  // owns `data`; the experts of a layer share one block
+};
+inline const GpuMatrix& gpu_matrix(const PackedMatrix* weight) {
+  QUIRE_CHECK(weight != nullptr);
+  return static_cast<const GpuMatrix&>(*weight);
+}
+
 inline constexpr int64_t kPanelRows = 16;  // of a quantised weight
 
-// A weight of this shape as kernels see it. `group`: of G4 and G8.
+// A weight of this shape as kernels see it. `group`: elements per scale, of G4 and G8.
 WeightParams weight_params(DType type, int64_t n, int64_t k, int64_t group);
 inline WeightParams weight_params(const GpuMatrix& w) {
   return weight_params(w.dtype(), w.n(), w.k(), w.group);
 }
-// All of its bytes.
+// Its size in bytes.
 int64_t weight_bytes(const WeightParams& w);
 
-// Panel `panel` (16 rows) of a quantised weight; `to` is zero before.
+// Packs panel `panel` (16 rows) of a quantised weight. REQUIRES: `to` is zeroed.
 void pack_panel(std::span<const RawMatrix> parts, const WeightParams& w, int64_t panel, uint8_t* to);
 
 }  // namespace quire::gpu

@@ -89,6 +89,7 @@ class MetalDevice final : public gpu::Device {
   Result<std::unique_ptr<Memory>> allocate(size_t bytes) override { return allocate(bytes, false); }
   Result<std::unique_ptr<Memory>> allocate_host(size_t bytes) override { return allocate(bytes, true); }
   Result<const Kernel*> kernel(std::string_view name) override;
+  bool has_kernel(std::string_view name) override { return pipelines_->has(name); }
   std::vector<std::string> kernel_names() const override;
   void launch(const Launch& launch) override;
   void upload(void* to, const void* from, size_t bytes) override;

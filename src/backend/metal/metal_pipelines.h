@@ -47,6 +47,7 @@ class Pipelines {
 
   // The kernel of that name; the Error contains the compiler's log.
   Result<const MetalKernel*> kernel(std::string_view name);
+  bool has(std::string_view name) const { return text_of_.contains(name); }
   std::vector<std::string> names() const;
 
  private:

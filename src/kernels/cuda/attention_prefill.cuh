@@ -9,8 +9,8 @@
 // the register file. So there should be few instructions and few branches between them: the compiler interleaves them
 // with the products only where it finds no branch. The merged result of the earlier splits is kept in shared memory.
 //
-// Grid: hopper_prefill_grid(), the longest rows first. 384 threads, hopper_prefill_memory(). D is 64 or 128. Serves the
-// sequences with p.rows_from to p.rows_to rows.
+// Grid: prefill_groups() of backend/gpu/hopper/attention.cc, the longest rows first. 384 threads,
+// hopper_prefill_memory(). D is 64 or 128. Serves the sequences with p.rows_from to p.rows_to rows.
 #pragma once
 
 #include "kernels/cuda/attention_common.cuh"

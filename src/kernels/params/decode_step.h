@@ -35,7 +35,7 @@ struct StepLinearOp {
   const float* residual;
   int n, k;
   short halves;    // eights of W's rows in a tile: one, or two (gated: eight of the gate and their eight of the up)
-  short lot;       // tiles that a threadgroup has at work at a time: step_lot()
+  short lot;       // tiles that a threadgroup has in progress
   int each, rest;  // tiles of a threadgroup; the first `rest` have one more
   int x_stride, out_stride, residual_stride;  // elements
   short epilogue, activation;
@@ -85,30 +85,6 @@ struct DecodeStepParams {
   // [rows][threadgroups]: the largest logit of each, if the last op is the LM head; otherwise null.
   SamplePartial* bests;
 };
-
-// Tiles of a product over `groups` threadgroups.
-constexpr void step_cut(StepLinearOp* op, int groups) {
-  const bool gated = op->epilogue == kHopperGated;
-  // Tiles of eight where sixteen would leave threadgroups idle.
-  op->halves = gated || (op->n % 16 == 0 && op->n / 16 >= groups) ? 2 : 1;
-  const int tiles = op->n / (8 * op->halves);
-  op->each = tiles / groups;
-  op->rest = tiles % groups;
-  op->inverse_k = (op->k & (op->k - 1)) == 0 ? 1.0f / (float)op->k : 0.0f;
-}
-
-// Tiles at a time: a warp each, and their chunks fit the ring; also those that come next, which a warp looks for before
-// it has left its own.
-constexpr short step_lot(const StepLinearOp& op, int slots) {
-  const int fit = slots / op.halves, lot = op.k > kStepChunk ? fit / 2 : fit;
-  return (short)(lot < kStepWarps ? lot : kStepWarps);
-}
-
-// An entry of the exchange: a value (a float, or two of T) and the flag of the op that wrote it, in one word of eight
-// bytes, so that whoever sees the flag has the value.
-constexpr i64 step_entries(int rows, int columns, bool floats) {
-  return (i64)rows * (floats ? columns : columns / 2);
-}
 
 // Bytes: what a threadgroup keeps (HopperStep::Shared); then x or T(p), which take turns; then the ring.
 constexpr int step_rows_at(int head_dim) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recurrent layers on a GPU. Grids depend on the spans' sizes alone, so that a step can be recorded.
+// Recurrent layers on a GPU. Grids depend only on the sizes of the spans, so that a step can be recorded.
 #include <algorithm>
-#include <string>
 
 #include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/grid_math.h"
 #include "kernels/params/recurrent.h"
 
 namespace quire::gpu {
@@ -20,11 +20,7 @@ void check_tensor(const Tensor& t, int64_t rows, int64_t cols, DType type) {
   QUIRE_CHECK(t.rows == rows && t.cols == cols && t.dtype == type);
 }
 
-int divide_up(int64_t n, int64_t by) {
-  return static_cast<int>((n + by - 1) / by);
-}
-
-// What both recurrences have in common; channels, heads and the matrix's size are set before.
+// Fills in what both recurrences have in common. REQUIRES: channels, heads and the size of the matrix are set.
 void complete(StateParams& p, const Tensor& x, const Tensor& out, const CausalConv& conv, const StateLayer& state,
               const StateSequences& sequences) {
   p.x_stride = x.stride;
@@ -37,19 +33,16 @@ void complete(StateParams& p, const Tensor& x, const Tensor& out, const CausalCo
   p.taps = static_cast<int>(conv.kernel);
   p.biased = conv.bias != nullptr;
   p.scratch = p.channels + p.pairs + 2 * p.heads;
-  p.tasks = p.pairs + divide_up(p.channels - 2 * p.pairs * p.matrix_rows, kStatePlain) + 1;
-  p.blocks = divide_up(p.matrix_cols, kStateColumns);
+  p.tasks = p.pairs + static_cast<int>(ceil_div(p.channels - 2 * p.pairs * p.matrix_rows, kStatePlain)) + 1;
+  p.blocks = static_cast<int>(ceil_div(p.matrix_cols, kStateColumns));
 }
 
 Grid prepare_grid(const StateParams& p) {
   QUIRE_CHECK(int64_t{p.rows} * p.tasks < INT32_MAX);
-  return {static_cast<uint32_t>(divide_up(int64_t{p.rows} * p.tasks, kStatePrepareThreads / 32))};
+  return {ceil_div(int64_t{p.rows} * p.tasks, kStatePrepareThreads / 32)};
 }
 Grid recurrence_grid(const StateParams& p) {
   return {static_cast<uint32_t>(p.seqs) * static_cast<uint32_t>(p.heads * p.blocks)};
-}
-std::string recurrence_name(const char* op, int rows) {
-  return std::string(op) + (rows <= 128 ? "_r128" : "_r256");
 }
 
 }  // namespace
@@ -82,14 +75,14 @@ void GpuBackend::gated_delta_net(const GatedDeltaNetArgs& args) {
   complete(p, args.qkv, args.out, args.conv, args.state, args.sequences);
   if (p.seqs == 0) return;
   const StateSequences& s = args.sequences;
-  void* scratch = state_.grow(*device_, static_cast<size_t>(std::max<int64_t>(rows, 1) * p.scratch) * sizeof(float));
+  void* scratch = scratch_.recurrent.grow(static_cast<size_t>(std::max<int64_t>(rows, 1) * p.scratch) * sizeof(float));
   if (rows > 0) {
-    launch((std::string("state_prepare_") + spelling(type)).c_str(), p,
+    launch({KernelId::kStatePrepare, type}, p,
            {scratch, args.qkv.data, args.a.data, args.b.data, args.conv.weight, args.conv.bias, args.decay,
             args.dt_bias, args.state.pages, s.cu_seqlens_q.data(), s.source.data()},
            prepare_grid(p), kStatePrepareThreads);
   }
-  launch(recurrence_name("gated_delta_net", p.matrix_rows).c_str(), p,
+  launch(p.matrix_rows <= 128 ? KernelId::kGatedDeltaNetR128 : KernelId::kGatedDeltaNetR256, p,
          {args.out.data, args.qkv.data, scratch, nullptr, args.state.pages, s.cu_seqlens_q.data(), s.source.data(),
           s.destination.data()},
          recurrence_grid(p), kStateThreads);
@@ -122,14 +115,14 @@ void GpuBackend::mamba2(const Mamba2Args& args) {
   complete(p, args.xbc, args.out, args.conv, args.state, args.sequences);
   if (p.seqs == 0) return;
   const StateSequences& s = args.sequences;
-  void* scratch = state_.grow(*device_, static_cast<size_t>(std::max<int64_t>(rows, 1) * p.scratch) * sizeof(float));
+  void* scratch = scratch_.recurrent.grow(static_cast<size_t>(std::max<int64_t>(rows, 1) * p.scratch) * sizeof(float));
   if (rows > 0) {
-    launch((std::string("state_prepare_") + spelling(type)).c_str(), p,
+    launch({KernelId::kStatePrepare, type}, p,
            {scratch, args.xbc.data, args.dt.data, nullptr, args.conv.weight, args.conv.bias, args.decay, args.dt_bias,
             args.state.pages, s.cu_seqlens_q.data(), s.source.data()},
            prepare_grid(p), kStatePrepareThreads);
   }
-  launch(recurrence_name("mamba2", p.matrix_rows).c_str(), p,
+  launch(p.matrix_rows <= 128 ? KernelId::kMamba2R128 : KernelId::kMamba2R256, p,
          {args.out.data, args.xbc.data, scratch, args.skip, args.state.pages, s.cu_seqlens_q.data(), s.source.data(),
           s.destination.data()},
          recurrence_grid(p), kStateThreads);
@@ -150,17 +143,17 @@ void GpuBackend::short_conv(const ShortConvArgs& args) {
   p.channels = static_cast<int>(channels);
   p.taps = static_cast<int>(args.conv.kernel);
   p.biased = args.conv.bias != nullptr;
-  p.parts = rows <= p.seqs ? 1 : std::min(64, divide_up(rows, kShortConvBlock));
+  p.parts = rows <= p.seqs ? 1 : static_cast<int>(std::min(64u, ceil_div(rows, kShortConvBlock)));
   if (p.seqs == 0) return;
-  const Grid grid = {static_cast<uint32_t>(divide_up(channels, kShortConvThreads)), static_cast<uint32_t>(p.seqs),
+  const Grid grid = {ceil_div(channels, kShortConvThreads), static_cast<uint32_t>(p.seqs),
                      static_cast<uint32_t>(p.parts)};
-  launch((std::string("short_conv_") + spelling(args.bcx.dtype)).c_str(), p,
+  launch({KernelId::kShortConv, args.bcx.dtype}, p,
          {args.out.data, args.bcx.data, args.conv.weight, args.conv.bias, args.state.pages, s.cu_seqlens_q.data(),
           s.source.data(), s.destination.data()},
          grid, kShortConvThreads);
 }
 
-size_t GpuBackend::state_scratch(const StepSizes& sizes) const {
+size_t GpuBackend::recurrent_scratch(const StepSizes& sizes) const {
   return static_cast<size_t>(sizes.tokens * sizes.state_columns) * sizeof(float);
 }
 

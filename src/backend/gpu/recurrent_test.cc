@@ -325,7 +325,7 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& want, 
 
 void check(const Layer& layer, const std::vector<int64_t>& lengths, DType type) {
   const Inputs inputs(layer, lengths, type);
-  const std::string what = spelling(type);
+  const std::string what = name(type);
   const size_t count = lengths.size();
   std::vector<Trail> trails;
   for (size_t s = 0; s < count; ++s) {

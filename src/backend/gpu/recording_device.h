@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of what is launched, and when, where no such GPU is.
+// A fake Hopper GPU for tests of what is launched, and in which order.
 #pragma once
 
 #include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,10 +13,10 @@
 
 namespace quire::gpu {
 
-// A Hopper that runs nothing and notes what it is told.
-class NotingDevice final : public Device {
+// Runs nothing and records the names of the kernels and copies that it is asked for.
+class RecordingDevice final : public Device {
  public:
-  explicit NotingDevice(std::vector<std::string>& notes, Status status = {})
+  explicit RecordingDevice(std::vector<std::string>& notes, Status status = {})
       : notes_(notes), status_(std::move(status)) {
     info_.api = Api::kCuda;
     info_.architecture = "sm_90";
@@ -30,6 +31,7 @@ class NotingDevice final : public Device {
   }
   Result<std::unique_ptr<Memory>> allocate_host(size_t bytes) override { return allocate(bytes); }
   Result<const Kernel*> kernel(std::string_view name) override {
+    if (missing.contains(name)) return not_found("there is no kernel " + std::string(name));
     auto& kernel = kernels_[std::string(name)];
     if (kernel == nullptr) kernel = std::make_unique<NamedKernel>(name);
     return static_cast<const Kernel*>(kernel.get());
@@ -57,6 +59,7 @@ class NotingDevice final : public Device {
   void run(const Graph&) override { note("graph"); }
 
   bool has_library = false;
+  std::set<std::string, std::less<>> missing;  // kernels that it lacks
 
  private:
   struct HostBlock final : Memory {
@@ -80,7 +83,7 @@ class NotingDevice final : public Device {
   }
 
   std::vector<std::string>& notes_;
-  Status status_;  // of every wait
+  Status status_;  // what every wait returns
   std::map<std::string, std::unique_ptr<NamedKernel>> kernels_;
   bool recording_ = false;
 };

@@ -8,7 +8,7 @@
 #include <map>
 #include <numeric>
 
-#include "backend/gpu/noting_device.h"
+#include "backend/gpu/recording_device.h"
 #include "backend/gpu/test_device.h"
 
 namespace quire::gpu {
@@ -289,8 +289,8 @@ class Decoder {
 // Two of a kind on devices of their own (the shared ones keep the steps they recorded): joined, and op by op.
 struct Pair {
   explicit Pair(const Shape& shape) : joined(devices[0], shape), single(devices[1], shape) {
-    devices[0].ops().join_steps_up_to(kStepRows);
-    devices[1].ops().join_steps_up_to(0);
+    devices[0].ops().joined().set_most_rows(kStepRows);
+    devices[1].ops().joined().set_most_rows(0);
   }
   static bool here() {
     TestDevice device(0);
@@ -313,8 +313,8 @@ struct Told {
 };
 Told told_by_steps(const Shape& shape, int most_joined) {
   std::vector<std::string> notes;
-  auto backend = std::make_unique<GpuBackend>(std::make_unique<NotingDevice>(notes));
-  backend->join_steps_up_to(most_joined);
+  auto backend = std::make_unique<GpuBackend>(std::make_unique<RecordingDevice>(notes));
+  backend->joined().set_most_rows(most_joined);
   TestDevice device(std::move(backend));
   Decoder decoder(device, shape);
   Told out;
@@ -375,7 +375,7 @@ TEST(DecodeStepLaunches, TheLikeliestTokenComesFromTheJoinedStep) {
 
 TEST(DecodeStepLaunches, AFailedDeviceEndsTheProgramAndSaysWhy) {
   std::vector<std::string> notes;
-  GpuBackend gpu(std::make_unique<NotingDevice>(notes, unavailable("cuEventSynchronize failed with status 700")));
+  GpuBackend gpu(std::make_unique<RecordingDevice>(notes, unavailable("cuEventSynchronize failed with status 700")));
   EXPECT_EXIT(gpu.begin_step(), testing::ExitedWithCode(1),
               "quire: the GPU failed: cuEventSynchronize failed with status 700. .*start quire again");
 }
@@ -385,7 +385,7 @@ class DecodeStep : public testing::TestWithParam<Shape> {};
 TEST_P(DecodeStep, JoinedHasTheBitsOfItsOpsOneByOne) {
   if (!Pair::here()) GTEST_SKIP() << "joined on Hopper alone";
   Pair pair(GetParam());
-  pair.devices[0].ops().count_joined_to(3);  // within these steps flags begin anew
+  pair.devices[0].ops().joined().set_most_runs(3);  // within these steps flags begin anew
   std::vector<size_t> all(GetParam().contexts.size());
   std::iota(all.begin(), all.end(), size_t{0});
   for (int i = 0; i < GetParam().steps; ++i) {

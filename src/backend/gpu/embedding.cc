@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Embedding on a GPU: rows of a weight, dequantised.
+#include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/grid_math.h"
+#include "backend/gpu/weight_layout.h"
+#include "kernels/params/embedding.h"
+
+namespace quire::gpu {
+namespace {
+
+EmbeddingParams params_of(const GpuMatrix& table, const Tensor& out, float scale) {
+  EmbeddingParams p = {};
+  p.weight = weight_params(table);
+  p.out_stride = out.stride;
+  p.scale = scale;
+  return p;
+}
+
+Grid grid_of(const GpuMatrix& table, const Tensor& out) {
+  return {static_cast<uint32_t>(out.rows), ceil_div(table.k(), 16 * kEmbeddingThreads)};
+}
+
+}  // namespace
+
+void GpuBackend::embedding(const EmbeddingArgs& args) {
+  const GpuMatrix& table = gpu_matrix(args.table);
+  QUIRE_CHECK(args.out.cols == table.k() && args.out.rows == static_cast<int64_t>(args.tokens.size()));
+  if (args.out.rows == 0 || joined_.join_embedding(args)) return;
+  EmbeddingParams p = params_of(table, args.out, args.scale);
+  p.from_tokens = 1;
+  launch({KernelId::kEmbedding, args.out.dtype}, p, {args.out.data, table.data, args.tokens.data()},
+         grid_of(table, args.out), kEmbeddingThreads);
+}
+
+void GpuBackend::dequantise_rows(const GpuMatrix& weight, int64_t first, const Tensor& out) {
+  EmbeddingParams p = params_of(weight, out, 1.0f);
+  p.first_row = static_cast<int>(first);
+  launch({KernelId::kEmbedding, out.dtype}, p, {out.data, weight.data, nullptr}, grid_of(weight, out),
+         kEmbeddingThreads);
+}
+
+}  // namespace quire::gpu

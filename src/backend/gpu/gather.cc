@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gathers of rows and of columns on a GPU.
+#include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/grid_math.h"
+#include "kernels/params/gather.h"
+
+namespace quire::gpu {
+
+void GpuBackend::gather(const GatherArgs& args) {
+  QUIRE_CHECK(args.x.dtype == args.out.dtype && args.x.cols == args.out.cols);
+  QUIRE_CHECK(static_cast<int64_t>(args.rows.size()) == args.out.rows);
+  if (args.out.rows == 0 || args.out.cols == 0) return;
+  GatherRowsParams p = {};
+  p.out_stride = args.out.stride;
+  p.in_stride = args.x.stride;
+  p.rows = static_cast<int>(args.out.rows);
+  p.cols = static_cast<int>(args.out.cols);
+  p.threads = 256;
+  launch({KernelId::kGatherRows, args.out.dtype}, p, {args.out.data, args.x.data, args.rows.data()},
+         {static_cast<uint32_t>(p.rows)}, static_cast<uint32_t>(p.threads));
+}
+
+void GpuBackend::gather_columns(const GatherColumnsArgs& args) {
+  QUIRE_CHECK(args.x.dtype == args.out.dtype && args.x.rows == args.out.rows);
+  QUIRE_CHECK(static_cast<int64_t>(args.columns.size()) == args.out.cols);
+  const int64_t elements = args.out.rows * args.out.cols;
+  if (elements == 0) return;
+  GatherColumnsParams p = {};
+  p.x_stride = args.x.stride;
+  p.out_stride = args.out.stride;
+  p.rows = static_cast<int>(args.out.rows);
+  p.cols = static_cast<int>(args.out.cols);
+  launch({KernelId::kGatherColumns, args.out.dtype}, p, {args.out.data, args.x.data, args.columns.data()},
+         element_grid(elements), kElementThreads);
+}
+
+}  // namespace quire::gpu

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention by the kernels of sm_90a (kernels/cuda): plain causal attention over pages of the activations' own type.
+//
+// They give the same bits as the portable kernels, which therefore serve everything else: other head sizes, windows,
+// soft caps, sinks, pages of other types.
+#include <algorithm>
+
+#include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/grid_math.h"
+#include "backend/gpu/hopper/ops.h"
+#include "kernels/params/attention.h"
+#include "kernels/params/hopper.h"
+
+namespace quire::gpu::hopper {
+namespace {
+
+constexpr int64_t kMostScratch = int64_t{512} << 20;  // bytes
+
+// Bytes for splits before they are merged: o [tokens][heads][splits][D], then (m, l) [tokens][heads][splits][2],
+// floats.
+int64_t scratch_bytes(int64_t tokens, int64_t heads, int64_t splits, int64_t head_dim) {
+  return tokens * heads * splits * (head_dim + 2) * int64_t{sizeof(float)};
+}
+
+// Tiles of K or V that a team loads ahead. A team alone on its multiprocessor requests all of a short context at once;
+// where there are more teams, two of them share a multiprocessor.
+int team_stages(int64_t teams, int head_dim, int multiprocessors) {
+  return head_dim <= 128 && 2 * teams <= multiprocessors ? 12 : 6;
+}
+
+int prefill_groups(int tokens, int seqs, int heads, int kv_heads) {
+  const int group = heads / kv_heads;
+  return group % 2 == 0 ? (tokens / 64 + seqs) * (heads / 2) : (tokens / 128 + seqs) * heads;
+}
+
+KernelId by_head_dim(int dim, KernelId d64, KernelId d128, KernelId d256) {
+  return dim == 64 ? d64 : dim == 128 ? d128 : d256;
+}
+
+bool serves(const AttentionArgs& args) {
+  const KvLayer& kv = args.kv;
+  const bool plain = args.causal && args.window == 0 && args.soft_cap <= 0 && args.sinks == nullptr && !kv.v_in_k;
+  if (!plain || kv.dtype != args.q.dtype || args.q.dtype == DType::kF32 || kv.head_dim != kv.v_dim()) return false;
+  if (kv.head_dim != 64 && kv.head_dim != 128 && kv.head_dim != 256) return false;
+  if (args.num_heads / kv.num_kv_heads > kAttentionRowTile) return false;
+  return on_16_bytes(args.q) && on_16_bytes(args.out) && args.q.stride < INT32_MAX && args.out.stride < INT32_MAX;
+}
+
+// Sequences whose rows fit one tile ("few"), and those of more rows ("many").
+struct Kinds {
+  int64_t few_seqs = 0;  // all sequences up to the last one of few rows
+  int64_t few_context = 0;
+  bool few = false, many = false;
+};
+
+Kinds kinds_of(std::span<const int32_t> cu, std::span<const int32_t> contexts, int64_t group) {
+  Kinds kinds;
+  for (size_t i = 0; i < contexts.size(); ++i) {
+    const int64_t rows = (cu[i + 1] - cu[i]) * group;
+    if (rows > kAttentionRowTile) kinds.many = true;
+    if (rows == 0 || rows > kAttentionRowTile) continue;
+    kinds.few = true;
+    kinds.few_seqs = static_cast<int64_t>(i) + 1;
+    kinds.few_context = std::max<int64_t>(kinds.few_context, contexts[i]);
+  }
+  return kinds;
+}
+
+HopperAttentionParams params_of(const AttentionArgs& args) {
+  const KvLayer& kv = args.kv;
+  HopperAttentionParams p = {};
+  p.page_stride = kv.page_stride;
+  p.v_offset = kv.block_size * kv.num_kv_heads * kv.head_dim * 2;
+  p.max_blocks = static_cast<int>(args.max_blocks);
+  p.block_size = static_cast<int>(kv.block_size);
+  p.heads = static_cast<int>(args.num_heads);
+  p.kv_heads = static_cast<int>(kv.num_kv_heads);
+  p.q_stride = static_cast<int>(args.q.stride);
+  p.out_stride = static_cast<int>(args.out.stride);
+  p.c = args.scale * 1.44269504088896341f;  // log2(e)
+  return p;
+}
+
+void launch(GpuBackend& gpu, KernelId kernel, const AttentionArgs& args, const HopperAttentionParams& p, void* scratch,
+            Grid grid, int threads, int memory) {
+  gpu.launch({kernel, args.q.dtype}, p,
+             {args.out.data, args.q.data, args.kv.pages, args.block_tables.data(), args.cu_seqlens_q.data(),
+              args.context_lens.data(), scratch},
+             grid, static_cast<uint32_t>(threads), static_cast<uint32_t>(memory));
+}
+
+// The first `seqs` sequences, which have `tokens` rows of q and up to `splits` splits. Those of more rows than a tile
+// are passed over.
+void attend_few(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionParams p, int64_t seqs, int64_t tokens,
+                int64_t splits) {
+  const int dim = static_cast<int>(args.kv.head_dim), multiprocessors = gpu.device().info().compute_units;
+  void* scratch = splits > 1
+                      ? gpu.scratch().attention.grow(static_cast<size_t>(scratch_bytes(tokens, p.heads, splits, dim)))
+                      : nullptr;
+  p.seqs = static_cast<int>(seqs);
+  p.max_splits = static_cast<int>(splits);
+  p.rows_from = 1;
+  p.rows_to = kAttentionRowTile;
+  // In a recorded step only the launch before this one writes to pages, and it writes this step's positions.
+  p.early = gpu.recorder().recording() ? 1 : 0;
+  const int64_t units = seqs * p.kv_heads * splits;
+  if (6 * units <= multiprocessors && dim <= 128) {  // a cluster for each, all at once
+    launch(gpu, dim == 64 ? KernelId::kHopperAttentionQuickD64 : KernelId::kHopperAttentionQuickD128, args, p, scratch,
+           {static_cast<uint32_t>(kHopperClusterSize * p.kv_heads), static_cast<uint32_t>(splits),
+            static_cast<uint32_t>(seqs)},
+           kHopperQuickThreads, hopper_quick_memory(dim));
+  } else {
+    p.stages = team_stages(units, dim, multiprocessors);
+    launch(gpu,
+           by_head_dim(dim, KernelId::kHopperAttentionTeamD64, KernelId::kHopperAttentionTeamD128,
+                       KernelId::kHopperAttentionTeamD256),
+           args, p, scratch, {static_cast<uint32_t>(units)}, hopper_team_threads(dim),
+           hopper_team_memory(dim, p.stages));
+  }
+  if (splits <= 1) return;
+  const KernelId merge = by_head_dim(dim, KernelId::kHopperAttentionMergeD64, KernelId::kHopperAttentionMergeD128,
+                                     KernelId::kHopperAttentionMergeD256);
+  gpu.launch({merge, args.q.dtype}, p, {args.out.data, scratch, args.cu_seqlens_q.data(), args.context_lens.data()},
+             {ceil_div(tokens * p.heads, kHopperMergeThreads / 32)}, kHopperMergeThreads);
+}
+
+}  // namespace
+
+bool attention(GpuBackend& gpu, const AttentionArgs& args, bool one_token_each) {
+  if (!gpu.hopper() || !serves(args)) return false;
+  const auto cu = gpu.staging().host(args.cu_seqlens_q);
+  const auto contexts = gpu.staging().host(args.context_lens);
+  const int dim = static_cast<int>(args.kv.head_dim);
+  HopperAttentionParams p = params_of(args);
+  const Kinds kinds = kinds_of(cu, contexts, args.num_heads / args.kv.num_kv_heads);
+  if (kinds.many && dim == 256) return false;  // o of 64 rows would not fit the registers
+
+  // A step where every sequence has one token may be recorded: then its grids depend on its shape alone.
+  const int64_t positions = one_token_each ? args.max_blocks * args.kv.block_size : kinds.few_context;
+  const int64_t few_seqs = one_token_each ? static_cast<int64_t>(contexts.size()) : kinds.few_seqs;
+  const int64_t splits = ceil_div(positions, kHopperSplit);
+  const int64_t tokens = cu[static_cast<size_t>(few_seqs)];
+  if (kinds.few && splits > 1 && scratch_bytes(tokens, p.heads, splits, dim) > kMostScratch) return false;
+  if (kinds.few) attend_few(gpu, args, p, few_seqs, tokens, splits);
+  if (kinds.many) {
+    p.seqs = static_cast<int>(contexts.size());
+    p.rows_from = kAttentionRowTile + 1;
+    p.rows_to = INT32_MAX;
+    launch(gpu, dim == 64 ? KernelId::kHopperAttentionPrefillD64 : KernelId::kHopperAttentionPrefillD128, args, p,
+           nullptr, {static_cast<uint32_t>(prefill_groups(cu.back(), p.seqs, p.heads, p.kv_heads))},
+           kHopperPrefillThreads, hopper_prefill_memory(dim));
+  }
+  return true;
+}
+
+size_t attention_scratch(const GpuBackend& gpu, const StepSizes& sizes) {
+  const int64_t splits = ceil_div(sizes.positions, kHopperSplit);
+  if (splits <= 1 || sizes.heads == 0 || !gpu.hopper()) return 0;
+  return static_cast<size_t>(std::min(scratch_bytes(sizes.tokens, sizes.heads, splits, sizes.head_dim), kMostScratch));
+}
+
+}  // namespace quire::gpu::hopper

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products by the kernels of sm_90a.
+#include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/grid_math.h"
+#include "backend/gpu/hopper/linear_plan.h"
+#include "backend/gpu/hopper/ops.h"
+
+namespace quire::gpu::hopper {
+namespace {
+
+HopperLinearParams params_of(const LinearProduct& product) {
+  const LinearArgs& args = product.args;
+  HopperLinearParams p = {};
+  p.m = static_cast<int>(args.x.rows);
+  p.n = static_cast<int>(product.weight.n());
+  p.k = static_cast<int>(product.weight.k());
+  p.x_stride = static_cast<int>(args.x.stride);
+  p.out_stride = static_cast<int>(args.out.stride);
+  p.residual_stride = static_cast<int>(args.residual.stride);
+  p.epilogue = linear_epilogue(args);  // HopperEpilogue begins with the same values
+  p.activation = args.gated != nullptr ? static_cast<int>(args.gated->activation) : 0;
+  p.limit = args.gated != nullptr ? args.gated->limit : 0.0f;
+  p.normed = args.norm != nullptr;
+  p.biased = args.bias != nullptr;
+  p.eps = args.norm != nullptr ? args.norm->eps : 0.0f;
+  p.scale = args.residual_scale;
+  return p;
+}
+
+// 16-bit activations, of which no more than so many rows, on the boundaries that the kernels' loads need.
+bool fits(const GpuBackend& gpu, const LinearProduct& product, int64_t most_rows) {
+  const LinearArgs& args = product.args;
+  return gpu.hopper() && args.x.rows <= most_rows && product.type != DType::kF32 && on_16_bytes(args.x) &&
+         on_16_bytes(args.out.data);
+}
+
+// ---- narrow tiles in one wave ----
+
+HopperTallPlan tall_plan(const GpuBackend& gpu, const LinearProduct& product) {
+  if (!fits(gpu, product, kHopperTallRows) || product.weight.dtype() != product.type) return {};
+  if (reinterpret_cast<uintptr_t>(product.args.residual.data) % 8 != 0) return {};
+  return hopper_tall_plan(params_of(product), gpu.device().info().compute_units);
+}
+
+// Describes W and x for the copy engine. False where the driver cannot.
+bool map_operands(GpuBackend& gpu, const LinearProduct& product, const HopperTallPlan& plan, HopperTallParams& p) {
+  const GpuMatrix& w = product.weight;
+  const Tensor& x = product.args.x;
+  return gpu.device().map_rows({w.data, w.n(), w.k(), w.k(), plan.w_halves, plan.w_box, plan.w_box_halves}, &p.w) &&
+         gpu.device().map_rows({x.data, x.rows, w.k(), x.stride, 1, plan.rows, 1}, &p.x);
+}
+
+bool tall_serves(GpuBackend& gpu, const LinearProduct& product) {
+  const HopperTallPlan plan = tall_plan(gpu, product);
+  HopperTallParams p;
+  return plan.kernel != KernelId::kNone && map_operands(gpu, product, plan, p);
+}
+
+bool tall_beats_library(GpuBackend& gpu, const LinearProduct& product) {
+  const HopperTallPlan plan = tall_plan(gpu, product);
+  HopperTallParams p;
+  return plan.beats_library && map_operands(gpu, product, plan, p);
+}
+
+void run_tall(GpuBackend& gpu, const LinearProduct& product) {
+  const LinearArgs& args = product.args;
+  const HopperTallPlan plan = tall_plan(gpu, product);
+  HopperTallParams p = {};
+  p.linear = params_of(product);
+  p.rows = plan.rows;
+  p.layers = plan.layers;
+  QUIRE_CHECK(map_operands(gpu, product, plan, p), "tall_serves() has mapped these operands");
+  gpu.launch({plan.kernel, product.type}, p, {args.out.data, args.bias, args.residual.data},
+             {static_cast<uint32_t>(plan.grid)}, kHopperTallThreads, static_cast<uint32_t>(plan.dynamic_memory));
+}
+
+// ---- few rows ----
+
+void launch_planned(GpuBackend& gpu, const LinearProduct& product, const HopperLinearPlan& plan, const auto& params,
+                    const void* x) {
+  const LinearArgs& args = product.args;
+  gpu.launch({plan.kernel, product.type}, params,
+             {args.out.data, x, product.weight.data, args.bias, args.norm != nullptr ? args.norm->weight : nullptr,
+              args.residual.data},
+             {static_cast<uint32_t>(plan.grid)}, static_cast<uint32_t>(plan.threads),
+             static_cast<uint32_t>(plan.dynamic_memory));
+}
+
+bool few_serves(GpuBackend& gpu, const LinearProduct& product) {
+  if (!fits(gpu, product, kHopperFewRows) || product.weight.dtype() != product.type) return false;
+  HopperLinearParams p = params_of(product);
+  return hopper_linear_plan(p, gpu.device().info().compute_units).kernel != KernelId::kNone;
+}
+
+void run_few(GpuBackend& gpu, const LinearProduct& product) {
+  HopperLinearParams p = params_of(product);
+  const HopperLinearPlan plan = hopper_linear_plan(p, gpu.device().info().compute_units);
+  launch_planned(gpu, product, plan, p, product.args.x.data);
+}
+
+// ---- quantised weights ----
+
+// The kernel computes the norm of one or two rows, where that fits its memory; that of more rows comes before it.
+HopperLinearPlan quantised_plan(const GpuBackend& gpu, const LinearProduct& product, HopperQuantisedParams& p) {
+  p = {};
+  p.linear = params_of(product);
+  p.weight = weight_params(product.weight);
+  p.linear.normed = product.args.norm != nullptr && product.args.x.rows <= kHopperQuantisedNormRows;
+  const int multiprocessors = gpu.device().info().compute_units;
+  HopperLinearPlan plan = hopper_quantised_plan(p, multiprocessors);
+  if (plan.kernel == KernelId::kNone && p.linear.normed != 0) {
+    p.linear.normed = 0;
+    plan = hopper_quantised_plan(p, multiprocessors);
+  }
+  return plan;
+}
+
+bool quantised_serves(GpuBackend& gpu, const LinearProduct& product) {
+  HopperQuantisedParams p;
+  return is_quantised(product.weight.dtype()) && fits(gpu, product, kHopperQuantisedRows) &&
+         quantised_plan(gpu, product, p).kernel != KernelId::kNone;
+}
+
+void run_quantised(GpuBackend& gpu, const LinearProduct& product) {
+  const LinearArgs& args = product.args;
+  const int64_t k = product.weight.k();
+  HopperQuantisedParams p;
+  const HopperLinearPlan plan = quantised_plan(gpu, product, p);
+  const void* x = args.x.data;
+  if (args.norm != nullptr && p.linear.normed == 0) {
+    const auto bytes = static_cast<size_t>(args.x.rows * k * info(product.type).block_bytes);
+    const Tensor normed = {gpu.scratch().activations.grow(bytes), product.type, args.x.rows, k, k};
+    gpu.rms_norm({args.x, args.norm->weight, k, args.norm->eps, normed});
+    x = normed.data;
+    p.linear.x_stride = static_cast<int>(k);
+  }
+  launch_planned(gpu, product, plan, p, x);
+}
+
+}  // namespace
+
+const LinearPath kTallBeforeLibrary = {tall_beats_library, run_tall};
+const LinearPath kTall = {tall_serves, run_tall};
+const LinearPath kFewRows = {few_serves, run_few};
+const LinearPath kQuantised = {quantised_serves, run_quantised};
+
+}  // namespace quire::gpu::hopper

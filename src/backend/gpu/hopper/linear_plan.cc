@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans of sm_90a's products.
+#include "backend/gpu/hopper/linear_plan.h"
+
+#include <algorithm>
+
+#include "backend/gpu/grid_math.h"
+
+namespace quire::gpu {
+namespace {
+
+constexpr int kMostShared = 229376;                  // bytes that a threadgroup may have, beside 3 KB of its own
+constexpr int kHalfShared = 113664;                  // that each of two threadgroups on a multiprocessor may have
+constexpr int kFewStageBytes = 16 * (128 * 2 + 16);  // of linear_few: 16 rows of W, 128 k
+constexpr i64 kResidentBytes = 16 * 1024;            // x up to this size waits in shared memory, else it streams
+
+int groups(int items, int each) {
+  return (items + each - 1) / each;
+}
+
+// The parts of a quantised panel, and where they stand in a slot of the ring.
+void set_parts(HopperQuantisedParams& p) {
+  const WeightParams& w = p.weight;
+  const bool by_two = w.scheme == kSchemeScale || w.scheme == kSchemeScaleMin || w.scheme == kSchemeExponent;
+  const int head_bytes = w.scheme == kSchemeGroup                                  ? 8
+                         : w.scheme == kSchemeExponent                             ? 1
+                         : w.scheme == kSchemeScale || w.scheme == kSchemeSubScale ? 2
+                                                                                   : 4;
+  const int head_steps = w.scheme == kSchemeGroup ? w.group_steps : by_two ? 2 : 16;
+  const bool has_subs = !by_two && w.scheme != kSchemeGroup;
+  const int sub_steps = w.scheme == kSchemeSuperMin ? 2 : 1 << w.sub_shift;
+  p.parts[0] = {0, 32 * w.low_bits, 0};
+  p.parts[1] = {w.high_at, 32 * w.high_bits, 0};
+  p.parts[2] = {w.head_at, 16 * head_bytes, 0};
+  p.parts[3] = {w.sub_at, has_subs ? (w.scheme == kSchemeSuperMin ? 32 : 16) : 0, 0};
+  const auto steps = static_cast<uint>(w.group_steps);
+  p.group_inverse = w.group_steps < 2 ? 0 : static_cast<uint>((0x100000000ull + steps - 1) / steps);
+  // A chunk has eight steps; a group may begin inside one.
+  const int units[4] = {
+      8, 8, head_steps >= 8 ? (8 % head_steps == 0 || head_steps % 8 == 0 ? 1 : 2) : 8 / head_steps + 1, 8 / sub_steps};
+  p.slot_bytes = 0;
+  for (int i = 0; i < 4; i++) {
+    p.parts[i].slot_at = p.slot_bytes;
+    p.slot_bytes += units[i] * p.parts[i].unit_bytes;
+  }
+}
+
+// Chooses the depth and the slots of the ring that fit `budget`; returns the bytes of all, or 0.
+int fit_ring(HopperQuantisedParams& p, int resident_bytes, int budget) {
+  for (int depth = 6; depth >= 4; depth--) {
+    const int left = budget - resident_bytes - depth * p.stage_bytes;
+    int slots = left / (kHopperUnpackers * p.slot_bytes);
+    if (left < 0 || slots < (depth > 4 ? 3 : 2)) continue;
+    slots = std::min<int>(slots, kHopperRawSlots);
+    int room = left - slots * kHopperUnpackers * p.slot_bytes;
+    while (depth < kHopperUnpackDepth && room >= p.stage_bytes) {
+      depth++;
+      room -= p.stage_bytes;
+    }
+    p.depth = depth;
+    p.slots = slots;
+    return resident_bytes + depth * p.stage_bytes + slots * kHopperUnpackers * p.slot_bytes;
+  }
+  return 0;
+}
+
+}  // namespace
+
+HopperLinearPlan hopper_linear_plan(HopperLinearParams& p, int multiprocessors) {
+  if (p.m < 1 || p.m > kHopperFewRows || p.k % 16 != 0) return {};
+  p.tiles = p.epilogue == kHopperGated ? groups(p.n / 2, 8) : groups(p.n, 16);
+  const int per_group = groups(p.tiles, multiprocessors);
+  p.active_warps = std::min(per_group, 4);
+  const bool deep = p.active_warps == 1;
+  const i64 memory = i64{p.active_warps} * (deep ? 24 : 8) * kFewStageBytes + i64{p.m} * (p.k + 8) * 2 + 256;
+  if (p.m <= 16 && memory <= kMostShared) {
+    const KernelId kernel = p.m <= 8 ? (deep ? KernelId::kHopperLinearM8D24 : KernelId::kHopperLinearM8D8)
+                                     : (deep ? KernelId::kHopperLinearM16D24 : KernelId::kHopperLinearM16D8);
+    return {kernel, groups(p.tiles, per_group), kHopperFewThreads, static_cast<int>(memory)};
+  }
+  if (p.normed || p.k % 64 != 0) return {};
+  const int rows = p.m <= 16 ? 16 : 32;
+  return {rows == 16 ? KernelId::kHopperLinearM16Wide : KernelId::kHopperLinearM32Wide, groups(p.tiles, 4),
+          kHopperLinearThreads, hopper_wide_stages(rows) * (64 + rows) * 128 + 1024};
+}
+
+HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, int multiprocessors) {
+  HopperTallPlan plan;
+  const bool gated = p.epilogue == kHopperGated;
+  if (p.m > kHopperTallRows || p.k % 16 != 0 || p.n % (gated ? 16 : 8) != 0 || p.normed) return plan;
+  if (p.out_stride % 2 != 0 || p.residual_stride % 2 != 0) return plan;
+  for (const HopperTallTile& tile : kHopperTallTiles) {
+    const bool pair = tile.peers == 2;
+    if (pair != (p.m > 64) || (tile.x_rows > 64 && p.m <= 128)) continue;
+    const int layers = groups(p.m, tile.x_rows * tile.peers), parts = layers * tile.peers;
+    const int grid = groups(p.n, tile.w_rows) * parts;
+    if (grid > multiprocessors) continue;
+    plan.kernel = tile.kernel;
+    plan.beats_library = tall_beats_library(p, tile, grid, multiprocessors);
+    plan.grid = grid;
+    plan.dynamic_memory = hopper_tall_stages(tile.w_rows, tile.x_rows) * hopper_tall_deep(tile.x_rows) * 128 *
+                              (tile.w_rows + tile.x_rows) +
+                          2048;
+    plan.rows = groups(groups(p.m, parts), 8) * 8;
+    plan.layers = layers;
+    plan.w_box = gated || pair ? tile.w_rows / 2 : tile.w_rows;
+    plan.w_halves = gated ? 2 : 1;
+    plan.w_box_halves = gated && !pair ? 2 : 1;
+    break;
+  }
+  return plan;
+}
+
+// Two threadgroups share a multiprocessor wherever they fit, so that the next launch's weights are on their way while
+// this one ends.
+HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams& p, int multiprocessors) {
+  HopperLinearParams& l = p.linear;
+  const bool gated = l.epilogue == kHopperGated;
+  if (l.m < 1 || l.m > kHopperQuantisedRows || l.k % 32 != 0 || l.k > 1 << 20 || p.weight.form != kWeightQuantised)
+    return {};
+  if ((gated && l.n % 32 != 0) || (l.normed && l.m > kHopperQuantisedNormRows)) return {};
+  set_parts(p);
+  p.kind = hopper_quantised_kind(p.weight.low_bits, p.weight.high_bits, p.weight.table, p.weight.scheme);
+  p.panels = groups(l.n, 16);
+  p.gate_panels = l.n / 32;
+  p.units = gated ? p.gate_panels : groups(p.panels, 2);
+  l.tiles = 2 * p.units;
+  const int rows = l.m <= 8 ? 8 : l.m <= 32 ? 16 : 32;  // of a chain
+  p.groups = groups(l.m, rows);
+  p.whole_k = groups(l.k, 128) * 128;
+  const i64 all_of_x = i64{l.m} * (l.k + 8) * 2;
+  p.resident = l.normed || all_of_x <= kResidentBytes;
+  // The chains read past the end of a row, up to a whole chunk. A row whose norm is computed first stands there as
+  // floats.
+  const i64 resident_bytes = p.resident ? all_of_x + 256 + (l.normed ? i64{l.k} * 4 : 0) : 0;
+  p.x_row = p.resident ? (l.k + 8) * 2 : kHopperTileRow;
+  p.stage_bytes = kHopperPairBytes + (p.resident ? 0 : p.groups * rows * kHopperTileRow);
+  if (resident_bytes > kMostShared) return {};
+  int per_multiprocessor = 2;
+  int memory = fit_ring(p, static_cast<int>(resident_bytes), kHalfShared);
+  if (memory == 0 || rows == 32) {
+    per_multiprocessor = 1;
+    memory = fit_ring(p, static_cast<int>(resident_bytes), kMostShared);
+  }
+  if (memory == 0) return {};
+  const int rounds = groups(p.units, per_multiprocessor * multiprocessors);
+  const KernelId kernel = l.m <= 8    ? KernelId::kHopperQuantisedM8
+                          : l.m <= 16 ? KernelId::kHopperQuantisedM16
+                          : l.m <= 32 ? KernelId::kHopperQuantisedM32
+                                      : KernelId::kHopperQuantisedM64;
+  return {kernel, groups(p.units, rounds), hopper_quantised_threads(l.m <= 16 ? 2 : 4), memory};
+}
+
+}  // namespace quire::gpu

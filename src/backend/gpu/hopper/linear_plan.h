@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the products of sm_90a are launched: which kernel, how many threadgroups, how much memory.
+#pragma once
+
+#include "backend/gpu/linear_policy.h"
+#include "kernels/params/hopper.h"
+#include "kernels/params/hopper_quantised.h"
+
+namespace quire::gpu {
+
+struct HopperLinearPlan {
+  KernelId kernel = KernelId::kNone;  // kNone: not served
+  int grid = 0;
+  int threads = 0;
+  int dynamic_memory = 0;
+};
+
+// linear_few, which keeps all of x in threadgroup memory (at most 16 rows) and may compute its norm, or linear_wide,
+// which streams x. Fills in the tiles of `p`.
+HopperLinearPlan hopper_linear_plan(HopperLinearParams& p, int multiprocessors);
+
+// linear_tall: all of a product in one wave of narrow tiles.
+struct HopperTallPlan {
+  KernelId kernel = KernelId::kNone;  // kNone: not served
+  bool beats_library = false;
+  int grid = 0;
+  int dynamic_memory = 0;
+  int rows = 0;                 // of x in a threadgroup: the box of x's tensor map
+  int layers = 0;               // of threadgroups, or pairs of them, that share the rows of x
+  int w_box = 0, w_halves = 0;  // the box of W's tensor map, and the number of halves that W's rows are seen as
+  int w_box_halves = 0;
+};
+HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, int multiprocessors);
+
+// linear_quantised. Fills in what follows from `linear` and `weight`.
+HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams& p, int multiprocessors);
+
+}  // namespace quire::gpu

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ops by the kernels of sm_90a (kernels/cuda). They give the same bits as the portable kernels.
+#pragma once
+
+#include "backend/backend.h"
+#include "backend/gpu/linear.h"
+
+namespace quire::gpu::hopper {
+
+// Queues attention and returns true, or returns false where these kernels do not serve it. `one_token_each`: every
+// sequence has one token, so that the step may be recorded.
+bool attention(GpuBackend& gpu, const AttentionArgs& args, bool one_token_each);
+// The most bytes that it needs between its launches.
+size_t attention_scratch(const GpuBackend& gpu, const StepSizes& sizes);
+
+extern const LinearPath kTallBeforeLibrary;  // narrow tiles of W in one wave, up to 256 rows: if that beats the library
+extern const LinearPath kTall;               // the same, wherever it can run
+extern const LinearPath kFewRows;            // up to 32 rows
+extern const LinearPath kQuantised;          // quantised weights, up to 64 rows
+
+}  // namespace quire::gpu::hopper

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of all kernels that ops launch: their names, element types and parameters. It is resolved when a backend
+// opens, so that a kernel that is missing is an error at load.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "backend/gpu/device.h"
+#include "ops/dtype.h"
+
+// X(id, name, types, parameters). A '#' in a name stands for an element type ("f32", "f16", "bf16"); `types` says for
+// which types the kernel exists (KernelTypes of kernel_table.cc).
+#define QUIRE_GPU_KERNELS(X)                                              \
+  X(Activation, "activation_#", kAnyType, RowsParams)                     \
+  X(Glu, "glu_#", kAnyType, RowsParams)                                   \
+  X(ResidualAdd, "residual_add_#_#", kResidualPairs, RowsParams)          \
+  X(Scale, "scale_#_#", kPairs, RowsParams)                               \
+  X(SoftCap, "soft_cap_#", kAnyType, RowsParams)                          \
+  X(Rope, "rope_#", kAnyType, RopeParams)                                 \
+  X(GatherRows, "gather_rows_#", kAnyType, GatherRowsParams)              \
+  X(GatherColumns, "gather_columns_#", kAnyType, GatherColumnsParams)     \
+  X(RmsNorm, "rms_norm_#_#", kPairs, NormParams)                          \
+  X(LayerNorm, "layer_norm_#_#", kPairs, NormParams)                      \
+  X(GatedRmsNorm, "gated_rms_norm_#", kAnyType, NormParams)               \
+  X(Embedding, "embedding_#", kAnyType, EmbeddingParams)                  \
+  X(LinearF32, "linear_#_any", kF32Only, LinearParams)                    \
+  X(LinearFew, "linear_#_few", k16Bits, LinearParams)                     \
+  X(LinearMany, "linear_#_many", k16Bits, LinearParams)                   \
+  X(LinearAnyFew, "linear_#_any_few", k16Bits, LinearParams)              \
+  X(LinearAnyMany, "linear_#_any_many", k16Bits, LinearParams)            \
+  X(LinearFinish, "linear_finish_#", k16Bits, LinearFinishParams)         \
+  X(MoeRoute, "moe_route", kNoType, MoeRouteParams)                       \
+  X(MoeCount, "moe_count", kNoType, MoeOrderParams)                       \
+  X(MoePlace, "moe_place", kNoType, MoeOrderParams)                       \
+  X(MoeLinearF32, "moe_linear_#_any", kF32Only, LinearParams)             \
+  X(MoeLinearFew, "moe_linear_#_few", k16Bits, LinearParams)              \
+  X(MoeLinearMany, "moe_linear_#_many", k16Bits, LinearParams)            \
+  X(MoeLinearAnyFew, "moe_linear_#_any_few", k16Bits, LinearParams)       \
+  X(MoeLinearAnyMany, "moe_linear_#_any_many", k16Bits, LinearParams)     \
+  X(MoeCombine, "moe_combine_#", kAnyType, MoeCombineParams)              \
+  X(ReshapeAndCache, "reshape_and_cache_#", kAnyType, CacheParams)        \
+  X(QkvToCache, "qkv_to_cache_#", kAnyType, QkvToCacheParams)             \
+  X(AttentionF32, "attention_#", kF32Only, AttentionParams)               \
+  X(AttentionD128, "attention_#_d128", k16Bits, AttentionParams)          \
+  X(AttentionD256, "attention_#_d256", k16Bits, AttentionParams)          \
+  X(AttentionD576, "attention_#_d576", k16Bits, AttentionParams)          \
+  X(AttentionRowsD64, "attention_rows_#_d64", k16Bits, AttentionParams)   \
+  X(AttentionRowsD128, "attention_rows_#_d128", k16Bits, AttentionParams) \
+  X(AttentionMerge, "attention_merge_#", kAnyType, AttentionParams)       \
+  X(StatePrepare, "state_prepare_#", kAnyType, StateParams)               \
+  X(GatedDeltaNetR128, "gated_delta_net_r128", kNoType, StateParams)      \
+  X(GatedDeltaNetR256, "gated_delta_net_r256", kNoType, StateParams)      \
+  X(Mamba2R128, "mamba2_r128", kNoType, StateParams)                      \
+  X(Mamba2R256, "mamba2_r256", kNoType, StateParams)                      \
+  X(ShortConv, "short_conv_#", kAnyType, ShortConvParams)                 \
+  X(SampleLogprobChunks, "sample_logprob_chunks", kNoType, SampleParams)  \
+  X(SampleLogprobRows, "sample_logprob_rows", kNoType, SampleParams)      \
+  X(SampleEdits, "sample_edits", kNoType, SampleParams)                   \
+  X(SampleChunks, "sample_chunks", kNoType, SampleParams)                 \
+  X(SampleBinning, "sample_binning", kNoType, SampleParams)               \
+  X(SampleList, "sample_list", kNoType, SampleParams)                     \
+  X(SampleCuts, "sample_cuts", kNoType, SampleParams)                     \
+  X(SampleDraws, "sample_draws", kNoType, SampleParams)                   \
+  X(SampleRows, "sample_rows", kNoType, SampleParams)                     \
+  X(TakeSampled, "take_sampled", kNoType, TakeSampledParams)              \
+  QUIRE_HOPPER_KERNELS(X)
+
+// The kernels of kernels/cuda, which only a build for sm_90a has: a backend works without them.
+#define QUIRE_HOPPER_KERNELS(X)                                                                          \
+  X(HopperLinearM8D8, "hopper_linear_#_m8_d8", kHopper16Bits, HopperLinearParams)                        \
+  X(HopperLinearM8D24, "hopper_linear_#_m8_d24", kHopper16Bits, HopperLinearParams)                      \
+  X(HopperLinearM16D8, "hopper_linear_#_m16_d8", kHopper16Bits, HopperLinearParams)                      \
+  X(HopperLinearM16D24, "hopper_linear_#_m16_d24", kHopper16Bits, HopperLinearParams)                    \
+  X(HopperLinearM16Wide, "hopper_linear_#_m16_wide", kHopper16Bits, HopperLinearParams)                  \
+  X(HopperLinearM32Wide, "hopper_linear_#_m32_wide", kHopper16Bits, HopperLinearParams)                  \
+  X(HopperTallN16, "hopper_linear_#_tall_n16", kHopper16Bits, HopperTallParams)                          \
+  X(HopperTallN32, "hopper_linear_#_tall_n32", kHopper16Bits, HopperTallParams)                          \
+  X(HopperTallN48, "hopper_linear_#_tall_n48", kHopper16Bits, HopperTallParams)                          \
+  X(HopperTallN32Pair, "hopper_linear_#_tall_n32_pair", kHopper16Bits, HopperTallParams)                 \
+  X(HopperTallN48Pair, "hopper_linear_#_tall_n48_pair", kHopper16Bits, HopperTallParams)                 \
+  X(HopperTallN64Pair, "hopper_linear_#_tall_n64_pair", kHopper16Bits, HopperTallParams)                 \
+  X(HopperTallAcrossPair, "hopper_linear_#_tall_across_pair", kHopper16Bits, HopperTallParams)           \
+  X(HopperQuantisedM8, "hopper_linear_#_quantised_m8", kHopper16Bits, HopperQuantisedParams)             \
+  X(HopperQuantisedM16, "hopper_linear_#_quantised_m16", kHopper16Bits, HopperQuantisedParams)           \
+  X(HopperQuantisedM32, "hopper_linear_#_quantised_m32", kHopper16Bits, HopperQuantisedParams)           \
+  X(HopperQuantisedM64, "hopper_linear_#_quantised_m64", kHopper16Bits, HopperQuantisedParams)           \
+  X(HopperAttentionQuickD64, "hopper_attention_quick_#_d64", kHopper16Bits, HopperAttentionParams)       \
+  X(HopperAttentionQuickD128, "hopper_attention_quick_#_d128", kHopper16Bits, HopperAttentionParams)     \
+  X(HopperAttentionTeamD64, "hopper_attention_team_#_d64", kHopper16Bits, HopperAttentionParams)         \
+  X(HopperAttentionTeamD128, "hopper_attention_team_#_d128", kHopper16Bits, HopperAttentionParams)       \
+  X(HopperAttentionTeamD256, "hopper_attention_team_#_d256", kHopper16Bits, HopperAttentionParams)       \
+  X(HopperAttentionPrefillD64, "hopper_attention_prefill_#_d64", kHopper16Bits, HopperAttentionParams)   \
+  X(HopperAttentionPrefillD128, "hopper_attention_prefill_#_d128", kHopper16Bits, HopperAttentionParams) \
+  X(HopperAttentionMergeD64, "hopper_attention_merge_#_d64", kHopper16Bits, HopperAttentionParams)       \
+  X(HopperAttentionMergeD128, "hopper_attention_merge_#_d128", kHopper16Bits, HopperAttentionParams)     \
+  X(HopperAttentionMergeD256, "hopper_attention_merge_#_d256", kHopper16Bits, HopperAttentionParams)     \
+  X(HopperDecodeStepD64, "hopper_decode_step_#_d64", kHopper16Bits, DecodeStepParams)                    \
+  X(HopperDecodeStepD128, "hopper_decode_step_#_d128", kHopper16Bits, DecodeStepParams)                  \
+  X(HopperStageStep, "hopper_stage_step", kHopperNoType, StageStepParams)
+
+namespace quire::gpu {
+
+// A row of the table.
+enum class KernelId : uint8_t {
+#define QUIRE_KERNEL_ID(id, name, types, Params) k##id,
+  QUIRE_GPU_KERNELS(QUIRE_KERNEL_ID)
+#undef QUIRE_KERNEL_ID
+      kNone  // no kernel; also the number of rows
+};
+
+// One kernel: a row, and the element types that stand in its name.
+struct KernelRef {
+  KernelRef(KernelId id) : id(id) {}
+  KernelRef(KernelId id, DType type) : id(id), first(type) {}
+  KernelRef(KernelId id, DType first, DType second) : id(id), first(first), second(second) {}
+
+  KernelId id;
+  DType first = DType::kF32, second = DType::kF32;
+};
+
+// The kernels of one device. Owned by the backend and used from its thread.
+class KernelTable {
+ public:
+  // Asks the device for every kernel of the table.
+  explicit KernelTable(Device& device);
+  // An error that names the kernels which this build lacks for the device, those of Hopper aside.
+  const Status& complete() const { return complete_; }
+  bool has(KernelRef ref) const;
+  // The kernel, made ready at its first use (Metal compiles it then).
+  // REQUIRES: has(ref), and `params_bytes` is the size of the parameters that the table gives it.
+  const Kernel& get(KernelRef ref, size_t params_bytes);
+
+ private:
+  static constexpr size_t kRows = static_cast<size_t>(KernelId::kNone), kTypes = 3;
+  struct Entry {
+    std::string name;  // empty: the device has no such kernel
+    const Kernel* kernel = nullptr;
+  };
+  static size_t index(KernelRef ref);
+
+  Device& device_;
+  std::array<Entry, kRows * kTypes * kTypes> entries_;  // by row, first type and second type
+  Status complete_;
+};
+
+}  // namespace quire::gpu

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The measured policy of matrix products: from how many rows on which path is faster, and which tiles it takes. All
+// paths give the same bits, so every number here is about speed alone.
+//
+// Measured on an H200 with `quire bench kernels --device cuda`: weights that walk through 1 GB so that no cache holds
+// them, launches recorded, bf16, shapes of Qwen3-0.6B and Qwen3-8B (docs/notes/gpu-products.md has the tables).
+// "The library" is cuBLASLt, of which the fastest algorithm without a split of K counts.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/gpu/kernel_table.h"
+#include "kernels/params/hopper.h"
+
+namespace quire::gpu {
+
+// Rows from which the library serves a weight of the activations' type. At 64 rows it takes 11.7 us for 4096x4096 and
+// 30.3 us for 4096x12288; quire's kernels for up to 32 rows take 17.0 us and 35.5 us with 16 rows already.
+inline constexpr int64_t kLibraryRows = 33;
+inline constexpr int kHopperFewRows = 32;  // the most rows of linear_few and linear_wide
+// Rows from which a quantised weight is dequantised for the library. Up to 64 rows linear_quantised takes 22 us for
+// 4096x4096, the portable kernel 176 us.
+inline constexpr int64_t kLibraryRowsQuantised = 65;
+inline constexpr int kHopperQuantisedRows = 64;
+// Rows up to which linear_quantised computes an RMS norm itself; for more a launch of its own is faster.
+inline constexpr int kHopperQuantisedNormRows = 2;
+// Elements of a quantised weight that are dequantised at a time for the library: 128 MiB.
+inline constexpr int64_t kDequantisedElements = int64_t{64} << 20;
+// Rows up to which the portable kernel computes an RMS norm in every threadgroup.
+inline constexpr int64_t kPortableNormRows = 4;
+
+// Tiles of linear_tall: a threadgroup multiplies w_rows of W with x_rows of x; two peers share what they load.
+struct HopperTallTile {
+  KernelId kernel;
+  int w_rows, x_rows, peers;
+};
+// From the narrowest tiles of W to the widest. The first whose threadgroups all fit the chip at once is taken: the
+// product waits for memory, so what counts is how many multiprocessors load. (3072x8192 with 128 rows takes 18.8 us in
+// tiles of 48 rows and 20.4 us in tiles of 64.)
+inline constexpr HopperTallTile kHopperTallTiles[] = {
+    {KernelId::kHopperTallN16, 16, 64, 1},  // up to 64 rows of x
+    {KernelId::kHopperTallN32, 32, 64, 1},         {KernelId::kHopperTallN48, 48, 64, 1},
+    {KernelId::kHopperTallN32Pair, 32, 64, 2},  // more
+    {KernelId::kHopperTallN48Pair, 48, 64, 2},     {KernelId::kHopperTallN64Pair, 64, 64, 2},
+    {KernelId::kHopperTallAcrossPair, 64, 128, 2},  // more than 128
+};
+inline constexpr int kHopperTallRows = 256;
+
+// Whether linear_tall is faster than the library. Up to 128 rows it always is (10.9 us to 11.7 us for 4096x4096 with 64
+// rows, 30.5 us to 32.8 us for 4096x12288 with 128). Above that it needs narrow tiles (1024x3072 with 256 rows: 6.7 us
+// to 7.6 us), or most of the chip and a long K (4096x12288 with 256 rows: 41.2 us to 43.1 us), or an epilogue, for
+// which the library needs a launch of its own. `groups`: threadgroups of the product.
+constexpr bool tall_beats_library(const HopperLinearParams& p, const HopperTallTile& tile, int groups,
+                                  int multiprocessors) {
+  if (p.m <= 128) return true;
+  const bool epilogue =
+      p.epilogue == kHopperGated || p.epilogue == kHopperResidual || (p.biased && p.epilogue == kHopperStore);
+  if (tile.x_rows == 64) return tile.w_rows == 32 || epilogue;
+  if (epilogue) return groups * 10 >= multiprocessors * 7;
+  return groups * 10 >= multiprocessors * 9 && p.k >= (p.m > 160 ? 8192 : 4096);
+}
+
+}  // namespace quire::gpu

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rotary position embeddings on a GPU.
+#include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/grid_math.h"
+#include "kernels/params/rope.h"
+
+namespace quire::gpu {
+
+void GpuBackend::rope(const RopeArgs& args) {
+  QUIRE_CHECK(args.head_dim > 0 && args.x.cols % args.head_dim == 0);
+  QUIRE_CHECK(args.rot_dim >= 0 && args.rot_dim % 2 == 0 && args.offset >= 0);
+  QUIRE_CHECK(args.offset + args.rot_dim <= args.head_dim);
+  QUIRE_CHECK(static_cast<int64_t>(args.positions.size()) == args.x.rows);
+  RopeParams p = {};
+  p.stride = args.x.stride;
+  p.rows = static_cast<int>(args.x.rows);
+  p.heads = static_cast<int>(args.x.cols / args.head_dim);
+  p.head_dim = static_cast<int>(args.head_dim);
+  p.half_dim = static_cast<int>(args.rot_dim / 2);
+  p.offset = static_cast<int>(args.offset);
+  p.interleaved = args.interleaved;
+  const int64_t pairs = args.x.rows * p.heads * p.half_dim;
+  if (pairs == 0) return;
+  launch({KernelId::kRope, args.x.dtype}, p, {args.x.data, args.cos_table, args.sin_table, args.positions.data()},
+         element_grid(pairs), kElementThreads);
+}
+
+}  // namespace quire::gpu

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recording and running steps.
+#include "backend/gpu/step_recorder.h"
+
+#include <algorithm>
+
+#include "backend/gpu/device_failure.h"
+#include "base/check.h"
+
+namespace quire::gpu {
+namespace {
+
+constexpr size_t kMostSteps = 512;
+// With more tokens a step's work takes longer than its launches, which run ahead of it; and shapes would rarely recur.
+constexpr int64_t kMostTokens = 32;
+constexpr size_t kFewLaunches = 16;  // at most so many are kept as a list instead of a graph
+
+}  // namespace
+
+bool StepRecorder::takes(const StepShape& shape) const {
+  return device_.info().graphs && shape.one_token_each && shape.tokens <= kMostTokens;
+}
+
+RecordedStep& StepRecorder::step(const StepShape& shape, int area) {
+  if (steps_.size() >= kMostSteps) {
+    steps_.erase(std::min_element(steps_.begin(), steps_.end(),
+                                  [](const auto& a, const auto& b) { return a.second.seen < b.second.seen; }));
+  }
+  return steps_[{shape, area}];
+}
+
+void StepRecorder::forget_area(int area) {
+  QUIRE_CHECK(!recording());
+  std::erase_if(steps_, [&](const auto& step) { return step.first.second == area; });
+}
+
+void StepRecorder::begin(RecordedStep& step) {
+  current_ = &step;
+  device_.begin_recording();
+}
+
+void StepRecorder::note(const Launch& launch) {
+  if (!recording()) return;
+  const auto* params = static_cast<const std::byte*>(launch.params);
+  current_->launches.push_back({launch.kernel,
+                                {params, params + launch.params_bytes},
+                                {launch.buffers.begin(), launch.buffers.end()},
+                                launch.grid,
+                                launch.threads,
+                                launch.dynamic_memory});
+}
+
+void StepRecorder::note_library_product() {
+  if (recording()) current_->library_products = true;
+}
+
+RecordedStep& StepRecorder::finish() {
+  RecordedStep& step = *std::exchange(current_, nullptr);
+  auto graph = require(device_.end_recording());
+  if (step.launches.size() > kFewLaunches || step.library_products) {
+    step.graph = std::move(graph);
+    step.launches.clear();
+  }
+  for (RecordedStep::Program& program : step.programs) {
+    device_.upload(program.memory->address(), program.code.data(), program.code.size());
+    program.code.clear();
+  }
+  return step;
+}
+
+void StepRecorder::run(const RecordedStep& step) {
+  if (step.graph != nullptr) return device_.run(*step.graph);
+  for (const RecordedStep::Launch& l : step.launches) {
+    device_.launch({l.kernel, l.params.data(), l.params.size(), l.buffers, l.grid, l.threads, l.dynamic_memory});
+  }
+}
+
+}  // namespace quire::gpu

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// StepRecorder: decode steps that were recorded once and are run again.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/gpu/device.h"
+
+namespace quire::gpu {
+
+// The launches of one step, of one shape and with its arrays in one staging area. A step of few launches keeps them as
+// a list, because each of them may then start while the one before ends; a graph starts and ends as a whole.
+struct RecordedStep {
+  struct Launch {
+    const Kernel* kernel = nullptr;
+    std::vector<std::byte> params;
+    std::vector<void*> buffers;
+    Grid grid;
+    uint32_t threads = 0, dynamic_memory = 0;
+  };
+  struct Program {  // the ops of one joined launch (hopper/decode_step.h)
+    std::unique_ptr<Memory> memory;
+    std::vector<std::byte> code;  // until it is uploaded
+  };
+  std::vector<Program> programs;
+  std::unique_ptr<Graph> graph;  // or, where the launches are few:
+  std::vector<Launch> launches;
+  bool library_products = false;  // products of the vendor's library were recorded too, which only a graph can repeat
+  Tensor logits;                  // whose largest value per row the last program finds as well
+  int64_t seen = 0;               // how many steps of this shape there were
+
+  bool recorded() const { return graph != nullptr || !launches.empty(); }
+  // Whether joined launches are all that the step has.
+  bool joined() const { return !programs.empty() && launches.size() == programs.size(); }
+};
+
+// Owned by the backend and used from its thread.
+class StepRecorder {
+ public:
+  explicit StepRecorder(Device& device) : device_(device) {}
+
+  // Whether steps of this shape are worth recording, and the device can.
+  bool takes(const StepShape& shape) const;
+  // The step of that shape whose arrays are in that staging area, new if there is none. Where there are too many, the
+  // one that was seen least is dropped.
+  RecordedStep& step(const StepShape& shape, int area);
+  // Drops the steps of a staging area whose addresses have changed.
+  void forget_area(int area);
+
+  bool recording() const { return current_ != nullptr; }
+  RecordedStep& current() { return *current_; }  // REQUIRES: recording()
+  void begin(RecordedStep& step);
+  // Called for each launch and each product of the library; remembers them while a step is recorded.
+  void note(const Launch& launch);
+  void note_library_product();
+  // Ends the recording; the step is ready to run. REQUIRES: recording()
+  RecordedStep& finish();
+  void run(const RecordedStep& step);
+
+ private:
+  Device& device_;
+  std::map<std::pair<StepShape, int>, RecordedStep> steps_;
+  RecordedStep* current_ = nullptr;  // that is being recorded
+};
+
+}  // namespace quire::gpu
