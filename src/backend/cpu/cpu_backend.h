@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // CpuBackend: checks shapes, splits each op's outputs over threads, and calls the kernels of one ISA level. The larger
-// ops have their host side in a file of their own (moe.cc, state_ops.cc); the rest is in cpu_backend.cc.
+// ops have their host side in a file of their own (moe.cc, recurrent.cc); the rest is in cpu_backend.cc.
 #pragma once
 
 #include <algorithm>
@@ -9,11 +9,11 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/attention_plan.h"
-#include "backend/cpu/kernels.h"
-#include "backend/cpu/memory.h"
+#include "backend/cpu/cpu_kernels.h"
+#include "backend/cpu/page_memory.h"
 #include "backend/cpu/moe_plan.h"
 #include "backend/cpu/pack.h"
-#include "backend/cpu/state_layout.h"
+#include "backend/cpu/recurrent_layout.h"
 #include "backend/cpu/thread_pool.h"
 
 namespace quire::cpu {
@@ -73,7 +73,7 @@ class CpuBackend final : public Backend {
   void gated_rms_norm(const GatedRmsNormArgs& args) override;
   void reshape_and_cache(const ReshapeAndCacheArgs& args) override;
   void attention(const AttentionArgs& args) override;
-  void gated_delta_net(const GatedDeltaNetArgs& args) override;  // state_ops.cc
+  void gated_delta_net(const GatedDeltaNetArgs& args) override;  // recurrent.cc
   void mamba2(const Mamba2Args& args) override;
   void short_conv(const ShortConvArgs& args) override;
   void moe_route(const MoeRouteArgs& args) override;  // moe.cc

@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "backend/cpu/memory.h"
+#include "backend/cpu/page_memory.h"
 #include "backend/cpu/packed.h"
 #include "backend/cpu/thread_pool.h"
 #include "base/result.h"
