@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/math.h"
 #include "kv/memory_plan.h"
 
 namespace quire::kv {
@@ -24,10 +25,6 @@ constexpr int64_t kSlotAlignment = 64;           // bytes
 constexpr int64_t kCheckpointInterval = 512;     // tokens, where no attention says how many a page has
 constexpr int64_t kMaxPage = int64_t{1} << 35;   // bytes: keeps those of any plan below 2^63
 constexpr int64_t kMaxState = int64_t{1} << 32;  // bytes
-
-int64_t round_up(int64_t n, int64_t unit) {
-  return (n + unit - 1) / unit * unit;
-}
 
 // Layers that keep the same thing.
 struct Type {
@@ -112,7 +109,7 @@ Result<int64_t> raised_block_size(int64_t block_size, int64_t state_bytes,
                                   const std::function<int64_t(int64_t)>& bytes) {
   if (bytes(block_size) >= state_bytes) return block_size;
   const int64_t step = bytes(kStateAlignment);
-  int64_t raised = std::max(round_up(block_size, kStateAlignment), (state_bytes + step - 1) / step * kStateAlignment);
+  int64_t raised = std::max(round_up(block_size, kStateAlignment), ceil_div(state_bytes, step) * kStateAlignment);
   while (raised <= kMaxBlockSize && bytes(raised) < state_bytes) raised += kStateAlignment;  // pages may be rounded
   if (raised <= kMaxBlockSize) return raised;
   return unsupported("KV cache: a state of " + format_bytes(state_bytes) +
