@@ -11,9 +11,9 @@
 #include <memory>
 
 #include "backend/backend.h"
-#include "backend/testing/attention_cases.h"
 #include "backend/cpu/page_memory.h"
 #include "backend/cpu/topology.h"
+#include "backend/testing/attention_cases.h"
 #include "backend/testing/linear_cases.h"
 #include "bench/report.h"
 

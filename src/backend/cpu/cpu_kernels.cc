@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Picks the kernel table of an ISA level. Compiled for the baseline, as everything outside isa/.
+// Selects the kernel table of an ISA level. Compiled for the baseline, as everything outside isa/.
 #include "backend/cpu/cpu_kernels.h"
 
 #include "backend/cpu/attention_plan.h"
@@ -45,7 +45,7 @@ void rounded_product(const PreparedRows& x, const PackedView& w, const LinearArg
     return table;                                               \
   }()
 
-// AMX adds matrices of bf16. Quantised weights: exact codes with AMX's own quantised form, or rounded to bf16.
+// AMX adds products of bf16 matrices. Quantised weights: exact codes in AMX's own quantised form, or rounded to bf16.
 [[maybe_unused]] static CpuKernels with_tiles(const CpuKernels& base, [[maybe_unused]] bool rounded) {
   CpuKernels table = base;
 #ifdef QUIRE_LEVEL_amx

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds out which ISA levels this machine can run.
+// Detects which ISA levels this machine can run.
 #include "backend/cpu/isa_level.h"
 
 #include <cstdint>
@@ -59,7 +59,7 @@ bool has_avx512() {
   return has_avx2() && (saved_states() & kZmm) == kZmm && (leaf7.ebx & kNeeded) == kNeeded && (leaf7.ecx & kVnni) != 0;
 }
 
-// The system hands out the tile registers only on request, once for the whole process.
+// The system enables the tile registers only on request, once for the whole process.
 bool request_amx() {
 #if defined(__linux__)
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <string>
 
+#include "base/math.h"
+
 namespace quire::cpu {
 
 namespace {
@@ -30,10 +32,6 @@ bool huge_pages_are_small() {
     return !(file >> bytes) || bytes <= kHugePage;
   }();
   return small;
-}
-
-size_t round_up(size_t bytes, size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// PageMemory: zeroed memory straight from the system, committed page by page when first touched.
+// PageMemory: zeroed memory from mmap, committed page by page on first use.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace quire::cpu {
 
-// Owns one anonymous mapping, or a piece of one; moves, never copies. Asks for huge pages, without which streaming
-// weights loses a tenth or more of the bandwidth to TLB misses. What is committed is what was touched, in units of a
-// huge page inside the mapping and never past its end.
+// Owns one anonymous mapping, or a piece of one; movable, not copyable. It asks for huge pages: without them, TLB
+// misses cost a tenth or more of the bandwidth when weights are streamed. Memory is committed on first use, in units of
+// a huge page inside the mapping and never past its end.
 class PageMemory {
  public:
   PageMemory() = default;
@@ -23,11 +23,11 @@ class PageMemory {
     std::swap(bytes_, other.bytes_);
     return *this;
   }
-  // A mapping of its own, which goes back to the system with this object.
+  // A mapping of its own, which is unmapped with this object.
   static Result<PageMemory> allocate(size_t bytes);
-  // A piece of a mapping that many share, so that matrices smaller than a huge page get huge pages too and none pays
-  // for a whole one at its end. For what lives as long as the model: the mapping goes back when its last piece dies.
-  // Begins on a 4 KiB boundary. Any thread.
+  // A piece of a shared mapping, so that matrices smaller than a huge page are in huge pages too and waste none at
+  // their end. For memory that lives as long as the model: the mapping is unmapped with its last piece. Aligned to 4
+  // KiB. Thread-safe.
   static Result<PageMemory> allocate_piece(size_t bytes);
 
   void* data() const { return data_; }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the recurrent ops cut their work and lay out a state; shared by the host side and the kernels.
+// How the recurrent ops divide their work and lay out a state; shared by the host side and the kernels.
 #pragma once
 
 #include <cstdint>
 
+#include "base/math.h"
 #include "ops/recurrent.h"
 
 namespace quire::cpu {
@@ -16,18 +17,18 @@ struct StateItem {
 };
 
 constexpr int64_t slices_of(int64_t cols) {
-  return (cols + kStateSlice - 1) / kStateSlice;
+  return ceil_div(cols, kStateSlice);
 }
 
-constexpr int64_t kStateBlock = 64;          // tokens whose inputs are made ready at a time
-constexpr int64_t kShortConvChannels = 256;  // of one piece of short_conv
+constexpr int64_t kStateBlock = 64;          // tokens whose inputs are prepared at a time
+constexpr int64_t kShortConvChannels = 256;  // per piece of short_conv
 
-// Floats of scratch that an item needs: two shared inputs, a slice of the head's own, five scalars a token, the taps.
+// Floats of scratch that an item needs: two shared inputs, a slice of the head's own, five scalars per token, the taps.
 constexpr int64_t kStateScratchFloats =
     kStateBlock * (2 * kMaxStateDim + kStateSlice + 5) + kMaxConvKernel * kMaxStateDim;
 constexpr int64_t kShortConvScratchFloats = (kMaxConvKernel - 1 + kStateBlock + kMaxConvKernel) * kShortConvChannels;
 
-// A state in its page; null where the page is -1.
+// The state in a page; null if the page is -1.
 static inline __attribute__((always_inline)) float* state_of(const StateLayer& layer, int32_t page) {
   if (page < 0) return nullptr;
   return reinterpret_cast<float*>(static_cast<char*>(layer.pages) + page * layer.page_stride);

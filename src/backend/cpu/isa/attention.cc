@@ -2,11 +2,11 @@
 // Paged attention of one work item, and the merge of splits; the contract is in ops/attention.h.
 //
 // Rows of an item run in register tiles of up to kTileRows. For each tile of 64 positions, three passes over the row
-// tiles: scores into `p` (each K vector meets all rows of a tile), softmax per row, then o += p * V. K and V of 16-bit
-// pages are widened to float first when several row tiles will read them, one after the other into the same 64 vectors
-// times head_dim, so that a pass stays in L1; those of 8-bit pages and of pages in rows always are. None of these
-// choices changes a bit: a row's chain of operations is its own. (Prefetching the next tile, at once or spread over
-// this one, was measured and gained nothing: decode with three rows a kv head spends its time on widening and
+// tiles: scores into `p` (each K vector is multiplied with all rows of a tile), softmax per row, then o += p * V. K and
+// V of 16-bit pages are widened to float first when several row tiles will read them, one after the other into the same
+// 64 vectors times head_dim, so that a pass stays in L1; those of 8-bit pages and of pages in rows always are. None of
+// these choices changes a bit: a row's chain of operations is its own. (Prefetching the next tile, at once or spread
+// over this one, was measured and gained nothing: decode with three rows per kv head spends its time on widening and
 // arithmetic.)
 #include "backend/cpu/isa/attention_shared.h"
 #include "backend/cpu/isa/attention_widen.h"
@@ -26,20 +26,20 @@ namespace {
 #define QUIRE_HAS_FEATURE(x) 0
 #endif
 #if defined(QUIRE_EMULATED_FMA)
-constexpr int kTileRows = 1;  // arithmetic is all that counts where fma is emulated
+constexpr int kTileRows = 1;  // with an emulated fma only the arithmetic counts
 #elif defined(__SANITIZE_ADDRESS__) || QUIRE_HAS_FEATURE(address_sanitizer)
 constexpr int kTileRows = 3;  // the large tiles take clang a minute to compile with its checks in them
 #else
 constexpr int kTileRows = 6;
 #endif
 constexpr int kMaxTiles = static_cast<int>(kAttentionRows) / kTileRows;
-constexpr int kWidenRows = 13;  // from so many rows on, K and V are widened first
+constexpr int kWidenRows = 13;  // from this many rows on, K and V are widened first
 // Floats from one row of q to the next: a constant, so that one register addresses all rows of a tile, and an odd
 // number of cache lines, so that rows spread over the sets of L1.
 constexpr int64_t kQueryStride = kMaxHeadDim + kLanes;
 static_assert(kAttentionRows % kTileRows == 0 && kTileRows <= kLanes);
 
-// Vectors of 16 lanes that a tile of `rows` rows accumulates at once: what the registers hold beside operands.
+// Vectors of 16 lanes that a tile of `rows` rows accumulates at once: the registers that operands leave free.
 constexpr int tile_vectors(int rows) {
 #if defined(__AVX512F__)
   return rows > 0 ? 4 : 0;
@@ -99,7 +99,7 @@ void weigh(const float* p, const float* a, const typename T::Type* const* v, int
   }
 }
 
-// The above over any number of vectors, in steps of what the registers hold.
+// The same over any number of vectors, in steps of as many as fit the registers.
 template <typename T, int kRows>
 void all_scores(const float* q, const typename T::Type* const* k, int64_t head_dim, int64_t groups, float* s) {
   constexpr int kStep = tile_vectors(kRows);
@@ -144,7 +144,7 @@ void weigh_all(const float* p, const float* a, const typename T::Type* const* v,
   }
 }
 
-// Up to kTileRows rows whose operands stand together.
+// Up to kTileRows rows whose operands are stored together.
 struct RowTile {
   int rows;
   const int32_t* low;   // [rows] positions [low, high) are those that each row sees; neither decreases
@@ -154,11 +154,11 @@ struct RowTile {
   float* l;             // [rows][16] running sums
   float* o;             // [rows][width]
   float* p;             // [rows][64]
-  // Of the tile of positions at hand:
-  int64_t begin[kTileRows];  // what each row sees; the first of them are all 0 but for windows
+  // For the current tile of positions:
+  int64_t begin[kTileRows];  // the positions that each row sees; begin is 0 without a window
   int64_t end[kTileRows];
-  TileRun all;                  // and all of them together
-  alignas(64) float a[kLanes];  // what each row's o shrinks by
+  TileRun all;                  // the positions that any row sees
+  alignas(64) float a[kLanes];  // the factor of each row's o
 
   bool sees(int row) const { return begin[row] < end[row]; }
 };
@@ -169,7 +169,7 @@ void enter_tile(RowTile* t, int64_t tile, bool windowed) {
   t->all = {t->begin[0], t->end[t->rows - 1]};
 }
 
-// Softmax of one tile of positions: p from scores to weights, m and l brought up to date.
+// Softmax of one tile of positions: turns scores into weights in p and updates m and l.
 void softmax(RowTile* t) {
   alignas(64) float before[kLanes] = {};
   alignas(64) float after[kLanes] = {};
@@ -219,7 +219,7 @@ void softmax(RowTile* t) {
 constexpr float kOnes[] = {1, 1, 1, 1, 1, 1};
 static_assert(sizeof kOnes / sizeof kOnes[0] >= kTileRows);
 
-// Adds what the rows from kFirst on see and the row before kFirst does not.
+// Adds the positions that the rows from kFirst on see and the row before kFirst does not.
 template <typename T, int kRows, int kFirst>
 void weigh_rest(const RowTile& t, const typename T::Type* const* v, int64_t v_stride, int64_t width) {
   if constexpr (kFirst < kRows) {
@@ -231,8 +231,8 @@ void weigh_rest(const RowTile& t, const typename T::Type* const* v, int64_t v_st
   }
 }
 
-// What all rows see, together; then step by step what fewer rows see: a position that a row does not see is not read
-// for it, so that not even an infinite V there reaches the row.
+// First the positions that all rows see, then step by step those that fewer rows see: no row reads a position that it
+// does not see, so that not even an infinite V there reaches the row.
 template <typename T, int kRows>
 void weigh_tile(const RowTile& t, const typename T::Type* const* v, int64_t v_stride, int64_t width) {
   weigh_all<T, kRows>(t.p, t.a, v, v_stride, 0, t.end[0], t.o, width);
@@ -379,8 +379,8 @@ void weigh_rows(const Rows& rows, const typename T::Type* const* v, int64_t v_st
   }
 }
 
-// One tile of positions, of which the rows see `run`, from K and V widened first. Slots that no row sees may hold
-// anything; what is widened of them is never read.
+// One tile of positions, of which the rows see `run`, from widened K and V. Slots that no row sees are undefined;
+// their widened values are never read.
 template <typename T>
 void run_wide_tile(const AttentionArgs& args, const AttentionItem& item, Rows* rows, int64_t begin, TileRun run) {
   const KvGeometry& pages = rows->pages;

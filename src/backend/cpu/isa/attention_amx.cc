@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Paged attention of one work item with AMX, BF16 pages; ops/attention.h has the contract (rounded form).
 //
-// For each tile of 64 positions K and V are laid out as second operands once for all rows of the item; pages
-// in pairs (attention_layout.h) hold K so already, and V but for the gaps between pages; of pages in rows K is turned.
-// Then, sixteen rows at a time:
-// scores from tiles, softmax in registers, weights as bf16, and their products with V, which are added to o in float.
-// Tiles run whole: what a row does not see has weight 0, and V there is 0 or finite.
+// For each tile of 64 positions K and V are laid out as second operands once for all rows of the item. Pages in pairs
+// (attention_layout.h) store K in this layout already, and V except for the gaps between pages; K of pages in rows is
+// transposed. Then, sixteen rows at a time: scores from tiles, softmax in registers, weights as bf16, and their
+// products with V, which are added to o in float. Tiles are always whole: a position that a row does not see has weight
+// 0, and V there is 0 or finite.
 #include "backend/cpu/isa/attention_shared.h"
 #include "backend/cpu/isa/attention_widen.h"
 #include "backend/cpu/isa/tiles_amx.h"
@@ -45,7 +45,7 @@ QUIRE_INLINE __m512i pair_with_zero(const typename T::Type* even) {
   return _mm512_and_si512(both, _mm512_set1_epi32(0xffff));
 }
 
-// How pages hold K and V; kChunk positions in a row of them are found together.
+// The layout of K and V in pages; kChunk consecutive positions are stored together.
 struct Bf16Pages : StoredBF16 {
   static constexpr bool kInPairs = false;
   static constexpr int64_t kChunk = kKvGroup;
@@ -66,7 +66,7 @@ struct Rows {
   ScoreRule rule;
   int32_t low[kAttentionRowsMost];  // positions [low, high) are those that each row sees
   int32_t high[kAttentionRowsMost];
-  bool windowed;                      // a row may begin to see inside a tile
+  bool windowed;                      // the window of a row may begin inside a tile
   int64_t begin[kAttentionRowsMost];  // positions [begin, end) of the tile at hand are those that each row sees;
   int64_t end[kAttentionRowsMost];    // the first of them are all 0 but for windows
   int64_t head_dim;
@@ -74,7 +74,7 @@ struct Rows {
   int64_t width;                     // of V, padded
   int64_t steps;                     // of 32 elements of a head
   uint8_t* k;                        // [step][4 groups of positions]: second operands
-  const uint8_t* k_at[kTileGroups];  // those of the tile at hand: a group's first,
+  const uint8_t* k_at[kTileGroups];  // those of the current tile: the first of a group,
   int64_t k_step;                    // and bytes from one step to the next
   uint8_t* v;                        // [2 steps of positions][width / 16]
   uint8_t* q;                        // [tile][step]: first operands
@@ -161,7 +161,7 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
   }
 }
 
-// Sixteen positions of a step's 32 elements, turned: pairs of elements, sixteen positions.
+// Sixteen positions of a step's 32 elements, transposed: pairs of elements, sixteen positions.
 void turn_k(const uint16_t* const* k, int64_t stride, int64_t elements, uint8_t* to) {
   const auto mask = static_cast<__mmask16>((1u << elements / 2) - 1);
   F32x16 x[kLanes];
@@ -261,14 +261,14 @@ void score(const Rows& rows, int tile) {
   QUIRE_TILE_STORE(3, rows.s + 48, 4 * kAttentionTile);
 }
 
-// Caps the scores of a tile of rows, where the rule has a cap.
+// Applies the soft cap to the scores of a tile of rows, if there is one.
 void cap(const Rows& rows, int tile) {
   for (int r = 0; r < kTileRows && tile * kTileRows + r < rows.num_rows; ++r) {
     cap_scores(rows.rule, 0, kTileGroups, rows.s + r * kAttentionTile);
   }
 }
 
-// What a row does not see yet at the beginning of a tile: lanes of group g, and its scores.
+// Masks the positions before a row's window at the beginning of a tile: lanes of group g, and its scores.
 QUIRE_INLINE int64_t front_lanes(int64_t begin, int64_t g) {
   return clamp(begin - g * kLanes, 0, kLanes);
 }
@@ -278,7 +278,7 @@ void hide_front(float* s, int64_t begin) {
   }
 }
 
-// Softmax of the tile's positions: scores to weights in bf16, m and l brought up to date; a is what o shrinks by.
+// Softmax of the tile's positions: turns scores into bf16 weights and updates m and l; a is the factor of o.
 void softmax(const Rows& rows, int tile, float* a) {
   const int first_row = tile * kTileRows;
   alignas(64) float before[kLanes] = {};
@@ -375,7 +375,7 @@ void weigh(const Rows& rows, int tile, const float* a, int row_begin, int row_en
   }
 }
 
-// V holds an infinity or a NaN that only some rows see: each row gets a V of its own, with zeros where it sees nothing.
+// V has an infinity or a NaN that only some rows see: each row uses its own V, zero where the row sees nothing.
 template <typename T>
 void weigh_one_by_one(const Rows& rows, int tile, const float* a, const typename T::Type* const* v) {
   const int end = rows.num_rows - tile * kTileRows < kTileRows ? rows.num_rows - tile * kTileRows : kTileRows;
@@ -402,8 +402,8 @@ Tile<T> find_tile(const AttentionArgs& args, const AttentionItem& item, const Ro
   return tile;
 }
 
-// One tile of positions for all rows of the item; its K is laid out. Vector work that waits for no tile stands between
-// the products and those who wait for them: V of this tile, and K of the next one.
+// One tile of positions for all rows of the item; its K is laid out. Vector work that waits for no tile runs between
+// the products and their users: V of this tile, and K of the next one.
 template <typename T>
 void run_tile(Rows* rows, const Tile<T>& now, const Tile<T>* next) {
   rows->enter(now.begin);
@@ -435,8 +435,8 @@ void run_tile(Rows* rows, const Tile<T>& now, const Tile<T>* next) {
   }
 }
 
-// Few rows, all of which see the same positions: what the tiles do, lane by lane. Tiny numbers count as zeros, as they
-// do there.
+// Few rows that all see the same positions: computes lane by lane what the tiles do. Subnormals count as zeros, as
+// there.
 class FlushTiny {
  public:
   FlushTiny() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040); }
@@ -453,7 +453,7 @@ QUIRE_INLINE __m512 odd_of(__m512i pairs) {
   return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-0x10000)));
 }
 
-// Reading runs a tile ahead: K of the next one comes with K of this one, V with V.
+// Prefetches one tile ahead: K of the next tile with K of this one, V with V.
 template <int kRows>
 void score_few(const Rows& rows, const uint16_t* const* next_k) {
   const FlushTiny flush;
@@ -487,7 +487,7 @@ void score_few(const Rows& rows, const uint16_t* const* next_k) {
   }
 }
 
-// p V of the positions of `run` into `add`; p stands in `s`. kWhole: the run begins with the tile.
+// Writes p V of the positions of `run` to `add`; p is in `s`. kWhole: the run begins with the tile.
 template <int kRows, bool kWhole>
 void multiply_few(const Rows& rows, const uint16_t* const* v, const uint16_t* const* next_v, TileRun run) {
   const FlushTiny flush;

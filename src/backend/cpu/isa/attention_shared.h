@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention kernels share: where rows stand and what they see, how scores are bent, and how splits end and join;
-// the contract is in ops/attention.h.
+// Shared by the attention kernels: the place of rows in q and out, the positions they see, the soft cap, and the end
+// and merge of splits; the contract is in ops/attention.h.
 #pragma once
 
 #include "backend/cpu/attention_layout.h"
@@ -8,6 +8,7 @@
 #include "backend/cpu/isa/declare.h"
 #include "backend/cpu/isa/row_loops.h"
 #include "backend/cpu/simd_math.h"
+#include "base/math.h"
 
 namespace quire::cpu::QUIRE_ISA_NS {
 
@@ -25,7 +26,7 @@ QUIRE_INLINE int64_t head_of(const AttentionArgs& args, int64_t kv_head, int64_t
   const int64_t group = group_size(args);
   return kv_head * group + row % group;
 }
-// Where row `row` of a sequence and kv head starts in q or out, whose heads have `dim` elements.
+// The start of row `row` of a sequence and kv head in q or out, whose heads have `dim` elements.
 QUIRE_INLINE float* head_row(const AttentionArgs& args, const Tensor& t, int64_t dim, int64_t seq, int64_t kv_head,
                              int64_t row) {
   return row_of(t, args.cu_seqlens_q.data()[seq] + row / group_size(args)) + head_of(args, kv_head, row) * dim;
@@ -42,10 +43,10 @@ struct TileRun {
     return {clamp(low - tile, 0, kAttentionTile), clamp(high - tile, 0, kAttentionTile)};
   }
   int64_t first_group() const { return begin / kKvGroup; }
-  int64_t groups() const { return (end + kKvGroup - 1) / kKvGroup; }  // one past the last
+  int64_t groups() const { return ceil_div(end, kKvGroup); }  // one past the last
 };
 
-// The first tile of a split that holds a position from `low` on.
+// The first tile of a split with a position from `low` on.
 QUIRE_INLINE int64_t first_tile(int64_t split, int64_t low) {
   const int64_t begin = split * kAttentionSplit;
   return begin > low ? begin : low / kAttentionTile * kAttentionTile;
@@ -69,7 +70,7 @@ template <typename Type, int64_t kChunk>
   }
 }
 
-// What becomes of a score between the product and the softmax.
+// The factors between the product and the softmax.
 struct ScoreRule {
   float factor;  // of q
   float cap;     // in units of ln 2; 0: none
@@ -80,13 +81,13 @@ QUIRE_INLINE ScoreRule score_rule(const AttentionArgs& args) {
   return {capped ? args.scale / args.soft_cap : args.scale * kLog2E, capped ? args.soft_cap * kLog2E : 0};
 }
 
-// Caps a row's scores of groups [begin, end) of a tile, where the rule has a cap.
+// Applies the soft cap to a row's scores of groups [begin, end) of a tile, if there is one.
 [[maybe_unused]] static void cap_scores(const ScoreRule& rule, int64_t begin, int64_t end, float* s) {
   if (rule.plain()) return;
   for (int64_t g = begin; g < end; ++g) store(s + g * kLanes, splat(rule.cap) * tanh(load(s + g * kLanes)));
 }
 
-// acc = acc joined with the next split (m, l, o).
+// Merges the next split (m, l, o) into acc.
 QUIRE_INLINE void join(float* acc_m, float* acc_l, float* acc_o, float m, float l, const float* o, int64_t width) {
   const float top = max1(*acc_m, m);
   const F32x16 a = exp2_clamped(splat(*acc_m - top));
@@ -96,7 +97,7 @@ QUIRE_INLINE void join(float* acc_m, float* acc_l, float* acc_o, float m, float 
   *acc_m = top;
 }
 
-// Ends a row: joins its head's sink, if there is one, and writes `out`.
+// Ends a row: merges the sink of its head, if there is one, and writes `out`.
 [[maybe_unused]] static void write_out(const AttentionArgs& args, int64_t seq, int64_t kv_head, int64_t row, float m,
                                        float l, const float* o) {
   const int64_t dim = args.kv.v_dim();
@@ -115,21 +116,21 @@ QUIRE_INLINE void join(float* acc_m, float* acc_l, float* acc_o, float m, float 
   }
 }
 
-// What an item's rows have gathered.
+// The running sums of an item's rows.
 struct RowSums {
   int num_rows;
   const int32_t* low;  // [rows]: positions [low, high) are seen
   const int32_t* high;
   int64_t v_dim;
   int64_t width;
-  const float* o;   // [rows][width]: of the split at hand
+  const float* o;   // [rows][width]: of the current split
   const float* l;   // [rows][16]
   float* merged;    // [rows][width]: o of the splits before it
   float* merged_m;  // [rows]
   float* merged_l;  // [rows]
 };
 
-// Ends a split: its (m, l, o) goes to the partials, or is joined with the splits before it. m_of(row) is the row's m.
+// Ends a split: writes its (m, l, o) to the partials, or merges it with the splits before it. m_of(row) is the row's m.
 template <typename M>
 [[maybe_unused]] static void end_split(const AttentionArgs& args, const AttentionItem& item, const RowSums& rows,
                                        int64_t split, const M& m_of) {

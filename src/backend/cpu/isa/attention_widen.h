@@ -7,7 +7,7 @@
 
 namespace quire::cpu::QUIRE_ISA_NS {
 
-// Turns sixteen vectors of sixteen: four times, row i and row i + 8 become rows 2i and 2i + 1, lane by lane. Not
+// Transposes sixteen vectors of sixteen: four times, row i and row i + 8 become rows 2i and 2i + 1, lane by lane. Not
 // inlined: where vectors are emulated it is long, and every type of page has a copy.
 [[maybe_unused]] static __attribute__((noinline)) void transpose(F32x16* x) {
   F32x16 y[kLanes];

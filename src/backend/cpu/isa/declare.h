@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one ISA level defines: every isa/*.cc is compiled once per level with QUIRE_ISA_NS as its namespace.
 //
-// Rule for these sources: code that two levels share by name would be merged by the linker, and the machine might then
-// run the wrong one. So everything here is in the level's namespace, static, or forced inline; no std containers.
+// Rule for these sources: the linker merges functions that two levels define under the same name, and the machine might
+// then run the wrong one. So everything here is in the level's namespace, static or always inlined; no std containers.
+// check_level_symbols.cmake tests it.
 #pragma once
 
 #include "backend/cpu/cpu_kernels.h"
 
 namespace quire::cpu::QUIRE_ISA_NS {
 
-void rms_norm(const RmsNormArgs&, int64_t row_begin, int64_t row_end);
-void layer_norm(const LayerNormArgs&, int64_t row_begin, int64_t row_end);
-void rope(const RopeArgs&, int64_t row_begin, int64_t row_end);
-void glu(const GluArgs&, int64_t row_begin, int64_t row_end);
-void activation(const ActivationArgs&, int64_t row_begin, int64_t row_end);
-void residual_add(const ResidualAddArgs&, int64_t row_begin, int64_t row_end);
-void scale(const ScaleArgs&, int64_t row_begin, int64_t row_end);
-void soft_cap(const SoftCapArgs&, int64_t row_begin, int64_t row_end);
-void gated_rms_norm(const GatedRmsNormArgs&, int64_t row_begin, int64_t row_end);
-void reshape_and_cache(const ReshapeAndCacheArgs&, int64_t row_begin, int64_t row_end);
+#define QUIRE_ROW_KERNEL(name, Args, ...) void name(const Args&, int64_t row_begin, int64_t row_end);
+QUIRE_ROW_OPS(QUIRE_ROW_KERNEL)
+#undef QUIRE_ROW_KERNEL
 void embedding(const PackedView& table, const EmbeddingArgs&, int64_t row_begin, int64_t row_end);
 void moe_softmax(const float* x, int64_t n, float* out);
 void moe_sum(const Tensor& y, const int32_t* rows, const float* weights, int64_t k, float* out);

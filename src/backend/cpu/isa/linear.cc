@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear with float activations: plain weights, and quantised weights that are expanded block by block.
 //
-// One register tile for all: R rows x P panels of accumulators, one fma chain an output in k order. Which R and P serve
-// changes no bit. With few rows more panels run side by side, since one chain alone would wait for its own latency.
+// One register tile for all: R rows x P panels of accumulators, one fma chain per output in k order. The choice of R
+// and P changes no bit. With few rows more panels run side by side, since one chain alone would wait for its own
+// latency.
 #include "backend/cpu/isa/linear_values.h"
 
 namespace quire::cpu::QUIRE_ISA_NS {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear of quantised weights with AMX: a tile is 16 rows x 16 columns of dots over one block of 32 k.
 //
-// Activations have 8 bits and a sign in units of a power of two, one a block: as bf16 they are exact, scale and all.
-// Codes are small integers, exact in bf16 as well, and so is every sum of their products in a block. So the tiles give,
-// in float and in whatever order, just what the integer dots of the other kernels give, which serve few rows; and all
-// that is left of the scales is one fma a dot (and one for a minimum). Blocks run through three stages: multiplied,
-// two later stored, two later folded into sixteen accumulators that stay in registers.
+// Activations have 8 bits and a sign in units of a power of two, one per block: they are exact in bf16 with their
+// scale. Codes are small integers, exact in bf16 as well, and so is every sum of their products in a block. So the
+// tiles give, in float and in whatever order, just what the integer dots of the other kernels give, which serve few
+// rows; and all that is left of the scales is one fma per dot (and one for a minimum). Blocks run through three stages:
+// multiplied, two later stored, two later folded into sixteen accumulators that stay in registers.
 //
 // (Rounding the scaled weights to bf16 and leaving the sums of all K to the tiles, the level amx_bf16, is half again as
 // fast with many rows and slower by a third with one: rounding a weight costs more than multiplying it.)
@@ -22,7 +22,7 @@ namespace quire::cpu::QUIRE_ISA_NS {
 
 namespace {
 
-// A block of a panel made ready: codes less their offset, [pair of k][column], and scales.
+// A prepared block of a panel: codes less their offset, [pair of k][column], and scales.
 struct alignas(64) CodeTile {
   uint16_t codes[16][kPanel][2];
   float sw[kPanel];
@@ -146,8 +146,8 @@ QUIRE_KERNEL_INLINE void fold(__m512* acc, const Dots& dots, const CodeTile& w, 
   }
 }
 
-// A share of the next panel, which lies behind this one, is on its way while a block is at hand: few rows wait for
-// memory otherwise.
+// Prefetches a share of the next panel, which follows this one in memory, with each block: otherwise few rows would
+// wait for memory.
 QUIRE_KERNEL_INLINE void prefetch_share(const TileTask& t, int64_t block) {
   const int64_t share = t.panel_stride / t.blocks;
   const uint8_t* soon = t.panel.codes + t.panel_stride + block * share;

@@ -13,6 +13,7 @@
 #include "backend/cpu/isa/linear_amx.h"
 #include "backend/cpu/isa/linear_block.h"
 #include "backend/cpu/isa/tiles_amx.h"
+#include "base/math.h"
 
 namespace quire::cpu::QUIRE_ISA_NS {
 
@@ -393,8 +394,8 @@ QUIRE_KERNEL_INLINE void clear_sums() {
   QUIRE_TILE_ZERO(3);
 }
 
-// A share of the panels that come after the kPanels at hand, which lie behind them, is brought nearer while this block
-// is: with few rows this loop waits for memory.
+// A share of the panels that come after the kPanels at hand, which lie behind them, is prefetched with this block:
+// with few rows this loop waits for memory.
 template <int kPanels>
 QUIRE_KERNEL_INLINE void prefetch(const uint8_t* panel, int64_t stride, int64_t block, int64_t blocks) {
   const int64_t share = stride / blocks;
@@ -444,8 +445,8 @@ static __attribute__((noinline)) void stream_panels(const Task& t, int64_t panel
   finish<kTiles>(t, panel, panel_end, t.row_begin);
 }
 
-// Four panels times one tile of rows, of a quantised weight: one row's decode lives here. The tile of x serves all
-// four, and each panel's sums wait for nobody else's.
+// Four panels times one tile of rows, of a quantised weight: decoding one sequence runs here. The tile of x serves all
+// four, and the sums of the panels are independent.
 template <DType kType>
 static __attribute__((noinline)) void stream_four_panels(const Task& t, int64_t panel) {
   const uint8_t* w[4] = {t.w->panel(panel), t.w->panel(panel + 1), t.w->panel(panel + 2), t.w->panel(panel + 3)};
@@ -458,7 +459,7 @@ static __attribute__((noinline)) void stream_four_panels(const Task& t, int64_t 
   for (int64_t b = 0; b < t.blocks; ++b, x += t.x_block) {
     const WeightTile* now = ready[b % 2];
     WeightTile* next = ready[(b + 1) % 2];
-    const int64_t ahead = b + 1 < t.blocks ? b + 1 : b;  // the last one again, for nobody
+    const int64_t ahead = b + 1 < t.blocks ? b + 1 : b;  // the last one again, unused
     const auto prepare = [&](int i) __attribute__((always_inline)) {
       unpack_block<kType>(packed, w[i], ahead, next[i]);
       prefetch<4>(w[i], t.w->panel_stride, b, t.blocks);
@@ -486,7 +487,7 @@ static __attribute__((noinline)) void stream_four_panels(const Task& t, int64_t 
   for (int i = 0; i < 4; ++i) put_sums(t, sums[i], panel + i, t.row_begin);
 }
 
-// Many tiles of rows: two panels made ready once, then met by pairs of tiles.
+// Many tiles of rows: two panels are prepared once, then multiplied with pairs of tiles.
 template <DType kType>
 static __attribute__((noinline)) void unpack_panel(const PackedView& w, int64_t panel, int64_t blocks,
                                                    WeightTile* out) {
@@ -549,7 +550,7 @@ void multiply(const Task& t, int64_t panel_begin, int64_t panel_end, WeightTile*
 
 int64_t rounded_bytes(const PackedView& w, int64_t rows) {
   const int64_t blocks = (w.k + kBlock - 1) / kBlock;
-  return (rows + kRowTile - 1) / kRowTile * blocks * x_tile_bytes(tile_width(rows));
+  return ceil_div(rows, kRowTile) * blocks * x_tile_bytes(tile_width(rows));
 }
 
 void rounded_prepare(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end,

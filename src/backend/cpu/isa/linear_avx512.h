@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The quantised linear with AVX-512 VNNI: one panel is one register of outputs, vpdpbusd eats a group of codes.
+// The quantised linear with AVX-512 VNNI: one panel is one register of outputs, vpdpbusd takes a group of codes.
 #pragma once
 
 #include <immintrin.h>
@@ -150,7 +150,7 @@ QUIRE_KERNEL_INLINE __m512 splat_bits(int32_t bits) {
   return _mm512_castsi512_ps(_mm512_set1_epi32(bits));
 }
 
-// What one block adds to one row's accumulator, given the integer dots.
+// Adds one block to the accumulator of one row, given the integer dots.
 template <DType kType>
 QUIRE_KERNEL_INLINE __m512 fold_dots(__m512 acc, __m512i low, __m512i high, const Scales512& s, const RowTileBlock& x,
                                      const int32_t* x_high, int r) {

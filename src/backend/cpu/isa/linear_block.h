@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One packed block taken apart in plain C++: the portable level's unpacking, and the spec of the others.
+// Unpacks one packed block in plain C++: for the portable level, and as the specification of the others.
 #pragma once
 
 #include <cmath>

@@ -3,7 +3,7 @@
 // then folded over sixteen lanes of float. Every level but AVX-512 and AMX, which keep more in registers.
 //
 // A level's header linear_dots_*.h gives:
-//   struct DotCodes                              a block's codes, as its dots want them
+//   struct DotCodes                              a block's codes, in the order of its dots
 //   kSignedCodes<type>                           true when prepare_codes() has already subtracted the offset
 //   prepare_codes<type>(src, DotCodes&)
 //   dot_rows<type>(codes, x, rows, low, high)    dots of 16 columns for each row; types with halves use both outputs

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear with NEON's dot products: activations in 8 bits a block of 32; ops/linear.h has the contract.
+// linear with NEON's dot products: 8-bit activations in blocks of 32; the contract is in ops/linear.h.
 //
-// One row streams through the packed weight with sdot and waits for memory. More rows meet a panel that is unpacked
-// once into a scratch in L1, in tiles of eight rows x four columns; few rows in wider tiles of fewer rows.
+// One row streams through the packed weight with sdot and waits for memory. For more rows a panel is unpacked once into
+// a scratch in L1 and multiplied in tiles of eight rows x four columns; few rows in wider tiles of fewer rows.
 #include "backend/cpu/isa/linear_neon.h"
 
 #include "backend/cpu/isa/linear_neon_bf16.h"
 #include "backend/cpu/isa/linear_neon_tile.h"
+#include "base/math.h"
 
 namespace quire::cpu::QUIRE_ISA_NS {
 
@@ -170,8 +171,8 @@ void one_row(const OneRowBlock* x, const PackedView& w, const Output& out, int64
 
 // ---- Many rows ----
 
-// A panel made ready: codes [half][block][quad][step][pair], 128 bytes a quad; scales [quad], a record of zeros and
-// then one a block: sw of both pairs, {c0 c1 c0 c1} each, and likewise wm, sc of both halves, mn of both halves, as
+// A prepared panel: codes [half][block][quad][step][pair], 128 bytes per quad; scales [quad], a record of zeros and
+// then one per block: sw of both pairs, {c0 c1 c0 c1} each, and likewise wm, sc of both halves, mn of both halves, as
 // there are.
 struct ReadyPanel {
   const uint8_t* codes;
@@ -193,7 +194,7 @@ QUIRE_NEON_INLINE void put_pairs(uint8_t* to, int32x4_t v) {
   put_pairs(to, vreinterpretq_f32_s32(v));
 }
 
-// The panel after this one, which lies behind it, is brought nearer meanwhile.
+// Prefetches the next panel, which follows this one in memory.
 template <DType kType>
 ReadyPanel make_ready(const PackedView& w, int64_t panel, uint8_t* scratch) {
   constexpr QuantFormat kFormat = quant_format(kType);
@@ -405,7 +406,7 @@ int64_t linear_prepared_bytes(const PackedView& w, int64_t rows) {
 #endif
   const int64_t blocks = w.k / kBlock;
   if (rows == 1) return blocks * static_cast<int64_t>(sizeof(OneRowBlock));
-  return (rows + kTileRows - 1) / kTileRows * x_tile_bytes(quant_format(w.dtype), blocks);
+  return ceil_div(rows, kTileRows) * x_tile_bytes(quant_format(w.dtype), blocks);
 }
 
 void linear_prepare(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end, const PreparedRows& out) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the NEON products share: codes and scales of packed blocks in registers, the layout of activations in 8 bits,
+// Shared by the NEON products: codes and scales of packed blocks in registers, the layout of activations in 8 bits,
 // and rows of results.
 //
 // Activations of one row are [block] of OneRowBlock. More rows stand in tiles of eight, [tile]: a record of zero scales

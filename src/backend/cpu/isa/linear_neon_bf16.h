@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// BF16 weights with bfmmla: two rows x two columns x 4 k an instruction, one chain an output, K ascending.
+// BF16 weights with bfmmla: two rows x two columns x 4 k per instruction, one chain per output, K ascending.
 //
 // Activations, rounded to bf16 and padded with zeros to whole blocks: up to two rows as [4 k][2 rows][4 k], more in
 // tiles of eight rows, [4 k][row pair][2 rows][4 k]. Rows past the last hold anything: a row's sums depend on that row
-// alone. One row leaves the second idle, so that it meets the same instruction.
+// alone. A single row uses the same instruction and leaves the second row idle.
 #pragma once
 
 #include "backend/cpu/isa/linear_neon.h"
+#include "base/math.h"
 
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 
@@ -23,7 +24,7 @@ QUIRE_NEON_INLINE int64_t x_step_bytes(int64_t rows) {
 }
 
 static inline int64_t rounded_bytes(const PackedView& w, int64_t rows) {
-  return (rows + kTileRows - 1) / kTileRows * bf16_steps(w) * x_step_bytes(rows);
+  return ceil_div(rows, kTileRows) * bf16_steps(w) * x_step_bytes(rows);
 }
 
 static inline void round_rows(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end,

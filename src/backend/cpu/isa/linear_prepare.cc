@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantises rows of activations with a scale a block of 32: to 12 bits, or, for AMX, to 8 bits and a sign with a power
-// of two for a scale. Nothing in it depends on the order of evaluation, so the compiler's vectors, the intrinsics and
-// plain C++ give the same codes.
+// Quantises rows of activations with one scale per block of 32: to 12 bits, or, for AMX, to 8 bits and a sign with a
+// power of two as scale. Nothing in it depends on the order of evaluation, so the compiler's vectors, the intrinsics
+// and plain C++ give the same codes.
 #include <cstring>
 
 #if defined(__AVX512F__)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sums of mixtures of experts: softmax of a router's row, and the weighted sum of what experts put out; the
+// The sums of mixtures of experts: softmax of a router's row, and the weighted sum of the outputs of experts; the
 // contract is in ops/moe.h.
 #include "backend/cpu/isa/declare.h"
 #include "backend/cpu/isa/row_loops.h"

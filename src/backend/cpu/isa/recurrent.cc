@@ -2,12 +2,13 @@
 // gated_delta_net, mamba2 and short_conv; the contract is in ops/recurrent.h.
 //
 // A slice of a state, at most kStateSlice columns wide, stays in the first-level cache while all tokens of a block pass
-// over it, sixteen to 64 columns at a time in registers. Columns know nothing of each other, so no cut of them shows in
-// a bit.
+// over it, sixteen to 64 columns at a time in registers. Columns are independent, so their division changes
+// no bit.
 #include "backend/cpu/isa/declare.h"
 #include "backend/cpu/isa/row_loops.h"
-#include "backend/cpu/simd_math.h"
 #include "backend/cpu/recurrent_layout.h"
+#include "backend/cpu/simd_math.h"
+#include "base/math.h"
 
 namespace quire::cpu::QUIRE_ISA_NS {
 namespace {
@@ -28,7 +29,7 @@ QUIRE_INLINE F32x16 silu(F32x16 x) {
 }
 
 constexpr int64_t padded(int64_t n) {
-  return (n + kLanes - 1) / kLanes * kLanes;
+  return round_up(n, kLanes);
 }
 
 // --- The convolution ---
@@ -196,7 +197,7 @@ struct SliceRun {
 
 // --- Gated delta net ---
 
-// One pass over S a token: it updates S with this token's k and d, and sums for the next token.
+// One pass over S per token: it updates S with this token's k and d, and computes the sums for the next token.
 template <int kGroups, bool kPartial>
 struct DeltaColumns {
   using C = Columns<kGroups, kPartial>;
@@ -309,7 +310,7 @@ struct SsdColumns {
 struct StateScratch {
   float *left, *right, *own, *decay, *step, *cross, *a, *b, *taps;
 };
-QUIRE_INLINE StateScratch cut(float* p) {
+QUIRE_INLINE StateScratch split_scratch(float* p) {
   StateScratch s;
   s.left = p;
   s.right = s.left + kStateBlock * kMaxStateDim;
@@ -341,7 +342,7 @@ QUIRE_INLINE void find_slice(const float* source, float* destination, int64_t ro
   }
 }
 
-// q and k of one key head, made ready: left k, right q, cross qk.
+// The prepared q and k of one key head: left k, right q, cross qk.
 void delta_shared(const GatedDeltaNetArgs& args, const ConvInput& in, int64_t key_head, int64_t begin, int64_t end,
                   const StateScratch& s) {
   const int64_t dk = args.dk, stride = padded(dk);
@@ -379,7 +380,7 @@ void ssd_gates(const Mamba2Args& args, int64_t row, int64_t tokens, int64_t head
 }  // namespace
 
 void gated_delta_net(const GatedDeltaNetArgs& args, const StateItem& item, float* scratch) {
-  const StateScratch s = cut(scratch);
+  const StateScratch s = split_scratch(scratch);
   const int64_t first = args.sequences.cu_seqlens_q[item.sequence];
   const int64_t tokens = args.sequences.cu_seqlens_q[item.sequence + 1] - first;
   const float* source = state_of(args.state, args.sequences.source[item.sequence]);
@@ -415,7 +416,7 @@ void gated_delta_net(const GatedDeltaNetArgs& args, const StateItem& item, float
 }
 
 void mamba2(const Mamba2Args& args, const StateItem& item, float* scratch) {
-  const StateScratch s = cut(scratch);
+  const StateScratch s = split_scratch(scratch);
   const int64_t first = args.sequences.cu_seqlens_q[item.sequence];
   const int64_t tokens = args.sequences.cu_seqlens_q[item.sequence + 1] - first;
   const float* source = state_of(args.state, args.sequences.source[item.sequence]);
@@ -452,7 +453,7 @@ void mamba2(const Mamba2Args& args, const StateItem& item, float* scratch) {
   }
 }
 
-// The products B * x lie in scratch behind those of the tail, so that a token finds its predecessors above it.
+// The products B * x follow those of the tail in scratch, so that the inputs before a token are the rows above it.
 void short_conv(const ShortConvArgs& args, int64_t channel_begin, int64_t channel_end, float* scratch) {
   constexpr int64_t kStride = kShortConvChannels;
   static_assert(kStride == kMaxStateDim);  // as transpose_taps lays them out

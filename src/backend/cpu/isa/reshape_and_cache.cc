@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// reshape_and_cache of tokens: rounds K and V to the pages' type and puts them where attention_layout.h says.
+// reshape_and_cache of tokens: rounds K and V to the type of the pages and stores them as attention_layout.h says.
 #include "backend/cpu/attention_layout.h"
 #include "backend/cpu/isa/declare.h"
 #include "backend/cpu/isa/row_loops.h"
@@ -8,7 +8,7 @@
 namespace quire::cpu::QUIRE_ISA_NS {
 namespace {
 
-// How elements become stored ones; int8 codes are told their scale first.
+// Converts elements to the type of a page; int8 codes need their scale.
 template <typename T>
 struct Rounder {
   QUIRE_INLINE void put(typename T::Type* p, F32x16 x, float /*scale*/) { T::put(p, x); }

@@ -6,17 +6,10 @@
 namespace quire::cpu::QUIRE_ISA_NS {
 
 const CpuKernels kTable = {
-    .rms_norm = rms_norm,
-    .layer_norm = layer_norm,
-    .rope = rope,
-    .glu = glu,
-    .activation = activation,
-    .residual_add = residual_add,
-    .scale = scale,
-    .soft_cap = soft_cap,
-    .gated_rms_norm = gated_rms_norm,
-    .reshape_and_cache = reshape_and_cache,
-    .embedding = embedding,
+#define QUIRE_ROW_KERNEL(name, ...) .name = name,
+    QUIRE_ROW_OPS(QUIRE_ROW_KERNEL)
+#undef QUIRE_ROW_KERNEL
+        .embedding = embedding,
     .gated_delta_net = gated_delta_net,
     .mamba2 = mamba2,
     .short_conv = short_conv,

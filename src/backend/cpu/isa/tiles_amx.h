@@ -8,7 +8,7 @@
 
 namespace quire::cpu::QUIRE_ISA_NS {
 
-// gcc's intrinsics do not tell the compiler that tiles read and write memory; these do.
+// gcc's intrinsics do not declare that tiles read and write memory; these do.
 #define QUIRE_TILE_LOAD(tile, from, stride) \
   __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"(static_cast<int64_t>(stride)) : "memory")
 #define QUIRE_TILE_STORE(tile, to, stride) \
