@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Raw weights as backends read them to pack them: checks, rows behind parts and row maps, blocks taken apart.
+// Raw weights as backends read them for packing: checks, the rows of concatenated parts and row maps, unpacked blocks.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace quire {
 
-// One file block taken apart: codes in k order, unsigned, and scales by the type:
+// One unpacked file block: unsigned codes in k order, and scales by type:
 //   d, m       fp16: the block's scale, and its minimum (Q4_1, Q5_1) or the scale of its minima (Q2_K, Q4_K, Q5_K)
 //   exponent   MXFP4: for 2^(e - 128), 0 for scales that count as zero
 //   scales     for each 32 elements of a K type: Q4_K and Q5_K sc and mn; Q6_K and Q3_K the signed sc of each 16; Q2_K
@@ -25,7 +25,7 @@ struct UnpackedBlock {
 };
 void unpack_block(DType type, const uint8_t* block, UnpackedBlock& out);
 
-// The file's row behind row n of the concatenation.
+// The row of the file that is row n of the concatenation.
 struct SourceRow {
   const std::byte* data = nullptr;
   const float* scales = nullptr;  // G4 and G8
@@ -33,17 +33,17 @@ struct SourceRow {
 };
 SourceRow source_row(std::span<const RawMatrix> parts, int64_t n);
 
-// A scale smaller than any that tiles can carry exactly counts as zero (ops/linear.h).
+// A scale that is too small to be exact in AMX tiles counts as zero (ops/linear.h).
 float kept_scale(float d);
 
 constexpr bool is_grouped(DType type) {
   return type == DType::kG4 || type == DType::kG8;
 }
 
-// What a file may have wrong is an Error; parts that do not belong together are our bug.
+// Returns an error for a mistake in a file; parts that do not belong together are a bug of the caller.
 Status check_parts(std::span<const RawMatrix> parts);
 
-// Says that rows [begin, end) of the concatenation were read. Mapped rows lie anywhere in their part: those wait.
+// Reports rows [begin, end) of the concatenation as read. Mapped rows may be anywhere in their part: they wait.
 void report_consumed(std::span<const RawMatrix> parts, int64_t begin, int64_t end, const PackOptions& options);
 
 }  // namespace quire

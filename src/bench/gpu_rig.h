@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/gpu/gpu_backend.h"
-#include "backend/linear_cases.h"
+#include "backend/testing/linear_cases.h"
 
 namespace quire::bench {
 

@@ -11,10 +11,10 @@
 #include <memory>
 
 #include "backend/backend.h"
-#include "backend/cpu/attention_cases.h"
-#include "backend/cpu/memory.h"
+#include "backend/cpu/page_memory.h"
 #include "backend/cpu/topology.h"
-#include "backend/linear_cases.h"
+#include "backend/testing/attention_cases.h"
+#include "backend/testing/linear_cases.h"
 #include "bench/report.h"
 
 namespace quire::bench {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/cpu/limits/limits.h"
-#include "backend/linear_cases.h"
+#include "backend/testing/linear_cases.h"
 #include "base/json.h"
 #include "base/result.h"
 #include "ops/dtype.h"

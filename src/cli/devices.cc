@@ -2,7 +2,7 @@
 // quire devices: what this machine can run models on, and why something is not there.
 #include <cstdio>
 
-#include "backend/cpu/isa.h"
+#include "backend/cpu/isa_level.h"
 #include "backend/cpu/topology.h"
 #include "backend/gpu/device.h"
 #include "cli/command.h"

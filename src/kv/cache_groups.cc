@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/math.h"
 #include "kv/memory_plan.h"
 
 namespace quire::kv {
@@ -21,10 +22,6 @@ constexpr int64_t kSlotAlignment = 64;           // bytes
 constexpr int64_t kCheckpointInterval = 512;     // tokens, for models without attention
 constexpr int64_t kMaxPage = int64_t{1} << 35;   // bytes; sums over layers stay far below 2^63
 constexpr int64_t kMaxState = int64_t{1} << 32;  // bytes
-
-int64_t round_up(int64_t n, int64_t unit) {
-  return (n + unit - 1) / unit * unit;
-}
 
 // Layers that keep the same data.
 struct Type {
@@ -108,7 +105,7 @@ Result<int64_t> raised_block_size(int64_t block_size, int64_t state_bytes,
                                   const std::function<int64_t(int64_t)>& bytes) {
   if (bytes(block_size) >= state_bytes) return block_size;
   const int64_t step = bytes(kStateAlignment);
-  int64_t raised = std::max(round_up(block_size, kStateAlignment), (state_bytes + step - 1) / step * kStateAlignment);
+  int64_t raised = std::max(round_up(block_size, kStateAlignment), ceil_div(state_bytes, step) * kStateAlignment);
   while (raised <= kMaxBlockSize && bytes(raised) < state_bytes)
     raised += kStateAlignment;  // page sizes may be rounded
   if (raised <= kMaxBlockSize) return raised;

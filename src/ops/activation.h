@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gated and plain activations, and the scaled residual addition.
+// Elementwise ops: gated and plain activations, the scaled residual addition, scaling and the soft cap.
 //
-// Contract. Elementwise, each operation rounded to float in the order written:
+// Contract. Each operation is rounded to float, in the order written:
 //   silu(x)      = x / (1 + exp(-x))
 //   gelu(x)      = (x * 0.5) * (1 + erf(x * sqrt(1/2)))
 //   gelu_tanh(x) = (x * 0.5) * (1 + tanh(fma((x * x) * 0.044715, x, x) * sqrt(2/pi)))
 //   relu(x)      = 0 > x ? 0 : x
 //   relu2(x)     = relu(x) * relu(x)
 //   sigmoid(x)   = 1 / (1 + exp(-x))
-// exp, tanh and erf are the project's own polynomials (backend/cpu/simd_math.h), the same bits in vector body and tail.
+// exp, tanh and erf are the project's own polynomials (backend/cpu/simd_math.h), with the same bits in the vector body
+// and in the tail of a row.
 #pragma once
 
 #include <span>
@@ -26,33 +27,39 @@ struct GluArgs {
   Tensor up;    // [rows, cols]
   Activation activation = Activation::kSilu;
   Tensor out;       // may be gate or up
-  float limit = 0;  // > 0: the clamped form; `activation` then counts for nothing
+  float limit = 0;  // > 0: the clamped form, which ignores `activation`
 };
+void check(const GluArgs& args);
 
 struct ActivationArgs {  // out = act(x)
   Tensor x;
   Activation activation = Activation::kSilu;
   Tensor out;
 };
+void check(const ActivationArgs& args);
 
-struct ResidualAddArgs {  // out = fma(x, scale, residual); scale 1 is a plain addition
+struct ResidualAddArgs {  // out = fma(x, scale, residual); a scale of 1 is a plain addition
   Tensor x;
   Tensor residual;
   float scale = 1.0f;
   Tensor out;  // may be residual
 };
+void check(const ResidualAddArgs& args);
 
 struct SoftCapArgs {  // out = cap * tanh(x / cap)
   Tensor x;
   float cap = 0;
   Tensor out;  // may be x
 };
+void check(const SoftCapArgs& args);
 
-struct ScaleArgs {  // out[t] = x[t] * (factor * rows[t]), the factors' product rounded first; without rows x * factor
+// out[t] = x[t] * (factor * rows[t]), the product of the factors rounded first; without rows, out[t] = x[t] * factor.
+struct ScaleArgs {
   Tensor x;
   float factor = 1.0f;
   std::span<const float> rows = {};  // [rows] or empty
   Tensor out;                        // may be x
 };
+void check(const ScaleArgs& args);
 
 }  // namespace quire

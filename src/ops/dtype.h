@@ -9,9 +9,9 @@
 
 namespace quire {
 
-// Storage types. The quantised ones are GGUF's: rows are cut along K into blocks that carry their own scales. Three
-// more are elements of KV pages, and two are codes whose scales stand apart (RawMatrix of ops/linear.h): what MLX, AWQ,
-// GPTQ and compressed-tensors checkpoints become.
+// Storage types. The quantised types of GGUF divide a row along K into blocks with their own scales. Three types are
+// elements of KV pages only. Two are codes whose scales are stored separately (RawMatrix in ops/linear.h): the loader
+// converts MLX, AWQ, GPTQ and compressed-tensors checkpoints to them.
 enum class DType : uint8_t {
   kF32,
   kF16,
@@ -32,16 +32,16 @@ enum class DType : uint8_t {
   kI8,      // pages: int8 with a float scale for each (token, kv head)
   kF8E4M3,  // pages
   kF8E5M2,  // pages
-  kG4,      // codes of 4 bits in groups
-  kG8,      // codes of 8 bits in groups
+  kG4,      // 4-bit codes in groups
+  kG8,      // 8-bit codes in groups
 };
 
 struct DTypeInfo {
   DType type;
-  const char* name;     // as files and flags spell it
+  const char* name;     // in files and flags
   int64_t block_elems;  // elements along K in one block; 1 for plain types
   int64_t block_bytes;
-  int gguf_type;  // ggml's number for it; -1: not a type of GGUF files
+  int gguf_type;  // ggml's number of the type; -1: not a type of GGUF files
 };
 
 inline constexpr DTypeInfo kDTypes[] = {
@@ -71,7 +71,7 @@ inline constexpr int kNumDTypes = static_cast<int>(sizeof kDTypes / sizeof kDTyp
 inline constexpr int kNumGgufDTypes = static_cast<int>(DType::kI8);  // GGUF's are the first ones
 inline constexpr std::span<const DTypeInfo> kGgufDTypes(kDTypes, kNumGgufDTypes);
 
-// What codes of four bits stand for where they are indices: in IQ4_NL and IQ4_XS, and in MXFP4 (fp4 e2m1, doubled).
+// The values of 4-bit codes that are indices: in IQ4_NL and IQ4_XS, and in MXFP4 (fp4 e2m1, doubled).
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 inline constexpr int8_t kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
@@ -84,7 +84,7 @@ constexpr const char* name(DType type) {
 constexpr bool is_quantised(DType type) {
   return info(type).block_elems > 1;
 }
-// Bytes of one row of k elements; k must be a multiple of the block.
+// Bytes of one row of k elements. REQUIRES: k is a multiple of the block.
 constexpr int64_t row_bytes(DType type, int64_t k) {
   return k / info(type).block_elems * info(type).block_bytes;
 }

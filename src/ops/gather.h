@@ -13,11 +13,15 @@ struct GatherArgs {
   std::span<const int32_t> rows;  // each in [0, n)
   Tensor out;                     // [rows, cols]
 };
+void check(const GatherArgs& args);
+void check_indices(const GatherArgs& args);
 
 struct GatherColumnsArgs {
   Tensor x;                          // [rows, n]
   std::span<const int32_t> columns;  // each in [0, n)
   Tensor out;                        // [rows, columns]; must not overlap x
 };
+void check(const GatherColumnsArgs& args);
+void check_indices(const GatherColumnsArgs& args);
 
 }  // namespace quire

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear: y = x W^T (+ bias), for every weight type; the only door to a matrix product.
+// linear: y = x W^T (+ bias), for every weight type; the only op that multiplies matrices.
 //
-// Contract. x is [M, K] F32, W is [N, K], y is [M, N]. Row m of y depends on row m of x, W and bias alone: not on M,
-// not on the other rows, not on the thread count. One accumulator an output, starting at +0, K ascending. What meets
-// what follows from the weight's type, the pack options and the ISA level, in one of four forms:
+// Contract. x is [M, K] F32, W is [N, K], y is [M, N]. Row m of y depends only on row m of x, W and bias: not on M, the
+// other rows or the number of threads. Each output has one accumulator that starts at +0, with K ascending. The weight
+// type, the pack options and the ISA level select one of four forms of the product:
 //  - float: plain weights (F32, F16, BF16), and every type when activations are kept in float.
 //      for k: acc = fma(x[m,k], float(w[n,k]), acc)
-//  - quantised: quantised weights. Each row of x is cut into blocks of 32 with a scale sa, X = round-half-even(x / sa).
+//  - quantised: quantised weights. A row of x becomes blocks of 32 with a scale sa each, X = round-half-even(x / sa).
 //    Twelve bits: sa = amax/2032, the quotient taken as x * (2032/amax), all 0 when amax is below 2^-100; with Arm's
 //    dot instructions eight bits, the same with 127 for 2032. With AMX: sa = 2^(floor(log2 amax) - 7), eight bits and a
 //    sign, all 0 when amax is below 2^-90. A block with an infinity or a NaN (AMX: with 2^90 or more) has sa = NaN. A
@@ -26,9 +26,9 @@
 //    bits give the same result. A scale sw of G4, G8 or MXFP4 below 2^-29 counts as zero, in every form.
 //  - rounded: BF16 weights with AMX, and quantised ones of the level amx_bf16. x is rounded to bf16 (ties to even), a
 //    quantised weight to bf16 (ties away from zero) from its value, d*(q-o) or d*q + m, rounded to float once. For each
-//    32 k, from +0 on, even and odd k apart:
+//    32 k, even and odd k are summed separately, each from +0:
 //      even = fma(x[2i], w[2i], even), odd = fma(x[2i+1], w[2i+1], odd) for i ascending; acc = acc + (even + odd)
-//    Subnormal operands and results count as zeros. That is what tdpbf16ps does, whichever of x and W stands first.
+//    Subnormal operands and results count as zeros. The instruction tdpbf16ps computes this, in either operand order.
 //  - paired: BF16 weights with Arm's bfmmla. x is rounded to bf16 (ties to even). For each two k, ascending to the next
 //    multiple of 32 (zeros past K):
 //      acc = odd(acc + odd(x[2i] * w[2i] + x[2i+1] * w[2i+1]))
@@ -47,8 +47,8 @@
 
 namespace quire {
 
-// A weight as a file holds it: n rows of k elements, each row_bytes(dtype, k) long, back to back.
-// G4 and G8: data are unsigned codes in k order (G4: two a byte, the lower k in the low nibble) and
+// A weight as a file stores it: n rows of k elements, each row_bytes(dtype, k) long, back to back.
+// G4 and G8: data are unsigned codes in k order (G4: two per byte, the lower k in the low nibble) and
 // w[n, k] = scales[n][k / group] * code + mins[n][k / group], as a float: G4 fma(d, q, m), G8 fma(d, q - 128, wm).
 // Scales and minima are finite and below 2^40. All parts of a packed weight have the same group.
 struct RawMatrix {
@@ -67,9 +67,9 @@ struct RawMatrix {
 };
 
 struct PackOptions {
-  bool quantise_activations = true;  // false (--dtype float32): weights meet float activations, always
-  DType activation = DType::kF32;    // what the model's activations are (Backend::activation_dtype)
-  // Optional: called on the packing thread with bytes of a part that will not be read again.
+  bool quantise_activations = true;  // false (--dtype float32): products always take float activations
+  DType activation = DType::kF32;    // the type of the model's activations (Backend::activation_dtype)
+  // Optional: called on the packing thread with the bytes of a part that will not be read again.
   std::function<void(std::span<const std::byte>)> consumed = {};
 };
 
@@ -91,12 +91,13 @@ class PackedMatrix {
   int64_t k_;
 };
 
+// A glu (ops/activation.h) after the product.
 struct GatedForm {
   Activation activation = Activation::kSilu;
-  float limit = 0;  // as GluArgs has it
+  float limit = 0;  // as in GluArgs
 };
 
-// An rms_norm (ops/norm.h) over all of x's columns.
+// An rms_norm (ops/norm.h) over all columns of x before the product.
 struct NormForm {
   const float* weight = nullptr;  // [K]
   float eps = 0;
@@ -107,17 +108,18 @@ struct LinearArgs {
   const PackedMatrix* weight = nullptr;
   const float* bias = nullptr;  // [N] or null
   Tensor out;                   // [M, N]; must not overlap x
-  // Not empty: column i of the weight meets column columns[i] of x (GPTQ's act-order).
+  // Not empty: column i of the weight is multiplied with column columns[i] of x (GPTQ's act-order).
   std::span<const int32_t> columns = {};
   // Optional: the first N/2 columns are a gate and the others its up. out is then [M, N/2], with the bits of a linear
-  // to [M, N] and a glu (ops/activation.h) of its halves.
+  // to [M, N] and a glu of its halves.
   const GatedForm* gated = nullptr;
-  // Only where Backend::joins_linear() says so. `norm`: x is F32 and goes through this norm first, rounded to the
-  // activations' type. `residual`: out is F32 and becomes fma(y, residual_scale, residual), y rounded to the
-  // activations' type before. The bits are those of the ops one by one.
+  // Only where Backend::joins_linear(). `norm`: x is F32 and is normalised first, rounded to the type of activations.
+  // `residual`: out is F32 and becomes fma(y, residual_scale, residual), with y rounded to the type of activations
+  // before. The bits are those of the separate ops.
   const NormForm* norm = nullptr;
   Tensor residual = {};  // no data: none; may be out
   float residual_scale = 1.0f;
 };
+void check(const LinearArgs& args);
 
 }  // namespace quire

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// rms_norm and layer_norm over groups of columns of each row.
+// rms_norm, layer_norm and gated_rms_norm over groups of columns of each row.
 //
 // Contract. Sums run in 16 lanes (lane i takes elements i, i+16, ...; a last partial group adds nothing to the lanes
-// past it) with fma for squares, then the lanes fold 8, 4, 2, 1. So the order depends on `group` alone.
+// past it) with fma for squares, then the lanes fold 8, 4, 2, 1. So the order of a sum depends on `group` alone.
 //   rms_norm:   y = (x * (1 / sqrt(sum(x^2)/group + eps))) * w, each operation rounded
 //   layer_norm: mean first, then the sum of squared differences; rstd as in rms_norm;
 //               y = fma((x - mean) * rstd, w, b), without a bias ((x - mean) * rstd) * w
-// In place is fine (out == x).
+// `out` may be `x`.
 #pragma once
 
 #include "ops/tensor.h"
@@ -20,6 +20,7 @@ struct RmsNormArgs {
   float eps = 0;
   Tensor out;
 };
+void check(const RmsNormArgs& args);
 
 struct LayerNormArgs {
   Tensor x;
@@ -29,9 +30,10 @@ struct LayerNormArgs {
   float eps = 0;
   Tensor out;
 };
+void check(const LayerNormArgs& args);
 
-// Norms with a gate, as recurrent layers have them. Gate last: out = rms_norm(x) * silu(gate). Gate first:
-// out = rms_norm(x * silu(gate)). Each product rounded; rms_norm as above, over `group` columns.
+// A norm with a gate, as recurrent layers have it. Gate last: out = rms_norm(x) * silu(gate). Gate first:
+// out = rms_norm(x * silu(gate)). Each product is rounded; rms_norm is as above, over `group` columns.
 struct GatedRmsNormArgs {
   Tensor x;     // [rows, cols]
   Tensor gate;  // [rows, cols]
@@ -42,5 +44,6 @@ struct GatedRmsNormArgs {
   bool gate_first = false;
   Tensor out;  // may be x
 };
+void check(const GatedRmsNormArgs& args);
 
 }  // namespace quire

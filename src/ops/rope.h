@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// rope: rotates rot_dim elements of each head, from `offset` on, by its token's position, in place.
+// rope: rotates rot_dim elements of each head, from `offset` on, by the position of the token, in place.
 //
-// Contract. The pair (a, b) of index i becomes (fma(a, c, -(b*s)), fma(b, c, a*s)) with c, s from the table's row;
-// pairs are (i, i+rot/2), or (2i, 2i+1) when interleaved. The other elements stay. The table carries any attention
-// scaling (yarn, longrope).
+// Contract. The pair (a, b) of index i becomes (fma(a, c, -(b*s)), fma(b, c, a*s)) with c and s from the table's row
+// for the position. Pairs are (i, i+rot/2), or (2i, 2i+1) if interleaved. The other elements stay as they are. The
+// tables include any attention scaling (YaRN, LongRoPE).
 #pragma once
 
 #include <span>
@@ -22,5 +22,6 @@ struct RopeArgs {
   std::span<const int32_t> positions;  // [tokens]: rows of the tables
   int64_t offset = 0;                  // MLA rotates the end of a head
 };
+void check(const RopeArgs& args);
 
 }  // namespace quire

@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/math.h"
 #include "base/utf8.h"
 #include "weights/file_sniff.h"
 #include "weights/ggml_types.h"
@@ -32,10 +33,6 @@ constexpr uint64_t kMaxAlignment = 1 << 20;
 constexpr uint64_t kLeastPairBytes = 8 + 1 + 4 + 1;
 constexpr uint64_t kLeastTensorBytes = 8 + 1 + 4 + 4 + 8;
 constexpr const char* kFetchAgain = "the download is incomplete or the file is damaged; fetch it again";
-
-uint64_t align_up(uint64_t n, uint64_t alignment) {
-  return (n + alignment - 1) / alignment * alignment;  // n is at most a file's size, so this does not overflow
-}
 
 class Parser {
  public:
@@ -256,7 +253,7 @@ class Parser {
 
   // Tensors lie one after the other, each at the first aligned place after the one before, and end the file.
   Status place_tensors(uint64_t alignment, std::vector<GgufTensorInfo>& tensors) {
-    const uint64_t begin = std::min<uint64_t>(align_up(pos_, alignment), bytes_.size());
+    const uint64_t begin = std::min<uint64_t>(round_up(pos_, alignment), bytes_.size());
     const uint64_t room = bytes_.size() - begin;
     std::sort(places_.begin(), places_.end(), [](const Place& a, const Place& b) {
       return std::pair(a.offset, a.tensor) < std::pair(b.offset, b.tensor);
@@ -275,7 +272,7 @@ class Parser {
       }
       if (place.offset < at)
         return bad("tensors " + before + " and " + in_quotes(tensors[place.tensor].name) + " overlap");
-      if (place.offset != align_up(at, alignment)) {
+      if (place.offset != round_up(at, alignment)) {
         return bad("bytes " + std::to_string(at) + " to " + std::to_string(place.offset) + " of the data, before " +
                    which + ", belong to no tensor");
       }

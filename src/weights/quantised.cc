@@ -19,6 +19,7 @@
 #include <optional>
 
 #include "base/half.h"
+#include "base/math.h"
 #include "weights/file_sniff.h"
 #include "weights/quant.h"
 
@@ -29,10 +30,6 @@ constexpr float kMaxScale = 0x1p40f;         // what the backends take
 constexpr int64_t kMaxElements = 1LL << 40;  // of a matrix
 constexpr int64_t kWordBits = 32;
 constexpr int64_t kColumnBlock = 16;  // columns that are taken apart together: a cache line of words
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // One tensor as the file holds it, of any type; one expert's part where there is a stack.
 struct FileTensor {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "backend/cpu/isa.h"
+#include "backend/cpu/isa_level.h"
 #include "backend/gpu/device.h"
 #include "base/env.h"
 

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts an attention call into items of similar cost: by kv head, by block of rows, and by split where that is too few.
+// Divides an attention call into items of similar cost: by kv head, by block of rows, and, if needed, by split.
 #include "backend/cpu/attention_plan.h"
 
 #include <algorithm>
 
 #include "backend/cpu/attention_layout.h"
 #include "base/check.h"
+#include "base/math.h"
 
 namespace quire::cpu {
 namespace {
 
-// Items that each thread should get on average, so that the last one to finish is not far behind.
+// Items per thread on average, so that threads finish at about the same time.
 constexpr int64_t kItemsPerThread = 6;
 
 // Rows of one sequence and kv head that run together.
 struct RowBlock {
   int64_t begin, end;
-  int64_t low, high;  // the positions that its rows see: from the first one's first to the last one's last
+  int64_t low, high;  // the positions that any of its rows sees
   int64_t split_begin() const { return low / kAttentionSplit; }
-  int64_t split_end() const { return (high + kAttentionSplit - 1) / kAttentionSplit; }
+  int64_t split_end() const { return ceil_div(high, kAttentionSplit); }
   // Loading a position costs about as much as two rows' arithmetic on it.
   int64_t cost(int64_t from, int64_t to) const {
     return (end - begin + 2) * (std::min(to, high) - std::max(from, low / kAttentionTile * kAttentionTile));
@@ -35,9 +36,8 @@ void for_each_row_block(const AttentionArgs& args, int64_t most_rows, const Visi
     const int64_t rows = queries * group;
     const int64_t whole = most_rows == kAttentionRows ? 6 : 16;
     // Blocks of equal size: 49 rows are 25 and 24, not 48 and 1; whole register tiles of 6 rows, or 16.
-    const int64_t blocks = (rows + most_rows - 1) / most_rows;
-    const int64_t size =
-        blocks == 0 ? 0 : std::min(most_rows, ((rows + blocks - 1) / blocks + whole - 1) / whole * whole);
+    const int64_t blocks = ceil_div(rows, most_rows);
+    const int64_t size = blocks == 0 ? 0 : std::min(most_rows, round_up(ceil_div(rows, blocks), whole));
     for (int64_t begin = 0; begin < rows; begin += size) {
       const int64_t end = std::min(begin + size, rows);
       const int64_t context = args.context_lens[seq];
@@ -47,13 +47,13 @@ void for_each_row_block(const AttentionArgs& args, int64_t most_rows, const Visi
   }
 }
 
-// What a kernel would trust: a wrong length or page here is memory of someone else.
+// Kernels rely on these values: with a wrong length or page they would read other memory.
 void check_sequences(const AttentionArgs& args) {
   const int64_t seqs = static_cast<int64_t>(args.context_lens.size());
   for (int64_t seq = 0; seq < seqs; ++seq) {
     const int64_t queries = args.cu_seqlens_q[seq + 1] - args.cu_seqlens_q[seq];
     const int64_t context = args.context_lens[seq];
-    const bool own = args.causal || args.window > 0;  // a token sees where it stands
+    const bool own = args.causal || args.window > 0;  // a token sees its own position
     QUIRE_CHECK(queries >= 0 && context >= (own ? queries : queries > 0), "a row would see no position");
     const int64_t blocks = (context + args.kv.block_size - 1) / args.kv.block_size;
     QUIRE_CHECK(blocks <= args.max_blocks, "a context is longer than its block table");
@@ -130,7 +130,7 @@ void AttentionPlan::build(const AttentionArgs& args, int threads, int64_t most_r
   });
 
   if (static_cast<int64_t>(partials_.size()) < floats) partials_.resize(static_cast<size_t>(floats));
-  // Not stable_sort, which takes memory of its own.
+  // Not stable_sort, which allocates memory.
   std::sort(sized_.begin(), sized_.end(),
             [](const Sized& a, const Sized& b) { return a.cost != b.cost ? a.cost > b.cost : a.order < b.order; });
   for (const Sized& s : sized_) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// AttentionPlan: cuts one attention call into work items for the threads.
+// AttentionPlan: divides one attention call into work items for the threads.
 //
 // Rows. For one sequence and one kv head, a row is (query token, head of the kv head's group), numbered
-// query * group + head, so that the rows of an item share every K and V that is loaded. A row sees the positions of
+// query * group + head, so that the rows of an item share every loaded K and V. A row sees the positions of
 // seen_by(): both ends do not decrease from row to row, and the rows of an item see together one run of positions.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace quire::cpu {
 
 constexpr int64_t kAttentionRows = 48;      // most rows of an item of kernels in float
 constexpr int64_t kAttentionRowsMost = 96;  // most rows of any item
-constexpr int64_t kAttentionFewRows = 6;    // up to so many, kernels with tiles do without them
+constexpr int64_t kAttentionFewRows = 6;    // up to this many rows, AMX kernels do not use tiles
 
 // A part of a call: rows [row_begin, row_end) of one sequence and kv head over splits [split_begin, split_end). Without
 // partials it covers all splits and writes `out`; else it writes one partial result per split and row.
@@ -31,7 +31,7 @@ struct AttentionItem {
   float* partials = nullptr;  // [splits from split_first on][row_end - row_begin][partial_stride]: m, l, o
 };
 
-// Joins the partial results of rows [row_begin, row_end), splits from left to right, and writes `out`.
+// Merges the partial results of rows [row_begin, row_end), splits from left to right, and writes `out`.
 struct AttentionMerge {
   int32_t seq = 0;
   int32_t kv_head = 0;
@@ -45,11 +45,11 @@ constexpr int64_t attention_partial_stride(int64_t v_dim) {
   return (v_dim + 15) / 16 * 16 + 16;  // o first, then m and l
 }
 
-// The positions [begin, end) that a query sees, and the one where it stands.
+// The positions [begin, end) that a query sees, and its own position.
 struct Seen {
   int64_t begin, end;
 };
-// Inlined always, as kernels of several ISA levels share no code.
+// Always inlined, because kernels of several ISA levels must share no code.
 [[gnu::always_inline]] constexpr inline Seen seen_by(const AttentionArgs& args, int64_t context, int64_t queries,
                                                      int64_t query) {
   const int64_t at = context - queries + query;
@@ -64,12 +64,12 @@ struct Seen {
 // Floats that one thread needs while it runs items; the memory must be aligned to 64 bytes.
 int64_t attention_scratch_floats(int64_t head_dim, int64_t v_dim);
 
-// A plan, rebuilt for each call, that keeps its memory between calls. Owned by the backend and used by its thread; the
-// items point into it. Items may run in any order on any thread, the merges after all of them: how a call is cut
-// changes no bit.
+// A plan that is rebuilt for each call and keeps its memory between calls. Owned by the backend and used by its thread;
+// items point into it. Items may run in any order on any thread; the merges run after all of them. The division of a
+// call changes no bit.
 class AttentionPlan {
  public:
-  // most_rows: of an item, up to kAttentionRowsMost.
+  // most_rows: per item, at most kAttentionRowsMost.
   void build(const AttentionArgs& args, int threads, int64_t most_rows = kAttentionRows);
   std::span<const AttentionItem> items() const { return items_; }  // longest first
   std::span<const AttentionMerge> merges() const { return merges_; }

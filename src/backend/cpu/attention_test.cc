@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "backend/backend.h"
-#include "backend/cpu/attention_oracle_test.h"
+#include "backend/testing/attention_oracle_test.h"
 
 namespace quire::cpu {
 namespace {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CpuBackend: checks shapes, splits each op's outputs over threads, and calls the kernels of one ISA level. The larger
-// ops have their host side in a file of their own (moe.cc, state_ops.cc); the rest is in cpu_backend.cc.
+// CpuBackend: checks arguments, splits the outputs of each op over threads, and calls the kernels of one ISA level.
+// Ops whose rows are independent (QUIRE_ROW_OPS of ops/op_list.h) are made in cpu_backend.cc; each of the others has a
+// file of its own (attention.cc, linear.cc, moe.cc, ...).
 #pragma once
 
 #include <algorithm>
@@ -9,12 +10,13 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/attention_plan.h"
-#include "backend/cpu/kernels.h"
-#include "backend/cpu/memory.h"
+#include "backend/cpu/cpu_kernels.h"
 #include "backend/cpu/moe_plan.h"
 #include "backend/cpu/pack.h"
-#include "backend/cpu/state_layout.h"
+#include "backend/cpu/page_memory.h"
+#include "backend/cpu/recurrent_layout.h"
 #include "backend/cpu/thread_pool.h"
+#include "base/math.h"
 
 namespace quire::cpu {
 
@@ -38,9 +40,10 @@ class Scratch {
 // Elementwise work below this many elements is not worth a second thread.
 constexpr int64_t kElementsPerPiece = 8192;
 
-inline void check_float(const Tensor& t, int64_t rows, int64_t cols) {
-  QUIRE_CHECK(t.dtype == DType::kF32 && t.data != nullptr);
-  QUIRE_CHECK(t.rows == rows && t.cols == cols && t.stride >= cols);
+// Activations on the CPU are F32.
+template <typename... Tensors>
+void check_f32(const Tensors&... t) {
+  QUIRE_CHECK(((t.dtype == DType::kF32) && ...));
 }
 
 inline const CpuMatrix& matrix(const PackedMatrix* weight) {
@@ -58,51 +61,36 @@ class CpuBackend final : public Backend {
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override;
   size_t kv_page_bytes(const KvPageShape& shape) const override;
 
-  void embedding(const EmbeddingArgs& args) override;
-  void rms_norm(const RmsNormArgs& args) override;
-  void layer_norm(const LayerNormArgs& args) override;
-  void rope(const RopeArgs& args) override;
-  void linear(const LinearArgs& args) override;
-  void glu(const GluArgs& args) override;
-  void activation(const ActivationArgs& args) override;
-  void residual_add(const ResidualAddArgs& args) override;
-  void gather(const GatherArgs& args) override;
-  void gather_columns(const GatherColumnsArgs& args) override;
-  void scale(const ScaleArgs& args) override;
-  void soft_cap(const SoftCapArgs& args) override;
-  void gated_rms_norm(const GatedRmsNormArgs& args) override;
-  void reshape_and_cache(const ReshapeAndCacheArgs& args) override;
-  void attention(const AttentionArgs& args) override;
-  void gated_delta_net(const GatedDeltaNetArgs& args) override;  // state_ops.cc
-  void mamba2(const Mamba2Args& args) override;
-  void short_conv(const ShortConvArgs& args) override;
-  void moe_route(const MoeRouteArgs& args) override;  // moe.cc
-  void moe_experts(const MoeExpertsArgs& args) override;
+  QUIRE_OPS(QUIRE_OVERRIDE_OP)
 
  private:
-  // Splits rows of about `cols` elements of work each.
+  // Splits rows over threads, each row being `work` elements of work.
   template <typename Fn>
-  void for_rows(int64_t rows, int64_t cols, const Fn& fn) {
-    const int64_t enough = (kElementsPerPiece + cols - 1) / (cols > 0 ? cols : 1);
-    const int64_t fair = (rows + 4 * pool_.threads() - 1) / (4 * pool_.threads());
+  void for_rows(int64_t rows, int64_t work, const Fn& fn) {
+    const int64_t enough = ceil_div(kElementsPerPiece, std::max<int64_t>(work, 1));
+    const int64_t fair = ceil_div(rows, int64_t{4} * pool_.threads());
     pool_.for_each_piece(rows, std::max(enough, fair), [&](int64_t begin, int64_t end, int) { fn(begin, end); });
   }
   template <typename Args>
+  void run_rows(const Args& args, int64_t work_per_element, void (*kernel)(const Args&, int64_t, int64_t));
+  // recurrent.cc
+  template <typename Args>
   void recurrent(const Args& args, const Tensor& x, int64_t groups, int64_t units, int64_t matrix_floats,
                  void (*kernel)(const Args&, const StateItem&, float*));
+  // linear.cc
   PreparedRows prepared_rows(Scratch& memory, const PackedView& w, int64_t rows);
   void linear_few_rows(const PackedView& w, const LinearArgs& args);
   void linear_many_rows(const PackedView& w, const LinearArgs& args, bool prepare);
-  // Rows times panels [begin, end) of the output; `prepared` is null where rows meet the weight as floats.
+  // Rows times panels [begin, end) of the output; `prepared` is null if the product takes float rows.
   void linear_piece(const PackedView& w, const LinearArgs& args, const PreparedRows* prepared, int64_t row_begin,
                     int64_t row_end, int64_t begin, int64_t end, int thread);
-  // moe.cc: a step's share of tokens; its products and what stands between them.
+  // moe.cc: one chunk of tokens, the two products of its experts and the activation between them.
   void moe_chunk(const MoeExpertsArgs& args);
   void moe_few_tokens(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& y);
   void moe_many_tokens(const MoeExpertsArgs& args, std::span<MoePlan::Expert> experts, const Tensor& gathered,
                        const Tensor& hidden, const Tensor& y);
   void moe_prepared(std::span<MoePlan::Expert> experts, std::span<const PackedMatrix* const> weights);
-  void moe_cut(std::span<const MoePlan::Expert> experts, std::span<const PackedMatrix* const> weights);
+  void moe_add_pieces(std::span<const MoePlan::Expert> experts, std::span<const PackedMatrix* const> weights);
   Tensor moe_floats(Scratch& memory, int64_t rows, int64_t cols);
   void moe_gather(const Tensor& x, const MoePlan::Expert& e, const Tensor& to, int64_t row_begin, int64_t row_end);
   void moe_activate(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& out, int64_t row_begin,
@@ -116,19 +104,19 @@ class CpuBackend final : public Backend {
   Isa isa_;
   const CpuKernels& kernels_;
   ThreadPool pool_;
-  std::vector<Scratch> thread_scratch_;  // one a thread, touched by that thread alone
-  std::vector<Scratch> thread_rows_;     // likewise: its own quantised rows
+  std::vector<Scratch> thread_scratch_;  // one per thread, used by that thread alone
+  std::vector<Scratch> thread_rows_;     // likewise: the thread's own quantised rows
   std::vector<Scratch> thread_sums_;     // likewise: gate and up of a piece
-  std::vector<int64_t> state_order_;     // of a recurrent op: its sequences by length, and its pieces of work
-  std::vector<StateItem> state_items_;
-  Scratch ordered_;  // activations whose columns a weight takes in an order of its own
-  Scratch rows_;     // quantised rows that threads share
-  Scratch gated_;    // gate and up where pieces do not join them
+  std::vector<int64_t> state_order_;     // of a recurrent op: its sequences by length
+  std::vector<StateItem> state_items_;   // and its pieces of work
+  Scratch ordered_;                      // activations with their columns in the order of the weight
+  Scratch rows_;                         // quantised rows that threads share
+  Scratch gated_;                        // gate and up, if they are not multiplied piece by piece
   AttentionPlan plan_;
   MoePlan moe_;
-  Scratch moe_gathered_;  // the rows that experts see
-  Scratch moe_hidden_;    // what their first products put out
-  Scratch moe_outputs_;   // what they put out
+  Scratch moe_gathered_;  // the input rows of experts
+  Scratch moe_hidden_;    // the outputs of their first products
+  Scratch moe_outputs_;   // their outputs
 };
 
 }  // namespace quire::cpu

@@ -10,8 +10,8 @@
 #include <random>
 
 #include "backend/backend.h"
-#include "backend/cpu/attention_cases.h"
-#include "backend/cpu/kernels.h"
+#include "backend/testing/attention_cases.h"
+#include "backend/cpu/cpu_kernels.h"
 #include "backend/cpu/simd_probe.h"
 
 namespace quire::cpu {

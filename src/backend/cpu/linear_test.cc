@@ -7,9 +7,9 @@
 #include <map>
 
 #include "backend/backend.h"
-#include "backend/cpu/isa.h"
-#include "backend/cpu/linear_oracle_test.h"
-#include "backend/linear_cases.h"
+#include "backend/cpu/isa_level.h"
+#include "backend/testing/linear_oracle_test.h"
+#include "backend/testing/linear_cases.h"
 
 namespace quire {
 namespace {

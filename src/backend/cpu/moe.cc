@@ -5,32 +5,29 @@
 #include <limits>
 
 #include "backend/cpu/cpu_backend.h"
+#include "base/math.h"
 
 namespace quire::cpu {
 namespace {
 
-// Choices that run at once: what bounds the memory between an expert's two products.
+// Choices that run at once; this bounds the memory between the two products of an expert.
 constexpr int64_t kMostChoices = 8192;
-// Up to this many tokens every thread makes an expert's rows ready for itself: cheaper than more regions.
+// Up to this many tokens every thread prepares the rows of an expert for itself, which is cheaper than more regions.
 constexpr int64_t kFewTokens = 4;
-// Bytes of an expert's rows that one piece reads again and again: they should stay in L2.
+// Bytes of an expert's rows that one piece reads repeatedly: they should stay in L2.
 constexpr int64_t kRowBlockBytes = 1 << 20;
-// Panels of a piece, where an expert has more rows than a few: they should stay in caches from row to row.
+// Panels per piece, if an expert has more than a few rows: they should stay in caches from row to row.
 constexpr int64_t kMostPanels = 8;
 constexpr int64_t kFewRows = 4;
-// Rows of experts that go through both products together: what stands between stays in caches.
+// Rows of experts that go through both products together, so that the results between them stay in caches.
 constexpr int64_t kGroupRows = 256;
 
-constexpr int64_t rounded_up(int64_t n, int64_t unit) {
-  return (n + unit - 1) / unit * unit;
-}
-
-// NaN above all, as torch has it.
+// NaN is above all numbers, as in torch.
 bool above(float a, float b) {
   return a > b || (std::isnan(a) && !std::isnan(b));
 }
 
-// Keeps the `most` best of what is offered, the best first; what came earlier wins ties.
+// Keeps the `most` best offers, the best first; the earlier one wins a tie.
 class Best {
  public:
   Best(float* values, int32_t* ids, int64_t most) : values_(values), ids_(ids), most_(most) {}
@@ -52,7 +49,7 @@ class Best {
   int64_t count_ = 0;
 };
 
-// Memory of one row's routing, carved out of a thread's scratch.
+// The memory for routing one row, in a thread's scratch.
 struct RouteScratch {
   float* scores;        // [experts]
   float* choice;        // [experts]
@@ -176,7 +173,7 @@ void route_row(const CpuKernels& kernels, const MoeRouteArgs& a, int64_t row, co
   }
 }
 
-// What an expert's rows meet a weight as.
+// The rows of an expert as its product takes them.
 struct ExpertRows {
   Tensor x;
   PreparedRows prepared;
@@ -220,20 +217,9 @@ void MoePlan::add_pieces(const Expert& e, int64_t row_block, int64_t panels, int
 }
 
 void CpuBackend::moe_route(const MoeRouteArgs& args) {
-  const int64_t experts = args.logits.cols;
+  check(args);
   if (args.logits.rows == 0) return;
-  check_float(args.logits, args.logits.rows, experts);
-  QUIRE_CHECK(args.ids != nullptr && args.weights != nullptr && args.k > 0);
-  QUIRE_CHECK(args.groups > 0 && experts % args.groups == 0);
-  QUIRE_CHECK(args.groups_kept > 0 && args.groups_kept <= args.groups);
-  QUIRE_CHECK(args.k <= experts / args.groups * args.groups_kept);
-  if (args.groups_kept < args.groups && args.group_score == MoeGroupScore::kTopTwoSum) {
-    QUIRE_CHECK(experts / args.groups >= 2);
-  }
-  if (args.score == MoeScore::kSparseMixer) {
-    QUIRE_CHECK(args.k == 2 && args.groups_kept == args.groups && args.choice_bias == nullptr && !args.normalise);
-  }
-  const int64_t grain = std::max<int64_t>(1, kElementsPerPiece / 4 / experts);
+  const int64_t grain = std::max<int64_t>(1, kElementsPerPiece / 4 / args.logits.cols);
   pool_.for_each_piece(args.logits.rows, grain, [&](int64_t begin, int64_t end, int thread) {
     const RouteScratch scratch(thread_scratch_[static_cast<size_t>(thread)].grow(RouteScratch::bytes(args)), args);
     for (int64_t row = begin; row < end; ++row) route_row(kernels_, args, row, scratch);
@@ -241,13 +227,9 @@ void CpuBackend::moe_route(const MoeRouteArgs& args) {
 }
 
 void CpuBackend::moe_experts(const MoeExpertsArgs& args) {
-  const auto experts = static_cast<int64_t>(args.gate_up.size());
+  check(args);
+  check_f32(args.x);
   if (args.x.rows == 0) return;
-  check_float(args.x, args.x.rows, args.x.cols);
-  check_float(args.out, args.x.rows, args.out.cols);
-  QUIRE_CHECK(args.ids != nullptr && args.weights != nullptr && args.k > 0 && args.down.size() == args.gate_up.size());
-  QUIRE_CHECK(args.gate_up_bias.empty() || args.gate_up_bias.size() == args.gate_up.size());
-  QUIRE_CHECK(args.down_bias.empty() || args.down_bias.size() == args.down.size());
   const int64_t chunk = std::max<int64_t>(1, kMostChoices / args.k);
   for (int64_t token = 0; token < args.x.rows; token += chunk) {
     MoeExpertsArgs part = args;
@@ -256,7 +238,7 @@ void CpuBackend::moe_experts(const MoeExpertsArgs& args) {
     part.out = rows_from(args.out, token, tokens);
     part.ids += token * args.k;
     part.weights += token * args.k;
-    moe_.sort(part.ids, tokens, args.k, experts);
+    moe_.sort(part.ids, tokens, args.k, std::ssize(args.gate_up));
     moe_chunk(part);
   }
 }
@@ -294,7 +276,7 @@ Tensor CpuBackend::moe_floats(Scratch& memory, int64_t rows, int64_t cols) {
   return {memory.grow(static_cast<size_t>(rows * cols) * sizeof(float)), DType::kF32, rows, cols, cols};
 }
 
-// Columns of `hidden` in, `inner` columns out; in place is fine.
+// Reads the columns of `hidden` and writes `inner` columns; may work in place.
 void CpuBackend::moe_activate(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& out, int64_t row_begin,
                               int64_t row_end) {
   if (args.gated) {
@@ -321,14 +303,15 @@ void CpuBackend::moe_piece(const CpuMatrix& weight, const float* bias, const Ten
   }
 }
 
-void CpuBackend::moe_cut(std::span<const MoePlan::Expert> experts, std::span<const PackedMatrix* const> weights) {
+void CpuBackend::moe_add_pieces(std::span<const MoePlan::Expert> experts,
+                                std::span<const PackedMatrix* const> weights) {
   const auto row_block = [&](const MoePlan::Expert& e) {
     const CpuMatrix& weight = matrix(weights[static_cast<size_t>(e.id)]);
     const int64_t bytes = weight.prepares_rows() ? kernels_.linear.prepared_bytes(weight.view(), e.rows) / e.rows
                                                  : weight.k() * static_cast<int64_t>(sizeof(float));
     const int64_t most = std::max<int64_t>(64, kRowBlockBytes / bytes / kRowTile * kRowTile);
-    const int64_t blocks = (e.rows + most - 1) / most;
-    return rounded_up((e.rows + blocks - 1) / blocks, kRowTile);
+    const int64_t blocks = ceil_div(e.rows, most);
+    return round_up(ceil_div(e.rows, blocks), kRowTile);
   };
   int64_t panels = 0;
   for (const MoePlan::Expert& e : experts) {
@@ -343,11 +326,11 @@ void CpuBackend::moe_cut(std::span<const MoePlan::Expert> experts, std::span<con
   }
 }
 
-// Two regions. A thread makes an expert's rows ready in its own memory when it takes the first piece of it.
+// Two regions. A thread prepares the rows of an expert in its own memory when it takes a first piece of it.
 void CpuBackend::moe_few_tokens(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& y) {
   const auto region = [&](std::span<const PackedMatrix* const> weights, std::span<const float* const> biases,
                           const Tensor& out, const auto& fill) {
-    moe_cut(moe_.experts(), weights);
+    moe_add_pieces(moe_.experts(), weights);
     const auto pieces = moe_.pieces();
     pool_.run([&](int thread) {
       const MoePlan::Expert* ready = nullptr;
@@ -359,7 +342,7 @@ void CpuBackend::moe_few_tokens(const MoeExpertsArgs& args, const Tensor& hidden
         const CpuMatrix& weight = matrix(weights[id]);
         if (ready != p.expert) {
           const PackedView& w = weight.view();
-          const int64_t floats = rounded_up(e.rows * w.k * static_cast<int64_t>(sizeof(float)), 64);
+          const int64_t floats = round_up(e.rows * w.k * static_cast<int64_t>(sizeof(float)), 64);
           const int64_t bytes = weight.prepares_rows() ? kernels_.linear.prepared_bytes(w, e.rows) : 0;
           auto* memory = static_cast<std::byte*>(
               thread_rows_[static_cast<size_t>(thread)].grow(static_cast<size_t>(floats + bytes)));
@@ -392,7 +375,7 @@ void CpuBackend::moe_gather(const Tensor& x, const MoePlan::Expert& e, const Ten
   }
 }
 
-// Four regions: the rows of some experts are made ready, multiplied, activated and made ready again, multiplied.
+// Four regions: the rows of some experts are prepared, multiplied, activated and prepared again, multiplied.
 // `gathered`, `hidden` and `y` are those rows.
 void CpuBackend::moe_many_tokens(const MoeExpertsArgs& args, std::span<MoePlan::Expert> experts, const Tensor& gathered,
                                  const Tensor& hidden, const Tensor& y) {
@@ -413,7 +396,7 @@ void CpuBackend::moe_many_tokens(const MoeExpertsArgs& args, std::span<MoePlan::
       fill(e, x, p.row_begin, p.row_end);
       if (weight.prepares_rows()) kernels_.linear.prepare(x, weight.view(), p.row_begin, p.row_end, e.prepared);
     });
-    moe_cut(experts, weights);
+    moe_add_pieces(experts, weights);
     each_piece([&](const MoePlan::Piece& p, int thread) {
       const MoePlan::Expert& e = *p.expert;
       const auto id = static_cast<size_t>(e.id);
@@ -438,7 +421,7 @@ void CpuBackend::moe_prepared(std::span<MoePlan::Expert> experts, std::span<cons
   moe_.clear_pieces();
   for (MoePlan::Expert& e : experts) {
     const CpuMatrix& weight = matrix(weights[static_cast<size_t>(e.id)]);
-    if (weight.prepares_rows()) bytes += rounded_up(kernels_.linear.prepared_bytes(weight.view(), e.rows), 64);
+    if (weight.prepares_rows()) bytes += round_up(kernels_.linear.prepared_bytes(weight.view(), e.rows), 64);
     moe_.add_pieces(e, kRowTile, 1, 1);
   }
   if (bytes == 0) return;
@@ -447,7 +430,7 @@ void CpuBackend::moe_prepared(std::span<MoePlan::Expert> experts, std::span<cons
     const CpuMatrix& weight = matrix(weights[static_cast<size_t>(e.id)]);
     if (!weight.prepares_rows()) continue;
     e.prepared = {memory, e.rows};
-    memory += rounded_up(kernels_.linear.prepared_bytes(weight.view(), e.rows), 64);
+    memory += round_up(kernels_.linear.prepared_bytes(weight.view(), e.rows), 64);
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// MoePlan: the tokens of a step sorted by the experts they chose, cut into the pieces that threads take.
+// MoePlan: the tokens of a step sorted by their chosen experts, divided into pieces of work for threads.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace quire::cpu {
 
-// A (token, rank) pair is a choice; sorted by expert, then by token and rank, choices are the rows that experts see.
-// Owned by the backend and rebuilt for each call; its vectors only grow. Experts that nobody chose are not in it.
+// A (token, rank) pair is a choice; sorted by expert, then by token and rank, choices are the input rows of experts.
+// Owned by the backend and rebuilt for each call; its vectors only grow. Experts without a choice are not in it.
 class MoePlan {
  public:
   struct Expert {
     int32_t id;
     int64_t begin;  // its first row in the sorted order
     int64_t rows;
-    PreparedRows prepared;  // what meets the weight at hand, where rows are made ready for all threads
+    PreparedRows prepared;  // the prepared rows for the current product, if threads share them
   };
   struct Piece {
     const Expert* expert;
@@ -37,7 +37,7 @@ class MoePlan {
   int64_t rows() const { return static_cast<int64_t>(tokens_.size()); }
   std::span<Expert> experts() { return experts_; }
   std::span<const Piece> pieces() const { return pieces_; }
-  std::span<const int32_t> tokens() const { return tokens_; }  // [rows]: whose row of x it is
+  std::span<const int32_t> tokens() const { return tokens_; }  // [rows]: the row of x
   // The rows of a token's choices, in rank order.
   const int32_t* rows_of(int64_t token, int64_t k) const { return rows_.data() + token * k; }
 

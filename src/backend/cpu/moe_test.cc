@@ -10,10 +10,10 @@
 #include <optional>
 
 #include "backend/backend.h"
-#include "backend/cpu/isa.h"
+#include "backend/cpu/isa_level.h"
 #include "backend/cpu/simd_probe.h"
-#include "backend/linear_cases.h"
-#include "backend/moe_cases.h"
+#include "backend/testing/linear_cases.h"
+#include "backend/testing/moe_cases.h"
 
 namespace quire::cpu {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packing: reads GGUF blocks, groups of codes and plain rows, writes panels.
+// Packing: reads GGUF blocks, groups of codes and plain rows, and writes panels.
 #include "backend/cpu/pack.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace quire::cpu {
 
 namespace {
 
-// What is packed before its source is given back: the most that is in memory twice.
+// Bytes that are packed before their source is released: the most that is in memory twice.
 constexpr int64_t kSlabBytes = int64_t{16} << 20;
 
 // Puts bits [shift, shift + kBits) of codes[0..31] of one column into a plane, which was zero before.
@@ -183,7 +183,7 @@ PackedView layout(std::span<const RawMatrix> parts, Packing packing) {
     const QuantFormat f = quant_format(w.dtype);
     const int64_t blocks = w.k / kBlock;
     w.scale_offset = blocks * code_bytes(f);
-    // Groups of other sizes are cut into the largest power of two that they are a multiple of.
+    // Groups of other sizes are divided into the largest power of two that divides them.
     if (parts[0].group > 0) w.group_shift = std::countr_zero(static_cast<uint64_t>(parts[0].group / kBlock));
     bytes = w.scale_offset + (blocks >> w.group_shift) / scale_group(f) * scale_bytes(f);
   }

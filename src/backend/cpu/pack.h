@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packing: from the rows of a file to the panels of packed.h.
+// Packing: converts the rows of a file to the panels of packed.h.
 #pragma once
 
 #include <memory>
 #include <span>
 
-#include "backend/cpu/memory.h"
 #include "backend/cpu/packed.h"
+#include "backend/cpu/page_memory.h"
 #include "backend/cpu/thread_pool.h"
 #include "base/result.h"
 #include "ops/linear.h"
@@ -23,7 +23,7 @@ class CpuMatrix final : public PackedMatrix {
         memory_(std::move(memory)) {}
   size_t bytes() const override { return memory_.bytes(); }
   const PackedView& view() const { return view_; }
-  // Its rows of x are made ready first (LinearKernels::prepare); else they meet it as floats.
+  // Whether LinearKernels::prepare runs on the rows of x first; otherwise the product takes floats.
   bool prepares_rows() const { return prepares_rows_; }
 
  private:
@@ -32,7 +32,7 @@ class CpuMatrix final : public PackedMatrix {
   PageMemory memory_;
 };
 
-// `packings` is what the level's product wants of weights that it takes.
+// `packings` are those of the ISA level's product.
 Result<std::unique_ptr<CpuMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options,
                                         const Packings& packings, ThreadPool& pool);
 

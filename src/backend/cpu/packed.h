@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layouts of packed weights and of the activations that meet them.
+// Layouts of packed weights and of the activations that are multiplied with them.
 //
-// A weight [N, K] is cut into panels of 16 columns (outputs n); the last is padded with zero codes and zero scales.
+// A weight [N, K] is divided into panels of 16 columns (outputs n); the last is padded with zero codes and scales.
 //  - plain (F32, F16, BF16): a panel is [k][16 columns] in the weight's own type.
-//  - quantised: K is cut into blocks of 32. A panel is the codes of all its blocks, then the scales of all its blocks.
-// That is Packing::kColumns; other ISA levels want other packings of what their products take.
+//  - quantised: K is divided into blocks of 32. A panel has the codes of all its blocks, then their scales.
+// This is Packing::kColumns; some ISA levels use other packings for their products.
 //
-// Codes of one block: 16 columns x 32 k, unsigned, thought of as 8 groups of 64 bytes: group g, byte 4*column + j is
-// the code of k = 4g + j (what vpdpbusd and sdot want). They are kept in bit planes, low bits first:
+// Codes of one block: 16 columns x 32 k, unsigned, seen as 8 groups of 64 bytes: byte 4*column + j of group g is the
+// code of k = 4g + j (the operand order of vpdpbusd and sdot). They are stored in bit planes, low bits first:
 //   8 bits: 8 x 64 bytes, the groups themselves
 //   4 bits: 4 x 64 bytes, vector i: low nibbles are group 2i, high nibbles group 2i+1
 //   2 bits: 2 x 64 bytes, vector i: bits 2s, 2s+1 are group 4i+s
 //   1 bit:  8 x uint64, bit j of word g is byte j of group g
 //
-// Packing::kRows, for AMX. The 32 k of a column stand together, in bit planes of the same size:
+// Packing::kRows, for AMX. The 32 k of a column are stored together, in bit planes of the same size:
 //   8 bits: [16 columns][32 k] bytes
-//   4 bits: 4 x 32 words, one word a k: nibble j of vector i is column 4i + j
-//   2 bits: 2 x 32 words, one word a k: bits 2j, 2j+1 of vector i are column 8i + j
-//   1 bit:  16 x uint32, one word a column, one bit a k
+//   4 bits: 4 x 32 words, one word per k: nibble j of vector i is column 4i + j
+//   2 bits: 2 x 32 words, one word per k: bits 2j, 2j+1 of vector i are column 8i + j
+//   1 bit:  16 x uint32, one word per column, one bit per k
 // BF16 is [block of 32 k][16 columns][32 k], K padded with zeros.
 //
-// Packing::kPairs. What smmla and bfmmla multiply: two columns side by side. Eight columns of all blocks stand
-// together, [half][block][quad of 4 columns]; a quad's block is thought of as 8 vectors of 16 bytes, vector 2s + p: k
+// Packing::kPairs, for smmla and bfmmla, which multiply two columns side by side. Eight columns of all blocks are
+// stored together, [half][block][quad of 4 columns]; a quad's block is seen as 8 vectors of 16 bytes, vector 2s + p: k
 // 8s to 8s + 7 of columns 2p and 2p + 1 of the quad, byte 8 * (column % 2) + k % 8. Bit planes:
 //   8 bits: the 8 vectors themselves
 //   4 bits: 4 vectors, 2h + p: low nibbles are step s = 2h, high nibbles step 2h + 1
@@ -30,7 +30,7 @@
 // Q8_0 and Q4_0 have the highest bit of a code flipped, which makes it signed. BF16 is [4 k][8 column pairs]
 // [2 columns][4 k], K padded with zeros to whole blocks.
 //
-// Scales, by scheme (fp16 means 16 of them, one a column):
+// Scales, by scheme (fp16 means 16 of them, one per column):
 //   kScale       [block]: fp16 d
 //   kScaleMin    [block]: fp16 d, fp16 m
 //   kSuperMin    [super-block of 8 blocks]: fp16 d, fp16 dmin, then 8 x {u8 sc[16], u8 mn[16]}
@@ -44,6 +44,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/math.h"
 #include "ops/dtype.h"
 
 namespace quire::cpu {
@@ -74,7 +75,7 @@ struct QuantFormat {
   Scheme scheme;
   uint8_t low_bits;   // 8, 4 or 2
   uint8_t high_bits;  // 0, 1 or 2: code = low | high << low_bits
-  uint8_t offset;     // what is subtracted from a code, or from its table's entry
+  uint8_t offset;     // is subtracted from a code, or from its table's entry
   CodeTable table = CodeTable::kNone;
 };
 
@@ -121,7 +122,7 @@ constexpr bool has_table(QuantFormat f) {
 constexpr const int8_t* table_values(QuantFormat f) {
   return f.table == CodeTable::kFp4 ? kFp4Values : kIq4Values;
 }
-// The table as a register wants it: four times, each entry plus `add`.
+// The table repeated four times to fill a register, each entry plus `add`.
 struct TableBytes {
   uint8_t bytes[64];
 };
@@ -184,13 +185,13 @@ constexpr bool has_second_sum(QuantFormat f) {
 
 enum class Packing : uint8_t { kColumns, kRows, kPairs };
 
-// How a level's product wants weights. BF16 in kColumns is not its business: those meet float activations.
+// The packings that a level's product takes. BF16 in kColumns means that it takes none: `plain` multiplies them.
 struct Packings {
   Packing quantised = Packing::kColumns;
   Packing bf16 = Packing::kColumns;
 };
 
-// Packing::kPairs: where the bits of a code stand in its quad's plane, and what codes are flipped by.
+// Packing::kPairs: the place of a code's bits in its quad's plane, and the bits that are flipped.
 struct PlanePlace {
   int byte;
   int shift;
@@ -236,7 +237,7 @@ constexpr int64_t pair_element_at(int column, int64_t k) {
   return k / 4 * 4 * kPanel + column * 4 + k % 4;
 }
 
-// A packed weight as kernels see it: a view, owning nothing. Panels start on 64 bytes.
+// A packed weight as kernels see it: a view that owns nothing. Panels are aligned to 64 bytes.
 struct PackedView {
   DType dtype = DType::kF32;
   int64_t n = 0;
@@ -247,11 +248,11 @@ struct PackedView {
   Packing packing = Packing::kColumns;
   int group_shift = 0;  // kGroupMin: 2^group_shift blocks share scales
 
-  int64_t panels() const { return (n + kPanel - 1) / kPanel; }
+  int64_t panels() const { return ceil_div(n, kPanel); }
   const uint8_t* panel(int64_t p) const { return data + p * panel_stride; }
 };
 
-// Activations of one linear made ready for the weight at hand, in the form of the ISA level: a view.
+// The activations of one linear, prepared for its weight in the form of the ISA level: a view.
 struct PreparedRows {
   std::byte* data = nullptr;  // aligned to 64
   int64_t rows = 0;
@@ -259,8 +260,8 @@ struct PreparedRows {
 
 // One block of 16 rows of quantised activations; x in [tile][block]. A code of 12 bits is kept as two bytes,
 // X = 16 * high + low with low in -8..7, so that byte dot products serve: dot(q, X) = 16 dot(q, high) + dot(q, low),
-// exact in integers. A row of 64 bytes is the high parts, then the low ones. What `aux` holds follows from the weight's
-// scheme:
+// exact in integers. A row of 64 bytes is the high parts, then the low ones. The contents of `aux` follow from the
+// weight's scheme:
 //   offset types: int32 -(offset * xsum);  32-wide minimum types: float sa * float(xsum)
 //   types with halves: int32 of the low 16 k (kSubScale: -(offset * xsum_lo); kSubScaleMin: xsum_lo)
 // and `high`, for types with a second sum: the same of the high 16 k; or, with a minimum and an offset,
@@ -272,17 +273,17 @@ struct RowTileBlock {
 };
 static_assert(sizeof(RowTileBlock) == 1152);
 
-// PreparedRows of the levels that quantise activations. Rows past `rows` in the last tile hold anything.
+// PreparedRows of the levels that quantise activations. Rows past `rows` in the last tile are undefined.
 struct QuantisedRows {
   RowTileBlock* tiles = nullptr;        // [ceil(rows/16)][blocks]
-  int32_t (*high)[kRowTile] = nullptr;  // [ceil(rows/16)][blocks]: the second sums, where there are any
+  int32_t (*high)[kRowTile] = nullptr;  // [ceil(rows/16)][blocks]: the second sums, if any
   int64_t rows = 0;
   int64_t blocks = 0;
 };
 
 // Both arrays one after the other in the memory of PreparedRows.
 constexpr int64_t row_tile_blocks(int64_t rows, int64_t k) {
-  return (rows + kRowTile - 1) / kRowTile * (k / kBlock);
+  return ceil_div(rows, kRowTile) * (k / kBlock);
 }
 constexpr int64_t quantised_rows_bytes(DType weight, int64_t rows, int64_t k) {
   const bool second = has_second_sum(quant_format(weight));

@@ -5,7 +5,7 @@
 // stays a NaN, its payload is not promised). All is in the namespace of the ISA level and always inlined: two levels in
 // one binary never share a function. Kernels include this header and base/check.h, and no other inline code.
 //
-// What each implementation gives (simd_avx512.h is the one to read first):
+// Each implementation provides (read simd_avx512.h first):
 //   F32x16, I32x16, Mask16
 //   zero() splat(x) load(p) load_n(p, n) store(p, v) store_n(p, v, n)      n in 0..16; lanes past n load as zero
 //   load_f16 load_f16_n store_f16 store_f16_n, and the same for bf16       bits as in base/half.h
@@ -20,7 +20,7 @@
 
 #define QUIRE_INLINE static inline __attribute__((always_inline))
 
-// The build gives each ISA level its namespace; a lone compile gets one from its flags.
+// The build sets the namespace of each ISA level; a compile without it derives one from its flags.
 #ifndef QUIRE_ISA_NS
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
 #define QUIRE_ISA_NS isa_avx512
@@ -45,7 +45,7 @@ namespace quire::cpu::QUIRE_ISA_NS {
 
 constexpr int64_t kLanes = 16;
 
-// The scalar fma with the bits of the vector one, also where the machine has none.
+// A scalar fma with the bits of the vector one, also on machines without the instruction.
 QUIRE_INLINE float fma1(float a, float b, float c) {
   return first(fma(splat(a), splat(b), splat(c)));
 }

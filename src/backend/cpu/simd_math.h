@@ -2,13 +2,14 @@
 // exp, exp2, sigmoid, softplus, tanh and erf over F32x16: own polynomials as fixed sequences of IEEE operations, no
 // libm.
 //
-// So their bits are the same on every ISA level, in the vector body and in a masked tail. Coefficients are minimax fits
-// (relative error of the value), rounded to float one after the other, the lower power first. NaN gives NaN. Largest
-// errors, measured by simd_math_test over dense samples against long double:
+// So their bits are the same on every ISA level, in the vector body and in a masked tail. The coefficients are in
+// kernels/compat/polynomials.h, which GPU kernels use too. NaN gives NaN. Largest errors, measured by simd_math_test
+// over dense samples against long double:
 //   exp 0.85 ulp, exp2_clamped 0.80 ulp, sigmoid 2.1 ulp, softplus 2.4 ulp, tanh 1.4 ulp, erf 0.95 ulp
 #pragma once
 
 #include "backend/cpu/simd.h"
+#include "kernels/compat/polynomials.h"
 
 // Inlined, unless an emulated fma makes them hundreds of instructions long.
 #ifdef QUIRE_EMULATED_FMA
@@ -18,6 +19,10 @@
 #endif
 
 namespace quire::cpu::QUIRE_ISA_NS {
+
+// A step of Horner's rule.
+#define QUIRE_FIRST(p, x, c) F32x16 p = splat(c);
+#define QUIRE_NEXT(p, x, c) p = fma(p, x, splat(c));
 
 // Adding and subtracting it rounds a float of magnitude below 2^22 to the nearest integer, ties to even; in between,
 // the low bits of the sum hold that integer.
@@ -47,13 +52,7 @@ QUIRE_MATH F32x16 exp(F32x16 x) {
   const F32x16 n = shifted - splat(kRoundMagic);
   F32x16 r = fma(n, splat(-0x1.62e400p-1f), x);  // ln 2 in two parts; the first has 15 bits, so n times it is exact
   r = fma(n, splat(-0x1.7f7d1cp-20f), r);
-  F32x16 p = splat(0x1.6a524ep-10f);
-  p = fma(p, r, splat(0x1.12396ep-7f));
-  p = fma(p, r, splat(0x1.5558aap-5f));
-  p = fma(p, r, splat(0x1.555492p-3f));
-  p = fma(p, r, splat(0x1.fffffcp-2f));
-  p = fma(p, r, splat(1.0f));
-  p = fma(p, r, splat(1.0f));
+  QUIRE_EXP_POLYNOMIAL(QUIRE_FIRST, QUIRE_NEXT, p, r)
   return times_power_of_two(p, n, shifted);
 }
 
@@ -63,13 +62,7 @@ QUIRE_MATH F32x16 exp2_clamped(F32x16 x) {
   x = max(splat(-100.0f), x);
   const F32x16 shifted = x + splat(kRoundMagic);
   const F32x16 r = x - (shifted - splat(kRoundMagic));
-  F32x16 p = splat(0x1.416b52p-13f);
-  p = fma(p, r, splat(0x1.5f082ep-10f));
-  p = fma(p, r, splat(0x1.3b2de0p-7f));
-  p = fma(p, r, splat(0x1.c6af7cp-5f));
-  p = fma(p, r, splat(0x1.ebfbdcp-3f));
-  p = fma(p, r, splat(0x1.62e430p-1f));
-  p = fma(p, r, splat(1.0f));
+  QUIRE_EXP2_POLYNOMIAL(QUIRE_FIRST, QUIRE_NEXT, p, r)
   // The shift drops the magic's own bits.
   return p * from_bits(iadd(shl<23>(bits(shifted)), isplat(0x3f800000)));
 }
@@ -83,11 +76,7 @@ QUIRE_MATH F32x16 softplus(F32x16 x) {
   const F32x16 y = exp(neg(abs(x)));
   const F32x16 t = y / (splat(2.0f) + y);
   const F32x16 u = t * t;
-  F32x16 q = splat(0x1.f17340p-4f);
-  q = fma(q, u, splat(0x1.b6e6ccp-4f));
-  q = fma(q, u, splat(0x1.2508b2p-3f));
-  q = fma(q, u, splat(0x1.9996b0p-3f));
-  q = fma(q, u, splat(0x1.555558p-2f));
+  QUIRE_ATANH_POLYNOMIAL(QUIRE_FIRST, QUIRE_NEXT, q, u)
   const F32x16 twice = t + t;
   return max(zero(), x) + fma(twice * u, q, twice);
 }
@@ -99,11 +88,7 @@ QUIRE_INLINE F32x16 copy_sign(F32x16 magnitude, F32x16 sign) {
 QUIRE_MATH F32x16 tanh(F32x16 x) {
   // |x| < 0.6: x + x * u * Q(u) with u = x^2.
   const F32x16 u = x * x;
-  F32x16 q = splat(-0x1.828776p-8f);
-  q = fma(q, u, splat(0x1.54c3c2p-6f));
-  q = fma(q, u, splat(-0x1.b89abap-5f));
-  q = fma(q, u, splat(0x1.1109bep-3f));
-  q = fma(q, u, splat(-0x1.55553ep-2f));
+  QUIRE_TANH_POLYNOMIAL(QUIRE_FIRST, QUIRE_NEXT, q, u)
   const F32x16 near = fma(q * u, x, x);
   // Else 1 - 2 / (e^2|x| + 1); an infinite exponential gives 1.
   const F32x16 a = abs(x);
@@ -114,25 +99,16 @@ QUIRE_MATH F32x16 tanh(F32x16 x) {
 QUIRE_MATH F32x16 erf(F32x16 x) {
   // |x| < 0.95: x + x * P(x^2).
   const F32x16 u = x * x;
-  F32x16 p = splat(0x1.4fa924p-14f);
-  p = fma(p, u, splat(-0x1.a61810p-11f));
-  p = fma(p, u, splat(0x1.544b08p-8f));
-  p = fma(p, u, splat(-0x1.b80124p-6f));
-  p = fma(p, u, splat(0x1.ce2d64p-4f));
-  p = fma(p, u, splat(-0x1.812740p-2f));
-  p = fma(p, u, splat(0x1.06eba8p-3f));
+  QUIRE_ERF_POLYNOMIAL(QUIRE_FIRST, QUIRE_NEXT, p, u)
   const F32x16 near = fma(p, x, x);
   // Else 1 - e^-g(|x|), where g = -log(erfc) is smooth; from 4 on the result rounds to 1.
   const F32x16 a = min(splat(4.0f), abs(x));
-  F32x16 g = splat(-0x1.93c9e0p-13f);
-  g = fma(g, a, splat(0x1.8a7c2cp-9f));
-  g = fma(g, a, splat(-0x1.69f5aap-6f));
-  g = fma(g, a, splat(0x1.a88ceep-4f));
-  g = fma(g, a, splat(0x1.46672ap-1f));
-  g = fma(g, a, splat(0x1.20a2a4p+0f));
-  g = fma(g, a, splat(0x1.fdc146p-13f));
+  QUIRE_ERFC_POLYNOMIAL(QUIRE_FIRST, QUIRE_NEXT, g, a)
   const F32x16 far = splat(1.0f) - exp(neg(g));
   return copy_sign(select(lt(abs(x), splat(0.95f)), near, far), x);
 }
+
+#undef QUIRE_FIRST
+#undef QUIRE_NEXT
 
 }  // namespace quire::cpu::QUIRE_ISA_NS

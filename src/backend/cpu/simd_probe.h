@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "backend/cpu/isa.h"
+#include "backend/cpu/isa_level.h"
 
 namespace quire::cpu {
 

@@ -17,7 +17,7 @@ namespace quire::cpu {
 
 namespace {
 
-// Long enough for the single-threaded pieces between two regions of a step, short enough not to heat an idle machine.
+// Long enough for the single-threaded work between two regions of a step, short enough to let an idle machine sleep.
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr int kSpinsBetweenClockReads = 32;
 
@@ -78,7 +78,7 @@ ThreadPool::ThreadPool(int threads, std::span<const int> cpus) {
 }
 
 ThreadPool::~ThreadPool() {
-  function_ = nullptr;  // tells those who join the last region to end
+  function_ = nullptr;  // workers that join the last region end
   region_.store(((region_.load() & kNumberMask) + kNumber) | kOpen);
   region_.notify_all();
   for (std::thread& worker : workers_) worker.join();
@@ -100,7 +100,7 @@ void ThreadPool::run_erased(Function function, const void* context) {
   region_.store(number | kOpen);
   region_.notify_all();
   run_share(function, context, 0);
-  // Close it: from here on nobody joins, and those who did are counted.
+  // Close the region: from here on no worker joins, and the number of those that did is known.
   const uint32_t joined = (region_.fetch_and(~kOpen) & kJoinedMask) / kJoin;
   wait_until(finished_, [&](uint32_t finished) { return finished == joined; });
 }

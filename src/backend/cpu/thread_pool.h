@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ThreadPool: shares out the pieces of short regions of work; made for thousands of regions a second.
+// ThreadPool: divides short parallel regions of work into pieces; made for thousands of regions per second.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,8 @@ class ThreadPool {
   void run(const Fn& fn) {
     run_erased([](const void* f, int thread) { (*static_cast<const Fn*>(f))(thread); }, &fn);
   }
-  // Inside a region: hands out [0, count) in pieces of `grain`, each to one thread, until none is left. Once a region.
+  // Inside a region: hands out [0, count) in pieces of `grain`, each to one thread, until none is left. Once per
+  // region.
   template <typename Fn>
   void take_pieces(int64_t count, int64_t grain, const Fn& fn) {
     for (;;) {
@@ -44,8 +45,8 @@ class ThreadPool {
     }
   }
 
-  // A region of pieces: fn(begin, end, thread). Which thread does which piece is a matter of luck, so a piece's result
-  // must not depend on it.
+  // A region of pieces: fn(begin, end, thread). Any thread may take any piece, so the result of a piece must not depend
+  // on the thread.
   template <typename Fn>
   void for_each_piece(int64_t count, int64_t grain, const Fn& fn) {
     if (count <= grain) {  // nothing to share

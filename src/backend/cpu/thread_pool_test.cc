@@ -9,8 +9,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "backend/cpu/isa.h"
-#include "backend/cpu/memory.h"
+#include "backend/cpu/isa_level.h"
+#include "backend/cpu/page_memory.h"
 #include "backend/cpu/topology.h"
 #include "base/test_folder.h"
 

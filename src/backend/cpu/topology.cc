@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using Cpus = std::vector<int>;  // sorted
 
 constexpr int kMaxCpus = 1 << 16;
-// Cores below this share of the best one's capacity are left alone: they would be the last to finish each region. Arm's
+// Cores below this share of the best one's capacity are not used: they would be the last to finish each region. Arm's
 // capacities are 1024 for the best core, 700 to 1000 for its middle ones and 150 to 450 for the small ones; frequencies
 // of equal cores differ by a few percent (the favoured ones boost higher), those of small cores by a quarter or more.
 constexpr double kLeastCapacity = 0.5;
@@ -44,7 +44,7 @@ std::optional<int64_t> read_number(const fs::path& path) {
   return value;
 }
 
-// "0-3,8,10-11\n"; what is no list is an empty one.
+// "0-3,8,10-11\n"; anything else is an empty list.
 Cpus parse_list(const std::string& text) {
   Cpus cpus;
   std::istringstream parts(text);
@@ -117,7 +117,7 @@ int count_cores(const fs::path& root, const Cpus& cpus) {
   return cores;
 }
 
-// One group's quota in CPUs; nothing when it has none.
+// The quota of one group in CPUs, if it has one.
 std::optional<double> quota_of(const fs::path& folder, bool v2) {
   int64_t quota = 0, period = 0;
   if (v2) {

@@ -18,7 +18,7 @@ struct CpuChoice {
 };
 
 // From the CPUs that the process may use (sorted): performance cores where cores differ, of one NUMA node (the one with
-// the most of them, which reads its own memory), one thread a physical core (a second one shares its matrix unit and
+// the most of them, which reads its own memory), one thread per physical core (a second one shares its matrix unit and
 // caches) unless that leaves a single thread, no more than the control group's quota. `root` stands for "/" in tests; a
 // file that is missing means "no difference".
 CpuChoice choose_cpus(const std::filesystem::path& root, std::span<const int> allowed);

@@ -86,7 +86,7 @@ Extent extent_of(std::span<const int32_t> cu, std::span<const int32_t> contexts,
 
 // Splits that rows of `tokens` neighbouring positions may see, of a context of `positions`.
 int splits_of(const AttentionParams& p, int64_t positions, int64_t tokens) {
-  int64_t splits = ceil_div(positions, kAttentionSplitPositions);
+  int64_t splits = grid_div(positions, kAttentionSplitPositions);
   if (p.window > 0) {
     const int64_t seen = (p.causal != 0 ? 1 : 2) * int64_t{p.window} + tokens;
     splits = std::min<int64_t>(splits, seen / kAttentionSplitPositions + 2);
@@ -231,9 +231,9 @@ std::vector<AttentionLaunch> launches_of(const AttentionArgs& args, AttentionPar
 
 // A threadgroup keeps partial results of at most 64 rows. Contexts of one split keep nothing.
 size_t GpuBackend::attention_scratch(const StepSizes& sizes) const {
-  const int64_t splits = ceil_div(sizes.positions, kAttentionSplitPositions);
+  const int64_t splits = grid_div(sizes.positions, kAttentionSplitPositions);
   if (splits <= 1 || sizes.heads == 0) return 0;
-  const int64_t row = (ceil_div(sizes.head_dim, 64) * 64 + 2) * int64_t{sizeof(float)};
+  const int64_t row = (grid_div(sizes.head_dim, 64) * 64 + 2) * int64_t{sizeof(float)};
   const int64_t slot = 4 * kAttentionRowTile * row * splits;
   // Every head of q is in one tile, and a group of tokens has at least one of them.
   const double all = static_cast<double>(sizes.tokens + sizes.seqs) * static_cast<double>(sizes.heads * slot);
@@ -266,7 +266,7 @@ void GpuBackend::reshape_and_cache(const ReshapeAndCacheArgs& args) {
   p.tokens = static_cast<int>(args.k.rows);
   p.sides = kv.v_in_k ? 1 : 2;
   launch({KernelId::kReshapeAndCache, args.k.dtype}, p, {kv.pages, args.k.data, args.v.data, args.slot_mapping.data()},
-         {ceil_div(int64_t{p.tokens} * p.sides * p.kv.kv_heads, kCacheRows)}, 32 * kCacheRows);
+         {grid_div(int64_t{p.tokens} * p.sides * p.kv.kv_heads, kCacheRows)}, 32 * kCacheRows);
 }
 
 // A simdgroup holds a head in registers.
@@ -296,7 +296,7 @@ void GpuBackend::qkv_to_cache(const QkvToCacheArgs& args) {
   launch({KernelId::kQkvToCache, args.q.dtype}, p,
          {args.q.data, args.k.data, args.v.data, kv.pages, args.slot_mapping.data(), args.positions.data(), args.q_norm,
           args.k_norm, args.cos_table, args.sin_table},
-         {ceil_div(int64_t{p.tokens} * (p.heads + 2 * p.kv.kv_heads), kCacheRows)}, 32 * kCacheRows);
+         {grid_div(int64_t{p.tokens} * (p.heads + 2 * p.kv.kv_heads), kCacheRows)}, 32 * kCacheRows);
 }
 
 // Where every sequence has one token, grids depend only on the number of sequences and the width of the block tables,

@@ -269,7 +269,7 @@ void DeviceSampler::fill_pending_tokens() {
   const TakeSampledArgs args = take_pending_tokens();
   const TakeSampledParams p{static_cast<int>(args.tokens.size())};
   launcher_.launch(KernelId::kTakeSampled, p, {args.tokens.data(), args.rows.data(), last_results()},
-                   {ceil_div(p.count, 256)}, 256);
+                   {grid_div(p.count, 256)}, 256);
 }
 
 }  // namespace quire::gpu

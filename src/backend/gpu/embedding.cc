@@ -17,7 +17,7 @@ EmbeddingParams params_of(const GpuMatrix& table, const Tensor& out, float scale
 }
 
 Grid grid_of(const GpuMatrix& table, const Tensor& out) {
-  return {static_cast<uint32_t>(out.rows), ceil_div(table.k(), 16 * kEmbeddingThreads)};
+  return {static_cast<uint32_t>(out.rows), grid_div(table.k(), 16 * kEmbeddingThreads)};
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "backend/gpu/device.h"
 #include "base/check.h"
+#include "base/math.h"
 #include "kernels/params/elementwise.h"
 #include "ops/tensor.h"
 
@@ -15,19 +16,16 @@ namespace quire::gpu {
 inline constexpr size_t kBlockAlignment = 256;  // bytes; what every driver's allocations have
 
 constexpr size_t aligned(size_t bytes) {
-  return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+  return round_up(bytes, kBlockAlignment);
 }
-constexpr int64_t round_up(int64_t n, int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-// Rounded up, in the 32 bits of a grid's sizes.
-constexpr uint32_t ceil_div(int64_t n, int64_t by) {
-  return static_cast<uint32_t>((n + by - 1) / by);
+// n / by rounded up, in the 32 bits of a grid's sizes.
+constexpr uint32_t grid_div(int64_t n, int64_t by) {
+  return static_cast<uint32_t>(ceil_div(n, by));
 }
 // The grid of a kernel with one thread per item, which counts them in 32 bits.
 inline Grid element_grid(int64_t items) {
   QUIRE_CHECK(items < INT32_MAX - kElementThreads);
-  return {ceil_div(items, kElementThreads)};
+  return {grid_div(items, kElementThreads)};
 }
 
 inline bool on_16_bytes(const void* address) {

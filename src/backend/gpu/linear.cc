@@ -122,7 +122,7 @@ void run_library(GpuBackend& gpu, const LinearProduct& product) {
   p.y_stride = sums.stride;
   p.m = static_cast<int>(rows);
   gpu.launch({KernelId::kLinearFinish, type}, p, {args.out.data, sums.data, args.bias, args.residual.data},
-             {static_cast<uint32_t>(rows), ceil_div(last.columns, kLinearThreads)}, kLinearThreads);
+             {static_cast<uint32_t>(rows), grid_div(last.columns, kLinearThreads)}, kLinearThreads);
 }
 
 // ---- the portable kernels: few rows (16) or many (64) in a tile, every type of weight ----
@@ -143,7 +143,7 @@ void run_portable(GpuBackend& gpu, const LinearProduct& product) {
   p.m = static_cast<int>(rows);
   p.normed = args.norm != nullptr;
   p.aligned = on_16_bytes(args.x);
-  p.tiles = static_cast<int>(ceil_div(args.out.cols, args.gated != nullptr ? 8 : 16));
+  p.tiles = static_cast<int>(grid_div(args.out.cols, args.gated != nullptr ? 8 : 16));
   p.choices = 1;
   p.eps = args.norm != nullptr ? args.norm->eps : 0.0f;
   const auto run = [&](KernelId kernel, Grid grid, int threads) {
@@ -153,19 +153,19 @@ void run_portable(GpuBackend& gpu, const LinearProduct& product) {
                grid, static_cast<uint32_t>(threads));
   };
   if (type == DType::kF32) {
-    return run(KernelId::kLinearF32, {ceil_div(args.out.cols, 32), ceil_div(rows, kLinearFloatRows)}, kLinearThreads);
+    return run(KernelId::kLinearF32, {grid_div(args.out.cols, 32), grid_div(rows, kLinearFloatRows)}, kLinearThreads);
   }
   const bool plain = w.dtype() == type;
   if (rows > kLinearFewRows) {
     QUIRE_CHECK(args.norm == nullptr, "only products of few rows are joined with a norm");
     return run(plain ? KernelId::kLinearMany : KernelId::kLinearAnyMany,
-               {ceil_div(p.tiles, 4), ceil_div(rows, kLinearManyRows)}, kLinearThreads);
+               {grid_div(p.tiles, 4), grid_div(rows, kLinearManyRows)}, kLinearThreads);
   }
   if (!plain) return run(KernelId::kLinearAnyFew, {static_cast<uint32_t>(p.tiles), 1}, kLinearAnyThreads);
   // Where there are few tiles, threadgroups get few of them, so that every part of the chip has some.
   p.simdgroups = 4;
   while (p.simdgroups > 1 && p.tiles < 2 * p.simdgroups * gpu.device().info().compute_units) p.simdgroups /= 2;
-  run(KernelId::kLinearFew, {ceil_div(p.tiles, p.simdgroups), 1}, 32 * p.simdgroups);
+  run(KernelId::kLinearFew, {grid_div(p.tiles, p.simdgroups), 1}, 32 * p.simdgroups);
 }
 
 // ---- which path runs ----

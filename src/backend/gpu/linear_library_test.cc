@@ -2,7 +2,7 @@
 // linear through a vendor's library: an emulator whose library sums on the host, in the order of the emulator's matrix
 // tile, must give the bits of the own kernels for every way that sums leave, and for weights that are made plain first.
 #include "backend/gpu/test_device.h"
-#include "backend/linear_cases.h"
+#include "backend/testing/linear_cases.h"
 
 namespace quire::gpu {
 namespace {

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 
-#include "backend/cpu/linear_oracle_test.h"
 #include "backend/gpu/hopper/linear_plan.h"
 #include "backend/gpu/recording_device.h"
 #include "backend/gpu/test_device.h"
-#include "backend/linear_cases.h"
+#include "backend/testing/linear_cases.h"
+#include "backend/testing/linear_oracle_test.h"
 
 namespace quire::gpu {
 namespace {

@@ -172,7 +172,7 @@ void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
     p.x_stride = x.stride;
     p.m = static_cast<int>(choices);
     p.aligned = on_16_bytes(x);
-    p.tiles = static_cast<int>(ceil_div(out.cols, epilogue == kLinearGated ? 8 : 16));
+    p.tiles = static_cast<int>(grid_div(out.cols, epilogue == kLinearGated ? 8 : 16));
     p.simdgroups = 4;
     p.tile_rows = static_cast<int>(tile_rows);
     p.choices = static_cast<int>(of_row);
@@ -180,7 +180,7 @@ void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
     const KernelId kernel = type == DType::kF32 ? KernelId::kMoeLinearF32
                             : many              ? (any ? KernelId::kMoeLinearAnyMany : KernelId::kMoeLinearMany)
                                                 : (any ? KernelId::kMoeLinearAnyFew : KernelId::kMoeLinearFew);
-    const uint32_t across = type == DType::kF32 ? ceil_div(out.cols, 32) : ceil_div(p.tiles, any_few ? 1 : 4);
+    const uint32_t across = type == DType::kF32 ? grid_div(out.cols, 32) : grid_div(p.tiles, any_few ? 1 : 4);
     launch({kernel, type}, p, {out.data, x.data, gpu_matrix(first).data, bias, s.order, s.experts},
            {across, static_cast<uint32_t>(tiles)}, any_few ? kLinearAnyThreads : kLinearThreads);
   };
@@ -194,7 +194,7 @@ void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
   combine.k = static_cast<int>(args.k);
   combine.columns = static_cast<int>(args.out.cols);
   launch({KernelId::kMoeCombine, type}, combine, {args.out.data, s.y.data, args.weights},
-         {static_cast<uint32_t>(args.x.rows), ceil_div(args.out.cols, kMoeThreads)}, kMoeThreads);
+         {static_cast<uint32_t>(args.x.rows), grid_div(args.out.cols, kMoeThreads)}, kMoeThreads);
 }
 
 }  // namespace quire::gpu

@@ -5,8 +5,8 @@
 
 #include "backend/backend.h"
 #include "backend/gpu/test_device.h"
-#include "backend/linear_cases.h"
-#include "backend/moe_cases.h"
+#include "backend/testing/linear_cases.h"
+#include "backend/testing/moe_cases.h"
 
 namespace quire::gpu {
 namespace {

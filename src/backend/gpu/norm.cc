@@ -29,7 +29,7 @@ Grid grid_of(const NormParams& p) {
   const int64_t groups = int64_t{p.rows} * p.groups;
   constexpr int64_t kSimdgroups = kNormThreads / 32;
   QUIRE_CHECK(groups < INT32_MAX);
-  return {ceil_div(groups, p.wide != 0 ? 1 : kSimdgroups)};
+  return {grid_div(groups, p.wide != 0 ? 1 : kSimdgroups)};
 }
 
 }  // namespace

@@ -33,13 +33,13 @@ void complete(StateParams& p, const Tensor& x, const Tensor& out, const CausalCo
   p.taps = static_cast<int>(conv.kernel);
   p.biased = conv.bias != nullptr;
   p.scratch = p.channels + p.pairs + 2 * p.heads;
-  p.tasks = p.pairs + static_cast<int>(ceil_div(p.channels - 2 * p.pairs * p.matrix_rows, kStatePlain)) + 1;
-  p.blocks = static_cast<int>(ceil_div(p.matrix_cols, kStateColumns));
+  p.tasks = p.pairs + static_cast<int>(grid_div(p.channels - 2 * p.pairs * p.matrix_rows, kStatePlain)) + 1;
+  p.blocks = static_cast<int>(grid_div(p.matrix_cols, kStateColumns));
 }
 
 Grid prepare_grid(const StateParams& p) {
   QUIRE_CHECK(int64_t{p.rows} * p.tasks < INT32_MAX);
-  return {ceil_div(int64_t{p.rows} * p.tasks, kStatePrepareThreads / 32)};
+  return {grid_div(int64_t{p.rows} * p.tasks, kStatePrepareThreads / 32)};
 }
 Grid recurrence_grid(const StateParams& p) {
   return {static_cast<uint32_t>(p.seqs) * static_cast<uint32_t>(p.heads * p.blocks)};
@@ -143,9 +143,9 @@ void GpuBackend::short_conv(const ShortConvArgs& args) {
   p.channels = static_cast<int>(channels);
   p.taps = static_cast<int>(args.conv.kernel);
   p.biased = args.conv.bias != nullptr;
-  p.parts = rows <= p.seqs ? 1 : static_cast<int>(std::min(64u, ceil_div(rows, kShortConvBlock)));
+  p.parts = rows <= p.seqs ? 1 : static_cast<int>(std::min(64u, grid_div(rows, kShortConvBlock)));
   if (p.seqs == 0) return;
-  const Grid grid = {ceil_div(channels, kShortConvThreads), static_cast<uint32_t>(p.seqs),
+  const Grid grid = {grid_div(channels, kShortConvThreads), static_cast<uint32_t>(p.seqs),
                      static_cast<uint32_t>(p.parts)};
   launch({KernelId::kShortConv, args.bcx.dtype}, p,
          {args.out.data, args.bcx.data, args.conv.weight, args.conv.bias, args.state.pages, s.cu_seqlens_q.data(),

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "backend/gpu/selftest.h"
-#include "backend/linear_cases.h"
+#include "backend/testing/linear_cases.h"
 
 namespace quire::gpu {
 namespace {

@@ -7,6 +7,11 @@
 #pragma once
 
 #include "kernels/compat/dialect.h"
+#include "kernels/compat/polynomials.h"
+
+// A step of Horner's rule.
+#define Q_FIRST(p, x, c) float p = c;
+#define Q_NEXT(p, x, c) p = fma(p, x, c);
 
 // 2^n for n in [-126, 127].
 FN float q_power_of_two(int n) {
@@ -22,13 +27,7 @@ FN float q_exp(float x) {
   const float n = shifted - 0x1.8p23f;
   float r = fma(n, -0x1.62e400p-1f, x);  // ln 2 in two parts; the first has 15 bits, so its product with n is exact
   r = fma(n, -0x1.7f7d1cp-20f, r);
-  float p = 0x1.6a524ep-10f;
-  p = fma(p, r, 0x1.12396ep-7f);
-  p = fma(p, r, 0x1.5558aap-5f);
-  p = fma(p, r, 0x1.555492p-3f);
-  p = fma(p, r, 0x1.fffffcp-2f);
-  p = fma(p, r, 1.0f);
-  p = fma(p, r, 1.0f);
+  QUIRE_EXP_POLYNOMIAL(Q_FIRST, Q_NEXT, p, r)
   // In two factors, of which the first product is exact. A NaN's whole is anything, kept where shifts are defined.
   int whole = as_int(shifted) - 0x4b400000;
   whole = min(max(whole, -200), 200);
@@ -42,13 +41,7 @@ FN float q_exp2(float x) {
   x = x < -100.0f ? -100.0f : x;
   const float shifted = x + 0x1.8p23f;
   const float r = x - (shifted - 0x1.8p23f);
-  float p = 0x1.416b52p-13f;
-  p = fma(p, r, 0x1.5f082ep-10f);
-  p = fma(p, r, 0x1.3b2de0p-7f);
-  p = fma(p, r, 0x1.c6af7cp-5f);
-  p = fma(p, r, 0x1.ebfbdcp-3f);
-  p = fma(p, r, 0x1.62e430p-1f);
-  p = fma(p, r, 1.0f);
+  QUIRE_EXP2_POLYNOMIAL(Q_FIRST, Q_NEXT, p, r)
   // The shift drops the magic number's own bits.
   return p * as_float((as_uint(shifted) << 23) + 0x3f800000u);
 }
@@ -64,11 +57,7 @@ FN float q_silu(float x) {
 // 2 atanh(t) for |t| up to 1/3: log(m) where t = (m - 1) / (m + 1).
 FN float q_twice_atanh(float t) {
   const float u = t * t;
-  float q = 0x1.f17340p-4f;
-  q = fma(q, u, 0x1.b6e6ccp-4f);
-  q = fma(q, u, 0x1.2508b2p-3f);
-  q = fma(q, u, 0x1.9996b0p-3f);
-  q = fma(q, u, 0x1.555558p-2f);
+  QUIRE_ATANH_POLYNOMIAL(Q_FIRST, Q_NEXT, q, u)
   const float twice = t + t;
   return fma(twice * u, q, twice);
 }
@@ -110,11 +99,7 @@ FN float q_copy_sign(float magnitude, float sign) {
 FN float q_tanh(float x) {
   // |x| < 0.6: x + x u Q(u) with u = x^2.
   const float u = x * x;
-  float q = -0x1.828776p-8f;
-  q = fma(q, u, 0x1.54c3c2p-6f);
-  q = fma(q, u, -0x1.b89abap-5f);
-  q = fma(q, u, 0x1.1109bep-3f);
-  q = fma(q, u, -0x1.55553ep-2f);
+  QUIRE_TANH_POLYNOMIAL(Q_FIRST, Q_NEXT, q, u)
   const float near = fma(q * u, x, x);
   // Else 1 - 2 / (e^2|x| + 1); an infinite exponential gives 1.
   const float a = abs(x);
@@ -125,24 +110,12 @@ FN float q_tanh(float x) {
 FN float q_erf(float x) {
   // |x| < 0.95: x + x P(x^2).
   const float u = x * x;
-  float p = 0x1.4fa924p-14f;
-  p = fma(p, u, -0x1.a61810p-11f);
-  p = fma(p, u, 0x1.544b08p-8f);
-  p = fma(p, u, -0x1.b80124p-6f);
-  p = fma(p, u, 0x1.ce2d64p-4f);
-  p = fma(p, u, -0x1.812740p-2f);
-  p = fma(p, u, 0x1.06eba8p-3f);
+  QUIRE_ERF_POLYNOMIAL(Q_FIRST, Q_NEXT, p, u)
   const float near = fma(p, x, x);
   // Else 1 - e^-g(|x|), where g = -log(erfc) is smooth; from 4 on the result rounds to 1.
   float a = abs(x);
   a = a > 4.0f ? 4.0f : a;
-  float g = -0x1.93c9e0p-13f;
-  g = fma(g, a, 0x1.8a7c2cp-9f);
-  g = fma(g, a, -0x1.69f5aap-6f);
-  g = fma(g, a, 0x1.a88ceep-4f);
-  g = fma(g, a, 0x1.46672ap-1f);
-  g = fma(g, a, 0x1.20a2a4p+0f);
-  g = fma(g, a, 0x1.fdc146p-13f);
+  QUIRE_ERFC_POLYNOMIAL(Q_FIRST, Q_NEXT, g, a)
   const float far = 1.0f - q_exp(-g);
   return q_copy_sign(abs(x) < 0.95f ? near : far, x);
 }

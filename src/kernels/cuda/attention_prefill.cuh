@@ -58,13 +58,7 @@ HOPPER_WG_ATTENTION(half, "f16")
 HOPPER_FN float hopper_exp2(float x) {
   const float shifted = x + 0x1.8p23f;
   const float r = x - (shifted - 0x1.8p23f);
-  float p = 0x1.416b52p-13f;
-  p = fma(p, r, 0x1.5f082ep-10f);
-  p = fma(p, r, 0x1.3b2de0p-7f);
-  p = fma(p, r, 0x1.c6af7cp-5f);
-  p = fma(p, r, 0x1.ebfbdcp-3f);
-  p = fma(p, r, 0x1.62e430p-1f);
-  p = fma(p, r, 1.0f);
+  QUIRE_EXP2_POLYNOMIAL(Q_FIRST, Q_NEXT, p, r)
   return as_float(as_uint(p) + (as_uint(shifted) << 23));
 }
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "backend/cpu/isa.h"
-#include "backend/cpu/memory.h"
+#include "backend/cpu/isa_level.h"
+#include "backend/cpu/page_memory.h"
 #include "backend/cpu/thread_pool.h"
 
 namespace quire::cpu {

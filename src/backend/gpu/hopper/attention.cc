@@ -121,7 +121,7 @@ void attend_few(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionParam
   const KernelId merge = by_head_dim(dim, KernelId::kHopperAttentionMergeD64, KernelId::kHopperAttentionMergeD128,
                                      KernelId::kHopperAttentionMergeD256);
   gpu.launch({merge, args.q.dtype}, p, {args.out.data, scratch, args.cu_seqlens_q.data(), args.context_lens.data()},
-             {ceil_div(tokens * p.heads, kHopperMergeThreads / 32)}, kHopperMergeThreads);
+             {grid_div(tokens * p.heads, kHopperMergeThreads / 32)}, kHopperMergeThreads);
 }
 
 }  // namespace
@@ -138,7 +138,7 @@ bool attention(GpuBackend& gpu, const AttentionArgs& args, bool one_token_each) 
   // A step where every sequence has one token may be recorded: then its grids depend on its shape alone.
   const int64_t positions = one_token_each ? args.max_blocks * args.kv.block_size : kinds.few_context;
   const int64_t few_seqs = one_token_each ? static_cast<int64_t>(contexts.size()) : kinds.few_seqs;
-  const int64_t splits = ceil_div(positions, kHopperSplit);
+  const int64_t splits = grid_div(positions, kHopperSplit);
   const int64_t tokens = cu[static_cast<size_t>(few_seqs)];
   if (kinds.few && splits > 1 && scratch_bytes(tokens, p.heads, splits, dim) > kMostScratch) return false;
   if (kinds.few) attend_few(gpu, args, p, few_seqs, tokens, splits);
@@ -154,7 +154,7 @@ bool attention(GpuBackend& gpu, const AttentionArgs& args, bool one_token_each) 
 }
 
 size_t attention_scratch(const GpuBackend& gpu, const StepSizes& sizes) {
-  const int64_t splits = ceil_div(sizes.positions, kHopperSplit);
+  const int64_t splits = grid_div(sizes.positions, kHopperSplit);
   if (splits <= 1 || sizes.heads == 0 || !gpu.hopper()) return 0;
   return static_cast<size_t>(std::min(scratch_bytes(sizes.tokens, sizes.heads, splits, sizes.head_dim), kMostScratch));
 }

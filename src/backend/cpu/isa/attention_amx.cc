@@ -1,0 +1,645 @@
+// SPDX-License-Identifier: Apache-2.0
+// Paged attention of one work item with AMX, BF16 pages; ops/attention.h has the contract (rounded form).
+//
+// For each tile of 64 positions K and V are laid out as second operands once for all rows of the item. Pages in pairs
+// (attention_layout.h) store K in this layout already, and V except for the gaps between pages; K of pages in rows is
+// transposed. Then, sixteen rows at a time: scores from tiles, softmax in registers, weights as bf16, and their
+// products with V, which are added to o in float. Tiles are always whole: a position that a row does not see has weight
+// 0, and V there is 0 or finite.
+#include "backend/cpu/isa/attention_shared.h"
+#include "backend/cpu/isa/attention_widen.h"
+#include "backend/cpu/isa/tiles_amx.h"
+
+namespace quire::cpu::avx512 {
+void attention_run(const AttentionArgs& args, const AttentionItem& item, float* scratch);
+void reshape_and_cache(const ReshapeAndCacheArgs& args, int64_t row_begin, int64_t row_end);
+}  // namespace quire::cpu::avx512
+
+namespace quire::cpu::QUIRE_ISA_NS {
+namespace {
+
+constexpr int kTileRows = 16;
+constexpr int kFewRows = static_cast<int>(kAttentionFewRows);
+constexpr int kMaxTiles = static_cast<int>(kAttentionRowsMost) / kTileRows;
+constexpr int64_t kStep = 32;            // k of one product
+constexpr int64_t kOperandBytes = 1024;  // of one tile
+constexpr int64_t kPositionSteps = kAttentionTile / kStep;
+static_assert(kFewRows <= kLanes);
+
+alignas(64) constexpr uint16_t kInterleave[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                  8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+
+// Sixteen elements of two rows as pairs of bf16.
+template <typename T>
+QUIRE_INLINE __m512i pair_rows(const typename T::Type* even, const typename T::Type* odd) {
+  const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(even));
+  const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd));
+  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+  return _mm512_permutexvar_epi16(_mm512_load_si512(kInterleave), both);
+}
+
+// The even row alone, with zeros for the odd one.
+template <typename T>
+QUIRE_INLINE __m512i pair_with_zero(const typename T::Type* even) {
+  const __m512i both = pair_rows<T>(even, even);
+  return _mm512_and_si512(both, _mm512_set1_epi32(0xffff));
+}
+
+// The layout of K and V in pages; kChunk consecutive positions are stored together.
+struct Bf16Pages : StoredBF16 {
+  static constexpr bool kInPairs = false;
+  static constexpr int64_t kChunk = kKvGroup;
+};
+struct PairedPages : StoredBF16 {
+  static constexpr bool kInPairs = true;
+  static constexpr int64_t kChunk = kKvGroup;
+};
+struct RowPages : StoredBF16 {
+  static constexpr bool kInPairs = false;
+  static constexpr int64_t kChunk = kKvHalf;
+};
+
+// An item's rows, with their state in the thread's scratch.
+struct Rows {
+  int num_rows;
+  int num_tiles;
+  ScoreRule rule;
+  int32_t low[kAttentionRowsMost];  // positions [low, high) are those that each row sees
+  int32_t high[kAttentionRowsMost];
+  bool windowed;                      // the window of a row may begin inside a tile
+  int64_t begin[kAttentionRowsMost];  // positions [begin, end) of the tile at hand are those that each row sees;
+  int64_t end[kAttentionRowsMost];    // the first of them are all 0 but for windows
+  int64_t head_dim;
+  KvGeometry pages;
+  int64_t width;                     // of V, padded
+  int64_t steps;                     // of 32 elements of a head
+  uint8_t* k;                        // [step][4 groups of positions]: second operands
+  const uint8_t* k_at[kTileGroups];  // those of the current tile: the first of a group,
+  int64_t k_step;                    // and bytes from one step to the next
+  uint8_t* v;                        // [2 steps of positions][width / 16]
+  uint8_t* q;                        // [tile][step]: first operands
+  uint8_t* p;                        // [2 steps of positions]: a tile's weights
+  float* s;                          // [16][64]: a tile's scores
+  float* q_few;                      // [kFewRows][steps * 32]: q in float, rounded, where there are few rows
+  float* add;                        // [16][64] or [kFewRows][kMaxHeadDim]: a tile's products with V
+  float* o;
+  float* l;
+  float* m;
+  float* merged;
+  float* merged_m;
+  float* merged_l;
+
+  bool sees(int row) const { return begin[row] < end[row]; }
+  void enter(int64_t tile) {
+    for (int r = 0; r < num_rows; ++r) end[r] = clamp(high[r] - tile, 0, kAttentionTile);
+    if (!windowed) return;
+    for (int r = 0; r < num_rows; ++r) begin[r] = clamp(low[r] - tile, 0, kAttentionTile);
+  }
+};
+
+// 32 bf16 as floats.
+QUIRE_INLINE void widen_row(const uint8_t* from, float* to) {
+  for (int h = 0; h < 2; ++h) {
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32 * h));
+    _mm512_storeu_si512(to + h * kLanes, _mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  }
+}
+
+void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* scratch, Rows* rows) {
+  rows->head_dim = args.kv.head_dim;
+  rows->pages = kv_geometry(args.kv);
+  rows->width = rows->pages.width;
+  rows->rule = score_rule(args);
+  rows->windowed = args.window > 0;
+  rows->steps = (rows->head_dim + kStep - 1) / kStep;
+  rows->num_rows = item.row_end - item.row_begin;
+  rows->num_tiles = (rows->num_rows + kTileRows - 1) / kTileRows;
+  const auto take = [&scratch](int64_t floats) {
+    float* p = scratch;
+    scratch += floats;
+    return p;
+  };
+  const auto operands = [&take](int64_t tiles) { return reinterpret_cast<uint8_t*>(take(tiles * kOperandBytes / 4)); };
+  const int64_t padded = rows->width;
+  rows->k = operands(rows->steps * kTileGroups);
+  rows->v = operands(kPositionSteps * padded / kLanes);
+  rows->p = operands(kPositionSteps);
+  rows->q = operands(rows->steps * kMaxTiles);
+  rows->s = take(kTileRows * kAttentionTile);
+  rows->add = take(kFewRows * kMaxHeadDim);
+  rows->o = take(kAttentionRowsMost * padded);
+  rows->merged = take(kAttentionRowsMost * padded);
+  rows->l = take(kAttentionRowsMost * kLanes);
+  rows->m = take(kAttentionRowsMost);
+  rows->merged_m = take(kAttentionRowsMost);
+  rows->merged_l = take(kAttentionRowsMost);
+  rows->q_few = take(kFewRows * rows->steps * kStep);
+  const __m512 factor = _mm512_set1_ps(rows->rule.factor);
+  for (int r = 0; r < rows->num_tiles * kTileRows; ++r) {
+    uint8_t* to = rows->q + (r / kTileRows * rows->steps) * kOperandBytes + r % kTileRows * 64;
+    const float* from = nullptr;
+    if (r < rows->num_rows) {
+      const int64_t row = item.row_begin + r;
+      const Seen seen = seen_by_row(args, item.seq, row);
+      rows->low[r] = static_cast<int32_t>(seen.begin);
+      rows->high[r] = static_cast<int32_t>(seen.end);
+      rows->begin[r] = 0;
+      from = head_row(args, args.q, rows->head_dim, item.seq, item.kv_head, row);
+    }
+    for (int64_t step = 0; step < rows->steps; ++step, to += kOperandBytes) {
+      __m512 half[2];
+      for (int h = 0; h < 2; ++h) {
+        const int64_t first = step * kStep + h * kLanes;
+        const int64_t n = from == nullptr ? 0 : clamp(rows->head_dim - first, 0, kLanes);
+        const auto mask = static_cast<__mmask16>((1u << n) - 1);
+        half[h] = _mm512_mul_ps(n == 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, from + first), factor);
+      }
+      _mm512_store_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(half[1], half[0])));
+      if (rows->num_rows <= kFewRows && r < rows->num_rows)
+        widen_row(to, rows->q_few + (r * rows->steps + step) * kStep);
+    }
+  }
+}
+
+// Sixteen positions of a step's 32 elements, transposed: pairs of elements, sixteen positions.
+void turn_k(const uint16_t* const* k, int64_t stride, int64_t elements, uint8_t* to) {
+  const auto mask = static_cast<__mmask16>((1u << elements / 2) - 1);
+  F32x16 x[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    x[i].v = _mm512_castsi512_ps(_mm512_maskz_loadu_epi32(mask, k[i / kKvHalf] + i % kKvHalf * stride));
+  }
+  transpose(x);
+  for (int i = 0; i < kLanes; ++i) store(reinterpret_cast<float*>(to + 64 * i), x[i]);
+}
+
+// K of the groups of positions in `run` as second operands: pairs of elements of a head, sixteen positions.
+template <typename T>
+void lay_out_k(Rows* rows, const typename T::Type* const* k, TileRun run) {
+  if constexpr (T::kInPairs) {
+    for (int g = 0; g < kTileGroups; ++g) rows->k_at[g] = reinterpret_cast<const uint8_t*>(k[g]);
+    rows->k_step = kOperandBytes;
+    return;
+  }
+  for (int g = 0; g < kTileGroups; ++g) rows->k_at[g] = rows->k + g * kOperandBytes;
+  rows->k_step = kTileGroups * kOperandBytes;
+  const int64_t pairs = rows->steps * kStep / 2;
+  for (int64_t g = run.first_group(); g < run.groups(); ++g) {
+    if constexpr (T::kChunk == kKvHalf) {
+      const typename T::Type* at[] = {k[2 * g], k[2 * g + 1]};
+      for (int64_t step = 0; step < rows->steps; ++step, at[0] += kStep, at[1] += kStep) {
+        const int64_t elements = clamp(rows->pages.k_stride - step * kStep, 0, kStep);
+        turn_k(at, rows->pages.k_stride, elements, rows->k + (step * kTileGroups + g) * kOperandBytes);
+      }
+      continue;
+    }
+    for (int64_t i = 0; i < pairs; ++i) {
+      uint8_t* to = rows->k + (i / 16 * kTileGroups + g) * kOperandBytes + i % 16 * 64;
+      const typename T::Type* from = k[g] + 2 * i * kKvGroup;
+      if (2 * i + 1 < rows->head_dim) {
+        _mm512_store_si512(to, pair_rows<T>(from, from + kKvGroup));
+      } else {
+        _mm512_store_si512(to, 2 * i < rows->head_dim ? pair_with_zero<T>(from) : _mm512_setzero_si512());
+      }
+    }
+  }
+}
+
+// V of the positions of `run` as second operands: pairs of positions, sixteen elements. Zeros elsewhere.
+template <typename T>
+void lay_out_v(const Rows& rows, const typename T::Type* const* v, TileRun run) {
+  const int64_t columns = rows.width / kLanes;
+  const int64_t stride = rows.pages.v_stride;
+  for (int64_t j = 0; j < kAttentionTile; j += 2) {
+    uint8_t* to = rows.v + j / 32 * columns * kOperandBytes + j / 2 % 16 * 64;
+    const typename T::Type* even = v[j / T::kChunk] + j % T::kChunk * stride;
+    const bool first = j >= run.begin && j < run.end, second = j + 1 >= run.begin && j + 1 < run.end;
+    const __m512i seen = _mm512_set1_epi32((first ? 0xffff : 0) | (second ? -0x10000 : 0));
+    for (int64_t c = 0; c < columns; ++c, to += kOperandBytes) {
+      __m512i pair;
+      if constexpr (T::kInPairs) {
+        pair = _mm512_loadu_si512(even + 2 * c * kLanes);
+      } else {
+        pair = pair_rows<T>(even + c * kLanes, even + stride + c * kLanes);
+      }
+      _mm512_store_si512(to, _mm512_and_si512(pair, seen));
+    }
+  }
+}
+
+bool all_finite(const Rows& rows) {
+  const __m512i exponent = _mm512_set1_epi16(0x7f80);
+  const int64_t vectors = kPositionSteps * rows.width / kLanes * 16;
+  __mmask32 bad = 0;
+  for (int64_t i = 0; i < vectors; ++i) {
+    bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(_mm512_load_si512(rows.v + 64 * i), exponent), exponent);
+  }
+  return bad == 0;
+}
+
+// Scores of sixteen rows and 64 positions.
+void score(const Rows& rows, int tile) {
+  const uint8_t* q = rows.q + tile * rows.steps * kOperandBytes;
+  QUIRE_TILE_ZERO(0);
+  QUIRE_TILE_ZERO(1);
+  QUIRE_TILE_ZERO(2);
+  QUIRE_TILE_ZERO(3);
+  for (int64_t step = 0; step < rows.steps; ++step, q += kOperandBytes) {
+    const int64_t at = step * rows.k_step;
+    QUIRE_TILE_LOAD(4, q, 64);
+    QUIRE_TILE_LOAD(6, rows.k_at[0] + at, 64);
+    QUIRE_TILE_MULTIPLY(0, 4, 6);
+    QUIRE_TILE_LOAD(7, rows.k_at[1] + at, 64);
+    QUIRE_TILE_MULTIPLY(1, 4, 7);
+    QUIRE_TILE_LOAD(6, rows.k_at[2] + at, 64);
+    QUIRE_TILE_MULTIPLY(2, 4, 6);
+    QUIRE_TILE_LOAD(7, rows.k_at[3] + at, 64);
+    QUIRE_TILE_MULTIPLY(3, 4, 7);
+  }
+  QUIRE_TILE_STORE(0, rows.s, 4 * kAttentionTile);
+  QUIRE_TILE_STORE(1, rows.s + 16, 4 * kAttentionTile);
+  QUIRE_TILE_STORE(2, rows.s + 32, 4 * kAttentionTile);
+  QUIRE_TILE_STORE(3, rows.s + 48, 4 * kAttentionTile);
+}
+
+// Applies the soft cap to the scores of a tile of rows, if there is one.
+void cap(const Rows& rows, int tile) {
+  for (int r = 0; r < kTileRows && tile * kTileRows + r < rows.num_rows; ++r) {
+    cap_scores(rows.rule, 0, kTileGroups, rows.s + r * kAttentionTile);
+  }
+}
+
+// Masks the positions before a row's window at the beginning of a tile: lanes of group g, and its scores.
+QUIRE_INLINE int64_t front_lanes(int64_t begin, int64_t g) {
+  return clamp(begin - g * kLanes, 0, kLanes);
+}
+void hide_front(float* s, int64_t begin) {
+  for (int64_t g = 0; g * kLanes < begin; ++g) {
+    store_n(s + g * kLanes, splat(-__builtin_inff()), front_lanes(begin, g));
+  }
+}
+
+// Softmax of the tile's positions: turns scores into bf16 weights and updates m and l; a is the factor of o.
+void softmax(const Rows& rows, int tile, float* a) {
+  const int first_row = tile * kTileRows;
+  alignas(64) float before[kLanes] = {};
+  alignas(64) float after[kLanes] = {};
+  const int end = rows.num_rows - first_row < kTileRows ? rows.num_rows - first_row : kTileRows;
+  const bool windowed = rows.windowed;
+  const F32x16 nothing = splat(-__builtin_inff());
+  for (int r = 0; r < end; ++r) {
+    if (!rows.sees(first_row + r)) continue;  // before = after: a is 1
+    const int64_t count = rows.end[first_row + r];
+    float* s = rows.s + r * kAttentionTile;
+    if (windowed) hide_front(s, rows.begin[first_row + r]);
+    F32x16 top = splat(rows.m[first_row + r]);
+    for (int g = 0; g < kTileGroups; ++g) {
+      F32x16 v = load(s + g * kLanes);
+      if (count < (g + 1) * kLanes) {
+        v = select(first_lanes(clamp(count - g * kLanes, 0, kLanes)), v, nothing);
+        store(s + g * kLanes, v);
+      }
+      top = max(v, top);
+    }
+    before[r] = rows.m[first_row + r];
+    after[r] = rows.m[first_row + r] = reduce_max(top);
+  }
+  store(a, exp2_clamped(load(before) - load(after)));
+  for (int r = 0; r < kTileRows; ++r) {
+    uint8_t* to = rows.p + r * 64;
+    if (r >= end || !rows.sees(first_row + r)) {
+      for (int i = 0; i < kPositionSteps; ++i) _mm512_store_si512(to + i * kOperandBytes, _mm512_setzero_si512());
+      continue;
+    }
+    const int64_t count = rows.end[first_row + r];
+    const float* s = rows.s + r * kAttentionTile;
+    const F32x16 top = splat(rows.m[first_row + r]);
+    F32x16 w[kTileGroups];
+    F32x16 sum = zero();
+#pragma GCC unroll 4
+    for (int g = 0; g < kTileGroups; ++g) {
+      w[g] = exp2_clamped(load(s + g * kLanes) - top);
+      if (windowed) w[g] = select(first_lanes(front_lanes(rows.begin[first_row + r], g)), zero(), w[g]);
+      if (count < (g + 1) * kLanes) w[g] = select(first_lanes(clamp(count - g * kLanes, 0, kLanes)), w[g], zero());
+      sum = sum + w[g];
+    }
+    for (int i = 0; i < kPositionSteps; ++i) {
+      const __m512bh pairs = _mm512_cvtne2ps_pbh(w[2 * i + 1].v, w[2 * i].v);
+      _mm512_store_si512(to + i * kOperandBytes, reinterpret_cast<__m512i>(pairs));
+    }
+    float* l = rows.l + (first_row + r) * kLanes;
+    store(l, fma(load(l), splat(a[r]), sum));
+  }
+}
+
+// o = o * a + p V, for rows [row_begin, row_end) of the tile.
+void weigh(const Rows& rows, int tile, const float* a, int row_begin, int row_end) {
+  const int64_t columns = rows.width / kLanes;
+  const int first_row = tile * kTileRows;
+  for (int64_t c = 0; c < columns; c += kTileGroups) {
+    const int64_t width = columns - c < kTileGroups ? columns - c : kTileGroups;
+    QUIRE_TILE_ZERO(0);
+    QUIRE_TILE_ZERO(1);
+    QUIRE_TILE_ZERO(2);
+    QUIRE_TILE_ZERO(3);
+    for (int64_t i = 0; i < kPositionSteps; ++i) {
+      const uint8_t* v = rows.v + (i * columns + c) * kOperandBytes;
+      QUIRE_TILE_LOAD(4, rows.p + i * kOperandBytes, 64);
+      QUIRE_TILE_LOAD(6, v, 64);
+      QUIRE_TILE_MULTIPLY(0, 4, 6);
+      if (width > 1) {
+        QUIRE_TILE_LOAD(7, v + kOperandBytes, 64);
+        QUIRE_TILE_MULTIPLY(1, 4, 7);
+      }
+      if (width > 2) {
+        QUIRE_TILE_LOAD(6, v + 2 * kOperandBytes, 64);
+        QUIRE_TILE_MULTIPLY(2, 4, 6);
+      }
+      if (width > 3) {
+        QUIRE_TILE_LOAD(7, v + 3 * kOperandBytes, 64);
+        QUIRE_TILE_MULTIPLY(3, 4, 7);
+      }
+    }
+    QUIRE_TILE_STORE(0, rows.add, 4 * kAttentionTile);
+    QUIRE_TILE_STORE(1, rows.add + 16, 4 * kAttentionTile);
+    QUIRE_TILE_STORE(2, rows.add + 32, 4 * kAttentionTile);
+    QUIRE_TILE_STORE(3, rows.add + 48, 4 * kAttentionTile);
+    for (int r = row_begin; r < row_end; ++r) {
+      if (!rows.sees(first_row + r)) continue;
+      float* o = rows.o + (first_row + r) * rows.width + c * kLanes;
+      const float* add = rows.add + r * kAttentionTile;
+      const F32x16 scale = splat(a[r]);
+      for (int64_t i = 0; i < width; ++i) {
+        store(o + i * kLanes, fma(load(o + i * kLanes), scale, load(add + i * kLanes)));
+      }
+    }
+  }
+}
+
+// V has an infinity or a NaN that only some rows see: each row uses its own V, zero where the row sees nothing.
+template <typename T>
+void weigh_one_by_one(const Rows& rows, int tile, const float* a, const typename T::Type* const* v) {
+  const int end = rows.num_rows - tile * kTileRows < kTileRows ? rows.num_rows - tile * kTileRows : kTileRows;
+  for (int r = 0; r < end; ++r) {
+    lay_out_v<T>(rows, v, {rows.begin[tile * kTileRows + r], rows.end[tile * kTileRows + r]});
+    weigh(rows, tile, a, r, r + 1);
+  }
+}
+
+// The pages of one tile of positions, of which the item's rows see `run`.
+template <typename T>
+struct Tile {
+  int64_t begin;
+  TileRun run;
+  const typename T::Type* k[kAttentionTile / T::kChunk];
+  const typename T::Type* v[kAttentionTile / T::kChunk];
+};
+template <typename T>
+Tile<T> find_tile(const AttentionArgs& args, const AttentionItem& item, const Rows& rows, int64_t begin) {
+  Tile<T> tile;
+  tile.begin = begin;
+  tile.run = TileRun::of(rows.low[0], rows.high[rows.num_rows - 1], begin);
+  find_chunks<typename T::Type, T::kChunk>(args, item, rows.pages, begin, tile.run, tile.k, tile.v);
+  return tile;
+}
+
+// One tile of positions for all rows of the item; its K is laid out. Vector work that waits for no tile runs between
+// the products and their users: V of this tile, and K of the next one.
+template <typename T>
+void run_tile(Rows* rows, const Tile<T>& now, const Tile<T>* next) {
+  rows->enter(now.begin);
+  const bool alike = rows->end[0] == now.run.end && rows->begin[rows->num_rows - 1] == now.run.begin;
+  bool together = true;
+  bool v_ready = false;
+  for (int tile = 0; tile < rows->num_tiles; ++tile) {
+    const bool last_tile = tile + 1 == rows->num_tiles;
+    const int last = last_tile ? rows->num_rows - 1 : tile * kTileRows + kTileRows - 1;
+    if (rows->end[last] > 0 && rows->begin[tile * kTileRows] < kAttentionTile) {
+      alignas(64) float a[kLanes];
+      score(*rows, tile);
+      if (!v_ready) {
+        lay_out_v<T>(*rows, now.v, now.run);
+        together = alike || all_finite(*rows);
+        v_ready = true;
+      }
+      cap(*rows, tile);
+      softmax(*rows, tile, a);
+      if (last_tile && next != nullptr) lay_out_k<T>(rows, next->k, next->run);
+      if (together) {
+        weigh(*rows, tile, a, 0, last + 1 - tile * kTileRows);
+      } else {
+        weigh_one_by_one<T>(*rows, tile, a, now.v);
+      }
+    } else if (last_tile && next != nullptr) {
+      lay_out_k<T>(rows, next->k, next->run);
+    }
+  }
+}
+
+// Few rows that all see the same positions: computes lane by lane what the tiles do. Subnormals count as zeros, as
+// there.
+class FlushTiny {
+ public:
+  FlushTiny() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040); }
+  ~FlushTiny() { _mm_setcsr(saved_); }
+
+ private:
+  unsigned saved_;
+};
+
+QUIRE_INLINE __m512 even_of(__m512i pairs) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+}
+QUIRE_INLINE __m512 odd_of(__m512i pairs) {
+  return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-0x10000)));
+}
+
+// Prefetches one tile ahead: K of the next tile with K of this one, V with V.
+template <int kRows>
+void score_few(const Rows& rows, const uint16_t* const* next_k) {
+  const FlushTiny flush;
+  const int64_t q_stride = rows.steps * kStep;
+  for (int g = 0; g < kTileGroups; ++g) {
+    __m512 sum[kRows];
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
+    for (int64_t step = 0; step < rows.steps; ++step) {
+      const uint8_t* k = rows.k_at[g] + step * rows.k_step;
+      const auto* soon = reinterpret_cast<const uint8_t*>(next_k[g]) + step * rows.k_step;
+      const float* q = rows.q_few + step * kStep;
+      __m512 even[kRows], odd[kRows];
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; ++r) even[r] = odd[r] = _mm512_setzero_ps();
+      for (int i = 0; i < 16; ++i) {
+        const __m512i pairs = _mm512_load_si512(k + 64 * i);
+        _mm_prefetch(soon + 64 * i, _MM_HINT_T0);
+        const __m512 a = even_of(pairs), b = odd_of(pairs);
+#pragma GCC unroll 6
+        for (int r = 0; r < kRows; ++r) {
+          even[r] = _mm512_fmadd_ps(_mm512_set1_ps(q[r * q_stride + 2 * i]), a, even[r]);
+          odd[r] = _mm512_fmadd_ps(_mm512_set1_ps(q[r * q_stride + 2 * i + 1]), b, odd[r]);
+        }
+      }
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; ++r) sum[r] = _mm512_add_ps(sum[r], _mm512_add_ps(even[r], odd[r]));
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) _mm512_store_ps(rows.s + r * kAttentionTile + g * kLanes, sum[r]);
+  }
+}
+
+// Writes p V of the positions of `run` to `add`; p is in `s`. kWhole: the run begins with the tile.
+template <int kRows, bool kWhole>
+void multiply_few(const Rows& rows, const uint16_t* const* v, const uint16_t* const* next_v, TileRun run) {
+  const FlushTiny flush;
+  for (int64_t c = 0; c < rows.width; c += kLanes) {
+    __m512 sum[kRows];
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
+    for (int64_t step = 0; step < kPositionSteps; ++step) {
+      const int64_t first = step * kStep;
+      const int64_t unseen = kWhole ? 0 : clamp(run.begin - first, 0, kStep);
+      const int64_t seen = clamp(run.end - first, 0, kStep);
+      __m512 even[kRows], odd[kRows];
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; ++r) even[r] = odd[r] = _mm512_setzero_ps();
+      int64_t i = unseen;
+      if (!kWhole && i % 2 == 1 && i < seen) {  // a window begins at the second of a pair
+        const int64_t at = (first + i - 1) % kKvGroup * rows.width + 2 * c;
+        const __m512 b = odd_of(_mm512_load_si512(v[(first + i) / kKvGroup] + at));
+#pragma GCC unroll 6
+        for (int r = 0; r < kRows; ++r) {
+          odd[r] = _mm512_fmadd_ps(_mm512_set1_ps(rows.s[r * kAttentionTile + first + i]), b, odd[r]);
+        }
+        ++i;
+      }
+      for (; i < seen; i += 2) {
+        const int64_t at = (first + i) % kKvGroup * rows.width + 2 * c;
+        const __m512i pairs = _mm512_load_si512(v[(first + i) / kKvGroup] + at);
+        _mm_prefetch(next_v[(first + i) / kKvGroup] + at, _MM_HINT_T0);
+        const float* p = rows.s + first + i;
+        const __m512 a = even_of(pairs), b = odd_of(pairs);
+#pragma GCC unroll 6
+        for (int r = 0; r < kRows; ++r) {
+          even[r] = _mm512_fmadd_ps(_mm512_set1_ps(p[r * kAttentionTile]), a, even[r]);
+        }
+        if (i + 1 == seen) break;
+#pragma GCC unroll 6
+        for (int r = 0; r < kRows; ++r) {
+          odd[r] = _mm512_fmadd_ps(_mm512_set1_ps(p[r * kAttentionTile + 1]), b, odd[r]);
+        }
+      }
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; ++r) sum[r] = _mm512_add_ps(sum[r], _mm512_add_ps(even[r], odd[r]));
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) _mm512_store_ps(rows.add + r * kMaxHeadDim + c, sum[r]);
+  }
+}
+
+template <int kRows>
+void run_few(Rows* rows, const Tile<PairedPages>& now, const Tile<PairedPages>& next) {
+  alignas(64) float a[kLanes];
+  lay_out_k<PairedPages>(rows, now.k, now.run);
+  score_few<kRows>(*rows, next.k);
+  cap(*rows, 0);
+  softmax(*rows, 0, a);
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = 0; i < kPositionSteps; ++i) {
+      widen_row(rows->p + i * kOperandBytes + r * 64, rows->s + r * kAttentionTile + i * kStep);
+    }
+  }
+  if (now.run.begin == 0) {
+    multiply_few<kRows, true>(*rows, now.v, next.v, now.run);
+  } else {
+    multiply_few<kRows, false>(*rows, now.v, next.v, now.run);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    float* o = rows->o + r * rows->width;
+    for (int64_t d = 0; d < rows->width; d += kLanes) {
+      store(o + d, fma(load(o + d), splat(a[r]), load(rows->add + r * kMaxHeadDim + d)));
+    }
+  }
+}
+
+template <int kRows = kFewRows>
+void run_few_rows(Rows* rows, const Tile<PairedPages>& now, const Tile<PairedPages>& next) {
+  if (rows->num_rows == kRows) return run_few<kRows>(rows, now, next);
+  if constexpr (kRows > 1) run_few_rows<kRows - 1>(rows, now, next);
+}
+
+template <typename T>
+void run_item(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
+  Rows rows;
+  prepare_rows(args, item, scratch, &rows);
+  const int64_t low = rows.low[0];
+  const int64_t high = rows.high[rows.num_rows - 1];
+  const bool alike = rows.high[0] == high && rows.low[rows.num_rows - 1] == low;
+  const bool few = T::kInPairs && rows.num_rows <= kFewRows && alike;
+  if (!few) configure_tiles(rows.num_rows < kTileRows ? rows.num_rows : kTileRows, kLanes);
+  const RowSums sums = {rows.num_rows, rows.low, rows.high,   args.kv.v_dim(), rows.width,
+                        rows.o,        rows.l,   rows.merged, rows.merged_m,   rows.merged_l};
+  for (int64_t split = item.split_begin; split < item.split_end; ++split) {
+    for (int64_t i = 0; i < rows.num_rows * rows.width; i += kLanes) store(rows.o + i, zero());
+    for (int64_t i = 0; i < rows.num_rows * kLanes; i += kLanes) store(rows.l + i, zero());
+    for (int r = 0; r < rows.num_rows; ++r) rows.m[r] = -__builtin_inff();
+    const int64_t end = clamp(high, 0, (split + 1) * kAttentionSplit);
+    Tile<T> now = find_tile<T>(args, item, rows, first_tile(split, low));
+    lay_out_k<T>(&rows, now.k, now.run);
+    for (int64_t begin = now.begin; begin < end; begin += kAttentionTile) {
+      const bool more = begin + kAttentionTile < end;
+      const Tile<T> next = more ? find_tile<T>(args, item, rows, begin + kAttentionTile) : now;
+      if constexpr (T::kInPairs) {
+        if (few) {
+          rows.enter(begin);
+          run_few_rows(&rows, now, next);
+          now = next;
+          continue;
+        }
+      }
+      run_tile<T>(&rows, now, more ? &next : nullptr);
+      now = next;
+    }
+    end_split(args, item, sums, split, [&](int r) { return rows.m[r]; });
+  }
+  if (!few) release_tiles();
+}
+
+}  // namespace
+
+void attention_run(const AttentionArgs& args, const AttentionItem& item, float* scratch) {
+  if (args.kv.dtype != DType::kBF16) return avx512::attention_run(args, item, scratch);
+  if (pages_in_pairs(args.kv)) return run_item<PairedPages>(args, item, scratch);
+  if (kv_geometry(args.kv).in_rows) return run_item<RowPages>(args, item, scratch);
+  return run_item<Bf16Pages>(args, item, scratch);
+}
+
+void reshape_and_cache(const ReshapeAndCacheArgs& args, int64_t row_begin, int64_t row_end) {
+  const KvLayer& kv = args.kv;
+  if (!pages_in_pairs(kv)) return avx512::reshape_and_cache(args, row_begin, row_end);
+  const KvGeometry g = kv_geometry(kv);
+  const int64_t d = kv.head_dim;
+  const int64_t v_dim = kv.v_dim();
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    const int64_t slot = args.slot_mapping.data()[row];
+    if (slot < 0) continue;
+    const int64_t position = slot % kv.block_size;
+    char* head = static_cast<char*>(kv.pages) + slot / kv.block_size * kv.page_stride;
+    for (int64_t h = 0; h < kv.num_kv_heads; ++h, head += g.head_bytes) {
+      auto* k = reinterpret_cast<uint32_t*>(head) + position / kKvGroup * (d / 2) * kKvGroup + position % kKvGroup;
+      auto* v = reinterpret_cast<uint16_t*>(head + g.k_bytes) + position / 2 * 2 * v_dim + position % 2;
+      alignas(64) uint16_t rounded[kLanes];
+      for (int64_t i = 0; i < d; i += kLanes) {
+        StoredBF16::put(rounded, load(row_of(args.k, row) + h * d + i));
+        for (int64_t j = 0; j < kLanes / 2; ++j) {
+          __builtin_memcpy(k + (i / 2 + j) * kKvGroup, rounded + 2 * j, sizeof(uint32_t));
+        }
+      }
+      for (int64_t i = 0; i < v_dim; i += kLanes) {
+        StoredBF16::put(rounded, load(row_of(args.v, row) + h * v_dim + i));
+        for (int64_t j = 0; j < kLanes; ++j) v[2 * (i + j)] = rounded[j];
+      }
+    }
+  }
+}
+
+}  // namespace quire::cpu::QUIRE_ISA_NS

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// The quantised linear with AVX-512 VNNI: one panel is one register of outputs, vpdpbusd takes a group of codes.
+#pragma once
+
+#include <immintrin.h>
+
+#include "backend/cpu/isa/linear_block.h"
+
+namespace quire::cpu::QUIRE_ISA_NS {
+
+#define QUIRE_KERNEL_INLINE static inline __attribute__((always_inline))
+
+struct Codes512 {
+  __m512i group[8];
+};
+
+template <DType kType>
+alignas(64) static constexpr TableBytes kTable512 = table_bytes(quant_format(kType), quant_format(kType).offset);
+
+// The eight groups of a block as unsigned bytes. Shifts are of 16 bits: the mask drops what came from the neighbour.
+template <DType kType>
+QUIRE_KERNEL_INLINE Codes512 load_codes(const uint8_t* src) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  Codes512 w;
+  if constexpr (kFormat.low_bits == 8) {
+    for (int g = 0; g < 8; ++g) w.group[g] = _mm512_loadu_si512(src + 64 * g);
+  } else if constexpr (kFormat.low_bits == 4) {
+    const __m512i mask = _mm512_set1_epi8(15);
+    for (int i = 0; i < 4; ++i) {
+      const __m512i v = _mm512_loadu_si512(src + 64 * i);
+      w.group[2 * i] = _mm512_and_si512(v, mask);
+      w.group[2 * i + 1] = _mm512_and_si512(_mm512_srli_epi16(v, 4), mask);
+    }
+  } else {
+    const __m512i mask = _mm512_set1_epi8(3);
+    for (int i = 0; i < 2; ++i) {
+      const __m512i v = _mm512_loadu_si512(src + 64 * i);
+      w.group[4 * i] = _mm512_and_si512(v, mask);
+      w.group[4 * i + 1] = _mm512_and_si512(_mm512_srli_epi16(v, 2), mask);
+      w.group[4 * i + 2] = _mm512_and_si512(_mm512_srli_epi16(v, 4), mask);
+      w.group[4 * i + 3] = _mm512_and_si512(_mm512_srli_epi16(v, 6), mask);
+    }
+  }
+  if constexpr (has_table(kFormat)) {
+    const __m512i table = _mm512_load_si512(kTable512<kType>.bytes);
+    for (int g = 0; g < 8; ++g) w.group[g] = _mm512_shuffle_epi8(table, w.group[g]);
+  }
+  const uint8_t* high = src + 64 * kFormat.low_bits;
+  if constexpr (kFormat.high_bits == 1) {
+    const __m512i bit = _mm512_set1_epi8(1 << kFormat.low_bits);
+    for (int g = 0; g < 8; ++g) {
+      __mmask64 set;
+      std::memcpy(&set, high + 8 * g, sizeof set);
+      w.group[g] = _mm512_mask_add_epi8(w.group[g], set, w.group[g], bit);
+    }
+  } else if constexpr (kFormat.high_bits == 2) {
+    const __m512i mask = _mm512_set1_epi8(3 << 4);
+    for (int i = 0; i < 2; ++i) {
+      const __m512i v = _mm512_loadu_si512(high + 64 * i);
+      const __m512i bits[4] = {_mm512_slli_epi16(v, 4), _mm512_slli_epi16(v, 2), v, _mm512_srli_epi16(v, 2)};
+      for (int s = 0; s < 4; ++s) {  // low | (bits & mask)
+        w.group[4 * i + s] = _mm512_ternarylogic_epi32(w.group[4 * i + s], bits[s], mask, 0xf8);
+      }
+    }
+  }
+  return w;
+}
+
+struct Scales512 {
+  __m512 sw, wm;
+  __m512 sc[2], mn[2];  // integer scales of halves, exact in float
+};
+
+QUIRE_KERNEL_INLINE __m512 load_halves(const uint8_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+QUIRE_KERNEL_INLINE __m512 load_bytes(const uint8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+QUIRE_KERNEL_INLINE __m512 load_signed_bytes(const uint8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+// 2^(e-128) of bytes, zero of 0.
+QUIRE_KERNEL_INLINE __m512 load_exponents(const uint8_t* p) {
+  const __m128i less = _mm_subs_epu8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), _mm_set1_epi8(1));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(less), 23));
+}
+QUIRE_KERNEL_INLINE __m512 negate(__m512 v) {
+  return _mm512_xor_ps(v, _mm512_set1_ps(-0.0f));
+}
+
+template <DType kType>
+QUIRE_KERNEL_INLINE Scales512 load_scales(const uint8_t* panel_scales, int64_t block, int group_shift) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  constexpr int kGroup = scale_group(kFormat);
+  const uint8_t* record = panel_scales + scale_record_at(kFormat, block, group_shift);
+  const uint8_t* part = record + scale_header_bytes(kFormat) + block % kGroup * block_scale_bytes(kFormat);
+  Scales512 s = {};
+  if constexpr (kFormat.scheme == Scheme::kGroupMin) {
+    s.sw = _mm512_loadu_ps(record);
+    s.wm = _mm512_loadu_ps(record + 4 * kPanel);
+    return s;
+  }
+  if constexpr (kFormat.scheme == Scheme::kExponent) {
+    s.sw = load_exponents(record);
+    return s;
+  }
+  s.sw = load_halves(record);
+  if constexpr (kFormat.scheme == Scheme::kSuperScale) {
+    s.sw = _mm512_mul_ps(s.sw, load_signed_bytes(part));
+  } else if constexpr (kFormat.scheme == Scheme::kScaleMin) {
+    s.wm = load_halves(record + 2 * kPanel);
+  } else if constexpr (kFormat.scheme == Scheme::kSuperMin) {
+    s.sw = _mm512_mul_ps(s.sw, load_bytes(part));
+    s.wm = negate(_mm512_mul_ps(load_halves(record + 2 * kPanel), load_bytes(part + kPanel)));
+  } else if constexpr (kFormat.scheme == Scheme::kSubScale) {
+    s.sc[0] = load_signed_bytes(part);
+    s.sc[1] = load_signed_bytes(part + kPanel);
+  } else if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
+    s.wm = negate(load_halves(record + 2 * kPanel));
+    for (int h = 0; h < 2; ++h) {
+      const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(part + h * kPanel));
+      const __m512i both = _mm512_cvtepu8_epi32(packed);
+      s.sc[h] = _mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(15)));
+      s.mn[h] = _mm512_cvtepi32_ps(_mm512_srli_epi32(both, 4));
+    }
+  }
+  return s;
+}
+
+QUIRE_KERNEL_INLINE __m512i four_codes(const int8_t* x) {
+  int32_t four;
+  std::memcpy(&four, x, sizeof four);
+  return _mm512_set1_epi32(four);
+}
+
+// Dots of groups [kBegin, kEnd) with one row's codes, on top of `dot`: two chains, the high parts' times 16.
+template <int kBegin, int kEnd>
+QUIRE_KERNEL_INLINE __m512i dot_codes(__m512i dot, const Codes512& w, const int8_t* x) {
+  __m512i high = _mm512_setzero_si512();
+#pragma GCC unroll 8
+  for (int g = kBegin; g < kEnd; ++g) {
+    high = _mm512_dpbusd_epi32(high, w.group[g], four_codes(x + 4 * g));
+    dot = _mm512_dpbusd_epi32(dot, w.group[g], four_codes(x + kBlock + 4 * g));
+  }
+  return _mm512_add_epi32(dot, _mm512_slli_epi32(high, 4));
+}
+
+QUIRE_KERNEL_INLINE __m512 splat_bits(int32_t bits) {
+  return _mm512_castsi512_ps(_mm512_set1_epi32(bits));
+}
+
+// Adds one block to the accumulator of one row, given the integer dots.
+template <DType kType>
+QUIRE_KERNEL_INLINE __m512 fold_dots(__m512 acc, __m512i low, __m512i high, const Scales512& s, const RowTileBlock& x,
+                                     const int32_t* x_high, int r) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  const __m512 sa = _mm512_set1_ps(x.sa[r]);
+  __m512 dot = _mm512_cvtepi32_ps(low);
+  if constexpr (has_halves(kFormat)) {  // from +0 on, so that a zero is +0
+    dot = _mm512_fmadd_ps(dot, s.sc[0], _mm512_setzero_ps());
+    dot = _mm512_fmadd_ps(_mm512_cvtepi32_ps(high), s.sc[1], dot);
+  }
+  acc = _mm512_fmadd_ps(dot, _mm512_mul_ps(sa, s.sw), acc);
+  if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
+    __m512 sum = _mm512_fmadd_ps(s.mn[0], _mm512_set1_ps(static_cast<float>(x.aux[r])), _mm512_setzero_ps());
+    sum = _mm512_fmadd_ps(s.mn[1], _mm512_set1_ps(static_cast<float>(x_high[r])), sum);
+    acc = _mm512_fmadd_ps(s.wm, _mm512_mul_ps(sa, sum), acc);
+  } else if constexpr (has_min(kFormat)) {
+    acc = _mm512_fmadd_ps(s.wm, splat_bits(x.aux[r]), acc);
+  }
+  return acc;
+}
+
+template <DType kType>
+QUIRE_KERNEL_INLINE __m512 add_block(__m512 acc, const Codes512& w, const Scales512& s, const RowTileBlock& x,
+                                     const int32_t* x_high, int r) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  constexpr bool kOffset = kFormat.offset != 0;
+  const int32_t* offsets = has_min(kFormat) ? x_high : x.aux;
+  const __m512i first = kOffset ? _mm512_set1_epi32(offsets[r]) : _mm512_setzero_si512();
+  if constexpr (has_halves(kFormat)) {
+    const __m512i second = kOffset ? _mm512_set1_epi32(x_high[r]) : _mm512_setzero_si512();
+    const __m512i low = dot_codes<0, 4>(first, w, x.codes[r]);
+    const __m512i high = dot_codes<4, 8>(second, w, x.codes[r]);
+    return fold_dots<kType>(acc, low, high, s, x, x_high, r);
+  } else {
+    return fold_dots<kType>(acc, dot_codes<0, 8>(first, w, x.codes[r]), first, s, x, x_high, r);
+  }
+}
+
+// One tile of rows times one panel, as kernels below see it.
+struct PanelTask {
+  const RowTileBlock* x;
+  const int32_t (*x_high)[kRowTile];
+  int64_t blocks;
+  const uint8_t* codes;
+  const uint8_t* scales;
+  int64_t panel_stride;
+  int group_shift;
+  float* out;  // first row, first column
+  int64_t out_stride;
+  const float* bias;  // of the first column, or null
+  int columns;
+  int rows;
+};
+
+// Every index of acc is a constant once unrolled: with a variable one the compiler would keep acc in memory throughout.
+template <int kRows, typename Task>
+QUIRE_KERNEL_INLINE void store_rows(const Task& t, const __m512* acc) {
+  const __mmask16 mask = static_cast<__mmask16>((1u << t.columns) - 1u);
+  const __m512 bias = t.bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, t.bias);
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    if (r >= t.rows) return;
+    const __m512 y = t.bias == nullptr ? acc[r] : _mm512_add_ps(acc[r], bias);
+    _mm512_mask_storeu_ps(t.out + r * t.out_stride, mask, y);
+  }
+}
+
+constexpr int kPrefetchBytes = 2048;
+
+// kRows rows at once, idle ones included: codes are unpacked once for all of them.
+template <DType kType, int kRows>
+static __attribute__((noinline)) void rows_times_panel(const PanelTask& t) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  constexpr int kBytes = code_bytes(kFormat);
+  __m512 acc[kRows];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_ps();
+  for (int64_t b = 0; b < t.blocks; ++b) {
+    if constexpr (kRows <= 4) {
+      for (int i = 0; i < kBytes; i += 64) _mm_prefetch(t.codes + b * kBytes + kPrefetchBytes + i, _MM_HINT_T0);
+    }
+    const Codes512 w = load_codes<kType>(t.codes + b * kBytes);
+    const Scales512 s = load_scales<kType>(t.scales, b, t.group_shift);
+    const RowTileBlock& x = t.x[b];
+    const int32_t* x_high = has_second_sum(kFormat) ? t.x_high[b] : nullptr;
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) acc[r] = add_block<kType>(acc[r], w, s, x, x_high, r);
+  }
+  store_rows<kRows>(t, acc);
+}
+
+template <DType kType>
+static void tile_times_panel(const PanelTask& t) {
+  if (t.rows <= 1) return rows_times_panel<kType, 1>(t);
+  if (t.rows <= 2) return rows_times_panel<kType, 2>(t);
+  if (t.rows <= 4) return rows_times_panel<kType, 4>(t);
+  if (t.rows <= 8) return rows_times_panel<kType, 8>(t);
+  return rows_times_panel<kType, 16>(t);
+}
+
+// The task of the row tile that starts at `row`, and panel p.
+QUIRE_KERNEL_INLINE PanelTask make_task(const QuantisedRows& x, const PackedView& w, const LinearArgs& args,
+                                        int64_t row, int64_t row_end, int64_t p) {
+  const int64_t first = row / kRowTile * x.blocks;
+  const uint8_t* panel = w.data + p * w.panel_stride;
+  PanelTask t;
+  t.x = x.tiles + first;
+  t.x_high = x.high == nullptr ? nullptr : x.high + first;
+  t.blocks = x.blocks;
+  t.codes = panel;
+  t.scales = panel + w.scale_offset;
+  t.panel_stride = w.panel_stride;
+  t.group_shift = w.group_shift;
+  t.out = static_cast<float*>(args.out.data) + row * args.out.stride + p * kPanel;
+  t.out_stride = args.out.stride;
+  t.bias = args.bias == nullptr ? nullptr : args.bias + p * kPanel;
+  t.columns = static_cast<int>(w.n - p * kPanel < kPanel ? w.n - p * kPanel : kPanel);
+  t.rows = static_cast<int>(row_end - row < kRowTile ? row_end - row : kRowTile);
+  return t;
+}
+
+template <DType kType>
+static void quantised_panels(const QuantisedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
+                             int64_t row_end, int64_t panel_begin, int64_t panel_end) {
+  for (int64_t p = panel_begin; p < panel_end; ++p) {
+    for (int64_t row = row_begin; row < row_end; row += kRowTile) {
+      tile_times_panel<kType>(make_task(x, w, args, row, row_end, p));
+    }
+  }
+}
+
+}  // namespace quire::cpu::QUIRE_ISA_NS
