@@ -6,18 +6,17 @@
 #include <cstdio>
 #include <numeric>
 
-#include "backend/cuda/cuda_device.h"
-#include "backend/cuda/library.h"
 #include "bench/gpu_rig.h"
 
 namespace quire::bench {
 namespace {
 
 constexpr DType kType = DType::kBF16;
-constexpr size_t kLibraryAlgorithms = 8;  // of the library's proposals that are timed
+constexpr size_t kLibraryAlgorithms = 8;  // how many of the library's proposals are timed
 constexpr int64_t kTurnSamples = 1;
-// A busy GPU's clock depends on what ran before. So the library's proposals are timed twice: once to know which are
-// near its best, then those and ours in turn, back and forth; what counts is each one's median.
+// The clock of a busy GPU depends on what ran before, so the library's proposals are timed twice: once alone, to find
+// the kNearest fastest, and then those and our kernel in turn, in alternating order. The best of the kTurns times of
+// each counts.
 constexpr size_t kNearest = 3;
 constexpr int kTurns = 5;
 
@@ -146,23 +145,13 @@ class Runner {
 Result<std::vector<Runner::Peer>> Runner::library(int64_t m, int64_t n, int64_t k, const Tensor& x, const Tensor& y,
                                                   const std::vector<const void*>& w) {
   std::vector<Peer> out;
-  cuda::Library* library = cuda::library_of(rig_.device());
-  if (library == nullptr) return out;
-  std::vector<cuda::LtAlgo> algorithms = library->candidates({kType, n, k}, kType, m, 0);
-  if (algorithms.size() > kLibraryAlgorithms) algorithms.resize(kLibraryAlgorithms);
-  for (const cuda::LtAlgo& algorithm : algorithms) {
-    const auto product = [=, &w](size_t i) {
-      return library->run({.x = x.data,
-                           .w = w[i % w.size()],
-                           .y = y.data,
-                           .type = kType,
-                           .out_type = kType,
-                           .m = m,
-                           .n = n,
-                           .k = k,
-                           .x_stride = k,
-                           .y_stride = n},
-                          algorithm);
+  const gpu::LibraryProduct shape = {
+      .x = x.data, .y = y.data, .type = kType, .out_type = kType, .m = m, .n = n, .k = k, .x_stride = k, .y_stride = n};
+  for (const auto& algorithm : rig_.device().library_algorithms(shape, kLibraryAlgorithms)) {
+    const auto product = [shape, algorithm, &w](size_t i) {
+      gpu::LibraryProduct one = shape;
+      one.w = w[i % w.size()];
+      return algorithm(one);
     };
     if (!product(0).ok()) continue;
     const auto time = [this, product, count = w.size()] {
@@ -410,9 +399,9 @@ Result<GpuFigures> gpu_kernels(const KernelOptions& options, const KernelProgres
   out.device = rig->backend().describe();
   Runner runner(*rig, plan, out, progress);
   QUIRE_TRY(runner.run());
-  if (cuda::Library* library = cuda::library_of(rig->device())) {
-    out.notes.push_back("the library is " + library->version() + ", its best of " + std::to_string(kLibraryAlgorithms) +
-                        " proposals, whatever their order of sums");
+  if (const std::string library = rig->device().library_version(); !library.empty()) {
+    out.notes.push_back("the library is " + library + "; its time is the best of " +
+                        std::to_string(kLibraryAlgorithms) + " proposals, in whatever order they add up");
   }
   return out;
 }

@@ -151,6 +151,13 @@ class Device {
   // Says how the own kernels multiply: from now on the library serves only what they give the same bits to, so that
   // both may serve one weight.
   virtual void hold_library_to(std::function<Status(const LibraryProduct&)> /*own*/) {}
+  // For benchmarks: the library's name and version, empty where there is no library, and what it proposes for products
+  // of this shape, at most `most` algorithms, its first choice first. They may add up in any order.
+  virtual std::string library_version() { return {}; }
+  virtual std::vector<std::function<Status(const LibraryProduct&)>> library_algorithms(const LibraryProduct& /*shape*/,
+                                                                                       size_t /*most*/) {
+    return {};
+  }
 
  protected:
   DeviceInfo info_;
