@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cases for a GPU: products, quantised products, paged attention, and ops on rows.
+// The cases of the GPU benchmark: linear, quantised linear, paged attention, ops on rows, and sampling.
 #include "bench/gpu_kernels.h"
 
 #include <algorithm>
@@ -30,13 +30,13 @@ struct Plan {
   std::vector<int64_t> rows, quantised_rows;
   std::vector<DType> quantised;
   std::vector<AttentionShape> attention;
-  int64_t tokens = 0;  // of the ops on rows
+  int64_t tokens = 0;  // rows of norm, rope and glu
   int64_t vocab = 0, sample_rows = 0;
-  int64_t limit_bytes = 0;  // of the copy
-  int64_t limit_side = 0;   // of the product
+  int64_t limit_bytes = 0;  // size of the copy
+  int64_t limit_side = 0;   // M, N and K of the matrix product
 };
 
-// qkv, o, gate+up and down of Qwen3-8B. --quick is a shadow of it, to see on the emulator that all of it runs.
+// qkv, o, gate+up and down of Qwen3-8B. The plan of --quick is tiny: it shows on the emulator that everything runs.
 Plan usual_plan() {
   using enum DType;
   return {.shapes = {{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}},
@@ -87,7 +87,7 @@ Result<Plan> plan_of(const KernelOptions& o) {
   for (const std::string& op : o.ops) {
     if (op != "linear" && op != "quantised" && op != "attention" && op != "rows" && op != "limits") {
       return invalid_argument("--ops has '" + op +
-                              "'; on a GPU choose of linear, quantised, attention, rows and limits");
+                              "'; on a GPU choose from linear, quantised, attention, rows and limits");
     }
   }
   if (!wanted("linear")) out.shapes.clear();
@@ -128,7 +128,7 @@ class Runner {
     figures_.kernels.push_back(std::move(figure));
     return {};
   }
-  // The library's algorithms, the fastest first; none where there is no library.
+  // The library's algorithms, fastest first; empty if there is no library.
   struct Peer {
     double seconds = 0;
     std::function<Result<double>()> time;
@@ -291,7 +291,7 @@ Status Runner::attention(const AttentionShape& shape) {
   return {};
 }
 
-// Norm, rope and glu of Qwen3-8B's widths. A few copies of the rows, so that they come from memory.
+// Norm, rope and glu with the widths of Qwen3-8B. Several copies of the rows, so that they are read from memory.
 Status Runner::rows() {
   constexpr size_t kCopies = 4;
   constexpr int64_t kHidden = 4096, kHeadDim = 128, kMlp = 12288;
@@ -341,7 +341,7 @@ Status Runner::rows() {
   return {};
 }
 
-// Greedy and nucleus sampling over Qwen3's vocabulary: the logits are read once, or for the nucleus more often.
+// Greedy and top-p sampling over Qwen3's vocabulary. Greedy reads the logits once, top-p more often.
 Status Runner::sampling() {
   Backend& backend = rig_.backend();
   if (!backend.samples()) return {};
@@ -401,7 +401,7 @@ Result<GpuFigures> gpu_kernels(const KernelOptions& options, const KernelProgres
   QUIRE_TRY(runner.run());
   if (const std::string library = rig->device().library_version(); !library.empty()) {
     out.notes.push_back("the library is " + library + "; its time is the best of " +
-                        std::to_string(kLibraryAlgorithms) + " proposals, in whatever order they add up");
+                        std::to_string(kLibraryAlgorithms) + " proposals, which may add up in any order");
   }
   return out;
 }
