@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What well-formed but greedy requests do to everybody else: a small request is timed beside each of them.
+"""Measures how well-formed but greedy requests affect other clients, by timing a small request beside each of them.
 
 Usage: python bench/abuse.py --model MODEL [--seconds 60] [--connections 100] [--limit 3] [--anonymous]
 
-The greedy requests are the bounds of the API: many prompts times n, every list, text, number and object of every endpoint
-(as /openapi.json describes them) at a large size, sent over many connections at once, with a key and without one.
-Meanwhile one more client, with a key of its own, sends a small request again and again. Checked: the server lives and
-answers with 200 or a 4xx or 503; the small request always succeeds; memory goes back once the greedy clients have left;
-SIGTERM in the middle of it ends the server within its limit with exit code 0. KV pages keep their memory once they were
+The greedy requests are at the limits of the API: many prompts times n, and every list, text, number and object of every
+endpoint (from /openapi.json) at a large size, sent over many connections at once, with and without a key. Meanwhile another
+client, with its own key, repeats a small request. Checked: the server survives and responds with 200, a 4xx or 503; the small
+request always succeeds; memory is freed once the greedy clients have disconnected; SIGTERM during the attack ends the server
+within its limit with exit code 0. KV pages keep their memory once they were
 written, so give the server few of them (--serve-args --kv-cache-memory-bytes 64MiB), or let it run until it has used all. With --limit the small request must also
 take at most that many times as long as alone, plus one step. Standard library only; Linux.
 """
@@ -43,7 +43,7 @@ CROWDS = {
 
 
 def large_values(schema: dict) -> list:
-    """Large values of the types that a property takes."""
+    """Large values of the types that a property accepts."""
     if "anyOf" in schema:
         return [value for one in schema["anyOf"] for value in large_values(one)]
     kind = schema.get("type")
@@ -65,7 +65,7 @@ def large_values(schema: dict) -> list:
 
 
 def requests_at_bounds(document: dict) -> dict[str, tuple[str, dict]]:
-    """A request for each property of each endpoint that takes a body."""
+    """A request for each property of each endpoint with a body."""
     base = {"prompt": "a", "messages": [{"role": "user", "content": "a"}], "input": "a", "tokens": [5], "max_tokens": 8}
     out = {}
     for path, methods in document["paths"].items():
@@ -84,7 +84,7 @@ def requests_at_bounds(document: dict) -> dict[str, tuple[str, dict]]:
 
 
 async def call(port: int, path: str, body: bytes, key: str, seconds: float) -> int:
-    """The status; 0 when the client gave up waiting."""
+    """The status; 0 if the client stopped waiting."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         authorization = f"Authorization: Bearer {key}\r\n" if key else ""
@@ -159,7 +159,7 @@ class Abuse:
         attacks += [(name, path, body) for name, (path, body) in at_bounds]
         await self.baseline()
         print(f"{len(attacks)} kinds of request; the small one alone takes {self.alone:.3f} s")
-        warm = [{"prompt": [5 + i] * 100, "max_tokens": 8} for i in range(200)]  # pages that were written keep their memory
+        warm = [{"prompt": [5 + i] * 100, "max_tokens": 8} for i in range(200)]  # memory of pages stays allocated once they are written
         await asyncio.gather(*(call(self.server.port, "/v1/completions", json.dumps(body).encode(), self.keys[0], 120)
                                for body in warm))
         for name, path, body in attacks[:3]:
@@ -199,15 +199,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--quire", type=pathlib.Path, default=ROOT / "build" / "quire")
-    parser.add_argument("--seconds", type=float, default=60, help="how long to go on")
-    parser.add_argument("--connections", type=int, default=100, help="greedy clients at once")
-    parser.add_argument("--patience", type=float, default=3, help="seconds after which a greedy client leaves")
-    parser.add_argument("--limit", type=float, default=0, help="fail when the small request takes longer than this many times alone")
-    parser.add_argument("--step", type=float, default=0.5, help="seconds that a step may take, in addition to --limit")
+    parser.add_argument("--seconds", type=float, default=60, help="duration of the test")
+    parser.add_argument("--connections", type=int, default=100, help="number of concurrent greedy clients")
+    parser.add_argument("--patience", type=float, default=3, help="seconds after which a greedy client disconnects")
+    parser.add_argument("--limit", type=float, default=0, help="fail if the small request takes more than this multiple of its time alone")
+    parser.add_argument("--step", type=float, default=0.5, help="seconds that a step may take in addition to --limit")
     parser.add_argument("--shutdown", type=int, default=5, help="the server's --shutdown-timeout")
-    parser.add_argument("--anonymous", action="store_true", help="no keys: the server cannot tell the clients apart")
+    parser.add_argument("--anonymous", action="store_true", help="without keys, so that the server cannot tell clients apart")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--serve-args", nargs=argparse.REMAINDER, default=[], help="last: more arguments for quire serve")
+    parser.add_argument("--serve-args", nargs=argparse.REMAINDER, default=[], help="additional arguments for quire serve; must be last")
     options = parser.parse_args()
     with tempfile.NamedTemporaryFile("w", suffix=".json") as keys:
         json.dump({"keys": [{"name": name, "key": "key-of-" + name} for name in ("ada", "mallory")]}, keys)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far quire and llama.cpp are from the float32 reference on 2,000 tokens of real text: KL, perplexity, top-1.
+"""Measures how far quire and llama.cpp are from the float32 reference on 2,000 tokens of real text: KL, perplexity, top-1.
 
 Usage: python bench/accuracy.py --model SmolLM2-135M-Instruct.Q4_1.gguf --goldens-python build/goldens-venv/bin/python
            [--peer-python build/peer-venv/bin/python] [--quire build/quire_logits] [--scratch DIR]
 
-All three give logits for the same token ids (tests/goldens/smollm2/teacher_forced.json), teacher-forced; needs numpy.
+All three compute logits for the same token ids (tests/goldens/smollm2/teacher_forced.json), teacher-forced; needs numpy.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import sys
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-ROWS = 50  # rows of logits turned into float64 at a time
+ROWS = 50  # rows of logits converted to float64 at a time
 
 
 def run(command: list, **more) -> None:
@@ -30,11 +30,11 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def compare(reference: pathlib.Path, other: pathlib.Path, tokens: list[int]) -> dict:
-    """KL(reference || other) a position, perplexity of `other`, and how often both have the same best token."""
+    """KL(reference || other) per position, perplexity of `other`, and how often both have the same best token."""
     ref = np.memmap(reference, dtype="<f4", mode="r").reshape(len(tokens), -1)
     oth = np.memmap(other, dtype="<f4", mode="r").reshape(len(tokens), -1)
     if ref.shape != oth.shape:
-        raise SystemExit(f"{other}: {oth.shape[1]} logits a row, the reference has {ref.shape[1]}")
+        raise SystemExit(f"{other}: {oth.shape[1]} logits per row, but the reference has {ref.shape[1]}")
     kl, nll, same = [], [], 0
     for at in range(0, len(tokens), ROWS):
         p, q = log_softmax(ref[at:at + ROWS]), log_softmax(oth[at:at + ROWS])
@@ -48,7 +48,7 @@ def compare(reference: pathlib.Path, other: pathlib.Path, tokens: list[int]) -> 
 
 
 def collect(options, ids: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Runs every side that was asked for; label -> file of logits, the reference first."""
+    """Runs every requested side; returns label -> file of logits, the reference first."""
     scratch = options.scratch
     files = {"reference (transformers float32)": scratch / "reference.f32"}
     if not (scratch / "reference.f32").exists():
@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("--quire", help="the quire_logits binary")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--scratch", type=pathlib.Path, default=ROOT / "build" / "accuracy",
-                        help="where logits go (400 MB a side); the reference's are kept for the next run")
+                        help="folder for logits (400 MB per side); the reference's are kept for the next run")
     parser.add_argument("--json", type=pathlib.Path, help="also write the table here")
     options = parser.parse_args()
     for name in ("model", "scratch"):

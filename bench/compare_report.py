@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench/compare makes of its figures: paired ratios with their spread, a markdown table and a plot. No measuring here.
+"""Turns the figures of bench/compare into paired ratios with their spread, a markdown table and a plot.
 
-A run is {"machine": {...}, "models": {name: {"figures": {phase: {side: [one a round]}}, "memory": {phase: {side: [MB]}},
-"others": {phase: {side: [share]}}, "shares": {limit: [one a round]}}}, "serve": [...]}; phases are keys of PHASES, sides are "quire" and the peer's settings.
+A run is {"machine": {...}, "models": {name: {"figures": {phase: {side: [one per round]}}, "memory": {phase: {side: [MB]}},
+"others": {phase: {side: [share]}}, "shares": {limit: [one per round]}}}, "serve": [...]}; phases are keys of PHASES, sides are
+"quire" and the peer's settings.
 """
 
 import statistics
@@ -12,7 +13,7 @@ QUIRE = "quire"
 
 
 def best_peer(sides: dict[str, list[float]]) -> str:
-    """The peer's setting with the highest median: it is compared with that one, in each phase anew."""
+    """The peer's setting with the highest median, with which quire is compared; chosen per phase."""
     return max((name for name in sides if name != QUIRE), key=lambda name: statistics.median(sides[name]))
 
 
@@ -21,7 +22,7 @@ def spread(values: list[float]) -> dict:
 
 
 def paired_ratios(ours: list[float], theirs: list[float]) -> dict:
-    """Spread of ours / theirs round by round: both halves of a pair were measured within a minute or two."""
+    """Spread of ours / theirs per round: both values of a pair were measured within a minute or two."""
     return spread([a / b for a, b in zip(ours, theirs, strict=True)])
 
 
@@ -37,7 +38,7 @@ def ratios_of(model: dict) -> dict[str, dict]:
 
 
 def merge(runs: list[dict]) -> dict:
-    """Runs of one machine as one; a later run of a model takes the place of an earlier one."""
+    """Merges the runs of one machine; a later run of a model replaces an earlier one."""
     out = {"machine": runs[-1]["machine"], "workload": runs[-1]["workload"], "models": {}, "serve": []}
     for run in runs:
         out["models"].update(run["models"])
@@ -104,7 +105,7 @@ def serve_table(run: dict) -> str:
 
 
 def busiest(run: dict) -> float:
-    """Largest share of the machine that other programs took while something was measured."""
+    """The largest share of the machine that other programs used during a measurement."""
     return max((share for model in run["models"].values() for sides in model["others"].values() for shares in sides.values()
                 for share in shares), default=0.0)
 
@@ -123,7 +124,7 @@ def markdown(run: dict) -> str:
 
 
 def plot(run: dict, path) -> None:
-    """Bars of the ratios with their spread, one group a phase; needs matplotlib."""
+    """Bars of the ratios with their spread, one group per phase; needs matplotlib."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench/gpu asks of torch and transformers: the GPU's ceilings, and their speed on a model of random weights.
+"""The part of bench/gpu that uses torch and transformers: the GPU's limits, and their speed on a model with random weights.
 
 Prints one line of JSON. `latency` decodes one sequence with a static cache and the compiled model; `batch` runs
-continuous batching over many. Tokens a second come from the difference of two lengths, so that neither the prefill nor
-the start counts; `batch` says what the longer run gave as a whole, too. --device cpu and a small shape try the script.
+continuous batching over many. Tokens per second come from the difference of two lengths, so that neither the prefill nor
+the start counts; `batch` also prints the figure of the whole longer run. Use --device cpu and a small shape to test it.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import torch
 
 
 def seconds_of(call, rounds=10):
-    """The median over rounds, by device events."""
+    """The median over rounds, timed with device events."""
     for _ in range(3):
         call()
     times = []
@@ -68,13 +68,13 @@ def latency(args):
 
     short, long = 64, 256
     for tokens in (long, long):
-        seconds(tokens)  # compiles; the cache is as long as its longest answer
+        seconds(tokens)  # compiles; the cache is as long as the longest output
     passed = [seconds(long) - seconds(short) for _ in range(3)]
     return {"tokens_per_s": (long - short) / statistics.median(passed), "transformers": version}
 
 
 def made_tokens(made, args, tokens, version):
-    """How many the answers hold. generate_batch returns failed requests as it does others, so each one is looked at."""
+    """The number of tokens in the outputs. generate_batch returns failed requests like others, so each one is checked."""
     answers = list(made.values())
     errors = [answer.error for answer in answers if answer.error]
     short = [answer for answer in answers if len(answer.generated_tokens) != tokens]
@@ -84,8 +84,8 @@ def made_tokens(made, args, tokens, version):
     return sum(len(answer.generated_tokens) for answer in answers)
 
 
-# No inference_mode here: generate_batch works in a thread of its own, which the caller's mode does not reach, and there a
-# tensor that was made under it may not be written. All requests fail then. It sets no_grad by itself.
+# No inference_mode here: generate_batch works in its own thread, which the caller's mode does not affect, and there a
+# tensor created in that mode must not be written, so that all requests would fail. It sets no_grad itself.
 def batch(args):
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
@@ -113,7 +113,7 @@ def main():
     parser.add_argument("--sequences", type=int, default=256)
     parser.add_argument("--input-len", type=int, default=448)
     parser.add_argument("--output-len", type=int, default=128)
-    parser.add_argument("--blocks", type=int, help="pages of 256 positions for continuous batching, in steps of 2,048 tokens; unset, nine tenths of the memory")
+    parser.add_argument("--blocks", type=int, help="pages of 256 positions for continuous batching, in steps of 2,048 tokens; default: nine tenths of the memory")
     args = parser.parse_args()
     print(json.dumps({"ceilings": ceilings, "latency": latency, "batch": batch}[args.what](args)))
 

@@ -30,7 +30,7 @@ def _keep_log(level, text, user_data):
 
 
 class Session:
-    """One model and one context, freed together; all calls from one thread."""
+    """One model and one context, freed together; used by one thread."""
 
     def __init__(self, options, context_length: int, more_params: dict | None = None):
         lib.llama_log_set(_keep_log, ctypes.c_void_p(0))
@@ -50,7 +50,7 @@ class Session:
             setattr(params, name, value)
         self.context = lib.llama_init_from_model(self.model, params)
         if not self.context:
-            raise SystemExit("llama.cpp could not make a context:\n" + "".join(_log_lines[-20:]))
+            raise SystemExit("llama.cpp could not create a context:\n" + "".join(_log_lines[-20:]))
         self.vocab_size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.model))
         self.batch = lib.llama_batch_init(options.n_batch, 0, 1)
 
@@ -63,7 +63,7 @@ class Session:
         lib.llama_memory_clear(lib.llama_get_memory(self.context), True)
 
     def decode(self, tokens: list[int], start: int, all_logits: bool = False) -> None:
-        """One llama_decode of `tokens` at positions start, start + 1, ...; logits of the last (or of all) are kept."""
+        """One llama_decode of `tokens` at positions start, start + 1, ...; keeps the logits of the last (or of all)."""
         self.batch.n_tokens = len(tokens)
         for i, token in enumerate(tokens):
             self.batch.token[i], self.batch.pos[i] = token, start + i
@@ -74,7 +74,7 @@ class Session:
             raise SystemExit(f"llama_decode failed with {status}")
 
     def decode_batch(self, tokens: list[int], position: int) -> None:
-        """One llama_decode of a token of each sequence, all at one position; all logits are kept."""
+        """One llama_decode of one token of each sequence, all at one position; keeps all logits."""
         self.batch.n_tokens = len(tokens)
         for i, token in enumerate(tokens):
             self.batch.token[i], self.batch.pos[i] = token, position
@@ -130,7 +130,7 @@ def run_batch(options) -> dict:
     Each sequence has its own stretch of the cache (kv_unified is off), so that the copies of the first one's prefill cost
     as much to read as prompts of their own would.
     """
-    length = -(-(options.input_len + options.output_len + 1) // 256) * 256  # the cache is cut in such pieces
+    length = -(-(options.input_len + options.output_len + 1) // 256) * 256  # the cache is divided into such pieces
     session = Session(options, options.batch_size * length, {"n_seq_max": options.batch_size, "kv_unified": False})
     prompt = random_prompt(session, options.input_len)
     memory, decode = lib.llama_get_memory(session.context), []
@@ -198,7 +198,7 @@ def main() -> int:
     parser.add_argument("--n-ubatch", type=int, default=512)
     parser.add_argument("--flash-attn", choices=sorted(FLASH), default="auto")
     parser.add_argument("--cache-type", choices=sorted(CACHE_TYPES), default="f16")
-    parser.add_argument("--no-repack", action="store_true", help="switch its AMX and repacked weight buffers off")
+    parser.add_argument("--no-repack", action="store_true", help="turn off its AMX and repacked weight buffers")
     parser.add_argument("--tokens")
     parser.add_argument("--requests")
     parser.add_argument("--out")

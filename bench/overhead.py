@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scheduler, text and HTTP cost of a step: their time a step over the time of a real step, at 32 streams.
+"""Measures the share of a decode step that scheduler, text and HTTP take, at 32 streams.
 
 Usage: python bench/overhead.py [--model FILE.gguf] [--streams 32]
 
-Three figures, each measured where it can be seen: the engine's own step (processor time of `quire bench engine --text`, a model
-that answers at once), a real decode step (`quire bench latency`, in process), and what the server's other threads - sockets, formatting,
-requests - use of the processor while it streams (/proc/PID/task/*/schedstat, divided by the steps that /metrics counts). The
-threads that compute are the busiest ones, as many as --threads. Wanted: under 2%. Linux; standard library only.
+It measures three figures: the engine's own step (CPU time of `quire bench engine --text`, whose model computes nothing), a real
+decode step (`quire bench latency`), and the CPU time of the server's other threads (sockets, formatting, requests) while it
+streams (/proc/PID/task/*/schedstat, divided by the steps in /metrics). The threads that compute are the --threads busiest ones.
+The target is below 2%. Linux; standard library only.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def run_json(*command) -> dict:
 
 
 def thread_times(pid: int) -> dict[str, float]:
-    """Seconds on a processor of each thread."""
+    """CPU seconds of each thread."""
     times = {}
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         times[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
@@ -42,7 +42,7 @@ def steps(url: str) -> float:
 
 
 def serving_cost(options) -> tuple[float, float]:
-    """Seconds of the threads that do not compute, and of those that do, for each step."""
+    """CPU seconds per step of the threads that do not compute, and of those that do."""
     load = ["--dataset-name", "random", "--random-input-len", options.input_len, "--random-output-len", options.output_len,
             "--max-concurrency", options.streams, "--temperature", 0]
     with server(options.quire, options.model, "--threads", options.threads) as (url, process):
@@ -57,13 +57,13 @@ def serving_cost(options) -> tuple[float, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="", help="left out: the default model")
+    parser.add_argument("--model", default="", help="default: the default model")
     parser.add_argument("--quire", type=pathlib.Path, default=ROOT / "build" / "quire")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--input-len", type=int, default=128)
     parser.add_argument("--output-len", type=int, default=128)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads that compute")
-    parser.add_argument("--json", type=pathlib.Path, help="also write the figures here")
+    parser.add_argument("--json", type=pathlib.Path, help="also write the results here")
     options = parser.parse_args()
     named = ["--model", options.model] if options.model else []
     engine = min((run_json(options.quire, "bench", "engine", *named, "--text", "--num-streams", options.streams, "--json")

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Random traffic against the promise: a request's answer is the same bits alone and in a crowd, on any device.
+"""Tests with random traffic that a request gets the same bits alone and among others, on any device.
 
     python3 bench/same_bits.py --model FOLDER [--load-format dummy --tokenizer FOLDER] [--device cuda] [--requests 36]
 
 Starts `quire serve`, sends each of the requests (random lengths, shared prefixes, settings with seeds) alone, and then all of
-them at once, several times, in random order: as a whole or as streams, some broken off in the middle. Then again on servers
-with other flags: pages, chunks, no prefix cache, no step ahead, too few pages. Tokens, texts and logprobs are compared to the
-last digit; a stream that was broken off must be the beginning of the answer. Exits 1 with the first difference.
+them at once, several times, in random order: as a whole or as streams, some of which are closed early. Then it does the same with
+other flags: page size, chunks, no prefix cache, no async scheduling, too few pages. Tokens, texts and logprobs are compared to the
+last digit; a stream that was closed early must be a prefix of the answer. Exits 1 with the first difference.
 Arguments after `--` go to every server. Standard library only.
 """
 
@@ -35,7 +35,7 @@ class Different(Exception):
 
 
 def make_requests(args, vocabulary, longest):
-    """Half of the prompts begin as another one does. Lengths are spread over the scale: many short ones, a few long ones."""
+    """Half of the prompts share a prefix with another one. There are many short prompts and a few long ones."""
     draw = random.Random(args.seed)
     prefixes = [[draw.randrange(vocabulary) for _ in range(longest)] for _ in range(3)]
     requests = []
@@ -89,7 +89,7 @@ def ask(url, model, body):
 
 
 def ask_streaming(url, model, body, patience=None):
-    """The same as a stream; with `patience`, the client leaves after so many pieces, and the answers are a beginning."""
+    """The same as a stream; with `patience`, the client disconnects after that many pieces, and the answers are incomplete."""
     answers = [new_answer() for _ in range(body.get("n", 1))]
     pieces = 0
     with connect(url) as connection:
@@ -113,7 +113,7 @@ def shown(answer, at):
 
 
 def first_difference(alone, crowd, whole):
-    """Where two answers part, or None; `whole`: else the second one may be a beginning."""
+    """Where two answers differ, or None; unless `whole`, the second one may be a prefix."""
     lists = [("tokens", alone["tokens"], crowd["tokens"])]
     lists += [(name, values, crowd["logprobs"].get(name, [])) for name, values in alone["logprobs"].items()]
     for name, a, b in lists:
@@ -136,7 +136,7 @@ def compare(number, body, alone, crowd, whole, how):
 
 
 class Crowd:
-    """All requests at once, each several times; a visit is a request and how its client behaves."""
+    """All requests at once, each several times; a visit is a request and the behaviour of its client."""
 
     def __init__(self, args, url, model, requests, alone, draw):
         self.args, self.url, self.model, self.requests, self.alone = args, url, model, requests, alone
@@ -181,7 +181,7 @@ def describe_model(url, args):
 
 
 def other_servers(args, context):
-    """What must not change an answer. The pages of the last one hold the longest request and little more: others are preempted."""
+    """Settings that must not change an answer. The last one has few pages more than the longest request needs, so that others are preempted."""
     servers = [("--max-num-batched-tokens", 512, "--block-size", 32, "--no-enable-prefix-caching"),
                ("--no-async-scheduling", "--max-num-seqs", 7)]
     pages = context // 16 + 4 if args.few_pages is None else args.few_pages
@@ -234,19 +234,19 @@ def main():
     cut = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quire", default=serving.ROOT / "build" / "quire", type=pathlib.Path)
-    parser.add_argument("--model", required=True, help="a folder or file as quire serve takes it")
-    parser.add_argument("--load-format", default="auto", help="dummy: random weights of a config.json")
-    parser.add_argument("--tokenizer", help="a folder, where the model has none")
+    parser.add_argument("--model", required=True, help="a folder or file, as for quire serve")
+    parser.add_argument("--load-format", default="auto", help="dummy: random weights for a config.json")
+    parser.add_argument("--tokenizer", help="a folder, if the model has none")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--requests", type=int, default=36)
-    parser.add_argument("--copies", type=int, default=3, help="how often each request is in a crowd")
+    parser.add_argument("--copies", type=int, default=3, help="how often each request is sent concurrently")
     parser.add_argument("--concurrency", type=int, default=64)
-    parser.add_argument("--spread", type=float, default=0.5, help="seconds over which clients come")
-    parser.add_argument("--longest", type=int, default=3500, help="tokens of a prompt, at most")
-    parser.add_argument("--most-tokens", type=int, default=96, help="of an answer")
-    parser.add_argument("--max-model-len", type=int, help="of all servers; with one of a few thousand, the pages of the last one are few")
-    parser.add_argument("--few-pages", type=int, help="of the last server; unset, for one request of the full length; 0 leaves that server out")
-    parser.add_argument("--vocabulary", type=int, help="ids of prompts are below it; unset, the vocabulary of config.json, else 200")
+    parser.add_argument("--spread", type=float, default=0.5, help="seconds over which clients arrive")
+    parser.add_argument("--longest", type=int, default=3500, help="maximum tokens of a prompt")
+    parser.add_argument("--most-tokens", type=int, default=96, help="maximum tokens of an answer")
+    parser.add_argument("--max-model-len", type=int, help="of all servers; a few thousand make the last server short of pages")
+    parser.add_argument("--few-pages", type=int, help="pages of the last server; default: enough for one request of the full length; 0 skips that server")
+    parser.add_argument("--vocabulary", type=int, help="prompts have ids below it; default: the vocabulary of config.json, else 200")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(words[:cut])
     args.flags = words[cut + 1:]

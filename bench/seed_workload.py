@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seed workload: ShareGPT, 100 prompts, 10 requests a second, 32 at once, against `quire serve` as it comes and with
---max-num-seqs 1, in one run; with --peer-url another server on the same prompts beside it.
+"""The seed workload: ShareGPT, 100 prompts, 10 requests per second, at most 32 at once, with `quire serve` by default and with
+--max-num-seqs 1, in one run; with --peer-url also with another server.
 
 Usage: python bench/seed_workload.py --dataset-path sharegpt_1k_multiturn.json [--model FILE.gguf] [--peer-url URL]
 
-Wanted: output tokens a second at least twice those of --max-num-seqs 1, mean time to the first token at most a third.
-Exits with 1 when that is not so. Answers are greedy, so that all sides make the same tokens. Standard library only.
+The targets are at least twice the output tok/s of --max-num-seqs 1, and at most a third of its mean time to first token.
+Exits with 1 if they are missed. Answers are greedy, so that all sides generate the same tokens. Standard library only.
 """
 
 import argparse
@@ -30,15 +30,15 @@ def print_table(results: dict[str, dict]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset-path", type=pathlib.Path, required=True, help="a ShareGPT JSON file")
-    parser.add_argument("--model", default="", help="for quire serve; left out: the default model")
+    parser.add_argument("--model", default="", help="for quire serve; default: the default model")
     parser.add_argument("--quire", type=pathlib.Path, default=ROOT / "build" / "quire")
     parser.add_argument("--num-prompts", type=int, default=100)
     parser.add_argument("--request-rate", type=float, default=10)
     parser.add_argument("--max-concurrency", type=int, default=32)
-    parser.add_argument("--peer-url", help="another OpenAI-compatible server with the same model, already up")
-    parser.add_argument("--peer-model", help="its model's name in requests, if its /v1/models does not say")
-    parser.add_argument("--json", type=pathlib.Path, help="also write the figures here")
-    parser.add_argument("--serve-args", nargs=argparse.REMAINDER, default=[], help="last: more arguments for quire serve")
+    parser.add_argument("--peer-url", help="another OpenAI-compatible server with the same model, already running")
+    parser.add_argument("--peer-model", help="name of its model in requests, if it has no /v1/models")
+    parser.add_argument("--json", type=pathlib.Path, help="also write the results here")
+    parser.add_argument("--serve-args", nargs=argparse.REMAINDER, default=[], help="additional arguments for quire serve; must be last")
     options = parser.parse_args()
     load = ["--dataset-name", "sharegpt", "--dataset-path", options.dataset_path, "--num-prompts", options.num_prompts,
             "--request-rate", options.request_rate, "--max-concurrency", options.max_concurrency, "--temperature", 0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the serving benchmarks share: a `quire serve` that is up while a block runs, and a run of `quire bench serve`."""
+"""What the serving benchmarks share: a `quire serve` that runs during a block, and a run of `quire bench serve`."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def server(quire, model, *arguments):
-    """Yields (url, process) of a server that answers; it is ended with SIGTERM and must then exit with 0."""
+    """Yields (url, process) of a server that is ready; it is stopped with SIGTERM and must exit with 0."""
     port = free_port()
     named = [str(model)] if model else []
     with tempfile.TemporaryFile("w+") as log:
@@ -54,7 +54,7 @@ def is_up(url: str) -> bool:
 
 
 def bench_serve(quire, url: str, *arguments, show: bool = True) -> dict:
-    """The result JSON of one run; its report goes to standard output."""
+    """The result JSON of one run; the report is printed."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([str(quire), "bench", "serve", "--base-url", url, "--save-result", "--result-dir", folder,
                                "--result-filename", "result.json", *map(str, arguments)], stdout=subprocess.PIPE, text=True)

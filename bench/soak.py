@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A soak of `quire serve`: thousands of requests from good and bad clients on a pool of pages that does not suffice.
+"""A soak test of `quire serve`: thousands of requests from good and bad clients, with too few KV cache pages.
 
 Usage: python bench/soak.py --model FOLDER [--requests 20000] [--concurrency 64] [--idle 1000]
 
-Most requests come whole or as streams; some clients vanish in the middle, read slowly, half-close their socket, cut off
-their body or send garbage; a thousand connections stay idle all the time. Checked: every answer that arrives whole is the
-one that the same request gets alone; pages, file descriptors and memory are flat once warm; at the end SIGTERM under load
-gives exit code 0. A tiny model makes an hour's worth of requests a matter of minutes (tools/goldens/export.py makes one).
+Most requests are normal, streamed or not; some clients disconnect early, read slowly, half-close their socket, truncate
+their body or send garbage; a thousand connections stay idle all the time. Checked: every complete answer equals that of the
+same request alone; pages, file descriptors and memory stay constant once warm; at the end, SIGTERM under load gives exit
+code 0. With a tiny model, an hour's worth of requests takes minutes (tools/goldens/export.py makes one).
 Standard library only; Linux.
 """
 
@@ -28,7 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 class Process:
-    """The server, its address, and what the kernel says of it."""
+    """The server, its address, and its memory and open files."""
 
     def __init__(self, quire: pathlib.Path, model: str, *flags: str):
         self.process = subprocess.Popen([str(quire), "serve", model, "--port", "0", "--disable-uvicorn-access-log", *flags],
@@ -40,7 +40,7 @@ class Process:
                 break
         else:
             sys.exit("the server did not start")
-        # Its log goes on, and must not fill the pipe.
+        # Its log continues and must not fill the pipe.
         threading.Thread(target=lambda: collections.deque(self.process.stderr, maxlen=0), daemon=True).start()
 
     def memory_mb(self) -> float:
@@ -69,7 +69,7 @@ def head(body: bytes, more: str = "") -> bytes:
 
 
 async def read_reply(reader: asyncio.StreamReader) -> bytes:
-    """Status line and headers are checked; the body comes back whole."""
+    """Checks status line and headers; returns the whole body."""
     status = await reader.readline()
     length, chunked = None, False
     while (line := await reader.readline()) not in (b"\r\n", b""):
@@ -91,7 +91,7 @@ async def read_reply(reader: asyncio.StreamReader) -> bytes:
 
 
 def essence(body: bytes, stream: bool) -> list:
-    """Token ids and logprobs, of a whole answer or of its events joined."""
+    """Token ids and logprobs of a whole answer or of its events."""
     answers = [json.loads(body)] if not stream else [
         json.loads(event[6:]) for event in body.decode().split("\n\n") if event.startswith("data: {")]
     tokens, logprobs = [], []
@@ -177,7 +177,7 @@ class Soak:
                     self.wrong.append(f"a {kind} request failed: {error!r}")
 
     async def watch(self) -> list[tuple]:
-        """(requests done, MB, files) every so often."""
+        """Records (requests done, MB, files) periodically."""
         rows = []
         step = max(1, self.options.requests // 20)
         following = step
@@ -230,7 +230,7 @@ class Soak:
         print(f"files open when all clients are gone: {files}")
         if files > 60:
             failures.append(f"{files} files are open when all clients are gone")
-        # SIGTERM under load: answers finish or are cut off, and the exit code is 0.
+        # SIGTERM under load: answers finish or are aborted, and the exit code is 0.
         self.left = 10**9
         load = [asyncio.create_task(self.client()) for _ in range(self.options.concurrency)]
         await asyncio.sleep(1)
@@ -254,9 +254,9 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=20000)
     parser.add_argument("--distinct", type=int, default=400, help="different requests among them")
     parser.add_argument("--concurrency", type=int, default=64)
-    parser.add_argument("--idle", type=int, default=1000, help="connections that do nothing")
+    parser.add_argument("--idle", type=int, default=1000, help="number of idle connections")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--serve-args", nargs=argparse.REMAINDER, default=[], help="last: more arguments for quire serve")
+    parser.add_argument("--serve-args", nargs=argparse.REMAINDER, default=[], help="additional arguments for quire serve; must be last")
     options = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

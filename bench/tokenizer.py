@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Encoding speed against Hugging Face's `tokenizers`: the same text, one thread each, rounds alternating.
+"""Compares the encoding speed with Hugging Face's `tokenizers`: the same text, one thread each, alternating rounds.
 
 usage: bench/tokenizer.py [--build build] [--data FOLDER] [--rounds 5] [--seconds 0.5] [TOKENIZER ...]
-Prints megabytes a second for both, the ratio (above 1: quire is faster), and the time to load. With no TOKENIZER it
-takes every tokenizer.json in the data folder, else the small ones in tests/text/tokenizers.
+Prints MB/s for both, the ratio (above 1: quire is faster), and the time to load. With no TOKENIZER it
+uses every tokenizer.json in the data folder, else the small ones in tests/text/tokenizers.
 """
 import argparse
 import json
@@ -35,7 +35,7 @@ def texts(data):
 
 
 class Worker:
-    """quire_tokenize_check kept alive over the rounds."""
+    """quire_tokenize_check, kept running over the rounds."""
 
     def __init__(self, build, path):
         start = time.perf_counter()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops of a trace (quire --profile FILE) by the time they took on the engine's thread.
+"""Lists the ops of a trace (quire --profile FILE) by their time on the engine's thread.
 
 Usage: python bench/trace_summary.py trace.json [--last N] [--top N]
 
-Shares are of the time inside steps. `waiting` is what an op took beyond this thread's own share of it: planning before
-the work, and waiting for workers behind it. Ops outside steps (packing weights) are listed apart. Python's standard
-library is enough.
+Shares are of the time inside steps. `waiting` is the time of an op beyond this thread's own share: planning before
+the work, and waiting for workers after it. Ops outside steps (packing weights) are listed separately. Needs only
+Python's standard library.
 """
 
 import argparse
@@ -18,17 +18,17 @@ FRAME = ("step", "forward", "logits and sampling")
 
 
 def engine_spans(trace: dict) -> list[dict]:
-    """The spans of the thread that has steps, in order of their begin; an outer one before those in it."""
+    """The spans of the thread with steps, in order of their start; an outer span before those in it."""
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     threads = {event["tid"] for event in spans if event["name"].startswith("step ")}
     if len(threads) != 1:
-        raise SystemExit(f"{len(threads)} threads of this trace have steps; one is expected")
+        raise SystemExit(f"{len(threads)} threads of this trace have steps; expected one")
     [thread] = threads
     return sorted((event for event in spans if event["tid"] == thread), key=lambda event: (event["ts"], -event["dur"]))
 
 
 def summarise(spans: list[dict], last: int) -> tuple[dict, dict, dict, float, int]:
-    """Time, own share and count by name, inside the last steps; the whole time of these; their number."""
+    """Time, own share and count by name inside the last steps, the total time of these steps, and their number."""
     steps = [span for span in spans if span["name"].startswith("step ")][-last:] if last else \
             [span for span in spans if span["name"].startswith("step ")]
     total, own, count = (collections.Counter() for _ in range(3))
@@ -51,7 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", type=pathlib.Path)
     parser.add_argument("--last", type=int, default=0, help="only the last N steps (default all)")
-    parser.add_argument("--top", type=int, default=30, help="lines of the table")
+    parser.add_argument("--top", type=int, default=30, help="number of lines in the table")
     options = parser.parse_args()
     total, own, count, steps_us, steps = summarise(engine_spans(json.loads(options.trace.read_text())), options.last)
     inside = {name: time for name, time in total.items() if not name.startswith("pack ")}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a config.json: a clear error, or sizes within their bounds and finite rotary frequencies.
+// Any bytes as a config.json give an error, or sizes within their bounds and finite rotary frequencies.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -62,7 +62,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!parsed.ok()) return 0;
   const auto read = model::parse_hf_config(*parsed);
   if (!read.ok()) {
-    QUIRE_CHECK(!read.error().message.empty(), "an error says what was wrong");
+    QUIRE_CHECK(!read.error().message.empty(), "an error must have a message");
     return 0;
   }
   // As a folder without weights, and with a k_proj of some rows.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes the GGUF reader: whatever it accepts is walked to the last string and dequantised to the last element.
+// Fuzzes the GGUF reader: every string of an accepted file is read and every element dequantised.
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -14,7 +14,7 @@ namespace {
 using namespace quire;
 using namespace quire::weights;
 
-// Reads every element, so that a sanitizer sees a view that leaves the file.
+// Reads every element, so that a sanitizer detects a view that leaves the file.
 size_t walk(const GgufArray& array) {
   size_t sum = 0;
   for (const std::string_view s : array.strings) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes the reading of HTTP requests: a connection's bytes give the same requests however they are cut.
+// Fuzzes the reading of HTTP requests: the bytes of a connection give the same requests however they are split.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -14,8 +14,8 @@ namespace {
 using namespace quire;
 using Event = http::RequestReader::Event;
 
-// Reads one request after the other, `step` more bytes at a time, and writes down those that came whole. (When a bad
-// one is called bad may depend on the cuts: Beast waits for the end of a head once it had to wait at all.)
+// Reads one request after the other, `step` more bytes at a time, and records those that are complete. (When an invalid
+// request is detected may depend on the split: Beast waits for the end of a header once it had to wait at all.)
 std::string read_all(const http::ReadLimits& limits, std::string_view bytes, size_t step) {
   std::string seen;
   std::string head;
@@ -30,7 +30,7 @@ std::string read_all(const http::ReadLimits& limits, std::string_view bytes, siz
     switch (event) {
       case Event::kNeedMore:
         if (end == bytes.size()) return seen;
-        QUIRE_CHECK(end - begin <= limits.max_header_bytes + (size_t{16} << 10), "what is kept is bounded");
+        QUIRE_CHECK(end - begin <= limits.max_header_bytes + (size_t{16} << 10), "the buffered data must be bounded");
         end = std::min(bytes.size(), end + step);
         break;
       case Event::kHead: {
@@ -63,7 +63,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const std::string whole = read_all(limits, bytes, size);
   const std::string single = read_all(limits, bytes, 1);
-  QUIRE_CHECK(whole == single, "the cuts changed the requests");
-  QUIRE_CHECK(read_all(limits, bytes, 7) == single, "the cuts changed the requests");
+  QUIRE_CHECK(whole == single, "the split must not change the requests");
+  QUIRE_CHECK(read_all(limits, bytes, 7) == single, "the split must not change the requests");
   return 0;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes the safetensors reader: the tensors of whatever it accepts tile the data and are read to the last element.
+// Fuzzes the safetensors reader: the tensors of an accepted file cover the data, and every element is read.
 #include <cstdint>
 #include <cstring>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a tiktoken file and as a tekken.json: a clear error or a tokenizer that gives back every text.
+// Any bytes as a tiktoken file and as a tekken.json give an error, or a tokenizer that reproduces every text.
 #include <cstddef>
 #include <cstdint>
 #include <string>

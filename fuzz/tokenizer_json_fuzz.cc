@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a tokenizer.json: a clear error or a tokenizer that encodes and decodes.
+// Any bytes as a tokenizer.json give an error, or a tokenizer that encodes and decodes.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto loaded = load_tokenizer_json(input);
   if (!loaded.ok()) return 0;
   const TokenizerPtr& tokenizer = loaded.value();
-  // A fixed text that meets most steps, and the end of the file itself.
+  // A fixed text that exercises most steps, and the end of the file itself.
   const std::string text =
       "It's 12 o'clock,  \n\tz\xc3\xa9ro <s> \xe4\xb8\xad\xe2\x96\x81\xf0\x9f\x98\x80 e\xcc\x81 \xff" +
       std::string(input.substr(size > 32 ? size - 32 : 0));
@@ -27,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::string joined;
     for (const int32_t id : ids) joined += stream.push(id);
     joined += stream.flush();
-    QUIRE_CHECK(joined == decoded, "the stream must give what decode gives");
+    QUIRE_CHECK(joined == decoded, "the stream must equal decode()");
     QUIRE_CHECK(quire::utf8::is_valid(decoded), "decoded text must be UTF-8");
   }
   return 0;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# What the scripts in this folder share; sourced, not run. Works with bash 3.2 too, the one that macOS has.
+# What the scripts in this folder share; sourced, not run. Works with bash 3.2, too, the version of macOS.
 
 set -euo pipefail
 
@@ -12,7 +12,7 @@ elapsed() {
   printf '%d:%02d' $((seconds / 60)) $((seconds % 60))
 }
 
-# banner WORDS...: one line that starts a phase, with the minutes and seconds since the script began.
+# banner WORDS...: prints a line that starts a phase, with the minutes and seconds since the start of the script.
 banner() { printf '== [%s] %s\n' "$(elapsed)" "$*"; }
 
 die() {
@@ -24,7 +24,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 on_macos() { [ "$(uname -s)" = Darwin ]; }
 
-# Runs a command as root: directly when we are root, else with sudo.
+# Runs a command as root: directly as root, else with sudo.
 as_root() {
   if [ "$(id -u)" = 0 ]; then
     "$@"
@@ -35,7 +35,7 @@ as_root() {
   fi
 }
 
-# Jobs for a build: every core, but no more than one for each 2 GiB of memory.
+# Number of build jobs: one per core, but at most one per 2 GiB of memory.
 build_jobs() {
   local cores gigabytes
   if on_macos; then
@@ -56,7 +56,7 @@ DEBIAN_TEST_PACKAGES="ccache clang clang-19 libclang-rt-14-dev libgtest-dev libg
 BREW_BUILD_PACKAGES="cmake ninja pkg-config pcre2 curl openssl@3 boost spdlog fmt cli11 python@3.12"
 BREW_TEST_PACKAGES="ccache googletest google-benchmark zstd llvm"
 
-# Installs the Debian packages that are not there yet; does nothing, and needs no network, when all are.
+# Installs the Debian packages that are missing; does nothing, and needs no network, if none is.
 install_debian() {
   local package missing=""
   for package in "$@"; do
@@ -83,7 +83,7 @@ install_brew() {
   brew install $missing
 }
 
-# install_packages build|test: what a build needs, or what the tests need besides.
+# install_packages build|test: installs what a build needs, or what the tests need in addition.
 install_packages() {
   # shellcheck disable=SC2086
   if on_macos; then
@@ -100,7 +100,7 @@ install_packages() {
       install_debian $DEBIAN_BUILD_PACKAGES $DEBIAN_TEST_PACKAGES
     fi
   else
-    banner "neither Debian nor macOS: taking the packages as they are (CONTRIBUTING.md lists what a build needs)"
+    banner "neither Debian nor macOS: no packages are installed (CONTRIBUTING.md lists what a build needs)"
   fi
 }
 
@@ -108,17 +108,18 @@ sha256_of() {
   if have sha256sum; then sha256sum "$1"; else shasum -a 256 "$1"; fi | cut -d ' ' -f 1
 }
 
-# configure PRESET ARGS...: a CMake preset, through ccache where there is one.
+# configure PRESET ARGS...: configures a CMake preset, with ccache if it is installed.
 configure() {
   local preset=$1
   shift
-  # Without these ccache would not look into files that use precompiled headers.
+  # Without these settings ccache would not cache files that use precompiled headers.
   if have ccache; then
     set -- "$@" "-DCMAKE_CXX_COMPILER_LAUNCHER=env;CCACHE_SLOPPINESS=pch_defines,time_macros;ccache"
   fi
   local log="${TMPDIR:-/tmp}/quire-configure.$$"
   if ! (cd "$QUIRE_ROOT" && cmake --preset "$preset" "$@") >"$log" 2>&1 ||
-    # A tree of another compiler: CMake begins it anew and forgets what the preset says, sanitizers among it.
+    # The tree was made by another compiler: CMake would start over and forget the preset's settings, such as
+    # sanitizers.
     { grep -q "require your cache to be deleted" "$log" &&
       ! (cd "$QUIRE_ROOT" && cmake --fresh --preset "$preset" "$@") >"$log" 2>&1; }; then
     cat "$log" >&2
@@ -128,7 +129,7 @@ configure() {
   rm -f "$log"
 }
 
-# Makes build/venv with the packages pinned in tests/requirements.txt; does nothing when they are there already.
+# Creates build/venv with the packages pinned in tests/requirements.txt, unless it has them already.
 ensure_venv() {
   local venv="$QUIRE_ROOT/build/venv" wanted="$QUIRE_ROOT/tests/requirements.txt" stamp
   stamp="$venv/requirements.$(sha256_of "$wanted")"
@@ -141,9 +142,9 @@ ensure_venv() {
   touch "$stamp"
 }
 
-# Puts the headers of metal-cpp into build/metal-cpp: the Metal driver needs them, on a Mac for the program and on Linux
-# for its tests on a fake of Metal. They travel in PyPI's macOS wheel of mlx-metal. Without a network the build goes on
-# without Metal, and says so.
+# Downloads the headers of metal-cpp to build/metal-cpp. The Metal driver needs them, on a Mac for the program and on
+# Linux for its tests with a fake Metal. They are in PyPI's macOS wheel of mlx-metal. Without a network the build
+# continues without Metal and says so.
 METAL_CPP_WHEEL="mlx-metal==0.32.4"
 ensure_metal_cpp() {
   local target="$QUIRE_ROOT/build/metal-cpp" stamp wheel
@@ -168,13 +169,13 @@ for wheel in pathlib.Path(sys.argv[1]).glob("*.whl"):
 PYTHON
     touch "$stamp"
   else
-    banner "metal-cpp could not be fetched from PyPI: going on without Metal"
+    banner "metal-cpp could not be downloaded from PyPI: continuing without Metal"
   fi
   rm -rf "$wheel"
 }
 
-# Makes build/cuda-venv with nvcc from PyPI where the machine has none, so that the CUDA kernels are compiled (the build
-# finds it there). CUDA 13.0 is the oldest that knows every target, and so runs on the most drivers.
+# Creates build/cuda-venv with nvcc from PyPI if the machine has none, so that the CUDA kernels are compiled (the build
+# finds it there). CUDA 13.0 is the oldest version that supports all targets, so its kernels run with the most drivers.
 CUDA_WHEELS="nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85"
 ensure_nvcc() {
   local venv="$QUIRE_ROOT/build/cuda-venv" stamp
@@ -188,6 +189,6 @@ ensure_nvcc() {
   if "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: $CUDA_WHEELS; then
     touch "$stamp"
   else
-    banner "nvcc could not be fetched from PyPI: going on without CUDA"
+    banner "nvcc could not be downloaded from PyPI: continuing without CUDA"
   fi
 }

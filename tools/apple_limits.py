@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What each kernel has to read and to compute, against the limits of two Apple chips: the tables of docs/apple-limits.md.
+"""Compares what each kernel must read and compute with the limits of two Apple chips: the tables of docs/apple-limits.md.
 
 Usage: tools/apple_limits.py            prints the tables
-       tools/apple_limits.py --write    puts them into docs/apple-limits.md
-       tools/apple_limits.py --check    fails when the page shows other tables
+       tools/apple_limits.py --write    writes them to docs/apple-limits.md
+       tools/apple_limits.py --check    fails if the page has other tables
 
 Nothing here is measured. A kernel's time is at least bytes / bandwidth and at least operations / peak; the larger of the
 two is its limit. Needs nothing but Python's standard library.
@@ -29,7 +29,8 @@ class Chip:
 
 CHIPS = (Chip("M1 Pro", 200e9, 5.3e12), Chip("M4 Max", 546e9, 18e12))
 
-# Bytes a weight: GGUF's blocks with their scales. MLX's and AWQ's 4 bits with a scale and a zero for 64 and 128 weights.
+# Bytes per weight: GGUF's blocks with their scales; MLX's and AWQ's 4 bits with a scale and a zero per 64 and 128
+# weights.
 WEIGHTS = {"bf16": 2.0, "q8_0": 34 / 32, "q6_k": 210 / 256, "q4_k": 144 / 256, "q4_0": 18 / 32,
            "mlx 4 bit": 0.5 + 4 / 64, "awq 4 bit": 0.5 + 2.5 / 128}
 TILE_ROWS = 16  # rows of the matrix tile; fewer rows leave the others idle, and cost the same
@@ -63,7 +64,7 @@ class Model:
         return sum(rows * columns for _, rows, columns in self.matrices())
 
     def kv_bytes(self):
-        """Of one token in one layer, 16 bits."""
+        """Bytes of K and V per token and layer, with 16 bits."""
         return 2 * self.kv_heads * self.head_dim * ACTIVATION
 
 
@@ -93,7 +94,7 @@ def linear_tiles(rows):
 
 
 def linear(kernel, rows, n, k, weight, times=1, out_bytes=ACTIVATION):
-    """Each weight is read once: all rows of a step pass over it together."""
+    """Each weight is read once for all rows of a step."""
     return Work(kernel, times * (n * k * WEIGHTS[weight] + rows * (k * ACTIVATION + n * out_bytes)),
                 times * 2.0 * rows * n * k, times * 2.0 * linear_tiles(rows) * n * k)
 
@@ -110,7 +111,7 @@ def head(model, rows, weight):
 
 
 def attention_decode(model, sequences, context):
-    """K and V are read once for the heads of a group; the group fills the tile's rows and leaves the rest idle."""
+    """K and V are read once for the heads of a group, which fill some rows of the tile; the others are idle."""
     group = model.heads // model.kv_heads
     read = sequences * context * model.kv_bytes()
     rows = sequences * 2 * model.heads * model.head_dim * ACTIVATION
@@ -120,7 +121,7 @@ def attention_decode(model, sequences, context):
 
 
 def attention_prefill(model, tokens):
-    """Causal: half of the square. A tile of query rows reads K and V of its own past."""
+    """Causal: half of the square. Each tile of query rows reads the K and V before it."""
     group = model.heads // model.kv_heads
     read = model.kv_heads * (tokens / (QUERY_ROWS / group)) * (tokens / 2) * model.head_dim * 2 * ACTIVATION
     rows = tokens * 2 * model.heads * model.head_dim * ACTIVATION
@@ -130,7 +131,7 @@ def attention_prefill(model, tokens):
 
 
 def norms(model, rows):
-    """Two a layer over the float residual, the heads' q and k norms with rope, and the last one."""
+    """Two per layer over the float residual, the q and k norms of the heads with rope, and the final one."""
     wide = (2 * model.layers + 1) * rows * model.hidden * (F32 + ACTIVATION)
     narrow = model.layers * rows * (model.heads + model.kv_heads) * model.head_dim * 2 * ACTIVATION
     elements = (2 * model.layers + 1) * rows * model.hidden + model.layers * rows * (model.heads + model.kv_heads) * model.head_dim
@@ -150,14 +151,14 @@ def sampling(model, rows):
 
 
 def delta_decode(model, sequences):
-    """The float state is read and written once a token: decay, k.S, the outer product, q.S."""
+    """The float state is read and written once per token: decay, k.S, the outer product, q.S."""
     state = model.delta_heads * model.delta_dim * model.delta_dim
     return Work(f"gated delta net, {sequences} x 1 token", model.delta_layers * sequences * 2.0 * state * F32,
                 model.delta_layers * sequences * 7.0 * state, model.delta_layers * sequences * 7.0 * state)
 
 
 def delta_prefill(model, tokens):
-    """The state stays on the chip; q, k, v come in and o goes out. Tokens follow one another."""
+    """The state stays on the chip; q, k and v are read and o is written. Tokens are processed one after the other."""
     state = model.delta_heads * model.delta_dim * model.delta_dim
     moved = tokens * 4 * model.delta_heads * model.delta_dim * ACTIVATION + 2 * state * F32
     return Work(f"gated delta net, 1 x {tokens:,} tokens", model.delta_layers * moved,
@@ -174,7 +175,7 @@ def limit(work, chip):
 
 
 def table(title, works, tokens=0):
-    """One row a kernel; with `tokens`, a last row with the sum and the tokens a second that it allows."""
+    """One row per kernel; with `tokens`, a last row with the sum and the tok/s that it allows."""
     lines = [f"**{title}**", "", "| kernel | MB | Gop | of them idle rows | " +
              " | ".join(f"{chip.name}, ms" for chip in CHIPS) + " |", "| --- | --- | --- | --- |" + " --- |" * len(CHIPS)]
     for work in works:
@@ -214,7 +215,7 @@ SEED = {"requests": 100, "in": 23260, "out": 22061, "streams": 32, "tokens_a_sec
 
 
 def seed_run(model, chip):
-    """The least time for that work, with all streams busy: for any kernels, and for ours with their idle rows."""
+    """The minimum time for that work with all streams busy, for any kernels and for ours with their idle rows."""
     context = round((SEED["in"] + SEED["out"] / 2) / SEED["requests"])
     weights = (model.layers * model.layer_weights() + model.vocab * model.hidden) * WEIGHTS["bf16"]
     works = decode_step(model, SEED["streams"], context, "bf16")
@@ -248,8 +249,8 @@ def tables():
 
 def main():
     parser = argparse.ArgumentParser(description="Tables of docs/apple-limits.md")
-    parser.add_argument("--write", action="store_true", help="put the tables into the page")
-    parser.add_argument("--check", action="store_true", help="fail when the page shows other tables")
+    parser.add_argument("--write", action="store_true", help="write the tables to the page")
+    parser.add_argument("--check", action="store_true", help="fail if the page has other tables")
     options = parser.parse_args()
     if not options.write and not options.check:
         print(tables(), end="")

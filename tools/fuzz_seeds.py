@@ -12,7 +12,7 @@ from pathlib import Path
 
 SEEDS = Path(__file__).resolve().parent.parent / "fuzz" / "seeds"
 
-# ggml number: (elements, bytes) of a block. All that the reader knows the size of.
+# ggml number: (elements, bytes) of a block, for all types whose size the reader knows.
 BLOCKS = {0: (1, 4), 1: (1, 2), 30: (1, 2), 8: (32, 34), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24),
           10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 24: (1, 1), 27: (1, 8),
           20: (32, 18), 39: (32, 17)}

@@ -99,7 +99,7 @@ void WorkerPool::run(bool takes_large) {
       while (untrimmed && !filled_.wait_for(lock, kTrimAfter, ready)) {
         untrimmed = false;
         lock.unlock();
-        give_back_memory();
+        trim_malloc();
         lock.lock();
       }
       filled_.wait(lock, ready);

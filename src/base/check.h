@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// QUIRE_CHECK: the road for our own bugs; it says where and why, and aborts, in every build type.
+// QUIRE_CHECK: for our own bugs. A failed check prints where and why and aborts, in every build type.
 #pragma once
 
 namespace quire {

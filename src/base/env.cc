@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Environment look-ups.
+// Reads environment variables.
 #include "base/env.h"
 
 #include <cstdlib>

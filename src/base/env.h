@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Environment look-ups and the folders that follow from them.
+// Environment variables, and the cache folder that they choose.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@ namespace quire {
 
 // The variable's value; nothing when it is unset or empty.
 std::optional<std::string> env(const char* name);
-// Where models and what was compiled or chosen for a GPU are kept: QUIRE_HOME, else ~/.cache/quire.
+// The folder for downloaded models and for files compiled or tuned for a GPU: QUIRE_HOME, else ~/.cache/quire.
 std::filesystem::path home_folder();
 
 }  // namespace quire

@@ -93,7 +93,7 @@ void MappedFile::drop(std::span<const std::byte> range) const {
 }
 
 void MappedFile::read_ahead(std::span<const std::byte> range) const {
-  // In windows of the file, so that the many small tensors of a file ask once and not each for itself.
+  // The file is read ahead in windows, so that its many small tensors cause one system call and not one each.
   constexpr size_t kWindow = size_t{32} << 20;
   if (range.empty()) return;
   const size_t offset = static_cast<size_t>(range.data() + range.size() - data_);

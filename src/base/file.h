@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole small files, and read-only memory maps of large ones.
+// Reads whole small files and maps large ones read-only.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,9 @@ namespace quire {
 Result<std::string> read_file(const std::filesystem::path& path, size_t max_bytes = size_t{256} << 20);
 Status write_file(const std::filesystem::path& path, std::string_view bytes);
 
-// A read-only map of a whole file, unmapped with the last owner. Immutable, so any thread may read it. If another
-// process truncates the file while it is mapped, reading past the new end is a bus error: model files must not be
-// rewritten in place.
+// A read-only map of a whole file, unmapped when the last owner lets go. Immutable, so any thread may read it. If
+// another process truncates the file while it is mapped, reading past the new end is a bus error: model files must not
+// be rewritten in place.
 class MappedFile {
  public:
   static Result<std::shared_ptr<const MappedFile>> open(const std::filesystem::path& path);
@@ -28,9 +28,9 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::filesystem::path& path() const { return path_; }
-  // Tells the kernel that these bytes are no longer wanted in memory (they were repacked); best effort.
+  // Tells the kernel that these bytes are no longer needed in memory (they were repacked). Best effort.
   void drop(std::span<const std::byte> range) const;
-  // Lets the kernel begin to read what lies behind `range`, which is likely to be wanted next; best effort.
+  // Asks the kernel to start reading what follows `range`, which is probably needed next. Best effort.
   void read_ahead(std::span<const std::byte> range) const;
 
  private:

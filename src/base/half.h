@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scalar conversions between float and the storage types of 16 and 8 bits; round to nearest even, NaN stays NaN.
+// Scalar conversions between float and the 16-bit and 8-bit storage types: round to nearest even, NaN stays NaN.
 #pragma once
 
 #include <bit>
@@ -48,9 +48,9 @@ inline uint16_t float_to_fp16(float f) {
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
-// The two fp8 types, as checkpoints and caches use them: E4M3 without infinities (only 0x7f and 0xff are NaN, the
-// largest number is 448), E5M2 with them (the largest number is 57344). Conversion to them saturates: what is beyond
-// the largest number, infinities too, becomes it.
+// The two fp8 types (OCP 8-bit Floating Point Specification): E4M3 has no infinities (only 0x7f and 0xff are NaN, the
+// largest number is 448), E5M2 has them (the largest number is 57344). Conversion to either saturates: larger
+// magnitudes, infinities included, become the largest number.
 inline float fp8_e4m3_to_float(uint8_t h) {
   const int exponent = (h >> 3) & 0xf, mantissa = h & 7;
   float a = std::numeric_limits<float>::quiet_NaN();
@@ -64,13 +64,13 @@ inline float fp8_e5m2_to_float(uint8_t h) {  // the upper half of an fp16
   return fp16_to_float(static_cast<uint16_t>(h << 8));
 }
 
-// The code of the nearest number with `mantissa` bits; `least` is the exponent of the smallest normal one.
+// The code of the nearest number with `mantissa` bits; `least` is the exponent of the smallest normal number.
 inline uint8_t float_to_fp8(float f, int mantissa, int least, float largest) {
   const uint8_t sign = std::signbit(f) ? 0x80 : 0;
   if (std::isnan(f)) return sign | 0x7f;
   const float a = std::fmin(std::fabs(f), largest);
   const int exponent = a < std::ldexp(1.0f, least) ? least : std::ilogb(a);
-  // Of one exponent, numbers are whole multiples of a step; up to the first multiple past it, codes follow in order.
+  // Numbers with one exponent are multiples of one step. If `a` rounds up to the next exponent, its code is still next.
   const float steps = std::nearbyint(std::ldexp(a, mantissa - exponent));
   return static_cast<uint8_t>(sign | (((exponent - least) << mantissa) + static_cast<int>(steps)));
 }

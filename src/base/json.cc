@@ -17,8 +17,8 @@ namespace {
 // Up to this many members, looking at each is faster than sorting.
 constexpr size_t kFewMembers = 16;
 
-// The places of the members in the order of their names; of equal names the earlier one first. Most names differ in
-// their first eight bytes, which are compared without a look at the member: vocabularies have 250,000.
+// The indices of the members sorted by name; members with equal names stay in file order. Most names differ in their
+// first eight bytes, which are compared without touching the member: vocabularies have 250,000 members.
 std::vector<size_t> by_name(const Object& members) {
   struct Entry {
     uint64_t head = 0;
@@ -103,7 +103,7 @@ Value& Value::operator=(const Value& other) {
   return *this;
 }
 
-// Depth is bounded by Limits::max_depth, so the recursion of member destructors is too.
+// Limits::max_depth bounds the depth, and with it the recursion of the destructors.
 Value::~Value() = default;
 
 bool Value::as_bool() const {
@@ -324,7 +324,7 @@ Result<int64_t> get_int(const Value& object, std::string_view field, int64_t min
   int64_t value = 0;
   if (found->is_int()) {
     value = found->as_int();
-  } else {  // 1e6 and 4096.0 are integers written by other tools
+  } else {  // other tools write integers as 1e6 or 4096.0
     const double d = found->as_double();
     if (!(std::abs(d) < 9e15) || d != std::floor(d)) return wrong_kind(field, "an integer", found);
     value = static_cast<int64_t>(d);

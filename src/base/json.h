@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bounded JSON reader and writer for model files: limits on depth and size, order of members kept, no recursion on
-// input.
+// A JSON reader and writer for model files and requests. Depth and size of the input are limited, and members keep
+// their order.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ using Object = std::vector<Member>;  // in file order; a repeated name keeps its
 enum class Kind : uint8_t { kNull, kBool, kInt, kDouble, kString, kArray, kObject };
 
 // One JSON value. A plain value type: copies are deep. Integers that fit int64 stay integers; other numbers are
-// doubles. The as_*() accessors check the kind (a wrong kind is our bug); the get_*() ones answer with an Error for a
-// file's fault.
+// doubles. as_*() REQUIRES that kind (anything else is our bug); the get_*() functions return an Error if a file has
+// the wrong kind.
 class Value {
  public:
   Value() = default;
@@ -54,16 +54,16 @@ class Value {
 
   bool as_bool() const;
   int64_t as_int() const;
-  double as_double() const;  // an integer is fine too
+  double as_double() const;  // of an integer, too
   const std::string& as_string() const;
   const Array& as_array() const;
   Array& as_array();
   const Object& as_object() const;
   Object& as_object();
 
-  // The member of that name, or null when this is no object or has none. O(members).
+  // The member of that name; null if there is none or this is not an object. O(members).
   const Value* find(std::string_view name) const;
-  // Sets or replaces a member; this must be an object.
+  // Sets or replaces a member. REQUIRES: this is an object.
   void set(std::string name, Value value);
 
   bool operator==(const Value& other) const;
@@ -81,7 +81,7 @@ struct Limits {
   size_t max_depth = 128;
   size_t max_bytes = size_t{1} << 30;
   size_t max_values = 64'000'000;
-  bool refuse_repeats = false;  // a repeated member name is an error, for files where it means a lie
+  bool refuse_repeats = false;  // a repeated member name is an error
 };
 
 // Reads one JSON text (RFC 8259; also NaN, Infinity and -Infinity, as Python writes them in configs). The error says
@@ -89,15 +89,15 @@ struct Limits {
 // U+FFFD.
 Result<Value> parse(std::string_view text, const Limits& limits = {});
 
-// Writes compact JSON ({"a":1}) or, with indent > 0, one member a line.
+// Writes compact JSON ({"a":1}) or, with indent > 0, one member per line.
 std::string dump(const Value& value, int indent = 0);
 // Appends `text` as a quoted JSON string; non-ASCII stays as it is.
 void append_quoted(std::string& out, std::string_view text);
 
-// "a number", "an object", ...: for messages.
+// "a number", "an object", ...: for error messages.
 const char* describe(Kind kind);
 
-// Typed look-ups for a file's fields: the Error names `field` and what was found instead.
+// Typed look-ups of a file's fields: the Error names `field` and what was found instead.
 Result<int64_t> get_int(const Value& object, std::string_view field, int64_t min, int64_t max);
 Result<int64_t> get_int_or(const Value& object, std::string_view field, int64_t fallback, int64_t min, int64_t max);
 Result<double> get_double(const Value& object, std::string_view field);

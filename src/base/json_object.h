@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work on objects with many members, whose names a stranger may have chosen: never worse than O(n log n).
+// Functions on objects with many members whose names come from untrusted input: never worse than O(n log n).
 #pragma once
 
 #include "base/json.h"

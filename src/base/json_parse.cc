@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON reader: one pass, depth and size bounded.
+// The JSON reader: one pass, with limits on depth and size.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -12,13 +12,13 @@
 namespace quire::json {
 namespace {
 
-// Reads one text. Recursion follows nesting, which `limits.max_depth` bounds.
+// Reads one text. The recursion follows the nesting, which `limits.max_depth` bounds.
 class Parser {
  public:
   Parser(std::string_view text, const Limits& limits) : text_(text), limits_(limits) {}
 
   Result<Value> run() {
-    if (text_.size() > limits_.max_bytes) return fail("the text is larger than the limit of its kind");
+    if (text_.size() > limits_.max_bytes) return fail("the text is larger than the limit");
     if (text_.substr(0, 3) == "\xEF\xBB\xBF") pos_ = 3;
     Value value;
     if (!read_value(value, 0)) return fail(what_);
@@ -162,7 +162,7 @@ class Parser {
       if (pos_ >= text_.size()) return error("the text ends inside a string");
       const char c = text_[pos_++];
       if (c == '"') return true;
-      if (c != '\\') return error("a control character stands inside a string");
+      if (c != '\\') return error("a string has an unescaped control character");
       if (!read_escape(out)) return false;
     }
   }
@@ -206,7 +206,7 @@ class Parser {
       case 'u':
         break;
       default:
-        return error("a string holds an unknown escape");
+        return error("a string has an unknown escape sequence");
     }
     uint32_t c = 0;
     if (!read_hex4(c)) return false;
@@ -261,7 +261,7 @@ class Parser {
     }
     double real = 0;
     if (std::from_chars(begin, end, real).ec == std::errc::result_out_of_range) {
-      // Too large gives infinity and too small gives zero, as strtod has it.
+      // Numbers that are too large become infinity and too small ones zero, as with strtod.
       const std::string copy(begin, end);
       real = std::strtod(copy.c_str(), nullptr);
     }

@@ -50,8 +50,8 @@ TEST(Json, RepeatedNamesAmongManyKeepFirstPlaceAndLastValue) {
   }
 }
 
-// The object's work was quadratic in its members. With 200,000 of them that is minutes, so this test
-// needs no clock: it would run into its timeout.
+// Building an object was once quadratic in its members. With 200,000 members that takes minutes, so this test needs no
+// clock: it would run into its timeout.
 TEST(Json, ObjectsOfManyMembersAreReadAndComparedQuickly) {
   std::string text = "{";
   for (int i = 0; i < 200'000; ++i) text += (i == 0 ? "\"k" : ",\"k") + std::to_string(i) + "\":1";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trims glibc's arenas.
+// Tuning of glibc's malloc.
 #include "base/memory.h"
 
 #include <cstdlib>  // defines __GLIBC__ where there is one
@@ -10,13 +10,13 @@
 
 namespace quire {
 
-void give_back_memory() {
+void trim_malloc() {
 #if defined(__GLIBC__)
   malloc_trim(0);
 #endif
 }
 
-void keep_large_blocks_apart() {
+void mmap_large_blocks() {
 #if defined(__GLIBC__)
   mallopt(M_MMAP_THRESHOLD, 256 << 10);
   mallopt(M_TRIM_THRESHOLD, 1 << 20);

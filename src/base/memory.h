@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that the allocator keeps for later use.
+// Controls how malloc keeps memory that was freed.
 #pragma once
 
 namespace quire {
 
-// Gives memory that was freed, but that malloc keeps in its arenas, back to the system. It takes some milliseconds
-// after a burst, and does nothing with a C library other than glibc. Any thread.
-void give_back_memory();
+// Returns freed memory that malloc still keeps in its arenas to the system. Takes some milliseconds after a burst; does
+// nothing with a C library other than glibc. Any thread may call it.
+void trim_malloc();
 
-// Makes malloc take large blocks from the system and give them back when they are freed, however often that happens
-// (glibc would keep them after the first), so that the buffers of a burst leave no holes. For a server, at its start.
-void keep_large_blocks_apart();
+// Makes malloc map large blocks from the system, however often they are freed (by default glibc keeps them after the
+// first time), so that the buffers of a burst leave no holes in the heap. Call it once when a server starts.
+void mmap_large_blocks();
 
 }  // namespace quire

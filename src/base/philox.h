@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Philox4x32-10: a counter-based generator, so that a number depends on its key and counter and on nothing else.
+// Philox4x32-10, a counter-based random generator: a number depends only on its key and its counter.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@ namespace quire {
 struct Philox {
   using Block = std::array<uint32_t, 4>;
 
-  // Ten rounds over `counter` under a 64-bit key. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3".
+  // Ten rounds on `counter` with a 64-bit key. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
   static constexpr Block generate(uint64_t key, Block counter) {
     uint32_t k0 = static_cast<uint32_t>(key);
     uint32_t k1 = static_cast<uint32_t>(key >> 32);
@@ -25,8 +25,8 @@ struct Philox {
     return counter;
   }
 
-  // The same for N counters side by side, word w of counter n in counters[w][n]; replaced by their outputs. Lanes never
-  // meet, so the compiler turns them into vectors.
+  // The same for N counters side by side: word w of counter n is in counters[w][n] and is replaced by its output. Lanes
+  // are independent, so the compiler vectorises them.
   template <std::size_t N>
   static constexpr void generate_lanes(uint64_t key, uint32_t (&counters)[4][N]) {
     uint32_t k0 = static_cast<uint32_t>(key);
@@ -56,7 +56,7 @@ constexpr float uniform_from_bits(uint32_t word) {
   return static_cast<float>(word >> 8) * 0x1p-24f;
 }
 
-// FNV-1a, 64 bits: names to keys.
+// The 64-bit FNV-1a hash, which makes keys of names.
 constexpr uint64_t fnv1a64(const char* data, std::size_t size) {
   uint64_t h = 0xcbf29ce484222325ull;
   for (std::size_t i = 0; i < size; ++i) {

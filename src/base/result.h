@@ -11,15 +11,15 @@
 
 namespace quire {
 
-// What kind of failure it was; the server maps it to an HTTP status and the CLI to an exit code, each in one function.
+// The kind of failure. The server maps it to an HTTP status and the CLI to an exit code, each in one function.
 enum class ErrorCode {
   kInvalidArgument,  // a flag, field or value is wrong: the caller can fix it (400, exit 2)
   kNotFound,         // no such file, model or route (404, exit 1)
-  kCorrupt,          // a file lies about itself or is truncated (exit 1)
-  kUnsupported,      // well formed, but not something quire does (400, exit 1)
+  kCorrupt,          // a file contradicts itself or is truncated (exit 1)
+  kUnsupported,      // well formed, but not supported by quire (400, exit 1)
   kExhausted,        // memory, pages or time ran out (503, exit 1)
   kUnavailable,      // the network, a device or a peer did not answer (503, exit 1)
-  kCancelled,        // the caller went away or asked to stop
+  kCancelled,        // the client disconnected or asked to stop
   kInternal,         // anything else; should be rare
 };
 

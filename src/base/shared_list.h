@@ -11,8 +11,8 @@
 namespace quire {
 
 // An immutable vector behind a reference count: copying it costs a pointer, however long it is. edit() is the only way
-// to change one, and it copies the elements first if another SharedList still uses them. Copies may be read on any
-// thread; one object is changed by one thread at a time.
+// to change one, and it copies the elements first if another SharedList still uses them. Any thread may read a copy;
+// only one thread at a time may change an object.
 template <typename T>
 class SharedList {
  public:

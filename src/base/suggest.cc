@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-constexpr size_t kLongestWord = 256;  // the cost is quadratic, and nobody misspells a longer word
+constexpr size_t kLongestWord = 256;  // longer words are not compared: the cost is quadratic
 constexpr size_t kShortestPrefix = 3;
 constexpr size_t kMostEdits = 3;
 
@@ -38,7 +38,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
-std::optional<std::string> closest_word(std::string_view word, const std::vector<std::string>& known, bool cut_short) {
+std::optional<std::string> closest_word(std::string_view word, const std::vector<std::string>& known, bool prefixes) {
   if (word.empty() || word.size() > kLongestWord) return std::nullopt;
   const std::string wanted = lower(word);
   std::optional<std::string> best;
@@ -51,9 +51,9 @@ std::optional<std::string> closest_word(std::string_view word, const std::vector
     const size_t longer = std::max(wanted.size(), text.size());
     const size_t allowed = std::min(longer / 3, kMostEdits);
     if (distance > allowed) {
-      const bool begins = cut_short && shorter >= kShortestPrefix && wanted.compare(0, shorter, text, 0, shorter) == 0;
+      const bool begins = prefixes && shorter >= kShortestPrefix && wanted.compare(0, shorter, text, 0, shorter) == 0;
       if (!begins) continue;
-      distance = kMostEdits + distance;  // a word that is misspelt is likelier than one that is cut short
+      distance = kMostEdits + distance;  // a misspelling is likelier than a prefix
     }
     if (best && distance >= best_distance) continue;
     best = candidate;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a folder that removes itself.
+// For tests: a temporary folder that is removed at the end of the scope.
 #pragma once
 
 #include <unistd.h>
@@ -14,7 +14,7 @@
 
 namespace quire {
 
-// A new folder under the system's temporary one, this process's own, removed with its contents at the end of the scope.
+// A new folder in the system's temporary folder, removed with its contents at the end of the scope.
 class TempFolder {
  public:
   TempFolder() {
@@ -31,7 +31,7 @@ class TempFolder {
   TempFolder& operator=(const TempFolder&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  // Folders on the way are made.
+  // Creates missing parent folders.
   std::filesystem::path write(const std::filesystem::path& name, std::string_view bytes) const {
     const std::filesystem::path file = path_ / name;
     std::filesystem::create_directories(file.parent_path());

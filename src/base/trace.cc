@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recorder: one ring of spans a thread, and the JSON that becomes of them.
+// The recorder: a ring of spans for each thread, and the JSON file that they are written to.
 #include "base/trace.h"
 
 #include <unistd.h>
@@ -30,7 +30,7 @@ struct Event {
   char name[Span::kMaxName + 1];
 };
 
-// The spans of one thread. Its own thread adds, whoever finishes the trace reads: the lock is free but for that moment.
+// The spans of one thread. That thread adds them; finish() reads them, which is the only time the lock is contended.
 class Ring {
  public:
   Ring(size_t size, int number, std::string name)
@@ -66,21 +66,21 @@ class Ring {
 
  private:
   std::mutex mutex_;
-  const std::unique_ptr<Event[]> events_;  // not initialised: memory is committed as spans come
+  const std::unique_ptr<Event[]> events_;  // not initialised: pages are committed as spans are added
   const size_t size_;
   const int number_;
   const std::string name_;
   size_t count_ = 0;  // spans ever added
 };
 
-// Never destroyed: threads may end after main() does. Rings outlive their threads.
+// Never destroyed, since threads may outlive main(). Rings outlive their threads.
 struct Recorder {
   std::mutex mutex;
   std::FILE* file = nullptr;
   std::filesystem::path path;
   size_t events_per_thread = 0;
   int64_t origin_ns = 0;
-  std::atomic<uint64_t> recording = 0;  // which one the rings belong to
+  std::atomic<uint64_t> recording = 0;  // number of the recording that the rings belong to
   std::vector<std::shared_ptr<Ring>> rings;
 };
 Recorder& recorder() {
@@ -132,7 +132,7 @@ Status start(const std::filesystem::path& file, size_t events_per_thread) {
   if (r.file != nullptr) return invalid_argument("a trace is being written to '" + r.path.string() + "' already");
   r.file = std::fopen(file.c_str(), "w");
   if (r.file == nullptr) {
-    return invalid_argument("--profile: '" + file.string() + "' can not be written: " + std::strerror(errno));
+    return invalid_argument("--profile: '" + file.string() + "' cannot be written: " + std::strerror(errno));
   }
   r.path = file;
   r.events_per_thread = events_per_thread;

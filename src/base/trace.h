@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Spans of time by thread, written as a Chrome trace (chrome://tracing, ui.perfetto.dev).
+// Records spans of time per thread and writes them as a Chrome trace (chrome://tracing, ui.perfetto.dev).
 #pragma once
 
 #include <atomic>
@@ -17,25 +17,25 @@ extern std::atomic<bool> g_on;
 extern std::atomic<const char*> g_work;
 }  // namespace internal
 
-// Whether spans are recorded: one relaxed load, which is all that a span costs when they are not.
+// Whether spans are recorded. When they are not, this relaxed load is all that a span costs.
 inline bool on() {
   return internal::g_on.load(std::memory_order_relaxed);
 }
 
-// Begins to record and opens the file, so that a wrong path is known before the work is done; the same file again
-// changes nothing, another one is an error until finish(). Each
-// thread keeps its last `events_per_thread` spans in memory of its own; older ones are lost, and counted. The file is
-// written by finish(), which is also called when the process exits.
+// Starts recording and opens the file, so that a wrong path fails before the work is done. Starting with the same file
+// again does nothing; another file is an error until finish(). Each thread keeps its last `events_per_thread` spans in
+// its own memory; older ones are dropped and counted.
+// finish() writes the file; it also runs when the process exits.
 Status start(const std::filesystem::path& file, size_t events_per_thread = size_t{1} << 16);
-// Stops recording and writes the file; threads may still be inside spans, which are then left out. Nothing when there
-// is nothing to write.
+// Stops recording and writes the file, if a recording was started. Spans that threads have not left yet are not in the
+// file.
 Status finish();
 
 // The calling thread's name in the trace; "thread N" otherwise.
 void name_thread(std::string name);
 
-// From here to the end of its scope, on this thread. Spans of a thread nest as scopes do. The name is made only when
-// spans are recorded, and cut to kMaxName characters.
+// From its construction to the end of its scope, on this thread. Spans of a thread nest like scopes. The name is
+// formatted only when spans are recorded, and truncated to kMaxName characters.
 class Span {
  public:
   static constexpr size_t kMaxName = 79;
@@ -50,11 +50,11 @@ class Span {
   Span() = default;
   void begin(const char* format, va_list arguments);
   void end();
-  int64_t begin_ns_ = -1;  // not recorded
+  int64_t begin_ns_ = -1;  // -1: not recorded
   char name_[kMaxName + 1];
 };
 
-// An op: a span whose name is also that of the work that other threads do for it meanwhile. From one thread at a time.
+// An op: a span that also names the work that other threads do for the op. One thread at a time may have one.
 class OpSpan : public Span {
  public:
   __attribute__((format(printf, 2, 3))) explicit OpSpan(const char* format, ...);
@@ -63,8 +63,8 @@ class OpSpan : public Span {
   }
 };
 
-// A thread's share of an op, which may not end before this does. A worker's is named after the op; the thread that
-// called the op has its span around it already, and what its share leaves of that is waiting.
+// One thread's share of an op; it REQUIRES that the op's OpSpan outlives it. A worker's span is named after the op. The
+// thread that called the op is inside the OpSpan already; the time of that span outside its own share is waiting.
 class WorkSpan : public Span {
  public:
   enum class Of { kCaller, kWorker };

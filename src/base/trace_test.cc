@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trace: what it holds, what it forgets, and that spans nest.
+// The trace: what it holds, what it drops, and that spans nest.
 #include "base/trace.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// UTF-8 by the table of well-formed byte sequences (Unicode chapter 3, table 3-7).
+// UTF-8 as in the table of well-formed byte sequences (Unicode chapter 3, table 3-7).
 #include "base/utf8.h"
 
 namespace quire::utf8 {

@@ -34,7 +34,7 @@ TEST(Utf8, IllFormedSubpartsAreReplacedAsPythonDoes) {
   EXPECT_EQ(fix("plain"), "plain");
 }
 
-// The bytes after the cut would complete the character: whoever looks past the end takes them.
+// The bytes after the end of the text would complete the character: a reader that looks past the end would take them.
 TEST(Utf8, NothingIsReadPastTheEnd) {
   for (const std::string_view whole : {"\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"}) {
     for (size_t n = 1; n < whole.size(); ++n) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gaps drawn as vLLM's client draws them, from numpy's legacy generator.
+// Draws the gaps between requests as vLLM's client does, from numpy's legacy generator.
 #include "bench/arrivals.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ Arrivals make_arrivals(const ArrivalOptions& options, size_t count, NumpyLegacy&
                                            : numpy.gamma(options.burstiness, 1.0 / (rate * options.burstiness));
     out.times.push_back(time);
   }
-  if (!ramp && time > 0) {  // the last one comes at exactly count / rate
+  if (!ramp && time > 0) {  // the last request arrives at exactly count / rate
     const double factor = static_cast<double>(count) / options.request_rate / time;
     for (double& t : out.times) t *= factor;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arrival process: at which second each request is sent.
+// The arrival process: the time at which each request is sent.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace quire::bench {
 
 // When requests are sent.
 struct ArrivalOptions {
-  double request_rate = 0;            // 0: no bound, all at once
+  double request_rate = 0;            // requests/s; 0: all at once
   double burstiness = 1;              // gamma shape; infinity: fixed intervals
   std::string ramp_up_strategy = {};  // "", linear, exponential
   double ramp_up_start_rps = 0;
@@ -19,7 +19,7 @@ struct ArrivalOptions {
 };
 struct Arrivals {
   std::vector<double> times;  // seconds, ascending; empty: all at once
-  std::vector<double> rates;  // the rate that held for each request
+  std::vector<double> rates;  // the request rate at each request
 };
 Arrivals make_arrivals(const ArrivalOptions& options, size_t count, NumpyLegacy& numpy);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The benchmark's parts that need no model: event cutting, chunk reading, generators, statistics.
+// The parts of the benchmark that need no model: event parsing, chunk reading, random generators, statistics.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -112,7 +112,7 @@ TEST(ReadChunk, RefusesWhatIsNoObject) {
   }
 }
 
-// The skimmer has no depth limit and no tree; whatever it is fed, it comes back.
+// The skimmer has no depth limit and builds no tree; it must return for any input.
 TEST(ReadChunk, SurvivesBrokenBytes) {
   const std::string good = R"({"choices":[{"delta":{"content":"a\ud83d\u"}}],"usage":{"prompt_tokens":1e5}})";
   std::mt19937 random(1);
@@ -127,7 +127,7 @@ TEST(ReadChunk, SurvivesBrokenBytes) {
   EXPECT_FALSE(read_chunk("{\"a\":" + std::string(1 << 20, '['), StreamApi::kChat, chunk));
 }
 
-// What Python prints: random.seed(s); random.shuffle(list(range(10))), and so on. The Python tests draw more.
+// As printed by Python: random.seed(s); random.shuffle(list(range(10))), and so on. The Python tests draw more.
 TEST(PythonRandom, ShufflesAsCPython) {
   std::vector<int> list = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   PythonRandom(0).shuffle(list);

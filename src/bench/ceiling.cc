@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model that does nothing, and the loop around it.
+// A model that does nothing, and the loop that drives the engine with it.
 #include "bench/ceiling.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 namespace quire::bench {
 namespace {
 
-// A decoder of no layers worth the name: forward() reads nothing, logits() gives the same rows always, whose best token
-// moves on from row to row so that text has variety.
+// A decoder that computes nothing: logits() always returns the same rows. The best token differs from row to row, so
+// that the text varies.
 class NoOpModel final : public model::Model {
  public:
   explicit NoOpModel(int64_t vocab, int64_t max_len) {
@@ -71,7 +71,7 @@ Result<CeilingFigures> engine_ceiling(const CeilingOptions& o, const std::functi
                                                      {"--vocab-size", o.vocab_size}};
   for (const auto& [flag, number] : numbers) {
     if (number >= 1 && number <= kMost) continue;
-    return invalid_argument(std::string(flag) + " is " + std::to_string(number) + "; it must be 1 to " +
+    return invalid_argument(std::string(flag) + " is " + std::to_string(number) + "; it must be from 1 to " +
                             std::to_string(kMost));
   }
   const int64_t vocab =
@@ -117,7 +117,7 @@ Result<CeilingFigures> engine_ceiling(const CeilingOptions& o, const std::functi
       ++out.steps;
       out.tokens += tokens;
       if (progress && out.steps % 100 == 0) progress(out.steps, o.output_len);
-    } else if (tokens == o.num_streams) {  // every prompt is in: from here on each step is one token a stream
+    } else if (tokens == o.num_streams) {  // all prompts are done: from now on each step yields one token per stream
       counting = true;
       start = Clock::now();
       cpu_start = thread_seconds();
@@ -125,7 +125,7 @@ Result<CeilingFigures> engine_ceiling(const CeilingOptions& o, const std::functi
   }
   out.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   out.cpu_seconds = thread_seconds() - cpu_start;
-  if (out.steps == 0) return invalid_argument("--output-len must be 2 or more: the first token belongs to the prompt");
+  if (out.steps == 0) return invalid_argument("--output-len must be 2 or more: the first token is not counted");
   return out;
 }
 
@@ -152,11 +152,11 @@ std::string CeilingFigures::to_text() const {
   const json::Value j = to_json();
   char text[320];
   std::snprintf(text, sizeof text,
-                "%lld streams through scheduler, KV manager and sampler%s, with a model that does nothing\n"
+                "%lld streams through scheduler, KV manager, sampler%s, with a model that does nothing\n"
                 "steps    %10lld   %12.1f steps/s\n"
                 "tokens   %10lld   %12.1f tokens/s\n"
-                "a step   %10.1f us %12.3f us a stream",
-                static_cast<long long>(options.num_streams), options.tokenizer != nullptr ? ", to text" : "",
+                "step     %10.1f us %12.3f us/stream",
+                static_cast<long long>(options.num_streams), options.tokenizer != nullptr ? " and detokenizer" : "",
                 static_cast<long long>(steps), j.find("steps_per_s")->as_double(), static_cast<long long>(tokens),
                 j.find("tokens_per_s")->as_double(), j.find("us_per_step")->as_double(),
                 j.find("us_per_step_per_stream")->as_double());

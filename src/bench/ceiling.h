@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire bench engine: what the engine itself costs a step, with a model that answers at once.
+// quire bench engine: the engine's own cost per step, measured with a model that computes nothing.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +16,24 @@ struct CeilingOptions {
   int64_t num_streams = 32;
   int64_t input_len = 128;
   int64_t output_len = 2000;
-  int64_t vocab_size = 1024;  // the row that the sampler looks at
+  int64_t vocab_size = 1024;  // the length of the rows that the sampler reads
   bool prefix_caching = true;
-  text::TokenizerPtr tokenizer;  // not null: the tokens become text as well, stream by stream
+  text::TokenizerPtr tokenizer;  // not null: also converts each stream's tokens to text
 };
 
 struct CeilingFigures {
   CeilingOptions options;
   int64_t steps = 0;
   int64_t tokens = 0;
-  int64_t text_bytes = 0;  // that the tokens became
+  int64_t text_bytes = 0;  // of the converted text
   double seconds = 0;
-  double cpu_seconds = 0;  // of the engine's thread: what a busy machine does not change
+  double cpu_seconds = 0;  // of the engine's thread; unlike `seconds`, independent of other load
   json::Value to_json() const;
   std::string to_text() const;
 };
 
-// Runs the streams through the real scheduler, KV manager, sampler and (with a tokenizer) detokenizer. The steps in
-// which prompts are computed are not counted.
-// `progress` is told of the tokens of each stream, every hundred of them.
+// Runs the streams through the real scheduler, KV manager, sampler and (with a tokenizer) detokenizer. Steps that
+// compute prompts are not counted. Every hundred steps, `progress` gets the number of tokens per stream.
 Result<CeilingFigures> engine_ceiling(const CeilingOptions& options,
                                       const std::function<void(int64_t done, int64_t total)>& progress = {});
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's threads, connections and clock, on Asio; HTTP is read by Beast's parser, straight out of the receive
+// The threads, connections and clock of the client, on Asio; Beast's parser reads HTTP directly from the receive
 // buffer.
 #include "bench/client.h"
 
@@ -35,24 +35,24 @@ double seconds(Clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
 
-// One request and whoever listens to its answer. Lives on one worker's thread.
+// One request and the handler of its response. Used only on its worker's thread.
 class Exchange {
  public:
   virtual ~Exchange() = default;
   virtual void on_start(Clock::time_point now) = 0;
   virtual void on_status(int status, std::string_view reason) = 0;
   virtual void on_body(std::string_view bytes, Clock::time_point now) = 0;
-  // The answer is complete, or never will be: then `error` says why, or the client was told to stop.
+  // The response is complete, or never will be: then `error` says why, or the client was stopped.
   virtual void on_end(std::string error, bool stopped) = 0;
-  std::string request;  // head and body, ready to send
+  std::string request;  // header and body, ready to send
 };
 using ExchangePtr = std::shared_ptr<Exchange>;
 
-// Hands status and body on as they pass by; keeps nothing but what Beast keeps.
+// Passes status and body on as they arrive; stores nothing of its own.
 class ResponseParser final : public http::basic_parser<false> {
  public:
   ResponseParser(Exchange& exchange, Clock::time_point& now) : exchange_(exchange), now_(now) {
-    body_limit(UINT64_MAX);  // boost::none refuses every Content-Length in 1.74
+    body_limit(UINT64_MAX);  // in Boost 1.74, boost::none rejects every Content-Length
     header_limit(64 << 10);
     eager(true);
   }
@@ -83,8 +83,8 @@ class ResponseParser final : public http::basic_parser<false> {
 
 struct Worker;
 
-// One socket, plain or TLS, and the exchange on it. Owned by its own pending operations and, between exchanges, by the
-// worker's list of idle ones. Its worker's thread.
+// One socket, plain or TLS, and its exchange. Owned by its pending operations and, between exchanges, by the worker's
+// list of idle connections. Used only on its worker's thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   explicit Connection(Worker& worker);
@@ -117,17 +117,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Clock::time_point now_;
   bool connected_ = false;
   bool reused_ = false;
-  bool answered_ = false;  // a byte came
+  bool answered_ = false;  // a byte was received
 };
 
-// What every worker shares, read-only while they run.
+// What all workers share; read-only while they run.
 struct Shared {
   ClientOptions options;
   std::vector<tcp::endpoint> endpoints;
   std::optional<asio::ssl::context> tls;
 };
 
-// One thread with its own loop and its own connections.
+// One thread with its own event loop and its own connections.
 struct Worker {
   explicit Worker(const Shared& s) : shared(s), context(1), guard(asio::make_work_guard(context)) {}
   void start(ExchangePtr exchange) {
@@ -168,7 +168,7 @@ Connection::~Connection() {
 
 void Connection::close() {
   ErrorCodeT ignored;
-  socket_.close(ignored);  // pending operations end with an error
+  socket_.close(ignored);  // makes pending operations fail
 }
 
 void Connection::begin(ExchangePtr exchange) {
@@ -194,7 +194,7 @@ void Connection::connect() {
 
 void Connection::handshake() {
   const Shared& shared = worker_.shared;
-  // The context is only read from here on; Asio wants it without const.
+  // The context is only read from here on, but Asio takes it without const.
   tls_ = std::make_unique<asio::ssl::stream<tcp::socket&>>(socket_, const_cast<asio::ssl::context&>(*shared.tls));
   ErrorCodeT ignored;
   if (asio::ip::make_address(shared.options.url.host, ignored); ignored) {
@@ -212,7 +212,8 @@ void Connection::write() {
   with_stream([&](auto& stream) {
     asio::async_write(stream, asio::buffer(exchange_->request),
                       [self = shared_from_this()](const ErrorCodeT& error, size_t) {
-                        // A server may answer and close before it has read everything: the answer tells more.
+                        // A server may respond and close before it has read everything: its response says more than
+                        // this error.
                         if (error && error != asio::error::broken_pipe && error != asio::error::connection_reset) {
                           return self->failed("sending", error);
                         }
@@ -223,7 +224,7 @@ void Connection::write() {
 
 void Connection::read() {
   if (buffer_.empty()) buffer_.resize(kBuffer);
-  if (filled_ == buffer_.size()) buffer_.resize(buffer_.size() * 2);  // a head that does not fit; Beast bounds it
+  if (filled_ == buffer_.size()) buffer_.resize(buffer_.size() * 2);  // the header does not fit; Beast limits its size
   with_stream([&](auto& stream) {
     stream.async_read_some(asio::buffer(buffer_.data() + filled_, buffer_.size() - filled_),
                            [self = shared_from_this()](const ErrorCodeT& error, size_t bytes) {
@@ -246,7 +247,7 @@ void Connection::received(size_t bytes) {
       error = {};
       break;
     }
-    if (error) return finish("the answer is not HTTP: " + error.message(), false);
+    if (error) return finish("the response is not HTTP: " + error.message(), false);
     if (taken == 0) break;
   }
   std::copy(buffer_.begin() + static_cast<std::ptrdiff_t>(used), buffer_.begin() + static_cast<std::ptrdiff_t>(filled_),
@@ -256,23 +257,23 @@ void Connection::received(size_t bytes) {
   read();
 }
 
-// The connection's end: fine where it is the end of the answer.
+// The connection ended, which is fine at the end of a response.
 void Connection::ended(const ErrorCodeT& error) {
   const bool end = error == asio::error::eof || error == asio::ssl::error::stream_truncated;
-  if (!end) return failed("reading the answer", error);
+  if (!end) return failed("reading the response", error);
   ErrorCodeT incomplete;
   if (parser_->got_some()) parser_->put_eof(incomplete);
   if (parser_->is_done() && !incomplete) return finish("", false);
-  failed("reading the answer", error);
+  failed("reading the response", error);
 }
 
 void Connection::failed(const char* doing, const ErrorCodeT& error) {
-  if (reused_ && !answered_ && !worker_.stopping) {  // the server had closed it meanwhile: once more, on a new one
+  if (reused_ && !answered_ && !worker_.stopping) {  // the server had closed it: retry once on a new connection
     auto again = std::make_shared<Connection>(worker_);
     ExchangePtr exchange = std::move(exchange_);
     parser_.reset();
     close();
-    class Resumed final : public Exchange {  // keeps the first start
+    class Resumed final : public Exchange {  // keeps the start time of the first attempt
      public:
       explicit Resumed(ExchangePtr inner) : inner_(std::move(inner)) { request = std::move(inner_->request); }
       void on_start(Clock::time_point) override {}
@@ -286,7 +287,7 @@ void Connection::failed(const char* doing, const ErrorCodeT& error) {
     return again->begin(std::make_shared<Resumed>(std::move(exchange)));
   }
   const bool gone = error == asio::error::eof || error == asio::ssl::error::stream_truncated;
-  finish(gone ? std::string("the server closed the connection before the answer was complete")
+  finish(gone ? std::string("the server closed the connection before the response was complete")
               : std::string(doing) + " failed: " + error.message(),
          false);
 }
@@ -303,7 +304,7 @@ void Connection::finish(std::string error, bool reusable) {
   exchange->on_end(std::move(error), worker_.stopping);
 }
 
-// A whole answer, for the small questions around a run.
+// Collects a whole response, for the small requests around a run.
 class FetchExchange final : public Exchange {
  public:
   static constexpr size_t kMaxBody = size_t{64} << 20;
@@ -318,7 +319,7 @@ class FetchExchange final : public Exchange {
     if (reply_.body.size() + bytes.size() <= kMaxBody) reply_.body += bytes;
   }
   void on_end(std::string error, bool stopped) override {
-    if (stopped) error = "it took too long";
+    if (stopped) error = "it timed out";
     error.empty() ? done.set_value(std::move(reply_)) : done.set_value(unavailable(std::move(error)));
   }
 
@@ -326,7 +327,7 @@ class FetchExchange final : public Exchange {
   HttpReply reply_;
 };
 
-// A streamed answer, timed message by message by the definitions of vLLM's client.
+// A streamed response, timed message by message as vLLM's client defines it.
 class StreamExchange final : public Exchange {
  public:
   StreamExchange(Outcome& outcome, StreamApi api, Clock::time_point origin, int64_t& messages,
@@ -378,13 +379,13 @@ class StreamExchange final : public Exchange {
   void settle(std::string error) {
     outcome_.latency = first_ ? 0 : seconds(last_ - start_);
     if (status_ != 0 && status_ != 200) {
-      StreamChunk reply;  // an error body of either shape: {"error": {"message"}} or {"message"}
+      StreamChunk reply;  // an error body, {"error": {"message"}} or {"message"}
       if (read_chunk(body_, StreamApi::kCompletions, reply) && !reply.error.empty()) body_ = reply.error;
       outcome_.error = failure_ + (body_.empty() ? "" : ": " + body_);
     } else if (!error.empty()) {
       outcome_.error = std::move(error);
     } else if (first_) {
-      outcome_.error = failure_.empty() ? "the stream ended without a message that has choices" : failure_;
+      outcome_.error = failure_.empty() ? "the stream ended without a message with choices" : failure_;
     } else {
       outcome_.success = true;
     }
@@ -482,8 +483,8 @@ class LoadClient::Impl {
   std::vector<std::unique_ptr<Worker>> workers_;
 };
 
-// One run. All of its state belongs to the first worker's thread, where arrivals and ends of requests meet; a request
-// itself runs on whichever worker its number falls to.
+// One run. Its state is used only on the first worker's thread, which handles the arrivals and completions of requests.
+// Each request runs on the worker that its number maps to.
 class LoadClient::Impl::RunState : public std::enable_shared_from_this<LoadClient::Impl::RunState> {
  public:
   RunState(Impl& impl, const Load& load)
@@ -534,7 +535,7 @@ class LoadClient::Impl::RunState : public std::enable_shared_from_this<LoadClien
       send(index, index, outcome, [self = shared_from_this()] { self->ended(); });
     }
   }
-  // Builds the request on its worker, so that bodies are made in parallel and only when they are wanted.
+  // Builds the request on its worker, so that bodies are made in parallel and only when they are needed.
   void send(size_t sample, size_t number, Outcome& outcome, std::function<void()> on_end) {
     Worker& worker = *impl_.workers_[number % impl_.workers_.size()];
     asio::dispatch(worker.context, [self = shared_from_this(), &worker, sample, &outcome, on_end] {
@@ -614,7 +615,7 @@ class LoadClient::Impl::RunState : public std::enable_shared_from_this<LoadClien
 };
 
 LoadResult LoadClient::Impl::run(const Load& load) {
-  // Counters of the workers are read and reset on their own threads, before and after.
+  // The workers' counters are read and reset on their own threads, before and after the run.
   const auto sum = [this](auto&& member) {
     int64_t total = 0;
     for (auto& worker : workers_) {
@@ -668,7 +669,7 @@ std::string Url::text() const {
 Result<Url> parse_url(std::string_view text) {
   const auto wrong = [&] {
     return invalid_argument("'" + std::string(text) +
-                            "' is no URL of a server; write http://HOST:PORT or https://HOST");
+                            "' is not the URL of a server; write http://HOST:PORT or https://HOST");
   };
   Url url;
   std::string_view rest = text;

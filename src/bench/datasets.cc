@@ -24,7 +24,7 @@ std::string piece_of(const text::Tokenizer& tokenizer, std::optional<int32_t> id
   return id ? std::string(tokenizer.piece(*id).value_or("")) : std::string();
 }
 
-// One user turn in the model's chat template.
+// One user message in the model's chat template.
 Result<std::string> templated(const llm::TextSide& side, const DatasetOptions& options, const std::string& text) {
   text::ChatRequest chat;
   json::Value message{json::Object{}};
@@ -38,9 +38,9 @@ Result<std::string> templated(const llm::TextSide& side, const DatasetOptions& o
   return std::move(prompt.text);
 }
 
-// Draws from the samples there are until there are enough, as vLLM does.
+// Repeats randomly drawn samples until there are enough, as vLLM does.
 Status oversample(const DatasetOptions& options, Generators& generators, std::vector<Sample>& list) {
-  if (list.empty()) return invalid_argument("'" + options.path + "' has no entry that can be used");
+  if (list.empty()) return invalid_argument("'" + options.path + "' has no usable entry");
   if (options.no_oversample) return {};
   if (static_cast<int64_t>(list.size()) < options.num_prompts) generators.random = PythonRandom(options.seed);
   const std::vector<Sample> taken = list;
@@ -55,7 +55,7 @@ Result<Samples> sharegpt(const DatasetOptions& options, const llm::TextSide& sid
   QUIRE_ASSIGN(const std::string text, read_file(options.path, kMaxFile));
   auto data = json::parse(text, {.max_bytes = kMaxFile});
   if (!data.ok()) return in_file(options.path, data.error());
-  if (!data->is_array()) return invalid_argument("'" + options.path + "' must hold a list of conversations");
+  if (!data->is_array()) return invalid_argument("'" + options.path + "' must be a list of conversations");
   std::vector<const json::Array*> conversations;
   for (const json::Value& entry : data->as_array()) {
     const json::Value* turns = entry.find("conversations");
@@ -127,12 +127,12 @@ Result<Samples> custom(const DatasetOptions& options, const llm::TextSide& side,
     auto value = json::parse(line);
     if (!value.ok()) return wrong(value.error().message);
     const json::Value* prompt = value->find("prompt");
-    if (prompt == nullptr || !prompt->is_string()) return wrong("needs a field `prompt` with text");
+    if (prompt == nullptr || !prompt->is_string()) return wrong("needs a string field `prompt`");
     Row row{prompt->as_string(), options.custom_output_len};
     if (options.custom_output_len == -1) {
       const json::Value* tokens = value->find("output_tokens");
       if (tokens == nullptr || !tokens->is_int() || tokens->as_int() < 1) {
-        return wrong("--custom-output-len is -1, so the row needs `output_tokens`, a whole number from 1 on");
+        return wrong("--custom-output-len is -1, so the row needs `output_tokens`, a whole number of 1 or more");
       }
       row.output_tokens = tokens->as_int();
     }
@@ -159,7 +159,7 @@ Result<Samples> custom(const DatasetOptions& options, const llm::TextSide& side,
 Result<Samples> sonnet(const DatasetOptions& options, const llm::TextSide& side, Generators& generators) {
   QUIRE_ASSIGN(const std::string text, read_file(options.path, kMaxFile));
   const std::vector<std::string_view> lines = lines_of(text, true);
-  if (lines.empty()) return invalid_argument("'" + options.path + "' is empty; it must hold lines of a poem");
+  if (lines.empty()) return invalid_argument("'" + options.path + "' is empty; it must have the lines of a poem");
   const text::Tokenizer& tokenizer = *side.tokenizer;
   const auto formatted = [&](const std::string& prompt) -> Result<std::string> {
     if (!side.chat_template) return prompt;
@@ -173,7 +173,7 @@ Result<Samples> sonnet(const DatasetOptions& options, const llm::TextSide& side,
   const int64_t offset = length(tokenizer, base_formatted);
   if (options.sonnet_input_len <= offset) {
     return invalid_argument("--sonnet-input-len is " + std::to_string(options.sonnet_input_len) +
-                            "; it must be above the " + std::to_string(offset) + " tokens of the frame");
+                            "; it must be above the " + std::to_string(offset) + " tokens of the instruction");
   }
   const auto lines_for = [&](int64_t tokens) {
     return std::max(0.0, std::nearbyint(static_cast<double>(tokens - offset) / average));
@@ -216,7 +216,7 @@ Result<Samples> burstgpt(const DatasetOptions& options, const llm::TextSide& sid
     const int64_t out = std::atoll(row[static_cast<size_t>(response)].c_str());
     if (row[static_cast<size_t>(model)] == "GPT-4" && out > 0 && in >= 0 && in < (1 << 24)) rows.emplace_back(in, out);
   }
-  if (rows.empty()) return invalid_argument("'" + options.path + "' has no GPT-4 row with an answer");
+  if (rows.empty()) return invalid_argument("'" + options.path + "' has no GPT-4 row with a response");
   NumpyLegacy own(options.seed);  // pandas' sample(random_state=seed)
   const int64_t available = static_cast<int64_t>(rows.size());
   std::vector<int64_t> chosen;

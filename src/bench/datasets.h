@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The benchmark's workloads: what is asked, how much is wanted, and when, by the rules of vLLM's datasets.
+// The benchmark's workloads: prompts, output lengths and arrival times, by the rules of vLLM's datasets.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ namespace quire::bench {
 
 struct Sample {
   std::variant<std::string, std::vector<int32_t>> prompt;
-  int64_t prompt_len = 0;  // as our tokenizer counts; 0: not known
+  int64_t prompt_len = 0;  // counted by our tokenizer; 0: not known
   int64_t output_len = 0;
-  double arrival = 0;  // of a trace: seconds after its first request
+  double arrival = 0;  // of a trace, in seconds after its first request
 };
 
-// The flags of one dataset, under their own names without the dashes.
+// The flags of a dataset, named like the flags.
 struct DatasetOptions {
   std::string name = "random";
   std::string path;
@@ -31,8 +31,8 @@ struct DatasetOptions {
   bool no_oversample = false;
   bool disable_shuffle = false;
   bool skip_chat_template = false;
-  bool chat_endpoint = false;  // the server applies its own template, and takes text alone
-  // The tokens that the tokenizer's config names as special; nothing: every token that is marked so.
+  bool chat_endpoint = false;  // the server applies its chat template, so prompts are text
+  // The special tokens of the tokenizer's config; nothing: all tokens that are marked as special.
   std::optional<std::vector<std::string>> special_tokens;
   json::Value chat_template_kwargs;  // an object, or null
 
@@ -51,17 +51,17 @@ struct DatasetOptions {
   int64_t sonnet_output_len = 150;
   int64_t sonnet_prefix_len = 200;
 
-  std::optional<int64_t> timed_trace_chunk_hash_size;  // nothing: found from the lengths
-  std::optional<double> timed_trace_sec_multiplier;    // nothing: found from the file's kind
+  std::optional<int64_t> timed_trace_chunk_hash_size;  // nothing: inferred from the lengths
+  std::optional<double> timed_trace_sec_multiplier;    // nothing: inferred from the kind of file
   std::string timed_trace_label_timestamp = "timestamp";
   std::string timed_trace_label_input_length = "input_length";
   std::string timed_trace_label_output_length = "output_length";
   std::string timed_trace_label_hash_ids = "hash_ids";
-  int64_t timed_trace_max_input_len = 0;  // longer ones are cut; 0: no bound
+  int64_t timed_trace_max_input_len = 0;  // longer prompts are truncated; 0: no limit
   int64_t timed_trace_max_output_len = 0;
 };
 
-// The two global generators of a Python program, as far as datasets, adapters and arrivals draw from them.
+// The two global generators of a Python program, from which datasets, adapters and arrivals draw.
 struct Generators {
   explicit Generators(int64_t seed) : random(seed), numpy(seed) {}
   PythonRandom random;
@@ -73,15 +73,15 @@ struct Samples {
   std::vector<std::string> notes;  // one line each, for standard error
 };
 
-// Reads and samples. A tokenizer is needed by all but sharegpt (with an output length) and custom (without template).
+// Reads and samples. All need a tokenizer except sharegpt (with an output length) and custom (without a template).
 Result<Samples> make_samples(const DatasetOptions& options, const llm::TextSide& side, Generators& generators);
 
-// The ids that random prompts are made of: the vocabulary without special tokens. Ascending.
+// The ids that random prompts consist of: the vocabulary without special tokens, ascending.
 std::vector<int32_t> plain_ids(const DatasetOptions& options, const text::Tokenizer& tokenizer);
-// Hugging Face's tokenizer.vocab_size: without the tokens that were added behind the vocabulary.
+// tokenizer.vocab_size of Hugging Face, without the tokens that were added after the vocabulary.
 int64_t base_vocab_size(const text::Tokenizer& tokenizer);
 
-// Internal to the folder: the synthetic ones (datasets_random.cc).
+// Internal to this folder: the synthetic datasets (datasets_random.cc).
 Result<Samples> random_samples(const DatasetOptions& options, const text::Tokenizer& tokenizer);
 Result<Samples> prefix_repetition_samples(const DatasetOptions& options, const text::Tokenizer& tokenizer,
                                           Generators& generators);

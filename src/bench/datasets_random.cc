@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Synthetic prompts: random ids, repeated prefixes, and traces whose prefix hashes become really shared tokens.
+// Synthetic prompts: random ids, repeated prefixes, and traces in which equal prefix hashes become equal tokens.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -13,7 +13,7 @@
 namespace quire::bench {
 namespace {
 
-constexpr int64_t kMaxTokens = int64_t{1} << 24;  // of one prompt or answer
+constexpr int64_t kMaxTokens = int64_t{1} << 24;  // in one prompt or output
 
 Status check_length(const char* flag, int64_t value, int64_t least) {
   if (value >= least && value <= kMaxTokens) return {};
@@ -21,8 +21,8 @@ Status check_length(const char* flag, int64_t value, int64_t least) {
                           " to " + std::to_string(kMaxTokens));
 }
 
-// Text of exactly `wanted` tokens if it can be had: decodes, encodes again, cuts or fills up, at most ten times. `fill`
-// gives the ids that are missing.
+// Text of exactly `wanted` tokens if possible: decodes, encodes again, and truncates or fills up, at most ten times.
+// `fill` supplies the missing ids.
 template <typename F>
 std::string settle_text(const text::Tokenizer& tokenizer, std::vector<int32_t>& ids, size_t wanted, F&& fill) {
   for (int left = 10;; --left) {
@@ -40,7 +40,7 @@ std::string settle_text(const text::Tokenizer& tokenizer, std::vector<int32_t>& 
 void note_mismatch(int64_t mismatch, Samples& out) {
   if (mismatch == 0) return;
   out.notes.push_back("after decoding and encoding again the prompts have " + std::to_string(std::abs(mismatch)) +
-                      (mismatch > 0 ? " tokens more" : " tokens fewer") + " than asked for, all together");
+                      (mismatch > 0 ? " tokens more" : " tokens fewer") + " than requested in total");
 }
 
 // "2023-11-16 18:17:03.9799600" or a plain number, in seconds.
@@ -67,7 +67,7 @@ struct TraceRow {
 struct Trace {
   std::vector<TraceRow> rows;
   bool has_times = true;
-  bool whole_times = true;  // every timestamp is a whole number
+  bool whole_times = true;  // all timestamps are whole numbers
 };
 
 Result<Trace> read_csv_trace(const DatasetOptions& o) {
@@ -79,12 +79,12 @@ Result<Trace> read_csv_trace(const DatasetOptions& o) {
       {o.timed_trace_label_output_length.c_str(), "GeneratedTokens", "num_decode_tokens", "Response tokens"});
   if (input < 0 || output < 0) {
     return invalid_argument("'" + o.path +
-                            "' has no columns of input and output lengths; name them with "
+                            "' has no columns with input and output lengths; name them with "
                             "--timed-trace-label-input-length and --timed-trace-label-output-length");
   }
   Trace out;
   out.has_times = time >= 0;
-  out.whole_times = false;  // columns of dates and seconds; only JSON traces count milliseconds
+  out.whole_times = false;  // CSV has dates or seconds; only JSON traces have milliseconds
   for (const auto& row : csv.rows) {
     if (static_cast<int64_t>(out.rows.size()) == o.num_prompts) break;
     TraceRow next;
@@ -92,7 +92,7 @@ Result<Trace> read_csv_trace(const DatasetOptions& o) {
     next.output = std::atoll(row[static_cast<size_t>(output)].c_str());
     if (time >= 0) {
       const auto at = parse_time(row[static_cast<size_t>(time)]);
-      if (!at) return invalid_argument("'" + o.path + "': '" + row[static_cast<size_t>(time)] + "' is no timestamp");
+      if (!at) return invalid_argument("'" + o.path + "': '" + row[static_cast<size_t>(time)] + "' is not a timestamp");
       next.time = *at;
     }
     out.rows.push_back(std::move(next));
@@ -134,7 +134,7 @@ Result<Trace> read_json_trace(const DatasetOptions& o) {
     if (const json::Value* hashes = value->find(o.timed_trace_label_hash_ids);
         hashes != nullptr && hashes->is_array()) {
       for (const json::Value& hash : hashes->as_array()) {
-        if (!hash.is_int()) return wrong("`" + o.timed_trace_label_hash_ids + "` must hold whole numbers");
+        if (!hash.is_int()) return wrong("`" + o.timed_trace_label_hash_ids + "` must be a list of whole numbers");
         row.hashes.push_back(hash.as_int());
       }
     }
@@ -143,7 +143,8 @@ Result<Trace> read_json_trace(const DatasetOptions& o) {
   return out;
 }
 
-// The block size that the lengths allow: the last block of each row is the one that may be short. 0: rows disagree.
+// The block size that fits the lengths, given that only the last block of each row may be shorter. 0: none fits all
+// rows.
 int64_t find_chunk(const std::vector<TraceRow>& rows) {
   for (int64_t chunk = 8; chunk <= 8192; chunk *= 2) {
     bool fits = true, any = false;
@@ -187,7 +188,7 @@ Result<Samples> random_samples(const DatasetOptions& o, const text::Tokenizer& t
   QUIRE_TRY(check_length("--random-output-len", o.random_output_len, 1));
   QUIRE_TRY(check_length("--random-prefix-len", o.random_prefix_len, 0));
   for (const double ratio : {o.random_range_ratio_input, o.random_range_ratio_output}) {
-    if (!(ratio >= 0 && ratio < 1)) return invalid_argument("--random-range-ratio must be from 0 to below 1");
+    if (!(ratio >= 0 && ratio < 1)) return invalid_argument("--random-range-ratio must be at least 0 and below 1");
   }
   const int64_t special = static_cast<int64_t>(tokenizer.encode("").size());
   const int64_t input = std::max<int64_t>(0, o.random_input_len - special);
@@ -204,8 +205,8 @@ Result<Samples> random_samples(const DatasetOptions& o, const text::Tokenizer& t
   }
   const std::vector<int32_t> allowed = plain_ids(o, tokenizer);
   const int64_t vocab = base_vocab_size(tokenizer);
-  if (allowed.empty()) return invalid_argument("the tokenizer has no plain tokens");
-  // The order of the draws is part of the rule.
+  if (allowed.empty()) return invalid_argument("the tokenizer has no tokens other than special ones");
+  // The result depends on the order of these draws, which is vLLM's.
   NumpyGenerator generator(static_cast<uint64_t>(o.seed));
   const auto inputs = generator.integers(shortest, high(input, o.random_range_ratio_input) + 1, o.num_prompts);
   const auto outputs = generator.integers(std::max<int64_t>(1, low(o.random_output_len, o.random_range_ratio_output)),
@@ -243,11 +244,11 @@ Result<Samples> prefix_repetition_samples(const DatasetOptions& o, const text::T
   QUIRE_TRY(check_length("--prefix-repetition-output-len", o.prefix_repetition_output_len, 1));
   QUIRE_TRY(check_length("--prefix-repetition-num-prefixes", o.prefix_repetition_num_prefixes, 1));
   if (o.prefix_repetition_prefix_len + o.prefix_repetition_suffix_len < 1) {
-    return invalid_argument("--prefix-repetition-prefix-len and --prefix-repetition-suffix-len are both 0");
+    return invalid_argument("--prefix-repetition-prefix-len and --prefix-repetition-suffix-len must not both be 0");
   }
   const int64_t each = o.num_prompts / o.prefix_repetition_num_prefixes;
   if (each == 0) {
-    return invalid_argument("--num-prompts is below --prefix-repetition-num-prefixes (" +
+    return invalid_argument("--num-prompts must be at least --prefix-repetition-num-prefixes (" +
                             std::to_string(o.prefix_repetition_num_prefixes) + ")");
   }
   generators.random = PythonRandom(o.seed);
@@ -292,22 +293,23 @@ Result<Samples> trace_samples(const DatasetOptions& o, const text::Tokenizer& to
     chunk = find_chunk(trace.rows);
     if (chunk == 0) {
       return invalid_argument(
-          "'" + o.path + "': no block size goes with the rows' lengths and hashes; give --timed-trace-chunk-hash-size");
+          "'" + o.path +
+          "': no block size fits the lengths and hashes of the rows; give --timed-trace-chunk-hash-size");
     }
-    out.notes.push_back("each prefix hash stands for " + std::to_string(chunk) + " tokens (found from the lengths)");
+    out.notes.push_back("each prefix hash stands for " + std::to_string(chunk) + " tokens (inferred from the lengths)");
   }
-  // Mooncake's traces, with blocks of 512, count milliseconds; others seconds.
+  // Mooncake's traces, with blocks of 512, have milliseconds; others have seconds.
   const double scale = o.timed_trace_sec_multiplier.value_or(hashed && chunk == 512 && trace.whole_times ? 0.001 : 1.0);
   if (!(scale >= 0) || !std::isfinite(scale))
     return invalid_argument("--timed-trace-sec-multiplier must not be negative");
   if (!o.timed_trace_sec_multiplier && scale != 1.0) {
-    out.notes.push_back("timestamps are taken as milliseconds (--timed-trace-sec-multiplier 0.001)");
+    out.notes.push_back("timestamps are interpreted as milliseconds (--timed-trace-sec-multiplier 0.001)");
   }
-  if (!trace.has_times) out.notes.push_back("the trace has no timestamps: all requests count as arriving at once");
+  if (!trace.has_times) out.notes.push_back("the trace has no timestamps: all requests arrive at once");
   const std::vector<int32_t> allowed = plain_ids(o, tokenizer);
-  if (allowed.empty()) return invalid_argument("the tokenizer has no plain tokens");
+  if (allowed.empty()) return invalid_argument("the tokenizer has no tokens other than special ones");
   const auto seed = static_cast<uint64_t>(o.seed);
-  // Token i of a block depends on (seed, hash, i) alone: equal hashes are equal tokens, in every request and run.
+  // Token i of a block depends only on (seed, hash, i), so equal hashes are equal tokens in every request and run.
   const auto token = [&](uint64_t kind, uint64_t stream, int64_t i) {
     return allowed[Philox::generate(seed * 2 + kind, static_cast<uint64_t>(i), stream)[0] % allowed.size()];
   };

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cases for a GPU: products, quantised products, paged attention, and ops on rows.
+// The cases of the GPU benchmark: linear, quantised linear, paged attention, ops on rows, and sampling.
 #include "bench/gpu_kernels.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
 
-#include "backend/cuda/cuda_device.h"
-#include "backend/cuda/library.h"
 #include "bench/gpu_rig.h"
 
 namespace quire::bench {
 namespace {
 
 constexpr DType kType = DType::kBF16;
-constexpr size_t kLibraryAlgorithms = 8;  // of the library's proposals that are timed
+constexpr size_t kLibraryAlgorithms = 8;  // how many of the library's proposals are timed
 constexpr int64_t kTurnSamples = 1;
-// A busy GPU's clock depends on what ran before. So the library's proposals are timed twice: once to know which are
-// near its best, then those and ours in turn, back and forth; what counts is each one's median.
+// The clock of a busy GPU depends on what ran before, so the library's proposals are timed twice: once alone, to find
+// the kNearest fastest, and then those and our kernel in turn, in alternating order. The best of the kTurns times of
+// each counts.
 constexpr size_t kNearest = 3;
 constexpr int kTurns = 5;
 
@@ -31,13 +30,13 @@ struct Plan {
   std::vector<int64_t> rows, quantised_rows;
   std::vector<DType> quantised;
   std::vector<AttentionShape> attention;
-  int64_t tokens = 0;  // of the ops on rows
+  int64_t tokens = 0;  // rows of norm, rope and glu
   int64_t vocab = 0, sample_rows = 0;
-  int64_t limit_bytes = 0;  // of the copy
-  int64_t limit_side = 0;   // of the product
+  int64_t limit_bytes = 0;  // size of the copy
+  int64_t limit_side = 0;   // M, N and K of the matrix product
 };
 
-// qkv, o, gate+up and down of Qwen3-8B. --quick is a shadow of it, to see on the emulator that all of it runs.
+// qkv, o, gate+up and down of Qwen3-8B. The plan of --quick is tiny: it shows on the emulator that everything runs.
 Plan usual_plan() {
   using enum DType;
   return {.shapes = {{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}},
@@ -88,7 +87,7 @@ Result<Plan> plan_of(const KernelOptions& o) {
   for (const std::string& op : o.ops) {
     if (op != "linear" && op != "quantised" && op != "attention" && op != "rows" && op != "limits") {
       return invalid_argument("--ops has '" + op +
-                              "'; on a GPU choose of linear, quantised, attention, rows and limits");
+                              "'; on a GPU choose from linear, quantised, attention, rows and limits");
     }
   }
   if (!wanted("linear")) out.shapes.clear();
@@ -129,7 +128,7 @@ class Runner {
     figures_.kernels.push_back(std::move(figure));
     return {};
   }
-  // The library's algorithms, the fastest first; none where there is no library.
+  // The library's algorithms, fastest first; empty if there is no library.
   struct Peer {
     double seconds = 0;
     std::function<Result<double>()> time;
@@ -146,23 +145,13 @@ class Runner {
 Result<std::vector<Runner::Peer>> Runner::library(int64_t m, int64_t n, int64_t k, const Tensor& x, const Tensor& y,
                                                   const std::vector<const void*>& w) {
   std::vector<Peer> out;
-  cuda::Library* library = cuda::library_of(rig_.device());
-  if (library == nullptr) return out;
-  std::vector<cuda::LtAlgo> algorithms = library->candidates({kType, n, k}, kType, m, 0);
-  if (algorithms.size() > kLibraryAlgorithms) algorithms.resize(kLibraryAlgorithms);
-  for (const cuda::LtAlgo& algorithm : algorithms) {
-    const auto product = [=, &w](size_t i) {
-      return library->run({.x = x.data,
-                           .w = w[i % w.size()],
-                           .y = y.data,
-                           .type = kType,
-                           .out_type = kType,
-                           .m = m,
-                           .n = n,
-                           .k = k,
-                           .x_stride = k,
-                           .y_stride = n},
-                          algorithm);
+  const gpu::LibraryProduct shape = {
+      .x = x.data, .y = y.data, .type = kType, .out_type = kType, .m = m, .n = n, .k = k, .x_stride = k, .y_stride = n};
+  for (const auto& algorithm : rig_.device().library_algorithms(shape, kLibraryAlgorithms)) {
+    const auto product = [shape, algorithm, &w](size_t i) {
+      gpu::LibraryProduct one = shape;
+      one.w = w[i % w.size()];
+      return algorithm(one);
     };
     if (!product(0).ok()) continue;
     const auto time = [this, product, count = w.size()] {
@@ -302,7 +291,7 @@ Status Runner::attention(const AttentionShape& shape) {
   return {};
 }
 
-// Norm, rope and glu of Qwen3-8B's widths. A few copies of the rows, so that they come from memory.
+// Norm, rope and glu with the widths of Qwen3-8B. Several copies of the rows, so that they are read from memory.
 Status Runner::rows() {
   constexpr size_t kCopies = 4;
   constexpr int64_t kHidden = 4096, kHeadDim = 128, kMlp = 12288;
@@ -352,7 +341,7 @@ Status Runner::rows() {
   return {};
 }
 
-// Greedy and nucleus sampling over Qwen3's vocabulary: the logits are read once, or for the nucleus more often.
+// Greedy and top-p sampling over Qwen3's vocabulary. Greedy reads the logits once, top-p more often.
 Status Runner::sampling() {
   Backend& backend = rig_.backend();
   if (!backend.samples()) return {};
@@ -410,9 +399,9 @@ Result<GpuFigures> gpu_kernels(const KernelOptions& options, const KernelProgres
   out.device = rig->backend().describe();
   Runner runner(*rig, plan, out, progress);
   QUIRE_TRY(runner.run());
-  if (cuda::Library* library = cuda::library_of(rig->device())) {
-    out.notes.push_back("the library is " + library->version() + ", its best of " + std::to_string(kLibraryAlgorithms) +
-                        " proposals, whatever their order of sums");
+  if (const std::string library = rig->device().library_version(); !library.empty()) {
+    out.notes.push_back("the library is " + library + "; its time is the best of " +
+                        std::to_string(kLibraryAlgorithms) + " proposals, which may add up in any order");
   }
   return out;
 }

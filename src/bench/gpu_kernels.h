@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The micro-benchmark of a GPU's kernels: each op through the backend, beside what the GPU copies and multiplies at
-// best.
+// The micro-benchmark of a GPU's kernels: the time of each op through the backend, compared with the GPU's fastest copy
+// and matrix product.
 #pragma once
 
 #include <optional>
@@ -13,22 +13,22 @@
 
 namespace quire::bench {
 
-// One case. Its time is of one call in a recorded run of many, over inputs that do not fit the cache together.
+// One case. Its time is that of one call in a recorded run of many, on inputs that together do not fit the cache.
 struct GpuFigure {
   std::string op;         // linear, decode, prefill, norm, rope, glu, greedy, top_p
   std::string type;       // of the weights, the pages or the rows
   std::string shape;      // "4096x12288", "16/8x128 64@4096"
   int64_t rows = 0;       // tokens
-  double seconds = 0;     // of one call, the median
-  double operations = 0;  // in the product's sums
-  double bytes = 0;       // the fewest that must be moved
-  double library = 0;     // seconds of the vendor's best algorithm, whatever its order of sums; 0: none was timed
+  double seconds = 0;     // per call: the median; of linear beside the library, the best
+  double operations = 0;  // multiplications and additions
+  double bytes = 0;       // the fewest that the op must read and write
+  double library = 0;     // seconds of the vendor library's best algorithm; 0: none was timed
 };
 
 struct GpuFigures {
   std::string device;
-  double copy_rate = 0;    // bytes a second that a large copy reads and writes
-  double matmul_rate = 0;  // operations a second of the vendor's product of 8192^3 in bf16; 0: there is no library
+  double copy_rate = 0;    // bytes/s that a large copy reads and writes
+  double matmul_rate = 0;  // operations/s of the vendor library for 8192^3 in bf16; 0: there is no library
   std::vector<GpuFigure> kernels;
   std::vector<std::string> notes;
 
@@ -38,7 +38,7 @@ struct GpuFigures {
   std::string to_text() const;
 };
 
-// Takes device, types, rows, shapes, ops (linear, attention, rows, limits), samples and quick of the options.
+// Uses device, types, rows, shapes, ops (linear, quantised, attention, rows, limits), samples and quick of the options.
 Result<GpuFigures> gpu_kernels(const KernelOptions& options, const KernelProgress& progress);
 
 }  // namespace quire::bench

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random inputs for a GPU's kernels, and their clock.
+// Creates random inputs for a GPU's kernels, and times them.
 #include "bench/gpu_rig.h"
 
 #include <algorithm>
@@ -14,13 +14,14 @@ namespace quire::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// A GPU that works without a rest lowers its clock, and then a time tells what ran before.
+// A GPU that never rests lowers its clock, and then a time depends on what ran before. So samples are short, with
+// rests.
 constexpr double kSampleSeconds = 1e-3;
 constexpr std::chrono::milliseconds kRest(10);
-constexpr size_t kWalkBytes = size_t{320} << 20;  // several times any cache
+constexpr size_t kWalkBytes = size_t{320} << 20;  // several times the size of any cache
 constexpr int64_t kFreshElements = 1 << 20, kFreshRows = 257;
 
-// `fresh` random rows of a weight, again and again up to n.
+// A weight of n rows that repeat up to kFreshRows random rows.
 cases::Weight repeated_weight(DType type, int64_t n, int64_t k) {
   const int64_t fresh = std::min(n, kFreshRows);
   cases::Weight out = cases::random_weight_of(type, fresh, k, 1);
@@ -99,7 +100,7 @@ Result<double> GpuRig::time(size_t calls, const std::function<void(size_t)>& cal
   const auto all = [&] {
     for (size_t i = 0; i < calls; ++i) call(i);
   };
-  all();  // loads kernels and grows scratch, which a recording must not
+  all();  // loads kernels and allocates scratch memory, which is not allowed in a recording
   QUIRE_TRY(device_->synchronise());
   std::unique_ptr<gpu::Graph> graph;
   if (device_->info().graphs && !plain) {

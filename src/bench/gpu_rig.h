@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GpuRig: a GPU backend with random tensors on it, and the time of ops.
+// GpuRig: a GPU backend, random tensors on it, and a timer for ops.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace quire::bench {
 
-// Owned by one measurement, used from one thread. Memory that it hands out lives until release().
+// Owned by one measurement, used by one thread. Memory that it returns lives until release().
 class GpuRig {
  public:
   static Result<std::unique_ptr<GpuRig>> open(const std::string& device, int64_t samples);
@@ -20,12 +20,12 @@ class GpuRig {
   Backend& backend() { return *backend_; }
   gpu::Device& device() { return *device_; }
 
-  // Memory for a tensor, filled with random values.
+  // A tensor filled with random values.
   Result<Tensor> tensor(DType type, int64_t rows, int64_t cols, uint64_t seed);
   Result<void*> memory(size_t bytes);
-  // Plain random elements from `address` on.
+  // Writes random elements, not quantised, starting at `address`.
   void randomise(void* address, DType type, int64_t elements, uint64_t seed);
-  // As many copies of a random weight as fill the memory that repeated calls walk through.
+  // Copies of one random weight, enough that calls that use them in turn read from memory and not from a cache.
   Result<std::vector<const PackedMatrix*>> weights(DType type, int64_t n, int64_t k, size_t most);
   template <typename T>
   std::span<const T> stage(const std::vector<T>& values) {
@@ -33,8 +33,8 @@ class GpuRig {
   }
   void release();
 
-  // Seconds of one call: the median over samples of a run of call(0), call(1) ... call(calls - 1), recorded where the
-  // device can; `plain`: never, for ops that wait or take memory.
+  // Seconds per call: the median over samples of a run of call(0), call(1) ... call(calls - 1), recorded as a graph if
+  // the device can do so. With `plain`, it is never recorded, for ops that wait or allocate memory.
   Result<double> time(size_t calls, const std::function<void(size_t)>& call, bool plain = false) {
     return time(calls, call, samples_, plain);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cases of linear, attention and the gated delta net, timed between samples of the machine's limits.
+// The cases of linear, attention and gated delta net, timed between samples of the machine's limits.
 #include "bench/kernels.h"
 
 #include <algorithm>
@@ -27,13 +27,13 @@ using cpu::PeakProbe;
 using Clock = std::chrono::steady_clock;
 
 constexpr Arithmetic kArithmetics[] = {Arithmetic::kFp32, Arithmetic::kBf16, Arithmetic::kInt8};
-constexpr double kSampleSeconds = 4e-3;  // a kernel is called again until this long has passed
-// With few rows a model streams all its weights before it meets one again; with many, a weight is in a cache while its
-// rows pass.
+constexpr double kSampleSeconds = 4e-3;  // a kernel is called repeatedly for this long
+// With few rows, a model reads all its weights before it uses one again; with many rows, a weight stays in a cache for
+// all of its rows.
 constexpr int64_t kStreamRows = 4;
 
-// qkv, o, gate+up, down of SmolLM2-135M and its head; the same of Qwen3-0.6B (q 2048, kv 1024), whose head is as its
-// other shapes, only longer.
+// qkv, o, gate+up, down and the head of SmolLM2-135M; the same of Qwen3-0.6B (q 2048, kv 1024) without its head, which
+// is like its other shapes, only longer.
 constexpr cases::LinearShape kShapes[] = {{960, 576},   {576, 576},   {3072, 576},  {576, 1536}, {49152, 576},
                                           {4096, 1024}, {1024, 2048}, {6144, 1024}, {1024, 3072}};
 constexpr cases::LinearShape kQuickShapes[] = {{3072, 576}, {6144, 1024}};
@@ -72,9 +72,9 @@ constexpr AttentionShape kAttentionShapes[] = {
 constexpr AttentionShape kQuickAttentionShapes[] = {{"prefill", 16, 8, 128, 1, 512, 512},
                                                     {"decode", 9, 3, 64, 32, 1, 512}};
 
-// The rates of one moment.
+// The limits at one moment.
 struct LimitSample {
-  std::array<double, 3> operations = {};  // by Arithmetic; 0: there is none
+  std::array<double, 3> operations = {};  // by Arithmetic; 0: not available
   double read = 0;
 };
 
@@ -99,7 +99,7 @@ class Runner {
     read_pages_ = figures_.limits.back().rate >= small ? LimitsMeter::Pages::kHuge : LimitsMeter::Pages::kSmall;
   }
 
-  // Times `call` between samples of the limits of its level, and files the figure.
+  // Times `call` between samples of the limits of its ISA level, and adds the figure to the results.
   template <typename Call>
   void run_case(KernelFigure figure, Isa level, const Call& call) {
     figure.isa = cpu::name(level);
@@ -136,8 +136,8 @@ class Runner {
     figures_.kernels.push_back(std::move(figure));
   }
 
-  // The kind of arithmetic to hold a case to: what its values are, where the level can multiply those faster than as
-  // floats (vdpbf16ps is slower than a plain fma on some machines).
+  // The arithmetic whose peak a case is compared with: that of its values, if the level multiplies them faster than
+  // floats (vdpbf16ps is slower than a plain fma on some machines), else float.
   std::string peak_kind(Isa level, Arithmetic wanted) const {
     return cpu::name(measured(level, wanted) > measured(level, Arithmetic::kFp32) ? wanted : Arithmetic::kFp32);
   }
@@ -173,7 +173,8 @@ Arithmetic arithmetic_of(DType type) {
   return is_quantised(type) ? Arithmetic::kInt8 : Arithmetic::kBf16;
 }
 
-// All rows of one weight. It is packed as often as it takes to fill the memory that reading is measured over.
+// All row counts of one weight, which is packed as often as needed to fill the buffer that the read limit is measured
+// on.
 Status run_linear(Runner& runner, Backend& backend, Isa level, DType type, cases::LinearShape shape,
                   const std::vector<int64_t>& rows, const std::function<void(int64_t)>& next) {
   const int64_t n = shape.n, k = cases::rounded_k(type, shape.k);
@@ -181,7 +182,7 @@ Status run_linear(Runner& runner, Backend& backend, Isa level, DType type, cases
   const RawMatrix raw = weight.raw();
   const size_t bytes = weight.bytes.size() + sizeof(float) * (weight.scales.size() + weight.mins.size());
   const bool streams = std::any_of(rows.begin(), rows.end(), [](int64_t m) { return m <= kStreamRows; });
-  constexpr size_t kMostCopies = 4096;  // weights so small that this many do not fill it are in a cache anyway
+  constexpr size_t kMostCopies = 4096;  // if these do not fill the buffer, the weight is in a cache anyway
   const size_t copies = streams ? std::clamp<size_t>(runner.stream_bytes() / bytes, 1, kMostCopies) : 1;
   std::vector<std::unique_ptr<PackedMatrix>> packed;
   for (size_t i = 0; i < copies; ++i) {
@@ -209,7 +210,7 @@ Status run_linear(Runner& runner, Backend& backend, Isa level, DType type, cases
   return {};
 }
 
-// One attention case over pages of one type, in as many layers as it takes to have the memory of a model behind them.
+// One attention case with pages of one type, in enough layers to fill the buffer of the read limit.
 Status run_attention(Runner& runner, Backend& backend, Isa level, DType type, const AttentionShape& shape) {
   cpu::AttentionCase c = {"", shape.heads, shape.kv_heads, shape.head_dim, 16, type, true, {}};
   c.sequences.assign(static_cast<size_t>(shape.sequences), {shape.queries, shape.context});
@@ -263,7 +264,7 @@ Status run_attention(Runner& runner, Backend& backend, Isa level, DType type, co
   return {};
 }
 
-// A gated delta net of Qwen3.5-0.8B's shape over states that, in decode, are as many layers' as fill the memory.
+// A gated delta net with the shape of Qwen3.5-0.8B. In decode, its states fill the buffer of the read limit.
 constexpr int64_t kDeltaHeads = 16, kDeltaDim = 128, kDeltaKernel = 4;
 struct DeltaShape {
   int32_t sequences, tokens;
@@ -294,8 +295,9 @@ Status run_delta(Runner& runner, Backend& backend, Isa level, const DeltaShape& 
   figure.rows = rows;
   figure.shape = std::to_string(heads) + "x" + std::to_string(dim) + "x" + std::to_string(dim) + " " +
                  std::to_string(shape.sequences) + "@" + std::to_string(shape.tokens);
-  figure.operations = 7.0 * static_cast<double>(rows * heads * dim * dim);  // a product and three fma an element
-  figure.bytes = 2.0 * static_cast<double>(step_bytes);                     // read and written
+  figure.operations =
+      7.0 * static_cast<double>(rows * heads * dim * dim);  // a multiplication and three fma per element
+  figure.bytes = 2.0 * static_cast<double>(step_bytes);     // read and written
   figure.peak_kind = runner.peak_kind(level, Arithmetic::kFp32);
   size_t at = 0;
   runner.run_case(std::move(figure), level, [&] {
@@ -338,7 +340,7 @@ Result<Plan> plan(const KernelOptions& o) {
   };
   for (const std::string& wanted : o.ops) {
     if (wanted != "linear" && wanted != "attention" && wanted != "delta" && wanted != "limits") {
-      return invalid_argument("--ops has '" + wanted + "'; choose of linear, attention, delta and limits");
+      return invalid_argument("--ops has '" + wanted + "'; choose from linear, attention, delta and limits");
     }
   }
   QUIRE_ASSIGN(out.levels, levels_of(o.isa));
@@ -353,7 +355,7 @@ Result<Plan> plan(const KernelOptions& o) {
   for (const int64_t m : out.rows) {
     constexpr int64_t kMost = 1 << 16;
     if (m < 1 || m > kMost) {
-      return invalid_argument("--rows has " + std::to_string(m) + "; it must be 1 to " + std::to_string(kMost));
+      return invalid_argument("--rows has " + std::to_string(m) + "; it must be from 1 to " + std::to_string(kMost));
     }
   }
   if (o.samples < 1 || o.samples > 10000) return invalid_argument("--samples must be 1 to 10000");
@@ -389,7 +391,7 @@ Result<std::vector<DType>> types_of(const std::vector<std::string>& names, std::
       out.push_back(type.type);
       found = true;
     }
-    if (!found) return invalid_argument("'" + wanted + "' is no weight type; choose all or of: " + choices);
+    if (!found) return invalid_argument("'" + wanted + "' is not a weight type; choose all, or from: " + choices);
   }
   return out.empty() ? fallback : out;
 }
@@ -402,7 +404,7 @@ Result<std::vector<cases::LinearShape>> shapes_of(const KernelOptions& o) {
     const int64_t k = *rest == 'x' ? std::strtoll(rest + 1, &rest, 10) : 0;
     constexpr int64_t kMost = int64_t{1} << 20;
     if (n < 1 || k < 1 || n > kMost || k > kMost || *rest != '\0') {
-      return invalid_argument("--shapes has '" + text + "'; it must be NxK such as 3072x576, each 1 to " +
+      return invalid_argument("--shapes has '" + text + "'; it must be NxK such as 3072x576, each from 1 to " +
                               std::to_string(kMost));
     }
     out.push_back({n, k});
@@ -433,7 +435,7 @@ Result<KernelFigures> kernels(const KernelOptions& options, const KernelProgress
     const auto tell = [&](const std::string& group, const std::string& what) {
       progress(std::string(cpu::name(level)) + " " + group, what, out.kernels.size(), total);
     };
-    // A case that a level can not run is left out with a word, and the rest goes on.
+    // A case that a level cannot run is skipped with a note.
     const auto note = [&](const std::string& what, const Status& status) {
       if (!status.ok()) out.notes.push_back(what + " on " + cpu::name(level) + ": " + status.error().message);
     };
@@ -508,7 +510,7 @@ json::Value KernelFigures::to_json() const {
 
 std::string KernelFigures::limits_text() const {
   char text[160];
-  std::snprintf(text, sizeof text, "Limits of this machine, %d thread%s (reading: %lld MiB)\n", threads,
+  std::snprintf(text, sizeof text, "Limits of this machine, %d thread%s (reading %lld MiB)\n", threads,
                 threads == 1 ? "" : "s", static_cast<long long>(buffer_bytes >> 20));
   std::string out = text;
   for (const LimitFigure& f : limits) {
@@ -522,7 +524,7 @@ std::string KernelFigures::limits_text() const {
 std::string KernelFigures::to_text() const {
   std::string out = limits_text();
   if (!kernels.empty()) {
-    out += "\nShares of these limits, measured beside each case; the one to hold it to is marked\n";
+    out += "\nShares of these limits, measured with each case; the limit that applies is marked\n";
     out +=
         "  op      isa          type  shape               rows         us     GOP/s    of int8   of bf16   of fp32   ";
     out += "  GB/s   of read\n";
@@ -539,7 +541,7 @@ std::string KernelFigures::to_text() const {
                   percent(f.share_read).c_str());
     out += text;
   }
-  for (const std::string& note : notes) out += "  left out: " + note + "\n";
+  for (const std::string& note : notes) out += "  skipped: " + note + "\n";
   if (!out.empty() && out.back() == '\n') out.pop_back();
   return out;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the same requests once for each bound and compares every token and every logprob's bits.
+// Runs the same requests with each --max-num-seqs and compares all tokens and the bits of all logprobs.
 #include "bench/lengths.h"
 
 #include <algorithm>
@@ -95,7 +95,7 @@ std::string compare(const std::vector<Answer>& a, int64_t seqs_a, const std::vec
   if (a.size() != b.size()) return rows + " ran different numbers of prompts";
   for (size_t i = 0; i < a.size(); ++i) {
     if (a[i] == b[i]) continue;
-    return rows + ": the answers to prompt " + std::to_string(i) + " differ in " +
+    return rows + ": the outputs of prompt " + std::to_string(i) + " differ in " +
            (a[i].tokens == b[i].tokens ? "the bits of their logprobs" : "their tokens") + " (" +
            std::to_string(a[i].tokens.size()) + " and " + std::to_string(b[i].tokens.size()) + " tokens)";
   }

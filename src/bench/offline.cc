@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rounds of the offline benchmarks.
+// Runs the offline benchmarks.
 #include "bench/offline.h"
 
 #include <sys/resource.h>
@@ -50,7 +50,7 @@ void set_facts(json::Value& out, const RunFacts& facts) {
   out.set("peak_rss_bytes", facts.peak_rss_bytes);
 }
 
-// Random ids, another list for each (round, request), so that no prompt is in the prefix cache.
+// Random ids, different for each (round, request), so that no prompt is in the prefix cache.
 llm::TokenPrompt random_prompt(int64_t length, int64_t vocab, uint64_t stream) {
   llm::TokenPrompt out;
   for (int64_t i = 0; i < length; ++i) {
@@ -83,17 +83,17 @@ Status check(const Workload& w, const llm::Llm& llm) {
                                                      {"--num-prompts", w.num_prompts}};
   for (const auto& [flag, number] : numbers) {
     if (number >= 1 && number <= kMost) continue;
-    return invalid_argument(std::string(flag) + " is " + std::to_string(number) + "; it must be 1 to " +
+    return invalid_argument(std::string(flag) + " is " + std::to_string(number) + "; it must be from 1 to " +
                             std::to_string(kMost));
   }
   if (w.input_len + w.output_len > llm.max_model_len()) {
     return invalid_argument("--input-len plus --output-len is " + std::to_string(w.input_len + w.output_len) +
-                            ", but the model's context holds " + std::to_string(llm.max_model_len()));
+                            ", but the model's context length is " + std::to_string(llm.max_model_len()));
   }
   return {};
 }
 
-// The samples of a dataset as requests. Those that the model's context does not hold are left out, with a note.
+// The samples of a dataset as requests. Samples that do not fit the model's context are skipped with a note.
 Result<std::vector<llm::GenerateRequest>> sampled(const llm::Llm& llm, const Workload& w, const llm::TextSide& side,
                                                   std::vector<std::string>& notes) {
   Generators generators(w.dataset->seed);
@@ -119,7 +119,7 @@ Result<std::vector<llm::GenerateRequest>> sampled(const llm::Llm& llm, const Wor
   }
   if (left_out > 0) {
     notes.push_back(std::to_string(left_out) + " of " + std::to_string(samples.list.size()) +
-                    " samples are left out: they do not fit the model's context of " +
+                    " samples are skipped: they do not fit the model's context of " +
                     std::to_string(llm.max_model_len()) + " tokens");
   }
   return out;
@@ -191,7 +191,7 @@ Result<LatencyFigures> latency(llm::Llm& llm, const Workload& w, int64_t warmup,
   }
   out.facts = facts_of(llm);
   const kv::MemoryPlan& plan = llm.memory_plan();
-  const int64_t positions = w.input_len + w.output_len - 1;  // the last token is not put into the cache
+  const int64_t positions = w.input_len + w.output_len - 1;  // the last token is not stored in the cache
   out.facts.kv_bytes = w.batch_size * plan.pages_for(positions) * plan.page_bytes();
   return out;
 }
@@ -242,7 +242,7 @@ json::Value LatencyFigures::to_json() const {
 std::string LatencyFigures::to_text() const {
   char text[1024];
   std::snprintf(text, sizeof text,
-                "%s on %s: batch %lld, prompt %lld, answer %lld, %zu rounds (medians)\n"
+                "%s on %s: batch %lld, input %lld, output %lld, %zu rounds (medians)\n"
                 "latency  %8.1f ms\n"
                 "prefill  %8.1f ms  %9.1f tokens/s\n",
                 facts.model.c_str(), facts.machine.c_str(), static_cast<long long>(workload.batch_size),
@@ -251,7 +251,7 @@ std::string LatencyFigures::to_text() const {
   std::string out = text;
   if (const auto rate = decode_rate()) {
     std::snprintf(text, sizeof text,
-                  "decode   %8.1f ms  %9.1f tokens/s in %lld steps of the whole batch; a step p50 %.2f, p99 %.2f ms\n",
+                  "decode   %8.1f ms  %9.1f tokens/s in %lld steps of the whole batch; step p50 %.2f ms, p99 %.2f ms\n",
                   1e3 * median(decode_s), *rate, static_cast<long long>(decode_steps), 1e3 * percentile(step_s, 50),
                   1e3 * percentile(step_s, 99));
     out += text;
@@ -259,7 +259,7 @@ std::string LatencyFigures::to_text() const {
     out += "decode   the batch never decoded as a whole: raise --output-len\n";
   }
   std::snprintf(text, sizeof text,
-                "memory   %8.1f MiB at most; weights %.1f, pages in use %.1f\n"
+                "memory   %8.1f MiB peak; weights %.1f MiB, KV cache in use %.1f MiB\n"
                 "Avg latency: %.6g seconds",
                 static_cast<double>(facts.peak_rss_bytes) / (1 << 20),
                 static_cast<double>(facts.weights_bytes) / (1 << 20), static_cast<double>(facts.kv_bytes) / (1 << 20),
@@ -283,7 +283,7 @@ Result<ThroughputFigures> throughput(llm::Llm& llm, const Workload& w, const llm
     QUIRE_TRY(check(w, llm));
     requests = random_requests(llm, w, w.num_prompts, w.num_warmups);
   }
-  for (int64_t i = 0; i < w.num_warmups; ++i) {  // of the same lengths, but of other tokens: no prefix is cached
+  for (int64_t i = 0; i < w.num_warmups; ++i) {  // with the same lengths but other tokens, so that no prefix is cached
     const auto& like = requests[static_cast<size_t>(i) % requests.size()];
     Workload warmup = w;
     warmup.input_len = static_cast<int64_t>(std::get<llm::TokenPrompt>(like.prompt).size());

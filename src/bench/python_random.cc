@@ -16,7 +16,7 @@ int bit_length(uint64_t n) {
   return bits;
 }
 
-// numpy's SeedSequence for one integer below 2^64: a pool of four words, stirred, then read out as 64-bit words.
+// numpy's SeedSequence for one integer below 2^64: a pool of four mixed words, read out as 64-bit words.
 std::array<uint64_t, 4> seed_sequence(uint64_t entropy) {
   constexpr size_t kPool = 4;
   uint32_t constant = 0x43b0d7e5u;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generators of CPython's `random` and of numpy, bit for bit, so that a seed picks the same samples and the same
-// arrival times here as in vLLM's client.
+// The random generators of CPython and numpy, bit for bit, so that a seed gives the same samples and arrival times here
+// as in vLLM's client.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace quire::bench {
 
-// The Mersenne twister that both stand on. A plain value; one thread.
+// The Mersenne Twister that both use. A plain value; used by one thread.
 class Mt19937 {
  public:
   // numpy.random.seed: one 32-bit word.
@@ -19,7 +19,7 @@ class Mt19937 {
   // random.seed: an integer as a list of 32-bit words, lowest first.
   void seed(const std::vector<uint32_t>& words);
   uint32_t next();
-  // [0, 1) with 53 bits, as both libraries make it of two draws.
+  // [0, 1) with 53 bits from two draws, as in both libraries.
   double next_double();
 
  private:
@@ -28,7 +28,7 @@ class Mt19937 {
   size_t index_ = kWords;
 };
 
-// random.Random(seed). A negative seed counts as its absolute value, as in CPython.
+// random.Random(seed). As in CPython, a negative seed is the same as its absolute value.
 class PythonRandom {
  public:
   explicit PythonRandom(int64_t seed);
@@ -49,7 +49,7 @@ class PythonRandom {
   Mt19937 twister_;
 };
 
-// numpy.random.RandomState(seed), which is also what numpy.random.seed sets: the legacy generator.
+// numpy.random.RandomState(seed), the legacy generator that numpy.random.seed sets, too.
 class NumpyLegacy {
  public:
   explicit NumpyLegacy(int64_t seed);

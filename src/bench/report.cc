@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statistics, the fifty columns, and the result's keys.
+// Computes the statistics and writes vLLM's report, 50 columns wide, and the result JSON.
 #include "bench/report.h"
 
 #include <algorithm>
@@ -202,7 +202,7 @@ void Report::count(const LoadResult& result) {
   lists_.set("queue_times", std::move(queues));
 }
 
-// One-second buckets from the first start: messages in a bucket, and requests under way in any part of it.
+// One-second buckets since the first start: the messages in each, and the requests that were active in any part of it.
 void Report::peaks(const LoadResult& result) {
   double first = 0;
   bool any = false;

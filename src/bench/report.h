@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From outcomes to vLLM's printed report and result JSON.
+// Turns the outcomes of requests into vLLM's printed report and result JSON.
 #pragma once
 
 #include <optional>
@@ -13,14 +13,14 @@
 
 namespace quire::bench {
 
-// numpy's percentile with linear interpolation; 0 for no values. `p` from 0 to 100.
+// numpy's percentile with linear interpolation; 0 if there are no values. `p` is from 0 to 100.
 double percentile(std::vector<double> values, double p);
 double mean(const std::vector<double>& values);
-double deviation(const std::vector<double>& values);  // of the population
+double deviation(const std::vector<double>& values);  // standard deviation of the population
 
-// What the report has to say beside the outcomes.
+// What the report needs beside the outcomes.
 struct ReportOptions {
-  std::vector<std::string> metrics = {"ttft", "tpot", "itl"};  // in the order of kMetrics whatever the order here
+  std::vector<std::string> metrics = {"ttft", "tpot", "itl"};  // printed in the order of kMetrics
   std::vector<double> percentiles = {99};
   std::vector<std::pair<std::string, double>> goodput;  // metric and milliseconds
   int64_t max_concurrency = 0;                          // 0: none
@@ -33,20 +33,20 @@ struct SpecDecode {
   double drafts = 0, draft_tokens = 0, accepted_tokens = 0;
   std::vector<double> accepted_per_position;
 };
-// Nothing when the text has no such counters.
+// Nothing if the text has no such counters.
 std::optional<SpecDecode> read_spec_decode(std::string_view metrics);
-// What happened between two readings; nothing when no draft was made.
+// The change between two readings; nothing if no draft was made.
 std::optional<SpecDecode> difference(const std::optional<SpecDecode>& before, const std::optional<SpecDecode>& after);
 
-// The names that --percentile-metrics takes.
+// Whether --percentile-metrics accepts the name.
 bool known_metric(std::string_view name);
 
-// The figures of a run. Outcomes that were not sent (the run was stopped) count for nothing.
+// The figures of a run. Outcomes that were not sent (because the run was stopped) are not counted.
 class Report {
  public:
   Report(const LoadResult& result, const ReportOptions& options, std::optional<SpecDecode> spec);
   std::string text() const;
-  // Totals, metrics, per-request lists: everything from `duration` on.
+  // Totals, metrics and lists per request: everything from `duration` on.
   json::Value figures() const;
 
   int64_t completed = 0;
@@ -54,15 +54,15 @@ class Report {
   int64_t total_input = 0;
   int64_t total_output = 0;
   double duration = 0;
-  double goodput = 0;  // requests a second
+  double goodput = 0;  // requests/s
   double peak_output = 0;
   double peak_concurrent = 0;
 
  private:
   struct Series {
-    const char* key;             // of --percentile-metrics and the JSON
-    const char* title;           // of the block
-    const char* letters;         // of its lines
+    const char* key;             // in --percentile-metrics and the JSON
+    const char* title;           // of the section
+    const char* letters;         // the abbreviation in its lines
     std::vector<double> values;  // seconds
   };
   void count(const LoadResult& result);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The course of a serving benchmark, in the order of vLLM's client.
+// The steps of a serving benchmark, in the order of vLLM's client.
 #include "bench/serve.h"
 
 #include <sys/resource.h>
@@ -24,7 +24,7 @@ namespace {
 
 struct BackendRow {
   const char* name;
-  const char* suffix;  // of its endpoint
+  const char* suffix;  // of the endpoint's path
   const char* endpoint;
   StreamApi api;
 };
@@ -66,7 +66,7 @@ std::string now_text(const char* format, double later_s = 0) {
   return text;
 }
 
-// Of this process so far, in all threads.
+// CPU time of this process so far, in all threads.
 double processor_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -81,7 +81,7 @@ std::string random_prefix() {
   return text;
 }
 
-// One benchmark under way; each step is a member, run() is their order.
+// One benchmark. Each step is a member function; run() calls them in order.
 class Bench {
  public:
   Bench(const ServeOptions& options, const ServeIo& io)
@@ -139,17 +139,18 @@ Status Bench::check() const {
     return invalid_argument("--endpoint is '" + endpoint_ + "'; it must be a path that begins with /");
   }
   if (options_.dataset.seed < 0 || options_.dataset.seed > int64_t{UINT32_MAX}) {
-    return invalid_argument("--seed must be from 0 to 4294967295, as numpy takes it");
+    return invalid_argument("--seed must be from 0 to 4294967295, as numpy requires");
   }
   if (options_.max_concurrency < 0 || options_.num_warmups < 0) {
     return invalid_argument("--max-concurrency and --num-warmups must not be negative");
   }
   const ArrivalOptions& a = options_.arrivals;
-  if (!(a.burstiness > 0)) return invalid_argument("--burstiness must be above 0");
+  if (!(a.burstiness > 0)) return invalid_argument("--burstiness must be greater than 0");
   if (!a.ramp_up_strategy.empty()) {
-    if (a.request_rate > 0) return invalid_argument("--ramp-up-strategy and --request-rate exclude each other");
+    if (a.request_rate > 0) return invalid_argument("--ramp-up-strategy and --request-rate cannot be used together");
     if (!(a.ramp_up_start_rps > 0) || !(a.ramp_up_end_rps > a.ramp_up_start_rps) || !std::isfinite(a.ramp_up_end_rps)) {
-      return invalid_argument("--ramp-up-strategy needs --ramp-up-start-rps above 0 and --ramp-up-end-rps above that");
+      return invalid_argument(
+          "--ramp-up-strategy needs --ramp-up-start-rps greater than 0 and --ramp-up-end-rps greater than that");
     }
   }
   for (const auto& [name, value] : options_.headers) {
@@ -183,8 +184,8 @@ Status Bench::find_model() {
     const auto body = json::parse(reply.body);
     const json::Value* list = body.ok() ? body->find("data") : nullptr;
     if (reply.status != 200 || list == nullptr || !list->is_array() || list->as_array().empty()) {
-      return unavailable("the server does not list its models (GET /v1/models gave " + std::to_string(reply.status) +
-                         "); give --model");
+      return unavailable("the server does not list its models (GET /v1/models returned " +
+                         std::to_string(reply.status) + "); give --model");
     }
     const json::Value& first = list->as_array()[0];
     QUIRE_ASSIGN(request_model_, json::get_string(first, "id"));
@@ -201,16 +202,16 @@ Status Bench::find_model() {
 Status Bench::load_tokenizer() {
   tokenizer_id_ = options_.tokenizer.empty() ? model_id_ : options_.tokenizer;
   if (options_.skip_tokenizer_init) return {};
-  // A server that was asked for its model gives an id and a root. quire's id is the model as it was named at the start
-  // (a path, perhaps); vLLM's root is.
+  // A server reports an id and a root for its model. The name or path that the server was started with is the id in
+  // quire and the root in vLLM.
   if (options_.tokenizer.empty() && options_.model.empty() && io_.load_text(request_model_).ok()) {
     tokenizer_id_ = request_model_;
   }
   auto side = io_.load_text(tokenizer_id_);
   if (!side.ok()) {
     return Error{side.error().code, side.error().message +
-                                        " (the benchmark counts tokens itself: give --tokenizer a local model, or "
-                                        "--skip-tokenizer-init to use what the server counts)"};
+                                        " (the benchmark counts tokens itself: give a local model with --tokenizer, or "
+                                        "--skip-tokenizer-init to use the server's counts)"};
   }
   side_ = std::move(*side);
   return {};
@@ -247,15 +248,15 @@ std::optional<int64_t> Bench::server_count(const std::string& text, json::Value*
   return count;
 }
 
-// The server's tokenizer may differ from ours: if it counts the first prompt otherwise, prompts that are too long for
-// it are cut there.
+// The server's tokenizer may differ from ours. If it counts the first prompt differently, prompts that it considers too
+// long are truncated.
 void Bench::match_server_tokens() {
   if (samples_.empty()) return;
   const auto first = server_count(std::get<std::string>(samples_[0].prompt), nullptr);
-  if (!first) return io_.note("the server's /tokenize does not answer: prompts are not checked against its tokenizer");
+  if (!first) return io_.note("the server has no /tokenize: prompts are not checked with its tokenizer");
   if (*first == samples_[0].prompt_len) return;
-  io_.note("the server counts " + std::to_string(*first) + " tokens where the tokenizer here counts " +
-           std::to_string(samples_[0].prompt_len) + ": longer prompts are cut to the server's count");
+  io_.note("the server counts " + std::to_string(*first) + " tokens, but the local tokenizer " +
+           std::to_string(samples_[0].prompt_len) + ": prompts that the server counts as too long are truncated");
   for (Sample& sample : samples_) {
     json::Value tokens;
     const auto count = server_count(std::get<std::string>(sample.prompt), &tokens);
@@ -278,7 +279,7 @@ HeaderList Bench::headers(size_t index) const {
   return out;
 }
 
-// The main run, or `count` times the first request.
+// The main run, or the first request `count` times.
 LoadResult Bench::load(std::vector<double> arrivals, size_t count, int64_t concurrency, bool main_run) {
   Load plan;
   plan.path = endpoint_;
@@ -303,7 +304,7 @@ LoadResult Bench::load(std::vector<double> arrivals, size_t count, int64_t concu
   return result;
 }
 
-// Answers that the server did not count are counted here.
+// Counts the tokens of outputs that the server did not count.
 void Bench::fill_lengths(LoadResult& result) const {
   for (Outcome& outcome : result.outcomes) {
     if (!outcome.success || outcome.output_tokens > 0) continue;
@@ -344,7 +345,7 @@ void Bench::describe_traffic() const {
   const bool bounded = options_.max_concurrency > 0;
   io_.print("Starting main benchmark run...");
   if (self_timed()) {
-    io_.print("Traffic request rate: the trace's own timestamps");
+    io_.print("Traffic request rate: the timestamps of the trace");
   } else if (!a.ramp_up_strategy.empty()) {
     io_.print("Traffic ramp-up strategy: " + a.ramp_up_strategy + ".");
     io_.print("Will increase RPS from " + python_float(a.ramp_up_start_rps) + " to " + python_float(a.ramp_up_end_rps) +
@@ -363,7 +364,7 @@ void Bench::describe_traffic() const {
 void Bench::post(const char* path) {
   const auto reply = client_->fetch("POST", path, "", fixed_headers_);
   const bool fine = reply.ok() && reply->status == 200;
-  io_.note(std::string(path) + (fine ? " answered" : " failed: the server has no profiler there"));
+  io_.note(std::string(path) + (fine ? " succeeded" : " failed: the server has no profiler at that path"));
 }
 
 std::optional<SpecDecode> Bench::spec_decode() {
@@ -386,7 +387,7 @@ void Bench::show_failures(const LoadResult& result) const {
     }
   }
   if (failed == 0) return;
-  io_.note(std::to_string(failed) + " requests failed; the first kinds of failure:");
+  io_.note(std::to_string(failed) + " requests failed; the first distinct errors:");
   for (size_t i = 0; i < std::min<size_t>(kinds.size(), 5); ++i) {
     io_.note("  " + std::to_string(kinds[i].second) + " x " + kinds[i].first);
   }
@@ -440,7 +441,8 @@ Status Bench::save(const Report& report, const Arrivals& arrivals) const {
   if (!options_.result_dir.empty()) {
     std::error_code error;
     std::filesystem::create_directories(options_.result_dir, error);
-    if (error) return invalid_argument("--result-dir '" + options_.result_dir + "' cannot be made: " + error.message());
+    if (error)
+      return invalid_argument("--result-dir '" + options_.result_dir + "' cannot be created: " + error.message());
     path = options_.result_dir / path;
   }
   std::string text;
@@ -460,7 +462,7 @@ Result<ServeSummary> Bench::run() {
   QUIRE_TRY(load_tokenizer());
   QUIRE_TRY(sample());
   if (!options_.temperature) {
-    io_.note("--temperature is not given: the server's own default holds (0 is greedy)");
+    io_.note("--temperature is not given: the server's default applies (0 is greedy)");
   }
   QUIRE_TRY(warm_up());
   const auto before = spec_decode();
@@ -482,9 +484,11 @@ Result<ServeSummary> Bench::run() {
   const Report report(result, settings, spec);
   spdlog::info("client: {} connections, {} messages, {:.2f} s of CPU", result.connections, result.messages,
                processor_seconds() - cpu_before);
-  // Busy all the time, the client would be measuring itself.
+  // A client that is busy all the time measures itself.
   if (result.duration > 1 && processor_seconds() - cpu_before > 0.85 * result.duration * client_->threads()) {
-    io_.note("the client's threads were busy almost all the time: the times may be its own; raise --client-threads");
+    io_.note(
+        "the client's threads were busy almost all the time: the times may be the client's own; raise "
+        "--client-threads");
   }
   show_failures(result);
   io_.print(report.text());

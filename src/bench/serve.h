@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire bench serve: samples, requests, run, report and files, around the load client.
+// quire bench serve: samples, requests, the run, the report and its files, around the load client.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 namespace quire::bench {
 
-// The flags, under their own names. "" and nothing mean: not given.
+// The flags, by their names. "" and nothing mean that the flag was not given.
 struct ServeOptions {
   std::string backend = "openai";
   std::string base_url;
@@ -58,10 +58,10 @@ struct ServeOptions {
   int64_t client_threads = 0;
 };
 
-// What a run needs of its surroundings.
+// What a run needs from the command line tool.
 struct ServeIo {
   std::function<Result<llm::TextSide>(const std::string& name)> load_text;  // a model's or tokenizer's name or path
-  // The tokens that its tokenizer_config.json names as special, where there is one.
+  // The special tokens in the model's tokenizer_config.json, if it has one.
   std::function<std::optional<std::vector<std::string>>(const std::string& name)> special_tokens;
   std::function<void(const std::string& line)> print;       // standard output
   std::function<void(const std::string& line)> note;        // standard error
@@ -75,10 +75,10 @@ struct ServeSummary {
   bool interrupted = false;
 };
 
-// Runs it all. An Error is one of the set-up; requests that fail are counted.
+// Runs the benchmark. An Error is a failure of the set-up; requests that fail are counted.
 Result<ServeSummary> serve(const ServeOptions& options, const ServeIo& io);
 
-// The JSON bodies of a run's requests: fixed parts made once, so that a request costs its prompt alone.
+// The JSON bodies of a run's requests. Fixed parts are made once, so that a request costs only its prompt.
 class BodyMaker {
  public:
   BodyMaker(const ServeOptions& options, std::string model, bool ignore_eos);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The event cutter, and a skimmer that walks JSON text without building values.
+// The parser of server-sent events, and a skimmer that reads JSON text without building values.
 #include "bench/stream.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::optional<std::string_view> SseParser::end_line(std::string_view line) {
     data_.clear();
     return handed_;
   }
-  if (line.substr(0, 4) != "data") return std::nullopt;  // a comment, or a field that says nothing to us
+  if (line.substr(0, 4) != "data") return std::nullopt;  // a comment or a field that is not needed
   line.remove_prefix(4);
   if (!line.empty()) {
     if (line[0] != ':') return std::nullopt;
@@ -49,7 +49,7 @@ std::optional<std::string_view> SseParser::next(std::string_view& bytes) {
     }
     size_t end = bytes.find('\n');
     if (end == std::string_view::npos) end = bytes.size();
-    // A \r alone ends a line too; JSON text never has one.
+    // A single \r ends a line, too; JSON text never has one.
     if (const void* carriage = std::memchr(bytes.data(), '\r', end)) {
       end = static_cast<size_t>(static_cast<const char*>(carriage) - bytes.data());
     }
@@ -85,8 +85,8 @@ std::optional<std::string_view> SseParser::last() {
 
 namespace {
 
-// Walks one JSON text. Every function leaves the position behind what it read; a text that is not JSON makes ok()
-// false and everything after that a no-op, so hostile bytes cost time in their length and nothing else.
+// Skims one JSON text. Every function leaves the position after what it read. Text that is not JSON makes ok() false
+// and every later call a no-op, so hostile input costs no more than time linear in its length.
 class Skimmer {
  public:
   explicit Skimmer(std::string_view text) : text_(text) {}
@@ -105,8 +105,8 @@ class Skimmer {
     return true;
   }
 
-  // Members of an object: handle(name) must read or skip the value. Names with escapes are compared as written, which
-  // finds no field of ours.
+  // Members of an object: handle(name) must read or skip the value. Names with escapes are compared as written, and so
+  // never match a field that is needed.
   template <typename F>
   void object(F&& handle) {
     if (!take('{')) return fail();
@@ -130,7 +130,7 @@ class Skimmer {
     }
   }
 
-  // A string's characters between the quotes, escapes as they are.
+  // The characters of a string between the quotes, with escapes left as they are.
   std::string_view raw_string() {
     if (!take('"')) {
       fail();
@@ -151,7 +151,7 @@ class Skimmer {
   }
 
   void append_string(std::string& out) {
-    if (peek() != '"') return skip();  // null, or something that is no text
+    if (peek() != '"') return skip();  // null or another kind of value
     unescape(raw_string(), out);
   }
 
@@ -166,11 +166,11 @@ class Skimmer {
     while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9' && at_ - begin < 18) {
       value = value * 10 + (text_[at_++] - '0');
     }
-    skip_scalar();  // a fraction or exponent, should there be one
+    skip_scalar();  // a fraction or exponent, if there is one
     return value;
   }
 
-  // Any value, without recursion.
+  // Skips any value, without recursion.
   void skip() {
     int64_t depth = 0;
     do {

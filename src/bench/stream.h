@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a streamed answer is made of: server-sent events cut out of the bytes, and the few fields of each that a
-// benchmark counts.
+// Reads streamed responses: splits the bytes into server-sent events and extracts the few fields that a benchmark
+// needs.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace quire::bench {
 
-// Cuts a byte stream into the data of server-sent events, however the bytes are split: lines may end with \n, \r or
-// \r\n, an event's data may span several lines (joined by \n), comments and other fields are skipped, a BOM at the
-// start too. A plain state machine, one for each response; a whole event inside one piece is handed on without a copy.
-// An event that grows past kMaxEvent is an error: then nothing more is handed on.
+// Splits a byte stream into the data of server-sent events, however the bytes are divided into pieces. Lines may end
+// with \n, \r or \r\n; the data of an event may span several lines (joined by \n); comments, other fields and a BOM at
+// the start are skipped. A plain state machine, one per response; an event that is whole inside one piece is not
+// copied. An event larger than kMaxEvent is an error, after which no more events are returned.
 class SseParser {
  public:
   static constexpr size_t kMaxEvent = size_t{16} << 20;
@@ -26,7 +26,7 @@ class SseParser {
       if (const auto data = next(bytes)) on_data(*data);
     }
   }
-  // The stream ended: an event that misses its blank line still counts, as clients in the field do.
+  // Call it at the end of the stream: an event without its final blank line counts, too, as in other clients.
   template <typename F>
   void finish(F&& on_data) {
     if (const auto data = last()) on_data(*data);
@@ -39,29 +39,29 @@ class SseParser {
   std::optional<std::string_view> last();
   std::optional<std::string_view> end_line(std::string_view line);
 
-  std::string line_;           // a line whose end has not come
-  std::string data_;           // an event's data of several lines, or whose event is not ended
-  std::string handed_;         // keeps what was handed on alive during the call
+  std::string line_;           // an incomplete line
+  std::string data_;           // the data of an incomplete event or of several lines
+  std::string handed_;         // keeps the data alive during the call
   bool has_data_ = false;      // the open event has a data field
-  bool skip_newline_ = false;  // a \r ended a line: a \n behind it belongs to it
+  bool skip_newline_ = false;  // a \r ended a line: a \n after it belongs to that line
   bool at_start_ = true;
   bool too_long_ = false;
 };
 
-// The fields of one streamed message, whatever the API.
+// The fields of one streamed message of any API.
 struct StreamChunk {
-  bool has_choices = false;    // `choices` is a list with something in it; for responses: a delta of text
-  std::string text;            // of the first choice: `text` or `delta.content` (and `delta.reasoning_content`)
-  int64_t prompt_tokens = -1;  // usage; -1: not there
+  bool has_choices = false;    // `choices` is a list that is not empty; for responses: a text delta
+  std::string text;            // of the first choice, `text` or `delta.content` (and `delta.reasoning_content`)
+  int64_t prompt_tokens = -1;  // from usage; -1: missing
   int64_t output_tokens = -1;
   bool has_error = false;
-  std::string error;  // its message
+  std::string error;  // the error's message
 };
 
 enum class StreamApi { kCompletions, kChat, kResponses };
 
-// Reads one event's data; false when it is no JSON object (for example "[DONE]", which is not counted). One pass, no
-// tree: the cost is that of looking at the bytes. `chunk` is reused between calls.
+// Reads the data of one event; false if it is not a JSON object (such as "[DONE]", which does not count). One pass,
+// without building a tree. `chunk` is reused between calls.
 bool read_chunk(std::string_view data, StreamApi api, StreamChunk& chunk);
 
 }  // namespace quire::bench

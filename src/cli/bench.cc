@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire bench: latency and throughput of a model on this machine, under vLLM's flag names.
+// quire bench: latency and throughput of a model on this machine, with vLLM's flag names.
 #include "cli/bench.h"
 
 #include <cstdio>
@@ -15,14 +15,14 @@ namespace {
 
 void add_common(CLI::App& command, BenchFlags& flags) {
   add_bench_output(command, flags);
-  add_bench_option(command, "--input-len", flags.workload.input_len, "Tokens of each prompt");
-  add_bench_option(command, "--output-len", flags.workload.output_len, "Tokens of each answer");
+  add_bench_option(command, "--input-len", flags.workload.input_len, "Tokens per prompt");
+  add_bench_option(command, "--output-len", flags.workload.output_len, "Tokens per output");
   add_model_flags(command, flags.options);
 }
 
 int latency(BenchFlags& flags) {
   flags.options.model = flags.model;
-  // The batch is to run as one: no bound but the one that was asked for.
+  // The whole batch should run at once: only an explicit --max-num-seqs limits it.
   constexpr int64_t kUsualSeqs = 128;
   if (flags.options.max_num_seqs == 0 && flags.workload.batch_size > kUsualSeqs) {
     flags.options.max_num_seqs = flags.workload.batch_size;
@@ -37,7 +37,7 @@ int latency(BenchFlags& flags) {
   return finish_bench(flags, figures->to_json(), figures->to_text());
 }
 
-// vLLM's rule: without a name it is sharegpt where there is a file, else random tokens.
+// As in vLLM, the default dataset is sharegpt with --dataset-path, else random tokens.
 struct DatasetFlags {
   bench::DatasetOptions options;
   bool oversample = true;
@@ -87,12 +87,13 @@ int throughput(BenchFlags& flags, DatasetFlags& dataset) {
 
 void add_latency(CLI::App& bench, int& exit_code) {
   auto flags = std::make_shared<BenchFlags>();
-  flags->options.enable_prefix_caching = false;  // as vLLM has it: each round begins with nothing
-  CLI::App* command = bench.add_subcommand("latency", "Time of one batch of equal requests, prefill and decode apart");
+  flags->options.enable_prefix_caching = false;  // as in vLLM: no round reuses pages of another
+  CLI::App* command =
+      bench.add_subcommand("latency", "Measure the time of one batch of equal requests, for prefill and decode");
   add_common(*command, *flags);
-  add_bench_option(*command, "--batch-size", flags->workload.batch_size, "Requests at once");
-  add_bench_option(*command, "--num-iters", flags->iters, "Measured rounds");
-  add_bench_option(*command, "--num-iters-warmup", flags->warmup, "Rounds before");
+  add_bench_option(*command, "--batch-size", flags->workload.batch_size, "Requests per batch");
+  add_bench_option(*command, "--num-iters", flags->iters, "Rounds that are measured");
+  add_bench_option(*command, "--num-iters-warmup", flags->warmup, "Rounds before the measured ones");
   command->callback([flags, &exit_code] { exit_code = latency(*flags); });
 }
 
@@ -100,21 +101,25 @@ void add_throughput(CLI::App& bench, int& exit_code) {
   auto flags = std::make_shared<BenchFlags>();
   auto dataset = std::make_shared<DatasetFlags>();
   flags->workload.num_prompts = 64;
-  CLI::App* command = bench.add_subcommand("throughput", "Tokens a second over many requests at once");
+  CLI::App* command = bench.add_subcommand("throughput", "Measure tokens per second over many concurrent requests");
   add_common(*command, *flags);
   dataset->output_len = command->get_option("--output-len");
-  add_bench_option(*command, "--num-prompts", flags->workload.num_prompts, "Requests in all");
-  add_bench_option(*command, "--num-warmups", flags->workload.num_warmups, "Requests before, one after the other");
+  add_bench_option(*command, "--num-prompts", flags->workload.num_prompts, "Number of requests");
+  add_bench_option(*command, "--num-warmups", flags->workload.num_warmups,
+                   "Requests before the measured ones, one after the other");
   dataset->name = command
                       ->add_option("--dataset-name", dataset->options.name,
                                    "sharegpt, random, sonnet, custom, prefix_repetition, burstgpt or timed_trace; "
-                                   "nothing: sharegpt with --dataset-path, else random token ids")
+                                   "default: sharegpt with --dataset-path, else random token ids")
                       ->envname("QUIRE_DATASET_NAME");
-  command->add_option("--dataset-path", dataset->options.path, "Its file. --output-len goes over its answers' lengths")
+  command
+      ->add_option("--dataset-path", dataset->options.path,
+                   "File of the dataset. --output-len overrides its output lengths")
       ->envname("QUIRE_DATASET_PATH");
-  add_switch(*command, "--skip-chat-template", dataset->options.skip_chat_template, "Give custom prompts as they are");
-  add_switch(*command, "--disable-shuffle", dataset->options.disable_shuffle, "Take samples in the file's order");
-  add_switch(*command, "--oversample", dataset->oversample, "Repeat samples when the file has too few");
+  add_switch(*command, "--skip-chat-template", dataset->options.skip_chat_template,
+             "Use custom prompts without the chat template");
+  add_switch(*command, "--disable-shuffle", dataset->options.disable_shuffle, "Use samples in the order of the file");
+  add_switch(*command, "--oversample", dataset->oversample, "Repeat samples if the file has too few");
   command->callback([flags, dataset, &exit_code] { exit_code = throughput(*flags, *dataset); });
 }
 
@@ -134,11 +139,11 @@ void add_bench_option(CLI::App& command, const std::string& name, int64_t& value
 }
 
 void add_bench_output(CLI::App& command, BenchFlags& flags) {
-  command.add_option("--model", flags.model, "A folder, a .gguf, a cached name, or nothing: the default model")
+  command.add_option("--model", flags.model, "A folder, a .gguf, a cached name, or omitted for the default model")
       ->envname("QUIRE_MODEL");
-  command.add_option("--output-json", flags.output_json, "Write the figures to this file")
+  command.add_option("--output-json", flags.output_json, "Write the results to this file")
       ->envname("QUIRE_OUTPUT_JSON");
-  add_switch(command, "--json", flags.json, "Print the figures as one JSON object");
+  add_switch(command, "--json", flags.json, "Print the results as one JSON object");
 }
 
 int finish_bench(const BenchFlags& flags, const json::Value& figures, const std::string& text) {
@@ -151,7 +156,7 @@ int finish_bench(const BenchFlags& flags, const json::Value& figures, const std:
 }
 
 void add_bench(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("bench", "Measure a server, or a model on this machine");
+  CLI::App* command = app.add_subcommand("bench", "Benchmark a server, or a model on this machine");
   command->require_subcommand(1);
   add_bench_serve(*command, exit_code);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The benchmarks' subcommands, each in its own file.
+// The subcommands of quire bench, each in its own file.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,7 +12,7 @@
 
 namespace quire::cli {
 
-// What the benchmarks that load a model share.
+// The flags of all benchmarks that load a model.
 struct BenchFlags {
   llm::Options options;
   std::string model;
@@ -22,7 +22,7 @@ struct BenchFlags {
   std::string output_json;
   bool json = false;
 };
-// "rounds: 3 of 12, 4.1 s" on standard error while a benchmark runs, where that is a terminal.
+// Shows "rounds: 3 of 12, 4.1 s" on standard error while a benchmark runs, if that is a terminal.
 class BenchLine {
  public:
   void operator()(const std::string& what, int64_t done, int64_t total);
@@ -34,9 +34,9 @@ class BenchLine {
 
 // --model, --output-json, --json and, unless it is an offline workload's own, the model flags.
 void add_bench_output(CLI::App& command, BenchFlags& flags);
-// A number with its environment variable; the help names its default.
+// Adds a number with its environment variable; the help shows its default.
 void add_bench_option(CLI::App& command, const std::string& name, int64_t& value, const std::string& doc);
-// Writes --output-json and prints the figures; the exit code.
+// Writes --output-json and prints the results; returns the exit code.
 int finish_bench(const BenchFlags& flags, const json::Value& figures, const std::string& text);
 
 void add_bench_serve(CLI::App& bench, int& exit_code);

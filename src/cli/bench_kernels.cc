@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire bench kernels: the machine's limits, and each kernel's share of them.
+// quire bench kernels: the limits of the machine, and each kernel's share of them.
 #include "bench/kernels.h"
 
 #include <unistd.h>
@@ -22,7 +22,7 @@ struct KernelFlags {
   CLI::Option* json = nullptr;
 };
 
-// One line, redrawn, on a terminal; elsewhere a line for each level and type.
+// On a terminal, one line that is redrawn; elsewhere, a line for each level and type.
 class ProgressLine {
  public:
   ~ProgressLine() {
@@ -52,7 +52,7 @@ int measure(KernelFlags& flags, Result<Figures> (*run)(const bench::KernelOption
     return run(flags.options, std::ref(progress));
   }();
   if (!figures.ok()) return report(figures.error());
-  // As a word of its own --json prints; with a file it writes, as --output-json does.
+  // --json alone prints to standard output; with a file it writes to it, as --output-json does.
   if (flags.json->count() > 0 && flags.json_file.empty()) flags.output.json = true;
   if (!flags.json_file.empty()) flags.output.output_json = flags.json_file;
   return finish_bench(flags.output, figures->to_json(), figures->to_text());
@@ -71,30 +71,31 @@ void add_bench_kernels(CLI::App& bench, int& exit_code) {
   auto f = std::make_shared<KernelFlags>();
   bench::KernelOptions& o = f->options;
   CLI::App* command = bench.add_subcommand(
-      "kernels", "The machine's limits (arithmetic, reading), and each kernel's share of them by ISA level");
+      "kernels",
+      "Measure the limits of the machine (arithmetic, reading) and each kernel's share of them, per ISA level");
   const auto list = [&](const char* name, auto& value, const char* doc) {
     command->add_option(name, value, doc)->delimiter(',')->envname(env_name(name));
   };
-  list("--isa", o.isa, "ISA levels, or all (default the best one)");
-  list("--types", o.types, "Weight types such as Q8_0,BF16, or all (default BF16 F16 F32 Q8_0 Q4_0 Q4_1 Q4_K Q6_K)");
-  list("--rows", o.rows, "Rows at once: 1 is a decode, 512 a prefill (default 1,4,32,512)");
-  list("--shapes", o.shapes, "Weights as NxK (default those of SmolLM2-135M and Qwen3-0.6B)");
-  list("--kv-types", o.kv_types, "Types of pages for attention (default F16,BF16)");
+  list("--isa", o.isa, "ISA levels, or all (default: the best one)");
+  list("--types", o.types, "Weight types such as Q8_0,BF16, or all (default: BF16 F16 F32 Q8_0 Q4_0 Q4_1 Q4_K Q6_K)");
+  list("--rows", o.rows, "Rows per call: 1 is like decode, 512 like prefill (default: 1,4,32,512)");
+  list("--shapes", o.shapes, "Weights as NxK (default: those of SmolLM2-135M and Qwen3-0.6B)");
+  list("--kv-types", o.kv_types, "Types of the KV cache for attention (default: F16,BF16)");
   list("--ops", o.ops,
-       "linear, attention, delta (gated delta net), or limits for the machine alone (default all three); on a GPU "
-       "linear, quantised, attention, rows (norm, rope, glu, sampling), limits");
+       "linear, attention, delta (gated delta net), or limits for only the machine's (default: the first three); on a "
+       "GPU linear, quantised, attention, rows (norm, rope, glu, sampling), limits");
   command
       ->add_option("--device", o.device,
-                   "cpu, or a GPU (cuda, metal, emulator): its own cases, beside its copy and product")
+                   "cpu or a GPU (cuda, metal, emulator), which is compared with its fastest copy and matrix product")
       ->check(CLI::IsMember({"auto", "cpu", "cuda", "metal", "emulator"}))
       ->envname("QUIRE_DEVICE");
   add_bench_option(*command, "--threads", o.threads, "Threads; 0: all cores");
-  add_bench_option(*command, "--samples", o.samples, "Samples of each figure, of which the median counts");
-  add_switch(*command, "--quick", o.quick, "Few cases, few samples");
-  f->json = command->add_option("--json", f->json_file, "Print JSON instead of the table; with FILE: write it there")
+  add_bench_option(*command, "--samples", o.samples, "Samples per figure; the median is reported");
+  add_switch(*command, "--quick", o.quick, "Fewer cases and samples");
+  f->json = command->add_option("--json", f->json_file, "Print JSON instead of the table, or write it to FILE")
                 ->expected(0, 1)
                 ->type_name("[FILE]");
-  command->add_option("--output-json", f->output.output_json, "Write the figures to this file")
+  command->add_option("--output-json", f->output.output_json, "Write the results to this file")
       ->envname("QUIRE_OUTPUT_JSON");
   command->callback([f, &exit_code] { exit_code = kernels(*f); });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire bench lengths and quire bench engine: the engine looked at from inside.
+// quire bench lengths and quire bench engine, which measure the engine itself.
 #include "bench/ceiling.h"
 #include "bench/lengths.h"
 #include "cli/bench.h"
@@ -29,7 +29,7 @@ int lengths(LengthsFlags& flags) {
   auto figures = [&] {
     BenchLine line;
     return bench::lengths(flags.lengths, load, [&](int64_t seqs, int64_t done, int64_t total) {
-      line("--max-num-seqs " + std::to_string(seqs) + ", answers", done, total);
+      line("--max-num-seqs " + std::to_string(seqs) + ", outputs", done, total);
     });
   }();
   if (!figures.ok()) return report(figures.error());
@@ -68,18 +68,18 @@ int engine(EngineFlags& flags) {
 void add_bench_lengths(CLI::App& bench, int& exit_code) {
   auto f = std::make_shared<LengthsFlags>();
   CLI::App* command = bench.add_subcommand(
-      "lengths", "Mean length of answers at different --max-num-seqs; exits 1 unless all are the same to the bit");
+      "lengths", "Compare the outputs at different --max-num-seqs; exits with 1 unless they are identical to the bit");
   add_bench_output(*command, f->common);
   add_model_flags(*command, f->common.options);
-  // The model flag of that name takes one number; here it is a list.
+  // The model flag of that name is one number; here it is a list.
   command->remove_option(command->get_option("--max-num-seqs"));
-  command->add_option("--max-num-seqs", f->lengths.max_num_seqs, "Bounds to compare: one row each (default 1 8 32)");
+  command->add_option("--max-num-seqs", f->lengths.max_num_seqs, "Values to compare, one row each (default: 1 8 32)");
   command->add_option("--dataset-path", f->lengths.dataset_path, "ShareGPT JSON")->envname("QUIRE_DATASET_PATH");
-  command->add_option("--num-prompts", f->lengths.num_prompts, "Prompts taken (default 100)")
+  command->add_option("--num-prompts", f->lengths.num_prompts, "Number of prompts (default: 100)")
       ->envname("QUIRE_NUM_PROMPTS");
-  command->add_option("--output-len", f->lengths.output_len, "Most tokens of an answer (default 256)")
+  command->add_option("--output-len", f->lengths.output_len, "Maximum tokens per output (default: 256)")
       ->envname("QUIRE_OUTPUT_LEN");
-  command->add_option("--temperature", f->lengths.temperature, "Instead of the model's own; 0 is greedy")
+  command->add_option("--temperature", f->lengths.temperature, "Replaces the model's default; 0 is greedy")
       ->envname("QUIRE_TEMPERATURE");
   command->callback([f, &exit_code] { exit_code = lengths(*f); });
 }
@@ -87,18 +87,18 @@ void add_bench_lengths(CLI::App& bench, int& exit_code) {
 void add_bench_engine(CLI::App& bench, int& exit_code) {
   auto f = std::make_shared<EngineFlags>();
   CLI::App* command =
-      bench.add_subcommand("engine", "Steps a second of the engine itself, with a model that answers at once");
+      bench.add_subcommand("engine", "Measure the engine's steps per second, with a model that computes nothing");
   add_bench_output(*command, f->common);
-  command->add_option("--num-streams", f->ceiling.num_streams, "Streams at once (default 32)")
+  command->add_option("--num-streams", f->ceiling.num_streams, "Concurrent streams (default: 32)")
       ->envname("QUIRE_NUM_STREAMS");
-  command->add_option("--input-len", f->ceiling.input_len, "Tokens of each prompt (default 128)")
+  command->add_option("--input-len", f->ceiling.input_len, "Tokens per prompt (default: 128)")
       ->envname("QUIRE_INPUT_LEN");
-  command->add_option("--output-len", f->ceiling.output_len, "Tokens of each answer (default 2000)")
+  command->add_option("--output-len", f->ceiling.output_len, "Tokens per output (default: 2000)")
       ->envname("QUIRE_OUTPUT_LEN");
-  command->add_option("--vocab-size", f->ceiling.vocab_size, "Logits of a row (default 1024)")
+  command->add_option("--vocab-size", f->ceiling.vocab_size, "Logits per row (default: 1024)")
       ->envname("QUIRE_VOCAB_SIZE");
-  add_switch(*command, "--enable-prefix-caching", f->ceiling.prefix_caching, "Hash full pages as a server does");
-  add_switch(*command, "--text", f->text, "Turn tokens into text too, with the tokenizer of --model");
+  add_switch(*command, "--enable-prefix-caching", f->ceiling.prefix_caching, "Hash full pages, as a server does");
+  add_switch(*command, "--text", f->text, "Also convert tokens to text, with the tokenizer of --model");
   command->callback([f, &exit_code] { exit_code = engine(*f); });
 }
 

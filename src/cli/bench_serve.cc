@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire bench serve: vLLM's flags, turned into a benchmark's options.
+// quire bench serve: turns vLLM's flags into the options of a benchmark.
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace quire::cli {
 namespace {
 
-// Flags as they are written; settle() makes numbers of those that need more than one word.
+// The flags as they are written; settle() parses those that are not plain numbers or strings.
 struct ServeFlags {
   bench::ServeOptions options;
   std::string request_rate = "inf";
@@ -37,7 +37,7 @@ struct ServeFlags {
   std::vector<const CLI::Option*> refused;
 };
 
-// Flags of vLLM's client that mean nothing here, each with the reason that a user gets to read.
+// Flags of vLLM's client that do not apply here, each with the reason that is shown to the user.
 struct RefusedFlag {
   const char* name;
   const char* reason;
@@ -45,18 +45,22 @@ struct RefusedFlag {
 };
 constexpr RefusedFlag kRefused[] = {
     {"--use-beam-search", "beam search is not an option of the OpenAI API's streams", false},
-    {"--plot-timeline", "plots are not drawn here; --save-detailed keeps every time for a plot", false},
-    {"--timeline-itl-thresholds", "plots are not drawn here; --save-detailed keeps every time for a plot", true},
-    {"--plot-dataset-stats", "plots are not drawn here; --save-detailed keeps every length for a plot", false},
-    {"--trust-remote-code", "no code of a model is ever run, so there is nothing to trust", false},
-    {"--hf-name", "the hf dataset is not read; save it as JSONL and use --dataset-name custom", true},
-    {"--hf-subset", "the hf dataset is not read; save it as JSONL and use --dataset-name custom", true},
-    {"--hf-split", "the hf dataset is not read; save it as JSONL and use --dataset-name custom", true},
-    {"--hf-output-len", "the hf dataset is not read; save it as JSONL and use --dataset-name custom", true},
-    {"--spec-bench-output-len", "the spec_bench dataset is not read; save its prompts as JSONL for custom", true},
-    {"--spec-bench-category", "the spec_bench dataset is not read; save its prompts as JSONL for custom", true},
-    {"--blazedit-min-distance", "the hf dataset is not read; save it as JSONL and use --dataset-name custom", true},
-    {"--blazedit-max-distance", "the hf dataset is not read; save it as JSONL and use --dataset-name custom", true},
+    {"--plot-timeline", "quire draws no plots; --save-detailed saves all times for one", false},
+    {"--timeline-itl-thresholds", "quire draws no plots; --save-detailed saves all times for one", true},
+    {"--plot-dataset-stats", "quire draws no plots; --save-detailed saves all lengths for one", false},
+    {"--trust-remote-code", "quire never runs code of a model", false},
+    {"--hf-name", "the hf dataset is not supported; save it as JSONL and use --dataset-name custom", true},
+    {"--hf-subset", "the hf dataset is not supported; save it as JSONL and use --dataset-name custom", true},
+    {"--hf-split", "the hf dataset is not supported; save it as JSONL and use --dataset-name custom", true},
+    {"--hf-output-len", "the hf dataset is not supported; save it as JSONL and use --dataset-name custom", true},
+    {"--spec-bench-output-len",
+     "the spec_bench dataset is not supported; save its prompts as JSONL and use --dataset-name custom", true},
+    {"--spec-bench-category",
+     "the spec_bench dataset is not supported; save its prompts as JSONL and use --dataset-name custom", true},
+    {"--blazedit-min-distance", "the hf dataset is not supported; save it as JSONL and use --dataset-name custom",
+     true},
+    {"--blazedit-max-distance", "the hf dataset is not supported; save it as JSONL and use --dataset-name custom",
+     true},
     {"--random-mm-base-items-per-request", "only text is sent", true},
     {"--random-mm-limit-mm-per-prompt", "only text is sent", true},
     {"--random-mm-bucket-config", "only text is sent", true},
@@ -71,24 +75,25 @@ void add_target_flags(CLI::App& app, ServeFlags& f) {
   add("--base-url", o.base_url, "http://HOST:PORT or https://HOST/PREFIX, instead of --host and --port");
   add("--host", o.host, "Default 127.0.0.1");
   add("--port", o.port, "Default 8000");
-  add("--endpoint", o.endpoint, "Path of the API (default: the backend's own)");
-  add("--model", o.model, "Model name in requests, and whose tokenizer counts; left out: the server's first");
-  add("--served-model-name", o.served_model_name, "Model name in requests, if it is another");
-  add("--tokenizer", o.tokenizer, "A local model whose tokenizer counts: folder, .gguf or cached name");
+  add("--endpoint", o.endpoint, "Path of the API (default: that of the backend)");
+  add("--model", o.model,
+      "Model name in requests, and the model whose tokenizer counts tokens (default: the server's first model)");
+  add("--served-model-name", o.served_model_name, "Model name in requests, if it differs from --model");
+  add("--tokenizer", o.tokenizer, "A local model whose tokenizer counts tokens: folder, .gguf or cached name");
   add("--tokenizer-mode", f.tokenizer_mode, "auto");
-  add("--header", f.headers, "NAME=VALUE of further headers");
-  add("--extra-body", f.extra_body, "JSON object laid over each request's body");
-  add("--request-id-prefix", o.request_id_prefix, "Of the x-request-id header (default bench-XXXXXXXX-)");
+  add("--header", f.headers, "Additional headers as NAME=VALUE");
+  add("--extra-body", f.extra_body, "JSON object that is merged into the body of each request");
+  add("--request-id-prefix", o.request_id_prefix, "Prefix of the x-request-id header (default bench-XXXXXXXX-)");
   add("--ready-check-timeout-sec", o.ready_check_timeout_sec,
-      "Repeat the first request until it succeeds, so long; 0: no check");
-  add("--lora-modules", o.lora_modules, "Names of which each request gets one as its model");
+      "Repeat the first request until it succeeds, for at most this many seconds; 0: no check");
+  add("--lora-modules", o.lora_modules, "Model names, of which each request uses one");
   add("--lora-assignment", f.lora_assignment, "random or round-robin")->check(CLI::IsMember({"random", "round-robin"}));
-  add("--client-threads", o.client_threads, "Threads of the client; 0: one for four cores, at most four");
-  add_switch(app, "--skip-tokenizer-init", o.skip_tokenizer_init, "Use the server's token counts alone")
+  add("--client-threads", o.client_threads, "Threads of the client; 0: one per four cores, at most four");
+  add_switch(app, "--skip-tokenizer-init", o.skip_tokenizer_init, "Use only the server's token counts")
       ->group("Server");
-  add_switch(app, "--insecure", o.insecure, "Take any TLS certificate")->group("Server");
+  add_switch(app, "--insecure", o.insecure, "Accept any TLS certificate")->group("Server");
   add_switch(app, "--profile", o.profile, "Call /start_profile and /stop_profile around the run")
-      ->envname("QUIRE_BENCH_PROFILE")  // QUIRE_PROFILE names the file of other commands' --profile
+      ->envname("QUIRE_BENCH_PROFILE")  // QUIRE_PROFILE is the file of --profile of other commands
       ->group("Server");
 }
 
@@ -97,30 +102,33 @@ void add_traffic_flags(CLI::App& app, ServeFlags& f) {
     return app.add_option(name, value, doc)->envname(env_name(name))->group("Traffic");
   };
   bench::ServeOptions& o = f.options;
-  add("--num-prompts", o.dataset.num_prompts, "Requests (default 1000)");
-  add("--seed", o.dataset.seed, "Of samples and arrivals, as vLLM's client would draw them (default 0)");
-  add("--request-rate", f.request_rate, "Requests a second; inf: all at once (default)");
-  add("--burstiness", f.burstiness, "Gamma shape of the gaps: 1 Poisson, below 1 burstier, inf: fixed gaps");
-  add("--max-concurrency", o.max_concurrency, "Most requests under way");
+  add("--num-prompts", o.dataset.num_prompts, "Number of requests (default: 1000)");
+  add("--seed", o.dataset.seed, "Seed of samples and arrivals, which are those of vLLM's client (default: 0)");
+  add("--request-rate", f.request_rate, "Requests per second; inf: all at once (default)");
+  add("--burstiness", f.burstiness,
+      "Shape of the gamma distribution of the gaps: 1: Poisson, below 1: burstier, inf: fixed gaps");
+  add("--max-concurrency", o.max_concurrency, "Maximum number of concurrent requests");
   add("--ramp-up-strategy", o.arrivals.ramp_up_strategy, "linear or exponential, instead of --request-rate")
       ->check(CLI::IsMember({"linear", "exponential"}));
   add("--ramp-up-start-rps", o.arrivals.ramp_up_start_rps, "Rate of the first request");
-  add("--ramp-up-end-rps", o.arrivals.ramp_up_end_rps, "Rate of the last");
-  add("--probe-request-rate", o.probe_request_rate, "Further requests a second outside the limits, reported apart");
-  add("--num-warmups", o.num_warmups, "Send the first request so often before");
-  add("--temperature", o.temperature, "Sent when given, as all of these");
+  add("--ramp-up-end-rps", o.arrivals.ramp_up_end_rps, "Rate of the last request");
+  add("--probe-request-rate", o.probe_request_rate,
+      "Additional requests per second that ignore the limits and are reported separately");
+  add("--num-warmups", o.num_warmups, "Send the first request this many times before the run");
+  add("--temperature", o.temperature, "Sampling parameters, of which only those given are sent");
   add("--top-p", o.top_p, "");
   add("--top-k", o.top_k, "");
   add("--min-p", o.min_p, "");
   add("--frequency-penalty", o.frequency_penalty, "");
   add("--presence-penalty", o.presence_penalty, "");
   add("--repetition-penalty", o.repetition_penalty, "");
-  add("--logprobs", o.logprobs, "Ask for so many logprobs a token");
-  add_switch(app, "--ignore-eos", o.ignore_eos, "Go on to the wanted length (always with random and timed_trace)")
+  add("--logprobs", o.logprobs, "Number of logprobs per token to request");
+  add_switch(app, "--ignore-eos", o.ignore_eos,
+             "Generate up to the requested length (always with random and timed_trace)")
       ->group("Traffic");
-  f.self_timed_option =
-      add_switch(app, "--self-timed", f.self_timed, "Send at the trace's timestamps (the default with timed_trace)")
-          ->group("Traffic");
+  f.self_timed_option = add_switch(app, "--self-timed", f.self_timed,
+                                   "Send requests at the timestamps of the trace (default with timed_trace)")
+                            ->group("Traffic");
 }
 
 void add_dataset_flags(CLI::App& app, ServeFlags& f) {
@@ -129,16 +137,16 @@ void add_dataset_flags(CLI::App& app, ServeFlags& f) {
   };
   bench::DatasetOptions& d = f.options.dataset;
   add("--dataset-name", d.name, "random, sharegpt, sonnet, custom, prefix_repetition, burstgpt or timed_trace");
-  add("--dataset-path", d.path, "Its file");
-  add("--input-len", f.input_len, "The chosen dataset's input length");
-  add("--output-len", f.output_len, "The chosen dataset's output length");
-  add("--random-input-len", d.random_input_len, "Tokens of a prompt (default 1024)");
-  add("--random-output-len", d.random_output_len, "Tokens of an answer (default 128)");
-  add("--random-prefix-len", d.random_prefix_len, "Tokens in front that all prompts share");
-  add("--random-range-ratio", f.range_ratio, "Lengths vary by this share, or {\"input\": 0.1, \"output\": 0.2}");
+  add("--dataset-path", d.path, "File of the dataset");
+  add("--input-len", f.input_len, "Input length of the chosen dataset");
+  add("--output-len", f.output_len, "Output length of the chosen dataset");
+  add("--random-input-len", d.random_input_len, "Tokens per prompt (default: 1024)");
+  add("--random-output-len", d.random_output_len, "Tokens per output (default: 128)");
+  add("--random-prefix-len", d.random_prefix_len, "Length of a prefix that all prompts share");
+  add("--random-range-ratio", f.range_ratio, "Lengths vary by this fraction, or {\"input\": 0.1, \"output\": 0.2}");
   add("--random-batch-size", f.batch_size, "1");
-  add("--sharegpt-output-len", d.sharegpt_output_len, "Instead of each answer's own length");
-  add("--custom-output-len", d.custom_output_len, "Default 256; -1: each row's output_tokens");
+  add("--sharegpt-output-len", d.sharegpt_output_len, "Replaces the length of each sample's response");
+  add("--custom-output-len", d.custom_output_len, "Default 256; -1: output_tokens of each row");
   add("--sonnet-input-len", d.sonnet_input_len, "Default 550");
   add("--sonnet-output-len", d.sonnet_output_len, "Default 150");
   add("--sonnet-prefix-len", d.sonnet_prefix_len, "Default 200");
@@ -147,21 +155,23 @@ void add_dataset_flags(CLI::App& app, ServeFlags& f) {
   add("--prefix-repetition-num-prefixes", d.prefix_repetition_num_prefixes, "Default 10");
   add("--prefix-repetition-output-len", d.prefix_repetition_output_len, "Default 128");
   add("--timed-trace-chunk-hash-size", d.timed_trace_chunk_hash_size,
-      "Tokens that a prefix hash stands for (default: found from the lengths)");
+      "Tokens per prefix hash (default: inferred from the lengths)");
   add("--timed-trace-sec-multiplier", d.timed_trace_sec_multiplier,
-      "Timestamps times this are seconds (default 0.001 for Mooncake's, else 1); smaller replays faster");
-  add("--timed-trace-label-timestamp", d.timed_trace_label_timestamp, "Field or column of the time");
-  add("--timed-trace-label-input-length", d.timed_trace_label_input_length, "Field or column of the prompt's length");
-  add("--timed-trace-label-output-length", d.timed_trace_label_output_length, "Field or column of the answer's");
-  add("--timed-trace-label-hash-ids", d.timed_trace_label_hash_ids, "Field of the prefix hashes");
-  add("--timed-trace-max-input-len", d.timed_trace_max_input_len, "Cut longer prompts; 0: no bound");
-  add("--timed-trace-max-output-len", d.timed_trace_max_output_len, "Cut longer answers; 0: no bound");
+      "Factor from timestamps to seconds (default: 0.001 for Mooncake's traces, else 1); smaller replays faster");
+  add("--timed-trace-label-timestamp", d.timed_trace_label_timestamp, "Field or column with the time");
+  add("--timed-trace-label-input-length", d.timed_trace_label_input_length, "Field or column with the prompt's length");
+  add("--timed-trace-label-output-length", d.timed_trace_label_output_length,
+      "Field or column with the output's length");
+  add("--timed-trace-label-hash-ids", d.timed_trace_label_hash_ids, "Field with the prefix hashes");
+  add("--timed-trace-max-input-len", d.timed_trace_max_input_len, "Truncate longer prompts; 0: no limit");
+  add("--timed-trace-max-output-len", d.timed_trace_max_output_len, "Truncate longer outputs; 0: no limit");
   add("--chat-template-kwargs", f.chat_template_kwargs, "JSON object of variables for the chat template");
-  app.add_flag("--no-oversample,!--oversample", d.no_oversample, "Do not repeat samples when the file has too few")
+  app.add_flag("--no-oversample,!--oversample", d.no_oversample, "Do not repeat samples if the file has too few")
       ->envname("QUIRE_NO_OVERSAMPLE")
       ->group("Dataset");
-  add_switch(app, "--disable-shuffle", d.disable_shuffle, "Keep the file's order")->group("Dataset");
-  add_switch(app, "--skip-chat-template", d.skip_chat_template, "Send custom prompts as they are")->group("Dataset");
+  add_switch(app, "--disable-shuffle", d.disable_shuffle, "Keep the order of the file")->group("Dataset");
+  add_switch(app, "--skip-chat-template", d.skip_chat_template, "Send custom prompts without the chat template")
+      ->group("Dataset");
 }
 
 void add_report_flags(CLI::App& app, ServeFlags& f) {
@@ -170,16 +180,16 @@ void add_report_flags(CLI::App& app, ServeFlags& f) {
   };
   bench::ServeOptions& o = f.options;
   add("--percentile-metrics", f.percentile_metrics,
-      "Of ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue (default ttft,tpot,itl)");
-  add("--metric-percentiles", f.metric_percentiles, "Such as 50,90,99 (default 99)");
-  add("--goodput", f.goodput, "Bounds in ms that a good request keeps: ttft:MS tpot:MS e2el:MS");
-  add("--result-dir", o.result_dir, "Folder of the result");
-  add("--result-filename", o.result_filename, "Name of the result (default: backend, rate, model, date)");
-  add("--label", o.label, "Stands for the backend in the result's name");
+      "List of ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue (default: ttft,tpot,itl)");
+  add("--metric-percentiles", f.metric_percentiles, "List such as 50,90,99 (default: 99)");
+  add("--goodput", f.goodput, "Limits in ms that a good request meets: ttft:MS tpot:MS e2el:MS");
+  add("--result-dir", o.result_dir, "Folder for the result");
+  add("--result-filename", o.result_filename, "File name of the result (default: backend, rate, model, date)");
+  add("--label", o.label, "Replaces the backend in the result's file name");
   add("--metadata", f.metadata, "KEY=VALUE pairs for the result");
   for (CLI::Option* option :
        {add_switch(app, "--save-result", o.save_result, "Write the result as JSON"),
-        add_switch(app, "--save-detailed", o.report.detailed, "With each request's times, texts and errors"),
+        add_switch(app, "--save-detailed", o.report.detailed, "Include the times, texts and errors of each request"),
         add_switch(app, "--append-result", o.append_result, "Append the result as a line to its file"),
         add_switch(app, "--disable-tqdm", f.disable_tqdm, "Show no progress")}) {
     option->group("Report");
@@ -221,7 +231,7 @@ Result<std::vector<std::pair<std::string, std::string>>> pairs(const std::vector
 Result<json::Value> object(const std::string& text, const char* flag) {
   if (text.empty()) return json::Value();
   auto value = json::parse(text);
-  if (!value.ok()) return invalid_argument(std::string(flag) + " is no JSON: " + value.error().message);
+  if (!value.ok()) return invalid_argument(std::string(flag) + " is not valid JSON: " + value.error().message);
   if (!value->is_object()) return invalid_argument(std::string(flag) + " must be a JSON object");
   return std::move(*value);
 }
@@ -243,7 +253,7 @@ Status settle_report(const ServeFlags& f, bench::ReportOptions& r) {
   for (const std::string& metric : r.metrics) {
     if (bench::known_metric(metric)) continue;
     return invalid_argument("--percentile-metrics has '" + metric +
-                            "'; choose of ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue");
+                            "'; choose from ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue");
   }
   r.percentiles.clear();
   for (const std::string& item : split(f.metric_percentiles, ',')) {
@@ -254,7 +264,7 @@ Status settle_report(const ServeFlags& f, bench::ReportOptions& r) {
   QUIRE_ASSIGN(const auto goodput, pairs(f.goodput, ':', "--goodput"));
   for (const auto& [metric, limit] : goodput) {
     if (metric != "ttft" && metric != "tpot" && metric != "e2el") {
-      return invalid_argument("--goodput has '" + metric + "'; choose of ttft, tpot and e2el");
+      return invalid_argument("--goodput has '" + metric + "'; choose from ttft, tpot and e2el");
     }
     QUIRE_ASSIGN(const double ms, number(limit, "--goodput"));
     if (ms < 0) return invalid_argument("--goodput must not be negative");
@@ -266,15 +276,15 @@ Status settle_report(const ServeFlags& f, bench::ReportOptions& r) {
 Status settle(ServeFlags& f) {
   for (size_t i = 0; i < f.refused.size(); ++i) {
     if (f.refused[i]->count() > 0) {
-      return invalid_argument(std::string(kRefused[i].name) + " does not apply: " + kRefused[i].reason);
+      return invalid_argument(std::string(kRefused[i].name) + " is not supported: " + kRefused[i].reason);
     }
   }
   if (f.tokenizer_mode != "auto")
-    return invalid_argument("--tokenizer-mode is '" + f.tokenizer_mode + "'; there is auto");
+    return invalid_argument("--tokenizer-mode is '" + f.tokenizer_mode + "'; it must be auto");
   if (f.batch_size != 1) return invalid_argument("--random-batch-size is for embeddings; it must be 1 here");
   bench::ServeOptions& o = f.options;
   QUIRE_ASSIGN(const double rate, number(f.request_rate, "--request-rate"));
-  if (!(rate > 0)) return invalid_argument("--request-rate must be above 0");
+  if (!(rate > 0)) return invalid_argument("--request-rate must be greater than 0");
   o.arrivals.request_rate = std::isinf(rate) ? 0 : rate;
   QUIRE_ASSIGN(o.arrivals.burstiness, number(f.burstiness, "--burstiness"));
   QUIRE_TRY(settle_range_ratio(f.range_ratio, o.dataset));
@@ -293,7 +303,7 @@ Status settle(ServeFlags& f) {
   return {};
 }
 
-// A tokenizer and chat template by name: weights are not read, and need not be there.
+// Loads a tokenizer and chat template by name, without weights.
 Result<llm::TextSide> load_text(const std::string& name) {
   namespace fs = std::filesystem;
   llm::Options options;
@@ -301,7 +311,7 @@ Result<llm::TextSide> load_text(const std::string& name) {
   std::error_code ignored;
   const fs::path folder = name;
   if (fs::exists(folder / "tokenizer.json", ignored) || fs::exists(folder / "tokenizer.model", ignored)) {
-    options.model = files.files.folder = folder;  // a tokenizer alone is enough
+    options.model = files.files.folder = folder;  // a tokenizer is enough
   } else {
     QUIRE_ASSIGN(options.model, resolve_model(name));
     if (fs::is_directory(options.model, ignored)) {
@@ -315,7 +325,7 @@ Result<llm::TextSide> load_text(const std::string& name) {
   return side;
 }
 
-// What Hugging Face calls all_special_tokens: the roles and the additional ones of tokenizer_config.json.
+// all_special_tokens of Hugging Face: the named and the additional special tokens of tokenizer_config.json.
 std::optional<std::vector<std::string>> special_tokens(const std::string& name) {
   std::filesystem::path folder = name;
   if (const auto resolved = resolve_model(name); resolved.ok()) folder = *resolved;
@@ -323,7 +333,7 @@ std::optional<std::vector<std::string>> special_tokens(const std::string& name) 
   const auto config = text.ok() ? json::parse(*text) : Result<json::Value>(text.error());
   if (!config.ok()) return std::nullopt;
   std::vector<std::string> out;
-  const auto add = [&](const json::Value& token) {  // a name, or an object with its content
+  const auto add = [&](const json::Value& token) {  // a string, or an object with the string as "content"
     const json::Value* content = token.is_object() ? token.find("content") : &token;
     if (content != nullptr && content->is_string()) out.push_back(content->as_string());
   };
@@ -341,7 +351,7 @@ std::optional<std::vector<std::string>> special_tokens(const std::string& name) 
   return out;
 }
 
-// One line on a terminal, in the manner of tqdm.
+// A progress line like tqdm's, on a terminal.
 class ProgressLine {
  public:
   void show(size_t done, size_t total) {
@@ -405,7 +415,8 @@ int serve(ServeFlags& f) {
 
 void add_bench_serve(CLI::App& bench, int& exit_code) {
   auto f = std::make_shared<ServeFlags>();
-  CLI::App* command = bench.add_subcommand("serve", "Load an OpenAI-compatible server and report its latencies");
+  CLI::App* command =
+      bench.add_subcommand("serve", "Send requests to an OpenAI-compatible server and report its latencies");
   add_target_flags(*command, *f);
   add_traffic_flags(*command, *f);
   add_dataset_flags(*command, *f);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire chat: a conversation in the terminal. History reuses its pages through the prefix cache.
+// quire chat: a conversation in the terminal. Earlier turns are reused through the prefix cache.
 #include "cli/chat.h"
 
 #include <unistd.h>
@@ -22,17 +22,17 @@ namespace {
 constexpr const char* kHelp =
     "/help            this list\n"
     "/clear           forget the conversation\n"
-    "/drop [N]        forget the N oldest turns; without N as many as the next answer needs\n"
+    "/drop [N]        forget the N oldest turns; without N, as many as needed for the next answer\n"
     "/system TEXT     set the system message (and forget the conversation)\n"
     "/retry           answer the last message again, with another seed\n"
-    "/stats           tokens, reuse and speed of the last answer\n"
-    "/exit            leave (Ctrl-D does too)\n"
-    "Ctrl-C stops the answer. Arrows edit the line and recall earlier ones, Tab completes a command.\n"
-    "A pasted text is one message; Alt-Enter begins a new line, and \"\"\" begins and ends a message of several "
+    "/stats           tokens, prefix cache hits and speed of the last answer\n"
+    "/exit            leave (or press Ctrl-D)\n"
+    "Ctrl-C stops the answer. The arrow keys edit the line and recall earlier ones; Tab completes a command.\n"
+    "Pasted text is one message; Alt-Enter starts a new line, and \"\"\" starts and ends a message of several "
     "lines.\n";
 const std::vector<std::string> kCommands = {"/help", "/clear", "/drop", "/system", "/retry", "/stats", "/exit"};
 
-// Where messages come from: the line editor on a terminal, else lines of standard input.
+// The source of messages: the line editor on a terminal, else lines of standard input.
 class Input {
  public:
   using Read = LineEditor::Read;
@@ -46,7 +46,7 @@ class Input {
   }
   bool is_terminal() const { return terminal_; }
 
-  // To be called often while an answer is computed.
+  // Call it often while an answer is computed.
   void collect() {
     if (editor_ != nullptr) editor_->collect();
   }
@@ -63,7 +63,7 @@ class Input {
   }
 
  private:
-  // The rest of a message that begins with three quotes.
+  // Reads the rest of a message that begins with three quotes.
   Read read_quoted(std::string& message) {
     std::string text = message.substr(3);
     std::string line;
@@ -118,12 +118,12 @@ class Input {
   }
 
   const bool terminal_;
-  std::string typed_;  // read, not yet taken as a line
+  std::string typed_;  // read, but not yet used as a line
   ChatHistory history_;
   std::unique_ptr<LineEditor> editor_;
 };
 
-// "hello" or "tell me a story about..." in quotes: how a turn is called when it is dropped.
+// Names a turn that is dropped: "hello" or "tell me a story about..." in quotes.
 std::string excerpt(const std::string& text) {
   constexpr size_t kLongest = 30;
   std::string line = text.substr(0, text.find('\n'));
@@ -142,7 +142,7 @@ std::string turns(size_t count) {
   return std::to_string(count) + (count == 1 ? " turn" : " turns");
 }
 
-// One conversation: reads a turn, streams the answer, keeps both.
+// One conversation: reads a message, streams the answer, keeps both.
 class Conversation {
  public:
   Conversation(llm::Llm& llm, const ChatFlags& flags)
@@ -168,7 +168,7 @@ class Conversation {
   }
 
  private:
-  // "/clear", "/system be brief"; but not a path, and not a text of several lines that begins with a slash.
+  // "/clear" or "/system be brief", but not a path, and not a text of several lines that begins with a slash.
   static bool is_command(const std::string& message) {
     const std::string name = message.substr(0, message.find(' '));
     return name.size() > 1 && name[0] == '/' && name.find('/', 1) == std::string::npos &&
@@ -183,7 +183,7 @@ class Conversation {
 
   void note(const std::string& text) const { std::printf("%s\n", faint(STDOUT_FILENO, text).c_str()); }
 
-  // False: leave.
+  // Returns false to leave.
   bool command(const std::string& line) {
     const size_t space = line.find(' ');
     const std::string name = line.substr(0, space);
@@ -199,14 +199,14 @@ class Conversation {
     } else if (name == "/system") {
       system_ = rest;
       forget();
-      note(rest.empty() ? "(no system message)" : "(system message set)");
+      note(rest.empty() ? "(system message removed)" : "(system message set)");
     } else if (name == "/retry") {
       retry();
     } else if (name == "/stats") {
       std::fputs(stats_.empty() ? "(no answer yet)\n" : stats_.c_str(), stdout);
     } else {
       const auto meant = closest_word(name, kCommands);
-      std::printf("There is no %s; %s/help lists the commands.\n", name.c_str(),
+      std::printf("There is no command %s; %s/help lists the commands.\n", name.c_str(),
                   meant ? ("did you mean " + *meant + "? ").c_str() : "");
     }
     return true;
@@ -219,7 +219,7 @@ class Conversation {
     }
     json::Array& list = messages_.as_array();
     if (list.empty() || list.back().find("role")->as_string() != "assistant") {
-      note("(nothing to answer again)");
+      note("(there is no message to answer again)");
       return;
     }
     list.pop_back();
@@ -240,14 +240,14 @@ class Conversation {
     messages_.as_array().push_back(std::move(message));
   }
 
-  // Turns that can be dropped. The last user message without an answer is not one of them.
+  // The number of turns that can be dropped, which do not include a last user message without an answer.
   size_t old_turns() const {
     const json::Array& list = messages_.as_array();
     const bool waits = !list.empty() && list.back().find("role")->as_string() == "user";
     return (list.size() - (system_.empty() ? 0 : 1) - (waits ? 1 : 0)) / 2;
   }
 
-  // Forgets the oldest turn, a message and its answer, and gives its beginning.
+  // Forgets the oldest turn, a message and its answer; returns how it begins.
   std::string drop_turn() {
     json::Array& list = messages_.as_array();
     const auto first = list.begin() + (system_.empty() ? 0 : 1);
@@ -260,7 +260,7 @@ class Conversation {
     size_t count = 0;
     const auto [end, failed] = std::from_chars(count_text.data(), count_text.data() + count_text.size(), count);
     if (!count_text.empty() && (failed != std::errc() || end != count_text.data() + count_text.size() || count == 0)) {
-      std::printf("/drop takes how many turns to forget, such as /drop 2.\n");
+      std::printf("/drop needs the number of turns to forget, such as /drop 2.\n");
       return;
     }
     if (old_turns() == 0) {
@@ -280,11 +280,11 @@ class Conversation {
     note("(forgot " + turns(wanted) + ": " + dropped + ")");
   }
 
-  // The conversation's tokens. Where they leave too little room for an answer, the oldest turns are dropped, or the
-  // user is told what can be done. Nothing: it cannot be answered now.
+  // The tokens of the conversation. If they leave too little room for an answer, drops the oldest turns or tells the
+  // user what to do. Nothing if it cannot be answered now.
   std::optional<std::vector<int32_t>> fitting_prompt(const sampling::SamplingParams& params, bool drop) {
     const int64_t context = llm_.max_model_len();
-    // Room for an answer: what was asked for, but no more than a quarter of the context.
+    // Room for an answer: --max-tokens, but at most a quarter of the context.
     const int64_t wanted_room =
         std::min<int64_t>(params.max_tokens.value_or(context), std::max<int64_t>(context / 4, 1));
     std::string dropped;
@@ -306,28 +306,28 @@ class Conversation {
       if (count > 0) note("(forgot the oldest " + turns(count) + " to make room: " + dropped + ")");
       if (size < context) return std::move(*tokens);
       if (old_turns() == 0) {
-        report(invalid_argument("the message makes a prompt of " + std::to_string(size) +
-                                " tokens, but the context holds " + std::to_string(context) +
+        report(invalid_argument("the message needs a prompt of " + std::to_string(size) +
+                                " tokens, but the context length is " + std::to_string(context) +
                                 ": send a shorter one, or start with a larger --max-model-len"));
       } else {
         unanswered_ = messages_.as_array().back().find("content")->as_string();
         report(invalid_argument("the context is full: the conversation has " + std::to_string(size) + " tokens, and " +
                                 std::to_string(context) +
                                 " fit; /drop forgets the oldest turns and answers, /clear forgets all of them "
-                                "(--drop-oldest drops by itself)"));
+                                "(--drop-oldest drops them automatically)"));
       }
       return std::nullopt;
     }
   }
 
-  // False when the turn could not be answered and should be taken back.
+  // Returns false if the message could not be answered and should be removed.
   bool answer(bool drop = false) {
     sampling::SamplingParams params = llm_.default_params();
     flags_.sampling.apply(params);
     params.n = 1;
     params.seed = flags_.options.seed.value_or(0) + seed_shift_;
     while (take_interrupt()) {
-    }  // those at the prompt are not about this answer
+    }  // earlier interrupts do not concern this answer
     const auto start = Clock::now();
     auto prompt = fitting_prompt(params, drop || flags_.drop_oldest);
     if (!prompt) return false;
@@ -356,7 +356,7 @@ class Conversation {
     bool stopped = false;
   };
 
-  // Prints the answer as it comes. False: it failed.
+  // Prints the answer as it is generated. Returns false if it failed.
   bool stream(engine::RequestId id, Clock::time_point start, PrefillLine& prefill, Progress& progress) {
     while (llm_.has_work()) {
       input_.collect();
@@ -386,22 +386,22 @@ class Conversation {
     return true;
   }
 
-  // Ends the answer's line, marks one that was cut, and keeps it.
+  // Ends the line of the answer, marks an answer that was cut off, and keeps it.
   void finish(const Progress& progress, Clock::time_point start) {
     if (progress.stopped) std::fputs(faint(STDOUT_FILENO, " (stopped)").c_str(), stdout);
     std::fputc('\n', stdout);
     if (interactive_ && progress.finish == engine::FinishReason::kLength) {
       const bool full = progress.prompt + progress.tokens >= llm_.max_model_len();
-      note(full ? "(cut: the context of " + std::to_string(llm_.max_model_len()) +
+      note(full ? "(cut off: the context of " + std::to_string(llm_.max_model_len()) +
                       " tokens is full; /drop forgets the oldest turns, /clear all of them)"
-                : "(cut after " + std::to_string(progress.tokens) + " tokens: --max-tokens)");
+                : "(cut off after " + std::to_string(progress.tokens) + " tokens: --max-tokens)");
     }
     std::fflush(stdout);
     const double total = std::chrono::duration<double>(Clock::now() - start).count();
     const double decode_s = total - progress.first_s;
     char line[256];
     std::snprintf(line, sizeof line,
-                  "prompt %lld tokens (%lld reused), first token after %.2f s, answer %lld tokens at %.1f tokens/s\n",
+                  "prompt %lld tokens (%lld cached), first token after %.2f s, answer %lld tokens at %.1f tok/s\n",
                   static_cast<long long>(progress.prompt), static_cast<long long>(progress.cached), progress.first_s,
                   static_cast<long long>(progress.tokens),
                   progress.tokens > 1 && decode_s > 0 ? static_cast<double>(progress.tokens - 1) / decode_s : 0.0);
@@ -437,14 +437,14 @@ int chat(const ChatFlags& flags) {
 
 void add_chat(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<ChatFlags>();
-  CLI::App* command = app.add_subcommand("chat", "Talk with a model in the terminal");
+  CLI::App* command = app.add_subcommand("chat", "Chat with a model in the terminal");
   command->footer(std::string("In the conversation:\n") + kHelp);
-  command->add_option("MODEL", flags->model, "A folder, a .gguf, a cached name, or nothing: the default model")
+  command->add_option("MODEL", flags->model, "A folder, a .gguf, a cached name, or omitted for the default model")
       ->envname("QUIRE_MODEL");
   command->add_option("--system", flags->system, "System message")->envname("QUIRE_SYSTEM");
   add_switch(*command, "--drop-oldest", flags->drop_oldest,
-             "When the context is full, forget the oldest turns and say which");
-  add_switch(*command, "--history", flags->history, "Keep what is typed for the next conversation");
+             "If the context is full, forget the oldest turns and show which");
+  add_switch(*command, "--history", flags->history, "Save typed messages for later conversations");
   add_model_flags(*command, flags->options);
   add_sampling_flags(*command, flags->sampling);
   command->callback([flags, &exit_code] { exit_code = chat(*flags); });

@@ -14,11 +14,11 @@ struct ChatFlags {
   SamplingFlags sampling;
   std::string model;
   std::string system;
-  bool history = true;       // keep what was typed for the next conversation
-  bool drop_oldest = false;  // make room by itself when the context is full
+  bool history = true;       // save typed messages for later conversations
+  bool drop_oldest = false;  // drop the oldest turns if the context is full
 };
 
-// Loads the model and talks until the user leaves; the exit code.
+// Loads the model and chats until the user leaves; returns the exit code.
 int chat(const ChatFlags& flags);
 
 }  // namespace quire::cli

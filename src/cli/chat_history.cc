@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and appending the chat's history.
+// Reads the chat history and appends to it.
 #include "cli/chat_history.h"
 
 #include <fcntl.h>
@@ -19,10 +19,10 @@ namespace {
 
 constexpr size_t kKept = 1000;                         // messages
 constexpr size_t kLongFileBytes = size_t{4} << 20;     // a longer file is shortened
-constexpr size_t kMaxFileBytes = size_t{16} << 20;     // a file of this size is not ours
-constexpr size_t kMaxMessageBytes = size_t{64} << 10;  // a longer one is not worth keeping for good
+constexpr size_t kMaxFileBytes = size_t{16} << 20;     // a larger file is not a history
+constexpr size_t kMaxMessageBytes = size_t{64} << 10;  // longer messages are not saved
 
-// Writes with one call, so that lines of two programs do not mix.
+// Writes with one call, so that lines of two processes do not mix.
 bool write_lines(const fs::path& file, const std::string& lines, int mode) {
   const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | mode, 0600);
   if (descriptor < 0) return false;
@@ -59,7 +59,7 @@ std::vector<std::string> ChatHistory::load() const {
     at = end + 1;
   }
   if (messages.size() <= 2 * kKept && text->size() <= kLongFileBytes) return messages;
-  size_t first = messages.size();  // the newest ones stay, up to both bounds
+  size_t first = messages.size();  // keeps the newest messages within both limits
   for (size_t bytes = 0; first > 0 && messages.size() - first < kKept; --first) {
     bytes += messages[first - 1].size();
     if (bytes > kLongFileBytes / 2) break;

@@ -23,11 +23,11 @@
 namespace quire::cli {
 namespace {
 
-// A byte a Ctrl-C: what the handler writes at one end a poll() at the other end sees, whenever it came.
+// The signal handler writes one byte per Ctrl-C, so that a poll() on the other end sees it even if it came earlier.
 int g_interrupts[2] = {-1, -1};
 void on_interrupt(int) {
   const int saved = errno;
-  [[maybe_unused]] const ssize_t written = ::write(g_interrupts[1], "", 1);  // a full pipe holds enough of them
+  [[maybe_unused]] const ssize_t written = ::write(g_interrupts[1], "", 1);  // if the pipe is full, it has enough bytes
   errno = saved;
 }
 
@@ -72,11 +72,11 @@ PrefillLine::PrefillLine(const llm::Llm& llm, int64_t prompt_tokens)
 }
 
 void PrefillLine::update() {
-  constexpr int64_t kLongPrompt = 512;  // shorter ones are done before anybody could read the line
+  constexpr int64_t kLongPrompt = 512;  // shorter prompts finish before the line could be read
   if (tokens_ < kLongPrompt || !line_.due()) return;
   const int64_t done = std::min(llm_.engine().stats().tokens_computed - computed_before_, tokens_);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  std::string text = "Reading the prompt: " + with_commas(done) + " of " + with_commas(tokens_) + " tokens";
+  std::string text = "Processing the prompt: " + with_commas(done) + " of " + with_commas(tokens_) + " tokens";
   if (done > 0 && seconds > 0) {
     text += ", " + with_commas(static_cast<int64_t>(static_cast<double>(done) / seconds)) + " tokens/s";
   }
@@ -94,7 +94,7 @@ Result<std::string> read_stdin() {
   constexpr int kPatienceMs = 3000;
   pollfd input{STDIN_FILENO, POLLIN, 0};
   if (::poll(&input, 1, kPatienceMs) == 0) {
-    std::fputs("quire: waiting for standard input; < /dev/null runs without it\n", stderr);
+    std::fputs("quire: waiting for standard input; use < /dev/null to run without it\n", stderr);
   }
   std::string text;
   char buffer[1 << 16];

@@ -15,12 +15,12 @@
 
 namespace quire::cli {
 
-// Exit codes: 0 fine, 1 it failed, 2 the command line was wrong, 130 stopped by Ctrl-C.
+// Exit codes: 0 success, 1 failure, 2 a wrong command line, 130 stopped by Ctrl-C.
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 constexpr int kExitInterrupted = 130;
 
-// Each adds its subcommand; the callback stores the exit code.
+// Each adds its subcommand, whose callback stores the exit code.
 void add_serve(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_chat(CLI::App& app, int& exit_code);
@@ -32,19 +32,20 @@ void add_pull(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_schema(CLI::App& app, int& exit_code);
 
-// Prints "quire: <sentence>" to standard error and gives the exit code of that kind of error.
+// Prints "quire: <sentence>" to standard error and returns the exit code for that kind of error.
 int report(const Error& error);
 
-// Resolves the MODEL argument (options.model) and loads it, with a bar on standard error when that is a terminal.
+// Resolves the MODEL argument (options.model) and loads it, with a progress bar on standard error if that is a
+// terminal.
 Result<std::unique_ptr<llm::Llm>> load_llm(llm::Options options);
-// The MODEL argument as a path: a folder, a .gguf, a cached name, or "" for the default model.
+// Turns the MODEL argument into a path: a folder, a .gguf, a cached name, or "" for the default model.
 Status resolve_model_argument(llm::Options& options);
 
-// Shows on standard error, when that is a terminal, how much of a long prompt has been computed.
+// Shows how much of a long prompt has been computed, on standard error if that is a terminal.
 class PrefillLine {
  public:
   PrefillLine(const llm::Llm& llm, int64_t prompt_tokens);
-  void update();  // after each step that gave no token
+  void update();  // call it after each step without a token
   void clear() { line_.clear(); }
 
  private:
@@ -58,15 +59,15 @@ class PrefillLine {
 bool stdin_is_piped();
 Result<std::string> read_stdin();
 
-// Ctrl-C: from the first call on, SIGINT is noted instead of ending the program.
+// After the first call, SIGINT is recorded instead of ending the program.
 void catch_interrupts();
-bool take_interrupt();       // true once for each Ctrl-C since the last call
-int interrupt_descriptor();  // can be read, as poll() sees it, when take_interrupt() would be true
-// Waits until standard input can be read or Ctrl-C was pressed, also when that was just before the call.
+bool take_interrupt();       // true once for each Ctrl-C
+int interrupt_descriptor();  // readable for poll() when take_interrupt() would return true
+// Waits until standard input can be read or Ctrl-C was pressed, even if that was before the call.
 enum class Wait { kInput, kInterrupted };
 Wait wait_for_input();
 
-// JSON of logprobs: [{"token_id", "token", "logprob", "rank"}...], sampled token first.
+// Logprobs as JSON: [{"token_id", "token", "logprob", "rank"}...], the sampled token first.
 json::Value logprobs_json(const std::vector<sampling::TokenLogprob>& row, const text::Tokenizer* tokenizer);
 json::Value stop_reason_json(const std::variant<std::monostate, int32_t, std::string>& reason);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire devices: what this machine can run models on, and why something is not there.
+// quire devices: lists the devices of this machine, and why others are not available.
 #include <cstdio>
 
 #include "backend/cpu/isa_level.h"
@@ -56,7 +56,7 @@ json::Value gpu_row(const char* device, const Result<std::unique_ptr<gpu::Device
 void print_row(const json::Value& row, bool chosen) {
   const std::string device = row.find("device")->as_string();
   if (!row.find("available")->as_bool()) {
-    std::printf("  %-9s not here: %s\n", device.c_str(), row.find("why")->as_string().c_str());
+    std::printf("  %-9s not available: %s\n", device.c_str(), row.find("why")->as_string().c_str());
     return;
   }
   std::string text = row.find("name")->as_string();
@@ -67,7 +67,7 @@ void print_row(const json::Value& row, bool chosen) {
     text +=
         ", " + kv::format_bytes(memory->as_int()) + ", " + kv::format_bytes(row.find("free_bytes")->as_int()) + " free";
   }
-  if (device == "emulator") text += " (GPU kernels run on the CPU: for tests, and slow)";
+  if (device == "emulator") text += " (runs GPU kernels on the CPU; slow, for tests)";
   std::printf("%s %-9s %s\n", chosen ? "*" : " ", device.c_str(), text.c_str());
 }
 
@@ -77,12 +77,12 @@ int devices(bool as_json) {
   rows.push_back(gpu_row("cuda", gpu::open_cuda(0)));
   rows.push_back(gpu_row("metal", gpu::open_metal(0)));
   rows.push_back(gpu_row("emulator", gpu::open_emulator()));
-  // What --device auto takes.
+  // What --device auto chooses.
   const auto there = [&](size_t i) { return rows[i].find("available")->as_bool(); };
   const size_t chosen = there(1) ? 1 : there(2) ? 2 : 0;
   if (!as_json) {
     for (size_t i = 0; i < rows.size(); ++i) print_row(rows[i], i == chosen);
-    std::printf("* is what --device auto takes.\n");
+    std::printf("* is the choice of --device auto.\n");
     return 0;
   }
   json::Value out{json::Object{}};
@@ -96,7 +96,7 @@ int devices(bool as_json) {
 
 void add_devices(CLI::App& app, int& exit_code) {
   auto as_json = std::make_shared<bool>(false);
-  CLI::App* command = app.add_subcommand("devices", "List what models can run on here, and why something is missing");
+  CLI::App* command = app.add_subcommand("devices", "List the devices that can run models here, and why others cannot");
   add_switch(*command, "--json", *as_json, "Print a JSON object");
   command->callback([as_json, &exit_code] { exit_code = devices(*as_json); });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Applying QUIRE_* variables to a command's flags.
+// Applies QUIRE_* variables to the flags of a command.
 #include "cli/environment.h"
 
 #include <unistd.h>
@@ -12,12 +12,12 @@
 #include "base/suggest.h"
 #include "cli/help.h"
 
-extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to the program to declare
+extern char** environ;  // NOLINT(readability-redundant-declaration): by POSIX, the program declares it
 
 namespace quire::cli {
 namespace {
 
-// Variables that quire reads besides those of flags, and prefixes of such variables.
+// Variables that quire reads in addition to those of flags, and prefixes of such variables.
 constexpr std::string_view kOwnVariables[] = {"QUIRE_HOME",
                                               "QUIRE_LIBCUDA",
                                               "QUIRE_LIBCUBLASLT",
@@ -28,7 +28,7 @@ constexpr std::string_view kOwnVariables[] = {"QUIRE_HOME",
                                               "QUIRE_SHARED"};
 constexpr std::string_view kOwnPrefixes[] = {"QUIRE_CUDA_", "QUIRE_TEST_", "QUIRE_CPU_"};
 
-// A flag whose value came from the environment in this run.
+// A flag whose value came from the environment.
 struct Source {
   std::string flag;  // "max-model-len"
   std::string variable;
@@ -58,7 +58,7 @@ bool is_service_address(std::string_view value) {
   return false;
 }
 
-// Ends with _PORT_80_TCP, or with that and _PROTO, _PORT or _ADDR.
+// Ends with _PORT_80_TCP, or with that followed by _PROTO, _PORT or _ADDR.
 bool is_service_port_name(std::string_view name) {
   for (const std::string_view tail : {"_PROTO", "_PORT", "_ADDR"}) {
     if (name.ends_with(tail)) name.remove_suffix(tail.size());
@@ -77,8 +77,8 @@ std::string long_name(const CLI::Option& option) {
   return option.get_lnames().empty() ? option.get_name() : option.get_lnames()[0];
 }
 
-// Whether the word stands alone in the text. A flag of one short word ("port", "n") counts only with its dashes or at
-// the beginning, because the word alone may mean something else.
+// Whether the text has this word. A flag that is one short word ("port", "n") only counts with its dashes or at the
+// beginning, since the word may mean something else.
 bool mentions(const std::string& text, const std::string& word) {
   const auto is_part = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
   for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
@@ -139,7 +139,7 @@ Status Environment::apply(CLI::App& command) {
       service_variables_.push_back(variable + "=" + *value);
       continue;
     }
-    if (option->count() > 0) continue;  // the command line wins
+    if (option->count() > 0) continue;  // the command line has priority
     try {
       option->add_result(*value);
       option->run_callback();
@@ -147,7 +147,7 @@ Status Environment::apply(CLI::App& command) {
       const std::string wanted = wanted_value(*option);
       return invalid_argument(variable + " in the environment is '" + *value + "', which " +
                               (option->nonpositional() ? "--" + long_name(*option) : option->get_name()) +
-                              " does not take" + (wanted.empty() ? "" : ": it must be " + wanted));
+                              " does not accept" + (wanted.empty() ? "" : ": it must be " + wanted));
     }
     if (option->nonpositional()) sources().push_back({long_name(*option), variable});
   }
@@ -159,13 +159,13 @@ std::vector<std::string> Environment::warnings() const {
   if (!service_variables_.empty()) {
     out.push_back(service_variables_[0] +
                   " is ignored: Kubernetes sets it for a Service of that name; enableServiceLinks: false in the pod's "
-                  "spec keeps such variables away");
+                  "spec prevents this");
   }
   std::set<std::string> known_set(std::begin(kOwnVariables), std::end(kOwnVariables));
   for (const auto& [option, name] : names_) known_set.insert(name);
   const std::vector<std::string> known(known_set.begin(), known_set.end());
   constexpr std::string_view kPrefix = "QUIRE_";
-  std::vector<std::string> bare;  // without the prefix, which is no part of the resemblance
+  std::vector<std::string> bare;  // without the prefix, which does not count for similarity
   for (const std::string& name : known) bare.push_back(name.substr(kPrefix.size()));
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view pair = *entry;
@@ -175,7 +175,7 @@ std::vector<std::string> Environment::warnings() const {
     if (known_set.count(name) > 0 || is_own(name) || is_service_variable(name, pair.substr(equal + 1))) continue;
     const auto meant = closest_word(std::string_view(name).substr(kPrefix.size()), bare, false);
     if (!meant) continue;
-    out.push_back(name + " is not a variable of quire and is ignored; did you mean " + std::string(kPrefix) + *meant +
+    out.push_back(name + " is ignored: quire has no such variable; did you mean " + std::string(kPrefix) + *meant +
                   "?");
   }
   return out;

@@ -12,7 +12,7 @@ namespace {
 
 using llm::Options;
 
-// A row: where the value goes decides its type.
+// One flag. The type of the member decides the type of the value.
 struct ModelFlag {
   const char* group;
   const char* name;
@@ -29,64 +29,64 @@ constexpr const char* kDevice = "Device";
 
 const ModelFlag kModelFlags[] = {
     {kModel, "--dtype", &Options::dtype,
-     "Type of plain weights and of arithmetic: auto, float32, float16 or bfloat16. float32 never quantises "
+     "Type of unquantised weights and of arithmetic: auto, float32, float16 or bfloat16. float32 never quantises "
      "activations"},
     {kModel, "--load-format", &Options::load_format,
-     "auto, safetensors, gguf, or dummy: random weights from a config.json alone, made from --seed"},
+     "auto, safetensors, gguf, or dummy: random weights from --seed, which need only a config.json"},
     {kModel, "--max-model-len", &Options::max_model_len,
-     "Longest prompt plus answer in tokens (8192, 8k = 8000, 8K = 8192), or auto: the longest that fits in memory"},
-    {kModel, "--tokenizer", &Options::tokenizer, "Folder of another tokenizer than the model's own"},
+     "Maximum length of prompt plus output in tokens (8192, 8k = 8000, 8K = 8192), or auto: the longest that fits in "
+     "memory"},
+    {kModel, "--tokenizer", &Options::tokenizer, "Folder with a tokenizer to use instead of the model's"},
     {kModel, "--chat-template", &Options::chat_template,
-     "File with a Jinja chat template to use instead of the model's own"},
+     "File with a Jinja chat template to use instead of the model's"},
     {kModel, "--allow-special-tokens-in-content", &Options::allow_special_tokens_in_content,
-     "Recognise control tokens such as <|im_end|> that are spelled in messages, as other servers do. Off, they are "
-     "text, "
+     "Recognise control tokens such as <|im_end|> in the text of messages, as other servers do. If off, they are text, "
      "so that a user cannot forge a turn"},
     {kModel, "--generation-config", &Options::generation_config,
      "Sampling defaults: auto (the model's generation_config.json), vllm (neutral), or a folder"},
     {kModel, "--override-generation-config", &Options::override_generation_config,
-     "JSON object laid over the sampling defaults, such as {\"temperature\": 0.5}"},
+     "JSON object that overrides sampling defaults, such as {\"temperature\": 0.5}"},
     {kModel, "--seed", &Options::seed,
-     "Seed of dummy weights and of requests that give none. serve draws their seeds from it, in the order in which "
-     "they "
-     "arrive (default: at random); run and chat use it itself (default 0)"},
+     "Seed of dummy weights and of requests without a seed: serve draws their seeds from it in order of arrival "
+     "(default: at random); run and chat use it as it is (default 0)"},
     {kKv, "--kv-cache-dtype", &Options::kv_cache_dtype,
-     "Type of K and V in pages: auto, float32, float16, bfloat16, fp8 (fp8_e4m3), fp8_e5m2 or int8_per_token_head"},
+     "Type of K and V in the KV cache: auto, float32, float16, bfloat16, fp8 (fp8_e4m3), fp8_e5m2 or "
+     "int8_per_token_head"},
     {kKv, "--block-size", &Options::block_size,
-     "Tokens in a page: a multiple of 8 from 8 to 65536, best one of 16; changes no result. Raised where a model has "
-     "recurrent states, so that a page holds one"},
+     "Tokens per page: a multiple of 8 from 8 to 65536, preferably of 16; changes no result. Raised if a model has "
+     "recurrent states, so that a state fits a page"},
     {kKv, "--kv-cache-memory-bytes", &Options::kv_cache_memory_bytes,
-     "Memory for pages (4GiB, 512M, 1.5g) instead of the planned"},
+     "Memory for the KV cache (4GiB, 512M, 1.5g); default: what fits"},
     {kKv, "--gpu-memory-utilization", &Options::gpu_memory_utilization,
-     "Share of a GPU's free memory that weights, pages and scratch may take (default 0.9)"},
-    {kKv, "--num-gpu-blocks-override", &Options::num_gpu_blocks_override, "Number of pages instead of the planned"},
-    {kKv, "--enable-prefix-caching", &Options::enable_prefix_caching, "Reuse the pages of prompts that begin alike"},
+     "Fraction of a GPU's free memory to use for weights, KV cache and scratch memory (default: 0.9)"},
+    {kKv, "--num-gpu-blocks-override", &Options::num_gpu_blocks_override,
+     "Number of KV cache pages; default: what fits"},
+    {kKv, "--enable-prefix-caching", &Options::enable_prefix_caching,
+     "Reuse the KV cache of prompts with the same prefix"},
     {kScheduler, "--max-num-seqs", &Options::max_num_seqs,
-     "Most sequences in one step (default: 128 on a CPU, 256 on a GPU, 1024 on one with 70 GiB or more)"},
+     "Maximum number of sequences per step (default: 128 on a CPU, 256 on a GPU, 1024 on one with 70 GiB or more)"},
     {kScheduler, "--max-num-batched-tokens", &Options::max_num_batched_tokens,
-     "Most tokens in one step (default: 512 on a CPU, 2048 on a GPU, 8192 on one with 70 GiB or more)"},
+     "Maximum number of tokens per step (default: 512 on a CPU, 2048 on a GPU, 8192 on one with 70 GiB or more)"},
     {kScheduler, "--fair-share-tokens", &Options::fair_share_tokens,
      "While small requests run, long prompts and requests for many sequences get at most twice the small ones' part of "
-     "a "
-     "step, but at least this many prompt tokens (default: 16 on a CPU, the whole step on a GPU)"},
+     "a step, but at least this many prompt tokens (default: 16 on a CPU, the whole step on a GPU)"},
     {kScheduler, "--long-prefill-token-threshold", &Options::long_prefill_token_threshold,
-     "Most tokens of one prompt in one step; 0: no bound but the step's"},
+     "Maximum number of tokens of one prompt per step; 0: limited only by the step"},
     {kScheduler, "--enable-chunked-prefill", &Options::enable_chunked_prefill,
      "Compute long prompts over several steps"},
     {kScheduler, "--scheduling-policy", &Options::scheduling_policy, "fcfs or priority"},
     {kScheduler, "--async-scheduling", &Options::async_scheduling,
-     "On a GPU: schedule and launch the next step while one runs. Changes no result"},
+     "On a GPU: schedule and launch the next step while the current one runs. Changes no result"},
     {kScheduler, "--max-logprobs", &Options::max_logprobs,
-     "Most logprobs a token that a request may ask for; -1: no bound"},
+     "Maximum number of logprobs per token in a request; -1: no limit"},
     {kDevice, "--device", &Options::device,
-     "auto (the first of cuda and metal that is there, else cpu), cpu, cuda, metal, or emulator: GPU kernels run on "
-     "the "
-     "CPU, for tests. quire devices lists what is there"},
+     "auto (cuda or metal if available, else cpu), cpu, cuda, metal, or emulator: GPU kernels run on the CPU, for "
+     "tests. quire devices lists what is available"},
     {kDevice, "--threads", &Options::threads,
-     "Threads of the cpu backend; 0: one for each performance core. Changes no result"},
+     "Threads of the cpu backend; 0: one per performance core. Changes no result"},
     {kDevice, "--cpu-isa", &Options::cpu_isa,
-     "ISA level instead of the best one: portable, avx2, avx512, amx, amx_bf16 (long prompts and large batches faster, "
-     "one sequence slower), neon_dotprod, neon_i8mm"},
+     "ISA level instead of the best one: portable, avx2, avx512, amx, amx_bf16 (faster for long prompts and large "
+     "batches, slower for one sequence), neon_dotprod, neon_i8mm"},
     {kDevice, "--profile", &Options::profile,
      "Write a trace of the last steps, by op and thread, to this file at the end (chrome://tracing, ui.perfetto.dev)"},
 };
@@ -116,7 +116,7 @@ std::vector<std::string> Words::given() const {
 
 void add_words(CLI::App& app, Words& words, const std::string& second_name, const std::string& second_doc) {
   words.first_option =
-      app.add_option("MODEL", words.first, "A folder, a .gguf, a cached name, or left out: the default model");
+      app.add_option("MODEL", words.first, "A folder, a .gguf, a cached name, or omitted for the default model");
   words.second_option = app.add_option(second_name, words.second, second_doc);
 }
 

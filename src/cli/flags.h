@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flags as a table: one row a flag with name, place, doc; each has an environment variable, each boolean its --no-
-// form.
+// Flags as a table: name, member and description of each. Each has an environment variable, each boolean a --no- form.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,7 +12,7 @@
 
 namespace quire::cli {
 
-// The sampling settings of the command line, made from sampling/param_table.h.
+// Sampling flags, made from sampling/param_table.h. The model's defaults apply to those that are not given.
 struct SamplingFlags {
   sampling::SamplingParams values;
   std::vector<std::pair<const sampling::ParamInfo*, const CLI::Option*>> options;
@@ -27,8 +26,8 @@ std::string env_name(const std::string& flag);
 
 void add_model_flags(CLI::App& app, llm::Options& options);
 void add_sampling_flags(CLI::App& app, SamplingFlags& flags);
-// Up to two positional words, of which the first is left out more often than not. Two options, not one list: CLI11
-// takes a list's "[a, b]" to pieces, and a prompt may well begin and end with brackets.
+// Up to two positional arguments, of which the first is optional. They are two options and not one list, since CLI11
+// splits a list's "[a, b]" into items, and a prompt may begin and end with brackets.
 struct Words {
   std::string first, second;
   const CLI::Option* first_option = nullptr;
@@ -36,10 +35,10 @@ struct Words {
   std::vector<std::string> given() const;
 };
 void add_words(CLI::App& app, Words& words, const std::string& second_name, const std::string& second_doc);
-// A boolean with its --no- form and environment variable.
+// Adds a boolean with its --no- form and environment variable.
 CLI::Option* add_switch(CLI::App& app, const std::string& flag, bool& value, const std::string& doc);
 
-// Flags may be written with underscores (--max_model_len); they are brought to one spelling before parsing.
+// Flags may be written with underscores (--max_model_len); this turns them into dashes before parsing.
 std::vector<std::string> normalise_arguments(int argc, const char* const* argv);
 
 }  // namespace quire::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The formatter of --help. CLI11 2.1 does not wrap, so the lines are laid out here.
+// Formats --help. CLI11 2.1 does not wrap lines, so this does.
 #include "cli/help.h"
 
 #include <unistd.h>
@@ -12,15 +12,15 @@ namespace quire::cli {
 namespace {
 
 constexpr int kNameColumns = 32;     // where descriptions begin
-constexpr int kNarrowIndent = 8;     // where they begin on a narrow terminal, on a line of their own
-constexpr int kNarrowColumns = 64;   // fewer columns than this are narrow
+constexpr int kNarrowIndent = 8;     // where they begin on a narrow terminal, on the next line
+constexpr int kNarrowColumns = 64;   // a narrower terminal is narrow
 constexpr int kWidestColumns = 120;  // longer lines are hard to read
 
 int help_columns() {
   return std::min(output_columns(STDOUT_FILENO), kWidestColumns);
 }
 
-// The part of CLI11's type name that says what kind of value it is: "INT" of "INT:INT in [0 - 65535]".
+// The part of CLI11's type name that is the kind of value: "INT" of "INT:INT in [0 - 65535]".
 std::string kind_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   return type.substr(0, type.find_first_of(":{"));
@@ -85,7 +85,7 @@ class HelpFormatter : public CLI::Formatter {
     for (size_t at = 0; at <= footer.size();) {
       const size_t end = std::min(footer.find('\n', at), footer.size());
       const std::string line = footer.substr(at, end - at);
-      // What goes on in the next line of an example or a list stands further right than the example.
+      // The continuation line of an example or a list is indented further than the example.
       const size_t inner = std::min(line.find_first_not_of(' '), line.size());
       out += wrap(line, help_columns(), inner == 0 ? 0 : static_cast<int>(inner) + 4, 0) + "\n";
       at = end + 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How --help looks: flags in groups, their descriptions wrapped to the terminal's width.
+// The layout of --help: flags in groups, their descriptions wrapped to the width of the terminal.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,8 +10,8 @@ namespace quire::cli {
 
 std::shared_ptr<CLI::Formatter> make_help_formatter();
 
-// What a flag's value must be, in words: "a whole number from 0 to 65535", "one of debug, info, warning, error".
-// "" where any text will do.
+// Describes the value of a flag: "a whole number from 0 to 65535", "one of debug, info, warning, error"; "" if any text
+// is valid.
 std::string wanted_value(const CLI::Option& option);
 
 }  // namespace quire::cli

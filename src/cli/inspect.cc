@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire inspect: what a model is, before anything is loaded.
+// quire inspect: describes a model without loading it.
 #include <cstdio>
 #include <map>
 
@@ -41,7 +41,7 @@ const char* rope_name(model::RopeType type) {
   return "default";
 }
 
-// "18 gated_delta_net, 6 attention": the kinds of layers and how many of each there are.
+// The kinds of layers and the number of each: "18 gated_delta_net, 6 attention".
 std::string layer_kinds(const model::DecoderConfig& config) {
   constexpr const char* kMixers[] = {"attention", "latent_attention", "gated_delta_net",
                                      "mamba2",    "short_conv",       "feed_only"};
@@ -60,7 +60,7 @@ std::string layer_kinds(const model::DecoderConfig& config) {
   return out;
 }
 
-// Everything that is printed, gathered once for both forms.
+// Everything that is printed, collected once for both text and JSON.
 json::Value architecture_json(const model::DecoderConfig& c) {
   json::Value out{json::Object{}};
   out.set("architecture", c.architecture);
@@ -142,7 +142,7 @@ Result<std::string> memory_line(const llm::Options& options, const model::ModelF
   resolved.memory.weights_bytes = files.source->total_bytes();
   llm::measure_memory(options, *backend, resolved.memory);
   QUIRE_ASSIGN(const kv::MemoryPlan plan, kv::plan_memory(resolved.memory));
-  return plan.line() + " (" + backend->describe() + "; scratch not counted)";
+  return plan.line() + " (" + backend->describe() + "; without scratch memory)";
 }
 
 void print_object(const json::Value& object) {
@@ -165,7 +165,7 @@ void print_people(const json::Value& all, const InspectFlags& flags) {
                 kv::format_bytes(row.find("bytes")->as_int()).c_str());
   }
   if (const json::Value* list = weights.find("unsupported")) {
-    for (const json::Value& item : list->as_array()) std::printf("  cannot be used: %s\n", item.as_string().c_str());
+    for (const json::Value& item : list->as_array()) std::printf("  not supported: %s\n", item.as_string().c_str());
   }
   std::printf("Memory\n  %s\n", all.find("memory")->as_string().c_str());
   std::printf("Text\n");
@@ -187,7 +187,7 @@ void print_people(const json::Value& all, const InspectFlags& flags) {
 json::Value text_json(const llm::TextSide& side) {
   json::Value out{json::Object{}};
   if (side.tokenizer == nullptr) {
-    out.set("tokenizer", "none: token ids only");
+    out.set("tokenizer", "none: only token ids can be used");
   } else {
     out.set("tokenizer", std::string(side.tokenizer->model_type()));
     out.set("tokens", int64_t{side.tokenizer->vocab_size()});
@@ -241,7 +241,7 @@ void add_inspect(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<InspectFlags>();
   CLI::App* command =
       app.add_subcommand("inspect", "Show a model's architecture, tensors, memory plan and chat template");
-  command->add_option("MODEL", flags->model, "A folder, a .gguf, a cached name, or nothing: the default model")
+  command->add_option("MODEL", flags->model, "A folder, a .gguf, a cached name, or omitted for the default model")
       ->envname("QUIRE_MODEL");
   add_switch(*command, "--tensors", flags->tensors, "List every tensor");
   add_switch(*command, "--show-chat-template", flags->template_text, "Print the chat template");

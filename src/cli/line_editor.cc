@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The line editor on libedit: own keys for history, completion and bracketed paste.
+// The line editor on libedit, with its own keys for history, completion and bracketed paste.
 #include "cli/line_editor.h"
 
 #include <histedit.h>
@@ -25,13 +25,13 @@ namespace {
 
 constexpr size_t kMaxHistory = 1000;
 constexpr size_t kMaxPaste = size_t{16} << 20;  // characters
-// Terminals that know bracketed paste put \e[200~ and \e[201~ around what is pasted, once asked to.
+// Terminals with bracketed paste send \e[200~ and \e[201~ around pasted text once this is turned on.
 constexpr char kPasteOn[] = "\x1b[?2004h";
 constexpr char kPasteOff[] = "\x1b[?2004l";
 constexpr wchar_t kToEnd = L'\x05';  // Ctrl-E
 constexpr std::wstring_view kPasteEnd = L"\x1b[201~";
 
-// What the signal handlers need. The terminal as it was found is put back before the program stops or ends.
+// For the signal handlers, which restore the original terminal mode before the program stops or ends.
 termios g_found{};
 volatile sig_atomic_t g_active = 0;
 volatile sig_atomic_t g_resized = 0;
@@ -43,7 +43,7 @@ void put_back() {
   ::tcsetattr(STDIN_FILENO, TCSANOW, &g_found);
 }
 
-void on_end(int signal) {  // SA_RESETHAND: the second time the signal ends the program
+void on_end(int signal) {  // SA_RESETHAND: a second signal ends the program
   put_back();
   ::raise(signal);
 }
@@ -68,7 +68,7 @@ void on_stop(int) {
   sigemptyset(&stop);
   sigaddset(&stop, SIGTSTP);
   ::raise(SIGTSTP);
-  ::sigprocmask(SIG_UNBLOCK, &stop, &before);  // stops here, until SIGCONT
+  ::sigprocmask(SIG_UNBLOCK, &stop, &before);  // the process stops here until SIGCONT
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
   ::sigaction(SIGTSTP, &own, nullptr);
   g_continued = 1;
@@ -79,7 +79,7 @@ void on_resize(int) {
   g_resized = 1;
 }
 
-// The display needs to know how wide characters are, whatever locale the user has.
+// The display must know the width of characters, whatever the user's locale is.
 void use_utf8() {
   const char* own = std::setlocale(LC_CTYPE, "");
   if (own != nullptr && std::strcmp(::nl_langinfo(CODESET), "UTF-8") == 0) return;
@@ -116,11 +116,11 @@ class EditLineEditor : public LineEditor {
     el_set(line_, EL_EDITOR, "emacs");
     el_set(line_, EL_SIGNAL, 0);
     el_set(line_, EL_GETCFN, &get_char);
-    // Between prompts, while an answer is computed, nothing is echoed and nothing is cut into lines.
+    // Between prompts, while an answer is computed, there is no echo and no line buffering.
     el_set(line_, EL_SETTY, "-x", "-icanon", "-echo", "-icrnl", "+noflsh", nullptr);
     el_set(line_, EL_SETTY, "-d", "-icrnl", "-inlcr", nullptr);  // so that a pasted "\r\n" is one line break
     bind_keys();
-    el_source(line_, nullptr);  // ~/.editrc: a user's own keys
+    el_source(line_, nullptr);  // ~/.editrc: the user's key bindings
     enter_quiet_mode();
     set_handler(SIGTERM, on_end, static_cast<int>(SA_RESETHAND));
     set_handler(SIGHUP, on_end, static_cast<int>(SA_RESETHAND));
@@ -184,12 +184,12 @@ class EditLineEditor : public LineEditor {
   void bind_keys() {
     const auto add = [&](const char* name, const char* help, Key key) { el_set(line_, EL_ADDFN, name, help, key); };
     const auto bind = [&](const char* keys, const char* name) { el_set(line_, EL_BIND, keys, name, nullptr); };
-    add("quire-paste", "Insert what is pasted", [](EditLine* line, wint_t) { return of(line).paste(); });
+    add("quire-paste", "Insert pasted text", [](EditLine* line, wint_t) { return of(line).paste(); });
     add("quire-complete", "Complete a command", [](EditLine* line, wint_t) { return of(line).complete(); });
     add("quire-newline", "Insert a line break", [](EditLine* line, wint_t) { return insert(line, L"\n"); });
     add("quire-up", "Previous line or message", [](EditLine* line, wint_t) { return of(line).up(); });
     add("quire-down", "Next line or message", [](EditLine* line, wint_t) { return of(line).down(); });
-    add("quire-delete", "Delete a character, or leave", [](EditLine* line, wint_t) { return delete_or_leave(line); });
+    add("quire-delete", "Delete a character or leave", [](EditLine* line, wint_t) { return delete_or_leave(line); });
     bind("^D", "quire-delete");
     bind("\\e[200~", "quire-paste");
     bind("\\t", "quire-complete");
@@ -204,11 +204,11 @@ class EditLineEditor : public LineEditor {
     bind("\\e[1;5D", "ed-prev-word");
   }
 
-  // The mode between prompts from the start on; libedit takes it over from the first prompt on.
+  // Sets the mode between prompts, at the start; libedit does so from the first prompt on.
   static void enter_quiet_mode() {
     termios mode = g_found;
     mode.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
-    mode.c_lflag |= NOFLSH;  // Ctrl-C stops the answer, and what was typed meanwhile stays
+    mode.c_lflag |= NOFLSH;  // Ctrl-C stops the answer and keeps what was typed meanwhile
     mode.c_iflag &= ~static_cast<tcflag_t>(ICRNL);
     mode.c_cc[VMIN] = 1;
     mode.c_cc[VTIME] = 0;
@@ -217,7 +217,7 @@ class EditLineEditor : public LineEditor {
     std::fflush(stdout);
   }
 
-  // One character of what is typed. 1: there is one; 0: the terminal is gone; -1: Ctrl-C.
+  // Reads one typed character. 1: success; 0: the terminal was closed; -1: Ctrl-C.
   static int get_char(EditLine* line, wchar_t* out) {
     EditLineEditor& self = of(line);
     for (;;) {
@@ -231,7 +231,7 @@ class EditLineEditor : public LineEditor {
       self.follow_signals();
       if (ready < 0) continue;
       if (take_interrupt()) {
-        // First the cursor to the end of the line that is given up, so that what follows does not overwrite it.
+        // Moves the cursor to the end of the abandoned line, so that what follows does not overwrite it.
         self.interrupted_ = true;
         self.typed_.clear();
         self.at_ = 0;
@@ -242,7 +242,7 @@ class EditLineEditor : public LineEditor {
     }
   }
 
-  // Reads what is there. False: the terminal is gone.
+  // Reads what is available. False if the terminal was closed.
   bool read_more() {
     char buffer[4096];
     const ssize_t size = ::read(STDIN_FILENO, buffer, sizeof buffer);
@@ -258,7 +258,7 @@ class EditLineEditor : public LineEditor {
       return false;
     }
     const std::string_view rest = std::string_view(typed_).substr(at_);
-    if (utf8::incomplete_suffix(rest) == rest.size()) return false;  // more will come
+    if (utf8::incomplete_suffix(rest) == rest.size()) return false;  // the rest will follow
     const utf8::Decoded c = utf8::decode(rest, 0);
     *out = static_cast<wchar_t>(c.code_point);
     at_ += c.size;
@@ -285,7 +285,7 @@ class EditLineEditor : public LineEditor {
     return el_winsertstr(line, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
   }
 
-  // Ctrl-D: the end on an empty line, else the character under the cursor goes. (libedit's own prints "^D".)
+  // Ctrl-D: ends the input on an empty line, else deletes the character under the cursor. (libedit's own prints "^D".)
   static unsigned char delete_or_leave(EditLine* line) {
     const LineInfoW* info = el_wline(line);
     if (info->lastchar == info->buffer) return CC_EOF;
@@ -295,7 +295,7 @@ class EditLineEditor : public LineEditor {
     return CC_REFRESH;
   }
 
-  // All up to the end of the paste, line breaks included; other control characters are left out.
+  // Inserts everything up to the end of the paste, with line breaks but without other control characters.
   unsigned char paste() {
     std::wstring text;
     while (text.size() < kMaxPaste) {
@@ -343,7 +343,7 @@ class EditLineEditor : public LineEditor {
     return CC_REDISPLAY;
   }
 
-  // Replaces the whole line, cursor at its end.
+  // Replaces the whole line and moves the cursor to its end.
   unsigned char replace(const std::wstring& text) {
     const LineInfoW* info = el_wline(line_);
     const auto size = static_cast<int>(info->lastchar - info->buffer);
@@ -352,7 +352,7 @@ class EditLineEditor : public LineEditor {
     return text.empty() ? CC_REFRESH : insert(line_, text);
   }
 
-  // Up and down move within a message of several lines first, then through the history. (libedit's own history keeps
+  // Up and down first move within a message of several lines, then through the history. (libedit's own history keeps
   // only the first 1,024 characters of the line that is left.)
   unsigned char up() {
     const LineInfoW* info = el_wline(line_);
@@ -390,14 +390,14 @@ class EditLineEditor : public LineEditor {
   }
 
   const std::vector<std::string> commands_;
-  EditLine* line_ = nullptr;  // owned: made by el_init, ended in the destructor
+  EditLine* line_ = nullptr;  // owned: from el_init(), freed in the destructor
   std::string prompt_;
-  std::string typed_;  // bytes that were read and not yet taken
-  size_t at_ = 0;      // how many of them were taken
+  std::string typed_;  // bytes that were read
+  size_t at_ = 0;      // how many of them were consumed
   bool interrupted_ = false;
   std::vector<std::wstring> history_;
-  size_t place_ = 0;    // of the message shown; history_.size(): the new one
-  std::wstring draft_;  // the new one, while an older one is shown
+  size_t place_ = 0;    // index of the message shown; history_.size(): the new message
+  std::wstring draft_;  // the new message, while an older one is shown
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire: the program. Finds the subcommand and gives its exit code.
+// quire: the program. Finds the subcommand and returns its exit code.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
@@ -27,12 +27,12 @@ void add_commands(CLI::App& app, int& exit_code) {
   add_pull(app, exit_code);
   add_bench(app, exit_code);
   add_schema(app, exit_code);
-  // `quire help COMMAND` becomes `quire COMMAND --help` before parsing; this is its line in the list.
+  // `quire help COMMAND` becomes `quire COMMAND --help` before parsing; this is its entry in the list of commands.
   app.add_subcommand("help", "Show the flags of a command: quire help serve");
   app.add_subcommand("version", "Show the version")->callback([] { std::cout << "quire " QUIRE_VERSION "\n"; });
 }
 
-// Variables of the environment fill in what the command line left out, for the command that was called alone.
+// Environment variables set what the command line left out, only for the command that was called.
 void fill_from_environment(CLI::App& app, Environment& environment) {
   const auto apply = [&environment](CLI::App& command) {
     if (const auto status = environment.apply(command); !status.ok()) {
@@ -51,14 +51,17 @@ void fill_from_environment(CLI::App& app, Environment& environment) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"quire: run language models. The same request gives the same bits, alone or in a crowd.", "quire"};
+  CLI::App app{"quire: run language models. The same request gives the same bits, alone or in any batch.", "quire"};
   app.formatter(make_help_formatter());
   app.set_version_flag("-v,--version", "quire " QUIRE_VERSION, "Show the version");
   app.require_subcommand(0, 1);
   app.fallthrough();
   app.footer(
-      "MODEL is a folder, a .gguf file, a cached name, or left out: the default model, SmolLM2-135M-Instruct.\n"
-      "Each flag has an environment variable, QUIRE_MAX_MODEL_LEN for --max-model-len; the command line wins.\n"
+      "MODEL is a folder, a .gguf file, a cached name, or omitted for the default model, SmolLM2-135M-Instruct.\n"
+      "Environment variables set flags, such as QUIRE_MAX_MODEL_LEN for --max-model-len; the command line has "
+      "priority.\n"
+      "Flags without a variable: --help, --version, serve --config, pull --include, bench kernels --json and bench "
+      "lengths --max-num-seqs.\n"
       "quire help COMMAND, or quire COMMAND --help, lists the flags of a command.");
   std::string log_level = "warning";
   app.add_option("--log-level", log_level, "debug, info, warning or error, to standard error")
@@ -73,7 +76,7 @@ int main(int argc, char** argv) {
     if (const auto status = environment.apply(app); !status.ok()) {
       throw CLI::ValidationError(status.error().message);
     }
-    // A server's log is its face; a command's output should stand alone.
+    // The log of a server is wanted; other commands should print only their output.
     const bool chosen = app.get_option("--log-level")->count() > 0;
     quire::init_logging(!chosen && app.got_subcommand("serve") ? "info" : log_level.c_str());
     for (const std::string& warning : environment.warnings()) spdlog::warn("{}", warning);
@@ -90,12 +93,12 @@ int main(int argc, char** argv) {
     arguments = std::move(*expanded);
   }
   const std::string hint = help_command(app, arguments);
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 expects them reversed
   try {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
     environment.restore();
-    // --help and --version; but `quire help frobnicate` is a mistake, though it ends in --help.
+    // --help and --version end here, but `quire help frobnicate` is an error although it ends in --help.
     const bool left = !app.remaining(true).empty();
     if (error.get_exit_code() == 0 && !left) return app.exit(error);
     std::cerr << "quire: " << describe_usage_error(app, error) << "\nTry: " << hint << "\n";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trial bind of the server's address.
+// Binds the server's address on trial.
 #include "cli/port_check.h"
 
 #include <netdb.h>
@@ -31,7 +31,7 @@ class Socket {
 
 Status check_unix(const std::string& path) {
   sockaddr_un address{};
-  if (path.size() >= sizeof address.sun_path) return {};  // the server says so
+  if (path.size() >= sizeof address.sun_path) return {};  // the server reports this
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.c_str(), path.size());
   const Socket probe(AF_UNIX, 0);
@@ -58,9 +58,9 @@ Status check_tcp(const addrinfo& where, const http::ServerOptions& options, bool
   }
   if (errno == EACCES) {
     return unavailable("port " + port + " on " + options.host +
-                       " may not be used by this user: choose a --port of 1024 or above");
+                       " needs privileges that this user does not have: choose a --port of 1024 or above");
   }
-  return {};  // an address that is not this machine's: the server judges all of them together
+  return {};  // not an address of this machine: the server checks all of them together
 }
 
 }  // namespace

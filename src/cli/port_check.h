@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the server's address is free, asked before minutes are spent on loading a model.
+// Checks whether the server's address is free, before minutes are spent on loading a model.
 #pragma once
 
 #include "base/result.h"
@@ -7,8 +7,8 @@
 
 namespace quire::cli {
 
-// Binds the address as the server will and lets it go again. Somebody else may still take it before the server does;
-// then the server's own start reports it. What cannot be judged here counts as free.
+// Binds the address as the server will, and releases it. If another program takes it before the server does, the start
+// of the server reports it. What cannot be checked here counts as free.
 Status check_address(const http::ServerOptions& options);
 
 }  // namespace quire::cli

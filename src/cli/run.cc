@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire run: one prompt, one streamed answer.
+// quire run: answers one prompt and streams the answer.
 #include <unistd.h>
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A conversation needs a terminal on both sides.
+// A conversation needs a terminal for both input and output.
 bool can_converse() {
   return ::isatty(STDIN_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0;
 }
@@ -33,8 +33,8 @@ struct RunFlags {
   bool prompt_token_ids = false;
 };
 
-// Settles which of the words is the MODEL and which the PROMPT. With one word it is the PROMPT, unless it names a model
-// and the prompt can be had elsewhere: piped in, or typed in a conversation.
+// Decides which of the arguments is the MODEL and which the PROMPT. A single argument is the PROMPT, unless it names a
+// model and the prompt comes from elsewhere: piped in, or typed in a conversation.
 std::optional<std::string> settle_words(RunFlags& flags) {
   const std::vector<std::string> words = flags.words.given();
   if (!flags.model.empty()) flags.options.model = flags.model;
@@ -50,13 +50,13 @@ std::optional<std::string> settle_words(RunFlags& flags) {
   return std::nullopt;
 }
 
-// What is sent: the PROMPT, or standard input ("-", or no PROMPT), or both with an empty line between them.
+// The prompt to send: PROMPT, or standard input ("-", or no PROMPT), or both with an empty line between them.
 Result<std::string> settle_prompt(const RunFlags& flags, const std::optional<std::string>& prompt) {
   if (!prompt && !stdin_is_piped()) {
     return invalid_argument("there is no prompt; give it as an argument or on standard input (quire run \"Hello\")");
   }
   const bool only_input = !prompt || *prompt == "-";
-  // Token ids are a list of their own: nothing can be added to them.
+  // Token ids are a complete list: nothing is added to them.
   if (!only_input && (!stdin_is_piped() || flags.prompt_token_ids)) return *prompt;
   QUIRE_ASSIGN(std::string text, read_stdin());
   if (!text.empty() && text.back() == '\n') text.pop_back();
@@ -119,7 +119,7 @@ json::Value answer_json(const Answer& answer, int64_t index, bool with_logprobs)
   return out;
 }
 
-// Streams until all n answers are there; the first one goes to the terminal as it comes.
+// Streams until all n answers are complete; prints the first one as it is generated.
 class Session {
  public:
   Session(llm::Llm& llm, const RunFlags& flags) : llm_(llm), flags_(flags) {}
@@ -141,7 +141,7 @@ class Session {
       prefill.clear();
       return report(id.error());
     }
-    answers_.resize(static_cast<size_t>(params.n));  // within bounds, now that the request was taken
+    answers_.resize(static_cast<size_t>(params.n));  // in range, since the request was accepted
     catch_interrupts();
     while (llm_.has_work()) {
       if (take_interrupt()) {
@@ -172,12 +172,13 @@ class Session {
   }
 
  private:
-  // Says on the terminal that the answer was cut; a file or a pipe gets the answer alone.
+  // Shows on a terminal that the answer was cut off; a file or a pipe gets only the answer.
   void mark_cut(const Answer& answer) const {
     if (answer.finish != engine::FinishReason::kLength || !can_converse() || ::isatty(STDERR_FILENO) == 0) return;
     const bool full = prompt_tokens_ + static_cast<int64_t>(answer.tokens.size()) >= llm_.max_model_len();
-    const std::string mark = full ? "(cut: the context of " + std::to_string(llm_.max_model_len()) + " tokens is full)"
-                                  : "(cut after " + std::to_string(answer.tokens.size()) + " tokens: --max-tokens)";
+    const std::string mark =
+        full ? "(cut off: the context of " + std::to_string(llm_.max_model_len()) + " tokens is full)"
+             : "(cut off after " + std::to_string(answer.tokens.size()) + " tokens: --max-tokens)";
     std::fflush(stdout);
     std::fprintf(stderr, "%s\n", faint(STDERR_FILENO, mark).c_str());
   }
@@ -213,7 +214,7 @@ class Session {
     }
     out.set("choices", std::move(choices));
     if (params.prompt_logprobs) {
-      json::Array rows = {nullptr};  // one entry a token, as in vLLM; nothing is before the first
+      json::Array rows = {nullptr};  // one entry per token, as in vLLM; the first token has none
       rows.insert(rows.end(), prompt_logprobs_.begin(), prompt_logprobs_.end());
       out.set("prompt_logprobs", std::move(rows));
     }
@@ -249,7 +250,7 @@ int converse(const RunFlags& flags) {
 
 int run(RunFlags& flags) {
   const std::optional<std::string> prompt = settle_words(flags);
-  const bool one_shot = flags.raw || flags.json || flags.prompt_token_ids;  // these ask for one answer to one prompt
+  const bool one_shot = flags.raw || flags.json || flags.prompt_token_ids;  // these flags mean one answer to one prompt
   if (!prompt && !one_shot && can_converse()) return converse(flags);
   auto text = settle_prompt(flags, prompt);
   if (!text.ok()) return report(text.error());
@@ -266,18 +267,18 @@ void add_run(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = app.add_subcommand("run", "Answer one prompt and exit");
   command->footer(
-      "With one argument it is the PROMPT, unless it names a model and the prompt is piped or typed.\n"
-      "What is piped in is sent after the PROMPT and an empty line; < /dev/null keeps it out.\n"
-      "On a terminal and without a PROMPT it opens a conversation, as quire chat does.\n"
+      "A single argument is the PROMPT, unless it names a model and the prompt is piped or typed.\n"
+      "Piped input is sent after the PROMPT and an empty line; < /dev/null prevents this.\n"
+      "On a terminal, without a PROMPT, it starts a conversation, as quire chat does.\n"
       "Examples:\n"
       "  quire run \"Why is the sky blue?\"\n"
       "  quire run ./model.gguf \"Why is the sky blue?\" --temperature 0\n"
       "  git log -5 | quire run \"Summarise these commits.\"\n"
       "  cat letter.txt | quire run -");
-  add_words(*command, flags->words, "PROMPT", "What to answer; - reads standard input");
-  command->add_option("--model", flags->model, "MODEL, where PROMPT stands alone")->envname("QUIRE_MODEL");
+  add_words(*command, flags->words, "PROMPT", "The prompt; - reads standard input");
+  command->add_option("--model", flags->model, "Alternative to MODEL")->envname("QUIRE_MODEL");
   command->add_option("--system", flags->system, "System message before the prompt")->envname("QUIRE_SYSTEM");
-  add_switch(*command, "--raw", flags->raw, "Give the prompt as it is, without the chat template");
+  add_switch(*command, "--raw", flags->raw, "Use the prompt as it is, without the chat template");
   add_switch(*command, "--json", flags->json, "Print one JSON object instead of streaming text");
   add_switch(*command, "--prompt-token-ids", flags->prompt_token_ids, "PROMPT is a JSON list of token ids");
   add_model_flags(*command, flags->options);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire selftest: makes every GPU kernel ready on this machine and holds every op to the CPU; the output is meant to be
-// pasted into a bug report.
+// quire selftest: loads every GPU kernel on this machine and compares every op with the CPU. The output is meant for
+// bug reports.
 #include <sys/utsname.h>
 
 #include <algorithm>
@@ -31,14 +31,13 @@ Result<std::unique_ptr<gpu::Device>> open_device(const std::string& name) {
   if (name == "metal") return gpu::open_metal(0);
   if (name == "emulator") return gpu::open_emulator();
   if (name != "cpu") return open_first();
-  // Set for the other commands; a user who asks for the test wants a GPU tested all the same.
+  // QUIRE_DEVICE was set for other commands; a user who runs the test wants a GPU to be tested anyway.
   if (env("QUIRE_DEVICE") != "cpu") {
-    return invalid_argument("--device is cpu, which is what the selftest holds GPUs to; choose " +
-                            std::string(kDevices));
+    return invalid_argument("--device is cpu, which the selftest compares GPUs with; choose " + std::string(kDevices));
   }
   auto device = open_first();
   if (device.ok()) {
-    std::fprintf(stderr, "quire: QUIRE_DEVICE is cpu, which is what the selftest holds GPUs to; it takes %s\n",
+    std::fprintf(stderr, "quire: QUIRE_DEVICE is cpu, which the selftest compares GPUs with; it uses %s\n",
                  (*device)->info().name.c_str());
   }
   return device;
@@ -58,7 +57,7 @@ void print_check(const gpu::SelftestCheck& check) {
   std::printf("%-22s %-18s %9.1e %9.1e %9.2f  %s%s%s\n", check.op.c_str(), check.types.c_str(), check.error,
               check.bound, check.milliseconds, check.passed() ? "ok" : "FAILED", check.note.empty() ? "" : ": ",
               check.note.c_str());
-  std::fflush(stdout);  // what a crash leaves says where it was
+  std::fflush(stdout);  // shows how far it got if it crashes
 }
 
 void print_summary(const gpu::SelftestReport& report) {
@@ -71,7 +70,7 @@ void print_summary(const gpu::SelftestReport& report) {
   }
   const auto failed = static_cast<size_t>(std::count_if(report.checks.begin(), report.checks.end(),
                                                         [](const gpu::SelftestCheck& c) { return !c.passed(); }));
-  std::printf("%zu kernels were made ready in %.2f s. ", report.kernels, report.kernel_seconds);
+  std::printf("%zu kernels were loaded in %.2f s. ", report.kernels, report.kernel_seconds);
   if (failed == 0) {
     std::printf("All %zu checks passed.\n", report.checks.size());
   } else {
@@ -148,7 +147,7 @@ void add_selftest(CLI::App& app, int& exit_code) {
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
-      "selftest", "Compile every GPU kernel on this machine and compare each op with the CPU; for bug reports");
+      "selftest", "Load every GPU kernel on this machine and compare each op with the CPU, for bug reports");
   command->add_option("--device", flags->device, kDevices)
       ->envname(env_name("--device"))
       ->check(CLI::IsMember({"auto", "cpu", "cuda", "metal", "emulator"}));

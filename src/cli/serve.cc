@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire serve: the server, from its flags to its last answer.
+// quire serve: starts, runs and stops the server.
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@
 namespace quire::cli {
 namespace {
 
-// Seconds that the process takes at most to end after --shutdown-timeout.
+// Seconds after --shutdown-timeout within which the process ends in any case.
 constexpr double kStopMargin = 5;
 
 int g_stop_pipe[2] = {-1, -1};
@@ -44,7 +44,7 @@ void catch_stop_signals() {
   ::sigaction(SIGTERM, &action, nullptr);
 }
 
-// The signal that asks to stop.
+// Waits for the signal to stop.
 int wait_for_stop() {
   char signal = 0;
   while (::read(g_stop_pipe[0], &signal, 1) < 0 && errno == EINTR) {
@@ -65,7 +65,7 @@ std::vector<std::pair<std::string, std::string>> cache_config(const llm::Llm& ll
           {"is_attention_free", "False"}};
 }
 
-// Two servers with the same fingerprint give the same bits: version, ISA level, model, types.
+// Servers with the same fingerprint give the same bits: it covers version, ISA level, model and types.
 std::string fingerprint(const std::string& mode, const llm::Llm& llm, const llm::Options& options) {
   if (mode == "none") return "";
   std::string device = llm.engine().backend().describe();  // "cpu (avx512, 2 threads)"
@@ -97,7 +97,7 @@ void name_model(ServeFlags& flags, const llm::Llm& llm, const std::string& argum
   service.version = QUIRE_VERSION;
   service.created = static_cast<int64_t>(std::time(nullptr));
   service.worker_stall_s = flags.health_stall_s;
-  // One step of a long prompt may take minutes on a small CPU, which is slow, not stuck.
+  // One step of a long prompt may take minutes on a small CPU without being stuck.
   const bool cpu = llm.engine().backend().describe().starts_with("cpu");
   service.engine_stall_s = flags.health_stall_s * (cpu ? 10 : 1);
   service.fingerprint = fingerprint(flags.fingerprint_mode, llm, flags.options);
@@ -114,15 +114,15 @@ int run_server(http::Server& server, const ServeFlags& flags) {
         server.url(), server.url());
   }
   const int signal = wait_for_stop();
-  spdlog::info("{}: finishing {} answers (at most {:g} s), taking no more; again to leave at once",
+  spdlog::info("{}: finishing {} requests (at most {:g} s) and refusing new ones; send it again to exit at once",
                signal == SIGTERM ? "SIGTERM" : "Ctrl-C", server.num_in_flight(), flags.http.shutdown_timeout_s);
-  // A second signal ends the process at once. So does the time, if something (a worker's job, a step of the engine)
-  // goes on after all answers have been ended: nobody waits for it.
+  // A second signal ends the process at once. So does the time limit, if something (a worker's job, a step of the
+  // engine) is still running after all requests have ended.
   const double limit = flags.http.shutdown_timeout_s + kStopMargin;
   std::thread([limit] {
     pollfd entry{g_stop_pipe[0], POLLIN, 0};
     if (::poll(&entry, 1, static_cast<int>(limit * 1000)) == 1) std::_Exit(kExitInterrupted);
-    spdlog::warn("Leaving after {:g} s although work is still under way", limit);
+    spdlog::warn("Exiting after {:g} s although work is still running", limit);
     spdlog::default_logger()->flush();
     std::_Exit(0);
   }).detach();
@@ -131,7 +131,7 @@ int run_server(http::Server& server, const ServeFlags& flags) {
 }
 
 int serve(const CLI::App& app, ServeFlags& flags) {
-  keep_large_blocks_apart();
+  mmap_large_blocks();
   auto settled = settle_serve_flags(app, flags);
   if (!settled.ok()) return report(settled.error());
   if (!flags.uvicorn_log_level.empty()) init_logging(flags.uvicorn_log_level.c_str());
@@ -173,16 +173,17 @@ int serve(const CLI::App& app, ServeFlags& flags) {
 
 void add_serve(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<ServeFlags>();
-  CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP, as OpenAI's API and vLLM do");
+  CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP with OpenAI's API, like vLLM");
   add_serve_flags(*command, *flags);
-  command->footer("Flags are spelled as vLLM spells them; one that has no meaning here is refused with a reason.");
+  command->footer(
+      "Flags have the names of vLLM's; a flag of vLLM's that does not apply here is an error with a reason.");
   command->callback([command, flags, &exit_code] { exit_code = serve(*command, *flags); });
 }
 
 void add_schema(CLI::App& app, int& exit_code) {
   auto form = std::make_shared<std::string>("openapi");
   CLI::App* command = app.add_subcommand("schema", "Print the server's API");
-  command->add_option("FORM", *form, "openapi: as /openapi.json; markdown: as docs/api.md")
+  command->add_option("FORM", *form, "openapi (as /openapi.json) or markdown (as docs/api.md)")
       ->check(CLI::IsMember({"openapi", "markdown"}))
       ->capture_default_str();
   command->callback([form, &exit_code] {

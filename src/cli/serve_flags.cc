@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables of quire serve's flags: those that act, and those of vLLM's that are refused with a reason.
+// The flags of quire serve, and those of vLLM's that are refused with a reason.
 #include "cli/serve_flags.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace quire::cli {
 namespace {
 
-// A flag of vLLM's that has no meaning here (yet). `neutral` is the value that asks for nothing.
+// A flag of vLLM's that does not apply here (yet). `neutral` is the value that is accepted since it asks for nothing.
 struct RefusedFlag {
   const char* name;
   const char* neutral;
@@ -20,11 +20,12 @@ struct RefusedFlag {
 };
 
 constexpr const char* kOneProcess = "quire runs one model in one process; run several servers behind a gateway";
-constexpr const char* kNotYet = "quire does not do that yet";
-constexpr const char* kNoOffload = "weights stay in one memory; choose a smaller model or a smaller weight type";
-constexpr const char* kNoCompiler = "kernels are compiled beforehand, and decode steps are recorded as they come";
+constexpr const char* kNotYet = "quire does not support that yet";
+constexpr const char* kNoOffload = "quire does not offload weights; choose a smaller model or a smaller weight type";
+constexpr const char* kNoCompiler =
+    "kernels are compiled ahead of time, and decode steps are recorded when they first run";
 constexpr const char* kNoPython = "quire runs no Python";
-constexpr const char* kPull = "get the files with quire pull first and give their folder as MODEL";
+constexpr const char* kPull = "download the files with quire pull and give their folder as MODEL";
 
 const RefusedFlag kRefused[] = {
     {"--tensor-parallel-size", "1", kOneProcess},
@@ -33,7 +34,7 @@ const RefusedFlag kRefused[] = {
     {"--api-server-count", "1", kOneProcess},
     {"--headless", "", kOneProcess},
     {"--distributed-executor-backend", "", kOneProcess},
-    {"--swap-space", "0", "pages are not swapped: preempted requests are computed again"},
+    {"--swap-space", "0", "pages are not swapped out: preempted requests are recomputed"},
     {"--cpu-offload-gb", "0", kNoOffload},
     {"--enforce-eager", "", kNoCompiler},
     {"--compilation-config", "", kNoCompiler},
@@ -41,12 +42,12 @@ const RefusedFlag kRefused[] = {
     {"--max-num-active-seqs", "", "use --max-num-seqs"},
     {"--watermark", "0.0", kNotYet},
     {"--prefill-schedule-interval", "1", kNotYet},
-    {"--prefix-caching-hash-algo", "sha256", "quire has one hash, of 128 bits, and compares token ids on a hit"},
+    {"--prefix-caching-hash-algo", "sha256", "quire has one hash of 128 bits, and compares token ids on a hit"},
     {"--prefix-match-unit", "", kNotYet},
     {"--prefix-cache-retention-interval", "0", kNotYet},
     {"--quantization", "", "the type of the weights is read from their files"},
     {"--tokenizer-mode", "auto", "the tokenizer is read from its files"},
-    {"--skip-tokenizer-init", "", "a model without a tokenizer is served for token ids by itself"},
+    {"--skip-tokenizer-init", "", "a model without a tokenizer is served with token ids automatically"},
     {"--revision", "", kPull},
     {"--tokenizer-revision", "", kPull},
     {"--download-dir", "", kPull},
@@ -86,7 +87,7 @@ const RefusedFlag kRefused[] = {
     {"--enable-fault-tolerance", "", kNotYet},
     {"--enable-sleep-mode", "", kNotYet},
     {"--additional-config", "{}", "there are no platform plugins"},
-    {"--enable-offline-docs", "", "/docs needs nothing from elsewhere as it is"},
+    {"--enable-offline-docs", "", "/docs needs no internet access anyway"},
 };
 
 template <typename T>
@@ -102,128 +103,133 @@ void add_on_off(CLI::App& app, const char* group, const char* name, bool& value,
 
 void add_listen_flags(CLI::App& app, ServeFlags& f) {
   constexpr const char* kGroup = "Listening";
-  add(app, kGroup, "--host", f.http.host, "Address or name to listen on; 0.0.0.0 for every interface")
+  add(app, kGroup, "--host", f.http.host, "Address or name to listen on; 0.0.0.0 for all interfaces")
       ->capture_default_str();
   add(app, kGroup, "--port", f.http.port, "Port; 0 picks a free one")
       ->capture_default_str()
       ->check(CLI::Range(0, 65535));
-  add(app, kGroup, "--uds", f.http.uds, "Listen on this unix socket instead");
-  add(app, kGroup, "--root-path", f.http.root_path, "Prefix that a proxy in front leaves on the paths");
-  add(app, kGroup, "--ssl-certfile", f.http.ssl_certfile, "PEM file with the certificate: turns TLS on");
+  add(app, kGroup, "--uds", f.http.uds, "Listen on this Unix socket instead");
+  add(app, kGroup, "--root-path", f.http.root_path, "Path prefix that a proxy does not remove");
+  add(app, kGroup, "--ssl-certfile", f.http.ssl_certfile, "PEM file with the certificate; turns TLS on");
   add(app, kGroup, "--ssl-keyfile", f.http.ssl_keyfile, "PEM file with its key");
-  add(app, kGroup, "--ssl-ca-certs", f.http.ssl_ca_certs, "PEM file with the CAs of clients' certificates");
-  add(app, kGroup, "--ssl-cert-reqs", f.http.ssl_cert_reqs, "Clients' certificates: 0 none, 1 optional, 2 required")
+  add(app, kGroup, "--ssl-ca-certs", f.http.ssl_ca_certs, "PEM file with the CAs of client certificates");
+  add(app, kGroup, "--ssl-cert-reqs", f.http.ssl_cert_reqs, "Client certificates: 0 none, 1 optional, 2 required")
       ->check(CLI::Range(0, 2));
-  add(app, kGroup, "--ssl-ciphers", f.http.ssl_ciphers, "OpenSSL's list of ciphers for TLS 1.2");
+  add(app, kGroup, "--ssl-ciphers", f.http.ssl_ciphers, "Ciphers for TLS 1.2, in OpenSSL's format");
   add_on_off(app, kGroup, "--enable-ssl-refresh", f.http.enable_ssl_refresh,
-             "Read certificate and key again when their files change");
+             "Reload certificate and key when their files change");
   add(app, kGroup, "--io-threads", f.http.io_threads, "Threads for sockets")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
   add(app, kGroup, "--shutdown-timeout", f.http.shutdown_timeout_s,
-      "Seconds that answers under way may take after SIGTERM; 0: cut them off")
+      "Seconds that running requests may take after SIGTERM; 0: abort them")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 86400.0));
 }
 
 void add_access_flags(CLI::App& app, ServeFlags& f) {
   constexpr const char* kGroup = "Access";
-  add(app, kGroup, "--api-key", f.api_keys, "Key that clients must send; may be given several times");
+  add(app, kGroup, "--api-key", f.api_keys, "Key that clients must send; may be repeated");
   add(app, kGroup, "--api-key-file", f.api_key_file,
-      "JSON file of keys with names and limits: {\"keys\": [{\"name\": ..., \"key\": ..., \"requests_per_minute\": "
-      "..., "
-      "\"tokens_per_minute\": ..., \"max_sequences\": ...}, ...]}");
-  add(app, kGroup, "--allowed-origins", f.allowed_origins, "CORS: JSON list of origins, [\"*\"] for all")
+      "JSON file with keys, their names and limits: {\"keys\": [{\"name\": ..., \"key\": ..., \"requests_per_minute\": "
+      "..., \"tokens_per_minute\": ..., \"max_sequences\": ...}, ...]}");
+  add(app, kGroup, "--allowed-origins", f.allowed_origins, "CORS: JSON list of origins; [\"*\"] for all")
       ->capture_default_str();
   add(app, kGroup, "--allowed-methods", f.allowed_methods, "CORS: JSON list of methods")->capture_default_str();
   add(app, kGroup, "--allowed-headers", f.allowed_headers, "CORS: JSON list of headers")->capture_default_str();
   add_on_off(app, kGroup, "--allow-credentials", f.http.allow_credentials, "CORS: let browsers send credentials");
   add_on_off(app, kGroup, "--enable-reset-prefix-cache", f.service.enable_reset_prefix_cache,
-             "Serve /reset_prefix_cache also without --api-key");
+             "Serve /reset_prefix_cache even without --api-key");
 }
 
 void add_limit_flags(CLI::App& app, ServeFlags& f) {
   constexpr const char* kGroup = "Limits";
-  add(app, kGroup, "--max-num-queued-reqs", f.async.max_num_queued_reqs, "Refuse with 503 when this many requests wait")
+  add(app, kGroup, "--max-num-queued-reqs", f.async.max_num_queued_reqs,
+      "Reject requests with 503 if this many are waiting")
       ->check(CLI::PositiveNumber);
   add(app, kGroup, "--max-num-queued-tokens", f.async.max_num_queued_tokens,
-      "Refuse with 503 when this many prompt tokens wait")
+      "Reject requests with 503 if this many prompt tokens are waiting")
       ->check(CLI::PositiveNumber);
   add(app, kGroup, "--max-request-bytes", f.max_request,
-      "Bytes of memory that all requests under way may hold (prompts, settings, answers); more are refused with 503")
+      "Maximum memory of all requests together (prompts, parameters, outputs); more are rejected with 503")
       ->capture_default_str();
-  add(app, kGroup, "--max-connections", f.http.max_connections, "More are answered with 503 and closed")
+  add(app, kGroup, "--max-connections", f.http.max_connections,
+      "Maximum number of connections; more are rejected with 503 and closed")
       ->capture_default_str();
-  add(app, kGroup, "--max-body-bytes", f.max_body, "Largest body of a request; more: 413")->capture_default_str();
+  add(app, kGroup, "--max-body-bytes", f.max_body,
+      "Maximum size of a request's body; larger ones are rejected with 413")
+      ->capture_default_str();
   add(app, kGroup, "--max-held-body-bytes", f.max_held_body,
-      "Bytes of bodies of all requests that are being read or wait for a worker; more: 503")
+      "Maximum size of all bodies that are being read or wait for a worker; more are rejected with 503")
       ->capture_default_str();
-  add(app, kGroup, "--max-header-bytes", f.max_header, "Largest head of a request; more: 431")->capture_default_str();
+  add(app, kGroup, "--max-header-bytes", f.max_header,
+      "Maximum size of a request's headers; larger ones are rejected with 431")
+      ->capture_default_str();
   add(app, kGroup, "--max-write-buffer-bytes", f.max_write_buffer,
-      "What may wait for a client that does not read; more: it is cut off")
+      "Maximum data that is buffered for a client that does not read; then it is disconnected")
       ->capture_default_str();
   const auto seconds = [&](const char* name, double& value, const char* doc) {
     add(app, kGroup, name, value, doc)->capture_default_str()->check(CLI::Range(0.0, 86400.0));
   };
-  seconds("--header-timeout", f.http.header_timeout_s, "Seconds for the head of a request");
-  seconds("--body-timeout", f.http.body_timeout_s, "Seconds without a byte of the body");
+  seconds("--header-timeout", f.http.header_timeout_s, "Seconds to receive the headers of a request");
+  seconds("--body-timeout", f.http.body_timeout_s, "Seconds to wait for more of a body");
   seconds("--keep-alive-timeout", f.http.keep_alive_timeout_s, "Seconds that an idle connection stays open");
-  seconds("--write-timeout", f.http.write_timeout_s, "Seconds after which a client that reads nothing is cut off");
+  seconds("--write-timeout", f.http.write_timeout_s, "Seconds after which a client that does not read is disconnected");
   seconds("--health-stall-seconds", f.health_stall_s,
-          "/health is 503 when no waiting request is begun, or a step takes so long (on a CPU ten times so long); 0: "
-          "never");
+          "/health returns 503 if no waiting request starts or a step does not end for this long (ten times this on a "
+          "CPU); 0: never");
 }
 
 void add_api_flags(CLI::App& app, ServeFlags& f) {
   constexpr const char* kGroup = "API";
   add(app, kGroup, "--served-model-name", f.served_names,
-      "Name in answers and for `model`; may be given several times, the first stands in answers");
+      "Name of the model in requests; may be repeated, the first is used in responses");
   add(app, kGroup, "--chat-template-content-format", f.content_format,
-      "How the template wants a message's content: auto, string or openai")
+      "Format of message content for the chat template: auto, string or openai")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "string", "openai"}));
   add(app, kGroup, "--default-chat-template-kwargs", f.default_kwargs,
-      "JSON object of variables for the template, under those of requests");
-  add(app, kGroup, "--response-role", f.service.response_role, "Role of answers")->capture_default_str();
+      "JSON object of variables for the chat template; those of requests override them");
+  add(app, kGroup, "--response-role", f.service.response_role, "Role of generated messages")->capture_default_str();
   add_on_off(app, kGroup, "--trust-request-chat-template", f.service.trust_request_chat_template,
-             "Take chat_template from requests");
-  add(app, kGroup, "--stream-interval", f.service.stream_interval, "Tokens in one event of a stream")
+             "Allow requests to set chat_template");
+  add(app, kGroup, "--stream-interval", f.service.stream_interval, "Tokens per event of a stream")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   add_on_off(app, kGroup, "--enable-force-include-usage", f.service.enable_force_include_usage,
-             "Give usage in every stream");
+             "Include usage in every stream");
   add_on_off(app, kGroup, "--enable-prompt-tokens-details", f.service.enable_prompt_tokens_details,
-             "Give usage.prompt_tokens_details.cached_tokens");
+             "Include usage.prompt_tokens_details.cached_tokens");
   add_on_off(app, kGroup, "--return-tokens-as-token-ids", f.service.return_tokens_as_token_ids,
-             "Logprobs name tokens as token_id:N");
+             "Write tokens in logprobs as token_id:N");
   add_on_off(app, kGroup, "--enable-tokenizer-info-endpoint", f.service.enable_tokenizer_info_endpoint,
              "Serve /tokenizer_info");
   add_on_off(app, kGroup, "--enable-request-id-headers", f.http.enable_request_id_headers,
-             "Answers carry X-Request-Id");
+             "Add X-Request-Id to responses");
   add_on_off(app, kGroup, "--enable-server-load-tracking", f.load_tracking, "Count requests for /load; always on");
   add_on_off(app, kGroup, "--scheduler-reserve-full-isl", f.reserve_full_isl,
-             "Admit a prompt only when all of it has room");
+             "Admit a prompt only if the KV cache has room for all of it");
   add_on_off(app, kGroup, "--disable-fastapi-docs", f.service.disable_docs, "Do not serve /docs and /openapi.json");
   add(app, kGroup, "--fingerprint-mode", f.fingerprint_mode,
-      "system_fingerprint of answers: full (version, ISA level and hash), hash, or none")
+      "system_fingerprint of responses: full (version, ISA level and hash), hash, or none")
       ->capture_default_str()
       ->check(CLI::IsMember({"full", "hash", "none"}));
 }
 
 void add_log_flags(CLI::App& app, ServeFlags& f) {
   constexpr const char* kGroup = "Logs and metrics";
-  add_on_off(app, kGroup, "--disable-log-stats", f.disable_log_stats, "No line of statistics every ten seconds");
-  add_on_off(app, kGroup, "--disable-uvicorn-access-log", f.disable_access_log, "No line for each request");
+  add_on_off(app, kGroup, "--disable-log-stats", f.disable_log_stats, "Do not log statistics every ten seconds");
+  add_on_off(app, kGroup, "--disable-uvicorn-access-log", f.disable_access_log, "Do not log each HTTP request");
   add(app, kGroup, "--disable-access-log-for-endpoints", f.quiet_endpoints,
-      "Paths whose requests leave no line, such as /health,/metrics")
+      "Paths whose requests are not logged, such as /health,/metrics")
       ->delimiter(',');
-  add(app, kGroup, "--uvicorn-log-level", f.uvicorn_log_level, "vLLM's name of --log-level")
+  add(app, kGroup, "--uvicorn-log-level", f.uvicorn_log_level, "vLLM's name for --log-level")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
-  add_on_off(app, kGroup, "--enable-log-requests", f.service.log_requests, "A line for each request that is taken");
-  add_on_off(app, kGroup, "--enable-log-outputs", f.service.log_outputs, "A line with each answer's text");
-  add(app, kGroup, "--max-log-len", f.service.max_log_len, "Most characters of an answer in the log");
+  add_on_off(app, kGroup, "--enable-log-requests", f.service.log_requests, "Log each accepted request");
+  add_on_off(app, kGroup, "--enable-log-outputs", f.service.log_outputs, "Log the text of each output");
+  add(app, kGroup, "--max-log-len", f.service.max_log_len, "Maximum number of characters of an output in the log");
   add(app, kGroup, "--custom-histogram-buckets", f.custom_buckets,
-      "JSON object of bucket bounds by family, such as {\"time_to_first_token\": [0.1, 1]}");
+      "JSON object with bucket bounds per family, such as {\"time_to_first_token\": [0.1, 1]}");
 }
 
 Result<std::vector<std::string>> json_list(const std::string& text, const char* flag) {
@@ -251,7 +257,7 @@ Status check_refused(const CLI::App& app) {
     const std::vector<std::string>& given = option->results();
     const std::string value = given.empty() ? "" : given.back();
     if (*flag.neutral != '\0' && value == flag.neutral) continue;
-    return invalid_argument(std::string(flag.name) + " is not taken: " + flag.why);
+    return invalid_argument(std::string(flag.name) + " is not supported: " + flag.why);
   }
   return {};
 }
@@ -260,9 +266,9 @@ Status check_refused(const CLI::App& app) {
 
 void add_serve_flags(CLI::App& app, ServeFlags& flags) {
   flags.http.shutdown_timeout_s = 30;
-  app.add_option("MODEL,--model", flags.model, "A folder, a .gguf, a cached name, or nothing: the default model")
+  app.add_option("MODEL,--model", flags.model, "A folder, a .gguf, a cached name, or omitted for the default model")
       ->envname("QUIRE_MODEL");
-  app.add_option("--config", "YAML file with flags, a `flag: value` a line; the command line wins");
+  app.add_option("--config", "YAML file with flags, one `flag: value` per line; the command line has priority");
   add_listen_flags(app, flags);
   add_access_flags(app, flags);
   add_limit_flags(app, flags);
@@ -285,10 +291,11 @@ Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {
   QUIRE_ASSIGN(f.http.max_write_buffer_bytes, size_flag(f.max_write_buffer, "--max-write-buffer-bytes"));
   if (!f.reserve_full_isl) {
     return invalid_argument(
-        "--no-scheduler-reserve-full-isl is not taken: a prompt is admitted when all of it has room");
+        "--no-scheduler-reserve-full-isl is not supported: a prompt is admitted only if the KV cache has room for all "
+        "of it");
   }
   if (!f.load_tracking) {
-    return invalid_argument("--no-enable-server-load-tracking is not taken: requests are always counted for /load");
+    return invalid_argument("--no-enable-server-load-tracking is not supported: requests are always counted for /load");
   }
   f.http.api_keys = f.api_keys;
   if (f.http.api_keys.empty()) {
@@ -323,11 +330,11 @@ Result<std::vector<std::string>> with_config_file(std::vector<std::string> argum
                                  [](const std::string& a) { return a == "--config" || a.rfind("--config=", 0) == 0; });
   if (flag == arguments.end()) return arguments;
   const bool joined = flag->size() > 8;
-  if (!joined && flag + 1 == arguments.end()) return arguments;  // CLI11 says what is missing
+  if (!joined && flag + 1 == arguments.end()) return arguments;  // CLI11 reports what is missing
   const std::string file = joined ? flag->substr(9) : *(flag + 1);
   QUIRE_ASSIGN(const std::string text, read_file(file));
   std::vector<std::string> out;
-  std::string name;  // of a list that goes on
+  std::string name;  // of a list that continues on the next lines
   size_t number = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());

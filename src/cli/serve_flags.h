@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flags of quire serve beyond the model's: where to listen, who may ask, what the API gives.
+// The flags of quire serve beyond those of the model: addresses, authentication, limits, API and logs.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -34,10 +34,10 @@ struct ServeFlags {
 };
 
 void add_serve_flags(CLI::App& app, ServeFlags& flags);
-// What the flags mean once all are there: lists and objects parsed, sizes read. The Error names the flag.
+// Parses lists, objects and sizes once all flags are known. The Error names the flag.
 Status settle_serve_flags(const CLI::App& app, ServeFlags& flags);
 
-// --config FILE: its "flag: value" lines as arguments, but for those that the command line gives itself.
+// Turns the "flag: value" lines of --config FILE into arguments, except for flags that are on the command line.
 Result<std::vector<std::string>> with_config_file(std::vector<std::string> arguments);
 
 }  // namespace quire::cli

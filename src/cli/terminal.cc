@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Width, colours, wrapped text and the status line.
+// Terminal width, colours, wrapped text and the status line.
 #include "cli/terminal.h"
 
 #include <sys/ioctl.h>
@@ -19,7 +19,7 @@ constexpr int kFewestColumns = 20;
 constexpr int kMostColumns = 10'000;
 constexpr auto kRedraw = std::chrono::milliseconds(100);
 
-// Characters, not bytes: continuation bytes of UTF-8 take no column.
+// Counts characters and not bytes: UTF-8 continuation bytes need no column.
 int columns_of(std::string_view text) {
   return static_cast<int>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
@@ -49,7 +49,7 @@ std::string faint(int descriptor, std::string_view text) {
 std::string wrap(std::string_view text, int columns, int indent, int first) {
   std::string out;
   int column = first;
-  bool begun = false;  // a word stands on this line
+  bool begun = false;  // this line has a word already
   const auto new_line = [&] {
     out += '\n';
     out.append(static_cast<size_t>(indent), ' ');
@@ -99,7 +99,7 @@ bool StatusLine::due() const {
 
 void StatusLine::show(std::string_view text) {
   if (!due()) return;
-  // One column stays free: a full line would make some terminals wrap, and the next redraw would leave garbage.
+  // One column stays free: some terminals would wrap a full line, and the next redraw would leave garbage.
   std::string line(text.substr(0, static_cast<size_t>(output_columns(STDERR_FILENO) - 1)));
   std::fprintf(stderr, "\r%s\x1b[K", line.c_str());
   std::fflush(stderr);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire tokenize: text to token ids, or ids to text.
+// quire tokenize: converts text to token ids, or ids to text.
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -25,11 +25,11 @@ struct TokenizeFlags {
   bool lines = false;
   bool jsonl = false;
 
-  // A text on each line of standard input.
+  // Each line of standard input is a text.
   bool bulk() const { return lines || jsonl; }
 };
 
-// A folder with a tokenizer in it, whether or not there is a model as well.
+// A folder with a tokenizer, with or without a model.
 bool is_tokenizer_folder(const std::filesystem::path& path) {
   std::error_code ignored;
   return std::filesystem::is_directory(path, ignored) && (std::filesystem::exists(path / "tokenizer.json", ignored) ||
@@ -42,7 +42,7 @@ bool looks_like_path(const std::string& word) {
          std::filesystem::is_directory(word, ignored);
 }
 
-// The text that was given as an argument, if there is one; also settles which word is the MODEL.
+// The text argument, if there is one; also decides which argument is the MODEL.
 Result<std::optional<std::string>> settle_words(TokenizeFlags& flags) {
   flags.options.model = flags.model;
   const std::vector<std::string> words = flags.words.given();
@@ -58,7 +58,7 @@ Result<std::optional<std::string>> settle_words(TokenizeFlags& flags) {
       flags.options.model = word;
       return std::optional<std::string>();
     }
-    // With text waiting on standard input a path was meant as the model, not as the text.
+    // If standard input has the text, a path is meant as the model and not as the text.
     if (looks_like_path(word)) return model.error();
   }
   return std::optional(word);
@@ -71,7 +71,7 @@ Result<std::string> settle_text(const std::optional<std::string>& text) {
   return *text;
 }
 
-// Integers separated by anything else: "1 2 3", "[1, 2, 3]".
+// Parses integers separated by anything else: "1 2 3", "[1, 2, 3]".
 Result<std::vector<int32_t>> parse_ids(const std::string& text) {
   std::vector<int32_t> ids;
   for (size_t i = 0; i < text.size();) {
@@ -120,7 +120,7 @@ void print_ids(const TokenizeFlags& flags, const text::Tokenizer& tokenizer, con
 }
 
 Result<text::TokenizerPtr> load_tokenizer(TokenizeFlags& flags) {
-  // A folder with a tokenizer and no model is enough; weights are never loaded.
+  // A folder with a tokenizer and without a model is enough; weights are never loaded.
   if (!is_tokenizer_folder(flags.options.model)) QUIRE_TRY(resolve_model_argument(flags.options));
   const std::filesystem::path& model = flags.options.model;
   if (flags.options.tokenizer.empty() && is_tokenizer_folder(model)) return text::load_tokenizer(model);
@@ -141,12 +141,12 @@ Result<std::string> decoded(const TokenizeFlags& flags, const text::Tokenizer& t
   return tokenizer.decode(ids, !flags.special);
 }
 
-// One line of standard input to one line of output.
+// Converts each line of standard input to a line of output.
 class Bulk {
  public:
   Bulk(const TokenizeFlags& flags, const text::Tokenizer& tokenizer) : flags_(flags), tokenizer_(tokenizer) {}
 
-  // Reads to the end; the Error names the line.
+  // Reads to the end of the input; the Error names the line.
   Status run() {
     std::string line;
     for (int64_t number = 1; read_line(line); ++number) {
@@ -168,7 +168,7 @@ class Bulk {
     return invalid_argument("line " + std::to_string(number) + " of standard input: " + what);
   }
 
-  // False at the end. A line without its line break.
+  // Reads a line without its line break; false at the end of the input.
   bool read_line(std::string& line) {
     line.clear();
     for (;;) {
@@ -212,11 +212,11 @@ class Bulk {
   Result<std::string> json_line(const std::string& line) const {
     auto parsed = json::parse(line);
     const char* field = flags_.decode ? "tokens" : "text";
-    if (!parsed.ok()) return invalid_argument("not JSON: " + parsed.error().message);
+    if (!parsed.ok()) return invalid_argument("not valid JSON: " + parsed.error().message);
     const json::Value* value = parsed->is_object() ? parsed->find(field) : &*parsed;
     if (flags_.decode) {
       if (value == nullptr || !value->is_array()) {
-        return invalid_argument("expected a list of token ids, or an object with it as \"tokens\"");
+        return invalid_argument("expected a list of token ids, or an object with such a list as \"tokens\"");
       }
       std::vector<int32_t> ids;
       for (const json::Value& id : value->as_array()) {
@@ -231,7 +231,7 @@ class Bulk {
       return json::dump(out);
     }
     if (value == nullptr || !value->is_string()) {
-      return invalid_argument("expected a JSON string, or an object with a string as \"text\"");
+      return invalid_argument("expected a JSON string, or an object with a string \"text\"");
     }
     return answer(encode(value->as_string()));
   }
@@ -248,7 +248,7 @@ int tokenize(TokenizeFlags& flags) {
   if (!given.ok()) return report(given.error());
   if (flags.bulk() && *given && **given != "-") {
     return report(invalid_argument(std::string(flags.jsonl ? "--jsonl" : "--lines") +
-                                   " reads texts from standard input; leave TEXT out"));
+                                   " reads texts from standard input; omit TEXT"));
   }
   Result<std::string> text = std::string();
   if (!flags.bulk()) text = settle_text(*given);
@@ -279,24 +279,25 @@ void add_tokenize(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<TokenizeFlags>();
   CLI::App* command = app.add_subcommand("tokenize", "Show the tokens of a text, or the text of tokens");
   command->footer(
-      "MODEL may be a folder with a tokenizer alone; weights are never loaded.\n"
-      "With one argument it is the TEXT, unless it names a model and standard input is piped.\n"
+      "MODEL may be a folder with only a tokenizer; weights are never loaded.\n"
+      "A single argument is the TEXT, unless it names a model and standard input is piped.\n"
       "Examples:\n"
       "  quire tokenize ./tokenizer-folder \"Hello world\"\n"
       "  quire tokenize --lines ./model.gguf < lines.txt\n"
       "  quire tokenize --jsonl ./model.gguf < texts.jsonl");
-  add_words(*command, flags->words, "TEXT", "What to take apart; - reads standard input");
-  command->add_option("--model", flags->model, "MODEL, where TEXT stands alone")->envname("QUIRE_MODEL");
-  add_switch(*command, "--decode", flags->decode, "TEXT is token ids: print their text");
-  add_switch(*command, "--ids", flags->ids, "Print the ids alone, on one line");
+  add_words(*command, flags->words, "TEXT", "The text; - reads standard input");
+  command->add_option("--model", flags->model, "Alternative to MODEL")->envname("QUIRE_MODEL");
+  add_switch(*command, "--decode", flags->decode, "TEXT is a list of token ids: print their text");
+  add_switch(*command, "--ids", flags->ids, "Print only the ids, on one line");
   add_switch(*command, "--json", flags->json, "Print a JSON object");
   add_switch(*command, "--lines", flags->lines,
-             "Each line of standard input is a text: print its ids on a line, or with --json an object");
+             "Each line of standard input is a text: print its ids, or with --json an object, on one line");
   add_switch(*command, "--jsonl", flags->jsonl,
              "Each line of standard input is a JSON string or {\"text\": ...}: print {\"count\", \"tokens\"} for each");
-  add_switch(*command, "--add-special-tokens", flags->special, "Add what the model adds around a text");
-  add_switch(*command, "--parse-special", flags->parse_special, "Read special tokens that are spelled out in the text");
-  command->add_option("--tokenizer", flags->options.tokenizer, "Folder of another tokenizer than the model's own")
+  add_switch(*command, "--add-special-tokens", flags->special,
+             "Add the special tokens that the model adds around a text");
+  add_switch(*command, "--parse-special", flags->parse_special, "Recognise special tokens in the text");
+  command->add_option("--tokenizer", flags->options.tokenizer, "Folder with a tokenizer to use instead of the model's")
       ->envname("QUIRE_TOKENIZER");
   command->callback([flags, &exit_code] { exit_code = tokenize(*flags); });
 }

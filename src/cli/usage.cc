@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sentences about wrong commands and flags.
+// Error messages for wrong commands and flags.
 #include "cli/usage.h"
 
 #include <algorithm>
@@ -28,12 +28,12 @@ std::string name_of(const CLI::App& app) {
   return parent == nullptr ? app.get_name() : name_of(*parent) + " " + app.get_name();
 }
 
-// The flags that a command takes, its parents' among them, with their dashes.
+// The flags of a command and of its parents, with their dashes.
 std::vector<std::string> flags_of(const CLI::App& app) {
   std::vector<std::string> out;
   for (const CLI::App* at = &app; at != nullptr; at = at->get_parent()) {
     for (const CLI::Option* option : at->get_options([](const CLI::Option*) { return true; })) {
-      if (option->get_group().empty()) continue;  // flags of vLLM's that are refused are not worth a suggestion
+      if (option->get_group().empty()) continue;  // refused flags of vLLM's are not suggested
       for (const std::string& name : option->get_lnames()) out.push_back("--" + name);
     }
   }
@@ -61,7 +61,7 @@ std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& err
   if (wants_command && word != left.end()) return unknown_command(command, *word);
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !left.empty()) {
     const std::string& first = left.front();
-    if (first.rfind('-', 0) != 0) return "'" + first + "' is one argument too many for " + name_of(command);
+    if (first.rfind('-', 0) != 0) return "'" + first + "' is an unexpected argument of " + name_of(command);
     const std::string flag = first.substr(0, first.find('='));
     return name_of(command) + " has no flag " + flag + did_you_mean(flag, flags_of(command));
   }

@@ -319,7 +319,7 @@ void AsyncLlm::run_outputs() {
 void AsyncLlm::trim_memory(Clock::time_point now, bool idle) {
   if (!idle) untrimmed_ = true;
   if (!untrimmed_ || (!idle && seconds(now - trimmed_) < kTrimEverySeconds)) return;
-  give_back_memory();
+  trim_malloc();
   trimmed_ = now;
   untrimmed_ = !idle;
 }

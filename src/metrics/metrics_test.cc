@@ -31,7 +31,7 @@ std::string exposed(const Registry& registry) {
   return text;
 }
 
-// The value behind a line's head ("name{labels}"); the test fails when there is none, or more than one.
+// The value after a line's head ("name{labels}"); the test fails if there is none, or more than one.
 double value_of(const std::string& text, const std::string& head) {
   std::istringstream lines(text);
   std::string line;
@@ -63,7 +63,7 @@ std::string head(const std::string& name, const std::string& more = "") {
   return "vllm:" + name + "{engine=\"0\"," + more + "model_name=\"tiny\"}";
 }
 
-// As head(), for a label that sorts behind model_name.
+// As head(), for a label that sorts after model_name.
 std::string tail(const std::string& name, const std::string& more) {
   return "vllm:" + name + "{engine=\"0\",model_name=\"tiny\"," + more + "}";
 }
@@ -285,7 +285,7 @@ TEST(ServerMetrics, KeepsTheTwoPartsOfTheQueueApart) {
   EXPECT_EQ(value_of(text, head("num_requests_waiting")), 5);
   EXPECT_EQ(value_of(text, tail("num_requests_waiting_by_reason", "reason=\"capacity\"")), 2);
   EXPECT_EQ(value_of(text, tail("num_requests_waiting_by_reason", "reason=\"deferred\"")), 3);
-  EXPECT_EQ(value_of(text, head("iteration_tokens_total_count")), 0);  // it was no step
+  EXPECT_EQ(value_of(text, head("iteration_tokens_total_count")), 0);  // not a step
 }
 
 TEST(ServerMetrics, ObservesARequestAtItsEnd) {
@@ -395,7 +395,7 @@ TEST(ServerMetrics, ReportsTheProcess) {
 #endif
 }
 
-// The Python tests read the file with prometheus_client's own parser, and hold docs and dashboard against it.
+// The Python tests read the file with prometheus_client's own parser and compare the docs and the dashboard with it.
 TEST(ServerMetrics, WritesItsTextWhereAsked) {
   ServerMetricsOptions options = tiny_options();
   options.model_name = "odd \"name\" \\ \xC3\xA9\n";

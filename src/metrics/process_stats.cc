@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel says of this process: /proc/self on Linux, getrusage elsewhere.
+// Reads the process's figures from /proc/self on Linux and from getrusage elsewhere.
 #include "metrics/process_stats.h"
 
 #include <dirent.h>
@@ -26,19 +26,19 @@ double seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
 }
 
-// Since Linux 6.2 the size of /proc/self/fd is the number of open files; before, it is 0 and the folder is listed.
+// Since Linux 6.2 the size of /proc/self/fd is the number of open files; before that it is 0 and the folder is listed.
 std::optional<double> open_files() {
   struct stat status {};
   if (stat("/proc/self/fd", &status) != 0) return std::nullopt;
   if (status.st_size > 0) return static_cast<double>(status.st_size);
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
   if (!folder) return std::nullopt;
-  int count = -3;  // ".", ".." and the listing's own
+  int count = -3;  // without ".", ".." and the descriptor of the listing itself
   while (readdir(folder.get()) != nullptr) ++count;
   return count;
 }
 
-// The second the machine was started, in Unix time.
+// When the machine was started, in seconds of Unix time.
 std::optional<double> boot_time() {
   std::istringstream lines(read_text("/proc/stat"));
   std::string line;
@@ -48,8 +48,8 @@ std::optional<double> boot_time() {
   return std::nullopt;
 }
 
-// /proc/self/stat: fields 20 to 22 behind the name (which may hold blanks and brackets) are start, virtual and
-// resident.
+// In /proc/self/stat, fields 20 to 22 after the name (which may contain spaces and brackets) are the start time, the
+// virtual size and the resident pages.
 void read_stat(ProcessStats& stats) {
   const std::string text = read_text("/proc/self/stat");
   const size_t name_end = text.rfind(')');

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel says of this process, for the process_* series.
+// The operating system's figures for this process, for the process_* series.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@ namespace quire::metrics {
 
 struct ProcessStats {
   double cpu_seconds = 0;  // user and system
-  // Only where /proc is there (Linux).
+  // Only on Linux, from /proc.
   std::optional<double> virtual_bytes, resident_bytes, start_time, open_fds, max_fds;
 };
 

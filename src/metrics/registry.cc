@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Prometheus registry: series with their text prepared, so that a scrape only formats numbers.
+// The Prometheus registry. The text of each series is prepared, so that a scrape only formats numbers.
 #include "metrics/registry.h"
 
 #include <algorithm>
@@ -85,7 +85,7 @@ std::string family_head(const std::string& name, const std::string& help, const 
 
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
-// name{a="1",b="2"} and the blank before the value
+// name{a="1",b="2"}, followed by the space before the value.
 std::string line_head(const std::string& name, Labels labels) {
   std::string head = name;
   std::sort(labels.begin(), labels.end());
@@ -176,13 +176,13 @@ void append_number(std::string& out, double value) {
   const std::string_view text(buffer, static_cast<size_t>(end - buffer));
   const size_t e = text.find('e');
   int exponent = 0;
-  const size_t sign = text[e + 1] == '+' ? 2 : 1;  // from_chars takes a minus, but no plus
+  const size_t sign = text[e + 1] == '+' ? 2 : 1;  // from_chars accepts a minus but no plus
   std::from_chars(text.data() + e + sign, text.data() + text.size(), exponent);
   std::string digits(1, text[0]);
   if (e > 2) digits += text.substr(2, e - 2);
   if (std::signbit(value)) out += '-';
-  // Python writes 16 digits before it takes an exponent; prometheus_client turns positive numbers from 1e6 on into Go's
-  // form, in which Prometheus itself writes them.
+  // Python uses an exponent from 16 digits on. For positive numbers from 1e6 on, prometheus_client switches to Go's
+  // format, which Prometheus itself uses.
   if (exponent < -4 || exponent >= 16 || (value > 0 && exponent >= 6)) {
     append_scientific(out, digits, exponent);
   } else {
@@ -199,7 +199,8 @@ Histogram::Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), c
 
 void Histogram::observe(double value) {
   if (std::isnan(value)) return;
-  const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value);  // "le": a value on the bound is in
+  const auto bucket =
+      std::lower_bound(bounds_.begin(), bounds_.end(), value);  // "le": a value equal to the bound is included
   counts_[static_cast<size_t>(bucket - bounds_.begin())].fetch_add(1, std::memory_order_relaxed);
   sum_.fetch_add(value, std::memory_order_relaxed);
 }

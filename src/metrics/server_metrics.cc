@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's series: what is exported, under which labels and with which buckets.
+// The server's series: which are exported, with which labels and buckets.
 #include "metrics/server_metrics.h"
 
 #include <algorithm>
@@ -76,11 +76,11 @@ constexpr std::array kRejections = {"max_num_queued_reqs", "max_num_queued_token
 constexpr std::array kKeyLimits = {"requests_per_minute", "tokens_per_minute", "max_sequences"};
 constexpr std::array kUncountedHandlers = {"/metrics", "/health", "/load", "/ping", "/version", "/server_info"};
 constexpr std::array kMethods = {"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"};
-// Routes are few; should one ever pass paths instead, the series stay bounded.
+// There are few routes. If a caller ever passes paths instead, this bounds the number of series.
 constexpr size_t kMaxHandlers = 100;
 constexpr const char* kNoHandler = "none";
 constexpr const char* kEngine = "0";
-// The kernel's figures are read at most this often: gateways scrape every 50 ms.
+// The process's figures are read at most this often: some gateways scrape every 50 ms.
 constexpr std::chrono::seconds kProcessStatsAge(1);
 
 template <typename Names>
@@ -101,12 +101,12 @@ Bounds token_bounds(int64_t max) {
 }
 
 bool created_series_wanted() {
-  const auto value = env("PROMETHEUS_DISABLE_CREATED_SERIES");  // the variable that prometheus_client reads
+  const auto value = env("PROMETHEUS_DISABLE_CREATED_SERIES");  // prometheus_client reads it, too
   return !value || !(*value == "true" || *value == "True" || *value == "TRUE" || *value == "1");
 }
 
 double at_least_zero(double seconds) {
-  return std::max(seconds, 0.0);  // a wall clock may be set back
+  return std::max(seconds, 0.0);  // the wall clock may have been set back
 }
 
 }  // namespace
@@ -114,7 +114,7 @@ double at_least_zero(double seconds) {
 Result<HistogramBuckets> parse_histogram_buckets(std::string_view text) {
   constexpr const char* kFlag = "--custom-histogram-buckets ";
   auto parsed = json::parse(text, {.max_depth = 4, .max_bytes = 1 << 20, .max_values = 10'000, .refuse_repeats = true});
-  if (!parsed.ok()) return invalid_argument(kFlag + std::string("is not JSON: ") + parsed.error().message);
+  if (!parsed.ok()) return invalid_argument(kFlag + std::string("is not valid JSON: ") + parsed.error().message);
   if (!parsed->is_object()) {
     return invalid_argument(kFlag +
                             std::string("must be an object of lists, like {\"time_to_first_token\": [0.1, 1]}"));
@@ -124,9 +124,9 @@ Result<HistogramBuckets> parse_histogram_buckets(std::string_view text) {
     if (!contains(kBucketFamilies, family)) {
       std::string known;
       for (const char* name : kBucketFamilies) known += (known.empty() ? "" : ", ") + std::string(name);
-      return invalid_argument(kFlag + ("names the family '" + family + "', but the families are " + known));
+      return invalid_argument(kFlag + ("has an unknown family '" + family + "'; the families are " + known));
     }
-    const Error wrong = invalid_argument(kFlag + ("wants for '" + family + "' a list of ascending, finite numbers"));
+    const Error wrong = invalid_argument(kFlag + ("needs a list of ascending, finite numbers for '" + family + "'"));
     if (!list.is_array() || list.as_array().empty()) return wrong;
     Bounds bounds;
     for (const json::Value& value : list.as_array()) {
@@ -139,7 +139,7 @@ Result<HistogramBuckets> parse_histogram_buckets(std::string_view text) {
   return buckets;
 }
 
-// The series, made in the order in which they are exposed.
+// The series, created in the order in which they are exposed.
 struct ServerMetrics::Series {
   explicit Series(ServerMetricsOptions options);
 
@@ -155,7 +155,7 @@ struct ServerMetrics::Series {
         .histogram(name, std::move(help), custom == options.custom_buckets.end() ? bounds : custom->second, own)
         .with(self);
   }
-  // Series that differ in one label more, all of them made now.
+  // Series that differ in one more label; all of them are created at once.
   template <typename T, size_t N>
   std::array<T*, N> each(Family<T>& family, const std::array<const char*, N>& values) {
     std::array<T*, N> all{};
@@ -179,16 +179,16 @@ struct ServerMetrics::Series {
   const std::vector<std::string> own = {"model_name", "engine"};
   const std::vector<std::string> self = {options.model_name, kEngine};
 
-  // The process; the families that have no figure here stay without a series.
+  // The process. A family without a figure on this system has no series.
   Family<Gauge>& virtual_memory =
       registry.gauge("process_virtual_memory_bytes", "Virtual memory of the process, bytes.");
   Family<Gauge>& resident_memory =
       registry.gauge("process_resident_memory_bytes", "Memory of the process that is in RAM, bytes.");
-  Family<Gauge>& start_time = registry.gauge("process_start_time_seconds", "When the process began, in Unix time.");
+  Family<Gauge>& start_time = registry.gauge("process_start_time_seconds", "When the process started, in Unix time.");
   Family<Counter>& cpu_seconds =
       registry.plain_counter("process_cpu_seconds", "CPU time that the process used, user and system, seconds.");
-  Family<Gauge>& open_fds = registry.gauge("process_open_fds", "File descriptors that are open.");
-  Family<Gauge>& max_fds = registry.gauge("process_max_fds", "File descriptors that may be open.");
+  Family<Gauge>& open_fds = registry.gauge("process_open_fds", "Open file descriptors.");
+  Family<Gauge>& max_fds = registry.gauge("process_max_fds", "The limit on open file descriptors.");
   std::mutex process_mutex;
   std::chrono::steady_clock::time_point process_read{};
   bool process_known = false;
@@ -203,13 +203,13 @@ struct ServerMetrics::Series {
   std::array<Gauge*, 3> sleep_state =
       each(registry.gauge("vllm:engine_sleep_state", "1 for the state that the engine is in.", own_and("sleep_state")),
            std::array{"awake", "weights_offloaded", "discard_all"});
-  Gauge& kv_usage = gauge("vllm:kv_cache_usage_perc", "Share of the KV pages in use, from 0 to 1.");
+  Gauge& kv_usage = gauge("vllm:kv_cache_usage_perc", "Share of the KV cache pages in use, from 0 to 1.");
 
   // Totals
   Counter& prefix_queries = counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.");
   Counter& prefix_hits = counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.");
   Counter& preemptions = counter("vllm:num_preemptions", "Requests put back into the queue because pages ran out.");
-  Counter& prompt_tokens = counter("vllm:prompt_tokens", "Prompt tokens done, cached ones included.");
+  Counter& prompt_tokens = counter("vllm:prompt_tokens", "Prompt tokens processed, including cached ones.");
   std::array<Counter*, 3> prompt_by_source =
       each(registry.counter("vllm:prompt_tokens_by_source", "Prompt tokens by where their keys and values came from.",
                             own_and("source")),
@@ -221,7 +221,7 @@ struct ServerMetrics::Series {
            std::array{"device", "host", "disk", "p2p", "external_unspecified"});
   Counter& generation_tokens = counter("vllm:generation_tokens", "Tokens generated.");
   std::array<Counter*, kFinishReasons.size()> finished =
-      each(registry.counter("vllm:request_success", "Requests that ended, by reason; aborts and errors too.",
+      each(registry.counter("vllm:request_success", "Finished requests by reason, including aborts and errors.",
                             own_and("finished_reason")),
            kFinishReasons);
   std::array<Counter*, kRejections.size()> rejected{};
@@ -230,29 +230,31 @@ struct ServerMetrics::Series {
   const Bounds tokens = token_bounds(options.max_model_len);
   Histogram& iteration_tokens =
       histogram("vllm:iteration_tokens_total", "Tokens in an engine step.", "iteration_tokens", kIterationBounds);
-  Histogram& ttft = histogram("vllm:time_to_first_token_seconds", "From arrival to the first token.",
+  Histogram& ttft = histogram("vllm:time_to_first_token_seconds", "Time from arrival to the first token.",
                               "time_to_first_token", kFirstTokenBounds);
-  Histogram& itl = histogram("vllm:inter_token_latency_seconds", "Between two tokens of a request.",
+  Histogram& itl = histogram("vllm:inter_token_latency_seconds", "Time between two tokens of a request.",
                              "inter_token_latency", kInterTokenBounds);
   Histogram& tpot =
-      histogram("vllm:request_time_per_output_token_seconds",
-                "Mean time for a token after the first, for each request.", "inter_token_latency", kInterTokenBounds);
-  Histogram& e2e = histogram("vllm:e2e_request_latency_seconds", "From arrival to the end of a request.",
+      histogram("vllm:request_time_per_output_token_seconds", "Mean time per token after the first, for each request.",
+                "inter_token_latency", kInterTokenBounds);
+  Histogram& e2e = histogram("vllm:e2e_request_latency_seconds", "Time from arrival to the end of a request.",
                              "request_latency", kLatencyBounds);
   Histogram& queue_time = histogram("vllm:request_queue_time_seconds", "Time in the queue before the first step.",
                                     "request_latency", kLatencyBounds);
-  Histogram& prefill_time = histogram("vllm:request_prefill_time_seconds", "From the first step to the first token.",
-                                      "request_latency", kLatencyBounds);
-  Histogram& decode_time = histogram("vllm:request_decode_time_seconds", "From the first token to the last.",
+  Histogram& prefill_time =
+      histogram("vllm:request_prefill_time_seconds", "Time from the first step to the first token.", "request_latency",
+                kLatencyBounds);
+  Histogram& decode_time = histogram("vllm:request_decode_time_seconds", "Time from the first token to the last.",
                                      "request_latency", kLatencyBounds);
-  Histogram& inference_time = histogram("vllm:request_inference_time_seconds", "From the first step to the last token.",
-                                        "request_latency", kLatencyBounds);
+  Histogram& inference_time =
+      histogram("vllm:request_inference_time_seconds", "Time from the first step to the last token.", "request_latency",
+                kLatencyBounds);
   Histogram& request_prompt =
       histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", "request_tokens", tokens);
   Histogram& request_generation =
       histogram("vllm:request_generation_tokens", "Generated tokens of a request.", "request_tokens", tokens);
   Histogram& request_longest =
-      histogram("vllm:request_max_num_generation_tokens", "Generated tokens of the longest of a request's n answers.",
+      histogram("vllm:request_max_num_generation_tokens", "Generated tokens of the longest of a request's n choices.",
                 "request_tokens", tokens);
   Histogram& request_max_tokens =
       histogram("vllm:request_params_max_tokens", "The parameter max_tokens, where given.", "request_tokens", tokens);
@@ -265,14 +267,14 @@ struct ServerMetrics::Series {
 
   // API keys; empty unless keys have names.
   Family<Counter>& key_requests =
-      registry.counter("quire:key_requests", "Requests that were begun for an API key.", {"model_name", "key"});
+      registry.counter("quire:key_requests", "Requests started for an API key.", {"model_name", "key"});
   Family<Counter>& key_prompt_tokens =
       registry.counter("quire:key_prompt_tokens", "Prompt tokens of an API key's requests.", {"model_name", "key"});
   Family<Counter>& key_generation_tokens =
       registry.counter("quire:key_generation_tokens", "Tokens generated for an API key, counted when a request ends.",
                        {"model_name", "key"});
   Family<Gauge>& key_sequences =
-      registry.gauge("quire:key_sequences", "Sequences of an API key that wait or run.", {"model_name", "key"});
+      registry.gauge("quire:key_sequences", "Waiting and running sequences of an API key.", {"model_name", "key"});
   Family<Counter>& key_rejections = registry.counter(
       "quire:key_rejections", "Requests refused because of a limit of their API key.", {"model_name", "key", "limit"});
 
@@ -280,17 +282,17 @@ struct ServerMetrics::Series {
   Family<Counter>& http_requests =
       registry.counter("http_requests", "Requests by method, status class and route.", {"method", "status", "handler"});
   Family<Summary>& http_request_size =
-      registry.summary("http_request_size_bytes", "Bytes of the requests' bodies, by route.", {"handler"});
-  Family<Summary>& http_response_size =
-      registry.summary("http_response_size_bytes", "Bytes of the answers, heads included, by route.", {"handler"});
+      registry.summary("http_request_size_bytes", "Size of request bodies in bytes, by route.", {"handler"});
+  Family<Summary>& http_response_size = registry.summary(
+      "http_response_size_bytes", "Size of responses in bytes, including their headers, by route.", {"handler"});
   Histogram& http_fine =
       registry
           .histogram("http_request_duration_highr_seconds",
-                     "From a request to the end of its answer, all routes together.", kHttpFineBounds)
+                     "Time from a request to the end of its response, for all routes.", kHttpFineBounds)
           .with();
-  Family<Histogram>& http_duration = registry.histogram("http_request_duration_seconds",
-                                                        "From a request to the end of its answer, by route and method.",
-                                                        kHttpBounds, {"handler", "method"});
+  Family<Histogram>& http_duration = registry.histogram(
+      "http_request_duration_seconds", "Time from a request to the end of its response, by route and method.",
+      kHttpBounds, {"handler", "method"});
   std::mutex http_mutex;
   std::set<std::string, std::less<>> http_handlers;
 };
@@ -427,7 +429,7 @@ void ServerMetrics::on_key_rejected(const std::string& name, std::string_view li
 
 void ServerMetrics::on_rejected(std::string_view reason) {
   const auto place = std::find(kRejections.begin(), kRejections.end(), reason);
-  QUIRE_CHECK(place != kRejections.end(), "admissions are refused for a full queue alone");
+  QUIRE_CHECK(place != kRejections.end(), "an admission is refused only when a queue limit is reached");
   series_->rejected[static_cast<size_t>(place - kRejections.begin())]->add();
 }
 
@@ -441,7 +443,7 @@ void ServerMetrics::on_http(std::string_view handler, std::string_view method, i
     if (s.http_handlers.size() < kMaxHandlers) s.http_handlers.insert(route);
     if (!s.http_handlers.contains(route)) route = kNoHandler;
   }
-  const std::string verb(contains(kMethods, method) ? method : "OTHER");  // clients may invent methods without end
+  const std::string verb(contains(kMethods, method) ? method : "OTHER");  // clients may invent any number of methods
   const std::string status_class = std::to_string(status / 100) + "xx";
   s.http_requests.with({verb, status_class, route}).add();
   s.http_request_size.with({route}).observe(static_cast<double>(request_bytes));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Added tokens: ids and search.
+// Added tokens: assigns their ids and finds them in a text.
 #include "text/added_tokens.h"
 
 #include <algorithm>
@@ -22,12 +22,12 @@ char32_t last_char(std::string_view text) {
   return next_code_point(p);
 }
 
-// "<|user|>" and "<｜User｜>": some models have such tokens without calling them special.
-bool is_control_spelling(std::string_view content) {
+// "<|user|>" and "<｜User｜>": some models have such tokens without marking them as special.
+bool looks_like_control_token(std::string_view content) {
   return content.starts_with("<|") || content.starts_with("<\xef\xbd\x9c");
 }
 
-// The least trusted origin in [begin, end). Calls come with ascending `begin`; `at` remembers the range.
+// The least trusted origin in [begin, end). REQUIRES: `begin` ascends from call to call; `at` keeps the current range.
 Origin origin_in(std::span<const OriginRange> origins, size_t begin, size_t end, size_t& at) {
   while (at < origins.size() && origins[at].end <= begin) ++at;
   Origin least = Origin::kTemplate;
@@ -72,12 +72,12 @@ void AddedTokens::remember(AddedToken token, int32_t id) {
     list.erase(std::remove_if(list.begin(), list.end(), [&](const AddedToken& t) { return same(t, token); }),
                list.end());
   };
-  if (ids_.size() < specials_.size() + others_.size() + 1) {
+  if (ids_.size() < specials_.size() + ordinary_.size() + 1) {
     drop(specials_);
-    drop(others_);
+    drop(ordinary_);
   }
   if (token.special) special_.insert(token.content);
-  (token.special ? specials_ : others_).push_back(std::move(token));
+  (token.special ? specials_ : ordinary_).push_back(std::move(token));
 }
 
 void AddedTokens::finish(const Normalizer* normalizer) {
@@ -97,13 +97,13 @@ void AddedTokens::finish(const Normalizer* normalizer) {
       key = std::move(text.text);
     }
     const int32_t id = ids_.at(token.content);
-    if (special_.contains(token.content) || is_control_spelling(token.content)) control_.insert(id);
+    if (special_.contains(token.content) || looks_like_control_token(token.content)) control_.insert(id);
     shown_[id] = key;
     keys.emplace_back(std::move(key), static_cast<int32_t>(search.tokens.size()));
     search.tokens.emplace_back(token, id);
   };
   for (const AddedToken& token : specials_) place(token);
-  for (const AddedToken& token : others_) place(token);
+  for (const AddedToken& token : ordinary_) place(token);
   raw_.trie = ByteTrie(std::move(raw_keys));
   normalized_.trie = ByteTrie(std::move(normalized_keys));
 }
@@ -126,7 +126,7 @@ void AddedTokens::find(std::string_view text, bool normalized_pass, bool parse_s
       continue;
     }
     auto [size, index] = search.trie.longest(text.substr(at));
-    // A refused token may hide a shorter one that the template wrote: look again, up to the next range.
+    // A rejected token may contain a shorter one that the template wrote: look again, up to the next range.
     if (size > 0 && !guard.origins.empty() &&
         refused(search.tokens[static_cast<size_t>(index)].second, origin_in(guard.origins, at, at + size, range),
                 guard)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Added tokens: whole strings that are found in a text before anything else happens to it.
+// Added tokens: whole strings that are found in a text before it is normalized and split.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@ namespace quire::text {
 
 struct AddedToken {
   std::string content;
-  bool single_word = false;  // only between characters that are no word characters
-  bool lstrip = false;       // takes the white space before it
-  bool rstrip = false;       // takes the white space after it
-  bool normalized = true;    // looked for after normalization, itself normalized
+  bool single_word = false;  // only if the characters around it are not word characters
+  bool lstrip = false;       // includes the white space before it
+  bool rstrip = false;       // includes the white space after it
+  bool normalized = true;    // searched for in the normalized text, in normalized form
   bool special = false;
 };
 
-// Which parts of a text may not spell control tokens; see EncodeOptions.
+// The parts of a text in which control tokens are not recognised; see EncodeOptions.
 struct TokenGuard {
   std::span<const OriginRange> origins;
   std::span<const int32_t> markers;
@@ -36,24 +36,24 @@ struct TokenGuard {
 // The added tokens of one tokenizer. Filled while loading, then immutable.
 class AddedTokens {
  public:
-  // A stretch of text, or an added token where id >= 0.
+  // A piece of text, or an added token if id >= 0.
   struct Section {
     size_t begin, end;
     int32_t id;
   };
 
-  // Gives the token its id: the one its content has already, else the next free one, as Hugging Face counts.
-  // Returns the id, or -1 for an empty or repeated token.
+  // Gives the token an id: that of its content in the vocabulary, else the next free one, as in Hugging Face. Returns
+  // the id, or -1 for an empty or repeated token.
   int32_t add(AddedToken token, const PieceMap& vocab);
-  // The same with a fixed id (GGUF vocabularies list every token with its own).
+  // The same with a given id (GGUF vocabularies have an id for every token).
   void add_with_id(AddedToken token, int32_t id);
-  // After the last add: builds the two searches.
+  // Builds the two searches. Call it after the last add.
   void finish(const Normalizer* normalizer);
 
-  // Cuts a text at the tokens that are not normalized (first pass) or at those that are (second pass).
+  // Splits a text at the tokens that are not normalized (first pass) or at those that are (second pass).
   void find(std::string_view text, bool normalized_pass, bool parse_special, const TokenGuard& guard,
             std::vector<Section>& out) const;
-  // Whether a guard may refuse the token.
+  // Whether the guard may reject the token in some part of a text.
   bool is_guarded(int32_t id, const TokenGuard& guard) const { return refused(id, Origin::kUntrusted, guard); }
   bool any(bool normalized_pass) const { return !(normalized_pass ? normalized_ : raw_).trie.empty(); }
 
@@ -62,7 +62,7 @@ class AddedTokens {
     const auto it = by_id_.find(id);
     return it == by_id_.end() ? nullptr : &it->second;
   }
-  // How the token of an id reads in decoded text, or null: a normalized token reads normalized, as in the reference.
+  // The text of an added token when decoded, or null: a normalized token is shown normalized, as in Hugging Face.
   const std::string* shown(int32_t id) const {
     const auto it = shown_.find(id);
     return it == shown_.end() ? nullptr : &it->second;
@@ -77,7 +77,7 @@ class AddedTokens {
  private:
   struct Search {
     ByteTrie trie;
-    std::vector<std::pair<AddedToken, int32_t>> tokens;  // by trie value
+    std::vector<std::pair<AddedToken, int32_t>> tokens;  // indexed by the values of the trie
   };
   void remember(AddedToken token, int32_t id);
   bool refused(int32_t id, Origin origin, const TokenGuard& guard) const;
@@ -86,8 +86,8 @@ class AddedTokens {
   std::map<int32_t, AddedToken> by_id_;
   std::unordered_map<int32_t, std::string> shown_;
   std::unordered_set<std::string> special_;
-  std::unordered_set<int32_t> control_;        // special tokens, and those that are spelled like them
-  std::vector<AddedToken> specials_, others_;  // in the order they came
+  std::unordered_set<int32_t> control_;          // special tokens, and those that look like them
+  std::vector<AddedToken> specials_, ordinary_;  // in the order of add()
   int32_t largest_ = -1;
   Search raw_, normalized_;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte pair encoding: the lowest rank merges first, the leftmost of equals; O(n log n) in a word's length.
+// Byte pair encoding: merges the pair with the lowest rank first, the leftmost if equal; O(n log n) in the word's
+// length.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -16,9 +17,9 @@ namespace quire::text {
 namespace {
 
 constexpr uint32_t kNoRank = MergeMap::kNoRank;
-constexpr size_t kSmallWord = 24;        // up to here a scan beats a heap
-constexpr size_t kSegmentFrom = 32;      // shorter pieces are not worth cutting
-constexpr char32_t kSpaceMark = 0x2581;  // the lower one eighth block that stands for a space
+constexpr size_t kSmallWord = 24;        // up to this length a scan is faster than a heap
+constexpr size_t kSegmentFrom = 32;      // shorter pieces are not worth splitting
+constexpr char32_t kSpaceMark = 0x2581;  // the "lower one eighth block", which stands for a space
 
 // One thread's working arrays for merging; they grow to the longest word seen.
 struct Scratch {
@@ -29,7 +30,7 @@ struct Scratch {
   std::vector<uint64_t> heap;
   std::string mapped;
 
-  // A megabyte-long word must not pin its arrays for the life of the thread.
+  // A word of a megabyte must not keep its arrays allocated for the life of the thread.
   void trim() {
     if (ids.capacity() > (size_t{1} << 20)) *this = Scratch();
   }
@@ -54,18 +55,18 @@ class Bpe final : public Model {
   int32_t symbol_id(std::string_view character, bool first, bool last) const;
   void merge_small(Scratch& s) const;
   void merge_large(Scratch& s) const;
-  void find_cuts();
+  void find_split_points();
 
   MergeMap merges_;
   BpeOptions options_;
   int32_t unk_ = -1;
   std::array<int32_t, 256> byte_ids_;    // <0x00> ...: byte fallback
   std::array<int32_t, 256> letter_ids_;  // the id of each byte's character in the byte-level alphabet
-  std::array<int32_t, 128> ascii_ids_;   // the id of each ASCII character as it is
-  bool plain_ = false;                   // no prefix, no suffix: a character's id depends on itself alone
-  uint32_t owner_;                       // the name of this model in the word caches
-  // Characters before a space mark that no merge joins with it: a long piece is cut there, into words.
-  bool cuts_ = false;
+  std::array<int32_t, 128> ascii_ids_;   // the id of each ASCII character
+  bool plain_ = false;                   // no prefix and suffix: a character's id depends only on itself
+  uint32_t owner_;                       // identifies this model in the word caches
+  // Characters that no merge joins with a following space mark: a long piece is split into words after them.
+  bool splits_ = false;
   std::unordered_set<char32_t> joined_to_mark_;
 };
 
@@ -86,14 +87,14 @@ Bpe::Bpe(PieceMap vocab, MergeMap merges, BpeOptions options)
     ascii_ids_[static_cast<size_t>(c)] = vocab_.find({&text, 1});
   }
   plain_ = options_.continuing_subword_prefix.value_or("").empty() && options_.end_of_word_suffix.value_or("").empty();
-  if (plain_ && !options_.byte_level_input && !options_.ignore_merges) find_cuts();
+  if (plain_ && !options_.byte_level_input && !options_.ignore_merges) find_split_points();
 }
 
-// A cut before a space mark is safe after any character that never stands before one inside a piece: no merge can
-// reach over it, so both sides merge as they would together.
-void Bpe::find_cuts() {
+// Splitting before a space mark is safe after a character that never precedes a mark inside a piece of the vocabulary:
+// no merge can cross it, so both sides merge as they would together.
+void Bpe::find_split_points() {
   if (vocab_.find("\xe2\x96\x81") < 0) return;
-  cuts_ = true;
+  splits_ = true;
   for (int32_t id = 0; id < vocab_.id_end(); ++id) {
     if (!vocab_.has_id(id)) continue;
     const std::string_view piece = vocab_.piece(id);
@@ -109,14 +110,14 @@ void Bpe::find_cuts() {
 }
 
 void Bpe::tokenize(std::string_view piece, std::vector<int32_t>& out) const {
-  if (!cuts_ || piece.size() < kSegmentFrom) {
+  if (!splits_ || piece.size() < kSegmentFrom) {
     tokenize_cached(piece, out);
     return;
   }
   size_t begin = 0;
   size_t i = 0;
   while (i < piece.size()) {
-    // Find a mark whose predecessor is a known character that nothing joins to it.
+    // Find a mark after a known character that no merge joins with it.
     const size_t mark = piece.find("\xe2\x96\x81", i);
     if (mark == std::string_view::npos) break;
     i = mark + 3;
@@ -126,7 +127,7 @@ void Bpe::tokenize(std::string_view piece, std::vector<int32_t>& out) const {
     const char* p = piece.data() + before;
     const char32_t cp = next_code_point(p);
     if (joined_to_mark_.contains(cp)) continue;
-    // An unknown character may fuse with what follows; only cut after one that the vocabulary has.
+    // An unknown character may be fused with what follows; split only after one that is in the vocabulary.
     const int32_t id = cp < 128 ? ascii_ids_[cp] : vocab_.find(piece.substr(before, mark - before));
     if (id < 0) continue;
     tokenize_cached(piece.substr(begin, mark - begin), out);
@@ -154,14 +155,14 @@ void Bpe::tokenize_cached(std::string_view word, std::vector<int32_t>& out) cons
 
 int32_t Bpe::symbol_id(std::string_view character, bool first, bool last) const {
   if (plain_) return vocab_.find(character);
-  std::string spelled;
-  if (!first && options_.continuing_subword_prefix) spelled = *options_.continuing_subword_prefix;
-  spelled += character;
-  if (last && options_.end_of_word_suffix) spelled += *options_.end_of_word_suffix;
-  return vocab_.find(spelled);
+  std::string token;
+  if (!first && options_.continuing_subword_prefix) token = *options_.continuing_subword_prefix;
+  token += character;
+  if (last && options_.end_of_word_suffix) token += *options_.end_of_word_suffix;
+  return vocab_.find(token);
 }
 
-// The word's characters as ids, before any merge; unknown ones as byte tokens, as the unknown token, or not at all.
+// The word's characters as ids, before merging; unknown ones become byte tokens, the unknown token, or nothing.
 void Bpe::append_symbols(std::string_view word, std::vector<int32_t>& symbols) const {
   bool pending_unk = false;
   size_t pos = 0;
@@ -179,16 +180,16 @@ void Bpe::append_symbols(std::string_view word, std::vector<int32_t>& symbols) c
       continue;
     }
     if (options_.byte_fallback) {
-      // Prefix and suffix count as part of the character here, as the reference has it.
-      std::string spelled(character);
+      // Here the prefix and suffix are part of the character, as in Hugging Face's tokenizers.
+      std::string token(character);
       if (!plain_) {
-        if (pos != size && options_.continuing_subword_prefix) spelled = *options_.continuing_subword_prefix + spelled;
-        if (pos == word.size() && options_.end_of_word_suffix) spelled += *options_.end_of_word_suffix;
+        if (pos != size && options_.continuing_subword_prefix) token = *options_.continuing_subword_prefix + token;
+        if (pos == word.size() && options_.end_of_word_suffix) token += *options_.end_of_word_suffix;
       }
-      const bool all = std::all_of(spelled.begin(), spelled.end(),
+      const bool all = std::all_of(token.begin(), token.end(),
                                    [&](char c) { return byte_ids_[static_cast<unsigned char>(c)] >= 0; });
       if (all) {
-        for (const char c : spelled) symbols.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+        for (const char c : token) symbols.push_back(byte_ids_[static_cast<unsigned char>(c)]);
         continue;
       }
     }
@@ -307,7 +308,7 @@ void Bpe::merge_large(Scratch& s) const {
     std::pop_heap(s.heap.begin(), s.heap.end(), std::greater<>());
     s.heap.pop_back();
     const auto i = static_cast<size_t>(top & 0xffffffffu);
-    // Stale when the pair at i has changed since (a merged-away symbol has no rank).
+    // The entry is stale if the pair at i has changed (a symbol that was merged away has no rank).
     if (s.ranks[i] == kNoRank || s.ranks[i] != static_cast<uint32_t>(top >> 32)) continue;
     const auto gone = static_cast<size_t>(s.next[i]);
     s.ids[i] = s.merged[i];
@@ -329,9 +330,9 @@ void Bpe::merge_large(Scratch& s) const {
 std::array<int32_t, 256> byte_fallback_ids(const PieceMap& vocab) {
   std::array<int32_t, 256> ids{};
   for (int b = 0; b < 256; ++b) {
-    char spelled[8];
-    std::snprintf(spelled, sizeof spelled, "<0x%02X>", static_cast<unsigned>(b));
-    ids[static_cast<size_t>(b)] = vocab.find(spelled);
+    char token[8];
+    std::snprintf(token, sizeof token, "<0x%02X>", static_cast<unsigned>(b));
+    ids[static_cast<size_t>(b)] = vocab.find(token);
   }
   return ids;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The byte-level alphabet, as GPT-2 introduced it.
+// The byte-level alphabet of GPT-2.
 #include "text/byte_level.h"
 
 #include <array>
@@ -10,7 +10,7 @@ namespace quire::text {
 
 namespace {
 
-// Printable Latin-1 bytes stand for themselves; the others take the characters from U+0100 on, in order.
+// Printable Latin-1 bytes stand for themselves; the others are the characters from U+0100 on, in order.
 constexpr bool stands_for_itself(int b) {
   return (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || (b >= 0xae && b <= 0xff);
 }

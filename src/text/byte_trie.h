@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A read-only trie over bytes: all keys that are prefixes of a text.
+// A read-only trie over bytes that finds all keys that are prefixes of a text.
 #pragma once
 
 #include <algorithm>
@@ -12,11 +12,11 @@
 
 namespace quire::text {
 
-// Children of a node lie side by side, sorted by byte; the root has a direct table. Immutable once built.
+// The children of a node are adjacent, sorted by byte; the root has a direct table. Immutable once built.
 class ByteTrie {
  public:
   ByteTrie() = default;
-  // Keys with their values (>= 0). Of equal keys the first wins; empty keys are ignored.
+  // Keys with their values (>= 0). Of equal keys the first is used; empty keys are ignored.
   explicit ByteTrie(std::vector<std::pair<std::string, int32_t>> keys) {
     std::stable_sort(keys.begin(), keys.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     keys.erase(std::unique(keys.begin(), keys.end(), [](const auto& a, const auto& b) { return a.first == b.first; }),
@@ -28,7 +28,7 @@ class ByteTrie {
   bool empty() const { return nodes_.size() <= 1; }
   bool starts_with(unsigned char byte) const { return !nodes_.empty() && root_[byte] != 0; }
 
-  // Calls found(length, value) for each key that begins `text`, shortest first.
+  // Calls found(length, value) for each key that is a prefix of `text`, shortest first.
   template <typename Found>
   void prefixes(std::string_view text, Found found) const {
     if (nodes_.empty()) return;
@@ -39,7 +39,7 @@ class ByteTrie {
       if (nodes_[node].value >= 0) found(i + 1, nodes_[node].value);
     }
   }
-  // The longest key that begins `text`: its length and value; length 0 when there is none.
+  // Length and value of the longest key that is a prefix of `text`; length 0 if there is none.
   std::pair<size_t, int32_t> longest(std::string_view text) const {
     std::pair<size_t, int32_t> best{0, -1};
     prefixes(text, [&](size_t size, int32_t value) { best = {size, value}; });
@@ -73,7 +73,7 @@ class ByteTrie {
     };
     std::vector<Span> spans{{0, keys.size(), 0}};
     nodes_.push_back({});
-    for (size_t n = 0; n < nodes_.size(); ++n) {  // breadth first: children get consecutive places
+    for (size_t n = 0; n < nodes_.size(); ++n) {  // breadth first, so that children are adjacent
       Span span = spans[n];
       if (span.begin < span.end && keys[span.begin].first.size() == span.depth) {
         nodes_[n].value = keys[span.begin].second;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control tokens that are spelled in the text of a request, and tokenizers in the form of ranks.
+// Control tokens in the text of a request, and tokenizers made of ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,8 +18,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Ids = std::vector<int32_t>;
 
-// Byte-level: a token for each byte, then the added ones from id 300 on. "normalized" tokens are looked for after a
-// normalizer that puts a mark before a text and in the place of blanks.
+// Byte-level: a token for each byte, then the added tokens from id 300 on. "normalized" tokens are searched for after a
+// normalizer that puts a mark before a text and replaces spaces by it.
 TokenizerPtr bytes_tokenizer(bool normalized = false) {
   json::Value vocab{json::Object{}};
   for (int byte = 0; byte < 256; ++byte) vocab.set(std::string(byte_char(static_cast<unsigned char>(byte))), byte);
@@ -159,7 +159,7 @@ TEST(Tiktoken, RefusesWhatItCannotKnow) {
   };
   EXPECT_THAT(error(tiktoken_file()),
               HasSubstr("x/tiktoken.model: this is a tiktoken file of 261 ranks, which does not "
-                        "say how text is split"));
+                        "split pattern"));
   EXPECT_THAT(error(tiktoken_file(), R"({"tokenizer_class": "TikTokenTokenizer"})"), HasSubstr("added_tokens_decoder"));
   EXPECT_THAT(error("YQ== 0\nYQ== 1\n"), HasSubstr("line 2 has a token that another line has too"));
   EXPECT_THAT(error("YQ== 0\nYg== 0\n"), HasSubstr("line 2 has a rank that another line has too"));
@@ -185,7 +185,7 @@ TEST(Tekken, PutsSpecialTokensBeforeTheRanks) {
   const auto t = load_tekken(tekken_file(), "tekken.json");
   ASSERT_TRUE(t.ok()) << t.error().message;
   EXPECT_THAT((*t)->encode("abc[INST]"), ElementsAre(1, 104 + 258, 3));
-  // The vocabulary is cut to the size that the config names.
+  // The vocabulary is truncated to the size in the config.
   EXPECT_EQ((*t)->vocab_size(), 364);
   EXPECT_THAT((*t)->encode("\xc3\xa9", {.add_special_tokens = false}), ElementsAre(104 + 0xc3, 104 + 0xa9));
   EXPECT_EQ((*t)->piece(50), "<SPECIAL_50>");

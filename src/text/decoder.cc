@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decoders.
+// The decoders of tokenizer.json.
 #include "text/decoder.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMaxNesting = 16;
 
-// A decoder whose tokens do not depend on each other.
+// A decoder that converts each token independently of the others.
 template <typename Stage>
 class EachToken final : public StageState {
  public:
@@ -38,7 +38,7 @@ class ReplaceStage final : public DecodeStage {
   std::string with_;
 };
 
-// The byte that a token like <0x0A> stands for.
+// The byte of a token like <0x0A>.
 std::optional<unsigned char> byte_of(std::string_view token) {
   if (token.size() != 6 || token.substr(0, 3) != "<0x" || token[5] != '>') return std::nullopt;
   int value = 0;
@@ -53,7 +53,7 @@ std::optional<unsigned char> byte_of(std::string_view token) {
   return static_cast<unsigned char>(value);
 }
 
-// A run of byte tokens is text only as a whole: if it is not UTF-8, each byte becomes U+FFFD. So it waits for its end.
+// A run of byte tokens is decoded as a whole, at its end: if it is not UTF-8, each byte becomes U+FFFD.
 class ByteFallbackState final : public StageState {
  public:
   void push(std::string_view token, bool) override {
@@ -110,7 +110,7 @@ class FuseStage final : public DecodeStage {
   bool takes_parts() const override { return true; }
 };
 
-// Puts the parts of a fused token together for a decoder that wants it whole.
+// Joins the parts of a fused token for a decoder that needs the whole token.
 class GatherState final : public StageState {
  public:
   void push(std::string_view token, bool) override { all_ += token; }
@@ -134,7 +134,7 @@ class StripState final : public StageState {
   StripState(std::string_view content, size_t start, size_t stop) : content_(content), start_(start), stop_(stop) {}
   void push(std::string_view token, bool continues) override {
     if (!continues) {
-      held_ = 0;  // the last token's tail is dropped
+      held_ = 0;  // the end of the last token is dropped
       to_strip_ = start_;
       handed_on_ = false;
     }
@@ -150,7 +150,7 @@ class StripState final : public StageState {
       hand_on(token);
       return;
     }
-    // Keep back at most `stop` of the content at the end; the rest is certain now.
+    // Keep at most `stop` copies of the content from the end; the rest is final.
     std::string text;
     for (size_t i = 0; i < held_; ++i) text += content_;
     text += token;
@@ -190,7 +190,7 @@ class StripStage final : public DecodeStage {
   size_t start_, stop_;
 };
 
-// The spaces that English text does not have before punctuation and contractions.
+// Removes the spaces that English text does not have before punctuation and contractions.
 std::string cleaned_up(std::string text) {
   static constexpr std::pair<std::string_view, std::string_view> kRules[] = {
       {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
@@ -209,7 +209,7 @@ class WordPieceStage final : public DecodeStage {
  public:
   WordPieceStage(std::string prefix, bool cleanup) : prefix_(std::move(prefix)), cleanup_(cleanup) {}
   std::unique_ptr<StageState> start() const override;
-  std::string spelled(std::string token, bool first) const {
+  std::string decoded(std::string token, bool first) const {
     if (!first) {
       if (token.compare(0, prefix_.size(), prefix_) == 0) {
         token.erase(0, prefix_.size());
@@ -219,7 +219,7 @@ class WordPieceStage final : public DecodeStage {
     }
     return cleanup_ ? cleaned_up(std::move(token)) : token;
   }
-  std::string middle(std::string token) const override { return spelled(std::move(token), false); }
+  std::string middle(std::string token) const override { return decoded(std::move(token), false); }
 
  private:
   std::string prefix_;
@@ -230,7 +230,7 @@ class WordPieceState final : public StageState {
  public:
   explicit WordPieceState(const WordPieceStage& stage) : stage_(stage) {}
   void push(std::string_view token, bool) override {
-    next_->push(stage_.spelled(std::string(token), first_), false);
+    next_->push(stage_.decoded(std::string(token), first_), false);
     first_ = false;
   }
   void finish() override { next_->finish(); }
@@ -248,10 +248,10 @@ class MetaspaceStage final : public DecodeStage {
  public:
   MetaspaceStage(std::string mark, bool drop_first) : mark_(std::move(mark)), drop_first_(drop_first) {}
   std::unique_ptr<StageState> start() const override;
-  std::string spelled(std::string_view token, bool first) const {
+  std::string decoded(std::string_view token, bool first) const {
     return mark_.replaced(token, first && drop_first_ ? "" : " ");
   }
-  std::string middle(std::string token) const override { return spelled(token, false); }
+  std::string middle(std::string token) const override { return decoded(token, false); }
 
  private:
   Pattern mark_;
@@ -262,7 +262,7 @@ class MetaspaceState final : public StageState {
  public:
   explicit MetaspaceState(const MetaspaceStage& stage) : stage_(stage) {}
   void push(std::string_view token, bool) override {
-    next_->push(stage_.spelled(token, first_), false);
+    next_->push(stage_.decoded(token, first_), false);
     first_ = false;
   }
   void finish() override { next_->finish(); }
@@ -276,13 +276,13 @@ std::unique_ptr<StageState> MetaspaceStage::start() const {
   return std::make_unique<MetaspaceState>(*this);
 }
 
-// The suffix that ends a word becomes a space, but for the last token, which therefore waits for its successor.
+// A suffix at the end of a word becomes a space, except in the last token. So each token waits for the next one.
 class SuffixStage final : public DecodeStage {
  public:
   explicit SuffixStage(std::string suffix) : suffix_(std::move(suffix)) {}
   std::unique_ptr<StageState> start() const override;
-  std::string spelled(std::string_view token, bool last) const { return suffix_.replaced(token, last ? "" : " "); }
-  std::string middle(std::string token) const override { return spelled(token, false); }
+  std::string decoded(std::string_view token, bool last) const { return suffix_.replaced(token, last ? "" : " "); }
+  std::string middle(std::string token) const override { return decoded(token, false); }
 
  private:
   Pattern suffix_;
@@ -292,11 +292,11 @@ class SuffixState final : public StageState {
  public:
   explicit SuffixState(const SuffixStage& stage) : stage_(stage) {}
   void push(std::string_view token, bool) override {
-    if (held_) next_->push(stage_.spelled(*held_, false), false);
+    if (held_) next_->push(stage_.decoded(*held_, false), false);
     held_ = token;
   }
   void finish() override {
-    if (held_) next_->push(stage_.spelled(*held_, true), false);
+    if (held_) next_->push(stage_.decoded(*held_, true), false);
     next_->finish();
   }
 
@@ -344,7 +344,7 @@ std::unique_ptr<StageState> CtcStage::start() const {
   return std::make_unique<CtcState>(*this);
 }
 
-// Bytes to text: whole characters go on, an incomplete one waits, what can never be one becomes U+FFFD.
+// Converts bytes to text: passes whole characters on, keeps an incomplete one, replaces invalid bytes by U+FFFD.
 class ByteLevelState final : public StageState {
  public:
   void push(std::string_view token, bool) override {
@@ -379,7 +379,7 @@ class ByteLevelStage final : public DecodeStage {
   bool gives_parts() const override { return true; }
 };
 
-// No decoder at all: a space between tokens.
+// Without a decoder, tokens are joined with spaces.
 class JoinState final : public StageState {
  public:
   void push(std::string_view token, bool) override {
@@ -458,7 +458,7 @@ Status read(const json::Value& section, Stages& stages, int depth) {
     QUIRE_ASSIGN(const bool cleanup, json::get_bool_or(section, "cleanup", true));
     return stages.push_back(std::make_unique<CtcStage>(std::move(pad), std::move(delimiter), cleanup)), Status();
   }
-  return unsupported("decoder has the type \"" + type + "\", which quire does not know");
+  return unsupported("decoder has the type \"" + type + "\", which quire does not support");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decoders of tokenizer.json, written as streams: pieces go in one by one, text comes out as soon as it is certain.
+// The decoders of tokenizer.json as streams: pieces go in one by one, text comes out as soon as it is final.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@
 
 namespace quire::text {
 
-// The running half of one decoder: it takes tokens and hands tokens on. `continues` marks text that belongs to the
-// token before it (after a step that fuses all tokens into one).
+// The running state of one decoder, which receives tokens and passes tokens on. `continues` marks text that belongs to
+// the previous token (after a step that fuses all tokens into one).
 class StageState {
  public:
   StageState() = default;
@@ -23,7 +23,7 @@ class StageState {
   StageState(const StageState&) = delete;
   StageState& operator=(const StageState&) = delete;
   virtual void push(std::string_view token, bool continues) = 0;
-  // The text ends: hands on what was held.
+  // The end of the text: passes on what was kept back.
   virtual void finish() {}
   void set_next(StageState* next) { next_ = next; }
 
@@ -31,7 +31,7 @@ class StageState {
   StageState* next_ = nullptr;
 };
 
-// One decoder. Immutable; start() makes the running half.
+// One decoder. Immutable; start() creates its running state.
 class DecodeStage {
  public:
   DecodeStage() = default;
@@ -39,14 +39,14 @@ class DecodeStage {
   DecodeStage(const DecodeStage&) = delete;
   DecodeStage& operator=(const DecodeStage&) = delete;
   virtual std::unique_ptr<StageState> start() const = 0;
-  // What a token becomes in the middle of a text.
+  // The text of a token in the middle of a text.
   virtual std::string middle(std::string token) const { return token; }
-  // Whether it hands on one token in parts, and whether it can take one in parts.
+  // Whether it passes on one token in parts, and whether it accepts one in parts.
   virtual bool gives_parts() const { return false; }
   virtual bool takes_parts() const { return false; }
 };
 
-// All decoders of a tokenizer in order; none means that tokens are joined with spaces.
+// All decoders of a tokenizer in order; without any, tokens are joined with spaces.
 class DecodeChain {
  public:
   static Result<DecodeChain> from_json(const json::Value* section);
@@ -58,7 +58,7 @@ class DecodeChain {
   std::vector<std::unique_ptr<const DecodeStage>> stages_;
 };
 
-// The stages that other formats build directly.
+// The stages that the readers of other formats create directly.
 std::unique_ptr<const DecodeStage> decode_byte_level();
 std::unique_ptr<const DecodeStage> decode_byte_fallback();
 std::unique_ptr<const DecodeStage> decode_fuse();
@@ -67,13 +67,13 @@ std::unique_ptr<const DecodeStage> decode_strip(std::string content, size_t star
 std::unique_ptr<const DecodeStage> decode_word_piece(std::string prefix, bool cleanup);
 std::unique_ptr<const DecodeStage> decode_metaspace(std::string mark, bool drop_first);
 
-// A chain at work on one text. One owner, one thread; the chain must outlive it.
+// The running state of a chain for one text. One owner, one thread. REQUIRES: the chain outlives it.
 class DecodeState {
  public:
   explicit DecodeState(const DecodeChain& chain);
   ~DecodeState();
   void push(std::string_view token);
-  // After finish() only take() may be called.
+  // After finish(), only take() may be called.
   void finish();
   std::string take() { return std::exchange(text_, {}); }
 

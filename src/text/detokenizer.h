@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token ids to text one at a time, never half a character.
+// Converts token ids to text one at a time, always in whole characters.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace quire::text {
 
 class DecodeState;
 
-// The text of a growing list of ids. All that push() and flush() returned, joined, is exactly what
-// Tokenizer::decode gives for the same ids. A push costs time in its token's length, not in what came before. What is
-// still open (half a character, a run of byte tokens, a space that the end of the text would drop) waits for a later
-// push or for flush(). One owner, one thread; it keeps the tokenizer alive.
+// The text of a growing list of ids. The results of push() and flush(), joined, are exactly what Tokenizer::decode
+// returns for the same ids. A push takes time proportional to its token, not to the text so far. What is not final yet
+// (half a character, a run of byte tokens, a space that is dropped at the end of a text) waits for a later push() or
+// for flush(). One owner, one thread; it keeps the tokenizer alive.
 //
-// Without spaces_between_special_tokens, which says something only where special tokens are shown, an added token that
-// follows another one stands as it is spelled, without the space that some decoders put before each token (vLLM's
-// rule).
+// If special tokens are shown and spaces_between_special_tokens is false, an added token that follows another one is
+// shown without the space that some decoders put before each token.
+// vLLM does the same.
 class Detokenizer {
  public:
   explicit Detokenizer(TokenizerPtr tokenizer, bool skip_special_tokens = true,
@@ -28,16 +28,16 @@ class Detokenizer {
   Detokenizer(Detokenizer&&) noexcept;
   Detokenizer& operator=(Detokenizer&&) noexcept;
 
-  // The text that this id makes certain; empty while a character is incomplete.
+  // The text that this id makes final; empty while a character is incomplete.
   std::string push(int32_t id);
-  // Ends the text: what was held comes out (U+FFFD for an incomplete character), and a new text may begin.
+  // Ends the text and returns what was kept back (U+FFFD for an incomplete character). Then a new text may begin.
   std::string flush();
 
  private:
   TokenizerPtr tokenizer_;
   bool skip_special_tokens_;
   bool spaces_between_special_tokens_;
-  bool after_added_ = false;  // the last token that was shown is an added one
+  bool after_added_ = false;  // the last token that was shown is an added token
   std::unique_ptr<DecodeState> state_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GGUF metadata to a GgufVocab.
+// Reads a GgufVocab from the metadata of a GGUF file.
 #include <string>
 
 #include "text/gguf_vocab.h"
@@ -66,7 +66,7 @@ Result<GgufVocab> read_gguf_vocab(const weights::GgufMetadata& metadata) {
   QUIRE_TRY(read_id(metadata, "tokenizer.ggml.padding_token_id", tokens, vocab.special.pad));
   QUIRE_TRY(read_id(metadata, "tokenizer.ggml.mask_token_id", tokens, vocab.special.mask));
   QUIRE_TRY(read_id(metadata, "tokenizer.ggml.cls_token_id", tokens, vocab.special.cls));
-  // The key was first written with this spelling, and files keep it.
+  // The misspelt key is the one that files have.
   QUIRE_TRY(read_id(metadata, "tokenizer.ggml.seperator_token_id", tokens, vocab.special.sep));
   QUIRE_TRY(read_id(metadata, "tokenizer.ggml.separator_token_id", tokens, vocab.special.sep));
   QUIRE_TRY(read_flag(metadata, "tokenizer.ggml.add_bos_token", vocab.add_bos));

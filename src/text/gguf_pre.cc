@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of GGUF pre-tokenizers. Each row says what the models that carry the name use in their own tokenizer.json.
+// The table of GGUF pre-tokenizers. Each row is what the models with that name have in their own tokenizer.json.
 #include "text/gguf_pre.h"
 
 #include <algorithm>
@@ -10,10 +10,10 @@ namespace quire::text {
 
 namespace {
 
-// Steps that are no regular expression.
+// Steps that are not regular expressions.
 constexpr const char* kGpt2 = "gpt2";
-constexpr const char* kDigits = "digits";         // each digit alone
-constexpr const char* kDigitRuns = "digit-runs";  // runs of digits alone
+constexpr const char* kDigits = "digits";         // each digit is a piece
+constexpr const char* kDigitRuns = "digit-runs";  // each run of digits is a piece
 constexpr const char* kPunctuationRuns = "punctuation-runs";
 
 constexpr const char* kLlama3 =
@@ -36,8 +36,7 @@ constexpr const char* kKimi =
     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kDeepseek3 =
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
-    "?[\\p{P}\\p{S}]+[\r\n]*|"
-    "\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
+    "?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
 constexpr const char* kBailing =
     R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
 constexpr const char* kSeedCoder =
@@ -46,7 +45,7 @@ constexpr const char* kExaoneMoe =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|)"
     R"(\s*[\r\n]|\s+(?!\S)|\s+)";
 constexpr const char* kBloom = R"( ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C})]+)";
-// The letters of bicameral scripts as DeepSeek LLM's file lists them, by code point.
+// The letters of scripts with upper and lower case, as in the file of DeepSeek LLM, by code point.
 constexpr const char* kDeepseekLetters =
     R"(\s?[A-Za-z)"
     R"(\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}\x{295}-\x{2AF})"
@@ -142,7 +141,7 @@ Result<GgufPre> make_gguf_pre(std::string_view name) {
   if (row == std::end(kRows)) {
     return unsupported(
         "tokenizer.ggml.pre is \"" + std::string(name) +
-        "\", a pre-tokenizer that quire does not know; use the model's Hugging Face folder, or a newer quire");
+        "\", a pre-tokenizer that quire does not support; use the model's Hugging Face folder, or a newer quire");
   }
   GgufPre pre;
   for (const char* step : row->steps) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tokenizer from a GGUF vocabulary: the same parts as the model's tokenizer.json, put together from what GGUF keeps.
+// Builds a tokenizer from a GGUF vocabulary: the same parts as in the model's tokenizer.json, from what GGUF keeps.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -33,7 +33,7 @@ Status check(GgufVocab& vocab) {
   vocab.token_types.resize(vocab.tokens.size(), kNormal);
   vocab.scores.resize(vocab.tokens.size(), 0.0f);
   for (float& score : vocab.scores) {
-    if (std::isnan(score)) score = -std::numeric_limits<float>::infinity();  // NaN has no place in an order
+    if (std::isnan(score)) score = -std::numeric_limits<float>::infinity();  // NaN cannot be ordered
   }
   for (std::string& token : vocab.tokens) {
     if (!utf8::is_valid(token)) {
@@ -45,7 +45,7 @@ Status check(GgufVocab& vocab) {
   const auto size = static_cast<int32_t>(vocab.tokens.size());
   for (const auto& id : {vocab.special.bos, vocab.special.eos, vocab.special.pad, vocab.special.unk, vocab.special.sep,
                          vocab.special.cls, vocab.special.eot, vocab.special.mask}) {
-    if (id && (*id < 0 || *id >= size)) return corrupt("a special token id lies outside the vocabulary");
+    if (id && (*id < 0 || *id >= size)) return corrupt("a special token id is outside the vocabulary");
   }
   return {};
 }
@@ -59,7 +59,7 @@ PieceMap pieces_of(const GgufVocab& vocab) {
   return pieces;
 }
 
-// "left right": the first space after the first character parts them, for a piece may begin with one.
+// "left right", separated by the first space after the first character, since a piece may begin with a space.
 bool merge_sides(std::string_view merge, std::string_view& left, std::string_view& right) {
   const size_t space = merge.find(' ', 1);
   if (space == std::string_view::npos || space + 1 >= merge.size()) return false;
@@ -82,7 +82,7 @@ Result<MergeMap> merges_of(const GgufVocab& vocab, const PieceMap& pieces) {
     const int32_t a = pieces.find(left);
     const int32_t b = pieces.find(right);
     const int32_t c = pieces.find(joined);
-    // A merge into a token that the file lacks can never happen; such rows exist in real files.
+    // A merge into a token that the file does not have can never happen, but real files have such rows.
     if (a >= 0 && b >= 0 && c >= 0) merges.insert(a, b, {static_cast<uint32_t>(i), c});
   }
   return merges;
@@ -132,8 +132,8 @@ PartsResult from_gpt2(GgufVocab& vocab) {
   return parts;
 }
 
-// Spaces become marks; the decoder turns them back and drops the one that was put in front.
-void spell_spaces(TokenizerParts& parts, bool prefix, bool squeeze) {
+// Spaces become marks; the decoder converts them back and drops the one that was added at the start.
+void mark_spaces(TokenizerParts& parts, bool prefix, bool squeeze) {
   std::vector<NormalizerPtr> steps;
   if (parts.normalizer) steps.push_back(std::move(parts.normalizer));
   if (squeeze) {
@@ -169,19 +169,19 @@ PartsResult from_llama(GgufVocab& vocab) {
   }
   MergeMap merges = merges_from_scores(pieces, vocab.scores, mergeable);
   parts->model = make_bpe(std::move(pieces), std::move(merges), sentencepiece_options(vocab));
-  spell_spaces(*parts, vocab.add_space_prefix.value_or(true), vocab.remove_extra_whitespaces.value_or(false));
+  mark_spaces(*parts, vocab.add_space_prefix.value_or(true), vocab.remove_extra_whitespaces.value_or(false));
   set_post(vocab, true, false, *parts);
   add_tokens(vocab, *parts);
   return parts;
 }
 
-// Gemma 4: merges like gpt2's, over text with marked spaces and byte fallback.
+// Gemma 4: merges as in gpt2, on text with marked spaces and byte fallback.
 PartsResult from_gemma4(GgufVocab& vocab) {
   auto parts = std::make_unique<TokenizerParts>();
   PieceMap pieces = pieces_of(vocab);
   QUIRE_ASSIGN(MergeMap merges, merges_of(vocab, pieces));
   parts->model = make_bpe(std::move(pieces), std::move(merges), sentencepiece_options(vocab));
-  spell_spaces(*parts, vocab.add_space_prefix.value_or(false), false);
+  mark_spaces(*parts, vocab.add_space_prefix.value_or(false), false);
   set_post(vocab, true, false, *parts);
   add_tokens(vocab, *parts);
   return parts;
@@ -193,13 +193,13 @@ PartsResult from_t5(GgufVocab& vocab) {
   PieceMap pieces = pieces_of(vocab);
   std::vector<double> scores(vocab.scores.begin(), vocab.scores.end());
   parts->model = make_unigram(std::move(pieces), std::move(scores), vocab.special.unk, true);
-  spell_spaces(*parts, vocab.add_space_prefix.value_or(true), vocab.remove_extra_whitespaces.value_or(true));
+  mark_spaces(*parts, vocab.add_space_prefix.value_or(true), vocab.remove_extra_whitespaces.value_or(true));
   set_post(vocab, false, true, *parts);
   add_tokens(vocab, *parts);
   return parts;
 }
 
-// GGUF writes WordPiece the other way round: a mark before a word's first piece, nothing before the others.
+// GGUF marks the first piece of a word, while WordPiece marks the others.
 PartsResult from_bert(GgufVocab& vocab) {
   auto parts = std::make_unique<TokenizerParts>();
   PieceMap pieces;
@@ -238,7 +238,8 @@ PartsResult read(GgufVocab& vocab) {
   if (vocab.model == "gemma4") return from_gemma4(vocab);
   if (vocab.model == "t5") return from_t5(vocab);
   if (vocab.model == "bert") return from_bert(vocab);
-  return unsupported("tokenizer.ggml.model is \"" + vocab.model + "\"; quire knows gpt2, llama, gemma4, t5 and bert");
+  return unsupported("tokenizer.ggml.model is \"" + vocab.model +
+                     "\"; quire supports gpt2, llama, gemma4, t5 and bert");
 }
 
 }  // namespace

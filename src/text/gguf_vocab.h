@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokenizer inside a GGUF file, straight from its metadata.
+// Reads the tokenizer in a GGUF file from its metadata.
 #pragma once
 
 #include "base/result.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model folder's tokenizer, in whichever format it is, with what tokenizer_config.json says about roles.
+// Loads the tokenizer of a model folder, in any format, with the roles in tokenizer_config.json.
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -38,7 +38,7 @@ void set_role(const TokenizerParts& parts, const json::Value& config, std::strin
   if (const auto id = find_id(parts, *name)) role = id;
 }
 
-// Tokens that the config lists and tokenizer.json (or tokenizer.model) does not have yet.
+// Adds the tokens of the config that tokenizer.json (or tokenizer.model) does not have.
 Status add_listed_tokens(const json::Value& config, TokenizerParts& parts) {
   const json::Value* list = config.find("added_tokens_decoder");
   if (list == nullptr || !list->is_object()) return {};
@@ -47,7 +47,7 @@ Status add_listed_tokens(const json::Value& config, TokenizerParts& parts) {
     int32_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= (1 << 24)) {
-      return corrupt("added_tokens_decoder has the key \"" + key + "\", which is no token id");
+      return corrupt("added_tokens_decoder has the key \"" + key + "\", which is not a token id");
     }
     if (parts.added.by_id(id) != nullptr) continue;
     AddedToken token;
@@ -70,8 +70,8 @@ std::optional<bool> flag(const json::Value& config, std::string_view field) {
   return value != nullptr && value->is_bool() ? std::optional<bool>(value->as_bool()) : std::nullopt;
 }
 
-// add_bos_token and add_eos_token: the Llama classes rebuild their template from them; for the others the template in
-// tokenizer.json stands, and a flag only adds what no template adds.
+// add_bos_token and add_eos_token. The Llama classes build their template from them; the others keep the template in
+// tokenizer.json, and a flag only adds what no template adds.
 void apply_flags(const json::Value& config, bool from_json, TokenizerParts& parts) {
   const auto name = token_name(config, "tokenizer_class").value_or("");
   const bool llama = name.find("Llama") != std::string::npos || !from_json;
@@ -95,7 +95,7 @@ Result<json::Value> read_config(const fs::path& file) {
   QUIRE_ASSIGN(const std::string text, read_file(file));
   auto config = json::parse(text);
   if (!config.ok()) return corrupt(file.string() + ": " + config.error().message);
-  if (!config->is_object()) return corrupt(file.string() + ": the file must hold an object");
+  if (!config->is_object()) return corrupt(file.string() + ": the file must be a JSON object");
   return config;
 }
 
@@ -115,7 +115,7 @@ Status apply_config(const fs::path& file, const json::Value& config, bool from_j
   return {};
 }
 
-// What a file that could not be read seems to be, and what to do then; "" when nothing is known about it.
+// What a file that could not be read seems to be, and what to do; "" if that is unknown.
 std::string guess(std::string_view bytes) {
   const auto starts = [&](std::string_view text) { return bytes.substr(0, text.size()) == text; };
   if (bytes.empty()) return "the file is empty; download it again";
@@ -123,13 +123,13 @@ std::string guess(std::string_view bytes) {
     return "the file is a Git LFS pointer, not the tokenizer itself; fetch it with git lfs pull";
   }
   if (starts("<!DOCTYPE") || starts("<html") || starts("<HTML")) {
-    return "the file is a web page, not a tokenizer; download it again by its raw address";
+    return "the file is a web page, not a tokenizer; download the raw file";
   }
   if (starts("\x1f\x8b") || starts("PK\x03\x04") || starts("\x28\xb5\x2f\xfd")) {
-    return "the file is packed; unpack it first";
+    return "the file is compressed; unpack it first";
   }
   if (starts("\x80") && bytes.size() > 1 && bytes[1] >= 2 && bytes[1] <= 5) {
-    return "the file is a Python pickle, which quire does not read; convert it to a tokenizer.json";
+    return "the file is a Python pickle, which quire does not support; convert it to a tokenizer.json";
   }
   return {};
 }
@@ -141,7 +141,7 @@ bool looks_like_json(std::string_view bytes) {
   return first != std::string_view::npos && bytes[first] == '{';
 }
 
-// One file of any kind, by what is in it: names are no proof (tokenizer.model is SentencePiece's or tiktoken's).
+// Reads a file of any kind by its contents; names are not enough (tokenizer.model may be SentencePiece or tiktoken).
 PartsResult read_any(const fs::path& file, const json::Value& config) {
   QUIRE_ASSIGN(const std::string bytes, read_file(file));
   const std::string name = file.string();
@@ -156,11 +156,11 @@ PartsResult read_any(const fs::path& file, const json::Value& config) {
   auto parts = read_sentencepiece(bytes, name);
   if (parts.ok() || parts.error().code != ErrorCode::kCorrupt) return parts;
   return Error{parts.error().code, parts.error().message +
-                                       "; the file is neither a SentencePiece model nor a tiktoken file, or it is cut "
-                                       "short, so download it again"};
+                                       "; the file is neither a SentencePiece model nor a tiktoken file, or it is "
+                                       "truncated, so download it again"};
 }
 
-// The file of a folder that its tokenizer is read from; empty when there is none.
+// The file that a folder's tokenizer is read from; empty if there is none.
 fs::path tokenizer_file(const fs::path& folder) {
   for (const char* name : {"tokenizer.json", "tekken.json", "tokenizer.model", "tiktoken.model"}) {
     if (fs::exists(folder / name)) return folder / name;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The models that turn one pre-tokenized piece into ids: BPE, Unigram, WordPiece, WordLevel.
+// The models that convert one pre-tokenized piece to ids: BPE, Unigram, WordPiece, WordLevel.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace quire::text {
 
-// A vocabulary and how a piece becomes ids. Immutable; any thread may call it.
+// A vocabulary and the algorithm that converts a piece to ids. Immutable; any thread may call it.
 class Model {
  public:
   explicit Model(PieceMap vocab) : vocab_(std::move(vocab)) {}
@@ -25,7 +25,7 @@ class Model {
   Model& operator=(const Model&) = delete;
 
   virtual std::string_view type() const = 0;
-  // Appends the ids of one piece (valid UTF-8, not empty).
+  // Appends the ids of one piece. REQUIRES: the piece is valid UTF-8 and not empty.
   virtual void tokenize(std::string_view piece, std::vector<int32_t>& out) const = 0;
   virtual std::optional<int32_t> unk_id() const { return std::nullopt; }
   const PieceMap& vocab() const { return vocab_; }
@@ -39,11 +39,11 @@ struct BpeOptions {
   bool fuse_unk = false;
   bool byte_fallback = false;
   bool ignore_merges = false;
-  // Pieces come as raw bytes and stand for their byte-level spelling (the mapping is done here, on a cache miss only).
+  // Pieces are raw bytes and are converted to the byte-level alphabet here (only on a cache miss).
   bool byte_level_input = false;
 };
 
-// Merges: pairs of ids in the vocabulary with the rank that orders them (equal ranks: the leftmost goes first).
+// Merges are pairs of ids of the vocabulary with the rank that orders them (of equal ranks, the leftmost goes first).
 std::unique_ptr<Model> make_bpe(PieceMap vocab, MergeMap merges, BpeOptions options);
 // Scores by id; `unk` may be missing.
 std::unique_ptr<Model> make_unigram(PieceMap vocab, std::vector<double> scores, std::optional<int32_t> unk,
@@ -52,7 +52,7 @@ std::unique_ptr<Model> make_word_piece(PieceMap vocab, std::string unk_token, st
                                        size_t max_chars);
 std::unique_ptr<Model> make_word_level(PieceMap vocab, std::string unk_token);
 
-// The ids of <0x00> ... <0xFF>, -1 where the vocabulary has none.
+// The ids of <0x00> ... <0xFF>; -1 for those that the vocabulary does not have.
 std::array<int32_t, 256> byte_fallback_ids(const PieceMap& vocab);
 
 }  // namespace quire::text

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The four Unicode normalization forms and lower case, from the generated tables.
+// The four Unicode normalization forms and lower case, from generated tables.
 #include <algorithm>
 #include <iterator>
 #include <unordered_map>
@@ -17,14 +17,14 @@ namespace {
 constexpr uint32_t kSBase = 0xAC00, kLBase = 0x1100, kVBase = 0x1161, kTBase = 0x11A7;
 constexpr uint32_t kLCount = 19, kVCount = 21, kTCount = 28, kSCount = kLCount * kVCount * kTCount;
 
-// One word for each code point that normalization may touch: the combining class (8 bits), and where the canonical and
-// the compatible decompositions are (index + 1 into their key lists).
+// One entry for each code point that normalization may change: the combining class (8 bits), and the places of its
+// canonical and compatibility decompositions (index + 1 into their key lists).
 struct NormalEntry {
   uint8_t combining = 0;
   uint32_t canonical = 0;
   uint32_t compatible = 0;
-  bool composes = false;  // may be the second of a composed pair
-  bool unstable = false;  // composing its decomposition gives something else
+  bool composes = false;  // can be the second of a composed pair
+  bool unstable = false;  // composing its decomposition does not give it back
 };
 
 class NormalTable {
@@ -103,7 +103,7 @@ void append_decomposed(const NormalTable& table, CodePoints& out, uint32_t cp, b
   }
 }
 
-// Marks between two starters go in the order of their classes; equal classes keep their order.
+// Sorts the marks between two starters by class; marks of equal class keep their order.
 void reorder(CodePoints& points) {
   size_t i = 0;
   while (i < points.size()) {
@@ -122,7 +122,7 @@ void reorder(CodePoints& points) {
 void compose(const NormalTable& table, CodePoints& points) {
   size_t starter = points.size();  // none yet
   size_t out = 0;
-  int last_class = -1;  // class of the last kept mark after the starter; -1 right after it
+  int last_class = -1;  // of the last mark after the starter that was kept; -1: none
   for (size_t i = 0; i < points.size(); ++i) {
     const auto [cp, combining] = points[i];
     if (starter < out && last_class < static_cast<int>(combining)) {
@@ -167,7 +167,7 @@ std::string normalize(std::string_view text, Form form) {
   points.reserve(text.size());
   const char* p = text.data();
   const char* end = p + text.size();
-  // Most text is already normal: copy until a character that a form could change, then redo from the last starter.
+  // Most text is normalized already: copy up to a character that might change, then restart from the last starter.
   bool changes = false;
   while (p < end) {
     const uint32_t cp = next_code_point(p);

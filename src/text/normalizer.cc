@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kMaxNesting = 16;
 
-// Rebuilds a text character by character. The function appends what a character becomes; when the first character
-// leaves nothing, what follows no longer begins at the input's first byte.
+// Rebuilds a text character by character. `each` appends what a character becomes. If the first character disappears,
+// the rest no longer begins at the first byte of the input.
 template <typename Each>
 void map_chars(NormalText& text, Each each) {
   std::string out;
@@ -135,7 +135,7 @@ class ByteLevelNormalizer final : public Normalizer {
   }
 };
 
-// Drops control characters and turns odd spaces into plain ones, as SentencePiece's nmt rules do.
+// Drops control characters and replaces unusual spaces, as SentencePiece's nmt rules do.
 class Nmt final : public Normalizer {
  public:
   void apply(NormalText& text) const override {
@@ -193,7 +193,7 @@ class BertNormalizer final : public Normalizer {
   }
 
  private:
-  // The reference's own list; it skips the block's first rows in 2B820..2CEAF.
+  // The list of Hugging Face's tokenizers, which omits the first rows of the block in 2B820..2CEAF.
   static bool is_chinese(char32_t c) {
     return (c >= 0x4e00 && c <= 0x9fff) || (c >= 0x3400 && c <= 0x4dbf) || (c >= 0x20000 && c <= 0x2a6df) ||
            (c >= 0x2a700 && c <= 0x2b73f) || (c >= 0x2b740 && c <= 0x2b81f) || (c >= 0x2b920 && c <= 0x2ceaf) ||
@@ -224,7 +224,7 @@ Result<NormalizerPtr> read_bert(const json::Value& section) {
   return make_bert_normalizer(clean, chinese, strip, lower);
 }
 
-// Base64 with or without padding; nothing else in the alphabet.
+// Base64 with or without padding.
 Result<std::string> from_base64(std::string_view text) {
   std::string out;
   uint32_t bits = 0;
@@ -284,7 +284,7 @@ Result<NormalizerPtr> read(const json::Value* section, int depth) {
     QUIRE_ASSIGN(std::string bytes, from_base64(charsmap->as_string()));
     return make_precompiled(std::move(bytes));
   }
-  return unsupported("normalizer has the type \"" + type + "\", which quire does not know");
+  return unsupported("normalizer has the type \"" + type + "\", which quire does not support");
 }
 
 }  // namespace

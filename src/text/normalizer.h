@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The normalizers of tokenizer.json: what happens to a text before it is cut.
+// The normalizers of tokenizer.json, which change a text before it is split.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@
 
 namespace quire::text {
 
-// A text on its way. `at_start` says that its first byte comes from the first byte of the whole input (a Metaspace
-// with the scheme "first" asks).
+// A text during normalization. `at_start`: its first byte comes from the first byte of the whole input (needed by
+// Metaspace with the scheme "first").
 struct NormalText {
   std::string text;
   bool at_start = true;
@@ -34,14 +34,14 @@ using NormalizerPtr = std::unique_ptr<const Normalizer>;
 // Null for a null or missing section. Errors name the field below `normalizer`.
 Result<NormalizerPtr> make_normalizer(const json::Value* section);
 
-// The ones that other formats build directly.
+// The normalizers that the readers of other formats create directly.
 NormalizerPtr make_sequence(std::vector<NormalizerPtr> steps);
 NormalizerPtr make_replace(Pattern pattern, std::string with);
 NormalizerPtr make_prepend(std::string prefix);
 NormalizerPtr make_nfc();
 NormalizerPtr make_bert_normalizer(bool clean_text, bool chinese, bool strip_accents, bool lowercase);
 NormalizerPtr make_strip(bool left, bool right);
-// SentencePiece's compiled replacement rules: a double array and a pool of results.
+// SentencePiece's compiled replacement rules: a double-array trie and a pool of results.
 Result<NormalizerPtr> make_precompiled(std::string charsmap);
 
 }  // namespace quire::text

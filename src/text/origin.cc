@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Origins of text: joining, cutting and asking.
+// The origins of text: joining, truncating and querying.
 #include "text/origin.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ void Origins::append(size_t size, const Origins& from, size_t begin, size_t end)
   }
 }
 
-void Origins::cut(size_t size) {
+void Origins::truncate(size_t size) {
   if (ranges_.empty()) return;
   while (!ranges_.empty() && ranges_.back().begin >= size) ranges_.pop_back();
   if (!ranges_.empty()) ranges_.back().end = std::min(ranges_.back().end, size);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the bytes of a prompt came from: the template and the server, or a request. Control tokens are only recognised
-// in the former.
+// The origin of each byte of a prompt: the template and the server, or a request. Control tokens are recognised only in
+// text of the template and the server.
 #pragma once
 
 #include <cstddef>
@@ -11,22 +11,22 @@
 
 namespace quire::text {
 
-// In the order of trust: of several origins, the largest counts.
+// In the order of trust: of several origins, the largest applies.
 enum class Origin : uint8_t {
   kTemplate,   // the chat template's own text, the tokenizer's tokens, the server's settings
-  kModel,      // what the assistant said and what the system prompt says
+  kModel,      // messages of the assistant and of the system
   kUntrusted,  // everything else in a request: users' messages, tool results, tools, documents, names
 };
 
-// The bytes [begin, end) of a text that did not come from the template.
+// The bytes [begin, end) of a text that are not from the template.
 struct OriginRange {
   size_t begin = 0, end = 0;
   Origin origin = Origin::kUntrusted;
   bool operator==(const OriginRange&) const = default;
 };
 
-// The origin of each byte of one text. Most texts have one origin, which costs no memory; the others have a sorted list
-// of ranges that neither overlap nor touch with the same origin, and what lies between them is the template's.
+// The origin of each byte of one text. Most texts have one origin, which needs no memory; others have a sorted list of
+// ranges that do not overlap and, if adjacent, differ in origin. What is between them is from the template.
 class Origins {
  public:
   Origins() = default;
@@ -36,22 +36,22 @@ class Origins {
   bool uniform() const { return ranges_.empty(); }
   // The least trusted origin in the text.
   Origin least_trusted() const;
-  // Appends the origins of bytes [begin, end) of a text to the origins of a text of `size` bytes.
+  // Appends the origins of the bytes [begin, end) of another text. `size` is the size of this text so far.
   void append(size_t size, const Origins& from, size_t begin, size_t end);
-  // Forgets all bytes from `size` on.
-  void cut(size_t size);
-  // The ranges of a text of `size` bytes, for use outside.
+  // Removes all bytes from `size` on.
+  void truncate(size_t size);
+  // The ranges of a text of `size` bytes.
   std::vector<OriginRange> ranges(size_t size) const;
   size_t heap_bytes() const { return ranges_.capacity() * sizeof(OriginRange); }
 
  private:
   void push(size_t begin, size_t end, Origin origin);
 
-  Origin whole_ = Origin::kTemplate;  // of every byte, while ranges_ is empty
+  Origin whole_ = Origin::kTemplate;  // of all bytes, if ranges_ is empty
   std::vector<OriginRange> ranges_;
 };
 
-// A text that is built up from pieces, with their origins.
+// A text built from pieces, with their origins.
 struct MarkedText {
   std::string text;
   Origins origins;
@@ -60,11 +60,11 @@ struct MarkedText {
   explicit MarkedText(std::string all, Origins from = {}) : text(std::move(all)), origins(std::move(from)) {}
 
   size_t size() const { return text.size(); }
-  // Text of one origin.
+  // Adds text of one origin.
   void add(std::string_view piece, Origin origin = Origin::kTemplate);
   void add(char c) { add(std::string_view(&c, 1)); }
   void add(const MarkedText& other) { add(other.text, other.origins, other.text); }
-  // A part of `whole`, whose origins are given.
+  // Adds a part of `whole`, whose origins are `from`.
   void add(std::string_view part, const Origins& from, std::string_view whole);
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a loader hands to a Tokenizer.
+// The parts that a loader passes to a Tokenizer.
 #pragma once
 
 #include <memory>
@@ -16,10 +16,10 @@
 
 namespace quire::text {
 
-// What surrounds a text when special tokens are asked for.
+// The special tokens around a text.
 struct PostProcessor {
   std::vector<int32_t> before, after;
-  bool keeps_text = true;  // a template may leave the text out
+  bool keeps_text = true;  // a template may omit the text
 };
 
 Result<PostProcessor> make_post_processor(const json::Value* section);
@@ -35,12 +35,12 @@ struct TokenizerParts {
   std::vector<bool> is_special;  // by id; filled by the Tokenizer
 };
 
-// Loading in two steps, so that tokenizer_config.json can have its say between them.
+// Loading has two steps, so that tokenizer_config.json can change the parts between them.
 Result<std::unique_ptr<TokenizerParts>> read_tokenizer_json(std::string_view text, std::string_view name);
 Result<std::unique_ptr<TokenizerParts>> read_sentencepiece(std::string_view bytes, std::string_view name);
 
-// The pieces that a SentencePiece-style BPE merges into one another, ranked by the score of what they become (equal
-// scores share a rank). Pieces that are whole tokens only (control, user defined, byte) are not in `mergeable`.
+// The merges of a SentencePiece-style BPE, ranked by the score of the merged piece (equal scores share a rank). Pieces
+// that are only whole tokens (control, user defined, byte) are not in `mergeable`.
 MergeMap merges_from_scores(const PieceMap& vocab, const std::vector<float>& scores,
                             const std::vector<bool>& mergeable);
 

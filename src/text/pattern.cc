@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Search, replace and the five ways to cut.
+// Searching, replacing, and the five ways to split.
 #include "text/pattern.h"
 
 namespace quire::text {

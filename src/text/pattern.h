@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step searches for (a literal or a regular expression) and how it cuts around the matches.
+// A literal or a regular expression to search for, and the ways to split a text around its matches.
 #pragma once
 
 #include <optional>
@@ -34,8 +34,8 @@ class Pattern {
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 Result<SplitBehavior> split_behavior(std::string_view name);
 
-// Cuts [0, size) around sorted, disjoint matches; `invert` swaps matches and what lies between. Appends the pieces
-// that stay, none of them empty.
+// Splits [0, size) around sorted, disjoint matches; `invert` swaps the matches and the text between them. Appends the
+// pieces that remain, none of them empty.
 void split_around(size_t size, const std::vector<Regex::Span>& matches, SplitBehavior behavior, bool invert,
                   std::vector<Regex::Span>& pieces);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flat hash maps for vocabularies: pieces to ids, and pairs of ids to merges.
+// Flat hash maps for vocabularies: from pieces to ids, and from pairs of ids to merges.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@ inline uint64_t mix64(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-// A fast hash of a short string; not meant against adversaries beyond what a bounded probe can bear.
+// A fast hash of a short string. It does not resist adversaries; the bounded probing limits their effect.
 inline uint64_t hash_bytes(std::string_view s) {
   const char* p = s.data();
   size_t n = s.size();
@@ -43,8 +43,8 @@ inline uint64_t hash_bytes(std::string_view s) {
   return mix64(h ^ word, 0xA0761D6478BD642Full);
 }
 
-// A vocabulary: piece <-> id. Ids may have holes. A piece inserted again takes the new id; an id inserted again keeps
-// both pieces findable and shows the last.
+// A vocabulary: piece <-> id. Ids may have gaps. A piece that is inserted again gets the new id; for an id that is
+// inserted again, both pieces are found and the last one is shown.
 class PieceMap {
  public:
   void reserve(size_t pieces, size_t bytes) {
@@ -86,9 +86,9 @@ class PieceMap {
   bool has_id(int32_t id) const {
     return id >= 0 && static_cast<size_t>(id) < by_id_.size() && by_id_[static_cast<size_t>(id)] != 0;
   }
-  // The piece of an id that has_id() knows.
+  // The piece of an id. REQUIRES: has_id(id).
   std::string_view piece(int32_t id) const { return view(entries_[by_id_[static_cast<size_t>(id)] - 1]); }
-  // How many pieces there are, and one more than the largest id.
+  // The number of pieces, and one more than the largest id.
   size_t size() const { return entries_.size(); }
   int32_t id_end() const { return static_cast<int32_t>(by_id_.size()); }
 
@@ -99,7 +99,7 @@ class PieceMap {
   };
   struct Slot {
     uint32_t tag = 0;
-    uint32_t entry = 0;  // index + 1; 0 is free
+    uint32_t entry = 0;  // index + 1; 0: free
   };
   std::string_view view(const Entry& entry) const { return {arena_.data() + entry.offset, entry.size}; }
   void show(int32_t id, uint32_t entry) {
@@ -124,7 +124,7 @@ class PieceMap {
   size_t mask_ = 0;
 };
 
-// (left id, right id) -> (rank, id of the merged piece). A pair inserted again takes the new rank.
+// (left id, right id) -> (rank, id of the merged piece). A pair that is inserted again gets the new rank.
 class MergeMap {
  public:
   static constexpr uint32_t kNoRank = 0xffffffffu;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The post-processors of tokenizer.json, reduced to what they put before and after one text.
+// The post-processors of tokenizer.json, reduced to the tokens that they add before and after one text.
 #include "text/parts.h"
 
 namespace quire::text {
@@ -18,7 +18,7 @@ Result<std::vector<int32_t>> special_token_ids(const json::Value& section, const
   std::vector<int32_t> out;
   for (const json::Value& id : ids->as_array()) {
     if (!id.is_int() || id.as_int() < 0 || id.as_int() > 0x7fffffff) {
-      return corrupt("post_processor.special_tokens has an id for \"" + name + "\" that is no token id");
+      return corrupt("post_processor.special_tokens has an id for \"" + name + "\" that is not a token id");
     }
     out.push_back(static_cast<int32_t>(id.as_int()));
   }
@@ -32,7 +32,7 @@ Result<PostProcessor> read_template(const json::Value& section) {
   out.keeps_text = false;
   for (const json::Value& item : single->as_array()) {
     if (item.find("Sequence") != nullptr) {
-      if (out.keeps_text) return unsupported("post_processor.single repeats the text, which quire does not do");
+      if (out.keeps_text) return unsupported("post_processor.single repeats the text, which quire does not support");
       out.keeps_text = true;
     } else if (const json::Value* token = item.find("SpecialToken"); token != nullptr) {
       QUIRE_ASSIGN(const std::string name, json::get_string(*token, "id"));
@@ -75,7 +75,7 @@ Result<PostProcessor> read(const json::Value* section, int depth) {
   if (type == "Sequence") {
     const json::Value* list = section->find("processors");
     if (list == nullptr || !list->is_array()) return corrupt("post_processor.processors must be a list");
-    for (const json::Value& item : list->as_array()) {  // each wraps what the ones before it made
+    for (const json::Value& item : list->as_array()) {  // each wraps the result of the previous ones
       QUIRE_ASSIGN(PostProcessor outer, read(&item, depth + 1));
       if (outer.keeps_text) {
         outer.before.insert(outer.before.end(), out.before.begin(), out.before.end());
@@ -86,7 +86,7 @@ Result<PostProcessor> read(const json::Value* section, int depth) {
     }
     return out;
   }
-  return unsupported("post_processor has the type \"" + type + "\", which quire does not know");
+  return unsupported("post_processor has the type \"" + type + "\", which quire does not support");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pre-tokenizers.
+// The pre-tokenizers of tokenizer.json.
 #include "text/pre_tokenizer.h"
 
 #include <utility>
@@ -14,15 +14,15 @@ const char* const kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?
 
 namespace {
 
-// Cuts each piece with cut(text, spans), where spans are the parts that stay.
-template <typename Cut>
-void cut_pieces(PreTokenized& input, Cut cut) {
+// Splits each piece with split(text, spans), which sets the spans that remain.
+template <typename Split>
+void split_pieces(PreTokenized& input, Split split) {
   std::vector<Piece> out;
   out.reserve(input.pieces.size());
   std::vector<Regex::Span> spans;
   for (const Piece& piece : input.pieces) {
     spans.clear();
-    cut(input.view(piece), spans);
+    split(input.view(piece), spans);
     for (const auto& [begin, end] : spans) {
       out.push_back({piece.begin + begin, piece.begin + end, piece.at_start && begin == 0});
     }
@@ -44,7 +44,7 @@ void rewrite_pieces(PreTokenized& input, Rewrite rewrite) {
   input.text = std::move(out);
 }
 
-// The characters that satisfy a predicate, each a match of its own.
+// Each character that satisfies a predicate is a match.
 template <typename Predicate>
 void find_chars(std::string_view text, std::vector<Regex::Span>& matches, Predicate wanted) {
   const char* p = text.data();
@@ -63,7 +63,7 @@ class Split final : public PreTokenizer {
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
   void apply(PreTokenized& input) const override {
     std::vector<Regex::Span> matches;
-    cut_pieces(input, [&](std::string_view text, std::vector<Regex::Span>& spans) {
+    split_pieces(input, [&](std::string_view text, std::vector<Regex::Span>& spans) {
       matches.clear();
       pattern_.find_all(text, matches);
       split_around(text.size(), matches, behavior_, invert_, spans);
@@ -76,7 +76,7 @@ class Split final : public PreTokenizer {
   bool invert_;
 };
 
-// A Split with one of the well-known patterns, cut by its own scanner.
+// A Split with one of the common patterns, which has its own scanner.
 class ScannedSplit final : public PreTokenizer {
  public:
   explicit ScannedSplit(Scanner scanner) : scanner_(scanner) {}
@@ -95,14 +95,14 @@ class ScannedSplit final : public PreTokenizer {
   Scanner scanner_;
 };
 
-// Cuts around the characters with a property.
+// Splits around the characters with a property.
 class PropertySplit final : public PreTokenizer {
  public:
   PropertySplit(uint32_t property, SplitBehavior behavior) : property_(property), behavior_(behavior) {}
   void apply(PreTokenized& input) const override {
     const CodePointTable& table = property_table();
     std::vector<Regex::Span> matches;
-    cut_pieces(input, [&](std::string_view text, std::vector<Regex::Span>& spans) {
+    split_pieces(input, [&](std::string_view text, std::vector<Regex::Span>& spans) {
       matches.clear();
       find_chars(text, matches, [&](char32_t cp) { return (table[cp] & property_) != 0; });
       if (matches.empty()) {
@@ -118,12 +118,12 @@ class PropertySplit final : public PreTokenizer {
   SplitBehavior behavior_;
 };
 
-// Runs of word characters, and runs of what is neither word nor space; spaces go.
+// Runs of word characters, and runs of other characters except spaces, which are dropped.
 class Whitespace final : public PreTokenizer {
  public:
   void apply(PreTokenized& input) const override {
     const CodePointTable& table = property_table();
-    cut_pieces(input, [&](std::string_view text, std::vector<Regex::Span>& spans) {
+    split_pieces(input, [&](std::string_view text, std::vector<Regex::Span>& spans) {
       int previous = 0;  // 0 space, 1 word, 2 other
       const char* p = text.data();
       const char* end = p + text.size();
@@ -148,7 +148,7 @@ class CharDelimiterSplit final : public PreTokenizer {
   explicit CharDelimiterSplit(char32_t delimiter) : delimiter_(delimiter) {}
   void apply(PreTokenized& input) const override {
     std::vector<Regex::Span> matches;
-    cut_pieces(input, [&](std::string_view text, std::vector<Regex::Span>& spans) {
+    split_pieces(input, [&](std::string_view text, std::vector<Regex::Span>& spans) {
       matches.clear();
       find_chars(text, matches, [&](char32_t cp) { return cp == delimiter_; });
       split_around(text.size(), matches, SplitBehavior::kRemoved, false, spans);
@@ -163,7 +163,7 @@ class FixedLength final : public PreTokenizer {
  public:
   explicit FixedLength(size_t length) : length_(length) {}
   void apply(PreTokenized& input) const override {
-    cut_pieces(input, [&](std::string_view text, std::vector<Regex::Span>& spans) {
+    split_pieces(input, [&](std::string_view text, std::vector<Regex::Span>& spans) {
       size_t at = 0;
       while (at < text.size()) {
         size_t end = at;
@@ -178,13 +178,13 @@ class FixedLength final : public PreTokenizer {
   size_t length_;
 };
 
-// Cuts where the script changes. Characters of no script never cut, and those before the first script are lost: so
-// the reference has it.
+// Splits where the script changes. Characters without a script never split, and those before the first script are
+// dropped, as in Hugging Face's tokenizers.
 class UnicodeScripts final : public PreTokenizer {
  public:
   void apply(PreTokenized& input) const override {
     const CodePointTable& table = script_class_table();
-    cut_pieces(input, [&](std::string_view text, std::vector<Regex::Span>& spans) {
+    split_pieces(input, [&](std::string_view text, std::vector<Regex::Span>& spans) {
       uint32_t last = 0;
       const char* p = text.data();
       const char* end = p + text.size();
@@ -221,7 +221,7 @@ class Metaspace final : public PreTokenizer {
     if (!split_) return;
     std::vector<Regex::Span> matches;
     const Pattern mark(mark_);
-    cut_pieces(input, [&](std::string_view text, std::vector<Regex::Span>& spans) {
+    split_pieces(input, [&](std::string_view text, std::vector<Regex::Span>& spans) {
       matches.clear();
       mark.find_all(text, matches);
       split_around(text.size(), matches, SplitBehavior::kMergedWithNext, false, spans);
@@ -234,7 +234,7 @@ class Metaspace final : public PreTokenizer {
   bool split_;
 };
 
-// The two halves of ByteLevel beside its split: a leading space, and the alphabet.
+// The two parts of ByteLevel besides its split: a leading space, and the alphabet.
 class PrefixSpace final : public PreTokenizer {
  public:
   void apply(PreTokenized& input) const override {
@@ -258,12 +258,12 @@ class Reader {
  public:
   Status read(const json::Value& section, int depth);
   std::vector<PreTokenizerPtr> steps;
-  bool last_spells_bytes = false;
+  bool last_is_byte_level = false;
 
  private:
   void add(PreTokenizerPtr step) {
     steps.push_back(std::move(step));
-    last_spells_bytes = false;
+    last_is_byte_level = false;
   }
   Status read_byte_level(const json::Value& section);
   Status read_split(const json::Value& section);
@@ -279,7 +279,7 @@ Status Reader::read_byte_level(const json::Value& section) {
     add(std::move(split));
   }
   add(std::make_unique<SpellBytes>());
-  last_spells_bytes = true;
+  last_is_byte_level = true;
   return {};
 }
 
@@ -354,13 +354,13 @@ Status Reader::read(const json::Value& section, int depth) {
     QUIRE_ASSIGN(const int64_t length, json::get_int_or(section, "length", 5, 1, 1 << 30));
     return add(std::make_unique<FixedLength>(static_cast<size_t>(length))), Status();
   }
-  return unsupported("pre_tokenizer has the type \"" + type + "\", which quire does not know");
+  return unsupported("pre_tokenizer has the type \"" + type + "\", which quire does not support");
 }
 
 }  // namespace
 
 Result<PreTokenizerPtr> make_split(std::string_view regex, SplitBehavior behavior, bool invert) {
-  if (behavior == SplitBehavior::kIsolated) {  // inverting changes nothing here
+  if (behavior == SplitBehavior::kIsolated) {  // `invert` has no effect here
     if (const Scanner scanner = scanner_for(regex)) return PreTokenizerPtr(std::make_unique<ScannedSplit>(scanner));
   }
   QUIRE_ASSIGN(Regex compiled, Regex::compile(regex));
@@ -411,7 +411,7 @@ Result<PreTokenizerSteps> make_pre_tokenizer(const json::Value* section, bool ra
   if (section == nullptr || section->is_null()) return out;
   Reader reader;
   QUIRE_TRY(reader.read(*section, 0));
-  if (raw_bytes && reader.last_spells_bytes) {
+  if (raw_bytes && reader.last_is_byte_level) {
     reader.steps.pop_back();
     out.byte_level = true;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pre-tokenizers of tokenizer.json: how a normalized text is cut into the pieces that a model sees.
+// The pre-tokenizers of tokenizer.json, which split a normalized text into the pieces that a model tokenizes.
 #pragma once
 
 #include <memory>
@@ -16,10 +16,10 @@ namespace quire::text {
 struct Piece {
   size_t begin = 0;
   size_t end = 0;
-  bool at_start = false;  // begins at the input's first byte
+  bool at_start = false;  // begins at the first byte of the input
 };
 
-// A text and the pieces it is cut into so far; pieces are in order and not empty, but need not cover the text.
+// A text and its pieces so far; pieces are in order and not empty, but need not cover the text.
 struct PreTokenized {
   std::string text;
   std::vector<Piece> pieces;
@@ -29,7 +29,7 @@ struct PreTokenized {
   }
 };
 
-// One step: it cuts pieces further or rewrites them. Immutable; any thread may apply it.
+// One step: splits pieces further or rewrites them. Immutable; any thread may apply it.
 class PreTokenizer {
  public:
   PreTokenizer() = default;
@@ -40,8 +40,8 @@ class PreTokenizer {
 };
 using PreTokenizerPtr = std::unique_ptr<const PreTokenizer>;
 
-// A whole pre-tokenizer: its steps in order. When the last step of all would spell bytes in the byte-level alphabet,
-// that step is left out and `byte_level` set: a BPE model then takes raw bytes, which saves a copy of the text.
+// A whole pre-tokenizer: its steps in order. If the last step converts bytes to the byte-level alphabet, it is left out
+// and `byte_level` is set: a BPE model then takes raw bytes, which saves a copy of the text.
 struct PreTokenizerSteps {
   std::vector<PreTokenizerPtr> steps;
   bool byte_level = false;
@@ -50,7 +50,7 @@ struct PreTokenizerSteps {
 // Empty for a null or missing section. `raw_bytes` allows byte_level.
 Result<PreTokenizerSteps> make_pre_tokenizer(const json::Value* section, bool raw_bytes);
 
-// The ones that other formats build directly.
+// The pre-tokenizers that the readers of other formats create directly.
 Result<PreTokenizerPtr> make_split(std::string_view regex, SplitBehavior behavior, bool invert = false);
 PreTokenizerPtr make_digits(bool individual);
 PreTokenizerPtr make_punctuation(SplitBehavior behavior);
@@ -59,7 +59,7 @@ PreTokenizerPtr make_whitespace_split();
 enum class PrependScheme { kAlways, kFirst, kNever };
 PreTokenizerPtr make_metaspace(std::string replacement, PrependScheme scheme, bool split);
 
-// The split pattern inside the ByteLevel pre-tokenizer (GPT-2's).
+// The split pattern of the ByteLevel pre-tokenizer (GPT-2's).
 extern const char* const kGpt2Pattern;
 
 }  // namespace quire::text

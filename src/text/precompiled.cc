@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SentencePiece's compiled normalization rules: a double-array trie over bytes and a pool of zero-ended results.
+// SentencePiece's compiled normalization rules: a double-array trie over bytes and a pool of zero-terminated results.
 #include <cstring>
 
 #include "text/normalizer.h"
@@ -9,8 +9,8 @@ namespace quire::text {
 
 namespace {
 
-// One unit of the double array (the layout is Darts'): a label with a leaf flag and the offset to its children, or,
-// behind a leaf, a value with the top bit set.
+// One unit of the double array (in the layout of Darts): a label with a leaf flag and the offset to its children, or,
+// after a leaf, a value with the top bit set.
 bool has_leaf(uint32_t unit) {
   return ((unit >> 8) & 1) != 0;
 }
@@ -31,7 +31,7 @@ class Precompiled final : public Normalizer {
   void apply(NormalText& text) const override;
 
  private:
-  // The result of the shortest rule that begins `chunk`; a null view when there is none.
+  // The result of the shortest rule that is a prefix of `chunk`; a null view if there is none.
   std::string_view rule(std::string_view chunk) const;
 
   std::vector<uint32_t> units_;
@@ -54,7 +54,7 @@ std::string_view Precompiled::rule(std::string_view chunk) const {
     const uint32_t at = unit_value(units_[node]);
     if (at >= results_.size()) return {};
     const char* result = results_.data() + at;
-    if ((static_cast<unsigned char>(*result) & 0xc0) == 0x80) return {};  // into the middle of a character
+    if ((static_cast<unsigned char>(*result) & 0xc0) == 0x80) return {};  // starts inside a character
     return {result, strnlen(result, results_.size() - at)};
   }
   return {};
@@ -66,8 +66,8 @@ bool is_grapheme_control(char32_t cp) {
   return category == kCc || category == kZl || category == kZp || category == kCf;
 }
 
-// Where the grapheme at `begin` ends. The rules are asked for graphemes of fewer than six bytes only, so the longer
-// kinds (Hangul, flags, emoji sequences, conjuncts) may come out as single characters without a difference.
+// The end of the grapheme at `begin`. The rules are looked up only for graphemes of fewer than six bytes, so it makes
+// no difference that longer kinds (Hangul, flags, emoji sequences, conjuncts) may be split into characters.
 size_t grapheme_end(std::string_view text, size_t begin) {
   const char* p = text.data() + begin;
   const char* end = text.data() + text.size();
@@ -117,16 +117,16 @@ void Precompiled::apply(NormalText& text) const {
 Result<NormalizerPtr> make_precompiled(std::string charsmap) {
   if (charsmap.empty()) return NormalizerPtr();
   uint32_t size = 0;
-  if (charsmap.size() < sizeof size) return corrupt("the precompiled charsmap is shorter than its head");
+  if (charsmap.size() < sizeof size) return corrupt("the precompiled charsmap is shorter than its header");
   std::memcpy(&size, charsmap.data(), sizeof size);
   if (size % 4 != 0 || size > charsmap.size() - sizeof size) {
-    return corrupt("the precompiled charsmap says that its trie has " + std::to_string(size) +
-                   " bytes, which it has not");
+    return corrupt("the precompiled charsmap declares a trie of " + std::to_string(size) +
+                   " bytes, which is impossible");
   }
   std::vector<uint32_t> units(size / 4);
   std::memcpy(units.data(), charsmap.data() + sizeof size, size);
   std::string results = charsmap.substr(sizeof size + size);
-  // Results go into text, so they must be text.
+  // Results become part of the text, so they must be valid.
   std::string valid;
   utf8::append_valid(valid, results);
   if (valid != results) return corrupt("the precompiled charsmap's results are not valid UTF-8");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiles a parsed pattern for PCRE2 and runs it.
+// Compiles a parsed pattern with PCRE2 and runs it.
 #include "text/regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -23,12 +23,13 @@ struct FreeCode {
 };
 
 constexpr size_t kMaxClasses = 250;
-// Far above what a pre-tokenizer's pattern needs on one word, and low enough that a hostile one ends within a second.
+// Far above what the pattern of a pre-tokenizer needs for one word, and low enough that a hostile one stops within a
+// second.
 constexpr uint32_t kMatchLimit = 20'000'000;
 constexpr uint32_t kDepthLimit = 100'000;
 constexpr size_t kJitStackMax = size_t{8} << 20;
 
-// One thread's scratch for matching; made on first use.
+// The working memory of one thread for matching; created on first use.
 struct Matcher {
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
@@ -60,7 +61,7 @@ Matcher& matcher() {
 
 struct CompiledRegex {
   std::unique_ptr<pcre2_code, FreeCode> code;
-  // Class mode only: the class byte of every code point.
+  // Only in class mode: the class byte of every code point.
   std::optional<CodePointTable> class_of;
   std::array<char, 128> class_of_ascii{};
 };
@@ -72,7 +73,7 @@ void collect_sets(const RegexNode& node, std::vector<const CodeSet*>& sets) {
   for (const RegexNode& child : node.children) collect_sets(child, sets);
 }
 
-// Code points that no set of the pattern tells apart, as runs of class numbers.
+// Groups of code points that no set of the pattern distinguishes, as runs of class numbers.
 struct Classes {
   std::vector<uint32_t> starts, values;
   size_t count = 0;
@@ -80,8 +81,8 @@ struct Classes {
 };
 
 Classes partition(const std::vector<const CodeSet*>& sets) {
-  // At each boundary the signature (which sets we are inside) changes; equal signatures share a class.
-  std::vector<std::pair<uint32_t, size_t>> edges;  // position, set whose state flips there
+  // At each boundary the signature (the sets that contain the code point) changes; equal signatures share a class.
+  std::vector<std::pair<uint32_t, size_t>> edges;  // position, and the set that begins or ends there
   for (size_t i = 0; i < sets.size(); ++i) {
     for (const auto& [first, last] : *sets[i]) {
       edges.emplace_back(first, i);
@@ -109,7 +110,7 @@ Classes partition(const std::vector<const CodeSet*>& sets) {
   return out;
 }
 
-// Writes a tree as a PCRE2 pattern; sets as classes of bytes, or of code points when there are none.
+// Writes a tree as a PCRE2 pattern, with sets as classes of bytes or, without classes, of code points.
 class Writer {
  public:
   explicit Writer(const Classes* classes) : classes_(classes) {}
@@ -216,7 +217,7 @@ Result<Regex> Regex::compile(std::string_view pattern, Mode mode) {
     return unsupported(std::string("the regular expression does not compile: ") +
                        reinterpret_cast<const char*>(message));
   }
-  pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // without a JIT the interpreter gives the same matches
+  pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // without a JIT, the interpreter finds the same matches
   if (by_class) {
     compiled->class_of.emplace(classes.starts.data(), classes.values.data(), classes.starts.size());
     for (uint32_t c = 0; c < 128; ++c) compiled->class_of_ascii[c] = static_cast<char>((*compiled->class_of)[c]);
@@ -226,7 +227,7 @@ Result<Regex> Regex::compile(std::string_view pattern, Mode mode) {
 
 namespace {
 
-// One match at or after `from` in units of the subject; false when there is none (or a limit was passed).
+// Finds one match at or after `from`, in units of the subject; false if there is none or a limit was exceeded.
 bool match_once(const CompiledRegex& regex, std::string_view subject, size_t from, Matcher& scratch, size_t& begin,
                 size_t& end) {
   const int rc = pcre2_match(regex.code.get(), reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), from,
@@ -238,7 +239,7 @@ bool match_once(const CompiledRegex& regex, std::string_view subject, size_t fro
   return end >= begin;
 }
 
-// The text as class bytes; `offsets` gets each character's place unless all are ASCII.
+// Converts the text to class bytes; `offsets` gets the place of each character unless all are ASCII.
 void classify(const CompiledRegex& regex, std::string_view text, Matcher& scratch) {
   scratch.offsets.clear();
   scratch.classes.resize(text.size());
@@ -288,7 +289,7 @@ void Regex::find_all(std::string_view text, std::vector<Span>& out) const {
     }
     if (!empty) {
       from = end;
-    } else {  // step over one character
+    } else {  // skip one character
       from = end + (by_class || end >= subject.size() ? 1 : char_size(subject[end]));
     }
   }

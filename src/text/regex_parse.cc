@@ -103,7 +103,7 @@ class Parser {
     return node;
   }
 
-  // "(?i)": holds until the end of the group.
+  // "(?i)" applies until the end of the group.
   bool take_option_switch() {
     if (take("(?i)")) return caseless_ = true, true;
     if (take("(?-i)")) return caseless_ = false, true;
@@ -121,7 +121,7 @@ class Parser {
         text = "?";
       } else if (peek() == '{') {
         QUIRE_ASSIGN(text, parse_counts());
-        if (text.empty()) return atom;  // a literal brace
+        if (text.empty()) return atom;  // the brace is a literal
       } else {
         return atom;
       }
@@ -129,7 +129,7 @@ class Parser {
       if (take('?')) {
         text += '?';
       } else if (!counted && take('+')) {
-        text += '+';  // after {n,m} Oniguruma reads a second, nested '+'
+        text += '+';  // after {n,m}, Oniguruma reads '+' as a second, nested repeat
       }
       if (++repeats_ > 200) return fail("too many repeats");
       atom = wrapped(Kind::kRepeat, std::move(text), std::move(atom));
@@ -137,7 +137,7 @@ class Parser {
     return atom;
   }
 
-  // {n}, {n,}, {n,m}, {,m}; an empty answer when the brace is a literal.
+  // {n}, {n,}, {n,m} or {,m}; empty if the brace is a literal.
   Result<std::string> parse_counts() {
     const size_t start = pos_;
     ++pos_;
@@ -157,7 +157,7 @@ class Parser {
       return std::string();
     }
     if (low > kMaxRepeat || high > kMaxRepeat) return fail("a repeat count above 1000");
-    if (comma && high >= 0 && high < low) return fail("a repeat range that goes down");
+    if (comma && high >= 0 && high < low) return fail("a repeat range that descends");
     std::string text = "{" + std::to_string(std::max(low, 0));
     if (comma) text += high >= 0 ? "," + std::to_string(high) : std::string(",");
     return text + "}";
@@ -174,7 +174,7 @@ class Parser {
     if (take('^')) return line_start();
     if (take('$')) return line_end();
     if (take('\\')) return parse_escape();
-    if (peek() == '*' || peek() == '+' || peek() == '?') return fail("a repeat of nothing");
+    if (peek() == '*' || peek() == '+' || peek() == '?') return fail("a repeat without an operand");
     return literal(chars_[pos_++]);
   }
 
@@ -193,7 +193,7 @@ class Parser {
     ways.push_back(wrapped(Kind::kGroup, "(?=", set_node(kNewline)));
     return alternation(std::move(ways));
   }
-  // Between a word character and another (or an edge of the text); `same` gives \B.
+  // Between a word character and another character (or an end of the text); `same` is for \B.
   static RegexNode word_boundary(bool same) {
     const CodeSet word = set_of_property(kOnigWord);
     std::vector<RegexNode> ways;
@@ -287,7 +287,7 @@ class Parser {
     return set_node(folded(std::move(set)));
   }
 
-  // What a backslash means inside a class or outside: one character, or a set. The backslash is already taken.
+  // The meaning of an escape inside or outside a class: one character, or a set. REQUIRES: the backslash was consumed.
   Result<CodeSet> parse_set_escape() {
     if (at_end()) return fail("a lone backslash");
     const char32_t c = chars_[pos_++];
@@ -342,7 +342,7 @@ class Parser {
     return one(c);
   }
 
-  // `digits` hex digits, or with 0 as many as there are before '}'.
+  // `digits` hexadecimal digits, or, if 0, all digits before '}'.
   Result<CodeSet> parse_hex(size_t digits) {
     uint32_t value = 0;
     size_t count = 0;
@@ -375,12 +375,12 @@ class Parser {
     return negated ? complement(*set) : *set;
   }
 
-  // After '[': everything up to its ']'. Nested classes unite, && intersects, as in Oniguruma.
+  // After '[': everything up to its ']'. Nested classes are united and && intersects, as in Oniguruma.
   Result<CodeSet> parse_class(int depth) {
     if (depth > kMaxDepth) return fail("classes nested too deeply");
     const bool negated = take('^');
     CodeSet united_so_far;
-    std::optional<CodeSet> left;  // what stands before &&
+    std::optional<CodeSet> left;  // what is before &&
     bool first = true;
     while (true) {
       if (at_end()) return fail("a class that is not closed");
@@ -428,12 +428,12 @@ class Parser {
       ++pos_;
     }
     if (last.size() != 1 || last[0].first != last[0].second || last[0].first < item[0].first) {
-      return fail("a class range that goes down");
+      return fail("a class range that descends");
     }
     return CodeSet{{item[0].first, last[0].first}};
   }
 
-  // [:name:] inside a class; an empty set when it is not one.
+  // [:name:] inside a class; an empty set if it is not one.
   Result<CodeSet> parse_posix() {
     const size_t start = pos_;
     pos_ += 2;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pattern's tree: Oniguruma syntax with every character and class resolved to a set of code points.
+// The tree of a pattern: Oniguruma's syntax with every character and class resolved to a set of code points.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@
 
 namespace quire::text {
 
-// One node of a pattern. Sets are leaves; everything else is written back to PCRE2 as it stood.
+// One node of a pattern. Sets are leaves; everything else is written to the PCRE2 pattern unchanged.
 struct RegexNode {
   enum class Kind {
-    kSet,          // one character out of `set`
+    kSet,          // one character of `set`
     kSequence,     // children one after another
-    kAlternation,  // one of the children, the first that matches
+    kAlternation,  // the first child that matches
     kGroup,        // `text` + child + ")": a group or a look-around
     kRepeat,       // child + `text` ("*", "+?", "{1,3}")
-    kAssertion,    // `text` as it is: \A, \z, a back reference
+    kAssertion,    // `text` unchanged: \A, \z, a back reference
   };
   Kind kind = Kind::kSequence;
   CodeSet set;

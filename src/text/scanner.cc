@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scanners. Each follows its pattern alternative by alternative; scanner_test.cc holds them to the regular
+// The scanners. Each follows its pattern alternative by alternative; scanner_test.cc compares them with the regular
 // expressions on random text.
 #include "text/scanner.h"
 
@@ -12,7 +12,7 @@ namespace quire::text {
 
 namespace {
 
-// A class word: one bit for the general category, one for \s, one for a line break.
+// A class word: one bit for the general category, one for \s, one for line breaks.
 constexpr uint32_t kSpaceBit = 1u << 30;
 constexpr uint32_t kBreakBit = 1u << 29;
 
@@ -26,7 +26,7 @@ constexpr uint32_t kMarkBits = mask({kMn, kMc, kMe});
 constexpr uint32_t kNumber = mask({kNd, kNl, kNo});
 constexpr uint32_t kPunctuationBits = mask({kPc, kPd, kPs, kPe, kPi, kPf, kPo});
 constexpr uint32_t kSymbol = mask({kSm, kSc, kSk, kSo});
-// What o200k takes as the head and as the tail of a word; marks and letters without case are both.
+// What o200k accepts as the head and as the tail of a word; marks and letters without case are both.
 constexpr uint32_t kUpper = mask({kLu, kLt, kLm, kLo}) | kMarkBits;
 constexpr uint32_t kLower = mask({kLl, kLm, kLo}) | kMarkBits;
 
@@ -60,8 +60,8 @@ const Tables& tables() {
   return instance;
 }
 
-// A text under a scanner. Positions are pointers; class_at() gives the class word of the character at one and where
-// the next begins.
+// A text to scan. Positions are pointers; class_at() returns the class word of the character at one, and where the next
+// character begins.
 class Text {
  public:
   explicit Text(std::string_view text) : end(text.data() + text.size()), tables_(tables()) {}
@@ -76,7 +76,7 @@ class Text {
     const char32_t cp = next_code_point(next);
     return tables_.all[cp];
   }
-  // Past the run of characters with any of these bits (or without all of them).
+  // The end of the run of characters with any of these bits (or without all of them).
   const char* run(const char* p, uint32_t bits) const {
     const char* next = p;
     while (p < end && (class_at(p, next) & bits) != 0) p = next;
@@ -87,7 +87,7 @@ class Text {
     while (p < end && (class_at(p, next) & bits) == 0) p = next;
     return p;
   }
-  // Past at most `most` numbers.
+  // The end of at most `most` numbers.
   const char* numbers(const char* p, int most) const {
     const char* next = p;
     while (most-- > 0 && p < end && (class_at(p, next) & kNumber) != 0) p = next;
@@ -100,7 +100,7 @@ class Text {
   const Tables& tables_;
 };
 
-// 's 't 'm 'd 're 've 'll at the apostrophe p; null when it is none.
+// The end of 's 't 'm 'd 're 've 'll at the apostrophe p; null if there is none.
 const char* contraction(const Text& text, const char* p) {
   if (text.end - p < 2) return nullptr;
   const char a = p[1];
@@ -111,7 +111,7 @@ const char* contraction(const Text& text, const char* p) {
   return nullptr;
 }
 
-// The same in any case; a long s counts as an s.
+// The same in upper or lower case; a long s counts as an s.
 const char* caseless_contraction(const Text& text, const char* p) {
   if (text.end - p < 2) return nullptr;
   const auto lower = [](char c) { return static_cast<char>(c | 0x20); };
@@ -124,7 +124,7 @@ const char* caseless_contraction(const Text& text, const char* p) {
   return nullptr;
 }
 
-// \s+(?!\S)|\s+ at white space p: the run, less its last character when more text follows.
+// \s+(?!\S)|\s+ at white space p: the run, without its last character if more text follows.
 const char* spaces(const Text& text, const char* p) {
   const char* last = p;
   const char* next = p;
@@ -153,7 +153,7 @@ const char* breaks_or_spaces(const Text& text, const char* p) {
   return at == text.end || last == p ? at : last;
 }
 
-// Each matcher answers where the match at p ends, or p when there is none.
+// Each matcher returns the end of the match at p, or p if there is none.
 struct Gpt2 {
   static const char* match(const Text& text, const char* p) {
     if (*p == '\'') {
@@ -177,7 +177,7 @@ struct Gpt2 {
   }
 };
 
-// Llama 3 and Qwen: `kMost` numbers in a piece, and for Qwen 3.5 marks inside words.
+// Llama 3 and Qwen: at most `kMost` numbers per piece, and for Qwen 3.5 marks inside words.
 template <int kMost, uint32_t kWord>
 struct Cl100k {
   static constexpr uint32_t kNotOther = kSpaceBit | kNumber | kWord;
@@ -202,11 +202,11 @@ struct Cl100k {
 };
 
 struct O200k {
-  // [upper]*[lower]+ from p, or null. A run of upper gives back characters until one that is also lower ends it.
+  // [upper]*[lower]+ from p, or null. A run of upper backtracks to a character that is also lower.
   static const char* cased(const Text& text, const char* p) {
     const char* next = p;
     const char* at = p;
-    const char* after_both = nullptr;  // past the last character of the run that is upper and lower
+    const char* after_both = nullptr;  // after the last character of the run that is upper and lower
     while (at < text.end) {
       const uint32_t word = text.class_at(at, next);
       if ((word & kUpper) == 0) break;
@@ -297,7 +297,7 @@ struct DeepseekCjk {
   }
 };
 
-// Cuts a text into matches and the gaps between them.
+// Splits a text into matches and the gaps between them.
 template <typename Matcher>
 void scan(std::string_view input, size_t base, std::vector<Piece>& out) {
   const Text text(input);
@@ -337,8 +337,7 @@ const Entry kScanners[] = {
      R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      scan<O200k>},
     {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
-     "?[\\p{P}\\p{S}]+[\r\n]*|"
-     "\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+     "?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
      scan<Deepseek3>},
     {R"(\p{N}{1,3})", scan<ThreeNumbers>},
     {"[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+", scan<DeepseekCjk>},

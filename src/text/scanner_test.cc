@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scanners against the regular expressions that they replace, and the two ways to run a regular expression.
+// The scanners against the regular expressions that they replace, and the two modes of a regular expression.
 #include "text/scanner.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reader of SentencePiece's tokenizer.model: a small protocol-buffer reader and the parts that the model describes.
+// Reads SentencePiece's tokenizer.model: a small protocol-buffer reader, and the parts of the tokenizer.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kMark = "\xe2\x96\x81";
 constexpr size_t kMaxPieces = size_t{1} << 24;
 
-// One message's fields, front to back. Every length is checked against what is left.
+// The fields of one message in order. Every length is checked against the remaining bytes.
 class Message {
  public:
   explicit Message(std::string_view bytes) : rest_(bytes) {}
@@ -29,7 +29,7 @@ class Message {
     float as_float() const { return std::bit_cast<float>(static_cast<uint32_t>(integer)); }
   };
 
-  // False at the end or at a fault; fault() tells which.
+  // False at the end or on an error; fault() tells which.
   bool next(Field& field) {
     if (rest_.empty() || fault_) return false;
     uint64_t key = 0;
@@ -155,8 +155,8 @@ Result<Proto> read_proto(std::string_view bytes) {
     if (field.number == 2) QUIRE_TRY(read_trainer(field.bytes, proto));
     if (field.number == 3) QUIRE_TRY(read_normalizer(field.bytes, proto));
   }
-  if (message.fault()) return corrupt("the protocol buffer is damaged or cut short");
-  if (proto.pieces.empty()) return corrupt("there are no pieces; is this a SentencePiece model?");
+  if (message.fault()) return corrupt("the protocol buffer is damaged or truncated");
+  if (proto.pieces.empty()) return corrupt("there are no pieces, so it is not a SentencePiece model");
   return proto;
 }
 
@@ -206,7 +206,7 @@ Result<std::unique_ptr<TokenizerParts>> read(std::string_view bytes) {
   QUIRE_ASSIGN(const Proto proto, read_proto(bytes));
   if (proto.model_type != kUnigram && proto.model_type != kBpe && proto.model_type != kChar) {
     return unsupported("trainer_spec.model_type is " + std::to_string(proto.model_type) +
-                       "; quire reads unigram, BPE and char");
+                       "; quire supports unigram, BPE and char");
   }
   auto parts = std::make_unique<TokenizerParts>();
   PieceMap pieces;
@@ -230,7 +230,7 @@ Result<std::unique_ptr<TokenizerParts>> read(std::string_view bytes) {
   parts->special.bos = id(proto.bos);
   parts->special.eos = id(proto.eos);
   parts->special.pad = id(proto.pad);
-  // Llama's way, which the BPE models of this format follow; tokenizer_config.json may say otherwise.
+  // As in Llama, which the BPE models of this format follow; tokenizer_config.json can override it.
   if (proto.model_type == kBpe && parts->special.bos) parts->post.before = {*parts->special.bos};
   return parts;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The readers of rank files: tiktoken's (one token in base64 and its rank on each line) and Mistral's tekken.json.
+// Reads rank files: tiktoken's (a token in base64 and its rank per line) and Mistral's tekken.json.
 #include "text/tiktoken.h"
 
 #include <array>
@@ -26,7 +26,7 @@ int base64_value(char c) {
   return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-// False for text that is no base64.
+// False if the text is not base64.
 bool decode_base64(std::string_view text, std::string& out) {
   out.clear();
   while (!text.empty() && text.back() == '=') text.remove_suffix(1);
@@ -50,16 +50,16 @@ class Ranks {
  public:
   Status add(std::string_view base64, int64_t rank, const std::string& where) {
     std::string token;
-    if (!decode_base64(base64, token)) return corrupt(where + " has a token that is no base64");
+    if (!decode_base64(base64, token)) return corrupt(where + " has a token that is not base64");
     if (token.size() > kMaxTokenBytes) return corrupt(where + " has a token of more than 512 bytes");
     if (rank < 0 || rank >= kMaxRanks) return corrupt(where + " has a rank that is not between 0 and 2^21");
-    // Some files end in an empty token, which no text gives.
+    // Some files end with an empty token, which no text produces.
     if (token.empty()) return {};
-    std::string spelled;
-    append_byte_level(spelled, token);
-    if (pieces_.find(spelled) >= 0) return corrupt(where + " has a token that another line has too");
-    if (pieces_.has_id(static_cast<int32_t>(rank))) return corrupt(where + " has a rank that another line has too");
-    pieces_.insert(spelled, static_cast<int32_t>(rank));
+    std::string piece;
+    append_byte_level(piece, token);
+    if (pieces_.find(piece) >= 0) return corrupt(where + " repeats the token of another line");
+    if (pieces_.has_id(static_cast<int32_t>(rank))) return corrupt(where + " repeats the rank of another line");
+    pieces_.insert(piece, static_cast<int32_t>(rank));
     ++size_;
     return {};
   }
@@ -71,9 +71,9 @@ class Ranks {
   int64_t size_ = 0;
 };
 
-// The parts for tokens with these ranks, whose ids are `offset` larger. tiktoken merges the pair whose joined token has
-// the lowest rank, so every cut of a token into two others is a merge of that rank; a whole piece that is a token stays
-// whole.
+// The parts for tokens with these ranks, whose ids are `offset` larger. tiktoken merges the pair whose merged token has
+// the lowest rank, so every split of a token into two others is a merge of that rank; a piece that is itself a token
+// stays whole.
 Result<std::unique_ptr<TokenizerParts>> make_parts(const Ranks& ranks, int32_t offset) {
   std::string byte;
   for (int i = 0; i < 256; ++i) {
@@ -139,13 +139,13 @@ std::vector<std::string> qwen_specials() {
   return names;
 }
 
-// A rank file does not say how text is split, nor which control tokens follow its ranks. Both are known for these
-// families, by tokenizer_config.json's tokenizer_class or by the number of ranks.
+// A rank file has neither the split pattern nor the control tokens that follow its ranks. They are known for these
+// families, which are recognised by tokenizer_class in tokenizer_config.json or by the number of ranks.
 struct Family {
   int64_t ranks;
-  std::string_view tokenizer_class;  // "": none tells it apart
-  std::string_view pre;              // the row of the table of pre-tokenizers that has the pattern
-  SpecialNames specials;             // null: tokenizer_config.json must list them
+  std::string_view tokenizer_class;  // "": not needed
+  std::string_view pre;              // the name of the pattern in the table of GGUF pre-tokenizers
+  SpecialNames specials;             // null: they must be in tokenizer_config.json
   std::string_view bos, eos;
 };
 constexpr Family kFamilies[] = {
@@ -172,12 +172,12 @@ Result<const Family*> find_family(const Ranks& ranks, const json::Value& config)
   }
   if (found == nullptr) {
     return unsupported("this is a tiktoken file of " + std::to_string(ranks.size()) +
-                       " ranks, which does not say how text is split; quire knows the rule for Llama 3 and 4, Qwen, "
-                       "Kimi K2 and o200k only, so convert the file to a tokenizer.json");
+                       " ranks, which has no split pattern; quire knows only those of Llama 3 and 4, Qwen, "
+                       "Kimi K2 and o200k, so convert the file to a tokenizer.json");
   }
   if (found->specials == nullptr && !lists_tokens(config)) {
     return unsupported(
-        "this is a tiktoken file, whose control tokens stand in tokenizer_config.json under added_tokens_decoder; put "
+        "this is a tiktoken file, whose control tokens are in added_tokens_decoder of tokenizer_config.json; put "
         "that file beside it");
   }
   return found;
@@ -227,7 +227,7 @@ Result<std::unique_ptr<TokenizerParts>> read_rank_file(std::string_view text, co
 
 // --- tekken.json ---
 
-// The control tokens of files that do not list any, in the order of their ids.
+// The control tokens of files that have none, in the order of their ids.
 constexpr std::array<const char*, 20> kTekkenSpecials = {"<unk>",
                                                          "<s>",
                                                          "</s>",
@@ -275,10 +275,10 @@ Result<std::unique_ptr<TokenizerParts>> read_tekken_root(const json::Value& root
   QUIRE_ASSIGN(const std::string pattern, json::get_string(*config, "pattern"));
   QUIRE_ASSIGN(const int64_t specials, json::get_int(*config, "default_num_special_tokens", 1, 1 << 20));
   QUIRE_ASSIGN(const int64_t size, json::get_int(*config, "default_vocab_size", specials, kMaxRanks));
-  // The file may hold more tokens than the model has.
+  // The file may have more tokens than the model.
   const auto used = static_cast<size_t>(size - specials);
   if (vocab->as_array().size() < used) {
-    return corrupt("vocab has " + std::to_string(vocab->as_array().size()) + " tokens, but config speaks of " +
+    return corrupt("vocab has " + std::to_string(vocab->as_array().size()) + " tokens, but config requires " +
                    std::to_string(used));
   }
   Ranks ranks;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokenizer: its parts in the order that Hugging Face applies them.
+// The tokenizer: applies its parts in the order of Hugging Face's tokenizers.
 #include "text/tokenizer.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace quire::text {
 
 namespace {
 
-// Normalizes, cuts and tokenizes one stretch between added tokens.
+// Normalizes, splits and tokenizes the text between two added tokens.
 class Encoder {
  public:
   Encoder(const TokenizerParts& parts, const EncodeOptions& options, std::vector<int32_t>& out)
@@ -37,7 +37,7 @@ class Encoder {
   }
 
  private:
-  // `origins` are those of the whole text, from the first that may touch this stretch, which starts at `begin` there.
+  // `origins` are the ranges of the whole text, from the first that may overlap this part, which begins at `begin`.
   void stretch(std::string_view input, bool at_start, std::span<const OriginRange> origins, size_t begin) {
     NormalText normal{std::string(input), at_start};
     if (parts_.normalizer) parts_.normalizer->apply(normal);
@@ -80,8 +80,8 @@ class Encoder {
     }
   }
 
-  // The vocabularies of some models (Unigram) also find control tokens in plain text. Text that an added token was not
-  // recognised in is cut inside each of them.
+  // The vocabularies of some models (Unigram) contain control tokens as pieces of plain text. If the guard rejected
+  // such a token, the text is split inside each occurrence.
   void tokenize_guarded(std::string_view piece) {
     const size_t before = out_.size();
     parts_.model->tokenize(piece, out_);
@@ -91,13 +91,13 @@ class Encoder {
     };
     const auto found = std::find_if(out_.begin() + static_cast<std::ptrdiff_t>(before), out_.end(), forged);
     if (found == out_.end()) return;
-    const std::string& spelling = parts_.added.by_id(*found)->content;
-    size_t at = piece.find(spelling);
+    const std::string& content = parts_.added.by_id(*found)->content;
+    size_t at = piece.find(content);
     if (at == std::string_view::npos) return;
     out_.resize(before);
-    const size_t first = utf8::decode(spelling, 0).size;
+    const size_t first = utf8::decode(content, 0).size;
     size_t done = 0;
-    for (; at != std::string_view::npos; at = piece.find(spelling, done)) {
+    for (; at != std::string_view::npos; at = piece.find(content, done)) {
       tokenize_guarded(piece.substr(done, at + first - done));
       done = at + first;
     }
@@ -110,8 +110,8 @@ class Encoder {
     return normal.text.size();
   }
 
-  // The ranges of a stretch in its normalized text, by the sizes that the texts between their borders have when they
-  // are normalized alone, between two letters that keep what is done at the ends of a text away from them.
+  // The ranges of a part of the text after normalization. They follow from the normalized sizes of the texts between
+  // their borders, each normalized between two letters, which prevents what a normalizer does at the ends of a text.
   std::vector<OriginRange> after_normalizing(std::string_view input, bool at_start,
                                              std::span<const OriginRange> origins, size_t begin) const {
     const size_t around = normal_size("xx", false);
@@ -136,12 +136,12 @@ class Encoder {
 
   const TokenizerParts& parts_;
   bool parse_special_;
-  bool guarded_ = false;  // some of the text did not come from the template
+  bool guarded_ = false;  // some of the text is not from the template
   std::span<const int32_t> markers_;
   std::vector<int32_t>& out_;
 };
 
-// Appends the text with U+FFFD for what is not UTF-8; gives its ranges there.
+// Appends the text with U+FFFD for bytes that are not UTF-8; returns its ranges in the result.
 std::vector<OriginRange> append_valid(std::string& out, std::string_view text, std::span<const OriginRange> origins) {
   std::vector<OriginRange> moved;
   size_t done = 0;
@@ -156,7 +156,7 @@ std::vector<OriginRange> append_valid(std::string& out, std::string_view text, s
   return moved;
 }
 
-// The token that an id shows: an added one first, then the model's.
+// The token of an id: an added token first, then the model's.
 std::optional<std::string_view> token_of(const TokenizerParts& parts, int32_t id) {
   if (const std::string* shown = parts.added.shown(id)) return std::string_view(*shown);
   if (parts.model->vocab().has_id(id)) return parts.model->vocab().piece(id);
@@ -169,7 +169,7 @@ Tokenizer::Tokenizer(std::unique_ptr<TokenizerParts> parts) {
   QUIRE_CHECK(parts != nullptr && parts->model != nullptr && parts->decoder.has_value());
   const PieceMap& vocab = parts->model->vocab();
   for (const auto& [id, token] : parts->added.all()) {
-    // By spelling, as the reference: another id with a special token's text is special too.
+    // By content, as in Hugging Face: another id with the text of a special token is special, too.
     if (!parts->added.is_special(token.content)) continue;
     for (const int32_t known : {id, vocab.find(token.content)}) {
       if (known < 0) continue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reader of Hugging Face's tokenizer.json.
+// Reads Hugging Face's tokenizer.json.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -17,7 +17,8 @@ constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
 
 Result<PieceMap> read_vocab(const json::Value& model) {
   const json::Value* vocab = model.find("vocab");
-  if (vocab == nullptr || !vocab->is_object()) return corrupt("model.vocab must be an object of tokens and ids");
+  if (vocab == nullptr || !vocab->is_object())
+    return corrupt("model.vocab must be an object with the id of each token");
   PieceMap out;
   size_t bytes = 0;
   for (const auto& [piece, id] : vocab->as_object()) bytes += piece.size();
@@ -97,9 +98,9 @@ Result<std::unique_ptr<Model>> read_bpe(const json::Value& section, bool byte_le
   return make_bpe(std::move(vocab), std::move(merges), std::move(options));
 }
 
-// A score as the reference reads it. Its JSON reader turns the digits into a double and then scales by a power of ten:
-// two roundings, so the last bit may differ from the nearest double, and that bit decides between cuts of a text that
-// are equally good on paper. The digits are those of the shortest spelling, which is what files hold.
+// A score as Hugging Face's tokenizers reads it. Its JSON reader converts the digits to a double and then scales by a
+// power of ten. Because of these two roundings, the last bit may differ from the nearest double, and it decides between
+// splits of a text with equal scores. The digits are the shortest that give the double, which is what files have.
 double twice_rounded(double value) {
   char text[40];
   const auto [end, error] = std::to_chars(text, text + sizeof text, value, std::chars_format::scientific);
@@ -119,8 +120,8 @@ double twice_rounded(double value) {
   scale += exponent;
   if (scale < -300 || scale > 300) return value;
   double power = 1;
-  const std::string spelled = "1e" + std::to_string(std::abs(scale));
-  std::from_chars(spelled.data(), spelled.data() + spelled.size(), power);
+  const std::string power_text = "1e" + std::to_string(std::abs(scale));
+  std::from_chars(power_text.data(), power_text.data() + power_text.size(), power);
   const double magnitude = scale < 0 ? static_cast<double>(digits) / power : static_cast<double>(digits) * power;
   return std::signbit(value) ? -magnitude : magnitude;
 }
@@ -157,7 +158,7 @@ Result<std::unique_ptr<Model>> read_word_piece(const json::Value& section) {
   return make_word_piece(std::move(vocab), std::move(unk), std::move(prefix), static_cast<size_t>(chars));
 }
 
-// Old files leave the type out; each kind has fields of its own.
+// Old files have no type; each kind has its own fields.
 std::string guess_type(const json::Value& section) {
   if (section.find("merges") != nullptr) return "BPE";
   const json::Value* vocab = section.find("vocab");
@@ -177,7 +178,7 @@ Result<std::unique_ptr<Model>> read_model(const json::Value& section, const std:
     QUIRE_ASSIGN(PieceMap vocab, read_vocab(section));
     return make_word_level(std::move(vocab), std::move(unk));
   }
-  return unsupported("model has the type \"" + type + "\", which quire does not know");
+  return unsupported("model has the type \"" + type + "\", which quire does not support");
 }
 
 Status read_added(const json::Value& root, TokenizerParts& parts) {
@@ -198,7 +199,7 @@ Status read_added(const json::Value& root, TokenizerParts& parts) {
 }
 
 Result<std::unique_ptr<TokenizerParts>> read_parts(const json::Value& root) {
-  if (!root.is_object()) return corrupt("the file must hold an object");
+  if (!root.is_object()) return corrupt("the file must be a JSON object");
   const json::Value* model = root.find("model");
   if (model == nullptr || !model->is_object()) return corrupt("model must be an object");
   QUIRE_ASSIGN(const std::string type, json::get_string_or(*model, "type", guess_type(*model)));

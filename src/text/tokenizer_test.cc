@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokenizer and the detokenizer on small vocabularies whose answers can be worked out by hand.
+// The tokenizer and the detokenizer on small vocabularies whose results can be worked out by hand.
 #include "text/tokenizer.h"
 
 #include <gmock/gmock.h>
@@ -215,8 +215,8 @@ TEST(Detokenizer, LeavesOutSpacesBetweenSpecialTokensWhenAskedTo) {
   EXPECT_EQ(text(ids, true, true), "a <y> b");
 }
 
-// Every tokenizer in tests/text/tokenizers: what comes out piece by piece is what decode gives, and always whole
-// characters; and encode never crashes on random bytes.
+// For every tokenizer in tests/text/tokenizers, the streamed text equals decode() and always has whole characters, and
+// encode never crashes on random bytes.
 TEST(Detokenizer, JoinsToWhatDecodeGives) {
   const std::filesystem::path folder = std::filesystem::path(QUIRE_SOURCE_DIR) / "tests/text/tokenizers";
   int files = 0;
@@ -368,7 +368,7 @@ TEST_F(Folder, SaysWhatAnUnreadableFileSeemsToBe) {
   EXPECT_THAT(error("version https://git-lfs.github.com/spec/v1\noid x"),
               HasSubstr("tokenizer.model: the file is a Git LFS"));
   EXPECT_THAT(error("<!DOCTYPE html>"), HasSubstr("is a web page"));
-  EXPECT_THAT(error("\x1f\x8b\x08"), HasSubstr("is packed"));
+  EXPECT_THAT(error("\x1f\x8b\x08"), HasSubstr("is compressed"));
   EXPECT_THAT(error(""), HasSubstr("is empty"));
   EXPECT_THAT(error("YQ== 0\nYg== 1\n"), HasSubstr("this is a tiktoken file of 2 ranks"));
   EXPECT_THAT(error("nonsense"), HasSubstr("neither a SentencePiece model nor a tiktoken file"));

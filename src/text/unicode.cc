@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Code point tables, built once from the generated runs, and sets of code points.
+// Tables of code points, built once from generated runs, and sets of code points.
 #include "text/unicode.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace quire::text {
 using namespace tables;
 
 CodePointTable::CodePointTable(const uint32_t* starts, const uint32_t* values, size_t count) {
-  // Most blocks lie inside one run; those are shared by value, without being filled in first.
+  // Most blocks are inside one run; they share one block per value, without filling it each time.
   std::unordered_map<uint32_t, uint16_t> uniform;
   std::map<std::vector<uint32_t>, uint16_t> mixed;
   const auto add = [&](const std::vector<uint32_t>& block) {
@@ -236,7 +236,7 @@ bool contains(const CodeSet& set, uint32_t cp) {
 
 namespace {
 
-// Pairs (a, b) that a case-insensitive pattern takes for one another, both directions present.
+// Pairs (a, b) that a case-insensitive pattern considers equal, in both directions.
 std::vector<CodeRange> case_pairs() {
   std::unordered_map<uint32_t, std::vector<uint32_t>> groups;
   const auto join = [&](uint32_t lower, uint32_t other) { groups[lower].push_back(other); };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Facts about code points as Hugging Face's tokenizers see them: categories, scripts, case, normalization forms.
+// Properties of code points as in Hugging Face's tokenizers: categories, scripts, case, normalization forms.
 #pragma once
 
 #include <array>
@@ -16,25 +16,26 @@ namespace quire::text {
 
 constexpr char32_t kCodePoints = 0x110000;
 
-// A property word: the general category in the low five bits, one bit for each fact above. The same question has
-// several answers because the reference's parts follow different Unicode versions; tools/unicode/extract.py asks each.
+// A property word: the general category in the low five bits, and one bit for each property. Some properties exist
+// several times, since the parts of Hugging Face's tokenizers follow different Unicode versions;
+// tools/unicode/extract.py asks each of them.
 enum Property : uint32_t {
   kCategoryMask = 0x1f,
   kRustWhitespace = 1u << 8,  // Rust's char::is_whitespace
-  kRustNumeric = 1u << 9,     // Rust's char::is_numeric: what Digits isolates
-  kPunctuation = 1u << 10,    // what Punctuation and BertPreTokenizer isolate
-  kBertControl = 1u << 11,    // what BertNormalizer's clean_text removes
-  kBertMark = 1u << 12,       // what BertNormalizer's strip_accents removes after NFD
-  kCombiningMark = 1u << 13,  // what StripAccents removes
+  kRustNumeric = 1u << 9,     // Rust's char::is_numeric: isolated by Digits
+  kPunctuation = 1u << 10,    // isolated by Punctuation and BertPreTokenizer
+  kBertControl = 1u << 11,    // removed by BertNormalizer's clean_text
+  kBertMark = 1u << 12,       // removed by BertNormalizer's strip_accents after NFD
+  kCombiningMark = 1u << 13,  // removed by StripAccents
   kRustWord = 1u << 14,       // \w of the regex crate: Whitespace and single_word
   kOnigSpace = 1u << 15,      // \s, \w and \d in a Split pattern
   kOnigWord = 1u << 16,
   kOnigDigit = 1u << 17,
   kGraphemeExtend = 1u << 18,  // joins the grapheme of the character before it
-  kBertWhitespace = 1u << 19,  // what clean_text turns into a space
+  kBertWhitespace = 1u << 19,  // replaced by a space by clean_text
 };
 
-// Categories in the order of the table; the mask of a set of categories is the sum of 1 << category.
+// Categories in the order of the table; a set of categories is a mask of 1 << category.
 enum Category : uint8_t {
   kLu,
   kLl,
@@ -68,10 +69,10 @@ enum Category : uint8_t {
   kCategoryCount
 };
 
-// A map from code points to small words, two look-ups deep. Immutable.
+// A map from code points to small words with two look-ups. Immutable.
 class CodePointTable {
  public:
-  // Runs: values[i] holds from starts[i] up to the next start.
+  // Runs: values[i] applies from starts[i] up to the next start.
   CodePointTable(const uint32_t* starts, const uint32_t* values, size_t count);
   uint32_t operator[](char32_t cp) const { return blocks_[(static_cast<size_t>(index_[cp >> 8]) << 8) | (cp & 0xff)]; }
 
@@ -81,7 +82,7 @@ class CodePointTable {
 };
 
 const CodePointTable& property_table();
-// Classes of the UnicodeScripts pre-tokenizer; 0 never makes a cut.
+// Classes of the UnicodeScripts pre-tokenizer; 0 never splits.
 const CodePointTable& script_class_table();
 
 inline bool has(char32_t cp, uint32_t property) {
@@ -94,19 +95,19 @@ using CodeSet = std::vector<CodeRange>;
 
 CodeSet set_of_categories(uint32_t mask);
 CodeSet set_of_property(uint32_t property);
-// "L", "Lu", "Letter", "Han", "Alphabetic", ... as \p{} takes them (case, spaces, '_' and '-' do not matter).
+// The set of a name in \p{}: "L", "Lu", "Letter", "Han", "Alphabetic", ... (case, spaces, '_' and '-' do not matter).
 std::optional<CodeSet> set_of_name(std::string_view name);
 CodeSet united(const CodeSet& a, const CodeSet& b);
 CodeSet complement(const CodeSet& a);
 CodeSet intersected(const CodeSet& a, const CodeSet& b);
 bool contains(const CodeSet& set, uint32_t cp);
-// The set with every code point that a case-insensitive pattern takes for one of its members.
+// The set with all code points that a case-insensitive pattern considers equal to a member.
 CodeSet case_closed(const CodeSet& set);
 
 enum class Form { kNfc, kNfd, kNfkc, kNfkd };
-// `text` must be valid UTF-8.
+// REQUIRES: `text` is valid UTF-8.
 std::string normalize(std::string_view text, Form form);
-// Lower case, one character at a time (no context), as Rust's char::to_lowercase.
+// Lower case, character by character (without context), as Rust's char::to_lowercase.
 void append_lower(std::string& out, char32_t cp);
 
 inline bool is_ascii(std::string_view text) {
@@ -116,7 +117,7 @@ inline bool is_ascii(std::string_view text) {
   return true;
 }
 
-// Decodes one character of text that is known to be valid UTF-8; `p` moves past it.
+// Decodes one character and moves `p` past it. REQUIRES: the text is valid UTF-8.
 inline char32_t next_code_point(const char*& p) {
   const auto b = [&](int i) { return static_cast<uint32_t>(static_cast<unsigned char>(p[i])); };
   const uint32_t lead = b(0);
@@ -136,7 +137,7 @@ inline char32_t next_code_point(const char*& p) {
   return cp;
 }
 
-// How many bytes the character that begins with this byte has, in valid UTF-8.
+// The number of bytes of the character that begins with this byte, in valid UTF-8.
 inline size_t char_size(char lead) {
   const auto c = static_cast<unsigned char>(lead);
   return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;

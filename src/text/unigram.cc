@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unigram: the most probable cut of a piece into the vocabulary (Viterbi).
+// Unigram: the most probable split of a piece into tokens of the vocabulary (Viterbi algorithm).
 #include <limits>
 
 #include "text/byte_trie.h"
@@ -66,23 +66,23 @@ void Unigram::tokenize(std::string_view piece, std::vector<int32_t>& out) const 
     if (!single) offer(at + size, unk_score_ + here, at, unk_);
     at += size;
   }
-  // Walk back; neighbouring unknowns count as one.
-  std::vector<std::pair<size_t, size_t>> cuts;
+  // Walk back; adjacent unknown characters become one token.
+  std::vector<std::pair<size_t, size_t>> pieces;
   size_t end = piece.size();
-  size_t unknown_end = 0;  // of the open run of unknowns; 0 when none
+  size_t unknown_end = 0;  // of the current run of unknown characters; 0: none
   while (end > 0) {
     const Node& node = best[end];
     if (unk_ >= 0 && node.id == unk_) {
       if (unknown_end == 0) unknown_end = end;
     } else {
-      if (unknown_end != 0) cuts.emplace_back(end, unknown_end);
+      if (unknown_end != 0) pieces.emplace_back(end, unknown_end);
       unknown_end = 0;
-      cuts.emplace_back(node.from, end);
+      pieces.emplace_back(node.from, end);
     }
     end = node.from;
   }
-  if (unknown_end != 0) cuts.emplace_back(0, unknown_end);
-  for (auto it = cuts.rbegin(); it != cuts.rend(); ++it)
+  if (unknown_end != 0) pieces.emplace_back(0, unknown_end);
+  for (auto it = pieces.rbegin(); it != pieces.rend(); ++it)
     append_piece(piece.substr(it->first, it->second - it->first), out);
   if (best.capacity() > (size_t{1} << 20)) best = {};
 }

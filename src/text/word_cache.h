@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bounded cache from words to their ids, one for each thread, shared by all tokenizers.
+// A bounded cache from words to ids, one per thread, shared by all tokenizers.
 #pragma once
 
 #include <array>
@@ -13,9 +13,9 @@
 
 namespace quire::text {
 
-// A direct-mapped table of 32,768 lines of 64 bytes: a new word takes the line of an old one, so memory is fixed at
-// 2 MiB a thread and nothing is ever freed. Lines carry their owner, so tokenizers never see each other's words. One
-// thread owns it; `of_this_thread()` makes it on first use.
+// A direct-mapped table of 32,768 lines of 64 bytes: a new word replaces the word of its line, so memory is fixed at 2
+// MiB per thread and nothing is ever freed. Lines have an owner, so that tokenizers never see each other's words. Owned
+// by one thread; of_this_thread() creates it on first use.
 class WordCache {
  public:
   static constexpr size_t kMaxWord = 26;
@@ -27,7 +27,7 @@ class WordCache {
     uint8_t count = 0;
     char word[kMaxWord];
     int32_t ids[kMaxIds];
-    // 4 spare bytes keep a line to one cache line
+    // 4 spare bytes make it one cache line.
     uint32_t spare = 0;
   };
   static_assert(sizeof(Line) == 64);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// WordPiece (the longest piece first) and WordLevel (whole words).
+// WordPiece (longest match first) and WordLevel (whole words).
 #include "text/model.h"
 #include "text/unicode.h"
 
@@ -23,7 +23,7 @@ class WordPiece final : public Model {
   int32_t unk_;
   std::string prefix_;
   size_t max_chars_;
-  size_t longest_ = 0;  // no piece is longer, which bounds the search in a long word
+  size_t longest_ = 0;  // length of the longest piece, which bounds the search in a long word
 };
 
 void WordPiece::tokenize(std::string_view piece, std::vector<int32_t>& out) const {
@@ -35,27 +35,27 @@ void WordPiece::tokenize(std::string_view piece, std::vector<int32_t>& out) cons
     if (unk_ >= 0) out.push_back(unk_);
   };
   if (chars > max_chars_) return give_up();
-  std::string spelled;
+  std::string candidate;
   size_t start = 0;
   while (start < piece.size()) {
-    spelled = start > 0 ? prefix_ : std::string();
-    const size_t head = spelled.size();
-    spelled += piece.substr(start, longest_ + 4);
-    // The cut may have halved a character; whole ones only.
-    while (start + (spelled.size() - head) < piece.size() &&
-           (static_cast<unsigned char>(piece[start + (spelled.size() - head)]) & 0xc0) == 0x80) {
-      spelled.pop_back();
+    candidate = start > 0 ? prefix_ : std::string();
+    const size_t head = candidate.size();
+    candidate += piece.substr(start, longest_ + 4);
+    // The end may be inside a character; keep only whole ones.
+    while (start + (candidate.size() - head) < piece.size() &&
+           (static_cast<unsigned char>(piece[start + (candidate.size() - head)]) & 0xc0) == 0x80) {
+      candidate.pop_back();
     }
     int32_t id = -1;
-    while (spelled.size() > head) {
-      id = vocab_.find(spelled);
+    while (candidate.size() > head) {
+      id = vocab_.find(candidate);
       if (id >= 0) break;
-      while ((static_cast<unsigned char>(spelled.back()) & 0xc0) == 0x80) spelled.pop_back();
-      spelled.pop_back();
+      while ((static_cast<unsigned char>(candidate.back()) & 0xc0) == 0x80) candidate.pop_back();
+      candidate.pop_back();
     }
     if (id < 0) return give_up();
     out.push_back(id);
-    start += spelled.size() - head;
+    start += candidate.size() - head;
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finding a checkpoint's files in what the user named.
+// Finds the files of a checkpoint at the path that the user named.
 #include "weights/checkpoint.h"
 
 #include <algorithm>
@@ -19,12 +19,12 @@ constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kSingleName = "model.safetensors";
 constexpr size_t kMaxFiles = 100'000;
 
-// What a folder holds, by kind; names sorted, so that messages do not depend on the file system.
+// The files of a folder by kind; names are sorted, so that messages do not depend on the file system.
 struct Listing {
   std::vector<std::string> safetensors;
   std::vector<std::string> gguf;
   std::vector<std::string> pytorch;
-  std::vector<std::string> unfinished;  // left by a download that stopped
+  std::vector<std::string> unfinished;  // left by an interrupted download
   bool has_index = false;
   bool has_config = false;
   bool empty = true;
@@ -38,7 +38,7 @@ Result<Listing> list_folder(const fs::path& folder) {
     if (++count > kMaxFiles) return invalid_argument(in_quotes(folder.string()) + " has too many files to be a model");
     out.empty = false;
     const std::string name = it->path().filename().string();
-    if (name.starts_with(".")) continue;  // such as the "._model.gguf" that archives from a Mac bring along
+    if (name.starts_with(".")) continue;  // such as "._model.gguf" in archives made on a Mac
     const std::string extension = it->path().extension().string();
     if (extension == ".safetensors") out.safetensors.push_back(name);
     if (extension == ".gguf") out.gguf.push_back(name);
@@ -68,8 +68,8 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 }
 
 Result<CheckpointFiles> locate_safetensors(const fs::path& folder, const Listing& listing) {
-  // The order of Hugging Face: the single file if it is there, else the index. A repository may hold a second copy of
-  // the weights under another name.
+  // The order of Hugging Face: the single file if it exists, else the index. A repository may have a second copy of the
+  // weights under another name.
   if (contains(listing.safetensors, kSingleName)) {
     return CheckpointFiles{CheckpointFormat::kSafetensors, folder, folder / kSingleName, false};
   }
@@ -81,7 +81,7 @@ Result<CheckpointFiles> locate_safetensors(const fs::path& folder, const Listing
                    " but no " + kIndexName + " that says which tensor is where: fetch it too, or name one file");
 }
 
-// One GGUF model: a file, or the parts of one split set.
+// One GGUF model: a file, or the parts of a split set.
 Result<CheckpointFiles> locate_gguf(const fs::path& folder, const Listing& listing) {
   std::set<std::string> models;  // file names, the first part for a split set
   for (const std::string& name : listing.gguf) {
@@ -116,7 +116,7 @@ Result<CheckpointFiles> locate_in_folder(const fs::path& folder) {
   return not_found(where + " holds no model: there is no *.safetensors and no *.gguf in it");
 }
 
-// A .safetensors file stands for its folder's checkpoint if it belongs to it, else for itself.
+// A .safetensors file that belongs to its folder's checkpoint stands for the whole checkpoint, else for itself.
 Result<CheckpointFiles> locate_safetensors_file(const fs::path& file) {
   const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
   const CheckpointFiles alone{CheckpointFormat::kSafetensors, folder, file, false};
@@ -135,7 +135,7 @@ Result<CheckpointFiles> locate_checkpoint(const fs::path& path) {
   if (status.type() == fs::file_type::not_found || path.empty()) {
     return not_found("there is no model at " + in_quotes(path.string()) + ": no such file or folder");
   }
-  if (error) return unavailable("cannot look at " + in_quotes(path.string()) + ": " + error.message());
+  if (error) return unavailable("cannot access " + in_quotes(path.string()) + ": " + error.message());
   if (fs::is_directory(status)) return locate_in_folder(path);
   if (!fs::is_regular_file(status)) {
     return invalid_argument(in_quotes(path.string()) + " is neither a file nor a folder");
@@ -151,7 +151,7 @@ Result<CheckpointFiles> locate_checkpoint(const fs::path& path) {
   QUIRE_ASSIGN(const std::shared_ptr<const MappedFile> map, MappedFile::open(path));
   const auto bytes = map->bytes();
   const std::string_view head(reinterpret_cast<const char*>(bytes.data()), std::min<size_t>(bytes.size(), 4));
-  if (head == "GGUF") {  // a blob store keeps files under their hash
+  if (head == "GGUF") {  // the file of a blob store is named by its hash, without an extension
     return CheckpointFiles{CheckpointFormat::kGguf, path.has_parent_path() ? path.parent_path() : fs::path("."), path,
                            false};
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a path that a user gave to an open checkpoint: which format it is, which files belong to it.
+// Opens the checkpoint at a path that the user gave: finds its format and its files.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace quire::weights {
 
 enum class CheckpointFormat { kSafetensors, kGguf };
 
-// Where a checkpoint's parts are; nothing has been opened yet.
+// Where the parts of a checkpoint are; nothing has been opened yet.
 struct CheckpointFiles {
   CheckpointFormat format = CheckpointFormat::kSafetensors;
   std::filesystem::path folder;  // where config.json, tokenizer.json and the like would be
@@ -23,8 +23,8 @@ struct CheckpointFiles {
   bool sharded = false;          // `file` is model.safetensors.index.json
 };
 
-// Takes a Hugging Face folder, a .safetensors file, a .gguf file, or a folder with exactly one GGUF model. When a
-// folder has both formats the safetensors win. Errors say what is there instead and what to do.
+// Accepts a Hugging Face folder, a .safetensors file, a .gguf file, or a folder with exactly one GGUF model. If a
+// folder has both formats, the safetensors files are used. Errors say what was found instead and what to do.
 Result<CheckpointFiles> locate_checkpoint(const std::filesystem::path& path);
 
 // An open checkpoint. `gguf` is set for GGUF and is the same object as `weights`: its metadata() is the config.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paths as people give them: what opens, and what each wrong one is told.
+// Paths that users give: which open, and the message for each wrong one.
 #include "weights/checkpoint.h"
 
 #include <gmock/gmock.h>
@@ -133,8 +133,8 @@ TEST(Checkpoint, RecognisesFilesThatOnlyHaveAModelsName) {
       {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n", "Git LFS pointer"},
       {"<!DOCTYPE html>\n<html><body>Not found</body></html>", "web page"},
       {"\n  <HTML>", "web page"},
-      {"{\"error\":\"Repository not found\"}", "error reply"},
-      {"Entry not found", "error reply"},
+      {"{\"error\":\"Repository not found\"}", "error message"},
+      {"Entry not found", "error message"},
       {std::string("PK\x03\x04zip", 7), "zip archive"},
       {"", "is empty"},
   };

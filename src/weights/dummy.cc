@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dummy weights: Philox words into floats, in chunks that any thread may take.
+// Dummy weights: Philox words become floats, in chunks that the threads share.
 #include "weights/dummy.h"
 
 #include <algorithm>
@@ -18,10 +18,10 @@
 namespace quire::weights {
 namespace {
 
-constexpr int64_t kChunk = 1 << 16;  // elements that a thread takes at a time; a multiple of 4
+constexpr int64_t kChunk = 1 << 16;  // elements per piece of a thread's work; a multiple of 4
 constexpr int64_t kMaxBytes = int64_t{1} << 42;
 
-// The last step of the rule, from v in [-1, 1) to the element.
+// The last step of the formula in dummy.h: from v in [-1, 1) to the element.
 struct Spread {
   float base;
   float scale;
@@ -38,8 +38,8 @@ float element(uint32_t word, Spread spread) {
   return spread.base == 0.0f ? scaled : spread.base + scaled;  // 0 + x would turn -0 into 0
 }
 
-// A multiple of 4 elements from a multiple of 4 on. Many counters go side by side so that the compiler can use
-// vectors.
+// Fills a multiple of 4 elements, starting at a multiple of 4. Several counters run side by side, so that the compiler
+// can vectorise.
 void fill_aligned(uint64_t key, int64_t begin, std::span<float> values, Spread spread) {
   constexpr size_t kLanes = 64;
   size_t at = 0;
@@ -62,7 +62,7 @@ void fill_aligned(uint64_t key, int64_t begin, std::span<float> values, Spread s
   }
 }
 
-// Cache-line aligned memory that frees itself; null when there is none.
+// Memory aligned to a cache line, freed with its last owner; null if there is not enough.
 std::shared_ptr<std::byte> allocate(int64_t bytes) {
   constexpr size_t kAlign = 64;
   const size_t rounded = (static_cast<size_t>(bytes) + kAlign - 1) / kAlign * kAlign;
@@ -104,7 +104,7 @@ DummySource::DummySource(uint64_t seed, DType type, int threads)
     : seed_(seed),
       type_(type),
       threads_(threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {
-  QUIRE_CHECK(!is_quantised(type), "dummy weights are of a plain type");
+  QUIRE_CHECK(!is_quantised(type), "dummy weights are not quantised");
 }
 
 Result<const TensorRef*> DummySource::make(std::string_view name, std::span<const int64_t> shape) const {
@@ -120,7 +120,7 @@ Result<const TensorRef*> DummySource::make(std::string_view name, std::span<cons
   if (const auto it = made_.find(name); it != made_.end()) {
     const TensorRef& old = *it->second;
     if (std::equal(old.shape.begin(), old.shape.end(), shape.begin(), shape.end())) return it->second.get();
-    return invalid_argument("dummy tensor " + in_quotes(name) + " was asked for with the shape " + shape_string(shape) +
+    return invalid_argument("dummy tensor " + in_quotes(name) + " was requested with the shape " + shape_string(shape) +
                             " after " + shape_string(old.shape));
   }
   const std::shared_ptr<std::byte> memory = allocate(bytes);
@@ -147,7 +147,7 @@ void DummySource::generate(std::string_view name, std::span<const int64_t> shape
       store(type_, part, out.data() + begin * size);
     }
   };
-  const int64_t helpers = std::min<int64_t>(threads_ - 1, elements / (4 * kChunk));  // a thread is not worth less
+  const int64_t helpers = std::min<int64_t>(threads_ - 1, elements / (4 * kChunk));  // less work is not worth a thread
   std::vector<std::thread> threads;
   for (int64_t i = 0; i < helpers; ++i) threads.emplace_back(work);
   work();
@@ -162,7 +162,7 @@ const TensorRef* DummySource::find(std::string_view name) const {
 
 Result<const TensorRef*> DummySource::get(std::string_view name) const {
   if (const TensorRef* tensor = find(name)) return tensor;
-  return not_found("dummy tensor " + in_quotes(name) + " has not been made: its shape is not known");
+  return not_found("dummy tensor " + in_quotes(name) + " does not exist yet: its shape is not known");
 }
 
 std::vector<std::string> DummySource::names() const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Seeded random weights (--load-format dummy): a tensor's numbers follow from seed, name and shape alone.
+// Seeded random weights (--load-format dummy): a tensor's values depend only on seed, name and shape.
 #pragma once
 
 #include <cstdint>
@@ -16,27 +16,27 @@
 
 namespace quire::weights {
 
-// The rule, so that a test in another language can make the same numbers. For element i of the row-major tensor:
+// The formula, so that a test in another language can compute the same values. For element i of the row-major tensor:
 //   key = seed XOR fnv1a64(name); word = Philox4x32-10(key, counter = i / 4 in the low 64 bits)[i % 4]
 //   u = (word >> 8) * 2^-24; v = 2u - 1, both exact in a float
 //   two or more dimensions: v * a with a = float(sqrt(3.0 / last_dim)), which keeps the variance of x W^T near x's
 //   fewer dimensions, a name that ends in ".bias": v * 0.1f; any other: 1 + v * 0.1f
-// in float32, each operation rounded; F16 and BF16 are that rounded to nearest even.
+// in float32, each operation rounded; for F16 and BF16 the result is then rounded to nearest even.
 void fill_dummy(uint64_t seed, std::string_view name, std::span<const int64_t> shape, int64_t begin,
                 std::span<float> values);
 
-// A source that makes any tensor that it is asked for by name and shape, on first demand and on all cores, and keeps
-// it until released. Any thread may ask; the numbers depend on nothing but seed, name, shape and type.
+// A source that creates any tensor by name and shape when it is first asked for, on all cores, and keeps it until it is
+// released. Any thread may call it; the values depend only on seed, name, shape and type.
 class DummySource final : public WeightSource {
  public:
-  // `type` is F32, F16 or BF16: the type of every tensor. `threads` 0 means all cores.
+  // Every tensor has the type `type`: F32, F16 or BF16. `threads` 0 means all cores.
   DummySource(uint64_t seed, DType type, int threads = 0);
 
-  // The tensor, made now if it was not. An Error when the shape is not positive or too large, or when the same name
-  // was made with another shape.
+  // The tensor, created if it does not exist yet. An Error if the shape is not positive or is too large, or if the
+  // tensor already exists with another shape.
   Result<const TensorRef*> make(std::string_view name, std::span<const int64_t> shape) const;
 
-  // Those made so far and not released.
+  // Only tensors that were created and not released.
   const TensorRef* find(std::string_view name) const override;
   Result<const TensorRef*> get(std::string_view name) const override;
   Result<const TensorRef*> require(std::string_view name, std::span<const int64_t> shape) const override {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recognising the usual wrong files by their first bytes.
+// Recognises common wrong files by their first bytes.
 #include "weights/file_sniff.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ bool starts_with_ignoring_case(std::string_view text, std::string_view prefix) {
 
 std::optional<std::string> recognise_wrong_file(std::span<const std::byte> head) {
   std::string_view text(reinterpret_cast<const char*>(head.data()), std::min(head.size(), kHead));
-  if (text.empty()) return "is empty: the download did not happen; fetch it again";
+  if (text.empty()) return "is empty: the download failed; fetch it again";
   if (text.starts_with("version https://git-lfs.github.com/spec/")) {
     return "is a Git LFS pointer, not the file it points to: run 'git lfs pull' or download the real file";
   }
@@ -39,7 +39,7 @@ std::optional<std::string> recognise_wrong_file(std::span<const std::byte> head)
   }
   if (text.starts_with("{\"error\"") || text.starts_with("Invalid username or password") ||
       text.starts_with("Entry not found") || text.starts_with("Access to model")) {
-    return "is a server's error reply saved under a model's name: '" + std::string(text.substr(0, 60)) +
+    return "is a server's error message saved under a model's name: '" + std::string(text.substr(0, 60)) +
            "'; fetch it again";
   }
   return std::nullopt;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words for messages about model files: what a wrong file is instead, and names made safe to print.
+// Parts of messages about model files: what a wrong file really is, and names made safe to print.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,13 @@
 
 namespace quire::weights {
 
-// Files that people have where a model should be: a Git LFS pointer, a web page, an error reply, an archive. A sentence
-// that goes after the file's name, with what to do; nothing when the beginning looks like none of them.
+// Recognises what people have instead of a model: a Git LFS pointer, a web page, a server's error message, an archive.
+// Returns the rest of a sentence that begins with the file's name and says what to do; nothing if the file looks like
+// none of these.
 std::optional<std::string> recognise_wrong_file(std::span<const std::byte> head);
 
-// 'name' with quotes; control characters and ill-formed UTF-8 escaped, cut when it is long: the file chose it.
+// The name in quotes. Since the file chose it, control characters and ill-formed UTF-8 are escaped, and it is
+// truncated.
 std::string in_quotes(std::string_view name);
 
 // "'model.gguf': " + what, as a kCorrupt Error.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every tensor type that a GGUF file may name, with its geometry, so that a file is checked whole even where it holds
-// types quire does not compute with.
+// Name and block size of every tensor type of GGUF, so that a file is checked completely even if it has types that
+// quire cannot compute with.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ inline constexpr GgmlType kOtherGgmlTypes[] = {
     {40, "NVFP4", 64, 36},    {41, "Q1_0", 128, 18},
 };
 
-// The table's type of that number, if quire computes with it.
+// The DType with ggml's number, if quire computes with it.
 constexpr std::optional<DType> dtype_of_ggml(uint32_t number) {
   for (const DTypeInfo& row : kGgufDTypes) {
     if (static_cast<uint32_t>(row.gguf_type) == number) return row.type;
@@ -34,7 +34,7 @@ constexpr std::optional<DType> dtype_of_ggml(uint32_t number) {
   return std::nullopt;
 }
 
-// Name and geometry of any known type.
+// Name and block size of any known type.
 constexpr std::optional<GgmlType> ggml_type(uint32_t number) {
   for (const DTypeInfo& row : kGgufDTypes) {
     if (static_cast<uint32_t>(row.gguf_type) == number) {

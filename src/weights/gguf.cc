@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GGUF files into one source: tensors by name, and the parts of a split set put together.
+// Makes one source of a GGUF file or of the parts of a split set.
 #include "weights/gguf.h"
 
 #include <charconv>
@@ -16,14 +16,14 @@ namespace {
 
 constexpr int64_t kMaxSplits = 9999;
 
-// How many parts the set of this file has; 1 when it is not split.
+// The number of parts of this file's set; 1 if it is not split.
 Result<int64_t> split_count(const GgufMetadata& metadata) {
-  // Writers put 0 for "not split".
+  // Some writers use 0 for "not split".
   QUIRE_ASSIGN(const int64_t count, metadata.get_int_or("split.count", 1, 0, kMaxSplits));
   return count == 0 ? 1 : count;
 }
 
-// The name that the file of this part should have, from any part's name and its own number.
+// The expected file name of a part, from the name of any part and the number of this one.
 std::string part_name(const std::filesystem::path& file, int64_t number, int64_t count) {
   auto name = parse_gguf_split_name(file.filename().string());
   if (!name) return "...-00001-of-" + std::to_string(count) + ".gguf";
@@ -75,8 +75,7 @@ Result<GgufMetadata> GgufSource::add_file(std::span<const std::byte> bytes, cons
           std::string(ggml_type_name(tensor.type)) + " (ggml type " + std::to_string(tensor.type) + ")",
           std::move(tensor.shape), static_cast<int64_t>(tensor.data.size())});
     }
-    if (!fresh)
-      return corrupt_file(file, "tensor " + in_quotes(tensor_name) + " is in another part of the set already");
+    if (!fresh) return corrupt_file(file, "tensor " + in_quotes(tensor_name) + " is in another part of the set, too");
   }
   if (files_ == 0) version_ = contents.version;
   ++files_;
@@ -91,8 +90,8 @@ Result<std::shared_ptr<const GgufSource>> GgufSource::parse(std::span<const std:
   QUIRE_ASSIGN(source->metadata_, source->add_file(bytes, source->name_, owner));
   QUIRE_ASSIGN(const int64_t count, split_count(source->metadata_));
   if (count > 1) {
-    return corrupt_file(source->name_, "it is one part of a set of " + std::to_string(count) +
-                                           " files: open the first one from its folder");
+    return corrupt_file(source->name_,
+                        "it is a part of a set of " + std::to_string(count) + " files: open the set by its first file");
   }
   return std::shared_ptr<const GgufSource>(std::move(source));
 }
@@ -133,7 +132,7 @@ Status GgufSource::add_rest_of_split(const std::filesystem::path& first, int64_t
     QUIRE_ASSIGN(const int64_t part_count, part.get_int("split.count", 1, kMaxSplits));
     QUIRE_ASSIGN(const int64_t part_number, part.get_int("split.no", 0, kMaxSplits));
     if (part_count != count || part_number != i) {
-      return corrupt_file(path.string(), "it says it is part " + std::to_string(part_number + 1) + " of " +
+      return corrupt_file(path.string(), "its metadata says part " + std::to_string(part_number + 1) + " of " +
                                              std::to_string(part_count) + " where part " + std::to_string(i + 1) +
                                              " of " + std::to_string(count) + " is needed");
     }

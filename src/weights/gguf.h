@@ -20,15 +20,15 @@
 namespace quire::weights {
 
 // A GGUF checkpoint: metadata and tensors. Owns the maps of its files; immutable after opening. Every count, length,
-// offset, type and shape was checked against the file's size; tensors lie in the data section one after the other at
-// the file's alignment, and the file ends where the last one does. Shapes are turned round: GGUF writes the innermost
-// dimension first, a TensorRef has it last. ggml types outside the DType table are listed as unsupported.
+// offset, type and shape was checked against the file's size; the tensors follow each other in the data section at the
+// file's alignment, and the file ends with the last one. GGUF writes the innermost dimension first; a TensorRef has it
+// last. Tensors with ggml types outside the DType table are listed as unsupported.
 class GgufSource final : public TableSource {
  public:
-  // One file, or the whole split set when it is the first (name-00001-of-0000N.gguf).
+  // One file, or the whole split set if it is the first part (name-00001-of-0000N.gguf).
   static Result<std::shared_ptr<const GgufSource>> open(const std::filesystem::path& file);
-  // A whole file in memory; `name` stands for it in messages, `owner` keeps the bytes alive. A part of a split set
-  // is refused.
+  // A whole file in memory. `name` stands for it in messages; `owner` keeps the bytes alive. A part of a split set is
+  // an error.
   static Result<std::shared_ptr<const GgufSource>> parse(std::span<const std::byte> bytes, std::string name,
                                                          std::shared_ptr<const void> owner);
 
@@ -42,16 +42,16 @@ class GgufSource final : public TableSource {
                                 const std::shared_ptr<const void>& owner);
   Status add_rest_of_split(const std::filesystem::path& first, int64_t count);
 
-  std::shared_ptr<const void> owner_;  // of a parsed buffer, which the metadata's views need
+  std::shared_ptr<const void> owner_;  // keeps a parsed buffer alive for the metadata's views
   GgufMetadata metadata_;
   int version_ = 0;
   int files_ = 0;
 };
 
-// ggml's name for a tensor type number, also for those quire does not support; empty when the number is unknown.
+// ggml's name for a tensor type number, supported or not; empty if the number is unknown.
 std::string_view ggml_type_name(uint32_t type);
 
-// Is this the file name of a split set's part ("x-00002-of-00005.gguf")? Gives its number, from 1, and the count.
+// Parses the file name of a part of a split set ("x-00002-of-00005.gguf"): its number, counted from 1, and the count.
 struct GgufSplitName {
   std::string stem;  // "x"
   int number = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GGUF files that lie: each field changed in turn, files cut anywhere, any byte flipped.
+// Broken GGUF files: each field changed in turn, files truncated anywhere, any byte flipped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ Result<std::shared_ptr<const GgufSource>> parse(std::string_view bytes) {
 
 constexpr uint64_t kHuge = std::numeric_limits<uint64_t>::max();
 
-// A length that the file does not have the bytes for.
+// A length that exceeds the file.
 std::string length(uint64_t n) {
   std::string out;
   append(out, n);
@@ -58,7 +58,7 @@ TEST(GgufLies, EachIsOneClearError) {
       {"key empty", [](GgufWriter& w) { w.string("", "x"); }, "empty"},
       {"key not UTF-8", [](GgufWriter& w) { w.string("\xff\xfe", "x"); }, "not UTF-8"},
       {"key too long", [](GgufWriter& w) { w.string(std::string(70'000, 'k'), "x"); }, "length 70000"},
-      {"key twice", [](GgufWriter& w) { w.string("general.name", "x"); }, "'general.name' is there twice"},
+      {"key twice", [](GgufWriter& w) { w.string("general.name", "x"); }, "'general.name' occurs twice"},
       {"kind unknown", [](GgufWriter& w) { w.pair("k", 13, "xxxxxxxx"); }, "kind 13"},
       {"bool of 2", [](GgufWriter& w) { w.number<uint8_t>("k", 7, 2); }, "neither 0 nor 1"},
       {"bool array of 2", [](GgufWriter& w) { w.pair("k", 9, GgufWriter::array(7, 1, "\2")); }, "neither 0 nor 1"},
@@ -90,7 +90,7 @@ TEST(GgufLies, EachIsOneClearError) {
        "tensor 'b' needs 32 bytes at byte 64"},
       {"tensor name empty", [&](GgufWriter& w) { w.tensor("", {2}, 0, eight); }, "name of tensor 2"},
       {"tensor name not UTF-8", [&](GgufWriter& w) { w.tensor("\x80", {2}, 0, eight); }, "not UTF-8"},
-      {"tensor twice", [&](GgufWriter& w) { w.tensor("a", {2}, 0, eight); }, "tensor 'a' is there twice"},
+      {"tensor twice", [&](GgufWriter& w) { w.tensor("a", {2}, 0, eight); }, "tensor 'a' occurs twice"},
       {"five dimensions",
        [&](GgufWriter& w) {
          w.tensor("x", {1, 1, 1, 1, 2}, 0, eight);
@@ -146,7 +146,7 @@ TEST(GgufLies, EachIsOneClearError) {
   }
 }
 
-// A small file with a bit of everything, which ends with its last tensor's last byte.
+// A small file with every kind of content, which ends with the last byte of its last tensor.
 std::string a_bit_of_everything() {
   GgufWriter w;
   w.string("general.architecture", "llama");
@@ -172,7 +172,7 @@ TEST(GgufLies, TruncatedAtAnyByteIsRefused) {
   }
 }
 
-// Without tensors a file ends with its metadata: the last string, number or array must end inside it.
+// Without tensors a file ends with its metadata, so the last string, number or array must end inside it.
 TEST(GgufLies, MetadataCutAtAnyByteIsRefused) {
   std::string numbers;
   for (const int32_t v : {1, 2, 3}) append(numbers, v);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Look-ups in GGUF metadata, with errors that name the file, the key and what was found.
+// Look-ups in GGUF metadata. Errors name the file, the key and what was found.
 #include "weights/gguf_metadata.h"
 
 #include <cstring>
@@ -110,7 +110,7 @@ GgufValue plain_value(GgufKind kind, const std::byte* at) {
       break;
     case GgufKind::kString:
     case GgufKind::kArray:
-      QUIRE_CHECK(false, "only plain kinds have a fixed size");
+      QUIRE_CHECK(false, "only scalar kinds have a fixed size");
   }
   return value;
 }
@@ -124,7 +124,7 @@ bool GgufValue::fits_int64() const {
 }
 
 GgufValue GgufArray::at(size_t i) const {
-  QUIRE_CHECK(i < size && plain_size(kind) != 0, "GgufArray::at() is for plain kinds");
+  QUIRE_CHECK(i < size && plain_size(kind) != 0, "GgufArray::at() is for scalar kinds");
   return plain_value(kind, raw.data() + i * plain_size(kind));
 }
 
@@ -148,7 +148,7 @@ Result<const GgufValue*> GgufMetadata::get(std::string_view key) const {
 Error GgufMetadata::wrong_kind(std::string_view key, const GgufValue& value, const char* wanted) const {
   std::string kind = describe(value.kind);
   if (value.kind == GgufKind::kArray) kind += std::string(" of ") + describe(value.array->kind);
-  return corrupt_file(file_, "metadata " + in_quotes(key) + " should be " + wanted + " but is of the kind " + kind);
+  return corrupt_file(file_, "metadata " + in_quotes(key) + " must be " + wanted + ", not " + kind);
 }
 
 Result<int64_t> GgufMetadata::get_int(std::string_view key, int64_t min, int64_t max) const {
@@ -157,8 +157,8 @@ Result<int64_t> GgufMetadata::get_int(std::string_view key, int64_t min, int64_t
   if (!value->fits_int64() || value->integer < min || value->integer > max) {
     const std::string number = value->kind == GgufKind::kUint64 ? std::to_string(static_cast<uint64_t>(value->integer))
                                                                 : std::to_string(value->integer);
-    return corrupt_file(file_, "metadata " + in_quotes(key) + " is " + number + ", which is not in " +
-                                   std::to_string(min) + " to " + std::to_string(max));
+    return corrupt_file(file_, "metadata " + in_quotes(key) + " is " + number + ", outside of " + std::to_string(min) +
+                                   " to " + std::to_string(max));
   }
   return value->integer;
 }

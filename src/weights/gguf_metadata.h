@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GGUF's typed key-value pairs, as views into the file.
+// The typed key-value pairs of GGUF, as views into the file.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace quire::weights {
 
-// Numbers as the file has them.
+// The numbers are those in the file.
 enum class GgufKind : uint32_t {
   kUint8 = 0,
   kInt8 = 1,
@@ -30,7 +30,7 @@ enum class GgufKind : uint32_t {
   kInt64 = 11,
   kFloat64 = 12,
 };
-// "uint32", "array", ...: for messages.
+// "uint32", "array", ...: for error messages.
 const char* describe(GgufKind kind);
 // Bytes of one element; 0 for strings and arrays, which have no fixed size.
 size_t plain_size(GgufKind kind);
@@ -40,20 +40,20 @@ struct GgufArray;
 // One value. Strings and arrays are views into the file's bytes, which the source keeps alive.
 struct GgufValue {
   GgufKind kind = GgufKind::kUint8;
-  int64_t integer = 0;    // every integer kind and bool; a uint64 above INT64_MAX has its bits here
+  int64_t integer = 0;    // all integer kinds and bool; a uint64 above INT64_MAX keeps its bits
   double real = 0;        // float32 and float64
   std::string_view text;  // string
   std::shared_ptr<const GgufArray> array;
 
-  bool is_integer() const;  // bool is not one
-  bool fits_int64() const;  // an integer whose value `integer` really is
+  bool is_integer() const;  // a bool is not an integer
+  bool fits_int64() const;  // false for a uint64 above INT64_MAX
   bool is_real() const { return kind == GgufKind::kFloat32 || kind == GgufKind::kFloat64; }
 };
 
-// The value of a plain kind at `at`, which needs no alignment.
+// The scalar of that kind at `at`, which needs no alignment.
 GgufValue plain_value(GgufKind kind, const std::byte* at);
 
-// An array: strings as views, arrays of arrays as values, plain kinds as the raw little-endian bytes.
+// An array: strings as views, arrays of arrays as values, scalars as raw little-endian bytes.
 struct GgufArray {
   GgufKind kind = GgufKind::kUint8;  // of the elements
   size_t size = 0;
@@ -61,13 +61,13 @@ struct GgufArray {
   std::vector<GgufArray> arrays;
   std::span<const std::byte> raw;
 
-  // Element i of a plain kind (not string or array).
+  // Element i. REQUIRES: the elements are scalars (not strings or arrays).
   GgufValue at(size_t i) const;
 };
 
-// All pairs of a file, in file order; keys are unique. Immutable; any thread may read. The get_*() answer with an Error
-// that names file and key when it is missing or of another kind; the *_or() take the fallback when it is missing, and
-// are errors still when the kind is wrong. Any integer kind serves for get_int, an integer serves for get_double.
+// All pairs of a file, in file order; keys are unique. Immutable; any thread may read. get_*() returns an Error that
+// names the file and the key if the key is missing or has another kind; *_or() returns the fallback if the key is
+// missing, but still an Error if the kind is wrong. get_int accepts all integer kinds, get_double also integers.
 class GgufMetadata {
  public:
   struct Pair {
@@ -86,19 +86,19 @@ class GgufMetadata {
   Result<double> get_double_or(std::string_view key, double fallback) const;
   Result<bool> get_bool(std::string_view key) const;
   Result<bool> get_bool_or(std::string_view key, bool fallback) const;
-  // Views into the file: valid while the source (or the owner given to parse) lives.
+  // Views into the file: valid while the source (or the owner given to parse) is alive.
   Result<std::string_view> get_string(std::string_view key) const;
   Result<std::string_view> get_string_or(std::string_view key, std::string_view fallback) const;
-  // Big arrays without copies: tokens, merges.
+  // Large arrays without copies: tokens, merges.
   Result<std::span<const std::string_view>> get_strings(std::string_view key) const;
-  // Copies; every integer kind, and every number kind.
+  // Copies; get_ints accepts all integer kinds, get_doubles all number kinds.
   Result<std::vector<int64_t>> get_ints(std::string_view key) const;
   Result<std::vector<float>> get_floats(std::string_view key) const;
   Result<std::vector<bool>> get_bools(std::string_view key) const;
-  // A number, or an array of exactly `count` of them (per-layer values): always `count` numbers.
+  // A number or an array of exactly `count` numbers (values per layer); always returns `count` numbers.
   Result<std::vector<int64_t>> get_ints_per(std::string_view key, size_t count) const;
 
-  // For the reader: false when the key is taken.
+  // For the parser; false if the key exists already.
   bool add(std::string_view key, GgufValue value);
   void set_file(std::string file) { file_ = std::move(file); }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GGUF parser: a cursor that cannot leave the file, and limits on everything the file may ask us to store.
+// The GGUF parser: a cursor that cannot leave the file, and limits on everything that the file can make us store.
 #include "weights/gguf_parse.h"
 
 #include <algorithm>
@@ -21,15 +21,15 @@ static_assert(std::endian::native == std::endian::little, "the readers map littl
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr uint64_t kMaxPairs = 65'536;
 constexpr uint64_t kMaxTensors = 1 << 20;
-constexpr uint64_t kMaxNameBytes = 65'535;   // what the format allows a key
-constexpr uint64_t kMaxStrings = 1 << 24;    // in all arrays of a file: 16 bytes of memory each
+constexpr uint64_t kMaxNameBytes = 65'535;   // the format's limit for keys
+constexpr uint64_t kMaxStrings = 1 << 24;    // in all arrays of a file; each takes 16 bytes of memory
 constexpr uint64_t kMaxNestedArrays = 4096;  // in all of a file
 constexpr int kMaxArrayDepth = 4;
 constexpr uint32_t kMaxDims = 4;
 constexpr uint64_t kDefaultAlignment = 32;
 constexpr uint64_t kMaxAlignment = 1 << 20;
-// The least a pair (key length, one character, kind, one byte) and a tensor (name length, one character, no dimension,
-// type, offset) take: a count is checked against what is left of the file before anything is stored.
+// The smallest pair (key length, one character, kind, one byte) and tensor (name length, one character, no dimension,
+// type, offset): counts are checked against the rest of the file before anything is stored.
 constexpr uint64_t kLeastPairBytes = 8 + 1 + 4 + 1;
 constexpr uint64_t kLeastTensorBytes = 8 + 1 + 4 + 4 + 8;
 constexpr const char* kFetchAgain = "the download is incomplete or the file is damaged; fetch it again";
@@ -45,10 +45,10 @@ class Parser {
     QUIRE_ASSIGN(const uint64_t tensors, read<uint64_t>("the tensor count"));
     QUIRE_ASSIGN(const uint64_t pairs, read<uint64_t>("the metadata count"));
     if (pairs > kMaxPairs || pairs > left() / kLeastPairBytes) {
-      return bad("the metadata count " + std::to_string(pairs) + " cannot be true of a file of this size");
+      return bad("the metadata count " + std::to_string(pairs) + " is impossible in a file of this size");
     }
     if (tensors > kMaxTensors || tensors > left() / kLeastTensorBytes) {
-      return bad("the tensor count " + std::to_string(tensors) + " cannot be true of a file of this size");
+      return bad("the tensor count " + std::to_string(tensors) + " is impossible in a file of this size");
     }
     for (uint64_t i = 0; i < pairs; ++i) QUIRE_TRY(read_pair(out.metadata, i));
     QUIRE_ASSIGN(const uint64_t alignment, alignment_of(out.metadata));
@@ -58,7 +58,7 @@ class Parser {
   }
 
  private:
-  // A tensor's place as the table has it, still to be checked against the file and the other tensors.
+  // A tensor's place in the file's table, before it is checked against the file and the other tensors.
   struct Place {
     uint64_t offset = 0;
     uint64_t bytes = 0;
@@ -83,7 +83,7 @@ class Parser {
 
   Result<std::string_view> read_string(const std::string& what, uint64_t max_bytes) {
     QUIRE_ASSIGN(const uint64_t size, read<uint64_t>(what.c_str()));
-    if (size > max_bytes) return bad(what + " has the length " + std::to_string(size) + ", which cannot be true");
+    if (size > max_bytes) return bad(what + " has the length " + std::to_string(size) + ", which is too long");
     if (size > left()) return ends_in(what);
     const std::string_view text(reinterpret_cast<const char*>(bytes_.data() + pos_), size);
     pos_ += size;
@@ -130,19 +130,19 @@ class Parser {
       if (kind == GgufKind::kBool && value.integer > 1) return bad(where_ + " is a bool that is neither 0 nor 1");
       pos_ += plain_size(kind);
     }
-    if (!metadata.add(key, std::move(value))) return bad(where_ + " is there twice");
+    if (!metadata.add(key, std::move(value))) return bad(where_ + " occurs twice");
     return {};
   }
 
   Result<GgufKind> read_kind() {
     QUIRE_ASSIGN(const uint32_t number, read<uint32_t>(where_.c_str()));
     if (number > static_cast<uint32_t>(GgufKind::kFloat64)) {
-      return bad(where_ + " has the kind " + std::to_string(number) + ", which GGUF does not have");
+      return bad(where_ + " has the kind " + std::to_string(number) + ", which GGUF does not define");
     }
     return static_cast<GgufKind>(number);
   }
 
-  // Recursion follows nesting, which kMaxArrayDepth bounds.
+  // The recursion follows the nesting, which kMaxArrayDepth bounds.
   Status read_array(GgufArray& out, int depth) {
     QUIRE_ASSIGN(out.kind, read_kind());
     QUIRE_ASSIGN(const uint64_t size, read<uint64_t>(where_.c_str()));
@@ -180,7 +180,7 @@ class Parser {
     strings_ += size;
     out.strings.reserve(size);
     for (uint64_t i = 0; i < size; ++i) {
-      // Not read_string: its message would be built 150,000 times.
+      // Not read_string(), which would build its message 150,000 times.
       uint64_t length = 0;
       if (left() < sizeof length) return ends_in(where_);
       std::memcpy(&length, bytes_.data() + pos_, sizeof length);
@@ -209,7 +209,7 @@ class Parser {
       QUIRE_ASSIGN(const std::string_view name, read_string(which, kMaxNameBytes));
       if (name.empty() || !utf8::is_valid(name)) return bad(which + " is empty or not UTF-8");
       where_ = "tensor " + in_quotes(name);
-      if (!seen.insert(name).second) return bad(where_ + " is there twice");
+      if (!seen.insert(name).second) return bad(where_ + " occurs twice");
       GgufTensorInfo& tensor = tensors.emplace_back();
       tensor.name = name;
       QUIRE_TRY(read_tensor(tensor));
@@ -217,7 +217,7 @@ class Parser {
     return {};
   }
 
-  // Dimensions, type and offset of one tensor; its size follows.
+  // Reads dimensions, type and offset of one tensor and computes its size.
   Status read_tensor(GgufTensorInfo& tensor) {
     QUIRE_ASSIGN(const uint32_t dims, read<uint32_t>(where_.c_str()));
     if (dims > kMaxDims) return bad(where_ + " has " + std::to_string(dims) + " dimensions; GGUF has at most 4");
@@ -227,15 +227,16 @@ class Parser {
       if (dim == 0 || dim > static_cast<uint64_t>(INT64_MAX) ||
           __builtin_mul_overflow(elements, static_cast<int64_t>(dim), &elements)) {
         return bad(where_ + ": dimension " + std::to_string(i) + " is " + std::to_string(dim) +
-                   ", which is empty or too large to be true");
+                   ", which is zero or too large");
       }
-      tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(dim));  // innermost first in the file
+      tensor.shape.insert(tensor.shape.begin(),
+                          static_cast<int64_t>(dim));  // the file has the innermost dimension first
     }
     QUIRE_ASSIGN(tensor.type, read<uint32_t>(where_.c_str()));
     const auto type = ggml_type(tensor.type);
     if (!type) {
       return unsupported(in_quotes(file_) + ": " + where_ + " has the type number " + std::to_string(tensor.type) +
-                         ", which is no tensor type of GGUF today: convert the model again with newer tools");
+                         ", which is not a current tensor type of GGUF: convert the model again with newer tools");
     }
     const int64_t columns = tensor.shape.empty() ? 1 : tensor.shape.back();
     if (columns % type->block_elems != 0) {
@@ -244,21 +245,21 @@ class Parser {
     }
     int64_t size = 0;
     if (__builtin_mul_overflow(elements / type->block_elems, type->block_bytes, &size)) {
-      return bad(where_ + ": the shape " + shape_string(tensor.shape) + " is too large to be true");
+      return bad(where_ + ": the shape " + shape_string(tensor.shape) + " is too large");
     }
     QUIRE_ASSIGN(const uint64_t offset, read<uint64_t>(where_.c_str()));
     places_.push_back({offset, static_cast<uint64_t>(size), places_.size()});
     return {};
   }
 
-  // Tensors lie one after the other, each at the first aligned place after the one before, and end the file.
+  // Each tensor must start at the first aligned place after the one before it, and the last one must end the file.
   Status place_tensors(uint64_t alignment, std::vector<GgufTensorInfo>& tensors) {
     const uint64_t begin = std::min<uint64_t>(round_up(pos_, alignment), bytes_.size());
     const uint64_t room = bytes_.size() - begin;
     std::sort(places_.begin(), places_.end(), [](const Place& a, const Place& b) {
       return std::pair(a.offset, a.tensor) < std::pair(b.offset, b.tensor);
     });
-    uint64_t at = 0;  // the end of the tensor before
+    uint64_t at = 0;  // the end of the previous tensor
     std::string before;
     for (const Place& place : places_) {
       const std::string which = "tensor " + in_quotes(tensors[place.tensor].name);
@@ -268,7 +269,7 @@ class Parser {
       }
       if (place.offset > room || place.bytes > room - place.offset) {
         return bad(which + " needs " + std::to_string(place.bytes) + " bytes at byte " + std::to_string(place.offset) +
-                   " of the data, of which there are " + std::to_string(room) + ": " + kFetchAgain);
+                   " of the data, which has only " + std::to_string(room) + " bytes: " + kFetchAgain);
       }
       if (place.offset < at)
         return bad("tensors " + before + " and " + in_quotes(tensors[place.tensor].name) + " overlap");
@@ -281,8 +282,8 @@ class Parser {
       before = in_quotes(tensors[place.tensor].name);
     }
     if (room - at >= alignment) {
-      return bad("there are " + std::to_string(room - at) + " bytes after the last tensor: the file is not what its " +
-                 "header says");
+      return bad("there are " + std::to_string(room - at) + " bytes after the last tensor: the file does not " +
+                 "match its header");
     }
     return {};
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One GGUF file's bytes into metadata and tensor places, all of it checked; gguf.cc puts files together.
+// Parses and checks the metadata and the tensor table of one GGUF file; gguf.cc joins the files of a set.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace quire::weights {
 
-// A tensor as the file's table gives it. The data lies inside the file.
+// A tensor of the file's table. Its data is inside the file.
 struct GgufTensorInfo {
   std::string name;
-  std::vector<int64_t> shape;  // outermost first, as TensorRef has it
-  uint32_t type = 0;           // ggml's number; a known one
+  std::vector<int64_t> shape;  // outermost first, as in TensorRef
+  uint32_t type = 0;           // ggml's number, known to ggml_type()
   std::span<const std::byte> data;
 };
 
@@ -27,7 +27,7 @@ struct GgufContents {
   std::vector<GgufTensorInfo> tensors;  // in file order
 };
 
-// The views in the result point into `bytes`. `file` stands for it in messages.
+// The views in the result point into `bytes`. `file` is the name to use in messages.
 Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, const std::string& file);
 
 }  // namespace quire::weights

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reference dequantisers: one element at a time, straight from the formulas in quant.h. Speed is the backends' matter.
+// Reference dequantisers: one element at a time, straight from the formulas in quant.h. The backends have fast ones.
 #include "weights/quant.h"
 
 #include <cmath>
@@ -115,8 +115,8 @@ void halves_to_floats(const std::byte* src, float* dst, int64_t k, float (*conve
 }  // namespace
 
 ScaleMin unpack_scale_min_k4(const uint8_t scales[12], int s) {
-  // Sub-blocks 0..3 have their six bits in bytes 0..3 (scales) and 4..7 (offsets). Those of 4..7 have four bits in the
-  // nibbles of bytes 8..11 and the other two in the bits that the first ones leave free.
+  // The six bits of sub-blocks 0..3 are in bytes 0..3 (scales) and 4..7 (offsets). Sub-blocks 4..7 have four bits in
+  // the nibbles of bytes 8..11 and the other two in the free upper bits of bytes 0..7.
   if (s < 4) return {static_cast<uint8_t>(scales[s] & 63), static_cast<uint8_t>(scales[s + 4] & 63)};
   return {static_cast<uint8_t>((scales[s + 4] & 15) | (scales[s - 4] >> 6) << 4),
           static_cast<uint8_t>((scales[s + 4] >> 4) | (scales[s] >> 6) << 4)};
@@ -145,7 +145,7 @@ void mxfp4_from_blocks(const std::byte* blocks, const std::byte* scales, int64_t
 }
 
 void dequantise_row(DType type, const std::byte* src, float* dst, int64_t k) {
-  QUIRE_CHECK(k >= 0 && k % info(type).block_elems == 0, "a row is whole blocks");
+  QUIRE_CHECK(k >= 0 && k % info(type).block_elems == 0, "a row consists of whole blocks");
   switch (type) {
     case DType::kF32:
       if (k > 0) std::memcpy(dst, src, static_cast<size_t>(k) * sizeof(float));
@@ -187,7 +187,7 @@ void dequantise_row(DType type, const std::byte* src, float* dst, int64_t k) {
     case DType::kG8:
       break;
   }
-  QUIRE_CHECK(false, "only the types of files have a dequantiser");
+  QUIRE_CHECK(false, "only types that files use have a dequantiser");
 }
 
 }  // namespace quire::weights

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The block formats of quantised tensors, and their slow and plain reference conversions.
+// The block formats of quantised tensors, and slow, simple reference conversions.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace quire::weights {
 
-// Blocks as files hold them (little-endian). fp16 scales are raw bits: fp16_to_float (base/half.h) reads them. In the
+// Blocks as files store them (little-endian). fp16 scales are raw bits, read with fp16_to_float (base/half.h). In the
 // formulas x is the value, q the stored number, d and m the scale and offset.
 
 // x = d * q, q a signed byte.
@@ -42,7 +42,7 @@ struct BlockQ5_1 {
   uint8_t qs[16];
 };
 
-// The K formats: 256 elements in sub-blocks whose scales are themselves small integers times the block's own scale.
+// The K formats: 256 elements in sub-blocks whose scales are small integers times the scale of the block.
 
 // x = (d * sc) * q - (dmin * mn), q of 2 bits; scales[s] has sc in its low and mn in its high four bits for the 16
 // elements of sub-block s. Byte 32 * h + i of qs holds elements 128 * h + 32 * b + i in bits 2b, 2b + 1.
@@ -78,7 +78,7 @@ struct BlockQ5_K {
 };
 // x = (d * sc) * (q - 32), q of 6 bits; 16 sub-blocks of 16, sc a signed byte. For half h and i < 32: ql[64 * h + i]
 // has the low bits of elements 128 * h + i and + 64, ql[64 * h + 32 + i] those of + 32 and + 96; qh[32 * h + i] has the
-// two high bits of the four, lowest first.
+// two high bits of the four elements, lowest first.
 struct BlockQ6_K {
   uint8_t ql[128];
   uint8_t qh[64];
@@ -86,14 +86,14 @@ struct BlockQ6_K {
   uint16_t d;
 };
 
-// Codes of four bits that are indices (kIq4Values, kFp4Values of ops/dtype.h), nibbles of each 32 as in Q4_0.
+// Formats whose 4-bit codes are indices into a table (kIq4Values, kFp4Values of ops/dtype.h); nibbles as in Q4_0.
 
 // x = d * t[q].
 struct BlockIQ4_NL {
   uint16_t d;
   uint8_t qs[16];
 };
-// x = (d * (ls - 32)) * t[q], ls of 6 bits for each 32: four in the nibbles of scales_l, two in scales_h, low ones
+// x = (d * (ls - 32)) * t[q], ls of 6 bits per 32 elements: four in the nibbles of scales_l, two in scales_h, low ones
 // first.
 struct BlockIQ4_XS {
   uint16_t d;
@@ -101,7 +101,7 @@ struct BlockIQ4_XS {
   uint8_t scales_l[4];
   uint8_t qs[128];
 };
-// x = 2^(e - 128) * t[q], t doubled.
+// x = 2^(e - 128) * t[q]; the table has twice the values of e2m1.
 struct BlockMXFP4 {
   uint8_t e;
   uint8_t qs[16];
@@ -132,16 +132,16 @@ int unpack_scale_q3_k(const uint8_t scales[12], int s);
 // The scale of sub-block s (0..7) of an IQ4_XS block, -32..31.
 int unpack_scale_iq4_xs(const BlockIQ4_XS& block, int s);
 
-// MXFP4 as safetensors of GPT-OSS hold it: for each block 16 bytes of codes in which byte j has elements 2j (low) and
-// 2j + 1 (high), and a scale byte apart. Writes `count` blocks of DType::kMXFP4, 17 bytes each.
+// MXFP4 as in the safetensors of GPT-OSS: each block has 16 bytes of codes, byte j with elements 2j (low) and 2j + 1
+// (high), and its scale byte is in another tensor. Writes `count` blocks of DType::kMXFP4, 17 bytes each.
 void mxfp4_from_blocks(const std::byte* blocks, const std::byte* scales, int64_t count, std::byte* out);
 
-// k elements of a row into floats; every operation is rounded to float in the order the formulas above are bracketed,
-// so the result is one value and not a tolerance. `src` needs no alignment; k must be a multiple of the block.
+// Converts k elements of a row to floats. Every operation is rounded to float in the order of the brackets above, so
+// the result is exact and not within a tolerance. `src` needs no alignment. REQUIRES: k is a multiple of the block.
 void dequantise_row(DType type, const std::byte* src, float* dst, int64_t k);
 
-// k floats into valid blocks by plain rounding to nearest: for tests and tools, not tuned for quality. Values must be
-// finite and within fp16's range where the type's scales are fp16.
+// Converts k floats to blocks by rounding to nearest: for tests and tools, not tuned for quality. REQUIRES: the values
+// are finite and, if the type's scales are fp16, within fp16's range.
 void quantise_row(DType type, const float* src, std::byte* dst, int64_t k);
 
 }  // namespace quire::weights

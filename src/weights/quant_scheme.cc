@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading a config's words about quantisation.
+// Reads how a config.json describes its quantised weights.
 #include "weights/quant_scheme.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -13,7 +13,7 @@
 namespace quire::weights {
 namespace {
 
-constexpr uint32_t kMatchLimit = 100'000;  // a pattern that needs more is no list of modules
+constexpr uint32_t kMatchLimit = 100'000;  // steps; bounds hostile patterns
 constexpr int64_t kMaxGroup = 1 << 20;
 constexpr size_t kMaxPatterns = 100'000;
 
@@ -30,7 +30,7 @@ Error in_field(const std::string& field, const Error& error) {
   return {error.code, "config.json: " + field + ": " + error.message};
 }
 
-// A list of module names; absent and null are empty.
+// A list of module names; absent or null is an empty list.
 Status read_modules(const json::Value& config, const char* name, const std::string& where, ModuleList& out) {
   const json::Value* list = config.find(name);
   if (list == nullptr || list->is_null()) return {};
@@ -38,7 +38,8 @@ Status read_modules(const json::Value& config, const char* name, const std::stri
     return invalid_argument("config.json: " + where + "." + name + " is not a list of module names");
   }
   for (const json::Value& module : list->as_array()) {
-    if (!module.is_string()) return invalid_argument("config.json: " + where + "." + name + " has a name that is none");
+    if (!module.is_string())
+      return invalid_argument("config.json: " + where + "." + name + " has an item that is not a string");
     const auto added = out.add(module.as_string());
     if (!added.ok()) return in_field(where + "." + name, added.error());
   }
@@ -61,7 +62,7 @@ Result<MlxMode> read_mlx_mode(const json::Value& config, const std::string& wher
   const auto mode = json::get_string_or(config, "mode", "affine");
   if (!mode.ok()) return in_field(where, mode.error());
   if (*mode != "affine" && *mode != "mxfp4") {
-    return in_field(where + ".mode", in_quotes(*mode) + " is a mode that quire does not read; affine and mxfp4 are");
+    return in_field(where + ".mode", in_quotes(*mode) + " is an unsupported mode; quire reads affine and mxfp4");
   }
   const bool fp4 = *mode == "mxfp4";
   const auto bits = json::get_int_or(config, "bits", 4, 1, 32);
@@ -69,10 +70,10 @@ Result<MlxMode> read_mlx_mode(const json::Value& config, const std::string& wher
   QUIRE_ASSIGN(const int64_t group, read_group(config, where, fp4 ? 32 : 64));
   constexpr int kBits[] = {2, 3, 4, 5, 6, 8};
   if (std::find(std::begin(kBits), std::end(kBits), *bits) == std::end(kBits) || (fp4 && *bits != 4)) {
-    return in_field(where + ".bits", std::to_string(*bits) + " is none of 2, 3, 4, 5, 6 and 8 (mxfp4: 4)");
+    return in_field(where + ".bits", std::to_string(*bits) + " must be 2, 3, 4, 5, 6 or 8 (mxfp4: 4)");
   }
   if (group <= 0 || group % 32 != 0 || (fp4 && group != 32)) {
-    return in_field(where + ".group_size", std::to_string(group) + " is not a multiple of 32 (mxfp4: 32)");
+    return in_field(where + ".group_size", std::to_string(group) + " must be a multiple of 32 (mxfp4: 32)");
   }
   return MlxMode{static_cast<int>(*bits), group, fp4};
 }
@@ -100,11 +101,12 @@ Result<QuantScheme> parse_awq(const json::Value& config, const std::string& wher
   out.method = QuantMethod::kAwq;
   const auto bits = json::get_int_or(config, "bits", 4, 1, 32);
   if (!bits.ok()) return in_field(where, bits.error());
-  if (*bits != 4) return in_field(where + ".bits", std::to_string(*bits) + " bits of AWQ; quire reads 4");
+  if (*bits != 4)
+    return in_field(where + ".bits", std::to_string(*bits) + " is not supported for AWQ; quire reads 4 bits");
   const auto version = json::get_string_or(config, "version", "gemm");
   if (!version.ok()) return in_field(where, version.error());
   if (lower(*version) != "gemm") {
-    return in_field(where + ".version", in_quotes(*version) + " is a layout that quire does not read; gemm is");
+    return in_field(where + ".version", in_quotes(*version) + " is an unsupported layout; quire reads gemm");
   }
   out.bits = 4;
   QUIRE_ASSIGN(out.group, read_group(config, where, 0));
@@ -118,7 +120,8 @@ Result<QuantScheme> parse_gptq(const json::Value& config, const std::string& whe
   const auto bits = json::get_int(config, "bits", 1, 32);
   if (!bits.ok()) return in_field(where, bits.error());
   if (*bits != 2 && *bits != 3 && *bits != 4 && *bits != 8) {
-    return in_field(where + ".bits", std::to_string(*bits) + " bits of GPTQ; quire reads 2, 3, 4 and 8");
+    return in_field(where + ".bits",
+                    std::to_string(*bits) + " is not supported for GPTQ; quire reads 2, 3, 4 and 8 bits");
   }
   const auto format = json::get_string_or(config, "checkpoint_format", "gptq");
   if (!format.ok()) return in_field(where, format.error());
@@ -130,7 +133,7 @@ Result<QuantScheme> parse_gptq(const json::Value& config, const std::string& whe
   QUIRE_ASSIGN(const int64_t group, read_group(config, where, 0));
   out.bits = differ ? 0 : static_cast<int>(*bits);
   out.group = differ ? 0 : group;
-  out.stored_less = *format == "gptq";
+  out.zeros_minus_one = *format == "gptq";
   QUIRE_TRY(read_modules(config, "modules_to_not_convert", where, out.ignored));
   return out;
 }
@@ -158,7 +161,7 @@ Result<QuantScheme> parse_fp8(const json::Value& config, const std::string& meth
     const auto algorithm = json::get_string(from, "quant_algo");
     if (!algorithm.ok()) return in_field(where, algorithm.error());
     if (*algorithm != "FP8") {
-      return in_field(where + ".quant_algo", in_quotes(*algorithm) + " is not what quire reads of modelopt: FP8");
+      return in_field(where + ".quant_algo", in_quotes(*algorithm) + " is not supported; of modelopt, quire reads FP8");
     }
     QUIRE_TRY(read_modules(from, "exclude_modules", where, out.ignored));
     QUIRE_TRY(read_modules(from, "ignore", where, out.ignored));
@@ -169,7 +172,7 @@ Result<QuantScheme> parse_fp8(const json::Value& config, const std::string& meth
   return out;
 }
 
-// A format of compressed-tensors: of the whole config, or of one of its groups.
+// The format of compressed-tensors: of the whole config or of one of its groups.
 Status check_format(const json::Value& config, const std::string& where) {
   const auto format = json::get_string_or(config, "format", "mixed-precision");
   if (!format.ok()) return in_field(where, format.error());
@@ -178,8 +181,8 @@ Status check_format(const json::Value& config, const std::string& where) {
     if (*format == known) return {};
   }
   return in_field(where + ".format", in_quotes(*format) +
-                                         " is a format that quire does not read; pack-quantized, int-quantized, "
-                                         "float-quantized and naive-quantized are");
+                                         " is an unsupported format; quire reads pack-quantized, int-quantized, "
+                                         "float-quantized and naive-quantized");
 }
 
 Result<QuantScheme> parse_compressed(const json::Value& config, const std::string& where) {
@@ -190,7 +193,7 @@ Result<QuantScheme> parse_compressed(const json::Value& config, const std::strin
   const json::Value* sparsity = config.find("sparsity_config");
   if (sparsity != nullptr && sparsity->is_object() && !sparsity->as_object().empty()) {
     const auto kind = json::get_string_or(*sparsity, "format", "dense");
-    if (!kind.ok() || *kind != "dense") return in_field(where + ".sparsity_config", "sparse weights are not read");
+    if (!kind.ok() || *kind != "dense") return in_field(where + ".sparsity_config", "sparse weights are not supported");
   }
   const json::Value* groups = config.find("config_groups");
   if (groups != nullptr && groups->is_object()) {
@@ -213,7 +216,7 @@ bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-// `*` stands for any text.
+// `*` matches any text.
 bool glob(std::string_view pattern, std::string_view text) {
   size_t p = 0, t = 0, star = pattern.npos, mark = 0;
   while (t < text.size()) {
@@ -233,7 +236,7 @@ bool glob(std::string_view pattern, std::string_view text) {
   return p == pattern.size();
 }
 
-// The type that the file gives a tensor; "" when there is none.
+// The type of a tensor in the file; "" if it does not exist.
 std::string type_in_file(const WeightSource& source, const std::string& tensor) {
   if (const TensorRef* found = source.find(tensor)) return name(found->dtype);
   if (const UnsupportedTensor* found = source.find_unsupported(tensor)) return found->type_name;
@@ -336,8 +339,8 @@ Result<QuantScheme> parse_quantisation(const json::Value& config) {
     return out;
   }
   return in_field(where + ".quant_method",
-                  in_quotes(*method) + " is a method that quire does not read; awq, gptq, fp8, fbgemm_fp8, modelopt " +
-                      "(FP8), compressed-tensors, mxfp4 and MLX's quantization are");
+                  in_quotes(*method) + " is an unsupported method; quire reads awq, gptq, fp8, fbgemm_fp8, modelopt " +
+                      "(FP8), compressed-tensors, mxfp4 and MLX's quantization");
 }
 
 bool is_activation_scale(std::string_view tensor) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a config.json says about quantised weights: which method, with which numbers, and for which modules not.
+// How a config.json describes quantised weights: the method, its parameters, and the modules that are not quantised.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,11 @@ enum class QuantMethod : uint8_t {
   kMxfp4,       // "mxfp4": GPT-OSS
 };
 
-// A list of modules as configs write it: names, names from a module on down, name endings, "*" for any text, and
-// patterns behind "re:" that match from the name's start. A plain value; matching is thread-safe.
+// A list of modules as configs write it: names, prefixes of names, endings of names, "*" for any text, and regular
+// expressions after "re:" that match from the start of the name. A plain value; matching is thread-safe.
 class ModuleList {
  public:
-  // An Error names the pattern that is none.
+  // An Error names a pattern that is not a regular expression.
   Status add(std::string_view pattern);
   bool contains(std::string_view module) const;
 
@@ -38,15 +38,15 @@ class ModuleList {
   std::vector<std::shared_ptr<const Pattern>> patterns_;
 };
 
-// How the quantised linears of a checkpoint are stored. Numbers that the tensors' own shapes tell are read there, so
-// that layers may differ; what stands here is what shapes cannot tell, and what they must agree with.
+// How the quantised linears of a checkpoint are stored. What the shapes of the tensors show is read from them, so that
+// layers may differ; this has what shapes cannot show, and what they must agree with.
 struct QuantScheme {
   QuantMethod method = QuantMethod::kNone;
-  int bits = 0;             // MLX: of modules without an override; GPTQ: of all, 0 when modules differ
-  int64_t group = 0;        // MLX likewise; AWQ and GPTQ: -1 is a whole row, 0 what the scales say
-  bool fp4 = false;         // MLX: mode mxfp4
-  bool stored_less = true;  // GPTQ: zeros are stored less one (checkpoint_format gptq)
-  int64_t block_rows = 0;   // FP8: a scale for each block of weights; 0: a scale a row or one for all
+  int bits = 0;                 // MLX: for modules without an override; GPTQ: for all, 0 if modules differ
+  int64_t group = 0;            // MLX: the same; AWQ and GPTQ: -1 is a whole row, 0 as the scales have it
+  bool fp4 = false;             // MLX: mode mxfp4
+  bool zeros_minus_one = true;  // GPTQ: zeros are stored minus one (checkpoint_format gptq)
+  int64_t block_rows = 0;       // FP8: a scale per block of weights; 0: one per row or per matrix
   int64_t block_columns = 0;
   struct Override {
     std::string module;
@@ -57,17 +57,17 @@ struct QuantScheme {
   std::vector<Override> overrides;  // MLX
   ModuleList ignored;
 
-  // Whether the linear (or embedding) of that name is quantised: the config does not say no, and the tensors are there.
-  // "model.layers.0.self_attn.q_proj", without ".weight".
+  // Whether the linear (or embedding) of that name is quantised: the config does not exclude it, and its tensors exist.
+  // The name is like "model.layers.0.self_attn.q_proj", without ".weight".
   bool applies_to(const WeightSource& source, std::string_view prefix) const;
 };
 
-// Reads quantization_config (or MLX's quantization) of a whole config.json; without either the method is kNone. An
-// Error says which field asks for something that quire does not read.
+// Reads quantization_config (or MLX's quantization) of a whole config.json; the method is kNone if it has neither. An
+// Error names the field with an unsupported value.
 Result<QuantScheme> parse_quantisation(const json::Value& config);
 
-// Scales of activations and of KV caches that such checkpoints carry beside the weights: not needed, since activations
-// are quantised by their own values here.
+// Scales of activations and KV caches that some checkpoints have beside the weights. They are not needed: quire
+// quantises activations by their own values.
 bool is_activation_scale(std::string_view tensor);
 
 }  // namespace quire::weights

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Block formats against the numbers of the gguf package (tests/goldens/quants.json), and the quantisers against them.
+// Block formats against the numbers of the gguf package (tests/goldens/quants.json), and the quantisers against these.
 #include "weights/quant.h"
 
 #include <gtest/gtest.h>
@@ -131,7 +131,8 @@ TEST(Quant, QuantisedRowsComeBackWithinTheTypesStep) {
   }
 }
 
-// Values that a block can hold exactly come back exactly, at each position: catches a swapped nibble or bit plane.
+// Values that a block can represent must come back exactly at each position: this catches a swapped nibble or bit
+// plane.
 TEST(Quant, ValuesOnTheGridComeBackExactly) {
   std::mt19937 random(12);
   const auto check = [&](DType type, int low, int high, bool both_ends) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reference quantisers: scales from the extremes of a block, then rounding to nearest. Valid blocks for tests and
-// tools; a search for better scales is not their business.
+// Reference quantisers: scales from the extremes of a block, then rounding to nearest. They make valid blocks for tests
+// and tools and do not search for better scales.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -12,7 +12,7 @@
 namespace quire::weights {
 namespace {
 
-// round(x / scale) inside [low, high]; 0 (moved inside) when the scale is 0.
+// round(x / scale), clamped to [low, high]; for a scale of 0, 0 clamped.
 int round_to(float x, float scale, int low, int high) {
   if (scale == 0.0f) return std::clamp(0, low, high);
   const float q = std::nearbyint(x / scale);
@@ -28,7 +28,7 @@ float extreme(const float* x, int n) {
   return found;
 }
 
-// A scale as the file will hold it, so that rounding uses what the reader will multiply by.
+// A scale rounded as in the file, so that the quantiser divides by what a reader multiplies with.
 struct Half {
   uint16_t bits;
   float value;
@@ -59,7 +59,7 @@ void quantise(const float* x, BlockQ8_0& b) {
   for (int i = 0; i < 32; ++i) b.qs[i] = static_cast<int8_t>(round_to(x[i], d.value, -127, 127));
 }
 
-// Q4_0 and Q5_0 give the extreme the lowest code, which reaches one step further than the highest.
+// Q4_0 and Q5_0 give the extreme value the lowest code, which reaches one step further than the highest.
 void quantise(const float* x, BlockQ4_0& b) {
   const Half d(extreme(x, 32) / -8.0f);
   b.d = d.bits;
@@ -102,7 +102,7 @@ struct OffsetScales {
     float below[kSubs];
     for (int s = 0; s < kSubs; ++s) {
       const auto [low, high] = std::minmax_element(x + s * kElems, x + (s + 1) * kElems);
-      below[s] = std::max(0.0f, -*low);  // the offset only reaches down
+      below[s] = std::max(0.0f, -*low);  // the offset is never positive
       step[s] = (std::max(0.0f, *high) + below[s]) / static_cast<float>(top);
     }
     d = Half(*std::max_element(step, step + kSubs) / static_cast<float>(top_scale));
@@ -151,7 +151,7 @@ void quantise(const float* x, BlockQ5_K& b) {
   }
 }
 
-// Sub-blocks with a signed scale alone, for Q3_K and Q6_K: x is about d * sc * q with q in low..-low - 1.
+// Sub-blocks with only a signed scale, for Q3_K and Q6_K: x is about d * sc * q with q in low..-low - 1.
 struct SignedScales {
   Half d{0};
   int scale[16] = {};
@@ -202,7 +202,7 @@ int nearest(const int8_t values[16], float x, float scale) {
   return best;
 }
 
-// The extreme gets the lowest value of IQ4's table, which reaches further than the highest.
+// The extreme value gets the lowest value of IQ4's table, which reaches further than the highest.
 void quantise(const float* x, BlockIQ4_NL& b) {
   const Half d(extreme(x, 32) / -127.0f);
   b.d = d.bits;
@@ -222,7 +222,7 @@ void quantise(const float* x, BlockIQ4_XS& b) {
     }
   }
 }
-// The extreme has 4 to 8 halves of the scale's unit; the largest value is 6.
+// The scale is chosen so that the extreme is 4 to 8 halves of its unit; the largest table value is 6.
 void quantise(const float* x, BlockMXFP4& b) {
   const float most = std::fabs(extreme(x, 32));
   b.e = static_cast<uint8_t>(most == 0.0f ? 0 : std::clamp(std::ilogb(most) - 2 + 127, 0, 254));
@@ -249,7 +249,7 @@ void floats_to_halves(const float* src, std::byte* dst, int64_t k, uint16_t (*co
 }  // namespace
 
 void quantise_row(DType type, const float* src, std::byte* dst, int64_t k) {
-  QUIRE_CHECK(k >= 0 && k % info(type).block_elems == 0, "a row is whole blocks");
+  QUIRE_CHECK(k >= 0 && k % info(type).block_elems == 0, "a row consists of whole blocks");
   switch (type) {
     case DType::kF32:
       if (k > 0) std::memcpy(dst, src, static_cast<size_t>(k) * sizeof(float));
@@ -291,7 +291,7 @@ void quantise_row(DType type, const float* src, std::byte* dst, int64_t k) {
     case DType::kG8:
       break;
   }
-  QUIRE_CHECK(false, "only the types of files have a quantiser");
+  QUIRE_CHECK(false, "only types that files use have a quantiser");
 }
 
 }  // namespace quire::weights

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Taking the linears of quantised checkpoints apart. All integer formats are the same once unpacked: codes, groups,
-// scales and zeros; what differs is where they stand in the file.
+// Unpacks the linears of quantised checkpoints. Once unpacked, all integer formats are the same: codes, groups, scales
+// and zeros. They differ in where these are in the file.
 //
-// Codes of b bits are packed without a gap, low bits first, over the bytes of little-endian words: element i has bits
-// i*b to i*b + b - 1. That is so along K in MLX and compressed-tensors (rows), down the columns of GPTQ, and across N
-// in the zeros of GPTQ and (down the columns) compressed-tensors. AWQ alone has an order of its own in a word.
+// Codes of b bits are packed without gaps, low bits first, over the bytes of little-endian words: element i has bits
+// i*b to i*b + b - 1. This holds along K in MLX and compressed-tensors (rows), down the columns of GPTQ, and across N
+// in the zeros of GPTQ and (down the columns) of compressed-tensors. Only AWQ has its own order inside a word.
 #include "weights/quantised.h"
 
 #include <algorithm>
@@ -26,12 +26,12 @@
 namespace quire::weights {
 namespace {
 
-constexpr float kMaxScale = 0x1p40f;         // what the backends take
+constexpr float kMaxScale = 0x1p40f;         // the limit of the backends
 constexpr int64_t kMaxElements = 1LL << 40;  // of a matrix
 constexpr int64_t kWordBits = 32;
-constexpr int64_t kColumnBlock = 16;  // columns that are taken apart together: a cache line of words
+constexpr int64_t kColumnBlock = 16;  // columns that are unpacked together: a cache line of words
 
-// One tensor as the file holds it, of any type; one expert's part where there is a stack.
+// One tensor of any type as in the file; in a stack of experts, the part of one expert.
 struct FileTensor {
   std::string name;
   std::string type;
@@ -50,12 +50,12 @@ Error about(const FileTensor& tensor, const std::string& what) {
                  what);
 }
 
-// Looks up the tensors of one linear and remembers which.
+// Looks up the tensors of one linear and records their names.
 class Parts {
  public:
   Parts(const WeightSource& source, const QuantRequest& request) : source_(source), request_(request) {}
 
-  // Absent: nothing. An Error when there is no such expert.
+  // Nothing if the tensor does not exist; an Error if the stack has no such expert.
   Result<std::optional<FileTensor>> find(const char* suffix) {
     FileTensor out;
     out.name = std::string(request_.prefix) + suffix;
@@ -73,7 +73,7 @@ class Parts {
     add(out.name);
     if (request_.expert >= 0) {
       if (out.shape.empty() || out.shape[0] <= request_.expert) {
-        return about(out, "it has no expert " + std::to_string(request_.expert));
+        return about(out, "there is no expert " + std::to_string(request_.expert));
       }
       const size_t bytes = out.data.size() / static_cast<size_t>(out.shape[0]);
       out.data = out.data.subspan(bytes * static_cast<size_t>(request_.expert), bytes);
@@ -83,7 +83,7 @@ class Parts {
     return std::optional<FileTensor>(std::move(out));
   }
 
-  // One of these types, or an Error.
+  // The tensor. An Error if it is missing or has none of these types.
   Result<FileTensor> get(const char* suffix, std::initializer_list<const char*> types) {
     QUIRE_ASSIGN(std::optional<FileTensor> found, find(suffix));
     if (!found) {
@@ -100,11 +100,11 @@ class Parts {
       if (tensor.type == type) return {};
       wanted += (wanted.empty() ? "" : " or ") + std::string(type);
     }
-    return about(tensor, "its type should be " + wanted);
+    return about(tensor, "its type must be " + wanted);
   }
 
-  // Of the tensors that nobody needs: they belong to the linear all the same.
-  void know(std::initializer_list<const char*> suffixes) {
+  // Records tensors that belong to the linear but are not needed.
+  void record(std::initializer_list<const char*> suffixes) {
     for (const char* suffix : suffixes) {
       const std::string name = std::string(request_.prefix) + suffix;
       if (source_.find(name) != nullptr || source_.find_unsupported(name) != nullptr) add(name);
@@ -133,7 +133,7 @@ class Parts {
 
 Status check_shape(const FileTensor& tensor, std::initializer_list<int64_t> wanted) {
   if (tensor.has_shape(wanted)) return {};
-  return about(tensor, "its shape should be " + shape_string(std::span(wanted.begin(), wanted.size())));
+  return about(tensor, "its shape must be " + shape_string(std::span(wanted.begin(), wanted.size())));
 }
 
 constexpr std::initializer_list<const char*> kWords = {"I32", "U32"};
@@ -154,7 +154,7 @@ uint8_t code_at(const uint8_t* row, int64_t i, int bits) {
   return static_cast<uint8_t>((value >> (bit % 8)) & ((1u << bits) - 1));
 }
 
-// All elements as floats that a backend can scale with.
+// All elements as floats, checked to be scales that a backend accepts.
 Result<std::vector<float>> scale_values(const FileTensor& tensor) {
   const int64_t count = tensor.elements();
   std::vector<float> out(static_cast<size_t>(count));
@@ -171,7 +171,7 @@ Result<std::vector<float>> scale_values(const FileTensor& tensor) {
       value = tensor.type == "F16" ? fp16_to_float(half) : bf16_to_float(half);
     }
     if (!(std::fabs(value) < kMaxScale)) {
-      return about(tensor, "element " + std::to_string(i) + " is no finite number below 2^40");
+      return about(tensor, "element " + std::to_string(i) + " is not a finite number below 2^40");
     }
   }
   return out;
@@ -197,14 +197,14 @@ void set_mins(const std::vector<int32_t>& zeros, const std::vector<float>& scale
   }
 }
 
-// An integer format, unpacked but for the codes.
+// An integer format with everything unpacked except the codes.
 struct Groups {
   int bits = 0;
-  int64_t size = 0;               // elements of k in a group; the last may have fewer
+  int64_t size = 0;               // elements of K per group; the last group may have fewer
   std::vector<float> scales;      // [n, ceil(k / size)]
-  std::vector<float> mins;        // likewise
-  std::vector<int32_t> group_of;  // [k], where groups are no runs of k
-  const uint8_t* rows = nullptr;  // rows of packed codes one after the other, where the file has them so
+  std::vector<float> mins;        // the same shape
+  std::vector<int32_t> group_of;  // [k], if groups are not consecutive in K
+  const uint8_t* rows = nullptr;  // packed codes row by row, if the file has them in this order
 };
 
 using RowCodes = std::function<void(int64_t row, uint8_t* codes)>;  // called with rows ascending
@@ -223,7 +223,7 @@ float value_of(DType type, uint8_t code, float scale, float min) {
   return std::fma(scale, static_cast<float>(code) - 128.0f, std::fma(128.0f, scale, min));
 }
 
-// The columns group by group, when every group has `size` of them; else nothing.
+// The columns sorted by group if every group has `size` of them; else nothing.
 std::optional<std::vector<int32_t>> order_of(const std::vector<int32_t>& group_of, int64_t size, int64_t groups) {
   std::vector<int64_t> counts(static_cast<size_t>(groups), 0);
   for (const int32_t g : group_of) ++counts[static_cast<size_t>(g)];
@@ -273,7 +273,7 @@ LoadedMatrix assemble(const QuantRequest& request, Groups g, const RowCodes& row
   const int64_t stride = row_bytes(type, k);
   out.data.resize(static_cast<size_t>(n * stride));
   if (g.rows != nullptr && (g.bits == 4 || g.bits == 8) && out.column_order.empty()) {
-    std::memcpy(out.data.data(), g.rows, out.data.size());  // it is the same layout
+    std::memcpy(out.data.data(), g.rows, out.data.size());  // the layouts are the same
   } else {
     for (int64_t row = 0; row < n; ++row) {
       row_codes(row, codes.data());
@@ -296,7 +296,7 @@ RowCodes packed_rows(const uint8_t* rows, int64_t words, int64_t k, int bits) {
   };
 }
 
-// Blocks of sixteen columns of a matrix [rows, columns] of words; `unpack` makes k codes of what one column holds.
+// Unpacks blocks of sixteen columns of a matrix [rows, columns] of words; `unpack` makes k codes of one column.
 template <typename Unpack>
 RowCodes word_columns(const uint8_t* words, int64_t rows, int64_t columns, int64_t k, int64_t codes_in_column,
                       const Unpack& unpack) {
@@ -329,7 +329,7 @@ RowCodes word_columns(const uint8_t* words, int64_t rows, int64_t columns, int64
   };
 }
 
-// Groups of `size` over k that must be what a tensor of scales has.
+// The size of the groups over k that a tensor of scales with `groups` groups has; an Error if config.json disagrees.
 Result<int64_t> group_size(const FileTensor& scales, int64_t groups, int64_t k, int64_t config) {
   if (groups <= 0 || groups > k) return about(scales, "there cannot be " + std::to_string(groups) + " groups");
   const int64_t size = config > 0 ? std::min(config, k) : config < 0 ? k : k / groups;
@@ -340,7 +340,7 @@ Result<int64_t> group_size(const FileTensor& scales, int64_t groups, int64_t k, 
   return size;
 }
 
-// "g_idx": the group of each input. Empty when it says nothing (all -1).
+// "g_idx": the group of each input. Empty if it has no information (all -1).
 Result<std::vector<int32_t>> read_group_index(const FileTensor& tensor, int64_t k, int64_t groups) {
   QUIRE_TRY(check_shape(tensor, {k}));
   std::vector<int32_t> out(static_cast<size_t>(k));
@@ -393,7 +393,7 @@ Result<LoadedMatrix> load_mlx(const QuantScheme& scheme, const QuantRequest& r, 
   return assemble(r, std::move(g), packed_rows(weight.bytes(), words, r.k, mode.bits));
 }
 
-// Nibble c of a word of AWQ is column kAwqOrder[c] of eight.
+// Nibble c of an AWQ word is column kAwqOrder[c] of its eight columns.
 constexpr std::array<int, 8> kAwqOrder = {0, 2, 4, 6, 1, 3, 5, 7};
 
 Result<LoadedMatrix> load_awq(const QuantScheme& scheme, const QuantRequest& r, Parts& parts) {
@@ -457,7 +457,7 @@ Result<LoadedMatrix> load_gptq(const QuantScheme& scheme, const QuantRequest& r,
   for (int64_t row = 0; row < r.n; ++row) {
     for (int64_t group = 0; group < groups; ++group) {
       zero[static_cast<size_t>(row * groups + group)] =
-          code_at(zeros.bytes() + group * zero_words * 4, row, bits) + (scheme.stored_less ? 1 : 0);
+          code_at(zeros.bytes() + group * zero_words * 4, row, bits) + (scheme.zeros_minus_one ? 1 : 0);
     }
   }
   set_mins(zero, g.scales, g.mins);
@@ -474,7 +474,7 @@ Result<LoadedMatrix> load_gptq(const QuantScheme& scheme, const QuantRequest& r,
                   }));
 }
 
-// Scales [n, groups], [n], [1] or none, as they stand for rows; `groups` comes back.
+// Scales [n, groups], [n], [1] or none, expanded to rows; sets `groups`.
 Result<std::vector<float>> row_scales(const FileTensor& tensor, int64_t n, int64_t& groups) {
   QUIRE_ASSIGN(std::vector<float> values, scale_values(tensor));
   if (values.size() == 1) {
@@ -488,7 +488,7 @@ Result<std::vector<float>> row_scales(const FileTensor& tensor, int64_t n, int64
   return values;
 }
 
-// weight_zero_point of compressed-tensors: bytes, or packed down the columns; as unsigned codes.
+// weight_zero_point of compressed-tensors (bytes, or packed down the columns) as unsigned codes.
 Result<std::vector<int32_t>> read_zero_points(const FileTensor& tensor, int64_t n, int64_t groups, int bits) {
   std::vector<int32_t> out(static_cast<size_t>(n * groups));
   if (tensor.type == "I8") {
@@ -510,7 +510,7 @@ Result<std::vector<int32_t>> read_zero_points(const FileTensor& tensor, int64_t 
   return out;
 }
 
-// The integer formats of compressed-tensors: int8 codes, or packed ones.
+// The integer formats of compressed-tensors: int8 codes or packed codes.
 Result<LoadedMatrix> load_integers(const QuantRequest& r, Parts& parts, const FileTensor& weight, bool packed) {
   Groups g;
   g.bits = 8;
@@ -552,11 +552,11 @@ Result<LoadedMatrix> load_integers(const QuantRequest& r, Parts& parts, const Fi
   const uint8_t* bytes = weight.bytes();
   const int64_t k = r.k;
   return assemble(r, std::move(g), [=](int64_t row, uint8_t* codes) {
-    for (int64_t i = 0; i < k; ++i) codes[i] = static_cast<uint8_t>(bytes[row * k + i] ^ 0x80);  // from signed
+    for (int64_t i = 0; i < k; ++i) codes[i] = static_cast<uint8_t>(bytes[row * k + i] ^ 0x80);  // signed to unsigned
   });
 }
 
-// All 256 values of an fp8 type. E4M3 has no infinity and one NaN a sign; E5M2 is the upper half of fp16.
+// All 256 values of an fp8 type. E4M3 has no infinity and one NaN per sign; E5M2 is the upper half of fp16.
 std::array<float, 256> fp8_values(bool e5m2) {
   std::array<float, 256> out{};
   for (int i = 0; i < 256; ++i) {
@@ -582,7 +582,7 @@ Result<LoadedMatrix> load_fp8(const QuantScheme& scheme, const QuantRequest& r, 
     scale = std::move(other);
   }
   QUIRE_TRY(Parts::check_type(*scale, {"F32", "F16", "BF16", "F8_E8M0"}));
-  // Blocks of rows and columns that share a scale.
+  // The block of rows and columns that shares a scale.
   int64_t rows = 1, columns = r.k;
   if (scale->elements() == 1) {
     rows = r.n;
@@ -591,10 +591,10 @@ Result<LoadedMatrix> load_fp8(const QuantScheme& scheme, const QuantRequest& r, 
     rows = scheme.block_rows;
     columns = scheme.block_columns;
   } else if (!scale->has_shape({r.n}) && !scale->has_shape({r.n, 1})) {
-    return about(*scale, "it is no scale for a matrix " + shape_string(std::array{r.n, r.k}) +
+    return about(*scale, "it is not a scale for a matrix " + shape_string(std::array{r.n, r.k}) +
                              (scheme.block_rows > 0 ? " in blocks of " + std::to_string(scheme.block_rows) + " by " +
                                                           std::to_string(scheme.block_columns)
-                                                    : ": neither one nor one a row"));
+                                                    : ": it has neither one value nor one per row"));
   }
   QUIRE_ASSIGN(const std::vector<float> scales, scale_values(*scale));
   const std::array<float, 256> values = fp8_values(weight.type == "F8_E5M2");
@@ -626,8 +626,8 @@ Result<LoadedMatrix> load_compressed(const QuantScheme& scheme, const QuantReque
       int64_t dims[2];
       std::memcpy(dims, shape->bytes(), sizeof dims);
       if (dims[0] != r.n || dims[1] != r.k) {
-        return about(*shape, "it says " + shape_string(dims) + " where the config asks for " +
-                                 shape_string(std::array{r.n, r.k}));
+        return about(
+            *shape, "it is " + shape_string(dims) + " where the config asks for " + shape_string(std::array{r.n, r.k}));
       }
     }
     return load_integers(r, parts, *packed, true);
@@ -709,7 +709,7 @@ int64_t output_rows(const WeightSource& source, const QuantScheme& scheme, std::
         return dim(".qweight", 1) * (kWordBits / 4);
       case QuantMethod::kGptq:  // [k * bits / 32, n]
         return dim(".qweight", 1);
-      case QuantMethod::kCompressed:  // [n, k * bits / 32], or as it is
+      case QuantMethod::kCompressed:  // [n, k * bits / 32], or not packed
         if (const int64_t rows = dim(".weight_packed", 0); rows > 0) return rows;
         break;
       default:
@@ -725,8 +725,8 @@ Result<LoadedMatrix> load_quantised(const WeightSource& source, const QuantSchem
   QUIRE_CHECK(request.n <= kMaxElements / request.k);
   Parts parts(source, request);
   QUIRE_ASSIGN(LoadedMatrix out, load_parts(scheme, request, parts));
-  parts.know({".g_idx", ".qzeros", ".weight_shape", ".weight_zero_point", ".input_scale", ".input_zero_point",
-              ".output_scale", ".input_global_scale"});
+  parts.record({".g_idx", ".qzeros", ".weight_shape", ".weight_zero_point", ".input_scale", ".input_zero_point",
+                ".output_scale", ".input_global_scale"});
   parts.finish(out);
   return out;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantised checkpoints: every format packed by its published rules (and by its own library: goldens), the values that
-// must come out, and lies that must not be believed.
+// Quantised checkpoints: every format packed by its published rules (and by its own library: goldens), the expected
+// values, and invalid files.
 #include "weights/quantised.h"
 
 #include <gmock/gmock.h>
@@ -55,7 +55,7 @@ LoadedMatrix load(const Tensors& tensors, const QuantScheme& scheme, const Quant
   return loaded.ok() ? std::move(loaded).value() : LoadedMatrix{};
 }
 
-// Bit by bit: element i has bits i*b on, low ones first, in words of 32.
+// Bit by bit: element i starts at bit i*b, low bits first, in words of 32 bits.
 std::string packed(const std::vector<int>& codes, int bits) {
   std::vector<uint32_t> words((codes.size() * static_cast<size_t>(bits) + 31) / 32);
   for (size_t i = 0; i < codes.size(); ++i) {
@@ -80,7 +80,7 @@ std::string bytes_of(const std::vector<T>& values) {
   return out;
 }
 
-// A matrix of codes [n, k] with scales and zeros [n, groups], as every integer format means it.
+// A matrix of codes [n, k] with scales and zeros [n, groups]: what every integer format represents.
 struct Integers {
   Integers(int64_t n, int64_t k, int bits, int64_t group, uint32_t seed)
       : n(n), k(k), bits(bits), group(group), groups((k + group - 1) / group), random(seed) {
@@ -173,10 +173,10 @@ Tensors awq_tensors(const Integers& m) {
           {"m.scales", "F16", {m.groups, m.n}, bytes_of(m.by_group(m.scales))}};
 }
 
-Tensors gptq_tensors(const Integers& m, bool stored_less) {
+Tensors gptq_tensors(const Integers& m, bool zeros_minus_one) {
   const std::string rows = Integers::pack_rows(m.codes, static_cast<size_t>(m.k), m.bits);
   std::vector<int> zeros = m.by_group(m.zeros);
-  for (int& z : zeros) z -= stored_less ? 1 : 0;
+  for (int& z : zeros) z -= zeros_minus_one ? 1 : 0;
   return {
       {"m.qweight", "I32", {m.k * m.bits / 32, m.n}, transposed_words(rows, static_cast<size_t>(m.n))},
       {"m.qzeros", "I32", {m.groups, m.n * m.bits / 32}, Integers::pack_rows(zeros, static_cast<size_t>(m.n), m.bits)},
@@ -213,7 +213,7 @@ std::string gptq_config(int bits, const std::string& format) {
          R"(, "checkpoint_format": ")" + format + R"("}})";
 }
 
-// Made by mlx 0.32 itself: mx.quantize of one row of 32, and what mx.dequantize makes of it.
+// Made by mlx 0.32: mx.quantize of one row of 32 elements, and mx.dequantize of the result.
 TEST(Quantised, UnpacksWhatMlxPacked) {
   struct Golden {
     int bits;
@@ -337,21 +337,21 @@ TEST(Quantised, ReadsAwq) {
 
 TEST(Quantised, ReadsGptqOfAllBitsAndBothFormats) {
   for (const int bits : {2, 3, 4, 8}) {
-    for (const bool stored_less : {true, false}) {
+    for (const bool zeros_minus_one : {true, false}) {
       Integers m(64, 128, bits, 32, static_cast<uint32_t>(bits));
       // A stored zero of -1 is none; the largest zero is one more than a code can be.
-      for (size_t i = 0; i < m.zeros.size(); ++i) m.zeros[i] = stored_less ? m.zeros[i] + 1 : m.zeros[i];
-      const auto scheme = scheme_of(gptq_config(bits, stored_less ? "gptq" : "gptq_v2").c_str());
-      const LoadedMatrix got = load(gptq_tensors(m, stored_less), scheme, ask(m.n, m.k));
+      for (size_t i = 0; i < m.zeros.size(); ++i) m.zeros[i] = zeros_minus_one ? m.zeros[i] + 1 : m.zeros[i];
+      const auto scheme = scheme_of(gptq_config(bits, zeros_minus_one ? "gptq" : "gptq_v2").c_str());
+      const LoadedMatrix got = load(gptq_tensors(m, zeros_minus_one), scheme, ask(m.n, m.k));
       EXPECT_EQ(got.dtype, bits <= 4 ? DType::kG4 : DType::kG8);
       EXPECT_TRUE(got.column_order.empty());
       m.expect(got);
       EXPECT_THAT(got.tensors, ::testing::UnorderedElementsAre("m.qweight", "m.qzeros", "m.scales", "m.g_idx"));
       const auto mixed = scheme_of((R"({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128,
           "dynamic": {"+:m": {"group_size": 32}}, "checkpoint_format": )" +
-                                    std::string(stored_less ? R"("gptq"}})" : R"("gptq_v2"}})"))
+                                    std::string(zeros_minus_one ? R"("gptq"}})" : R"("gptq_v2"}})"))
                                        .c_str());
-      m.expect(load(gptq_tensors(m, stored_less), mixed, ask(m.n, m.k)));
+      m.expect(load(gptq_tensors(m, zeros_minus_one), mixed, ask(m.n, m.k)));
     }
   }
 }
@@ -577,7 +577,7 @@ TEST(QuantScheme, ListsOfModulesAreHonoured) {
   for (auto& t : tensors) t.name = "lm_head" + t.name.substr(1);
   EXPECT_FALSE(scheme.applies_to(*source_of(tensors), "lm_head"));
   EXPECT_FALSE(scheme.applies_to(*source_of(tensors), "other"));
-  // A pattern that would take for ever ends.
+  // A pattern that would backtrack for ever stops.
   ModuleList slow;
   ASSERT_TRUE(slow.add("re:(a*)*b").ok());
   EXPECT_FALSE(slow.contains(std::string(60, 'a')));
@@ -708,7 +708,7 @@ TEST(Quantised, RefusesWhatDoesNotFitAndNamesTheTensor) {
   EXPECT_FALSE(load_quantised(*source_of(shape), scheme_of(kCompressed), ask(32, 64)).ok());
 }
 
-// Whatever shapes a file has: an error or a matrix, never a read outside (which AddressSanitizer would see).
+// For any shapes in a file: an error or a matrix, never a read out of bounds (which AddressSanitizer would report).
 TEST(Quantised, RandomShapesNeverReadOutside) {
   std::mt19937 random(1);
   const auto all = samples();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading safetensors: an 8-byte length, a JSON header, then the tensors' bytes without a gap.
+// Reads safetensors: an 8-byte length, a JSON header, then the bytes of the tensors without gaps.
 #include "weights/safetensors.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the readers map little-endian files");
 
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit that the format's own library has
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the format's own library
 constexpr size_t kMaxIndexBytes = size_t{256} << 20;
 constexpr const char* kFetchAgain = "the download is incomplete or the file is damaged; fetch it again";
 
@@ -25,7 +25,7 @@ struct TypeRow {
   const char* name;
   int bits;
 };
-// Every dtype of the format, so that the size of a tensor we do not use is checked too.
+// Every dtype of the format, so that the sizes of tensors that quire does not use are checked, too.
 constexpr TypeRow kTypes[] = {
     {"F32", 32},    {"F16", 16}, {"BF16", 16}, {"F64", 64}, {"I64", 64},    {"U64", 64},    {"I32", 32},
     {"U32", 32},    {"I16", 16}, {"U16", 16},  {"I8", 8},   {"U8", 8},      {"F8_E4M3", 8}, {"F8_E5M2", 8},
@@ -39,7 +39,7 @@ std::optional<DType> usable_type(std::string_view type_name) {
   return std::nullopt;
 }
 
-// One header entry, its fields checked on their own but not yet against the other tensors.
+// One entry of the header, checked by itself but not yet against the other tensors.
 struct Entry {
   std::string name;
   std::string type;
@@ -55,7 +55,7 @@ Result<int> bits_of(const std::string& type, const std::string& where) {
   return corrupt(where + "dtype " + in_quotes(type) + " is not one of the format's types");
 }
 
-// Reads "shape": the dimensions, and their product, which must fit.
+// Reads "shape": the dimensions and their product, which must not overflow.
 Result<int64_t> read_shape(const json::Value& entry, const std::string& where, std::vector<int64_t>& shape) {
   const json::Value* list = entry.find("shape");
   if (list == nullptr || !list->is_array()) return corrupt(where + "shape is not an array");
@@ -66,7 +66,7 @@ Result<int64_t> read_shape(const json::Value& entry, const std::string& where, s
     shape.push_back(dim.as_int());
     empty = empty || dim.as_int() == 0;
     if (!empty && __builtin_mul_overflow(elements, dim.as_int(), &elements)) {
-      return corrupt(where + "shape " + shape_string(shape) + " is too large to be true");
+      return corrupt(where + "shape " + shape_string(shape) + " is too large");
     }
   }
   return empty ? 0 : elements;
@@ -104,7 +104,8 @@ Result<Entry> read_entry(const std::string& file, const json::Member& member) {
   return out;
 }
 
-// The tensors must tile the data: sorted by place, each begins where the one before ends, and the last one ends it.
+// The tensors must cover the data: sorted by place, each begins where the previous one ends, and the last ends the
+// data.
 Status check_cover(const std::string& file, const std::vector<Entry>& entries, int64_t data_bytes) {
   std::vector<const Entry*> sorted;
   for (const Entry& e : entries) sorted.push_back(&e);
@@ -115,8 +116,8 @@ Status check_cover(const std::string& file, const std::vector<Entry>& entries, i
   for (const Entry* e : sorted) {
     if (e->end > data_bytes) {
       return corrupt_file(file, "tensor " + in_quotes(e->name) + " ends at byte " + std::to_string(e->end) +
-                                    " of the data, of which there are " + std::to_string(data_bytes) + ": " +
-                                    kFetchAgain);
+                                    " of the data, which has only " + std::to_string(data_bytes) +
+                                    " bytes: " + kFetchAgain);
     }
     if (e->begin < at) {
       return corrupt_file(file, "tensors " + in_quotes(before->name) + " and " + in_quotes(e->name) +
@@ -132,12 +133,12 @@ Status check_cover(const std::string& file, const std::vector<Entry>& entries, i
   if (at != data_bytes) {
     return corrupt_file(file,
                         std::to_string(data_bytes - at) +
-                            " bytes after the last tensor belong to no tensor: the file is not what its header says");
+                            " bytes after the last tensor belong to no tensor: the file does not match its header");
   }
   return {};
 }
 
-// The JSON header as text; the rest of the file is the data.
+// The JSON header as text. The rest of the file is the data.
 Result<std::string_view> header_text(std::span<const std::byte> bytes, const std::string& file) {
   uint64_t size = 0;
   if (bytes.size() >= sizeof size) std::memcpy(&size, bytes.data(), sizeof size);
@@ -172,14 +173,14 @@ Result<json::Value> parse_header(std::string_view text, const std::string& file)
   return header;
 }
 
-// A shard's name as an index may give it: a file of the same folder.
+// Whether an index may name this shard: a file in the same folder.
 bool is_plain_file_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
 }
 
 struct Index {
   std::vector<std::string> files;                       // each once, in order of first mention
-  std::vector<std::pair<std::string, size_t>> tensors;  // name, and which of the files
+  std::vector<std::pair<std::string, size_t>> tensors;  // the name, and the index of its file
 };
 
 Result<Index> read_index(const std::filesystem::path& path) {
@@ -241,7 +242,7 @@ Status SafetensorsSource::add_file(std::span<const std::byte> bytes, const std::
     } else {
       fresh = add(UnsupportedTensor{std::move(e.name), e.type, std::move(e.shape), e.end - e.begin, place, owner});
     }
-    if (!fresh) return corrupt_file(file, "tensor " + in_quotes(tensor_name) + " is in another shard already");
+    if (!fresh) return corrupt_file(file, "tensor " + in_quotes(tensor_name) + " is in another shard, too");
   }
   ++files_;
   return {};

@@ -16,17 +16,17 @@
 namespace quire::weights {
 
 // A safetensors checkpoint. Owns the maps of its files (or shares the owner of a parsed buffer); immutable after
-// opening. Everything the header says was checked: the size, the JSON, each dtype and shape, and that the tensors cover
-// the data exactly, without overlap, hole or rest. F32, F16 and BF16 are for use; other types are listed,
-// with their bytes for the readers of quantised formats.
+// opening. The whole header was checked: the size, the JSON, each dtype and shape, and that the tensors cover the data
+// exactly, without overlaps or gaps. F32, F16 and BF16 are usable; other types are listed as unsupported, with their
+// bytes for the readers of quantised formats.
 class SafetensorsSource final : public TableSource {
  public:
   // One .safetensors file.
   static Result<std::shared_ptr<const SafetensorsSource>> open(const std::filesystem::path& file);
   // A folder sharded by `index` (…/model.safetensors.index.json): every tensor must be in the shard that the index
-  // says, and no tensor may be in two. File names with a path in them are refused.
+  // names, and no tensor may be in two. File names with a path in them are errors.
   static Result<std::shared_ptr<const SafetensorsSource>> open_sharded(const std::filesystem::path& index);
-  // A whole file in memory; `name` stands for it in messages, `owner` keeps the bytes alive.
+  // A whole file in memory. `name` stands for it in messages; `owner` keeps the bytes alive.
   static Result<std::shared_ptr<const SafetensorsSource>> parse(std::span<const std::byte> bytes, std::string name,
                                                                 std::shared_ptr<const void> owner);
 
@@ -42,7 +42,7 @@ class SafetensorsSource final : public TableSource {
   int files_ = 0;
 };
 
-// The files that an index lists, each once, in the order of first mention; checked to be plain names.
+// The files of an index, each once, in the order in which they are first mentioned; checked to be plain names.
 Result<std::vector<std::string>> safetensors_index_files(const std::filesystem::path& index);
 
 }  // namespace quire::weights

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The safetensors reader: what it reads, and every lie that it must not believe.
+// The safetensors reader: valid files, and every kind of invalid header.
 #include "weights/safetensors.h"
 
 #include <gmock/gmock.h>
@@ -187,7 +187,7 @@ TEST(Safetensors, EveryHeaderSizeButTheRightOneIsRefused) {
   for (const uint64_t size : sizes) {
     std::string changed = file;
     std::memcpy(changed.data(), &size, 8);
-    // Cutting padding off the header moves the data, which then has a rest: an error too.
+    // Cutting padding off the header moves the data, which then has bytes left over: an error, too.
     EXPECT_EQ(parse(changed).ok(), size == right) << size;
   }
 }
@@ -202,7 +202,7 @@ TEST(Safetensors, TruncatedAtAnyByteIsRefused) {
   }
 }
 
-// Any accepted file, however it came about, has its tensors inside the buffer and tiling it.
+// Every file that is accepted, whatever its origin, has tensors that are inside the buffer and cover it.
 TEST(Safetensors, AnyByteChangedIsRefusedOrStillConsistent) {
   const std::string file = safetensors_file({{"a", "F32", {2, 2}, counting(16)}, {"b", "I8", {6}, counting(6)}});
   for (size_t at = 0; at + 22 < file.size(); ++at) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a weight reader hands out: tensors by name, as views of memory that somebody keeps alive.
+// The interface of weight readers: tensors by name, as views of memory that their owner keeps alive.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 namespace quire::weights {
 
 // One tensor: a name, a type, a shape and its bytes. Copies are cheap and share the bytes. `data` stays valid while
-// `owner` (or the source it came from) lives; it begins at an address that is a multiple of 4, and its size is exactly
-// what dtype and shape need, so rows are `row_bytes(dtype, shape.back())` apart.
+// `owner` (or the source) is alive. Its address is a multiple of 4, and its size is exactly what dtype and shape need,
+// so rows are `row_bytes(dtype, shape.back())` apart.
 struct TensorRef {
   std::string name;
   DType dtype = DType::kF32;
@@ -26,13 +26,13 @@ struct TensorRef {
   std::shared_ptr<const void> owner;
 
   int64_t elements() const;
-  // Elements of one row (the last dimension), and how many rows there are. A scalar is one row of one element.
+  // The elements of one row (the last dimension), and the number of rows. A scalar is one row of one element.
   int64_t columns() const { return shape.empty() ? 1 : shape.back(); }
   int64_t rows() const;
 };
 
-// A tensor that the file holds in a type quire has no arithmetic for: listed, and not for use as it is. Readers of
-// quantised formats take its bytes, which safetensors files give; their address is a multiple of nothing.
+// A tensor with a type that quire cannot compute with: it is listed but cannot be used directly. Readers of quantised
+// formats use its bytes, which safetensors sources provide; their address has no alignment.
 struct UnsupportedTensor {
   std::string name;
   std::string type_name;  // "I64", "IQ2_XXS (ggml type 16)", ...
@@ -45,22 +45,22 @@ struct UnsupportedTensor {
 // "[576, 49152]".
 std::string shape_string(std::span<const int64_t> shape);
 
-// The tensors of one checkpoint, by the names the file uses (Hugging Face's or GGUF's). Immutable as its users see it
-// and safe to read from any thread; the pointers it gives out live as long as the source, unless released.
+// The tensors of one checkpoint, by the names in the file (Hugging Face's or GGUF's). Immutable to its users; any
+// thread may read it. Pointers that it returns live as long as the source, unless released.
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
   WeightSource(const WeightSource&) = delete;
   WeightSource& operator=(const WeightSource&) = delete;
 
-  // The tensor, or null when there is none of that name or its type is unsupported.
+  // The tensor; null if it does not exist or has an unsupported type.
   virtual const TensorRef* find(std::string_view name) const = 0;
-  // The tensor; an Error that names it and the checkpoint when it is missing or of an unsupported type.
+  // The tensor; an Error with its name and the checkpoint if it is missing or has an unsupported type.
   virtual Result<const TensorRef*> get(std::string_view name) const = 0;
-  // The tensor of exactly this shape (leading dimensions of 1 do not count, for GGUF drops them); an Error that names
-  // both shapes when it differs. A dummy source makes it, so this is the call for weights that the config promises.
+  // The tensor with exactly this shape (leading dimensions of 1 do not count, since GGUF drops them); an Error with
+  // both shapes if it differs. A dummy source creates it, so use this for weights that the config promises.
   virtual Result<const TensorRef*> require(std::string_view name, std::span<const int64_t> shape) const;
-  // Every tensor's name in file order, those of an unsupported type too.
+  // The names of all tensors in file order, including those with an unsupported type.
   virtual std::vector<std::string> names() const = 0;
   virtual std::vector<UnsupportedTensor> unsupported() const { return {}; }
   // The tensor of an unsupported type, or null.
@@ -68,16 +68,16 @@ class WeightSource {
     static_cast<void>(name);
     return nullptr;
   }
-  // Bytes of all tensor data, the unsupported included.
+  // The bytes of all tensor data, including unsupported tensors.
   virtual int64_t total_bytes() const = 0;
   // One line for people: format, files, tensors, size.
   virtual std::string describe() const = 0;
-  // True when `require` makes up whatever it is asked for, so that a name's absence from `find` says nothing.
+  // True if `require` creates whatever it is asked for, so that `find` does not show which tensors exist.
   virtual bool is_dummy() const { return false; }
-  // The caller has its own copy (repacked) and no one reads these bytes any more: memory may go back. After it the
-  // TensorRef pointers of a dummy source are dead; those of a file stay valid and read from disk again.
+  // Frees the memory of bytes that were repacked and that nobody reads any more. Afterwards the TensorRef pointers of a
+  // dummy source are invalid; those of a file stay valid and read from disk again.
   virtual void release(const TensorRef& tensor) const = 0;
-  // The same for some bytes of the tensor, of which it stays valid.
+  // The same for some of the tensor's bytes; the tensor stays valid.
   virtual void release_part(const TensorRef& tensor, std::span<const std::byte> part) const {
     static_cast<void>(tensor), static_cast<void>(part);
   }

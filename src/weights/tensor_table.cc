@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor shapes in words, and the look-ups of the table.
+// Formats tensor shapes and looks up tensors in the table.
 #include "weights/tensor_table.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace quire::weights {
 
 int64_t TensorRef::elements() const {
   int64_t n = 1;
-  for (const int64_t d : shape) n *= d;  // the readers checked that it does not overflow
+  for (const int64_t d : shape) n *= d;  // the readers checked for overflow
   return n;
 }
 
@@ -43,7 +43,7 @@ Result<const TensorRef*> WeightSource::require(std::string_view name, std::span<
   const auto want = without_leading_ones(shape);
   if (!std::equal(have.begin(), have.end(), want.begin(), want.end())) {
     return corrupt("tensor " + in_quotes(name) + " has the shape " + shape_string(tensor->shape) +
-                   " where the config asks for " + shape_string(shape) + " (" + describe() + ")");
+                   " where config.json requires " + shape_string(shape) + " (" + describe() + ")");
   }
   return tensor;
 }
@@ -58,7 +58,7 @@ Result<const TensorRef*> TableSource::get(std::string_view name) const {
   const auto it = places_.find(name);
   if (it == places_.end()) {
     return not_found("'" + name_ + "' has no tensor " + in_quotes(name) +
-                     ": the checkpoint is incomplete or of another architecture");
+                     ": the checkpoint is incomplete or has another architecture");
   }
   if (!it->second.supported) {
     const UnsupportedTensor& tensor = unsupported_[it->second.index];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table that both file readers fill: tensors by name, with the supported and the unsupported apart.
+// The table that both file readers fill: tensors by name, supported and unsupported ones apart.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace quire::weights {
 
-// A WeightSource over a table that a reader fills while it opens and nobody changes afterwards. Keeps the file maps.
+// A WeightSource with a table that a reader fills while opening; immutable afterwards. Keeps the file maps alive.
 class TableSource : public WeightSource {
  public:
   const TensorRef* find(std::string_view name) const override;
@@ -33,15 +33,15 @@ class TableSource : public WeightSource {
 
  protected:
   TableSource() = default;
-  // Adds a tensor; false when the name is taken. Data that does not begin on a multiple of 4 is copied to memory that
-  // does (files from common writers never need it).
+  // Adds a tensor; false if the name exists already. Data whose address is not a multiple of 4 is copied to aligned
+  // memory (files from common writers never need this).
   bool add(TensorRef tensor);
   bool add(UnsupportedTensor tensor);
   bool contains(std::string_view name) const { return places_.find(name) != places_.end(); }
   size_t size() const { return order_.size(); }
   // "272 tensors (61 F32, 211 Q4_1), 98.9 MB".
   std::string describe_tensors() const;
-  // The names added since there were `first` of them.
+  // The names added after the first `first` ones.
   std::vector<std::string> names_from(size_t first) const;
 
   std::string name_;  // the checkpoint, in messages
@@ -58,7 +58,7 @@ class TableSource : public WeightSource {
     using is_transparent = void;
     size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
   };
-  std::vector<std::unique_ptr<TensorRef>> tensors_;  // pointers, so that what find() gave stays put
+  std::vector<std::unique_ptr<TensorRef>> tensors_;  // pointers, so that those from find() stay valid
   std::vector<UnsupportedTensor> unsupported_;
   std::unordered_map<std::string, Place, Hash, std::equal_to<>> places_;
   std::vector<Place> order_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: tiny writers of safetensors and GGUF files, able to lie.
+// For tests: small writers of safetensors and GGUF files, valid or not.
 #pragma once
 
 #include <cstdint>
@@ -62,12 +62,12 @@ inline std::string safetensors_file(const std::vector<SafetensorsTensor>& tensor
   return safetensors_file(header, data);
 }
 
-// Writes GGUF in two parts that meet in finish(). Values are given as raw bytes, so a test can write any lie.
+// Writes GGUF; finish() joins the metadata and the tensors. Values are raw bytes, so that a test can write anything.
 class GgufWriter {
  public:
   uint32_t magic = 0x46554747;
   uint32_t version = 3;
-  uint64_t alignment = 32;  // what the writer pads to; say it in the metadata too when it is not 32
+  uint64_t alignment = 32;  // of the padding; a value other than 32 must be in the metadata, too
   int64_t tensor_count_error = 0;
   int64_t pair_count_error = 0;
 
@@ -103,7 +103,7 @@ class GgufWriter {
     pair(key, 9, array(8, values.size(), bytes));
   }
 
-  // Dimensions innermost first, as the file has them. The data follows the ones before at the alignment.
+  // Dimensions are innermost first, as in the file. The data follows the previous tensor's at the alignment.
   void tensor(std::string_view name, const std::vector<uint64_t>& dims, uint32_t type, std::string_view data) {
     data_.resize((data_.size() + alignment - 1) / alignment * alignment, '\0');
     tensor_at(name, dims, type, data_.size());
@@ -138,7 +138,7 @@ class GgufWriter {
   int64_t tensor_count_ = 0;
 };
 
-// Bytes that count up from `first`, to recognise.
+// Bytes that count up from `first`, which are easy to recognise.
 inline std::string counting(size_t size, int first = 1) {
   std::string out(size, '\0');
   for (size_t i = 0; i < size; ++i) out[i] = static_cast<char>(first + static_cast<int>(i));

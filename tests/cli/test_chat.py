@@ -18,7 +18,7 @@ GREEDY = ("--temperature", "0", "--max-tokens", "8", "--ignore-eos")
 CTRL_C, CTRL_D, TAB = b"\x03", b"\x04", b"\t"
 UP, DOWN, RIGHT, LEFT, HOME = b"\x1b[A", b"\x1b[B", b"\x1b[C", b"\x1b[D", b"\x1b[H"
 PROMPT = b"\r\n>>> "  # at the beginning of a line: libedit draws it again when it redraws a line
-CUT = "(cut after 8 tokens: --max-tokens)\r\n"
+CUT = "(cut off after 8 tokens: --max-tokens)\r\n"
 
 
 class Terminal:
@@ -112,7 +112,7 @@ def chat(quire):
 
 
 def stats(terminal) -> dict:
-    found = re.search(r"prompt (\d+) tokens \((\d+) reused\).*answer (\d+) tokens", terminal.say("/stats"))
+    found = re.search(r"prompt (\d+) tokens \((\d+) cached\).*answer (\d+) tokens", terminal.say("/stats"))
     return dict(zip(("prompt", "reused", "answer"), map(int, found.groups()), strict=True))
 
 
@@ -198,7 +198,7 @@ def test_interrupts_at_the_prompt_do_not_stop_the_next_answer(chat):
     terminal.until(b">>> ")
     time.sleep(0.2)
     terminal.send(b"hello\n/stats\n")
-    assert b"answer 8 tokens" in terminal.until(b"tokens/s")
+    assert b"answer 8 tokens" in terminal.until(b"tok/s")
 
 
 def test_a_message_that_does_not_fit_is_refused_and_removed(chat):
@@ -407,7 +407,7 @@ def test_a_full_context_offers_drop_and_clear(chat):
     assert "forgot the oldest" in dropped and '"number 0"' in dropped
     assert stats(terminal)["prompt"] + stats(terminal)["answer"] <= 128
     assert 'forgot 1 turn: "number' in terminal.say("/drop 1")
-    assert "how many" in terminal.say("/drop x")
+    assert "the number of turns" in terminal.say("/drop x")
     terminal.say("/clear")
     assert "no turn" in terminal.say("/drop")
     assert terminal.say("hello").strip()
@@ -425,7 +425,7 @@ def test_drop_oldest_makes_room_and_reports_what_was_dropped(chat):
 
 def test_a_truncated_answer_is_marked(chat):
     terminal = chat("tiny", "--temperature", "0", "--ignore-eos", "--max-model-len", "64")
-    assert "(cut: the context of 64 tokens is full; /drop" in terminal.say("hello")
+    assert "(cut off: the context of 64 tokens is full; /drop" in terminal.say("hello")
     short = chat("tiny", *GREEDY)
     short.send(b"hello\n")
     assert CUT.encode() in short.until(PROMPT)
@@ -449,7 +449,7 @@ def test_run_without_a_prompt_opens_a_conversation(chat, quire):
         assert terminal.exit_code() == 0
     one = Terminal(quire, "run", "tiny", "hello", *GREEDY)
     try:
-        one.until(b"(cut after 8 tokens: --max-tokens)")
+        one.until(b"(cut off after 8 tokens: --max-tokens)")
         assert one.exit_code() == 0
     finally:
         one.close()
@@ -466,9 +466,9 @@ def test_a_long_prompt_shows_progress(quire):
     shown = Terminal(quire, "run", "endless", (quire.folder / "long.txt").read_text(), *GREEDY,
                      env={"QUIRE_MAX_NUM_BATCHED_TOKENS": "2048"})
     try:
-        seen = shown.until(b"(cut after")
-        assert b"\rReading the prompt: 0 of " in seen
-        assert b"\r\x1b[K" in seen.partition(b"Reading the prompt")[2]  # and it is wiped
+        seen = shown.until(b"(cut off after")
+        assert b"\rProcessing the prompt: 0 of " in seen
+        assert b"\r\x1b[K" in seen.partition(b"Processing the prompt")[2]  # and it is wiped
     finally:
         shown.close()
     quiet = quire("run", "endless", "-", *GREEDY, stdin=(quire.folder / "long.txt").read_text())

@@ -184,13 +184,13 @@ def test_a_killed_pull_is_resumed_by_the_next(hub, home):
 def test_a_pull_says_that_it_resumes(hub, home):
     files = hub.repositories[NAME] = model_files()
     first = pull(hub, home, NAME)
-    assert first.returncode == 0 and "going on" not in first.stderr
+    assert first.returncode == 0 and "resuming" not in first.stderr
     (folder(home) / "model.safetensors").unlink()
     (folder(home) / ".quire-pull.json").unlink()
     (folder(home) / "model.safetensors.part").write_bytes(files["model.safetensors"].data[:120_000])
     again = pull(hub, home, NAME)
     assert again.returncode == 0, again.stderr
-    assert "going on with model.safetensors after 120 kB of 300 kB" in again.stderr
+    assert "resuming model.safetensors at 120 kB of 300 kB" in again.stderr
     assert_whole(home, files)
 
 
@@ -364,7 +364,7 @@ def test_a_hub_that_does_not_answer_is_named(home):
         closed.bind(("127.0.0.1", 0))
         url = "http://127.0.0.1:%d" % closed.getsockname()[1]
     done = pull(url, home, NAME)
-    assert done.returncode == 1 and "no answer from " + url in done.stderr
+    assert done.returncode == 1 and "no response from " + url in done.stderr
 
 
 def test_the_token_does_not_follow_to_another_host(hub, other_hub, home):

@@ -148,7 +148,7 @@ def test_ctrl_c_twice_leaves_at_once(start):
         lines = answer.iter_lines()
         next(lines)
         one.process.send_signal(signal.SIGINT)
-        wait_until(lambda: "again to leave" in one.log)
+        wait_until(lambda: "again to exit" in one.log)
         one.process.send_signal(signal.SIGINT)
         assert one.process.wait(30) == 130
 

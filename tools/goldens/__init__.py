@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny random models, what transformers says about them, and the same models as files on disk."""
+"""Tiny random models, their results in transformers, and the same models as files on disk."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of golden cases: one tiny config each, and the prompts that all of them answer.
+"""The list of golden cases: one tiny config each, and the prompts for all of them.
 
 Imports nothing heavy, so tools without torch can read the list too.
 """
@@ -15,7 +15,7 @@ BOS, EOS = 256, 257
 
 @dataclass(frozen=True)
 class Case:
-    """A config (arguments of the transformers class), and how it is spelled and loaded.
+    """A config (arguments of the transformers class), and how it is written and loaded.
 
     spelling:      "v5" is config.json as transformers 5 writes it (rope_parameters, dtype); "v4" the same model as
                    transformers 4 wrote it (rope_theta, rope_scaling, torch_dtype).
@@ -46,7 +46,7 @@ def _rope(rope_type: str = "default", theta: float = 10000.0, **more) -> dict:
     return {"rope_parameters": {"rope_type": rope_type, "rope_theta": theta, **more}}
 
 
-# Twelve pairs of a 24-wide rotary part: Phi-4-mini's shape (partial_rotary_factor 0.75), in small.
+# Twelve pairs of a 24-wide rotary part: a small version of Phi-4-mini's shape (partial_rotary_factor 0.75).
 _SHORT = [1.0, 1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0]
 _LONG = [1.0, 1.2, 1.5, 2.0, 2.8, 4.0, 5.5, 7.5, 10.0, 14.0, 20.0, 28.0]
 
@@ -66,7 +66,7 @@ _MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0, "
 
 CASES = [
     Case("llama", "LlamaConfig", {**_sizes(64, 160, 3, 4, 2), **_rope()}, spelling="v4"),
-    # Rows of 256 and more, which the K-quants need; head_dim 128.
+    # Rows of 256 and more elements, which the K-quants need; head_dim 128.
     Case("llama-wide", "LlamaConfig", {**_sizes(256, 512, 2, 2, 1), **_rope(theta=100000.0)}),
     Case("llama-bias-tied", "LlamaConfig",
          {**_sizes(96, 128, 2, 6, 3), **_rope(), "attention_bias": True, "mlp_bias": True,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets PyPI's torch for x86_64 run on the CPU without the gigabytes of CUDA packages it asks for.
+"""Lets PyPI's torch for x86_64 run on the CPU without the gigabytes of CUDA packages that it requires.
 
 The x86_64 wheel links against cuBLAS, cuDNN, NCCL and others, so `import torch` fails when they are absent, although a
 CPU run never calls them. This script, run with the venv's own Python and before torch is imported, looks at what
@@ -17,7 +17,8 @@ import sys
 import sysconfig
 import tempfile
 
-# What a machine may lack; all else that torch needs is its own, the C library's or the runtime package's.
+# Libraries that a machine may lack; everything else that torch needs is its own, the C library's or the runtime
+# package's.
 STAND_INS = re.compile(r"lib(cublas|cublasLt|cudnn|cufft|cufile|curand|cusolver|cusparse|cusparseLt|nccl|nvshmem_host|"
                        r"nvrtc|nvJitLink|nvToolsExt)\.so\.\d+$")
 ROOTS = ("libtorch_cuda.so", "libtorch_python.so", "libtorch_nvshmem.so", "libtorch_cuda_linalg.so", "libc10_cuda.so")
@@ -28,7 +29,7 @@ def output_of(*command: str) -> str:
 
 
 def read_needs(library: pathlib.Path) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """Returns soname -> version names asked of it, and version name ("" for none) -> undefined symbols."""
+    """Returns soname -> required version names, and version name ("" for none) -> undefined symbols."""
     sonames: dict[str, set[str]] = {}
     current = None
     for line in output_of("objdump", "-p", str(library)).splitlines():
@@ -49,7 +50,7 @@ def compile_stand_in(target: pathlib.Path, versions: dict[str, set[str]]) -> Non
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(folder, "empty.c")
         script = pathlib.Path(folder, "versions.map")
-        # Only a name matters: nothing on the CPU path calls these.
+        # Only the names matter: nothing on the CPU path calls these.
         source.write_text("".join(f"void {s}(void) {{}}\n" for v in versions.values() for s in sorted(v)))
         script.write_text("".join(f"{name} {{ global: {' '.join(f'{s};' for s in sorted(syms))} }};\n" if syms else
                                   f"{name} {{ }};\n" for name, syms in sorted(versions.items()) if name))
@@ -69,7 +70,7 @@ def main() -> int:
         for soname, versions in sonames.items():
             if STAND_INS.fullmatch(soname):
                 entry = wanted.setdefault(soname, {})
-                if not versions:  # NCCL and cuFile have no versions: take what bears their name
+                if not versions:  # NCCL and cuFile have no versions: use the symbols with their name
                     stem = soname[3:].split(".")[0].lower()
                     entry.setdefault("", set()).update(s for s in symbols.get("", ()) if s.lower().startswith(stem))
                 for version in versions:

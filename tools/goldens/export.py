@@ -21,7 +21,7 @@ GOLDENS = pathlib.Path(__file__).resolve().parents[2] / "tests" / "goldens"
 
 
 def default_length(config: dict) -> int:
-    """The context a model is loaded with when nobody says: what the config stretches to; longrope its original."""
+    """The default context of a model: the extended length of its config; for longrope the original length."""
     if config["model_type"] not in shapes.FAMILIES:
         return config["max_position_embeddings"]
     d = shapes.read_dims(config)
@@ -34,7 +34,7 @@ def default_length(config: dict) -> int:
 
 
 def make_tensors(path: pathlib.Path, config: dict, seed: int) -> dict:
-    """By the list beside the config, where there is one; else by what shapes.py knows of the family."""
+    """From the list beside the config if there is one, else from shapes.py."""
     listed = path.parent / "tensors.json"
     found = json.loads(listed.read_text()) if listed.exists() else shapes.tensor_shapes(config)
     return {name: philox.tensor(name, tuple(shape), seed) for name, shape in found.items()}
@@ -44,7 +44,7 @@ def write_folder(folder: pathlib.Path, config: dict, tensors: dict, dtype: str, 
     folder.mkdir(parents=True, exist_ok=True)
     torch_name = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}.get(dtype)
     if torch_name is None:
-        raise ValueError(f"a safetensors folder takes {', '.join(safetensors_file.DTYPES)}, not {dtype}")
+        raise ValueError(f"the type of a safetensors folder is one of {', '.join(safetensors_file.DTYPES)}, not {dtype}")
     config = {**config, "torch_dtype" if "torch_dtype" in config else "dtype": torch_name}
     files = {"config.json": config, "tokenizer.json": tiny_tokenizer.tokenizer_json(config["vocab_size"]),
              "tokenizer_config.json": tiny_tokenizer.tokenizer_config(),
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     source.add_argument("--config", type=pathlib.Path, help="a config.json")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="a folder, or a file that ends in .gguf")
     parser.add_argument("--type", default="F32", help="F32, F16, BF16; GGUF also Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K")
-    parser.add_argument("--shards", type=int, default=1, help="how many .safetensors files, with an index")
+    parser.add_argument("--shards", type=int, default=1, help="number of .safetensors files, with an index")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-model-len", type=int, help="the length that fixes dynamic RoPE's base in a GGUF")
     options = parser.parse_args(arguments)

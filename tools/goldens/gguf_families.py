@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How llama.cpp's files hold the families beyond plain decoders: keys, names, and what is done to the values.
+"""The families beyond plain decoders in llama.cpp's files: keys, names, and changes of the values.
 
 A family is a function from (config.json, Hugging Face tensors) to a GgufModel. What a file cannot say is folded into the
 weights (Gemma's query scale, MiniCPM3's head); NOT_IN_GGUF and NO_WINDOW list the rest.
@@ -51,13 +51,13 @@ for _module, _names in {"self_attn": ATTENTION, "linear_attn": STATE, "mamba": S
 for _module in ("mlp", "mixer"):
     for _shared in ("shared_expert", "shared_experts"):
         LAYER.update({f"{_module}.{_shared}.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")})
-# Norms that come after what they are named for, and the norm before the MLP called after attention.
+# Norms that follow the layer in their name, and the norm before the MLP that is named after attention.
 SANDWICH = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm"}
 PRE_MLP = {"post_attention_layernorm": "post_attention_norm"}
 
 
 def stack_experts(tensors: Tensors) -> Tensors:
-    """One tensor an expert -> one of all experts, named "ffn_*_exps" in its layer."""
+    """Stacks the tensors of the experts of a layer to one, named "ffn_*_exps"."""
     out, stacks = {}, {}
     for name, values in tensors.items():
         if ".experts." not in name or not name.endswith(".weight"):
@@ -72,7 +72,7 @@ def stack_experts(tensors: Tensors) -> Tensors:
 
 
 def rename(tensors: Tensors, own: dict[str, str] | None = None) -> Tensors:
-    """By the tables; names that are GGUF's already stay."""
+    """Renames by the tables; names of GGUF are not changed."""
     names, out = {**LAYER, **(own or {})}, {}
     for name, values in tensors.items():
         if name.startswith("blk.") or name.startswith("rope_"):
@@ -85,7 +85,7 @@ def rename(tensors: Tensors, own: dict[str, str] | None = None) -> Tensors:
             continue
         _, layer, part = bare.split(".", 2)
         stem, _, suffix = part.rpartition(".")
-        # A part without a suffix of its own (A_log, sinks) has the whole name in the table.
+        # A part without a suffix (A_log, sinks) has its whole name in the table.
         out[f"blk.{layer}." + (names[part] if part in names else f"{names[stem]}.{suffix}")] = values
     return out
 
@@ -123,7 +123,7 @@ def rope_keys(config: dict) -> dict:
     return keys
 
 
-# Key of the file -> fields of config.json that may hold it.
+# Key of the file -> fields of config.json that may have its value.
 FIELDS = {
     "context_length": ["max_position_embeddings"], "embedding_length": ["hidden_size"], "block_count": ["num_hidden_layers"],
     "feed_forward_length": ["intermediate_size"], "attention.head_count": ["num_attention_heads"],
@@ -149,7 +149,7 @@ def without(keys: dict, *names: str) -> dict:
 
 
 def state_tensors(tensors: Tensors, groups: int = 0) -> Tensors:
-    """Decay instead of its logarithm, convolutions in two dimensions; with `groups`, Mamba-2's columns."""
+    """Stores the decay instead of its logarithm, convolutions in two dimensions and, with `groups`, Mamba-2's columns."""
     out = {}
     for name, values in tensors.items():
         part = name.rsplit(".", 1)[-1]
@@ -169,7 +169,7 @@ STATE_NAMES = {f"{module}.dt_bias.bias": "ssm_dt.bias" for module in ("linear_at
 
 
 def gemma(config: dict, tensors: Tensors) -> GgufModel:
-    """The query's scale has no key: it goes into q (Gemma 2), or into q's norm (Gemma 3)."""
+    """The query's scale has no key: it is multiplied into q (Gemma 2) or into q's norm (Gemma 3)."""
     second = config["model_type"] == "gemma2"
     keys = common_keys(config)
     for field in ("attn_logit_softcapping", "final_logit_softcapping"):
@@ -206,7 +206,7 @@ def gemma4(config: dict, tensors: Tensors) -> GgufModel:
 
 
 def gpt_oss(config: dict, tensors: Tensors) -> GgufModel:
-    """Experts are [in, out] in the folder, with gate and up in turn."""
+    """Experts are [in, out] in the folder, with gate and up interleaved."""
     keys = common_keys(config) | {"expert_feed_forward_length": config["intermediate_size"]}
     out = {}
     for name, values in tensors.items():
@@ -238,7 +238,7 @@ def mixtral(config: dict, tensors: Tensors) -> GgufModel:
 
 
 def tiled(rows: np.ndarray, keys: int, values: int, axis: int = 0) -> np.ndarray:
-    """Heads of values stand key head by key head in the folder; in the file the first of each key head comes first."""
+    """In the folder, value heads are grouped by key head; in the file, the first of each key head come first."""
     moved = np.moveaxis(rows, axis, 0)
     moved = moved.reshape(keys, values // keys, -1, *moved.shape[1:]).swapaxes(0, 1).reshape(moved.shape)
     return np.ascontiguousarray(np.moveaxis(moved, 0, axis))
@@ -260,7 +260,7 @@ def tile_value_heads(config: dict, tensors: Tensors) -> Tensors:
 
 
 def split_qkvz(config: dict, tensors: Tensors) -> Tensors:
-    """Key head by key head in the folder: q, k, then v and z of its value heads; apart in the file."""
+    """Grouped by key head in the folder: q, k, then v and z of its value heads; separate tensors in the file."""
     keys, dk = config["linear_num_key_heads"], config["linear_key_head_dim"]
     values = config["linear_num_value_heads"] // keys * config["linear_value_head_dim"]
     out = {}
@@ -294,7 +294,7 @@ def qwen_hybrid(config: dict, tensors: Tensors) -> GgufModel:
 
 
 def deepseek(config: dict, tensors: Tensors) -> GgufModel:
-    """The latent vector counts as one head of keys; what makes keys and values of it stands apart, keys transposed."""
+    """The latent vector counts as one key head; the projections to keys (transposed) and values are separate tensors."""
     nope, rope, v, rank = (config[f] for f in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank"))
     sigmoid = config["model_type"] != "deepseek_v2"
     keys = common_keys(config) | {
@@ -303,7 +303,7 @@ def deepseek(config: dict, tensors: Tensors) -> GgufModel:
         "rope.dimension_count": rope, "leading_dense_block_count": config["first_k_dense_replace"],
         "expert_shared_count": config["n_shared_experts"], "expert_weights_scale": float(config["routed_scaling_factor"]),
         "expert_gating_func": 2 if sigmoid else 1}
-    # transformers' class for V2 does not normalise, whatever its config says.
+    # The class of transformers for V2 does not normalise, whatever its config says.
     if sigmoid:
         keys["expert_weights_norm"] = bool(config["norm_topk_prob"])
     if keys.get("expert_group_count") == 1:
@@ -324,7 +324,7 @@ def deepseek(config: dict, tensors: Tensors) -> GgufModel:
 
 
 def minicpm3(config: dict, tensors: Tensors) -> GgufModel:
-    """Its three multipliers have no keys, readers know them: dim_model_base is 256, and a head of its own makes up for another."""
+    """Its three multipliers have no keys, since readers know them; dim_model_base is 256, and the head is scaled if it differs."""
     if config["scale_emb"] != 12 or config["scale_depth"] != 1.4:
         raise ValueError("GGUF: MiniCPM3's scale_emb is 12 and scale_depth 1.4 in every file")
     keys = common_keys(config) | {
@@ -429,12 +429,12 @@ FAMILIES: dict[str, Callable[[dict, Tensors], GgufModel]] = {
     "deepseek_v3": deepseek, "glm4_moe_lite": deepseek, "glm4_moe": glm4_moe, "minicpm3": minicpm3,
     "granitemoehybrid": granite_hybrid, "nemotron_h": nemotron_h, "lfm2": lfm2, "lfm2_moe": lfm2, "phimoe": phimoe, "olmo3": olmo3,
     "cohere": cohere, "cohere2": cohere, "ministral3": ministral3}
-# These stay float32 whatever the type of the file: small, and read as numbers.
+# These stay float32 whatever the type of the file, since they are small.
 PLAIN_ENDS = (".ssm_conv1d.weight", ".shortconv.conv.weight", ".ssm_a", ".ssm_d", ".ssm_norm.weight", ".ffn_gate_inp.weight",
               ".ffn_gate_inp_shexp.weight", ".attn_q_norm.weight", ".attn_k_norm.weight", "_exps.bias")
-# Golden cases that no file can hold, and why.
+# Golden cases that cannot be stored in a file, and why.
 NOT_IN_GGUF = {"qwen3-moe": "a file of this architecture has experts in every layer, and the case has a layer without",
                "mistral-window": "files of this architecture have no windows, and every layer has one",
                "ministral": "GGUF has no architecture for it"}
-# Cases whose windows a file leaves out: what stands before this position never notices.
+# Cases whose windows are not in the file: positions before this one are not affected.
 NO_WINDOW = {"mixtral": 60}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a model as GGUF the way llama.cpp's converter lays it out: architecture keys, tensor names, q/k row order.
+"""Writes a model as GGUF like llama.cpp's converter: architecture keys, tensor names, q/k row order.
 
 Which families store q and k interleaved, what keys each has and which tensors carry RoPE's factors are facts of the
 format; `verify_gguf.py` holds every file to llama.cpp itself.
@@ -13,7 +13,7 @@ import numpy as np
 
 from tools.goldens import gguf_families, kquants, shapes, tiny_tokenizer
 
-# Spelled out here, not taken from the gguf package, whose older versions lack some: any version will do.
+# Listed here and not taken from the gguf package, whose older versions lack some, so that any version works.
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "smollm3": "smollm3", "qwen2": "qwen2", "qwen3": "qwen3",
                  "phi3": "phi3", "glm": "chatglm", "glm4": "glm4", "granite": "granite", "olmo2": "olmo2"}
 TOP_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
@@ -33,7 +33,7 @@ def gguf_name(hf_name: str, family: str) -> str:
     if stem in TOP_NAMES:
         return f"{TOP_NAMES[stem]}.{suffix}"
     _, _, layer, part = stem.split(".", 3)
-    # OLMo-2 norms what attention gives, the others what the MLP takes; Hugging Face calls both the same.
+    # OLMo-2 normalises the output of attention, the others the input of the MLP; Hugging Face uses one name for both.
     name = "post_attention_norm" if family == "olmo2" and part == "post_attention_layernorm" else LAYER_NAMES[part]
     return f"blk.{layer}.{name}.{suffix}"
 
@@ -45,13 +45,13 @@ def quantize(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def dynamic_base(d: shapes.Dims, max_model_len: int) -> float:
-    """NTK scaling at one length; GGUF has no key for it, a file carries the resulting base."""
+    """NTK scaling at one length; GGUF has no key for it, so a file has the resulting base."""
     length, factor, width = max(max_model_len, d.max_position), d.rope["factor"], d.rotary_dim
     return d.rope["rope_theta"] * (factor * length / d.max_position - (factor - 1)) ** (width / (width - 2))
 
 
 def llama3_factors(d: shapes.Dims) -> np.ndarray:
-    """How much each frequency is divided by, as the tensor rope_freqs.weight holds it."""
+    """The divisor of each frequency, as in the tensor rope_freqs.weight."""
     r = d.rope
     inv_freq = 1.0 / r["rope_theta"] ** (np.arange(0, d.head_dim, 2, dtype=np.float64) / d.head_dim)
     waves = 2 * math.pi / inv_freq
@@ -95,9 +95,9 @@ def add_rope(writer: gguf.GGUFWriter, d: shapes.Dims, max_model_len: int) -> dic
 
 def add_metadata(writer: gguf.GGUFWriter, config: dict, d: shapes.Dims, max_model_len: int) -> None:
     writer.add_type("model")
-    # Not the case's name: llama.cpp looks for "phi3" in it and then asks for that model's special tokens.
+    # Not the case's name: llama.cpp searches it for "phi3" and then requires that model's special tokens.
     writer.add_name("Tiny random model")
-    # Dynamic scaling is baked into the base, so the file is simply a model of the longer context.
+    # Dynamic scaling is part of the base, so the file is a model with the longer context.
     writer.add_context_length(max(d.max_position, max_model_len) if d.rope["rope_type"] == "dynamic" else d.max_position)
     writer.add_embedding_length(d.hidden)
     writer.add_block_count(d.layers)
@@ -109,7 +109,7 @@ def add_metadata(writer: gguf.GGUFWriter, config: dict, d: shapes.Dims, max_mode
     if "head_dim" in config:
         writer.add_key_length(d.head_dim)
         writer.add_value_length(d.head_dim)
-    if d.family == "phi3":  # zero says that the model has no window
+    if d.family == "phi3":  # zero means that the model has no window
         writer.add_sliding_window(config.get("sliding_window") or 0)
     if d.family == "granite":
         writer.add_attention_scale(config["attention_multiplier"])
@@ -164,7 +164,7 @@ def other_model(config: dict, tensors: dict[str, np.ndarray], path: pathlib.Path
 
 
 def write_model(path: pathlib.Path, config: dict, tensors: dict[str, np.ndarray], dtype: str, max_model_len: int) -> None:
-    """tensors: Hugging Face name -> float32. Matrices take `dtype`, vectors stay float32."""
+    """tensors: Hugging Face name -> float32. Matrices have the type `dtype`, vectors are float32."""
     if dtype not in TYPES:
         raise ValueError(f"GGUF: the type is one of {', '.join(TYPES)}, not {dtype}")
     other = config["model_type"] in gguf_families.FAMILIES

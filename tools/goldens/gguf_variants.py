@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Golden cases changed a little where llama.cpp has no place for them, so that it and quire can be asked the same question.
+"""Golden cases with small changes that llama.cpp needs, so that it and quire can be compared.
 
 There is no reference for these: `verify_gguf.py --quire-logits` holds the two programs to each other.
 """
@@ -14,13 +14,13 @@ Shapes = dict[str, list[int]]
 
 
 def plain_rope(config: dict, shapes: Shapes) -> Shapes:
-    """llama.cpp rounds the bounds of YaRN's ramp, GPT-OSS does not."""
+    """llama.cpp rounds the bounds of YaRN's ramp; GPT-OSS does not."""
     config["rope_parameters"] = {"rope_type": "default", "rope_theta": 150000.0}
     return shapes
 
 
 def one_group(config: dict, shapes: Shapes) -> Shapes:
-    """llama.cpp norms Mamba-2's groups one by one, Granite all columns at once."""
+    """llama.cpp normalises Mamba-2's groups separately, Granite all columns together."""
     config["mamba_n_groups"] = 1
     inner = config["mamba_n_heads"] * config["mamba_d_head"]
     channels = inner + 2 * config["mamba_d_state"]
@@ -29,7 +29,7 @@ def one_group(config: dict, shapes: Shapes) -> Shapes:
 
 
 def no_mlp(config: dict, shapes: Shapes) -> Shapes:
-    """Experts in the place of the MLP: llama.cpp has one of the two in a model."""
+    """Experts instead of the MLP: llama.cpp supports only one of them in a model."""
     config["layers_block_type"] = [kind.replace("mlp", "moe") for kind in config["layers_block_type"]]
     config["n_group"] = config["topk_group"] = None
     kept = {name: shape for name, shape in shapes.items() if "layers.1.mixer" not in name}
@@ -42,20 +42,20 @@ def no_conv_bias(config: dict, shapes: Shapes) -> Shapes:
 
 
 def no_head_norms(config: dict, shapes: Shapes) -> Shapes:
-    """llama.cpp looks for them in models of 64 layers and more."""
+    """llama.cpp reads them only in models with 64 layers or more."""
     config["use_qk_norm"] = False
     return {name: shape for name, shape in shapes.items() if "_norm.weight" not in name}
 
 
 def softmax_scores(config: dict, shapes: Shapes) -> Shapes:
-    """DeepSeek V2's router, without groups, which llama.cpp scores as V3 does."""
+    """DeepSeek V2's router without groups, which llama.cpp scores as in V3."""
     config["model_type"] = "deepseek_v2"
     config["n_group"] = config["topk_group"] = None
     return {name: shape for name, shape in shapes.items() if "e_score" not in name}
 
 
 def equal_head_sizes(config: dict, shapes: Shapes) -> Shapes:
-    """llama.cpp has one size for keys and values of a gated delta net."""
+    """llama.cpp supports only one size for keys and values of a gated delta net."""
     config["linear_value_head_dim"] = dim = config["linear_key_head_dim"]
     keys, values = config["linear_num_key_heads"] * dim, config["linear_num_value_heads"] * dim
     hidden = config["hidden_size"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/goldens (configs, expected logits and tokens, known answers), or compares with what is there.
+"""Writes tests/goldens (configs, expected logits and tokens, known answers), or compares with the existing files.
 
 Usage: python -m tools.goldens.make [--check] [--case NAME]...
 """
@@ -18,12 +18,12 @@ from tools.goldens import floats, philox, quant_vectors, reference
 from tools.goldens.cases import CASES, find_case
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "tests" / "goldens"
-# Regenerating on another machine or torch build changes sums' order: this many times float32's own error is allowed.
+# Another machine or torch build adds in another order: this many times float32's own error is allowed.
 NOISE_FACTOR = 20.0
 
 
 def in_lines(items: list) -> str:
-    """A JSON list with one item a line: small, and a diff shows what changed."""
+    """A JSON list with one item per line: small, and a diff shows what changed."""
     return "[\n" + ",\n".join("  " + json.dumps(item, ensure_ascii=False, separators=(",", ":")) for item in items) + "\n ]"
 
 
@@ -56,7 +56,7 @@ def compare_prompt(label: str, old: dict, new: dict) -> list[str]:
         if a != b:
             if gaps[step] > 2 * tolerance:
                 problems.append(f"{label}: greedy token {step} is {b}, was {a} with a gap of {gaps[step]:.3g}")
-            break  # after a near tie the rest is another text
+            break  # after a near tie, the rest differs
     return problems
 
 
@@ -81,7 +81,7 @@ def main() -> int:
     parser.add_argument("--case", action="append", help="only this case (repeatable)")
     options = parser.parse_args()
     cases = [find_case(name) for name in options.case] if options.case else CASES
-    torch.set_num_threads(1)  # on a busy machine threads that wait for each other cost more than they bring
+    torch.set_num_threads(1)  # on a busy machine, threads that wait for each other slow it down
     with tempfile.TemporaryDirectory() as scratch:
         root = pathlib.Path(scratch) if options.check else ROOT
         write_object(root / "philox.json", {}, **philox.known_answers())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The random weights of a tiny model: a function of (seed, tensor name, index), so that C++ makes the same bits.
+"""The random weights of a tiny model: a function of (seed, tensor name, index), so that C++ computes the same bits.
 
 The rule, for the tensor called `name` in the Hugging Face layout and its element `i` in row-major order:
 
@@ -63,7 +63,7 @@ def tensor(name: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     return v.reshape(shape)
 
 
-# name, shape: one of each kind, sizes that end within a block of four words, and a name outside ASCII.
+# (name, shape): one of each kind, sizes that end within a block of four words, and a name outside ASCII.
 KNOWN_ANSWERS = [
     ("model.embed_tokens.weight", (509, 64)),
     ("model.layers.0.self_attn.q_proj.weight", (64, 96)),
@@ -76,7 +76,7 @@ KNOWN_ANSWERS = [
 
 
 def known_answers() -> dict:
-    """What tests/goldens/philox.json holds: the generator's own vectors and the first and last values of tensors."""
+    """The contents of tests/goldens/philox.json: test vectors of the generator, and the first and last values of tensors."""
     raw = []
     for counter, key in [((0, 0, 0, 0), (0, 0)), ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2),
                          ((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0))]:

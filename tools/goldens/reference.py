@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a golden case in transformers, float32 on the CPU, and records what it says.
+"""Runs a golden case in transformers, in float32 on the CPU, and records the results.
 
 The reference fixes RoPE's frequencies when the model is loaded, as quire and vLLM do: see fix_frequencies().
 """
@@ -20,7 +20,7 @@ from tools.goldens.cases import INNER_POSITIONS, NEW_TOKENS, PROMPT_LENGTHS, Cas
 
 
 def spell_as_v4(config: dict) -> dict:
-    """The same config as transformers 4 wrote it; linear and yarn also use the older key `type`."""
+    """The same config in the format of transformers 4; linear and yarn also use the older key `type`."""
     out = {k: v for k, v in config.items() if k not in ("rope_parameters", "dtype")}
     rope = dict(config["rope_parameters"])
     out["rope_theta"] = rope.pop("rope_theta")
@@ -28,7 +28,7 @@ def spell_as_v4(config: dict) -> dict:
         out["partial_rotary_factor"] = rope["partial_rotary_factor"]
     rope.pop("partial_rotary_factor", None)
     rope_type = rope.pop("rope_type")
-    if rope_type == "longrope":  # Phi keeps this one at the top level
+    if rope_type == "longrope":  # Phi has it at the top level
         rope.pop("original_max_position_embeddings")
     key = "type" if rope_type in ("linear", "yarn", "longrope") else "rope_type"
     out["rope_scaling"] = None if rope_type == "default" else {key: rope_type, **rope}
@@ -48,7 +48,7 @@ def make_config_json(case: Case) -> dict:
 
 
 def fix_frequencies(model, max_model_len: int) -> None:
-    """Makes RoPE a function of position alone.
+    """Makes RoPE depend only on the position.
 
     transformers picks dynamic's base and longrope's factors anew from the longest position of each call, so the same
     token would get other keys in a longer context. quire takes them from max_model_len once, which is transformers'
@@ -63,7 +63,7 @@ def fix_frequencies(model, max_model_len: int) -> None:
 
 
 def load_by_parameters(folder: pathlib.Path, config, seed: int):
-    """Fills the parameters; shapes.py must know them all."""
+    """Sets the parameters, all of which must be in shapes.py."""
     config_json = json.loads((folder / "config.json").read_text())
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
     parameters = dict(model.named_parameters())  # a tied head is listed once, as the embedding
@@ -78,7 +78,7 @@ def load_by_parameters(folder: pathlib.Path, config, seed: int):
 
 
 def load_by_files(folder: pathlib.Path, config, seed: int):
-    """Saves the model, fills the files' tensors by their names there, and reads it back; writes tensors.json."""
+    """Saves the model, sets the tensors of the files by their names, and loads it again; writes tensors.json."""
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
     with tempfile.TemporaryDirectory() as scratch:
         model.save_pretrained(scratch)
@@ -94,7 +94,7 @@ def load_by_files(folder: pathlib.Path, config, seed: int):
 
 
 def load_model(folder: pathlib.Path, max_model_len: int, seed: int = 0, listed: bool = False):
-    """Builds the model from the folder's config.json (the very file that quire reads) with Philox weights."""
+    """Builds the model from the folder's config.json (the same file that quire reads) with Philox weights."""
     config = transformers.AutoConfig.from_pretrained(folder)
     model = (load_by_files if listed else load_by_parameters)(folder, config, seed)
     if not listed:
@@ -123,7 +123,7 @@ def run_case(folder: pathlib.Path, max_model_len: int, listed: bool = False) -> 
         model = load_model(folder, max_model_len, listed=listed)
         answers = [(tokens, *greedy(model, tokens, NEW_TOKENS))
                    for tokens in (make_prompt(n, model.config.vocab_size) for n in PROMPT_LENGTHS)]
-        # How far float32 itself is off: the same prompts with float64 weights and activations (norms stay float32).
+        # The error of float32 itself: the same prompts with float64 weights and activations (norms stay float32).
         exact = model.double()
         prompts = []
         for tokens, logits, out, gaps in answers:

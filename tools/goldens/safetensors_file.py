@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a Hugging Face folder (safetensors, one file or shards with an index) with numpy alone."""
+"""Writes a Hugging Face folder (safetensors, one file or shards with an index) with only numpy."""
 
 import json
 import pathlib

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names and shapes of a family's tensors in the Hugging Face layout, from its config.json alone."""
+"""The names and shapes of a family's tensors in the Hugging Face layout, from its config.json."""
 
 from dataclasses import dataclass
 
-# tie_word_embeddings when config.json does not say.
+# The default of tie_word_embeddings in config.json.
 _TIED_BY_DEFAULT = {"smollm3"}
 FAMILIES = ("llama", "mistral", "smollm3", "qwen2", "qwen3", "phi3", "glm", "glm4", "granite", "olmo2")
 
 
 @dataclass(frozen=True)
 class Dims:
-    """What the exporters need of a config, both spellings of it read."""
+    """What the exporters need from a config, in either format."""
     family: str
     hidden: int
     intermediate: int
@@ -30,7 +30,7 @@ class Dims:
 
 
 def read_rope(config: dict) -> dict:
-    """Merges transformers 4's rope_theta, rope_scaling, partial_rotary_factor and 5's rope_parameters into one."""
+    """Merges transformers 4's rope_theta, rope_scaling, partial_rotary_factor and 5's rope_parameters into one format."""
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     rope["rope_type"] = rope.get("rope_type", rope.pop("type", "default"))
     rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
@@ -92,7 +92,7 @@ def _layer(config: dict, d: Dims) -> dict[str, tuple[int, ...]]:
 
 
 def tensor_shapes(config: dict) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every weight; a tied head has no tensor of its own."""
+    """Name -> shape of every weight; a tied head has no tensor."""
     d = read_dims(config)
     out: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (d.vocab, d.hidden)}
     for i in range(d.layers):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Six greedy prompts as quire itself answers them: the golden that notices any change of the common arithmetic.
+"""Quire's own greedy answers to six prompts: the golden that detects any change of the shared arithmetic.
 
 Usage: python -m tools.goldens.six_prompts --model FILE.gguf [--quire build/quire]            writes quire_default.json
        python -m tools.goldens.six_prompts --model FILE.gguf [--quire build/quire] --check    compares instead
@@ -21,7 +21,7 @@ GOLDEN = FOLDER / "quire_default.json"
 
 
 def answer(quire: str, model: str, text: str, form: str, tokens: int, *flags: str) -> dict:
-    """One prompt through `quire run`: as text, so that tokenizer and chat template take part."""
+    """Runs one prompt with `quire run`, as text, to include the tokenizer and the chat template."""
     command = [quire, "run", model, text, "--json", "--temperature", "0", "--ignore-eos", "--no-skip-special-tokens",
                "--max-tokens", str(tokens), *(["--raw"] if form == "raw" else []), *flags]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("QUIRE_")}
@@ -35,7 +35,7 @@ def answer(quire: str, model: str, text: str, form: str, tokens: int, *flags: st
 
 
 def common_level(quire: str, model: str) -> str:
-    """The fastest ISA level here whose arithmetic is the same on every machine."""
+    """The fastest ISA level of this machine whose arithmetic is the same on every machine."""
     for level in ("avx512", "avx2"):
         done = subprocess.run([quire, "run", model, "a", "--raw", "--max-tokens", "1", "--cpu-isa", level],
                               capture_output=True, stdin=subprocess.DEVNULL)
@@ -59,7 +59,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True, help="SmolLM2-135M-Instruct.Q4_1.gguf")
     parser.add_argument("--quire", default=str(ROOT / "build" / "quire"), help="the binary (build/quire)")
-    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 when an answer differs")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if an answer differs")
     options = parser.parse_args()
     got = make(options.quire, options.model)
     if options.check:

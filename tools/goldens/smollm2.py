@@ -52,7 +52,7 @@ def make_config(reader: gguf.GGUFReader) -> transformers.LlamaConfig:
 
 
 def unpermute(rows: np.ndarray, heads: int) -> np.ndarray:
-    """GGUF keeps Llama's q and k with the two halves of a head interleaved; Hugging Face keeps them apart."""
+    """GGUF interleaves the two halves of each head of Llama's q and k; Hugging Face does not."""
     return rows.reshape(heads, rows.shape[0] // heads // 2, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
@@ -88,7 +88,7 @@ def load_model(path: pathlib.Path):
 def load_tokenizer(reader: gguf.GGUFReader) -> tokenizers.Tokenizer:
     """SmolLM's tokenizer: digits one by one, then byte-level BPE with GPT-2's pattern."""
     if read_field(reader, "tokenizer.ggml.pre") != "smollm":
-        raise RuntimeError("tokenizer.ggml.pre is not smollm: this reference is made for SmolLM2")
+        raise RuntimeError("tokenizer.ggml.pre is not smollm: this reference is only for SmolLM2")
     tokens = read_field(reader, "tokenizer.ggml.tokens")
     merges = [tuple(m.split(" ")) for m in read_field(reader, "tokenizer.ggml.merges")]
     out = tokenizers.Tokenizer(tokenizers.models.BPE({t: i for i, t in enumerate(tokens)}, merges))
@@ -154,7 +154,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--logits", type=pathlib.Path)
     options = parser.parse_args()
-    torch.set_num_threads(1)  # on a busy machine threads that wait for each other cost more than they bring
+    torch.set_num_threads(1)  # on a busy machine, threads that wait for each other slow it down
     reader, model = load_model(options.model)
     tokenizer = load_tokenizer(reader)
     source = (options.text or FOLDER / "text.txt").read_text(encoding="utf-8")
@@ -173,7 +173,7 @@ def main() -> int:
         return 1 if problems else 0
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / "text.txt").write_text(excerpt, encoding="utf-8")
-    # One field a line.
+    # One field per line.
     (FOLDER / "teacher_forced.json").write_text(
         "{\n" + ",\n".join(f' "{k}": {json.dumps(v, separators=(",", ":"))}' for k, v in text.items()) + "\n}\n")
     make.write_object(FOLDER / "six_greedy.json", {}, prompts=greedy)

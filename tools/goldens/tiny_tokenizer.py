@@ -6,7 +6,7 @@ Ids 0-255 are the bytes, 256 and 257 the specials, then one token a merge; what 
 
 BOS, EOS = 256, 257
 BOS_TEXT, EOS_TEXT = "<|bos|>", "<|eos|>"
-# In order of rank; U+0120 stands for a space, as in GPT-2's alphabet.
+# In order of rank; U+0120 is a space in GPT-2's alphabet.
 MERGES = ["h e", "i n", "r e", "a n", "o n", "e r", "a t", "e n", "o r", "e s", "i s", "i t", "a r", "t h", "o u", "l l",
           "n d", "t i", "e d", "s t", "Ġ t", "Ġ a", "Ġ o", "Ġ s", "Ġ w", "Ġ b", "Ġ c", "Ġ f", "Ġ m", "Ġ p", "in g", "an d",
           "Ġt he", "Ġa nd", "Ġo f", "th e", "Ġt o", "ti on", "Ġ in", "Ġ th", "he r", "a l", "l e", "o f", "e ll", "ell o",
@@ -16,7 +16,7 @@ CHAT_TEMPLATE = ("{% for message in messages %}{{ message['role'] + ': ' + messa
 
 
 def byte_alphabet() -> list[str]:
-    """GPT-2's printable stand-in for each byte: itself where it is printable Latin-1, else the next from U+0100 on."""
+    """GPT-2's printable character for each byte: itself if it is printable Latin-1, else the next from U+0100 on."""
     out, extra = [], 0
     for byte in range(256):
         if 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255:

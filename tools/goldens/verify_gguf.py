@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs every exported GGUF in llama.cpp and holds its greedy tokens and logits to the goldens.
+"""Runs every exported GGUF in llama.cpp and compares its greedy tokens and logits with the goldens.
 
 This checks the exporter (keys, names, row order, RoPE) with an implementation that knows nothing of ours.
 Usage: python -m tools.goldens.verify_gguf --peer-python VENV/bin/python [--quire-logits BINARY] [--case NAME]...
@@ -20,10 +20,11 @@ import numpy as np
 from tools.goldens import cases, export, floats, gguf_families, gguf_file, gguf_variants, philox
 
 WORKER = pathlib.Path(__file__).resolve().parents[2] / "bench" / "llama_cpp_worker.py"
-# llama.cpp in float32 with float32 pages: its own rounding (RoPE by repeated products, fast exp) stays well below this.
+# llama.cpp in float32 with a float32 KV cache: its own rounding (RoPE by repeated products, fast exp) is well below
+# this.
 TOLERANCE = 2e-3
 GELU_TOLERANCE = 6e-2  # its GELU is a table of half-precision numbers
-# llama.cpp takes Phi-MoE for a Mixtral with RMS norms: it loads the file, and computes something else.
+# llama.cpp treats Phi-MoE as a Mixtral with RMS norms: it loads the file, but computes something else.
 NOT_ITS_MATHS = {"phimoe"}
 
 
@@ -43,8 +44,8 @@ def verify_case(case: cases.Case, python: str, scratch: pathlib.Path) -> list[st
     before = gguf_families.NO_WINDOW.get(case.name, 1 << 30)
     prompts = [p for p in prompts if len(p["tokens"]) < before]
     allowed = GELU_TOLERANCE if case.name.startswith("gemma") else TOLERANCE
-    # The context of 1,024 chooses longrope's factors, as max_model_len does. Of yarn's keys llama.cpp reads the two
-    # betas in a few architectures only, so they are also passed by hand.
+    # The context of 1,024 selects longrope's factors, as max_model_len does. llama.cpp reads yarn's two betas only for
+    # a few architectures, so they are also passed explicitly.
     answers = ask_llama_cpp(python, model, {
         "context": 1024, "new_tokens": cases.NEW_TOKENS, "prompts": [p["tokens"] for p in prompts],
         "context_params": {f"yarn_{k}": rope[k] for k in ("beta_fast", "beta_slow") if k in rope}}, scratch)
@@ -81,7 +82,7 @@ def verify_variant(name: str, python: str, quire_logits: str, scratch: pathlib.P
 
 
 def verify_quantisers() -> list[str]:
-    """Each block type unpacks to something near the values: a wrong layout is off by more than the type's own step."""
+    """Each block type must unpack to nearly the same values: a wrong layout differs by more than the step of the type."""
     values = philox.tensor("quantisers.weight", (8, 512))
     allowed = {"F32": 0, "F16": 1e-3, "BF16": 8e-3, "Q8_0": 8e-3, "Q6_K": 4e-2, "Q5_0": 8e-2, "Q5_1": 4e-2, "Q5_K": 4e-2,
                "Q4_0": 0.15, "Q4_1": 8e-2, "Q4_K": 8e-2, "Q3_K": 0.3, "Q2_K": 0.4}
@@ -97,7 +98,7 @@ def verify_quantisers() -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peer-python", required=True)
-    parser.add_argument("--quire-logits", help="the binary quire_logits, for the cases that llama.cpp cannot hold as they are")
+    parser.add_argument("--quire-logits", help="the binary quire_logits, for the cases that llama.cpp cannot run unchanged")
     parser.add_argument("--case", action="append")
     options = parser.parse_args()
     chosen = [cases.find_case(n) for n in options.case] if options.case else cases.CASES

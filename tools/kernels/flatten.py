@@ -17,7 +17,7 @@ DELIMITER = "quire_metal"
 
 
 def entry_on_lines(line):
-    """What KERNEL expands to is one long line: a line for each argument and statement of it."""
+    """Breaks the one long line that KERNEL expands to into a line per argument and statement."""
     head, body = line.split("{", 1)
     head = re.sub(r", (?=device|uint)", ",\n    ", head).replace("( constant", "(\n    constant")
     statements = [part.strip() for part in body.rstrip().rstrip("}").split(";") if part.strip()]
@@ -25,7 +25,7 @@ def entry_on_lines(line):
 
 
 def in_decimal(match):
-    """A hexadecimal float of C++17 as a decimal one; nine digits give the same float back."""
+    """Converts a hexadecimal float of C++17 to a decimal one; nine digits give the same float."""
     text = "%.9g" % float.fromhex(match[0].rstrip("f"))
     return text + ("f" if "." in text or "e" in text else ".0f")
 
@@ -63,7 +63,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compiler", default="g++", help="a C++ compiler, for its preprocessor")
     parser.add_argument("--source", type=pathlib.Path, required=True, action="append",
-                        help="a folder that includes start from (src)")
+                        help="a folder that includes are relative to (src)")
     parser.add_argument("--cpp", type=pathlib.Path, help="the C++ file to write")
     parser.add_argument("--texts", type=pathlib.Path, help="a folder for the .metal files")
     parser.add_argument("headers", nargs="+", type=pathlib.Path)

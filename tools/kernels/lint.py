@@ -25,7 +25,7 @@ FLAGS = ["-x", "clcpp", "-cl-std=clc++2021", "-target", "spir64", "-fsyntax-only
          "-Wno-unused", "-Xclang", "-finclude-default-header", "-Xclang", "-cl-ext=-cl_khr_fp64,-__opencl_c_fp64"]
 SKIPPED = 77
 
-# Words that do not belong into the common text, and why.
+# Words that do not belong into the shared kernel source, and why.
 WORDS = [
     (r"^\s*#\s*include\s*<", "no header of the system: the dialect is all there is"),
     (r"\bstd\s*::", "no std:: on a GPU"),
@@ -59,7 +59,7 @@ def check_words(path):
 
 
 def files_of(path, source, seen):
-    """The file and what it includes of the kernels' own text; compat/ is each front end's affair."""
+    """The file and the kernel files that it includes, without compat/, which differs by target."""
     path = path.resolve()
     if path in seen:
         return
@@ -72,12 +72,12 @@ def files_of(path, source, seen):
 
 
 class Tree:
-    """One walk over clang's syntax tree."""
+    """Walks clang's syntax tree once."""
 
     def __init__(self, files, source):
         self.files = {str(path): path for path in files}
         self.source = source
-        self.file, self.line = "", 0  # clang prints a place only where it changes
+        self.file, self.line = "", 0  # clang prints a location only if it changes
         self.findings = set()
         self.calls = {}  # function -> functions that it mentions
         self.names = {}
@@ -150,7 +150,7 @@ class Tree:
                 self.calls[function].add(self.first.get(target, target))
 
     def recursion(self):
-        """Functions that can reach themselves."""
+        """Finds functions that can call themselves."""
         for start in self.calls:
             reached, front = set(), [start]
             while front:
@@ -204,7 +204,7 @@ def find_clang(wanted):
 def main():
     root = pathlib.Path(__file__).resolve().parents[2]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clang", help="the clang++ to use (15 or newer; looked for otherwise)")
+    parser.add_argument("--clang", help="the clang++ to use (15 or newer); searched for by default")
     parser.add_argument("files", nargs="*", type=pathlib.Path, help="kernel files; all of src/kernels if none is given")
     arguments = parser.parse_args()
     clang = find_clang(arguments.clang)

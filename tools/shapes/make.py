@@ -48,7 +48,7 @@ class Shape:
     rope_theta: float = 1e6
     context: int = 40960
     norm_eps: float = 1e-6
-    experts: int = 0  # of qwen3moe; ffn is then the width of one
+    experts: int = 0  # of qwen3moe; ffn is then the width of one expert
     experts_used: int = 0
     delta_key_heads: int = 0  # of qwen35's gated delta nets
     delta_value_heads: int = 0
@@ -81,7 +81,7 @@ class Tensor:
 
 
 class Layers:
-    """The tensors of a shape's layers, a part at a time."""
+    """The tensors of a shape's layers, part by part."""
 
     def __init__(self, shape: Shape, dtype: str):
         self.shape, self.dtype = shape, dtype
@@ -97,7 +97,7 @@ class Layers:
     def attention(self, at: str) -> Iterator[Tensor]:
         s = self.shape
         q, kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
-        yield self.matrix(at + "attn_q", 2 * q if s.architecture == "qwen35" else q, s.hidden)  # a gate beside each head
+        yield self.matrix(at + "attn_q", 2 * q if s.architecture == "qwen35" else q, s.hidden)  # with a gate per head
         yield self.matrix(at + "attn_k", kv, s.hidden)
         yield self.matrix(at + "attn_v", kv, s.hidden)
         yield self.matrix(at + "attn_output", s.hidden, q, scale=self.into_residual)
@@ -111,7 +111,7 @@ class Layers:
         yield self.matrix(at + "attn_qkv", channels, s.hidden)
         yield self.matrix(at + "attn_gate", values, s.hidden)
         yield self.matrix(at + "ssm_conv1d", channels, 4, dtype="F32")
-        yield Tensor(at + "ssm_dt.bias", (s.delta_value_heads,), "F32", 0.5, -2.0)  # a state forgets about a tenth a token
+        yield Tensor(at + "ssm_dt.bias", (s.delta_value_heads,), "F32", 0.5, -2.0)  # a state decays by about a tenth per token
         yield Tensor(at + "ssm_a", (s.delta_value_heads,), "F32", 0.1, -1.0)
         yield self.matrix(at + "ssm_beta", s.delta_value_heads, s.hidden)
         yield self.matrix(at + "ssm_alpha", s.delta_value_heads, s.hidden)
@@ -162,9 +162,9 @@ def pack(rows: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def draw(tensor: Tensor, seed: int) -> np.ndarray:
-    """The tensor as the file has it: float32 for F32, else the bytes of the rows."""
+    """The tensor as in the file: float32 for F32, else the bytes of the rows."""
     random = np.random.Generator(np.random.SFC64([seed, zlib.crc32(tensor.name.encode())]))
-    if len(tensor.shape) == 1:  # a norm's weight lies around one
+    if len(tensor.shape) == 1:  # the weight of a norm is around one
         return np.float32(tensor.mean) + random.standard_normal(tensor.shape, dtype=np.float32) * np.float32(tensor.deviation)
     rows, columns = math.prod(tensor.shape[:-1]), tensor.shape[-1]
     out = np.empty((rows, row_bytes(columns, tensor.dtype)), dtype=np.uint8)
@@ -177,7 +177,7 @@ def draw(tensor: Tensor, seed: int) -> np.ndarray:
 
 
 def add_kind(writer: gguf.GGUFWriter, shape: Shape) -> None:
-    """The keys that an architecture has beside the common ones."""
+    """The keys of an architecture in addition to the common ones."""
     if shape.architecture == "llama":
         writer.add_rope_dimension_count(shape.head_dim)
     if shape.experts:
@@ -185,12 +185,12 @@ def add_kind(writer: gguf.GGUFWriter, shape: Shape) -> None:
         writer.add_expert_used_count(shape.experts_used)
         writer.add_expert_feed_forward_length(shape.ffn)
     if shape.architecture == "qwen35":
-        pairs = shape.rotary_dim // 2  # the three axes of a picture's positions share them; text has one position on all
+        pairs = shape.rotary_dim // 2  # shared by the three axes of a picture's positions; text has the same position on all axes
         writer.add_rope_dimension_count(shape.rotary_dim)
         writer.add_array("qwen35.rope.dimension_sections", [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0])
         sizes = {"conv_kernel": 4, "state_size": shape.delta_head_dim, "group_count": shape.delta_key_heads,
                  "time_step_rank": shape.delta_value_heads, "inner_size": shape.delta_value_heads * shape.delta_head_dim}
-        for key, value in sizes.items():  # by name: older gguf packages lack some of the methods
+        for key, value in sizes.items():  # by name, since older gguf packages lack some of the methods
             writer.add_uint32(f"qwen35.ssm.{key}", value)
         writer.add_uint32("qwen35.full_attention_interval", shape.full_every)
 
@@ -221,7 +221,7 @@ def read_tokenizer(path: pathlib.Path) -> dict:
 
 
 def tiny_keys(vocab: int) -> dict:
-    """A byte-level BPE with a few merges, for files that no text goes through."""
+    """A byte-level BPE with a few merges, for files that are not used with text."""
     tokens = tiny_tokenizer.vocabulary(min(vocab, 512))
     control = {tiny_tokenizer.BOS_TEXT, tiny_tokenizer.EOS_TEXT}
     tokens = [t for t in tokens if t in control or not t.startswith("<|")]
@@ -233,10 +233,10 @@ def tiny_keys(vocab: int) -> dict:
 
 
 def add_tokenizer(writer: gguf.GGUFWriter, keys: dict, vocab: int) -> None:
-    """Writes `keys` with the vocabulary filled up to `vocab` by words that no merge leads to: printed, never read."""
+    """Writes `keys` with the vocabulary filled up to `vocab` with tokens that no merge produces: they can be printed, but no text encodes to them."""
     tokens, kinds = list(keys["tokenizer.ggml.tokens"]), list(keys["tokenizer.ggml.token_type"])
     if len(tokens) > vocab:
-        raise ValueError(f"the tokenizer has {len(tokens)} tokens and the shape's vocabulary {vocab}: raise --vocab or take another")
+        raise ValueError(f"the tokenizer has {len(tokens)} tokens and the shape's vocabulary {vocab}: raise --vocab or use another one")
     more = [f"word{i}" for i in range(len(tokens), vocab)]
     filled = {**keys, "tokenizer.ggml.tokens": tokens + more,
               "tokenizer.ggml.token_type": kinds + [int(gguf.TokenType.NORMAL)] * len(more)}
@@ -255,7 +255,7 @@ def add_tokenizer(writer: gguf.GGUFWriter, keys: dict, vocab: int) -> None:
 
 def write_model(path: pathlib.Path, shape: Shape, dtype: str, embedding_type: str, seed: int, tokenizer: dict) -> None:
     wanted = list(tensors(shape, dtype, embedding_type))
-    sizes = [row_bytes(t.shape[-1], t.dtype) for t in wanted]  # says what does not fit before anything is written
+    sizes = [row_bytes(t.shape[-1], t.dtype) for t in wanted]  # reports what does not fit before anything is written
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(path, shape.architecture)
     add_metadata(writer, shape, "Random weights", dtype)
@@ -279,16 +279,16 @@ def read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the .gguf to write")
     parser.add_argument("--type", choices=TYPES, default="Q8_0", help="of the matrices; norms are F32")
-    parser.add_argument("--embedding-type", choices=TYPES, help="of token_embd and output; left out: --type, and Q8_0 for "
-                        "types below eight bits, since quantisers keep these tensors wider too")
-    parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b", help="what the flags below start from")
+    parser.add_argument("--embedding-type", choices=TYPES, help="of token_embd and output; default: --type, but Q8_0 for "
+                        "types below eight bits, as quantisers keep these tensors wider, too")
+    parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b", help="defaults of the flags below")
     for field in dataclasses.fields(Shape):
         kind = {"type": str, "choices": ["qwen3", "llama", "qwen3moe", "qwen35"]} if field.name == "architecture" else \
             {"action": argparse.BooleanOptionalAction} if field.name == "tied" else {"type": type(field.default)}
         parser.add_argument("--" + field.name.replace("_", "-"), default=None, **kind)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tokenizer-from", type=pathlib.Path, metavar="GGUF", help="take this file's vocabulary (filled up to the "
-                        "shape's), so that text has the length it has for a real model; left out: a tiny one of bytes")
+    parser.add_argument("--tokenizer-from", type=pathlib.Path, metavar="GGUF", help="use the vocabulary of this file (filled up to the "
+                        "shape's), so that text has as many tokens as for a real model; default: a tiny one of bytes")
     return parser.parse_args(arguments)
 
 

@@ -24,7 +24,8 @@ SPECIAL = ["<s>", "</s>", "<unk>", "<pad>"]
 
 
 def added(tokenizer):
-    # A token that its normalizer empties makes the reference cut between all characters (or panic): leave it out.
+    # A token that its normalizer empties makes the reference split between all characters (or panic), so it is left
+    # out.
     stripped = tokenizer.normalizer is not None and tokenizer.normalizer.normalize_str("   ") == ""
     tokenizer.add_special_tokens([AddedToken("<|im_start|>", normalized=False, special=True),
                                   AddedToken("<mask>", lstrip=True, normalized=False, special=True),
@@ -53,7 +54,7 @@ def bpe(normalizer=None, pre=None, post=None, decoder=None, vocab=420, byte_leve
         special += [f"<0x{b:02X}>" for b in range(256)]
     tokenizer.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=vocab, special_tokens=special, show_progress=False,
                                                             limit_alphabet=120, **extra))
-    if options.get("byte_fallback"):  # byte tokens are no added tokens in real files
+    if options.get("byte_fallback"):  # in real files, byte tokens are not added tokens
         data = json.loads(tokenizer.to_str())
         data["added_tokens"] = [t for t in data["added_tokens"] if not t["content"].startswith("<0x")]
         tokenizer = Tokenizer.from_str(json.dumps(data))

@@ -43,7 +43,7 @@ def removed_by(normalizer, text=TEXT):
 
 
 def dropped_by(pre_tokenizer):
-    """The code points that a pre-tokenizer drops, or splits off, told apart by their offsets."""
+    """The code points that a pre-tokenizer drops or splits off, found by their offsets."""
     out = set(ALL)
     for piece, _ in pre_tokenizer.pre_tokenize_str(TEXT):
         out -= set(map(ord, piece))
@@ -51,7 +51,7 @@ def dropped_by(pre_tokenizer):
 
 
 def isolated_by(pre_tokenizer):
-    """The code points c for which "a" + c + "a" is cut in three; asked in one text, with 'a' between all."""
+    """The code points c for which "a" + c + "a" is split in three; found with one text that has 'a' between all."""
     out = set()
     text = "a" + "a".join(chr(c) for c in ALL if chr(c) != "a") + "a"
     for piece, _ in pre_tokenizer.pre_tokenize_str(text):
@@ -61,7 +61,7 @@ def isolated_by(pre_tokenizer):
 
 
 def one_by_one(normalizer):
-    """What the normalizer makes of each code point alone, where that is something else."""
+    """The normalized form of each code point that the normalizer changes."""
     out = {}
     for cp in ALL:
         c = chr(cp)
@@ -82,11 +82,11 @@ def ranges(points):
 
 
 def charsmap_of_a():
-    """A precompiled charsmap with the one rule "a" -> "X": the smallest double array that holds it."""
+    """A precompiled charsmap with the single rule "a" -> "X": the smallest double array that has it."""
     units = [0] * 256
     root_offset = 1
     units[0] = root_offset << 10
-    # The node of 'a' sits at offset ^ 'a' with label 'a', a leaf flag and its own offset; the value sits beside it.
+    # The node of 'a' is at offset ^ 'a' with label 'a', a leaf flag and its own offset; the value is next to it.
     node = root_offset ^ ord("a")
     leaf_offset = 2
     units[node] = ord("a") | (1 << 8) | ((leaf_offset ^ 0) << 10)
@@ -111,7 +111,7 @@ def grapheme_extenders():
 
 
 def combining_classes():
-    """Canonical combining classes as the library's normalization has them."""
+    """Canonical combining classes, as in the library's normalization."""
     nfd = normalizers.NFD().normalize_str
     reference = {}
     for cp in ALL:
@@ -128,7 +128,7 @@ def combining_classes():
             continue
         if len(nfd(c)) > 1:
             continue
-        if k == 0:  # newer than Python's table: find the class between its neighbours
+        if k == 0:  # newer than Python's table: find its class by comparing with neighbours
             below = [r for r in sorted(reference) if nfd("a" + c + chr(reference[r])) == "a" + chr(reference[r]) + c]
             equal_or_above = [r for r in sorted(reference) if r not in below]
             same = [r for r in equal_or_above if nfd("a" + chr(reference[r]) + c) == "a" + chr(reference[r]) + c]
@@ -176,7 +176,7 @@ def properties():
     clean = bert(clean_text=True)
     sets["bert_control"] = {cp for cp in ALL if clean.normalize_str(chr(cp)) == ""}
     sets["bert_whitespace"] = {cp for cp in ALL if clean.normalize_str(chr(cp)) == " "}
-    # The marks are dropped after NFD, so a mark shows as an empty result; one that NFD changes is asked through its parts.
+    # Marks are dropped after NFD, so a mark gives an empty result; one that NFD changes is tested by its parts.
     strip = bert(strip_accents=True)
     sets["bert_mark"] = {cp for cp in ALL if strip.normalize_str(chr(cp)) == ""}
     # Whitespace is `\w+|[^\w\s]+` of the regex crate: a word character next to 'a' stays with it.
@@ -190,7 +190,7 @@ def properties():
 
 
 def scripts_of_pre_tokenizer():
-    """Classes of the UnicodeScripts pre-tokenizer: 0 never cuts, others are equal where no cut falls between them."""
+    """Classes of the UnicodeScripts pre-tokenizer: 0 never splits; others are equal if there is no split between them."""
     cut = pre_tokenizers.UnicodeScripts()
     runs = []
     pieces = cut.pre_tokenize_str(TEXT)
@@ -310,14 +310,14 @@ def main():
         flat += [a, b, c]
     emit_u32(out, "kCompositions", flat)
 
-    # Letters that a case-insensitive Oniguruma pattern takes for an ASCII letter.
+    # Letters that a case-insensitive Oniguruma pattern considers equal to an ASCII letter.
     folds = []
     for letter in "abcdefghijklmnopqrstuvwxyz":
         for cp in sorted(matched(f"(?i:{letter})")):
             if cp >= 128:
                 folds += [ord(letter), cp]
     emit_u32(out, "kAsciiFolds", folds)
-    # Code points that differ from themselves only in case, by simple folding: pairs in both directions.
+    # Code points that differ only in case, by simple folding: pairs in both directions.
     open(sys.argv[1], "w").write("\n".join(out) + "\n")
     print(f"{sys.argv[1]}: {len(starts)} script runs, {len(nfd)} canonical, {len(nfkd)} compatible, {len(ccc)} marks, {len(pairs)} pairs")
 

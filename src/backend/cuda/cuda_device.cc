@@ -298,7 +298,8 @@ class CudaDevice : public gpu::Device {
   bool library_serves(DType type, int64_t n, int64_t k) override;
   void library_product(const gpu::LibraryProduct& product) override;
   void set_library_reference(ProductFn reference) override { reference_ = std::move(reference); }
-  Library* library() { return open_library() ? library_.get() : nullptr; }
+  std::string library_version() override { return open_library() ? library_->version() : std::string(); }
+  std::vector<ProductFn> library_algorithms(const gpu::LibraryProduct& shape, size_t most) override;
 
  private:
   static constexpr size_t kMarks = 64;
@@ -612,6 +613,17 @@ void CudaDevice::library_product(const gpu::LibraryProduct& product) {
   if (!status.ok()) note(status.error());
 }
 
+std::vector<ProductFn> CudaDevice::library_algorithms(const gpu::LibraryProduct& shape, size_t most) {
+  std::vector<ProductFn> out;
+  if (!open_library()) return out;
+  std::vector<LtAlgo> algorithms = library_->candidates({shape.type, shape.n, shape.k}, shape.out_type, shape.m, 0);
+  if (algorithms.size() > most) algorithms.resize(most);
+  for (const LtAlgo& algorithm : algorithms) {
+    out.push_back([this, algorithm](const gpu::LibraryProduct& product) { return library_->run(product, algorithm); });
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<gpu::Device>> open_device(int index, std::span<const Image> images,
@@ -637,11 +649,6 @@ Result<std::unique_ptr<gpu::Device>> open_device(int index, std::span<const Imag
   auto device = std::make_unique<CudaDevice>(std::move(session), images, folder);
   QUIRE_TRY(device->start());
   return std::unique_ptr<gpu::Device>(std::move(device));
-}
-
-Library* library_of(gpu::Device& device) {
-  auto* cuda = dynamic_cast<CudaDevice*>(&device);
-  return cuda != nullptr ? cuda->library() : nullptr;
 }
 
 Result<std::vector<std::string>> list_devices() {

@@ -25,10 +25,6 @@ struct Image {
 Result<std::unique_ptr<gpu::Device>> open_device(int index, std::span<const Image> images,
                                                  const std::filesystem::path& folder = {});
 
-// The library of a CUDA device, for measurements; null where there is none. Owned by the device.
-class Library;
-Library* library_of(gpu::Device& device);
-
 // One line for each GPU that the driver shows: "NVIDIA H200 (sm_90, 132 multiprocessors, 139.8 GiB, CUDA 13.0)".
 Result<std::vector<std::string>> list_devices();
 

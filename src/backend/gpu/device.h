@@ -154,6 +154,13 @@ class Device {
   // From now on the library serves only products for which it gives the same bits as `reference`, quire's own kernels,
   // so that both may serve one weight.
   virtual void set_library_reference(std::function<Status(const LibraryProduct&)> /*reference*/) {}
+  // For benchmarks: the library's name and version, empty where there is no library, and what it proposes for products
+  // of this shape, at most `most` algorithms, its first choice first. They may add up in any order.
+  virtual std::string library_version() { return {}; }
+  virtual std::vector<std::function<Status(const LibraryProduct&)>> library_algorithms(const LibraryProduct& /*shape*/,
+                                                                                       size_t /*most*/) {
+    return {};
+  }
 
  protected:
   DeviceInfo info_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checksums over OpenSSL's EVP interface.
+// Checksums with OpenSSL's EVP interface.
 #include "cli/hub/digest.h"
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ Error read_error(const std::filesystem::path& path) {
   return unavailable("cannot read '" + path.string() + "': " + std::strerror(errno));
 }
 
-// Feeds the whole file to the digest; the descriptor stays the caller's.
+// Feeds the whole file to the digest. The caller keeps the descriptor.
 Status digest_descriptor(int fd, const std::filesystem::path& path, EVP_MD_CTX* context,
                          const std::function<void(size_t)>& on_bytes) {
   std::vector<char> buffer(size_t{1} << 20);
@@ -62,11 +62,11 @@ std::string digest_from_hex(std::string_view hex) {
 Result<std::string> file_digest(const std::filesystem::path& path, std::string_view like,
                                 const std::function<void(size_t)>& on_bytes) {
   const bool is_sha256 = like.starts_with(kSha256);
-  QUIRE_CHECK(is_sha256 || like.starts_with(kGitSha1), "a digest of an unknown kind");
+  QUIRE_CHECK(is_sha256 || like.starts_with(kGitSha1), "unknown kind of digest");
   Context context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
   QUIRE_CHECK(context != nullptr);
   if (EVP_DigestInit_ex(context.get(), is_sha256 ? EVP_sha256() : EVP_sha1(), nullptr) != 1) {
-    return unsupported("this machine's OpenSSL does not compute " + std::string(is_sha256 ? "sha256" : "sha1"));
+    return unsupported("this machine's OpenSSL does not support " + std::string(is_sha256 ? "sha256" : "sha1"));
   }
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return read_error(path);
@@ -77,7 +77,7 @@ Result<std::string> file_digest(const std::filesystem::path& path, std::string_v
     return error;
   }
   if (!is_sha256) {
-    // git puts a header in front: the kind, the size in decimal, and a zero byte.
+    // git hashes a header before the content: the kind, the size in decimal, and a zero byte.
     const std::string header = "blob " + std::to_string(info.st_size);
     EVP_DigestUpdate(context.get(), header.c_str(), header.size() + 1);
   }

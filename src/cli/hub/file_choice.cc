@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Choosing a model's files by their names.
+// Chooses the files of a model by their names.
 #include "cli/hub/file_choice.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace quire::cli {
 namespace {
 
-// Small and good first; then what is larger, smaller or not quantised at all.
+// Small and good types first; then larger, smaller and unquantised ones.
 constexpr std::array<std::string_view, 19> kQuantOrder = {
     "Q4_K_M", "Q4_K_S", "Q4_1",   "Q4_0", "Q5_K_M", "Q5_K_S", "Q5_1", "Q5_0", "Q6_K", "Q8_0",
     "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K", "BF16",   "F16",    "FP16", "F32",  "FP32"};
@@ -35,7 +35,7 @@ std::string upper(std::string_view text) {
   return out;
 }
 
-// What stands beside the weights: configuration, tokenizer and templates.
+// Files beside the weights: configuration, tokenizer and templates.
 bool is_companion(std::string_view path) {
   if (path.starts_with("additional_chat_templates/") && path.ends_with(".jinja")) return true;
   if (!at_top(path)) return false;
@@ -61,7 +61,8 @@ Result<FileChoice> choose_included(const std::vector<HubFile>& all, const Choice
 }
 
 FileChoice choose_safetensors(const std::vector<HubFile>& all) {
-  // Some repositories carry the weights twice (consolidated.safetensors beside model-*.safetensors): the second wins.
+  // Some repositories have the weights twice (consolidated.safetensors beside model-*.safetensors): the latter are
+  // chosen.
   const bool has_model = std::any_of(all.begin(), all.end(), [](const HubFile& file) {
     return file.path.starts_with("model") && at_top(file.path) && file.path.ends_with(".safetensors");
   });
@@ -75,7 +76,7 @@ FileChoice choose_safetensors(const std::vector<HubFile>& all) {
   return choice;
 }
 
-// The GGUF files by quantisation; projectors and importance matrices are not models.
+// The GGUF files by quantisation. Projectors and importance matrices are not models.
 std::map<std::string, std::vector<HubFile>> gguf_groups(const std::vector<HubFile>& all) {
   std::map<std::string, std::vector<HubFile>> groups;
   for (const auto& file : all) {
@@ -111,7 +112,7 @@ Result<FileChoice> choose_gguf(const std::map<std::string, std::vector<HubFile>>
     return invalid_argument(options.name + " has several GGUF files (" + joined(names) +
                             "): choose one with --quant or --include");
   }
-  // Several files of one quantisation are the parts of one split file, or different models: never guess among those.
+  // Several files of one quantisation are parts of one split file or different models; do not guess between models.
   std::set<std::string> stems;
   std::vector<std::string> paths;
   for (const auto& file : chosen->second) {
@@ -126,7 +127,7 @@ Result<FileChoice> choose_gguf(const std::map<std::string, std::vector<HubFile>>
   choice.files = chosen->second;
   sort_small_first(choice.files);
   if (groups.size() > 1 && options.quant.empty()) {
-    choice.note = chosen->first + " of " + joined(names) + " (another with --quant)";
+    choice.note = chosen->first + " of " + joined(names) + " (choose another with --quant)";
   }
   return choice;
 }
@@ -145,16 +146,16 @@ Result<FileChoice> choose_files(const std::vector<HubFile>& all, const ChoiceOpt
   if (safetensors && options.quant.empty()) return choose_safetensors(all);
   if (!groups.empty()) return choose_gguf(groups, options);
   if (!options.quant.empty()) {
-    return not_found(options.name + " has no GGUF files, so --quant " + options.quant + " chooses nothing");
+    return not_found(options.name + " has no GGUF files, so --quant " + options.quant + " does not apply");
   }
   return unsupported(options.name +
-                     " has neither safetensors with a config.json nor GGUF files (other formats are not read); "
+                     " has neither safetensors with a config.json nor GGUF files (other formats are not supported); "
                      "--include chooses files by name");
 }
 
 namespace {
 
-// One [...] of a glob; pattern[at] is just after '['. Gives the index after ']', or npos when there is no end.
+// Matches one [...] of a glob; pattern[at] is just after '['. Returns the index after ']', or npos if it is not closed.
 size_t match_class(std::string_view pattern, size_t at, char c, bool& matched) {
   const bool negated = at < pattern.size() && (pattern[at] == '!' || pattern[at] == '^');
   if (negated) ++at;
@@ -179,7 +180,7 @@ size_t match_class(std::string_view pattern, size_t at, char c, bool& matched) {
 }  // namespace
 
 bool glob_matches(std::string_view pattern, std::string_view path) {
-  // Greedy with one place to go back to, the last star: linear in memory, at worst quadratic in time.
+  // Greedy, backtracking only to the last star: constant memory, at worst quadratic time.
   size_t p = 0;
   size_t s = 0;
   size_t star = std::string_view::npos;
@@ -194,7 +195,7 @@ bool glob_matches(std::string_view pattern, std::string_view path) {
     }
     if (p < pattern.size() && pattern[p] == '[') {
       next = match_class(pattern, p + 1, path[s], matched);
-      if (next == std::string_view::npos) {  // no closing bracket: a plain character
+      if (next == std::string_view::npos) {  // no closing bracket: an ordinary character
         matched = path[s] == '[';
         next = p + 1;
       }

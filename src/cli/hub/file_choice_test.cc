@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of which files a pull takes, of the globs, and of the names that are refused.
+// Tests of the files that a pull chooses, of the globs, and of the names that are rejected.
 #include "cli/hub/file_choice.h"
 
 #include <gmock/gmock.h>
@@ -53,7 +53,7 @@ TEST(FileChoice, TakesTheSmallFilesFirst) {
 TEST(FileChoice, TakesOneQuantisationAndSaysWhatElseThereIs) {
   const auto all = files({"m-Q8_0.gguf", "m-Q4_K_M.gguf", "m-Q2_K.gguf", "mmproj-F16.gguf", "config.json"});
   EXPECT_THAT(chosen(all), UnorderedElementsAre("m-Q4_K_M.gguf"));
-  EXPECT_EQ(choose_files(all, {})->note, "Q4_K_M of Q2_K, Q4_K_M, Q8_0 (another with --quant)");
+  EXPECT_EQ(choose_files(all, {})->note, "Q4_K_M of Q2_K, Q4_K_M, Q8_0 (choose another with --quant)");
   EXPECT_THAT(chosen(all, {"a/m", {}, "q8_0"}), UnorderedElementsAre("m-Q8_0.gguf"));
   EXPECT_EQ(choose_files(all, {"a/m", {}, "Q8_0"})->note, "");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HTTP over libcurl's easy interface.
+// HTTP with libcurl's easy interface.
 #include "cli/hub/http_client.h"
 
 #include <curl/curl.h>
@@ -56,7 +56,7 @@ void init_curl_once() {
   std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
 }
 
-// A list of header lines as libcurl wants it.
+// A list of header lines for libcurl.
 class HeaderList {
  public:
   ~HeaderList() { curl_slist_free_all(list_); }
@@ -76,7 +76,7 @@ class HeaderList {
 
 }  // namespace
 
-// What the callbacks of one get() share.
+// The state that the callbacks of one get() share.
 struct HttpClient::Exchange {
   HttpReply reply;
   const BodySink* sink = nullptr;
@@ -91,7 +91,7 @@ const std::string* HttpReply::header(const std::string& lower_name) const {
 HttpClient::HttpClient(int stall_seconds) : curl_(nullptr), stall_seconds_(stall_seconds) {
   init_curl_once();
   curl_ = curl_easy_init();
-  QUIRE_CHECK(curl_ != nullptr, "libcurl gave no handle");
+  QUIRE_CHECK(curl_ != nullptr, "libcurl returned no handle");
 }
 
 HttpClient::~HttpClient() {
@@ -124,7 +124,7 @@ size_t HttpClient::on_body(char* data, size_t size, size_t count, void* exchange
   const Status taken = (*state.sink)(state.reply, {data, bytes});
   if (taken.ok()) return bytes;
   state.stopped = taken.error();
-  return bytes == 0 ? 1 : 0;  // anything but `bytes` makes libcurl stop
+  return bytes == 0 ? 1 : 0;  // any value other than `bytes` makes libcurl stop
 }
 
 Status HttpClient::perform(Exchange& exchange, const HttpRequest& request, const std::string& url, bool send_token) {
@@ -139,7 +139,7 @@ Status HttpClient::perform(Exchange& exchange, const HttpRequest& request, const
   char why[CURL_ERROR_SIZE] = "";
   curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
   curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 0L);  // get() follows, so that it decides who sees the token
+  curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 0L);  // get() follows redirects, so that it decides who gets the token
   curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());
   curl_easy_setopt(curl, CURLOPT_USERAGENT, "quire/0.1.0");
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
@@ -152,21 +152,21 @@ Status HttpClient::perform(Exchange& exchange, const HttpRequest& request, const
   curl_easy_setopt(curl, CURLOPT_HEADERDATA, &exchange);
   curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, &HttpClient::on_body);
   curl_easy_setopt(curl, CURLOPT_WRITEDATA, &exchange);
-  // The curl program reads these; the library does not by itself.
+  // The curl program reads these variables, but the library does not.
   if (const auto bundle = env("CURL_CA_BUNDLE")) curl_easy_setopt(curl, CURLOPT_CAINFO, bundle->c_str());
   const CURLcode code = curl_easy_perform(curl);
   curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, nullptr);
   if (exchange.stopped) return *exchange.stopped;
   if (code == CURLE_OK) return {};
   const std::string reason = why[0] != '\0' ? why : curl_easy_strerror(code);
-  return unavailable("no answer from " + url_origin(url) + ": " + reason);
+  return unavailable("no response from " + url_origin(url) + ": " + reason);
 }
 
 Result<HttpReply> HttpClient::get(const HttpRequest& request, const BodySink& sink) {
-  if (!is_header_safe(request.token)) return invalid_argument("the token holds a control character");
+  if (!is_header_safe(request.token)) return invalid_argument("the token contains a control character");
   const std::string first = url_origin(request.url);
   if (first.empty()) return invalid_argument("'" + request.url + "' is not an http or https address");
-  // An ETag that could split a header is not worth keeping: without it the range is not asked for either.
+  // An ETag that could split a header is dropped, and then the range is not requested either.
   HttpRequest checked = request;
   if (!is_header_safe(checked.if_range)) {
     checked.if_range.clear();
@@ -180,14 +180,15 @@ Result<HttpReply> HttpClient::get(const HttpRequest& request, const BodySink& si
     QUIRE_TRY(perform(exchange, checked, url, send_token));
     if (!is_redirect(exchange.reply.status)) return std::move(exchange.reply);
     const std::string* location = exchange.reply.header("location");
-    if (location == nullptr) return corrupt(url_origin(url) + " redirects without saying where to");
+    if (location == nullptr) return corrupt(url_origin(url) + " redirects without a location");
     const std::string next = url_join(url, *location);
     const std::string origin = url_origin(next);
     if (origin.empty()) return corrupt(url_origin(url) + " redirects to an address that is not http or https");
     if (first.starts_with("https:") && !origin.starts_with("https:")) {
-      return corrupt(url_origin(url) + " redirects from https to plain http (" + origin + "): refused");
+      return corrupt(url_origin(url) + " redirects from https to plain http (" + origin + "), which is not allowed");
     }
-    send_token = send_token && origin == first;  // once away, it is not shown again even when the way leads back
+    send_token =
+        send_token && origin == first;  // after leaving the host, it is not sent again even if a redirect leads back
     url = next;
   }
   return corrupt(first + " redirects more than " + std::to_string(kMaxRedirects) + " times");
@@ -206,7 +207,7 @@ std::string url_origin(const std::string& url) {
 std::string url_join(const std::string& base, const std::string& location) {
   Url parsed(curl_url(), &curl_url_cleanup);
   if (curl_url_set(parsed.get(), CURLUPART_URL, base.c_str(), 0) != CURLUE_OK) return "";
-  // Set over an address that is there already, a relative one is resolved against it.
+  // libcurl resolves a relative URL against the URL that was set before.
   if (curl_url_set(parsed.get(), CURLUPART_URL, location.c_str(), CURLU_URLENCODE) != CURLUE_OK) return "";
   return url_part(parsed.get(), CURLUPART_URL);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET over HTTP and HTTPS with redirects that never carry the token to another host; libcurl behind.
+// HTTP and HTTPS GET with libcurl; redirects never send the token to another host.
 #pragma once
 
 #include <cstddef>
@@ -15,32 +15,32 @@ namespace quire::cli {
 
 struct HttpRequest {
   std::string url;
-  std::string token;        // sent as "Authorization: Bearer ..." to the first host and to it alone
-  uint64_t range_from = 0;  // > 0: asks for the bytes from there on
-  std::string if_range;     // an ETag: the range only if the file is still that one, else the whole
+  std::string token;        // sent as "Authorization: Bearer ...", only to the first host
+  uint64_t range_from = 0;  // > 0: requests the bytes from this offset on
+  std::string if_range;     // an ETag: the range only if the file is unchanged, else the whole file
 };
 
 struct HttpReply {
   long status = 0;
-  // Names in lower case. A redirect's headers of the kind "x-..." stay (a hub states checksums there), others do not.
+  // Names in lower case. Headers "x-..." of redirects are kept (a hub sends checksums in them), others are not.
   std::map<std::string, std::string> headers;
   const std::string* header(const std::string& lower_name) const;
 };
 
-// Gets one URL at a time. Not thread-safe; cheap to make; keeps its connection between calls.
+// Gets one URL at a time. Not thread-safe. Keeps its connection between calls.
 class HttpClient {
  public:
-  // Called for each piece of the final reply's body, once status and headers are known; an Error stops the transfer and
-  // is what get() returns.
+  // Called for each piece of the final reply's body, once status and headers are known. An Error stops the transfer,
+  // and get() returns it.
   using BodySink = std::function<Status(const HttpReply&, std::string_view)>;
 
-  // `stall_seconds`: a transfer that moves nothing for that long is given up.
+  // A transfer without data for `stall_seconds` is aborted.
   explicit HttpClient(int stall_seconds);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  // Any status that came is a reply. kUnavailable: the network failed, and another try may help.
+  // Any status is a reply. kUnavailable: the network failed, and another try may help.
   Result<HttpReply> get(const HttpRequest& request, const BodySink& sink);
 
  private:
@@ -53,11 +53,11 @@ class HttpClient {
   int stall_seconds_;
 };
 
-// "scheme://host:port" of a URL in lower case with the port spelled out; "" when it is no http(s) URL.
+// "scheme://host:port" of a URL in lower case with an explicit port; "" if it is not an http(s) URL.
 std::string url_origin(const std::string& url);
-// `location` as seen from `base`; "" when it cannot be resolved.
+// Resolves `location` against `base`; "" if that fails.
 std::string url_join(const std::string& base, const std::string& location);
-// Percent-encodes everything but unreserved characters; `keep` lists further ones to leave ("/" for paths).
+// Percent-encodes everything except unreserved characters and those in `keep` ("/" for paths).
 std::string url_encode(std::string_view text, std::string_view keep = "");
 
 }  // namespace quire::cli

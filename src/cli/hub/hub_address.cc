@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parsing of page addresses.
+// Parses addresses of pages.
 #include "cli/hub/hub_address.h"
 
 #include <algorithm>
@@ -84,8 +84,9 @@ Result<HubAddress> parse_hub_address(std::string_view text, std::string_view end
   if (text.size() > kLongest) return invalid_argument("the address '" + shown.substr(0, 60) + "...' is too long");
   const std::string host = host_of(text);
   if (!is_public(host) && host != host_of(endpoint)) {
-    return invalid_argument("'" + shown + "' is not on the hub in use; set HF_ENDPOINT to that hub, such as https://" +
-                            host + ", or give owner/name");
+    return invalid_argument("'" + shown +
+                            "' is not on the configured hub; set HF_ENDPOINT to that hub, such as https://" + host +
+                            ", or give owner/name");
   }
   std::string_view path = without_scheme(text);
   path.remove_prefix(std::min(path.find('/'), path.size()));
@@ -102,7 +103,7 @@ Result<HubAddress> parse_hub_address(std::string_view text, std::string_view end
   size_t at = 1;
   if (at < parts.size() && !is_kind(parts[at])) out.name += "/" + parts[at++];
   if (at == parts.size()) return out;
-  if (!is_kind(parts[at])) return out;  // /discussions, /commits/main and so on: the repository is meant
+  if (!is_kind(parts[at])) return out;  // /discussions, /commits/main and so on mean the repository
   out.is_folder = parts[at++] == "tree";
   if (at == parts.size()) return wrong;
   out.revision = parts[at++];

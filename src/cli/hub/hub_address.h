@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A hub's page address, as a browser shows it, taken apart into what `quire pull` needs.
+// Parses the address of a hub's page, as a browser shows it, for `quire pull`.
 #pragma once
 
 #include <optional>
@@ -11,18 +11,18 @@
 namespace quire::cli {
 
 struct HubAddress {
-  std::string name;      // "owner/name", or "name" alone, perhaps with ":QUANT"
-  std::string revision;  // "" when the address has none
-  std::string path;      // of a file (blob, resolve) or a folder (tree) in the repository; "" for all of it
+  std::string name;      // "owner/name" or "name", optionally with ":QUANT"
+  std::string revision;  // "" if the address has none
+  std::string path;      // of a file (blob, resolve) or folder (tree) in the repository; "" for all files
   bool is_folder = false;
 };
 
-// Whether the argument is an address rather than a name: it has a scheme, or begins with the name of the public hub.
+// Whether the argument is an address and not a name: it has a scheme, or begins with the name of the public hub.
 bool is_hub_address(std::string_view text);
 
-// Understands https://huggingface.co/owner/name and hf.co/owner/name with /tree/REVISION[/FOLDER],
-// /blob/REVISION/FILE or /resolve/REVISION/FILE behind it. The host must be the public hub, which stands for
-// `endpoint` too, or the host of `endpoint`: another one would get the user's token.
+// Accepts https://huggingface.co/owner/name and hf.co/owner/name, optionally followed by /tree/REVISION[/FOLDER],
+// /blob/REVISION/FILE or /resolve/REVISION/FILE. The host must be the public hub, which also stands for `endpoint`, or
+// the host of `endpoint`: any other host would get the user's token.
 Result<HubAddress> parse_hub_address(std::string_view text, std::string_view endpoint);
 
 }  // namespace quire::cli

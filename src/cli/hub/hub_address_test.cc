@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Addresses from a browser's address bar, right and wrong.
+// Addresses from a browser's address bar, valid and invalid.
 #include "cli/hub/hub_address.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hub's listing and its ways to say no.
+// The hub's listing of files, and its errors.
 #include "cli/hub/hub_client.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ bool is_name_part(std::string_view part) {
   });
 }
 
-// One entry of "siblings": path, size, and the digest of whichever kind is stated.
+// One entry of "siblings": path, size, and its digest of either kind.
 Result<HubFile> parse_file(const json::Value& entry, const std::string& name) {
   HubFile file;
   const json::Value* path = entry.find("rfilename");
@@ -33,7 +33,7 @@ Result<HubFile> parse_file(const json::Value& entry, const std::string& name) {
   }
   file.path = path->as_string();
   if (!is_safe_path(file.path)) {
-    return corrupt("the hub's listing of " + name + " names a file that would not stay in its folder ('" + file.path +
+    return corrupt("the hub's listing of " + name + " has a file outside of its folder ('" + file.path +
                    "'): nothing was downloaded");
   }
   const json::Value* lfs = entry.find("lfs");
@@ -91,21 +91,21 @@ Error HubClient::describe_status(const HttpReply& reply, const std::string& what
                             " and give a token with HF_TOKEN or --token");
   }
   if (reply.status == 401) {
-    // A hub also answers so for a repository that does not exist: it does not tell strangers which.
+    // A hub sends the same status for a repository that does not exist, so as not to reveal which repositories do.
     const std::string hint = token_.empty() ? "it does not exist, or it needs a token (HF_TOKEN or --token)"
                                             : "the token was not accepted, or it does not exist";
-    return invalid_argument("the hub does not let us have " + what + " (401): " + hint);
+    return invalid_argument("the hub denies access to " + what + " (401): " + hint);
   }
   if (reply.status == 403) {
-    return invalid_argument("the hub refuses " + what +
+    return invalid_argument("the hub denies access to " + what +
                             " (403): it needs a token that may read it, and its licence "
                             "accepted on " +
                             endpoint_);
   }
   if (reply.status == 404) return not_found("the hub has no " + what + " (404): check the name at " + endpoint_);
-  if (reply.status == 429) return unavailable("the hub asks us to slow down over " + what + " (429)");
-  if (reply.status >= 500) return unavailable("the hub failed on " + what + " (" + status + ")");
-  return corrupt("the hub answered " + status + " for " + what + ", which is not understood");
+  if (reply.status == 429) return unavailable("too many requests to the hub for " + what + " (429)");
+  if (reply.status >= 500) return unavailable("the hub failed to serve " + what + " (" + status + ")");
+  return corrupt("the hub returned the unexpected status " + status + " for " + what");
 }
 
 bool is_model_name(std::string_view name) {
@@ -116,7 +116,7 @@ bool is_model_name(std::string_view name) {
 
 Result<HubRepository> parse_listing(std::string_view json_text, const std::string& name, const std::string& revision) {
   auto parsed = json::parse(json_text, {.max_depth = 64, .max_bytes = kMaxListingBytes, .max_values = 4'000'000});
-  if (!parsed.ok()) return corrupt("the hub's listing of " + name + " is not JSON: " + parsed.error().message);
+  if (!parsed.ok()) return corrupt("the hub's listing of " + name + " is not valid JSON: " + parsed.error().message);
   HubRepository repository;
   repository.name = name;
   const json::Value* commit = parsed->find("sha");

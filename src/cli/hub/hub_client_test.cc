@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of addresses, names and the hub's listing; the network's side is in tests/pull.
+// Tests of addresses, names and the hub's listing; tests/pull covers the network.
 #include "cli/hub/hub_client.h"
 
 #include <gmock/gmock.h>

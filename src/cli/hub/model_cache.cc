@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finding models: as paths, and by name in the cache.
+// Finds models by path, or by name in the cache.
 #include "cli/hub/model_cache.h"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, failed);
 }
 
-// The entries of a folder, sorted by name; nothing when it cannot be read.
+// The entries of a folder, sorted by name; empty if it cannot be read.
 std::vector<fs::path> sorted_entries(const fs::path& folder) {
   std::vector<fs::path> entries;
   std::error_code failed;
@@ -54,7 +54,7 @@ std::vector<fs::path> sorted_entries(const fs::path& folder) {
   return entries;
 }
 
-// Files that a download leaves on its way are no part of a model.
+// Temporary files of a download are not part of a model.
 bool is_finished_file(const fs::path& path) {
   const std::string name = path.filename().string();
   return !name.starts_with(".") && !name.ends_with(".part") && !name.ends_with(".part.etag") && is_regular(path);
@@ -72,7 +72,7 @@ uint64_t folder_bytes(const fs::path& folder) {
   return bytes;
 }
 
-// The GGUF files right in a folder; of a split one only the first part, and only when all its parts are there.
+// The GGUF files directly in a folder. A split file is listed by its first part, and only if all parts exist.
 std::vector<std::string> gguf_files_of(const std::vector<fs::path>& entries) {
   std::set<std::string> all;
   for (const auto& entry : entries) {
@@ -93,7 +93,7 @@ std::vector<std::string> gguf_files_of(const std::vector<fs::path>& entries) {
   return files;
 }
 
-// What a folder holds, if it is a model at all.
+// Describes a folder if it is a model.
 std::optional<CachedModel> look_at(const fs::path& folder, std::string name) {
   CachedModel model;
   const auto entries = sorted_entries(folder);
@@ -115,13 +115,13 @@ std::string joined(const std::vector<std::string>& words) {
   return out;
 }
 
-// Whether the words after ":" mean this GGUF file: its name, its name without ".gguf", or its quantisation.
+// Whether the text after ":" means this GGUF file: its name, its name without ".gguf", or its quantisation.
 bool variant_means(std::string_view variant, const std::string& file) {
   return equal_ignoring_case(variant, file) || equal_ignoring_case(std::string(variant) + ".gguf", file) ||
          (!gguf_quant(file).empty() && equal_ignoring_case(variant, gguf_quant(file)));
 }
 
-// The short words with which each GGUF file of a model can be asked for.
+// The short names of the GGUF files of a model.
 std::vector<std::string> variants_of(const CachedModel& model) {
   std::vector<std::string> words;
   for (const auto& file : model.gguf_files) {
@@ -133,7 +133,7 @@ std::vector<std::string> variants_of(const CachedModel& model) {
   return words;
 }
 
-// The path to load from a model's folder. `called` is how the user named it.
+// The path to load from a model's folder. `called` is the name that the user gave.
 Result<fs::path> choose(const CachedModel& model, std::string_view variant, const std::string& called) {
   if (!variant.empty()) {
     std::vector<std::string> meant;
@@ -142,8 +142,8 @@ Result<fs::path> choose(const CachedModel& model, std::string_view variant, cons
     }
     if (meant.size() == 1) return model.folder / meant[0];
     if (meant.size() > 1) {
-      return invalid_argument("'" + std::string(variant) + "' means several files of " + called + " (" + joined(meant) +
-                              "): name one of them after the colon");
+      return invalid_argument("'" + std::string(variant) + "' matches several files of " + called + " (" +
+                              joined(meant) + "): name one of them after the colon");
     }
     const std::string has = model.gguf_files.empty() ? "no GGUF file" : joined(variants_of(model));
     return not_found(called + " has " + has + " in the cache, not '" + std::string(variant) +
@@ -155,13 +155,13 @@ Result<fs::path> choose(const CachedModel& model, std::string_view variant, cons
   if (whole_folder && model.complete) return model.folder;
   if (!whole_folder && model.gguf_files.size() == 1) return model.folder / model.gguf_files[0];
   if (!whole_folder && model.gguf_files.size() > 1) {
-    return invalid_argument(called + " has several GGUF files: say which with '" + called + ":" +
+    return invalid_argument(called + " has several GGUF files: choose one with '" + called + ":" +
                             variants_of(model)[0] + "' (it has " + joined(variants_of(model)) + ")");
   }
-  return not_found(called + " was pulled only in part; finish it with: quire pull " + model.name);
+  return not_found(called + " is only partly downloaded; finish it with: quire pull " + model.name);
 }
 
-// The cached name that a misspelt one was most likely meant to be, as a question; else "".
+// The cached name that is nearest to a misspelt one, as a question; else "".
 std::string suggestion(std::string_view name, const std::vector<CachedModel>& cached) {
   std::vector<std::string> known;
   for (const auto& model : cached) {
@@ -173,7 +173,7 @@ std::string suggestion(std::string_view name, const std::vector<CachedModel>& ca
   return did_you_mean(name, known);
 }
 
-// How to get the default model: by the script of a source tree when the program was built in one, else from the hub.
+// How to get the default model: with the script of the source tree that the program was built in, else from the hub.
 std::string default_model_command() {
   std::error_code failed;
   const fs::path program = fs::read_symlink("/proc/self/exe", failed);
@@ -189,7 +189,7 @@ std::string cached_names(const std::vector<CachedModel>& cached) {
   return "cached models: " + joined(names);
 }
 
-// Looks a name up in the cache: the full "owner/name" first, else the last part alone.
+// Looks a name up in the cache: the full "owner/name" first, else only the last part.
 Result<fs::path> resolve_cached(std::string_view argument, const std::vector<CachedModel>& cached) {
   const size_t colon = argument.find(':');
   const std::string name(argument.substr(0, colon));
@@ -209,7 +209,7 @@ Result<fs::path> resolve_cached(std::string_view argument, const std::vector<Cac
   if (found.size() > 1) {
     std::vector<std::string> names;
     for (const auto* model : found) names.push_back(model->name);
-    return invalid_argument("'" + name + "' means several cached models: say which of " + joined(names));
+    return invalid_argument("'" + name + "' matches several cached models: choose one of " + joined(names));
   }
   const std::string what = "'" + std::string(argument) + "' is not a file, a folder or a cached model";
   const std::string meant = suggestion(name, cached);
@@ -217,7 +217,7 @@ Result<fs::path> resolve_cached(std::string_view argument, const std::vector<Cac
   return not_found(what + "; " + cached_names(cached) + "; get it with: quire pull " + name);
 }
 
-// An argument that exists on disk; nothing when it is no model, so that a cached name may still be meant.
+// An argument that exists on disk; nothing if it is not a model, since it may still be a cached name.
 std::optional<Result<fs::path>> resolve_path(const std::string& argument) {
   const fs::path path(argument);
   if (is_folder(path)) {
@@ -229,8 +229,8 @@ std::optional<Result<fs::path>> resolve_path(const std::string& argument) {
   if (ends_with_ignoring_case(argument, ".gguf")) return Result<fs::path>(path);
   if (ends_with_ignoring_case(argument, ".safetensors")) {
     return Result<fs::path>(invalid_argument("'" + argument +
-                                             "' is one safetensors file: give the folder that holds it "
-                                             "with its config.json"));
+                                             "' is a single safetensors file: give the folder that has it "
+                                             "and its config.json"));
   }
   return std::nullopt;
 }
@@ -263,7 +263,7 @@ std::vector<CachedModel> list_cached_models(const fs::path& models) {
 Result<fs::path> resolve_model(std::string_view argument, const fs::path& models) {
   const auto cached = list_cached_models(models);
   if (argument.empty()) {
-    // As scripts/get-default-model keeps it, else as it was pulled from the hub.
+    // Where scripts/get-default-model stores it, else where quire pull does.
     for (const std::string_view name : {kDefaultModel, kDefaultModelRepository}) {
       for (const auto& model : cached) {
         if (model.name == name) return choose(model, "", model.name);
@@ -272,13 +272,13 @@ Result<fs::path> resolve_model(std::string_view argument, const fs::path& models
     return not_found("the default model " + std::string(kDefaultModel) + " is not in " + models.string() +
                      "; get it with: " + default_model_command() + ", or name another model");
   }
-  if (argument.find('\0') != std::string_view::npos) return invalid_argument("a model's name holds a zero byte");
+  if (argument.find('\0') != std::string_view::npos) return invalid_argument("a model's name contains a zero byte");
   const std::string text(argument);
   if (const auto at_path = resolve_path(text)) return *at_path;
   const bool looks_like_path =
       text.front() == '/' || text.front() == '.' || text.front() == '~' || ends_with_ignoring_case(text, ".gguf");
   if (is_folder(text) && (looks_like_path || text.back() == '/')) {
-    return not_found("the folder '" + text + "' holds neither config.json nor a .gguf file");
+    return not_found("the folder '" + text + "' has neither config.json nor a .gguf file");
   }
   if (is_regular(text)) return invalid_argument("'" + text + "' is neither a folder nor a .gguf file");
   if (looks_like_path && text.find(':') == std::string::npos) {
@@ -286,7 +286,7 @@ Result<fs::path> resolve_model(std::string_view argument, const fs::path& models
   }
   auto found = resolve_cached(argument, cached);
   if (!found.ok() && is_folder(text)) {
-    return not_found("the folder '" + text + "' holds neither config.json nor a .gguf file");
+    return not_found("the folder '" + text + "' has neither config.json nor a .gguf file");
   }
   return found;
 }
@@ -296,7 +296,7 @@ GgufPart gguf_part(std::string_view file_name) {
   std::string_view stem = file_name;
   if (ends_with_ignoring_case(stem, ".gguf")) stem.remove_suffix(5);
   result.stem = std::string(stem);
-  // "-00001-of-00003": fixed widths.
+  // "-00001-of-00003" has a fixed width.
   constexpr size_t kTail = 15;
   if (stem.size() <= kTail) return result;
   const std::string_view tail = stem.substr(stem.size() - kTail);
@@ -315,7 +315,7 @@ GgufPart gguf_part(std::string_view file_name) {
 std::string gguf_quant(std::string_view file_name) {
   std::string stem = gguf_part(file_name).stem;
   std::transform(stem.begin(), stem.end(), stem.begin(), [](unsigned char c) { return std::toupper(c); });
-  // The last word between dots and dashes that has the form of a quantisation.
+  // The last word between dots and dashes that looks like a quantisation.
   size_t end = stem.size();
   while (end > 0) {
     const size_t cut = stem.find_last_of(".-", end - 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model cache on disk: its layout, what is in it, and how a MODEL argument becomes a path.
+// The model cache on disk: its layout, its contents, and how a MODEL argument becomes a path.
 #pragma once
 
 #include <cstdint>
@@ -12,28 +12,28 @@
 
 namespace quire::cli {
 
-// The layout, under QUIRE_HOME or else ~/.cache/quire:
-//   models/<name>/...            a model without an owner (scripts/get-default-model puts the default one there)
-//   models/<owner>/<name>/...    a model pulled from a hub, its files under their own names
-//   models/<...>/.quire-pull.json   what `quire pull` wants there, with checksums (see pull_record.h)
-//   *.part, *.part.etag, .quire-pull.lock   downloads under way
+// The layout, in QUIRE_HOME or else ~/.cache/quire:
+//   models/<name>/...            a model without an owner (scripts/get-default-model stores the default one there)
+//   models/<owner>/<name>/...    a model pulled from a hub, with its original file names
+//   models/<...>/.quire-pull.json   the files that `quire pull` downloads, with checksums (see pull_record.h)
+//   *.part, *.part.etag, .quire-pull.lock   unfinished downloads
 inline constexpr std::string_view kDefaultModel = "SmolLM2-135M-Instruct";
-// The same model on the public hub, for programs that are installed without the scripts.
+// The same model on the public hub, for programs that were installed without the scripts.
 inline constexpr std::string_view kDefaultModelRepository = "HuggingFaceTB/SmolLM2-135M-Instruct";
 
 std::filesystem::path models_folder();
 
 // One model of the cache. A plain value: what was on disk when it was listed.
 struct CachedModel {
-  std::string name;  // "name" or "owner/name", as the folders are called
+  std::string name;  // "name" or "owner/name", like the folders
   std::filesystem::path folder;
   uint64_t bytes = 0;                   // of its finished files
   std::vector<std::string> gguf_files;  // file names, sorted; a split file counts once, by its first part
   bool has_config = false;              // a Hugging Face folder: config.json beside safetensors
-  bool complete = true;                 // false while files that a pull wanted are missing
+  bool complete = true;                 // false if files of a pull are missing
 };
 
-// Every model in the cache, sorted by name. Folders that cannot be read are left out.
+// All models in the cache, sorted by name. Folders that cannot be read are skipped.
 std::vector<CachedModel> list_cached_models(const std::filesystem::path& models = models_folder());
 
 // The path that a MODEL argument means: a Hugging Face folder or one .gguf file. The argument is
@@ -41,13 +41,13 @@ std::vector<CachedModel> list_cached_models(const std::filesystem::path& models 
 //   a folder or a .gguf file  itself (a folder that holds one .gguf means that file);
 //   a cached name             "owner/name" or only "name", in any case of letters, and optionally ":" with a GGUF
 //                             file's name or its quantisation ("owner/name:Q4_K_M").
-// The Error is one sentence that says what to do. A path wins over a cached name when it is a model.
+// The Error is one sentence that says what to do. A path to a model has priority over a cached name.
 Result<std::filesystem::path> resolve_model(std::string_view argument,
                                             const std::filesystem::path& models = models_folder());
 
 // The quantisation in a GGUF file's name ("x-Q4_K_M.gguf", "x.q8_0-00001-of-00002.gguf"), in capitals; "" if none.
 std::string gguf_quant(std::string_view file_name);
-// Of "x-00002-of-00003.gguf": part 2 of 3. A file that is not split is part 1 of 1.
+// "x-00002-of-00003.gguf" is part 2 of 3. A file that is not split is part 1 of 1.
 struct GgufPart {
   int part = 1;
   int parts = 1;
@@ -55,7 +55,7 @@ struct GgufPart {
 };
 GgufPart gguf_part(std::string_view file_name);
 
-// "98.4 MB": decimal units, three figures.
+// "98.4 MB": decimal units, three digits.
 std::string human_bytes(uint64_t bytes);
 
 }  // namespace quire::cli

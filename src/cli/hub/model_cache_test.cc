@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of the model cache: what an argument means, and what the errors say.
+// Tests of the model cache: what an argument means, and the error messages.
 #include "cli/hub/model_cache.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drawing the progress bar.
+// Draws the progress bar.
 #include "cli/hub/progress.h"
 
 #include <sys/ioctl.h>
@@ -83,7 +83,7 @@ void Progress::set(uint64_t bytes) {
   redraw();
 }
 
-// Draws if it is time to and no other thread is at it.
+// Draws if it is time and no other thread is drawing.
 void Progress::redraw() {
   if (!terminal_ && plain_ == Plain::kSilent) return;
   if (terminal_ && now_ns() < next_draw_ns_.load(std::memory_order_relaxed)) return;
@@ -114,7 +114,7 @@ void Progress::note(std::string_view line) {
   draw(false);
 }
 
-// Under the lock. Draws when it is time to, or when this is the task's last state.
+// Draws if it is time, or if this is the last state of the task. REQUIRES: the lock is held.
 void Progress::draw(bool last) {
   if (!active_) return;
   const uint64_t done = done_.load(std::memory_order_relaxed);
@@ -138,7 +138,7 @@ void Progress::draw(bool last) {
   write_all(line + "\n");
 }
 
-// "label  [#####...]  41%  12.3 MB of 98.4 MB  24.1 MB/s  0:04 left", cut to the terminal's width.
+// "label  [#####...]  41%  12.3 MB of 98.4 MB  24.1 MB/s  0:04 left", truncated to the terminal's width.
 std::string Progress::bar_line(uint64_t done, double seconds) const {
   const double rate = seconds > 0.05 && done > first_ ? static_cast<double>(done - first_) / seconds : 0;
   std::string tail = "  ";
@@ -156,7 +156,7 @@ std::string Progress::bar_line(uint64_t done, double seconds) const {
   }
   if (rate > 0) tail += "  " + human_bytes(static_cast<uint64_t>(rate)) + "/s";
   if (rate > 0 && total_ > done) tail += "  " + clock_text(static_cast<double>(total_ - done) / rate) + " left";
-  // One column stays free: a full line would make some terminals wrap, and the next redraw leave garbage.
+  // One column stays free: some terminals would wrap a full line, and the next redraw would leave garbage.
   const int columns = fixed_columns_ > 0 ? fixed_columns_ : terminal_columns(descriptor_);
   const size_t room = columns > 1 ? static_cast<size_t>(columns - 1) : 0;
   std::string label = label_;
@@ -184,7 +184,7 @@ void Progress::write_all(std::string_view text) const {
   while (!text.empty()) {
     const ssize_t n = ::write(descriptor_, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;  // nobody reads it: progress is a courtesy
+    if (n <= 0) return;  // nobody reads it, which does not matter for progress
     text.remove_prefix(static_cast<size_t>(n));
   }
 }

@@ -11,26 +11,27 @@
 
 namespace quire::cli {
 
-// Shows how far a task of a known number of bytes is. On a terminal: one line, redrawn at most ten times a second, with
-// rate and time left, cleared or completed at the end, so nothing is left half drawn. Elsewhere: nothing, or a line
-// each 10%. All members may be called from any thread; add() costs an atomic addition when nothing is to be drawn.
+// Shows the progress of a task with a known number of bytes. On a terminal it is one line, redrawn at most ten times
+// per second, with rate and remaining time; it is cleared or completed at the end. Elsewhere it prints nothing, or a
+// line per 10%. All members may be called from any thread; add() costs an atomic addition when nothing is drawn.
 class Progress {
  public:
-  enum class Plain { kSilent, kLines };  // what to do when the output is no terminal
+  enum class Plain { kSilent, kLines };  // if the output is not a terminal
 
   explicit Progress(Plain plain = Plain::kSilent);
-  // For tests: another descriptor, and whether to treat it as a terminal of that many columns (0: no terminal).
+  // For tests: another descriptor, treated as a terminal with that many columns (0: not a terminal).
   Progress(int descriptor, Plain plain, int columns);
   ~Progress();  // clears a bar that was not finished
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Starts a task, ending one before; `total` 0 means unknown. `done` bytes were there already and count for no rate.
+  // Starts a task and ends the previous one. `total` 0 means unknown. `done` bytes existed before and do not count for
+  // the rate.
   void start(std::string_view label, uint64_t total, uint64_t done = 0);
   void add(uint64_t bytes);
-  void set(uint64_t bytes);  // also backwards: a download that begins again
-  void finish();             // completes the task: the last state stays on its own line
-  void clear();              // ends the task and wipes its line
+  void set(uint64_t bytes);  // may go backwards: a download that restarts
+  void finish();             // completes the task; its last state stays visible
+  void clear();              // ends the task and clears its line
   // One line of text, above the bar if there is one.
   void note(std::string_view line);
 
@@ -46,7 +47,7 @@ class Progress {
   const Plain plain_;
   const int fixed_columns_;  // -1: ask the terminal
   const bool terminal_;
-  std::mutex mutex_;  // guards all below but the atomics
+  std::mutex mutex_;  // guards the members below, except the atomics
   bool active_ = false;
   bool drawn_ = false;
   std::string label_;

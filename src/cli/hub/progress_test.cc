@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of the progress bar: what it writes to a terminal of a given width, and to a file.
+// Tests of the progress bar on a terminal of a given width and on a file.
 #include "cli/hub/progress.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Runs `use` on a Progress that writes to a file, and gives what it wrote.
+// Runs `use` on a Progress that writes to a file; returns what it wrote.
 template <typename Use>
 std::string written(Progress::Plain plain, int columns, const Use& use) {
   const TempFolder folder;
@@ -36,7 +36,7 @@ std::string written(Progress::Plain plain, int columns, const Use& use) {
   return text.ok() ? *text : "";
 }
 
-// What a terminal shows in the end: carriage returns go back, ESC [ K wipes to the line's end.
+// What a terminal finally shows: carriage returns go back, ESC [ K clears to the end of the line.
 std::string shown(const std::string& text) {
   std::string screen;
   std::string line;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Downloading a model's files: resume, checks, retries, and one pull at a time.
+// Downloads the files of a model: resuming, checks, retries, and one pull at a time.
 #include "cli/hub/pull.h"
 
 #include <fcntl.h>
@@ -35,13 +35,12 @@ constexpr uint64_t kSpareDiskBytes = uint64_t{64} << 20;
 Error file_error(const std::string& doing, const fs::path& path, int error_number) {
   if (error_number == ENOSPC || error_number == EDQUOT) {
     return exhausted("the disk is full: cannot " + doing + " '" + path.string() +
-                     "'; what came so far is kept, so free some space and pull again");
+                     "'; the downloaded part is kept, so free some space and pull again");
   }
   return Error{ErrorCode::kInternal, "cannot " + doing + " '" + path.string() + "': " + std::strerror(error_number)};
 }
 
-// Holds the lock of one model's folder until it goes out of scope. The lock dies with the process, so none is left
-// over.
+// Holds the lock on a model's folder until the end of the scope. The lock ends with the process, so none is left over.
 class FolderLock {
  public:
   static Result<FolderLock> take(const fs::path& folder, Progress& progress) {
@@ -50,7 +49,7 @@ class FolderLock {
     lock.fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (lock.fd_ < 0) return file_error("make", path, errno);
     if (::flock(lock.fd_, LOCK_EX | LOCK_NB) == 0) return lock;
-    progress.note("another pull of this model is under way; waiting for it");
+    progress.note("waiting for another pull of this model");
     while (::flock(lock.fd_, LOCK_EX) != 0) {
       if (errno != EINTR) return file_error("lock", path, errno);
     }
@@ -67,7 +66,7 @@ class FolderLock {
   int fd_ = -1;
 };
 
-// The file that a download grows in. Owns the descriptor.
+// The file that a download is appended to. Owns the descriptor.
 class PartFile {
  public:
   static Result<PartFile> open(const fs::path& path) {
@@ -115,7 +114,7 @@ class PartFile {
   uint64_t size_ = 0;
 };
 
-// The first byte that a "Content-Range: bytes 100-199/200" speaks of; nothing when it is not understood.
+// The first byte in "Content-Range: bytes 100-199/200"; nothing if it cannot be parsed.
 std::optional<uint64_t> range_start(const HttpReply& reply) {
   const std::string* text = reply.header("content-range");
   if (text == nullptr || !text->starts_with("bytes ")) return std::nullopt;
@@ -126,7 +125,7 @@ std::optional<uint64_t> range_start(const HttpReply& reply) {
   return start;
 }
 
-// The digest that a reply states for a file of which the listing had none: the linked file's ETag, else the ETag.
+// The digest in a reply, for a file that has none in the listing: the linked file's ETag, else the ETag.
 std::string stated_digest(const HttpReply& reply) {
   for (const char* name : {"x-linked-etag", "etag"}) {
     const std::string* etag = reply.header(name);
@@ -140,7 +139,7 @@ std::string stated_digest(const HttpReply& reply) {
   return "";
 }
 
-// One pull of one model. Lives for one call of pull_model.
+// One pull of one model. Lives for one call of pull_model().
 class Puller {
  public:
   Puller(const PullOptions& options, HubClient hub, HttpClient& http, Progress& progress)
@@ -176,7 +175,7 @@ void Puller::wait(int attempt) const {
   std::this_thread::sleep_for(std::chrono::milliseconds(ms));
 }
 
-// The listing gets fewer tries than a file: when the hub cannot be reached at all, the user should know soon.
+// The listing gets fewer retries than a file: if the hub cannot be reached at all, the user should know soon.
 Result<HubRepository> Puller::list(const std::string& name) {
   const int tries = std::min(options_.tries, 3);
   for (int attempt = 0;; ++attempt) {
@@ -186,7 +185,7 @@ Result<HubRepository> Puller::list(const std::string& name) {
   }
 }
 
-// Notes what is wanted before the first byte comes, so that an interrupted pull is known as one.
+// Records the wanted files before the first download, so that an interrupted pull is recognised.
 Status Puller::plan(const FileChoice& choice) {
   record_ = PullRecord::load(folder_);
   record_.name = repository_.name;
@@ -199,7 +198,7 @@ Status Puller::plan(const FileChoice& choice) {
                          fs::file_size(final_path(file), failed) == file.size && !failed;
     entry = {file.size, file.digest, same && on_disk};
   }
-  // Files that an earlier pull never finished and this one does not want are forgotten.
+  // Files that an earlier pull did not finish and this one does not want are removed from the record.
   std::erase_if(record_.files, [&](const auto& entry) {
     const auto wanted = [&](const HubFile& file) { return file.path == entry.first; };
     return !entry.second.done && std::none_of(choice.files.begin(), choice.files.end(), wanted);
@@ -221,10 +220,10 @@ Status Puller::check_space(const FileChoice& choice) const {
   if (failed || needed == 0) return {};
   if (space.available > kSpareDiskBytes && needed <= space.available - kSpareDiskBytes) return {};
   return exhausted(repository_.name + " needs " + human_bytes(needed) + " more, but " + human_bytes(space.available) +
-                   " are free in '" + folder_.string() + "': free some space, or set QUIRE_HOME to a larger disk");
+                   " is free in '" + folder_.string() + "': free some space, or set QUIRE_HOME to a larger disk");
 }
 
-// Whether the finished file is on disk and right, by the record or else by its bytes.
+// Whether the file is on disk and correct, by the record or else by its checksum.
 bool Puller::is_there(const HubFile& file) {
   if (record_.files.at(file.path).done) return true;
   std::error_code failed;
@@ -248,18 +247,20 @@ Status Puller::verify(const HubFile& file, const fs::path& path) {
   if (wrong.empty()) return {};
   fs::remove(path, failed);
   fs::remove(path.string() + ".etag", failed);
-  return corrupt(file.path + " of " + repository_.name + " " + wrong +
-                 ": the downloaded file was deleted; pull again, and if it stays wrong tell the model's owner");
+  return corrupt(
+      file.path + " of " + repository_.name + " " + wrong +
+      ": the downloaded file was deleted; pull again, and if it is still wrong, tell the owner of the model");
 }
 
-// One request for what is missing of a file. kUnavailable: worth another try.
+// One request for the missing part of a file. kUnavailable: worth another try.
 Status Puller::one_try(HubFile& file, PartFile& part, const fs::path& etag_path) {
   HttpRequest request;
   request.url = hub_.file_url(repository_, file.path);
   request.token = hub_.token();
   const auto etag = read_file(etag_path, 4096);
   if (part.size() > 0 && etag.ok() && !etag->empty()) request.if_range = *etag;
-  // A part of which nobody knows what it is a part of could be of an older file: only a checksum can tell in the end.
+  // Without an ETag, the partial file could be from an older version of the file: only a checksum can show this at the
+  // end.
   if (part.size() > 0 && (!request.if_range.empty() || !file.digest.empty())) request.range_from = part.size();
   bool begun = false;
   bool misplaced = false;
@@ -268,15 +269,15 @@ Status Puller::one_try(HubFile& file, PartFile& part, const fs::path& etag_path)
     if (file.digest.empty()) file.digest = stated_digest(reply);
     if (reply.status == 206) {
       misplaced = range_start(reply) != part.size();
-      if (misplaced) return unavailable("the hub sent another part of " + file.path + " than was asked for");
+      if (misplaced) return unavailable("the hub sent another part of " + file.path + " than requested");
     } else if (part.size() > 0) {
-      QUIRE_TRY(part.begin_again());  // the whole file comes: the server does not resume, or the file is another now
-      progress_.note("the hub sends " + file.path + " from its beginning");
+      QUIRE_TRY(part.begin_again());  // the server does not resume, or the file has changed
+      progress_.note("the hub sends " + file.path + " from the beginning");
       progress_.set(0);
     }
     const std::string* stated = reply.header("etag");
     const bool strong = stated != nullptr && stated->starts_with("\"");
-    // Without a kept ETag the next try can only rely on the checksum: no reason to fail.
+    // If the ETag cannot be saved, the next try depends on the checksum alone; that is no reason to fail.
     if (!write_file(etag_path, strong ? *stated : "").ok()) ::unlink(etag_path.c_str());
     return {};
   };
@@ -284,8 +285,8 @@ Status Puller::one_try(HubFile& file, PartFile& part, const fs::path& etag_path)
     if (reply.status != 200 && reply.status != 206) return {};
     if (!begun) QUIRE_TRY(begin(reply));
     if (file.size_known && part.size() + piece.size() > file.size) {
-      return corrupt("the hub sends more of " + file.path + " than the " + std::to_string(file.size) +
-                     " bytes it listed: stopped");
+      return corrupt("the hub sent more of " + file.path + " than the " + std::to_string(file.size) +
+                     " bytes that it listed");
     }
     QUIRE_TRY(part.append(piece));
     progress_.set(part.size());
@@ -295,10 +296,11 @@ Status Puller::one_try(HubFile& file, PartFile& part, const fs::path& etag_path)
   if (misplaced) QUIRE_TRY(part.begin_again());
   if (!got.ok()) return got.error();
   if (got->status == 416) {
-    // Nothing is left to send, or the part is longer than the file: the check at the end decides, or it begins again.
+    // Either nothing is left to send, or the partial file is longer than the file: the final check decides, or it
+    // restarts.
     if (file.size_known && part.size() == file.size) return {};
     QUIRE_TRY(part.begin_again());
-    return unavailable("the hub has no such part of " + file.path);
+    return unavailable("the hub does not have the requested part of " + file.path);
   }
   if (got->status != 200 && got->status != 206) {
     return hub_.describe_status(*got, file.path + " of " + repository_.name);
@@ -312,13 +314,13 @@ Status Puller::one_try(HubFile& file, PartFile& part, const fs::path& etag_path)
   return {};
 }
 
-// Repeats one_try until the file is whole; tries are counted anew whenever bytes came.
+// Repeats one_try() until the file is complete; the count of tries restarts whenever new bytes arrive.
 Status Puller::download(HubFile& file, const fs::path& part_path) {
   const fs::path etag_path = part_path.string() + ".etag";
   QUIRE_ASSIGN(PartFile part, PartFile::open(part_path));
   if (file.size_known && part.size() > file.size) QUIRE_TRY(part.begin_again());
   if (part.size() > 0) {
-    progress_.note("going on with " + file.path + " after " + human_bytes(part.size()) +
+    progress_.note("resuming " + file.path + " at " + human_bytes(part.size()) +
                    (file.size_known ? " of " + human_bytes(file.size) : "") + " from an earlier pull");
   }
   progress_.start(file.path, file.size, part.size());
@@ -328,12 +330,12 @@ Status Puller::download(HubFile& file, const fs::path& part_path) {
     const Status tried = one_try(file, part, etag_path);
     if (tried.ok()) break;
     if (tried.error().code != ErrorCode::kUnavailable) return tried;
-    // Only further than ever counts as getting on: a server that always begins anew and breaks off must not hold us.
+    // Only reaching further than before counts: a server that always restarts and breaks off must not keep us for ever.
     if (part.size() > furthest) attempt = 0;
     furthest = std::max(furthest, part.size());
     if (attempt + 1 >= options_.tries) {
       return unavailable(tried.error().message + " (gave up after " + std::to_string(options_.tries) +
-                         " tries; what came so far is kept, so pull again to go on)");
+                         " tries; the downloaded part is kept, so pull again to resume)");
     }
     progress_.note(tried.error().message + "; trying again");
     wait(attempt);
@@ -350,7 +352,7 @@ Status Puller::fetch(HubFile file) {
   const auto part = part_path(file);
   std::error_code failed;
   fs::create_directories(path.parent_path(), failed);
-  if (failed) return file_error("make the folder", path.parent_path(), failed.value());
+  if (failed) return file_error("create the folder", path.parent_path(), failed.value());
   const Status downloaded = download(file, part);
   if (!downloaded.ok()) {
     progress_.clear();
@@ -373,13 +375,13 @@ Result<fs::path> Puller::pull(const std::string& name, const std::string& quant)
   folder_ = models / fs::path(name);
   std::error_code failed;
   fs::create_directories(folder_, failed);
-  if (failed) return file_error("make the folder", folder_, failed.value());
+  if (failed) return file_error("create the folder", folder_, failed.value());
   QUIRE_ASSIGN(const FolderLock lock, FolderLock::take(folder_, progress_));
   QUIRE_TRY(plan(choice));
   QUIRE_TRY(check_space(choice));
   if (!choice.note.empty()) progress_.note(name + ": " + choice.note);
   for (const auto& file : choice.files) QUIRE_TRY(fetch(file));
-  // What was just pulled, even when other quantisations stand beside it.
+  // The path of what was just pulled, even if there are other quantisations beside it.
   const std::string& first = choice.files.front().path;
   const bool only_gguf = std::all_of(choice.files.begin(), choice.files.end(),
                                      [](const HubFile& file) { return file.path.ends_with(".gguf"); });
@@ -392,27 +394,27 @@ Result<fs::path> Puller::pull(const std::string& name, const std::string& quant)
   return folder_;
 }
 
-// The files of a split GGUF of which one was named: "x-00001-of-00003.gguf" -> "x-?????-of-00003.gguf".
+// A glob for all parts of a split GGUF, from one of them: "x-00001-of-00003.gguf" -> "x-?????-of-00003.gguf".
 std::string all_parts(std::string path) {
-  constexpr size_t kNumber = 5, kBehind = 14;  // "00001", "-of-00003.gguf"
-  if (gguf_part(path).parts > 1) path.replace(path.size() - kBehind - kNumber, kNumber, kNumber, '?');
+  constexpr size_t kNumber = 5, kAfter = 14;  // "00001", "-of-00003.gguf"
+  if (gguf_part(path).parts > 1) path.replace(path.size() - kAfter - kNumber, kNumber, kNumber, '?');
   return path;
 }
 
-// A glob that matches this path alone.
+// A glob that matches only this path.
 std::string glob_of(const std::string& path) {
   std::string out;
   for (const char c : path) out += c == '*' || c == '?' || c == '[' ? std::string("[") + c + "]" : std::string(1, c);
   return out;
 }
 
-// Turns a page's address into a name, a revision and the files that the page is about.
+// Turns the address of a page into a name, a revision and the files of the page.
 Status settle_address(const std::string& endpoint, PullOptions& options) {
   QUIRE_ASSIGN(const HubAddress address, parse_hub_address(options.name, endpoint));
   options.name = address.name;
   if (!address.revision.empty()) {
     if (options.revision != PullOptions{}.revision && options.revision != address.revision) {
-      return invalid_argument("--revision is '" + options.revision + "', but the address names '" + address.revision +
+      return invalid_argument("--revision is '" + options.revision + "', but the address has '" + address.revision +
                               "': give one of them");
     }
     options.revision = address.revision;
@@ -422,7 +424,7 @@ Status settle_address(const std::string& endpoint, PullOptions& options) {
     options.include.push_back(glob_of(address.path) + "/*");
   } else if (address.path.ends_with(".gguf")) {
     options.include.push_back(all_parts(glob_of(address.path)));
-  }  // the page of another file, such as model.safetensors: the model needs the files beside it too
+  }  // for another file, such as model.safetensors, the model needs the files beside it, too
   return {};
 }
 
@@ -437,9 +439,9 @@ Result<fs::path> pull_model(const PullOptions& given, Progress& progress) {
   const std::string name = options.name.substr(0, colon);
   std::string quant = options.quant;
   if (quant.empty() && colon != std::string::npos) quant = options.name.substr(colon + 1);
-  // A quantisation is made of the same letters as a name.
+  // A quantisation has the same characters as a name.
   if (!is_model_name(name) || (colon != std::string::npos && !is_model_name("x/" + options.name.substr(colon + 1)))) {
-    return invalid_argument("'" + options.name + "' is not a model's name on a hub: it must look like owner/name");
+    return invalid_argument("'" + options.name + "' is not the name of a model on a hub: it must look like owner/name");
   }
   if (options.revision.empty()) return invalid_argument("--revision is empty: give a branch, a tag or a commit");
   int stall_seconds = options.stall_seconds;

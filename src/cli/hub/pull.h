@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `quire pull`: gets a model from a hub into the cache, whole and checked, or says why not.
+// `quire pull`: downloads a model from a hub into the cache and checks it.
 #pragma once
 
 #include <filesystem>
@@ -13,21 +13,21 @@
 namespace quire::cli {
 
 struct PullOptions {
-  std::string name;                  // "owner/name", optionally ":QUANT", or a page's address (hub_address.h)
+  std::string name;                  // "owner/name", optionally ":QUANT", or the address of a page (hub_address.h)
   std::string revision = "main";     // a branch, tag or commit
   std::vector<std::string> include;  // globs: exactly these files
-  std::string quant;                 // of the GGUF files, this one
-  std::string token;                 // else HF_TOKEN
-  std::string endpoint;              // else HF_ENDPOINT, else kDefaultEndpoint
-  std::filesystem::path models;      // else models_folder()
-  int tries = 5;                     // in a row without a new byte
+  std::string quant;                 // the GGUF file of this quantisation
+  std::string token;                 // default: HF_TOKEN
+  std::string endpoint;              // default: HF_ENDPOINT, else kDefaultEndpoint
+  std::filesystem::path models;      // default: models_folder()
+  int tries = 5;                     // consecutive tries without new bytes
   int first_wait_ms = 500;           // before the second try; doubles each time
-  int stall_seconds = 0;             // else HF_HUB_DOWNLOAD_TIMEOUT, else 30
+  int stall_seconds = 0;             // default: HF_HUB_DOWNLOAD_TIMEOUT, else 30
 };
 
-// Downloads what the model needs and gives the path to load it from, as resolve_model would. What is there already is
-// not fetched again; an interrupted file goes on where it stopped; a file has its final name only once its checksum was
-// right. Two pulls of one model wait for each other. Blocks; call from one thread.
+// Downloads the files of the model and returns the path to load it from, as resolve_model() would. Existing files are
+// not downloaded again; an interrupted file is resumed; a file gets its final name only after its checksum was
+// verified. Two pulls of one model wait for each other. Blocks; call it from one thread.
 Result<std::filesystem::path> pull_model(const PullOptions& options, Progress& progress);
 
 }  // namespace quire::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing the record of a pull.
+// Reads and writes the record of a pull.
 #include "cli/hub/pull_record.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of the record that a pull leaves behind.
+// Tests of the record of a pull.
 #include "cli/hub/pull_record.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's arithmetic on values; integers are 64 bits and overflow is an error.
+// Python's arithmetic on values. Integers have 64 bits; overflow is an error.
 #include <cmath>
 
 #include "text/jinja/format.h"
@@ -17,7 +17,7 @@ namespace {
 }
 
 [[noreturn]] void fail_overflow() {
-  fail("an integer is larger than 64 bits, which templates here do not support");
+  fail("an integer is larger than 64 bits, which is not supported");
 }
 
 bool both_int(const Value& a, const Value& b) {
@@ -151,7 +151,7 @@ Value floor_divide(const Value& a, const Value& b) {
   if (b.as_real() == 0) fail("integer division or modulo by zero");
   if (!both_int(a, b)) return Value::real(python_float_floor_divide(a.as_real(), b.as_real()));
   const int64_t x = a.as_int(), y = b.as_int();
-  if (y == -1) return negate(a);  // the one quotient that may overflow
+  if (y == -1) return negate(a);  // the only quotient that can overflow
   const int64_t quotient = x / y;
   return Value::integer(x % y != 0 && ((x < 0) != (y < 0)) ? quotient - 1 : quotient);
 }

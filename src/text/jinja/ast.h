@@ -17,7 +17,7 @@ namespace quire::text::jinja {
 using FilterFunction = Value (*)(Interpreter&, const Value& subject, Args& args);
 using TestFunction = bool (*)(Interpreter&, const Value& subject, Args& args);
 
-// Where a variable lives: `up` functions outwards, then that slot of its frame.
+// Where a variable is stored: `up` functions outwards, then that slot of the frame.
 struct VarRef {
   uint32_t up = 0;
   uint32_t slot = 0;
@@ -32,7 +32,7 @@ enum class ExprKind : uint8_t {
   kDict,    // kids: key, value, key, value, ...
   kAttr,    // kids[0].constant
   kItem,    // kids[0][kids[1]]
-  kSlice,   // kids[0][kids[1] : kids[2] : kids[3]], absent ones null
+  kSlice,   // kids[0][kids[1] : kids[2] : kids[3]], null if absent
   kCall,    // kids[0](args)
   kFilter,  // kids[0] | name(args); kids[0] is null in a filter block
   kTest,    // kids[0] is name(args)
@@ -41,7 +41,7 @@ enum class ExprKind : uint8_t {
   kOr,
   kCond,     // kids[1] if kids[0] else kids[2]; kids[2] may be null
   kCompare,  // kids[0] ops[0] kids[1] ops[1] kids[2] ...
-  kAdd,      // kids[0] + kids[1] + ...: a chain, so that long ones are neither deep nor copied again and again
+  kAdd,      // kids[0] + kids[1] + ...: a chain, so that long sums are neither deep nor copied repeatedly
   kConcat,   // kids joined by ~
   kSub,
   kMul,
@@ -71,7 +71,7 @@ struct Expr {
   ExprKind kind = ExprKind::kConst;
   NameUse use = NameUse::kLoad;
   int line = 0;
-  int depth = 1;  // of the tree below
+  int depth = 1;  // of the subtree
   int name = -1;  // kName, kNsRef: index into Program::names
   VarRef var;
   Value constant;  // kConst: the value; kAttr, kNsRef: the attribute; kFilter, kTest: the name
@@ -82,7 +82,7 @@ struct Expr {
   TestFunction test = nullptr;
 };
 
-// What happens to a scope's variables when it is entered.
+// How a variable of a scope is initialised when the scope is entered.
 struct Load {
   enum class Action : uint8_t { kResolve, kAlias, kUndefined } action = Action::kUndefined;
   uint32_t slot = 0;
@@ -91,10 +91,10 @@ struct Load {
 };
 struct ScopeInfo {
   std::vector<Load> loads;
-  std::vector<uint32_t> slots;  // all of them, forgotten when the scope is left
+  std::vector<uint32_t> slots;  // all slots, cleared when the scope is left
 };
 
-// What has its own frame at run time: the template, a macro, a call block, a recursive loop.
+// Code with its own frame at run time: the template, a macro, a call block, a recursive loop.
 struct FunctionUnit {
   FunctionUnit* parent = nullptr;
   uint32_t slot_count = 0;
@@ -149,9 +149,9 @@ struct Stmt {
   std::vector<Branch> branches;
   Block body, body2;
   ScopeInfo scope, scope2, test_scope;  // of body, of body2, of a loop's test
-  ExprPtr test_target;                  // a loop's target once more, bound in the scope of its test
+  ExprPtr test_target;                  // a loop's target, bound again in the scope of its test
   bool recursive = false;
-  bool extended = false;  // the loop's body looks at `loop`
+  bool extended = false;  // the loop's body uses `loop`
   uint32_t loop_slot = 0;
   FunctionUnit* unit = nullptr;  // of a recursive loop
   std::unique_ptr<MacroNode> macro;
@@ -162,14 +162,14 @@ struct Stmt {
 // A whole template. Immutable once parsed.
 struct Program {
   std::vector<std::unique_ptr<StringObject>>
-      strings;  // first, so that it outlives every Value below that points into it
+      strings;  // the first member, so that it outlives the Values that point into it
   Block body;
   ScopeInfo scope;
   FunctionUnit* unit = nullptr;
-  std::vector<Value> names;  // of variables, as strings
+  std::vector<Value> names;  // of the variables, as strings
   std::vector<std::unique_ptr<FunctionUnit>> units;
 
-  // The string constant of that text, made once.
+  // The string constant with that text, created once.
   Value intern(std::string_view text);
   int name_id(std::string_view name);
 

@@ -34,7 +34,7 @@ Bound::Bound(const char* function, const Args& args, std::initializer_list<std::
     slot = value;
   }
   for (size_t i = 0; i < required; ++i) {
-    if (!has(i)) fail(std::string(function) + "() misses the argument " + repr_text(*(params.begin() + i)));
+    if (!has(i)) fail(std::string(function) + "() is missing the argument " + repr_text(*(params.begin() + i)));
   }
 }
 
@@ -46,14 +46,14 @@ int64_t Bound::integer(size_t i, int64_t fallback) const {
   if (!has(i)) return fallback;
   if (values_[i].is_undefined()) fail_undefined(values_[i]);
   if (!values_[i].is_int_like()) {
-    fail(std::string(function_) + "() wants an integer, not '" + python_type_name(values_[i]) + "'");
+    fail(std::string(function_) + "() requires an integer, not '" + python_type_name(values_[i]) + "'");
   }
   return values_[i].as_int();
 }
 
 const std::string& Bound::text(size_t i) const {
   if (!values_[i].is_string()) {
-    fail(std::string(function_) + "() wants a string, not '" + python_type_name(values_[i]) + "'");
+    fail(std::string(function_) + "() requires a string, not '" + python_type_name(values_[i]) + "'");
   }
   return values_[i].text();
 }
@@ -73,7 +73,7 @@ namespace {
 
 // --- Global functions ---
 
-constexpr int64_t kMaxRange = 100'000;  // as Jinja2's sandbox has it
+constexpr int64_t kMaxRange = 100'000;  // as in Jinja2's sandbox
 
 Value range_function(Interpreter& in, const Value&, Args& args) {
   expect_positional("range", args, 1, 3);
@@ -146,9 +146,9 @@ Value strftime_now_function(Interpreter& in, const Value&, Args& args) {
     timegm(&filled);
     now = filled;
   }
-  // A datetime without a time zone prints %z and %Z as nothing; %f is Python's own.
+  // A datetime without a time zone prints %z and %Z as nothing; %f exists only in Python.
   const std::string& wanted = bound.text(0);
-  if (wanted.size() > 4096) fail("strftime_now() wants a format of at most 4096 bytes");
+  if (wanted.size() > 4096) fail("strftime_now() accepts a format of at most 4096 bytes");
   std::string format;
   for (size_t i = 0; i < wanted.size(); ++i) {
     const char next = i + 1 < wanted.size() ? wanted[i + 1] : '\0';

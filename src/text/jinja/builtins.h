@@ -11,19 +11,19 @@
 
 namespace quire::text::jinja {
 
-// Null when there is none of that name.
+// Null if there is none of that name.
 FilterFunction find_filter(std::string_view name);
 TestFunction find_test(std::string_view name);
 
 struct NativeEntry {
   const char* name;
   FunctionObject::Native call;
-  bool mutates = false;  // refused in the immutable sandbox
+  bool mutates = false;  // an error in the immutable sandbox
 };
 const NativeEntry* find_global(std::string_view name);
 const NativeEntry* find_method(Type type, std::string_view name);
 
-// The parts of the tables, a file each; sorted by name.
+// The parts of the tables, one per file; sorted by name.
 struct FilterEntry {
   const char* name;
   FilterFunction call;
@@ -40,8 +40,8 @@ std::vector<NativeEntry> tuple_methods();
 std::vector<NativeEntry> dict_methods();
 std::vector<NativeEntry> number_methods();
 
-// Sorts a call's arguments into parameters by position and name, as Python does for `function(params...)`. Absent ones
-// are missing; too many, unknown or doubled ones throw.
+// Assigns the arguments of a call to parameters by position and name, as Python does for `function(params...)`. Absent
+// ones are missing; extra, unknown or repeated ones throw.
 class Bound {
  public:
   Bound(const char* function, const Args& args, std::initializer_list<std::string_view> params, size_t required = 0);
@@ -50,16 +50,16 @@ class Bound {
   const Value& value(size_t i) const { return values_[i]; }
   Value value_or(size_t i, Value fallback) const { return has(i) ? values_[i] : std::move(fallback); }
   bool flag(size_t i, bool fallback) const;
-  int64_t integer(size_t i, int64_t fallback) const;  // throws for another type
+  int64_t integer(size_t i, int64_t fallback) const;  // throws if it has another type
   bool none_or_absent(size_t i) const { return !has(i) || values_[i].is_none(); }
-  const std::string& text(size_t i) const;  // throws for another type
+  const std::string& text(size_t i) const;  // throws if it has another type
 
  private:
   const char* function_;
   Values values_;
 };
 
-// Positional arguments only.
+// Checks that there are only positional arguments, and their number.
 void expect_positional(const char* function, const Args& args, size_t min, size_t max);
 
 }  // namespace quire::text::jinja

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses a template, brings messages into the shape that it wants, and renders.
+// Chooses a template, converts messages to the shape that it needs, and renders.
 #include "text/jinja/chat_template.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ Result<ChatTemplate> ChatTemplate::parse_config(const json::Value& chat_template
 
 Result<ChatTemplate> ChatTemplate::parse_named(const std::vector<std::pair<std::string, std::string>>& named) {
   if (named.empty())
-    return invalid_argument("The model has an empty list of chat templates; give one by --chat-template.");
+    return invalid_argument("The model has an empty list of chat templates; give one with --chat-template.");
   ChatTemplate result;
   for (const auto& [name, source] : named) {
     auto parsed = jinja::Template::parse(source);
@@ -103,18 +103,17 @@ bool has_items(const json::Value& value) {
   return value.is_array() && !value.as_array().empty();
 }
 
-// Put behind the last message's text, to find where it ends in the prompt. The blank at its end shows whether the
+// Appended to the text of the last message, to find its end in the prompt. The space at its end shows whether the
 // template trims contents.
 constexpr std::string_view kContinueTag = "QUIRE_CONTINUES_HERE ";
 
 Error nothing_to_continue() {
   return invalid_argument(
       "continue_final_message is set, but the last message has no text to continue; end the conversation with a "
-      "message "
-      "that has content.");
+      "message that has content.");
 }
 
-// Marks the end of the last message's text; gives that text.
+// Marks the end of the last message's text; returns that text.
 Result<std::string> mark_final_text(json::Value& messages) {
   if (!has_items(messages)) return nothing_to_continue();
   json::Value& message = messages.as_array().back();
@@ -138,24 +137,24 @@ Result<std::string> mark_final_text(json::Value& messages) {
   return nothing_to_continue();
 }
 
-// Cuts the prompt off right after the last message's text, as transformers does.
-Result<MarkedText> cut_at_mark(MarkedText marked, const std::string& text) {
+// Truncates the prompt right after the last message's text, as transformers does.
+Result<MarkedText> truncate_at_mark(MarkedText marked, const std::string& text) {
   std::string& prompt = marked.text;
   const std::string_view tag = kContinueTag.substr(0, kContinueTag.size() - 1);
   const size_t at = prompt.rfind(tag);
   if (at == std::string::npos || prompt.find(jinja::strip(text, nullptr, true, true)) == std::string::npos) {
     return invalid_argument(
-        "continue_final_message is set, but the last message's text does not appear in the rendered prompt: this chat "
+        "continue_final_message is set, but the text of the last message is not in the rendered prompt: this chat "
         "template changes it.");
   }
   const bool kept_blanks = prompt.compare(at, kContinueTag.size(), kContinueTag) == 0;
   prompt.resize(at);
   if (!kept_blanks) prompt.resize(jinja::strip(prompt, nullptr, false, true).size());
-  marked.origins.cut(prompt.size());
+  marked.origins.truncate(prompt.size());
   return marked;
 }
 
-// Null or missing content, which some templates cannot add to a string.
+// Whether the content is null or missing, which some templates cannot add to a string.
 bool lacks_content(const json::Value& message) {
   const json::Value* content = message.find("content");
   return content == nullptr || content->is_null();
@@ -169,7 +168,7 @@ Result<MarkedText> ChatTemplate::render_with(const Named& chosen, const ChatRequ
   if (request.continue_final_message) {
     QUIRE_ASSIGN(final, mark_final_text(messages));
   }
-  // Of two variables with one name the engine takes the last, and a request may have many.
+  // Of two variables with one name, the engine uses the last, and a request may have many.
   const json::Value generation(request.add_generation_prompt), bos(request.bos_token), eos(request.eos_token);
   json::Object tokens;
   for (const auto& [token, text] : request.special_tokens) tokens.emplace_back(token, text);
@@ -190,7 +189,7 @@ Result<MarkedText> ChatTemplate::render_with(const Named& chosen, const ChatRequ
   options.now = request.now;
   options.cancelled = request.cancelled;
   QUIRE_ASSIGN(MarkedText prompt, chosen.parsed.render_marked(variables, options));
-  if (request.continue_final_message) return cut_at_mark(std::move(prompt), final);
+  if (request.continue_final_message) return truncate_at_mark(std::move(prompt), final);
   return prompt;
 }
 
@@ -201,7 +200,7 @@ Result<ChatPrompt> ChatTemplate::render(const ChatRequest& request, std::string_
   }
   if (request.continue_final_message && request.add_generation_prompt) {
     return invalid_argument(
-        "continue_final_message and add_generation_prompt exclude each other: set one of them to false.");
+        "continue_final_message and add_generation_prompt cannot both be true: set one of them to false.");
   }
   QUIRE_ASSIGN(const Named* chosen, choose(!request.tools.is_null(), name));
   ContentRules rules = content_rules(request.content_format, chosen->traits);
@@ -215,7 +214,7 @@ Result<ChatPrompt> ChatTemplate::render(const ChatRequest& request, std::string_
   auto marked = render_with(*chosen, request, std::move(messages));
   if (!marked.ok() && may_retry && marked.error().code == ErrorCode::kInvalidArgument &&
       !marked.error().message.starts_with(jinja::kRaisedPrefix)) {
-    // A template that cannot take null (an assistant that only calls tools) gets empty content, as other servers do.
+    // A template that cannot handle null (an assistant that only calls tools) gets empty content, as in other servers.
     rules.fill_null = true;
     QUIRE_ASSIGN(messages, normalize_messages(request.messages, rules));
     auto filled = render_with(*chosen, request, std::move(messages));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model's chat template: turns a conversation into the prompt's text, as transformers and vLLM do.
+// A model's chat template: converts a conversation to the text of the prompt, as transformers and vLLM do.
 #pragma once
 
 #include <atomic>
@@ -16,66 +16,67 @@
 
 namespace quire::text {
 
-// In which shape a template wants a message's content.
+// The shape of message contents that a template needs.
 enum class ContentFormat {
-  kAuto,    // contents stay as they are, except that lists are joined for a template that cannot take them
+  kAuto,    // contents are not changed, except that lists are joined if the template cannot handle them
   kString,  // one string: text parts are joined by newlines
   kOpenAi,  // a list of parts: {"type": "text", "text": ...}, also for a plain string
-  kAsIs,    // messages are passed on untouched
+  kAsIs,    // messages are not changed
 };
 
-// What is found out about a template by rendering two small conversations with it.
+// What rendering two small conversations shows about a template.
 struct TemplateTraits {
-  ContentFormat format = ContentFormat::kString;  // kOpenAi: it takes lists of parts
+  ContentFormat format = ContentFormat::kString;  // kOpenAi: it handles lists of parts
   bool shows_strings = true;                      // a plain string appears in the prompt
 };
 TemplateTraits find_traits(const jinja::Template& parsed);
 
-// One conversation to render. Plain data; `messages` and the others are JSON as the API received it.
+// One conversation to render. Plain data; `messages` and the other values are JSON as the API received it.
 struct ChatRequest {
   json::Value messages;   // an array of objects
   json::Value tools;      // an array, or null for none
   json::Value documents;  // an array, or null for none
   bool add_generation_prompt = true;
-  // The prompt ends inside the last message, which the model continues; excludes add_generation_prompt.
+  // The prompt ends inside the last message, which the model continues. Not with add_generation_prompt.
   bool continue_final_message = false;
-  json::Value kwargs;  // an object of further variables (chat_template_kwargs), or null; wins over the ones below
-  json::Value default_kwargs;  // the same from the server's settings; the request's own win
+  json::Value kwargs;          // an object of variables (chat_template_kwargs), or null; overrides those below
+  json::Value default_kwargs;  // the same from the server's settings; the request overrides them
   std::string bos_token;
   std::string eos_token;
-  // Others by the names of tokenizer_config.json: {"unk_token", "<unk>"}, {"pad_token", ...}.
+  // Others, with their names in tokenizer_config.json: {"unk_token", "<unk>"}, {"pad_token", ...}.
   std::vector<std::pair<std::string, std::string>> special_tokens;
   ContentFormat content_format = ContentFormat::kAuto;
-  std::optional<std::tm> now;                    // for strftime_now; absent: the machine's local time
-  const std::atomic<bool>* cancelled = nullptr;  // turns true when nobody waits for the result: render() fails soon
+  std::optional<std::tm> now;  // for strftime_now; default: the machine's local time
+  const std::atomic<bool>* cancelled =
+      nullptr;  // set to true when nobody waits for the result; then render() fails soon
 };
 
 // A rendered conversation.
 struct ChatPrompt {
   std::string text;
-  std::vector<OriginRange> origins;  // of the bytes that did not come from the template, in order
+  std::vector<OriginRange> origins;  // of the bytes that are not from the template, in order
 };
 
-// One or several named templates of a model. Immutable after parse(): any thread may render, at the same time.
+// One or several named templates of a model. Immutable after parse(): any thread may render at any time.
 class ChatTemplate {
  public:
   // A single template.
   static Result<ChatTemplate> parse(std::string_view source);
-  // What tokenizer_config.json has under "chat_template": a string, or an array of {"name", "template"} objects.
+  // From "chat_template" of tokenizer_config.json: a string, or an array of {"name", "template"} objects.
   static Result<ChatTemplate> parse_config(const json::Value& chat_template);
-  // Named templates, for example from chat_template.jinja and additional_chat_templates/*.jinja.
+  // Named templates, such as chat_template.jinja and additional_chat_templates/*.jinja.
   static Result<ChatTemplate> parse_named(const std::vector<std::pair<std::string, std::string>>& named);
 
-  // Renders by the template that transformers would take: the one called `name` if given; else "tool_use" when there
-  // are tools and one of that name; else "default". A template that raises (raise_exception) gives an
-  // invalid-argument error whose message starts with jinja::kRaisedPrefix.
+  // Renders with the template that transformers would use: the one called `name` if given; else "tool_use" if there are
+  // tools and such a template; else "default". A template that raises (raise_exception) is an invalid-argument error
+  // whose message starts with jinja::kRaisedPrefix.
   Result<ChatPrompt> render(const ChatRequest& request, std::string_view name = {}) const;
 
-  // The shape in which the template of that choice takes contents: kString, or kOpenAi when it can take lists.
+  // The shape of contents for that template: kString, or kOpenAi if it handles lists.
   Result<ContentFormat> content_format(bool has_tools, std::string_view name = {}) const;
   std::vector<std::string> names() const;
-  const std::string& source(std::string_view name = "default") const;  // empty when there is none of that name
-  // Whether a plain string as content appears in the prompt. Templates of some vision models only look at lists.
+  const std::string& source(std::string_view name = "default") const;  // empty if there is none of that name
+  // Whether a plain string as content appears in the prompt. The templates of some vision models only use lists.
   bool shows_plain_text() const;
 
  private:
@@ -90,15 +91,15 @@ class ChatTemplate {
   std::vector<Named> templates_;
 };
 
-// How contents of messages are treated on their way to the template.
+// How the contents of messages are converted for the template.
 struct ContentRules {
-  bool join_lists = false;    // lists of text parts become one string; a part that is no text is an error
+  bool join_lists = false;    // lists of text parts become one string; a part that is not text is an error
   bool list_strings = false;  // a plain string becomes a list of one text part
-  bool fill_null = false;     // a content that is null or missing becomes an empty one
+  bool fill_null = false;     // null or missing content becomes empty
 };
 ContentRules content_rules(ContentFormat wanted, const TemplateTraits& traits);
-// The messages with their contents in that shape, and with tool-call arguments that arrive as JSON text turned into
-// objects (templates expect objects).
+// The messages with their contents in that shape. The arguments of tool calls that are JSON text become objects, which
+// templates expect.
 Result<json::Value> normalize_messages(const json::Value& messages, const ContentRules& rules);
 
 }  // namespace quire::text

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chat templates: which one is chosen, what shape messages take, where a continued prompt ends.
+// Chat templates: which one is chosen, the shape of messages, and the end of a continued prompt.
 #include "text/jinja/chat_template.h"
 
 #include <gtest/gtest.h>
@@ -108,22 +108,22 @@ TEST(ChatTemplate, ParsesToolCallArguments) {
       R"([{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": )";
   EXPECT_EQ(render(*chat, request(call + R"("{\"city\": \"Paris\"}"}}]}])")), "Paris{\"city\": \"Paris\"}");
   EXPECT_EQ(render(*chat, request(call + R"({"city": "Rome"}}}]}])")), "Rome{\"city\": \"Rome\"}");
-  EXPECT_NE(
-      render(*chat, request(call + R"("{oops"}}]}])")).find("messages[0].tool_calls has arguments that are no JSON"),
-      std::string::npos);
+  EXPECT_NE(render(*chat, request(call + R"("{oops"}}]}])"))
+                .find("messages[0].tool_calls has arguments that are not valid JSON"),
+            std::string::npos);
 }
 
 TEST(ChatTemplate, ContinuesTheFinalMessage) {
   const auto chat = ChatTemplate::parse(kPlain);
   ChatRequest req = request(R"([{"role": "user", "content": "go"}, {"role": "assistant", "content": "Once upon "}])");
   req.continue_final_message = true;
-  EXPECT_NE(render(*chat, req).find("exclude each other"), std::string::npos);
+  EXPECT_NE(render(*chat, req).find("cannot both be true"), std::string::npos);
   req.add_generation_prompt = false;
   EXPECT_EQ(render(*chat, req), "<s><user>go</user><assistant>Once upon");
   const auto keeps = ChatTemplate::parse("{% for m in messages %}{{ m.content }}|{% endfor %}");
   EXPECT_EQ(render(*keeps, req), "go|Once upon ");
   const auto changes = ChatTemplate::parse("{% for m in messages %}{{ m.content|upper }}{% endfor %}");
-  EXPECT_NE(render(*changes, req).find("does not appear in the rendered prompt"), std::string::npos);
+  EXPECT_NE(render(*changes, req).find("is not in the rendered prompt"), std::string::npos);
   req.messages = json::Value(json::Array{});
   EXPECT_NE(render(*chat, req).find("no text to continue"), std::string::npos);
 }

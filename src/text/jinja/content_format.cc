@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which shape a template wants message contents, and bringing messages into that shape.
+// Finds the shape of message contents that a template needs, and converts messages to it.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -28,7 +28,7 @@ void collect(const Block& block, std::vector<const Stmt*>* out) {
   }
 }
 
-// Filters, tests and slices of a variable still give that variable's elements.
+// Filters, tests and slices of a variable still have the elements of that variable.
 const Expr& without_wrapping(const Expr& expr) {
   const Expr* at = &expr;
   while ((at->kind == ExprKind::kFilter || at->kind == ExprKind::kTest || at->kind == ExprKind::kSlice) &&
@@ -125,7 +125,7 @@ json::Value list_parts(const json::Value& content) {
   return json::Value(std::move(parts));
 }
 
-// Tool calls carry their arguments as JSON text in the API, and as an object in templates.
+// Tool calls have their arguments as JSON text in the API, and as an object in templates.
 Status parse_arguments(json::Value& message, size_t index) {
   if (message.find("tool_calls") == nullptr) return {};
   for (auto& [name, calls] : message.as_object()) {
@@ -140,7 +140,7 @@ Status parse_arguments(json::Value& message, size_t index) {
         auto parsed = json::parse(text);
         if (!parsed.ok()) {
           return invalid_argument("messages[" + std::to_string(index) +
-                                  "].tool_calls has arguments that are no JSON: " + parsed.error().message);
+                                  "].tool_calls has arguments that are not valid JSON: " + parsed.error().message);
         }
         function.set("arguments", std::move(parsed).value());
       }
@@ -155,7 +155,7 @@ bool contains(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-// What the template makes of one message of a user.
+// Renders one message of a user.
 Result<std::string> probe(const jinja::Template& parsed, json::Value content) {
   json::Value message{json::Object{}};
   message.set("role", "user");
@@ -176,8 +176,8 @@ Result<std::string> probe(const jinja::Template& parsed, json::Value content) {
 
 }  // namespace
 
-// Rendering shows what a search in the source cannot: lists may be taken apart in a macro. A list that was printed as
-// Python or JSON prints it has a quote behind its text. A template that fails on both probes is looked at instead.
+// Rendering shows what a search in the source cannot, such as a macro that reads lists. A list that was printed as
+// Python or JSON has a quote after its text. If a template fails on both probes, its source is searched instead.
 TemplateTraits find_traits(const jinja::Template& parsed) {
   TemplateTraits traits;
   json::Array parts;
@@ -222,7 +222,7 @@ Result<json::Value> normalize_messages(const json::Value& messages, const Conten
     QUIRE_TRY(parse_arguments(message, i));
     const json::Value* content = message.find("content");
     if (content == nullptr || content->is_null()) {
-      // As vLLM: no content (an assistant that only calls tools) is empty content.
+      // As in vLLM, missing content (of an assistant that only calls tools) is empty content.
       if (rules.fill_null) message.set("content", rules.list_strings ? json::Value(json::Array{}) : json::Value(""));
     } else if (content->is_array() && rules.join_lists) {
       QUIRE_ASSIGN(json::Value text, flatten_parts(content->as_array(), i));

@@ -187,7 +187,7 @@ void Interpreter::eval_args(const CallArgs& from, Args& to) {
   }
 }
 
-// A method's call, without making the bound method first; false when the callee is no method.
+// Calls a method without creating the bound method first; false if the callee is not a method.
 bool Interpreter::call_method(const Expr& expr, Value* result, Value* callee) {
   const Expr& name = *expr.kids[0];
   const Value object = eval(*name.kids[0]);
@@ -248,7 +248,7 @@ Value Interpreter::eval_filter(const Expr& expr, const Value& subject) {
   return expr.filter(*this, subject, args);
 }
 
-// The innermost filter of the chain has no operand: it takes the block's text.
+// The innermost filter of the chain has no operand: it gets the text of the block.
 Value Interpreter::eval_block_filter(const Expr& expr, const Value& text) {
   const DepthGuard guard(heap_);
   return eval_filter(expr, expr.kids[0] == nullptr ? text : eval_block_filter(*expr.kids[0], text));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Printf-style and brace-style formatting, as Python does them.
+// Printf-style and brace-style formatting as in Python.
 #include "text/jinja/format.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kMaxWidth = 1'000'000;
 
-// How one field is to be written, in either language.
+// The format of one field, of either style.
 struct FieldSpec {
   std::string fill = " ";
   char align = 0;  // < > ^ =
@@ -80,7 +80,7 @@ uint64_t magnitude_of(int64_t i) {
   return i < 0 ? 0 - static_cast<uint64_t>(i) : static_cast<uint64_t>(i);
 }
 
-// |value| in the given printf style (e, f, g, and upper case), as both libraries write it.
+// |value| in the given printf style (e, f, g, and upper case), as in both styles.
 std::string float_digits(double value, char type, int64_t precision, bool alternate) {
   if (std::isnan(value)) return std::isupper(static_cast<unsigned char>(type)) != 0 ? "NAN" : "nan";
   if (std::isinf(value)) return std::isupper(static_cast<unsigned char>(type)) != 0 ? "INF" : "inf";
@@ -113,7 +113,7 @@ std::string format_float(Heap& heap, double value, const FieldSpec& spec) {
   if (type == 0 && spec.precision < 0) {
     body = float_repr(std::fabs(magnitude));
   } else if (type == 0) {
-    // Like g, but at least one digit after the point, and the exponent from the precision on.
+    // Like g, but with at least one digit after the point, and an exponent from the precision on.
     const int64_t precision = std::max<int64_t>(spec.precision, 1);
     body = float_digits(magnitude, 'g', precision, false);
     const int exponent = magnitude == 0 || !std::isfinite(magnitude)
@@ -144,7 +144,7 @@ std::string format_float(Heap& heap, double value, const FieldSpec& spec) {
 
 // --- % ---
 
-// Walks over a printf-style format string and its values.
+// Processes a printf-style format string and its values.
 class PercentFormatter {
  public:
   PercentFormatter(Heap& heap, const Value& format, const Value& values)
@@ -201,7 +201,7 @@ class PercentFormatter {
     if (peek() == '*') {
       ++at_;
       const Value value = next_value();
-      if (!value.is_int_like()) fail("* wants int");
+      if (!value.is_int_like()) fail("* requires int");
       if (value.as_int() > kMaxWidth) fail("a format width is too large");
       return value.as_int();
     }
@@ -288,7 +288,7 @@ class PercentFormatter {
           fail("%c requires int or char");
         }
         spec.fill = " ";
-        out_.add(pad(heap_, "", text, spec, '>'), Origin::kUntrusted);  // a number may spell any character
+        out_.add(pad(heap_, "", text, spec, '>'), Origin::kUntrusted);  // a number can produce any character
         return;
       }
       case 'd':
@@ -385,7 +385,7 @@ FieldSpec parse_spec(std::string_view text) {
   }
   if (peek() == '0') {
     if (!own_fill) spec.fill = "0";
-    if (spec.align == 0) spec.align = '0';  // after the sign for numbers, on the right for text
+    if (spec.align == 0) spec.align = '0';  // after the sign of a number, on the right of a text
     ++at;
   }
   auto number = [&] {
@@ -443,7 +443,7 @@ std::string format_value(Heap& heap, const Value& value, std::string_view spec_t
   return pad(heap, "", text, spec, '<');
 }
 
-// Walks over a brace-style format string and its arguments.
+// Processes a brace-style format string and its arguments.
 class BraceFormatter {
  public:
   BraceFormatter(Interpreter& interpreter, const Value& format, const Args& args, const DictObject* names)
@@ -519,7 +519,7 @@ class BraceFormatter {
     Origin origin = std::max(printed.origins.least_trusted(), spec.origins.least_trusted());
     if (value.is_string()) origin = std::max(origin, value.origins().least_trusted());
     if (!spec.text.empty()) printed.text = format_value(heap_, value, spec.text);
-    // A number may spell any character by the type c.
+    // With the type c, a number can produce any character.
     if (!value.is_string() && !spec.text.empty() && spec.text.back() == 'c') origin = Origin::kUntrusted;
     return MarkedText(escaped ? escape_html(printed.text) : std::move(printed.text), origin);
   }

@@ -28,8 +28,8 @@ MarkedText Interpreter::run(std::span<const Variable> variables) {
 }
 
 void Interpreter::resolve_globals(std::span<const Variable> variables) {
-  // Both sides may be many: a template's names, and a request's own variables, whose names a stranger may have chosen
-  // to collide in a hash table.
+  // There may be many of both: names in a template, and variables of a request, whose names may have been chosen to
+  // collide in a hash table.
   std::map<std::string_view, const Variable*> given;
   for (const Variable& variable : variables) given[variable.name] = &variable;
   globals_.reserve(program_.names.size());
@@ -60,7 +60,7 @@ Value Interpreter::function(const char* name, FunctionObject::Native native, con
 
 namespace {
 
-// Templates spell control tokens with the role in them ("<|" + role + "|>"), so a role that is a plain word is trusted.
+// Templates build control tokens from roles ("<|" + role + "|>"), so a role that is a plain word is trusted.
 bool is_plain_word(const std::string& text) {
   constexpr size_t kLongestRole = 32;
   return !text.empty() && text.size() <= kLongestRole && std::all_of(text.begin(), text.end(), [](char c) {
@@ -270,7 +270,7 @@ void Interpreter::check_output() {
   }
 }
 
-// Prints an expression straight into the output: sums and joins of strings need no text of their own.
+// Prints an expression directly to the output: sums and concatenations of strings need no string of their own.
 void Interpreter::output(const Expr& expr) {
   switch (expr.kind) {
     case ExprKind::kConst:
@@ -301,7 +301,7 @@ Flow Interpreter::exec_if(const Stmt& stmt) {
 }
 
 Flow Interpreter::exec_with(const Stmt& stmt) {
-  // The values are seen from outside, so they are all computed before the scope opens.
+  // The values are evaluated outside the scope, so all of them are computed before it opens.
   Values values;
   for (size_t i = 1; i < stmt.exprs.size(); i += 2) values.push_back(eval(*stmt.exprs[i]));
   enter(stmt.scope);
@@ -330,9 +330,9 @@ Flow Interpreter::exec_captured(const Stmt& stmt) {
   return Flow::kNext;
 }
 
-// The result of a filter or call block, which Jinja2 does not turn into text by itself.
+// The result of a filter or call block, which Jinja2 does not convert to text.
 void Interpreter::write_text(const Value& text) {
-  if (!text.is_string()) fail(std::string("a block must give a string, not '") + python_type_name(text) + "'");
+  if (!text.is_string()) fail(std::string("a block must return a string, not '") + python_type_name(text) + "'");
   append_str(heap_, *out_, text);
   check_output();
 }
@@ -372,7 +372,7 @@ Value Interpreter::call_recursive_loop(LoopObject& loop, const Value& iterable) 
 
 Flow Interpreter::run_loop(const Stmt& stmt, const Value& iterable, int64_t depth0, Frame* outer_frame) {
   LoopObject local;
-  // Only a loop whose body names `loop` can outlive its statement.
+  // Only a loop whose body uses `loop` can outlive its statement.
   LoopObject& loop = stmt.extended ? *heap_.make<LoopObject>() : local;
   loop.interpreter = this;
   loop.node = &stmt;
@@ -388,7 +388,7 @@ Flow Interpreter::run_loop(const Stmt& stmt, const Value& iterable, int64_t dept
     enter(stmt.scope);
     const Flow flow = exec(stmt.body);
     if (flow == Flow::kBreak) break;
-    // As in Jinja2, a turn that `continue` or `break` cut short does not count against the else branch.
+    // As in Jinja2, an iteration that ended with `continue` or `break` does not count against the else branch.
     if (flow == Flow::kNext) finished_a_turn = true;
   }
   leave(stmt.scope);
@@ -473,7 +473,7 @@ std::string macro_label(const MacroNode& node) {
   return node.name.is_string() ? "macro " + repr_text(node.name.text()) : "the call block";
 }
 
-// Takes the keyword argument of that name out of the call, or gives missing.
+// Removes the keyword argument of that name from the call and returns it, or missing.
 Value take_keyword(Heap& heap, Args& args, const Value& name) {
   heap.step(args.keyword.size() / 8);
   for (size_t i = 0; i < args.keyword.size(); ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a parsed template: one Interpreter a render.
+// Runs a parsed template: one Interpreter per render.
 #pragma once
 
 #include <span>
@@ -19,17 +19,17 @@ namespace quire::text::jinja {
 struct Frame {
   Frame* parent = nullptr;
   Values slots;
-  bool captured = false;  // a macro remembers it: not to be reused
+  bool captured = false;  // a macro refers to it, so it must not be reused
 };
 
 // The state of one for loop, and the `loop` variable of its body.
 struct LoopObject : Object {
   Interpreter* interpreter = nullptr;
   const Stmt* node = nullptr;
-  Frame* frame = nullptr;        // in which the loop runs
-  Frame* outer_frame = nullptr;  // in which a recursive loop was written
+  Frame* frame = nullptr;        // where the loop runs
+  Frame* outer_frame = nullptr;  // where a recursive loop is defined
   Iterator source;
-  Values buffered;  // what length() had to pull out ahead of time
+  Values buffered;  // items that length() had to read ahead
   size_t buffered_at = 0;
   bool from_buffer = false;
   Value current, before, after, last_changed;  // missing: none yet
@@ -47,8 +47,8 @@ struct LoopObject : Object {
 
 enum class Flow : uint8_t { kNext, kBreak, kContinue };
 
-// Evaluates expressions and runs statements. Owns all that the render makes (heap, frames, output); errors are thrown
-// as TemplateError, whose line is line() at that time. One thread, one render.
+// Evaluates expressions and runs statements. Owns everything that the render creates (heap, frames, output). Errors are
+// thrown as TemplateError; their line is line() at that time. One thread, one render.
 class Interpreter {
  public:
   Interpreter(const Program& program, const RenderOptions& options);
@@ -64,10 +64,10 @@ class Interpreter {
   Value call_recursive_loop(LoopObject& loop, const Value& iterable);
   bool loop_test(LoopObject& loop, const Value& item);
 
-  // obj.name and obj[key] as Jinja2's sandbox looks them up.
+  // obj.name and obj[key], looked up as in Jinja2's sandbox.
   Value get_attr(const Value& object, const Value& name);
   Value get_item(const Value& object, const Value& key);
-  // Python's getattr alone: false when there is no such attribute.
+  // Python's getattr; false if there is no such attribute.
   bool attribute(const Value& object, const Value& name, Value* out);
 
   Value call_filter(const Value& name, const Value& subject, Args& args);
@@ -76,12 +76,12 @@ class Interpreter {
   Value function(const char* name, FunctionObject::Native native, const Value& self = Value());
 
  private:
-  // Counts macros that call macros.
+  // Counts nested macro calls.
   class MacroDepth {
    public:
     explicit MacroDepth(Interpreter& interpreter) : interpreter_(interpreter) {
       if (++interpreter_.macro_depth_ > interpreter_.options_.limits.max_macro_depth) {
-        fail("macros call each other more than " + std::to_string(interpreter_.options_.limits.max_macro_depth) +
+        fail("macro calls are nested more than " + std::to_string(interpreter_.options_.limits.max_macro_depth) +
              " levels deep");
       }
     }
@@ -113,7 +113,7 @@ class Interpreter {
   Value eval_call(const Expr& expr, const Value* caller);
   bool call_method(const Expr& expr, Value* result, Value* callee);
   Value eval_filter(const Expr& expr, const Value& subject);
-  // A filter block's chain, applied to its text.
+  // Applies the chain of a filter block to its text.
   Value eval_block_filter(const Expr& expr, const Value& text);
   bool eval_test(const Expr& expr);
   void eval_args(const CallArgs& from, Args& to);
@@ -126,7 +126,7 @@ class Interpreter {
   Value& variable(VarRef ref);
   Frame* new_frame(const FunctionUnit& unit, Frame* parent);
   void release(Frame* frame);
-  void capture(Frame* frame);  // keeps it, and those around it, for as long as the render
+  void capture(Frame* frame);  // keeps it and the enclosing frames until the end of the render
   Value make_macro(const MacroNode& node);
   void resolve_globals(std::span<const Variable> variables);
   Value from_messages(const json::Value& messages);

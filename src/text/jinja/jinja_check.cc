@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests only: renders the templates that stand in JSON lines on stdin, and prints one JSON line for each.
+// For tests only: renders the templates in JSON lines on stdin, and prints one JSON line for each.
 //   in:  {"template": ..., "context": {...}, "now": [year, month, day, hour, minute, second], "mutable": true}
 //   out: {"ok": true, "text": ...} or {"ok": false, "error": ...}
-// With "marked": true the context's texts count as untrusted data (those of "messages" by their roles), and "origins"
-// in the answer lists [begin, end, origin] of the bytes that did not come from the template.
+// With "marked": true, the texts of the context count as untrusted data (those of "messages" by their roles), and
+// "origins" in the result lists [begin, end, origin] of the bytes that are not from the template.
 #include <cstdio>
 #include <iostream>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lexer: text between tags, the tags' own tokens, raw blocks and comments.
+// The lexer: the text between tags, the tokens of tags, raw blocks and comments.
 #include "text/jinja/lexer.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
   throw TemplateError{std::move(message), line, false, ErrorCode::kInvalidArgument};
 }
 
-// Only valid UTF-8, only \n as a line break, and without the newline at the very end.
+// Makes the source valid UTF-8 with only \n as line breaks, and removes the newline at the very end.
 std::string clean_source(std::string_view source, bool keep_trailing_newline) {
   std::string valid;
   utf8::append_valid(valid, source);
@@ -53,7 +53,7 @@ class Lexer {
     tokens_.push_back(std::move(token));
   }
 
-  // Moves on to `end`, counting lines; what was passed decides whether a line starts here.
+  // Moves to `end` and counts lines; the text in between decides whether a line starts here.
   void advance(size_t end) {
     line_ += static_cast<int>(
         std::count(text_.begin() + static_cast<ptrdiff_t>(at_), text_.begin() + static_cast<ptrdiff_t>(end), '\n'));
@@ -80,7 +80,7 @@ class Lexer {
     return std::string_view::npos;
   }
 
-  // The text before a tag, with the white space that the tag's sign or lstrip_blocks takes away.
+  // The text before a tag, without the white space that the tag's sign or lstrip_blocks removes.
   std::string_view strip_before(std::string_view text, char sign, bool is_variable) const {
     if (sign == '-') return strip(text, nullptr, false, true);
     if (sign == '+' || !options_.lstrip_blocks || is_variable) return text;
@@ -124,7 +124,7 @@ class Lexer {
     expression(type == '%', tag_line);
   }
 
-  // If "raw" and the end of its tag follow, where they end.
+  // If "raw" and the end of its tag follow, the position after them.
   size_t raw_begin(size_t at) const {
     at = skip_space(at);
     if (!starts(at, "raw")) return std::string_view::npos;
@@ -133,7 +133,7 @@ class Lexer {
     return starts(at, "%}") ? at + 2 : std::string_view::npos;
   }
 
-  // The end of a tag's closing mark at `at` ("%}", "-%}", "+%}"), or npos when there is none.
+  // The end of a tag's closing mark at `at` ("%}", "-%}", "+%}"), or npos if there is none.
   size_t closing(size_t at, std::string_view mark, bool block) const {
     if (starts(at, "-") && starts(at + 1, mark)) return skip_space(at + 1 + mark.size());
     if (block && starts(at, "+") && starts(at + 1, mark)) return at + 1 + mark.size();
@@ -167,7 +167,7 @@ class Lexer {
   }
 
   void expression(bool block, int tag_line) {
-    std::string brackets;  // the closing ones that are awaited
+    std::string brackets;  // the closing brackets that are expected
     const std::string_view mark = block ? "%}" : "}}";
     while (true) {
       if (at_ >= text_.size())
@@ -195,7 +195,7 @@ class Lexer {
 
   static bool is_ascii_digit(char c) { return c >= '0' && c <= '9'; }
 
-  // The end of "12_345" from `at`, which must be a digit.
+  // The end of "12_345" at `at`. REQUIRES: `at` is a digit.
   size_t digits_end(size_t at) const {
     while (at < text_.size()) {
       if (is_ascii_digit(text_[at])) {
@@ -307,7 +307,7 @@ class Lexer {
   void append_escaped(std::string& out, std::string_view body, size_t* at, size_t digits) const {
     uint32_t c = hex(body, *at + 2, digits);
     *at += 2 + digits;
-    // A pair of surrogates means one character; a lone one cannot be written as UTF-8.
+    // A surrogate pair is one character; a lone surrogate cannot be written as UTF-8.
     if (c >= 0xD800 && c < 0xDC00 && body.substr(*at, 2) == "\\u") {
       const uint32_t low = hex(body, *at + 2, 4);
       if (low >= 0xDC00 && low < 0xE000) {
@@ -351,7 +351,7 @@ class Lexer {
         utf8::append(out, value);
         i = end;
       } else {
-        out.push_back('\\');  // an unknown escape stays as it is
+        out.push_back('\\');  // an unknown escape is not changed
         ++i;
       }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts a template's source into tokens, with Jinja2's rules of white space.
+// Splits the source of a template into tokens, with Jinja2's rules for white space.
 #pragma once
 
 #include <string>
@@ -35,10 +35,10 @@ struct Token {
   bool is_op(std::string_view op) const { return kind == TokenKind::kOperator && text == op; }
 };
 
-// What a token is called in messages.
+// The name of a token in messages.
 std::string describe(const Token& token);
 
-// The tokens of the source, the last one kEnd. Throws TemplateError.
+// The tokens of the source; the last one is kEnd. Throws TemplateError.
 std::vector<Token> tokenize(std::string_view source, const ParseOptions& options);
 
 }  // namespace quire::text::jinja

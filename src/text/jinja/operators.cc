@@ -124,7 +124,7 @@ bool is_true(const Value& value) {
 
 namespace {
 
-// -1, 0, 1, or 2 when one is NaN; exact also where a double cannot hold the integer.
+// -1, 0, 1, or 2 if one is NaN; exact even if a double cannot represent the integer.
 int compare_numbers(const Value& a, const Value& b) {
   if (a.is_int_like() && b.is_int_like()) return a.as_int() < b.as_int() ? -1 : a.as_int() > b.as_int();
   if (a.is(Type::kFloat) && b.is(Type::kFloat)) {
@@ -399,12 +399,12 @@ bool item_at(Heap& heap, const Value& value, int64_t index, Value* out) {
 
 namespace {
 
-// One bound of a slice, an integer or None.
+// One bound of a slice: an integer or None.
 int64_t slice_bound(const Value& bound, int64_t fallback, int64_t size, int64_t low, int64_t high) {
   if (bound.is_none() || bound.is_missing()) return fallback;
   if (!bound.is_int_like()) fail("slice indices must be integers or None or have an __index__ method");
   int64_t i = bound.as_int();
-  if (i < 0) i += size;  // size is small: no overflow
+  if (i < 0) i += size;  // cannot overflow, since size is small
   return std::clamp(i, low, high);
 }
 

@@ -11,14 +11,14 @@ namespace quire::text::jinja {
 
 // "str", "int", "NoneType", ...
 const char* python_type_name(const Value& value);
-// The error that any real use of an undefined value gives.
+// Throws the error of using an undefined value.
 [[noreturn]] void fail_undefined(const Value& value);
 std::string undefined_message(const Value& value);
 
 bool is_true(const Value& value);
 bool equal(Heap& heap, const Value& a, const Value& b);
 bool equal_keys(const Value& a, const Value& b);  // for hashable values
-// Python's a < b; throws when the types have no order. `symbol` is for the message.
+// Python's a < b; throws if the types have no order. `symbol` is for the message.
 bool less(Heap& heap, const Value& a, const Value& b, const char* symbol = "<");
 bool less_or_equal(Heap& heap, const Value& a, const Value& b, const char* symbol = "<=");
 bool contains(Heap& heap, const Value& container, const Value& item);
@@ -31,7 +31,7 @@ MarkedText to_marked_repr(Heap& heap, const Value& value);
 // The same for messages and comparisons, where origins do not matter.
 std::string to_str(Heap& heap, const Value& value);
 std::string to_repr(Heap& heap, const Value& value);
-// The value itself when it is a string (Markup stays Markup), else its str().
+// The value itself if it is a string (Markup stays Markup), else its str().
 Value soft_str(Heap& heap, const Value& value);
 
 struct JsonStyle {
@@ -58,23 +58,23 @@ Value negate(const Value& a);
 Value positive(const Value& a);
 
 // --- Sequences ---
-// A part of a string value: `part` is a view into its text. Origins and Markup stay.
+// A part of a string value: `part` is a view into its text. Keeps origins and Markup.
 Value substring(Heap& heap, const Value& source, std::string_view part);
-int64_t code_points(const Value& string);        // len() of a string, remembered
+int64_t code_points(const Value& string);        // len() of a string, cached
 bool has_length(const Value& value);             // whether len() works
 int64_t length(Heap& heap, const Value& value);  // len(); throws
-// value[index] for an integer, if it is there.
+// value[index] for an integer, if it exists.
 bool item_at(Heap& heap, const Value& value, int64_t index, Value* out);
 Value slice(Heap& heap, const Value& value, const Value& start, const Value& stop, const Value& step);
 
 bool is_iterable(const Value& value);
-// Walks over any iterable. Lists are followed live, as Python does.
+// Iterates over any iterable. Changes to a list during iteration are visible, as in Python.
 class Iterator {
  public:
   Iterator() = default;
-  Iterator(Heap& heap, const Value& iterable);  // throws when it is not one
+  Iterator(Heap& heap, const Value& iterable);  // throws if it is not iterable
   bool next(Value& out);
-  bool known_length(int64_t* length) const;  // of the whole iterable, when len() works on it
+  bool known_length(int64_t* length) const;  // of the whole iterable, if len() works on it
 
  private:
   Heap* heap_ = nullptr;

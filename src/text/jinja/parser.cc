@@ -64,7 +64,7 @@ class Parser {
   }
 
   // --- Nodes ---
-  // Counts the parser's own recursion; a hostile template cannot exhaust the stack.
+  // Limits the recursion of the parser, so that a hostile template cannot exhaust the stack.
   class Nesting {
    public:
     explicit Nesting(Parser& parser) : parser_(parser) {
@@ -121,7 +121,7 @@ class Parser {
     return std::any_of(names.begin(), names.end(), [&](std::string_view name) { return current().is_name(name); });
   }
 
-  // Statements up to one of the end tags, whose name is then the current token.
+  // Parses statements up to one of the end tags, whose name is then the current token.
   Block parse_block(Names ends) {
     Block body;
     Stmt* output = nullptr;
@@ -143,7 +143,7 @@ class Parser {
         if (current().kind != TokenKind::kVariableEnd) fail_expected("the end of the print statement");
         take();
       } else {
-        take();  // the lexer gives nothing else here than the begin of a block
+        take();  // here the lexer returns only the beginning of a block
         output = nullptr;
         if (at_any(ends)) return body;
         StmtPtr stmt = parse_statement();
@@ -154,12 +154,12 @@ class Parser {
     if (ends.size() > 0) {
       std::string wanted;
       for (const std::string_view end : ends) wanted += (wanted.empty() ? "'" : ", '") + std::string(end) + "'";
-      fail_at(current().line, "unexpected end of template; it was looking for " + wanted);
+      fail_at(current().line, "unexpected end of template; expected " + wanted);
     }
     return body;
   }
 
-  // The body of a statement: its tag's end, then statements up to an end tag.
+  // The body of a statement: the end of its tag, then statements up to an end tag.
   Block parse_body(Names ends) {
     const Nesting nesting(*this);
     skip_op(":");
@@ -186,13 +186,13 @@ class Parser {
       return stmt;
     }
     if (tag == "break" || tag == "continue") {
-      if (loops_ == 0) fail_at(token.line, "'" + tag + "' stands outside of a loop");
+      if (loops_ == 0) fail_at(token.line, "'" + tag + "' is outside of a loop");
       return make_stmt(tag == "break" ? StmtKind::kBreak : StmtKind::kContinue, take().line);
     }
     static constexpr std::string_view kUnsupported[] = {"include", "import", "from", "extends", "block", "autoescape"};
     if (std::find(std::begin(kUnsupported), std::end(kUnsupported), tag) != std::end(kUnsupported)) {
-      throw TemplateError{"the tag '" + tag + "' is not supported: a template here stands alone", token.line, false,
-                          ErrorCode::kUnsupported};
+      throw TemplateError{"the tag '" + tag + "' is not supported: a template cannot use other templates", token.line,
+                          false, ErrorCode::kUnsupported};
     }
     fail_at(token.line, "Encountered unknown tag " + repr_text(tag));
   }
@@ -280,7 +280,7 @@ class Parser {
     return stmt;
   }
 
-  // Marks what the model is to learn; for rendering it is a scope of its own and nothing else.
+  // A generation block marks what the model should learn; for rendering it is only a scope.
   StmtPtr parse_generation() {
     StmtPtr stmt = make_stmt(StmtKind::kWith, take().line);
     const int loops = loops_;
@@ -496,7 +496,7 @@ class Parser {
   }
 
   ExprPtr parse_sum() {
-    const Expr* chain = nullptr;  // the sum that a further + may join
+    const Expr* chain = nullptr;  // the sum that another + can extend
     ExprPtr left = parse_concat();
     while (current().is_op("+") || current().is_op("-")) {
       const Token& token = take();
@@ -678,7 +678,7 @@ class Parser {
     return make_with(ExprKind::kItem, line, std::move(expr), std::move(tuple));
   }
 
-  // One index, or a slice whose kids[0] is left open.
+  // One index, or a slice whose kids[0] is not set yet.
   ExprPtr parse_subscribed() {
     const int line = current().line;
     ExprPtr start;
@@ -817,8 +817,8 @@ class Parser {
   const ParseOptions& options_;
   size_t at_ = 0;
   int nesting_ = 0;
-  int loops_ = 0;      // that break and continue can reach
-  int for_depth_ = 0;  // all that are open, also outside of the macro
+  int loops_ = 0;      // loops that break and continue can refer to
+  int for_depth_ = 0;  // all open loops, including those outside of the macro
 };
 
 }  // namespace
@@ -826,7 +826,7 @@ class Parser {
 std::shared_ptr<Program> parse_program(std::string_view source, const ParseOptions& options) {
   if (source.size() > options.max_source_bytes) {
     fail("the template has " + std::to_string(source.size()) + " bytes; at most " +
-         std::to_string(options.max_source_bytes) + " are read");
+         std::to_string(options.max_source_bytes) + " are allowed");
   }
   auto program = std::make_shared<Program>();
   Parser(*program, tokenize(source, options), options).run();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Source text to a bound Program.
+// Parses source text to a bound Program.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace quire::text::jinja {
 // Throws TemplateError.
 std::shared_ptr<Program> parse_program(std::string_view source, const ParseOptions& options);
 
-// Gives every variable of the program its slot, by Jinja2's rules of scope. Called by parse_program.
+// Assigns a slot to every variable of the program, by Jinja2's rules of scope. Called by parse_program().
 void bind_scopes(Program& program);
 
 }  // namespace quire::text::jinja

@@ -11,7 +11,7 @@
 namespace quire::text::jinja {
 namespace {
 
-// Prints one value and what it holds; a container inside itself is printed as "...".
+// Prints a value and its contents; a container inside itself is printed as "...".
 class Printer {
  public:
   Printer(Heap& heap, MarkedText& out, bool sort_keys) : heap_(heap), out_(out), sort_keys_(sort_keys) {}
@@ -362,7 +362,7 @@ void append_json(Heap& heap, MarkedText& out, const Value& value, const JsonStyl
 
 namespace {
 
-// pprint.pformat with its defaults: 80 columns, one blank an indent, sorted keys.
+// pprint.pformat with its defaults: 80 columns, an indent of one space, sorted keys.
 class PrettyPrinter {
  public:
   PrettyPrinter(Heap& heap, std::string& out) : heap_(heap), out_(out) {}
@@ -427,7 +427,7 @@ class PrettyPrinter {
     }
   }
 
-  // The pieces of a line: a run of text with the white space that follows it.
+  // Splits a line into runs of text, each with the white space that follows it.
   static std::vector<std::string_view> words(std::string_view line) {
     std::vector<std::string_view> out;
     size_t start = 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Binds variables to slots by Jinja2's rules of scope, which are static: a loop, macro, with or block assignment opens
-// a scope; a name assigned anywhere in a scope belongs to it, and starts out as the outer variable of that name, or
-// undefined; a condition's branches share their scope. So one look at a scope tells where each of its names lives.
+// Binds variables to slots by Jinja2's rules of scope, which are static. A loop, macro, with or block assignment opens
+// a scope; a name that is assigned anywhere in a scope belongs to it, and is initially the outer variable of that name,
+// or undefined; the branches of a condition share their scope. So a scope alone determines where each of its names is
+// stored.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -12,8 +13,8 @@
 namespace quire::text::jinja {
 namespace {
 
-// The names of one scope while they are being found out. Conditions stack layers on it, so that what one branch
-// defines is not seen by the next; closing a condition folds its layers into the one below.
+// The names of one scope while they are collected. Conditions add layers, so that what one branch defines is not
+// visible in the next; closing a condition merges its layers into the one below.
 class Scope {
  public:
   Scope(Scope* parent, FunctionUnit* unit) : parent_(parent), unit_(unit), layers_(1) {}
@@ -35,7 +36,7 @@ class Scope {
     return slot(name);
   }
 
-  // Where the name lives, seen from code of `from`.
+  // Where the name is stored, seen from code of `from`.
   VarRef reference(int name, const FunctionUnit* from) {
     Scope* scope = this;
     while (scope != nullptr && !scope->known_here(name)) scope = scope->parent_;
@@ -56,8 +57,8 @@ class Scope {
     stored->insert(stored->end(), top.stores.begin(), top.stores.end());
     closed_.push_back(std::move(top));
   }
-  // Folds the last `count` closed branches into the current layer. A name that a branch assigned and that was not
-  // assigned before may keep what it was outside.
+  // Merges the last `count` closed branches into the current layer. A name that was first assigned in a branch may keep
+  // its value from outside.
   void merge_branches(size_t count, const std::vector<int>& stored) {
     std::vector<int> fresh;
     for (const int name : stored) {
@@ -71,7 +72,7 @@ class Scope {
     for (const int name : fresh) layers_.back().loads[name] = outer_or(name, Load::Action::kResolve);
   }
 
-  // The loads to be done on entry; parameters are not among them.
+  // The loads on entry of the scope; parameters are not among them.
   void finish(ScopeInfo* info) const {
     for (const auto& [name, load] : layers_[0].loads) {
       info->slots.push_back(load.slot);
@@ -137,7 +138,7 @@ void each_child(const Expr& expr, const F& f) {
   if (expr.args != nullptr) each_argument(*expr.args, f);
 }
 
-// Whether some names are read before they are bound, in a tree with all that it holds.
+// Whether some names are read before they are bound in a tree.
 class UndeclaredFinder {
  public:
   explicit UndeclaredFinder(std::set<int> names) : names_(std::move(names)) {}
@@ -184,7 +185,7 @@ class UndeclaredFinder {
   std::set<int> names_;
 };
 
-// First finds out which names a scope has, then binds what stands in it, scope by scope from the outside in.
+// First collects the names of a scope, then binds the code in it, scope by scope from the outside in.
 class Binder {
  public:
   explicit Binder(Program& program) : program_(program) {
@@ -243,7 +244,7 @@ class Binder {
     find(*stmt.branches[0].test, scope);
     std::vector<int> stored;
     find_branch(stmt.branches[0].body, scope, &stored);
-    // All elif branches together count as one, in which each sees the ones before it.
+    // All elif branches together count as one branch, in which each sees the previous ones.
     scope.open_branch();
     for (size_t i = 1; i < stmt.branches.size(); ++i) {
       find(*stmt.branches[i].test, scope);

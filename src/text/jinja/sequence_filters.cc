@@ -15,7 +15,7 @@ namespace quire::text::jinja {
 Values sort_by_keys(Heap& heap, const Values& items, const Values& keys, bool reverse) {
   std::vector<size_t> order(items.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  // A merge sort of our own: an order that contradicts itself (NaN) must not harm it, and comparing may throw.
+  // Our own merge sort: an inconsistent order (NaN) must not break it, and comparisons may throw.
   std::vector<size_t> scratch(order.size());
   for (size_t width = 1; width < order.size(); width *= 2) {
     for (size_t low = 0; low < order.size(); low += 2 * width) {
@@ -45,7 +45,7 @@ MarkedText replace_checked(Heap& heap, const MarkedText& text, std::string_view 
   heap.touch(growth);
   heap.charge(text.size() + growth);
   heap.discharge(text.size() + growth);
-  // Where nothing is replaced, or all is of one origin, the quick way will do.
+  // If nothing is replaced, or everything has one origin, the fast path is enough.
   const bool uniform = text.origins.uniform() && to.origins.uniform();
   if (times == 0) return text;
   if (uniform && text.origins.least_trusted() == to.origins.least_trusted()) {
@@ -54,7 +54,7 @@ MarkedText replace_checked(Heap& heap, const MarkedText& text, std::string_view 
   MarkedText out;
   size_t done = 0;
   for (size_t i = 0; i < times; ++i) {
-    // Python puts the new text before each character and at the end where the old text is empty.
+    // If the old text is empty, Python inserts the new text before each character and at the end.
     size_t at = from.empty() && i > 0 ? done + utf8::decode(text.text, done).size : done;
     if (!from.empty()) at = find_text(text.text, from, done);
     out.add(std::string_view(text.text).substr(done, at - done), text.origins, text.text);
@@ -184,7 +184,7 @@ Value dictsort_filter(Interpreter& in, const Value& v, Args& args) {
   const Bound bound("dictsort", args, {"case_sensitive", "by", "reverse"});
   Heap& heap = in.heap();
   if (v.is_undefined()) fail_undefined(v);
-  if (!v.is(Type::kDict)) fail(std::string("dictsort wants a dict, not '") + python_type_name(v) + "'");
+  if (!v.is(Type::kDict)) fail(std::string("dictsort requires a dict, not '") + python_type_name(v) + "'");
   const std::string by = bound.has(1) ? bound.text(1) : "key";
   if (by != "key" && by != "value") fail("You can only sort by either \"key\" or \"value\"");
   Values items, keys;
@@ -260,7 +260,7 @@ Value attr_filter(Interpreter& in, const Value& v, Args& args) {
 
 // --- Generators ---
 
-// What a lazy filter remembers until its items are wanted.
+// What a lazy filter keeps until its items are needed.
 struct Lazy {
   Value source;
   Args args;

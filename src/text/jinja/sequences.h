@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Helpers that methods and filters share: sorting, dict updates, attribute paths, checked replacing.
+// Helpers of methods and filters: sorting, dict updates, attribute paths, checked replacing.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace quire::text::jinja {
 
-// The items in the order of their keys; stable, also in reverse, as Python's sorted().
+// The items sorted by their keys; stable, even in reverse, like Python's sorted().
 Values sort_by_keys(Heap& heap, const Values& items, const Values& keys, bool reverse);
 
 // dict.update and dict(): pairs from one positional argument, then the keyword arguments.
 void update_dict(Heap& heap, DictObject& dict, const char* function, const Args& args);
 
-// str.replace whose result is first measured against the memory limit.
+// str.replace, after checking the size of the result against the memory limit.
 MarkedText replace_checked(Heap& heap, const MarkedText& text, std::string_view from, const MarkedText& to,
                            int64_t count);
 
@@ -26,7 +26,7 @@ bool is_all_case(std::string_view text, bool upper);
 // Looks up "a.b.0" in an item, as Jinja2's filters do for attribute=.
 class AttributePath {
  public:
-  AttributePath(Interpreter& interpreter, const Value& attribute);  // none or missing: the item itself
+  AttributePath(Interpreter& interpreter, const Value& attribute);  // None or missing: the item itself
   Value operator()(const Value& item, const Value& fallback = Value()) const;
 
  private:

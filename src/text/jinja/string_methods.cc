@@ -11,7 +11,7 @@
 namespace quire::text::jinja {
 namespace {
 
-// A result of the same kind as the string it came from: Markup stays Markup.
+// A string of the same kind as its source: Markup stays Markup.
 Value like(Interpreter& in, const Value& self, MarkedText text) {
   return in.heap().string(std::move(text), self.is_markup());
 }
@@ -30,7 +30,7 @@ const std::string& text_argument(const char* function, const Value& value) {
   return value.text();
 }
 
-// A Markup's arguments are escaped unless they are Markup themselves.
+// The arguments of a Markup's method are escaped unless they are Markup themselves.
 Value joined_text(Interpreter& in, const Value& self, const char* function, const Value& value) {
   text_argument(function, value);
   return self.is_markup() ? escape(in.heap(), value) : value;
@@ -133,8 +133,8 @@ Value replace_method(Interpreter& in, const Value& self, Args& args) {
 
 // --- Searching ---
 
-// The part of the text between the code points that the arguments `start` and `end` name; false when the window is
-// empty in the way that hides even an empty needle.
+// The part of the text between the code points `start` and `end` of the arguments; false if the window is empty in a
+// way that excludes even an empty needle.
 struct Window {
   std::string_view text;
   int64_t start = 0;  // in code points
@@ -284,7 +284,8 @@ Value pad_method(Interpreter& in, const Value& self, Args& args) {
   const int64_t missing = bound.integer(0, 0) - size;
   const Value unit = fill_argument(in.heap(), bound);
   int64_t left = Where == Pad::kLeft ? missing : 0;
-  if (Where == Pad::kBoth) left = missing / 2 + (missing & bound.integer(0, 0) & 1);  // as CPython places the odd one
+  if (Where == Pad::kBoth)
+    left = missing / 2 + (missing & bound.integer(0, 0) & 1);  // where CPython puts the odd space
   const Value n_left = Value::integer(left), n_right = Value::integer(missing - left);
   const Value before = multiply(in.heap(), unit, n_left), after = multiply(in.heap(), unit, n_right);
   MarkedText out = to_marked_str(in.heap(), before);
@@ -342,7 +343,7 @@ Value format_map_method(Interpreter& in, const Value& self, Args& args) {
 }
 
 Value unsupported_method(Interpreter&, const Value&, Args&) {
-  fail("this str method is not supported: templates here have no bytes and no translation tables");
+  fail("this str method is not supported: templates have no bytes and no translation tables");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The border of the engine: sources and JSON come in, text or an Error goes out.
+// The interface of the engine: from sources and JSON to text or an Error.
 #include "text/jinja/template.h"
 
 #include "text/jinja/interpreter.h"

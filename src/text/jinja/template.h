@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Jinja2 template: parsed once, rendered any number of times, on any thread, byte for byte as Jinja2 3.1 renders it.
+// A Jinja2 template, parsed once and rendered on any thread, byte for byte as by Jinja2 3.1.
 #pragma once
 
 #include <atomic>
@@ -19,56 +19,57 @@ namespace quire::text::jinja {
 
 struct Program;
 
-// How Jinja2's Environment is set up. The defaults are those that transformers uses for chat templates.
+// The settings of Jinja2's Environment. The defaults are those of transformers for chat templates.
 struct ParseOptions {
   bool trim_blocks = true;    // drop the newline that follows a block tag
-  bool lstrip_blocks = true;  // drop the blanks that stand before a block tag on its line
+  bool lstrip_blocks = true;  // drop the spaces before a block tag on its line
   bool keep_trailing_newline = false;
   size_t max_source_bytes = size_t{1} << 20;
-  int max_nesting = 100;  // parentheses, blocks and operators inside each other
+  int max_nesting = 100;  // nested parentheses, blocks and operators
 };
 
-// What one render may use up; a template is untrusted input, and each limit ends in one clear error.
+// The resources that one render may use. A template is untrusted input; exceeding a limit is an error.
 struct RenderLimits {
-  uint64_t max_steps = 50'000'000;  // expressions and statements run, plus one for each 64 bytes of text handled
+  uint64_t max_steps = 50'000'000;  // expressions and statements, plus one per 64 bytes of processed text
   size_t max_output_bytes = size_t{64} << 20;
   size_t max_memory_bytes = size_t{512} << 20;
   int max_depth = 1200;       // nested evaluation, in nodes
-  int max_macro_depth = 150;  // macros that call macros
+  int max_macro_depth = 150;  // nested macro calls
 };
 
 struct RenderOptions {
   RenderLimits limits;
-  // As transformers' ImmutableSandboxedEnvironment: methods that change a list or a dict (append, update, ...) are an
-  // error. Off: they work as in Python.
+  // As in transformers' ImmutableSandboxedEnvironment, methods that change a list or a dict (append, update, ...) are
+  // an error. If off, they work as in Python.
   bool immutable = true;
-  // The local time that strftime_now sees; absent: the clock of the machine.
+  // The local time for strftime_now; default: the clock of the machine.
   std::optional<std::tm> now;
-  const std::atomic<bool>* cancelled = nullptr;  // turns true when nobody waits for the result: the render fails soon
+  const std::atomic<bool>* cancelled =
+      nullptr;  // set to true when nobody waits for the result; then the render fails soon
 };
 
-// One variable of a render. The value is only looked at, and must outlive the render.
+// One variable of a render. REQUIRES: the value outlives the render.
 struct Variable {
   std::string_view name;
   const json::Value* value = nullptr;
-  Origin origin = Origin::kTemplate;  // of all texts in it
-  // The value is a list of chat messages: each message's origin follows from its role, and `origin` is not used.
+  Origin origin = Origin::kTemplate;  // of all strings in it
+  // The value is a list of chat messages: the origin of each depends on its role, and `origin` is not used.
   bool messages = false;
 };
 
-// The text that starts the message of an error that the template itself raised by raise_exception().
+// The beginning of the error message if the template itself called raise_exception().
 inline constexpr std::string_view kRaisedPrefix = "The chat template refused the conversation: ";
 
 // One parsed template. Immutable after parse(), so that any number of threads may render it at the same time; copies
-// share the parsed form. Values made by a render live and die with that render.
+// share the parsed form. Values that a render creates live until its end.
 class Template {
  public:
-  // The error names the line and what was wrong.
+  // The error names the line and the problem.
   static Result<Template> parse(std::string_view source, const ParseOptions& options = {});
 
-  // Renders with the members of `context` (an object) as variables; of a repeated name the last one counts.
+  // Renders with the members of `context` (an object) as variables; of a repeated name the last one is used.
   Result<std::string> render(const json::Value& context, const RenderOptions& options = {}) const;
-  // The same, and the result says which of its bytes came from where.
+  // The same, with the origin of each byte of the result.
   Result<MarkedText> render_marked(std::span<const Variable> variables, const RenderOptions& options = {}) const;
 
   const Program& program() const { return *program_; }

@@ -36,7 +36,7 @@ size_t byte_offset(std::string_view text, size_t index) {
 
 namespace {
 
-// A set of characters to strip; ASCII ones are looked up, the others searched.
+// A set of characters to strip, with a table for ASCII and a search for the others.
 class CharSet {
  public:
   explicit CharSet(std::string_view chars) {
@@ -194,7 +194,7 @@ std::vector<std::string_view> split_by(std::string_view text, std::string_view s
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to, int64_t count) {
   std::string out;
   if (from.empty()) {
-    // Python puts the new text before each character and at the end.
+    // Python inserts the new text before each character and at the end.
     const bool unlimited = count < 0;
     auto more = [&] { return unlimited || count-- > 0; };
     each_code_point(text, [&](char32_t, std::string_view part) {
@@ -256,7 +256,7 @@ std::string escape_html(std::string_view text) {
 
 namespace {
 
-// The character that the reference at `at` ("&...;") stands for, and its length; 0 when it is none.
+// The character of the reference at `at` ("&...;"); returns its length, 0 if it is not a reference.
 size_t decode_reference(std::string_view text, size_t at, std::string* out) {
   const size_t end = text.find(';', at);
   if (end == std::string_view::npos || end - at > 10) return 0;
@@ -297,7 +297,7 @@ std::string unescape_html(std::string_view text) {
 
 namespace {
 
-// Drops underscores that stand between digits; false when one stands elsewhere.
+// Drops underscores between digits; false if one is elsewhere.
 bool drop_underscores(std::string_view text, std::string* out) {
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '_') {
@@ -310,7 +310,7 @@ bool drop_underscores(std::string_view text, std::string* out) {
   return true;
 }
 
-// Decimal digits of any script as ASCII ones.
+// Replaces decimal digits of any script by ASCII digits.
 std::string with_ascii_digits(std::string_view text) {
   std::string out;
   each_code_point(text, [&](char32_t c, std::string_view part) {
@@ -437,7 +437,7 @@ double round_to(double value, int64_t digits) {
     std::snprintf(buffer, sizeof buffer, "%.*f", static_cast<int>(digits), value);
     return std::strtod(buffer, nullptr);
   }
-  // Round the integer digits: the scientific form with fewer digits rounds half to even on the exact value.
+  // Rounds the integer digits: the scientific form with fewer digits rounds half to even on the exact value.
   const int magnitude = value == 0 ? 0 : static_cast<int>(std::floor(std::log10(std::fabs(value))));
   const int64_t kept = magnitude + digits;
   if (kept < -1) return std::copysign(0.0, value);
@@ -496,7 +496,7 @@ void append_json_escape(std::string& out, uint32_t unit) {
 
 void append_json_string(std::string& out, std::string_view text, bool ensure_ascii) {
   out.push_back('"');
-  size_t plain = 0;  // start of the run of characters that go out as they are
+  size_t plain = 0;  // start of the run of characters that need no escape
   for (size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
     if (c >= 0x20 && c != '"' && c != '\\' && (c < 0x7F || !ensure_ascii)) continue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Python's str knows about characters and text, on UTF-8: properties, case, stripping, splitting, numbers.
+// Python's str operations on UTF-8: character properties, case, stripping, splitting, numbers.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace quire::text::jinja {
 bool is_space(char32_t c);
 bool is_alpha(char32_t c);
 bool is_decimal(char32_t c);
-int decimal_value(char32_t c);  // of a decimal digit of any script
+int decimal_value(char32_t c);  // the value of a decimal digit of any script
 bool is_digit(char32_t c);
 bool is_numeric(char32_t c);
 bool is_alnum(char32_t c);
@@ -25,7 +25,7 @@ bool is_cased(char32_t c);
 bool is_printable(char32_t c);
 bool is_identifier_start(char32_t c);
 bool is_identifier_part(char32_t c);
-bool is_line_break(char32_t c);  // as str.splitlines
+bool is_line_break(char32_t c);  // as in str.splitlines
 
 // --- Positions ---
 size_t count_code_points(std::string_view text);
@@ -48,15 +48,15 @@ std::string fold_case(std::string_view text);
 // Strips white space, or the characters of *chars, at the chosen ends.
 std::string_view strip(std::string_view text, const std::string* chars, bool left, bool right);
 std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends);
-// By runs of white space; max_split < 0: no limit. The order is that of the text also from the right.
+// Splits at runs of white space; max_split < 0: no limit. The result is in text order, even from the right.
 std::vector<std::string_view> split_space(std::string_view text, int64_t max_split, bool from_right);
 std::vector<std::string_view> split_by(std::string_view text, std::string_view separator, int64_t max_split,
                                        bool from_right);
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to, int64_t count);
-// As std::string_view::find and rfind, in linear time whatever the texts are.
+// Like std::string_view::find and rfind, but in linear time for any texts.
 size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
 size_t rfind_text(std::string_view text, std::string_view part);
-// Non-overlapping occurrences.
+// The number of non-overlapping occurrences.
 size_t count_of(std::string_view text, std::string_view part);
 
 // --- HTML ---
@@ -64,18 +64,18 @@ std::string escape_html(std::string_view text);
 std::string unescape_html(std::string_view text);
 
 // --- Numbers ---
-// As Python's int(text, base) and float(text): white space around, underscores between digits.
+// Like Python's int(text, base) and float(text): with white space around and underscores between digits.
 std::optional<int64_t> parse_int(std::string_view text, int base, bool* overflow);
 std::optional<double> parse_float(std::string_view text);
-// repr() of a float: the shortest digits that read back as the same number.
+// repr() of a float: the shortest digits that give the same number.
 std::string float_repr(double value);
-// As Python's round(value, digits): half to even on the exact value.
+// Like Python's round(value, digits): half to even on the exact value.
 double round_to(double value, int64_t digits);
 
 // repr() of a string, with its quotes.
 void append_repr(std::string& out, std::string_view text);
 std::string repr_text(std::string_view text);
-// As json.dumps writes it.
+// A string as json.dumps writes it.
 void append_json_string(std::string& out, std::string_view text, bool ensure_ascii);
 
 }  // namespace quire::text::jinja

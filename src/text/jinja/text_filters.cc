@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Filters that give text or numbers.
+// Filters that return text or numbers.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -22,7 +22,7 @@ Value map_filter(Interpreter& in, const Value& v, Args& args) {
   return in.heap().string(MarkedText(Map(text.text()), text.origins().least_trusted()), text.is_markup());
 }
 
-// Words start after blanks, dashes and opening brackets; not what str.title() calls a word.
+// Words start after spaces, dashes and opening brackets, unlike in str.title().
 std::string title_words(std::string_view text) {
   std::string out;
   size_t start = 0;
@@ -88,7 +88,7 @@ Value format_filter(Interpreter& in, const Value& v, Args& args) {
 
 const std::string& require_text(const char* filter, const Value& v) {
   if (v.is_undefined()) fail_undefined(v);
-  if (!v.is_string()) fail(std::string(filter) + " wants a string, not '" + python_type_name(v) + "'");
+  if (!v.is_string()) fail(std::string(filter) + " requires a string, not '" + python_type_name(v) + "'");
   return v.text();
 }
 
@@ -258,7 +258,7 @@ Value urlencode_filter(Interpreter& in, const Value& v, Args& args) {
   }
   for (const Value& pair : pairs) {
     const Values parts = to_values(heap, pair);
-    if (parts.size() != 2) fail("urlencode wants pairs of a name and a value");
+    if (parts.size() != 2) fail("urlencode requires pairs of a name and a value");
     if (!out.empty()) out += "&";
     out += quoted(parts[0], true) + "=";
     out += quoted(parts[1], true);
@@ -269,13 +269,13 @@ Value urlencode_filter(Interpreter& in, const Value& v, Args& args) {
 Value xmlattr_filter(Interpreter& in, const Value& v, Args& args) {
   const Bound bound("xmlattr", args, {"autospace"});
   if (v.is_undefined()) fail_undefined(v);
-  if (!v.is(Type::kDict)) fail("xmlattr wants a dict");
+  if (!v.is(Type::kDict)) fail("xmlattr requires a dict");
   Heap& heap = in.heap();
   std::string out;
   Origin origin = Origin::kTemplate;
   for (const DictObject::Entry& entry : v.dict().entries) {
     if (entry.value.is_none() || entry.value.is_undefined()) continue;
-    if (!entry.key.is_string()) fail("xmlattr wants strings as names");
+    if (!entry.key.is_string()) fail("xmlattr requires strings as names");
     bool bad = false;
     each_code_point(entry.key.text(), [&](char32_t c, std::string_view) {
       bad = bad || is_space(c) || c == '/' || c == '>' || c == '=';
@@ -297,7 +297,7 @@ Value unsupported_filter(Interpreter&, const Value&, Args&) {
 // --- Numbers ---
 
 [[noreturn]] void fail_large_int() {
-  fail("an integer is larger than 64 bits, which templates here do not support");
+  fail("an integer is larger than 64 bits, which is not supported");
 }
 
 Value int_from_float(double d, bool* ok) {
@@ -389,7 +389,7 @@ Value filesizeformat_filter(Interpreter& in, const Value& v, Args& args) {
   std::optional<double> parsed;
   if (v.is_number()) parsed = v.as_real();
   if (v.is_string()) parsed = parse_float(v.text());
-  if (!parsed) fail("filesizeformat wants a number");
+  if (!parsed) fail("filesizeformat requires a number");
   const double bytes = *parsed;
   const bool binary = bound.flag(0, false);
   const double base = binary ? 1024 : 1000;
@@ -397,7 +397,7 @@ Value filesizeformat_filter(Interpreter& in, const Value& v, Args& args) {
   if (bytes < base) {
     bool ok = false;
     const Value whole = int_from_float(bytes, &ok);
-    if (!ok) fail("filesizeformat wants a finite number");
+    if (!ok) fail("filesizeformat requires a finite number");
     return in.heap().string(to_str(in.heap(), whole) + " Bytes");
   }
   static constexpr const char* kDecimal[] = {"kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"};

@@ -49,10 +49,10 @@ void append_mapped(std::string& out, char32_t c, const CaseRun (&runs)[N], const
   }
 }
 
-// A capital sigma at the end of a word becomes the final form.
+// Whether a capital sigma is at the end of a word, where it becomes the final form.
 bool is_final_sigma(std::string_view text, size_t at, size_t size) {
   auto significant_is_cased = [](std::string_view part, bool backwards) {
-    size_t looked = 0;  // bounded: a run of ignorable characters is short in real text
+    size_t looked = 0;  // limited, since real text has only short runs of ignorable characters
     if (backwards) {
       size_t end = part.size();
       while (end > 0 && looked < 4096) {
@@ -126,7 +126,7 @@ bool is_decimal(char32_t c) {
   return contains(kDecimal, c);
 }
 int decimal_value(char32_t c) {
-  // Decimal digits come in runs of ten, zero first; runs that touch start anew every ten.
+  // Decimal digits are in runs of ten, zero first; adjacent runs restart every ten.
   const auto* it = std::upper_bound(std::begin(kDecimal), std::end(kDecimal), c,
                                     [](char32_t x, const CodeRange& r) { return x < r.first; });
   return it == std::begin(kDecimal) ? 0 : static_cast<int>((c - (it - 1)->first) % 10);

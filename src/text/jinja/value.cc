@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Storage of values: counted strings, the render's heap, and the insertion-ordered dict.
+// Storage of values: reference-counted strings, the heap of a render, and the insertion-ordered dict.
 #include "text/jinja/value.h"
 
 #include <algorithm>
@@ -71,11 +71,11 @@ bool Value::same_as(const Value& other) const {
 
 namespace {
 
-// What a render may take of the processor, in seconds. The templates of models take milliseconds; a step of work on
-// long strings can cost fifty times one of arithmetic, so a count of steps alone does not bound the time.
+// The CPU time of a render in seconds. Real templates need milliseconds. A step on long strings can cost fifty times
+// one of arithmetic, so the number of steps alone does not bound the time.
 constexpr double kMaxCpuSeconds = 2;
 
-// Processor time of this thread, so that a busy machine does not make a template fail.
+// CPU time of this thread, so that a busy machine does not make a template fail.
 double cpu_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -84,14 +84,14 @@ double cpu_seconds() {
 
 }  // namespace
 
-// Steps are taken from the reserve by the ten thousand, so that flag and clock are looked at often and cost nothing.
+// Steps are taken from the reserve in thousands, so that checking the flag and the clock costs nothing.
 void Heap::take_steps(uint64_t count) {
   constexpr uint64_t kSlice = 10'000;
   const double now = cpu_seconds();
   if (cpu_deadline_ == 0) cpu_deadline_ = now + kMaxCpuSeconds;
   if (now > cpu_deadline_) {
-    throw TemplateError{"the template ran for longer than the " + std::to_string(static_cast<int>(kMaxCpuSeconds)) +
-                            " seconds of processor time that a render may take",
+    throw TemplateError{"the template exceeded the limit of " + std::to_string(static_cast<int>(kMaxCpuSeconds)) +
+                            " seconds of CPU time",
                         0, false, ErrorCode::kExhausted};
   }
   if (cancelled_ != nullptr && *cancelled_) {
@@ -99,7 +99,7 @@ void Heap::take_steps(uint64_t count) {
   }
   const uint64_t missing = count - steps_left_;
   if (missing > steps_reserved_) {
-    throw TemplateError{"the template ran for more steps than a render may take", 0, false, ErrorCode::kExhausted};
+    throw TemplateError{"the template exceeded the limit of steps", 0, false, ErrorCode::kExhausted};
   }
   const uint64_t taken = std::min(steps_reserved_, std::max(missing, kSlice));
   steps_reserved_ -= taken;
@@ -110,7 +110,7 @@ void Heap::charge(size_t bytes) {
   used_ += bytes;
   if (used_ > max_bytes_) {
     used_ -= bytes;
-    throw TemplateError{"the template uses more memory than a render may take", 0, false, ErrorCode::kExhausted};
+    throw TemplateError{"the template exceeded the memory limit", 0, false, ErrorCode::kExhausted};
   }
 }
 
@@ -163,7 +163,7 @@ std::unique_ptr<StringObject> make_immortal(std::string text) {
 
 namespace {
 
-// Drawn once a process, so that nobody can prepare keys that collide.
+// Random per process, so that nobody can prepare colliding keys.
 uint64_t hash_seed() {
   static const uint64_t seed = [] {
     std::random_device device;
@@ -210,7 +210,7 @@ uint64_t hash_value(const Value& value) {
     }
     case Type::kTuple: {
       uint64_t h = hash_seed() + 1;
-      // The same tuple may stand in it many times over: each look at it is work.
+      // A tuple may contain the same tuple many times, so each visit counts as work.
       Heap& heap = *value.list().heap;
       const DepthGuard guard(heap);
       heap.step(value.list().items.size());

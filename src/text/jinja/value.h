@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values that templates compute with: Python's None, bool, int, float, str, list, tuple, dict and a few objects.
+// The values of templates: Python's None, bool, int, float, str, list, tuple, dict and a few objects.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ class Heap;
 class Interpreter;
 struct MacroNode;
 
-// What is thrown inside this folder when a template fails; parse() and render() turn it into an Error.
+// Thrown inside this folder when a template fails; parse() and render() convert it to an Error.
 struct TemplateError {
   std::string message;
   int line = 0;         // 0: not known yet
@@ -31,7 +31,7 @@ struct TemplateError {
 [[noreturn]] void fail(std::string message);
 
 enum class Type : uint8_t {
-  kMissing,  // no value was bound: never seen by a template
+  kMissing,  // no value was bound; never visible to a template
   kUndefined,
   kNone,
   kBool,
@@ -52,16 +52,16 @@ enum class Type : uint8_t {
   kJoiner,
 };
 
-// Why a value is undefined; decides the message of the error that its use gives.
+// Why a value is undefined; selects the message of the error when it is used.
 enum class UndefinedKind : uint8_t { kName, kAttribute, kHint };
 
-// The text of a string value. Counted by its Values, never shared between threads, except the immortal ones that
-// belong to a parsed template and are not counted.
+// The text of a string value. Its Values count references, and it is never shared between threads, except for immortal
+// strings, which belong to a parsed template and are not counted.
 struct StringObject {
   std::string text;
-  Heap* heap = nullptr;  // whose memory account it is on; null: immortal
+  Heap* heap = nullptr;  // that accounts for its memory; null: immortal
   uint32_t references = 0;
-  int64_t code_points = -1;  // -1: not counted yet
+  int64_t code_points = -1;  // -1: not known yet
   Origins origins = {};      // of its bytes
 };
 
@@ -71,8 +71,8 @@ struct Object {
 struct ListObject;
 struct DictObject;
 
-// One value, 16 bytes. Strings are counted and freed with their last Value; lists, dicts and other objects are
-// references into the render's Heap, which frees them all at its end: cycles cost nothing, and no destructor recurses.
+// One value, 16 bytes. Strings are freed with their last Value; lists, dicts and other objects are references into the
+// Heap of the render, which frees all of them at its end. So cycles do not matter, and no destructor recurses.
 class Value {
  public:
   Value() = default;
@@ -124,7 +124,9 @@ class Value {
     return *static_cast<T*>(payload_.object);
   }
   UndefinedKind undefined_kind() const { return static_cast<UndefinedKind>(flag_ & 3); }
-  Type undefined_owner() const { return static_cast<Type>(flag_ >> 2); }  // of kAttribute: what lacks it
+  Type undefined_owner() const {
+    return static_cast<Type>(flag_ >> 2);
+  }  // for kAttribute: the type without that attribute
   // Python's `is`.
   bool same_as(const Value& other) const;
   Value with_markup(bool markup) const {
@@ -153,7 +155,7 @@ class Value {
   }
 
   Type type_ = Type::kMissing;
-  uint8_t flag_ = 0;  // string: is Markup; undefined: its kind, and the owner's type above two bits
+  uint8_t flag_ = 0;  // string: is Markup; undefined: its kind in two bits, then the owner's type
   Payload payload_{0};
 };
 
@@ -162,12 +164,12 @@ using Values = std::vector<Value>;
 // A list or a tuple.
 struct ListObject : Object {
   Values items;
-  Heap* heap = nullptr;  // whose account hashing a tuple is on
-  bool group = false;    // a tuple made by groupby: its parts are also .grouper and .list
+  Heap* heap = nullptr;  // that accounts for hashing a tuple
+  bool group = false;    // a tuple made by groupby, which also has .grouper and .list
 };
 
-// A dict: entries in order of insertion, found by hash once there are more than a few. Keys are equal as in Python
-// (1, 1.0 and True are one key).
+// A dict: entries in insertion order, found by hash once there are more than a few. Keys are equal as in Python (1, 1.0
+// and True are one key).
 struct DictObject : Object {
   struct Entry {
     Value key;
@@ -205,7 +207,7 @@ struct DictViewObject : Object {
   DictObject* dict = nullptr;
 };
 
-// A Python generator: each call gives the next item; used up once, printed as Python prints it.
+// A Python generator: each call returns the next item; it can be used once, and is printed as in Python.
 struct GeneratorObject : Object {
   std::function<bool(Value&)> next;
   const char* python_type = "generator";
@@ -243,16 +245,16 @@ struct MacroObject : Object {
   Frame* frame = nullptr;  // where it was defined
 };
 
-// The memory and time account of one render, and the owner of its objects. Used by one thread.
+// Accounts for the memory and time of one render, and owns its objects. Used by one thread.
 class Heap {
  public:
-  // `cancelled`, if there is one, turns true when nobody waits for the render any more.
+  // `cancelled`, if not null, is set to true when nobody waits for the render any more.
   Heap(uint64_t max_steps, size_t max_bytes, const std::atomic<bool>* cancelled = nullptr)
       : steps_reserved_(max_steps), cancelled_(cancelled), max_bytes_(max_bytes) {}
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
 
-  // Work done; throws when the template has used up its share of steps or of the processor's time, or was cancelled.
+  // Counts work; throws if the template exceeded its limit of steps or CPU time, or was cancelled.
   void step(uint64_t count = 1) {
     if (count > steps_left_) take_steps(count);
     steps_left_ -= count;
@@ -261,7 +263,7 @@ class Heap {
   void charge(size_t bytes);
   void discharge(size_t bytes) { used_ -= bytes; }
 
-  // A text with known origins; the others below are the template's own.
+  // A text with known origins; the strings below are the template's own.
   Value string(MarkedText text, bool markup = false);
   Value string(std::string text, bool markup = false) { return string(MarkedText(std::move(text)), markup); }
   Value string(std::string_view text) { return string(std::string(text)); }
@@ -279,16 +281,16 @@ class Heap {
     return raw;
   }
 
-  // Nested printing, comparing and iterating share one depth, so that hostile nesting ends in an error.
+  // Nested printing, comparing and iterating share one depth, so that hostile nesting is an error.
   int depth = 0;
   int max_depth = 1200;
 
  private:
   void take_steps(uint64_t count);
-  uint64_t steps_left_ = 0;  // of what was taken from the reserve
+  uint64_t steps_left_ = 0;  // of the steps taken from the reserve
   uint64_t steps_reserved_;
   const std::atomic<bool>* cancelled_;
-  double cpu_deadline_ = 0;  // of this thread's processor time, in seconds; 0: not set yet
+  double cpu_deadline_ = 0;  // in CPU time of this thread, in seconds; 0: not set yet
   size_t max_bytes_;
   size_t used_ = 0;
   std::vector<std::unique_ptr<Object>> objects_;
@@ -300,7 +302,7 @@ class DepthGuard {
   explicit DepthGuard(Heap& heap) : heap_(heap) {
     if (++heap_.depth > heap_.max_depth) {
       --heap_.depth;
-      fail("the template nests too deeply");
+      fail("the template is nested too deeply");
     }
   }
   ~DepthGuard() { --heap_.depth; }
@@ -318,10 +320,10 @@ inline DictObject& Value::dict() const {
   return *static_cast<DictObject*>(payload_.object);
 }
 
-// A string that belongs to a parsed template: counted by nobody, safe to share between threads.
+// A string that belongs to a parsed template: not counted, and safe to share between threads.
 std::unique_ptr<StringObject> make_immortal(std::string text);
 
-uint64_t hash_value(const Value& value);  // throws for unhashable types, as Python
+uint64_t hash_value(const Value& value);  // throws for unhashable types, as in Python
 uint64_t hash_text(std::string_view text);
 
 }  // namespace quire::text::jinja

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Word wrapping with textwrap's rules: where a line may break, and how chunks fill lines.
+// Word wrapping by the rules of textwrap: where a line may break, and how chunks fill lines.
 #include "text/jinja/wrap.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ bool is_word_punctuation(char32_t c) {
   return is_word(c) || (c < 0x80 && std::string_view("!\"'&.,?").find(static_cast<char>(c)) != std::string_view::npos);
 }
 
-// Cuts a line into the pieces between which it may break.
+// Splits a line into the chunks between which it may break.
 class Chunker {
  public:
   Chunker(View text, bool hyphens) : text_(text), hyphens_(hyphens) {}
@@ -44,7 +44,7 @@ class Chunker {
   bool letter(size_t i) const { return i < text_.size() && is_letter(text_[i]); }
   bool hyphen(size_t i) const { return i < text_.size() && text_[i] == '-'; }
 
-  // The end of an em-dash ("--" and more, before a word) that starts at i, or i.
+  // The end of an em-dash ("--" or more, before a word) that starts at i, or i.
   size_t dash_end(size_t i) const {
     size_t end = i;
     while (hyphen(end)) ++end;
@@ -82,8 +82,8 @@ bool is_blank_chunk(View chunk) {
   return std::all_of(chunk.begin(), chunk.end(), is_space);
 }
 
-// How much of a chunk that is longer than a line goes on this one.
-size_t long_word_cut(View chunk, size_t room, bool hyphens) {
+// How much of a chunk that is longer than a line fits on this one.
+size_t long_word_part(View chunk, size_t room, bool hyphens) {
   if (hyphens && chunk.size() > room) {
     const View head = chunk.substr(0, room);
     const size_t at = head.rfind(U'-');
@@ -112,7 +112,7 @@ std::vector<std::string> wrap_line(std::string_view line, int64_t width, bool br
     }
     if (!chunks.empty() && chunks.back().size() > limit) {
       if (break_long_words) {
-        const size_t cut = long_word_cut(chunks.back(), limit - used, break_on_hyphens);
+        const size_t cut = long_word_part(chunks.back(), limit - used, break_on_hyphens);
         current.push_back(chunks.back().substr(0, cut));
         chunks.back().remove_prefix(cut);
       } else if (current.empty()) {
