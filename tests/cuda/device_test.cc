@@ -135,7 +135,8 @@ TEST_F(CudaDevice, FindsKernelsInAnyImageThatFits) {
 TEST_F(CudaDevice, LoadsOnlyTheImageThatListsAKernel) {
   gpu::Device& device = open();
   fake::fail("cuModuleGetFunction", kInvalidValue, 1, true);
-  EXPECT_TRUE(device.kernel("twice_f32").ok()) << "only in the last image";
+  EXPECT_TRUE(device.has_kernel("wide_f32") && !device.has_kernel("only_there")) << "the lists are enough";
+  EXPECT_TRUE(device.kernel("twice_f32").ok()) << "in the last image alone";
   EXPECT_THAT(device.kernel("wide_f32").error().message, HasSubstr("cuModuleGetFunction failed"));
 }
 
@@ -143,6 +144,7 @@ TEST_F(CudaDevice, FindsKernelsByNameWhereTheDriverDoesNotListThem) {
   fake::fail("cuModuleGetFunctionCount", kInvalidValue, 0, true);
   device_ = open_device(0, kImages).value();
   gpu::Device& device = *device_;
+  EXPECT_TRUE(device.has_kernel("wide_f32") && !device.has_kernel("only_there"));
   EXPECT_TRUE(device.kernel("wide_f32").ok() && device.kernel("fill_f32").ok());
   EXPECT_THAT(device.kernel("only_there").error().message, HasSubstr("no CUDA kernel named 'only_there'"));
   EXPECT_THAT(device.kernel_names(), testing::ElementsAre("fill_f32", "wide_f32"));

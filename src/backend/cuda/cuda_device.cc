@@ -132,10 +132,15 @@ class Kernels {
     return not_found("this build has no CUDA kernel named '" + text + "' for this GPU");
   }
 
-  // Whether the driver has listed the kernel, without loading its code. False also where the driver cannot list.
-  bool lists(std::string_view name) {
-    return std::any_of(entries_.begin(), entries_.end(),
-                       [&](Entry& entry) { return load(entry).ok() && entry.names.contains(name); });
+  // Asks the lists of the driver, which loads no code; where it cannot list, looks for the kernel.
+  bool has(std::string_view name) {
+    bool listed = false;
+    for (Entry& entry : entries_) {
+      if (!load(entry).ok()) return false;
+      if (entry.names.contains(name)) return true;
+      listed = listed || !entry.names.empty();
+    }
+    return !listed && find(name).ok();
   }
 
   // All, where the driver can list them; else those that were found so far.
@@ -274,7 +279,7 @@ class CudaDevice : public gpu::Device {
   }
   bool has_kernel(std::string_view name) override {
     session_->bind();
-    return kernels_.lists(name) || kernels_.find(name).ok();
+    return kernels_.has(name);
   }
   std::vector<std::string> kernel_names() const override {
     session_->bind();

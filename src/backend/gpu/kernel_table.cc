@@ -89,8 +89,14 @@ KernelTable::KernelTable(Device& device) : device_(device) {
     std::string name = name_of(row.name, pair / kTypes, pair % kTypes);
     if (device.has_kernel(name)) {
       entries_[i].name = std::move(name);
-    } else if ((row.types & kOptional) == 0) {
-      if (missing.empty()) why = device.kernel(name).error().message;
+      continue;
+    }
+    if ((row.types & kOptional) != 0) continue;
+    const auto kernel = device.kernel(name);
+    if (kernel.ok()) {
+      entries_[i] = {std::move(name), *kernel};
+    } else {
+      if (missing.empty()) why = kernel.error().message;
       missing += (missing.empty() ? "" : ", ") + name;
     }
   }
