@@ -98,8 +98,7 @@ struct ContentRules {
   bool fill_null = false;     // null or missing content becomes empty
 };
 ContentRules content_rules(ContentFormat wanted, const TemplateTraits& traits);
-// The messages with their contents in that shape. The arguments of tool calls that are JSON text become objects, which
-// templates expect.
+// The messages with their contents in that shape, and with JSON text as tool call arguments turned into objects.
 Result<json::Value> normalize_messages(const json::Value& messages, const ContentRules& rules);
 
 }  // namespace quire::text
