@@ -46,9 +46,8 @@ struct ChatRequest {
   // Others, with their names in tokenizer_config.json: {"unk_token", "<unk>"}, {"pad_token", ...}.
   std::vector<std::pair<std::string, std::string>> special_tokens;
   ContentFormat content_format = ContentFormat::kAuto;
-  std::optional<std::tm> now;  // for strftime_now; default: the machine's local time
-  const std::atomic<bool>* cancelled =
-      nullptr;  // set to true when nobody waits for the result; then render() fails soon
+  std::optional<std::tm> now;                    // for strftime_now; default: the machine's local time
+  const std::atomic<bool>* cancelled = nullptr;  // set to true when nobody waits: rendering then fails soon
 };
 
 // A rendered conversation.
