@@ -76,8 +76,8 @@ def main() -> int:
     share = (own + http) / real
     print(f"{options.streams} streams, {options.threads} threads\n"
           f"engine's own step       {1e6 * own:10.1f} us  ({engine['steps_per_s']:.0f} steps/s, {engine['tokens_per_s']:.0f} tokens/s)\n"
-          f"HTTP and formatting     {1e6 * http:10.1f} us of processor time a step\n"
-          f"a real step             {1e6 * real:10.1f} us  (in process; {1e6 * compute / options.threads:.0f} us a computing thread when served)\n"
+          f"HTTP and formatting     {1e6 * http:10.1f} us of CPU time per step\n"
+          f"a real step             {1e6 * real:10.1f} us  (in process; {1e6 * compute / options.threads:.0f} us per computing thread when served)\n"
           f"share                   {100 * share:10.2f} %   (wanted: under 2)")
     if options.json:
         options.json.write_text(json.dumps({"engine_s": own, "http_s": http, "step_s": real, "share": share}, indent=1) + "\n")

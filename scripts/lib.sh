@@ -118,8 +118,7 @@ configure() {
   fi
   local log="${TMPDIR:-/tmp}/quire-configure.$$"
   if ! (cd "$QUIRE_ROOT" && cmake --preset "$preset" "$@") >"$log" 2>&1 ||
-    # The tree was made by another compiler: CMake would start over and forget the preset's settings, such as
-    # sanitizers.
+    # The tree was made by another compiler: CMake would start over and forget the preset's settings.
     { grep -q "require your cache to be deleted" "$log" &&
       ! (cd "$QUIRE_ROOT" && cmake --fresh --preset "$preset" "$@") >"$log" 2>&1; }; then
     cat "$log" >&2

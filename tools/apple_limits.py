@@ -29,8 +29,7 @@ class Chip:
 
 CHIPS = (Chip("M1 Pro", 200e9, 5.3e12), Chip("M4 Max", 546e9, 18e12))
 
-# Bytes per weight: GGUF's blocks with their scales; MLX's and AWQ's 4 bits with a scale and a zero per 64 and 128
-# weights.
+# Bytes per weight: GGUF's blocks with their scales; 4 bits of MLX and AWQ with a scale and a zero per 64 and 128.
 WEIGHTS = {"bf16": 2.0, "q8_0": 34 / 32, "q6_k": 210 / 256, "q4_k": 144 / 256, "q4_0": 18 / 32,
            "mlx 4 bit": 0.5 + 4 / 64, "awq 4 bit": 0.5 + 2.5 / 128}
 TILE_ROWS = 16  # rows of the matrix tile; fewer rows leave the others idle, and cost the same

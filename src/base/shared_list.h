@@ -34,7 +34,6 @@ class SharedList {
   bool empty() const { return get().empty(); }
   const T& operator[](size_t i) const { return get()[i]; }
   const T& front() const { return get().front(); }
-  bool shares_with(const SharedList& other) const { return items_ == other.items_; }
 
   std::vector<T>& edit() {
     if (items_ == nullptr) {

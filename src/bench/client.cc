@@ -213,7 +213,7 @@ void Connection::write() {
     asio::async_write(stream, asio::buffer(exchange_->request),
                       [self = shared_from_this()](const ErrorCodeT& error, size_t) {
                         // A server may respond and close before it has read everything: its response says more than
-                        // this error.
+                        // this.
                         if (error && error != asio::error::broken_pipe && error != asio::error::connection_reset) {
                           return self->failed("sending", error);
                         }

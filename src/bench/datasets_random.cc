@@ -143,8 +143,7 @@ Result<Trace> read_json_trace(const DatasetOptions& o) {
   return out;
 }
 
-// The block size that fits the lengths, given that only the last block of each row may be shorter. 0: none fits all
-// rows.
+// The block size that fits the lengths if only the last block of each row may be shorter. 0: none fits all rows.
 int64_t find_chunk(const std::vector<TraceRow>& rows) {
   for (int64_t chunk = 8; chunk <= 8192; chunk *= 2) {
     bool fits = true, any = false;

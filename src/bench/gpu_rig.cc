@@ -14,8 +14,7 @@ namespace quire::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// A GPU that never rests lowers its clock, and then a time depends on what ran before. So samples are short, with
-// rests.
+// A GPU that never rests lowers its clock, so that a time depends on what ran before. So samples are short.
 constexpr double kSampleSeconds = 1e-3;
 constexpr std::chrono::milliseconds kRest(10);
 constexpr size_t kWalkBytes = size_t{320} << 20;  // several times the size of any cache

@@ -173,8 +173,7 @@ Arithmetic arithmetic_of(DType type) {
   return is_quantised(type) ? Arithmetic::kInt8 : Arithmetic::kBf16;
 }
 
-// All row counts of one weight, which is packed as often as needed to fill the buffer that the read limit is measured
-// on.
+// All row counts of one weight, which is packed often enough to fill the buffer of the read limit.
 Status run_linear(Runner& runner, Backend& backend, Isa level, DType type, cases::LinearShape shape,
                   const std::vector<int64_t>& rows, const std::function<void(int64_t)>& next) {
   const int64_t n = shape.n, k = cases::rounded_k(type, shape.k);

@@ -149,8 +149,7 @@ Status Bench::check() const {
   if (!a.ramp_up_strategy.empty()) {
     if (a.request_rate > 0) return invalid_argument("--ramp-up-strategy and --request-rate cannot be used together");
     if (!(a.ramp_up_start_rps > 0) || !(a.ramp_up_end_rps > a.ramp_up_start_rps) || !std::isfinite(a.ramp_up_end_rps)) {
-      return invalid_argument(
-          "--ramp-up-strategy needs --ramp-up-start-rps greater than 0 and --ramp-up-end-rps greater than that");
+      return invalid_argument("--ramp-up-strategy needs --ramp-up-start-rps above 0 and --ramp-up-end-rps above that");
     }
   }
   for (const auto& [name, value] : options_.headers) {
@@ -486,9 +485,7 @@ Result<ServeSummary> Bench::run() {
                processor_seconds() - cpu_before);
   // A client that is busy all the time measures itself.
   if (result.duration > 1 && processor_seconds() - cpu_before > 0.85 * result.duration * client_->threads()) {
-    io_.note(
-        "the client's threads were busy almost all the time: the times may be the client's own; raise "
-        "--client-threads");
+    io_.note("the client's threads were almost always busy, which may affect the times: raise --client-threads");
   }
   show_failures(result);
   io_.print(report.text());

@@ -105,19 +105,15 @@ void add_throughput(CLI::App& bench, int& exit_code) {
   add_common(*command, *flags);
   dataset->output_len = command->get_option("--output-len");
   add_bench_option(*command, "--num-prompts", flags->workload.num_prompts, "Number of requests");
-  add_bench_option(*command, "--num-warmups", flags->workload.num_warmups,
-                   "Requests before the measured ones, one after the other");
+  add_bench_option(*command, "--num-warmups", flags->workload.num_warmups, "Requests before the measured ones");
   dataset->name = command
                       ->add_option("--dataset-name", dataset->options.name,
                                    "sharegpt, random, sonnet, custom, prefix_repetition, burstgpt or timed_trace; "
                                    "default: sharegpt with --dataset-path, else random token ids")
                       ->envname("QUIRE_DATASET_NAME");
-  command
-      ->add_option("--dataset-path", dataset->options.path,
-                   "File of the dataset. --output-len overrides its output lengths")
+  command->add_option("--dataset-path", dataset->options.path, "Its file; --output-len overrides its output lengths")
       ->envname("QUIRE_DATASET_PATH");
-  add_switch(*command, "--skip-chat-template", dataset->options.skip_chat_template,
-             "Use custom prompts without the chat template");
+  add_switch(*command, "--skip-chat-template", dataset->options.skip_chat_template, "Use custom prompts unchanged");
   add_switch(*command, "--disable-shuffle", dataset->options.disable_shuffle, "Use samples in the order of the file");
   add_switch(*command, "--oversample", dataset->oversample, "Repeat samples if the file has too few");
   command->callback([flags, dataset, &exit_code] { exit_code = throughput(*flags, *dataset); });

@@ -75,10 +75,8 @@ void add_bench_lengths(CLI::App& bench, int& exit_code) {
   command->remove_option(command->get_option("--max-num-seqs"));
   command->add_option("--max-num-seqs", f->lengths.max_num_seqs, "Values to compare, one row each (default: 1 8 32)");
   command->add_option("--dataset-path", f->lengths.dataset_path, "ShareGPT JSON")->envname("QUIRE_DATASET_PATH");
-  command->add_option("--num-prompts", f->lengths.num_prompts, "Number of prompts (default: 100)")
-      ->envname("QUIRE_NUM_PROMPTS");
-  command->add_option("--output-len", f->lengths.output_len, "Maximum tokens per output (default: 256)")
-      ->envname("QUIRE_OUTPUT_LEN");
+  add_bench_option(*command, "--num-prompts", f->lengths.num_prompts, "Number of prompts");
+  add_bench_option(*command, "--output-len", f->lengths.output_len, "Maximum tokens per output");
   command->add_option("--temperature", f->lengths.temperature, "Replaces the model's default; 0 is greedy")
       ->envname("QUIRE_TEMPERATURE");
   command->callback([f, &exit_code] { exit_code = lengths(*f); });
@@ -89,14 +87,10 @@ void add_bench_engine(CLI::App& bench, int& exit_code) {
   CLI::App* command =
       bench.add_subcommand("engine", "Measure the engine's steps per second, with a model that computes nothing");
   add_bench_output(*command, f->common);
-  command->add_option("--num-streams", f->ceiling.num_streams, "Concurrent streams (default: 32)")
-      ->envname("QUIRE_NUM_STREAMS");
-  command->add_option("--input-len", f->ceiling.input_len, "Tokens per prompt (default: 128)")
-      ->envname("QUIRE_INPUT_LEN");
-  command->add_option("--output-len", f->ceiling.output_len, "Tokens per output (default: 2000)")
-      ->envname("QUIRE_OUTPUT_LEN");
-  command->add_option("--vocab-size", f->ceiling.vocab_size, "Logits per row (default: 1024)")
-      ->envname("QUIRE_VOCAB_SIZE");
+  add_bench_option(*command, "--num-streams", f->ceiling.num_streams, "Concurrent streams");
+  add_bench_option(*command, "--input-len", f->ceiling.input_len, "Tokens per prompt");
+  add_bench_option(*command, "--output-len", f->ceiling.output_len, "Tokens per output");
+  add_bench_option(*command, "--vocab-size", f->ceiling.vocab_size, "Logits per row");
   add_switch(*command, "--enable-prefix-caching", f->ceiling.prefix_caching, "Hash full pages, as a server does");
   add_switch(*command, "--text", f->text, "Also convert tokens to text, with the tokenizer of --model");
   command->callback([f, &exit_code] { exit_code = engine(*f); });

@@ -43,24 +43,22 @@ struct RefusedFlag {
   const char* reason;
   bool takes_value;
 };
+constexpr const char* kNoPlots = "quire draws no plots; --save-detailed saves what a plot needs";
+constexpr const char* kUseCustom = "this dataset is not supported; save it as JSONL and use --dataset-name custom";
 constexpr RefusedFlag kRefused[] = {
     {"--use-beam-search", "beam search is not an option of the OpenAI API's streams", false},
-    {"--plot-timeline", "quire draws no plots; --save-detailed saves all times for one", false},
-    {"--timeline-itl-thresholds", "quire draws no plots; --save-detailed saves all times for one", true},
-    {"--plot-dataset-stats", "quire draws no plots; --save-detailed saves all lengths for one", false},
+    {"--plot-timeline", kNoPlots, false},
+    {"--timeline-itl-thresholds", kNoPlots, true},
+    {"--plot-dataset-stats", kNoPlots, false},
     {"--trust-remote-code", "quire never runs code of a model", false},
-    {"--hf-name", "the hf dataset is not supported; save it as JSONL and use --dataset-name custom", true},
-    {"--hf-subset", "the hf dataset is not supported; save it as JSONL and use --dataset-name custom", true},
-    {"--hf-split", "the hf dataset is not supported; save it as JSONL and use --dataset-name custom", true},
-    {"--hf-output-len", "the hf dataset is not supported; save it as JSONL and use --dataset-name custom", true},
-    {"--spec-bench-output-len",
-     "the spec_bench dataset is not supported; save its prompts as JSONL and use --dataset-name custom", true},
-    {"--spec-bench-category",
-     "the spec_bench dataset is not supported; save its prompts as JSONL and use --dataset-name custom", true},
-    {"--blazedit-min-distance", "the hf dataset is not supported; save it as JSONL and use --dataset-name custom",
-     true},
-    {"--blazedit-max-distance", "the hf dataset is not supported; save it as JSONL and use --dataset-name custom",
-     true},
+    {"--hf-name", kUseCustom, true},
+    {"--hf-subset", kUseCustom, true},
+    {"--hf-split", kUseCustom, true},
+    {"--hf-output-len", kUseCustom, true},
+    {"--spec-bench-output-len", kUseCustom, true},
+    {"--spec-bench-category", kUseCustom, true},
+    {"--blazedit-min-distance", kUseCustom, true},
+    {"--blazedit-max-distance", kUseCustom, true},
     {"--random-mm-base-items-per-request", "only text is sent", true},
     {"--random-mm-limit-mm-per-prompt", "only text is sent", true},
     {"--random-mm-bucket-config", "only text is sent", true},
@@ -76,8 +74,7 @@ void add_target_flags(CLI::App& app, ServeFlags& f) {
   add("--host", o.host, "Default 127.0.0.1");
   add("--port", o.port, "Default 8000");
   add("--endpoint", o.endpoint, "Path of the API (default: that of the backend)");
-  add("--model", o.model,
-      "Model name in requests, and the model whose tokenizer counts tokens (default: the server's first model)");
+  add("--model", o.model, "Model name in requests; its tokenizer counts tokens (default: the server's first model)");
   add("--served-model-name", o.served_model_name, "Model name in requests, if it differs from --model");
   add("--tokenizer", o.tokenizer, "A local model whose tokenizer counts tokens: folder, .gguf or cached name");
   add("--tokenizer-mode", f.tokenizer_mode, "auto");
@@ -105,15 +102,13 @@ void add_traffic_flags(CLI::App& app, ServeFlags& f) {
   add("--num-prompts", o.dataset.num_prompts, "Number of requests (default: 1000)");
   add("--seed", o.dataset.seed, "Seed of samples and arrivals, which are those of vLLM's client (default: 0)");
   add("--request-rate", f.request_rate, "Requests per second; inf: all at once (default)");
-  add("--burstiness", f.burstiness,
-      "Shape of the gamma distribution of the gaps: 1: Poisson, below 1: burstier, inf: fixed gaps");
+  add("--burstiness", f.burstiness, "Gamma shape of the gaps; 1: Poisson, below 1: burstier, inf: fixed gaps");
   add("--max-concurrency", o.max_concurrency, "Maximum number of concurrent requests");
   add("--ramp-up-strategy", o.arrivals.ramp_up_strategy, "linear or exponential, instead of --request-rate")
       ->check(CLI::IsMember({"linear", "exponential"}));
   add("--ramp-up-start-rps", o.arrivals.ramp_up_start_rps, "Rate of the first request");
   add("--ramp-up-end-rps", o.arrivals.ramp_up_end_rps, "Rate of the last request");
-  add("--probe-request-rate", o.probe_request_rate,
-      "Additional requests per second that ignore the limits and are reported separately");
+  add("--probe-request-rate", o.probe_request_rate, "Extra requests per second without limits, reported separately");
   add("--num-warmups", o.num_warmups, "Send the first request this many times before the run");
   add("--temperature", o.temperature, "Sampling parameters, of which only those given are sent");
   add("--top-p", o.top_p, "");
@@ -123,8 +118,7 @@ void add_traffic_flags(CLI::App& app, ServeFlags& f) {
   add("--presence-penalty", o.presence_penalty, "");
   add("--repetition-penalty", o.repetition_penalty, "");
   add("--logprobs", o.logprobs, "Number of logprobs per token to request");
-  add_switch(app, "--ignore-eos", o.ignore_eos,
-             "Generate up to the requested length (always with random and timed_trace)")
+  add_switch(app, "--ignore-eos", o.ignore_eos, "Generate the full length (always with random and timed_trace)")
       ->group("Traffic");
   f.self_timed_option = add_switch(app, "--self-timed", f.self_timed,
                                    "Send requests at the timestamps of the trace (default with timed_trace)")

@@ -35,8 +35,7 @@ void add_schema(CLI::App& app, int& exit_code);
 // Prints "quire: <sentence>" to standard error and returns the exit code for that kind of error.
 int report(const Error& error);
 
-// Resolves the MODEL argument (options.model) and loads it, with a progress bar on standard error if that is a
-// terminal.
+// Resolves the MODEL argument (options.model) and loads it, with a progress bar if standard error is a terminal.
 Result<std::unique_ptr<llm::Llm>> load_llm(llm::Options options);
 // Turns the MODEL argument into a path: a folder, a .gguf, a cached name, or "" for the default model.
 Status resolve_model_argument(llm::Options& options);

@@ -68,8 +68,8 @@ const ModelFlag kModelFlags[] = {
     {kScheduler, "--max-num-batched-tokens", &Options::max_num_batched_tokens,
      "Maximum number of tokens per step (default: 512 on a CPU, 2048 on a GPU, 8192 on one with 70 GiB or more)"},
     {kScheduler, "--fair-share-tokens", &Options::fair_share_tokens,
-     "While small requests run, long prompts and requests for many sequences get at most twice the small ones' part of "
-     "a step, but at least this many prompt tokens (default: 16 on a CPU, the whole step on a GPU)"},
+     "While small requests run, long prompts and requests for many sequences get at most twice the share of the small "
+     "ones in a step, but at least this many prompt tokens (default: 16 on a CPU, the whole step on a GPU)"},
     {kScheduler, "--long-prefill-token-threshold", &Options::long_prefill_token_threshold,
      "Maximum number of tokens of one prompt per step; 0: limited only by the step"},
     {kScheduler, "--enable-chunked-prefill", &Options::enable_chunked_prefill,

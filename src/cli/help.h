@@ -10,8 +10,7 @@ namespace quire::cli {
 
 std::shared_ptr<CLI::Formatter> make_help_formatter();
 
-// Describes the value of a flag: "a whole number from 0 to 65535", "one of debug, info, warning, error"; "" if any text
-// is valid.
+// Describes the value of a flag: "a whole number from 0 to 65535", "one of debug, info"; "" if any text is valid.
 std::string wanted_value(const CLI::Option& option);
 
 }  // namespace quire::cli

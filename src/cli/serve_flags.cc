@@ -22,8 +22,7 @@ struct RefusedFlag {
 constexpr const char* kOneProcess = "quire runs one model in one process; run several servers behind a gateway";
 constexpr const char* kNotYet = "quire does not support that yet";
 constexpr const char* kNoOffload = "quire does not offload weights; choose a smaller model or a smaller weight type";
-constexpr const char* kNoCompiler =
-    "kernels are compiled ahead of time, and decode steps are recorded when they first run";
+constexpr const char* kNoCompiler = "kernels are compiled ahead of time, and decode steps are recorded automatically";
 constexpr const char* kNoPython = "quire runs no Python";
 constexpr const char* kPull = "download the files with quire pull and give their folder as MODEL";
 
@@ -144,8 +143,7 @@ void add_access_flags(CLI::App& app, ServeFlags& f) {
 
 void add_limit_flags(CLI::App& app, ServeFlags& f) {
   constexpr const char* kGroup = "Limits";
-  add(app, kGroup, "--max-num-queued-reqs", f.async.max_num_queued_reqs,
-      "Reject requests with 503 if this many are waiting")
+  add(app, kGroup, "--max-num-queued-reqs", f.async.max_num_queued_reqs, "Reject requests with 503 if this many wait")
       ->check(CLI::PositiveNumber);
   add(app, kGroup, "--max-num-queued-tokens", f.async.max_num_queued_tokens,
       "Reject requests with 503 if this many prompt tokens are waiting")
@@ -153,18 +151,13 @@ void add_limit_flags(CLI::App& app, ServeFlags& f) {
   add(app, kGroup, "--max-request-bytes", f.max_request,
       "Maximum memory of all requests together (prompts, parameters, outputs); more are rejected with 503")
       ->capture_default_str();
-  add(app, kGroup, "--max-connections", f.http.max_connections,
-      "Maximum number of connections; more are rejected with 503 and closed")
+  add(app, kGroup, "--max-connections", f.http.max_connections, "Maximum number of connections; more get a 503")
       ->capture_default_str();
-  add(app, kGroup, "--max-body-bytes", f.max_body,
-      "Maximum size of a request's body; larger ones are rejected with 413")
-      ->capture_default_str();
+  add(app, kGroup, "--max-body-bytes", f.max_body, "Maximum size of a body; larger: 413")->capture_default_str();
   add(app, kGroup, "--max-held-body-bytes", f.max_held_body,
       "Maximum size of all bodies that are being read or wait for a worker; more are rejected with 503")
       ->capture_default_str();
-  add(app, kGroup, "--max-header-bytes", f.max_header,
-      "Maximum size of a request's headers; larger ones are rejected with 431")
-      ->capture_default_str();
+  add(app, kGroup, "--max-header-bytes", f.max_header, "Maximum size of headers; larger: 431")->capture_default_str();
   add(app, kGroup, "--max-write-buffer-bytes", f.max_write_buffer,
       "Maximum data that is buffered for a client that does not read; then it is disconnected")
       ->capture_default_str();

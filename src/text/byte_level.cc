@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The byte-level alphabet of GPT-2.
+// The byte-level alphabet of GPT-2, and base64.
 #include "text/byte_level.h"
 
 #include <array>
@@ -35,6 +35,13 @@ const Alphabet& alphabet() {
   return instance;
 }
 
+int base64_value(char c) {
+  if (c >= 'A' && c <= 'Z') return c - 'A';
+  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+  if (c >= '0' && c <= '9') return c - '0' + 52;
+  return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
 }  // namespace
 
 std::string_view byte_char(unsigned char byte) {
@@ -64,6 +71,24 @@ bool append_from_byte_level(std::string& out, std::string_view piece) {
       return false;
     }
     out += static_cast<char>(bytes[cp]);
+  }
+  return true;
+}
+
+bool decode_base64(std::string_view text, std::string& out) {
+  out.clear();
+  while (!text.empty() && text.back() == '=') text.remove_suffix(1);
+  if (text.size() % 4 == 1) return false;
+  uint32_t bits = 0;
+  int count = 0;
+  for (const char c : text) {
+    const int value = base64_value(c);
+    if (value < 0) return false;
+    bits = (bits << 6 | static_cast<uint32_t>(value)) & 0xffffff;
+    count += 6;
+    if (count < 8) continue;
+    count -= 8;
+    out.push_back(static_cast<char>(bits >> count & 0xff));
   }
   return true;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The byte-level alphabet: 256 printable characters that stand for the 256 bytes.
+// Bytes as text: the byte-level alphabet, whose 256 printable characters stand for the 256 bytes, and base64.
 #pragma once
 
 #include <optional>
@@ -15,5 +15,7 @@ std::optional<unsigned char> char_byte(char32_t cp);
 void append_byte_level(std::string& out, std::string_view bytes);
 // Appends the bytes of a piece in the alphabet; false, with nothing appended, if it has another character.
 bool append_from_byte_level(std::string& out, std::string_view piece);
+// Decodes base64 with or without padding; false if it is not base64.
+bool decode_base64(std::string_view text, std::string& out);
 
 }  // namespace quire::text

@@ -224,30 +224,6 @@ Result<NormalizerPtr> read_bert(const json::Value& section) {
   return make_bert_normalizer(clean, chinese, strip, lower);
 }
 
-// Base64 with or without padding.
-Result<std::string> from_base64(std::string_view text) {
-  std::string out;
-  uint32_t bits = 0;
-  int have = 0;
-  for (const char c : text) {
-    if (c == '=' || c == '\n') continue;
-    int value = -1;
-    if (c >= 'A' && c <= 'Z') value = c - 'A';
-    if (c >= 'a' && c <= 'z') value = c - 'a' + 26;
-    if (c >= '0' && c <= '9') value = c - '0' + 52;
-    if (c == '+') value = 62;
-    if (c == '/') value = 63;
-    if (value < 0) return corrupt("normalizer.precompiled_charsmap is not base64");
-    bits = (bits << 6) | static_cast<uint32_t>(value);
-    have += 6;
-    if (have >= 8) {
-      have -= 8;
-      out += static_cast<char>((bits >> have) & 0xff);
-    }
-  }
-  return out;
-}
-
 Result<NormalizerPtr> read(const json::Value* section, int depth) {
   if (section == nullptr || section->is_null()) return NormalizerPtr();
   if (!section->is_object()) return corrupt("normalizer must be an object or null");
@@ -281,7 +257,9 @@ Result<NormalizerPtr> read(const json::Value* section, int depth) {
     const json::Value* charsmap = section->find("precompiled_charsmap");
     if (charsmap == nullptr || charsmap->is_null()) return NormalizerPtr();
     if (!charsmap->is_string()) return corrupt("normalizer.precompiled_charsmap must be a string");
-    QUIRE_ASSIGN(std::string bytes, from_base64(charsmap->as_string()));
+    std::string base64 = charsmap->as_string(), bytes;
+    std::erase(base64, '\n');
+    if (!decode_base64(base64, bytes)) return corrupt("normalizer.precompiled_charsmap is not base64");
     return make_precompiled(std::move(bytes));
   }
   return unsupported("normalizer has the type \"" + type + "\", which quire does not support");

@@ -23,8 +23,7 @@ struct FreeCode {
 };
 
 constexpr size_t kMaxClasses = 250;
-// Far above what the pattern of a pre-tokenizer needs for one word, and low enough that a hostile one stops within a
-// second.
+// Far above what the pattern of a pre-tokenizer needs for one word; a hostile pattern stops within a second.
 constexpr uint32_t kMatchLimit = 20'000'000;
 constexpr uint32_t kDepthLimit = 100'000;
 constexpr size_t kJitStackMax = size_t{8} << 20;

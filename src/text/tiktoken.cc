@@ -19,32 +19,6 @@ namespace {
 constexpr int64_t kMaxRanks = int64_t{1} << 21;  // the largest vocabularies have 2^18
 constexpr size_t kMaxTokenBytes = 512;           // the longest tokens of real files have 128
 
-int base64_value(char c) {
-  if (c >= 'A' && c <= 'Z') return c - 'A';
-  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-  if (c >= '0' && c <= '9') return c - '0' + 52;
-  return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-// False if the text is not base64.
-bool decode_base64(std::string_view text, std::string& out) {
-  out.clear();
-  while (!text.empty() && text.back() == '=') text.remove_suffix(1);
-  if (text.size() % 4 == 1) return false;
-  uint32_t bits = 0;
-  int count = 0;
-  for (const char c : text) {
-    const int value = base64_value(c);
-    if (value < 0) return false;
-    bits = (bits << 6 | static_cast<uint32_t>(value)) & 0xffffff;
-    count += 6;
-    if (count < 8) continue;
-    count -= 8;
-    out.push_back(static_cast<char>(bits >> count & 0xff));
-  }
-  return true;
-}
-
 // Tokens by rank.
 class Ranks {
  public:

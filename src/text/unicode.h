@@ -65,8 +65,7 @@ enum Category : uint8_t {
   kCc,
   kCf,
   kCo,
-  kCn,
-  kCategoryCount
+  kCn
 };
 
 // A map from code points to small words with two look-ups. Immutable.

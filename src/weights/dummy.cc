@@ -38,8 +38,7 @@ float element(uint32_t word, Spread spread) {
   return spread.base == 0.0f ? scaled : spread.base + scaled;  // 0 + x would turn -0 into 0
 }
 
-// Fills a multiple of 4 elements, starting at a multiple of 4. Several counters run side by side, so that the compiler
-// can vectorise.
+// Fills a multiple of 4 elements from a multiple of 4 on, several counters side by side so that it vectorises.
 void fill_aligned(uint64_t key, int64_t begin, std::span<float> values, Spread spread) {
   constexpr size_t kLanes = 64;
   size_t at = 0;

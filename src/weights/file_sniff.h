@@ -17,8 +17,7 @@ namespace quire::weights {
 // none of these.
 std::optional<std::string> recognise_wrong_file(std::span<const std::byte> head);
 
-// The name in quotes. Since the file chose it, control characters and ill-formed UTF-8 are escaped, and it is
-// truncated.
+// The name in quotes, truncated if it is long, with control characters and ill-formed UTF-8 escaped.
 std::string in_quotes(std::string_view name);
 
 // "'model.gguf': " + what, as a kCorrupt Error.

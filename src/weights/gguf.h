@@ -27,8 +27,7 @@ class GgufSource final : public TableSource {
  public:
   // One file, or the whole split set if it is the first part (name-00001-of-0000N.gguf).
   static Result<std::shared_ptr<const GgufSource>> open(const std::filesystem::path& file);
-  // A whole file in memory. `name` stands for it in messages; `owner` keeps the bytes alive. A part of a split set is
-  // an error.
+  // A whole file in memory, not a part of a split set. `name` is for messages; `owner` keeps the bytes alive.
   static Result<std::shared_ptr<const GgufSource>> parse(std::span<const std::byte> bytes, std::string name,
                                                          std::shared_ptr<const void> owner);
 

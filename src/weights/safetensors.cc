@@ -104,8 +104,7 @@ Result<Entry> read_entry(const std::string& file, const json::Member& member) {
   return out;
 }
 
-// The tensors must cover the data: sorted by place, each begins where the previous one ends, and the last ends the
-// data.
+// The tensors must cover the data: sorted by place, each begins where the previous one ends.
 Status check_cover(const std::string& file, const std::vector<Entry>& entries, int64_t data_bytes) {
   std::vector<const Entry*> sorted;
   for (const Entry& e : entries) sorted.push_back(&e);

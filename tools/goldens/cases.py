@@ -17,7 +17,7 @@ BOS, EOS = 256, 257
 class Case:
     """A config (arguments of the transformers class), and how it is written and loaded.
 
-    spelling:      "v5" is config.json as transformers 5 writes it (rope_parameters, dtype); "v4" the same model as
+    config_format: "v5" is config.json as transformers 5 writes it (rope_parameters, dtype); "v4" the same model as
                    transformers 4 wrote it (rope_theta, rope_scaling, torch_dtype).
     max_model_len: the length the engine is loaded with; dynamic and longrope take their frequencies from it.
     listed:        names and shapes of the tensors are in tensors.json beside the config, as transformers saves them;
@@ -26,7 +26,7 @@ class Case:
     name: str
     config_class: str
     arguments: dict
-    spelling: str = "v5"
+    config_format: str = "v5"
     max_model_len: int = 1024
     model_class: str = field(default="")
     listed: bool = False
@@ -65,7 +65,7 @@ _MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0, "
                               "mrope_section": [2, 1, 1], "mrope_interleaved": True}}
 
 CASES = [
-    Case("llama", "LlamaConfig", {**_sizes(64, 160, 3, 4, 2), **_rope()}, spelling="v4"),
+    Case("llama", "LlamaConfig", {**_sizes(64, 160, 3, 4, 2), **_rope()}, config_format="v4"),
     # Rows of 256 and more elements, which the K-quants need; head_dim 128.
     Case("llama-wide", "LlamaConfig", {**_sizes(256, 512, 2, 2, 1), **_rope(theta=100000.0)}),
     Case("llama-bias-tied", "LlamaConfig",
@@ -76,34 +76,34 @@ CASES = [
           **_rope("llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                   original_max_position_embeddings=256)}, max_model_len=2048),
     Case("llama-rope-linear", "LlamaConfig", {**_sizes(128, 192, 2, 2, 1), **_rope("linear", factor=4.0)},
-         spelling="v4", max_model_len=4096),
+         config_format="v4", max_model_len=4096),
     Case("llama-rope-dynamic", "LlamaConfig", {**_sizes(64, 128, 2, 2, 2), **_rope("dynamic", factor=2.0)},
-         spelling="v4", max_model_len=2048),
+         config_format="v4", max_model_len=2048),
     Case("llama-rope-yarn", "LlamaConfig",
          {**_sizes(128, 192, 2, 4, 4),
           **_rope("yarn", factor=4.0, original_max_position_embeddings=256, beta_fast=16.0, beta_slow=2.0)}),
     Case("smollm3", "SmolLM3Config", {**_sizes(64, 128, 4, 4, 2), **_rope(theta=2000000.0)}),
     Case("mistral", "MistralConfig",
-         {**_sizes(96, 160, 3, 4, 2), **_rope(theta=1000000.0), "head_dim": 32, "sliding_window": None}, spelling="v4"),
+         {**_sizes(96, 160, 3, 4, 2), **_rope(theta=1000000.0), "head_dim": 32, "sliding_window": None}, config_format="v4"),
     Case("qwen2", "Qwen2Config",
-         {**_sizes(128, 192, 2, 4, 2), **_rope(theta=1000000.0), "tie_word_embeddings": True}, spelling="v4"),
+         {**_sizes(128, 192, 2, 4, 2), **_rope(theta=1000000.0), "tie_word_embeddings": True}, config_format="v4"),
     Case("qwen2-rope-yarn", "Qwen2Config",
          {**_sizes(64, 128, 2, 2, 1), **_rope("yarn", 1000000.0, factor=4.0, original_max_position_embeddings=256)},
-         spelling="v4"),
+         config_format="v4"),
     Case("qwen3", "Qwen3Config",
          {**_sizes(64, 192, 2, 4, 2, vocab_size=509), **_rope(theta=1000000.0), "head_dim": 32}),
     Case("phi3", "Phi3Config", {**_sizes(192, 256, 2, 2, 1), **_rope()}),
-    Case("phi3-longrope-short", "Phi3Config", _longrope(1024, 4096), spelling="v4", max_model_len=1024),
+    Case("phi3-longrope-short", "Phi3Config", _longrope(1024, 4096), config_format="v4", max_model_len=1024),
     Case("phi3-longrope-long", "Phi3Config", _longrope(256, 1024), max_model_len=1024),
     Case("glm", "GlmConfig",
          {**_sizes(128, 160, 2, 4, 2), "head_dim": 32, "attention_bias": True, **_rope(partial_rotary_factor=0.5)}),
     Case("glm4", "Glm4Config",
          {**_sizes(64, 128, 3, 4, 2), "head_dim": 16, "attention_bias": True, **_rope(partial_rotary_factor=0.5)},
-         spelling="v4"),
+         config_format="v4"),
     Case("granite", "GraniteConfig",
          {**_sizes(128, 192, 3, 4, 2), **_rope(theta=10000000.0), "embedding_multiplier": 6.0,
           "residual_multiplier": 0.45, "attention_multiplier": 0.25, "logits_scaling": 0.5}),
-    Case("olmo2", "Olmo2Config", {**_sizes(128, 192, 3, 4, 2), **_rope(theta=500000.0)}, spelling="v4"),
+    Case("olmo2", "Olmo2Config", {**_sizes(128, 192, 3, 4, 2), **_rope(theta=500000.0)}, config_format="v4"),
     Case("gemma2", "Gemma2Config",
          {**_sizes(96,160,4,4,2), "head_dim": 24, "query_pre_attn_scalar": 40, "sliding_window": 48,
           "attn_logit_softcapping": 20.0, "final_logit_softcapping": 10.0, **_rope()}, listed=True),

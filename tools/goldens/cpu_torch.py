@@ -17,8 +17,7 @@ import sys
 import sysconfig
 import tempfile
 
-# Libraries that a machine may lack; everything else that torch needs is its own, the C library's or the runtime
-# package's.
+# Libraries that a machine may lack; the others that torch needs are its own, the system's or the runtime package's.
 STAND_INS = re.compile(r"lib(cublas|cublasLt|cudnn|cufft|cufile|curand|cusolver|cusparse|cusparseLt|nccl|nvshmem_host|"
                        r"nvrtc|nvJitLink|nvToolsExt)\.so\.\d+$")
 ROOTS = ("libtorch_cuda.so", "libtorch_python.so", "libtorch_nvshmem.so", "libtorch_cuda_linalg.so", "libc10_cuda.so")

@@ -44,7 +44,7 @@ def make_config_json(case: Case) -> dict:
     config.architectures = [case.model_class]
     config.dtype = "float32"
     out = json.loads(config.to_json_string(use_diff=True))
-    return spell_as_v4(out) if case.spelling == "v4" else out
+    return spell_as_v4(out) if case.config_format == "v4" else out
 
 
 def fix_frequencies(model, max_model_len: int) -> None:

@@ -20,8 +20,7 @@ import numpy as np
 from tools.goldens import cases, export, floats, gguf_families, gguf_file, gguf_variants, philox
 
 WORKER = pathlib.Path(__file__).resolve().parents[2] / "bench" / "llama_cpp_worker.py"
-# llama.cpp in float32 with a float32 KV cache: its own rounding (RoPE by repeated products, fast exp) is well below
-# this.
+# llama.cpp in float32 with a float32 KV cache: its own rounding (repeated products, fast exp) is well below this.
 TOLERANCE = 2e-3
 GELU_TOLERANCE = 6e-2  # its GELU is a table of half-precision numbers
 # llama.cpp treats Phi-MoE as a Mixtral with RMS norms: it loads the file, but computes something else.

@@ -24,8 +24,7 @@ SPECIAL = ["<s>", "</s>", "<unk>", "<pad>"]
 
 
 def added(tokenizer):
-    # A token that its normalizer empties makes the reference split between all characters (or panic), so it is left
-    # out.
+    # A token that its normalizer empties makes the reference split between all characters (or panic).
     stripped = tokenizer.normalizer is not None and tokenizer.normalizer.normalize_str("   ") == ""
     tokenizer.add_special_tokens([AddedToken("<|im_start|>", normalized=False, special=True),
                                   AddedToken("<mask>", lstrip=True, normalized=False, special=True),

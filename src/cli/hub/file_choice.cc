@@ -61,8 +61,7 @@ Result<FileChoice> choose_included(const std::vector<HubFile>& all, const Choice
 }
 
 FileChoice choose_safetensors(const std::vector<HubFile>& all) {
-  // Some repositories have the weights twice (consolidated.safetensors beside model-*.safetensors): the latter are
-  // chosen.
+  // Some repositories have the weights twice (consolidated.safetensors and model-*.safetensors): use the latter.
   const bool has_model = std::any_of(all.begin(), all.end(), [](const HubFile& file) {
     return file.path.starts_with("model") && at_top(file.path) && file.path.ends_with(".safetensors");
   });

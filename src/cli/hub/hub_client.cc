@@ -105,7 +105,7 @@ Error HubClient::describe_status(const HttpReply& reply, const std::string& what
   if (reply.status == 404) return not_found("the hub has no " + what + " (404): check the name at " + endpoint_);
   if (reply.status == 429) return unavailable("too many requests to the hub for " + what + " (429)");
   if (reply.status >= 500) return unavailable("the hub failed to serve " + what + " (" + status + ")");
-  return corrupt("the hub returned the unexpected status " + status + " for " + what");
+  return corrupt("the hub returned the unexpected status " + status + " for " + what);
 }
 
 bool is_model_name(std::string_view name) {

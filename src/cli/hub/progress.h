@@ -25,8 +25,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Starts a task and ends the previous one. `total` 0 means unknown. `done` bytes existed before and do not count for
-  // the rate.
+  // Starts a task and ends the previous one. `total` 0 means unknown. The first `done` bytes do not count for the rate.
   void start(std::string_view label, uint64_t total, uint64_t done = 0);
   void add(uint64_t bytes);
   void set(uint64_t bytes);  // may go backwards: a download that restarts

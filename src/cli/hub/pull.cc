@@ -259,8 +259,7 @@ Status Puller::one_try(HubFile& file, PartFile& part, const fs::path& etag_path)
   request.token = hub_.token();
   const auto etag = read_file(etag_path, 4096);
   if (part.size() > 0 && etag.ok() && !etag->empty()) request.if_range = *etag;
-  // Without an ETag, the partial file could be from an older version of the file: only a checksum can show this at the
-  // end.
+  // Without an ETag, the partial file could be from an older version of the file: only the checksum shows this.
   if (part.size() > 0 && (!request.if_range.empty() || !file.digest.empty())) request.range_from = part.size();
   bool begun = false;
   bool misplaced = false;
@@ -296,8 +295,7 @@ Status Puller::one_try(HubFile& file, PartFile& part, const fs::path& etag_path)
   if (misplaced) QUIRE_TRY(part.begin_again());
   if (!got.ok()) return got.error();
   if (got->status == 416) {
-    // Either nothing is left to send, or the partial file is longer than the file: the final check decides, or it
-    // restarts.
+    // Either nothing is left to send, or the partial file is too long: the final check decides, or it restarts.
     if (file.size_known && part.size() == file.size) return {};
     QUIRE_TRY(part.begin_again());
     return unavailable("the hub does not have the requested part of " + file.path);

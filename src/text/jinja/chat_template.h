@@ -46,9 +46,8 @@ struct ChatRequest {
   // Others, with their names in tokenizer_config.json: {"unk_token", "<unk>"}, {"pad_token", ...}.
   std::vector<std::pair<std::string, std::string>> special_tokens;
   ContentFormat content_format = ContentFormat::kAuto;
-  std::optional<std::tm> now;  // for strftime_now; default: the machine's local time
-  const std::atomic<bool>* cancelled =
-      nullptr;  // set to true when nobody waits for the result; then render() fails soon
+  std::optional<std::tm> now;                    // for strftime_now; default: the machine's local time
+  const std::atomic<bool>* cancelled = nullptr;  // set to true when nobody waits: rendering then fails soon
 };
 
 // A rendered conversation.
@@ -98,8 +97,7 @@ struct ContentRules {
   bool fill_null = false;     // null or missing content becomes empty
 };
 ContentRules content_rules(ContentFormat wanted, const TemplateTraits& traits);
-// The messages with their contents in that shape. The arguments of tool calls that are JSON text become objects, which
-// templates expect.
+// The messages with their contents in that shape, and with JSON text as tool call arguments turned into objects.
 Result<json::Value> normalize_messages(const json::Value& messages, const ContentRules& rules);
 
 }  // namespace quire::text

@@ -57,8 +57,7 @@ class Scope {
     stored->insert(stored->end(), top.stores.begin(), top.stores.end());
     closed_.push_back(std::move(top));
   }
-  // Merges the last `count` closed branches into the current layer. A name that was first assigned in a branch may keep
-  // its value from outside.
+  // Merges the last `count` closed branches into the current layer; what a branch assigned may be the outer value.
   void merge_branches(size_t count, const std::vector<int>& stored) {
     std::vector<int> fresh;
     for (const int name : stored) {

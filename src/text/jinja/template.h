@@ -44,8 +44,7 @@ struct RenderOptions {
   bool immutable = true;
   // The local time for strftime_now; default: the clock of the machine.
   std::optional<std::tm> now;
-  const std::atomic<bool>* cancelled =
-      nullptr;  // set to true when nobody waits for the result; then the render fails soon
+  const std::atomic<bool>* cancelled = nullptr;  // set to true when nobody waits: rendering then fails soon
 };
 
 // One variable of a render. REQUIRES: the value outlives the render.

@@ -168,8 +168,7 @@ struct ListObject : Object {
   bool group = false;    // a tuple made by groupby, which also has .grouper and .list
 };
 
-// A dict: entries in insertion order, found by hash once there are more than a few. Keys are equal as in Python (1, 1.0
-// and True are one key).
+// A dict: entries in insertion order, with a hash table if there are many. 1, 1.0 and True are one key.
 struct DictObject : Object {
   struct Entry {
     Value key;
