@@ -322,7 +322,7 @@ TEST(CacheGroups, WhatCanNotBeIsRefusedInOneSentence) {
   EXPECT_THAT(refused({full(2, 64), state(-5)}).message, HasSubstr("is -5"));
   EXPECT_EQ(refused({{.kind = static_cast<CacheKind>(9)}}).message,
             "KV cache: layer 0 has the cache kind 9, which has no pages.");
-  EXPECT_EQ(refused({}).message, "KV cache: no layer of the model keeps anything of a sequence.");
+  EXPECT_EQ(refused({}).message, "KV cache: no layer of the model keeps anything per sequence.");
   EXPECT_THAT(refused({{.kind = CacheKind::kNone}}).message, HasSubstr("keeps anything"));
   EXPECT_THAT(refused({window(1, 64, 0)}).message, HasSubstr("the window of layer 0 is 0"));
   // 1 GiB of state in pages of 128 bytes a token.

@@ -344,8 +344,8 @@ TEST(KvGroupsDeathTest, AStepWithoutRoomForItsStateIsCaught) {
   BlockTable table;
   ASSERT_TRUE(kv.allocate_slots(table, 2));
   kv.commit(table, iota(3), 2);
-  EXPECT_DEATH((void)table.state_destination(0), "no room for its state");
-  EXPECT_DEATH(kv.commit(table, iota(3), 3), "without room for its state");
+  EXPECT_DEATH((void)table.state_destination(0), "allocate_slots was not called");
+  EXPECT_DEATH(kv.commit(table, iota(3), 3), "allocate_slots was not called");
   kv.free(table);
 }
 

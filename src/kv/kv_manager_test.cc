@@ -421,7 +421,7 @@ TEST(KvManagerDeathTest, ATableThatDiesWithPagesIsCaught) {
         BlockTable table;
         if (!kv.allocate_slots(table, 8)) return;
       },
-      "died with pages");
+      "destroyed with pages");
 }
 
 TEST(BlockTable, MovesItsPages) {
