@@ -132,7 +132,7 @@ FN void sample_begin(TGROUP const SampleBins& bins, float max_value, float lowes
 FN void sample_plan(TGROUP const SampleBins& bins, DEVICE const SampleRowData* row, float max_value,
                     THREAD SampleSearch& s) {
   const float lowest = sample_lowest(row, max_value);
-  // A top_k that leaves all is none.
+  // A top_k that keeps everything is no limit.
   const bool by_count = row->settings.top_k > 0 && (float)row->settings.top_k < bins.count[kSampleThresholds];
   const bool by_mass = row->settings.top_p < 1.0f;
   s.kind = by_count && by_mass ? kSampleSecondCut : by_count || by_mass ? kSampleOneCut : kSampleMinCut;

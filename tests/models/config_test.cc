@@ -392,7 +392,7 @@ TEST(RopeTable, HoldsTheCosineAndSineOfEachPosition) {
   const float angle = 2.0f * 0.1f;
   EXPECT_FLOAT_EQ(table.cosines()[2 * 4 + 1], std::cos(angle));
   EXPECT_FLOAT_EQ(table.sines()[2 * 4 + 1], std::sin(angle));
-  table.grow_to(1024);  // growing keeps what was there
+  table.grow_to(1024);  // growing keeps the existing entries
   EXPECT_FLOAT_EQ(table.cosines()[2 * 4 + 1], std::cos(angle));
   EXPECT_FLOAT_EQ(table.sines()[1023 * 4 + 3], std::sin(1023.0f * 0.001f));
 }

@@ -10,9 +10,9 @@
 #include <random>
 
 #include "backend/backend.h"
-#include "backend/testing/attention_cases.h"
 #include "backend/cpu/cpu_kernels.h"
 #include "backend/cpu/simd_probe.h"
+#include "backend/testing/attention_cases.h"
 
 namespace quire::cpu {
 namespace {

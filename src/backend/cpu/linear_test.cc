@@ -8,8 +8,8 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/isa_level.h"
-#include "backend/testing/linear_oracle_test.h"
 #include "backend/testing/linear_cases.h"
+#include "backend/testing/linear_oracle_test.h"
 
 namespace quire {
 namespace {

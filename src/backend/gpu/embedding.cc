@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Embedding on a GPU: rows of a weight, dequantised.
+#include "kernels/params/embedding.h"
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/grid_math.h"
 #include "backend/gpu/weight_layout.h"
-#include "kernels/params/embedding.h"
 
 namespace quire::gpu {
 namespace {

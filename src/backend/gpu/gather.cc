@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gathers of rows and of columns on a GPU.
+#include "kernels/params/gather.h"
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/grid_math.h"
-#include "kernels/params/gather.h"
 
 namespace quire::gpu {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rotary position embeddings on a GPU.
+#include "kernels/params/rope.h"
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/grid_math.h"
-#include "kernels/params/rope.h"
 
 namespace quire::gpu {
 

@@ -9,10 +9,10 @@
 #include <limits>
 #include <optional>
 
-#include "backend/testing/attention_cases.h"
 #include "backend/cpu/attention_plan.h"
 #include "backend/cpu/cpu_kernels.h"
 #include "backend/cpu/simd_probe.h"
+#include "backend/testing/attention_cases.h"
 #include "base/half.h"
 
 namespace quire::cpu {

@@ -28,7 +28,8 @@ FN float q_exp(float x) {
   float r = fma(n, -0x1.62e400p-1f, x);  // ln 2 in two parts; the first has 15 bits, so its product with n is exact
   r = fma(n, -0x1.7f7d1cp-20f, r);
   QUIRE_EXP_POLYNOMIAL(Q_FIRST, Q_NEXT, p, r)
-  // In two factors, of which the first product is exact. A NaN's whole is anything, kept where shifts are defined.
+  // 2^n in two factors; the first product is exact. For a NaN n is arbitrary, so it is limited to where shifts are
+  // defined.
   int whole = as_int(shifted) - 0x4b400000;
   whole = min(max(whole, -200), 200);
   const int half_of_it = whole >> 1;
@@ -42,7 +43,7 @@ FN float q_exp2(float x) {
   const float shifted = x + 0x1.8p23f;
   const float r = x - (shifted - 0x1.8p23f);
   QUIRE_EXP2_POLYNOMIAL(Q_FIRST, Q_NEXT, p, r)
-  // The shift drops the magic number's own bits.
+  // The shift drops the bits of the magic number itself.
   return p * as_float((as_uint(shifted) << 23) + 0x3f800000u);
 }
 

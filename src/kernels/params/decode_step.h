@@ -34,9 +34,9 @@ struct StepLinearOp {
   const float* norm;
   const float* residual;
   int n, k;
-  short halves;    // eights of W's rows in a tile: one, or two (gated: eight of the gate and their eight of the up)
+  short halves;    // groups of eight rows of W in a tile: 1, or 2 (gated: eight of gate, eight of up)
   short lot;       // tiles that a threadgroup has in progress
-  int each, rest;  // tiles of a threadgroup; the first `rest` have one more
+  int each, rest;  // tiles per threadgroup; the first `rest` have one more
   int x_stride, out_stride, residual_stride;  // elements
   short epilogue, activation;
   short x_by_token, residual_by_token;  // 1: row i is the row of DecodeStepParams::table for the token of sequence i
@@ -86,7 +86,7 @@ struct DecodeStepParams {
   SamplePartial* bests;
 };
 
-// Bytes: what a threadgroup keeps (HopperStep::Shared); then x or T(p), which take turns; then the ring.
+// Shared memory, in bytes: HopperStep::Shared, then x or T(p) (never both at a time), then the ring.
 constexpr int step_rows_at(int head_dim) {
   return 1024 + (kStepOpsAhead + 1) * (int)sizeof(StepOp) + 4096 + kStepMostGroup * (head_dim + 8) * 2;
 }

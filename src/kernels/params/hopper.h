@@ -89,7 +89,7 @@ enum {
 
 // Scratch for max_splits > 1, floats: o [tokens][heads][max_splits][D], then (m, l) [tokens][heads][max_splits][2].
 
-// Bytes of attention_quick: K of its tiles, V's columns of all, P, q, sums and maxima, where positions stand.
+// Bytes of attention_quick: K of its own tiles, its columns of V, p, q, sums and maxima, position offsets.
 constexpr int hopper_quick_memory(int head_dim) {
   return kHopperSplit / kHopperClusterSize * head_dim * 2 + kHopperSplit * (head_dim / kHopperClusterSize) * 2 +
          16 * (kHopperSplit + 8) * 2 + 16 * (head_dim + 8) * 2 + 16384 + 4352 + 3 * 1024;

@@ -6,10 +6,10 @@
 #include "kernels/params/linear.h"
 
 enum {
-  kHopperUnpackers = 8,           // warps
-  kHopperUnpackDepth = 8,         // chunks of 128 k that are unpacked ahead, at most
-  kHopperRawSlots = 6,            // chunks that a warp has asked for ahead, at most
-  kHopperTileRow = 128 * 2 + 16,  // bytes of a row in a chunk; what is over lets eight rows meet all banks
+  kHopperUnpackers = 8,           // warps that unpack
+  kHopperUnpackDepth = 8,         // most chunks of 128 k that are unpacked ahead
+  kHopperRawSlots = 6,            // most chunks that a warp has requested ahead
+  kHopperTileRow = 128 * 2 + 16,  // bytes of a row in a chunk; padded so that eight rows use all banks
   kHopperPairBytes = 2 * 16 * kHopperTileRow
 };
 

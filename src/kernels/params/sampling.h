@@ -31,7 +31,7 @@ struct SampleParams {
 struct SampleRowData {
   uint seed_low, seed_high, position_low, position_high;
   SampleSettings settings;  // temperature 1 for greedy rows
-  int mask;                 // row of the masks, or -1
+  int mask;                 // index of its row in the masks, or -1
   int first_edit, num_edits;
   int logprobs;  // -1: none
   int greedy;
