@@ -8,8 +8,8 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/isa_level.h"
-#include "backend/testing/linear_oracle_test.h"
 #include "backend/testing/linear_cases.h"
+#include "backend/testing/linear_oracle_test.h"
 
 namespace quire {
 namespace {
@@ -52,7 +52,7 @@ constexpr int64_t kLargestShape = 16 << 10;
 constexpr int64_t kLargestShape = 1 << 20;
 #endif
 
-// What activations become before they meet a weight of this type.
+// The form of activations in a product with a weight of this type.
 enum class Form { kFloat, kQuantised, kEightBits, kPowerOfTwo, kRounded, kPaired };
 
 Form form_of(cpu::Isa isa, DType type) {

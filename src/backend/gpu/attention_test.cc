@@ -3,8 +3,8 @@
 // the same work. On the emulator, or on the GPU that QUIRE_TEST_DEVICE names (cuda).
 #include <gtest/gtest.h>
 
-#include "backend/testing/attention_oracle_test.h"
 #include "backend/gpu/test_device.h"
+#include "backend/testing/attention_oracle_test.h"
 
 namespace quire::gpu {
 namespace {

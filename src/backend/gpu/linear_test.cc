@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
-#include "backend/testing/linear_oracle_test.h"
 #include "backend/gpu/noting_device.h"
 #include "backend/gpu/test_device.h"
 #include "backend/testing/linear_cases.h"
+#include "backend/testing/linear_oracle_test.h"
 #include "kernels/params/hopper.h"
 
 namespace quire::gpu {
