@@ -17,10 +17,6 @@ std::string named(const char* op, DType first, DType second) {
   return named(op, first) + "_" + spelling(second);
 }
 
-void check_same_shape(const Tensor& a, const Tensor& b) {
-  QUIRE_CHECK(a.rows == b.rows && a.cols == b.cols);
-}
-
 bool in_fours(const Tensor& t) {
   return t.stride % 4 == 0 && t.cols % 4 == 0 &&
          reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(4 * info(t.dtype).block_bytes) == 0;
@@ -36,7 +32,6 @@ RowsParams params_of(std::initializer_list<const Tensor*> inputs, const Tensor& 
   i64* strides[] = {&p.a_stride, &p.b_stride};
   size_t next = 0;
   for (const Tensor* input : inputs) {
-    check_same_shape(*input, out);
     *strides[next++] = input->stride;
     aligned = aligned && in_fours(*input);
   }
@@ -55,7 +50,7 @@ Grid grid_of(const RowsParams& p) {
 }  // namespace
 
 void GpuBackend::glu(const GluArgs& args) {
-  QUIRE_CHECK(args.gate.dtype == args.out.dtype && args.up.dtype == args.out.dtype);
+  check(args);
   RowsParams p = params_of({&args.gate, &args.up}, args.out);
   if (p.rows == 0 || p.cols == 0) return;
   p.activation = static_cast<int>(args.activation);
@@ -65,7 +60,7 @@ void GpuBackend::glu(const GluArgs& args) {
 }
 
 void GpuBackend::activation(const ActivationArgs& args) {
-  QUIRE_CHECK(args.x.dtype == args.out.dtype);
+  check(args);
   RowsParams p = params_of({&args.x}, args.out);
   if (p.rows == 0 || p.cols == 0) return;
   p.activation = static_cast<int>(args.activation);
@@ -73,7 +68,7 @@ void GpuBackend::activation(const ActivationArgs& args) {
 }
 
 void GpuBackend::residual_add(const ResidualAddArgs& args) {
-  QUIRE_CHECK(args.residual.dtype == args.out.dtype);
+  check(args);
   RowsParams p = params_of({&args.x, &args.residual}, args.out);
   if (p.rows == 0 || p.cols == 0) return;
   p.factor = args.scale;
@@ -82,7 +77,7 @@ void GpuBackend::residual_add(const ResidualAddArgs& args) {
 }
 
 void GpuBackend::scale(const ScaleArgs& args) {
-  QUIRE_CHECK(args.rows.empty() || static_cast<int64_t>(args.rows.size()) == args.x.rows);
+  check(args);
   RowsParams p = params_of({&args.x}, args.out);
   if (p.rows == 0 || p.cols == 0) return;
   p.factor = args.factor;
@@ -92,7 +87,7 @@ void GpuBackend::scale(const ScaleArgs& args) {
 }
 
 void GpuBackend::soft_cap(const SoftCapArgs& args) {
-  QUIRE_CHECK(args.x.dtype == args.out.dtype && args.cap > 0);
+  check(args);
   RowsParams p = params_of({&args.x}, args.out);
   if (p.rows == 0 || p.cols == 0) return;
   p.factor = args.cap;
@@ -100,10 +95,7 @@ void GpuBackend::soft_cap(const SoftCapArgs& args) {
 }
 
 void GpuBackend::rope(const RopeArgs& args) {
-  QUIRE_CHECK(args.head_dim > 0 && args.x.cols % args.head_dim == 0);
-  QUIRE_CHECK(args.rot_dim >= 0 && args.rot_dim % 2 == 0 && args.offset >= 0);
-  QUIRE_CHECK(args.offset + args.rot_dim <= args.head_dim);
-  QUIRE_CHECK(static_cast<int64_t>(args.positions.size()) == args.x.rows);
+  check(args);
   RopeParams p = {};
   p.stride = args.x.stride;
   p.rows = static_cast<int>(args.x.rows);
@@ -119,8 +111,7 @@ void GpuBackend::rope(const RopeArgs& args) {
 }
 
 void GpuBackend::gather(const GatherArgs& args) {
-  QUIRE_CHECK(args.x.dtype == args.out.dtype && args.x.cols == args.out.cols);
-  QUIRE_CHECK(static_cast<int64_t>(args.rows.size()) == args.out.rows);
+  check(args);
   if (args.out.rows == 0 || args.out.cols == 0) return;
   GatherRowsParams p = {};
   p.out_stride = args.out.stride;
@@ -133,8 +124,7 @@ void GpuBackend::gather(const GatherArgs& args) {
 }
 
 void GpuBackend::gather_columns(const GatherColumnsArgs& args) {
-  QUIRE_CHECK(args.x.dtype == args.out.dtype && args.x.rows == args.out.rows);
-  QUIRE_CHECK(static_cast<int64_t>(args.columns.size()) == args.out.cols);
+  check(args);
   const int64_t elements = args.out.rows * args.out.cols;
   if (elements == 0) return;
   GatherColumnsParams p = {};

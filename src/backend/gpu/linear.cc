@@ -118,13 +118,7 @@ LinearEpilogue epilogue_of(const LinearArgs& args) {
 }
 
 void check_linear(const LinearArgs& args) {
-  const GpuMatrix& w = matrix(args.weight);
-  const int64_t columns = args.gated != nullptr ? w.n() / 2 : w.n();
-  QUIRE_CHECK(args.out.rows == args.x.rows && args.out.cols == columns);
-  QUIRE_CHECK(args.columns.empty() ? args.x.cols == w.k() : static_cast<int64_t>(args.columns.size()) == w.k());
-  QUIRE_CHECK(args.norm == nullptr || args.x.dtype == DType::kF32);
-  QUIRE_CHECK(args.residual.data == nullptr ||
-              (args.gated == nullptr && args.out.dtype == DType::kF32 && args.residual.dtype == DType::kF32));
+  check(args);
   QUIRE_CHECK(args.out.dtype == DType::kF32 || args.out.dtype == product_type(args));
   QUIRE_CHECK(args.gated == nullptr || args.out.dtype == product_type(args));
 }
@@ -187,8 +181,8 @@ Result<std::unique_ptr<PackedMatrix>> GpuBackend::pack(std::span<const RawMatrix
 }
 
 void GpuBackend::embedding(const EmbeddingArgs& args) {
+  check(args);
   const GpuMatrix& table = matrix(args.table);
-  QUIRE_CHECK(args.out.cols == table.k() && args.out.rows == static_cast<int64_t>(args.tokens.size()));
   if (args.out.rows == 0 || join_embedding(args)) return;
   EmbeddingParams p = {};
   p.weight = weight_params(table);

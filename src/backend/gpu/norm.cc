@@ -8,12 +8,6 @@
 namespace quire::gpu {
 namespace {
 
-void check_norm(const Tensor& x, const Tensor& out, int64_t group, const float* weight) {
-  QUIRE_CHECK(group > 0 && x.cols % group == 0 && weight != nullptr);
-  QUIRE_CHECK(x.rows == out.rows && x.cols == out.cols && x.cols < (int64_t{1} << 31));
-  QUIRE_CHECK(x.dtype == out.dtype || x.dtype == DType::kF32 || out.dtype == DType::kF32);
-}
-
 NormParams params_of(const Tensor& x, const Tensor& out, int64_t group, float eps) {
   NormParams p = {};
   p.x_stride = x.stride;
@@ -40,7 +34,7 @@ std::string named(const char* op, DType x, DType out) {
 }  // namespace
 
 void GpuBackend::rms_norm(const RmsNormArgs& args) {
-  check_norm(args.x, args.out, args.group, args.weight);
+  check(args);
   if (args.x.rows == 0) return;
   const NormParams p = params_of(args.x, args.out, args.group, args.eps);
   launch(named("rms_norm", args.x.dtype, args.out.dtype).c_str(), p, {args.out.data, args.x.data, args.weight},
@@ -48,7 +42,7 @@ void GpuBackend::rms_norm(const RmsNormArgs& args) {
 }
 
 void GpuBackend::layer_norm(const LayerNormArgs& args) {
-  check_norm(args.x, args.out, args.group, args.weight);
+  check(args);
   if (args.x.rows == 0) return;
   NormParams p = params_of(args.x, args.out, args.group, args.eps);
   p.biased = args.bias != nullptr;
@@ -57,10 +51,7 @@ void GpuBackend::layer_norm(const LayerNormArgs& args) {
 }
 
 void GpuBackend::gated_rms_norm(const GatedRmsNormArgs& args) {
-  check_norm(args.x, args.out, args.group, args.weight);
-  QUIRE_CHECK(args.gate.rows == args.x.rows && args.gate.cols == args.x.cols);
-  QUIRE_CHECK(args.x.dtype == args.out.dtype && args.x.dtype == args.gate.dtype);
-  QUIRE_CHECK(args.weight_size == args.group || args.weight_size == args.x.cols);
+  check(args);
   if (args.x.rows == 0) return;
   NormParams p = params_of(args.x, args.out, args.group, args.eps);
   p.gate_stride = args.gate.stride;
