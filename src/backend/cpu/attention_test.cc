@@ -271,7 +271,7 @@ TEST(Attention, HugeScoresStayFinite) {
   }
 }
 
-// Where element d of a position's K and V stands in its head's part of a page, as attention_layout.h says.
+// The place of element d of a position's K and V in its head's part of a page (attention_layout.h).
 int64_t place_of_k(const KvLayer& kv, const KvGeometry& g, bool pairs, int64_t position, int64_t d) {
   if (g.in_rows) return position * g.k_stride + d;
   const int64_t group = position / 16 * kv.head_dim, inside = position % 16;

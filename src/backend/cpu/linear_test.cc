@@ -52,7 +52,7 @@ constexpr int64_t kLargestShape = 16 << 10;
 constexpr int64_t kLargestShape = 1 << 20;
 #endif
 
-// What activations become before they meet a weight of this type.
+// The form of activations in a product with a weight of this type.
 enum class Form { kFloat, kQuantised, kEightBits, kPowerOfTwo, kRounded, kPaired };
 
 Form form_of(cpu::Isa isa, DType type) {

@@ -5,20 +5,19 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
-#include <numeric>
 #include <optional>
 
 #include "backend/backend.h"
 #include "backend/cpu/isa_level.h"
-#include "backend/cpu/simd_probe.h"
 #include "backend/testing/linear_cases.h"
 #include "backend/testing/moe_cases.h"
 
 namespace quire::cpu {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
+using cases::ExpertsCase;
+using cases::random_choices;
+using cases::Routes;
 
 std::unique_ptr<Backend> make_backend(Isa isa, int threads) {
   auto backend = make_cpu_backend({.threads = threads, .isa = name(isa)});
@@ -30,11 +29,6 @@ Tensor view(std::vector<float>& data, int64_t rows, int64_t cols) {
   return {data.data(), DType::kF32, rows, cols, cols};
 }
 
-struct Routes {
-  std::vector<int32_t> ids;
-  std::vector<float> weights;
-};
-
 Routes route(Backend& backend, std::vector<float>& logits, int64_t experts, MoeRouteArgs args) {
   const int64_t tokens = static_cast<int64_t>(logits.size()) / experts;
   Routes r{std::vector<int32_t>(static_cast<size_t>(tokens * args.k), -7),
@@ -43,92 +37,6 @@ Routes route(Backend& backend, std::vector<float>& logits, int64_t experts, MoeR
   args.ids = r.ids.data();
   args.weights = r.weights.data();
   backend.moe_route(args);
-  return r;
-}
-
-float exp_of(float x) {
-  float out;
-  simd_probe(Isa::kPortable).map(ProbeOp::kExp, &x, &x, &x, &out, 1);
-  return out;
-}
-
-std::vector<float> softmax(const std::vector<float>& x) {
-  float most = -kInf;
-  for (const float v : x) most = v > most ? v : most;
-  std::vector<float> e;
-  float lanes[16] = {};
-  for (size_t i = 0; i < x.size(); ++i) {
-    e.push_back(exp_of(x[i] - most));
-    lanes[i % 16] += e[i];
-  }
-  for (int half = 8; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  for (float& v : e) v /= lanes[0];
-  return e;
-}
-
-// Best first; NaN above all, ties to the lower index.
-std::vector<int32_t> order(const std::vector<float>& c) {
-  std::vector<int32_t> ids(c.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) {
-    const float x = c[static_cast<size_t>(a)], y = c[static_cast<size_t>(b)];
-    return std::isnan(x) || std::isnan(y) ? std::isnan(x) && !std::isnan(y) : x > y;
-  });
-  return ids;
-}
-
-// The header's steps, one row.
-Routes route_oracle(const std::vector<float>& x, const MoeRouteArgs& a) {
-  std::vector<float> s = x;
-  if (a.score == MoeScore::kSoftmax) s = softmax(x);
-  if (a.score == MoeScore::kSigmoid) {
-    for (float& v : s) v = 1.0f / (1.0f + exp_of(-v));
-  }
-  std::vector<float> c = s;
-  for (size_t e = 0; e < c.size() && a.choice_bias != nullptr; ++e) c[e] += a.choice_bias[e];
-  std::vector<bool> out(c.size(), false);
-  if (a.groups_kept < a.groups) {
-    const size_t size = c.size() / static_cast<size_t>(a.groups);
-    std::vector<float> judged;
-    for (size_t g = 0; g < static_cast<size_t>(a.groups); ++g) {
-      const std::vector<float> group(c.begin() + static_cast<std::ptrdiff_t>(g * size),
-                                     c.begin() + static_cast<std::ptrdiff_t>((g + 1) * size));
-      const auto best = order(group);
-      const float first = group[static_cast<size_t>(best[0])];
-      judged.push_back(a.group_score == MoeGroupScore::kMax ? first : first + group[static_cast<size_t>(best[1])]);
-    }
-    const auto groups = order(judged);
-    for (size_t i = static_cast<size_t>(a.groups_kept); i < groups.size(); ++i) {
-      for (size_t e = 0; e < size; ++e) out[static_cast<size_t>(groups[i]) * size + e] = true;
-    }
-  }
-  Routes r;
-  for (const int32_t id : order(c)) {
-    if (!out[static_cast<size_t>(id)] && std::ssize(r.ids) < a.k) r.ids.push_back(id);
-  }
-  for (const int32_t id : r.ids) r.weights.push_back(s[static_cast<size_t>(id)]);
-  if (a.score == MoeScore::kSoftmaxOfChosen) r.weights = softmax(r.weights);
-  if (a.score == MoeScore::kSparseMixer) {
-    std::vector<float> left = x;
-    for (size_t rank = 0; rank < 2; ++rank) {
-      const float m = x[static_cast<size_t>(r.ids[rank])];
-      std::vector<float> near = left;
-      for (size_t e = 0; e < x.size(); ++e) {
-        if ((m - x[e]) / std::max(std::fabs(x[e]), m) > 2 * a.jitter) near[e] = -kInf;
-      }
-      r.weights[rank] = softmax(near)[static_cast<size_t>(r.ids[rank])];
-      left[static_cast<size_t>(r.ids[0])] = -kInf;
-    }
-  }
-  float sum = 0;
-  for (const float w : r.weights) sum += w;
-  for (size_t i = 0; i < r.weights.size(); ++i) {
-    if (a.normalise) r.weights[i] /= sum + a.sum_epsilon;
-    r.weights[i] *= a.scale;
-    if (a.expert_scale != nullptr) r.weights[i] *= a.expert_scale[r.ids[i]];
-  }
   return r;
 }
 
@@ -226,51 +134,19 @@ TEST(MoeRoute, AgreesWithTheRoutersOfTransformers) {
 TEST(MoeRoute, HasTheBitsOfTheContractWithTiesAndBrokenRows) {
   std::vector<std::unique_ptr<Backend>> backends;
   for (const Isa isa : available_isas()) backends.push_back(make_backend(isa, 3));
-  const int64_t tokens = 60;
-  for (const int64_t experts : {4, 16, 60, 128}) {
-    std::vector<float> logits = cases::hard_logits(tokens, experts);
-    const std::vector<float> bias = cases::random_rows(1, experts, 7), scales = cases::random_rows(1, experts, 8);
-    for (const MoeScore score :
-         {MoeScore::kSoftmax, MoeScore::kSigmoid, MoeScore::kSoftmaxOfChosen, MoeScore::kSparseMixer}) {
-      for (int variant = 0; variant < 6; ++variant) {
-        const MoeRouteArgs a = cases::route_variant(score, variant, experts, bias.data(), scales.data());
-        Routes want;
-        for (int64_t t = 0; t < tokens; ++t) {
-          const auto row = logits.begin() + t * experts;
-          const Routes one = route_oracle({row, row + experts}, a);
-          want.ids.insert(want.ids.end(), one.ids.begin(), one.ids.end());
-          want.weights.insert(want.weights.end(), one.weights.begin(), one.weights.end());
-        }
+  cases::for_each_route_case(
+      60, {4, 16, 60, 128},
+      [&](const std::vector<float>& logits, int64_t experts, const MoeRouteArgs& args, const std::string& what) {
+        const Routes want = cases::expected_routes(logits, experts, args);
+        std::vector<float> input = logits;
         for (const auto& backend : backends) {
-          const Routes got = route(*backend, logits, experts, a);
-          ASSERT_EQ(got.ids, want.ids) << backend->describe() << " experts " << experts << " score "
-                                       << static_cast<int>(score) << " variant " << variant;
-          for (size_t i = 0; i < want.weights.size(); ++i) {
-            ASSERT_TRUE(std::memcmp(&got.weights[i], &want.weights[i], 4) == 0 ||
-                        (std::isnan(got.weights[i]) && std::isnan(want.weights[i])))
-                << backend->describe() << " experts " << experts << " score " << static_cast<int>(score) << " variant "
-                << variant << " choice " << i << ": " << got.weights[i] << " not " << want.weights[i];
-          }
+          EXPECT_TRUE(same_routes(route(*backend, input, experts, args), want)) << backend->describe() << ", " << what;
         }
-      }
-    }
-  }
+      });
 }
 
 constexpr int64_t kExperts = 9;
 constexpr int64_t kTokens = 70;
-
-struct ExpertsCase {
-  DType gate_up;
-  DType down;
-  int64_t hidden;
-  int64_t inner;
-  bool gated = true;
-  bool biases = false;
-  bool quantise = true;
-  Activation activation = Activation::kSilu;
-  float limit = 0;
-};
 
 // Packed experts, inputs, and what each expert puts out for each token when linear and glu are called alone.
 struct Experts {
@@ -358,34 +234,9 @@ struct Experts {
   std::vector<const float*> gate_up_bias_view, down_bias_view;
 };
 
-// k different experts a token, from the first `among`.
-std::vector<int32_t> random_choices(int64_t tokens, int64_t k, int64_t among, uint64_t seed) {
-  cases::Random random(seed);
-  std::vector<int32_t> ids;
-  for (int64_t t = 0; t < tokens; ++t) {
-    std::vector<int32_t> left(static_cast<size_t>(among));
-    std::iota(left.begin(), left.end(), 0);
-    for (int64_t r = 0; r < k; ++r) {
-      const size_t at = random.next() % left.size();
-      ids.push_back(left[at]);
-      left.erase(left.begin() + static_cast<std::ptrdiff_t>(at));
-    }
-  }
-  return ids;
-}
-
 TEST(MoeExperts, HaveTheBitsOfLinearAndGluCalledAlone) {
-  const ExpertsCase expert_cases[] = {
-      {DType::kF32, DType::kF32, 40, 24},
-      {DType::kBF16, DType::kBF16, 72, 40, true, true},
-      {DType::kQ8_0, DType::kQ8_0, 96, 64},
-      {DType::kQ4_K, DType::kQ8_0, 256, 32, true, true},
-      {DType::kQ8_0, DType::kF32, 64, 96, false, true, true, Activation::kRelu2},
-      {DType::kQ8_0, DType::kQ4_K, 32, 256, false, false, false, Activation::kGelu},
-      {DType::kF32, DType::kBF16, 48, 32, true, true, true, Activation::kSilu, 7.0f},
-  };
   for (const Isa isa : available_isas()) {
-    for (const ExpertsCase& c : expert_cases) {
+    for (const ExpertsCase& c : cases::kExpertsCases) {
       std::optional<Experts> experts;
       for (const int threads : {1, 3}) {
         const auto backend = make_backend(isa, threads);
@@ -407,7 +258,7 @@ TEST(MoeExperts, HaveTheBitsOfLinearAndGluCalledAlone) {
 
 TEST(MoeExperts, ManyTokensRunInSharesWithTheSameBits) {
   const auto backend = make_backend(available_isas().back(), 2);
-  Experts experts(*backend, {DType::kQ8_0, DType::kQ8_0, 32, 32});
+  Experts experts(*backend, {DType::kQ8_0, DType::kQ8_0, 32, 32, DType::kF32});
   // The same 70 tokens again and again, more choices than run at once.
   const int64_t times = 40, k = 4, tokens = times * kTokens;
   std::vector<float> x, weights, out(static_cast<size_t>(tokens * 32)), once(static_cast<size_t>(kTokens * 32));
@@ -437,7 +288,7 @@ TEST(MoeExperts, ManyTokensRunInSharesWithTheSameBits) {
 
 TEST(MoeExperts, NoTokensAreNoWork) {
   const auto backend = make_backend(Isa::kPortable, 1);
-  Experts experts(*backend, {DType::kF32, DType::kF32, 32, 32});
+  Experts experts(*backend, {DType::kF32, DType::kF32, 32, 32, DType::kF32});
   experts.check(*backend, 0, 0, 2, {0});
 }
 

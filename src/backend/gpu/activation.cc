@@ -9,10 +9,6 @@
 namespace quire::gpu {
 namespace {
 
-void check_same_shape(const Tensor& a, const Tensor& b) {
-  QUIRE_CHECK(a.rows == b.rows && a.cols == b.cols);
-}
-
 bool in_fours(const Tensor& t) {
   return t.stride % 4 == 0 && t.cols % 4 == 0 &&
          reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(4 * info(t.dtype).block_bytes) == 0;
@@ -28,7 +24,6 @@ RowsParams params_of(std::initializer_list<const Tensor*> inputs, const Tensor& 
   i64* strides[] = {&p.a_stride, &p.b_stride};
   size_t next = 0;
   for (const Tensor* input : inputs) {
-    check_same_shape(*input, out);
     *strides[next++] = input->stride;
     aligned = aligned && in_fours(*input);
   }
@@ -43,7 +38,7 @@ Grid grid_of(const RowsParams& p) {
 }  // namespace
 
 void GpuBackend::glu(const GluArgs& args) {
-  QUIRE_CHECK(args.gate.dtype == args.out.dtype && args.up.dtype == args.out.dtype);
+  check(args);
   RowsParams p = params_of({&args.gate, &args.up}, args.out);
   if (p.rows == 0 || p.cols == 0) return;
   p.activation = static_cast<int>(args.activation);
@@ -53,7 +48,7 @@ void GpuBackend::glu(const GluArgs& args) {
 }
 
 void GpuBackend::activation(const ActivationArgs& args) {
-  QUIRE_CHECK(args.x.dtype == args.out.dtype);
+  check(args);
   RowsParams p = params_of({&args.x}, args.out);
   if (p.rows == 0 || p.cols == 0) return;
   p.activation = static_cast<int>(args.activation);
@@ -61,7 +56,7 @@ void GpuBackend::activation(const ActivationArgs& args) {
 }
 
 void GpuBackend::residual_add(const ResidualAddArgs& args) {
-  QUIRE_CHECK(args.residual.dtype == args.out.dtype);
+  check(args);
   RowsParams p = params_of({&args.x, &args.residual}, args.out);
   if (p.rows == 0 || p.cols == 0) return;
   p.factor = args.scale;
@@ -70,7 +65,7 @@ void GpuBackend::residual_add(const ResidualAddArgs& args) {
 }
 
 void GpuBackend::scale(const ScaleArgs& args) {
-  QUIRE_CHECK(args.rows.empty() || static_cast<int64_t>(args.rows.size()) == args.x.rows);
+  check(args);
   RowsParams p = params_of({&args.x}, args.out);
   if (p.rows == 0 || p.cols == 0) return;
   p.factor = args.factor;
@@ -80,7 +75,7 @@ void GpuBackend::scale(const ScaleArgs& args) {
 }
 
 void GpuBackend::soft_cap(const SoftCapArgs& args) {
-  QUIRE_CHECK(args.x.dtype == args.out.dtype && args.cap > 0);
+  check(args);
   RowsParams p = params_of({&args.x}, args.out);
   if (p.rows == 0 || p.cols == 0) return;
   p.factor = args.cap;

@@ -41,10 +41,8 @@ int page_type(DType dtype) {
 }
 
 KvPages pages_of(const KvLayer& kv) {
-  QUIRE_CHECK(kv.block_size > 0 && kv.block_size % 8 == 0 && kv.num_kv_heads > 0);
-  QUIRE_CHECK(kv.head_dim > 0 && kv.head_dim <= kAttentionMaxDim && kv.v_dim() <= kAttentionMaxDim,
+  QUIRE_CHECK(kv.head_dim <= kAttentionMaxDim && kv.v_dim() <= kAttentionMaxDim,
               "a head is larger than the GPU's kernels take");
-  QUIRE_CHECK(!kv.v_in_k || kv.v_dim() <= kv.head_dim);
   KvPages pages = kv_pages(page_type(kv.dtype), static_cast<int>(kv.block_size), static_cast<int>(kv.num_kv_heads),
                            static_cast<int>(kv.head_dim), static_cast<int>(kv.v_dim()), kv.v_in_k);
   pages.page_stride = kv.page_stride;
@@ -120,16 +118,6 @@ AttentionParams params_of(const AttentionArgs& args) {
   p.least_queries = 1;
   p.most_queries = INT32_MAX;
   return p;
-}
-
-void check_attention(const AttentionArgs& args) {
-  const KvLayer& kv = args.kv;
-  QUIRE_CHECK(args.q.dtype == args.out.dtype && args.q.rows == args.out.rows);
-  QUIRE_CHECK(args.num_heads > 0 && args.num_heads % kv.num_kv_heads == 0);
-  QUIRE_CHECK(args.q.cols == args.num_heads * kv.head_dim && args.out.cols == args.num_heads * kv.v_dim());
-  QUIRE_CHECK(args.cu_seqlens_q.size() == args.context_lens.size() + 1);
-  QUIRE_CHECK(args.block_tables.size() >= args.context_lens.size() * static_cast<size_t>(args.max_blocks));
-  QUIRE_CHECK(args.q.rows < INT32_MAX && args.max_blocks * kv.block_size < INT32_MAX);
 }
 
 // One launch, or several of so many threadgroups that their partial results fit the scratch, each followed by its
@@ -254,10 +242,7 @@ size_t GpuBackend::kv_page_bytes(const KvPageShape& shape) const {
 
 void GpuBackend::reshape_and_cache(const ReshapeAndCacheArgs& args) {
   const KvLayer& kv = args.kv;
-  QUIRE_CHECK(args.k.cols == kv.num_kv_heads * kv.head_dim);
-  QUIRE_CHECK(args.slot_mapping.size() == static_cast<size_t>(args.k.rows));
-  QUIRE_CHECK(kv.v_in_k || (args.v.cols == kv.num_kv_heads * kv.v_dim() && args.v.rows == args.k.rows &&
-                            args.v.dtype == args.k.dtype));
+  check(args);
   if (args.k.rows == 0) return;
   CacheParams p = {};
   p.kv = pages_of(kv);
@@ -276,10 +261,8 @@ bool GpuBackend::joins_qkv(const QkvToCacheArgs& args) const {
 
 void GpuBackend::qkv_to_cache(const QkvToCacheArgs& args) {
   const KvLayer& kv = args.kv;
-  QUIRE_CHECK(joins_qkv(args) && args.q.cols == args.num_heads * kv.head_dim);
-  QUIRE_CHECK(args.k.cols == kv.num_kv_heads * kv.head_dim && args.v.cols == kv.num_kv_heads * kv.v_dim());
-  QUIRE_CHECK(args.q.dtype == args.k.dtype && args.q.dtype == args.v.dtype);
-  QUIRE_CHECK(args.slot_mapping.size() == static_cast<size_t>(args.q.rows));
+  check(args);
+  QUIRE_CHECK(joins_qkv(args));
   if (args.q.rows == 0 || joined_.join_qkv(args)) return;
   QkvToCacheParams p = {};
   p.kv = pages_of(kv);
@@ -302,7 +285,8 @@ void GpuBackend::qkv_to_cache(const QkvToCacheArgs& args) {
 // Where every sequence has one token, grids depend only on the number of sequences and the width of the block tables,
 // so that a recorded step serves every context that fits the tables.
 void GpuBackend::attention(const AttentionArgs& args) {
-  check_attention(args);
+  check(args);
+  QUIRE_CHECK(args.q.rows < INT32_MAX && args.max_blocks * args.kv.block_size < INT32_MAX);
   if (args.q.rows == 0) return;
   const AttentionParams params = params_of(args);
   const std::span<const int32_t> cu = staging_.host(args.cu_seqlens_q);

@@ -24,7 +24,7 @@ Grid grid_of(const GpuMatrix& table, const Tensor& out) {
 
 void GpuBackend::embedding(const EmbeddingArgs& args) {
   const GpuMatrix& table = gpu_matrix(args.table);
-  QUIRE_CHECK(args.out.cols == table.k() && args.out.rows == static_cast<int64_t>(args.tokens.size()));
+  check(args);
   if (args.out.rows == 0 || joined_.join_embedding(args)) return;
   EmbeddingParams p = params_of(table, args.out, args.scale);
   p.from_tokens = 1;

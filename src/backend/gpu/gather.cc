@@ -7,8 +7,7 @@
 namespace quire::gpu {
 
 void GpuBackend::gather(const GatherArgs& args) {
-  QUIRE_CHECK(args.x.dtype == args.out.dtype && args.x.cols == args.out.cols);
-  QUIRE_CHECK(static_cast<int64_t>(args.rows.size()) == args.out.rows);
+  check(args);
   if (args.out.rows == 0 || args.out.cols == 0) return;
   GatherRowsParams p = {};
   p.out_stride = args.out.stride;
@@ -21,8 +20,7 @@ void GpuBackend::gather(const GatherArgs& args) {
 }
 
 void GpuBackend::gather_columns(const GatherColumnsArgs& args) {
-  QUIRE_CHECK(args.x.dtype == args.out.dtype && args.x.rows == args.out.rows);
-  QUIRE_CHECK(static_cast<int64_t>(args.columns.size()) == args.out.cols);
+  check(args);
   const int64_t elements = args.out.rows * args.out.cols;
   if (elements == 0) return;
   GatherColumnsParams p = {};

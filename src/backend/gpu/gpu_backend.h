@@ -68,64 +68,33 @@ class GpuBackend final : public Backend {
   void synchronise() override;
   std::span<const float> read(const Tensor& t) override;
 
+  QUIRE_OPS(QUIRE_OVERRIDE_OP)
+  QUIRE_OPTIONAL_OPS(QUIRE_OVERRIDE_OP)
+
   // pack.cc
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override;
-
-  // activation.cc
-  void glu(const GluArgs& args) override;
-  void activation(const ActivationArgs& args) override;
-  void residual_add(const ResidualAddArgs& args) override;
-  void scale(const ScaleArgs& args) override;
-  void soft_cap(const SoftCapArgs& args) override;
 
   // attention.cc
   int64_t max_head_dim() const override;
   size_t kv_page_bytes(const KvPageShape& shape) const override;
-  void reshape_and_cache(const ReshapeAndCacheArgs& args) override;
   bool joins_qkv(const QkvToCacheArgs& args) const override;
-  void qkv_to_cache(const QkvToCacheArgs& args) override;
-  void attention(const AttentionArgs& args) override;
 
-  // embedding.cc
-  void embedding(const EmbeddingArgs& args) override;
-  // Rows [first, first + out.rows) of a weight as plain elements.
+  // embedding.cc: rows [first, first + out.rows) of a weight as plain elements.
   void dequantise_rows(const GpuMatrix& weight, int64_t first, const Tensor& out);
 
-  // gather.cc
-  void gather(const GatherArgs& args) override;
-  void gather_columns(const GatherColumnsArgs& args) override;
-
   // linear.cc
-  void linear(const LinearArgs& args) override;
   bool joins_linear(int64_t rows) const override;
   bool joins_head(int64_t rows) const override { return joined_.joins_head(rows); }
   void library_product(const LibraryProduct& product);
 
   // moe.cc
   Status stack(std::span<const PackedMatrix* const> experts) override;
-  void moe_route(const MoeRouteArgs& args) override;
-  void moe_experts(const MoeExpertsArgs& args) override;
-
-  // norm.cc
-  void rms_norm(const RmsNormArgs& args) override;
-  void layer_norm(const LayerNormArgs& args) override;
-  void gated_rms_norm(const GatedRmsNormArgs& args) override;
-
-  // recurrent.cc
-  void gated_delta_net(const GatedDeltaNetArgs& args) override;
-  void mamba2(const Mamba2Args& args) override;
-  void short_conv(const ShortConvArgs& args) override;
-
-  // rope.cc
-  void rope(const RopeArgs& args) override;
 
   // sampling.cc
   bool samples() const override { return true; }
   Status prepare_sampling(int64_t rows, int64_t rows_of_a_call, int64_t vocab) override;
-  void sample(const SampleArgs& args) override;
   uint64_t finish_samples(int64_t rows) override;
   SampledRows sampled(uint64_t finished) override;
-  void take_sampled(const TakeSampledArgs& args) override;
 
  private:
   // The most scratch that a kind of op takes, in bytes; each is defined beside its op.

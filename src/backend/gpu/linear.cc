@@ -21,13 +21,7 @@ DType product_type(const LinearArgs& args) {
 }
 
 void check_linear(const LinearArgs& args) {
-  const GpuMatrix& w = gpu_matrix(args.weight);
-  const int64_t columns = args.gated != nullptr ? w.n() / 2 : w.n();
-  QUIRE_CHECK(args.out.rows == args.x.rows && args.out.cols == columns);
-  QUIRE_CHECK(args.columns.empty() ? args.x.cols == w.k() : static_cast<int64_t>(args.columns.size()) == w.k());
-  QUIRE_CHECK(args.norm == nullptr || args.x.dtype == DType::kF32);
-  QUIRE_CHECK(args.residual.data == nullptr ||
-              (args.gated == nullptr && args.out.dtype == DType::kF32 && args.residual.dtype == DType::kF32));
+  check(args);
   QUIRE_CHECK(args.out.dtype == DType::kF32 || args.out.dtype == product_type(args));
   QUIRE_CHECK(args.gated == nullptr || args.out.dtype == product_type(args));
 }

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixtures of experts on a GPU: moe_route has the CPU's bits, and moe_experts those of linear, glu and the weighted sum
-// called one by one, for tiles of few and of many rows.
-#include <numeric>
-
-#include "backend/backend.h"
+// Mixtures of experts on a GPU: moe_route has the bits of its oracle, and moe_experts those of linear, glu and the
+// weighted sum called one by one, for tiles of few and of many rows.
 #include "backend/gpu/test_device.h"
 #include "backend/testing/linear_cases.h"
 #include "backend/testing/moe_cases.h"
@@ -11,21 +8,8 @@
 namespace quire::gpu {
 namespace {
 
-struct Routes {
-  std::vector<int32_t> ids;
-  std::vector<float> weights;
-};
-
-Routes route_on_cpu(Backend& cpu, std::vector<float> logits, int64_t experts, MoeRouteArgs args) {
-  const auto tokens = static_cast<int64_t>(logits.size()) / experts;
-  Routes r{std::vector<int32_t>(static_cast<size_t>(tokens * args.k)),
-           std::vector<float>(static_cast<size_t>(tokens * args.k))};
-  args.logits = {logits.data(), DType::kF32, tokens, experts, experts};
-  args.ids = r.ids.data();
-  args.weights = r.weights.data();
-  cpu.moe_route(args);
-  return r;
-}
+using cases::ExpertsCase;
+using cases::Routes;
 
 template <typename T>
 std::vector<T> values_of(TestDevice& device, const T* address, size_t count) {
@@ -50,48 +34,19 @@ Routes route_on_gpu(TestDevice& device, const std::vector<float>& logits, int64_
   return {values_of(device, args.ids, count), values_of(device, args.weights, count)};
 }
 
-TEST(GpuMoeRoute, HasTheBitsOfTheCpuWithTiesAndBrokenRows) {
-  const auto cpu = make_cpu_backend({.threads = 1, .isa = "portable"});
-  ASSERT_TRUE(cpu.ok());
-  const int64_t tokens = 12;
-  for (const int64_t experts : {4, 60, 128}) {
-    const std::vector<float> logits = cases::hard_logits(tokens, experts);
-    const std::vector<float> bias = cases::random_rows(1, experts, 7), scales = cases::random_rows(1, experts, 8);
-    for (const MoeScore score :
-         {MoeScore::kSoftmax, MoeScore::kSigmoid, MoeScore::kSoftmaxOfChosen, MoeScore::kSparseMixer}) {
-      for (int variant = 0; variant < 6; ++variant) {
-        const MoeRouteArgs a = cases::route_variant(score, variant, experts, bias.data(), scales.data());
-        const Routes want = route_on_cpu(**cpu, logits, experts, a);
+TEST(GpuMoeRoute, HasTheBitsOfTheContractWithTiesAndBrokenRows) {
+  cases::for_each_route_case(
+      12, {4, 60, 128},
+      [](const std::vector<float>& logits, int64_t experts, const MoeRouteArgs& args, const std::string& what) {
+        const Routes want = cases::expected_routes(logits, experts, args);
         for (const int order : {0, 1}) {
-          const Routes got = route_on_gpu(test_device(order), logits, experts, a);
+          EXPECT_TRUE(same_routes(route_on_gpu(test_device(order), logits, experts, args), want)) << what;
           test_device(order).clear();
-          ASSERT_EQ(got.ids, want.ids) << experts << " experts, score " << static_cast<int>(score) << ", variant "
-                                       << variant;
-          for (size_t i = 0; i < want.weights.size(); ++i) {
-            ASSERT_TRUE(std::memcmp(&got.weights[i], &want.weights[i], 4) == 0 ||
-                        (std::isnan(got.weights[i]) && std::isnan(want.weights[i])))
-                << experts << " experts, score " << static_cast<int>(score) << ", variant " << variant << ", choice "
-                << i << ": " << got.weights[i] << ", not " << want.weights[i];
-          }
         }
-      }
-    }
-  }
+      });
 }
 
 constexpr int64_t kExperts = 5;
-
-struct ExpertsCase {
-  DType activation;
-  DType gate_up;
-  DType down;
-  int64_t hidden;
-  int64_t inner;
-  bool gated = true;
-  bool biases = false;
-  Activation kind = Activation::kSilu;
-  float limit = 0;
-};
 
 // Packed experts of one device, and what each puts out for each token when linear and glu are called alone.
 class Experts {
@@ -128,9 +83,9 @@ class Experts {
     args.down = down_view_;
     args.gate_up_bias = gate_up_bias_;
     args.down_bias = down_bias_;
-    args.activation = c_.kind;
+    args.activation = c_.activation;
     args.limit = c_.limit;
-    args.out = device_.room(tokens, c_.hidden, c_.activation);
+    args.out = device_.room(tokens, c_.hidden, c_.type);
     device_.ops().moe_experts(args);
     return device_.rows_of(args.out);
   }
@@ -143,20 +98,20 @@ class Experts {
   std::unique_ptr<PackedMatrix> pack(DType type, int64_t n, int64_t k, uint64_t seed) {
     const cases::Weight weight = cases::random_weight_of(type, n, k, seed);
     const RawMatrix raw = weight.raw();
-    auto packed = device_.ops().pack({&raw, 1}, {.activation = c_.activation});
+    auto packed = device_.ops().pack({&raw, 1}, {.activation = c_.type});
     EXPECT_TRUE(packed.ok());
     return std::move(packed).value();
   }
   std::vector<float> run_alone(size_t e, int64_t wide) {
-    const DType type = c_.activation;
+    const DType type = c_.type;
     const Tensor both = device_.room(x_.rows, wide, type), hidden = device_.room(x_.rows, c_.inner, type);
     const Tensor y = device_.room(x_.rows, c_.hidden, type);
     GpuBackend& ops = device_.ops();
     ops.linear({device_.put(x_), gate_up_view_[e], c_.biases ? gate_up_bias_[e] : nullptr, both});
     if (c_.gated) {
-      ops.glu({both.columns(0, c_.inner), both.columns(c_.inner, c_.inner), c_.kind, hidden, c_.limit});
+      ops.glu({both.columns(0, c_.inner), both.columns(c_.inner, c_.inner), c_.activation, hidden, c_.limit});
     } else {
-      ops.activation({both, c_.kind, hidden});
+      ops.activation({both, c_.activation, hidden});
     }
     ops.linear({hidden, down_view_[e], c_.biases ? down_bias_[e] : nullptr, y});
     return floats_of(device_.rows_of(y), type);
@@ -171,47 +126,22 @@ class Experts {
   std::vector<std::vector<float>> alone_;
 };
 
-// k different experts a token, from the first `among`.
-std::vector<int32_t> random_choices(int64_t tokens, int64_t k, int64_t among, uint64_t seed) {
-  cases::Random random(seed);
-  std::vector<int32_t> ids;
-  for (int64_t t = 0; t < tokens; ++t) {
-    std::vector<int32_t> left(static_cast<size_t>(among));
-    std::iota(left.begin(), left.end(), 0);
-    for (int64_t r = 0; r < k; ++r) {
-      const size_t at = random.next() % left.size();
-      ids.push_back(left[at]);
-      left.erase(left.begin() + static_cast<std::ptrdiff_t>(at));
-    }
-  }
-  return ids;
-}
-
 TEST(GpuMoeExperts, HaveTheBitsOfLinearAndGluCalledAlone) {
-  const ExpertsCase expert_cases[] = {
-      {DType::kF32, DType::kF32, DType::kBF16, 40, 24},
-      {DType::kF32, DType::kQ8_0, DType::kQ4_0, 32, 64, false, true, Activation::kRelu2},
-      {DType::kBF16, DType::kBF16, DType::kBF16, 72, 40, true, true},
-      {DType::kBF16, DType::kQ4_K, DType::kQ8_0, 256, 32, true, true},
-      {DType::kBF16, DType::kBF16, DType::kBF16, 24, 20, false, false, Activation::kGelu},
-      {DType::kF16, DType::kMXFP4, DType::kMXFP4, 64, 32, true, true, Activation::kSilu, 7.0f},
-      {DType::kF16, DType::kF16, DType::kF16, 48, 32},
-  };
-  for (const ExpertsCase& c : expert_cases) {
-    const HostMatrix x(70, c.hidden, c.activation, 17);
+  for (const ExpertsCase& c : cases::kExpertsCases) {
+    const HostMatrix x(70, c.hidden, c.type, 17);
     Experts first(test_device(0), c, x), second(test_device(1), c, x);
     int64_t k = 0;
     for (const int64_t tokens : {1, 17, 70, 70}) {
       k = k % 3 + 1;
       for (const int64_t among : {k, kExperts}) {
-        const auto ids = random_choices(tokens, k, among, static_cast<uint64_t>(tokens));
+        const auto ids = cases::random_choices(tokens, k, among, static_cast<uint64_t>(tokens));
         cases::Random random(static_cast<uint64_t>(tokens * 100 + k));
         std::vector<float> weights;
         for (int64_t i = 0; i < tokens * k; ++i) weights.push_back(random.uniform(-1, 1));
         const int64_t from = x.rows - tokens;
         const auto bytes = first.run(from, tokens, ids, weights, k);
         ASSERT_EQ(second.run(from, tokens, ids, weights, k), bytes) << "another order of lanes";
-        const std::vector<float> got = floats_of(bytes, c.activation);
+        const std::vector<float> got = floats_of(bytes, c.type);
         for (int64_t t = 0; t < tokens; ++t) {
           for (int64_t i = 0; i < c.hidden; ++i) {
             float want = 0;
@@ -219,9 +149,9 @@ TEST(GpuMoeExperts, HaveTheBitsOfLinearAndGluCalledAlone) {
               const auto at = static_cast<size_t>(t * k + r);
               want = std::fma(weights[at], first.alone(ids[at], from + t, i), want);
             }
-            want = rounded(want, c.activation);
+            want = rounded(want, c.type);
             ASSERT_EQ(std::memcmp(&got[static_cast<size_t>(t * c.hidden + i)], &want, 4), 0)
-                << name(c.activation) << " " << name(c.gate_up) << " " << name(c.down) << ", " << tokens
+                << name(c.type) << " " << name(c.gate_up) << " " << name(c.down) << ", " << tokens
                 << " tokens, k " << k << ": [" << t << "][" << i << "] is "
                 << got[static_cast<size_t>(t * c.hidden + i)] << ", not " << want;
           }

@@ -7,12 +7,6 @@
 namespace quire::gpu {
 namespace {
 
-void check_norm(const Tensor& x, const Tensor& out, int64_t group, const float* weight) {
-  QUIRE_CHECK(group > 0 && x.cols % group == 0 && weight != nullptr);
-  QUIRE_CHECK(x.rows == out.rows && x.cols == out.cols && x.cols < (int64_t{1} << 31));
-  QUIRE_CHECK(x.dtype == out.dtype || x.dtype == DType::kF32 || out.dtype == DType::kF32);
-}
-
 NormParams params_of(const Tensor& x, const Tensor& out, int64_t group, float eps) {
   NormParams p = {};
   p.x_stride = x.stride;
@@ -35,7 +29,7 @@ Grid grid_of(const NormParams& p) {
 }  // namespace
 
 void GpuBackend::rms_norm(const RmsNormArgs& args) {
-  check_norm(args.x, args.out, args.group, args.weight);
+  check(args);
   if (args.x.rows == 0) return;
   const NormParams p = params_of(args.x, args.out, args.group, args.eps);
   launch({KernelId::kRmsNorm, args.x.dtype, args.out.dtype}, p, {args.out.data, args.x.data, args.weight}, grid_of(p),
@@ -43,7 +37,7 @@ void GpuBackend::rms_norm(const RmsNormArgs& args) {
 }
 
 void GpuBackend::layer_norm(const LayerNormArgs& args) {
-  check_norm(args.x, args.out, args.group, args.weight);
+  check(args);
   if (args.x.rows == 0) return;
   NormParams p = params_of(args.x, args.out, args.group, args.eps);
   p.biased = args.bias != nullptr;
@@ -52,10 +46,7 @@ void GpuBackend::layer_norm(const LayerNormArgs& args) {
 }
 
 void GpuBackend::gated_rms_norm(const GatedRmsNormArgs& args) {
-  check_norm(args.x, args.out, args.group, args.weight);
-  QUIRE_CHECK(args.gate.rows == args.x.rows && args.gate.cols == args.x.cols);
-  QUIRE_CHECK(args.x.dtype == args.out.dtype && args.x.dtype == args.gate.dtype);
-  QUIRE_CHECK(args.weight_size == args.group || args.weight_size == args.x.cols);
+  check(args);
   if (args.x.rows == 0) return;
   NormParams p = params_of(args.x, args.out, args.group, args.eps);
   p.gate_stride = args.gate.stride;

@@ -9,17 +9,6 @@
 namespace quire::gpu {
 namespace {
 
-void check_sequences(const StateSequences& s, const StateLayer& state, int64_t state_bytes) {
-  QUIRE_CHECK(!s.cu_seqlens_q.empty());
-  const size_t sequences = s.cu_seqlens_q.size() - 1;
-  QUIRE_CHECK(s.source.size() == sequences && s.destination.size() == sequences);
-  QUIRE_CHECK(state.pages != nullptr && state.page_stride >= state_bytes && state.page_stride % 4 == 0);
-}
-
-void check_tensor(const Tensor& t, int64_t rows, int64_t cols, DType type) {
-  QUIRE_CHECK(t.rows == rows && t.cols == cols && t.dtype == type);
-}
-
 // Fills in what both recurrences have in common. REQUIRES: channels, heads and the size of the matrix are set.
 void complete(StateParams& p, const Tensor& x, const Tensor& out, const CausalConv& conv, const StateLayer& state,
               const StateSequences& sequences) {
@@ -48,18 +37,9 @@ Grid recurrence_grid(const StateParams& p) {
 }  // namespace
 
 void GpuBackend::gated_delta_net(const GatedDeltaNetArgs& args) {
-  QUIRE_CHECK(check_gated_delta_net_shape(args.key_heads, args.value_heads, args.dk, args.dv, args.conv.kernel).ok());
+  check(args);
   const int64_t rows = args.qkv.rows;
-  const int64_t channels = 2 * args.key_heads * args.dk + args.value_heads * args.dv;
   const DType type = args.qkv.dtype;
-  QUIRE_CHECK(args.conv.channels == channels && args.conv.weight != nullptr);
-  QUIRE_CHECK(args.decay != nullptr && args.dt_bias != nullptr);
-  check_tensor(args.qkv, rows, channels, type);
-  check_tensor(args.a, rows, args.value_heads, type);
-  check_tensor(args.b, rows, args.value_heads, type);
-  check_tensor(args.out, rows, args.value_heads * args.dv, type);
-  check_sequences(args.sequences, args.state,
-                  gated_delta_net_state_bytes(args.key_heads, args.value_heads, args.dk, args.dv, args.conv.kernel));
   StateParams p = {};
   p.delta = 1;
   p.pairs = p.shared = static_cast<int>(args.key_heads);
@@ -89,25 +69,16 @@ void GpuBackend::gated_delta_net(const GatedDeltaNetArgs& args) {
 }
 
 void GpuBackend::mamba2(const Mamba2Args& args) {
-  QUIRE_CHECK(check_mamba2_shape(args.heads, args.head_dim, args.groups, args.state_size, args.conv.kernel).ok());
+  check(args);
   const int64_t rows = args.xbc.rows;
-  const int64_t inner = args.heads * args.head_dim;
-  const int64_t channels = inner + 2 * args.groups * args.state_size;
   const DType type = args.xbc.dtype;
-  QUIRE_CHECK(args.conv.channels == channels && args.conv.weight != nullptr);
-  QUIRE_CHECK(args.decay != nullptr && args.skip != nullptr && args.dt_bias != nullptr);
-  check_tensor(args.xbc, rows, channels, type);
-  check_tensor(args.dt, rows, args.heads, type);
-  check_tensor(args.out, rows, inner, type);
-  check_sequences(args.sequences, args.state,
-                  mamba2_state_bytes(args.heads, args.head_dim, args.groups, args.state_size, args.conv.kernel));
   StateParams p = {};
   p.shared = static_cast<int>(args.groups);
   p.heads = static_cast<int>(args.heads);
   p.matrix_rows = static_cast<int>(args.state_size);
   p.matrix_cols = static_cast<int>(args.head_dim);
   p.own = 0;
-  p.left = static_cast<int>(inner);
+  p.left = static_cast<int>(args.heads * args.head_dim);
   p.right = p.left + p.shared * p.matrix_rows;
   p.a_stride = args.dt.stride;
   p.least = args.dt_min;
@@ -129,11 +100,8 @@ void GpuBackend::mamba2(const Mamba2Args& args) {
 }
 
 void GpuBackend::short_conv(const ShortConvArgs& args) {
+  check(args);
   const int64_t channels = args.conv.channels, rows = args.bcx.rows;
-  QUIRE_CHECK(check_short_conv_shape(channels, args.conv.kernel).ok() && args.conv.weight != nullptr);
-  check_tensor(args.bcx, rows, 3 * channels, args.bcx.dtype);
-  check_tensor(args.out, rows, channels, args.bcx.dtype);
-  check_sequences(args.sequences, args.state, short_conv_state_bytes(channels, args.conv.kernel));
   const StateSequences& s = args.sequences;
   ShortConvParams p = {};
   p.x_stride = args.bcx.stride;

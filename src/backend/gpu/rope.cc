@@ -7,9 +7,7 @@
 namespace quire::gpu {
 
 void GpuBackend::rope(const RopeArgs& args) {
-  QUIRE_CHECK(args.head_dim > 0 && args.x.cols % args.head_dim == 0);
-  QUIRE_CHECK(args.rot_dim >= 0 && args.rot_dim % 2 == 0 && args.offset >= 0);
-  QUIRE_CHECK(args.offset + args.rot_dim <= args.head_dim);
+  check(args);
   QUIRE_CHECK(static_cast<int64_t>(args.positions.size()) == args.x.rows);
   RopeParams p = {};
   p.stride = args.x.stride;

@@ -12,20 +12,18 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "backend/emulator/emulator_device.h"
 #include "backend/gpu/gpu_backend.h"
+#include "backend/testing/scalar_math.h"
 #include "base/half.h"
 
 namespace quire::gpu {
 
-inline float rounded(float x, DType type) {
-  if (type == DType::kF16) return fp16_to_float(float_to_fp16(x));
-  if (type == DType::kBF16) return bf16_to_float(float_to_bf16(x));
-  return x;
-}
+using cases::rounded;
 
 // Half a unit in the last place, relative.
 inline double rounding(DType type) {
@@ -41,6 +39,9 @@ struct HostMatrix {
     for (float& x : values) x = rounded(uniform(random), type);
   }
   float at(int64_t row, int64_t col) const { return values[static_cast<size_t>(row * stride + col)]; }
+  std::span<const float> part(int64_t row, int64_t begin, int64_t count) const {
+    return std::span(values).subspan(static_cast<size_t>(row * stride + begin), static_cast<size_t>(count));
+  }
   float& at(int64_t row, int64_t col) { return values[static_cast<size_t>(row * stride + col)]; }
 
   int64_t rows, cols, stride;
@@ -165,6 +166,26 @@ inline std::vector<float> run_rows(int64_t rows, DType type, const RunRows& run,
   test_device().clear();
   test_device(1).clear();
   return floats_of(whole, type);
+}
+
+// The types of activations, and of inputs and outputs of ops that convert.
+inline constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+struct TypePair {
+  DType in, out;
+};
+inline constexpr TypePair kPairs[] = {
+    {DType::kF32, DType::kF32}, {DType::kF32, DType::kF16},   {DType::kF32, DType::kBF16}, {DType::kF16, DType::kF16},
+    {DType::kF16, DType::kF32}, {DType::kBF16, DType::kBF16}, {DType::kBF16, DType::kF32}};
+
+inline std::string text(const char* op, DType in, DType out, int64_t size) {
+  return std::string(op) + " " + name(in) + " to " + name(out) + ", " + std::to_string(size);
+}
+
+// |got - truth| is at most the rounding of the output plus `floats` roundings of floats of size `size`.
+inline void expect_close(float got, double truth, DType out, double size, double floats, const std::string& what) {
+  const double bound = std::fabs(truth) * rounding(out) * 1.01 + size * floats * 0x1p-24 +
+                       (out == DType::kF16 ? 0x1p-25 : 0x1p-140);  // subnormals
+  ASSERT_NEAR(double{got}, truth, bound) << what;
 }
 
 }  // namespace quire::gpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention's tests share: steps over a paged cache, and two slow oracles: the contract of ops/attention.h in
+// Shared by the attention tests: steps over a paged cache, and two slow oracles: the contract of ops/attention.h in
 // scalar floats, and softmax attention in double.
 #pragma once
 
@@ -44,7 +44,7 @@ struct Step {
   std::vector<float> q, out;
 };
 
-// q depends on (sequence, position) alone, so that any cut of the same sequence asks the same questions.
+// q depends on (sequence, position) alone, so that any division of the same sequence has the same queries.
 inline void fill_query(const PagedCache& cache, int32_t sequence, int32_t position, float* q) {
   std::mt19937 random(static_cast<uint32_t>(sequence * 1000003 + position));
   for (int64_t i = 0; i < cache.q_cols(); ++i) q[i] = 3 * random_float(random);
@@ -198,7 +198,7 @@ struct OracleRow {
   const StoredCache& stored;
   int32_t sequence;
   int64_t head;
-  int64_t position;  // where it stands
+  int64_t position;  // of the query
   int64_t context;
   const float* q;
   bool rounded = false;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cases of linear: one list for the correctness test and the micro-benchmark, with random weights as a file holds them.
+// Cases of linear: one list for the tests of every backend and the micro-benchmark, with random weights in file format.
 #pragma once
 
 #include <cstring>
 #include <vector>
 
 #include "base/half.h"
+#include "base/math.h"
 #include "base/philox.h"
 #include "ops/linear.h"
 
@@ -31,7 +32,7 @@ inline constexpr int64_t kBenchRows[] = {1, 2, 4, 8, 16, 32, 128, 512};
 
 inline int64_t rounded_k(DType type, int64_t k) {
   const int64_t block = info(type).block_elems;
-  return (k + block - 1) / block * block;
+  return round_up(k, block);
 }
 
 // A stream of random numbers that depends on its key alone.
@@ -54,7 +55,7 @@ class Random {
   size_t at_ = 4;
 };
 
-// Where the fp16 fields of a block stand; -1: none.
+// The places of the fp16 fields of a block; -1: none.
 struct HalfFields {
   int first;
   int second;
@@ -93,7 +94,7 @@ inline std::vector<std::byte> random_weight(DType type, int64_t n, int64_t k, ui
     return bytes;
   }
   for (std::byte& b : bytes) b = static_cast<std::byte>(random.next() >> 24);
-  if (type == DType::kG4 || type == DType::kG8) return bytes;  // their scales stand apart
+  if (type == DType::kG4 || type == DType::kG8) return bytes;  // their scales are stored separately
   const HalfFields fields = half_fields(type);
   for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(info(type).block_bytes)) {
     if (type == DType::kMXFP4) bytes[at] = static_cast<std::byte>(112 + random.next() % 16);  // 2^-16 to 1/2
@@ -146,7 +147,7 @@ inline Weight random_weight_of(DType type, int64_t n, int64_t k, uint64_t seed, 
   return w;
 }
 
-// Activations of mixed size, with whole blocks of zeros, and halves that meet the rounding rule's ties.
+// Activations of mixed size, with whole blocks of zeros, and halves that are ties of the rounding rule.
 inline std::vector<float> random_rows(int64_t rows, int64_t k, uint64_t seed) {
   Random random(seed);
   std::vector<float> x(static_cast<size_t>(rows * k));
