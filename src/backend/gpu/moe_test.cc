@@ -151,9 +151,8 @@ TEST(GpuMoeExperts, HaveTheBitsOfLinearAndGluCalledAlone) {
             }
             want = rounded(want, c.type);
             ASSERT_EQ(std::memcmp(&got[static_cast<size_t>(t * c.hidden + i)], &want, 4), 0)
-                << name(c.type) << " " << name(c.gate_up) << " " << name(c.down) << ", " << tokens
-                << " tokens, k " << k << ": [" << t << "][" << i << "] is "
-                << got[static_cast<size_t>(t * c.hidden + i)] << ", not " << want;
+                << name(c.type) << " " << name(c.gate_up) << " " << name(c.down) << ", " << tokens << " tokens, k " << k
+                << ": [" << t << "][" << i << "] is " << got[static_cast<size_t>(t * c.hidden + i)] << ", not " << want;
           }
         }
       }
