@@ -159,7 +159,7 @@ Result<std::unique_ptr<Backend>> open_backend(const Options& options) {
 // Takes the memory that ops need beside the model's scratch, while there is some.
 Result<size_t> reserve(const Settled& settled, const model::Model& model, Backend& backend) {
   const engine::SchedulerOptions& scheduler = settled.engine.scheduler;
-  StepSizes sizes = model.step_sizes({scheduler.max_num_batched_tokens, settled.engine.max_logit_rows});
+  WorkspaceLimits sizes = model.workspace_limits({scheduler.max_num_batched_tokens, settled.engine.max_logit_rows});
   sizes.seqs = scheduler.max_num_seqs;
   std::vector<int64_t> widths;
   for (const model::CacheLayout::Group& group : settled.memory.layout.groups) {

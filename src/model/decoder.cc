@@ -39,7 +39,7 @@ size_t DecoderWeights::bytes() const {
   return total;
 }
 
-void DecoderLayer::measure(StepSizes& sizes) const {
+void DecoderLayer::measure(WorkspaceLimits& sizes) const {
   for (const Linear* linear :
        {&attention.qkv, &attention.o, &mla.q_a, &mla.q, &mla.kv_a, &mla.o, &recurrent.in, &recurrent.out, &mlp.gate_up,
         &mlp.down, &moe.router, &moe.shared.gate_up, &moe.shared.down, &moe.shared_gate, &per_layer_input.gate,
@@ -159,8 +159,8 @@ size_t DecoderModel::scratch_bytes(const StepLimits& limits) const {
   return carve(nullptr, limits).bytes;
 }
 
-StepSizes DecoderModel::step_sizes(const StepLimits& limits) const {
-  StepSizes out;
+WorkspaceLimits DecoderModel::workspace_limits(const StepLimits& limits) const {
+  WorkspaceLimits out;
   out.tokens = limits.max_tokens;
   out.logit_rows = limits.max_logit_rows;
   out.vocab = config_.vocab_size;
@@ -259,7 +259,7 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   head_in_step_ = num_wanted_ == tokens && tokens <= limits_.max_logit_rows && backend_.joins_head(tokens) &&
                   joins_norm({step_hidden_, &weights_.final_norm, false}, weights_.head);
   stage(batch);
-  StepShape shape{tokens, batch.num_seqs(), num_wanted_, 0, tokens == batch.num_seqs()};
+  GraphKey shape{tokens, batch.num_seqs(), num_wanted_, 0, tokens == batch.num_seqs()};
   for (const GroupBatch& group : batch.groups) shape.max_blocks = std::max<int64_t>(shape.max_blocks, group.max_blocks);
   if (!backend_.replay_step(shape)) {
     run_layers(kv);
@@ -321,7 +321,7 @@ bool DecoderModel::joins_norm(const Source& source, const Linear& linear) const 
 
 void DecoderModel::begin(const Linear& linear, const Source& source, const Tensor& out) {
   if (!joins_norm(source, linear)) return linear.run(backend_, normed(source), out);
-  const NormForm form{source.norm->weight.data(), config_.norm_eps};
+  const FusedNorm form{source.norm->weight.data(), config_.norm_eps};
   linear.run(backend_, source.x, out, {&form});
 }
 

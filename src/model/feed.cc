@@ -77,7 +77,7 @@ void DecoderModel::run_mlp(const MlpWeights& mlp, int64_t intermediate, bool gat
   const Tensor gate = gate_up.columns(0, intermediate);
   if (gated) {
     const bool joined = joins_norm(source, mlp.gate_up);
-    const NormForm form{joined ? source.norm->weight.data() : nullptr, config_.norm_eps};
+    const FusedNorm form{joined ? source.norm->weight.data() : nullptr, config_.norm_eps};
     mlp.gate_up.run_gated(backend_, joined ? source.x : normed(source), config_.activation, gate_up, gate,
                           {joined ? &form : nullptr});
   } else {

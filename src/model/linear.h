@@ -26,7 +26,7 @@ class Linear {
   }
   // What may be joined to the product, where the backend does (LinearArgs).
   struct Joined {
-    const NormForm* norm = nullptr;
+    const FusedNorm* norm = nullptr;
     Tensor residual = {};
     float residual_scale = 1.0f;
   };
@@ -45,7 +45,7 @@ class Linear {
   void run_gated(Backend& backend, const Tensor& x, Activation activation, const Tensor& both, const Tensor& out,
                  const Joined& joined) const {
     if (pieces_.size() == 1) {
-      const GatedForm form{activation};
+      const FusedGlu form{activation};
       LinearArgs args = args_of(pieces_.front(), x, out, joined);
       args.gated = &form;
       backend.linear(args);
@@ -63,7 +63,7 @@ class Linear {
     return {};
   }
   // Widens `sizes` to what this product has.
-  void measure(StepSizes& sizes) const {
+  void measure(WorkspaceLimits& sizes) const {
     for (const Piece& piece : pieces_) {
       const PackedMatrix& w = *piece.weight;
       sizes.out_columns = std::max(sizes.out_columns, w.n());

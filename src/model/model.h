@@ -37,7 +37,7 @@ class Model {
 
   virtual size_t scratch_bytes(const StepLimits& limits) const = 0;
   // What ops may need for themselves in a step; sequences and what is staged are not the model's to know.
-  virtual StepSizes step_sizes(const StepLimits&) const { return {}; }
+  virtual WorkspaceLimits workspace_limits(const StepLimits&) const { return {}; }
   virtual Status prepare(const StepLimits& limits) = 0;
   virtual void forward(const StepBatch& batch, const KvCache& kv) = 0;
   virtual std::span<const float> logits(int64_t first_wanted, int64_t count) = 0;  // [count, vocab_size]

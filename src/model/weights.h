@@ -83,7 +83,7 @@ struct DecoderLayer {
   float scalar = 1;
 
   // Widens `sizes` to this layer's products.
-  void measure(StepSizes& sizes) const;
+  void measure(WorkspaceLimits& sizes) const;
 };
 
 struct DecoderWeights {

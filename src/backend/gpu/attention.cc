@@ -215,7 +215,7 @@ std::vector<Form> forms_of(const AttentionArgs& args, AttentionParams p, const E
 }  // namespace
 
 // Forms keep at most 64 rows a threadgroup. Contexts of one split keep nothing.
-size_t GpuBackend::attention_scratch(const StepSizes& sizes) const {
+size_t GpuBackend::attention_scratch(const WorkspaceLimits& sizes) const {
   const int64_t splits = ceil_div(sizes.positions, kAttentionSplitPositions);
   if (splits <= 1 || sizes.heads == 0) return 0;
   const int64_t row = (ceil_div(sizes.head_dim, 64) * 64 + 2) * int64_t{sizeof(float)};

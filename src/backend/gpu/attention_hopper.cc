@@ -122,7 +122,7 @@ bool GpuBackend::attention_on_hopper(const AttentionArgs& args, bool one_each) {
   return true;
 }
 
-size_t GpuBackend::attention_scratch_on_hopper(const StepSizes& sizes) const {
+size_t GpuBackend::attention_scratch_on_hopper(const WorkspaceLimits& sizes) const {
   const int64_t splits = (sizes.positions + kHopperSplit - 1) / kHopperSplit;
   if (splits <= 1 || sizes.heads == 0 || !has_hopper()) return 0;
   const int64_t all = hopper_attention_scratch(sizes.tokens, sizes.heads, splits, sizes.head_dim) * 4;

@@ -81,7 +81,7 @@ bool GpuBackend::joins_head(int64_t rows) const {
   return rows <= joined_.most_rows && device_->info().graphs && has_hopper();
 }
 
-Status GpuBackend::reserve_joined(const StepSizes& sizes) {
+Status GpuBackend::reserve_joined(const WorkspaceLimits& sizes) {
   const int64_t rows = std::min<int64_t>(joined_.most_rows, sizes.seqs);
   if (rows == 0 || sizes.activation == DType::kF32 || !has_hopper()) return {};
   const int64_t positions =
@@ -169,8 +169,8 @@ bool GpuBackend::join_linear(const LinearArgs& args, DType type) {
     joined_.entries = std::max(
         joined_.entries, step_entries(joined_.rows, static_cast<int>(args.out.cols), args.out.dtype == DType::kF32));
   }
-  const auto alone = [this, held = LinearArgs(args), type, norm = args.norm != nullptr ? *args.norm : NormForm{},
-                      gated = args.gated != nullptr ? *args.gated : GatedForm{}]() mutable {
+  const auto alone = [this, held = LinearArgs(args), type, norm = args.norm != nullptr ? *args.norm : FusedNorm{},
+                      gated = args.gated != nullptr ? *args.gated : FusedGlu{}]() mutable {
     if (held.norm != nullptr) held.norm = &norm;
     if (held.gated != nullptr) held.gated = &gated;
     linear_by_kernels(held, type);

@@ -161,7 +161,7 @@ Status GpuBackend::make_stage(Stage& stage, size_t bytes) {
   return {};
 }
 
-Status GpuBackend::reserve_stages(const StepSizes& sizes) {
+Status GpuBackend::reserve_stages(const WorkspaceLimits& sizes) {
   const size_t needed = std::min(std::bit_ceil(sizes.staged_bytes + sizes.staged_arrays * kAlign), kMostReservedStage);
   for (Stage& stage : stages_) {
     if (stage.host == nullptr) QUIRE_TRY(make_stage(stage, std::max(kStageBytes, needed)));
@@ -230,7 +230,7 @@ int64_t GpuBackend::table_width(int64_t blocks) const {
 
 // A decode step of a shape that was seen before is recorded, and from then on only run again. The first one runs as it
 // is: it may load kernels and grow scratch, which a recording must not.
-bool GpuBackend::replay_step(const StepShape& shape) {
+bool GpuBackend::replay_step(const GraphKey& shape) {
   current_ = nullptr;
   if (!device_->info().graphs || !shape.one_token_each || shape.tokens > kMostRecordedTokens) {
     flush_stage();

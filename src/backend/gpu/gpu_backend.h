@@ -112,11 +112,11 @@ class GpuBackend final : public Backend {
   const void* stage(std::span<const std::byte> values) override;
   void begin_step() override;
   void reserve_stage(size_t bytes, size_t arrays) override;
-  bool replay_step(const StepShape& shape) override;
+  bool replay_step(const GraphKey& shape) override;
   void end_step() override;
   int64_t table_width(int64_t blocks) const override;
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override;
-  Result<size_t> reserve(const StepSizes& sizes) override;  // reserve.cc
+  Result<size_t> reserve(const WorkspaceLimits& sizes) override;  // reserve.cc
   void synchronise() override;
   std::span<const float> read(const Tensor& t) override;
 
@@ -159,13 +159,13 @@ class GpuBackend final : public Backend {
   }
   const void* host_copy(const void* on_device) const;
   // The most scratch that a kind of op takes, in bytes; each stands beside its op.
-  size_t attention_scratch(const StepSizes& sizes) const;
-  size_t attention_scratch_on_hopper(const StepSizes& sizes) const;
-  size_t linear_scratch(const StepSizes& sizes) const;
-  size_t columns_scratch(const StepSizes& sizes) const;
-  size_t moe_scratch(const StepSizes& sizes) const;
-  size_t state_scratch(const StepSizes& sizes) const;
-  Status reserve_stages(const StepSizes& sizes);
+  size_t attention_scratch(const WorkspaceLimits& sizes) const;
+  size_t attention_scratch_on_hopper(const WorkspaceLimits& sizes) const;
+  size_t linear_scratch(const WorkspaceLimits& sizes) const;
+  size_t columns_scratch(const WorkspaceLimits& sizes) const;
+  size_t moe_scratch(const WorkspaceLimits& sizes) const;
+  size_t state_scratch(const WorkspaceLimits& sizes) const;
+  Status reserve_stages(const WorkspaceLimits& sizes);
   bool recording() const { return recording_; }
   // decode_step.cc; false: not joined, and what waited was launched
   bool joins_step(DType type, int64_t rows) const;
@@ -179,7 +179,7 @@ class GpuBackend final : public Backend {
   void count_joined_run(size_t programs);
   // sampling.cc: whether the last launch was a joined step that found the token of each of these rows.
   bool best_is_known(const SampleArgs& args) const;
-  Status reserve_joined(const StepSizes& sizes);
+  Status reserve_joined(const WorkspaceLimits& sizes);
   // linear.cc: the ways of a product, `type` being what the activations are; false: this one does not serve.
   void linear_by_kernels(const LinearArgs& args, DType type);
   void linear_by_columns(const LinearArgs& args, DType type);
@@ -241,7 +241,7 @@ class GpuBackend final : public Backend {
     Tensor logits;  // whose largest the last program finds as well
     int64_t seen = 0;
   };
-  std::map<std::pair<StepShape, int>, Recorded> steps_;
+  std::map<std::pair<GraphKey, int>, Recorded> steps_;
   void run_recorded(const Recorded& step);
   Recorded* current_ = nullptr;
   bool recording_ = false;

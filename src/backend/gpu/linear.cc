@@ -416,7 +416,7 @@ void GpuBackend::linear_own(const LinearArgs& args, DType type) {
 }
 
 // Of linear_by_library(), which only CUDA has: sums before what follows them, and pieces of a weight made plain.
-size_t GpuBackend::linear_scratch(const StepSizes& sizes) const {
+size_t GpuBackend::linear_scratch(const WorkspaceLimits& sizes) const {
   if (device_->info().api != Api::kCuda || sizes.activation == DType::kF32) return 0;
   const int64_t size = element_bytes(sizes.activation);
   const int64_t sums = (sizes.tokens * sizes.out_columns * size + 255) / 256 * 256;
@@ -426,7 +426,7 @@ size_t GpuBackend::linear_scratch(const StepSizes& sizes) const {
 }
 
 // Of linear_by_columns(), and of a norm before quantised weights on sm_90a.
-size_t GpuBackend::columns_scratch(const StepSizes& sizes) const {
+size_t GpuBackend::columns_scratch(const WorkspaceLimits& sizes) const {
   const auto padded = [](int64_t columns) { return (columns + 7) / 8 * 8; };
   const int64_t size = element_bytes(sizes.activation);
   const int64_t reordered = sizes.tokens * 2 * padded(sizes.reordered_columns);

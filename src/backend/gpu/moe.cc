@@ -118,7 +118,7 @@ void GpuBackend::moe_experts(const MoeExpertsArgs& args) {
 }
 
 // As moe_chunk() lays it out, with tiles of the most rows.
-size_t GpuBackend::moe_scratch(const StepSizes& sizes) const {
+size_t GpuBackend::moe_scratch(const WorkspaceLimits& sizes) const {
   if (sizes.experts == 0) return 0;
   const int64_t choices = std::min(sizes.tokens * sizes.chosen, std::max(kMostChoices, sizes.chosen));
   const int64_t tiles = choices / kLinearFewRows + std::min(sizes.experts, choices);

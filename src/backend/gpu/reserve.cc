@@ -15,7 +15,7 @@ Status GpuScratch::reserve(Device& device, size_t bytes) {
   return {};
 }
 
-Result<size_t> GpuBackend::reserve(const StepSizes& sizes) {
+Result<size_t> GpuBackend::reserve(const WorkspaceLimits& sizes) {
   const std::pair<GpuScratch*, size_t> scratches[] = {
       {&partials_, std::max(attention_scratch(sizes), attention_scratch_on_hopper(sizes))},
       {&linear_, linear_scratch(sizes)},
