@@ -27,18 +27,18 @@ class Buffer {
 
 // What a recorded step (a CUDA graph) depends on: two steps with equal keys run the same launches on the same
 // addresses.
-struct StepShape {
+struct GraphKey {
   int64_t tokens = 0;
   int64_t seqs = 0;
   int64_t wanted = 0;           // rows whose logits are needed
   int64_t max_blocks = 0;       // width of the widest block table
   bool one_token_each = false;  // every sequence has one token: a decode step
 
-  auto operator<=>(const StepShape&) const = default;
+  auto operator<=>(const GraphKey&) const = default;
 };
 
 // The largest step of a loaded model, as far as ops need workspace memory for it.
-struct StepSizes {
+struct WorkspaceLimits {
   int64_t tokens = 0, seqs = 0, positions = 0;  // per step; positions per sequence
   int64_t logit_rows = 0, vocab = 0;            // per call of sample()
   size_t staged_bytes = 0, staged_arrays = 0;   // as for reserve_stage()
@@ -83,7 +83,7 @@ class Backend {
   // the model calls no ops. Otherwise call the ops, and end_step() after them.
   virtual void begin_step() {}
   virtual void reserve_stage(size_t /*bytes*/, size_t /*arrays*/) {}
-  virtual bool replay_step(const StepShape&) { return false; }
+  virtual bool replay_step(const GraphKey&) { return false; }
   virtual void end_step() {}
   // The width to which a block table of `blocks` entries is padded, so that few different keys of steps occur.
   virtual int64_t table_width(int64_t blocks) const { return blocks; }
@@ -93,7 +93,7 @@ class Backend {
   // Allocates the workspaces of the ops for steps of up to these sizes, before KV cache pages take the rest, and
   // returns their total size. Without this call, or for a larger step, ops allocate workspaces when they first need
   // them, and the program ends if the device is full by then.
-  virtual Result<size_t> reserve(const StepSizes&) { return size_t{0}; }
+  virtual Result<size_t> reserve(const WorkspaceLimits&) { return size_t{0}; }
   // Concatenates `parts` along N into one packed weight. REQUIRES: they have the same dtype and K.
   virtual Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) = 0;
   // Call this with the experts of a layer, matrices of one shape and type, before moe_experts takes them: a backend may

@@ -94,12 +94,12 @@ class TracingBackend final : public Backend {
   const void* stage(std::span<const std::byte> values) override { return inner_->stage(values); }
   void begin_step() override { inner_->begin_step(); }
   void reserve_stage(size_t bytes, size_t arrays) override { inner_->reserve_stage(bytes, arrays); }
-  bool replay_step(const StepShape& shape) override { return inner_->replay_step(shape); }
+  bool replay_step(const GraphKey& shape) override { return inner_->replay_step(shape); }
   void end_step() override { inner_->end_step(); }
   int64_t table_width(int64_t blocks) const override { return inner_->table_width(blocks); }
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override { return inner_->allocate(bytes); }
   Status stack(std::span<const PackedMatrix* const> experts) override { return inner_->stack(experts); }
-  Result<size_t> reserve(const StepSizes& sizes) override { return inner_->reserve(sizes); }
+  Result<size_t> reserve(const WorkspaceLimits& sizes) override { return inner_->reserve(sizes); }
   int64_t max_head_dim() const override { return inner_->max_head_dim(); }
   size_t kv_page_bytes(const KvPageShape& shape) const override { return inner_->kv_page_bytes(shape); }
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override {

@@ -92,13 +92,13 @@ class PackedMatrix {
 };
 
 // A glu (ops/activation.h) after the product.
-struct GatedForm {
+struct FusedGlu {
   Activation activation = Activation::kSilu;
   float limit = 0;  // as in GluArgs
 };
 
 // An rms_norm (ops/norm.h) over all columns of x before the product.
-struct NormForm {
+struct FusedNorm {
   const float* weight = nullptr;  // [K]
   float eps = 0;
 };
@@ -112,11 +112,11 @@ struct LinearArgs {
   std::span<const int32_t> columns = {};
   // Optional: the first N/2 columns are a gate and the others its up. out is then [M, N/2], with the bits of a linear
   // to [M, N] and a glu of its halves.
-  const GatedForm* gated = nullptr;
+  const FusedGlu* gated = nullptr;
   // Only where Backend::joins_linear(). `norm`: x is F32 and is normalised first, rounded to the type of activations.
   // `residual`: out is F32 and becomes fma(y, residual_scale, residual), with y rounded to the type of activations
   // before. The bits are those of the separate ops.
-  const NormForm* norm = nullptr;
+  const FusedNorm* norm = nullptr;
   Tensor residual = {};  // no data: none; may be out
   float residual_scale = 1.0f;
 };

@@ -233,7 +233,7 @@ TEST(LinearGated, HasTheBitsOfALinearAndAGlu) {
           const auto packed = backend->pack({&raw, 1}, {.quantise_activations = quantise});
           ASSERT_TRUE(packed.ok());
           for (const int64_t m : {17, 64, 65, 130}) {
-            const GatedForm form = {m == 64 ? Activation::kGelu : Activation::kSilu, m == 17 || m == 130 ? 0.5f : 0.0f};
+            const FusedGlu form = {m == 64 ? Activation::kGelu : Activation::kSilu, m == 17 || m == 130 ? 0.5f : 0.0f};
             const float* b = m % 2 == 0 ? bias.data() : nullptr;
             std::vector<float> both(static_cast<size_t>(m * 2 * half)), want(static_cast<size_t>(m * half));
             backend->linear({view(x, m, k, k), packed->get(), b, view(both, m, 2 * half, 2 * half)});

@@ -218,7 +218,7 @@ std::vector<AttentionLaunch> launches_of(const AttentionArgs& args, AttentionPar
 }  // namespace
 
 // A threadgroup keeps partial results of at most 64 rows. Contexts of one split keep nothing.
-size_t GpuBackend::attention_scratch(const StepSizes& sizes) const {
+size_t GpuBackend::attention_scratch(const WorkspaceLimits& sizes) const {
   const int64_t splits = grid_div(sizes.positions, kAttentionSplitPositions);
   if (splits <= 1 || sizes.heads == 0) return 0;
   const int64_t row = (grid_div(sizes.head_dim, 64) * 64 + 2) * int64_t{sizeof(float)};

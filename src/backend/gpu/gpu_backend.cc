@@ -79,7 +79,7 @@ Result<std::unique_ptr<Buffer>> GpuBackend::allocate(size_t bytes) {
 
 // All of it is taken at load: KV cache pages get what is left, so a step finds what it needs however full the device
 // is.
-Result<size_t> GpuBackend::reserve(const StepSizes& sizes) {
+Result<size_t> GpuBackend::reserve(const WorkspaceLimits& sizes) {
   const std::pair<Scratch*, size_t> scratches[] = {
       {&scratch_.attention, std::max(attention_scratch(sizes), hopper::attention_scratch(*this, sizes))},
       {&scratch_.products, product_scratch(sizes)},
@@ -118,7 +118,7 @@ int64_t GpuBackend::table_width(int64_t blocks) const {
 
 // The second decode step of a shape is recorded, and from then on the recording runs. The first one is not recorded,
 // because it may load kernels and grow scratch.
-bool GpuBackend::replay_step(const StepShape& shape) {
+bool GpuBackend::replay_step(const GraphKey& shape) {
   if (!recorder_.takes(shape)) {
     finish_staging();
     return false;

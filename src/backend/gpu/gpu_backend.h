@@ -60,11 +60,11 @@ class GpuBackend final : public Backend {
   const void* stage(std::span<const std::byte> values) override { return staging_.stage(values); }
   void begin_step() override;
   void reserve_stage(size_t bytes, size_t arrays) override;
-  bool replay_step(const StepShape& shape) override;
+  bool replay_step(const GraphKey& shape) override;
   void end_step() override;
   int64_t table_width(int64_t blocks) const override;
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override;
-  Result<size_t> reserve(const StepSizes& sizes) override;
+  Result<size_t> reserve(const WorkspaceLimits& sizes) override;
   void synchronise() override;
   std::span<const float> read(const Tensor& t) override;
 
@@ -98,11 +98,11 @@ class GpuBackend final : public Backend {
 
  private:
   // The most scratch that a kind of op takes, in bytes; each is defined beside its op.
-  size_t attention_scratch(const StepSizes& sizes) const;
-  size_t activation_scratch(const StepSizes& sizes) const;
-  size_t product_scratch(const StepSizes& sizes) const;
-  size_t moe_scratch(const StepSizes& sizes) const;
-  size_t recurrent_scratch(const StepSizes& sizes) const;
+  size_t attention_scratch(const WorkspaceLimits& sizes) const;
+  size_t activation_scratch(const WorkspaceLimits& sizes) const;
+  size_t product_scratch(const WorkspaceLimits& sizes) const;
+  size_t moe_scratch(const WorkspaceLimits& sizes) const;
+  size_t recurrent_scratch(const WorkspaceLimits& sizes) const;
 
   void before_launch();
   void finish_staging();

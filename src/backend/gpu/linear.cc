@@ -216,7 +216,7 @@ void GpuBackend::library_product(const LibraryProduct& product) {
 }
 
 // run_library(), which only CUDA has: sums before what follows them, and the dequantised part of a weight.
-size_t GpuBackend::product_scratch(const StepSizes& sizes) const {
+size_t GpuBackend::product_scratch(const WorkspaceLimits& sizes) const {
   if (device_->info().api != Api::kCuda || sizes.activation == DType::kF32) return 0;
   const int64_t size = info(sizes.activation).block_bytes;
   const int64_t sums = round_up(sizes.tokens * sizes.out_columns * size, 256);
@@ -226,7 +226,7 @@ size_t GpuBackend::product_scratch(const StepSizes& sizes) const {
 }
 
 // run_reordered(), and the norm before a quantised weight on sm_90a.
-size_t GpuBackend::activation_scratch(const StepSizes& sizes) const {
+size_t GpuBackend::activation_scratch(const WorkspaceLimits& sizes) const {
   const int64_t reordered = sizes.tokens * 2 * round_up(sizes.reordered_columns, 8);
   const int64_t normed = std::min<int64_t>(sizes.tokens, kHopperQuantisedRows) * round_up(sizes.quantised_columns, 8);
   return static_cast<size_t>(std::max(reordered, normed) * info(sizes.activation).block_bytes);

@@ -80,7 +80,7 @@ TEST(GpuLinearLibrary, HasTheBitsOfTheOwnKernelsHoweverSumsLeave) {
     const RawMatrix raw = weight.raw();
     const auto packed = test.ops().pack({&raw, 1}, {.activation = c.type});
     ASSERT_TRUE(packed.ok());
-    const GatedForm form{Activation::kGelu};
+    const FusedGlu form{Activation::kGelu};
     const HostMatrix x(rows, k, c.type, 3, 1.0f, 8), bias(1, n, DType::kF32, 4), before(rows, n, DType::kF32, 6);
     const auto run = [&](int64_t first, int64_t count) {
       LinearArgs args{test.put(x).some_rows(first, count), packed->get(), c.biased ? test.put(bias).f32() : nullptr,

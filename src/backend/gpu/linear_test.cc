@@ -156,8 +156,8 @@ TEST(GpuLinearJoined, AGateHasTheBitsOfALinearAndAGlu) {
       const auto weight = cases::random_weight_of(weight_type, 2 * half, k, 5);
       const HostMatrix x(20, k, type, 3), bias(1, 2 * half, DType::kF32, 7);
       const auto w = packed(test_device(), weight, type);
-      for (const GatedForm& form :
-           {GatedForm{Activation::kSilu}, GatedForm{Activation::kGeluTanh}, GatedForm{Activation::kSilu, 0.5f}}) {
+      for (const FusedGlu& form :
+           {FusedGlu{Activation::kSilu}, FusedGlu{Activation::kGeluTanh}, FusedGlu{Activation::kSilu, 0.5f}}) {
         const auto joined = [&](TestDevice& device, int64_t rows) {
           LinearArgs args{device.put(x).first_rows(rows), w.get(), device.put(bias).f32(),
                           device.room(rows, half, type)};
@@ -187,9 +187,9 @@ TEST(GpuLinearJoined, ANormAndAResidualHaveTheBitsOfTheirOps) {
       std::vector<int64_t> rows = {1, 2, 4};
       if (test_device().ops().joins_linear(16)) rows.insert(rows.end(), {9, 16});
       for (const int64_t m : rows) ASSERT_TRUE(test_device().ops().joins_linear(m));
-      const NormForm form{nullptr, 1e-5f};
+      const FusedNorm form{nullptr, 1e-5f};
       const auto normed = [&](TestDevice& device, int64_t m) {
-        NormForm here = form;
+        FusedNorm here = form;
         here.weight = device.put(norm).f32();
         LinearArgs args{device.put(hidden).first_rows(m), w.get(), nullptr, device.room(m, n, type)};
         args.norm = &here;
@@ -248,12 +248,12 @@ std::vector<std::vector<uint8_t>> products_of(const PackedMatrix& w, DType type,
   added.residual = added.out;
   added.residual_scale = 0.7f;
   run(added, false);
-  const GatedForm form{Activation::kSilu};
+  const FusedGlu form{Activation::kSilu};
   LinearArgs gated{x, &w, bias, device.room(rows, n / 2, type)};
   gated.gated = &form;
   if (n % 2 == 0) run(gated);
   if (device.ops().joins_linear(rows)) {
-    const NormForm norm{device.put(HostMatrix(1, k, DType::kF32, 4)).f32(), 1e-5f};
+    const FusedNorm norm{device.put(HostMatrix(1, k, DType::kF32, 4)).f32(), 1e-5f};
     LinearArgs normed{device.put(spaced(rows, k, DType::kF32, 7)), &w, nullptr, device.room(rows, n, type)};
     normed.norm = &norm;
     run(normed);

@@ -106,7 +106,7 @@ void GpuBackend::moe_experts(const MoeExpertsArgs& args) {
 }
 
 // What moe_chunk() takes, with tiles of the most rows.
-size_t GpuBackend::moe_scratch(const StepSizes& sizes) const {
+size_t GpuBackend::moe_scratch(const WorkspaceLimits& sizes) const {
   if (sizes.experts == 0) return 0;
   const int64_t choices = std::min(sizes.tokens * sizes.chosen, std::max(kMostChoices, sizes.chosen));
   const int64_t tiles = choices / kLinearFewRows + std::min(sizes.experts, choices);

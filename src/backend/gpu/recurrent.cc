@@ -121,7 +121,7 @@ void GpuBackend::short_conv(const ShortConvArgs& args) {
          grid, kShortConvThreads);
 }
 
-size_t GpuBackend::recurrent_scratch(const StepSizes& sizes) const {
+size_t GpuBackend::recurrent_scratch(const WorkspaceLimits& sizes) const {
   return static_cast<size_t>(sizes.tokens * sizes.state_columns) * sizeof(float);
 }
 

@@ -154,7 +154,7 @@ void linears(Cases& cases, DType t) {
   cases.add("linear, gated", type_name(t) + " x " + type_name(t), t, [t](SelftestSide& s) {
     const auto w = packed(s, cases::random_weight_of(t, 96, 128, 8));
     const Tensor x = s.random(5, 128, 1, 0.2f), out = s.room(5, 48), both = s.room(5, 96);
-    const GatedForm form;
+    const FusedGlu form;
     LinearArgs args{x, w.get(), nullptr, out};
     args.gated = &form;
     if (s.gpu != nullptr) {
@@ -170,7 +170,7 @@ void linears(Cases& cases, DType t) {
   cases.add("linear, joined", type_name(t) + " x " + type_name(t), t, [t](SelftestSide& s) {
     const auto w = packed(s, cases::random_weight_of(t, 128, 128, 9));
     const Tensor hidden = s.random(1, 128, 1, 1.0f, DType::kF32), normed = s.room(1, 128), out = s.room(1, 128);
-    const NormForm norm{s.floats(128, 2, 0, 1), 1e-5f};
+    const FusedNorm norm{s.floats(128, 2, 0, 1), 1e-5f};
     if (s.ops.joins_linear(1)) {
       LinearArgs args{hidden, w.get(), nullptr, hidden};
       args.norm = &norm;

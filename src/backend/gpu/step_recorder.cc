@@ -17,11 +17,11 @@ constexpr size_t kFewLaunches = 16;  // at most so many are kept as a list inste
 
 }  // namespace
 
-bool StepRecorder::takes(const StepShape& shape) const {
+bool StepRecorder::takes(const GraphKey& shape) const {
   return device_.info().graphs && shape.one_token_each && shape.tokens <= kMostTokens;
 }
 
-RecordedStep& StepRecorder::step(const StepShape& shape, int area) {
+RecordedStep& StepRecorder::step(const GraphKey& shape, int area) {
   if (steps_.size() >= kMostSteps) {
     steps_.erase(std::min_element(steps_.begin(), steps_.end(),
                                   [](const auto& a, const auto& b) { return a.second.seen < b.second.seen; }));

@@ -45,10 +45,10 @@ class StepRecorder {
   explicit StepRecorder(Device& device) : device_(device) {}
 
   // Whether steps of this shape are worth recording, and the device can.
-  bool takes(const StepShape& shape) const;
+  bool takes(const GraphKey& shape) const;
   // The step of that shape whose arrays are in that staging area, new if there is none. Where there are too many, the
   // one that was seen least is dropped.
-  RecordedStep& step(const StepShape& shape, int area);
+  RecordedStep& step(const GraphKey& shape, int area);
   // Drops the steps of a staging area whose addresses have changed.
   void forget_area(int area);
 
@@ -64,7 +64,7 @@ class StepRecorder {
 
  private:
   Device& device_;
-  std::map<std::pair<StepShape, int>, RecordedStep> steps_;
+  std::map<std::pair<GraphKey, int>, RecordedStep> steps_;
   RecordedStep* current_ = nullptr;  // that is being recorded
 };
 

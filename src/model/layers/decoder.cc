@@ -62,8 +62,8 @@ size_t DecoderModel::scratch_bytes(const BatchLimits& limits) const {
   return lay_out_scratch(nullptr, limits).bytes;
 }
 
-StepSizes DecoderModel::step_sizes(const BatchLimits& limits) const {
-  StepSizes out;
+WorkspaceLimits DecoderModel::step_sizes(const BatchLimits& limits) const {
+  WorkspaceLimits out;
   out.tokens = limits.max_tokens;
   out.logit_rows = limits.max_logit_rows;
   out.vocab = config_.vocab_size;
@@ -169,7 +169,7 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   head_in_step_ = num_wanted_ == tokens && tokens <= limits_.max_logit_rows && backend_.joins_head(tokens) &&
                   joins_norm({step_hidden_, &weights_.final_norm, false}, weights_.head);
   stage(batch);
-  StepShape shape{tokens, batch.num_seqs(), num_wanted_, 0, tokens == batch.num_seqs()};
+  GraphKey shape{tokens, batch.num_seqs(), num_wanted_, 0, tokens == batch.num_seqs()};
   for (const GroupBatch& group : batch.groups) shape.max_blocks = std::max<int64_t>(shape.max_blocks, group.max_blocks);
   if (!backend_.replay_step(shape)) {
     run_layers(kv);
@@ -235,7 +235,7 @@ bool DecoderModel::joins_norm(const LayerInput& input, const Linear& linear) con
 
 void DecoderModel::project_in(const Linear& linear, const LayerInput& input, const Tensor& out) {
   if (!joins_norm(input, linear)) return linear.run(backend_, normed(input), out);
-  const NormForm form{input.norm->weight.data(), config_.norm_eps};
+  const FusedNorm form{input.norm->weight.data(), config_.norm_eps};
   linear.run(backend_, input.x, out, {&form});
 }
 

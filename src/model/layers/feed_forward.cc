@@ -96,7 +96,7 @@ bool run_mlp(DecoderModel& model, const MlpWeights& mlp, int64_t intermediate, b
   const Tensor gate = gate_up.columns(0, intermediate);
   if (gated) {
     const bool joined = model.joins_norm(input, mlp.gate_up);
-    const NormForm form{joined ? input.norm->weight.data() : nullptr, config.norm_eps};
+    const FusedNorm form{joined ? input.norm->weight.data() : nullptr, config.norm_eps};
     mlp.gate_up.run_gated(model.backend(), joined ? input.x : model.normed(input), config.activation, gate_up, gate,
                           {joined ? &form : nullptr});
   } else {

@@ -25,7 +25,7 @@ class Linear {
   }
   // What a backend may compute together with the product (LinearArgs).
   struct Joined {
-    const NormForm* norm = nullptr;
+    const FusedNorm* norm = nullptr;
     Tensor residual = {};
     float residual_scale = 1.0f;
   };
@@ -44,7 +44,7 @@ class Linear {
   void run_gated(Backend& backend, const Tensor& x, Activation activation, const Tensor& both, const Tensor& out,
                  const Joined& joined) const {
     if (pieces_.size() == 1) {
-      const GatedForm form{activation};
+      const FusedGlu form{activation};
       LinearArgs args = args_of(pieces_.front(), x, out, joined);
       args.gated = &form;
       backend.linear(args);
@@ -62,7 +62,7 @@ class Linear {
     return {};
   }
   // Raises the maxima in `sizes` to the sizes of this product.
-  void measure(StepSizes& sizes) const {
+  void measure(WorkspaceLimits& sizes) const {
     for (const Piece& piece : pieces_) {
       const PackedMatrix& w = *piece.weight;
       sizes.out_columns = std::max(sizes.out_columns, w.n());

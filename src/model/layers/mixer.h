@@ -19,7 +19,7 @@ struct MixerKind {
   void (*reserve)(const DecoderModel& model, const LayerConfig& layer, int64_t tokens, ScratchAllocator& scratch);
   // Runs the mixer; returns whether the output was added to the residual stream (LayerOutput).
   bool (*run)(DecoderModel& model, const LayerContext& layer, const LayerInput& input, const LayerOutput& output);
-  // Floats per token that the op of a recurrence keeps (StepSizes::state_columns); null: none.
+  // Floats per token that the op of a recurrence keeps (WorkspaceLimits::state_columns); null: none.
   int64_t (*state_columns)(const DecoderConfig& config) = nullptr;
 };
 

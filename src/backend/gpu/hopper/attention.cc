@@ -153,7 +153,7 @@ bool attention(GpuBackend& gpu, const AttentionArgs& args, bool one_token_each) 
   return true;
 }
 
-size_t attention_scratch(const GpuBackend& gpu, const StepSizes& sizes) {
+size_t attention_scratch(const GpuBackend& gpu, const WorkspaceLimits& sizes) {
   const int64_t splits = grid_div(sizes.positions, kHopperSplit);
   if (splits <= 1 || sizes.heads == 0 || !gpu.hopper()) return 0;
   return static_cast<size_t>(std::min(scratch_bytes(sizes.tokens, sizes.heads, splits, sizes.head_dim), kMostScratch));

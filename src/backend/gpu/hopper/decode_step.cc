@@ -110,7 +110,7 @@ bool JoinedStep::joins_head(int64_t rows) const {
   return rows <= most_rows_ && device_.info().graphs && hopper_;
 }
 
-Status JoinedStep::reserve(const StepSizes& sizes) {
+Status JoinedStep::reserve(const WorkspaceLimits& sizes) {
   const int64_t rows = std::min<int64_t>(most_rows_, sizes.seqs);
   if (rows == 0 || sizes.activation == DType::kF32 || !hopper_) return {};
   const int64_t positions = std::min(kMostPositions, round_up(sizes.positions, kHopperSplit));
@@ -200,8 +200,8 @@ bool JoinedStep::join_linear(const LinearArgs& args, DType type) {
   if (!is_head(op)) {
     entries_ = std::max(entries_, exchange_entries(rows_, args.out.cols, args.out.dtype == DType::kF32));
   }
-  const auto alone = [this, held = LinearArgs(args), norm = args.norm != nullptr ? *args.norm : NormForm{},
-                      gated = args.gated != nullptr ? *args.gated : GatedForm{}]() mutable {
+  const auto alone = [this, held = LinearArgs(args), norm = args.norm != nullptr ? *args.norm : FusedNorm{},
+                      gated = args.gated != nullptr ? *args.gated : FusedGlu{}]() mutable {
     if (held.norm != nullptr) held.norm = &norm;
     if (held.gated != nullptr) held.gated = &gated;
     ops_.linear(held);

@@ -33,7 +33,7 @@ class JoinedStep {
   // Whether the head's product is joined in steps of so many rows.
   bool joins_head(int64_t rows) const;
   // Memory for steps of these sizes.
-  Status reserve(const StepSizes& sizes);
+  Status reserve(const WorkspaceLimits& sizes);
   size_t device_bytes() const { return exchange_.bytes() + scores_.bytes() + partials_.bytes(); }
 
   // Each takes the op if it can wait, and returns false if the caller must launch it.

@@ -115,7 +115,7 @@ class Decoder {
       if (shape_.by_token) gpu.embedding({head_.get(), tokens_there, 12.5f, hidden_});
       for (const Layer& layer : layers_)
         run(layer, cu_there, contexts_there, positions_there, tables_there, slots_there);
-      const NormForm norm{head_norm_, 1e-6f};
+      const FusedNorm norm{head_norm_, 1e-6f};
       LinearArgs head{.x = hidden_, .weight = head_.get(), .out = logits_};
       head.norm = &norm;
       gpu.linear(head);
@@ -227,7 +227,7 @@ class Decoder {
            std::span<const int32_t> positions, std::span<const int32_t> tables, std::span<const int64_t> slots) {
     GpuBackend& gpu = device_.ops();
     const int64_t d = shape_.head_dim, q = shape_.heads * d, k = shape_.kv_heads * d;
-    const NormForm norm{layer.norm, 1e-6f}, mlp_norm{layer.mlp_norm, 1e-5f};
+    const FusedNorm norm{layer.norm, 1e-6f}, mlp_norm{layer.mlp_norm, 1e-5f};
     LinearArgs project{.x = hidden_, .weight = layer.qkv.get(), .bias = layer.bias, .out = qkv_};
     project.norm = &norm;
     gpu.linear(project);
@@ -256,7 +256,7 @@ class Decoder {
     LinearArgs out{.x = attended_, .weight = layer.o.get(), .out = hidden_};
     out.residual = hidden_;
     gpu.linear(out);
-    const GatedForm gated{Activation::kSilu, 0.0f};
+    const FusedGlu gated{Activation::kSilu, 0.0f};
     LinearArgs up{.x = hidden_, .weight = layer.gate_up.get(), .out = inner_};
     up.norm = &mlp_norm;
     up.gated = &gated;

@@ -11,7 +11,7 @@ namespace quire::gpu::hopper {
 // sequence has one token, so that the step may be recorded.
 bool attention(GpuBackend& gpu, const AttentionArgs& args, bool one_token_each);
 // The most bytes that it needs between its launches.
-size_t attention_scratch(const GpuBackend& gpu, const StepSizes& sizes);
+size_t attention_scratch(const GpuBackend& gpu, const WorkspaceLimits& sizes);
 
 extern const LinearPath kTallBeforeLibrary;  // narrow tiles of W in one wave, up to 256 rows: if that beats the library
 extern const LinearPath kTall;               // the same, wherever it can run
