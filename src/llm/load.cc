@@ -159,7 +159,7 @@ Result<std::unique_ptr<Backend>> open_backend(const Options& options) {
 // Reserves the memory that ops need besides the model's scratch.
 Result<size_t> reserve(const ResolvedOptions& resolved, const model::Model& model, Backend& backend) {
   const engine::SchedulerOptions& scheduler = resolved.engine.scheduler;
-  WorkspaceLimits sizes = model.step_sizes({scheduler.max_num_batched_tokens, resolved.engine.max_logit_rows});
+  WorkspaceLimits sizes = model.workspace_limits({scheduler.max_num_batched_tokens, resolved.engine.max_logit_rows});
   sizes.seqs = scheduler.max_num_seqs;
   std::vector<int64_t> widths;
   for (const kv::CacheLayout::Group& group : resolved.memory.layout.groups) {

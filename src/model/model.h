@@ -37,7 +37,7 @@ class Model {
 
   virtual size_t scratch_bytes(const BatchLimits& limits) const = 0;
   // The sizes on which the memory of the ops depends; the caller fills in those of sequences and staged arrays.
-  virtual WorkspaceLimits step_sizes(const BatchLimits&) const { return {}; }
+  virtual WorkspaceLimits workspace_limits(const BatchLimits&) const { return {}; }
   virtual Status prepare(const BatchLimits& limits) = 0;
   virtual void forward(const StepBatch& batch, const KvCache& kv) = 0;
   virtual std::span<const float> logits(int64_t first_wanted, int64_t count) = 0;  // [count, vocab_size]

@@ -62,7 +62,7 @@ size_t DecoderModel::scratch_bytes(const BatchLimits& limits) const {
   return lay_out_scratch(nullptr, limits).bytes;
 }
 
-WorkspaceLimits DecoderModel::step_sizes(const BatchLimits& limits) const {
+WorkspaceLimits DecoderModel::workspace_limits(const BatchLimits& limits) const {
   WorkspaceLimits out;
   out.tokens = limits.max_tokens;
   out.logit_rows = limits.max_logit_rows;

@@ -70,7 +70,7 @@ class DecoderModel final : public Model {
   size_t weights_bytes() const override { return weights_.bytes(); }
   DType main_dtype() const override { return weights_.main_dtype; }
   size_t scratch_bytes(const BatchLimits& limits) const override;
-  WorkspaceLimits step_sizes(const BatchLimits& limits) const override;
+  WorkspaceLimits workspace_limits(const BatchLimits& limits) const override;
   Status prepare(const BatchLimits& limits) override;
   void forward(const StepBatch& batch, const KvCache& kv) override;
   std::span<const float> logits(int64_t first_wanted, int64_t count) override;
