@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading the fields that several endpoints share.
+// From the fields of a checked request to sampling settings, lengths and chat prompts.
 #include "api/request_fields.h"
 
 #include <algorithm>
@@ -281,7 +281,7 @@ ApiResult<std::vector<int32_t>> chat_tokens(const Service& service, ChatInput in
   }
   auto prompt = service.model().render_chat(std::move(chat), own ? &*own : nullptr);
   if (!prompt.ok()) {
-    // A template's own complaint is about the messages, whatever kind of error it was.
+    // Errors that a template raises are about the messages.
     return bad_request(prompt.error().message, "messages");
   }
   if (auto length = check_text_length(service, prompt->text.size()); !length.ok()) return length.error();
