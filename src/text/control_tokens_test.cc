@@ -158,12 +158,12 @@ TEST(Tiktoken, RefusesWhatItCannotKnow) {
     return t.ok() ? "" : t.error().message;
   };
   EXPECT_THAT(error(tiktoken_file()),
-              HasSubstr("x/tiktoken.model: this is a tiktoken file of 261 ranks, which does not "
+              HasSubstr("x/tiktoken.model: this is a tiktoken file of 261 ranks, which has no "
                         "split pattern"));
   EXPECT_THAT(error(tiktoken_file(), R"({"tokenizer_class": "TikTokenTokenizer"})"), HasSubstr("added_tokens_decoder"));
-  EXPECT_THAT(error("YQ== 0\nYQ== 1\n"), HasSubstr("line 2 has a token that another line has too"));
-  EXPECT_THAT(error("YQ== 0\nYg== 0\n"), HasSubstr("line 2 has a rank that another line has too"));
-  EXPECT_THAT(error("YQ== 0\nYg=! 1\n"), HasSubstr("line 2 has a token that is no base64"));
+  EXPECT_THAT(error("YQ== 0\nYQ== 1\n"), HasSubstr("line 2 repeats the token of another line"));
+  EXPECT_THAT(error("YQ== 0\nYg== 0\n"), HasSubstr("line 2 repeats the rank of another line"));
+  EXPECT_THAT(error("YQ== 0\nYg=! 1\n"), HasSubstr("line 2 has a token that is not base64"));
   EXPECT_THAT(error("YQ== 0\nYg==\n"), HasSubstr("line 2 is not a token and its rank"));
   EXPECT_THAT(error("YQ== 0\n", R"({"tokenizer_class": "QWenTokenizer"})"), HasSubstr("no token for the byte 0"));
 }
@@ -203,7 +203,7 @@ TEST(Tekken, BrokenFilesAreClearErrors) {
   EXPECT_THAT(error(R"({"config": {}, "vocab": []})"), HasSubstr("pattern"));
   EXPECT_THAT(
       error(R"({"config": {"pattern": "a", "default_vocab_size": 9, "default_num_special_tokens": 3}, "vocab": []})"),
-      HasSubstr("vocab has 0 tokens, but config speaks of 6"));
+      HasSubstr("vocab has 0 tokens, but config requires 6"));
 }
 
 }  // namespace

@@ -328,7 +328,7 @@ TEST(GgufSplit, BrokenSetsAreRefused) {
   const char* kSecond = "m-00002-of-00002.gguf";
   EXPECT_EQ(message(split_part(1, 2, "b", 2), kSecond), "no error");
   EXPECT_THAT(message("", ""), AllOf(HasSubstr(kSecond), HasSubstr("part 2 of 2")));
-  EXPECT_THAT(message(split_part(0, 2, "b"), kSecond), HasSubstr("says it is part 1 of 2"));
+  EXPECT_THAT(message(split_part(0, 2, "b"), kSecond), HasSubstr("its metadata says part 1 of 2"));
   EXPECT_THAT(message(split_part(1, 3, "b"), kSecond), HasSubstr("part 2 of 3"));
   EXPECT_THAT(message(split_part(1, 2, "a"), kSecond), HasSubstr("'a' is in another part"));
   EXPECT_THAT(message(split_part(1, 2, "b"), kSecond, 3), HasSubstr("split.tensors.count"));
@@ -336,7 +336,7 @@ TEST(GgufSplit, BrokenSetsAreRefused) {
   EXPECT_THAT(message("garbage", kSecond), AllOf(HasSubstr(kSecond), HasSubstr("not a GGUF file")));
   const auto part = parse(split_part(0, 2, "a"));
   ASSERT_FALSE(part.ok());
-  EXPECT_THAT(part.error().message, HasSubstr("one part of a set of 2"));
+  EXPECT_THAT(part.error().message, HasSubstr("it is a part of a set of 2"));
 }
 
 }  // namespace
