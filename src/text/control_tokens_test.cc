@@ -157,9 +157,8 @@ TEST(Tiktoken, RefusesWhatItCannotKnow) {
     EXPECT_FALSE(t.ok());
     return t.ok() ? "" : t.error().message;
   };
-  EXPECT_THAT(error(tiktoken_file()),
-              HasSubstr("x/tiktoken.model: this is a tiktoken file of 261 ranks, which has no "
-                        "split pattern"));
+  EXPECT_THAT(error(tiktoken_file()), HasSubstr("x/tiktoken.model: this is a tiktoken file of 261 ranks, which has no "
+                                                "split pattern"));
   EXPECT_THAT(error(tiktoken_file(), R"({"tokenizer_class": "TikTokenTokenizer"})"), HasSubstr("added_tokens_decoder"));
   EXPECT_THAT(error("YQ== 0\nYQ== 1\n"), HasSubstr("line 2 repeats the token of another line"));
   EXPECT_THAT(error("YQ== 0\nYg== 0\n"), HasSubstr("line 2 repeats the rank of another line"));

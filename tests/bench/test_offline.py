@@ -97,7 +97,7 @@ def test_kernels_compares_each_case_with_the_machines_limits(bench):
 
 
 @pytest.mark.parametrize("flags,words", [
-    (["--types", "Q9"], "choose all or of: F32"), (["--shapes", "12"], "NxK"), (["--shapes", "0x5"], "NxK"),
+    (["--types", "Q9"], "choose all, or from: F32"), (["--shapes", "12"], "NxK"), (["--shapes", "0x5"], "NxK"),
     (["--rows", "0"], "--rows"), (["--isa", "mmx"], "portable"), (["--ops", "sum"], "choose from linear"),
     (["--samples", "0"], "--samples"), (["--threads", "-2"], "--threads")])
 def test_kernels_name_what_is_wrong(bench, flags, words):

@@ -143,7 +143,7 @@ def test_commands(chat):
     help_text = terminal.say("/help")
     for command in ("/help", "/clear", "/drop", "/system", "/retry", "/stats", "/exit", "Ctrl-C"):
         assert command in help_text
-    assert "/frobnicate" in terminal.say("/frobnicate") and "nothing" in terminal.say("/retry")
+    assert "/frobnicate" in terminal.say("/frobnicate") and "no message" in terminal.say("/retry")
     assert "did you mean /clear?" in terminal.say("/claer")
     first = terminal.say("hello")
     alone = stats(terminal)["prompt"]
