@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "sampling/math.h"
 #include "sampling/param_table.h"
+#include "sampling/portable_math.h"
 
 namespace quire::sampling {
 namespace {

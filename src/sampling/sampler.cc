@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/philox.h"
 #include "ops/sampling.h"
-#include "sampling/math.h"
+#include "sampling/portable_math.h"
 #include "sampling/select.h"
 
 namespace quire::sampling {

@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "base/check.h"
-#include "sampling/math.h"
+#include "sampling/portable_math.h"
 
 namespace quire::sampling {
 namespace {

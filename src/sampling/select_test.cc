@@ -9,7 +9,7 @@
 #include <limits>
 #include <random>
 
-#include "sampling/math.h"
+#include "sampling/portable_math.h"
 
 namespace quire::sampling {
 namespace {

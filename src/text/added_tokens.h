@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "text/byte_trie.h"
-#include "text/model.h"
 #include "text/normalizer.h"
 #include "text/origin.h"
+#include "text/token_model.h"
 
 namespace quire::text {
 

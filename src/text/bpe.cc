@@ -8,7 +8,7 @@
 #include <unordered_set>
 
 #include "text/byte_level.h"
-#include "text/model.h"
+#include "text/token_model.h"
 #include "text/unicode.h"
 #include "text/word_cache.h"
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "text/decoder.h"
+#include "text/token_decoder.h"
 
 namespace quire::text {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "text/added_tokens.h"
-#include "text/decoder.h"
-#include "text/model.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
+#include "text/token_decoder.h"
+#include "text/token_model.h"
 #include "text/tokenizer.h"
 
 namespace quire::text {

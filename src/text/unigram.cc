@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "text/byte_trie.h"
-#include "text/model.h"
+#include "text/token_model.h"
 #include "text/unicode.h"
 
 namespace quire::text {

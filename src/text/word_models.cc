@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // WordPiece (longest match first) and WordLevel (whole words).
-#include "text/model.h"
+#include "text/token_model.h"
 #include "text/unicode.h"
 
 namespace quire::text {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The decoders of tokenizer.json.
-#include "text/decoder.h"
+#include "text/token_decoder.h"
 
 #include <algorithm>
 #include <optional>

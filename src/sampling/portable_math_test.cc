@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sampler's exp, log and Gumbel variate against the C library in double precision.
-#include "sampling/math.h"
+#include "sampling/portable_math.h"
 
 #include <gtest/gtest.h>
 
