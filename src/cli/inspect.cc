@@ -45,6 +45,7 @@ const char* rope_name(model::RopeType type) {
 std::string layer_kinds(const model::DecoderConfig& config) {
   constexpr const char* kMixers[] = {"attention", "latent_attention", "gated_delta_net",
                                      "mamba2",    "short_conv",       "feed_only"};
+  static_assert(std::size(kMixers) == static_cast<size_t>(model::Mixer::kNone) + 1);
   std::map<std::string, int> counts;
   std::vector<std::string> order;
   for (const model::LayerConfig& layer : config.per_layer) {
