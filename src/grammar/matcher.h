@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// CompiledGrammar and Matcher: which tokens may follow, token by token.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "grammar/grammar.h"
+
+namespace quire::grammar {
+
+// The tokens of a model as bytes, laid out as a flat trie and cut into slices for masks that allow almost everything.
+// Immutable: made once per model, any thread may use it.
+class Vocabulary {
+ public:
+  struct Token {
+    std::string bytes;     // in the middle of a text; empty: the id has no token
+    bool special = false;  // matched by its id alone, never by its bytes
+  };
+  // `size` is the width of the model's logits, which may be more than tokens.size(); ids without bytes are never
+  // allowed.
+  static std::shared_ptr<const Vocabulary> make(std::vector<Token> tokens, int64_t size);
+  ~Vocabulary();
+
+  int64_t size() const;
+  size_t mask_words() const;  // (size + 31) / 32
+  const Token& token(int32_t id) const;
+
+ private:
+  friend class Matcher;
+  Vocabulary();
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+struct MatcherLimits {
+  int64_t fuel_per_mask = 2'000'000;    // steps of the trie walk and the parser
+  int64_t max_items_per_row = 5'000;    // of the Earley parser
+  int64_t max_lexer_states = 250'000;   // per compiled grammar
+  size_t max_bytes = size_t{64} << 20;  // memory of one matcher
+};
+
+// A grammar that is ready to match, with the automaton of its terminals, which grows as it is used and which all
+// matchers of the grammar share. Any thread may use it.
+class CompiledGrammar {
+ public:
+  // Takes the grammar. Fails if it is over a limit, or if it matches no text at all.
+  static Result<std::shared_ptr<const CompiledGrammar>> make(Grammar grammar,
+                                                             std::shared_ptr<const Vocabulary> vocabulary,
+                                                             const MatcherLimits& limits = {});
+  ~CompiledGrammar();
+  const Vocabulary& vocabulary() const;
+  // Memory that it holds at present, for the cache.
+  size_t bytes() const;
+
+ private:
+  friend class Matcher;
+  CompiledGrammar();
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+// The state of one sequence. The mask is a function of the grammar and of the accepted tokens alone. One thread at a
+// time; different matchers of one grammar may run on different threads.
+class Matcher {
+ public:
+  explicit Matcher(std::shared_ptr<const CompiledGrammar> grammar);
+  ~Matcher();
+
+  // Writes one bit per token (bit i % 32 of word i / 32; 1: allowed). `end_tokens` (EOS and the request's stop tokens)
+  // are allowed exactly if the text may end here. An error (fuel, memory) concerns this sequence only.
+  // REQUIRES: mask.size() == vocabulary().mask_words()
+  Status fill_mask(std::span<uint32_t> mask, std::span<const int32_t> end_tokens);
+  // Advances by one token. An end token, where it is allowed, changes nothing. A token that the mask did not allow is
+  // an error, after which the matcher is where it was.
+  Status accept(int32_t token, std::span<const int32_t> end_tokens);
+  // Advances by bytes that are not from tokens; false: the grammar refuses them, nothing changed. For tests and tools.
+  bool accept_bytes(std::string_view bytes);
+  // Takes back the last `count` accepted tokens.
+  void rollback(int64_t count);
+  // Whether the text may end here, and whether nothing else may follow.
+  bool may_end() const;
+  bool is_over() const;
+  // The bytes that must come next, as far as there is only one possibility (at most `max`).
+  std::string forced_bytes(size_t max = 256);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace quire::grammar

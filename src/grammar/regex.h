@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// RegexStore: regular expressions over bytes, hash-consed, with complement, intersection and derivatives.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace quire::grammar {
+
+// A set of byte values.
+class ByteSet {
+ public:
+  static ByteSet all();
+  static ByteSet of(std::string_view bytes);
+  static ByteSet range(uint8_t first, uint8_t last);
+
+  void add(uint8_t byte) { words_[byte / 64] |= uint64_t{1} << (byte % 64); }
+  bool has(uint8_t byte) const { return (words_[byte / 64] >> (byte % 64)) & 1; }
+  bool empty() const { return (words_[0] | words_[1] | words_[2] | words_[3]) == 0; }
+  ByteSet operator~() const;
+  ByteSet operator|(const ByteSet& other) const;
+  ByteSet operator&(const ByteSet& other) const;
+  bool operator==(const ByteSet& other) const = default;
+  const std::array<uint64_t, 4>& words() const { return words_; }
+
+ private:
+  std::array<uint64_t, 4> words_{};
+};
+
+// An expression in a RegexStore. Equal expressions of one store have equal references (up to the store's
+// simplifications).
+struct Regex {
+  uint32_t index = 0;
+  bool operator==(const Regex&) const = default;
+};
+
+// Code points, both ends included. Surrogates (U+D800 to U+DFFF) have no bytes and are left out.
+struct CodePointRange {
+  uint32_t first = 0;
+  uint32_t last = 0;
+};
+
+// Owns expressions and simplifies them as they are made: alternatives are sorted and unique, nothing() and the empty
+// string disappear where they have no effect, sequences associate to the right. Every expression matches byte strings
+// as a whole (there are no anchors). Not thread-safe. Expressions are never freed before the store.
+class RegexStore {
+ public:
+  // `max_nodes` bounds the memory. When the store is full, makers return nothing() and full() is true: whoever builds
+  // or derives expressions checks full() at the end and reports an error.
+  explicit RegexStore(size_t max_nodes = 1'000'000);
+  ~RegexStore();
+  RegexStore(const RegexStore&) = delete;
+  RegexStore& operator=(const RegexStore&) = delete;
+  bool full() const;
+
+  Regex nothing() const;                                       // matches no string
+  Regex empty() const;                                         // matches the empty string
+  Regex anything() const;                                      // matches every byte string, valid UTF-8 or not
+  Regex any_char() const;                                      // one code point in UTF-8
+  Regex any_text() const;                                      // zero or more code points: valid UTF-8
+  Regex bytes(const ByteSet& set);                             // one byte of the set
+  Regex literal(std::string_view bytes);                       // these bytes
+  Regex literal_ignoring_case(std::string_view text);          // ASCII letters in either case
+  Regex chars(std::span<const CodePointRange> ranges);         // one code point of these, in UTF-8
+  Regex chars_except(std::span<const CodePointRange> ranges);  // one code point, but none of these
+  Regex concat(Regex a, Regex b);
+  Regex concat(std::span<const Regex> parts);
+  Regex either(Regex a, Regex b);
+  Regex either(std::span<const Regex> parts);
+  Regex both(Regex a, Regex b);  // intersection
+  Regex complement(Regex a);     // over all byte strings; intersect with any_text() to stay in UTF-8
+  Regex repeat(Regex a, int64_t min, std::optional<int64_t> max = std::nullopt);
+  Regex optional(Regex a) { return repeat(a, 0, 1); }
+  // Valid UTF-8 text in which none of these strings (not empty) occurs.
+  Regex text_without(std::span<const std::string> strings);
+
+  // Whether the empty string matches. O(1).
+  bool nullable(Regex a) const;
+  // What must follow `byte`: the Brzozowski derivative.
+  Regex derivative(Regex a, uint8_t byte);
+  // Byte values that this expression cannot tell apart have the same class; classes are numbered from 0 in the order of
+  // their first byte.
+  struct ByteClasses {
+    std::array<uint8_t, 256> of{};
+    int count = 1;
+  };
+  ByteClasses classes(Regex a);
+
+  // Whether a matches no string at all, and whether every string of a is one of b. Both explore at most `fuel`
+  // derivatives; nothing is returned if that was not enough.
+  std::optional<bool> is_nothing(Regex a, int64_t fuel = 10'000);
+  std::optional<bool> contained(Regex a, Regex b, int64_t fuel = 10'000);
+  // Whether the whole of `text` matches; for tests and small checks.
+  bool matches(Regex a, std::string_view text);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+struct RegexSyntax {
+  bool ignore_case = false;  // (?i)
+  bool dot_all = false;      // (?s): . matches a line break, too
+  // JSON Schema's `pattern` is not anchored: the match may lie anywhere unless ^ and $ say otherwise. Without this, the
+  // whole text must match, and ^ and $ are allowed only at its ends.
+  bool search = false;
+};
+// The expression of a pattern in the common syntax of ECMA-262, Python's re and Rust's regex: literals, escapes
+// (\n \xHH \uHHHH \u{...} \cX \d \w \s \D \W \S \p{L} ...), classes, groups ((?:...), (...), (?<name>...),
+// (?P<name>...),
+// (?i:...)), alternation, greedy and lazy quantifiers (the same language), and ^ $ \A \z at places where they can be
+// resolved. Look-around, backreferences, \b, possessive quantifiers and atomic groups are refused with an error that
+// names the construct and its offset in the pattern. \d, \w and \s are ASCII as in ECMA-262.
+Result<Regex> parse_regex(RegexStore& store, std::string_view pattern, const RegexSyntax& syntax = {});
+
+}  // namespace quire::grammar
