@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/chat/completions: conversations to be answered.
+#include "api/constraint_fields.h"
 #include "api/conversation.h"
 #include "api/json_writer.h"
 #include "api/roles.h"
@@ -153,6 +154,8 @@ ApiStatus start_chat(Service& service, const HttpRequest& request, const ReplyPt
   QUIRE_TRY(service.check_model(body));
   QUIRE_TRY(check_tools(body));
   QUIRE_ASSIGN(sampling::SamplingParams params, read_sampling(body, service));
+  QUIRE_ASSIGN(llm::ConstraintSpec constraint, read_constraint(body));
+  QUIRE_TRY(read_thinking_budget(body, false));
   QUIRE_ASSIGN(GenerationOptions options, read_options(request, body, service, "chatcmpl-"));
   QUIRE_ASSIGN(ChatInput input, read_chat(body));
   QUIRE_TRY(check_roles(service, input));
@@ -175,7 +178,7 @@ ApiStatus start_chat(Service& service, const HttpRequest& request, const ReplyPt
   std::optional<int64_t> max_tokens = body.integer("max_completion_tokens");
   if (!max_tokens) max_tokens = body.integer("max_tokens");
   QUIRE_TRY(fit_length(service, ids.size(), max_tokens, std::nullopt, params));
-  return start_one(service, request, body, std::move(ids), std::move(params),
+  return start_one(service, request, body, std::move(ids), std::move(params), std::move(constraint),
                    std::make_shared<Chat>(service, reply, std::move(options), std::move(own)));
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <unordered_set>
 
+#include "api/constraint_fields.h"
 #include "api/json_writer.h"
 #include "api/request_fields.h"
 
@@ -228,6 +229,7 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
   QUIRE_ASSIGN(const Body body, Body::parse(request.body, completion_schema()));
   QUIRE_TRY(service.check_model(body));
   QUIRE_ASSIGN(sampling::SamplingParams params, read_sampling(body, service));
+  QUIRE_ASSIGN(const llm::ConstraintSpec spec, read_constraint(body));
   QUIRE_ASSIGN(GenerationOptions options, read_options(request, body, service, "cmpl-"));
   QUIRE_ASSIGN(std::vector<llm::Prompt> prompts, read_prompts(service, body));
 
@@ -253,6 +255,7 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
   settings.max_tokens = max_tokens ? max_tokens : params.max_tokens;
   QUIRE_ASSIGN(auto checked, service.model().check(std::move(settings)));
   QUIRE_TRY(check_sequences(prompts.size(), params.n));
+  QUIRE_ASSIGN(const engine::ConstraintPtr constraint, service.model().constrain(spec, checked));
   std::vector<engine::Request> requests;
   size_t total = 0;
   for (const llm::Prompt& prompt : prompts) {
@@ -268,7 +271,7 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
     QUIRE_TRY(fit_length(service, ids.size(), max_tokens, sampling::kDefaultMaxTokens, own_length));
     checked.set_max_tokens(*own_length.max_tokens);
     QUIRE_ASSIGN(engine::Request ready,
-                 service.model().prepare(std::move(ids), checked, common.priority, common.cache_salt));
+                 service.model().prepare(std::move(ids), checked, common.priority, common.cache_salt, constraint));
     requests.push_back(std::move(ready));
   }
   return std::make_shared<Completions>(service, reply, std::move(options), own)->start(std::move(requests));

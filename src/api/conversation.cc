@@ -48,10 +48,12 @@ void set_effort(json::Value& kwargs, const std::string& effort) {
 }
 
 ApiStatus start_one(Service& service, const HttpRequest& request, const Body& body, std::vector<int32_t> ids,
-                    sampling::SamplingParams params, const std::shared_ptr<Generation>& generation) {
+                    sampling::SamplingParams params, llm::ConstraintSpec constraint,
+                    const std::shared_ptr<Generation>& generation) {
   llm::GenerateRequest generate;
   generate.prompt = std::move(ids);
   generate.params = std::move(params);
+  generate.constraint = std::move(constraint);
   QUIRE_TRY(read_scheduling(request, body, generate));
   QUIRE_ASSIGN(engine::Request ready, service.model().prepare(std::move(generate)));
   std::vector<engine::Request> requests;

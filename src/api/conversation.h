@@ -26,6 +26,7 @@ void set_effort(json::Value& kwargs, const std::string& effort);
 // Submits one prompt to the engine, which then answers through `generation`. After an error nothing has been started
 // or sent.
 ApiStatus start_one(Service& service, const HttpRequest& request, const Body& body, std::vector<int32_t> ids,
-                    sampling::SamplingParams params, const std::shared_ptr<Generation>& generation);
+                    sampling::SamplingParams params, llm::ConstraintSpec constraint,
+                    const std::shared_ptr<Generation>& generation);
 
 }  // namespace quire::api

@@ -2,6 +2,7 @@
 // /v1/messages and /v1/messages/count_tokens: conversations in Anthropic's form.
 #include <algorithm>
 
+#include "api/constraint_fields.h"
 #include "api/conversation.h"
 #include "api/json_writer.h"
 
@@ -142,8 +143,6 @@ ApiResult<ChatInput> read_conversation(const Body& body) {
   QUIRE_ASSIGN(const std::string effort,
                known_member(body, "output_config", "effort", {"low", "medium", "high", "xhigh", "max"},
                             "must be low, medium, high, xhigh or max."));
-  QUIRE_TRY(known_member(body, "output_config", "format", {},
-                         "asks for constrained output, which this server does not do yet; leave it out."));
 
   ChatInput input;
   json::Array messages;
@@ -174,6 +173,7 @@ ApiStatus start_messages(Service& service, const HttpRequest& request, const Rep
   QUIRE_ASSIGN(const Body body, Body::parse(request.body, messages_schema()));
   QUIRE_TRY(service.check_model(body));
   QUIRE_ASSIGN(sampling::SamplingParams params, read_sampling(body, service));
+  QUIRE_ASSIGN(llm::ConstraintSpec constraint, read_constraint(body));
   params.stop = body.strings("stop_sequences");
   if (params.stop.size() > kMaxStops) {
     return bad_field("stop_sequences", "has " + std::to_string(params.stop.size()) + " texts; at most 4 are taken.");
@@ -183,7 +183,7 @@ ApiStatus start_messages(Service& service, const HttpRequest& request, const Rep
   input.cancelled = request.cancelled;
   QUIRE_ASSIGN(std::vector<int32_t> ids, chat_tokens(service, std::move(input)));
   QUIRE_TRY(fit_length(service, ids.size(), body.integer("max_tokens"), std::nullopt, params));
-  return start_one(service, request, body, std::move(ids), std::move(params),
+  return start_one(service, request, body, std::move(ids), std::move(params), std::move(constraint),
                    std::make_shared<Messages>(service, reply, std::move(options)));
 }
 

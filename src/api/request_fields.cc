@@ -81,15 +81,6 @@ ApiStatus read(const Body& body, const char* name, T& to) {
   return Ok{};
 }
 
-ApiStatus check_response_format(const Body& body) {
-  const json::Value* format = body.get("response_format");
-  if (format == nullptr) return Ok{};
-  const json::Value* type = format->find("type");
-  if (type != nullptr && type->is_string() && type->as_string() == "text") return Ok{};
-  return bad_request("response_format must have the type text: constrained output is not supported yet.",
-                     "response_format");
-}
-
 void warn_of_removed_fields(const Body& body) {
   for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
     if (body.has(name)) spdlog::warn("the field {} has no effect; newer servers take structured_outputs", name);
@@ -120,7 +111,6 @@ ApiResult<SamplingParams> read_sampling(const Body& body, const Service& service
   if (p.prompt_logprobs && body.boolean("stream", false)) {
     return bad_request("prompt_logprobs are not given in a stream; leave out stream.", "prompt_logprobs");
   }
-  if (auto format = check_response_format(body); !format.ok()) return format.error();
   warn_of_removed_fields(body);
   return p;
 }

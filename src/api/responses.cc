@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "api/constraint_fields.h"
 #include "api/conversation.h"
 #include "api/json_writer.h"
 
@@ -209,12 +210,6 @@ ApiStatus check_settings(const Body& body) {
     }
   }
   if (const json::Value* text = body.get("text")) {
-    const json::Value* format = text->find("format");
-    const json::Value* type = format == nullptr ? nullptr : format->find("type");
-    const bool plain = type != nullptr && type->is_string() && type->as_string() == "text";
-    if (format != nullptr && !format->is_null() && !plain) {
-      return bad_field("text.format", "must have the type text: constrained output is not supported yet.");
-    }
     const json::Value* verbosity = text->find("verbosity");
     if (verbosity != nullptr && !verbosity->is_null() && !verbosity->is_string()) {
       return bad_field("text.verbosity", "must be a string.");
@@ -298,7 +293,9 @@ std::string echo_of(const Body& body, const sampling::SamplingParams& params) {
   w.close_object();
   repeat("service_tier", "\"auto\"");
   w.member_bool("store", false);
-  w.key("text").raw(R"({"format":{"type":"text"},"verbosity":)" + member_of("text", "verbosity") + "}");
+  const std::string format = member_of("text", "format");
+  w.key("text").open_object().key("format").raw(format == "null" ? R"({"type":"text"})" : format);
+  w.key("verbosity").raw(member_of("text", "verbosity")).close_object();
   w.member_int("top_logprobs", body.integer("top_logprobs").value_or(0));
   repeat("truncation", "\"disabled\"");
   repeat("user", "null");
@@ -310,6 +307,7 @@ ApiStatus start_responses(Service& service, const HttpRequest& request, const Re
   QUIRE_TRY(service.check_model(body));
   QUIRE_TRY(check_settings(body));
   QUIRE_ASSIGN(sampling::SamplingParams params, read_sampling(body, service));
+  QUIRE_ASSIGN(llm::ConstraintSpec constraint, read_constraint(body));
   QUIRE_ASSIGN(GenerationOptions options, read_options(request, body, service, "resp_"));
   QUIRE_ASSIGN(ChatInput chat, read_conversation(body));
   chat.cancelled = request.cancelled;
@@ -332,7 +330,7 @@ ApiStatus start_responses(Service& service, const HttpRequest& request, const Re
                truncate ? truncated_tokens(service, chat, wanted.value_or(1)) : chat_tokens(service, std::move(chat)));
   QUIRE_TRY(fit_length(service, ids.size(), wanted, std::nullopt, params));
   own.echo = echo_of(body, params);
-  return start_one(service, request, body, std::move(ids), std::move(params),
+  return start_one(service, request, body, std::move(ids), std::move(params), std::move(constraint),
                    std::make_shared<Responses>(service, reply, std::move(options), std::move(own)));
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "api/constraint_fields.h"
 #include "api/request_fields.h"
 
 namespace quire::api {
@@ -10,7 +11,6 @@ namespace {
 
 using enum FieldType;
 
-constexpr const char* kNoGrammar = "asks for constrained output, which this server does not do yet; leave it out.";
 constexpr const char* kNoTransfer = "is for KV transfer between servers, which this server does not do; leave it out.";
 
 Field row(const char* name, FieldType type, const char* doc, FieldRules rules = {}) {
@@ -40,10 +40,6 @@ std::vector<Field> sampling_fields() {
       row("use_beam_search", kBool, "",
           {.fallback = "false", .refused = "is not supported: this server samples; leave it out, or use n."}),
       row("best_of", kInt, "Only 1.", {.fallback = "1", .min = 0, .max = 1}),
-      row("response_format", kObject, "Only the type text for now.",
-          {.fallback = "{\"type\": \"text\"}",
-           .shape = R"("required":["type"],"properties":{"type":{"enum":["text"]}})"}),
-      row("structured_outputs", kObject, "", {.refused = kNoGrammar}),
       row("logprob_token_ids", kInts, "", {.refused = "is not supported; use logprobs."}),
       row("repetition_detection", kObject, "", {.refused = "is not supported; leave it out."}),
       row("kv_transfer_params", kObject, "", {.refused = kNoTransfer}),
@@ -56,6 +52,8 @@ std::vector<Field> sampling_fields() {
   };
   const std::vector<Field> params = sampling_param_fields();
   fields.insert(fields.begin() + 1, params.begin(), params.end());
+  const std::vector<Field> constraints = constraint_fields();
+  fields.insert(fields.end(), constraints.begin(), constraints.end());
   return fields;
 }
 
@@ -138,7 +136,9 @@ const Schema& chat_schema() {
                   row("reasoning_effort", kString, "Passed to the template.", {.choices = reasoning_efforts()}),
                   row("include_reasoning", kBool, "Without effect until reasoning parsers exist.",
                       {.fallback = "true"}),
-                  row("thinking_token_budget", kInt, "", {.fallback = "-1", .max = -1}),
+                  row("thinking_token_budget", kInt,
+                      "Maximum number of tokens of reasoning; -1: no bound. Needs a model with reasoning.",
+                      {.fallback = "-1", .min = -1}),
                   row("media_io_kwargs", kObject, "",
                       {.refused = "is for images and audio, which this server does not take yet."}),
                   row("mm_processor_kwargs", kObject, "",
@@ -174,7 +174,9 @@ const Schema& responses_schema() {
               row("truncation", kString,
                   "auto drops the oldest messages of an input that is too long; disabled refuses it.",
                   {.fallback = "disabled", .choices = {"auto", "disabled"}}),
-              row("text", kObject, "Only the format text for now.", {.fallback = "{\"format\": {\"type\": \"text\"}}"}),
+              row("text", kObject,
+                  "format: the form of the answer, as in response_format, but with the schema beside the type.",
+                  {.fallback = "{\"format\": {\"type\": \"text\"}}"}),
               row("tool_choice", kAny, "There are no tools to be called.",
                   {.fallback = "auto", .choices = {"auto", "none"}}),
               row("tools", kObjects, "", {.refused = "cannot be called by this server yet; leave them out."}),
@@ -214,7 +216,7 @@ const Schema& messages_schema() {
               row("stop_sequences", kStrings, "Up to four texts that end the output.", {.no_empty_text = true}),
               row("metadata", kObject, "Ignored."),
               row("thinking", kObject, "{type: disabled}; enabled is refused for now."),
-              row("output_config", kObject, "effort is passed to the template; format is refused for now."),
+              row("output_config", kObject, "effort is passed to the template; format: {type: json_schema, schema}."),
               row("tools", kObjects, "", {.refused = "cannot be called by this server yet; leave them out."}),
               row("tool_choice", kObject, "{type: auto} or {type: none}: there are no tools to be called."),
               row("chat_template_kwargs", kObject, "Further variables of the template."),
@@ -234,7 +236,7 @@ const Schema& count_tokens_schema() {
           row("messages", kObjects, "Turns of user and assistant.", {.required = true, .no_empty_list = true}),
           row("system", kStringOrParts, "The system prompt."),
           row("thinking", kObject, "{type: disabled}; enabled is refused for now."),
-          row("output_config", kObject, "effort is passed to the template; format is refused for now."),
+          row("output_config", kObject, "effort is passed to the template; format: {type: json_schema, schema}."),
           row("tools", kObjects, "", {.refused = "cannot be called by this server yet; leave them out."}),
           row("tool_choice", kObject, "{type: auto} or {type: none}: there are no tools to be called."),
           row("chat_template_kwargs", kObject, "Further variables of the template."),

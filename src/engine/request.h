@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/constraint.h"
 #include "sampling/params.h"
 #include "sampling/sampler.h"
 
@@ -20,8 +21,9 @@ using RequestId = uint64_t;
 struct Request {
   std::vector<int32_t> prompt;
   sampling::SamplingParams params;
-  int64_t priority = 0;    // lower runs first under the priority policy
-  std::string cache_salt;  // requests with different salts share no cached prefixes
+  int64_t priority = 0;      // lower runs first under the priority policy
+  std::string cache_salt;    // requests with different salts share no cached prefixes
+  ConstraintPtr constraint;  // null: none; each of the n sequences makes its own from it
 };
 using RequestPtr = std::shared_ptr<const Request>;  // shared by all of its sequences
 

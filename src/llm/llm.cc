@@ -138,9 +138,22 @@ Result<CheckedParams> Llm::check(sampling::SamplingParams params) const {
   return CheckedParams(std::move(params));
 }
 
+Result<engine::ConstraintPtr> Llm::constrain(const ConstraintSpec& spec, const CheckedParams&) const {
+  if (spec.grammar) return unsupported("constrained output is not supported yet", spec.field);
+  if (!spec.reasoning.starts_inside || !spec.reasoning.token_budget) return engine::ConstraintPtr();
+  if (tokenizer_ == nullptr) return unsupported("a thinking budget needs a tokenizer, which this model does not have");
+  return make_reasoning_gate(spec.reasoning, reasoning_tokens(spec.reasoning), nullptr);
+}
+
+ReasoningTokens Llm::reasoning_tokens(const ReasoningRules& rules) const {
+  std::string end = rules.forced_end;
+  if (end.empty() && !rules.ends.empty()) end = rules.ends.front();
+  return {tokenizer_, tokenizer_->encode(end, {.add_special_tokens = false})};
+}
+
 Result<engine::Request> Llm::prepare(TokenPrompt prompt, const CheckedParams& params, int64_t priority,
-                                     std::string cache_salt) const {
-  engine::Request inner{std::move(prompt), params.get(), priority, std::move(cache_salt)};
+                                     std::string cache_salt, engine::ConstraintPtr constraint) const {
+  engine::Request inner{std::move(prompt), params.get(), priority, std::move(cache_salt), std::move(constraint)};
   QUIRE_TRY(engine_->check(std::as_const(inner)));
   return inner;
 }
@@ -148,7 +161,8 @@ Result<engine::Request> Llm::prepare(TokenPrompt prompt, const CheckedParams& pa
 Result<engine::Request> Llm::prepare(GenerateRequest request) const {
   QUIRE_ASSIGN(const CheckedParams params, check(std::move(request.params)));
   QUIRE_ASSIGN(TokenPrompt prompt, tokens_of(request.prompt));
-  return prepare(std::move(prompt), params, request.priority, std::move(request.cache_salt));
+  QUIRE_ASSIGN(engine::ConstraintPtr constraint, constrain(request.constraint, params));
+  return prepare(std::move(prompt), params, request.priority, std::move(request.cache_salt), std::move(constraint));
 }
 
 Result<engine::RequestId> Llm::submit(GenerateRequest request) {

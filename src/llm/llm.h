@@ -12,6 +12,7 @@
 
 #include "engine/engine.h"
 #include "kv/memory_plan.h"
+#include "llm/constraint.h"
 #include "llm/generation_config.h"
 #include "llm/options.h"
 #include "llm/streams.h"
@@ -49,6 +50,7 @@ struct GenerateRequest {
   sampling::SamplingParams params;
   int64_t priority = 0;
   std::string cache_salt;
+  ConstraintSpec constraint;
 };
 
 // A whole answer, for callers that do not stream.
@@ -83,9 +85,12 @@ class Llm {
 
   // Checks the settings of a request, once for all of its prompts. Any thread.
   Result<CheckedParams> check(sampling::SamplingParams params) const;
+  // Compiles a constraint, once for all prompts of a request; null if the spec constrains nothing. It may take a while,
+  // so it is not for a thread that others wait for. The errors of a wrong constraint name spec.field. Any thread.
+  Result<engine::ConstraintPtr> constrain(const ConstraintSpec& spec, const CheckedParams& params) const;
   // Checks one prompt of a request. Any thread.
   Result<engine::Request> prepare(TokenPrompt prompt, const CheckedParams& params, int64_t priority = 0,
-                                  std::string cache_salt = "") const;
+                                  std::string cache_salt = "", engine::ConstraintPtr constraint = nullptr) const;
   // Tokenises and checks a request, as submit() does before it queues it. Any thread.
   Result<engine::Request> prepare(GenerateRequest request) const;
   Result<engine::RequestId> submit(GenerateRequest request);
@@ -107,6 +112,7 @@ class Llm {
  private:
   Llm() = default;
   void fill_eos(sampling::SamplingParams& params) const;
+  ReasoningTokens reasoning_tokens(const ReasoningRules& rules) const;
   Status fill_bad_words(sampling::SamplingParams& params) const;
 
   std::string name_;

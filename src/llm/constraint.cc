@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Makes the constraints of requests for the engine.
+#include "llm/constraint.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace quire::llm {
+namespace {
+
+// What the sequences of a request share.
+struct GateRules {
+  ReasoningRules rules;
+  ReasoningTokens tokens;
+  TextConstraintMaker inner;
+  size_t longest_marker = 0;
+};
+
+class ReasoningGate final : public engine::Constraint {
+ public:
+  explicit ReasoningGate(std::shared_ptr<const GateRules> shared) : shared_(std::move(shared)) {
+    if (shared_->inner) inner_ = shared_->inner();
+    begin_forcing_if_due();
+  }
+
+  Result<bool> fill_mask(std::span<uint32_t> mask) override {
+    if (state_ == State::kAfter) return inner_ == nullptr ? Result<bool>(false) : inner_->fill_mask(mask);
+    if (state_ == State::kReasoning) return false;
+    const auto token = static_cast<uint32_t>(shared_->tokens.forced_end[forced_]);
+    QUIRE_CHECK(token / 32 < mask.size());
+    std::ranges::fill(mask, 0u);
+    mask[token / 32] = uint32_t{1} << (token % 32);
+    return true;
+  }
+
+  Status accept(int32_t token) override {
+    switch (state_) {
+      case State::kAfter:
+        return inner_ == nullptr ? Status() : inner_->accept(token);
+      case State::kForcing:
+        if (++forced_ == shared_->tokens.forced_end.size()) state_ = State::kAfter;
+        return {};
+      case State::kReasoning:
+        break;
+    }
+    ++num_tokens_;
+    look_for_end(token);
+    if (state_ == State::kReasoning) begin_forcing_if_due();
+    return {};
+  }
+
+ private:
+  enum class State : uint8_t { kReasoning, kForcing, kAfter };
+  struct Found {
+    size_t begin, end;
+    bool implicit;
+  };
+
+  void begin_forcing_if_due() {
+    const std::optional<int64_t>& budget = shared_->rules.token_budget;
+    if (budget && num_tokens_ >= *budget) state_ = State::kForcing;
+  }
+
+  // The marker that begins first in the last bytes; of several that begin at the same place, the longest.
+  std::optional<Found> find_marker() const {
+    std::optional<Found> first;
+    const auto look = [&](const std::vector<std::string>& markers, bool implicit) {
+      for (const std::string& marker : markers) {
+        const size_t at = marker.empty() ? std::string::npos : tail_.find(marker);
+        if (at == std::string::npos) continue;
+        const Found found{at, at + marker.size(), implicit};
+        if (!first || found.begin < first->begin || (found.begin == first->begin && found.end > first->end)) {
+          first = found;
+        }
+      }
+    };
+    look(shared_->rules.ends, false);
+    look(shared_->rules.implicit_ends, true);
+    return first;
+  }
+
+  void look_for_end(int32_t token) {
+    const std::string bytes = shared_->tokens.tokenizer->token_bytes(token);
+    const size_t token_begin = tail_.size();
+    tail_ += bytes;
+    const std::optional<Found> found = find_marker();
+    if (!found) {
+      if (tail_.size() >= shared_->longest_marker) tail_.erase(0, tail_.size() - shared_->longest_marker + 1);
+      return;
+    }
+    state_ = State::kAfter;
+    if (inner_ == nullptr) return;
+    const size_t begin = found->implicit ? found->begin : found->end;
+    // Where the rest is refused, the constraint begins with the next token. A marker that begins with this token is fed
+    // as a token: it may be a special one, which no bytes match.
+    if (begin == token_begin && found->implicit) {
+      static_cast<void>(inner_->accept(token));
+    } else {
+      static_cast<void>(inner_->accept_bytes(std::string_view(tail_).substr(begin)));
+    }
+  }
+
+  const std::shared_ptr<const GateRules> shared_;
+  std::unique_ptr<TextConstraint> inner_;
+  State state_ = State::kReasoning;
+  int64_t num_tokens_ = 0;  // in the reasoning
+  size_t forced_ = 0;       // tokens of the forced end that were generated
+  std::string tail_;        // the last bytes of the reasoning, in which a marker may have begun
+};
+
+class ReasoningGateSource final : public engine::ConstraintSource {
+ public:
+  explicit ReasoningGateSource(GateRules rules) : shared_(std::make_shared<const GateRules>(std::move(rules))) {}
+  std::unique_ptr<engine::Constraint> make() const override { return std::make_unique<ReasoningGate>(shared_); }
+
+ private:
+  const std::shared_ptr<const GateRules> shared_;
+};
+
+}  // namespace
+
+engine::ConstraintPtr make_reasoning_gate(ReasoningRules rules, ReasoningTokens tokens, TextConstraintMaker inner) {
+  QUIRE_CHECK(rules.starts_inside && (!rules.token_budget || !tokens.forced_end.empty()));
+  GateRules shared{std::move(rules), std::move(tokens), std::move(inner)};
+  for (const auto* markers : {&shared.rules.ends, &shared.rules.implicit_ends}) {
+    for (const std::string& marker : *markers) shared.longest_marker = std::max(shared.longest_marker, marker.size());
+  }
+  return std::make_shared<const ReasoningGateSource>(std::move(shared));
+}
+
+}  // namespace quire::llm
