@@ -96,12 +96,23 @@ bool starts_in_reasoning(const Dialect& dialect, std::string_view prompt, const 
 // The strings that end the reasoning ("</think>"); the first one is written if a thinking budget is used up. Empty: the
 // dialect has no reasoning.
 std::vector<std::string> reasoning_ends(const Dialect& dialect);
+// The strings that begin reasoning ("<think>"); empty: the dialect has no reasoning.
+std::vector<std::string> reasoning_starts(const Dialect& dialect);
+// The markers of tool calls that end the reasoning although no end marker was written ("<tool_call>"). A grammar that
+// waits for the end of the reasoning is fed from such a marker on, the marker included. Meaningful only if the request
+// has tools.
+std::vector<std::string> implicit_reasoning_ends(const Dialect& dialect);
 
 // The structural tag (grammar/compile.h) that constrains an answer with tools, null if nothing is to be constrained:
 // - required: one or more calls in the model's markup (one if !parallel); named: exactly one call of that tool.
 // - auto: free text, in which a call's marker starts a constrained call, if any tool is strict or !parallel; `format`
 //   (the structural tag format of response_format, or null) is then the alternative to calls.
 // Arguments follow the tool's schema if it is strict, or if the choice is required or named; else they are any object.
+// The constraint applies to what follows the reasoning. An error says what cannot be constrained.
 Result<json::Value> tool_constraint(const Dialect& dialect, const ParseOptions& options, const json::Value& format);
+
+// The structural tag of an answer without calls that follows `format`, with what the markup writes around the content
+// (harmony: an optional analysis, then the final channel); `format` itself for most dialects.
+json::Value answer_constraint(const Dialect& dialect, const json::Value& format);
 
 }  // namespace quire::markup
