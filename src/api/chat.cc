@@ -8,6 +8,8 @@
 namespace quire::api {
 namespace {
 
+using Kind = markup::Event::Kind;
+
 class Chat final : public Generation {
  public:
   struct Options {
@@ -32,49 +34,118 @@ class Chat final : public Generation {
     w.member("model", service_.options().served_names[0]);
   }
 
-  // Sends one event of a choice. `write_delta` writes the members of "delta"; a null `delta` marks the first event.
+  // Where a chunk stands in the stream of its choice.
+  struct Place {
+    bool first = false;                  // the chunk with the role
+    bool last = false;                   // the one with the finish reason
+    const llm::Delta* tokens = nullptr;  // its tokens and logprobs; null: another chunk has them
+  };
+
+  // Sends one event of a choice. `write_delta` writes the members of "delta".
   template <typename WriteDelta>
-  void send_chunk(const Choice& choice, bool last, const WriteDelta& write_delta, const llm::Delta* delta) {
+  void send_chunk(const Choice& choice, const Place& place, const WriteDelta& write_delta) {
     JsonWriter w;
     write_head(w, "chat.completion.chunk");
     w.key("choices").open_array().open_object().member_int("index", static_cast<int64_t>(choice.index));
     w.key("delta").open_object();
     write_delta(w);
     w.close_object();
-    w.key("logprobs").value_or_null(own_.logprobs && delta != nullptr && !delta->logprobs.empty(), [&] {
-      write_content(w, delta->logprobs, texts_.at(choice.index));
-    });
-    w.key("finish_reason").value_or_null(last, [&] { w.string(engine::name(choice.finish)); });
-    if (last) write_stop_reason(w, choice);
-    if (options_.return_token_ids && delta != nullptr) {
+    w.key("logprobs")
+        .value_or_null(shows_logprobs() && place.tokens != nullptr && !place.tokens->logprobs.empty(),
+                       [&] { write_content(w, place.tokens->logprobs, texts_.at(choice.index)); });
+    w.key("finish_reason").value_or_null(place.last, [&] { w.string(finish_reason(choice)); });
+    if (place.last) write_stop_reason(w, choice);
+    if (shows_ids() && place.tokens != nullptr) {
       w.key("token_ids");
-      write_ids(w, delta->tokens);
+      write_ids(w, place.tokens->tokens);
     }
     w.close_object().close_array();
-    if (delta == nullptr && options_.return_token_ids) {
+    if (place.first && options_.return_token_ids) {
       w.key("prompt_token_ids");
       write_ids(w, prompts_[0].ids);
     }
-    if (last && !options_.include_usage && !service_.options().fingerprint.empty()) {
+    if (place.last && !options_.include_usage && !service_.options().fingerprint.empty()) {
       w.member("system_fingerprint", service_.options().fingerprint);
     }
     if (options_.continuous_usage) {
       w.key("usage");
-      write_usage(w, delta == nullptr ? 0 : completion_tokens());
+      write_usage(w, place.first ? 0 : completion_tokens());
     }
     w.close_object();
     send_event(w.text());
   }
 
-  void piece(Choice& choice, llm::Delta& delta) override {
+  // Reasoning that is left out must not show through its tokens.
+  bool hides_tokens() const { return !options_.format->include_reasoning && counts_reasoning(); }
+  bool shows_logprobs() const { return own_.logprobs && !hides_tokens(); }
+  bool shows_ids() const { return options_.return_token_ids && !hides_tokens(); }
+
+  // An answer with calls ends with tool_calls, unless the length cut it or the request named the tool, as with OpenAI.
+  const char* finish_reason(const Choice& choice) const {
+    const bool called = choice.reader && choice.reader->num_calls() > 0;
+    if (!called || choice.finish != engine::FinishReason::kStop) return engine::name(choice.finish);
+    return options_.format->options.choice == markup::ToolChoice::kNamed ? "stop" : "tool_calls";
+  }
+
+  static void write_reasoning(JsonWriter& w, std::string_view text) {
+    w.member("reasoning", text).member("reasoning_content", text);
+  }
+
+  // The calls of the events [from, to), with one entry for each call.
+  static void write_call_deltas(JsonWriter& w, const std::vector<AnswerEvent>& events, size_t from, size_t to) {
+    w.key("tool_calls").open_array();
+    for (size_t i = from; i < to;) {
+      const int32_t call = events[i].call;
+      w.open_object().member_int("index", call);
+      const bool begins = events[i].kind == Kind::kCallBegin;
+      if (begins) w.member("id", events[i].id).member("type", "function");
+      w.key("function").open_object();
+      if (begins) w.member("name", events[i].name);
+      std::string arguments;
+      for (; i < to && events[i].call == call; ++i) arguments += events[i].text;
+      w.member("arguments", arguments).close_object().close_object();
+    }
+    w.close_array();
+  }
+
+  static bool of_calls(Kind kind) { return kind != Kind::kReasoning && kind != Kind::kContent; }
+
+  // Each stretch of one kind is a chunk of its own, so that clients see them in order.
+  void piece(Choice& choice, Piece& piece) override {
     texts_.try_emplace(choice.index, service_.model().tokenizer().get(), options_.tokens_as_ids);
     if (!choice.begun) {
-      send_chunk(
-          choice, false, [&](JsonWriter& w) { w.member("role", own_.role).member("content", own_.echo); }, nullptr);
+      send_chunk(choice, {.first = true},
+                 [&](JsonWriter& w) { w.member("role", own_.role).member("content", own_.echo); });
     }
-    const bool last = delta.finish != engine::FinishReason::kNone;
-    send_chunk(
-        choice, last, [&](JsonWriter& w) { w.member("content", delta.text); }, &delta);
+    const std::vector<AnswerEvent>& events = piece.events;
+    Place place{.tokens = &piece.delta};
+    const bool last = piece.delta.finish != engine::FinishReason::kNone;
+    for (size_t from = 0; from < events.size();) {
+      const Kind kind = events[from].kind;
+      size_t to = from + 1;
+      while (to < events.size() && of_calls(kind) && of_calls(events[to].kind)) ++to;
+      if (kind == Kind::kCallEnd && to == from + 1) {  // nothing but the end of a call: clients do not see it
+        from = to;
+        continue;
+      }
+      place.last = last && to == events.size();
+      send_chunk(choice, place, [&](JsonWriter& w) {
+        if (kind == Kind::kReasoning) {
+          write_reasoning(w, events[from].text);
+        } else if (kind == Kind::kContent) {
+          w.member("content", events[from].text);
+        } else {
+          write_call_deltas(w, events, from, to);
+        }
+      });
+      place.tokens = nullptr;
+      from = to;
+    }
+    const bool tokens_left = place.tokens != nullptr && (shows_logprobs() || shows_ids());
+    if ((last && !place.last) || (!last && tokens_left)) {
+      place.last = last;
+      send_chunk(choice, place, [](JsonWriter&) {});
+    }
   }
 
   void finish() override { options_.stream ? finish_stream() : finish_whole(); }
@@ -93,18 +164,38 @@ class Chat final : public Generation {
     reply_->end();
   }
 
+  void write_calls(JsonWriter& w, const AnswerReader& reader) const {
+    w.key("tool_calls").open_array();
+    for (const AnswerPart& part : reader.parts()) {
+      if (part.kind != Kind::kCallBegin) continue;
+      w.open_object().member("id", part.id).member("type", "function").key("function").open_object();
+      w.member("name", part.name).member("arguments", part.text).close_object().close_object();
+    }
+    w.close_array();
+  }
+
   void write_choice(JsonWriter& w, const Choice& choice) const {
+    const AnswerReader& reader = *choice.reader;
+    const std::string reasoning = reader.joined(Kind::kReasoning);
+    const std::string content = own_.echo + reader.joined(Kind::kContent);
+    const bool nothing = content.empty() && (reader.num_calls() > 0 || !reasoning.empty());
     w.open_object().member_int("index", static_cast<int64_t>(choice.index)).key("message").open_object();
-    w.member("role", own_.role).member("content", own_.echo + choice.text);
-    for (const char* name : {"refusal", "annotations", "audio", "function_call", "reasoning"}) w.member_null(name);
+    w.member("role", own_.role).key("content").value_or_null(!nothing, [&] { w.string(content); });
+    for (const char* name : {"refusal", "annotations", "audio", "function_call"}) w.member_null(name);
+    if (reasoning.empty()) {
+      w.member_null("reasoning");
+    } else {
+      write_reasoning(w, reasoning);
+    }
+    if (reader.num_calls() > 0) write_calls(w, reader);
     w.close_object();
-    w.key("logprobs").value_or_null(own_.logprobs, [&] {
+    w.key("logprobs").value_or_null(shows_logprobs(), [&] {
       TokenTexts texts(service_.model().tokenizer().get(), options_.tokens_as_ids);
       write_content(w, choice.logprobs, texts);
     });
-    w.member("finish_reason", engine::name(choice.finish));
+    w.member("finish_reason", finish_reason(choice));
     write_stop_reason(w, choice);
-    w.key("token_ids").value_or_null(options_.return_token_ids, [&] { write_ids(w, choice.tokens); });
+    w.key("token_ids").value_or_null(shows_ids(), [&] { write_ids(w, choice.tokens); });
     w.close_object();
   }
 
@@ -129,16 +220,12 @@ class Chat final : public Generation {
   std::map<size_t, TokenTexts> texts_;  // for the choices of a stream that have begun, by index
 };
 
-// With tool_choice none, tools are shown to the template. Calling them is not supported yet.
-ApiStatus check_tools(const Body& body) {
-  const json::Value* tools = body.get("tools");
-  if (tools == nullptr || tools->as_array().empty()) return Ok{};
-  const json::Value* choice = body.get("tool_choice");
-  if (choice != nullptr && choice->is_string() && choice->as_string() == "none") return Ok{};
-  return bad_request(
-      "tools cannot be called by this server yet; leave tools out, or set tool_choice to \"none\" to show them to the "
-      "model only.",
-      "tools");
+// Every choice is read by a parser with a copy of the tools, so many choices with large tools are refused.
+ApiStatus check_choices(const ToolSet& tools, int64_t n) {
+  constexpr size_t kMaxBytes = size_t{64} << 20;
+  if (n <= 1 || !tools.callable()) return Ok{};
+  if (json::dump(tools.shown).size() <= kMaxBytes / static_cast<size_t>(n)) return Ok{};
+  return bad_field("n", "must be smaller with tools of this size.");
 }
 
 std::string last_text(const json::Value& messages, const std::string& role) {
@@ -152,11 +239,13 @@ std::string last_text(const json::Value& messages, const std::string& role) {
 ApiStatus start_chat(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
   QUIRE_ASSIGN(const Body body, Body::parse(request.body, chat_schema()));
   QUIRE_TRY(service.check_model(body));
-  QUIRE_TRY(check_tools(body));
+  QUIRE_ASSIGN(const ToolSet tools, read_chat_tools(body));
   QUIRE_ASSIGN(sampling::SamplingParams params, read_sampling(body, service));
   QUIRE_ASSIGN(llm::ConstraintSpec constraint, read_constraint(body));
-  QUIRE_TRY(read_thinking_budget(body, false));
+  const bool reasons = service.options().markup.dialect.reasoning != nullptr;
+  QUIRE_ASSIGN(const std::optional<int64_t> budget, read_thinking_budget(body, reasons));
   QUIRE_ASSIGN(GenerationOptions options, read_options(request, body, service, "chatcmpl-"));
+  QUIRE_TRY(check_choices(tools, options.n));
   QUIRE_ASSIGN(ChatInput input, read_chat(body));
   QUIRE_TRY(check_roles(service, input));
   input.cancelled = request.cancelled;
@@ -173,7 +262,16 @@ ApiStatus start_chat(Service& service, const HttpRequest& request, const ReplyPt
     if (role != nullptr && role->is_string()) own.role = role->as_string();
   }
   if (body.boolean("echo", false)) own.echo = last_text(input.messages, own.role);
-  QUIRE_ASSIGN(std::vector<int32_t> ids, chat_tokens(service, std::move(input)));
+  show_tools(service, tools, input);
+  QUIRE_ASSIGN(const std::shared_ptr<AnswerFormat> format, answer_format(service, tools, input));
+  format->include_reasoning = body.boolean("include_reasoning", true);
+  format->keep_parts = !options.stream;
+  format->call_prefix = "chatcmpl-tool-";
+  QUIRE_ASSIGN(ChatTokens prompt, chat_tokens(service, std::move(input)));
+  settle_format(service, prompt.tail, *format, params);
+  QUIRE_TRY(join_constraints(*format, budget, constraint));
+  options.format = format;
+  std::vector<int32_t> ids = std::move(prompt.ids);
   truncate_prompt(body, service, ids);
   std::optional<int64_t> max_tokens = body.integer("max_completion_tokens");
   if (!max_tokens) max_tokens = body.integer("max_tokens");

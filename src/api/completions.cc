@@ -100,7 +100,8 @@ class Completions final : public Generation {
     write_stop_reason(w, choice);
   }
 
-  void piece(Choice& choice, llm::Delta& delta) override {
+  void piece(Choice& choice, Piece& piece) override {
+    llm::Delta& delta = piece.delta;
     const PromptState& prompt = prompts_[choice.prompt];
     const bool echo_now = own_.echo && !choice.begun;
     if (own_.drop_answer) {

@@ -5,6 +5,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "api/constraint_fields.h"
+#include "api/tool_description.h"
+#include "base/log.h"
+
 namespace quire::api {
 
 ApiResult<std::string> string_at(const json::Value& object, const char* name, const std::string& where) {
@@ -17,10 +21,10 @@ ApiResult<std::string> string_at(const json::Value& object, const char* name, co
   return value->as_string();
 }
 
-ApiResult<json::Value> text_content(const json::Value& message, std::initializer_list<std::string_view> types,
-                                    const std::string& where) {
-  const json::Value* content = message.find("content");
-  const std::string place = where + ".content";
+ApiResult<json::Value> text_content(const json::Value& object, const char* name,
+                                    std::initializer_list<std::string_view> types, const std::string& where) {
+  const json::Value* content = object.find(name);
+  const std::string place = where + "." + name;
   if (content == nullptr || content->is_null()) return bad_field(place, "is missing; it is required.");
   if (content->is_string()) return *content;
   if (!content->is_array()) return bad_field(place, "must be a string or a list of parts with text.");
@@ -41,10 +45,91 @@ ApiResult<json::Value> text_content(const json::Value& message, std::initializer
   return json::Value(std::move(parts));
 }
 
-void set_effort(json::Value& kwargs, const std::string& effort) {
+void show_tools(const Service& service, const ToolSet& tools, ChatInput& input) {
+  const MarkupChoice& markup = service.options().markup;
+  bool describes = markup.describes_tools;
+  if (input.chat_template) {
+    const auto own = text::ChatTemplate::parse(*input.chat_template);
+    describes = own.ok() && !template_shows_tools(service.model(), &own.value());
+  }
+  const bool hidden = tools.choice == markup::ToolChoice::kNone && service.options().exclude_tools_when_choice_none;
+  if (!hidden) input.tools = tools.shown;
+  if (describes && (!hidden && !tools.tools.empty())) {
+    describe_tools(input.tools, input.messages);
+    input.tools = nullptr;
+  }
+  if (describes) write_out_calls(input.messages);
+}
+
+ApiResult<std::shared_ptr<AnswerFormat>> answer_format(const Service& service, const ToolSet& tools,
+                                                       const ChatInput& input) {
+  const MarkupChoice& markup = service.options().markup;
+  if (tools.callable() && markup.dialect.tools == nullptr) {
+    return bad_field("tools",
+                     "cannot be called: this server runs without a parser for tool calls (--tool-call-parser none); "
+                     "set tool_choice to \"none\" to show them to the model only.");
+  }
+  auto format = std::make_shared<AnswerFormat>();
+  format->dialect = markup.dialect;
+  if (!tools.callable()) format->dialect.tools = nullptr;
+  format->earlier_calls = input.earlier_calls;
+  if (format->dialect.tools != nullptr) {
+    format->call_ids = call_id_style(markup::name(*format->dialect.tools));
+    format->options.tools = tools.tools;
+    format->options.choice = tools.choice;
+    format->options.named = tools.named;
+    format->options.parallel = tools.parallel;
+  }
+  json::Value& kwargs = format->options.template_kwargs;
+  kwargs = service.options().default_chat_template_kwargs;
   if (!kwargs.is_object()) kwargs = json::Object{};
-  if (kwargs.find("reasoning_effort") == nullptr) kwargs.set("reasoning_effort", effort);
-  if (kwargs.find("enable_thinking") == nullptr) kwargs.set("enable_thinking", effort != "none");
+  if (input.kwargs.is_object()) {
+    for (const auto& [name, value] : input.kwargs.as_object()) kwargs.set(name, value);
+  }
+  return format;
+}
+
+void settle_format(const Service& service, const std::string& tail, AnswerFormat& format,
+                   sampling::SamplingParams& params) {
+  if (!format.parses()) return;
+  format.options.starts_in_reasoning =
+      markup::starts_in_reasoning(format.dialect, tail, format.options.template_kwargs);
+  params.kept_special_ids = service.options().markup.kept_special;
+}
+
+ApiStatus join_constraints(const AnswerFormat& format, std::optional<int64_t> budget, llm::ConstraintSpec& constraint) {
+  using markup::ToolChoice;
+  const markup::ParseOptions& options = format.options;
+  const bool forced = options.choice == ToolChoice::kRequired || options.choice == ToolChoice::kNamed;
+  if (constraint.grammar && options.choice == ToolChoice::kNamed &&
+      constraint.field.starts_with("structured_outputs")) {
+    return bad_field(constraint.field,
+                     "cannot be combined with a tool_choice that names a tool; leave one of them out.");
+  }
+  if (constraint.grammar && forced) {
+    spdlog::warn("{} has no effect: tool_choice makes the answer a tool call", constraint.field);
+    constraint.grammar.reset();
+  }
+  const json::Value wanted = constraint.grammar ? tag_format(*constraint.grammar) : json::Value();
+  json::Value tag;
+  if (format.dialect.tools != nullptr) {
+    QUIRE_ASSIGN(tag, markup::tool_constraint(format.dialect, options, wanted));
+    if (!tag.is_null() && !constraint.grammar) constraint.field = "tools";
+  } else if (constraint.grammar) {
+    json::Value around = markup::answer_constraint(format.dialect, wanted);
+    if (!(around == wanted)) tag = std::move(around);
+  }
+  if (!tag.is_null()) {
+    if (!constraint.grammar) constraint.grammar.emplace();
+    constraint.grammar->kind = grammar::Spec::Kind::kStructuralTag;
+    constraint.grammar->json = std::move(tag);
+  }
+  llm::ReasoningRules& reasoning = constraint.reasoning;
+  reasoning.starts_inside = options.starts_in_reasoning;
+  reasoning.ends = markup::reasoning_ends(format.dialect);
+  if (format.dialect.tools != nullptr) reasoning.implicit_ends = markup::implicit_reasoning_ends(format.dialect);
+  reasoning.token_budget = budget;
+  return Ok{};
 }
 
 ApiStatus start_one(Service& service, const HttpRequest& request, const Body& body, std::vector<int32_t> ids,

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <iterator>
+#include <utility>
 
 #include "api/json_writer.h"
 #include "base/log.h"
@@ -19,8 +21,11 @@ std::string milliseconds(std::chrono::steady_clock::duration d) {
   return text;
 }
 
-// Appends a later delta of the same choice.
-void append(llm::Delta& to, llm::Delta from) {
+// Appends a later piece of the same choice.
+void append(Piece& piece, Piece next) {
+  llm::Delta& to = piece.delta;
+  llm::Delta& from = next.delta;
+  for (AnswerEvent& event : next.events) append_event(piece.events, std::move(event));
   to.text += from.text;
   to.tokens.insert(to.tokens.end(), from.tokens.begin(), from.tokens.end());
   std::move(from.logprobs.begin(), from.logprobs.end(), std::back_inserter(to.logprobs));
@@ -116,19 +121,16 @@ void Generation::take(llm::Delta delta) {
   completion_tokens_ += static_cast<int64_t>(delta.tokens.size());
   if (lease_ != nullptr) lease_->add_tokens(static_cast<int64_t>(delta.tokens.size()));
   const bool ended = delta.finish != engine::FinishReason::kNone;
+  Piece piece;
+  if (!options_.stream && (options_.format == nullptr || service_.options().log_outputs)) choice.text += delta.text;
+  if (options_.format != nullptr) {
+    if (!choice.reader) choice.reader.emplace(options_.format);
+    choice.reader->read(delta, piece.events);
+  }
   if (options_.stream) {
-    const bool waits = options_.stream_interval > 1 && choice.begun && !ended &&
-                       static_cast<int64_t>(choice.held.tokens.size() + delta.tokens.size()) < options_.stream_interval;
-    append(choice.held, std::move(delta));
-    if (waits || (choice.held.tokens.empty() && !ended)) return;
-    llm::Delta merged = std::move(choice.held);
-    choice.held = {};
-    choice.finish = merged.finish;
-    choice.stop_reason = merged.stop_reason;
-    piece(choice, merged);
-    choice.begun = true;
+    piece.delta = std::move(delta);
+    take_streamed(choice, std::move(piece));
   } else {
-    choice.text += delta.text;
     choice.tokens.insert(choice.tokens.end(), delta.tokens.begin(), delta.tokens.end());
     std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(choice.logprobs));
     choice.finish = delta.finish;
@@ -136,19 +138,35 @@ void Generation::take(llm::Delta delta) {
   }
   if (ended && --open_ == 0) {
     over_ = true;
-    reply_->note("prompt_tokens", std::to_string(prompt_tokens()));
-    reply_->note("cached_tokens", std::to_string(cached_tokens()));
-    reply_->note("completion_tokens", std::to_string(completion_tokens()));
-    reply_->note("first_token_ms", milliseconds(first_ - arrival_));
-    reply_->note("finish", engine::name(choice.finish));
-    if (service_.options().log_outputs && !options_.stream) {
-      for (const auto& [place, one] : choices_) {
-        const auto most = service_.options().max_log_len;
-        spdlog::info("Generated for {} [{}]: {}", options_.id, one.index,
-                     most < 0 ? one.text : one.text.substr(0, static_cast<size_t>(most)));
-      }
-    }
+    log_end(choice);
     finish();
+  }
+}
+
+void Generation::take_streamed(Choice& choice, Piece next) {
+  const bool ended = next.delta.finish != engine::FinishReason::kNone;
+  const int64_t held = static_cast<int64_t>(choice.held.delta.tokens.size() + next.delta.tokens.size());
+  const bool waits = options_.stream_interval > 1 && choice.begun && !ended && held < options_.stream_interval;
+  append(choice.held, std::move(next));
+  if (waits || (choice.held.delta.tokens.empty() && !ended)) return;
+  Piece merged = std::exchange(choice.held, {});
+  choice.finish = merged.delta.finish;
+  choice.stop_reason = merged.delta.stop_reason;
+  piece(choice, merged);
+  choice.begun = true;
+}
+
+void Generation::log_end(const Choice& last) const {
+  reply_->note("prompt_tokens", std::to_string(prompt_tokens()));
+  reply_->note("cached_tokens", std::to_string(cached_tokens()));
+  reply_->note("completion_tokens", std::to_string(completion_tokens()));
+  reply_->note("first_token_ms", milliseconds(first_ - arrival_));
+  reply_->note("finish", engine::name(last.finish));
+  if (!service_.options().log_outputs || options_.stream) return;
+  for (const auto& [place, one] : choices_) {
+    const auto most = service_.options().max_log_len;
+    spdlog::info("Generated for {} [{}]: {}", options_.id, one.index,
+                 most < 0 ? one.text : one.text.substr(0, static_cast<size_t>(most)));
   }
 }
 
@@ -195,6 +213,14 @@ int64_t Generation::cached_tokens() const {
   return sum;
 }
 
+int64_t Generation::reasoning_tokens() const {
+  int64_t sum = 0;
+  for (const auto& [index, choice] : choices_) {
+    if (choice.reader) sum += choice.reader->reasoning_tokens();
+  }
+  return sum;
+}
+
 void Generation::write_usage(JsonWriter& w, int64_t completion_tokens) const {
   const int64_t prompt = prompt_tokens();
   w.open_object().member_int("prompt_tokens", prompt).member_int("total_tokens", prompt + completion_tokens);
@@ -202,6 +228,9 @@ void Generation::write_usage(JsonWriter& w, int64_t completion_tokens) const {
   w.key("prompt_tokens_details").value_or_null(service_.options().enable_prompt_tokens_details, [&] {
     w.open_object().member_int("cached_tokens", cached_tokens()).close_object();
   });
+  if (counts_reasoning()) {
+    w.key("completion_tokens_details").open_object().member_int("reasoning_tokens", reasoning_tokens()).close_object();
+  }
   w.close_object();
 }
 

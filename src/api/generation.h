@@ -9,25 +9,31 @@
 #include <string>
 #include <vector>
 
+#include "api/answer_reader.h"
 #include "api/json_writer.h"
 #include "api/service.h"
 
 namespace quire::api {
 
-using LogprobRows = std::vector<std::vector<sampling::TokenLogprob>>;
+// What one or several steps added to a choice.
+struct Piece {
+  llm::Delta delta;
+  std::vector<AnswerEvent> events;  // with GenerationOptions::format; delta.text is then not used
+};
 
 // One answer: choice i of prompt p has the index p * n + i.
 struct Choice {
   size_t index = 0;
   size_t prompt = 0;
-  std::string text;  // only of an answer that is sent whole; a stream does not keep it
+  std::string text;                    // only of an answer that is sent whole; a stream does not keep it
+  std::optional<AnswerReader> reader;  // with GenerationOptions::format
   std::vector<int32_t> tokens;
   LogprobRows logprobs;
   int64_t num_tokens = 0;
   engine::FinishReason finish = engine::FinishReason::kNone;
   std::variant<std::monostate, int32_t, std::string> stop_reason;
-  bool begun = false;    // the first piece of the stream has been sent
-  llm::Delta held = {};  // the part of a stream that waits for more tokens (stream_interval)
+  bool begun = false;  // the first piece of the stream has been sent
+  Piece held = {};     // the part of a stream that waits for more tokens (stream_interval)
 };
 
 struct PromptState {
@@ -47,6 +53,7 @@ struct GenerationOptions {
   int64_t stream_interval = 1;
   bool return_token_ids = false;
   bool tokens_as_ids = false;
+  std::shared_ptr<const AnswerFormat> format;  // how answers are parted; null: they are plain text
 };
 
 // Base class of the endpoints' answers; a derived class only writes JSON. start() submits the requests. From then on
@@ -63,7 +70,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
  protected:
   // A new part of a stream. Called on the output thread, with the lock held.
-  virtual void piece(Choice& choice, llm::Delta& delta) = 0;
+  virtual void piece(Choice& choice, Piece& piece) = 0;
   // All choices have ended: sends the whole answer, or the end of the stream.
   virtual void finish() = 0;
   // The engine failed, or the server stops, before the answer was complete.
@@ -77,6 +84,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   int64_t prompt_tokens() const;
   int64_t completion_tokens() const { return completion_tokens_; }
   int64_t cached_tokens() const;
+  int64_t reasoning_tokens() const;
+  bool counts_reasoning() const { return options_.format != nullptr && options_.format->dialect.reasoning != nullptr; }
   // {"prompt_tokens":..., "total_tokens":..., ...}
   void write_usage(JsonWriter& w, int64_t completion_tokens) const;
   void write_stop_reason(JsonWriter& w, const Choice& choice) const;
@@ -91,6 +100,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
  private:
   void take(llm::Delta delta);
+  void take_streamed(Choice& choice, Piece piece);
+  void log_end(const Choice& last) const;
   void give_up();
   void break_off();  // the server stops and waits no longer: ends the answer with an error that says so
 

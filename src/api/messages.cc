@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/messages and /v1/messages/count_tokens: conversations in Anthropic's form.
-#include <algorithm>
+#include <optional>
 
 #include "api/constraint_fields.h"
-#include "api/conversation.h"
 #include "api/json_writer.h"
+#include "api/messages_input.h"
 
 namespace quire::api {
 namespace {
 
 constexpr size_t kMaxStops = 4;
+
+using Kind = markup::Event::Kind;
 
 class Messages final : public Generation {
  public:
@@ -34,7 +36,9 @@ class Messages final : public Generation {
     if (choice.finish == engine::FinishReason::kLength) {
       w.string("max_tokens");
     } else if (choice.finish == engine::FinishReason::kStop) {
-      w.string(std::holds_alternative<std::string>(choice.stop_reason) ? "stop_sequence" : "end_turn");
+      const bool called = choice.reader && choice.reader->num_calls() > 0;
+      const bool at_text = std::holds_alternative<std::string>(choice.stop_reason);
+      w.string(called ? "tool_use" : at_text ? "stop_sequence" : "end_turn");
     } else {
       w.null();
     }
@@ -57,24 +61,85 @@ class Messages final : public Generation {
     write_counts(w, 0);
     w.close_object().close_object();
     send_event("message_start", w.text());
-    send_event("content_block_start",
-               R"({"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}})");
   }
 
-  void piece(Choice&, llm::Delta& delta) override {
-    if (!started_) send_start();
-    if (delta.text.empty()) return;
+  // Sends an event about the open block; `write` writes the members of `member`.
+  template <typename Write>
+  void send_block_event(const char* type, const char* member, const Write& write) {
     JsonWriter w;
-    w.open_object().member("type", "content_block_delta").member_int("index", 0).key("delta");
-    w.open_object().member("type", "text_delta").member("text", delta.text).close_object().close_object();
-    send_event("content_block_delta", w.text());
+    w.open_object().member("type", type).member_int("index", blocks_ - 1).key(member).open_object();
+    write(w);
+    send_event(type, w.close_object().close_object().text());
+  }
+
+  void open_block(const AnswerEvent& event) {
+    close_block();
+    ++blocks_;
+    open_ = event.kind == Kind::kArguments ? Kind::kCallBegin : event.kind;
+    send_block_event("content_block_start", "content_block", [&](JsonWriter& w) {
+      if (open_ == Kind::kReasoning) {
+        w.member("type", "thinking").member("thinking", "").member("signature", "");
+      } else if (open_ == Kind::kContent) {
+        w.member("type", "text").member("text", "");
+      } else {
+        w.member("type", "tool_use").member("id", event.id).member("name", event.name).key("input").raw("{}");
+      }
+    });
+  }
+
+  void close_block() {
+    if (!open_) return;
+    if (open_ == Kind::kReasoning) {
+      send_block_event("content_block_delta", "delta",
+                       [&](JsonWriter& w) { w.member("type", "signature_delta").member("signature", random_hex()); });
+    }
+    JsonWriter w;
+    w.open_object().member("type", "content_block_stop").member_int("index", blocks_ - 1).close_object();
+    send_event("content_block_stop", w.text());
+    open_.reset();
+  }
+
+  void send_block(const AnswerEvent& event) {
+    if (event.kind == Kind::kCallEnd) return close_block();
+    const Kind kind = event.kind == Kind::kArguments ? Kind::kCallBegin : event.kind;
+    if (!open_ || open_ != kind || event.kind == Kind::kCallBegin) open_block(event);
+    if (event.text.empty()) return;
+    send_block_event("content_block_delta", "delta", [&](JsonWriter& w) {
+      if (kind == Kind::kReasoning) {
+        w.member("type", "thinking_delta").member("thinking", event.text);
+      } else if (kind == Kind::kContent) {
+        w.member("type", "text_delta").member("text", event.text);
+      } else {
+        w.member("type", "input_json_delta").member("partial_json", event.text);
+      }
+    });
+  }
+
+  void piece(Choice&, Piece& piece) override {
+    if (!started_) send_start();
+    for (const AnswerEvent& event : piece.events) send_block(event);
+  }
+
+  static void write_block(JsonWriter& w, const AnswerPart& part) {
+    w.open_object();
+    if (part.kind == Kind::kReasoning) {
+      w.member("type", "thinking").member("thinking", part.text).member("signature", random_hex());
+    } else if (part.kind == Kind::kContent) {
+      w.member("type", "text").member("text", part.text);
+    } else {
+      const auto input = json::parse(part.text);  // a call that the length cut may be no JSON
+      w.member("type", "tool_use").member("id", part.id).member("name", part.name);
+      w.key("input").raw(input.ok() && input.value().is_object() ? part.text : "{}");
+    }
+    w.close_object();
   }
 
   void finish() override {
     const Choice& choice = choices_.at(0);
     JsonWriter w;
     if (options_.stream) {
-      send_event("content_block_stop", R"({"type":"content_block_stop","index":0})");
+      if (blocks_ == 0) open_block({});
+      close_block();
       w.open_object().member("type", "message_delta").key("delta").open_object();
       write_stop(w, choice);
       w.close_object();
@@ -84,7 +149,9 @@ class Messages final : public Generation {
       return reply_->end();
     }
     open_message(w);
-    w.open_object().member("type", "text").member("text", choice.text).close_object().close_array();
+    for (const AnswerPart& part : choice.reader->parts()) write_block(w, part);
+    if (choice.reader->parts().empty()) write_block(w, {});
+    w.close_array();
     write_stop(w, choice);
     write_counts(w, completion_tokens());
     send_json(*reply_, w.close_object().take());
@@ -98,76 +165,9 @@ class Messages final : public Generation {
   }
 
   bool started_ = false;
+  std::optional<Kind> open_;  // of the block that is being sent
+  int64_t blocks_ = 0;        // that have been begun
 };
-
-// Agents put a line with a new number into the system prompt of each request, for Anthropic's billing. With it the
-// prefix cache would never find the prompt again.
-bool is_billing_line(std::string_view text) {
-  return text.rfind("x-anthropic-billing-header", 0) == 0;
-}
-
-ApiResult<std::string> read_system(const Body& body) {
-  const json::Value* system = body.get("system");
-  if (system == nullptr) return std::string();
-  if (system->is_string()) return system->as_string();
-  std::string joined;
-  size_t at = 0;
-  for (const json::Value& block : system->as_array()) {
-    const std::string where = "system[" + std::to_string(at++) + "]";
-    QUIRE_ASSIGN(const std::string type, string_at(block, "type", where));
-    if (type != "text") return bad_field(where + ".type", "must be text.");
-    QUIRE_ASSIGN(const std::string text, string_at(block, "text", where));
-    if (!is_billing_line(text)) joined += text;
-  }
-  return joined;
-}
-
-// The member `name` of an object field, "" if it is absent. A value that is not one of `known` is refused: the error is
-// the member's name and `refusal`.
-ApiResult<std::string> known_member(const Body& body, const char* field, const char* name,
-                                    std::initializer_list<std::string_view> known, const char* refusal) {
-  const json::Value* object = body.get(field);
-  const json::Value* value = object == nullptr ? nullptr : object->find(name);
-  if (value == nullptr || value->is_null()) return std::string();
-  if (value->is_string() && std::find(known.begin(), known.end(), value->as_string()) != known.end()) {
-    return value->as_string();
-  }
-  return bad_field(std::string(field) + "." + name, refusal);
-}
-
-ApiResult<ChatInput> read_conversation(const Body& body) {
-  QUIRE_TRY(known_member(body, "thinking", "type", {"disabled"},
-                         "must be disabled: this server does not part thoughts from answers yet."));
-  QUIRE_TRY(known_member(body, "tool_choice", "type", {"auto", "none"},
-                         "must be auto or none: tools cannot be called by this server yet."));
-  QUIRE_ASSIGN(const std::string effort,
-               known_member(body, "output_config", "effort", {"low", "medium", "high", "xhigh", "max"},
-                            "must be low, medium, high, xhigh or max."));
-
-  ChatInput input;
-  json::Array messages;
-  QUIRE_ASSIGN(std::string system, read_system(body));
-  if (!system.empty()) messages.emplace_back(json::Object{{"role", "system"}, {"content", std::move(system)}});
-  const json::Array& turns = body.get("messages")->as_array();
-  std::string last;
-  for (size_t i = 0; i < turns.size(); ++i) {
-    const std::string where = "messages[" + std::to_string(i) + "]";
-    QUIRE_ASSIGN(std::string role, string_at(turns[i], "role", where));
-    if (role != "user" && role != "assistant" && role != "system") {
-      return bad_field(where + ".role", "must be user or assistant, got \"" + role.substr(0, 40) + "\".");
-    }
-    QUIRE_ASSIGN(json::Value content, text_content(turns[i], {"text"}, where));
-    messages.emplace_back(json::Object{{"role", role}, {"content", std::move(content)}});
-    last = std::move(role);
-  }
-  input.messages = std::move(messages);
-  input.kwargs = body.take("chat_template_kwargs");
-  if (!effort.empty()) set_effort(input.kwargs, effort);
-  // A last turn of the assistant is the beginning of the answer: the model continues it.
-  input.continue_final_message = last == "assistant";
-  input.add_generation_prompt = !input.continue_final_message;
-  return input;
-}
 
 ApiStatus start_messages(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
   QUIRE_ASSIGN(const Body body, Body::parse(request.body, messages_schema()));
@@ -179,21 +179,32 @@ ApiStatus start_messages(Service& service, const HttpRequest& request, const Rep
     return bad_field("stop_sequences", "has " + std::to_string(params.stop.size()) + " texts; at most 4 are taken.");
   }
   QUIRE_ASSIGN(GenerationOptions options, read_options(request, body, service, "msg_"));
-  QUIRE_ASSIGN(ChatInput input, read_conversation(body));
-  input.cancelled = request.cancelled;
-  QUIRE_ASSIGN(std::vector<int32_t> ids, chat_tokens(service, std::move(input)));
-  QUIRE_TRY(fit_length(service, ids.size(), body.integer("max_tokens"), std::nullopt, params));
-  return start_one(service, request, body, std::move(ids), std::move(params), std::move(constraint),
+  QUIRE_ASSIGN(const ToolSet tools, read_messages_tools(body));
+  QUIRE_ASSIGN(MessagesInput input, read_messages_input(body));
+  input.chat.cancelled = request.cancelled;
+  show_tools(service, tools, input.chat);
+  QUIRE_ASSIGN(const std::shared_ptr<AnswerFormat> format, answer_format(service, tools, input.chat));
+  format->include_reasoning = input.shows_thinking;
+  format->keep_parts = !options.stream;
+  format->call_prefix = "toolu_";
+  QUIRE_ASSIGN(ChatTokens prompt, chat_tokens(service, std::move(input.chat)));
+  settle_format(service, prompt.tail, *format, params);
+  QUIRE_TRY(join_constraints(*format, input.thinking_budget, constraint));
+  options.format = format;
+  QUIRE_TRY(fit_length(service, prompt.ids.size(), body.integer("max_tokens"), std::nullopt, params));
+  return start_one(service, request, body, std::move(prompt.ids), std::move(params), std::move(constraint),
                    std::make_shared<Messages>(service, reply, std::move(options)));
 }
 
 ApiResult<int64_t> count_tokens(const Service& service, const HttpRequest& request) {
   QUIRE_ASSIGN(const Body body, Body::parse(request.body, count_tokens_schema()));
   QUIRE_TRY(service.check_model(body));
-  QUIRE_ASSIGN(ChatInput input, read_conversation(body));
-  input.cancelled = request.cancelled;
-  QUIRE_ASSIGN(const std::vector<int32_t> ids, chat_tokens(service, std::move(input)));
-  return static_cast<int64_t>(ids.size());
+  QUIRE_ASSIGN(const ToolSet tools, read_messages_tools(body));
+  QUIRE_ASSIGN(MessagesInput input, read_messages_input(body));
+  input.chat.cancelled = request.cancelled;
+  show_tools(service, tools, input.chat);
+  QUIRE_ASSIGN(const ChatTokens prompt, chat_tokens(service, std::move(input.chat)));
+  return static_cast<int64_t>(prompt.ids.size());
 }
 
 }  // namespace

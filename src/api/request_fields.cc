@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "api/json_writer.h"
+#include "api/tools.h"
 #include "base/log.h"
 #include "sampling/param_table.h"
 
@@ -19,6 +20,7 @@ using sampling::Strings;
 using sampling::TokenIds;
 
 constexpr size_t kMaxStops = 4;
+constexpr size_t kTailBytes = 4096;  // more than a turn's markers take
 
 FieldType field_type(const ParamInfo& info) {
   return std::visit(
@@ -204,7 +206,7 @@ ApiStatus read_scheduling(const HttpRequest& request, const Body& body, llm::Gen
 ApiResult<ChatInput> read_chat(const Body& body) {
   ChatInput input;
   input.messages = body.take("messages");
-  input.tools = body.take("tools");
+  QUIRE_ASSIGN(input.earlier_calls, normalize_history(input.messages));
   input.documents = body.take("documents");
   input.kwargs = body.take("chat_template_kwargs");
   if (body.has("chat_template")) input.chat_template = body.string("chat_template");
@@ -217,14 +219,14 @@ ApiResult<ChatInput> read_chat(const Body& body) {
         "add_generation_prompt to false.",
         "continue_final_message");
   }
-  if (const json::Value* effort = body.get("reasoning_effort")) {
-    if (!input.kwargs.is_object()) input.kwargs = json::Object{};
-    if (input.kwargs.find("reasoning_effort") == nullptr) input.kwargs.set("reasoning_effort", *effort);
-    if (effort->as_string() == "none" && input.kwargs.find("enable_thinking") == nullptr) {
-      input.kwargs.set("enable_thinking", false);
-    }
-  }
+  if (body.has("reasoning_effort")) set_effort(input.kwargs, body.string("reasoning_effort"));
   return input;
+}
+
+void set_effort(json::Value& kwargs, const std::string& effort) {
+  if (!kwargs.is_object()) kwargs = json::Object{};
+  if (kwargs.find("reasoning_effort") == nullptr) kwargs.set("reasoning_effort", effort);
+  if (kwargs.find("enable_thinking") == nullptr) kwargs.set("enable_thinking", effort != "none");
 }
 
 ApiStatus check_text_length(const Service& service, size_t bytes) {
@@ -236,7 +238,7 @@ ApiStatus check_text_length(const Service& service, size_t bytes) {
                      "input_text");
 }
 
-ApiResult<std::vector<int32_t>> chat_tokens(const Service& service, ChatInput input) {
+ApiResult<ChatTokens> chat_tokens(const Service& service, ChatInput input) {
   const ServiceOptions& options = service.options();
   if (input.messages.as_array().empty()) return bad_request("messages must not be empty.", "messages");
   size_t at = 0;
@@ -276,9 +278,12 @@ ApiResult<std::vector<int32_t>> chat_tokens(const Service& service, ChatInput in
   }
   if (auto length = check_text_length(service, prompt->text.size()); !length.ok()) return length.error();
   prompt->add_special_tokens = input.add_special_tokens;
+  ChatTokens out;
+  out.tail = prompt->text.substr(prompt->text.size() - std::min(prompt->text.size(), kTailBytes));
   auto ids = service.model().tokens_of(std::move(*prompt));
   if (!ids.ok()) return to_api_error(ids.error());
-  return std::move(*ids);
+  out.ids = std::move(*ids);
+  return out;
 }
 
 }  // namespace quire::api

@@ -36,10 +36,20 @@ struct ChatInput {
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   bool add_special_tokens = false;
+  int64_t earlier_calls = 0;                     // tool calls in the messages
   const std::atomic<bool>* cancelled = nullptr;  // HttpRequest::cancelled
 };
+// Everything but the tools, which read_chat_tools() reads.
 ApiResult<ChatInput> read_chat(const Body& body);
-ApiResult<std::vector<int32_t>> chat_tokens(const Service& service, ChatInput input);
+
+// The prompt of a conversation.
+struct ChatTokens {
+  std::vector<int32_t> ids;
+  std::string tail;  // the last bytes of its text, which show where the answer begins
+};
+ApiResult<ChatTokens> chat_tokens(const Service& service, ChatInput input);
+// Adds the reasoning effort to the template's variables, except where the request has set them itself.
+void set_effort(json::Value& kwargs, const std::string& effort);
 
 // Refuses a text, before it is tokenised, that has more bytes than max_model_len times the vocabulary's longest token.
 // A text of up to Service::kAlwaysTokenised bytes is never refused, so that the tokens of a text that is slightly too

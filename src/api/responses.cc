@@ -4,22 +4,24 @@
 #include <ctime>
 
 #include "api/constraint_fields.h"
-#include "api/conversation.h"
 #include "api/json_writer.h"
+#include "api/responses_input.h"
 
 namespace quire::api {
 namespace {
+
+using Kind = markup::Event::Kind;
 
 class Responses final : public Generation {
  public:
   struct Options {
     bool logprobs = false;
-    std::string echo;  // the members of the answer that repeat the request, as JSON
+    std::string echo;                        // the members of the answer that repeat the request, as JSON
+    std::unordered_set<std::string> custom;  // tools that take a text
   };
   Responses(Service& service, ReplyPtr reply, GenerationOptions options, Options own)
       : Generation(service, std::move(reply), std::move(options)),
         own_(std::move(own)),
-        item_("msg_" + options_.id_key),
         texts_(service_.model().tokenizer().get(), options_.tokens_as_ids) {}
 
  private:
@@ -32,21 +34,63 @@ class Responses final : public Generation {
   bool cut() const { return choices_.at(0).finish == engine::FinishReason::kLength; }
   const char* final_status() const { return cut() ? "incomplete" : "completed"; }
 
-  // The text and logprobs so far. A stream keeps them here, an answer that is sent whole in its choice.
-  const std::string& text() const { return options_.stream ? text_ : choices_.at(0).text; }
-  const LogprobRows& rows() const { return options_.stream ? rows_ : choices_.at(0).logprobs; }
-
-  void write_part(JsonWriter& w, std::string_view text, const LogprobRows& rows) const {
-    w.open_object().member("type", "output_text").key("annotations").open_array().close_array();
-    TokenTexts texts(service_.model().tokenizer().get(), options_.tokens_as_ids);
-    write_logprobs(w, rows, texts);
-    w.member("text", text).close_object();
+  // The parts of the answer, each of which is an item of the output.
+  const std::vector<AnswerPart>& parts() const { return choices_.at(0).reader->parts(); }
+  bool is_custom(const AnswerPart& part) const {
+    return part.kind == Kind::kCallBegin && own_.custom.contains(part.name);
   }
 
-  void write_item(JsonWriter& w, bool done) const {
-    w.open_object().member("id", item_).member("type", "message").member("role", "assistant");
-    w.member("status", done ? final_status() : "in_progress").key("content").open_array();
-    if (done) write_part(w, text(), rows());
+  std::string item_id(size_t index) const {
+    const AnswerPart& part = parts()[index];
+    const char* prefix = part.kind == Kind::kReasoning ? "rs_"
+                         : part.kind == Kind::kContent ? "msg_"
+                         : is_custom(part)             ? "ctc_"
+                                                       : "fc_";
+    return prefix + options_.id_key + (index == 0 ? "" : "_" + std::to_string(index));
+  }
+
+  // The text that a custom tool was given: the only argument of the call.
+  static std::string custom_input(const AnswerPart& part) {
+    const auto arguments = json::parse(part.text);
+    const json::Value* input = arguments.ok() ? arguments.value().find(kCustomInput) : nullptr;
+    return input != nullptr && input->is_string() ? input->as_string() : "";
+  }
+
+  void write_part(JsonWriter& w, const AnswerPart& part, bool done) const {
+    if (part.kind == Kind::kReasoning) {
+      w.open_object().member("type", "reasoning_text").member("text", done ? part.text : "").close_object();
+      return;
+    }
+    w.open_object().member("type", "output_text").key("annotations").open_array().close_array();
+    TokenTexts texts(service_.model().tokenizer().get(), options_.tokens_as_ids);
+    write_logprobs(w, done ? part.logprobs : LogprobRows{}, texts);
+    w.member("text", done ? part.text : "").close_object();
+  }
+
+  void write_item(JsonWriter& w, size_t index, bool done) const {
+    const AnswerPart& part = parts()[index];
+    const bool whole = !cut() || index + 1 < parts().size();
+    w.open_object().member("id", item_id(index));
+    w.member("status", !done ? "in_progress" : whole ? "completed" : "incomplete");
+    if (part.kind == Kind::kCallBegin) {
+      const bool custom = is_custom(part);
+      w.member("type", custom ? "custom_tool_call" : "function_call").member("call_id", part.id);
+      w.member("name", part.name);
+      if (custom) {
+        w.member("input", done ? custom_input(part) : "");
+      } else {
+        w.member("arguments", done ? part.text : "");
+      }
+      w.close_object();
+      return;
+    }
+    if (part.kind == Kind::kReasoning) {
+      w.member("type", "reasoning").key("summary").open_array().close_array();
+    } else {
+      w.member("type", "message").member("role", "assistant");
+    }
+    w.key("content").open_array();
+    if (done) write_part(w, part, true);
     w.close_array().close_object();
   }
 
@@ -54,7 +98,7 @@ class Responses final : public Generation {
     w.open_object().member_int("input_tokens", prompt_tokens()).key("input_tokens_details").open_object();
     w.member_int("cached_tokens", cached_tokens()).member_int("cache_write_tokens", 0).close_object();
     w.member_int("output_tokens", completion_tokens()).key("output_tokens_details").open_object();
-    w.member_int("reasoning_tokens", 0).close_object();
+    w.member_int("reasoning_tokens", reasoning_tokens()).close_object();
     w.member_int("total_tokens", prompt_tokens() + completion_tokens()).close_object();
   }
 
@@ -70,7 +114,7 @@ class Responses final : public Generation {
       w.open_object().member("reason", "max_output_tokens").close_object();
     });
     w.key("output").open_array();
-    if (done) write_item(w, true);
+    for (size_t i = 0; done && i < parts().size(); ++i) write_item(w, i, true);
     w.close_array().raw(own_.echo);
     w.key("usage").value_or_null(done, [&] { write_counts(w); });
     w.close_object();
@@ -93,38 +137,93 @@ class Responses final : public Generation {
   }
   void send_item(const char* type, bool done) {
     send(type, [&](JsonWriter& w) {
-      w.member_int("output_index", 0).key("item");
-      write_item(w, done);
+      w.member_int("output_index", static_cast<int64_t>(*open_)).key("item");
+      write_item(w, *open_, done);
     });
   }
-  // Sends an event about the only part of the only item.
+  // Sends an event about the open item.
   template <typename Write>
-  void send_part(const char* type, const Write& write) {
+  void send_about(const char* type, const Write& write) {
     send(type, [&](JsonWriter& w) {
-      w.member("item_id", item_).member_int("output_index", 0).member_int("content_index", 0);
+      w.member("item_id", item_id(*open_)).member_int("output_index", static_cast<int64_t>(*open_));
       write(w);
     });
   }
+  // Sends an event about the open item's text.
+  template <typename Write>
+  void send_part(const char* type, const Write& write) {
+    send_about(type, [&](JsonWriter& w) {
+      w.member_int("content_index", 0);
+      write(w);
+    });
+  }
+  void send_whole_part(const char* type, bool done) {
+    send_part(type, [&](JsonWriter& w) {
+      w.key("part");
+      write_part(w, parts()[*open_], done);
+    });
+  }
 
-  void piece(Choice& choice, llm::Delta& delta) override {
+  void open_item() {
+    close_item();
+    open_ = opened_++;
+    send_item("response.output_item.added", false);
+    if (parts()[*open_].kind != Kind::kCallBegin) send_whole_part("response.content_part.added", false);
+  }
+
+  void close_item() {
+    if (!open_) return;
+    const AnswerPart& part = parts()[*open_];
+    if (part.kind == Kind::kCallBegin) {
+      close_call(part);
+    } else if (part.kind == Kind::kReasoning) {
+      send_part("response.reasoning_text.done", [&](JsonWriter& w) { w.member("text", part.text); });
+    } else {
+      send_part("response.output_text.done", [&](JsonWriter& w) {
+        w.member("text", part.text);
+        TokenTexts texts(service_.model().tokenizer().get(), options_.tokens_as_ids);
+        write_logprobs(w, part.logprobs, texts);
+      });
+    }
+    if (part.kind != Kind::kCallBegin) send_whole_part("response.content_part.done", true);
+    send_item("response.output_item.done", true);
+    open_.reset();
+  }
+
+  void close_call(const AnswerPart& part) {
+    if (!is_custom(part)) {
+      send_about("response.function_call_arguments.done",
+                 [&](JsonWriter& w) { w.member("name", part.name).member("arguments", part.text); });
+      return;
+    }
+    const std::string input = custom_input(part);
+    send_about("response.custom_tool_call_input.delta", [&](JsonWriter& w) { w.member("delta", input); });
+    send_about("response.custom_tool_call_input.done", [&](JsonWriter& w) { w.member("input", input); });
+  }
+
+  void send_event_of(const AnswerEvent& event) {
+    if (event.kind == Kind::kCallEnd) return close_item();
+    const Kind kind = event.kind == Kind::kArguments ? Kind::kCallBegin : event.kind;
+    if (!open_ || parts()[*open_].kind != kind || event.kind == Kind::kCallBegin) open_item();
+    if (event.kind == Kind::kReasoning) {
+      send_part("response.reasoning_text.delta", [&](JsonWriter& w) { w.member("delta", event.text); });
+    } else if (event.kind == Kind::kArguments && !is_custom(parts()[*open_])) {
+      send_about("response.function_call_arguments.delta", [&](JsonWriter& w) { w.member("delta", event.text); });
+    } else if (event.kind == Kind::kContent && (!event.text.empty() || (own_.logprobs && !event.logprobs.empty()))) {
+      send_part("response.output_text.delta", [&](JsonWriter& w) {
+        w.member("delta", event.text);
+        write_logprobs(w, event.logprobs, texts_);
+      });
+    }
+  }
+
+  void piece(Choice& choice, Piece& piece) override {
     if (!choice.begun) {
       started_ = true;
       send_response("response.created", "in_progress", false);
       send_response("response.in_progress", "in_progress", false);
-      send_item("response.output_item.added", false);
-      send_part("response.content_part.added", [&](JsonWriter& w) {
-        w.key("part");
-        write_part(w, "", {});
-      });
     }
-    if (!delta.text.empty() || (own_.logprobs && !delta.logprobs.empty())) {
-      send_part("response.output_text.delta", [&](JsonWriter& w) {
-        w.member("delta", delta.text);
-        write_logprobs(w, delta.logprobs, texts_);
-      });
-    }
-    text_ += delta.text;
-    std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(rows_));
+    for (const AnswerEvent& event : piece.events) send_event_of(event);
   }
 
   void finish() override {
@@ -133,16 +232,7 @@ class Responses final : public Generation {
       write_response(w, final_status(), true);
       return send_json(*reply_, w.take());
     }
-    send_part("response.output_text.done", [&](JsonWriter& w) {
-      w.member("text", text_);
-      TokenTexts texts(service_.model().tokenizer().get(), options_.tokens_as_ids);
-      write_logprobs(w, rows_, texts);
-    });
-    send_part("response.content_part.done", [&](JsonWriter& w) {
-      w.key("part");
-      write_part(w, text_, rows_);
-    });
-    send_item("response.output_item.done", true);
+    close_item();
     send_response(cut() ? "response.incomplete" : "response.completed", final_status(), true);
     reply_->end();
   }
@@ -155,60 +245,15 @@ class Responses final : public Generation {
   }
 
   const Options own_;
-  const std::string item_;
   // For a stream:
   bool started_ = false;
   int64_t sequence_ = 0;
-  std::string text_;
-  LogprobRows rows_;
+  std::optional<size_t> open_;  // the item that is being sent
+  size_t opened_ = 0;           // items that have been begun
   TokenTexts texts_;
 };
 
-// The messages of a chat from instructions and input.
-ApiResult<ChatInput> read_conversation(const Body& body) {
-  json::Array messages;
-  if (const std::string text = body.string("instructions"); !text.empty()) {
-    messages.emplace_back(json::Object{{"role", "system"}, {"content", text}});
-  }
-  ChatInput chat;
-  const json::Value& input = *body.get("input");
-  if (input.is_string()) {
-    messages.emplace_back(json::Object{{"role", "user"}, {"content", input}});
-    chat.messages = std::move(messages);
-    return chat;
-  }
-  for (size_t i = 0; i < input.as_array().size(); ++i) {
-    const json::Value& item = input.as_array()[i];
-    const std::string where = "input[" + std::to_string(i) + "]";
-    const json::Value* type = item.find("type");
-    if (type != nullptr && !type->is_null() && !(type->is_string() && type->as_string() == "message")) {
-      return bad_field(where + ".type", "must be message: tools, references and reasoning are not taken yet.");
-    }
-    QUIRE_ASSIGN(std::string role, string_at(item, "role", where));
-    if (role != "user" && role != "assistant" && role != "system" && role != "developer") {
-      return bad_field(where + ".role",
-                       "must be user, assistant, system or developer, got \"" + role.substr(0, 40) + "\".");
-    }
-    QUIRE_ASSIGN(json::Value content, text_content(item, {"input_text", "output_text", "text"}, where));
-    messages.emplace_back(json::Object{{"role", std::move(role)}, {"content", std::move(content)}});
-  }
-  // An answer that was cut short is continued, as in vLLM.
-  const json::Value* status = input.as_array().back().find("status");
-  const bool open = status != nullptr && status->is_string() &&
-                    (status->as_string() == "in_progress" || status->as_string() == "incomplete");
-  chat.continue_final_message = open && messages.back().find("role")->as_string() == "assistant";
-  chat.add_generation_prompt = !chat.continue_final_message;
-  chat.messages = std::move(messages);
-  return chat;
-}
-
-// Fields that have few legal values as long as tools and formats are not supported.
 ApiStatus check_settings(const Body& body) {
-  if (const json::Value* choice = body.get("tool_choice")) {
-    if (!choice->is_string() || (choice->as_string() != "auto" && choice->as_string() != "none")) {
-      return bad_field("tool_choice", "must be auto or none: tools cannot be called by this server yet.");
-    }
-  }
   if (const json::Value* text = body.get("text")) {
     const json::Value* verbosity = text->find("verbosity");
     if (verbosity != nullptr && !verbosity->is_null() && !verbosity->is_string()) {
@@ -235,13 +280,13 @@ ApiStatus read_effort(const Body& body, ChatInput& chat) {
 
 // truncation auto: drops the oldest turns after the leading instructions, as few as leave room for an answer. The first
 // turn that is kept is the user's, because some templates require it.
-ApiResult<std::vector<int32_t>> truncated_tokens(const Service& service, const ChatInput& whole, int64_t wanted) {
+ApiResult<ChatTokens> truncated_tokens(const Service& service, const ChatInput& whole, int64_t wanted) {
   const int64_t max_len = service.model().max_model_len();
-  auto ids = chat_tokens(service, whole);
-  const auto too_long = [&](ApiResult<std::vector<int32_t>>& result, int64_t most) {
-    return result.ok() ? static_cast<int64_t>(result->size()) > most : result.error().param == "input_text";
+  auto prompt = chat_tokens(service, whole);
+  const auto too_long = [&](ApiResult<ChatTokens>& result, int64_t most) {
+    return result.ok() ? static_cast<int64_t>(result->ids.size()) > most : result.error().param == "input_text";
   };
-  if (!too_long(ids, max_len - 1)) return ids;
+  if (!too_long(prompt, max_len - 1)) return prompt;
   const int64_t most = max_len - std::clamp<int64_t>(wanted, 1, std::max<int64_t>(max_len / 2, 1));
   const json::Array& messages = whole.messages.as_array();
   const auto role = [&](size_t i) -> const std::string& { return messages[i].find("role")->as_string(); };
@@ -263,10 +308,10 @@ ApiResult<std::vector<int32_t>> truncated_tokens(const Service& service, const C
       low = middle + 1;
     } else {
       high = middle;
-      ids = std::move(shorter);
+      prompt = std::move(shorter);
     }
   }
-  return ids;
+  return prompt;
 }
 
 // The members of the answer that repeat the request.
@@ -286,8 +331,9 @@ std::string echo_of(const Body& body, const sampling::SamplingParams& params) {
   w.key("temperature").number(params.temperature).key("top_p").number(params.top_p);
   w.key("presence_penalty").number(params.presence_penalty).key("frequency_penalty").number(params.frequency_penalty);
   repeat("tool_choice", "\"auto\"");
-  w.key("tools").open_array().close_array().member_bool("background", false);
-  w.member_int("max_output_tokens", params.max_tokens.value_or(0)).member_null("max_tool_calls");
+  repeat("tools", "[]");
+  w.member_bool("background", false).member_int("max_output_tokens", params.max_tokens.value_or(0));
+  repeat("max_tool_calls", "null");
   w.member_null("previous_response_id").member_null("prompt");
   w.key("reasoning").open_object().key("effort").raw(member_of("reasoning", "effort")).member_null("summary");
   w.close_object();
@@ -309,7 +355,8 @@ ApiStatus start_responses(Service& service, const HttpRequest& request, const Re
   QUIRE_ASSIGN(sampling::SamplingParams params, read_sampling(body, service));
   QUIRE_ASSIGN(llm::ConstraintSpec constraint, read_constraint(body));
   QUIRE_ASSIGN(GenerationOptions options, read_options(request, body, service, "resp_"));
-  QUIRE_ASSIGN(ChatInput chat, read_conversation(body));
+  QUIRE_ASSIGN(const ToolSet tools, read_responses_tools(body));
+  QUIRE_ASSIGN(ChatInput chat, read_responses_input(body));
   chat.cancelled = request.cancelled;
   chat.kwargs = body.take("chat_template_kwargs");
   QUIRE_TRY(read_effort(body, chat));
@@ -326,11 +373,19 @@ ApiStatus start_responses(Service& service, const HttpRequest& request, const Re
                                               " tokens.");
   }
   const bool truncate = body.string("truncation") == "auto";
-  QUIRE_ASSIGN(std::vector<int32_t> ids,
+  show_tools(service, tools, chat);
+  QUIRE_ASSIGN(const std::shared_ptr<AnswerFormat> format, answer_format(service, tools, chat));
+  format->keep_rows = own.logprobs;
+  format->call_prefix = "call_";
+  QUIRE_ASSIGN(ChatTokens prompt,
                truncate ? truncated_tokens(service, chat, wanted.value_or(1)) : chat_tokens(service, std::move(chat)));
-  QUIRE_TRY(fit_length(service, ids.size(), wanted, std::nullopt, params));
+  settle_format(service, prompt.tail, *format, params);
+  QUIRE_TRY(join_constraints(*format, std::nullopt, constraint));
+  options.format = format;
+  QUIRE_TRY(fit_length(service, prompt.ids.size(), wanted, std::nullopt, params));
   own.echo = echo_of(body, params);
-  return start_one(service, request, body, std::move(ids), std::move(params), std::move(constraint),
+  own.custom = tools.custom;
+  return start_one(service, request, body, std::move(prompt.ids), std::move(params), std::move(constraint),
                    std::make_shared<Responses>(service, reply, std::move(options), std::move(own)));
 }
 

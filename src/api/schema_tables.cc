@@ -11,6 +11,12 @@ namespace {
 
 using enum FieldType;
 
+// The values of tool_choice and thinking, as JSON Schema.
+constexpr const char* kToolChoice =
+    R"("anyOf":[{"enum":["none","auto","required",null]},{"type":"object","required":["type"]}])";
+constexpr const char* kAnthropicChoice =
+    R"("required":["type"],"properties":{"type":{"enum":["auto","any","tool","none"]}})";
+constexpr const char* kThinking = R"("properties":{"type":{"enum":["enabled","disabled","adaptive"]}})";
 constexpr const char* kNoTransfer = "is for KV transfer between servers, which this server does not do; leave it out.";
 
 Field row(const char* name, FieldType type, const char* doc, FieldRules rules = {}) {
@@ -70,7 +76,8 @@ std::vector<Field> template_fields() {
           {.fallback = "the model's"}),
       row("chat_template_kwargs", kObject, "Further variables of the template."),
       row("documents", kObjects, "Documents for templates that take them."),
-      row("tools", kObjects, "Only with tool_choice none: shown to the template."),
+      row("tools", kObjects,
+          "Functions that the model may call: {type: function, function: {name, description, parameters, strict}}."),
   };
 }
 
@@ -120,7 +127,9 @@ const Schema& chat_schema() {
       joined(
           joined(
               {
-                  row("messages", kObjects, "The conversation: role, and content as a string or text parts.",
+                  row("messages", kObjects,
+                      "The conversation: role, and content as a string or text parts; tool_calls and reasoning of the "
+                      "assistant, results in the role tool.",
                       {.required = true, .no_empty_list = true}),
                   row("max_completion_tokens", kInt, "Maximum number of tokens to generate; wins over max_tokens.",
                       {.fallback = "what fits", .min = 1}),
@@ -131,10 +140,13 @@ const Schema& chat_schema() {
                       {.fallback = "0", .min = -1}),
                   row("echo", kBool, "Put the last message before the output if its role is assistant.",
                       {.fallback = "false"}),
-                  row("tool_choice", kAny, "Only none for now.", {.fallback = "none"}),
-                  row("parallel_tool_calls", kBool, "Without effect until tools are supported.", {.fallback = "true"}),
+                  row("tool_choice", kAny,
+                      "none, auto, required (a call at least), a function ({type: function, function: {name}}) or "
+                      "allowed_tools; not without tools, except for none.",
+                      {.fallback = "auto with tools, else none", .shape = kToolChoice}),
+                  row("parallel_tool_calls", kBool, "false: at most one call.", {.fallback = "true"}),
                   row("reasoning_effort", kString, "Passed to the template.", {.choices = reasoning_efforts()}),
-                  row("include_reasoning", kBool, "Without effect until reasoning parsers exist.",
+                  row("include_reasoning", kBool, "false: the answer has no reasoning; the model reasons all the same.",
                       {.fallback = "true"}),
                   row("thinking_token_budget", kInt,
                       "Maximum number of tokens of reasoning; -1: no bound. Needs a model with reasoning.",
@@ -152,11 +164,14 @@ const Schema& chat_schema() {
 const Schema& responses_schema() {
   static const Schema schema{
       "ResponsesRequest",
-      "OpenAI's Responses API: text in, text out. Answers are not kept. A stream ends with response.completed, or with "
+      "OpenAI's Responses API: text in; text, reasoning and tool calls out. Answers are not kept. A stream ends with "
+      "response.completed, or with "
       "response.incomplete when max_output_tokens cut it, or response.failed; there is no [DONE].",
       joined(
           {
-              row("input", kStringOrParts, "A text, or a list of messages with text.",
+              row("input", kStringOrParts,
+                  "A text, or a list of messages, tool calls (function_call, custom_tool_call), their outputs and "
+                  "reasoning.",
                   {.required = true, .no_empty_list = true}),
               row("instructions", kString, "A system message in front of the input."),
               row("max_output_tokens", kInt, "Maximum number of tokens to generate.",
@@ -168,7 +183,9 @@ const Schema& responses_schema() {
                   "message.output_text.logprobs gives each token's log probability; others are ignored."),
               row("metadata", kObject, "Names and texts, returned in the response."),
               row("user", kString, "Returned in the response."),
-              row("parallel_tool_calls", kBool, "Returned in the response.", {.fallback = "true"}),
+              row("parallel_tool_calls", kBool, "false: at most one call.", {.fallback = "true"}),
+              row("max_tool_calls", kInt,
+                  "Of built-in tools, which this server does not have; returned in the response."),
               row("service_tier", kString, "Returned in the response.",
                   {.fallback = "auto", .choices = {"auto", "default", "flex", "scale", "priority"}}),
               row("truncation", kString,
@@ -177,9 +194,12 @@ const Schema& responses_schema() {
               row("text", kObject,
                   "format: the form of the answer, as in response_format, but with the schema beside the type.",
                   {.fallback = "{\"format\": {\"type\": \"text\"}}"}),
-              row("tool_choice", kAny, "There are no tools to be called.",
-                  {.fallback = "auto", .choices = {"auto", "none"}}),
-              row("tools", kObjects, "", {.refused = "cannot be called by this server yet; leave them out."}),
+              row("tool_choice", kAny,
+                  "none, auto, required, a tool ({type: function or custom, name}) or allowed_tools.",
+                  {.fallback = "auto", .shape = kToolChoice}),
+              row("tools", kObjects,
+                  "Tools that the model may call: {type: function, name, description, parameters, strict}, {type: "
+                  "custom, name, description} or a namespace of functions."),
               row("reasoning", kObject, "effort is passed to the template."),
               row("store", kBool, "Answers are not kept: the answer says store false.", {.fallback = "false"}),
               row("background", kBool, "",
@@ -203,22 +223,27 @@ const Schema& responses_schema() {
 const Schema& messages_schema() {
   static const Schema schema{
       "MessagesRequest",
-      "Anthropic's Messages API: text in, text out; its errors have Anthropic's shape. usage.input_tokens leaves out "
+      "Anthropic's Messages API: text in; text, thinking and tool calls out; its errors have Anthropic's shape. "
+      "usage.input_tokens leaves out "
       "what came from the prefix cache (cache_read_input_tokens), as Anthropic and vLLM count.",
       joined(
           {
               row("messages", kObjects,
-                  "Turns of user and assistant; content is a string or text blocks. A last turn of the assistant is "
-                  "continued.",
+                  "Turns of user and assistant; content is a string or blocks: text, tool_use, tool_result, thinking. "
+                  "A "
+                  "last turn of the assistant is continued.",
                   {.required = true, .no_empty_list = true}),
               row("max_tokens", kInt, "Maximum number of tokens to generate.", {.required = true, .min = 1}),
               row("system", kStringOrParts, "The system prompt: a string or text blocks."),
               row("stop_sequences", kStrings, "Up to four texts that end the output.", {.no_empty_text = true}),
               row("metadata", kObject, "Ignored."),
-              row("thinking", kObject, "{type: disabled}; enabled is refused for now."),
+              row("thinking", kObject, "{type: enabled (with budget_tokens), disabled or adaptive}.",
+                  {.shape = kThinking}),
               row("output_config", kObject, "effort is passed to the template; format: {type: json_schema, schema}."),
-              row("tools", kObjects, "", {.refused = "cannot be called by this server yet; leave them out."}),
-              row("tool_choice", kObject, "{type: auto} or {type: none}: there are no tools to be called."),
+              row("tools", kObjects, "Tools that the model may call: {name, description, input_schema, strict}."),
+              row("tool_choice", kObject,
+                  "{type: auto, any (a call at least), tool (with name) or none, disable_parallel_tool_use}.",
+                  {.shape = kAnthropicChoice}),
               row("chat_template_kwargs", kObject, "Further variables of the template."),
           },
           picked(sampling_fields(),
@@ -235,10 +260,12 @@ const Schema& count_tokens_schema() {
           row("model", kString, "A served name; an unknown one is a 404.", {.fallback = "the served model"}),
           row("messages", kObjects, "Turns of user and assistant.", {.required = true, .no_empty_list = true}),
           row("system", kStringOrParts, "The system prompt."),
-          row("thinking", kObject, "{type: disabled}; enabled is refused for now."),
+          row("thinking", kObject, "{type: enabled (with budget_tokens), disabled or adaptive}.", {.shape = kThinking}),
           row("output_config", kObject, "effort is passed to the template; format: {type: json_schema, schema}."),
-          row("tools", kObjects, "", {.refused = "cannot be called by this server yet; leave them out."}),
-          row("tool_choice", kObject, "{type: auto} or {type: none}: there are no tools to be called."),
+          row("tools", kObjects, "Tools that the model may call: {name, description, input_schema, strict}."),
+          row("tool_choice", kObject,
+              "{type: auto, any (a call at least), tool (with name) or none, disable_parallel_tool_use}.",
+              {.shape = kAnthropicChoice}),
           row("chat_template_kwargs", kObject, "Further variables of the template."),
       }};
   return schema;

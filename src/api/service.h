@@ -10,6 +10,7 @@
 #include "api/error.h"
 #include "api/handler.h"
 #include "api/keys.h"
+#include "api/markup_choice.h"
 #include "api/routes.h"
 #include "api/schema.h"
 #include "api/worker_pool.h"
@@ -40,6 +41,8 @@ struct ServiceOptions {
   text::ContentFormat content_format = text::ContentFormat::kAuto;
   json::Value default_chat_template_kwargs;
   std::string response_role = "assistant";
+  MarkupChoice markup;                          // how the model writes tool calls and reasoning
+  bool exclude_tools_when_choice_none = false;  // the template does not see tools that may not be called
   int workers = 2;
   // /health is 503 if requests wait this long without a worker beginning or ending one (0: never) ...
   double worker_stall_s = 60;

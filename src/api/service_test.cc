@@ -149,7 +149,7 @@ TEST_F(ServiceTest, TakesRolesThatTheTemplateNames) {
 
 TEST(Conversation, ReadsTextOutOfParts) {
   const auto read = [](const char* message) {
-    return text_content(json::parse(message).value(), {"input_text", "text"}, "input[0]");
+    return text_content(json::parse(message).value(), "content", {"input_text", "text"}, "input[0]");
   };
   EXPECT_EQ(json::dump(read(R"({"content": "a"})").value()), R"("a")");
   EXPECT_EQ(json::dump(read(R"({"content": [{"type": "text", "text": "a"}]})").value()), R"("a")");

@@ -2,8 +2,8 @@
 // /tokenize and /detokenize.
 #include <algorithm>
 
+#include "api/conversation.h"
 #include "api/json_writer.h"
-#include "api/request_fields.h"
 #include "api/roles.h"
 
 namespace quire::api {
@@ -19,8 +19,11 @@ ApiResult<std::vector<int32_t>> tokens_of(const Service& service, const HttpRequ
   if (chat) {
     QUIRE_ASSIGN(ChatInput input, read_chat(body));
     QUIRE_TRY(check_roles(service, input));
+    QUIRE_ASSIGN(const ToolSet tools, read_chat_tools(body));
+    show_tools(service, tools, input);
     input.cancelled = request.cancelled;
-    return chat_tokens(service, std::move(input));
+    QUIRE_ASSIGN(ChatTokens tokens, chat_tokens(service, std::move(input)));
+    return std::move(tokens.ids);
   }
   std::string text = body.string("prompt");
   QUIRE_TRY(check_text_length(service, text.size()));

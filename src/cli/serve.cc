@@ -149,6 +149,10 @@ int serve(const CLI::App& app, ServeFlags& flags) {
   auto loaded = load_llm(flags.options);
   if (!loaded.ok()) return report(loaded.error());
   name_model(flags, **loaded, argument);
+  auto markup = api::choose_markup(**loaded, flags.tool_parser, flags.reasoning_parser);
+  if (!markup.ok()) return report(markup.error());
+  flags.service.markup = std::move(*markup);
+  spdlog::info("Parsers: {}", api::describe(flags.service.markup));
 
   series.model_name = flags.service.served_names[0];
   series.max_model_len = (*loaded)->max_model_len();

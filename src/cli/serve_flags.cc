@@ -58,11 +58,7 @@ const RefusedFlag kRefused[] = {
     {"--logits-processors", "", kNoPython},
     {"--worker-cls", "auto", kNoPython},
     {"--logprobs-mode", "raw_logprobs", kNotYet},
-    {"--enable-auto-tool-choice", "", kNotYet},
-    {"--tool-call-parser", "", kNotYet},
     {"--tool-strict-level", "auto", kNotYet},
-    {"--exclude-tools-when-tool-choice-none", "", kNotYet},
-    {"--reasoning-parser", "", kNotYet},
     {"--structured-outputs-config", "", kNotYet},
     {"--speculative-config", "", kNotYet},
     {"--enable-lora", "", kNotYet},
@@ -183,6 +179,18 @@ void add_api_flags(CLI::App& app, ServeFlags& f) {
       ->check(CLI::IsMember({"auto", "string", "openai"}));
   add(app, kGroup, "--default-chat-template-kwargs", f.default_kwargs,
       "JSON object of variables for the chat template; those of requests override them");
+  add(app, kGroup, "--tool-call-parser", f.tool_parser,
+      "How the model writes tool calls: auto (from its chat template), none (calls stay text) or a name such as "
+      "hermes, "
+      "llama3_json, mistral or qwen3_coder")
+      ->capture_default_str();
+  add(app, kGroup, "--reasoning-parser", f.reasoning_parser,
+      "How the model writes reasoning: auto, none (it stays in the content) or a name such as qwen3 or deepseek_r1")
+      ->capture_default_str();
+  add_on_off(app, kGroup, "--enable-auto-tool-choice", f.auto_tool_choice,
+             "Let the model decide whether to call tools; always on");
+  add_on_off(app, kGroup, "--exclude-tools-when-tool-choice-none", f.service.exclude_tools_when_choice_none,
+             "Do not show tools to the model if tool_choice is none");
   add(app, kGroup, "--response-role", f.service.response_role, "Role of generated messages")->capture_default_str();
   add_on_off(app, kGroup, "--trust-request-chat-template", f.service.trust_request_chat_template,
              "Allow requests to set chat_template");
@@ -287,6 +295,13 @@ Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {
         "--no-scheduler-reserve-full-isl is not supported: a prompt is admitted only if the KV cache has room for all "
         "of it");
   }
+  if (!f.auto_tool_choice) {
+    return invalid_argument(
+        "--no-enable-auto-tool-choice is not supported: requests decide with tool_choice; --tool-call-parser none "
+        "refuses tools that may be called");
+  }
+  // The names are checked before the model is loaded; its chat template is needed for auto.
+  QUIRE_TRY(markup::choose_dialect(f.tool_parser, f.reasoning_parser, ""));
   if (!f.load_tracking) {
     return invalid_argument("--no-enable-server-load-tracking is not supported: requests are always counted for /load");
   }

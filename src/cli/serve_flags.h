@@ -29,6 +29,8 @@ struct ServeFlags {
   double health_stall_s = 60;
   bool disable_log_stats = false;
   bool disable_access_log = false;
+  std::string tool_parser = "auto", reasoning_parser = "auto";
+  bool auto_tool_choice = true;
   bool load_tracking = true;
   bool reserve_full_isl = true;
 };

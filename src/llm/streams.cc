@@ -12,7 +12,8 @@ Streams::Stream Streams::begin(const engine::Request& request) const {
   const sampling::SamplingParams& params = request.params;
   Stream stream;
   if (tokenizer_ != nullptr) {
-    stream.detokenizer.emplace(tokenizer_, params.skip_special_tokens, params.spaces_between_special_tokens);
+    stream.detokenizer.emplace(tokenizer_, params.skip_special_tokens, params.spaces_between_special_tokens,
+                               params.kept_special_ids);
   }
   stream.stops = StopStrings(params.stop, params.include_stop_str_in_output);
   stream.min_tokens = params.min_tokens;

@@ -102,6 +102,9 @@ std::vector<std::string> reasoning_starts(const Dialect& dialect);
 // waits for the end of the reasoning is fed from such a marker on, the marker included. Meaningful only if the request
 // has tools.
 std::vector<std::string> implicit_reasoning_ends(const Dialect& dialect);
+// The texts of all markers that the dialect's parser looks for; special tokens in them must not be left out of the
+// text.
+std::vector<std::string> marker_texts(const Dialect& dialect);
 
 // The structural tag (grammar/compile.h) that constrains an answer with tools, null if nothing is to be constrained:
 // - required: one or more calls in the model's markup (one if !parallel); named: exactly one call of that tool.

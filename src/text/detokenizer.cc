@@ -2,16 +2,19 @@
 // The incremental detokenizer: a decode chain that is fed one id at a time.
 #include "text/detokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "text/token_decoder.h"
 
 namespace quire::text {
 
-Detokenizer::Detokenizer(TokenizerPtr tokenizer, bool skip_special_tokens, bool spaces_between_special_tokens)
+Detokenizer::Detokenizer(TokenizerPtr tokenizer, bool skip_special_tokens, bool spaces_between_special_tokens,
+                         SharedList<int32_t> kept_special)
     : tokenizer_(std::move(tokenizer)),
       skip_special_tokens_(skip_special_tokens),
       spaces_between_special_tokens_(skip_special_tokens || spaces_between_special_tokens),
+      kept_special_(std::move(kept_special)),
       state_(std::make_unique<DecodeState>(tokenizer_->decode_chain())) {}
 
 Detokenizer::~Detokenizer() = default;
@@ -20,7 +23,11 @@ Detokenizer& Detokenizer::operator=(Detokenizer&&) noexcept = default;
 
 std::string Detokenizer::push(int32_t id) {
   const auto token = tokenizer_->piece(id);
-  if (!token || (skip_special_tokens_ && tokenizer_->is_special(id))) return {};
+  if (!token) return {};
+  if (skip_special_tokens_ && tokenizer_->is_special(id) &&
+      !std::binary_search(kept_special_.begin(), kept_special_.end(), id)) {
+    return {};
+  }
   state_->push(*token);
   std::string text = state_->take();
   if (spaces_between_special_tokens_) return text;

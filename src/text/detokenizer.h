@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "base/shared_list.h"
 #include "text/tokenizer.h"
 
 namespace quire::text {
@@ -20,10 +21,13 @@ class DecodeState;
 // If special tokens are shown and spaces_between_special_tokens is false, an added token that follows another one is
 // shown without the space that some decoders put before each token.
 // vLLM does the same.
+//
+// `kept_special` are special tokens, ascending, that are shown even if special tokens are skipped: the markers of tool
+// calls and reasoning, which a parser takes out of the text.
 class Detokenizer {
  public:
   explicit Detokenizer(TokenizerPtr tokenizer, bool skip_special_tokens = true,
-                       bool spaces_between_special_tokens = true);
+                       bool spaces_between_special_tokens = true, SharedList<int32_t> kept_special = {});
   ~Detokenizer();
   Detokenizer(Detokenizer&&) noexcept;
   Detokenizer& operator=(Detokenizer&&) noexcept;
@@ -37,6 +41,7 @@ class Detokenizer {
   TokenizerPtr tokenizer_;
   bool skip_special_tokens_;
   bool spaces_between_special_tokens_;
+  SharedList<int32_t> kept_special_;
   bool after_added_ = false;  // the last token that was shown is an added token
   std::unique_ptr<DecodeState> state_;
 };

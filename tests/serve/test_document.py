@@ -24,7 +24,8 @@ IN_WORDS = {
     "messages": [[{}]],  # what a message must have is checked per message, and likewise items and blocks
     "input": [[{}]],
     "system": [[{}]],
-    "tools": [[{}]],  # only with tool_choice none
+    "tools": [[{}]],
+    "thinking_token_budget": [0],  # only with a reasoning parser
     "max_tokens": [0],  # only with echo
     "truncate_prompt_tokens": [0],  # would leave no tokens
     "stream_options": [{}],  # only with stream

@@ -156,7 +156,7 @@ def test_continuing_a_message(client, model, server):
     ({"messages": "hello"}, "messages"),
     ({"messages": [{"content": "no role"}]}, "messages"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages"),
-    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": 5, "parameters": {}}}]}, "tools[0].function.name"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
     ({"use_beam_search": True}, "use_beam_search"),
