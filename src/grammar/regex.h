@@ -50,16 +50,22 @@ struct CodePointRange {
 
 // Owns expressions and simplifies them as they are made: alternatives are sorted and unique, nothing() and the empty
 // string disappear where they have no effect, sequences associate to the right. Every expression matches byte strings
-// as a whole (there are no anchors). Not thread-safe. Expressions are never freed before the store.
+// as a whole (there are no anchors). Not thread-safe. Expressions are never freed before the store. To join many
+// expressions use the makers that take a span: n calls of the binary ones cost O(n^2).
 class RegexStore {
  public:
   // `max_nodes` bounds the memory. When the store is full, makers return nothing() and full() is true: whoever builds
   // or derives expressions checks full() at the end and reports an error.
   explicit RegexStore(size_t max_nodes = 1'000'000);
   ~RegexStore();
-  RegexStore(const RegexStore&) = delete;
-  RegexStore& operator=(const RegexStore&) = delete;
+  RegexStore(RegexStore&& other) noexcept;
+  RegexStore& operator=(RegexStore&& other) noexcept;
+  // Whether the limit was hit, or an expression was nested more than a thousand levels deep.
   bool full() const;
+  // Nodes at present, and steps of work so far: whoever bounds its time compares work() before and after a call.
+  size_t size() const;
+  int64_t work() const;
+  size_t memory() const;
 
   Regex nothing() const;                                       // matches no string
   Regex empty() const;                                         // matches the empty string
@@ -84,6 +90,9 @@ class RegexStore {
 
   // Whether the empty string matches. O(1).
   bool nullable(Regex a) const;
+  // Whether a is made of single bytes, sequences and alternatives alone: a literal or a finite set of them. Such
+  // expressions stay small when they are joined to others. O(1).
+  bool plain(Regex a) const;
   // What must follow `byte`: the Brzozowski derivative.
   Regex derivative(Regex a, uint8_t byte);
   // Byte values that this expression cannot tell apart have the same class; classes are numbered from 0 in the order of
@@ -93,9 +102,11 @@ class RegexStore {
     int count = 1;
   };
   ByteClasses classes(Regex a);
+  // Classes that none of these expressions nor any of their derivatives can tell apart.
+  ByteClasses all_classes(std::span<const Regex> expressions) const;
 
   // Whether a matches no string at all, and whether every string of a is one of b. Both explore at most `fuel`
-  // derivatives; nothing is returned if that was not enough.
+  // derivatives; nothing is returned if that was not enough. What is_nothing finds is remembered.
   std::optional<bool> is_nothing(Regex a, int64_t fuel = 10'000);
   std::optional<bool> contained(Regex a, Regex b, int64_t fuel = 10'000);
   // Whether the whole of `text` matches; for tests and small checks.
