@@ -131,15 +131,18 @@ struct RegexSyntax {
   bool ignore_case = false;  // (?i)
   bool dot_all = false;      // (?s): . matches a line break, too
   // JSON Schema's `pattern` is not anchored: the match may lie anywhere unless ^ and $ say otherwise. Without this, the
-  // whole text must match, and ^ and $ are allowed only at its ends.
+  // whole text must match.
   bool search = false;
 };
 // The expression of a pattern in the common syntax of ECMA-262, Python's re and Rust's regex: literals, escapes
 // (\n \xHH \uHHHH \u{...} \cX \d \w \s \D \W \S \p{L} ...), classes, groups ((?:...), (...), (?<name>...),
-// (?P<name>...),
-// (?i:...)), alternation, greedy and lazy quantifiers (the same language), and ^ $ \A \z at places where they can be
-// resolved. Look-around, backreferences, \b, possessive quantifiers and atomic groups are refused with an error that
-// names the construct and its offset in the pattern. \d, \w and \s are ASCII as in ECMA-262.
+// (?P<name>...), (?i:...)), alternation, greedy and lazy quantifiers (the same language), and, anywhere, the anchors
+// ^ $ \A \z \Z and look-aheads (?=...) (?!...). \d, \w and \s are those of ECMA-262: digits and words are ASCII, white
+// space is not. A dot matches all but \n, and with `search` all but ECMA-262's four line terminators.
+//
+// Refused with an error that names the construct and its offset in the pattern: look-behind, backreferences, \b,
+// possessive quantifiers, atomic groups, an unbounded repetition of a look-ahead, flags other than i and s, and what
+// the three dialects read differently, such as []a] or {,3}.
 Result<Regex> parse_regex(RegexStore& store, std::string_view pattern, const RegexSyntax& syntax = {});
 
 }  // namespace quire::grammar

@@ -256,10 +256,9 @@ Result<ValueSet> SchemaSets::either(const ValueSet& a, const ValueSet& b) {
 
 std::vector<ConjId> SchemaSets::negations(ConjId id) {
   if (id == kNever) return {kAny};
+  const std::vector<Literal> literals = conjunctions_.literals(id);  // a copy: of() may move the originals
   std::vector<ConjId> out;
-  for (const Literal literal : conjunctions_.literals(id)) out.push_back(literal.node);
-  std::vector<Literal> literals = conjunctions_.literals(id);
-  for (size_t i = 0; i < literals.size(); ++i) out[i] = conjunctions_.of({literals[i].node, !literals[i].negated});
+  for (const Literal literal : literals) out.push_back(conjunctions_.of({literal.node, !literal.negated}));
   return out;
 }
 
