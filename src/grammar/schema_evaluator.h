@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -26,10 +27,12 @@ class SchemaEvaluator : public SchemaSets {
   // The conjunction of one subschema.
   ConjId conjunction_of(uint32_t node, bool negated = false);
   Result<std::shared_ptr<const ValueSet>> values(ConjId id) override;
+  // The same values but strings.
+  ConjId without_strings(ConjId id);
   // A sentence that names the keyword and the place.
   Error refuse(uint32_t node, std::string_view keyword, std::string_view why) const;
-  // An error message's place for whatever a conjunction is made of.
-  std::string path_of(ConjId id) const;
+  // The same error as an invalid argument that names the place of a conjunction, unless it already names one.
+  Error locate(ConjId id, const Error& error) const;
 
  private:
   using Handler = Status (SchemaEvaluator::*)(uint32_t node, ValueSet& out);
@@ -89,12 +92,14 @@ class SchemaEvaluator : public SchemaSets {
   Status on_draft_3(uint32_t node, ValueSet& out);
 
   SchemaDocument& document_;
+  std::optional<ConjId> no_strings_;
   bool tracks_evaluated_ = false;  // whether the document has unevaluatedProperties or unevaluatedItems
   int depth_ = 0;
   std::set<uint32_t> open_;  // being evaluated: to come here again would never end
   std::unordered_map<uint32_t, std::shared_ptr<const ValueSet>> known_;
   std::unordered_map<ConjId, std::shared_ptr<const ValueSet>> known_conjunctions_;
   std::unordered_map<std::string, Regex> patterns_;
+  std::unordered_map<std::string, std::optional<Regex>> formats_;
 };
 
 }  // namespace quire::grammar::schema

@@ -254,7 +254,7 @@ Result<ValueSet> SchemaSets::either(const ValueSet& a, const ValueSet& b) {
   return out;
 }
 
-std::vector<ConjId> SchemaSets::negations(ConjId id) {
+std::vector<ConjId> SchemaSets::negations_of(ConjId id) {
   if (id == kNever) return {kAny};
   const std::vector<Literal> literals = conjunctions_.literals(id);  // a copy: of() may move the originals
   std::vector<ConjId> out;
@@ -270,13 +270,13 @@ Result<std::vector<ObjectShape>> SchemaSets::complement(const ObjectShape& shape
   if (shape.min > 0) out.emplace_back().max = shape.min - 1;
   if (shape.max) out.emplace_back().min = *shape.max + 1;
   auto some = [&](StringSet names, ConjId value) {
-    for (const ConjId negation : negations(value)) out.emplace_back().exists.push_back({names, negation});
+    for (const ConjId negation : negations_of(value)) out.emplace_back().exists.push_back({names, negation});
   };
   if (!StringSets::is_all(shape.names)) some(strings_.complement(shape.names), kNever);
   for (const auto& spec : shape.specs) {
     QUIRE_TRY(spend(static_cast<int64_t>(1 + spec->properties.size() + spec->patterns.size())));
     for (const auto& [name, value] : spec->properties) {
-      for (const ConjId negation : negations(value)) {
+      for (const ConjId negation : negations_of(value)) {
         ObjectShape failing = shape_of_member(name, negation);
         failing.required.push_back(name);
         out.push_back(std::move(failing));
@@ -303,7 +303,7 @@ Result<std::vector<ArrayShape>> SchemaSets::complement(const ArrayShape& shape) 
   for (const auto& spec : shape.specs) {
     QUIRE_TRY(spend(static_cast<int64_t>(1 + spec->prefix.size())));
     for (size_t i = 0; i < spec->prefix.size(); ++i) {
-      for (const ConjId negation : negations(spec->prefix[i])) {
+      for (const ConjId negation : negations_of(spec->prefix[i])) {
         ItemSpec failing;
         failing.prefix.assign(i, kAny);
         failing.prefix.push_back(negation);
@@ -312,7 +312,7 @@ Result<std::vector<ArrayShape>> SchemaSets::complement(const ArrayShape& shape) 
         added.specs.push_back(std::make_shared<ItemSpec>(std::move(failing)));
       }
     }
-    for (const ConjId negation : negations(spec->rest)) {
+    for (const ConjId negation : negations_of(spec->rest)) {
       if (negation == kAny) {
         out.emplace_back().min = static_cast<int64_t>(spec->prefix.size()) + 1;
       } else {

@@ -136,8 +136,12 @@ class SchemaSets {
   NumberSets& numbers() { return numbers_; }
   StringSets& strings() { return strings_; }
   Conjunctions& conjunctions() { return conjunctions_; }
+  const Conjunctions& conjunctions() const { return conjunctions_; }
   // Takes fuel; an error if there is none left.
   Status spend(int64_t amount);
+
+  // The conjunctions that together hold exactly the values outside of a conjunction.
+  std::vector<ConjId> negations_of(ConjId id);
 
   // A shape that demands this of one member, without demanding that there is such a member.
   static ObjectShape shape_of_member(std::string_view name, ConjId value);
@@ -152,8 +156,6 @@ class SchemaSets {
   Result<std::vector<ArrayShape>> complement(const std::vector<ArrayShape>& shapes);
   Result<std::vector<ObjectShape>> complement(const ObjectShape& shape);
   Result<std::vector<ArrayShape>> complement(const ArrayShape& shape);
-  // The conjunctions that hold exactly the values outside of a conjunction, together.
-  std::vector<ConjId> negations(ConjId id);
   template <typename Shape>
   Result<std::vector<Shape>> exactly_one_of(const std::vector<const std::vector<Shape>*>& sets);
 
