@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -85,6 +86,14 @@ class RegexStore {
   Regex complement(Regex a);     // over all byte strings; intersect with any_text() to stay in UTF-8
   Regex repeat(Regex a, int64_t min, std::optional<int64_t> max = std::nullopt);
   Regex optional(Regex a) { return repeat(a, 0, 1); }
+  // Strings of decimal digits that, read as one integer, are a multiple of the divisor; points between them are
+  // ignored, and the empty string is zero. Derivatives are remainders, so large divisors cost nothing until
+  // they are used.
+  Regex digits_multiple_of(uint32_t divisor);
+  // The same expression with each of these bytes replaced by what another expression matches: the texts that spell the
+  // strings of `a`. REQUIRES: the images and the bytes that stay as they are can be told apart from left to right: none
+  // begins with another; no digits_multiple_of() with an image for a digit or the point.
+  Regex replace_bytes(Regex a, std::span<const std::pair<uint8_t, Regex>> images);
   // Valid UTF-8 text in which none of these strings (not empty) occurs.
   Regex text_without(std::span<const std::string> strings);
 
@@ -112,8 +121,9 @@ class RegexStore {
   // Whether the whole of `text` matches; for tests and small checks.
   bool matches(Regex a, std::string_view text);
 
+  struct State;  // in regex_state.h, for this class's own files
+
  private:
-  struct State;
   std::unique_ptr<State> state_;
 };
 

@@ -50,7 +50,10 @@ class Lowering {
   }
 
  private:
-  bool out_of_fuel() const { return steps_ > kMaxSteps || store_.work() - work_before_ > kMaxWork || store_.full(); }
+  bool out_of_fuel() const {
+    return steps_ > kMaxSteps || conditions_ > kMaxConditions || store_.work() - work_before_ > kMaxWork ||
+           store_.full();
+  }
   bool spend() {
     ++steps_;
     return !out_of_fuel();
