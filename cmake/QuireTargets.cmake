@@ -37,6 +37,16 @@ function(quire_compile_options target)
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/src)
 endfunction()
 
+# What takes little time to run is optimised less, since that halves the time of its compilation: tests in a release, tests
+# and libraries that are COLD in sanitizer builds.
+function(quire_cold target)
+  if(QUIRE_SANITIZE)
+    target_compile_options(${target} PRIVATE -O0)
+  elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_compile_options(${target} PRIVATE -O1)
+  endif()
+endfunction()
+
 # Headers that most files include, compiled once for libraries and once for tests. Off unless asked for, since a file
 # that lacks an #include of its own builds all the same; gcc 12 takes its own headers for ours then, and warns in them.
 option(QUIRE_PRECOMPILE "Precompile the headers that most files include (clang)" OFF)
@@ -46,14 +56,18 @@ if(QUIRE_PRECOMPILE)
       <unordered_map> <utility> <variant> <vector>)
   file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/headers.cc CONTENT "int main() {}\n")
   add_library(quire_library_headers OBJECT ${CMAKE_BINARY_DIR}/headers.cc)
+  add_library(quire_cold_headers OBJECT ${CMAKE_BINARY_DIR}/headers.cc)
   add_executable(quire_test_headers ${CMAKE_BINARY_DIR}/headers.cc)
   set(QUIRE_PRECOMPILE_FLAGS "SHELL:-Xclang -fno-pch-timestamp")  # as ccache wants it
-  foreach(target quire_library_headers quire_test_headers)
+  foreach(target quire_library_headers quire_cold_headers quire_test_headers)
     quire_compile_options(${target})
     target_compile_options(${target} PRIVATE ${QUIRE_PRECOMPILE_FLAGS})
     target_precompile_headers(${target} PRIVATE ${common_headers})
   endforeach()
   target_compile_options(quire_library_headers PRIVATE ${QUIRE_FUZZ_FLAGS})
+  target_compile_options(quire_cold_headers PRIVATE ${QUIRE_FUZZ_FLAGS})
+  quire_cold(quire_cold_headers)
+  quire_cold(quire_test_headers)
   if(QUIRE_BUILD_TESTS)
     target_link_libraries(quire_test_headers PRIVATE GTest::gmock)
     target_precompile_headers(quire_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
@@ -66,15 +80,36 @@ function(quire_precompiled target headers)
   endif()
 endfunction()
 
-# quire_library(base SOURCES a.cc b.cc DEPS quire_x PkgConfig::Y): the static library quire_<folder>.
+# Compiles the sources of a target a few at a time, as one file each, which takes half the processor time. Off unless asked
+# for: a changed file is compiled with its neighbours, and a missing #include stays hidden. Two files of a target must not
+# give the same name to things in their unnamed namespaces; the compiler calls that a redefinition, in Unity/unity_*.cxx.
+option(QUIRE_UNITY "Compile several files of a target at once" OFF)
+set(QUIRE_UNITY_FILES 8)
+# quire_unity(target [a.cc ...]): applies the option to a target, except to the files that are named.
+function(quire_unity target)
+  if(QUIRE_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${QUIRE_UNITY_FILES})
+    set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
+endfunction()
+
+# quire_library(base SOURCES a.cc b.cc DEPS quire_x PkgConfig::Y [SEPARATE c.cc] [COLD]): the static library quire_<folder>.
+# SEPARATE names further sources, which are like each other by design and so cannot be compiled as one file. COLD: tests spend
+# little time in it (see quire_cold).
 function(quire_library folder)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "" "SOURCES;SEPARATE;DEPS" ${ARGN})
   set(target quire_${folder})
   if(ARG_SOURCES)
-    add_library(${target} STATIC ${ARG_SOURCES})
+    add_library(${target} STATIC ${ARG_SOURCES} ${ARG_SEPARATE})
+    quire_unity(${target} ${ARG_SEPARATE})
     quire_compile_options(${target})
     target_compile_options(${target} PRIVATE ${QUIRE_FUZZ_FLAGS})
-    quire_precompiled(${target} quire_library_headers)
+    if(ARG_COLD AND QUIRE_SANITIZE)
+      quire_cold(${target})
+      quire_precompiled(${target} quire_cold_headers)
+    else()
+      quire_precompiled(${target} quire_library_headers)
+    endif()
     target_link_libraries(${target} PUBLIC ${ARG_DEPS} Threads::Threads)
   else()
     add_library(${target} INTERFACE)
@@ -88,14 +123,16 @@ option(QUIRE_CORE_TESTS_ONLY "Leave out the tests that are not labelled core" OF
 set(QUIRE_TEST_PREFIX "" CACHE STRING "Goes in front of each test's name (for example asan_), and is a label too")
 add_custom_target(quire_sanitized COMMENT "What the sanitizer builds are for: core tests and fuzz targets")
 
-# quire_test(base SOURCES a_test.cc DEPS ... [LABELS core] [THREADED filter]): the executable quire_<name>_tests, one
-# ctest entry. The label "core" marks what the sanitizer builds run; the target quire_sanitized builds those.
-# ThreadSanitizer's build has only the tests that start threads: THREADED, with gtest's filter for them.
+# quire_test(base SOURCES a_test.cc DEPS ... [LABELS core] [THREADED filter] [OPTIMISED] [COST s]): the executable
+# quire_<name>_tests, one ctest entry. The label "core" marks what the sanitizer builds run; the target quire_sanitized
+# builds those. ThreadSanitizer's build has only the tests that start threads: THREADED, with gtest's filter for them.
+# OPTIMISED: the test's own code takes long, in oracles for example. COST: seconds that it takes in a release, if they are
+# many; ctest starts the longest tests first.
 function(quire_test name)
   if(NOT QUIRE_BUILD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "TIMEOUT;THREADED" "SOURCES;DEPS;LABELS;ENV" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMISED" "TIMEOUT;THREADED;COST" "SOURCES;DEPS;LABELS;ENV" ${ARGN})
   if(QUIRE_CORE_TESTS_ONLY AND NOT "core" IN_LIST ARG_LABELS)
     return()
   endif()
@@ -107,10 +144,14 @@ function(quire_test name)
   endif()
   set(target quire_${name}_tests)
   add_executable(${target} ${ARG_SOURCES})
+  quire_unity(${target})
   quire_compile_options(${target})
   target_compile_definitions(${target} PRIVATE QUIRE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  quire_precompiled(${target} quire_test_headers)
+  if(NOT ARG_OPTIMISED)
+    quire_cold(${target})
+    quire_precompiled(${target} quire_test_headers)
+  endif()
   if("core" IN_LIST ARG_LABELS)
     add_dependencies(quire_sanitized ${target})
   endif()
@@ -127,12 +168,20 @@ function(quire_test name)
     # gcc 13 places 64-byte vectors on AddressSanitizer's second stack without their alignment (gcc bug 110027).
     list(APPEND ARG_ENV ASAN_OPTIONS=detect_stack_use_after_return=0)
   endif()
-  set_tests_properties(${test} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT "${ARG_ENV}")
+  if(NOT ARG_COST)
+    set(ARG_COST 1)
+  elseif(QUIRE_SANITIZE MATCHES "address")
+    math(EXPR ARG_COST "2 * ${ARG_COST}")
+  elseif(QUIRE_SANITIZE)
+    set(ARG_COST 8)  # few of its tests have threads
+  endif()
+  set_tests_properties(${test} PROPERTIES TIMEOUT ${ARG_TIMEOUT} COST ${ARG_COST} LABELS "${ARG_LABELS}"
+                       ENVIRONMENT "${ARG_ENV}")
 endfunction()
 
 # quire_fuzzer(gguf SOURCES gguf_fuzz.cc DEPS quire_weights): quire_fuzz_<name>, and a bounded run over its seeds
 # (fuzz/seeds/<name>) as the ctest entry fuzz_<name>.
-set(QUIRE_FUZZ_SECONDS 30 CACHE STRING "Seconds that each fuzz target runs in the tests")
+set(QUIRE_FUZZ_SECONDS 10 CACHE STRING "Seconds that each fuzz target runs in the tests")
 function(quire_fuzzer name)
   if(NOT QUIRE_BUILD_FUZZERS)
     return()
@@ -152,5 +201,5 @@ function(quire_fuzzer name)
   add_test(NAME fuzz_${name}
            COMMAND ${target} -max_total_time=${QUIRE_FUZZ_SECONDS} -timeout=20 -rss_limit_mb=2048 -max_len=${ARG_MAX_LEN}
                    -print_final_stats=1 ${CMAKE_BINARY_DIR}/corpus/${name} ${CMAKE_SOURCE_DIR}/fuzz/seeds/${name})
-  set_tests_properties(fuzz_${name} PROPERTIES LABELS fuzz TIMEOUT 300)
+  set_tests_properties(fuzz_${name} PROPERTIES LABELS fuzz TIMEOUT 300 COST ${QUIRE_FUZZ_SECONDS})
 endfunction()

@@ -5,20 +5,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <vector>
 
 #include "api/json_writer.h"
 #include "api/routes.h"
+#include "base/strings.h"
 
 namespace quire::api {
 namespace {
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
-  return out;
-}
 
 // The JSON Schemas of a field's values. A value fits one of them; if there are none, every value fits. The caller adds
 // null.
@@ -122,7 +116,7 @@ std::vector<const Schema*> used_schemas() {
 
 void write_operation(JsonWriter& w, const Route& route) {
   const bool has_body = route.options.schema != nullptr;
-  w.key(lower(route.method)).open_object().member("summary", route.summary);
+  w.key(ascii_lower(route.method)).open_object().member("summary", route.summary);
   if (const size_t open = route.path.find('{'); open != std::string_view::npos) {
     w.key("parameters").open_array().open_object();
     w.member("name", route.path.substr(open + 1, route.path.find('}') - open - 1)).member("in", "path");
@@ -211,7 +205,7 @@ std::string api_markdown() {
     out += fmt::format("| {} | `{}` | {} | ", route.method, route.path, route.summary);
     if (route.options.schema != nullptr) {
       const char* name = route.options.schema().name;
-      out += fmt::format("[{}](#{})", name, lower(name));
+      out += fmt::format("[{}](#{})", name, ascii_lower(name));
     }
     out += " |\n";
   }

@@ -16,6 +16,11 @@ namespace quire {
 Result<std::string> read_file(const std::filesystem::path& path, size_t max_bytes = size_t{256} << 20);
 Status write_file(const std::filesystem::path& path, std::string_view bytes);
 
+// The error with the file's name in front of its message.
+inline Error in_file(const std::filesystem::path& file, const Error& error) {
+  return {error.code, "'" + file.string() + "': " + error.message};
+}
+
 // A read-only map of a whole file, unmapped when the last owner lets go. Immutable, so any thread may read it. If
 // another process truncates the file while it is mapped, reading past the new end is a bus error: model files must not
 // be rewritten in place.

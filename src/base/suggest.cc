@@ -4,20 +4,14 @@
 
 #include <algorithm>
 
+#include "base/strings.h"
+
 namespace quire {
 namespace {
 
 constexpr size_t kLongestWord = 256;  // longer words are not compared: the cost is quadratic
 constexpr size_t kShortestPrefix = 3;
 constexpr size_t kMostEdits = 3;
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
-}
 
 }  // namespace
 
@@ -40,12 +34,12 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::optional<std::string> closest_word(std::string_view word, const std::vector<std::string>& known, bool prefixes) {
   if (word.empty() || word.size() > kLongestWord) return std::nullopt;
-  const std::string wanted = lower(word);
+  const std::string wanted = ascii_lower(word);
   std::optional<std::string> best;
   size_t best_distance = 0;
   for (const std::string& candidate : known) {
     if (candidate.size() > kLongestWord) continue;
-    const std::string text = lower(candidate);
+    const std::string text = ascii_lower(candidate);
     size_t distance = edit_distance(wanted, text);
     const size_t shorter = std::min(wanted.size(), text.size());
     const size_t longer = std::max(wanted.size(), text.size());

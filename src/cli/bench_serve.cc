@@ -346,7 +346,7 @@ std::optional<std::vector<std::string>> special_tokens(const std::string& name) 
 }
 
 // A progress line like tqdm's, on a terminal.
-class ProgressLine {
+class ServeProgress {
  public:
   void show(size_t done, size_t total) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
@@ -374,7 +374,7 @@ class ProgressLine {
 
 int serve(ServeFlags& f) {
   if (auto status = settle(f); !status.ok()) return report(status.error());
-  std::optional<ProgressLine> line;
+  std::optional<ServeProgress> line;
   bench::ServeIo io;
   io.load_text = load_text;
   io.special_tokens = special_tokens;

@@ -6,18 +6,13 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
-#include <cctype>
 #include <utility>
+
+#include "base/strings.h"
 
 namespace quire::http {
 
 namespace {
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return out;
-}
 
 std::string_view trim(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
@@ -65,7 +60,7 @@ std::optional<std::string> KeyRing::caller(const api::HttpRequest& request) cons
   if (const std::string* authorization = request.header("Authorization")) {
     const std::string_view text = trim(*authorization);
     const size_t space = text.find(' ');
-    if (space != std::string_view::npos && lower(text.substr(0, space)) == "bearer") {
+    if (space != std::string_view::npos && ascii_lower(text.substr(0, space)) == "bearer") {
       found = find(trim(text.substr(space)));
     }
   }
@@ -118,10 +113,10 @@ std::optional<Cors::Preflight> Cors::preflight(const api::HttpRequest& request) 
     answer.headers.emplace_back("Access-Control-Allow-Headers", *wanted);
   } else if (wanted != nullptr) {
     std::vector<std::string> known;
-    for (const std::string& header : allowed_headers_) known.push_back(lower(header));
+    for (const std::string& header : allowed_headers_) known.push_back(ascii_lower(header));
     for (std::string_view rest = *wanted; !rest.empty();) {
       const size_t comma = std::min(rest.find(','), rest.size());
-      if (!contains(known, lower(trim(rest.substr(0, comma))))) {
+      if (!contains(known, ascii_lower(trim(rest.substr(0, comma))))) {
         failures.emplace_back("headers");
         break;
       }

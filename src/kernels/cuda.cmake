@@ -4,7 +4,9 @@
 # nvcc is searched for in PATH, where CUDA installs itself, and in a Python environment with PyPI's nvidia-cuda-nvcc
 # (QUIRE_CUDA_VENV; ensure_nvcc in scripts/lib.sh creates one).
 set(QUIRE_CUDA auto CACHE STRING "Build the CUDA kernels: auto (where nvcc is found), on, off")
-set(QUIRE_CUDA_TARGETS default CACHE STRING "GPUs: default (sm_80, sm_90a and PTX), or all (also sm_86, sm_89, sm_100a, sm_120)")
+set(QUIRE_CUDA_TARGETS default CACHE STRING
+    "GPUs: default (sm_80, sm_90a and PTX), all (also sm_86, sm_89, sm_100a, sm_120), or ptx (built in a quarter of the time; \
+the driver compiles the kernels when a model is loaded)")
 set(QUIRE_CUDA_VENV ${CMAKE_SOURCE_DIR}/build/cuda-venv CACHE PATH "A Python environment with nvidia-cuda-nvcc")
 set(cuda_sources cuda_none.cc)
 if(QUIRE_CUDA STREQUAL "off" OR APPLE)
@@ -56,6 +58,10 @@ if(QUIRE_CUDA_TARGETS STREQUAL "all")
   endforeach()
 endif()
 set(hopper_targets -gencode arch=compute_90a,code=sm_90a)
+if(QUIRE_CUDA_TARGETS STREQUAL "ptx")
+  set(portable_targets -gencode arch=compute_80,code=compute_80)
+  set(hopper_targets -gencode arch=compute_90a,code=compute_90a)
+endif()
 
 file(MAKE_DIRECTORY ${generated}/cuda)
 set(cuda_fatbins "")

@@ -22,7 +22,7 @@ CacheGroup window(int64_t block_size, int64_t size) {
   return {CacheKind::kWindow, block_size, size};
 }
 
-Tokens iota(int n) {
+Tokens counting(int n) {
   Tokens tokens(static_cast<size_t>(n));
   std::iota(tokens.begin(), tokens.end(), 0);
   return tokens;
@@ -30,16 +30,16 @@ Tokens iota(int n) {
 
 // A common beginning of n tokens, then others.
 Tokens branch(int n, int length) {
-  Tokens tokens = iota(length);
+  Tokens tokens = counting(length);
   for (size_t i = static_cast<size_t>(n); i < tokens.size(); ++i) tokens[i] += 1000;
   return tokens;
 }
 
 // A sequence as the scheduler runs it: in steps of at most `chunk` tokens.
-struct Sequence {
-  Sequence(KvManager& manager, Tokens text, const std::string& salt = "")
+struct GroupedSequence {
+  GroupedSequence(KvManager& manager, Tokens text, const std::string& salt = "")
       : kv(manager), table(salt), tokens(std::move(text)) {}
-  ~Sequence() { kv.free(table); }
+  ~GroupedSequence() { kv.free(table); }
 
   int64_t admit() {
     const PrefixHit hit = kv.find_prefix(table, tokens);
@@ -74,13 +74,13 @@ struct Sequence {
   int64_t computed = 0;
 };
 
-int64_t serve(KvManager& kv, const Tokens& tokens, const std::string& salt = "") {
-  return Sequence(kv, tokens, salt).run();
+int64_t serve_once(KvManager& kv, const Tokens& tokens, const std::string& salt = "") {
+  return GroupedSequence(kv, tokens, salt).run();
 }
 
 TEST(KvGroups, AWindowGivesBackThePagesThatFellOut) {
   KvManager kv({.num_blocks = 20, .enable_prefix_caching = false, .groups = {window(4, 6)}});
-  Sequence s(kv, iota(30));
+  GroupedSequence s(kv, counting(30));
   ASSERT_TRUE(s.step(8));  // the token at 8 sees 3..8
   EXPECT_THAT(s.table.blocks(), ElementsAre(1, 2));
   ASSERT_TRUE(s.step(9));  // at 9: 4..9
@@ -95,33 +95,33 @@ TEST(KvGroups, AWindowGivesBackThePagesThatFellOut) {
 
 TEST(KvGroups, AWindowHitNeedsTheLastPagesAlone) {
   KvManager kv({.num_blocks = 8, .groups = {window(4, 6)}});
-  serve(kv, iota(17));
+  serve_once(kv, counting(17));
   // The five pages of the text are cached, the oldest will go first; whoever continues needs positions 11 to 15.
   BlockTable filler("other");
   ASSERT_TRUE(kv.allocate_slots(filler, 16));  // three empty ones and the first of the text
   kv.free(filler);
   BlockTable table;
-  const PrefixHit hit = kv.find_prefix(table, iota(17));
+  const PrefixHit hit = kv.find_prefix(table, counting(17));
   EXPECT_EQ(hit.num_tokens, 16);
   EXPECT_THAT(hit.blocks(), ElementsAre(0, 0, Gt(0), Gt(0)));
 }
 
 TEST(KvGroups, AHitIsWhatAllGroupsHave) {
   KvManager kv({.num_blocks = 60, .groups = {kFull4, window(4, 6)}});
-  EXPECT_EQ(serve(kv, iota(17)), 0);
-  EXPECT_EQ(Sequence(kv, branch(8, 17)).admit(), 8);
-  EXPECT_EQ(Sequence(kv, branch(7, 17)).admit(), 4);
-  EXPECT_EQ(Sequence(kv, iota(17)).admit(), 16);
+  EXPECT_EQ(serve_once(kv, counting(17)), 0);
+  EXPECT_EQ(GroupedSequence(kv, branch(8, 17)).admit(), 8);
+  EXPECT_EQ(GroupedSequence(kv, branch(7, 17)).admit(), 4);
+  EXPECT_EQ(GroupedSequence(kv, counting(17)).admit(), 16);
 }
 
 TEST(KvGroups, PagesOfDifferentLengthHitWhereAllEnd) {
   KvManager kv({.num_blocks = 40, .groups = {kFull4, {CacheKind::kFull, 8, 0}, window(12, 5)}});
   EXPECT_EQ(kv.hit_unit(), 24);
-  serve(kv, iota(60));
-  EXPECT_EQ(Sequence(kv, iota(60)).admit(), 48);
-  EXPECT_EQ(Sequence(kv, branch(47, 60)).admit(), 24);
-  EXPECT_EQ(Sequence(kv, iota(48)).admit(), 24);
-  Sequence s(kv, iota(60));
+  serve_once(kv, counting(60));
+  EXPECT_EQ(GroupedSequence(kv, counting(60)).admit(), 48);
+  EXPECT_EQ(GroupedSequence(kv, branch(47, 60)).admit(), 24);
+  EXPECT_EQ(GroupedSequence(kv, counting(48)).admit(), 24);
+  GroupedSequence s(kv, counting(60));
   s.admit();
   EXPECT_EQ(s.table.blocks(0).size(), 15u);
   EXPECT_EQ(s.table.blocks(1).size(), 8u);
@@ -130,7 +130,7 @@ TEST(KvGroups, PagesOfDifferentLengthHitWhereAllEnd) {
 
 TEST(KvGroups, AStateIsWrittenInPlaceUntilItIsPublished) {
   KvManager kv({.num_blocks = 20, .groups = {kState4}});
-  Sequence s(kv, iota(6));
+  GroupedSequence s(kv, counting(6));
   (void)kv.find_prefix(s.table, s.tokens);
   ASSERT_TRUE(kv.allocate_slots(s.table, 3));
   EXPECT_EQ(s.table.state_source(0), -1);
@@ -153,26 +153,26 @@ TEST(KvGroups, AStateIsWrittenInPlaceUntilItIsPublished) {
 
 TEST(KvGroups, APromptIsCutAtItsLastBoundary) {
   KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4}});
-  Sequence s(kv, iota(23));
+  GroupedSequence s(kv, counting(23));
   s.admit();
   EXPECT_EQ(s.computed, 20);  // the step ended at the checkpoint
   ASSERT_TRUE(s.step(23));
   EXPECT_EQ(s.computed, 23);
-  EXPECT_EQ(Sequence(kv, iota(23)).admit(), 20);
-  EXPECT_EQ(Sequence(kv, iota(21)).admit(), 20);
-  EXPECT_EQ(Sequence(kv, iota(20)).admit(), 0);  // 16 tokens of it are in pages, but no state is
+  EXPECT_EQ(GroupedSequence(kv, counting(23)).admit(), 20);
+  EXPECT_EQ(GroupedSequence(kv, counting(21)).admit(), 20);
+  EXPECT_EQ(GroupedSequence(kv, counting(20)).admit(), 0);  // 16 tokens of it are in pages, but no state is
 }
 
 TEST(KvGroups, WithoutStatesNothingIsCut) {
   KvManager kv({.num_blocks = 30, .groups = {kFull4, window(4, 6)}});
-  Sequence s(kv, iota(23));
+  GroupedSequence s(kv, counting(23));
   s.admit();
   EXPECT_EQ(s.computed, 23);
 }
 
 TEST(KvGroups, ChunksAreNotCheckpoints) {
   KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4}});
-  Sequence s(kv, iota(23));
+  GroupedSequence s(kv, counting(23));
   (void)kv.find_prefix(s.table, s.tokens);
   for (const int64_t end : {8, 12, 20, 23}) ASSERT_TRUE(s.step(end));
   EXPECT_EQ(kv.pool().num_cached(), 5 + 1);  // five full pages, one state
@@ -180,33 +180,33 @@ TEST(KvGroups, ChunksAreNotCheckpoints) {
 
 TEST(KvGroups, AHitFallsBackToTheLastCheckpointThatIsThere) {
   KvManager kv({.num_blocks = 60, .groups = {kFull4, kState4}});
-  EXPECT_EQ(serve(kv, iota(10)), 0);
-  EXPECT_EQ(serve(kv, iota(23)), 8);
+  EXPECT_EQ(serve_once(kv, counting(10)), 0);
+  EXPECT_EQ(serve_once(kv, counting(23)), 8);
   // Pages are known up to 16, states at 8 and at 20.
-  EXPECT_EQ(serve(kv, branch(17, 30)), 8);
-  EXPECT_EQ(serve(kv, branch(17, 30)), 28);
+  EXPECT_EQ(serve_once(kv, branch(17, 30)), 8);
+  EXPECT_EQ(serve_once(kv, branch(17, 30)), 28);
 }
 
 TEST(KvGroups, AHitFallsBackToWhereTheWindowIsStillThere) {
   KvManager kv({.num_blocks = 41, .groups = {kFull4, window(4, 4)}});
   {
-    Sequence s(kv, iota(33));  // its windows' pages fall out one by one: they will be evicted in that order
+    GroupedSequence s(kv, counting(33));  // its windows' pages fall out one by one: they will be evicted in that order
     (void)kv.find_prefix(s.table, s.tokens);
     for (int64_t end = 4; end <= 32; end += 4) ASSERT_TRUE(s.step(end));
   }
-  EXPECT_EQ(serve(kv, branch(8, 9)), 8);  // the second was used again
+  EXPECT_EQ(serve_once(kv, branch(8, 9)), 8);  // the second was used again
   BlockTable filler("other");
   ASSERT_TRUE(kv.allocate_slots(filler, 60));  // the 24 that hold nothing, and the windows' but the second and the last
   EXPECT_EQ(kv.pool().num_evictions(), 6);
   kv.free(filler);
-  EXPECT_EQ(Sequence(kv, branch(21, 33)).admit(), 8);
-  EXPECT_EQ(Sequence(kv, iota(33)).admit(), 32);
+  EXPECT_EQ(GroupedSequence(kv, branch(21, 33)).admit(), 8);
+  EXPECT_EQ(GroupedSequence(kv, counting(33)).admit(), 32);
 }
 
 TEST(KvGroups, AJunctionIsForgottenWithThePagesThatMadeIt) {
   KvManager kv({.num_blocks = 60, .groups = {kFull4, kState4}});
-  serve(kv, iota(23));
-  Sequence s(kv, branch(17, 30));
+  serve_once(kv, counting(23));
+  GroupedSequence s(kv, branch(17, 30));
   (void)kv.find_prefix(s.table, s.tokens);
   EXPECT_EQ(kv.step_end(s.table, 0, 30), 16);
   ASSERT_TRUE(kv.reset_prefix_cache());
@@ -218,27 +218,27 @@ TEST(KvGroups, DecodeLeavesACheckpointAtEachBoundary) {
   KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4}});
   Tokens text;
   {
-    Sequence s(kv, iota(6));
+    GroupedSequence s(kv, counting(6));
     s.run();
     s.decode(7);  // 13 tokens: boundaries 4, 8, 12
     text = s.tokens;
   }
   for (const int64_t end : {13, 9, 5}) {
-    Sequence s(kv, Tokens(text.begin(), text.begin() + end));
+    GroupedSequence s(kv, Tokens(text.begin(), text.begin() + end));
     EXPECT_EQ(s.admit(), end - 1);
   }
 }
 
 TEST(KvGroups, AJunctionGetsACheckpointForTheThirdRequest) {
   KvManager kv({.num_blocks = 60, .groups = {kFull4, kState4}});
-  EXPECT_EQ(serve(kv, branch(14, 31)), 0);
-  Sequence second(kv, branch(14, 31));
+  EXPECT_EQ(serve_once(kv, branch(14, 31)), 0);
+  GroupedSequence second(kv, branch(14, 31));
   second.tokens[20] = 7;  // shares 20 tokens, of which whole pages hold 20
   EXPECT_EQ(second.admit(), 0);
   EXPECT_EQ(second.computed, 20);  // cut where the other's pages end
   ASSERT_TRUE(second.step(31));
   EXPECT_EQ(second.computed, 28);  // and at its own last boundary
-  Sequence third(kv, branch(14, 31));
+  GroupedSequence third(kv, branch(14, 31));
   third.tokens[20] = 8;
   EXPECT_EQ(third.admit(), 20);
 }
@@ -246,18 +246,18 @@ TEST(KvGroups, AJunctionGetsACheckpointForTheThirdRequest) {
 TEST(KvGroups, EveryStateGroupMustHaveItsCheckpoint) {
   // Ten usable pages: 2 full and 2 + 2 states while it runs. Then the pool is filled until one checkpoint is gone.
   KvManager kv({.num_blocks = 11, .groups = {kFull4, kState4, kState4}});
-  serve(kv, iota(6));
+  serve_once(kv, counting(6));
   EXPECT_EQ(kv.pool().num_cached(), 3);
   BlockTable filler("other");
   ASSERT_TRUE(kv.allocate_slots(filler, 6 * 4));  // 6 pages and 2 states: one of the cached pages goes
   EXPECT_EQ(kv.pool().num_cached(), 2);
   kv.free(filler);
-  EXPECT_EQ(Sequence(kv, iota(6)).admit(), 0);
+  EXPECT_EQ(GroupedSequence(kv, counting(6)).admit(), 0);
 }
 
 TEST(KvGroups, APreemptedHybridComesBackBehindItsCheckpoint) {
   KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4}});
-  Sequence s(kv, iota(10));
+  GroupedSequence s(kv, counting(10));
   s.run();
   s.decode(3);  // 13
   kv.free(s.table);
@@ -267,7 +267,7 @@ TEST(KvGroups, APreemptedHybridComesBackBehindItsCheckpoint) {
 
 TEST(KvGroups, ASequenceThatDiesBeforeItsStepGivesBackBothStates) {
   KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4}});
-  Sequence s(kv, iota(9));
+  GroupedSequence s(kv, counting(9));
   (void)kv.find_prefix(s.table, s.tokens);
   ASSERT_TRUE(s.step(8));
   ASSERT_TRUE(kv.allocate_slots(s.table, 9));
@@ -279,7 +279,7 @@ TEST(KvGroups, ASequenceThatDiesBeforeItsStepGivesBackBothStates) {
 
 TEST(KvGroups, ARefusedStepChangesNothing) {
   KvManager kv({.num_blocks = 4, .groups = {kFull4, kState4}});
-  Sequence s(kv, iota(9));
+  GroupedSequence s(kv, counting(9));
   (void)kv.find_prefix(s.table, s.tokens);
   ASSERT_TRUE(s.step(8));                       // two pages and a state: all
   EXPECT_FALSE(kv.allocate_slots(s.table, 9));  // a page and a fresh state
@@ -299,7 +299,7 @@ TEST(KvGroups, AdmissionCountsEveryGroup) {
 
 TEST(KvGroups, WithoutPrefixCachingNothingIsCutAndNothingKept) {
   KvManager kv({.num_blocks = 30, .enable_prefix_caching = false, .groups = {kFull4, kState4}});
-  Sequence s(kv, iota(23));
+  GroupedSequence s(kv, counting(23));
   s.admit();
   EXPECT_EQ(s.computed, 23);
   s.decode(9);
@@ -309,43 +309,43 @@ TEST(KvGroups, WithoutPrefixCachingNothingIsCutAndNothingKept) {
 
 TEST(KvGroups, ASequenceThatMayNotReadTheCacheStillWritesIt) {
   KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4}});
-  serve(kv, iota(10));
-  Sequence s(kv, iota(14));
+  serve_once(kv, counting(10));
+  GroupedSequence s(kv, counting(14));
   const PrefixHit none = kv.find_prefix(s.table, s.tokens, false);
   EXPECT_EQ(none.num_tokens, 0);
   EXPECT_EQ(none.queried_tokens, 0);
   ASSERT_TRUE(s.step(14));
   EXPECT_EQ(s.computed, 12);
   ASSERT_TRUE(s.step(14));
-  EXPECT_EQ(Sequence(kv, iota(14)).admit(), 12);
+  EXPECT_EQ(GroupedSequence(kv, counting(14)).admit(), 12);
 }
 
 TEST(KvGroups, TheSaltSeparatesStatesToo) {
   KvManager kv({.num_blocks = 30, .groups = {kState4}}, PrefixHasher::colliding(0));
-  serve(kv, iota(9), "alice");
-  EXPECT_EQ(Sequence(kv, iota(9), "bob").admit(), 0);
-  EXPECT_EQ(Sequence(kv, iota(9), "alice").admit(), 8);
+  serve_once(kv, counting(9), "alice");
+  EXPECT_EQ(GroupedSequence(kv, counting(9), "bob").admit(), 0);
+  EXPECT_EQ(GroupedSequence(kv, counting(9), "alice").admit(), 8);
 }
 
 TEST(KvGroups, ResetForgetsEveryGroup) {
   KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4, window(4, 6)}});
   {
-    Sequence s(kv, iota(9));
+    GroupedSequence s(kv, counting(9));
     s.run();
     EXPECT_FALSE(kv.reset_prefix_cache());
   }
   EXPECT_TRUE(kv.reset_prefix_cache());
   EXPECT_EQ(kv.pool().tree().num_nodes(), 0);
-  EXPECT_EQ(Sequence(kv, iota(9)).admit(), 0);
+  EXPECT_EQ(GroupedSequence(kv, counting(9)).admit(), 0);
 }
 
 TEST(KvGroupsDeathTest, AStepWithoutRoomForItsStateIsCaught) {
   KvManager kv({.num_blocks = 30, .groups = {kState4}});
   BlockTable table;
   ASSERT_TRUE(kv.allocate_slots(table, 2));
-  kv.commit(table, iota(3), 2);
+  kv.commit(table, counting(3), 2);
   EXPECT_DEATH((void)table.state_destination(0), "allocate_slots was not called");
-  EXPECT_DEATH(kv.commit(table, iota(3), 3), "allocate_slots was not called");
+  EXPECT_DEATH(kv.commit(table, counting(3), 3), "allocate_slots was not called");
   kv.free(table);
 }
 

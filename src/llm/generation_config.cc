@@ -41,10 +41,6 @@ Status read_eos(const json::Value& config, GenerationConfig& out) {
   return {};
 }
 
-Error in_file(const fs::path& file, const Error& error) {
-  return {error.code, "'" + file.string() + "': " + error.message};
-}
-
 }  // namespace
 
 Result<GenerationConfig> load_generation_config(const fs::path& folder, const Options& options) {

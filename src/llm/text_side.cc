@@ -13,10 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Error in_file(const fs::path& file, const Error& error) {
-  return {error.code, "'" + file.string() + "': " + error.message};
-}
-
 Result<text::TokenizerPtr> load_tokenizer(const model::ModelFiles& files, const Options& options) {
   if (!options.tokenizer.empty()) {
     const fs::path& path = options.tokenizer;

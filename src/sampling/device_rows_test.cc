@@ -10,11 +10,12 @@
 #include <random>
 #include <set>
 
+#include "sampling/select.h"
+
 namespace quire::sampling {
 namespace {
 
 constexpr int64_t kVocab = 200;
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 // The contract of ops/sampling.h up to the temperature, read plainly.
 std::vector<float> applied(std::vector<float> x, const DeviceRows& rows, size_t r) {

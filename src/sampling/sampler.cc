@@ -16,7 +16,6 @@
 namespace quire::sampling {
 namespace {
 
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 constexpr float kPosInf = std::numeric_limits<float>::infinity();
 
 Status check_row(const RowScan& scan) {

@@ -15,6 +15,7 @@
 #include <set>
 
 #include "base/philox.h"
+#include "sampling/select.h"
 
 namespace quire::sampling {
 namespace {
@@ -22,7 +23,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 constexpr int64_t kUnbounded = -1;
 
 SamplingParams valid(SamplingParams params, size_t vocab) {

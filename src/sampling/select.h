@@ -6,12 +6,16 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
 #include "sampling/sampler.h"
 
 namespace quire::sampling {
+
+// The logit of a token that is not a candidate.
+inline constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 inline constexpr size_t kGroup = 16;  // positions that share one maximum
 

@@ -14,8 +14,6 @@
 namespace quire::sampling {
 namespace {
 
-constexpr float kNegInf = -std::numeric_limits<float>::infinity();
-
 // Rows of three kinds: smooth, with many ties, and with holes.
 std::vector<float> random_row(std::mt19937& random, size_t size, int kind) {
   std::normal_distribution<float> normal(0, 3);

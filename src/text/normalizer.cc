@@ -5,13 +5,12 @@
 #include <utility>
 
 #include "text/byte_level.h"
+#include "text/section.h"
 #include "text/unicode.h"
 
 namespace quire::text {
 
 namespace {
-
-constexpr int kMaxNesting = 16;
 
 // Rebuilds a text character by character. `each` appends what a character becomes. If the first character disappears,
 // the rest no longer begins at the first byte of the input.
@@ -202,14 +201,14 @@ class BertNormalizer final : public Normalizer {
   bool clean_text_, chinese_, strip_accents_, lowercase_;
 };
 
-Result<NormalizerPtr> read(const json::Value* section, int depth);
+Result<NormalizerPtr> read_normalizer(const json::Value* section, int depth);
 
 Result<NormalizerPtr> read_sequence(const json::Value& section, int depth) {
   const json::Value* list = section.find("normalizers");
   if (list == nullptr || !list->is_array()) return corrupt("normalizer.normalizers must be a list");
   std::vector<NormalizerPtr> steps;
   for (const json::Value& item : list->as_array()) {
-    QUIRE_ASSIGN(NormalizerPtr step, read(&item, depth + 1));
+    QUIRE_ASSIGN(NormalizerPtr step, read_normalizer(&item, depth + 1));
     if (step) steps.push_back(std::move(step));
   }
   return make_sequence(std::move(steps));
@@ -224,7 +223,7 @@ Result<NormalizerPtr> read_bert(const json::Value& section) {
   return make_bert_normalizer(clean, chinese, strip, lower);
 }
 
-Result<NormalizerPtr> read(const json::Value* section, int depth) {
+Result<NormalizerPtr> read_normalizer(const json::Value* section, int depth) {
   if (section == nullptr || section->is_null()) return NormalizerPtr();
   if (!section->is_object()) return corrupt("normalizer must be an object or null");
   if (depth > kMaxNesting) return corrupt("normalizer has sequences nested too deeply");
@@ -287,7 +286,7 @@ NormalizerPtr make_strip(bool left, bool right) {
 }
 
 Result<NormalizerPtr> make_normalizer(const json::Value* section) {
-  return read(section, 0);
+  return read_normalizer(section, 0);
 }
 
 }  // namespace quire::text

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The post-processors of tokenizer.json, reduced to the tokens that they add before and after one text.
 #include "text/parts.h"
+#include "text/section.h"
 
 namespace quire::text {
 
 namespace {
-
-constexpr int kMaxNesting = 16;
 
 Result<std::vector<int32_t>> special_token_ids(const json::Value& section, const std::string& name) {
   const json::Value* table = section.find("special_tokens");
@@ -57,7 +56,7 @@ Result<int32_t> token_pair(const json::Value& section, const char* field) {
   return static_cast<int32_t>(id);
 }
 
-Result<PostProcessor> read(const json::Value* section, int depth) {
+Result<PostProcessor> read_post_processor(const json::Value* section, int depth) {
   PostProcessor out;
   if (section == nullptr || section->is_null()) return out;
   if (!section->is_object()) return corrupt("post_processor must be an object or null");
@@ -76,7 +75,7 @@ Result<PostProcessor> read(const json::Value* section, int depth) {
     const json::Value* list = section->find("processors");
     if (list == nullptr || !list->is_array()) return corrupt("post_processor.processors must be a list");
     for (const json::Value& item : list->as_array()) {  // each wraps the result of the previous ones
-      QUIRE_ASSIGN(PostProcessor outer, read(&item, depth + 1));
+      QUIRE_ASSIGN(PostProcessor outer, read_post_processor(&item, depth + 1));
       if (outer.keeps_text) {
         outer.before.insert(outer.before.end(), out.before.begin(), out.before.end());
         outer.after.insert(outer.after.begin(), out.after.begin(), out.after.end());
@@ -92,7 +91,7 @@ Result<PostProcessor> read(const json::Value* section, int depth) {
 }  // namespace
 
 Result<PostProcessor> make_post_processor(const json::Value* section) {
-  return read(section, 0);
+  return read_post_processor(section, 0);
 }
 
 }  // namespace quire::text

@@ -6,6 +6,7 @@
 
 #include "text/byte_level.h"
 #include "text/scanner.h"
+#include "text/section.h"
 #include "text/unicode.h"
 
 namespace quire::text {
@@ -251,8 +252,6 @@ class SpellBytes final : public PreTokenizer {
     rewrite_pieces(input, [](std::string& out, std::string_view text, const Piece&) { append_byte_level(out, text); });
   }
 };
-
-constexpr int kMaxNesting = 16;
 
 class Reader {
  public:

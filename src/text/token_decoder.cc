@@ -7,13 +7,12 @@
 #include <utility>
 
 #include "text/byte_level.h"
+#include "text/section.h"
 #include "text/unicode.h"
 
 namespace quire::text {
 
 namespace {
-
-constexpr int kMaxNesting = 16;
 
 // A decoder that converts each token independently of the others.
 template <typename Stage>
@@ -410,14 +409,14 @@ class Sink final : public StageState {
 
 using Stages = std::vector<std::unique_ptr<const DecodeStage>>;
 
-Status read(const json::Value& section, Stages& stages, int depth) {
+Status read_decoder(const json::Value& section, Stages& stages, int depth) {
   if (!section.is_object()) return corrupt("decoder must be an object or null");
   if (depth > kMaxNesting) return corrupt("decoder has sequences nested too deeply");
   QUIRE_ASSIGN(const std::string type, json::get_string(section, "type"));
   if (type == "Sequence") {
     const json::Value* list = section.find("decoders");
     if (list == nullptr || !list->is_array()) return corrupt("decoder.decoders must be a list");
-    for (const json::Value& item : list->as_array()) QUIRE_TRY(read(item, stages, depth + 1));
+    for (const json::Value& item : list->as_array()) QUIRE_TRY(read_decoder(item, stages, depth + 1));
     return {};
   }
   if (type == "ByteLevel") return stages.push_back(decode_byte_level()), Status();
@@ -500,7 +499,7 @@ DecodeChain::DecodeChain(std::vector<std::unique_ptr<const DecodeStage>> stages)
 
 Result<DecodeChain> DecodeChain::from_json(const json::Value* section) {
   std::vector<std::unique_ptr<const DecodeStage>> stages;
-  if (section != nullptr && !section->is_null()) QUIRE_TRY(read(*section, stages, 0));
+  if (section != nullptr && !section->is_null()) QUIRE_TRY(read_decoder(*section, stages, 0));
   return DecodeChain(std::move(stages));
 }
 

@@ -15,20 +15,18 @@
 #include "base/half.h"
 #include "base/json.h"
 #include "base/philox.h"
+#include "weights/test_files.h"
 
 namespace quire::weights {
 namespace {
 
+using testing::bytes_of;
 using ::testing::HasSubstr;
 
 std::vector<float> floats_of(const TensorRef& tensor) {
   std::vector<float> out(tensor.data.size() / sizeof(float));
   std::memcpy(out.data(), tensor.data.data(), tensor.data.size());
   return out;
-}
-
-std::string bytes_of(const TensorRef& tensor) {
-  return {reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size()};
 }
 
 TEST(Dummy, MakesTheGoldenNumbers) {

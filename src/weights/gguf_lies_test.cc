@@ -19,7 +19,7 @@ using testing::exact_copy;
 using testing::GgufWriter;
 using ::testing::HasSubstr;
 
-Result<std::shared_ptr<const GgufSource>> parse(std::string_view bytes) {
+Result<std::shared_ptr<const GgufSource>> parse_lie(std::string_view bytes) {
   const auto copy = exact_copy(bytes);
   return GgufSource::parse(*copy, "lie.gguf", copy);
 }
@@ -33,7 +33,7 @@ std::string length(uint64_t n) {
   return out;
 }
 
-struct Lie {
+struct GgufLie {
   const char* name;
   std::function<void(GgufWriter&)> tell;
   const char* says;  // must be in the message
@@ -42,7 +42,7 @@ struct Lie {
 
 TEST(GgufLies, EachIsOneClearError) {
   const std::string eight = counting(8);
-  const std::vector<Lie> lies = {
+  const std::vector<GgufLie> lies = {
       {"magic", [](GgufWriter& w) { w.magic = 0x46554746; }, "not a GGUF file"},
       {"ggml magic", [](GgufWriter& w) { w.magic = 0x67676a74; }, "not a GGUF file"},
       {"version 0", [](GgufWriter& w) { w.version = 0; }, "version 0", ErrorCode::kUnsupported},
@@ -133,13 +133,13 @@ TEST(GgufLies, EachIsOneClearError) {
        "belong to no tensor"},
       {"rest", [](GgufWriter& w) { w.data(std::string(100, '\0')); }, "after the last tensor"},
   };
-  for (const Lie& lie : lies) {
+  for (const GgufLie& lie : lies) {
     GgufWriter w;
     w.string("general.name", "truth");
     w.tensor("a", {16}, 0, counting(64));
     w.tensor("b", {8}, 0, counting(32, 7));
     lie.tell(w);
-    const auto source = parse(w.finish());
+    const auto source = parse_lie(w.finish());
     ASSERT_FALSE(source.ok()) << lie.name;
     EXPECT_THAT(source.error().message, AllOf(HasSubstr("lie.gguf"), HasSubstr(lie.says))) << lie.name;
     EXPECT_EQ(source.error().code, lie.code) << lie.name << ": " << source.error().message;
@@ -164,9 +164,9 @@ std::string a_bit_of_everything() {
 
 TEST(GgufLies, TruncatedAtAnyByteIsRefused) {
   const std::string file = a_bit_of_everything();
-  ASSERT_TRUE(parse(file).ok());
+  ASSERT_TRUE(parse_lie(file).ok());
   for (size_t size = 0; size < file.size(); ++size) {
-    const auto source = parse(std::string_view(file).substr(0, size));
+    const auto source = parse_lie(std::string_view(file).substr(0, size));
     ASSERT_FALSE(source.ok()) << size;
     EXPECT_THAT(source.error().message, HasSubstr("lie.gguf")) << size;
   }
@@ -185,9 +185,9 @@ TEST(GgufLies, MetadataCutAtAnyByteIsRefused) {
     if (last == 3) w.pair("k", 9, GgufWriter::array(9, 1, GgufWriter::array(8, 1, GgufWriter::text("nested"))));
     if (last == 4) w.number<double>("k", 12, 0.5);
     const std::string file = w.finish();
-    ASSERT_TRUE(parse(file).ok());
+    ASSERT_TRUE(parse_lie(file).ok());
     for (size_t size = 0; size < file.size(); ++size) {
-      EXPECT_FALSE(parse(std::string_view(file).substr(0, size)).ok()) << last << " cut at " << size;
+      EXPECT_FALSE(parse_lie(std::string_view(file).substr(0, size)).ok()) << last << " cut at " << size;
     }
   }
 }
@@ -220,7 +220,7 @@ TEST(GgufLies, NamesInMessagesAreMadeSafeToPrint) {
   GgufWriter w;
   w.string("evil\x1b[2Jkey", "x");
   w.string("evil\x1b[2Jkey", "x");
-  const auto source = parse(w.finish());
+  const auto source = parse_lie(w.finish());
   ASSERT_FALSE(source.ok());
   EXPECT_THAT(source.error().message, HasSubstr("'evil\\x1b[2Jkey'"));
 }

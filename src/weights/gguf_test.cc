@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::AllOf;
 using testing::append;
+using testing::bytes_of;
 using testing::counting;
 using ::testing::ElementsAre;
 using testing::exact_copy;
@@ -23,13 +24,9 @@ using testing::GgufWriter;
 using ::testing::HasSubstr;
 using testing::TempFolder;
 
-Result<std::shared_ptr<const GgufSource>> parse(std::string_view bytes) {
+Result<std::shared_ptr<const GgufSource>> parse_gguf(std::string_view bytes) {
   const auto copy = exact_copy(bytes);
   return GgufSource::parse(*copy, "test.gguf", copy);
-}
-
-std::string bytes_of(const TensorRef& tensor) {
-  return {reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size()};
 }
 
 TEST(Gguf, ReadsMetadataOfEveryKind) {
@@ -46,7 +43,7 @@ TEST(Gguf, ReadsMetadataOfEveryKind) {
   w.number<uint64_t>("u64", 10, std::numeric_limits<uint64_t>::max());
   w.number<int64_t>("i64", 11, std::numeric_limits<int64_t>::min());
   w.number<double>("f64", 12, 0.25);
-  const auto source = parse(w.finish());
+  const auto source = parse_gguf(w.finish());
   ASSERT_TRUE(source.ok()) << source.error().message;
   const GgufMetadata& m = (*source)->metadata();
   constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
@@ -76,7 +73,7 @@ TEST(Gguf, GettersNameTheFileTheKeyAndWhatWasFound) {
   w.number<uint32_t>("n", 4, 7);
   w.string("s", "x");
   w.strings("list", {"a", "b"});
-  const auto source = parse(w.finish());
+  const auto source = parse_gguf(w.finish());
   ASSERT_TRUE(source.ok());
   const GgufMetadata& m = (*source)->metadata();
   EXPECT_THAT(m.get_int("llama.block_count", 1, 9).error().message,
@@ -111,7 +108,7 @@ TEST(Gguf, ReadsArraysOfEveryKindAndNestedOnes) {
   w.pair("nested", 9,
          GgufWriter::array(9, 2, GgufWriter::array(0, 2, "\x05\x06") + GgufWriter::array(8, 1, GgufWriter::text("z"))));
   w.number<uint32_t>("one", 4, 8);
-  const auto source = parse(w.finish());
+  const auto source = parse_gguf(w.finish());
   ASSERT_TRUE(source.ok()) << source.error().message;
   const GgufMetadata& m = (*source)->metadata();
   EXPECT_THAT(m.get_ints("i32s").value(), ElementsAre(1, -2, 3));
@@ -151,7 +148,7 @@ TEST(Gguf, TurnsDimensionsRoundToOutIn) {
   w.tensor("norm.weight", {3}, 0, counting(12, 9));
   w.tensor("cube", {2, 3, 4}, 1, counting(48, 3));
   w.tensor("scalar", {}, 0, counting(4, 7));
-  const auto source = parse(w.finish());
+  const auto source = parse_gguf(w.finish());
   ASSERT_TRUE(source.ok()) << source.error().message;
   EXPECT_EQ((*source)->find("output.weight")->shape, (std::vector<int64_t>{5, 64}));
   EXPECT_EQ((*source)->find("norm.weight")->shape, (std::vector<int64_t>{3}));
@@ -169,7 +166,7 @@ TEST(Gguf, ReadsVersion2AndTensorsOfEveryTypeInTheTable) {
     w.tensor(type.name, {static_cast<uint64_t>(type.block_elems) * 2, 3}, static_cast<uint32_t>(type.gguf_type),
              counting(static_cast<size_t>(type.block_bytes) * 6, type.gguf_type));
   }
-  const auto source = parse(w.finish());
+  const auto source = parse_gguf(w.finish());
   ASSERT_TRUE(source.ok()) << source.error().message;
   EXPECT_EQ((*source)->version(), 2);
   for (const DTypeInfo& type : kGgufDTypes) {
@@ -188,7 +185,7 @@ TEST(Gguf, OtherGgmlTypesAreListedButNotForUse) {
              counting(static_cast<size_t>(type.block_bytes)));
   }
   w.tensor("good", {1}, 0, counting(4));
-  const auto source = parse(w.finish());
+  const auto source = parse_gguf(w.finish());
   ASSERT_TRUE(source.ok()) << source.error().message;
   for (const GgmlType& type : kOtherGgmlTypes) {
     EXPECT_EQ((*source)->find(type.name), nullptr);
@@ -210,7 +207,7 @@ TEST(Gguf, HonoursTheFilesAlignment) {
     w.number<uint32_t>("general.alignment", 4, alignment);
     w.tensor("a", {3}, 0, counting(12));
     w.tensor("b", {1}, 0, counting(4, 70));
-    const auto source = parse(w.finish());
+    const auto source = parse_gguf(w.finish());
     ASSERT_TRUE(source.ok()) << source.error().message;
     EXPECT_EQ(bytes_of(*(*source)->find("b")), counting(4, 70));
   }
@@ -219,12 +216,12 @@ TEST(Gguf, HonoursTheFilesAlignment) {
 TEST(Gguf, PaddingAfterTheLastTensorIsFine) {
   GgufWriter w;
   w.tensor("a", {3}, 0, counting(12));
-  EXPECT_TRUE(parse(w.finish() + std::string(20, '\0')).ok());
-  EXPECT_FALSE(parse(w.finish() + std::string(32, '\0')).ok());
+  EXPECT_TRUE(parse_gguf(w.finish() + std::string(20, '\0')).ok());
+  EXPECT_FALSE(parse_gguf(w.finish() + std::string(32, '\0')).ok());
   GgufWriter vocab_only;
   vocab_only.string("general.architecture", "llama");
-  EXPECT_TRUE(parse(vocab_only.finish()).ok());
-  EXPECT_TRUE(parse(vocab_only.finish() + std::string(31, '\0')).ok());
+  EXPECT_TRUE(parse_gguf(vocab_only.finish()).ok());
+  EXPECT_TRUE(parse_gguf(vocab_only.finish() + std::string(31, '\0')).ok());
 }
 
 TEST(Gguf, RandomFilesRoundTrip) {
@@ -259,7 +256,7 @@ TEST(Gguf, RandomFilesRoundTrip) {
           {"t" + std::to_string(i), type.type, {dims.rbegin(), dims.rend()}, counting(bytes, static_cast<int>(i))});
       w.tensor(tensors.back().name, dims, static_cast<uint32_t>(type.gguf_type), tensors.back().data);
     }
-    const auto source = parse(w.finish());
+    const auto source = parse_gguf(w.finish());
     ASSERT_TRUE(source.ok()) << source.error().message;
     for (const auto& [key, words] : lists) {
       const auto got = (*source)->metadata().get_strings(key).value();
@@ -334,7 +331,7 @@ TEST(GgufSplit, BrokenSetsAreRefused) {
   EXPECT_THAT(message(split_part(1, 2, "b"), kSecond, 3), HasSubstr("split.tensors.count"));
   EXPECT_THAT(message("", "", 2, "renamed.gguf"), AllOf(HasSubstr("renamed.gguf"), HasSubstr("-00001-of-00002.gguf")));
   EXPECT_THAT(message("garbage", kSecond), AllOf(HasSubstr(kSecond), HasSubstr("not a GGUF file")));
-  const auto part = parse(split_part(0, 2, "a"));
+  const auto part = parse_gguf(split_part(0, 2, "a"));
   ASSERT_FALSE(part.ok());
   EXPECT_THAT(part.error().message, HasSubstr("it is a part of a set of 2"));
 }

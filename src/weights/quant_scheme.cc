@@ -6,8 +6,8 @@
 #include <pcre2.h>
 
 #include <algorithm>
-#include <cctype>
 
+#include "base/strings.h"
 #include "weights/file_sniff.h"
 
 namespace quire::weights {
@@ -16,11 +16,6 @@ namespace {
 constexpr uint32_t kMatchLimit = 100'000;  // steps; bounds hostile patterns
 constexpr int64_t kMaxGroup = 1 << 20;
 constexpr size_t kMaxPatterns = 100'000;
-
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
 
 Error in_field(const std::string& field, const std::string& message) {
   return unsupported("config.json: " + field + ": " + message);
@@ -105,7 +100,7 @@ Result<QuantScheme> parse_awq(const json::Value& config, const std::string& wher
     return in_field(where + ".bits", std::to_string(*bits) + " is not supported for AWQ; quire reads 4 bits");
   const auto version = json::get_string_or(config, "version", "gemm");
   if (!version.ok()) return in_field(where, version.error());
-  if (lower(*version) != "gemm") {
+  if (ascii_lower(*version) != "gemm") {
     return in_field(where + ".version", in_quotes(*version) + " is an unsupported layout; quire reads gemm");
   }
   out.bits = 4;

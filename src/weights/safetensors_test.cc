@@ -13,6 +13,7 @@ namespace quire::weights {
 namespace {
 
 using ::testing::AllOf;
+using testing::bytes_of;
 using testing::counting;
 using testing::exact_copy;
 using ::testing::HasSubstr;
@@ -20,21 +21,17 @@ using testing::safetensors_file;
 using testing::SafetensorsTensor;
 using testing::TempFolder;
 
-Result<std::shared_ptr<const SafetensorsSource>> parse(std::string_view bytes) {
+Result<std::shared_ptr<const SafetensorsSource>> parse_safetensors(std::string_view bytes) {
   const auto copy = exact_copy(bytes);
   return SafetensorsSource::parse(*copy, "lie.safetensors", copy);
 }
 
-std::string bytes_of(const TensorRef& tensor) {
-  return {reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size()};
-}
-
 TEST(Safetensors, ReadsTensorsOfEveryUsableType) {
-  const auto source = parse(safetensors_file({{"a.weight", "F32", {2, 3}, counting(24)},
-                                              {"b.weight", "F16", {4}, counting(8, 50)},
-                                              {"c.weight", "BF16", {1, 2, 3}, counting(12, 90)},
-                                              {"scalar", "F32", {}, counting(4, 120)},
-                                              {"none", "F32", {0, 7}, ""}}));
+  const auto source = parse_safetensors(safetensors_file({{"a.weight", "F32", {2, 3}, counting(24)},
+                                                          {"b.weight", "F16", {4}, counting(8, 50)},
+                                                          {"c.weight", "BF16", {1, 2, 3}, counting(12, 90)},
+                                                          {"scalar", "F32", {}, counting(4, 120)},
+                                                          {"none", "F32", {0, 7}, ""}}));
   ASSERT_TRUE(source.ok()) << source.error().message;
   const SafetensorsSource& s = **source;
   EXPECT_EQ(s.names(), (std::vector<std::string>{"a.weight", "b.weight", "c.weight", "scalar", "none"}));
@@ -55,7 +52,7 @@ TEST(Safetensors, ReadsTensorsOfEveryUsableType) {
 }
 
 TEST(Safetensors, MissingTensorIsAnErrorThatNamesItAndTheFile) {
-  const auto source = parse(safetensors_file({{"a", "F32", {1}, counting(4)}}));
+  const auto source = parse_safetensors(safetensors_file({{"a", "F32", {1}, counting(4)}}));
   ASSERT_TRUE(source.ok());
   EXPECT_EQ((*source)->find("model.norm.weight"), nullptr);
   const auto missing = (*source)->get("model.norm.weight");
@@ -65,7 +62,7 @@ TEST(Safetensors, MissingTensorIsAnErrorThatNamesItAndTheFile) {
 }
 
 TEST(Safetensors, RequireChecksTheShapeAndForgivesLeadingOnes) {
-  const auto source = parse(safetensors_file({{"a", "F32", {1, 2, 3}, counting(24)}}));
+  const auto source = parse_safetensors(safetensors_file({{"a", "F32", {1, 2, 3}, counting(24)}}));
   ASSERT_TRUE(source.ok());
   EXPECT_TRUE((*source)->require("a", std::vector<int64_t>{1, 2, 3}).ok());
   EXPECT_TRUE((*source)->require("a", std::vector<int64_t>{2, 3}).ok());
@@ -76,10 +73,10 @@ TEST(Safetensors, RequireChecksTheShapeAndForgivesLeadingOnes) {
 }
 
 TEST(Safetensors, OtherTypesAreListedButNotForUse) {
-  const auto source = parse(safetensors_file({{"position_ids", "I64", {2}, counting(16)},
-                                              {"w", "F8_E4M3", {4}, counting(4)},
-                                              {"fp4", "F4", {2, 2}, counting(2)},
-                                              {"ok", "F32", {1}, counting(4)}}));
+  const auto source = parse_safetensors(safetensors_file({{"position_ids", "I64", {2}, counting(16)},
+                                                          {"w", "F8_E4M3", {4}, counting(4)},
+                                                          {"fp4", "F4", {2, 2}, counting(2)},
+                                                          {"ok", "F32", {1}, counting(4)}}));
   ASSERT_TRUE(source.ok()) << source.error().message;
   EXPECT_EQ((*source)->names().size(), 4u);
   EXPECT_EQ((*source)->find("position_ids"), nullptr);
@@ -96,7 +93,7 @@ TEST(Safetensors, DataThatIsNotAlignedIsCopiedToAnAlignedPlace) {
   for (size_t pad = 0; pad < 8; ++pad) {
     std::string header = R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}})";
     header.append(pad, ' ');
-    const auto source = parse(safetensors_file(header, counting(12)));
+    const auto source = parse_safetensors(safetensors_file(header, counting(12)));
     ASSERT_TRUE(source.ok()) << source.error().message;
     const TensorRef* a = (*source)->find("a");
     EXPECT_EQ(reinterpret_cast<uintptr_t>(a->data.data()) % 4, 0u);
@@ -107,14 +104,14 @@ TEST(Safetensors, DataThatIsNotAlignedIsCopiedToAnAlignedPlace) {
 TEST(Safetensors, ATensorOutlivesItsSource) {
   TensorRef a;
   {
-    const auto source = parse(safetensors_file({{"a", "F32", {2}, counting(8)}}));
+    const auto source = parse_safetensors(safetensors_file({{"a", "F32", {2}, counting(8)}}));
     ASSERT_TRUE(source.ok());
     a = *(*source)->find("a");
   }
   EXPECT_EQ(bytes_of(a), counting(8));
 }
 
-struct Lie {
+struct HeaderLie {
   const char* name;
   std::string header;
   std::string data;
@@ -124,7 +121,7 @@ struct Lie {
 TEST(Safetensors, EachLieIsOneClearError) {
   const std::string good = R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
   const std::string eight = counting(8);
-  const std::vector<Lie> lies = {
+  const std::vector<HeaderLie> lies = {
       {"not JSON", R"({"a":)", "", "not valid JSON"},
       {"an array", R"([1,2,3])", "", "not a JSON object"},
       {"text after it", R"({} {})", "", "not valid JSON"},
@@ -169,13 +166,14 @@ TEST(Safetensors, EachLieIsOneClearError) {
       {"metadata a string", R"({"__metadata__":"x"})", "", "__metadata__"},
       {"metadata of numbers", R"({"__metadata__":{"x":1}})", "", "__metadata__"},
   };
-  for (const Lie& lie : lies) {
-    const auto source = parse(safetensors_file(lie.header, lie.data));
+  for (const HeaderLie& lie : lies) {
+    const auto source = parse_safetensors(safetensors_file(lie.header, lie.data));
     ASSERT_FALSE(source.ok()) << lie.name;
     EXPECT_THAT(source.error().message, AllOf(HasSubstr("lie.safetensors"), HasSubstr(lie.says))) << lie.name;
     EXPECT_EQ(source.error().code, ErrorCode::kCorrupt) << lie.name;
   }
-  EXPECT_TRUE(parse(safetensors_file(R"({"a":)" + good + "}", eight)).ok()) << "the base of the lies is true";
+  EXPECT_TRUE(parse_safetensors(safetensors_file(R"({"a":)" + good + "}", eight)).ok())
+      << "the base of the lies is true";
 }
 
 TEST(Safetensors, EveryHeaderSizeButTheRightOneIsRefused) {
@@ -188,15 +186,15 @@ TEST(Safetensors, EveryHeaderSizeButTheRightOneIsRefused) {
     std::string changed = file;
     std::memcpy(changed.data(), &size, 8);
     // Cutting padding off the header moves the data, which then has bytes left over: an error, too.
-    EXPECT_EQ(parse(changed).ok(), size == right) << size;
+    EXPECT_EQ(parse_safetensors(changed).ok(), size == right) << size;
   }
 }
 
 TEST(Safetensors, TruncatedAtAnyByteIsRefused) {
   const std::string file = safetensors_file({{"a", "F32", {2}, counting(8)}, {"b", "BF16", {3}, counting(6)}});
-  ASSERT_TRUE(parse(file).ok());
+  ASSERT_TRUE(parse_safetensors(file).ok());
   for (size_t size = 0; size < file.size(); ++size) {
-    const auto source = parse(std::string_view(file).substr(0, size));
+    const auto source = parse_safetensors(std::string_view(file).substr(0, size));
     ASSERT_FALSE(source.ok()) << size;
     EXPECT_THAT(source.error().message, HasSubstr("lie.safetensors"));
   }
@@ -209,7 +207,7 @@ TEST(Safetensors, AnyByteChangedIsRefusedOrStillConsistent) {
     for (int flip = 1; flip < 256; ++flip) {
       std::string changed = file;
       changed[at] = static_cast<char>(changed[at] ^ flip);
-      const auto source = parse(changed);
+      const auto source = parse_safetensors(changed);
       if (!source.ok()) continue;
       EXPECT_EQ((*source)->total_bytes(), 22) << at << " ^ " << flip;
       for (const std::string& name : (*source)->names()) {
@@ -239,7 +237,7 @@ TEST(Safetensors, RandomFilesRoundTrip) {
       t.data = counting(elements * kSizes[type], static_cast<int>(random() % 100));
       tensors.push_back(std::move(t));
     }
-    const auto source = parse(safetensors_file(tensors));
+    const auto source = parse_safetensors(safetensors_file(tensors));
     ASSERT_TRUE(source.ok()) << source.error().message;
     for (const SafetensorsTensor& t : tensors) {
       const TensorRef* found = (*source)->find(t.name);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/test_folder.h"
+#include "weights/tensor_ref.h"
 
 namespace quire::weights::testing {
 
@@ -31,6 +32,10 @@ inline std::shared_ptr<std::vector<std::byte>> exact_copy(std::string_view bytes
 }
 
 using quire::TempFolder;
+
+inline std::string bytes_of(const TensorRef& tensor) {
+  return {reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size()};
+}
 
 // A safetensors file from a header as text and the data.
 inline std::string safetensors_file(std::string_view header, std::string_view data) {

@@ -19,7 +19,7 @@ namespace quire::cuda {
 namespace {
 
 constexpr int64_t kN = 8, kK = 48;
-const Image kImages[] = {{"portable", "0\nfill_f32 256 0 8 8\n"}};
+const Image kPortableImage[] = {{"portable", "0\nfill_f32 256 0 8 8\n"}};
 
 class CudaLibrary : public testing::Test {
  protected:
@@ -38,7 +38,7 @@ class CudaLibrary : public testing::Test {
     device_.reset();
     fake::reset();
     fake::set_library(settings);
-    device_ = open_device(0, kImages, folder).value();
+    device_ = open_device(0, kPortableImage, folder).value();
   }
   bool serves(DType type = DType::kBF16, int64_t n = kN, int64_t k = kK) { return device_->library_serves(type, n, k); }
   // Runs a product with that many rows.

@@ -76,9 +76,10 @@ class Quire:
     def encode_bytes(self, blobs):
         return [a["ids"] for a in self.ask([{"bytes": b.hex()} for b in blobs])]
 
-    def decode(self, lists, skip=True):
-        answers = self.ask([{"ids": ids, "skip": skip} for ids in lists])
-        for ids, answer in zip(lists, answers):
+    def decode(self, lists, skip=(True,)):
+        """The texts of all lists for each value of `skip`; one process answers them all, since it reads the tokenizer first."""
+        answers = self.ask([{"ids": ids, "skip": value} for value in skip for ids in lists])
+        for ids, answer in zip(lists * len(skip), answers):
             assert answer["stream"], f"{self.path}: push and flush differ from decode for {ids[:40]}"
         return [a["text"] for a in answers]
 
@@ -127,6 +128,7 @@ def every_code_point():
     return ["".join(f"a{chr(c)}1 " for c in points[i:i + 2048]) for i in range(0, len(points), 2048)]
 
 
+@functools.lru_cache(maxsize=1)
 def real_texts(data):
     """Texts of many kinds from the shared data, each at most some kilobytes."""
     texts = json.loads((data / "json" / "blns.json").read_text())

@@ -48,9 +48,9 @@ def compare_decoded(path, lists):
     ref = reference(path)
     quire = Quire(path)
     lists = [ids for ids in lists if not shown_otherwise(ref) & set(ids)]
-    for skip in (True, False):
-        for ids, text in zip(lists, quire.decode(lists, skip=skip)):
-            assert text == ref.decode(ids, skip_special_tokens=skip), f"{name(path)}: decode {ids[:60]}"
+    wanted = [ref.decode(ids, skip_special_tokens=skip) for skip in (True, False) for ids in lists]
+    for ids, text, want in zip(lists * 2, quire.decode(lists, skip=(True, False)), wanted, strict=True):
+        assert text == want, f"{name(path)}: decode {ids[:60]}"
 
 
 def compare(path, texts, special=True):
@@ -68,7 +68,8 @@ def compare(path, texts, special=True):
 def test_random_unicode_gives_the_same_ids_and_texts(path):
     texts = ["", " ", "a", "Hello world"] + random_texts(7, 1000 if FULL or path in SMALL else 200, specials_of(reference(path)))
     compare(path, texts)
-    compare(path, texts[:300], special=False)
+    if FULL or path in SMALL:
+        compare(path, texts[:300], special=False)
 
 
 @pytest.mark.parametrize("path", SMALL + (REAL if FULL else []), ids=name, scope="module")
@@ -85,7 +86,7 @@ def test_every_code_point_gives_the_same_ids(path):
 @pytest.mark.parametrize("path", REAL, ids=name, scope="module")
 def test_real_texts_give_the_same_ids_and_texts(path):
     texts = real_texts(DATA)
-    compare(path, texts if FULL else texts[::8])
+    compare(path, texts if FULL else texts[::32])
 
 
 @pytest.mark.parametrize("path", SMALL + (REAL if FULL else []), ids=name, scope="module")
@@ -104,9 +105,10 @@ def test_random_ids_decode_alike(path):
     ref = reference(path)
     size = ref.get_vocab_size(with_added_tokens=True)
     rng = random.Random(5)
-    lists = [[rng.randrange(size + 3) for _ in range(rng.randint(0, 30))] for _ in range(400)]
+    count = 400 if FULL or path in SMALL else 100
+    lists = [[rng.randrange(size + 3) for _ in range(rng.randint(0, 30))] for _ in range(count)]
     # Runs of low ids, which include the byte tokens, reach the byte-fallback paths.
-    lists += [[rng.randrange(min(size, 300)) for _ in range(rng.randint(0, 30))] for _ in range(400)]
+    lists += [[rng.randrange(min(size, 300)) for _ in range(rng.randint(0, 30))] for _ in range(count)]
     compare_decoded(path, lists)
 
 

@@ -20,8 +20,6 @@ constexpr int64_t kOwnPrepareRows = 4;
 // rows stay in a cache anyway. A thread keeps this many floats of both, or two panels.
 constexpr int64_t kGatedRows = 64;
 constexpr int64_t kGatedFloats = 1 << 14;
-// Bytes of activations that one piece of a linear reads repeatedly: they should stay in L2.
-constexpr int64_t kRowBlockBytes = 1 << 20;
 
 }  // namespace
 

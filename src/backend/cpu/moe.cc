@@ -14,8 +14,6 @@ namespace {
 constexpr int64_t kMostChoices = 8192;
 // Up to this many tokens every thread prepares the rows of an expert for itself, which is cheaper than more regions.
 constexpr int64_t kFewTokens = 4;
-// Bytes of an expert's rows that one piece reads repeatedly: they should stay in L2.
-constexpr int64_t kRowBlockBytes = 1 << 20;
 // Panels per piece, if an expert has more than a few rows: they should stay in caches from row to row.
 constexpr int64_t kMostPanels = 8;
 constexpr int64_t kFewRows = 4;

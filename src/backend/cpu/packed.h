@@ -49,11 +49,14 @@
 
 namespace quire::cpu {
 
-constexpr int kPanel = 16;              // columns in a panel
-constexpr int kBlock = 32;              // k in a block
-constexpr int kSuperBlock = 8;          // blocks in a K-quant's super-block
-constexpr int kCodeMax = 2032;          // largest activation code: 127 * 16
-constexpr int kRowTile = 16;            // rows in a tile of quantised activations
+constexpr int kPanel = 16;      // columns in a panel
+constexpr int kBlock = 32;      // k in a block
+constexpr int kSuperBlock = 8;  // blocks in a K-quant's super-block
+constexpr int kCodeMax = 2032;  // largest activation code: 127 * 16
+constexpr int kRowTile = 16;    // rows in a tile of quantised activations
+// Bytes of activations (for experts: of their rows) that one piece of a product reads repeatedly: they should stay in
+// L2.
+constexpr int64_t kRowBlockBytes = 1 << 20;
 constexpr int kReadyBlockBytes = 1280;  // the most that any level's unpacked block takes
 
 enum class Scheme : uint8_t {

@@ -12,8 +12,6 @@
 namespace quire::cpu {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
 float one(Isa isa, ProbeOp op, float x) {
   float out = 0;
   simd_probe(isa).map(op, &x, &x, &x, &out, 1);

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "backend/cpu/isa_level.h"
 
 namespace quire::cpu {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
 
 enum class ProbeOp {
   kAdd,

@@ -14,7 +14,6 @@
 namespace quire::cpu {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // Every pair and many triples of values that go wrong first, then random bit patterns.

@@ -146,12 +146,12 @@ struct GpuCache {
 
 // The CPU's cases that a GPU's kernels take, and those that only a GPU has: splits of 1,024 positions seen by some rows
 // of a tile, of prefill and of decode; pages of another type than the activations.
-struct Case {
+struct TypedCase {
   AttentionCase shape;
   DType type;  // of the activations
 };
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<TypedCase> cases() {
+  std::vector<TypedCase> all;
   for (const AttentionCase& shape : cpu::attention_cases()) {
     const bool plain = shape.dtype == DType::kF32 || shape.dtype == DType::kF16;
     all.push_back({shape, plain ? shape.dtype : DType::kBF16});
@@ -181,7 +181,7 @@ std::vector<Case> cases() {
 
 class GpuAttentionTest : public testing::TestWithParam<size_t> {
  protected:
-  const Case case_ = cases()[GetParam()];
+  const TypedCase case_ = cases()[GetParam()];
 };
 
 TEST_P(GpuAttentionTest, AgreesWithSoftmaxInDouble) {
@@ -344,7 +344,7 @@ TEST(GpuAttention, HugeScoresStayFinite) {
 
 // Pages' bytes, by hand from the layout that kernels/params/attention_cache.h tells: everything else stays as it was.
 TEST(GpuReshapeAndCache, WritesItsOwnSlotsAndNothingElse) {
-  for (const Case& c : cases()) {
+  for (const TypedCase& c : cases()) {
     AttentionCase shape = c.shape;
     shape.sequences = {{9, 70}, {1, 20}};
     GpuCache gpu(backend(), shape, c.type, 5);

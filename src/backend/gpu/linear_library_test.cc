@@ -52,13 +52,13 @@ class LibraryDevice final : public Device {
   std::unique_ptr<Device> real_;
 };
 
-struct Case {
+struct LibraryCase {
   DType type, weight, out;
   bool biased = false, gated = false, residual = false;
 };
 
 TEST(GpuLinearLibrary, HasTheBitsOfTheOwnKernelsHoweverSumsLeave) {
-  const Case cases_[] = {
+  const LibraryCase cases_[] = {
       {DType::kBF16, DType::kBF16, DType::kBF16},
       {DType::kF16, DType::kF16, DType::kF16, true},
       {DType::kBF16, DType::kBF16, DType::kF32},
@@ -70,7 +70,7 @@ TEST(GpuLinearLibrary, HasTheBitsOfTheOwnKernelsHoweverSumsLeave) {
       {DType::kBF16, DType::kQ8_0, DType::kF32, true},
   };
   const int64_t rows = 66, n = 50, k = 256;
-  for (const Case& c : cases_) {
+  for (const LibraryCase& c : cases_) {
     auto opened = open_emulator(emulator::EmulatorOptions{});
     ASSERT_TRUE(opened.ok());
     auto owned = std::make_unique<LibraryDevice>(std::move(opened).value());

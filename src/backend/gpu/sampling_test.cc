@@ -14,7 +14,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Rows of logits, their settings, and what they refer to.
-struct Case {
+struct SamplingCase {
   int64_t vocab = 0;
   int64_t stride = 0;
   std::vector<float> logits;  // [rows, stride]
@@ -26,8 +26,8 @@ struct Case {
   const float* row(size_t r) const { return logits.data() + static_cast<int64_t>(r) * stride; }
 };
 
-Case make_case(int64_t vocab, size_t rows, uint32_t seed, float spread, int64_t gap) {
-  Case out;
+SamplingCase make_case(int64_t vocab, size_t rows, uint32_t seed, float spread, int64_t gap) {
+  SamplingCase out;
   out.vocab = vocab;
   out.stride = vocab + gap;
   out.logits.resize(rows * static_cast<size_t>(out.stride));
@@ -48,7 +48,7 @@ struct Results {
 };
 
 // Rows [first, first + count) of the case as one call, their results at `place`.
-Results sample(const Case& c, int64_t first, int64_t count, int64_t place, int which = 0) {
+Results sample(const SamplingCase& c, int64_t first, int64_t count, int64_t place, int which = 0) {
   TestDevice& device = test_device(which);
   const auto begin = c.logits.begin() + first * c.stride;
   float* logits = device.put(std::vector<float>(begin, begin + count * c.stride));
@@ -65,7 +65,7 @@ Results sample(const Case& c, int64_t first, int64_t count, int64_t place, int w
   return out;
 }
 
-bool same_row(const Case& c, const Results& a, size_t i, const Results& b, size_t j, size_t row) {
+bool same_row(const SamplingCase& c, const Results& a, size_t i, const Results& b, size_t j, size_t row) {
   if (std::memcmp(&a.rows[i], &b.rows[j], sizeof(SampledRow)) != 0) return false;
   if (a.rows[i].faults != 0) return true;  // nothing is said of a broken row's likeliest tokens
   const auto wanted = static_cast<size_t>(std::max(0, c.rows[row].logprobs));
@@ -73,7 +73,7 @@ bool same_row(const Case& c, const Results& a, size_t i, const Results& b, size_
 }
 
 // All rows together, each alone at another place, and under another order of lanes: the same bits.
-Results sample_everywhere(const Case& c) {
+Results sample_everywhere(const SamplingCase& c) {
   const auto count = static_cast<int64_t>(c.rows.size());
   Results all = sample(c, 0, count, 0);
   for (int64_t r = 0; r < count; ++r) {
@@ -86,7 +86,7 @@ Results sample_everywhere(const Case& c) {
 }
 
 // What the processors make of a row.
-std::vector<float> processed(const Case& c, size_t r) {
+std::vector<float> processed(const SamplingCase& c, size_t r) {
   std::vector<float> x(c.row(r), c.row(r) + c.vocab);
   const SampleRow& row = c.rows[r];
   for (int32_t e = row.first_edit; e < row.first_edit + row.num_edits; ++e) {
@@ -152,7 +152,7 @@ Kept kept(const std::vector<float>& x, const SampleRow& row) {
 }
 
 // The token is a candidate, and no candidate that surely stays has a better score, but for rounding.
-void expect_drawn(const Case& c, size_t r, int32_t token) {
+void expect_drawn(const SamplingCase& c, size_t r, int32_t token) {
   const std::vector<float> x = processed(c, r);
   const SampleRow& row = c.rows[r];
   if (row.temperature == 0) {
@@ -171,7 +171,7 @@ void expect_drawn(const Case& c, size_t r, int32_t token) {
 
 TEST(GpuSampling, GreedyTakesTheHighestAndOfEqualOnesTheLowestId) {
   // Several chunks, the last one not whole; rows that begin at any address.
-  Case c = make_case(9001, 4, 1, 3.0f, 3);
+  SamplingCase c = make_case(9001, 4, 1, 3.0f, 3);
   for (const int64_t t : {77, 4100, 9000}) c.row(1)[t] = 50.0f;
   for (const int64_t t : {8999, 9000}) c.row(2)[t] = 50.0f;
   std::fill(c.row(3), c.row(3) + c.vocab, -2.5f);
@@ -191,7 +191,7 @@ TEST(GpuSampling, DrawsByTheSeedsWordsUnderEveryCut) {
                               {1.5f, 0, 0.9f, 0},   {1, 0, 0.5f, 0}, {0.8f, 0, 0.95f, 20}, {1, 0.05f, 1, 0},
                               {1, 0.01f, 0.9f, 50}, {1, 1, 1, 0},    {2, 0, 0.999f, 0},    {1, 0, 0.3f, 5000}};
   for (const auto& [vocab, spread, gap] : {std::tuple{8300, 4.0f, 0}, {300, 2.0f, 1}, {5000, 0.02f, 0}}) {
-    Case c = make_case(vocab, std::size(settings), static_cast<uint32_t>(vocab), spread, gap);
+    SamplingCase c = make_case(vocab, std::size(settings), static_cast<uint32_t>(vocab), spread, gap);
     for (size_t r = 0; r < c.rows.size(); ++r) {
       c.rows[r].temperature = settings[r].temperature;
       c.rows[r].top_p = settings[r].top_p;
@@ -215,7 +215,7 @@ TEST(GpuSampling, DrawsAsOftenAsTheProbabilitiesSay) {
   for (const float x : logits) shares.push_back(std::exp(x) / total);
   constexpr int kCalls = 20, kRows = 32;
   for (int call = 0; call < kCalls; ++call) {
-    Case c;
+    SamplingCase c;
     c.vocab = c.stride = 5;
     for (int r = 0; r < kRows; ++r) {
       c.logits.insert(c.logits.end(), logits.begin(), logits.end());
@@ -235,7 +235,7 @@ TEST(GpuSampling, DrawsAsOftenAsTheProbabilitiesSay) {
 }
 
 TEST(GpuSampling, TiesAtTheNucleusEndKeepTheLowestIds) {
-  Case c = make_case(600, 8, 5, 1.0f, 0);
+  SamplingCase c = make_case(600, 8, 5, 1.0f, 0);
   for (size_t r = 0; r < c.rows.size(); ++r) {
     std::fill(c.row(r), c.row(r) + c.vocab, -1.0f);
     c.rows[r].temperature = 1;
@@ -245,8 +245,8 @@ TEST(GpuSampling, TiesAtTheNucleusEndKeepTheLowestIds) {
 }
 
 // Rows of nothing but -infinity with some tokens put in, and as many seeds.
-Case sparse_case(size_t rows, std::initializer_list<std::pair<int64_t, float>> tokens) {
-  Case c = make_case(9001, rows, 89, 1.0f, 0);
+SamplingCase sparse_case(size_t rows, std::initializer_list<std::pair<int64_t, float>> tokens) {
+  SamplingCase c = make_case(9001, rows, 89, 1.0f, 0);
   for (size_t r = 0; r < rows; ++r) {
     std::fill(c.row(r), c.row(r) + c.vocab, -kInfinity);
     for (const auto& [token, value] : tokens) c.row(r)[token] = value;
@@ -267,7 +267,7 @@ std::vector<int32_t> distinct(const std::vector<SampledRow>& rows) {
 
 // Equal weights are exact in floats, so the border is too.
 TEST(GpuSampling, ANucleusThatIsJustReachedEndsThere) {
-  Case c = sparse_case(16, {{10, 2.0f}, {4200, 2.0f}, {4300, 2.0f}, {9000, 2.0f}});
+  SamplingCase c = sparse_case(16, {{10, 2.0f}, {4200, 2.0f}, {4300, 2.0f}, {9000, 2.0f}});
   for (SampleRow& row : c.rows) row.top_p = 0.5f;
   EXPECT_EQ(distinct(sample_everywhere(c).rows), (std::vector<int32_t>{10, 4200}));
   for (SampleRow& row : c.rows) row.top_p = 0.50001f;
@@ -280,7 +280,7 @@ TEST(GpuSampling, ANucleusThatIsJustReachedEndsThere) {
 }
 
 TEST(GpuSampling, TopKKeepsTiesWithTheLast) {
-  Case c =
+  SamplingCase c =
       sparse_case(24, {{8999, 1.5f}, {7, 1.0f}, {4095, 1.0f}, {4096, 1.0f}, {8998, 1.0f}, {3, 0.5f}, {9000, 0.5f}});
   for (SampleRow& row : c.rows) row.top_k = 2;
   EXPECT_EQ(distinct(sample_everywhere(c).rows), (std::vector<int32_t>{7, 4095, 4096, 8998, 8999}));
@@ -293,7 +293,7 @@ TEST(GpuSampling, LongListsAreSearchedFurther) {
   const std::tuple<float, int32_t, float> settings[] = {{0.9f, 0, 1.0f},    {0.5f, 0, 1.0f},     {1.0f, 3000, 1.0f},
                                                         {0.7f, 4000, 1.0f}, {0.9f, 0, 1e-3f},    {0.9f, 5000, 1e-6f},
                                                         {0.6f, 0, 0.0f},    {0.999f, 8999, 0.0f}};
-  Case c = make_case(9001, std::size(settings) + 2, 144, 1.0f, 3);
+  SamplingCase c = make_case(9001, std::size(settings) + 2, 144, 1.0f, 3);
   for (size_t r = 0; r < std::size(settings); ++r) {
     const auto& [top_p, top_k, spread] = settings[r];
     c.rows[r].temperature = 1;
@@ -308,7 +308,7 @@ TEST(GpuSampling, LongListsAreSearchedFurther) {
 }
 
 TEST(GpuSampling, EqualTokensOfSeveralChunksEndAtTheRightId) {
-  Case c = make_case(9001, 16, 233, 1.0f, 0);
+  SamplingCase c = make_case(9001, 16, 233, 1.0f, 0);
   std::fill(c.logits.begin(), c.logits.end(), 3.25f);
   for (size_t r = 0; r < c.rows.size(); ++r) {
     c.rows[r].temperature = 1;
@@ -322,7 +322,7 @@ TEST(GpuSampling, EqualTokensOfSeveralChunksEndAtTheRightId) {
 }
 
 TEST(GpuSampling, EditsAndMasksComeFirst) {
-  Case c = make_case(5000, 6, 8, 2.0f, 0);
+  SamplingCase c = make_case(5000, 6, 8, 2.0f, 0);
   const size_t words = (5000 + 31) / 32;
   for (size_t r = 0; r < c.rows.size(); ++r) {
     SampleRow& row = c.rows[r];
@@ -351,7 +351,7 @@ TEST(GpuSampling, EditsAndMasksComeFirst) {
 }
 
 TEST(GpuSampling, LogprobsAreOfTheLogitsAsTheyWere) {
-  Case c = make_case(8200, 4, 13, 3.0f, 2);
+  SamplingCase c = make_case(8200, 4, 13, 3.0f, 2);
   c.row(0)[5] = c.row(0)[4500] = c.row(0)[8000] = 40.0f;  // equal ones
   c.row(1)[17] = -kInfinity;
   const int32_t wanted[] = {20, 0, 5, 1};
@@ -386,7 +386,7 @@ TEST(GpuSampling, LogprobsAreOfTheLogitsAsTheyWere) {
 }
 
 TEST(GpuSampling, AVocabularySmallerThanTheListEndsIt) {
-  Case c = make_case(3, 1, 21, 1.0f, 0);
+  SamplingCase c = make_case(3, 1, 21, 1.0f, 0);
   c.rows[0].logprobs = 5;
   const Results found = sample(c, 0, 1, 0);
   EXPECT_GE(found.top[2].token, 0);
@@ -395,7 +395,7 @@ TEST(GpuSampling, AVocabularySmallerThanTheListEndsIt) {
 }
 
 TEST(GpuSampling, BrokenRowsAreNamedAndHarmNobody) {
-  Case c = make_case(4200, 5, 34, 1.0f, 0);
+  SamplingCase c = make_case(4200, 5, 34, 1.0f, 0);
   c.row(0)[4199] = std::numeric_limits<float>::quiet_NaN();
   c.row(1)[12] = kInfinity;
   std::fill(c.row(2), c.row(2) + c.vocab, -kInfinity);
@@ -415,7 +415,7 @@ TEST(GpuSampling, BrokenRowsAreNamedAndHarmNobody) {
 }
 
 TEST(GpuSampling, TokensOfTheStepBeforeGoIntoTheNext) {
-  const Case c = make_case(100, 3, 55, 2.0f, 0);
+  const SamplingCase c = make_case(100, 3, 55, 2.0f, 0);
   const Results found = sample(c, 0, 3, 0);
   TestDevice& device = test_device();
   GpuBackend& gpu = device.ops();

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "base/strings.h"
 #include "cli/hub/model_cache.h"
 
 namespace quire::cli {
@@ -21,12 +22,6 @@ constexpr std::array<std::string_view, 19> kQuantOrder = {
 
 bool at_top(std::string_view path) {
   return path.find('/') == std::string_view::npos;
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string out;
-  for (const auto& word : words) out += (out.empty() ? "" : ", ") + word;
-  return out;
 }
 
 std::string upper(std::string_view text) {

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/env.h"
+#include "base/strings.h"
 
 namespace quire::cli {
 namespace {
@@ -29,11 +30,6 @@ std::string url_part(CURLU* url, CURLUPart part, unsigned flags = 0) {
   std::string out(text);
   curl_free(text);
   return out;
-}
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -112,7 +108,8 @@ size_t HttpClient::on_header(char* data, size_t size, size_t count, void* exchan
   }
   const size_t colon = line.find(':');
   if (colon != std::string_view::npos && reply.headers.size() < kMaxHeaders) {
-    reply.headers[lower(std::string(trimmed(line.substr(0, colon))))] = std::string(trimmed(line.substr(colon + 1)));
+    reply.headers[ascii_lower(std::string(trimmed(line.substr(0, colon))))] =
+        std::string(trimmed(line.substr(colon + 1)));
   }
   return size * count;
 }
@@ -197,8 +194,8 @@ Result<HttpReply> HttpClient::get(const HttpRequest& request, const BodySink& si
 std::string url_origin(const std::string& url) {
   Url parsed(curl_url(), &curl_url_cleanup);
   if (curl_url_set(parsed.get(), CURLUPART_URL, url.c_str(), 0) != CURLUE_OK) return "";
-  const std::string scheme = lower(url_part(parsed.get(), CURLUPART_SCHEME));
-  const std::string host = lower(url_part(parsed.get(), CURLUPART_HOST));
+  const std::string scheme = ascii_lower(url_part(parsed.get(), CURLUPART_SCHEME));
+  const std::string host = ascii_lower(url_part(parsed.get(), CURLUPART_HOST));
   const std::string port = url_part(parsed.get(), CURLUPART_PORT, CURLU_DEFAULT_PORT);
   if ((scheme != "http" && scheme != "https") || host.empty()) return "";
   return scheme + "://" + host + ":" + port;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/strings.h"
 #include "cli/hub/file_choice.h"
 
 namespace quire::cli {
@@ -17,14 +18,6 @@ bool is_public(std::string_view host) {
   return std::find(std::begin(kPublicHosts), std::end(kPublicHosts), host) != std::end(kPublicHosts);
 }
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
-}
-
 std::string_view without_scheme(std::string_view text) {
   const size_t at = text.find("://");
   return at == std::string_view::npos ? text : text.substr(at + 3);
@@ -32,7 +25,7 @@ std::string_view without_scheme(std::string_view text) {
 
 std::string host_of(std::string_view text) {
   const std::string_view rest = without_scheme(text);
-  return lower(rest.substr(0, rest.find_first_of("/?#")));
+  return ascii_lower(rest.substr(0, rest.find_first_of("/?#")));
 }
 
 int hex_digit(char c) {

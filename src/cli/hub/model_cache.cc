@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/env.h"
+#include "base/strings.h"
 #include "base/suggest.h"
 #include "cli/hub/pull_record.h"
 
@@ -19,14 +20,8 @@ namespace quire::cli {
 namespace fs = std::filesystem;
 namespace {
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
-  return out;
-}
-
 bool equal_ignoring_case(std::string_view a, std::string_view b) {
-  return lower(a) == lower(b);
+  return ascii_lower(a) == ascii_lower(b);
 }
 
 bool ends_with_ignoring_case(std::string_view text, std::string_view end) {
@@ -104,15 +99,6 @@ std::optional<CachedModel> look_at(const fs::path& folder, std::string name) {
   model.name = std::move(name);
   model.folder = folder;
   return model;
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string out;
-  for (const auto& word : words) {
-    if (!out.empty()) out += ", ";
-    out += word;
-  }
-  return out;
 }
 
 // Whether the text after ":" means this GGUF file: its name, its name without ".gguf", or its quantisation.

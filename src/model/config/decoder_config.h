@@ -13,6 +13,10 @@
 
 namespace quire::model {
 
+// What a file may say at most, so that products of sizes stay far from an overflow.
+constexpr int64_t kMaxSize = int64_t{1} << 24;  // hidden, intermediate, vocabulary
+constexpr int64_t kMaxPositions = int64_t{1} << 30;
+
 enum class RopeType {
   kDefault,
   kLinear,

@@ -13,9 +13,6 @@ namespace {
 using weights::GgufMetadata;
 using weights::GgufValue;
 
-constexpr int64_t kMaxSize = int64_t{1} << 24;
-constexpr int64_t kMaxPositions = int64_t{1} << 30;
-
 // Keys (without "{architecture}.") that change the results, with their neutral values.
 struct MathKey {
   std::string_view key;

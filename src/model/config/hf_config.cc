@@ -16,9 +16,7 @@ namespace {
 
 using json::Value;
 
-constexpr int64_t kMaxSize = int64_t{1} << 24;  // hidden, intermediate, vocabulary
 constexpr int64_t kMaxLayers = 4096;
-constexpr int64_t kMaxPositions = int64_t{1} << 30;
 
 // Fields that change the results in some family, with their neutral values. A family lists those that it handles; any
 // other one with a value that is not neutral is refused. null is always neutral.

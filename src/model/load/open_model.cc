@@ -18,10 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Error in_file(const fs::path& file, const Error& error) {
-  return {error.code, "'" + file.string() + "': " + error.message};
-}
-
 Result<std::string> architecture_of(const json::Value& config) {
   const json::Value* list = config.find("architectures");
   if (list == nullptr || !list->is_array() || list->as_array().empty() || !list->as_array()[0].is_string()) {

@@ -11,10 +11,6 @@
 namespace quire::text::jinja {
 namespace {
 
-[[noreturn]] void fail_at(int line, std::string message) {
-  throw TemplateError{std::move(message), line, false, ErrorCode::kInvalidArgument};
-}
-
 // Makes the source valid UTF-8 with only \n as line breaks, and removes the newline at the very end.
 std::string clean_source(std::string_view source, bool keep_trailing_newline) {
   std::string valid;

@@ -15,10 +15,6 @@ namespace {
 constexpr int kMaxTreeDepth = 400;
 constexpr size_t kMaxArguments = 1000;
 
-[[noreturn]] void fail_at(int line, std::string message) {
-  throw TemplateError{std::move(message), line, false, ErrorCode::kInvalidArgument};
-}
-
 using Names = std::initializer_list<std::string_view>;
 
 class Parser {

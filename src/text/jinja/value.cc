@@ -14,7 +14,11 @@
 namespace quire::text::jinja {
 
 void fail(std::string message) {
-  throw TemplateError{std::move(message), 0, false, ErrorCode::kInvalidArgument};
+  fail_at(0, std::move(message));
+}
+
+void fail_at(int line, std::string message) {
+  throw TemplateError{std::move(message), line, false, ErrorCode::kInvalidArgument};
 }
 
 Value Value::real(double d) {

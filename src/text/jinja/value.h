@@ -29,6 +29,7 @@ struct TemplateError {
 };
 
 [[noreturn]] void fail(std::string message);
+[[noreturn]] void fail_at(int line, std::string message);
 
 enum class Type : uint8_t {
   kMissing,  // no value was bound; never visible to a template

@@ -36,7 +36,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-[[maybe_unused]] bool always() {
+[[maybe_unused]] bool on_every_cpu() {
   return true;
 }
 
@@ -70,18 +70,18 @@ std::vector<PeakProbe> architecture_probes() {
   using enum Arithmetic;
   return {
 #if defined(__x86_64__)
-    {"mulps+addps xmm", kFp32, Isa::kPortable, 10 * 4 * 2, always, peak::kMulAddXmm},
-        {"vfmadd231ps ymm", kFp32, Isa::kAvx2, 12 * 8 * 2, always, peak::kFmaYmm},
-        {"vpmaddubsw+vpmaddwd ymm", kInt8, Isa::kAvx2, 10 * 32 * 2, always, peak::kMaddubsYmm},
-        {"vfmadd231ps zmm", kFp32, Isa::kAvx512, 24 * 16 * 2, always, peak::kFmaZmm},
-        {"vpdpbusd zmm", kInt8, Isa::kAvx512, 24 * 64 * 2, always, peak::kDpbusdZmm},
+    {"mulps+addps xmm", kFp32, Isa::kPortable, 10 * 4 * 2, on_every_cpu, peak::kMulAddXmm},
+        {"vfmadd231ps ymm", kFp32, Isa::kAvx2, 12 * 8 * 2, on_every_cpu, peak::kFmaYmm},
+        {"vpmaddubsw+vpmaddwd ymm", kInt8, Isa::kAvx2, 10 * 32 * 2, on_every_cpu, peak::kMaddubsYmm},
+        {"vfmadd231ps zmm", kFp32, Isa::kAvx512, 24 * 16 * 2, on_every_cpu, peak::kFmaZmm},
+        {"vpdpbusd zmm", kInt8, Isa::kAvx512, 24 * 64 * 2, on_every_cpu, peak::kDpbusdZmm},
         {"vdpbf16ps zmm", kBf16, Isa::kAvx512, 24 * 32 * 2, has_avx512_bf16, peak::kDpbf16Zmm},
-        {"tdpbusd", kInt8, Isa::kAmx, 4 * 16 * 16 * 64 * 2, always, peak::kDpbusdTile},
+        {"tdpbusd", kInt8, Isa::kAmx, 4 * 16 * 16 * 64 * 2, on_every_cpu, peak::kDpbusdTile},
         {"tdpbf16ps", kBf16, Isa::kAmx, 4 * 16 * 16 * 32 * 2, has_amx_bf16, peak::kDpbf16Tile},
 #elif defined(__aarch64__)
-    {"fmla", kFp32, Isa::kPortable, 24 * 4 * 2, always, peak::kFmla},
-        {"sdot", kInt8, Isa::kNeonDotprod, 24 * 16 * 2, always, peak::kSdot},
-        {"smmla", kInt8, Isa::kNeonI8mm, 24 * 32 * 2, always, peak::kSmmla},
+    {"fmla", kFp32, Isa::kPortable, 24 * 4 * 2, on_every_cpu, peak::kFmla},
+        {"sdot", kInt8, Isa::kNeonDotprod, 24 * 16 * 2, on_every_cpu, peak::kSdot},
+        {"smmla", kInt8, Isa::kNeonI8mm, 24 * 32 * 2, on_every_cpu, peak::kSmmla},
         {"bfmmla", kBf16, Isa::kNeonI8mm, 24 * 16 * 2, has_bf16, peak::kBfmmla},
 #endif
   };
