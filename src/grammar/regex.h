@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -85,6 +86,14 @@ class RegexStore {
   Regex complement(Regex a);     // over all byte strings; intersect with any_text() to stay in UTF-8
   Regex repeat(Regex a, int64_t min, std::optional<int64_t> max = std::nullopt);
   Regex optional(Regex a) { return repeat(a, 0, 1); }
+  // Strings of decimal digits that, read as one integer, are a multiple of the divisor; points between them are
+  // ignored, and the empty string is zero. Derivatives are remainders, so large divisors cost nothing until
+  // they are used.
+  Regex digits_multiple_of(uint32_t divisor);
+  // The same expression with each of these bytes replaced by what another expression matches: the texts that spell the
+  // strings of `a`. REQUIRES: the images and the bytes that stay as they are can be told apart from left to right: none
+  // begins with another; no digits_multiple_of() with an image for a digit or the point.
+  Regex replace_bytes(Regex a, std::span<const std::pair<uint8_t, Regex>> images);
   // Valid UTF-8 text in which none of these strings (not empty) occurs.
   Regex text_without(std::span<const std::string> strings);
 
@@ -112,8 +121,9 @@ class RegexStore {
   // Whether the whole of `text` matches; for tests and small checks.
   bool matches(Regex a, std::string_view text);
 
+  struct State;  // in regex_state.h, for this class's own files
+
  private:
-  struct State;
   std::unique_ptr<State> state_;
 };
 
@@ -121,15 +131,18 @@ struct RegexSyntax {
   bool ignore_case = false;  // (?i)
   bool dot_all = false;      // (?s): . matches a line break, too
   // JSON Schema's `pattern` is not anchored: the match may lie anywhere unless ^ and $ say otherwise. Without this, the
-  // whole text must match, and ^ and $ are allowed only at its ends.
+  // whole text must match.
   bool search = false;
 };
 // The expression of a pattern in the common syntax of ECMA-262, Python's re and Rust's regex: literals, escapes
 // (\n \xHH \uHHHH \u{...} \cX \d \w \s \D \W \S \p{L} ...), classes, groups ((?:...), (...), (?<name>...),
-// (?P<name>...),
-// (?i:...)), alternation, greedy and lazy quantifiers (the same language), and ^ $ \A \z at places where they can be
-// resolved. Look-around, backreferences, \b, possessive quantifiers and atomic groups are refused with an error that
-// names the construct and its offset in the pattern. \d, \w and \s are ASCII as in ECMA-262.
+// (?P<name>...), (?i:...)), alternation, greedy and lazy quantifiers (the same language), and, anywhere, the anchors
+// ^ $ \A \z \Z and look-aheads (?=...) (?!...). \d, \w and \s are those of ECMA-262: digits and words are ASCII, white
+// space is not. A dot matches all but \n, and with `search` all but ECMA-262's four line terminators.
+//
+// Refused with an error that names the construct and its offset in the pattern: look-behind, backreferences, \b,
+// possessive quantifiers, atomic groups, an unbounded repetition of a look-ahead, flags other than i and s, and what
+// the three dialects read differently, such as []a] or {,3}.
 Result<Regex> parse_regex(RegexStore& store, std::string_view pattern, const RegexSyntax& syntax = {});
 
 }  // namespace quire::grammar

@@ -38,6 +38,9 @@ uint32_t RegexStore::State::derive(uint32_t index, uint8_t byte, int depth) {
       result = concat(first, repeat(n.a, n.b == 0 ? 0 : n.b - 1, n.c == kUnbounded ? kUnbounded : n.c - 1));
       break;
     }
+    case Kind::kMultiple:
+      result = derive_multiple(n, byte);
+      break;
     default:
       break;
   }
@@ -113,6 +116,9 @@ RegexStore::ByteClasses RegexStore::classes(Regex a) {
       case State::Kind::kRepeat:
         pending.push_back(n.a);
         break;
+      case State::Kind::kMultiple:
+        sets.insert(sets.end(), s.number_sets.begin(), s.number_sets.end());
+        break;
       default:
         break;
     }
@@ -137,6 +143,9 @@ RegexStore::ByteClasses RegexStore::all_classes(std::span<const Regex> expressio
     const State::Node& n = s.nodes[pending.back()];
     pending.pop_back();
     if (n.kind == State::Kind::kBytes) used[n.a] = true;
+    if (n.kind == State::Kind::kMultiple) {
+      for (const uint32_t set : s.number_sets) used[set] = true;
+    }
     if (n.kind == State::Kind::kEither || n.kind == State::Kind::kBoth) {
       for (uint32_t part : s.list(n)) visit(part);
     } else if (n.kind == State::Kind::kConcat) {

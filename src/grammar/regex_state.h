@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The nodes of a RegexStore, private to regex.cc and regex_derive.cc.
+// The nodes of a RegexStore, private to the files of that class.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace quire::grammar {
 
 // Nodes are numbered in the order in which they were made, so that a node's parts have smaller numbers than the node.
 struct RegexStore::State {
-  enum class Kind : uint8_t { kNothing, kEmpty, kBytes, kConcat, kEither, kBoth, kNot, kRepeat };
+  enum class Kind : uint8_t { kNothing, kEmpty, kBytes, kConcat, kEither, kBoth, kNot, kRepeat, kMultiple };
   enum class Emptiness : uint8_t { kUnknown, kSome, kNone };
   static constexpr uint32_t kNothing = 0;
   static constexpr uint32_t kEmpty = 1;
@@ -24,6 +24,7 @@ struct RegexStore::State {
 
   // kBytes: a is an index into sets. kConcat: a is the first part (no kConcat itself), b the rest. kEither, kBoth:
   // b indices of nodes from lists[a], sorted. kNot: a. kRepeat: a, at least b and at most c times.
+  // kMultiple: digits that continue a number with the remainder b to a multiple of a.
   struct Node {
     Kind kind = Kind::kNothing;
     bool nullable = false;
@@ -46,6 +47,7 @@ struct RegexStore::State {
   std::unordered_map<uint64_t, uint32_t> derived;
   std::vector<uint64_t> visited;  // by node: the last walk that came here
   uint64_t visit = 0;
+  std::vector<uint32_t> number_sets;  // the sets of each digit and of the point, once a kMultiple exists
   uint32_t anything = 0, any_char = 0, any_text = 0;
 
   const Node& node(uint32_t index) const { return nodes[index]; }
@@ -68,9 +70,11 @@ struct RegexStore::State {
   uint32_t complement(uint32_t a);
   uint32_t repeat(uint32_t a, uint32_t min, uint32_t max);
   uint32_t chars(std::span<const CodePointRange> ranges);
+  uint32_t multiple(uint32_t divisor, uint32_t remainder);
 
   uint32_t derive(uint32_t index, uint8_t byte, int depth = 0);
   uint32_t derive_concat(uint32_t index, uint8_t byte, int depth);
+  uint32_t derive_multiple(const Node& node, uint8_t byte);
 };
 
 }  // namespace quire::grammar
