@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +12,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "grammar/matcher.h"
+#include "grammar/special_tokens.h"
 
 namespace quire::grammar {
 
@@ -35,13 +35,10 @@ struct Spec {
   std::optional<std::string> whitespace_pattern;  // a regex for the white space between tokens
 };
 
-// Looks up a special token by its text ("<|im_end|>"); nothing if the model has none of that name.
-using TokenLookup = std::function<std::optional<int32_t>(std::string_view)>;
-
 // Translates a constraint. Every error is an invalid argument whose message names the keyword or the place, such as
 // `the schema's keyword "unevaluatedItems" at /properties/a is not supported`; nothing is ignored that changes what the
 // constraint accepts. Bounded in time and memory by the limits of Grammar and by fuel of its own.
-Result<Grammar> translate(const Spec& spec, const TokenLookup& lookup);
+Result<Grammar> translate(const Spec& spec, const SpecialTokens& special);
 
 // The front ends, one file each; each adds rules to a grammar and returns the symbol that matches.
 struct JsonOptions {
@@ -54,18 +51,26 @@ struct JsonOptions {
   bool any_order = false;
 };
 Result<Symbol> add_json_schema(Grammar& grammar, const json::Value& schema, const JsonOptions& options);
-Result<Symbol> add_ebnf(Grammar& grammar, std::string_view text, const TokenLookup& lookup);
-Result<Symbol> add_lark(Grammar& grammar, std::string_view text, const TokenLookup& lookup);
+Result<Symbol> add_ebnf(Grammar& grammar, std::string_view text, const SpecialTokens& special);
+Result<Symbol> add_lark(Grammar& grammar, std::string_view text, const SpecialTokens& special);
+// EBNF or GBNF if a line has "::=" outside a comment, else Lark.
+Result<Symbol> add_grammar_text(Grammar& grammar, std::string_view text, const SpecialTokens& special);
+// `tag` is {"type": "structural_tag", "format": ...}, a format alone, or the older {"structures": ..., "triggers":
+// ...}.
 Result<Symbol> add_structural_tag(Grammar& grammar, const json::Value& tag, const JsonOptions& options,
-                                  const TokenLookup& lookup);
+                                  const SpecialTokens& special);
+
+// A marker such as "<|tool_call|>[{" of a structural tag: the model produces the texts of special tokens as those
+// tokens and not as bytes, so this is a sequence of tokens and literals. At each place the longest token text is taken.
+Symbol add_marked_literal(Grammar& grammar, std::string_view text, const SpecialTokens& special);
 
 // Translated and compiled constraints of one model, by the digest of the constraint. Any thread. The least recently
 // used are dropped once they take more than max_bytes. Two requests for the same constraint at the same time compile it
 // once: the second waits for the first.
 class CompilerCache {
  public:
-  CompilerCache(std::shared_ptr<const Vocabulary> vocabulary, TokenLookup lookup, size_t max_bytes = size_t{256} << 20,
-                const MatcherLimits& limits = {});
+  CompilerCache(std::shared_ptr<const Vocabulary> vocabulary, SpecialTokens special,
+                size_t max_bytes = size_t{256} << 20, const MatcherLimits& limits = {});
   ~CompilerCache();
   Result<std::shared_ptr<const CompiledGrammar>> get(const Spec& spec);
 

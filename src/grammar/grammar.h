@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -38,9 +39,17 @@ struct GrammarLimits {
 // matches of terminals that the rules allow; no terminal is greedier than another, and nothing is skipped between them
 // (front ends write white space out). Not thread-safe. Makers never fail: once a limit is exceeded they return a symbol
 // that matches nothing, and status() is the error.
+//
+// What is fast: a list as left recursion (list ::= item | list "," item), which is what repeat() makes, costs the same
+// for every item, while right recursion costs a step more for each item before it. A terminal should be a whole token
+// of the language (a string, a number, a key with its quotes and its colon): bytes inside of a terminal cost one table
+// lookup, its end costs a step of the parser. Use the same terminal for the same thing everywhere, such as one for all
+// strings, and do not fold it into its neighbours: what is computed for it once then serves every place.
 class Grammar {
  public:
   explicit Grammar(const GrammarLimits& limits = {});
+  Grammar(Grammar&&) = default;
+  Grammar& operator=(Grammar&&) = default;
 
   RegexStore& regexes() { return regexes_; }
   // Matches the bytes of this expression. Equal expressions give equal symbols.
@@ -56,7 +65,8 @@ class Grammar {
     add_production(rule, std::span(right_side.begin(), right_side.size()));
   }
 
-  // Combinations, each a new rule or, where that is the same, an existing symbol or one terminal.
+  // Combinations, each a new rule or, where that is the same, an existing symbol or one terminal: terminals that are
+  // plain (see RegexStore::plain) are folded into one.
   Symbol empty();
   Symbol nothing();
   Symbol sequence(std::span<const Symbol> parts);
@@ -89,10 +99,19 @@ class Grammar {
   const std::vector<Production>& productions() const { return productions_; }
   const std::vector<Symbol>& items() const { return items_; }
   const std::vector<TokenSet>& token_sets() const { return token_sets_; }
+  // For whoever takes the expressions over; the grammar is of no use afterwards.
+  RegexStore take_regexes() { return std::move(regexes_); }
 
  private:
-  // The implementer may add private members.
+  Symbol add_symbol(Kind kind, uint32_t value, std::string_view name);
+  bool plain(Symbol symbol) const;
+  // Exactly `count` times the symbol, and at most `count` times; powers[i] is 2^i times.
+  Symbol exactly(std::vector<Symbol>& powers, int64_t count);
+  Symbol at_most(std::vector<Symbol>& powers, int64_t count);
+
   GrammarLimits limits_;
+  std::string error_;
+  std::unordered_map<uint32_t, Symbol> terminal_index_;  // by Regex::index
   RegexStore regexes_;
   std::vector<SymbolInfo> symbols_;
   std::vector<Production> productions_;

@@ -30,10 +30,11 @@ class Vocabulary {
   size_t mask_words() const;  // (size + 31) / 32
   const Token& token(int32_t id) const;
 
+  struct Parts;  // token_trie.h; private to this folder
+  const Parts& parts() const { return *parts_; }
+
  private:
-  friend class Matcher;
   Vocabulary();
-  struct Parts;
   std::unique_ptr<Parts> parts_;
 };
 
@@ -57,10 +58,11 @@ class CompiledGrammar {
   // Memory that it holds at present, for the cache.
   size_t bytes() const;
 
+  struct Parts;  // compiled_grammar.h; private to this folder
+  Parts& parts() const { return *parts_; }
+
  private:
-  friend class Matcher;
   CompiledGrammar();
-  struct Parts;
   std::unique_ptr<Parts> parts_;
 };
 
@@ -73,6 +75,7 @@ class Matcher {
 
   // Writes one bit per token (bit i % 32 of word i / 32; 1: allowed). `end_tokens` (EOS and the request's stop tokens)
   // are allowed exactly if the text may end here. An error (fuel, memory) concerns this sequence only.
+  // Special tokens that the grammar names are allowed where it has them, even if they are end tokens.
   // REQUIRES: mask.size() == vocabulary().mask_words()
   Status fill_mask(std::span<uint32_t> mask, std::span<const int32_t> end_tokens);
   // Advances by one token. An end token, where it is allowed, changes nothing. A token that the mask did not allow is
@@ -80,7 +83,9 @@ class Matcher {
   Status accept(int32_t token, std::span<const int32_t> end_tokens);
   // Advances by bytes that are not from tokens; false: the grammar refuses them, nothing changed. For tests and tools.
   bool accept_bytes(std::string_view bytes);
-  // Takes back the last `count` accepted tokens.
+  // Takes back the last `count` steps: each accept() that succeeded is one, and so is each accept_bytes().
+  // REQUIRES: count is at most the number of steps, and at most kMaxRollback.
+  static constexpr int64_t kMaxRollback = 1024;
   void rollback(int64_t count);
   // Whether the text may end here, and whether nothing else may follow.
   bool may_end() const;

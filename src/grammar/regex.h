@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -50,16 +51,22 @@ struct CodePointRange {
 
 // Owns expressions and simplifies them as they are made: alternatives are sorted and unique, nothing() and the empty
 // string disappear where they have no effect, sequences associate to the right. Every expression matches byte strings
-// as a whole (there are no anchors). Not thread-safe. Expressions are never freed before the store.
+// as a whole (there are no anchors). Not thread-safe. Expressions are never freed before the store. To join many
+// expressions use the makers that take a span: n calls of the binary ones cost O(n^2).
 class RegexStore {
  public:
   // `max_nodes` bounds the memory. When the store is full, makers return nothing() and full() is true: whoever builds
   // or derives expressions checks full() at the end and reports an error.
   explicit RegexStore(size_t max_nodes = 1'000'000);
   ~RegexStore();
-  RegexStore(const RegexStore&) = delete;
-  RegexStore& operator=(const RegexStore&) = delete;
+  RegexStore(RegexStore&& other) noexcept;
+  RegexStore& operator=(RegexStore&& other) noexcept;
+  // Whether the limit was hit, or an expression was nested more than a thousand levels deep.
   bool full() const;
+  // Nodes at present, and steps of work so far: whoever bounds its time compares work() before and after a call.
+  size_t size() const;
+  int64_t work() const;
+  size_t memory() const;
 
   Regex nothing() const;                                       // matches no string
   Regex empty() const;                                         // matches the empty string
@@ -79,11 +86,22 @@ class RegexStore {
   Regex complement(Regex a);     // over all byte strings; intersect with any_text() to stay in UTF-8
   Regex repeat(Regex a, int64_t min, std::optional<int64_t> max = std::nullopt);
   Regex optional(Regex a) { return repeat(a, 0, 1); }
+  // Strings of decimal digits that, read as one integer, are a multiple of the divisor; points between them are
+  // ignored, and the empty string is zero. Derivatives are remainders, so large divisors cost nothing until
+  // they are used.
+  Regex digits_multiple_of(uint32_t divisor);
+  // The same expression with each of these bytes replaced by what another expression matches: the texts that spell the
+  // strings of `a`. REQUIRES: the images and the bytes that stay as they are can be told apart from left to right: none
+  // begins with another; no digits_multiple_of() with an image for a digit or the point.
+  Regex replace_bytes(Regex a, std::span<const std::pair<uint8_t, Regex>> images);
   // Valid UTF-8 text in which none of these strings (not empty) occurs.
   Regex text_without(std::span<const std::string> strings);
 
   // Whether the empty string matches. O(1).
   bool nullable(Regex a) const;
+  // Whether a is made of single bytes, sequences and alternatives alone: a literal or a finite set of them. Such
+  // expressions stay small when they are joined to others. O(1).
+  bool plain(Regex a) const;
   // What must follow `byte`: the Brzozowski derivative.
   Regex derivative(Regex a, uint8_t byte);
   // Byte values that this expression cannot tell apart have the same class; classes are numbered from 0 in the order of
@@ -93,16 +111,19 @@ class RegexStore {
     int count = 1;
   };
   ByteClasses classes(Regex a);
+  // Classes that none of these expressions nor any of their derivatives can tell apart.
+  ByteClasses all_classes(std::span<const Regex> expressions) const;
 
   // Whether a matches no string at all, and whether every string of a is one of b. Both explore at most `fuel`
-  // derivatives; nothing is returned if that was not enough.
+  // derivatives; nothing is returned if that was not enough. What is_nothing finds is remembered.
   std::optional<bool> is_nothing(Regex a, int64_t fuel = 10'000);
   std::optional<bool> contained(Regex a, Regex b, int64_t fuel = 10'000);
   // Whether the whole of `text` matches; for tests and small checks.
   bool matches(Regex a, std::string_view text);
 
+  struct State;  // in regex_state.h, for this class's own files
+
  private:
-  struct State;
   std::unique_ptr<State> state_;
 };
 
@@ -110,15 +131,18 @@ struct RegexSyntax {
   bool ignore_case = false;  // (?i)
   bool dot_all = false;      // (?s): . matches a line break, too
   // JSON Schema's `pattern` is not anchored: the match may lie anywhere unless ^ and $ say otherwise. Without this, the
-  // whole text must match, and ^ and $ are allowed only at its ends.
+  // whole text must match.
   bool search = false;
 };
 // The expression of a pattern in the common syntax of ECMA-262, Python's re and Rust's regex: literals, escapes
 // (\n \xHH \uHHHH \u{...} \cX \d \w \s \D \W \S \p{L} ...), classes, groups ((?:...), (...), (?<name>...),
-// (?P<name>...),
-// (?i:...)), alternation, greedy and lazy quantifiers (the same language), and ^ $ \A \z at places where they can be
-// resolved. Look-around, backreferences, \b, possessive quantifiers and atomic groups are refused with an error that
-// names the construct and its offset in the pattern. \d, \w and \s are ASCII as in ECMA-262.
+// (?P<name>...), (?i:...)), alternation, greedy and lazy quantifiers (the same language), and, anywhere, the anchors
+// ^ $ \A \z \Z and look-aheads (?=...) (?!...). \d, \w and \s are those of ECMA-262: digits and words are ASCII, white
+// space is not. A dot matches all but \n, and with `search` all but ECMA-262's four line terminators.
+//
+// Refused with an error that names the construct and its offset in the pattern: look-behind, backreferences, \b,
+// possessive quantifiers, atomic groups, an unbounded repetition of a look-ahead, flags other than i and s, and what
+// the three dialects read differently, such as []a] or {,3}.
 Result<Regex> parse_regex(RegexStore& store, std::string_view pattern, const RegexSyntax& syntax = {});
 
 }  // namespace quire::grammar

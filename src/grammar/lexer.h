@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lexer: the automaton of a grammar's terminals ("lexemes"), built from derivatives as it is used.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "grammar/flat_map.h"
+#include "grammar/regex.h"
+#include "grammar/token_trie.h"
+
+namespace quire::grammar {
+
+// A set of lexemes; equal sets of one lexer have equal ids.
+struct LexemeSet {
+  uint32_t id = 0;
+  std::vector<uint32_t> lexemes;  // sorted
+};
+
+// A state is a set of lexemes that may still end in a match, each with the expression of what must follow. States are
+// never removed. Any thread may call any function: transitions that are known are read without a lock, and one lock
+// guards everything that makes new ones.
+class Lexer {
+ public:
+  // A transition: the next state in the low 30 bits, and what is known of it.
+  static constexpr uint32_t kStateMask = 0x3FFFFFFF;
+  static constexpr uint32_t kContinues = 0x40000000;  // a lexeme may go on after this byte
+  static constexpr uint32_t kAccepts = 0x80000000;    // a lexeme may end with this byte: accepted()
+  static constexpr uint32_t kDead = 0;                // no lexeme has this byte here
+  static constexpr uint32_t kUnknown = 0xFFFFFFFF;    // not computed yet: call fill()
+  static constexpr uint32_t kFailed = 0xFFFFFFFE;     // only from fill() and start(): over a limit
+
+  // Takes the store, whose expressions the lexemes are.
+  Lexer(RegexStore store, std::vector<Regex> lexemes, int64_t max_states);
+  ~Lexer();
+
+  const std::array<uint8_t, 256>& classes() const { return classes_.of; }
+  int class_count() const { return classes_.count; }
+  uint8_t first_byte(int byte_class) const { return first_byte_[static_cast<size_t>(byte_class)]; }
+
+  // The state in which each of these lexemes may begin, or kDead if there is none, or kFailed.
+  // REQUIRES: lexemes is sorted.
+  uint32_t start(std::span<const uint32_t> lexemes, int64_t& fuel);
+  // The transitions of a state by byte class; read them with memory_order_acquire.
+  const std::atomic<uint32_t>* transitions(uint32_t state) const {
+    const Chunk& chunk = *chunks_[state / kChunk].load(std::memory_order_acquire);
+    return chunk.next.get() + static_cast<size_t>(state % kChunk) * static_cast<size_t>(classes_.count);
+  }
+  // Computes a transition that is unknown. The steps of work are taken from the fuel.
+  uint32_t fill(uint32_t state, uint8_t byte_class, int64_t& fuel);
+  // The lexemes that end with the byte that led to this state. REQUIRES: that transition has kAccepts.
+  const LexemeSet& accepted(uint32_t state) const {
+    return *chunks_[state / kChunk].load(std::memory_order_acquire)->info[state % kChunk].accepted;
+  }
+  // Any plain text (see token_trie.h) of at most so many characters may follow this state; kAnyChars: of any length.
+  int text_reach(uint32_t state, int64_t& fuel);
+
+  size_t bytes() const;
+
+ private:
+  static constexpr uint32_t kChunk = 256;
+  static constexpr int kMaxReach = 30;
+  struct Part {
+    uint32_t lexeme;
+    uint32_t regex;
+    bool operator==(const Part&) const = default;
+  };
+  struct Info {
+    const LexemeSet* accepted = nullptr;
+    uint32_t flags = 0;
+    std::atomic<int32_t> reach{-1};
+    uint32_t begin = 0, count = 0;  // in parts_
+  };
+  struct Chunk {
+    std::unique_ptr<std::atomic<uint32_t>[]> next;
+    std::array<Info, kChunk> info;
+  };
+
+  Info& info(uint32_t state) const { return chunks_[state / kChunk].load()->info[state % kChunk]; }
+  // All of these need the lock.
+  uint32_t intern(std::span<const Part> parts);
+  const LexemeSet* intern_set(std::vector<uint32_t> lexemes);
+  uint32_t fill_locked(uint32_t state, uint8_t byte_class);
+  // Whether the expression matches any string; nothing: could not be found out.
+  std::optional<bool> alive(Regex regex);
+  // The states after each plain character, or null if some character leads nowhere.
+  const std::vector<uint32_t>* after_one_char(uint32_t state);
+  int reach_locked(uint32_t state);
+
+  mutable std::mutex mutex_;
+  RegexStore store_;
+  const std::vector<Regex> lexemes_;
+  RegexStore::ByteClasses classes_;
+  std::vector<uint8_t> first_byte_;
+  // By state of plain_text_step() and byte class: the next state of it.
+  std::vector<std::array<int8_t, kPlainTextStates>> text_step_;
+  const uint32_t max_states_;
+  std::vector<std::atomic<Chunk*>> chunks_;  // fixed size; owned through owned_
+  std::vector<std::unique_ptr<Chunk>> owned_;
+  uint32_t state_count_ = 0;
+  bool failed_ = false;
+  std::vector<Part> parts_;
+  std::unordered_multimap<uint64_t, uint32_t> state_index_;  // by hash of the parts
+  std::deque<LexemeSet> sets_;
+  std::unordered_multimap<uint64_t, const LexemeSet*> set_index_;
+  struct AfterChar {
+    bool dead = false;
+    std::vector<uint32_t> states;
+  };
+  std::unordered_map<uint32_t, AfterChar> after_char_;
+};
+
+}  // namespace quire::grammar
