@@ -16,10 +16,6 @@ bool unconstrained(const ObjectShape& shape) {
          StringSets::is_all(shape.names);
 }
 
-bool unconstrained(const ArrayShape& shape) {
-  return shape.specs.empty() && shape.contains.empty() && shape.min == 0 && !shape.max && !shape.unique;
-}
-
 void tighten(std::optional<int64_t>& max, const std::optional<int64_t>& other) {
   if (other && (!max || *other < *max)) max = other;
 }
@@ -321,8 +317,7 @@ Result<std::vector<ArrayShape>> SchemaSets::complement(const ArrayShape& shape) 
     }
   }
   for (const ContainsSpec& contains : shape.contains) {
-    if (contains.min > 0)
-      out.emplace_back().contains.push_back({contains.item, contains.from, 0, contains.min - 1});
+    if (contains.min > 0) out.emplace_back().contains.push_back({contains.item, contains.from, 0, contains.min - 1});
     if (contains.max)
       out.emplace_back().contains.push_back({contains.item, contains.from, *contains.max + 1, std::nullopt});
   }

@@ -52,6 +52,7 @@ struct PropertySpec {
   std::unordered_map<std::string_view, size_t> index;      // name to position; the names are those of `properties`
   std::vector<std::pair<Regex, ConjId>> patterns;
   std::optional<ConjId> additional;
+  bool any_order = false;  // the order of `properties` means nothing: they are the members of a constant
 };
 
 // That at least one member has a name of this set and a value of this kind.
@@ -165,7 +166,7 @@ class SchemaSets {
   StringSets strings_;
   Conjunctions conjunctions_;
   int64_t fuel_ = 400'000;
-  int depth_ = 0;                                  // of proven_none
+  int depth_ = 0;                                // of proven_none
   std::unordered_map<ConjId, bool> known_none_;  // what proven_none has found; false while it looks
 };
 
