@@ -6,9 +6,10 @@
 // - Then N is read: its tokens are appended, and sequences that end are dropped, with their rows in N + 1.
 // - Only then is N + 1 committed, so that the prefix cache sees accepted tokens only.
 // - If settings look at the sequence's tokens (penalties, bad words), the sampling of N + 1 is queued after N was read;
-//   its forward pass is already under way.
+//   its forward pass is already under way. The same holds for constraints (grammars): once N's tokens are known,
+//   workers fill the masks of N + 1 while its forward pass runs.
 // - While the host needs logits (prompt logprobs, more logprobs than the backend makes, a tap), no step runs ahead.
-// On the host, one step is in flight at a time.
+// On the host, one step is in flight at a time, and masks are filled during its forward pass.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -20,6 +21,19 @@
 #include "sampling/device_rows.h"
 
 namespace quire::engine {
+namespace {
+
+// Shows the constraint the tokens that it has not seen, and fills the mask for the next one.
+Result<bool> fill_mask(Sequence& sequence, std::span<uint32_t> mask) {
+  if (sequence.constraint == nullptr) sequence.constraint = sequence.constraint_source->make();
+  for (; sequence.num_accepted < sequence.num_output(); ++sequence.num_accepted) {
+    const int64_t position = sequence.prompt_size + sequence.num_accepted;
+    QUIRE_TRY(sequence.constraint->accept(sequence.tokens[static_cast<size_t>(position)]));
+  }
+  return sequence.constraint->fill_mask(mask);
+}
+
+}  // namespace
 
 const char* name(FinishReason reason) {
   constexpr const char* kNames[] = {"none", "stop", "length", "abort", "error"};
@@ -194,32 +208,39 @@ std::vector<Output> Engine::step() {
   const trace::Span span("step %lld", static_cast<long long>(steps_));
   if (current_.active() && !current_.alive()) current_.clear();
   if (!current_.active()) {
-    if (!launch(current_)) return {};
+    if (!launch(current_, false)) return {};
     commit(current_);
+    join_masks(current_);
     sampler_->enqueue(current_);
   }
   const bool run_ahead =
       options_.async_scheduling && sampler_->can_run_ahead() && !sampler_->has_tap() && num_needing_logits_ == 0;
-  const bool launched = run_ahead && launch(next_);
+  const bool launched = run_ahead && launch(next_, true);
   const bool enqueued = launched && !next_.waits_for_tokens;
   if (enqueued) sampler_->enqueue(next_);
   std::vector<Output> outputs = finish(current_);
   current_.clear();
   if (!launched) return outputs;
+  if (!enqueued) start_masks(next_);
   commit(next_);
-  if (!enqueued && next_.alive()) sampler_->enqueue(next_);
+  if (!enqueued) {
+    join_masks(next_);
+    if (next_.alive()) sampler_->enqueue(next_);
+  }
   std::swap(current_, next_);
   return outputs;
 }
 
-// Schedules the step and starts its forward pass; false when there is nothing to do.
-bool Engine::launch(Step& step) {
+// Schedules the step and starts its forward pass; false when there is nothing to do. A step is launched ahead while the
+// one before it is in flight.
+bool Engine::launch(Step& step, bool ahead) {
   const std::vector<Share>& shares = schedule();
   if (shares.empty()) return false;
   step.clear();
   step.shares = shares;
   step.outputs.resize(shares.size());
   const model::StepBatch& batch = builder_.build(step);
+  if (!ahead) start_masks(step);
   {
     const trace::Span span("forward %lld tokens %zu seqs", static_cast<long long>(batch.num_tokens()), shares.size());
     model_->forward(batch, *pages_);
@@ -231,11 +252,44 @@ bool Engine::launch(Step& step) {
     if (!step.rows[i].sample) continue;
     Sequence& sequence = *step.rows[i].sequence;
     step.waits_for_tokens |= sequence.in_flight() && sampling::looks_at_history(sequence.params);
+    step.waits_for_tokens |= ahead && sequence.constraint_source != nullptr;
     sequence.row_in_flight = static_cast<int32_t>(i);
     sequence.step_in_flight = step.number;
     sequence.ends_in_flight = reaches_end(sequence, step.rows[i].position + 2);
   }
   return true;
+}
+
+// Lets the workers fill the masks of the rows whose sequences have constraints.
+// REQUIRES: the tokens of these sequences are known.
+void Engine::start_masks(Step& step) {
+  step.masks.clear();
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    const LogitRow& row = step.rows[i];
+    if (row.sequence == nullptr || !row.sample || row.sequence->constraint_source == nullptr) continue;
+    step.masks.push_back({.row = i});
+  }
+  const size_t words = (static_cast<size_t>(model_->config().vocab_size) + 31) / 32;
+  step.mask_bits.resize(step.masks.size() * words);
+  for (size_t m = 0; m < step.masks.size(); ++m) {
+    step.masks[m].bits = std::span(step.mask_bits).subspan(m * words, words);
+  }
+  mask_workers_.start(step.masks.size(), [&step](size_t m) {
+    RowMask& mask = step.masks[m];
+    mask.filled = fill_mask(*step.rows[mask.row].sequence, mask.bits);
+  });
+}
+
+// Waits for the masks. A sequence whose constraint failed ends with the error.
+void Engine::join_masks(Step& step) {
+  if (step.masks.empty()) return;
+  const trace::Span span("wait for %zu masks", step.masks.size());
+  mask_workers_.wait();
+  for (const RowMask& mask : step.masks) {
+    if (mask.filled.ok()) continue;
+    const LogitRow& row = step.rows[mask.row];
+    fail(*row.sequence, mask.filled.error(), step.outputs[row.share]);
+  }
 }
 
 // Tells the KV manager which positions the step has written to pages; work that is queued later may read them.

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/mask_workers.h"
 #include "engine/request.h"
 #include "engine/row_sampler.h"
 #include "engine/scheduler.h"
@@ -89,7 +90,9 @@ class Engine {
  private:
   Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model, std::unique_ptr<model::KvCache> pages,
          const EngineOptions& options);
-  bool launch(Step& step);
+  bool launch(Step& step, bool ahead);
+  void start_masks(Step& step);
+  void join_masks(Step& step);
   void commit(const Step& step);
   std::vector<Output> finish(Step& step);
   std::vector<Output> collect_outputs(Step& step);
@@ -115,6 +118,7 @@ class Engine {
   StepBuilder builder_;
   std::unique_ptr<RowSampler> sampler_;
   Step current_, next_;
+  MaskWorkers mask_workers_;
   int64_t steps_ = 0;
   int64_t tokens_computed_ = 0;
   int64_t num_needing_logits_ = 0;  // sequences with needs_host_logits(), pending ones too

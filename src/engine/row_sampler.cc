@@ -10,12 +10,13 @@
 #include "sampling/sampler.h"
 
 namespace quire::engine {
-namespace {
 
 void fail(const Sequence& sequence, const Error& error, Output& output) {
   output.finish = FinishReason::kError;
   output.error = Error{error.code, "request " + std::to_string(sequence.id) + ": " + error.message};
 }
+
+namespace {
 
 // Whether the backend cannot make the logprobs of the row's sampled token.
 bool wants_host_logprobs(const sampling::SamplingParams& params) {
@@ -55,21 +56,23 @@ class HostRowSampler final : public RowSampler {
     for_each_slice(static_cast<int64_t>(step.rows.size()), max_logit_rows_, [&](int64_t begin, int64_t count) {
       const std::span<const float> logits = model_.logits(begin, count);
       for (int64_t i = 0; i < count; ++i) {
-        LogitRow& row = step.rows[static_cast<size_t>(begin + i)];
-        read_row(row, logits.subspan(static_cast<size_t>(i) * vocab, vocab), step.outputs[row.share]);
+        const auto index = static_cast<size_t>(begin + i);
+        LogitRow& row = step.rows[index];
+        read_row(row, logits.subspan(static_cast<size_t>(i) * vocab, vocab), step.mask_of(index),
+                 step.outputs[row.share]);
       }
     });
   }
 
  private:
-  void read_row(LogitRow& row, std::span<const float> logits, Output& output) {
+  void read_row(LogitRow& row, std::span<const float> logits, std::span<const uint32_t> mask, Output& output) {
     const Sequence& sequence = *row.sequence;
     if (output.finish != FinishReason::kNone) return;
     if (tap_) tap_(sequence.id, sequence.child, row.position, logits);
     if (row.prompt_logprob && !add_prompt_logprob(row, logits, scratch_, output)) return;
     if (!row.sample) return;
-    auto sampled =
-        sampling::sample_row(logits, sequence.params, sequence.history, sequence.seed, row.position + 1, scratch_);
+    auto sampled = sampling::sample_row(logits, sequence.params, sequence.history, sequence.seed, row.position + 1,
+                                        scratch_, mask);
     if (!sampled.ok()) return fail(sequence, sampled.error(), output);
     if (sequence.params.logprobs) output.logprobs.push_back(std::move(sampled->logprobs));
     row.token = sampled->token;
@@ -111,14 +114,15 @@ void DeviceRowSampler::enqueue(Step& step) {
     read_logits(step, begin, logits);
     device_rows_.clear();
     for (int64_t i = begin; i < begin + count; ++i) {
-      const LogitRow& row = step.rows[static_cast<size_t>(i)];
-      if (row.sequence == nullptr || !row.sample) {
+      const auto index = static_cast<size_t>(i);
+      const LogitRow& row = step.rows[index];
+      if (row.sequence == nullptr || !row.sample || step.outputs[row.share].finish != FinishReason::kNone) {
         device_rows_.add_unused();
         continue;
       }
       const Sequence& sequence = *row.sequence;
       device_rows_.add(sequence.params, sequence.history, row.position + 1 - sequence.prompt_size, sequence.seed,
-                       row.position + 1, vocab);
+                       row.position + 1, vocab, step.mask_of(index));
     }
     backend_.sample({logits, device_rows_.rows(), device_rows_.edits(), device_rows_.masks(), begin});
   });
@@ -139,7 +143,10 @@ void DeviceRowSampler::read_logits(Step& step, int64_t begin, const Tensor& logi
     if (output.finish != FinishReason::kNone) continue;
     if (tap_) tap_(sequence.id, sequence.child, row.position, values);
     if (row.prompt_logprob) add_prompt_logprob(row, values, scratch_, output);
-    if (keep) step.kept[index].assign(values.begin(), values.end());
+    if (keep) {
+      step.kept[index].assign(values.begin(), values.end());
+      sampling::apply_mask(step.kept[index], step.mask_of(index));
+    }
   }
 }
 

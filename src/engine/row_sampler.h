@@ -41,6 +41,9 @@ class RowSampler {
 // passed through the head at once.
 std::unique_ptr<RowSampler> make_row_sampler(Backend& backend, model::Model& model, int64_t max_logit_rows);
 
+// Ends a sequence with an error; the others go on.
+void fail(const Sequence& sequence, const Error& error, Output& output);
+
 // Whether the host reads the logits of such a request even if the backend samples. No step runs ahead of one that the
 // host reads logits of.
 bool needs_host_logits(const sampling::SamplingParams& params);

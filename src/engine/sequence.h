@@ -33,6 +33,7 @@ struct Sequence {
         tokens(request.prompt),
         prompt_size(static_cast<int64_t>(request.prompt.size())),
         history(request.prompt),
+        constraint_source(request.constraint),
         table(request.cache_salt) {}
 
   RequestId id;
@@ -52,6 +53,11 @@ struct Sequence {
   std::chrono::steady_clock::time_point scheduled;  // when it was first admitted
   int64_t prompt_logprobs_sent = 0;  // prompt positions whose logprobs were returned; kept when preempted
   sampling::History history;
+  // What restricts its tokens; null if nothing does. The constraint is made when its first mask is filled, and it keeps
+  // its state when the sequence is preempted.
+  ConstraintPtr constraint_source;
+  std::unique_ptr<Constraint> constraint;
+  int64_t num_accepted = 0;  // output tokens that the constraint has seen
   kv::BlockTable table;
 
   int32_t row_in_flight = -1;   // row of the step in flight that samples its next token; -1: none

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "base/result.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -22,6 +24,13 @@ struct LogitRow {
   int32_t token = -1;  // the token that was sampled; -1: none yet, or sampling failed
 };
 
+// The mask of a row whose sequence has a constraint.
+struct RowMask {
+  size_t row = 0;                             // index into Step::rows
+  std::span<uint32_t> bits = {};              // one per token; a part of Step::mask_bits
+  Result<bool> filled = Result<bool>(false);  // false: every token is allowed, and the bits mean nothing
+};
+
 // The engine owns two of these and uses them in turn: one whose results it waits for and, on a backend that samples,
 // the next one, which is built and queued meanwhile. A sequence may end while a step runs. The step then forgets it:
 // its rows are still computed, but nobody reads them. Its pages may be reused at once, because work that is queued
@@ -32,9 +41,11 @@ class Step {
   std::vector<LogitRow> rows;            // in the order of StepBatch::wanted
   std::vector<Output> outputs;           // one per share
   std::vector<std::vector<float>> kept;  // the logits of each row from which the host will make logprobs
-  uint64_t number = 0;                   // counts up from 1
-  uint64_t finished = 0;                 // Backend::finish_samples()
-  bool waits_for_tokens = false;         // a row's settings look at a token that the previous step is sampling
+  std::vector<RowMask> masks;            // of the sampled rows with a constraint, in their order
+  std::vector<uint32_t> mask_bits;
+  uint64_t number = 0;            // counts up from 1
+  uint64_t finished = 0;          // Backend::finish_samples()
+  bool waits_for_tokens = false;  // a row's settings or constraint need a token that is being sampled
 
   bool active() const { return number != 0; }
   // Whether any of its sequences is still there.
@@ -46,8 +57,15 @@ class Step {
     rows.clear();
     outputs.clear();
     kept.clear();
+    masks.clear();
     number = 0;
     waits_for_tokens = false;
+  }
+  // The bits of a row's mask; empty: every token is allowed.
+  std::span<const uint32_t> mask_of(size_t row) const {
+    const auto mask = std::ranges::lower_bound(masks, row, {}, &RowMask::row);
+    if (mask == masks.end() || mask->row != row || !mask->filled.ok() || !*mask->filled) return {};
+    return mask->bits;
   }
   void forget(const Sequence* sequence) {
     for (Share& share : shares) {

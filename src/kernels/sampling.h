@@ -200,18 +200,22 @@ struct SampleRows {
 };
 KERNEL(sample_rows, SampleRows, SampleParams, SampleResult, SampleResult, const SampleRowData, const SamplePartial)
 
-// Computes each chunk's part of the log-softmax and its most likely tokens, of the original logits. Grid: (chunks,
-// rows).
+// Computes each chunk's part of the log-softmax and its most likely tokens, of the original logits that the logprob
+// mask allows. Grid: (chunks, rows).
 struct SampleLogprobChunks {
   enum { kThreads = kSampleThreads };
   typedef SampleBest Smem;
   static FN void run(Ctx c, CONSTANT const SampleParams& p, TGROUP Smem& sm, DEVICE SampleLogprobPartial* partials,
-                     DEVICE const float* logits, DEVICE const SampleRowData* rows) {
+                     DEVICE const float* logits, DEVICE const SampleRowData* rows, DEVICE const uint* masks) {
     DEVICE const SampleRowData* row = rows + c.tgy;
     if (row->logprobs < 0) return;
     const int begin = (int)c.tgx * kSampleChunk;
     float x[16];
     sample_load(p, logits + (i64)c.tgy * p.stride, begin, c.tid, x);
+    UNROLL for (int k = 0; k < 16; k++) {
+      const int id = sample_token(begin, c.tid, k);
+      if (id < p.vocab) x[k] = sample_masked(x[k], id, p, row->logprob_mask, masks);
+    }
     DEVICE SampleLogprobPartial* out = partials + (i64)c.tgy * p.chunks + c.tgx;
     uint taken = 0u;  // bit k: this thread's token k is in the list already, or past the vocabulary
     UNROLL for (int k = 0; k < 16; k++) {
@@ -253,7 +257,8 @@ struct SampleLogprobChunks {
     out->sum = sum;
   }
 };
-KERNEL(sample_logprob_chunks, SampleLogprobChunks, SampleParams, SampleLogprobPartial, const float, const SampleRowData)
+KERNEL(sample_logprob_chunks, SampleLogprobChunks, SampleParams, SampleLogprobPartial, const float, const SampleRowData,
+       const uint)
 
 // Computes the logprob and rank of the sampled token, and the most likely tokens in order. Grid: (rows).
 struct SampleLogprobRows {
@@ -265,7 +270,7 @@ struct SampleLogprobRows {
   };
   static FN void run(Ctx c, CONSTANT const SampleParams& p, TGROUP Smem& sm, DEVICE SampleResult* results,
                      DEVICE SampleTopResult* tops, DEVICE const float* logits, DEVICE const SampleRowData* rows,
-                     DEVICE const SampleLogprobPartial* all_partials) {
+                     DEVICE const SampleLogprobPartial* all_partials, DEVICE const uint* masks) {
     DEVICE const SampleRowData* row = rows + c.tgx;
     if (row->logprobs < 0 || results[c.tgx].faults != 0) return;
     DEVICE const SampleLogprobPartial* partials = all_partials + (i64)c.tgx * p.chunks;
@@ -279,7 +284,9 @@ struct SampleLogprobRows {
     const float log_sum = q_log(sum);
     const float own = x[results[c.tgx].token];
     float count = 0.0f;
-    for (int i = (int)c.tid; i < p.vocab; i += kSampleRowThreads) count += x[i] >= own ? 1.0f : 0.0f;
+    for (int i = (int)c.tid; i < p.vocab; i += kSampleRowThreads) {
+      count += sample_masked(x[i], i, p, row->logprob_mask, masks) >= own ? 1.0f : 0.0f;
+    }
     count = simd_sum(count);
     if (c.lane == 0) sm.count[c.sg] = count;
 
@@ -313,7 +320,7 @@ struct SampleLogprobRows {
   }
 };
 KERNEL(sample_logprob_rows, SampleLogprobRows, SampleParams, SampleResult, SampleTopResult, const float,
-       const SampleRowData, const SampleLogprobPartial)
+       const SampleRowData, const SampleLogprobPartial, const uint)
 
 // Writes tokens that the previous step sampled into this step's inputs. Grid: (tokens / threads, rounded up).
 struct TakeSampled {

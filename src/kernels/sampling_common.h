@@ -20,14 +20,17 @@ FN float sample_of_key(uint key) {
   return as_float((key >> 31) != 0u ? key & 0x7fffffffu : ~key);
 }
 
+// The logit after a mask; -1: no mask.
+FN float sample_masked(float x, int token, CONSTANT const SampleParams& p, int mask, DEVICE const uint* masks) {
+  if (mask < 0) return x;
+  const uint word = masks[(i64)mask * p.words + token / 32];
+  return ((word >> (uint)(token % 32)) & 1u) == 0u ? sample_negative_infinity() : x;
+}
+
 // The logit after mask and temperature. Adding 0 turns -0 into 0.
 FN float sample_value(float x, int token, CONSTANT const SampleParams& p, DEVICE const SampleRowData* row,
                       DEVICE const uint* masks) {
-  if (row->mask >= 0) {
-    const uint word = masks[(i64)row->mask * p.words + token / 32];
-    if (((word >> (uint)(token % 32)) & 1u) == 0u) return sample_negative_infinity();
-  }
-  return x / row->settings.temperature + 0.0f;
+  return sample_masked(x, token, p, row->mask, masks) / row->settings.temperature + 0.0f;
 }
 
 // The upper 32 bits of a product.

@@ -23,9 +23,10 @@ inline constexpr int32_t kMaxSampleLogprobs = 20;
 // The settings of one row.
 struct SampleRow : SampleSettings {
   uint64_t seed = 0;
-  int64_t position = 0;    // of the token that is sampled
-  int32_t mask = -1;       // row of SampleArgs::masks whose clear bits are forbidden tokens; -1: none
-  int32_t first_edit = 0;  // index in SampleArgs::edits
+  int64_t position = 0;       // of the token that is sampled
+  int32_t mask = -1;          // row of SampleArgs::masks whose clear bits are forbidden tokens; -1: none
+  int32_t logprob_mask = -1;  // the same for logprobs, where the logprob of a forbidden token is -infinity
+  int32_t first_edit = 0;     // index in SampleArgs::edits
   int32_t num_edits = 0;
   int32_t logprobs = -1;  // -1: none; else the number of likeliest tokens, up to kMaxSampleLogprobs
 };
@@ -55,7 +56,7 @@ enum SampleFault : int32_t { kSampleNan = 1, kSampleInfinite = 2, kSampleEmpty =
 struct SampledRow {
   int32_t token = 0;  // 0 if there is a fault
   int32_t faults = 0;
-  float logprob = 0;  // if asked for: of the token, under the unprocessed logits
+  float logprob = 0;  // if asked for: of the token, under the unprocessed logits that the logprob mask allows
   int32_t rank = 0;   // the number of tokens whose logit is at least as large
 };
 struct SampledTop {

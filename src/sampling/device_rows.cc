@@ -52,7 +52,8 @@ TokenEdit* DeviceRows::edit(int32_t token) {
   return &edits_[static_cast<size_t>(place)];
 }
 
-void DeviceRows::add_edits(const SamplingParams& p, const History& history, int64_t num_output) {
+void DeviceRows::add_edits(const SamplingParams& p, const History& history, int64_t num_output,
+                           std::span<const uint32_t> grammar_mask) {
   if (p.has_penalties()) {
     for (const History::Seen& seen : history.seen()) {
       if (!seen.in_prompt && seen.output_count == 0) continue;
@@ -62,7 +63,7 @@ void DeviceRows::add_edits(const SamplingParams& p, const History& history, int6
       e->count = seen.output_count;
     }
   }
-  for_each_forbidden(p, history, num_output, [&](int32_t token) {
+  for_each_forbidden(p, history, num_output, grammar_mask, [&](int32_t token) {
     if (TokenEdit* e = edit(token)) e->forbidden = true;
   });
   for (const auto& [token, bias] : p.logit_bias) {
@@ -70,19 +71,33 @@ void DeviceRows::add_edits(const SamplingParams& p, const History& history, int6
   }
 }
 
-void DeviceRows::add_mask(const std::vector<int32_t>& allowed, int64_t vocab) {
+// The row's mask is what the grammar and allowed_token_ids both allow; its logprobs are those under the grammar's.
+void DeviceRows::add_masks(const SamplingParams& p, int64_t vocab, std::span<const uint32_t> grammar_mask) {
   const size_t words = (static_cast<size_t>(vocab) + 31) / 32;
-  rows_.back().mask = static_cast<int32_t>(masks_.size() / words);
-  masks_.resize(masks_.size() + words, 0);
+  const auto begin_mask = [&] {
+    const auto index = static_cast<int32_t>(masks_.size() / words);
+    masks_.resize(masks_.size() + words, 0);
+    return index;
+  };
+  SampleRow& row = rows_.back();
+  if (!grammar_mask.empty()) {
+    QUIRE_CHECK(grammar_mask.size() == words);
+    row.mask = row.logprob_mask = begin_mask();
+    std::ranges::copy(grammar_mask, std::span(masks_).last(words).begin());
+  }
+  if (!p.allowed_token_ids) return;
+  row.mask = begin_mask();
   const std::span<uint32_t> mask = std::span(masks_).last(words);
-  for (const int32_t token : allowed) {
+  for (const int32_t token : *p.allowed_token_ids) {
     if (token < 0 || token >= vocab) continue;
-    mask[static_cast<size_t>(token) / 32] |= uint32_t{1} << (static_cast<uint32_t>(token) % 32);
+    const auto word = static_cast<size_t>(token) / 32;
+    const uint32_t bit = uint32_t{1} << (static_cast<uint32_t>(token) % 32);
+    mask[word] |= grammar_mask.empty() ? bit : grammar_mask[word] & bit;
   }
 }
 
 void DeviceRows::add(const SamplingParams& p, const History& history, int64_t num_output, uint64_t seed,
-                     int64_t position, int64_t vocab) {
+                     int64_t position, int64_t vocab, std::span<const uint32_t> grammar_mask) {
   if (place_.size() != static_cast<size_t>(vocab)) place_.assign(static_cast<size_t>(vocab), -1);
   SampleRow& row = rows_.emplace_back();
   row.seed = seed;
@@ -92,12 +107,12 @@ void DeviceRows::add(const SamplingParams& p, const History& history, int64_t nu
   if (p.min_p > 0) row.log_min_p = static_cast<float>(log_positive(p.min_p));
   row.first_edit = static_cast<int32_t>(edits_.size());
   if (has_device_logprobs(p)) row.logprobs = static_cast<int32_t>(*p.logprobs);
-  add_edits(p, history, num_output);
+  add_edits(p, history, num_output, grammar_mask);
   row.num_edits = static_cast<int32_t>(edits_.size()) - row.first_edit;
   for (const TokenEdit& e : std::span(edits_).subspan(static_cast<size_t>(row.first_edit))) {
     place_[static_cast<size_t>(e.token)] = -1;
   }
-  if (p.allowed_token_ids) add_mask(*p.allowed_token_ids, vocab);
+  add_masks(p, vocab, grammar_mask);
 }
 
 }  // namespace quire::sampling

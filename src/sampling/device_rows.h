@@ -23,9 +23,9 @@ class DeviceRows {
   void clear();
   // Adds a row that samples the token at `position`, after num_output tokens of output. Logprobs that the backend
   // cannot make are left out. REQUIRES: params passed validate(); if looks_at_history(params), history has all tokens
-  // before `position`.
+  // before `position`. A grammar_mask is as in sample_row().
   void add(const SamplingParams& params, const History& history, int64_t num_output, uint64_t seed, int64_t position,
-           int64_t vocab);
+           int64_t vocab, std::span<const uint32_t> grammar_mask = {});
   // Adds a row whose token nobody reads.
   void add_unused() { rows_.emplace_back(); }
 
@@ -35,8 +35,9 @@ class DeviceRows {
 
  private:
   TokenEdit* edit(int32_t token);
-  void add_edits(const SamplingParams& params, const History& history, int64_t num_output);
-  void add_mask(const std::vector<int32_t>& allowed, int64_t vocab);
+  void add_edits(const SamplingParams& params, const History& history, int64_t num_output,
+                 std::span<const uint32_t> grammar_mask);
+  void add_masks(const SamplingParams& params, int64_t vocab, std::span<const uint32_t> grammar_mask);
 
   std::vector<SampleRow> rows_;
   std::vector<TokenEdit> edits_;

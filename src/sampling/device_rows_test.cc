@@ -71,8 +71,19 @@ TEST(DeviceRows, GreedyTokensAreTheHostSamplersUnderRandomSettings) {
     std::vector<float> logits(kVocab);
     for (float& x : logits) x = 3 * normal(rng);
 
-    const auto wanted = sample_row(logits, p, history, 1, 9, scratch);
-    rows.add(p, history, history.num_output(), 1, 9, kVocab);
+    // A grammar that allows some tokens, or only the end.
+    std::vector<uint32_t> mask;
+    if (rng() % 2 == 0) {
+      mask.resize((kVocab + 31) / 32);
+      const bool end = rng() % 3 == 0;
+      for (int i = 0; i < (end ? 1 : 60); ++i) {
+        const auto t = static_cast<uint32_t>(end ? 5 : token());
+        mask[t / 32] |= uint32_t{1} << (t % 32);
+      }
+    }
+
+    const auto wanted = sample_row(logits, p, history, 1, 9, scratch, mask);
+    rows.add(p, history, history.num_output(), 1, 9, kVocab, mask);
     const std::vector<float> x = applied(logits, rows, rows.rows().size() - 1);
     const auto best = std::max_element(x.begin(), x.end());
     ASSERT_EQ(wanted.ok(), *best != kNegInf);

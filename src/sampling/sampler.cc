@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 #include <optional>
 
@@ -24,10 +25,6 @@ Status check_row(const RowScan& scan) {
   if (scan.max == kPosInf) return broken_row(kSampleInfinite);
   if (scan.max == kNegInf) return broken_row(kSampleEmpty);
   return {};
-}
-
-bool contains(std::span<const uint32_t> bits, size_t i) {
-  return i / 32 < bits.size() && ((bits[i / 32] >> (i % 32)) & 1) != 0;
 }
 
 void mask_token(std::span<float> row, int32_t token) {
@@ -66,13 +63,14 @@ void apply_penalties(std::span<float> row, const SamplingParams& p, const Histor
 }
 
 // Applies allowed ids, bad words, min_tokens, bias and penalties to `source`, into `row`.
-void process(std::span<float> row, std::span<const float> source, const SamplingParams& p, const History& history) {
+void process(std::span<float> row, std::span<const float> source, const SamplingParams& p, const History& history,
+             std::span<const uint32_t> grammar_mask) {
   if (p.allowed_token_ids) {
     keep_allowed(row, source, *p.allowed_token_ids);
   } else {
     std::ranges::copy(source, row.begin());
   }
-  for_each_forbidden(p, history, history.num_output(), [&](int32_t token) { mask_token(row, token); });
+  for_each_forbidden(p, history, history.num_output(), grammar_mask, [&](int32_t token) { mask_token(row, token); });
   for (const auto& [token, bias] : p.logit_bias) {
     if (token >= 0 && static_cast<size_t>(token) < row.size()) row[static_cast<size_t>(token)] += bias;
   }
@@ -179,6 +177,36 @@ Error broken_row(int faults) {
       "together forbid the whole vocabulary; loosen one of them.");
 }
 
+bool allows_only_ends(const SamplingParams& params, std::span<const uint32_t> grammar_mask) {
+  if (grammar_mask.empty()) return false;
+  const auto is_end = [&](int32_t token) {
+    const auto in = [token](const SharedList<int32_t>& ids) {
+      return std::find(ids.begin(), ids.end(), token) != ids.end();
+    };
+    return in(params.eos_token_ids) || in(params.stop_token_ids);
+  };
+  for (size_t w = 0; w < grammar_mask.size(); ++w) {
+    for (uint32_t bits = grammar_mask[w]; bits != 0; bits &= bits - 1) {
+      if (!is_end(static_cast<int32_t>(32 * w) + std::countr_zero(bits))) return false;
+    }
+  }
+  return true;
+}
+
+void apply_mask(std::span<float> row, std::span<const uint32_t> mask) {
+  if (mask.empty()) return;
+  for (size_t begin = 0; begin < row.size(); begin += 32) {
+    const std::span<float> part = row.subspan(begin, std::min<size_t>(32, row.size() - begin));
+    const uint32_t word = begin / 32 < mask.size() ? mask[begin / 32] : 0;
+    if (word == ~uint32_t{0}) continue;
+    if (word == 0) {
+      std::ranges::fill(part, kNegInf);
+      continue;
+    }
+    for (size_t i = 0; i < part.size(); ++i) part[i] = ((word >> i) & 1) != 0 ? part[i] : kNegInf;
+  }
+}
+
 Result<SampleResult> sample_row(std::span<const float> logits, const SamplingParams& params, const History& history,
                                 uint64_t seed, int64_t position, Scratch& scratch,
                                 std::span<const uint32_t> grammar_mask) {
@@ -187,9 +215,7 @@ Result<SampleResult> sample_row(std::span<const float> logits, const SamplingPar
   QUIRE_TRY(check_row(scan));
   if (!grammar_mask.empty()) {
     scratch.masked.assign(logits.begin(), logits.end());
-    for (size_t i = 0; i < logits.size(); ++i) {
-      if (!contains(grammar_mask, i)) scratch.masked[i] = kNegInf;
-    }
+    apply_mask(scratch.masked, grammar_mask);
     row = scratch.masked;
     scan = scan_row(row);
     QUIRE_TRY(check_row(scan));
@@ -199,7 +225,7 @@ Result<SampleResult> sample_row(std::span<const float> logits, const SamplingPar
 
   if (needs_processing(params, history)) {
     scratch.processed.resize(row.size());
-    process(scratch.processed, row, params, history);
+    process(scratch.processed, row, params, history, grammar_mask);
     row = scratch.processed;
     scan = scan_row(row);
     QUIRE_TRY(check_row(scan));

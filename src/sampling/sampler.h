@@ -53,9 +53,14 @@ class History {
   std::vector<int32_t> slots_;
 };
 
-// Calls f(token) for each token that bad_words and min_tokens forbid after num_output tokens of output.
+// Whether a grammar's mask allows nothing but EOS and stop tokens.
+bool allows_only_ends(const SamplingParams& params, std::span<const uint32_t> grammar_mask);
+
+// Calls f(token) for each token that bad_words and min_tokens forbid after num_output tokens of output. Where the
+// grammar allows nothing but the end, it wins over min_tokens.
 template <typename F>
-void for_each_forbidden(const SamplingParams& params, const History& history, int64_t num_output, F&& f) {
+void for_each_forbidden(const SamplingParams& params, const History& history, int64_t num_output,
+                        std::span<const uint32_t> grammar_mask, F&& f) {
   for (const std::vector<int32_t>& word : params.bad_word_ids) {
     // A word's last token is forbidden if the output ends in the tokens before it.
     const std::span<const int32_t> output = history.output();
@@ -63,7 +68,7 @@ void for_each_forbidden(const SamplingParams& params, const History& history, in
     const std::span<const int32_t> head = std::span(word).first(word.size() - 1);
     if (std::ranges::equal(head, output.last(head.size()))) f(word.back());
   }
-  if (num_output >= params.min_tokens) return;
+  if (num_output >= params.min_tokens || allows_only_ends(params, grammar_mask)) return;
   for (const int32_t token : params.eos_token_ids) f(token);
   for (const int32_t token : params.stop_token_ids) f(token);
 }
@@ -94,6 +99,9 @@ struct Scratch {
   std::vector<float> values;
   std::vector<Candidate> candidates;
 };
+
+// Forbids the tokens whose bits are clear; an empty mask allows all.
+void apply_mask(std::span<float> row, std::span<const uint32_t> mask);
 
 // Samples the token at `position` (its index in the sequence: prompt length + output so far). A `grammar_mask` has one
 // bit per token (bit i % 32 of word i / 32; 1: allowed). An Error (NaN or +infinity in the row, or no token is left)

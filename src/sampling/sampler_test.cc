@@ -448,6 +448,17 @@ TEST(Sampler, TheGrammarMaskForbids) {
   EXPECT_EQ(result.logprobs[0].rank, 1);
 }
 
+TEST(Sampler, MinTokensYieldsToAGrammarThatAllowsOnlyTheEnd) {
+  std::vector<float> row(40, 0.0f);
+  SamplingParams params = valid({.temperature = 0}, 40);
+  params.min_tokens = 5;
+  params.eos_token_ids = {7};
+  params.stop_token_ids = {33};
+  EXPECT_EQ(sampled(row, params, {}, 1, 0, std::vector<uint32_t>{1u << 7, 0}).token, 7);
+  EXPECT_EQ(sampled(row, params, {}, 1, 0, std::vector<uint32_t>{1u << 7, 2}).token, 7);
+  EXPECT_EQ(sampled(row, params, {}, 1, 0, std::vector<uint32_t>{1u << 7, 6}).token, 34);
+}
+
 // --- Logprobs. ---
 
 TEST(Sampler, LogprobsAreRawWithTheSampledTokenFirst) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <random>
 
+#include "models/fake_constraint.h"
 #include "models/golden.h"
 #include "models/harness.h"
 
@@ -81,6 +82,7 @@ std::vector<Visit> random_visits(std::mt19937& rng, int count) {
     if (one_in(2)) {
       for (int32_t token = 0; token < 40; ++token) p.eos_token_ids.edit().push_back(token * 11);
     }
+    if (one_in(3)) request.constraint = hashed_constraint(static_cast<uint32_t>(rng()));
     if (one_in(3)) p.stop_token_ids = {static_cast<int32_t>(rng() % 500), static_cast<int32_t>(rng() % 500)};
     visit.step = static_cast<int64_t>(rng() % 30);
     if (one_in(4)) visit.leaves_after = 1 + rng() % 6;

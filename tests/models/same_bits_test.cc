@@ -9,6 +9,7 @@
 #include <set>
 
 #include "model/families/family.h"
+#include "models/fake_constraint.h"
 #include "models/harness.h"
 #include "models/quantised_model.h"
 
@@ -50,6 +51,7 @@ std::vector<engine::Request> random_requests(std::mt19937& rng, int64_t vocab, i
     if (rng() % 3 == 0) request.params.top_p = 0.9;
     if (rng() % 3 == 0) request.params.repetition_penalty = 1.3;
     if (all_rows && rng() % 4 == 0) request.params.prompt_logprobs = 2;
+    if (rng() % 3 == 0) request.constraint = hashed_constraint(static_cast<uint32_t>(rng()));
     requests.push_back(std::move(request));
   }
   return requests;

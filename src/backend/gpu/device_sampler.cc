@@ -31,6 +31,7 @@ SampleRowData data_of(const SampleRow& row) {
   out.settings = row;
   if (out.greedy != 0) out.settings.temperature = 1;
   out.mask = row.mask;
+  out.logprob_mask = row.logprob_mask;
   out.first_edit = row.first_edit;
   out.num_edits = row.num_edits;
   out.logprobs = row.logprobs;
@@ -107,7 +108,7 @@ DeviceSampler::Inputs DeviceSampler::allocate_inputs(Area& area, size_t bytes) {
   bytes = aligned(std::max<size_t>(bytes, 1));
   if (area.inputs == nullptr || area.inputs_used + bytes > area.inputs->bytes()) {
     // Earlier launches may still read the old block, so it is freed when they are done.
-    const size_t size = std::max(aligned(2 * bytes), size_t{256} << 10);
+    const size_t size = std::max(aligned(2 * (area.inputs_used + bytes)), size_t{256} << 10);
     auto host = require(device_.allocate_host(size));
     auto memory = require(device_.allocate(size));
     if (area.inputs != nullptr) require(device_.synchronise());
@@ -125,11 +126,13 @@ DeviceSampler::Inputs DeviceSampler::allocate_inputs(Area& area, size_t bytes) {
 DeviceSampler::RowInputs DeviceSampler::upload_inputs(Area& area, const SampleArgs& args) {
   const size_t row_bytes = aligned(args.rows.size() * sizeof(SampleRowData));
   const size_t edit_bytes = aligned(args.edits.size() * sizeof(SampleEdit));
-  const size_t bytes = row_bytes + edit_bytes + args.masks.size_bytes();
-  packed_.assign(bytes, std::byte{0});
+  const size_t head_bytes = row_bytes + edit_bytes;
+  const size_t bytes = head_bytes + args.masks.size_bytes();
+  packed_.assign(head_bytes, std::byte{0});
   auto* rows = reinterpret_cast<SampleRowData*>(packed_.data());
   for (size_t i = 0; i < args.rows.size(); ++i) {
-    QUIRE_CHECK(args.rows[i].logprobs <= kMaxSampleLogprobs && args.rows[i].mask >= -1);
+    QUIRE_CHECK(args.rows[i].logprobs <= kMaxSampleLogprobs && args.rows[i].mask >= -1 &&
+                args.rows[i].logprob_mask >= -1);
     rows[i] = data_of(args.rows[i]);
   }
   auto* edits = reinterpret_cast<SampleEdit*>(packed_.data() + row_bytes);
@@ -139,11 +142,13 @@ DeviceSampler::RowInputs DeviceSampler::upload_inputs(Area& area, const SampleAr
     const uint flags = (edit.forbidden ? 1u : 0u) | (edit.seen ? 2u : 0u);
     edits[i] = {edit.token, flags | static_cast<uint>(edit.count) << 2, edit.bias};
   }
-  if (!args.masks.empty())
-    std::memcpy(packed_.data() + row_bytes + edit_bytes, args.masks.data(), args.masks.size_bytes());
   const Inputs inputs = allocate_inputs(area, bytes);
-  if (area.inputs_known < area.inputs_used || std::memcmp(inputs.host, packed_.data(), bytes) != 0) {
-    std::memcpy(inputs.host, packed_.data(), bytes);
+  const bool known =
+      area.inputs_known >= area.inputs_used && std::memcmp(inputs.host, packed_.data(), head_bytes) == 0 &&
+      (args.masks.empty() || std::memcmp(inputs.host + head_bytes, args.masks.data(), args.masks.size_bytes()) == 0);
+  if (!known) {
+    std::memcpy(inputs.host, packed_.data(), head_bytes);
+    if (!args.masks.empty()) std::memcpy(inputs.host + head_bytes, args.masks.data(), args.masks.size_bytes());
     device_.upload(inputs.device, inputs.host, bytes);
     area.inputs_known = area.inputs_used;
   }
@@ -178,8 +183,8 @@ void DeviceSampler::sample(const SampleArgs& args, const KnownLargest& largest) 
   };
 
   if (logprobs) {
-    launcher_.launch(KernelId::kSampleLogprobChunks, p, {logprobs_->address(), logits.data, in.settings}, over_chunks,
-                     kSampleThreads);
+    launcher_.launch(KernelId::kSampleLogprobChunks, p, {logprobs_->address(), logits.data, in.settings, in.masks},
+                     over_chunks, kSampleThreads);
   }
   if (edited) edit();
   void* partials = largest.partials;
@@ -202,8 +207,9 @@ void DeviceSampler::sample(const SampleArgs& args, const KnownLargest& largest) 
     p.restore = 1;
     edit();
   }
-  launcher_.launch(KernelId::kSampleLogprobRows, p, {results, top, logits.data, in.settings, logprobs_->address()},
-                   over_rows, kSampleRowThreads);
+  launcher_.launch(KernelId::kSampleLogprobRows, p,
+                   {results, top, logits.data, in.settings, logprobs_->address(), in.masks}, over_rows,
+                   kSampleRowThreads);
 }
 
 // The smallest logit that top-k, top-p and min-p leave in each row, and a draw among the tokens above it.

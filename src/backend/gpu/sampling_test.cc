@@ -361,10 +361,17 @@ TEST(GpuSampling, LogprobsAreOfTheLogitsAsTheyWere) {
   }
   c.edits = {{.token = 5, .forbidden = true}, {.token = 4500, .bias = -3.0f}};
   c.rows[0].num_edits = 2;
+  // Three tokens are allowed in row 2, which wants five, so that two of the list are forbidden ones.
+  c.masks.assign((8200 + 31) / 32, 0);
+  for (const uint32_t token : {6u, 77u, 8199u}) c.masks[token / 32] |= 1u << (token % 32);
+  c.rows[2].mask = c.rows[2].logprob_mask = 0;
   const Results found = sample_everywhere(c);
   EXPECT_EQ(found.rows[0].token, 8000);
   for (size_t r = 0; r < c.rows.size(); ++r) {
-    const std::vector<float> x(c.row(r), c.row(r) + c.vocab);
+    std::vector<float> x(c.row(r), c.row(r) + c.vocab);
+    for (size_t t = 0; r == 2 && t < x.size(); ++t) {
+      if (((c.masks[t / 32] >> (t % 32)) & 1) == 0) x[t] = -kInfinity;
+    }
     const double best = *std::max_element(x.begin(), x.end());
     double total = 0;
     for (const float value : x) total += std::exp(static_cast<double>(value) - best);
@@ -380,7 +387,11 @@ TEST(GpuSampling, LogprobsAreOfTheLogitsAsTheyWere) {
     for (int32_t n = 0; n < wanted[r]; ++n) {
       const SampledTop& top = found.top[r * kMaxSampleLogprobs + static_cast<size_t>(n)];
       EXPECT_EQ(top.token, order[static_cast<size_t>(n)]) << "row " << r << ", place " << n;
-      EXPECT_NEAR(top.logprob, logprob(top.token), 1e-5);
+      if (x[static_cast<size_t>(top.token)] == -kInfinity) {
+        EXPECT_EQ(top.logprob, -kInfinity);
+      } else {
+        EXPECT_NEAR(top.logprob, logprob(top.token), 1e-5);
+      }
     }
   }
 }

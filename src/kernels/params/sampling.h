@@ -32,6 +32,7 @@ struct SampleRowData {
   uint seed_low, seed_high, position_low, position_high;
   SampleSettings settings;  // temperature 1 for greedy rows
   int mask;                 // index of its row in the masks, or -1
+  int logprob_mask;         // the same for its logprobs
   int first_edit, num_edits;
   int logprobs;  // -1: none
   int greedy;
