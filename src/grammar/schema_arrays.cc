@@ -69,7 +69,7 @@ Result<Symbol> SchemaEmitter::listed_array(const ArrayShape& shape, size_t prefi
 Result<Symbol> SchemaEmitter::counted_array(const ArrayShape& shape) {
   using Counts = std::vector<int64_t>;  // the length, then one count for each `contains`
   const size_t prefix = SchemaSets::longest_prefix(shape);
-  int64_t longest = std::max<int64_t>(static_cast<int64_t>(prefix), shape.max ? *shape.max + 1 : shape.min);
+  int64_t longest = std::max<int64_t>({1, static_cast<int64_t>(prefix), shape.max ? *shape.max + 1 : shape.min});
   for (const ContainsSpec& contains : shape.contains)
     longest = std::max(longest, static_cast<int64_t>(contains.from));
   if (shape.contains.size() > 4 || longest > static_cast<int64_t>(kMaxArrayStates))

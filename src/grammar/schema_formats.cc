@@ -69,7 +69,7 @@ std::string uri_template() {
   const std::string percent = "%[0-9A-Fa-f]{2}";
   const std::string letter = "(?:[A-Za-z0-9_]|" + percent + ")";
   const std::string variable = letter + "(?:\\.?" + letter + ")*(?::[1-9][0-9]{0,3}|\\*)?";
-  return "(?:[!#$&()*+,\\-./0-9:;=?@A-Z\\[\\]_a-z~\\u{A0}-\\u{D7FF}\\u{E000}-\\u{FDCF}\\u{FDF0}-\\u{FFEF}"
+  return "(?:[!#$&'()*+,\\-./0-9:;=?@A-Z\\[\\]_a-z~\\u{A0}-\\u{D7FF}\\u{E000}-\\u{FDCF}\\u{FDF0}-\\u{FFEF}"
          "\\u{10000}-\\u{1FFFD}\\u{20000}-\\u{2FFFD}]|" +
          percent + "|\\{[+#./;?&=,!@|]?" + variable + "(?:," + variable + ")*\\})*";
 }

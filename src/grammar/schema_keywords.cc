@@ -119,6 +119,7 @@ Result<ValueSet> SchemaEvaluator::set_of_constant(uint32_t node, const json::Val
         shape.required.push_back(name);
       }
       members.additional = kNever;
+      members.any_order = true;
       shape.specs.push_back(make_spec(std::move(members)));
       break;
     }

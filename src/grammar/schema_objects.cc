@@ -9,7 +9,7 @@ namespace quire::grammar::schema {
 namespace {
 
 constexpr size_t kMaxExists = 3;
-constexpr size_t kMaxFreeRequired = 4;
+constexpr size_t kMaxFree = 5;  // members in any order: each doubles the states
 constexpr size_t kMaxPatterns = 24;
 constexpr size_t kMaxRegions = 96;
 constexpr int64_t kMaxStates = 100'000;
@@ -42,7 +42,8 @@ Result<Symbol> SchemaEmitter::object(const ObjectShape& shape, Style style) {
 }
 
 // The members that are named: listed ones in their order, and required ones that no schema lists, which may stand
-// anywhere among the others.
+// anywhere among the others. Where several schemas list members there is no order among them all, so a few such members
+// may stand anywhere, too.
 Status SchemaEmitter::plan_members(ObjectPlan& plan) {
   const ObjectShape& shape = *plan.shape;
   if (shape.exists.size() > kMaxExists) return unsupported("its negated parts are too many");
@@ -51,7 +52,9 @@ Status SchemaEmitter::plan_members(ObjectPlan& plan) {
   auto required = [&](const std::string& name) {
     return std::find(shape.required.begin(), shape.required.end(), name) != shape.required.end();
   };
+  size_t lists = 0;
   for (const auto& spec : shape.specs) {
+    if (!spec->properties.empty()) lists += spec->any_order ? 2 : 1;
     for (const auto& [name, unused] : spec->properties) {
       if (!seen.emplace(name, true).second) continue;
       QUIRE_TRY(evaluator_.spend(static_cast<int64_t>(1 + shape.required.size() / 16)));
@@ -76,15 +79,20 @@ Status SchemaEmitter::plan_members(ObjectPlan& plan) {
     entry.required = true;
     unlisted.push_back(std::move(entry));
   }
+  if (lists > 1 && plan.listed.size() + unlisted.size() <= kMaxFree) {
+    unlisted.insert(unlisted.begin(), plan.listed.begin(), plan.listed.end());
+    plan.listed.clear();
+  }
+  uint32_t bit = plan.full + 1;
   for (Entry& entry : unlisted) {
     QUIRE_ASSIGN(const bool impossible, never(entry.value));
-    if (unlisted.size() > kMaxFreeRequired || impossible) {
+    if (unlisted.size() > kMaxFree || impossible) {
       plan.listed.push_back(std::move(entry));
       continue;
     }
-    const uint32_t bit = plan.full + 1;
     entry.effect = bit;
-    plan.full |= bit;
+    if (entry.required) plan.full |= bit;
+    bit <<= 1;
     plan.others.push_back(std::move(entry));
   }
   return {};
@@ -172,8 +180,10 @@ Status SchemaEmitter::plan_counts(ObjectPlan& plan) {
   const auto most = static_cast<int64_t>(plan.listed.size() + plan.others.size());
   if (plan.max && !open && *plan.max >= most) plan.max.reset();
   plan.cap = plan.max ? *plan.max : std::max<int64_t>(1, plan.min);
-  const bool repeated = plan.listed.empty() && plan.full == 0;  // emit_others needs no states for these
-  if (!repeated && plan.cap > kMaxStates / (static_cast<int64_t>(plan.full) + 1) / (most + 1))
+  uint32_t effects = 0;
+  for (const Entry& other : plan.others) effects |= other.effect;
+  const bool repeated = plan.listed.empty() && effects == 0;  // emit_others needs no states for these
+  if (!repeated && plan.cap > kMaxStates / (static_cast<int64_t>(effects) + 1) / (most + 1))
     return unsupported("minProperties or maxProperties is too large beside its other keywords");
   return {};
 }
@@ -270,7 +280,11 @@ Status SchemaEmitter::emit_others(ObjectPlan& plan) {
   const uint32_t demands = (uint32_t{1} << shape.exists.size()) - 1;
   for (const Entry& other : plan.others) {
     // Each subset of the demands for some member that this one may meet.
-    const uint32_t may = other.effect & demands;
+    uint32_t may = other.effect & demands;
+    for (size_t i = 0; i < shape.exists.size() && !other.names; ++i) {
+      const StringSet& names = shape.exists[i].names;
+      if (StringSets::is_all(names) || evaluator_.strings().has(names, other.name)) may |= uint32_t{1} << i;
+    }
     for (uint32_t chosen = may;; chosen = (chosen - 1) & may) {
       ConjId id = other.value;
       for (size_t i = 0; i < shape.exists.size(); ++i) {
@@ -287,7 +301,7 @@ Status SchemaEmitter::emit_others(ObjectPlan& plan) {
       if (chosen == 0) break;
     }
   }
-  if (plan.listed.empty() && plan.full == 0) {
+  if (plan.listed.empty() && by_effect.size() == 1 && by_effect.contains(0)) {
     const Ways& ways = by_effect[0];
     std::optional<int64_t> more = plan.max;
     if (more) --*more;
@@ -333,7 +347,7 @@ Symbol SchemaEmitter::close_object(const ObjectPlan& plan) {
   const Symbol before = json ? open("{") : grammar_.empty(), behind = json ? close("}") : grammar_.empty();
   std::vector<Symbol> complete;
   for (const auto& [state, symbol] : plan.states) {
-    if (state.first >= plan.min && state.second == plan.full) complete.push_back(symbol);
+    if (state.first >= plan.min && (state.second & plan.full) == plan.full) complete.push_back(symbol);
   }
   if (!complete.empty()) options.push_back(grammar_.sequence({before, grammar_.choice(complete), behind}));
   if (plan.may_be_empty && plan.min == 0 && plan.full == 0)

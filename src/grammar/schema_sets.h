@@ -52,6 +52,7 @@ struct PropertySpec {
   std::unordered_map<std::string_view, size_t> index;      // name to position; the names are those of `properties`
   std::vector<std::pair<Regex, ConjId>> patterns;
   std::optional<ConjId> additional;
+  bool any_order = false;  // the order of `properties` means nothing: they are the members of a constant
 };
 
 // That at least one member has a name of this set and a value of this kind.
