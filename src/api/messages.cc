@@ -9,8 +9,6 @@
 namespace quire::api {
 namespace {
 
-constexpr size_t kMaxStops = 4;
-
 using Kind = markup::Event::Kind;
 
 class Messages final : public Generation {

@@ -19,7 +19,6 @@ using sampling::SamplingParams;
 using sampling::Strings;
 using sampling::TokenIds;
 
-constexpr size_t kMaxStops = 4;
 constexpr size_t kTailBytes = 4096;  // more than a turn's markers take
 
 FieldType field_type(const ParamInfo& info) {

@@ -10,6 +10,8 @@
 
 namespace quire::api {
 
+constexpr size_t kMaxStops = 4;  // stop strings of a request, as with OpenAI
+
 // The rows of the fields that sampling/param_table.h lists.
 std::vector<Field> sampling_param_fields();
 // The settings of a request, over the model's defaults; fit_length() sets max_tokens.

@@ -7,49 +7,50 @@
 #include <vector>
 
 #include "grammar/dialect_test_tools.h"
+#include "grammar/test_grammars.h"
 
 namespace quire::grammar {
 namespace {
 
-void check(const std::string& text, const std::vector<std::string>& yes, const std::vector<std::string>& no) {
+void check_ebnf(const std::string& text, const std::vector<std::string>& yes, const std::vector<std::string>& no) {
   SCOPED_TRACE(text);
   check_spec(grammar_spec(text), yes, no);
 }
 
 TEST(Ebnf, LiteralsClassesGroupsAndRepetition) {
-  check("root ::= \"a\" \"b\" | \"c\"", {"ab", "c"}, {"a", "", "abc"});
-  check("root ::= \"\" | \"x\"", {"", "x"}, {"xx"});
-  check("root ::= () \"x\"", {"x"}, {""});
-  check("root ::= \"\\n\\t\\r\\b\\f\\\\\\\"\\x41\\u00e9\\U0001F600\"", {"\n\t\r\b\f\\\"Aé😀"}, {});
-  check("root ::= \"中文\"", {"中文"}, {"中"});
-  check("root ::= [a-z0-9_]+", {"a", "z9_"}, {"", "A", "-"});
-  check("root ::= [^\"\\\\\\n]*", {"", "aé"}, {"\"", "\n"});
-  check("root ::= [\\]\\-\\^a]", {"]", "-", "^", "a"}, {"\\"});
-  check("root ::= [a-] [\\u4e00-\\u9fff]", {"-中"}, {"b中"});
-  check("root ::= [^] .", {"\nx", "😀😀"}, {"a"});
-  check("root ::= (\"a\" | \"b\")? \"c\"", {"c", "ac", "bc"}, {"abc"});
-  check("root ::= \"a\"{2} \"b\"{1,} \"c\"{0,2}", {"aab", "aabbcc"}, {"ab", "aabccc"});
-  check("root ::= (\"ab\"+)+ [0-9]*", {"ab", "abab12"}, {"a", "12"});
+  check_ebnf("root ::= \"a\" \"b\" | \"c\"", {"ab", "c"}, {"a", "", "abc"});
+  check_ebnf("root ::= \"\" | \"x\"", {"", "x"}, {"xx"});
+  check_ebnf("root ::= () \"x\"", {"x"}, {""});
+  check_ebnf("root ::= \"\\n\\t\\r\\b\\f\\\\\\\"\\x41\\u00e9\\U0001F600\"", {"\n\t\r\b\f\\\"Aé😀"}, {});
+  check_ebnf("root ::= \"中文\"", {"中文"}, {"中"});
+  check_ebnf("root ::= [a-z0-9_]+", {"a", "z9_"}, {"", "A", "-"});
+  check_ebnf("root ::= [^\"\\\\\\n]*", {"", "aé"}, {"\"", "\n"});
+  check_ebnf("root ::= [\\]\\-\\^a]", {"]", "-", "^", "a"}, {"\\"});
+  check_ebnf("root ::= [a-] [\\u4e00-\\u9fff]", {"-中"}, {"b中"});
+  check_ebnf("root ::= [^] .", {"\nx", "😀😀"}, {"a"});
+  check_ebnf("root ::= (\"a\" | \"b\")? \"c\"", {"c", "ac", "bc"}, {"abc"});
+  check_ebnf("root ::= \"a\"{2} \"b\"{1,} \"c\"{0,2}", {"aab", "aabbcc"}, {"ab", "aabccc"});
+  check_ebnf("root ::= (\"ab\"+)+ [0-9]*", {"ab", "abab12"}, {"a", "12"});
 }
 
 TEST(Ebnf, RulesMayStandInAnyOrderAndSpanLines) {
-  check(
+  check_ebnf(
       "# a comment\nroot ::= first |  # another\n  second\n\nfirst ::= \"1\" third\nsecond ::=\n  \"2\"\nthird ::= "
       "\"#\"",
       {"1#", "2"}, {"1", "#"});
-  check("my-rule.x ::= \"a\"\nroot ::= my-rule.x my-rule.x", {"aa"}, {"a"});
+  check_ebnf("my-rule.x ::= \"a\"\nroot ::= my-rule.x my-rule.x", {"aa"}, {"a"});
 }
 
 TEST(Ebnf, RecursionOfEveryKind) {
-  check("root ::= \"a\" root | \"b\"", {"b", "ab", "aaab"}, {"", "a", "ba"});
-  check("root ::= root \"a\" | \"b\"", {"b", "ba", "baaa"}, {"", "ab"});
-  check("root ::= \"(\" root \")\" | \"\"", {"", "()", "((()))"}, {"(", "())"});
-  check("root ::= ws \"x\" ws\nws ::= ([ \\n] ws)?", {"x", "  x\n"}, {"", "x y"});
-  check("root ::= a\na ::= \"1\" b | \"\"\nb ::= \"2\" a", {"", "12", "1212"}, {"1", "121"});
-  check("root ::= e\ne ::= e \"+\" t | t\nt ::= t \"*\" f | f\nf ::= \"(\" e \")\" | [0-9]+", {"1", "1+2*(3+4)*5"},
-        {"1+", "(1", "1 + 2"});
-  check("root ::= (root \",\")? \"x\"", {"x", "x,x,x"}, {",x"});
-  check("root ::= (\"-\" root)? \"x\"", {"x", "-xx"}, {"-x"});
+  check_ebnf("root ::= \"a\" root | \"b\"", {"b", "ab", "aaab"}, {"", "a", "ba"});
+  check_ebnf("root ::= root \"a\" | \"b\"", {"b", "ba", "baaa"}, {"", "ab"});
+  check_ebnf("root ::= \"(\" root \")\" | \"\"", {"", "()", "((()))"}, {"(", "())"});
+  check_ebnf("root ::= ws \"x\" ws\nws ::= ([ \\n] ws)?", {"x", "  x\n"}, {"", "x y"});
+  check_ebnf("root ::= a\na ::= \"1\" b | \"\"\nb ::= \"2\" a", {"", "12", "1212"}, {"1", "121"});
+  check_ebnf("root ::= e\ne ::= e \"+\" t | t\nt ::= t \"*\" f | f\nf ::= \"(\" e \")\" | [0-9]+", {"1", "1+2*(3+4)*5"},
+             {"1+", "(1", "1 + 2"});
+  check_ebnf("root ::= (root \",\")? \"x\"", {"x", "x,x,x"}, {",x"});
+  check_ebnf("root ::= (\"-\" root)? \"x\"", {"x", "-xx"}, {"-x"});
 }
 
 TEST(Ebnf, TokensOfTheModel) {
@@ -59,17 +60,17 @@ TEST(Ebnf, TokensOfTheModel) {
                     call =
                         "\x01"
                         "1";
-  check("root ::= \"a\" <|end|>", {"a" + end}, {"a", "a<|end|>", end});
-  check("root ::= <[257]> [a-z]+", {call + "x"}, {"x", end + "x"});
-  check("root ::= !<|end|> !<[257,97-98]>", {"zz", call + "c"}, {end + "c", "z" + call, "za"});
-  check("root ::= Token(256, 257) ExcludeToken(97)", {end + "b", call + end}, {end + "a", "bb"});
+  check_ebnf("root ::= \"a\" <|end|>", {"a" + end}, {"a", "a<|end|>", end});
+  check_ebnf("root ::= <[257]> [a-z]+", {call + "x"}, {"x", end + "x"});
+  check_ebnf("root ::= !<|end|> !<[257,97-98]>", {"zz", call + "c"}, {end + "c", "z" + call, "za"});
+  check_ebnf("root ::= Token(256, 257) ExcludeToken(97)", {end + "b", call + end}, {end + "a", "bb"});
 }
 
 TEST(Ebnf, MacroRegexAndRuleOptions) {
-  check("root ::= \"ID-\" Regex(\"[0-9]{3}\")", {"ID-123"}, {"ID-12"});
-  check("root ::= Regex(\"a.b\") Regex(\"\\\\d\", flags=\"i\")", {"a\nb1"}, {"ab1"});
-  check("root ::= \"<\" name \">\" rest\nname[lazy] ::= [a-z]+\nrest ::= [a-z]+", {"<a>bc"}, {"<ab>c"});
-  check("root ::= x \".\"\nx[max_chars=3, capture=\"n\"] ::= [^]*", {"äöü.", ".."}, {"abcd."});
+  check_ebnf("root ::= \"ID-\" Regex(\"[0-9]{3}\")", {"ID-123"}, {"ID-12"});
+  check_ebnf("root ::= Regex(\"a.b\") Regex(\"\\\\d\", flags=\"i\")", {"a\nb1"}, {"ab1"});
+  check_ebnf("root ::= \"<\" name \">\" rest\nname[lazy] ::= [a-z]+\nrest ::= [a-z]+", {"<a>bc"}, {"<ab>c"});
+  check_ebnf("root ::= x \".\"\nx[max_chars=3, capture=\"n\"] ::= [^]*", {"äöü.", ".."}, {"abcd."});
 }
 
 TEST(Ebnf, ErrorsNameTheLine) {
@@ -127,12 +128,6 @@ TEST(Ebnf, ErrorsNameTheLine) {
 TEST(Ebnf, AGrammarWithoutAnyTextIsRefused) {
   const auto grammar = compile_spec(grammar_spec("root ::= \"a\" root"));
   EXPECT_FALSE(grammar.ok());
-}
-
-std::string many(const std::string& part, int count) {
-  std::string out;
-  for (int i = 0; i < count; ++i) out += part;
-  return out;
 }
 
 TEST(Ebnf, HostileGrammarsEndQuickly) {

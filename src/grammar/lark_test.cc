@@ -7,50 +7,53 @@
 #include <vector>
 
 #include "grammar/dialect_test_tools.h"
+#include "grammar/test_grammars.h"
 
 namespace quire::grammar {
 namespace {
 
-void check(const std::string& text, const std::vector<std::string>& yes, const std::vector<std::string>& no) {
+void check_lark(const std::string& text, const std::vector<std::string>& yes, const std::vector<std::string>& no) {
   SCOPED_TRACE(text);
   check_spec(grammar_spec(text), yes, no);
 }
 
 TEST(Lark, RulesTerminalsAndOperators) {
-  check("start: \"a\" | \"b\" \"c\"", {"a", "bc"}, {"b", "abc"});
-  check("start: \"a\"\n     | \"b\"\n\n// a comment\n     | \"c\" -> third\n", {"a", "b", "c"}, {"d"});
-  check("?start: value (\";\" value)*\n!value: INT | NAME\nINT.2: /[0-9]+/\nNAME: /[a-z]+/", {"1;a;22"}, {";", "1;"});
-  check("start: [\"a\" \"b\"] \"c\"", {"c", "abc"}, {"ac"});
-  check("start: \"a\"~2 \"b\"~1..3 \"c\"{2} \"d\"{,1} \"e\"{1,}", {"aabcce", "aabbbccdee"}, {"abcce", "aabbbbcce"});
-  check("start: (\n  \"a\" |\n  \"b\"\n)+", {"a", "ba"}, {""});
-  check("start:\n", {""}, {"a"});
-  check("start: | \"a\"", {"", "a"}, {"aa"});
-  check("start: \"a\"..\"c\" X\nX: \"α\"..\"γ\"+", {"aβ", "cαγ"}, {"d", "ad"});
-  check("start: \"yes\"i /no+/i /a.b/s /c.d/", {"YesNOOa\nbcxd"}, {"yesnoa\nbc\nd"});
-  check("start: \"[?]\\n\\u03bb\"i", {"[?]\nλ", "[?]\nΛ"}, {"x"});
-  check("start: value\nvalue: \"x\" | \"(\" value \")\" | value \"!\"", {"x", "((x))!", "(x!)!!"}, {"(x", "!"});
+  check_lark("start: \"a\" | \"b\" \"c\"", {"a", "bc"}, {"b", "abc"});
+  check_lark("start: \"a\"\n     | \"b\"\n\n// a comment\n     | \"c\" -> third\n", {"a", "b", "c"}, {"d"});
+  check_lark("?start: value (\";\" value)*\n!value: INT | NAME\nINT.2: /[0-9]+/\nNAME: /[a-z]+/", {"1;a;22"},
+             {";", "1;"});
+  check_lark("start: [\"a\" \"b\"] \"c\"", {"c", "abc"}, {"ac"});
+  check_lark("start: \"a\"~2 \"b\"~1..3 \"c\"{2} \"d\"{,1} \"e\"{1,}", {"aabcce", "aabbbccdee"},
+             {"abcce", "aabbbbcce"});
+  check_lark("start: (\n  \"a\" |\n  \"b\"\n)+", {"a", "ba"}, {""});
+  check_lark("start:\n", {""}, {"a"});
+  check_lark("start: | \"a\"", {"", "a"}, {"aa"});
+  check_lark("start: \"a\"..\"c\" X\nX: \"α\"..\"γ\"+", {"aβ", "cαγ"}, {"d", "ad"});
+  check_lark("start: \"yes\"i /no+/i /a.b/s /c.d/", {"YesNOOa\nbcxd"}, {"yesnoa\nbc\nd"});
+  check_lark("start: \"[?]\\n\\u03bb\"i", {"[?]\nλ", "[?]\nΛ"}, {"x"});
+  check_lark("start: value\nvalue: \"x\" | \"(\" value \")\" | value \"!\"", {"x", "((x))!", "(x!)!!"}, {"(x", "!"});
 }
 
 TEST(Lark, TerminalsWithAndAndNot) {
-  check("start: NAME\nNAME: /[a-z]+/ & ~KEYWORD\nKEYWORD: \"if\" | \"else\"", {"iff", "x"}, {"if", "else", "1"});
-  check("start: A\nA: ~(/.*x.*/s)", {"", "abc\n"}, {"axb"});
+  check_lark("start: NAME\nNAME: /[a-z]+/ & ~KEYWORD\nKEYWORD: \"if\" | \"else\"", {"iff", "x"}, {"if", "else", "1"});
+  check_lark("start: A\nA: ~(/.*x.*/s)", {"", "abc\n"}, {"axb"});
 }
 
 TEST(Lark, IgnoredTextFollowsEveryTerminal) {
-  check("%import common.INT\n%import common.WS\n%ignore WS\nstart: item (\",\" item)*\nitem: \"id=\" INT",
-        {"id=1", "id= 1 , id=42\n"}, {" id=1", "i d=1", "id=1 2"});
-  check("%ignore /;+/\n%ignore \" \"\nstart: \"a\" B\nB: \"b\" \"c\"", {"abc", "a;; ;bc "}, {"ab c", ";abc"});
-  check("%llguidance {}\n%grammar_options {\"allow_initial_skip\": true}\n%ignore \" \"\nstart: \"a\"", {"  a "},
-        {"b"});
+  check_lark("%import common.INT\n%import common.WS\n%ignore WS\nstart: item (\",\" item)*\nitem: \"id=\" INT",
+             {"id=1", "id= 1 , id=42\n"}, {" id=1", "i d=1", "id=1 2"});
+  check_lark("%ignore /;+/\n%ignore \" \"\nstart: \"a\" B\nB: \"b\" \"c\"", {"abc", "a;; ;bc "}, {"ab c", ";abc"});
+  check_lark("%llguidance {}\n%grammar_options {\"allow_initial_skip\": true}\n%ignore \" \"\nstart: \"a\"", {"  a "},
+             {"b"});
 }
 
 TEST(Lark, ImportsOfTheCommonLibrary) {
-  check("%import common (SIGNED_NUMBER, ESCAPED_STRING)\nstart: SIGNED_NUMBER ESCAPED_STRING",
-        {"-1.5e+3\"a\\\"b\"", "7\"\""}, {"--1\"\"", "1\"a", "1\"a\nb\""});
-  check("%import common.CNAME -> NAME\n%import common.C_COMMENT\nstart: NAME C_COMMENT", {"_a1/* x **/"},
-        {"1/**/", "a/*"});
-  check("%import common.FLOAT\n%import common.NEWLINE\nstart: FLOAT NEWLINE", {"1e5\n", "1.\r\n", ".5e-1\n\n"},
-        {"1\n"});
+  check_lark("%import common (SIGNED_NUMBER, ESCAPED_STRING)\nstart: SIGNED_NUMBER ESCAPED_STRING",
+             {"-1.5e+3\"a\\\"b\"", "7\"\""}, {"--1\"\"", "1\"a", "1\"a\nb\""});
+  check_lark("%import common.CNAME -> NAME\n%import common.C_COMMENT\nstart: NAME C_COMMENT", {"_a1/* x **/"},
+             {"1/**/", "a/*"});
+  check_lark("%import common.FLOAT\n%import common.NEWLINE\nstart: FLOAT NEWLINE", {"1e5\n", "1.\r\n", ".5e-1\n\n"},
+             {"1\n"});
   for (const char* name : {"DIGIT",          "HEXDIGIT",     "INT",          "SIGNED_INT", "DECIMAL",
                            "_EXP",           "FLOAT",        "SIGNED_FLOAT", "NUMBER",     "SIGNED_NUMBER",
                            "ESCAPED_STRING", "LCASE_LETTER", "UCASE_LETTER", "LETTER",     "WORD",
@@ -68,20 +71,20 @@ TEST(Lark, TokensAndJson) {
                     call =
                         "\x01"
                         "1";
-  check("start: <|call|> /[a-z]+/ <[256]>", {call + "a" + end}, {"a" + end, call + "a"});
-  check("start: <[^256-257]> <[*]>", {"a" + call, "b" + end}, {call + "a"});
-  check(
+  check_lark("start: <|call|> /[a-z]+/ <[256]>", {call + "a" + end}, {"a" + end, call + "a"});
+  check_lark("start: <[^256-257]> <[*]>", {"a" + call, "b" + end}, {call + "a"});
+  check_lark(
       "start: \"<\" %json {\n  \"type\": \"object\", \"properties\": {\"x\": {\"type\": \"integer\"}},\n"
       "  \"required\": [\"x\"], \"additionalProperties\": false\n} \">\"",
       {"<{\"x\": 1}>"}, {"<{}>", "<{\"x\": \"1\"}>"});
 }
 
 TEST(Lark, LazyRulesEndAtTheFirstPlace) {
-  check("start: head rest\nhead[suffix=\"</a>\"]: TEXT\nrest: /[0-9]+/\nTEXT: /(.|\\n)*/", {"x</a>1", "</a>22"},
-        {"x</a>", "x</a></a>1"});
-  check("start: \"<\" name \">\" rest\nname[lazy]: /[a-z]+/\nrest: /[a-z]+/", {"<a>b"}, {"<ab>b"});
-  check("start: a\na[stop=/!+/, capture=\"n\"]: /[a-z!]*/", {"ab!", "!"}, {"ab", "ab!!", "a!b!"});
-  check("start: a \"z\"\na[max_chars=2]: /[a-z]*/", {"abz", "z"}, {"abcz"});
+  check_lark("start: head rest\nhead[suffix=\"</a>\"]: TEXT\nrest: /[0-9]+/\nTEXT: /(.|\\n)*/", {"x</a>1", "</a>22"},
+             {"x</a>", "x</a></a>1"});
+  check_lark("start: \"<\" name \">\" rest\nname[lazy]: /[a-z]+/\nrest: /[a-z]+/", {"<a>b"}, {"<ab>b"});
+  check_lark("start: a\na[stop=/!+/, capture=\"n\"]: /[a-z!]*/", {"ab!", "!"}, {"ab", "ab!!", "a!b!"});
+  check_lark("start: a \"z\"\na[max_chars=2]: /[a-z]*/", {"abz", "z"}, {"abcz"});
 }
 
 TEST(Lark, ErrorsNameTheLine) {
@@ -127,12 +130,6 @@ TEST(Lark, ErrorsNameTheLine) {
       {"start: \"a\" ->", line(1, "a name is missing after \"->\"")},
   };
   for (const auto& [text, message] : cases) EXPECT_EQ(spec_error(grammar_spec(text)), message) << text;
-}
-
-std::string many(const std::string& part, int count) {
-  std::string out;
-  for (int i = 0; i < count; ++i) out += part;
-  return out;
 }
 
 TEST(Lark, HostileGrammarsEndQuickly) {

@@ -15,7 +15,7 @@ namespace {
 using Kind = RegexTree::Kind;
 using Node = RegexTree::Node;
 
-constexpr int kMaxDepth = 200;                  // of nested groups
+constexpr int kMaxGroupDepth = 200;             // of nested groups
 constexpr size_t kMaxPatternBytes = 256 << 10;  // the tree has at most a few nodes per byte
 constexpr int64_t kMaxRepeat = 1'000'000;
 constexpr size_t kMaxSetRanges = 500'000;  // of all different classes together
@@ -232,7 +232,7 @@ class Parser {
 
   Result<uint32_t> group() {
     const size_t offset = pos_++;
-    if (++depth_ > kMaxDepth) return wrong(offset, "groups are nested too deeply");
+    if (++depth_ > kMaxGroupDepth) return wrong(offset, "groups are nested too deeply");
     const bool outer_case = ignore_case_;
     const bool outer_dot = dot_all_;
     Kind look = Kind::kEmpty;

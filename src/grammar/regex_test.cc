@@ -142,7 +142,7 @@ TEST(RegexStore, StopsAtItsLimitsInsteadOfGrowing) {
 }
 
 // A random expression together with a function that says whether a text matches, in the plainest way.
-struct Case {
+struct RandomCase {
   Regex regex;
   std::function<bool(const std::string&)> matches;
 };
@@ -152,7 +152,7 @@ class RandomRegexes {
   explicit RandomRegexes(uint32_t seed) : random_(seed) {}
   RegexStore store;
 
-  Case make(int depth) {
+  RandomCase make(int depth) {
     switch (depth == 0 ? random_() % 2 : random_() % 9) {
       case 0: {
         std::string text;
@@ -165,23 +165,23 @@ class RandomRegexes {
       }
       case 2:
       case 3: {
-        Case a = make(depth - 1), b = make(depth - 1);
+        RandomCase a = make(depth - 1), b = make(depth - 1);
         return {store.concat(a.regex, b.regex), concat(a, b)};
       }
       case 4: {
-        Case a = make(depth - 1), b = make(depth - 1);
+        RandomCase a = make(depth - 1), b = make(depth - 1);
         return {store.either(a.regex, b.regex), [a, b](const std::string& s) { return a.matches(s) || b.matches(s); }};
       }
       case 5: {
-        Case a = make(depth - 1), b = make(depth - 1);
+        RandomCase a = make(depth - 1), b = make(depth - 1);
         return {store.both(a.regex, b.regex), [a, b](const std::string& s) { return a.matches(s) && b.matches(s); }};
       }
       case 6: {
-        Case a = make(depth - 1);
+        RandomCase a = make(depth - 1);
         return {store.complement(a.regex), [a](const std::string& s) { return !a.matches(s); }};
       }
       default: {
-        Case a = make(depth - 1);
+        RandomCase a = make(depth - 1);
         int min = random_() % 3, max = min + random_() % 3;
         bool bounded = random_() % 2;
         Regex regex = bounded ? store.repeat(a.regex, min, max) : store.repeat(a.regex, min);
@@ -191,7 +191,7 @@ class RandomRegexes {
   }
 
  private:
-  static std::function<bool(const std::string&)> concat(const Case& a, const Case& b) {
+  static std::function<bool(const std::string&)> concat(const RandomCase& a, const RandomCase& b) {
     return [a, b](const std::string& s) {
       for (size_t i = 0; i <= s.size(); ++i) {
         if (a.matches(s.substr(0, i)) && b.matches(s.substr(i))) return true;
@@ -200,7 +200,7 @@ class RandomRegexes {
     };
   }
   // Texts have at most 4 bytes, so 8 repetitions are as good as any number.
-  static std::function<bool(const std::string&)> repeat(const Case& a, int min, int max) {
+  static std::function<bool(const std::string&)> repeat(const RandomCase& a, int min, int max) {
     return [a, min, max](const std::string& s) {
       std::set<size_t> ends = {0};
       bool found = false;
@@ -232,7 +232,7 @@ TEST(RegexStore, RandomExpressionsMatchAsTheSlowMatcher) {
   std::vector<std::string> texts = short_texts();
   for (uint32_t seed = 0; seed < 400; ++seed) {
     RandomRegexes random(seed);
-    Case one = random.make(3);
+    RandomCase one = random.make(3);
     bool any = false;
     for (const std::string& text : texts) {
       bool expected = one.matches(text);
@@ -242,7 +242,7 @@ TEST(RegexStore, RandomExpressionsMatchAsTheSlowMatcher) {
     std::optional<bool> nothing = random.store.is_nothing(one.regex, 100'000);
     ASSERT_TRUE(nothing.has_value());
     ASSERT_FALSE(any && *nothing) << seed;
-    Case other = random.make(2);
+    RandomCase other = random.make(2);
     std::optional<bool> contained = random.store.contained(one.regex, other.regex, 100'000);
     ASSERT_TRUE(contained.has_value());
     for (const std::string& text : texts) {

@@ -9,7 +9,7 @@ namespace quire::grammar::schema {
 
 namespace {
 
-constexpr int kMaxDepth = 200;
+constexpr int kMaxDocumentDepth = 200;
 
 bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
   return std::find(words.begin(), words.end(), word) != words.end();
@@ -197,7 +197,7 @@ Result<SchemaDocument> SchemaDocument::make(const json::Value& root) {
 
 Status SchemaDocument::walk(const json::Value& value, uint32_t parent, std::string token, uint32_t resource,
                             bool is_schema, int depth) {
-  if (depth > kMaxDepth) return invalid_argument("The schema is nested too deeply.");
+  if (depth > kMaxDocumentDepth) return invalid_argument("The schema is nested too deeply.");
   const auto self = static_cast<uint32_t>(nodes_.size());
   nodes_.push_back({&value, parent, resource, std::move(token)});
   index_.emplace(&value, self);

@@ -8,7 +8,7 @@ namespace quire::grammar::schema {
 
 namespace {
 
-constexpr int kMaxDepth = 100;
+constexpr int kMaxEvaluationDepth = 100;
 constexpr size_t kMaxTrackedBranches = 4;
 
 // Whether a keyword occurs anywhere in a value.
@@ -142,7 +142,8 @@ Result<ValueSet> SchemaEvaluator::evaluate_negated(uint32_t node) {
 Result<std::shared_ptr<const ValueSet>> SchemaEvaluator::evaluate(uint32_t node) {
   if (const auto known = known_.find(node); known != known_.end()) return known->second;
   if (const Status left = spend(1); !left.ok()) return at(node, "", left.error());
-  if (depth_ >= kMaxDepth) return invalid_argument("The schema at " + document_.path(node) + " is nested too deeply.");
+  if (depth_ >= kMaxEvaluationDepth)
+    return invalid_argument("The schema at " + document_.path(node) + " is nested too deeply.");
   if (!open_.insert(node).second) {
     return invalid_argument("The schema at " + document_.path(node) + " refers to itself without an end.");
   }

@@ -10,7 +10,7 @@ namespace quire::grammar::schema {
 
 namespace {
 
-constexpr int64_t kMaxCount = int64_t{1} << 31;
+constexpr int64_t kMaxKeywordCount = int64_t{1} << 31;
 
 // Adds one type of JSON Schema to a set.
 bool add_type(ValueSet& out, std::string_view type, NumberSets& numbers) {
@@ -44,7 +44,7 @@ Result<std::optional<int64_t>> SchemaEvaluator::count_of(uint32_t node, std::str
   if (value->is_number()) {
     const double number = value->as_double();
     if (number >= 0 && number == std::floor(number))
-      return std::optional<int64_t>(static_cast<int64_t>(std::min(number, static_cast<double>(kMaxCount))));
+      return std::optional<int64_t>(static_cast<int64_t>(std::min(number, static_cast<double>(kMaxKeywordCount))));
   }
   return refuse(node, keyword, "its value is no count");
 }

@@ -13,8 +13,8 @@ namespace quire::grammar {
 
 namespace {
 
-constexpr int kMaxDepth = 80;
-constexpr int64_t kMaxCount = 0x7fffffff;
+constexpr int kMaxFormatDepth = 80;
+constexpr int64_t kMaxTagNumber = 0x7fffffff;
 
 // A marker in pieces: bytes, or a special token.
 struct Piece {
@@ -105,7 +105,7 @@ class TagReader {
                                                     std::string_view name) {
     const json::Value* value = object.find(name);
     if (value == nullptr || value->is_null()) return std::optional<int64_t>();
-    if (!value->is_int() || value->as_int() < 0 || value->as_int() > kMaxCount) {
+    if (!value->is_int() || value->as_int() < 0 || value->as_int() > kMaxTagNumber) {
       return wrong(path, "\"" + std::string(name) + "\" must be a count from 0 to 2147483647");
     }
     return std::optional(value->as_int());
@@ -136,7 +136,7 @@ class TagReader {
   Result<int32_t> token(const json::Value& value, const std::string& path) const {
     const json::Value* id = value.is_object() ? value.find("token") : &value;
     if (value.is_object()) QUIRE_TRY(check_fields(value, path, {"token"}));
-    if (id != nullptr && id->is_int() && id->as_int() >= 0 && id->as_int() <= kMaxCount) {
+    if (id != nullptr && id->is_int() && id->as_int() >= 0 && id->as_int() <= kMaxTagNumber) {
       return static_cast<int32_t>(id->as_int());
     }
     if (id == nullptr || !id->is_string()) return wrong(path, "a token is written as its id or as its text");
@@ -158,7 +158,7 @@ class TagReader {
   }
 
   Result<Symbol> format(const json::Value& value, const std::string& path, const Ends& ends, int depth) {
-    if (depth > kMaxDepth) return wrong(path.substr(0, 200), "it is nested too deeply");
+    if (depth > kMaxFormatDepth) return wrong(path.substr(0, 200), "it is nested too deeply");
     QUIRE_TRY(grammar_.status());
     if (!value.is_object()) return wrong(path, "a format must be an object");
     const json::Value* type = value.find("type");

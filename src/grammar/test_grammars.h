@@ -59,4 +59,11 @@ inline std::shared_ptr<const Vocabulary> byte_vocabulary(const std::vector<std::
   return Vocabulary::make(std::move(all), size + 5);
 }
 
+// `part`, so many times.
+inline std::string many(const std::string& part, int count) {
+  std::string out;
+  for (int i = 0; i < count; ++i) out += part;
+  return out;
+}
+
 }  // namespace quire::grammar

@@ -10,7 +10,7 @@ namespace quire::grammar {
 
 namespace {
 
-constexpr int64_t kMaxCount = 1'000'000;
+constexpr int64_t kMaxRepeats = 1'000'000;
 constexpr int64_t kMaxTokenId = 0x7fffffff;
 
 bool is_digit(char c) {
@@ -174,7 +174,7 @@ Result<RepeatBounds> TextScanner::braces(bool open_start) {
   RepeatBounds out;
   blanks();
   if (!(open_start && peek() == ',')) {
-    QUIRE_ASSIGN(out.min, number(kMaxCount));
+    QUIRE_ASSIGN(out.min, number(kMaxRepeats));
   }
   blanks();
   out.max = out.min;
@@ -182,7 +182,7 @@ Result<RepeatBounds> TextScanner::braces(bool open_start) {
     out.max.reset();
     blanks();
     if (is_digit(peek())) {
-      QUIRE_ASSIGN(out.max, number(kMaxCount));
+      QUIRE_ASSIGN(out.max, number(kMaxRepeats));
     }
     blanks();
   }

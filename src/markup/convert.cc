@@ -11,7 +11,7 @@
 namespace quire::markup {
 namespace {
 
-constexpr int kMaxDepth = 64;       // of nested values
+constexpr int kMaxValueDepth = 64;  // of nested values
 constexpr int kMaxReferences = 32;  // "$ref" to "$ref" to ...
 constexpr int kMaxNodes = 512;      // schemas that types() looks at
 
@@ -129,7 +129,7 @@ std::optional<std::string> as_number(std::string_view text) {
 
 std::optional<json::Value> as_json(std::string_view text) {
   json::Limits limits;
-  limits.max_depth = kMaxDepth;
+  limits.max_depth = kMaxValueDepth;
   auto parsed = json::parse(text, limits);
   if (parsed.ok()) return std::move(parsed).value();
   return std::nullopt;
@@ -303,7 +303,7 @@ std::string convert_text(std::string_view text, const Schema& schema) {
 }
 
 json::Value coerce(json::Value value, const Schema& schema, int depth) {
-  if (schema.node == nullptr || depth > kMaxDepth) return value;
+  if (schema.node == nullptr || depth > kMaxValueDepth) return value;
   if (value.is_object()) {
     for (auto& [key, member] : value.as_object()) {
       member = coerce(std::move(member), schema.property(key), depth + 1);

@@ -8,7 +8,7 @@
 namespace quire::markup {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxElementDepth = 64;
 
 // Reads Gemma's values from a text that is complete.
 class GemmaReader {
@@ -18,7 +18,7 @@ class GemmaReader {
 
   bool value(const Schema& schema, int depth, std::string& out) {
     skip_blanks();
-    if (depth > kMaxDepth) return false;
+    if (depth > kMaxElementDepth) return false;
     if (at_delimiter()) {
       const std::string_view text = delimited();
       if (parse_strings_) {
@@ -139,7 +139,7 @@ class ElementReader {
         if (inside.substr(1) == name) break;
         continue;  // A stray closing tag means nothing.
       }
-      if (depth >= kMaxDepth) continue;
+      if (depth >= kMaxElementDepth) continue;
       const Schema child = inside == "item" && !has_property(schema, "item") ? schema.items() : schema.property(inside);
       children.emplace_back(inside, content(inside, child, depth + 1));
     }

@@ -13,17 +13,17 @@
 #include "markup/scanner.h"
 
 namespace quire::markup {
-namespace {
-
-constexpr size_t kMaxHeld = size_t{256} << 10;  // bytes of a region that may still turn out to be no call
-constexpr size_t kMaxBlanks = 4096;             // blanks that may still turn out to be the end of the content
-
 // What a marker in the content or in the reasoning means.
 enum class Meaning : uint8_t { kRegion, kReasoningStart, kReasoningEnd, kWrapper };
 struct Marker {
   std::string_view text;
   Meaning meaning;
 };
+
+namespace {
+
+constexpr size_t kMaxHeld = size_t{256} << 10;  // bytes of a region that may still turn out to be no call
+constexpr size_t kMaxBlanks = 4096;             // blanks that may still turn out to be the end of the content
 
 std::vector<std::string_view> texts_of(const std::vector<Marker>& markers) {
   std::vector<std::string_view> texts;

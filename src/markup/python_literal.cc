@@ -9,7 +9,7 @@
 namespace quire::markup {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxLiteralDepth = 64;
 
 class LiteralReader {
  public:
@@ -17,7 +17,7 @@ class LiteralReader {
 
   bool value(int depth, std::string& out) {
     skip_blanks();
-    if (depth > kMaxDepth || pos_ >= text_.size()) return false;
+    if (depth > kMaxLiteralDepth || pos_ >= text_.size()) return false;
     const char c = text_[pos_];
     if (c == '[') return sequence('[', ']', depth, out);
     if (c == '(') return tuple(depth, out);
