@@ -281,7 +281,7 @@ TEST(JsonSchema, HostileSchemasAreBounded) {
   schemas.push_back(*json::parse(R"({"minItems":1000000000,"items":{"maxLength":1000000000,"minLength":999999999}})"));
   schemas.push_back(*json::parse(R"({"pattern":"((((a{1,100}){1,100}){1,100}){1,100})b","type":"string"})"));
   json::Object patterns;
-  for (int i = 0; i < 40; ++i) patterns.emplace_back("a.{" + std::to_string(i) + "}b", json::Object{{"minimum", i}});
+  for (int i = 0; i < 16; ++i) patterns.emplace_back("a.{" + std::to_string(i) + "}b", json::Object{{"minimum", i}});
   schemas.push_back(json::Object{{"patternProperties", std::move(patterns)}});
   for (const json::Value& schema : schemas) {
     const auto start = std::chrono::steady_clock::now();

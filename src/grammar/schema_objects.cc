@@ -10,8 +10,8 @@ namespace {
 
 constexpr size_t kMaxExists = 3;
 constexpr size_t kMaxFree = 5;  // members in any order: each doubles the states
-constexpr size_t kMaxPatterns = 24;
-constexpr size_t kMaxRegions = 96;
+constexpr size_t kMaxPatterns = 16;
+constexpr size_t kMaxRegions = 48;
 constexpr int64_t kMaxStates = 100'000;
 
 // A set of names that the schemas of an object treat alike, and which of the object's patterns match them.

@@ -12,6 +12,7 @@ namespace quire::grammar::schema {
 namespace {
 
 constexpr int kMaxTrieDepth = 500;
+constexpr int64_t kProofFuel = 4'000;
 
 // The letter of JSON's short escape of a character, or 0.
 char short_escape(uint32_t code_point) {
@@ -208,7 +209,7 @@ StringSet StringSets::complement(const StringSet& a) {
 bool StringSets::is_none(const StringSet& a) {
   if (a.form == StringSet::Form::kLength) return false;
   if (a.form == StringSet::Form::kValues) return a.values.empty();
-  return store_.is_nothing(a.regex).value_or(false);
+  return store_.is_nothing(a.regex, kProofFuel).value_or(false);
 }
 
 // The spellings of one character with escapes: the short one, and \uXXXX or a surrogate pair.
