@@ -53,6 +53,10 @@ struct JsonOptions {
 Result<Symbol> add_json_schema(Grammar& grammar, const json::Value& schema, const JsonOptions& options);
 Result<Symbol> add_ebnf(Grammar& grammar, std::string_view text, const SpecialTokens& special);
 Result<Symbol> add_lark(Grammar& grammar, std::string_view text, const SpecialTokens& special);
+// EBNF or GBNF if a line has "::=" outside a comment, else Lark.
+Result<Symbol> add_grammar_text(Grammar& grammar, std::string_view text, const SpecialTokens& special);
+// `tag` is {"type": "structural_tag", "format": ...}, a format alone, or the older {"structures": ..., "triggers":
+// ...}.
 Result<Symbol> add_structural_tag(Grammar& grammar, const json::Value& tag, const JsonOptions& options,
                                   const SpecialTokens& special);
 

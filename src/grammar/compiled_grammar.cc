@@ -30,6 +30,27 @@ size_t MaskCache::bytes() const {
   return bytes_;
 }
 
+std::shared_ptr<const StateMask> StateMasks::find(uint32_t state) const {
+  std::lock_guard lock(mutex_);
+  auto entry = entries_.find(state);
+  return entry == entries_.end() ? nullptr : entry->second;
+}
+
+void StateMasks::insert(uint32_t state, std::shared_ptr<const StateMask> mask) {
+  std::lock_guard lock(mutex_);
+  if (bytes_ > kMaxBytes) {
+    entries_.clear();
+    bytes_ = 0;
+  }
+  const size_t size = mask->bytes() + 64;
+  if (entries_.try_emplace(state, std::move(mask)).second) bytes_ += size;
+}
+
+size_t StateMasks::bytes() const {
+  std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
 CompiledGrammar::CompiledGrammar() : parts_(std::make_unique<Parts>()) {}
 CompiledGrammar::~CompiledGrammar() = default;
 
@@ -50,7 +71,8 @@ const Vocabulary& CompiledGrammar::vocabulary() const {
 }
 
 size_t CompiledGrammar::bytes() const {
-  return sizeof(Parts) + parts_->productions.bytes() + parts_->lexer->bytes() + parts_->masks.bytes();
+  return sizeof(Parts) + parts_->productions.bytes() + parts_->lexer->bytes() + parts_->masks.bytes() +
+         parts_->state_masks.bytes();
 }
 
 }  // namespace quire::grammar

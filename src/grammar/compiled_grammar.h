@@ -37,12 +37,46 @@ class MaskCache {
   size_t bytes_ = 0;
 };
 
+// The part of a mask that follows from a state of the lexer alone, whatever the parser knows.
+struct StateMask {
+  // Tokens all of whose bytes lie in one terminal, which may end with the last of them: as bits or, if they are few, as
+  // a list.
+  std::vector<uint32_t> bits;
+  std::vector<uint32_t> tokens;
+  // Nodes of the trie with whose byte a terminal may end inside of tokens that are not all allowed already: there the
+  // parser has to say what may follow.
+  struct Exit {
+    uint32_t slice;
+    uint32_t node;
+    const LexemeSet* lexemes;
+  };
+  std::vector<Exit> exits;
+  size_t bytes() const {
+    return sizeof(StateMask) + (bits.size() + tokens.size()) * sizeof(uint32_t) + exits.size() * sizeof(Exit);
+  }
+};
+
+// State masks by state. Any thread.
+class StateMasks {
+ public:
+  std::shared_ptr<const StateMask> find(uint32_t state) const;
+  void insert(uint32_t state, std::shared_ptr<const StateMask> mask);
+  size_t bytes() const;
+
+ private:
+  static constexpr size_t kMaxBytes = size_t{16} << 20;
+  mutable std::mutex mutex_;
+  std::unordered_map<uint32_t, std::shared_ptr<const StateMask>> entries_;
+  size_t bytes_ = 0;
+};
+
 struct CompiledGrammar::Parts {
   std::shared_ptr<const Vocabulary> vocabulary;
   MatcherLimits limits;
   Productions productions;
   std::unique_ptr<Lexer> lexer;
   MaskCache masks;
+  StateMasks state_masks;
 };
 
 }  // namespace quire::grammar

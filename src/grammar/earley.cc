@@ -62,7 +62,9 @@ size_t Parser::bytes() const {
 
 std::span<const Parser::Item> Parser::items_before(uint32_t row, uint32_t symbol) const {
   std::span<const Item> all = items(row);
-  auto [begin, end] = std::ranges::equal_range(all, symbol, {}, &Item::symbol);
+  auto begin = std::ranges::lower_bound(all, symbol, {}, &Item::symbol);
+  auto end = begin;
+  while (end != all.end() && end->symbol == symbol) ++end;
   return {begin, end};
 }
 

@@ -30,6 +30,7 @@ class FlatMap {
     slots_.shrink_to_fit();
     size_ = 0;
   }
+  size_t size() const { return size_; }
   size_t bytes() const { return slots_.capacity() * sizeof(Slot); }
 
  private:

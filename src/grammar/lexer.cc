@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kFuelPerStep = 10;
 constexpr size_t kMaxTableBytes = size_t{128} << 20;
 constexpr int64_t kAliveFuel = 10'000;
-constexpr size_t kMaxFrontier = 64;
+constexpr size_t kMaxFrontier = 8;
 
 template <typename Range>
 uint64_t hash_of(const Range& values) {
@@ -184,8 +184,10 @@ const std::vector<uint32_t>* Lexer::after_one_char(uint32_t state) {
   return &result.states;
 }
 
-int Lexer::reach_locked(uint32_t state) {
+int Lexer::explore_text(uint32_t state, bool infinite) {
   std::vector<uint32_t> frontier = {state}, seen = frontier, next;
+  auto finite = [this](uint32_t at) { return !store_.infinite({parts_[info(at).begin].regex}); };
+  if (infinite && finite(state)) return 0;
   for (int chars = 0; chars < kMaxReach; ++chars) {
     next.clear();
     for (uint32_t from : frontier) {
@@ -193,6 +195,7 @@ int Lexer::reach_locked(uint32_t state) {
       if (after == nullptr) return chars;
       for (uint32_t to : *after) {
         if (std::ranges::find(seen, to) != seen.end()) continue;
+        if (infinite && finite(to)) return chars;
         seen.push_back(to);
         next.push_back(to);
       }
@@ -202,6 +205,29 @@ int Lexer::reach_locked(uint32_t state) {
     frontier.swap(next);
   }
   return kMaxReach;
+}
+
+// A lexeme such as "any name but these" has many states that differ in which of these names may still come. No text is
+// impossible in any of them, though, since there are infinitely many names that are not excepted: the states of "any
+// name" say how far text may go.
+int Lexer::reach_locked(uint32_t state) {
+  int best = -1;
+  const uint32_t begin = info(state).begin, count = info(state).count;
+  for (uint32_t i = begin; i < begin + count; ++i) {
+    const Part part = parts_[i];
+    std::optional<Regex> rest = store_.without_exceptions({part.regex});
+    if (!rest) continue;
+    uint32_t relaxed = intern(std::array{Part{part.lexeme, rest->index}});
+    if (relaxed == kFailed) continue;
+    auto [known, added] = infinite_reach_.try_emplace(relaxed & kStateMask, 0);
+    if (added) {
+      int reach = explore_text(relaxed & kStateMask, true);
+      known = infinite_reach_.find(relaxed & kStateMask);
+      known->second = reach;
+    }
+    best = std::max(best, known->second);
+  }
+  return best >= 0 ? best : explore_text(state, false);
 }
 
 int Lexer::text_reach(uint32_t state, int64_t& fuel) {

@@ -93,6 +93,8 @@ class Lexer {
   // The states after each plain character, or null if some character leads nowhere.
   const std::vector<uint32_t>* after_one_char(uint32_t state);
   int reach_locked(uint32_t state);
+  // How far plain text may go from this state; with `infinite`, only as long as what may follow is infinite.
+  int explore_text(uint32_t state, bool infinite);
 
   mutable std::mutex mutex_;
   RegexStore store_;
@@ -115,6 +117,7 @@ class Lexer {
     std::vector<uint32_t> states;
   };
   std::unordered_map<uint32_t, AfterChar> after_char_;
+  std::unordered_map<uint32_t, int> infinite_reach_;  // explore_text(state, true)
 };
 
 }  // namespace quire::grammar

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The walk over the token trie that fills a mask.
 #include <algorithm>
+#include <bit>
 
 #include "grammar/matcher_state.h"
 
@@ -65,11 +66,10 @@ void Matcher::State::load(const Position& position) {
   }
 }
 
-void Matcher::State::walk(const TokenSlice& slice, std::span<uint32_t> mask) {
+void Matcher::State::walk(const TokenSlice& slice, uint32_t first, uint32_t last, std::span<uint32_t> mask) {
   const TrieNode* nodes = slice.nodes.data();
-  const auto count = static_cast<uint32_t>(slice.nodes.size());
   const std::array<uint8_t, 256>& classes = lexer.classes();
-  for (uint32_t i = 0; i < count;) {
+  for (uint32_t i = first; i < last;) {
     const TrieNode& node = nodes[i];
     const Level from = levels[node.depth - 1u];
     --parser.fuel;
@@ -115,19 +115,120 @@ void Matcher::State::allow_tokens(const TokenSet& set, std::span<uint32_t> mask)
   for (size_t i = 0; i < mask.size(); ++i) mask[i] |= (set.inverted ? ~bits[i] : bits[i]) & vocabulary.present[i];
 }
 
+uint32_t Matcher::State::walk_state(uint32_t state, uint32_t slice, StateMask& result) {
+  const std::vector<TrieNode>& nodes = vocabulary.slices[slice].nodes;
+  const std::vector<uint32_t>& rank = vocabulary.slices[slice].rank;
+  const std::array<uint8_t, 256>& classes = lexer.classes();
+  const auto count = static_cast<uint32_t>(nodes.size());
+  uint32_t allowed = 0;
+  struct Open {
+    uint32_t exit;     // in result.exits
+    uint32_t allowed;  // before the nodes below it
+  };
+  std::vector<Open> open;
+  // Leaves out exits all of whose tokens are allowed without the parser.
+  auto close = [&](uint32_t node) {
+    while (!open.empty() && node >= nodes[result.exits[open.back().exit].node].next) {
+      const uint32_t at = result.exits[open.back().exit].node;
+      if (allowed - open.back().allowed == rank[nodes[at].next] - rank[at + 1]) result.exits.resize(open.back().exit);
+      open.pop_back();
+    }
+  };
+  path[0] = lexer.transitions(state);
+  path_states[0] = state;
+  for (uint32_t i = 0; i < count;) {
+    if (!open.empty()) close(i);
+    const TrieNode& node = nodes[i];
+    --parser.fuel;
+    uint32_t to = path[node.depth - 1u][classes[node.byte]].load(std::memory_order_acquire);
+    if (to == Lexer::kUnknown) {
+      to = lexer.fill(path_states[node.depth - 1u], classes[node.byte], parser.fuel);
+      if (to == Lexer::kFailed) parser.fail(Parser::Failure::kLexer);
+      if (parser.fuel < 0) parser.fail(Parser::Failure::kFuel);
+      if (parser.failure() != Parser::Failure::kNone) return 0;
+    }
+    if (to == Lexer::kDead) {
+      i = node.next;
+      continue;
+    }
+    if (node.token != TrieNode::kNoToken) {
+      set_bit(result.bits, node.token);
+      ++allowed;
+    }
+    const uint32_t next = to & Lexer::kStateMask;
+    if ((to & Lexer::kAccepts) != 0 && node.next > i + 1) {
+      open.push_back({static_cast<uint32_t>(result.exits.size()), allowed});
+      result.exits.push_back({slice, i, &lexer.accepted(next)});
+    }
+    if ((to & Lexer::kContinues) == 0) {
+      i = node.next;
+      continue;
+    }
+    path[node.depth] = lexer.transitions(next);
+    path_states[node.depth] = next;
+    ++i;
+  }
+  close(count);
+  return allowed;
+}
+
+std::shared_ptr<const StateMask> Matcher::State::state_mask(uint32_t state) {
+  std::shared_ptr<const StateMask> known = grammar.state_masks.find(state);
+  if (known) return known;
+  auto result = std::make_shared<StateMask>();
+  result->bits.resize(last_mask.size());
+  const int reach = lexer.text_reach(state, parser.fuel);
+  uint32_t allowed = 0;
+  bool sliced = false;
+  for (uint32_t i = 0; i < vocabulary.slices.size(); ++i) {
+    const TokenSlice& slice = vocabulary.slices[i];
+    if (slice.max_chars > 0 && reach >= slice.max_chars) {
+      for (size_t word = 0; word < slice.mask.size(); ++word) result->bits[word] |= slice.mask[word];
+      sliced = true;
+    } else {
+      allowed += walk_state(state, i, *result);
+      if (parser.fuel < 0) parser.fail(Parser::Failure::kFuel);
+      if (parser.failure() != Parser::Failure::kNone) return nullptr;
+    }
+  }
+  if (!sliced && allowed < result->bits.size() / 4) {
+    for (size_t word = 0; word < result->bits.size(); ++word) {
+      for (uint32_t rest = result->bits[word]; rest != 0; rest &= rest - 1) {
+        result->tokens.push_back(static_cast<uint32_t>(word * 32) + static_cast<uint32_t>(std::countr_zero(rest)));
+      }
+    }
+    result->bits = {};
+  }
+  grammar.state_masks.insert(state, result);
+  return result;
+}
+
+void Matcher::State::compute_exit(const StateMask::Exit& exit, uint32_t row, std::span<uint32_t> mask) {
+  const TokenSlice& slice = vocabulary.slices[exit.slice];
+  const TrieNode& node = slice.nodes[exit.node];
+  const uint32_t next = parser.scan(row, *exit.lexemes);
+  if (next == Parser::kNone) return;
+  const uint32_t state = parser.row(next).start_state;
+  if (state == Lexer::kDead) return;
+  stack[0] = {lexer.transitions(state), state, next};
+  levels[node.depth] = {0, 1};
+  walk(slice, exit.node + 1, node.next, mask);
+}
+
+// What may follow several threads is what may follow any of them, so each is looked at alone.
 void Matcher::State::compute(std::span<uint32_t> mask) {
   std::ranges::fill(mask, 0);
-  load(now);
-  levels.resize(static_cast<size_t>(vocabulary.max_depth) + 1);
-  levels[0] = {0, static_cast<uint32_t>(now.threads.size())};
-  int reach = 0;
-  for (const Thread& thread : now.threads) reach = std::max(reach, lexer.text_reach(thread.state, parser.fuel));
-  for (const TokenSlice& slice : vocabulary.slices) {
-    if (now.threads.empty()) break;
-    if (slice.max_chars > 0 && reach >= slice.max_chars) {
-      for (size_t i = 0; i < mask.size(); ++i) mask[i] |= slice.mask[i];
-    } else {
-      walk(slice, mask);
+  const size_t depth = static_cast<size_t>(vocabulary.max_depth) + 1;
+  levels.resize(depth);
+  path.resize(depth);
+  path_states.resize(depth);
+  for (const Thread& thread : now.threads) {
+    std::shared_ptr<const StateMask> inside = state_mask(thread.state);
+    if (!inside) return;
+    for (size_t i = 0; i < inside->bits.size(); ++i) mask[i] |= inside->bits[i];
+    for (uint32_t token : inside->tokens) set_bit(mask, token);
+    for (const StateMask::Exit& exit : inside->exits) {
+      compute_exit(exit, thread.row, mask);
       if (parser.failure() != Parser::Failure::kNone) return;
     }
   }

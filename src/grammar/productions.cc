@@ -116,8 +116,8 @@ class Flattener {
     while (!pending.empty()) {
       uint32_t symbol = pending.back();
       pending.pop_back();
-      auto [begin, end] = std::ranges::equal_range(uses, symbol, {}, &std::pair<uint32_t, uint32_t>::first);
-      for (auto use = begin; use != end; ++use) {
+      auto use = std::ranges::lower_bound(uses, symbol, {}, &std::pair<uint32_t, uint32_t>::first);
+      for (; use != uses.end() && use->first == symbol; ++use) {
         if (--missing[use->second] == 0) add(productions[use->second].rule);
       }
     }

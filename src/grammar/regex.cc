@@ -128,6 +128,7 @@ uint32_t RegexStore::State::concat_part(uint32_t part, uint32_t rest) {
                  .nullable = p.nullable && r.nullable,
                  .plain = p.plain && r.plain,
                  .open = p.open || r.open,
+                 .infinite = p.infinite || r.infinite,
                  .a = part,
                  .b = rest});
 }
@@ -192,7 +193,7 @@ void RegexStore::State::join_heads(std::vector<uint32_t>& parts) {
 uint32_t RegexStore::State::either(std::vector<uint32_t> parts, int depth) {
   std::vector<uint32_t> flat;
   ByteSet single;
-  bool empty = false, nullable = false, plain = true, open = false;
+  bool empty = false, nullable = false, plain = true, open = false, infinite = false;
   auto add = [&](uint32_t part) {
     const Node& n = nodes[part];
     if (part == kNothing) return;
@@ -229,8 +230,10 @@ uint32_t RegexStore::State::either(std::vector<uint32_t> parts, int depth) {
   for (uint32_t part : flat) {
     plain = plain && nodes[part].plain;
     open = open || nodes[part].open;
+    infinite = infinite || nodes[part].infinite;
   }
-  return intern({.kind = Kind::kEither, .nullable = nullable || empty, .plain = plain, .open = open}, flat);
+  return intern(
+      {.kind = Kind::kEither, .nullable = nullable || empty, .plain = plain, .open = open, .infinite = infinite}, flat);
 }
 
 uint32_t RegexStore::State::both(std::vector<uint32_t> parts) {
@@ -287,7 +290,13 @@ uint32_t RegexStore::State::repeat(uint32_t a, uint32_t min, uint32_t max) {
     if (n.b == 0) return a;
     if (min <= 1) return repeat(n.a, min, kUnbounded);
   }
-  return intern({.kind = Kind::kRepeat, .nullable = min == 0, .open = n.open, .a = a, .b = min, .c = max});
+  return intern({.kind = Kind::kRepeat,
+                 .nullable = min == 0,
+                 .open = n.open,
+                 .infinite = max == kUnbounded || n.infinite,
+                 .a = a,
+                 .b = min,
+                 .c = max});
 }
 
 namespace {
@@ -405,7 +414,7 @@ int64_t RegexStore::work() const {
 size_t RegexStore::memory() const {
   const State& s = *state_;
   return s.nodes.capacity() * sizeof(State::Node) + (s.lists.capacity() + s.table.capacity()) * sizeof(uint32_t) +
-         s.sets.size() * 120 + s.derived.size() * 40;
+         s.sets.size() * 120 + s.derived.bytes();
 }
 
 Regex RegexStore::nothing() const {
@@ -503,6 +512,26 @@ bool RegexStore::nullable(Regex a) const {
 }
 bool RegexStore::plain(Regex a) const {
   return state_->nodes[a.index].plain;
+}
+
+bool RegexStore::infinite(Regex a) const {
+  return state_->nodes[a.index].infinite && !state_->nodes[a.index].open;
+}
+
+std::optional<Regex> RegexStore::without_exceptions(Regex a) {
+  const State& s = *state_;
+  uint32_t index = a.index;
+  while (s.nodes[index].kind == State::Kind::kConcat) index = s.nodes[index].a;
+  if (s.nodes[index].kind != State::Kind::kBoth) return std::nullopt;
+  std::vector<uint32_t> rest;
+  for (uint32_t part : s.list(s.nodes[index])) {
+    const State::Node& n = s.nodes[part];
+    if (n.kind == State::Kind::kNot && s.nodes[n.a].plain) continue;
+    if (n.open) return std::nullopt;
+    rest.push_back(part);
+  }
+  if (rest.size() != 1) return std::nullopt;
+  return Regex{rest[0]};
 }
 
 }  // namespace quire::grammar

@@ -102,6 +102,11 @@ class RegexStore {
   // Whether a is made of single bytes, sequences and alternatives alone: a literal or a finite set of them. Such
   // expressions stay small when they are joined to others. O(1).
   bool plain(Regex a) const;
+  // True only if a matches strings without end. O(1); false may also mean that this is not known.
+  bool infinite(Regex a) const;
+  // If a is, or begins with, "x but none of finitely many strings": x. Then every beginning of a string of x is one of a
+  // string of a, too, wherever what x allows to follow is infinite.
+  std::optional<Regex> without_exceptions(Regex a);
   // What must follow `byte`: the Brzozowski derivative.
   Regex derivative(Regex a, uint8_t byte);
   // Byte values that this expression cannot tell apart have the same class; classes are numbered from 0 in the order of

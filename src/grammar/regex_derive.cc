@@ -12,11 +12,14 @@ uint32_t RegexStore::State::derive(uint32_t index, uint8_t byte, int depth) {
   const Node n = nodes[index];
   if (n.kind == Kind::kNothing || n.kind == Kind::kEmpty) return kNothing;
   if (n.kind == Kind::kBytes) return sets[n.a].has(byte) ? kEmpty : kNothing;
+  if (n.kind == Kind::kConcat && nodes[n.a].kind == Kind::kBytes) {
+    return sets[nodes[n.a].a].has(byte) ? n.b : kNothing;
+  }
   ++work;
   if (depth > kMaxDepth) full = true;
   if (full) return kNothing;
   uint64_t key = uint64_t{index} * 256 + byte;
-  if (auto known = derived.find(key); known != derived.end()) return known->second;
+  if (const uint32_t* known = derived.find(key)) return *known;
   uint32_t result = kNothing;
   std::vector<uint32_t> parts;
   switch (n.kind) {
@@ -26,7 +29,11 @@ uint32_t RegexStore::State::derive(uint32_t index, uint8_t byte, int depth) {
     case Kind::kEither:
     case Kind::kBoth:
       parts.reserve(n.b);
-      for (uint32_t i = 0; i < n.b; ++i) parts.push_back(derive(lists[n.a + i], byte, depth + 1));
+      for (uint32_t i = 0; i < n.b; ++i) {
+        uint32_t part = derive(lists[n.a + i], byte, depth + 1);
+        if (part != kNothing || n.kind == Kind::kBoth) parts.push_back(part);
+      }
+      work += n.b / 4;
       result = n.kind == Kind::kEither ? either(std::move(parts)) : both(std::move(parts));
       break;
     case Kind::kNot:
@@ -46,7 +53,7 @@ uint32_t RegexStore::State::derive(uint32_t index, uint8_t byte, int depth) {
   }
   if (full) return kNothing;
   if (derived.size() > 4 * max_nodes) derived.clear();
-  derived.emplace(key, result);
+  if (derived.find(key) == nullptr) derived.insert(key, result);
   return result;
 }
 

@@ -16,6 +16,9 @@ using Kind = RegexTree::Kind;
 using Node = RegexTree::Node;
 
 constexpr int64_t kMaxSteps = 1'000'000;
+constexpr int64_t kMaxWork = 5'000'000;  // of the store, about a tenth of a second
+// Parts with an anchor or a look-ahead: the rests that they are joined to grow, so each costs more than the last.
+constexpr int64_t kMaxConditions = 10'000;
 constexpr int64_t kMaxUnrolled = 64;  // repetitions of a part with an anchor or a look-ahead
 
 // What may follow a part of the pattern, up to the end of the text. It depends on whether the part matched the empty
@@ -30,7 +33,8 @@ struct Rest {
 // with the rest and $ leaves only the empty rest. Parts without them are translated once, on their own.
 class Lowering {
  public:
-  Lowering(RegexStore& store, const RegexTree& tree) : store_(store), tree_(tree), plain_(tree.nodes.size()) {}
+  Lowering(RegexStore& store, const RegexTree& tree)
+      : store_(store), tree_(tree), plain_(tree.nodes.size()), sets_(tree.sets.size()), work_before_(store.work()) {}
 
   Result<Regex> lower(bool search) {
     const auto root = static_cast<uint32_t>(tree_.nodes.size() - 1);
@@ -41,12 +45,19 @@ class Lowering {
       out = store_.either(out, store_.concat(store_.repeat(store_.any_char(), 1), later));
     }
     if (error_) return *std::move(error_);
-    if (steps_ > kMaxSteps || store_.full()) return invalid_argument("The pattern is too large or too complex.");
+    if (out_of_fuel()) return invalid_argument("The pattern is too large or too complex.");
     return out;
   }
 
  private:
-  bool spend() { return ++steps_ <= kMaxSteps && !store_.full(); }
+  bool out_of_fuel() const {
+    return steps_ > kMaxSteps || conditions_ > kMaxConditions || store_.work() - work_before_ > kMaxWork ||
+           store_.full();
+  }
+  bool spend() {
+    ++steps_;
+    return !out_of_fuel();
+  }
 
   // The part on its own. Anchors in it match nothing, as inside a longer text.
   Regex plain(uint32_t index) {
@@ -59,7 +70,7 @@ class Lowering {
         out = store_.empty();
         break;
       case Kind::kChars:
-        out = chars(node.chars);
+        out = chars(node.set);
         break;
       case Kind::kSequence:
         out = plain_sequence(node.parts);
@@ -83,11 +94,13 @@ class Lowering {
     return out;
   }
 
-  Regex chars(const text::CodeSet& set) {
+  Regex chars(uint32_t set) {
+    if (sets_[set]) return *sets_[set];
     std::vector<CodePointRange> ranges;
-    ranges.reserve(set.size());
-    for (const auto& [first, last] : set) ranges.push_back({first, last});
-    return store_.chars(ranges);
+    ranges.reserve(tree_.sets[set].size());
+    for (const auto& [first, last] : tree_.sets[set]) ranges.push_back({first, last});
+    sets_[set] = store_.chars(ranges);
+    return *sets_[set];
   }
 
   // Single characters in a row become one literal.
@@ -100,10 +113,8 @@ class Lowering {
     };
     for (const uint32_t part : parts) {
       const Node& node = tree_.nodes[part];
-      const bool single = node.kind == Kind::kChars && node.chars.size() == 1 &&
-                          node.chars[0].first == node.chars[0].second && !is_surrogate(node.chars[0].first);
-      if (single) {
-        utf8::append(literal, node.chars[0].first);
+      if (const std::optional<uint32_t> c = single_char(node)) {
+        utf8::append(literal, *c);
         continue;
       }
       flush();
@@ -112,7 +123,13 @@ class Lowering {
     flush();
     return store_.concat(out);
   }
-  static bool is_surrogate(uint32_t c) { return c >= 0xd800 && c <= 0xdfff; }
+
+  std::optional<uint32_t> single_char(const Node& node) const {
+    if (node.kind != Kind::kChars || tree_.sets[node.set].size() != 1) return std::nullopt;
+    const auto [first, last] = tree_.sets[node.set][0];
+    if (first != last || (first >= 0xd800 && first <= 0xdfff)) return std::nullopt;
+    return first;
+  }
 
   // `part`, then the rest. `at_start`: the text begins at the place where the part begins. If it does not, nothing can
   // bring that back, and rest.same is the same as rest.moved.
@@ -120,6 +137,7 @@ class Lowering {
     if (!spend() || error_) return store_.nothing();
     const Node& node = tree_.nodes[index];
     if (!node.has_anchor && !node.has_ahead) return plain_with_rest(plain(index), rest);
+    ++conditions_;
     switch (node.kind) {
       case Kind::kStart:
         return at_start ? rest.same : store_.nothing();
@@ -207,9 +225,12 @@ class Lowering {
 
   RegexStore& store_;
   const RegexTree& tree_;
-  std::vector<std::optional<Regex>> plain_;
+  std::vector<std::optional<Regex>> plain_;  // by node
+  std::vector<std::optional<Regex>> sets_;
   std::optional<Error> error_;
   int64_t steps_ = 0;
+  int64_t conditions_ = 0;
+  int64_t work_before_ = 0;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 // The parser of regular expressions: from the text of a pattern to a RegexTree.
 #include <algorithm>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "base/utf8.h"
@@ -17,6 +18,7 @@ using Node = RegexTree::Node;
 constexpr int kMaxDepth = 200;                  // of nested groups
 constexpr size_t kMaxPatternBytes = 256 << 10;  // the tree has at most a few nodes per byte
 constexpr int64_t kMaxRepeat = 1'000'000;
+constexpr size_t kMaxSetRanges = 500'000;  // of all different classes together
 constexpr uint32_t kNoNode = 0xffffffff;
 
 // \s of ECMA-262: its white space and line terminators.
@@ -90,9 +92,20 @@ class Parser {
     tree_.nodes.push_back(std::move(node));
     return static_cast<uint32_t>(tree_.nodes.size() - 1);
   }
-  uint32_t add_chars(size_t offset, const text::CodeSet& chars) {
-    return add({.kind = Kind::kChars, .offset = offset, .chars = ignore_case_ ? text::case_closed(chars) : chars});
+  // A node for the characters that the pattern writes between `offset` and the position. What is written the same way
+  // is the same set, which `make` makes only once: sets such as \p{L} are large.
+  template <typename Make>
+  Result<uint32_t> add_chars(size_t offset, const Make& make) {
+    std::string key = (ignore_case_ ? "i" : "-") + std::string(pattern_.substr(offset, pos_ - offset));
+    const auto [it, added] = set_index_.try_emplace(std::move(key), static_cast<uint32_t>(tree_.sets.size()));
+    if (added) {
+      tree_.sets.push_back(make());
+      set_ranges_ += tree_.sets.back().size();
+      if (set_ranges_ > kMaxSetRanges) return wrong(offset, "its classes have too many characters");
+    }
+    return add({.kind = Kind::kChars, .offset = offset, .set = it->second});
   }
+  text::CodeSet with_case(const text::CodeSet& chars) const { return ignore_case_ ? text::case_closed(chars) : chars; }
 
   // Alternatives up to the end of the pattern or of the group.
   Result<uint32_t> choice() {
@@ -193,11 +206,7 @@ class Parser {
         return add({.kind = Kind::kEnd, .offset = offset});
       case '.':
         ++pos_;
-        if (dot_all_) return add({.kind = Kind::kChars, .offset = offset, .chars = {{0, text::kCodePoints - 1}}});
-        return add({.kind = Kind::kChars,
-                    .offset = offset,
-                    .chars = ecma_ ? text::complement({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}})
-                                   : text::complement({{'\n', '\n'}})});
+        return add({.kind = Kind::kChars, .offset = offset, .set = dot()});
       case '{': {
         QUIRE_ASSIGN(const std::optional<Bounds> bounds, quantifier());
         if (bounds) return wrong(offset, "there is nothing to repeat");
@@ -207,7 +216,18 @@ class Parser {
         break;
     }
     const char32_t c = take_char();
-    return add_chars(offset, {{c, c}});
+    return add_chars(offset, [&] { return with_case({{c, c}}); });
+  }
+
+  uint32_t dot() {
+    const std::string key = dot_all_ ? "all" : "dot";  // keys of add_chars begin with "i" or "-"
+    const auto [it, added] = set_index_.try_emplace(key, static_cast<uint32_t>(tree_.sets.size()));
+    if (added && dot_all_) tree_.sets.push_back({{0, text::kCodePoints - 1}});
+    if (added && !dot_all_) {
+      tree_.sets.push_back(ecma_ ? text::complement({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}})
+                                 : text::complement({{'\n', '\n'}}));
+    }
+    return it->second;
   }
 
   Result<uint32_t> group() {
@@ -304,7 +324,7 @@ class Parser {
     }
     if (peek(1) >= '1' && peek(1) <= '9') return refused(offset, "a backreference");
     QUIRE_ASSIGN(const Escape escape, escape_chars());
-    return add_chars(offset, escape.chars);
+    return add_chars(offset, [&] { return with_case(escape.chars); });
   }
 
   struct Escape {
@@ -439,9 +459,10 @@ class Parser {
     if (name.size() > 64) return wrong(offset, "the name of the property is too long");
     if (name == "Any")
       return Escape{text::complement(negative ? text::CodeSet{{0, text::kCodePoints - 1}} : text::CodeSet{})};
-    const std::optional<text::CodeSet> chars = text::set_of_name(name);
-    if (!chars) return refused(offset, "the Unicode property \"" + std::string(name) + "\"");
-    return Escape{negative ? text::complement(*chars) : *chars};
+    const auto [it, added] = properties_.try_emplace(std::string(name));
+    if (added) it->second = text::set_of_name(name);
+    if (!it->second) return refused(offset, "the Unicode property \"" + std::string(name) + "\"");
+    return Escape{negative ? text::complement(*it->second) : *it->second};
   }
 
   Result<uint32_t> char_class() {
@@ -455,10 +476,10 @@ class Parser {
       if (at_end()) return wrong(offset, "the class is not closed by \"]\"");
       QUIRE_TRY(class_member(ranges));
     }
-    text::CodeSet chars = text::united(ranges, {});
-    if (ignore_case_) chars = text::case_closed(chars);
-    if (negative) chars = text::complement(chars);
-    return add({.kind = Kind::kChars, .offset = offset, .chars = std::move(chars)});
+    return add_chars(offset, [&] {
+      const text::CodeSet chars = with_case(text::united(ranges, {}));
+      return negative ? text::complement(chars) : chars;
+    });
   }
 
   Result<Escape> class_char() {
@@ -500,6 +521,9 @@ class Parser {
   bool dot_all_;
   bool ecma_;
   RegexTree tree_;
+  std::unordered_map<std::string, uint32_t> set_index_;
+  std::unordered_map<std::string, std::optional<text::CodeSet>> properties_;
+  size_t set_ranges_ = 0;
 };
 
 }  // namespace

@@ -2,7 +2,7 @@
 // Tests of parse_regex: what patterns match, what they are refused for, and that hostile ones end quickly.
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -224,15 +224,12 @@ TEST(RegexParse, HostilePatternsEndQuickly) {
       many("(^|a)", 10'000),
   };
   for (const std::string& pattern : patterns) {
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     for (const bool search : {false, true}) {
       RegexStore store;
       (void)parse_regex(store, pattern, {.search = search});
     }
-    const auto took = std::chrono::steady_clock::now() - start;
-    EXPECT_LT(took, std::chrono::seconds(4)) << pattern.substr(0, 40);
-    RecordProperty(pattern.substr(0, 10), static_cast<int>(took / std::chrono::milliseconds(1)));
-    printf("%-40.40s %d ms\n", pattern.c_str(), static_cast<int>(took / std::chrono::milliseconds(1)));
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 2.0) << pattern.substr(0, 40);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "grammar/flat_map.h"
 #include "grammar/regex.h"
 
 namespace quire::grammar {
@@ -31,6 +32,7 @@ struct RegexStore::State {
     bool plain = false;
     bool open =
         false;  // has an intersection or a complement in it, so that it may match no string without being node 0
+    bool infinite = false;  // has a repetition without an upper bound in it
     Emptiness emptiness = Emptiness::kUnknown;
     uint32_t a = 0, b = 0, c = 0;
   };
@@ -44,7 +46,7 @@ struct RegexStore::State {
   std::map<std::array<uint64_t, 4>, uint32_t> set_index;
   std::vector<uint32_t> table;  // open addressing: node + 1, or 0
   // Derivatives already computed: node * 256 + byte to node.
-  std::unordered_map<uint64_t, uint32_t> derived;
+  FlatMap derived;
   std::vector<uint64_t> visited;  // by node: the last walk that came here
   uint64_t visit = 0;
   std::vector<uint32_t> number_sets;  // the sets of each digit and of the point, once a kMultiple exists

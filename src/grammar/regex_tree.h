@@ -17,7 +17,7 @@ namespace quire::grammar {
 struct RegexTree {
   enum class Kind : uint8_t {
     kEmpty,     // the empty string
-    kChars,     // one code point of `chars`
+    kChars,     // one code point of sets[set]
     kSequence,  // the parts one after the other
     kChoice,    // one of the parts
     kRepeat,    // parts[0], min to max times
@@ -31,12 +31,13 @@ struct RegexTree {
     bool has_anchor = false;  // a kStart or kEnd in it
     bool has_ahead = false;   // a kAhead or kNotAhead in it
     size_t offset = 0;        // in the pattern, for messages
-    text::CodeSet chars = {};
+    uint32_t set = 0;
     std::vector<uint32_t> parts = {};
     int64_t min = 0;
     std::optional<int64_t> max = {};
   };
   std::vector<Node> nodes;
+  std::vector<text::CodeSet> sets;
 };
 
 Result<RegexTree> parse_regex_tree(std::string_view pattern, const RegexSyntax& syntax);

@@ -17,10 +17,6 @@ bool unconstrained(const ObjectShape& shape) {
          StringSets::is_all(shape.names);
 }
 
-bool unconstrained(const ArrayShape& shape) {
-  return shape.specs.empty() && shape.contains.empty() && shape.min == 0 && !shape.max && !shape.unique;
-}
-
 void tighten(std::optional<int64_t>& max, const std::optional<int64_t>& other) {
   if (other && (!max || *other < *max)) max = other;
 }

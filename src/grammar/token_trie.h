@@ -27,6 +27,7 @@ struct TokenSlice {
   // Tokens of this slice have at most so many characters; 0: these tokens are not (only) plain text.
   int max_chars = 0;
   std::vector<TrieNode> nodes;
+  std::vector<uint32_t> rank;  // by node, and one more: the number of tokens that end before it
   std::vector<uint32_t> mask;  // one bit per token
 };
 

@@ -126,7 +126,14 @@ std::shared_ptr<const Vocabulary> Vocabulary::make(std::vector<Token> tokens, in
     parts.max_depth = std::max(parts.max_depth, static_cast<int>(bytes.size()));
     previous = ids[i];
   }
-  for (size_t i = 0; i < parts.slices.size(); ++i) parts.slices[i].nodes = build_trie(parts.tokens, groups[i]);
+  for (size_t i = 0; i < parts.slices.size(); ++i) {
+    TokenSlice& slice = parts.slices[i];
+    slice.nodes = build_trie(parts.tokens, groups[i]);
+    slice.rank.push_back(0);
+    for (const TrieNode& node : slice.nodes) {
+      slice.rank.push_back(slice.rank.back() + (node.token != TrieNode::kNoToken ? 1 : 0));
+    }
+  }
   return vocabulary;
 }
 
