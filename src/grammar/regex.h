@@ -129,6 +129,9 @@ class RegexStore {
   struct State;  // in regex_state.h, for this class's own files
 
  private:
+  std::optional<bool> is_nothing_in_parts(Regex a, int64_t fuel, int depth);
+  std::optional<bool> explore_nothing(Regex a, int64_t fuel);
+
   std::unique_ptr<State> state_;
 };
 

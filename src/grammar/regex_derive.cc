@@ -169,7 +169,54 @@ RegexStore::ByteClasses RegexStore::all_classes(std::span<const Regex> expressio
   return result;
 }
 
+// Sequences and alternatives are decided by their parts; only intersections and complements must be explored.
 std::optional<bool> RegexStore::is_nothing(Regex a, int64_t fuel) {
+  return is_nothing_in_parts(a, fuel, 0);
+}
+
+std::optional<bool> RegexStore::is_nothing_in_parts(Regex a, int64_t fuel, int depth) {
+  constexpr int kMaxParts = 100;
+  State& s = *state_;
+  const State::Node n = s.nodes[a.index];
+  if (n.nullable || n.emptiness == State::Emptiness::kSome || (!n.open && a.index != State::kNothing)) return false;
+  if (a.index == State::kNothing || n.emptiness == State::Emptiness::kNone) return true;
+  std::optional<bool> out;
+  if (depth > kMaxParts) return explore_nothing(a, fuel);
+  if (n.kind == State::Kind::kConcat) {
+    out = false;
+    uint32_t part = a.index;
+    while (true) {
+      const State::Node here = s.nodes[part];
+      const bool last = here.kind != State::Kind::kConcat;
+      const std::optional<bool> none = is_nothing_in_parts({last ? part : here.a}, fuel, depth + 1);
+      if (none == true) {
+        out = true;
+        break;
+      }
+      if (!none) out.reset();
+      if (last) break;
+      part = here.b;
+    }
+  } else if (n.kind == State::Kind::kEither) {
+    out = true;
+    for (uint32_t i = 0; i < n.b && out != false; ++i) {
+      const std::optional<bool> none = is_nothing_in_parts({s.lists[n.a + i]}, fuel, depth + 1);
+      if (none == false) {
+        out = false;
+      } else if (!none) {
+        out.reset();
+      }
+    }
+  } else if (n.kind == State::Kind::kRepeat) {
+    out = is_nothing_in_parts({n.a}, fuel, depth + 1);  // at least once, or it would be nullable
+  } else {
+    return explore_nothing(a, fuel);
+  }
+  if (out) s.nodes[a.index].emptiness = *out ? State::Emptiness::kNone : State::Emptiness::kSome;
+  return out;
+}
+
+std::optional<bool> RegexStore::explore_nothing(Regex a, int64_t fuel) {
   State& s = *state_;
   struct Visit {
     uint32_t index;

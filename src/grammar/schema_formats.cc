@@ -86,36 +86,38 @@ std::string two_digits(int value) {
 
 // The second 60 exists only where it is 23:59 in UTC. Which hours and which minutes go with which offset are two
 // conditions on the same text, so they are intersected.
-Result<Regex> leap_second(RegexStore& store) {
-  const std::string second = ":60" + kFraction;
-  std::string hours_plus, minutes_plus, hours_minus, minutes_minus, even_plus;
-  auto add = [](std::string& out, const std::string& option) { out += (out.empty() ? "" : "|") + option; };
+Regex leap_second(RegexStore& store) {
+  const Regex digit = store.bytes(ByteSet::range('0', '9'));
+  const Regex two = store.repeat(digit, 2, 2), sign = store.bytes(ByteSet::of("+-"));
+  const Regex second =
+      store.concat(store.literal(":60"), store.optional(store.concat(store.literal("."), store.repeat(digit, 1))));
+  // Each is a text HH:MM:60+HH:MM with some of its numbers given.
+  auto text = [&](Regex hour, Regex minute, Regex zone, Regex zone_hour, Regex zone_minute) {
+    const Regex colon = store.literal(":");
+    return store.concat(std::vector<Regex>{hour, colon, minute, second, zone, zone_hour, colon, zone_minute});
+  };
+  auto number = [&](int value) { return store.literal(two_digits(value)); };
+  const Regex plus = store.literal("+"), minus = store.literal("-");
+  std::vector<Regex> even, plus_hours, plus_minutes, minus_hours, minus_minutes;
   for (int hour = 0; hour < 24; ++hour) {
-    const std::string offset = two_digits(hour);
-    add(hours_plus, offset + ":[0-9]{2}" + second + "\\+" + offset + ":[0-9]{2}");
-    add(even_plus, two_digits((23 + hour) % 24) + ":59" + second + "\\+" + offset + ":00");
-    add(hours_minus, two_digits(23 - hour) + ":[0-9]{2}" + second + "-" + offset + ":[0-9]{2}");
+    even.push_back(text(number((23 + hour) % 24), number(59), plus, number(hour), number(0)));
+    plus_hours.push_back(text(number(hour), two, plus, number(hour), two));
+    minus_hours.push_back(text(number(23 - hour), two, minus, number(hour), two));
   }
   for (int minute = 0; minute < 60; ++minute) {
-    const std::string rest = second + "[+\\-][0-9]{2}:" + two_digits(minute);
-    if (minute > 0) add(minutes_plus, "[0-9]{2}:" + two_digits(minute - 1) + rest);
-    add(minutes_minus, "[0-9]{2}:" + two_digits(59 - minute) + rest);
+    if (minute > 0) plus_minutes.push_back(text(two, number(minute - 1), sign, two, number(minute)));
+    minus_minutes.push_back(text(two, number(59 - minute), sign, two, number(minute)));
   }
-  QUIRE_ASSIGN(const Regex plus_hours, parse_regex(store, hours_plus));
-  QUIRE_ASSIGN(const Regex plus_minutes, parse_regex(store, minutes_plus));
-  QUIRE_ASSIGN(const Regex plus_even, parse_regex(store, even_plus));
-  QUIRE_ASSIGN(const Regex minus_hours, parse_regex(store, hours_minus));
-  QUIRE_ASSIGN(const Regex minus_minutes, parse_regex(store, minutes_minus));
-  QUIRE_ASSIGN(const Regex utc, parse_regex(store, "23:59" + second + "[zZ]"));
-  return store.either(
-      std::vector<Regex>{utc, plus_even, store.both(plus_hours, plus_minutes), store.both(minus_hours, minus_minutes)});
+  const Regex utc = store.concat(store.literal("23:59"), store.concat(second, store.bytes(ByteSet::of("zZ"))));
+  return store.either(std::vector<Regex>{utc, store.either(even),
+                                         store.both(store.either(plus_hours), store.either(plus_minutes)),
+                                         store.both(store.either(minus_hours), store.either(minus_minutes))});
 }
 
 Result<Regex> time_regex(RegexStore& store) {
   QUIRE_ASSIGN(const Regex ordinary, parse_regex(store, kHour + ":" + kMinute + ":[0-5][0-9]" + kFraction +
                                                             "(?:[zZ]|[+\\-]" + kHour + ":" + kMinute + ")"));
-  QUIRE_ASSIGN(const Regex leap, leap_second(store));
-  return store.either(ordinary, leap);
+  return store.either(ordinary, leap_second(store));
 }
 
 Result<Regex> date_time_regex(RegexStore& store) {

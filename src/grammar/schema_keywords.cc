@@ -11,6 +11,7 @@ namespace quire::grammar::schema {
 namespace {
 
 constexpr int64_t kMaxKeywordCount = int64_t{1} << 31;
+constexpr size_t kMaxValues = 100'000;
 
 // Adds one type of JSON Schema to a set.
 bool add_type(ValueSet& out, std::string_view type, NumberSets& numbers) {
@@ -135,6 +136,7 @@ Status SchemaEvaluator::on_const(uint32_t node, ValueSet& out) {
 Status SchemaEvaluator::on_enum(uint32_t node, ValueSet& out) {
   const json::Value* list = find(node, "enum");
   if (!list->is_array()) return refuse(node, "enum", "its value is no list");
+  if (list->as_array().size() > kMaxValues) return refuse(node, "enum", "it lists too many values");
   ValueSet some;
   std::vector<std::string> strings;
   for (const json::Value& value : list->as_array()) {

@@ -10,9 +10,10 @@ namespace {
 
 constexpr size_t kMaxExists = 3;
 constexpr size_t kMaxFree = 5;  // members in any order: each doubles the states
-constexpr size_t kMaxPatterns = 24;
-constexpr size_t kMaxRegions = 96;
+constexpr size_t kMaxPatterns = 16;
+constexpr size_t kMaxRegions = 48;
 constexpr int64_t kMaxStates = 100'000;
+constexpr int64_t kMaxRegionWork = 1'000'000;  // steps of the store
 
 // A set of names that the schemas of an object treat alike, and which of the object's patterns match them.
 struct Region {
@@ -120,6 +121,7 @@ Status SchemaEmitter::plan_regions(ObjectPlan& plan) {
   if (patterns.size() > kMaxPatterns) return unsupported("its patterns for names are too many");
   const bool dropped_rest = !options_.additional_properties && lists && !says;
   // Where only patterns allow members, the rest of all names need not be described.
+  const int64_t most_work = store_.work() + kMaxRegionWork;
   std::vector<Region> regions(1);
   regions[0].names = strings.both(shape.names, strings.complement(StringSets::of_values(plan.names)));
   regions[0].whole = StringSets::is_all(shape.names);
@@ -129,6 +131,7 @@ Status SchemaEmitter::plan_regions(ObjectPlan& plan) {
     std::vector<Region> divided;
     for (Region& region : regions) {
       QUIRE_TRY(evaluator_.spend(50));
+      if (store_.work() > most_work) return unsupported("its patterns for names take too long to compare");
       for (const bool matches : {true, false}) {
         Region part = region;
         part.names = strings.both(region.names, matches ? inside : outside);

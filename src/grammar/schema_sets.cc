@@ -10,6 +10,7 @@ namespace {
 
 constexpr size_t kMaxShapes = 1000;
 constexpr int kMaxProofDepth = 12;
+constexpr int64_t kMaxWork = 10'000'000;  // steps of the store, some 0.1 microseconds each
 
 bool unconstrained(const ObjectShape& shape) {
   return shape.specs.empty() && shape.required.empty() && shape.exists.empty() && shape.min == 0 && !shape.max &&
@@ -74,7 +75,7 @@ SchemaSets::SchemaSets(RegexStore& store, bool strict_integers)
 
 Status SchemaSets::spend(int64_t amount) {
   fuel_ -= amount;
-  if (fuel_ < 0) return unsupported("the schema takes too long to translate");
+  if (fuel_ < 0 || store_.work() > kMaxWork) return unsupported("the schema takes too long to translate");
   if (store_.full()) return unsupported("the regular expressions of the schema need too much memory");
   return {};
 }

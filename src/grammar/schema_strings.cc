@@ -12,6 +12,7 @@ namespace quire::grammar::schema {
 namespace {
 
 constexpr int kMaxTrieDepth = 500;
+constexpr int64_t kProofFuel = 4'000;
 
 // The letter of JSON's short escape of a character, or 0.
 char short_escape(uint32_t code_point) {
@@ -43,15 +44,25 @@ Regex unit_escape(RegexStore& store, uint32_t unit) {
   return store.concat(store.literal("\\u"), store.literal_ignoring_case(text.substr(2)));
 }
 
-// One character of a JSON string in any spelling, lone surrogates left out.
-Regex any_spelling(RegexStore& store) {
+// One character of a JSON string in any spelling, lone surrogates left out. `own`: printable ASCII has no spelling
+// \uXXXX.
+Regex any_spelling(RegexStore& store, bool own) {
   const CodePointRange special[] = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
   const Regex hex = store.bytes(ByteSet::of("0123456789abcdefABCDEF"));
   const Regex backslash_u = store.literal("\\u");
   const Regex hex2 = store.repeat(hex, 2, 2), hex3 = store.repeat(hex, 3, 3);
   const Regex d = store.bytes(ByteSet::of("dD"));
-  const Regex not_surrogate = store.either(store.concat(store.bytes(ByteSet::of("0123456789abcefABCEF")), hex3),
-                                           store.concat(d, store.concat(store.bytes(ByteSet::of("01234567")), hex2)));
+  const Regex zero = store.literal("0");
+  Regex low_half = store.concat(zero, hex3);  // U+0000 to U+0FFF
+  if (own) {
+    const Regex unprintable = store.either(std::vector<Regex>{
+        store.concat(store.bytes(ByteSet::of("0189abcdefABCDEF")), hex), store.literal("7f"), store.literal("7F")});
+    low_half = store.concat(zero, store.either(store.concat(zero, unprintable),
+                                               store.concat(store.bytes(ByteSet::of("123456789abcdefABCDEF")), hex2)));
+  }
+  const Regex not_surrogate =
+      store.either(std::vector<Regex>{low_half, store.concat(store.bytes(ByteSet::of("123456789abcefABCEF")), hex3),
+                                      store.concat(d, store.concat(store.bytes(ByteSet::of("01234567")), hex2))});
   const Regex high = store.concat(d, store.concat(store.bytes(ByteSet::of("89abAB")), hex2));
   const Regex low = store.concat(d, store.concat(store.bytes(ByteSet::of("cdefCDEF")), hex2));
   const Regex escapes =
@@ -107,7 +118,10 @@ Regex either_of_literals(RegexStore& store, const std::vector<std::string>& valu
 }
 
 StringSets::StringSets(RegexStore& store)
-    : store_(store), quote_(store.literal("\"")), character_(any_spelling(store)) {}
+    : store_(store),
+      quote_(store.literal("\"")),
+      character_(any_spelling(store, false)),
+      name_character_(any_spelling(store, true)) {}
 
 StringSet StringSets::of_values(std::vector<std::string> values) {
   std::sort(values.begin(), values.end());
@@ -195,7 +209,7 @@ StringSet StringSets::complement(const StringSet& a) {
 bool StringSets::is_none(const StringSet& a) {
   if (a.form == StringSet::Form::kLength) return false;
   if (a.form == StringSet::Form::kValues) return a.values.empty();
-  return store_.is_nothing(a.regex).value_or(false);
+  return store_.is_nothing(a.regex, kProofFuel).value_or(false);
 }
 
 // The spellings of one character with escapes: the short one, and \uXXXX or a surrogate pair.
@@ -211,21 +225,6 @@ Regex StringSets::escape(uint32_t code_point) {
     out = store_.either(out, store_.literal(std::string("\\") + letter));
   if (code_point == '/') out = store_.either(out, store_.literal("\\/"));
   return out;
-}
-
-Regex StringSets::every_spelling(std::string_view value) {
-  std::vector<Regex> parts = {quote_};
-  for (size_t pos = 0; pos < value.size();) {
-    const utf8::Decoded decoded = utf8::decode(value, pos);
-    const uint32_t code_point = decoded.code_point;
-    Regex part = escape(code_point);
-    if (code_point >= 0x20 && code_point != '"' && code_point != '\\')
-      part = store_.either(part, store_.literal(value.substr(pos, decoded.size)));
-    parts.push_back(part);
-    pos += decoded.size;
-  }
-  parts.push_back(quote_);
-  return store_.concat(parts);
 }
 
 Regex StringSets::text_of_value(std::string_view value) {
@@ -259,11 +258,11 @@ Regex StringSets::text_of_value(std::string_view value) {
 }
 
 Regex StringSets::text_except(const std::vector<std::string>& values) {
-  const Regex every = text(all());
-  if (values.empty()) return every;
-  std::vector<Regex> spellings;
-  for (const std::string& value : values) spellings.push_back(every_spelling(value));
-  return store_.both(every, store_.complement(store_.either(spellings)));
+  if (last_except_ && last_except_->first == values) return last_except_->second;
+  Regex out = store_.concat(quote_, store_.concat(store_.repeat(name_character_, 0), quote_));
+  if (!values.empty()) out = store_.both(out, store_.complement(text(of_values(values))));
+  last_except_.emplace(values, out);
+  return out;
 }
 
 Regex StringSets::text(const StringSet& a) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "grammar/regex.h"
@@ -47,18 +48,19 @@ class StringSets {
   Regex text(const StringSet& a);
   // The JSON texts of one string, with their quotes, in every spelling but escapes of printable ASCII.
   Regex text_of_value(std::string_view value);
-  // Every JSON string but the spellings of these.
+  // Every JSON string but these, in every spelling but escapes of printable ASCII.
   Regex text_except(const std::vector<std::string>& values);
   // The values of a set that has at most `limit` of them; nothing if there may be more.
   std::optional<std::vector<std::string>> values(const StringSet& a, size_t limit);
 
  private:
   Regex escape(uint32_t code_point);
-  Regex every_spelling(std::string_view value);
 
   RegexStore& store_;
   Regex quote_;
-  Regex character_;  // one character of a JSON string, in any spelling
+  Regex character_;       // one character of a JSON string, in any spelling
+  Regex name_character_;  // the same without escapes of printable ASCII
+  std::optional<std::pair<std::vector<std::string>, Regex>> last_except_;
 };
 
 // The alternation of many literals: sorted and factored by their common prefixes, in time linear in their bytes.

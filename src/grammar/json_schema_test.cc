@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// JSON Schema, keyword by keyword: which texts a schema accepts, and what it is refused for.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "grammar/compile.h"
+#include "grammar/matcher.h"
+
+namespace quire::grammar {
+namespace {
+
+std::shared_ptr<const Vocabulary> bytes_vocabulary() {
+  static const std::shared_ptr<const Vocabulary> vocabulary = [] {
+    std::vector<Vocabulary::Token> tokens;
+    for (int byte = 0; byte < 256; ++byte) tokens.push_back({std::string(1, static_cast<char>(byte)), false});
+    return Vocabulary::make(std::move(tokens), 256);
+  }();
+  return vocabulary;
+}
+
+// A schema that is ready to try texts on.
+class Schema {
+ public:
+  explicit Schema(std::string_view text, const JsonOptions& options = {}) {
+    const Result<json::Value> schema = json::parse(text);
+    Grammar grammar;
+    const Result<Symbol> symbol = add_json_schema(grammar, schema.value(), options);
+    if (!symbol.ok()) {
+      error_ = symbol.error().message;
+      return;
+    }
+    grammar.set_start(*symbol);
+    Result<std::shared_ptr<const CompiledGrammar>> compiled =
+        CompiledGrammar::make(std::move(grammar), bytes_vocabulary());
+    if (compiled.ok()) {
+      compiled_ = *compiled;
+    } else {
+      error_ = compiled.error().message;
+    }
+  }
+  bool accepts(std::string_view text) const {
+    EXPECT_EQ(error_, "");
+    if (compiled_ == nullptr) return false;
+    Matcher matcher(compiled_);
+    return matcher.accept_bytes(text) && matcher.may_end();
+  }
+  const std::string& error() const { return error_; }
+
+ private:
+  std::shared_ptr<const CompiledGrammar> compiled_;
+  std::string error_;
+};
+
+struct Case {
+  const char* schema;
+  std::vector<const char*> accepted;
+  std::vector<const char*> refused;
+};
+
+void check(const std::vector<Case>& cases) {
+  for (const Case& each : cases) {
+    const Schema schema(each.schema);
+    EXPECT_EQ(schema.error(), "") << each.schema;
+    for (const char* text : each.accepted) EXPECT_TRUE(schema.accepts(text)) << each.schema << " accepts " << text;
+    for (const char* text : each.refused) EXPECT_FALSE(schema.accepts(text)) << each.schema << " refuses " << text;
+  }
+}
+
+TEST(JsonSchema, TypesAndConstants) {
+  check({
+      {R"({"type":"string"})", {R"("")", R"("a\n\u00e9\ud83d\ude00é")"}, {"1", R"("a)", R"("\ud83d")", "\"\n\""}},
+      {R"({"type":["integer","null"]})", {"0", "-12", "1.0", "null"}, {"1.5", "01", "\"1\"", "true"}},
+      {R"({"type":"number"})", {"1.5e-3", "0", "-0.1"}, {"1.", ".5", "NaN", "+1"}},
+      {R"({"enum":["a","é",1,null,[1,{"x":2}]]})",
+       {R"("a")", R"("\u00e9")", "1", "1.0", "null", R"([1, {"x": 2}])"},
+       {R"("\u0061")", "2", "[1]", R"([1,{"x":3}])", R"("b")"}},
+      {R"({"const":{"b":1,"a":2}})",
+       {R"({"b":1,"a":2})", R"({"a":2,"b":1})"},
+       {R"({"b":1})", R"({"b":1,"a":2,"c":3})"}},
+      {"true", {"1", "[]", R"({"a":[{}]})", "\"x\""}, {"", "tru", "[1,]"}},
+      {R"({"$schema":"http://json-schema.org/draft-04/schema#","type":"integer"})", {"1"}, {"1.0"}},
+  });
+}
+
+TEST(JsonSchema, Numbers) {
+  check({
+      {R"({"type":"integer","minimum":-3,"maximum":120})",
+       {"-3", "0", "-0", "7", "99", "120", "120.0"},
+       {"-4", "121", "1000", "120.5", "1e1"}},
+      {R"({"minimum":0.5,"exclusiveMaximum":10})",
+       {"0.5", "0.50", "1", "9.999", "\"x\""},
+       {"0.49", "0", "10", "10.0", "-1", "11", "1e5"}},
+      {R"({"type":"number","minimum":0})", {"0", "-0.0", "1e5", "3.25e-7"}, {"-1", "-0.1", "-1e-9"}},
+      {R"({"minimum":5,"exclusiveMinimum":true})", {"5.1", "6"}, {"5", "5.0", "4"}},
+      {R"({"type":"integer","multipleOf":7})", {"0", "7", "-49", "7007"}, {"1", "8", "50"}},
+      {R"({"multipleOf":0.01})", {"1", "19.99", "0.5", "1.230"}, {"0.001", "1.234"}},
+      {R"({"multipleOf":0.075})", {"0.075", "0.15", "3", "-0.3"}, {"0.1", "0.0075"}},
+      {R"({"type":"integer","not":{"enum":[3,5]},"minimum":2,"maximum":6})", {"2", "4", "6"}, {"3", "3.0", "5", "7"}},
+  });
+}
+
+TEST(JsonSchema, Strings) {
+  check({
+      {R"({"minLength":2,"maxLength":3})", {R"("é日")", R"("a\nb")", R"("\u0041bc")", "5"}, {R"("a")", R"("abcd")"}},
+      {R"({"type":"string","pattern":"^a+\"b$"})", {R"("a\"b")", R"("aaa\"b")"}, {R"("ab")", R"("xa\"b")"}},
+      {R"({"type":"string","pattern":"b"})", {R"("abc")", R"("\nb\\")"}, {R"("ac")"}},
+      {R"({"type":"string","pattern":"^[a-z]*$","maxLength":3})", {R"("abc")", R"("")"}, {R"("abcd")", R"("a1")"}},
+      {R"({"type":"string","not":{"pattern":"^x"}})", {R"("ax")", R"("")"}, {R"("x")", R"("xa")"}},
+      {R"({"format":"date-time","type":"string"})",
+       {R"("2024-02-29T12:00:00Z")", R"("1998-12-31T23:59:60Z")", R"("1990-12-31T15:59:60.1-08:00")"},
+       {R"("2023-02-29T12:00:00Z")", R"("1998-12-31T22:59:60Z")", R"("2024-01-01")"}},
+      {R"({"format":"ipv6","type":"string"})", {R"("::1")", R"("1:2::ffff:1.2.3.4")"}, {R"("1:2")", R"("::1%a")"}},
+      {R"({"format":"uuid","type":"string"})", {R"("2EB8AA08-aa98-11ea-b4aa-73b441d16380")"}, {R"("2EB8AA08")"}},
+      {R"({"format":"int32","type":"integer"})", {"5"}, {"\"a\""}},
+  });
+}
+
+TEST(JsonSchema, Objects) {
+  check({
+      {R"({"properties":{"a":{"type":"integer"},"b":{"type":"string"}},"required":["b"]})",
+       {R"({"a":1,"b":"x"})", R"({"b":"x"})", R"({ "b" : "x" , "c" : [1] })", "7"},
+       {R"({"a":1})", R"({"a":"1","b":"x"})", R"({"b":"x","a":1})", R"({"b":"x","b":"y"})", R"({"b":"x",})",
+        R"({"b":"x","\u0061":"no"})"}},
+      {R"({"properties":{"a":{}},"additionalProperties":false})",
+       {"{}", R"({"a":1})"},
+       {R"({"b":1})", R"({"a":1,"a":1})"}},
+      {R"({"patternProperties":{"^x":{"type":"integer"},"y$":{"minimum":5}},"additionalProperties":{"type":"null"}})",
+       {R"({"xy":5,"x":1,"b":null,"ay":6})"},
+       {R"({"xy":4})", R"({"x":null})", R"({"b":1})"}},
+      {R"({"propertyNames":{"maxLength":2}})", {"{}", R"({"ab":1})"}, {R"({"abc":1})"}},
+      {R"({"minProperties":1,"maxProperties":2,"properties":{"a":{},"b":{}}})",
+       {R"({"a":1})", R"({"a":1,"z":2})", R"({"z":1})"},
+       {"{}", R"({"a":1,"b":2,"z":3})"}},
+      {R"({"required":["p","q"]})", {R"({"q":1,"x":2,"p":3})"}, {R"({"q":1})", R"({"p":1,"x":2})"}},
+      {R"({"dependentRequired":{"a":["b"]},"properties":{"a":{},"b":{},"c":{}}})",
+       {"{}", R"({"b":1})", R"({"a":1,"b":2})", R"({"c":1})"},
+       {R"({"a":1})", R"({"a":1,"c":2})"}},
+      {R"({"properties":{"a":true},"unevaluatedProperties":false,"allOf":[{"properties":{"b":true}}]})",
+       {R"({"a":1,"b":2})"},
+       {R"({"a":1,"c":2})"}},
+  });
+}
+
+TEST(JsonSchema, Arrays) {
+  check({
+      {R"({"items":{"type":"integer"},"minItems":1,"maxItems":3})",
+       {"[1]", "[1, 2,\n3]"},
+       {"[]", "[1,2,3,4]", "[\"a\"]"}},
+      {R"({"prefixItems":[{"type":"integer"},{"type":"string"}],"items":false})",
+       {"[]", "[1]", "[1,\"a\"]"},
+       {"[\"a\"]", "[1,\"a\",2]"}},
+      {R"({"items":[{"type":"integer"}],"additionalItems":{"type":"null"}})", {"[1,null,null]"}, {"[1,2]"}},
+      {R"({"uniqueItems":true,"items":{"enum":["a","b",","]}})",
+       {"[]", R"(["b","a"])", R"([",","a", "b"])"},
+       {R"(["a","a"])", R"(["a","b","a"])", R"(["c"])"}},
+      {R"({"contains":{"type":"integer"},"maxContains":2})", {"[1]", "[\"a\",1,2]"}, {"[]", "[\"a\"]", "[1,2,3]"}},
+      {R"({"contains":{"const":1},"minContains":2})", {"[1,0,1]", "[1,1,1]"}, {"[1]", "[0,0]"}},
+  });
+}
+
+TEST(JsonSchema, Combinations) {
+  check({
+      {R"({"oneOf":[{"type":"integer"},{"minimum":2}]})", {"1", "2.5", "\"x\""}, {"3", "1.5"}},
+      {R"({"oneOf":[{"required":["a"]},{"required":["b"]}],"type":"object"})",
+       {R"({"a":1})", R"({"b":1,"c":2})"},
+       {"{}", R"({"a":1,"b":2})", R"({"b":1,"a":2})"}},
+      {R"({"oneOf":[{"properties":{"k":{"const":"x"},"v":{"type":"integer"}},"required":["k"]},
+                    {"properties":{"k":{"const":"y"},"v":{"type":"string"}},"required":["k"]}],"type":"object"})",
+       {R"({"k":"x","v":1})", R"({"k":"y","v":"s"})"},
+       {R"({"k":"x","v":"s"})", R"({"k":"z"})"}},
+      {R"({"anyOf":[{"type":"string","maxLength":1},{"type":"null"}]})", {"\"a\"", "null"}, {"\"ab\"", "1"}},
+      {R"({"allOf":[{"properties":{"a":{"minimum":2}}},{"properties":{"a":{"maximum":4}},"required":["a"]}]})",
+       {R"({"a":3})"},
+       {R"({"a":1})", R"({"a":5})", "{}"}},
+      {R"({"not":{"type":["object","array"]}})", {"1", "\"a\"", "null"}, {"{}", "[]"}},
+      {R"({"type":"object","not":{"required":["a"]}})", {"{}", R"({"b":1})"}, {R"({"a":1})"}},
+      {R"({"type":"object","properties":{"k":{"enum":["x","y"]},"v":true},"required":["k"],
+           "if":{"properties":{"k":{"const":"x"}}},"then":{"required":["v"]},"else":{"properties":{"v":false}}})",
+       {R"({"k":"x","v":1})", R"({"k":"y"})"},
+       {R"({"k":"x"})", R"({"k":"y","v":1})"}},
+  });
+}
+
+TEST(JsonSchema, References) {
+  check({
+      {R"({"type":"object","properties":{"v":{"type":"integer"},"next":{"$ref":"#"}},"additionalProperties":false})",
+       {R"({"v":1,"next":{"next":{"v":2}}})"},
+       {R"({"next":{"w":1}})", R"({"next":1})"}},
+      {R"({"$id":"http://x/y","$ref":"z#p","$defs":{"q":{"$id":"z","$anchor":"n","$defs":{"r":{"$anchor":"p","type":"null"}}}}})",
+       {"null"},
+       {"1"}},
+      {R"({"$ref":"#/$defs/a~1b%25","$defs":{"a/b%":{"type":"integer"}}})", {"1"}, {"\"a\""}},
+      {R"({"$schema":"http://json-schema.org/draft-07/schema#","definitions":{"s":{"type":"string"}},
+           "properties":{"a":{"$ref":"#/definitions/s","maxLength":1}}})",
+       {R"({"a":"long"})"},
+       {R"({"a":1})"}},
+  });
+}
+
+TEST(JsonSchema, RefusesWithTheKeywordAndItsPlace) {
+  const std::vector<std::pair<const char*, const char*>> cases = {
+      {R"({"properties":{"a":{"items":{"type":"string"},"uniqueItems":true}}})", "uniqueItems"},
+      {R"({"properties":{"a/b":{"$ref":"http://elsewhere/x"}}})", "\"$ref\" at /properties/a~1b"},
+      {R"({"$ref":"#"})", "refers to itself"},
+      {R"({"allOf":[{"$ref":"#/allOf/0"}]})", "refers to itself"},
+      {R"({"items":{"type":"text"}})", "\"type\" at /items"},
+      {R"({"properties":{"a":{"pattern":"(a)\\1"}}})", "\"pattern\" at /properties/a"},
+      {R"({"format":"idn-hostname"})", "\"format\" at /"},
+      {R"({"minLength":-1})", "\"minLength\" at /"},
+      {R"({"multipleOf":0})", "\"multipleOf\" at /"},
+  };
+  for (const auto& [schema, part] : cases)
+    EXPECT_NE(Schema(schema).error().find(part), std::string::npos) << schema << ": " << Schema(schema).error();
+  EXPECT_NE(Schema("false").error(), "");
+}
+
+TEST(JsonSchema, Options) {
+  const char* schema = R"({"properties":{"a":{"type":"array"}}})";
+  JsonOptions compact;
+  compact.any_whitespace = false;
+  EXPECT_TRUE(Schema(schema, compact).accepts(R"({"a":[1,2]})"));
+  EXPECT_FALSE(Schema(schema, compact).accepts(R"({"a": [1,2]})"));
+  JsonOptions pattern;
+  pattern.whitespace_pattern = " ?";
+  EXPECT_TRUE(Schema(schema, pattern).accepts(R"({ "a" : [ 1 , 2 ] })"));
+  EXPECT_FALSE(Schema(schema, pattern).accepts(R"({  "a":[1,2]})"));
+  EXPECT_FALSE(Schema(schema).accepts(R"( {"a":[1,2]})"));
+  JsonOptions closed;
+  closed.additional_properties = false;
+  EXPECT_TRUE(Schema(schema, closed).accepts(R"({"a":[]})"));
+  EXPECT_FALSE(Schema(schema, closed).accepts(R"({"b":[]})"));
+  EXPECT_TRUE(Schema(R"({"type":"object"})", closed).accepts(R"({"b":[]})"));
+}
+
+TEST(JsonSchema, TaggedStyles) {
+  const char* schema =
+      R"({"type":"object","properties":{"s":{"type":"string"},"n":{"type":"integer"}},"required":["s"],"additionalProperties":false})";
+  JsonOptions options;
+  options.style = "qwen_xml";
+  EXPECT_TRUE(
+      Schema(schema, options).accepts("<parameter=s>\na <b> \"c\"\n</parameter>\n<parameter=n>\n5\n</parameter>"));
+  EXPECT_FALSE(Schema(schema, options).accepts("<parameter=n>\n5\n</parameter>"));
+  EXPECT_FALSE(Schema(schema, options).accepts("<parameter=s>\na\n</parameter>\n<parameter=n>\nx\n</parameter>"));
+  options.style = "glm_xml";
+  EXPECT_TRUE(Schema(schema, options).accepts("<arg_key>s</arg_key>\n<arg_value>hi</arg_value>"));
+  options.style = "minimax_xml";
+  EXPECT_TRUE(
+      Schema(schema, options).accepts("<parameter name=\"s\">hi</parameter>\n<parameter name=\"n\">1</parameter>"));
+  options.style = "deepseek_xml";
+  EXPECT_TRUE(Schema(schema, options)
+                  .accepts("<｜DSML｜parameter name=\"s\" string=\"true\">hi</｜DSML｜parameter>\n"
+                           "<｜DSML｜parameter name=\"n\" string=\"false\">1</｜DSML｜parameter>"));
+  options.any_order = true;
+  options.style = "qwen_xml";
+  EXPECT_TRUE(Schema(schema, options).accepts("<parameter=n>\n5\n</parameter>\n<parameter=s>\nx\n</parameter>"));
+  options.style = "yaml";
+  EXPECT_NE(Schema(schema, options).error(), "");
+}
+
+// Hostile schemas end within bounded time, with an error or without one.
+TEST(JsonSchema, HostileSchemasAreBounded) {
+  std::vector<json::Value> schemas;
+  json::Array many;
+  for (int i = 0; i < 1'000'000; ++i) many.push_back("value" + std::to_string(i * 7919));
+  schemas.push_back(json::Object{{"enum", std::move(many)}});
+  json::Value nested = true;
+  for (int i = 0; i < 180; ++i) nested = json::Object{{"items", std::move(nested)}};
+  schemas.push_back(std::move(nested));
+  json::Array product;
+  for (int i = 0; i < 20; ++i) {
+    json::Array options;
+    for (int j = 0; j < 10; ++j)
+      options.push_back(json::Object{{"required", json::Array{"k" + std::to_string(i * 10 + j)}}});
+    product.push_back(json::Object{{"anyOf", std::move(options)}});
+  }
+  schemas.push_back(json::Object{{"allOf", std::move(product)}});
+  schemas.push_back(*json::parse(R"({"minItems":1000000000,"items":{"maxLength":1000000000,"minLength":999999999}})"));
+  schemas.push_back(*json::parse(R"({"pattern":"((((a{1,100}){1,100}){1,100}){1,100})b","type":"string"})"));
+  json::Object patterns;
+  for (int i = 0; i < 16; ++i) patterns.emplace_back("a.{" + std::to_string(i) + "}b", json::Object{{"minimum", i}});
+  schemas.push_back(json::Object{{"patternProperties", std::move(patterns)}});
+  for (const json::Value& schema : schemas) {
+    const auto start = std::chrono::steady_clock::now();
+    Grammar grammar;
+    (void)add_json_schema(grammar, schema, {}).ok();
+    const auto taken = std::chrono::steady_clock::now() - start;
+    EXPECT_LT(std::chrono::duration<double>(taken).count(), 10.0) << json::dump(schema).substr(0, 80);
+  }
+}
+
+}  // namespace
+}  // namespace quire::grammar
