@@ -64,9 +64,9 @@ Result<Symbol> add_structural_tag(Grammar& grammar, const json::Value& tag, cons
 // tokens and not as bytes, so this is a sequence of tokens and literals. At each place the longest token text is taken.
 Symbol add_marked_literal(Grammar& grammar, std::string_view text, const SpecialTokens& special);
 
-// Translated and compiled constraints of one model, by the digest of the constraint. Any thread. The least recently
-// used are dropped once they take more than max_bytes. Two requests for the same constraint at the same time compile it
-// once: the second waits for the first.
+// Translated and compiled constraints of one model, by everything that the constraint says. Any thread. The least
+// recently used are dropped once they take more than max_bytes. Two requests for the same constraint at the same time
+// compile it once: the second waits for the first.
 class CompilerCache {
  public:
   CompilerCache(std::shared_ptr<const Vocabulary> vocabulary, SpecialTokens special,

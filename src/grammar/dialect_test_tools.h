@@ -48,16 +48,15 @@ inline Result<std::shared_ptr<const CompiledGrammar>> compile_spec(const Spec& s
   return CompiledGrammar::make(std::move(grammar), vocabulary);
 }
 
-// Whether the whole text is accepted. "\x01" followed by a digit stands for a special token: "\x01" "0" is <|end|>.
+// Whether the whole text is accepted, as one token for each byte. "\x01" followed by a digit stands for a special
+// token:
+// "\x01" "0" is <|end|>.
 inline bool accepts(const std::shared_ptr<const CompiledGrammar>& grammar, const std::string& text) {
   Matcher matcher(grammar);
   for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '\x01') {
-      if (!matcher.accept_bytes(text.substr(i, 1))) return false;
-      continue;
-    }
-    ++i;
-    if (!matcher.accept(256 + (text[i] - '0'), {}).ok()) return false;
+    const bool special = text[i] == '\x01';
+    const int32_t token = special ? 256 + (text[++i] - '0') : static_cast<unsigned char>(text[i]);
+    if (!matcher.accept(token, {}).ok()) return false;
   }
   return matcher.may_end();
 }

@@ -18,7 +18,7 @@ using Node = RegexTree::Node;
 constexpr int64_t kMaxSteps = 1'000'000;
 constexpr int64_t kMaxWork = 5'000'000;  // of the store, about a tenth of a second
 // Parts with an anchor or a look-ahead: the rests that they are joined to grow, so each costs more than the last.
-constexpr int64_t kMaxConditions = 10'000;
+constexpr int64_t kMaxConditions = 2'000;
 constexpr int64_t kMaxUnrolled = 64;  // repetitions of a part with an anchor or a look-ahead
 
 // What may follow a part of the pattern, up to the end of the text. It depends on whether the part matched the empty
