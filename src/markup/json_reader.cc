@@ -16,7 +16,8 @@ bool is_one_of(const Texts& texts, std::string_view text) {
 
 class JsonReader final : public CallReader {
  public:
-  JsonReader(const ToolFormat& format, CallSink& sink) : CallReader(sink), format_(format) {}
+  JsonReader(const ToolFormat& format, CallSink& sink, bool guessed)
+      : CallReader(sink), format_(format), ends_(guessed ? format.guess_ends : format.ends), guessed_(guessed) {}
 
   ReadStatus read(char c) override {
     switch (state_) {
@@ -145,7 +146,9 @@ class JsonReader final : public CallReader {
     has_arguments_ = true;
     state_ = State::kArguments;
     value_.reset();
+    if (guessed_ && c != '{') return broken(c);
     if (has_name_) {
+      if (guessed_ && !sink_.has_tool(name_)) return broken(c);
       begin(name_);
       sent_ = true;
     }
@@ -189,7 +192,9 @@ class JsonReader final : public CallReader {
     }
     if (!sent_) {
       // An answer that begins with a brace is a call only if it has both a name and arguments.
-      if (!has_name_ || name_.empty() || (!has_arguments_ && !format_.bare.empty())) return reject({});
+      const bool unmarked = guessed_ || !format_.bare.empty();
+      if (!has_name_ || name_.empty() || (!has_arguments_ && unmarked)) return reject({});
+      if (guessed_ && !sink_.has_tool(name_)) return reject({});
       begin(name_);
       sink_.arguments(has_arguments_ ? std::string_view(early_) : std::string_view("{}"));
     }
@@ -221,7 +226,7 @@ class JsonReader final : public CallReader {
     if (held_.empty() && is_blank(c)) return ReadStatus::kMore;
     held_.push_back(c);
     bool prefix = false;
-    for (const std::string_view end : format_.ends) {
+    for (const std::string_view end : ends_) {
       if (end == held_) return ReadStatus::kDone;
       prefix = prefix || end.starts_with(held_);
     }
@@ -229,6 +234,8 @@ class JsonReader final : public CallReader {
   }
 
   const ToolFormat& format_;
+  const Texts& ends_;
+  const bool guessed_;
   State state_ = State::kStart;
   bool in_array_ = false;
   bool wrapped_ = false;  // inside {"function": {...}}
@@ -246,8 +253,8 @@ class JsonReader final : public CallReader {
 
 }  // namespace
 
-std::unique_ptr<CallReader> make_json_reader(const ToolFormat& format, CallSink& sink) {
-  return std::make_unique<JsonReader>(format, sink);
+std::unique_ptr<CallReader> make_json_reader(const ToolFormat& format, CallSink& sink, bool guessed) {
+  return std::make_unique<JsonReader>(format, sink, guessed);
 }
 
 }  // namespace quire::markup
