@@ -67,6 +67,9 @@ class JsonReader final : public CallReader {
     kEnd,         // after the array or a complete call: an end marker may follow
   };
 
+  // Whether nothing but the content may say that this is a call.
+  bool unmarked() const { return guessed_ || !format_.bare.empty(); }
+
   ReadStatus read_start(char c) {
     if (is_blank(c)) return ReadStatus::kMore;
     if (c == '{') return begin_object();
@@ -137,6 +140,9 @@ class JsonReader final : public CallReader {
       return ReadStatus::kMore;
     }
     if (!has_arguments_ && is_one_of(json.arguments, key_)) return begin_arguments(c);
+    // JSON with other members is an answer in JSON, which is not to be held back until its end.
+    static const Texts kOthers = {"type", "id", "call_id", "tool_call_id", "index", "function"};
+    if (!begun_ && unmarked() && !is_one_of(kOthers, key_)) return broken(c);
     state_ = State::kSkipped;
     value_.reset();
     return read_value(c);
@@ -192,8 +198,7 @@ class JsonReader final : public CallReader {
     }
     if (!sent_) {
       // An answer that begins with a brace is a call only if it has both a name and arguments.
-      const bool unmarked = guessed_ || !format_.bare.empty();
-      if (!has_name_ || name_.empty() || (!has_arguments_ && unmarked)) return reject({});
+      if (!has_name_ || name_.empty() || (!has_arguments_ && unmarked())) return reject({});
       if (guessed_ && !sink_.has_tool(name_)) return reject({});
       begin(name_);
       sink_.arguments(has_arguments_ ? std::string_view(early_) : std::string_view("{}"));
