@@ -2,6 +2,10 @@
 // What the constraints of tool calls allow is what the parser reads back as those calls.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "grammar/compile.h"
+#include "grammar/test_grammars.h"
 #include "markup/formats.h"
 #include "markup/testing.h"
 
@@ -77,6 +81,53 @@ std::string write(const Value& format, size_t calls, std::string_view around = {
   return {};
 }
 
+// The texts of a row that are special tokens in models of that family.
+std::vector<std::string> special_texts(const ToolFormat& row) {
+  std::vector<std::string> out;
+  std::vector<std::string_view> texts = {row.open, row.close, row.string_delimiter, row.keyed.sep};
+  for (const Texts& more : {row.begins, row.ends, row.skips, row.keyed.header_ends}) {
+    texts.insert(texts.end(), more.begin(), more.end());
+  }
+  if (row.encoding == Encoding::kHarmony) {
+    texts = {"<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|call|>", "<|constrain|>"};
+  }
+  for (const std::string_view text : texts) {
+    const bool token = (text.starts_with("<|") && text.ends_with("|>")) ||
+                       (text.starts_with("<｜") && text.ends_with("｜>")) || text == "[TOOL_CALLS]" || text == "[ARGS]";
+    // Texts of several tokens are put together from tokens that are not in the table.
+    if (token && text.find("><") == std::string_view::npos && text.find(">") == text.size() - 1) out.emplace_back(text);
+    if (text == "[TOOL_CALLS]" || text == "[ARGS]") out.emplace_back(text);
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+// Whether the grammar of a constraint accepts the text, whose special tokens are read as such.
+void expect_accepted(const Dialect& dialect, const Value& constraint, const std::string& text, bool with_specials) {
+  const std::vector<std::string> specials = with_specials ? special_texts(*dialect.tools) : std::vector<std::string>();
+  std::vector<std::pair<std::string, int32_t>> ids;
+  for (size_t i = 0; i < specials.size(); ++i) ids.emplace_back(specials[i], static_cast<int32_t>(256 + i));
+  const grammar::SpecialTokens tokens(ids);
+  grammar::Spec spec;
+  spec.kind = grammar::Spec::Kind::kStructuralTag;
+  spec.json = constraint;
+  auto translated = grammar::translate(spec, tokens);
+  ASSERT_TRUE(translated.ok()) << name(*dialect.tools) << ": " << translated.error().message << json::dump(constraint);
+  const auto compiled =
+      grammar::CompiledGrammar::make(std::move(translated).value(), grammar::byte_vocabulary({}, specials));
+  ASSERT_TRUE(compiled.ok()) << name(*dialect.tools) << ": " << compiled.error().message;
+  grammar::Matcher matcher(*compiled);
+  for (size_t at = 0; at < text.size();) {
+    const auto token = tokens.find_longest_at(text, at);
+    const bool ok = token ? matcher.accept(token->id, {}).ok() : matcher.accept_bytes(text.substr(at, 1));
+    ASSERT_TRUE(ok) << name(*dialect.tools) << " refuses '" << text.substr(at) << "' after '" << text.substr(0, at)
+                    << "'";
+    at += token ? token->size : 1;
+  }
+  EXPECT_TRUE(matcher.may_end()) << name(*dialect.tools) << ": " << text;
+}
+
 ParseOptions one_tool(ToolChoice choice) {
   ParseOptions options;
   options.tools = {testing::tools().front()};
@@ -87,6 +138,8 @@ ParseOptions one_tool(ToolChoice choice) {
 
 void expect_calls(const Dialect& dialect, const ParseOptions& options, const Value& constraint, size_t calls) {
   const std::string text = write(constraint, calls);
+  expect_accepted(dialect, constraint, text, false);
+  expect_accepted(dialect, constraint, text, true);
   const Answer answer = parse_whole(dialect, options, text);
   ASSERT_EQ(answer.calls.size(), calls) << name(*dialect.tools) << ": " << text;
   EXPECT_EQ(answer.content.find_first_not_of(" \n"), std::string::npos) << name(*dialect.tools) << ": " << text;
@@ -117,6 +170,28 @@ TEST(ToolConstraint, WhatItAllowsIsReadBackForEveryMarkup) {
     const auto automatic = tool_constraint(dialect, strict, Value());
     ASSERT_TRUE(automatic.ok()) << row.name;
     expect_calls(dialect, strict, *automatic, 1);
+  }
+}
+
+TEST(ToolConstraint, CompilesForEveryMarkupAndChoice) {
+  const Value format = json::parse(R"({"type": "json_schema", "json_schema": {"type": "object"}})").value();
+  for (const ToolFormat& row : tool_formats()) {
+    for (const bool parallel : {false, true}) {
+      for (const Value& answer : {Value(), format}) {
+        const std::string reasoning = row.encoding == Encoding::kHarmony ? "openai_gptoss" : "qwen3";
+        const Dialect dialect = {&row, find_reasoning_format(reasoning)};
+        ParseOptions options = testing::options_of();
+        options.parallel = parallel;
+        options.tools[1].strict = true;
+        const auto constraint = tool_constraint(dialect, options, answer);
+        ASSERT_TRUE(constraint.ok()) << row.name << ": " << constraint.error().message;
+        grammar::Spec spec;
+        spec.kind = grammar::Spec::Kind::kStructuralTag;
+        spec.json = *constraint;
+        const auto translated = grammar::translate(spec, grammar::SpecialTokens());
+        EXPECT_TRUE(translated.ok()) << row.name << ": " << translated.error().message;
+      }
+    }
   }
 }
 

@@ -83,11 +83,16 @@ struct ToolFormat {
   Texts skips = {};             // markers between calls that mean nothing
   std::string_view bare = {};   // an answer that starts with one of these characters is a call without a marker
   std::string_view string_delimiter = {};  // kGemma
-  bool keep_tail = false;                  // text after a call stays content
-  bool one_region = false;                 // calls of a second region are dropped: the model repeats itself
-  bool repair_strings = false;             // kPython: quotes inside of strings need no escape
-  bool check_names = false;                // a call of an unknown tool is dropped
-  bool ends_reasoning = true;              // the markers end reasoning, too
+  // Texts that may begin calls although they are no markers of this markup ("```json"), as smaller models write them.
+  // So may an answer that begins with "{" if there are any. What follows is a call only if it is JSON that names one of
+  // the request's tools and has arguments.
+  Texts guesses = {};
+  Texts guess_ends = {};
+  bool keep_tail = false;       // text after a call stays content
+  bool one_region = false;      // calls of a second region are dropped: the model repeats itself
+  bool repair_strings = false;  // kPython: quotes inside of strings need no escape
+  bool check_names = false;     // a call of an unknown tool is dropped
+  bool ends_reasoning = true;   // the markers end reasoning, too
   JsonCalls json = {};
   KeyedCalls keyed = {};
   TaggedCalls tagged = {};

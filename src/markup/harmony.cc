@@ -80,7 +80,7 @@ void HarmonyReader::begin_body() {
   json_done_ = false;
   const bool function = recipient.starts_with("functions.");
   if (function) recipient.remove_prefix(10);
-  if (!recipient.empty() && (function || !is_builtin(recipient) || texts_.has_tool(recipient))) {
+  if (!recipient.empty() && (function || !is_builtin(recipient) || calls_.has_tool(recipient))) {
     body_ = Body::kCall;
     calls_.begin(recipient, {});
   } else if (channel == "analysis" || !recipient.empty()) {

@@ -17,8 +17,6 @@ class TextSink {
   virtual ~TextSink() = default;
   virtual void reasoning_text(std::string_view text) = 0;
   virtual void content_text(std::string_view text) = 0;
-  // Whether the request has a tool of that name.
-  virtual bool has_tool(std::string_view name) const = 0;
 };
 
 // Reads an answer that continues "<|start|>assistant". One thread at a time.

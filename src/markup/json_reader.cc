@@ -16,7 +16,8 @@ bool is_one_of(const Texts& texts, std::string_view text) {
 
 class JsonReader final : public CallReader {
  public:
-  JsonReader(const ToolFormat& format, CallSink& sink) : CallReader(sink), format_(format) {}
+  JsonReader(const ToolFormat& format, CallSink& sink, bool guessed)
+      : CallReader(sink), format_(format), ends_(guessed ? format.guess_ends : format.ends), guessed_(guessed) {}
 
   ReadStatus read(char c) override {
     switch (state_) {
@@ -65,6 +66,9 @@ class JsonReader final : public CallReader {
     kBetween,     // after an object
     kEnd,         // after the array or a complete call: an end marker may follow
   };
+
+  // Whether nothing but the content may say that this is a call.
+  bool unmarked() const { return guessed_ || !format_.bare.empty(); }
 
   ReadStatus read_start(char c) {
     if (is_blank(c)) return ReadStatus::kMore;
@@ -136,6 +140,9 @@ class JsonReader final : public CallReader {
       return ReadStatus::kMore;
     }
     if (!has_arguments_ && is_one_of(json.arguments, key_)) return begin_arguments(c);
+    // JSON with other members is an answer in JSON, which is not to be held back until its end.
+    static const Texts kOthers = {"type", "id", "call_id", "tool_call_id", "index", "function"};
+    if (!begun_ && unmarked() && !is_one_of(kOthers, key_)) return broken(c);
     state_ = State::kSkipped;
     value_.reset();
     return read_value(c);
@@ -145,7 +152,9 @@ class JsonReader final : public CallReader {
     has_arguments_ = true;
     state_ = State::kArguments;
     value_.reset();
+    if (guessed_ && c != '{') return broken(c);
     if (has_name_) {
+      if (guessed_ && !sink_.has_tool(name_)) return broken(c);
       begin(name_);
       sent_ = true;
     }
@@ -189,7 +198,8 @@ class JsonReader final : public CallReader {
     }
     if (!sent_) {
       // An answer that begins with a brace is a call only if it has both a name and arguments.
-      if (!has_name_ || name_.empty() || (!has_arguments_ && !format_.bare.empty())) return reject({});
+      if (!has_name_ || name_.empty() || (!has_arguments_ && unmarked())) return reject({});
+      if (guessed_ && !sink_.has_tool(name_)) return reject({});
       begin(name_);
       sink_.arguments(has_arguments_ ? std::string_view(early_) : std::string_view("{}"));
     }
@@ -221,7 +231,7 @@ class JsonReader final : public CallReader {
     if (held_.empty() && is_blank(c)) return ReadStatus::kMore;
     held_.push_back(c);
     bool prefix = false;
-    for (const std::string_view end : format_.ends) {
+    for (const std::string_view end : ends_) {
       if (end == held_) return ReadStatus::kDone;
       prefix = prefix || end.starts_with(held_);
     }
@@ -229,6 +239,8 @@ class JsonReader final : public CallReader {
   }
 
   const ToolFormat& format_;
+  const Texts& ends_;
+  const bool guessed_;
   State state_ = State::kStart;
   bool in_array_ = false;
   bool wrapped_ = false;  // inside {"function": {...}}
@@ -246,8 +258,8 @@ class JsonReader final : public CallReader {
 
 }  // namespace
 
-std::unique_ptr<CallReader> make_json_reader(const ToolFormat& format, CallSink& sink) {
-  return std::make_unique<JsonReader>(format, sink);
+std::unique_ptr<CallReader> make_json_reader(const ToolFormat& format, CallSink& sink, bool guessed) {
+  return std::make_unique<JsonReader>(format, sink, guessed);
 }
 
 }  // namespace quire::markup

@@ -14,7 +14,7 @@
 
 namespace quire::markup {
 // What a marker in the content or in the reasoning means.
-enum class Meaning : uint8_t { kRegion, kReasoningStart, kReasoningEnd, kWrapper };
+enum class Meaning : uint8_t { kRegion, kGuess, kReasoningStart, kReasoningEnd, kWrapper };
 struct Marker {
   std::string_view text;
   Meaning meaning;
@@ -75,6 +75,10 @@ struct Parser::State final : public CallSink, public TextSink {
     if (tools != nullptr) {
       for (const std::string_view text : tools->begins) content_markers.push_back({text, Meaning::kRegion});
       if (!tools->open.empty()) content_markers.push_back({tools->open, Meaning::kRegion});
+      guesses = options.choice != ToolChoice::kNone && !options.tools.empty() && !tools->guesses.empty();
+      for (const std::string_view text : tools->guesses) {
+        if (guesses) content_markers.push_back({text, Meaning::kGuess});
+      }
     }
     if (reasoning != nullptr) {
       for (const std::string_view text : reasoning->starts) content_markers.push_back({text, Meaning::kReasoningStart});
@@ -127,11 +131,12 @@ struct Parser::State final : public CallSink, public TextSink {
     std::string text;
     const int index = content_scanner.add(c, text);
     for (size_t i = 0; i < text.size(); ++i) {
-      const bool bare = bare_possible && tools != nullptr && tools->bare.find(text[i]) != std::string_view::npos;
-      if (bare) {
+      const bool guess = guesses && text[i] == '{';
+      const bool bare = tools != nullptr && tools->bare.find(text[i]) != std::string_view::npos;
+      if (bare_possible && (bare || guess)) {
         again = text.substr(i) + content_scanner.take_held();
         if (index != MarkerScanner::kNone) again += content_markers[static_cast<size_t>(index)].text;
-        begin_region({});
+        begin_region({}, guess);
         return;
       }
       content(text.substr(i, 1));
@@ -141,6 +146,9 @@ struct Parser::State final : public CallSink, public TextSink {
     switch (marker.meaning) {
       case Meaning::kRegion:
         begin_region(marker.text);
+        return;
+      case Meaning::kGuess:
+        begin_region(marker.text, true);
         return;
       case Meaning::kReasoningStart:
         if (reasoning->anywhere || (!content_started && next_call == 0 && !reasoning_over)) {
@@ -198,12 +206,12 @@ struct Parser::State final : public CallSink, public TextSink {
     again = unread;
   }
 
-  void begin_region(std::string_view marker) {
+  void begin_region(std::string_view marker, bool guess = false) {
     raw = marker;
-    region_has_marker = !marker.empty();
+    region_has_marker = !marker.empty() && !guess;
     bare_possible = false;
     ++regions;
-    reader = make_reader(*tools, marker, *this);
+    reader = guess ? make_json_reader(*tools, *this, true) : make_reader(*tools, marker, *this);
   }
 
   // --- Texts ---
@@ -375,6 +383,7 @@ struct Parser::State final : public CallSink, public TextSink {
   bool reasoning_over = false;
   bool content_started = false;  // some content was emitted
   bool trim_leading = false;     // blanks at the beginning of the content are dropped
+  bool guesses = false;          // texts that are no markers may begin calls, too
   bool bare_possible = true;     // a call without a marker may begin here
   bool wrapped = false;          // a marker around the content was removed
   bool drop_content = false;     // text after a call is dropped

@@ -22,6 +22,8 @@ class CallSink {
   virtual void end() = 0;
   // The schema of the parameters of that tool, or none.
   virtual Schema parameters(std::string_view tool) const = 0;
+  // Whether the request has a tool of that name.
+  virtual bool has_tool(std::string_view name) const = 0;
 };
 
 // What a reader makes of a byte.
@@ -75,7 +77,8 @@ class CallReader {
 std::unique_ptr<CallReader> make_reader(const ToolFormat& format, std::string_view marker, CallSink& sink);
 
 // One for each encoding; make_reader() chooses.
-std::unique_ptr<CallReader> make_json_reader(const ToolFormat& format, CallSink& sink);
+// `guessed`: nothing but its content says that this is a call, so that it must have a known name and arguments.
+std::unique_ptr<CallReader> make_json_reader(const ToolFormat& format, CallSink& sink, bool guessed = false);
 std::unique_ptr<CallReader> make_keyed_reader(const ToolFormat& format, bool in_call, CallSink& sink);
 std::unique_ptr<CallReader> make_tagged_reader(const ToolFormat& format, bool in_call, CallSink& sink);
 std::unique_ptr<CallReader> make_python_reader(const ToolFormat& format, bool bare, CallSink& sink);

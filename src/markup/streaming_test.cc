@@ -238,6 +238,15 @@ TEST(Hostile, TextThatIsNoCallDoesNotWaitForTheEnd) {
   EXPECT_GT(testing::collect(events).content.size(), size_t{700} << 10);
 }
 
+TEST(Streaming, AnAnswerInJsonIsNotHeldBackAsACall) {
+  for (const std::string_view parser : {"hermes", "llama3_json", "xlam"}) {
+    Parser parser_of(dialect_of(parser), options_of());
+    std::vector<Event> events;
+    parser_of.feed("{\"answer\": \"a long text", events);
+    EXPECT_EQ(testing::collect(events).content, "{\"answer\": \"a long text") << parser;
+  }
+}
+
 TEST(Hostile, BlanksAreHeldBackOnlyUpToALimit) {
   Parser parser(dialect_of("hermes"), options_of());
   std::vector<Event> events;

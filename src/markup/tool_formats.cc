@@ -40,6 +40,8 @@ void add_json_rows(std::vector<ToolFormat>& rows) {
   rows.push_back(json_block("hermes", {"qwen3_json", "ernie45", "ernie_45"}, "<tool_call>", "</tool_call>",
                             "<tool_call>\n{\"name\": \"NAME\", \"arguments\": ", "}\n</tool_call>"));
   rows.back().write_separator = "\n";
+  rows.back().guesses = {"```json", "<tools>"};
+  rows.back().guess_ends = {"```", "</tools>"};
   rows.push_back(json_block("granite4", {}, "<tool_call>", "</tool_call>",
                             "<tool_call>\n{\"name\": \"NAME\", \"arguments\": ", "}\n</tool_call>"));
   rows.back().write_separator = "\n";
