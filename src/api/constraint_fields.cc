@@ -136,9 +136,10 @@ ApiResult<Found> read_kind(Source source, const json::Value& value, const std::s
   return found;
 }
 
+// As in vLLM, an object whose schema lists properties and does not mention others has no others.
 struct JsonRules {
   bool any_whitespace = true;
-  bool additional_properties = true;
+  bool additional_properties = false;
   std::optional<std::string> whitespace_pattern;
 };
 
@@ -206,7 +207,9 @@ std::vector<Field> constraint_fields() {
             R"("required":["type"],"properties":{"type":{"enum":["text","json_object","json_schema","structural_tag"]}})"}},
       {"structured_outputs", FieldType::kObject,
        "One of json, regex, choice, grammar, json_object and structural_tag, which the answer matches; and the options "
-       "disable_any_whitespace, disable_additional_properties and whitespace_pattern."},
+       "disable_any_whitespace, disable_additional_properties (default true: objects have only the properties that "
+       "their "
+       "schema lists, unless it says otherwise) and whitespace_pattern."},
   };
 }
 

@@ -38,6 +38,15 @@ void send(Reply& reply, const ApiError& error, std::string body, Headers headers
   reply.send(error.status, "application/json", std::move(body), std::move(headers));
 }
 
+// Whether a worker is soon done with a request. A constraint may take a second to compile: such requests must not take
+// the threads that are for small ones.
+bool is_quick(const std::string& body) {
+  constexpr size_t kSmallBody = size_t{64} << 10;
+  if (body.size() > kSmallBody) return false;
+  const auto has = [&](std::string_view name) { return body.find(name) != std::string::npos; };
+  return !has("schema") && !has("structured_outputs") && !has("structural_tag") && !has("\"tools\"");
+}
+
 }  // namespace
 
 void send_json(Reply& reply, std::string body) {
@@ -102,8 +111,7 @@ ApiStatus Service::check_model(const Body& body) const {
 void Service::run_on_worker(HttpRequest request, ReplyPtr reply, Endpoint* endpoint) {
   const WorkerPool::JobId id = workers_.reserve();
   reply->on_gone([this, id] { workers_.cancel(id); });
-  constexpr size_t kSmallBody = size_t{64} << 10;
-  const auto size = request.body.size() <= kSmallBody ? WorkerPool::Size::kSmall : WorkerPool::Size::kLarge;
+  const auto size = is_quick(request.body) ? WorkerPool::Size::kSmall : WorkerPool::Size::kLarge;
   auto shared = std::make_shared<HttpRequest>(std::move(request));
   workers_.post(
       id,

@@ -75,6 +75,13 @@ llm::GenerateRequest request_of(llm::TokenPrompt prompt, int64_t output_len) {
   return request;
 }
 
+void constrain(std::vector<llm::GenerateRequest>& requests, const Workload& w) {
+  for (size_t i = 0; i < requests.size() && !w.constraints.empty(); ++i) {
+    requests[i].constraint.grammar = w.constraints[i % w.constraints.size()];
+    requests[i].constraint.field = "--json-schema";
+  }
+}
+
 Status check(const Workload& w, const llm::Llm& llm) {
   constexpr int64_t kMost = int64_t{1} << 30;
   const std::pair<const char*, int64_t> numbers[] = {{"--input-len", w.input_len},
@@ -122,6 +129,7 @@ Result<std::vector<llm::GenerateRequest>> sampled(const llm::Llm& llm, const Wor
                     " samples are skipped: they do not fit the model's context of " +
                     std::to_string(llm.max_model_len()) + " tokens");
   }
+  constrain(out, w);
   return out;
 }
 
@@ -133,6 +141,7 @@ std::vector<llm::GenerateRequest> random_requests(const llm::Llm& llm, const Wor
     out.push_back(
         request_of(random_prompt(w.input_len, vocab, static_cast<uint64_t>(first_stream + i) + 1), w.output_len));
   }
+  constrain(out, w);
   return out;
 }
 

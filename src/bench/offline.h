@@ -23,7 +23,8 @@ struct Workload {
   int64_t batch_size = 1;
   int64_t num_prompts = 1;
   int64_t num_warmups = 0;
-  std::optional<DatasetOptions> dataset;  // nothing: random token ids of input_len
+  std::optional<DatasetOptions> dataset;   // nothing: random token ids of input_len
+  std::vector<grammar::Spec> constraints;  // of the requests, in turn; empty: none
 };
 
 // Facts about a run beside its times.

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "cli/command.h"
+#include "cli/constraint_flags.h"
 #include "cli/flags.h"
 #include "llm/text_side.h"
 
@@ -17,11 +18,26 @@ void add_common(CLI::App& command, BenchFlags& flags) {
   add_bench_output(command, flags);
   add_bench_option(command, "--input-len", flags.workload.input_len, "Tokens per prompt");
   add_bench_option(command, "--output-len", flags.workload.output_len, "Tokens per output");
+  command
+      .add_option(
+          "--json-schema", flags.json_schemas,
+          "File with a JSON Schema that the answers follow; several: in turn. After its end an answer repeats EOS")
+      ->allow_extra_args(false)
+      ->envname(env_name("--json-schema"));
   add_model_flags(command, flags.options);
+}
+
+Status read_schemas(BenchFlags& flags) {
+  for (const std::string& path : flags.json_schemas) {
+    QUIRE_ASSIGN(grammar::Spec spec, read_schema(path, "--json-schema"));
+    flags.workload.constraints.push_back(std::move(spec));
+  }
+  return {};
 }
 
 int latency(BenchFlags& flags) {
   flags.options.model = flags.model;
+  if (auto status = read_schemas(flags); !status.ok()) return report(status.error());
   // The whole batch should run at once: only an explicit --max-num-seqs limits it.
   constexpr int64_t kUsualSeqs = 128;
   if (flags.options.max_num_seqs == 0 && flags.workload.batch_size > kUsualSeqs) {
@@ -65,6 +81,7 @@ void settle_dataset(BenchFlags& flags, DatasetFlags& dataset) {
 int throughput(BenchFlags& flags, DatasetFlags& dataset) {
   flags.options.model = flags.model;
   if (auto status = resolve_model_argument(flags.options); !status.ok()) return report(status.error());
+  if (auto status = read_schemas(flags); !status.ok()) return report(status.error());
   settle_dataset(flags, dataset);
   llm::TextSide side;
   if (flags.workload.dataset) {

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "bench/offline.h"
 #include "cli/terminal.h"
@@ -17,6 +18,7 @@ struct BenchFlags {
   llm::Options options;
   std::string model;
   bench::Workload workload;
+  std::vector<std::string> json_schemas;  // files, for Workload::constraints
   int64_t iters = 10;
   int64_t warmup = 2;
   std::string output_json;

@@ -9,6 +9,7 @@
 
 #include "cli/chat.h"
 #include "cli/command.h"
+#include "cli/constraint_flags.h"
 #include "cli/flags.h"
 #include "cli/hub/model_cache.h"
 
@@ -25,6 +26,7 @@ bool can_converse() {
 struct RunFlags {
   llm::Options options;
   SamplingFlags sampling;
+  ConstraintFlags constraint;
   Words words;  // [MODEL] PROMPT
   std::string model;
   std::string system;
@@ -122,7 +124,8 @@ json::Value answer_json(const Answer& answer, int64_t index, bool with_logprobs)
 // Streams until all n answers are complete; prints the first one as it is generated.
 class Session {
  public:
-  Session(llm::Llm& llm, const RunFlags& flags) : llm_(llm), flags_(flags) {}
+  Session(llm::Llm& llm, const RunFlags& flags, llm::ConstraintSpec constraint)
+      : llm_(llm), flags_(flags), constraint_(std::move(constraint)) {}
 
   int run(const llm::Prompt& text) {
     auto tokens = llm_.tokens_of(text);
@@ -136,6 +139,7 @@ class Session {
     llm::GenerateRequest request;
     request.prompt = std::move(*tokens);
     request.params = params;
+    request.constraint = constraint_;
     auto id = llm_.submit(std::move(request));
     if (!id.ok()) {
       prefill.clear();
@@ -232,6 +236,7 @@ class Session {
 
   llm::Llm& llm_;
   const RunFlags& flags_;
+  const llm::ConstraintSpec constraint_;
   std::vector<Answer> answers_;
   json::Array prompt_logprobs_;
   Timings timings_;
@@ -250,15 +255,18 @@ int converse(const RunFlags& flags) {
 
 int run(RunFlags& flags) {
   const std::optional<std::string> prompt = settle_words(flags);
-  const bool one_shot = flags.raw || flags.json || flags.prompt_token_ids;  // these flags mean one answer to one prompt
+  // These flags mean one answer to one prompt.
+  const bool one_shot = flags.raw || flags.json || flags.prompt_token_ids || flags.constraint.given();
   if (!prompt && !one_shot && can_converse()) return converse(flags);
   auto text = settle_prompt(flags, prompt);
   if (!text.ok()) return report(text.error());
+  auto constraint = flags.constraint.read();
+  if (!constraint.ok()) return report(constraint.error());
   auto llm = load_llm(flags.options);
   if (!llm.ok()) return report(llm.error());
   auto request = make_prompt(flags, **llm, *text);
   if (!request.ok()) return report(request.error());
-  return Session(**llm, flags).run(*request);
+  return Session(**llm, flags, std::move(*constraint)).run(*request);
 }
 
 }  // namespace
@@ -274,6 +282,7 @@ void add_run(CLI::App& app, int& exit_code) {
       "  quire run \"Why is the sky blue?\"\n"
       "  quire run ./model.gguf \"Why is the sky blue?\" --temperature 0\n"
       "  git log -5 | quire run \"Summarise these commits.\"\n"
+      "  quire run \"Is the sky blue?\" --choice yes,no\n"
       "  cat letter.txt | quire run -");
   add_words(*command, flags->words, "PROMPT", "The prompt; - reads standard input");
   command->add_option("--model", flags->model, "Alternative to MODEL")->envname("QUIRE_MODEL");
@@ -281,6 +290,7 @@ void add_run(CLI::App& app, int& exit_code) {
   add_switch(*command, "--raw", flags->raw, "Use the prompt as it is, without the chat template");
   add_switch(*command, "--json", flags->json, "Print one JSON object instead of streaming text");
   add_switch(*command, "--prompt-token-ids", flags->prompt_token_ids, "PROMPT is a JSON list of token ids");
+  add_constraint_flags(*command, flags->constraint);
   add_model_flags(*command, flags->options);
   add_sampling_flags(*command, flags->sampling);
   command->callback([flags, &exit_code] { exit_code = run(*flags); });

@@ -250,7 +250,7 @@ def test_truncation_auto_drops_the_oldest_turns(client):
     ({"stop": ""}, "stop"),
     ({"metadata": {"a": 1}}, "metadata"),
     ({"truncation": "sometimes"}, "truncation"),
-    ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+    ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
     ({"text": {"format": "text"}}, "text.format"),
     ({"text": {"verbosity": {}}}, "text.verbosity"),
     ({"tools": [{"type": "function", "name": ""}]}, "tools[0].name"),
@@ -262,7 +262,7 @@ def test_truncation_auto_drops_the_oldest_turns(client):
     ({"previous_response_id": "resp_1"}, "previous_response_id"),
     ({"conversation": "conv_1"}, "conversation"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt"),
-    ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+    ({"structured_outputs": {"regex": 1}}, "structured_outputs.regex"),
     ({"cache_salt": ""}, "cache_salt"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
 ])
