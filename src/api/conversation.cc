@@ -89,12 +89,11 @@ ApiResult<std::shared_ptr<AnswerFormat>> answer_format(const Service& service, c
   return format;
 }
 
-void settle_format(const Service& service, const std::string& tail, AnswerFormat& format,
-                   sampling::SamplingParams& params) {
+void settle_format(const Service& service, const std::string& tail, AnswerFormat& format) {
   if (!format.parses()) return;
   format.options.starts_in_reasoning =
       markup::starts_in_reasoning(format.dialect, tail, format.options.template_kwargs);
-  params.kept_special_ids = service.options().markup.kept_special;
+  format.kept_special = service.options().markup.kept_special;
 }
 
 ApiStatus join_constraints(const AnswerFormat& format, std::optional<int64_t> budget, llm::ConstraintSpec& constraint) {

@@ -258,8 +258,7 @@ Regex NumberSets::integer_below(std::string_view bound) {
     same = store_.either(less, store_.concat(digit(here, here), same));
   }
   if (length == 1) return same;
-  const Regex shorter =
-      store_.either(digit(0, 0), store_.concat(digit(1, 9), digits(0, length - 2)));  // fewer digits
+  const Regex shorter = store_.either(digit(0, 0), store_.concat(digit(1, 9), digits(0, length - 2)));  // fewer digits
   return store_.either(same, shorter);
 }
 
@@ -295,16 +294,14 @@ Regex NumberSets::fraction_below(std::string_view bound, bool or_equal) {
 
 Regex NumberSets::magnitude_above(const Decimal& bound, bool or_equal) {
   const std::string whole_part = whole_digits(bound);
-  return store_.either(
-      store_.concat(integer_above(whole_part), fraction(false)),
-      store_.concat(store_.literal(whole_part), fraction_above(fraction_digits(bound), or_equal)));
+  return store_.either(store_.concat(integer_above(whole_part), fraction(false)),
+                       store_.concat(store_.literal(whole_part), fraction_above(fraction_digits(bound), or_equal)));
 }
 
 Regex NumberSets::magnitude_below(const Decimal& bound, bool or_equal) {
   const std::string whole_part = whole_digits(bound);
-  return store_.either(
-      store_.concat(integer_below(whole_part), fraction(false)),
-      store_.concat(store_.literal(whole_part), fraction_below(fraction_digits(bound), or_equal)));
+  return store_.either(store_.concat(integer_below(whole_part), fraction(false)),
+                       store_.concat(store_.literal(whole_part), fraction_below(fraction_digits(bound), or_equal)));
 }
 
 Regex NumberSets::with_sign(Regex magnitude) {
@@ -352,8 +349,8 @@ Regex NumberSets::multiples(const Decimal& divisor) {
     Regex shape = whole();
     if (j > 0) shape = store_.concat(shape, store_.concat(store_.literal("."), digits(j, j)));
     Regex text = store_.both(shape, divisible);
-    const Regex padding = j == 0 ? store_.optional(store_.concat(store_.literal("."), store_.repeat(digit(0, 0), 1)))
-                                 : zeros;
+    const Regex padding =
+        j == 0 ? store_.optional(store_.concat(store_.literal("."), store_.repeat(digit(0, 0), 1))) : zeros;
     options.push_back(store_.concat(text, padding));
   }
   return with_sign(store_.either(options));
@@ -409,8 +406,8 @@ Regex NumberSets::exponent_regex(const std::array<Truth, kExponentClasses>& clas
   const Regex minus = store_.literal("-");
   const Regex positive = store_.concat(digit(1, 9), digits(0, std::nullopt));
   const Regex integers = store_.concat(positive, up);
-  const Regex small = store_.concat(
-      store_.concat(store_.literal("0."), store_.repeat(digit(0, 0), 0)), store_.concat(positive, any_power));
+  const Regex small = store_.concat(store_.concat(store_.literal("0."), store_.repeat(digit(0, 0), 0)),
+                                    store_.concat(positive, any_power));
   const Regex others = store_.either(std::vector<Regex>{
       small, store_.concat(positive, store_.concat(point, store_.concat(digits(1, std::nullopt), any_power))),
       store_.concat(positive, down)});
@@ -470,8 +467,8 @@ NumberSet NumberSets::both(const NumberSet& a, const NumberSet& b) {
         in = std::find(other.values.begin(), other.values.end(), value) != other.values.end();
       } else {
         const std::string places = fraction_digits(value);
-        in = store_.matches(other.regex, (value.negative ? "-" : "") + whole_digits(value) +
-                                             (places.empty() ? "" : "." + places));
+        in = store_.matches(other.regex,
+                            (value.negative ? "-" : "") + whole_digits(value) + (places.empty() ? "" : "." + places));
       }
       if (in) out.values.push_back(value);
     }
@@ -544,9 +541,9 @@ Regex NumberSets::text(const NumberSet& a) {
     const Regex plain = range_regex(a.range, true);
     if (a.range.integer) return plain;
     if (a.range.unbounded()) {
-      const Regex power = store_.concat(
-          store_.bytes(ByteSet::of("eE")),
-          store_.concat(store_.optional(store_.bytes(ByteSet::of("+-"))), digits(1, std::nullopt)));
+      const Regex power =
+          store_.concat(store_.bytes(ByteSet::of("eE")),
+                        store_.concat(store_.optional(store_.bytes(ByteSet::of("+-"))), digits(1, std::nullopt)));
       return store_.concat(plain, store_.optional(power));
     }
     return store_.either(plain, exponent_regex(exponents_of(a.range)));
@@ -554,8 +551,7 @@ Regex NumberSets::text(const NumberSet& a) {
   // A fraction of zeros alone is written as ".0".
   const Regex any = digits(0, std::nullopt);
   const Regex after = store_.either(
-      store_.literal(".0"),
-      store_.concat(store_.literal("."), store_.concat(any, store_.concat(digit(1, 9), any))));
+      store_.literal(".0"), store_.concat(store_.literal("."), store_.concat(any, store_.concat(digit(1, 9), any))));
   const Regex written = with_sign(store_.concat(whole(), store_.optional(after)));
   return store_.either(store_.both(a.regex, written), exponent_regex(a.exponents));
 }

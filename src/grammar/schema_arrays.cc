@@ -70,8 +70,7 @@ Result<Symbol> SchemaEmitter::counted_array(const ArrayShape& shape) {
   using Counts = std::vector<int64_t>;  // the length, then one count for each `contains`
   const size_t prefix = SchemaSets::longest_prefix(shape);
   int64_t longest = std::max<int64_t>({1, static_cast<int64_t>(prefix), shape.max ? *shape.max + 1 : shape.min});
-  for (const ContainsSpec& contains : shape.contains)
-    longest = std::max(longest, static_cast<int64_t>(contains.from));
+  for (const ContainsSpec& contains : shape.contains) longest = std::max(longest, static_cast<int64_t>(contains.from));
   if (shape.contains.size() > 4 || longest > static_cast<int64_t>(kMaxArrayStates))
     return unsupported("its counts of items are too large beside \"contains\"");
   std::map<Counts, Symbol> rules;
@@ -174,8 +173,8 @@ Result<Symbol> SchemaEmitter::unique_array(const ArrayShape& shape) {
     const Regex item = store_.either(texts), separator = spaced(",", true, true);
     const Regex before = store_.repeat(store_.concat(item, separator), 0);
     const Regex behind = store_.repeat(store_.concat(separator, item), 0);
-    Regex list = store_.concat(item, store_.repeat(store_.concat(separator, item),
-                                                   std::max<int64_t>(0, shape.min - 1), most - 1));
+    Regex list = store_.concat(
+        item, store_.repeat(store_.concat(separator, item), std::max<int64_t>(0, shape.min - 1), most - 1));
     std::vector<Regex> repeated;
     for (const Regex text : texts) {
       const Regex parts[] = {before, text, separator, before, text, behind};

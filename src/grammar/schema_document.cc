@@ -17,8 +17,8 @@ bool is_one_of(std::string_view word, std::initializer_list<std::string_view> wo
 
 // Keywords whose members are schemas under names of the user.
 bool holds_named_schemas(std::string_view keyword) {
-  return is_one_of(keyword, {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas",
-                             "dependencies"});
+  return is_one_of(keyword,
+                   {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"});
 }
 
 // Keywords whose value is a schema or a list of them.
@@ -224,7 +224,8 @@ Status SchemaDocument::walk_members(const json::Object& object, uint32_t self, u
       const auto names = static_cast<uint32_t>(nodes_.size());
       nodes_.push_back({&member, self, resource, name});
       index_.emplace(&member, names);
-      for (const auto& [key, schema] : member.as_object()) QUIRE_TRY(walk(schema, names, key, resource, true, depth + 2));
+      for (const auto& [key, schema] : member.as_object())
+        QUIRE_TRY(walk(schema, names, key, resource, true, depth + 2));
     } else {
       QUIRE_TRY(walk(member, self, name, resource, is_schema && holds_schemas(name), depth + 1));
     }
@@ -257,7 +258,8 @@ void SchemaDocument::note_identity(const json::Object& object, uint32_t self, ui
       }
       by_uri_.emplace(next.uri, resource);
     }
-    if (hash != std::string::npos && hash + 1 < id->size()) anchors_.emplace(std::pair(resource, id->substr(hash + 1)), self);
+    if (hash != std::string::npos && hash + 1 < id->size())
+      anchors_.emplace(std::pair(resource, id->substr(hash + 1)), self);
   }
   if (const std::string* anchor = text("$anchor")) anchors_.emplace(std::pair(resource, *anchor), self);
   if (const std::string* anchor = text("$dynamicAnchor")) {
@@ -297,7 +299,8 @@ Result<uint32_t> SchemaDocument::follow_pointer(const json::Value& root, std::st
     pointer.remove_prefix(end);
     if (at->is_array()) {
       const json::Array& items = at->as_array();
-      const bool digits = !token.empty() && token.size() < 10 && token.find_first_not_of("0123456789") == std::string::npos;
+      const bool digits =
+          !token.empty() && token.size() < 10 && token.find_first_not_of("0123456789") == std::string::npos;
       const size_t i = digits ? std::stoul(token) : items.size();
       at = i < items.size() ? &items[i] : nullptr;
     } else {
@@ -319,8 +322,7 @@ Result<uint32_t> SchemaDocument::resolve(uint32_t from, std::string_view referen
     if (known == by_uri_.end()) return unsupported("it lies outside of the schema, and quire fetches no schemas");
     resource = known->second;
   }
-  const std::string fragment =
-      hash == std::string_view::npos ? "" : percent_decoded(reference.substr(hash + 1));
+  const std::string fragment = hash == std::string_view::npos ? "" : percent_decoded(reference.substr(hash + 1));
   const uint32_t root = resources_[resource].root;
   if (fragment.empty()) return root;
   if (fragment[0] == '/') return follow_pointer(*nodes_[root].value, fragment);

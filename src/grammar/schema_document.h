@@ -66,7 +66,7 @@ class SchemaDocument {
   std::vector<Node> nodes_;
   std::unordered_map<const json::Value*, uint32_t> index_;
   std::vector<Resource> resources_;
-  std::map<std::string, uint32_t, std::less<>> by_uri_;  // URI to resource
+  std::map<std::string, uint32_t, std::less<>> by_uri_;           // URI to resource
   std::map<std::pair<uint32_t, std::string>, uint32_t> anchors_;  // resource and name to node
   std::map<std::string, std::vector<uint32_t>, std::less<>> dynamic_anchors_;
   bool recursive_anchor_ = false;

@@ -52,13 +52,13 @@ class SchemaEmitter {
   struct ObjectPlan {
     Style style = Style::kJson;
     const ObjectShape* shape = nullptr;
-    std::vector<Entry> listed;  // in this order, each at most once
-    std::vector<Entry> others;  // in any order, after those
+    std::vector<Entry> listed;       // in this order, each at most once
+    std::vector<Entry> others;       // in any order, after those
     std::vector<std::string> names;  // that no entry for a set may have
     int64_t min = 0;
     std::optional<int64_t> max;
-    int64_t cap = 1;    // counts above it need not be told apart
-    uint32_t full = 0;  // all demands
+    int64_t cap = 1;                 // counts above it need not be told apart
+    uint32_t full = 0;               // all demands
     std::map<State, Symbol> states;  // lists of at least one member
     bool may_be_empty = true;
   };

@@ -172,12 +172,12 @@ Result<ValueSet> SchemaEvaluator::evaluate_keywords(uint32_t node) {
   for (const auto& [name, value] : schema.as_object()) {
     const auto keyword = keywords().find(name);
     if (keyword == keywords().end()) continue;  // an annotation, or no word of JSON Schema at all
-    const bool repeated = std::any_of(present.begin(), present.end(), [&](const Keyword& other) {
-      return other.handler == keyword->second.handler;
-    });
+    const bool repeated = std::any_of(present.begin(), present.end(),
+                                      [&](const Keyword& other) { return other.handler == keyword->second.handler; });
     if (!repeated) present.push_back(keyword->second);
   }
-  std::stable_sort(present.begin(), present.end(), [](const Keyword& a, const Keyword& b) { return a.phase < b.phase; });
+  std::stable_sort(present.begin(), present.end(),
+                   [](const Keyword& a, const Keyword& b) { return a.phase < b.phase; });
   for (const Keyword& keyword : present) {
     const Status status = (this->*keyword.handler)(node, out);
     if (!status.ok()) return at(node, keyword.name, status.error());
@@ -245,7 +245,8 @@ Status SchemaEvaluator::on_any_of(uint32_t node, ValueSet& out) {
   QUIRE_ASSIGN(const std::vector<uint32_t> branches, schemas_of(node, "anyOf"));
   std::vector<ValueSet> options;  // of each set of branches that may hold together
   if (tracks_evaluated_ && branches.size() > kMaxTrackedBranches)
-    return refuse(node, "anyOf", "it has too many branches for a schema with unevaluatedProperties or unevaluatedItems");
+    return refuse(node, "anyOf",
+                  "it has too many branches for a schema with unevaluatedProperties or unevaluatedItems");
   for (const uint32_t branch : branches) {
     QUIRE_ASSIGN(const std::shared_ptr<const ValueSet> set, evaluate(branch));
     const size_t count = options.size();

@@ -56,9 +56,10 @@ struct UriSyntax {
     const std::string absolute = "/(?:" + pchar + "+" + more + ")?";
     tail = "(?:\\?(?:[" + own + unreserved + sub + ":@/?\\-]|" + percent + ")*)?(?:#(?:[" + unreserved + sub +
            ":@/?\\-]|" + percent + ")*)?";
-    uri = "[A-Za-z][A-Za-z0-9+.\\-]*:(?://" + authority + more + "|" + absolute + "|" + pchar + "+" + more + ")?" + tail;
-    reference = "(?:" + uri + "|(?://" + authority + more + "|" + absolute + "|" + no_colon + "+" + more + ")?" + tail +
-                ")";
+    uri =
+        "[A-Za-z][A-Za-z0-9+.\\-]*:(?://" + authority + more + "|" + absolute + "|" + pchar + "+" + more + ")?" + tail;
+    reference =
+        "(?:" + uri + "|(?://" + authority + more + "|" + absolute + "|" + no_colon + "+" + more + ")?" + tail + ")";
   }
   std::string tail, uri, reference;
 };
@@ -106,14 +107,13 @@ Result<Regex> leap_second(RegexStore& store) {
   QUIRE_ASSIGN(const Regex minus_hours, parse_regex(store, hours_minus));
   QUIRE_ASSIGN(const Regex minus_minutes, parse_regex(store, minutes_minus));
   QUIRE_ASSIGN(const Regex utc, parse_regex(store, "23:59" + second + "[zZ]"));
-  return store.either(std::vector<Regex>{utc, plus_even, store.both(plus_hours, plus_minutes),
-                                         store.both(minus_hours, minus_minutes)});
+  return store.either(
+      std::vector<Regex>{utc, plus_even, store.both(plus_hours, plus_minutes), store.both(minus_hours, minus_minutes)});
 }
 
 Result<Regex> time_regex(RegexStore& store) {
-  QUIRE_ASSIGN(const Regex ordinary,
-               parse_regex(store, kHour + ":" + kMinute + ":[0-5][0-9]" + kFraction + "(?:[zZ]|[+\\-]" + kHour + ":" +
-                                      kMinute + ")"));
+  QUIRE_ASSIGN(const Regex ordinary, parse_regex(store, kHour + ":" + kMinute + ":[0-5][0-9]" + kFraction +
+                                                            "(?:[zZ]|[+\\-]" + kHour + ":" + kMinute + ")"));
   QUIRE_ASSIGN(const Regex leap, leap_second(store));
   return store.either(ordinary, leap);
 }

@@ -193,8 +193,7 @@ Status SchemaEvaluator::on_contains(uint32_t node, ValueSet& out) {
 }
 
 Status SchemaEvaluator::on_unevaluated_properties(uint32_t node, ValueSet& out) {
-  QUIRE_ASSIGN(const uint32_t schema,
-               schema_of(node, "unevaluatedProperties", *find(node, "unevaluatedProperties")));
+  QUIRE_ASSIGN(const uint32_t schema, schema_of(node, "unevaluatedProperties", *find(node, "unevaluatedProperties")));
   const ConjId value = conjunction_of(schema);
   for (ObjectShape& shape : out.objects) {
     // The same members as before, with nothing demanded of them, and the schema for all others.

@@ -160,8 +160,7 @@ Status SchemaEmitter::plan_regions(ObjectPlan& plan) {
     // Whether the names of this region may meet a demand for some member.
     for (size_t i = 0; i < shape.exists.size(); ++i) {
       const StringSet& names = shape.exists[i].names;
-      if (StringSets::is_all(names) || region.matched[index_of(strings.regex(names))])
-        entry.effect |= uint32_t{1} << i;
+      if (StringSets::is_all(names) || region.matched[index_of(strings.regex(names))]) entry.effect |= uint32_t{1} << i;
     }
     plan.others.push_back(std::move(entry));
   }
@@ -172,11 +171,11 @@ Status SchemaEmitter::plan_regions(ObjectPlan& plan) {
 Status SchemaEmitter::plan_counts(ObjectPlan& plan) {
   plan.min = plan.shape->min;
   plan.max = plan.shape->max;
-  const auto required = static_cast<int64_t>(std::count_if(plan.listed.begin(), plan.listed.end(),
-                                                           [](const Entry& entry) { return entry.required; }));
+  const auto required = static_cast<int64_t>(
+      std::count_if(plan.listed.begin(), plan.listed.end(), [](const Entry& entry) { return entry.required; }));
   if (plan.min <= required) plan.min = 0;
-  const bool open = std::any_of(plan.others.begin(), plan.others.end(),
-                                [](const Entry& entry) { return entry.names.has_value(); });
+  const bool open =
+      std::any_of(plan.others.begin(), plan.others.end(), [](const Entry& entry) { return entry.names.has_value(); });
   const auto most = static_cast<int64_t>(plan.listed.size() + plan.others.size());
   if (plan.max && !open && *plan.max >= most) plan.max.reset();
   plan.cap = plan.max ? *plan.max : std::max<int64_t>(1, plan.min);
@@ -193,8 +192,7 @@ SchemaEmitter::State SchemaEmitter::after(const ObjectPlan& plan, State state, u
   return {plan.max ? count : std::min(count, plan.cap), state.second | effect};
 }
 
-Result<std::vector<Symbol>> SchemaEmitter::entry(const ObjectPlan& plan, const Entry& entry, ConjId value,
-                                                 bool first) {
+Result<std::vector<Symbol>> SchemaEmitter::entry(const ObjectPlan& plan, const Entry& entry, ConjId value, bool first) {
   return plan.style == Style::kJson ? json_entry(plan, entry, value, first) : tagged_entry(plan, entry, value, first);
 }
 
@@ -210,8 +208,8 @@ Result<std::vector<Symbol>> SchemaEmitter::json_entry(const ObjectPlan& plan, co
   }
   std::vector<Symbol> out;
   if (!first) out.push_back(comma());
-  out.push_back(grammar_.terminal(entry.other_than_listed ? strings.text_except(plan.names)
-                                                          : strings.text(*entry.names)));
+  out.push_back(
+      grammar_.terminal(entry.other_than_listed ? strings.text_except(plan.names) : strings.text(*entry.names)));
   out.push_back(grammar_.terminal(colon));
   out.push_back(member);
   return out;

@@ -317,8 +317,7 @@ Result<std::vector<ArrayShape>> SchemaSets::complement(const ArrayShape& shape) 
     }
   }
   for (const ContainsSpec& contains : shape.contains) {
-    if (contains.min > 0)
-      out.emplace_back().contains.push_back({contains.item, contains.from, 0, contains.min - 1});
+    if (contains.min > 0) out.emplace_back().contains.push_back({contains.item, contains.from, 0, contains.min - 1});
     if (contains.max)
       out.emplace_back().contains.push_back({contains.item, contains.from, *contains.max + 1, std::nullopt});
   }

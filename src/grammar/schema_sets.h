@@ -166,7 +166,7 @@ class SchemaSets {
   StringSets strings_;
   Conjunctions conjunctions_;
   int64_t fuel_ = 400'000;
-  int depth_ = 0;                                  // of proven_none
+  int depth_ = 0;                                // of proven_none
   std::unordered_map<ConjId, bool> known_none_;  // what proven_none has found; false while it looks
 };
 

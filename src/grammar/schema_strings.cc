@@ -50,14 +50,14 @@ Regex any_spelling(RegexStore& store) {
   const Regex backslash_u = store.literal("\\u");
   const Regex hex2 = store.repeat(hex, 2, 2), hex3 = store.repeat(hex, 3, 3);
   const Regex d = store.bytes(ByteSet::of("dD"));
-  const Regex not_surrogate = store.either(
-      store.concat(store.bytes(ByteSet::of("0123456789abcefABCEF")), hex3),
-      store.concat(d, store.concat(store.bytes(ByteSet::of("01234567")), hex2)));
+  const Regex not_surrogate = store.either(store.concat(store.bytes(ByteSet::of("0123456789abcefABCEF")), hex3),
+                                           store.concat(d, store.concat(store.bytes(ByteSet::of("01234567")), hex2)));
   const Regex high = store.concat(d, store.concat(store.bytes(ByteSet::of("89abAB")), hex2));
   const Regex low = store.concat(d, store.concat(store.bytes(ByteSet::of("cdefCDEF")), hex2));
-  const Regex escapes = store.either(std::vector<Regex>{
-      store.concat(store.literal("\\"), store.bytes(ByteSet::of("\"\\/bfnrt"))), store.concat(backslash_u, not_surrogate),
-      store.concat(backslash_u, store.concat(high, store.concat(backslash_u, low)))});
+  const Regex escapes =
+      store.either(std::vector<Regex>{store.concat(store.literal("\\"), store.bytes(ByteSet::of("\"\\/bfnrt"))),
+                                      store.concat(backslash_u, not_surrogate),
+                                      store.concat(backslash_u, store.concat(high, store.concat(backslash_u, low)))});
   return store.either(store.chars_except(special), escapes);
 }
 
@@ -89,8 +89,9 @@ Regex literal_trie(RegexStore& store, const std::vector<std::string>& values, si
 }
 
 bool plain_ascii(std::string_view value) {
-  return std::all_of(value.begin(), value.end(),
-                     [](char c) { return static_cast<uint8_t>(c) >= 0x20 && static_cast<uint8_t>(c) < 0x80 && c != '/'; });
+  return std::all_of(value.begin(), value.end(), [](char c) {
+    return static_cast<uint8_t>(c) >= 0x20 && static_cast<uint8_t>(c) < 0x80 && c != '/';
+  });
 }
 
 size_t code_points(std::string_view value) {

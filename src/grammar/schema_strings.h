@@ -16,10 +16,10 @@ namespace quire::grammar::schema {
 struct StringSet {
   enum class Form : uint8_t { kLength, kValues, kRegex };
   Form form = Form::kLength;
-  int64_t min = 0;                // kLength: in code points
-  std::optional<int64_t> max;     // kLength
+  int64_t min = 0;                  // kLength: in code points
+  std::optional<int64_t> max;       // kLength
   std::vector<std::string> values;  // kValues: sorted, unique; may be empty: no string at all
-  Regex regex;                    // kRegex
+  Regex regex;                      // kRegex
 };
 
 // Makes, combines and spells sets of strings. Not thread-safe, as the store is not.

@@ -57,9 +57,8 @@ Result<Symbol> SchemaEmitter::tagged_value(ConjId id, Style style) {
   if (!evaluator_.strings().is_none(set->strings)) {
     const std::string end(tags.after_value);
     const Regex without = store_.text_without(std::span(&end, 1));
-    const Regex text = StringSets::is_all(set->strings)
-                           ? without
-                           : store_.both(evaluator_.strings().regex(set->strings), without);
+    const Regex text =
+        StringSets::is_all(set->strings) ? without : store_.both(evaluator_.strings().regex(set->strings), without);
     raw.push_back(grammar_.terminal(text));
   }
   // The same values without strings, as JSON.
@@ -125,8 +124,8 @@ Result<Symbol> SchemaEmitter::emit_any_order(ObjectPlan& plan) {
   if (least == 0) options.push_back(grammar_.empty());
   if (!first.empty() && (!most || *most > 0)) {
     if (most) --*most;
-    options.push_back(grammar_.sequence({grammar_.choice(first), grammar_.repeat(grammar_.choice(later),
-                                                                                 std::max<int64_t>(0, least - 1), most)}));
+    options.push_back(grammar_.sequence(
+        {grammar_.choice(first), grammar_.repeat(grammar_.choice(later), std::max<int64_t>(0, least - 1), most)}));
   }
   return grammar_.choice(options);
 }
