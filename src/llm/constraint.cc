@@ -119,7 +119,20 @@ class ReasoningGateSource final : public engine::ConstraintSource {
   const std::shared_ptr<const GateRules> shared_;
 };
 
+class PlainSource final : public engine::ConstraintSource {
+ public:
+  explicit PlainSource(TextConstraintMaker maker) : maker_(std::move(maker)) {}
+  std::unique_ptr<engine::Constraint> make() const override { return maker_(); }
+
+ private:
+  const TextConstraintMaker maker_;
+};
+
 }  // namespace
+
+engine::ConstraintPtr make_constraint(TextConstraintMaker maker) {
+  return std::make_shared<const PlainSource>(std::move(maker));
+}
 
 engine::ConstraintPtr make_reasoning_gate(ReasoningRules rules, ReasoningTokens tokens, TextConstraintMaker inner) {
   QUIRE_CHECK(rules.starts_inside && (!rules.token_budget || !tokens.forced_end.empty()));

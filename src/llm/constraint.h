@@ -42,6 +42,9 @@ class TextConstraint : public engine::Constraint {
 };
 using TextConstraintMaker = std::function<std::unique_ptr<TextConstraint>()>;
 
+// The constraint of a request without reasoning.
+engine::ConstraintPtr make_constraint(TextConstraintMaker maker);
+
 // What the reasoning rules need to know of the model.
 struct ReasoningTokens {
   text::TokenizerPtr tokenizer;

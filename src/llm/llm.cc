@@ -68,6 +68,9 @@ Result<std::unique_ptr<Llm>> Llm::load(const Options& options, ProgressFn progre
                files.config.layers, backend->describe());
   QUIRE_ASSIGN(LoadedEngine loaded, load_engine(options, files, std::move(backend), std::move(progress)));
   llm->engine_ = std::move(loaded.engine);
+  if (llm->tokenizer_ != nullptr) {
+    llm->grammars_ = std::make_unique<Grammars>(llm->tokenizer_, files.config.vocab_size);
+  }
   llm->plan_ = std::move(loaded.plan);
   return llm;
 }
@@ -138,11 +141,26 @@ Result<CheckedParams> Llm::check(sampling::SamplingParams params) const {
   return CheckedParams(std::move(params));
 }
 
-Result<engine::ConstraintPtr> Llm::constrain(const ConstraintSpec& spec, const CheckedParams&) const {
-  if (spec.grammar) return unsupported("constrained output is not supported yet", spec.field);
-  if (!spec.reasoning.starts_inside || !spec.reasoning.token_budget) return engine::ConstraintPtr();
-  if (tokenizer_ == nullptr) return unsupported("a thinking budget needs a tokenizer, which this model does not have");
-  return make_reasoning_gate(spec.reasoning, reasoning_tokens(spec.reasoning), nullptr);
+Result<engine::ConstraintPtr> Llm::constrain(const ConstraintSpec& spec, const CheckedParams& params) const {
+  const ReasoningRules& reasoning = spec.reasoning;
+  const bool budget = reasoning.starts_inside && reasoning.token_budget;
+  if (!spec.grammar && !budget) return engine::ConstraintPtr();
+  if (grammars_ == nullptr) {
+    return unsupported("this model has no tokenizer, which constraints need; give one with --tokenizer", spec.field);
+  }
+  TextConstraintMaker grammar;
+  if (spec.grammar) {
+    auto made = grammars_->make(*spec.grammar, params.get());
+    if (!made.ok()) {
+      Error error = made.error();
+      if (!spec.field.empty()) error.message = spec.field + ": " + error.message;
+      error.field = spec.field;
+      return error;
+    }
+    grammar = std::move(*made);
+  }
+  if (!reasoning.starts_inside) return make_constraint(std::move(grammar));
+  return make_reasoning_gate(reasoning, reasoning_tokens(reasoning), std::move(grammar));
 }
 
 ReasoningTokens Llm::reasoning_tokens(const ReasoningRules& rules) const {

@@ -14,6 +14,7 @@
 #include "kv/memory_plan.h"
 #include "llm/constraint.h"
 #include "llm/generation_config.h"
+#include "llm/grammars.h"
 #include "llm/options.h"
 #include "llm/streams.h"
 #include "text/jinja/chat_template.h"
@@ -125,6 +126,7 @@ class Llm {
   kv::MemoryPlan plan_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<Streams> streams_;
+  std::unique_ptr<Grammars> grammars_;  // null if the model has no tokenizer
 };
 
 }  // namespace quire::llm

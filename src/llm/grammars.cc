@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// A vocabulary made from the tokenizer, and matchers as constraints.
+#include "llm/grammars.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace quire::llm {
+namespace {
+
+using grammar::CompiledGrammar;
+using grammar::Vocabulary;
+
+// What the sequences of a request share.
+struct Shared {
+  std::shared_ptr<const CompiledGrammar> grammar;
+  std::vector<int32_t> end_tokens;
+};
+
+class GrammarConstraint final : public TextConstraint {
+ public:
+  explicit GrammarConstraint(std::shared_ptr<const Shared> shared)
+      : shared_(std::move(shared)), matcher_(shared_->grammar) {}
+
+  Result<bool> fill_mask(std::span<uint32_t> mask) override {
+    QUIRE_TRY(matcher_.fill_mask(mask, shared_->end_tokens));
+    return true;
+  }
+  Status accept(int32_t token) override { return matcher_.accept(token, shared_->end_tokens); }
+  bool accept_bytes(std::string_view bytes) override { return matcher_.accept_bytes(bytes); }
+
+ private:
+  const std::shared_ptr<const Shared> shared_;
+  grammar::Matcher matcher_;
+};
+
+}  // namespace
+
+grammar::CompilerCache& Grammars::cache() {
+  std::call_once(made_, [this] {
+    std::vector<Vocabulary::Token> tokens;
+    std::vector<std::pair<std::string, int32_t>> special;
+    const int64_t count = std::min<int64_t>(tokenizer_->vocab_size(), vocab_size_);
+    tokens.reserve(static_cast<size_t>(count));
+    for (int32_t id = 0; id < count; ++id) {
+      tokens.push_back({tokenizer_->token_bytes(id), tokenizer_->is_special(id)});
+      if (tokens.back().special) special.emplace_back(tokens.back().bytes, id);
+    }
+    cache_ = std::make_unique<grammar::CompilerCache>(Vocabulary::make(std::move(tokens), vocab_size_),
+                                                      grammar::SpecialTokens(std::move(special)));
+  });
+  return *cache_;
+}
+
+Result<TextConstraintMaker> Grammars::make(const grammar::Spec& spec, const sampling::SamplingParams& params) {
+  auto shared = std::make_shared<Shared>();
+  for (const auto* ids : {&params.eos_token_ids, &params.stop_token_ids}) {
+    for (const int32_t id : *ids) {
+      if (id >= 0 && id < vocab_size_) shared->end_tokens.push_back(id);
+    }
+  }
+  if (shared->end_tokens.empty()) {
+    return unsupported("this model has no EOS token, so a constrained answer could not end; give stop_token_ids");
+  }
+  QUIRE_ASSIGN(shared->grammar, cache().get(spec));
+  return TextConstraintMaker([shared = std::shared_ptr<const Shared>(std::move(shared))] {
+    return std::make_unique<GrammarConstraint>(shared);
+  });
+}
+
+}  // namespace quire::llm
