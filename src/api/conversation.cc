@@ -71,7 +71,7 @@ ApiResult<std::shared_ptr<AnswerFormat>> answer_format(const Service& service, c
   }
   auto format = std::make_shared<AnswerFormat>();
   format->dialect = markup.dialect;
-  if (!tools.callable()) format->dialect.tools = nullptr;
+  if (tools.tools.empty()) format->dialect.tools = nullptr;
   format->earlier_calls = input.earlier_calls;
   if (format->dialect.tools != nullptr) {
     format->call_ids = call_id_style(markup::name(*format->dialect.tools));

@@ -89,6 +89,7 @@ const std::vector<Needle>& reasoning_needles() {
       {"granite", {"Here is my thought process:"}},
       {"granite", {"Here's my thought process:"}},
       {"hunyuan_a13b", {"<think>", "<answer>"}},
+      {"hunyuan_a13b", {"<think>", "<|startoftext|>"}},
       {"deepseek_v3", {"<think>", "｜DSML｜"}},
       {"deepseek_v3", {"<think>", "<｜tool▁calls▁begin｜>", "thinking"}},
       {"glm45", {"<think>", "<arg_key>", "<|assistant|>"}},

@@ -73,15 +73,14 @@ std::string written_name(const ToolFormat& format, std::string_view name) {
   return quoted.substr(1, quoted.size() - 2);
 }
 
-// The value of one parameter that is written as raw text.
-Result<Value> element_value(const Schema& unresolved, const std::string& path) {
-  const Schema schema = unresolved.resolved();
-  const Types types = schema.types();
+// The value of one parameter: strings are raw text, all else is JSON.
+Result<Value> parameter_value(const Schema& schema, const Types& types, const std::string& path) {
   if (!types.none() && !types.string) return Value(Object{{"type", "json_schema"}, {"json_schema", *schema.node}});
   if (types.none()) return any_text();
   if (!types.only_string()) {
-    return unsupported("The markup of this model cannot constrain the parameter " + path +
-                       ", which may be a string or something else: give it one type.");
+    return unsupported("The parameter " + path +
+                       " may be a string or something else, which cannot be constrained in the markup of this model: "
+                       "give it one type.");
   }
   if (const Value* values = schema.node->find("enum"); values != nullptr && values->is_array()) {
     Array choices;
@@ -89,31 +88,50 @@ Result<Value> element_value(const Schema& unresolved, const std::string& path) {
     return either(std::move(choices));
   }
   if (const Value* value = schema.node->find("const"); value != nullptr) return const_string(value->as_string());
-  for (const std::string_view keyword : {"minLength", "maxLength", "format", "pattern"}) {
-    if (schema.node->find(keyword) != nullptr) {
-      return unsupported("The keyword \"" + std::string(keyword) + "\" of the parameter " + path +
-                         " cannot be constrained in the markup of this model.");
+  for (const auto& [keyword, value] : schema.node->as_object()) {
+    if (keyword == "type" || keyword == "title" || keyword == "description" || keyword == "default" ||
+        keyword == "examples") {
+      continue;
     }
+    return unsupported("The keyword \"" + keyword + "\" of the parameter " + path +
+                       " cannot be constrained in the markup of this model.");
   }
   return any_text();
 }
 
-// Parameters as <TAG name="k">v</TAG>, in the order of the schema's properties.
-Result<Value> element_parameters(const Value& parameters, std::string_view element) {
+// The JSON type that stands in a parameter's tag.
+std::string_view type_word(const Types& types) {
+  if (types.none() || types.string) return "string";
+  if (types.integer || types.number) return "number";
+  if (types.boolean) return "boolean";
+  if (types.object) return "object";
+  return types.array ? "array" : "null";
+}
+
+bool is_required(const Value* required, const std::string& key) {
+  if (required == nullptr || !required->is_array()) return false;
+  for (const Value& name : required->as_array()) {
+    if (name == Value(key)) return true;
+  }
+  return false;
+}
+
+// Parameters in tags for which json_schema has no style, in the order of the schema's properties.
+Result<Value> tagged_parameters(const ToolFormat& format, const Value& parameters) {
   const Schema root = Schema{&parameters, &parameters}.resolved();
   const Value* properties = root.node == nullptr ? nullptr : root.node->find("properties");
   const Value* required = root.node == nullptr ? nullptr : root.node->find("required");
   Array elements;
   if (properties != nullptr && properties->is_object()) {
     for (const auto& [key, property] : properties->as_object()) {
-      QUIRE_ASSIGN(Value content, element_value({root.root, &property}, "/properties/" + key));
-      std::string begin = "<" + std::string(element) + " name=\"" + key + "\">";
-      Value one = tag(begin, std::move(content), "</" + std::string(element) + ">");
-      bool needed = false;
-      if (required != nullptr && required->is_array()) {
-        for (const Value& name : required->as_array()) needed = needed || name == Value(key);
-      }
-      elements.push_back(needed ? std::move(one) : optional(std::move(one)));
+      const Schema schema = Schema{root.root, &property}.resolved();
+      const Types types = schema.types();
+      QUIRE_ASSIGN(Value content, parameter_value(schema, types, "/properties/" + key));
+      const std::string_view raw = types.none() || types.string ? "true" : "false";
+      std::string begin = replaced(format.tagged.write_param_begin, "TYPE", type_word(types));
+      begin = replaced(replaced(begin, "RAW", raw), "KEY", key);
+      Value one = tag(begin, std::move(content), replaced(format.tagged.write_param_end, "KEY", key));
+      elements.push_back(is_required(required, key) ? std::move(one) : optional(std::move(one)));
     }
   }
   if (elements.empty()) return const_string("");
@@ -123,15 +141,16 @@ Result<Value> element_parameters(const Value& parameters, std::string_view eleme
 // The format of a call's arguments.
 Result<Value> arguments_format(const ToolFormat& format, const Tool& tool, bool by_schema) {
   const std::string_view style = format.tagged.style;
+  const bool tagged = format.encoding == Encoding::kTagged || format.encoding == Encoding::kNested;
   if (!by_schema) {
-    if (!style.empty()) return any_text();
+    if (tagged) return any_text();
     return Value(Object{{"type", "json_schema"}, {"json_schema", any_object()}});
   }
   Value schema = tool.parameters;
   if (schema.is_null()) {
     schema = Object{{"type", "object"}, {"properties", Object{}}, {"additionalProperties", false}};
   }
-  if (style.starts_with("element:")) return element_parameters(schema, style.substr(8));
+  if (tagged && style.empty()) return tagged_parameters(format, schema);
   Object content = {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
   if (!style.empty()) content.emplace_back("style", style);
   return Value(std::move(content));
@@ -246,8 +265,13 @@ Result<json::Value> tool_constraint(const Dialect& dialect, const ParseOptions& 
   const bool only_one = !options.parallel || options.choice == ToolChoice::kNamed;
   if (forced) {
     Value all = calls(row, std::move(tags), only_one);
-    // Models write newlines between their reasoning and a call.
     if (dialect.reasoning == nullptr) return all;
+    // The prompt or the model may have opened the channel of the response, which ends before calls.
+    if (dialect.reasoning->name == "kimi_k3") {
+      return sequence({optional(const_string("<|open|>response<|sep|>")),
+                       optional(const_string("<|close|>response<|sep|>")), std::move(all)});
+    }
+    // Models write newlines between their reasoning and a call.
     return sequence({regex("\\n{0,2}"), std::move(all)});
   }
   if (format.is_null()) return free_text_or_calls(row, std::move(tags), only_one);

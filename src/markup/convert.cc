@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Types argument values by the schemas of their tools.
 #include "markup/convert.h"
 
 #include <algorithm>

@@ -62,8 +62,12 @@ struct TaggedCalls {
   bool unwrap = false;                   // a sole parameter "arguments" or "input" that the schema lacks is all of them
   bool json_body = false;                // a JSON object instead of parameters
   bool cdata = false;                    // values may be written as <![CDATA[...]]>
-  // The style of json_schema that writes these parameters, or "element:TAG" for <TAG name="k">v</TAG>.
+  // How tool_constraint() writes parameters: the style of json_schema that does it or, if that is empty, the texts
+  // before and after a value (KEY stands for the parameter's name, TYPE for its JSON type, RAW for whether it is a
+  // string).
   std::string_view style = {};
+  std::string_view write_param_begin = {};
+  std::string_view write_param_end = {};
 };
 
 // One way to write tool calls. A region of calls begins with one of `begins` (the section's marker) or `opens` (a

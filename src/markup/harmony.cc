@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads the messages, channels and recipients of GPT-OSS.
 #include "markup/harmony.h"
 
 #include <utility>

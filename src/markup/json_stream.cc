@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Readers of JSON that comes byte by byte.
 #include "markup/json_stream.h"
 
 #include <cctype>

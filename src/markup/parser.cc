@@ -99,15 +99,14 @@ struct Parser::State final : public CallSink, public TextSink {
 
   void feed(std::string_view text) {
     for (const char c : text) {
-      queue.assign(1, c);
+      step(c);
+      // A region gave bytes back, which may begin another one.
+      queue = std::exchange(again, {});
       for (size_t at = 0; at < queue.size();) {
-        const char next = queue[at++];
-        again.clear();
-        step(next);
-        if (!again.empty()) {
-          queue.replace(0, at, again);
-          at = 0;
-        }
+        step(queue[at++]);
+        if (again.empty()) continue;
+        queue.replace(0, at, std::exchange(again, {}));
+        at = 0;
       }
     }
   }
@@ -159,6 +158,7 @@ struct Parser::State final : public CallSink, public TextSink {
         break;
       case Meaning::kWrapper:
         blanks.clear();
+        wrapped = true;
         if (!content_started) begin_content();
         return;
     }
@@ -353,7 +353,7 @@ struct Parser::State final : public CallSink, public TextSink {
     } else {
       content(content_scanner.take_held());
     }
-    if (next_call == 0) emit(Event::Kind::kContent, blanks);
+    if (next_call == 0 && !wrapped) emit(Event::Kind::kContent, blanks);
     blanks.clear();
   }
 
@@ -376,6 +376,7 @@ struct Parser::State final : public CallSink, public TextSink {
   bool content_started = false;  // some content was emitted
   bool trim_leading = false;     // blanks at the beginning of the content are dropped
   bool bare_possible = true;     // a call without a marker may begin here
+  bool wrapped = false;          // a marker around the content was removed
   bool drop_content = false;     // text after a call is dropped
   bool call_dropped = false;     // the open call is not emitted
   std::string blanks;            // held back

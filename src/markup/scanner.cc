@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Finds markers in a text that comes byte by byte.
 #include "markup/scanner.h"
 
 #include <utility>

@@ -203,6 +203,9 @@ void add_tagged_rows(std::vector<ToolFormat>& rows) {
   qwen.name = "mimo";
   qwen.aliases = {};
   qwen.tagged.trim_newlines = false;
+  qwen.tagged.style = {};
+  qwen.tagged.write_param_begin = "<parameter=KEY>";
+  qwen.tagged.write_param_end = "</parameter>\n";
   rows.push_back(qwen);
   seed.name = "seed_oss";
   seed.aliases = {};
@@ -267,7 +270,7 @@ void add_invoke_rows(std::vector<ToolFormat>& rows) {
   minimax.write_section_begin = "<minimax:tool_call>\n";
   minimax.write_section_end = "</minimax:tool_call>";
   minimax.write_begin = "<invoke name=\"NAME\">\n";
-  minimax.write_end = "</invoke>\n";
+  minimax.write_end = "\n</invoke>\n";
   rows.push_back(minimax);
 
   ToolFormat dots = minimax;
@@ -296,7 +299,7 @@ void add_invoke_rows(std::vector<ToolFormat>& rows) {
   dsml.write_section_begin = "<｜DSML｜function_calls>\n";
   dsml.write_section_end = "</｜DSML｜function_calls>";
   dsml.write_begin = "<｜DSML｜invoke name=\"NAME\">\n";
-  dsml.write_end = "</｜DSML｜invoke>\n";
+  dsml.write_end = "\n</｜DSML｜invoke>\n";
   rows.push_back(dsml);
   dsml.name = "deepseek_v4";
   dsml.aliases = {};
@@ -313,7 +316,9 @@ void add_invoke_rows(std::vector<ToolFormat>& rows) {
   dsml.close = "</｜DSML｜ invoke>";
   dsml.tagged.param_open = "<｜DSML｜ parameter";
   dsml.tagged.value_close = "</｜DSML｜ parameter>";
-  dsml.tagged.style = "deepseek_v4_1_xml";
+  dsml.tagged.style = {};
+  dsml.tagged.write_param_begin = "<｜DSML｜ parameter name=\"KEY\" string=\"RAW\">";
+  dsml.tagged.write_param_end = "</｜DSML｜ parameter>\n";
   dsml.write_section_begin = "<｜DSML｜ calls>\n";
   dsml.write_section_end = "</｜DSML｜ calls>";
   dsml.write_begin = "<｜DSML｜ invoke name=\"NAME\">\n";
@@ -338,7 +343,8 @@ void add_other_tagged_rows(std::vector<ToolFormat>& rows) {
   step.tagged.param_attribute = "name";
   step.tagged.param_header_end = ">";
   step.tagged.value_close = "</steptml:parameter>";
-  step.tagged.style = "element:steptml:parameter";
+  step.tagged.write_param_begin = "<steptml:parameter name=\"KEY\">";
+  step.tagged.write_param_end = "</steptml:parameter>";
   step.write_section_begin = "<｜tool_calls_begin｜>";
   step.write_section_end = "<｜tool_calls_end｜>";
   step.write_begin = "<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=\"NAME\">";
@@ -354,11 +360,12 @@ void add_other_tagged_rows(std::vector<ToolFormat>& rows) {
   atem.close = "</atem:invoke>";
   atem.tagged.param_open = "<atem:parameter";
   atem.tagged.value_close = "</atem:parameter>";
-  atem.tagged.style = "element:atem:parameter";
+  atem.tagged.write_param_begin = "<atem:parameter name=\"KEY\">";
+  atem.tagged.write_param_end = "</atem:parameter>\n";
   atem.write_section_begin = "<atem:function_calls>\n";
   atem.write_section_end = "</atem:function_calls>";
   atem.write_begin = "<atem:invoke name=\"NAME\">\n";
-  atem.write_end = "\n</atem:invoke>\n";
+  atem.write_end = "</atem:invoke>\n";
   rows.push_back(atem);
 
   ToolFormat minicpm = step;
@@ -373,7 +380,8 @@ void add_other_tagged_rows(std::vector<ToolFormat>& rows) {
   minicpm.tagged.param_attribute = {};
   minicpm.tagged.value_close = "</param>";
   minicpm.tagged.cdata = true;
-  minicpm.tagged.style = "element:param";
+  minicpm.tagged.write_param_begin = "<param name=\"KEY\">";
+  minicpm.tagged.write_param_end = "</param>";
   minicpm.write_section_begin = {};
   minicpm.write_section_end = {};
   minicpm.write_begin = "<function name=\"NAME\">";
@@ -394,7 +402,8 @@ void add_other_tagged_rows(std::vector<ToolFormat>& rows) {
   kimi.tagged.param_header_end = "<|sep|>";
   kimi.tagged.value_close = "<|close|>argument<|sep|>";
   kimi.tagged.type_attribute = "type";
-  kimi.tagged.style = "kimi_k3_xml";
+  kimi.tagged.write_param_begin = "<|open|>argument key=\"KEY\" type=\"TYPE\"<|sep|>";
+  kimi.tagged.write_param_end = "<|close|>argument<|sep|>";
   kimi.write_section_begin = "<|open|>tools<|sep|>";
   kimi.write_section_end = "<|close|>tools<|sep|>";
   kimi.write_begin = "<|open|>call tool=\"NAME\" index=\"INDEX\"<|sep|>";
@@ -411,7 +420,8 @@ void add_other_tagged_rows(std::vector<ToolFormat>& rows) {
   nested.tagged.attribute = "name";
   nested.tagged.header_end = ">";
   nested.tagged.param_open = "]<]minimax[>[";
-  nested.tagged.style = "minimax_m3_xml";
+  nested.tagged.write_param_begin = "]<]minimax[>[<KEY>";
+  nested.tagged.write_param_end = "]<]minimax[>[</KEY>";
   nested.write_section_begin = "]<]minimax[>[<tool_call>\n";
   nested.write_section_end = "]<]minimax[>[</tool_call>";
   nested.write_begin = "]<]minimax[>[<invoke name=\"NAME\">";

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Writes the arguments of a call as JSON while their raw values are still coming.
 #include "markup/value_writer.h"
 
 #include <utility>
