@@ -111,7 +111,7 @@ ApiStatus join_constraints(const AnswerFormat& format, std::optional<int64_t> bu
   }
   const json::Value wanted = constraint.grammar ? tag_format(*constraint.grammar) : json::Value();
   json::Value tag;
-  if (format.dialect.tools != nullptr) {
+  if (options.choice != ToolChoice::kNone) {
     QUIRE_ASSIGN(tag, markup::tool_constraint(format.dialect, options, wanted));
     if (!tag.is_null() && !constraint.grammar) constraint.field = "tools";
   } else if (constraint.grammar) {
