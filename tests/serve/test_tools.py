@@ -25,7 +25,7 @@ SCRIPTS = {
     "call": ["I will ", "add them.\n", "<tool_call>", '\n{"name": "ad', 'd", "argu', 'ments": {"a": 1', ', "b": "x\\', 'ny \\u00',
              'e9"}', "}\n", "</tool_call>"],
     "only": ["<tool_call>", '\n{"name": "now", "arguments": {}}\n', "</tool_call>"],
-    "two": ["<tool_call>", '\n{"name": "add", "arguments": ', ARGUMENTS, "}\n", "</tool_call>", "\n", "<tool_call>",
+    "two": ["<tool_call>", '\n{"name": "add", "arguments": ', ARGUMENTS + "}\n", "</tool_call>", "\n", "<tool_call>",
             '\n{"name": "now", "arguments": {}}\n', "</tool_call>"],
     "think": ["<think>", "\nOne and ", "two ", "are three.\n", "</think>", "\n\nThree, ", "I think."],
     "think_call": ["<think>", "\nI should add.\n", "</think>", "\n\n", "<tool_call>", '\n{"name": "now", "arguments": {}}\n',
