@@ -27,6 +27,8 @@ struct AnswerFormat {
   std::string call_prefix;    // of ids: "chatcmpl-tool-"
   int64_t earlier_calls = 0;  // in the history
 
+  SharedList<int32_t> kept_special;  // special tokens that the parser must see
+
   bool parses() const { return dialect.tools != nullptr || dialect.reasoning != nullptr; }
 };
 

@@ -268,7 +268,7 @@ ApiStatus start_chat(Service& service, const HttpRequest& request, const ReplyPt
   format->keep_parts = !options.stream;
   format->call_prefix = "chatcmpl-tool-";
   QUIRE_ASSIGN(ChatTokens prompt, chat_tokens(service, std::move(input)));
-  settle_format(service, prompt.tail, *format, params);
+  settle_format(service, prompt.tail, *format);
   QUIRE_TRY(join_constraints(*format, budget, constraint));
   options.format = format;
   std::vector<int32_t> ids = std::move(prompt.ids);

@@ -71,7 +71,7 @@ ApiResult<std::shared_ptr<AnswerFormat>> answer_format(const Service& service, c
   }
   auto format = std::make_shared<AnswerFormat>();
   format->dialect = markup.dialect;
-  if (!tools.callable()) format->dialect.tools = nullptr;
+  if (tools.tools.empty()) format->dialect.tools = nullptr;
   format->earlier_calls = input.earlier_calls;
   if (format->dialect.tools != nullptr) {
     format->call_ids = call_id_style(markup::name(*format->dialect.tools));
@@ -89,12 +89,11 @@ ApiResult<std::shared_ptr<AnswerFormat>> answer_format(const Service& service, c
   return format;
 }
 
-void settle_format(const Service& service, const std::string& tail, AnswerFormat& format,
-                   sampling::SamplingParams& params) {
+void settle_format(const Service& service, const std::string& tail, AnswerFormat& format) {
   if (!format.parses()) return;
   format.options.starts_in_reasoning =
       markup::starts_in_reasoning(format.dialect, tail, format.options.template_kwargs);
-  params.kept_special_ids = service.options().markup.kept_special;
+  format.kept_special = service.options().markup.kept_special;
 }
 
 ApiStatus join_constraints(const AnswerFormat& format, std::optional<int64_t> budget, llm::ConstraintSpec& constraint) {
@@ -112,7 +111,7 @@ ApiStatus join_constraints(const AnswerFormat& format, std::optional<int64_t> bu
   }
   const json::Value wanted = constraint.grammar ? tag_format(*constraint.grammar) : json::Value();
   json::Value tag;
-  if (format.dialect.tools != nullptr) {
+  if (options.choice != ToolChoice::kNone) {
     QUIRE_ASSIGN(tag, markup::tool_constraint(format.dialect, options, wanted));
     if (!tag.is_null() && !constraint.grammar) constraint.field = "tools";
   } else if (constraint.grammar) {

@@ -30,8 +30,7 @@ void show_tools(const Service& service, const ToolSet& tools, ChatInput& input);
 ApiResult<std::shared_ptr<AnswerFormat>> answer_format(const Service& service, const ToolSet& tools,
                                                        const ChatInput& input);
 // What follows from the prompt: where the answer begins, and the special tokens that are markers.
-void settle_format(const Service& service, const std::string& tail, AnswerFormat& format,
-                   sampling::SamplingParams& params);
+void settle_format(const Service& service, const std::string& tail, AnswerFormat& format);
 
 // Joins what constrains the answer: the calls of tools, the grammar that `constraint` has from the request, and the
 // reasoning, which the grammar waits for and which may have `budget` tokens.

@@ -64,7 +64,10 @@ ApiStatus Generation::start(std::vector<engine::Request> requests) {
     QUIRE_ASSIGN(lease_, service_.keys().begin(options_.caller, static_cast<int64_t>(open_), prompt_tokens()));
     QUIRE_ASSIGN(ids_,
                  service_.llm().submit(std::move(requests), [self](llm::Delta delta) { self->take(std::move(delta)); },
-                                       {.caller = options_.caller, .keeps_answer = !options_.stream}));
+                                       {.caller = options_.caller,
+                                        .keeps_answer = !options_.stream,
+                                        .kept_special = options_.format != nullptr ? options_.format->kept_special
+                                                                                   : SharedList<int32_t>{}}));
     if (lease_ != nullptr) lease_->commit();
   }
   // Weak: a reply that outlives the answer must not keep it alive.

@@ -186,7 +186,7 @@ ApiStatus start_messages(Service& service, const HttpRequest& request, const Rep
   format->keep_parts = !options.stream;
   format->call_prefix = "toolu_";
   QUIRE_ASSIGN(ChatTokens prompt, chat_tokens(service, std::move(input.chat)));
-  settle_format(service, prompt.tail, *format, params);
+  settle_format(service, prompt.tail, *format);
   QUIRE_TRY(join_constraints(*format, input.thinking_budget, constraint));
   options.format = format;
   QUIRE_TRY(fit_length(service, prompt.ids.size(), body.integer("max_tokens"), std::nullopt, params));

@@ -379,7 +379,7 @@ ApiStatus start_responses(Service& service, const HttpRequest& request, const Re
   format->call_prefix = "call_";
   QUIRE_ASSIGN(ChatTokens prompt,
                truncate ? truncated_tokens(service, chat, wanted.value_or(1)) : chat_tokens(service, std::move(chat)));
-  settle_format(service, prompt.tail, *format, params);
+  settle_format(service, prompt.tail, *format);
   QUIRE_TRY(join_constraints(*format, std::nullopt, constraint));
   options.format = format;
   QUIRE_TRY(fit_length(service, prompt.ids.size(), wanted, std::nullopt, params));

@@ -152,7 +152,7 @@ Result<std::vector<engine::RequestId>> AsyncLlm::submit(std::vector<engine::Requ
       tracked.bytes = cost.bytes / static_cast<int64_t>(requests.size());
       tracked.request = std::make_shared<const engine::Request>(std::move(request));
       ids.push_back(llm_->engine().reserve_id());
-      streams_.open(ids.back(), tracked.request);
+      streams_.open(ids.back(), tracked.request, options.kept_special);
       adds.emplace_back(Add{ids.back(), tracked.request, submission});
       tracked_.emplace(ids.back(), std::move(tracked));
     }

@@ -35,8 +35,9 @@ struct AsyncOptions {
 using DeltaSink = std::function<void(Delta)>;
 
 struct SubmitOptions {
-  std::string caller;         // the name of the API key; the scheduler is fair between callers
-  bool keeps_answer = false;  // the sink keeps the whole answer, so its memory is counted from the start
+  std::string caller;                     // the name of the API key; the scheduler is fair between callers
+  bool keeps_answer = false;              // the sink keeps the whole answer, so its memory is counted from the start
+  SharedList<int32_t> kept_special = {};  // special tokens that are shown all the same; see text::Detokenizer
 };
 
 // Owns the Llm and two threads. The engine thread applies new requests and aborts before each step and runs the steps.

@@ -4,16 +4,18 @@
 
 namespace quire::llm {
 
-void Streams::open(engine::RequestId id, engine::RequestPtr request) {
-  open_[id].request = std::move(request);
+void Streams::open(engine::RequestId id, engine::RequestPtr request, SharedList<int32_t> kept_special) {
+  Open& open = open_[id];
+  open.request = std::move(request);
+  open.kept_special = std::move(kept_special);
 }
 
-Streams::Stream Streams::begin(const engine::Request& request) const {
+Streams::Stream Streams::begin(const engine::Request& request, const SharedList<int32_t>& kept_special) const {
   const sampling::SamplingParams& params = request.params;
   Stream stream;
   if (tokenizer_ != nullptr) {
     stream.detokenizer.emplace(tokenizer_, params.skip_special_tokens, params.spaces_between_special_tokens,
-                               params.kept_special_ids);
+                               kept_special);
   }
   stream.stops = StopStrings(params.stop, params.include_stop_str_in_output);
   stream.min_tokens = params.min_tokens;
@@ -65,7 +67,8 @@ std::optional<Delta> Streams::translate(engine::Output output, bool& stopped_abo
   if (it == open_.end() || it->second.stopped.contains(output.child)) return std::nullopt;
   Open& open = it->second;
   auto child = open.children.find(output.child);
-  if (child == open.children.end()) child = open.children.emplace(output.child, begin(*open.request)).first;
+  if (child == open.children.end())
+    child = open.children.emplace(output.child, begin(*open.request, open.kept_special)).first;
   const bool ended = output.finish != engine::FinishReason::kNone;
   Delta delta = read(std::move(output), child->second);
   if (delta.finish == engine::FinishReason::kNone) return delta;

@@ -36,8 +36,8 @@ class Streams {
  public:
   explicit Streams(text::TokenizerPtr tokenizer) : tokenizer_(std::move(tokenizer)) {}
 
-  // Registers a request, before the first output of its n sequences.
-  void open(engine::RequestId id, engine::RequestPtr request);
+  // Registers a request, before the first output of its n sequences. `kept_special`: see text::Detokenizer.
+  void open(engine::RequestId id, engine::RequestPtr request, SharedList<int32_t> kept_special = {});
   // Forgets a request; later outputs of it are ignored.
   void close(engine::RequestId id);
   // Turns an output into a delta; nothing if its request is not, or no longer, open. `stopped_above` is set if a stop
@@ -55,11 +55,12 @@ class Streams {
   };
   struct Open {
     engine::RequestPtr request;
+    SharedList<int32_t> kept_special;
     std::unordered_map<int32_t, Stream> children;  // those that have begun and not ended
     int64_t ended = 0;
     std::unordered_set<int32_t> stopped;  // children that a stop string ended; the engine may still send outputs
   };
-  Stream begin(const engine::Request& request) const;
+  Stream begin(const engine::Request& request, const SharedList<int32_t>& kept_special) const;
   Delta read(engine::Output output, Stream& stream) const;
 
   text::TokenizerPtr tokenizer_;

@@ -59,8 +59,6 @@ struct SamplingParams {
 
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
-  // Special tokens, ascending, that are written into the text even if the others are skipped; not an API field.
-  SharedList<int32_t> kept_special_ids = {};
   bool spaces_between_special_tokens = true;
 
   bool greedy() const { return temperature < 1e-5; }

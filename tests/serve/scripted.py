@@ -31,7 +31,7 @@ class Script:
         """The text itself, or two new tokens that make it."""
         if text not in self.texts:
             return [text]
-        for cut in range(1, len(text)):
+        for cut in [*range(2, len(text) - 1), 1, len(text) - 1]:  # single characters last: there are few of them
             if not {text[:cut], text[cut:]} & set(self.texts) and text[:cut] != text[cut:]:
                 return [text[:cut], text[cut:]]
         raise ValueError(f"{text!r} occurs too often")

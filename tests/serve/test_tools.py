@@ -25,7 +25,7 @@ SCRIPTS = {
     "call": ["I will ", "add them.\n", "<tool_call>", '\n{"name": "ad', 'd", "argu', 'ments": {"a": 1', ', "b": "x\\', 'ny \\u00',
              'e9"}', "}\n", "</tool_call>"],
     "only": ["<tool_call>", '\n{"name": "now", "arguments": {}}\n', "</tool_call>"],
-    "two": ["<tool_call>", '\n{"name": "add", "arguments": ', ARGUMENTS, "}\n", "</tool_call>", "\n", "<tool_call>",
+    "two": ["<tool_call>", '\n{"name": "add", "arguments": ', ARGUMENTS + "}\n", "</tool_call>", "\n", "<tool_call>",
             '\n{"name": "now", "arguments": {}}\n', "</tool_call>"],
     "think": ["<think>", "\nOne and ", "two ", "are three.\n", "</think>", "\n\nThree, ", "I think."],
     "think_call": ["<think>", "\nI should add.\n", "</think>", "\n\n", "<tool_call>", '\n{"name": "now", "arguments": {}}\n',
@@ -138,10 +138,11 @@ def test_arguments_are_streamed_as_they_come_and_never_with_markers(client):
 
 
 def test_without_tools_or_with_none_nothing_is_parsed(client):
-    for fields in ({"tools": openai.NOT_GIVEN}, {"tool_choice": "none"}):
-        choice = chat(client, "call", **fields).choices[0]
-        assert choice.message.tool_calls is None and choice.finish_reason == "stop"
-        assert '"name": "add"' in choice.message.content
+    choice = chat(client, "call", tools=openai.NOT_GIVEN).choices[0]
+    assert choice.message.tool_calls is None and choice.finish_reason == "stop" and '"name": "add"' in choice.message.content
+    choice = chat(client, "call", tool_choice="none").choices[0]
+    assert choice.message.tool_calls is None and choice.finish_reason == "stop"
+    assert choice.message.content.strip() == "I will add them.", "the markup of a call that was not asked for is removed"
 
 
 def test_nonsense_is_text(client):
@@ -447,3 +448,90 @@ def test_a_template_without_tools_gets_a_description(server):
     assert text.startswith("system: Be brief.\n\n") and text.count("system: ") == 1
     assert 'assistant: <tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>' in text
     assert text.count("user: <tool_response>") == 1 and "3\n</tool_response>\n<tool_response>\n4" in text
+
+
+# --- Calls that are constrained ---
+
+FORECAST = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+            "required": ["city", "days"], "additionalProperties": False}
+NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
+FORCED = [{"type": "function", "function": {"name": "forecast", "parameters": FORECAST}},
+          {"type": "function", "function": {"name": "ping", "parameters": NOTHING}}]
+
+
+def check_call(name: str, arguments: str) -> None:
+    value = json.loads(arguments)
+    if name == "ping":
+        assert value == {}
+    else:
+        assert name == "forecast" and set(value) == {"city", "days"}
+        assert value["city"] in ("Oslo", "Rome") and value["days"] in range(1, 10)
+
+
+def events_of(reply) -> list[dict]:
+    return [json.loads(line.removeprefix("data: ")) for line in reply.text.splitlines()
+            if line.startswith("data: ") and line != "data: [DONE]"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_required_call_always_parses(server, seed):
+    """The tiny model writes noise, so that only the grammar can make a call of it."""
+    body = {"messages": TURN, "tools": FORCED, "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 300, "seed": seed}
+    choice = server.ok("/v1/chat/completions", body)["choices"][0]
+    (call,) = choice["message"]["tool_calls"]
+    assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
+    check_call(call["function"]["name"], call["function"]["arguments"])
+    name, arguments = "", ""
+    for event in events_of(server.post("/v1/chat/completions", body | {"stream": True})):
+        for piece in event["choices"][0]["delta"].get("tool_calls", []):
+            name += piece["function"].get("name", "")
+            arguments += piece["function"].get("arguments", "")
+    assert (name, arguments) == (call["function"]["name"], call["function"]["arguments"])
+
+
+@pytest.mark.parametrize("name", ["forecast", "ping"])
+def test_a_named_call_is_of_that_tool(server, name):
+    body = {"messages": TURN, "tools": FORCED, "tool_choice": {"type": "function", "function": {"name": name}}, "max_tokens": 300,
+            "seed": 3}
+    choice = server.ok("/v1/chat/completions", body)["choices"][0]
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"]["name"] == name and choice["finish_reason"] == "stop"
+    check_call(name, call["function"]["arguments"])
+    flat = [{"type": "function", **tool["function"]} for tool in FORCED]
+    answer = server.ok("/v1/responses", {"input": "hi", "tools": flat, "tool_choice": {"type": "function", "name": name}, "seed": 4,
+                                         "max_output_tokens": 300})
+    assert [item["name"] for item in answer["output"]] == [name]
+    claude = [{"name": tool["function"]["name"], "input_schema": tool["function"]["parameters"]} for tool in FORCED]
+    said = server.ok("/v1/messages", {"messages": TURN, "tools": claude, "tool_choice": {"type": "tool", "name": name}, "seed": 5,
+                                      "max_tokens": 300})
+    assert [block["name"] for block in said["content"]] == [name] and said["stop_reason"] == "tool_use"
+    check_call(name, json.dumps(said["content"][0]["input"]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_format_and_tools_give_one_or_the_other(server, seed):
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}
+    body = {"messages": TURN, "tools": FORCED, "seed": seed, "max_tokens": 300, "parallel_tool_calls": False,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}}
+    message = server.ok("/v1/chat/completions", body)["choices"][0]["message"]
+    if message.get("tool_calls"):
+        json.loads(message["tool_calls"][0]["function"]["arguments"])
+    else:
+        assert set(json.loads(message["content"])) == {"ok"}
+
+
+def test_schema_thinking_streaming_and_tools_in_one_request(client):
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"enum": ["yes", "no"]}}}
+    for fields in ({}, {"tool_choice": "none"}, {"tools": openai.NOT_GIVEN}):
+        parts = streamed(client, "think", response_format=form, max_tokens=100, **fields)
+        assert parts["reasoning"].strip() == "One and two are three."
+        if not parts["tool_calls"]:
+            assert json.loads(parts["content"]) in ("yes", "no")
+
+
+def test_a_thinking_budget_ends_the_reasoning(client):
+    whole = chat(client, "think").choices[0].message
+    for budget in (0, 1, 2):
+        choice = chat(client, "think", extra_body={"thinking_token_budget": budget}).choices[0]
+        assert len(choice.message.model_extra["reasoning"] or "") < len(whole.model_extra["reasoning"])
+        assert choice.message.content == whole.content
