@@ -126,7 +126,9 @@ ApiStatus join_constraints(const AnswerFormat& format, std::optional<int64_t> bu
   llm::ReasoningRules& reasoning = constraint.reasoning;
   reasoning.starts_inside = options.starts_in_reasoning;
   reasoning.ends = markup::reasoning_ends(format.dialect);
-  if (format.dialect.tools != nullptr) reasoning.implicit_ends = markup::implicit_reasoning_ends(format.dialect);
+  if (format.dialect.tools != nullptr && options.choice != markup::ToolChoice::kNone) {
+    reasoning.implicit_ends = markup::implicit_reasoning_ends(format.dialect);
+  }
   reasoning.token_budget = budget;
   return Ok{};
 }
