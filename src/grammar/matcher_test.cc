@@ -126,6 +126,32 @@ TEST(Matcher, MasksEqualTryingEveryToken) {
   }
 }
 
+// Names with exceptions take whole slices of tokens; they must not take too much.
+TEST(Matcher, MasksOfNamesWithExceptionsEqualTryingEveryToken) {
+  auto vocabulary = byte_vocabulary(json_tokens());
+  for (bool bounded : {false, true}) {
+    Grammar grammar;
+    RegexStore& r = grammar.regexes();
+    Regex quote = r.literal("\"");
+    Regex plain = r.chars_except(std::vector<CodePointRange>{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
+    Regex name = r.concat(quote, r.concat(bounded ? r.repeat(plain, 0, 12) : r.repeat(plain, 0), quote));
+    Regex names = r.either(r.literal("\"name\""), r.literal("\"tags\""));
+    Symbol other = grammar.terminal(r.concat(r.both(name, r.complement(names)), r.literal(":")));
+    grammar.set_start(grammar.sequence({other, grammar.terminal(r.repeat(r.bytes(ByteSet::range('0', '9')), 1))}));
+    auto compiled = compile(std::move(grammar), vocabulary);
+    for (std::string text : {"\"names\":12", "\"tag\":1", "\"\xC3\xA9 the the\":1"}) {
+      Matcher matcher(compiled);
+      for (size_t i = 0; i < text.size(); ++i) {
+        ASSERT_EQ(mask_of(matcher, *vocabulary), brute_force(matcher, *vocabulary)) << text.substr(0, i);
+        ASSERT_TRUE(matcher.accept_bytes(text.substr(i, 1)));
+      }
+    }
+    Matcher matcher(compiled);
+    ASSERT_TRUE(matcher.accept_bytes("\"name"));
+    EXPECT_FALSE(matcher.accept_bytes("\""));
+  }
+}
+
 TEST(Matcher, EndTokensAreAllowedExactlyWhereTheTextMayEnd) {
   auto vocabulary = byte_vocabulary({"ab"}, {"<end>"});
   const int32_t end = kByteTokens + 1;
