@@ -104,8 +104,8 @@ class RegexStore {
   bool plain(Regex a) const;
   // True only if a matches strings without end. O(1); false may also mean that this is not known.
   bool infinite(Regex a) const;
-  // If a is, or begins with, "x but none of finitely many strings": x. Then every beginning of a string of x is one of a
-  // string of a, too, wherever what x allows to follow is infinite.
+  // If a is, or begins with, "x but none of finitely many strings": x. Then every beginning of a string of x is one of
+  // a string of a, too, wherever what x allows to follow is infinite.
   std::optional<Regex> without_exceptions(Regex a);
   // What must follow `byte`: the Brzozowski derivative.
   Regex derivative(Regex a, uint8_t byte);
