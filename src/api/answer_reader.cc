@@ -2,6 +2,7 @@
 // From the parser's events to what clients are sent.
 #include "api/answer_reader.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -30,7 +31,9 @@ void append_event(std::vector<AnswerEvent>& events, AnswerEvent event) {
 }
 
 AnswerReader::AnswerReader(std::shared_ptr<const AnswerFormat> format) : format_(std::move(format)) {
-  if (format_->parses()) parser_.emplace(format_->dialect, format_->options);
+  if (!format_->parses()) return;
+  parser_.emplace(format_->dialect, format_->options);
+  reasoning_starts_ = markup::reasoning_starts(format_->dialect);
 }
 
 std::string AnswerReader::joined(Kind kind) const {
@@ -51,8 +54,10 @@ void AnswerReader::read(llm::Delta& delta, std::vector<AnswerEvent>& events) {
   parsed_.clear();
   const bool before = parser_->in_reasoning();
   parser_->feed(delta.text, parsed_);
-  // Tokens that leave the parser inside the reasoning belong to it; the marker that begins or ends it does not.
-  if (before && parser_->in_reasoning()) reasoning_tokens_ += static_cast<int64_t>(delta.tokens.size());
+  // Tokens that leave the parser inside the reasoning belong to it; the marker that begins or ends it does not. A model
+  // may write the marker although the answer begins inside the reasoning.
+  const bool marker = std::ranges::find(reasoning_starts_, delta.text) != reasoning_starts_.end();
+  if (before && parser_->in_reasoning() && !marker) reasoning_tokens_ += static_cast<int64_t>(delta.tokens.size());
   const bool ended = delta.finish != engine::FinishReason::kNone;
   if (ended) parser_->finish(delta.finish == engine::FinishReason::kLength, parsed_);
   for (markup::Event& event : parsed_) take(std::move(event), events);

@@ -65,6 +65,7 @@ class AnswerReader {
 
   std::shared_ptr<const AnswerFormat> format_;
   std::optional<markup::Parser> parser_;
+  std::vector<std::string> reasoning_starts_;
   std::vector<markup::Event> parsed_;  // scratch
   std::vector<AnswerPart> parts_;
   std::string blanks_;  // white space that is content if more content follows, and dropped before a call

@@ -73,6 +73,7 @@ TEST(AnswerReader, CountsAndHidesReasoning) {
   read_all(reader, texts);
   EXPECT_EQ(reader.joined(Kind::kReasoning), "ab");
   EXPECT_EQ(reader.joined(Kind::kContent), "c");
+  EXPECT_EQ(reader.reasoning_tokens(), 2);
   auto format = hermes(true);
   format->include_reasoning = false;
   AnswerReader hiding(format);

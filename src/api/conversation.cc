@@ -93,7 +93,8 @@ void settle_format(const Service& service, const std::string& tail, AnswerFormat
   if (!format.parses()) return;
   format.options.starts_in_reasoning =
       markup::starts_in_reasoning(format.dialect, tail, format.options.template_kwargs);
-  format.kept_special = service.options().markup.kept_special;
+  const MarkupChoice& markup = service.options().markup;
+  format.kept_special = format.dialect.tools != nullptr ? markup.kept_special : markup.kept_reasoning;
 }
 
 ApiStatus join_constraints(const AnswerFormat& format, std::optional<int64_t> budget, llm::ConstraintSpec& constraint) {

@@ -57,7 +57,10 @@ Result<MarkupChoice> choose_markup(const llm::Llm& llm, std::string_view tool_pa
       choice.dialect.tools = described.tools;
     }
   }
-  if (llm.tokenizer() != nullptr) choice.kept_special = markers_of(*llm.tokenizer(), choice.dialect);
+  if (llm.tokenizer() != nullptr) {
+    choice.kept_special = markers_of(*llm.tokenizer(), choice.dialect);
+    choice.kept_reasoning = markers_of(*llm.tokenizer(), {nullptr, choice.dialect.reasoning});
+  }
   return choice;
 }
 

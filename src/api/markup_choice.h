@@ -12,9 +12,11 @@
 namespace quire::api {
 
 struct MarkupChoice {
-  markup::Dialect dialect;           // null members: tool calls, or reasoning, stay text
-  bool describes_tools = false;      // the chat template has no place for tools (see tool_description.h)
-  SharedList<int32_t> kept_special;  // special tokens that are markers of the dialect, ascending
+  markup::Dialect dialect;       // null members: tool calls, or reasoning, stay text
+  bool describes_tools = false;  // the chat template has no place for tools (see tool_description.h)
+  // Special tokens that are markers of the dialect, ascending: of all of it, and of its reasoning alone.
+  SharedList<int32_t> kept_special;
+  SharedList<int32_t> kept_reasoning;
 };
 
 // From the values of --tool-call-parser and --reasoning-parser: a parser's name, "auto" (from the chat template) or

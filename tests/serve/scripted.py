@@ -70,6 +70,7 @@ def make_scripted(folder: pathlib.Path, name: str, scripts: dict[str, list[str]]
     by_id = {index: text for text, index in tokenizer["model"]["vocab"].items()}
     for index, text in enumerate(script.texts, FIRST):
         del tokenizer["model"]["vocab"][by_id[index]]
+        tokenizer["model"]["vocab"][text] = index  # an added token has the id of its text in the vocabulary
         tokenizer["added_tokens"].append({"id": index, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
                                           "normalized": False, "special": text in special or text.startswith("<|go_")})
     (folder / name / "tokenizer.json").write_text(json.dumps(tokenizer))

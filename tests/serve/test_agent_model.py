@@ -72,7 +72,7 @@ def test_responses_with_tools(client):
 def test_anthropic_tool_use(real):
     tools = [{"name": "get_weather", "description": "Get the weather.", "input_schema": CITY}]
     with anthropic.Anthropic(base_url=real.url, api_key="none", max_retries=0, timeout=600) as claude:
-        options = {"model": NAME, "tools": tools, "max_tokens": 200, "temperature": 0}
+        options = {"model": NAME, "tools": tools, "max_tokens": 200, "extra_body": {"temperature": 0}}
         turns = [{"role": "user", "content": ASK}]
         with claude.messages.stream(messages=turns, **options) as stream:
             first = stream.get_final_message()
