@@ -55,14 +55,14 @@ class Schema {
   std::string error_;
 };
 
-struct Case {
+struct SchemaCase {
   const char* schema;
   std::vector<const char*> accepted;
   std::vector<const char*> refused;
 };
 
-void check(const std::vector<Case>& cases) {
-  for (const Case& each : cases) {
+void check(const std::vector<SchemaCase>& cases) {
+  for (const SchemaCase& each : cases) {
     const Schema schema(each.schema);
     EXPECT_EQ(schema.error(), "") << each.schema;
     for (const char* text : each.accepted) EXPECT_TRUE(schema.accepts(text)) << each.schema << " accepts " << text;

@@ -26,7 +26,7 @@ std::shared_ptr<const CompiledGrammar> compile(Grammar grammar, std::shared_ptr<
   return compiled.ok() ? *compiled : nullptr;
 }
 
-bool accepts(const std::shared_ptr<const CompiledGrammar>& grammar, std::string_view text) {
+bool takes(const std::shared_ptr<const CompiledGrammar>& grammar, std::string_view text) {
   Matcher matcher(grammar);
   return matcher.accept_bytes(text) && matcher.may_end();
 }
@@ -105,10 +105,10 @@ const std::vector<std::string>& json_tokens() {
 
 TEST(Matcher, AcceptsJsonAndNothingElse) {
   auto grammar = compile(json_grammar());
-  for (const std::string& text : json_texts()) EXPECT_TRUE(accepts(grammar, text)) << text;
+  for (const std::string& text : json_texts()) EXPECT_TRUE(takes(grammar, text)) << text;
   for (std::string text :
        {"", "{", "[1,]", "{\"a\":}", "01", "\"\x01\"", "nul", "[1 2]", "\"\\x\"", "\"\xC3\"", "1.", " 1"}) {
-    EXPECT_FALSE(accepts(grammar, text)) << text;
+    EXPECT_FALSE(takes(grammar, text)) << text;
   }
 }
 
@@ -336,8 +336,8 @@ TEST(Matcher, CountsLargeRepetitions) {
     for (int i = 0; i < count; ++i) result += i % 3 == 0 ? "aa," : "a,";
     return result;
   };
-  for (int count : {0, 1, 2, 1001, 1002, 1500}) EXPECT_FALSE(accepts(compiled, text(count))) << count;
-  for (int count : {3, 4, 5, 63, 64, 65, 511, 999, 1000}) EXPECT_TRUE(accepts(compiled, text(count))) << count;
+  for (int count : {0, 1, 2, 1001, 1002, 1500}) EXPECT_FALSE(takes(compiled, text(count))) << count;
+  for (int count : {3, 4, 5, 63, 64, 65, 511, 999, 1000}) EXPECT_TRUE(takes(compiled, text(count))) << count;
 }
 
 TEST(Matcher, LongAnswersDoNotGrow) {

@@ -5,7 +5,7 @@
 # (QUIRE_CUDA_VENV; ensure_nvcc in scripts/lib.sh creates one).
 set(QUIRE_CUDA auto CACHE STRING "Build the CUDA kernels: auto (where nvcc is found), on, off")
 set(QUIRE_CUDA_TARGETS default CACHE STRING
-    "GPUs: default (sm_80, sm_90a and PTX), all (also sm_86, sm_89, sm_100a, sm_120), or ptx (built in a quarter of the time; \
+    "GPUs: default (sm_80, sm_90a and PTX), all (also sm_86, sm_89, sm_100a, sm_120), or ptx (built sooner; \
 the driver compiles the kernels when a model is loaded)")
 set(QUIRE_CUDA_VENV ${CMAKE_SOURCE_DIR}/build/cuda-venv CACHE PATH "A Python environment with nvidia-cuda-nvcc")
 set(cuda_sources cuda_none.cc)

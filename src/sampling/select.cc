@@ -20,7 +20,6 @@ using Float4 = float __attribute__((vector_size(16)));
 using Int4 = int32_t __attribute__((vector_size(16)));
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNegInf = -kInf;
 
 // Calls f(id, value) for each value >= lowest, ids ascending, skipping groups that have none.
 template <typename F>

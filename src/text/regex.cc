@@ -18,10 +18,6 @@ namespace quire::text {
 
 namespace {
 
-struct FreeCode {
-  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
-};
-
 constexpr size_t kMaxClasses = 250;
 // Far above what the pattern of a pre-tokenizer needs for one word; a hostile pattern stops within a second.
 constexpr uint32_t kMatchLimit = 20'000'000;
@@ -59,6 +55,9 @@ Matcher& matcher() {
 }  // namespace
 
 struct CompiledRegex {
+  struct FreeCode {
+    void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+  };
   std::unique_ptr<pcre2_code, FreeCode> code;
   // Only in class mode: the class byte of every code point.
   std::optional<CodePointTable> class_of;
