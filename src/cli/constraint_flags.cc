@@ -10,10 +10,10 @@
 namespace quire::cli {
 namespace {
 
-constexpr size_t kMaxFileBytes = size_t{16} << 20;
+constexpr size_t kMaxConstraintBytes = size_t{16} << 20;
 
 Result<std::string> read_text(const std::string& path, const std::string& flag) {
-  auto text = read_file(path, kMaxFileBytes);
+  auto text = read_file(path, kMaxConstraintBytes);
   if (!text.ok()) return Error{text.error().code, flag + ": " + text.error().message};
   return text;
 }
