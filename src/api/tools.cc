@@ -295,7 +295,7 @@ json::Value arguments_object(const std::string& text) {
   if (text.empty()) return json::Object{};
   auto parsed = json::parse(text);
   if (parsed.ok() && parsed->is_object()) return std::move(*parsed);
-  spdlog::warn("a past tool call has arguments that are not a JSON object; the model is shown {{}} instead");
+  spdlog::warn("a past tool call has arguments that are not a JSON object; the model is shown {} instead");
   return json::Object{};
 }
 
@@ -361,10 +361,10 @@ ApiResult<int64_t> normalize_history(json::Value& messages) {
   int64_t total = 0;
   for (size_t i = 0; i < messages.as_array().size(); ++i) {
     json::Value& message = messages.as_array()[i];
-    const json::Value* role = member(message, "role");
-    const bool tool = role != nullptr && role->is_string() && role->as_string() == "tool";
-    if (tool && member(message, "content") == nullptr) message.set("content", "");
-    if (role == nullptr || !role->is_string() || role->as_string() != "assistant") continue;
+    const json::Value* found = member(message, "role");
+    const std::string role = found != nullptr && found->is_string() ? found->as_string() : "";
+    if (role == "tool" && member(message, "content") == nullptr) message.set("content", "");
+    if (role != "assistant") continue;
     name_reasoning_twice(message);
     QUIRE_ASSIGN(const int64_t calls, normalize_calls(message, "messages[" + std::to_string(i) + "]"));
     total += calls;

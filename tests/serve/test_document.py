@@ -25,6 +25,7 @@ IN_WORDS = {
     "input": [[{}]],
     "system": [[{}]],
     "tools": [[{}]],
+    "structured_outputs": [{}],  # needs one kind of constraint
     "thinking_token_budget": [0],  # only with a reasoning parser
     "max_tokens": [0],  # only with echo
     "truncate_prompt_tokens": [0],  # would leave no tokens

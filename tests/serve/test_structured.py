@@ -29,7 +29,7 @@ COMPACT = {"disable_any_whitespace": True}
 def is_person(value) -> bool:
     assert set(value) <= set(PERSON["properties"]) and {"name", "age", "kind"} <= set(value), value
     assert isinstance(value["name"], str) and len(value["name"]) <= 8
-    assert type(value["age"]) is int and 0 <= value["age"] <= 130
+    assert value["age"] == int(value["age"]) and 0 <= value["age"] <= 130
     assert value["kind"] in ("cat", "dog", None)
     tags = value.get("tags", [])
     return len(tags) <= 3 and all(type(tag) is bool for tag in tags)
