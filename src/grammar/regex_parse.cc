@@ -162,7 +162,6 @@ class Parser {
     // A brace that begins no quantifier stands for itself.
     const size_t offset = pos_;
     size_t p = pos_ + 1;
-    Bounds bounds;
     QUIRE_ASSIGN(const std::optional<int64_t> min, number(p));
     const bool comma = p < pattern_.size() && pattern_[p] == ',';
     if (comma) ++p;
