@@ -46,19 +46,18 @@ ApiResult<json::Value> text_content(const json::Value& object, const char* name,
 }
 
 void show_tools(const Service& service, const ToolSet& tools, ChatInput& input) {
-  const MarkupChoice& markup = service.options().markup;
-  bool describes = markup.describes_tools;
+  const bool hidden = tools.choice == markup::ToolChoice::kNone && service.options().exclude_tools_when_choice_none;
+  if (hidden || tools.tools.empty()) return;
+  input.tools = tools.shown;
+  bool describes = service.options().markup.describes_tools;
   if (input.chat_template) {
     const auto own = text::ChatTemplate::parse(*input.chat_template);
     describes = own.ok() && !template_shows_tools(service.model(), &own.value());
   }
-  const bool hidden = tools.choice == markup::ToolChoice::kNone && service.options().exclude_tools_when_choice_none;
-  if (!hidden) input.tools = tools.shown;
-  if (describes && (!hidden && !tools.tools.empty())) {
-    describe_tools(input.tools, input.messages);
-    input.tools = nullptr;
-  }
-  if (describes) write_out_calls(input.messages);
+  if (!describes) return;
+  describe_tools(input.tools, input.messages);
+  input.tools = nullptr;
+  write_out_calls(input.messages);
 }
 
 ApiResult<std::shared_ptr<AnswerFormat>> answer_format(const Service& service, const ToolSet& tools,

@@ -22,7 +22,7 @@ ApiResult<json::Value> text_content(const json::Value& object, const char* name,
                                     std::initializer_list<std::string_view> types, const std::string& where);
 
 // Shows the tools to the chat template. If it has no place for them, they are described in a system message, and past
-// calls and results become text (see tool_description.h).
+// calls and results become text (see tool_description.h). Without tools, the conversation stays as it is.
 void show_tools(const Service& service, const ToolSet& tools, ChatInput& input);
 
 // How the answer to a conversation is read.

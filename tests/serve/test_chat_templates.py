@@ -66,6 +66,12 @@ def conversations():
     return cases
 
 
+def shows_tools(source, context):
+    probe = {"type": "function", "function": {"name": "probe_of_tools", "description": "", "parameters": {"type": "object", "properties": {}}}}
+    ok, text = reference.expected(source, context | {"messages": ONE_TURN, "tools": [probe]})
+    return ok and "probe_of_tools" in text
+
+
 def test_real_templates_through_the_api_give_what_jinja2_gives(long, monkeypatch):
     now = datetime.now()
     monkeypatch.setattr(reference, "NOW", [now.year, now.month, now.day, now.hour, now.minute, now.second])
@@ -82,6 +88,14 @@ def test_real_templates_through_the_api_give_what_jinja2_gives(long, monkeypatch
             body["chat_template_kwargs"] = {key: value for key, value in context.items() if key not in known}
             answer = long.post("/tokenize", body)
             checked += 1
+            if context["tools"] and not shows_tools(source, context):
+                # The template has no place for tools. They are described in a system message, if it shows those.
+                described = [{"role": "system", "content": "x" * 700 + "the last word"}] + ONE_TURN
+                ok, expected = reference.expected(source, context | {"tools": None, "messages": described})
+                got = text_of(answer.json()["tokens"]) if answer.status_code == 200 else ""
+                if ok and "the last word" in expected and got and context["tools"][0]["function"]["name"] not in got:
+                    wrong.append((name, case, "a description of the tools", answer.text))
+                continue
             if has_parts and not (ok and "second" in expected and 'second"' not in expected and "second'" not in expected):
                 # The template cannot handle a list of parts, so it is joined instead. Some templates do not show plain
                 # content either.
