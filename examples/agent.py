@@ -17,6 +17,7 @@ import os
 import openai
 
 QUESTION = "What is the weather in Oslo? And how much is 17.5 * 3?"
+SYSTEM = "Use the tools for weather and arithmetic. When you have all results, answer the user in one sentence."
 WEATHER = {"oslo": "snow, -3 degrees", "rome": "sunny, 24 degrees", "london": "rain, 11 degrees"}
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
              ast.USub: operator.neg}
@@ -85,8 +86,7 @@ def ask(client: openai.OpenAI, model: str, messages: list[dict], **options) -> d
 
 def run(client: openai.OpenAI, model: str, question: str, most_rounds: int = 6, **options) -> list[dict]:
     """The whole conversation, which ends with the answer."""
-    messages = [{"role": "system", "content": "You are a helpful assistant. Use the tools for weather and arithmetic."},
-                {"role": "user", "content": question}]
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
     for _ in range(most_rounds):
         messages.append(ask(client, model, messages, **options))
         calls = messages[-1].get("tool_calls", [])

@@ -82,6 +82,8 @@ class JsonReader final : public CallReader {
 
   ReadStatus begin_object() {
     state_ = State::kMember;
+    empty_ = true;
+    doubled_ = false;
     wrapped_ = false;
     has_name_ = false;
     sent_ = false;
@@ -93,7 +95,12 @@ class JsonReader final : public CallReader {
 
   ReadStatus read_member(char c) {
     if (is_blank(c) || c == ',') return ReadStatus::kMore;
+    if (c == '{' && empty_ && !doubled_) {
+      doubled_ = true;
+      return ReadStatus::kMore;
+    }
     if (c == '"') {
+      empty_ = false;
       key_.clear();
       key_reader_.reset();
       state_ = State::kKey;
@@ -209,6 +216,10 @@ class JsonReader final : public CallReader {
   }
 
   ReadStatus read_between(char c) {
+    if (doubled_ && c == '}') {
+      doubled_ = false;
+      return ReadStatus::kMore;
+    }
     if (in_array_) {
       if (is_blank(c) || c == ',') return ReadStatus::kMore;
       if (c == '{') return begin_object();
@@ -243,6 +254,8 @@ class JsonReader final : public CallReader {
   const bool guessed_;
   State state_ = State::kStart;
   bool in_array_ = false;
+  bool empty_ = true;     // no member of the object was read
+  bool doubled_ = false;  // {{"name": ...}}, as some templates of Qwen2.5 show it by mistake
   bool wrapped_ = false;  // inside {"function": {...}}
   bool colon_ = false;    // the colon after a key was read
   bool has_name_ = false;

@@ -131,9 +131,10 @@ struct Parser::State final : public CallSink, public TextSink {
     std::string text;
     const int index = content_scanner.add(c, text);
     for (size_t i = 0; i < text.size(); ++i) {
-      const bool guess = guesses && text[i] == '{';
-      const bool bare = tools != nullptr && tools->bare.find(text[i]) != std::string_view::npos;
-      if (bare_possible && (bare || guess)) {
+      const bool line_begins = !blanks.empty() && blanks.back() == '\n';
+      const bool guess = guesses && text[i] == '{' && (bare_possible || line_begins);
+      const bool bare = bare_possible && tools != nullptr && tools->bare.find(text[i]) != std::string_view::npos;
+      if (bare || guess) {
         again = text.substr(i) + content_scanner.take_held();
         if (index != MarkerScanner::kNone) again += content_markers[static_cast<size_t>(index)].text;
         begin_region({}, guess);
