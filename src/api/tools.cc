@@ -71,17 +71,6 @@ ApiStatus add_tool(ToolSet& set, const json::Value& definition, const char* sche
   return Ok{};
 }
 
-// Shows the template what else the definition of the last tool says, such as the type that it returns.
-void show_other_members(ToolSet& set, const json::Value& definition) {
-  json::Value& tool = set.shown.as_array().back();
-  json::Value function = *tool.find("function");
-  for (const auto& [name, value] : definition.as_object()) {
-    if (name == "name" || name == "description" || name == "parameters" || name == "strict") continue;
-    function.set(name, value);
-  }
-  tool.set("function", std::move(function));
-}
-
 bool has_tool(const ToolSet& set, std::string_view name) {
   return std::any_of(set.tools.begin(), set.tools.end(), [&](const markup::Tool& tool) { return tool.name == name; });
 }
@@ -272,9 +261,7 @@ ApiResult<ToolSet> read_chat_tools(const Body& body) {
     if (function == nullptr || !function->is_object()) {
       return bad_field(where + ".function", "must be an object with the name of the function.");
     }
-    QUIRE_TRY(add_tool(set, *function, "parameters", where + ".function"));
-    show_other_members(set, *function);
-    return Ok{};
+    return add_tool(set, *function, "parameters", where + ".function");
   }));
   set.parallel = body.boolean("parallel_tool_calls", true);
   if (const json::Value* choice = body.get("tool_choice")) QUIRE_TRY(read_chat_choice(*choice, set));

@@ -80,6 +80,8 @@ def test_real_templates_through_the_api_give_what_jinja2_gives(long, monkeypatch
         for case, conversation in conversations().items():
             context = {"tools": None, "documents": None, "bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
             context |= conversation
+            for tool in context["tools"] or []:
+                tool["function"].pop("returns", None)  # as the API does with members that it does not know
             ok, expected = reference.expected(source, context)
             has_parts = any(isinstance(m.get("content"), list) for m in context["messages"])
             body = {"messages": context["messages"], "chat_template": source, "add_generation_prompt": True}
