@@ -9,6 +9,9 @@ any depth. Each engine compiles the same schemas and walks the same texts, one t
 all see the same machine. A text is made from its schema by a small generator below; texts that an engine refuses count
 as refused there. The peers come from PyPI and need an environment of their own:
   python3 -m venv build/grammar-venv && build/grammar-venv/bin/pip install llguidance tokenizers xgrammar torch
+or, without the weight of torch, for whose arrays numpy then stands in,
+  build/grammar-venv/bin/pip install llguidance tokenizers transformers apache-tvm-ffi pydantic numpy
+  build/grammar-venv/bin/pip install --no-deps xgrammar
 An engine that cannot be imported there is left out, and the reason is printed. Times are CPU times of one thread.
 """
 import argparse
@@ -186,6 +189,23 @@ def run_peer(python, engine, tokenizer, work):
     return results
 
 
+def stand_in_for_torch():
+    """xgrammar imports torch, but needs only an array for its masks: without torch, numpy gives that."""
+    import importlib.util
+    if importlib.util.find_spec("torch") is not None:
+        return
+    import types
+    import numpy
+    import tvm_ffi  # noqa: F401: these two look for torch and do without
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, LogitsProcessor  # noqa: F401
+    torch = types.ModuleType("torch")
+    torch.int32 = numpy.int32
+    torch.tensor = lambda value, dtype=None: numpy.array(value, dtype)
+    torch.full = lambda shape, value, dtype=None: numpy.full(shape, value, dtype)
+    torch.__getattr__ = lambda name: numpy.ndarray  # the types in annotations
+    sys.modules["torch"] = torch
+
+
 def worker(engine, tokenizer_folder):
     """One peer: reads cases from standard input and writes its Results as JSON."""
     import time
@@ -221,7 +241,7 @@ def worker(engine, tokenizer_folder):
         fresh = start
         done = lambda matcher: matcher.is_accepting()  # noqa: E731
     else:
-        import torch  # noqa: F401
+        stand_in_for_torch()
         import xgrammar
         vocabulary = [None] * tokenizer.get_vocab_size()
         for piece, index in tokenizer.get_vocab().items():

@@ -16,6 +16,7 @@ constexpr int64_t kFuelPerStep = 10;
 constexpr size_t kMaxTableBytes = size_t{128} << 20;
 constexpr int64_t kAliveFuel = 10'000;
 constexpr size_t kMaxFrontier = 8;
+constexpr uint32_t kMaxRepeat = 1'000'000;
 
 template <typename Range>
 uint64_t hash_of(const Range& values) {
@@ -154,22 +155,63 @@ uint32_t Lexer::fill(uint32_t state, uint8_t byte_class, int64_t& fuel) {
   return result;
 }
 
-const std::vector<uint32_t>* Lexer::after_one_char(uint32_t state) {
+bool Lexer::fill_all(uint32_t state, int64_t& fuel) {
+  std::atomic<bool>& filled = info(state).filled;
+  if (filled.load(std::memory_order_acquire)) return true;
+  std::lock_guard lock(mutex_);
+  const int64_t before = store_.work();
+  std::vector<Regex> regexes;
+  for (uint32_t i = 0; i < info(state).count; ++i) regexes.push_back({parts_[info(state).begin + i].regex});
+  const std::vector<const ByteSet*> sets = store_.first_sets(regexes);
+  // By class: the sets that it is in as bits, or a number of its own if there are too many sets.
+  std::vector<uint64_t> signature(first_byte_.size());
+  for (size_t c = 0; c < signature.size(); ++c) {
+    if (sets.size() > 64) {
+      signature[c] = c;
+      continue;
+    }
+    for (size_t i = 0; i < sets.size(); ++i) signature[c] |= uint64_t{sets[i]->has(first_byte_[c])} << i;
+  }
+  auto* next = const_cast<std::atomic<uint32_t>*>(transitions(state));
+  std::vector<std::pair<uint64_t, uint32_t>> known;  // signature and transition
+  bool good = true;
+  for (size_t c = 0; c < signature.size() && good; ++c) {
+    auto same = std::ranges::find(known, signature[c], &std::pair<uint64_t, uint32_t>::first);
+    if (same != known.end()) {
+      next[c].store(same->second, std::memory_order_release);
+      continue;
+    }
+    const uint32_t to = fill_locked(state, static_cast<uint8_t>(c));
+    good = to != kFailed;
+    if (good && sets.size() <= 64) known.emplace_back(signature[c], to);
+  }
+  fuel -= kFuelPerStep * (1 + store_.work() - before);
+  if (good) filled.store(true, std::memory_order_release);
+  return good;
+}
+
+const Lexer::AfterChar& Lexer::after_one_char(uint32_t state) {
   auto [entry, added] = after_char_.try_emplace(state);
   AfterChar& result = entry->second;
-  if (!added) return result.dead ? nullptr : &result.states;
+  if (!added) return result;
   std::vector<std::pair<int, uint32_t>> pending = {{0, state}}, seen = pending;
+  bool some = false;
   while (!pending.empty()) {
     auto [text, at] = pending.back();
     pending.pop_back();
     for (size_t c = 0; c < text_step_.size(); ++c) {
       int next_text = text_step_[c][static_cast<size_t>(text)];
       if (next_text < 0) continue;
+      // Once a character leads nowhere, what is left to know is whether all first bytes do.
+      if (result.allowed != AfterChar::Allowed::kAll && (some || text != 0)) break;
       uint32_t next = fill_locked(at, static_cast<uint8_t>(c));
       if (next == kDead || next == kFailed) {
-        result.dead = true;
-        return nullptr;
+        result.allowed = AfterChar::Allowed::kSome;
+        some = some || next == kFailed || text != 0;
+        continue;
       }
+      some = true;
+      if ((next & kAccepts) != 0) (next_text == 0 ? result.ends_after : result.ends_inside) = true;
       next &= kStateMask;
       if (next_text == 0) {
         result.states.push_back(next);
@@ -179,40 +221,78 @@ const std::vector<uint32_t>* Lexer::after_one_char(uint32_t state) {
       }
     }
   }
+  if (!some) result.allowed = AfterChar::Allowed::kNone;
   std::ranges::sort(result.states);
   result.states.erase(std::unique(result.states.begin(), result.states.end()), result.states.end());
-  return &result.states;
+  return result;
 }
 
-int Lexer::explore_text(uint32_t state, bool infinite) {
+Lexer::TextReach Lexer::explore_text(uint32_t state, bool infinite) {
   std::vector<uint32_t> frontier = {state}, seen = frontier, next;
   auto finite = [this](uint32_t at) { return !store_.infinite({parts_[info(at).begin].regex}); };
-  if (infinite && finite(state)) return 0;
+  if (infinite && finite(state)) return {};
+  bool exact = !infinite;
   for (int chars = 0; chars < kMaxReach; ++chars) {
     next.clear();
+    bool all = true;
     for (uint32_t from : frontier) {
-      const std::vector<uint32_t>* after = after_one_char(from);
-      if (after == nullptr) return chars;
-      for (uint32_t to : *after) {
-        if (std::ranges::find(seen, to) != seen.end()) continue;
-        if (infinite && finite(to)) return chars;
+      const AfterChar& after = after_one_char(from);
+      all = all && after.allowed == AfterChar::Allowed::kAll;
+      exact = exact && (all || after.allowed == AfterChar::Allowed::kNone);
+      if (!all && !exact) return {chars};
+      if (!all) continue;
+      exact = exact && !after.ends_inside && !after.ends_after;
+      for (uint32_t to : after.states) {
+        if (std::ranges::find(seen, to) != seen.end()) {
+          // Known from a shorter text, after which there is more.
+          exact = exact && std::ranges::find(next, to) != next.end();
+          continue;
+        }
+        if (infinite && finite(to)) return {chars};
         seen.push_back(to);
         next.push_back(to);
       }
     }
-    if (next.empty()) return kAnyChars;
-    if (next.size() > kMaxFrontier) return chars + 1;
+    // Where nothing may follow, nothing may follow any text of this length.
+    if (!all) return {chars, exact && next.empty()};
+    if (next.empty()) return {kAnyChars};
+    if (next.size() > kMaxFrontier) return {chars + 1};
     frontier.swap(next);
   }
-  return kMaxReach;
+  return {kMaxReach};
+}
+
+std::optional<Lexer::TextReach> Lexer::reach_of_repeat(const Part& part) {
+  const std::optional<RegexStore::LeadingRepeat> found = store_.leading_repeat({part.regex});
+  if (!found || found->max == 0) return std::nullopt;
+  const uint32_t body = intern(std::array{Part{part.lexeme, found->body.index}});
+  if (body == kFailed) return std::nullopt;
+  // Copies, since more states may move what is known of these.
+  const AfterChar inside = after_one_char(body & kStateMask);
+  if (inside.allowed != AfterChar::Allowed::kAll) return std::nullopt;
+  const bool one_each = std::ranges::all_of(inside.states, [this](uint32_t state) {
+    const Info& after = info(state);
+    return after.count == 1 && parts_[after.begin].regex == store_.empty().index;
+  });
+  if (!one_each) return std::nullopt;
+  TextReach reach{static_cast<int>(std::min<uint32_t>(found->max, kMaxRepeat))};
+  if (inside.ends_inside || reach.chars > kMaxCountedChars || store_.nullable(found->rest)) return reach;
+  const uint32_t rest = intern(std::array{Part{part.lexeme, found->rest.index}});
+  if (rest == kFailed) return reach;
+  reach.exact = after_one_char(rest & kStateMask).allowed == AfterChar::Allowed::kNone;
+  return reach;
 }
 
 // A lexeme such as "any name but these" has many states that differ in which of these names may still come. No text is
 // impossible in any of them, though, since there are infinitely many names that are not excepted: the states of "any
 // name" say how far text may go.
-int Lexer::reach_locked(uint32_t state) {
+Lexer::TextReach Lexer::reach_locked(uint32_t state) {
   int best = -1;
   const uint32_t begin = info(state).begin, count = info(state).count;
+  if (count == 1) {
+    const Part part = parts_[begin];
+    if (std::optional<TextReach> reach = reach_of_repeat(part)) return *reach;
+  }
   for (uint32_t i = begin; i < begin + count; ++i) {
     const Part part = parts_[i];
     std::optional<Regex> rest = store_.without_exceptions({part.regex});
@@ -221,23 +301,25 @@ int Lexer::reach_locked(uint32_t state) {
     if (relaxed == kFailed) continue;
     auto [known, added] = infinite_reach_.try_emplace(relaxed & kStateMask, 0);
     if (added) {
-      int reach = explore_text(relaxed & kStateMask, true);
+      int reach = explore_text(relaxed & kStateMask, true).chars;
       known = infinite_reach_.find(relaxed & kStateMask);
       known->second = reach;
     }
     best = std::max(best, known->second);
   }
-  return best >= 0 ? best : explore_text(state, false);
+  return best >= 0 ? TextReach{best} : explore_text(state, false);
 }
 
-int Lexer::text_reach(uint32_t state, int64_t& fuel) {
+Lexer::TextReach Lexer::text_reach(uint32_t state, int64_t& fuel) {
   std::atomic<int32_t>& known = info(state).reach;
-  if (int32_t reach = known.load(std::memory_order_acquire); reach >= 0) return reach;
+  if (int32_t reach = known.load(std::memory_order_acquire); reach != -1) {
+    return reach >= 0 ? TextReach{reach} : TextReach{-2 - reach, true};
+  }
   std::lock_guard lock(mutex_);
   int64_t before = store_.work();
-  int reach = reach_locked(state);
+  TextReach reach = reach_locked(state);
   fuel -= kFuelPerStep * (1 + store_.work() - before);
-  if (!failed_) known.store(reach, std::memory_order_release);
+  if (!failed_) known.store(reach.exact ? -2 - reach.chars : reach.chars, std::memory_order_release);
   return reach;
 }
 

@@ -55,12 +55,19 @@ class Lexer {
   }
   // Computes a transition that is unknown. The steps of work are taken from the fuel.
   uint32_t fill(uint32_t state, uint8_t byte_class, int64_t& fuel);
+  // Computes all transitions of a state, which is cheaper than one by one since most are the same. False: over a limit.
+  bool fill_all(uint32_t state, int64_t& fuel);
   // The lexemes that end with the byte that led to this state. REQUIRES: that transition has kAccepts.
   const LexemeSet& accepted(uint32_t state) const {
     return *chunks_[state / kChunk].load(std::memory_order_acquire)->info[state % kChunk].accepted;
   }
-  // Any plain text (see token_trie.h) of at most so many characters may follow this state; kAnyChars: of any length.
-  int text_reach(uint32_t state, int64_t& fuel);
+  // Any plain text (see token_trie.h) of at most so many characters may follow a state; kAnyChars: of any length. If
+  // that is exact, no longer one may, and no lexeme ends in it; then there are at most kMaxCountedChars.
+  struct TextReach {
+    int chars = 0;
+    bool exact = false;
+  };
+  TextReach text_reach(uint32_t state, int64_t& fuel);
 
   size_t bytes() const;
 
@@ -75,8 +82,9 @@ class Lexer {
   struct Info {
     const LexemeSet* accepted = nullptr;
     uint32_t flags = 0;
-    std::atomic<int32_t> reach{-1};
-    uint32_t begin = 0, count = 0;  // in parts_
+    std::atomic<int32_t> reach{-1};   // the characters, or -2 less these if that is exact; -1: not known yet
+    std::atomic<bool> filled{false};  // all transitions are known
+    uint32_t begin = 0, count = 0;    // in parts_
   };
   struct Chunk {
     std::unique_ptr<std::atomic<uint32_t>[]> next;
@@ -90,11 +98,20 @@ class Lexer {
   uint32_t fill_locked(uint32_t state, uint8_t byte_class);
   // Whether the expression matches any string; nothing: could not be found out.
   std::optional<bool> alive(Regex regex);
-  // The states after each plain character, or null if some character leads nowhere.
-  const std::vector<uint32_t>* after_one_char(uint32_t state);
-  int reach_locked(uint32_t state);
+  // What plain characters lead to.
+  struct AfterChar {
+    enum class Allowed : uint8_t { kAll, kSome, kNone };
+    Allowed allowed = Allowed::kAll;
+    bool ends_inside = false;      // a lexeme may end before the last byte of a character
+    bool ends_after = false;       // or with it
+    std::vector<uint32_t> states;  // if all are allowed
+  };
+  const AfterChar& after_one_char(uint32_t state);
+  TextReach reach_locked(uint32_t state);
   // How far plain text may go from this state; with `infinite`, only as long as what may follow is infinite.
-  int explore_text(uint32_t state, bool infinite);
+  TextReach explore_text(uint32_t state, bool infinite);
+  // The same for a lexeme that goes on with a bounded number of characters, without looking at them one by one.
+  std::optional<TextReach> reach_of_repeat(const Part& part);
 
   mutable std::mutex mutex_;
   RegexStore store_;
@@ -112,10 +129,6 @@ class Lexer {
   std::unordered_multimap<uint64_t, uint32_t> state_index_;  // by hash of the parts
   std::deque<LexemeSet> sets_;
   std::unordered_multimap<uint64_t, const LexemeSet*> set_index_;
-  struct AfterChar {
-    bool dead = false;
-    std::vector<uint32_t> states;
-  };
   std::unordered_map<uint32_t, AfterChar> after_char_;
   std::unordered_map<uint32_t, int> infinite_reach_;  // explore_text(state, true)
 };

@@ -11,6 +11,8 @@ namespace {
 
 // More ways to go on than this at once are an error; grammars of practice have one or two.
 constexpr uint32_t kMaxThreads = 1000;
+// Passing over the children of a wide node costs about as much as so many nodes.
+constexpr int64_t kFuelPerWideNode = 8;
 
 void set_bit(std::span<uint32_t> mask, uint32_t bit) {
   mask[bit / 32] |= uint32_t{1} << (bit % 32);
@@ -66,11 +68,17 @@ void Matcher::State::load(const Position& position) {
   }
 }
 
-void Matcher::State::walk(const TokenSlice& slice, uint32_t first, uint32_t last, std::span<uint32_t> mask) {
-  const TrieNode* nodes = slice.nodes.data();
+void Matcher::State::walk(const TokenSlice& slice, uint32_t top, std::span<uint32_t> mask) {
   const std::array<uint8_t, 256>& classes = lexer.classes();
-  for (uint32_t i = first; i < last;) {
-    const TrieNode& node = nodes[i];
+  auto live = [&](uint32_t depth, uint8_t byte) {
+    const Level level = levels[depth];
+    for (uint32_t i = level.begin; i < level.end; ++i) {
+      if (stack[i].next[classes[byte]].load(std::memory_order_acquire) != Lexer::kDead) return true;
+    }
+    return false;
+  };
+  for (TrieWalk at(slice, top); at.next(live);) {
+    const TrieNode& node = slice.nodes[at.node()];
     const Level from = levels[node.depth - 1u];
     --parser.fuel;
     Level& to = levels[node.depth];
@@ -80,7 +88,7 @@ void Matcher::State::walk(const TokenSlice& slice, uint32_t first, uint32_t last
       const WalkThread& thread = stack[from.begin];
       uint32_t next = thread.next[classes[node.byte]].load(std::memory_order_acquire);
       if (next == Lexer::kDead) {
-        i = node.next;
+        at.skip();
         continue;
       }
       if ((next & Lexer::kAccepts) == 0) {
@@ -89,7 +97,8 @@ void Matcher::State::walk(const TokenSlice& slice, uint32_t first, uint32_t last
         stack[from.end] = {lexer.transitions(state), state, row};
         to.end = from.end + 1;
         if (node.token != TrieNode::kNoToken) set_bit(mask, node.token);
-        ++i;
+        if (node.wide != 0) parser.fuel -= kFuelPerWideNode;
+        at.enter();
         continue;
       }
     }
@@ -97,12 +106,17 @@ void Matcher::State::walk(const TokenSlice& slice, uint32_t first, uint32_t last
     Step next = step(from.begin, from.end, node.byte);
     if (parser.failure() != Parser::Failure::kNone) return;
     if (!next.alive) {
-      i = node.next;
+      at.skip();
       continue;
     }
     if (node.token != TrieNode::kNoToken) set_bit(mask, node.token);
     to.end = next.end;
-    i = next.end == to.begin ? node.next : i + 1;
+    if (node.wide != 0) parser.fuel -= kFuelPerWideNode;
+    if (next.end == to.begin) {
+      at.skip();
+    } else {
+      at.enter();
+    }
   }
 }
 
@@ -115,89 +129,108 @@ void Matcher::State::allow_tokens(const TokenSet& set, std::span<uint32_t> mask)
   for (size_t i = 0; i < mask.size(); ++i) mask[i] |= (set.inverted ? ~bits[i] : bits[i]) & vocabulary.present[i];
 }
 
-uint32_t Matcher::State::walk_state(uint32_t state, uint32_t slice, StateMask& result) {
-  const std::vector<TrieNode>& nodes = vocabulary.slices[slice].nodes;
-  const std::vector<uint32_t>& rank = vocabulary.slices[slice].rank;
+void Matcher::State::walk_state(uint32_t state, uint32_t slice_index, int reach, StateMask& result) {
+  const TokenSlice& slice = vocabulary.slices[slice_index];
+  const std::vector<TrieNode>& nodes = slice.nodes;
+  const std::vector<uint32_t>& rank = slice.rank;
   const std::array<uint8_t, 256>& classes = lexer.classes();
-  const auto count = static_cast<uint32_t>(nodes.size());
-  uint32_t allowed = 0;
+  size_t skipped = 0;  // tokens below nodes that were not entered, since text of their length is allowed
   struct Open {
-    uint32_t exit;     // in result.exits
-    uint32_t allowed;  // before the nodes below it
+    uint32_t exit;   // in result.exits
+    size_t allowed;  // before the nodes below it
   };
   std::vector<Open> open;
   // Leaves out exits all of whose tokens are allowed without the parser.
   auto close = [&](uint32_t node) {
     while (!open.empty() && node >= nodes[result.exits[open.back().exit].node].next) {
       const uint32_t at = result.exits[open.back().exit].node;
-      if (allowed - open.back().allowed == rank[nodes[at].next] - rank[at + 1]) result.exits.resize(open.back().exit);
+      const size_t allowed = found.size() + skipped - open.back().allowed;
+      if (allowed == rank[nodes[at].next] - rank[at + 1]) result.exits.resize(open.back().exit);
       open.pop_back();
     }
   };
+  // Where a node has many children, most transitions of the state are needed.
+  auto prepare_wide = [&](uint32_t at) {
+    parser.fuel -= kFuelPerWideNode;
+    if (!lexer.fill_all(at, parser.fuel)) parser.fail(Parser::Failure::kLexer);
+    if (parser.fuel < 0) parser.fail(Parser::Failure::kFuel);
+    return parser.failure() == Parser::Failure::kNone;
+  };
   path[0] = lexer.transitions(state);
   path_states[0] = state;
-  for (uint32_t i = 0; i < count;) {
+  if (!prepare_wide(state)) return;
+  auto live = [&](uint32_t depth, uint8_t byte) {
+    return path[depth][classes[byte]].load(std::memory_order_acquire) != Lexer::kDead;
+  };
+  for (TrieWalk at(slice); at.next(live);) {
+    const uint32_t i = at.node();
     if (!open.empty()) close(i);
     const TrieNode& node = nodes[i];
     --parser.fuel;
+    if (node.chars <= reach && node.chars != 0 && node.chars != TrieNode::kManyChars) {
+      if (node.chars > kMaxCountedChars) {
+        for (uint32_t below = i; below < node.next; ++below) {
+          if (nodes[below].token != TrieNode::kNoToken) found.push_back(nodes[below].token);
+        }
+      } else {
+        skipped += rank[node.next] - rank[i];
+      }
+      at.skip();
+      continue;
+    }
     uint32_t to = path[node.depth - 1u][classes[node.byte]].load(std::memory_order_acquire);
     if (to == Lexer::kUnknown) {
       to = lexer.fill(path_states[node.depth - 1u], classes[node.byte], parser.fuel);
       if (to == Lexer::kFailed) parser.fail(Parser::Failure::kLexer);
       if (parser.fuel < 0) parser.fail(Parser::Failure::kFuel);
-      if (parser.failure() != Parser::Failure::kNone) return 0;
+      if (parser.failure() != Parser::Failure::kNone) return;
     }
     if (to == Lexer::kDead) {
-      i = node.next;
+      at.skip();
       continue;
     }
-    if (node.token != TrieNode::kNoToken) {
-      set_bit(result.bits, node.token);
-      ++allowed;
-    }
+    if (node.token != TrieNode::kNoToken) found.push_back(node.token);
     const uint32_t next = to & Lexer::kStateMask;
     if ((to & Lexer::kAccepts) != 0 && node.next > i + 1) {
-      open.push_back({static_cast<uint32_t>(result.exits.size()), allowed});
-      result.exits.push_back({slice, i, &lexer.accepted(next)});
+      open.push_back({static_cast<uint32_t>(result.exits.size()), found.size() + skipped});
+      result.exits.push_back({slice_index, i, &lexer.accepted(next)});
     }
     if ((to & Lexer::kContinues) == 0) {
-      i = node.next;
+      at.skip();
       continue;
     }
     path[node.depth] = lexer.transitions(next);
     path_states[node.depth] = next;
-    ++i;
+    if (node.wide != 0 && !prepare_wide(next)) return;
+    at.enter();
   }
-  close(count);
-  return allowed;
+  close(static_cast<uint32_t>(nodes.size()));
 }
 
 std::shared_ptr<const StateMask> Matcher::State::state_mask(uint32_t state) {
   std::shared_ptr<const StateMask> known = grammar.state_masks.find(state);
   if (known) return known;
   auto result = std::make_shared<StateMask>();
-  result->bits.resize(last_mask.size());
-  const int reach = lexer.text_reach(state, parser.fuel);
-  uint32_t allowed = 0;
-  bool sliced = false;
+  const Lexer::TextReach reach = lexer.text_reach(state, parser.fuel);
+  found.clear();
   for (uint32_t i = 0; i < vocabulary.slices.size(); ++i) {
     const TokenSlice& slice = vocabulary.slices[i];
-    if (slice.max_chars > 0 && reach >= slice.max_chars) {
-      for (size_t word = 0; word < slice.mask.size(); ++word) result->bits[word] |= slice.mask[word];
-      sliced = true;
-    } else {
-      allowed += walk_state(state, i, *result);
-      if (parser.fuel < 0) parser.fail(Parser::Failure::kFuel);
-      if (parser.failure() != Parser::Failure::kNone) return nullptr;
-    }
+    if (slice.max_chars > 0 && (reach.exact || reach.chars >= slice.max_chars)) continue;
+    walk_state(state, i, reach.chars, *result);
+    if (parser.fuel < 0) parser.fail(Parser::Failure::kFuel);
+    if (parser.failure() != Parser::Failure::kNone) return nullptr;
   }
-  if (!sliced && allowed < result->bits.size() / 4) {
-    for (size_t word = 0; word < result->bits.size(); ++word) {
-      for (uint32_t rest = result->bits[word]; rest != 0; rest &= rest - 1) {
-        result->tokens.push_back(static_cast<uint32_t>(word * 32) + static_cast<uint32_t>(std::countr_zero(rest)));
-      }
-    }
-    result->bits = {};
+  const size_t words = last_mask.size();
+  if (reach.chars > 0) {
+    const int counted = reach.chars >= kAnyChars ? kMaxCountedChars + 1 : std::min(reach.chars, kMaxCountedChars);
+    result->bits = vocabulary.plain_masks[static_cast<size_t>(counted)];
+  } else if (found.size() >= words / 4) {
+    result->bits.resize(words);
+  }
+  if (result->bits.empty()) {
+    result->tokens.assign(found.begin(), found.end());
+  } else {
+    for (uint32_t token : found) set_bit(result->bits, token);
   }
   grammar.state_masks.insert(state, result);
   return result;
@@ -212,7 +245,7 @@ void Matcher::State::compute_exit(const StateMask::Exit& exit, uint32_t row, std
   if (state == Lexer::kDead) return;
   stack[0] = {lexer.transitions(state), state, next};
   levels[node.depth] = {0, 1};
-  walk(slice, exit.node + 1, node.next, mask);
+  walk(slice, exit.node, mask);
 }
 
 // What may follow several threads is what may follow any of them, so each is looked at alone.

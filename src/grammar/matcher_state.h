@@ -55,11 +55,12 @@ struct Matcher::State {
   void compute(std::span<uint32_t> mask);
   // Adds the tokens below a node of the trie, whose byte was the last one of a terminal.
   void compute_exit(const StateMask::Exit& exit, uint32_t row, std::span<uint32_t> mask);
-  // The nodes from `first` to `last`; levels has the threads of the node above them.
-  void walk(const TokenSlice& slice, uint32_t first, uint32_t last, std::span<uint32_t> mask);
+  // The nodes below `top`, whose threads are in levels.
+  void walk(const TokenSlice& slice, uint32_t top, std::span<uint32_t> mask);
   std::shared_ptr<const StateMask> state_mask(uint32_t state);
-  // The tokens of one slice, without the parser.
-  uint32_t walk_state(uint32_t state, uint32_t slice, StateMask& result);
+  // Appends the tokens of one slice to `found`, without the parser, and the exits to the result. Plain text of `reach`
+  // characters is known to be allowed, so that tokens of that length may be left out up to kMaxCountedChars.
+  void walk_state(uint32_t state, uint32_t slice, int reach, StateMask& result);
   void allow_tokens(const TokenSet& set, std::span<uint32_t> mask) const;
   // Whether the grammar has this token here by its id.
   bool has_token(int32_t token, bool end_token) const;
@@ -81,6 +82,7 @@ struct Matcher::State {
   std::vector<Level> levels;                       // by depth in the trie: the threads in the stack
   std::vector<const std::atomic<uint32_t>*> path;  // by depth in the trie: the lexer's transitions, in walk_state()
   std::vector<uint32_t> path_states;
+  std::vector<uint32_t> found;  // the tokens of a state mask, in state_mask()
   // The last mask without end tokens, and the position that it is for.
   std::vector<uint32_t> last_mask;
   std::optional<RowDigest> last_position;

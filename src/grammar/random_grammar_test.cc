@@ -143,5 +143,91 @@ TEST(RandomGrammars, MasksEqualTryingEveryToken) {
   }
 }
 
+// Tokens of plain text in all lengths, some with quotes, escapes, line breaks and halves of characters in them.
+std::shared_ptr<const Vocabulary> text_vocabulary(uint32_t seed) {
+  std::mt19937 random(seed);
+  const std::vector<std::string> plain = {"a", "b", "c", "x", "Z",        "0",
+                                          "7", " ", "_", "-", "\xC3\xA9", "\xF0\x9F\x98\x80"};
+  const std::vector<std::string> other = {"\"", "\\n", "\\u00e9", "\n", "\xC3", "\x9F", "\x7F", "\", \""};
+  std::vector<std::string> tokens;
+  for (int i = 0; i < 600; ++i) {
+    std::string token;
+    const uint32_t kind = random() % 8;
+    const uint32_t length = 1 + random() % (kind == 0 ? 140 : kind == 1 ? 40 : 6);
+    for (uint32_t k = 0; k < length; ++k) token += plain[random() % plain.size()];
+    if (kind >= 6) token += other[random() % other.size()];
+    if (kind == 7) token += plain[random() % plain.size()];
+    tokens.push_back(token);
+  }
+  return byte_vocabulary(tokens);
+}
+
+// A list of strings, each with a bounded or unbounded number of characters of some set.
+Grammar bounded_strings(uint32_t seed) {
+  std::mt19937 random(seed);
+  Grammar grammar;
+  RegexStore& r = grammar.regexes();
+  const std::vector<CodePointRange> not_plain = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
+  const Regex escape = r.concat(r.literal("\\"), r.either(r.literal("n"), r.literal("u00e9")));
+  const Regex any = r.either(r.chars_except(not_plain), escape);
+  const std::vector<Regex> bodies = {any,
+                                     any,
+                                     r.chars_except(not_plain),
+                                     r.either(any, r.literal("ab")),
+                                     r.optional(any),
+                                     r.bytes(ByteSet::range('a', 'z')),
+                                     r.either(r.bytes(ByteSet::range('a', 'z')), r.literal("\xC3\xA9")),
+                                     r.either(any, r.literal("\xC3"))};
+  const Regex quote = r.literal("\"");
+  const std::vector<Regex> ends = {quote,
+                                   quote,
+                                   quote,
+                                   r.optional(quote),
+                                   r.either(quote, r.literal("Z")),
+                                   r.concat(r.repeat(r.literal("x"), 0, 3), quote)};
+  std::vector<Symbol> strings;
+  for (uint32_t i = 1 + random() % 2; i > 0; --i) {
+    const int64_t min = random() % 4, max = min + static_cast<int64_t>(random() % (random() % 3 == 0 ? 160 : 14));
+    Regex text = r.repeat(bodies[random() % bodies.size()], min, max);
+    if (random() % 5 == 0) text = r.both(text, r.complement(r.literal("ab")));
+    if (random() % 5 == 0) text = r.both(text, r.concat(r.repeat(any, 0), r.concat(r.literal("c"), r.repeat(any, 0))));
+    strings.push_back(grammar.terminal(r.concat(quote, r.concat(text, ends[random() % ends.size()]))));
+  }
+  const Symbol list = grammar.rule("list");
+  for (const Symbol string : strings) {
+    grammar.add_production(list, {string});
+    grammar.add_production(list, {list, grammar.literal(", "), string});
+  }
+  grammar.set_start(list);
+  return grammar;
+}
+
+TEST(RandomGrammars, MasksOfBoundedStringsEqualTryingEveryToken) {
+  size_t compared = 0;
+  for (uint32_t seed = 0; seed < 150; ++seed) {
+    auto vocabulary = text_vocabulary(seed % 5);
+    auto compiled = CompiledGrammar::make(bounded_strings(seed), vocabulary);
+    if (!compiled.ok()) continue;
+    std::mt19937 random(seed);
+    Matcher matcher(*compiled);
+    for (int step = 0; step < 12; ++step, ++compared) {
+      std::vector<uint32_t> mask(vocabulary->mask_words());
+      ASSERT_TRUE(matcher.fill_mask(mask, {}).ok());
+      std::vector<int32_t> allowed;
+      for (int32_t id = 0; id < vocabulary->size(); ++id) {
+        const std::string& bytes = vocabulary->token(id).bytes;
+        const bool fits = !bytes.empty() && matcher.accept_bytes(bytes);
+        if (fits) matcher.rollback(1);
+        if (fits) allowed.push_back(id);
+        ASSERT_EQ(((mask[static_cast<size_t>(id) / 32] >> (id % 32)) & 1) != 0, fits)
+            << "seed " << seed << " step " << step << " token " << bytes;
+      }
+      if (allowed.empty()) break;
+      ASSERT_TRUE(matcher.accept(allowed[random() % allowed.size()], {}).ok());
+    }
+  }
+  EXPECT_GT(compared, 1000u);
+}
+
 }  // namespace
 }  // namespace quire::grammar

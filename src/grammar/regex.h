@@ -107,6 +107,13 @@ class RegexStore {
   // If a is, or begins with, "x but none of finitely many strings": x. Then every beginning of a string of x is one of
   // a string of a, too, wherever what x allows to follow is infinite.
   std::optional<Regex> without_exceptions(Regex a);
+  // If a is `body` repeated at most `max` times, with `rest` after it: these.
+  struct LeadingRepeat {
+    Regex body;
+    uint32_t max;
+    Regex rest;
+  };
+  std::optional<LeadingRepeat> leading_repeat(Regex a) const;
   // What must follow `byte`: the Brzozowski derivative.
   Regex derivative(Regex a, uint8_t byte);
   // Byte values that this expression cannot tell apart have the same class; classes are numbered from 0 in the order of
@@ -116,6 +123,9 @@ class RegexStore {
     int count = 1;
   };
   ByteClasses classes(Regex a);
+  // The sets of bytes that these expressions look at first: bytes that are in the same sets have the same derivatives.
+  // The pointers hold until a new expression is made.
+  std::vector<const ByteSet*> first_sets(std::span<const Regex> expressions);
   // Classes that none of these expressions nor any of their derivatives can tell apart.
   ByteClasses all_classes(std::span<const Regex> expressions) const;
 

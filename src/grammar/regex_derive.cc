@@ -82,8 +82,8 @@ namespace {
 // Splits the classes so that no class has bytes both inside and outside of the set.
 void refine(RegexStore::ByteClasses& classes, const ByteSet& set) {
   std::array<int, 256> inside, outside;
-  inside.fill(-1);
-  outside.fill(-1);
+  std::fill_n(inside.begin(), classes.count, -1);
+  std::fill_n(outside.begin(), classes.count, -1);
   int count = 0;
   for (int byte = 0; byte < 256; ++byte) {
     auto i = static_cast<size_t>(byte);
@@ -96,9 +96,10 @@ void refine(RegexStore::ByteClasses& classes, const ByteSet& set) {
 
 }  // namespace
 
-RegexStore::ByteClasses RegexStore::classes(Regex a) {
+std::vector<const ByteSet*> RegexStore::first_sets(std::span<const Regex> expressions) {
   State& s = *state_;
-  std::vector<uint32_t> pending = {a.index}, sets;
+  std::vector<uint32_t> pending, sets;
+  for (Regex expression : expressions) pending.push_back(expression.index);
   ++s.visit;
   s.visited.resize(s.nodes.size());
   while (!pending.empty()) {
@@ -132,8 +133,14 @@ RegexStore::ByteClasses RegexStore::classes(Regex a) {
   }
   std::ranges::sort(sets);
   sets.erase(std::unique(sets.begin(), sets.end()), sets.end());
+  std::vector<const ByteSet*> result;
+  for (uint32_t set : sets) result.push_back(&s.sets[set]);
+  return result;
+}
+
+RegexStore::ByteClasses RegexStore::classes(Regex a) {
   ByteClasses result;
-  for (uint32_t set : sets) refine(result, s.sets[set]);
+  for (const ByteSet* set : first_sets(std::span(&a, 1))) refine(result, *set);
   return result;
 }
 
@@ -209,6 +216,9 @@ std::optional<bool> RegexStore::is_nothing_in_parts(Regex a, int64_t fuel, int d
     }
   } else if (n.kind == State::Kind::kRepeat) {
     out = is_nothing_in_parts({n.a}, fuel, depth + 1);  // at least once, or it would be nullable
+  } else if (const std::optional<Regex> base = n.kind == State::Kind::kBoth ? without_exceptions(a) : std::nullopt;
+             base && infinite(*base)) {
+    out = false;  // finitely many strings are taken from infinitely many
   } else {
     return explore_nothing(a, fuel);
   }

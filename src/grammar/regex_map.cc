@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RegexStore: replacing bytes by their spellings, and decimal multiples.
+// RegexStore: replacing bytes by their spellings, decimal multiples, and a look at leading repetitions.
 #include <algorithm>
 #include <vector>
 
@@ -7,6 +7,15 @@
 #include "grammar/regex_state.h"
 
 namespace quire::grammar {
+
+std::optional<RegexStore::LeadingRepeat> RegexStore::leading_repeat(Regex a) const {
+  const State& s = *state_;
+  const State::Node& n = s.nodes[a.index];
+  if (n.kind != State::Kind::kConcat) return std::nullopt;
+  const State::Node& first = s.nodes[n.a];
+  if (first.kind != State::Kind::kRepeat || first.c == State::kUnbounded) return std::nullopt;
+  return LeadingRepeat{{first.a}, first.c, {n.b}};
+}
 
 Regex RegexStore::digits_multiple_of(uint32_t divisor) {
   State& s = *state_;

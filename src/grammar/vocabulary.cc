@@ -51,6 +51,47 @@ std::vector<TrieNode> build_trie(const std::vector<Vocabulary::Token>& tokens, c
   return nodes;
 }
 
+// Lists the children of the root and of nodes that have many.
+void list_children(TokenSlice& slice) {
+  constexpr uint32_t kMany = 6;
+  auto list = [&](uint32_t node, uint32_t first, uint32_t last) {
+    const auto begin = static_cast<uint32_t>(slice.child_nodes.size());
+    for (uint32_t child = first; child < last; child = slice.nodes[child].next) {
+      slice.child_nodes.push_back(child);
+      slice.child_bytes.push_back(slice.nodes[child].byte);
+    }
+    slice.wide.push_back({node, begin, static_cast<uint32_t>(slice.child_nodes.size())});
+  };
+  const auto count = static_cast<uint32_t>(slice.nodes.size());
+  list(0, 0, count);
+  for (uint32_t i = 0; i < count; ++i) {
+    TrieNode& node = slice.nodes[i];
+    uint32_t children = 0;
+    for (uint32_t child = i + 1; child < node.next && children < kMany; child = slice.nodes[child].next) ++children;
+    if (children < kMany) continue;
+    node.wide = 1;
+    list(i, i + 1, node.next);
+  }
+}
+
+// Sets TrieNode::chars of a slice of plain text.
+void count_chars(TokenSlice& slice) {
+  std::vector<uint32_t> open;  // the node and those above it
+  std::vector<int> before;     // by depth: the characters in the first bytes
+  for (uint32_t i = 0; i < slice.nodes.size(); ++i) {
+    TrieNode& node = slice.nodes[i];
+    open.resize(node.depth - 1u);
+    before.resize(node.depth);
+    open.push_back(i);
+    // Each character is counted at its first byte.
+    const int chars = before[node.depth - 1u] + ((node.byte & 0xC0) != 0x80 ? 1 : 0);
+    before.push_back(chars);
+    if (node.token == TrieNode::kNoToken) continue;
+    const auto capped = static_cast<uint8_t>(std::min<int>(chars, TrieNode::kManyChars));
+    for (uint32_t above : open) slice.nodes[above].chars = std::max<uint8_t>(slice.nodes[above].chars, capped);
+  }
+}
+
 }  // namespace
 
 int plain_text_step(int state, uint8_t byte) {
@@ -110,14 +151,17 @@ std::shared_ptr<const Vocabulary> Vocabulary::make(std::vector<Token> tokens, in
   std::array<std::vector<uint32_t>, 4> groups;
   for (size_t i = 0; i < parts.slices.size(); ++i) {
     parts.slices[i].max_chars = kMaxChars[i];
-    parts.slices[i].mask.resize(vocabulary->mask_words());
   }
+  parts.plain_masks.assign(kMaxCountedChars + 2, std::vector<uint32_t>(vocabulary->mask_words()));
   uint32_t previous = 0;
   for (size_t i = 0; i < ids.size(); ++i) {
     const std::string& bytes = parts.tokens[ids[i]].bytes;
     std::optional<int> chars = plain_chars(bytes);
     size_t slice = !chars ? 3 : *chars <= kMaxChars[0] ? 0 : *chars <= kMaxChars[1] ? 1 : 2;
-    parts.slices[slice].mask[ids[i] / 32] |= uint32_t{1} << (ids[i] % 32);
+    if (chars) {
+      const auto first = static_cast<size_t>(std::min(*chars, kMaxCountedChars + 1));
+      parts.plain_masks[first][ids[i] / 32] |= uint32_t{1} << (ids[i] % 32);
+    }
     if (i > 0 && parts.tokens[previous].bytes == bytes) {
       parts.duplicates.emplace_back(ids[i], previous);
       continue;
@@ -126,9 +170,15 @@ std::shared_ptr<const Vocabulary> Vocabulary::make(std::vector<Token> tokens, in
     parts.max_depth = std::max(parts.max_depth, static_cast<int>(bytes.size()));
     previous = ids[i];
   }
+  for (size_t chars = 1; chars < parts.plain_masks.size(); ++chars) {
+    const std::vector<uint32_t>& shorter = parts.plain_masks[chars - 1];
+    for (size_t word = 0; word < shorter.size(); ++word) parts.plain_masks[chars][word] |= shorter[word];
+  }
   for (size_t i = 0; i < parts.slices.size(); ++i) {
     TokenSlice& slice = parts.slices[i];
     slice.nodes = build_trie(parts.tokens, groups[i]);
+    if (slice.max_chars > 0) count_chars(slice);
+    list_children(slice);
     slice.rank.push_back(0);
     for (const TrieNode& node : slice.nodes) {
       slice.rank.push_back(slice.rank.back() + (node.token != TrieNode::kNoToken ? 1 : 0));
