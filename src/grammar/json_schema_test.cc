@@ -93,6 +93,11 @@ TEST(JsonSchema, Numbers) {
       {R"({"minimum":0.5,"exclusiveMaximum":10})",
        {"0.5", "0.50", "1", "9.999", "\"x\""},
        {"0.49", "0", "10", "10.0", "-1", "11", "1e5"}},
+      {R"({"minimum":0,"maximum":1})", {"1e-05", "2.5e-7", "1"}, {"1e-04", "-1e-05", "1e5", "0.5e-5"}},
+      {R"({"minimum":-1,"exclusiveMaximum":0})", {"-1e-05", "-2.5E-12"}, {"1e-05", "-1e5"}},
+      {R"({"enum":[1e-7,1e20,-2.5e-9,7]})",
+       {"1e-07", "1e-7", "0.0000001", "1e+20", "1e20", "100000000000000000000", "-2.5e-09", "7", "7.0"},
+       {"1e-08", "1e+21", "2.5e-09", "70", "7e0"}},
       {R"({"type":"number","minimum":0})", {"0", "-0.0", "1e5", "3.25e-7"}, {"-1", "-0.1", "-1e-9"}},
       {R"({"minimum":5,"exclusiveMinimum":true})", {"5.1", "6"}, {"5", "5.0", "4"}},
       {R"({"type":"integer","multipleOf":7})", {"0", "7", "-49", "7007"}, {"1", "8", "50"}},
@@ -106,6 +111,10 @@ TEST(JsonSchema, Strings) {
   check({
       {R"({"minLength":2,"maxLength":3})", {R"("é日")", R"("a\nb")", R"("\u0041bc")", "5"}, {R"("a")", R"("abcd")"}},
       {R"({"type":"string","pattern":"^a+\"b$"})", {R"("a\"b")", R"("aaa\"b")"}, {R"("ab")", R"("xa\"b")"}},
+      {R"({"type":"string","pattern":"[ab]{2,250}c*"})", {R"("ab")", R"("xxbbbc")"}, {R"("a")", R"("axb")", R"("")"}},
+      {R"({"type":"string","pattern":"x?[ab]{1,250}$"})", {R"("ab")", R"("xxb")"}, {R"("ax")", R"("")"}},
+      {R"({"type":"string","pattern":"a(b|c)*"})", {R"("a")", R"("xabd")"}, {R"("b")"}},
+      {R"({"type":"string","pattern":"(a$|b)+"})", {R"("xa")", R"("bx")"}, {R"("ax")"}},
       {R"({"type":"string","pattern":"b"})", {R"("abc")", R"("\nb\\")"}, {R"("ac")"}},
       {R"({"type":"string","pattern":"^[a-z]*$","maxLength":3})", {R"("abc")", R"("")"}, {R"("abcd")", R"("a1")"}},
       {R"({"type":"string","not":{"pattern":"^x"}})", {R"("ax")", R"("")"}, {R"("x")", R"("xa")"}},
@@ -114,6 +123,12 @@ TEST(JsonSchema, Strings) {
        {R"("2023-02-29T12:00:00Z")", R"("1998-12-31T22:59:60Z")", R"("2024-01-01")"}},
       {R"({"format":"ipv6","type":"string"})", {R"("::1")", R"("1:2::ffff:1.2.3.4")"}, {R"("1:2")", R"("::1%a")"}},
       {R"({"format":"uuid","type":"string"})", {R"("2EB8AA08-aa98-11ea-b4aa-73b441d16380")"}, {R"("2EB8AA08")"}},
+      {R"({"format":"hostname","type":"string"})", {R"("a-b.example")"}, {R"("xn--x")", R"("-a")", R"("a..b")"}},
+      {R"({"$schema":"http://json-schema.org/draft-04/schema#","format":"hostname","type":"string"})",
+       {R"("xn--4gbwdl.xn--wgbh1c")", R"("ab--cd.example")"},
+       {R"("a-")", R"("")"}},
+      {R"({"format":"email","type":"string"})", {R"("a@xn--x.org")"}, {R"("a@-b")"}},
+      {R"({"type":"string","contentEncoding":"base64"})", {R"("%")"}, {}},
       {R"({"format":"int32","type":"integer"})", {"5"}, {"\"a\""}},
   });
 }
@@ -211,6 +226,13 @@ TEST(JsonSchema, RefusesWithTheKeywordAndItsPlace) {
       {R"({"format":"idn-hostname"})", "\"format\" at /"},
       {R"({"minLength":-1})", "\"minLength\" at /"},
       {R"({"multipleOf":0})", "\"multipleOf\" at /"},
+      {R"({"$schema":"http://json-schema.org/draft-07/schema#","items":{"contentEncoding":"base64"}})",
+       "\"contentEncoding\" at /items"},
+      {R"({"$schema":"http://json-schema.org/draft-07/schema#","contentMediaType":"application/json"})",
+       "\"contentMediaType\" at /"},
+      {R"({"$schema":"http://json-schema.org/draft-07/schema#","format":"hostname"})", "\"format\" at /"},
+      {R"({"items":{"$id":"x","$ref":"#/$defs/a"},"$defs":{"a":true}})", "\"$ref\" at /items"},
+      {R"({"pattern":"(a{1000}){1000}"})", "\"pattern\" at /"},
   };
   for (const auto& [schema, part] : cases)
     EXPECT_NE(Schema(schema).error().find(part), std::string::npos) << schema << ": " << Schema(schema).error();
@@ -282,6 +304,19 @@ TEST(JsonSchema, HostileSchemasAreBounded) {
   json::Object patterns;
   for (int i = 0; i < 16; ++i) patterns.emplace_back("a.{" + std::to_string(i) + "}b", json::Object{{"minimum", i}});
   schemas.push_back(json::Object{{"patternProperties", std::move(patterns)}});
+  schemas.push_back(*json::parse(R"({"pattern":"(a{1000}){1000}","type":"string"})"));
+  json::Object members;
+  json::Array names, numbers, more;
+  for (int i = 0; i < 100'000; ++i) {
+    members.emplace_back("p" + std::to_string(i), json::Object{});
+    names.push_back("p" + std::to_string(i));
+    if (i % 2 == 0) numbers.push_back(int64_t{i} * 7919);
+  }
+  for (int i = 0; i < 200; ++i) more.push_back(json::Object{{"pattern", "a.{" + std::to_string(i + 50) + "}b"}});
+  schemas.push_back(json::Object{{"required", names}});
+  schemas.push_back(json::Object{{"properties", std::move(members)}, {"required", std::move(names)}});
+  schemas.push_back(json::Object{{"enum", std::move(numbers)}});
+  schemas.push_back(json::Object{{"type", "string"}, {"allOf", std::move(more)}});
   for (const json::Value& schema : schemas) {
     Grammar grammar;
     (void)add_json_schema(grammar, schema, {}).ok();

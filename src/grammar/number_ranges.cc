@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 
 #include "base/check.h"
+#include "grammar/schema_strings.h"
 
 namespace quire::grammar::schema {
 
@@ -388,12 +390,65 @@ Regex NumberSets::value_regex(const Decimal& value) {
   return value.negative ? store_.concat(store_.literal("-"), text) : text;
 }
 
+// How languages print a double whose magnitude is below 10^-4 or from 10^16 on: one digit, a point and the others, and
+// an exponent of two digits or more. Nothing for other values.
+std::optional<Regex> NumberSets::printed_with_exponent(const Decimal& value) {
+  const int64_t power = static_cast<int64_t>(value.digits.size()) + value.exponent - 1;
+  if (value.is_zero() || (power >= -4 && power < 16)) return std::nullopt;
+  std::string text = (value.negative ? "-" : "") + value.digits.substr(0, 1);
+  if (value.digits.size() > 1) text += "." + value.digits.substr(1);
+  const Regex sign = power < 0 ? store_.literal("-") : store_.optional(store_.literal("+"));
+  Regex digits = store_.literal(std::to_string(std::abs(power)));
+  if (std::abs(power) < 10) digits = store_.concat(store_.optional(store_.literal("0")), digits);
+  const Regex parts[] = {store_.literal(text), store_.bytes(ByteSet::of("eE")), sign, digits};
+  return store_.concat(parts);
+}
+
 Regex NumberSets::text_of_value(const Decimal& value) {
   const std::string places = fraction_digits(value);
   Regex text = store_.literal(whole_digits(value) + (places.empty() ? "" : "." + places));
   if (places.empty()) text = store_.concat(text, store_.optional(store_.literal(".0")));
   if (value.is_zero()) return with_sign(text);
-  return value.negative ? store_.concat(store_.literal("-"), text) : text;
+  if (value.negative) text = store_.concat(store_.literal("-"), text);
+  if (const std::optional<Regex> printed = printed_with_exponent(value)) text = store_.either(text, *printed);
+  return text;
+}
+
+// Many values share the beginnings of their texts.
+Regex NumberSets::text_of_values(const std::vector<Decimal>& values) {
+  std::vector<std::string> integers;
+  std::vector<Regex> options;
+  for (const Decimal& value : values) {
+    if (value.is_integer() && !value.is_zero() && value.digits.size() + static_cast<size_t>(value.exponent) <= 16) {
+      integers.push_back((value.negative ? "-" : "") + whole_digits(value));
+    } else {
+      options.push_back(text_of_value(value));
+    }
+  }
+  std::sort(integers.begin(), integers.end());
+  integers.erase(std::unique(integers.begin(), integers.end()), integers.end());
+  if (!integers.empty())
+    options.push_back(store_.concat(either_of_literals(store_, integers), store_.optional(store_.literal(".0"))));
+  return store_.either(options);
+}
+
+// The numbers next to zero that belong to a range of which zero is an end or an inner point, as languages print them:
+// 1e-05, 2.5e-7. Their magnitude is below 10^-4.
+Regex NumberSets::tiny(const NumberRange& range) {
+  if (range.integer || !range.divisors.empty()) return store_.nothing();
+  const Decimal zero, limit{false, "1", -4}, minus_limit{true, "1", -4};
+  const Regex mantissa =
+      store_.concat(digit(1, 9), store_.optional(store_.concat(store_.literal("."), digits(1, std::nullopt))));
+  const Regex power = store_.either(store_.concat(store_.optional(digit(0, 0)), digit(5, 9)),
+                                    store_.concat(digit(1, 9), digits(1, std::nullopt)));
+  const Regex parts[] = {mantissa, store_.bytes(ByteSet::of("eE")), store_.literal("-"), power};
+  const Regex magnitude = store_.concat(parts);
+  std::vector<Regex> options;
+  if ((!range.low || compare(*range.low, zero) <= 0) && (!range.high || compare(*range.high, limit) >= 0))
+    options.push_back(magnitude);
+  if ((!range.high || compare(*range.high, zero) >= 0) && (!range.low || compare(*range.low, minus_limit) <= 0))
+    options.push_back(store_.concat(store_.literal("-"), magnitude));
+  return store_.either(options);
 }
 
 Regex NumberSets::exponent_regex(const std::array<Truth, kExponentClasses>& classes) {
@@ -533,9 +588,7 @@ bool NumberSets::is_none(const NumberSet& a) {
 
 Regex NumberSets::text(const NumberSet& a) {
   if (a.form == NumberSet::Form::kValues) {
-    std::vector<Regex> options;
-    for (const Decimal& value : a.values) options.push_back(text_of_value(value));
-    return store_.either(options);
+    return text_of_values(a.values);
   }
   if (a.form == NumberSet::Form::kRange) {
     const Regex plain = range_regex(a.range, true);
@@ -546,7 +599,8 @@ Regex NumberSets::text(const NumberSet& a) {
                         store_.concat(store_.optional(store_.bytes(ByteSet::of("+-"))), digits(1, std::nullopt)));
       return store_.concat(plain, store_.optional(power));
     }
-    return store_.either(plain, exponent_regex(exponents_of(a.range)));
+    const Regex parts[] = {plain, exponent_regex(exponents_of(a.range)), tiny(a.range)};
+    return store_.either(parts);
   }
   // A fraction of zeros alone is written as ".0".
   const Regex any = digits(0, std::nullopt);

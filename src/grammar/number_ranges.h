@@ -103,6 +103,9 @@ class NumberSets {
   Regex with_sign(Regex magnitude);
   Regex range_regex(const NumberRange& range, bool written);
   Regex value_regex(const Decimal& value);
+  std::optional<Regex> printed_with_exponent(const Decimal& value);
+  Regex text_of_values(const std::vector<Decimal>& values);
+  Regex tiny(const NumberRange& range);
   Regex exponent_regex(const std::array<Truth, kExponentClasses>& classes);
 
   RegexStore& store_;

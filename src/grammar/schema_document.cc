@@ -189,6 +189,7 @@ std::string resolve_uri(std::string_view base, std::string_view reference) {
 Result<SchemaDocument> SchemaDocument::make(const json::Value& root) {
   SchemaDocument document;
   document.draft_ = draft_of(root);
+  document.declares_draft_ = root.find("$schema") != nullptr;
   document.resources_.push_back({"", 0});
   document.by_uri_.emplace("", 0);
   QUIRE_TRY(document.walk(root, 0, "", 0, true, 0));

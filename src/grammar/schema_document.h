@@ -27,6 +27,8 @@ class SchemaDocument {
   static Result<SchemaDocument> make(const json::Value& root);
 
   Draft draft() const { return draft_; }
+  // Whether the document has a "$schema".
+  bool declares_draft() const { return declares_draft_; }
   // The number of a value inside the document. REQUIRES: it is an object or a boolean of it.
   uint32_t index_of(const json::Value& value) const { return index_.at(&value); }
   const json::Value& value(uint32_t index) const { return *nodes_[index].value; }
@@ -63,6 +65,7 @@ class SchemaDocument {
   Result<uint32_t> follow_pointer(const json::Value& root, std::string_view pointer) const;
 
   Draft draft_ = Draft::k2020;
+  bool declares_draft_ = false;
   std::vector<Node> nodes_;
   std::unordered_map<const json::Value*, uint32_t> index_;
   std::vector<Resource> resources_;

@@ -48,6 +48,7 @@ const std::unordered_map<std::string_view, SchemaEvaluator::Keyword>& SchemaEval
     add(&E::on_length, 1, {"minLength", "maxLength"});
     add(&E::on_pattern, 1, {"pattern"});
     add(&E::on_format, 1, {"format"});
+    add(&E::on_content, 1, {"contentMediaType", "contentEncoding"});
     add(&E::on_properties, 1, {"properties", "patternProperties", "additionalProperties"});
     add(&E::on_required, 1, {"required"});
     add(&E::on_property_names, 1, {"propertyNames"});
@@ -213,6 +214,8 @@ Result<std::vector<uint32_t>> SchemaEvaluator::schemas_of(uint32_t node, std::st
 Status SchemaEvaluator::on_ref(uint32_t node, ValueSet& out) {
   const json::Value* ref = find(node, "$ref");
   if (!ref->is_string()) return refuse(node, "$ref", "its value is no string");
+  if (!document_.declares_draft() && node != 0 && find(node, "$id") != nullptr)
+    return refuse(node, "$ref", "beside \"$id\" each draft reads it in another way, and \"$schema\" names none");
   const Result<uint32_t> target = document_.resolve(node, ref->as_string());
   if (!target.ok()) return refuse(node, "$ref", "\"" + ref->as_string() + "\": " + target.error().message);
   QUIRE_ASSIGN(const std::shared_ptr<const ValueSet> set, evaluate(*target));

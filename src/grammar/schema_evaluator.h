@@ -71,6 +71,7 @@ class SchemaEvaluator : public SchemaSets {
   Status on_length(uint32_t node, ValueSet& out);
   Status on_pattern(uint32_t node, ValueSet& out);
   Status on_format(uint32_t node, ValueSet& out);
+  Status on_content(uint32_t node, ValueSet& out);
   Status on_properties(uint32_t node, ValueSet& out);
   Status on_required(uint32_t node, ValueSet& out);
   Status on_property_names(uint32_t node, ValueSet& out);

@@ -127,8 +127,13 @@ Result<Regex> date_time_regex(RegexStore& store) {
 }
 
 // RFC 1123, of at most 253 characters. Labels with "--" in the third and fourth place are encodings whose validity no
-// regular expression can tell, so they are left out.
-Result<Regex> hostname_regex(RegexStore& store) {
+// regular expression can tell, so they are left out unless `plain`.
+Result<Regex> hostname_regex(RegexStore& store, bool plain) {
+  if (plain) {
+    const std::string any_label = "[A-Za-z0-9](?:[A-Za-z0-9\\-]{0,61}[A-Za-z0-9])?";
+    QUIRE_ASSIGN(const Regex any_name, parse_regex(store, any_label + "(?:\\." + any_label + ")*"));
+    return store.both(any_name, store.repeat(store.any_char(), 1, 253));
+  }
   const std::string label =
       "(?:[A-Za-z0-9]{1,2}|[A-Za-z0-9][A-Za-z0-9\\-][A-Za-z0-9]|"
       "[A-Za-z0-9][A-Za-z0-9\\-](?:[A-Za-z0-9][A-Za-z0-9\\-]|-[A-Za-z0-9])(?:[A-Za-z0-9\\-]{0,58}[A-Za-z0-9])|"
@@ -143,7 +148,7 @@ Result<Regex> email_regex(RegexStore& store) {
   QUIRE_ASSIGN(const Regex dotted, parse_regex(store, atom + "(?:\\." + atom + ")*"));
   QUIRE_ASSIGN(const Regex quoted, parse_regex(store, "\"(?:[ !#-\\[\\]-~]|\\\\[ -~])*\""));
   const Regex local = store.both(store.either(dotted, quoted), store.repeat(store.any_char(), 1, 64));
-  QUIRE_ASSIGN(const Regex host, hostname_regex(store));
+  QUIRE_ASSIGN(const Regex host, hostname_regex(store, true));
   QUIRE_ASSIGN(const Regex address, parse_regex(store, "\\[(?:" + kIpv4 + "|IPv6:" + ipv6() + ")\\]"));
   return store.concat(local, store.concat(store.literal("@"), store.either(host, address)));
 }
@@ -161,13 +166,13 @@ Result<std::optional<Regex>> optional_of(Result<Regex> regex) {
 
 }  // namespace
 
-Result<std::optional<Regex>> format_regex(RegexStore& store, std::string_view name) {
+Result<std::optional<Regex>> format_regex(RegexStore& store, std::string_view name, bool plain_host_names) {
   if (name == "date-time") return optional_of(date_time_regex(store));
   if (name == "date") return parsed(store, kDate);
   if (name == "time") return optional_of(time_regex(store));
   if (name == "duration") return parsed(store, kDuration);
   if (name == "email") return optional_of(email_regex(store));
-  if (name == "hostname" || name == "host-name") return optional_of(hostname_regex(store));
+  if (name == "hostname" || name == "host-name") return optional_of(hostname_regex(store, plain_host_names));
   if (name == "ipv4" || name == "ip-address") return parsed(store, kIpv4);
   if (name == "ipv6") return parsed(store, ipv6());
   if (name == "uuid") return parsed(store, "[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}");

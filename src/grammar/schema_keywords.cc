@@ -5,6 +5,7 @@
 
 #include "grammar/schema_evaluator.h"
 #include "grammar/schema_formats.h"
+#include "grammar/schema_patterns.h"
 
 namespace quire::grammar::schema {
 
@@ -12,6 +13,8 @@ namespace {
 
 constexpr int64_t kMaxKeywordCount = int64_t{1} << 31;
 constexpr size_t kMaxValues = 100'000;
+constexpr int64_t kPatternFuel = 20'000;
+constexpr int64_t kPatternWork = 3'000'000;  // steps of the store
 
 // Adds one type of JSON Schema to a set.
 bool add_type(ValueSet& out, std::string_view type, NumberSets& numbers) {
@@ -144,7 +147,7 @@ Status SchemaEvaluator::on_enum(uint32_t node, ValueSet& out) {
       strings.push_back(value.as_string());
       continue;
     }
-    QUIRE_TRY(spend(4));
+    QUIRE_TRY(spend(value.is_object() || value.is_array() ? 20 : 3));
     QUIRE_ASSIGN(ValueSet constant, set_of_constant(node, value));
     some.has_null |= constant.has_null;
     some.has_true |= constant.has_true;
@@ -204,9 +207,17 @@ Status SchemaEvaluator::on_length(uint32_t node, ValueSet& out) {
 
 Result<Regex> SchemaEvaluator::pattern_of(uint32_t node, std::string_view keyword, const std::string& pattern) {
   if (const auto known = patterns_.find(pattern); known != patterns_.end()) return known->second;
-  const Result<Regex> regex = parse_regex(store(), pattern, {.search = true});
+  // Errors name what the schema says, so the pattern itself is tried first.
+  Result<Regex> regex = parse_regex(store(), pattern, {.search = true});
   if (!regex.ok()) return refuse(node, keyword, "\"" + pattern + "\": " + regex.error().message);
+  if (const std::string shorter = shorter_search(pattern); shorter != pattern) {
+    const Result<Regex> same = parse_regex(store(), shorter, {.search = true});
+    if (same.ok()) regex = same;
+  }
   const Regex text = store().both(*regex, store().any_text());
+  // All patterns of a schema share this work.
+  if (store().work() > kPatternWork || !store().is_nothing(text, kPatternFuel))
+    return refuse(node, keyword, "\"" + pattern + "\": it is too complex");
   patterns_.emplace(pattern, text);
   return text;
 }
@@ -226,13 +237,27 @@ Status SchemaEvaluator::on_format(uint32_t node, ValueSet& out) {
   if (!format->is_string()) return refuse(node, "format", "its value is no string");
   if (out.strings.form == StringSet::Form::kValues && out.strings.values.empty()) return {};
   const std::string& name = format->as_string();
+  const bool host = name == "hostname" || name == "host-name";
+  if (host && document_.declares_draft() && document_.draft() >= Draft::k7) {
+    return refuse(node, "format",
+                  "the host names of the draft in \"$schema\" include encoded international ones, which no grammar can "
+                  "check; without \"$schema\" they are left out");
+  }
   auto known = formats_.find(name);
   if (known == formats_.end()) {
-    QUIRE_ASSIGN(const std::optional<Regex> regex, format_regex(store(), name));
+    QUIRE_ASSIGN(const std::optional<Regex> regex, format_regex(store(), name, document_.draft() <= Draft::k6));
     known = formats_.emplace(name, regex).first;
   }
   if (known->second) out.strings = strings().both(out.strings, StringSets::of_regex(*known->second));
   return {};
+}
+
+// Draft 7 lets a validator look into strings that hold documents; later drafts say that these keywords are annotations.
+Status SchemaEvaluator::on_content(uint32_t node, ValueSet& out) {
+  if (document_.draft() != Draft::k7 || strings().is_none(out.strings)) return {};
+  const bool encoding = find(node, "contentEncoding") != nullptr;
+  return refuse(node, encoding ? "contentEncoding" : "contentMediaType",
+                "draft 7 leaves open whether the content is checked; later drafts do not check it");
 }
 
 }  // namespace quire::grammar::schema

@@ -1,19 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // SchemaEvaluator: the keywords about the members of objects and the items of arrays.
 #include <algorithm>
+#include <unordered_set>
 
 #include "grammar/schema_evaluator.h"
 
 namespace quire::grammar::schema {
 
+namespace {
+
+constexpr size_t kMaxNames = 10'000;
+
+}  // namespace
+
 Result<std::vector<std::string>> SchemaEvaluator::names_of(uint32_t node, std::string_view keyword,
                                                            const json::Value& value) const {
   std::vector<std::string> out;
+  std::unordered_set<std::string_view> seen;
   if (!value.is_array()) return refuse(node, keyword, "its value is no list of names");
   for (const json::Value& name : value.as_array()) {
     if (!name.is_string()) return refuse(node, keyword, "its value is no list of names");
-    if (std::find(out.begin(), out.end(), name.as_string()) == out.end()) out.push_back(name.as_string());
+    if (seen.insert(name.as_string()).second) out.push_back(name.as_string());
   }
+  if (out.size() > kMaxNames) return refuse(node, keyword, "it lists too many names");
   return out;
 }
 
@@ -36,6 +45,7 @@ Status SchemaEvaluator::on_properties(uint32_t node, ValueSet& out) {
   PropertySpec spec;
   if (const json::Value* properties = find(node, "properties")) {
     if (!properties->is_object()) return refuse(node, "properties", "its value is no object");
+    if (properties->as_object().size() > kMaxNames) return refuse(node, "properties", "it lists too many names");
     for (const auto& [name, value] : properties->as_object()) {
       QUIRE_ASSIGN(const uint32_t schema, schema_of(node, "properties", value));
       spec.properties.emplace_back(name, conjunction_of(schema));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SchemaEmitter: objects. The members that a schema lists come first, in its order; all others follow in any order.
 #include <algorithm>
+#include <unordered_set>
 
 #include "grammar/schema_emitter.h"
 
@@ -50,20 +51,18 @@ Status SchemaEmitter::plan_members(ObjectPlan& plan) {
   if (shape.exists.size() > kMaxExists) return unsupported("its negated parts are too many");
   plan.full = (uint32_t{1} << shape.exists.size()) - 1;
   std::unordered_map<std::string_view, bool> seen;
-  auto required = [&](const std::string& name) {
-    return std::find(shape.required.begin(), shape.required.end(), name) != shape.required.end();
-  };
+  const std::unordered_set<std::string_view> required(shape.required.begin(), shape.required.end());
   size_t lists = 0;
   for (const auto& spec : shape.specs) {
     if (!spec->properties.empty()) lists += spec->any_order ? 2 : 1;
     for (const auto& [name, unused] : spec->properties) {
       if (!seen.emplace(name, true).second) continue;
-      QUIRE_TRY(evaluator_.spend(static_cast<int64_t>(1 + shape.required.size() / 16)));
+      QUIRE_TRY(evaluator_.spend(1));
       plan.names.push_back(name);
       Entry entry;
       entry.name = name;
       entry.value = evaluator_.member_of(shape, name);
-      entry.required = required(name);
+      entry.required = required.contains(name);
       const bool named = StringSets::is_all(shape.names) || evaluator_.strings().has(shape.names, name);
       if (!named) entry.value = kNever;
       if (entry.value == kNever && !entry.required) continue;

@@ -3,6 +3,8 @@
 #include "grammar/schema_sets.h"
 
 #include <algorithm>
+#include <iterator>
+#include <unordered_set>
 
 namespace quire::grammar::schema {
 
@@ -32,6 +34,17 @@ void append_new(std::vector<std::shared_ptr<const T>>& out, const std::vector<st
   for (const auto& each : more) {
     if (std::find(out.begin(), out.end(), each) == out.end()) out.push_back(each);
   }
+}
+
+// Appends names that are not there yet.
+void append_new_names(std::vector<std::string>& out, const std::vector<std::string>& more) {
+  if (out.empty()) {
+    out = more;
+    return;
+  }
+  const std::unordered_set<std::string> known(out.begin(), out.end());
+  std::copy_if(more.begin(), more.end(), std::back_inserter(out),
+               [&](const std::string& name) { return !known.contains(name); });
 }
 
 Error too_many_shapes() {
@@ -186,10 +199,7 @@ Result<std::vector<ObjectShape>> SchemaSets::both(const std::vector<ObjectShape>
       append_new(shape.specs, right.specs);
       append_new(shape.evaluated, right.evaluated);
       append(shape.exists, right.exists);
-      for (const std::string& name : right.required) {
-        if (std::find(shape.required.begin(), shape.required.end(), name) == shape.required.end())
-          shape.required.push_back(name);
-      }
+      append_new_names(shape.required, right.required);
       shape.names = strings_.both(left.names, right.names);
       shape.min = std::max(left.min, right.min);
       tighten(shape.max, right.max);
