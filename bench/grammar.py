@@ -146,12 +146,13 @@ class Results:
                 f"p99 {quantile(m, .99):.1f} max {max(m, default=0):.0f} us  ({len(m)} masks)")
 
 
-def run_quire(build, tokenizer, work, verbose):
+def run_quire(build, tokenizer, work, verbose, any_order):
     results = Results("quire")
     process = subprocess.Popen([str(Path(build) / "quire_grammar_check"), str(tokenizer)], stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, text=True)
     for name, schema, texts in work:
-        process.stdin.write(json.dumps({"spec": {"json": schema}, "instances": texts, "walk": "tokenizer"}) + "\n")
+        spec = {"json": schema, "any_order": any_order}
+        process.stdin.write(json.dumps({"spec": spec, "instances": texts, "walk": "tokenizer"}) + "\n")
         process.stdin.flush()
         line = process.stdout.readline()
         if not line:
@@ -297,6 +298,8 @@ def main():
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--verbose", action="store_true", help="a line for each schema")
+    parser.add_argument("--any-order", action="store_true",
+                        help="let quire accept members in any order (by default in the schema's, as servers write them)")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
@@ -304,7 +307,7 @@ def main():
     if not args.schemas:
         parser.error("--schemas is missing")
     work = list(cases(args.schemas, args.count, args.seed))
-    results = [run_quire(args.build, args.tokenizer, work, args.verbose)]
+    results = [run_quire(args.build, args.tokenizer, work, args.verbose, args.any_order)]
     for engine in [peer for peer in args.peers.split(",") if peer]:
         if not args.peer_python.exists():
             print(f"{engine}: left out ({args.peer_python} is missing; see the top of this file)")

@@ -136,10 +136,12 @@ ApiResult<Found> read_kind(Source source, const json::Value& value, const std::s
   return found;
 }
 
-// As in vLLM, an object whose schema lists properties and does not mention others has no others.
+// As in vLLM, an object whose schema lists properties and does not mention others has no others, and they come in the
+// order of the schema.
 struct JsonRules {
   bool any_whitespace = true;
   bool additional_properties = false;
+  bool any_order = false;
   std::optional<std::string> whitespace_pattern;
 };
 
@@ -160,6 +162,8 @@ ApiResult<std::optional<Found>> read_structured(const json::Value& object, JsonR
     } else if (name == "disable_additional_properties") {
       QUIRE_ASSIGN(const bool off, flag(value, where));
       rules.additional_properties = !off;
+    } else if (name == "any_order") {
+      QUIRE_ASSIGN(rules.any_order, flag(value, where));
     } else if (name == "whitespace_pattern") {
       if (!value.is_string()) return bad_field(where, "must be a string.");
       rules.whitespace_pattern = value.as_string();
@@ -168,7 +172,7 @@ ApiResult<std::optional<Found>> read_structured(const json::Value& object, JsonR
       if (kind == kKinds.end()) {
         return bad_field(where,
                          "is not known; structured_outputs take one of json, regex, choice, grammar, json_object and "
-                         "structural_tag, and disable_any_whitespace, disable_additional_properties and "
+                         "structural_tag, and disable_any_whitespace, disable_additional_properties, any_order and "
                          "whitespace_pattern.");
       }
       QUIRE_ASSIGN(Found next, read_kind(kind->second, value, where));
@@ -208,8 +212,9 @@ std::vector<Field> constraint_fields() {
       {"structured_outputs", FieldType::kObject,
        "One of json, regex, choice, grammar, json_object and structural_tag, which the answer matches; and the options "
        "disable_any_whitespace, disable_additional_properties (default true: objects have only the properties that "
-       "their "
-       "schema lists, unless it says otherwise) and whitespace_pattern."},
+       "their schema lists, unless it says otherwise), any_order (default false: the properties come in the order of "
+       "the "
+       "schema) and whitespace_pattern."},
   };
 }
 
@@ -238,6 +243,7 @@ ApiResult<llm::ConstraintSpec> read_constraint(const Body& body) {
   out.grammar = std::move(found->spec);
   out.grammar->any_whitespace = rules.any_whitespace;
   out.grammar->additional_properties = rules.additional_properties;
+  out.grammar->any_order = rules.any_order;
   out.grammar->whitespace_pattern = std::move(rules.whitespace_pattern);
   return out;
 }

@@ -119,7 +119,7 @@ ApiStatus join_constraints(const AnswerFormat& format, std::optional<int64_t> bu
     if (!(around == wanted)) tag = std::move(around);
   }
   if (!tag.is_null()) {
-    if (!constraint.grammar) constraint.grammar.emplace();
+    if (!constraint.grammar) constraint.grammar.emplace().any_order = false;
     constraint.grammar->kind = grammar::Spec::Kind::kStructuralTag;
     constraint.grammar->json = std::move(tag);
   }

@@ -30,7 +30,8 @@ Result<grammar::Spec> read_schema(const std::string& path, const std::string& fl
   if (!schema.ok()) return invalid_argument(flag + ": " + path + ": " + schema.error().message);
   grammar::Spec spec;
   spec.json = std::move(*schema);
-  spec.additional_properties = false;  // as the server's default
+  spec.additional_properties = false;  // both as the server's defaults
+  spec.any_order = false;
   return spec;
 }
 

@@ -32,6 +32,7 @@ struct Spec {
   // Options of JSON.
   bool any_whitespace = true;         // false: compact, no white space between tokens
   bool additional_properties = true;  // false: no properties but those listed, wherever the schema does not say
+  bool any_order = true;              // false: the members that a schema lists come in its order
   std::optional<std::string> whitespace_pattern;  // a regex for the white space between tokens
 };
 
@@ -48,7 +49,7 @@ struct JsonOptions {
   // How the top-level object is written: as JSON, or as tagged parameters of a tool call (structural_tag.h has the
   // list).
   std::string style = "json";
-  bool any_order = false;
+  bool any_order = true;
 };
 Result<Symbol> add_json_schema(Grammar& grammar, const json::Value& schema, const JsonOptions& options);
 Result<Symbol> add_ebnf(Grammar& grammar, std::string_view text, const SpecialTokens& special);

@@ -20,6 +20,7 @@ std::string key_of(const Spec& spec) {
   std::string key = std::to_string(static_cast<int>(spec.kind));
   key += spec.any_whitespace ? 'w' : '-';
   key += spec.additional_properties ? 'a' : '-';
+  key += spec.any_order ? 'o' : '-';
   const auto add = [&](std::string_view part) {
     key += std::to_string(part.size());
     key += ':';

@@ -86,7 +86,9 @@ void Parser::settle() {
     if (fuel < 0) return fail(Failure::kFuel);
     if (work_.size() > static_cast<size_t>(limits_.max_items_per_row) * kEndsPerItem) return fail(Failure::kItems);
     const Item item = work_[i];
-    if (code::kind(item.symbol) == code::kEnd) {
+    if (code::kind(item.symbol) == code::kEnd && code::index(item.symbol) >= productions_.bag_base) {
+      step_bag(productions_.bag_entries[code::index(item.symbol) - productions_.bag_base], item.start);
+    } else if (code::kind(item.symbol) == code::kEnd) {
       complete_ = complete_ || item.dot == productions_.start_end;
       for (const Item& waiting : items_before(item.start, code::kRule | code::index(item.symbol))) {
         add(waiting.dot + 1, waiting.start);
@@ -95,6 +97,53 @@ void Parser::settle() {
       add(item.dot + 1, item.start);
     }
   }
+}
+
+void Parser::step_bag(const Productions::BagEntry& entry, uint32_t start) {
+  const Productions::Bag& bag = productions_.bags[entry.bag];
+  set_.assign(bag.required.size(), 0);
+  uint32_t origin = start;
+  if (rows_[start].in_bag) {
+    for (size_t i = 0; i < set_.size(); ++i) {
+      const Item& item = items(start)[i];
+      set_[i] = uint64_t{item.symbol} << 32 | item.dot;
+      origin = item.start;
+    }
+  }
+  if (entry.bit != Productions::BagEntry::kRepeats) set_[entry.bit / 64] |= uint64_t{1} << (entry.bit % 64);
+  const uint32_t place = bag_row(entry.bag, origin);
+  for (uint32_t i = bag.begin; i < bag.end; ++i) {
+    const Productions::BagEntry& next = productions_.bag_entries[i];
+    const bool free = next.bit == Productions::BagEntry::kRepeats || (set_[next.bit / 64] >> (next.bit % 64) & 1) == 0;
+    if (free) add(next.later, place);
+  }
+  for (size_t i = 0; i < set_.size(); ++i) {
+    if ((bag.required[i] & ~set_[i]) != 0) return;
+  }
+  for (const Item& waiting : items_before(origin, code::kRule | bag.rule)) add(waiting.dot + 1, waiting.start);
+}
+
+uint32_t Parser::bag_row(uint32_t bag, uint32_t origin) {
+  RowDigest digest = rows_[origin].digest;
+  digest.low = mix(digest.low ^ (uint64_t{bag} + 1) * 0x9E3779B97F4A7C15u);
+  for (const uint64_t word : set_) {
+    digest.low = mix(digest.low ^ word);
+    digest.high = mix(digest.high + digest.low + word);
+  }
+  digest.low >>= 1;
+  if (const uint32_t* known = by_digest_.find(digest.low); known != nullptr && rows_[*known].digest == digest) {
+    return *known;
+  }
+  const auto self = static_cast<uint32_t>(rows_.size());
+  rows_.push_back({.begin = static_cast<uint32_t>(items_.size()),
+                   .count = static_cast<uint32_t>(set_.size()),
+                   .in_bag = true,
+                   .digest = digest});
+  for (const uint64_t word : set_) {
+    items_.push_back({static_cast<uint32_t>(word >> 32), static_cast<uint32_t>(word), origin});
+  }
+  if (by_digest_.find(digest.low) == nullptr) by_digest_.insert(digest.low, self);
+  return self;
 }
 
 // Sums, so that the order of the items does not matter.

@@ -40,6 +40,7 @@ class Parser {
     uint32_t start_state = 0;       // of the lexer, for the terminals that may begin here
     bool complete = false;          // the text may end here
     bool has_tokens = false;        // special tokens may stand here
+    bool in_bag = false;            // not a position, but a place in a bag: see bag_row()
     RowDigest digest;
   };
   enum class Failure : uint8_t { kNone, kFuel, kItems, kMemory, kLexer };
@@ -96,6 +97,11 @@ class Parser {
   // Completes and advances until nothing is added, finds or stores the row, and returns it.
   uint32_t finish();
   void settle();
+  // After an entry of a bag, whose items began at `start`: the bag may go on, and ends if it has all that is required.
+  void step_bag(const Productions::BagEntry& entry, uint32_t start);
+  // Stands for a bag that began at the row `origin` and has had the entries of set_: where items of its next entry
+  // start. Each item holds 64 bits of the set, in `symbol` and `dot`, and the origin in `start`.
+  uint32_t bag_row(uint32_t bag, uint32_t origin);
   void predict(uint32_t self);
   uint32_t store(const RowDigest& digest);
   RowDigest digest() const;
@@ -118,6 +124,7 @@ class Parser {
   std::vector<uint32_t> predicted_;  // by rule: the round in which it was predicted
   std::vector<uint32_t> dots_;       // by dot: the round in which it was predicted
   std::vector<uint32_t> lexemes_;
+  std::vector<uint64_t> set_;
 };
 
 }  // namespace quire::grammar

@@ -69,6 +69,22 @@ Symbol Grammar::nothing() {
   return terminal(regexes_.nothing());
 }
 
+Symbol Grammar::bag(std::vector<BagEntry> entries) {
+  const Symbol result = rule("");
+  std::vector<Symbol> required;
+  for (const BagEntry& entry : entries) {
+    if (entry.required) required.push_back(entry.first);
+  }
+  if (!required.empty()) {
+    add_production(result, required);
+  } else {
+    for (const BagEntry& entry : entries) add_production(result, {entry.first});
+  }
+  if (!error_.empty()) return nothing();
+  bags_.emplace(result.index, std::move(entries));
+  return result;
+}
+
 std::optional<Regex> Grammar::regex_of(Symbol symbol) const {
   const SymbolInfo& info = symbols_[symbol.index];
   if (info.kind != Kind::kTerminal) return std::nullopt;

@@ -77,6 +77,16 @@ class Grammar {
   // Large bounds cost O(log max) rules, not O(max).
   Symbol repeat(Symbol symbol, int64_t min, std::optional<int64_t> max = std::nullopt);
 
+  // Several of these entries in any order, at least one. An entry is written as `first` if it is the first and as
+  // `later` behind another; it may stand there once, or any number of times if it `repeats`. All that are required are
+  // there. Costs O(entries) rules; which ones were there is tracked by the parser. REQUIRES: no entry matches the empty
+  // text; one that is required does not repeat.
+  struct BagEntry {
+    Symbol first, later;
+    bool required = false, repeats = false;
+  };
+  Symbol bag(std::vector<BagEntry> entries);
+
   void set_start(Symbol start) { start_ = start; }
   Symbol start() const { return start_; }
   // The first limit that was exceeded, as an error for the user.
@@ -99,6 +109,9 @@ class Grammar {
   const std::vector<Production>& productions() const { return productions_; }
   const std::vector<Symbol>& items() const { return items_; }
   const std::vector<TokenSet>& token_sets() const { return token_sets_; }
+  // By the index of their rule. Such a rule also has productions, which say from what it follows that it matches a
+  // text.
+  const std::unordered_map<uint32_t, std::vector<BagEntry>>& bags() const { return bags_; }
   // For whoever takes the expressions over; the grammar is of no use afterwards.
   RegexStore take_regexes() { return std::move(regexes_); }
 
@@ -117,6 +130,7 @@ class Grammar {
   std::vector<Production> productions_;
   std::vector<Symbol> items_;
   std::vector<TokenSet> token_sets_;
+  std::unordered_map<uint32_t, std::vector<BagEntry>> bags_;
   Symbol start_;
 };
 

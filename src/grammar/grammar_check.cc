@@ -5,7 +5,7 @@
 // usage: quire_grammar_check FILE < requests.jsonl
 // FILE is a tokenizer.json or a folder with a tokenizer. Each line of standard input is one request:
 //   {"spec": {"json": schema} | {"regex": "..."} | {"choice": [...]} | {"grammar": "..."} | {"structural_tag": {...}}
-//            with the options "any_whitespace", "additional_properties", "whitespace_pattern",
+//            with the options "any_whitespace", "additional_properties", "any_order", "whitespace_pattern",
 //    "instances": ["text", ...], "walk": "none" | "greedy" | "tokenizer"}
 // and gives one line of answer:
 //   {"ok": bool, "error": "...", "accepted": [bool per instance], "compile_us": number, "first_mask_us": number,
@@ -75,6 +75,7 @@ class Checker {
     Spec spec;
     if (const json::Value* flag = json.find("any_whitespace")) spec.any_whitespace = flag->as_bool();
     if (const json::Value* flag = json.find("additional_properties")) spec.additional_properties = flag->as_bool();
+    if (const json::Value* flag = json.find("any_order")) spec.any_order = flag->as_bool();
     if (const json::Value* text = json.find("whitespace_pattern")) spec.whitespace_pattern = text->as_string();
     if (const json::Value* schema = json.find("json")) {
       spec.kind = Spec::Kind::kJson;

@@ -25,7 +25,7 @@ bool matches_any(const TokenSet& set, const Vocabulary& vocabulary) {
 
 size_t Productions::bytes() const {
   return (symbols.capacity() + rule_begin.capacity() + starts.capacity() + lexemes.capacity()) * sizeof(uint32_t) +
-         token_sets.size() * 64;
+         token_sets.size() * 64 + bags.size() * 64 + bag_entries.size() * sizeof(BagEntry);
 }
 
 namespace {
@@ -80,15 +80,27 @@ class Flattener {
       } else if (info.kind == Kind::kToken) {
         useful_[symbol] = matches_any(grammar_.token_sets()[info.value], vocabulary_);
       }
+      auto visit = [&](Symbol part) {
+        if (!seen[part.index]) pending.push_back(part.index);
+        seen[part.index] = true;
+      };
       for (uint32_t production : by_rule_[symbol]) {
-        for (Symbol part : right_side(production)) {
-          if (!seen[part.index]) pending.push_back(part.index);
-          seen[part.index] = true;
-        }
+        for (Symbol part : right_side(production)) visit(part);
+      }
+      for (const Grammar::BagEntry& entry : bag_of(symbol)) {
+        visit(entry.first);
+        visit(entry.later);
       }
     }
     return {};
   }
+
+  // The entries of a bag, or none if the symbol is something else.
+  std::span<const Grammar::BagEntry> bag_of(uint32_t symbol) const {
+    const auto found = grammar_.bags().find(symbol);
+    return found == grammar_.bags().end() ? std::span<const Grammar::BagEntry>() : found->second;
+  }
+  bool useful(const Grammar::BagEntry& entry) const { return useful_[entry.first.index] && useful_[entry.later.index]; }
 
   // Adds rules that have a production whose symbols all have the property, until nothing changes.
   void propagate(std::vector<bool>& property) const {
@@ -145,7 +157,7 @@ class Flattener {
     for (uint32_t symbol = 0; symbol < alias_.size(); ++symbol) {
       uint32_t target = symbol;
       for (int steps = 0; steps < 100; ++steps) {
-        if (by_rule_[target].size() != 1) break;
+        if (by_rule_[target].size() != 1 || !bag_of(target).empty()) break;
         std::span<const Symbol> parts = right_side(by_rule_[target][0]);
         if (parts.size() != 1 || parts[0].index == symbol) break;
         target = parts[0].index;
@@ -180,16 +192,48 @@ class Flattener {
     while (!pending.empty()) {
       uint32_t rule = pending.back();
       pending.pop_back();
+      const std::span<const Grammar::BagEntry> bag = bag_of(rule);
+      for (const Grammar::BagEntry& entry : bag) {
+        if (!useful(entry)) continue;
+        visit(entry.first.index);
+        visit(entry.later.index);
+      }
+      if (!bag.empty()) continue;
       for (uint32_t production : by_rule_[rule]) {
         for (Symbol part : right_side(production)) visit(part.index);
       }
     }
   }
 
+  // The productions of a bag's entries; those of the first entry are also those of the rule.
+  void flatten_bag(uint32_t rule, std::span<const Grammar::BagEntry> entries) {
+    Productions& r = result_;
+    Productions::Bag bag{rule, static_cast<uint32_t>(r.bag_entries.size()), 0, std::vector<uint64_t>(1)};
+    uint32_t bits = 0;
+    for (const Grammar::BagEntry& entry : entries) {
+      if (!useful(entry)) continue;
+      const uint32_t end = code::kEnd | (r.bag_base + static_cast<uint32_t>(r.bag_entries.size()));
+      r.starts.push_back(static_cast<uint32_t>(r.symbols.size()));
+      r.symbols.insert(r.symbols.end(), {codes_[alias_[entry.first.index]], end});
+      const uint32_t bit = entry.repeats ? Productions::BagEntry::kRepeats : bits++;
+      r.bag_entries.push_back({static_cast<uint32_t>(r.bags.size()), bit, static_cast<uint32_t>(r.symbols.size())});
+      r.symbols.insert(r.symbols.end(), {codes_[alias_[entry.later.index]], end});
+      bag.required.resize(bits / 64 + 1);
+      if (entry.required && !entry.repeats) bag.required[bit / 64] |= uint64_t{1} << (bit % 64);
+    }
+    bag.end = static_cast<uint32_t>(r.bag_entries.size());
+    r.bags.push_back(std::move(bag));
+  }
+
   void flatten() {
     Productions& r = result_;
+    r.bag_base = static_cast<uint32_t>(rules_.size()) + 1;
     for (uint32_t rule = 0; rule < rules_.size(); ++rule) {
       r.rule_begin.push_back(static_cast<uint32_t>(r.starts.size()));
+      if (const std::span<const Grammar::BagEntry> bag = bag_of(rules_[rule]); !bag.empty()) {
+        flatten_bag(rule, bag);
+        continue;
+      }
       for (uint32_t production : by_rule_[rules_[rule]]) {
         std::span<const Symbol> parts = right_side(production);
         if (parts.empty()) continue;

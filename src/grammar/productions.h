@@ -19,7 +19,7 @@ constexpr uint32_t kKindMask = 0xC0000000;
 constexpr uint32_t kRule = 0;
 constexpr uint32_t kLexeme = 0x40000000;
 constexpr uint32_t kToken = 0x80000000;
-constexpr uint32_t kEnd = 0xC0000000;  // the end of a production of the rule with this index
+constexpr uint32_t kEnd = 0xC0000000;  // the end of a production of the rule with this index, or of a bag's entry
 constexpr uint32_t kind(uint32_t symbol) {
   return symbol & kKindMask;
 }
@@ -37,6 +37,21 @@ struct Productions {
   std::vector<bool> nullable_lexeme;
   std::vector<Regex> lexemes;
   std::vector<TokenSet> token_sets;
+  // An entry of a bag (see Grammar::bag). Its two productions end with kEnd and bag_base plus its index.
+  struct BagEntry {
+    static constexpr uint32_t kRepeats = 0xFFFFFFFF;
+    uint32_t bag;
+    uint32_t bit;    // in the set of entries that were there, or kRepeats
+    uint32_t later;  // the first dot of its production behind other entries
+  };
+  struct Bag {
+    uint32_t rule;
+    uint32_t begin, end;             // in bag_entries
+    std::vector<uint64_t> required;  // a set, of at least one word
+  };
+  std::vector<Bag> bags;
+  std::vector<BagEntry> bag_entries;
+  uint32_t bag_base = 0;
   uint32_t start_dot = 0;  // of the production of an extra rule that has the start symbol alone
   uint32_t start_end = 0;  // the end of that production: the text is complete
 

@@ -80,7 +80,9 @@ class SchemaEmitter {
   Result<Symbol> tagged_value(ConjId id, Style style);
   Status emit_listed(ObjectPlan& plan);
   Status emit_others(ObjectPlan& plan);
-  Result<Symbol> emit_any_order(ObjectPlan& plan);
+  // Whether any order of the members can be tracked, and their rules then.
+  bool orderless(const ObjectPlan& plan) const;
+  Result<Symbol> emit_any_order(const ObjectPlan& plan);
   Symbol close_object(const ObjectPlan& plan);
   State after(const ObjectPlan& plan, State state, uint32_t effect) const;
   bool fits(const ObjectPlan& plan, State state) const { return !plan.max || state.first <= *plan.max; }

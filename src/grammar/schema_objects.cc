@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SchemaEmitter: objects. The members that a schema lists come first, in its order; all others follow in any order.
+// SchemaEmitter: objects. All members in any order, or those that a schema lists first, in its order, and all others
+// behind them in any order.
 #include <algorithm>
 #include <unordered_set>
 
@@ -10,7 +11,8 @@ namespace quire::grammar::schema {
 namespace {
 
 constexpr size_t kMaxExists = 3;
-constexpr size_t kMaxFree = 5;  // members in any order: each doubles the states
+constexpr size_t kMaxFree = 5;     // members in any order: each doubles the states
+constexpr size_t kMaxBag = 1'000;  // members whose order is free
 constexpr size_t kMaxPatterns = 16;
 constexpr size_t kMaxRegions = 48;
 constexpr int64_t kMaxStates = 100'000;
@@ -36,8 +38,8 @@ Result<Symbol> SchemaEmitter::object(const ObjectShape& shape, Style style) {
     QUIRE_ASSIGN(const bool impossible, never(entry.value));
     if (impossible) return grammar_.nothing();
   }
-  if (options_.any_order && style != Style::kJson) return emit_any_order(plan);
   QUIRE_TRY(plan_counts(plan));
+  if (options_.any_order && orderless(plan)) return emit_any_order(plan);
   QUIRE_TRY(emit_listed(plan));
   QUIRE_TRY(emit_others(plan));
   return close_object(plan);
@@ -187,6 +189,35 @@ Status SchemaEmitter::plan_counts(ObjectPlan& plan) {
   if (!repeated && plan.cap > kMaxStates / (static_cast<int64_t>(effects) + 1) / (most + 1))
     return unsupported("minProperties or maxProperties is too large beside its other keywords");
   return {};
+}
+
+bool SchemaEmitter::orderless(const ObjectPlan& plan) const {
+  const size_t members = plan.listed.size() + plan.others.size();
+  return members > 0 && members <= kMaxBag && plan.shape->exists.empty() && plan.min <= 1 && !plan.max;
+}
+
+Result<Symbol> SchemaEmitter::emit_any_order(const ObjectPlan& plan) {
+  std::vector<Grammar::BagEntry> entries;
+  bool some_required = false;
+  for (const std::vector<Entry>* kind : {&plan.listed, &plan.others}) {
+    for (const Entry& each : *kind) {
+      QUIRE_TRY(evaluator_.spend(1));
+      QUIRE_ASSIGN(const bool impossible, never(each.value));
+      if (impossible) continue;
+      QUIRE_ASSIGN(const std::vector<Symbol> first, entry(plan, each, each.value, true));
+      QUIRE_ASSIGN(const std::vector<Symbol> later, entry(plan, each, each.value, false));
+      entries.push_back({grammar_.sequence(first), grammar_.sequence(later), each.required, each.names.has_value()});
+      some_required |= each.required;
+    }
+  }
+  const bool json = plan.style == Style::kJson;
+  std::vector<Symbol> options;
+  if (!some_required && plan.min == 0) options.push_back(json ? empty_brackets("{", "}") : grammar_.empty());
+  if (!entries.empty()) {
+    const Symbol members = grammar_.bag(std::move(entries));
+    options.push_back(json ? grammar_.sequence({open("{"), members, close("}")}) : members);
+  }
+  return grammar_.choice(options);
 }
 
 SchemaEmitter::State SchemaEmitter::after(const ObjectPlan& plan, State state, uint32_t effect) const {

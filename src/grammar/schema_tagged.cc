@@ -99,35 +99,4 @@ Result<std::vector<Symbol>> SchemaEmitter::tagged_entry(const ObjectPlan& plan, 
   return out;
 }
 
-// In any order, only the number of members is bounded, by how many are required and how many are listed.
-Result<Symbol> SchemaEmitter::emit_any_order(ObjectPlan& plan) {
-  std::vector<Symbol> first, later;
-  int64_t required = 0;
-  bool open = false;
-  for (const std::vector<Entry>* entries : {&plan.listed, &plan.others}) {
-    for (const Entry& each : *entries) {
-      QUIRE_ASSIGN(const bool impossible, never(each.value));
-      if (impossible) continue;
-      QUIRE_ASSIGN(const std::vector<Symbol> alone, entry(plan, each, each.value, true));
-      QUIRE_ASSIGN(const std::vector<Symbol> behind, entry(plan, each, each.value, false));
-      first.push_back(grammar_.sequence(alone));
-      later.push_back(grammar_.sequence(behind));
-      required += each.required;
-      open |= each.names.has_value();
-    }
-  }
-  std::optional<int64_t> most = plan.shape->max;
-  if (!open && (!most || *most > static_cast<int64_t>(first.size()))) most = static_cast<int64_t>(first.size());
-  const int64_t least = std::max(required, plan.shape->min);
-  if (most && *most < least) return grammar_.nothing();
-  std::vector<Symbol> options;
-  if (least == 0) options.push_back(grammar_.empty());
-  if (!first.empty() && (!most || *most > 0)) {
-    if (most) --*most;
-    options.push_back(grammar_.sequence(
-        {grammar_.choice(first), grammar_.repeat(grammar_.choice(later), std::max<int64_t>(0, least - 1), most)}));
-  }
-  return grammar_.choice(options);
-}
-
 }  // namespace quire::grammar::schema

@@ -39,6 +39,7 @@ JsonOptions json_options(const Spec& spec) {
   JsonOptions options;
   options.any_whitespace = spec.any_whitespace;
   options.additional_properties = spec.additional_properties;
+  options.any_order = spec.any_order;
   options.whitespace_pattern = spec.whitespace_pattern;
   return options;
 }
