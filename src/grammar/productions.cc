@@ -70,7 +70,7 @@ class Flattener {
       pending.pop_back();
       const Grammar::SymbolInfo& info = grammar_.symbols()[symbol];
       if (info.kind == Kind::kTerminal) {
-        std::optional<bool> nothing = grammar_.regexes().is_nothing({info.value}, 100'000);
+        std::optional<bool> nothing = grammar_.regexes().is_nothing({info.value}, 50'000);
         if (!nothing) {
           return invalid_argument(
               "A regular expression of the constraint is too complex: it was not possible to find "
