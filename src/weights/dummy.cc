@@ -3,7 +3,6 @@
 #include "weights/dummy.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/half.h"
+#include "base/parallel.h"
 #include "base/philox.h"
 #include "weights/file_sniff.h"
 
@@ -135,22 +135,17 @@ Result<const TensorRef*> DummySource::make(std::string_view name, std::span<cons
 void DummySource::generate(std::string_view name, std::span<const int64_t> shape, std::span<std::byte> out) const {
   const int64_t size = info(type_).block_bytes;
   const int64_t elements = static_cast<int64_t>(out.size()) / size;
-  std::atomic<int64_t> next{0};
-  const auto work = [&] {
-    std::vector<float> values(static_cast<size_t>(std::min(kChunk, elements)));
-    for (;;) {
-      const int64_t begin = next.fetch_add(kChunk, std::memory_order_relaxed);
-      if (begin >= elements) return;
-      const std::span<float> part(values.data(), static_cast<size_t>(std::min(kChunk, elements - begin)));
-      fill_dummy(seed_, name, shape, begin, part);
-      store(type_, part, out.data() + begin * size);
+  // Less work than a few chunks is not worth a thread.
+  const int64_t block = elements < 8 * kChunk ? std::max<int64_t>(elements, 1) : kChunk;
+  const auto work = [&](int64_t begin, int64_t end) {
+    std::vector<float> values(static_cast<size_t>(std::min(kChunk, end - begin)));
+    for (int64_t at = begin; at < end; at += kChunk) {
+      const std::span<float> part(values.data(), static_cast<size_t>(std::min(kChunk, end - at)));
+      fill_dummy(seed_, name, shape, at, part);
+      store(type_, part, out.data() + at * size);
     }
   };
-  const int64_t helpers = std::min<int64_t>(threads_ - 1, elements / (4 * kChunk));  // less work is not worth a thread
-  std::vector<std::thread> threads;
-  for (int64_t i = 0; i < helpers; ++i) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
+  parallel_blocks(elements, block, work, threads_);
 }
 
 const TensorRef* DummySource::find(std::string_view name) const {

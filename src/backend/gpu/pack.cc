@@ -2,12 +2,12 @@
 // Packing weights into device memory.
 #include <algorithm>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/weight_layout.h"
 #include "backend/raw_matrix.h"
+#include "base/parallel.h"
 
 namespace quire::gpu {
 namespace {
@@ -15,17 +15,11 @@ namespace {
 // What is packed at a time before it is uploaded: the most of a weight that is in memory twice.
 constexpr int64_t kSlabBytes = int64_t{16} << 20;
 
-// Packs panels [first, first + count) of a quantised weight with up to 16 threads.
+// Packs panels [first, first + count) of a quantised weight.
 void pack_panels(std::span<const RawMatrix> parts, const WeightParams& w, int64_t first, int64_t count, uint8_t* to) {
-  const int64_t workers =
-      std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, std::min<int64_t>(count / 4 + 1, 16));
-  const auto work = [&](int64_t worker) {
-    for (int64_t i = worker; i < count; i += workers) pack_panel(parts, w, first + i, to + i * w.stride);
-  };
-  std::vector<std::thread> threads;
-  for (int64_t worker = 1; worker < workers; ++worker) threads.emplace_back(work, worker);
-  work(0);
-  for (std::thread& thread : threads) thread.join();
+  parallel_blocks(count, 4, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) pack_panel(parts, w, first + i, to + i * w.stride);
+  });
 }
 
 void upload_quantised(Device& device, std::span<const RawMatrix> parts, const WeightParams& w, char* to,

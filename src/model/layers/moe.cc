@@ -60,18 +60,18 @@ Status load_transposed_experts(Loader& loader, int64_t index, MoeWeights& out) {
   const int64_t hidden = loader.config().hidden;
   const auto load = [&](Part part, int64_t n, int64_t k, bool interleaved, ExpertMatrices& to) -> Status {
     QUIRE_ASSIGN(const weights::TensorRef* tensor, loader.require(loader.name(part, index), {c.experts, k, n}));
-    std::vector<float> row(static_cast<size_t>(n));
     for (int64_t e = 0; e < c.experts; ++e) {
-      std::vector<float> matrix(static_cast<size_t>(n * k));
-      for (int64_t i = 0; i < k; ++i) {
-        weights::dequantise_row(tensor->dtype, tensor->data.data() + (e * k + i) * row_bytes(tensor->dtype, n),
-                                row.data(), n);
-        for (int64_t j = 0; j < n; ++j) {
-          const int64_t at = interleaved ? j % 2 * (n / 2) + j / 2 : j;
-          matrix[static_cast<size_t>(at * k + i)] = row[static_cast<size_t>(j)];
+      const auto read = [&](int64_t begin, int64_t end, float* columns) {
+        std::vector<float> stored(static_cast<size_t>(n));
+        for (int64_t i = begin; i < end; ++i, columns += n) {
+          weights::dequantise_row(tensor->dtype, tensor->data.data() + (e * k + i) * row_bytes(tensor->dtype, n),
+                                  stored.data(), n);
+          for (int64_t j = 0; j < n; ++j) {
+            columns[interleaved ? j % 2 * (n / 2) + j / 2 : j] = stored[static_cast<size_t>(j)];
+          }
         }
-      }
-      QUIRE_ASSIGN(Packed packed, loader.from_floats(std::move(matrix), n, k, loader.narrowed(tensor->dtype)));
+      };
+      QUIRE_ASSIGN(Packed packed, loader.from_columns(n, k, loader.narrowed(tensor->dtype), read));
       to.matrices.push_back(std::move(packed));
     }
     loader.finished(*tensor);

@@ -3,9 +3,11 @@
 #include "model/load/loader.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/half.h"
+#include "base/parallel.h"
 #include "weights/quant.h"
 
 namespace quire::model {
@@ -93,6 +95,11 @@ DType Loader::narrowed(DType type) const {
 
 namespace {
 
+// Rows that are worth a thread.
+int64_t rows_per_block(int64_t k) {
+  return std::max<int64_t>(1, (int64_t{1} << 17) / k);
+}
+
 void narrow_row(const float* from, DType type, std::byte* to, int64_t count) {
   if (type == DType::kF32) {
     std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
@@ -164,11 +171,13 @@ Result<Loader::Rows> Loader::rows(const Slice& slice, int64_t k, bool may_reorde
   set_map(slice, out.raw, out.owned_map);
   if (out.raw.dtype == tensor->dtype) return out;
   out.owned.resize(static_cast<size_t>(slice.all_rows() * row_bytes(out.raw.dtype, k)));
-  std::vector<float> row(static_cast<size_t>(k));
-  for (int64_t r = 0; r < slice.all_rows(); ++r) {
-    weights::dequantise_row(tensor->dtype, out.raw.data + r * bytes, row.data(), k);
-    narrow_row(row.data(), out.raw.dtype, out.owned.data() + r * row_bytes(out.raw.dtype, k), k);
-  }
+  parallel_blocks(slice.all_rows(), rows_per_block(k), [&](int64_t begin, int64_t end) {
+    std::vector<float> row(static_cast<size_t>(k));
+    for (int64_t r = begin; r < end; ++r) {
+      weights::dequantise_row(tensor->dtype, out.raw.data + r * bytes, row.data(), k);
+      narrow_row(row.data(), out.raw.dtype, out.owned.data() + r * row_bytes(out.raw.dtype, k), k);
+    }
+  });
   files_.source->release_part(*tensor, {out.raw.data, static_cast<size_t>(slice.all_rows() * bytes)});
   out.raw.data = out.owned.data();
   return out;
@@ -188,10 +197,35 @@ Result<Packed> Loader::pack(std::vector<Rows> rows) {
   return Packed(std::move(packed).value());
 }
 
+Result<Packed> Loader::from_columns(int64_t n, int64_t k, DType type, const ReadColumns& read) {
+  Rows rows;
+  const int64_t row = row_bytes(type, k), element = row / k;
+  rows.owned.resize(static_cast<size_t>(n * row));
+  // A few columns at a time, so that they become short runs of each row.
+  constexpr int64_t kColumns = 32;
+  parallel_blocks(k, kColumns, [&](int64_t begin, int64_t end) {
+    std::vector<float> columns(static_cast<size_t>(kColumns * n));
+    std::array<float, kColumns> run{};
+    read(begin, end, columns.data());
+    for (int64_t r = 0; r < n; ++r) {
+      for (int64_t i = begin; i < end; ++i)
+        run[static_cast<size_t>(i - begin)] = columns[static_cast<size_t>((i - begin) * n + r)];
+      narrow_row(run.data(), type, rows.owned.data() + r * row + begin * element, end - begin);
+    }
+  });
+  rows.raw = {type, n, k, rows.owned.data()};
+  std::vector<Rows> all;
+  all.push_back(std::move(rows));
+  return pack(std::move(all));
+}
+
 Result<Packed> Loader::from_floats(std::vector<float> values, int64_t n, int64_t k, DType type) {
   Rows rows;
-  rows.owned.resize(static_cast<size_t>(n * row_bytes(type, k)));
-  narrow_row(values.data(), type, rows.owned.data(), n * k);
+  const int64_t row = row_bytes(type, k);
+  rows.owned.resize(static_cast<size_t>(n * row));
+  parallel_blocks(n, rows_per_block(k), [&](int64_t begin, int64_t end) {
+    narrow_row(values.data() + begin * k, type, rows.owned.data() + begin * row, (end - begin) * k);
+  });
   rows.raw = {type, n, k, rows.owned.data()};
   std::vector<Rows> all;
   all.push_back(std::move(rows));

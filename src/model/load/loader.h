@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -89,6 +90,10 @@ class Loader {
   // All rows as one packed matrix. REQUIRES: they can_join().
   Result<Packed> pack(std::vector<Rows> rows);
   Result<Packed> from_floats(std::vector<float> values, int64_t n, int64_t k, DType type);
+  // A matrix [n, k] that is stored by columns: `read` writes columns [begin, end) one after the other, n floats each.
+  // Several threads may call it at once.
+  using ReadColumns = std::function<void(int64_t begin, int64_t end, float* to)>;
+  Result<Packed> from_columns(int64_t n, int64_t k, DType type, const ReadColumns& read);
 
   // Fails if the file has a tensor that was not used: it would have changed the results.
   Status refuse_leftovers() const;
