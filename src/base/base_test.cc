@@ -2,12 +2,14 @@
 // Half floats, Philox, Result and files.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 
 #include "base/env.h"
 #include "base/file.h"
 #include "base/half.h"
+#include "base/parallel.h"
 #include "base/philox.h"
 #include "base/result.h"
 #include "base/test_folder.h"
@@ -105,6 +107,22 @@ TEST(File, MapsAndReadsTheSameBytesAndNamesAMissingFile) {
   ASSERT_FALSE(gone.ok());
   EXPECT_EQ(gone.error().code, ErrorCode::kNotFound);
   EXPECT_NE(gone.error().message.find("some.bin"), std::string::npos);
+}
+
+TEST(Parallel, EveryElementIsInOneBlock) {
+  for (const int64_t count : {0, 1, 7, 64, 1000}) {
+    for (const int threads : {0, 1, 3}) {
+      std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
+      std::atomic<bool> fits{true};
+      const auto work = [&](int64_t begin, int64_t end) {
+        if (begin % 7 != 0 || end <= begin || end - begin > 7) fits = false;
+        for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
+      };
+      parallel_blocks(count, 7, work, threads);
+      EXPECT_TRUE(fits);
+      for (const std::atomic<int>& times : seen) EXPECT_EQ(times, 1);
+    }
+  }
 }
 
 }  // namespace

@@ -197,10 +197,16 @@ Result<Packed> Loader::pack(std::vector<Rows> rows) {
   return Packed(std::move(packed).value());
 }
 
+Result<Packed> Loader::pack_owned(std::vector<std::byte> bytes, int64_t n, int64_t k, DType type) {
+  std::vector<Rows> all(1);
+  all[0].owned = std::move(bytes);
+  all[0].raw = {type, n, k, all[0].owned.data()};
+  return pack(std::move(all));
+}
+
 Result<Packed> Loader::from_columns(int64_t n, int64_t k, DType type, const ReadColumns& read) {
-  Rows rows;
   const int64_t row = row_bytes(type, k), element = row / k;
-  rows.owned.resize(static_cast<size_t>(n * row));
+  std::vector<std::byte> bytes(static_cast<size_t>(n * row));
   // A few columns at a time, so that they become short runs of each row.
   constexpr int64_t kColumns = 32;
   parallel_blocks(k, kColumns, [&](int64_t begin, int64_t end) {
@@ -208,28 +214,20 @@ Result<Packed> Loader::from_columns(int64_t n, int64_t k, DType type, const Read
     std::array<float, kColumns> run{};
     read(begin, end, columns.data());
     for (int64_t r = 0; r < n; ++r) {
-      for (int64_t i = begin; i < end; ++i)
-        run[static_cast<size_t>(i - begin)] = columns[static_cast<size_t>((i - begin) * n + r)];
-      narrow_row(run.data(), type, rows.owned.data() + r * row + begin * element, end - begin);
+      for (int64_t i = 0; i < end - begin; ++i) run[static_cast<size_t>(i)] = columns[static_cast<size_t>(i * n + r)];
+      narrow_row(run.data(), type, bytes.data() + r * row + begin * element, end - begin);
     }
   });
-  rows.raw = {type, n, k, rows.owned.data()};
-  std::vector<Rows> all;
-  all.push_back(std::move(rows));
-  return pack(std::move(all));
+  return pack_owned(std::move(bytes), n, k, type);
 }
 
 Result<Packed> Loader::from_floats(std::vector<float> values, int64_t n, int64_t k, DType type) {
-  Rows rows;
   const int64_t row = row_bytes(type, k);
-  rows.owned.resize(static_cast<size_t>(n * row));
+  std::vector<std::byte> bytes(static_cast<size_t>(n * row));
   parallel_blocks(n, rows_per_block(k), [&](int64_t begin, int64_t end) {
-    narrow_row(values.data() + begin * k, type, rows.owned.data() + begin * row, (end - begin) * k);
+    narrow_row(values.data() + begin * k, type, bytes.data() + begin * row, (end - begin) * k);
   });
-  rows.raw = {type, n, k, rows.owned.data()};
-  std::vector<Rows> all;
-  all.push_back(std::move(rows));
-  return pack(std::move(all));
+  return pack_owned(std::move(bytes), n, k, type);
 }
 
 Result<Packed> Loader::matrix(const Slice& slice, int64_t k) {

@@ -99,6 +99,8 @@ class Loader {
   Status refuse_leftovers() const;
 
  private:
+  // Packs rows that lie one behind the other.
+  Result<Packed> pack_owned(std::vector<std::byte> bytes, int64_t n, int64_t k, DType type);
   Result<std::vector<float>> bias(std::span<const Slice> slices, bool config_has_bias);
   void release(std::span<const Rows> rows, std::span<const std::byte> bytes) const;
   void count(DType type, int64_t bytes);
