@@ -116,6 +116,7 @@ TEST(JsonSchema, Strings) {
       {R"({"type":"string","pattern":"^a+\"b$"})", {R"("a\"b")", R"("aaa\"b")"}, {R"("ab")", R"("xa\"b")"}},
       {R"({"type":"string","pattern":"[ab]{2,250}c*"})", {R"("ab")", R"("xxbbbc")"}, {R"("a")", R"("axb")", R"("")"}},
       {R"({"type":"string","pattern":"x?[ab]{1,250}$"})", {R"("ab")", R"("xxb")"}, {R"("ax")", R"("")"}},
+      {R"({"type":"string","pattern":"xé*"})", {R"("x")", R"("axé")"}, {R"("é")"}},
       {R"({"type":"string","pattern":"a(b|c)*"})", {R"("a")", R"("xabd")"}, {R"("b")"}},
       {R"({"type":"string","pattern":"(a$|b)+"})", {R"("xa")", R"("bx")"}, {R"("ax")"}},
       {R"({"type":"string","pattern":"b"})", {R"("abc")", R"("\nb\\")"}, {R"("ac")"}},

@@ -73,7 +73,10 @@ size_t end_of_atom(std::string_view text, size_t at) {
     case ']':
       return std::string_view::npos;
     default:
-      return at + 1;
+      // A character may have several bytes.
+      do ++at;
+      while (at < text.size() && (text[at] & 0xC0) == 0x80);
+      return at;
   }
 }
 

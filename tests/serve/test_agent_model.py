@@ -74,16 +74,16 @@ def test_responses_with_tools(client):
 
 def test_anthropic_tool_use(real):
     tools = [{"name": "get_weather", "description": "Get the weather.", "input_schema": CITY}]
-    with anthropic.Anthropic(base_url=real.url, api_key="none", max_retries=0, timeout=600) as claude:
+    with anthropic.Anthropic(base_url=real.url, api_key="none", max_retries=0, timeout=600) as client:
         options = {"model": NAME, "tools": tools, "max_tokens": 200, "system": SYSTEM, "extra_body": {"temperature": 0}}
         turns = [{"role": "user", "content": ASK}]
-        with claude.messages.stream(messages=turns, **options) as stream:
+        with client.messages.stream(messages=turns, **options) as stream:
             first = stream.get_final_message()
         (use,) = [block for block in first.content if block.type == "tool_use"]
         assert first.stop_reason == "tool_use" and use.input["city"].startswith("Oslo")
         turns += [{"role": "assistant", "content": first.content},
                   {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": WEATHER}]}]
-        last = claude.messages.create(messages=turns, **options)
+        last = client.messages.create(messages=turns, **options)
         assert last.stop_reason == "end_turn" and "-3" in last.content[0].text
 
 

@@ -69,6 +69,17 @@ def test_every_field_that_takes_a_schema(server):
     assert is_person(json.loads(answer["choices"][0]["text"]))
 
 
+def test_members_come_in_the_order_of_the_schema_unless_any_is_allowed(server):
+    schema = {"properties": {name: {"type": "boolean"} for name in "abc"}, "required": ["a", "b", "c"], "type": "object"}
+    orders = {False: set(), True: set()}
+    for any_order, seen in orders.items():
+        for seed in range(8):
+            (choice,) = chat(server, {"structured_outputs": COMPACT | {"json": schema, "any_order": any_order}, "seed": seed})
+            seen.add("".join(json.loads(choice["message"]["content"], object_pairs_hook=lambda pairs: [name for name, _ in pairs])))
+    assert orders[False] == {"abc"}
+    assert len(orders[True]) > 1 and all(sorted(order) == ["a", "b", "c"] for order in orders[True])
+
+
 def test_json_object_is_an_object(server):
     for seed in range(4):
         (choice,) = chat(server, {"response_format": {"type": "json_object"}, "structured_outputs": COMPACT, "seed": seed,

@@ -17,7 +17,7 @@ PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": PARAMETERS}},
          {"type": "function", "function": {"name": "now"}}]
 FLAT = [{"type": "function", **tool["function"]} for tool in TOOLS]
-CLAUDE = [{"name": "add", "description": "Adds.", "input_schema": PARAMETERS},
+MESSAGES_TOOLS = [{"name": "add", "description": "Adds.", "input_schema": PARAMETERS},
           {"name": "now", "input_schema": {"type": "object"}}]
 ARGUMENTS = '{"a": 1, "b": "x\\ny \\u00e9"}'
 SCRIPTS = {
@@ -50,7 +50,7 @@ def client(scripted):
 
 
 @pytest.fixture(scope="module")
-def claude(scripted):
+def messages_client(scripted):
     with anthropic.Anthropic(base_url=scripted.url, api_key="none", max_retries=0) as one:
         yield one
 
@@ -360,27 +360,27 @@ def test_what_is_wrong_in_a_response_is_named(scripted, body, param):
 
 # --- Messages ---
 
-def say(claude, script, stream=False, **fields):
-    fields = {"messages": TURN, "tools": CLAUDE, "max_tokens": 64} | fields
-    return claude.messages.create(model="", stream=stream, extra_body={"temperature": 0, **kwargs(script)}, **fields)
+def say(messages_client, script, stream=False, **fields):
+    fields = {"messages": TURN, "tools": MESSAGES_TOOLS, "max_tokens": 64} | fields
+    return messages_client.messages.create(model="", stream=stream, extra_body={"temperature": 0, **kwargs(script)}, **fields)
 
 
-def test_messages_have_blocks_in_order(claude):
-    answer = say(claude, "call")
+def test_messages_have_blocks_in_order(messages_client):
+    answer = say(messages_client, "call")
     text, use = answer.content
     assert (text.type, text.text) == ("text", "I will add them.") and answer.stop_reason == "tool_use"
     assert use.type == "tool_use" and use.name == "add" and use.input == {"a": 1, "b": "x\ny é"} and use.id.startswith("toolu_")
-    thinking, text = say(claude, "think").content
+    thinking, text = say(messages_client, "think").content
     assert thinking.type == "thinking" and "One and two" in thinking.thinking and thinking.signature
     assert text.text.strip() == "Three, I think."
-    assert say(claude, "plain").stop_reason == "end_turn"
-    assert say(claude, "cut", max_tokens=5).stop_reason == "max_tokens"
+    assert say(messages_client, "plain").stop_reason == "end_turn"
+    assert say(messages_client, "cut", max_tokens=5).stop_reason == "max_tokens"
 
 
 @pytest.mark.parametrize("script", ["plain", "call", "only", "two", "think", "think_call"])
-def test_a_stream_of_messages_equals_the_whole(claude, script):
-    whole = say(claude, script)
-    with claude.messages.stream(model="", messages=TURN, tools=CLAUDE, max_tokens=64,
+def test_a_stream_of_messages_equals_the_whole(messages_client, script):
+    whole = say(messages_client, script)
+    with messages_client.messages.stream(model="", messages=TURN, tools=MESSAGES_TOOLS, max_tokens=64,
                                 extra_body={"temperature": 0, **kwargs(script)}) as stream:
         events = list(stream)
         final = stream.get_final_message()
@@ -393,23 +393,23 @@ def test_a_stream_of_messages_equals_the_whole(claude, script):
         assert final.content[0].signature
 
 
-def test_blocks_go_back_into_the_history(claude):
-    first = say(claude, "think_call")
+def test_blocks_go_back_into_the_history(messages_client):
+    first = say(messages_client, "think_call")
     use = first.content[-1]
     turns = [*TURN, {"role": "assistant", "content": [*first.content, {"type": "redacted_thinking", "data": "x"}]},
              {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": [{"type": "text", "text": "12:00"}]}]}]
-    assert say(claude, "call", messages=turns).content[0].text == "The sum is 3."
-    count = claude.messages.count_tokens(model="", messages=turns, tools=CLAUDE).input_tokens
-    assert count > claude.messages.count_tokens(model="", messages=turns).input_tokens > 0
+    assert say(messages_client, "call", messages=turns).content[0].text == "The sum is 3."
+    count = messages_client.messages.count_tokens(model="", messages=turns, tools=MESSAGES_TOOLS).input_tokens
+    assert count > messages_client.messages.count_tokens(model="", messages=turns).input_tokens > 0
 
 
-def test_thinking_can_be_disabled_and_has_a_budget(claude):
-    blocks = say(claude, "think", thinking={"type": "disabled"}).content
+def test_thinking_can_be_disabled_and_has_a_budget(messages_client):
+    blocks = say(messages_client, "think", thinking={"type": "disabled"}).content
     assert all(block.type == "text" for block in blocks)
     for wrong in ({"type": "enabled"}, {"type": "enabled", "budget_tokens": 10}, {"type": "enabled", "budget_tokens": 4096}):
         with pytest.raises(anthropic.BadRequestError, match="budget_tokens"):
-            say(claude, "think", max_tokens=2048, thinking=wrong)
-    assert say(claude, "think", max_tokens=2048, thinking={"type": "enabled", "budget_tokens": 1024}).content[0].type == "thinking"
+            say(messages_client, "think", max_tokens=2048, thinking=wrong)
+    assert say(messages_client, "think", max_tokens=2048, thinking={"type": "enabled", "budget_tokens": 1024}).content[0].type == "thinking"
 
 
 # --- The server ---
@@ -501,8 +501,8 @@ def test_a_named_call_is_of_that_tool(server, name):
     answer = server.ok("/v1/responses", {"input": "hi", "tools": flat, "tool_choice": {"type": "function", "name": name}, "seed": 4,
                                          "max_output_tokens": 300})
     assert [item["name"] for item in answer["output"]] == [name]
-    claude = [{"name": tool["function"]["name"], "input_schema": tool["function"]["parameters"]} for tool in FORCED]
-    said = server.ok("/v1/messages", {"messages": TURN, "tools": claude, "tool_choice": {"type": "tool", "name": name}, "seed": 5,
+    tools = [{"name": tool["function"]["name"], "input_schema": tool["function"]["parameters"]} for tool in FORCED]
+    said = server.ok("/v1/messages", {"messages": TURN, "tools": tools, "tool_choice": {"type": "tool", "name": name}, "seed": 5,
                                       "max_tokens": 300})
     assert [block["name"] for block in said["content"]] == [name] and said["stop_reason"] == "tool_use"
     check_call(name, json.dumps(said["content"][0]["input"]))
