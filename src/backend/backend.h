@@ -125,6 +125,9 @@ class Backend {
   virtual bool joins_qkv(const QkvToCacheArgs&) const {
     return false;
   }  // qkv_to_cache()
+  virtual bool joins_moe(int64_t /*rows*/, int64_t /*k*/) const {
+    return false;
+  }  // moe_block(), for k choices of each row
 
   // Sampling in the backend's memory (ops/sampling.h), if samples(). Call prepare_sampling() once, with the most rows
   // of a step and of one call of sample(). In a step: call sample() for its rows, then finish_samples(), which starts

@@ -5,8 +5,8 @@
 # (QUIRE_CUDA_VENV; ensure_nvcc in scripts/lib.sh creates one).
 set(QUIRE_CUDA auto CACHE STRING "Build the CUDA kernels: auto (where nvcc is found), on, off")
 set(QUIRE_CUDA_TARGETS default CACHE STRING
-    "GPUs: default (sm_80, sm_90a and PTX), all (also sm_86, sm_89, sm_100a, sm_120), or ptx (built sooner; \
-the driver compiles the kernels when a model is loaded)")
+    "GPUs: default (sm_80, sm_90a and PTX), all (also sm_86, sm_89, sm_100a, sm_120), hopper (sm_90a alone), or \
+ptx (built sooner; the driver compiles the kernels when a model is loaded)")
 set(QUIRE_CUDA_VENV ${CMAKE_SOURCE_DIR}/build/cuda-venv CACHE PATH "A Python environment with nvidia-cuda-nvcc")
 set(cuda_sources cuda_none.cc)
 if(QUIRE_CUDA STREQUAL "off" OR APPLE)
@@ -58,6 +58,9 @@ if(QUIRE_CUDA_TARGETS STREQUAL "all")
   endforeach()
 endif()
 set(hopper_targets -gencode arch=compute_90a,code=sm_90a)
+if(QUIRE_CUDA_TARGETS STREQUAL "hopper")
+  set(portable_targets ${hopper_targets})
+endif()
 if(QUIRE_CUDA_TARGETS STREQUAL "ptx")
   set(portable_targets -gencode arch=compute_80,code=compute_80)
   set(hopper_targets -gencode arch=compute_90a,code=compute_90a)

@@ -42,8 +42,8 @@ FN float norm_add_up(Ctx c, CONSTANT const NormParams& p, TGROUP NormSmem& sm, T
   return simd_sum(norm_fold(terms[0], terms[1], terms[2], terms[3], terms[4], terms[5], terms[6], terms[7]));
 }
 
-// Elements that a thread keeps in registers, so that wide groups of up to 2048 columns are read once.
-enum { kNormHeld = 8 };
+// Elements that a thread keeps in registers, so that wide groups of up to 4096 columns are read once.
+enum { kNormHeld = 16 };
 
 template <typename X, typename T>
 struct RmsNorm {
@@ -129,15 +129,14 @@ struct LayerNorm {
 // computes the rest a second time.
 template <typename T>
 struct GatedRmsNorm {
-  enum { kThreads = kNormThreads };
+  enum { kThreads = kNormThreads, kGatedHeld = 8 };
   typedef NormSmem Smem;
 
-  static FN float value(CONSTANT const NormParams& p, DEVICE const T* x, DEVICE const T* gate, int j) {
-    const float v = to_f(x[j]);
-    return p.gate_first != 0 ? v * q_silu(to_f(gate[j])) : v;
+  static FN float value(CONSTANT const NormParams& p, float x, float gate) {
+    return p.gate_first != 0 ? x * q_silu(gate) : x;
   }
-  static FN T result(CONSTANT const NormParams& p, float normed, DEVICE const T* gate, int j) {
-    return to<T>(p.gate_first != 0 ? normed : normed * q_silu(to_f(gate[j])));
+  static FN T result(CONSTANT const NormParams& p, float normed, float gate) {
+    return to<T>(p.gate_first != 0 ? normed : normed * q_silu(gate));
   }
 
   static FN void run(Ctx c, CONSTANT const NormParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const T* x,
@@ -148,26 +147,33 @@ struct GatedRmsNorm {
     gate += at.gate;
     out += at.out;
     weight += at.weight;
-    float held[kNormHeld], squares[kNormHeld];
+    // All loads come before the first use.
+    float held[kGatedHeld], gates[kGatedHeld], weights[kGatedHeld], squares[kGatedHeld];
     float chain = 0.0f;
-    UNROLL for (int i = 0; i < kNormHeld; i++) {
+    UNROLL for (int i = 0; i < kGatedHeld; i++) {
       const int j = at.first + i * at.step;
-      held[i] = j < p.group ? value(p, x, gate, j) : 0.0f;
+      held[i] = j < p.group ? to_f(x[j]) : 0.0f;
+      gates[i] = j < p.group ? to_f(gate[j]) : 0.0f;
+      weights[i] = j < p.group ? weight[j] : 0.0f;
+    }
+    UNROLL for (int i = 0; i < kGatedHeld; i++) {
+      held[i] = value(p, held[i], gates[i]);
       squares[i] = held[i] * held[i];
       chain = fma(held[i], held[i], chain);
     }
-    const int rest = at.first + kNormHeld * at.step;
+    const int rest = at.first + kGatedHeld * at.step;
     for (int j = rest; j < p.group; j += at.step) {
-      const float v = value(p, x, gate, j);
+      const float v = value(p, to_f(x[j]), to_f(gate[j]));
       chain = fma(v, v, chain);
     }
     const float inverse = norm_inverse(norm_add_up(c, p, sm, squares, chain), p.group, p.eps);
-    UNROLL for (int i = 0; i < kNormHeld; i++) {
+    UNROLL for (int i = 0; i < kGatedHeld; i++) {
       const int j = at.first + i * at.step;
-      if (j < p.group) out[j] = result(p, (held[i] * inverse) * weight[j], gate, j);
+      if (j < p.group) out[j] = result(p, (held[i] * inverse) * weights[i], gates[i]);
     }
     for (int j = rest; j < p.group; j += at.step) {
-      out[j] = result(p, (value(p, x, gate, j) * inverse) * weight[j], gate, j);
+      const float gate_j = to_f(gate[j]);
+      out[j] = result(p, (value(p, to_f(x[j]), gate_j) * inverse) * weight[j], gate_j);
     }
   }
 };

@@ -45,6 +45,17 @@ template <typename T>
 FN float conv_silu(THREAD const ConvWindow<T>& w, int channel, DEVICE const float* weight, DEVICE const float* bias,
                    int biased) {
   float sum = biased != 0 ? bias[channel] : 0.0f;
+  // The usual size, without a loop: so the loads of several channels can be in flight together.
+  if (w.taps == 4) {
+    DEVICE const float* own = weight + (i64)channel * 4;
+    float x[4], y[4];
+    UNROLL for (int j = 0; j < 4; j++) {
+      x[j] = conv_input(w, channel, j);
+      y[j] = own[j];
+    }
+    UNROLL for (int j = 0; j < 4; j++) sum = fma(y[j], x[j], sum);
+    return q_silu(sum);
+  }
   for (int j = 0; j < w.taps; j++) sum = fma(weight[(i64)channel * w.taps + j], conv_input(w, channel, j), sum);
   return q_silu(sum);
 }

@@ -18,9 +18,6 @@ GpuBackend& backend(int which = 0) {
   return test_device(which).ops();
 }
 
-bool on_emulator() {
-  return backend().device().info().api == Api::kEmulator;
-}
 // An emulator that looks large, with its lanes in another order.
 GpuBackend& many_units() {
   static GpuBackend shared([] {
@@ -176,6 +173,25 @@ std::vector<TypedCase> cases() {
   more({"pages_i8_of_f16", 4, 2, 100, 16, DType::kI8, true, few}, DType::kF16);
   more({"pages_i8_of_f32", 4, 2, 64, 16, DType::kI8, true, few}, DType::kF32);
   more({"many_heads_of_one", 20, 1, 64, 16, DType::kBF16, true, {{1, 70}, {3, 70}}}, DType::kBF16);
+  if (on_emulator()) return all;
+  // Heads that a chip has kernels of its own for, with windows, caps and sinks, one by one and together.
+  const std::vector<cpu::AttentionSequence> long_ones = {{1, 90}, {70, 300}, {1, 1500}, {200, 1300}, {3, 1030}, {1, 2300}};
+  for (const int64_t dim : {64, 128, 256}) {
+    for (const int64_t group : {1, 3, 4}) {
+      for (const int64_t size : {0, 100, 1024}) {
+        for (const int kind : {0, 1, 2, 3}) {
+          if (size == 0 && kind == 0) continue;
+          const std::string name = "chip_d" + std::to_string(dim) + "_group" + std::to_string(group) + "_window" +
+                                   std::to_string(size) + "_kind" + std::to_string(kind);
+          AttentionCase c = {name, 2 * group, 2, dim, 16, DType::kBF16, true, long_ones};
+          c.window = size;
+          c.soft_cap = (kind & 1) != 0 ? 30.0f : 0.0f;
+          c.sinks = (kind & 2) != 0;
+          more(c, DType::kBF16);
+        }
+      }
+    }
+  }
   return all;
 }
 

@@ -39,6 +39,7 @@
   X(MoeLinearAnyFew, "moe_linear_#_any_few", k16Bits, LinearParams)       \
   X(MoeLinearAnyMany, "moe_linear_#_any_many", k16Bits, LinearParams)     \
   X(MoeCombine, "moe_combine_#", kAnyType, MoeCombineParams)              \
+  X(MoeCombineAdd, "moe_combine_add_#", k16Bits, MoeCombineParams)        \
   X(ReshapeAndCache, "reshape_and_cache_#", kAnyType, CacheParams)        \
   X(QkvToCache, "qkv_to_cache_#", kAnyType, QkvToCacheParams)             \
   X(AttentionF32, "attention_#", kF32Only, AttentionParams)               \
@@ -85,13 +86,29 @@
   X(HopperQuantisedM16, "hopper_linear_#_quantised_m16", kHopper16Bits, HopperQuantisedParams)           \
   X(HopperQuantisedM32, "hopper_linear_#_quantised_m32", kHopper16Bits, HopperQuantisedParams)           \
   X(HopperQuantisedM64, "hopper_linear_#_quantised_m64", kHopper16Bits, HopperQuantisedParams)           \
+  X(HopperMoeSort, "hopper_moe_sort", kHopperNoType, HopperMoeSortParams)                                \
+  X(HopperMoeBegin, "hopper_moe_begin_#", kHopper16Bits, HopperMoeBeginParams)                           \
+  X(HopperMoeR8, "hopper_moe_#_r8", kHopper16Bits, HopperMoeParams)                                      \
+  X(HopperMoeR16, "hopper_moe_#_r16", kHopper16Bits, HopperMoeParams)                                    \
+  X(HopperMoeR32, "hopper_moe_#_r32", kHopper16Bits, HopperMoeParams)                                    \
+  X(HopperMoeR64, "hopper_moe_#_r64", kHopper16Bits, HopperMoeParams)                                    \
+  X(HopperMoeR128, "hopper_moe_#_r128", kHopper16Bits, HopperMoeParams)                                  \
+  X(HopperMoeQuantisedM8, "hopper_moe_#_quantised_m8", kHopper16Bits, HopperMoeQuantisedParams)          \
+  X(HopperMoeQuantisedM16, "hopper_moe_#_quantised_m16", kHopper16Bits, HopperMoeQuantisedParams)        \
+  X(HopperMoeQuantisedM32, "hopper_moe_#_quantised_m32", kHopper16Bits, HopperMoeQuantisedParams)        \
+  X(HopperMoeQuantisedM64, "hopper_moe_#_quantised_m64", kHopper16Bits, HopperMoeQuantisedParams)        \
   X(HopperAttentionQuickD64, "hopper_attention_quick_#_d64", kHopper16Bits, HopperAttentionParams)       \
   X(HopperAttentionQuickD128, "hopper_attention_quick_#_d128", kHopper16Bits, HopperAttentionParams)     \
+  X(HopperAttentionQuickD256, "hopper_attention_quick_#_d256", kHopper16Bits, HopperAttentionParams)     \
   X(HopperAttentionTeamD64, "hopper_attention_team_#_d64", kHopper16Bits, HopperAttentionParams)         \
   X(HopperAttentionTeamD128, "hopper_attention_team_#_d128", kHopper16Bits, HopperAttentionParams)       \
   X(HopperAttentionTeamD256, "hopper_attention_team_#_d256", kHopper16Bits, HopperAttentionParams)       \
   X(HopperAttentionPrefillD64, "hopper_attention_prefill_#_d64", kHopper16Bits, HopperAttentionParams)   \
   X(HopperAttentionPrefillD128, "hopper_attention_prefill_#_d128", kHopper16Bits, HopperAttentionParams) \
+  X(HopperAttentionPrefillGeneralD64, "hopper_attention_prefill_general_#_d64", kHopper16Bits,           \
+    HopperAttentionParams)                                                                               \
+  X(HopperAttentionPrefillGeneralD128, "hopper_attention_prefill_general_#_d128", kHopper16Bits,         \
+    HopperAttentionParams)                                                                               \
   X(HopperAttentionMergeD64, "hopper_attention_merge_#_d64", kHopper16Bits, HopperAttentionParams)       \
   X(HopperAttentionMergeD128, "hopper_attention_merge_#_d128", kHopper16Bits, HopperAttentionParams)     \
   X(HopperAttentionMergeD256, "hopper_attention_merge_#_d256", kHopper16Bits, HopperAttentionParams)     \

@@ -75,12 +75,20 @@ int64_t library_rows(const LinearProduct& product) {
   return std::min(w.n(), std::max<int64_t>(64, kDequantisedElements / w.k() / 64 * 64));
 }
 
+// Whether out has the sums themselves, without a bias, gate or residual.
+bool stores_sums(const LinearArgs& args) {
+  const LinearEpilogue epilogue = linear_epilogue(args);
+  return epilogue == kLinearStoreF32 || (epilogue == kLinearStore && args.bias == nullptr);
+}
+
 bool library_serves(GpuBackend& gpu, const LinearProduct& product) {
   const LinearArgs& args = product.args;
   const GpuMatrix& w = product.weight;
   const DType type = product.type;
   if (args.x.rows < (w.dtype() == type ? kLibraryRows : kLibraryRowsQuantised)) return false;
   if (type == DType::kF32 || args.norm != nullptr || w.k() % 8 != 0 || !on_16_bytes(args.x)) return false;
+  // The library's own results must start on 16 bytes, too.
+  if (stores_sums(args) ? !on_16_bytes(args.out) : w.n() % 8 != 0) return false;
   const int64_t part = library_rows(product);
   return gpu.device().library_serves(type, part, w.k()) &&
          (w.n() % part == 0 || gpu.device().library_serves(type, w.n() % part, w.k()));
@@ -94,7 +102,7 @@ void run_library(GpuBackend& gpu, const LinearProduct& product) {
   const bool plain = w.dtype() == type;
   const int64_t rows = args.x.rows, n = w.n(), k = w.k(), part = library_rows(product), size = info(type).block_bytes;
   const LinearLast last = last_of(args);
-  const bool stored = last.epilogue == kLinearStoreF32 || (last.epilogue == kLinearStore && args.bias == nullptr);
+  const bool stored = stores_sums(args);
   const int64_t sums_bytes = stored ? 0 : round_up(rows * n * size, 256);
   auto* base = static_cast<char*>(gpu.scratch().products.grow(
       static_cast<size_t>(std::max<int64_t>(1, sums_bytes + (plain ? 0 : part * k * size)))));
@@ -115,8 +123,9 @@ void run_library(GpuBackend& gpu, const LinearProduct& product) {
   p.last = last;
   p.y_stride = sums.stride;
   p.m = static_cast<int>(rows);
+  p.aligned = on_16_bytes(sums) && last.columns % 4 == 0;
   gpu.launch({KernelId::kLinearFinish, type}, p, {args.out.data, sums.data, args.bias, args.residual.data},
-             {static_cast<uint32_t>(rows), grid_div(last.columns, kLinearThreads)}, kLinearThreads);
+             {static_cast<uint32_t>(rows), grid_div(last.columns, 4 * kLinearThreads)}, kLinearThreads);
 }
 
 // ---- the portable kernels: few rows (16) or many (64) in a tile, every type of weight ----

@@ -69,7 +69,7 @@ TEST(GpuLinearLibrary, HasTheBitsOfTheOwnKernelsHoweverSumsLeave) {
       {DType::kF16, DType::kG8, DType::kF16, true, true},
       {DType::kBF16, DType::kQ8_0, DType::kF32, true},
   };
-  const int64_t rows = 66, n = 50, k = 256;
+  const int64_t rows = 66, n = 56, k = 256;
   for (const LibraryCase& c : cases_) {
     auto opened = open_emulator(emulator::EmulatorOptions{});
     ASSERT_TRUE(opened.ok());
@@ -84,7 +84,7 @@ TEST(GpuLinearLibrary, HasTheBitsOfTheOwnKernelsHoweverSumsLeave) {
     const HostMatrix x(rows, k, c.type, 3, 1.0f, 8), bias(1, n, DType::kF32, 4), before(rows, n, DType::kF32, 6);
     const auto run = [&](int64_t first, int64_t count) {
       LinearArgs args{test.put(x).some_rows(first, count), packed->get(), c.biased ? test.put(bias).f32() : nullptr,
-                      test.room(count, c.gated ? n / 2 : n, c.out)};
+                      test.room(count, c.gated ? n / 2 : n, c.out, 8)};
       if (c.gated) args.gated = &form;
       if (c.residual) args.residual = test.put(before).some_rows(first, count);
       args.residual_scale = 0.3f;

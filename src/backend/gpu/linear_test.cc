@@ -368,7 +368,7 @@ TEST(GpuLinearTall, ServesWhatItIsQuickerAtAndAllThatItFitsWithoutTheLibrary) {
       const RawMatrix raw{DType::kBF16, c.n, c.k, zeros.data()};
       const auto weight = packed(device, {&raw, 1}, DType::kBF16);
       LinearArgs args{device.room(c.rows, c.k, DType::kBF16, 8), weight.get(), nullptr,
-                      device.room(c.rows, c.n, c.residual ? DType::kF32 : DType::kBF16)};
+                      device.room(c.rows, c.n, c.residual ? DType::kF32 : DType::kBF16, 8)};
       if (c.residual) args.residual = args.out;
       notes.clear();
       device.ops().linear(args);

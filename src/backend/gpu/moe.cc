@@ -5,6 +5,7 @@
 
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/grid_math.h"
+#include "backend/gpu/hopper/ops.h"
 #include "backend/gpu/weight_layout.h"
 #include "kernels/params/moe.h"
 
@@ -67,14 +68,10 @@ Status GpuBackend::stack(std::span<const PackedMatrix* const> experts) {
   return {};
 }
 
-void GpuBackend::moe_route(const MoeRouteArgs& args) {
-  check(args);
-  if (args.logits.rows == 0) return;
-  const int64_t experts = args.logits.cols;
-  QUIRE_CHECK(experts <= kMoeMaxExperts && args.k <= kMoeMaxChosen);
+MoeRouteParams route_params(const MoeRouteArgs& args) {
   MoeRouteParams p = {};
   p.stride = args.logits.stride;
-  p.experts = static_cast<int>(experts);
+  p.experts = static_cast<int>(args.logits.cols);
   p.k = static_cast<int>(args.k);
   p.score = static_cast<int>(args.score);
   p.groups = static_cast<int>(args.groups);
@@ -86,6 +83,15 @@ void GpuBackend::moe_route(const MoeRouteArgs& args) {
   p.sum_epsilon = args.sum_epsilon;
   p.scale = args.scale;
   p.jitter = args.jitter;
+  return p;
+}
+
+void GpuBackend::moe_route(const MoeRouteArgs& args) {
+  check(args);
+  if (args.logits.rows == 0) return;
+  const int64_t experts = args.logits.cols;
+  QUIRE_CHECK(experts <= kMoeMaxExperts && args.k <= kMoeMaxChosen);
+  const MoeRouteParams p = route_params(args);
   launch(KernelId::kMoeRoute, p, {args.ids, args.weights, args.logits.data, args.choice_bias, args.expert_scale},
          {static_cast<uint32_t>(args.logits.rows)}, 32);
 }
@@ -109,10 +115,12 @@ void GpuBackend::moe_experts(const MoeExpertsArgs& args) {
 size_t GpuBackend::moe_scratch(const WorkspaceLimits& sizes) const {
   if (sizes.experts == 0) return 0;
   const int64_t choices = std::min(sizes.tokens * sizes.chosen, std::max(kMostChoices, sizes.chosen));
+  const size_t sorted = hopper::moe_scratch(*this, sizes, choices);
   const int64_t tiles = choices / kLinearFewRows + std::min(sizes.experts, choices);
   const int64_t ints = sizes.experts + tiles + choices + sizes.experts * kLinearManyRows + 64;
-  return static_cast<size_t>(ints * 4 + choices * (sizes.expert_columns + 16) * info(sizes.activation).block_bytes +
-                             1024);
+  return std::max(sorted, static_cast<size_t>(ints * 4 +
+                                              choices * (sizes.expert_columns + 16) * info(sizes.activation).block_bytes +
+                                              1024));
 }
 
 void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
@@ -121,6 +129,9 @@ void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
   const int64_t choices = args.x.rows * args.k, inner = gpu_matrix(args.down[0]).k();
   const WeightParams gate_up = experts_params(args.gate_up), down = experts_params(args.down);
   QUIRE_CHECK(gate_up.n == (args.gated ? 2 : 1) * inner && gate_up.k == args.x.cols && down.n == args.out.cols);
+  const float* gate_up_bias = biases_of(args.gate_up_bias, gate_up.n);
+  const float* down_bias = biases_of(args.down_bias, down.n);
+  if (hopper::moe_experts(*this, args, {gate_up, gate_up_bias}, {down, down_bias})) return;
 
   const bool many = type != DType::kF32 && choices >= kManyChoices * experts;
   const int64_t tile_rows = many ? kLinearManyRows : kLinearFewRows;
@@ -173,17 +184,46 @@ void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
     launch({kernel, type}, p, {out.data, x.data, gpu_matrix(first).data, bias, s.order, s.experts},
            {across, static_cast<uint32_t>(tiles)}, any_few ? kLinearAnyThreads : kLinearThreads);
   };
-  product(args.x, args.k, gate_up, args.gate_up[0], biases_of(args.gate_up_bias, gate_up.n), s.hidden,
+  product(args.x, args.k, gate_up, args.gate_up[0], gate_up_bias, s.hidden,
           args.gated ? kLinearGated : kLinearActivated);
-  product(s.hidden, 1, down, args.down[0], biases_of(args.down_bias, down.n), s.y, kLinearStore);
+  product(s.hidden, 1, down, args.down[0], down_bias, s.y, kLinearStore);
+  moe_combine(args, s.y, nullptr);
+}
 
-  MoeCombineParams combine = {};
-  combine.y_stride = s.y.stride;
-  combine.out_stride = args.out.stride;
-  combine.k = static_cast<int>(args.k);
-  combine.columns = static_cast<int>(args.out.cols);
-  launch({KernelId::kMoeCombine, type}, combine, {args.out.data, s.y.data, args.weights},
-         {static_cast<uint32_t>(args.x.rows), grid_div(args.out.cols, kMoeThreads)}, kMoeThreads);
+void GpuBackend::moe_combine(const MoeExpertsArgs& args, const Tensor& y, const int* places,
+                             const MoeBlockArgs* block) {
+  const bool add = block != nullptr && block->add;
+  const Tensor& out = add ? block->hidden : args.out;
+  MoeCombineParams p = {};
+  p.y_stride = y.stride;
+  p.out_stride = out.stride;
+  p.k = static_cast<int>(args.k);
+  p.columns = static_cast<int>(out.cols);
+  p.sorted = places != nullptr;
+  p.aligned = on_16_bytes(y) && on_16_bytes(out) && out.cols % 4 == 0;
+  p.scale = add ? block->residual_scale : 1.0f;
+  launch({add ? KernelId::kMoeCombineAdd : KernelId::kMoeCombine, args.x.dtype}, p,
+         {out.data, y.data, args.weights, places},
+         {static_cast<uint32_t>(args.x.rows), grid_div(out.cols, 4 * kMoeThreads)}, kMoeThreads);
+}
+
+bool GpuBackend::joins_moe(int64_t rows, int64_t k) const {
+  return hopper_ && rows * k <= kHopperMoeBeginChoices;
+}
+
+void GpuBackend::moe_block(const MoeBlockArgs& args) {
+  check(args);
+  const MoeExpertsArgs& experts = args.experts;
+  if (experts.x.rows == 0) return;
+  const WeightParams gate_up = experts_params(experts.gate_up), down = experts_params(experts.down);
+  if (hopper::moe_experts(*this, experts, {gate_up, biases_of(experts.gate_up_bias, gate_up.n)},
+                          {down, biases_of(experts.down_bias, down.n)}, &args)) {
+    return;
+  }
+  rms_norm({args.hidden, args.norm.weight, args.hidden.cols, args.norm.eps, experts.x});
+  moe_route(args.route);
+  moe_experts(experts);
+  if (args.add) residual_add({experts.out, args.hidden, args.residual_scale, args.hidden});
 }
 
 }  // namespace quire::gpu

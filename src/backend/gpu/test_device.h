@@ -30,6 +30,15 @@ inline double rounding(DType type) {
   return type == DType::kF16 ? 0x1p-11 : type == DType::kBF16 ? 0x1p-8 : 0x1p-24;
 }
 
+// The name of the device that is tested.
+inline std::string test_device_name() {
+  const char* named = std::getenv("QUIRE_TEST_DEVICE");
+  return named == nullptr ? "emulator" : named;
+}
+inline bool on_emulator() {
+  return test_device_name() == "emulator";
+}
+
 // A matrix on the host: floats that its type can represent exactly, with a gap between rows.
 struct HostMatrix {
   HostMatrix(int64_t rows, int64_t cols, DType type, uint32_t seed, float range = 2.0f, int64_t gap = 4)
@@ -53,8 +62,7 @@ class TestDevice {
  public:
   // `order`: in which the emulator runs lanes. Real devices ignore it.
   explicit TestDevice(int order) {
-    const char* named = std::getenv("QUIRE_TEST_DEVICE");
-    const std::string name = named == nullptr ? "emulator" : named;
+    const std::string name = test_device_name();
     auto opened = name == "cuda"    ? open_cuda(0)
                   : name == "metal" ? open_metal(0)
                                     : open_emulator(emulator::EmulatorOptions{.order = order});

@@ -192,6 +192,9 @@ inline constexpr ExpertsCase kExpertsCases[] = {
     {DType::kBF16, DType::kBF16, 24, 20, DType::kBF16, false, false, Activation::kGelu},
     {DType::kMXFP4, DType::kMXFP4, 64, 32, DType::kF16, true, true, Activation::kSilu, 7.0f},
     {DType::kF16, DType::kF32, 48, 32, DType::kF16},
+    {DType::kBF16, DType::kBF16, 208, 80, DType::kBF16, true, true},
+    {DType::kF16, DType::kF16, 64, 176, DType::kF16, false, false, Activation::kRelu2},
+    {DType::kMXFP4, DType::kMXFP4, 160, 96, DType::kBF16, true, true, Activation::kSilu, 7.0f},
 };
 
 // k different experts per token, among the first `among`.

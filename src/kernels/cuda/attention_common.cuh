@@ -15,19 +15,40 @@
 
 // One sequence of the step.
 struct HopperSequence {
-  int first;    // the token that is its first query
-  int queries;  // tokens
-  int context;  // positions in the pages
-  int splits;
+  int first;        // the token that is its first query
+  int queries;      // tokens
+  int context;      // positions in the pages
+  int first_split;  // of those that its queries see
+  int splits;       // how many they see
 };
 
-HOPPER_FN HopperSequence hopper_sequence(int seq, const int* cu_seqlens, const int* context_lens) {
+// The first position that the token at `position` sees.
+HOPPER_FN int hopper_low(const HopperAttentionParams& p, int position) {
+  return p.window > 0 ? max(0, position - p.window + 1) : 0;
+}
+
+HOPPER_FN HopperSequence hopper_sequence(const HopperAttentionParams& p, int seq, const int* cu_seqlens,
+                                         const int* context_lens) {
   HopperSequence s;
   s.first = cu_seqlens[seq];
   s.queries = cu_seqlens[seq + 1] - s.first;
   s.context = context_lens[seq];
-  s.splits = (s.context + kHopperSplit - 1) / kHopperSplit;
+  s.first_split = hopper_low(p, s.context - s.queries) / kHopperSplit;
+  s.splits = (s.context + kHopperSplit - 1) / kHopperSplit - s.first_split;
   return s;
+}
+
+HOPPER_FN float hopper_score(const HopperAttentionParams& p, float score) {
+  return p.cap > 0.0f ? p.cap * q_tanh(score) : score;
+}
+
+// Adds a head's sink to the sum l of a row whose maximum is m; returns the factor for o.
+HOPPER_FN float hopper_sink(const HopperAttentionParams& p, const float* sinks, int head, float m, float& l) {
+  if (!p.has_sinks) return 1.0f;
+  const float sink = sinks[head] * 1.44269504088896341f, most = max(m, sink);  // log2(e)
+  const float left = q_exp2(m - most);
+  l = fma(l, left, q_exp2(sink - most));
+  return left;
 }
 
 // Byte offset of a position of KV head 0 from the layer's first page. REQUIRES: `position` is the first of eight
@@ -65,7 +86,7 @@ HOPPER_FN float hopper_tree(float e0, float e1, float e2, float e3) {
   return (e0 + e1) + (e2 + e3);
 }
 
-// Where the partial results of a row and split go: o, and m and l.
+// Where the partial results of a row and split (counted from the first one that is seen) go: o, and m and l.
 struct HopperScratch {
   float* o;
   float* ml;

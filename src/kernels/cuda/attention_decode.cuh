@@ -4,12 +4,12 @@
 // Equal by memcmp to the portable attention, to attention_team.cuh and to attention_prefill.cuh. The rows of a KV head
 // are (query, head of its group), at most 16; a launch serves the sequences with p.rows_from to p.rows_to rows. If a
 // sequence has one split, its rows are written to out; otherwise they go to scratch, and the merge follows.
-//  - attention_quick: a cluster of four threadgroups shares one (sequence, KV head, split). Each computes the scores of
-//    a quarter of the tiles, and then a quarter of the head's columns of p V, whose chain takes most of the time. Grid:
-//    (kHopperClusterSize * kv_heads, max_splits, seqs), 256 threads, hopper_quick_memory().
+//  - attention_quick: a cluster of threadgroups shares one (sequence, KV head, split). Each computes the scores of a part
+//    of the tiles, and then a part of the head's columns of p V, whose chain takes most of the time. Grid:
+//    (hopper_quick_cluster() * kv_heads, max_splits, seqs), 256 threads, hopper_quick_memory().
 //  - attention_merge: one warp per (token, head). Grid: (tokens * heads / 8 rounded up), 256 threads.
 //
-// D is 64 or 128, for the merge also 256.
+// D is 64, 128 or 256.
 #pragma once
 
 #include "kernels/cuda/attention_common.cuh"
@@ -27,7 +27,7 @@ HOPPER_FN void hopper_cluster_store(uint address, uint v) {
 template <typename T, int D>
 struct HopperAttentionQuick {
   enum {
-    kCluster = kHopperClusterSize,
+    kCluster = hopper_quick_cluster(D),
     kPieces = D / 8,
     kRowBytes = D * 2,
     kSlice = D / kCluster,  // columns of V per threadgroup
@@ -57,9 +57,10 @@ struct HopperAttentionQuick {
     return kSlicePieces == 4 ? piece ^ ((row >> 1) & 3) : kSlicePieces == 2 ? piece ^ ((row >> 2) & 1) : piece;
   }
 
-  // Loads K of this threadgroup's own tiles, and its own columns of V, for the tiles from..to-1.
+  // Loads K of this threadgroup's own tiles, and its own columns of V, for the tiles from..to-1. Positions outside of
+  // [low, last) become zeros.
   HOPPER_FN void load_k(const HopperAttentionParams& p, Smem& sm, const char* pages, int rank, int from, int to,
-                        int last) {
+                        int low, int last) {
     const int piece = (int)threadIdx.x % kPieces;
     UNROLL for (int j = 0; j < kOwnTiles; j++) {
       const int tile = kCluster * j + rank;
@@ -68,19 +69,19 @@ struct HopperAttentionQuick {
         const int r = r0 + (int)threadIdx.x / kPieces, position = tile * kHopperTile + r;
         hopper_copy16_or_zero(ptx_shared_address(&sm.k[j][r][(piece ^ (r & 7)) * 8]),
                               pages + sm.eights[position >> 3] + (i64)(r & 7) * p.kv_heads * kRowBytes + piece * 16,
-                              position < last);
+                              position >= low && position < last);
       }
     }
   }
   HOPPER_FN void load_v(const HopperAttentionParams& p, Smem& sm, const char* pages, int rank, int from, int to,
-                        int last) {
+                        int low, int last) {
     const int piece = (int)threadIdx.x % kSlicePieces;
     for (int r = from * kHopperTile + (int)threadIdx.x / kSlicePieces; r < to * kHopperTile;
          r += kHopperQuickThreads / kSlicePieces) {
       hopper_copy16_or_zero(ptx_shared_address(&sm.v[r][slice_piece(r, piece) * 8]),
                             pages + p.v_offset + sm.eights[r >> 3] + (i64)(r & 7) * p.kv_heads * kRowBytes +
                                 rank * kSliceBytes + piece * 16,
-                            r < last);
+                            r >= low && r < last);
     }
   }
 
@@ -105,13 +106,15 @@ struct HopperAttentionQuick {
   }
 
   // Sends the maxima of a tile to all threadgroups of the cluster: lane t of a row writes to threadgroups t, t + 4, ...
-  HOPPER_FN void send_maxima(Smem& sm, const float (&s)[kEights][4], int tile, int h, const int* seen, int lane) {
+  HOPPER_FN void send_maxima(Smem& sm, const float (&s)[kEights][4], int tile, int h, const int* low, const int* seen,
+                             int lane) {
     const int g = lane >> 2, t = lane & 3;
     UNROLL for (int i = 0; i < 2; i++) {
       float most = HOPPER_NONE;
       UNROLL for (int b = 0; b < kEights; b++) {
         UNROLL for (int j = 0; j < 2; j++) {
-          if (tile * kHopperTile + 8 * (kEights * h + b) + 2 * t + j < seen[i]) most = max(most, s[b][2 * i + j]);
+          const int position = tile * kHopperTile + 8 * (kEights * h + b) + 2 * t + j;
+          if (position >= low[i] && position < seen[i]) most = max(most, s[b][2 * i + j]);
         }
       }
       most = row_max(most);
@@ -122,8 +125,8 @@ struct HopperAttentionQuick {
   }
 
   // Sends the weights of a part of a tile, and the sums of their pairs, to all threadgroups of the cluster.
-  HOPPER_FN void send_weights(Smem& sm, const float (&s)[kEights][4], int tile, int h, const int* seen, int rows,
-                              int lane) {
+  HOPPER_FN void send_weights(Smem& sm, const float (&s)[kEights][4], int tile, int h, const int* low, const int* seen,
+                              int rows, int lane) {
     const int g = lane >> 2, t = lane & 3;
     UNROLL for (int i = 0; i < 2; i++) {
       const int row = g + 8 * i;
@@ -133,8 +136,10 @@ struct HopperAttentionQuick {
       uint packed[kEights];
       UNROLL for (int b = 0; b < kEights; b++) {
         const int position = tile * kHopperTile + 8 * (kEights * h + b) + 2 * t;
-        const float p0 = position < seen[i] ? q_exp2(s[b][2 * i] - base) : 0.0f;
-        const float p1 = position + 1 < seen[i] ? q_exp2(s[b][2 * i + 1] - base) : 0.0f;
+        const bool sees0 = position >= low[i] && position < seen[i];
+        const bool sees1 = position + 1 >= low[i] && position + 1 < seen[i];
+        const float p0 = sees0 ? q_exp2(s[b][2 * i] - base) : 0.0f;
+        const float p1 = sees1 ? q_exp2(s[b][2 * i + 1] - base) : 0.0f;
         e[b] = p0 + p1;
         packed[b] = hopper_pack<T>(p0, p1);
       }
@@ -159,9 +164,9 @@ struct HopperAttentionQuick {
   }
 
   // Thread 16 * row + tile: the row's maximum up to this tile, and the factor for the sums before it.
-  HOPPER_FN void find_factors(Smem& sm, int tiles, int tid) {
+  HOPPER_FN void find_factors(Smem& sm, int first, int tiles, int tid) {
     const int tile = tid & 15, row = tid >> 4;
-    float now = tile < tiles ? tile_most(sm, tile, row) : HOPPER_NONE;
+    float now = tile >= first && tile < tiles ? tile_most(sm, tile, row) : HOPPER_NONE;
     UNROLL for (int step = 1; step < 16; step *= 2) now = max(now, __shfl_up_sync(0xffffffffu, now, step, 16));
     float before = __shfl_up_sync(0xffffffffu, now, 1, 16);
     if (tile == 0) before = HOPPER_NONE;
@@ -184,17 +189,18 @@ struct HopperAttentionQuick {
     }
   }
 
-  // Eight columns of p V over all tiles, and the sums of the rows.
-  HOPPER_FN void values(float (&o)[4], float (&l)[2], Smem& sm, int column, int tiles, int lane) {
+  // Eight columns of p V over the tiles first..tiles-1, and the sums of the rows.
+  HOPPER_FN void values(float (&o)[4], float (&l)[2], Smem& sm, int column, int first, int tiles, int lane) {
     const int g = lane >> 2, t = lane & 3;
     ValueFragments f[2];
-    fetch(f[0], sm, 0, column, lane);
+    fetch(f[0], sm, first, column, lane);
     UNROLL for (int i = 0; i < kTiles; i++) {
-      if (i >= tiles) break;
-      if (i + 1 < tiles) fetch(f[(i + 1) & 1], sm, i + 1, column, lane);
-      const float a0 = sm.factor[i][g], a1 = sm.factor[i][g + 8];
-      l[0] = fma(l[0], a0, tile_sum(sm, i, g, t));
-      l[1] = fma(l[1], a1, tile_sum(sm, i, g + 8, t));
+      const int tile = first + i;
+      if (tile >= tiles) break;
+      if (tile + 1 < tiles) fetch(f[(i + 1) & 1], sm, tile + 1, column, lane);
+      const float a0 = sm.factor[tile][g], a1 = sm.factor[tile][g + 8];
+      l[0] = fma(l[0], a0, tile_sum(sm, tile, g, t));
+      l[1] = fma(l[1], a1, tile_sum(sm, tile, g + 8, t));
       o[0] *= a0;
       o[1] *= a0;
       o[2] *= a1;
@@ -206,15 +212,15 @@ struct HopperAttentionQuick {
   }
 
   HOPPER_FN void run(const HopperAttentionParams& p, T* out, const T* q, const char* pages, const int* block_tables,
-                     const int* cu_seqlens, const int* context_lens, float* scratch) {
+                     const int* cu_seqlens, const int* context_lens, float* scratch, const float* sinks) {
     extern __shared__ __align__(128) unsigned char shared[];
     Smem& sm = *(Smem*)shared;
     ptx_grid_release();
     if (!p.early) ptx_grid_wait();
     const int tid = (int)threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
-    const int rank = (int)hopper_cluster_rank(), kv_head = (int)blockIdx.x / kHopperClusterSize;
+    const int rank = (int)hopper_cluster_rank(), kv_head = (int)blockIdx.x / kCluster;
     const int split = (int)blockIdx.y, seq = (int)blockIdx.z;
-    const HopperSequence s = hopper_sequence(seq, cu_seqlens, context_lens);
+    const HopperSequence s = hopper_sequence(p, seq, cu_seqlens, context_lens);
     const int group = p.heads / p.kv_heads, rows = s.queries * group;
     if (split >= s.splits || rows < p.rows_from || rows > p.rows_to) {
       if (p.early) ptx_grid_wait();
@@ -222,56 +228,71 @@ struct HopperAttentionQuick {
     }
     hopper_cluster_arrive();
 
-    const int start = split * kHopperSplit, last = min(s.context - start, (int)kHopperSplit);
-    const int tiles = (last + kHopperTile - 1) / kHopperTile;
+    // Positions are counted from the start of the split; [from, last) are visible.
+    const int start = (s.first_split + split) * kHopperSplit, last = min(s.context - start, (int)kHopperSplit);
+    const int from = max(hopper_low(p, s.context - s.queries) - start, 0);
+    const int first = from / kHopperTile, tiles = (last + kHopperTile - 1) / kHopperTile;
     const int* blocks = block_tables + (i64)seq * p.max_blocks;
     if (tid < kHopperSplit / 8) {
-      sm.eights[tid] = tid * 8 < last
+      sm.eights[tid] = tid * 8 + 8 > from && tid * 8 < last
                            ? hopper_position(p, blocks, start + tid * 8, p.kv_heads * kRowBytes) + kv_head * kRowBytes
                            : 0;
     }
     __syncthreads();
     // Tiles without a position of this step are complete already.
-    const int old = p.early ? max(0, min(s.context - s.queries - start, last)) / kHopperTile : 0;
-    load_k(p, sm, pages, rank, 0, old, last);
-    load_v(p, sm, pages, rank, 0, old, last);
+    const int old = p.early ? max(first, max(0, min(s.context - s.queries - start, last)) / kHopperTile) : first;
+    load_k(p, sm, pages, rank, first, old, from, last);
+    load_v(p, sm, pages, rank, first, old, from, last);
     if (p.early) ptx_grid_wait();
-    load_k(p, sm, pages, rank, old, tiles, last);
+    load_k(p, sm, pages, rank, old, tiles, from, last);
     ptx_copy_commit();
-    load_v(p, sm, pages, rank, old, tiles, last);
+    load_v(p, sm, pages, rank, old, tiles, from, last);
     ptx_copy_commit();
     hopper_load_queries<T, D>(p, s, q, kv_head, &sm.q[0][0], kQueryStride, 0, rows, 16, tid, kHopperQuickThreads);
     ptx_copy_wait<1>();
     __syncthreads();
 
-    const int before = s.context - s.queries + 1 - start;  // positions of the split that the first query sees
-    const int seen[2] = {before + g / group, before + (g + 8) / group};
+    int low[2], seen[2];  // the positions that rows g and g + 8 see
+    UNROLL for (int i = 0; i < 2; i++) {
+      const int position = s.context - s.queries + (g + 8 * i) / group;
+      low[i] = hopper_low(p, position) - start;
+      seen[i] = position + 1 - start;
+    }
     const int j = warp / kParts, h = warp % kParts, tile = kCluster * j + rank;
+    const bool mine = tile >= first && tile < tiles;
     float w[kEights][4];
-    if (tile < tiles) scores(w, sm, j, h, lane);
+    if (mine) {
+      scores(w, sm, j, h, lane);
+      if (p.cap > 0.0f) {
+        UNROLL for (int b = 0; b < kEights; b++) {
+          UNROLL for (int i = 0; i < 4; i++) w[b][i] = hopper_score(p, w[b][i]);
+        }
+      }
+    }
     hopper_cluster_wait();  // the other threadgroups have started, so their shared memory may be written
-    if (tile < tiles) send_maxima(sm, w, tile, h, seen, lane);
+    if (mine) send_maxima(sm, w, tile, h, low, seen, lane);
     hopper_cluster_arrive();
     hopper_cluster_wait();
-    find_factors(sm, tiles, tid);
+    find_factors(sm, first, tiles, tid);
     __syncthreads();
-    if (tile < tiles) send_weights(sm, w, tile, h, seen, rows, lane);
+    if (mine) send_weights(sm, w, tile, h, low, seen, rows, lane);
     ptx_copy_wait<0>();
     hopper_cluster_arrive();
     hopper_cluster_wait();
 
     if (warp >= kSlice / 8) return;
     float o[4] = {0.0f, 0.0f, 0.0f, 0.0f}, l[2] = {0.0f, 0.0f};
-    values(o, l, sm, warp, tiles, lane);
+    values(o, l, sm, warp, first, tiles, lane);
     UNROLL for (int i = 0; i < 2; i++) {
       const int row = g + 8 * i;
-      const float sum = row_sum(l[i]);
+      float sum = row_sum(l[i]);
       if (row >= rows) continue;
       const int token = s.first + row / group, head = kv_head * group + row % group,
                 d = rank * kSlice + 8 * warp + 2 * t;
       if (s.splits == 1) {
+        const float by = hopper_sink(p, sinks, head, sm.upto[tiles - 1][row], sum);
         *(uint*)(out + (i64)token * p.out_stride + (i64)head * D + d) =
-            hopper_pack<T>(o[2 * i] / sum, o[2 * i + 1] / sum);
+            hopper_pack<T>((o[2 * i] * by + 0.0f) / sum, (o[2 * i + 1] * by + 0.0f) / sum);
       } else {
         const HopperScratch to_row = hopper_scratch(p, scratch, cu_seqlens[p.seqs], token, head, split, D);
         *(float2*)(to_row.o + d) = make_float2(o[2 * i], o[2 * i + 1]);
@@ -286,7 +307,7 @@ struct HopperAttentionQuick {
 template <typename T, int D>
 struct HopperAttentionMerge {
   HOPPER_FN void run(const HopperAttentionParams& p, T* out, const float* scratch, const int* cu_seqlens,
-                     const int* context_lens) {
+                     const int* context_lens, const float* sinks) {
     ptx_grid_release();
     ptx_grid_wait();
     const int lane = (int)threadIdx.x & 31;
@@ -302,10 +323,10 @@ struct HopperAttentionMerge {
         high = middle;
       }
     }
-    const HopperSequence s = hopper_sequence(low, cu_seqlens, context_lens);
+    const HopperSequence s = hopper_sequence(p, low, cu_seqlens, context_lens);
     const int rows = s.queries * (p.heads / p.kv_heads);
     if (s.splits == 1 || rows < p.rows_from || rows > p.rows_to) return;
-    const int splits = (s.context - s.queries + token - s.first) / kHopperSplit + 1;
+    const int splits = (s.context - s.queries + token - s.first) / kHopperSplit + 1 - s.first_split;
     const HopperScratch from = hopper_scratch(p, (float*)scratch, tokens, token, head, 0, D);
     float m = __ldcg(from.ml), l = __ldcg(from.ml + 1), o[D / 32];
     UNROLL for (int d = 0; d < D / 32; d++) o[d] = __ldcg(from.o + lane * (D / 32) + d);
@@ -318,28 +339,34 @@ struct HopperAttentionMerge {
       m = most;
     }
     T* to_row = out + (i64)token * p.out_stride + (i64)head * D + lane * (D / 32);
-    UNROLL for (int d = 0; d < D / 32; d += 2) * (uint*)(to_row + d) = hopper_pack<T>(o[d] / l, o[d + 1] / l);
+    const float by = hopper_sink(p, sinks, head, m, l);
+    UNROLL for (int d = 0; d < D / 32; d += 2) {
+      *(uint*)(to_row + d) = hopper_pack<T>((o[d] * by + 0.0f) / l, (o[d + 1] * by + 0.0f) / l);
+    }
   }
 };
 
 #define HOPPER_ATTENTION_QUICK(types, T, D)                                                                      \
   static_assert(sizeof(HopperAttentionQuick<T, D>::Smem) <= hopper_quick_memory(D), "as the host counts");       \
-  extern "C" __global__ void __launch_bounds__(kHopperQuickThreads) __cluster_dims__(kHopperClusterSize, 1, 1)   \
+  extern "C" __global__ void __launch_bounds__(kHopperQuickThreads) __cluster_dims__(hopper_quick_cluster(D), 1, 1) \
       hopper_attention_quick_##types##_d##D(const __grid_constant__ HopperAttentionParams p, T* out, const T* q, \
                                             const char* pages, const int* block_tables, const int* cu_seqlens,   \
-                                            const int* context_lens, float* scratch) {                           \
-    HopperAttentionQuick<T, D>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens, scratch);          \
+                                            const int* context_lens, float* scratch, const float* sinks) {       \
+    HopperAttentionQuick<T, D>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens, scratch, sinks);   \
   }
 HOPPER_ATTENTION_QUICK(bf16, bfloat, 64)
 HOPPER_ATTENTION_QUICK(bf16, bfloat, 128)
+HOPPER_ATTENTION_QUICK(bf16, bfloat, 256)
 HOPPER_ATTENTION_QUICK(f16, half, 64)
 HOPPER_ATTENTION_QUICK(f16, half, 128)
+HOPPER_ATTENTION_QUICK(f16, half, 256)
 
 #define HOPPER_ATTENTION_MERGE(types, T, D)                                                                         \
   extern "C" __global__ void __launch_bounds__(kHopperMergeThreads)                                                 \
       hopper_attention_merge_##types##_d##D(const __grid_constant__ HopperAttentionParams p, T* out,                \
-                                            const float* scratch, const int* cu_seqlens, const int* context_lens) { \
-    HopperAttentionMerge<T, D>::run(p, out, scratch, cu_seqlens, context_lens);                                     \
+                                            const float* scratch, const int* cu_seqlens, const int* context_lens,   \
+                                            const float* sinks) {                                                   \
+    HopperAttentionMerge<T, D>::run(p, out, scratch, cu_seqlens, context_lens, sinks);                              \
   }
 HOPPER_ATTENTION_MERGE(bf16, bfloat, 64)
 HOPPER_ATTENTION_MERGE(bf16, bfloat, 128)

@@ -62,11 +62,6 @@ HOPPER_FN float hopper_exp2(float x) {
   return as_float(as_uint(p) + (as_uint(shifted) << 23));
 }
 
-// Makes a value known to the compiler as the same in all lanes; without that it does not overlap wgmma with other code.
-HOPPER_FN int hopper_uniform(int v) {
-  return __shfl_sync(0xffffffffu, v, 0);
-}
-
 // Keeps the compiler from moving operations on these registers past this point: it does not know that wgmma uses them
 // while it is in flight.
 template <int N>
@@ -96,7 +91,8 @@ HOPPER_FN bool hopper_barrier_try(uint barrier, uint parity) {
   return done != 0;
 }
 
-template <typename T, int D>
+// General: with windows, soft caps or sinks.
+template <typename T, int D, bool General>
 struct HopperAttentionPrefill {
   enum {
     kRing = 4,
@@ -126,6 +122,8 @@ struct HopperAttentionPrefill {
     HopperSequence s;
     int kv_head, head;  // of this warpgroup
     int token;          // the first of this warpgroup, counted in the sequence
+    int start;          // position of the first tile; tiles before it are not visible
+    int low;            // the first visible position, counted from there
     int tiles;          // tiles of the threadgroup
     int own_tiles;      // tiles of this warpgroup
     const int* blocks;
@@ -151,17 +149,20 @@ struct HopperAttentionPrefill {
         high = middle;
       }
     }
-    at.s = hopper_sequence(low, cu_seqlens, context_lens);
+    at.s = hopper_sequence(p, low, cu_seqlens, context_lens);
     const int rows = at.s.queries * group;
     const int first = (block - (at.s.first / tokens + low)) * tokens;
     if (first >= at.s.queries || rows < p.rows_from || rows > p.rows_to) return false;
     at.token = even ? first : first + consumer * 64;
     at.head = at.kv_head * group + (even ? 2 * pair + consumer : pair);
     at.blocks = block_tables + (i64)low * p.max_blocks;
-    const int before = at.s.context - at.s.queries;
-    at.tiles = (min(before + first + tokens, at.s.context) + kHopperTile - 1) / kHopperTile;
-    at.own_tiles =
-        at.token >= at.s.queries ? 0 : (min(before + at.token + 64, at.s.context) + kHopperTile - 1) / kHopperTile;
+    const int before = at.s.context - at.s.queries, lowest = General ? hopper_low(p, before + first) : 0;
+    at.start = hopper_uniform(lowest / kHopperTile * kHopperTile);
+    at.low = lowest - at.start;
+    at.tiles = (min(before + first + tokens, at.s.context) - at.start + kHopperTile - 1) / kHopperTile;
+    at.own_tiles = at.token >= at.s.queries
+                       ? 0
+                       : (min(before + at.token + 64, at.s.context) - at.start + kHopperTile - 1) / kHopperTile;
     at.tiles = hopper_uniform(at.tiles);
     at.own_tiles = hopper_uniform(at.own_tiles);
     return true;
@@ -179,9 +180,9 @@ struct HopperAttentionPrefill {
     uint step;            // bytes between the rows of successive rounds
     int row;              // the lane's row in the tile
   };
+  // kAll: all rows exist, otherwise those from `from_row` on that are before `left`.
   template <bool kAll>
-  // KAll: all rows exist, otherwise `left` rows.
-  HOPPER_FN void load(const Pieces& at, uint slot, i64 offset, int left) {
+  HOPPER_FN void load(const Pieces& at, uint slot, i64 offset, int from_row, int left) {
     UNROLL for (int e = 0; e < 2; e++) {
       const char* from = at.from[e] + offset;
       UNROLL for (int i = 0; i < kRounds; i++) {
@@ -189,7 +190,9 @@ struct HopperAttentionPrefill {
         if (kAll) {
           hopper_copy16(to, from + (unsigned long long)at.step * i);
         } else {
-          hopper_copy16_or_zero(to, from + (unsigned long long)at.step * i, at.row + 8 * e + kRowsAtOnce * i < left);
+          const int row = at.row + 8 * e + kRowsAtOnce * i;
+          hopper_copy16_or_zero(to, from + (unsigned long long)at.step * i,
+                                row < left && (!General || row >= from_row));
         }
       }
     }
@@ -197,8 +200,8 @@ struct HopperAttentionPrefill {
 
   // Lane i finds the offset of positions 8 i to 8 i + 7 of the 256 that begin with tile 4 * (tile / 4).
   HOPPER_FN i64 find_eights(const HopperAttentionParams& p, const Place& at, int tile) {
-    const int position = (tile & ~3) * kHopperTile + ((int)threadIdx.x & 31) * 8;
-    if (position >= at.s.context) return 0;
+    const int position = at.start + (tile & ~3) * kHopperTile + ((int)threadIdx.x & 31) * 8;
+    if (position >= at.s.context || position + 8 <= at.start + at.low) return 0;
     return hopper_position(p, at.blocks, position, p.kv_heads * D * 2) + (i64)at.kv_head * D * 2;
   }
 
@@ -237,13 +240,15 @@ struct HopperAttentionPrefill {
       Pieces values = pieces;
       values.from[0] = v0[0];
       values.from[1] = v0[1];
-      const int left = at.s.context - unit * kHopperTile;
-      if (unit >= 2 && left >= kHopperTile && unit < at.tiles) {
-        load<true>(pieces, slot, 0, left);
-        load<true>(values, slot + kRing * kTileBytes, p.v_offset, left);
+      const int left = at.s.context - at.start - unit * kHopperTile;
+      if (unit >= (General ? 3 : 2) && left >= kHopperTile && unit < at.tiles) {
+        load<true>(pieces, slot, 0, 0, left);
+        load<true>(values, slot + kRing * kTileBytes, p.v_offset, 0, left);
       } else {
-        if (unit < at.tiles) load<false>(pieces, slot, 0, left);
-        if (unit >= 2) load<false>(values, slot + kRing * kTileBytes, p.v_offset, left + 2 * kHopperTile);
+        if (unit < at.tiles) load<false>(pieces, slot, 0, unit == 0 ? at.low : 0, left);
+        if (unit >= 2) {
+          load<false>(values, slot + kRing * kTileBytes, p.v_offset, unit == 2 ? at.low : 0, left + 2 * kHopperTile);
+        }
       }
       ptx_copy_commit();
       if (unit > 0) signal_landed<1>(base, unit - 1);
@@ -261,18 +266,40 @@ struct HopperAttentionPrefill {
     float m[2], l[2];
   };
 
-  // Turns scores into exponents x, relative to the row's maximum so far. `a` becomes the factor of the earlier tiles.
-  template <bool kMasked>
-  HOPPER_FN void exponents(const float (&s)[32], float (&x)[32], Rows& rows, float (&a)[2], int visible, int t) {
-    UNROLL for (int i = 0; i < 32; i++) x[i] = s[i];
-    if (kMasked) {
-      const int seen[2] = {visible, visible + 8};
-      UNROLL for (int b = 0; b < 8; b++) {
-        UNROLL for (int i = 0; i < 4; i++) {
-          if (8 * b + 2 * t + (i & 1) >= seen[i >> 1]) x[4 * b + i] = HOPPER_NONE;
-        }
+  struct Worker {
+    uint base;
+    uint k_word;     // low word of the descriptor of K in slot 0
+    uint to_v;       // distance from there to V's
+    // Row g sees the positions [low, visible), counted from the first tile; row g + 8 those 8 further on. `low` may be
+    // negative.
+    int low, visible;
+    int first_sees;  // `visible` of the warpgroup's first row
+    int first_tile;  // the number of the first tile, counted from position 0
+    float cap;
+    int lane;
+    float* state;
+  };
+
+  // Overwrites what a row does not see in a tile.
+  HOPPER_FN void hide(float (&x)[32], float by, const Worker& me, int tile) {
+    const int first = tile * kHopperTile + 2 * (me.lane & 3);
+    const int seen[2] = {me.visible - first, me.visible + 8 - first}, low[2] = {me.low - first, me.low + 8 - first};
+    UNROLL for (int b = 0; b < 8; b++) {
+      UNROLL for (int i = 0; i < 4; i++) {
+        const int at = 8 * b + (i & 1), h = i >> 1;
+        if (at >= seen[h] || (General && at < low[h])) x[4 * b + i] = by;
       }
     }
+  }
+
+  // Turns scores into exponents x, relative to the row's maximum so far. `a` becomes the factor of the earlier tiles.
+  template <bool kMasked>
+  HOPPER_FN void exponents(const float (&s)[32], float (&x)[32], Rows& rows, float (&a)[2], const Worker& me, int tile) {
+    UNROLL for (int i = 0; i < 32; i++) x[i] = s[i];
+    if (General && me.cap > 0.0f) {
+      UNROLL for (int i = 0; i < 32; i++) x[i] = me.cap * q_tanh(x[i]);
+    }
+    if (kMasked) hide(x, HOPPER_NONE, me, tile);
     float most[2];
     UNROLL for (int h = 0; h < 2; h++) {
       float m = hopper_max_nan(x[2 * h], x[2 * h + 1]);
@@ -291,16 +318,9 @@ struct HopperAttentionPrefill {
 
   // Turns exponents into weights: x becomes p.
   template <bool kMasked>
-  HOPPER_FN void weights_of(float (&x)[32], Rows& rows, const float (&a)[2], int visible, int t) {
+  HOPPER_FN void weights_of(float (&x)[32], Rows& rows, const float (&a)[2], const Worker& me, int tile) {
     UNROLL for (int i = 0; i < 32; i++) x[i] = hopper_exp2(x[i]);
-    if (kMasked) {
-      const int seen[2] = {visible, visible + 8};
-      UNROLL for (int b = 0; b < 8; b++) {
-        UNROLL for (int i = 0; i < 4; i++) {
-          if (8 * b + 2 * t + (i & 1) >= seen[i >> 1]) x[4 * b + i] = 0.0f;
-        }
-      }
-    }
+    if (kMasked) hide(x, 0.0f, me, tile);
     UNROLL for (int h = 0; h < 2; h++) {
       float e[8];
       UNROLL for (int b = 0; b < 8; b++) e[b] = x[4 * b + 2 * h] + x[4 * b + 2 * h + 1];
@@ -331,11 +351,15 @@ struct HopperAttentionPrefill {
     hopper_wg_commit();
   }
 
-  // The end of a split: merges it with the earlier splits and sets o to zero. `state` is this thread's column of
-  // kState, with a stride of 128 floats; `visible` as in Worker.
-  HOPPER_FN void merge_split(float (&o)[kColumns], Rows now, Rows& all, float* state, int visible, int split,
-                             bool last) {
-    const bool first = split == 0, sees[2] = {visible > split * kHopperSplit, visible + 8 > split * kHopperSplit};
+  // The end of the split that has `tile`: merges it with the earlier splits and sets o to zero. Worker::state is this
+  // thread's column of kState, with a stride of 128 floats.
+  HOPPER_FN void merge_split(float (&o)[kColumns], Rows now, Rows& all, const Worker& me, int tile, bool last) {
+    const int split = (me.first_tile + tile) / kSplitTiles;
+    const int start = split * kHopperSplit - me.first_tile * kHopperTile;  // counted from the first tile
+    const bool first = split == me.first_tile / kSplitTiles;
+    const bool sees[2] = {me.visible > start && (!General || me.low < start + kHopperSplit),
+                          me.visible + 8 > start && (!General || me.low + 8 < start + kHopperSplit)};
+    float* state = me.state;
     float e1[2] = {1.0f, 1.0f}, e2[2] = {1.0f, 1.0f};
     UNROLL for (int h = 0; h < 2; h++) {
       now.l[h] = row_sum(now.l[h]);
@@ -369,15 +393,6 @@ struct HopperAttentionPrefill {
     }
   }
 
-  struct Worker {
-    uint base;
-    uint k_word;     // low word of the descriptor of K in slot 0
-    uint to_v;       // distance from there to V's
-    int visible;     // positions that row g sees, counted from 0; row g + 8 sees 8 more
-    int first_sees;  // the same for the warpgroup's first row
-    int lane;
-    float* state;
-  };
   enum { kStep = kTileBytes >> 4, kSplitTiles = kHopperSplit / kHopperTile };
 
   HOPPER_FN void release(const Worker& me, int unit) {
@@ -391,11 +406,10 @@ struct HopperAttentionPrefill {
   HOPPER_FN void compute_tile(float (&s)[32], float (&o)[kColumns], uint (&w)[4][4], uint (&q)[D / 16][4], Rows& now,
                               Rows& all, const Worker& me, int tile) {
     const Rows done = now;
-    const bool ended = kBefore && (tile & (kSplitTiles - 1)) == 0;
+    const bool ended = kBefore && ((me.first_tile + tile) & (kSplitTiles - 1)) == 0;
     if (ended) now = {{HOPPER_NONE, HOPPER_NONE}, {0.0f, 0.0f}};
-    const int visible = me.visible - tile * kHopperTile, t = me.lane & 3;
     float x[32], a[2];
-    exponents<kMasked>(s, x, now, a, visible, t);
+    exponents<kMasked>(s, x, now, a, me, tile);
     if (kNext || kBefore) {
       const uint word = me.k_word + ((tile + 1) & (kRing - 1)) * kStep;
       await(me.base, 0, tile + 1, 0);
@@ -408,14 +422,14 @@ struct HopperAttentionPrefill {
       if (kBefore) values(o, w, word + me.to_v);
       hopper_pin(x);
     }
-    weights_of<kMasked>(x, now, a, visible, t);
+    weights_of<kMasked>(x, now, a, me, tile);
     if (kNext || kBefore) {
       hopper_wg_wait<0>();
       hopper_pin(o);
       if (kNext) hopper_pin(s);
     }
     release(me, tile + 1);
-    if (ended) merge_split(o, done, all, me.state, me.visible, (tile >> 4) - 1, false);
+    if (ended) merge_split(o, done, all, me, tile - 1, false);
     pack(x, w, o, a);
   }
 
@@ -451,19 +465,23 @@ struct HopperAttentionPrefill {
   }
 
   HOPPER_FN void write(const HopperAttentionParams& p, const Place& at, const float (&o)[kColumns], const Rows& all,
-                       T* out, int first, int t) {
+                       T* out, const float* sinks, int first, int t) {
     UNROLL for (int h = 0; h < 2; h++) {
       const int token = at.token + first + 8 * h;
       if (token >= at.s.queries) continue;
       T* row = out + (i64)(at.s.first + token) * p.out_stride + (i64)at.head * D;
+      float l = all.l[h];
+      const float by = General ? hopper_sink(p, sinks, at.head, all.m[h], l) : 1.0f;
       UNROLL for (int d = 0; d < D / 8; d++) {
-        *(uint*)(row + d * 8 + 2 * t) = hopper_pack<T>(o[4 * d + 2 * h] / all.l[h], o[4 * d + 2 * h + 1] / all.l[h]);
+        const float low = o[4 * d + 2 * h], high = o[4 * d + 2 * h + 1];
+        *(uint*)(row + d * 8 + 2 * t) =
+            General ? hopper_pack<T>((low * by + 0.0f) / l, (high * by + 0.0f) / l) : hopper_pack<T>(low / l, high / l);
       }
     }
   }
 
   HOPPER_FN void work(const HopperAttentionParams& p, const Place& at, uint base, unsigned char* shared, int consumer,
-                      T* out, const T* q) {
+                      T* out, const T* q, const float* sinks) {
     const int tid = (int)threadIdx.x & 127, warp = tid >> 5, lane = tid & 31, g = lane >> 2, t = lane & 3;
     T* queries = (T*)(shared + kState + consumer * 128 * kColumns * 4);
     load_queries(p, at, q, queries, tid);
@@ -480,8 +498,12 @@ struct HopperAttentionPrefill {
     Rows now = {{HOPPER_NONE, HOPPER_NONE}, {0.0f, 0.0f}}, all = now;
     Worker me;
     me.base = base;
-    me.visible = at.s.context - at.s.queries + at.token + 16 * warp + g + 1;
-    me.first_sees = hopper_uniform(at.s.context - at.s.queries + at.token + 1);
+    const int position = at.s.context - at.s.queries + at.token - at.start;  // of the first row
+    me.visible = position + 16 * warp + g + 1;
+    me.low = General && p.window > 0 ? me.visible - p.window : -kHopperTile;
+    me.first_sees = hopper_uniform(position + 1);
+    me.first_tile = at.start / kHopperTile;
+    me.cap = General ? p.cap : 0.0f;
     me.k_word = hopper_descriptor_word(base + kK, 16);
     me.to_v = hopper_descriptor_word(base + kV, kHopperTile * 128) - me.k_word;
     me.lane = lane;
@@ -499,10 +521,18 @@ struct HopperAttentionPrefill {
       release(me, 0);
       if (at.own_tiles > 1) {
         compute_tile<true, false, true>(s, o, w, qf, now, all, me, 0);
-        const int whole =
-            hopper_uniform(min(at.own_tiles - 1, me.first_sees / kHopperTile));  // tiles that all rows see
+        // Tiles that all rows see: from the first one that the last row sees all of, to the last of the first row.
+        const int whole = hopper_uniform(min(at.own_tiles - 1, me.first_sees / kHopperTile));
+        tile = 1;
+        if (General && p.window > 0) {
+          const int from = hopper_uniform((me.first_sees + 63 - p.window + kHopperTile - 1) / kHopperTile);
 #pragma unroll 1
-        for (tile = 1; tile < whole; tile++) compute_tile<true, true, false>(s, o, w, qf, now, all, me, tile);
+          for (; tile < min(from, at.own_tiles - 1); tile++) {
+            compute_tile<true, true, true>(s, o, w, qf, now, all, me, tile);
+          }
+        }
+#pragma unroll 1
+        for (; tile < whole; tile++) compute_tile<true, true, false>(s, o, w, qf, now, all, me, tile);
 #pragma unroll 1
         for (; tile + 1 < at.own_tiles; tile++) compute_tile<true, true, true>(s, o, w, qf, now, all, me, tile);
         compute_tile<false, true, true>(s, o, w, qf, now, all, me, tile);
@@ -518,18 +548,18 @@ struct HopperAttentionPrefill {
       hopper_wg_wait<0>();
       hopper_pin(o);
       release(me, tile + 2);
-      merge_split(o, now, all, state, me.visible, tile >> 4, true);
+      merge_split(o, now, all, me, tile, true);
     }
     // Release the units that only the other warpgroup needs.
     for (int unit = at.own_tiles > 0 ? at.own_tiles + 2 : 0; unit < at.tiles + 2; unit++) {
       await(base, 0, unit, 0);
       release(me, unit);
     }
-    write(p, at, o, all, out, 16 * warp + g, t);
+    write(p, at, o, all, out, sinks, 16 * warp + g, t);
   }
 
   HOPPER_FN void run(const HopperAttentionParams& p, T* out, const T* q, const char* pages, const int* block_tables,
-                     const int* cu_seqlens, const int* context_lens) {
+                     const int* cu_seqlens, const int* context_lens, const float* sinks) {
     extern __shared__ __align__(128) unsigned char raw[];
     const uint base = (ptx_shared_address(raw) + 1023) & ~1023u;
     unsigned char* shared = raw + (base - ptx_shared_address(raw));
@@ -551,19 +581,24 @@ struct HopperAttentionPrefill {
       load_pages(p, at, base, pages);
     } else {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-      work(p, at, base, shared, warpgroup - 1, out, q);
+      work(p, at, base, shared, warpgroup - 1, out, q, sinks);
     }
   }
 };
 
-#define HOPPER_ATTENTION_PREFILL(types, T, D)                                                                          \
-  static_assert(HopperAttentionPrefill<T, D>::kBytes + 1024 == hopper_prefill_memory(D), "as the host counts");        \
-  extern "C" __global__ void __launch_bounds__(kHopperPrefillThreads, 1) hopper_attention_prefill_##types##_d##D(      \
+#define HOPPER_ATTENTION_PREFILL(types, T, name, D, general)                                                           \
+  static_assert(HopperAttentionPrefill<T, D, general>::kBytes + 1024 == hopper_prefill_memory(D),                      \
+                "as the host counts");                                                                                 \
+  extern "C" __global__ void __launch_bounds__(kHopperPrefillThreads, 1) hopper_attention_##name##_##types##_d##D(     \
       const __grid_constant__ HopperAttentionParams p, T* out, const T* q, const char* pages, const int* block_tables, \
-      const int* cu_seqlens, const int* context_lens, float*) {                                                        \
-    HopperAttentionPrefill<T, D>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens);                       \
+      const int* cu_seqlens, const int* context_lens, float*, const float* sinks) {                                    \
+    HopperAttentionPrefill<T, D, general>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens, sinks);       \
   }
-HOPPER_ATTENTION_PREFILL(bf16, bfloat, 64)
-HOPPER_ATTENTION_PREFILL(bf16, bfloat, 128)
-HOPPER_ATTENTION_PREFILL(f16, half, 64)
-HOPPER_ATTENTION_PREFILL(f16, half, 128)
+HOPPER_ATTENTION_PREFILL(bf16, bfloat, prefill, 64, false)
+HOPPER_ATTENTION_PREFILL(bf16, bfloat, prefill, 128, false)
+HOPPER_ATTENTION_PREFILL(f16, half, prefill, 64, false)
+HOPPER_ATTENTION_PREFILL(f16, half, prefill, 128, false)
+HOPPER_ATTENTION_PREFILL(bf16, bfloat, prefill_general, 64, true)
+HOPPER_ATTENTION_PREFILL(bf16, bfloat, prefill_general, 128, true)
+HOPPER_ATTENTION_PREFILL(f16, half, prefill_general, 64, true)
+HOPPER_ATTENTION_PREFILL(f16, half, prefill_general, 128, true)

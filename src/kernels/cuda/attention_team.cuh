@@ -44,9 +44,10 @@ struct HopperAttentionTeam {
 
   struct Unit {
     HopperSequence s;
-    int kv_head, split;
-    int last;   // positions in the split
-    int tiles;  // tiles in the split
+    int kv_head, split;  // the split, counted from the first one that is seen
+    int start;           // position of the first tile
+    int from, last;      // visible positions, counted from there
+    int tiles;
     int rows;
   };
 
@@ -60,13 +61,15 @@ struct HopperAttentionTeam {
     const uint to = ring + slot * kStage + row * kRowBytes + ((piece ^ (row & 7)) << 4);
     UNROLL for (int r = 0; r < kHopperTile; r += kRowsAtOnce) {
       const int position = tile * kHopperTile + r + row;
-      hopper_copy16_or_zero(to + r * kRowBytes, from + sm.eights[position >> 3], position < unit.last);
+      hopper_copy16_or_zero(to + r * kRowBytes, from + sm.eights[position >> 3],
+                            position >= unit.from && position < unit.last);
     }
     hopper_barrier_arrive_copied(ptx_shared_address(&sm.landed[slot]));
   }
 
   // The scores of the warp's part of a tile.
-  HOPPER_FN void scores(float (&s)[kEights][4], const uint (&q)[D / 16][4], uint stage, int lane) {
+  HOPPER_FN void scores(const HopperAttentionParams& p, float (&s)[kEights][4], const uint (&q)[D / 16][4], uint stage,
+                        int lane) {
     UNROLL for (int b = 0; b < kEights; b++) {
       UNROLL for (int i = 0; i < 4; i++) s[b][i] = 0.0f;
     }
@@ -79,25 +82,34 @@ struct HopperAttentionTeam {
         hopper_mma<T>(s[b + 1], q[k], f[2], f[3]);
       }
     }
+    if (p.cap > 0.0f) {
+      UNROLL for (int b = 0; b < kEights; b++) {
+        UNROLL for (int i = 0; i < 4; i++) s[b][i] = hopper_score(p, s[b][i]);
+      }
+    }
   }
 
-  HOPPER_FN float most_of(const float (&s)[kEights][4], int i, int seen, int t) {
+  // A row sees the positions [low, high) of the warp's part.
+  HOPPER_FN float most_of(const float (&s)[kEights][4], int i, int low, int high, int t) {
     float most = HOPPER_NONE;
     UNROLL for (int b = 0; b < kEights; b++) {
       UNROLL for (int j = 0; j < 2; j++) {
-        if (8 * b + 2 * t + j < seen) most = max(most, s[b][2 * i + j]);
+        const int at = 8 * b + 2 * t + j;
+        if (at >= low && at < high) most = max(most, s[b][2 * i + j]);
       }
     }
     return row_max(most);
   }
 
   // Writes the warp's weights of a row to shared memory, and the sum of their pairs.
-  HOPPER_FN void weigh(const float (&s)[kEights][4], int i, int seen, float most, uint* weights, float* sum, int t) {
+  HOPPER_FN void weigh(const float (&s)[kEights][4], int i, int low, int high, float most, uint* weights, float* sum,
+                       int t) {
     const float base = most == HOPPER_NONE ? 0.0f : most;
     float e[kEights];
     UNROLL for (int b = 0; b < kEights; b++) {
-      const float p0 = 8 * b + 2 * t < seen ? q_exp2(s[b][2 * i] - base) : 0.0f;
-      const float p1 = 8 * b + 2 * t + 1 < seen ? q_exp2(s[b][2 * i + 1] - base) : 0.0f;
+      const int at = 8 * b + 2 * t;
+      const float p0 = at >= low && at < high ? q_exp2(s[b][2 * i] - base) : 0.0f;
+      const float p1 = at + 1 >= low && at + 1 < high ? q_exp2(s[b][2 * i + 1] - base) : 0.0f;
       e[b] = p0 + p1;
       weights[4 * b + t] = hopper_pack<T>(p0, p1);
     }
@@ -138,18 +150,20 @@ struct HopperAttentionTeam {
   };
 
   HOPPER_FN void write(const HopperAttentionParams& p, const Unit& unit, const Rows& r, T* out, float* scratch,
-                       int tokens, int warp, int lane) {
+                       const float* sinks, int tokens, int warp, int lane) {
     const int g = lane >> 2, t = lane & 3, group = p.heads / p.kv_heads;
     UNROLL for (int i = 0; i < 2; i++) {
       const int row = g + 8 * i;
-      const float sum = row_sum(r.l[i]);
+      float sum = row_sum(r.l[i]);
       if (row >= unit.rows) continue;
       const int token = unit.s.first + row / group, head = unit.kv_head * group + row % group;
       const int column = warp * kSlice + 2 * t;
       if (unit.s.splits == 1) {
         T* to_row = out + (i64)token * p.out_stride + (i64)head * D + column;
+        const float by = hopper_sink(p, sinks, head, r.m[i], sum);
         UNROLL for (int d = 0; d < kBlocks; d++) {
-          *(uint*)(to_row + d * 8) = hopper_pack<T>(r.o[d][2 * i] / sum, r.o[d][2 * i + 1] / sum);
+          *(uint*)(to_row + d * 8) = hopper_pack<T>((r.o[d][2 * i] * by + 0.0f) / sum,
+                                                    (r.o[d][2 * i + 1] * by + 0.0f) / sum);
         }
       } else {
         const HopperScratch to_row = hopper_scratch(p, scratch, tokens, token, head, unit.split, D);
@@ -167,8 +181,12 @@ struct HopperAttentionTeam {
     const int g = lane >> 2, t = lane & 3, group = p.heads / p.kv_heads;
     const int which = warp / kParts,
               part = warp % kParts * kPart;  // which tile of the pair, and the warp's first position in it
-    const int before = unit.s.context - unit.s.queries + 1 - unit.split * kHopperSplit;
-    const int seen[2] = {before + g / group, before + (g + 8) / group};
+    const int position = unit.s.context - unit.s.queries;  // of the first query
+    int low[2], high[2];
+    UNROLL for (int i = 0; i < 2; i++) {
+      low[i] = hopper_low(p, position + (g + 8 * i) / group) - unit.start;
+      high[i] = position + (g + 8 * i) / group + 1 - unit.start;
+    }
     const bool wide = unit.rows > 8;  // otherwise rows g + 8 are unused
     int slot = 0, parity = 0;         // of the pair's first stage
 #pragma unroll 1
@@ -189,10 +207,10 @@ struct HopperAttentionTeam {
       if (mine) {
         const int own = which == 0 ? slots[0] : slots[1];
         hopper_barrier_wait(ptx_shared_address(&sm.landed[own]), which == 0 ? parities[0] : parities[1]);
-        scores(s, qf, ring + own * kStage + part * kRowBytes, lane);
+        scores(p, s, qf, ring + own * kStage + part * kRowBytes, lane);
         UNROLL for (int i = 0; i < 2; i++) {
           if (i == 1 && !wide) break;
-          const float most = most_of(s, i, seen[i] - first, t);
+          const float most = most_of(s, i, low[i] - first, high[i] - first, t);
           if (t == 0) sm.most[warp][g + 8 * i] = most;
         }
       }
@@ -209,7 +227,7 @@ struct HopperAttentionTeam {
           a[j][i] = q_exp2(earlier - (upto[j][i] == HOPPER_NONE ? 0.0f : upto[j][i]));
         }
         if (mine && row < unit.rows) {
-          weigh(s, i, seen[i] - first, which == 0 ? upto[0][i] : upto[1][i],
+          weigh(s, i, low[i] - first, high[i] - first, which == 0 ? upto[0][i] : upto[1][i],
                 (uint*)&sm.weights[row][which * kHopperTile + part], sm.sums[warp][row], t);
         }
         r.m[i] = upto[1][i];
@@ -237,7 +255,7 @@ struct HopperAttentionTeam {
   }
 
   HOPPER_FN void run(const HopperAttentionParams& p, T* out, const T* q, const char* pages, const int* block_tables,
-                     const int* cu_seqlens, const int* context_lens, float* scratch) {
+                     const int* cu_seqlens, const int* context_lens, float* scratch, const float* sinks) {
     extern __shared__ __align__(128) unsigned char shared[];
     Smem& sm = *(Smem*)shared;
     const uint ring = (ptx_shared_address(shared) + (uint)sizeof(Smem) + 127) & ~127u;
@@ -248,27 +266,32 @@ struct HopperAttentionTeam {
     Unit unit;
     unit.kv_head = index % p.kv_heads;
     unit.split = index / p.kv_heads % p.max_splits;
-    unit.s = hopper_sequence(seq, cu_seqlens, context_lens);
+    unit.s = hopper_sequence(p, seq, cu_seqlens, context_lens);
     unit.rows = unit.s.queries * group;
     if (unit.split >= unit.s.splits || unit.rows < p.rows_from || unit.rows > p.rows_to) {
       if (p.early) ptx_grid_wait();
       return;
     }
-    const int start = unit.split * kHopperSplit;
-    unit.last = min(unit.s.context - start, (int)kHopperSplit);
+    // Tiles before the first visible position are passed over.
+    const int split_start = (unit.s.first_split + unit.split) * kHopperSplit;
+    const int low = max(hopper_low(p, unit.s.context - unit.s.queries), split_start);
+    unit.start = low / kHopperTile * kHopperTile;
+    unit.from = low - unit.start;
+    unit.last = min(unit.s.context, split_start + kHopperSplit) - unit.start;
     unit.tiles = (unit.last + kHopperTile - 1) / kHopperTile;
     const int* blocks = block_tables + (i64)seq * p.max_blocks;
     if (tid < kHopperSplit / 8) {
-      sm.eights[tid] = tid * 8 < unit.last ? hopper_position(p, blocks, start + tid * 8, p.kv_heads * kRowBytes) +
-                                                 unit.kv_head * kRowBytes
-                                           : 0;
+      sm.eights[tid] = tid * 8 + 8 > unit.from && tid * 8 < unit.last
+                           ? hopper_position(p, blocks, unit.start + tid * 8, p.kv_heads * kRowBytes) +
+                                 unit.kv_head * kRowBytes
+                           : 0;
     }
     if (tid == 0) {
       for (int i = 0; i < p.stages; i++) hopper_barrier_init(ptx_shared_address(&sm.landed[i]), kThreads);
     }
     __syncthreads();
     // Tiles without a position of this step are complete already.
-    const int old = p.early ? max(0, min(unit.s.context - unit.s.queries - start, unit.last)) / kHopperTile : 0;
+    const int old = p.early ? max(0, min(unit.s.context - unit.s.queries - unit.start, unit.last)) / kHopperTile : 0;
     for (int i = 0; i < p.stages; i++) {
       if (tile_of(i) < old) load(p, unit, sm, ring, pages, i, i);
     }
@@ -294,15 +317,15 @@ struct HopperAttentionTeam {
       r.l[i] = 0.0f;
     }
     work(p, unit, sm, ring, pages, qf, r, warp, lane);
-    write(p, unit, r, out, scratch, cu_seqlens[p.seqs], warp, lane);
+    write(p, unit, r, out, scratch, sinks, cu_seqlens[p.seqs], warp, lane);
   }
 };
 
 #define HOPPER_ATTENTION_TEAM(types, T, D)                                                                             \
   extern "C" __global__ void __launch_bounds__(hopper_team_threads(D)) hopper_attention_team_##types##_d##D(           \
       const __grid_constant__ HopperAttentionParams p, T* out, const T* q, const char* pages, const int* block_tables, \
-      const int* cu_seqlens, const int* context_lens, float* scratch) {                                                \
-    HopperAttentionTeam<T, D>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens, scratch);                 \
+      const int* cu_seqlens, const int* context_lens, float* scratch, const float* sinks) {                            \
+    HopperAttentionTeam<T, D>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens, scratch, sinks);          \
   }
 HOPPER_ATTENTION_TEAM(bf16, bfloat, 128)
 HOPPER_ATTENTION_TEAM(bf16, bfloat, 64)

@@ -57,6 +57,13 @@ __device__ __forceinline__ uint hopper_pack<half>(float low, float high) {
   return r;
 }
 
+// A value of lane 0, which the compiler then knows to be the same in all lanes; without that it does not overlap wgmma
+// with other code.
+template <typename V>
+HOPPER_FN V hopper_uniform(V v) {
+  return __shfl_sync(0xffffffffu, v, 0);
+}
+
 // ---- mbarriers, and copies that complete on them ----
 
 HOPPER_FN void hopper_barrier_init(uint barrier, int count) {
@@ -178,6 +185,8 @@ HOPPER_FN void hopper_linear_finish(const HopperLinearParams& p, const float* ac
         ((T*)out)[at] = to<T>(hopper_rounded<T>(sum, p, bias, n));
       } else if (p.epilogue == kHopperStoreF32) {
         ((float*)out)[at] = p.biased ? sum + bias[n] : sum;
+      } else if (p.epilogue == kHopperActivated) {
+        ((T*)out)[at] = to<T>(activate(p.activation, hopper_rounded<T>(sum, p, bias, n)));
       } else {
         ((float*)out)[at] = fma(hopper_rounded<T>(sum, p, bias, n), p.scale, before[2 * i + j]);
       }

@@ -502,3 +502,36 @@ HOPPER_LINEAR_QUANTISED(f16, half, 8, 1, 2, 2)
 HOPPER_LINEAR_QUANTISED(f16, half, 16, 2, 2, 2)
 HOPPER_LINEAR_QUANTISED(f16, half, 32, 2, 4, 2)
 HOPPER_LINEAR_QUANTISED(f16, half, 64, 4, 4, 1)
+
+// The product of one tile of rows, sorted by expert, with its expert's weight. Grid: as planned for one expert, by the
+// number of tiles. The weights can only be requested when the expert is known.
+template <typename T, int MT, int Chains>
+HOPPER_FN void hopper_moe_quantised(const HopperMoeQuantisedParams& p, T* out, const T* x, const uchar* w,
+                                    const float* bias, const int* experts) {
+  if (!p.early) ptx_grid_wait();
+  const int expert = __ldcg(experts + blockIdx.y);
+  if (expert < 0) {
+    if (p.early) ptx_grid_wait();
+    return;
+  }
+  const HopperLinearParams& l = p.product.linear;
+  const i64 row = (i64)blockIdx.y * l.m;
+  HopperLinearQuantised<T, MT, Chains>::run(p.product, out + row * l.out_stride, x + row * l.x_stride,
+                                            w + expert * p.product.weight.expert_stride,
+                                            l.biased ? bias + (i64)expert * l.n : bias, nullptr, nullptr);
+}
+
+#define HOPPER_MOE_QUANTISED(types, T, rows, tiles, chains, groups)                                                 \
+  extern "C" __global__ void __launch_bounds__(hopper_quantised_threads(chains), groups)                            \
+      hopper_moe_##types##_quantised_m##rows(const __grid_constant__ HopperMoeQuantisedParams p, T* out, const T* x, \
+                                             const uchar* w, const float* bias, const int* experts) {               \
+    hopper_moe_quantised<T, tiles, chains>(p, out, x, w, bias, experts);                                            \
+  }
+HOPPER_MOE_QUANTISED(bf16, bfloat, 8, 1, 2, 2)
+HOPPER_MOE_QUANTISED(bf16, bfloat, 16, 2, 2, 2)
+HOPPER_MOE_QUANTISED(bf16, bfloat, 32, 2, 4, 2)
+HOPPER_MOE_QUANTISED(bf16, bfloat, 64, 4, 4, 1)
+HOPPER_MOE_QUANTISED(f16, half, 8, 1, 2, 2)
+HOPPER_MOE_QUANTISED(f16, half, 16, 2, 2, 2)
+HOPPER_MOE_QUANTISED(f16, half, 32, 2, 4, 2)
+HOPPER_MOE_QUANTISED(f16, half, 64, 4, 4, 1)

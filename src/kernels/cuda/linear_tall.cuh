@@ -16,41 +16,7 @@
 // strides of out and residual are even; x and W have the layout of their tensor maps.
 #pragma once
 
-#include "kernels/cuda/hopper.cuh"
-
-// ---- d[64, N] += a[64, 16] b[N, 16]^T, both from swizzled shared memory ----
-
-#define HOPPER_OUT8(o)                                                                                        \
-  "+f"(d[o]), "+f"(d[o + 1]), "+f"(d[o + 2]), "+f"(d[o + 3]), "+f"(d[o + 4]), "+f"(d[o + 5]), "+f"(d[o + 6]), \
-      "+f"(d[o + 7])
-#define HOPPER_TALL_OUT8 HOPPER_OUT8(0)
-#define HOPPER_TALL_OUT16 HOPPER_TALL_OUT8, HOPPER_OUT8(8)
-#define HOPPER_TALL_OUT24 HOPPER_TALL_OUT16, HOPPER_OUT8(16)
-#define HOPPER_TALL_OUT32 HOPPER_TALL_OUT24, HOPPER_OUT8(24)
-#define HOPPER_TALL_OUT64 HOPPER_TALL_OUT32, HOPPER_OUT8(32), HOPPER_OUT8(40), HOPPER_OUT8(48), HOPPER_OUT8(56)
-#define HOPPER_TALL_LIST8 "%0,%1,%2,%3,%4,%5,%6,%7"
-#define HOPPER_TALL_LIST16 HOPPER_TALL_LIST8 ",%8,%9,%10,%11,%12,%13,%14,%15"
-#define HOPPER_TALL_LIST24 HOPPER_TALL_LIST16 ",%16,%17,%18,%19,%20,%21,%22,%23"
-#define HOPPER_TALL_LIST32 HOPPER_TALL_LIST24 ",%24,%25,%26,%27,%28,%29,%30,%31"
-#define HOPPER_TALL_LIST64                                                                        \
-  HOPPER_TALL_LIST32                                                                              \
-  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
-  "%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define HOPPER_TALL_PRODUCT(type, name, sums, shape, a_at, b_at)                                            \
-  HOPPER_FN void hopper_tall_product(float(&d)[sums], unsigned long long a, unsigned long long b, type) {   \
-    asm volatile("wgmma.mma_async.sync.aligned." shape "k16.f32." name "." name " {" HOPPER_TALL_LIST##sums \
-                 "}, " a_at ", " b_at ", 1, 1, 1, 0, 0;"                                                    \
-                 : HOPPER_TALL_OUT##sums                                                                    \
-                 : "l"(a), "l"(b));                                                                         \
-  }
-#define HOPPER_TALL_PRODUCTS(type, name)                      \
-  HOPPER_TALL_PRODUCT(type, name, 8, "m64n16", "%8", "%9")    \
-  HOPPER_TALL_PRODUCT(type, name, 16, "m64n32", "%16", "%17") \
-  HOPPER_TALL_PRODUCT(type, name, 24, "m64n48", "%24", "%25") \
-  HOPPER_TALL_PRODUCT(type, name, 32, "m64n64", "%32", "%33") \
-  HOPPER_TALL_PRODUCT(type, name, 64, "m64n128", "%64", "%65")
-HOPPER_TALL_PRODUCTS(bfloat, "bf16")
-HOPPER_TALL_PRODUCTS(half, "f16")
+#include "kernels/cuda/wgmma.cuh"
 
 // ---- pairs ----
 
@@ -63,14 +29,7 @@ HOPPER_FN void hopper_tall_cluster_arrive() {
 HOPPER_FN void hopper_tall_arrive(uint barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Loads a box of the map, from (k, row, half) on, into this threadgroup, or to the same place in both of a pair.
-HOPPER_FN void hopper_tall_copy(uint to, const HopperTensorMap* map, int k, int row, int half_of, uint barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
-          "r"(to),
-      "l"(map), "r"(k), "r"(row), "r"(half_of), "r"(barrier)
-      : "memory");
-}
+// Loads a box of the map to the same place in both threadgroups of a pair.
 HOPPER_FN void hopper_tall_copy_to_pair(uint to, const HopperTensorMap* map, int k, int row, int half_of,
                                         uint barrier) {
   asm volatile(
@@ -78,16 +37,6 @@ HOPPER_FN void hopper_tall_copy_to_pair(uint to, const HopperTensorMap* map, int
       "%3, %4}], [%5], %6;" ::"r"(to),
       "l"(map), "r"(k), "r"(row), "r"(half_of), "r"(barrier), "h"((ushort)3)
       : "memory");
-}
-
-// One elected lane of the warp; and a value that the compiler then knows to be the same in all lanes.
-HOPPER_FN bool hopper_tall_elected() {
-  uint r;
-  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(r));
-  return r != 0;
-}
-HOPPER_FN uint hopper_tall_uniform(uint v) {
-  return __shfl_sync(0xffffffffu, v, 0);
 }
 
 // PAIR: two threadgroups share WB rows of W.
@@ -131,20 +80,20 @@ struct HopperLinearTall {
         hopper_tall_copy_to_pair(stage + i * kW + at.rank * (kW / 2), &p.w, k + 64 * i,
                                  row + (gated ? 0 : at.rank * (WB / 2)), gated ? at.rank : 0, barrier);
       } else {
-        hopper_tall_copy(stage + i * kW, &p.w, k + 64 * i, row, 0, barrier);
+        hopper_box_copy(stage + i * kW, &p.w, k + 64 * i, row, 0, barrier);
       }
     }
   }
   HOPPER_FN void load_x(const HopperTallParams& p, const Place& at, uint stage, uint barrier, int k) {
     UNROLL for (int i = 0; i < kDeep; i++) {
-      hopper_tall_copy(stage + kDeep * kW + i * kX, &p.x, k + 64 * i, at.row, 0, barrier);
+      hopper_box_copy(stage + kDeep * kW + i * kX, &p.x, k + 64 * i, at.row, 0, barrier);
     }
   }
   // All lanes run the loop, one issues the loads. W is requested while the preceding launch still runs, x after it.
   HOPPER_FN void produce(const HopperTallParams& p, const Place& at, uint base, int stages) {
     const int first = min(stages, (int)kStages);
     const uint bytes = kDeep * (kW + at.rows * 128);
-    const bool issues = hopper_tall_elected();
+    const bool issues = hopper_elected();
     if (issues) {
       for (int s = 0; s < first; s++) {
         hopper_barrier_expect(full(base, s), bytes);
@@ -178,12 +127,12 @@ struct HopperLinearTall {
   HOPPER_FN void step(float (&acc)[kSums], uint w, uint x, int k) {
     const unsigned long long of_w = hopper_descriptor_of(w + (k >> 2) * (kW >> 4) + (k & 3) * 2, 1024);
     const unsigned long long of_x = hopper_descriptor_of(x + (k >> 2) * (kX >> 4) + (k & 3) * 2, 1024);
-    hopper_tall_product(acc, kAcross ? of_w : of_x, kAcross ? of_x : of_w, T());
+    hopper_wg_product(acc, kAcross ? of_w : of_x, kAcross ? of_x : of_w, T());
   }
   // Absent rows of x leave old data in shared memory; their sums are not used.
   HOPPER_FN void multiply(float (&acc)[kSums], const HopperTallParams& p, uint base, int stages) {
-    const uint first_w = hopper_tall_uniform(hopper_descriptor_word(stage_at(base, 0), 16));
-    const uint first_x = hopper_tall_uniform(hopper_descriptor_word(stage_at(base, 0) + kDeep * kW, 16));
+    const uint first_w = hopper_uniform(hopper_descriptor_word(stage_at(base, 0), 16));
+    const uint first_x = hopper_uniform(hopper_descriptor_word(stage_at(base, 0) + kDeep * kW, 16));
     // A slot is free when both threadgroups of a pair say so, because both load W into it.
     const int peer = (int)threadIdx.x >> 5;
     const bool signals = (threadIdx.x & 31) == 0 && peer < kPeers;
@@ -382,7 +331,7 @@ struct HopperLinearTall {
       hopper_barrier_init_done();
     }
     sync_start();
-    if (hopper_tall_uniform(threadIdx.x >> 5) == 4) {
+    if (hopper_uniform(threadIdx.x >> 5) == 4) {
       produce(p, at, base, stages);
       return sync_end();
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/compat/types.h"
+#include "kernels/params/moe.h"
 
 // ---- linear for few rows (kernels/cuda/linear_few.cuh): y[M, N] = x[M, K] W[N, K]^T ----
 
@@ -10,7 +11,8 @@ enum HopperEpilogue {
   kHopperStore = 0,     // out[m, n] = T(acc), or with a bias T(float(T(acc)) + bias)
   kHopperStoreF32 = 1,  // out F32: acc, or with a bias acc + bias
   kHopperResidual = 2,  // out F32: fma(float(the result of kHopperStore), scale, residual)
-  kHopperGated = 3  // out[m, j] = T(act(gate) * up): gate and up are kHopperStore's results of columns j and N/2 + j
+  kHopperGated = 3,  // out[m, j] = T(act(gate) * up): gate and up are kHopperStore's results of columns j and N/2 + j
+  kHopperActivated = 4  // out[m, n] = T(act(the result of kHopperStore))
 };
 
 struct HopperLinearParams {
@@ -57,9 +59,60 @@ constexpr int hopper_tall_stages(int wb, int xb) {
   return (xb > 64 ? 220 : 200) * 1024 / (128 * hopper_tall_deep(xb) * (wb + xb));
 }
 
+// ---- the products of experts (kernels/cuda/moe_sort.cuh, moe_linear.cuh, linear_quantised.cuh) ----
+
+// The choices sorted by expert: each expert's rows begin at a multiple of tile_rows, and a tile of rows has one expert.
+struct HopperMoeSortParams {
+  int choices;  // of all tokens together
+  int of_token;
+  int experts;
+  int tile_rows;
+  int max_tiles;  // tiles that there is room for; unused ones at the end get the expert -1
+  int pieces;     // 16-byte pieces of a row of x
+  int x_stride, sorted_stride;  // pieces
+};
+enum { kHopperMoeSortThreads = 1024, kHopperMoeSortExperts = 512 };
+
+// For few choices: the choice of experts, the sort, and the norm of the rows of x on their way to their places.
+struct HopperMoeBeginParams {
+  MoeRouteParams route;
+  HopperMoeSortParams sort;  // x_stride in floats; pieces is not used
+  int columns;
+  float eps;
+};
+enum { kHopperMoeBeginThreads = 256, kHopperMoeBeginExperts = 256, kHopperMoeBeginChoices = 32 };
+
+// y = x W^T for sorted rows of x, where each tile of rows has the weight of its expert. W is seen as the rows of all
+// experts, one after another.
+struct HopperMoeParams {
+  HopperTensorMap w, x;
+  HopperLinearParams linear;  // of one expert; m is not used
+  // Nonzero: the table of experts may be read before the preceding launch has ended, because it was complete before
+  // that one began.
+  int early;
+};
+// Of xb rows in a tile: warpgroups that multiply, 64 rows of W each; 64s of k in a stage; and stages of the ring. Two
+// threadgroups fit a multiprocessor.
+constexpr int hopper_moe_groups(int xb) {
+  return xb >= 64 ? 2 : 1;
+}
+constexpr int hopper_moe_deep(int xb) {
+  return xb <= 16 ? 2 : 1;
+}
+constexpr int hopper_moe_stages(int xb) {
+  return 108 * 1024 / (128 * hopper_moe_deep(xb) * (64 * hopper_moe_groups(xb) + xb));
+}
+constexpr int hopper_moe_threads(int xb) {
+  return 128 * hopper_moe_groups(xb) + 32;
+}
+// Barriers, the ring, and alignment.
+constexpr int hopper_moe_memory(int xb) {
+  return hopper_moe_stages(xb) * 128 * hopper_moe_deep(xb) * (64 * hopper_moe_groups(xb) + xb) + 2048;
+}
+
 // ---- attention over pages (kernels/cuda/attention_decode.cuh, attention_team.cuh, attention_prefill.cuh) ----
 
-// Causal attention without window, cap or sinks. Page b of a layer begins at pages + b * page_stride: first K
+// Causal attention. Page b of a layer begins at pages + b * page_stride: first K
 // [block_size][kv_heads][D], then V likewise, all on 16-byte boundaries. block_size is a multiple of 8.
 struct HopperAttentionParams {
   i64 page_stride;  // bytes
@@ -69,30 +122,36 @@ struct HopperAttentionParams {
   int block_size;
   int heads, kv_heads;
   int q_stride, out_stride;  // elements
-  int max_splits;  // most splits (of 1024 positions) of a sequence: a dimension of the grid and of the scratch
+  int max_splits;  // most splits (of 1024 positions) that a sequence sees: a dimension of the grid and of the scratch
   // This launch serves the sequences with that many rows (queries times query heads per KV head)
   int rows_from, rows_to;
   // Nonzero: positions of earlier steps, block_tables, cu_seqlens and context_lens may be read before the preceding
   // launches have ended, because none of them writes these.
   int early;
-  int stages;  // stages of attention_team's ring
-  float c;     // scale * log2(e)
+  int stages;     // stages of attention_team's ring
+  int window;     // positions that a token sees, itself among them; 0: all
+  int has_sinks;  // a logit per head that takes part in the softmax without a value
+  float c;        // scale * log2(e); with a cap scale / soft cap
+  float cap;      // > 0: scores become cap * tanh(score), with the soft cap * log2(e) as cap
 };
 
 enum {
   kHopperTile = 64,
   kHopperSplit = 1024,
-  kHopperClusterSize = 4,  // attention_quick: threadgroups that share one (sequence, KV head, split)
   kHopperQuickThreads = 256,
   kHopperMergeThreads = 256
 };
 
 // Scratch for max_splits > 1, floats: o [tokens][heads][max_splits][D], then (m, l) [tokens][heads][max_splits][2].
 
+// attention_quick: threadgroups that share one (sequence, KV head, split).
+constexpr int hopper_quick_cluster(int head_dim) {
+  return head_dim > 128 ? 8 : 4;
+}
 // Bytes of attention_quick: K of its own tiles, its columns of V, p, q, sums and maxima, position offsets.
 constexpr int hopper_quick_memory(int head_dim) {
-  return kHopperSplit / kHopperClusterSize * head_dim * 2 + kHopperSplit * (head_dim / kHopperClusterSize) * 2 +
-         16 * (kHopperSplit + 8) * 2 + 16 * (head_dim + 8) * 2 + 16384 + 4352 + 3 * 1024;
+  return 2 * (kHopperSplit / hopper_quick_cluster(head_dim) * head_dim * 2) + 16 * (kHopperSplit + 8) * 2 +
+         16 * (head_dim + 8) * 2 + 16384 + 4352 + 3 * 1024;
 }
 // attention_team has one warp per 16 or 32 columns of the head. Its ring has `stages` tiles of K or V; beside it are 16
 // rows of weights, sums, maxima, position offsets and barriers.

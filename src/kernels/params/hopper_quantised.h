@@ -42,6 +42,12 @@ struct HopperQuantisedParams {
   int slot_bytes;
 };
 
+// The same for sorted rows of experts (HopperMoeParams); linear.m is the number of rows in a tile.
+struct HopperMoeQuantisedParams {
+  HopperQuantisedParams product;
+  int early;
+};
+
 constexpr int hopper_quantised_kind(int low_bits, int high_bits, int table, int scheme) {
   return low_bits | high_bits << 4 | table << 8 | scheme << 12;
 }

@@ -90,4 +90,5 @@ struct LinearFinishParams {
   LinearLast last;
   i64 y_stride;
   int m;
+  int aligned;  // four neighbouring sums may be loaded at once
 };

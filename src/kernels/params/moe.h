@@ -32,4 +32,7 @@ struct MoeCombineParams {
   i64 y_stride, out_stride;
   int k;
   int columns;
+  int sorted;   // row places[i] of y belongs to choice i; otherwise row i
+  int aligned;  // rows of y and out allow loads and stores of four elements
+  float scale;  // of the residual
 };

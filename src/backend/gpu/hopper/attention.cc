@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention by the kernels of sm_90a (kernels/cuda): plain causal attention over pages of the activations' own type.
+// Attention by the kernels of sm_90a (kernels/cuda): causal attention over pages of the activations' own type.
 //
-// They give the same bits as the portable kernels, which therefore serve everything else: other head sizes, windows,
-// soft caps, sinks, pages of other types.
+// They give the same bits as the portable kernels, which therefore serve everything else: other head sizes, pages of
+// other types.
 #include <algorithm>
 
 #include "backend/gpu/gpu_backend.h"
@@ -39,8 +39,7 @@ KernelId by_head_dim(int dim, KernelId d64, KernelId d128, KernelId d256) {
 
 bool serves(const AttentionArgs& args) {
   const KvLayer& kv = args.kv;
-  const bool plain = args.causal && args.window == 0 && args.soft_cap <= 0 && args.sinks == nullptr && !kv.v_in_k;
-  if (!plain || kv.dtype != args.q.dtype || args.q.dtype == DType::kF32 || kv.head_dim != kv.v_dim()) return false;
+  if (!args.causal || kv.v_in_k || kv.dtype != args.q.dtype || args.q.dtype == DType::kF32 || kv.head_dim != kv.v_dim()) return false;
   if (kv.head_dim != 64 && kv.head_dim != 128 && kv.head_dim != 256) return false;
   if (args.num_heads / kv.num_kv_heads > kAttentionRowTile) return false;
   return on_16_bytes(args.q) && on_16_bytes(args.out) && args.q.stride < INT32_MAX && args.out.stride < INT32_MAX;
@@ -77,7 +76,11 @@ HopperAttentionParams params_of(const AttentionArgs& args) {
   p.kv_heads = static_cast<int>(kv.num_kv_heads);
   p.q_stride = static_cast<int>(args.q.stride);
   p.out_stride = static_cast<int>(args.out.stride);
-  p.c = args.scale * 1.44269504088896341f;  // log2(e)
+  constexpr float kLog2E = 1.44269504088896341f;
+  p.window = static_cast<int>(args.window);
+  p.has_sinks = args.sinks != nullptr;
+  p.c = args.soft_cap > 0 ? args.scale / args.soft_cap : args.scale * kLog2E;
+  p.cap = args.soft_cap > 0 ? args.soft_cap * kLog2E : 0;
   return p;
 }
 
@@ -85,7 +88,7 @@ void launch(GpuBackend& gpu, KernelId kernel, const AttentionArgs& args, const H
             Grid grid, int threads, int memory) {
   gpu.launch({kernel, args.q.dtype}, p,
              {args.out.data, args.q.data, args.kv.pages, args.block_tables.data(), args.cu_seqlens_q.data(),
-              args.context_lens.data(), scratch},
+              args.context_lens.data(), scratch, args.sinks},
              grid, static_cast<uint32_t>(threads), static_cast<uint32_t>(memory));
 }
 
@@ -104,10 +107,13 @@ void attend_few(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionParam
   // In a recorded step only the launch before this one writes to pages, and it writes this step's positions.
   p.early = gpu.recorder().recording() ? 1 : 0;
   const int64_t units = seqs * p.kv_heads * splits;
-  if (6 * units <= multiprocessors && dim <= 128) {  // a cluster for each, all at once
-    launch(gpu, dim == 64 ? KernelId::kHopperAttentionQuickD64 : KernelId::kHopperAttentionQuickD128, args, p, scratch,
-           {static_cast<uint32_t>(kHopperClusterSize * p.kv_heads), static_cast<uint32_t>(splits),
-            static_cast<uint32_t>(seqs)},
+  const int cluster = hopper_quick_cluster(dim);
+  if ((cluster + cluster / 2) * units <= multiprocessors) {  // a cluster for each, all at once
+    launch(gpu,
+           by_head_dim(dim, KernelId::kHopperAttentionQuickD64, KernelId::kHopperAttentionQuickD128,
+                       KernelId::kHopperAttentionQuickD256),
+           args, p, scratch,
+           {static_cast<uint32_t>(cluster * p.kv_heads), static_cast<uint32_t>(splits), static_cast<uint32_t>(seqs)},
            kHopperQuickThreads, hopper_quick_memory(dim));
   } else {
     p.stages = team_stages(units, dim, multiprocessors);
@@ -120,7 +126,8 @@ void attend_few(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionParam
   if (splits <= 1) return;
   const KernelId merge = by_head_dim(dim, KernelId::kHopperAttentionMergeD64, KernelId::kHopperAttentionMergeD128,
                                      KernelId::kHopperAttentionMergeD256);
-  gpu.launch({merge, args.q.dtype}, p, {args.out.data, scratch, args.cu_seqlens_q.data(), args.context_lens.data()},
+  gpu.launch({merge, args.q.dtype}, p,
+             {args.out.data, scratch, args.cu_seqlens_q.data(), args.context_lens.data(), args.sinks},
              {grid_div(tokens * p.heads, kHopperMergeThreads / 32)}, kHopperMergeThreads);
 }
 
@@ -138,7 +145,9 @@ bool attention(GpuBackend& gpu, const AttentionArgs& args, bool one_token_each) 
   // A step where every sequence has one token may be recorded: then its grids depend on its shape alone.
   const int64_t positions = one_token_each ? args.max_blocks * args.kv.block_size : kinds.few_context;
   const int64_t few_seqs = one_token_each ? static_cast<int64_t>(contexts.size()) : kinds.few_seqs;
-  const int64_t splits = grid_div(positions, kHopperSplit);
+  int64_t splits = grid_div(positions, kHopperSplit);
+  // Rows of a tile see the window and a few positions more.
+  if (p.window > 0) splits = std::min<int64_t>(splits, (p.window + kAttentionRowTile) / kHopperSplit + 2);
   const int64_t tokens = cu[static_cast<size_t>(few_seqs)];
   if (kinds.few && splits > 1 && scratch_bytes(tokens, p.heads, splits, dim) > kMostScratch) return false;
   if (kinds.few) attend_few(gpu, args, p, few_seqs, tokens, splits);
@@ -146,8 +155,11 @@ bool attention(GpuBackend& gpu, const AttentionArgs& args, bool one_token_each) 
     p.seqs = static_cast<int>(contexts.size());
     p.rows_from = kAttentionRowTile + 1;
     p.rows_to = INT32_MAX;
-    launch(gpu, dim == 64 ? KernelId::kHopperAttentionPrefillD64 : KernelId::kHopperAttentionPrefillD128, args, p,
-           nullptr, {static_cast<uint32_t>(prefill_groups(cu.back(), p.seqs, p.heads, p.kv_heads))},
+    const bool general = p.window > 0 || p.cap > 0 || p.has_sinks != 0;
+    const KernelId kernel =
+        dim == 64 ? (general ? KernelId::kHopperAttentionPrefillGeneralD64 : KernelId::kHopperAttentionPrefillD64)
+                  : (general ? KernelId::kHopperAttentionPrefillGeneralD128 : KernelId::kHopperAttentionPrefillD128);
+    launch(gpu, kernel, args, p, nullptr, {static_cast<uint32_t>(prefill_groups(cu.back(), p.seqs, p.heads, p.kv_heads))},
            kHopperPrefillThreads, hopper_prefill_memory(dim));
   }
   return true;

@@ -4,8 +4,14 @@
 
 #include "backend/backend.h"
 #include "backend/gpu/linear.h"
+#include "kernels/params/moe.h"
 
-namespace quire::gpu::hopper {
+namespace quire::gpu {
+
+// moe.cc
+MoeRouteParams route_params(const MoeRouteArgs& args);
+
+namespace hopper {
 
 // Queues attention and returns true, or returns false where these kernels do not serve it. `one_token_each`: every
 // sequence has one token, so that the step may be recorded.
@@ -13,9 +19,22 @@ bool attention(GpuBackend& gpu, const AttentionArgs& args, bool one_token_each);
 // The most bytes that it needs between its launches.
 size_t attention_scratch(const GpuBackend& gpu, const WorkspaceLimits& sizes);
 
+// The products of experts, whose weights lie one after another, for some tokens. Returns false where these kernels do
+// not serve them.
+struct Experts {
+  const WeightParams& weight;  // of one expert
+  const float* bias;           // of all experts, or null
+};
+// `block`: the whole block of few tokens, of which these are the experts.
+bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gate_up, const Experts& down,
+                 const MoeBlockArgs* block = nullptr);
+// The most bytes that it needs between its launches, for so many choices at once.
+size_t moe_scratch(const GpuBackend& gpu, const WorkspaceLimits& sizes, int64_t choices);
+
 extern const LinearPath kTallBeforeLibrary;  // narrow tiles of W in one wave, up to 256 rows: if that beats the library
 extern const LinearPath kTall;               // the same, wherever it can run
 extern const LinearPath kFewRows;            // up to 32 rows
 extern const LinearPath kQuantised;          // quantised weights, up to 64 rows
 
-}  // namespace quire::gpu::hopper
+}  // namespace hopper
+}  // namespace quire::gpu

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixtures of experts by the kernels of sm_90a: the rows of x are sorted by expert, both products run on sorted rows,
+// and the weighted sum finds each choice's row. The host never learns how many tokens an expert has.
+#include <algorithm>
+
+#include "backend/gpu/gpu_backend.h"
+#include "backend/gpu/grid_math.h"
+#include "backend/gpu/hopper/linear_plan.h"
+#include "backend/gpu/hopper/ops.h"
+
+namespace quire::gpu::hopper {
+namespace {
+
+constexpr int64_t kSortGroups = 128;  // threadgroups of the sort; each copies a part of the rows
+
+// Rows in a tile: enough for the choices of most experts, so that few weights are read twice, and few more, because the
+// rest of a tile is padding. `most` is what the kernels take.
+int64_t tile_rows_for(int64_t choices, int64_t experts, int64_t most) {
+  int64_t rows = 8;
+  while (rows < most && 5 * choices > 4 * rows * experts) rows *= 2;
+  return rows;
+}
+
+// Tiles that there must be room for.
+int64_t tiles_for(int64_t choices, int64_t experts, int64_t tile_rows) {
+  return choices / tile_rows + std::min(experts, choices);
+}
+
+KernelId plain_kernel(int64_t rows) {
+  switch (rows) {
+    case 8:
+      return KernelId::kHopperMoeR8;
+    case 16:
+      return KernelId::kHopperMoeR16;
+    case 32:
+      return KernelId::kHopperMoeR32;
+    case 64:
+      return KernelId::kHopperMoeR64;
+    default:
+      return KernelId::kHopperMoeR128;
+  }
+}
+
+KernelId quantised_kernel(int64_t rows) {
+  switch (rows) {
+    case 8:
+      return KernelId::kHopperMoeQuantisedM8;
+    case 16:
+      return KernelId::kHopperMoeQuantisedM16;
+    case 32:
+      return KernelId::kHopperMoeQuantisedM32;
+    default:
+      return KernelId::kHopperMoeQuantisedM64;
+  }
+}
+
+// Where the choices of a call are in scratch.
+struct Buffers {
+  int* places;   // [choices]
+  int* experts;  // [tiles]
+  Tensor x, hidden, y;
+};
+
+// One product of the sorted rows.
+struct Product {
+  const Experts& experts;
+  const void* weights;
+  Tensor x, out;
+  HopperEpilogue epilogue;
+  bool early;
+};
+
+HopperLinearParams params_of(const MoeExpertsArgs& args, const Product& product) {
+  HopperLinearParams p = {};
+  p.n = product.experts.weight.n;
+  p.k = product.experts.weight.k;
+  p.x_stride = static_cast<int>(product.x.stride);
+  p.out_stride = static_cast<int>(product.out.stride);
+  p.epilogue = product.epilogue;
+  p.activation = static_cast<int>(args.activation);
+  p.limit = args.limit;
+  p.biased = product.experts.bias != nullptr;
+  return p;
+}
+
+bool is_plain(const Experts& experts, DType type) {
+  return experts.weight.form == (type == DType::kF16 ? kWeightF16 : kWeightBF16);
+}
+
+bool run_plain(GpuBackend& gpu, const MoeExpertsArgs& args, const Product& product, const Buffers& s, int64_t tile_rows,
+               int64_t tiles, bool dry) {
+  const WeightParams& w = product.experts.weight;
+  const auto count = static_cast<int64_t>(args.gate_up.size());
+  const bool gated = product.epilogue == kHopperGated;
+  if (w.k % 16 != 0 || w.n % (gated ? 4 : 2) != 0) return false;
+  HopperMoeParams p = {};
+  p.linear = params_of(args, product);
+  p.early = product.early;
+  const int rows_of_w = 64 * hopper_moe_groups(static_cast<int>(tile_rows));
+  if (!gpu.device().map_rows({product.weights, count * w.n, w.k, w.k, 1, rows_of_w / 2, 1}, &p.w) ||
+      !gpu.device().map_rows({product.x.data, product.x.rows, w.k, product.x.stride, 1, static_cast<int>(tile_rows), 1},
+                             &p.x)) {
+    return false;
+  }
+  if (dry) return true;
+  gpu.launch({plain_kernel(tile_rows), args.x.dtype}, p, {product.out.data, product.experts.bias, s.experts},
+             {grid_div(gated ? w.n / 2 : w.n, gated ? rows_of_w / 2 : rows_of_w), static_cast<uint32_t>(tiles)},
+             static_cast<uint32_t>(hopper_moe_threads(static_cast<int>(tile_rows))),
+             static_cast<uint32_t>(hopper_moe_memory(static_cast<int>(tile_rows))));
+  return true;
+}
+
+bool run_quantised(GpuBackend& gpu, const MoeExpertsArgs& args, const Product& product, const Buffers& s,
+                   int64_t tile_rows, int64_t tiles, bool dry) {
+  const int multiprocessors = gpu.device().info().compute_units;
+  HopperMoeQuantisedParams p = {};
+  p.product.linear = params_of(args, product);
+  p.product.linear.m = static_cast<int>(tile_rows);
+  p.product.weight = product.experts.weight;
+  p.early = product.early;
+  const HopperLinearPlan plan = hopper_quantised_plan(p.product, multiprocessors);
+  if (plan.kernel == KernelId::kNone) return false;
+  if (dry) return true;
+  // All tiles that are likely to have rows, on two threadgroups per multiprocessor: each takes several units in turn.
+  const auto experts = static_cast<int64_t>(args.gate_up.size()), choices = args.x.rows * args.k;
+  const int64_t used = choices / tile_rows + (std::min(experts, choices) + 1) / 2;
+  const int64_t rounds = std::max<int64_t>(1, p.product.units * used / (2 * multiprocessors));
+  gpu.launch({quantised_kernel(tile_rows), args.x.dtype}, p,
+             {product.out.data, product.x.data, product.weights, product.experts.bias, s.experts},
+             {grid_div(p.product.units, rounds), static_cast<uint32_t>(tiles)}, static_cast<uint32_t>(plan.threads),
+             static_cast<uint32_t>(plan.dynamic_memory));
+  return true;
+}
+
+bool run(GpuBackend& gpu, const MoeExpertsArgs& args, const Product& product, const Buffers& s, int64_t tile_rows,
+         int64_t tiles, bool dry) {
+  if (is_plain(product.experts, args.x.dtype)) return run_plain(gpu, args, product, s, tile_rows, tiles, dry);
+  return product.experts.weight.form == kWeightQuantised && run_quantised(gpu, args, product, s, tile_rows, tiles, dry);
+}
+
+void sort(GpuBackend& gpu, const MoeExpertsArgs& args, const Buffers& s, int64_t tile_rows, int64_t tiles) {
+  const int64_t choices = args.x.rows * args.k;
+  HopperMoeSortParams p = {};
+  p.choices = static_cast<int>(choices);
+  p.of_token = static_cast<int>(args.k);
+  p.experts = static_cast<int>(args.gate_up.size());
+  p.tile_rows = static_cast<int>(tile_rows);
+  p.max_tiles = static_cast<int>(tiles);
+  p.pieces = static_cast<int>(args.x.cols / 8);
+  p.x_stride = static_cast<int>(args.x.stride / 8);
+  p.sorted_stride = static_cast<int>(s.x.stride / 8);
+  gpu.launch(KernelId::kHopperMoeSort, p, {s.places, s.experts, s.x.data, args.ids, args.x.data},
+             {static_cast<uint32_t>(std::min(choices, kSortGroups))}, kHopperMoeSortThreads);
+}
+
+// The same with the choice of experts and the norm before it.
+void begin(GpuBackend& gpu, const MoeBlockArgs& block, const Buffers& s, int64_t tile_rows, int64_t tiles) {
+  const MoeExpertsArgs& args = block.experts;
+  const int64_t choices = args.x.rows * args.k;
+  HopperMoeBeginParams p = {};
+  p.route = route_params(block.route);
+  p.sort.choices = static_cast<int>(choices);
+  p.sort.of_token = static_cast<int>(args.k);
+  p.sort.experts = static_cast<int>(args.gate_up.size());
+  p.sort.tile_rows = static_cast<int>(tile_rows);
+  p.sort.max_tiles = static_cast<int>(tiles);
+  p.sort.x_stride = static_cast<int>(block.hidden.stride);
+  p.sort.sorted_stride = static_cast<int>(s.x.stride);
+  p.columns = static_cast<int>(block.hidden.cols);
+  p.eps = block.norm.eps;
+  gpu.launch({KernelId::kHopperMoeBegin, args.x.dtype}, p,
+             {block.route.ids, block.route.weights, s.places, s.experts, s.x.data, block.route.logits.data,
+              block.route.choice_bias, block.route.expert_scale, block.hidden.data, block.norm.weight},
+             {static_cast<uint32_t>(choices)}, kHopperMoeBeginThreads);
+}
+
+// Bytes of the tables and of the sorted rows.
+int64_t table_bytes(int64_t choices, int64_t tiles) {
+  return round_up((choices + tiles) * 4, 256);
+}
+int64_t row_bytes(int64_t columns) {
+  return round_up(columns, 8) * 2;
+}
+
+}  // namespace
+
+bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gate_up, const Experts& down,
+                 const MoeBlockArgs* block) {
+  const DType type = args.x.dtype;
+  const auto experts = static_cast<int64_t>(args.gate_up.size());
+  if (!gpu.hopper() || type == DType::kF32 || experts > kHopperMoeSortExperts) return false;
+  if (args.x.cols % 8 != 0 || !on_16_bytes(args.x) || args.x.stride > INT32_MAX) return false;
+  const int64_t choices = args.x.rows * args.k, inner = down.weight.k;
+  if (block != nullptr && (choices > kHopperMoeBeginChoices || experts > kHopperMoeBeginExperts)) return false;
+  const bool plain = is_plain(gate_up, type) && is_plain(down, type);
+  const int64_t tile_rows = tile_rows_for(choices, experts, plain ? 128 : 64);
+  const int64_t tiles = tiles_for(choices, experts, tile_rows), rows = tiles * tile_rows;
+  const int64_t tables = table_bytes(choices, tiles), columns = args.x.cols;
+  auto* base = static_cast<char*>(gpu.scratch().moe.grow(static_cast<size_t>(
+      tables + rows * (row_bytes(columns) + row_bytes(inner) + row_bytes(args.out.cols)))));
+  Buffers s;
+  s.places = reinterpret_cast<int*>(base);
+  s.experts = s.places + choices;
+  auto take = [&, at = base + tables](int64_t cols) mutable {
+    const Tensor out = {at, type, rows, cols, round_up(cols, 8)};
+    at += rows * row_bytes(cols);
+    return out;
+  };
+  s.x = take(columns);
+  s.hidden = take(inner);
+  s.y = take(args.out.cols);
+  const Product first = {gate_up, gpu_matrix(args.gate_up[0]).data, s.x, s.hidden,
+                         args.gated ? kHopperGated : kHopperActivated, false};
+  const Product second = {down, gpu_matrix(args.down[0]).data, s.hidden, s.y, kHopperStore, true};
+  for (const Product* product : {&first, &second}) {
+    if (!run(gpu, args, *product, s, tile_rows, tiles, true)) return false;
+  }
+  if (block != nullptr) {
+    begin(gpu, *block, s, tile_rows, tiles);
+  } else {
+    sort(gpu, args, s, tile_rows, tiles);
+  }
+  run(gpu, args, first, s, tile_rows, tiles, false);
+  run(gpu, args, second, s, tile_rows, tiles, false);
+  gpu.moe_combine(args, s.y, s.places, block);
+  return true;
+}
+
+size_t moe_scratch(const GpuBackend& gpu, const WorkspaceLimits& sizes, int64_t choices) {
+  if (!gpu.hopper()) return 0;
+  size_t most = 0;
+  // Fewer choices may need more rows of padding.
+  for (int64_t some = choices; some > 0; some /= 2) {
+    const int64_t tile_rows = tile_rows_for(some, sizes.experts, 128), tiles = tiles_for(some, sizes.experts, tile_rows);
+    // x, what is between the products, and the output.
+    const int64_t row = 2 * row_bytes(sizes.expert_columns) + 32;
+    most = std::max(most, static_cast<size_t>(table_bytes(some, tiles) + tiles * tile_rows * row));
+  }
+  return most;
+}
+
+}  // namespace quire::gpu::hopper

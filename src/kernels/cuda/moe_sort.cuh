@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sorts the choices of a mixture of experts by expert, and copies each choice's row of x to its place (sm_90a).
+//
+// A choice's place depends on the choices before it alone, so every threadgroup computes the places by itself and
+// copies a part of the rows; the first one also writes the tables. Choices are taken in rounds of 1,024, one per
+// thread: the choices of an expert within a warp are counted by a match, those of earlier warps by a sum over warps.
+//
+// Grid: any. Threads: kHopperMoeSortThreads. REQUIRES: at most kHopperMoeSortExperts experts; rows of x are whole
+// 16-byte pieces.
+#pragma once
+
+#include "kernels/cuda/hopper.cuh"
+
+struct HopperMoeSort {
+  enum { kThreads = kHopperMoeSortThreads, kWarps = kThreads / 32, kExperts = kHopperMoeSortExperts };
+  struct Smem {
+    ushort in_warp[kWarps][kExperts];  // choices of the round in each warp, then in the warps before it
+    int counts[kExperts];
+    int places[kExperts];  // of each expert's next choice
+    int place[kThreads];   // of the round's choices
+    int tiles;
+  };
+
+  // Counts the choices of all experts, and gives each expert its first place and tile.
+  HOPPER_FN void divide(const HopperMoeSortParams& p, Smem& sm, int* experts, const int* ids) {
+    const int tid = (int)threadIdx.x;
+    for (int e = tid; e < p.experts; e += kThreads) sm.counts[e] = 0;
+    __syncthreads();
+    for (int i = tid; i < p.choices; i += kThreads) atomicAdd(&sm.counts[__ldcg(ids + i)], 1);
+    __syncthreads();
+    if (tid < 32) {
+      const int each = (p.experts + 31) / 32, first = tid * each, end = min(first + each, p.experts);
+      int tiles = 0;
+      for (int e = first; e < end; e++) tiles += (sm.counts[e] + p.tile_rows - 1) / p.tile_rows;
+      int before = tiles;
+      UNROLL for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, before, step);
+        if (tid >= step) before += other;
+      }
+      if (tid == 31) sm.tiles = before;
+      before -= tiles;
+      for (int e = first; e < end; e++) {
+        sm.places[e] = before * p.tile_rows;
+        before += (sm.counts[e] + p.tile_rows - 1) / p.tile_rows;
+      }
+    }
+    __syncthreads();
+    if (blockIdx.x != 0) return;
+    for (int e = tid; e < p.experts; e += kThreads) {
+      const int first = sm.places[e] / p.tile_rows;
+      for (int i = 0; i * p.tile_rows < sm.counts[e]; i++) experts[first + i] = e;
+    }
+    for (int i = sm.tiles + tid; i < p.max_tiles; i += kThreads) experts[i] = -1;
+  }
+
+  // Finds the places of the choices [from, from + kThreads).
+  HOPPER_FN void find_places(const HopperMoeSortParams& p, Smem& sm, const int* ids, int from) {
+    const int tid = (int)threadIdx.x, warp = tid >> 5, lane = tid & 31;
+    const int id = from + tid < p.choices ? __ldcg(ids + from + tid) : -1;
+    for (int e = lane; e < p.experts; e += 32) sm.in_warp[warp][e] = 0;
+    __syncwarp();
+    const uint same = __match_any_sync(0xffffffffu, id);
+    const int rank = __popc(same & ((1u << lane) - 1));
+    if (rank == 0 && id >= 0) sm.in_warp[warp][id] = (ushort)__popc(same);
+    __syncthreads();
+    int sum = 0;
+    if (tid < p.experts) {
+      UNROLL for (int w = 0; w < kWarps; w++) {
+        const int count = sm.in_warp[w][tid];
+        sm.in_warp[w][tid] = (ushort)sum;
+        sum += count;
+      }
+    }
+    __syncthreads();
+    if (id >= 0) sm.place[tid] = sm.places[id] + sm.in_warp[warp][id] + rank;
+    __syncthreads();
+    if (tid < p.experts) sm.places[tid] += sum;
+  }
+
+  HOPPER_FN void run(const HopperMoeSortParams& p, int* places, int* experts, uint4* sorted, const int* ids,
+                     const uint4* x) {
+    __shared__ Smem sm;
+    ptx_grid_wait();
+    ptx_grid_release();
+    const int tid = (int)threadIdx.x, groups = (int)gridDim.x;
+    divide(p, sm, experts, ids);
+#pragma unroll 1
+    for (int from = 0; from < p.choices; from += kThreads) {
+      find_places(p, sm, ids, from);
+      const int count = min((int)kThreads, p.choices - from);
+      if (blockIdx.x == 0 && tid < count) places[from + tid] = sm.place[tid];
+      // This threadgroup copies every `groups`-th choice, beginning with this one of the round.
+      const int first = ((int)blockIdx.x - from % groups + groups) % groups;
+      const int rows = first < count ? (count - first + groups - 1) / groups : 0;
+      for (int i = tid; i < rows * p.pieces; i += kThreads) {
+        const int choice = first + i / p.pieces * groups, piece = i % p.pieces;
+        sorted[(i64)sm.place[choice] * p.sorted_stride + piece] =
+            __ldcg(x + (i64)((from + choice) / p.of_token) * p.x_stride + piece);
+      }
+      __syncthreads();
+    }
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(kHopperMoeSortThreads)
+    hopper_moe_sort(const __grid_constant__ HopperMoeSortParams p, int* places, int* experts, uint4* sorted,
+                    const int* ids, const uint4* x) {
+  HopperMoeSort::run(p, places, experts, sorted, ids, x);
+}
