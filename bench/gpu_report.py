@@ -101,7 +101,7 @@ def table(out):
 
 
 def holds_quantised(config, figures):
-    """Whether the weights were held in the config's own type: random weights of quire have one type for all matrices."""
+    """Whether the weights were held in the config's own type, by their size: an older quire has bfloat16 for all of them."""
     held = figures.get("weights_bytes")
     if not held or "quantization_config" not in config:
         return True
