@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <numeric>
 #include <optional>
 
 #include "kernels/compat/dialect.h"
@@ -31,8 +32,11 @@ void run_oldest() {
   const Ref<CommandBuffer> command = std::move(committed.front());
   committed.pop_front();
   command->queue->uncompleted--;
-  for (const auto& one : command->work) {
-    if (!next_failure) one();
+  {
+    const OnlyResident only(*command.get());
+    for (const auto& one : command->work) {
+      if (!next_failure) one();
+    }
   }
   if (next_failure) {
     auto* error = make<Error>("NSError");
@@ -51,7 +55,9 @@ void run_kernel(const Kernel& kernel, Size grid, size_t threads, const void* par
   const std::array<uint32_t, 3> groups = {static_cast<uint32_t>(grid.width), static_cast<uint32_t>(grid.height),
                                           static_cast<uint32_t>(grid.depth)};
   counters().dispatches++;
+  set_running_kernel(kernel.name);
   const quire::Status ran = emulator.run(kernel, groups, static_cast<uint32_t>(threads), params, buffers);
+  set_running_kernel(nullptr);
   if (!ran.ok()) next_failure = Failure{kInvalidResource, ran.error().message};
 }
 
@@ -59,6 +65,7 @@ void commit(CommandBuffer* self, SEL) {
   if (self->encoding) misuse("commit of a command buffer with an open encoder");
   if (self->status != kNotEnqueued) misuse("commit of a command buffer that was committed before");
   self->status = kCommitted;
+  for (const auto& [set, held] : self->queue->residency) self->resident.push_back(set->resident);
   counters().command_buffers++;
   committed.push_back(Ref<CommandBuffer>::take(self));
   if (std::getenv("FAKE_METAL_DEFER") == nullptr) run_oldest();
@@ -125,6 +132,18 @@ void set_bytes(ComputeEncoder* self, SEL, const unsigned char* bytes, uintptr_t 
   to = {nullptr, 0, {bytes, bytes + length}};
 }
 
+void set_threadgroup_memory_length(ComputeEncoder* self, SEL, uintptr_t length, uintptr_t index) {
+  binding(self, index, "setThreadgroupMemoryLength");
+  if (length % 16 != 0) misuse("setThreadgroupMemoryLength of " + number(length) + " bytes, no multiple of 16");
+  self->threadgroup_bytes[index] = length;
+}
+
+// Makes a buffer resident for the command buffer; kernels may then reach it by an address in other memory.
+void use_resource(ComputeEncoder* self, SEL, Buffer* buffer, uintptr_t /*usage*/) {
+  check_open(self, "useResource");
+  hold(self, buffer);
+}
+
 void check_dispatch(const ComputeEncoder* self, Size grid, Size group) {
   check_open(self, "dispatch");
   if (self->pipeline == nullptr) misuse("dispatch without a pipeline");
@@ -136,8 +155,12 @@ void check_dispatch(const ComputeEncoder* self, Size grid, Size group) {
   }
   if (threads % 32 != 0) misuse(pipeline.name + ": the threadgroup is not made of whole simdgroups");
   if (grid.width == 0 || grid.height == 0 || grid.depth == 0) misuse(pipeline.name + ": an empty grid");
-  if (pipeline.kernel->threadgroup_bytes > kMostThreadgroupMemory)
-    misuse(pipeline.name + ": too much threadgroup memory");
+  const size_t memory =
+      std::accumulate(self->threadgroup_bytes.begin(), self->threadgroup_bytes.end(), pipeline.threadgroup_bytes);
+  if (memory > kMostThreadgroupMemory) {
+    misuse(pipeline.name + ": " + number(memory) + " bytes of threadgroup memory, the most are " +
+           number(kMostThreadgroupMemory));
+  }
   for (int i = 0; i <= pipeline.kernel->buffers; i++) {
     const Binding& one = self->bindings[static_cast<size_t>(i)];
     if (one.buffer == nullptr && one.bytes.empty()) {
@@ -213,9 +236,14 @@ void install_queue() {
     return queue;
   });
   method(
-      "MTLCommandQueue", "addResidencySet:", [](Queue*, SEL, ResidencySet*) {}, 15);
+      "MTLCommandQueue", "addResidencySet:",
+      [](Queue* self, SEL, ResidencySet* set) {
+        self->residency.try_emplace(set, Ref<ResidencySet>::take(set));
+      },
+      15);
   method(
-      "MTLCommandQueue", "removeResidencySet:", [](Queue*, SEL, ResidencySet*) {}, 15);
+      "MTLCommandQueue", "removeResidencySet:", [](Queue* self, SEL, ResidencySet* set) { self->residency.erase(set); },
+      15);
   method("MTLCommandQueue", "commandBuffer", [](Queue* self, SEL) {
     if (self->uncompleted >= kMostCommandBuffers)
       misuse("more than 64 command buffers under way: the queue would block");
@@ -245,6 +273,8 @@ void install_encoders() {
   method("MTLComputeCommandEncoder", "setBuffer:offset:atIndex:", set_buffer);
   method("MTLComputeCommandEncoder", "setBufferOffset:atIndex:", set_buffer_offset);
   method("MTLComputeCommandEncoder", "setBytes:length:atIndex:", set_bytes);
+  method("MTLComputeCommandEncoder", "setThreadgroupMemoryLength:atIndex:", set_threadgroup_memory_length);
+  method("MTLComputeCommandEncoder", "useResource:usage:", use_resource);
   method("MTLComputeCommandEncoder", "dispatchThreadgroups:threadsPerThreadgroup:", dispatch);
   method("MTLComputeCommandEncoder", "endEncoding", end_encoding);
   method("MTLBlitCommandEncoder", "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:", copy);

@@ -7,16 +7,25 @@
 
 #include "kernels/compat/dialect.h"
 #include "objects.h"
+#include "tests/kernels/msl_kernels.h"
 
 namespace fakemetal {
 namespace {
 
 constexpr uintptr_t kFailOnArchiveMiss = 4, kMathModeSafe = 0, kPrecise = 1, kLanguage31 = 0x30001;
+// Limits of the language and of all Apple GPUs.
+constexpr int kLastBuffer = 30, kMostThreads = 1024;
+constexpr size_t kMostThreadgroupMemory = 32768;
 constexpr const char* kArchiveHead = "fake Metal archive";
 
 std::map<std::string, int>& thread_limits() {
   static std::map<std::string, int> limits;
   return limits;
+}
+
+std::map<std::string, size_t>& threadgroup_memory() {
+  static std::map<std::string, size_t> bytes;
+  return bytes;
 }
 
 // The names of the functions that a source declares as kernels: "[[kernel, ...]] void NAME(" or "kernel void NAME(".
@@ -42,6 +51,17 @@ std::string at_line(const std::string& text, size_t position, const std::string&
   return "program_source:" + std::to_string(line) + ":1: error: " + words;
 }
 
+// A line for each attribute `word`(n) of the text whose number is above `most`.
+std::string above(const std::string& text, const std::string& word, int most) {
+  std::string log;
+  for (size_t at = text.find(word + "("); at != std::string::npos; at = text.find(word + "(", at + 1)) {
+    const int value = std::atoi(text.c_str() + at + word.size() + 1);  // 0: an expression
+    if (value <= most) continue;
+    log += at_line(text, at, word + " is " + std::to_string(value) + ", the most is " + std::to_string(most)) + "\n";
+  }
+  return log;
+}
+
 Library* new_library(Device*, SEL, String* source, CompileOptions* options, Error** error) {
   if (options == nullptr || options->fast) misuse("the kernels are compiled with fast math");
   if (options->language < kLanguage31) misuse("the kernels are compiled for a language without bfloat");
@@ -51,9 +71,10 @@ Library* new_library(Device*, SEL, String* source, CompileOptions* options, Erro
     if (std::count(text.begin(), text.end(), pair[0]) == std::count(text.begin(), text.end(), pair[1])) continue;
     log += at_line(text, text.size(), std::string("expected '") + pair[1] + "'") + "\n";
   }
+  log += above(text, "[[buffer", kLastBuffer) + above(text, "max_total_threads_per_threadgroup", kMostThreads);
   std::map<std::string, const Kernel*> kernels;
   for (const auto& [name, position] : kernels_named(text)) {
-    const Kernel* kernel = quire::emulator::find_kernel(name);
+    const Kernel* kernel = quire::kernels::find_msl_kernel(name);
     if (kernel == nullptr) log += at_line(text, position, "the emulator has no kernel '" + name + "'") + "\n";
     if (!kernels.emplace(name, kernel).second) log += at_line(text, position, "redefinition of '" + name + "'") + "\n";
   }
@@ -86,12 +107,22 @@ Pipeline* new_pipeline(Device*, SEL, PipelineDescriptor* descriptor, uintptr_t o
   } else {
     counters().pipelines++;
   }
+  int threads = function->kernel->max_threads;
+  size_t memory = function->kernel->threadgroup_bytes;
+  if (const auto set = thread_limits().find(function->name); set != thread_limits().end()) threads = set->second;
+  if (const auto set = threadgroup_memory().find(function->name); set != threadgroup_memory().end())
+    memory = set->second;
+  if (threads > kMostThreads || memory > kMostThreadgroupMemory || function->kernel->buffers > kLastBuffer) {
+    report(error, function->name + ": " + std::to_string(threads) + " threads in a threadgroup (the most are 1024), " +
+                      std::to_string(memory) + " bytes of threadgroup memory (32768), " +
+                      std::to_string(function->kernel->buffers + 1) + " buffers (31)");
+    return nullptr;
+  }
   auto* pipeline = make<Pipeline>("MTLComputePipelineState");
   pipeline->name = function->name;
   pipeline->kernel = function->kernel;
-  pipeline->most_threads = static_cast<size_t>(function->kernel->max_threads);
-  const auto limit = thread_limits().find(function->name);
-  if (limit != thread_limits().end()) pipeline->most_threads = static_cast<size_t>(limit->second);
+  pipeline->most_threads = static_cast<size_t>(threads);
+  pipeline->threadgroup_bytes = memory;
   return pipeline;
 }
 
@@ -182,6 +213,10 @@ void install_pipelines() {
 
 void set_thread_limit(const std::string& kernel, int threads) {
   thread_limits()[kernel] = threads;
+}
+
+void set_threadgroup_memory(const std::string& kernel, size_t bytes) {
+  threadgroup_memory()[kernel] = bytes;
 }
 
 void install_compiler() {

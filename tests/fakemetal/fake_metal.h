@@ -2,9 +2,8 @@
 // What tests can read from the fake of Metal and make it do.
 //
 // The fake behaves like Metal with API validation switched on: a misuse ends the program with a line that begins with
-// "fake Metal:". The kernels are those of the emulator's table, found by the names in the source that the driver
-// compiles; the program decides what the table holds (tests/kernels/msl_table.cc: the flattened Metal sources
-// themselves).
+// "fake Metal:". The kernels are those of the flattened Metal sources as the emulator runs them
+// (tests/kernels/msl_kernels.h), found by the names in the source that the driver compiles.
 //
 // Environment: FAKE_METAL_DEFER=1 runs committed work only when somebody waits for it, which is as late as a GPU could.
 // FAKE_METAL_MACOS=14 imitates an older system, whose objects lack what came later. At exit a line lists what is still
@@ -35,7 +34,9 @@ void fail_next_command(long code, const std::string& words);
 // Sets the device's recommendedMaxWorkingSetSize (2 GiB at the start), and the longest buffer that it allows.
 void set_working_set(size_t bytes);
 void set_longest_buffer(size_t bytes);
-// Pretends that this kernel needs so many registers that only `threads` threads fit.
+// Pretends that this kernel needs so many registers that only `threads` threads fit, or that it asks for so many.
 void set_thread_limit(const std::string& kernel, int threads);
+// Pretends that this kernel declares so many bytes of threadgroup memory.
+void set_threadgroup_memory(const std::string& kernel, size_t bytes);
 
 }  // namespace fakemetal

@@ -3,7 +3,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <cstring>
+#include <mutex>
 
 #include "backend/metal/metal_cores.h"
 #include "objects.h"
@@ -23,6 +26,43 @@ constexpr uintptr_t kApple1 = 1001, kApple7 = 1007;
 size_t working_set = size_t{2} << 30;
 size_t longest_buffer = size_t{1} << 30;
 
+// The buffers that exist, and those of them that nothing may touch at the moment.
+struct Buffers {
+  std::mutex mutex;
+  std::set<Buffer*> all;
+  std::atomic<const std::vector<Buffer*>*> closed = nullptr;
+};
+Buffers& buffers() {
+  static Buffers* const made = new Buffers;  // never destroyed: global objects may be released after main()
+  return *made;
+}
+std::atomic<const char*> running_kernel = nullptr;
+
+// A fault in the pages of a closed buffer gets its own message. All others are as they were without the fake.
+void at_fault(int signal, siginfo_t* info, void*) {
+  const auto* at = static_cast<const unsigned char*>(info->si_addr);
+  if (const std::vector<Buffer*>* closed = buffers().closed) {
+    for (const Buffer* one : *closed) {
+      if (at < one->contents || at >= one->contents + one->length) continue;
+      const char* kernel = running_kernel;
+      misuse(std::string(kernel == nullptr ? "a copy" : kernel) + ": touches a buffer of " +
+             std::to_string(one->length) + " bytes that is not resident: no encoder uses it, no residency set holds it");
+    }
+  }
+  std::signal(signal, SIG_DFL);
+}
+
+void watch_faults() {
+  static const bool done = [] {
+    struct sigaction action = {};
+    action.sa_sigaction = at_fault;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGSEGV, &action, nullptr);
+    return true;
+  }();
+  (void)done;
+}
+
 Buffer* new_buffer(Device* device, size_t length) {
   if (length == 0) misuse("a buffer of no bytes");
   if (length > longest_buffer) misuse("a buffer of " + std::to_string(length) + " bytes, longer than maxBufferLength");
@@ -34,6 +74,9 @@ Buffer* new_buffer(Device* device, size_t length) {
   buffer->contents = static_cast<unsigned char*>(pages);
   buffer->length = length;
   device->allocated += length;
+  watch_faults();
+  const std::lock_guard lock(buffers().mutex);
+  buffers().all.insert(buffer);
   return buffer;
 }
 
@@ -51,6 +94,7 @@ void install_device() {
     return new_buffer(self, length);
   });
   method("MTLBuffer", "contents", [](Buffer* self, SEL) -> void* { return self->contents; });
+  method("MTLBuffer", "gpuAddress", [](Buffer* self, SEL) { return reinterpret_cast<uint64_t>(self->contents); });
   method("MTLBuffer", "length", [](Buffer* self, SEL) -> uintptr_t { return self->length; });
 }
 
@@ -69,6 +113,7 @@ void install_residency() {
     std::erase_if(self->held, [one](const Ref<Object>& held) { return held.get() == one; });
   });
   method("MTLResidencySet", "commit", [](ResidencySet* self, SEL) {
+    self->resident = std::make_shared<std::set<Object*>>(self->allocations);
     counters().resident_bytes = 0;
     for (Object* one : self->allocations) counters().resident_bytes += static_cast<Buffer*>(one)->length;
   });
@@ -78,8 +123,32 @@ void install_residency() {
 }  // namespace
 
 Buffer::~Buffer() {
+  {
+    const std::lock_guard lock(buffers().mutex);
+    buffers().all.erase(this);
+  }
   device->allocated -= length;
   munmap(contents, length);
+}
+
+OnlyResident::OnlyResident(const CommandBuffer& command) {
+  const std::lock_guard lock(buffers().mutex);
+  for (Buffer* buffer : buffers().all) {
+    const bool resident = std::any_of(command.resident.begin(), command.resident.end(),
+                                      [buffer](const Resident& set) { return set->contains(buffer); });
+    if (resident || command.held.contains(buffer)) continue;
+    if (mprotect(buffer->contents, buffer->length, PROT_NONE) == 0) closed_.push_back(buffer);
+  }
+  buffers().closed = &closed_;
+}
+
+OnlyResident::~OnlyResident() {
+  buffers().closed = nullptr;
+  for (const Buffer* buffer : closed_) mprotect(buffer->contents, buffer->length, PROT_READ | PROT_WRITE);
+}
+
+void set_running_kernel(const char* name) {
+  running_kernel = name;
 }
 
 void set_working_set(size_t bytes) {

@@ -320,6 +320,15 @@ TEST_F(MetalDevice, KnowsHowManyThreadsAKernelMayHave) {
   fakemetal::set_thread_limit("copy_pages", 256);
 }
 
+TEST_F(MetalDevice, AKernelWithTooMuchThreadgroupMemoryIsNamed) {
+  fakemetal::set_threadgroup_memory("copy_pages", 40000);
+  const auto refused = device_->kernel("copy_pages");
+  fakemetal::set_threadgroup_memory("copy_pages", 16);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("could not compile the kernel copy_pages"));
+  EXPECT_THAT(refused.error().message, HasSubstr("40000 bytes of threadgroup memory"));
+}
+
 // Metal's compiler may give a kernel fewer threads than its source asks for: that is reported, and nothing runs wrong.
 TEST(MetalDeathTest, AnOpWhoseKernelGetsTooFewThreadsIsNamed) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";

@@ -45,13 +45,16 @@ class FakeMetal : public testing::Test {
   NS::SharedPtr<MTL::Buffer> buffer_ = NS::TransferPtr(device_->newBuffer(4096, MTL::ResourceStorageModeShared));
   GatherRowsParams params_{4, 4, 1, 4, 32};
 
-  NS::SharedPtr<MTL::ComputePipelineState> pipeline() {
+  NS::SharedPtr<MTL::ComputePipelineState> pipeline(std::string* log = nullptr) {
     const auto library = compile(device_.get(), kText, false, nullptr);
     auto descriptor = NS::TransferPtr(MTL::ComputePipelineDescriptor::alloc()->init());
     const auto function = NS::TransferPtr(library->newFunction(ns("gather_rows_f32")));
     descriptor->setComputeFunction(function.get());
-    return NS::TransferPtr(
-        device_->newComputePipelineState(descriptor.get(), MTL::PipelineOptionNone, nullptr, nullptr));
+    NS::Error* error = nullptr;
+    auto made =
+        NS::TransferPtr(device_->newComputePipelineState(descriptor.get(), MTL::PipelineOptionNone, nullptr, &error));
+    if (error != nullptr && log != nullptr) *log = error->localizedDescription()->utf8String();
+    return made;
   }
 
   // An encoder in which everything is bound except the buffers from index `bound` on.
@@ -95,6 +98,74 @@ TEST_F(FakeMetal, RefusesADispatchThatLacksSomething) {
   EXPECT_DEATH(small->dispatchThreadgroups(one, group), "8 are bound");
   bare->endEncoding();
   small->endEncoding();
+}
+
+TEST_F(FakeMetal, RefusesMoreThanAGpuHas) {
+  const auto refusal = [&](const char* text) {
+    std::string log;
+    EXPECT_FALSE(static_cast<bool>(compile(device_.get(), text, false, &log)));
+    return log;
+  };
+  EXPECT_THAT(refusal("[[kernel, max_total_threads_per_threadgroup(1056)]] void gather_rows_f32( int p) {}"),
+              testing::HasSubstr("max_total_threads_per_threadgroup is 1056, the most is 1024"));
+  EXPECT_THAT(refusal("[[kernel]] void gather_rows_f32( device int* p [[buffer(31)]]) {}"),
+              testing::HasSubstr("buffer is 31, the most is 30"));
+  std::string log;
+  fakemetal::set_thread_limit("gather_rows_f32", 1056);
+  EXPECT_FALSE(static_cast<bool>(pipeline(&log)));
+  EXPECT_THAT(log, testing::HasSubstr("1056 threads in a threadgroup (the most are 1024)"));
+  fakemetal::set_thread_limit("gather_rows_f32", 256);
+  fakemetal::set_threadgroup_memory("gather_rows_f32", 32784);
+  EXPECT_FALSE(static_cast<bool>(pipeline(&log)));
+  EXPECT_THAT(log, testing::HasSubstr("32784 bytes of threadgroup memory"));
+  fakemetal::set_threadgroup_memory("gather_rows_f32", 32768);
+  EXPECT_TRUE(static_cast<bool>(pipeline()));
+  // What an encoder adds counts, too.
+  const MTL::Size one(1, 1, 1), group(32, 1, 1);
+  fakemetal::set_threadgroup_memory("gather_rows_f32", 16384);
+  auto* encoder = ready(queue_->commandBuffer());
+  EXPECT_DEATH(encoder->setThreadgroupMemoryLength(20, 0), "no multiple of 16");
+  encoder->setThreadgroupMemoryLength(8192, 0);
+  encoder->setThreadgroupMemoryLength(8208, 1);
+  EXPECT_DEATH(encoder->dispatchThreadgroups(one, group), "32784 bytes of threadgroup memory, the most are 32768");
+  encoder->setThreadgroupMemoryLength(8192, 1);
+  encoder->dispatchThreadgroups(one, group);
+  encoder->endEncoding();
+  fakemetal::set_threadgroup_memory("gather_rows_f32", 16);
+}
+
+// A kernel reaches a buffer that is not bound, by an address: here the row's number leads from one buffer to another.
+TEST_F(FakeMetal, RefusesBuffersThatAreNotResident) {
+  auto hidden = NS::TransferPtr(device_->newBuffer(4096, MTL::ResourceStorageModeShared));
+  static_cast<float*>(hidden->contents())[0] = 5;
+  auto* values = static_cast<float*>(buffer_->contents());
+  const auto bytes = static_cast<int64_t>(hidden->gpuAddress() - buffer_->gpuAddress());
+  reinterpret_cast<int*>(values)[512] = static_cast<int>(bytes / 16);  // a row is 4 floats
+  const auto run = [&](bool used) {
+    values[0] = 0;
+    auto* command = queue_->commandBuffer();
+    auto* encoder = ready(command);
+    encoder->setBufferOffset(2048, 3);
+    if (used) encoder->useResource(hidden.get(), MTL::ResourceUsageRead);
+    encoder->dispatchThreadgroups(MTL::Size(1, 1, 1), MTL::Size(32, 1, 1));
+    encoder->endEncoding();
+    command->commit();
+    command->waitUntilCompleted();
+    return values[0];
+  };
+  const char* const words = "gather_rows_f32: touches a buffer of 4096 bytes that is not resident";
+  EXPECT_DEATH(run(false), words);
+  EXPECT_EQ(run(true), 5);
+  EXPECT_DEATH(run(false), words) << "only that command buffer used it";
+  auto descriptor = NS::TransferPtr(MTL::ResidencySetDescriptor::alloc()->init());
+  auto set = NS::TransferPtr(device_->newResidencySet(descriptor.get(), nullptr));
+  set->addAllocation(hidden.get());
+  queue_->addResidencySet(set.get());
+  EXPECT_DEATH(run(false), words) << "the set is not committed";
+  set->commit();
+  EXPECT_EQ(run(false), 5);
+  queue_->removeResidencySet(set.get());
+  EXPECT_DEATH(run(false), words) << "the queue does not have the set any more";
 }
 
 TEST_F(FakeMetal, RefusesBadBindings) {

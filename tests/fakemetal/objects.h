@@ -100,11 +100,14 @@ struct Pipeline : Object {
   std::string name;
   const Kernel* kernel = nullptr;
   size_t most_threads = 0;
+  size_t threadgroup_bytes = 0;  // that the kernel itself declares
 };
 
+using Resident = std::shared_ptr<const std::set<Object*>>;
 struct ResidencySet : Object {
   std::set<Object*> allocations;  // kept alive by the entries of `held`
   std::vector<Ref<Object>> held;
+  Resident resident = std::make_shared<std::set<Object*>>();  // the allocations as of the last commit
 };
 
 enum Status : uintptr_t { kNotEnqueued = 0, kCommitted = 2, kCompleted = 4, kFailed = 5 };
@@ -112,6 +115,7 @@ enum Status : uintptr_t { kNotEnqueued = 0, kCommitted = 2, kCompleted = 4, kFai
 struct Queue : Object {
   Ref<Device> device;
   long uncompleted = 0;  // command buffers handed out and not completed
+  std::map<ResidencySet*, Ref<ResidencySet>> residency;
 };
 struct CommandBuffer : Object {
   Ref<Queue> queue;
@@ -119,6 +123,7 @@ struct CommandBuffer : Object {
   bool encoding = false;
   std::vector<std::function<void()>> work;
   std::map<Object*, Ref<Object>> held;  // everything that the work uses
+  std::vector<Resident> resident;       // what the queue's residency sets held when it was committed
   Ref<Error> error;
   ~CommandBuffer();
 };
@@ -135,8 +140,24 @@ struct Binding {
 struct ComputeEncoder : Encoder {
   Pipeline* pipeline = nullptr;  // held by the command buffer
   std::array<Binding, 31> bindings;
+  std::array<size_t, 31> threadgroup_bytes{};  // of setThreadgroupMemoryLength
 };
 struct BlitEncoder : Encoder {};
+
+// While it lives, only the buffers that the command may use can be read and written: those that its encoders were given
+// and those of the queue's residency sets. Any other access ends the program, whatever address the kernel took it from.
+class OnlyResident {
+ public:
+  explicit OnlyResident(const CommandBuffer& command);
+  ~OnlyResident();
+  OnlyResident(const OnlyResident&) = delete;
+  OnlyResident& operator=(const OnlyResident&) = delete;
+
+ private:
+  std::vector<Buffer*> closed_;
+};
+// The name of the kernel that runs, for the message of such an access; null after it.
+void set_running_kernel(const char* name);
 
 // The declarations of metal-cpp.
 struct __attribute__((packed)) Size {

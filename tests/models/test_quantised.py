@@ -4,11 +4,12 @@ same weights stored as floats. The formats are described in docs/quantised-check
 
 import json
 import struct
+import subprocess
 
 import numpy as np
 import pytest
 
-from models import run_logits
+from models import QUIRE, clean_environment, run_logits
 from tools.goldens import cases, export
 
 CASE = "llama-wide"  # rows of 256 and 512
@@ -228,3 +229,21 @@ def test_gpt_oss_takes_mxfp4_experts(tmp_path):
     ours = run_logits(tmp_path / "quantised", PROMPTS, tmp_path, "--dtype", "float32")
     for want, got in zip(exact, ours, strict=True):
         assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
+
+
+def test_random_weights_have_the_type_of_the_configs_experts(tmp_path):
+    """GPT-OSS by config.json alone: its experts are in MXFP4, as in the published folder, except with --dtype float32."""
+    settings = {"quantization_config": {"quant_method": "mxfp4"}}
+
+    def weights(dtype: str, more: dict) -> int:
+        (tmp_path / "config.json").write_text(json.dumps({**config("gpt-oss"), **more}))
+        done = subprocess.run([QUIRE, "bench", "latency", "--model", str(tmp_path), "--load-format", "dummy", "--dtype", dtype, "--device", "cpu",
+                               "--batch-size", "1", "--input-len", "3", "--output-len", "2", "--num-iters", "1", "--num-iters-warmup", "0",
+                               "--max-model-len", "64", "--json"], capture_output=True, text=True, env=clean_environment())
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])["weights_bytes"]
+
+    experts = 4 * 6 * 3 * 96 * 64  # layers, experts, gate and up and down
+    saved = weights("bfloat16", {}) - weights("bfloat16", settings)
+    assert saved == pytest.approx(experts * (2 - 17 / 32), rel=0.05)
+    assert weights("float32", {}) == weights("float32", settings)

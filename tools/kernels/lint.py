@@ -5,7 +5,8 @@
 Three looks at each file, which must stand in src/kernels (or use its headers):
 - clang compiles it as C++ for OpenCL, whose address spaces are Metal's; its errors and warnings count.
 - The syntax tree that clang prints is searched for what only that dialect allows: pointers that fell into the generic
-  address space, recursion, lambdas, static members, program-scope variables, virtual functions, if constexpr, goto.
+  address space, recursion, lambdas, static members, program-scope variables, virtual functions, if constexpr, goto,
+  constants that are indexed by a value known only at run time.
 - The text is searched for words of one GPU's own language and for functions that the dialect does not have.
 
 Exit status: 0 clean, 1 findings, 77 no clang that can do it (tests skip).
@@ -71,6 +72,21 @@ def files_of(path, source, seen):
                 break
 
 
+# What an index known at compile time is made of. Calls, variables and loads are not among it.
+CONSTANT_PARTS = {"IntegerLiteral", "CharacterLiteral", "ConstantExpr", "ParenExpr", "ImplicitCastExpr", "CStyleCastExpr",
+                  "CXXStaticCastExpr", "CXXFunctionalCastExpr", "BinaryOperator", "UnaryOperator", "SubstNonTypeTemplateParmExpr",
+                  "UnaryExprOrTypeTraitExpr", "DeclRefExpr", "NonTypeTemplateParmDecl"}
+
+
+def is_constant(node):
+    """Whether an expression is known when the kernel is compiled: literals, enumerators, template arguments, and sums of them."""
+    if node.get("kind") not in CONSTANT_PARTS:
+        return False
+    if node["kind"] == "DeclRefExpr":
+        return node.get("referencedDecl", {}).get("kind") in ("EnumConstantDecl", "NonTypeTemplateParmDecl")
+    return all(is_constant(child) for child in node.get("inner", ()))
+
+
 class Tree:
     """Walks clang's syntax tree once."""
 
@@ -134,6 +150,7 @@ class Tree:
             copies = any(parent.get("kind") in ("CXXConstructExpr", "CXXOperatorCallExpr") for parent in parents[-3:])
             if re.search(r"__(global|local|constant)\b", source) and not copies:
                 self.find(here, "a `%s` is used without its address space (a method of it, or an unqualified reference)" % source)
+        self.look_at_index(kind, node, qualified, here)
         if kind == "LambdaExpr":
             self.find(here, "a lambda: Metal has none")
         if kind == "IfStmt" and node.get("isConstexpr"):
@@ -148,6 +165,25 @@ class Tree:
             target = node.get("referencedDecl", {}).get("id") or node.get("referencedMemberDecl")
             if target:
                 self.calls[function].add(self.first.get(target, target))
+
+    def look_at_index(self, kind, node, qualified, here):
+        """Finds constants (parameters, tables) that are indexed by a value known only at run time.
+
+        An Apple GPU loads the constants of a launch into registers that all threads share, before the first instruction
+        runs, but only those whose addresses are known when the kernel is compiled. An index that is not keeps the whole
+        array in memory: every thread then loads its element with a latency of hundreds of cycles, lanes with different
+        indices are served one cache line after another, and if the compiler copies the array to the thread's own memory
+        instead, it costs registers or spills. Values that depend on an index belong into a DEVICE buffer or threadgroup
+        memory, where such loads are expected, or into a switch over a few members.
+        """
+        if "__constant" not in qualified:
+            return
+        inner = node.get("inner", ())
+        dynamic = kind == "ArraySubscriptExpr" and len(inner) == 2 and not is_constant(inner[1])
+        moved = kind in ("BinaryOperator", "CompoundAssignOperator", "UnaryOperator") and qualified.rstrip().endswith("*") and \
+            node.get("opcode") in ("+", "-", "+=", "-=", "++", "--") and not all(map(is_constant, inner[1:] or [{}]))
+        if dynamic or moved:
+            self.find(here, "a constant is indexed at run time: Apple GPUs then read it from memory, thread by thread; pass a buffer")
 
     def recursion(self):
         """Finds functions that can call themselves."""

@@ -54,9 +54,12 @@ struct ExpertSource {
   Part gate = Part::kExpertGate, up = Part::kExpertUp, down = Part::kExpertDown;
 };
 
-// GPT-OSS: [experts, in, out], with gate and up interleaved.
+// GPT-OSS: [experts, in, out], with gate and up interleaved. Random weights get the type that the config names.
 Status load_transposed_experts(Loader& loader, int64_t index, MoeWeights& out) {
   const MoeConfig& c = loader.config().moe;
+  const ModelFiles& files = loader.files();
+  const bool fp4 =
+      files.source->is_dummy() && files.scheme.method == weights::QuantMethod::kMxfp4 && loader.dtype() != DType::kF32;
   const int64_t hidden = loader.config().hidden;
   const auto load = [&](Part part, int64_t n, int64_t k, bool interleaved, ExpertMatrices& to) -> Status {
     QUIRE_ASSIGN(const weights::TensorRef* tensor, loader.require(loader.name(part, index), {c.experts, k, n}));
@@ -71,7 +74,8 @@ Status load_transposed_experts(Loader& loader, int64_t index, MoeWeights& out) {
           }
         }
       };
-      QUIRE_ASSIGN(Packed packed, loader.from_columns(n, k, loader.narrowed(tensor->dtype), read));
+      const DType type = fp4 && k % 32 == 0 ? DType::kMXFP4 : loader.narrowed(tensor->dtype);
+      QUIRE_ASSIGN(Packed packed, loader.from_columns(n, k, type, read));
       to.matrices.push_back(std::move(packed));
     }
     loader.finished(*tensor);

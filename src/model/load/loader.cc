@@ -101,6 +101,7 @@ int64_t rows_per_block(int64_t k) {
 }
 
 void narrow_row(const float* from, DType type, std::byte* to, int64_t count) {
+  if (is_quantised(type)) return weights::quantise_row(type, from, to, count);
   if (type == DType::kF32) {
     std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
     return;
@@ -205,9 +206,9 @@ Result<Packed> Loader::pack_owned(std::vector<std::byte> bytes, int64_t n, int64
 }
 
 Result<Packed> Loader::from_columns(int64_t n, int64_t k, DType type, const ReadColumns& read) {
-  const int64_t row = row_bytes(type, k), element = row / k;
+  const int64_t row = row_bytes(type, k);
   std::vector<std::byte> bytes(static_cast<size_t>(n * row));
-  // A few columns at a time, so that they become short runs of each row.
+  // A few columns at a time, so that they become short runs of each row: one block, if the type has blocks.
   constexpr int64_t kColumns = 32;
   parallel_blocks(k, kColumns, [&](int64_t begin, int64_t end) {
     std::vector<float> columns(static_cast<size_t>(kColumns * n));
@@ -215,7 +216,7 @@ Result<Packed> Loader::from_columns(int64_t n, int64_t k, DType type, const Read
     read(begin, end, columns.data());
     for (int64_t r = 0; r < n; ++r) {
       for (int64_t i = 0; i < end - begin; ++i) run[static_cast<size_t>(i)] = columns[static_cast<size_t>(i * n + r)];
-      narrow_row(run.data(), type, bytes.data() + r * row + begin * element, end - begin);
+      narrow_row(run.data(), type, bytes.data() + r * row + row_bytes(type, begin), end - begin);
     }
   });
   return pack_owned(std::move(bytes), n, k, type);

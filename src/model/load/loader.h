@@ -91,7 +91,7 @@ class Loader {
   Result<Packed> pack(std::vector<Rows> rows);
   Result<Packed> from_floats(std::vector<float> values, int64_t n, int64_t k, DType type);
   // A matrix [n, k] that is stored by columns: `read` writes columns [begin, end) one after the other, n floats each.
-  // Several threads may call it at once.
+  // Several threads may call it at once. `type` is a plain one, or one with blocks of 32 elements.
   using ReadColumns = std::function<void(int64_t begin, int64_t end, float* to)>;
   Result<Packed> from_columns(int64_t n, int64_t k, DType type, const ReadColumns& read);
 
