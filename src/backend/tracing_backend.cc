@@ -40,6 +40,11 @@ std::string shape_of(const LinearArgs& args, bool) {
   const PackedMatrix& w = *args.weight;
   return text("%lld rows %lldx%lld %s", ll(args.x.rows), ll(w.n()), ll(w.k()), name(w.dtype()));
 }
+std::string shape_of(const LinearHeadsArgs& args, bool) {
+  const PackedMatrix& w = *args.weight;
+  return text("%lld rows %lld heads %lldx%lld %s", ll(args.x.rows), ll(args.heads), ll(args.n), ll(w.k()),
+              name(w.dtype()));
+}
 std::string shape_of(const ReshapeAndCacheArgs& args, bool) {
   return text("%lldx%lld %s", ll(args.k.rows), ll(args.k.cols), name(args.kv.dtype));
 }

@@ -35,6 +35,7 @@
   X(gather, GatherArgs)                 \
   X(gather_columns, GatherColumnsArgs)  \
   X(linear, LinearArgs)                 \
+  X(linear_heads, LinearHeadsArgs)      \
   X(attention, AttentionArgs)           \
   X(gated_delta_net, GatedDeltaNetArgs) \
   X(mamba2, Mamba2Args)                 \

@@ -151,6 +151,16 @@ void linears(Cases& cases, DType t) {
       return all;
     });
   }
+  cases.add("linear_heads", type_name(t) + " x " + type_name(t), t, [t](SelftestSide& s) {
+    constexpr int64_t kHeads = 3, kN = 48, kK = 64;
+    const auto w = packed(s, cases::random_weight_of(t, kHeads * kN, kK, 12));
+    const Tensor x = s.random(70, kHeads * (kK + 16), 1), out = s.room(70, kHeads * kN), one = s.room(1, kHeads * kN);
+    s.go([&](Backend& b) { b.linear_heads({x, w.get(), kHeads, kN, out}); });
+    s.go([&](Backend& b) { b.linear_heads({x.first_rows(1), w.get(), kHeads, kN, one}); });
+    const std::vector<float> all = s.read(out);
+    s.expect_same(s.read(one), std::vector<float>(all.begin(), all.begin() + one.cols), "a row alone has other bits");
+    return all;
+  });
   cases.add("linear, gated", type_name(t) + " x " + type_name(t), t, [t](SelftestSide& s) {
     const auto w = packed(s, cases::random_weight_of(t, 96, 128, 8));
     const Tensor x = s.random(5, 128, 1, 0.2f), out = s.room(5, 48), both = s.room(5, 96);
