@@ -125,6 +125,9 @@ class Backend {
   virtual bool joins_qkv(const QkvToCacheArgs&) const {
     return false;
   }  // qkv_to_cache()
+  virtual bool joins_mla(const MlaToCacheArgs&) const {
+    return false;
+  }  // mla_to_cache()
 
   // Sampling in the backend's memory (ops/sampling.h), if samples(). Call prepare_sampling() once, with the most rows
   // of a step and of one call of sample(). In a step: call sample() for its rows, then finish_samples(), which starts

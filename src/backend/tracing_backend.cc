@@ -51,6 +51,9 @@ std::string shape_of(const ReshapeAndCacheArgs& args, bool) {
 std::string shape_of(const QkvToCacheArgs& args, bool) {
   return text("%lldx%lld %s", ll(args.q.rows), ll(args.q.cols), name(args.kv.dtype));
 }
+std::string shape_of(const MlaToCacheArgs& args, bool) {
+  return text("%lldx%lld %s", ll(args.q.rows), ll(args.q.cols), name(args.kv.dtype));
+}
 std::string shape_of(const AttentionArgs& args, bool host_memory) {
   int64_t positions = 0;
   if (host_memory) positions = std::accumulate(args.context_lens.begin(), args.context_lens.end(), positions);
@@ -132,6 +135,9 @@ class TracingBackend final : public Backend {
   }
   bool joins_qkv(const QkvToCacheArgs& args) const override {
     return inner_->joins_qkv(args);
+  }
+  bool joins_mla(const MlaToCacheArgs& args) const override {
+    return inner_->joins_mla(args);
   }
 
   bool samples() const override {

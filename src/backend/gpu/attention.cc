@@ -282,6 +282,33 @@ void GpuBackend::qkv_to_cache(const QkvToCacheArgs& args) {
          {grid_div(int64_t{p.tokens} * (p.heads + 2 * p.kv.kv_heads), kCacheRows)}, 32 * kCacheRows);
 }
 
+// A simdgroup holds the latent vector and its key in registers.
+bool GpuBackend::joins_mla(const MlaToCacheArgs& args) const {
+  return args.kv.head_dim <= kAttentionMaxDim;
+}
+
+void GpuBackend::mla_to_cache(const MlaToCacheArgs& args) {
+  const KvLayer& kv = args.kv;
+  check(args);
+  QUIRE_CHECK(joins_mla(args));
+  if (args.q.rows == 0) return;
+  MlaToCacheParams p = {};
+  p.kv = pages_of(kv);
+  p.q_stride = args.q.stride;
+  p.latent_stride = args.latent.stride;
+  p.q_latent_stride = args.q_latent.stride;
+  p.tokens = static_cast<int>(args.q.rows);
+  p.heads = static_cast<int>(args.num_heads);
+  p.q_head = static_cast<int>(args.q.cols / args.num_heads);
+  p.rot_dim = static_cast<int>(args.rot_dim);
+  p.interleaved = args.interleaved;
+  p.eps = args.eps;
+  launch({KernelId::kMlaToCache, args.q.dtype}, p,
+         {args.q_latent.data, args.q.data, args.latent.data, kv.pages, args.slot_mapping.data(), args.positions.data(),
+          args.norm, args.cos_table, args.sin_table},
+         {grid_div(int64_t{p.tokens} * (1 + p.heads), kCacheRows)}, 32 * kCacheRows);
+}
+
 // Where every sequence has one token, grids depend only on the number of sequences and the width of the block tables,
 // so that a recorded step serves every context that fits the tables.
 void GpuBackend::attention(const AttentionArgs& args) {

@@ -47,6 +47,7 @@
   X(MoeCombine, "moe_combine_#", kAnyType, MoeCombineParams)                   \
   X(ReshapeAndCache, "reshape_and_cache_#", kAnyType, CacheParams)             \
   X(QkvToCache, "qkv_to_cache_#", kAnyType, QkvToCacheParams)                  \
+  X(MlaToCache, "mla_to_cache_#", kAnyType, MlaToCacheParams)                  \
   X(AttentionF32, "attention_#", kF32Only, AttentionParams)                    \
   X(AttentionD128, "attention_#_d128", k16Bits, AttentionParams)               \
   X(AttentionD256, "attention_#_d256", k16Bits, AttentionParams)               \

@@ -135,6 +135,31 @@ void reserve(const DecoderModel& model, const LayerConfig&, int64_t tokens, Scra
   take_scratch(model, tokens, scratch);
 }
 
+// Norm, rotation and the write to pages in one op, if the backend has it.
+bool joined_cache(const DecoderModel& model, const LayerContext& layer, const MlaScratch& s) {
+  const DecoderConfig& config = model.config();
+  if (config.norm_kind != NormKind::kRms) return false;
+  const RopeConfig& rope = model.rope_config(layer.config.rope);
+  const RopeTable& table = model.rope_table(layer.config.rope);
+  MlaToCacheArgs args;
+  args.q = s.q;
+  args.latent = s.kv;
+  args.q_latent = s.q_latent;
+  args.num_heads = config.heads;
+  args.norm = layer.weights.mla.kv_norm.weight.data();
+  args.eps = config.norm_eps;
+  args.rot_dim = rope.rot_dim;
+  args.interleaved = rope.interleaved;
+  args.cos_table = table.cosines();
+  args.sin_table = table.sines();
+  args.positions = model.step().positions;
+  args.slot_mapping = model.group(layer).slot_mapping;
+  args.kv = layer.kv.layer(layer.index);
+  if (!model.backend().joins_mla(args)) return false;
+  model.backend().mla_to_cache(args);
+  return true;
+}
+
 // Writes the latent vectors and their keys to pages, and the rotated ends of queries to q_latent.
 void write_cache(DecoderModel& model, const LayerContext& layer, const MlaScratch& s) {
   const MlaConfig& c = model.config().mla;
@@ -161,7 +186,7 @@ bool run(DecoderModel& model, const LayerContext& layer, const LayerInput& input
   }
   weights.q.run(backend, c.q_rank > 0 ? s.q_a : x, s.q);
   weights.kv_a.run(backend, x, s.kv);
-  write_cache(model, layer, s);
+  if (!joined_cache(model, layer, s)) write_cache(model, layer, s);
   backend.linear_heads({s.q, weights.k_up.get(), heads, c.kv_rank, s.q_latent});
   backend.attention(model.attention_args(layer, s.q_latent, s.out_latent));
   backend.linear_heads({s.out_latent, weights.v_up.get(), heads, c.v_dim, s.out});
