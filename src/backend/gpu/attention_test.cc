@@ -169,6 +169,16 @@ std::vector<TypedCase> cases() {
   more(all_see, DType::kBF16);
   more({"over_splits_d144_f16", 1, 1, 144, 16, DType::kF16, true, {{40, 1050}}}, DType::kF16);
   more({"over_splits_d256_bf16", 2, 1, 256, 16, DType::kBF16, true, {{1, 1030}, {20, 1027}}}, DType::kBF16);
+  // MLA's few rows have launches of their own for scores and values.
+  AttentionCase latent = {"over_splits_mla_bf16", 4, 1, 88, 16, DType::kBF16, true, over};
+  latent.v_head_dim = 72;
+  latent.v_in_k = true;
+  more(latent, DType::kBF16);
+  latent.name = "over_splits_mla_window_i8";
+  latent.dtype = DType::kI8;
+  latent.window = 1000;
+  latent.sinks = true;
+  more(latent, DType::kF16);
   const std::vector<cpu::AttentionSequence> few = {{1, 150}, {9, 70}};
   more({"pages_f16_of_bf16", 4, 2, 64, 16, DType::kF16, true, few}, DType::kBF16);
   more({"pages_f32_of_f16", 4, 2, 40, 16, DType::kF32, true, few}, DType::kF16);

@@ -54,6 +54,8 @@
   X(AttentionD576, "attention_#_d576", k16Bits, AttentionParams)               \
   X(AttentionRowsD64, "attention_rows_#_d64", k16Bits, AttentionParams)        \
   X(AttentionRowsD128, "attention_rows_#_d128", k16Bits, AttentionParams)      \
+  X(AttentionScores, "attention_scores_#", k16Bits, AttentionParams)           \
+  X(AttentionValues, "attention_values_#", k16Bits, AttentionParams)           \
   X(AttentionMerge, "attention_merge_#", kAnyType, AttentionParams)            \
   X(StatePrepare, "state_prepare_#", kAnyType, StateParams)                    \
   X(GatedDeltaNetR128, "gated_delta_net_r128", kNoType, StateParams)           \

@@ -72,6 +72,7 @@ WorkspaceLimits DecoderModel::workspace_limits(const BatchLimits& limits) const 
     if (layer.kind == kv::CacheKind::kState || layer.kind == kv::CacheKind::kNone) continue;
     out.heads = config_.heads;
     out.head_dim = std::max({out.head_dim, layer.head_dim, layer.v_head_dim});
+    out.v_in_k = out.v_in_k || layer.v_in_k;
   }
   weights_.per_layer_projection.measure(out);
   for_each_weight(weights_.layers, [&](const auto& weight) {
