@@ -44,6 +44,7 @@ struct WorkspaceLimits {
   size_t staged_bytes = 0, staged_arrays = 0;   // as for reserve_stage()
   DType activation = DType::kF32;               // the type that products and attention run in
   int64_t heads = 0, head_dim = 0;              // query heads; the largest head of K or V
+  bool v_in_k = false;                          // of a layer (KvLayer::v_in_k)
   int64_t out_columns = 0;                      // of the widest product except the LM head
   int64_t reordered_columns = 0;                // of the widest x whose columns a product reorders
   int64_t quantised_columns = 0;                // the largest K of a product whose weight has another type
@@ -128,6 +129,9 @@ class Backend {
   virtual bool joins_moe(int64_t /*rows*/, int64_t /*k*/) const {
     return false;
   }  // moe_block(), for k choices of each row
+  virtual bool joins_mla(const MlaToCacheArgs&) const {
+    return false;
+  }  // mla_to_cache()
 
   // Sampling in the backend's memory (ops/sampling.h), if samples(). Call prepare_sampling() once, with the most rows
   // of a step and of one call of sample(). In a step: call sample() for its rows, then finish_samples(), which starts

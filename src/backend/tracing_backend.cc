@@ -40,10 +40,18 @@ std::string shape_of(const LinearArgs& args, bool) {
   const PackedMatrix& w = *args.weight;
   return text("%lld rows %lldx%lld %s", ll(args.x.rows), ll(w.n()), ll(w.k()), name(w.dtype()));
 }
+std::string shape_of(const LinearHeadsArgs& args, bool) {
+  const PackedMatrix& w = *args.weight;
+  return text("%lld rows %lld heads %lldx%lld %s", ll(args.x.rows), ll(args.heads), ll(args.n), ll(w.k()),
+              name(w.dtype()));
+}
 std::string shape_of(const ReshapeAndCacheArgs& args, bool) {
   return text("%lldx%lld %s", ll(args.k.rows), ll(args.k.cols), name(args.kv.dtype));
 }
 std::string shape_of(const QkvToCacheArgs& args, bool) {
+  return text("%lldx%lld %s", ll(args.q.rows), ll(args.q.cols), name(args.kv.dtype));
+}
+std::string shape_of(const MlaToCacheArgs& args, bool) {
   return text("%lldx%lld %s", ll(args.q.rows), ll(args.q.cols), name(args.kv.dtype));
 }
 std::string shape_of(const AttentionArgs& args, bool host_memory) {
@@ -133,6 +141,9 @@ class TracingBackend final : public Backend {
   }
   bool joins_moe(int64_t rows, int64_t k) const override {
     return inner_->joins_moe(rows, k);
+  }
+  bool joins_mla(const MlaToCacheArgs& args) const override {
+    return inner_->joins_mla(args);
   }
 
   bool samples() const override {

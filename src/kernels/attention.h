@@ -5,6 +5,10 @@
 // the output. K and V are loaded in chunks of 64 dims, so that threadgroup memory does not grow with the head size.
 // Either each split has a threadgroup of its own (and attention_merge combines them), or one threadgroup takes all
 // splits in turn; the arithmetic is the same. attention_common.h describes it.
+//
+// MLA has many heads of queries and one large head of K and V, so a step of few tokens has few such threadgroups. It
+// gets two launches with more of them: one computes the scores of each tile of positions (attention_scores), the other
+// the softmax and 64 dims of the output of each split (attention_values).
 #pragma once
 
 #include "kernels/attention_common.h"
@@ -29,6 +33,16 @@ struct Attention16 {
     float a[2];                // the factor of the current tile
     float all_m[2], all_l[2];  // of the earlier splits, merged
   };
+  static FN void begin_rows(Ctx c, CONSTANT const AttentionParams& p, THREAD const AttentionWork& w,
+                            THREAD Lane& lane) {
+    UNROLL for (int h = 0; h < 2; h++) {
+      lane.row[h] = attention_row(p, w, w.token, acc_row(h * 4, c.lane));
+      lane.m[h] = lane.all_m[h] = attention_min_score();
+      lane.l[h] = lane.all_l[h] = 0.0f;
+      lane.a[h] = 1.0f;
+    }
+  }
+
   // Waits for the next chunk and returns the stage that it is in; with two stages it also starts loading the one after
   // it.
   static FN int wait_chunk(CONSTANT const AttentionParams& p, THREAD const AttentionWork& w,
@@ -129,9 +143,10 @@ struct Attention16 {
     UNROLL for (int i = 0; i < 8; i++) acc_set(acc, i, acc_get(acc, i) * by[i >> 2]);
   }
 
-  // The end of a split: merges it with the earlier ones, and writes the state to scratch, or the result to out.
+  // The end of a split: merges it with the earlier ones, and writes the state to scratch, or the result to out. The
+  // threadgroup has the chunks of V from `first_chunk` on.
   static FN void end_split(Ctx c, CONSTANT const AttentionParams& p, THREAD Lane& lane, THREAD Acc16* o, bool first,
-                           bool last, DEVICE float* slot, DEVICE T* out, DEVICE const float* sinks) {
+                           bool last, DEVICE float* slot, DEVICE T* out, DEVICE const float* sinks, int first_chunk) {
     float left[2], right[2];
     UNROLL for (int h = 0; h < 2; h++) {
       const float l = row_sum(lane.l[h]);
@@ -150,17 +165,17 @@ struct Attention16 {
       if (lane.row[h].active != 0) {
         if (last) {
           lane.a[h] = attention_sink(p, sinks, lane.row[h].head, lane.all_m[h], lane.all_l[h]);
-        } else if (c.sg == 0 && acc_t(c.lane) == 0) {
+        } else if (c.sg == 0 && acc_t(c.lane) == 0 && first_chunk == 0) {
           slot[acc_row(h * 4, c.lane)] = lane.all_m[h];
           slot[p.partial_rows + acc_row(h * 4, c.lane)] = lane.all_l[h];
         }
       }
     }
     UNROLL for (int n = 0; n < kChunks; n++) {
-      if (n < p.v_chunks) {
+      if (first_chunk + n < p.v_chunks) {
         UNROLL for (int i = 0; i < 8; i++) {
           const int h = i >> 2, row = acc_row(i, c.lane);
-          const int d = n * kChunkDims + (int)c.sg * 16 + acc_col(i, c.lane);
+          const int d = (first_chunk + n) * kChunkDims + (int)c.sg * 16 + acc_col(i, c.lane);
           DEVICE float* kept = slot + 2 * p.partial_rows + (i64)row * p.partial_dim + d;
           if (lane.row[h].active != 0 && d < p.kv.v_dim) {
             float x = acc_get(o[n], i);
@@ -196,12 +211,7 @@ struct Attention16 {
     DEVICE const int* table = tables + (i64)w.seq * p.max_blocks;
 
     Lane lane;
-    UNROLL for (int h = 0; h < 2; h++) {
-      lane.row[h] = attention_row(p, w, w.token, acc_row(h * 4, c.lane));
-      lane.m[h] = lane.all_m[h] = attention_min_score();
-      lane.l[h] = lane.all_l[h] = 0.0f;
-      lane.a[h] = 1.0f;
-    }
+    begin_rows(c, p, w, lane);
     Acc16 o[kChunks];
     UNROLL for (int n = 0; n < kChunks; n++) acc_zero(o[n]);
 
@@ -231,10 +241,141 @@ struct Attention16 {
       n = 0;
       const bool ends = tile + kAttentionPositions >= s.high;
       if (ends || (tile + kAttentionPositions) % kAttentionSplitPositions == 0) {
-        end_split(c, p, lane, o, first, ends && !apart, slot, out, sinks);
+        end_split(c, p, lane, o, first, ends && !apart, slot, out, sinks, 0);
         first = false;
       }
     }
+  }
+};
+
+// The scores of a tile of 64 positions and 16 rows in scratch, as the lanes of the four simdgroups hold them.
+FN i64 attention_scores_at(CONSTANT const AttentionParams& p, i64 group, int tile, uint tid) {
+  return (group * p.score_tiles + tile) * kAttentionTileScores + (i64)(tid >> 5) * 256 + (i64)(tid & 31u);
+}
+
+// Computes the scores of one tile of positions. Grid: (as attention, tiles of positions from the first visible split
+// on).
+template <typename T>
+struct AttentionScores {
+  enum { kThreads = kAttentionThreads };
+  struct Smem {
+    T q[2][16 * kChunkPitch];
+    T chunk[2][kChunkCells];
+  };
+  // A thread has piece tid % 8 (of eight elements) of row tid / 8 of q.
+  static FN void read_queries(CONSTANT const AttentionParams& p, THREAD const AttentionRow& r, DEVICE const T* q, int n,
+                              uint tid, THREAD float* held) {
+    UNROLL for (int i = 0; i < 8; i++) {
+      const int d = n * kChunkDims + (int)(tid & 7u) * 8 + i;
+      held[i] = r.active != 0 && d < p.kv.head_dim ? to_f(q[r.q + d]) : 0.0f;
+    }
+  }
+  static FN void write_queries(CONSTANT const AttentionParams& p, THREAD const float* held, uint tid, TGROUP T* to_q) {
+    TGROUP T* cell = to_q + (int)(tid >> 3) * kChunkPitch + (int)(tid & 7u) * 8;
+    UNROLL for (int i = 0; i < 8; i++) cell[i] = to<T>(held[i] * p.q_scale);
+  }
+
+  static FN void run(Ctx c, CONSTANT const AttentionParams& p, TGROUP Smem& sm, DEVICE float* scratch,
+                     DEVICE const T* q, DEVICE const uchar* pages, DEVICE const int* cu, DEVICE const int* contexts,
+                     DEVICE const int* tables, DEVICE const int* map) {
+    AttentionWork w;
+    if (!attention_work(p, (int)c.tgx + p.first, cu, contexts, map, w)) return;
+    const AttentionSpan s = attention_span(p, w);
+    const int tile = s.first_split * kAttentionSplitPositions + (int)c.tgy * kAttentionPositions;
+    if (tile >= s.high || tile + kAttentionPositions <= s.low) return;
+    DEVICE const int* table = tables + (i64)w.seq * p.max_blocks;
+    const AttentionRow row = attention_row(p, w, w.token, (int)(c.tid >> 3));
+    float held[8];
+    AttentionWalk next;
+    next.tile = tile;
+    next.chunk = 0;
+    read_queries(p, row, q, 0, c.tid, held);
+    attention_next_chunk<T>(next, sm.chunk[0], p, s, table, w.kv_head, pages, c.tid);
+    write_queries(p, held, c.tid, sm.q[0]);
+    Acc16 scores;
+    acc_zero(scores);
+    for (int n = 0; n < p.k_chunks; n++) {
+      const int stage = n & 1;
+      copy_wait<0>();
+      TG_BARRIER();
+      if (n + 1 < p.k_chunks) {
+        attention_next_chunk<T>(next, sm.chunk[1 - stage], p, s, table, w.kv_head, pages, c.tid);
+        read_queries(p, row, q, n + 1, c.tid, held);
+      }
+      UNROLL for (int k = 0; k < 4; k++) {
+        if (n * 4 + k < p.k_steps) {
+          FragA<T> a;
+          FragB<T> b;
+          frag_load_a(a, sm.q[stage] + k * 16, kChunkPitch, c.lane);
+          frag_load_b_trans(b, sm.chunk[stage] + (int)c.sg * 16 * kChunkPitch + k * 16, kChunkPitch, c.lane);
+          acc_mma(scores, a, b);
+        }
+      }
+      if (n + 1 < p.k_chunks) write_queries(p, held, c.tid, sm.q[1 - stage]);
+    }
+    DEVICE float* to_scores = scratch + attention_scores_at(p, c.tgx, (int)c.tgy, c.tid);
+    UNROLL for (int i = 0; i < 8; i++) to_scores[i * 32] = acc_get(scores, i);
+  }
+};
+
+// The softmax of a split's scores, and 64 dims of its output. Grid: (as attention, splits, chunks of V).
+template <typename T>
+struct AttentionValues {
+  enum { kThreads = kAttentionThreads };
+  typedef Attention16<T, 64, 2> Tile;
+  typedef typename Tile::Smem Smem;
+  static FN void load(CONSTANT const AttentionParams& p, THREAD const AttentionWork& w, THREAD const AttentionSpan& s,
+                      TGROUP T* to_chunk, DEVICE const uchar* pages, DEVICE const int* table, int tile, int chunk,
+                      uint tid) {
+    if (p.kv.type == KvTypeOf<T>::kType) {
+      AttentionRows rows;
+      attention_rows(rows, p, s, table, w.kv_head, tile, tid);
+      attention_load<T>(to_chunk, rows, p, pages, true, chunk * kChunkDims, tid);
+    } else {
+      attention_convert<T>(to_chunk, p, s, table, w.kv_head, tile, pages, true, chunk * kChunkDims, tid);
+    }
+    copy_commit();
+  }
+
+  static FN void run(Ctx c, CONSTANT const AttentionParams& p, TGROUP Smem& sm, DEVICE T* out,
+                     DEVICE const float* scratch, DEVICE const uchar* pages, DEVICE const int* cu,
+                     DEVICE const int* contexts, DEVICE const int* tables, DEVICE const float* sinks,
+                     DEVICE float* partials, DEVICE const int* map) {
+    AttentionWork w;
+    if (!attention_work(p, (int)c.tgx + p.first, cu, contexts, map, w)) return;
+    AttentionSpan s = attention_span(p, w);
+    const int base = s.first_split * kAttentionSplitPositions;
+    const bool one = s.splits == 1;
+    if (!attention_clip_to_split(s, (int)c.tgy)) return;
+    DEVICE float* slot = partials + attention_slot(p, (i64)c.tgx * p.splits + c.tgy);
+    DEVICE const int* table = tables + (i64)w.seq * p.max_blocks;
+    const int chunk = (int)c.tgz;
+    typename Tile::Lane lane;
+    Tile::begin_rows(c, p, w, lane);
+    Acc16 o[1];
+    acc_zero(o[0]);
+    int tile = s.low / kAttentionPositions * kAttentionPositions, stage = 0;
+    float next[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+    // The first round only loads the first tile, so that the code that loads is inlined only once.
+    for (tile -= kAttentionPositions; tile < s.high; tile += kAttentionPositions) {
+      Acc16 scores;
+      UNROLL for (int i = 0; i < 8; i++) acc_set(scores, i, next[i]);
+      copy_wait<0>();
+      TG_BARRIER();
+      const int after = tile + kAttentionPositions;
+      if (after < s.high) {
+        load(p, w, s, sm.chunk[stage], pages, table, after, chunk, c.tid);
+        DEVICE const float* from = scratch + attention_scores_at(p, c.tgx, (after - base) / kAttentionPositions, c.tid);
+        UNROLL for (int i = 0; i < 8; i++) next[i] = from[i * 32];
+      }
+      stage = 1 - stage;
+      if (after > s.low) {
+        Tile::softmax_tile(c, p, lane, sm, tile, scores);
+        Tile::scale_rows(o[0], lane.a);
+        Tile::add_values(c, p, sm, stage, 0, o);
+      }
+    }
+    Tile::end_split(c, p, lane, o, true, one, slot, out, sinks, chunk);
   }
 };
 
@@ -289,6 +430,15 @@ QUIRE_ATTENTION(attention_f16_d576, Attention16_f16_d576, half)
 QUIRE_ATTENTION(attention_bf16_d128, Attention16_bf16_d128, bfloat)
 QUIRE_ATTENTION(attention_bf16_d256, Attention16_bf16_d256, bfloat)
 QUIRE_ATTENTION(attention_bf16_d576, Attention16_bf16_d576, bfloat)
+
+KERNEL(attention_scores_f16, AttentionScores<half>, AttentionParams, float, const half, const uchar, const int,
+       const int, const int, const int)
+KERNEL(attention_scores_bf16, AttentionScores<bfloat>, AttentionParams, float, const bfloat, const uchar, const int,
+       const int, const int, const int)
+KERNEL(attention_values_f16, AttentionValues<half>, AttentionParams, half, const float, const uchar, const int,
+       const int, const int, const float, float, const int)
+KERNEL(attention_values_bf16, AttentionValues<bfloat>, AttentionParams, bfloat, const float, const uchar, const int,
+       const int, const int, const float, float, const int)
 
 KERNEL(attention_merge_f32, AttentionMerge<float>, AttentionParams, float, const float, const int, const int,
        const float, const int)

@@ -2,11 +2,13 @@
 // The kernels that write K and V to their pages. reshape_and_cache writes them as they are (ops/attention.h has its
 // contract). qkv_to_cache combines everything between the projection and attention in one launch, with the bits of the
 // separate ops: the norm (where there is one) and rope of each head of q and k, q in place, and the page writes.
+// mla_to_cache does the same for multi-head latent attention.
 #pragma once
 
 #include "kernels/attention_head.h"
 #include "kernels/attention_pages.h"
 #include "kernels/compat/dialect.h"
+#include "kernels/params/attention.h"
 #include "kernels/params/attention_cache.h"
 
 // The scale of one head in int8 pages: the largest magnitude over all lanes, divided by 127.
@@ -147,3 +149,123 @@ KERNEL_EARLY(qkv_to_cache_f16, QkvToCache<half>, QkvToCacheParams, half, const h
              const int, const float, const float, const float, const float)
 KERNEL_EARLY(qkv_to_cache_bf16, QkvToCache<bfloat>, QkvToCacheParams, bfloat, const bfloat, const bfloat, uchar,
              const i64, const int, const float, const float, const float, const float)
+
+// A simdgroup of unit 0 holds the latent vector and its key in registers: element lane + 32 * i of them in x[i]. As
+// above, what the preceding launch does not write is loaded before GRID_WAIT().
+template <typename T>
+struct MlaToCache {
+  enum { kThreads = 32 * kCacheRows, kHeld = kAttentionMaxDim / 32 };
+  typedef NoSmem Smem;
+
+  // Where element d of the rotated elements is in its pair.
+  struct Place {
+    int pair, other;  // the pair, and the pair's other element
+    bool first;
+  };
+  static FN Place place(CONSTANT const MlaToCacheParams& p, int d) {
+    Place at;
+    at.pair = QkvHead<T, 1>::pair_of(d, p.rot_dim, p.interleaved);
+    const int first = rotate_first(at.pair, p.interleaved);
+    const int second = rotate_second(at.pair, p.rot_dim / 2, p.interleaved);
+    at.first = d == first;
+    at.other = at.first ? second : first;
+    return at;
+  }
+  static FN float rotated(bool first, float x, float other, float cosine, float sine) {
+    const float2 y = rotate_pair(first ? x : other, first ? other : x, cosine, sine);
+    return to_f(to<T>(first ? y.x : y.y));
+  }
+
+  static FN void query(CONSTANT const MlaToCacheParams& p, DEVICE T* out, DEVICE const T* q,
+                       DEVICE const float* cosines, DEVICE const float* sines, uint lane) {
+    for (int d = (int)lane; d < p.rot_dim; d += 32) {
+      const Place at = place(p, d);
+      out[d] = to<T>(rotated(at.first, to_f(q[d]), to_f(q[at.other]), cosines[at.pair], sines[at.pair]));
+    }
+  }
+
+  static FN void write(THREAD const float* x, CONSTANT const MlaToCacheParams& p, DEVICE uchar* pages, i64 slot,
+                       uint lane) {
+    const i64 page = slot / p.kv.block_size;
+    const int row = (int)(slot - page * p.kv.block_size);
+    float scale = 1.0f;
+    if (p.kv.type == kKvI8) {
+      float amax = 0.0f;
+      bool finite = true;
+      UNROLL for (int i = 0; i < kHeld; i++) {
+        amax = max(amax, abs(x[i]));
+        finite = finite && cache_finite(x[i]);
+      }
+      scale = cache_scale(amax, finite);
+      if (lane == 0) *(DEVICE float*)(pages + kv_scale_at(p.kv, page, row, false)) = scale;
+    }
+    DEVICE uchar* to_row = pages + kv_row_at(p.kv, page, row, false);
+    const int padded = p.kv.type == kKvF16 || p.kv.type == kKvBF16 ? p.kv.k_row / 2 : p.kv.head_dim;
+    UNROLL for (int i = 0; i < kHeld; i++) {
+      const int d = (int)lane + 32 * i;
+      if (d < padded) kv_store(to_row, p.kv.type, d, x[i], scale);
+    }
+  }
+
+  static FN void run(Ctx c, CONSTANT const MlaToCacheParams& p, TGROUP Smem& sm, DEVICE T* q_latent, DEVICE const T* q,
+                     DEVICE const T* latent, DEVICE uchar* pages, DEVICE const i64* slots, DEVICE const int* positions,
+                     DEVICE const float* norm, DEVICE const float* cosines, DEVICE const float* sines) {
+    const int units = 1 + p.heads, rank = p.kv.v_dim;
+    const i64 unit = (i64)c.tgx * kCacheRows + c.sg;
+    const i64 token = unit / units;
+    if (token >= p.tokens) {
+      GRID_WAIT();
+      return;
+    }
+    const int head = (int)(unit - token * units) - 1;
+    const i64 angles = (i64)positions[token] * (p.rot_dim / 2);
+    if (head >= 0) {
+      GRID_WAIT();
+      query(p, q_latent + token * p.q_latent_stride + (i64)head * p.kv.head_dim + rank,
+            q + token * p.q_stride + (i64)(head + 1) * p.q_head - p.rot_dim, cosines + angles, sines + angles, c.lane);
+      return;
+    }
+    const i64 slot = slots[token];
+    float factor[kHeld], sine[kHeld];  // the norm's weight, or the cosine
+    UNROLL for (int i = 0; i < kHeld; i++) {
+      const int d = (int)c.lane + 32 * i;
+      factor[i] = sine[i] = 0.0f;
+      if (d < rank) {
+        factor[i] = norm[d];
+      } else if (d < p.kv.head_dim) {
+        const Place at = place(p, d - rank);
+        factor[i] = cosines[angles + at.pair];
+        sine[i] = sines[angles + at.pair];
+      }
+    }
+    GRID_WAIT();
+    DEVICE const T* from = latent + token * p.latent_stride;
+    float x[kHeld];
+    float chains[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+    UNROLL for (int i = 0; i < kHeld; i++) {
+      const int d = (int)c.lane + 32 * i;
+      x[i] = d < p.kv.head_dim ? to_f(from[d]) : 0.0f;
+      const float square = d < rank ? x[i] : 0.0f;
+      chains[i & 7] = fma(square, square, chains[i & 7]);
+    }
+    const float sum =
+        simd_sum(norm_fold(chains[0], chains[1], chains[2], chains[3], chains[4], chains[5], chains[6], chains[7]));
+    const float inverse = norm_inverse(sum, rank, p.eps);
+    UNROLL for (int i = 0; i < kHeld; i++) {
+      const int d = (int)c.lane + 32 * i;
+      if (d < rank) {
+        x[i] = to_f(to<T>((x[i] * inverse) * factor[i]));
+      } else if (d < p.kv.head_dim) {
+        const Place at = place(p, d - rank);
+        x[i] = rotated(at.first, x[i], to_f(from[rank + at.other]), factor[i], sine[i]);
+      }
+    }
+    if (slot >= 0) write(x, p, pages, slot, c.lane);
+  }
+};
+KERNEL_EARLY(mla_to_cache_f32, MlaToCache<float>, MlaToCacheParams, float, const float, const float, uchar, const i64,
+             const int, const float, const float, const float)
+KERNEL_EARLY(mla_to_cache_f16, MlaToCache<half>, MlaToCacheParams, half, const half, const half, uchar, const i64,
+             const int, const float, const float, const float)
+KERNEL_EARLY(mla_to_cache_bf16, MlaToCache<bfloat>, MlaToCacheParams, bfloat, const bfloat, const bfloat, uchar,
+             const i64, const int, const float, const float, const float)

@@ -209,14 +209,14 @@ FN void linear_norms(CONSTANT const LinearParams& p, DEVICE const uchar* x, TGRO
 
 // ---- few rows: 16 rows of x, one tile of W per simdgroup ----
 
-// Grid: (tiles of W / simdgroups, rows / 16). Threads: 32 * p.simdgroups.
-template <typename T, typename W>
+// Grid: (tiles of W / simdgroups, rows / 16). Threads: 32 * p.simdgroups, of which there are at most Simdgroups.
+template <typename T, typename W, int Simdgroups = 4, int Stages = W::kFewStages>
 struct LinearFewBody {
-  enum { kThreads = kLinearThreads, kChunk = W::kChunk, kStages = W::kFewStages, kLd = kChunk + 8 };
+  enum { kThreads = 32 * Simdgroups, kChunk = W::kChunk, kStages = Stages, kLd = kChunk + 8 };
   typedef LinearRows<T, 16, kChunk> X;
   struct Smem {
     T x[kStages][16 * kLd];
-    T w[kStages][4][16 * kLd];
+    T w[kStages][Simdgroups][16 * kLd];
     int from[16], to[16];
     float inverse[16];
   };

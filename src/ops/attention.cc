@@ -45,4 +45,17 @@ void check(const QkvToCacheArgs& args) {
   QUIRE_CHECK(args.q.dtype == args.k.dtype && args.q.dtype == args.v.dtype);
 }
 
+void check(const MlaToCacheArgs& args) {
+  const KvLayer& kv = args.kv;
+  check_pages(kv);
+  QUIRE_CHECK(kv.v_in_k && kv.num_kv_heads == 1 && args.num_heads > 0 && args.norm != nullptr);
+  QUIRE_CHECK(args.rot_dim > 0 && args.rot_dim % 2 == 0 && kv.v_dim() + args.rot_dim == kv.head_dim);
+  check_shape(args.q, std::ssize(args.slot_mapping), args.q.cols);
+  check_shape(args.latent, args.q.rows, kv.head_dim);
+  check_shape(args.q_latent, args.q.rows, args.num_heads * kv.head_dim);
+  QUIRE_CHECK(args.q.cols % args.num_heads == 0 && args.q.cols / args.num_heads >= args.rot_dim);
+  QUIRE_CHECK(std::ssize(args.positions) == args.q.rows);
+  QUIRE_CHECK(args.q.dtype == args.latent.dtype && args.q.dtype == args.q_latent.dtype);
+}
+
 }  // namespace quire

@@ -116,4 +116,24 @@ struct QkvToCacheArgs {
 };
 void check(const QkvToCacheArgs& args);
 
+// The same for MLA, where Backend::joins_mla(): an rms_norm of the latent vector and rope of the key behind it, which
+// are written to their page, and rope of the end of each head of q, which goes to the end of that head of q_latent. The
+// bits are those of the separate ops; q and latent stay as they are.
+struct MlaToCacheArgs {
+  Tensor q;         // [tokens, heads*(any + rot_dim)]
+  Tensor latent;    // [tokens, kv.head_dim]: kv.v_dim() elements of the latent vector, then rot_dim of the key
+  Tensor q_latent;  // [tokens, heads*kv.head_dim]
+  int64_t num_heads = 0;
+  const float* norm = nullptr;  // [kv.v_dim()]
+  float eps = 0;
+  int64_t rot_dim = 0;
+  bool interleaved = false;
+  const float* cos_table = nullptr;  // [positions, rot_dim/2]
+  const float* sin_table = nullptr;
+  std::span<const int32_t> positions;     // [tokens]
+  std::span<const int64_t> slot_mapping;  // [tokens]
+  KvLayer kv;                             // with V in K, and one head
+};
+void check(const MlaToCacheArgs& args);
+
 }  // namespace quire

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The argument checks of linear.
+// The argument checks of linear and linear_heads.
 #include "ops/linear.h"
 
 namespace quire {
@@ -14,6 +14,16 @@ void check(const LinearArgs& args) {
   if (args.residual.data == nullptr) return;
   QUIRE_CHECK(args.gated == nullptr && args.out.dtype == DType::kF32);
   check_like(args.residual, args.out);
+}
+
+void check(const LinearHeadsArgs& args) {
+  QUIRE_CHECK(args.weight != nullptr && args.heads > 0 && args.n > 0);
+  QUIRE_CHECK(args.weight->n() == args.heads * head_rows(args.n));
+  check_shape(args.x, args.out.rows, args.x.cols);
+  check_shape(args.out, args.x.rows, args.out.cols);
+  QUIRE_CHECK(args.x.dtype == args.out.dtype);
+  QUIRE_CHECK(args.x.cols % args.heads == 0 && args.x.cols / args.heads >= args.weight->k());
+  QUIRE_CHECK(args.out.cols % args.heads == 0 && args.out.cols / args.heads >= args.n);
 }
 
 }  // namespace quire

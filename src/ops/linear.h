@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear: y = x W^T (+ bias), for every weight type; the only op that multiplies matrices.
+// linear: y = x W^T (+ bias), for every weight type; linear_heads: such a product for each head of a layer.
 //
 // Contract. x is [M, K] F32, W is [N, K], y is [M, N]. Row m of y depends only on row m of x, W and bias: not on M, the
 // other rows or the number of threads. Each output has one accumulator that starts at +0, with K ascending. The weight
@@ -121,5 +121,22 @@ struct LinearArgs {
   float residual_scale = 1.0f;
 };
 void check(const LinearArgs& args);
+
+// Every head of x times a weight of its own, in one call: columns [0, n) of head h of out are the linear, without a
+// bias, of columns [0, K) of head h of x and rows h * head_rows(n) to h * head_rows(n) + n - 1 of the weight. The bits
+// are those of that linear.
+struct LinearHeadsArgs {
+  Tensor x;                              // [M, heads * columns of a head]; a head has K columns or more
+  const PackedMatrix* weight = nullptr;  // [heads * head_rows(n), K]
+  int64_t heads = 0;
+  int64_t n = 0;
+  Tensor out;  // [M, heads * columns of a head]; a head has n columns or more, and the others stay as they are
+};
+void check(const LinearHeadsArgs& args);
+
+// The rows that a head has in the weight, those past n being padding: heads begin with a panel of a packed weight.
+constexpr int64_t head_rows(int64_t n) {
+  return (n + 15) / 16 * 16;
+}
 
 }  // namespace quire

@@ -35,6 +35,7 @@
   X(gather, GatherArgs)                 \
   X(gather_columns, GatherColumnsArgs)  \
   X(linear, LinearArgs)                 \
+  X(linear_heads, LinearHeadsArgs)      \
   X(attention, AttentionArgs)           \
   X(gated_delta_net, GatedDeltaNetArgs) \
   X(mamba2, Mamba2Args)                 \
@@ -46,6 +47,7 @@
 #define QUIRE_OPTIONAL_OPS(X)     \
   X(qkv_to_cache, QkvToCacheArgs) \
   X(moe_block, MoeBlockArgs)      \
+  X(mla_to_cache, MlaToCacheArgs) \
   X(sample, SampleArgs)           \
   X(take_sampled, TakeSampledArgs)
 

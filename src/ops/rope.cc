@@ -9,6 +9,9 @@ void check(const RopeArgs& args) {
   QUIRE_CHECK(args.head_dim > 0 && args.x.cols % args.head_dim == 0);
   QUIRE_CHECK(args.rot_dim >= 0 && args.rot_dim % 2 == 0 && args.offset >= 0);
   QUIRE_CHECK(args.offset + args.rot_dim <= args.head_dim);
+  if (args.into.data == nullptr) return;
+  QUIRE_CHECK(args.into.dtype == args.x.dtype && args.into_head_dim >= args.rot_dim);
+  check_shape(args.into, args.x.rows, args.x.cols / args.head_dim * args.into_head_dim);
 }
 
 }  // namespace quire

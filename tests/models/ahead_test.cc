@@ -160,7 +160,7 @@ TEST_P(Ahead, RandomTrafficGivesEachRequestWhatItGetsAlone) {
   llm::Options options = dummy_options(GetParam());
   options.device = device();
   options.max_model_len = "128";
-  if (GetParam() == "llama") options.dtype = "bfloat16";  // uses the matrix tile
+  if (GetParam() == "llama" || GetParam() == "deepseek-v3") options.dtype = "bfloat16";  // uses the matrix tile
   const std::vector<Visit> visits = random_visits(rng, GetParam() == "llama" ? 14 : 8);
 
   AllSeen alone;
@@ -193,7 +193,7 @@ TEST_P(Ahead, RandomTrafficGivesEachRequestWhatItGetsAlone) {
   EXPECT_TRUE(preemptions > 0 || GetParam() == "gemma3");
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Ahead, ::testing::Values("llama", "gemma3", "qwen3.5"),
+INSTANTIATE_TEST_SUITE_P(Families, Ahead, ::testing::Values("llama", "gemma3", "qwen3.5", "deepseek-v3"),
                          [](const auto& test) { return test_name(test.param); });
 
 // An engine that is used again after it was left with a step in flight.

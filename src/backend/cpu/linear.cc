@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear on the CPU: how rows and panels are divided over threads.
+// linear and linear_heads on the CPU: how rows, panels and heads are divided over threads.
 #include <algorithm>
 
 #include "backend/cpu/cpu_backend.h"
@@ -20,6 +20,8 @@ constexpr int64_t kOwnPrepareRows = 4;
 // rows stay in a cache anyway. A thread keeps this many floats of both, or two panels.
 constexpr int64_t kGatedRows = 64;
 constexpr int64_t kGatedFloats = 1 << 14;
+// The most rows of a piece of linear_heads; a piece prepares its rows itself.
+constexpr int64_t kHeadRows = 256;
 
 }  // namespace
 
@@ -135,6 +137,43 @@ void CpuBackend::linear_many_rows(const PackedView& w, const LinearArgs& args, b
     const int64_t end = std::min(panels, begin + grain);
     if (row_begin >= row_end) return;
     linear_piece(w, args, prepare ? &prepared : nullptr, row_begin, row_end, begin, end, thread);
+  });
+}
+
+// A piece is a block of rows times some panels of one head.
+void CpuBackend::linear_heads(const LinearHeadsArgs& args) {
+  check(args);
+  check_f32(args.x, args.out);
+  const CpuMatrix& weight = matrix(args.weight);
+  const int64_t rows = args.x.rows;
+  if (rows == 0) return;
+  PackedView first = weight.view();
+  first.n = args.n;
+  const int64_t x_head = args.x.cols / args.heads, out_head = args.out.cols / args.heads;
+  const int64_t row_blocks = ceil_div(rows, kHeadRows);
+  const int64_t row_block = round_up(ceil_div(rows, row_blocks), kRowTile);
+  const int64_t panels = first.panels();
+  const int64_t grain =
+      std::min(round_up(panels, 2), even(panels * args.heads * row_blocks / (int64_t{4} * pool_.threads())));
+  const int64_t panel_pieces = ceil_div(panels, grain);
+  pool_.for_each_piece(row_blocks * args.heads * panel_pieces, 1, [&](int64_t piece, int64_t, int thread) {
+    const int64_t head = piece / panel_pieces % args.heads;
+    const int64_t row_begin = piece / panel_pieces / args.heads * row_block;
+    const int64_t count = std::min(rows - row_begin, row_block);
+    const int64_t begin = piece % panel_pieces * grain;
+    const int64_t end = std::min(panels, begin + grain);
+    if (count <= 0) return;
+    PackedView w = first;
+    w.data += head * panels * w.panel_stride;
+    LinearArgs one;
+    one.x = args.x.some_rows(row_begin, count).columns(head * x_head, w.k);
+    one.out = args.out.some_rows(row_begin, count).columns(head * out_head, args.n);
+    PreparedRows prepared;
+    if (weight.prepares_rows()) {
+      prepared = prepared_rows(thread_rows_[static_cast<size_t>(thread)], w, count);
+      kernels_.linear.prepare(one.x, w, 0, count, prepared);
+    }
+    linear_piece(w, one, weight.prepares_rows() ? &prepared : nullptr, 0, count, begin, end, thread);
   });
 }
 

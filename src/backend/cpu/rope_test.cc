@@ -51,6 +51,22 @@ TEST(Rope, RotatesPairsOfBothKindsAndLeavesTheRest) {
             ASSERT_NEAR(double{want.row(r)[i]}, exact[static_cast<size_t>(i)], 4 * kEps * 2);
           }
         }
+        // Into the ends of other heads first, which leaves x as it is.
+        Matrix into(4, 3 * (s.rot_dim + 5), 1, 11), want_into = into;
+        for (int64_t r = 0; r < 4; ++r) {
+          for (int64_t i = 0; i < 3 * s.rot_dim; ++i) {
+            const int64_t head = i / s.rot_dim, d = i % s.rot_dim;
+            want_into.row(r)[head * (s.rot_dim + 5) + 5 + d] = want.row(r)[head * s.head_dim + d];
+          }
+        }
+        const Matrix before = x;
+        RopeArgs elsewhere = args;
+        elsewhere.into = into.tensor();
+        elsewhere.into_head_dim = s.rot_dim + 5;
+        check(elsewhere);
+        kernels(isa).rope(elsewhere, 0, 4);
+        expect_same_bits(into, want_into, std::string(name(isa)) + " rot_dim " + std::to_string(s.rot_dim) + " into");
+        expect_same_bits(x, before, "x");
         kernels(isa).rope(args, 0, 2);
         kernels(isa).rope(args, 2, 4);
         expect_same_bits(x, want,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention on a GPU, and the writes to pages before it.
 //
-// Three launches of one arithmetic (kernels/attention_work.h), chosen by speed alone: sequences of few rows have one
+// Launches of one arithmetic (kernels/attention_work.h), chosen by speed alone: sequences of few rows have one
 // threadgroup per split, whose results a second launch merges; in sequences of more rows a threadgroup goes through all
-// splits in turn; and where the heads are small enough, such a threadgroup has 64 rows.
+// splits in turn; and where the heads are small enough, such a threadgroup has 64 rows. MLA's sequences of few rows
+// have a threadgroup per tile of positions for the scores, and then one per split and 64 dims of the output.
 #include <algorithm>
 #include <vector>
 
@@ -128,10 +129,16 @@ struct AttentionLaunch {
   std::vector<int32_t> map;         // (sequence, first token) of each group of tokens, where they are not searched for
   int64_t groups = 0, at_once = 0;  // threadgroups, and those of one launch
   int64_t scratch = 0;              // bytes
+  int64_t scores_at = -1;           // scores have a launch of their own, and are at this byte of the scratch
 };
 
 int64_t slot_bytes(const AttentionParams& p) {
   return int64_t{p.partial_rows} * (p.partial_dim + 2) * int64_t{sizeof(float)};
+}
+
+// Of one threadgroup's rows.
+int64_t scores_bytes(int64_t tiles) {
+  return tiles * kAttentionTileScores * int64_t{sizeof(float)};
 }
 
 KernelId tile_kernel(const AttentionArgs& args, int dim) {
@@ -152,6 +159,23 @@ AttentionLaunch launch_of(const AttentionArgs& args, const AttentionParams& p, b
   out.groups = int64_t{p.groups} * p.kv.kv_heads * p.head_tiles;
   out.at_once = one_split ? out.groups : std::clamp<int64_t>(kScratchBytes / slot, 1, out.groups);
   out.scratch = one_split ? 0 : out.at_once * slot;
+  return out;
+}
+
+// Scores apart from the values; `positions` is the longest context.
+AttentionLaunch scores_first(AttentionParams p, int64_t positions) {
+  constexpr int kTilesOfSplit = kAttentionSplitPositions / kAttentionPositions;
+  const int64_t tiles = int64_t{p.splits} * kTilesOfSplit;
+  p.score_tiles = static_cast<int>(
+      p.window > 0 ? tiles : std::min<int64_t>(tiles, grid_div(std::max<int64_t>(positions, 1), kAttentionPositions)));
+  AttentionLaunch out;
+  out.kernel = KernelId::kAttentionValues;
+  out.params = p;
+  out.groups = int64_t{p.groups} * p.kv.kv_heads * p.head_tiles;
+  const int64_t partials = p.splits == 1 ? 0 : slot_bytes(p) * p.splits, scores = scores_bytes(p.score_tiles);
+  out.at_once = std::clamp<int64_t>((kScratchBytes - 16) / (partials + scores), 1, out.groups);
+  out.scores_at = round_up(out.at_once * partials, 16);
+  out.scratch = out.scores_at + out.at_once * scores;
   return out;
 }
 
@@ -203,8 +227,10 @@ std::vector<AttentionLaunch> launches_of(const AttentionArgs& args, AttentionPar
     p.groups = p.seqs;
     p.most_queries = p.tile_tokens;
     p.partial_rows = p.tile_heads * static_cast<int>(e.most_few);
-    p.splits = splits_of(p, e.one_each ? int64_t{p.max_blocks} * p.kv.block_size : e.few_span, e.most_few);
-    launches.push_back(launch_of(args, p, p.splits == 1));
+    const int64_t positions = e.one_each ? int64_t{p.max_blocks} * p.kv.block_size : e.few_span;
+    p.splits = splits_of(p, positions, e.most_few);
+    const bool apart = args.kv.v_in_k && args.q.dtype != DType::kF32;
+    launches.push_back(apart ? scores_first(p, positions) : launch_of(args, p, p.splits == 1));
   }
   if (e.many > 0) {
     p.by_sequence = 0;
@@ -217,16 +243,26 @@ std::vector<AttentionLaunch> launches_of(const AttentionArgs& args, AttentionPar
 
 }  // namespace
 
-// A threadgroup keeps partial results of at most 64 rows. Contexts of one split keep nothing.
+// A threadgroup keeps partial results of at most 64 rows. Contexts of one split keep nothing but MLA's scores, of which
+// every sequence has those of a tile of heads.
 size_t GpuBackend::attention_scratch(const WorkspaceLimits& sizes) const {
-  const int64_t splits = grid_div(sizes.positions, kAttentionSplitPositions);
-  if (splits <= 1 || sizes.heads == 0) return 0;
+  if (sizes.heads == 0) return 0;
+  const int64_t splits = std::max<int64_t>(1, grid_div(sizes.positions, kAttentionSplitPositions));
   const int64_t row = (grid_div(sizes.head_dim, 64) * 64 + 2) * int64_t{sizeof(float)};
-  const int64_t slot = 4 * kAttentionRowTile * row * splits;
+  // Of `groups` threadgroups that take `each` bytes, as many as fit, but at least one.
+  const auto most = [](int64_t groups, int64_t each) {
+    const double all = static_cast<double>(groups) * static_cast<double>(each);
+    return std::max(each, all < static_cast<double>(kScratchBytes) ? static_cast<int64_t>(all) : kScratchBytes);
+  };
   // Every head of q is in one tile, and a group of tokens has at least one of them.
-  const double all = static_cast<double>(sizes.tokens + sizes.seqs) * static_cast<double>(sizes.heads * slot);
-  return static_cast<size_t>(
-      std::max(slot, all < static_cast<double>(kScratchBytes) ? static_cast<int64_t>(all) : kScratchBytes));
+  int64_t bytes =
+      splits == 1 ? 0 : most((sizes.tokens + sizes.seqs) * sizes.heads, 4 * kAttentionRowTile * row * splits);
+  if (sizes.v_in_k && sizes.activation != DType::kF32) {
+    const int64_t scores = scores_bytes(splits * (kAttentionSplitPositions / kAttentionPositions));
+    const int64_t partials = splits == 1 ? 0 : kAttentionRowTile * row * splits;
+    bytes = std::max(bytes, most(sizes.seqs * grid_div(sizes.heads, kAttentionRowTile), scores + partials + 16));
+  }
+  return static_cast<size_t>(bytes);
 }
 
 int64_t GpuBackend::max_head_dim() const {
@@ -282,6 +318,33 @@ void GpuBackend::qkv_to_cache(const QkvToCacheArgs& args) {
          {grid_div(int64_t{p.tokens} * (p.heads + 2 * p.kv.kv_heads), kCacheRows)}, 32 * kCacheRows);
 }
 
+// A simdgroup holds the latent vector and its key in registers.
+bool GpuBackend::joins_mla(const MlaToCacheArgs& args) const {
+  return args.kv.head_dim <= kAttentionMaxDim;
+}
+
+void GpuBackend::mla_to_cache(const MlaToCacheArgs& args) {
+  const KvLayer& kv = args.kv;
+  check(args);
+  QUIRE_CHECK(joins_mla(args));
+  if (args.q.rows == 0) return;
+  MlaToCacheParams p = {};
+  p.kv = pages_of(kv);
+  p.q_stride = args.q.stride;
+  p.latent_stride = args.latent.stride;
+  p.q_latent_stride = args.q_latent.stride;
+  p.tokens = static_cast<int>(args.q.rows);
+  p.heads = static_cast<int>(args.num_heads);
+  p.q_head = static_cast<int>(args.q.cols / args.num_heads);
+  p.rot_dim = static_cast<int>(args.rot_dim);
+  p.interleaved = args.interleaved;
+  p.eps = args.eps;
+  launch({KernelId::kMlaToCache, args.q.dtype}, p,
+         {args.q_latent.data, args.q.data, args.latent.data, kv.pages, args.slot_mapping.data(), args.positions.data(),
+          args.norm, args.cos_table, args.sin_table},
+         {grid_div(int64_t{p.tokens} * (1 + p.heads), kCacheRows)}, 32 * kCacheRows);
+}
+
 // Where every sequence has one token, grids depend only on the number of sequences and the width of the block tables,
 // so that a recorded step serves every context that fits the tables.
 void GpuBackend::attention(const AttentionArgs& args) {
@@ -302,10 +365,22 @@ void GpuBackend::attention(const AttentionArgs& args) {
     for (int64_t first = 0; first < l.groups; first += l.at_once) {
       p.first = static_cast<int>(first);
       const auto x = static_cast<uint32_t>(std::min(l.at_once, l.groups - first));
-      launch({l.kernel, args.q.dtype}, p,
-             {args.out.data, args.q.data, args.kv.pages, args.cu_seqlens_q.data(), args.context_lens.data(),
-              args.block_tables.data(), args.sinks, partials, map},
-             {x, static_cast<uint32_t>(std::max(p.splits, 1))}, kAttentionThreads);
+      if (l.scores_at >= 0) {
+        void* scores = static_cast<char*>(partials) + l.scores_at;
+        launch({KernelId::kAttentionScores, args.q.dtype}, p,
+               {scores, args.q.data, args.kv.pages, args.cu_seqlens_q.data(), args.context_lens.data(),
+                args.block_tables.data(), map},
+               {x, static_cast<uint32_t>(p.score_tiles)}, kAttentionThreads);
+        launch({KernelId::kAttentionValues, args.q.dtype}, p,
+               {args.out.data, scores, args.kv.pages, args.cu_seqlens_q.data(), args.context_lens.data(),
+                args.block_tables.data(), args.sinks, partials, map},
+               {x, static_cast<uint32_t>(p.splits), static_cast<uint32_t>(p.v_chunks)}, kAttentionThreads);
+      } else {
+        launch({l.kernel, args.q.dtype}, p,
+               {args.out.data, args.q.data, args.kv.pages, args.cu_seqlens_q.data(), args.context_lens.data(),
+                args.block_tables.data(), args.sinks, partials, map},
+               {x, static_cast<uint32_t>(std::max(p.splits, 1))}, kAttentionThreads);
+      }
       if (p.splits <= 1) continue;
       launch({KernelId::kAttentionMerge, args.q.dtype}, p,
              {args.out.data, partials, args.cu_seqlens_q.data(), args.context_lens.data(), args.sinks, map},

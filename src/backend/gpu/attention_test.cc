@@ -166,6 +166,16 @@ std::vector<TypedCase> cases() {
   more(all_see, DType::kBF16);
   more({"over_splits_d144_f16", 1, 1, 144, 16, DType::kF16, true, {{40, 1050}}}, DType::kF16);
   more({"over_splits_d256_bf16", 2, 1, 256, 16, DType::kBF16, true, {{1, 1030}, {20, 1027}}}, DType::kBF16);
+  // MLA's few rows have launches of their own for scores and values.
+  AttentionCase latent = {"over_splits_mla_bf16", 4, 1, 88, 16, DType::kBF16, true, over};
+  latent.v_head_dim = 72;
+  latent.v_in_k = true;
+  more(latent, DType::kBF16);
+  latent.name = "over_splits_mla_window_i8";
+  latent.dtype = DType::kI8;
+  latent.window = 1000;
+  latent.sinks = true;
+  more(latent, DType::kF16);
   const std::vector<cpu::AttentionSequence> few = {{1, 150}, {9, 70}};
   more({"pages_f16_of_bf16", 4, 2, 64, 16, DType::kF16, true, few}, DType::kBF16);
   more({"pages_f32_of_f16", 4, 2, 40, 16, DType::kF32, true, few}, DType::kF16);
@@ -501,6 +511,72 @@ TEST(GpuQkvToCache, HasTheBitsOfTheSingleOps) {
       device.clear();
     }
     ASSERT_TRUE(got[0] == got[1]) << name(c.type) << " " << name(c.pages) << " " << c.head_dim;
+  }
+}
+
+struct MlaCase {
+  DType type, pages;
+  int64_t rank, rot_dim, nope;
+  bool interleaved;
+};
+
+// The same for MLA: the latent vector, its key and the ends of queries.
+TEST(GpuMlaToCache, HasTheBitsOfTheSingleOps) {
+  const MlaCase mla_cases[] = {
+      {DType::kBF16, DType::kBF16, 512, 64, 128, true}, {DType::kF16, DType::kI8, 256, 32, 24, false},
+      {DType::kF32, DType::kF16, 72, 8, 16, true},      {DType::kBF16, DType::kF8E4M3, 100, 20, 7, false},
+      {DType::kF16, DType::kF32, 40, 2, 0, true},       {DType::kF32, DType::kF32, 512, 64, 128, true},
+  };
+  constexpr int64_t kTokens = 60, kHeads = 3;
+  for (const MlaCase& c : mla_cases) {
+    const int64_t head = c.nope + c.rot_dim, dim = c.rank + c.rot_dim;
+    AttentionCase shape = {"mla", kHeads, 1, dim, 16, c.pages, true, {{kTokens, kTokens}}};
+    shape.v_head_dim = c.rank;
+    shape.v_in_k = true;
+    std::mt19937 random(3);
+    std::vector<float> norm(static_cast<size_t>(c.rank)), table(static_cast<size_t>(40 * c.rot_dim));
+    for (float& x : norm) x = 1 + cpu::random_float(random) / 2;
+    for (float& x : table) x = cpu::random_float(random);
+    std::vector<int32_t> positions(kTokens);
+    for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i * 7 % 20);
+    std::vector<uint8_t> got[2];
+    for (const bool joined : {false, true}) {
+      TestDevice& device = test_device();
+      GpuBackend& ops = device.ops();
+      GpuCache gpu(ops, shape, c.type);
+      gpu.cache.slots[4] = -1;
+      ops.begin_step();
+      MlaToCacheArgs args;
+      args.q = device.put(HostMatrix(kTokens, kHeads * head, c.type, 8));
+      args.latent = device.put(HostMatrix(kTokens, dim, c.type, 9));
+      args.q_latent = device.room(kTokens, kHeads * dim, c.type);
+      args.num_heads = kHeads;
+      args.norm = device.put(norm);
+      args.eps = 1e-5f;
+      args.rot_dim = c.rot_dim;
+      args.interleaved = c.interleaved;
+      args.cos_table = device.put(table);
+      args.sin_table = args.cos_table + 20 * c.rot_dim / 2;
+      args.positions = staged(ops, positions);
+      args.slot_mapping = staged(ops, gpu.cache.slots);
+      args.kv = gpu.layer;
+      ASSERT_TRUE(ops.joins_mla(args));
+      if (joined) {
+        ops.mla_to_cache(args);
+      } else {
+        const Tensor latent = args.latent.columns(0, c.rank);
+        ops.rms_norm({latent, args.norm, c.rank, args.eps, latent});
+        ops.rope({args.latent, dim, c.rot_dim, c.interleaved, args.cos_table, args.sin_table, args.positions, c.rank});
+        ops.rope({args.q, head, c.rot_dim, c.interleaved, args.cos_table, args.sin_table, args.positions, c.nope,
+                  args.q_latent, dim});
+        ops.reshape_and_cache({args.latent, {}, args.slot_mapping, args.kv});
+      }
+      got[joined] = device.get(gpu.pages->data(), gpu.pages->bytes());
+      const std::vector<uint8_t> queries = device.rows_of(args.q_latent);
+      got[joined].insert(got[joined].end(), queries.begin(), queries.end());
+      device.clear();
+    }
+    ASSERT_TRUE(got[0] == got[1]) << name(c.type) << " " << name(c.pages) << " " << c.rank;
   }
 }
 

@@ -78,6 +78,7 @@ class GpuBackend final : public Backend {
   int64_t max_head_dim() const override;
   size_t kv_page_bytes(const KvPageShape& shape) const override;
   bool joins_qkv(const QkvToCacheArgs& args) const override;
+  bool joins_mla(const MlaToCacheArgs& args) const override;
 
   // embedding.cc: rows [first, first + out.rows) of a weight as plain elements.
   void dequantise_rows(const GpuMatrix& weight, int64_t first, const Tensor& out);

@@ -71,13 +71,12 @@ class Experts {
     for (size_t e = 0; e < kExperts; ++e) alone_.push_back(run_alone(e, wide));
   }
 
-  std::vector<uint8_t> run(int64_t first, int64_t tokens, const std::vector<int32_t>& ids,
-                           const std::vector<float>& weights, int64_t k) {
+  MoeExpertsArgs args(const MoeRouteArgs& route, const Tensor& x, const Tensor& out) const {
     MoeExpertsArgs args;
-    args.x = device_.put(x_).some_rows(first, tokens);
-    args.ids = device_.put(ids);
-    args.weights = device_.put(weights);
-    args.k = k;
+    args.x = x;
+    args.ids = route.ids;
+    args.weights = route.weights;
+    args.k = route.k;
     args.gated = c_.gated;
     args.gate_up = gate_up_view_;
     args.down = down_view_;
@@ -85,9 +84,19 @@ class Experts {
     args.down_bias = down_bias_;
     args.activation = c_.activation;
     args.limit = c_.limit;
-    args.out = device_.room(tokens, c_.hidden, c_.type);
-    device_.ops().moe_experts(args);
-    return device_.rows_of(args.out);
+    args.out = out;
+    return args;
+  }
+
+  std::vector<uint8_t> run(int64_t first, int64_t tokens, const std::vector<int32_t>& ids,
+                           const std::vector<float>& weights, int64_t k) {
+    MoeRouteArgs route;
+    route.ids = device_.put(ids);
+    route.weights = device_.put(weights);
+    route.k = k;
+    const Tensor out = device_.room(tokens, c_.hidden, c_.type);
+    device_.ops().moe_experts(args(route, device_.put(x_).some_rows(first, tokens), out));
+    return device_.rows_of(out);
   }
 
   float alone(int32_t expert, int64_t token, int64_t column) const {
@@ -162,6 +171,49 @@ TEST(GpuMoeExperts, HaveTheBitsOfLinearAndGluCalledAlone) {
     }
     test_device(0).clear();
     test_device(1).clear();
+  }
+}
+
+// Norm, choice, experts and the residual as one op: the same bytes as the single ops.
+TEST(GpuMoeBlock, HasTheBitsOfTheSingleOps) {
+  for (const ExpertsCase& c : cases::kExpertsCases) {
+    if (c.type == DType::kF32) continue;
+    const HostMatrix x(1, c.hidden, c.type, 17);
+    TestDevice& device = test_device(0);
+    GpuBackend& ops = device.ops();
+    Experts experts(device, c, x);
+    for (const auto& [tokens, k] : {std::pair<int64_t, int64_t>{1, 3}, {3, 2}, {8, 4}, {10, 3}}) {
+      for (const bool add : {false, true}) {
+        std::vector<uint8_t> got[2];
+        for (const bool joined : {false, true}) {
+          const auto count = static_cast<size_t>(tokens * k);
+          const HostMatrix hidden(tokens, c.hidden, DType::kF32, 5, 2.0f, 4), norm(1, c.hidden, DType::kF32, 6);
+          MoeBlockArgs args;
+          args.hidden = device.put(hidden);
+          args.norm = {device.put(norm).f32(), 1e-5f};
+          args.route.logits = device.put(HostMatrix(tokens, kExperts, DType::kF32, 7));
+          args.route.k = k;
+          args.route.normalise = true;
+          args.route.ids = device.put(std::vector<int32_t>(count, 0));
+          args.route.weights = device.put(std::vector<float>(count, 0));
+          args.experts = experts.args(args.route, device.room(tokens, c.hidden, c.type, 8),
+                                      device.room(tokens, c.hidden, c.type, 8));
+          args.add = add;
+          args.residual_scale = 0.3f;
+          if (joined) {
+            ops.moe_block(args);
+          } else {
+            ops.rms_norm({args.hidden, args.norm.weight, c.hidden, args.norm.eps, args.experts.x});
+            ops.moe_route(args.route);
+            ops.moe_experts(args.experts);
+            if (add) ops.residual_add({args.experts.out, args.hidden, args.residual_scale, args.hidden});
+          }
+          got[joined] = device.rows_of(add ? args.hidden : args.experts.out, false);
+        }
+        ASSERT_TRUE(got[0] == got[1]) << name(c.type) << " " << name(c.gate_up) << ", " << tokens << " tokens, k " << k;
+      }
+    }
+    device.clear();
   }
 }
 

@@ -51,5 +51,35 @@ TEST(GpuRope, RotatesPairsOfBothKindsAndLeavesTheRest) {
   }
 }
 
+// What MLA does with queries: the rotated end of a head goes to the end of another.
+TEST(GpuRope, RotatesIntoAnotherTensor) {
+  constexpr int64_t kHead = 40, kRot = 16, kInto = 25;
+  TestDevice& device = test_device();
+  for (const DType type : kTypes) {
+    for (const bool interleaved : {false, true}) {
+      const HostMatrix values(3, 2 * kHead, type, 9), table(1, 50 * kRot, DType::kF32, 10, 1.0f, 0);
+      const float* cosines = device.put(table).f32();
+      const std::vector<int32_t> at = {49, 0, 7};
+      const std::span<const int32_t> positions(device.put(at), 3);
+      const Tensor x = device.put(values), in_place = device.put(values), into = device.room(3, 2 * kInto, type);
+      RopeArgs args{in_place, kHead, kRot, interleaved, cosines, cosines + 25 * kRot, positions, kHead - kRot};
+      device.ops().rope(args);
+      args.x = x;
+      args.into = into;
+      args.into_head_dim = kInto;
+      device.ops().rope(args);
+      for (int64_t h = 0; h < 2; ++h) {
+        EXPECT_EQ(device.rows_of(into.columns((h + 1) * kInto - kRot, kRot), false),
+                  device.rows_of(in_place.columns((h + 1) * kHead - kRot, kRot), false));
+        for (const uint8_t byte : device.rows_of(into.columns(h * kInto, kInto - kRot), false)) {
+          ASSERT_EQ(byte, TestDevice::kUntouched);
+        }
+      }
+      EXPECT_EQ(device.rows_of(x, false), device.rows_of(device.put(values), false));
+    }
+  }
+  device.clear();
+}
+
 }  // namespace
 }  // namespace quire::gpu

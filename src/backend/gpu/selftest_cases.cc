@@ -151,6 +151,16 @@ void linears(Cases& cases, DType t) {
       return all;
     });
   }
+  cases.add("linear_heads", type_name(t) + " x " + type_name(t), t, [t](SelftestSide& s) {
+    constexpr int64_t kHeads = 3, kN = 48, kK = 64;
+    const auto w = packed(s, cases::random_weight_of(t, kHeads * kN, kK, 12));
+    const Tensor x = s.random(70, kHeads * (kK + 16), 1), out = s.room(70, kHeads * kN), one = s.room(1, kHeads * kN);
+    s.go([&](Backend& b) { b.linear_heads({x, w.get(), kHeads, kN, out}); });
+    s.go([&](Backend& b) { b.linear_heads({x.first_rows(1), w.get(), kHeads, kN, one}); });
+    const std::vector<float> all = s.read(out);
+    s.expect_same(s.read(one), std::vector<float>(all.begin(), all.begin() + one.cols), "a row alone has other bits");
+    return all;
+  });
   cases.add("linear, gated", type_name(t) + " x " + type_name(t), t, [t](SelftestSide& s) {
     const auto w = packed(s, cases::random_weight_of(t, 96, 128, 8));
     const Tensor x = s.random(5, 128, 1, 0.2f), out = s.room(5, 48), both = s.room(5, 96);
@@ -264,6 +274,62 @@ std::vector<float> attend(SelftestSide& s, const AttentionShape& shape) {
   return all;
 }
 
+// The latent vectors of three tokens written to pages, and one that attends to them with queries that are zero but for
+// their rotated ends.
+std::vector<float> cache_latents(SelftestSide& s, DType pages) {
+  constexpr int64_t kTokens = 3, kHeads = 2, kRank = 96, kRot = 32, kNope = 16, kDim = kRank + kRot;
+  KvLayer kv;
+  kv.page_stride = (static_cast<int64_t>(s.ops.kv_page_bytes({pages, 16, 1, kDim, kRank, true})) + 63) / 64 * 64;
+  kv.pages = s.zeros(static_cast<size_t>(kv.page_stride));
+  kv.num_pages = 1;
+  kv.block_size = 16;
+  kv.num_kv_heads = 1;
+  kv.head_dim = kDim;
+  kv.v_head_dim = kRank;
+  kv.v_in_k = true;
+  kv.dtype = pages;
+  MlaToCacheArgs args;
+  args.q = s.random(kTokens, kHeads * (kNope + kRot), 1);
+  args.latent = s.random(kTokens, kDim, 2);
+  args.q_latent = s.random(kTokens, kHeads * kDim, 3, 0.0f);
+  args.num_heads = kHeads;
+  args.norm = s.floats(kRank, 4, 0, 1);
+  args.eps = 1e-5f;
+  args.rot_dim = kRot;
+  args.interleaved = true;
+  args.cos_table = s.floats(50 * kRot / 2, 5, -1, 1);
+  args.sin_table = s.floats(50 * kRot / 2, 6, -1, 1);
+  args.positions = s.ints({49, 0, 7});
+  args.slot_mapping = s.longs({2, 0, 1});
+  args.kv = kv;
+  AttentionArgs attend;
+  attend.q = args.q_latent.first_rows(1);
+  attend.kv = kv;
+  attend.num_heads = kHeads;
+  attend.scale = 0.125f;
+  attend.cu_seqlens_q = s.ints({0, 1});
+  attend.context_lens = s.ints({kTokens});
+  attend.block_tables = s.ints({0});
+  attend.max_blocks = 1;
+  attend.out = s.room(1, kHeads * kRank);
+  s.go([&](Backend& b) {
+    if (b.joins_mla(args)) {
+      b.mla_to_cache(args);
+    } else {
+      const Tensor latent = args.latent.columns(0, kRank);
+      b.rms_norm({latent, args.norm, kRank, args.eps, latent});
+      b.rope({args.latent, kDim, kRot, true, args.cos_table, args.sin_table, args.positions, kRank});
+      b.rope({args.q, kNope + kRot, kRot, true, args.cos_table, args.sin_table, args.positions, kNope, args.q_latent,
+              kDim});
+      b.reshape_and_cache({args.latent, {}, args.slot_mapping, kv});
+    }
+    b.attention(attend);
+  });
+  std::vector<float> out = s.read(attend.out), queries = s.read(args.q_latent);
+  out.insert(out.end(), queries.begin(), queries.end());
+  return out;
+}
+
 void attentions(Cases& cases, DType t) {
   const auto add = [&](AttentionShape shape) {
     const std::string types = type_name(t) + ", pages " + type_name(shape.pages);
@@ -273,6 +339,7 @@ void attentions(Cases& cases, DType t) {
   add({.name = "attention, window", .pages = t, .window = 33});
   add({.name = "attention, soft cap", .pages = t, .head_dim = 128, .v_dim = 128, .soft_cap = 20.0f});
   add({.name = "attention, sinks", .pages = t, .heads = 2, .head_dim = 80, .v_dim = 80, .sinks = true});
+  cases.add("mla_to_cache", t, [t](SelftestSide& s) { return cache_latents(s, t); });
   add({.name = "attention, MLA", .pages = t, .heads = 2, .kv_heads = 1, .head_dim = 576, .v_dim = 512, .v_in_k = true});
 }
 

@@ -10,7 +10,8 @@ enum {
   kAttentionRowTile = 16,  // rows of a matrix tile: query heads of one KV head times tokens
   kAttentionRowTileF32 = 4,
   kAttentionThreads = 128,
-  kAttentionMaxDim = 576  // largest head size, of K and of V
+  kAttentionMaxDim = 576,  // largest head size, of K and of V
+  kAttentionTileScores = kAttentionRowTile * kAttentionPositions
 };
 
 // A threadgroup computes `tokens_a_group` tokens of one sequence for `tile_heads` query heads of one KV head.
@@ -32,6 +33,7 @@ struct AttentionParams {
   // > 0: one threadgroup per split, counted from the first visible one; 0: one threadgroup takes all splits in turn.
   int splits;
   int partial_rows, partial_dim;  // shape of a slot in scratch
+  int score_tiles;                // tiles of scores in scratch for each threadgroup of the grid's x
   int k_chunks, v_chunks;         // chunks of 64 dims
   int k_steps;                    // steps of 16 dims
   int positions;                  // always kAttentionPositions (see attention_convert)

@@ -58,6 +58,18 @@ struct CacheParams {
   int sides;  // 2: K and V, 1: K only
 };
 
+// Grid: one simdgroup per token and unit (unit 0: the latent vector and its key, then the heads of q), kCacheRows per
+// threadgroup.
+struct MlaToCacheParams {
+  KvPages kv;
+  i64 q_stride, latent_stride, q_latent_stride;
+  int tokens;
+  int heads, q_head;  // query heads, and the elements of one
+  int rot_dim;
+  int interleaved;
+  float eps;
+};
+
 // Grid: one simdgroup per token and head (first those of q, then of k, then of v), kCacheRows per threadgroup.
 struct QkvToCacheParams {
   KvPages kv;

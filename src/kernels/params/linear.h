@@ -28,7 +28,7 @@ enum WeightScheme {
 };
 
 struct WeightParams {
-  i64 expert_stride;  // bytes from one expert's weight to the next
+  i64 expert_stride;  // bytes from one expert's (or head's) weight to the next
   i64 stride;         // bytes from row to row (plain), or from panel to panel (quantised)
   int form;           // WeightForm
   int n, k;
@@ -56,7 +56,8 @@ enum {
   kLinearFewRows = 16,
   kLinearManyRows = 64,
   kLinearManyColumns = 64,
-  kLinearFloatRows = 16
+  kLinearFloatRows = 16,
+  kLinearDeepStages = 12  // chunks of 32 k that a threadgroup of one simdgroup has in flight
 };
 
 // The epilogue of a product.
@@ -82,6 +83,12 @@ struct LinearParams {
   int tile_rows;   // grouped: rows of the order per expert's tile
   int choices;     // grouped: row order[i] / choices of x gives row order[i] of out
   float eps;       // of the norm
+};
+
+// The products of heads (linear_heads): head z of the grid has weight z, `weight.expert_stride` apart.
+struct LinearHeadsParams {
+  LinearParams linear;
+  i64 x_head, out_head;  // bytes from one head to the next
 };
 
 // The epilogue as a kernel of its own, for sums that the library (cuBLASLt) computed: y is [m, n] in T, or in F32 for

@@ -6,9 +6,10 @@
 
 // Grid: (rows * heads * half_dim / kElementThreads, rounded up), one thread per pair.
 struct RopeParams {
-  i64 stride;
+  i64 stride, out_stride;
   int rows, heads, head_dim;
-  int half_dim;  // pairs per head
-  int offset;    // offset of the first rotated element in a head
+  int half_dim;              // pairs per head
+  int offset;                // offset of the first rotated element in a head
+  int out_head, out_offset;  // the same of out
   int interleaved;
 };

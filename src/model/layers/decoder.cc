@@ -72,6 +72,7 @@ WorkspaceLimits DecoderModel::workspace_limits(const BatchLimits& limits) const 
     if (layer.kind == kv::CacheKind::kState || layer.kind == kv::CacheKind::kNone) continue;
     out.heads = config_.heads;
     out.head_dim = std::max({out.head_dim, layer.head_dim, layer.v_head_dim});
+    out.v_in_k = out.v_in_k || layer.v_in_k;
   }
   weights_.per_layer_projection.measure(out);
   for_each_weight(weights_.layers, [&](const auto& weight) {
@@ -250,11 +251,16 @@ bool DecoderModel::project_out(const Linear& linear, const Tensor& x, const Laye
 }
 
 void DecoderModel::rotate(const Tensor& x, int64_t head_dim, int64_t offset, RopeUse use) {
-  if (use == RopeUse::kNone) return;
+  if (use != RopeUse::kNone) rotate_into(x, head_dim, offset, use, {}, 0);
+}
+
+void DecoderModel::rotate_into(const Tensor& x, int64_t head_dim, int64_t offset, RopeUse use, const Tensor& into,
+                               int64_t into_head_dim) {
+  QUIRE_CHECK(use != RopeUse::kNone);
   const RopeConfig& config = rope_config(use);
   const RopeTable& table = rope_table(use);
-  backend_.rope(
-      {x, head_dim, config.rot_dim, config.interleaved, table.cosines(), table.sines(), step_.positions, offset});
+  backend_.rope({x, head_dim, config.rot_dim, config.interleaved, table.cosines(), table.sines(), step_.positions,
+                 offset, into, into_head_dim});
 }
 
 AttentionArgs DecoderModel::attention_args(const LayerContext& layer, const Tensor& q, const Tensor& out) const {

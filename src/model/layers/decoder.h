@@ -101,6 +101,9 @@ class DecoderModel final : public Model {
   void project_in(const Linear& linear, const LayerInput& input, const Tensor& out);
   [[nodiscard]] bool project_out(const Linear& linear, const Tensor& x, const LayerOutput& output);
   void rotate(const Tensor& x, int64_t head_dim, int64_t offset, RopeUse use);
+  // The rotated elements go to the end of each head of `into` (RopeArgs). REQUIRES: use is not kNone.
+  void rotate_into(const Tensor& x, int64_t head_dim, int64_t offset, RopeUse use, const Tensor& into,
+                   int64_t into_head_dim);
   AttentionArgs attention_args(const LayerContext& layer, const Tensor& q, const Tensor& out) const;
 
  private:

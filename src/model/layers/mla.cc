@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mixer kMla: multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) in its absorbed form. The cache holds one
 // latent vector and one rotated key per token; queries are projected into the latent space and outputs back from it.
+#include <algorithm>
+
+#include "base/parallel.h"
 #include "model/layers/mixer.h"
 #include "model/load/loader.h"
 #include "weights/quant.h"
@@ -56,39 +59,36 @@ Status find_latent_tensors(Loader& loader, int64_t index, LatentTensors& out) {
   return {};
 }
 
-// Keys are absorbed into the query, which needs the transpose of the rows that make them.
+// The weights of all heads one after another, as linear_heads takes them. Keys are absorbed into the query, which needs
+// the transpose of the rows that make them.
 Status load_latent_heads(Loader& loader, int64_t index, MlaWeights& out) {
   const MlaConfig& c = loader.config().mla;
-  const int64_t head_rows = c.nope_dim + c.v_dim;
+  const int64_t heads = loader.config().heads;
+  const int64_t both_rows = c.nope_dim + c.v_dim;
   LatentTensors from;
   QUIRE_TRY(find_latent_tensors(loader, index, from));
   const bool rounded = is_quantised(from.keys->dtype) || !from.dequantised.empty();
   const DType type =
       loader.dtype() == DType::kF32 ? DType::kF32 : loader.narrowed(rounded ? DType::kBF16 : from.keys->dtype);
-  const auto add = [&](std::vector<float> values, int64_t n, int64_t k, std::vector<Linear>& heads) -> Status {
-    QUIRE_ASSIGN(Packed packed, loader.from_floats(std::move(values), n, k, type));
-    heads.emplace_back().add({std::move(packed), {}});
-    return {};
-  };
-  for (int64_t h = 0; h < loader.config().heads; ++h) {
-    std::vector<float> up(static_cast<size_t>(c.kv_rank * c.nope_dim));
+  const int64_t k_rows = head_rows(c.kv_rank), v_rows = head_rows(c.v_dim);
+  std::vector<float> up(static_cast<size_t>(heads * k_rows * c.nope_dim));
+  std::vector<float> down(static_cast<size_t>(heads * v_rows * c.kv_rank));
+  parallel_blocks(heads, 1, [&](int64_t h, int64_t) {
+    float* k_up = up.data() + h * k_rows * c.nope_dim;
     for (int64_t i = 0; i < (from.apart ? c.kv_rank : c.nope_dim); ++i) {
-      const std::vector<float> row = from.row(*from.keys, from.apart ? h * c.kv_rank + i : h * head_rows + i);
-      for (size_t j = 0; j < row.size(); ++j) {
-        const size_t at = from.apart ? static_cast<size_t>(i * c.nope_dim) + j
-                                     : j * static_cast<size_t>(c.nope_dim) + static_cast<size_t>(i);
-        up[at] = row[j];
+      const std::vector<float> row = from.row(*from.keys, from.apart ? h * c.kv_rank + i : h * both_rows + i);
+      for (int64_t j = 0; j < std::ssize(row); ++j) {
+        k_up[from.apart ? i * c.nope_dim + j : j * c.nope_dim + i] = row[static_cast<size_t>(j)];
       }
     }
-    QUIRE_TRY(add(std::move(up), c.kv_rank, c.nope_dim, out.k_up));
-    std::vector<float> down;
     for (int64_t i = 0; i < c.v_dim; ++i) {
       const std::vector<float> row =
-          from.row(*from.values, from.apart ? h * c.v_dim + i : h * head_rows + c.nope_dim + i);
-      down.insert(down.end(), row.begin(), row.end());
+          from.row(*from.values, from.apart ? h * c.v_dim + i : h * both_rows + c.nope_dim + i);
+      std::copy(row.begin(), row.end(), down.data() + (h * v_rows + i) * c.kv_rank);
     }
-    QUIRE_TRY(add(std::move(down), c.v_dim, c.kv_rank, out.v_up));
-  }
+  });
+  QUIRE_ASSIGN(out.k_up, loader.from_floats(std::move(up), heads * k_rows, c.nope_dim, type));
+  QUIRE_ASSIGN(out.v_up, loader.from_floats(std::move(down), heads * v_rows, c.kv_rank, type));
   if (from.dequantised.empty()) loader.finished(*from.keys);
   if (from.apart) loader.finished(*from.values);
   return {};
@@ -135,6 +135,42 @@ void reserve(const DecoderModel& model, const LayerConfig&, int64_t tokens, Scra
   take_scratch(model, tokens, scratch);
 }
 
+// Norm, rotation and the write to pages in one op, if the backend has it.
+bool joined_cache(const DecoderModel& model, const LayerContext& layer, const MlaScratch& s) {
+  const DecoderConfig& config = model.config();
+  if (config.norm_kind != NormKind::kRms) return false;
+  const RopeConfig& rope = model.rope_config(layer.config.rope);
+  const RopeTable& table = model.rope_table(layer.config.rope);
+  MlaToCacheArgs args;
+  args.q = s.q;
+  args.latent = s.kv;
+  args.q_latent = s.q_latent;
+  args.num_heads = config.heads;
+  args.norm = layer.weights.mla.kv_norm.weight.data();
+  args.eps = config.norm_eps;
+  args.rot_dim = rope.rot_dim;
+  args.interleaved = rope.interleaved;
+  args.cos_table = table.cosines();
+  args.sin_table = table.sines();
+  args.positions = model.step().positions;
+  args.slot_mapping = model.group(layer).slot_mapping;
+  args.kv = layer.kv.layer(layer.index);
+  if (!model.backend().joins_mla(args)) return false;
+  model.backend().mla_to_cache(args);
+  return true;
+}
+
+// Writes the latent vectors and their keys to pages, and the rotated ends of queries to q_latent.
+void write_cache(DecoderModel& model, const LayerContext& layer, const MlaScratch& s) {
+  const MlaConfig& c = model.config().mla;
+  const int64_t latent = c.kv_rank + c.rope_dim;
+  const Tensor kv_latent = s.kv.columns(0, c.kv_rank);
+  model.norm(kv_latent, layer.weights.mla.kv_norm, c.kv_rank, kv_latent);
+  model.rotate_into(s.q, c.nope_dim + c.rope_dim, c.nope_dim, layer.config.rope, s.q_latent, latent);
+  model.rotate(s.kv, latent, c.kv_rank, layer.config.rope);
+  model.backend().reshape_and_cache({s.kv, {}, model.group(layer).slot_mapping, layer.kv.layer(layer.index)});
+}
+
 bool run(DecoderModel& model, const LayerContext& layer, const LayerInput& input, const LayerOutput& output) {
   const MlaConfig& c = model.config().mla;
   const MlaWeights& weights = layer.weights.mla;
@@ -143,8 +179,6 @@ bool run(DecoderModel& model, const LayerContext& layer, const LayerInput& input
   ScratchAllocator allocator = model.scratch();
   const MlaScratch s = take_scratch(model, x.rows, allocator);
   const int64_t heads = model.config().heads;
-  const int64_t head = c.nope_dim + c.rope_dim;
-  const int64_t latent = c.kv_rank + c.rope_dim;
 
   if (c.q_rank > 0) {
     weights.q_a.run(backend, x, s.q_a);
@@ -152,23 +186,10 @@ bool run(DecoderModel& model, const LayerContext& layer, const LayerInput& input
   }
   weights.q.run(backend, c.q_rank > 0 ? s.q_a : x, s.q);
   weights.kv_a.run(backend, x, s.kv);
-  const Tensor kv_latent = s.kv.columns(0, c.kv_rank);
-  model.norm(kv_latent, weights.kv_norm, c.kv_rank, kv_latent);
-  model.rotate(s.q, head, c.nope_dim, layer.config.rope);
-  model.rotate(s.kv, latent, c.kv_rank, layer.config.rope);
-
-  backend.reshape_and_cache({s.kv, {}, model.group(layer).slot_mapping, layer.kv.layer(layer.index)});
-  for (int64_t h = 0; h < heads; ++h) {
-    const Tensor q = s.q.columns(h * head, head);
-    const Tensor q_latent = s.q_latent.columns(h * latent, latent);
-    weights.k_up[static_cast<size_t>(h)].run(backend, q.columns(0, c.nope_dim), q_latent.columns(0, c.kv_rank));
-    backend.scale({q.columns(c.nope_dim, c.rope_dim), 1.0f, {}, q_latent.columns(c.kv_rank, c.rope_dim)});
-  }
+  if (!joined_cache(model, layer, s)) write_cache(model, layer, s);
+  backend.linear_heads({s.q, weights.k_up.get(), heads, c.kv_rank, s.q_latent});
   backend.attention(model.attention_args(layer, s.q_latent, s.out_latent));
-  for (int64_t h = 0; h < heads; ++h) {
-    weights.v_up[static_cast<size_t>(h)].run(backend, s.out_latent.columns(h * c.kv_rank, c.kv_rank),
-                                             s.out.columns(h * c.v_dim, c.v_dim));
-  }
+  backend.linear_heads({s.out_latent, weights.v_up.get(), heads, c.v_dim, s.out});
   return model.project_out(weights.o, s.out, output);
 }
 

@@ -37,8 +37,8 @@ struct MlaWeights {
   Linear q;     // [heads * (nope + rope)]
   Linear kv_a;  // [kv_rank + rope]
   Norm kv_norm;
-  std::vector<Linear> k_up;  // [heads]: [kv_rank, nope]
-  std::vector<Linear> v_up;  // [heads]: [v, kv_rank]
+  Packed k_up;  // of each head [kv_rank, nope], as linear_heads takes them
+  Packed v_up;  // of each head [v, kv_rank]
   Linear o;
   static auto members(auto& w) { return std::tie(w.q_a, w.q_a_norm, w.q, w.kv_a, w.kv_norm, w.k_up, w.v_up, w.o); }
 };
