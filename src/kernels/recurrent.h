@@ -45,19 +45,35 @@ template <typename T>
 FN float conv_silu(THREAD const ConvWindow<T>& w, int channel, DEVICE const float* weight, DEVICE const float* bias,
                    int biased) {
   float sum = biased != 0 ? bias[channel] : 0.0f;
-  // The usual size, without a loop: so the loads of several channels can be in flight together.
-  if (w.taps == 4) {
-    DEVICE const float* own = weight + (i64)channel * 4;
-    float x[4], y[4];
-    UNROLL for (int j = 0; j < 4; j++) {
-      x[j] = conv_input(w, channel, j);
-      y[j] = own[j];
-    }
-    UNROLL for (int j = 0; j < 4; j++) sum = fma(y[j], x[j], sum);
-    return q_silu(sum);
-  }
   for (int j = 0; j < w.taps; j++) sum = fma(weight[(i64)channel * w.taps + j], conv_input(w, channel, j), sum);
   return q_silu(sum);
+}
+
+// The same for channels first, first + 32, ... before `end`. The usual size of four taps has no loop over them: all loads
+// of a group of channels come before the first use, so that they are in flight together.
+template <typename T, int kCount>
+FN void conv_silu_group(THREAD const ConvWindow<T>& w, int first, int end, DEVICE const float* weight,
+                        DEVICE const float* bias, int biased, THREAD float* out) {
+  if (w.taps != 4) {
+    UNROLL for (int i = 0; i < kCount; i++) {
+      const int channel = first + 32 * i;
+      out[i] = channel < end ? conv_silu(w, channel, weight, bias, biased) : 0.0f;
+    }
+    return;
+  }
+  float x[kCount][4], y[kCount][4];
+  UNROLL for (int i = 0; i < kCount; i++) {
+    const int channel = min(first + 32 * i, end - 1);
+    UNROLL for (int j = 0; j < 4; j++) {
+      x[i][j] = conv_input(w, channel, j);
+      y[i][j] = weight[(i64)channel * 4 + j];
+    }
+    out[i] = biased != 0 ? bias[channel] : 0.0f;
+  }
+  UNROLL for (int i = 0; i < kCount; i++) {
+    UNROLL for (int j = 0; j < 4; j++) out[i] = fma(y[i][j], x[i][j], out[i]);
+    out[i] = first + 32 * i < end ? q_silu(out[i]) : 0.0f;
+  }
 }
 
 // Elements whose type is a run-time parameter: there are few of them, and the recurrence is slow to compile, so it is
@@ -86,10 +102,14 @@ struct StatePrepare {
                       DEVICE float* to_row, DEVICE const float* weight, DEVICE const float* bias) {
     const int n = p.matrix_rows;
     float q[8], k[8];
-    UNROLL for (int i = 0; i < 8; i++) {
-      const int c = (int)lane + 32 * i;
-      q[i] = c < n ? conv_silu(w, p.right + head * n + c, weight, bias, p.biased) : 0.0f;
-      k[i] = c < n ? conv_silu(w, p.left + head * n + c, weight, bias, p.biased) : 0.0f;
+    const int right = p.right + head * n, left = p.left + head * n;
+    UNROLL for (int i = 0; i < 8; i += 4) {
+      if (32 * i < n) {
+        conv_silu_group<T, 4>(w, right + 32 * i + (int)lane, right + n, weight, bias, p.biased, q + i);
+        conv_silu_group<T, 4>(w, left + 32 * i + (int)lane, left + n, weight, bias, p.biased, k + i);
+      } else {
+        UNROLL for (int j = 0; j < 4; j++) q[i + j] = k[i + j] = 0.0f;
+      }
     }
     const float q_inverse = 1.0f / sqrt(norm_sum_of_squares(q) + 1e-6f);
     const float k_inverse = 1.0f / sqrt(norm_sum_of_squares(k) + 1e-6f);
@@ -152,9 +172,11 @@ struct StatePrepare {
       return;
     }
     const int begin = 2 * p.pairs * p.matrix_rows + (task - p.pairs) * kStatePlain;
+    float y[kStatePlain / 32];
+    conv_silu_group<T, kStatePlain / 32>(w, begin + (int)c.lane, p.channels, weight, bias, p.biased, y);
     UNROLL for (int i = 0; i < kStatePlain / 32; i++) {
       const int channel = begin + (int)c.lane + 32 * i;
-      if (channel < p.channels) to_row[channel] = conv_silu(w, channel, weight, bias, p.biased);
+      if (channel < p.channels) to_row[channel] = y[i];
     }
   }
 };
@@ -166,19 +188,25 @@ KERNEL(state_prepare_f16, StatePrepare<half>, StateParams, float, const half, co
 KERNEL(state_prepare_bf16, StatePrepare<bfloat>, StateParams, float, const bfloat, const bfloat, const bfloat,
        const float, const float, const float, const float, const float, const int, const int)
 
-// The recurrence. kRows is at least the number of rows of the matrix; further rows are zeros.
-template <int kRows>
+// The recurrence. kRows is at least the number of rows of the matrix; further rows are zeros. kBlock is the number of
+// tokens whose inputs are in threadgroup memory at a time: several for prefill; one for decode, which leaves registers
+// for more threadgroups on a multiprocessor.
+template <int kRows, int kBlock>
 struct StateSmem {
-  float4 left[kStateBlock][kRows / 4], right[kStateBlock][kRows / 4];
-  float own[kStateBlock][kStateColumns];
-  float decay[kStateBlock], step[kStateBlock], cross[kStateBlock];
+  float4 left[kBlock][kRows / 4], right[kBlock][kRows / 4];
+  float own[kBlock][kStateColumns];
+  float decay[kBlock], step[kBlock], cross[kBlock];
 };
 
 // The inputs of a block of tokens, between scratch and threadgroup memory.
-template <int kRows>
+template <int kRows, int kBlock>
 struct StateInputs {
-  float shared[2 * kStateBlock * kRows / kStateThreads];
-  float own[kStateBlock * kStateColumns / kStateThreads];
+  enum {
+    kShared = 2 * kBlock * kRows / kStateThreads,
+    kOwn = (kBlock * kStateColumns + kStateThreads - 1) / kStateThreads
+  };
+  float shared[kShared];
+  float own[kOwn];
   float decay, step, cross;
 };
 
@@ -188,25 +216,25 @@ struct StatePlace {
   int first, tokens;                // the sequence's first row, and its number of rows
 };
 
-template <int kRows>
+template <int kRows, int kBlock>
 FN void state_load(Ctx c, CONSTANT const StateParams& p, StatePlace at, DEVICE const float* scratch, int begin,
-                   THREAD StateInputs<kRows>& in) {
+                   THREAD StateInputs<kRows, kBlock>& in) {
   DEVICE const float* rows = scratch + (at.first + begin) * p.scratch;
   const int tokens = at.tokens - begin;
-  UNROLL for (int n = 0; n < 2 * kStateBlock * kRows / kStateThreads; n++) {
+  UNROLL for (int n = 0; n < StateInputs<kRows, kBlock>::kShared; n++) {
     const int e = (int)c.tid + n * kStateThreads;
-    const int i = e % kRows, t = e / kRows % kStateBlock, which = e / (kRows * kStateBlock);
+    const int i = e % kRows, t = e / kRows % kBlock, which = e / (kRows * kBlock);
     const int from = (which == 0 ? p.left : p.right) + at.key * p.matrix_rows + i;
     in.shared[n] = t < tokens && i < p.matrix_rows ? rows[t * p.scratch + from] : 0.0f;
   }
-  UNROLL for (int n = 0; n < kStateBlock * kStateColumns / kStateThreads; n++) {
+  UNROLL for (int n = 0; n < StateInputs<kRows, kBlock>::kOwn; n++) {
     const int e = (int)c.tid + n * kStateThreads;
     const int column = at.column + e % kStateColumns, t = e / kStateColumns;
     const bool there = t < tokens && column < p.matrix_cols;
     in.own[n] = there ? rows[t * p.scratch + p.own + at.head * p.matrix_cols + column] : 0.0f;
   }
   in.decay = in.step = in.cross = 0.0f;
-  if (c.tid < kStateBlock && (int)c.tid < tokens) {
+  if (c.tid < kBlock && (int)c.tid < tokens) {
     DEVICE const float* scalars = rows + c.tid * p.scratch + p.channels;
     in.decay = scalars[p.pairs + at.head];
     in.step = scalars[p.pairs + p.heads + at.head];
@@ -214,19 +242,19 @@ FN void state_load(Ctx c, CONSTANT const StateParams& p, StatePlace at, DEVICE c
   }
 }
 
-template <int kRows>
-FN void state_store(Ctx c, TGROUP StateSmem<kRows>& sm, THREAD const StateInputs<kRows>& in) {
-  UNROLL for (int n = 0; n < 2 * kStateBlock * kRows / kStateThreads; n++) {
+template <int kRows, int kBlock>
+FN void state_store(Ctx c, TGROUP StateSmem<kRows, kBlock>& sm, THREAD const StateInputs<kRows, kBlock>& in) {
+  UNROLL for (int n = 0; n < StateInputs<kRows, kBlock>::kShared; n++) {
     const int e = (int)c.tid + n * kStateThreads;
-    const int i = e % kRows, t = e / kRows % kStateBlock;
-    TGROUP float* row = e / (kRows * kStateBlock) == 0 ? (TGROUP float*)sm.left[t] : (TGROUP float*)sm.right[t];
+    const int i = e % kRows, t = e / kRows % kBlock;
+    TGROUP float* row = e / (kRows * kBlock) == 0 ? (TGROUP float*)sm.left[t] : (TGROUP float*)sm.right[t];
     row[i] = in.shared[n];
   }
-  UNROLL for (int n = 0; n < kStateBlock * kStateColumns / kStateThreads; n++) {
+  UNROLL for (int n = 0; n < StateInputs<kRows, kBlock>::kOwn; n++) {
     const int e = (int)c.tid + n * kStateThreads;
-    sm.own[e / kStateColumns][e % kStateColumns] = in.own[n];
+    if (e < kBlock * kStateColumns) sm.own[e / kStateColumns][e % kStateColumns] = in.own[n];
   }
-  if (c.tid < kStateBlock) {
+  if (c.tid < kBlock) {
     sm.decay[c.tid] = in.decay;
     sm.step[c.tid] = in.step;
     sm.cross[c.tid] = in.cross;
@@ -240,9 +268,9 @@ FN float state_fold(float chain) {
 
 // One token of the gated delta rule on a thread's quarter of a column; s[4r + e] is row 16r + 4 * part + e. With S' = g
 // S:  d = beta (v - S'^T k),  S = S' + k d^T,  y = S^T q.
-template <int kRows>
+template <int kRows, int kBlock>
 struct DeltaStep {
-  static FN float run(TGROUP const StateSmem<kRows>& sm, int t, int part, float v, float skip, THREAD float* s) {
+  static FN float run(TGROUP const StateSmem<kRows, kBlock>& sm, int t, int part, float v, float skip, THREAD float* s) {
     float m = 0.0f, y = 0.0f;
     UNROLL for (int r = 0; r < kRows / 16; r++) {
       const float4 k = sm.left[t][4 * r + part];
@@ -271,9 +299,9 @@ struct DeltaStep {
   }
 };
 
-template <int kRows>
+template <int kRows, int kBlock>
 struct SsdStep {
-  static FN float run(TGROUP const StateSmem<kRows>& sm, int t, int part, float x, float skip, THREAD float* s) {
+  static FN float run(TGROUP const StateSmem<kRows, kBlock>& sm, int t, int part, float x, float skip, THREAD float* s) {
     const float g = sm.decay[t], u = x * sm.step[t];
     float y = 0.0f;
     UNROLL for (int r = 0; r < kRows / 16; r++) {
@@ -292,10 +320,11 @@ struct SsdStep {
   }
 };
 
-template <typename Step, int kRows>
+template <typename Step, int kRows, int kBlock>
 struct Recurrence {
-  enum { kThreads = kStateThreads };
-  typedef StateSmem<kRows> Smem;
+  // Decode waits for memory, so many threadgroups should wait at a time.
+  enum { kThreads = kStateThreads, kResident = kBlock == 1 && kRows <= 128 ? 5 : 1 };
+  typedef StateSmem<kRows, kBlock> Smem;
 
   static FN StatePlace place(Ctx c, CONSTANT const StateParams& p, DEVICE const int* cu_seqlens) {
     StatePlace at;
@@ -310,18 +339,21 @@ struct Recurrence {
   }
 
   // Writes the new tail of a channel: the newest inputs, preceded by what remains of the old tail if there are too few.
-  // In ascending order, so that it works in place.
+  // Everything is read before the first write, which may be to the same page.
   static FN void tail(CONSTANT const StateParams& p, StatePlace at, DEVICE const uchar* x, DEVICE const float* from,
                       DEVICE float* into, bool has_tail, int channel) {
-    for (int j = 0; j < p.taps - 1; j++) {
+    float v[kStateMostTaps - 1];
+    UNROLL for (int j = 0; j < kStateMostTaps - 1; j++) {
       const int t = at.tokens - (p.taps - 1) + j;
-      float v = 0.0f;
-      if (t >= 0) {
-        v = typed_load(x, (at.first + t) * p.x_stride + channel, p.type);
-      } else if (has_tail) {
-        v = from[(i64)(p.taps - 1 + t) * p.channels + channel];
+      v[j] = 0.0f;
+      if (j < p.taps - 1 && t >= 0) {
+        v[j] = typed_load(x, (at.first + t) * p.x_stride + channel, p.type);
+      } else if (j < p.taps - 1 && has_tail) {
+        v[j] = from[(i64)(p.taps - 1 + t) * p.channels + channel];
       }
-      into[(i64)j * p.channels + channel] = v;
+    }
+    UNROLL for (int j = 0; j < kStateMostTaps - 1; j++) {
+      if (j < p.taps - 1) into[(i64)j * p.channels + channel] = v[j];
     }
   }
 
@@ -358,20 +390,22 @@ struct Recurrence {
     const i64 matrix = (i64)p.channels * (p.taps - 1) + (i64)at.head * p.matrix_rows * p.matrix_cols +
                        (i64)p.matrix_rows * slice + (column - slice);
     float s[kRows / 4];
+    const int own_rows = inside ? p.matrix_rows - 4 * part : 0;  // from the thread's first row on
+    DEVICE const float* old = from + matrix + 4 * part * width;
     UNROLL for (int r = 0; r < kRows / 4; r++) {
-      const int i = (r / 4) * 16 + 4 * part + r % 4;
-      s[r] = has_state && inside && i < p.matrix_rows ? from[matrix + (i64)i * width] : 0.0f;
+      const int i = (r / 4) * 16 + r % 4;
+      s[r] = has_state && i < own_rows ? old[i * width] : 0.0f;
     }
 
-    StateInputs<kRows> in;
+    StateInputs<kRows, kBlock> in;
     const float d = p.delta != 0 ? 0.0f : skip[at.head];
-    if (at.tokens > 0) state_load<kRows>(c, p, at, scratch, 0, in);
-    for (int begin = 0; begin < at.tokens; begin += kStateBlock) {
+    if (at.tokens > 0) state_load<kRows, kBlock>(c, p, at, scratch, 0, in);
+    for (int begin = 0; begin < at.tokens; begin += kBlock) {
       TG_BARRIER();
-      state_store<kRows>(c, sm, in);
+      state_store<kRows, kBlock>(c, sm, in);
       TG_BARRIER();
-      const int count = min((int)kStateBlock, at.tokens - begin);
-      if (begin + count < at.tokens) state_load<kRows>(c, p, at, scratch, begin + count, in);
+      const int count = min(kBlock, at.tokens - begin);
+      if (begin + count < at.tokens) state_load<kRows, kBlock>(c, p, at, scratch, begin + count, in);
       for (int t = 0; t < count; t++) {
         const float y = Step::run(sm, t, part, sm.own[t][mine], d, s);
         if (inside && part == 0) {
@@ -380,26 +414,33 @@ struct Recurrence {
       }
     }
 
+    DEVICE float* renewed = into + matrix + 4 * part * width;
     UNROLL for (int r = 0; r < kRows / 4; r++) {
-      const int i = (r / 4) * 16 + 4 * part + r % 4;
-      if (inside && i < p.matrix_rows) into[matrix + (i64)i * width] = s[r];
+      const int i = (r / 4) * 16 + r % 4;
+      if (i < own_rows) renewed[i * width] = s[r];
     }
     tails(c, p, at, x, from, into, has_state);
   }
 };
 
-typedef Recurrence<DeltaStep<128>, 128> GatedDeltaNet_r128;
-typedef Recurrence<DeltaStep<256>, 256> GatedDeltaNet_r256;
-typedef Recurrence<SsdStep<128>, 128> Mamba2_r128;
-typedef Recurrence<SsdStep<256>, 256> Mamba2_r256;
-KERNEL(gated_delta_net_r128, GatedDeltaNet_r128, StateParams, uchar, const uchar, const float, const float, float,
-       const int, const int, const int)
-KERNEL(gated_delta_net_r256, GatedDeltaNet_r256, StateParams, uchar, const uchar, const float, const float, float,
-       const int, const int, const int)
-KERNEL(mamba2_r128, Mamba2_r128, StateParams, uchar, const uchar, const float, const float, float, const int, const int,
-       const int)
-KERNEL(mamba2_r256, Mamba2_r256, StateParams, uchar, const uchar, const float, const float, float, const int, const int,
-       const int)
+typedef Recurrence<DeltaStep<128, kStateBlock>, 128, kStateBlock> GatedDeltaNet_r128;
+typedef Recurrence<DeltaStep<256, kStateBlock>, 256, kStateBlock> GatedDeltaNet_r256;
+typedef Recurrence<SsdStep<128, kStateBlock>, 128, kStateBlock> Mamba2_r128;
+typedef Recurrence<SsdStep<256, kStateBlock>, 256, kStateBlock> Mamba2_r256;
+typedef Recurrence<DeltaStep<128, 1>, 128, 1> GatedDeltaNet_r128_one;
+typedef Recurrence<DeltaStep<256, 1>, 256, 1> GatedDeltaNet_r256_one;
+typedef Recurrence<SsdStep<128, 1>, 128, 1> Mamba2_r128_one;
+typedef Recurrence<SsdStep<256, 1>, 256, 1> Mamba2_r256_one;
+#define STATE_KERNEL(name, Body) \
+  KERNEL(name, Body, StateParams, uchar, const uchar, const float, const float, float, const int, const int, const int)
+STATE_KERNEL(gated_delta_net_r128, GatedDeltaNet_r128)
+STATE_KERNEL(gated_delta_net_r256, GatedDeltaNet_r256)
+STATE_KERNEL(mamba2_r128, Mamba2_r128)
+STATE_KERNEL(mamba2_r256, Mamba2_r256)
+STATE_KERNEL(gated_delta_net_r128_one, GatedDeltaNet_r128_one)
+STATE_KERNEL(gated_delta_net_r256_one, GatedDeltaNet_r256_one)
+STATE_KERNEL(mamba2_r128_one, Mamba2_r128_one)
+STATE_KERNEL(mamba2_r256_one, Mamba2_r256_one)
 
 // LFM2's short convolution, in one launch. A thread has one channel, takes blocks of a sequence's tokens and computes
 // each token from its inputs. The threads of part 0 have the first block, the only one that reads the old tail; so they

@@ -63,6 +63,10 @@
   X(GatedDeltaNetR256, "gated_delta_net_r256", kNoType, StateParams)           \
   X(Mamba2R128, "mamba2_r128", kNoType, StateParams)                           \
   X(Mamba2R256, "mamba2_r256", kNoType, StateParams)                           \
+  X(GatedDeltaNetR128One, "gated_delta_net_r128_one", kNoType, StateParams)    \
+  X(GatedDeltaNetR256One, "gated_delta_net_r256_one", kNoType, StateParams)    \
+  X(Mamba2R128One, "mamba2_r128_one", kNoType, StateParams)                    \
+  X(Mamba2R256One, "mamba2_r256_one", kNoType, StateParams)                    \
   X(ShortConv, "short_conv_#", kAnyType, ShortConvParams)                      \
   X(SampleLogprobChunks, "sample_logprob_chunks", kNoType, SampleParams)       \
   X(SampleLogprobRows, "sample_logprob_rows", kNoType, SampleParams)           \
@@ -121,6 +125,8 @@
   X(HopperAttentionMergeD64, "hopper_attention_merge_#_d64", kHopper16Bits, HopperAttentionParams)       \
   X(HopperAttentionMergeD128, "hopper_attention_merge_#_d128", kHopper16Bits, HopperAttentionParams)     \
   X(HopperAttentionMergeD256, "hopper_attention_merge_#_d256", kHopper16Bits, HopperAttentionParams)     \
+  X(HopperAttentionMergeD512, "hopper_attention_merge_#_d512", kHopper16Bits, HopperAttentionParams)     \
+  X(HopperAttentionLatent, "hopper_attention_latent_#", kHopper16Bits, HopperAttentionParams)            \
   X(HopperDecodeStepD64, "hopper_decode_step_#_d64", kHopper16Bits, DecodeStepParams)                    \
   X(HopperDecodeStepD128, "hopper_decode_step_#_d128", kHopper16Bits, DecodeStepParams)                  \
   X(HopperStageStep, "hopper_stage_step", kHopperNoType, StageStepParams)

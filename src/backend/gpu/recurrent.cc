@@ -34,6 +34,12 @@ Grid recurrence_grid(const StateParams& p) {
   return {static_cast<uint32_t>(p.seqs) * static_cast<uint32_t>(p.heads * p.blocks)};
 }
 
+// By the size of the matrix, and whether sequences have about one token each.
+KernelId recurrence(const StateParams& p, KernelId r128, KernelId r256, KernelId r128_one, KernelId r256_one) {
+  const bool one = p.rows <= p.seqs;
+  return p.matrix_rows <= 128 ? (one ? r128_one : r128) : (one ? r256_one : r256);
+}
+
 }  // namespace
 
 void GpuBackend::gated_delta_net(const GatedDeltaNetArgs& args) {
@@ -62,7 +68,9 @@ void GpuBackend::gated_delta_net(const GatedDeltaNetArgs& args) {
             args.dt_bias, args.state.pages, s.cu_seqlens_q.data(), s.source.data()},
            prepare_grid(p), kStatePrepareThreads);
   }
-  launch(p.matrix_rows <= 128 ? KernelId::kGatedDeltaNetR128 : KernelId::kGatedDeltaNetR256, p,
+  launch(recurrence(p, KernelId::kGatedDeltaNetR128, KernelId::kGatedDeltaNetR256, KernelId::kGatedDeltaNetR128One,
+                    KernelId::kGatedDeltaNetR256One),
+         p,
          {args.out.data, args.qkv.data, scratch, nullptr, args.state.pages, s.cu_seqlens_q.data(), s.source.data(),
           s.destination.data()},
          recurrence_grid(p), kStateThreads);
@@ -93,7 +101,9 @@ void GpuBackend::mamba2(const Mamba2Args& args) {
             args.state.pages, s.cu_seqlens_q.data(), s.source.data()},
            prepare_grid(p), kStatePrepareThreads);
   }
-  launch(p.matrix_rows <= 128 ? KernelId::kMamba2R128 : KernelId::kMamba2R256, p,
+  launch(recurrence(p, KernelId::kMamba2R128, KernelId::kMamba2R256, KernelId::kMamba2R128One,
+                    KernelId::kMamba2R256One),
+         p,
          {args.out.data, args.xbc.data, scratch, args.skip, args.state.pages, s.cu_seqlens_q.data(), s.source.data(),
           s.destination.data()},
          recurrence_grid(p), kStateThreads);

@@ -97,6 +97,13 @@ FN T simd_min(T v) {
   UNROLL for (int mask = 16; mask > 0; mask >>= 1) v = min(v, __shfl_xor_sync(0xffffffffu, v, mask));
   return v;
 }
+// Integers have an instruction for it.
+FN uint simd_max(uint v) {
+  return __reduce_max_sync(0xffffffffu, v);
+}
+FN int simd_min(int v) {
+  return __reduce_min_sync(0xffffffffu, v);
+}
 FN bool simd_any(bool v) {
   return __any_sync(0xffffffffu, v) != 0;
 }
@@ -106,10 +113,20 @@ FN bool simd_all(bool v) {
 
 // From sm_90 on launches may overlap (programmatic dependent launch): the next kernel may start at once, and waits for
 // the end of this one itself.
+// The threadgroups that should fit a multiprocessor together: Body::kResident where a body has it. The compiler then uses
+// no more registers than that leaves.
+template <typename Body>
+constexpr int resident_groups() {
+  if constexpr (requires { Body::kResident; }) {
+    return Body::kResident;
+  } else {
+    return 1;
+  }
+}
 #define QUIRE_PARAMETER(A, i) A* a##i
 #define QUIRE_ARGUMENT(A, i) a##i
 #define QUIRE_ENTRY(name, Body, Params, start, parameters, arguments, count)                       \
-  extern "C" __global__ void __launch_bounds__(Body::kThreads)                                     \
+  extern "C" __global__ void __launch_bounds__(Body::kThreads, resident_groups<Body>())            \
       name(const __grid_constant__ Params p, QUIRE_UNWRAP parameters) {                            \
     __shared__ __align__(128) Body::Smem sm;                                                       \
     ptx_grid_release();                                                                            \

@@ -38,6 +38,20 @@ HOPPER_FN HopperSequence hopper_sequence(const HopperAttentionParams& p, int seq
   return s;
 }
 
+// The sequence that a token belongs to: cu_seqlens[i] <= token < cu_seqlens[i + 1].
+HOPPER_FN int hopper_find_sequence(const HopperAttentionParams& p, const int* cu_seqlens, int token) {
+  int low = 0, high = p.seqs;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (cu_seqlens[middle] <= token) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
 HOPPER_FN float hopper_score(const HopperAttentionParams& p, float score) {
   return p.cap > 0.0f ? p.cap * q_tanh(score) : score;
 }

@@ -9,7 +9,7 @@
 //    (hopper_quick_cluster() * kv_heads, max_splits, seqs), 256 threads, hopper_quick_memory().
 //  - attention_merge: one warp per (token, head). Grid: (tokens * heads / 8 rounded up), 256 threads.
 //
-// D is 64, 128 or 256.
+// D is 64, 128 or 256, for the merge also 512.
 #pragma once
 
 #include "kernels/cuda/attention_common.cuh"
@@ -314,16 +314,7 @@ struct HopperAttentionMerge {
     const int row = (int)(blockIdx.x * (kHopperMergeThreads / 32) + (threadIdx.x >> 5));
     const int tokens = cu_seqlens[p.seqs], token = row / p.heads, head = row % p.heads;
     if (token >= tokens) return;
-    int low = 0, high = p.seqs;  // find cu_seqlens[low] <= token < cu_seqlens[low + 1]
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      if (cu_seqlens[middle] <= token) {
-        low = middle;
-      } else {
-        high = middle;
-      }
-    }
-    const HopperSequence s = hopper_sequence(p, low, cu_seqlens, context_lens);
+    const HopperSequence s = hopper_sequence(p, hopper_find_sequence(p, cu_seqlens, token), cu_seqlens, context_lens);
     const int rows = s.queries * (p.heads / p.kv_heads);
     if (s.splits == 1 || rows < p.rows_from || rows > p.rows_to) return;
     const int splits = (s.context - s.queries + token - s.first) / kHopperSplit + 1 - s.first_split;
@@ -371,6 +362,8 @@ HOPPER_ATTENTION_QUICK(f16, half, 256)
 HOPPER_ATTENTION_MERGE(bf16, bfloat, 64)
 HOPPER_ATTENTION_MERGE(bf16, bfloat, 128)
 HOPPER_ATTENTION_MERGE(bf16, bfloat, 256)
+HOPPER_ATTENTION_MERGE(bf16, bfloat, 512)
 HOPPER_ATTENTION_MERGE(f16, half, 64)
 HOPPER_ATTENTION_MERGE(f16, half, 128)
 HOPPER_ATTENTION_MERGE(f16, half, 256)
+HOPPER_ATTENTION_MERGE(f16, half, 512)

@@ -147,6 +147,36 @@ HOPPER_FN void hopper_unpack16(const uint (&c)[4], const WeightScale& scale, flo
   ((uint4*)to)[1] = make_uint4(u[4], u[5], u[6], u[7]);
 }
 
+// The same for MXFP4 and bfloat, where nothing is rounded: a code is the index of a bfloat, which is multiplied with the
+// block's power of two. `exponent`: the byte of the file, whose scale is 2^(exponent - 128), or 0 for 0 and 1.
+HOPPER_FN void hopper_unpack16_fp4(const WeightRaw& raw, uint exponent, uchar* to) {
+  const uint scale = (exponent == 0 ? 0u : exponent - 1) * (0x0080u | 0x00800000u);
+  uint u[8];
+  UNROLL for (int j = 0; j < 4; j++) {
+    // Nibbles of the low half: codes i, i + 8, i + 1, i + 9.
+    const uint codes = raw.low[j >> 1] >> (j & 1) * 16, upper = codes & 0x8888u, index = codes & 0x7777u;
+    // High and low bytes of 0, 1, 2, 3, 4, 6, 8 and 12 as bfloat; nibble 9 gives the sign of byte 1, eight times.
+    const uint high = hopper_bytes(0x40403f00u | 0x00400000u, 0x41414040u, index) |
+                      (hopper_bytes(0x00008000u, 0, upper | upper >> 3) & 0x80808080u);
+    const uint low = hopper_bytes(0x40008000u, 0x4000c080u, index);
+    const uint pairs[2] = {hopper_bytes(low, high, 0x6240), hopper_bytes(low, high, 0x7351)};
+    UNROLL for (int i = 0; i < 2; i++) {
+      asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(u[j + 4 * i]) : "r"(pairs[i]), "r"(scale));
+    }
+  }
+  ((uint4*)to)[0] = make_uint4(u[0], u[1], u[2], u[3]);
+  ((uint4*)to)[1] = make_uint4(u[4], u[5], u[6], u[7]);
+}
+
+template <typename A, typename B>
+struct HopperSame {
+  static constexpr bool value = false;
+};
+template <typename A>
+struct HopperSame<A, A> {
+  static constexpr bool value = true;
+};
+
 // `Chains`: warps that run chains.
 template <typename T, int MT, int Chains>
 struct HopperLinearQuantised {
@@ -313,6 +343,11 @@ struct HopperLinearQuantised {
       const int head = Scheme == kSchemeGroup ? in_units<-1>(p, first + 2 * pair) - in_units<-1>(p, first) : 0;
       WeightRaw raw[2];
       UNROLL for (int j = 0; j < 2; j++) hopper_fetch<Low, High>(chunk, (2 * pair + j) * 16 + r, raw[j]);
+      if constexpr (Scheme == kSchemeExponent && HopperSame<T, bfloat>::value) {
+        const uint exponent = chunk.heads[pair * 16 + r];
+        UNROLL for (int j = 0; j < 2; j++) hopper_unpack16_fp4(raw[j], exponent, to + (2 * pair + j) * 32);
+        continue;
+      }
       WeightScale scale = hopper_scale < Scheme, Table ? 1 : 0 > (chunk, pair, 0, head, r);
       UNROLL for (int j = 0; j < 2; j++) {
         if (kTwo && j == 1) scale = hopper_scale < Scheme, Table ? 1 : 0 > (chunk, pair, 1, head, r);

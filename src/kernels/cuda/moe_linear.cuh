@@ -44,6 +44,7 @@ struct HopperMoeLinear {
 
   // ---- the warp that loads ----
 
+  // `expert` counts from the first one of W.
   HOPPER_FN void load_w(const HopperMoeParams& p, int expert, uint stage, uint barrier, int k) {
     const bool gated = p.linear.epilogue == kHopperGated;
     const int first = expert * p.linear.n + (int)blockIdx.x * (gated ? WB / 2 : WB);
@@ -179,8 +180,8 @@ struct HopperMoeLinear {
     if (!p.early) ptx_grid_wait();
     // After the wait: so the table of experts is complete before the next launch begins.
     ptx_grid_release();
-    const int expert = __ldcg(experts + blockIdx.y);
-    if (expert < 0) {
+    const int expert = __ldcg(experts + blockIdx.y), here = expert - p.first;
+    if (expert < 0 || here < 0 || here >= p.experts) {
       ptx_grid_wait();
       return;
     }
@@ -194,7 +195,7 @@ struct HopperMoeLinear {
       hopper_barrier_init_done();
     }
     __syncthreads();
-    if (hopper_uniform(threadIdx.x >> 5) == kMultipliers / 32) return produce(p, expert, base, stages);
+    if (hopper_uniform(threadIdx.x >> 5) == kMultipliers / 32) return produce(p, here, base, stages);
     float acc[kSums];
     UNROLL for (int i = 0; i < kSums; i++) acc[i] = 0.0f;
     multiply(acc, p, base, stages);

@@ -87,6 +87,7 @@ enum { kHopperMoeBeginThreads = 256, kHopperMoeBeginExperts = 256, kHopperMoeBeg
 struct HopperMoeParams {
   HopperTensorMap w, x;
   HopperLinearParams linear;  // of one expert; m is not used
+  int first, experts;         // W has so many experts, from this one on; tiles of others are passed over
   // Nonzero: the table of experts may be read before the preceding launch has ended, because it was complete before
   // that one began.
   int early;
@@ -162,6 +163,19 @@ constexpr int hopper_team_threads(int head_dim) {
 constexpr int hopper_team_memory(int head_dim, int stages) {
   return stages * kHopperTile * head_dim * 2 + 16 * ((head_dim < 128 ? 128 : head_dim) + 8) * 2 +
          hopper_team_threads(head_dim) * 10 + 1024 + 8 * kHopperTeamMostStages + 128;
+}
+// attention_latent: the sizes of a latent vector, and of its ring. Beside the ring are the queries, 16 rows of weights,
+// sums, maxima, position offsets and barriers.
+enum {
+  kHopperLatentKey = 576,
+  kHopperLatentValue = 512,
+  kHopperLatentRow = kHopperLatentKey * 2 + 16,
+  kHopperLatentThreads = 256,
+  kHopperLatentRing = 2
+};
+constexpr int hopper_latent_memory() {
+  return int{kHopperLatentRing} * int{kHopperTile} * kHopperLatentRow + 16 * (kHopperLatentKey + 8) * 2 +
+         16 * (kHopperTile + 8) * 2 + 2048 + 512 + 1024 + 256;
 }
 enum { kHopperPrefillThreads = 384 };
 // Bytes of attention_prefill: barriers, four tiles each of K and V, the merged result of earlier splits, and alignment.

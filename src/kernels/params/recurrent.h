@@ -10,6 +10,7 @@ enum {
   kStateColumns = 32,          // columns of a state's matrix per threadgroup
   kStateBlock = 8,             // tokens whose inputs are in threadgroup memory at a time
   kStateThreads = 128,         // four threads per column
+  kStateMostTaps = 8,          // of a convolution (kMaxConvKernel of ops/recurrent.h)
   kShortConvThreads = 128,     // one channel each
   kShortConvBlock = 8          // successive tokens per thread; at least as many as the convolution's tail has rows
 };

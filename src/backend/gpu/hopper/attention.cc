@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention by the kernels of sm_90a (kernels/cuda): causal attention over pages of the activations' own type.
+// Attention by the kernels of sm_90a (kernels/cuda): causal attention over pages of the activations' own type, with K
+// and V or with latent vectors.
 //
 // They give the same bits as the portable kernels, which therefore serve everything else: other head sizes, pages of
 // other types.
@@ -37,12 +38,23 @@ KernelId by_head_dim(int dim, KernelId d64, KernelId d128, KernelId d256) {
   return dim == 64 ? d64 : dim == 128 ? d128 : d256;
 }
 
+bool fits(const AttentionArgs& args) {
+  return args.causal && args.kv.dtype == args.q.dtype && args.q.dtype != DType::kF32 && on_16_bytes(args.q) &&
+         on_16_bytes(args.out) && args.q.stride < INT32_MAX && args.out.stride < INT32_MAX;
+}
+
 bool serves(const AttentionArgs& args) {
   const KvLayer& kv = args.kv;
-  if (!args.causal || kv.v_in_k || kv.dtype != args.q.dtype || args.q.dtype == DType::kF32 || kv.head_dim != kv.v_dim()) return false;
+  if (!fits(args) || kv.v_in_k || kv.head_dim != kv.v_dim()) return false;
   if (kv.head_dim != 64 && kv.head_dim != 128 && kv.head_dim != 256) return false;
-  if (args.num_heads / kv.num_kv_heads > kAttentionRowTile) return false;
-  return on_16_bytes(args.q) && on_16_bytes(args.out) && args.q.stride < INT32_MAX && args.out.stride < INT32_MAX;
+  return args.num_heads / kv.num_kv_heads <= kAttentionRowTile;
+}
+
+bool serves_latent(const AttentionArgs& args) {
+  const KvLayer& kv = args.kv;
+  const bool plain = args.window == 0 && args.soft_cap <= 0 && args.sinks == nullptr;
+  return fits(args) && plain && kv.v_in_k && kv.num_kv_heads == 1 && kv.head_dim == kHopperLatentKey &&
+         kv.v_dim() == kHopperLatentValue && args.q.rows <= 65535;
 }
 
 // Sequences whose rows fit one tile ("few"), and those of more rows ("many").
@@ -92,6 +104,13 @@ void launch(GpuBackend& gpu, KernelId kernel, const AttentionArgs& args, const H
              grid, static_cast<uint32_t>(threads), static_cast<uint32_t>(memory));
 }
 
+void merge(GpuBackend& gpu, const AttentionArgs& args, const HopperAttentionParams& p, KernelId kernel, void* scratch,
+           int64_t tokens) {
+  gpu.launch({kernel, args.q.dtype}, p,
+             {args.out.data, scratch, args.cu_seqlens_q.data(), args.context_lens.data(), args.sinks},
+             {grid_div(tokens * p.heads, kHopperMergeThreads / 32)}, kHopperMergeThreads);
+}
+
 // The first `seqs` sequences, which have `tokens` rows of q and up to `splits` splits. Those of more rows than a tile
 // are passed over.
 void attend_few(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionParams p, int64_t seqs, int64_t tokens,
@@ -124,19 +143,40 @@ void attend_few(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionParam
            hopper_team_memory(dim, p.stages));
   }
   if (splits <= 1) return;
-  const KernelId merge = by_head_dim(dim, KernelId::kHopperAttentionMergeD64, KernelId::kHopperAttentionMergeD128,
-                                     KernelId::kHopperAttentionMergeD256);
-  gpu.launch({merge, args.q.dtype}, p,
-             {args.out.data, scratch, args.cu_seqlens_q.data(), args.context_lens.data(), args.sinks},
-             {grid_div(tokens * p.heads, kHopperMergeThreads / 32)}, kHopperMergeThreads);
+  merge(gpu, args, p,
+        by_head_dim(dim, KernelId::kHopperAttentionMergeD64, KernelId::kHopperAttentionMergeD128,
+                    KernelId::kHopperAttentionMergeD256),
+        scratch, tokens);
+}
+
+bool attend_latent(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionParams p, int64_t splits) {
+  const int64_t tokens = args.q.rows, bytes = scratch_bytes(tokens, p.heads, splits, kHopperLatentValue);
+  if (splits > 1 && bytes > kMostScratch) return false;
+  void* scratch = splits > 1 ? gpu.scratch().attention.grow(static_cast<size_t>(bytes)) : nullptr;
+  p.seqs = static_cast<int>(args.context_lens.size());
+  p.max_splits = static_cast<int>(splits);
+  p.rows_from = 1;
+  p.rows_to = INT32_MAX;
+  p.early = gpu.recorder().recording() ? 1 : 0;
+  launch(gpu, KernelId::kHopperAttentionLatent, args, p, scratch,
+         {grid_div(p.heads, kAttentionRowTile), static_cast<uint32_t>(splits), static_cast<uint32_t>(tokens)},
+         kHopperLatentThreads, hopper_latent_memory());
+  if (splits > 1) merge(gpu, args, p, KernelId::kHopperAttentionMergeD512, scratch, tokens);
+  return true;
 }
 
 }  // namespace
 
 bool attention(GpuBackend& gpu, const AttentionArgs& args, bool one_token_each) {
-  if (!gpu.hopper() || !serves(args)) return false;
+  const bool latent = serves_latent(args);
+  if (!gpu.hopper() || (!latent && !serves(args))) return false;
   const auto cu = gpu.staging().host(args.cu_seqlens_q);
   const auto contexts = gpu.staging().host(args.context_lens);
+  if (latent) {
+    int64_t longest = one_token_each ? args.max_blocks * args.kv.block_size : 1;
+    for (const int32_t context : contexts) longest = std::max<int64_t>(longest, context);
+    return attend_latent(gpu, args, params_of(args), grid_div(longest, kHopperSplit));
+  }
   const int dim = static_cast<int>(args.kv.head_dim);
   HopperAttentionParams p = params_of(args);
   const Kinds kinds = kinds_of(cu, contexts, args.num_heads / args.kv.num_kv_heads);

@@ -12,6 +12,9 @@ namespace quire::gpu::hopper {
 namespace {
 
 constexpr int64_t kSortGroups = 128;  // threadgroups of the sort; each copies a part of the rows
+// Choices per expert, on average, from which on quantised experts become plain ones first, and elements of them at once.
+constexpr int64_t kDequantisedChoices = 32;
+constexpr int64_t kDequantisedExpertElements = int64_t{256} << 20;
 
 // Rows in a tile: enough for the choices of most experts, so that few weights are read twice, and few more, because the
 // rest of a tile is padding. `most` is what the kernels take.
@@ -24,6 +27,11 @@ int64_t tile_rows_for(int64_t choices, int64_t experts, int64_t most) {
 // Tiles that there must be room for.
 int64_t tiles_for(int64_t choices, int64_t experts, int64_t tile_rows) {
   return choices / tile_rows + std::min(experts, choices);
+}
+
+// Whether quantised experts become plain ones first.
+bool dequantises(const MoeExpertsArgs& args) {
+  return args.x.rows * args.k >= kDequantisedChoices * static_cast<int64_t>(args.gate_up.size());
 }
 
 KernelId plain_kernel(int64_t rows) {
@@ -64,7 +72,8 @@ struct Buffers {
 // One product of the sorted rows.
 struct Product {
   const Experts& experts;
-  const void* weights;
+  std::span<const PackedMatrix* const> matrices;
+  const void* weights;  // of the first
   Tensor x, out;
   HopperEpilogue epilogue;
   bool early;
@@ -87,17 +96,24 @@ bool is_plain(const Experts& experts, DType type) {
   return experts.weight.form == (type == DType::kF16 ? kWeightF16 : kWeightBF16);
 }
 
-bool run_plain(GpuBackend& gpu, const MoeExpertsArgs& args, const Product& product, const Buffers& s, int64_t tile_rows,
-               int64_t tiles, bool dry) {
+// Experts [first, first + count), whose plain weights are at `weights`.
+struct ExpertRange {
+  const void* weights;
+  int64_t first, count;
+};
+
+bool run_plain(GpuBackend& gpu, const MoeExpertsArgs& args, const Product& product, const ExpertRange& range,
+               const Buffers& s, int64_t tile_rows, int64_t tiles, bool dry) {
   const WeightParams& w = product.experts.weight;
-  const auto count = static_cast<int64_t>(args.gate_up.size());
   const bool gated = product.epilogue == kHopperGated;
   if (w.k % 16 != 0 || w.n % (gated ? 4 : 2) != 0) return false;
   HopperMoeParams p = {};
   p.linear = params_of(args, product);
+  p.first = static_cast<int>(range.first);
+  p.experts = static_cast<int>(range.count);
   p.early = product.early;
   const int rows_of_w = 64 * hopper_moe_groups(static_cast<int>(tile_rows));
-  if (!gpu.device().map_rows({product.weights, count * w.n, w.k, w.k, 1, rows_of_w / 2, 1}, &p.w) ||
+  if (!gpu.device().map_rows({range.weights, range.count * w.n, w.k, w.k, 1, rows_of_w / 2, 1}, &p.w) ||
       !gpu.device().map_rows({product.x.data, product.x.rows, w.k, product.x.stride, 1, static_cast<int>(tile_rows), 1},
                              &p.x)) {
     return false;
@@ -132,9 +148,35 @@ bool run_quantised(GpuBackend& gpu, const MoeExpertsArgs& args, const Product& p
   return true;
 }
 
+// Many rows of quantised experts: some experts at a time become plain weights first. That costs less than to unpack the
+// same weights for each of an expert's tiles.
+bool run_dequantised(GpuBackend& gpu, const MoeExpertsArgs& args, Product product, const Buffers& s, int64_t tile_rows,
+                     int64_t tiles, bool dry) {
+  const WeightParams& w = product.experts.weight;
+  const DType type = args.x.dtype;
+  const int64_t size = int64_t{w.n} * w.k, all = static_cast<int64_t>(args.gate_up.size());
+  const int64_t at_once = std::clamp<int64_t>(kDequantisedExpertElements / size, 1, all);
+  const auto bytes = static_cast<size_t>(at_once * size * info(type).block_bytes);
+  product.early = false;
+  ExpertRange range = {gpu.scratch().products.grow(bytes), 0, at_once};
+  if (dry) return run_plain(gpu, args, product, range, s, tile_rows, tiles, true);
+  for (; range.first < all; range.first += at_once) {
+    range.count = std::min(at_once, all - range.first);
+    for (int64_t e = 0; e < range.count; ++e) {
+      char* to = static_cast<char*>(const_cast<void*>(range.weights)) + e * size * info(type).block_bytes;
+      gpu.dequantise_rows(gpu_matrix(product.matrices[static_cast<size_t>(range.first + e)]), 0,
+                          {to, type, w.n, w.k, w.k});
+    }
+    run_plain(gpu, args, product, range, s, tile_rows, tiles, false);
+  }
+  return true;
+}
+
 bool run(GpuBackend& gpu, const MoeExpertsArgs& args, const Product& product, const Buffers& s, int64_t tile_rows,
          int64_t tiles, bool dry) {
-  if (is_plain(product.experts, args.x.dtype)) return run_plain(gpu, args, product, s, tile_rows, tiles, dry);
+  const ExpertRange all = {product.weights, 0, static_cast<int64_t>(args.gate_up.size())};
+  if (is_plain(product.experts, args.x.dtype)) return run_plain(gpu, args, product, all, s, tile_rows, tiles, dry);
+  if (dequantises(args)) return run_dequantised(gpu, args, product, s, tile_rows, tiles, dry);
   return product.experts.weight.form == kWeightQuantised && run_quantised(gpu, args, product, s, tile_rows, tiles, dry);
 }
 
@@ -192,7 +234,7 @@ bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gat
   if (args.x.cols % 8 != 0 || !on_16_bytes(args.x) || args.x.stride > INT32_MAX) return false;
   const int64_t choices = args.x.rows * args.k, inner = down.weight.k;
   if (block != nullptr && (choices > kHopperMoeBeginChoices || experts > kHopperMoeBeginExperts)) return false;
-  const bool plain = is_plain(gate_up, type) && is_plain(down, type);
+  const bool plain = (is_plain(gate_up, type) && is_plain(down, type)) || dequantises(args);
   const int64_t tile_rows = tile_rows_for(choices, experts, plain ? 128 : 64);
   const int64_t tiles = tiles_for(choices, experts, tile_rows), rows = tiles * tile_rows;
   const int64_t tables = table_bytes(choices, tiles), columns = args.x.cols;
@@ -209,9 +251,9 @@ bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gat
   s.x = take(columns);
   s.hidden = take(inner);
   s.y = take(args.out.cols);
-  const Product first = {gate_up, gpu_matrix(args.gate_up[0]).data, s.x, s.hidden,
+  const Product first = {gate_up, args.gate_up, gpu_matrix(args.gate_up[0]).data, s.x, s.hidden,
                          args.gated ? kHopperGated : kHopperActivated, false};
-  const Product second = {down, gpu_matrix(args.down[0]).data, s.hidden, s.y, kHopperStore, true};
+  const Product second = {down, args.down, gpu_matrix(args.down[0]).data, s.hidden, s.y, kHopperStore, true};
   for (const Product* product : {&first, &second}) {
     if (!run(gpu, args, *product, s, tile_rows, tiles, true)) return false;
   }
