@@ -126,9 +126,6 @@ class Backend {
   virtual bool joins_qkv(const QkvToCacheArgs&) const {
     return false;
   }  // qkv_to_cache()
-  virtual bool joins_moe(int64_t /*rows*/, int64_t /*k*/) const {
-    return false;
-  }  // moe_block(), for k choices of each row
   virtual bool joins_mla(const MlaToCacheArgs&) const {
     return false;
   }  // mla_to_cache()

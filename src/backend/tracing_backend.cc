@@ -80,9 +80,6 @@ std::string shape_of(const MoeExpertsArgs& args, bool) {
   return text("%lld rows %lld of %zu %lldx%lld %s", ll(args.x.rows), ll(args.k), args.gate_up.size(), ll(w.n()),
               ll(w.k()), name(w.dtype()));
 }
-std::string shape_of(const MoeBlockArgs& args, bool on_host) {
-  return shape_of(args.experts, on_host);
-}
 std::string shape_of(const SampleArgs& args, bool) {
   return text("%lldx%lld", ll(args.logits.rows), ll(args.logits.cols));
 }
@@ -138,9 +135,6 @@ class TracingBackend final : public Backend {
   }
   bool joins_qkv(const QkvToCacheArgs& args) const override {
     return inner_->joins_qkv(args);
-  }
-  bool joins_moe(int64_t rows, int64_t k) const override {
-    return inner_->joins_moe(rows, k);
   }
   bool joins_mla(const MlaToCacheArgs& args) const override {
     return inner_->joins_mla(args);

@@ -49,8 +49,8 @@ FN float conv_silu(THREAD const ConvWindow<T>& w, int channel, DEVICE const floa
   return q_silu(sum);
 }
 
-// The same for channels first, first + 32, ... before `end`. The usual size of four taps has no loop over them: all loads
-// of a group of channels come before the first use, so that they are in flight together.
+// The same for channels first, first + 32, ... before `end`. The usual size of four taps has no loop over them: all
+// loads of a group of channels come before the first use, so that they are in flight together.
 template <typename T, int kCount>
 FN void conv_silu_group(THREAD const ConvWindow<T>& w, int first, int end, DEVICE const float* weight,
                         DEVICE const float* bias, int biased, THREAD float* out) {
@@ -270,7 +270,8 @@ FN float state_fold(float chain) {
 // S:  d = beta (v - S'^T k),  S = S' + k d^T,  y = S^T q.
 template <int kRows, int kBlock>
 struct DeltaStep {
-  static FN float run(TGROUP const StateSmem<kRows, kBlock>& sm, int t, int part, float v, float skip, THREAD float* s) {
+  static FN float run(TGROUP const StateSmem<kRows, kBlock>& sm, int t, int part, float v, float skip,
+                      THREAD float* s) {
     float m = 0.0f, y = 0.0f;
     UNROLL for (int r = 0; r < kRows / 16; r++) {
       const float4 k = sm.left[t][4 * r + part];
@@ -301,7 +302,8 @@ struct DeltaStep {
 
 template <int kRows, int kBlock>
 struct SsdStep {
-  static FN float run(TGROUP const StateSmem<kRows, kBlock>& sm, int t, int part, float x, float skip, THREAD float* s) {
+  static FN float run(TGROUP const StateSmem<kRows, kBlock>& sm, int t, int part, float x, float skip,
+                      THREAD float* s) {
     const float g = sm.decay[t], u = x * sm.step[t];
     float y = 0.0f;
     UNROLL for (int r = 0; r < kRows / 16; r++) {

@@ -30,14 +30,4 @@ void check(const MoeExpertsArgs& args) {
   QUIRE_CHECK(args.down_bias.empty() || args.down_bias.size() == args.down.size());
 }
 
-void check(const MoeBlockArgs& args) {
-  check(args.route);
-  check(args.experts);
-  check_shape(args.hidden, args.experts.x.rows, args.experts.x.cols);
-  QUIRE_CHECK(args.hidden.dtype == DType::kF32 && args.norm.weight != nullptr);
-  QUIRE_CHECK(args.route.ids == args.experts.ids && args.route.weights == args.experts.weights);
-  QUIRE_CHECK(args.route.k == args.experts.k && args.route.logits.rows == args.hidden.rows);
-  QUIRE_CHECK(!args.add || args.experts.out.cols == args.hidden.cols);
-}
-
 }  // namespace quire

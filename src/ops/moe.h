@@ -89,19 +89,4 @@ struct MoeExpertsArgs {
 };
 void check(const MoeExpertsArgs& args);
 
-// The steps of a mixture of experts as one op, where Backend::joins_moe(), with the bits of the single ops:
-//   experts.x = rms_norm(hidden);  moe_route(route);  moe_experts(experts)
-// and, with `add`, hidden = residual_add(experts.out, hidden). What is in experts.x, route.ids and route.weights
-// afterwards is not specified, nor, with `add`, what is in experts.out.
-struct MoeBlockArgs {
-  Tensor hidden;  // F32 [tokens, hidden]
-  FusedNorm norm;
-  MoeRouteArgs route;
-  MoeExpertsArgs experts;
-  bool add = false;
-  float residual_scale = 1.0f;
-};
-void check(const MoeBlockArgs& args);
-
-
 }  // namespace quire

@@ -46,7 +46,6 @@
 // Ops that a backend may leave out; backend.h says how a model asks for them.
 #define QUIRE_OPTIONAL_OPS(X)     \
   X(qkv_to_cache, QkvToCacheArgs) \
-  X(moe_block, MoeBlockArgs)      \
   X(mla_to_cache, MlaToCacheArgs) \
   X(sample, SampleArgs)           \
   X(take_sampled, TakeSampledArgs)

@@ -185,9 +185,11 @@ std::vector<TypedCase> cases() {
   more({"many_heads_of_one", 20, 1, 64, 16, DType::kBF16, true, {{1, 70}, {3, 70}}}, DType::kBF16);
   if (on_emulator()) return all;
   // Heads that a chip has kernels of its own for, with windows, caps and sinks, one by one and together.
-  const std::vector<cpu::AttentionSequence> long_ones = {{1, 90}, {70, 300}, {1, 1500}, {200, 1300}, {3, 1030}, {1, 2300}};
+  const std::vector<cpu::AttentionSequence> long_ones = {{1, 90},     {70, 300}, {1, 1500},
+                                                         {200, 1300}, {3, 1030}, {1, 2300}};
   for (const int64_t heads : {3, 16, 40}) {
-    AttentionCase latent = {"chip_latent_" + std::to_string(heads), heads, 1, 576, 16, DType::kBF16, true, long_ones, 512};
+    AttentionCase latent = {
+        "chip_latent_" + std::to_string(heads), heads, 1, 576, 16, DType::kBF16, true, long_ones, 512};
     latent.v_in_k = true;
     more(latent, DType::kBF16);
   }

@@ -90,10 +90,8 @@ class GpuBackend final : public Backend {
 
   // moe.cc
   Status stack(std::span<const PackedMatrix* const> experts) override;
-  bool joins_moe(int64_t rows, int64_t k) const override;
-  // The weighted sum of the experts' outputs y. `places`: the row of each choice, or null: they are in order. `block`:
-  // the sum is added to its residual stream, or null: it goes to args.out.
-  void moe_combine(const MoeExpertsArgs& args, const Tensor& y, const int* places, const MoeBlockArgs* block = nullptr);
+  // The weighted sum of the experts' outputs y. `places`: the row of each choice, or null: they are in order.
+  void moe_combine(const MoeExpertsArgs& args, const Tensor& y, const int* places);
 
   // sampling.cc
   bool samples() const override { return true; }

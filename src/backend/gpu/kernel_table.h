@@ -24,6 +24,7 @@
   X(LayerNorm, "layer_norm_#_#", kPairs, NormParams)                           \
   X(GatedRmsNorm, "gated_rms_norm_#", kAnyType, NormParams)                    \
   X(Embedding, "embedding_#", kAnyType, EmbeddingParams)                       \
+  X(ExpandPanels, "expand_panels_#", k16Bits, EmbeddingParams)                 \
   X(LinearF32, "linear_#_any", kF32Only, LinearParams)                         \
   X(LinearFew, "linear_#_few", k16Bits, LinearParams)                          \
   X(LinearMany, "linear_#_many", k16Bits, LinearParams)                        \
@@ -45,7 +46,6 @@
   X(MoeLinearAnyFew, "moe_linear_#_any_few", k16Bits, LinearParams)            \
   X(MoeLinearAnyMany, "moe_linear_#_any_many", k16Bits, LinearParams)          \
   X(MoeCombine, "moe_combine_#", kAnyType, MoeCombineParams)                   \
-  X(MoeCombineAdd, "moe_combine_add_#", k16Bits, MoeCombineParams)             \
   X(ReshapeAndCache, "reshape_and_cache_#", kAnyType, CacheParams)             \
   X(QkvToCache, "qkv_to_cache_#", kAnyType, QkvToCacheParams)                  \
   X(MlaToCache, "mla_to_cache_#", kAnyType, MlaToCacheParams)                  \
@@ -81,54 +81,52 @@
   QUIRE_HOPPER_KERNELS(X)
 
 // The kernels of kernels/cuda, which only a build for sm_90a has: a backend works without them.
-#define QUIRE_HOPPER_KERNELS(X)                                                                          \
-  X(HopperLinearM8D8, "hopper_linear_#_m8_d8", kHopper16Bits, HopperLinearParams)                        \
-  X(HopperLinearM8D24, "hopper_linear_#_m8_d24", kHopper16Bits, HopperLinearParams)                      \
-  X(HopperLinearM16D8, "hopper_linear_#_m16_d8", kHopper16Bits, HopperLinearParams)                      \
-  X(HopperLinearM16D24, "hopper_linear_#_m16_d24", kHopper16Bits, HopperLinearParams)                    \
-  X(HopperLinearM16Wide, "hopper_linear_#_m16_wide", kHopper16Bits, HopperLinearParams)                  \
-  X(HopperLinearM32Wide, "hopper_linear_#_m32_wide", kHopper16Bits, HopperLinearParams)                  \
-  X(HopperTallN16, "hopper_linear_#_tall_n16", kHopper16Bits, HopperTallParams)                          \
-  X(HopperTallN32, "hopper_linear_#_tall_n32", kHopper16Bits, HopperTallParams)                          \
-  X(HopperTallN48, "hopper_linear_#_tall_n48", kHopper16Bits, HopperTallParams)                          \
-  X(HopperTallN32Pair, "hopper_linear_#_tall_n32_pair", kHopper16Bits, HopperTallParams)                 \
-  X(HopperTallN48Pair, "hopper_linear_#_tall_n48_pair", kHopper16Bits, HopperTallParams)                 \
-  X(HopperTallN64Pair, "hopper_linear_#_tall_n64_pair", kHopper16Bits, HopperTallParams)                 \
-  X(HopperTallAcrossPair, "hopper_linear_#_tall_across_pair", kHopper16Bits, HopperTallParams)           \
-  X(HopperQuantisedM8, "hopper_linear_#_quantised_m8", kHopper16Bits, HopperQuantisedParams)             \
-  X(HopperQuantisedM16, "hopper_linear_#_quantised_m16", kHopper16Bits, HopperQuantisedParams)           \
-  X(HopperQuantisedM32, "hopper_linear_#_quantised_m32", kHopper16Bits, HopperQuantisedParams)           \
-  X(HopperQuantisedM64, "hopper_linear_#_quantised_m64", kHopper16Bits, HopperQuantisedParams)           \
-  X(HopperMoeSort, "hopper_moe_sort", kHopperNoType, HopperMoeSortParams)                                \
-  X(HopperMoeBegin, "hopper_moe_begin_#", kHopper16Bits, HopperMoeBeginParams)                           \
-  X(HopperMoeR8, "hopper_moe_#_r8", kHopper16Bits, HopperMoeParams)                                      \
-  X(HopperMoeR16, "hopper_moe_#_r16", kHopper16Bits, HopperMoeParams)                                    \
-  X(HopperMoeR32, "hopper_moe_#_r32", kHopper16Bits, HopperMoeParams)                                    \
-  X(HopperMoeR64, "hopper_moe_#_r64", kHopper16Bits, HopperMoeParams)                                    \
-  X(HopperMoeR128, "hopper_moe_#_r128", kHopper16Bits, HopperMoeParams)                                  \
-  X(HopperMoeQuantisedM8, "hopper_moe_#_quantised_m8", kHopper16Bits, HopperMoeQuantisedParams)          \
-  X(HopperMoeQuantisedM16, "hopper_moe_#_quantised_m16", kHopper16Bits, HopperMoeQuantisedParams)        \
-  X(HopperMoeQuantisedM32, "hopper_moe_#_quantised_m32", kHopper16Bits, HopperMoeQuantisedParams)        \
-  X(HopperMoeQuantisedM64, "hopper_moe_#_quantised_m64", kHopper16Bits, HopperMoeQuantisedParams)        \
-  X(HopperAttentionQuickD64, "hopper_attention_quick_#_d64", kHopper16Bits, HopperAttentionParams)       \
-  X(HopperAttentionQuickD128, "hopper_attention_quick_#_d128", kHopper16Bits, HopperAttentionParams)     \
-  X(HopperAttentionQuickD256, "hopper_attention_quick_#_d256", kHopper16Bits, HopperAttentionParams)     \
-  X(HopperAttentionTeamD64, "hopper_attention_team_#_d64", kHopper16Bits, HopperAttentionParams)         \
-  X(HopperAttentionTeamD128, "hopper_attention_team_#_d128", kHopper16Bits, HopperAttentionParams)       \
-  X(HopperAttentionTeamD256, "hopper_attention_team_#_d256", kHopper16Bits, HopperAttentionParams)       \
-  X(HopperAttentionPrefillD64, "hopper_attention_prefill_#_d64", kHopper16Bits, HopperAttentionParams)   \
-  X(HopperAttentionPrefillD128, "hopper_attention_prefill_#_d128", kHopper16Bits, HopperAttentionParams) \
-  X(HopperAttentionPrefillGeneralD64, "hopper_attention_prefill_general_#_d64", kHopper16Bits,           \
-    HopperAttentionParams)                                                                               \
-  X(HopperAttentionPrefillGeneralD128, "hopper_attention_prefill_general_#_d128", kHopper16Bits,         \
-    HopperAttentionParams)                                                                               \
-  X(HopperAttentionMergeD64, "hopper_attention_merge_#_d64", kHopper16Bits, HopperAttentionParams)       \
-  X(HopperAttentionMergeD128, "hopper_attention_merge_#_d128", kHopper16Bits, HopperAttentionParams)     \
-  X(HopperAttentionMergeD256, "hopper_attention_merge_#_d256", kHopper16Bits, HopperAttentionParams)     \
-  X(HopperAttentionMergeD512, "hopper_attention_merge_#_d512", kHopper16Bits, HopperAttentionParams)     \
-  X(HopperAttentionLatent, "hopper_attention_latent_#", kHopper16Bits, HopperAttentionParams)            \
-  X(HopperDecodeStepD64, "hopper_decode_step_#_d64", kHopper16Bits, DecodeStepParams)                    \
-  X(HopperDecodeStepD128, "hopper_decode_step_#_d128", kHopper16Bits, DecodeStepParams)                  \
+#define QUIRE_HOPPER_KERNELS(X)                                                                                       \
+  X(HopperLinearM8D8, "hopper_linear_#_m8_d8", kHopper16Bits, HopperLinearParams)                                     \
+  X(HopperLinearM8D24, "hopper_linear_#_m8_d24", kHopper16Bits, HopperLinearParams)                                   \
+  X(HopperLinearM16D8, "hopper_linear_#_m16_d8", kHopper16Bits, HopperLinearParams)                                   \
+  X(HopperLinearM16D24, "hopper_linear_#_m16_d24", kHopper16Bits, HopperLinearParams)                                 \
+  X(HopperLinearM16Wide, "hopper_linear_#_m16_wide", kHopper16Bits, HopperLinearParams)                               \
+  X(HopperLinearM32Wide, "hopper_linear_#_m32_wide", kHopper16Bits, HopperLinearParams)                               \
+  X(HopperTallN16, "hopper_linear_#_tall_n16", kHopper16Bits, HopperTallParams)                                       \
+  X(HopperTallN32, "hopper_linear_#_tall_n32", kHopper16Bits, HopperTallParams)                                       \
+  X(HopperTallN48, "hopper_linear_#_tall_n48", kHopper16Bits, HopperTallParams)                                       \
+  X(HopperTallN32Pair, "hopper_linear_#_tall_n32_pair", kHopper16Bits, HopperTallParams)                              \
+  X(HopperTallN48Pair, "hopper_linear_#_tall_n48_pair", kHopper16Bits, HopperTallParams)                              \
+  X(HopperTallN64Pair, "hopper_linear_#_tall_n64_pair", kHopper16Bits, HopperTallParams)                              \
+  X(HopperTallAcrossPair, "hopper_linear_#_tall_across_pair", kHopper16Bits, HopperTallParams)                        \
+  X(HopperQuantisedM8, "hopper_linear_#_quantised_m8", kHopper16Bits, HopperQuantisedParams)                          \
+  X(HopperQuantisedM16, "hopper_linear_#_quantised_m16", kHopper16Bits, HopperQuantisedParams)                        \
+  X(HopperQuantisedM32, "hopper_linear_#_quantised_m32", kHopper16Bits, HopperQuantisedParams)                        \
+  X(HopperQuantisedM64, "hopper_linear_#_quantised_m64", kHopper16Bits, HopperQuantisedParams)                        \
+  X(HopperMoeSort, "hopper_moe_sort", kHopperNoType, HopperMoeSortParams)                                             \
+  X(HopperMoeR8, "hopper_moe_#_r8", kHopper16Bits, HopperMoeParams)                                                   \
+  X(HopperMoeR16, "hopper_moe_#_r16", kHopper16Bits, HopperMoeParams)                                                 \
+  X(HopperMoeR32, "hopper_moe_#_r32", kHopper16Bits, HopperMoeParams)                                                 \
+  X(HopperMoeR64, "hopper_moe_#_r64", kHopper16Bits, HopperMoeParams)                                                 \
+  X(HopperMoeR128, "hopper_moe_#_r128", kHopper16Bits, HopperMoeParams)                                               \
+  X(HopperMoeQuantisedM8, "hopper_moe_#_quantised_m8", kHopper16Bits, HopperMoeQuantisedParams)                       \
+  X(HopperMoeQuantisedM16, "hopper_moe_#_quantised_m16", kHopper16Bits, HopperMoeQuantisedParams)                     \
+  X(HopperMoeQuantisedM32, "hopper_moe_#_quantised_m32", kHopper16Bits, HopperMoeQuantisedParams)                     \
+  X(HopperMoeQuantisedM64, "hopper_moe_#_quantised_m64", kHopper16Bits, HopperMoeQuantisedParams)                     \
+  X(HopperAttentionQuickD64, "hopper_attention_quick_#_d64", kHopper16Bits, HopperAttentionParams)                    \
+  X(HopperAttentionQuickD128, "hopper_attention_quick_#_d128", kHopper16Bits, HopperAttentionParams)                  \
+  X(HopperAttentionQuickD256, "hopper_attention_quick_#_d256", kHopper16Bits, HopperAttentionParams)                  \
+  X(HopperAttentionTeamD64, "hopper_attention_team_#_d64", kHopper16Bits, HopperAttentionParams)                      \
+  X(HopperAttentionTeamD128, "hopper_attention_team_#_d128", kHopper16Bits, HopperAttentionParams)                    \
+  X(HopperAttentionTeamD256, "hopper_attention_team_#_d256", kHopper16Bits, HopperAttentionParams)                    \
+  X(HopperAttentionPrefillD64, "hopper_attention_prefill_#_d64", kHopper16Bits, HopperAttentionParams)                \
+  X(HopperAttentionPrefillD128, "hopper_attention_prefill_#_d128", kHopper16Bits, HopperAttentionParams)              \
+  X(HopperAttentionPrefillGeneralD64, "hopper_attention_prefill_general_#_d64", kHopper16Bits, HopperAttentionParams) \
+  X(HopperAttentionPrefillGeneralD128, "hopper_attention_prefill_general_#_d128", kHopper16Bits,                      \
+    HopperAttentionParams)                                                                                            \
+  X(HopperAttentionMergeD64, "hopper_attention_merge_#_d64", kHopper16Bits, HopperAttentionParams)                    \
+  X(HopperAttentionMergeD128, "hopper_attention_merge_#_d128", kHopper16Bits, HopperAttentionParams)                  \
+  X(HopperAttentionMergeD256, "hopper_attention_merge_#_d256", kHopper16Bits, HopperAttentionParams)                  \
+  X(HopperAttentionMergeD512, "hopper_attention_merge_#_d512", kHopper16Bits, HopperAttentionParams)                  \
+  X(HopperAttentionLatent, "hopper_attention_latent_#", kHopper16Bits, HopperAttentionParams)                         \
+  X(HopperDecodeStepD64, "hopper_decode_step_#_d64", kHopper16Bits, DecodeStepParams)                                 \
+  X(HopperDecodeStepD128, "hopper_decode_step_#_d128", kHopper16Bits, DecodeStepParams)                               \
   X(HopperStageStep, "hopper_stage_step", kHopperNoType, StageStepParams)
 
 namespace quire::gpu {

@@ -68,10 +68,14 @@ Status GpuBackend::stack(std::span<const PackedMatrix* const> experts) {
   return {};
 }
 
-MoeRouteParams route_params(const MoeRouteArgs& args) {
+void GpuBackend::moe_route(const MoeRouteArgs& args) {
+  check(args);
+  if (args.logits.rows == 0) return;
+  const int64_t experts = args.logits.cols;
+  QUIRE_CHECK(experts <= kMoeMaxExperts && args.k <= kMoeMaxChosen);
   MoeRouteParams p = {};
   p.stride = args.logits.stride;
-  p.experts = static_cast<int>(args.logits.cols);
+  p.experts = static_cast<int>(experts);
   p.k = static_cast<int>(args.k);
   p.score = static_cast<int>(args.score);
   p.groups = static_cast<int>(args.groups);
@@ -83,15 +87,6 @@ MoeRouteParams route_params(const MoeRouteArgs& args) {
   p.sum_epsilon = args.sum_epsilon;
   p.scale = args.scale;
   p.jitter = args.jitter;
-  return p;
-}
-
-void GpuBackend::moe_route(const MoeRouteArgs& args) {
-  check(args);
-  if (args.logits.rows == 0) return;
-  const int64_t experts = args.logits.cols;
-  QUIRE_CHECK(experts <= kMoeMaxExperts && args.k <= kMoeMaxChosen);
-  const MoeRouteParams p = route_params(args);
   launch(KernelId::kMoeRoute, p, {args.ids, args.weights, args.logits.data, args.choice_bias, args.expert_scale},
          {static_cast<uint32_t>(args.logits.rows)}, 32);
 }
@@ -118,9 +113,9 @@ size_t GpuBackend::moe_scratch(const WorkspaceLimits& sizes) const {
   const size_t sorted = hopper::moe_scratch(*this, sizes, choices);
   const int64_t tiles = choices / kLinearFewRows + std::min(sizes.experts, choices);
   const int64_t ints = sizes.experts + tiles + choices + sizes.experts * kLinearManyRows + 64;
-  return std::max(sorted, static_cast<size_t>(ints * 4 +
-                                              choices * (sizes.expert_columns + 16) * info(sizes.activation).block_bytes +
-                                              1024));
+  return std::max(
+      sorted, static_cast<size_t>(ints * 4 +
+                                  choices * (sizes.expert_columns + 16) * info(sizes.activation).block_bytes + 1024));
 }
 
 void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
@@ -190,40 +185,16 @@ void GpuBackend::moe_chunk(const MoeExpertsArgs& args) {
   moe_combine(args, s.y, nullptr);
 }
 
-void GpuBackend::moe_combine(const MoeExpertsArgs& args, const Tensor& y, const int* places,
-                             const MoeBlockArgs* block) {
-  const bool add = block != nullptr && block->add;
-  const Tensor& out = add ? block->hidden : args.out;
+void GpuBackend::moe_combine(const MoeExpertsArgs& args, const Tensor& y, const int* places) {
   MoeCombineParams p = {};
   p.y_stride = y.stride;
-  p.out_stride = out.stride;
+  p.out_stride = args.out.stride;
   p.k = static_cast<int>(args.k);
-  p.columns = static_cast<int>(out.cols);
+  p.columns = static_cast<int>(args.out.cols);
   p.sorted = places != nullptr;
-  p.aligned = on_16_bytes(y) && on_16_bytes(out) && out.cols % 4 == 0;
-  p.scale = add ? block->residual_scale : 1.0f;
-  launch({add ? KernelId::kMoeCombineAdd : KernelId::kMoeCombine, args.x.dtype}, p,
-         {out.data, y.data, args.weights, places},
-         {static_cast<uint32_t>(args.x.rows), grid_div(out.cols, 4 * kMoeThreads)}, kMoeThreads);
-}
-
-bool GpuBackend::joins_moe(int64_t rows, int64_t k) const {
-  return hopper_ && rows * k <= kHopperMoeBeginChoices;
-}
-
-void GpuBackend::moe_block(const MoeBlockArgs& args) {
-  check(args);
-  const MoeExpertsArgs& experts = args.experts;
-  if (experts.x.rows == 0) return;
-  const WeightParams gate_up = experts_params(experts.gate_up), down = experts_params(experts.down);
-  if (hopper::moe_experts(*this, experts, {gate_up, biases_of(experts.gate_up_bias, gate_up.n)},
-                          {down, biases_of(experts.down_bias, down.n)}, &args)) {
-    return;
-  }
-  rms_norm({args.hidden, args.norm.weight, args.hidden.cols, args.norm.eps, experts.x});
-  moe_route(args.route);
-  moe_experts(experts);
-  if (args.add) residual_add({experts.out, args.hidden, args.residual_scale, args.hidden});
+  p.aligned = on_16_bytes(y) && on_16_bytes(args.out) && args.out.cols % 4 == 0;
+  launch({KernelId::kMoeCombine, args.x.dtype}, p, {args.out.data, y.data, args.weights, places},
+         {static_cast<uint32_t>(args.x.rows), grid_div(args.out.cols, 4 * kMoeThreads)}, kMoeThreads);
 }
 
 }  // namespace quire::gpu

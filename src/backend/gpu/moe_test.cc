@@ -174,48 +174,5 @@ TEST(GpuMoeExperts, HaveTheBitsOfLinearAndGluCalledAlone) {
   }
 }
 
-// Norm, choice, experts and the residual as one op: the same bytes as the single ops.
-TEST(GpuMoeBlock, HasTheBitsOfTheSingleOps) {
-  for (const ExpertsCase& c : cases::kExpertsCases) {
-    if (c.type == DType::kF32) continue;
-    const HostMatrix x(1, c.hidden, c.type, 17);
-    TestDevice& device = test_device(0);
-    GpuBackend& ops = device.ops();
-    Experts experts(device, c, x);
-    for (const auto& [tokens, k] : {std::pair<int64_t, int64_t>{1, 3}, {3, 2}, {8, 4}, {10, 3}}) {
-      for (const bool add : {false, true}) {
-        std::vector<uint8_t> got[2];
-        for (const bool joined : {false, true}) {
-          const auto count = static_cast<size_t>(tokens * k);
-          const HostMatrix hidden(tokens, c.hidden, DType::kF32, 5, 2.0f, 4), norm(1, c.hidden, DType::kF32, 6);
-          MoeBlockArgs args;
-          args.hidden = device.put(hidden);
-          args.norm = {device.put(norm).f32(), 1e-5f};
-          args.route.logits = device.put(HostMatrix(tokens, kExperts, DType::kF32, 7));
-          args.route.k = k;
-          args.route.normalise = true;
-          args.route.ids = device.put(std::vector<int32_t>(count, 0));
-          args.route.weights = device.put(std::vector<float>(count, 0));
-          args.experts = experts.args(args.route, device.room(tokens, c.hidden, c.type, 8),
-                                      device.room(tokens, c.hidden, c.type, 8));
-          args.add = add;
-          args.residual_scale = 0.3f;
-          if (joined) {
-            ops.moe_block(args);
-          } else {
-            ops.rms_norm({args.hidden, args.norm.weight, c.hidden, args.norm.eps, args.experts.x});
-            ops.moe_route(args.route);
-            ops.moe_experts(args.experts);
-            if (add) ops.residual_add({args.experts.out, args.hidden, args.residual_scale, args.hidden});
-          }
-          got[joined] = device.rows_of(add ? args.hidden : args.experts.out, false);
-        }
-        ASSERT_TRUE(got[0] == got[1]) << name(c.type) << " " << name(c.gate_up) << ", " << tokens << " tokens, k " << k;
-      }
-    }
-    device.clear();
-  }
-}
-
 }  // namespace
 }  // namespace quire::gpu

@@ -101,12 +101,12 @@ void GpuBackend::mamba2(const Mamba2Args& args) {
             args.state.pages, s.cu_seqlens_q.data(), s.source.data()},
            prepare_grid(p), kStatePrepareThreads);
   }
-  launch(recurrence(p, KernelId::kMamba2R128, KernelId::kMamba2R256, KernelId::kMamba2R128One,
-                    KernelId::kMamba2R256One),
-         p,
-         {args.out.data, args.xbc.data, scratch, args.skip, args.state.pages, s.cu_seqlens_q.data(), s.source.data(),
-          s.destination.data()},
-         recurrence_grid(p), kStateThreads);
+  launch(
+      recurrence(p, KernelId::kMamba2R128, KernelId::kMamba2R256, KernelId::kMamba2R128One, KernelId::kMamba2R256One),
+      p,
+      {args.out.data, args.xbc.data, scratch, args.skip, args.state.pages, s.cu_seqlens_q.data(), s.source.data(),
+       s.destination.data()},
+      recurrence_grid(p), kStateThreads);
 }
 
 void GpuBackend::short_conv(const ShortConvArgs& args) {

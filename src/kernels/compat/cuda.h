@@ -113,8 +113,8 @@ FN bool simd_all(bool v) {
 
 // From sm_90 on launches may overlap (programmatic dependent launch): the next kernel may start at once, and waits for
 // the end of this one itself.
-// The threadgroups that should fit a multiprocessor together: Body::kResident where a body has it. The compiler then uses
-// no more registers than that leaves.
+// The threadgroups that should fit a multiprocessor together: Body::kResident where a body has it. The compiler then
+// uses no more registers than that leaves.
 template <typename Body>
 constexpr int resident_groups() {
   if constexpr (requires { Body::kResident; }) {

@@ -4,7 +4,8 @@
 // Equal by memcmp to the portable attention, to attention_team.cuh and to attention_prefill.cuh. The rows of a KV head
 // are (query, head of its group), at most 16; a launch serves the sequences with p.rows_from to p.rows_to rows. If a
 // sequence has one split, its rows are written to out; otherwise they go to scratch, and the merge follows.
-//  - attention_quick: a cluster of threadgroups shares one (sequence, KV head, split). Each computes the scores of a part
+//  - attention_quick: a cluster of threadgroups shares one (sequence, KV head, split). Each computes the scores of a
+//  part
 //    of the tiles, and then a part of the head's columns of p V, whose chain takes most of the time. Grid:
 //    (hopper_quick_cluster() * kv_heads, max_splits, seqs), 256 threads, hopper_quick_memory().
 //  - attention_merge: one warp per (token, head). Grid: (tokens * heads / 8 rounded up), 256 threads.
@@ -337,13 +338,13 @@ struct HopperAttentionMerge {
   }
 };
 
-#define HOPPER_ATTENTION_QUICK(types, T, D)                                                                      \
-  static_assert(sizeof(HopperAttentionQuick<T, D>::Smem) <= hopper_quick_memory(D), "as the host counts");       \
+#define HOPPER_ATTENTION_QUICK(types, T, D)                                                                         \
+  static_assert(sizeof(HopperAttentionQuick<T, D>::Smem) <= hopper_quick_memory(D), "as the host counts");          \
   extern "C" __global__ void __launch_bounds__(kHopperQuickThreads) __cluster_dims__(hopper_quick_cluster(D), 1, 1) \
-      hopper_attention_quick_##types##_d##D(const __grid_constant__ HopperAttentionParams p, T* out, const T* q, \
-                                            const char* pages, const int* block_tables, const int* cu_seqlens,   \
-                                            const int* context_lens, float* scratch, const float* sinks) {       \
-    HopperAttentionQuick<T, D>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens, scratch, sinks);   \
+      hopper_attention_quick_##types##_d##D(const __grid_constant__ HopperAttentionParams p, T* out, const T* q,    \
+                                            const char* pages, const int* block_tables, const int* cu_seqlens,      \
+                                            const int* context_lens, float* scratch, const float* sinks) {          \
+    HopperAttentionQuick<T, D>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens, scratch, sinks);      \
   }
 HOPPER_ATTENTION_QUICK(bf16, bfloat, 64)
 HOPPER_ATTENTION_QUICK(bf16, bfloat, 128)
@@ -352,12 +353,11 @@ HOPPER_ATTENTION_QUICK(f16, half, 64)
 HOPPER_ATTENTION_QUICK(f16, half, 128)
 HOPPER_ATTENTION_QUICK(f16, half, 256)
 
-#define HOPPER_ATTENTION_MERGE(types, T, D)                                                                         \
-  extern "C" __global__ void __launch_bounds__(kHopperMergeThreads)                                                 \
-      hopper_attention_merge_##types##_d##D(const __grid_constant__ HopperAttentionParams p, T* out,                \
-                                            const float* scratch, const int* cu_seqlens, const int* context_lens,   \
-                                            const float* sinks) {                                                   \
-    HopperAttentionMerge<T, D>::run(p, out, scratch, cu_seqlens, context_lens, sinks);                              \
+#define HOPPER_ATTENTION_MERGE(types, T, D)                                                                 \
+  extern "C" __global__ void __launch_bounds__(kHopperMergeThreads) hopper_attention_merge_##types##_d##D(  \
+      const __grid_constant__ HopperAttentionParams p, T* out, const float* scratch, const int* cu_seqlens, \
+      const int* context_lens, const float* sinks) {                                                        \
+    HopperAttentionMerge<T, D>::run(p, out, scratch, cu_seqlens, context_lens, sinks);                      \
   }
 HOPPER_ATTENTION_MERGE(bf16, bfloat, 64)
 HOPPER_ATTENTION_MERGE(bf16, bfloat, 128)

@@ -8,8 +8,8 @@
 // scores of eight positions, and then 64 columns of p V. Two tiles are in shared memory at a time.
 //
 // Grid: (heads / 16 rounded up, max_splits, tokens), kHopperLatentThreads, hopper_latent_memory(). The splits of a
-// sequence that has several go to scratch, and attention_merge (attention_decode.cuh) follows. REQUIRES: causal, without
-// window, cap and sinks.
+// sequence that has several go to scratch, and attention_merge (attention_decode.cuh) follows. REQUIRES: causal,
+// without window, cap and sinks.
 #pragma once
 
 #include "kernels/cuda/attention_common.cuh"
@@ -65,34 +65,41 @@ struct HopperAttentionLatent {
     }
   }
 
-  // The scores of the warp's eight positions of a tile.
-  HOPPER_FN void scores(float (&s)[4], const Smem& sm, uint tile, int warp, int lane) {
+  // The scores of the warp's eight positions of a tile: one chain of k16 steps. Keys are fetched some steps ahead,
+  // because a warp issues in order.
+  HOPPER_FN void scores(float (&s)[4], const uint (&q)[D / 16][4], uint tile, int warp, int lane) {
+    enum { kAhead = 4 };
     UNROLL for (int i = 0; i < 4; i++) s[i] = 0.0f;
-    const uint query = ptx_shared_address(&sm.q[lane & 15][(lane >> 4) * 8]);
     const uint key = tile + (8 * warp + (lane & 7)) * kRow + (lane >> 3) * 16;
-#pragma unroll 6
-    for (int k = 0; k < D / 32; k++) {
-      uint b[4], a[4];
-      hopper_ldmatrix(b, key + k * 64);
-      hopper_ldmatrix(a, query + k * 64);
-      hopper_mma<T>(s, a, b[0], b[1]);
-      hopper_ldmatrix(a, query + k * 64 + 32);
-      hopper_mma<T>(s, a, b[2], b[3]);
+    uint b[kAhead][4];  // 32 k each
+    UNROLL for (int k = 0; k < kAhead; k++) hopper_ldmatrix(b[k], key + k * 64);
+    UNROLL for (int k = 0; k < D / 32; k++) {
+      uint* now = b[k % kAhead];
+      hopper_mma<T>(s, q[2 * k], now[0], now[1]);
+      hopper_mma<T>(s, q[2 * k + 1], now[2], now[3]);
+      if (k + kAhead < D / 32) hopper_ldmatrix(now, key + (k + kAhead) * 64);
     }
   }
 
-  // Adds the warp's columns of p V of a tile.
+  // Adds the warp's columns of p V of a tile; the fragments of a step are fetched during the one before it.
+  struct ValueFragments {
+    uint p[4], v[kBlocks / 2][4];
+  };
+  HOPPER_FN void fetch(ValueFragments& f, uint weights, uint value, int k) {
+    hopper_ldmatrix(f.p, weights + k * 32);
+    UNROLL for (int d = 0; d < kBlocks / 2; d++) hopper_ldmatrix_trans(f.v[d], value + k * 16 * kRow + d * 32);
+  }
   HOPPER_FN void values(float (&o)[kBlocks][4], const Smem& sm, uint tile, int warp, int lane) {
     const uint weights = ptx_shared_address(&sm.weights[lane & 15][(lane >> 4) * 8]);
     const uint value = tile + (lane & 15) * kRow + (warp * kBlocks + (lane >> 4)) * 16;
+    ValueFragments f[2];
+    fetch(f[0], weights, value, 0);
     UNROLL for (int k = 0; k < kHopperTile / 16; k++) {
-      uint a[4];
-      hopper_ldmatrix(a, weights + k * 32);
+      if (k + 1 < kHopperTile / 16) fetch(f[(k + 1) & 1], weights, value, k + 1);
       UNROLL for (int d = 0; d < kBlocks; d += 2) {
-        uint f[4];
-        hopper_ldmatrix_trans(f, value + k * 16 * kRow + d * 16);
-        hopper_mma<T>(o[d], a, f[0], f[1]);
-        hopper_mma<T>(o[d + 1], a, f[2], f[3]);
+        const uint* v = f[k & 1].v[d / 2];
+        hopper_mma<T>(o[d], f[k & 1].p, v[0], v[1]);
+        hopper_mma<T>(o[d + 1], f[k & 1].p, v[2], v[3]);
       }
     }
   }
@@ -102,7 +109,8 @@ struct HopperAttentionLatent {
     float o[kBlocks][4], m[2], l[2];
   };
 
-  HOPPER_FN void work(const Unit& unit, Smem& sm, uint ring, const char* pages, Rows& r, int warp, int lane) {
+  HOPPER_FN void work(const Unit& unit, Smem& sm, uint ring, const char* pages, const uint (&q)[D / 16][4], Rows& r,
+                      int warp, int lane) {
     const int g = lane >> 2, t = lane & 3;
     int slot = 0, parity = 0;
 #pragma unroll 1
@@ -110,7 +118,7 @@ struct HopperAttentionLatent {
       const uint here = ring + slot * kTileBytes;
       hopper_barrier_wait(ptx_shared_address(&sm.landed[slot]), parity);
       float s[4];
-      scores(s, sm, here, warp, lane);
+      scores(s, q, here, warp, lane);
       const int first = tile * kHopperTile + 8 * warp + 2 * t;
       const bool sees[2] = {first < unit.last, first + 1 < unit.last};
       UNROLL for (int i = 0; i < 2; i++) {
@@ -164,8 +172,7 @@ struct HopperAttentionLatent {
       if (!unit.merged) {
         T* to_row = out + (i64)unit.token * p.out_stride + (i64)(unit.head + row) * V + column;
         UNROLL for (int d = 0; d < kBlocks; d++) {
-          *(uint*)(to_row + d * 8) =
-              hopper_pack<T>((r.o[d][2 * i] + 0.0f) / sum, (r.o[d][2 * i + 1] + 0.0f) / sum);
+          *(uint*)(to_row + d * 8) = hopper_pack<T>((r.o[d][2 * i] + 0.0f) / sum, (r.o[d][2 * i + 1] + 0.0f) / sum);
         }
       } else {
         const HopperScratch to_row = hopper_scratch(p, scratch, tokens, unit.token, unit.head + row, unit.split, V);
@@ -236,6 +243,10 @@ struct HopperAttentionLatent {
     for (int i = min(old, (int)kRing); i < kRing; i++) load(unit, sm, ring, pages, i, i);
     load_queries(p, unit, sm, q);
     __syncthreads();
+    uint qf[D / 16][4];
+    UNROLL for (int k = 0; k < D / 16; k++) {
+      hopper_ldmatrix(qf[k], ptx_shared_address(&sm.q[lane & 15][k * 16 + (lane >> 4) * 8]));
+    }
     Rows r;
     UNROLL for (int d = 0; d < kBlocks; d++) {
       UNROLL for (int i = 0; i < 4; i++) r.o[d][i] = 0.0f;
@@ -244,7 +255,7 @@ struct HopperAttentionLatent {
       r.m[i] = HOPPER_NONE;
       r.l[i] = 0.0f;
     }
-    work(unit, sm, ring, pages, r, warp, lane);
+    work(unit, sm, ring, pages, qf, r, warp, lane);
     write(p, unit, r, out, scratch, tokens, warp, lane);
   }
 };

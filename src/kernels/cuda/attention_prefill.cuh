@@ -268,8 +268,8 @@ struct HopperAttentionPrefill {
 
   struct Worker {
     uint base;
-    uint k_word;     // low word of the descriptor of K in slot 0
-    uint to_v;       // distance from there to V's
+    uint k_word;  // low word of the descriptor of K in slot 0
+    uint to_v;    // distance from there to V's
     // Row g sees the positions [low, visible), counted from the first tile; row g + 8 those 8 further on. `low` may be
     // negative.
     int low, visible;
@@ -294,7 +294,8 @@ struct HopperAttentionPrefill {
 
   // Turns scores into exponents x, relative to the row's maximum so far. `a` becomes the factor of the earlier tiles.
   template <bool kMasked>
-  HOPPER_FN void exponents(const float (&s)[32], float (&x)[32], Rows& rows, float (&a)[2], const Worker& me, int tile) {
+  HOPPER_FN void exponents(const float (&s)[32], float (&x)[32], Rows& rows, float (&a)[2], const Worker& me,
+                           int tile) {
     UNROLL for (int i = 0; i < 32; i++) x[i] = s[i];
     if (General && me.cap > 0.0f) {
       UNROLL for (int i = 0; i < 32; i++) x[i] = me.cap * q_tanh(x[i]);

@@ -162,8 +162,8 @@ struct HopperAttentionTeam {
         T* to_row = out + (i64)token * p.out_stride + (i64)head * D + column;
         const float by = hopper_sink(p, sinks, head, r.m[i], sum);
         UNROLL for (int d = 0; d < kBlocks; d++) {
-          *(uint*)(to_row + d * 8) = hopper_pack<T>((r.o[d][2 * i] * by + 0.0f) / sum,
-                                                    (r.o[d][2 * i + 1] * by + 0.0f) / sum);
+          *(uint*)(to_row + d * 8) =
+              hopper_pack<T>((r.o[d][2 * i] * by + 0.0f) / sum, (r.o[d][2 * i + 1] * by + 0.0f) / sum);
         }
       } else {
         const HopperScratch to_row = hopper_scratch(p, scratch, tokens, token, head, unit.split, D);
@@ -281,10 +281,10 @@ struct HopperAttentionTeam {
     unit.tiles = (unit.last + kHopperTile - 1) / kHopperTile;
     const int* blocks = block_tables + (i64)seq * p.max_blocks;
     if (tid < kHopperSplit / 8) {
-      sm.eights[tid] = tid * 8 + 8 > unit.from && tid * 8 < unit.last
-                           ? hopper_position(p, blocks, unit.start + tid * 8, p.kv_heads * kRowBytes) +
-                                 unit.kv_head * kRowBytes
-                           : 0;
+      sm.eights[tid] =
+          tid * 8 + 8 > unit.from && tid * 8 < unit.last
+              ? hopper_position(p, blocks, unit.start + tid * 8, p.kv_heads * kRowBytes) + unit.kv_head * kRowBytes
+              : 0;
     }
     if (tid == 0) {
       for (int i = 0; i < p.stages; i++) hopper_barrier_init(ptx_shared_address(&sm.landed[i]), kThreads);

@@ -147,8 +147,8 @@ HOPPER_FN void hopper_unpack16(const uint (&c)[4], const WeightScale& scale, flo
   ((uint4*)to)[1] = make_uint4(u[4], u[5], u[6], u[7]);
 }
 
-// The same for MXFP4 and bfloat, where nothing is rounded: a code is the index of a bfloat, which is multiplied with the
-// block's power of two. `exponent`: the byte of the file, whose scale is 2^(exponent - 128), or 0 for 0 and 1.
+// The same for MXFP4 and bfloat, where nothing is rounded: a code is the index of a bfloat, which is multiplied with
+// the block's power of two. `exponent`: the byte of the file, whose scale is 2^(exponent - 128), or 0 for 0 and 1.
 HOPPER_FN void hopper_unpack16_fp4(const WeightRaw& raw, uint exponent, uchar* to) {
   const uint scale = (exponent == 0 ? 0u : exponent - 1) * (0x0080u | 0x00800000u);
   uint u[8];
@@ -556,11 +556,11 @@ HOPPER_FN void hopper_moe_quantised(const HopperMoeQuantisedParams& p, T* out, c
                                             l.biased ? bias + (i64)expert * l.n : bias, nullptr, nullptr);
 }
 
-#define HOPPER_MOE_QUANTISED(types, T, rows, tiles, chains, groups)                                                 \
-  extern "C" __global__ void __launch_bounds__(hopper_quantised_threads(chains), groups)                            \
+#define HOPPER_MOE_QUANTISED(types, T, rows, tiles, chains, groups)                                                  \
+  extern "C" __global__ void __launch_bounds__(hopper_quantised_threads(chains), groups)                             \
       hopper_moe_##types##_quantised_m##rows(const __grid_constant__ HopperMoeQuantisedParams p, T* out, const T* x, \
-                                             const uchar* w, const float* bias, const int* experts) {               \
-    hopper_moe_quantised<T, tiles, chains>(p, out, x, w, bias, experts);                                            \
+                                             const uchar* w, const float* bias, const int* experts) {                \
+    hopper_moe_quantised<T, tiles, chains>(p, out, x, w, bias, experts);                                             \
   }
 HOPPER_MOE_QUANTISED(bf16, bfloat, 8, 1, 2, 2)
 HOPPER_MOE_QUANTISED(bf16, bfloat, 16, 2, 2, 2)

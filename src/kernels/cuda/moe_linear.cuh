@@ -147,8 +147,8 @@ struct HopperMoeLinear {
     sync_multipliers();  // no stage is read any more
     UNROLL for (int i = 0; i < kSums; i++) {
       const int r = warp * 16 + (lane >> 2) + 8 * ((i >> 1) & 1), m = 8 * (i >> 2) + (lane & 3) * 2 + (i & 1);
-      const int n = gated ? (int)blockIdx.x * (WB / 2) + (r < WB / 2 ? r : r - WB / 2 + p.n / 2)
-                          : (int)blockIdx.x * WB + r;
+      const int n =
+          gated ? (int)blockIdx.x * (WB / 2) + (r < WB / 2 ? r : r - WB / 2 + p.n / 2) : (int)blockIdx.x * WB + r;
       sums[m * kSumsStride + r] = to<T>(hopper_rounded<T>(acc[i], p, bias, min(n, p.n - 1)));
     }
     sync_multipliers();
@@ -205,10 +205,10 @@ struct HopperMoeLinear {
   }
 };
 
-#define HOPPER_MOE_LINEAR(types, T, rows)                                                                         \
-  extern "C" __global__ void __launch_bounds__(hopper_moe_threads(rows), 2) hopper_moe_##types##_r##rows(         \
-      const __grid_constant__ HopperMoeParams p, T* out, const float* bias, const int* experts) {                 \
-    HopperMoeLinear<T, rows>::run(p, out, bias, experts);                                                         \
+#define HOPPER_MOE_LINEAR(types, T, rows)                                                                 \
+  extern "C" __global__ void __launch_bounds__(hopper_moe_threads(rows), 2) hopper_moe_##types##_r##rows( \
+      const __grid_constant__ HopperMoeParams p, T* out, const float* bias, const int* experts) {         \
+    HopperMoeLinear<T, rows>::run(p, out, bias, experts);                                                 \
   }
 #define HOPPER_MOE_LINEARS(types, T) \
   HOPPER_MOE_LINEAR(types, T, 8)     \

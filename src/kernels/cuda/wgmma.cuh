@@ -21,16 +21,16 @@
 #define HOPPER_WG_LIST16 HOPPER_WG_LIST8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define HOPPER_WG_LIST24 HOPPER_WG_LIST16 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define HOPPER_WG_LIST32 HOPPER_WG_LIST24 ",%24,%25,%26,%27,%28,%29,%30,%31"
-#define HOPPER_WG_LIST64                                                                        \
-  HOPPER_WG_LIST32                                                                              \
+#define HOPPER_WG_LIST64                                                                          \
+  HOPPER_WG_LIST32                                                                                \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
   "%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define HOPPER_WG_PRODUCT(type, name, sums, shape, a_at, b_at)                                            \
   HOPPER_FN void hopper_wg_product(float(&d)[sums], unsigned long long a, unsigned long long b, type) {   \
     asm volatile("wgmma.mma_async.sync.aligned." shape "k16.f32." name "." name " {" HOPPER_WG_LIST##sums \
-                 "}, " a_at ", " b_at ", 1, 1, 1, 0, 0;"                                                    \
+                 "}, " a_at ", " b_at ", 1, 1, 1, 0, 0;"                                                  \
                  : HOPPER_WG_OUT##sums                                                                    \
-                 : "l"(a), "l"(b));                                                                         \
+                 : "l"(a), "l"(b));                                                                       \
   }
 #define HOPPER_WG_PRODUCTS(type, name)                      \
   HOPPER_WG_PRODUCT(type, name, 4, "m64n8", "%4", "%5")     \

@@ -9,6 +9,7 @@ struct EmbeddingParams {
   WeightParams weight;
   i64 out_stride;
   int first_row;
+  int rows;  // of out, for expand_panels
   int from_tokens;
   float scale;
 };

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "kernels/compat/types.h"
-#include "kernels/params/moe.h"
 
 // ---- linear for few rows (kernels/cuda/linear_few.cuh): y[M, N] = x[M, K] W[N, K]^T ----
 
@@ -67,20 +66,11 @@ struct HopperMoeSortParams {
   int of_token;
   int experts;
   int tile_rows;
-  int max_tiles;  // tiles that there is room for; unused ones at the end get the expert -1
-  int pieces;     // 16-byte pieces of a row of x
+  int max_tiles;                // tiles that there is room for; unused ones at the end get the expert -1
+  int pieces;                   // 16-byte pieces of a row of x
   int x_stride, sorted_stride;  // pieces
 };
 enum { kHopperMoeSortThreads = 1024, kHopperMoeSortExperts = 512 };
-
-// For few choices: the choice of experts, the sort, and the norm of the rows of x on their way to their places.
-struct HopperMoeBeginParams {
-  MoeRouteParams route;
-  HopperMoeSortParams sort;  // x_stride in floats; pieces is not used
-  int columns;
-  float eps;
-};
-enum { kHopperMoeBeginThreads = 256, kHopperMoeBeginExperts = 256, kHopperMoeBeginChoices = 32 };
 
 // y = x W^T for sorted rows of x, where each tile of rows has the weight of its expert. W is seen as the rows of all
 // experts, one after another.
@@ -136,12 +126,7 @@ struct HopperAttentionParams {
   float cap;      // > 0: scores become cap * tanh(score), with the soft cap * log2(e) as cap
 };
 
-enum {
-  kHopperTile = 64,
-  kHopperSplit = 1024,
-  kHopperQuickThreads = 256,
-  kHopperMergeThreads = 256
-};
+enum { kHopperTile = 64, kHopperSplit = 1024, kHopperQuickThreads = 256, kHopperMergeThreads = 256 };
 
 // Scratch for max_splits > 1, floats: o [tokens][heads][max_splits][D], then (m, l) [tokens][heads][max_splits][2].
 

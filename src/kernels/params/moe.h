@@ -34,5 +34,4 @@ struct MoeCombineParams {
   int columns;
   int sorted;   // row places[i] of y belongs to choice i; otherwise row i
   int aligned;  // rows of y and out allow loads and stores of four elements
-  float scale;  // of the residual
 };

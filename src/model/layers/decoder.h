@@ -93,8 +93,6 @@ class DecoderModel final : public Model {
   void norm(const Tensor& x, const Norm& norm, int64_t group, const Tensor& out);
   // The input's rows after its norm, in the type of activations.
   Tensor normed(const LayerInput& input);
-  // Where normed() puts rows: room for all rows of the step.
-  Tensor normed_rows() const { return step_normed_; }
   // Whether the backend computes the input's norm together with the product.
   bool joins_norm(const LayerInput& input, const Linear& linear) const;
   // The first product of a layer, with the input's norm, and the last one.

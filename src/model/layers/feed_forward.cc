@@ -67,9 +67,7 @@ bool run_feed_forward(DecoderModel& model, const LayerContext& layer, const Laye
   const int64_t parts = (all + max_rows(model.backend()) - 1) / max_rows(model.backend());
   const int64_t part = ((all + parts - 1) / parts + 15) / 16 * 16;
   const bool plain = !has_experts(model.config(), layer.config);
-  const bool experts = layer.config.feed_forward == FeedForward::kMoe;
-  const bool joined = parts == 1 && (experts ? joins_moe(model, input, layer.weights.moe)
-                                             : plain && model.joins_norm(input, layer.weights.mlp.gate_up));
+  const bool joined = parts == 1 && plain && model.joins_norm(input, layer.weights.mlp.gate_up);
   const LayerInput from = joined ? input : LayerInput{model.normed(input)};
   bool added = false;
   for (int64_t first = 0; first < all; first += part) {
@@ -78,8 +76,8 @@ bool run_feed_forward(DecoderModel& model, const LayerContext& layer, const Laye
     const FeedForwardScratch scratch = take_scratch(model, layer.config, count, allocator);
     const Tensor x = from.x.some_rows(first, count);
     const Tensor out = output.out.some_rows(first, count);
-    if (experts) {
-      added = run_moe(model, layer.weights.moe, scratch.moe, {x, from.norm}, model.hidden().some_rows(first, count),
+    if (layer.config.feed_forward == FeedForward::kMoe) {
+      added = run_moe(model, layer.weights.moe, scratch.moe, x, model.hidden().some_rows(first, count),
                       {out, output.may_add});
       continue;
     }

@@ -28,11 +28,8 @@ struct MoeScratch {
 };
 MoeScratch take_moe_scratch(const DecoderModel& model, int64_t rows, ScratchAllocator& scratch);
 Status load_moe(Loader& loader, int64_t index, MoeWeights& out);
-// Whether the norm of these rows is joined to the mixture.
-bool joins_moe(const DecoderModel& model, const LayerInput& input, const MoeWeights& weights);
-// Returns whether the output was added to `hidden`, the residual stream (LayerOutput). If joins_moe(), `input` has a
-// norm, and otherwise it has none.
-bool run_moe(DecoderModel& model, const MoeWeights& weights, const MoeScratch& scratch, const LayerInput& input,
+// Returns whether the output was added to `hidden`, the residual stream (LayerOutput).
+bool run_moe(DecoderModel& model, const MoeWeights& weights, const MoeScratch& scratch, const Tensor& x,
              const Tensor& hidden, const LayerOutput& output);
 // Gemma 4: out = norm(out) + norm(experts(norm(hidden))), where `out` is the output of the layer's MLP.
 void add_experts_beside(DecoderModel& model, const MoeWeights& weights, const MoeScratch& scratch, const Tensor& hidden,

@@ -175,8 +175,11 @@ Status load_beside_mlp(Loader& loader, int64_t index, MoeWeights& out) {
   return {};
 }
 
-MoeRouteArgs route_args(const DecoderModel& model, const MoeWeights& weights, const MoeScratch& scratch) {
+// Chooses experts by router_x, runs them on x, and leaves their sum in scratch.out.
+void run_experts(const DecoderModel& model, const MoeWeights& weights, const MoeScratch& scratch,
+                 const Tensor& router_x, const Tensor& x) {
   const MoeConfig& c = model.config().moe;
+  weights.router.run(model.backend(), router_x, scratch.router);
   MoeRouteArgs route;
   route.logits = scratch.router;
   route.k = c.k;
@@ -192,12 +195,8 @@ MoeRouteArgs route_args(const DecoderModel& model, const MoeWeights& weights, co
   route.expert_scale = weights.expert_scale.data();
   route.ids = static_cast<int32_t*>(scratch.ids.data);
   route.weights = scratch.weights.f32();
-  return route;
-}
+  model.backend().moe_route(route);
 
-MoeExpertsArgs experts_args(const DecoderModel& model, const MoeWeights& weights, const MoeScratch& scratch,
-                            const Tensor& x) {
-  const MoeConfig& c = model.config().moe;
   MoeExpertsArgs experts;
   experts.x = x;
   experts.ids = static_cast<int32_t*>(scratch.ids.data);
@@ -211,29 +210,7 @@ MoeExpertsArgs experts_args(const DecoderModel& model, const MoeWeights& weights
   experts.activation = model.config().activation;
   experts.limit = c.limit;
   experts.out = scratch.out;
-  return experts;
-}
-
-// Chooses experts by router_x, runs them on x, and leaves their sum in scratch.out.
-void run_experts(const DecoderModel& model, const MoeWeights& weights, const MoeScratch& scratch,
-                 const Tensor& router_x, const Tensor& x) {
-  weights.router.run(model.backend(), router_x, scratch.router);
-  model.backend().moe_route(route_args(model, weights, scratch));
-  model.backend().moe_experts(experts_args(model, weights, scratch, x));
-}
-
-// The same for rows whose norm is joined to the op. With `add` the sum goes to the residual stream.
-void run_joined_experts(DecoderModel& model, const MoeWeights& weights, const MoeScratch& scratch,
-                        const LayerInput& input, bool add) {
-  model.project_in(weights.router, input, scratch.router);
-  MoeBlockArgs block;
-  block.hidden = input.x;
-  block.norm = {input.norm->weight.data(), model.config().norm_eps};
-  block.route = route_args(model, weights, scratch);
-  block.experts = experts_args(model, weights, scratch, model.normed_rows());
-  block.add = add;
-  block.residual_scale = model.config().residual_scale;
-  model.backend().moe_block(block);
+  model.backend().moe_experts(experts);
 }
 
 }  // namespace
@@ -268,35 +245,25 @@ Status load_moe(Loader& loader, int64_t index, MoeWeights& out) {
   return {};
 }
 
-bool joins_moe(const DecoderModel& model, const LayerInput& input, const MoeWeights& weights) {
-  const MoeConfig& c = model.config().moe;
-  return model.backend().joins_moe(input.x.rows, c.k) && model.joins_norm(input, weights.router) &&
-         (c.shared_intermediate == 0 || (c.gated && model.joins_norm(input, weights.shared.gate_up)));
-}
-
-bool run_moe(DecoderModel& model, const MoeWeights& weights, const MoeScratch& scratch, const LayerInput& input,
+bool run_moe(DecoderModel& model, const MoeWeights& weights, const MoeScratch& scratch, const Tensor& x,
              const Tensor& hidden, const LayerOutput& output) {
   const MoeConfig& c = model.config().moe;
   Backend& backend = model.backend();
   const Tensor& out = output.out;
-  const bool shared = c.shared_intermediate > 0, add = !shared && output.may_add;
-  if (input.norm != nullptr) {
-    run_joined_experts(model, weights, scratch, input, add);
-    if (add) return true;
-  } else {
-    run_experts(model, weights, scratch, input.x, input.x);
-    if (add) backend.residual_add({scratch.out, hidden, model.config().residual_scale, hidden});
-    if (add) return true;
+  run_experts(model, weights, scratch, x, x);
+  if (c.shared_intermediate == 0 && output.may_add) {
+    backend.residual_add({scratch.out, hidden, model.config().residual_scale, hidden});
+    return true;
   }
-  if (!shared) {
+  if (c.shared_intermediate == 0) {
     backend.scale({scratch.out, 1.0f, {}, out});
     return false;
   }
   if (c.shared_gate) {
-    model.project_in(weights.shared_gate, input, scratch.shared_gate);
+    weights.shared_gate.run(backend, x, scratch.shared_gate);
     backend.activation({scratch.shared_gate, Activation::kSigmoid, scratch.shared_gate});
   }
-  run_mlp(model, weights.shared, c.shared_intermediate, c.gated, input, scratch.shared_gate_up, {out});
+  run_mlp(model, weights.shared, c.shared_intermediate, c.gated, {x}, scratch.shared_gate_up, {out});
   if (c.shared_gate) backend.scale({out, 1.0f, {scratch.shared_gate.f32(), static_cast<size_t>(out.rows)}, out});
   backend.residual_add({out, scratch.out, 1.0f, out});
   return false;

@@ -199,8 +199,9 @@ bool attention(GpuBackend& gpu, const AttentionArgs& args, bool one_token_each) 
     const KernelId kernel =
         dim == 64 ? (general ? KernelId::kHopperAttentionPrefillGeneralD64 : KernelId::kHopperAttentionPrefillD64)
                   : (general ? KernelId::kHopperAttentionPrefillGeneralD128 : KernelId::kHopperAttentionPrefillD128);
-    launch(gpu, kernel, args, p, nullptr, {static_cast<uint32_t>(prefill_groups(cu.back(), p.seqs, p.heads, p.kv_heads))},
-           kHopperPrefillThreads, hopper_prefill_memory(dim));
+    launch(gpu, kernel, args, p, nullptr,
+           {static_cast<uint32_t>(prefill_groups(cu.back(), p.seqs, p.heads, p.kv_heads))}, kHopperPrefillThreads,
+           hopper_prefill_memory(dim));
   }
   return true;
 }

@@ -16,7 +16,7 @@ namespace quire::gpu {
 namespace {
 
 constexpr int kMostJoinedRows = 4;  // sequences; with more, single launches are as fast
-constexpr size_t kLeastOps = 6;     // fewer, such as the attention of one layer, are launched one by one
+constexpr size_t kLeastOps = 6;     // fewer, such as one layer's attention, are launched one by one
 constexpr size_t kMostOps = 254;    // of a launch, as flags count; more become several launches
 constexpr int kLeastSlots = 4;      // of the ring
 // Beyond these, single launches are at least as fast: attention's own kernels read long contexts faster, and the bytes

@@ -12,7 +12,8 @@ namespace quire::gpu::hopper {
 namespace {
 
 constexpr int64_t kSortGroups = 128;  // threadgroups of the sort; each copies a part of the rows
-// Choices per expert, on average, from which on quantised experts become plain ones first, and elements of them at once.
+// Choices per expert, on average, from which on quantised experts become plain ones first, and elements of them at
+// once.
 constexpr int64_t kDequantisedChoices = 32;
 constexpr int64_t kDequantisedExpertElements = int64_t{256} << 20;
 
@@ -195,27 +196,6 @@ void sort(GpuBackend& gpu, const MoeExpertsArgs& args, const Buffers& s, int64_t
              {static_cast<uint32_t>(std::min(choices, kSortGroups))}, kHopperMoeSortThreads);
 }
 
-// The same with the choice of experts and the norm before it.
-void begin(GpuBackend& gpu, const MoeBlockArgs& block, const Buffers& s, int64_t tile_rows, int64_t tiles) {
-  const MoeExpertsArgs& args = block.experts;
-  const int64_t choices = args.x.rows * args.k;
-  HopperMoeBeginParams p = {};
-  p.route = route_params(block.route);
-  p.sort.choices = static_cast<int>(choices);
-  p.sort.of_token = static_cast<int>(args.k);
-  p.sort.experts = static_cast<int>(args.gate_up.size());
-  p.sort.tile_rows = static_cast<int>(tile_rows);
-  p.sort.max_tiles = static_cast<int>(tiles);
-  p.sort.x_stride = static_cast<int>(block.hidden.stride);
-  p.sort.sorted_stride = static_cast<int>(s.x.stride);
-  p.columns = static_cast<int>(block.hidden.cols);
-  p.eps = block.norm.eps;
-  gpu.launch({KernelId::kHopperMoeBegin, args.x.dtype}, p,
-             {block.route.ids, block.route.weights, s.places, s.experts, s.x.data, block.route.logits.data,
-              block.route.choice_bias, block.route.expert_scale, block.hidden.data, block.norm.weight},
-             {static_cast<uint32_t>(choices)}, kHopperMoeBeginThreads);
-}
-
 // Bytes of the tables and of the sorted rows.
 int64_t table_bytes(int64_t choices, int64_t tiles) {
   return round_up((choices + tiles) * 4, 256);
@@ -226,20 +206,18 @@ int64_t row_bytes(int64_t columns) {
 
 }  // namespace
 
-bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gate_up, const Experts& down,
-                 const MoeBlockArgs* block) {
+bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gate_up, const Experts& down) {
   const DType type = args.x.dtype;
   const auto experts = static_cast<int64_t>(args.gate_up.size());
   if (!gpu.hopper() || type == DType::kF32 || experts > kHopperMoeSortExperts) return false;
   if (args.x.cols % 8 != 0 || !on_16_bytes(args.x) || args.x.stride > INT32_MAX) return false;
   const int64_t choices = args.x.rows * args.k, inner = down.weight.k;
-  if (block != nullptr && (choices > kHopperMoeBeginChoices || experts > kHopperMoeBeginExperts)) return false;
   const bool plain = (is_plain(gate_up, type) && is_plain(down, type)) || dequantises(args);
   const int64_t tile_rows = tile_rows_for(choices, experts, plain ? 128 : 64);
   const int64_t tiles = tiles_for(choices, experts, tile_rows), rows = tiles * tile_rows;
   const int64_t tables = table_bytes(choices, tiles), columns = args.x.cols;
-  auto* base = static_cast<char*>(gpu.scratch().moe.grow(static_cast<size_t>(
-      tables + rows * (row_bytes(columns) + row_bytes(inner) + row_bytes(args.out.cols)))));
+  auto* base = static_cast<char*>(gpu.scratch().moe.grow(
+      static_cast<size_t>(tables + rows * (row_bytes(columns) + row_bytes(inner) + row_bytes(args.out.cols)))));
   Buffers s;
   s.places = reinterpret_cast<int*>(base);
   s.experts = s.places + choices;
@@ -251,20 +229,17 @@ bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gat
   s.x = take(columns);
   s.hidden = take(inner);
   s.y = take(args.out.cols);
-  const Product first = {gate_up, args.gate_up, gpu_matrix(args.gate_up[0]).data, s.x, s.hidden,
-                         args.gated ? kHopperGated : kHopperActivated, false};
+  const Product first = {gate_up, args.gate_up, gpu_matrix(args.gate_up[0]).data,
+                         s.x,     s.hidden,     args.gated ? kHopperGated : kHopperActivated,
+                         false};
   const Product second = {down, args.down, gpu_matrix(args.down[0]).data, s.hidden, s.y, kHopperStore, true};
   for (const Product* product : {&first, &second}) {
     if (!run(gpu, args, *product, s, tile_rows, tiles, true)) return false;
   }
-  if (block != nullptr) {
-    begin(gpu, *block, s, tile_rows, tiles);
-  } else {
-    sort(gpu, args, s, tile_rows, tiles);
-  }
+  sort(gpu, args, s, tile_rows, tiles);
   run(gpu, args, first, s, tile_rows, tiles, false);
   run(gpu, args, second, s, tile_rows, tiles, false);
-  gpu.moe_combine(args, s.y, s.places, block);
+  gpu.moe_combine(args, s.y, s.places);
   return true;
 }
 
@@ -273,7 +248,8 @@ size_t moe_scratch(const GpuBackend& gpu, const WorkspaceLimits& sizes, int64_t 
   size_t most = 0;
   // Fewer choices may need more rows of padding.
   for (int64_t some = choices; some > 0; some /= 2) {
-    const int64_t tile_rows = tile_rows_for(some, sizes.experts, 128), tiles = tiles_for(some, sizes.experts, tile_rows);
+    const int64_t tile_rows = tile_rows_for(some, sizes.experts, 128),
+                  tiles = tiles_for(some, sizes.experts, tile_rows);
     // x, what is between the products, and the output.
     const int64_t row = 2 * row_bytes(sizes.expert_columns) + 32;
     most = std::max(most, static_cast<size_t>(table_bytes(some, tiles) + tiles * tile_rows * row));

@@ -4,14 +4,8 @@
 
 #include "backend/backend.h"
 #include "backend/gpu/linear.h"
-#include "kernels/params/moe.h"
 
-namespace quire::gpu {
-
-// moe.cc
-MoeRouteParams route_params(const MoeRouteArgs& args);
-
-namespace hopper {
+namespace quire::gpu::hopper {
 
 // Queues attention and returns true, or returns false where these kernels do not serve it. `one_token_each`: every
 // sequence has one token, so that the step may be recorded.
@@ -25,9 +19,7 @@ struct Experts {
   const WeightParams& weight;  // of one expert
   const float* bias;           // of all experts, or null
 };
-// `block`: the whole block of few tokens, of which these are the experts.
-bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gate_up, const Experts& down,
-                 const MoeBlockArgs* block = nullptr);
+bool moe_experts(GpuBackend& gpu, const MoeExpertsArgs& args, const Experts& gate_up, const Experts& down);
 // The most bytes that it needs between its launches, for so many choices at once.
 size_t moe_scratch(const GpuBackend& gpu, const WorkspaceLimits& sizes, int64_t choices);
 
@@ -36,5 +28,4 @@ extern const LinearPath kTall;               // the same, wherever it can run
 extern const LinearPath kFewRows;            // up to 32 rows
 extern const LinearPath kQuantised;          // quantised weights, up to 64 rows
 
-}  // namespace hopper
-}  // namespace quire::gpu
+}  // namespace quire::gpu::hopper
