@@ -381,7 +381,7 @@ Result<std::vector<DType>> types_of(const std::vector<std::string>& names, std::
   std::vector<DType> out;
   std::string choices;
   std::vector<DTypeInfo> known(kGgufDTypes.begin(), kGgufDTypes.end());
-  for (const DType grouped : {DType::kG4, DType::kG8}) known.push_back(info(grouped));
+  for (const DType grouped : {DType::kG4, DType::kG8, DType::kGF8}) known.push_back(info(grouped));
   for (const DTypeInfo& type : known) choices += std::string(choices.empty() ? "" : ", ") + type.name;
   for (const std::string& wanted : names) {
     bool found = false;
