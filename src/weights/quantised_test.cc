@@ -678,6 +678,7 @@ struct Sample {
 std::vector<Sample> samples() {
   const Integers m(32, 64, 4, 32, 1);
   const std::string block = R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [16, 16]}})";
+  const std::string groups = R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [16, 32]}})";
   Tensors ordered = compressed_tensors(m, false);
   ordered.push_back({"m.weight_g_idx", "I32", {64}, bytes_of(m.group_of)});
   return {{"mlx", mlx_config(4, 32), mlx_tensors(m), 32, 64},
@@ -685,6 +686,12 @@ std::vector<Sample> samples() {
           {"awq", kAwq, awq_tensors(m), 32, 64},
           {"gptq", gptq_config(4, "gptq_v2"), gptq_tensors(m, false), 32, 64},
           {"compressed", kCompressed, ordered, 32, 64},
+          {"fp8 in groups",
+           groups,
+           {{"m.weight", "F8_E4M3", {32, 64}, std::string(2048, 'a')},
+            {"m.weight_scale_inv", "F32", {2, 2}, bytes_of(std::vector<float>(4, 1.0f))}},
+           32,
+           64},
           {"fp8",
            block,
            {{"m.weight", "F8_E4M3", {32, 64}, std::string(2048, 'a')},
@@ -758,7 +765,7 @@ TEST(Quantised, RefusesWhatDoesNotFitAndNamesTheTensor) {
 TEST(Quantised, RandomShapesNeverReadOutside) {
   std::mt19937 random(1);
   const auto all = samples();
-  int good = 0;
+  int good = 0, kept = 0;
   for (int round = 0; round < 3000; ++round) {
     Sample s = all[random() % all.size()];
     for (auto& t : s.tensors) {
@@ -776,13 +783,24 @@ TEST(Quantised, RandomShapesNeverReadOutside) {
     QuantRequest request =
         ask(random() % 2 == 0 ? s.n : 1 + random() % 70, random() % 2 == 0 ? s.k : 1 + random() % 99);
     request.expert = random() % 8 == 0 ? 1 : -1;
+    request.keep_fp8 = random() % 2 == 0;
     const QuantScheme scheme = scheme_of(s.config.c_str());
     const auto got = load_quantised(*source_of(s.tensors), scheme, request);
     if (!got.ok()) continue;
     ++good;
+    if (request.keep_fp8) {
+      EXPECT_EQ(got->dtype == DType::kGF8 ? got->group : 0, fp8_group(*source_of(s.tensors), scheme, request));
+    }
+    if (got->dtype == DType::kGF8) {
+      ++kept;
+      EXPECT_EQ(std::ssize(got->data), request.n * request.k);
+      EXPECT_EQ(std::ssize(got->scales), request.n * (request.k / got->group));
+      continue;
+    }
     EXPECT_EQ(std::ssize(got->values()), request.n * request.k);
   }
   EXPECT_GT(good, 100);
+  EXPECT_GT(kept, 10);
 }
 
 }  // namespace
