@@ -95,7 +95,9 @@ class Backend {
   // returns their total size. Without this call, or for a larger step, ops allocate workspaces when they first need
   // them, and the program ends if the device is full by then.
   virtual Result<size_t> reserve(const WorkspaceLimits&) { return size_t{0}; }
-  // Concatenates `parts` along N into one packed weight. REQUIRES: they have the same dtype and K.
+  // Whether pack() takes weights of this type. Every backend packs the types of files; GF8 only some.
+  virtual bool packs(DType type) const { return type != DType::kGF8; }
+  // Concatenates `parts` along N into one packed weight. REQUIRES: they have the same dtype and K, and packs() it.
   virtual Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) = 0;
   // Call this with the experts of a layer, matrices of one shape and type, before moe_experts takes them: a backend may
   // move them to consecutive addresses. Their values do not change.

@@ -153,11 +153,12 @@ void unpack_mxfp4(const uint8_t* b, UnpackedBlock& u) {
   nibbles16(b + 1, u.codes);
 }
 
-// What a file may have wrong in the groups of G4 and G8.
+// What a file may have wrong in the groups of G4, G8 and GF8.
 Status check_groups(std::span<const RawMatrix> parts) {
   const std::string what = std::string("a weight of type ") + name(parts[0].dtype);
   for (const RawMatrix& part : parts) {
     QUIRE_CHECK(part.scales != nullptr, "groups have scales");
+    QUIRE_CHECK(part.dtype != DType::kGF8 || part.mins == nullptr, "fp8 has no minima");
     if (part.group <= 0 || part.group % kBlock != 0 || part.k % part.group != 0) {
       return unsupported(what + " has rows of " + std::to_string(part.k) + " elements in groups of " +
                          std::to_string(part.group) + "; a group must be a multiple of 32 that divides the row");
@@ -262,7 +263,7 @@ Status check_parts(std::span<const RawMatrix> parts) {
   if (first.dtype == DType::kMXFP4) QUIRE_TRY(check_exponents(parts));
   for (const RawMatrix& part : parts) {
     QUIRE_CHECK(part.dtype == first.dtype && part.k == first.k, "parts of a packed weight share type and K");
-    QUIRE_CHECK(is_grouped(part.dtype) || part.group == 0, "only G4 and G8 have groups");
+    QUIRE_CHECK(is_grouped(part.dtype) || part.group == 0, "only G4, G8 and GF8 have groups");
     QUIRE_CHECK(part.n > 0 && part.data != nullptr);
     QUIRE_CHECK(part.row_map.empty() || static_cast<int64_t>(part.row_map.size()) == part.n);
     for (const int32_t row : part.row_map) QUIRE_CHECK(row >= 0 && row < std::max(part.n, part.file_rows));

@@ -28,7 +28,7 @@ void unpack_block(DType type, const uint8_t* block, UnpackedBlock& out);
 // The row of the file that is row n of the concatenation.
 struct SourceRow {
   const std::byte* data = nullptr;
-  const float* scales = nullptr;  // G4 and G8
+  const float* scales = nullptr;  // G4, G8 and GF8
   const float* mins = nullptr;
 };
 SourceRow source_row(std::span<const RawMatrix> parts, int64_t n);
@@ -37,7 +37,7 @@ SourceRow source_row(std::span<const RawMatrix> parts, int64_t n);
 float kept_scale(float d);
 
 constexpr bool is_grouped(DType type) {
-  return type == DType::kG4 || type == DType::kG8;
+  return type == DType::kG4 || type == DType::kG8 || type == DType::kGF8;
 }
 
 // Returns an error for a mistake in a file; parts that do not belong together are a bug of the caller.

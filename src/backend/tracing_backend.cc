@@ -97,6 +97,7 @@ class TracingBackend final : public Backend {
   std::span<const DType> kv_dtypes() const override { return inner_->kv_dtypes(); }
   DType activation_dtype(DType model) const override { return inner_->activation_dtype(model); }
   bool host_memory() const override { return inner_->host_memory(); }
+  bool packs(DType type) const override { return inner_->packs(type); }
   size_t memory_bytes() const override { return inner_->memory_bytes(); }
   Result<const void*> upload(std::span<const std::byte> values) override { return inner_->upload(values); }
   const void* stage(std::span<const std::byte> values) override { return inner_->stage(values); }

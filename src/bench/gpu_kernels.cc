@@ -78,7 +78,7 @@ Result<Plan> plan_of(const KernelOptions& o) {
     QUIRE_ASSIGN(out.shapes, shapes_of(o));
   }
   if (!o.types.empty()) {
-    QUIRE_ASSIGN(out.quantised, types_of(o.types, {}));
+    QUIRE_ASSIGN(out.quantised, types_of(o.types, {}, true));
     std::erase_if(out.quantised, [](DType type) { return !is_quantised(type); });
   }
   const auto wanted = [&](const char* op) {

@@ -377,11 +377,12 @@ std::string percent(std::optional<double> share) {
 
 }  // namespace
 
-Result<std::vector<DType>> types_of(const std::vector<std::string>& names, std::vector<DType> fallback) {
+Result<std::vector<DType>> types_of(const std::vector<std::string>& names, std::vector<DType> fallback, bool gpu) {
   std::vector<DType> out;
   std::string choices;
   std::vector<DTypeInfo> known(kGgufDTypes.begin(), kGgufDTypes.end());
   for (const DType grouped : {DType::kG4, DType::kG8}) known.push_back(info(grouped));
+  if (gpu) known.push_back(info(DType::kGF8));
   for (const DTypeInfo& type : known) choices += std::string(choices.empty() ? "" : ", ") + type.name;
   for (const std::string& wanted : names) {
     bool found = false;

@@ -70,8 +70,10 @@ using KernelProgress =
     std::function<void(const std::string& group, const std::string& what, size_t done, size_t total)>;
 Result<KernelFigures> kernels(const KernelOptions& options, const KernelProgress& progress);
 
-// The types and shapes that --types and --shapes name; `fallback` if there are none.
-Result<std::vector<DType>> types_of(const std::vector<std::string>& names, std::vector<DType> fallback);
+// The types and shapes that --types and --shapes name; `fallback` if there are none. `gpu`: also types that only GPUs
+// pack.
+Result<std::vector<DType>> types_of(const std::vector<std::string>& names, std::vector<DType> fallback,
+                                    bool gpu = false);
 Result<std::vector<cases::LinearShape>> shapes_of(const KernelOptions& options);
 
 }  // namespace quire::bench

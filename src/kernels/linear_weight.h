@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/compat/dialect.h"
+#include "kernels/fp8.h"
 #include "kernels/params/linear.h"
 
 // The raw bits of one row and step, fetched some time before they are unpacked.
@@ -42,6 +43,8 @@ FN void weight_fetch(CONSTANT const WeightParams& w, DEVICE const uchar* data, i
     raw.head = ((DEVICE const uint*)heads)[by_two];
   } else if (w.scheme == kSchemeExponent) {
     raw.head = heads[by_two];
+  } else if (w.scheme == kSchemeE4M3) {
+    raw.head = ((DEVICE const uint*)heads)[step / w.group_steps * 16 + row];
   } else if (w.scheme == kSchemeGroup) {
     const uint2 v = ((DEVICE const uint2*)heads)[step / w.group_steps * 16 + row];
     raw.head = v.x;
@@ -76,6 +79,8 @@ FN WeightScale weight_scale(CONSTANT const WeightParams& w, THREAD const WeightR
     out.scale = as_float(raw.head);
     out.minimum = as_float(raw.second);
     out.has_minimum = true;
+  } else if (w.scheme == kSchemeE4M3) {
+    out.scale = as_float(raw.head);
   } else if (w.scheme == kSchemeExponent) {
     out.scale = raw.head == 0 ? 0.0f : as_float((raw.head - 1) << 23);
   } else {
@@ -123,8 +128,20 @@ FN void weight_codes(CONSTANT const WeightParams& w, THREAD const WeightRaw& raw
   }
 }
 
+// The value of an fp8 number and its scale, as the loader of a plain weight computes it.
+FN float weight_e4m3(CONSTANT const WeightParams& w, float scale, float q) {
+  const float v = q * scale;
+  return w.rounded != 0 ? to_f(to<bfloat>(v)) : v;
+}
+
 FN void weight_values(CONSTANT const WeightParams& w, THREAD const WeightRaw& raw, THREAD float* v) {
   const WeightScale s = weight_scale(w, raw);
+  if (w.scheme == kSchemeE4M3) {
+    UNROLL for (int i = 0; i < 16; i++) {
+      v[i] = weight_e4m3(w, s.scale, e4m3_to_f((raw.low[i >> 2] >> (8 * (i & 3))) & 255));
+    }
+    return;
+  }
   int q[16];
   weight_codes(w, raw, q);
   if (s.has_minimum) {

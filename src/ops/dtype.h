@@ -10,8 +10,8 @@
 namespace quire {
 
 // Storage types. The quantised types of GGUF divide a row along K into blocks with their own scales. Three types are
-// elements of KV pages only. Two are codes whose scales are stored separately (RawMatrix in ops/linear.h): the loader
-// converts MLX, AWQ, GPTQ and compressed-tensors checkpoints to them.
+// elements of KV pages only. Three are codes whose scales are stored separately (RawMatrix in ops/linear.h): the loader
+// converts MLX, AWQ, GPTQ, compressed-tensors and FP8 checkpoints to them.
 enum class DType : uint8_t {
   kF32,
   kF16,
@@ -34,6 +34,7 @@ enum class DType : uint8_t {
   kF8E5M2,  // pages
   kG4,      // 4-bit codes in groups
   kG8,      // 8-bit codes in groups
+  kGF8,     // fp8 (E4M3) in groups; only on backends that pack it (Backend::packs)
 };
 
 struct DTypeInfo {
@@ -66,6 +67,7 @@ inline constexpr DTypeInfo kDTypes[] = {
     {DType::kF8E5M2, "F8_E5M2", 1, 1, -1},
     {DType::kG4, "G4", 32, 16, -1},
     {DType::kG8, "G8", 32, 32, -1},
+    {DType::kGF8, "GF8", 32, 32, -1},
 };
 inline constexpr int kNumDTypes = static_cast<int>(sizeof kDTypes / sizeof kDTypes[0]);
 inline constexpr int kNumGgufDTypes = static_cast<int>(DType::kI8);  // GGUF's are the first ones

@@ -50,6 +50,8 @@ namespace quire {
 // A weight as a file stores it: n rows of k elements, each row_bytes(dtype, k) long, back to back.
 // G4 and G8: data are unsigned codes in k order (G4: two per byte, the lower k in the low nibble) and
 // w[n, k] = scales[n][k / group] * code + mins[n][k / group], as a float: G4 fma(d, q, m), G8 fma(d, q - 128, wm).
+// GF8: data are E4M3 bytes and w[n, k] = scales[n][k / group] * float(byte), rounded to a float and, unless
+// PackOptions::activation is F32, to BF16: the values of a plain F32 or BF16 weight. There are no minima.
 // Scales and minima are finite and below 2^40. All parts of a packed weight have the same group.
 struct RawMatrix {
   DType dtype = DType::kF32;
@@ -58,7 +60,7 @@ struct RawMatrix {
   const std::byte* data = nullptr;
   // Optional: row i of the packed weight is row row_map[i] of the file (undoes GGUF's permutation of q and k).
   std::span<const int32_t> row_map = {};
-  // G4 and G8 only: [n, k / group] each.
+  // G4, G8 and GF8 only: [n, k / group] each.
   int64_t group = 0;  // 32, 64 or 128, or any multiple of 32; divides k
   const float* scales = nullptr;
   const float* mins = nullptr;  // null: none

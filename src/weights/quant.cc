@@ -185,6 +185,7 @@ void dequantise_row(DType type, const std::byte* src, float* dst, int64_t k) {
     case DType::kF8E5M2:
     case DType::kG4:
     case DType::kG8:
+    case DType::kGF8:
       break;
   }
   QUIRE_CHECK(false, "only types that files use have a dequantiser");

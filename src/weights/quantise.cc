@@ -289,6 +289,7 @@ void quantise_row(DType type, const float* src, std::byte* dst, int64_t k) {
     case DType::kF8E5M2:
     case DType::kG4:
     case DType::kG8:
+    case DType::kGF8:
       break;
   }
   QUIRE_CHECK(false, "only types that files use have a quantiser");

@@ -573,41 +573,78 @@ std::array<float, 256> fp8_values(bool e5m2) {
   return out;
 }
 
-Result<LoadedMatrix> load_fp8(const QuantScheme& scheme, const QuantRequest& r, Parts& parts,
-                              const FileTensor& weight) {
-  QUIRE_TRY(check_shape(weight, {r.n, r.k}));
+// The block of rows and columns that shares a scale.
+struct Fp8Blocks {
+  int64_t rows = 0, columns = 0;
+  FileTensor scale;
+
+  // Elements per scale of each row, as GF8 has them; 0: no group fits.
+  int64_t group(int64_t k) const {
+    const int64_t size = std::gcd(columns, k);
+    return size % 32 == 0 ? size : 0;
+  }
+};
+
+Result<Fp8Blocks> fp8_blocks(const QuantScheme& scheme, const QuantRequest& r, Parts& parts) {
   QUIRE_ASSIGN(std::optional<FileTensor> scale, parts.find(".weight_scale_inv"));
   if (!scale) {
     QUIRE_ASSIGN(FileTensor other, parts.get(".weight_scale", {"F32", "F16", "BF16", "F8_E8M0"}));
     scale = std::move(other);
   }
   QUIRE_TRY(Parts::check_type(*scale, {"F32", "F16", "BF16", "F8_E8M0"}));
-  // The block of rows and columns that shares a scale.
-  int64_t rows = 1, columns = r.k;
-  if (scale->elements() == 1) {
-    rows = r.n;
+  Fp8Blocks out{1, r.k, *std::move(scale)};
+  if (out.scale.elements() == 1) {
+    out.rows = r.n;
   } else if (scheme.block_rows > 0 &&
-             scale->has_shape({ceil_div(r.n, scheme.block_rows), ceil_div(r.k, scheme.block_columns)})) {
-    rows = scheme.block_rows;
-    columns = scheme.block_columns;
-  } else if (!scale->has_shape({r.n}) && !scale->has_shape({r.n, 1})) {
-    return about(*scale, "it is not a scale for a matrix " + shape_string(std::array{r.n, r.k}) +
-                             (scheme.block_rows > 0 ? " in blocks of " + std::to_string(scheme.block_rows) + " by " +
-                                                          std::to_string(scheme.block_columns)
-                                                    : ": it has neither one value nor one per row"));
+             out.scale.has_shape({ceil_div(r.n, scheme.block_rows), ceil_div(r.k, scheme.block_columns)})) {
+    out.rows = scheme.block_rows;
+    out.columns = std::min(scheme.block_columns, r.k);
+  } else if (!out.scale.has_shape({r.n}) && !out.scale.has_shape({r.n, 1})) {
+    return about(out.scale, "it is not a scale for a matrix " + shape_string(std::array{r.n, r.k}) +
+                                (scheme.block_rows > 0 ? " in blocks of " + std::to_string(scheme.block_rows) + " by " +
+                                                             std::to_string(scheme.block_columns)
+                                                       : ": it has neither one value nor one per row"));
   }
-  QUIRE_ASSIGN(const std::vector<float> scales, scale_values(*scale));
+  return out;
+}
+
+// E4M3 as it is, with the scales of each row.
+LoadedMatrix kept_fp8(const QuantRequest& r, const FileTensor& weight, const Fp8Blocks& blocks,
+                      const std::vector<float>& scales) {
+  LoadedMatrix out;
+  out.dtype = DType::kGF8;
+  out.n = r.n;
+  out.k = r.k;
+  out.group = blocks.group(r.k);
+  out.data.assign(weight.data.begin(), weight.data.end());
+  const int64_t per_row = ceil_div(r.k, blocks.columns);
+  out.scales.reserve(static_cast<size_t>(r.n * (r.k / out.group)));
+  for (int64_t row = 0; row < r.n; ++row) {
+    for (int64_t i = 0; i < r.k; i += out.group) {
+      out.scales.push_back(scales[static_cast<size_t>(row / blocks.rows * per_row + i / blocks.columns)]);
+    }
+  }
+  return out;
+}
+
+Result<LoadedMatrix> load_fp8(const QuantScheme& scheme, const QuantRequest& r, Parts& parts,
+                              const FileTensor& weight) {
+  QUIRE_TRY(check_shape(weight, {r.n, r.k}));
+  QUIRE_ASSIGN(const Fp8Blocks blocks, fp8_blocks(scheme, r, parts));
+  QUIRE_ASSIGN(const std::vector<float> scales, scale_values(blocks.scale));
+  if (r.keep_fp8 && weight.type == "F8_E4M3" && blocks.group(r.k) > 0) return kept_fp8(r, weight, blocks, scales);
   const std::array<float, 256> values = fp8_values(weight.type == "F8_E5M2");
   LoadedMatrix out;
   out.dtype = r.want_f32 ? DType::kF32 : DType::kBF16;
   out.n = r.n;
   out.k = r.k;
   out.data.resize(static_cast<size_t>(r.n * row_bytes(out.dtype, r.k)));
-  const int64_t per_row = ceil_div(r.k, columns);
+  const int64_t per_row = ceil_div(r.k, blocks.columns);
   for (int64_t row = 0; row < r.n; ++row) {
     const uint8_t* from = weight.bytes() + row * r.k;
     for (int64_t i = 0; i < r.k; ++i) {
-      const float value = values[from[i]] * scales[static_cast<size_t>(row / rows * per_row + i / columns)];
+      const float value =
+          values[from[i]] * scales[static_cast<size_t>(row / blocks.rows * per_row + i / blocks.columns)];
       const auto at = static_cast<size_t>(row * r.k + i);
       const uint16_t half = float_to_bf16(value);
       if (r.want_f32) std::memcpy(out.data.data() + 4 * at, &value, sizeof value);
@@ -669,12 +706,13 @@ RawMatrix LoadedMatrix::raw() const {
   if (group > 0) {
     out.group = group;
     out.scales = scales.data();
-    out.mins = mins.data();
+    out.mins = mins.empty() ? nullptr : mins.data();
   }
   return out;
 }
 
 std::vector<float> LoadedMatrix::values() const {
+  QUIRE_CHECK(dtype != DType::kGF8, "the rounding of fp8 depends on the activations");
   std::vector<float> out(static_cast<size_t>(n * k)), row(static_cast<size_t>(k));
   const int64_t stride = row_bytes(dtype, k);
   for (int64_t r = 0; r < n; ++r) {
@@ -717,6 +755,15 @@ int64_t output_rows(const WeightSource& source, const QuantScheme& scheme, std::
     }
   }
   return dim(".weight", 0);  // [n, k], or MLX's [n, k * bits / 32]
+}
+
+int64_t fp8_group(const WeightSource& source, const QuantScheme& scheme, const QuantRequest& request) {
+  if (scheme.method != QuantMethod::kFp8 && scheme.method != QuantMethod::kCompressed) return 0;
+  Parts parts(source, request);
+  const auto weight = parts.find(".weight");
+  if (!weight.ok() || !weight.value() || weight.value()->type != "F8_E4M3") return 0;
+  const auto blocks = fp8_blocks(scheme, request, parts);
+  return blocks.ok() ? blocks.value().group(request.k) : 0;
 }
 
 Result<LoadedMatrix> load_quantised(const WeightSource& source, const QuantScheme& scheme,

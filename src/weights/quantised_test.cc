@@ -455,6 +455,52 @@ float e4m3(int byte) {
   return static_cast<float>(byte >= 128 ? -size : size);
 }
 
+TEST(Quantised, KeepsFp8WhereItsGroupsAreWhole) {
+  const char* blocks = R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}})";
+  const char* thin = R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 48]}})";
+  const char* rows = R"({"quantization_config": {"quant_method": "fbgemm_fp8"}})";
+  const char* one = R"({"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}})";
+  struct Case {
+    const char* config;
+    int64_t k;
+    std::vector<int64_t> scales;
+    int64_t group;  // 0: it is expanded
+    const char* type = "F8_E4M3";
+  };
+  const int64_t n = 150;
+  const Case cases[] = {
+      {blocks, 256, {2, 2}, 128}, {blocks, 192, {2, 2}, 64},    {blocks, 96, {2, 1}, 96}, {blocks, 132, {2, 2}, 0},
+      {rows, 96, {n, 1}, 96},     {rows, 100, {n, 1}, 0},       {one, 64, {1}, 64},       {one, 64, {}, 64},
+      {thin, 96, {2, 2}, 0},      {one, 64, {1}, 0, "F8_E5M2"},
+  };
+  for (const Case& c : cases) {
+    std::mt19937 random(5);
+    std::string weight;
+    for (int64_t i = 0; i < n * c.k; ++i) weight.push_back(static_cast<char>(random() % 120));
+    std::vector<float> scales;
+    const auto count = std::accumulate(c.scales.begin(), c.scales.end(), int64_t{1}, std::multiplies<>());
+    for (int64_t i = 0; i < count; ++i) scales.push_back(0.001f * static_cast<float>(1 + random() % 1000));
+    const Tensors tensors = {{"m.weight", c.type, {n, c.k}, weight},
+                             {"m.weight_scale", "F32", c.scales, bytes_of(scales)}};
+    QuantRequest request = ask(n, c.k);
+    const LoadedMatrix plain = load(tensors, scheme_of(c.config), request);
+    request.keep_fp8 = true;
+    const LoadedMatrix kept = load(tensors, scheme_of(c.config), request);
+    EXPECT_EQ(kept.group, c.group) << c.config << " " << c.k;
+    EXPECT_EQ(kept.dtype, c.group > 0 ? DType::kGF8 : DType::kBF16);
+    EXPECT_EQ(kept.tensors, plain.tensors);
+    EXPECT_EQ(kept.bytes_read, plain.bytes_read);
+    if (c.group == 0) continue;
+    const RawMatrix raw = kept.raw();
+    EXPECT_EQ(raw.mins, nullptr);
+    const auto values = plain.values();
+    for (int64_t i = 0; i < n * c.k; ++i) {
+      const float want = e4m3(static_cast<uint8_t>(raw.data[i])) * raw.scales[i / c.group];
+      ASSERT_EQ(values[static_cast<size_t>(i)], bf16_to_float(float_to_bf16(want))) << c.config << " " << c.k;
+    }
+  }
+}
+
 TEST(Quantised, ReadsFp8WithScalesOfTensorsRowsAndBlocks) {
   EXPECT_EQ(e4m3(0x7e), 448.0f);  // as torch has it
   EXPECT_EQ(e4m3(0x01), 0.001953125f);
@@ -632,6 +678,7 @@ struct Sample {
 std::vector<Sample> samples() {
   const Integers m(32, 64, 4, 32, 1);
   const std::string block = R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [16, 16]}})";
+  const std::string groups = R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [16, 32]}})";
   Tensors ordered = compressed_tensors(m, false);
   ordered.push_back({"m.weight_g_idx", "I32", {64}, bytes_of(m.group_of)});
   return {{"mlx", mlx_config(4, 32), mlx_tensors(m), 32, 64},
@@ -639,6 +686,12 @@ std::vector<Sample> samples() {
           {"awq", kAwq, awq_tensors(m), 32, 64},
           {"gptq", gptq_config(4, "gptq_v2"), gptq_tensors(m, false), 32, 64},
           {"compressed", kCompressed, ordered, 32, 64},
+          {"fp8 in groups",
+           groups,
+           {{"m.weight", "F8_E4M3", {32, 64}, std::string(2048, 'a')},
+            {"m.weight_scale_inv", "F32", {2, 2}, bytes_of(std::vector<float>(4, 1.0f))}},
+           32,
+           64},
           {"fp8",
            block,
            {{"m.weight", "F8_E4M3", {32, 64}, std::string(2048, 'a')},
@@ -712,7 +765,7 @@ TEST(Quantised, RefusesWhatDoesNotFitAndNamesTheTensor) {
 TEST(Quantised, RandomShapesNeverReadOutside) {
   std::mt19937 random(1);
   const auto all = samples();
-  int good = 0;
+  int good = 0, kept = 0;
   for (int round = 0; round < 3000; ++round) {
     Sample s = all[random() % all.size()];
     for (auto& t : s.tensors) {
@@ -730,13 +783,24 @@ TEST(Quantised, RandomShapesNeverReadOutside) {
     QuantRequest request =
         ask(random() % 2 == 0 ? s.n : 1 + random() % 70, random() % 2 == 0 ? s.k : 1 + random() % 99);
     request.expert = random() % 8 == 0 ? 1 : -1;
+    request.keep_fp8 = random() % 2 == 0;
     const QuantScheme scheme = scheme_of(s.config.c_str());
     const auto got = load_quantised(*source_of(s.tensors), scheme, request);
     if (!got.ok()) continue;
     ++good;
+    if (request.keep_fp8) {
+      EXPECT_EQ(got->dtype == DType::kGF8 ? got->group : 0, fp8_group(*source_of(s.tensors), scheme, request));
+    }
+    if (got->dtype == DType::kGF8) {
+      ++kept;
+      EXPECT_EQ(std::ssize(got->data), request.n * request.k);
+      EXPECT_EQ(std::ssize(got->scales), request.n * (request.k / got->group));
+      continue;
+    }
     EXPECT_EQ(std::ssize(got->values()), request.n * request.k);
   }
   EXPECT_GT(good, 100);
+  EXPECT_GT(kept, 10);
 }
 
 }  // namespace

@@ -142,6 +142,19 @@ def fp8_blocks():
     return {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}}, make
 
 
+def fp8_rows(per_tensor: bool):
+    def make(prefix, weight):
+        n, k = weight.shape
+        scale = (np.abs(weight).max(axis=1, keepdims=True) / 448).astype("<f4")
+        if per_tensor:
+            scale = np.full((n, 1), scale.max(), dtype="<f4")
+        codes = to_e4m3(weight / scale)
+        stored = scale[0] if per_tensor else scale
+        return {f"{prefix}.weight": ("F8_E4M3", codes), f"{prefix}.weight_scale": stored}, e4m3_values()[codes] * scale.astype(np.float64)
+    settings = {"quant_method": "modelopt", "quant_algo": "FP8"} if per_tensor else {"quant_method": "fbgemm_fp8"}
+    return {"quantization_config": settings}, make
+
+
 def compressed(kind: str, bits: int, group: int, symmetric: bool):
     weights = {"num_bits": bits, "type": "int", "symmetric": symmetric, "strategy": "group" if group > 0 else "channel",
                "group_size": group if group > 0 else None, "dynamic": False}
@@ -195,6 +208,67 @@ def test_a_quantised_folder_gives_the_results_of_its_float_weights(name, tmp_pat
         assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
         spread = np.sqrt(np.mean((rounded - want) ** 2)) / np.std(want)
         assert spread < 0.06, f"activations in 8 to 12 bits move logits by {spread:.3f} of their spread"
+
+
+FP8 = {"blocks": fp8_blocks(), "rows": fp8_rows(False), "tensor": fp8_rows(True)}
+
+
+def bf16(value: np.ndarray) -> tuple[str, np.ndarray]:
+    bits = value.astype("<f4").view("<u4")
+    return "BF16", ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2")
+
+
+def make_fp8_and_plain(tmp_path, case: str, form: str, dtype: str, mixed: bool = False) -> None:
+    """The folders "fp8" and "plain", which has the values that fp8 stands for. `mixed`: one expert is not quantised."""
+    settings, make = FP8[form]
+    sizes = {"moe_intermediate_size": 64} if "moe" in case else {}  # instead of 40: whole groups, in down_proj too
+    stored, plain = {}, {}
+    for tensor, weight in export.make_tensors(export.GOLDENS / case / "config.json", config(case), 0).items():
+        if ".experts." in tensor:
+            weight = np.resize(weight, [64 if size == 40 else size for size in weight.shape])
+        if not tensor.endswith("_proj.weight") or (mixed and ".experts.1." in tensor):
+            stored[tensor] = plain[tensor] = weight.astype("<f4") if dtype == "float32" else bf16(weight)
+            continue
+        more, value = make(tensor.removesuffix(".weight"), weight)
+        stored.update(more)
+        plain[tensor] = value.astype("<f4") if dtype == "float32" else bf16(value)
+    for folder, extra, tensors in (("fp8", settings, stored), ("plain", {}, plain)):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder, {**sizes, **extra}, tensors, case)
+
+
+@pytest.mark.parametrize("case", [CASE, "qwen3-moe"])
+@pytest.mark.parametrize("form, dtype", [("blocks", "bfloat16"), ("rows", "float16"), ("tensor", "float32"), ("blocks", "float16")])
+def test_fp8_that_a_gpu_keeps_has_the_bits_of_the_expanded_weights(case, form, dtype, tmp_path):
+    make_fp8_and_plain(tmp_path, case, form, dtype)
+    flags = ("--device", "emulator", "--dtype", dtype)
+    want = run_logits(tmp_path / "plain", [PROMPTS[0]], tmp_path, *flags)
+    got = run_logits(tmp_path / "fp8", [PROMPTS[0]], tmp_path, *flags)
+    for a, b in zip(want, got, strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+def test_experts_of_which_one_is_not_fp8_are_expanded(tmp_path):
+    make_fp8_and_plain(tmp_path, "qwen3-moe", "blocks", "bfloat16", mixed=True)
+    flags = ("--device", "emulator", "--dtype", "bfloat16")
+    want, got = (run_logits(tmp_path / folder, [PROMPTS[0]], tmp_path, *flags) for folder in ("plain", "fp8"))
+    assert want[0].tobytes() == got[0].tobytes()
+
+
+def test_fp8_takes_one_byte_per_weight_on_a_gpu(tmp_path):
+    make_fp8_and_plain(tmp_path, CASE, "blocks", "bfloat16")
+
+    def weights(folder: str, device: str) -> int:
+        done = subprocess.run([QUIRE, "bench", "latency", "--model", str(tmp_path / folder), "--dtype", "bfloat16", "--device", device,
+                               "--batch-size", "1", "--input-len", "3", "--output-len", "2", "--num-iters", "1", "--num-iters-warmup", "0",
+                               "--max-model-len", "64", "--json"], capture_output=True, text=True, env=clean_environment())
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])["weights_bytes"]
+
+    source = export.make_tensors(export.GOLDENS / CASE / "config.json", config(), 0)
+    linears = sum(weight.size for name, weight in source.items() if name.endswith("_proj.weight"))
+    assert weights("plain", "emulator") - weights("fp8", "emulator") == pytest.approx(linears * (1 - 4 / 128), rel=0.01)
+    assert weights("plain", "cpu") == weights("fp8", "cpu")
 
 
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])

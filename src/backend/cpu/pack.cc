@@ -197,6 +197,7 @@ Result<std::unique_ptr<CpuMatrix>> pack(std::span<const RawMatrix> parts, const 
                                         const Packings& packings, ThreadPool& pool) {
   QUIRE_TRY(check_parts(parts));
   const DType type = parts[0].dtype;
+  QUIRE_CHECK(type != DType::kGF8, "the CPU has no kernels for fp8 weights");
   const bool rounds = type == DType::kBF16 && packings.bf16 != Packing::kColumns;
   const bool prepares_rows = options.quantise_activations && (rounds || is_quantised(type));
   const Packing packing = rounds ? packings.bf16 : packings.quantised;

@@ -54,6 +54,7 @@ class GpuBackend final : public Backend {
   std::string describe() const override;
   std::span<const DType> kv_dtypes() const override;
   DType activation_dtype(DType model) const override;
+  bool packs(DType) const override { return true; }
   bool host_memory() const override { return false; }
   size_t memory_bytes() const override;
   Result<const void*> upload(std::span<const std::byte> values) override { return constants_.upload(values); }

@@ -266,7 +266,7 @@ TEST(GpuLinearQuantised, EveryNumberOfRowsHasThePortableKernelsBits) {
   const bool real = test_device().device().info().api != Api::kEmulator;
   const std::vector<int64_t> counts =
       real ? std::vector<int64_t>{1, 2, 7, 8, 9, 16, 17, 32, 33, 50, 64} : std::vector<int64_t>{1, 9};
-  for (const DType weight_type : cases::kQuantTypes) {
+  for (const DType weight_type : cases::gpu_quant_types()) {
     for (const DType type : {DType::kF16, DType::kBF16}) {
       // K of whole chunks and of a part of one; N of whole pairs of panels and not.
       for (const auto& [n, plain_k] : {std::pair<int64_t, int64_t>{96, 544}, {35, real ? 1184 : 96}}) {
@@ -434,7 +434,7 @@ TEST(GpuPack, PartsAndRowMapsConcatenateAlongN) {
 }
 
 TEST(GpuPack, StaysCloseToTheFilesSize) {
-  for (const DType type : cases::kQuantTypes) {
+  for (const DType type : cases::gpu_quant_types()) {
     const auto weight = cases::random_weight_of(type, 64, 1536, 1);
     const auto w = packed(test_device(), weight, DType::kBF16);
     const size_t bytes = weight.bytes.size() + 4 * (weight.scales.size() + weight.mins.size());

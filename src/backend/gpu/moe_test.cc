@@ -136,7 +136,9 @@ class Experts {
 };
 
 TEST(GpuMoeExperts, HaveTheBitsOfLinearAndGluCalledAlone) {
-  for (const ExpertsCase& c : cases::kExpertsCases) {
+  std::vector<ExpertsCase> all(std::begin(cases::kExpertsCases), std::end(cases::kExpertsCases));
+  all.insert(all.end(), std::begin(cases::kGpuExpertsCases), std::end(cases::kGpuExpertsCases));
+  for (const ExpertsCase& c : all) {
     // A chip's own kernels have tiles of up to 128 rows for an expert and need rows that start at whole 16 bytes; the
     // emulator would take too long for so many tokens.
     const int64_t most = on_emulator() ? 70 : 300;

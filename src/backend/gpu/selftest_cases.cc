@@ -125,6 +125,9 @@ void elementwise(Cases& cases, DType t) {
 // --- weights ---
 
 std::unique_ptr<PackedMatrix> packed(SelftestSide& s, const cases::Weight& weight) {
+  if (!s.ops.packs(weight.dtype)) {
+    return packed(s, cases::expanded(weight, s.type == DType::kF32 ? DType::kF32 : DType::kBF16));
+  }
   const RawMatrix raw = weight.raw();
   PackOptions options;
   options.quantise_activations = false;
@@ -137,7 +140,8 @@ std::unique_ptr<PackedMatrix> packed(SelftestSide& s, const cases::Weight& weigh
 // Many rows, and the first of them alone.
 void linears(Cases& cases, DType t) {
   std::vector<DType> weights(std::begin(cases::kPlainTypes), std::end(cases::kPlainTypes));
-  weights.insert(weights.end(), std::begin(cases::kQuantTypes), std::end(cases::kQuantTypes));
+  const std::vector<DType> quantised = cases::gpu_quant_types();
+  weights.insert(weights.end(), quantised.begin(), quantised.end());
   for (const DType weight : weights) {
     const std::string types = type_name(t) + " x " + type_name(weight);
     cases.add("linear", types, t, [weight](SelftestSide& s) {

@@ -51,6 +51,8 @@ Format format_of(DType type) {
       return {4, 0, kSchemeGroup, 0};
     case DType::kG8:
       return {8, 0, kSchemeGroup, 128};
+    case DType::kGF8:
+      return {8, 0, kSchemeE4M3, 0};
     default:
       break;
   }
@@ -72,6 +74,8 @@ Head head_of(const WeightParams& w) {
       return {1, 2};
     case kSchemeGroup:
       return {8, w.group_steps};
+    case kSchemeE4M3:
+      return {4, w.group_steps};
     case kSchemeSubScale:
       return {2, 16};
     default:
@@ -99,9 +103,9 @@ int at16(int64_t step, int row) {
 // Sixteen codes of one row.
 void put_codes(const WeightParams& w, uint8_t* panel, int row, int64_t step, const uint8_t* codes) {
   uint8_t* low = panel + int64_t{at16(step, row)} * 2 * w.low_bits;
+  if (w.low_bits == 8) std::memcpy(low, codes, kStep);
   uint32_t pairs = 0;
   for (int i = 0; i < kStep; ++i) {
-    if (w.low_bits == 8) low[i] = codes[i];
     if (w.low_bits == 4) low[i % 8] = static_cast<uint8_t>(low[i % 8] | (codes[i] & 15) << (i / 8 * 4));
     if (w.low_bits == 2) pairs |= static_cast<uint32_t>(codes[i] & 3) << (2 * i);
   }
@@ -140,14 +144,18 @@ void put_scales(const WeightParams& w, uint8_t* panel, int row, int64_t step, co
 void put_group_row(const WeightParams& w, uint8_t* panel, int row, DType type, const SourceRow& source) {
   const auto* from = reinterpret_cast<const uint8_t*>(source.data);
   for (int64_t step = 0; step < w.k / kStep; ++step) {
-    uint8_t codes[kStep];
-    for (int i = 0; i < kStep; ++i) {
+    uint8_t nibbles[kStep];
+    for (int i = 0; type == DType::kG4 && i < kStep; ++i) {
       const int64_t k = step * kStep + i;
-      codes[i] = type == DType::kG8 ? from[k] : static_cast<uint8_t>((from[k / 2] >> (k % 2 * 4)) & 15);
+      nibbles[i] = static_cast<uint8_t>((from[k / 2] >> (k % 2 * 4)) & 15);
     }
-    put_codes(w, panel, row, step, codes);
+    put_codes(w, panel, row, step, type == DType::kG4 ? nibbles : from + step * kStep);
     if (step % w.group_steps != 0) continue;
     const int64_t group = step / w.group_steps;
+    if (type == DType::kGF8) {
+      std::memcpy(panel + w.head_at + int64_t{at16(group, row)} * 4, source.scales + group, 4);
+      continue;
+    }
     const float d = kept_scale(source.scales[group]);
     const float m = std::fma(static_cast<float>(w.offset), d, source.mins == nullptr ? 0.0f : source.mins[group]);
     uint8_t* head = panel + w.head_at + int64_t{at16(group, row)} * 8;
@@ -158,7 +166,9 @@ void put_group_row(const WeightParams& w, uint8_t* panel, int row, DType type, c
 
 }  // namespace
 
-WeightParams weight_params(DType type, int64_t n, int64_t k, int64_t group) {
+WeightParams weight_params(const GpuMatrix& weight) {
+  const DType type = weight.dtype();
+  const int64_t n = weight.n(), k = weight.k(), group = weight.group;
   WeightParams w = {};
   w.n = static_cast<int>(n);
   w.k = static_cast<int>(k);
@@ -175,6 +185,7 @@ WeightParams weight_params(DType type, int64_t n, int64_t k, int64_t group) {
   w.offset = f.offset;
   w.sub_shift = f.sub_shift;
   w.group_steps = group > 0 ? static_cast<int>(group / kStep) : 1;
+  w.rounded = type == DType::kGF8 && weight.activation != DType::kF32;
   if (f.table != nullptr) {
     w.table = 1;
     std::memcpy(w.values, f.table, sizeof w.values);

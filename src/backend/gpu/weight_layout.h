@@ -21,7 +21,7 @@ class GpuMatrix final : public PackedMatrix {
   size_t bytes() const override { return bytes_; }
 
   void* data = nullptr;
-  int64_t group = 0;               // elements per scale, of G4 and G8
+  int64_t group = 0;               // elements per scale, of G4, G8 and GF8
   DType activation = DType::kF32;  // the type of the activations that it was packed for
   size_t bytes_ = 0;
   std::shared_ptr<Memory> memory;  // owns `data`; the experts of a layer share one block
@@ -33,11 +33,8 @@ inline const GpuMatrix& gpu_matrix(const PackedMatrix* weight) {
 
 inline constexpr int64_t kPanelRows = 16;  // of a quantised weight
 
-// A weight of this shape as kernels see it. `group`: elements per scale, of G4 and G8.
-WeightParams weight_params(DType type, int64_t n, int64_t k, int64_t group);
-inline WeightParams weight_params(const GpuMatrix& w) {
-  return weight_params(w.dtype(), w.n(), w.k(), w.group);
-}
+// A weight as kernels see it.
+WeightParams weight_params(const GpuMatrix& weight);
 // Its size in bytes.
 int64_t weight_bytes(const WeightParams& w);
 

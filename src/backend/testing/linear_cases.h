@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "base/half.h"
@@ -15,6 +16,12 @@ namespace quire::cases {
 inline constexpr DType kQuantTypes[] = {DType::kQ8_0,   DType::kQ4_0,   DType::kQ4_1,  DType::kQ5_0, DType::kQ5_1,
                                         DType::kQ2_K,   DType::kQ3_K,   DType::kQ4_K,  DType::kQ5_K, DType::kQ6_K,
                                         DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kG4,   DType::kG8};
+// With the type that only GPUs pack.
+inline std::vector<DType> gpu_quant_types() {
+  std::vector<DType> out(std::begin(kQuantTypes), std::end(kQuantTypes));
+  out.push_back(DType::kGF8);
+  return out;
+}
 inline constexpr DType kPlainTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
 struct LinearShape {
@@ -95,6 +102,10 @@ inline std::vector<std::byte> random_weight(DType type, int64_t n, int64_t k, ui
   }
   for (std::byte& b : bytes) b = static_cast<std::byte>(random.next() >> 24);
   if (type == DType::kG4 || type == DType::kG8) return bytes;  // their scales are stored separately
+  if (type == DType::kGF8) {
+    for (std::byte& b : bytes) b = (b & std::byte{0x7f}) == std::byte{0x7f} ? b ^ std::byte{1} : b;  // no NaN
+    return bytes;
+  }
   const HalfFields fields = half_fields(type);
   for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(info(type).block_bytes)) {
     if (type == DType::kMXFP4) bytes[at] = static_cast<std::byte>(112 + random.next() % 16);  // 2^-16 to 1/2
@@ -113,7 +124,7 @@ struct Weight {
   int64_t n = 0;
   int64_t k = 0;
   std::vector<std::byte> bytes;
-  // G4 and G8.
+  // G4, G8 and GF8.
   int64_t group = 0;
   std::vector<float> scales;
   std::vector<float> mins;  // empty: none
@@ -137,14 +148,28 @@ inline int64_t group_of(int64_t k) {
 
 inline Weight random_weight_of(DType type, int64_t n, int64_t k, uint64_t seed, int64_t group = 0) {
   Weight w{type, n, k, random_weight(type, n, k, seed), 0, {}, {}};
-  if (type != DType::kG4 && type != DType::kG8) return w;
+  if (type != DType::kG4 && type != DType::kG8 && type != DType::kGF8) return w;
   w.group = group == 0 ? group_of(k) : group;
   Random random(seed + 1);
   for (int64_t i = 0; i < n * (k / w.group); ++i) {
     w.scales.push_back(random.uniform(-0.03f, 0.03f));
-    w.mins.push_back(random.uniform(-1, 1));
+    if (type != DType::kGF8) w.mins.push_back(random.uniform(-1, 1));
   }
   return w;
+}
+
+// A weight of GF8 as the plain one, F32 or BF16, that has the same values (ops/linear.h).
+inline Weight expanded(const Weight& from, DType type) {
+  Weight out{type, from.n, from.k, std::vector<std::byte>(static_cast<size_t>(from.n * row_bytes(type, from.k))),
+             0,    {},     {}};
+  for (int64_t i = 0; i < from.n * from.k; ++i) {
+    const auto code = static_cast<uint8_t>(from.bytes[static_cast<size_t>(i)]);
+    const float value = fp8_e4m3_to_float(code) * from.scales[static_cast<size_t>(i / from.group)];
+    const uint16_t half = float_to_bf16(value);
+    if (type == DType::kF32) std::memcpy(out.bytes.data() + 4 * i, &value, 4);
+    if (type != DType::kF32) std::memcpy(out.bytes.data() + 2 * i, &half, 2);
+  }
+  return out;
 }
 
 // Activations of mixed size, with whole blocks of zeros, and halves that are ties of the rounding rule.

@@ -197,6 +197,13 @@ inline constexpr ExpertsCase kExpertsCases[] = {
     {DType::kMXFP4, DType::kMXFP4, 160, 96, DType::kBF16, true, true, Activation::kSilu, 7.0f},
 };
 
+// With a type that only GPUs pack.
+inline constexpr ExpertsCase kGpuExpertsCases[] = {
+    {DType::kGF8, DType::kGF8, 256, 128, DType::kBF16},
+    {DType::kGF8, DType::kGF8, 96, 160, DType::kF16, true, true},
+    {DType::kGF8, DType::kGF8, 64, 32, DType::kF32, false},
+};
+
 // k different experts per token, among the first `among`.
 inline std::vector<int32_t> random_choices(int64_t tokens, int64_t k, int64_t among, uint64_t seed) {
   cases::Random random(seed);

@@ -118,6 +118,7 @@ HOPPER_FN WeightScale hopper_scale(const HopperRawChunk& chunk, int pair, int se
     raw.head = v.x;
     raw.second = v.y;
   }
+  if (Scheme == kSchemeE4M3) raw.head = ((const uint*)chunk.heads)[head * 16 + r];
   if (Scheme == kSchemeSubScale) raw.head = ((const ushort*)chunk.heads)[r];
   if (Scheme == kSchemeSuperMin || Scheme == kSchemeSubScaleMin) raw.head = ((const uint*)chunk.heads)[r];
   if (Scheme == kSchemeSuperMin) raw.sub = ((const ushort*)chunk.subs)[pair * 16 + r];
@@ -147,6 +148,33 @@ HOPPER_FN void hopper_unpack16(const uint (&c)[4], const WeightScale& scale, flo
   ((uint4*)to)[1] = make_uint4(u[4], u[5], u[6], u[7]);
 }
 
+// Two neighbouring fp8 numbers, in the low half of `codes`, as floats: every one of them is exact in fp16.
+HOPPER_FN float2 hopper_e4m3(uint codes) {
+  uint halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((ushort)codes));
+  return __half22float2(*(const __half2*)&halves);
+}
+// Two bf16 as T.
+template <typename T>
+HOPPER_FN uint hopper_from_bf16(uint x) {
+  return hopper_pack<T>(as_float(x << 16), as_float(x & 0xffff0000u));
+}
+template <>
+__device__ __forceinline__ uint hopper_from_bf16<bfloat>(uint x) {
+  return x;
+}
+// Sixteen fp8 numbers times their scale as T. Values are rounded to bf16 first, whatever T is.
+template <typename T>
+HOPPER_FN void hopper_unpack16_e4m3(const uint (&c)[4], float scale, uchar* to) {
+  uint u[8];
+  UNROLL for (int i = 0; i < 8; i++) {
+    const float2 q = hopper_e4m3(c[i >> 1] >> 16 * (i & 1));
+    u[i] = hopper_from_bf16<T>(hopper_pack<bfloat>(q.x * scale, q.y * scale));
+  }
+  ((uint4*)to)[0] = make_uint4(u[0], u[1], u[2], u[3]);
+  ((uint4*)to)[1] = make_uint4(u[4], u[5], u[6], u[7]);
+}
+
 // The same for MXFP4 and bfloat, where nothing is rounded: a code is the index of a bfloat, which is multiplied with
 // the block's power of two. `exponent`: the byte of the file, whose scale is 2^(exponent - 128), or 0 for 0 and 1.
 HOPPER_FN void hopper_unpack16_fp4(const WeightRaw& raw, uint exponent, uchar* to) {
@@ -156,7 +184,7 @@ HOPPER_FN void hopper_unpack16_fp4(const WeightRaw& raw, uint exponent, uchar* t
     // Nibbles of the low half: codes i, i + 8, i + 1, i + 9.
     const uint codes = raw.low[j >> 1] >> (j & 1) * 16, upper = codes & 0x8888u, index = codes & 0x7777u;
     // High and low bytes of 0, 1, 2, 3, 4, 6, 8 and 12 as bfloat; nibble 9 gives the sign of byte 1, eight times.
-    const uint high = hopper_bytes(0x40403f00u | 0x00400000u, 0x41414040u, index) |
+    const uint high = hopper_bytes(0x40403f00u, 0x41414040u, index) |
                       (hopper_bytes(0x00008000u, 0, upper | upper >> 3) & 0x80808080u);
     const uint low = hopper_bytes(0x40008000u, 0x4000c080u, index);
     const uint pairs[2] = {hopper_bytes(low, high, 0x6240), hopper_bytes(low, high, 0x7351)};
@@ -317,6 +345,7 @@ struct HopperLinearQuantised {
   HOPPER_FN void request(const HopperQuantisedParams& p, const uchar* w, const Stream& at, int which, uint to,
                          uint barrier, int lane) {
     constexpr bool kByTwo = Scheme == kSchemeScale || Scheme == kSchemeScaleMin || Scheme == kSchemeExponent;
+    constexpr bool kGrouped = Scheme == kSchemeGroup || Scheme == kSchemeE4M3;
     constexpr int kSubShift = Scheme == kSchemeSuperMin || Table ? 1 : 0;
     const int number =
         p.linear.epilogue == kHopperGated ? at.unit + which * p.gate_panels : min(2 * at.unit + which, p.panels - 1);
@@ -324,8 +353,8 @@ struct HopperLinearQuantised {
     const uint first = (uint)at.k / 16, last = (uint)min(at.k + kChunk, p.linear.k) / 16 - 1;
     request_part<(Low + 1) / 2, 0>(p, 0, panel, to, first, last, lane);
     if (High > 0) request_part<1, 0>(p, 1, panel, to, first, last, lane);
-    request_part<1, Scheme == kSchemeGroup ? -1 : kByTwo ? 1 : 4>(p, 2, panel, to, first, last, lane);
-    if (!kByTwo && Scheme != kSchemeGroup) request_part<1, kSubShift>(p, 3, panel, to, first, last, lane);
+    request_part<1, kGrouped ? -1 : kByTwo ? 1 : 4>(p, 2, panel, to, first, last, lane);
+    if (!kByTwo && !kGrouped) request_part<1, kSubShift>(p, 3, panel, to, first, last, lane);
     hopper_barrier_arrive_copied(barrier);
   }
 
@@ -334,13 +363,14 @@ struct HopperLinearQuantised {
   template <int Low, int High, bool Table, int Scheme>
   HOPPER_FN void unpack(const HopperQuantisedParams& p, const HopperRawChunk& chunk, int k, int steps, uchar* to,
                         int lane) {
+    constexpr bool kGrouped = Scheme == kSchemeGroup || Scheme == kSchemeE4M3;
     constexpr bool kTwo = Scheme == kSchemeSubScale || Scheme == kSchemeSubScaleMin;
     const int r = lane & 15;
     const float base = 8388608.0f + (Table ? 128.0f : (float)p.weight.offset);
     const uint first = (uint)k / 16;
 #pragma unroll 1
     for (int pair = lane >> 4; 2 * pair < steps; pair += 2) {
-      const int head = Scheme == kSchemeGroup ? in_units<-1>(p, first + 2 * pair) - in_units<-1>(p, first) : 0;
+      const int head = kGrouped ? in_units<-1>(p, first + 2 * pair) - in_units<-1>(p, first) : 0;
       WeightRaw raw[2];
       UNROLL for (int j = 0; j < 2; j++) hopper_fetch<Low, High>(chunk, (2 * pair + j) * 16 + r, raw[j]);
       if constexpr (Scheme == kSchemeExponent && HopperSame<T, bfloat>::value) {
@@ -353,7 +383,11 @@ struct HopperLinearQuantised {
         if (kTwo && j == 1) scale = hopper_scale < Scheme, Table ? 1 : 0 > (chunk, pair, 1, head, r);
         uint c[4];
         hopper_codes<Low, High, Table>(p.weight.values, raw[j], c);
-        hopper_unpack16<T>(c, scale, base, to + (2 * pair + j) * 32);
+        if (Scheme == kSchemeE4M3) {
+          hopper_unpack16_e4m3<T>(c, scale.scale, to + (2 * pair + j) * 32);
+        } else {
+          hopper_unpack16<T>(c, scale, base, to + (2 * pair + j) * 32);
+        }
       }
     }
   }
@@ -426,6 +460,7 @@ struct HopperLinearQuantised {
       HOPPER_KIND(4, 0, 1, kSchemeExponent);     // MXFP4
       HOPPER_KIND(4, 0, 0, kSchemeGroup);        // G4
       HOPPER_KIND(8, 0, 0, kSchemeGroup);        // G8
+      HOPPER_KIND(8, 0, 0, kSchemeE4M3);         // GF8
       default:
         __trap();
     }

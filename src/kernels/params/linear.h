@@ -24,7 +24,8 @@ enum WeightScheme {
   kSchemeSubScale = 3,     // head: fp16 d for 16; sub: i8 sc for one step or for 2. s = d * sc
   kSchemeSubScaleMin = 4,  // head: fp16 d, dmin for 16; sub: u8 sc | mn << 4 for one. s = d * sc, b = -(dmin * mn)
   kSchemeGroup = 5,        // head: float d, m for group_steps. s = d, b = m
-  kSchemeExponent = 6      // head: u8 e for 2 steps. s = 2^(e - 128), or 0 if e is 0
+  kSchemeExponent = 6,     // head: u8 e for 2 steps. s = 2^(e - 128), or 0 if e is 0
+  kSchemeE4M3 = 7          // head: float d for group_steps; codes are fp8 numbers. s = d
 };
 
 struct WeightParams {
@@ -38,6 +39,7 @@ struct WeightParams {
   int high_at, head_at, sub_at;  // bytes from the start of a panel
   int sub_shift;                 // 2^sub_shift steps share a sub-scale
   int group_steps;
+  int rounded;  // kSchemeE4M3: values are rounded to bf16
   uint values[4];
 };
 

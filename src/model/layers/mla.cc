@@ -43,7 +43,8 @@ Status find_latent_tensors(Loader& loader, int64_t index, LatentTensors& out) {
   const std::string keys = loader.name(Part::kKUp, index) + ".weight";
   out.apart = loader.gguf() && loader.has(keys);
   if (loader.is_quantised_linear(both)) {
-    QUIRE_ASSIGN(const auto loaded, loader.quantised({both, rows}, c.kv_rank, true));
+    QUIRE_ASSIGN(const auto loaded,
+                 loader.quantised({both, rows}, c.kv_rank, {.may_reorder = true, .keep_fp8 = false}));
     out.dequantised = loaded->values();
     out.plain.name = both;
     out.plain.shape = {rows, c.kv_rank};

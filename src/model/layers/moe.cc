@@ -85,6 +85,18 @@ Status load_transposed_experts(Loader& loader, int64_t index, MoeWeights& out) {
   return load(Part::kExpertsDown, hidden, c.intermediate, false, out.down);
 }
 
+// Whether fp8 may stay fp8: the experts of a layer must have one type, and some may not be quantised.
+bool all_fp8(const Loader& loader, const ExpertSource& source) {
+  const MoeConfig& c = loader.config().moe;
+  const int64_t hidden = loader.config().hidden;
+  std::set<int64_t> gate_up, down;  // groups
+  for (int64_t e = 0; e < c.experts; ++e) {
+    for (const Slice& slice : source.gate_up(e)) gate_up.insert(loader.fp8_group(slice, hidden));
+    down.insert(loader.fp8_group(source.slice(source.down, e, hidden), c.intermediate));
+  }
+  return gate_up.size() == 1 && down.size() == 1;
+}
+
 Status load_experts(Loader& loader, int64_t index, MoeWeights& out) {
   const MoeConfig& c = loader.config().moe;
   const int64_t hidden = loader.config().hidden;
@@ -92,15 +104,16 @@ Status load_experts(Loader& loader, int64_t index, MoeWeights& out) {
   if (source.interleaved && !loader.is_quantised_linear(loader.name(Part::kExpertsGateUp, index))) {
     return load_transposed_experts(loader, index, out);
   }
+  const Loader::RowOptions options{.keep_fp8 = all_fp8(loader, source)};
   std::set<const weights::TensorRef*> tensors;
   for (int64_t e = 0; e < c.experts; ++e) {
     std::vector<Loader::Rows> gate_up, down(1);
     for (const Slice& slice : source.gate_up(e)) {
-      QUIRE_ASSIGN(Loader::Rows rows, loader.rows(slice, hidden));
+      QUIRE_ASSIGN(Loader::Rows rows, loader.rows(slice, hidden, options));
       tensors.insert(rows.tensor);
       gate_up.push_back(std::move(rows));
     }
-    QUIRE_ASSIGN(down[0], loader.rows(source.slice(source.down, e, hidden), c.intermediate));
+    QUIRE_ASSIGN(down[0], loader.rows(source.slice(source.down, e, hidden), c.intermediate, options));
     tensors.insert(down[0].tensor);
     if (!gate_up.front().can_join(gate_up.back())) {
       return unsupported("tensors '" + gate_up.front().name + "' and '" + gate_up.back().name +

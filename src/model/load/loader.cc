@@ -122,10 +122,23 @@ bool Loader::Rows::can_join(const Rows& other) const {
          (raw.mins == nullptr) == (other.raw.mins == nullptr) && !ordered(*this) && !ordered(other);
 }
 
-Result<std::unique_ptr<weights::LoadedMatrix>> Loader::quantised(const Slice& slice, int64_t k, bool may_reorder) {
+// Whether fp8 may stay one byte per weight. A backend rounds its values by the type of activations, which must say the
+// same as the type that the weight would have had.
+bool Loader::keeps_fp8() const {
+  return backend_.packs(DType::kGF8) && (dtype_ == DType::kF32) == (pack_.activation == DType::kF32);
+}
+
+int64_t Loader::fp8_group(const Slice& slice, int64_t k) const {
+  if (!keeps_fp8() || !is_quantised_linear(slice.prefix)) return 0;
+  return weights::fp8_group(*files_.source, files_.scheme,
+                            {.prefix = slice.prefix, .n = slice.all_rows(), .k = k, .expert = slice.expert});
+}
+
+Result<std::unique_ptr<weights::LoadedMatrix>> Loader::quantised(const Slice& slice, int64_t k, RowOptions options) {
   weights::QuantRequest request{.prefix = slice.prefix, .n = slice.all_rows(), .k = k, .expert = slice.expert};
   request.want_f32 = dtype_ == DType::kF32;
-  request.may_reorder = may_reorder;
+  request.may_reorder = options.may_reorder;
+  request.keep_fp8 = options.keep_fp8 && keeps_fp8();
   QUIRE_ASSIGN(weights::LoadedMatrix loaded, weights::load_quantised(*files_.source, files_.scheme, request));
   used_.insert(loaded.tensors.begin(), loaded.tensors.end());
   count(loaded.dtype, loaded.bytes_read);
@@ -146,11 +159,11 @@ void set_map(const Slice& slice, RawMatrix& raw, std::vector<std::byte>& memory)
 
 }  // namespace
 
-Result<Loader::Rows> Loader::rows(const Slice& slice, int64_t k, bool may_reorder) {
+Result<Loader::Rows> Loader::rows(const Slice& slice, int64_t k, RowOptions options) {
   if (is_quantised_linear(slice.prefix)) {
     Rows out;
     out.name = slice.prefix;
-    QUIRE_ASSIGN(out.quantised, quantised(slice, k, may_reorder));
+    QUIRE_ASSIGN(out.quantised, quantised(slice, k, options));
     out.raw = out.quantised->raw();
     out.raw.n = slice.rows;
     set_map(slice, out.raw, out.owned_map);
@@ -267,7 +280,7 @@ Result<Linear> Loader::linear(const std::vector<Slice>& slices, int64_t k, bool 
     std::set<const TensorRef*> tensors;
     for (const Slice& slice : left) {
       if (!ahead) {
-        QUIRE_ASSIGN(Rows more, rows(slice, k, true));
+        QUIRE_ASSIGN(Rows more, rows(slice, k, {.may_reorder = true}));
         ahead = std::move(more);
       }
       if (!group.empty() && !ahead->can_join(group.front())) break;

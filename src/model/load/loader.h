@@ -85,8 +85,15 @@ class Loader {
   }
 
   // The steps of matrix() and linear(), for layers that need them one by one.
-  Result<Rows> rows(const Slice& slice, int64_t k, bool may_reorder = false);
-  Result<std::unique_ptr<weights::LoadedMatrix>> quantised(const Slice& slice, int64_t k, bool may_reorder);
+  struct RowOptions {
+    bool may_reorder = false;  // as in QuantRequest
+    bool keep_fp8 = true;      // where the backend packs it; false: fp8 becomes a plain type
+  };
+  Result<Rows> rows(const Slice& slice, int64_t k, RowOptions options);
+  Result<Rows> rows(const Slice& slice, int64_t k) { return rows(slice, k, RowOptions()); }
+  Result<std::unique_ptr<weights::LoadedMatrix>> quantised(const Slice& slice, int64_t k, RowOptions options);
+  // The group of the GF8 that rows() makes of the slice; 0: it makes another type. Reads only the header.
+  int64_t fp8_group(const Slice& slice, int64_t k) const;
   // All rows as one packed matrix. REQUIRES: they can_join().
   Result<Packed> pack(std::vector<Rows> rows);
   Result<Packed> from_floats(std::vector<float> values, int64_t n, int64_t k, DType type);
@@ -105,6 +112,7 @@ class Loader {
   void release(std::span<const Rows> rows, std::span<const std::byte> bytes) const;
   void count(DType type, int64_t bytes);
   bool is_zero_bias(const std::string& tensor) const;
+  bool keeps_fp8() const;
 
   const ModelFiles& files_;
   const LoadOptions& options_;

@@ -26,8 +26,9 @@ void set_parts(HopperQuantisedParams& p) {
                          : w.scheme == kSchemeExponent                             ? 1
                          : w.scheme == kSchemeScale || w.scheme == kSchemeSubScale ? 2
                                                                                    : 4;
-  const int head_steps = w.scheme == kSchemeGroup ? w.group_steps : by_two ? 2 : 16;
-  const bool has_subs = !by_two && w.scheme != kSchemeGroup;
+  const bool grouped = w.scheme == kSchemeGroup || w.scheme == kSchemeE4M3;
+  const int head_steps = grouped ? w.group_steps : by_two ? 2 : 16;
+  const bool has_subs = !by_two && !grouped;
   const int sub_steps = w.scheme == kSchemeSuperMin ? 2 : 1 << w.sub_shift;
   p.parts[0] = {0, 32 * w.low_bits, 0};
   p.parts[1] = {w.high_at, 32 * w.high_bits, 0};
