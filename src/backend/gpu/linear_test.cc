@@ -26,7 +26,7 @@ std::unique_ptr<PackedMatrix> packed(TestDevice& device, const cases::Weight& we
   return packed(device, {&raw, 1}, activation);
 }
 
-std::string text(DType weight, DType activation, int64_t n, int64_t k) {
+std::string product_text(DType weight, DType activation, int64_t n, int64_t k) {
   return std::string(name(weight)) + " weight, " + name(activation) + " activations, n " + std::to_string(n) + ", k " +
          std::to_string(k);
 }
@@ -52,7 +52,7 @@ void check_product(DType weight_type, DType activation, DType out_type, int64_t 
   const std::vector<float> w = oracle::weight_values(weight.raw());
   const HostMatrix x(rows, k, activation, 3, 1.0f, gap), bias(1, n, DType::kF32, 5);
   const bool biased = n % 2 == 1;
-  const std::string what = text(weight_type, activation, n, k);
+  const std::string what = product_text(weight_type, activation, n, k);
   std::unique_ptr<PackedMatrix> on_device[2];
   for (int i = 0; i < 2; ++i) on_device[i] = packed(test_device(i), weight, activation);
   const auto run = [&](TestDevice& device, int64_t first, int64_t count) {
@@ -171,7 +171,7 @@ TEST(GpuLinearJoined, AGateHasTheBitsOfALinearAndAGlu) {
           device.ops().glu({both.columns(0, half), both.columns(half, half), form.activation, out, form.limit});
           return device.rows_of(out);
         };
-        expect_same_bits(std::vector<int64_t>{1, 20}, text(weight_type, type, 2 * half, k), joined, apart);
+        expect_same_bits(std::vector<int64_t>{1, 20}, product_text(weight_type, type, 2 * half, k), joined, apart);
       }
     }
   }
@@ -202,7 +202,7 @@ TEST(GpuLinearJoined, ANormAndAResidualHaveTheBitsOfTheirOps) {
         device.ops().linear({x, w.get(), nullptr, out});
         return device.rows_of(out);
       };
-      expect_same_bits(rows, "norm, " + text(weight_type, type, n, k), normed, norm_first);
+      expect_same_bits(rows, "norm, " + product_text(weight_type, type, n, k), normed, norm_first);
       const HostMatrix x(16, k, type, 8), bias(1, n, DType::kF32, 9);
       const auto added = [&](TestDevice& device, int64_t m) {
         const Tensor out = device.put(before).first_rows(m);
@@ -218,7 +218,7 @@ TEST(GpuLinearJoined, ANormAndAResidualHaveTheBitsOfTheirOps) {
         device.ops().residual_add({y, out, 0.7f, out});
         return device.rows_of(out, false);
       };
-      expect_same_bits(rows, "residual, " + text(weight_type, type, n, k), added, added_after);
+      expect_same_bits(rows, "residual, " + product_text(weight_type, type, n, k), added, added_after);
     }
   }
 }
@@ -276,7 +276,7 @@ TEST(GpuLinearQuantised, EveryNumberOfRowsHasThePortableKernelsBits) {
           const auto want = products_of(*w, type, rows, 3), got = products_of(*w, type, rows, 8);
           ASSERT_EQ(got.size(), want.size());
           for (size_t i = 0; i < got.size(); ++i) {
-            EXPECT_EQ(got[i], want[i]) << text(weight_type, type, n, k) << ", " << rows << " rows, product " << i;
+            EXPECT_EQ(got[i], want[i]) << product_text(weight_type, type, n, k) << ", " << rows << " rows, product " << i;
           }
         }
       }
@@ -305,7 +305,7 @@ TEST(GpuLinearRows, EveryNumberOfRowsHasThePortableKernelsBits) {
         const auto want = products_of(*w, type, rows, 3), got = products_of(*w, type, rows, 8);
         ASSERT_EQ(got.size(), want.size());
         for (size_t i = 0; i < got.size(); ++i) {
-          EXPECT_EQ(got[i], want[i]) << text(type, type, shape.n, shape.k) << ", " << rows << " rows, product " << i;
+          EXPECT_EQ(got[i], want[i]) << product_text(type, type, shape.n, shape.k) << ", " << rows << " rows, product " << i;
         }
       }
     }
