@@ -276,7 +276,8 @@ TEST(GpuLinearQuantised, EveryNumberOfRowsHasThePortableKernelsBits) {
           const auto want = products_of(*w, type, rows, 3), got = products_of(*w, type, rows, 8);
           ASSERT_EQ(got.size(), want.size());
           for (size_t i = 0; i < got.size(); ++i) {
-            EXPECT_EQ(got[i], want[i]) << product_text(weight_type, type, n, k) << ", " << rows << " rows, product " << i;
+            EXPECT_EQ(got[i], want[i]) << product_text(weight_type, type, n, k) << ", " << rows << " rows, product "
+                                       << i;
           }
         }
       }
@@ -305,7 +306,8 @@ TEST(GpuLinearRows, EveryNumberOfRowsHasThePortableKernelsBits) {
         const auto want = products_of(*w, type, rows, 3), got = products_of(*w, type, rows, 8);
         ASSERT_EQ(got.size(), want.size());
         for (size_t i = 0; i < got.size(); ++i) {
-          EXPECT_EQ(got[i], want[i]) << product_text(type, type, shape.n, shape.k) << ", " << rows << " rows, product " << i;
+          EXPECT_EQ(got[i], want[i]) << product_text(type, type, shape.n, shape.k) << ", " << rows << " rows, product "
+                                     << i;
         }
       }
     }

@@ -142,5 +142,13 @@ inline int __all_sync(unsigned mask, int v, QUIRE_CUDA_SITE("__all_sync")) {
   check_mask(mask, site);
   return quire::emulator::reduce(v != 0 ? 1 : 0, site, [](int a, int b) { return a & b; });
 }
+inline unsigned __reduce_max_sync(unsigned mask, unsigned v, QUIRE_CUDA_SITE("__reduce_max_sync")) {
+  check_mask(mask, site);
+  return quire::emulator::reduce(v, site, [](unsigned a, unsigned b) { return a > b ? a : b; });
+}
+inline int __reduce_min_sync(unsigned mask, int v, QUIRE_CUDA_SITE("__reduce_min_sync")) {
+  check_mask(mask, site);
+  return quire::emulator::reduce(v, site, [](int a, int b) { return a < b ? a : b; });
+}
 
 }  // namespace cuda_branch
