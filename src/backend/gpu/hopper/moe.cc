@@ -12,10 +12,9 @@ namespace quire::gpu::hopper {
 namespace {
 
 constexpr int64_t kSortGroups = 128;  // threadgroups of the sort; each copies a part of the rows
-// Choices per expert, on average, from which on quantised experts become plain ones first, and elements of them at
-// once.
+// Choices per expert, on average, from which on quantised experts become plain ones first, and bytes of those at once.
 constexpr int64_t kDequantisedChoices = 32;
-constexpr int64_t kDequantisedExpertElements = int64_t{256} << 20;
+constexpr int64_t kExpandedBytes = int64_t{512} << 20;
 
 // Rows in a tile: enough for the choices of most experts, so that few weights are read twice, and few more, because the
 // rest of a tile is padding. `most` is what the kernels take.
@@ -149,22 +148,31 @@ bool run_quantised(GpuBackend& gpu, const MoeExpertsArgs& args, const Product& p
   return true;
 }
 
+// How many experts of so many bytes are expanded at once. What was not taken at load may be gone to pages by now, so
+// memory is only added where plenty is left.
+int64_t expanded_at_once(GpuBackend& gpu, int64_t bytes, int64_t experts) {
+  constexpr size_t kKeptFree = size_t{1} << 30;
+  const int64_t wanted = std::clamp<int64_t>(kExpandedBytes / bytes, 1, experts);
+  const int64_t held = static_cast<int64_t>(gpu.scratch().products.bytes()) / bytes;
+  if (held >= wanted || gpu.device().free_bytes() > static_cast<size_t>(wanted * bytes) + kKeptFree) return wanted;
+  return std::clamp<int64_t>(held, 1, wanted);
+}
+
 // Many rows of quantised experts: some experts at a time become plain weights first. That costs less than to unpack the
 // same weights for each of an expert's tiles.
 bool run_dequantised(GpuBackend& gpu, const MoeExpertsArgs& args, Product product, const Buffers& s, int64_t tile_rows,
                      int64_t tiles, bool dry) {
   const WeightParams& w = product.experts.weight;
   const DType type = args.x.dtype;
-  const int64_t size = int64_t{w.n} * w.k, all = static_cast<int64_t>(args.gate_up.size());
-  const int64_t at_once = std::clamp<int64_t>(kDequantisedExpertElements / size, 1, all);
-  const auto bytes = static_cast<size_t>(at_once * size * info(type).block_bytes);
+  const int64_t bytes = int64_t{w.n} * w.k * info(type).block_bytes, all = static_cast<int64_t>(args.gate_up.size());
+  const int64_t at_once = expanded_at_once(gpu, bytes, all);
   product.early = false;
-  ExpertRange range = {gpu.scratch().products.grow(bytes), 0, at_once};
+  ExpertRange range = {gpu.scratch().products.grow(static_cast<size_t>(at_once * bytes)), 0, at_once};
   if (dry) return run_plain(gpu, args, product, range, s, tile_rows, tiles, true);
   for (; range.first < all; range.first += at_once) {
     range.count = std::min(at_once, all - range.first);
     for (int64_t e = 0; e < range.count; ++e) {
-      char* to = static_cast<char*>(const_cast<void*>(range.weights)) + e * size * info(type).block_bytes;
+      char* to = static_cast<char*>(const_cast<void*>(range.weights)) + e * bytes;
       gpu.dequantise_rows(gpu_matrix(product.matrices[static_cast<size_t>(range.first + e)]), 0,
                           {to, type, w.n, w.k, w.k});
     }
