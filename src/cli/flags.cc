@@ -85,8 +85,7 @@ const ModelFlag kModelFlags[] = {
     {kDevice, "--threads", &Options::threads,
      "Threads of the cpu backend; 0: one per performance core. Changes no result"},
     {kDevice, "--cpu-isa", &Options::cpu_isa,
-     "ISA level instead of the best one: portable, avx2, avx512, amx, amx_bf16 (faster for long prompts and large "
-     "batches, slower for one sequence), neon_dotprod, neon_i8mm"},
+     "ISA level instead of the best one: portable, avx2, avx512, amx, neon_dotprod, neon_i8mm"},
     {kDevice, "--profile", &Options::profile,
      "Write a trace of the last steps, by op and thread, to this file at the end (chrome://tracing, ui.perfetto.dev)"},
 };

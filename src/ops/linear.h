@@ -3,15 +3,14 @@
 //
 // Contract. x is [M, K] F32, W is [N, K], y is [M, N]. Row m of y depends only on row m of x, W and bias: not on M, the
 // other rows or the number of threads. Each output has one accumulator that starts at +0, with K ascending. The weight
-// type, the pack options and the ISA level select one of four forms of the product:
+// type, the pack options and the ISA level select one of five forms of the product:
 //  - float: plain weights (F32, F16, BF16), and every type when activations are kept in float.
 //      for k: acc = fma(x[m,k], float(w[n,k]), acc)
 //  - quantised: quantised weights. A row of x becomes blocks of 32 with a scale sa each, X = round-half-even(x / sa).
 //    Twelve bits: sa = amax/2032, the quotient taken as x * (2032/amax), all 0 when amax is below 2^-100; with Arm's
-//    dot instructions eight bits, the same with 127 for 2032. With AMX: sa = 2^(floor(log2 amax) - 7), eight bits and a
-//    sign, all 0 when amax is below 2^-90. A block with an infinity or a NaN (AMX: with 2^90 or more) has sa = NaN. A
-//    weight block of 32 has an unsigned code q per element, an offset o per type, and scales; with the integer dot I
-//    (exact in any order):
+//    dot instructions eight bits, the same with 127 for 2032. A block with an infinity or a NaN has sa = NaN. A weight
+//    block of 32 has an unsigned code q per element, an offset o per type, and scales; with the integer dot I (exact in
+//    any order):
 //      acc = fma(float(I), sa * sw, acc), then, for types with a minimum, acc = fma(wm, sa * float(J), acc)
 //      Q8_0 Q4_0 Q5_0 : I = sum (q-o) X, sw = d
 //      Q4_1 Q5_1      : I = sum q X, sw = d, wm = m, J = sum X
@@ -24,9 +23,18 @@
 //      G8             : I = sum (q-128) X, sw = d, wm = fma(128, d, m), J = sum X
 //    where products of scales are rounded to float once, in the order written. All levels with as many
 //    bits give the same result. A scale sw of G4, G8 or MXFP4 below 2^-29 counts as zero, in every form.
-//  - rounded: BF16 weights with AMX, and quantised ones of the level amx_bf16. x is rounded to bf16 (ties to even), a
-//    quantised weight to bf16 (ties away from zero) from its value, d*(q-o) or d*q + m, rounded to float once. For each
-//    32 k, even and odd k are summed separately, each from +0:
+//  - fixed: quantised weights with AMX. A row of x has one scale, sa = amax/32256, and whole numbers
+//    X = round-half-even(x * (32256/amax)); all 0 when amax is below 2^-100, and sa = NaN with an infinity or a NaN in
+//    the row. A weight is q sw + c, where q is its code less half of the codes' range h (a table's entry: as it is;
+//    h = 2^(bits-1), of MXFP4 16, of IQ4 128) and c = fma(h - o, sw, wm). A column has a bound B, the largest
+//    h |sw| + |c| of its blocks (where scales differ after 16 k: of their halves), and its weights become
+//      m = round-half-even(sw * (32256/B h)), C = round-half-even(c * (32256/B)),
+//      W = ((q 2^(16-bits) m + 2^14) >> 15) + C; all 0 when B is below 2^-100
+//    With W = 256 Wh + Wl, Wl in 0..255, and X = 256 Xh + Xl, Xl in -128..127, sums are whole numbers:
+//      H = sum Wh Xh, L = sum (Wl Xh + Wh Xl) + (sum Xl >> 1), acc = (fma(float(H), 256, float(L)) * (B/126)) * sa
+//    Wl Xl is left out but for its mean.
+//  - rounded: BF16 weights with AMX. x is rounded to bf16 (ties to even). For each 32 k, even and odd k are summed
+//    separately, each from +0:
 //      even = fma(x[2i], w[2i], even), odd = fma(x[2i+1], w[2i+1], odd) for i ascending; acc = acc + (even + odd)
 //    Subnormal operands and results count as zeros. The instruction tdpbf16ps computes this, in either operand order.
 //  - paired: BF16 weights with Arm's bfmmla. x is rounded to bf16 (ties to even). For each two k, ascending to the next

@@ -25,12 +25,6 @@ QUIRE_DECLARE_LEVEL(neon_i8mm)
 QUIRE_DECLARE_LEVEL(avx2)
 QUIRE_DECLARE_LEVEL(avx512)
 QUIRE_DECLARE_LEVEL(amx)
-namespace amx {
-int64_t rounded_bytes(const PackedView& w, int64_t rows);
-void rounded_prepare(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end, const PreparedRows& out);
-void rounded_product(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
-                     int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);
-}  // namespace amx
 #undef QUIRE_DECLARE_LEVEL
 
 // dotprod and i8mm (with bf16) add dot instructions and nothing else that kernels use: those levels are the one below
@@ -45,21 +39,20 @@ void rounded_product(const PreparedRows& x, const PackedView& w, const LinearArg
     return table;                                               \
   }()
 
-// AMX adds products of bf16 matrices. Quantised weights: exact codes in AMX's own quantised form, or rounded to bf16.
-[[maybe_unused]] static CpuKernels with_tiles(const CpuKernels& base, [[maybe_unused]] bool rounded) {
-  CpuKernels table = base;
 #ifdef QUIRE_LEVEL_amx
-  table.linear.packings.bf16 = Packing::kRows;
-  if (rounded) table.linear.packings.quantised = Packing::kRows;
-  table.linear.prepared_bytes = rounded ? amx::rounded_bytes : amx::linear_prepared_bytes;
-  table.linear.prepare = rounded ? amx::rounded_prepare : amx::linear_prepare;
-  table.linear.product = rounded ? amx::rounded_product : amx::linear_product;
+// AMX adds products of matrices: of bytes for quantised weights, of bf16 for BF16 weights and pages.
+static CpuKernels with_tiles(const CpuKernels& base) {
+  CpuKernels table = base;
+  table.linear.packings = {.quantised = Packing::kFixed, .bf16 = Packing::kRows};
+  table.linear.prepared_bytes = amx::linear_prepared_bytes;
+  table.linear.prepare = amx::linear_prepare;
+  table.linear.product = amx::linear_product;
   table.reshape_and_cache = amx::reshape_and_cache;
   table.attention.run = amx::attention_run;
   table.attention.most_rows = kAttentionRowsMost;
-#endif
   return table;
 }
+#endif
 
 const CpuKernels& kernels(Isa isa) {
   switch (isa) {
@@ -95,12 +88,10 @@ const CpuKernels& kernels(Isa isa) {
 #else
       break;
 #endif
-    case Isa::kAmxBf16:
     case Isa::kAmx: {
 #ifdef QUIRE_LEVEL_amx
-      static const CpuKernels exact = with_tiles(avx512::kTable, false);
-      static const CpuKernels rounded = with_tiles(avx512::kTable, true);
-      return isa == Isa::kAmx ? exact : rounded;
+      static const CpuKernels table = with_tiles(avx512::kTable);
+      return table;
 #else
       break;
 #endif

@@ -71,14 +71,13 @@ bool request_amx() {
 }
 
 bool has_amx() {
-  constexpr uint32_t kTile = 1u << 24, kTileBf16 = 1u << 22;  // leaf 7 edx
-  constexpr uint32_t kVbmi = 1u << 1;                         // leaf 7 ecx
-  constexpr uint32_t kBf16 = 1u << 5;                         // leaf 7.1 eax
+  constexpr uint32_t kTiles = (1u << 24) | (1u << 22) | (1u << 25);  // leaf 7 edx: tiles, of bf16, of bytes
+  constexpr uint32_t kVbmi = 1u << 1;                                // leaf 7 ecx
+  constexpr uint32_t kBf16 = 1u << 5;                                // leaf 7.1 eax
   constexpr uint64_t kTileStates = 0x60000;
   if (!has_avx512() || (saved_states() & kTileStates) != kTileStates) return false;
   const CpuidRegisters leaf7 = cpuid(7, 0);
-  return (leaf7.edx & kTile) != 0 && (leaf7.edx & kTileBf16) != 0 && (leaf7.ecx & kVbmi) != 0 &&
-         (cpuid(7, 1).eax & kBf16) != 0 && request_amx();
+  return (leaf7.edx & kTiles) == kTiles && (leaf7.ecx & kVbmi) != 0 && (cpuid(7, 1).eax & kBf16) != 0 && request_amx();
 }
 
 bool has_dotprod() {
@@ -170,7 +169,6 @@ bool built(Isa isa) {
 #endif
 #ifdef QUIRE_LEVEL_amx
     case Isa::kAmx:
-    case Isa::kAmxBf16:
       return true;
 #endif
     default:
@@ -192,7 +190,6 @@ constexpr Level kLevels[] = {
     {Isa::kPortable, "portable", always},    {Isa::kNeonDotprod, "neon_dotprod", has_dotprod},
     {Isa::kNeonI8mm, "neon_i8mm", has_i8mm}, {Isa::kAvx2, "avx2", has_avx2},
     {Isa::kAvx512, "avx512", has_avx512},    {Isa::kAmx, "amx", has_amx},
-    {Isa::kAmxBf16, "amx_bf16", has_amx},
 };
 
 }  // namespace
@@ -215,7 +212,7 @@ Result<Isa> choose_isa(const std::string& wanted) {
   const char* source = "the ISA level";
   if (name_wanted.empty()) {
     const auto from_env = env("QUIRE_CPU_ISA");
-    if (!from_env) return found.back() == Isa::kAmxBf16 ? Isa::kAmx : found.back();
+    if (!from_env) return found.back();
     name_wanted = *from_env;
     source = "QUIRE_CPU_ISA";
   }

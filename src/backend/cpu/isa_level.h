@@ -10,9 +10,7 @@
 namespace quire::cpu {
 
 // Each level includes those before it of the same architecture. Portable is plain C++ (on aarch64: baseline NEON).
-// kAmxBf16 has the requirements of kAmx and rounds quantised weights to bf16: faster with many rows, slower with one.
-// It is used only on request.
-enum class Isa { kPortable, kNeonDotprod, kNeonI8mm, kAvx2, kAvx512, kAmx, kAmxBf16 };
+enum class Isa { kPortable, kNeonDotprod, kNeonI8mm, kAvx2, kAvx512, kAmx };
 
 const char* name(Isa isa);
 // The levels that are in this binary and that this machine can run, weakest first; never empty.

@@ -53,16 +53,15 @@ constexpr int64_t kLargestShape = 1 << 20;
 #endif
 
 // The form of activations in a product with a weight of this type.
-enum class Form { kFloat, kQuantised, kEightBits, kPowerOfTwo, kRounded, kPaired };
+enum class Form { kFloat, kQuantised, kEightBits, kFixed, kRounded, kPaired };
 
 Form form_of(cpu::Isa isa, DType type) {
   const bool amx = isa == cpu::Isa::kAmx;
   const bool i8mm = isa == cpu::Isa::kNeonI8mm;
   if (is_quantised(type) && (i8mm || isa == cpu::Isa::kNeonDotprod)) return Form::kEightBits;
   if (i8mm && type == DType::kBF16) return Form::kPaired;
-  const bool amx_bf16 = isa == cpu::Isa::kAmxBf16;
-  if ((amx || amx_bf16) && type == DType::kBF16) return Form::kRounded;
-  if (is_quantised(type)) return amx_bf16 ? Form::kRounded : amx ? Form::kPowerOfTwo : Form::kQuantised;
+  if (amx && type == DType::kBF16) return Form::kRounded;
+  if (is_quantised(type)) return amx ? Form::kFixed : Form::kQuantised;
   return Form::kFloat;
 }
 
@@ -74,8 +73,8 @@ std::vector<float> run_oracle(Form form, const RawMatrix& weight, const std::vec
       return oracle::linear_quantised(weight, x, bias, oracle::Codes::kEightBits);
     case Form::kPaired:
       return oracle::linear_paired(weight, x, bias);
-    case Form::kPowerOfTwo:
-      return oracle::linear_quantised(weight, x, bias, oracle::Codes::kPowerOfTwo);
+    case Form::kFixed:
+      return oracle::linear_fixed(weight, x, bias);
     case Form::kRounded:
       return oracle::linear_rounded(weight, x, bias);
     default:

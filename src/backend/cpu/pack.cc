@@ -8,6 +8,8 @@
 #include <cstring>
 
 #include "backend/raw_matrix.h"
+#include "base/half.h"
+#include "base/math.h"
 
 namespace quire::cpu {
 
@@ -45,14 +47,6 @@ void put_plane(uint8_t* plane, int bits, int column, const uint8_t* codes, int s
   }
 }
 
-// Packing::kRows: bits [shift, shift + bits) of a column's codes.
-void put_row_plane(uint8_t* plane, int bits, int column, const uint8_t* codes, int shift) {
-  for (int k = 0; k < kBlock; ++k) {
-    const PlanePlace place = row_place(bits, column, k);
-    plane[place.byte] |= static_cast<uint8_t>(((codes[k] >> shift) & ((1 << bits) - 1)) << place.shift);
-  }
-}
-
 // Packing::kPairs: bits [shift, shift + bits) of a column's codes.
 void put_pair_plane(uint8_t* plane, int bits, int column, const uint8_t* codes, int shift, int flip) {
   for (int k = 0; k < kBlock; ++k) {
@@ -74,11 +68,6 @@ void put_codes(const PackedView& w, uint8_t* panel, int64_t block, int column, c
   const QuantFormat f = quant_format(w.dtype);
   uint8_t* codes = panel + block * code_bytes(f);
   if (w.packing == Packing::kPairs) return put_pair_codes(w, panel, block, column, from);
-  if (w.packing == Packing::kRows) {
-    put_row_plane(codes, f.low_bits, column, from, 0);
-    if (f.high_bits > 0) put_row_plane(codes + 64 * f.low_bits, f.high_bits, column, from, f.low_bits);
-    return;
-  }
   put_plane(codes, f.low_bits, column, from, 0);
   if (f.high_bits > 0) put_plane(codes + 64 * f.low_bits, f.high_bits, column, from, f.low_bits);
 }
@@ -121,11 +110,55 @@ void put_paired_row(uint8_t* panel, int column, const std::byte* row, int64_t k)
   for (int64_t i = 0; i < k; ++i) std::memcpy(panel + 2 * pair_element_at(column, i), row + 2 * i, 2);
 }
 
+// Packing::kFixed: the bound of a column's weights, and its units.
+float fixed_bound(QuantFormat f, float sw, float wm) {
+  const FixedForm form = fixed_form(f);
+  return static_cast<float>(form.half) * std::fabs(sw) + std::fabs(std::fma(static_cast<float>(form.shift), sw, wm));
+}
+
+// The bound of one block of a file.
+float fixed_bound(QuantFormat f, const UnpackedBlock& u) {
+  if (f.scheme == Scheme::kExponent)
+    return fixed_bound(f, u.exponent == 0 ? 0.0f : std::ldexp(1.0f, u.exponent - 128), 0);
+  const float d = fp16_to_float(u.d);
+  const float m = has_min(f) ? fp16_to_float(u.m) : 0.0f;
+  if (scale_group(f) == 1) return fixed_bound(f, d, m);
+  float most = 0;
+  const auto take = [&](int sc, int mn) {
+    const float bound = fixed_bound(f, d * static_cast<float>(sc), -(m * static_cast<float>(mn)));
+    if (!(bound <= most)) most = bound;
+  };
+  for (const auto& scales : u.scales) {
+    switch (f.scheme) {
+      case Scheme::kSuperMin:
+        take(scales[0], scales[1]);
+        break;
+      case Scheme::kSuperScale:
+        take(static_cast<int8_t>(scales[0]), 0);
+        break;
+      case Scheme::kSubScale:
+        for (const uint8_t sc : scales) take(static_cast<int8_t>(sc), 0);
+        break;
+      default:  // kSubScaleMin
+        for (const uint8_t both : scales) take(both & 15, both >> 4);
+    }
+  }
+  return most;
+}
+
+void put_unit(const PackedView& w, uint8_t* panel, int column, float bound) {
+  auto* units = reinterpret_cast<float*>(panel + w.unit_offset);
+  const bool zero = bound < kFixedTiny;
+  units[column] = zero ? 0.0f : bound / (kFixedMax / 256);
+  units[kPanel + column] = zero || !std::isfinite(bound) ? 0.0f : kFixedMax / bound;
+}
+
 // A row of G4 or G8 codes with scales for each `group` of k.
 void put_group_row(const PackedView& w, uint8_t* panel, int column, const SourceRow& row, int64_t group) {
   const auto* from = reinterpret_cast<const uint8_t*>(row.data);
   const int offset = quant_format(w.dtype).offset;
   UnpackedBlock u = {};
+  float most = 0;
   for (int64_t b = 0; b < w.k / kBlock; ++b, from += info(w.dtype).block_bytes) {
     for (int k = 0; k < kBlock; ++k) {
       u.codes[k] = w.dtype == DType::kG8 ? from[k] : static_cast<uint8_t>((from[k / 2] >> (k % 2 * 4)) & 15);
@@ -139,7 +172,9 @@ void put_group_row(const PackedView& w, uint8_t* panel, int column, const Source
         reinterpret_cast<float*>(panel + w.scale_offset + scale_record_at(quant_format(w.dtype), b, w.group_shift));
     record[column] = d;
     record[kPanel + column] = m;
+    most = std::max(most, fixed_bound(quant_format(w.dtype), d, m));
   }
+  if (w.packing == Packing::kFixed) put_unit(w, panel, column, most);
 }
 
 void pack_panel(std::span<const RawMatrix> parts, const PackedView& w, uint8_t* panel, int64_t p) {
@@ -164,10 +199,15 @@ void pack_panel(std::span<const RawMatrix> parts, const PackedView& w, uint8_t* 
       continue;
     }
     const DTypeInfo& type = info(w.dtype);
+    float most = 0;
     for (int64_t b = 0; b < w.k / type.block_elems; ++b) {
       unpack_block(w.dtype, reinterpret_cast<const uint8_t*>(row) + b * type.block_bytes, u);
       put_block(w, panel, b, c, u);
+      if (w.packing != Packing::kFixed) continue;
+      const float bound = fixed_bound(quant_format(w.dtype), u);
+      if (!(bound <= most)) most = bound;  // a NaN stays
     }
+    if (w.packing == Packing::kFixed) put_unit(w, panel, c, most);
   }
 }
 
@@ -177,7 +217,7 @@ PackedView layout(std::span<const RawMatrix> parts, Packing packing) {
   w.dtype = parts[0].dtype;
   w.k = parts[0].k;
   for (const RawMatrix& part : parts) w.n += part.n;
-  const int64_t k = packing != Packing::kColumns ? (w.k + kBlock - 1) / kBlock * kBlock : w.k;
+  const int64_t k = packing != Packing::kColumns ? round_up(w.k, kBlock) : w.k;
   int64_t bytes = k * kPanel * info(w.dtype).block_bytes;
   if (is_quantised(w.dtype)) {
     const QuantFormat f = quant_format(w.dtype);
@@ -186,6 +226,10 @@ PackedView layout(std::span<const RawMatrix> parts, Packing packing) {
     // Groups of other sizes are divided into the largest power of two that divides them.
     if (parts[0].group > 0) w.group_shift = std::countr_zero(static_cast<uint64_t>(parts[0].group / kBlock));
     bytes = w.scale_offset + (blocks >> w.group_shift) / scale_group(f) * scale_bytes(f);
+    if (packing == Packing::kFixed) {
+      w.unit_offset = round_up(bytes, 64);
+      bytes = w.unit_offset + kUnitBytes;
+    }
   }
   w.panel_stride = (bytes + 63) / 64 * 64;
   return w;

@@ -13,12 +13,10 @@
 //   2 bits: 2 x 64 bytes, vector i: bits 2s, 2s+1 are group 4i+s
 //   1 bit:  8 x uint64, bit j of word g is byte j of group g
 //
-// Packing::kRows, for AMX. The 32 k of a column are stored together, in bit planes of the same size:
-//   8 bits: [16 columns][32 k] bytes
-//   4 bits: 4 x 32 words, one word per k: nibble j of vector i is column 4i + j
-//   2 bits: 2 x 32 words, one word per k: bits 2j, 2j+1 of vector i are column 8i + j
-//   1 bit:  16 x uint32, one word per column, one bit per k
-// BF16 is [block of 32 k][16 columns][32 k], K padded with zeros.
+// Packing::kRows, BF16 for AMX: [block of 32 k][16 columns][32 k], K padded with zeros.
+//
+// Packing::kFixed, quantised weights for AMX: kColumns, and behind the scales of each panel two vectors of 16 floats:
+// the units of its columns and the factors to whole units (see FixedForm).
 //
 // Packing::kPairs, for smmla and bfmmla, which multiply two columns side by side. Eight columns of all blocks are
 // stored together, [half][block][quad of 4 columns]; a quad's block is seen as 8 vectors of 16 bytes, vector 2s + p: k
@@ -186,7 +184,25 @@ constexpr bool has_second_sum(QuantFormat f) {
   return has_halves(f) || (has_min(f) && f.offset != 0);
 }
 
-enum class Packing : uint8_t { kColumns, kRows, kPairs };
+// How kFixed makes 16-bit numbers of a type's codes: a code, less half of its range (a table's entry as it is), is a
+// signed number q of `bits` bits, and a weight is q * sw + o with o = wm + shift * sw.
+struct FixedForm {
+  int bits;
+  int half;   // 2^(bits - 1)
+  int shift;  // half less the type's offset
+};
+constexpr FixedForm fixed_form(QuantFormat f) {
+  if (f.table == CodeTable::kFp4) return {5, 16, 0};
+  if (f.table == CodeTable::kIq4) return {8, 128, 0};
+  const int bits = f.low_bits + f.high_bits;
+  return {bits, 1 << (bits - 1), (1 << (bits - 1)) - f.offset};
+}
+constexpr float kFixedMax = 32256.0f;  // 126 * 256: the largest magnitude of a fixed-point number
+// Whether |w| <= bound is so small that a column or a row counts as zero.
+constexpr float kFixedTiny = 0x1p-100f;
+constexpr int64_t kUnitBytes = 2 * kPanel * static_cast<int64_t>(sizeof(float));
+
+enum class Packing : uint8_t { kColumns, kRows, kPairs, kFixed };
 
 // The packings that a level's product takes. BF16 in kColumns means that it takes none: `plain` multiplies them.
 struct Packings {
@@ -214,20 +230,6 @@ constexpr PlanePlace pair_place(int bits, int column, int k) {
       return {byte, 2 * step + pair};
   }
 }
-// Packing::kRows: the same in a block's plane.
-constexpr PlanePlace row_place(int bits, int column, int k) {
-  switch (bits) {
-    case 8:
-      return {kBlock * column + k, 0};
-    case 1:
-      return {4 * column + k / 8, k % 8};
-    default: {
-      const int columns = 16 / bits;  // that share a word
-      const int bit = bits * (column % columns);
-      return {64 * (column / columns) + 2 * k + bit / 8, bit % 8};
-    }
-  }
-}
 constexpr int pair_flip(QuantFormat f) {
   return f.high_bits == 0 && !has_table(f) ? f.offset : 0;
 }
@@ -248,6 +250,7 @@ struct PackedView {
   const uint8_t* data = nullptr;
   int64_t panel_stride = 0;  // bytes
   int64_t scale_offset = 0;  // bytes from a panel's start to its scales
+  int64_t unit_offset = 0;   // kFixed: bytes from a panel's start to its units
   Packing packing = Packing::kColumns;
   int group_shift = 0;  // kGroupMin: 2^group_shift blocks share scales
 

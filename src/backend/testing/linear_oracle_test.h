@@ -188,8 +188,8 @@ struct XBlock {
   float sa = 0;
 };
 
-// How activations are quantised; kPowerOfTwo: 8 bits and a sign, in units of a power of two.
-enum class Codes { kTwelveBits, kEightBits, kPowerOfTwo };
+// How activations are quantised.
+enum class Codes { kTwelveBits, kEightBits };
 
 inline XBlock quantise(const float* x, Codes codes) {
   XBlock out;
@@ -201,14 +201,6 @@ inline XBlock quantise(const float* x, Codes codes) {
   }
   if (!finite) {
     out.sa = std::numeric_limits<float>::quiet_NaN();
-  } else if (codes == Codes::kPowerOfTwo) {
-    if (amax < 0x1p-90f) return out;
-    if (amax >= 0x1p90f) {
-      out.sa = std::numeric_limits<float>::quiet_NaN();
-      return out;
-    }
-    out.sa = std::ldexp(1.0f, std::ilogb(amax) - 7);
-    for (int i = 0; i < 32; ++i) out.q[i] = static_cast<int>(std::nearbyint(static_cast<double>(x[i]) / out.sa));
   } else if (amax >= 0x1p-100f) {
     const float largest = codes == Codes::kEightBits ? 127.0f : 2032.0f;
     out.sa = amax / largest;
@@ -259,6 +251,110 @@ inline std::vector<float> linear_quantised(const RawMatrix& weight, const std::v
   return y;
 }
 
+// A row of numbers in sixteen-bit fixed point, each 256 * high + low. The low bytes of activations are signed.
+struct FixedRow {
+  std::vector<int> high, low;
+  void add(int v, bool is_signed) {
+    high.push_back((v + (is_signed ? 128 : 0)) >> 8);
+    low.push_back(v - 256 * high.back());
+  }
+};
+
+// How many bits the signed code of a type has: a quantised code less half of its range, or a table's entry.
+inline int fixed_bits(DType type) {
+  switch (type) {
+    case DType::kQ2_K:
+      return 2;
+    case DType::kQ3_K:
+      return 3;
+    case DType::kQ4_0:
+    case DType::kQ4_1:
+    case DType::kQ4_K:
+    case DType::kG4:
+      return 4;
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+    case DType::kQ5_K:
+    case DType::kMXFP4:
+      return 5;
+    case DType::kQ6_K:
+      return 6;
+    default:
+      return 8;
+  }
+}
+
+// y [m, n] = x [m, k] W^T + bias in fixed point, the form of AMX.
+inline std::vector<float> linear_fixed(const RawMatrix& weight, const std::vector<float>& x, const float* bias) {
+  const int64_t n = weight.n, k = weight.k;
+  const int64_t m = static_cast<int64_t>(x.size()) / k;
+  const int bits = fixed_bits(weight.dtype), half = 1 << (bits - 1);
+  std::vector<FixedRow> xs(static_cast<size_t>(m)), ws(static_cast<size_t>(n));
+  std::vector<float> sa(static_cast<size_t>(m)), unit(static_cast<size_t>(n));
+  for (int64_t r = 0; r < m; ++r) {
+    const float* row = x.data() + r * k;
+    float amax = 0;
+    bool finite = true;
+    for (int64_t i = 0; i < k; ++i) {
+      finite = finite && std::isfinite(row[i]);
+      amax = std::fmax(amax, std::fabs(row[i]));
+    }
+    const bool kept = finite && amax >= 0x1p-100f;
+    sa[static_cast<size_t>(r)] = !finite ? std::numeric_limits<float>::quiet_NaN() : kept ? amax / 32256.0f : 0.0f;
+    const float inverse = kept ? 32256.0f / amax : 0.0f;
+    for (int64_t i = 0; i < k; ++i) {
+      xs[static_cast<size_t>(r)].add(kept ? static_cast<int>(std::nearbyintf(row[i] * inverse)) : 0, true);
+    }
+  }
+  for (int64_t c = 0; c < n; ++c) {
+    // A weight is q * sw + o, with codes of types that have no sign made signed.
+    struct Half {
+      float sw, o;
+    };
+    std::vector<Half> halves;
+    std::vector<int> q;
+    float bound = 0;
+    for (int64_t b = 0; b < k / 32; ++b) {
+      const Block block = read_block(weight, c, b);
+      const bool is_signed = !block.minimum || weight.dtype == DType::kG8;
+      for (int h = 0; h < 2; ++h) {
+        const float sw = block.halves ? block.sw * static_cast<float>(block.sc[h]) : block.sw;
+        const float wm = block.halves ? block.wm * static_cast<float>(block.mn[h]) : block.wm;
+        const float o = std::fma(is_signed ? 0.0f : static_cast<float>(half), sw, block.minimum ? wm : 0.0f);
+        halves.push_back({sw, o});
+        bound = std::fmax(bound, static_cast<float>(half) * std::fabs(sw) + std::fabs(o));
+      }
+      for (int e = 0; e < 32; ++e) q.push_back(is_signed ? block.q[e] : block.q[e] - half);
+    }
+    unit[static_cast<size_t>(c)] = bound < 0x1p-100f ? 0.0f : bound / 126.0f;
+    const float inverse = bound < 0x1p-100f ? 0.0f : 32256.0f / bound;
+    for (int64_t i = 0; i < k; ++i) {
+      const Half& scales = halves[static_cast<size_t>(i / 16)];
+      const int scale = static_cast<int>(std::nearbyintf(scales.sw * (inverse * static_cast<float>(half))));
+      const int add = static_cast<int>(std::nearbyintf(scales.o * inverse));
+      const int product = q[static_cast<size_t>(i)] * (1 << (16 - bits)) * scale;
+      ws[static_cast<size_t>(c)].add(((product + (1 << 14)) >> 15) + add, false);
+    }
+  }
+  std::vector<float> y(static_cast<size_t>(m * n));
+  for (int64_t r = 0; r < m; ++r) {
+    for (int64_t c = 0; c < n; ++c) {
+      const FixedRow &a = xs[static_cast<size_t>(r)], &w = ws[static_cast<size_t>(c)];
+      int32_t high = 0, mixed = 0, lows = 0;
+      for (size_t i = 0; i < a.high.size(); ++i) {
+        high += a.high[i] * w.high[i];
+        mixed += a.high[i] * w.low[i] + a.low[i] * w.high[i];
+        lows += a.low[i];
+      }
+      mixed += lows >> 1;
+      const float sum = std::fma(static_cast<float>(high), 256.0f, static_cast<float>(mixed));
+      const float v = sum * unit[static_cast<size_t>(c)] * sa[static_cast<size_t>(r)];
+      y[static_cast<size_t>(r * n + c)] = bias == nullptr ? v : v + bias[c];
+    }
+  }
+  return y;
+}
+
 // The weight as floats, [n, k].
 inline std::vector<float> weight_values(const RawMatrix& weight) {
   const int64_t n = weight.n, k = weight.k;
@@ -278,7 +374,7 @@ inline std::vector<float> weight_values(const RawMatrix& weight) {
   return values;
 }
 
-// Rounded activations and weights, the form of AMX. Tiny numbers count as zero throughout.
+// Rounded activations and BF16 weights, the form of AMX for these. Tiny numbers count as zero throughout.
 inline float flush(float v) {
   return std::fabs(v) < std::numeric_limits<float>::min() ? std::copysign(0.0f, v) : v;
 }
@@ -287,12 +383,6 @@ inline float from_upper(uint32_t bits) {
   bits &= 0xffff0000u;
   std::memcpy(&v, &bits, sizeof v);
   return flush(v);
-}
-// Weights: ties away from zero.
-inline float round_weight(float v) {
-  uint32_t bits;
-  std::memcpy(&bits, &v, sizeof bits);
-  return from_upper(bits + 0x8000u);
 }
 // Activations: ties to even.
 inline float round_activation(float v) {
@@ -304,9 +394,6 @@ inline std::vector<float> linear_rounded(const RawMatrix& weight, const std::vec
   const int64_t m = static_cast<int64_t>(x.size()) / k;
   std::vector<float> w = weight_values(weight);
   std::vector<float> xs = x;
-  if (is_quantised(weight.dtype)) {
-    for (float& v : w) v = round_weight(v);
-  }
   for (float& v : w) v = flush(v);
   for (float& v : xs) v = round_activation(v);
   std::vector<float> y(static_cast<size_t>(m * n));

@@ -25,15 +25,6 @@ template <DType kType>
 int code_at(const uint8_t* block, Packing packing, int column, int k) {
   constexpr QuantFormat kFormat = quant_format(kType);
   if (packing == Packing::kPairs) return pair_code_at<kType>(block, column, k);
-  if (packing == Packing::kRows) {
-    const auto bits_at = [column, k](const uint8_t* plane, int bits) {
-      const PlanePlace place = row_place(bits, column, k);
-      return (plane[place.byte] >> place.shift) & ((1 << bits) - 1);
-    };
-    int code = bits_at(block, kFormat.low_bits);
-    if (kFormat.high_bits > 0) code |= bits_at(block + 64 * kFormat.low_bits, kFormat.high_bits) << kFormat.low_bits;
-    return code;
-  }
   const uint8_t* high = block + 64 * kFormat.low_bits;
   const int g = k / 4;
   const int i = 4 * column + k % 4;

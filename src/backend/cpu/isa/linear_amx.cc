@@ -1,347 +1,538 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear of quantised weights with AMX: a tile is 16 rows x 16 columns of dots over one block of 32 k.
+// linear of quantised weights with AMX, in 16-bit fixed point.
 //
-// Activations have 8 bits and a sign in units of a power of two, one per block: they are exact in bf16 with their
-// scale. Codes are small integers, exact in bf16 as well, and so is every sum of their products in a block. So the
-// tiles give, in float and in whatever order, just what the integer dots of the other kernels give, which serve few
-// rows; and all that is left of the scales is one fma per dot (and one for a minimum). Blocks run through three stages:
-// multiplied, two later stored, two later folded into sixteen accumulators that stay in registers.
-//
-// (Rounding the scaled weights to bf16 and leaving the sums of all K to the tiles, the level amx_bf16, is half again as
-// fast with many rows and slower by a third with one: rounding a weight costs more than multiplying it.)
+// A tile cannot sum over all of K while every block of 32 has scales of its own. So weights become whole numbers of a
+// unit per column, and activations of a unit per row; sixteen bits are two bytes, W = 256 Wh + Wl, and tiles of bytes
+// sum Wh Xh and Wl Xh + Wh Xl over all of K exactly (of Wl Xl only its mean is kept). From its code to its number a
+// weight takes one multiplication, vpmulhrsw. Whole numbers have the same sums in every order, so the two forms below
+// give the same bits:
+//  - up to two tiles of rows, words are multiplied as they are, both bytes side by side in a tile: least to do for a
+//    weight, four products for 64 k;
+//  - more rows share a panel whose high and low bytes were put apart: three products for 64 k.
 #include "backend/cpu/isa/linear_amx.h"
 #include "backend/cpu/isa/linear_avx512.h"
 #include "backend/cpu/isa/tiles_amx.h"
-
-namespace quire::cpu::avx512 {
-void linear_product(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
-                    int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch);
-}
 
 namespace quire::cpu::QUIRE_ISA_NS {
 
 namespace {
 
-// A prepared block of a panel: codes less their offset, [pair of k][column], and scales.
-struct alignas(64) CodeTile {
-  uint16_t codes[16][kPanel][2];
-  float sw[kPanel];
-  float wm[kPanel];
+constexpr int kStep = 64;  // k of one tile of bytes: two blocks
+
+// The bytes of 64 k apart: of a panel, [4 k][column][k of the four], and of a tile of rows.
+struct alignas(64) WeightStep {
+  int8_t high[kStep / 4][4 * kPanel];
+  uint8_t low[kStep / 4][4 * kPanel];
 };
-static_assert(sizeof(CodeTile) <= kReadyBlockBytes);
+struct alignas(64) RowStep {
+  int8_t high[kRowTile][kStep];
+  int8_t low[kRowTile][kStep];
+};
+static_assert(sizeof(WeightStep) <= 2 * kReadyBlockBytes);
 
-// A block of a tile of rows: values, and the sum of each row's. The two k of pair 2g + h are 4g + h and 4g + h + 2:
-// what two bytes apart gives from packed codes without moving them.
-struct alignas(64) RowTile {
-  uint16_t values[kRowTile][kBlock];
-  float sums[kRowTile];
+// The words of 32 k: [k 0 and 2 of four, then 1 and 3][column][low, high, low, high], with 128 added to high bytes so
+// that all are unsigned. A row multiplies them with [high, low, high, low] for the mixed sums and with [0, high, 0,
+// high] for the high ones.
+using WeightBlock = uint8_t[kBlock / 2][4 * kPanel];
+constexpr int kRowBlockBytesOfOne = 2 * 2 * kBlock;  // of a row, mixed and high
+
+// Up to this many rows are multiplied with words.
+constexpr int64_t kMostWordRows = 2 * kRowTile;
+
+// A row's unit, and what its sums start from.
+struct alignas(16) RowStart {
+  float sa;
+  int32_t high;
+  int32_t mixed;
 };
 
-// From this many rows on tiles are faster than integer dots, one row at a time.
-constexpr int64_t kLeastRows = 4;
-
-QUIRE_KERNEL_INLINE bool takes_tiles(DType type, int64_t rows) {
-  return rows >= kLeastRows && !has_halves(quant_format(type));
-}
-
-struct CodeWords {
-  uint16_t values[32];
+// A row of x in units of its largest magnitude: 16 numbers at a time.
+struct RowUnit {
+  float sa;
+  float inverse;
 };
-// bf16 of code - offset, or of the table's entry. Codes of four bits find theirs whatever the fifth bit is.
-constexpr CodeWords code_words(QuantFormat format) {
-  CodeWords table = {};
-  for (int i = 0; i < 32; ++i) {
-    const int code = format.low_bits + format.high_bits == 4 ? i % 16 : i;
-    const int value = has_table(format) ? table_values(format)[code] : code - format.offset;
-    int magnitude = value < 0 ? -value : value;
-    int exponent = 134;  // of 128 to 255
-    while (magnitude != 0 && magnitude < 128) {
-      magnitude *= 2;
-      --exponent;
-    }
-    const int bits = magnitude == 0 ? 0 : exponent << 7 | (magnitude & 127);
-    table.values[i] = static_cast<uint16_t>(bits | (value < 0 ? 0x8000 : 0));
+QUIRE_KERNEL_INLINE RowUnit row_unit(const float* x, int64_t k) {
+  const __m512i magnitude = _mm512_set1_epi32(INT32_MAX);
+  __m512i most = _mm512_setzero_si512();
+  for (int64_t i = 0; i < k; i += 16) {
+    most = _mm512_max_epu32(most, _mm512_and_si512(_mm512_loadu_si512(x + i), magnitude));
   }
-  return table;
+  const uint32_t bits = _mm512_reduce_max_epu32(most);
+  float amax;
+  std::memcpy(&amax, &bits, sizeof amax);
+  if (bits >= 0x7f800000) return {__builtin_nanf(""), 0.0f};  // an infinity or a NaN
+  if (amax < kFixedTiny) return {0.0f, 0.0f};
+  return {amax / kFixedMax, kFixedMax / amax};
 }
-template <DType kType>
-alignas(64) constexpr CodeWords kCodeWords = code_words(quant_format(kType));
-
-// Signed bytes 0 and 2 (or, shifted before, 1 and 3) of each lane as bf16, times 2^24.
-QUIRE_KERNEL_INLINE __m512i bytes_to_bf16(__m512i low, __m512i high) {
-  const __m512i even = _mm512_castps_si512(_mm512_cvtepi32_ps(low));
-  const __m512i odd = _mm512_castps_si512(_mm512_cvtepi32_ps(high));
-  return _mm512_ternarylogic_epi32(_mm512_srli_epi32(even, 16), odd, _mm512_set1_epi32(-0x10000), 0xf8);
+QUIRE_KERNEL_INLINE __m512i fixed_point(const float* x, const RowUnit& unit) {
+  const __m512i v = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(unit.inverse)));
+  return unit.inverse == 0.0f ? _mm512_setzero_si512() : v;
+}
+// The high byte of a number whose low byte has a sign.
+QUIRE_KERNEL_INLINE __m512i high_part(__m512i v) {
+  return _mm512_srai_epi32(_mm512_add_epi32(v, _mm512_set1_epi32(128)), 8);
 }
 
-// Where a panel's codes and scales are.
+// Where a panel's parts are.
 struct PanelPlace {
   const uint8_t* codes;
-  int64_t scale_offset;
+  const uint8_t* scales;
   int group_shift;
+  __m512 unit;     // of the sums' 256 in each column
+  __m512 inverse;  // weights to whole units
 };
+QUIRE_KERNEL_INLINE PanelPlace panel_place(const PackedView& w, int64_t panel) {
+  const uint8_t* at = w.panel(panel);
+  return {at, at + w.scale_offset, w.group_shift, _mm512_loadu_ps(at + w.unit_offset),
+          _mm512_loadu_ps(at + w.unit_offset + 4 * kPanel)};
+}
+
+// Numbers of 32 bits as pairs of 16.
+QUIRE_KERNEL_INLINE __m512i twice(__m512i v) {
+  return _mm512_ternarylogic_epi32(_mm512_slli_epi32(v, 16), v, _mm512_set1_epi32(0xffff), 0xf8);
+}
+
+// A block's scale and what is added to its products, in units of each column; apart for the halves of a block that has
+// such. `bias` is added to every weight as well.
+struct BlockUnits {
+  __m512i scale[2];
+  __m512i add[2];
+};
+template <DType kType>
+QUIRE_KERNEL_INLINE BlockUnits block_units(const PanelPlace& p, int64_t block, int bias) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  constexpr FixedForm kForm = fixed_form(kFormat);
+  const Scales512 s = load_scales<kType>(p.scales, block, p.group_shift);
+  const __m512 factor = _mm512_mul_ps(p.inverse, _mm512_set1_ps(static_cast<float>(kForm.half)));
+  BlockUnits out;
+#pragma GCC unroll 2
+  for (int h = 0; h < (has_halves(kFormat) ? 2 : 1); ++h) {
+    const __m512 sw = has_halves(kFormat) ? _mm512_mul_ps(s.sw, s.sc[h]) : s.sw;
+    out.scale[h] = twice(_mm512_cvtps_epi32(_mm512_mul_ps(sw, factor)));
+    if constexpr (has_min(kFormat) || kForm.shift != 0) {
+      __m512 wm = _mm512_setzero_ps();
+      if constexpr (kFormat.scheme == Scheme::kSubScaleMin) {
+        wm = _mm512_mul_ps(s.wm, s.mn[h]);
+      } else if constexpr (has_min(kFormat)) {
+        wm = s.wm;
+      }
+      const __m512 o = _mm512_fmadd_ps(_mm512_set1_ps(static_cast<float>(kForm.shift)), sw, wm);
+      out.add[h] = twice(_mm512_add_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(o, p.inverse)), _mm512_set1_epi32(bias)));
+    } else {
+      out.add[h] = _mm512_set1_epi16(static_cast<int16_t>(bias));
+    }
+  }
+  if constexpr (!has_halves(kFormat)) {
+    out.scale[1] = out.scale[0];
+    out.add[1] = out.add[0];
+  }
+  return out;
+}
+
+// Calls use(group, even, odd) for the eight groups of a block: the signed codes of k 0 and 2, and of 1 and 3, of the
+// four, at the upper end of words.
+template <DType kType, typename Use>
+QUIRE_KERNEL_INLINE void each_group(const uint8_t* codes, Use use) {
+  constexpr QuantFormat kFormat = quant_format(kType);
+  constexpr FixedForm kForm = fixed_form(kFormat);
+  constexpr int kTop = 16 - kForm.bits;
+  const __m512i upper = _mm512_set1_epi16(static_cast<int16_t>(0xffff << kTop));
+  if constexpr (kFormat.low_bits == 4 && kFormat.high_bits == 0 && !has_table(kFormat)) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m512i v = _mm512_xor_si512(_mm512_loadu_si512(codes + 64 * i), _mm512_set1_epi8(-0x78));
+      use(2 * i, _mm512_slli_epi16(v, 12), _mm512_and_si512(_mm512_slli_epi16(v, 4), upper));
+      use(2 * i + 1, _mm512_and_si512(_mm512_slli_epi16(v, 8), upper), _mm512_and_si512(v, upper));
+    }
+  } else {
+    const Codes512 bytes = load_codes<kType>(codes);
+    constexpr int kFlip = has_table(kFormat) ? 128 : kForm.half;  // makes a code signed
+#pragma GCC unroll 8
+    for (int g = 0; g < 8; ++g) {
+      const __m512i v = _mm512_xor_si512(bytes.group[g], _mm512_set1_epi8(static_cast<int8_t>(kFlip)));
+      use(g, _mm512_slli_epi16(v, kTop), _mm512_and_si512(_mm512_slli_epi16(v, kTop - 8), upper));
+    }
+  }
+}
+
+// Whole numbers of the codes of a group.
+template <DType kType, bool kBiased>
+QUIRE_KERNEL_INLINE __m512i whole(__m512i codes, const BlockUnits& units, int g) {
+  const __m512i v = _mm512_mulhrs_epi16(codes, units.scale[g / 4]);
+  constexpr QuantFormat kFormat = quant_format(kType);
+  if constexpr (kBiased || has_min(kFormat) || fixed_form(kFormat).shift != 0) {
+    return _mm512_add_epi16(v, units.add[g / 4]);
+  } else {
+    return v;
+  }
+}
+
+// One block of a panel into half of a step.
+template <DType kType>
+QUIRE_KERNEL_INLINE void unpack_bytes(const PanelPlace& p, int64_t block, WeightStep& out) {
+  const BlockUnits units = block_units<kType>(p, block, 0);
+  const int first = block % 2 * 8;
+  const __m512i low_bytes = _mm512_set1_epi16(0xff);
+  each_group<kType>(
+      p.codes + block * code_bytes(quant_format(kType)), [&](int g, __m512i even,
+                                                             __m512i odd) __attribute__((always_inline)) {
+        even = whole<kType, false>(even, units, g);
+        odd = whole<kType, false>(odd, units, g);
+        // Bytes of the second operand where the first has ones, of the third elsewhere.
+        const __m512i high = _mm512_ternarylogic_epi32(low_bytes, _mm512_srli_epi16(even, 8), odd, 0xca);
+        const __m512i low = _mm512_ternarylogic_epi32(low_bytes, even, _mm512_slli_epi16(odd, 8), 0xca);
+        _mm512_store_si512(out.high[first + g], high);
+        _mm512_store_si512(out.low[first + g], low);
+      });
+}
 
 template <DType kType>
-QUIRE_KERNEL_INLINE void unpack_block(const PanelPlace& p, int64_t block, CodeTile& out) {
-  constexpr QuantFormat kFormat = quant_format(kType);
-  const uint8_t* codes = p.codes + block * code_bytes(kFormat);
-  Scales512 s = load_scales<kType>(p.codes + p.scale_offset, block, p.group_shift);
-  if constexpr (kFormat.low_bits == 8) {
-    const __m512i top = _mm512_set1_epi32(-0x1000000);
-    for (int g = 0; g < 8; ++g) {
-      const __m512i v = _mm512_xor_si512(_mm512_loadu_si512(codes + 64 * g), _mm512_set1_epi8(-128));
-      const __m512i b0 = _mm512_slli_epi32(v, 24);
-      const __m512i b1 = _mm512_and_si512(_mm512_slli_epi32(v, 16), top);
-      const __m512i b2 = _mm512_and_si512(_mm512_slli_epi32(v, 8), top);
-      const __m512i b3 = _mm512_and_si512(v, top);
-      _mm512_store_si512(out.codes[2 * g], bytes_to_bf16(b0, b2));
-      _mm512_store_si512(out.codes[2 * g + 1], bytes_to_bf16(b1, b3));
-    }
-    s.sw = _mm512_mul_ps(s.sw, _mm512_set1_ps(0x1p-24f));
-  } else {
-    const __m512i table = _mm512_load_si512(kCodeWords<kType>.values);
-    if constexpr (kFormat.high_bits == 0) {
-      for (int i = 0; i < 4; ++i) {
-        const __m512i v = _mm512_loadu_si512(codes + 64 * i);
-        _mm512_store_si512(out.codes[4 * i], _mm512_permutexvar_epi16(v, table));
-        _mm512_store_si512(out.codes[4 * i + 1], _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 8), table));
-        _mm512_store_si512(out.codes[4 * i + 2], _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 4), table));
-        _mm512_store_si512(out.codes[4 * i + 3], _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 12), table));
-      }
-    } else {
-      const Codes512 bytes = load_codes<kType>(codes);
-      for (int g = 0; g < 8; ++g) {
-        _mm512_store_si512(out.codes[2 * g], _mm512_permutexvar_epi16(bytes.group[g], table));
-        _mm512_store_si512(out.codes[2 * g + 1], _mm512_permutexvar_epi16(_mm512_srli_epi16(bytes.group[g], 8), table));
-      }
-    }
-  }
-  _mm512_store_ps(out.sw, s.sw);
-  if constexpr (has_min(kFormat)) _mm512_store_ps(out.wm, s.wm);
+QUIRE_KERNEL_INLINE void unpack_words(const PanelPlace& p, int64_t block, WeightBlock& out) {
+  const BlockUnits units = block_units<kType>(p, block, -0x8000);
+  each_group<kType>(
+      p.codes + block * code_bytes(quant_format(kType)), [&](int g, __m512i even,
+                                                             __m512i odd) __attribute__((always_inline)) {
+        _mm512_store_si512(out[2 * g], whole<kType, true>(even, units, g));
+        _mm512_store_si512(out[2 * g + 1], whole<kType, true>(odd, units, g));
+      });
 }
 
-using Dots = float[kRowTile][kPanel];
-
-// What one tile of rows and one panel need.
-struct TileTask {
-  PanelPlace panel;
-  int64_t panel_stride;
-  const RowTile* x;
-  int64_t blocks;
-  float* out;  // first row, first column
-  int64_t out_stride;
-  const float* bias;  // of the first column, or null
-  int columns;
-  int rows;
-};
-
-template <int kRows, bool kMin>
-QUIRE_KERNEL_INLINE void fold(__m512* acc, const Dots& dots, const CodeTile& w, const RowTile& x) {
-  const __m512 sw = _mm512_load_ps(w.sw);
-  const __m512 wm = kMin ? _mm512_load_ps(w.wm) : _mm512_setzero_ps();
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    acc[r] = _mm512_fmadd_ps(_mm512_load_ps(dots[r]), sw, acc[r]);
-    if constexpr (kMin) acc[r] = _mm512_fmadd_ps(wm, _mm512_set1_ps(x.sums[r]), acc[r]);
-  }
-}
-
-// Prefetches a share of the next panel, which follows this one in memory, with each block: otherwise few rows would
-// wait for memory.
-QUIRE_KERNEL_INLINE void prefetch_share(const TileTask& t, int64_t block) {
-  const int64_t share = t.panel_stride / t.blocks;
-  const uint8_t* soon = t.panel.codes + t.panel_stride + block * share;
-  for (int64_t i = 0; i < share; i += 64) _mm_prefetch(soon + i, _MM_HINT_T0);
-}
-
-constexpr int64_t kRing = 8;  // blocks on their way through the stages; a power of two
-
-// The stages of block i at step i (sums c), i + 2 and i + 4. kEdge: not all of them exist.
-#define QUIRE_STAGES(i, c, c_store, a, b)                                                                \
-  do {                                                                                                   \
-    const int64_t at = (i);                                                                              \
-    if constexpr (kStream) {                                                                             \
-      if (!kEdge || at + 1 < t.blocks) unpack_block<kType>(t.panel, at + 1, ring[(at + 1) % kRing]);     \
-      if (!kEdge || at < t.blocks) prefetch_share(t, at);                                                \
-    }                                                                                                    \
-    if (!kEdge || at < t.blocks) {                                                                       \
-      QUIRE_TILE_LOAD(a, t.x[at].values, 64);                                                            \
-      QUIRE_TILE_LOAD(b, tile_of(at).codes, 64);                                                         \
-      QUIRE_TILE_ZERO(c);                                                                                \
-      QUIRE_TILE_MULTIPLY(c, a, b);                                                                      \
-    }                                                                                                    \
-    if (!kEdge || (at >= 2 && at - 2 < t.blocks)) QUIRE_TILE_STORE(c_store, dots[(at - 2) % kRing], 64); \
-    if (!kEdge || (at >= 4 && at - 4 < t.blocks)) {                                                      \
-      fold<kRows, kMin>(acc, dots[(at - 4) % kRing], tile_of(at - 4), t.x[at - 4]);                      \
-    }                                                                                                    \
-  } while (0)
-
-// One tile of rows times one panel. kStream: blocks are unpacked on the way; else `ready` has them all.
-template <DType kType, int kRows, bool kStream>
-static __attribute__((noinline)) void tile_times_panel(const TileTask& t, const CodeTile* ready) {
-  constexpr bool kMin = has_min(quant_format(kType));
-  alignas(64) Dots dots[kRing];
-  CodeTile ring[kStream ? kRing : 1];
-  const auto tile_of = [&](int64_t i) __attribute__((always_inline))->const CodeTile& {
-    return kStream ? ring[i % kRing] : ready[i];
-  };
-  __m512 acc[kRows];
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_ps();
-  if constexpr (kStream) unpack_block<kType>(t.panel, 0, ring[0]);
-  for (int64_t i = 0; i < t.blocks + 4; i += 4) {
-    if (i >= 4 && i + 4 < t.blocks) {
-      constexpr bool kEdge = false;
-      QUIRE_STAGES(i, 0, 2, 4, 6);
-      QUIRE_STAGES(i + 1, 1, 3, 5, 7);
-      QUIRE_STAGES(i + 2, 2, 0, 4, 6);
-      QUIRE_STAGES(i + 3, 3, 1, 5, 7);
-    } else {
-      constexpr bool kEdge = true;
-      QUIRE_STAGES(i, 0, 2, 4, 6);
-      QUIRE_STAGES(i + 1, 1, 3, 5, 7);
-      QUIRE_STAGES(i + 2, 2, 0, 4, 6);
-      QUIRE_STAGES(i + 3, 3, 1, 5, 7);
-    }
-  }
-  store_rows<kRows>(t, acc);
-}
-#undef QUIRE_STAGES
-
-struct Product {
-  const RowTile* x;  // all rows
+struct Task {
   const PackedView* w;
   const LinearArgs* args;
+  const RowStart* start;  // of row_begin
+  const RowStep* x;       // of row_begin: steps of bytes, or
+  const int8_t* words;    // blocks of words
   int64_t blocks;
+  int64_t steps;
   int64_t row_begin;
   int64_t row_end;
+  int height;  // rows of a tile of words: as many as there are, or kRowTile
 };
 
-QUIRE_KERNEL_INLINE TileTask tile_task(const Product& p, int64_t row, int64_t panel) {
-  TileTask t;
-  t.panel = {p.w->panel(panel), p.w->scale_offset, p.w->group_shift};
-  t.panel_stride = p.w->panel_stride;
-  t.x = p.x + row / kRowTile * p.blocks;
-  t.blocks = p.blocks;
-  t.out = static_cast<float*>(p.args->out.data) + row * p.args->out.stride + panel * kPanel;
-  t.out_stride = p.args->out.stride;
-  t.bias = p.args->bias == nullptr ? nullptr : p.args->bias + panel * kPanel;
-  t.columns = static_cast<int>(p.w->n - panel * kPanel < kPanel ? p.w->n - panel * kPanel : kPanel);
-  t.rows = static_cast<int>(p.row_end - row < kRowTile ? p.row_end - row : kRowTile);
-  return t;
+// The outputs of sixteen columns of a row from its sums.
+struct Columns {
+  __m512 unit;
+  __m512 bias;
+  __mmask16 mask;
+  bool has_bias;
+};
+QUIRE_KERNEL_INLINE Columns columns_of(const PackedView& w, const LinearArgs& args, int64_t panel, __m512 unit) {
+  const int64_t left = w.n - panel * kPanel;
+  Columns c;
+  c.unit = unit;
+  c.mask = static_cast<__mmask16>(left < kPanel ? (1u << left) - 1u : 0xffffu);
+  c.has_bias = args.bias != nullptr;
+  c.bias = c.has_bias ? _mm512_maskz_loadu_ps(c.mask, args.bias + panel * kPanel) : _mm512_setzero_ps();
+  return c;
+}
+QUIRE_KERNEL_INLINE void put_row(const Columns& c, __m512i high, __m512i mixed, const RowStart& start, float* y) {
+  high = _mm512_add_epi32(high, _mm512_set1_epi32(start.high));
+  mixed = _mm512_add_epi32(mixed, _mm512_set1_epi32(start.mixed));
+  const __m512 sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(high), _mm512_set1_ps(256.0f), _mm512_cvtepi32_ps(mixed));
+  __m512 v = _mm512_mul_ps(_mm512_mul_ps(sum, c.unit), _mm512_set1_ps(start.sa));
+  if (c.has_bias) v = _mm512_add_ps(v, c.bias);
+  _mm512_mask_storeu_ps(y, c.mask, v);
 }
 
-template <DType kType>
-static __attribute__((noinline)) void unpack_panel(const TileTask& t, CodeTile* out) {
-  for (int64_t b = 0; b < t.blocks; ++b) unpack_block<kType>(t.panel, b, out[b]);
+using Sums = int32_t[kRowTile][kPanel];
+
+// The outputs of a tile of rows from its high and its mixed sums.
+QUIRE_KERNEL_INLINE void put_tile(const Task& t, const Columns& c, int64_t panel, int64_t row, const Sums* sums) {
+  const int64_t rows = t.row_end - row < kRowTile ? t.row_end - row : kRowTile;
+  const RowStart* start = t.start + (row - t.row_begin);
+  float* y = static_cast<float*>(t.args->out.data) + row * t.args->out.stride + panel * kPanel;
+  for (int64_t r = 0; r < rows; ++r, y += t.args->out.stride) {
+    put_row(c, _mm512_load_si512(sums[0][r]), _mm512_load_si512(sums[1][r]), start[r], y);
+  }
+}
+QUIRE_KERNEL_INLINE void store_sums(Sums* sums) {
+  QUIRE_TILE_STORE(0, sums[0], 64);
+  QUIRE_TILE_STORE(1, sums[1], 64);
+  QUIRE_TILE_STORE(2, sums[2], 64);
+  QUIRE_TILE_STORE(3, sums[3], 64);
 }
 
-template <DType kType>
-void all_panels(const Product& p, int64_t panel_begin, int64_t panel_end, CodeTile* scratch) {
-  const int64_t rows = p.row_end - p.row_begin;
-  for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
-    const TileTask first = tile_task(p, p.row_begin, panel);
-    if (rows <= kRowTile / 2) {
-      tile_times_panel<kType, kRowTile / 2, true>(first, nullptr);
-    } else if (rows <= kRowTile) {
-      tile_times_panel<kType, kRowTile, true>(first, nullptr);
-    } else {
-      unpack_panel<kType>(first, scratch);
-      for (int64_t row = p.row_begin; row < p.row_end; row += kRowTile) {
-        tile_times_panel<kType, kRowTile, false>(tile_task(p, row, panel), scratch);
+QUIRE_KERNEL_INLINE void clear_sums() {
+  QUIRE_TILE_ZERO(0);
+  QUIRE_TILE_ZERO(1);
+  QUIRE_TILE_ZERO(2);
+  QUIRE_TILE_ZERO(3);
+}
+
+// Words. Up to kMostJoinedRows rows are one tile with their mixed and their high operands below each other, and four
+// tiles of sums take turns, so that no product waits for the one before it. More rows have a tile for each operand; the
+// sums of the first tile of rows are 0 and 1, of the second 2 and 3.
+constexpr int kMostJoinedRows = kRowTile / 2;
+enum class WordTiles { kJoined, kOne, kTwo };
+
+template <int kTurn>
+QUIRE_KERNEL_INLINE void multiply_joined(const int8_t* x, const WeightBlock& w) {
+  if constexpr (kTurn % 2 == 0) {
+    QUIRE_TILE_LOAD(6, w, 64);
+    QUIRE_TILE_LOAD(4, x, 64);
+  } else {
+    QUIRE_TILE_LOAD(7, w, 64);
+    QUIRE_TILE_LOAD(5, x, 64);
+  }
+  if constexpr (kTurn == 0) QUIRE_TILE_DOT_UNSIGNED(0, 4, 6);
+  if constexpr (kTurn == 1) QUIRE_TILE_DOT_UNSIGNED(1, 5, 7);
+  if constexpr (kTurn == 2) QUIRE_TILE_DOT_UNSIGNED(2, 4, 6);
+  if constexpr (kTurn == 3) QUIRE_TILE_DOT_UNSIGNED(3, 5, 7);
+}
+template <bool kTwo>
+QUIRE_KERNEL_INLINE void multiply_words(const int8_t* x0, const int8_t* x1, const WeightBlock& w) {
+  constexpr int64_t kOperand = 64 * kRowTile;
+  QUIRE_TILE_LOAD(6, w, 64);
+  QUIRE_TILE_LOAD(4, x0, 64);
+  QUIRE_TILE_DOT_UNSIGNED(1, 4, 6);
+  QUIRE_TILE_LOAD(5, x0 + kOperand, 64);
+  QUIRE_TILE_DOT_UNSIGNED(0, 5, 6);
+  if constexpr (kTwo) {
+    QUIRE_TILE_LOAD(4, x1, 64);
+    QUIRE_TILE_DOT_UNSIGNED(3, 4, 6);
+    QUIRE_TILE_LOAD(5, x1 + kOperand, 64);
+    QUIRE_TILE_DOT_UNSIGNED(2, 5, 6);
+  }
+}
+
+// The outputs of joined rows.
+QUIRE_KERNEL_INLINE void put_joined(const Task& t, const Columns& c, int64_t panel, const Sums* sums) {
+  float* y = static_cast<float*>(t.args->out.data) + t.row_begin * t.args->out.stride + panel * kPanel;
+  for (int r = 0; r < t.height; ++r, y += t.args->out.stride) {
+    __m512i mixed = _mm512_load_si512(sums[0][r]);
+    __m512i high = _mm512_load_si512(sums[0][t.height + r]);
+    for (int i = 1; i < 4; ++i) {
+      mixed = _mm512_add_epi32(mixed, _mm512_load_si512(sums[i][r]));
+      high = _mm512_add_epi32(high, _mm512_load_si512(sums[i][t.height + r]));
+    }
+    put_row(c, high, mixed, t.start[r], y);
+  }
+}
+
+// Blocks that are unpacked ahead of their products: a tile cannot be loaded while its stores are on their way.
+constexpr int kAhead = 4;
+
+// Up to two tiles of rows, straight from the packed weight: blocks are unpacked while earlier ones are multiplied, and
+// a share of the next panel, which lies behind this one, is prefetched.
+template <DType kType, WordTiles kTiles>
+static __attribute__((noinline)) void stream_panel(const Task& t, int64_t panel) {
+  const PanelPlace p = panel_place(*t.w, panel);
+  const int64_t share = t.w->panel_stride / t.blocks;
+  const uint8_t* soon = p.codes + t.w->panel_stride;
+  const int64_t block_bytes = int64_t{kRowBlockBytesOfOne} * t.height;
+  const int8_t* x = t.words;
+  const int8_t* x1 = t.words + t.blocks * block_bytes;
+  alignas(64) WeightBlock ready[2 * kAhead];
+  clear_sums();
+  for (int64_t b = 0; b < kAhead && b < t.blocks; ++b) unpack_words<kType>(p, b, ready[b]);
+  for (int64_t b = 0; b < t.blocks; b += 4) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i, soon += share, x += block_bytes, x1 += block_bytes) {
+      if (b + i >= t.blocks) break;
+      for (int64_t j = 0; j < share; j += 64) _mm_prefetch(soon + j, _MM_HINT_T1);
+      if (b + i + kAhead < t.blocks) unpack_words<kType>(p, b + i + kAhead, ready[(b + i + kAhead) % (2 * kAhead)]);
+      const WeightBlock& w = ready[(b + i) % (2 * kAhead)];
+      if constexpr (kTiles == WordTiles::kJoined) {
+        switch (i) {
+          case 0:
+            multiply_joined<0>(x, w);
+            break;
+          case 1:
+            multiply_joined<1>(x, w);
+            break;
+          case 2:
+            multiply_joined<2>(x, w);
+            break;
+          default:
+            multiply_joined<3>(x, w);
+        }
+      } else {
+        multiply_words<kTiles == WordTiles::kTwo>(x, x1, w);
       }
+    }
+  }
+  const Columns c = columns_of(*t.w, *t.args, panel, p.unit);
+  alignas(64) Sums sums[4];
+  store_sums(sums);
+  if constexpr (kTiles == WordTiles::kJoined) {
+    put_joined(t, c, panel, sums);
+  } else {
+    put_tile(t, c, panel, t.row_begin, sums);
+    if constexpr (kTiles == WordTiles::kTwo) put_tile(t, c, panel, t.row_begin + kRowTile, sums + 2);
+  }
+}
+
+template <DType kType>
+static __attribute__((noinline)) void unpack_panel(const PanelPlace& p, int64_t blocks, WeightStep* out) {
+  for (int64_t b = 0; b < blocks; ++b) unpack_bytes<kType>(p, b, out[b / 2]);
+}
+
+// Two tiles of rows. An operand that stays the second one of several products saves its way into the multiplier.
+QUIRE_KERNEL_INLINE void multiply_bytes(const RowStep& x0, const RowStep& x1, const WeightStep& w) {
+  QUIRE_TILE_LOAD(7, w.low, 64);
+  QUIRE_TILE_LOAD(4, x0.high, kStep);
+  QUIRE_TILE_DOT_UNSIGNED(1, 4, 7);
+  QUIRE_TILE_LOAD(5, x1.high, kStep);
+  QUIRE_TILE_DOT_UNSIGNED(3, 5, 7);
+  QUIRE_TILE_LOAD(6, w.high, 64);
+  QUIRE_TILE_DOT(0, 4, 6);
+  QUIRE_TILE_DOT(2, 5, 6);
+  QUIRE_TILE_LOAD(4, x0.low, kStep);
+  QUIRE_TILE_DOT(1, 4, 6);
+  QUIRE_TILE_LOAD(5, x1.low, kStep);
+  QUIRE_TILE_DOT(3, 5, 6);
+}
+
+// Many tiles of rows share a panel that was made ready. An odd last tile is multiplied twice, and kept once.
+static __attribute__((noinline)) void ready_panel(const Task& t, int64_t panel, __m512 unit, const WeightStep* w) {
+  const Columns c = columns_of(*t.w, *t.args, panel, unit);
+  const RowStep* x = t.x;
+  alignas(64) Sums sums[4];
+  for (int64_t row = t.row_begin; row < t.row_end; row += 2 * kRowTile, x += 2 * t.steps) {
+    const bool two = row + kRowTile < t.row_end;
+    const RowStep* x1 = two ? x + t.steps : x;
+    clear_sums();
+    for (int64_t s = 0; s < t.steps; ++s) multiply_bytes(x[s], x1[s], w[s]);
+    store_sums(sums);
+    put_tile(t, c, panel, row, sums);
+    if (two) put_tile(t, c, panel, row + kRowTile, sums + 2);
+  }
+}
+
+template <DType kType>
+void all_panels(const Task& t, int64_t panel_begin, int64_t panel_end, WeightStep* scratch) {
+  for (int64_t p = panel_begin; p < panel_end; ++p) {
+    if (t.words == nullptr) {
+      const PanelPlace place = panel_place(*t.w, p);
+      unpack_panel<kType>(place, t.blocks, scratch);
+      ready_panel(t, p, place.unit, scratch);
+    } else if (t.height <= kMostJoinedRows) {
+      stream_panel<kType, WordTiles::kJoined>(t, p);
+    } else if (t.row_end - t.row_begin <= kRowTile) {
+      stream_panel<kType, WordTiles::kOne>(t, p);
+    } else {
+      stream_panel<kType, WordTiles::kTwo>(t, p);
     }
   }
 }
 
-void multiply(const Product& p, int64_t panel_begin, int64_t panel_end, CodeTile* scratch) {
-  switch (p.w->dtype) {
-    case DType::kQ8_0:
-      return all_panels<DType::kQ8_0>(p, panel_begin, panel_end, scratch);
-    case DType::kQ4_0:
-      return all_panels<DType::kQ4_0>(p, panel_begin, panel_end, scratch);
-    case DType::kQ4_1:
-      return all_panels<DType::kQ4_1>(p, panel_begin, panel_end, scratch);
-    case DType::kQ5_0:
-      return all_panels<DType::kQ5_0>(p, panel_begin, panel_end, scratch);
-    case DType::kQ5_1:
-      return all_panels<DType::kQ5_1>(p, panel_begin, panel_end, scratch);
-    case DType::kQ4_K:
-      return all_panels<DType::kQ4_K>(p, panel_begin, panel_end, scratch);
-    case DType::kIQ4_NL:
-      return all_panels<DType::kIQ4_NL>(p, panel_begin, panel_end, scratch);
-    case DType::kIQ4_XS:
-      return all_panels<DType::kIQ4_XS>(p, panel_begin, panel_end, scratch);
-    case DType::kMXFP4:
-      return all_panels<DType::kMXFP4>(p, panel_begin, panel_end, scratch);
-    case DType::kG4:
-      return all_panels<DType::kG4>(p, panel_begin, panel_end, scratch);
-    case DType::kG8:
-      return all_panels<DType::kG8>(p, panel_begin, panel_end, scratch);
-    default:
-      return all_panels<DType::kQ5_K>(p, panel_begin, panel_end, scratch);
-  }
+// PreparedRows: tiles of steps or blocks, then a RowStart for each row.
+QUIRE_KERNEL_INLINE bool takes_words(int64_t rows) {
+  return rows <= kMostWordRows;
+}
+QUIRE_KERNEL_INLINE int word_height(int64_t rows) {
+  return static_cast<int>(rows <= kMostJoinedRows ? rows : kRowTile);
+}
+QUIRE_KERNEL_INLINE int64_t tile_bytes(const PackedView& w, int64_t rows) {
+  return takes_words(rows) ? w.k / kBlock * kRowBlockBytesOfOne * word_height(rows)
+                           : ceil_div(w.k, kStep) * static_cast<int64_t>(sizeof(RowStep));
+}
+QUIRE_KERNEL_INLINE RowStart* starts_of(const PreparedRows& rows, const PackedView& w) {
+  return reinterpret_cast<RowStart*>(rows.data + ceil_div(rows.rows, kRowTile) * tile_bytes(w, rows.rows));
 }
 
-alignas(64) constexpr uint16_t kPairOrder[32] = {0,  2,  1,  3,  4,  6,  5,  7,  8,  10, 9,  11, 12, 14, 13, 15,
-                                                 16, 18, 17, 19, 20, 22, 21, 23, 24, 26, 25, 27, 28, 30, 29, 31};
-// 2^-90 and 2^90, as in linear_prepare.cc.
-constexpr uint32_t kTinyBits = 0x12800000;
-constexpr uint32_t kHugeBits = 0x6c800000;
+// Of Wl Xl, which sums leave out, the mean is half of Xl.
+QUIRE_KERNEL_INLINE int32_t mean_of_low(int32_t lows) {
+  return lows >> 1;
+}
 
-// One block of one row: rounded to multiples of a power of two, of which the largest has 128 to 256.
-QUIRE_KERNEL_INLINE void round_block(const float* x, RowTile& out, int r) {
-  const __m512 low = _mm512_loadu_ps(x);
-  const __m512 high = _mm512_loadu_ps(x + 16);
-  const __m512i magnitude = _mm512_set1_epi32(INT32_MAX);
-  const __m512i most = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(low), magnitude),
-                                        _mm512_and_si512(_mm512_castps_si512(high), magnitude));
-  const uint32_t bits = _mm512_reduce_max_epu32(most);
-  if (bits < kTinyBits || bits >= kHugeBits) {
-    const bool broken = bits >= kHugeBits;
-    _mm512_store_si512(out.values[r], _mm512_set1_epi16(static_cast<int16_t>(broken ? 0x7fc0 : 0)));
-    out.sums[r] = broken ? __builtin_nanf("") : 0.0f;
-    return;
+void prepare_bytes(const float* x, int64_t k, RowStep* out, int r, RowStart* start) {
+  const RowUnit unit = row_unit(x, k);
+  __m512i lows = _mm512_setzero_si512();
+  for (int64_t i = 0; i < k; i += 16) {
+    RowStep& step = out[i / kStep];
+    const __m512i v = fixed_point(x + i, unit);
+    const __m512i high = high_part(v);
+    lows = _mm512_add_epi32(lows, _mm512_sub_epi32(v, _mm512_slli_epi32(high, 8)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(step.high[r] + i % kStep), _mm512_cvtepi32_epi8(high));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(step.low[r] + i % kStep), _mm512_cvtepi32_epi8(v));
   }
-  // 1.5 * 2^23 units: what is added to it is rounded to whole units, half to even.
-  const __m512 shift =
-      _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int32_t>(((bits & 0x7f800000u) + (16u << 23)) | 0x400000u)));
-  const __m512 a = _mm512_sub_ps(_mm512_add_ps(low, shift), shift);
-  const __m512 b = _mm512_sub_ps(_mm512_add_ps(high, shift), shift);
-  const auto pairs = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a));
-  _mm512_store_si512(out.values[r], _mm512_permutexvar_epi16(_mm512_load_si512(kPairOrder), pairs));
-  out.sums[r] = _mm512_reduce_add_ps(_mm512_add_ps(a, b));  // exact
+  if (k % kStep != 0) {
+    std::memset(out[k / kStep].high[r] + kBlock, 0, kBlock);
+    std::memset(out[k / kStep].low[r] + kBlock, 0, kBlock);
+  }
+  *start = {unit.sa, 0, mean_of_low(_mm512_reduce_add_epi32(lows))};
+}
+
+// The bytes of 16 numbers, high and low in turns, in the order of the mixed sums, then of the high ones.
+struct WordOrder {
+  uint8_t from[64];
+};
+constexpr WordOrder word_order() {
+  WordOrder order = {};
+  for (int i = 0; i < 32; ++i) {
+    const int k = i / 8 * 4 + i % 4 / 2 * 2 + i / 4 % 2;  // 0 and 2 of four, then 1 and 3
+    order.from[i] = static_cast<uint8_t>(2 * k + i % 2);
+    order.from[32 + i] = static_cast<uint8_t>(2 * k);
+  }
+  return order;
+}
+alignas(64) constexpr WordOrder kWordOrder = word_order();
+constexpr uint64_t kWordZeros = 0x5555555500000000u;
+
+void prepare_words(const float* x, int64_t k, int8_t* out, int height, RowStart* start) {
+  const RowUnit unit = row_unit(x, k);
+  const __m512i order = _mm512_load_si512(kWordOrder.from);
+  __m512i highs = _mm512_setzero_si512();
+  __m512i lows = _mm512_setzero_si512();
+  for (int64_t i = 0; i < k; i += 16) {
+    const __m512i v = fixed_point(x + i, unit);
+    const __m512i high = high_part(v);
+    const __m512i low = _mm512_sub_epi32(v, _mm512_slli_epi32(high, 8));
+    highs = _mm512_add_epi32(highs, high);
+    lows = _mm512_add_epi32(lows, low);
+    const __m512i both = _mm512_or_si512(_mm512_and_si512(high, _mm512_set1_epi32(0xff)), _mm512_slli_epi32(low, 8));
+    const __m512i bytes =
+        _mm512_maskz_permutexvar_epi8(~kWordZeros, order, _mm512_castsi256_si512(_mm512_cvtepi32_epi16(both)));
+    int8_t* to = out + i / kBlock * kRowBlockBytesOfOne * height + i % kBlock * 2;
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_castsi512_si256(bytes));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 64 * height), _mm512_extracti64x4_epi64(bytes, 1));
+  }
+  const int32_t high = _mm512_reduce_add_epi32(highs);
+  const int32_t low = _mm512_reduce_add_epi32(lows);
+  *start = {unit.sa, -128 * high, mean_of_low(low) - 128 * low};
 }
 
 }  // namespace
 
 int64_t linear_prepared_bytes(const PackedView& w, int64_t rows) {
   if (w.dtype == DType::kBF16) return rounded_bytes(w, rows);
-  if (!takes_tiles(w.dtype, rows)) return linear_quantised_bytes(w, rows);
-  return row_tile_blocks(rows, w.k) * static_cast<int64_t>(sizeof(RowTile));
+  return ceil_div(rows, kRowTile) * tile_bytes(w, rows) + rows * static_cast<int64_t>(sizeof(RowStart));
 }
 
 void linear_prepare(const Tensor& x, const PackedView& w, int64_t row_begin, int64_t row_end, const PreparedRows& out) {
   if (w.dtype == DType::kBF16) return rounded_prepare(x, w, row_begin, row_end, out);
-  if (!takes_tiles(w.dtype, out.rows)) return linear_quantise(x, w, row_begin, row_end, out);
-  const int64_t blocks = w.k / kBlock;
-  auto* tiles = reinterpret_cast<RowTile*>(out.data);
+  RowStart* starts = starts_of(out, w);
   for (int64_t row = row_begin; row < row_end; ++row) {
     const float* from = static_cast<const float*>(x.data) + row * x.stride;
-    RowTile* tile = tiles + row / kRowTile * blocks;
-    for (int64_t b = 0; b < blocks; ++b) round_block(from + b * kBlock, tile[b], static_cast<int>(row % kRowTile));
+    std::byte* tile = out.data + row / kRowTile * tile_bytes(w, out.rows);
+    const int r = static_cast<int>(row % kRowTile);
+    if (takes_words(out.rows)) {
+      prepare_words(from, w.k, reinterpret_cast<int8_t*>(tile) + 64 * r, word_height(out.rows), starts + row);
+    } else {
+      prepare_bytes(from, w.k, reinterpret_cast<RowStep*>(tile), r, starts + row);
+    }
   }
 }
 
 void linear_product(const PreparedRows& x, const PackedView& w, const LinearArgs& args, int64_t row_begin,
                     int64_t row_end, int64_t panel_begin, int64_t panel_end, void* scratch) {
-  if (w.dtype == DType::kBF16) return rounded_product(x, w, args, row_begin, row_end, panel_begin, panel_end, scratch);
-  if (!takes_tiles(w.dtype, x.rows)) {
-    return avx512::linear_product(x, w, args, row_begin, row_end, panel_begin, panel_end, scratch);
-  }
-  const Product p = {reinterpret_cast<const RowTile*>(x.data), &w, &args, w.k / kBlock, row_begin, row_end};
-  configure_tiles(row_end - row_begin <= kRowTile / 2 ? kRowTile / 2 : kRowTile, kPanel);
-  multiply(p, panel_begin, panel_end, static_cast<CodeTile*>(scratch));
+  if (w.dtype == DType::kBF16) return rounded_product(x, w, args, row_begin, row_end, panel_begin, panel_end);
+  const std::byte* tile = x.data + row_begin / kRowTile * tile_bytes(w, x.rows);
+  Task t;
+  t.w = &w;
+  t.args = &args;
+  t.start = starts_of(x, w) + row_begin;
+  t.x = reinterpret_cast<const RowStep*>(tile);
+  t.words = takes_words(x.rows) ? reinterpret_cast<const int8_t*>(tile) : nullptr;
+  t.blocks = w.k / kBlock;
+  t.steps = ceil_div(w.k, kStep);
+  t.row_begin = row_begin;
+  t.row_end = row_end;
+  t.height = word_height(x.rows);
+  configure_tiles(t.height <= kMostJoinedRows ? 2 * t.height : kRowTile, kPanel);
+  [&] { QUIRE_DISPATCH_QUANT(w.dtype, all_panels, t, panel_begin, panel_end, static_cast<WeightStep*>(scratch)) }();
   release_tiles();
 }
 

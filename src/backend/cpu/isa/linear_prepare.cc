@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantises rows of activations with one scale per block of 32: to 12 bits, or, for AMX, to 8 bits and a sign with a
-// power of two as scale. Nothing in it depends on the order of evaluation, so the compiler's vectors, the intrinsics
-// and plain C++ give the same codes.
+// Quantises rows of activations to 12 bits, with one scale per block of 32. Nothing in it depends on the order of
+// evaluation, so the compiler's vectors, the intrinsics and plain C++ give the same codes.
 #include <cstring>
 
 #if defined(__AVX512F__)
@@ -18,16 +17,8 @@ namespace {
 [[maybe_unused]] constexpr float kRound = 12582912.0f;
 [[maybe_unused]] constexpr int32_t kRoundBits = 0x4B400000;
 
-#if defined(QUIRE_ISA_amx)
-constexpr bool kPowerOfTwo = true;
-constexpr int32_t kTinyBits = 0x12800000;  // 2^-90: below it a product of scales might be subnormal
-constexpr int32_t kHugeBits = 0x6C800000;  // 2^90: from here on a sum might overflow; with it, an infinity or a NaN
-#else
-constexpr bool kPowerOfTwo = false;
 constexpr int32_t kTinyBits = 0x0D800000;  // 2^-100: below it 2032/amax might overflow
 constexpr int32_t kHugeBits = 0x7F800000;  // this and above: an infinity or a NaN in the block
-#endif
-constexpr int32_t kExponentBits = 0x7F800000;
 constexpr int32_t kNanBits = 0x7FC00000;
 
 int32_t largest_magnitude_bits(const float* x) {
@@ -86,18 +77,10 @@ void quantise_row(const float* x, RowTileBlock* tile, int32_t (*high)[kRowTile],
     float sa = 0;
     int32_t sums[2] = {0, 0};
     if (most >= kTinyBits && most < kHugeBits) {
-      float inverse;
-      if constexpr (kPowerOfTwo) {  // amax is 128 to 256 units
-        const int32_t unit = (most & kExponentBits) - (7 << 23);
-        const int32_t per_unit = (254 << 23) - unit;
-        std::memcpy(&sa, &unit, sizeof sa);
-        std::memcpy(&inverse, &per_unit, sizeof inverse);
-      } else {
-        float amax;
-        std::memcpy(&amax, &most, sizeof amax);
-        sa = amax / static_cast<float>(kCodeMax);
-        inverse = static_cast<float>(kCodeMax) / amax;
-      }
+      float amax;
+      std::memcpy(&amax, &most, sizeof amax);
+      sa = amax / static_cast<float>(kCodeMax);
+      const float inverse = static_cast<float>(kCodeMax) / amax;
       round_codes(x, inverse, codes, sums);
     } else {
       std::memset(codes, 0, 2 * kBlock);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AMX tiles of bf16, as the kernels use them: tiles 0 to 3 are sums, 4 and 5 first operands, 6 and 7 second ones.
+// AMX tiles of bf16 and of signed bytes, as the kernels use them: tiles 0 to 3 are sums, 4 and 5 first operands, 6 and
+// 7 second ones.
 #pragma once
 
 #include <immintrin.h>
@@ -16,6 +17,10 @@ namespace quire::cpu::QUIRE_ISA_NS {
 #define QUIRE_TILE_ZERO(tile) __asm__ volatile("tilezero %tmm" #tile)
 #define QUIRE_TILE_MULTIPLY(c, a, b) __asm__ volatile("tdpbf16ps %tmm" #b ", %tmm" #a ", %tmm" #c)
 
+#define QUIRE_TILE_DOT(c, a, b) __asm__ volatile("tdpbssd %tmm" #b ", %tmm" #a ", %tmm" #c)
+// With unsigned bytes in b.
+#define QUIRE_TILE_DOT_UNSIGNED(c, a, b) __asm__ volatile("tdpbsud %tmm" #b ", %tmm" #a ", %tmm" #c)
+
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -25,7 +30,7 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// Sums of `rows` x `columns`; operands 32 deep.
+// Sums of `rows` x `columns`; operands 64 bytes deep.
 static inline void configure_tiles(int rows, int columns) {
   TileConfig config;
   for (int t = 0; t < 8; ++t) {
