@@ -437,20 +437,35 @@ QUIRE_KERNEL_INLINE int32_t mean_of_low(int32_t lows) {
   return lows >> 1;
 }
 
+// Packing two vectors works in quarters: where the four bytes that belong together end up.
+struct PackedOrder {
+  int32_t from[16];
+};
+constexpr PackedOrder packed_order() {
+  PackedOrder order = {};
+  for (int i = 0; i < 16; ++i) order.from[i] = i % 4 * 4 + i / 4;
+  return order;
+}
+alignas(64) constexpr PackedOrder kPackedOrder = packed_order();
+
 void prepare_bytes(const float* x, int64_t k, RowStep* out, int r, RowStart* start) {
   const RowUnit unit = row_unit(x, k);
+  const __m512i order = _mm512_load_si512(kPackedOrder.from);
+  const __m512i byte = _mm512_set1_epi16(0xff);
   __m512i lows = _mm512_setzero_si512();
-  for (int64_t i = 0; i < k; i += 16) {
-    RowStep& step = out[i / kStep];
-    const __m512i v = fixed_point(x + i, unit);
-    const __m512i high = high_part(v);
-    lows = _mm512_add_epi32(lows, _mm512_sub_epi32(v, _mm512_slli_epi32(high, 8)));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(step.high[r] + i % kStep), _mm512_cvtepi32_epi8(high));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(step.low[r] + i % kStep), _mm512_cvtepi32_epi8(v));
-  }
-  if (k % kStep != 0) {
-    std::memset(out[k / kStep].high[r] + kBlock, 0, kBlock);
-    std::memset(out[k / kStep].low[r] + kBlock, 0, kBlock);
+  const auto high_bytes = [](__m512i words) __attribute__((always_inline)) {
+    return _mm512_srai_epi16(_mm512_add_epi16(words, _mm512_set1_epi16(128)), 8);
+  };
+  for (int64_t i = 0; i < k; i += kStep) {
+    const bool whole = i + kStep <= k;
+    const __m512i first = _mm512_packs_epi32(fixed_point(x + i, unit), fixed_point(x + i + 16, unit));
+    const __m512i second = whole ? _mm512_packs_epi32(fixed_point(x + i + 32, unit), fixed_point(x + i + 48, unit))
+                                 : _mm512_setzero_si512();
+    const __m512i high = _mm512_packs_epi16(high_bytes(first), high_bytes(second));
+    const __m512i low = _mm512_packus_epi16(_mm512_and_si512(first, byte), _mm512_and_si512(second, byte));
+    lows = _mm512_dpbusd_epi32(lows, _mm512_set1_epi8(1), low);
+    _mm512_store_si512(out[i / kStep].high[r], _mm512_permutexvar_epi32(order, high));
+    _mm512_store_si512(out[i / kStep].low[r], _mm512_permutexvar_epi32(order, low));
   }
   *start = {unit.sa, 0, mean_of_low(_mm512_reduce_add_epi32(lows))};
 }
