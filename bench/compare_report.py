@@ -172,9 +172,10 @@ def busiest(run: dict) -> float:
 def markdown(run: dict) -> str:
     parts = []
     if run["models"]:
-        machine, rounds = run["machine"], max((len(v) for m in run["models"].values() for s in m["figures"].values() for v in s.values()), default=0)
-        parts += [f"{machine['cpu']}, {machine['threads']} threads; {rounds} rounds, alternating; median (lowest..highest) of the rounds' "
-                  f"ratios, then both medians. Compared with {machine['peer']}; each column is the ratio to the fastest setting of any of "
+        machine, figures = run["machine"], [sides for model in run["models"].values() for sides in model["figures"].values()]
+        rounds = max((len(values) for sides in figures for values in sides.values()), default=0)
+        parts += [f"{machine['cpu']}, {machine['threads']} threads; {rounds} round{'' if rounds == 1 else 's'}, alternating; "
+                  f"median (lowest..highest) of the rounds' ratios, then both medians. Compared with {machine['peer']}; each column is the ratio to the fastest setting of any of "
                   f"them, which is named. Other programs took up to {100 * busiest(run):.0f}% of the machine.", speed_table(run),
                   side_table(run), share_table(run), memory_table(run)]
         parts += [note for model in run["models"].values() for note in model.get("notes", [])]
@@ -204,8 +205,7 @@ def plot(run: dict, path) -> None:
         axes.bar_label(bars, [f"{h:.1f}x" for h in heights], fontsize=7, padding=2)
         for x, ratio in zip(at, shown):
             axes.text(x, 0, " " + peer_of(ratio["peer"]), fontsize=6, rotation=90, va="bottom", ha="center", color="white")
-    axes.axhline(1, color="black", linewidth=0.8)
-    axes.text(len(phases) - 0.5, 1, " the best peer", fontsize=7, va="bottom", ha="right")
+    axes.axhline(1, color="black", linewidth=0.8, zorder=0, label="the best peer")
     axes.set_xticks(range(len(phases)), [phase_name(p, run["workload"]) for p in phases])
     axes.set_ylabel("tokens/s, times the best peer's\n(named in the bar)")
     axes.set_title(f"{run['machine']['cpu']}, {run['machine']['threads']} threads", fontsize=9)

@@ -4,8 +4,8 @@
     openvino_worker.py speed --model FILE --threads N --attention PA ...      one JSON line of measured seconds
     openvino_worker.py batch --model FILE --threads N --batch-size 32 ...     the same for steps of many sequences
 
-A file that OpenVINO cannot read gives {"unreadable": reason}. The precision of arithmetic and of the KV cache is OpenVINO's
-own choice; "system_info" has it.
+A file that OpenVINO cannot read gives {"unreadable": reason}. Without --precision, arithmetic has the precision that OpenVINO
+chooses for this CPU; that and the precision of the KV cache are in "system_info".
 """
 
 import argparse
@@ -27,7 +27,8 @@ class Unreadable(Exception):
 
 
 def properties(options) -> dict:
-    return {"INFERENCE_NUM_THREADS": options.threads, "PERFORMANCE_HINT": "LATENCY"}
+    chosen = {"INFERENCE_PRECISION_HINT": options.precision} if options.precision else {}
+    return {"INFERENCE_NUM_THREADS": options.threads, "PERFORMANCE_HINT": "LATENCY", **chosen}
 
 
 def load(make):
@@ -134,6 +135,7 @@ def main() -> int:
     parser.add_argument("--iters", type=int, default=1)
     parser.add_argument("--warmup", type=int, default=1)
     parser.add_argument("--attention", choices=["PA", "SDPA"], default="PA", help="its paged attention or its plain one; a batch has PA")
+    parser.add_argument("--precision", choices=["f32", "bf16", "f16"], help="of arithmetic; default: OpenVINO's choice for this CPU")
     options = parser.parse_args()
     try:
         result = {"speed": run_speed, "batch": run_batch}[options.command](options)
