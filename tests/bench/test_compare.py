@@ -94,10 +94,14 @@ out |= {"prefill_s": [0.5 if flash else 1], "decode_s": [2 if flash else 1]}
 SMALL = ["--retries", 0, "--iters", 1, "--input-len", 16, "--output-len", 4, "--batch", 3, "--batch-output-len", 2]
 
 
-def compare(*arguments):
+def run_compare(*arguments, env=None):
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("QUIRE_", "OPENAI_"))}
-    done = subprocess.run([sys.executable, ROOT / "bench" / "compare", "--quire", BIN_DIR / "quire", "--threads", "1",
-                           *map(str, arguments)], capture_output=True, text=True, timeout=300, env=kept)
+    return subprocess.run([sys.executable, ROOT / "bench" / "compare", "--quire", BIN_DIR / "quire", "--threads", "1",
+                           *map(str, arguments)], capture_output=True, text=True, timeout=300, env=kept | (env or {}))
+
+
+def compare(*arguments, env=None):
+    done = run_compare(*arguments, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -151,8 +155,17 @@ out["decode_steps"][0] -= flash and given["command"] == "speed" and given["--inp
     assert all(out.count(note) == 2 for note in found["notes"]) and "openvino" not in out
 
 
-def test_a_peer_that_compare_does_not_know_is_named(tmp_path, model):
-    done = subprocess.run([sys.executable, ROOT / "bench" / "compare", "--model", model, "--peers", "llama.cpp,other"], capture_output=True, text=True)
+def test_a_peer_that_cannot_be_installed_is_left_out_unless_it_was_asked_for(tmp_path, model):
+    peer, offline = fake_peer(tmp_path, LLAMA_CPP), {"PIP_NO_INDEX": "1"}
+    common = ["--model", model, "--peer-venv", peer, "--openvino-venv", tmp_path / "none", "--rounds", 1, "--no-batch", *SMALL]
+    out = compare(*common, env=offline)
+    assert f"openvino is left out, because it cannot be installed into {tmp_path / 'none'}" in out and f"| {model.stem} | **" in out
+    done = run_compare(*common, "--peers", "llama.cpp,openvino", env=offline)
+    assert done.returncode == 1 and f"openvino cannot be installed into {tmp_path / 'none'}" in done.stderr
+
+
+def test_a_peer_that_compare_does_not_know_is_named(model):
+    done = run_compare("--model", model, "--peers", "llama.cpp,other")
     assert done.returncode == 2 and "'other' is none of llama.cpp, openvino" in done.stderr
 
 
