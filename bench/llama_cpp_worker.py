@@ -62,6 +62,11 @@ class Session:
     def clear(self):
         lib.llama_memory_clear(lib.llama_get_memory(self.context), True)
 
+    def lengths(self, sequences: int = 1) -> set[int]:
+        """The numbers of tokens that the first sequences have in the cache; one number if all have the same."""
+        memory = lib.llama_get_memory(self.context)
+        return {lib.llama_memory_seq_pos_max(memory, sequence) + 1 for sequence in range(sequences)}
+
     def decode(self, tokens: list[int], start: int, all_logits: bool = False) -> None:
         """One llama_decode of `tokens` at positions start, start + 1, ...; keeps the logits of the last (or of all)."""
         self.batch.n_tokens = len(tokens)
@@ -102,17 +107,33 @@ def random_prompt(session: Session, length: int) -> list[int]:
     return [int(t) for t in np.random.default_rng(0).integers(10, session.vocab_size - 10, length)]
 
 
+class Steps:
+    """Where the decode of each timed iteration began and how many steps it had, as the cache says."""
+
+    def __init__(self):
+        self.depth, self.steps = [], []
+
+    def add(self, before: set[int], after: set[int]) -> None:
+        if len(before) != 1 or len(after) != 1:
+            raise SystemExit(f"the sequences have different lengths in llama.cpp's cache: {before}, later {after}")
+        self.depth.append(min(before))
+        self.steps.append(min(after) - min(before))
+
+    def facts(self) -> dict:
+        return {"decode_steps": self.steps, "depth": self.depth}
+
+
 def run_speed(options) -> dict:
     session = Session(options, options.input_len + options.output_len + 16)
     prompt = random_prompt(session, options.input_len)
-    prefill, decode = [], []
+    prefill, decode, steps = [], [], Steps()
     for iteration in range(options.warmup + options.iters):
         session.clear()
         begin = time.perf_counter()
         for at in range(0, len(prompt), options.n_batch):
             session.decode(prompt[at:at + options.n_batch], at)
         token = int(np.argmax(session.logits()))  # waits for the result
-        middle = time.perf_counter()
+        before, middle = session.lengths(), time.perf_counter()
         for step in range(options.output_len):
             session.decode([token], len(prompt) + step)
             token = int(np.argmax(session.logits()))
@@ -120,8 +141,9 @@ def run_speed(options) -> dict:
         if iteration >= options.warmup:
             prefill.append(middle - begin)
             decode.append(end - middle)
+            steps.add(before, session.lengths())
     session.close()
-    return {"prefill_s": prefill, "decode_s": decode, **facts()}
+    return {"prefill_s": prefill, "decode_s": decode, **steps.facts(), **facts()}
 
 
 def run_batch(options) -> dict:
@@ -133,7 +155,7 @@ def run_batch(options) -> dict:
     length = -(-(options.input_len + options.output_len + 1) // 256) * 256  # the cache is divided into such pieces
     session = Session(options, options.batch_size * length, {"n_seq_max": options.batch_size, "kv_unified": False})
     prompt = random_prompt(session, options.input_len)
-    memory, decode = lib.llama_get_memory(session.context), []
+    memory, decode, steps = lib.llama_get_memory(session.context), [], Steps()
     for iteration in range(options.warmup + options.iters):
         session.clear()
         for at in range(0, len(prompt), options.n_batch):
@@ -141,14 +163,15 @@ def run_batch(options) -> dict:
         tokens = [int(np.argmax(session.logits()))] * options.batch_size
         for sequence in range(1, options.batch_size):
             lib.llama_memory_seq_cp(memory, 0, sequence, -1, -1)
-        begin = time.perf_counter()
+        before, begin = session.lengths(options.batch_size), time.perf_counter()
         for step in range(options.output_len if iteration >= options.warmup else 2):
             session.decode_batch(tokens, len(prompt) + step)
             tokens = [int(np.argmax(session.logits(row))) for row in range(options.batch_size)]
         if iteration >= options.warmup:
             decode.append(time.perf_counter() - begin)
+            steps.add(before, session.lengths(options.batch_size))
     session.close()
-    return {"decode_s": decode, **facts()}
+    return {"decode_s": decode, **steps.facts(), **facts()}
 
 
 def run_logits(options) -> dict:
