@@ -68,6 +68,11 @@ void put_codes(const PackedView& w, uint8_t* panel, int64_t block, int column, c
   const QuantFormat f = quant_format(w.dtype);
   uint8_t* codes = panel + block * code_bytes(f);
   if (w.packing == Packing::kPairs) return put_pair_codes(w, panel, block, column, from);
+  uint8_t flipped[kBlock];
+  if (w.packing == Packing::kFixed) {
+    for (int k = 0; k < kBlock; ++k) flipped[k] = static_cast<uint8_t>(from[k] ^ fixed_flip(f));
+    from = flipped;
+  }
   put_plane(codes, f.low_bits, column, from, 0);
   if (f.high_bits > 0) put_plane(codes + 64 * f.low_bits, f.high_bits, column, from, f.low_bits);
 }

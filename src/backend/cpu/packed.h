@@ -15,8 +15,9 @@
 //
 // Packing::kRows, BF16 for AMX: [block of 32 k][16 columns][32 k], K padded with zeros.
 //
-// Packing::kFixed, quantised weights for AMX: kColumns, and behind the scales of each panel two vectors of 16 floats:
-// the units of its columns and the factors to whole units (see FixedForm).
+// Packing::kFixed, quantised weights for AMX: kColumns with the highest bit of a code flipped, which makes it signed
+// (tables: not), and behind the scales of each panel two vectors of 16 floats: the units of its columns and the factors
+// to whole units (see FixedForm).
 //
 // Packing::kPairs, for smmla and bfmmla, which multiply two columns side by side. Eight columns of all blocks are
 // stored together, [half][block][quad of 4 columns]; a quad's block is seen as 8 vectors of 16 bytes, vector 2s + p: k
@@ -196,6 +197,10 @@ constexpr FixedForm fixed_form(QuantFormat f) {
   if (f.table == CodeTable::kIq4) return {8, 128, 0};
   const int bits = f.low_bits + f.high_bits;
   return {bits, 1 << (bits - 1), (1 << (bits - 1)) - f.offset};
+}
+// The bit of a code that kFixed flips.
+constexpr int fixed_flip(QuantFormat f) {
+  return has_table(f) ? 0 : fixed_form(f).half;
 }
 constexpr float kFixedMax = 32256.0f;  // 126 * 256: the largest magnitude of a fixed-point number
 // Whether |w| <= bound is so small that a column or a row counts as zero.

@@ -41,7 +41,7 @@ int code_at(const uint8_t* block, Packing packing, int column, int k) {
   } else if constexpr (kFormat.high_bits == 1) {
     code |= ((high[8 * g + i / 8] >> (i % 8)) & 1) << kFormat.low_bits;
   }
-  return code;
+  return packing == Packing::kFixed ? code ^ fixed_flip(kFormat) : code;
 }
 
 // Scale and minimum of one column in the 16 k of one half of a block.

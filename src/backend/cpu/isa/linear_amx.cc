@@ -140,16 +140,15 @@ QUIRE_KERNEL_INLINE void each_group(const uint8_t* codes, Use use) {
   if constexpr (kFormat.low_bits == 4 && kFormat.high_bits == 0 && !has_table(kFormat)) {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const __m512i v = _mm512_xor_si512(_mm512_loadu_si512(codes + 64 * i), _mm512_set1_epi8(-0x78));
+      const __m512i v = _mm512_loadu_si512(codes + 64 * i);
       use(2 * i, _mm512_slli_epi16(v, 12), _mm512_and_si512(_mm512_slli_epi16(v, 4), upper));
       use(2 * i + 1, _mm512_and_si512(_mm512_slli_epi16(v, 8), upper), _mm512_and_si512(v, upper));
     }
   } else {
-    const Codes512 bytes = load_codes<kType>(codes);
-    constexpr int kFlip = has_table(kFormat) ? 128 : kForm.half;  // makes a code signed
+    const Codes512 bytes = load_codes<kType, 0>(codes);
 #pragma GCC unroll 8
     for (int g = 0; g < 8; ++g) {
-      const __m512i v = _mm512_xor_si512(bytes.group[g], _mm512_set1_epi8(static_cast<int8_t>(kFlip)));
+      const __m512i v = bytes.group[g];
       use(g, _mm512_slli_epi16(v, kTop), _mm512_and_si512(_mm512_slli_epi16(v, kTop - 8), upper));
     }
   }

@@ -14,11 +14,12 @@ struct Codes512 {
   __m512i group[8];
 };
 
-template <DType kType>
-alignas(64) static constexpr TableBytes kTable512 = table_bytes(quant_format(kType), quant_format(kType).offset);
+template <DType kType, int kAdd>
+alignas(64) static constexpr TableBytes kTable512 = table_bytes(quant_format(kType), kAdd);
 
-// The eight groups of a block as unsigned bytes. Shifts are of 16 bits: the mask drops what came from the neighbour.
-template <DType kType>
+// The eight groups of a block as bytes; kAdd is added to the entries of a table and makes them unsigned. Shifts are of
+// 16 bits: the mask drops what came from the neighbour.
+template <DType kType, int kAdd = quant_format(kType).offset>
 QUIRE_KERNEL_INLINE Codes512 load_codes(const uint8_t* src) {
   constexpr QuantFormat kFormat = quant_format(kType);
   Codes512 w;
@@ -42,7 +43,7 @@ QUIRE_KERNEL_INLINE Codes512 load_codes(const uint8_t* src) {
     }
   }
   if constexpr (has_table(kFormat)) {
-    const __m512i table = _mm512_load_si512(kTable512<kType>.bytes);
+    const __m512i table = _mm512_load_si512(kTable512<kType, kAdd>.bytes);
     for (int g = 0; g < 8; ++g) w.group[g] = _mm512_shuffle_epi8(table, w.group[g]);
   }
   const uint8_t* high = src + 64 * kFormat.low_bits;
