@@ -33,7 +33,7 @@ struct SourceRow {
 };
 SourceRow source_row(std::span<const RawMatrix> parts, int64_t n);
 
-// A scale that is too small to be exact in AMX tiles counts as zero (ops/linear.h).
+// A scale that is too small counts as zero (ops/linear.h).
 float kept_scale(float d);
 
 constexpr bool is_grouped(DType type) {
