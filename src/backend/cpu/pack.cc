@@ -115,7 +115,7 @@ void put_paired_row(uint8_t* panel, int column, const std::byte* row, int64_t k)
   for (int64_t i = 0; i < k; ++i) std::memcpy(panel + 2 * pair_element_at(column, i), row + 2 * i, 2);
 }
 
-// Packing::kFixed: the bound of a column's weights, and its units.
+// Packing::kFixed: the bound of a column's weights.
 float fixed_bound(QuantFormat f, float sw, float wm) {
   const FixedForm form = fixed_form(f);
   return static_cast<float>(form.half) * std::fabs(sw) + std::fabs(std::fma(static_cast<float>(form.shift), sw, wm));
@@ -151,11 +151,9 @@ float fixed_bound(QuantFormat f, const UnpackedBlock& u) {
   return most;
 }
 
-void put_unit(const PackedView& w, uint8_t* panel, int column, float bound) {
-  auto* units = reinterpret_cast<float*>(panel + w.unit_offset);
-  const bool zero = bound < kFixedTiny;
-  units[column] = zero ? 0.0f : bound / (kFixedMax / 256);
-  units[kPanel + column] = zero || !std::isfinite(bound) ? 0.0f : kFixedMax / bound;
+void put_bound(const PackedView& w, uint8_t* panel, int column, float bound) {
+  if (w.packing != Packing::kFixed) return;
+  reinterpret_cast<float*>(panel + w.bound_offset)[column] = bound < kFixedTiny ? 0.0f : bound;
 }
 
 // A row of G4 or G8 codes with scales for each `group` of k.
@@ -179,7 +177,7 @@ void put_group_row(const PackedView& w, uint8_t* panel, int column, const Source
     record[kPanel + column] = m;
     most = std::max(most, fixed_bound(quant_format(w.dtype), d, m));
   }
-  if (w.packing == Packing::kFixed) put_unit(w, panel, column, most);
+  put_bound(w, panel, column, most);
 }
 
 void pack_panel(std::span<const RawMatrix> parts, const PackedView& w, uint8_t* panel, int64_t p) {
@@ -212,7 +210,7 @@ void pack_panel(std::span<const RawMatrix> parts, const PackedView& w, uint8_t* 
       const float bound = fixed_bound(quant_format(w.dtype), u);
       if (!(bound <= most)) most = bound;  // a NaN stays
     }
-    if (w.packing == Packing::kFixed) put_unit(w, panel, c, most);
+    put_bound(w, panel, c, most);
   }
 }
 
@@ -232,8 +230,8 @@ PackedView layout(std::span<const RawMatrix> parts, Packing packing) {
     if (parts[0].group > 0) w.group_shift = std::countr_zero(static_cast<uint64_t>(parts[0].group / kBlock));
     bytes = w.scale_offset + (blocks >> w.group_shift) / scale_group(f) * scale_bytes(f);
     if (packing == Packing::kFixed) {
-      w.unit_offset = round_up(bytes, 64);
-      bytes = w.unit_offset + kUnitBytes;
+      w.bound_offset = round_up(bytes, 64);
+      bytes = w.bound_offset + kBoundBytes;
     }
   }
   w.panel_stride = (bytes + 63) / 64 * 64;

@@ -16,8 +16,8 @@
 // Packing::kRows, BF16 for AMX: [block of 32 k][16 columns][32 k], K padded with zeros.
 //
 // Packing::kFixed, quantised weights for AMX: kColumns with the highest bit of a code flipped, which makes it signed
-// (tables: not), and behind the scales of each panel two vectors of 16 floats: the units of its columns and the factors
-// to whole units (see FixedForm).
+// (tables: not), and behind the scales of each panel 16 floats: the bounds of its columns (see FixedForm), zero if
+// tiny.
 //
 // Packing::kPairs, for smmla and bfmmla, which multiply two columns side by side. Eight columns of all blocks are
 // stored together, [half][block][quad of 4 columns]; a quad's block is seen as 8 vectors of 16 bytes, vector 2s + p: k
@@ -205,7 +205,7 @@ constexpr int fixed_flip(QuantFormat f) {
 constexpr float kFixedMax = 32256.0f;  // 126 * 256: the largest magnitude of a fixed-point number
 // Whether |w| <= bound is so small that a column or a row counts as zero.
 constexpr float kFixedTiny = 0x1p-100f;
-constexpr int64_t kUnitBytes = 2 * kPanel * static_cast<int64_t>(sizeof(float));
+constexpr int64_t kBoundBytes = kPanel * static_cast<int64_t>(sizeof(float));
 
 enum class Packing : uint8_t { kColumns, kRows, kPairs, kFixed };
 
@@ -255,7 +255,7 @@ struct PackedView {
   const uint8_t* data = nullptr;
   int64_t panel_stride = 0;  // bytes
   int64_t scale_offset = 0;  // bytes from a panel's start to its scales
-  int64_t unit_offset = 0;   // kFixed: bytes from a panel's start to its units
+  int64_t bound_offset = 0;  // kFixed: bytes from a panel's start to its bounds
   Packing packing = Packing::kColumns;
   int group_shift = 0;  // kGroupMin: 2^group_shift blocks share scales
 

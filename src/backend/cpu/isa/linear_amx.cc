@@ -34,7 +34,7 @@ static_assert(sizeof(WeightStep) <= 2 * kReadyBlockBytes);
 // that all are unsigned. A row multiplies them with [high, low, high, low] for the mixed sums and with [0, high, 0,
 // high] for the high ones.
 using WeightBlock = uint8_t[kBlock / 2][4 * kPanel];
-constexpr int kRowBlockBytesOfOne = 2 * 2 * kBlock;  // of a row, mixed and high
+constexpr int kWordRowBytes = 2 * 2 * kBlock;  // of a row, mixed and high
 
 // Up to this many rows are multiplied with words.
 constexpr int64_t kMostWordRows = 2 * kRowTile;
@@ -83,8 +83,12 @@ struct PanelPlace {
 };
 QUIRE_KERNEL_INLINE PanelPlace panel_place(const PackedView& w, int64_t panel) {
   const uint8_t* at = w.panel(panel);
-  return {at, at + w.scale_offset, w.group_shift, _mm512_loadu_ps(at + w.unit_offset),
-          _mm512_loadu_ps(at + w.unit_offset + 4 * kPanel)};
+  const __m512 bound = _mm512_loadu_ps(at + w.bound_offset);
+  // A column that is zero, or broken by an infinity or a NaN in a scale, has no whole units.
+  const __mmask16 kept = _mm512_cmp_ps_mask(bound, _mm512_setzero_ps(), _CMP_GT_OQ) &
+                         _mm512_cmp_ps_mask(bound, _mm512_set1_ps(__builtin_inff()), _CMP_LT_OQ);
+  return {at, at + w.scale_offset, w.group_shift, _mm512_div_ps(bound, _mm512_set1_ps(kFixedMax / 256)),
+          _mm512_maskz_div_ps(kept, _mm512_set1_ps(kFixedMax), bound)};
 }
 
 // Numbers of 32 bits as pairs of 16.
@@ -319,7 +323,7 @@ static __attribute__((noinline)) void stream_panel(const Task& t, int64_t panel)
   const PanelPlace p = panel_place(*t.w, panel);
   const int64_t share = t.w->panel_stride / t.blocks;
   const uint8_t* soon = p.codes + t.w->panel_stride;
-  const int64_t block_bytes = int64_t{kRowBlockBytesOfOne} * t.height;
+  const int64_t block_bytes = int64_t{kWordRowBytes} * t.height;
   const int8_t* x = t.words;
   const int8_t* x1 = t.words + t.blocks * block_bytes;
   alignas(64) WeightBlock ready[2 * kAhead];
@@ -424,7 +428,7 @@ QUIRE_KERNEL_INLINE int word_height(int64_t rows) {
   return static_cast<int>(rows <= kMostJoinedRows ? rows : kRowTile);
 }
 QUIRE_KERNEL_INLINE int64_t tile_bytes(const PackedView& w, int64_t rows) {
-  return takes_words(rows) ? w.k / kBlock * kRowBlockBytesOfOne * word_height(rows)
+  return takes_words(rows) ? w.k / kBlock * kWordRowBytes * word_height(rows)
                            : ceil_div(w.k, kStep) * static_cast<int64_t>(sizeof(RowStep));
 }
 QUIRE_KERNEL_INLINE RowStart* starts_of(const PreparedRows& rows, const PackedView& w) {
@@ -499,7 +503,7 @@ void prepare_words(const float* x, int64_t k, int8_t* out, int height, RowStart*
     const __m512i both = _mm512_or_si512(_mm512_and_si512(high, _mm512_set1_epi32(0xff)), _mm512_slli_epi32(low, 8));
     const __m512i bytes =
         _mm512_maskz_permutexvar_epi8(~kWordZeros, order, _mm512_castsi256_si512(_mm512_cvtepi32_epi16(both)));
-    int8_t* to = out + i / kBlock * kRowBlockBytesOfOne * height + i % kBlock * 2;
+    int8_t* to = out + i / kBlock * kWordRowBytes * height + i % kBlock * 2;
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_castsi512_si256(bytes));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 64 * height), _mm512_extracti64x4_epi64(bytes, 1));
   }
