@@ -7,7 +7,6 @@
     llama_cpp_worker.py greedy --model FILE --requests R.json --out A.json       greedy tokens of given prompts
 """
 
-import argparse
 import ctypes
 import json
 import resource
@@ -16,6 +15,7 @@ import time
 
 import llama_cpp as lib
 import numpy as np
+from worker_options import worker_parser
 
 FLASH = {"auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO, "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
          "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED}
@@ -208,15 +208,7 @@ def run_greedy(options) -> dict:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=["speed", "batch", "logits", "greedy"])
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--input-len", type=int, default=512)
-    parser.add_argument("--output-len", type=int, default=128)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--iters", type=int, default=1)
-    parser.add_argument("--warmup", type=int, default=1)
+    parser = worker_parser(__doc__, ["speed", "batch", "logits", "greedy"])
     parser.add_argument("--n-batch", type=int, default=512)
     parser.add_argument("--n-ubatch", type=int, default=512)
     parser.add_argument("--flash-attn", choices=sorted(FLASH), default="auto")

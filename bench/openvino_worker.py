@@ -8,7 +8,6 @@ A file that OpenVINO cannot read gives {"unreadable": reason}. Without --precisi
 chooses for this CPU; that and the precision of the KV cache are in "system_info".
 """
 
-import argparse
 import json
 import resource
 import sys
@@ -17,6 +16,7 @@ import time
 import numpy as np
 import openvino
 import openvino_genai as genai
+from worker_options import worker_parser
 
 BLOCK = 32  # tokens in a block of its paged KV cache on a CPU
 MEMORY_BEFORE = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)  # bytes
@@ -125,15 +125,7 @@ def run_batch(options) -> dict:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=["speed", "batch"])
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--input-len", type=int, default=512)
-    parser.add_argument("--output-len", type=int, default=128)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--iters", type=int, default=1)
-    parser.add_argument("--warmup", type=int, default=1)
+    parser = worker_parser(__doc__, ["speed", "batch"])
     parser.add_argument("--attention", choices=["PA", "SDPA"], default="PA", help="its paged attention or its plain one; a batch has PA")
     parser.add_argument("--precision", choices=["f32", "bf16", "f16"], help="of arithmetic; default: OpenVINO's choice for this CPU")
     options = parser.parse_args()

@@ -32,7 +32,7 @@
 //      W = ((q 2^(16-bits) m + 2^14) >> 15) + C; all 0 when B is below 2^-100
 //    With W = 256 Wh + Wl, Wl in 0..255, and X = 256 Xh + Xl, Xl in -128..127, sums are whole numbers:
 //      H = sum Wh Xh, L = sum (Wl Xh + Wh Xl) + (sum Xl >> 1), acc = (fma(float(H), 256, float(L)) * (B/126)) * sa
-//    Wl Xl is left out but for its mean.
+//    Wl Xl is left out but for its mean. H and L have 32 bits, which suffice for every x and W up to K = 44,000.
 //  - rounded: BF16 weights with AMX. x is rounded to bf16 (ties to even). For each 32 k, even and odd k are summed
 //    separately, each from +0:
 //      even = fma(x[2i], w[2i], even), odd = fma(x[2i+1], w[2i+1], odd) for i ascending; acc = acc + (even + odd)

@@ -218,6 +218,39 @@ TEST(LinearEdges, TinyHugeAndBrokenActivationsStayInTheirRowAndBlock) {
   }
 }
 
+TEST(LinearEdges, AScaleThatIsNotFiniteStaysInItsColumn) {
+  const int64_t n = 20, k = 64, rows = 40, broken = 3;
+  std::vector<float> x = cases::random_rows(rows, k, 3);
+  for (const DType type : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
+    const cases::Weight sound = cases::random_weight_of(type, n, k, 5);
+    for (const uint16_t scale : {0x7c00, 0xfc00, 0x7e00}) {  // infinities and a NaN
+      cases::Weight weight = sound;
+      std::memcpy(weight.bytes.data() + broken * row_bytes(type, k), &scale, sizeof scale);
+      for (const cpu::Isa isa : cpu::available_isas()) {
+        const auto backend = make_backend(isa, 1);
+        const RawMatrix raw[] = {sound.raw(), weight.raw()};
+        for (const int64_t m : {int64_t{1}, int64_t{12}, rows}) {
+          std::vector<float> y[2];
+          for (int i = 0; i < 2; ++i) {
+            const auto packed = backend->pack({raw + i, 1}, {});
+            ASSERT_TRUE(packed.ok());
+            y[i].resize(static_cast<size_t>(m * n));
+            backend->linear({view(x, m, k, k), packed->get(), nullptr, view(y[i], m, n, n)});
+          }
+          for (int64_t i = 0; i < m * n; ++i) {
+            const auto at = static_cast<size_t>(i);
+            if (i % n == broken) {
+              EXPECT_FALSE(std::isfinite(y[1][at])) << backend->describe() << " " << name(type) << " rows " << m;
+            } else {
+              EXPECT_EQ(std::memcmp(&y[0][at], &y[1][at], 4), 0) << backend->describe() << " " << name(type);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(LinearGated, HasTheBitsOfALinearAndAGlu) {
   const int64_t k = 96, rows = 130;
   std::vector<float> x = cases::random_rows(rows, k, 3);

@@ -115,7 +115,10 @@ void put_paired_row(uint8_t* panel, int column, const std::byte* row, int64_t k)
   for (int64_t i = 0; i < k; ++i) std::memcpy(panel + 2 * pair_element_at(column, i), row + 2 * i, 2);
 }
 
-// Packing::kFixed: the bound of a column's weights.
+// Packing::kFixed: the bound of a column's weights. A NaN among the bounds of its blocks stays.
+void raise_bound(float& most, float bound) {
+  if (!std::isnan(most) && !(bound <= most)) most = bound;
+}
 float fixed_bound(QuantFormat f, float sw, float wm) {
   const FixedForm form = fixed_form(f);
   return static_cast<float>(form.half) * std::fabs(sw) + std::fabs(std::fma(static_cast<float>(form.shift), sw, wm));
@@ -130,8 +133,7 @@ float fixed_bound(QuantFormat f, const UnpackedBlock& u) {
   if (scale_group(f) == 1) return fixed_bound(f, d, m);
   float most = 0;
   const auto take = [&](int sc, int mn) {
-    const float bound = fixed_bound(f, d * static_cast<float>(sc), -(m * static_cast<float>(mn)));
-    if (!(bound <= most)) most = bound;
+    raise_bound(most, fixed_bound(f, d * static_cast<float>(sc), -(m * static_cast<float>(mn))));
   };
   for (const auto& scales : u.scales) {
     switch (f.scheme) {
@@ -175,7 +177,7 @@ void put_group_row(const PackedView& w, uint8_t* panel, int column, const Source
         reinterpret_cast<float*>(panel + w.scale_offset + scale_record_at(quant_format(w.dtype), b, w.group_shift));
     record[column] = d;
     record[kPanel + column] = m;
-    most = std::max(most, fixed_bound(quant_format(w.dtype), d, m));
+    raise_bound(most, fixed_bound(quant_format(w.dtype), d, m));
   }
   put_bound(w, panel, column, most);
 }
@@ -206,9 +208,7 @@ void pack_panel(std::span<const RawMatrix> parts, const PackedView& w, uint8_t* 
     for (int64_t b = 0; b < w.k / type.block_elems; ++b) {
       unpack_block(w.dtype, reinterpret_cast<const uint8_t*>(row) + b * type.block_bytes, u);
       put_block(w, panel, b, c, u);
-      if (w.packing != Packing::kFixed) continue;
-      const float bound = fixed_bound(quant_format(w.dtype), u);
-      if (!(bound <= most)) most = bound;  // a NaN stays
+      if (w.packing == Packing::kFixed) raise_bound(most, fixed_bound(quant_format(w.dtype), u));
     }
     put_bound(w, panel, c, most);
   }
