@@ -87,7 +87,7 @@ class Backend {
   virtual bool replay_step(const GraphKey&) { return false; }
   virtual void end_step() {}
   // The width to which a block table of `blocks` entries is padded, so that few different keys of steps occur.
-  virtual int64_t table_width(int64_t blocks) const { return blocks; }
+  virtual int64_t table_width(int64_t blocks, int64_t /*block_size*/) const { return blocks; }
 
   // Zeroed memory, committed lazily where the system can.
   virtual Result<std::unique_ptr<Buffer>> allocate(size_t bytes) = 0;

@@ -105,7 +105,9 @@ class TracingBackend final : public Backend {
   void reserve_stage(size_t bytes, size_t arrays) override { inner_->reserve_stage(bytes, arrays); }
   bool replay_step(const GraphKey& shape) override { return inner_->replay_step(shape); }
   void end_step() override { inner_->end_step(); }
-  int64_t table_width(int64_t blocks) const override { return inner_->table_width(blocks); }
+  int64_t table_width(int64_t blocks, int64_t block_size) const override {
+    return inner_->table_width(blocks, block_size);
+  }
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override { return inner_->allocate(bytes); }
   Status stack(std::span<const PackedMatrix* const> experts) override { return inner_->stack(experts); }
   Result<size_t> reserve(const WorkspaceLimits& sizes) override { return inner_->reserve(sizes); }

@@ -237,7 +237,7 @@ Status Runner::attention(const AttentionShape& shape) {
   constexpr int64_t kBlock = 16;
   Backend& backend = rig_.backend();
   const int64_t blocks = (shape.context + kBlock - 1) / kBlock, pages = blocks * shape.sequences;
-  const int64_t width = backend.table_width(blocks);
+  const int64_t width = backend.table_width(blocks, kBlock);
   KvLayer kv;
   kv.page_stride =
       static_cast<int64_t>(backend.kv_page_bytes({kType, kBlock, shape.kv_heads, shape.head_dim, 0, false}));

@@ -66,7 +66,7 @@ void StepBuilder::add_pages(std::span<const Share> shares, size_t index) {
   for (const Share& share : shares) {
     group.max_blocks = std::max(group.max_blocks, static_cast<int32_t>(share.sequence->table.blocks(index).size()));
   }
-  group.max_blocks = static_cast<int32_t>(backend_.table_width(group.max_blocks));
+  group.max_blocks = static_cast<int32_t>(backend_.table_width(group.max_blocks, kv_.groups()[index].block_size));
   group.slot_mapping.resize(batch_.tokens.size());
   auto slots = std::span(group.slot_mapping);
   for (size_t s = 0; s < shares.size(); ++s) {

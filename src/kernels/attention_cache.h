@@ -62,15 +62,33 @@ KERNEL(reshape_and_cache_f32, ReshapeAndCache<float>, CacheParams, uchar, const 
 KERNEL(reshape_and_cache_f16, ReshapeAndCache<half>, CacheParams, uchar, const half, const half, const i64)
 KERNEL(reshape_and_cache_bf16, ReshapeAndCache<bfloat>, CacheParams, uchar, const bfloat, const bfloat, const i64)
 
-// One simdgroup per head of at most 256 dims. What the preceding launch does not write (norm weights, rope tables, and
-// the step's arrays, which were copied in before the step's first launch) is loaded before GRID_WAIT().
-template <typename T>
-struct QkvToCache {
-  enum { kThreads = 32 * kCacheRows, kHeld = 8 };
+// Writes elements lane, lane + 32, ... of a row; the usual types have a loop of their own, which is short.
+template <int Held>
+FN void cache_store(DEVICE uchar* row, int type, int count, THREAD const float* x, float scale, uint lane) {
+  if (type == kKvBF16) {
+    UNROLL for (int i = 0; i < Held; i++) {
+      if ((int)lane + 32 * i < count) ((DEVICE bfloat*)row)[lane + 32 * i] = to<bfloat>(x[i]);
+    }
+  } else if (type == kKvF16) {
+    UNROLL for (int i = 0; i < Held; i++) {
+      if ((int)lane + 32 * i < count) ((DEVICE half*)row)[lane + 32 * i] = to<half>(x[i]);
+    }
+  } else {
+    UNROLL for (int i = 0; i < Held; i++) {
+      if ((int)lane + 32 * i < count) kv_store(row, type, (int)lane + 32 * i, x[i], scale);
+    }
+  }
+}
+
+struct QkvSmem {
+  float x[kCacheRows][256];
+};
+
+// One simdgroup per head of at most 32 * kHeld dims. What the preceding launch does not write (norm weights, rope
+// tables, and the step's arrays, which were copied in before the step's first launch) is loaded before GRID_WAIT().
+template <typename T, int kHeld>
+struct QkvHeadToCache {
   typedef QkvHead<T, kHeld> Head;
-  struct Smem {
-    float x[kCacheRows][32 * kHeld];
-  };
 
   static FN void write(THREAD const float* x, CONSTANT const QkvToCacheParams& p, DEVICE uchar* pages, i64 slot,
                        int head, bool values, uint lane) {
@@ -90,13 +108,10 @@ struct QkvToCache {
     DEVICE uchar* to_row = pages + kv_row_at(p.kv, page, row, values);
     const int dim = values ? p.kv.v_dim : p.kv.head_dim;
     const int padded = p.kv.type == kKvF16 || p.kv.type == kKvBF16 ? (values ? p.kv.v_row : p.kv.k_row) / 2 : dim;
-    UNROLL for (int i = 0; i < kHeld; i++) {
-      const int d = (int)lane + 32 * i;
-      if (d < padded) kv_store(to_row, p.kv.type, d, x[i], scale);
-    }
+    cache_store<kHeld>(to_row, p.kv.type, padded, x, scale, lane);
   }
 
-  static FN void run(Ctx c, CONSTANT const QkvToCacheParams& p, TGROUP Smem& sm, DEVICE T* q, DEVICE const T* k,
+  static FN void run(Ctx c, CONSTANT const QkvToCacheParams& p, TGROUP QkvSmem& sm, DEVICE T* q, DEVICE const T* k,
                      DEVICE const T* v, DEVICE uchar* pages, DEVICE const i64* slots, DEVICE const int* positions,
                      DEVICE const float* q_norm, DEVICE const float* k_norm, DEVICE const float* cosines,
                      DEVICE const float* sines) {
@@ -140,6 +155,23 @@ struct QkvToCache {
       }
     } else if (slot >= 0) {
       write(x, p, pages, slot, head, values, c.lane);
+    }
+  }
+};
+
+template <typename T>
+struct QkvToCache {
+  enum { kThreads = 32 * kCacheRows };
+  typedef QkvSmem Smem;
+
+  static FN void run(Ctx c, CONSTANT const QkvToCacheParams& p, TGROUP Smem& sm, DEVICE T* q, DEVICE const T* k,
+                     DEVICE const T* v, DEVICE uchar* pages, DEVICE const i64* slots, DEVICE const int* positions,
+                     DEVICE const float* q_norm, DEVICE const float* k_norm, DEVICE const float* cosines,
+                     DEVICE const float* sines) {
+    if (p.kv.head_dim <= 128 && p.kv.v_dim <= 128) {  // half of the code of larger heads
+      QkvHeadToCache<T, 4>::run(c, p, sm, q, k, v, pages, slots, positions, q_norm, k_norm, cosines, sines);
+    } else {
+      QkvHeadToCache<T, 8>::run(c, p, sm, q, k, v, pages, slots, positions, q_norm, k_norm, cosines, sines);
     }
   }
 };
@@ -201,10 +233,7 @@ struct MlaToCache {
     }
     DEVICE uchar* to_row = pages + kv_row_at(p.kv, page, row, false);
     const int padded = p.kv.type == kKvF16 || p.kv.type == kKvBF16 ? p.kv.k_row / 2 : p.kv.head_dim;
-    UNROLL for (int i = 0; i < kHeld; i++) {
-      const int d = (int)lane + 32 * i;
-      if (d < padded) kv_store(to_row, p.kv.type, d, x[i], scale);
-    }
+    cache_store<kHeld>(to_row, p.kv.type, padded, x, scale, lane);
   }
 
   static FN void run(Ctx c, CONSTANT const MlaToCacheParams& p, TGROUP Smem& sm, DEVICE T* q_latent, DEVICE const T* q,

@@ -7,6 +7,7 @@
 
 #include "kernels/compat/dialect.h"
 #include "kernels/compat/float_math.h"
+#include "kernels/load4.h"
 #include "kernels/norm_sum.h"
 #include "kernels/params/norm.h"
 
@@ -44,13 +45,56 @@ FN float norm_add_up(Ctx c, CONSTANT const NormParams& p, TGROUP NormSmem& sm, T
 
 // Elements that a thread keeps in registers, so that wide groups of up to 4096 columns are read once.
 enum { kNormHeld = 16 };
+static_assert((int)kNormHeld * (int)kNormThreads == (int)kNormRow, "a row that is kept in threadgroup memory");
+
+// A small kernel between two products takes about as long as its instructions take to arrive, because the weights of
+// the products have driven them out of the caches. So the usual case, a row in vectors of four, has short code of its
+// own: the row goes through threadgroup memory, where each thread finds the elements of its chain.
+struct NormRowSmem {
+  NormSmem sums;
+  float4 row[kNormRow / 4];
+};
 
 template <typename X, typename T>
 struct RmsNorm {
   enum { kThreads = kNormThreads };
-  typedef NormSmem Smem;
+  typedef NormRowSmem Smem;
+
+  static FN void whole_row(Ctx c, CONSTANT const NormParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const X* x,
+                           DEVICE const float* weight) {
+    x += c.tgx * p.x_stride;
+    out += c.tgx * p.out_stride;
+    const int fours = p.group / 4;
+    float4 held[kNormHeld / 4], weights[kNormHeld / 4];
+    UNROLL for (int i = 0; i < kNormHeld / 4; i++) {
+      const int at = (int)c.tid + i * kThreads;
+      if (at < fours) {
+        held[i] = load4(x + 4 * at);
+        weights[i] = load4(weight + 4 * at);
+        sm.row[at] = held[i];
+      }
+    }
+    TG_BARRIER();
+    TGROUP const float* row = (TGROUP const float*)sm.row;
+    float chain = 0.0f;
+    for (int j = (int)c.tid; j < p.group; j += kThreads) chain = fma(row[j], row[j], chain);
+    const float inverse = norm_inverse(norm_sum_of_chains(sm.sums.chains, chain, c), p.group, p.eps);
+    UNROLL for (int i = 0; i < kNormHeld / 4; i++) {
+      const int at = (int)c.tid + i * kThreads;
+      const float4 v = held[i], w = weights[i];
+      if (at < fours) {
+        store4(out + 4 * at,
+               make_float4((v.x * inverse) * w.x, (v.y * inverse) * w.y, (v.z * inverse) * w.z, (v.w * inverse) * w.w));
+      }
+    }
+  }
+
   static FN void run(Ctx c, CONSTANT const NormParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const X* x,
                      DEVICE const float* weight) {
+    if (p.fours != 0) {
+      whole_row(c, p, sm, out, x, weight);
+      return;
+    }
     NormPlace at;
     if (!norm_place(c, p, at)) return;
     float held[kNormHeld], squares[kNormHeld];
@@ -67,7 +111,7 @@ struct RmsNorm {
       const float v = to_f(x[at.x + j]);
       chain = fma(v, v, chain);
     }
-    const float inverse = norm_inverse(norm_add_up(c, p, sm, squares, chain), p.group, p.eps);
+    const float inverse = norm_inverse(norm_add_up(c, p, sm.sums, squares, chain), p.group, p.eps);
     UNROLL for (int i = 0; i < kNormHeld; i++) {
       const int j = at.first + i * at.step;
       if (j < p.group) out[at.out + j] = to<T>((held[i] * inverse) * weight[j]);
@@ -130,7 +174,79 @@ struct LayerNorm {
 template <typename T>
 struct GatedRmsNorm {
   enum { kThreads = kNormThreads, kGatedHeld = 8 };
-  typedef NormSmem Smem;
+  struct Smem {
+    NormSmem sums;
+    float4 row[kNormRow / 4];
+    T gates[sizeof(T) == 2 ? kNormRow : 4];
+  };
+
+  // As in RmsNorm, with the gate before the norm.
+  static FN void whole_row(Ctx c, CONSTANT const NormParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const T* x,
+                           DEVICE const T* gate, DEVICE const float* weight) {
+    x += c.tgx * p.x_stride;
+    gate += c.tgx * p.gate_stride;
+    out += c.tgx * p.out_stride;
+    float4 held[kNormHeld / 4], gates[kNormHeld / 4];
+    float weights[kNormHeld];
+    UNROLL for (int i = 0; i < kNormHeld / 4; i++) {
+      const int at = 4 * ((int)c.tid + i * kThreads);
+      if (at < p.group) {
+        held[i] = load4(x + at);
+        gates[i] = load4(gate + at);
+      }
+    }
+    UNROLL for (int i = 0; i < kNormHeld; i++) {
+      const int j = (int)c.tid + i * kThreads;
+      if (j < p.group) weights[i] = weight[j];
+    }
+    UNROLL for (int i = 0; i < kNormHeld / 4; i++) {
+      const int at = (int)c.tid + i * kThreads;
+      if (4 * at < p.group) {
+        sm.row[at] = held[i];
+        sm.gates[4 * at] = to<T>(gates[i].x);
+        sm.gates[4 * at + 1] = to<T>(gates[i].y);
+        sm.gates[4 * at + 2] = to<T>(gates[i].z);
+        sm.gates[4 * at + 3] = to<T>(gates[i].w);
+      }
+    }
+    TG_BARRIER();
+    TGROUP float* row = (TGROUP float*)sm.row;
+    float chain = 0.0f;
+    ROLLED for (int j = (int)c.tid; j < p.group; j += kThreads) {
+      const float v = value(p, row[j], to_f(sm.gates[j]));
+      row[j] = v;
+      chain = fma(v, v, chain);
+    }
+    const float inverse = norm_inverse(norm_sum_of_chains(sm.sums.chains, chain, c), p.group, p.eps);
+    UNROLL for (int i = 0; i < kNormHeld; i++) {
+      const int j = (int)c.tid + i * kThreads;
+      if (j < p.group) out[j] = to<T>((row[j] * inverse) * weights[i]);
+    }
+  }
+
+  // A narrow group of at most 128 columns: the usual heads, in short code.
+  static FN void head(CONSTANT const NormParams& p, THREAD const NormPlace& at, DEVICE T* out, DEVICE const T* x,
+                      DEVICE const T* gate, DEVICE const float* weight) {
+    float held[4], gates[4], weights[4];
+    UNROLL for (int i = 0; i < 4; i++) {
+      const int j = at.first + 32 * i;
+      held[i] = j < p.group ? to_f(x[j]) : 0.0f;
+      gates[i] = j < p.group ? to_f(gate[j]) : 0.0f;
+      weights[i] = j < p.group ? weight[j] : 0.0f;
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+      gates[i] = q_silu(gates[i]);
+      if (p.gate_first != 0) held[i] *= gates[i];
+    }
+    const float sum =
+        norm_fold(held[0] * held[0], held[1] * held[1], held[2] * held[2], held[3] * held[3], 0.0f, 0.0f, 0.0f, 0.0f);
+    const float inverse = norm_inverse(simd_sum(sum), p.group, p.eps);
+    UNROLL for (int i = 0; i < 4; i++) {
+      const int j = at.first + 32 * i;
+      const float normed = (held[i] * inverse) * weights[i];
+      if (j < p.group) out[j] = to<T>(p.gate_first != 0 ? normed : normed * gates[i]);
+    }
+  }
 
   static FN float value(CONSTANT const NormParams& p, float x, float gate) {
     return p.gate_first != 0 ? x * q_silu(gate) : x;
@@ -141,12 +257,20 @@ struct GatedRmsNorm {
 
   static FN void run(Ctx c, CONSTANT const NormParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const T* x,
                      DEVICE const T* gate, DEVICE const float* weight) {
+    if (sizeof(T) == 2 && p.fours != 0) {
+      whole_row(c, p, sm, out, x, gate, weight);
+      return;
+    }
     NormPlace at;
     if (!norm_place(c, p, at)) return;
     x += at.x;
     gate += at.gate;
     out += at.out;
     weight += at.weight;
+    if (p.group <= 128) {
+      head(p, at, out, x, gate, weight);
+      return;
+    }
     // All loads come before the first use.
     float held[kGatedHeld], gates[kGatedHeld], weights[kGatedHeld], squares[kGatedHeld];
     float chain = 0.0f;
@@ -166,7 +290,7 @@ struct GatedRmsNorm {
       const float v = value(p, to_f(x[j]), to_f(gate[j]));
       chain = fma(v, v, chain);
     }
-    const float inverse = norm_inverse(norm_add_up(c, p, sm, squares, chain), p.group, p.eps);
+    const float inverse = norm_inverse(norm_add_up(c, p, sm.sums, squares, chain), p.group, p.eps);
     UNROLL for (int i = 0; i < kGatedHeld; i++) {
       const int j = at.first + i * at.step;
       if (j < p.group) out[j] = result(p, (held[i] * inverse) * weights[i], gates[i]);

@@ -164,7 +164,8 @@ Result<size_t> reserve(const ResolvedOptions& resolved, const model::Model& mode
   std::vector<int64_t> widths;
   for (const kv::CacheLayout::Group& group : resolved.memory.layout.groups) {
     if (group.kind == kv::CacheKind::kState) continue;
-    widths.push_back(backend.table_width((scheduler.max_model_len + group.block_size - 1) / group.block_size));
+    widths.push_back(
+        backend.table_width((scheduler.max_model_len + group.block_size - 1) / group.block_size, group.block_size));
     sizes.positions = std::max(sizes.positions, widths.back() * group.block_size);
   }
   sizes.staged_bytes =

@@ -112,8 +112,10 @@ void GpuBackend::reserve_stage(size_t bytes, size_t arrays) {
   if (staging_.grow(bytes, arrays)) recorder_.forget_area(staging_.area());
 }
 
-int64_t GpuBackend::table_width(int64_t blocks) const {
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(blocks, 16))));
+// Room for 256 positions at least, and then a power of two.
+int64_t GpuBackend::table_width(int64_t blocks, int64_t block_size) const {
+  const int64_t least = std::max<int64_t>(1, 256 / block_size);
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(blocks, least))));
 }
 
 // The second decode step of a shape is recorded, and from then on the recording runs. The first one is not recorded,

@@ -37,11 +37,12 @@ class GpuBackend final : public Backend {
   bool hopper() const { return hopper_; }  // the kernels of sm_90a are there
   // Memory between the launches of one op.
   struct Scratches {
-    explicit Scratches(Device& d) : attention(d), activations(d), products(d), moe(d), recurrent(d) {}
+    explicit Scratches(Device& d) : attention(d), activations(d), products(d), moe(d), recurrent(d), arrivals(d) {}
     Scratch attention;    // splits before they are merged
     Scratch activations;  // x, prepared for its product
     Scratch products;     // sums, and dequantised weights
     Scratch moe, recurrent;
+    Scratch arrivals;  // counters that are zero between launches
   };
   Scratches& scratch() { return scratch_; }
   template <typename Params>
@@ -63,7 +64,7 @@ class GpuBackend final : public Backend {
   void reserve_stage(size_t bytes, size_t arrays) override;
   bool replay_step(const GraphKey& shape) override;
   void end_step() override;
-  int64_t table_width(int64_t blocks) const override;
+  int64_t table_width(int64_t blocks, int64_t block_size) const override;
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override;
   Result<size_t> reserve(const WorkspaceLimits& sizes) override;
   void synchronise() override;

@@ -112,6 +112,7 @@
   X(HopperAttentionQuickD64, "hopper_attention_quick_#_d64", kHopper16Bits, HopperAttentionParams)                    \
   X(HopperAttentionQuickD128, "hopper_attention_quick_#_d128", kHopper16Bits, HopperAttentionParams)                  \
   X(HopperAttentionQuickD256, "hopper_attention_quick_#_d256", kHopper16Bits, HopperAttentionParams)                  \
+  X(HopperAttentionQuickLatent, "hopper_attention_quick_latent_#", kHopper16Bits, HopperAttentionParams)              \
   X(HopperAttentionTeamD64, "hopper_attention_team_#_d64", kHopper16Bits, HopperAttentionParams)                      \
   X(HopperAttentionTeamD128, "hopper_attention_team_#_d128", kHopper16Bits, HopperAttentionParams)                    \
   X(HopperAttentionTeamD256, "hopper_attention_team_#_d256", kHopper16Bits, HopperAttentionParams)                    \
@@ -125,6 +126,8 @@
   X(HopperAttentionMergeD256, "hopper_attention_merge_#_d256", kHopper16Bits, HopperAttentionParams)                  \
   X(HopperAttentionMergeD512, "hopper_attention_merge_#_d512", kHopper16Bits, HopperAttentionParams)                  \
   X(HopperAttentionLatent, "hopper_attention_latent_#", kHopper16Bits, HopperAttentionParams)                         \
+  X(HopperGatedDeltaNetC128, "hopper_gated_delta_net_#_c128", kHopper16Bits, StateParams)                             \
+  X(HopperMamba2C64, "hopper_mamba2_#_c64", kHopper16Bits, StateParams)                                               \
   X(HopperDecodeStepD64, "hopper_decode_step_#_d64", kHopper16Bits, DecodeStepParams)                                 \
   X(HopperDecodeStepD128, "hopper_decode_step_#_d128", kHopper16Bits, DecodeStepParams)                               \
   X(HopperStageStep, "hopper_stage_step", kHopperNoType, StageStepParams)

@@ -124,6 +124,8 @@ void run_library(GpuBackend& gpu, const LinearProduct& product) {
   p.y_stride = sums.stride;
   p.m = static_cast<int>(rows);
   p.aligned = on_16_bytes(sums) && last.columns % 4 == 0;
+  p.plain_silu = p.aligned != 0 && on_16_bytes(args.out) && args.gated != nullptr && args.bias == nullptr &&
+                 args.gated->activation == Activation::kSilu && !(args.gated->limit > 0);
   gpu.launch({KernelId::kLinearFinish, type}, p, {args.out.data, sums.data, args.bias, args.residual.data},
              {static_cast<uint32_t>(rows), grid_div(last.columns, 4 * kLinearThreads)}, kLinearThreads);
 }
@@ -178,8 +180,8 @@ constexpr LinearPath kLibrary = {library_serves, run_library};
 constexpr LinearPath kPortable = {always, run_portable};
 
 const LinearPath* const kPaths[] = {
-    &kReordered,       &hopper::kTallBeforeLibrary, &kLibrary,  &hopper::kTall,
-    &hopper::kFewRows, &hopper::kQuantised,         &kPortable,
+    &kReordered,           &hopper::kTallBeforeLibrary, &kLibrary,           &hopper::kTall,
+    &hopper::kNormAndTall, &hopper::kFewRows,           &hopper::kQuantised, &kPortable,
 };
 // What the library's results must be equal to: the kernels that serve the same weights with fewer rows.
 const LinearPath* const kReferencePaths[] = {&hopper::kFewRows, &hopper::kTall, &kPortable};

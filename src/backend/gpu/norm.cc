@@ -26,12 +26,18 @@ Grid grid_of(const NormParams& p) {
   return {grid_div(groups, p.wide != 0 ? 1 : kSimdgroups)};
 }
 
+// Whether each row is one group that can be read in vectors of four.
+bool in_fours(const NormParams& p, const Tensor& x, const Tensor& out) {
+  return p.wide != 0 && p.groups == 1 && p.group % 4 == 0 && p.group <= kNormRow && on_16_bytes(x) && on_16_bytes(out);
+}
+
 }  // namespace
 
 void GpuBackend::rms_norm(const RmsNormArgs& args) {
   check(args);
   if (args.x.rows == 0) return;
-  const NormParams p = params_of(args.x, args.out, args.group, args.eps);
+  NormParams p = params_of(args.x, args.out, args.group, args.eps);
+  p.fours = in_fours(p, args.x, args.out) && on_16_bytes(args.weight);
   launch({KernelId::kRmsNorm, args.x.dtype, args.out.dtype}, p, {args.out.data, args.x.data, args.weight}, grid_of(p),
          kNormThreads);
 }
@@ -52,6 +58,7 @@ void GpuBackend::gated_rms_norm(const GatedRmsNormArgs& args) {
   p.gate_stride = args.gate.stride;
   p.weight_size = static_cast<int>(args.weight_size);
   p.gate_first = args.gate_first;
+  p.fours = args.gate_first && in_fours(p, args.x, args.out) && on_16_bytes(args.gate) && p.weight_size == p.group;
   launch({KernelId::kGatedRmsNorm, args.x.dtype}, p, {args.out.data, args.x.data, args.gate.data, args.weight},
          grid_of(p), kNormThreads);
 }

@@ -29,7 +29,7 @@ float norm_sum(int64_t n, const F& add) {
 
 TEST(GpuNorms, RmsNormHasTheOrderOfItsRuleAndTheValueOfDoubles) {
   const float eps = 1e-5f;
-  for (const int64_t group : {1, 31, 64, 200, 256, 257, 1024, 2500}) {
+  for (const int64_t group : {1, 31, 64, 200, 256, 257, 1024, 2500, 4096, 4100}) {
     const int64_t groups = group < 300 ? 3 : 1;
     for (const TypePair& types : kPairs) {
       const std::string what = text("rms_norm", types.in, types.out, group);
@@ -115,12 +115,14 @@ TEST(GpuNorms, LayerNormHasTheValueOfDoubles) {
 
 TEST(GpuNorms, GatedRmsNormHasTheValueOfDoubles) {
   const float eps = 1e-5f;
-  for (const int64_t group : {17, 128, 300}) {
+  for (const int64_t group : {17, 128, 300, 1028}) {
+    const int64_t groups = group > 1000 ? 1 : 2;
     for (const DType type : kTypes) {
       for (const bool gate_first : {false, true}) {
-        for (const int64_t weight_groups : {1, 2}) {
+        for (int64_t weight_groups = 1; weight_groups <= groups; ++weight_groups) {
           const std::string what = text("gated_rms_norm", type, type, group);
-          HostMatrix x(2, 2 * group, type, 6), gate(2, 2 * group, type, 7, 9.0f), w(1, 2 * group, DType::kF32, 8);
+          const int64_t columns = groups * group;
+          HostMatrix x(2, columns, type, 6), gate(2, columns, type, 7, 9.0f), w(1, columns, DType::kF32, 8);
           const auto run = [&](TestDevice& device, int64_t first, int64_t count) {
             const Tensor out = device.put(x).some_rows(first, count);  // in place
             device.ops().gated_rms_norm({out, device.put(gate).some_rows(first, count), device.put(w).f32(),

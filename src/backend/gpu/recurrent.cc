@@ -34,18 +34,74 @@ Grid recurrence_grid(const StateParams& p) {
   return {static_cast<uint32_t>(p.seqs) * static_cast<uint32_t>(p.heads * p.blocks)};
 }
 
-// By the size of the matrix, and whether sequences have about one token each.
-KernelId recurrence(const StateParams& p, KernelId r128, KernelId r256, KernelId r128_one, KernelId r256_one) {
-  const bool one = p.rows <= p.seqs;
-  return p.matrix_rows <= 128 ? (one ? r128_one : r128) : (one ? r256_one : r256);
+// What the two recurrences launch: for prefill and for decode, by the rows of the matrix, and Hopper's for decode.
+struct StateKernels {
+  KernelId r128, r256, r128_one, r256_one;
+  KernelId hopper;
+  int hopper_columns;
+};
+constexpr StateKernels kDeltaKernels = {KernelId::kGatedDeltaNetR128,       KernelId::kGatedDeltaNetR256,
+                                        KernelId::kGatedDeltaNetR128One,    KernelId::kGatedDeltaNetR256One,
+                                        KernelId::kHopperGatedDeltaNetC128, 128};
+constexpr StateKernels kMambaKernels = {KernelId::kMamba2R128,    KernelId::kMamba2R256,      KernelId::kMamba2R128One,
+                                        KernelId::kMamba2R256One, KernelId::kHopperMamba2C64, 64};
+
+struct StateOperands {
+  const Tensor& out;
+  const Tensor& x;
+  const void *a, *b;
+  const CausalConv& conv;
+  const float *decay, *dt_bias, *skip;
+  const StateLayer& state;
+  const StateSequences& sequences;
+};
+
+// Whether sequences have about one token each.
+bool is_decode(const StateParams& p) {
+  return p.rows <= p.seqs;
+}
+
+// Everything in one launch, where Hopper's kernel for decode serves these sizes.
+bool run_at_once(GpuBackend& gpu, const StateParams& p, const StateOperands& o, const StateKernels& kernels) {
+  const int columns = kernels.hopper_columns;
+  if (!gpu.hopper() || p.type == kStateF32 || !is_decode(p) || p.matrix_rows != kHopperStateRows ||
+      p.matrix_cols != columns || p.taps != 4 || p.channels % 4 != 0 || p.page % 4 != 0 ||
+      !on_16_bytes(o.state.pages) || !on_16_bytes(o.conv.weight)) {
+    return false;
+  }
+  // A counter for each sequence and for what its heads share.
+  void* arrivals = gpu.scratch().arrivals.grow(static_cast<size_t>(p.seqs * p.shared) * sizeof(int32_t));
+  gpu.launch({kernels.hopper, o.x.dtype}, p,
+             {o.out.data, o.x.data, o.a, o.b, o.conv.weight, o.conv.bias, o.decay, o.dt_bias, o.skip, o.state.pages,
+              o.sequences.cu_seqlens_q.data(), o.sequences.source.data(), o.sequences.destination.data(), arrivals},
+             {static_cast<uint32_t>(p.seqs * p.heads)}, static_cast<uint32_t>(4 * columns),
+             static_cast<uint32_t>(hopper_state_memory(columns)));
+  return true;
+}
+
+void run_states(GpuBackend& gpu, const StateParams& p, const StateOperands& o, const StateKernels& kernels) {
+  if (p.seqs == 0 || run_at_once(gpu, p, o, kernels)) return;
+  const StateSequences& s = o.sequences;
+  const auto floats = static_cast<size_t>(std::max<int64_t>(p.rows, 1) * p.scratch);
+  void* scratch = gpu.scratch().recurrent.grow(floats * sizeof(float));
+  if (p.rows > 0) {
+    gpu.launch({KernelId::kStatePrepare, o.x.dtype}, p,
+               {scratch, o.x.data, o.a, o.b, o.conv.weight, o.conv.bias, o.decay, o.dt_bias, o.state.pages,
+                s.cu_seqlens_q.data(), s.source.data()},
+               prepare_grid(p), kStatePrepareThreads);
+  }
+  const KernelId kernel = p.matrix_rows <= 128 ? (is_decode(p) ? kernels.r128_one : kernels.r128)
+                                               : (is_decode(p) ? kernels.r256_one : kernels.r256);
+  gpu.launch(kernel, p,
+             {o.out.data, o.x.data, scratch, o.skip, o.state.pages, s.cu_seqlens_q.data(), s.source.data(),
+              s.destination.data()},
+             recurrence_grid(p), kStateThreads);
 }
 
 }  // namespace
 
 void GpuBackend::gated_delta_net(const GatedDeltaNetArgs& args) {
   check(args);
-  const int64_t rows = args.qkv.rows;
-  const DType type = args.qkv.dtype;
   StateParams p = {};
   p.delta = 1;
   p.pairs = p.shared = static_cast<int>(args.key_heads);
@@ -59,27 +115,14 @@ void GpuBackend::gated_delta_net(const GatedDeltaNetArgs& args) {
   p.a_stride = args.a.stride;
   p.b_stride = args.b.stride;
   complete(p, args.qkv, args.out, args.conv, args.state, args.sequences);
-  if (p.seqs == 0) return;
-  const StateSequences& s = args.sequences;
-  void* scratch = scratch_.recurrent.grow(static_cast<size_t>(std::max<int64_t>(rows, 1) * p.scratch) * sizeof(float));
-  if (rows > 0) {
-    launch({KernelId::kStatePrepare, type}, p,
-           {scratch, args.qkv.data, args.a.data, args.b.data, args.conv.weight, args.conv.bias, args.decay,
-            args.dt_bias, args.state.pages, s.cu_seqlens_q.data(), s.source.data()},
-           prepare_grid(p), kStatePrepareThreads);
-  }
-  launch(recurrence(p, KernelId::kGatedDeltaNetR128, KernelId::kGatedDeltaNetR256, KernelId::kGatedDeltaNetR128One,
-                    KernelId::kGatedDeltaNetR256One),
-         p,
-         {args.out.data, args.qkv.data, scratch, nullptr, args.state.pages, s.cu_seqlens_q.data(), s.source.data(),
-          s.destination.data()},
-         recurrence_grid(p), kStateThreads);
+  run_states(*this, p,
+             {args.out, args.qkv, args.a.data, args.b.data, args.conv, args.decay, args.dt_bias, nullptr, args.state,
+              args.sequences},
+             kDeltaKernels);
 }
 
 void GpuBackend::mamba2(const Mamba2Args& args) {
   check(args);
-  const int64_t rows = args.xbc.rows;
-  const DType type = args.xbc.dtype;
   StateParams p = {};
   p.shared = static_cast<int>(args.groups);
   p.heads = static_cast<int>(args.heads);
@@ -92,21 +135,10 @@ void GpuBackend::mamba2(const Mamba2Args& args) {
   p.least = args.dt_min;
   p.most = args.dt_max;
   complete(p, args.xbc, args.out, args.conv, args.state, args.sequences);
-  if (p.seqs == 0) return;
-  const StateSequences& s = args.sequences;
-  void* scratch = scratch_.recurrent.grow(static_cast<size_t>(std::max<int64_t>(rows, 1) * p.scratch) * sizeof(float));
-  if (rows > 0) {
-    launch({KernelId::kStatePrepare, type}, p,
-           {scratch, args.xbc.data, args.dt.data, nullptr, args.conv.weight, args.conv.bias, args.decay, args.dt_bias,
-            args.state.pages, s.cu_seqlens_q.data(), s.source.data()},
-           prepare_grid(p), kStatePrepareThreads);
-  }
-  launch(
-      recurrence(p, KernelId::kMamba2R128, KernelId::kMamba2R256, KernelId::kMamba2R128One, KernelId::kMamba2R256One),
-      p,
-      {args.out.data, args.xbc.data, scratch, args.skip, args.state.pages, s.cu_seqlens_q.data(), s.source.data(),
-       s.destination.data()},
-      recurrence_grid(p), kStateThreads);
+  run_states(*this, p,
+             {args.out, args.xbc, args.dt.data, nullptr, args.conv, args.decay, args.dt_bias, args.skip, args.state,
+              args.sequences},
+             kMambaKernels);
 }
 
 void GpuBackend::short_conv(const ShortConvArgs& args) {

@@ -55,7 +55,8 @@ class Pages {
         layer_(layer),
         truth_(truth),
         type_(type),
-        stride_(layer.state_floats + 3),
+        // Hopper's kernel for decode needs states on 16 bytes.
+        stride_(layer.state_floats + (layer.state_floats % 4 == 0 ? 4 : 3)),
         host_(static_cast<size_t>(count * stride_), std::nanf("")) {
     pages_ = device.put(host_);
     place_ = [this](const std::vector<float>& values) -> const float* {

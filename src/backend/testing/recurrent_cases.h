@@ -397,13 +397,14 @@ inline std::vector<RecurrentCase> recurrent_cases() {
   add(std::make_unique<GatedDeltaNet>(2, 2, 40, 96, 3, false), {4, 1, 7});
   add(std::make_unique<GatedDeltaNet>(1, 2, 7, 71, 2, false), {6, 66, 1}, DType::kF32);
   add(std::make_unique<GatedDeltaNet>(1, 3, 33, 130, 1, true), {3, 5}, DType::kF32);
-  add(std::make_unique<GatedDeltaNet>(2, 2, 128, 128, 4, false), {2, 3});
+  add(std::make_unique<GatedDeltaNet>(2, 4, 128, 128, 4, false), {2, 3}, DType::kBF16);
+  add(std::make_unique<GatedDeltaNet>(2, 4, 128, 128, 4, true, true), {3, 1}, DType::kF16);
   add(std::make_unique<GatedDeltaNet>(1, 1, 256, 256, 8, false), {2, 2});
   add(std::make_unique<GatedDeltaNet>(1, 1, 200, 33, 8, false), {2, 9}, DType::kF32);
   add(std::make_unique<Mamba2>(2, 24, 1, 16, 4, true), {70, 1, 5}, DType::kF32);
   add(std::make_unique<Mamba2>(6, 40, 2, 33, 3, true), {4, 6}, DType::kBF16);
   add(std::make_unique<Mamba2>(3, 5, 3, 7, 1, false), {5, 1, 66}, DType::kF16);
-  add(std::make_unique<Mamba2>(4, 64, 1, 128, 4, true), {2, 3});
+  add(std::make_unique<Mamba2>(4, 64, 1, 128, 4, true), {2, 3}, DType::kBF16);
   add(std::make_unique<Mamba2>(2, 100, 1, 256, 8, false), {3, 1}, DType::kF32);
   add(std::make_unique<ShortConv>(1, 3, false), {4, 70}, DType::kF32);
   add(std::make_unique<ShortConv>(17, 1, true), {4, 2}, DType::kF32);

@@ -12,6 +12,7 @@
 #define FN __device__ __forceinline__
 #define CTABLE static __constant__ constexpr
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")  // short code instead
 
 typedef __nv_bfloat16 bfloat;  // half is already the name in cuda_fp16.h
 

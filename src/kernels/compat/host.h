@@ -19,6 +19,7 @@
 #define FN inline
 #define CTABLE static constexpr
 #define UNROLL
+#define ROLLED
 
 #define TG_BARRIER() ::quire::emulator::threadgroup_barrier(::quire::emulator::Site::here("TG_BARRIER"))
 #define SG_BARRIER() ::quire::emulator::simdgroup_barrier(::quire::emulator::Site::here("SG_BARRIER"))

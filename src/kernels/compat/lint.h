@@ -13,6 +13,7 @@
 #define FN inline
 #define CTABLE __constant constexpr
 #define UNROLL
+#define ROLLED
 
 void quire_lint_barrier();
 #define TG_BARRIER() quire_lint_barrier()

@@ -16,6 +16,7 @@ using namespace metal;
 #define FN inline
 #define CTABLE constant constexpr
 #define UNROLL _Pragma("clang loop unroll(full)")
+#define ROLLED _Pragma("clang loop unroll(disable)")
 
 #define TG_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device)
 #define SG_BARRIER() simdgroup_barrier(mem_flags::mem_threadgroup)

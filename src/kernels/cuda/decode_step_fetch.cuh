@@ -51,7 +51,7 @@ struct HopperStepFetch : HopperStep<T, D> {
             expect(s, at.slot, 8 * bytes, lane);
             if (lane < 8) {
               hopper_copy_bulk(slot_at(s, at.slot) + lane * kWeightRow, from + (i64)part * second * k, bytes,
-                               full(s, at.slot));
+                               full(s, at.slot), hopper_read_once());
             }
             at = StepPlace::after(at, 1, slots);
           }

@@ -35,6 +35,17 @@ HOPPER_FN void hopper_ldmatrix_trans(uint* r, uint address) {
 HOPPER_FN void hopper_copy16(uint to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+// A cache policy for what is read once, such as weights: it leaves the L2 cache first. Otherwise the weights of a layer
+// would drive out everything else there, and the instructions of each small kernel would come from memory every time.
+HOPPER_FN unsigned long long hopper_read_once() {
+  unsigned long long policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+HOPPER_FN void hopper_copy16(uint to, const void* from, unsigned long long policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(policy)
+               : "memory");
+}
 // Copies 16 bytes, or writes zeros if `here` is false; `from` is then not read.
 HOPPER_FN void hopper_copy16_or_zero(uint to, const void* from, bool here) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(here ? 16 : 0)
@@ -94,6 +105,14 @@ HOPPER_FN void hopper_copy_bulk(uint to, const void* from, uint bytes, uint barr
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
+}
+
+HOPPER_FN void hopper_copy_bulk(uint to, const void* from, uint bytes, uint barrier, unsigned long long policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
 }
 
 // ---- clusters; each kernel arrives in its own way ----

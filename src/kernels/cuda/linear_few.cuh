@@ -55,10 +55,11 @@ struct HopperLinearFew {
   HOPPER_FN void load(const HopperLinearParams& p, const Stream& s, uint ring, uint full, const T* w, int lane) {
     const int piece = lane & 15;
     if (s.k + piece * 8 < p.k) {
+      const unsigned long long policy = hopper_read_once();
       const uint to = ring + s.slot * kStage + (lane >> 4) * kRow + piece * 16;
       UNROLL for (int i = 0; i < 8; i++) {
         const T* row = w + (i64)hopper_linear_row(p, s.tile, 2 * i + (lane >> 4)) * p.k;
-        hopper_copy16(to + i * 2 * kRow, row + s.k + piece * 8);
+        hopper_copy16(to + i * 2 * kRow, row + s.k + piece * 8, policy);
       }
     }
     hopper_barrier_arrive_copied(full + s.slot * 8);

@@ -80,7 +80,7 @@ struct HopperLinearTall {
         hopper_tall_copy_to_pair(stage + i * kW + at.rank * (kW / 2), &p.w, k + 64 * i,
                                  row + (gated ? 0 : at.rank * (WB / 2)), gated ? at.rank : 0, barrier);
       } else {
-        hopper_box_copy(stage + i * kW, &p.w, k + 64 * i, row, 0, barrier);
+        hopper_box_copy(stage + i * kW, &p.w, k + 64 * i, row, 0, barrier, hopper_read_once());
       }
     }
   }
@@ -322,7 +322,7 @@ struct HopperLinearTall {
     const uint start = ptx_shared_address(shared), base = (start + 1023) & ~1023u;
     const int rank = PAIR ? (int)hopper_cluster_rank() : 0, stages = (p.linear.k + kDepth - 1) / kDepth;
     const int pair = (int)blockIdx.x / kPeers;  // pairs with the same tile of W are neighbours
-    const Place at = {rank, (pair % p.layers * kPeers + rank) * p.rows, p.rows, pair / p.layers};
+    const Place at = {rank, (pair % p.layers * kPeers + rank) * p.rows, p.rows, pair / p.layers + p.first_tile};
     if (threadIdx.x == 128) {
       for (int s = 0; s < kStages; s++) {
         hopper_barrier_init(full(base, s), 1);

@@ -44,14 +44,22 @@ struct HopperMoeLinear {
 
   // ---- the warp that loads ----
 
+  // With many rows, several tiles of rows read the same weights.
+  HOPPER_FN void load_box(const HopperMoeParams& p, uint to, int k, int row, uint barrier) {
+    if (XB <= 32) {
+      hopper_box_copy(to, &p.w, k, row, 0, barrier, hopper_read_once());
+    } else {
+      hopper_box_copy(to, &p.w, k, row, 0, barrier);
+    }
+  }
   // `expert` counts from the first one of W.
   HOPPER_FN void load_w(const HopperMoeParams& p, int expert, uint stage, uint barrier, int k) {
     const bool gated = p.linear.epilogue == kHopperGated;
     const int first = expert * p.linear.n + (int)blockIdx.x * (gated ? WB / 2 : WB);
     const int second = first + (gated ? p.linear.n / 2 : WB / 2);
     UNROLL for (int i = 0; i < kDeep; i++) {
-      hopper_box_copy(stage + i * kW, &p.w, k + 64 * i, first, 0, barrier);
-      hopper_box_copy(stage + i * kW + kW / 2, &p.w, k + 64 * i, second, 0, barrier);
+      load_box(p, stage + i * kW, k + 64 * i, first, barrier);
+      load_box(p, stage + i * kW + kW / 2, k + 64 * i, second, barrier);
     }
   }
   HOPPER_FN void load_x(const HopperMoeParams& p, uint stage, uint barrier, int k) {

@@ -77,26 +77,62 @@ struct HopperMoeSort {
     if (tid < p.experts) sm.places[tid] += sum;
   }
 
+  // At most 32 choices, one per lane of the first warp, as short code: a small launch takes about as long as its
+  // instructions take to arrive.
+  HOPPER_FN void sort_few(const HopperMoeSortParams& p, Smem& sm, int* places, int* experts, const int* ids) {
+    const int lane = (int)threadIdx.x;
+    const int id = lane < p.choices ? __ldcg(ids + lane) : p.experts;
+    const uint same = __match_any_sync(0xffffffffu, id);
+    const int rank = __popc(same & ((1u << lane) - 1));
+    const int tiles = (__popc(same) + p.tile_rows - 1) / p.tile_rows;
+    int before = 0, all = 0;
+#pragma unroll 4
+    for (int i = 0; i < p.choices; i++) {
+      const int other = __shfl_sync(0xffffffffu, id, i);
+      const int count = __shfl_sync(0xffffffffu, rank == 0 ? tiles : 0, i);
+      before += other < id ? count : 0;
+      all += count;
+    }
+    const int place = before * p.tile_rows + rank;
+    sm.place[lane] = place;
+    if (blockIdx.x != 0) return;
+    if (lane < p.choices) places[lane] = place;
+    if (rank < tiles && lane < p.choices) experts[before + rank] = id;
+    for (int i = all + lane; i < p.max_tiles; i += 32) experts[i] = -1;
+  }
+
+  // Copies the rows of choices [from, from + count), whose places are known; this threadgroup takes every `groups`-th
+  // choice.
+  HOPPER_FN void copy_rows(const HopperMoeSortParams& p, const Smem& sm, uint4* sorted, const uint4* x, int from,
+                           int count) {
+    const int groups = (int)gridDim.x, first = ((int)blockIdx.x - from % groups + groups) % groups;
+    const int rows = first < count ? (count - first + groups - 1) / groups : 0;
+    for (int i = (int)threadIdx.x; i < rows * p.pieces; i += kThreads) {
+      const int choice = first + i / p.pieces * groups, piece = i % p.pieces;
+      sorted[(i64)sm.place[choice] * p.sorted_stride + piece] =
+          __ldcg(x + (i64)((from + choice) / p.of_token) * p.x_stride + piece);
+    }
+  }
+
   HOPPER_FN void run(const HopperMoeSortParams& p, int* places, int* experts, uint4* sorted, const int* ids,
                      const uint4* x) {
     __shared__ Smem sm;
     ptx_grid_wait();
     ptx_grid_release();
-    const int tid = (int)threadIdx.x, groups = (int)gridDim.x;
+    const int tid = (int)threadIdx.x;
+    if (p.choices <= 32) {
+      if (tid < 32) sort_few(p, sm, places, experts, ids);
+      __syncthreads();
+      copy_rows(p, sm, sorted, x, 0, p.choices);
+      return;
+    }
     divide(p, sm, experts, ids);
 #pragma unroll 1
     for (int from = 0; from < p.choices; from += kThreads) {
       find_places(p, sm, ids, from);
       const int count = min((int)kThreads, p.choices - from);
       if (blockIdx.x == 0 && tid < count) places[from + tid] = sm.place[tid];
-      // This threadgroup copies every `groups`-th choice, beginning with this one of the round.
-      const int first = ((int)blockIdx.x - from % groups + groups) % groups;
-      const int rows = first < count ? (count - first + groups - 1) / groups : 0;
-      for (int i = tid; i < rows * p.pieces; i += kThreads) {
-        const int choice = first + i / p.pieces * groups, piece = i % p.pieces;
-        sorted[(i64)sm.place[choice] * p.sorted_stride + piece] =
-            __ldcg(x + (i64)((from + choice) / p.of_token) * p.x_stride + piece);
-      }
+      copy_rows(p, sm, sorted, x, from, count);
       __syncthreads();
     }
   }

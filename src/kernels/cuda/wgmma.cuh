@@ -53,6 +53,15 @@ HOPPER_FN void hopper_box_copy(uint to, const HopperTensorMap* map, int k, int r
       : "memory");
 }
 
+HOPPER_FN void hopper_box_copy(uint to, const HopperTensorMap* map, int k, int row, int half_of, uint barrier,
+                               unsigned long long policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, "
+      "%4}], [%5], %6;" ::"r"(to),
+      "l"(map), "r"(k), "r"(row), "r"(half_of), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
 // True in one lane of the warp.
 HOPPER_FN bool hopper_elected() {
   uint r;

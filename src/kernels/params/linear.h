@@ -99,5 +99,6 @@ struct LinearFinishParams {
   LinearLast last;
   i64 y_stride;
   int m;
-  int aligned;  // four neighbouring sums may be loaded at once
+  int aligned;     // four neighbouring sums may be loaded at once
+  int plain_silu;  // gated by silu, without bias or limit, and four neighbouring results may be stored at once
 };

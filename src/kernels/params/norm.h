@@ -6,7 +6,8 @@
 
 enum {
   kNormThreads = 256,
-  kNormNarrow = 256  // groups up to this size are computed by one simdgroup each
+  kNormNarrow = 256,  // groups up to this size are computed by one simdgroup each
+  kNormRow = 4096     // rms_norm: a row of up to this size is read in vectors of four
 };
 
 // Grid: (groups of all rows) if wide, otherwise (groups of all rows / 8, rounded up).
@@ -17,6 +18,7 @@ struct NormParams {
   int group;   // columns per group
   int weight_size;
   int wide;        // one threadgroup per group
+  int fours;       // each row is one group, of at most kNormRow columns, in whole vectors of four
   int biased;      // layer norm: there is a bias
   int gate_first;  // gated norm: the gate is applied before the norm
   float eps;

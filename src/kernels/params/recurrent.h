@@ -15,6 +15,12 @@ enum {
   kShortConvBlock = 8          // successive tokens per thread; at least as many as the convolution's tail has rows
 };
 
+// kernels/cuda/state_decode.cuh: rows of a matrix, and the shared memory for one of so many columns.
+enum { kHopperStateRows = 128 };
+constexpr int hopper_state_memory(int columns) {
+  return 4 * (kHopperStateRows * columns + 2 * kHopperStateRows + 9 * columns) + 128;
+}
+
 enum { kStateF32 = 0, kStateF16 = 1, kStateBF16 = 2 };
 
 // Parameters of gated_delta_net and mamba2. A row of scratch has: the outputs of convolution and silu [channels] (q and

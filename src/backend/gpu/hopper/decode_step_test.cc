@@ -50,7 +50,7 @@ class Decoder {
     for (const int32_t context : shape.contexts) {
       max_blocks_ = std::max<int64_t>(max_blocks_, (context + shape.steps + shape.block_size) / shape.block_size);
     }
-    max_blocks_ = device.ops().table_width(max_blocks_);
+    max_blocks_ = device.ops().table_width(max_blocks_, shape.block_size);
     cos_ = device.put(floats(max_blocks_ * shape.block_size * d / 2, 1.0f));
     sin_ = device.put(floats(max_blocks_ * shape.block_size * d / 2, 1.0f));
     all_hidden_ = device.room(rows_, shape.hidden, DType::kF32, 0);

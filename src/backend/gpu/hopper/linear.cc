@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products by the kernels of sm_90a.
+#include <algorithm>
+
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/grid_math.h"
 #include "backend/gpu/hopper/linear_plan.h"
@@ -32,6 +34,16 @@ bool fits(const GpuBackend& gpu, const LinearProduct& product, int64_t most_rows
   const LinearArgs& args = product.args;
   return gpu.hopper() && args.x.rows <= most_rows && product.type != DType::kF32 && on_16_bytes(args.x) &&
          on_16_bytes(args.out.data);
+}
+
+// The norm of x, in a launch of its own.
+Tensor normed_rows(GpuBackend& gpu, const LinearProduct& product) {
+  const LinearArgs& args = product.args;
+  const int64_t rows = args.x.rows, k = args.x.cols;
+  const auto bytes = static_cast<size_t>(rows * k * info(product.type).block_bytes);
+  const Tensor normed = {gpu.scratch().activations.grow(bytes), product.type, rows, k, k};
+  gpu.rms_norm({args.x, args.norm->weight, k, args.norm->eps, normed});
+  return normed;
 }
 
 // ---- narrow tiles in one wave ----
@@ -70,8 +82,40 @@ void run_tall(GpuBackend& gpu, const LinearProduct& product) {
   p.rows = plan.rows;
   p.layers = plan.layers;
   QUIRE_CHECK(map_operands(gpu, product, plan, p), "tall_serves() has mapped these operands");
-  gpu.launch({plan.kernel, product.type}, p, {args.out.data, args.bias, args.residual.data},
-             {static_cast<uint32_t>(plan.grid)}, kHopperTallThreads, static_cast<uint32_t>(plan.dynamic_memory));
+  const int each = static_cast<int>(grid_div(plan.grid, plan.launches));
+  for (; p.first_tile < plan.grid; p.first_tile += each) {
+    gpu.launch({plan.kernel, product.type}, p, {args.out.data, args.bias, args.residual.data},
+               {static_cast<uint32_t>(std::min(each, plan.grid - p.first_tile))}, kHopperTallThreads,
+               static_cast<uint32_t>(plan.dynamic_memory));
+  }
+}
+
+// ---- a norm, and then narrow tiles ----
+
+// The kernel for few rows computes the norm itself, but streams a large weight more slowly than the narrow tiles do.
+constexpr int64_t kNormFirst = int64_t{1} << 23;  // elements of the weight
+
+LinearProduct without_norm(const LinearProduct& product, LinearArgs& args) {
+  args = product.args;
+  args.norm = nullptr;
+  args.x.data = args.out.data;  // a place on 16 bytes, for the plan
+  args.x.dtype = product.type;
+  args.x.stride = args.x.cols;
+  return {args, product.weight, product.type};
+}
+
+bool norm_and_tall_serve(GpuBackend& gpu, const LinearProduct& product) {
+  const GpuMatrix& w = product.weight;
+  if (product.args.norm == nullptr || w.n() * w.k() < kNormFirst || w.k() % 8 != 0) return false;
+  LinearArgs args;
+  return tall_serves(gpu, without_norm(product, args));
+}
+
+void run_norm_and_tall(GpuBackend& gpu, const LinearProduct& product) {
+  LinearArgs args;
+  const LinearProduct next = without_norm(product, args);
+  args.x = normed_rows(gpu, product);
+  run_tall(gpu, next);
 }
 
 // ---- few rows ----
@@ -128,10 +172,7 @@ void run_quantised(GpuBackend& gpu, const LinearProduct& product) {
   const HopperLinearPlan plan = quantised_plan(gpu, product, p);
   const void* x = args.x.data;
   if (args.norm != nullptr && p.linear.normed == 0) {
-    const auto bytes = static_cast<size_t>(args.x.rows * k * info(product.type).block_bytes);
-    const Tensor normed = {gpu.scratch().activations.grow(bytes), product.type, args.x.rows, k, k};
-    gpu.rms_norm({args.x, args.norm->weight, k, args.norm->eps, normed});
-    x = normed.data;
+    x = normed_rows(gpu, product).data;
     p.linear.x_stride = static_cast<int>(k);
   }
   launch_planned(gpu, product, plan, p, x);
@@ -141,6 +182,7 @@ void run_quantised(GpuBackend& gpu, const LinearProduct& product) {
 
 const LinearPath kTallBeforeLibrary = {tall_beats_library, run_tall};
 const LinearPath kTall = {tall_serves, run_tall};
+const LinearPath kNormAndTall = {norm_and_tall_serve, run_norm_and_tall};
 const LinearPath kFewRows = {few_serves, run_few};
 const LinearPath kQuantised = {quantised_serves, run_quantised};
 

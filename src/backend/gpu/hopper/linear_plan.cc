@@ -14,6 +14,10 @@ constexpr int kHalfShared = 113664;                  // that each of two threadg
 constexpr int kFewStageBytes = 16 * (128 * 2 + 16);  // of linear_few: 16 rows of W, 128 k
 constexpr i64 kResidentBytes = 16 * 1024;            // x up to this size waits in shared memory, else it streams
 
+// linear_tall in several launches: up to so many rows of x, and launches.
+constexpr int kHopperSeveralRows = 16;
+constexpr int kHopperMostLaunches = 2;  // with more, the gaps between them cost more than narrow tiles gain
+
 int groups(int items, int each) {
   return (items + each - 1) / each;
 }
@@ -94,11 +98,13 @@ HopperTallPlan hopper_tall_plan(const HopperLinearParams& p, int multiprocessors
     const bool pair = tile.peers == 2;
     if (pair != (p.m > 64) || (tile.x_rows > 64 && p.m <= 128)) continue;
     const int layers = groups(p.m, tile.x_rows * tile.peers), parts = layers * tile.peers;
-    const int grid = groups(p.n, tile.w_rows) * parts;
-    if (grid > multiprocessors) continue;
+    const int grid = groups(p.n, tile.w_rows) * parts, launches = groups(grid, multiprocessors);
+    const bool several = p.m <= kHopperSeveralRows && tile.w_rows == 48 && launches <= kHopperMostLaunches;
+    if (launches > 1 && !several) continue;
     plan.kernel = tile.kernel;
-    plan.beats_library = tall_beats_library(p, tile, grid, multiprocessors);
+    plan.beats_library = launches == 1 && tall_beats_library(p, tile, grid, multiprocessors);
     plan.grid = grid;
+    plan.launches = launches;
     plan.dynamic_memory = hopper_tall_stages(tile.w_rows, tile.x_rows) * hopper_tall_deep(tile.x_rows) * 128 *
                               (tile.w_rows + tile.x_rows) +
                           2048;

@@ -19,11 +19,13 @@ struct HopperLinearPlan {
 // which streams x. Fills in the tiles of `p`.
 HopperLinearPlan hopper_linear_plan(HopperLinearParams& p, int multiprocessors);
 
-// linear_tall: all of a product in one wave of narrow tiles.
+// linear_tall: all of a product in one wave of narrow tiles; with few rows of x, also in several launches of a wave
+// each, whose first weights arrive while the launch before ends.
 struct HopperTallPlan {
   KernelId kernel = KernelId::kNone;  // kNone: not served
   bool beats_library = false;
-  int grid = 0;
+  int grid = 0;  // threadgroups of all launches
+  int launches = 1;
   int dynamic_memory = 0;
   int rows = 0;                 // of x in a threadgroup: the box of x's tensor map
   int layers = 0;               // of threadgroups, or pairs of them, that share the rows of x

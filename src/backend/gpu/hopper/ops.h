@@ -25,6 +25,7 @@ size_t moe_scratch(const GpuBackend& gpu, const WorkspaceLimits& sizes, int64_t 
 
 extern const LinearPath kTallBeforeLibrary;  // narrow tiles of W in one wave, up to 256 rows: if that beats the library
 extern const LinearPath kTall;               // the same, wherever it can run
+extern const LinearPath kNormAndTall;        // a norm in a launch of its own, and then the same
 extern const LinearPath kFewRows;            // up to 32 rows
 extern const LinearPath kQuantised;          // quantised weights, up to 64 rows
 
