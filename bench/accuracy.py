@@ -3,8 +3,12 @@
 
 Usage: python bench/accuracy.py --model SmolLM2-135M-Instruct.Q4_1.gguf --goldens-python build/goldens-venv/bin/python
            [--peer-python build/peer-venv/bin/python] [--quire build/quire_logits] [--scratch DIR]
+       python bench/accuracy.py --model SmolLM2-135M-Instruct.Q4_1.gguf --quire build/quire_logits --types all
+           [--levels avx2,avx512,amx] [--tokens 500]
 
-All three compute logits for the same token ids (tests/goldens/smollm2/teacher_forced.json), teacher-forced; needs numpy.
+All compute logits for the same token ids (tests/goldens/smollm2/teacher_forced.json), teacher-forced; needs numpy. With
+--types, the model's matrices are rewritten in each of the types, and quire's default settings at each ISA level are
+compared with quire's --dtype float32 on the same file; needs the gguf package.
 """
 
 import argparse
@@ -68,10 +72,35 @@ def collect(options, ids: pathlib.Path) -> dict[str, pathlib.Path]:
     return files
 
 
+def by_type(options, tokens: list[int], ids: pathlib.Path) -> dict[str, dict]:
+    """A row for each type and level: the default settings against float32 on the same weights."""
+    import requantise
+
+    types = requantise.TYPES if options.types == "all" else options.types.split(",")
+    table = {}
+    for name in types:
+        model = options.scratch / f"{name}.gguf"
+        requantise.requantise(options.model, model, name)
+        sides = {"reference": ["--dtype", "float32"]}
+        sides |= {level: ["--cpu-isa", level] for level in options.levels.split(",")} if options.levels else {"default": []}
+        for side, more in sides.items():
+            run([options.quire, "--model", model, "--tokens", ids, "--out", options.scratch / f"{side}.f32", *more])
+            if side != "reference":
+                table[f"{name}, {side}"] = compare(options.scratch / "reference.f32", options.scratch / f"{side}.f32", tokens)
+                row = table[f"{name}, {side}"]
+                print(f"{name:8}{side:12}KL mean {row['kl_mean']:.1e}, p99 {row['kl_p99']:.1e}, same best token "
+                      f"{100 * row['top1']:.2f}%", flush=True)
+        model.unlink()
+    return table
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, required=True)
-    parser.add_argument("--goldens-python", required=True, help="a Python with tools/goldens/requirements.txt")
+    parser.add_argument("--goldens-python", help="a Python with tools/goldens/requirements.txt; needed without --types")
+    parser.add_argument("--types", help="compare types of weights: all, or a list such as Q8_0,Q4_K,BF16")
+    parser.add_argument("--levels", help="with --types: a list of ISA levels instead of the default one")
+    parser.add_argument("--tokens", type=int, default=2000, help="use only so many of the text")
     parser.add_argument("--peer-python", help="a Python with llama-cpp-python (see bench/compare)")
     parser.add_argument("--quire", help="the quire_logits binary")
     parser.add_argument("--threads", type=int, default=2)
@@ -81,10 +110,21 @@ def main() -> int:
     options = parser.parse_args()
     for name in ("model", "scratch"):
         setattr(options, name, getattr(options, name).resolve())
+    if options.types and not options.quire:
+        parser.error("--types needs --quire")
+    if not options.types and not options.goldens_python:
+        parser.error("--goldens-python is needed, except with --types")
+    if options.types:
+        options.scratch = options.scratch / "types"  # the reference of the other table is kept
     options.scratch.mkdir(parents=True, exist_ok=True)
-    tokens = json.loads((ROOT / "tests/goldens/smollm2/teacher_forced.json").read_text())["tokens"]
+    tokens = json.loads((ROOT / "tests/goldens/smollm2/teacher_forced.json").read_text())["tokens"][:options.tokens]
     ids = options.scratch / "ids.json"
     ids.write_text(json.dumps(tokens))
+    if options.types:
+        table = by_type(options, tokens, ids)
+        if options.json:
+            options.json.write_text(json.dumps(table, indent=1) + "\n")
+        return 0
     files = collect(options, ids)
     reference = next(iter(files.values()))
     table = {label: compare(reference, file, tokens) for label, file in files.items()}
