@@ -43,9 +43,8 @@ FN float norm_add_up(Ctx c, CONSTANT const NormParams& p, TGROUP NormSmem& sm, T
   return simd_sum(norm_fold(terms[0], terms[1], terms[2], terms[3], terms[4], terms[5], terms[6], terms[7]));
 }
 
-// Elements that a thread keeps in registers, so that wide groups of up to 4096 columns are read once.
-enum { kNormHeld = 16 };
-static_assert((int)kNormHeld * (int)kNormThreads == (int)kNormRow, "a row that is kept in threadgroup memory");
+// Elements that a thread keeps in registers, so that wide groups of up to kNormRow columns are read once.
+enum { kNormHeld = kNormRow / kNormThreads };
 
 // A small kernel between two products takes about as long as its instructions take to arrive, because the weights of
 // the products have driven them out of the caches. So the usual case, a row in vectors of four, has short code of its

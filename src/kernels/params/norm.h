@@ -7,7 +7,7 @@
 enum {
   kNormThreads = 256,
   kNormNarrow = 256,  // groups up to this size are computed by one simdgroup each
-  kNormRow = 4096     // rms_norm: a row of up to this size is read in vectors of four
+  kNormRow = 4096     // rows of up to this size are read once
 };
 
 // Grid: (groups of all rows) if wide, otherwise (groups of all rows / 8, rounded up).
