@@ -128,6 +128,11 @@ configure() {
   rm -f "$log"
 }
 
+# Whether the driver of an NVIDIA GPU is there.
+has_nvidia_gpu() {
+  [ -e /dev/nvidia0 ] || [ -e /dev/dxg ] || { have nvidia-smi && nvidia-smi -L >/dev/null 2>&1; }
+}
+
 # Creates build/venv with the packages pinned in tests/requirements.txt, unless it has them already.
 ensure_venv() {
   local venv="$QUIRE_ROOT/build/venv" wanted="$QUIRE_ROOT/tests/requirements.txt" stamp

@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # The emulator and the host build of the kernels; QUIRE_EMULATOR_OBJECTS becomes part of quire_backend.
+option(QUIRE_EMULATOR "Include --device emulator, which runs GPU kernels on the CPU; tests need it" ON)
+if(NOT QUIRE_EMULATOR)
+  if(QUIRE_BUILD_TESTS)
+    message(FATAL_ERROR "The tests need the emulator: set QUIRE_EMULATOR to ON, or QUIRE_BUILD_TESTS to OFF")
+  endif()
+  set(QUIRE_EMULATOR_OBJECTS ${CMAKE_CURRENT_LIST_DIR}/emulator_absent.cc)
+  return()
+endif()
 file(GLOB QUIRE_EMULATOR_KERNELS CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/kernels/*.cc)
 set(listed "")
 foreach(source ${QUIRE_EMULATOR_KERNELS})
