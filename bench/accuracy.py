@@ -77,6 +77,9 @@ def by_type(options, tokens: list[int], ids: pathlib.Path) -> dict[str, dict]:
     import requantise
 
     types = requantise.TYPES if options.types == "all" else options.types.split(",")
+    for name in types:
+        if name not in requantise.TYPES:
+            raise SystemExit(f"--types has {name}; choose from {', '.join(requantise.TYPES)}")
     table = {}
     for name in types:
         model = options.scratch / f"{name}.gguf"
@@ -100,7 +103,7 @@ def main() -> int:
     parser.add_argument("--goldens-python", help="a Python with tools/goldens/requirements.txt; needed without --types")
     parser.add_argument("--types", help="compare types of weights: all, or a list such as Q8_0,Q4_K,BF16")
     parser.add_argument("--levels", help="with --types: a list of ISA levels instead of the default one")
-    parser.add_argument("--tokens", type=int, default=2000, help="use only so many of the text")
+    parser.add_argument("--tokens", type=int, help="with --types: use only so many of the text's 2,000")
     parser.add_argument("--peer-python", help="a Python with llama-cpp-python (see bench/compare)")
     parser.add_argument("--quire", help="the quire_logits binary")
     parser.add_argument("--threads", type=int, default=2)
@@ -114,6 +117,8 @@ def main() -> int:
         parser.error("--types needs --quire")
     if not options.types and not options.goldens_python:
         parser.error("--goldens-python is needed, except with --types")
+    if not options.types and (options.levels or options.tokens):
+        parser.error("--levels and --tokens need --types")
     if options.types:
         options.scratch = options.scratch / "types"  # the reference of the other table is kept
     options.scratch.mkdir(parents=True, exist_ok=True)

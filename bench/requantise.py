@@ -14,7 +14,7 @@ from tools.goldens import gguf_file  # noqa: E402
 TYPES = gguf_file.TYPES
 
 
-def type_of(name, columns, wanted):
+def type_of(columns, wanted):
     """The type of one tensor: what is wanted where a row is whole blocks of it, else Q8_0, else F32."""
     for choice in (wanted, "Q8_0"):
         if columns % gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[choice]][0] == 0:
@@ -43,7 +43,7 @@ def requantise(source, target, wanted):
         if len(shape) < 2:
             writer.add_tensor(tensor.name, values)
             continue
-        name = type_of(tensor.name, shape[-1], wanted)
+        name = type_of(shape[-1], wanted)
         counts[name] = counts.get(name, 0) + 1
         if name == "F32":
             writer.add_tensor(tensor.name, values)

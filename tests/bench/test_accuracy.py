@@ -61,11 +61,14 @@ def test_the_table_has_each_type_and_level(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(table.read_text())
     assert list(found) == ["Q8_0, portable", "F32, portable"]
-    # 16-bit pages and 8-bit activations are all that is between the two; F32 weights have neither.
-    assert 0 < found["Q8_0, portable"]["kl_mean"] < 1e-2 and found["F32, portable"]["kl_mean"] < 1e-3
+    # F32 weights are computed in float32 by default, too. 1e-4 is what the project allows for every type.
+    assert 0 < found["Q8_0, portable"]["kl_mean"] < 1e-4 and found["F32, portable"]["kl_mean"] == 0
 
 
-@pytest.mark.parametrize("arguments, said", [(["--types", "all"], "--types needs --quire"), ([], "--goldens-python is needed")])
-def test_missing_flags_are_named(arguments, said):
-    done = accuracy("--model", "none.gguf", *arguments)
-    assert done.returncode == 2 and said in done.stderr
+@pytest.mark.parametrize("arguments, said", [
+    (["--types", "all"], "--types needs --quire"), ([], "--goldens-python is needed"),
+    (["--goldens-python", "python3", "--tokens", "5"], "--levels and --tokens need --types"),
+    (["--types", "Q9_X", "--quire", "quire_logits"], "--types has Q9_X; choose from F32")])
+def test_wrong_flags_are_named(tmp_path, arguments, said):
+    done = accuracy("--model", "none.gguf", "--scratch", tmp_path, *arguments)
+    assert done.returncode != 0 and said in done.stderr and "Traceback" not in done.stderr

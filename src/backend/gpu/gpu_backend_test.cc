@@ -34,6 +34,14 @@ TEST(GpuBackend, AStepsArraysMayBeLargerThanTheFirstStagingArea) {
   }
 }
 
+TEST(GpuBackend, PadsBlockTablesToFewWidths) {
+  const GpuBackend& gpu = test_device().ops();
+  EXPECT_EQ(gpu.table_width(1, 16), 16);  // 256 positions
+  EXPECT_EQ(gpu.table_width(17, 16), 32);
+  EXPECT_EQ(gpu.table_width(1, 576), 1);  // large pages, as hybrids have them
+  EXPECT_EQ(gpu.table_width(3, 576), 4);
+}
+
 TEST(GpuBackend, NamesAMissingKernelAtLoad) {
   EXPECT_TRUE(test_device().ops().check_kernels().ok());
   std::vector<std::string> calls;

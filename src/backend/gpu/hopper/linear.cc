@@ -98,7 +98,7 @@ constexpr int64_t kNormFirst = int64_t{1} << 23;  // elements of the weight
 LinearProduct without_norm(const LinearProduct& product, LinearArgs& args) {
   args = product.args;
   args.norm = nullptr;
-  args.x.data = args.out.data;  // a place on 16 bytes, for the plan
+  args.x.data = args.out.data;  // where the norm will be is not known yet; the plan only asks for 16 bytes
   args.x.dtype = product.type;
   args.x.stride = args.x.cols;
   return {args, product.weight, product.type};
