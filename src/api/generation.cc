@@ -61,7 +61,8 @@ ApiStatus Generation::start(std::vector<engine::Request> requests) {
                    requests[0].params.max_tokens.value_or(-1), requests[0].params.temperature,
                    requests[0].params.seed ? std::to_string(*requests[0].params.seed) : "none");
     }
-    QUIRE_ASSIGN(lease_, service_.keys().begin(options_.caller, static_cast<int64_t>(open_), prompt_tokens()));
+    QUIRE_ASSIGN(lease_, service_.keys().begin(options_.caller, static_cast<int64_t>(open_), prompt_tokens(),
+                                               KeyLedger::Clock::now(), &service_.metrics()));
     QUIRE_ASSIGN(ids_,
                  service_.llm().submit(std::move(requests), [self](llm::Delta delta) { self->take(std::move(delta)); },
                                        {.caller = options_.caller,

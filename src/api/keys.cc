@@ -84,11 +84,14 @@ Result<std::vector<ApiKey>> read_key_file(const std::filesystem::path& file) {
   return parse_key_file(text, file.string());
 }
 
-KeyLedger::KeyLedger(const std::vector<ApiKey>& keys, metrics::ServerMetrics* metrics) : metrics_(metrics) {
+KeyLedger::KeyLedger(const std::vector<ApiKey>& keys) {
   for (const ApiKey& key : keys) {
     accounts_[key.name].limits = key.limits;  // the first refill fills the buckets: they were empty long ago
-    if (metrics_ != nullptr) metrics_->add_key(key.name);
   }
+}
+
+void KeyLedger::add_series(metrics::ServerMetrics& metrics) const {
+  for (const auto& [name, account] : accounts_) metrics.add_key(name);
 }
 
 void KeyLedger::refill(Bucket& bucket, int64_t per_minute, Clock::time_point now) {
@@ -98,22 +101,30 @@ void KeyLedger::refill(Bucket& bucket, int64_t per_minute, Clock::time_point now
   bucket.at = now;
 }
 
-ApiError KeyLedger::refuse(const std::string& name, const char* reason, const std::string& sentence, double wait_s) {
-  if (metrics_ != nullptr) metrics_->on_key_rejected(name, reason);
+namespace {
+
+ApiError over_limit(const std::string& sentence, double wait_s) {
   const auto seconds = static_cast<int64_t>(std::ceil(std::clamp(wait_s, 1.0, 3600.0)));
   ApiError error{429, "RateLimitError", sentence + "; try again in " + std::to_string(seconds) + " s.", ""};
   error.retry_after_s = seconds;
   return error;
 }
 
+}  // namespace
+
 ApiResult<std::unique_ptr<KeyLedger::Lease>> KeyLedger::begin(const std::string& name, int64_t sequences,
-                                                              int64_t prompt_tokens, Clock::time_point now) {
+                                                              int64_t prompt_tokens, Clock::time_point now,
+                                                              metrics::ServerMetrics* metrics) {
   const std::lock_guard lock(mutex_);
   const auto it = accounts_.find(name);
   if (it == accounts_.end()) return std::unique_ptr<Lease>();
   Account& account = it->second;
   const KeyLimits& limits = account.limits;
   const std::string owner = "The key of '" + name + "' ";
+  const auto refuse = [&](const char* reason, const std::string& sentence, double wait_s) {
+    if (metrics != nullptr) metrics->on_key_rejected(name, reason);
+    return over_limit(sentence, wait_s);
+  };
   if (limits.max_sequences > 0 && sequences > limits.max_sequences) {
     return bad_field("n", "must be smaller: the request asks for " + std::to_string(sequences) +
                               " sequences (prompts times n), and the key of '" + name + "' may have " +
@@ -124,7 +135,7 @@ ApiResult<std::unique_ptr<KeyLedger::Lease>> KeyLedger::begin(const std::string&
                                    "' may use " + std::to_string(limits.tokens_per_minute) + " a minute.");
   }
   if (limits.max_sequences > 0 && account.sequences + sequences > limits.max_sequences) {
-    return refuse(name, "max_sequences",
+    return refuse("max_sequences",
                   owner + "has " + std::to_string(account.sequences) + " sequences under way and may have " +
                       std::to_string(limits.max_sequences),
                   1);
@@ -132,25 +143,25 @@ ApiResult<std::unique_ptr<KeyLedger::Lease>> KeyLedger::begin(const std::string&
   refill(account.requests, limits.requests_per_minute, now);
   refill(account.tokens, limits.tokens_per_minute, now);
   if (limits.requests_per_minute > 0 && account.requests.level < 1) {
-    return refuse(name, "requests_per_minute",
+    return refuse("requests_per_minute",
                   owner + "may send " + std::to_string(limits.requests_per_minute) + " requests a minute",
                   (1 - account.requests.level) * 60 / static_cast<double>(limits.requests_per_minute));
   }
   const double wanted = static_cast<double>(prompt_tokens);
   if (limits.tokens_per_minute > 0 && account.tokens.level < std::max(wanted, 1.0)) {
-    return refuse(name, "tokens_per_minute",
+    return refuse("tokens_per_minute",
                   owner + "may use " + std::to_string(limits.tokens_per_minute) + " tokens a minute",
                   (std::max(wanted, 1.0) - account.tokens.level) * 60 / static_cast<double>(limits.tokens_per_minute));
   }
   account.requests.level -= 1;
   account.tokens.level -= wanted;
   account.sequences += sequences;
-  return std::make_unique<Lease>(*this, name, sequences, prompt_tokens);
+  return std::make_unique<Lease>(*this, metrics, name, sequences, prompt_tokens);
 }
 
 void KeyLedger::Lease::commit() {
   committed_ = true;
-  if (ledger_.metrics_ != nullptr) ledger_.metrics_->on_key_begin(name_, prompt_tokens_, sequences_);
+  if (metrics_ != nullptr) metrics_->on_key_begin(name_, prompt_tokens_, sequences_);
 }
 
 void KeyLedger::end(const Lease& lease) {
@@ -159,7 +170,7 @@ void KeyLedger::end(const Lease& lease) {
   account.sequences -= lease.sequences_;
   if (lease.committed_) {
     account.tokens.level -= static_cast<double>(lease.generated_);
-    if (metrics_ != nullptr) metrics_->on_key_end(lease.name_, lease.generated_, lease.sequences_);
+    if (lease.metrics_ != nullptr) lease.metrics_->on_key_end(lease.name_, lease.generated_, lease.sequences_);
   } else {
     account.requests.level += 1;
     account.tokens.level += static_cast<double>(lease.prompt_tokens_);

@@ -42,16 +42,20 @@ Result<std::vector<ApiKey>> parse_key_file(std::string_view json, const std::str
 class KeyLedger {
  public:
   using Clock = std::chrono::steady_clock;
-  // REQUIRES: `metrics` is null or outlives the ledger.
-  explicit KeyLedger(const std::vector<ApiKey>& keys, metrics::ServerMetrics* metrics = nullptr);
+  explicit KeyLedger(const std::vector<ApiKey>& keys);
 
   // What a request has paid. If it is destroyed before commit() (the engine refused the request), everything is given
   // back; after it, the request has ended: its sequences are given back and its answer is paid for.
   // REQUIRES: the ledger outlives it. One thread at a time.
   class Lease {
    public:
-    Lease(KeyLedger& ledger, std::string name, int64_t sequences, int64_t prompt_tokens)
-        : ledger_(ledger), name_(std::move(name)), sequences_(sequences), prompt_tokens_(prompt_tokens) {}
+    Lease(KeyLedger& ledger, metrics::ServerMetrics* metrics, std::string name, int64_t sequences,
+          int64_t prompt_tokens)
+        : ledger_(ledger),
+          metrics_(metrics),
+          name_(std::move(name)),
+          sequences_(sequences),
+          prompt_tokens_(prompt_tokens) {}
     ~Lease() { ledger_.end(*this); }
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
@@ -61,16 +65,21 @@ class KeyLedger {
    private:
     friend class KeyLedger;
     KeyLedger& ledger_;
+    metrics::ServerMetrics* const metrics_;
     const std::string name_;
     const int64_t sequences_;
     const int64_t prompt_tokens_;
     int64_t generated_ = 0;
     bool committed_ = false;
   };
+  // Makes the series of every key. REQUIRES: begin() counts only in metrics with which this was called before.
+  void add_series(metrics::ServerMetrics& metrics) const;
   // Null for a caller that is not in the ledger. The error is a 429 with the limit and the time to wait, or a 400 if
-  // the request could never be within the limits.
+  // the request could never be within the limits. `metrics` counts the request, unless it is null; it outlives the
+  // lease.
   ApiResult<std::unique_ptr<Lease>> begin(const std::string& name, int64_t sequences, int64_t prompt_tokens,
-                                          Clock::time_point now = Clock::now());
+                                          Clock::time_point now = Clock::now(),
+                                          metrics::ServerMetrics* metrics = nullptr);
 
  private:
   struct Bucket {
@@ -83,10 +92,8 @@ class KeyLedger {
     int64_t sequences = 0;
   };
   static void refill(Bucket& bucket, int64_t per_minute, Clock::time_point now);
-  ApiError refuse(const std::string& name, const char* reason, const std::string& sentence, double wait_s);
   void end(const Lease& lease);
 
-  metrics::ServerMetrics* const metrics_;
   std::mutex mutex_;  // guards accounts_
   std::map<std::string, Account> accounts_;
 };

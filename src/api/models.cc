@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// /v1/models, /v1/models/{name} and /tokenizer_info: what is served.
+// /v1/models, /v1/models/{name}, /ps and /tokenizer_info: what is served.
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 
+#include "api/host.h"
 #include "api/json_writer.h"
-#include "api/service.h"
 
 namespace quire::api {
 namespace {
@@ -20,41 +21,79 @@ std::string iso_time(int64_t unix_seconds) {
 }
 
 // The description of a model, with the fields of OpenAI's clients and of Anthropic's.
-void write_model(JsonWriter& w, const Service& service, const std::string& name) {
-  const ServiceOptions& options = service.options();
-  const int64_t max_model_len = service.model().max_model_len();
+void write_model(JsonWriter& w, const Host& host, size_t model, const std::string& name) {
+  const ServiceOptions& options = host.options();
+  const std::optional<int64_t> length = host.max_model_len(model);
+  const auto member_length = [&](const char* key) {
+    w.key(key).value_or_null(length.has_value(), [&] { w.integer(*length); });
+  };
   w.open_object().member("id", name).member("object", "model").member_int("created", options.created);
-  w.member("owned_by", "quire").member("root", options.model_root).member_null("parent");
-  w.member_int("max_model_len", max_model_len).key("permission").open_array().open_object();
+  w.member("owned_by", "quire").member("root", host.models()[model].root).member_null("parent");
+  member_length("max_model_len");
+  w.key("permission").open_array().open_object();
   w.member("id", "modelperm-" + name).member("object", "model_permission").member_int("created", options.created);
   w.member_bool("allow_create_engine", false).member_bool("allow_sampling", true).member_bool("allow_logprobs", true);
   w.member_bool("allow_search_indices", false).member_bool("allow_view", true).member_bool("allow_fine_tuning", false);
   w.member("organization", "*").member_null("group").member_bool("is_blocking", false);
   w.close_object().close_array();
   w.member("type", "model").member("display_name", name).member("created_at", iso_time(options.created));
-  w.member("lifecycle", "active").member_int("max_input_tokens", max_model_len);
-  w.member_int("max_tokens", max_model_len).close_object();
+  w.member("lifecycle", "active");
+  member_length("max_input_tokens");
+  member_length("max_tokens");
+  w.close_object();
+}
+
+// The pages and sequences of a loaded model, for /ps.
+void write_engine(JsonWriter& w, Service& service) {
+  const engine::EngineStats stats = service.llm().stats();
+  const int64_t pages = service.model().engine().options().num_blocks - 1;  // without the null page
+  w.member_int("running", stats.running).member_int("queued", stats.waiting);
+  w.member_int("pages", pages);
+  w.member_int("pages_used", static_cast<int64_t>(std::llround(stats.kv_usage * static_cast<double>(pages))));
 }
 
 }  // namespace
 
-void serve_models(Service& service, const HttpRequest&, const ReplyPtr& reply) {
-  const auto& names = service.options().served_names;
+void serve_models(Host& host, const HttpRequest&, const ReplyPtr& reply) {
+  const auto& models = host.models();
   JsonWriter w;
   w.open_object().member("object", "list").key("data").open_array();
-  for (const std::string& name : names) write_model(w, service, name);
-  w.close_array().member_bool("has_more", false).member("first_id", names.front());
-  w.member("last_id", names.back()).close_object();
+  for (size_t i = 0; i < models.size(); ++i) {
+    for (const std::string& name : models[i].names) write_model(w, host, i, name);
+  }
+  w.close_array().member_bool("has_more", false).member("first_id", models.front().names.front());
+  w.member("last_id", models.back().names.back()).close_object();
   send_json(*reply, w.take());
 }
 
-void serve_model(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
+void serve_model(Host& host, const HttpRequest& request, const ReplyPtr& reply) {
   const std::string name = request.path.substr(std::string_view("/v1/models/").size());
-  if (!service.serves(name)) return refuse(request, *reply, service.unknown_model(name));
-  const auto& names = service.options().served_names;
+  const std::optional<size_t> model = host.find(name);
+  if (!model) return refuse(request, *reply, host.unknown_model(name));
+  const auto& names = host.models()[*model].names;
   JsonWriter w;
-  write_model(w, service, std::find(names.begin(), names.end(), name) != names.end() ? name : names[0]);
+  write_model(w, host, *model, std::find(names.begin(), names.end(), name) != names.end() ? name : names[0]);
   send_json(*reply, w.take());
+}
+
+void serve_ps(Host& host, const HttpRequest&, const ReplyPtr& reply) {
+  JsonWriter w;
+  w.open_object().key("models").open_array();
+  for (size_t i = 0; i < host.models().size(); ++i) {
+    const ModelPool::Info info = host.pool().info(i);
+    const bool idle = info.state == ModelState::kReady && info.leases == 0;
+    w.open_object().member("name", host.models()[i].names[0]).member("state", idle ? "idle" : name(info.state));
+    w.member_int("requests", static_cast<int64_t>(info.leases));
+    w.member_int("waiting", static_cast<int64_t>(info.waiting)).member_int("memory_bytes", info.memory_bytes);
+    if (idle) w.key("idle_s").number(info.idle_s);
+    if (!info.error.empty()) w.member("error", info.error);
+    if (const auto lease = host.pool().look(i)) write_engine(w, static_cast<Service&>(lease->resident()));
+    w.close_object();
+  }
+  const PoolOptions& pool = host.pool().options();
+  w.close_array().member_int("max_loaded_models", static_cast<int64_t>(pool.max_loaded));
+  w.key("memory_bytes").value_or_null(pool.memory_bytes > 0, [&] { w.integer(pool.memory_bytes); });
+  send_json(*reply, w.close_object().take());
 }
 
 void serve_tokenizer_info(Service& service, const HttpRequest&, const ReplyPtr& reply) {

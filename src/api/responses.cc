@@ -395,7 +395,7 @@ void serve_responses(Service& service, const HttpRequest& request, const ReplyPt
   if (auto started = start_responses(service, request, reply); !started.ok()) send_error(*reply, started.error());
 }
 
-void serve_response_by_id(Service&, const HttpRequest& request, const ReplyPtr& reply) {
+void serve_response_by_id(Host&, const HttpRequest& request, const ReplyPtr& reply) {
   refuse(request, *reply,
          not_found_error("answers are not kept by this server, so none can be fetched, cancelled or deleted by its id; "
                          "close the connection to cancel one.",

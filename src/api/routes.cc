@@ -8,10 +8,18 @@ namespace quire::api {
 namespace {
 
 constexpr Route get(std::string_view path, Endpoint* endpoint, std::string_view summary, RouteOptions options = {}) {
-  return {"GET", path, endpoint, summary, options};
+  return {"GET", path, endpoint, nullptr, summary, options};
+}
+constexpr Route get(std::string_view path, HostEndpoint* endpoint, std::string_view summary,
+                    RouteOptions options = {}) {
+  return {"GET", path, nullptr, endpoint, summary, options};
 }
 constexpr Route post(std::string_view path, Endpoint* endpoint, std::string_view summary, RouteOptions options = {}) {
-  return {"POST", path, endpoint, summary, options};
+  return {"POST", path, endpoint, nullptr, summary, options};
+}
+constexpr Route post(std::string_view path, HostEndpoint* endpoint, std::string_view summary,
+                     RouteOptions options = {}) {
+  return {"POST", path, nullptr, endpoint, summary, options};
 }
 
 constexpr Route kRoutes[] = {
@@ -27,6 +35,7 @@ constexpr Route kRoutes[] = {
          {.schema = count_tokens_schema}),
     get("/v1/models", serve_models, "The served names, for OpenAI's and Anthropic's clients."),
     get("/v1/models/{name}", serve_model, "One of them; its name may have slashes."),
+    get("/ps", serve_ps, "Which models are loaded, with their requests, pages and memory."),
     post("/tokenize", serve_tokenize, "Token ids of a text or a conversation.", {.schema = tokenize_schema}),
     post("/detokenize", serve_detokenize, "Text of token ids.", {.schema = detokenize_schema}),
     get("/tokenizer_info", serve_tokenizer_info,

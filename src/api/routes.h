@@ -12,10 +12,12 @@
 
 namespace quire::api {
 
+class Host;
 class Service;
 
-// Answers a request through its reply, now or later.
+// Answers a request through its reply, now or later: one about a model, or one about the server.
 using Endpoint = void(Service& service, const HttpRequest& request, const ReplyPtr& reply);
+using HostEndpoint = void(Host& host, const HttpRequest& request, const ReplyPtr& reply);
 
 // What a row says beyond method, path, endpoint and summary; its members are given by name.
 struct RouteOptions {
@@ -30,9 +32,10 @@ struct RouteOptions {
 // One row. An endpoint with a body, or a slow one, runs on a worker thread. The others run on an I/O thread and must
 // return at once.
 struct Route {
-  std::string_view method;  // "GET" (which answers HEAD as well) or "POST"
-  std::string_view path;    // "{name}" stands for one or more characters, slashes among them
-  Endpoint* endpoint;
+  std::string_view method;      // "GET" (which answers HEAD as well) or "POST"
+  std::string_view path;        // "{name}" stands for one or more characters, slashes among them
+  Endpoint* endpoint;           // null if the route is about the server
+  HostEndpoint* host_endpoint;  // null if it is about a model
   std::string_view summary;
   RouteOptions options;
 };
@@ -49,14 +52,16 @@ std::string_view route_label(std::string_view path);
 bool needs_key(std::string_view path);
 
 // The endpoints; each is in the file that is named for it.
-Endpoint serve_chat;                                       // chat.cc
-Endpoint serve_completions, serve_invocations;             // completions.cc
-Endpoint serve_responses, serve_response_by_id;            // responses.cc
-Endpoint serve_messages, serve_count_tokens;               // messages.cc
-Endpoint serve_models, serve_model, serve_tokenizer_info;  // models.cc
-Endpoint serve_tokenize, serve_detokenize;                 // tokenize.cc
-Endpoint serve_health, serve_version, serve_load;          // status.cc
-Endpoint serve_metrics, serve_reset_prefix_cache;          // status.cc
-Endpoint serve_openapi, serve_docs;                        // status.cc
+Endpoint serve_chat;                                   // chat.cc
+Endpoint serve_completions, serve_invocations;         // completions.cc
+Endpoint serve_responses;                              // responses.cc
+Endpoint serve_messages, serve_count_tokens;           // messages.cc
+Endpoint serve_tokenizer_info;                         // models.cc
+Endpoint serve_tokenize, serve_detokenize;             // tokenize.cc
+HostEndpoint serve_response_by_id;                     // responses.cc
+HostEndpoint serve_models, serve_model, serve_ps;      // models.cc
+HostEndpoint serve_health, serve_version, serve_load;  // status.cc
+HostEndpoint serve_metrics, serve_reset_prefix_cache;  // status.cc
+HostEndpoint serve_openapi, serve_docs;                // status.cc
 
 }  // namespace quire::api

@@ -15,7 +15,8 @@ TEST(Routes, AreWrittenOnceEach) {
     EXPECT_TRUE(seen.emplace(route.method, route.path).second) << route.path << " twice";
     EXPECT_TRUE(route.method == "GET" || route.method == "POST") << route.path;
     EXPECT_TRUE(route.options.schema == nullptr || route.method == "POST") << route.path;
-    EXPECT_TRUE(route.endpoint != nullptr && route.path.starts_with('/') && route.summary.ends_with('.')) << route.path;
+    EXPECT_NE(route.endpoint == nullptr, route.host_endpoint == nullptr) << route.path;
+    EXPECT_TRUE(route.path.starts_with('/') && route.summary.ends_with('.')) << route.path;
   }
 }
 
@@ -25,16 +26,16 @@ TEST(Routes, AreFoundByMethodAndPath) {
   EXPECT_EQ(find_route("", "/v1/chat/completions")->endpoint, &serve_chat);
   EXPECT_EQ(find_route("POST", "/v1/chat/completions/"), nullptr);
   EXPECT_EQ(find_route("GET", "/nothing"), nullptr);
-  EXPECT_EQ(find_route("POST", "/ping")->endpoint, &serve_health);
-  EXPECT_EQ(find_route("GET", "/")->endpoint, &serve_docs);
-  EXPECT_EQ(find_route("GET", "/v1/models/org/name")->endpoint, &serve_model);
+  EXPECT_EQ(find_route("POST", "/ping")->host_endpoint, &serve_health);
+  EXPECT_EQ(find_route("GET", "/")->host_endpoint, &serve_docs);
+  EXPECT_EQ(find_route("GET", "/v1/models/org/name")->host_endpoint, &serve_model);
   EXPECT_EQ(find_route("GET", "/v1/models/"), nullptr);
 }
 
 TEST(Routes, TakeEveryMethodWhereTheRowSaysSo) {
   for (const char* method : {"GET", "POST", "DELETE"}) {
-    EXPECT_EQ(find_route(method, "/v1/responses/resp_1")->endpoint, &serve_response_by_id) << method;
-    EXPECT_EQ(find_route(method, "/v1/responses/resp_1/cancel")->endpoint, &serve_response_by_id) << method;
+    EXPECT_EQ(find_route(method, "/v1/responses/resp_1")->host_endpoint, &serve_response_by_id) << method;
+    EXPECT_EQ(find_route(method, "/v1/responses/resp_1/cancel")->host_endpoint, &serve_response_by_id) << method;
   }
   EXPECT_EQ(find_route("DELETE", "/v1/responses"), nullptr);
 }
@@ -66,8 +67,9 @@ TEST(Routes, NeedAKeyUnlessTheirRowSaysOtherwise) {
        {"/health", "/ping", "/metrics", "/metrics/", "/version", "/load", "/docs", "/openapi.json", "/"}) {
     EXPECT_FALSE(needs_key(path)) << path;
   }
-  for (const char* path : {"/v1/models", "/v1/models/x", "/v1/chat/completions", "/v1/responses/x", "/invocations",
-                           "/reset_prefix_cache", "/tokenize", "/detokenize", "/tokenizer_info", "/healthy", "/none"}) {
+  for (const char* path :
+       {"/v1/models", "/v1/models/x", "/ps", "/v1/chat/completions", "/v1/responses/x", "/invocations",
+        "/reset_prefix_cache", "/tokenize", "/detokenize", "/tokenizer_info", "/healthy", "/none"}) {
     EXPECT_TRUE(needs_key(path)) << path;
   }
 }

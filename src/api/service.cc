@@ -1,24 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the endpoint of a request and runs it, at once or on a worker.
+// Runs the endpoints of a model, and sends errors.
 #include "api/service.h"
 
 #include <algorithm>
-#include <cctype>
 
-#include "api/documents.h"
 #include "base/log.h"
 
 namespace quire::api {
 namespace {
-
-bool is_json(const HttpRequest& request) {
-  const std::string* type = request.header("Content-Type");
-  if (type == nullptr) return true;
-  std::string media = type->substr(0, type->find(';'));
-  std::transform(media.begin(), media.end(), media.begin(), [](unsigned char c) { return std::tolower(c); });
-  while (!media.empty() && media.back() == ' ') media.pop_back();
-  return media == "application/json";
-}
 
 // See Service::max_text_bytes().
 size_t text_bound(const llm::Llm& llm) {
@@ -76,15 +65,18 @@ void refuse_route(const HttpRequest& request, Reply& reply) {
          {{"Allow", allowed}});
 }
 
-Service::Service(llm::AsyncLlm& llm, metrics::ServerMetrics& metrics, ServiceOptions options)
-    : llm_(llm),
-      metrics_(metrics),
+Service::Service(std::unique_ptr<llm::AsyncLlm> llm, metrics::ServerMetrics& metrics, Shared& shared,
+                 ServiceOptions options)
+    : metrics_(metrics),
+      shared_(shared),
       options_(std::move(options)),
-      openapi_(openapi_json(options_.version)),
-      docs_(docs_page(options_.version, options_.served_names[0])),
-      max_text_bytes_(text_bound(llm.llm())),
-      keys_(options_.keys, &metrics),
-      workers_(options_.workers) {}
+      llm_(std::move(llm)),
+      max_text_bytes_(text_bound(llm_->llm())) {}
+
+Service::~Service() {
+  llm_.reset();
+  metrics_.on_unloaded();
+}
 
 bool Service::serves(const std::string& model) const {
   for (const auto* names : {&options_.served_names, &options_.aliases}) {
@@ -106,35 +98,20 @@ ApiStatus Service::check_model(const Body& body) const {
   return unknown_model(model);
 }
 
-// A job that still waits when its client leaves never runs, and one that runs sees the flag. An endpoint that starts an
-// answer replaces the gone callback by its own.
-void Service::run_on_worker(HttpRequest request, ReplyPtr reply, Endpoint* endpoint) {
-  const WorkerPool::JobId id = workers_.reserve();
-  reply->on_gone([this, id] { workers_.cancel(id); });
-  const auto size = is_quick(request.body) ? WorkerPool::Size::kSmall : WorkerPool::Size::kLarge;
-  auto shared = std::make_shared<HttpRequest>(std::move(request));
-  workers_.post(
-      id,
-      [this, endpoint, shared, reply = std::move(reply)](const std::atomic<bool>& cancelled) {
-        shared->cancelled = &cancelled;
-        endpoint(*this, *shared, reply);
-      },
-      size);
+void Shared::run_on_worker(const ReplyPtr& reply, WorkerPool::Size size, WorkerPool::Job job) {
+  const WorkerPool::JobId id = workers->reserve();
+  reply->on_gone([this, id] { workers->cancel(id); });
+  workers->post(id, std::move(job), size);
 }
 
-void Service::handle(HttpRequest request, ReplyPtr reply) {
-  const Route* route = find_route(request.method, request.path);
-  if (route == nullptr) return refuse_route(request, *reply);
-  const bool has_body = route->options.schema != nullptr;
-  if (has_body && !is_json(request)) {
-    return refuse(request, *reply,
-                  {400, "Bad Request",
-                   "Unsupported Media Type: the body must come with the header Content-Type: application/json.", ""});
-  }
-  if (has_body || route->options.slow) {
-    return run_on_worker(std::move(request), std::move(reply), route->endpoint);
-  }
-  route->endpoint(*this, request, reply);
+void Service::run(const Route& route, HttpRequest request, ReplyPtr reply) {
+  if (route.options.schema == nullptr) return route.endpoint(*this, request, reply);
+  const auto size = is_quick(request.body) ? WorkerPool::Size::kSmall : WorkerPool::Size::kLarge;
+  auto own = std::make_shared<HttpRequest>(std::move(request));
+  shared_.run_on_worker(reply, size, [this, endpoint = route.endpoint, own, reply](const std::atomic<bool>& cancelled) {
+    own->cancelled = &cancelled;
+    endpoint(*this, *own, reply);
+  });
 }
 
 }  // namespace quire::api

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Service: hands each HTTP request to its endpoint, and holds what the endpoints share.
+// Service: one loaded model as the endpoints see it, and what the models of a server share.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "api/handler.h"
 #include "api/keys.h"
 #include "api/markup_choice.h"
+#include "api/model_pool.h"
 #include "api/routes.h"
 #include "api/schema.h"
 #include "api/worker_pool.h"
@@ -49,26 +52,35 @@ struct ServiceOptions {
   double engine_stall_s = 60;  // ... or if one step of the engine takes this long (0: never)
 };
 
-// The server has one. Any thread may call handle(), which returns at once: long work goes to the worker pool.
-// REQUIRES: it outlives every Reply that it was given (stop the HTTP server first).
-class Service {
+// What the models of a server share. Owned by the Host, and outlives every Service.
+struct Shared {
+  explicit Shared(const ServiceOptions& options) : keys(options.keys), workers(std::in_place, options.workers) {}
+
+  // Runs the job on a worker. If the client leaves before, it never runs; if it leaves meanwhile, the flag becomes
+  // true. A job that starts an answer replaces the gone callback of the reply by its own.
+  void run_on_worker(const ReplyPtr& reply, WorkerPool::Size size, WorkerPool::Job job);
+
+  KeyLedger keys;
+  std::atomic<int64_t> load = 0;      // the generations under way
+  std::optional<WorkerPool> workers;  // the Host ends it first: its jobs use the rest
+};
+
+// One loaded model. Any thread may call run(), which returns at once: long work goes to the worker pool.
+// REQUIRES: it outlives every Reply that it was given.
+class Service final : public Resident {
  public:
-  Service(llm::AsyncLlm& llm, metrics::ServerMetrics& metrics, ServiceOptions options);
+  Service(std::unique_ptr<llm::AsyncLlm> llm, metrics::ServerMetrics& metrics, Shared& shared, ServiceOptions options);
+  ~Service() override;
 
-  void handle(HttpRequest request, ReplyPtr reply);
-  Handler handler() {
-    return [this](HttpRequest request, ReplyPtr reply) { handle(std::move(request), std::move(reply)); };
-  }
+  // Answers a request to a route that is about a model.
+  void run(const Route& route, HttpRequest request, ReplyPtr reply);
 
-  llm::AsyncLlm& llm() { return llm_; }
+  llm::AsyncLlm& llm() { return *llm_; }
   metrics::ServerMetrics& metrics() { return metrics_; }
-  KeyLedger& keys() { return keys_; }
-  const WorkerPool& workers() const { return workers_; }
-  const llm::Llm& model() const { return llm_.llm(); }
+  KeyLedger& keys() { return shared_.keys; }
+  const llm::Llm& model() const { return llm_->llm(); }
   const ServiceOptions& options() const { return options_; }
-  const std::string& openapi() const { return openapi_; }
-  const std::string& docs() const { return docs_; }
-  std::atomic<int64_t>& load() { return load_; }  // the generations under way
+  std::atomic<int64_t>& load() { return shared_.load; }  // the generations under way, of all models
   // A text with more bytes has more than max_model_len tokens; at least kAlwaysTokenised.
   size_t max_text_bytes() const { return max_text_bytes_; }
   // Tokenising this much takes a fraction of a second.
@@ -80,17 +92,11 @@ class Service {
   ApiStatus check_model(const Body& body) const;
 
  private:
-  void run_on_worker(HttpRequest request, ReplyPtr reply, Endpoint* endpoint);
-
-  llm::AsyncLlm& llm_;
   metrics::ServerMetrics& metrics_;
+  Shared& shared_;
   const ServiceOptions options_;
-  const std::string openapi_;
-  const std::string docs_;
+  std::unique_ptr<llm::AsyncLlm> llm_;
   const size_t max_text_bytes_;
-  KeyLedger keys_;
-  std::atomic<int64_t> load_ = 0;
-  WorkerPool workers_;  // the last member: its jobs use the others
 };
 
 void send_json(Reply& reply, std::string body);

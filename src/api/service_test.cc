@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The service over a small model with dummy weights and no tokenizer: routing, errors, keys and roles.
-#include "api/service.h"
+#include "api/host.h"
 
 #include <gtest/gtest.h>
 
@@ -52,10 +52,9 @@ class ServiceTest : public ::testing::Test {
     metrics_ = std::make_unique<metrics::ServerMetrics>(std::move(series));
     async.metrics = metrics_.get();
     async.log_stats_every_s = 0;
-    llm_ = std::make_unique<llm::AsyncLlm>(std::move(*loaded), async);
     options.served_names = {"org/tiny"};
     options.version = "1.2.3";
-    service_ = std::make_unique<Service>(*llm_, *metrics_, options);
+    host_ = std::make_unique<Host>(std::make_unique<llm::AsyncLlm>(std::move(*loaded), async), *metrics_, options);
   }
 
   Answer ask(const char* method, const char* path, std::string body = "", const std::string& caller = "") {
@@ -67,14 +66,13 @@ class ServiceTest : public ::testing::Test {
     request.headers = {{"Content-Type", content_type_}};
     const auto reply = std::make_shared<PromisedReply>();
     auto answer = reply->promise.get_future();
-    service_->handle(std::move(request), reply);
+    host_->handle(std::move(request), reply);
     return answer.get();
   }
 
   std::string content_type_ = "Application/JSON; charset=utf-8";
   std::unique_ptr<metrics::ServerMetrics> metrics_;
-  std::unique_ptr<llm::AsyncLlm> llm_;
-  std::unique_ptr<Service> service_;
+  std::unique_ptr<Host> host_;
 };
 
 TEST_F(ServiceTest, AnswersEachRequestByItsRow) {
@@ -89,7 +87,7 @@ TEST_F(ServiceTest, AnswersEachRequestByItsRow) {
   const Answer completion = ask("POST", "/v1/completions", R"({"prompt": [5, 6, 7], "max_tokens": 2, "seed": 1})");
   EXPECT_EQ(completion.status, 200) << completion.body;
   EXPECT_NE(completion.body.find(R"("completion_tokens":2)"), std::string::npos) << completion.body;
-  while (service_->load() != 0) std::this_thread::yield();  // the output thread still has the generation
+  while (host_->shared().load != 0) std::this_thread::yield();  // the output thread still has the generation
 }
 
 TEST_F(ServiceTest, RefusesUnknownPathsMethodsAndMediaTypes) {
@@ -140,11 +138,13 @@ TEST_F(ServiceTest, TakesRolesThatTheTemplateNames) {
   start();
   ChatInput input;
   input.messages = json::Array{json::Object{{"role", "user"}}, json::Object{{"role", "ipython"}}};
-  const auto refused = check_roles(*service_, input);
+  const auto lease = host_->pool().look(0);
+  auto& service = static_cast<Service&>(lease->resident());
+  const auto refused = check_roles(service, input);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().param, "messages[1].role");
   input.chat_template = "{% if role == 'ipython' %}{% endif %}";
-  EXPECT_TRUE(check_roles(*service_, input).ok());
+  EXPECT_TRUE(check_roles(service, input).ok());
 }
 
 TEST(Conversation, ReadsTextOutOfParts) {

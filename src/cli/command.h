@@ -29,6 +29,10 @@ void add_inspect(CLI::App& app, int& exit_code);
 void add_devices(CLI::App& app, int& exit_code);
 void add_selftest(CLI::App& app, int& exit_code);
 void add_pull(CLI::App& app, int& exit_code);
+void add_list(CLI::App& app, int& exit_code);
+void add_show(CLI::App& app, int& exit_code);
+void add_rm(CLI::App& app, int& exit_code);
+void add_ps(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_schema(CLI::App& app, int& exit_code);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire inspect: describes a model without loading it.
+// quire inspect and quire show: describe a model without loading it.
+#include <algorithm>
 #include <cstdio>
 #include <map>
 
@@ -236,7 +237,78 @@ int inspect(InspectFlags& flags) {
   return 0;
 }
 
+// "Q4_K 87%, F32 13%": the types of the weights by their share of the bytes, the largest first.
+std::string type_shares(const json::Value& weights) {
+  std::vector<std::pair<int64_t, std::string>> types;
+  int64_t total = 0;
+  for (const auto& [type, row] : weights.find("types")->as_object()) {
+    types.emplace_back(row.find("bytes")->as_int(), type);
+    total += types.back().first;
+  }
+  std::sort(types.rbegin(), types.rend());
+  std::string out;
+  for (const auto& [bytes, type] : types) {
+    const int64_t percent = total > 0 ? (100 * bytes + total / 2) / total : 0;
+    if (percent > 0) out += (out.empty() ? "" : ", ") + type + " " + std::to_string(percent) + "%";
+  }
+  return out;
+}
+
+int show(InspectFlags& flags) {
+  flags.options.model = flags.model;
+  if (auto status = resolve_model_argument(flags.options); !status.ok()) return report(status.error());
+  auto files = llm::open_files(flags.options);
+  if (!files.ok()) return report(files.error());
+  auto side = llm::load_text_side(*files, flags.options);
+  if (!side.ok()) return report(side.error());
+  const json::Value weights = weights_json(*files->source);
+  const auto least = llm::least_memory(flags.options);
+  const auto plan = memory_line(flags.options, *files);
+  json::Value all{json::Object{}};
+  all.set("path", flags.options.model.string());
+  all.set("architecture", files->config.architecture);
+  all.set("family", files->config.family);
+  all.set("layers", layer_kinds(files->config));
+  all.set("parameters", *weights.find("parameters"));
+  all.set("format", *weights.find("format"));
+  all.set("quantisation", type_shares(weights));
+  all.set("context", files->config.max_position);
+  all.set("weights_bytes", static_cast<int64_t>(files->source->total_bytes()));
+  if (least.ok()) all.set("least_memory_bytes", *least);
+  all.set("memory", plan.ok() ? *plan : plan.error().message);
+  if (side->chat_template) all.set("chat_template", side->chat_template->source());
+  if (flags.json) {
+    std::printf("%s\n", json::dump(all, 2).c_str());
+    return 0;
+  }
+  std::printf("%s\n", flags.options.model.string().c_str());
+  for (const auto& [key, value] : all.as_object()) {
+    if (key == "path" || key == "chat_template") continue;
+    const bool bytes = key.ends_with("_bytes");
+    const std::string label = bytes ? key.substr(0, key.size() - 6) : key;
+    const std::string text = bytes               ? kv::format_bytes(value.as_int())
+                             : value.is_string() ? value.as_string()
+                             : value.is_int()    ? with_commas(value.as_int())
+                                                 : json::dump(value);
+    std::printf("  %-14s %s\n", label.c_str(), text.c_str());
+  }
+  const json::Value* chat = all.find("chat_template");
+  std::printf("Chat template%s\n", chat == nullptr ? ": none" : ("\n" + chat->as_string()).c_str());
+  return 0;
+}
+
 }  // namespace
+
+void add_show(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<InspectFlags>();
+  CLI::App* command =
+      app.add_subcommand("show", "Show a model's family, quantisation, context, memory need and chat template");
+  command->add_option("MODEL", flags->model, "A folder, a .gguf, a cached name, or omitted for the default model")
+      ->envname("QUIRE_MODEL");
+  add_switch(*command, "--json", flags->json, "Print a JSON object");
+  add_model_flags(*command, flags->options);
+  command->callback([flags, &exit_code] { exit_code = show(*flags); });
+}
 
 void add_inspect(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<InspectFlags>();

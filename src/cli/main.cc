@@ -25,6 +25,10 @@ void add_commands(CLI::App& app, int& exit_code) {
   add_devices(app, exit_code);
   add_selftest(app, exit_code);
   add_pull(app, exit_code);
+  add_list(app, exit_code);
+  add_show(app, exit_code);
+  add_rm(app, exit_code);
+  add_ps(app, exit_code);
   add_bench(app, exit_code);
   add_schema(app, exit_code);
   // `quire help COMMAND` becomes `quire COMMAND --help` before parsing; this is its entry in the list of commands.

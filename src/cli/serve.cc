@@ -4,20 +4,20 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <ctime>
 #include <thread>
 
 #include "api/documents.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/strings.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/hub/model_cache.h"
 #include "cli/port_check.h"
 #include "cli/serve_flags.h"
+#include "cli/serve_models.h"
 
 namespace quire::cli {
 namespace {
@@ -52,66 +52,17 @@ int wait_for_stop() {
   return signal;
 }
 
-std::vector<std::pair<std::string, std::string>> cache_config(const llm::Llm& llm, const llm::Options& options) {
-  const engine::EngineOptions& engine = llm.engine().options();
-  const auto yes_no = [](bool b) { return std::string(b ? "True" : "False"); };
-  return {{"block_size", std::to_string(engine.block_size)},
-          {"num_gpu_blocks", std::to_string(engine.num_blocks)},
-          {"cache_dtype", options.kv_cache_dtype},
-          {"enable_prefix_caching", yes_no(engine.prefix_caching)},
-          {"num_gpu_blocks_override",
-           options.num_gpu_blocks_override ? std::to_string(*options.num_gpu_blocks_override) : std::string("None")},
-          {"kv_cache_size_tokens", std::to_string(llm.memory_plan().num_tokens())},
-          {"is_attention_free", "False"}};
-}
-
-// Servers with the same fingerprint give the same bits: it covers version, ISA level, model and types.
-std::string fingerprint(const std::string& mode, const llm::Llm& llm, const llm::Options& options) {
-  if (mode == "none") return "";
-  std::string device = llm.engine().backend().describe();  // "cpu (avx512, 2 threads)"
-  const size_t open = device.find('(');
-  std::string isa = open == std::string::npos ? device : device.substr(open + 1, device.find_first_of(",)") - open - 1);
-  std::replace(isa.begin(), isa.end(), ' ', '-');  // "NVIDIA H200"
-  uint64_t hash = 1469598103934665603ull;          // FNV-1a
-  const auto mix = [&](const std::string& text) {
-    for (const char c : text + '\n') hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  };
-  mix(QUIRE_VERSION);
-  mix(isa);
-  mix(llm.name());
-  mix(std::to_string(llm.engine().model().weights_bytes()));
-  mix(options.dtype);
-  mix(options.kv_cache_dtype);
-  char hex[9];
-  std::snprintf(hex, sizeof hex, "%08x", static_cast<unsigned>(hash ^ (hash >> 32)));
-  return mode == "hash" ? hex : "quire-" QUIRE_VERSION "-" + isa + "-" + hex;
-}
-
-void name_model(ServeFlags& flags, const llm::Llm& llm, const std::string& argument) {
-  api::ServiceOptions& service = flags.service;
-  service.model_root = llm.name();
-  service.served_names = flags.served_names;
-  if (service.served_names.empty())
-    service.served_names.push_back(argument.empty() ? std::string(kDefaultModel) : argument);
-  service.aliases = {llm.name(), flags.options.model.string(), argument};
-  service.version = QUIRE_VERSION;
-  service.created = static_cast<int64_t>(std::time(nullptr));
-  service.worker_stall_s = flags.health_stall_s;
-  // One step of a long prompt may take minutes on a small CPU without being stuck.
-  const bool cpu = llm.engine().backend().describe().starts_with("cpu");
-  service.engine_stall_s = flags.health_stall_s * (cpu ? 10 : 1);
-  service.fingerprint = fingerprint(flags.fingerprint_mode, llm, flags.options);
-}
-
-int run_server(http::Server& server, const ServeFlags& flags) {
+int run_server(http::Server& server, const ServeFlags& flags, const api::Host& host) {
   catch_stop_signals();
   server.run();
-  spdlog::info("Serving {} at {}", flags.service.served_names[0], server.url());
+  std::vector<std::string> names;
+  for (const api::HostedModel& model : host.models()) names.push_back(model.names[0]);
+  spdlog::info("Serving {} at {}", joined(names), server.url());
   if (flags.http.uds.empty()) {
     spdlog::info(
-        "Try: curl {}/v1/chat/completions -H 'Content-Type: application/json' -d '{{\"messages\": "
+        "Try: curl {}/v1/chat/completions -H 'Content-Type: application/json' -d '{{{}\"messages\": "
         "[{{\"role\": \"user\", \"content\": \"Hello!\"}}]}}'   (API at {}/docs, Ctrl-C stops)",
-        server.url(), server.url());
+        server.url(), names.size() > 1 ? "\"model\": \"" + names[0] + "\", " : "", server.url());
   }
   const int signal = wait_for_stop();
   spdlog::info("{}: finishing {} requests (at most {:g} s) and refusing new ones; send it again to exit at once",
@@ -130,46 +81,65 @@ int run_server(http::Server& server, const ServeFlags& flags) {
   return 0;
 }
 
-int serve(const CLI::App& app, ServeFlags& flags) {
-  mmap_large_blocks();
-  auto settled = settle_serve_flags(app, flags);
-  if (!settled.ok()) return report(settled.error());
-  if (!flags.uvicorn_log_level.empty()) init_logging(flags.uvicorn_log_level.c_str());
-  metrics::ServerMetricsOptions series;
-  if (!flags.custom_buckets.empty()) {
-    auto buckets = metrics::parse_histogram_buckets(flags.custom_buckets);
-    if (!buckets.ok()) return report(buckets.error());
-    series.custom_buckets = std::move(*buckets);
-  }
-  if (auto free = check_address(flags.http); !free.ok()) return report(free.error());
-  const std::string argument = flags.model;
-  flags.options.model = flags.model;
-  auto resolved = resolve_model_argument(flags.options);
-  if (!resolved.ok()) return report(resolved.error());
-  auto loaded = load_llm(flags.options);
-  if (!loaded.ok()) return report(loaded.error());
-  name_model(flags, **loaded, argument);
-  auto markup = api::choose_markup(**loaded, flags.tool_parser, flags.reasoning_parser);
-  if (!markup.ok()) return report(markup.error());
-  flags.service.markup = std::move(*markup);
-  spdlog::info("Parsers: {}", api::describe(flags.service.markup));
-
-  series.model_name = flags.service.served_names[0];
-  series.max_model_len = (*loaded)->max_model_len();
-  series.cache_config = cache_config(**loaded, flags.options);
-  metrics::ServerMetrics metrics(std::move(series));
-  flags.async.metrics = &metrics;
-  llm::AsyncLlm llm(std::move(*loaded), flags.async);
-  api::Service service(llm, metrics, flags.service);
+// Listens, and serves until a signal.
+int run_host(api::Host& host, metrics::ServerMetrics& metrics, ServeFlags& flags) {
   flags.http.on_access = [&metrics](const http::AccessRecord& record) {
     metrics.on_http(api::route_label(record.path), record.method, record.status, record.seconds, record.request_bytes,
                     record.response_bytes);
   };
   flags.http.needs_key = api::needs_key;
-  auto server = http::Server::listen(flags.http, service.handler());
+  auto server = http::Server::listen(flags.http, host.handler());
   if (!server.ok()) return report(server.error());
-  const int code = run_server(**server, flags);
-  spdlog::info("Stopped");
+  return run_server(**server, flags, host);
+}
+
+int serve_several(ServeFlags& flags, const metrics::HistogramBuckets& custom_buckets) {
+  auto models = SeveralModels::make(flags, custom_buckets);
+  if (!models.ok()) return report(models.error());
+  return run_host((*models)->host(), (*models)->metrics(), flags);
+}
+
+int serve_one(ServeFlags& flags, metrics::HistogramBuckets custom_buckets) {
+  auto [name, argument] = split_argument(flags.models.empty() ? "" : flags.models[0]);
+  if (!name.empty() && flags.served_names.empty()) flags.served_names = {name};
+  flags.options.model = argument;
+  if (flags.options.load_format != "dummy") {
+    auto path = resolve_or_pull(argument);
+    if (!path.ok()) return report(path.error());
+    flags.options.model = *path;
+  }
+  auto loaded = load_llm(flags.options);
+  if (!loaded.ok()) return report(loaded.error());
+  std::vector<std::string> names = flags.served_names;
+  if (names.empty()) names.push_back(argument.empty() ? std::string(kDefaultModel) : argument);
+  auto service = service_options(flags, **loaded, flags.options, std::move(names), argument);
+  if (!service.ok()) return report(service.error());
+  metrics::ServerMetricsOptions series;
+  series.model_name = service->served_names[0];
+  series.max_model_len = (*loaded)->max_model_len();
+  series.cache_config = cache_config(**loaded, flags.options);
+  series.custom_buckets = std::move(custom_buckets);
+  metrics::ServerMetrics metrics(std::move(series));
+  flags.async.metrics = &metrics;
+  api::Host host(std::make_unique<llm::AsyncLlm>(std::move(*loaded), flags.async), metrics, std::move(*service));
+  return run_host(host, metrics, flags);
+}
+
+int serve(const CLI::App& app, ServeFlags& flags) {
+  mmap_large_blocks();
+  auto settled = settle_serve_flags(app, flags);
+  if (!settled.ok()) return report(settled.error());
+  if (!flags.uvicorn_log_level.empty()) init_logging(flags.uvicorn_log_level.c_str());
+  metrics::HistogramBuckets custom_buckets;
+  if (!flags.custom_buckets.empty()) {
+    auto buckets = metrics::parse_histogram_buckets(flags.custom_buckets);
+    if (!buckets.ok()) return report(buckets.error());
+    custom_buckets = std::move(*buckets);
+  }
+  if (auto free = check_address(flags.http); !free.ok()) return report(free.error());
+  const int code =
+      has_several_models(flags) ? serve_several(flags, custom_buckets) : serve_one(flags, std::move(custom_buckets));
+  if (code == 0) spdlog::info("Stopped");
   return code;
 }
 
@@ -177,7 +147,7 @@ int serve(const CLI::App& app, ServeFlags& flags) {
 
 void add_serve(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<ServeFlags>();
-  CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP with OpenAI's API, like vLLM");
+  CLI::App* command = app.add_subcommand("serve", "Serve models over HTTP with OpenAI's API, like vLLM");
   add_serve_flags(*command, *flags);
   command->footer(
       "Flags have the names of vLLM's; a flag of vLLM's that does not apply here is an error with a reason.");

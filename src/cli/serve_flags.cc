@@ -19,7 +19,7 @@ struct RefusedFlag {
   const char* why;
 };
 
-constexpr const char* kOneProcess = "quire runs one model in one process; run several servers behind a gateway";
+constexpr const char* kOneProcess = "quire runs in one process on one device; run several servers behind a gateway";
 constexpr const char* kNotYet = "quire does not support that yet";
 constexpr const char* kNoOffload = "quire does not offload weights; choose a smaller model or a smaller weight type";
 constexpr const char* kNoCompiler = "kernels are compiled ahead of time, and decode steps are recorded automatically";
@@ -94,6 +94,30 @@ CLI::Option* add(CLI::App& app, const char* group, const char* name, T& value, c
 
 void add_on_off(CLI::App& app, const char* group, const char* name, bool& value, const char* doc) {
   add_switch(app, name, value, doc)->group(group);
+}
+
+void add_several_flags(CLI::App& app, ServeFlags& f) {
+  constexpr const char* kGroup = "Several models";
+  add(app, kGroup, "--models-dir", f.models_dir,
+      "Serve every model of this folder: .gguf files, and folders like the cache");
+  add(app, kGroup, "--max-loaded-models", f.max_loaded_models,
+      "Models that may be loaded at once; each gets this part of the memory")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1024}));
+  add(app, kGroup, "--model-keep-alive", f.model_keep_alive_s,
+      "Seconds after which an idle model is unloaded; -1: never")
+      ->capture_default_str()
+      ->check(CLI::Range(-1.0, 1e9));
+  add(app, kGroup, "--models-memory-bytes", f.models_memory,
+      "Memory for all loaded models together (default: what is free at the start)");
+  add(app, kGroup, "--model-queue-size", f.model_queue_size,
+      "Requests that may wait for one model to be loaded; more are rejected with 503")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  add(app, kGroup, "--model-queue-timeout", f.model_queue_timeout_s,
+      "Seconds that a request may wait for its model; then it is rejected with 503; 0: no limit")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 86400.0));
 }
 
 void add_listen_flags(CLI::App& app, ServeFlags& f) {
@@ -267,9 +291,12 @@ Status check_refused(const CLI::App& app) {
 
 void add_serve_flags(CLI::App& app, ServeFlags& flags) {
   flags.http.shutdown_timeout_s = 30;
-  app.add_option("MODEL,--model", flags.model, "A folder, a .gguf, a cached name, or omitted for the default model")
+  app.add_option("MODEL,--model", flags.models,
+                 "A folder, a .gguf, a cached name, a name on a hub (owner/name:QUANT), or omitted for the default "
+                 "model; several are loaded on demand, and NAME=MODEL names one")
       ->envname("QUIRE_MODEL");
   app.add_option("--config", "YAML file with flags, one `flag: value` per line; the command line has priority");
+  add_several_flags(app, flags);
   add_listen_flags(app, flags);
   add_access_flags(app, flags);
   add_limit_flags(app, flags);

@@ -15,7 +15,10 @@ namespace quire::cli {
 
 struct ServeFlags {
   llm::Options options;
-  std::string model;
+  std::vector<std::string> models;  // MODEL arguments
+  std::string models_dir, models_memory;
+  int64_t max_loaded_models = 3, model_queue_size = 512;
+  double model_keep_alive_s = 300, model_queue_timeout_s = 300;
   http::ServerOptions http;
   api::ServiceOptions service;
   llm::AsyncOptions async;

@@ -59,6 +59,7 @@ struct MemoryPlan {
   std::optional<int64_t> left_bytes;  // of the available memory, if that is known
 
   int64_t page_bytes() const { return layout.page_bytes(); }
+  int64_t total_bytes() const { return weights_bytes + kv_bytes + scratch_bytes; }
   // The most pages, over all groups, that a request of this length holds at once.
   int64_t pages_for(int64_t num_tokens) const { return max_pages(layout.groups, num_tokens, policy); }
   int64_t num_tokens() const;           // that fit into the pages; with several groups: in requests of max_model_len

@@ -310,7 +310,9 @@ void AsyncLlm::run_outputs() {
     trim_memory(Clock::now(), batches.empty());
     output_busy_since_ = 0;
     batches.clear();
-    if (const std::optional<std::string> line = stat_logger_.line(Clock::now())) spdlog::info("{}", *line);
+    if (const std::optional<std::string> line = stat_logger_.line(Clock::now())) {
+      spdlog::info("{}{}{}", options_.name, options_.name.empty() ? "" : ": ", *line);
+    }
   }
 }
 

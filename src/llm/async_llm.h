@@ -27,6 +27,7 @@ struct AsyncOptions {
   int64_t max_request_bytes = int64_t{128} << 20;  // memory for all requests under way; more are refused
   metrics::ServerMetrics* metrics = nullptr;       // counts steps and requests; must outlive the AsyncLlm
   double log_stats_every_s = 10;                   // interval of the line of statistics; 0: none
+  std::string name = {};                           // in front of that line, if there are several models
 };
 
 // Receives the deltas of a request, in order, on the output thread; it must not block. The last delta of each of the n

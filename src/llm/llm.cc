@@ -31,7 +31,8 @@ std::string piece_of(const text::Tokenizer& tokenizer, std::optional<int32_t> id
 
 }  // namespace
 
-Result<std::unique_ptr<Llm>> Llm::load(const Options& options, ProgressFn progress) {
+Result<std::unique_ptr<Llm>> Llm::load(const Options& options, ProgressFn progress,
+                                       const std::atomic<bool>* cancelled) {
   if (!options.profile.empty()) QUIRE_TRY(trace::start(options.profile));
   QUIRE_ASSIGN(std::unique_ptr<Backend> backend, make_backend(options));
   QUIRE_ASSIGN(model::ModelFiles files, open_files(options));
@@ -66,7 +67,7 @@ Result<std::unique_ptr<Llm>> Llm::load(const Options& options, ProgressFn progre
 
   spdlog::info("{}: {} ({}, {} layers), on {}", llm->name_, files.config.architecture, files.source->describe(),
                files.config.layers, backend->describe());
-  QUIRE_ASSIGN(LoadedEngine loaded, load_engine(options, files, std::move(backend), std::move(progress)));
+  QUIRE_ASSIGN(LoadedEngine loaded, load_engine(options, files, std::move(backend), std::move(progress), cancelled));
   llm->engine_ = std::move(loaded.engine);
   if (llm->tokenizer_ != nullptr) {
     llm->grammars_ = std::make_unique<Grammars>(llm->tokenizer_, files.config.vocab_size);

@@ -2,6 +2,7 @@
 // Llm: the offline C++ API. Takes text, chat messages or token ids; streams text, tokens and logprobs step by step.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -74,7 +75,9 @@ struct GenerateResult {
 class Llm {
  public:
   using ProgressFn = std::function<void(int64_t done, int64_t total)>;
-  static Result<std::unique_ptr<Llm>> load(const Options& options, ProgressFn progress = {});
+  // Once `cancelled` is true, the load ends with an Error.
+  static Result<std::unique_ptr<Llm>> load(const Options& options, ProgressFn progress = {},
+                                           const std::atomic<bool>* cancelled = nullptr);
 
   // The model's sampling defaults, to be copied, changed and put into a request.
   const sampling::SamplingParams& default_params() const { return generation_.defaults; }

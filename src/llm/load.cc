@@ -219,6 +219,29 @@ void measure_memory(const Options& options, const Backend& backend, kv::MemoryIn
   } else if (const auto host = kv::available_memory(); host.ok()) {
     memory.available_bytes = host->available;
   }
+  if (options.memory_bytes > 0) {
+    const int64_t known = memory.available_bytes > 0 ? memory.available_bytes : options.memory_bytes;
+    memory.available_bytes = std::min(known, options.memory_bytes);
+  }
+}
+
+Result<int64_t> least_memory(const Options& options) {
+  QUIRE_ASSIGN(const std::unique_ptr<Backend> backend, make_backend(options));
+  QUIRE_ASSIGN(const model::ModelFiles files, open_files(options));
+  QUIRE_ASSIGN(const ResolvedOptions resolved, resolve_options(options, files, *backend));
+  const kv::MemoryInputs& memory = resolved.memory;
+  const auto page = static_cast<double>(memory.layout.page_bytes());
+  const double weights = weights_bytes(options, files) * 9 / 8;
+  if (memory.num_gpu_blocks_override || memory.kv_cache_memory_bytes) {  // the pages that were asked for
+    const double kv = memory.num_gpu_blocks_override ? static_cast<double>(*memory.num_gpu_blocks_override) * page
+                                                     : static_cast<double>(*memory.kv_cache_memory_bytes);
+    return static_cast<int64_t>(std::min(weights + kv, 9e18));
+  }
+  const int64_t length = memory.max_model_len_auto ? 1 : memory.max_model_len;           // auto: what fits
+  const int64_t pages = kv::max_pages(memory.layout.groups, length, memory.policy) + 1;  // and the null page
+  const double kv = static_cast<double>(pages) * page;
+  const double least = backend->memory_bytes() > 0 ? weights + kv : std::max(weights + kv, 2 * kv);  // see plan_memory
+  return static_cast<int64_t>(std::min(least, 9e18));
 }
 
 Result<ResolvedOptions> resolve_options(const Options& options, const model::ModelFiles& files,
@@ -277,9 +300,11 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
 }
 
 Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles& files,
-                                 std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress) {
+                                 std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress,
+                                 const std::atomic<bool>* cancelled) {
   QUIRE_ASSIGN(ResolvedOptions resolved, resolve_options(options, files, *backend));
   resolved.load.progress = std::move(progress);
+  resolved.load.cancelled = cancelled;
   // Before the weights are loaded, so that a plan without room for them fails early.
   measure_memory(options, *backend, resolved.memory);
   if (resolved.memory.available_bytes > 0) {

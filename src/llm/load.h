@@ -22,16 +22,22 @@ Result<model::ModelFiles> open_files(const Options& options);
 // The backend that --device names; an Error if there is no such device. auto is the first of cuda and metal that is
 // there, else cpu; it is never the emulator.
 Result<std::unique_ptr<Backend>> make_backend(const Options& options);
-// Sets the memory available for weights, pages and scratch: the GPU's, or the host's.
+// Sets the memory available for weights, pages and scratch: the GPU's, or the host's, within options.memory_bytes.
 // REQUIRES: nothing is loaded yet.
 void measure_memory(const Options& options, const Backend& backend, kv::MemoryInputs& memory);
+
+// The bytes with which the model can answer one request of the full length, by its files alone: weights, its pages, and
+// an eighth of the weights for scratch.
+Result<int64_t> least_memory(const Options& options);
 
 struct LoadedEngine {
   std::unique_ptr<engine::Engine> engine;
   kv::MemoryPlan plan;
 };
+// Once `cancelled` is true, the load ends with an Error.
 Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles& files,
-                                 std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress);
+                                 std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress,
+                                 const std::atomic<bool>* cancelled = nullptr);
 
 // A length such as 8192, 8k (8000) or 8K (8192), as vLLM reads it.
 Result<int64_t> parse_length(const std::string& text, const char* flag);

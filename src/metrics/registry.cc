@@ -260,43 +260,58 @@ template class Family<Histogram>;
 template class Family<Summary>;
 
 template <typename T>
-Family<T>& Registry::add(std::unique_ptr<Family<T>> family) {
-  Family<T>& added = *family;
-  families_.push_back(std::move(family));
-  return added;
+Family<T>& Registry::find_or_add(const std::string& name, const std::function<std::unique_ptr<Family<T>>()>& make) {
+  FamilyBase*& found = by_name_[name];
+  if (found == nullptr) {
+    families_.push_back(make());
+    found = families_.back().get();
+  }
+  auto* family = dynamic_cast<Family<T>*>(found);
+  QUIRE_CHECK(family != nullptr, name.c_str());
+  return *family;
 }
 
 Family<Counter>& Registry::counter(std::string_view name, std::string help, std::vector<std::string> labels) {
   const std::string base(name);
-  return add(std::make_unique<Family<Counter>>(base + "_total", base + "_created", std::move(help), std::move(labels),
-                                               created_series_, [] { return std::make_unique<Counter>(); }));
+  return find_or_add<Counter>(base, [&] {
+    return std::make_unique<Family<Counter>>(base + "_total", base + "_created", std::move(help), std::move(labels),
+                                             created_series_, [] { return std::make_unique<Counter>(); });
+  });
 }
 
 Family<Counter>& Registry::plain_counter(std::string_view name, std::string help) {
   const std::string base(name);
-  return add(std::make_unique<Family<Counter>>(base + "_total", base + "_created", std::move(help),
-                                               std::vector<std::string>(), false,
-                                               [] { return std::make_unique<Counter>(); }));
+  return find_or_add<Counter>(base, [&] {
+    return std::make_unique<Family<Counter>>(base + "_total", base + "_created", std::move(help),
+                                             std::vector<std::string>(), false,
+                                             [] { return std::make_unique<Counter>(); });
+  });
 }
 
 Family<Gauge>& Registry::gauge(std::string_view name, std::string help, std::vector<std::string> labels) {
   const std::string base(name);
-  return add(std::make_unique<Family<Gauge>>(base, base + "_created", std::move(help), std::move(labels), false,
-                                             [] { return std::make_unique<Gauge>(); }));
+  return find_or_add<Gauge>(base, [&] {
+    return std::make_unique<Family<Gauge>>(base, base + "_created", std::move(help), std::move(labels), false,
+                                           [] { return std::make_unique<Gauge>(); });
+  });
 }
 
 Family<Histogram>& Registry::histogram(std::string_view name, std::string help, std::vector<double> bounds,
                                        std::vector<std::string> labels) {
   const std::string base(name);
-  return add(std::make_unique<Family<Histogram>>(
-      base, base + "_created", std::move(help), std::move(labels), created_series_,
-      [bounds = std::move(bounds)] { return std::make_unique<Histogram>(bounds); }));
+  return find_or_add<Histogram>(base, [&] {
+    return std::make_unique<Family<Histogram>>(
+        base, base + "_created", std::move(help), std::move(labels), created_series_,
+        [bounds = std::move(bounds)] { return std::make_unique<Histogram>(bounds); });
+  });
 }
 
 Family<Summary>& Registry::summary(std::string_view name, std::string help, std::vector<std::string> labels) {
   const std::string base(name);
-  return add(std::make_unique<Family<Summary>>(base, base + "_created", std::move(help), std::move(labels),
-                                               created_series_, [] { return std::make_unique<Summary>(); }));
+  return find_or_add<Summary>(base, [&] {
+    return std::make_unique<Family<Summary>>(base, base + "_created", std::move(help), std::move(labels),
+                                             created_series_, [] { return std::make_unique<Summary>(); });
+  });
 }
 
 void Registry::expose(std::string& out) const {

@@ -115,9 +115,10 @@ class Family : public FamilyBase {
   std::string created_lines_;
 };
 
-// All families, in the order in which they were added. One thread adds families at start; any thread may use expose()
-// and the series. The text is byte for byte what prometheus_client's generate_latest writes: labels sorted by name, a
-// counter "x" as x_total, and (unless created_series is false) the gauges x_created.
+// All families, in the order in which they were added; a family that exists is returned and not added again. One thread
+// adds families at start; any thread may use expose() and the series. The text is byte for byte what
+// prometheus_client's generate_latest writes: labels sorted by name, a counter "x" as x_total, and (unless
+// created_series is false) the gauges x_created.
 class Registry {
  public:
   explicit Registry(bool created_series = true) : created_series_(created_series) {}
@@ -134,10 +135,12 @@ class Registry {
   void expose(std::string& out) const;
 
  private:
+  // The family of that name, made by `make` if there is none. REQUIRES: one that exists is of the same kind.
   template <typename T>
-  Family<T>& add(std::unique_ptr<Family<T>> family);
+  Family<T>& find_or_add(const std::string& name, const std::function<std::unique_ptr<Family<T>>()>& make);
 
   const bool created_series_;
+  std::unordered_map<std::string, FamilyBase*> by_name_;
   std::vector<std::unique_ptr<FamilyBase>> families_;
 };
 

@@ -141,7 +141,7 @@ Result<HistogramBuckets> parse_histogram_buckets(std::string_view text) {
 
 // The series, created in the order in which they are exposed.
 struct ServerMetrics::Series {
-  explicit Series(ServerMetricsOptions options);
+  Series(ServerMetricsOptions options, std::shared_ptr<Registry> shared);
 
   Gauge& gauge(std::string_view name, std::string help) {
     return registry.gauge(name, std::move(help), own).with(self);
@@ -171,11 +171,13 @@ struct ServerMetrics::Series {
     labels.emplace_back(name);
     return labels;
   }
-  void expose_cache_config();
+  // The labels of cache_config_info: their names and values.
+  std::pair<std::vector<std::string>, std::vector<std::string>> cache_labels(const CacheConfig& given) const;
   void refresh_process_stats();
 
   const ServerMetricsOptions options;
-  Registry registry;
+  const std::shared_ptr<Registry> shared;  // with the other models of the server
+  Registry& registry = *shared;
   const std::vector<std::string> own = {"model_name", "engine"};
   const std::vector<std::string> self = {options.model_name, kEngine};
 
@@ -295,24 +297,44 @@ struct ServerMetrics::Series {
       kHttpBounds, {"handler", "method"});
   std::mutex http_mutex;
   std::set<std::string, std::less<>> http_handlers;
+
+  Family<Gauge>* cache_config = nullptr;
+  // These are null unless this is one of several models.
+  Gauge* model_loaded = nullptr;
+  Gauge* model_waiting = nullptr;
+  Counter* model_loads = nullptr;
+  Counter* model_failures = nullptr;
+  Gauge* loaded_cache = nullptr;  // its series for the cache that is there
 };
 
-ServerMetrics::Series::Series(ServerMetricsOptions given)
-    : options(std::move(given)), registry(options.created_series && created_series_wanted()) {
+ServerMetrics::Series::Series(ServerMetricsOptions given, std::shared_ptr<Registry> with_others)
+    : options(std::move(given)), shared(std::move(with_others)) {
   sleep_state[0]->set(1);
   auto& rejections = registry.counter("vllm:admission_rejections", "Requests refused because the queue was full.",
                                       {"model_name", "reason"});
   for (size_t i = 0; i < rejected.size(); ++i) rejected[i] = &rejections.with({options.model_name, kRejections[i]});
-  expose_cache_config();
+  const auto [labels, values] = cache_labels(options.cache_config);
+  cache_config = &registry.gauge("vllm:cache_config_info", "How the KV cache is set up; always 1.", labels);
+  if (!options.of_several) {
+    cache_config->with(values).set(1);
+    return;
+  }
+  const std::vector<std::string> label = {"model_name"}, name = {options.model_name};
+  model_loaded = &registry.gauge("quire:model_loaded", "1 while the model is loaded.", label).with(name);
+  model_waiting =
+      &registry.gauge("quire:model_waiting", "Requests that wait for the model to be loaded.", label).with(name);
+  model_loads = &registry.counter("quire:model_loads", "How often the model was loaded.", label).with(name);
+  model_failures = &registry.counter("quire:model_load_failures", "Loads of the model that failed.", label).with(name);
 }
 
-void ServerMetrics::Series::expose_cache_config() {
+std::pair<std::vector<std::string>, std::vector<std::string>> ServerMetrics::Series::cache_labels(
+    const CacheConfig& given) const {
   std::vector<std::string> names, values;
   for (const char* label : kCacheConfigLabels) {
     names.emplace_back(label);
     values.emplace_back("None");
   }
-  for (const auto& [name, value] : options.cache_config) {
+  for (const auto& [name, value] : given) {
     const auto place = std::find(names.begin(), names.end(), name);
     if (place == names.end()) {
       names.push_back(name);
@@ -323,7 +345,11 @@ void ServerMetrics::Series::expose_cache_config() {
   }
   names.emplace_back("engine");
   values.emplace_back(kEngine);
-  registry.gauge("vllm:cache_config_info", "How the KV cache is set up; always 1.", names).with(values).set(1);
+  if (options.of_several) {
+    names.emplace_back("model_name");
+    values.push_back(options.model_name);
+  }
+  return {std::move(names), std::move(values)};
 }
 
 void ServerMetrics::Series::refresh_process_stats() {
@@ -341,9 +367,32 @@ void ServerMetrics::Series::refresh_process_stats() {
   if (stats.max_fds) max_fds.with().set(*stats.max_fds);
 }
 
-ServerMetrics::ServerMetrics(ServerMetricsOptions options) : series_(std::make_unique<Series>(std::move(options))) {}
+ServerMetrics::ServerMetrics(ServerMetricsOptions options) {
+  auto registry = std::make_shared<Registry>(options.created_series && created_series_wanted());
+  series_ = std::make_unique<Series>(std::move(options), std::move(registry));
+}
+
+ServerMetrics::ServerMetrics(ServerMetricsOptions options, const ServerMetrics& first)
+    : series_(std::make_unique<Series>(std::move(options), first.series_->shared)) {}
 
 ServerMetrics::~ServerMetrics() = default;
+
+void ServerMetrics::on_loaded(const CacheConfig& cache_config) {
+  series_->loaded_cache = &series_->cache_config->with(series_->cache_labels(cache_config).second);
+  series_->loaded_cache->set(1);
+}
+
+void ServerMetrics::on_unloaded() {
+  on_queue(0, 0, 0, 0);
+  if (series_->loaded_cache != nullptr) series_->loaded_cache->set(0);
+}
+
+void ServerMetrics::set_model(bool loaded, int64_t waiting, int64_t loads, int64_t failures) {
+  series_->model_loaded->set(loaded ? 1 : 0);
+  series_->model_waiting->set(static_cast<double>(waiting));
+  series_->model_loads->set_total(static_cast<double>(loads));
+  series_->model_failures->set_total(static_cast<double>(failures));
+}
 
 void ServerMetrics::on_queue(int64_t running, int64_t waiting, int64_t waiting_deferred, double kv_usage) {
   Series& s = *series_;

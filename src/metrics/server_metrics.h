@@ -30,6 +30,9 @@ struct ServerMetricsOptions {
   int64_t max_model_len = 0;  // the largest bound of the token histograms
   // Labels of vllm:cache_config_info ("block_size", "16"). Labels that vLLM has and that are not given become "None".
   std::vector<std::pair<std::string, std::string>> cache_config;
+  // One of several models of a server: cache_config_info has the label model_name and exists while the model is loaded,
+  // and there are the quire:model_* series.
+  bool of_several = false;
   HistogramBuckets custom_buckets;
   bool created_series = true;  // false: no x_created gauges (a fifth of the lines)
 };
@@ -71,7 +74,17 @@ struct FinishedRequest {
 class ServerMetrics {
  public:
   explicit ServerMetrics(ServerMetricsOptions options);
+  // The series of another model of the same server; expose() of either writes both.
+  // REQUIRES: the bounds of histograms are the same.
+  ServerMetrics(ServerMetricsOptions options, const ServerMetrics& first);
   ~ServerMetrics();
+
+  // The model was loaded, with these labels for cache_config_info, or unloaded. Only for one of several.
+  using CacheConfig = std::vector<std::pair<std::string, std::string>>;
+  void on_loaded(const CacheConfig& cache_config);
+  void on_unloaded();
+  // The state of the model before a scrape; the counts are since the start. Only for one of several.
+  void set_model(bool loaded, int64_t waiting, int64_t loads, int64_t failures);
 
   void on_step(const StepStats& step);
   // Only the gauges, for changes of the queue outside a step: a request was added or aborted, or the engine is idle.

@@ -2,6 +2,7 @@
 // Model: the engine's interface to a model of any family: a forward pass over a StepBatch, then logits of some rows.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -51,6 +52,7 @@ struct LoadOptions {
   bool dummy = false;          // --load-format dummy: random weights in the shapes of the config
   uint64_t seed = 0;
   std::function<void(int64_t done, int64_t total)> progress;  // bytes; may be empty
+  const std::atomic<bool>* cancelled = nullptr;               // once it is true, the load ends with an Error
 };
 
 // An opened model: its config, without its weights. Enough for `quire inspect` and the memory plan.

@@ -23,10 +23,10 @@ BIN_DIR = pathlib.Path(os.environ.get("QUIRE_BIN_DIR", ROOT / "build"))
 class Server:
     """`quire serve` as a process of its own, on a free port; its log is kept."""
 
-    def __init__(self, folder: pathlib.Path, model: str, *flags):
+    def __init__(self, folder: pathlib.Path, model: str, *flags, env: dict[str, str] | None = None):
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith(("QUIRE_", "HF_", "VLLM_"))}
-        environment |= {"QUIRE_HOME": str(folder / "home"), "QUIRE_THREADS": "1"}
+        environment |= {"QUIRE_HOME": str(folder / "home"), "QUIRE_THREADS": "1"} | (env or {})
         self.process = subprocess.Popen([str(BIN_DIR / "quire"), "serve", model, "--port", "0", *map(str, flags)],
                                         cwd=folder, env=environment, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -97,8 +97,8 @@ def start(folder):
     """start("tiny", "--flag", ...): a server that is stopped at the end, unless the test has stopped it."""
     servers = []
 
-    def make(*arguments):
-        servers.append(Server(folder, *arguments))
+    def make(*arguments, **options):
+        servers.append(Server(folder, *arguments, **options))
         return servers[-1]
 
     yield make

@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "api/service.h"
+#include "api/host.h"
 
 namespace quire {
 namespace {
@@ -45,17 +45,18 @@ TEST(Health, FailsWhileTheEngineMakesNoProgress) {
   llm::AsyncOptions async;
   async.metrics = &metrics;
   async.log_stats_every_s = 0;
-  llm::AsyncLlm llm(std::move(*loaded), async);
+  auto owned = std::make_unique<llm::AsyncLlm>(std::move(*loaded), async);
+  llm::AsyncLlm& llm = *owned;
   api::ServiceOptions service_options;
   service_options.served_names = {"tiny"};
   service_options.engine_stall_s = 0.2;
-  api::Service service(llm, metrics, service_options);
+  api::Host host(std::move(owned), metrics, service_options);
   const auto health = [&] {
     const auto reply = std::make_shared<Kept>();
     api::HttpRequest request;
     request.method = "GET";
     request.path = "/health";
-    service.handle(std::move(request), reply);
+    host.handle(std::move(request), reply);
     return *reply;
   };
   const auto eventually = [&](int status) {

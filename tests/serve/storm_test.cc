@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "api/json_writer.h"
-#include "api/service.h"
+#include "api/host.h"
 #include "http/server.h"
 
 namespace quire {
@@ -214,17 +214,18 @@ TEST(Server, AnswersInAStormAreThoseGivenAlone) {
   metrics::ServerMetrics metrics(series);
   llm::AsyncOptions async;
   async.metrics = &metrics;
-  llm::AsyncLlm llm(std::move(*loaded), async);
+  auto owned = std::make_unique<llm::AsyncLlm>(std::move(*loaded), async);
+  llm::AsyncLlm& llm = *owned;
   api::ServiceOptions options;
   options.served_names = {"tiny"};
   options.version = "0";
-  api::Service service(llm, metrics, options);
+  api::Host host(std::move(owned), metrics, options);
   http::ServerOptions listen;
   listen.port = 0;
   listen.access_log = false;
   listen.header_timeout_s = 5;
   listen.body_timeout_s = 5;
-  auto server = http::Server::listen(listen, service.handler());
+  auto server = http::Server::listen(listen, host.handler());
   ASSERT_TRUE(server.ok()) << server.error().message;
   (*server)->run();
   const int files_before = open_files();
@@ -241,11 +242,11 @@ TEST(Server, AnswersInAStormAreThoseGivenAlone) {
   const auto quiet = [&] {
     const engine::EngineStats stats = llm.stats();
     return stats.running == 0 && stats.waiting == 0 && stats.kv_usage == 0 && (*server)->num_connections() == 0 &&
-           service.load() == 0 && open_files() == files_before;
+           host.shared().load == 0 && open_files() == files_before;
   };
   for (int i = 0; i < 6000 && !quiet(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_TRUE(quiet()) << "running " << llm.stats().running << ", pages in use " << llm.stats().kv_usage
-                       << ", connections " << (*server)->num_connections() << ", load " << service.load() << ", files "
+                       << ", connections " << (*server)->num_connections() << ", load " << host.shared().load << ", files "
                        << open_files() << " after " << files_before;
   EXPECT_GT(llm.stats().preemptions, 0) << "the pool was not small enough to test anything";
 

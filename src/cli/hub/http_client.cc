@@ -70,6 +70,11 @@ class HeaderList {
   curl_slist* list_ = nullptr;
 };
 
+// Called by curl at least once a second; a result other than 0 ends the transfer.
+int is_cancelled(void* flag, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+  return *static_cast<const std::atomic<bool>*>(flag) ? 1 : 0;
+}
+
 }  // namespace
 
 // The state that the callbacks of one get() share.
@@ -84,7 +89,8 @@ const std::string* HttpReply::header(const std::string& lower_name) const {
   return found == headers.end() ? nullptr : &found->second;
 }
 
-HttpClient::HttpClient(int stall_seconds) : curl_(nullptr), stall_seconds_(stall_seconds) {
+HttpClient::HttpClient(int stall_seconds, const std::atomic<bool>* cancelled)
+    : curl_(nullptr), stall_seconds_(stall_seconds), cancelled_(cancelled) {
   init_curl_once();
   curl_ = curl_easy_init();
   QUIRE_CHECK(curl_ != nullptr, "libcurl returned no handle");
@@ -149,12 +155,18 @@ Status HttpClient::perform(Exchange& exchange, const HttpRequest& request, const
   curl_easy_setopt(curl, CURLOPT_HEADERDATA, &exchange);
   curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, &HttpClient::on_body);
   curl_easy_setopt(curl, CURLOPT_WRITEDATA, &exchange);
+  if (cancelled_ != nullptr) {
+    curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, &is_cancelled);
+    curl_easy_setopt(curl, CURLOPT_XFERINFODATA, cancelled_);
+    curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+  }
   // The curl program reads these variables, but the library does not.
   if (const auto bundle = env("CURL_CA_BUNDLE")) curl_easy_setopt(curl, CURLOPT_CAINFO, bundle->c_str());
   const CURLcode code = curl_easy_perform(curl);
   curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, nullptr);
   if (exchange.stopped) return *exchange.stopped;
   if (code == CURLE_OK) return {};
+  if (code == CURLE_ABORTED_BY_CALLBACK) return Error{ErrorCode::kCancelled, "the download was cancelled"};
   const std::string reason = why[0] != '\0' ? why : curl_easy_strerror(code);
   return unavailable("no response from " + url_origin(url) + ": " + reason);
 }

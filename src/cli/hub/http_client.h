@@ -2,6 +2,7 @@
 // HTTP and HTTPS GET with libcurl; redirects never send the token to another host.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -34,8 +35,8 @@ class HttpClient {
   // and get() returns it.
   using BodySink = std::function<Status(const HttpReply&, std::string_view)>;
 
-  // A transfer without data for `stall_seconds` is aborted.
-  explicit HttpClient(int stall_seconds);
+  // A transfer without data for `stall_seconds` is aborted. Once `cancelled` is true, one ends with kCancelled.
+  explicit HttpClient(int stall_seconds, const std::atomic<bool>* cancelled = nullptr);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
@@ -51,6 +52,7 @@ class HttpClient {
 
   void* curl_;  // CURL*, owned
   int stall_seconds_;
+  const std::atomic<bool>* cancelled_;
 };
 
 // "scheme://host:port" of a URL in lower case with an explicit port; "" if it is not an http(s) URL.

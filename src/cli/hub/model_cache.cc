@@ -119,6 +119,12 @@ std::vector<std::string> variants_of(const CachedModel& model) {
   return words;
 }
 
+// Whether the model is the folder, and not a .gguf file in it.
+bool is_whole_folder(const CachedModel& model) {
+  return model.has_config && (model.gguf_files.empty() || is_regular(model.folder / "model.safetensors") ||
+                              is_regular(model.folder / "model.safetensors.index.json"));
+}
+
 // The path to load from a model's folder. `called` is the name that the user gave.
 Result<fs::path> choose(const CachedModel& model, std::string_view variant, const std::string& called) {
   if (!variant.empty()) {
@@ -135,9 +141,7 @@ Result<fs::path> choose(const CachedModel& model, std::string_view variant, cons
     return not_found(called + " has " + has + " in the cache, not '" + std::string(variant) +
                      "'; get it with: quire pull " + model.name + " --quant " + std::string(variant));
   }
-  const bool whole_folder =
-      model.has_config && (model.gguf_files.empty() || is_regular(model.folder / "model.safetensors") ||
-                           is_regular(model.folder / "model.safetensors.index.json"));
+  const bool whole_folder = is_whole_folder(model);
   if (whole_folder && model.complete) return model.folder;
   if (!whole_folder && model.gguf_files.size() == 1) return model.folder / model.gguf_files[0];
   if (!whole_folder && model.gguf_files.size() > 1) {
@@ -175,11 +179,9 @@ std::string cached_names(const std::vector<CachedModel>& cached) {
   return "cached models: " + joined(names);
 }
 
-// Looks a name up in the cache: the full "owner/name" first, else only the last part.
-Result<fs::path> resolve_cached(std::string_view argument, const std::vector<CachedModel>& cached) {
-  const size_t colon = argument.find(':');
-  const std::string name(argument.substr(0, colon));
-  const std::string_view variant = colon == std::string_view::npos ? "" : argument.substr(colon + 1);
+// Looks a name (without ":QUANT") up in the cache: the full "owner/name" first, else only the last part.
+Result<const CachedModel*> find_cached(const std::string& name, std::string_view argument,
+                                       const std::vector<CachedModel>& cached) {
   std::vector<const CachedModel*> full;
   std::vector<const CachedModel*> last_part;
   for (const auto& model : cached) {
@@ -188,9 +190,9 @@ Result<fs::path> resolve_cached(std::string_view argument, const std::vector<Cac
     if (equal_ignoring_case(last, name)) last_part.push_back(&model);
   }
   const auto& found = full.empty() ? last_part : full;
-  if (found.size() == 1) return choose(*found[0], variant, found[0]->name);
+  if (found.size() == 1) return found[0];
   for (const auto* model : found) {
-    if (model->name == name) return choose(*model, variant, model->name);
+    if (model->name == name) return model;
   }
   if (found.size() > 1) {
     std::vector<std::string> names;
@@ -201,6 +203,37 @@ Result<fs::path> resolve_cached(std::string_view argument, const std::vector<Cac
   const std::string meant = suggestion(name, cached);
   if (!meant.empty()) return not_found(what + meant + " (" + cached_names(cached) + ")");
   return not_found(what + "; " + cached_names(cached) + "; get it with: quire pull " + name);
+}
+
+Result<fs::path> resolve_cached(std::string_view argument, const std::vector<CachedModel>& cached) {
+  const size_t colon = argument.find(':');
+  const std::string_view variant = colon == std::string_view::npos ? "" : argument.substr(colon + 1);
+  QUIRE_ASSIGN(const CachedModel* found, find_cached(std::string(argument.substr(0, colon)), argument, cached));
+  return choose(*found, variant, found->name);
+}
+
+// The files of a GGUF model, which may be split, by its first part.
+std::vector<fs::path> parts_of(const fs::path& first) {
+  const GgufPart wanted = gguf_part(first.filename().string());
+  std::vector<fs::path> out;
+  for (const fs::path& entry : sorted_entries(first.parent_path())) {
+    const GgufPart part = gguf_part(entry.filename().string());
+    if (is_finished_file(entry) && ends_with_ignoring_case(entry.filename().string(), ".gguf") &&
+        part.stem == wanted.stem && part.parts == wanted.parts) {
+      out.push_back(entry);
+    }
+  }
+  return out;
+}
+
+uint64_t gguf_bytes(const fs::path& first) {
+  uint64_t bytes = 0;
+  for (const fs::path& part : parts_of(first)) {
+    std::error_code failed;
+    const uint64_t size = fs::file_size(part, failed);
+    if (!failed) bytes += size;
+  }
+  return bytes;
 }
 
 // An argument that exists on disk; nothing if it is not a model, since it may still be a cached name.
@@ -244,6 +277,75 @@ std::vector<CachedModel> list_cached_models(const fs::path& models) {
   }
   for (auto& model : found) model.bytes = folder_bytes(model.folder);
   return found;
+}
+
+std::vector<LoadableModel> list_loadable_models(const fs::path& models) {
+  std::vector<LoadableModel> out;
+  for (const CachedModel& model : list_cached_models(models)) {
+    if (is_whole_folder(model)) {
+      if (model.complete) out.push_back({model.name, model.folder, model.bytes});
+      continue;
+    }
+    const std::vector<std::string> variants = variants_of(model);
+    for (size_t i = 0; i < model.gguf_files.size(); ++i) {
+      const std::string name = variants.size() > 1 ? model.name + ":" + variants[i] : model.name;
+      const fs::path path = model.folder / model.gguf_files[i];
+      out.push_back({name, path, gguf_bytes(path)});
+    }
+  }
+  for (const std::string& file : gguf_files_of(sorted_entries(models))) {
+    out.push_back({gguf_part(file).stem, models / file, gguf_bytes(models / file)});
+  }
+  std::sort(out.begin(), out.end(), [](const LoadableModel& a, const LoadableModel& b) { return a.name < b.name; });
+  return out;
+}
+
+Result<CacheEntry> find_in_cache(std::string_view argument, const fs::path& models) {
+  const auto cached = list_cached_models(models);
+  const size_t colon = argument.find(':');
+  const std::string name(argument.substr(0, colon));
+  auto found = find_cached(name, argument, cached);
+  if (!found.ok()) {
+    if (found.error().code != ErrorCode::kNotFound) return found.error();
+    const bool path = name.find('\0') == std::string::npos && (is_folder(name) || is_regular(name));
+    const std::string hint = path ? "; quire rm does not delete other files" : suggestion(name, cached);
+    return not_found("'" + std::string(argument) + "' is not a model of the cache in " + models.string() + hint + " (" +
+                     cached_names(cached) + ")");
+  }
+  const CachedModel& model = **found;
+  if (colon == std::string_view::npos) return CacheEntry{model.name, model.folder, model.bytes};
+  QUIRE_ASSIGN(const fs::path file, choose(model, argument.substr(colon + 1), model.name));
+  const bool only = model.gguf_files.size() == 1 && !is_whole_folder(model);
+  if (only) return CacheEntry{model.name, model.folder, model.bytes};
+  return CacheEntry{model.name + ":" + std::string(argument.substr(colon + 1)), file, gguf_bytes(file)};
+}
+
+Status remove_from_cache(const CacheEntry& entry, const fs::path& models) {
+  std::error_code failed;
+  const fs::path home = fs::canonical(models, failed), inside = fs::canonical(entry.path.parent_path(), failed);
+  if (failed || std::mismatch(home.begin(), home.end(), inside.begin(), inside.end()).first != home.end()) {
+    return invalid_argument("'" + entry.path.string() + "' leads out of the cache in " + models.string() +
+                            "; delete it yourself");
+  }
+  const auto gone = [&](const fs::path& path) -> Status {
+    fs::remove_all(path, failed);  // of a link, only the link
+    if (!failed) return {};
+    return unavailable("cannot delete '" + path.string() + "': " + failed.message());
+  };
+  if (is_regular(entry.path)) {
+    const fs::path folder = entry.path.parent_path();
+    PullRecord record = PullRecord::load(folder);
+    const std::vector<fs::path> parts = parts_of(entry.path);
+    bool recorded = false;
+    for (const fs::path& part : parts) recorded = record.files.erase(part.filename().string()) > 0 || recorded;
+    if (recorded) QUIRE_TRY(record.save(folder));
+    for (const fs::path& part : parts) QUIRE_TRY(gone(part));
+    return {};
+  }
+  QUIRE_TRY(gone(entry.path));
+  const fs::path owner = entry.path.parent_path();
+  if (owner != models && fs::is_empty(owner, failed) && !failed) fs::remove(owner, failed);
+  return {};
 }
 
 Result<fs::path> resolve_model(std::string_view argument, const fs::path& models) {

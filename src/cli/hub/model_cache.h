@@ -36,6 +36,16 @@ struct CachedModel {
 // All models in the cache, sorted by name. Folders that cannot be read are skipped.
 std::vector<CachedModel> list_cached_models(const std::filesystem::path& models = models_folder());
 
+// One model that can be loaded.
+struct LoadableModel {
+  std::string name;  // of its folder or file; with ":" and a quantisation if the folder has several GGUF files
+  std::filesystem::path path;  // as resolve_model() returns it
+  uint64_t bytes = 0;          // of its files
+};
+// The models of a folder, sorted by name: folders as in the cache, and .gguf files. Those that are partly downloaded
+// are left out.
+std::vector<LoadableModel> list_loadable_models(const std::filesystem::path& models);
+
 // The path that a MODEL argument means: a Hugging Face folder or one .gguf file. The argument is
 //   nothing                   the default model, from the cache;
 //   a folder or a .gguf file  itself (a folder that holds one .gguf means that file);
@@ -44,6 +54,17 @@ std::vector<CachedModel> list_cached_models(const std::filesystem::path& models 
 // The Error is one sentence that says what to do. A path to a model has priority over a cached name.
 Result<std::filesystem::path> resolve_model(std::string_view argument,
                                             const std::filesystem::path& models = models_folder());
+
+// What `quire rm` deletes: a whole model of the cache, complete or not, or one of several GGUF files of its folder. The
+// name is looked up as resolve_model() does. An Error for anything that is not in the cache.
+struct CacheEntry {
+  std::string name;
+  std::filesystem::path path;  // the model's folder, or the file (of a split one, the first part)
+  uint64_t bytes = 0;
+};
+Result<CacheEntry> find_in_cache(std::string_view argument, const std::filesystem::path& models = models_folder());
+// Deletes it, and the owner's folder if that is empty then.
+Status remove_from_cache(const CacheEntry& entry, const std::filesystem::path& models = models_folder());
 
 // The quantisation in a GGUF file's name ("x-Q4_K_M.gguf", "x.q8_0-00001-of-00002.gguf"), in capitals; "" if none.
 std::string gguf_quant(std::string_view file_name);

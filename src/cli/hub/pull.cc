@@ -444,7 +444,7 @@ Result<fs::path> pull_model(const PullOptions& given, Progress& progress) {
   if (options.revision.empty()) return invalid_argument("--revision is empty: give a branch, a tag or a commit");
   int stall_seconds = options.stall_seconds;
   if (stall_seconds <= 0) stall_seconds = std::atoi(env("HF_HUB_DOWNLOAD_TIMEOUT").value_or("30").c_str());
-  HttpClient http(std::max(1, stall_seconds));
+  HttpClient http(std::max(1, stall_seconds), options.cancelled);
   const std::string token = options.token.empty() ? env("HF_TOKEN").value_or("") : options.token;
   QUIRE_ASSIGN(HubClient hub, HubClient::open(endpoint, token, http));
   Puller puller(options, std::move(hub), http, progress);

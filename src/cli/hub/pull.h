@@ -2,6 +2,7 @@
 // `quire pull`: downloads a model from a hub into the cache and checks it.
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@ struct PullOptions {
   int tries = 5;                     // consecutive tries without new bytes
   int first_wait_ms = 500;           // before the second try; doubles each time
   int stall_seconds = 0;             // default: HF_HUB_DOWNLOAD_TIMEOUT, else 30
+  const std::atomic<bool>* cancelled = nullptr;  // once it is true, the pull ends with an Error; what it has is kept
 };
 
 // Downloads the files of the model and returns the path to load it from, as resolve_model() would. Existing files are

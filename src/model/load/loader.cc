@@ -37,6 +37,8 @@ std::string Loader::name(Part part, int64_t layer, int64_t expert) const {
 }
 
 Result<const TensorRef*> Loader::require(const std::string& tensor, std::vector<int64_t> shape) {
+  if (options_.cancelled != nullptr && *options_.cancelled)
+    return Error{ErrorCode::kCancelled, "the load was cancelled"};
   QUIRE_ASSIGN(const TensorRef* found, files_.source->require(tensor, shape));
   used_.insert(tensor);
   return found;
