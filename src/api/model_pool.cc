@@ -171,6 +171,7 @@ ModelPool::Info ModelPool::info(size_t model) const {
   const Entry& entry = entries_[model];
   Info out;
   out.state = entry.state;
+  out.draining = entry.draining;
   out.leases = entry.leases;
   out.waiting = entry.waiting.size();
   out.memory_bytes = entry.memory;
@@ -348,11 +349,7 @@ void ModelPool::unload(size_t model, std::unique_lock<std::mutex>& lock) {
 
 bool ModelPool::act(std::unique_lock<std::mutex>& lock, Calls& calls) {
   const auto wanted = most_wanted();
-  if (!wanted) {
-    for (size_t i = 0; i < entries_.size(); ++i) {  // nobody needs their room any more
-      if (std::exchange(entries_[i].draining, false)) grant(i, calls);
-    }
-  }
+  if (!wanted) stop_draining(calls);  // nobody needs the room any more
   if (const auto idle = expired(Clock::now())) {
     unload(*idle, lock);
     return true;
@@ -366,9 +363,16 @@ bool ModelPool::act(std::unique_lock<std::mutex>& lock, Calls& calls) {
   }
   const bool drains = std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.draining; });
   const auto leaves = victim();
-  if (drains || !leaves) return false;
+  if (!leaves || (drains && entries_[*leaves].leases > 0)) return false;
+  stop_draining(calls);  // one that has become idle is unloaded rather than one that is still busy
   entries_[*leaves].draining = true;
   return true;
+}
+
+void ModelPool::stop_draining(Calls& calls) {
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (std::exchange(entries_[i].draining, false)) grant(i, calls);
+  }
 }
 
 std::optional<ModelPool::Clock::time_point> ModelPool::next_expiry() const {

@@ -108,8 +108,9 @@ class ModelPool {
 
   struct Info {
     ModelState state = ModelState::kUnloaded;
-    size_t leases = 0;   // requests that use the model
-    size_t waiting = 0;  // requests that wait for it
+    bool draining = false;  // it takes no new requests, to make room for another model
+    size_t leases = 0;      // requests that use the model
+    size_t waiting = 0;     // requests that wait for it
     int64_t memory_bytes = 0;
     double idle_s = 0;     // since the last use of a loaded model without leases; else 0
     std::string error;     // why it failed to load; "": it did not
@@ -150,6 +151,7 @@ class ModelPool {
   void wait(std::unique_lock<std::mutex>& lock, std::optional<Clock::time_point> until);  // for a change or the time
   void release(size_t model, bool use);
   void grant(size_t model, Calls& calls);
+  void stop_draining(Calls& calls);
   void refuse_waiting(Entry& entry, const ApiError& error, Calls& calls);
   void refuse_overdue(Clock::time_point now, Calls& calls);
   // The parts of run(). They are called with the lock held; those that load or unload let go of it meanwhile.

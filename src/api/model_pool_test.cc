@@ -135,9 +135,9 @@ TEST(ModelPool, NeverUnloadsAModelThatIsUsed) {
   auto a = std::make_optional(Ask(pool, 0).answer.get());
   auto b = std::make_optional(Ask(pool, 1).answer.get());
   Ask c(pool, 2);
-  Ask more(pool, 0);  // behind c: a is to make room, because it was used least recently
-  while (!pool.info(0).waiting) std::this_thread::yield();
-  EXPECT_TRUE(c.waits());
+  while (!pool.info(0).draining) std::this_thread::yield();  // a is to make room: it was used least recently
+  Ask more(pool, 0);
+  EXPECT_TRUE(more.waits() && c.waits());
   EXPECT_EQ(fakes.live[0], 1);
   a.reset();
   EXPECT_TRUE(c.answer.get().ok());
@@ -152,12 +152,11 @@ TEST(ModelPool, TakesRequestsAgainIfNobodyNeedsTheRoom) {
   auto a = Ask(pool, 0).answer.get();
   auto b = Ask(pool, 1).answer.get();
   Ask c(pool, 2);
-  std::optional<Ask> more;
-  do {
-    more.emplace(pool, 0);
-  } while (!more->waits());  // until a takes no more requests
+  while (!pool.info(0).draining) std::this_thread::yield();
+  Ask more(pool, 0);
+  EXPECT_TRUE(more.waits());
   pool.cancel(c.ticket);
-  EXPECT_TRUE(more->answer.get().ok());
+  EXPECT_TRUE(more.answer.get().ok());
   EXPECT_EQ(fakes.num_loads(0), 1u) << "it was not unloaded";
 }
 

@@ -82,7 +82,8 @@ void serve_ps(Host& host, const HttpRequest&, const ReplyPtr& reply) {
   for (size_t i = 0; i < host.models().size(); ++i) {
     const ModelPool::Info info = host.pool().info(i);
     const bool idle = info.state == ModelState::kReady && info.leases == 0;
-    w.open_object().member("name", host.models()[i].names[0]).member("state", idle ? "idle" : name(info.state));
+    const char* state = info.draining ? "draining" : idle ? "idle" : name(info.state);
+    w.open_object().member("name", host.models()[i].names[0]).member("state", state);
     w.member_int("requests", static_cast<int64_t>(info.leases));
     w.member_int("waiting", static_cast<int64_t>(info.waiting)).member_int("memory_bytes", info.memory_bytes);
     if (idle) w.key("idle_s").number(info.idle_s);
