@@ -275,7 +275,7 @@ int show(InspectFlags& flags) {
   all.set("context", files->config.max_position);
   all.set("weights_bytes", static_cast<int64_t>(files->source->total_bytes()));
   if (least.ok()) all.set("least_memory_bytes", *least);
-  all.set("memory", plan.ok() ? *plan : plan.error().message);
+  all.set("memory_plan", plan.ok() ? *plan : plan.error().message);
   if (side->chat_template) all.set("chat_template", side->chat_template->source());
   if (flags.json) {
     std::printf("%s\n", json::dump(all, 2).c_str());

@@ -170,7 +170,9 @@ Result<json::Value> ask_server(const PsFlags& flags) {
   HttpRequest request;
   request.url = base + "/ps";
   request.token = flags.api_key;
-  QUIRE_ASSIGN(const HttpReply reply, client.get(request, sink));
+  const auto got = client.get(request, sink);
+  if (!got.ok()) return Error{got.error().code, got.error().message + "; give the server's address with --base-url"};
+  const HttpReply& reply = got.value();
   if (reply.status == 401 || reply.status == 403) {
     return invalid_argument("the server at " + base + " wants a key: give it with --api-key or QUIRE_API_KEY");
   }

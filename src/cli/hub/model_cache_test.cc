@@ -191,5 +191,72 @@ TEST(HumanBytes, ShowsThreeFigures) {
   EXPECT_EQ(human_bytes(123'456'789'012), "123 GB");
 }
 
+TEST_F(ModelCache, ListsWhatCanBeLoaded) {
+  put("models/b.gguf", "123");
+  put("models/split-00001-of-00002.gguf", "12");
+  put("models/split-00002-of-00002.gguf", "34");
+  put("models/half-00001-of-00002.gguf");
+  put("models/folder/config.json");
+  put("models/folder/model.safetensors");
+  put("models/owner/several/x-Q4_0.gguf", "1");
+  put("models/owner/several/x-Q8_0.gguf", "12");
+  put("models/owner/one/x-Q8_0.gguf");
+  put("models/owner/nothing/readme.md");
+  std::vector<std::string> names;
+  for (const LoadableModel& model : list_loadable_models(models_)) {
+    names.push_back(model.name + " " + std::to_string(model.bytes));
+  }
+  EXPECT_THAT(names, ::testing::ElementsAre("b 3", "folder 2", "owner/one 1", "owner/several:Q4_0 1",
+                                            "owner/several:Q8_0 2", "split 4"));
+}
+
+TEST_F(ModelCache, DeletesAModel) {
+  put("models/owner/name/x-Q4_0.gguf");
+  put("models/owner/name/x-Q8_0-00001-of-00002.gguf");
+  put("models/owner/name/x-Q8_0-00002-of-00002.gguf");
+  const auto remove = [&](const char* name) {
+    auto found = find_in_cache(name, models_);
+    ASSERT_TRUE(found.ok()) << found.error().message;
+    ASSERT_TRUE(remove_from_cache(*found, models_).ok());
+  };
+  remove("name:q8_0");
+  EXPECT_TRUE(fs::exists(models_ / "owner/name/x-Q4_0.gguf"));
+  EXPECT_FALSE(fs::exists(models_ / "owner/name/x-Q8_0-00002-of-00002.gguf"));
+  remove("owner/name:Q4_0");  // the last one takes the folder with it
+  EXPECT_FALSE(fs::exists(models_ / "owner"));
+  EXPECT_TRUE(fs::exists(models_));
+}
+
+TEST_F(ModelCache, DeletesWhatWasPulledPartly) {
+  PullRecord record;
+  record.name = "owner/name";
+  record.files["x.gguf"] = {5, "", false};
+  put("models/owner/name/x.gguf.part");
+  ASSERT_TRUE(record.save(models_ / "owner/name").ok());
+  auto found = find_in_cache("owner/name", models_);
+  ASSERT_TRUE(found.ok()) << found.error().message;
+  EXPECT_TRUE(remove_from_cache(*found, models_).ok());
+  EXPECT_FALSE(fs::exists(models_ / "owner"));
+}
+
+TEST_F(ModelCache, DeletesNothingOutsideOfTheCache) {
+  const auto file = put("here/a.gguf");
+  for (const std::string& argument :
+       {file.string(), (root_ / "here").string(), std::string("../here"), std::string()}) {
+    const auto found = find_in_cache(argument, models_);
+    ASSERT_FALSE(found.ok()) << argument;
+    EXPECT_THAT(found.error().message, HasSubstr("is not a model of the cache"));
+  }
+  put("elsewhere/name/a.gguf");
+  fs::create_directory_symlink(root_ / "elsewhere", models_ / "owner");
+  const auto linked = find_in_cache("owner/name", models_);
+  ASSERT_TRUE(linked.ok());
+  EXPECT_FALSE(remove_from_cache(*linked, models_).ok()) << "the owner's folder is a link";
+  fs::create_directory_symlink(root_ / "here", models_ / "link");
+  ASSERT_TRUE(remove_from_cache(*find_in_cache("link", models_), models_).ok());
+  EXPECT_FALSE(fs::exists(models_ / "link"));
+  EXPECT_TRUE(fs::exists(file)) << "only the link was deleted";
+}
+
 }  // namespace
 }  // namespace quire::cli
