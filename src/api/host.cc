@@ -253,6 +253,7 @@ void Host::dispatch(const Route& route, HttpRequest request, ReplyPtr reply) {
 }
 
 void Host::start(const Route& route, size_t model, HttpRequest request, ReplyPtr reply) {
+  if (has_several()) reply->note("model", models_[model].names[0]);
   const ModelPool::Ticket ticket = pool_->reserve();
   reply->on_gone([this, ticket] { pool_->cancel(ticket); });
   auto shared = std::make_shared<HttpRequest>(std::move(request));

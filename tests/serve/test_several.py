@@ -210,8 +210,14 @@ def loading(start, hub, tmp_path):
                    env={"HF_ENDPOINT": hub.url, "QUIRE_HOME": str(tmp_path / "home")})
     server.answers = []
     server.body = ASK | {"model": "slow/model"}
-    server.first = threading.Thread(target=lambda: server.answers.append(httpx.post(
-        server.url + "/v1/completions", json=server.body, timeout=60)))
+
+    def ask():
+        try:
+            server.answers.append(httpx.post(server.url + "/v1/completions", json=server.body, timeout=60))
+        except httpx.RemoteProtocolError:  # the server was killed
+            pass
+
+    server.first = threading.Thread(target=ask)
     server.first.start()
     wait_until(lambda: state(server, "slow/model") == "loading" and hub.requests_for("/resolve/"))
     return server

@@ -24,25 +24,38 @@ bool is_name_part(std::string_view part) {
   });
 }
 
-// One entry of "siblings": path, size, and its digest of either kind.
-Result<HubFile> parse_file(const json::Value& entry, const std::string& name) {
+// A file of a listing; `key` has its path.
+Result<HubFile> parse_path(const json::Value& entry, const char* key, const std::string& name) {
   HubFile file;
-  const json::Value* path = entry.find("rfilename");
+  const json::Value* path = entry.find(key);
   if (path == nullptr || !path->is_string()) {
-    return corrupt("the hub's listing of " + name + " has a file without a name (rfilename)");
+    return corrupt("the hub's listing of " + name + " has a file without a name (" + key + ")");
   }
   file.path = path->as_string();
   if (!is_safe_path(file.path)) {
     return corrupt("the hub's listing of " + name + " has a file outside of its folder ('" + file.path +
                    "'): nothing was downloaded");
   }
+  return file;
+}
+
+// The branch that quire calls main by default.
+std::string modelscope_revision(const std::string& revision) {
+  return revision == "main" ? "master" : revision;
+}
+
+void set_size(const json::Value* size, HubFile& file) {
+  if (size == nullptr || !size->is_int() || size->as_int() < 0) return;
+  file.size = static_cast<uint64_t>(size->as_int());
+  file.size_known = true;
+}
+
+// One entry of "siblings": path, size, and its digest of either kind.
+Result<HubFile> parse_file(const json::Value& entry, const std::string& name) {
+  QUIRE_ASSIGN(HubFile file, parse_path(entry, "rfilename", name));
   const json::Value* lfs = entry.find("lfs");
   const bool is_large = lfs != nullptr && lfs->is_object();
-  const json::Value* size = is_large && lfs->find("size") != nullptr ? lfs->find("size") : entry.find("size");
-  if (size != nullptr && size->is_int() && size->as_int() >= 0) {
-    file.size = static_cast<uint64_t>(size->as_int());
-    file.size_known = true;
-  }
+  set_size(is_large && lfs->find("size") != nullptr ? lfs->find("size") : entry.find("size"), file);
   const json::Value* hex = is_large ? lfs->find("sha256") : entry.find("blobId");
   if (is_large && hex == nullptr) hex = lfs->find("oid");
   if (hex != nullptr && hex->is_string()) file.digest = digest_from_hex(hex->as_string());
@@ -61,8 +74,7 @@ Result<HubClient> HubClient::open(std::string endpoint, std::string token, HttpC
 
 Result<HubRepository> HubClient::list(const std::string& name, const std::string& revision) {
   HttpRequest request;
-  request.url =
-      endpoint_ + "/api/models/" + url_encode(name, "/") + "/revision/" + url_encode(revision) + "?blobs=true";
+  request.url = listing_url(name, revision);
   request.token = token_;
   std::string body;
   const auto sink = [&](const HttpReply& reply, std::string_view piece) -> Status {
@@ -75,11 +87,22 @@ Result<HubRepository> HubClient::list(const std::string& name, const std::string
   };
   QUIRE_ASSIGN(const HttpReply reply, http_->get(request, sink));
   if (reply.status != 200) return describe_status(reply, name + " at revision '" + revision + "'");
+  if (is_modelscope(endpoint_)) return parse_modelscope_listing(body, name, modelscope_revision(revision));
   return parse_listing(body, name, revision);
 }
 
+std::string HubClient::listing_url(const std::string& name, const std::string& revision) const {
+  const std::string model = url_encode(name, "/");
+  if (!is_modelscope(endpoint_)) {
+    return endpoint_ + "/api/models/" + model + "/revision/" + url_encode(revision) + "?blobs=true";
+  }
+  return endpoint_ + "/api/v1/models/" + model + "/repo/files?Revision=" + url_encode(modelscope_revision(revision)) +
+         "&Recursive=true";
+}
+
 std::string HubClient::file_url(const HubRepository& repository, std::string_view path) const {
-  return endpoint_ + "/" + url_encode(repository.name, "/") + "/resolve/" + url_encode(repository.commit) + "/" +
+  const std::string pages = is_modelscope(endpoint_) ? "/models/" : "/";
+  return endpoint_ + pages + url_encode(repository.name, "/") + "/resolve/" + url_encode(repository.commit) + "/" +
          url_encode(path, "/");
 }
 
@@ -129,6 +152,47 @@ Result<HubRepository> parse_listing(std::string_view json_text, const std::strin
   std::set<std::string> seen;
   for (const auto& entry : siblings->as_array()) {
     QUIRE_ASSIGN(HubFile file, parse_file(entry, name));
+    if (seen.insert(file.path).second) repository.files.push_back(std::move(file));
+  }
+  return repository;
+}
+
+bool is_modelscope(std::string_view endpoint) {
+  std::string host = url_origin(std::string(endpoint));  // "https://www.modelscope.cn:443"
+  host = host.substr(0, host.rfind(':'));
+  for (const std::string_view domain : {"modelscope.cn", "modelscope.ai"}) {
+    if (!host.ends_with(domain)) continue;
+    const char before = host[host.size() - domain.size() - 1];
+    if (before == '/' || before == '.') return true;
+  }
+  return false;
+}
+
+// {"Code": 200, "Data": {"Files": [{"Path", "Size", "Sha256", "Type": "blob" or "tree"}, ...]}, "Success": true}
+Result<HubRepository> parse_modelscope_listing(std::string_view json_text, const std::string& name,
+                                               const std::string& revision) {
+  auto parsed = json::parse(json_text, {.max_depth = 64, .max_bytes = kMaxListingBytes, .max_values = 4'000'000});
+  if (!parsed.ok()) return corrupt("the hub's listing of " + name + " is not valid JSON: " + parsed.error().message);
+  const json::Value* success = parsed->find("Success");
+  if (success != nullptr && success->is_bool() && !success->as_bool()) {
+    const json::Value* message = parsed->find("Message");
+    return not_found("the hub has no " + name + " at revision '" + revision + "': " +
+                     (message != nullptr && message->is_string() ? message->as_string() : "it gives no reason"));
+  }
+  const json::Value* data = parsed->find("Data");
+  const json::Value* files = data != nullptr ? data->find("Files") : nullptr;
+  if (files == nullptr || !files->is_array()) {
+    return corrupt("the hub's listing of " + name + " has no list of files (Data.Files)");
+  }
+  HubRepository repository{name, revision, {}};
+  std::set<std::string> seen;
+  for (const json::Value& entry : files->as_array()) {
+    const json::Value* type = entry.find("Type");
+    if (type != nullptr && type->is_string() && type->as_string() == "tree") continue;
+    QUIRE_ASSIGN(HubFile file, parse_path(entry, "Path", name));
+    set_size(entry.find("Size"), file);
+    const json::Value* hex = entry.find("Sha256");
+    if (hex != nullptr && hex->is_string()) file.digest = digest_from_hex(hex->as_string());
     if (seen.insert(file.path).second) repository.files.push_back(std::move(file));
   }
   return repository;

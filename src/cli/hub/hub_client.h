@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client of a Hugging Face-compatible hub: lists the files of a repository and makes their URLs.
+// The client of a hub, Hugging Face-compatible or ModelScope: lists the files of a repository and makes their URLs.
 #pragma once
 
 #include <string>
@@ -21,6 +21,9 @@ struct HubRepository {
   std::vector<HubFile> files;
 };
 
+// Whether the endpoint is ModelScope's, whose listing and addresses differ and whose main branch is called master.
+bool is_modelscope(std::string_view endpoint);
+
 // One hub and one identity on it. Its only state is its settings and a connection; not thread-safe.
 class HubClient {
  public:
@@ -29,6 +32,7 @@ class HubClient {
 
   // One attempt: the caller retries on kUnavailable.
   Result<HubRepository> list(const std::string& name, const std::string& revision);
+  std::string listing_url(const std::string& name, const std::string& revision) const;
   std::string file_url(const HubRepository& repository, std::string_view path) const;
   const std::string& token() const { return token_; }
   const std::string& endpoint() const { return endpoint_; }
@@ -50,5 +54,8 @@ bool is_model_name(std::string_view name);
 
 // Parses the hub's listing. An Error unless every path in it passes is_safe_path.
 Result<HubRepository> parse_listing(std::string_view json_text, const std::string& name, const std::string& revision);
+// The same for ModelScope's listing.
+Result<HubRepository> parse_modelscope_listing(std::string_view json_text, const std::string& name,
+                                               const std::string& revision);
 
 }  // namespace quire::cli

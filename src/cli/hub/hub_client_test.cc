@@ -81,5 +81,45 @@ TEST(HubClient, BuildsAddressesAndRefusesOddEndpoints) {
             "http://hub.example/base/a/b/resolve/c0ffee/sub/x%20y.gguf");
 }
 
+TEST(HubClient, SpeaksModelScope) {
+  HttpClient http(1);
+  const auto hub = HubClient::open("https://www.modelscope.cn/", "", http);
+  ASSERT_TRUE(hub.ok());
+  EXPECT_EQ(hub->listing_url("a/b", "main"),
+            "https://www.modelscope.cn/api/v1/models/a/b/repo/files?Revision=master&Recursive=true");
+  EXPECT_EQ(hub->listing_url("a/b", "v 1"),
+            "https://www.modelscope.cn/api/v1/models/a/b/repo/files?Revision=v%201&Recursive=true");
+  EXPECT_EQ(hub->file_url({"a/b", "master", {}}, "sub/x y.gguf"),
+            "https://www.modelscope.cn/models/a/b/resolve/master/sub/x%20y.gguf");
+  for (const char* other : {"https://huggingface.co", "https://notmodelscope.cn", "https://modelscope.cn.example"}) {
+    EXPECT_FALSE(is_modelscope(other)) << other;
+  }
+  EXPECT_TRUE(is_modelscope("https://modelscope.ai"));
+}
+
+TEST(Listing, OfModelScope) {
+  const std::string sha256(64, 'b');
+  const auto listing = parse_modelscope_listing(
+      R"({"Code": 200, "Success": true, "Data": {"Files": [
+          {"Path": "sub", "Type": "tree", "Size": 0},
+          {"Path": "sub/x.gguf", "Type": "blob", "Size": 1000, "Sha256": ")" +
+          sha256 + R"("}, {"Path": "config.json", "Size": 12}]}})",
+      "a/b", "master");
+  ASSERT_TRUE(listing.ok()) << listing.error().message;
+  EXPECT_EQ(listing->commit, "master");
+  ASSERT_EQ(listing->files.size(), 2u);
+  EXPECT_EQ(listing->files[0].path, "sub/x.gguf");
+  EXPECT_EQ(listing->files[0].size, 1000u);
+  EXPECT_EQ(listing->files[0].digest, "sha256:" + sha256);
+  EXPECT_EQ(listing->files[1].digest, "");
+  for (const char* text :
+       {"", "<html>", "{}", R"({"Data": 3})", R"({"Data": {"Files": 3}})", R"({"Data": {"Files": [3]}})",
+        R"({"Data": {"Files": [{"Path": "../x"}]}})", R"({"Success": false, "Message": "not found"})"}) {
+    const auto bad = parse_modelscope_listing(text, "a/b", "master");
+    ASSERT_FALSE(bad.ok()) << text;
+    EXPECT_THAT(bad.error().message, HasSubstr("a/b")) << text;
+  }
+}
+
 }  // namespace
 }  // namespace quire::cli
