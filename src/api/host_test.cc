@@ -6,6 +6,8 @@
 
 #include <filesystem>
 #include <future>
+#include <map>
+#include <thread>
 
 #include "base/json.h"
 
@@ -166,6 +168,37 @@ TEST_F(HostTest, CountsEachModelByItsName) {
   }
   const std::string head = "# TYPE vllm:generation_tokens_total counter";
   EXPECT_EQ(text.find(head), text.rfind(head)) << "the series of a name stay together";
+}
+
+// Requests of several threads take turns with a pool that has room for one model; each gets the tokens of its own
+// model.
+TEST_F(HostTest, AnswersConcurrentRequests) {
+  const std::string names[] = {"org/one", "two"};
+  const auto tokens = [&](const std::string& name, size_t prompt) {
+    const HostAnswer answer = ask("POST", "/v1/completions",
+                                  R"({"return_token_ids": true, "max_tokens": 5, "temperature": 0, "model": ")" + name +
+                                      R"(", "prompt": [5, )" + std::to_string(prompt + 3) + "]}");
+    if (answer.status != 200) return answer.body;
+    return json::dump(*answer.json().find("choices")->as_array()[0].find("token_ids"));
+  };
+  std::map<std::pair<std::string, size_t>, std::string> alone;
+  for (const std::string& name : names) {
+    for (size_t prompt = 0; prompt < 4; ++prompt) alone[{name, prompt}] = tokens(name, prompt);
+  }
+  EXPECT_NE((alone[{"two", 0}]), (alone[{"org/one", 0}])) << "the models must differ";
+  std::vector<std::thread> clients;
+  for (size_t client = 0; client < 4; ++client) {
+    clients.emplace_back([&, client] {
+      for (size_t i = 0; i < 20; ++i) {
+        const std::string& name = names[(client * 7 + i * 3 + i / 4) % 2];
+        const size_t prompt = (client + i) % 4;
+        EXPECT_EQ(tokens(name, prompt), (alone.at({name, prompt})));
+        EXPECT_EQ(ask("GET", i % 3 == 0 ? "/health" : i % 3 == 1 ? "/ps" : "/metrics").status, 200);
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_GT(host_->pool().info(0).loads, 1);
 }
 
 }  // namespace
