@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """quire list, show and rm: the models on this machine."""
 
+import os
+import pty
 import shutil
+import subprocess
 
 import pytest
 
@@ -62,3 +65,16 @@ def test_rm(quire, cache):
         refused = quire("rm", argument, "--yes", env=env)
         assert refused.returncode == 1 and "is not a model of the cache" in refused.errors, refused.errors
     assert (quire.folder / "tiny.gguf").exists() and (quire.folder / "tiny").exists()
+
+
+@pytest.mark.parametrize("typed, deleted", [("n\n", False), ("\n", False), ("y\n", True)])
+def test_rm_asks_on_a_terminal(quire, cache, typed, deleted):
+    models, env = cache
+    master, slave = pty.openpty()
+    os.write(master, typed.encode())
+    done = subprocess.run([quire.path, "rm", "owner/tiny"], stdin=slave, capture_output=True, text=True, timeout=60,
+                          env=quire.environment | env)
+    os.close(slave)
+    os.close(master)
+    assert "Delete owner/tiny (" in done.stdout and done.returncode == (0 if deleted else 1)
+    assert (models / "owner" / "tiny").exists() != deleted
