@@ -56,12 +56,12 @@ struct PoolLoader {
 };
 
 // Owns the loaded models and two threads: one loads and unloads them one after another, the other refuses requests that
-// have waited too long. A request holds a Lease for as
-// long as it uses its model: a model with leases is never unloaded. If a model must be loaded and there is no room, the
-// idle model that was used least recently is unloaded. If none is idle, the least recently used one takes no new
-// requests until it has finished those that it has and was unloaded; so a model that is always busy cannot keep the
-// others out. Models that wait for room get it in the order of their oldest requests. Any thread may call; callbacks
-// are called without a lock. The destructor stops, waits for the last leases, and unloads all models.
+// have waited too long. A request holds a Lease for as long as it uses its model: a model with leases is never
+// unloaded. If a model must be loaded and there is no room, the idle model that was used least recently is unloaded. If
+// none is idle, the least recently used one drains: it takes no new requests until it has finished those that it has
+// and was unloaded, so that a model that is always busy cannot keep the others out. Models that wait for room get it in
+// the order of their oldest requests. Any thread may call; callbacks are called without a lock. The destructor stops,
+// waits for the last leases, and unloads all models.
 class ModelPool {
  public:
   ModelPool(std::vector<std::string> names, PoolOptions options, PoolLoader loader);

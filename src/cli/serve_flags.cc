@@ -368,6 +368,7 @@ Result<std::vector<std::string>> with_config_file(std::vector<std::string> argum
   if (!joined && flag + 1 == arguments.end()) return arguments;  // CLI11 reports what is missing
   const std::string file = joined ? flag->substr(9) : *(flag + 1);
   QUIRE_ASSIGN(const std::string text, read_file(file));
+  const bool names_model = arguments.size() > 1 && arguments[1].rfind('-', 0) != 0;  // MODEL right behind `serve`
   std::vector<std::string> out;
   std::string name;  // of a list that continues on the next lines
   size_t number = 0;
@@ -402,7 +403,7 @@ Result<std::vector<std::string>> with_config_file(std::vector<std::string> argum
     const bool given = std::any_of(arguments.begin(), arguments.end(), [&](const std::string& a) {
       return a == name || a.rfind(name + "=", 0) == 0 || a == "--no-" + name.substr(2);
     });
-    if (given) continue;
+    if (given || (name == "--model" && names_model)) continue;
     if (name == "--model") {
       out.push_back(name + "=" + value);
     } else if (value == "true") {

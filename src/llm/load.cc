@@ -26,6 +26,7 @@ constexpr size_t kLargeGpu = size_t{70} << 30;
 constexpr int64_t kLogitRows = 64;
 constexpr double kGpuUtilization = 0.9;
 constexpr int64_t kMaxLength = int64_t{1} << 30;
+constexpr double kLeastScratch = 16 << 20;  // SmolLM2-135M needs 14 MiB on a CPU
 
 Status check_counts(const Options& options) {
   const std::pair<const char*, int64_t> counts[] = {
@@ -231,7 +232,7 @@ Result<int64_t> least_memory(const Options& options) {
   QUIRE_ASSIGN(const ResolvedOptions resolved, resolve_options(options, files, *backend));
   const kv::MemoryInputs& memory = resolved.memory;
   const auto page = static_cast<double>(memory.layout.page_bytes());
-  const double weights = weights_bytes(options, files) * 9 / 8;
+  const double weights = weights_bytes(options, files) * 9 / 8 + kLeastScratch;
   if (memory.num_gpu_blocks_override || memory.kv_cache_memory_bytes) {  // the pages that were asked for
     const double kv = memory.num_gpu_blocks_override ? static_cast<double>(*memory.num_gpu_blocks_override) * page
                                                      : static_cast<double>(*memory.kv_cache_memory_bytes);

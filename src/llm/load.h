@@ -27,7 +27,7 @@ Result<std::unique_ptr<Backend>> make_backend(const Options& options);
 void measure_memory(const Options& options, const Backend& backend, kv::MemoryInputs& memory);
 
 // The bytes with which the model can answer one request of the full length, by its files alone: weights, its pages, and
-// an eighth of the weights for scratch.
+// for scratch an eighth of the weights and 16 MiB.
 Result<int64_t> least_memory(const Options& options);
 
 struct LoadedEngine {

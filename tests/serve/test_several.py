@@ -87,12 +87,16 @@ async def traffic(url, bodies, seed):
         return await asyncio.gather(*(ask(client, body, *plan) for body, plan in zip(bodies, plans)))
 
 
-def test_answers_have_the_bits_of_a_server_with_that_model_alone(start, models):
+@pytest.mark.parametrize("room_for_two", [
+    ("--max-loaded-models", 2),
+    ("--num-gpu-blocks-override", 400, "--models-memory-bytes", "36MiB"),
+])
+def test_answers_have_the_bits_of_a_server_with_that_model_alone(start, models, room_for_two):
     names = ["tiny", "qwen3", "gemma2"]
     rng = random.Random(7)
     prefixes = [[rng.randrange(3, 250) for _ in range(80)] for _ in range(3)]
     flags = ("--max-model-len", 256, "--max-num-seqs", 8)
-    several = start(*names, "--max-loaded-models", 2, *flags)
+    several = start(*names, *room_for_two, *flags)
     bodies = [make_request(rng, prefixes) | {"model": rng.choice(names)} for _ in range(90)]
     answers = asyncio.run(traffic(several.url, bodies, 3))
     loads = {name: several.metric("quire:model_loads_total", model_name=name) for name in names}
@@ -184,14 +188,8 @@ def test_idle_models_are_unloaded(start, models):
 
 
 def test_memory_is_shared(start, models):
-    probe = start("tiny", "qwen3", "--max-model-len", 256, "--num-gpu-blocks-override", 20)
-    needs = {}
-    for name in ("tiny", "qwen3"):
-        probe.ok("/v1/completions", ASK | {"model": name})
-        needs[name] = next(r for r in probe.http.get("/ps").json()["models"] if r["name"] == name)["memory_bytes"]
-    probe.stop()
-    room = max(needs.values()) * 3 // 2  # for either, not for both
-    server = start("tiny", "qwen3", "--max-model-len", 256, "--num-gpu-blocks-override", 20, "--models-memory-bytes", room)
+    room = 26 << 20  # for either, not for both
+    server = start("tiny", "qwen3", "--max-model-len", 256, "--num-gpu-blocks-override", 400, "--models-memory-bytes", room)
     for name in ("tiny", "qwen3", "tiny"):
         server.ok("/v1/completions", ASK | {"model": name})
         loaded = [row for row in server.http.get("/ps").json()["models"] if row["memory_bytes"]]
@@ -323,6 +321,9 @@ def test_a_folder_of_models_and_a_config_file(start, models, tmp_path):
     server = start(f"--config={config}")
     assert [model["id"] for model in server.http.get("/v1/models").json()["data"]] == [f"{models}/tiny", "other"]
     assert server.ok("/v1/completions", ASK | {"model": "other"})["model"] == "other"
+    server.stop()
+    server = start("tiny", "--config", config)  # the command line wins
+    assert [model["id"] for model in server.http.get("/v1/models").json()["data"]] == ["tiny"]
     server.stop()
 
 
