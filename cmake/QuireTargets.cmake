@@ -34,7 +34,7 @@ endif()
 
 function(quire_compile_options target)
   target_compile_options(${target} PRIVATE ${QUIRE_WARNINGS} ${QUIRE_ARITHMETIC} ${QUIRE_SANITIZE_FLAGS})
-  target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/src)
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
 endfunction()
 
 # What takes little time to run is optimised less, since that halves the time of its compilation: tests in a release, tests
@@ -113,7 +113,7 @@ function(quire_library folder)
     target_link_libraries(${target} PUBLIC ${ARG_DEPS} Threads::Threads)
   else()
     add_library(${target} INTERFACE)
-    target_include_directories(${target} INTERFACE ${CMAKE_SOURCE_DIR}/src)
+    target_include_directories(${target} INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
     target_link_libraries(${target} INTERFACE ${ARG_DEPS} Threads::Threads)
   endif()
 endfunction()

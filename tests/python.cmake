@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Python tests as ctest entries: quire_pytest for a folder of pytest files, quire_python_test for a plain script.
 
-set(QUIRE_VENV ${CMAKE_SOURCE_DIR}/build/venv CACHE PATH "The Python environment of the tests (scripts/test makes it)")
-
 # quire_pytest(pull ${CMAKE_CURRENT_SOURCE_DIR}/pull [TIMEOUT s] [COST s] [LABELS ...] [ENV A=b ...]): the entry py_<name>. It
 # runs with QUIRE_BIN_DIR (where the binaries are) and, unless they are set already, QUIRE_SHARED and QUIRE_TEST_MODEL
 # (see tests/house/run_pytest). If the Python environment has not been created, it is skipped and says so.

@@ -98,14 +98,18 @@ std::vector<Field> sampling_param_fields() {
   return fields;
 }
 
-ApiResult<SamplingParams> read_sampling(const Body& body, const Service& service) {
-  SamplingParams p = service.model().default_params();
+ApiStatus read_params(const Body& body, SamplingParams& params) {
   for (const ParamInfo& info : sampling::param_table()) {
     if (info.doc == nullptr || !body.has(info.name)) continue;
-    auto status = std::visit([&](auto member) { return read(body, info.name, p.*member); }, info.member);
-    if (!status.ok()) return status.error();
+    QUIRE_TRY(std::visit([&](auto member) { return read(body, info.name, params.*member); }, info.member));
   }
-  if (p.seed == -1) p.seed.reset();
+  if (params.seed == -1) params.seed.reset();
+  return Ok{};
+}
+
+ApiResult<SamplingParams> read_sampling(const Body& body, const Service& service) {
+  SamplingParams p = service.model().default_params();
+  QUIRE_TRY(read_params(body, p));
   if (p.stop.size() > kMaxStops) {
     return bad_request("stop has " + std::to_string(p.stop.size()) + " texts; at most 4 are taken.", "stop");
   }

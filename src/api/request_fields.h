@@ -14,6 +14,8 @@ constexpr size_t kMaxStops = 4;  // stop strings of a request, as with OpenAI
 
 // The rows of the fields that sampling/param_table.h lists.
 std::vector<Field> sampling_param_fields();
+// Sets what the request has of them.
+ApiStatus read_params(const Body& body, sampling::SamplingParams& params);
 // The settings of a request, over the model's defaults; fit_length() sets max_tokens.
 ApiResult<sampling::SamplingParams> read_sampling(const Body& body, const Service& service);
 // The id of the answer, which begins with `prefix`, and how it is sent (streaming and so on).

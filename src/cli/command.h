@@ -20,6 +20,9 @@ constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 constexpr int kExitInterrupted = 130;
 
+// What the program does with its arguments; returns the exit code.
+int run_program(int argc, const char* const* argv);
+
 // Each adds its subcommand, whose callback stores the exit code.
 void add_serve(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);

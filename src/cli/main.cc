@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// quire: the program. Finds the subcommand and returns its exit code.
+// The program as a function: finds the subcommand and returns its exit code.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
@@ -54,7 +54,7 @@ void fill_from_environment(CLI::App& app, Environment& environment) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int quire::cli::run_program(int argc, const char* const* argv) {
   CLI::App app{"quire: run language models. The same request gives the same bits, alone or in any batch.", "quire"};
   app.formatter(make_help_formatter());
   app.set_version_flag("-v,--version", "quire " QUIRE_VERSION, "Show the version");

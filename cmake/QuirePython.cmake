@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+# Whether the Python package is built: QUIRE_PYTHON. It needs libquire, the headers of Python, and nanobind.
+set(QUIRE_PYTHON auto CACHE STRING "Build the Python package: auto (where nanobind and Python's headers are found), on or off")
+set(QUIRE_VENV ${CMAKE_SOURCE_DIR}/build/venv CACHE PATH "The Python environment of the tests (scripts/test makes it)")
+set(QUIRE_PYTHON_EXECUTABLE ${QUIRE_VENV}/bin/python CACHE FILEPATH "The Python to build the package for; has nanobind")
+string(TOLOWER ${QUIRE_PYTHON} python)
+
+# quire_find_python(reason): sets `reason` to what is missing, or to nothing.
+function(quire_find_python reason)
+  set(${reason} "" PARENT_SCOPE)
+  if(NOT TARGET quire_shared)
+    set(${reason} "libquire is not built (QUIRE_LIBRARY)" PARENT_SCOPE)
+  elseif(NOT EXISTS ${QUIRE_PYTHON_EXECUTABLE})
+    set(${reason} "there is no ${QUIRE_PYTHON_EXECUTABLE} (scripts/test makes it, QUIRE_PYTHON_EXECUTABLE names another)" PARENT_SCOPE)
+  else()
+    execute_process(COMMAND ${QUIRE_PYTHON_EXECUTABLE} -c "import nanobind, os, sys, sysconfig
+sys.exit(0 if os.path.exists(os.path.join(sysconfig.get_path('include'), 'Python.h')) else 3)"
+                    RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+    if(failed EQUAL 3)
+      set(${reason} "the headers of Python are not installed (Debian: python3-dev)" PARENT_SCOPE)
+    elseif(failed)
+      set(${reason} "nanobind is not installed in ${QUIRE_PYTHON_EXECUTABLE} (tests/requirements.txt has it)" PARENT_SCOPE)
+    endif()
+  endif()
+endfunction()
+
+set(QUIRE_HAS_PYTHON OFF)
+set(QUIRE_PYTHON_MISSING "it is turned off (QUIRE_PYTHON)")
+if(NOT python STREQUAL "off" AND NOT QUIRE_CORE_TESTS_ONLY)
+  quire_find_python(QUIRE_PYTHON_MISSING)
+  if(QUIRE_PYTHON_MISSING STREQUAL "")
+    set(QUIRE_HAS_PYTHON ON)
+    set(Python_EXECUTABLE ${QUIRE_PYTHON_EXECUTABLE})
+    add_subdirectory(python)
+  elseif(python STREQUAL "auto")
+    message(STATUS "python package: not built, since ${QUIRE_PYTHON_MISSING}")
+  else()
+    message(FATAL_ERROR "the Python package cannot be built: ${QUIRE_PYTHON_MISSING}")
+  endif()
+endif()

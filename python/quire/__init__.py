@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""quire: run language models, with vLLM's Python API. docs/python.md describes it."""
+
+from ._quire import version as _version
+from .async_llm import AsyncLLM
+from .llm import LLM, Tokenizer
+from .outputs import CompletionOutput, Logprob, RequestOutput
+from .sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+
+__version__: str = _version()
+
+__all__ = ["AsyncLLM", "CompletionOutput", "LLM", "Logprob", "RequestOutput", "RequestOutputKind", "SamplingParams",
+           "StructuredOutputsParams", "Tokenizer", "__version__"]

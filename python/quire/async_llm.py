@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AsyncLLM: the same model for asyncio; answers are async generators."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+from .llm import Conversation, Engine, Prompt, chat_fields, prompt_fields
+from .outputs import Collector, RequestOutput
+from .sampling_params import SamplingParams
+
+
+class AsyncLLM(Engine):
+    """A model for the coroutines of one event loop, the one that runs when the first request is made. It takes the
+    arguments of LLM. The loop never waits for the model: prompts are prepared on a thread of the loop's executor, and
+    new pieces wake it through a file descriptor."""
+
+    def __init__(self, model: str | os.PathLike[str] = "", **engine_args: Any):
+        super().__init__(model, engine_args)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: set[asyncio.Event] = set()
+        self._running: dict[str, Collector | None] = {}  # None: its prompt is being prepared
+
+    def generate(self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None, *,
+                 priority: int = 0) -> AsyncGenerator[RequestOutput, None]:
+        """Continues a prompt, and yields while it does: by sampling_params.output_kind the whole answer so far, only
+        what is new, or the answer at its end. A generator that is closed early aborts the request."""
+        return self._answer(prompt_fields(prompt), sampling_params, request_id, priority)
+
+    def chat(self, messages: Conversation, sampling_params: SamplingParams | None = None,
+             request_id: str | None = None, *, priority: int = 0, chat_template: str | None = None,
+             add_generation_prompt: bool = True, continue_final_message: bool = False,
+             tools: Sequence[Mapping[str, Any]] | None = None,
+             chat_template_kwargs: Mapping[str, Any] | None = None) -> AsyncGenerator[RequestOutput, None]:
+        """The same for a conversation."""
+        fields = chat_fields(messages, chat_template=chat_template, add_generation_prompt=add_generation_prompt,
+                             continue_final_message=continue_final_message, tools=tools,
+                             chat_template_kwargs=chat_template_kwargs)
+        return self._answer(fields, sampling_params, request_id, priority)
+
+    async def abort(self, request_id: str) -> None:
+        """Ends a request; its answers finish with "abort". An id that is not running is ignored."""
+        collector = self._running.get(request_id)
+        if collector is not None:
+            collector.stream.abort()
+
+    def shutdown(self) -> None:
+        """Ends all requests, and no longer uses the event loop."""
+        for collector in self._running.values():
+            if collector is not None:
+                collector.stream.abort()
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._model.event_fd())
+        self._loop = None
+        for news in self._waiting:
+            news.set()
+
+    async def _answer(self, fields: dict[str, Any], params: SamplingParams | None, request_id: str | None,
+                      priority: int) -> AsyncGenerator[RequestOutput, None]:
+        name = request_id or f"request-{next(self._numbers)}"
+        if name in self._running:
+            raise ValueError(f"a request with the id {name!r} is running already")
+        self._attach()
+        collector = None
+        news = asyncio.Event()
+        self._waiting.add(news)
+        self._running[name] = None
+        try:
+            collector = await asyncio.to_thread(self._start, fields, params, request_id=name, priority=priority)
+            self._running[name] = collector
+            while True:
+                news.clear()
+                delta = collector.stream.poll()
+                if delta is None:
+                    return
+                if isinstance(delta, bool):
+                    await news.wait()
+                    continue
+                output = collector.add(delta)
+                if output is not None:
+                    yield output
+        finally:
+            self._waiting.discard(news)
+            del self._running[name]
+            if collector is not None:
+                collector.stream.abort()
+
+    def _attach(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            if self._running:
+                raise RuntimeError("an AsyncLLM serves one event loop at a time, and requests of another still run")
+            self._loop.remove_reader(self._model.event_fd())
+        descriptor = self._model.event_fd()
+        if descriptor < 0:
+            raise OSError("the system has no file descriptor left for the model's events")
+        loop.add_reader(descriptor, self._wake, descriptor)
+        self._loop = loop
+
+    def _wake(self, descriptor: int) -> None:
+        try:
+            os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return
+        for news in self._waiting:
+            news.set()

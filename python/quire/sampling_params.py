@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SamplingParams and what belongs to it, with vLLM's names and defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json as json_module
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class RequestOutputKind(enum.Enum):
+    """What a stream yields."""
+
+    CUMULATIVE = 0
+    """Each time the whole answer so far."""
+    DELTA = 1
+    """Each time only what is new."""
+    FINAL_ONLY = 2
+    """Once, at the end."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class StructuredOutputsParams:
+    """What the answer must look like: exactly one of the first six."""
+
+    json: str | Mapping[str, Any] | None = None
+    """A JSON Schema, as a dict or as text."""
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None
+    """EBNF, GBNF or Lark."""
+    json_object: bool | None = None
+    structural_tag: str | Mapping[str, Any] | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = True
+    whitespace_pattern: str | None = None
+
+
+@dataclasses.dataclass(kw_only=True)
+class SamplingParams:
+    """How tokens are chosen, and when an answer ends. The values are checked with the request that uses them."""
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] | None = None
+    seed: int | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    """None: as many as fit into the model's context."""
+    min_tokens: int = 0
+    logprobs: int | None = None
+    """The number of likeliest tokens whose log probabilities are returned; -1: all."""
+    prompt_logprobs: int | None = None
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    structured_outputs: StructuredOutputsParams | None = None
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+
+    def _fields(self) -> dict[str, Any]:
+        """The fields of a request. What is None is left out, except for max_tokens, where it has a meaning."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del fields["output_kind"]
+        if self.structured_outputs is not None:
+            constraint = vars(self.structured_outputs)
+            fields["structured_outputs"] = {name: value for name, value in constraint.items() if value is not None}
+        if self.logit_bias is not None:
+            fields["logit_bias"] = {str(int(token)): value for token, value in self.logit_bias.items()}
+        return {name: value for name, value in fields.items() if value is not None or name == "max_tokens"}
+
+
+def to_json(value: Any) -> str:
+    """JSON text, also of numpy's numbers and arrays and of sequences and mappings of other types."""
+    return json_module.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"a request cannot have a value of type {type(value).__name__}")

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C API on a tiny model with random weights, which takes token ids only.
+#include "capi/quire.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/json.h"
+
+namespace {
+
+std::string options(const std::string& more = "") {
+  return R"({"model": ")" QUIRE_SOURCE_DIR
+         R"(/tests/goldens/llama/config.json", "load_format": "dummy", "threads": 1)" +
+         more + "}";
+}
+
+// What a call left in its error, which is then cleared.
+struct Told {
+  quire_error error{};
+  ~Told() { quire_error_clear(&error); }
+  std::string message() const { return error.message != nullptr ? error.message : ""; }
+};
+
+class CApi : public testing::Test {
+ protected:
+  void SetUp() override {
+    llm_ = quire_load(options().c_str(), &told_.error);
+    ASSERT_NE(llm_, nullptr) << told_.message();
+  }
+  void TearDown() override { quire_free(llm_); }
+
+  std::string refused(const std::string& request) {
+    Told told;
+    EXPECT_EQ(quire_generate(llm_, request.c_str(), &told.error), nullptr) << request;
+    EXPECT_EQ(told.error.code, QUIRE_INVALID_ARGUMENT);
+    return told.message();
+  }
+  quire_stream* submit(const std::string& request) {
+    quire_stream* stream = quire_submit(llm_, request.c_str(), nullptr, 0, &told_.error);
+    EXPECT_NE(stream, nullptr) << told_.message();
+    return stream;
+  }
+
+  quire_llm* llm_ = nullptr;
+  Told told_;
+};
+
+TEST_F(CApi, GeneratesAWholeAnswer) {
+  char* text = quire_generate(llm_, R"({"prompt_token_ids": [1, 2, 3], "n": 2, "seed": 1, "max_tokens": 4,
+                                        "ignore_eos": true, "logprobs": 2, "prompt_logprobs": 1})",
+                              &told_.error);
+  ASSERT_NE(text, nullptr) << told_.message();
+  const auto answer = quire::json::parse(text);
+  quire_free_text(text);
+  ASSERT_TRUE(answer.ok());
+  EXPECT_EQ(answer->find("prompt_token_ids")->as_array().size(), 3u);
+  EXPECT_EQ(answer->find("prompt_logprobs")->as_array().size(), 3u);
+  const auto& outputs = answer->find("outputs")->as_array();
+  ASSERT_EQ(outputs.size(), 2u);
+  for (const auto& output : outputs) {
+    EXPECT_EQ(output.find("token_ids")->as_array().size(), 4u);
+    EXPECT_EQ(output.find("logprobs")->as_array().size(), 4u);
+    EXPECT_EQ(output.find("finish_reason")->as_string(), "length");
+    EXPECT_TRUE(output.find("stop_reason")->is_null());
+  }
+}
+
+TEST_F(CApi, StreamsWhatItGenerates) {
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  const char* request = R"({"temperature": 0, "max_tokens": 6, "ignore_eos": true, "logprobs": 1})";
+  quire_stream* stream = quire_submit(llm_, request, prompt.data(), prompt.size(), &told_.error);
+  ASSERT_NE(stream, nullptr) << told_.message();
+  size_t count = 0;
+  const int32_t* ids = quire_prompt(stream, &count);
+  EXPECT_EQ(std::vector<int32_t>(ids, ids + count), prompt);
+  std::vector<int32_t> tokens;
+  quire_delta delta;
+  bool finished = false;
+  while (quire_next(stream, -1, &delta, &told_.error) == QUIRE_DELTA) {
+    tokens.insert(tokens.end(), delta.tokens, delta.tokens + delta.num_tokens);
+    EXPECT_EQ(delta.logprobs.rows, delta.num_tokens);
+    EXPECT_EQ(delta.logprobs.entries[0].token, delta.tokens[0]);
+    finished = delta.finish_reason != nullptr;
+  }
+  EXPECT_TRUE(finished);
+  EXPECT_EQ(tokens.size(), 6u);
+  EXPECT_EQ(quire_next(stream, -1, &delta, &told_.error), QUIRE_END);  // and again
+  quire_close(stream);
+
+  stream = quire_submit(llm_, request, prompt.data(), prompt.size(), &told_.error);
+  EXPECT_EQ(quire_wait(stream, -1), QUIRE_END);
+  ASSERT_EQ(quire_next(stream, 0, &delta, &told_.error), QUIRE_DELTA);
+  EXPECT_EQ(std::vector<int32_t>(delta.tokens, delta.tokens + delta.num_tokens), tokens);  // in one piece
+  EXPECT_EQ(quire_next(stream, 0, &delta, &told_.error), QUIRE_END);
+  quire_close(stream);
+}
+
+TEST_F(CApi, AbortEndsEachAnswer) {
+  quire_stream* stream = submit(R"({"prompt_token_ids": [1], "n": 3, "max_tokens": null, "ignore_eos": true})");
+  std::thread([&] { quire_abort(stream); }).join();
+  EXPECT_EQ(quire_wait(stream, -1), QUIRE_END);
+  quire_delta delta;
+  int aborted = 0;
+  while (quire_next(stream, -1, &delta, &told_.error) == QUIRE_DELTA) {
+    aborted += delta.finish_reason != nullptr && std::string(delta.finish_reason) == "abort" ? 1 : 0;
+  }
+  EXPECT_EQ(aborted, 3);
+  quire_close(stream);
+}
+
+TEST_F(CApi, AModelLivesAsLongAsItsStreams) {
+  quire_stream* stream = submit(R"({"prompt_token_ids": [1], "max_tokens": 3, "ignore_eos": true})");
+  quire_free(llm_);
+  llm_ = nullptr;
+  EXPECT_EQ(quire_wait(stream, -1), QUIRE_END);
+  quire_close(stream);
+}
+
+TEST_F(CApi, TheDescriptorWakesAnEventLoop) {
+  const int descriptor = quire_event_fd(llm_);
+  ASSERT_GE(descriptor, 0);
+  EXPECT_EQ(quire_event_fd(llm_), descriptor);
+  pollfd waited{descriptor, POLLIN, 0};
+  EXPECT_EQ(::poll(&waited, 1, 0), 0);
+  quire_stream* stream = submit(R"({"prompt_token_ids": [1], "max_tokens": 2, "ignore_eos": true})");
+  EXPECT_EQ(::poll(&waited, 1, -1), 1);
+  quire_close(stream);
+}
+
+TEST_F(CApi, SaysWhatIsWrongWithARequest) {
+  EXPECT_NE(refused("{").find("not JSON"), std::string::npos);
+  EXPECT_NE(refused("{}").find("one of prompt"), std::string::npos);
+  EXPECT_NE(refused(R"({"prompt_token_ids": [1], "promt": 1})").find("did you mean"), std::string::npos);
+  EXPECT_NE(refused(R"({"prompt_token_ids": [1], "messages": [{}]})").find("one of prompt"), std::string::npos);
+  EXPECT_NE(refused(R"({"prompt_token_ids": [99999999]})").find("vocabulary"), std::string::npos);
+  EXPECT_NE(refused(R"({"prompt_token_ids": [1], "top_p": 0})").find("top_p"), std::string::npos);
+  EXPECT_EQ(quire_generate(llm_, "{", nullptr), nullptr);  // the error need not be given
+}
+
+TEST(CApiLoad, SaysWhatIsWrongWithTheOptions) {
+  const auto failure = [](const std::string& text) {
+    Told told;
+    EXPECT_EQ(quire_load(text.c_str(), &told.error), nullptr) << text;
+    EXPECT_NE(told.error.code, QUIRE_OK);
+    return told.message();
+  };
+  EXPECT_NE(failure("{").find("not JSON"), std::string::npos);
+  EXPECT_NE(failure("[]").find("JSON object"), std::string::npos);
+  EXPECT_NE(failure(options(R"(, "max_model_length": 8)")).find("did you mean 'max_model_len'"), std::string::npos);
+  EXPECT_NE(failure(options(R"(, "no_enable_prefix_caching": true)")).find("is no option"), std::string::npos);
+  EXPECT_NE(failure(options(R"(, "enable_prefix_caching": 1)")).find("must be true or false"), std::string::npos);
+  EXPECT_NE(failure(options(R"(, "dtype": ["float32"])")).find("must not be a list"), std::string::npos);
+  EXPECT_NE(failure(options(R"(, "block_size": "many")")).find("many"), std::string::npos);
+  EXPECT_NE(failure(R"({"model": 5})").find("must be a string"), std::string::npos);
+}
+
+}  // namespace

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of a request's fields, put together from those of the HTTP API, and their reader.
+#include "capi/request.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "api/constraint_fields.h"
+#include "api/request_fields.h"
+#include "base/suggest.h"
+#include "sampling/param_table.h"
+
+namespace quire::capi {
+namespace {
+
+using api::ApiResult;
+using api::Body;
+using api::Field;
+
+void add_rows(std::vector<Field>& to, const api::Schema& from, std::initializer_list<std::string_view> names) {
+  for (const Field& field : from.fields) {
+    if (std::ranges::find(names, std::string_view(field.name)) == names.end()) continue;
+    to.push_back(field);
+    to.back().rules.required = false;
+  }
+}
+
+const api::Schema& schema() {
+  static const api::Schema all = [] {
+    api::Schema out{"Request", "A request of the C API.", api::sampling_param_fields()};
+    const std::vector<Field> constraints = api::constraint_fields();
+    out.fields.insert(out.fields.end(), constraints.begin(), constraints.end());
+    add_rows(out.fields, api::completion_schema(),
+             {"max_tokens", "logprobs", "add_special_tokens", "priority", "cache_salt"});
+    add_rows(out.fields, api::chat_schema(),
+             {"messages", "tools", "documents", "chat_template", "chat_template_kwargs", "add_generation_prompt",
+              "continue_final_message", "reasoning_effort"});
+    out.fields.push_back({"prompt", api::FieldType::kString, "The text to continue."});
+    out.fields.push_back({"prompt_token_ids", api::FieldType::kInts, "The same as token ids."});
+    return out;
+  }();
+  return all;
+}
+
+ApiResult<Body> read_body(std::string_view text) {
+  const auto raw = json::parse(text);
+  if (!raw.ok()) return api::bad_request("the request is not JSON: " + raw.error().message);
+  if (!raw->is_object()) return api::bad_request("the request must be a JSON object.");
+  std::vector<std::string> known;
+  for (const Field& field : schema().fields) known.emplace_back(field.name);
+  for (const auto& [name, value] : raw->as_object()) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    return api::bad_field(name.substr(0, 60), "is no field of a request" + did_you_mean(name, known) + ".");
+  }
+  return Body::parse(text, schema());
+}
+
+ApiResult<llm::Prompt> chat_prompt(const llm::Llm& llm, const Body& body) {
+  QUIRE_ASSIGN(api::ChatInput input, api::read_chat(body));
+  text::ChatRequest chat;
+  chat.messages = std::move(input.messages);
+  chat.tools = body.take("tools");
+  chat.documents = std::move(input.documents);
+  chat.kwargs = std::move(input.kwargs);
+  chat.add_generation_prompt = input.add_generation_prompt;
+  chat.continue_final_message = input.continue_final_message;
+  std::optional<text::ChatTemplate> own;
+  if (input.chat_template) {
+    QUIRE_ASSIGN(own, text::ChatTemplate::parse(*input.chat_template));
+  }
+  QUIRE_ASSIGN(llm::TextPrompt rendered, llm.render_chat(std::move(chat), own ? &*own : nullptr));
+  rendered.add_special_tokens = input.add_special_tokens;
+  return llm::Prompt(std::move(rendered));
+}
+
+ApiResult<std::vector<int32_t>> prompt_tokens(const llm::Llm& llm, const Body& body) {
+  const int given = int{body.has("prompt")} + int{body.has("prompt_token_ids")} + int{body.has("messages")};
+  if (given != 1) return api::bad_request("a request needs one of prompt, prompt_token_ids and messages.", "prompt");
+  llm::Prompt prompt;
+  if (body.has("messages")) {
+    QUIRE_ASSIGN(prompt, chat_prompt(llm, body));
+  } else if (body.has("prompt")) {
+    prompt = llm::TextPrompt{body.string("prompt"), body.boolean("add_special_tokens", true)};
+  } else {
+    prompt = body.ints("prompt_token_ids");
+  }
+  QUIRE_ASSIGN(std::vector<int32_t> tokens, llm.tokens_of(prompt));
+  return tokens;
+}
+
+ApiResult<sampling::SamplingParams> params_of(const llm::Llm& llm, const Body& body) {
+  sampling::SamplingParams params = llm.default_params();
+  QUIRE_TRY(api::read_params(body, params));
+  if (body.has("logprobs")) params.logprobs = body.integer("logprobs");
+  if (body.has("max_tokens")) {
+    params.max_tokens = body.integer("max_tokens");
+  } else if (body.json().find("max_tokens") != nullptr) {
+    params.max_tokens = llm.max_model_len();  // null: as many as fit
+  } else if (!params.max_tokens) {
+    params.max_tokens = body.has("messages") ? llm.max_model_len() : sampling::kDefaultMaxTokens;
+  }
+  return params;
+}
+
+ApiResult<engine::Request> prepare(const llm::Llm& llm, const Body& body, std::span<const int32_t> tokens) {
+  llm::GenerateRequest request;
+  if (tokens.empty()) {
+    QUIRE_ASSIGN(request.prompt, prompt_tokens(llm, body));
+  } else {
+    request.prompt = std::vector<int32_t>(tokens.begin(), tokens.end());
+  }
+  QUIRE_ASSIGN(request.params, params_of(llm, body));
+  QUIRE_ASSIGN(request.constraint, api::read_constraint(body));
+  request.priority = body.integer("priority").value_or(0);
+  request.cache_salt = body.string("cache_salt");
+  QUIRE_ASSIGN(engine::Request ready, llm.prepare(std::move(request)));
+  return ready;
+}
+
+// The API's errors are those of a request, unless something ran out.
+Error from_api(const api::ApiError& error) {
+  const ErrorCode code = error.status < 500 ? ErrorCode::kInvalidArgument : ErrorCode::kExhausted;
+  return {code, error.message, error.param};
+}
+
+template <typename T>
+Result<T> from_api(ApiResult<T> result) {
+  if (!result.ok()) return from_api(result.error());
+  return std::move(result).value();
+}
+
+}  // namespace
+
+Result<engine::Request> read_request(const llm::Llm& llm, std::string_view text, std::span<const int32_t> tokens) {
+  auto body = read_body(text);
+  if (!body.ok()) return from_api(body.error());
+  return from_api(prepare(llm, *body, tokens));
+}
+
+Result<std::vector<int32_t>> read_prompt(const llm::Llm& llm, std::string_view text) {
+  auto body = read_body(text);
+  if (!body.ok()) return from_api(body.error());
+  return from_api(prompt_tokens(llm, *body));
+}
+
+json::Value default_params_json(const llm::Llm& llm) {
+  const sampling::SamplingParams& params = llm.default_params();
+  json::Value out{json::Object{}};
+  for (const sampling::ParamInfo& info : sampling::param_table()) {
+    if (const auto* real = std::get_if<double sampling::SamplingParams::*>(&info.member)) {
+      out.set(info.name, params.**real);
+    } else if (const auto* integer = std::get_if<int64_t sampling::SamplingParams::*>(&info.member)) {
+      out.set(info.name, params.**integer);
+    }
+  }
+  out.set("max_tokens", params.max_tokens ? json::Value(*params.max_tokens) : json::Value());
+  return out;
+}
+
+}  // namespace quire::capi

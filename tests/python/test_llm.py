@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LLM: the calls that wait, from the build folder, on the default model."""
+
+import gc
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy
+import pytest
+
+from conftest import PACKAGE, ROOT
+
+PROMPT = "The capital of France is"
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+def greedy(**more):
+    from quire import SamplingParams
+    return SamplingParams(**({"temperature": 0, "max_tokens": 12} | more))
+
+
+def python(model_path, source, **options):
+    """Runs a program of its own; the last line of its output is what it has to say."""
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(source), model_path], capture_output=True, text=True,
+                          timeout=300, env=os.environ | {"PYTHONPATH": str(PACKAGE)}, **options)
+
+
+def test_one_prompt_has_vllms_shape(llm):
+    [output] = llm.generate(PROMPT, greedy())
+    assert output.prompt == PROMPT and output.finished and output.prompt_logprobs is None
+    assert output.prompt_token_ids == llm.get_tokenizer().encode(PROMPT).tolist()
+    [answer] = output.outputs
+    assert "Paris" in answer.text and answer.index == 0
+    assert len(answer.token_ids) == 12 and answer.finish_reason == "length" and answer.stop_reason is None
+    assert answer.logprobs is None and answer.cumulative_logprob is None and answer.finished()
+    assert llm.get_tokenizer().decode(answer.token_ids) == answer.text
+
+
+def test_prompts_in_every_form_get_the_same_answer(llm):
+    ids = llm.get_tokenizer().encode(PROMPT)
+    assert ids.dtype == numpy.int32
+    forms = [PROMPT, ids, ids.tolist(), ids.astype(numpy.int64)[::1], {"prompt": PROMPT}, {"prompt_token_ids": ids},
+             {"prompt_token_ids": ids.tolist(), "prompt": "not read"}, {"prompt": PROMPT, "cache_salt": "pepper"}]
+    outputs = llm.generate(forms, greedy())
+    assert len(outputs) == len(forms)
+    assert len({output.outputs[0].text for output in outputs}) == 1
+    assert [output.prompt for output in outputs[:2]] == [PROMPT, None]
+    for form in (ids, ids.tolist(), {"prompt_token_ids": ids}):
+        assert len(llm.generate(form, greedy())) == 1
+
+
+def test_many_prompts_have_the_bits_of_each_alone(llm):
+    from quire import SamplingParams
+    prompts = [f"Number {i} is" for i in range(40)]
+    params = [SamplingParams(temperature=1, seed=i, max_tokens=6 + i % 5) for i in range(40)]
+    together = llm.generate(prompts, params)
+    alone = [llm.generate(prompt, one)[0] for prompt, one in zip(prompts[:5], params)]
+    assert [output.outputs[0].token_ids for output in together[:5]] == [output.outputs[0].token_ids for output in alone]
+    assert [len(output.outputs[0].token_ids) <= one.max_tokens for output, one in zip(together, params)]
+
+
+def test_n_answers(llm):
+    from quire import SamplingParams
+    [output] = llm.generate("Once", SamplingParams(n=3, seed=5, max_tokens=6, temperature=1))
+    assert [answer.index for answer in output.outputs] == [0, 1, 2]
+    assert len({answer.text for answer in output.outputs}) == 3
+
+
+def test_without_settings_the_models_defaults_hold(llm):
+    defaults = llm.get_default_sampling_params()
+    assert defaults.n == 1 and defaults.max_tokens == 16
+    [output] = llm.generate(PROMPT)
+    assert 0 < len(output.outputs[0].token_ids) <= 16
+
+
+def test_stop_strings_and_tokens(llm):
+    [output] = llm.generate(PROMPT, greedy(stop=["Paris"]))
+    assert output.outputs[0].stop_reason == "Paris" and "Paris" not in output.outputs[0].text
+    assert output.outputs[0].finish_reason == "stop"
+    token = llm.generate(PROMPT, greedy())[0].outputs[0].token_ids[2]
+    [output] = llm.generate(PROMPT, greedy(stop_token_ids=[token]))
+    assert output.outputs[0].stop_reason == token and len(output.outputs[0].token_ids) == 3
+    [output] = llm.generate(PROMPT, greedy(logit_bias={token: -100}, bad_words=["Paris"]))
+    assert token not in output.outputs[0].token_ids and "Paris" not in output.outputs[0].text
+
+
+def test_no_max_tokens_goes_on_to_the_end_of_the_context(llm):
+    [output] = llm.generate(PROMPT, greedy(max_tokens=None, ignore_eos=True))
+    assert len(output.prompt_token_ids) + len(output.outputs[0].token_ids) == llm.max_model_len == 1024
+
+
+def test_chat_answers_one_conversation_or_several(llm):
+    [output] = llm.chat(QUESTION, greedy(max_tokens=24))
+    assert "Paris" in output.outputs[0].text and output.prompt is None
+    other = [{"role": "system", "content": "Answer in one word."}, {"role": "user", "content": "Is water wet?"}]
+    both = llm.chat([QUESTION, other], greedy(max_tokens=24))
+    assert both[0].outputs[0].token_ids == output.outputs[0].token_ids and len(both) == 2
+    ids = llm.get_tokenizer().apply_chat_template(QUESTION)
+    assert output.prompt_token_ids == ids.tolist()
+    [started] = llm.chat([*QUESTION, {"role": "assistant", "content": "The answer is: Par"}], greedy(),
+                         add_generation_prompt=False, continue_final_message=True)
+    assert started.outputs[0].text.startswith("is")
+
+
+def test_logprobs(llm):
+    [output] = llm.generate(PROMPT, greedy(logprobs=3, prompt_logprobs=1))
+    [answer] = output.outputs
+    assert len(answer.logprobs) == len(answer.token_ids)
+    for token, row in zip(answer.token_ids, answer.logprobs):
+        assert len(row) == 3 and row[token].rank == 1  # greedy: the token is one of the likeliest
+        assert row[token].decoded_token == llm.get_tokenizer().decode([token], skip_special_tokens=False)
+        assert max(entry.logprob for entry in row.values()) == row[token].logprob < 0
+    assert answer.cumulative_logprob == pytest.approx(
+        sum(row[token].logprob for token, row in zip(answer.token_ids, answer.logprobs)))
+    assert len(output.prompt_logprobs) == len(output.prompt_token_ids) and output.prompt_logprobs[0] is None
+    for token, row in zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:]):
+        assert token in row and 1 <= len(row) <= 2
+
+
+def test_structured_output(llm):
+    from quire import StructuredOutputsParams
+    def ask(**constraint):
+        [output] = llm.chat(QUESTION, greedy(max_tokens=80, structured_outputs=StructuredOutputsParams(**constraint)))
+        return output.outputs[0].text
+    assert ask(choice=["London", "Paris"]) in ("London", "Paris")
+    assert ask(regex="[A-Z]{5}").isupper()
+    schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"]}
+    assert set(json.loads(ask(json=schema))) == {"city"}
+    assert set(json.loads(ask(json=json.dumps(schema)))) == {"city"}
+    assert ask(grammar='root ::= "yes" | "no"') in ("yes", "no")
+
+
+def test_a_stream_adds_up_to_the_answer(llm):
+    from quire import RequestOutputKind
+    [whole] = llm.generate(PROMPT, greedy(logprobs=1))
+    pieces = list(llm.stream(PROMPT, greedy(logprobs=1, output_kind=RequestOutputKind.DELTA)))
+    assert "".join(piece.outputs[0].text for piece in pieces) == whole.outputs[0].text
+    assert sum((piece.outputs[0].token_ids for piece in pieces), []) == whole.outputs[0].token_ids
+    assert sum((piece.outputs[0].logprobs or [] for piece in pieces), []) == whole.outputs[0].logprobs
+    assert [piece.finished for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    growing = list(llm.stream(PROMPT, greedy(logprobs=1)))
+    assert all(b.outputs[0].text.startswith(a.outputs[0].text) for a, b in zip(growing, growing[1:]))
+    assert growing[-1].outputs == whole.outputs and len(growing) > 1
+    [final] = llm.stream(PROMPT, greedy(logprobs=1, output_kind=RequestOutputKind.FINAL_ONLY))
+    assert final.outputs == whole.outputs
+    assert "Paris" in list(llm.stream_chat(QUESTION, greedy(max_tokens=24)))[-1].outputs[0].text
+
+
+def test_a_stream_that_is_closed_early_is_aborted(llm):
+    stream = llm.stream(PROMPT, greedy(max_tokens=None, ignore_eos=True))
+    next(stream)
+    stream.close()
+    unread = llm.stream(PROMPT, greedy(max_tokens=None, ignore_eos=True))
+    del unread
+    gc.collect()
+    assert len(llm.generate(PROMPT, greedy())) == 1  # the model is free for others
+
+
+@pytest.mark.parametrize("settings,words", [
+    ({"temperature": -1}, "temperature must be from 0 to 2, got -1."),
+    ({"top_p": 0}, "top_p"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"temperature": "hot"}, "temperature must be a number"),
+    ({"logprobs": 21}, "logprobs"),
+    ({"stop_token_ids": [10**12]}, "stop_token_ids"),
+])
+def test_wrong_settings_are_value_errors_with_the_engines_sentence(llm, settings, words):
+    with pytest.raises(ValueError) as raised:
+        llm.generate(PROMPT, greedy(**settings))
+    assert words in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_wrong_requests_are_errors(llm):
+    from quire import StructuredOutputsParams
+    for prompt, words in (("", "empty"), ([49152 * 2], "out of the vocabulary"), ([-1], "negative"),
+                          ([2**31], "too large"), ({"text": "x"}, "prompt"), ({}, "prompt"),
+                          ([5] * 1024, "context holds 1024"), (numpy.array([], dtype=numpy.int32), "no tokens")):
+        with pytest.raises(ValueError, match=words):
+            llm.generate(prompt, greedy())
+    for prompt in ([1.5], numpy.zeros((2, 2)), 5):
+        with pytest.raises(TypeError):
+            llm.generate(prompt, greedy())
+    with pytest.raises(ValueError, match="2 prompts and 1 sampling_params"):
+        llm.generate(["a", "b"], [greedy()])
+    with pytest.raises(ValueError, match="role"):
+        llm.chat([{"content": "no role"}], greedy())
+    with pytest.raises(ValueError, match="structured_outputs"):
+        llm.generate(PROMPT, greedy(structured_outputs=StructuredOutputsParams(regex="[")))
+    with pytest.raises(ValueError, match="structured_outputs"):
+        llm.generate(PROMPT, greedy(structured_outputs=StructuredOutputsParams(regex="a", choice=["b"])))
+    with pytest.raises(ValueError, match="out of the vocabulary"):
+        llm.get_tokenizer().decode([10**6])
+    with pytest.raises(TypeError):
+        from quire import SamplingParams
+        SamplingParams(temprature=1)
+
+
+def test_one_wrong_prompt_of_several_leaves_nothing_running(llm):
+    with pytest.raises(ValueError):
+        llm.generate([PROMPT, ""], greedy(max_tokens=None, ignore_eos=True))
+    assert len(llm.generate(PROMPT, greedy())) == 1
+
+
+def test_wrong_models_and_options_are_errors(model_path, tmp_path):
+    from quire import LLM
+    with pytest.raises(FileNotFoundError, match="nothing-here"):
+        LLM("nothing-here")
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(60))
+    with pytest.raises((RuntimeError, ValueError), match="bad.gguf"):
+        LLM(tmp_path / "bad.gguf")
+    for options, words in (({"max_modle_len": 5}, "did you mean 'max_model_len'"), ({"dtype": "float12"}, "float12"),
+                           ({"enable_prefix_caching": 3}, "true or false"), ({"block_size": "x"}, "block-size"),
+                           ({"threads": True}, "true or false"), ({"device": "abacus"}, "abacus")):
+        with pytest.raises(ValueError, match=words):
+            LLM(model_path, **options)
+
+
+def test_options_of_every_type_are_understood(model_path):
+    from quire import LLM
+    llm = LLM(model_path, max_model_len="256", enable_prefix_caching=False, threads=1, kv_cache_dtype="float32", seed=None,
+              override_generation_config={"temperature": 0.5, "max_new_tokens": 3})
+    assert llm.max_model_len == 256
+    assert llm.get_default_sampling_params().temperature == 0.5
+    assert len(llm.generate(PROMPT)[0].outputs[0].token_ids) == 3
+    assert llm.generate([PROMPT, PROMPT])[1].num_cached_tokens == 0
+
+
+def test_threads_can_share_a_model(llm):
+    answers = {}
+    def work(number):
+        answers[number] = llm.generate(PROMPT, greedy())[0].outputs[0].text
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 8 and len(set(answers.values())) == 1
+
+
+def test_other_threads_run_while_the_model_computes(model_path):
+    # The GIL is released: a thread counts while the main thread waits for the answer.
+    done = python(model_path, """
+        import sys, threading
+        from quire import LLM, SamplingParams
+        llm = LLM(sys.argv[1])
+        counted, stop = 0, threading.Event()
+        def count():
+            global counted
+            while not stop.is_set():
+                counted += 1
+        thread = threading.Thread(target=count)
+        thread.start()
+        llm.generate("x", SamplingParams(max_tokens=64, ignore_eos=True))
+        at_end = counted
+        stop.set()
+        thread.join()
+        print(at_end > 1000)
+    """)
+    assert done.returncode == 0 and done.stdout.strip() == "True", done.stderr
+
+
+@pytest.mark.parametrize("call", ["llm.generate(['x'] * 4, endless)", "list(llm.stream('x', endless))",
+                                  "asyncio.run(last(AsyncLLM(sys.argv[1]).generate('x', endless)))"])
+def test_ctrl_c_aborts_and_raises(model_path, call):
+    # The signal is sent when the main thread waits for an answer.
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(f"""
+        import asyncio, sys, threading
+        from quire import AsyncLLM, LLM, SamplingParams
+        llm = LLM(sys.argv[1], max_model_len=8192)
+        endless = SamplingParams(max_tokens=None, ignore_eos=True)
+        async def last(outputs):
+            async for output in outputs:
+                pass
+        def tell():
+            names = set()
+            while not names & {{"_run", "_iterate", "run_until_complete"}}:
+                frame, names = sys._current_frames()[threading.main_thread().ident], set()
+                while frame is not None:
+                    names.add(frame.f_code.co_name)
+                    frame = frame.f_back
+            print("waits", flush=True)
+        threading.Thread(target=tell).start()
+        try:
+            {call}
+        except KeyboardInterrupt:
+            print("interrupted", len(llm.generate("x", SamplingParams(max_tokens=2, ignore_eos=True))[0].outputs[0].token_ids))
+        """), model_path], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(PACKAGE)})
+    assert process.stdout.readline() == "waits\n"
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and out == "interrupted 2\n"
+
+
+def test_a_program_may_end_with_requests_under_way(model_path):
+    done = python(model_path, """
+        import sys
+        from quire import LLM, SamplingParams
+        llm = LLM(sys.argv[1])
+        stream = llm.stream("x", SamplingParams(max_tokens=None, ignore_eos=True))
+        next(stream)
+        print("end")
+    """)
+    assert done.returncode == 0 and done.stdout == "end\n" and done.stderr == ""
+
+
+def test_the_command_is_the_program(model_path):
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
+    version = subprocess.run([sys.executable, "-m", "quire", "--version"], capture_output=True, text=True, env=environment)
+    import quire
+    assert version.stdout == f"quire {quire.__version__}\n"
+    wrong = subprocess.run([sys.executable, "-m", "quire", "frobnicate"], capture_output=True, text=True, env=environment)
+    assert wrong.returncode == 2
+
+
+def test_the_examples_of_the_manual_work_as_they_stand(model_path, tmp_path):
+    text = (ROOT / "docs" / "python.md").read_text()
+    examples = [part.split("```")[0] for part in text.split("```python\n")[1:]]
+    assert len(examples) >= 3
+    home = pathlib.Path(model_path)
+    cache = tmp_path / "home" / "models" / "SmolLM2-135M-Instruct"
+    cache.mkdir(parents=True)
+    (cache / home.name).symlink_to(home)
+    for example in examples:
+        done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, cwd=tmp_path, timeout=300,
+                              env=os.environ | {"PYTHONPATH": str(PACKAGE), "QUIRE_HOME": str(tmp_path / "home")})
+        assert done.returncode == 0 and done.stdout.strip(), (example, done.stderr)
+
+
+def test_hints_of_types_are_installed():
+    assert (PACKAGE / "quire" / "py.typed").exists() and (PACKAGE / "quire" / "_quire.pyi").exists()
