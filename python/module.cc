@@ -7,6 +7,7 @@
 #include <quire.h>
 
 #include <memory>
+#include <new>
 #include <string>
 
 namespace nb = nanobind;
@@ -46,6 +47,7 @@ void check_signals() {
 }
 
 std::string take_text(char* text) {
+  if (text == nullptr) throw std::bad_alloc();
   std::string out(text);
   quire_free_text(text);
   return out;

