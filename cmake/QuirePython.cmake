@@ -13,13 +13,13 @@ function(quire_find_python reason)
   elseif(NOT EXISTS ${QUIRE_PYTHON_EXECUTABLE})
     set(${reason} "there is no ${QUIRE_PYTHON_EXECUTABLE} (scripts/test makes it, QUIRE_PYTHON_EXECUTABLE names another)" PARENT_SCOPE)
   else()
-    execute_process(COMMAND ${QUIRE_PYTHON_EXECUTABLE} -c "import nanobind, os, sys, sysconfig
+    execute_process(COMMAND ${QUIRE_PYTHON_EXECUTABLE} -c "import nanobind, nanobind_backend, os, sys, sysconfig
 sys.exit(0 if os.path.exists(os.path.join(sysconfig.get_path('include'), 'Python.h')) else 3)"
                     RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
     if(failed EQUAL 3)
       set(${reason} "the headers of Python are not installed (Debian: python3-dev)" PARENT_SCOPE)
     elseif(failed)
-      set(${reason} "nanobind is not installed in ${QUIRE_PYTHON_EXECUTABLE} (tests/requirements.txt has it)" PARENT_SCOPE)
+      set(${reason} "nanobind and nanobind-backend are not installed in ${QUIRE_PYTHON_EXECUTABLE} (tests/requirements.txt has them)" PARENT_SCOPE)
     endif()
   endif()
 endfunction()

@@ -26,10 +26,9 @@ def wheel(tmp_path_factory):
     if sys.platform != "linux":
         pytest.skip("wheels are made on Linux only")
     out = tmp_path_factory.mktemp("dist")
-    modules = [argument for module in (PACKAGE / "quire").glob("_quire*.so") for argument in ("--module", module)]
     [library] = BIN_DIR.glob("libquire.so.?")
     done = subprocess.run([sys.executable, ROOT / "tools/package/wheel.py", "--library", library, "--program",
-                           BIN_DIR / "launcher/quire", *modules, "--out", out], capture_output=True, text=True)
+                           BIN_DIR / "launcher/quire", "--module", PACKAGE / "quire/_quire.abi3.so", "--out", out], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     [path] = out.glob("*.whl")
     return path
@@ -37,14 +36,14 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment(wheel, tmp_path_factory):
-    """A fresh environment that has the wheel, with the tests' numpy."""
+    """A fresh environment that has the wheel, with the tests' numpy and nanobind-backend."""
     folder = tmp_path_factory.mktemp("venv")
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
     import numpy
     packages = subprocess.run([python, "-c", "import site; print(site.getsitepackages()[0])"], capture_output=True,
                               text=True, check=True).stdout.strip()
-    pathlib.Path(packages, "numpy.pth").write_text(str(pathlib.Path(numpy.__file__).parents[1]) + "\n")
+    pathlib.Path(packages, "tests.pth").write_text(str(pathlib.Path(numpy.__file__).parents[1]) + "\n")
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel], check=True)
     return folder / "bin"
 
@@ -55,12 +54,13 @@ def run(*arguments):
 
 
 def test_the_wheel_says_what_it_needs(wheel):
-    assert re.fullmatch(r"quire-[\d.]+-cp3\d+-(cp3\d+|abi3)-(manylinux\w+\.?)+\.whl", wheel.name), wheel.name
+    assert re.fullmatch(r"quire-[\d.]+-cp310-abi3-(manylinux\w+\.?)+\.whl", wheel.name), wheel.name
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         text = archive.read(next(name for name in names if name.endswith("/METADATA"))).decode()
     assert {"quire/py.typed", "quire/_quire.pyi", "quire/bin/quire"} <= set(names)
-    assert "Requires-Python: >=3." in text and "Requires-Dist: numpy" in text
+    assert "Requires-Python: >=3.10\n" in text
+    assert set(re.findall(r"Requires-Dist: ([\w-]+)", text)) == {"nanobind-backend", "numpy"}
     assert any(name.endswith("licenses/LICENSE") for name in names)
     shown = run(sys.executable, "-m", "auditwheel", "show", wheel)
     assert shown.returncode == 0 and "is consistent with" in shown.stdout, shown.stdout + shown.stderr

