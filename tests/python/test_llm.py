@@ -291,9 +291,12 @@ def test_ctrl_c_aborts_and_raises(model_path, call):
         except KeyboardInterrupt:
             print("interrupted", len(llm.generate("x", SamplingParams(max_tokens=2, ignore_eos=True))[0].outputs[0].token_ids))
         """), model_path], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(PACKAGE)})
-    assert process.stdout.readline() == "waits\n"
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=120)
+    try:
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert process.returncode == 0 and out == "interrupted 2\n"
 
 
