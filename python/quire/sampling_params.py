@@ -83,7 +83,7 @@ class SamplingParams:
 
 def to_json(value: Any) -> str:
     """JSON text, also of numpy's numbers and arrays and of sequences and mappings of other types."""
-    return json_module.dumps(value, ensure_ascii=False, default=_plain)
+    return json_module.dumps(value, default=_plain)
 
 
 def _plain(value: Any) -> Any:

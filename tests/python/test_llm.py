@@ -201,6 +201,19 @@ def test_wrong_requests_are_errors(llm):
         SamplingParams(temprature=1)
 
 
+def test_strange_texts_and_numbers_are_taken_or_refused(llm):
+    for prompt in ("\0", "a\0b", "\ud800", "\U0001f600" * 20, "<|im_end|>"):
+        assert llm.generate(prompt, greedy(max_tokens=2))[0].finished
+    for temperature in (float("nan"), float("inf"), 1e308):
+        with pytest.raises(ValueError, match="temperature"):
+            llm.generate(PROMPT, greedy(temperature=temperature))
+    output = llm.generate(PROMPT, greedy(temperature=numpy.float32(0), n=numpy.int64(1), stop=("\n", "x")))[0]
+    assert output.finished
+    for stop in ({"a"}, object(), b"bytes"):
+        with pytest.raises((TypeError, ValueError)):
+            llm.generate(PROMPT, greedy(stop=stop))
+
+
 def test_one_wrong_prompt_of_several_leaves_nothing_running(llm):
     with pytest.raises(ValueError):
         llm.generate([PROMPT, ""], greedy(max_tokens=None, ignore_eos=True))
@@ -229,6 +242,13 @@ def test_options_of_every_type_are_understood(model_path):
     assert llm.get_default_sampling_params().temperature == 0.5
     assert len(llm.generate(PROMPT)[0].outputs[0].token_ids) == 3
     assert llm.generate([PROMPT, PROMPT])[1].num_cached_tokens == 0
+
+
+def test_the_environment_sets_options_that_are_not_given(model_path, monkeypatch):
+    from quire import LLM
+    monkeypatch.setenv("QUIRE_MAX_MODEL_LEN", "128")
+    assert LLM(model_path).max_model_len == 128
+    assert LLM(model_path, max_model_len=64).max_model_len == 64
 
 
 def test_threads_can_share_a_model(llm):
