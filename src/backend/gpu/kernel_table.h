@@ -112,6 +112,7 @@
   X(HopperAttentionQuickD64, "hopper_attention_quick_#_d64", kHopper16Bits, HopperAttentionParams)                    \
   X(HopperAttentionQuickD128, "hopper_attention_quick_#_d128", kHopper16Bits, HopperAttentionParams)                  \
   X(HopperAttentionQuickD256, "hopper_attention_quick_#_d256", kHopper16Bits, HopperAttentionParams)                  \
+  X(HopperAttentionQuickLatent, "hopper_attention_quick_latent_#", kHopper16Bits, HopperAttentionParams)              \
   X(HopperAttentionTeamD64, "hopper_attention_team_#_d64", kHopper16Bits, HopperAttentionParams)                      \
   X(HopperAttentionTeamD128, "hopper_attention_team_#_d128", kHopper16Bits, HopperAttentionParams)                    \
   X(HopperAttentionTeamD256, "hopper_attention_team_#_d256", kHopper16Bits, HopperAttentionParams)                    \

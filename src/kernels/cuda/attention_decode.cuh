@@ -10,7 +10,9 @@
 //    (hopper_quick_cluster() * kv_heads, max_splits, seqs), 256 threads, hopper_quick_memory().
 //  - attention_merge: one warp per (token, head). Grid: (tokens * heads / 8 rounded up), 256 threads.
 //
-// D is 64, 128 or 256, for the merge also 512.
+// D is 64, 128 or 256, for the merge also 512. attention_quick also serves latent pages (attention_latent.cuh) with one
+// token per sequence and at most 16 heads: keys of 576 elements, whose first 512 are the values. There the values take
+// the keys' place in shared memory when the scores are known.
 #pragma once
 
 #include "kernels/cuda/attention_common.cuh"
@@ -25,13 +27,14 @@ HOPPER_FN void hopper_cluster_store(uint address, uint v) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
 
-template <typename T, int D>
+template <typename T, int D, int V = D>
 struct HopperAttentionQuick {
   enum {
+    kLatent = V != D,
     kCluster = hopper_quick_cluster(D),
     kPieces = D / 8,
     kRowBytes = D * 2,
-    kSlice = D / kCluster,  // columns of V per threadgroup
+    kSlice = V / kCluster,  // columns of V per threadgroup
     kSliceBytes = kSlice * 2,
     kSlicePieces = kSlice / 8,
     kTiles = kHopperSplit / kHopperTile,
@@ -44,7 +47,8 @@ struct HopperAttentionQuick {
   struct Smem {
     // Piece c of row r is at c ^ (r % 8), against bank conflicts; own tile j is tile kCluster * j + rank.
     T k[kOwnTiles][kHopperTile][D];
-    T v[kHopperSplit][kSlice];     // pieces are permuted so that eight rows fall into different banks: slice_piece()
+    // Pieces of V are permuted so that eight rows fall into different banks: slice_piece().
+    T v[kLatent ? 1 : kHopperSplit][kSlice];
     T weights[16][kWeightStride];  // T(p)
     T q[16][kQueryStride];
     float sums[kTiles][kParts][16][4];  // [tile][part][row][t]
@@ -54,7 +58,13 @@ struct HopperAttentionQuick {
     i64 eights[kHopperSplit / 8];
   };
 
+  static_assert(!kLatent || sizeof(T) * kHopperSplit * kSlice <= sizeof(Smem::k), "the values take the keys' place");
+
+  HOPPER_FN uint value_row(Smem& sm, int row) {
+    return ptx_shared_address(kLatent ? (void*)sm.k : (void*)sm.v) + row * kSliceBytes;
+  }
   HOPPER_FN int slice_piece(int row, int piece) {
+    if (kSlicePieces == 8) return piece ^ (row & 7);
     return kSlicePieces == 4 ? piece ^ ((row >> 1) & 3) : kSlicePieces == 2 ? piece ^ ((row >> 2) & 1) : piece;
   }
 
@@ -62,12 +72,12 @@ struct HopperAttentionQuick {
   // [low, last) become zeros.
   HOPPER_FN void load_k(const HopperAttentionParams& p, Smem& sm, const char* pages, int rank, int from, int to,
                         int low, int last) {
-    const int piece = (int)threadIdx.x % kPieces;
     UNROLL for (int j = 0; j < kOwnTiles; j++) {
       const int tile = kCluster * j + rank;
       if (tile < from || tile >= to) continue;
-      UNROLL for (int r0 = 0; r0 < kHopperTile; r0 += kHopperQuickThreads / kPieces) {
-        const int r = r0 + (int)threadIdx.x / kPieces, position = tile * kHopperTile + r;
+      UNROLL for (int i = 0; i < kHopperTile * kPieces / kHopperQuickThreads; i++) {
+        const int at = (int)threadIdx.x + i * kHopperQuickThreads, r = at / kPieces, piece = at % kPieces;
+        const int position = tile * kHopperTile + r;
         hopper_copy16_or_zero(ptx_shared_address(&sm.k[j][r][(piece ^ (r & 7)) * 8]),
                               pages + sm.eights[position >> 3] + (i64)(r & 7) * p.kv_heads * kRowBytes + piece * 16,
                               position >= low && position < last);
@@ -79,9 +89,9 @@ struct HopperAttentionQuick {
     const int piece = (int)threadIdx.x % kSlicePieces;
     for (int r = from * kHopperTile + (int)threadIdx.x / kSlicePieces; r < to * kHopperTile;
          r += kHopperQuickThreads / kSlicePieces) {
-      hopper_copy16_or_zero(ptx_shared_address(&sm.v[r][slice_piece(r, piece) * 8]),
-                            pages + p.v_offset + sm.eights[r >> 3] + (i64)(r & 7) * p.kv_heads * kRowBytes +
-                                rank * kSliceBytes + piece * 16,
+      hopper_copy16_or_zero(value_row(sm, r) + slice_piece(r, piece) * 16,
+                            pages + (kLatent ? 0 : p.v_offset) + sm.eights[r >> 3] +
+                                (i64)(r & 7) * p.kv_heads * kRowBytes + rank * kSliceBytes + piece * 16,
                             r >= low && r < last);
     }
   }
@@ -186,7 +196,7 @@ struct HopperAttentionQuick {
     }
     UNROLL for (int k = 0; k < 2; k++) {
       const int r = tile * kHopperTile + 32 * k + lane;
-      hopper_ldmatrix_trans(f.v[k], ptx_shared_address(&sm.v[r][slice_piece(r, column) * 8]));
+      hopper_ldmatrix_trans(f.v[k], value_row(sm, r) + slice_piece(r, column) * 16);
     }
   }
 
@@ -243,11 +253,11 @@ struct HopperAttentionQuick {
     // Tiles without a position of this step are complete already.
     const int old = p.early ? max(first, max(0, min(s.context - s.queries - start, last)) / kHopperTile) : first;
     load_k(p, sm, pages, rank, first, old, from, last);
-    load_v(p, sm, pages, rank, first, old, from, last);
+    if (!kLatent) load_v(p, sm, pages, rank, first, old, from, last);
     if (p.early) ptx_grid_wait();
     load_k(p, sm, pages, rank, old, tiles, from, last);
     ptx_copy_commit();
-    load_v(p, sm, pages, rank, old, tiles, from, last);
+    if (!kLatent) load_v(p, sm, pages, rank, old, tiles, from, last);
     ptx_copy_commit();
     hopper_load_queries<T, D>(p, s, q, kv_head, &sm.q[0][0], kQueryStride, 0, rows, 16, tid, kHopperQuickThreads);
     ptx_copy_wait<1>();
@@ -269,6 +279,11 @@ struct HopperAttentionQuick {
           UNROLL for (int i = 0; i < 4; i++) w[b][i] = hopper_score(p, w[b][i]);
         }
       }
+    }
+    if (kLatent) {
+      __syncthreads();  // all scores are known
+      load_v(p, sm, pages, rank, first, tiles, from, last);
+      ptx_copy_commit();
     }
     hopper_cluster_wait();  // the other threadgroups have started, so their shared memory may be written
     if (mine) send_maxima(sm, w, tile, h, low, seen, lane);
@@ -292,10 +307,10 @@ struct HopperAttentionQuick {
                 d = rank * kSlice + 8 * warp + 2 * t;
       if (s.splits == 1) {
         const float by = hopper_sink(p, sinks, head, sm.upto[tiles - 1][row], sum);
-        *(uint*)(out + (i64)token * p.out_stride + (i64)head * D + d) =
+        *(uint*)(out + (i64)token * p.out_stride + (i64)head * V + d) =
             hopper_pack<T>((o[2 * i] * by + 0.0f) / sum, (o[2 * i + 1] * by + 0.0f) / sum);
       } else {
-        const HopperScratch to_row = hopper_scratch(p, scratch, cu_seqlens[p.seqs], token, head, split, D);
+        const HopperScratch to_row = hopper_scratch(p, scratch, cu_seqlens[p.seqs], token, head, split, V);
         *(float2*)(to_row.o + d) = make_float2(o[2 * i], o[2 * i + 1]);
         if (rank == 0 && warp == 0 && t == 0) *(float2*)to_row.ml = make_float2(sm.upto[tiles - 1][row], sum);
       }
@@ -338,20 +353,23 @@ struct HopperAttentionMerge {
   }
 };
 
-#define HOPPER_ATTENTION_QUICK(types, T, D)                                                                         \
-  static_assert(sizeof(HopperAttentionQuick<T, D>::Smem) <= hopper_quick_memory(D), "as the host counts");          \
+#define HOPPER_ATTENTION_QUICK_OF(name, T, D, V)                                                                    \
+  static_assert(sizeof(HopperAttentionQuick<T, D, V>::Smem) <= hopper_quick_memory(D), "as the host counts");       \
   extern "C" __global__ void __launch_bounds__(kHopperQuickThreads) __cluster_dims__(hopper_quick_cluster(D), 1, 1) \
-      hopper_attention_quick_##types##_d##D(const __grid_constant__ HopperAttentionParams p, T* out, const T* q,    \
-                                            const char* pages, const int* block_tables, const int* cu_seqlens,      \
-                                            const int* context_lens, float* scratch, const float* sinks) {          \
-    HopperAttentionQuick<T, D>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens, scratch, sinks);      \
+      hopper_attention_quick_##name(const __grid_constant__ HopperAttentionParams p, T* out, const T* q,            \
+                                    const char* pages, const int* block_tables, const int* cu_seqlens,              \
+                                    const int* context_lens, float* scratch, const float* sinks) {                  \
+    HopperAttentionQuick<T, D, V>::run(p, out, q, pages, block_tables, cu_seqlens, context_lens, scratch, sinks);   \
   }
+#define HOPPER_ATTENTION_QUICK(types, T, D) HOPPER_ATTENTION_QUICK_OF(types##_d##D, T, D, D)
 HOPPER_ATTENTION_QUICK(bf16, bfloat, 64)
 HOPPER_ATTENTION_QUICK(bf16, bfloat, 128)
 HOPPER_ATTENTION_QUICK(bf16, bfloat, 256)
 HOPPER_ATTENTION_QUICK(f16, half, 64)
 HOPPER_ATTENTION_QUICK(f16, half, 128)
 HOPPER_ATTENTION_QUICK(f16, half, 256)
+HOPPER_ATTENTION_QUICK_OF(latent_bf16, bfloat, kHopperLatentKey, kHopperLatentValue)
+HOPPER_ATTENTION_QUICK_OF(latent_f16, half, kHopperLatentKey, kHopperLatentValue)
 
 #define HOPPER_ATTENTION_MERGE(types, T, D)                                                                 \
   extern "C" __global__ void __launch_bounds__(kHopperMergeThreads) hopper_attention_merge_##types##_d##D(  \

@@ -249,6 +249,7 @@ struct HopperStateDecode {
       __syncthreads();  // the inputs are free for the next token
     }
     if (at.tokens == 0) {
+      __syncthreads();  // no thread waits for the barrier before it was made
       if (has_state) hopper_barrier_wait(landed, 0);
       __syncthreads();
     }

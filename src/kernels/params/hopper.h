@@ -135,10 +135,11 @@ enum { kHopperTile = 64, kHopperSplit = 1024, kHopperQuickThreads = 256, kHopper
 constexpr int hopper_quick_cluster(int head_dim) {
   return head_dim > 128 ? 8 : 4;
 }
-// Bytes of attention_quick: K of its own tiles, its columns of V, p, q, sums and maxima, position offsets.
+// Bytes of attention_quick: K of its own tiles, its columns of V (latent pages: in the same place), p, q, sums and
+// maxima, position offsets.
 constexpr int hopper_quick_memory(int head_dim) {
-  return 2 * (kHopperSplit / hopper_quick_cluster(head_dim) * head_dim * 2) + 16 * (kHopperSplit + 8) * 2 +
-         16 * (head_dim + 8) * 2 + 16384 + 4352 + 3 * 1024;
+  return (head_dim > 256 ? 1 : 2) * (kHopperSplit / hopper_quick_cluster(head_dim) * head_dim * 2) +
+         16 * (kHopperSplit + 8) * 2 + 16 * (head_dim + 8) * 2 + 16384 + 4352 + 3 * 1024 + (head_dim > 256 ? 128 : 0);
 }
 // attention_team has one warp per 16 or 32 columns of the head. Its ring has `stages` tiles of K or V; beside it are 16
 // rows of weights, sums, maxima, position offsets and barriers.

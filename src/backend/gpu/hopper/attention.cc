@@ -149,7 +149,8 @@ void attend_few(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionParam
         scratch, tokens);
 }
 
-bool attend_latent(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionParams p, int64_t splits) {
+bool attend_latent(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionParams p, int64_t splits,
+                   bool one_token_each) {
   const int64_t tokens = args.q.rows, bytes = scratch_bytes(tokens, p.heads, splits, kHopperLatentValue);
   if (splits > 1 && bytes > kMostScratch) return false;
   void* scratch = splits > 1 ? gpu.scratch().attention.grow(static_cast<size_t>(bytes)) : nullptr;
@@ -158,6 +159,16 @@ bool attend_latent(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionPa
   p.rows_from = 1;
   p.rows_to = INT32_MAX;
   p.early = gpu.recorder().recording() ? 1 : 0;
+  // Few sequences of one token: a cluster for each, all at once.
+  constexpr int kCluster = hopper_quick_cluster(kHopperLatentKey);
+  if (one_token_each && p.heads <= kAttentionRowTile &&
+      kCluster * splits * p.seqs <= gpu.device().info().compute_units) {
+    launch(gpu, KernelId::kHopperAttentionQuickLatent, args, p, scratch,
+           {kCluster, static_cast<uint32_t>(splits), static_cast<uint32_t>(p.seqs)}, kHopperQuickThreads,
+           hopper_quick_memory(kHopperLatentKey));
+    if (splits > 1) merge(gpu, args, p, KernelId::kHopperAttentionMergeD512, scratch, tokens);
+    return true;
+  }
   launch(gpu, KernelId::kHopperAttentionLatent, args, p, scratch,
          {grid_div(p.heads, kAttentionRowTile), static_cast<uint32_t>(splits), static_cast<uint32_t>(tokens)},
          kHopperLatentThreads, hopper_latent_memory());
@@ -175,7 +186,7 @@ bool attention(GpuBackend& gpu, const AttentionArgs& args, bool one_token_each) 
   if (latent) {
     int64_t longest = one_token_each ? args.max_blocks * args.kv.block_size : 1;
     for (const int32_t context : contexts) longest = std::max<int64_t>(longest, context);
-    return attend_latent(gpu, args, params_of(args), grid_div(longest, kHopperSplit));
+    return attend_latent(gpu, args, params_of(args), grid_div(longest, kHopperSplit), one_token_each);
   }
   const int dim = static_cast<int>(args.kv.head_dim);
   HopperAttentionParams p = params_of(args);
