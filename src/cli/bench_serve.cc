@@ -69,14 +69,16 @@ void add_target_flags(CLI::App& app, ServeFlags& f) {
     return app.add_option(name, value, doc)->envname(env_name(name))->group("Server");
   };
   bench::ServeOptions& o = f.options;
-  add("--backend", o.backend, "openai, vllm (both: completions), openai-chat or openai-responses");
+  add("--backend", o.backend, "openai, vllm (both: completions), openai-chat or openai-responses")
+      ->type_name("TEXT:{openai,vllm,openai-chat,openai-responses}");
   add("--base-url", o.base_url, "http://HOST:PORT or https://HOST/PREFIX, instead of --host and --port");
   add("--host", o.host, "Default 127.0.0.1");
   add("--port", o.port, "Default 8000");
   add("--endpoint", o.endpoint, "Path of the API (default: that of the backend)");
   add("--model", o.model, "Model name in requests; its tokenizer counts tokens (default: the server's first model)");
   add("--served-model-name", o.served_model_name, "Model name in requests, if it differs from --model");
-  add("--tokenizer", o.tokenizer, "A local model whose tokenizer counts tokens: folder, .gguf or cached name");
+  add("--tokenizer", o.tokenizer, "A local model whose tokenizer counts tokens: folder, .gguf or cached name")
+      ->type_name(kModelValue);
   add("--tokenizer-mode", f.tokenizer_mode, "auto");
   add("--header", f.headers, "Additional headers as NAME=VALUE");
   add("--extra-body", f.extra_body, "JSON object that is merged into the body of each request");
@@ -130,8 +132,9 @@ void add_dataset_flags(CLI::App& app, ServeFlags& f) {
     return app.add_option(name, value, doc)->envname(env_name(name))->group("Dataset");
   };
   bench::DatasetOptions& d = f.options.dataset;
-  add("--dataset-name", d.name, "random, sharegpt, sonnet, custom, prefix_repetition, burstgpt or timed_trace");
-  add("--dataset-path", d.path, "File of the dataset");
+  add("--dataset-name", d.name, "random, sharegpt, sonnet, custom, prefix_repetition, burstgpt or timed_trace")
+      ->type_name(kDatasetName);
+  add("--dataset-path", d.path, "File of the dataset")->type_name(kFile);
   add("--input-len", f.input_len, "Input length of the chosen dataset");
   add("--output-len", f.output_len, "Output length of the chosen dataset");
   add("--random-input-len", d.random_input_len, "Tokens per prompt (default: 1024)");
@@ -177,7 +180,7 @@ void add_report_flags(CLI::App& app, ServeFlags& f) {
       "List of ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue (default: ttft,tpot,itl)");
   add("--metric-percentiles", f.metric_percentiles, "List such as 50,90,99 (default: 99)");
   add("--goodput", f.goodput, "Limits in ms that a good request meets: ttft:MS tpot:MS e2el:MS");
-  add("--result-dir", o.result_dir, "Folder for the result");
+  add("--result-dir", o.result_dir, "Folder for the result")->type_name(kFolder);
   add("--result-filename", o.result_filename, "File name of the result (default: backend, rate, model, date)");
   add("--label", o.label, "Replaces the backend in the result's file name");
   add("--metadata", f.metadata, "KEY=VALUE pairs for the result");
