@@ -56,7 +56,7 @@ def check_unit(text, binary):
         assert f"\n{setting}\n" in text, setting
 
 
-@needs("cpack", "dpkg-deb", "dpkg-shlibdeps")
+@needs("cpack", "dpkg-deb", "dpkg-shlibdeps", "file")
 class TestDebianPackage:
     def test_has_what_it_needs_and_nothing_else(self, deb):
         assert re.fullmatch(r"quire_\d+\.\d+\.\d+_[a-z0-9]+\.deb", deb.name)
