@@ -99,7 +99,8 @@ void add_on_off(CLI::App& app, const char* group, const char* name, bool& value,
 void add_several_flags(CLI::App& app, ServeFlags& f) {
   constexpr const char* kGroup = "Several models";
   add(app, kGroup, "--models-dir", f.models_dir,
-      "Serve every model of this folder: .gguf files, and folders like the cache");
+      "Serve every model of this folder: .gguf files, and folders like the cache")
+      ->type_name(kFolder);
   add(app, kGroup, "--max-loaded-models", f.max_loaded_models,
       "Models that may be loaded at once; each gets this part of the memory")
       ->capture_default_str()

@@ -8,9 +8,9 @@ import subprocess
 
 import pytest
 
-COMMANDS = [[], ["serve"], ["run"], ["chat"], ["tokenize"], ["inspect"], ["devices"], ["selftest"], ["pull"], ["bench"],
-            ["bench", "serve"], ["bench", "latency"], ["bench", "throughput"], ["bench", "lengths"], ["bench", "engine"],
-            ["bench", "kernels"], ["schema"], ["completions"], ["man"]]
+COMMANDS = [[], ["serve"], ["run"], ["chat"], ["tokenize"], ["inspect"], ["show"], ["list"], ["rm"], ["ps"], ["devices"],
+            ["selftest"], ["pull"], ["bench"], ["bench", "serve"], ["bench", "latency"], ["bench", "throughput"],
+            ["bench", "lengths"], ["bench", "engine"], ["bench", "kernels"], ["schema"], ["completions"], ["man"]]
 
 
 def needs(program):
