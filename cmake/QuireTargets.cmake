@@ -32,8 +32,15 @@ if(QUIRE_BUILD_TESTS)
   include(GoogleTest)
 endif()
 
+# gcc collects garbage whenever its heap has doubled. With these limits it seldom does, which saves 5% of the time of a
+# build; a large file then needs about 1 GiB.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(QUIRE_COMPILER_MEMORY --param=ggc-min-expand=1000 --param=ggc-min-heapsize=1000000)
+endif()
+
 function(quire_compile_options target)
-  target_compile_options(${target} PRIVATE ${QUIRE_WARNINGS} ${QUIRE_ARITHMETIC} ${QUIRE_SANITIZE_FLAGS})
+  target_compile_options(${target} PRIVATE ${QUIRE_WARNINGS} ${QUIRE_COMPILER_MEMORY} ${QUIRE_ARITHMETIC}
+                         ${QUIRE_SANITIZE_FLAGS})
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
 endfunction()
 
@@ -80,11 +87,13 @@ function(quire_precompiled target headers)
   endif()
 endfunction()
 
-# Compiles the sources of a target a few at a time, as one file each, which takes half the processor time. Off unless asked
-# for: a changed file is compiled with its neighbours, and a missing #include stays hidden. Two files of a target must not
-# give the same name to things in their unnamed namespaces; the compiler calls that a redefinition, in Unity/unity_*.cxx.
+# Compiles the sources of a target as one file, which takes half the processor time: headers are read once, and
+# what they make of templates is compiled once. Off unless asked for: a changed file is compiled with its neighbours, and
+# a missing #include stays hidden. Two files of a target must not give the same name to things in their unnamed namespaces;
+# the compiler calls that a redefinition, in Unity/unity_*.cxx.
 option(QUIRE_UNITY "Compile several files of a target at once" OFF)
-set(QUIRE_UNITY_FILES 8)
+set(QUIRE_UNITY_FILES 40)      # at most so many as one, so that the compiler needs about 1 GiB of memory
+set(QUIRE_UNITY_TEST_FILES 8)  # tests' names are alike more often
 # quire_unity(target [a.cc ...]): applies the option to a target, except to the files that are named.
 function(quire_unity target)
   if(QUIRE_UNITY)
@@ -93,24 +102,45 @@ function(quire_unity target)
   endif()
 endfunction()
 
-# quire_library(base SOURCES a.cc b.cc DEPS quire_x PkgConfig::Y [SEPARATE c.cc] [COLD]): the static library quire_<folder>.
-# SEPARATE names further sources, which are like each other by design and so cannot be compiled as one file. COLD: tests spend
-# little time in it (see quire_cold).
+# Options of a library's target. `cold`: optimised less.
+function(quire_library_options target cold)
+  quire_compile_options(${target})
+  target_compile_options(${target} PRIVATE ${QUIRE_FUZZ_FLAGS})
+  if(cold)
+    quire_cold(${target})
+    quire_precompiled(${target} quire_cold_headers)
+  else()
+    quire_precompiled(${target} quire_library_headers)
+  endif()
+endfunction()
+
+# quire_library(base SOURCES a.cc b.cc DEPS quire_x PkgConfig::Y [SEPARATE c.cc] [LIGHT d.cc] [COLD] [ONCE]): the static
+# library quire_<folder>. SEPARATE names further sources, which are like each other by design and so cannot be compiled as
+# one file. LIGHT names further sources that run once per request or less, and so are optimised less in a release; ONCE:
+# all of them do. COLD: tests spend little time in the library, and sanitizer builds optimise it less (see quire_cold).
+# Arithmetic that ends in a logit is in neither LIGHT nor ONCE.
 function(quire_library folder)
-  cmake_parse_arguments(ARG "COLD" "" "SOURCES;SEPARATE;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "COLD;ONCE" "" "SOURCES;SEPARATE;LIGHT;DEPS" ${ARGN})
   set(target quire_${folder})
+  if(QUIRE_SANITIZE)
+    set(light ${ARG_COLD})
+    set(cold ${ARG_COLD})
+  else()
+    set(light ON)
+    set(cold ${ARG_ONCE})
+  endif()
   if(ARG_SOURCES)
     add_library(${target} STATIC ${ARG_SOURCES} ${ARG_SEPARATE})
     quire_unity(${target} ${ARG_SEPARATE})
-    quire_compile_options(${target})
-    target_compile_options(${target} PRIVATE ${QUIRE_FUZZ_FLAGS})
-    if(ARG_COLD AND QUIRE_SANITIZE)
-      quire_cold(${target})
-      quire_precompiled(${target} quire_cold_headers)
-    else()
-      quire_precompiled(${target} quire_library_headers)
-    endif()
+    quire_library_options(${target} ${cold})
     target_link_libraries(${target} PUBLIC ${ARG_DEPS} Threads::Threads)
+    if(ARG_LIGHT)
+      add_library(${target}_light OBJECT ${ARG_LIGHT})
+      quire_unity(${target}_light)
+      quire_library_options(${target}_light ${light})
+      target_link_libraries(${target}_light PRIVATE ${ARG_DEPS} Threads::Threads)
+      target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_light>)
+    endif()
   else()
     add_library(${target} INTERFACE)
     target_include_directories(${target} INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
@@ -145,6 +175,7 @@ function(quire_test name)
   set(target quire_${name}_tests)
   add_executable(${target} ${ARG_SOURCES})
   quire_unity(${target})
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE ${QUIRE_UNITY_TEST_FILES})
   quire_compile_options(${target})
   target_compile_definitions(${target} PRIVATE QUIRE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)

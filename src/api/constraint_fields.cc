@@ -28,11 +28,6 @@ constexpr std::array<std::pair<std::string_view, Source>, 6> kKinds = {{{"json",
                                                                         {"json_object", Source::kJsonObject},
                                                                         {"structural_tag", Source::kStructuralTag}}};
 
-const json::Value* member(const json::Value& object, std::string_view name) {
-  const json::Value* value = object.find(name);
-  return value == nullptr || value->is_null() ? nullptr : value;
-}
-
 bool is_blank(std::string_view text) {
   return text.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos;
 }

@@ -95,6 +95,12 @@ class Body {
 // Checks one value against its row; `where` names it in the error.
 ApiStatus check_field(const json::Value& value, const Field& field, const std::string& where);
 
+// The member of that name; null if it is absent or JSON's null.
+inline const json::Value* member(const json::Value& object, std::string_view name) {
+  const json::Value* value = object.find(name);
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
 // How errors and documents describe a row.
 struct TypeText {
   const char* phrase = "";   // "a list of strings"

@@ -12,12 +12,6 @@ namespace {
 
 using markup::ToolChoice;
 
-// The member of that name; null if it is absent or JSON's null.
-const json::Value* member(const json::Value& object, std::string_view name) {
-  const json::Value* value = object.find(name);
-  return value == nullptr || value->is_null() ? nullptr : value;
-}
-
 std::string type_of(const json::Value& object) {
   const json::Value* type = member(object, "type");
   return type != nullptr && type->is_string() ? type->as_string() : "";

@@ -23,7 +23,8 @@ void add_common(CLI::App& command, BenchFlags& flags) {
           "--json-schema", flags.json_schemas,
           "File with a JSON Schema that the answers follow; several: in turn. After its end an answer repeats EOS")
       ->allow_extra_args(false)
-      ->envname(env_name("--json-schema"));
+      ->envname(env_name("--json-schema"))
+      ->type_name(kFile);
   add_model_flags(command, flags.options);
 }
 
@@ -127,9 +128,11 @@ void add_throughput(CLI::App& bench, int& exit_code) {
                       ->add_option("--dataset-name", dataset->options.name,
                                    "sharegpt, random, sonnet, custom, prefix_repetition, burstgpt or timed_trace; "
                                    "default: sharegpt with --dataset-path, else random token ids")
-                      ->envname("QUIRE_DATASET_NAME");
+                      ->envname("QUIRE_DATASET_NAME")
+                      ->type_name(kDatasetName);
   command->add_option("--dataset-path", dataset->options.path, "Its file; --output-len overrides its output lengths")
-      ->envname("QUIRE_DATASET_PATH");
+      ->envname("QUIRE_DATASET_PATH")
+      ->type_name(kFile);
   add_switch(*command, "--skip-chat-template", dataset->options.skip_chat_template, "Use custom prompts unchanged");
   add_switch(*command, "--disable-shuffle", dataset->options.disable_shuffle, "Use samples in the order of the file");
   add_switch(*command, "--oversample", dataset->oversample, "Repeat samples if the file has too few");
@@ -153,9 +156,11 @@ void add_bench_option(CLI::App& command, const std::string& name, int64_t& value
 
 void add_bench_output(CLI::App& command, BenchFlags& flags) {
   command.add_option("--model", flags.model, "A folder, a .gguf, a cached name, or omitted for the default model")
-      ->envname("QUIRE_MODEL");
+      ->envname("QUIRE_MODEL")
+      ->type_name(kModelValue);
   command.add_option("--output-json", flags.output_json, "Write the results to this file")
-      ->envname("QUIRE_OUTPUT_JSON");
+      ->envname("QUIRE_OUTPUT_JSON")
+      ->type_name(kFile);
   add_switch(command, "--json", flags.json, "Print the results as one JSON object");
 }
 

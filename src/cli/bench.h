@@ -13,6 +13,9 @@
 
 namespace quire::cli {
 
+// The value of --dataset-name (see flags.h).
+constexpr const char* kDatasetName = "TEXT:{sharegpt,random,sonnet,custom,prefix_repetition,burstgpt,timed_trace}";
+
 // The flags of all benchmarks that load a model.
 struct BenchFlags {
   llm::Options options;

@@ -96,7 +96,8 @@ void add_bench_kernels(CLI::App& bench, int& exit_code) {
                 ->expected(0, 1)
                 ->type_name("[FILE]");
   command->add_option("--output-json", f->output.output_json, "Write the results to this file")
-      ->envname("QUIRE_OUTPUT_JSON");
+      ->envname("QUIRE_OUTPUT_JSON")
+      ->type_name(kFile);
   command->callback([f, &exit_code] { exit_code = kernels(*f); });
 }
 

@@ -74,7 +74,9 @@ void add_bench_lengths(CLI::App& bench, int& exit_code) {
   // The model flag of that name is one number; here it is a list.
   command->remove_option(command->get_option("--max-num-seqs"));
   command->add_option("--max-num-seqs", f->lengths.max_num_seqs, "Values to compare, one row each (default: 1 8 32)");
-  command->add_option("--dataset-path", f->lengths.dataset_path, "ShareGPT JSON")->envname("QUIRE_DATASET_PATH");
+  command->add_option("--dataset-path", f->lengths.dataset_path, "ShareGPT JSON")
+      ->envname("QUIRE_DATASET_PATH")
+      ->type_name(kFile);
   add_bench_option(*command, "--num-prompts", f->lengths.num_prompts, "Number of prompts");
   add_bench_option(*command, "--output-len", f->lengths.output_len, "Maximum tokens per output");
   command->add_option("--temperature", f->lengths.temperature, "Replaces the model's default; 0 is greedy")

@@ -18,7 +18,7 @@ namespace quire::cli {
 namespace {
 
 // The flags as they are written; settle() parses those that are not plain numbers or strings.
-struct ServeFlags {
+struct BenchServeFlags {
   bench::ServeOptions options;
   std::string request_rate = "inf";
   std::string burstiness = "1.0";
@@ -38,14 +38,14 @@ struct ServeFlags {
 };
 
 // Flags of vLLM's client that do not apply here, each with the reason that is shown to the user.
-struct RefusedFlag {
+struct UnsentFlag {
   const char* name;
   const char* reason;
   bool takes_value;
 };
 constexpr const char* kNoPlots = "quire draws no plots; --save-detailed saves what a plot needs";
 constexpr const char* kUseCustom = "this dataset is not supported; save it as JSONL and use --dataset-name custom";
-constexpr RefusedFlag kRefused[] = {
+constexpr UnsentFlag kUnsent[] = {
     {"--use-beam-search", "beam search is not an option of the OpenAI API's streams", false},
     {"--plot-timeline", kNoPlots, false},
     {"--timeline-itl-thresholds", kNoPlots, true},
@@ -64,19 +64,21 @@ constexpr RefusedFlag kRefused[] = {
     {"--random-mm-bucket-config", "only text is sent", true},
 };
 
-void add_target_flags(CLI::App& app, ServeFlags& f) {
+void add_target_flags(CLI::App& app, BenchServeFlags& f) {
   const auto add = [&](const char* name, auto& value, const char* doc) {
     return app.add_option(name, value, doc)->envname(env_name(name))->group("Server");
   };
   bench::ServeOptions& o = f.options;
-  add("--backend", o.backend, "openai, vllm (both: completions), openai-chat or openai-responses");
+  add("--backend", o.backend, "openai, vllm (both: completions), openai-chat or openai-responses")
+      ->type_name("TEXT:{openai,vllm,openai-chat,openai-responses}");
   add("--base-url", o.base_url, "http://HOST:PORT or https://HOST/PREFIX, instead of --host and --port");
   add("--host", o.host, "Default 127.0.0.1");
   add("--port", o.port, "Default 8000");
   add("--endpoint", o.endpoint, "Path of the API (default: that of the backend)");
   add("--model", o.model, "Model name in requests; its tokenizer counts tokens (default: the server's first model)");
   add("--served-model-name", o.served_model_name, "Model name in requests, if it differs from --model");
-  add("--tokenizer", o.tokenizer, "A local model whose tokenizer counts tokens: folder, .gguf or cached name");
+  add("--tokenizer", o.tokenizer, "A local model whose tokenizer counts tokens: folder, .gguf or cached name")
+      ->type_name(kModelValue);
   add("--tokenizer-mode", f.tokenizer_mode, "auto");
   add("--header", f.headers, "Additional headers as NAME=VALUE");
   add("--extra-body", f.extra_body, "JSON object that is merged into the body of each request");
@@ -94,7 +96,7 @@ void add_target_flags(CLI::App& app, ServeFlags& f) {
       ->group("Server");
 }
 
-void add_traffic_flags(CLI::App& app, ServeFlags& f) {
+void add_traffic_flags(CLI::App& app, BenchServeFlags& f) {
   const auto add = [&](const char* name, auto& value, const char* doc) {
     return app.add_option(name, value, doc)->envname(env_name(name))->group("Traffic");
   };
@@ -125,13 +127,14 @@ void add_traffic_flags(CLI::App& app, ServeFlags& f) {
                             ->group("Traffic");
 }
 
-void add_dataset_flags(CLI::App& app, ServeFlags& f) {
+void add_dataset_flags(CLI::App& app, BenchServeFlags& f) {
   const auto add = [&](const char* name, auto& value, const char* doc) {
     return app.add_option(name, value, doc)->envname(env_name(name))->group("Dataset");
   };
   bench::DatasetOptions& d = f.options.dataset;
-  add("--dataset-name", d.name, "random, sharegpt, sonnet, custom, prefix_repetition, burstgpt or timed_trace");
-  add("--dataset-path", d.path, "File of the dataset");
+  add("--dataset-name", d.name, "random, sharegpt, sonnet, custom, prefix_repetition, burstgpt or timed_trace")
+      ->type_name(kDatasetName);
+  add("--dataset-path", d.path, "File of the dataset")->type_name(kFile);
   add("--input-len", f.input_len, "Input length of the chosen dataset");
   add("--output-len", f.output_len, "Output length of the chosen dataset");
   add("--random-input-len", d.random_input_len, "Tokens per prompt (default: 1024)");
@@ -168,7 +171,7 @@ void add_dataset_flags(CLI::App& app, ServeFlags& f) {
       ->group("Dataset");
 }
 
-void add_report_flags(CLI::App& app, ServeFlags& f) {
+void add_report_flags(CLI::App& app, BenchServeFlags& f) {
   const auto add = [&](const char* name, auto& value, const char* doc) {
     return app.add_option(name, value, doc)->envname(env_name(name))->group("Report");
   };
@@ -177,7 +180,7 @@ void add_report_flags(CLI::App& app, ServeFlags& f) {
       "List of ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue (default: ttft,tpot,itl)");
   add("--metric-percentiles", f.metric_percentiles, "List such as 50,90,99 (default: 99)");
   add("--goodput", f.goodput, "Limits in ms that a good request meets: ttft:MS tpot:MS e2el:MS");
-  add("--result-dir", o.result_dir, "Folder for the result");
+  add("--result-dir", o.result_dir, "Folder for the result")->type_name(kFolder);
   add("--result-filename", o.result_filename, "File name of the result (default: backend, rate, model, date)");
   add("--label", o.label, "Replaces the backend in the result's file name");
   add("--metadata", f.metadata, "KEY=VALUE pairs for the result");
@@ -242,7 +245,7 @@ Status settle_range_ratio(const std::string& text, bench::DatasetOptions& d) {
   return {};
 }
 
-Status settle_report(const ServeFlags& f, bench::ReportOptions& r) {
+Status settle_report(const BenchServeFlags& f, bench::ReportOptions& r) {
   r.metrics = split(f.percentile_metrics, ',');
   for (const std::string& metric : r.metrics) {
     if (bench::known_metric(metric)) continue;
@@ -267,10 +270,10 @@ Status settle_report(const ServeFlags& f, bench::ReportOptions& r) {
   return {};
 }
 
-Status settle(ServeFlags& f) {
+Status settle(BenchServeFlags& f) {
   for (size_t i = 0; i < f.refused.size(); ++i) {
     if (f.refused[i]->count() > 0) {
-      return invalid_argument(std::string(kRefused[i].name) + " is not supported: " + kRefused[i].reason);
+      return invalid_argument(std::string(kUnsent[i].name) + " is not supported: " + kUnsent[i].reason);
     }
   }
   if (f.tokenizer_mode != "auto")
@@ -372,7 +375,7 @@ class ServeProgress {
   bool open_ = false;
 };
 
-int serve(ServeFlags& f) {
+int serve(BenchServeFlags& f) {
   if (auto status = settle(f); !status.ok()) return report(status.error());
   std::optional<ServeProgress> line;
   bench::ServeIo io;
@@ -408,14 +411,14 @@ int serve(ServeFlags& f) {
 }  // namespace
 
 void add_bench_serve(CLI::App& bench, int& exit_code) {
-  auto f = std::make_shared<ServeFlags>();
+  auto f = std::make_shared<BenchServeFlags>();
   CLI::App* command =
       bench.add_subcommand("serve", "Send requests to an OpenAI-compatible server and report its latencies");
   add_target_flags(*command, *f);
   add_traffic_flags(*command, *f);
   add_dataset_flags(*command, *f);
   add_report_flags(*command, *f);
-  for (const RefusedFlag& flag : kRefused) {
+  for (const UnsentFlag& flag : kUnsent) {
     CLI::Option* option = flag.takes_value ? command->add_option(flag.name) : command->add_flag(flag.name);
     f->refused.push_back(option->group(""));
   }

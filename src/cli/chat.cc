@@ -440,7 +440,8 @@ void add_chat(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("chat", "Chat with a model in the terminal");
   command->footer(std::string("In the conversation:\n") + kHelp);
   command->add_option("MODEL", flags->model, "A folder, a .gguf, a cached name, or omitted for the default model")
-      ->envname("QUIRE_MODEL");
+      ->envname("QUIRE_MODEL")
+      ->type_name(kModelValue);
   command->add_option("--system", flags->system, "System message")->envname("QUIRE_SYSTEM");
   add_switch(*command, "--drop-oldest", flags->drop_oldest,
              "If the context is full, forget the oldest turns and show which");

@@ -58,10 +58,12 @@ Result<llm::ConstraintSpec> ConstraintFlags::read() const {
 
 void add_constraint_flags(CLI::App& app, ConstraintFlags& flags) {
   CLI::Option* schema =
-      app.add_option("--json-schema", flags.json_schema, "File with a JSON Schema that the answer follows");
+      app.add_option("--json-schema", flags.json_schema, "File with a JSON Schema that the answer follows")
+          ->type_name(kFile);
   CLI::Option* regex = app.add_option("--regex", flags.regex, "Regular expression that the whole answer matches");
   CLI::Option* grammar =
-      app.add_option("--grammar", flags.grammar, "File with a grammar that the answer follows (GBNF, EBNF or Lark)");
+      app.add_option("--grammar", flags.grammar, "File with a grammar that the answer follows (GBNF, EBNF or Lark)")
+          ->type_name(kFile);
   CLI::Option* choice = app.add_option("--choice", flags.choice, "The answer is one of these, separated by commas");
   choice->delimiter(',');
   flags.regex_option = regex;

@@ -112,7 +112,7 @@ std::string environment_source(const std::string& sentence) {
   return "";
 }
 
-Environment::Environment(CLI::App& app) {
+void Environment::hide(CLI::App& app) {
   std::vector<CLI::App*> apps = {&app};
   for (size_t i = 0; i < apps.size(); ++i) {
     for (CLI::Option* option : apps[i]->get_options()) {

@@ -13,13 +13,13 @@
 namespace quire::cli {
 
 // Reads the variables that set flags. CLI11 could read them itself, but does so for every subcommand, so that an
-// invalid variable of another command would stop the one that was called. So this class removes the names from all
-// options while parsing, and apply() sets the flags of the chosen command that the command line left out. Lives as long
+// invalid variable of another command would stop the one that was called. So hide() removes the names from all options
+// while parsing, and apply() sets the flags of the chosen command that the command line left out. Lives as long
 // as the App; used by one thread.
 class Environment {
  public:
-  explicit Environment(CLI::App& app);
-
+  // Takes the names from all options of the program; called once, when all commands are there.
+  void hide(CLI::App& app);
   // Sets the options of one command (not of its subcommands) that have no value yet. The Error names the variable, its
   // value and the expected kind of value. Variables that Kubernetes sets for a Service are ignored.
   Status apply(CLI::App& command);

@@ -20,6 +20,7 @@ struct ModelFlag {
                std::optional<double> Options::*, std::filesystem::path Options::*>
       member;
   const char* doc;
+  const char* value = nullptr;  // the name of its type, if CLI11's name for the member's type says too little
 };
 
 constexpr const char* kModel = "Model";
@@ -30,20 +31,22 @@ constexpr const char* kDevice = "Device";
 const ModelFlag kModelFlags[] = {
     {kModel, "--dtype", &Options::dtype,
      "Type of unquantised weights and of arithmetic: auto, float32, float16 or bfloat16. float32 never quantises "
-     "activations"},
+     "activations",
+     "TEXT:{auto,float32,float16,bfloat16}"},
     {kModel, "--load-format", &Options::load_format,
-     "auto, safetensors, gguf, or dummy: random weights from --seed, which need only a config.json"},
+     "auto, safetensors, gguf, or dummy: random weights from --seed, which need only a config.json",
+     "TEXT:{auto,safetensors,gguf,dummy}"},
     {kModel, "--max-model-len", &Options::max_model_len,
      "Maximum length of prompt plus output in tokens (8192, 8k = 8000, 8K = 8192), or auto: the longest that fits in "
      "memory"},
-    {kModel, "--tokenizer", &Options::tokenizer, "Folder with a tokenizer to use instead of the model's"},
+    {kModel, "--tokenizer", &Options::tokenizer, "Folder with a tokenizer to use instead of the model's", kFolder},
     {kModel, "--chat-template", &Options::chat_template,
-     "File with a Jinja chat template to use instead of the model's"},
+     "File with a Jinja chat template to use instead of the model's", kFile},
     {kModel, "--allow-special-tokens-in-content", &Options::allow_special_tokens_in_content,
      "Recognise control tokens such as <|im_end|> in the text of messages, as other servers do. If off, they are text, "
      "so that a user cannot forge a turn"},
     {kModel, "--generation-config", &Options::generation_config,
-     "Sampling defaults: auto (the model's generation_config.json), vllm (neutral), or a folder"},
+     "Sampling defaults: auto (the model's generation_config.json), vllm (neutral), or a folder", "DIR:{auto,vllm}"},
     {kModel, "--override-generation-config", &Options::override_generation_config,
      "JSON object that overrides sampling defaults, such as {\"temperature\": 0.5}"},
     {kModel, "--seed", &Options::seed,
@@ -51,7 +54,8 @@ const ModelFlag kModelFlags[] = {
      "(default: at random); run and chat use it as it is (default 0)"},
     {kKv, "--kv-cache-dtype", &Options::kv_cache_dtype,
      "Type of K and V in the KV cache: auto, float32, float16, bfloat16, fp8 (fp8_e4m3), fp8_e5m2 or "
-     "int8_per_token_head"},
+     "int8_per_token_head",
+     "TEXT:{auto,float32,float16,bfloat16,fp8,fp8_e4m3,fp8_e5m2,int8_per_token_head}"},
     {kKv, "--block-size", &Options::block_size,
      "Tokens per page: a multiple of 8 from 8 to 65536, preferably of 16; changes no result. Raised if a model has "
      "recurrent states, so that a state fits a page"},
@@ -74,20 +78,23 @@ const ModelFlag kModelFlags[] = {
      "Maximum number of tokens of one prompt per step; 0: limited only by the step"},
     {kScheduler, "--enable-chunked-prefill", &Options::enable_chunked_prefill,
      "Compute long prompts over several steps"},
-    {kScheduler, "--scheduling-policy", &Options::scheduling_policy, "fcfs or priority"},
+    {kScheduler, "--scheduling-policy", &Options::scheduling_policy, "fcfs or priority", "TEXT:{fcfs,priority}"},
     {kScheduler, "--async-scheduling", &Options::async_scheduling,
      "On a GPU: schedule and launch the next step while the current one runs. Changes no result"},
     {kScheduler, "--max-logprobs", &Options::max_logprobs,
      "Maximum number of logprobs per token in a request; -1: no limit"},
     {kDevice, "--device", &Options::device,
      "auto (cuda or metal if available, else cpu), cpu, cuda, metal, or emulator: GPU kernels run on the CPU, for "
-     "tests. quire devices lists what is available"},
+     "tests. quire devices lists what is available",
+     "TEXT:{auto,cpu,cuda,metal,emulator}"},
     {kDevice, "--threads", &Options::threads,
      "Threads of the cpu backend; 0: one per performance core. Changes no result"},
     {kDevice, "--cpu-isa", &Options::cpu_isa,
-     "ISA level instead of the best one: portable, avx2, avx512, amx, neon_dotprod, neon_i8mm"},
+     "ISA level instead of the best one: portable, avx2, avx512, amx, neon_dotprod, neon_i8mm",
+     "TEXT:{portable,avx2,avx512,amx,neon_dotprod,neon_i8mm}"},
     {kDevice, "--profile", &Options::profile,
-     "Write a trace of the last steps, by op and thread, to this file at the end (chrome://tracing, ui.perfetto.dev)"},
+     "Write a trace of the last steps, by op and thread, to this file at the end (chrome://tracing, ui.perfetto.dev)",
+     kFile},
 };
 
 }  // namespace
@@ -115,7 +122,8 @@ std::vector<std::string> Words::given() const {
 
 void add_words(CLI::App& app, Words& words, const std::string& second_name, const std::string& second_doc) {
   words.first_option =
-      app.add_option("MODEL", words.first, "A folder, a .gguf, a cached name, or omitted for the default model");
+      app.add_option("MODEL", words.first, "A folder, a .gguf, a cached name, or omitted for the default model")
+          ->type_name(kModelValue);
   words.second_option = app.add_option(second_name, words.second, second_doc);
 }
 
@@ -131,6 +139,7 @@ void add_model_flags(CLI::App& app, Options& options) {
             option = app.add_option(flag.name, options.*member, flag.doc)->envname(env_name(flag.name));
           }
           option->group(flag.group);
+          if (flag.value != nullptr) option->type_name(flag.value);
         },
         flag.member);
   }

@@ -21,6 +21,12 @@ struct SamplingFlags {
   void apply(sampling::SamplingParams& params) const;
 };
 
+// What a value is, as the name of an option's type: --help shows it, and completion offers such values. "TEXT:{a,b}"
+// offers these words.
+constexpr const char* kFile = "FILE";
+constexpr const char* kFolder = "DIR";
+constexpr const char* kModelValue = "MODEL";
+
 // "--max-model-len" -> "QUIRE_MAX_MODEL_LEN".
 std::string env_name(const std::string& flag);
 

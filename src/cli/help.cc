@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "cli/command_list.h"
 #include "cli/terminal.h"
 
 namespace quire::cli {
@@ -18,12 +19,6 @@ constexpr int kWidestColumns = 120;  // longer lines are hard to read
 
 int help_columns() {
   return std::min(output_columns(STDOUT_FILENO), kWidestColumns);
-}
-
-// The part of CLI11's type name that is the kind of value: "INT" of "INT:INT in [0 - 65535]".
-std::string kind_of(const CLI::Option& option) {
-  const std::string type = option.get_type_name();
-  return type.substr(0, type.find_first_of(":{"));
 }
 
 // A name in the left column and its description in the right one.
@@ -44,24 +39,7 @@ std::string entry(const std::string& name, const std::string& description) {
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_option(const CLI::Option* option, bool is_positional) const override {
-    std::string name = make_option_name(option, is_positional);
-    for (const char* value : {"{false}", "{true}"}) name = CLI::detail::find_and_replace(name, value, "");
-    const bool takes_value = option->get_expected_max() != 0;
-    const std::string& own_text = option->get_option_text();
-    if (takes_value && !is_positional) {
-      const std::string kind = own_text.empty() ? kind_of(*option) : own_text;
-      if (!kind.empty()) name += " " + kind;
-      if (option->get_expected_max() == CLI::detail::expected_max_vector_size) name += " ...";
-    }
-    std::string text = option->get_description();
-    const auto add = [&](const std::string& more) { text += (text.empty() ? "" : " ") + more; };
-    if (takes_value && option->get_type_name().find(" in [") != std::string::npos) {
-      add("(" + wanted_value(*option) + ")");
-    }
-    if (takes_value && !option->get_default_str().empty()) add("(default " + option->get_default_str() + ")");
-    if (option->get_required()) add("(required)");
-    if (!option->get_envname().empty()) add("(Env:" + option->get_envname() + ")");
-    return entry(name, text);
+    return entry(flag_label(*option, is_positional), flag_text(*option));
   }
 
   std::string make_subcommand(const CLI::App* command) const override {
@@ -100,14 +78,33 @@ std::shared_ptr<CLI::Formatter> make_help_formatter() {
   return std::make_shared<HelpFormatter>();
 }
 
+std::string flag_label(const CLI::Option& option, bool positional) {
+  std::string label = positional ? option.get_name(true, false) : option.get_name(false, true);
+  for (const char* value : {"{false}", "{true}"}) label = CLI::detail::find_and_replace(label, value, "");
+  if (positional || option.get_expected_max() == 0) return label;
+  const std::string& own_text = option.get_option_text();
+  const std::string kind = own_text.empty() ? value_kind(option) : own_text;
+  if (!kind.empty()) label += " " + kind;
+  if (option.get_expected_max() == CLI::detail::expected_max_vector_size) label += " ...";
+  return label;
+}
+
+std::string flag_text(const CLI::Option& option) {
+  const bool takes_value = option.get_expected_max() != 0;
+  std::string text = option.get_description();
+  const auto add = [&](const std::string& more) { text += (text.empty() ? "" : " ") + more; };
+  if (takes_value && option.get_type_name().find(" in [") != std::string::npos) add("(" + wanted_value(option) + ")");
+  if (takes_value && !option.get_default_str().empty()) add("(default " + option.get_default_str() + ")");
+  if (option.get_required()) add("(required)");
+  if (!option.get_envname().empty()) add("(Env:" + option.get_envname() + ")");
+  return text;
+}
+
 std::string wanted_value(const CLI::Option& option) {
   if (option.get_expected_max() == 0) return "true or false";
   const std::string type = option.get_type_name();
-  if (const size_t open = type.find('{'); open != std::string::npos) {
-    const std::string list = type.substr(open + 1, type.find('}', open) - open - 1);
-    return "one of " + CLI::detail::find_and_replace(list, ",", ", ");
-  }
-  const std::string kind = kind_of(option);
+  if (const auto words = value_words(option); !words.empty()) return "one of " + CLI::detail::join(words, ", ");
+  const std::string kind = value_kind(option);
   const std::string number = kind == "INT" || kind == "UINT" ? "a whole number" : kind == "FLOAT" ? "a number" : "";
   if (number.empty()) return "";
   if (const size_t open = type.find(" in ["); open != std::string::npos) {

@@ -10,6 +10,11 @@ namespace quire::cli {
 
 std::shared_ptr<CLI::Formatter> make_help_formatter();
 
+// "--history,--no-history" or "--port INT"; for an argument its name.
+std::string flag_label(const CLI::Option& option, bool positional);
+// The description of a flag with its range, default and variable.
+std::string flag_text(const CLI::Option& option);
+
 // Describes the value of a flag: "a whole number from 0 to 65535", "one of debug, info"; "" if any text is valid.
 std::string wanted_value(const CLI::Option& option);
 

@@ -304,7 +304,8 @@ void add_show(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("show", "Show a model's family, quantisation, context, memory need and chat template");
   command->add_option("MODEL", flags->model, "A folder, a .gguf, a cached name, or omitted for the default model")
-      ->envname("QUIRE_MODEL");
+      ->envname("QUIRE_MODEL")
+      ->type_name(kModelValue);
   add_switch(*command, "--json", flags->json, "Print a JSON object");
   add_model_flags(*command, flags->options);
   command->callback([flags, &exit_code] { exit_code = show(*flags); });
@@ -315,7 +316,8 @@ void add_inspect(CLI::App& app, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("inspect", "Show a model's architecture, tensors, memory plan and chat template");
   command->add_option("MODEL", flags->model, "A folder, a .gguf, a cached name, or omitted for the default model")
-      ->envname("QUIRE_MODEL");
+      ->envname("QUIRE_MODEL")
+      ->type_name(kModelValue);
   add_switch(*command, "--tensors", flags->tensors, "List every tensor");
   add_switch(*command, "--show-chat-template", flags->template_text, "Print the chat template");
   add_switch(*command, "--json", flags->json, "Print a JSON object");

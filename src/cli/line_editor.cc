@@ -56,7 +56,7 @@ void set_handler(int signal, void (*handler)(int), int flags) {
   ::sigaction(signal, &action, nullptr);
 }
 
-void on_stop(int) {
+void on_suspend(int) {
   const int saved = errno;
   put_back();
   struct sigaction usual {
@@ -124,7 +124,7 @@ class EditLineEditor : public LineEditor {
     enter_quiet_mode();
     set_handler(SIGTERM, on_end, static_cast<int>(SA_RESETHAND));
     set_handler(SIGHUP, on_end, static_cast<int>(SA_RESETHAND));
-    set_handler(SIGTSTP, on_stop, SA_RESTART);
+    set_handler(SIGTSTP, on_suspend, SA_RESTART);
     set_handler(SIGWINCH, on_resize, 0);
   }
 

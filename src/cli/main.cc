@@ -6,9 +6,11 @@
 
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/completions.h"
 #include "cli/environment.h"
 #include "cli/flags.h"
 #include "cli/help.h"
+#include "cli/manual.h"
 #include "cli/serve_flags.h"
 #include "cli/usage.h"
 
@@ -16,7 +18,7 @@ namespace {
 
 using namespace quire::cli;
 
-void add_commands(CLI::App& app, int& exit_code) {
+void add_commands(CLI::App& app, Environment& environment, int& exit_code) {
   add_serve(app, exit_code);
   add_run(app, exit_code);
   add_chat(app, exit_code);
@@ -31,8 +33,11 @@ void add_commands(CLI::App& app, int& exit_code) {
   add_ps(app, exit_code);
   add_bench(app, exit_code);
   add_schema(app, exit_code);
+  add_completions(app, exit_code);
+  add_man(app, environment, exit_code);
   // `quire help COMMAND` becomes `quire COMMAND --help` before parsing; this is its entry in the list of commands.
-  app.add_subcommand("help", "Show the flags of a command: quire help serve");
+  CLI::App* help = app.add_subcommand("help", "Show the flags of a command: quire help serve");
+  help->add_option("COMMAND", "A command such as serve or bench serve")->type_name(command_value(app));
   app.add_subcommand("version", "Show the version")->callback([] { std::cout << "quire " QUIRE_VERSION "\n"; });
 }
 
@@ -73,8 +78,9 @@ int quire::cli::run_program(int argc, const char* const* argv) {
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
 
   int exit_code = 0;
-  add_commands(app, exit_code);
-  Environment environment(app);
+  Environment environment;
+  add_commands(app, environment, exit_code);
+  environment.hide(app);
   fill_from_environment(app, environment);
   app.parse_complete_callback([&] {
     if (const auto status = environment.apply(app); !status.ok()) {

@@ -222,6 +222,7 @@ void add_list(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<ListFlags>();
   CLI::App* command = app.add_subcommand("list", "List the models on this machine, with size, type and family");
   command->add_option("--models-dir", flags->models_dir, "Also list the models of this folder")
+      ->type_name(kFolder)
       ->envname(env_name("--models-dir"));
   add_switch(*command, "--json", flags->json, "Print a JSON object");
   command->callback([flags, &exit_code] { exit_code = list_models(*flags); });
@@ -230,7 +231,9 @@ void add_list(CLI::App& app, int& exit_code) {
 void add_rm(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<RemoveFlags>();
   CLI::App* command = app.add_subcommand("rm", "Delete a model from the cache");
-  command->add_option("MODEL", flags->model, "A cached name, with :QUANT for one of several GGUF files")->required();
+  command->add_option("MODEL", flags->model, "A cached name, with :QUANT for one of several GGUF files")
+      ->type_name(kModelValue)
+      ->required();
   add_switch(*command, "--yes", flags->yes, "Do not ask");
   command->callback([flags, &exit_code] { exit_code = remove_model(*flags); });
 }

@@ -285,7 +285,7 @@ void add_run(CLI::App& app, int& exit_code) {
       "  quire run \"Is the sky blue?\" --choice yes,no\n"
       "  cat letter.txt | quire run -");
   add_words(*command, flags->words, "PROMPT", "The prompt; - reads standard input");
-  command->add_option("--model", flags->model, "Alternative to MODEL")->envname("QUIRE_MODEL");
+  command->add_option("--model", flags->model, "Alternative to MODEL")->envname("QUIRE_MODEL")->type_name(kModelValue);
   command->add_option("--system", flags->system, "System message before the prompt")->envname("QUIRE_SYSTEM");
   add_switch(*command, "--raw", flags->raw, "Use the prompt as it is, without the chat template");
   add_switch(*command, "--json", flags->json, "Print one JSON object instead of streaming text");

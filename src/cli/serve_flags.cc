@@ -99,7 +99,8 @@ void add_on_off(CLI::App& app, const char* group, const char* name, bool& value,
 void add_several_flags(CLI::App& app, ServeFlags& f) {
   constexpr const char* kGroup = "Several models";
   add(app, kGroup, "--models-dir", f.models_dir,
-      "Serve every model of this folder: .gguf files, and folders like the cache");
+      "Serve every model of this folder: .gguf files, and folders like the cache")
+      ->type_name(kFolder);
   add(app, kGroup, "--max-loaded-models", f.max_loaded_models,
       "Models that may be loaded at once; each gets this part of the memory")
       ->capture_default_str()
@@ -127,11 +128,13 @@ void add_listen_flags(CLI::App& app, ServeFlags& f) {
   add(app, kGroup, "--port", f.http.port, "Port; 0 picks a free one")
       ->capture_default_str()
       ->check(CLI::Range(0, 65535));
-  add(app, kGroup, "--uds", f.http.uds, "Listen on this Unix socket instead");
+  add(app, kGroup, "--uds", f.http.uds, "Listen on this Unix socket instead")->type_name(kFile);
   add(app, kGroup, "--root-path", f.http.root_path, "Path prefix that a proxy does not remove");
-  add(app, kGroup, "--ssl-certfile", f.http.ssl_certfile, "PEM file with the certificate; turns TLS on");
-  add(app, kGroup, "--ssl-keyfile", f.http.ssl_keyfile, "PEM file with its key");
-  add(app, kGroup, "--ssl-ca-certs", f.http.ssl_ca_certs, "PEM file with the CAs of client certificates");
+  add(app, kGroup, "--ssl-certfile", f.http.ssl_certfile, "PEM file with the certificate; turns TLS on")
+      ->type_name(kFile);
+  add(app, kGroup, "--ssl-keyfile", f.http.ssl_keyfile, "PEM file with its key")->type_name(kFile);
+  add(app, kGroup, "--ssl-ca-certs", f.http.ssl_ca_certs, "PEM file with the CAs of client certificates")
+      ->type_name(kFile);
   add(app, kGroup, "--ssl-cert-reqs", f.http.ssl_cert_reqs, "Client certificates: 0 none, 1 optional, 2 required")
       ->check(CLI::Range(0, 2));
   add(app, kGroup, "--ssl-ciphers", f.http.ssl_ciphers, "Ciphers for TLS 1.2, in OpenSSL's format");
@@ -151,7 +154,8 @@ void add_access_flags(CLI::App& app, ServeFlags& f) {
   add(app, kGroup, "--api-key", f.api_keys, "Key that clients must send; may be repeated");
   add(app, kGroup, "--api-key-file", f.api_key_file,
       "JSON file with keys, their names and limits: {\"keys\": [{\"name\": ..., \"key\": ..., \"requests_per_minute\": "
-      "..., \"tokens_per_minute\": ..., \"max_sequences\": ...}, ...]}");
+      "..., \"tokens_per_minute\": ..., \"max_sequences\": ...}, ...]}")
+      ->type_name(kFile);
   add(app, kGroup, "--allowed-origins", f.allowed_origins, "CORS: JSON list of origins; [\"*\"] for all")
       ->capture_default_str();
   add(app, kGroup, "--allowed-methods", f.allowed_methods, "CORS: JSON list of methods")->capture_default_str();
@@ -193,6 +197,13 @@ void add_limit_flags(CLI::App& app, ServeFlags& f) {
           "CPU); 0: never");
 }
 
+// The type of a flag that takes the name of a parser.
+std::string parser_value(const std::vector<std::string_view>& names) {
+  std::string out = "TEXT:{auto,none";
+  for (const std::string_view name : names) out += "," + std::string(name);
+  return out + "}";
+}
+
 void add_api_flags(CLI::App& app, ServeFlags& f) {
   constexpr const char* kGroup = "API";
   add(app, kGroup, "--served-model-name", f.served_names,
@@ -207,9 +218,11 @@ void add_api_flags(CLI::App& app, ServeFlags& f) {
       "How the model writes tool calls: auto (from its chat template), none (calls stay text) or a name such as "
       "hermes, "
       "llama3_json, mistral or qwen3_coder")
+      ->type_name(parser_value(markup::tool_parser_names()))
       ->capture_default_str();
   add(app, kGroup, "--reasoning-parser", f.reasoning_parser,
       "How the model writes reasoning: auto, none (it stays in the content) or a name such as qwen3 or deepseek_r1")
+      ->type_name(parser_value(markup::reasoning_parser_names()))
       ->capture_default_str();
   add_on_off(app, kGroup, "--enable-auto-tool-choice", f.auto_tool_choice,
              "Let the model decide whether to call tools; always on");
@@ -294,8 +307,10 @@ void add_serve_flags(CLI::App& app, ServeFlags& flags) {
   app.add_option("MODEL,--model", flags.models,
                  "A folder, a .gguf, a cached name, a name on a hub (owner/name:QUANT), or omitted for the default "
                  "model; several are loaded on demand, and NAME=MODEL names one")
-      ->envname("QUIRE_MODEL");
-  app.add_option("--config", "YAML file with flags, one `flag: value` per line; the command line has priority");
+      ->envname("QUIRE_MODEL")
+      ->type_name(kModelValue);
+  app.add_option("--config", "YAML file with flags, one `flag: value` per line; the command line has priority")
+      ->type_name(kFile);
   add_several_flags(app, flags);
   add_listen_flags(app, flags);
   add_access_flags(app, flags);

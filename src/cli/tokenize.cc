@@ -286,7 +286,7 @@ void add_tokenize(CLI::App& app, int& exit_code) {
       "  quire tokenize --lines ./model.gguf < lines.txt\n"
       "  quire tokenize --jsonl ./model.gguf < texts.jsonl");
   add_words(*command, flags->words, "TEXT", "The text; - reads standard input");
-  command->add_option("--model", flags->model, "Alternative to MODEL")->envname("QUIRE_MODEL");
+  command->add_option("--model", flags->model, "Alternative to MODEL")->envname("QUIRE_MODEL")->type_name(kModelValue);
   add_switch(*command, "--decode", flags->decode, "TEXT is a list of token ids: print their text");
   add_switch(*command, "--ids", flags->ids, "Print only the ids, on one line");
   add_switch(*command, "--json", flags->json, "Print a JSON object");
@@ -298,7 +298,8 @@ void add_tokenize(CLI::App& app, int& exit_code) {
              "Add the special tokens that the model adds around a text");
   add_switch(*command, "--parse-special", flags->parse_special, "Recognise special tokens in the text");
   command->add_option("--tokenizer", flags->options.tokenizer, "Folder with a tokenizer to use instead of the model's")
-      ->envname("QUIRE_TOKENIZER");
+      ->envname("QUIRE_TOKENIZER")
+      ->type_name(kFolder);
   command->callback([flags, &exit_code] { exit_code = tokenize(*flags); });
 }
 

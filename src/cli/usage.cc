@@ -5,13 +5,10 @@
 #include <algorithm>
 
 #include "base/suggest.h"
+#include "cli/command_list.h"
 
 namespace quire::cli {
 namespace {
-
-std::vector<const CLI::App*> commands_of(const CLI::App& app) {
-  return app.get_subcommands([](const CLI::App* command) { return !command->get_name().empty(); });
-}
 
 // The innermost command that was parsed.
 const CLI::App& innermost(const CLI::App& app) {
@@ -21,11 +18,6 @@ const CLI::App& innermost(const CLI::App& app) {
     if (parsed.empty()) return *found;
     found = parsed.back();
   }
-}
-
-std::string name_of(const CLI::App& app) {
-  const CLI::App* parent = app.get_parent();
-  return parent == nullptr ? app.get_name() : name_of(*parent) + " " + app.get_name();
 }
 
 // The flags of a command and of its parents, with their dashes.
@@ -48,7 +40,7 @@ std::string unknown_command(const CLI::App& app, const std::string& word) {
     list += (list.empty() ? "" : ", ") + command->get_name();
   }
   const std::string meant = did_you_mean(word, names);
-  return name_of(app) + " has no command '" + word + "'" + (meant.empty() ? ": choose one of " + list : meant);
+  return full_name(app) + " has no command '" + word + "'" + (meant.empty() ? ": choose one of " + list : meant);
 }
 
 }  // namespace
@@ -61,14 +53,14 @@ std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& err
   if (wants_command && word != left.end()) return unknown_command(command, *word);
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !left.empty()) {
     const std::string& first = left.front();
-    if (first.rfind('-', 0) != 0) return "'" + first + "' is an unexpected argument of " + name_of(command);
+    if (first.rfind('-', 0) != 0) return "'" + first + "' is an unexpected argument of " + full_name(command);
     const std::string flag = first.substr(0, first.find('='));
-    return name_of(command) + " has no flag " + flag + did_you_mean(flag, flags_of(command));
+    return full_name(command) + " has no flag " + flag + did_you_mean(flag, flags_of(command));
   }
   if (wants_command && dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
     std::string list;
     for (const CLI::App* one : commands_of(command)) list += (list.empty() ? "" : ", ") + one->get_name();
-    return name_of(command) + " needs a command: " + list;
+    return full_name(command) + " needs a command: " + list;
   }
   return error.what();
 }
@@ -82,7 +74,7 @@ std::string help_command(const CLI::App& app, const std::vector<std::string>& ar
     if (found == commands.end()) break;
     at = *found;
   }
-  return name_of(*at) + " --help";
+  return full_name(*at) + " --help";
 }
 
 }  // namespace quire::cli

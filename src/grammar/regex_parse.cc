@@ -49,9 +49,9 @@ std::optional<uint32_t> hex_digit(char c) {
   return std::nullopt;
 }
 
-class Parser {
+class RegexParser {
  public:
-  Parser(std::string_view pattern, const RegexSyntax& syntax)
+  RegexParser(std::string_view pattern, const RegexSyntax& syntax)
       : pattern_(pattern), ignore_case_(syntax.ignore_case), dot_all_(syntax.dot_all), ecma_(syntax.search) {}
 
   Result<RegexTree> parse() {
@@ -528,7 +528,7 @@ class Parser {
 }  // namespace
 
 Result<RegexTree> parse_regex_tree(std::string_view pattern, const RegexSyntax& syntax) {
-  return Parser(pattern, syntax).parse();
+  return RegexParser(pattern, syntax).parse();
 }
 
 Result<Regex> parse_regex(RegexStore& store, std::string_view pattern, const RegexSyntax& syntax) {

@@ -88,7 +88,7 @@ void add_marked_rows(std::vector<ReasoningFormat>& rows) {
   rows.push_back(harmony);
 }
 
-std::vector<ReasoningFormat> make_rows() {
+std::vector<ReasoningFormat> make_reasoning_rows() {
   std::vector<ReasoningFormat> rows;
   add_think_rows(rows);
   add_marked_rows(rows);
@@ -98,7 +98,7 @@ std::vector<ReasoningFormat> make_rows() {
 }  // namespace
 
 std::span<const ReasoningFormat> reasoning_formats() {
-  static const std::vector<ReasoningFormat> rows = make_rows();
+  static const std::vector<ReasoningFormat> rows = make_reasoning_rows();
   return rows;
 }
 

@@ -483,7 +483,7 @@ void add_code_rows(std::vector<ToolFormat>& rows) {
   rows.push_back(gemma);
 }
 
-std::vector<ToolFormat> make_rows() {
+std::vector<ToolFormat> make_tool_rows() {
   std::vector<ToolFormat> rows;
   add_json_rows(rows);
   add_array_rows(rows);
@@ -498,7 +498,7 @@ std::vector<ToolFormat> make_rows() {
 }  // namespace
 
 std::span<const ToolFormat> tool_formats() {
-  static const std::vector<ToolFormat> rows = make_rows();
+  static const std::vector<ToolFormat> rows = make_tool_rows();
   return rows;
 }
 

@@ -15,9 +15,6 @@ namespace quire::text {
 
 namespace {
 
-enum TokenType { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
-constexpr const char* kMark = "\xe2\x96\x81";
-
 using PartsResult = Result<std::unique_ptr<TokenizerParts>>;
 
 Status check(GgufVocab& vocab) {
@@ -140,11 +137,11 @@ void mark_spaces(TokenizerParts& parts, bool prefix, bool squeeze) {
     steps.push_back(make_strip(true, true));
     steps.push_back(make_replace(Pattern(Regex::compile(" {2,}").value()), " "));
   }
-  if (prefix) steps.push_back(make_prepend(kMark));
-  steps.push_back(make_replace(Pattern(" "), kMark));
+  if (prefix) steps.push_back(make_prepend(kSpacePiece));
+  steps.push_back(make_replace(Pattern(" "), kSpacePiece));
   parts.normalizer = make_sequence(std::move(steps));
   std::vector<std::unique_ptr<const DecodeStage>> stages;
-  stages.push_back(decode_replace(Pattern(kMark), " "));
+  stages.push_back(decode_replace(Pattern(kSpacePiece), " "));
   stages.push_back(decode_byte_fallback());
   stages.push_back(decode_fuse());
   if (prefix) stages.push_back(decode_strip(" ", 1, 0));
@@ -206,7 +203,7 @@ PartsResult from_bert(GgufVocab& vocab) {
   for (size_t i = 0; i < vocab.tokens.size(); ++i) {
     std::string token = vocab.tokens[i];
     const bool bracketed = token.size() > 1 && token.front() == '[' && token.back() == ']';
-    if (token.compare(0, 3, kMark) == 0) {
+    if (token.compare(0, 3, kSpacePiece) == 0) {
       token.erase(0, 3);
     } else if (vocab.token_types[i] == kNormal && !bracketed) {
       token.insert(0, "##");

@@ -39,6 +39,10 @@ struct TokenizerParts {
 Result<std::unique_ptr<TokenizerParts>> read_tokenizer_json(std::string_view text, std::string_view name);
 Result<std::unique_ptr<TokenizerParts>> read_sentencepiece(std::string_view bytes, std::string_view name);
 
+// How SentencePiece writes a space, and its types of pieces, which a GGUF file has as well.
+inline constexpr const char* kSpacePiece = "\xe2\x96\x81";
+enum PieceType { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+
 // The merges of a SentencePiece-style BPE, ranked by the score of the merged piece (equal scores share a rank). Pieces
 // that are only whole tokens (control, user defined, byte) are not in `mergeable`.
 MergeMap merges_from_scores(const PieceMap& vocab, const std::vector<float>& scores,

@@ -14,7 +14,6 @@ namespace quire::text {
 
 namespace {
 
-constexpr const char* kMark = "\xe2\x96\x81";
 constexpr size_t kMaxPieces = size_t{1} << 24;
 
 // The fields of one message in order. Every length is checked against the remaining bytes.
@@ -85,7 +84,6 @@ class Message {
   bool fault_ = false;
 };
 
-enum PieceType { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 enum ModelType { kUnigram = 1, kBpe = 2, kWord = 3, kChar = 4 };
 
 struct Proto {
@@ -190,11 +188,11 @@ Status set_normalizer(const Proto& proto, TokenizerParts& parts) {
     steps.push_back(make_strip(true, true));
     steps.push_back(make_replace(Pattern(Regex::compile(" {2,}").value()), " "));
   }
-  if (proto.add_dummy_prefix) steps.push_back(make_prepend(kMark));
-  steps.push_back(make_replace(Pattern(" "), kMark));
+  if (proto.add_dummy_prefix) steps.push_back(make_prepend(kSpacePiece));
+  steps.push_back(make_replace(Pattern(" "), kSpacePiece));
   parts.normalizer = make_sequence(std::move(steps));
   std::vector<std::unique_ptr<const DecodeStage>> stages;
-  stages.push_back(decode_replace(Pattern(kMark), " "));
+  stages.push_back(decode_replace(Pattern(kSpacePiece), " "));
   stages.push_back(decode_byte_fallback());
   stages.push_back(decode_fuse());
   if (proto.add_dummy_prefix) stages.push_back(decode_strip(" ", 1, 0));

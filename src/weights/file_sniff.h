@@ -20,6 +20,9 @@ std::optional<std::string> recognise_wrong_file(std::span<const std::byte> head)
 // The name in quotes, truncated if it is long, with control characters and ill-formed UTF-8 escaped.
 std::string in_quotes(std::string_view name);
 
+// What to do about a file that is too short.
+inline constexpr const char* kFetchAgain = "the download is incomplete or the file is damaged; fetch it again";
+
 // "'model.gguf': " + what, as a kCorrupt Error.
 Error corrupt_file(std::string_view file, const std::string& what);
 

@@ -32,8 +32,6 @@ constexpr uint64_t kMaxAlignment = 1 << 20;
 // type, offset): counts are checked against the rest of the file before anything is stored.
 constexpr uint64_t kLeastPairBytes = 8 + 1 + 4 + 1;
 constexpr uint64_t kLeastTensorBytes = 8 + 1 + 4 + 4 + 8;
-constexpr const char* kFetchAgain = "the download is incomplete or the file is damaged; fetch it again";
-
 class Parser {
  public:
   Parser(std::span<const std::byte> bytes, const std::string& file) : bytes_(bytes), file_(file) {}

@@ -19,8 +19,6 @@ static_assert(std::endian::native == std::endian::little, "the readers map littl
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the format's own library
 constexpr size_t kMaxIndexBytes = size_t{256} << 20;
-constexpr const char* kFetchAgain = "the download is incomplete or the file is damaged; fetch it again";
-
 struct TypeRow {
   const char* name;
   int bits;

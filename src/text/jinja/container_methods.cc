@@ -17,7 +17,7 @@ Values& items_of(const Value& self) {
 
 // --- list and tuple ---
 
-Value count_method(Interpreter& in, const Value& self, Args& args) {
+Value count_items_method(Interpreter& in, const Value& self, Args& args) {
   expect_positional("count", args, 1, 1);
   int64_t count = 0;
   const Values items = items_of(self);
@@ -254,14 +254,14 @@ void update_dict(Heap& heap, DictObject& dict, const char* function, const Args&
 std::vector<NativeEntry> list_methods() {
   return {
       {"append", append_method, true},   {"clear", clear_list, true},     {"copy", copy_list},
-      {"count", count_method},           {"extend", extend_method, true}, {"index", index_method},
+      {"count", count_items_method},     {"extend", extend_method, true}, {"index", index_method},
       {"insert", insert_method, true},   {"pop", pop_method, true},       {"remove", remove_method, true},
       {"reverse", reverse_method, true}, {"sort", sort_method, true},
   };
 }
 
 std::vector<NativeEntry> tuple_methods() {
-  return {{"count", count_method}, {"index", index_method}};
+  return {{"count", count_items_method}, {"index", index_method}};
 }
 
 std::vector<NativeEntry> dict_methods() {
