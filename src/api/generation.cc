@@ -66,6 +66,7 @@ ApiStatus Generation::start(std::vector<engine::Request> requests) {
     QUIRE_ASSIGN(ids_,
                  service_.llm().submit(std::move(requests), [self](llm::Delta delta) { self->take(std::move(delta)); },
                                        {.caller = options_.caller,
+                                        .label = options_.id,
                                         .keeps_answer = !options_.stream,
                                         .kept_special = options_.format != nullptr ? options_.format->kept_special
                                                                                    : SharedList<int32_t>{}}));

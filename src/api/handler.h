@@ -31,6 +31,8 @@ struct HttpRequest {
 
   // The first header of that name, ignoring case; null if there is none.
   const std::string* header(std::string_view name) const;
+  // The value of a name in the query, decoded; "" if there is none.
+  std::string query_value(std::string_view name) const;
   // Whether its client expects errors in Anthropic's shape: on /v1/messages, and on /v1/models if the request has
   // Anthropic's version header.
   bool from_anthropic_client() const;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 
 #include "api/documents.h"
 #include "base/json.h"
@@ -70,28 +69,6 @@ std::string model_field(std::string_view text) {
     model = value_end == std::string_view::npos ? "" : unquoted(text.substr(value, value_end - value));
   }
   return model;
-}
-
-// The value of a name in the query of a URL, decoded; "" if there is none.
-std::string query_value(std::string_view query, std::string_view name) {
-  while (!query.empty()) {
-    const std::string_view pair = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(pair.size() + 1, query.size()));
-    if (!pair.starts_with(name) || pair.size() <= name.size() || pair[name.size()] != '=') continue;
-    std::string out;
-    for (size_t i = name.size() + 1; i < pair.size(); ++i) {
-      unsigned char byte = static_cast<unsigned char>(pair[i]);
-      if (byte == '%' && i + 2 < pair.size() &&
-          std::from_chars(&pair[i] + 1, &pair[i] + 3, byte, 16).ptr == &pair[i] + 3) {
-        i += 2;
-      } else if (byte == '+') {
-        byte = ' ';
-      }
-      out += static_cast<char>(byte);
-    }
-    return out;
-  }
-  return "";
 }
 
 // Keeps a model loaded for as long as somebody may write to the reply.
@@ -165,8 +142,10 @@ Host::Host(std::vector<HostedModel> models, ServiceOptions options, const PoolOp
                  }});
 }
 
-// Nothing may start any more; then the workers' jobs go, which hold leases; then the models.
+// The live view, which looks at models, ends first. Nothing may start any more; then the workers' jobs go, which hold
+// leases; then the models.
 Host::~Host() {
+  live_.stop();
   pool_->stop();
   shared_.workers.reset();
   pool_.reset();
@@ -210,7 +189,7 @@ ApiError Host::unknown_model(const std::string& name) const {
 
 ApiResult<size_t> Host::model_of(const Route& route, const HttpRequest& request) const {
   const bool has_body = route.options.schema != nullptr;
-  const std::string name = has_body ? model_field(request.body) : query_value(request.query, "model");
+  const std::string name = has_body ? model_field(request.body) : request.query_value("model");
   if (!name.empty()) {
     if (const auto found = find(name)) return *found;
     return unknown_model(name);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "api/live.h"
 #include "api/model_pool.h"
 #include "api/service.h"
 
@@ -58,6 +59,7 @@ class Host {
   metrics::ServerMetrics& metrics() { return *models_[0].metrics; }
   Shared& shared() { return shared_; }
   ModelPool& pool() { return *pool_; }
+  Live& live() { return live_; }
   bool has_several() const { return static_cast<bool>(loader_.load); }  // models that are loaded on demand
   const std::string& openapi() const { return openapi_; }
   const std::string& docs() const { return docs_; }
@@ -84,6 +86,7 @@ class Host {
   std::vector<std::atomic<int64_t>> max_model_len_;  // 0: not known yet
   Shared shared_;
   std::unique_ptr<ModelPool> pool_;
+  Live live_{*this};
 };
 
 }  // namespace quire::api

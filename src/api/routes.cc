@@ -55,6 +55,15 @@ constexpr Route kRoutes[] = {
          {.schema = completion_schema}),
     get("/openapi.json", serve_openapi, "This API as an OpenAPI document.", {.needs_key = false}),
     get("/docs", serve_docs, "This API as a page.", {.content_type = "text/html", .needs_key = false}),
+    get("/live", serve_live,
+        "The requests and the KV pages of a model (?model=NAME; else the first) as server-sent events, at most ten a "
+        "second.",
+        {.content_type = "text/event-stream"}),
+    get("/live/page", serve_live_page, "What one KV page holds, and for whom (?id=PAGE, ?model=NAME)."),
+    get("/", serve_page, "A page to chat with the model and to watch the server; text for other programs.",
+        {.content_type = "text/html", .needs_key = false}),
+    get("/page.js", serve_page_script, "Its script.", {.content_type = "text/javascript", .needs_key = false}),
+    get("/page.css", serve_page_style, "Its style.", {.content_type = "text/css", .needs_key = false}),
 };
 
 bool matches(const Route& route, std::string_view path) {
@@ -73,7 +82,6 @@ std::span<const Route> routes() {
 }
 
 const Route* find_route(std::string_view method, std::string_view path) {
-  if (path == "/") path = "/docs";
   const Route* best = nullptr;  // the longest: "/v1/responses/{id}/cancel" rather than "/v1/responses/{id}"
   for (const Route& route : kRoutes) {
     if (!method.empty() && method != route.method && !route.options.any_method) continue;

@@ -27,7 +27,7 @@ TEST(Routes, AreFoundByMethodAndPath) {
   EXPECT_EQ(find_route("POST", "/v1/chat/completions/"), nullptr);
   EXPECT_EQ(find_route("GET", "/nothing"), nullptr);
   EXPECT_EQ(find_route("POST", "/ping")->host_endpoint, &serve_health);
-  EXPECT_EQ(find_route("GET", "/")->host_endpoint, &serve_docs);
+  EXPECT_EQ(find_route("GET", "/")->host_endpoint, &serve_page);
   EXPECT_EQ(find_route("GET", "/v1/models/org/name")->host_endpoint, &serve_model);
   EXPECT_EQ(find_route("GET", "/v1/models/"), nullptr);
 }

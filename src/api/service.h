@@ -38,6 +38,7 @@ struct ServiceOptions {
   bool enable_tokenizer_info_endpoint = false;
   bool enable_reset_prefix_cache = false;
   bool disable_docs = false;
+  bool page = true;  // serve / and the live view
   bool log_requests = false;
   bool log_outputs = false;
   int64_t max_log_len = -1;  // -1: all

@@ -52,7 +52,7 @@ int wait_for_stop() {
   return signal;
 }
 
-int run_server(http::Server& server, const ServeFlags& flags, const api::Host& host) {
+int run_server(http::Server& server, const ServeFlags& flags, api::Host& host) {
   catch_stop_signals();
   server.run();
   std::vector<std::string> names;
@@ -77,6 +77,7 @@ int run_server(http::Server& server, const ServeFlags& flags, const api::Host& h
     spdlog::default_logger()->flush();
     std::_Exit(0);
   }).detach();
+  host.live().stop();  // its streams would last for the whole time limit
   server.stop();
   return 0;
 }

@@ -248,6 +248,8 @@ void add_api_flags(CLI::App& app, ServeFlags& f) {
   add_on_off(app, kGroup, "--scheduler-reserve-full-isl", f.reserve_full_isl,
              "Admit a prompt only if the KV cache has room for all of it");
   add_on_off(app, kGroup, "--disable-fastapi-docs", f.service.disable_docs, "Do not serve /docs and /openapi.json");
+  add_on_off(app, kGroup, "--page", f.service.page,
+             "Serve a page for chat and the live view of the server at /, and /live");
   add(app, kGroup, "--fingerprint-mode", f.fingerprint_mode,
       "system_fingerprint of responses: full (version, ISA level and hash), hash, or none")
       ->capture_default_str()

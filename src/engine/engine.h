@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/live.h"
 #include "engine/mask_workers.h"
 #include "engine/request.h"
 #include "engine/row_sampler.h"
@@ -83,6 +84,10 @@ class Engine {
   const EngineOptions& options() const { return options_; }
   const kv::CacheLayout& cache_layout() const { return pages_->layout(); }
   EngineStats stats() const;
+  // The sequences and the pages as they are now, for the server's live view. The cost grows with the number of pages.
+  LiveView live() const;
+  // What one page holds, and for whom; nothing if there is no such page.
+  std::optional<LivePage> live_page(kv::BlockId page) const;
   bool reset_prefix_cache() { return kv_.reset_prefix_cache(); }
   // For tests and tools.
   void set_logits_tap(RowSampler::LogitsTap tap) { sampler_->set_tap(std::move(tap)); }

@@ -23,11 +23,12 @@ struct Caller {
 // All sequences of one API request: prompts times n. Whoever submits the request makes it; the members that are not
 // const belong to the scheduler.
 struct Submission {
-  explicit Submission(int64_t sequences_in = 1, std::string caller_in = "")
-      : sequences(sequences_in), caller(std::move(caller_in)) {}
+  explicit Submission(int64_t sequences_in = 1, std::string caller_in = "", std::string label_in = "")
+      : sequences(sequences_in), caller(std::move(caller_in)), label(std::move(label_in)) {}
 
   const int64_t sequences;
   const std::string caller;  // the name of the API key; "": no key
+  const std::string label;   // what its client calls it ("chatcmpl-..."), for the live view; "": nothing
 
   int64_t running = 0;    // its running sequences
   uint64_t last_tag = 0;  // in the heavy queue, see Scheduler

@@ -34,6 +34,17 @@ class BlockTable {
   const std::string& salt() const { return salt_; }
   // The number of leading pages that are in the prefix cache; they are never written again.
   int64_t num_published(size_t group = 0) const { return group < groups_.size() ? groups_[group].num_published : 0; }
+  // Calls use(page, i) for each page of a group: page i of blocks(), or a state that is kept or being written (i is 0).
+  template <class Use>
+  void each_page(size_t group, Use use) const {
+    if (group >= groups_.size()) return;
+    const Group& mine = groups_[group];
+    for (size_t i = static_cast<size_t>(mine.num_skipped); i < mine.blocks.size(); ++i) {
+      if (mine.blocks[i] != kNullBlock) use(mine.blocks[i], i);
+    }
+    if (mine.state != kNullBlock) use(mine.state, size_t{0});
+    if (mine.next_state != kNullBlock && mine.next_state != mine.state) use(mine.next_state, size_t{0});
+  }
   // The page from which the next step reads its state (-1: it is the first step) and the page to which it writes it.
   int32_t state_source(size_t group) const;
   int32_t state_destination(size_t group) const;

@@ -104,6 +104,22 @@ void PrefixTree::release(NodeId id) {
   }
 }
 
+PrefixTree::End PrefixTree::end_of(NodeId node, int64_t most) const {
+  End end;
+  std::vector<NodeId> path;  // the nodes whose tokens are wanted, last first
+  for (NodeId id = node; id != kRootNode; id = nodes_[index(id)].parent) {
+    if (static_cast<int64_t>(path.size()) * unit_ < most) path.push_back(id);
+    end.length += unit_;
+  }
+  for (auto it = path.rbegin(); it != path.rend(); ++it) {
+    const auto unit = tokens(*it);
+    end.last.insert(end.last.end(), unit.begin(), unit.end());
+  }
+  const auto extra = static_cast<std::ptrdiff_t>(end.last.size()) - static_cast<std::ptrdiff_t>(most);
+  if (extra > 0) end.last.erase(end.last.begin(), end.last.begin() + extra);
+  return end;
+}
+
 void PrefixTree::attach(BlockId block, NodeId node, int32_t group) {
   Page& page = pages_[static_cast<size_t>(block)];
   QUIRE_CHECK(page.node == kNoNode, "the page is published already");

@@ -54,6 +54,15 @@ class PrefixTree {
   // The node to which a page is attached, or kNoNode.
   NodeId node(BlockId block) const { return pages_[static_cast<size_t>(block)].node; }
 
+  // The cache group of an attached page.
+  int32_t group(BlockId block) const { return pages_[static_cast<size_t>(block)].group; }
+  // The length of the prefix that ends at a node, in tokens, and at most `most` of its last tokens. Walks to the root.
+  struct End {
+    int64_t length = 0;
+    std::vector<int32_t> last;
+  };
+  End end_of(NodeId node, int64_t most) const;
+
   int64_t unit() const { return unit_; }
   int32_t num_nodes() const { return num_nodes_; }  // without the root
   int32_t num_pages() const { return num_pages_; }  // that are attached to nodes

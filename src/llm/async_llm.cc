@@ -135,7 +135,7 @@ Result<std::vector<engine::RequestId>> AsyncLlm::submit(std::vector<engine::Requ
   const Cost cost = cost_of(requests, options);
   QUIRE_TRY(check_ever(cost));
   const auto shared_sink = std::make_shared<const DeltaSink>(std::move(sink));
-  const auto submission = std::make_shared<engine::Submission>(cost.sequences, options.caller);
+  const auto submission = std::make_shared<engine::Submission>(cost.sequences, options.caller, options.label);
   std::vector<engine::RequestId> ids;
   std::vector<Command> adds;
   {
@@ -213,6 +213,18 @@ std::future<bool> AsyncLlm::reset_prefix_cache() {
   return done;
 }
 
+std::future<bool> AsyncLlm::look(LookFn look) {
+  Look command{std::move(look), {}};
+  std::future<bool> done = command.done.get_future();
+  post(std::move(command));
+  return done;
+}
+
+metrics::RecentTimes AsyncLlm::recent() const {
+  const std::lock_guard lock(tracked_mutex_);
+  return recent_;
+}
+
 engine::EngineStats AsyncLlm::stats() const {
   const std::lock_guard lock(tracked_mutex_);
   return stats_;
@@ -240,6 +252,9 @@ void AsyncLlm::apply(Command& command) {
     } else {
       engine.abort(abort->id);
     }
+  } else if (auto* look = std::get_if<Look>(&command)) {
+    look->look(engine);
+    look->done.set_value(true);
   } else {
     const bool done = engine.reset_prefix_cache();
     reset_ = reset_ || done;
@@ -259,10 +274,15 @@ void AsyncLlm::run_engine() {
       engine_busy_since_ = Clock::now().time_since_epoch().count();
       commands.swap(inbox_);
     }
-    for (Command& command : commands) apply(command);
+    bool only_looks = true;
+    for (Command& command : commands) {
+      only_looks = only_looks && std::holds_alternative<Look>(command);
+      apply(command);
+    }
     commands.clear();
     Batch batch;
     batch.stepped = engine.has_work();
+    if (only_looks && !batch.stepped) continue;  // nothing has changed
     if (batch.stepped) batch.outputs = engine.step();
     batch.reset = std::exchange(reset_, false);
     batch.stats = engine.stats();
@@ -277,6 +297,7 @@ void AsyncLlm::run_engine() {
     const std::lock_guard lock(inbox_mutex_);
     for (Command& command : inbox_) {
       if (auto* reset = std::get_if<Reset>(&command)) reset->set_value(false);
+      if (auto* look = std::get_if<Look>(&command)) look->done.set_value(false);
     }
   }
   {
@@ -341,10 +362,13 @@ void AsyncLlm::note_tokens(Tracked& tracked, const engine::Output& output, Clock
     child.first = at;
     step.prompt_tokens += tracked.prompt_tokens();
     step.cached_tokens += output.cached_tokens;
+    recent_.on_first_token(seconds(at - tracked.arrival), tracked.prompt_tokens());
     if (options_.metrics != nullptr) options_.metrics->on_first_token(seconds(at - tracked.arrival));
-  } else if (options_.metrics != nullptr) {
-    options_.metrics->on_inter_token(seconds(at - child.last));
+  } else {
+    recent_.on_inter_token(seconds(at - child.last));
+    if (options_.metrics != nullptr) options_.metrics->on_inter_token(seconds(at - child.last));
   }
+  recent_.generated += static_cast<int64_t>(output.tokens.size());
   child.scheduled = output.scheduled;
   child.last = at;
   child.num_tokens += static_cast<int64_t>(output.tokens.size());

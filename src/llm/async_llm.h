@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "llm/llm.h"
+#include "metrics/recent_times.h"
 #include "metrics/server_metrics.h"
 
 namespace quire::llm {
@@ -37,6 +38,7 @@ using DeltaSink = std::function<void(Delta)>;
 
 struct SubmitOptions {
   std::string caller;                     // the name of the API key; the scheduler is fair between callers
+  std::string label = {};                 // the id that the client sees, for the live view
   bool keeps_answer = false;              // the sink keeps the whole answer, so its memory is counted from the start
   SharedList<int32_t> kept_special = {};  // special tokens that are shown all the same; see text::Detokenizer
 };
@@ -63,6 +65,12 @@ class AsyncLlm {
   void abort(engine::RequestId id);
   // The result is false if a page is in use; then nothing is reset.
   std::future<bool> reset_prefix_cache();
+  // Calls `look` on the engine thread between two steps, at once if the engine is idle; it must be quick. The result is
+  // false if the engine stopped before.
+  using LookFn = std::function<void(const engine::Engine& engine)>;
+  std::future<bool> look(LookFn look);
+  // The times and counts of the answers since the start, for the live view.
+  metrics::RecentTimes recent() const;
   // As of the last step.
   engine::EngineStats stats() const;
   // How long the engine thread has been in its current step, or the output thread in its current delivery; nothing if
@@ -105,7 +113,11 @@ class AsyncLlm {
     std::optional<int32_t> child;
   };
   using Reset = std::promise<bool>;
-  using Command = std::variant<Add, Abort, Reset>;
+  struct Look {
+    LookFn look;
+    std::promise<bool> done;
+  };
+  using Command = std::variant<Add, Abort, Reset, Look>;
   struct Batch {
     std::vector<engine::Output> outputs;
     bool stepped = false;
@@ -150,6 +162,7 @@ class AsyncLlm {
   int64_t submitted_tokens_ = 0;
   int64_t held_bytes_ = 0;  // by all tracked requests
   engine::EngineStats stats_;
+  metrics::RecentTimes recent_;
   engine::EngineStats reported_;  // output thread: the stats at the last report to the metrics
   Clock::time_point trimmed_{};   // output thread: when free memory was last returned to the system
   bool untrimmed_ = false;        // output thread: there was work since

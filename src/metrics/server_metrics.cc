@@ -74,7 +74,8 @@ constexpr std::array kBucketFamilies = {"request_latency",  "time_to_first_token
 constexpr std::array kFinishReasons = {"stop", "length", "abort", "error", "repetition"};
 constexpr std::array kRejections = {"max_num_queued_reqs", "max_num_queued_tokens", "max_request_bytes"};
 constexpr std::array kKeyLimits = {"requests_per_minute", "tokens_per_minute", "max_sequences"};
-constexpr std::array kUncountedHandlers = {"/metrics", "/health", "/load", "/ping", "/version", "/server_info"};
+constexpr std::array kUncountedHandlers = {"/metrics", "/health",      "/load", "/ping",
+                                           "/version", "/server_info", "/live"};
 constexpr std::array kMethods = {"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"};
 // There are few routes. If a caller ever passes paths instead, this bounds the number of series.
 constexpr size_t kMaxHandlers = 100;

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+// The live view: numbers, the map of KV pages, the requests and what happened to them, from the events of /live.
+
+const kStates = ["free", "cached", "used", "shared"];
+const kFade = 900;  // milliseconds for which a change of a page is marked
+let live = null;      // the last event
+let cells = [];       // {state, group, owner} for each cell of the map
+let changed = [];     // when each cell changed last
+let samples = [];     // {t, generated}, for the rate
+let rates = [];       // of the last minute, one per half second
+let cursor = 0;       // the cell that the keyboard is at
+let lit = null;       // the request whose pages are shown, the others dimmed
+let group = null;     // the same for a cache group
+let chosen = null;    // the page whose contents are shown
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+const nameOf = (one) => (ownIds.has(one.id) ? "you" : one.id.replace(/^(chatcmpl|cmpl|resp|msg)[-_](.{6}).*$/, "$1-$2")) + (one.index ? ` #${one.index + 1}` : "");
+const sameRequest = (a, b) => a && b && a.key === b.key && a.index === b.index;
+
+function happened(text) {
+  const now = new Date();
+  $("events").prepend(el("li", {}, el("time", {}, now.toLocaleTimeString("en-GB")), el("span", {}, text)));
+  while ($("events").childElementCount > 8) $("events").lastElementChild.remove();
+}
+
+// Compares two events and says what happened in between.
+function compare(before, after) {
+  const old = new Map(before.requests.map((one) => [`${one.key}.${one.index}`, one]));
+  for (const one of after.requests) {
+    const was = old.get(`${one.key}.${one.index}`);
+    old.delete(`${one.key}.${one.index}`);
+    const runs = one.state === "prefill" || one.state === "decode";
+    if (one.preemptions > (was?.preemptions ?? 0)) {
+      happened(`${nameOf(one)} was preempted and gave back ${plural(was?.pages ?? 0, "page")}`);
+    } else if (was?.state === "preempted" && runs) {
+      happened(`${nameOf(one)} runs again`);
+    } else if (runs && (!was || was.state === "waiting")) {
+      happened(`${nameOf(one)} began: ${plural(one.prompt, "prompt token")}${one.cached ? `, ${number(one.cached)} of them from shared pages` : ""}`);
+    }
+  }
+  for (const one of old.values()) {
+    if (!after.unlisted) happened(`${nameOf(one)} ended and left ${plural(one.pages, "page")}`);
+  }
+}
+
+function takeLive(event) {
+  const before = live;
+  live = event;
+  if (event.state !== "ready") {
+    cells = [];
+    $("map-title").textContent = "KV pages · the model is not loaded";
+    return redraw();
+  }
+  if (before?.state === "ready" && before.model === event.model) compare(before, event);
+  else samples = [];
+  const now = performance.now();
+  const next = [];
+  const runs = event.pages.cells;
+  for (let i = 0; i < runs.length; i += 2) {
+    const cell = {state: runs[i] & 3, group: (runs[i] >> 2) & 255, owner: runs[i] >> 10};
+    for (let count = runs[i + 1]; count > 0; --count) next.push(cell);
+  }
+  const same = next.length === cells.length;
+  if (!same) changed = new Array(next.length).fill(-kFade);
+  for (let i = 0; same && i < next.length; ++i) if (next[i].state !== cells[i].state) changed[i] = now;
+  cells = next;
+  cursor = Math.min(cursor, Math.max(0, cells.length - 1));
+  if (lit) lit = event.requests.find((one) => sameRequest(one, lit)) ?? null;
+  samples.push({t: event.t, generated: event.generated, at: now});
+  showNumbers();
+  showGroups();
+  showRequests();
+  redraw();
+}
+
+function showNumbers() {
+  $("queue").textContent = `${number(live.running)} / ${number(live.waiting)}`;
+  $("ttft").textContent = seconds(live.ttft_p50_s);
+  $("itl").textContent = seconds(live.itl_p50_s);
+  const {total, free, groups, per_cell} = live.pages;
+  const sum = (name) => groups.reduce((all, one) => all + one[name], 0);
+  $("map-title").textContent = `KV pages · ${number(sum("used") + sum("shared"))} of ${number(total)} in use`;
+  $("map").setAttribute("title", per_cell > 1 ? `Each square stands for ${per_cell} pages.` : "");
+  const texts = {shared: sum("shared"), cached: sum("cached"), free};
+  for (const [name, count] of Object.entries(texts)) {
+    const item = document.querySelector(`#key .${name}`).parentElement;
+    item.lastChild.textContent = `${name === "shared" ? "shared prefix" : name} ${number(count)}`;
+  }
+}
+
+const shapes = (kind) => (kind === "full" ? "shape" : `shape ${kind}`);
+function showGroups() {
+  const groups = live.pages.groups;
+  if (groups.length < 2) return $("groups").replaceChildren();
+  const labels = groups.map((one, index) => {
+    const kind = {full: "attention", window: `window of ${number(one.window)}`, state: "recurrent state"}[one.kind];
+    return `Group ${index + 1}, ${kind}: ${number(one.used + one.shared)} in use, ${number(one.cached)} cached`;
+  });
+  if ($("groups").childElementCount !== groups.length) {
+    $("groups").replaceChildren(...groups.map((one, index) => el("button", {"aria-pressed": "false", onclick: (event) => {
+      group = group === index ? null : index;
+      for (const other of $("groups").children) other.setAttribute("aria-pressed", String(other === event.currentTarget && group !== null));
+      redraw();
+    }}, el("i", {class: shapes(one.kind)}), el("span"))));
+  }
+  labels.forEach((text, index) => ($("groups").children[index].lastChild.textContent = text));
+}
+
+const stateText = (one) => ({
+  waiting: "waits",
+  preempted: "preempted, again soon",
+  prefill: `reads ${number(one.computed)} of ${number(one.prompt)}`,
+  decode: `writes · ${number(one.tokens - one.prompt)}`,
+})[one.state];
+
+function showRequests() {
+  const rows = live.requests.slice(0, 40);
+  const most = Math.max(1, ...rows.map((one) => one.pages));
+  $("requests").replaceChildren(...rows.map((one, index) => {
+    const colour = one.state === "waiting" || one.state === "preempted" ? "off" : `r${one.key % 5}`;
+    const fill = el("i");
+    fill.style.width = `${(100 * one.pages) / most}%`;
+    return el("tr", {class: sameRequest(one, lit) ? "lit" : null, "data-row": index},
+      el("td", {}, el("i", {class: `dot ${colour}`}), nameOf(one)),
+      el("td", {title: plural(one.pages, "page")}, el("span", {class: "fill"}, fill), el("span", {class: "hidden"}, plural(one.pages, "page"))),
+      el("td", {}, stateText(one)));
+  }));
+  const more = live.requests.length - rows.length + live.unlisted;
+  $("none").textContent = rows.length ? (more ? `and ${number(more)} more` : "") : "No requests. Send a message and watch its pages fill.";
+}
+
+$("requests").addEventListener("mouseover", (event) => light(live.requests[event.target.closest("tr")?.dataset.row]));
+$("requests").addEventListener("mouseleave", () => light(null));
+function light(one) {
+  lit = one ?? null;
+  [...$("requests").rows].forEach((row, index) => row.classList.toggle("lit", sameRequest(live.requests[index], lit)));
+  redraw();
+}
+
+// The size of the map: squares as large as fit into a sensible height.
+function layout() {
+  const width = $("map").clientWidth, most = Math.max(220, innerHeight * 0.36);
+  const count = Math.max(1, cells.length);
+  let size = Math.min(18, Math.max(3, Math.floor(Math.sqrt((width * most) / count))));
+  while (size > 3 && Math.ceil(count / Math.floor(width / size)) * size > most) --size;
+  const columns = Math.max(1, Math.floor(width / size));
+  return {size, columns, rows: Math.ceil(count / columns), width};
+}
+
+let drawing = false;
+function redraw() {
+  if (drawing) return;
+  drawing = true;
+  requestAnimationFrame(draw);
+}
+
+function draw() {
+  drawing = false;
+  const canvas = $("map");
+  if (!canvas.clientWidth) return;
+  const {size, columns, rows, width} = layout();
+  const scale = devicePixelRatio || 1, height = rows * size;
+  if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
+    canvas.width = Math.round(width * scale);
+    canvas.height = Math.round(height * scale);
+    canvas.style.height = `${height}px`;
+  }
+  const paint = canvas.getContext("2d");
+  const colour = (name) => getComputedStyle(document.querySelector(`.swatch.${name}`)).backgroundColor;
+  const colours = {free: colour("free"), cached: colour("cached"), shared: colour("shared")};
+  const owners = [0, 1, 2, 3, 4].map((index) => colour(`r${index}`));
+  const mark = getComputedStyle(document.body).color;
+  const gap = size > 9 ? 2 : size > 4 ? 1 : 0.5, side = size - gap, now = performance.now();
+  let fading = false;
+  paint.setTransform(scale, 0, 0, scale, 0, 0);
+  paint.clearRect(0, 0, width, height);
+  cells.forEach((cell, index) => {
+    const x = (index % columns) * size, y = Math.floor(index / columns) * size;
+    const state = kStates[cell.state];
+    const owner = cell.owner ? live.requests[cell.owner - 1] : null;
+    paint.fillStyle = state === "used" ? owners[(owner?.key ?? 0) % 5] : colours[state];
+    const dim = (lit && !(cell.state >= 2 && sameRequest(owner, lit))) || (group !== null && (cell.group !== group || !cell.state));
+    paint.globalAlpha = dim ? 0.18 : 1;
+    const kind = cell.state ? live.pages.groups[cell.group]?.kind : "full";
+    paint.beginPath();
+    if (kind === "state") paint.arc(x + side / 2, y + side / 2, side / 2, 0, 7);
+    else if (kind === "window") paint.roundRect(x, y + side * 0.2, side, side * 0.6, side / 5);
+    else paint.roundRect(x, y, side, side, Math.min(2, side / 4));
+    paint.fill();
+    const age = now - changed[index];
+    if (age < kFade && !still.matches) {
+      fading = true;
+      paint.globalAlpha = 0.55 * (1 - age / kFade);
+      paint.strokeStyle = mark;
+      paint.lineWidth = 1.5;
+      paint.stroke();
+    }
+    if (chosen !== null && Math.floor((chosen - 1) / live.pages.per_cell) === index) outline(paint, x, y, side, mark);
+  });
+  paint.globalAlpha = 1;
+  if (document.activeElement === canvas && cells.length) {
+    outline(paint, (cursor % columns) * size, Math.floor(cursor / columns) * size, side, mark);
+  }
+  if (fading) redraw();
+}
+
+function outline(paint, x, y, side, colour) {
+  paint.globalAlpha = 1;
+  paint.strokeStyle = colour;
+  paint.lineWidth = 2;
+  paint.strokeRect(x + 0.5, y + 0.5, side - 1, side - 1);
+}
+
+function describe(index) {
+  const cell = cells[index], per = live.pages.per_cell, first = 1 + index * per;
+  const last = Math.min(first + per - 1, live.pages.total);
+  const owner = cell.owner ? live.requests[cell.owner - 1] : null;
+  const who = cell.state === 2 && owner ? `used by ${nameOf(owner)}` : cell.state === 3 ? "shared by several requests" : kStates[cell.state];
+  return `${per > 1 ? `Pages ${first} to ${last}, mostly` : `Page ${first},`} ${who}`;
+}
+
+const cellAt = (event) => {
+  const {size, columns} = layout();
+  const box = $("map").getBoundingClientRect();
+  const column = Math.floor((event.clientX - box.left) / size);
+  const index = Math.floor((event.clientY - box.top) / size) * columns + column;
+  return column < columns && index >= 0 && index < cells.length ? index : null;
+};
+$("map").addEventListener("mousemove", (event) => {
+  const index = cellAt(event);
+  if (index === null) return ($("tip").hidden = true);
+  tip(describe(index), {left: event.clientX + 10, top: event.clientY, bottom: event.clientY + 10});
+});
+$("map").addEventListener("mouseleave", () => ($("tip").hidden = true));
+$("map").addEventListener("click", (event) => {
+  const index = cellAt(event);
+  if (index !== null) showPage((cursor = index));
+});
+$("map").addEventListener("keydown", (event) => {
+  const {columns} = layout();
+  const step = {ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns, Home: -cursor, End: cells.length - 1 - cursor}[event.key];
+  if (!cells.length) return;
+  if (step !== undefined) {
+    event.preventDefault();
+    cursor = Math.min(cells.length - 1, Math.max(0, cursor + step));
+    say(describe(cursor), true);
+    redraw();
+  } else if (event.key === "Enter" || event.key === " ") {
+    event.preventDefault();
+    showPage(cursor);
+  } else if (event.key === "Escape") {
+    closePage();
+  }
+});
+for (const name of ["focus", "blur"]) $("map").addEventListener(name, redraw);
+new ResizeObserver(redraw).observe($("map"));
+
+function closePage() {
+  chosen = null;
+  $("page").hidden = true;
+  redraw();
+}
+
+// Asks what the first page of a cell holds.
+async function showPage(index) {
+  chosen = 1 + index * live.pages.per_cell;
+  redraw();
+  const box = $("page");
+  box.hidden = false;
+  try {
+    const page = await (await request(`live/page?id=${chosen}&model=${encodeURIComponent(model)}`)).json();
+    if (page.id !== chosen) return;
+    const holds = page.end === page.begin ? "nothing yet"
+      : page.kind === "state" ? `the state after ${plural(page.end, "token")}` : `positions ${number(page.begin)} to ${number(page.end - 1)}`;
+    const whom = page.requests.map(nameOf).join(", ");
+    const texts = {free: "free", cached: `cached: ${holds}; no request uses it now`, used: `${holds} of ${whom}`, shared: `${holds}, shared by ${whom}`};
+    box.replaceChildren(el("p", {}, el("b", {}, `Page ${number(page.id)}`), ` · ${texts[page.state]}`, " ",
+      el("button", {class: "plain", "aria-label": "Close", onclick: closePage}, "×")));
+    if (page.tokens.length) {
+      box.append(el("div", {class: "held"}, ...page.tokens.map((token) => el("span", {title: `token ${token.id}`}, token.text))));
+    } else if (!page.readable && page.end > page.begin) {
+      box.append(el("p", {}, "Its tokens belong to another API key."));
+    }
+  } catch (error) {
+    box.replaceChildren(el("p", {class: "error"}, error.message));
+  }
+}
+
+// The rate over the last second, and its curve over the last minute.
+function showRate() {
+  const now = performance.now();
+  while (samples.length > 2 && samples[1].at < now - 1000) samples.shift();
+  const first = samples[0], last = samples.at(-1);
+  const span = last ? Math.max(last.t - first.t, (now - first.at) / 1000) : 0;
+  const rate = span > 0.05 ? (last.generated - first.generated) / span : 0;
+  rates = [...rates.slice(-119), rate];
+  $("rate").textContent = rate > 0 && rate < 10 ? rate.toFixed(1) : number(rate);
+  const most = Math.max(1, ...rates) * 1.08;
+  const points = rates.map((value, index) => `${(index + 120 - rates.length).toFixed(0)} ${(39 - (38 * value) / most).toFixed(1)}`);
+  $("line").setAttribute("d", `M${points.join("L")}`);
+  $("area").setAttribute("d", `M${120 - rates.length} 40L${points.join("L")}L119 40Z`);
+}
+
+// Listens while the page is visible; connects again when the connection is lost.
+let listening = null;
+async function listen() {
+  listening?.abort();
+  if (document.hidden) return;
+  const controller = (listening = new AbortController());
+  for (let wait = 500; !controller.signal.aborted; wait = Math.min(wait * 2, 10000)) {
+    try {
+      const answer = await request(`live?model=${encodeURIComponent(model)}`, {signal: controller.signal});
+      for await (const event of events(answer)) {
+        wait = 500;
+        if (!controller.signal.aborted) takeLive(event);
+      }
+    } catch (error) {
+      if (controller.signal.aborted) return;
+    }
+    if (!controller.signal.aborted) $("map-title").textContent = "KV pages · connecting again…";
+    await new Promise((resolve) => setTimeout(resolve, wait));
+  }
+}
+
+document.addEventListener("visibilitychange", listen);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+whenModelChanges.push(() => {
+  live = null;
+  closePage();
+  listen();
+});
+
+listConversations();
+showAll();
+$("ask").focus();
+loadModels().then(() => {
+  listen();
+  setInterval(showRate, 500);
+}).catch((error) => say(error.message));
