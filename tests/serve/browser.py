@@ -83,11 +83,11 @@ class Browser:
         return result["result"].get("value")
 
     def until(self, expression: str):
-        """Waits until a JavaScript expression is true, and returns its value."""
+        """Waits until a JavaScript expression is true."""
         end = time.monotonic() + WAIT
         while time.monotonic() < end:
-            if value := self.value(expression):
-                return value
+            if self.value(f"!!({expression})"):
+                return
             time.sleep(0.02)
         raise AssertionError(f"never true: {expression}; the page has: {self.value('document.body.innerText')[:2000]}")
 

@@ -192,7 +192,7 @@ function body(conversation) {
   return out;
 }
 
-const shortened = ([token, p, others]) => [token, Math.round(p * 1000) / 1000, others];
+const probability = (logprob) => Math.round(Math.exp(logprob) * 1000) / 1000;
 
 function take(message, event) {
   if (event.error) throw new Error(event.error.message);
@@ -209,8 +209,8 @@ function take(message, event) {
     mine.arguments += call.function?.arguments ?? "";
   }
   for (const row of choice.logprobs?.content ?? []) {
-    (message.tokens ??= []).push(shortened([row.token, Math.exp(row.logprob),
-      row.top_logprobs.map((other) => [other.token, Math.round(Math.exp(other.logprob) * 1000) / 1000])]));
+    const others = row.top_logprobs.map((other) => [other.token, probability(other.logprob)]);
+    (message.tokens ??= []).push([row.token, probability(row.logprob), others, message.content.length]);
   }
   if (choice.finish_reason) message.finish = choice.finish_reason;
 }

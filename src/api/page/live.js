@@ -7,14 +7,14 @@ let live = null;      // the last event
 let cells = [];       // {state, group, owner} for each cell of the map
 let changed = [];     // when each cell changed last
 let samples = [];     // {t, generated}, for the rate
-let rates = [];       // of the last minute, one per half second
+let rates = new Array(120).fill(0);  // of the last minute, one per half second
 let cursor = 0;       // the cell that the keyboard is at
 let lit = null;       // the request whose pages are shown, the others dimmed
 let group = null;     // the same for a cache group
 let chosen = null;    // the page whose contents are shown
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
-const nameOf = (one) => (ownIds.has(one.id) ? "you" : one.id.replace(/^(chatcmpl|cmpl|resp|msg)[-_](.{6}).*$/, "$1-$2")) + (one.index ? ` #${one.index + 1}` : "");
+const nameOf = (one) => (ownIds.has(one.id) ? "you" : one.id.replace(/^(chatcmpl|cmpl|resp|msg)[-_].*(.{6})$/, "…$2")) + (one.index ? ` #${one.index + 1}` : "");
 const sameRequest = (a, b) => a && b && a.key === b.key && a.index === b.index;
 
 function happened(text) {
@@ -139,12 +139,12 @@ function light(one) {
 
 // The size of the map: squares as large as fit into a sensible height.
 function layout() {
-  const width = $("map").clientWidth, most = Math.max(220, innerHeight * 0.36);
+  const width = $("map").clientWidth, most = Math.max(220, innerHeight * 0.32);
   const count = Math.max(1, cells.length);
   let size = Math.min(18, Math.max(3, Math.floor(Math.sqrt((width * most) / count))));
   while (size > 3 && Math.ceil(count / Math.floor(width / size)) * size > most) --size;
   const columns = Math.max(1, Math.floor(width / size));
-  return {size, columns, rows: Math.ceil(count / columns), width};
+  return {size: width / columns, columns, rows: Math.ceil(count / columns), width};
 }
 
 let drawing = false;
@@ -159,7 +159,7 @@ function draw() {
   const canvas = $("map");
   if (!canvas.clientWidth) return;
   const {size, columns, rows, width} = layout();
-  const scale = devicePixelRatio || 1, height = rows * size;
+  const scale = devicePixelRatio || 1, height = Math.ceil(rows * size);
   if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
     canvas.width = Math.round(width * scale);
     canvas.height = Math.round(height * scale);
@@ -170,12 +170,12 @@ function draw() {
   const colours = {free: colour("free"), cached: colour("cached"), shared: colour("shared")};
   const owners = [0, 1, 2, 3, 4].map((index) => colour(`r${index}`));
   const mark = getComputedStyle(document.body).color;
-  const gap = size > 9 ? 2 : size > 4 ? 1 : 0.5, side = size - gap, now = performance.now();
+  const gap = size > 9 ? 2 : size > 4 ? 1 : 0.5, side = Math.floor(size) - gap, now = performance.now();
   let fading = false;
   paint.setTransform(scale, 0, 0, scale, 0, 0);
   paint.clearRect(0, 0, width, height);
   cells.forEach((cell, index) => {
-    const x = (index % columns) * size, y = Math.floor(index / columns) * size;
+    const x = Math.round((index % columns) * size), y = Math.round(Math.floor(index / columns) * size);
     const state = kStates[cell.state];
     const owner = cell.owner ? live.requests[cell.owner - 1] : null;
     paint.fillStyle = state === "used" ? owners[(owner?.key ?? 0) % 5] : colours[state];

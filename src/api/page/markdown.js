@@ -2,13 +2,14 @@
 // A small Markdown: code, lists, headings, quotes, bold, italics. It makes elements and text nodes, never HTML from text,
 // and remembers where in the source each text is, so that tokens can be marked in it.
 
-// The tokens of an answer as ranges of its text: [{begin, end, p, others}], or [] if they do not fit the text.
+// The tokens of an answer as ranges of its text: [{begin, end, p, others}]. A token is [text, p, others, end], where end
+// is how long the text was when the token had come. The texts say more exactly where tokens end, unless some of them are
+// parts of characters.
 function tokenRanges(text, tokens) {
-  if (!tokens?.length) return [];
-  const whole = tokens.map((token) => token[0]).join("");
-  let at = -whole.lastIndexOf(text);
-  if (at > 0 || !text) return [];
-  return tokens.map(([piece, p, others]) => ({begin: at, end: (at += piece.length), p, others}))
+  if (!tokens?.length || !text) return [];
+  const found = tokens.map((token) => token[0]).join("").lastIndexOf(text);
+  let at = found < 0 ? 0 : -found;
+  return tokens.map(([piece, p, others, end]) => ({begin: at, end: (at = found < 0 ? end : at + piece.length), p, others}))
     .filter((range) => range.end > 0 && range.begin < text.length && range.end > range.begin);
 }
 
@@ -37,7 +38,7 @@ class Markdown {
         continue;
       }
       const stop = Math.min(end, range.end);
-      const span = el("span", {class: range.p < 0.5 ? "t low" : "t", "data-t": low}, this.text.slice(begin, stop));
+      const span = el("span", {class: range.p < 0.3 ? "t low" : "t", "data-t": low}, this.text.slice(begin, stop));
       parent.append(span);
       begin = stop;
       ++low;
