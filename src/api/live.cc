@@ -185,19 +185,19 @@ void Live::tick(size_t model, Watched& watched) {
   if (watched.watchers.empty()) return;
   bool changed = false;
   if (Clock::now() >= watched.due) {
-    Clock::duration took{};
-    std::string state = state_of(model, took);
-    watched.due = Clock::now() + pause_after(took);
+    std::string state = state_of(model, watched.took);
+    watched.due = Clock::now() + pause_after(watched.took);
     changed = state != watched.last;
     watched.last = std::move(state);
   }
   const auto now = Clock::now();
   const bool ping = !changed && now - watched.sent >= kPing;
   if (changed || ping) watched.sent = now;
-  // The time is the first member, so that an unchanged state is recognised without it.
-  JsonWriter time;
-  time.number(std::chrono::duration<double>(now - started_).count());
-  const std::string event = "data: {\"t\":" + time.take() + "," + watched.last.substr(1) + "\n\n";
+  // The times come first, so that an unchanged state is recognised without them.
+  const auto in_seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
+  JsonWriter times;
+  times.open_object().key("t").number(in_seconds(now - started_)).key("look_s").number(in_seconds(watched.took));
+  const std::string event = "data: " + times.take() + "," + watched.last.substr(1) + "\n\n";
   for (Watcher& watcher : watched.watchers) {
     const bool wants = changed || watcher.fresh;
     watcher.fresh = false;

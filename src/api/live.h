@@ -62,7 +62,8 @@ class Live {
   // A model that is watched. Belongs to the thread.
   struct Watched {
     std::vector<Watcher> watchers;
-    std::string last;  // the last event without its time
+    std::string last;        // the last event without its times
+    Clock::duration took{};  // by the last look
     Clock::time_point due{}, sent{};
   };
 

@@ -182,7 +182,10 @@ function body(conversation) {
     return message.content ? [{role: "assistant", content: message.content}] : [];
   });
   if (settings.system) messages.unshift({role: "system", content: settings.system});
-  const out = {model, messages, stream: true, stream_options: {include_usage: true}};
+  // The id is made here, so that the live view knows the request as ours from its first moment.
+  const id = [...crypto.getRandomValues(new Uint32Array(4))].map((word) => word.toString(16).padStart(8, "0")).join("");
+  ownIds.add(`chatcmpl-${id}`);
+  const out = {model, messages, request_id: id, stream: true, stream_options: {include_usage: true}};
   for (const name of ["temperature", "top_p", "max_tokens", "seed"]) {
     if (settings[name]) out[name] = Number(settings[name]);
   }
@@ -224,7 +227,6 @@ async function answer(conversation) {
   $("send").textContent = "Stop";
   listConversations();
   showAll();
-  const element = $("talk").lastElementChild;
   let waiting = false;
   const draw = () => {
     if (waiting) return;
@@ -233,7 +235,8 @@ async function answer(conversation) {
       waiting = false;
       const talk = $("talk");
       const below = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 60;
-      if (element.isConnected) fill(element, message, conversation.messages.indexOf(message));
+      const index = conversation.messages.indexOf(message);
+      if (current === conversation && index >= 0) fill(talk.children[index], message, index);
       if (below) talk.scrollTop = talk.scrollHeight;
     });
   };
@@ -242,7 +245,6 @@ async function answer(conversation) {
     const reply = await request("v1/chat/completions", {method: "POST", signal: mine.controller.signal,
       headers: {"Content-Type": "application/json"}, body: JSON.stringify(body(conversation))});
     for await (const event of events(reply)) {
-      if (event.id) ownIds.add(event.id);
       take(message, event);
       if (!message.first && (message.content || message.reasoning)) message.first = (performance.now() - begin) / 1000;
       draw();

@@ -316,6 +316,7 @@ async function listen() {
       }
     } catch (error) {
       if (controller.signal.aborted) return;
+      say(error.message, true);
     }
     if (!controller.signal.aborted) $("map-title").textContent = "KV pages · connecting again…";
     await new Promise((resolve) => setTimeout(resolve, wait));
