@@ -108,6 +108,11 @@ class Browser:
             self.press("Tab")
         raise AssertionError(f"Tab never reaches #{element}")
 
+    def attach(self, element: str, files: list[pathlib.Path]):
+        """Chooses files in a file input."""
+        found = self.call("Runtime.evaluate", expression=f"document.getElementById('{element}')")
+        self.call("DOM.setFileInputFiles", files=list(map(str, files)), objectId=found["result"]["objectId"])
+
     def size(self, width: int, height: int):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 

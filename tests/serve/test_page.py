@@ -251,6 +251,39 @@ def test_stop_again_and_edit(start, page):
 
 
 @needs_chromium
+def test_files_and_settings(start, page, tmp_path):
+    one = start("tiny", "--max-model-len", "512")
+    (tmp_path / "notes.txt").write_text("A quire has 24 sheets.")
+    (tmp_path / "image.bin").write_bytes(b"\0\1\2")
+    schema = {"type": "object", "properties": {"even": {"type": "boolean"}}, "required": ["even"],
+              "additionalProperties": False}
+    page.open(one.url)
+    page.until("document.getElementById('model').value")
+    page.value("document.getElementById('tune').click()")
+    page.until("document.getElementById('settings').open")
+    page.value("document.querySelector('[name=schema]').focus()")
+    page.type("{not JSON")
+    page.value("document.getElementById('save').click()")
+    page.until("document.getElementById('settings-error').textContent === 'The schema is not JSON.'")
+    page.value("document.querySelector('[name=schema]').select()")
+    page.type(json.dumps(schema))
+    page.value("document.getElementById('save').click()")
+    page.until("!document.getElementById('settings').open")
+    page.attach("file", [tmp_path / "notes.txt", tmp_path / "image.bin"])
+    page.until("document.getElementById('status').textContent === 'image.bin is not a text file.'")
+    assert page.value("document.querySelectorAll('#files li').length") == 1
+    page.value("document.getElementById('ask').focus()")
+    page.type("Even?")
+    page.press("Enter")
+    page.until("document.querySelector('.answer .bar')")
+    assert page.value("document.querySelector('.user .chip').textContent") == "notes.txt · 22 characters"
+    assert page.value("document.querySelector('.answer pre.json b').textContent") == '"even"'
+    sent = json.loads(page.value("localStorage.getItem('quire.conversations')"))[0]["messages"][0]
+    assert sent["files"] == [{"name": "notes.txt", "text": "A quire has 24 sheets."}]
+    assert page.problems == []
+
+
+@needs_chromium
 def test_the_page_asks_for_the_key(start, page):
     one = start("tiny", "--api-key", "sk-right")
     page.open(one.url)
