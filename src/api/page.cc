@@ -24,11 +24,13 @@ void send_file(Host& host, const HttpRequest& request, Reply& reply, std::string
   reply.send(200, type, std::string(text), page_headers());
 }
 
-// The models and the routes, one per line.
+// The models and, unless the documents are turned off, the routes, one per line.
 std::string overview(const Host& host) {
   std::string out = "quire " + host.options().version + " serves";
   for (const HostedModel& model : host.models()) out += (&model == &host.models()[0] ? " " : ", ") + model.names[0];
-  out += ". A browser shows a page here; /docs describes the API.\n\n";
+  out += ". A browser shows a page here.\n";
+  if (host.options().disable_docs) return out;
+  out += "/docs describes the API:\n\n";
   for (const Route& route : routes()) {
     if (route.path == "/" || route.path.starts_with("/page.")) continue;
     out.append(route.method).append(route.method.size() < 4 ? "  " : " ").append(route.path);

@@ -83,7 +83,7 @@ TEST_F(ServiceTest, AnswersEachRequestByItsRow) {
   EXPECT_EQ(ask("GET", "/v1/models/org/tiny").status, 200);
   EXPECT_EQ(ask("GET", "/v1/models/other").status, 404);
   EXPECT_EQ(ask("GET", "/metrics").status, 200);
-  EXPECT_EQ(ask("GET", "/").content_type, "text/html; charset=utf-8");
+  EXPECT_EQ(ask("GET", "/").content_type, "text/plain; charset=utf-8");
   const Answer completion = ask("POST", "/v1/completions", R"({"prompt": [5, 6, 7], "max_tokens": 2, "seed": 1})");
   EXPECT_EQ(completion.status, 200) << completion.body;
   EXPECT_NE(completion.body.find(R"("completion_tokens":2)"), std::string::npos) << completion.body;
@@ -109,7 +109,16 @@ TEST_F(ServiceTest, DoesNotServeDocumentsThatAreTurnedOff) {
   ServiceOptions options;
   options.disable_docs = true;
   start(options);
-  for (const char* path : {"/docs", "/openapi.json", "/"}) EXPECT_EQ(ask("GET", path).status, 404) << path;
+  for (const char* path : {"/docs", "/openapi.json"}) EXPECT_EQ(ask("GET", path).status, 404) << path;
+  EXPECT_EQ(ask("GET", "/").body.find("/v1/"), std::string::npos);
+}
+
+TEST_F(ServiceTest, DoesNotServeThePageIfItIsTurnedOff) {
+  ServiceOptions options;
+  options.disable_docs = true;
+  options.page = false;
+  start(options);
+  for (const char* path : {"/", "/page.js", "/live"}) EXPECT_EQ(ask("GET", path).status, 404) << path;
 }
 
 TEST_F(ServiceTest, NamesTheFieldOfErrorsFromBelow) {
