@@ -6,8 +6,8 @@
 #include <spdlog/spdlog.h>
 
 // fmt 9 would compile its formatting of numbers again in each file that logs, which takes two seconds; its library has
-// it.
-#if FMT_VERSION >= 90000 && FMT_VERSION < 100000 && !defined(FMT_HEADER_ONLY)
+// it, under the name that gcc gives to it.
+#if FMT_VERSION >= 90000 && FMT_VERSION < 100000 && !defined(FMT_HEADER_ONLY) && !defined(__clang__)
 FMT_BEGIN_NAMESPACE
 namespace detail {
 extern template void vformat_to<char>(buffer<char>&, basic_string_view<char>, basic_format_args<buffer_context<char>>,
