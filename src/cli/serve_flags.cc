@@ -268,7 +268,8 @@ void add_log_flags(CLI::App& app, ServeFlags& f) {
   add(app, kGroup, "--max-log-len", f.service.max_log_len, "Maximum number of characters of an output in the log");
   add(app, kGroup, "--record-requests", f.record_requests,
       "Append a receipt of every answer to this file, for quire replay. It holds all prompts and answers as token ids; "
-      "only its owner may read it");
+      "only its owner may read it")
+      ->type_name(kFile);
   add(app, kGroup, "--custom-histogram-buckets", f.custom_buckets,
       "JSON object with bucket bounds per family, such as {\"time_to_first_token\": [0.1, 1]}");
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // quire verify and quire replay: re-run the answers of replies or of a recorded file, and compare their receipts.
+#include <atomic>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -10,7 +11,7 @@
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/flags.h"
-#include "cli/hub/model_cache.h"
+#include "cli/replay_url.h"
 #include "llm/receipt_check.h"
 
 namespace quire::cli {
@@ -23,6 +24,7 @@ struct CheckFlags {
   std::string model;
   llm::Options options;
   int64_t concurrency = 1;
+  ReplayTarget target = {};  // of quire replay --url; without a URL, the model is loaded here
 };
 
 // A receipt and where it was found.
@@ -153,76 +155,114 @@ llm::Options options_for(const CLI::App& command, const CheckFlags& flags, const
   return options;
 }
 
-struct Counts {
-  int64_t same = 0, differ = 0, unchecked = 0;
-  int exit_code() const { return differ > 0 ? kExitFailure : unchecked > 0 ? kExitUnchecked : 0; }
-};
+// One run of quire verify or quire replay.
+class Check {
+ public:
+  Check(const CLI::App& command, const CheckFlags& flags, bool is_replay)
+      : command_(command), flags_(flags), is_replay_(is_replay) {}
 
-// Checks receipts with the same settings. False: it was interrupted.
-bool check_group(const CLI::App& command, const CheckFlags& flags, std::vector<Found*> group, bool show_all,
-                 Counts& counts) {
-  using Kind = llm::Verdict::Kind;
-  const auto show = [&](const Found& found, const llm::Verdict& verdict) {
-    ++(verdict.kind == Kind::kSame ? counts.same : verdict.kind == Kind::kDiffers ? counts.differ : counts.unchecked);
-    if (!show_all && verdict.kind == Kind::kSame) return;
+  int run(std::vector<Found> found) {
+    catch_interrupts();
+    found_ = std::move(found);
+    if (!flags_.target.url.empty()) {
+      std::vector<Found*> all;
+      for (Found& one : found_) all.push_back(&one);
+      check_there(all);
+    } else {
+      for (const auto& [key, group] : groups()) check_here(group);
+    }
+    if (interrupted_) return kExitInterrupted;
+    if (is_replay_) {
+      std::printf("%zu receipts, %lld at a time: %lld have the same bits, %lld differ, %lld could not be checked\n",
+                  found_.size(), static_cast<long long>(flags_.concurrency), static_cast<long long>(same_),
+                  static_cast<long long>(differ_), static_cast<long long>(unchecked_));
+    }
+    return differ_ > 0 ? kExitFailure : unchecked_ > 0 ? kExitUnchecked : 0;
+  }
+
+ private:
+  // Receipts by what needs a model of its own.
+  std::map<std::string, std::vector<Found*>> groups() {
+    std::map<std::string, std::vector<Found*>> out;
+    for (Found& one : found_) {
+      const llm::Origin& o = one.read.receipt.origin;
+      std::string key;
+      for (const std::string& part : {o.model, o.backend, o.isa, o.dtype, o.kv_cache_dtype}) key += part + "\n";
+      out[key + std::to_string(o.max_model_len)].push_back(&one);
+    }
+    return out;
+  }
+
+  void show(const Found& found, const llm::Verdict& verdict) {
+    using Kind = llm::Verdict::Kind;
+    ++(verdict.kind == Kind::kSame ? same_ : verdict.kind == Kind::kDiffers ? differ_ : unchecked_);
+    if (is_replay_ && verdict.kind == Kind::kSame) return;
     std::printf("%s: %s\n", found.place.c_str(), verdict.text.c_str());
     std::fflush(stdout);
-  };
-  const llm::Origin& origin = group[0]->read.receipt.origin;
-  auto loaded = load_llm(options_for(command, flags, origin));
-  if (!loaded.ok()) {
-    const std::string hint = flags.model.empty() ? "; --model names the model" : "";
-    std::fprintf(stderr, "quire: %s%s\n", loaded.error().message.c_str(), hint.c_str());
-    for (const Found* found : group) {
-      const bool intact = found->read.intact;
-      show(*found, {intact ? Kind::kUnchecked : Kind::kDiffers,
-                    intact ? "it cannot be run: the model could not be loaded"
-                           : "the receipt was changed: its digest is not that of its contents"});
-    }
-    return true;
   }
-  std::vector<llm::ReadReceipt> receipts;
-  for (Found* found : group) receipts.push_back(std::move(found->read));
-  bool interrupted = false;
-  llm::check_receipts(
-      **loaded, receipts, flags.concurrency,
-      [&](size_t index, const llm::Verdict& verdict) { show(*group[index], verdict); },
-      [&] { return interrupted = interrupted || take_interrupt(); });
-  return !interrupted;
-}
+
+  bool stop() {
+    if (take_interrupt()) interrupted_ = true;
+    return interrupted_;
+  }
+
+  static std::vector<llm::ReadReceipt> receipts_of(const std::vector<Found*>& group) {
+    std::vector<llm::ReadReceipt> receipts;
+    for (Found* found : group) receipts.push_back(std::move(found->read));
+    return receipts;
+  }
+
+  // Loads the model of the group and re-runs its receipts.
+  void check_here(const std::vector<Found*>& group) {
+    if (stop()) return;
+    auto loaded = load_llm(options_for(command_, flags_, group[0]->read.receipt.origin));
+    if (!loaded.ok()) {
+      const std::string hint = flags_.model.empty() ? "; --model names the model" : "";
+      std::fprintf(stderr, "quire: %s%s\n", loaded.error().message.c_str(), hint.c_str());
+      for (const Found* one : group) show(*one, llm::unchecked(one->read, "the model could not be loaded"));
+      return;
+    }
+    llm::check_receipts(
+        **loaded, receipts_of(group), flags_.concurrency,
+        [&](size_t index, const llm::Verdict& verdict) { show(*group[index], verdict); }, [&] { return stop(); });
+  }
+
+  // Sends all receipts to the server at --url.
+  void check_there(const std::vector<Found*>& all) {
+    ReplayTarget target = flags_.target;
+    target.model = flags_.model;
+    target.concurrency = flags_.concurrency;
+    const std::vector<llm::ReadReceipt> receipts = receipts_of(all);
+    const auto done = replay_at(
+        target, receipts, [&](size_t index, const llm::Verdict& verdict) { show(*all[index], verdict); },
+        [&] { return stop(); });
+    if (done.ok()) return;
+    report(done.error());
+    unchecked_ += static_cast<int64_t>(all.size());
+  }
+
+  const CLI::App& command_;
+  const CheckFlags& flags_;
+  const bool is_replay_;
+  std::vector<Found> found_;
+  std::atomic<bool> interrupted_ = false;
+  int64_t same_ = 0, differ_ = 0, unchecked_ = 0;
+};
 
 int check(const CLI::App& command, const CheckFlags& flags, bool is_replay) {
   auto found = read_files(flags.files);
-  if (!found.ok()) {
-    report(found.error());
-    return kExitUnchecked;
-  }
-  std::map<std::string, std::vector<Found*>> groups;  // by what needs a model of its own
-  for (Found& one : *found) {
-    const llm::Origin& o = one.read.receipt.origin;
-    std::string key;
-    for (const std::string& part : {o.model, o.backend, o.isa, o.dtype, o.kv_cache_dtype}) key += part + "\n";
-    groups[key + std::to_string(o.max_model_len)].push_back(&one);
-  }
-  catch_interrupts();
-  Counts counts;
-  for (auto& [key, group] : groups) {
-    if (!check_group(command, flags, std::move(group), !is_replay, counts)) return kExitInterrupted;
-  }
-  if (is_replay) {
-    std::printf("%zu receipts, %lld at a time: %lld have the same bits, %lld differ, %lld could not be checked\n",
-                found->size(), static_cast<long long>(flags.concurrency), static_cast<long long>(counts.same),
-                static_cast<long long>(counts.differ), static_cast<long long>(counts.unchecked));
-  }
-  return counts.exit_code();
+  if (found.ok()) return Check(command, flags, is_replay).run(std::move(*found));
+  report(found.error());
+  return kExitUnchecked;
 }
 
 CLI::App* add_check(CLI::App& app, int& exit_code, const char* name, const char* doc, const char* file,
                     const char* file_doc, const std::shared_ptr<CheckFlags>& flags, bool is_replay) {
   CLI::App* command = app.add_subcommand(name, doc);
-  command->add_option(file, flags->files, file_doc)->required();
+  command->add_option(file, flags->files, file_doc)->required()->type_name(kFile);
   command->add_option("--model", flags->model, "The model, if the name in the receipt does not mean it here")
-      ->envname("QUIRE_MODEL");
+      ->envname("QUIRE_MODEL")
+      ->type_name(kModelValue);
   add_model_flags(*command, flags->options);
   command->footer(
       "Flags that are left out have the values of the receipts. The exit code is 0 if all bits are the same, 1 if some "
@@ -243,12 +283,20 @@ void add_verify(CLI::App& app, int& exit_code) {
 void add_replay(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<CheckFlags>();
   flags->concurrency = 8;
-  add_check(app, exit_code, "replay", "Re-run recorded answers, many at a time, and check their receipts", "TRACE",
-            "Files of quire serve --record-requests, or replies as for quire verify", flags, true)
-      ->add_option("--concurrency", flags->concurrency, "Answers that are under way at the same time")
+  CLI::App* command =
+      add_check(app, exit_code, "replay", "Re-run recorded answers, many at a time, and check their receipts", "TRACE",
+                "Files of quire serve --record-requests, or replies as for quire verify", flags, true);
+  command->add_option("--concurrency", flags->concurrency, "Answers that are under way at the same time")
       ->envname(env_name("--concurrency"))
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  command
+      ->add_option("--url", flags->target.url,
+                   "Send the requests to the server at this address, such as "
+                   "http://127.0.0.1:8000, instead of loading the model here")
+      ->envname(env_name("--url"));
+  command->add_option("--api-key", flags->target.api_key, "Key for that server")->envname(env_name("--api-key"));
+  add_switch(*command, "--insecure", flags->target.insecure, "Accept any TLS certificate of that server");
 }
 
 }  // namespace quire::cli

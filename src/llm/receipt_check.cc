@@ -8,6 +8,8 @@
 namespace quire::llm {
 namespace {
 
+constexpr const char* kChanged = "the receipt was changed: its digest is not that of its contents";
+
 std::string count(size_t n, const char* what) {
   return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
 }
@@ -77,7 +79,7 @@ bool has_its_length(const Receipt& receipt) {
 Verdict judge(const ReadReceipt& read, const Origin& here, const std::string& difference) {
   std::string text;
   const auto add = [&](const std::string& reason) { text += (text.empty() ? "" : "; ") + reason; };
-  if (!read.intact) add("the receipt was changed: its digest is not that of its contents");
+  if (!read.intact) add(kChanged);
   if (read.receipt.origin.weights != here.weights) add("the weights differ");
   if (!has_its_length(read.receipt)) add("the answer does not have the length of its settings");
   if (!difference.empty()) add(difference);
@@ -87,21 +89,32 @@ Verdict judge(const ReadReceipt& read, const Origin& here, const std::string& di
 
 }  // namespace
 
+Verdict unchecked(const ReadReceipt& read, const std::string& why) {
+  if (read.intact) return {Verdict::Kind::kUnchecked, "it cannot be run: " + why};
+  return {Verdict::Kind::kDiffers, std::string(kChanged) + "; it cannot be run: " + why};
+}
+
+Verdict compare_receipts(const ReadReceipt& read, const Receipt& made) {
+  Delta delta;
+  delta.tokens = made.tokens;
+  delta.row_digests = made.rows;
+  delta.finish = made.finish == "stop" ? engine::FinishReason::kStop : engine::FinishReason::kLength;
+  Running running;
+  compare(read.receipt, delta, running);
+  return judge(read, made.origin, running.difference);
+}
+
 void check_receipts(Llm& llm, std::span<const ReadReceipt> receipts, int64_t concurrency,
                     const std::function<void(size_t, const Verdict&)>& on_verdict, const std::function<bool()>& stop) {
   const Origin& here = llm.origin();
   std::map<engine::RequestId, Running> running;
   const auto start = [&](size_t index) {
     const ReadReceipt& read = receipts[index];
-    const auto refuse = [&](const std::string& why) {
-      const auto kind = read.intact ? Verdict::Kind::kUnchecked : Verdict::Kind::kDiffers;
-      const std::string changed =
-          read.intact ? "" : "the receipt was changed: its digest is not that of its contents; ";
-      on_verdict(index, {kind, changed + "it cannot be run: " + why});
-    };
-    if (const std::string why = read.receipt.origin.difference(here); !why.empty()) return refuse(why);
+    if (const std::string why = read.receipt.origin.difference(here); !why.empty()) {
+      return on_verdict(index, unchecked(read, why));
+    }
     auto request = request_of(llm, read.receipt);
-    if (!request.ok()) return refuse(request.error().message);
+    if (!request.ok()) return on_verdict(index, unchecked(read, request.error().message));
     running[llm.submit(std::move(*request), read.receipt.kept_special)] = {.index = index};
   };
   for (size_t next = 0; next < receipts.size() || !running.empty();) {

@@ -23,4 +23,9 @@ void check_receipts(Llm& llm, std::span<const ReadReceipt> receipts, int64_t con
                     const std::function<void(size_t, const Verdict&)>& on_verdict,
                     const std::function<bool()>& stop = {});
 
+// Compares the receipt with one that a server made for the same request.
+Verdict compare_receipts(const ReadReceipt& read, const Receipt& made);
+// The verdict on a receipt that cannot be run, for this reason. A receipt that was changed fails all the same.
+Verdict unchecked(const ReadReceipt& read, const std::string& why);
+
 }  // namespace quire::llm

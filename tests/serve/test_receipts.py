@@ -96,6 +96,28 @@ def test_receipts_of_random_traffic_verify_alone(start, folder, tmp_path):
                                "0 could not be checked\n")
 
 
+def test_a_server_replays_what_another_recorded(start, folder, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    recording = start("tiny", *BUSY, "--record-requests", trace)
+    asyncio.run(send_all(recording.url, make_traffic(random.Random(9))))
+    receipts = sum(len(json.loads(line)["receipts"]) for line in trace.read_text().splitlines())
+    other = start("tiny", "--max-model-len", 256, "--api-key", "secret", "--max-num-batched-tokens", 48)
+    for flags, code, same in (((), 2, 0), (("--api-key", "secret"), 0, receipts)):
+        found, output = check("replay", trace, folder, "--url", other.url, "--concurrency", 24, *flags)
+        assert found == code and f"24 at a time: {same} have the same bits, 0 differ, {receipts - same} " in output, output
+    lines = trace.read_text().splitlines()
+    changed = json.loads(lines[0])
+    CHANGES["last prompt token"](changed["receipts"][0])
+    (tmp_path / "changed.jsonl").write_text(json.dumps(changed))
+    flags = ("--url", recording.url)
+    code, output = check("replay", tmp_path / "changed.jsonl", folder, *flags)
+    assert code == 1 and "differs at token 0" in output, output
+    code, output = check("replay", trace, folder, "--url", "http://127.0.0.1:9")
+    assert code == 2 and " 0 have the same bits, 0 differ, " in output, output
+    code, output = check("replay", trace, folder, "--url", "nowhere")
+    assert code == 2, output
+
+
 def test_other_endpoints_are_recorded(start, folder, tmp_path):
     trace = tmp_path / "trace.jsonl"
     server = start("tiny", "--record-requests", trace)
