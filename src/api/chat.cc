@@ -54,7 +54,10 @@ class Chat final : public Generation {
         .value_or_null(shows_logprobs() && place.tokens != nullptr && !place.tokens->logprobs.empty(),
                        [&] { write_content(w, place.tokens->logprobs, texts_.at(choice.index)); });
     w.key("finish_reason").value_or_null(place.last, [&] { w.string(finish_reason(choice)); });
-    if (place.last) write_stop_reason(w, choice);
+    if (place.last) {
+      write_stop_reason(w, choice);
+      write_receipt(w, choice);
+    }
     if (shows_ids() && place.tokens != nullptr) {
       w.key("token_ids");
       write_ids(w, place.tokens->tokens);
@@ -196,6 +199,7 @@ class Chat final : public Generation {
     w.member("finish_reason", finish_reason(choice));
     write_stop_reason(w, choice);
     w.key("token_ids").value_or_null(shows_ids(), [&] { write_ids(w, choice.tokens); });
+    write_receipt(w, choice);
     w.close_object();
   }
 
@@ -265,12 +269,16 @@ ApiStatus start_chat(Service& service, const HttpRequest& request, const ReplyPt
   show_tools(service, tools, input);
   QUIRE_ASSIGN(const std::shared_ptr<AnswerFormat> format, answer_format(service, tools, input));
   format->include_reasoning = body.boolean("include_reasoning", true);
+  if (options.return_receipt && !format->include_reasoning) {
+    return bad_field("return_receipt", "shows the tokens of the reasoning, so include_reasoning must not be false.");
+  }
   format->keep_parts = !options.stream;
   format->call_prefix = "chatcmpl-tool-";
   QUIRE_ASSIGN(ChatTokens prompt, chat_tokens(service, std::move(input)));
   settle_format(service, prompt.tail, *format);
   QUIRE_TRY(join_constraints(*format, budget, constraint));
   options.format = format;
+  options.constraint = constraint;
   std::vector<int32_t> ids = std::move(prompt.ids);
   truncate_prompt(body, service, ids);
   std::optional<int64_t> max_tokens = body.integer("max_completion_tokens");

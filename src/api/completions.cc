@@ -122,6 +122,7 @@ class Completions final : public Generation {
       w.key("token_ids");
       write_ids(w, delta.tokens);
     }
+    if (choice.finish != engine::FinishReason::kNone) write_receipt(w, choice);
     w.close_object().close_array();
     if (options_.continuous_usage) {
       w.key("usage");
@@ -179,6 +180,7 @@ class Completions final : public Generation {
       write_prompt_logprobs(w, prompt.logprobs, tokenizer);
     });
     w.key("prompt_token_ids").value_or_null(options_.return_token_ids, [&] { write_ids(w, prompt.ids); });
+    write_receipt(w, choice);
     w.close_object();
   }
 
@@ -240,9 +242,11 @@ ApiStatus start_completions(Service& service, const HttpRequest& request, const 
   std::optional<int64_t> max_tokens = body.integer("max_tokens");
   if (max_tokens == 0) {
     if (!own.echo) return bad_field("max_tokens", "must be at least 1, unless echo is true.");
+    if (options.return_receipt) return bad_field("return_receipt", "needs an answer, so max_tokens must not be 0.");
     own.drop_answer = true;
     max_tokens = 1;
   }
+  options.constraint = spec;
   params.logprobs = own.logprobs;
   own.prompt_logprobs = params.prompt_logprobs.has_value();
   if (own.echo && own.logprobs) {

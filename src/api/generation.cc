@@ -50,10 +50,15 @@ Generation::~Generation() {
 
 ApiStatus Generation::start(std::vector<engine::Request> requests) {
   const auto self = shared_from_this();
+  if (keeps_receipts()) service_.model().origin();  // the first time this takes a while: not on the output thread
   {
     const std::lock_guard lock(mutex_);  // take() waits until the ids are known
     prompts_.resize(requests.size());
-    for (size_t p = 0; p < requests.size(); ++p) prompts_[p].ids = requests[p].prompt;
+    for (size_t p = 0; p < requests.size(); ++p) {
+      requests[p].params.row_digests = keeps_receipts();
+      prompts_[p].ids = requests[p].prompt;
+      prompts_[p].params = requests[p].params;
+    }
     open_ = requests.size() * static_cast<size_t>(options_.n);
     if (service_.options().log_requests) {
       spdlog::info("Received request {}: {} prompts, {} tokens, n={}, max_tokens={}, temperature={}, seed={}",
@@ -67,7 +72,7 @@ ApiStatus Generation::start(std::vector<engine::Request> requests) {
                  service_.llm().submit(std::move(requests), [self](llm::Delta delta) { self->take(std::move(delta)); },
                                        {.caller = options_.caller,
                                         .label = options_.id,
-                                        .keeps_answer = !options_.stream,
+                                        .keeps_answer = !options_.stream || keeps_receipts(),
                                         .kept_special = options_.format != nullptr ? options_.format->kept_special
                                                                                    : SharedList<int32_t>{}}));
     if (lease_ != nullptr) lease_->commit();
@@ -126,6 +131,11 @@ void Generation::take(llm::Delta delta) {
   completion_tokens_ += static_cast<int64_t>(delta.tokens.size());
   if (lease_ != nullptr) lease_->add_tokens(static_cast<int64_t>(delta.tokens.size()));
   const bool ended = delta.finish != engine::FinishReason::kNone;
+  choice.seed = delta.seed;
+  choice.row_digests.insert(choice.row_digests.end(), delta.row_digests.begin(), delta.row_digests.end());
+  if (!options_.stream || keeps_receipts()) {
+    choice.tokens.insert(choice.tokens.end(), delta.tokens.begin(), delta.tokens.end());
+  }
   Piece piece;
   if (!options_.stream && (options_.format == nullptr || service_.options().log_outputs)) choice.text += delta.text;
   if (options_.format != nullptr) {
@@ -136,7 +146,6 @@ void Generation::take(llm::Delta delta) {
     piece.delta = std::move(delta);
     take_streamed(choice, std::move(piece));
   } else {
-    choice.tokens.insert(choice.tokens.end(), delta.tokens.begin(), delta.tokens.end());
     std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(choice.logprobs));
     choice.finish = delta.finish;
     choice.stop_reason = std::move(delta.stop_reason);
@@ -144,6 +153,7 @@ void Generation::take(llm::Delta delta) {
   if (ended && --open_ == 0) {
     over_ = true;
     log_end(choice);
+    if (service_.options().recorder != nullptr) record();
     finish();
   }
 }
@@ -253,6 +263,35 @@ void Generation::write_stop_reason(JsonWriter& w, const Choice& choice) const {
 void Generation::write_fingerprint(JsonWriter& w) const {
   const std::string& fingerprint = service_.options().fingerprint;
   w.key("system_fingerprint").value_or_null(!fingerprint.empty(), [&] { w.string(fingerprint); });
+}
+
+llm::Receipt Generation::receipt_of(const Choice& choice) const {
+  const PromptState& prompt = prompts_[choice.prompt];
+  llm::Receipt receipt;
+  receipt.origin = service_.model().origin();
+  receipt.origin.quire = service_.options().version;
+  receipt.origin.model = service_.options().served_names[0];
+  receipt.params = prompt.params;
+  receipt.params.seed = static_cast<int64_t>(choice.seed);
+  receipt.constraint = options_.constraint;
+  if (options_.format != nullptr && !prompt.params.stop.empty()) receipt.kept_special = options_.format->kept_special;
+  receipt.prompt = prompt.ids;
+  receipt.tokens = choice.tokens;
+  receipt.rows = choice.row_digests;
+  receipt.finish = engine::name(choice.finish);
+  return receipt;
+}
+
+void Generation::write_receipt(JsonWriter& w, const Choice& choice) const {
+  if (options_.return_receipt) w.key("receipt").value(receipt_of(choice).to_json());
+}
+
+void Generation::record() const {
+  JsonWriter w;
+  w.open_object().member("id", options_.id).member_int("created", created_).key("receipts").open_array();
+  for (const auto& [index, choice] : choices_) w.value(receipt_of(choice).to_json());
+  w.close_array().close_object();
+  service_.options().recorder->add(w.take());
 }
 
 std::string answer_key(const HttpRequest& request, const Body& body) {

@@ -29,6 +29,8 @@ struct Choice {
   std::optional<AnswerReader> reader;  // with GenerationOptions::format
   std::vector<int32_t> tokens;
   LogprobRows logprobs;
+  std::vector<uint64_t> row_digests;  // with a receipt; tokens are then kept in a stream, too
+  uint64_t seed = 0;
   int64_t num_tokens = 0;
   engine::FinishReason finish = engine::FinishReason::kNone;
   std::variant<std::monostate, int32_t, std::string> stop_reason;
@@ -40,6 +42,7 @@ struct PromptState {
   std::vector<int32_t> ids;
   LogprobRows logprobs;
   int64_t cached_tokens = 0;
+  sampling::SamplingParams params;
 };
 
 struct GenerationOptions {
@@ -53,6 +56,8 @@ struct GenerationOptions {
   int64_t stream_interval = 1;
   bool return_token_ids = false;
   bool tokens_as_ids = false;
+  bool return_receipt = false;
+  llm::ConstraintSpec constraint;              // what receipts say of it
   std::shared_ptr<const AnswerFormat> format;  // how answers are parted; null: they are plain text
 };
 
@@ -90,6 +95,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void write_usage(JsonWriter& w, int64_t completion_tokens) const;
   void write_stop_reason(JsonWriter& w, const Choice& choice) const;
   void write_fingerprint(JsonWriter& w) const;  // "system_fingerprint"; null if there is none
+  // "receipt", if the request asked for it. REQUIRES: the choice has ended.
+  void write_receipt(JsonWriter& w, const Choice& choice) const;
 
   Service& service_;
   const ReplyPtr reply_;
@@ -101,6 +108,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
  private:
   void take(llm::Delta delta);
   void take_streamed(Choice& choice, Piece piece);
+  bool keeps_receipts() const { return options_.return_receipt || service_.options().recorder != nullptr; }
+  llm::Receipt receipt_of(const Choice& choice) const;
+  void record() const;
   void log_end(const Choice& last) const;
   void give_up();
   void break_off();  // the server stops and waits no longer: ends the answer with an error that says so

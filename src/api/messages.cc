@@ -189,6 +189,7 @@ ApiStatus start_messages(Service& service, const HttpRequest& request, const Rep
   settle_format(service, prompt.tail, *format);
   QUIRE_TRY(join_constraints(*format, input.thinking_budget, constraint));
   options.format = format;
+  options.constraint = constraint;
   QUIRE_TRY(fit_length(service, prompt.ids.size(), body.integer("max_tokens"), std::nullopt, params));
   return start_one(service, request, body, std::move(prompt.ids), std::move(params), std::move(constraint),
                    std::make_shared<Messages>(service, reply, std::move(options)));

@@ -130,6 +130,7 @@ ApiResult<GenerationOptions> read_options(const HttpRequest& request, const Body
   o.stream = body.boolean("stream", false);
   o.stream_interval = body.integer("stream_interval").value_or(service.options().stream_interval);
   o.return_token_ids = body.boolean("return_token_ids", false);
+  o.return_receipt = body.boolean("return_receipt", false);
   o.tokens_as_ids = body.boolean("return_tokens_as_token_ids", service.options().return_tokens_as_token_ids);
   if (const json::Value* stream = body.get("stream_options")) {
     if (!o.stream) return bad_request("stream_options need stream to be true.", "stream_options");

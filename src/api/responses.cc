@@ -382,6 +382,7 @@ ApiStatus start_responses(Service& service, const HttpRequest& request, const Re
   settle_format(service, prompt.tail, *format);
   QUIRE_TRY(join_constraints(*format, std::nullopt, constraint));
   options.format = format;
+  options.constraint = constraint;
   QUIRE_TRY(fit_length(service, prompt.ids.size(), wanted, std::nullopt, params));
   own.echo = echo_of(body, params);
   own.custom = tools.custom;

@@ -14,6 +14,7 @@
 #include "api/keys.h"
 #include "api/markup_choice.h"
 #include "api/model_pool.h"
+#include "api/recorder.h"
 #include "api/routes.h"
 #include "api/schema.h"
 #include "api/worker_pool.h"
@@ -50,7 +51,8 @@ struct ServiceOptions {
   int workers = 2;
   // /health is 503 if requests wait this long without a worker beginning or ending one (0: never) ...
   double worker_stall_s = 60;
-  double engine_stall_s = 60;  // ... or if one step of the engine takes this long (0: never)
+  std::shared_ptr<Recorder> recorder;  // keeps the receipts of all answers (--record-requests); null: none
+  double engine_stall_s = 60;          // ... or if one step of the engine takes this long (0: never)
 };
 
 // What the models of a server share. Owned by the Host, and outlives every Service.

@@ -64,7 +64,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual std::string describe() const = 0;              // "cpu (avx512, 2 threads)"
+  virtual std::string describe() const = 0;  // "cpu (avx512, 2 threads)"
+  virtual std::string isa() const = 0;       // the part of it that decides bits: "avx512", "NVIDIA H200, sm_90"
   virtual std::span<const DType> kv_dtypes() const = 0;  // the first is the default
 
   // The type of activations for a model of type `model` (a plain type; BF16 for quantised files).

@@ -94,6 +94,7 @@ class TracingBackend final : public Backend {
   explicit TracingBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
 
   std::string describe() const override { return inner_->describe(); }
+  std::string isa() const override { return inner_->isa(); }
   std::span<const DType> kv_dtypes() const override { return inner_->kv_dtypes(); }
   DType activation_dtype(DType model) const override { return inner_->activation_dtype(model); }
   bool host_memory() const override { return inner_->host_memory(); }

@@ -38,6 +38,8 @@ void add_rm(CLI::App& app, int& exit_code);
 void add_ps(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_schema(CLI::App& app, int& exit_code);
+void add_verify(CLI::App& app, int& exit_code);
+void add_replay(CLI::App& app, int& exit_code);
 
 // Prints "quire: <sentence>" to standard error and returns the exit code for that kind of error.
 int report(const Error& error);

@@ -32,6 +32,8 @@ void add_commands(CLI::App& app, Environment& environment, int& exit_code) {
   add_rm(app, exit_code);
   add_ps(app, exit_code);
   add_bench(app, exit_code);
+  add_verify(app, exit_code);
+  add_replay(app, exit_code);
   add_schema(app, exit_code);
   add_completions(app, exit_code);
   add_man(app, environment, exit_code);

@@ -268,6 +268,10 @@ void add_log_flags(CLI::App& app, ServeFlags& f) {
   add_on_off(app, kGroup, "--enable-log-requests", f.service.log_requests, "Log each accepted request");
   add_on_off(app, kGroup, "--enable-log-outputs", f.service.log_outputs, "Log the text of each output");
   add(app, kGroup, "--max-log-len", f.service.max_log_len, "Maximum number of characters of an output in the log");
+  add(app, kGroup, "--record-requests", f.record_requests,
+      "Append a receipt of every answer to this file, for quire replay. It holds all prompts and answers as token ids; "
+      "only its owner may read it")
+      ->type_name(kFile);
   add(app, kGroup, "--custom-histogram-buckets", f.custom_buckets,
       "JSON object with bucket bounds per family, such as {\"time_to_first_token\": [0.1, 1]}");
 }
@@ -361,6 +365,9 @@ Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {
     for (const api::ApiKey& key : f.service.keys) f.http.named_keys.push_back({key.name, key.key});
   }
   if (!f.http.api_keys.empty() || !f.http.named_keys.empty()) f.service.enable_reset_prefix_cache = true;
+  if (!f.record_requests.empty()) {
+    QUIRE_ASSIGN(f.service.recorder, api::Recorder::open(f.record_requests));
+  }
   f.http.access_log = !f.disable_access_log;
   f.http.access_log_excluded_paths = f.quiet_endpoints;
   f.async.log_stats_every_s = f.disable_log_stats ? 0 : 10;

@@ -28,7 +28,7 @@ struct ServeFlags {
   std::string allowed_origins = "[]", allowed_methods = "[\"*\"]", allowed_headers = "[\"*\"]";
   std::string content_format = "auto", default_kwargs, custom_buckets, fingerprint_mode = "full";
   std::string max_body = "32MiB", max_header = "64KiB", max_write_buffer = "4MiB", max_request = "128MiB",
-              max_held_body = "128MiB", uvicorn_log_level;
+              max_held_body = "128MiB", uvicorn_log_level, record_requests;
   double health_stall_s = 60;
   bool disable_log_stats = false;
   bool disable_access_log = false;

@@ -8,8 +8,8 @@
 // - If settings look at the sequence's tokens (penalties, bad words), the sampling of N + 1 is queued after N was read;
 //   its forward pass is already under way. The same holds for constraints (grammars): once N's tokens are known,
 //   workers fill the masks of N + 1 while its forward pass runs.
-// - While the host needs logits (prompt logprobs, more logprobs than the backend makes, a tap), no step runs ahead.
-// On the host, one step is in flight at a time, and masks are filled during its forward pass.
+// - While the host needs logits (prompt logprobs, more logprobs than the backend makes, digests, a tap), no step runs
+// ahead. On the host, one step is in flight at a time, and masks are filled during its forward pass.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -313,6 +313,7 @@ std::vector<Output> Engine::finish(Step& step) {
     }
     if (row.token < 0) continue;
     accept(sequence, row.token, step.outputs[row.share]);
+    if (sequence.params.row_digests) step.outputs[row.share].row_digests.push_back(row.digest);
     scheduler_.note_token(sequence);
   }
   return collect_outputs(step);
@@ -336,6 +337,7 @@ std::vector<Output> Engine::collect_outputs(Step& step) {
     output.child = sequence.child;
     output.cached_tokens = sequence.cached_tokens;
     output.num_preemptions = sequence.num_preemptions;
+    output.seed = sequence.seed;
     output.scheduled = sequence.scheduled;
     if (output.finish != FinishReason::kNone) drop(&sequence);
   }

@@ -37,7 +37,9 @@ struct Output {
   std::vector<int32_t> tokens;                                // sampled in this step
   std::vector<std::vector<sampling::TokenLogprob>> logprobs;  // one list per new token, if requested
   std::vector<std::vector<sampling::TokenLogprob>>
-      prompt_logprobs;  // of the next prompt tokens, beginning with the second
+      prompt_logprobs;                // of the next prompt tokens, beginning with the second
+  std::vector<uint64_t> row_digests;  // one per new token, if requested: of the model's logits, before any setting
+  uint64_t seed = 0;                  // of this sequence, whether the request had one or it was drawn
   FinishReason finish = FinishReason::kNone;
   std::optional<int32_t> stop_token;                // the entry of stop_token_ids that ended it; none for EOS
   std::optional<Error> error;                       // with kError

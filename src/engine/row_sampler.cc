@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/digest.h"
 #include "base/trace.h"
 #include "sampling/device_rows.h"
 #include "sampling/sampler.h"
@@ -21,6 +22,10 @@ namespace {
 // Whether the backend cannot make the logprobs of the row's sampled token.
 bool wants_host_logprobs(const sampling::SamplingParams& params) {
   return params.logprobs && !sampling::has_device_logprobs(params);
+}
+
+uint64_t digest_row(std::span<const float> logits) {
+  return digest_of(std::as_bytes(logits)).low;
 }
 
 // Calls f(first row, count) for slices of the rows that fit into one run of the head.
@@ -71,6 +76,7 @@ class HostRowSampler final : public RowSampler {
     if (tap_) tap_(sequence.id, sequence.child, row.position, logits);
     if (row.prompt_logprob && !add_prompt_logprob(row, logits, scratch_, output)) return;
     if (!row.sample) return;
+    if (sequence.params.row_digests) row.digest = digest_row(logits);
     auto sampled = sampling::sample_row(logits, sequence.params, sequence.history, sequence.seed, row.position + 1,
                                         scratch_, mask);
     if (!sampled.ok()) return fail(sequence, sampled.error(), output);
@@ -133,16 +139,18 @@ void DeviceRowSampler::enqueue(Step& step) {
 void DeviceRowSampler::read_logits(Step& step, int64_t begin, const Tensor& logits) {
   for (int64_t i = 0; i < logits.rows; ++i) {
     const auto index = static_cast<size_t>(begin + i);
-    const LogitRow& row = step.rows[index];
+    LogitRow& row = step.rows[index];
     if (row.sequence == nullptr) continue;
     const Sequence& sequence = *row.sequence;
     const bool keep = row.sample && wants_host_logprobs(sequence.params);
-    if (!tap_ && !row.prompt_logprob && !keep) continue;
+    const bool digest = row.sample && sequence.params.row_digests;
+    if (!tap_ && !row.prompt_logprob && !keep && !digest) continue;
     const std::span<const float> values = backend_.read(logits.some_rows(i, 1));
     Output& output = step.outputs[row.share];
     if (output.finish != FinishReason::kNone) continue;
     if (tap_) tap_(sequence.id, sequence.child, row.position, values);
     if (row.prompt_logprob) add_prompt_logprob(row, values, scratch_, output);
+    if (digest) row.digest = digest_row(values);
     if (keep) {
       step.kept[index].assign(values.begin(), values.end());
       sampling::apply_mask(step.kept[index], step.mask_of(index));
@@ -192,7 +200,7 @@ std::unique_ptr<RowSampler> make_row_sampler(Backend& backend, model::Model& mod
 }
 
 bool needs_host_logits(const sampling::SamplingParams& params) {
-  return params.prompt_logprobs || wants_host_logprobs(params);
+  return params.prompt_logprobs || wants_host_logprobs(params) || params.row_digests;
 }
 
 }  // namespace quire::engine

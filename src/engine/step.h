@@ -21,7 +21,8 @@ struct LogitRow {
   int64_t position = 0;  // of the row's token in its sequence
   bool sample = false;
   bool prompt_logprob = false;
-  int32_t token = -1;  // the token that was sampled; -1: none yet, or sampling failed
+  int32_t token = -1;   // the token that was sampled; -1: none yet, or sampling failed
+  uint64_t digest = 0;  // of the logits, with SamplingParams::row_digests
 };
 
 // The mask of a row whose sequence has a constraint.

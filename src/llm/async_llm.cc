@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kRequestBytes = 2048;
 constexpr int64_t kSequenceBytes = 512;
 constexpr int64_t kTokenBytes = 16;
+constexpr int64_t kReceiptBytes = 64;
 
 constexpr double kTrimIdleSeconds = 1;
 constexpr double kTrimEverySeconds = 30;
@@ -23,6 +24,11 @@ constexpr double kTrimEverySeconds = 30;
 // The logprobs of one token; the whole vocabulary (-1) counts as 256k tokens.
 int64_t row_bytes(int64_t logprobs) {
   return 32 + static_cast<int64_t>(sizeof(sampling::TokenLogprob)) * (logprobs < 0 ? 262144 : logprobs + 1);
+}
+
+// A token of an answer, without logprobs; with a receipt it is kept until the end and written as text.
+int64_t token_bytes(const sampling::SamplingParams& params) {
+  return kTokenBytes + (params.row_digests ? kReceiptBytes : 0);
 }
 
 double seconds(std::chrono::steady_clock::duration d) {
@@ -66,7 +72,7 @@ AsyncLlm::Cost AsyncLlm::cost_of(const std::vector<engine::Request>& requests, c
     cost.bytes += kRequestBytes + 2 * prompt * static_cast<int64_t>(sizeof(int32_t));
     if (params.prompt_logprobs) cost.answer_bytes += prompt * row_bytes(*params.prompt_logprobs);
     if (!options.keeps_answer) continue;
-    const int64_t row = kTokenBytes + (params.logprobs ? row_bytes(*params.logprobs) : 0);
+    const int64_t row = token_bytes(params) + (params.logprobs ? row_bytes(*params.logprobs) : 0);
     cost.answer_bytes += params.n * (kSequenceBytes + params.max_tokens.value_or(0) * row);
   }
   if (!requests.empty()) cost.bytes += requests[0].params.list_bytes();  // shared by the prompts of a request
@@ -351,7 +357,7 @@ void AsyncLlm::note_tokens(Tracked& tracked, const engine::Output& output, Clock
                            metrics::StepStats& step) {
   if (output.tokens.empty()) return;
   Child& child = tracked.children[output.child];
-  int64_t bytes = kTokenBytes * static_cast<int64_t>(output.tokens.size());
+  int64_t bytes = token_bytes(tracked.request->params) * static_cast<int64_t>(output.tokens.size());
   for (const auto* rows : {&output.logprobs, &output.prompt_logprobs}) {
     for (const auto& row : *rows) bytes += row_bytes(static_cast<int64_t>(row.size()));
   }

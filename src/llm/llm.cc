@@ -9,6 +9,7 @@
 #include "base/trace.h"
 #include "llm/load.h"
 #include "llm/text_side.h"
+#include "weights/weights_digest.h"
 
 namespace quire::llm {
 namespace {
@@ -73,6 +74,17 @@ Result<std::unique_ptr<Llm>> Llm::load(const Options& options, ProgressFn progre
     llm->grammars_ = std::make_unique<Grammars>(llm->tokenizer_, files.config.vocab_size);
   }
   llm->plan_ = std::move(loaded.plan);
+  const std::string device = llm->engine_->backend().describe();
+  llm->origin_.backend = device.substr(0, device.find(' '));
+  llm->origin_.isa = llm->engine_->backend().isa();
+  llm->origin_.dtype = options.dtype;
+  llm->origin_.kv_cache_dtype = kv::name(llm->plan_.dtype);
+  llm->origin_.max_model_len = llm->max_model_len();
+  if (files.source->is_dummy()) {
+    llm->origin_.weights = "dummy, seed " + std::to_string(options.seed.value_or(0));
+  } else {
+    llm->source_ = files.source;
+  }
   return llm;
 }
 
@@ -184,11 +196,22 @@ Result<engine::Request> Llm::prepare(GenerateRequest request) const {
   return prepare(std::move(prompt), params, request.priority, std::move(request.cache_salt), std::move(constraint));
 }
 
+const Origin& Llm::origin() const {
+  std::call_once(origin_made_, [this] {
+    if (source_ != nullptr) origin_.weights = weights::weights_digest(*source_);
+  });
+  return origin_;
+}
+
 Result<engine::RequestId> Llm::submit(GenerateRequest request) {
   QUIRE_ASSIGN(engine::Request inner, prepare(std::move(request)));
+  return submit(std::move(inner));
+}
+
+engine::RequestId Llm::submit(engine::Request request, SharedList<int32_t> kept_special) {
   const engine::RequestId id = engine_->reserve_id();
-  const auto shared = std::make_shared<const engine::Request>(std::move(inner));
-  streams_->open(id, shared);
+  const auto shared = std::make_shared<const engine::Request>(std::move(request));
+  streams_->open(id, shared, std::move(kept_special));
   engine_->add(id, shared);
   return id;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <variant>
@@ -17,6 +18,7 @@
 #include "llm/generation_config.h"
 #include "llm/grammars.h"
 #include "llm/options.h"
+#include "llm/receipt.h"
 #include "llm/streams.h"
 #include "text/jinja/chat_template.h"
 #include "text/tokenizer.h"
@@ -98,6 +100,8 @@ class Llm {
   // Tokenises and checks a request, as submit() does before it queues it. Any thread.
   Result<engine::Request> prepare(GenerateRequest request) const;
   Result<engine::RequestId> submit(GenerateRequest request);
+  // Queues a request that prepare() made. `kept_special`: see text::Detokenizer.
+  engine::RequestId submit(engine::Request request, SharedList<int32_t> kept_special = {});
   std::vector<Delta> step();
   bool has_work() const { return engine_->has_work(); }
   void abort(engine::RequestId id);
@@ -112,6 +116,9 @@ class Llm {
   const kv::MemoryPlan& memory_plan() const { return plan_; }
   int64_t max_model_len() const { return plan_.max_model_len; }
   const std::string& name() const { return name_; }
+  // What receipts say of this model; whoever writes one fills in its name and the program's version. The first call
+  // reads all weights for their digest. Any thread.
+  const Origin& origin() const;
 
  private:
   Llm() = default;
@@ -129,7 +136,10 @@ class Llm {
   kv::MemoryPlan plan_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<Streams> streams_;
-  std::unique_ptr<Grammars> grammars_;  // null if the model has no tokenizer
+  std::unique_ptr<Grammars> grammars_;                   // null if the model has no tokenizer
+  std::shared_ptr<const weights::WeightSource> source_;  // null for dummy weights
+  mutable std::once_flag origin_made_;
+  mutable Origin origin_;  // all but the weights' digest is there from the start
 };
 
 }  // namespace quire::llm

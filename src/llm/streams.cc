@@ -36,6 +36,7 @@ Delta Streams::read(engine::Output output, Stream& stream) const {
   delta.prompt_logprobs = std::move(output.prompt_logprobs);
   delta.error = std::move(output.error);
   delta.cached_tokens = output.cached_tokens;
+  delta.seed = output.seed;
   delta.prompt_tokens = stream.prompt_tokens;
   if (output.stop_token) delta.stop_reason = *output.stop_token;
 
@@ -44,6 +45,7 @@ Delta Streams::read(engine::Output output, Stream& stream) const {
     const bool ends_here = output.finish == engine::FinishReason::kStop && i + 1 == output.tokens.size();
     delta.tokens.push_back(token);
     if (i < output.logprobs.size()) delta.logprobs.push_back(std::move(output.logprobs[i]));
+    if (i < output.row_digests.size()) delta.row_digests.push_back(output.row_digests[i]);
     ++stream.num_tokens;
     if (!stream.detokenizer) continue;
     if (ends_here && !stream.include_stop) continue;  // the token that ended the answer adds no text

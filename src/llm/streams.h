@@ -23,6 +23,8 @@ struct Delta {
   std::vector<int32_t> tokens;
   std::vector<std::vector<sampling::TokenLogprob>> logprobs;
   std::vector<std::vector<sampling::TokenLogprob>> prompt_logprobs;
+  std::vector<uint64_t> row_digests;  // one per token, with SamplingParams::row_digests
+  uint64_t seed = 0;                  // of this sequence
   engine::FinishReason finish = engine::FinishReason::kNone;
   std::variant<std::monostate, int32_t, std::string> stop_reason;  // a stop token, a stop string, or neither
   std::optional<Error> error;

@@ -56,6 +56,7 @@ struct SamplingParams {
 
   std::optional<int64_t> logprobs = {};         // top N besides the sampled token; -1: the whole vocabulary
   std::optional<int64_t> prompt_logprobs = {};  // the same for each prompt token
+  bool row_digests = false;                     // digest the row of logits of each output token, for receipts
 
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;

@@ -10,7 +10,8 @@ import pytest
 
 COMMANDS = [[], ["serve"], ["run"], ["chat"], ["tokenize"], ["inspect"], ["show"], ["list"], ["rm"], ["ps"], ["devices"],
             ["selftest"], ["pull"], ["bench"], ["bench", "serve"], ["bench", "latency"], ["bench", "throughput"],
-            ["bench", "lengths"], ["bench", "engine"], ["bench", "kernels"], ["schema"], ["completions"], ["man"]]
+            ["bench", "lengths"], ["bench", "engine"], ["bench", "kernels"], ["schema"], ["verify"], ["replay"],
+            ["completions"], ["man"]]
 
 
 def needs(program):

@@ -56,6 +56,7 @@ class CpuBackend final : public Backend {
   CpuBackend(Isa isa, int threads, std::span<const int> cpus);
 
   std::string describe() const override;
+  std::string isa() const override { return name(isa_); }
   std::span<const DType> kv_dtypes() const override;
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override;
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override;

@@ -58,6 +58,10 @@ std::string GpuBackend::describe() const {
   return gpu::describe(device_->info());
 }
 
+std::string GpuBackend::isa() const {
+  return device_->info().name + ", " + device_->info().architecture;
+}
+
 std::span<const DType> GpuBackend::kv_dtypes() const {
   static constexpr DType kTypes[] = {DType::kBF16, DType::kF16,    DType::kF32,
                                      DType::kI8,   DType::kF8E4M3, DType::kF8E5M2};

@@ -53,6 +53,7 @@ class GpuBackend final : public Backend {
 
   // gpu_backend.cc
   std::string describe() const override;
+  std::string isa() const override;
   std::span<const DType> kv_dtypes() const override;
   DType activation_dtype(DType model) const override;
   bool packs(DType) const override { return true; }
