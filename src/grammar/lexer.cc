@@ -16,7 +16,7 @@ constexpr int64_t kFuelPerStep = 10;
 constexpr size_t kMaxTableBytes = size_t{128} << 20;
 constexpr int64_t kAliveFuel = 10'000;
 constexpr size_t kMaxFrontier = 8;
-constexpr uint32_t kMaxReach = 1'000'000;
+constexpr uint32_t kMostRepeats = 1'000'000;
 
 template <typename Range>
 uint64_t hash_of(const Range& values) {
@@ -275,7 +275,7 @@ std::optional<Lexer::TextReach> Lexer::reach_of_repeat(const Part& part) {
     return after.count == 1 && parts_[after.begin].regex == store_.empty().index;
   });
   if (!one_each) return std::nullopt;
-  TextReach reach{static_cast<int>(std::min<uint32_t>(found->max, kMaxReach))};
+  TextReach reach{static_cast<int>(std::min<uint32_t>(found->max, kMostRepeats))};
   if (inside.ends_inside || reach.chars > kMaxCountedChars || store_.nullable(found->rest)) return reach;
   const uint32_t rest = intern(std::array{Part{part.lexeme, found->rest.index}});
   if (rest == kFailed) return reach;
