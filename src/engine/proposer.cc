@@ -12,8 +12,9 @@ NgramProposer::NgramProposer(const SpeculationOptions& options) {
   }
 }
 
-// The slot of the n-gram that ends at `end`, or the empty slot where it belongs. REQUIRES: end >= table.n
-size_t NgramProposer::slot_of(const Table& table, std::span<const int32_t> tokens, size_t end) {
+// The slot of the n-gram that ends at `end`, or the empty slot where it belongs; null if there is none.
+// REQUIRES: end >= table.n
+uint32_t* NgramProposer::slot_of(Table& table, std::span<const int32_t> tokens, size_t end) {
   const std::span<const int32_t> gram = tokens.subspan(end - table.n, table.n);
   uint64_t hash = 0;
   for (const int32_t token : gram) {
@@ -21,18 +22,19 @@ size_t NgramProposer::slot_of(const Table& table, std::span<const int32_t> token
     hash ^= hash >> 32;
   }
   const size_t mask = table.slots.size() - 1;
-  size_t slot = hash & mask;
-  while (table.slots[slot] != 0 && !std::ranges::equal(gram, tokens.subspan(table.slots[slot] - table.n, table.n))) {
-    slot = (slot + 1) & mask;
+  for (size_t probe = 0; probe < kMaxProbes; ++probe) {
+    uint32_t& slot = table.slots[(hash + probe) & mask];
+    if (slot == 0 || std::ranges::equal(gram, tokens.subspan(slot - table.n, table.n))) return &slot;
   }
-  return slot;
+  return nullptr;
 }
 
 void NgramProposer::grow(Table& table, std::span<const int32_t> tokens) {
   std::vector<uint32_t> old(2 * table.slots.size());
   old.swap(table.slots);
   for (const uint32_t end : old) {
-    if (end != 0) table.slots[slot_of(table, tokens, end)] = end;
+    if (end == 0) continue;
+    if (uint32_t* slot = slot_of(table, tokens, end)) *slot = end;
   }
 }
 
@@ -42,16 +44,16 @@ void NgramProposer::propose(std::span<const int32_t> tokens, int64_t most, std::
     const size_t end = ++num_indexed_;
     for (Table& table : tables_) {
       if (end < table.n) continue;
-      uint32_t& slot = table.slots[slot_of(table, tokens, end)];
-      if (slot != 0) continue;
-      slot = static_cast<uint32_t>(end);
+      uint32_t* slot = slot_of(table, tokens, end);
+      if (slot == nullptr || *slot != 0) continue;
+      *slot = static_cast<uint32_t>(end);
       if (2 * ++table.count > table.slots.size()) grow(table, tokens);
     }
   }
-  for (const Table& table : tables_) {
-    if (tokens.size() < table.n) continue;
-    const size_t end = table.slots[slot_of(table, tokens, tokens.size())];
-    if (end == 0) continue;
+  for (Table& table : tables_) {
+    const uint32_t* slot = tokens.size() < table.n ? nullptr : slot_of(table, tokens, tokens.size());
+    if (slot == nullptr || *slot == 0) continue;
+    const size_t end = *slot;
     const auto follow = tokens.subspan(end, std::min(static_cast<size_t>(most), tokens.size() - end));
     drafts.assign(follow.begin(), follow.end());
     return;

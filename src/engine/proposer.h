@@ -41,13 +41,15 @@ class NgramProposer final : public Proposer {
 
  private:
   // The first end of each n-gram (the index after its last token), in a hash table with open addressing and linear
-  // probing: a power of two of slots, at most half of them full; 0 is an empty slot.
+  // probing: a power of two of slots, at most half of them full; 0 is an empty slot. An n-gram that has no slot within
+  // kMaxProbes is left out, so that a prompt made of collisions costs its author drafts, and nobody time.
+  static constexpr size_t kMaxProbes = 64;
   struct Table {
     size_t n = 0;
     size_t count = 0;
     std::vector<uint32_t> slots;
   };
-  static size_t slot_of(const Table& table, std::span<const int32_t> tokens, size_t end);
+  static uint32_t* slot_of(Table& table, std::span<const int32_t> tokens, size_t end);
   static void grow(Table& table, std::span<const int32_t> tokens);
 
   std::vector<Table> tables_;  // the longest n-grams first

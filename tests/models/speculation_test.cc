@@ -77,6 +77,7 @@ class Speculation : public ::testing::TestWithParam<std::string> {
       ASSERT_NE(engine, nullptr);
       truth = run_visits(*engine, visits);
     }
+    preemptions_ = 0;
     for (int64_t drafts = first; drafts <= last; ++drafts) {
       const bool crowded = drafts % 2 == 0;
       options.speculative_config = config_of(drafts);
@@ -94,9 +95,12 @@ class Speculation : public ::testing::TestWithParam<std::string> {
             std::to_string(drafts) + " drafts, proposer " + std::to_string(static_cast<int>(kind));
         expect_equal(truth, run_scripted(*engine, visits, truth, kind), what);
         check_counts(engine->stats().speculation, kind, crowded, what);
+        preemptions_ += engine->stats().preemptions;
       }
     }
   }
+
+  int64_t preemptions_ = 0;
 
   static void check_counts(const engine::SpeculationStats& stats, Kind kind, bool crowded, const std::string& what) {
     if (kind != Kind::kLookup && !crowded) {
@@ -113,6 +117,9 @@ class Speculation : public ::testing::TestWithParam<std::string> {
 TEST_P(Speculation, AnswersAreThoseWithoutDrafts) {
   if (test_device() != "cpu") GTEST_SKIP() << "the test below runs on devices that sample";
   expect_same_answers(dummy_options(GetParam()), 12, 1, 8);
+  if (GetParam() == "llama") {
+    EXPECT_GT(preemptions_, 0) << "there were pages for all";
+  }
 }
 
 TEST_P(Speculation, AnswersAreThoseWithoutDraftsOnADeviceThatSamples) {
