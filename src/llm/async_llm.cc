@@ -424,6 +424,7 @@ void AsyncLlm::deliver(Batch& batch, std::vector<Delta>& deltas) {
     if (const int64_t cut = sampled - static_cast<int64_t>(delta->tokens.size()); cut > 0) {
       tracked.children[times.child].num_tokens -= cut;  // drafts that were accepted after a stop string
       step.generation_tokens -= cut;
+      recent_.generated -= cut;
     }
     if (stopped_above) post(Abort{delta->id, delta->child});
     sinks.push_back(tracked.sink);
