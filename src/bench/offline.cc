@@ -148,6 +148,7 @@ std::vector<llm::GenerateRequest> random_requests(const llm::Llm& llm, const Wor
 struct Round {
   double total_s = 0, prefill_s = 0, decode_s = 0;
   std::vector<double> step_s;
+  int64_t decode_tokens = 0;  // of those steps; with speculation a sequence may have several in one
 };
 
 Result<Round> run_batch(llm::Llm& llm, std::vector<llm::GenerateRequest> requests) {
@@ -161,15 +162,17 @@ Result<Round> run_batch(llm::Llm& llm, std::vector<llm::GenerateRequest> request
   std::set<engine::RequestId> started;
   while (llm.has_work()) {
     const bool all_started = started.size() == batch;
-    size_t tokens = 0;
+    size_t sequences = 0, tokens = 0;
     for (const llm::Delta& delta : llm.step()) {
       if (delta.error) return *delta.error;
       if (!all_started) started.insert(delta.id);
+      sequences += delta.tokens.empty() ? 0 : 1;
       tokens += delta.tokens.size();
     }
     const double now = seconds_since(start);
     if (!all_started && started.size() == batch) out.prefill_s = now;
-    if (all_started && tokens == batch) {
+    if (all_started && sequences == batch) {
+      out.decode_tokens += static_cast<int64_t>(tokens);
       out.step_s.push_back(now - out.total_s);
       out.decode_s += out.step_s.back();
     }
@@ -196,6 +199,7 @@ Result<LatencyFigures> latency(llm::Llm& llm, const Workload& w, int64_t warmup,
     out.prefill_s.push_back(round.prefill_s);
     out.decode_s.push_back(round.decode_s);
     out.decode_steps = static_cast<int64_t>(round.step_s.size());
+    out.decode_tokens += round.decode_tokens;
     out.step_s.insert(out.step_s.end(), round.step_s.begin(), round.step_s.end());
   }
   out.facts = facts_of(llm);
@@ -211,7 +215,7 @@ double LatencyFigures::prefill_rate() const {
 
 std::optional<double> LatencyFigures::decode_rate() const {
   if (decode_steps == 0) return {};
-  return static_cast<double>(workload.batch_size * decode_steps) / median(decode_s);
+  return static_cast<double>(decode_tokens) / static_cast<double>(decode_s.size()) / median(decode_s);
 }
 
 json::Value LatencyFigures::to_json() const {

@@ -45,6 +45,7 @@ struct LatencyFigures {
   std::vector<double> total_s, prefill_s, decode_s;  // per round
   std::vector<double> step_s;                        // the decode steps of all rounds
   int64_t decode_steps = 0;                          // per round
+  int64_t decode_tokens = 0;                         // in the decode steps of all rounds
   RunFacts facts;
 
   double prefill_rate() const;                // tok/s, median over the rounds

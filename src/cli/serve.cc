@@ -119,6 +119,7 @@ int serve_one(ServeFlags& flags, metrics::HistogramBuckets custom_buckets) {
   series.model_name = service->served_names[0];
   series.max_model_len = (*loaded)->max_model_len();
   series.cache_config = cache_config(**loaded, flags.options);
+  series.num_speculative_tokens = (*loaded)->engine().options().speculation.num_tokens;
   series.custom_buckets = std::move(custom_buckets);
   metrics::ServerMetrics metrics(std::move(series));
   flags.async.metrics = &metrics;

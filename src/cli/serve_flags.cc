@@ -60,7 +60,6 @@ const RefusedFlag kRefused[] = {
     {"--logprobs-mode", "raw_logprobs", kNotYet},
     {"--tool-strict-level", "auto", kNotYet},
     {"--structured-outputs-config", "", kNotYet},
-    {"--speculative-config", "", kNotYet},
     {"--enable-lora", "", kNotYet},
     {"--lora-modules", "", kNotYet},
     {"--max-loras", "", kNotYet},

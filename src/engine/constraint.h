@@ -20,6 +20,10 @@ class Constraint {
   virtual Result<bool> fill_mask(std::span<uint32_t> mask) = 0;
   // The sequence was extended by this token.
   virtual Status accept(int32_t token) = 0;
+  // Takes back the last `count` tokens that were accepted without an error, at most kMaxRollback: the masks along
+  // drafts are filled as if the drafts were part of the sequence.
+  virtual void rollback(int64_t count) = 0;
+  static constexpr int64_t kMaxRollback = 128;
 };
 
 // The constraint of a request, shared by its n sequences. Any thread.

@@ -9,7 +9,14 @@
 //   its forward pass is already under way. The same holds for constraints (grammars): once N's tokens are known,
 //   workers fill the masks of N + 1 while its forward pass runs.
 // - While the host needs logits (prompt logprobs, more logprobs than the backend makes, digests, a tap), no step runs
-// ahead. On the host, one step is in flight at a time, and masks are filled during its forward pass.
+//   ahead.
+// On the host, one step is in flight at a time, and masks are filled during its forward pass.
+//
+// With speculation, one step is in flight at a time, too, because the drafts of a step follow from the tokens of the
+// one before it. The rows of drafts are ordinary rows: each samples the token of its position from its own logits, with
+// the random words of that position, and with the drafts before it as history. The first row whose token is not the
+// next draft ends the step for its sequence; the rows after it are not read. So a sequence gets the tokens that it
+// would get one by one. Its pages are committed once that is known, and only up to there.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -23,6 +30,12 @@
 namespace quire::engine {
 namespace {
 
+// Whether the answer ends with this token.
+bool ends_answer(const sampling::SamplingParams& params, int32_t token) {
+  const auto contains = [&](const auto& ids) { return std::find(ids.begin(), ids.end(), token) != ids.end(); };
+  return (!params.ignore_eos && contains(params.eos_token_ids)) || contains(params.stop_token_ids);
+}
+
 // Shows the constraint the tokens that it has not seen, and fills the mask for the next one.
 Result<bool> fill_mask(Sequence& sequence, std::span<uint32_t> mask) {
   if (sequence.constraint == nullptr) sequence.constraint = sequence.constraint_source->make();
@@ -31,6 +44,30 @@ Result<bool> fill_mask(Sequence& sequence, std::span<uint32_t> mask) {
     QUIRE_TRY(sequence.constraint->accept(sequence.tokens[static_cast<size_t>(position)]));
   }
   return sequence.constraint->fill_mask(mask);
+}
+
+bool allows(const RowMask& mask, int32_t token) {
+  const auto id = static_cast<uint32_t>(token);
+  return !*mask.filled || (mask.bits[id / 32] >> (id % 32) & 1) != 0;
+}
+
+// Fills the masks of a sequence's rows: the first for its next token, the others along its drafts, as far as the
+// constraint allows these. A mask that is not filled is never used.
+void fill_masks(std::span<RowMask> masks, std::span<const LogitRow> rows) {
+  Sequence& sequence = *rows[masks.front().row].sequence;
+  masks.front().filled = fill_mask(sequence, masks.front().bits);
+  int64_t ahead = 0;
+  for (size_t m = 1; m < masks.size(); ++m) {
+    const int32_t draft = rows[masks[m].row].draft;
+    if (!masks[m - 1].filled.ok() || !allows(masks[m - 1], draft)) break;
+    if (const Status accepted = sequence.constraint->accept(draft); !accepted.ok()) {
+      masks[m].filled = accepted.error();
+      break;
+    }
+    ++ahead;
+    masks[m].filled = sequence.constraint->fill_mask(masks[m].bits);
+  }
+  if (ahead > 0) sequence.constraint->rollback(ahead);
 }
 
 }  // namespace
@@ -42,6 +79,11 @@ const char* name(FinishReason reason) {
 
 Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
                                              const EngineOptions& options) {
+  const SpeculationOptions& speculation = options.speculation;
+  if (speculation.num_tokens < 0 || speculation.num_tokens > SpeculationOptions::kMaxTokens ||
+      speculation.prompt_lookup_min < 1 || speculation.prompt_lookup_max < speculation.prompt_lookup_min) {
+    return invalid_argument("the speculation options are out of range");
+  }
   kv::CacheLayout layout = options.cache;
   if (layout.groups.empty()) {
     const auto page_bytes = [&](const KvPageShape& shape) {
@@ -49,6 +91,9 @@ Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, s
     };
     QUIRE_ASSIGN(layout, kv::group_layers(model::cache_layers(model->config()), options.kv_dtype, options.block_size,
                                           page_bytes));
+  }
+  if (speculation.on() && kv::has_states(layout.groups)) {
+    return unsupported("speculation needs a model without recurrent states, which cannot take back rejected tokens");
   }
   layout.num_pages = options.num_blocks;
   QUIRE_ASSIGN(auto pages, model::KvCache::make(*backend, std::move(layout)));
@@ -73,7 +118,12 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
       scheduler_(options.scheduler, kv_, [this](PendingRequest& pending) { return make_sequence(pending); }),
       seeds_(options.seed),
       builder_(*backend_, kv_),
-      sampler_(make_row_sampler(*backend_, *model_, options.max_logit_rows)) {}
+      sampler_(make_row_sampler(*backend_, *model_, options.max_logit_rows)) {
+  if (!options.speculation.on()) return;
+  speculation_.accepted_per_position.resize(static_cast<size_t>(options.speculation.num_tokens));
+  make_proposer_ = [this](const Sequence&) { return std::make_unique<NgramProposer>(options_.speculation); };
+  scheduler_.set_drafter([this](Sequence& sequence, int64_t most) { draft(sequence, most); });
+}
 
 Engine::~Engine() {
   for (auto& [id, pending] : pending_) scheduler_.remove(&pending);
@@ -213,8 +263,8 @@ std::vector<Output> Engine::step() {
     join_masks(current_);
     sampler_->enqueue(current_);
   }
-  const bool run_ahead =
-      options_.async_scheduling && sampler_->can_run_ahead() && !sampler_->has_tap() && num_needing_logits_ == 0;
+  const bool run_ahead = options_.async_scheduling && sampler_->can_run_ahead() && !sampler_->has_tap() &&
+                         num_needing_logits_ == 0 && !options_.speculation.on();
   const bool launched = run_ahead && launch(next_, true);
   const bool enqueued = launched && !next_.waits_for_tokens;
   if (enqueued) sampler_->enqueue(next_);
@@ -275,28 +325,32 @@ void Engine::start_masks(Step& step) {
     step.masks[m].bits = std::span(step.mask_bits).subspan(m * words, words);
   }
   mask_workers_.start(step.masks.size(), [&step](size_t m) {
-    RowMask& mask = step.masks[m];
-    mask.filled = fill_mask(*step.rows[mask.row].sequence, mask.bits);
+    if (step.rows[step.masks[m].row].draft >= 0) return;  // filled with that of the sequence's first row
+    size_t end = m + 1;
+    while (end < step.masks.size() && step.rows[step.masks[end].row].draft >= 0) ++end;
+    fill_masks(std::span(step.masks).subspan(m, end - m), step.rows);
   });
 }
 
-// Waits for the masks. A sequence whose constraint failed ends with the error.
+// Waits for the masks. A sequence whose constraint failed ends with the error. An error after a draft counts only if
+// the draft is accepted: see RowSampler.
 void Engine::join_masks(Step& step) {
   if (step.masks.empty()) return;
   const trace::Span span("wait for %zu masks", step.masks.size());
   mask_workers_.wait();
   for (const RowMask& mask : step.masks) {
-    if (mask.filled.ok()) continue;
     const LogitRow& row = step.rows[mask.row];
+    if (mask.filled.ok() || row.draft >= 0) continue;
     fail(*row.sequence, mask.filled.error(), step.outputs[row.share]);
   }
 }
 
 // Tells the KV manager which positions the step has written to pages; work that is queued later may read them.
+// Which drafts are part of a sequence is known only when the step is read.
 // REQUIRES: the tokens at these positions are known.
 void Engine::commit(const Step& step) {
   for (const Share& share : step.shares) {
-    if (share.sequence == nullptr) continue;
+    if (share.sequence == nullptr || share.drafts > 0) continue;
     kv_.commit(share.sequence->table, share.sequence->tokens, share.sequence->num_computed);
   }
 }
@@ -316,7 +370,44 @@ std::vector<Output> Engine::finish(Step& step) {
     if (sequence.params.row_digests) step.outputs[row.share].row_digests.push_back(row.digest);
     scheduler_.note_token(sequence);
   }
+  for (size_t s = 0; s < step.shares.size(); ++s) {
+    if (step.shares[s].sequence != nullptr && step.shares[s].drafts > 0) settle_drafts(step.shares[s], step.outputs[s]);
+  }
   return collect_outputs(step);
+}
+
+// Sets the sequence's drafts for the next step. None of them ends the answer, and there is room for one more token, so
+// a row after a draft is never one after the end.
+void Engine::draft(Sequence& sequence, int64_t most) {
+  sequence.drafts.clear();
+  const int64_t max_len = options_.scheduler.max_model_len;
+  const int64_t longest = std::min(max_len, sequence.prompt_size + sequence.params.max_tokens.value_or(max_len));
+  most = std::min({most, options_.speculation.num_tokens, longest - sequence.num_tokens() - 1});
+  if (most <= 0) return;
+  most = sequence.pace.next(most);
+  if (most == 0) return;
+  if (sequence.proposer == nullptr) sequence.proposer = make_proposer_(sequence);
+  std::vector<int32_t>& drafts = sequence.drafts;
+  sequence.proposer->propose(sequence.tokens, most, drafts);
+  QUIRE_CHECK(static_cast<int64_t>(drafts.size()) <= most);
+  const auto end = std::ranges::find_if(drafts, [&](int32_t token) {
+    return token < 0 || token >= model_->config().vocab_size || ends_answer(sequence.params, token);
+  });
+  drafts.erase(end, drafts.end());
+}
+
+// Takes back what the step has computed of a sequence's rejected drafts, and counts the accepted ones.
+void Engine::settle_drafts(const Share& share, const Output& output) {
+  Sequence& sequence = *share.sequence;
+  sequence.num_computed = sequence.num_tokens() - 1;
+  kv_.commit(sequence.table, sequence.tokens, sequence.num_computed);
+  kv_.trim(sequence.table, sequence.num_tokens());
+  const int64_t accepted = std::max<int64_t>(1, static_cast<int64_t>(output.tokens.size())) - 1;
+  sequence.pace.note(share.drafts, accepted);
+  ++speculation_.drafts;
+  speculation_.draft_tokens += share.drafts;
+  speculation_.accepted_tokens += accepted;
+  for (int64_t i = 0; i < accepted; ++i) ++speculation_.accepted_per_position[static_cast<size_t>(i)];
 }
 
 // The outputs of the sequences that had rows in the step, without those of forgotten ones. Finished sequences are
@@ -355,7 +446,8 @@ EngineStats Engine::stats() const {
           .added = static_cast<int64_t>(next_arrival_),
           .added_tokens = added_tokens_,
           .kv_usage = kv_.usage(),
-          .prefix = kv_.prefix_stats()};
+          .prefix = kv_.prefix_stats(),
+          .speculation = speculation_};
 }
 
 }  // namespace quire::engine

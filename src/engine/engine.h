@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 
 #include "engine/live.h"
 #include "engine/mask_workers.h"
+#include "engine/proposer.h"
 #include "engine/request.h"
 #include "engine/row_sampler.h"
 #include "engine/scheduler.h"
@@ -32,8 +34,17 @@ struct EngineOptions {
   bool prefix_caching = true;
   int64_t max_logit_rows = 64;
   int64_t max_logprobs = 20;
-  std::optional<int64_t> seed;   // from which the seeds of requests without one are drawn; none: at random
-  bool async_scheduling = true;  // if the backend samples: build and queue the next step while one runs
+  std::optional<int64_t> seed;     // from which the seeds of requests without one are drawn; none: at random
+  bool async_scheduling = true;    // if the backend samples: build and queue the next step while one runs
+  SpeculationOptions speculation;  // if on, no step is queued while one runs
+};
+
+// For vLLM's counters spec_decode_*.
+struct SpeculationStats {
+  int64_t drafts = 0;  // how often a sequence had drafts in a step
+  int64_t draft_tokens = 0;
+  int64_t accepted_tokens = 0;
+  std::vector<int64_t> accepted_per_position;  // by the place among the drafts; empty without speculation
 };
 
 struct EngineStats {
@@ -47,6 +58,7 @@ struct EngineStats {
   int64_t added_tokens = 0;    // in their prompts
   double kv_usage = 0;
   kv::PrefixStats prefix;
+  SpeculationStats speculation;
 };
 
 // Owns one model, one backend and all sequences. The thread that calls step() owns the engine; other threads may call
@@ -91,6 +103,9 @@ class Engine {
   bool reset_prefix_cache() { return kv_.reset_prefix_cache(); }
   // For tests and tools.
   void set_logits_tap(RowSampler::LogitsTap tap) { sampler_->set_tap(std::move(tap)); }
+  // Replaces the proposer of sequences without drafts so far. REQUIRES: speculation is on.
+  using ProposerMaker = std::function<std::unique_ptr<Proposer>(const Sequence&)>;
+  void set_proposer(ProposerMaker maker) { make_proposer_ = std::move(maker); }
 
  private:
   Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model, std::unique_ptr<model::KvCache> pages,
@@ -101,6 +116,8 @@ class Engine {
   void commit(const Step& step);
   std::vector<Output> finish(Step& step);
   std::vector<Output> collect_outputs(Step& step);
+  void draft(Sequence& sequence, int64_t most);
+  void settle_drafts(const Share& share, const Output& output);
   bool reaches_end(const Sequence& sequence, int64_t num_tokens) const;
   void accept(Sequence& sequence, int32_t token, Output& output) const;
   Sequence* make_sequence(PendingRequest& pending);
@@ -122,6 +139,8 @@ class Engine {
   sampling::SeedGenerator seeds_;
   StepBuilder builder_;
   std::unique_ptr<RowSampler> sampler_;
+  ProposerMaker make_proposer_;
+  SpeculationStats speculation_;
   Step current_, next_;
   MaskWorkers mask_workers_;
   int64_t steps_ = 0;

@@ -48,6 +48,32 @@ bool add_prompt_logprob(const LogitRow& row, std::span<const float> logits, samp
   return true;
 }
 
+// The history of a sequence while its rows are sampled in order: the drafts before a row are part of it, until the rows
+// of another sequence begin.
+class DraftHistory {
+ public:
+  DraftHistory() = default;
+  ~DraftHistory() { restore(); }
+  DraftHistory(const DraftHistory&) = delete;
+  DraftHistory& operator=(const DraftHistory&) = delete;
+
+  // Must be called for each row of the step, forgotten ones too.
+  void enter(const LogitRow& row) {
+    if (row.draft < 0 || row.sequence == nullptr) return restore();
+    history_ = &row.sequence->history;
+    history_->push_output(row.draft);
+    ++pushed_;
+  }
+
+ private:
+  void restore() {
+    for (; pushed_ > 0; --pushed_) history_->pop_output();
+  }
+
+  sampling::History* history_ = nullptr;
+  int64_t pushed_ = 0;
+};
+
 // Samples when the results are read: the head runs and returns its logits in the same call.
 class HostRowSampler final : public RowSampler {
  public:
@@ -58,27 +84,30 @@ class HostRowSampler final : public RowSampler {
   void read(Step& step) override {
     const trace::Span span("logits and sampling %zu rows", step.rows.size());
     const size_t vocab = static_cast<size_t>(model_.config().vocab_size);
+    DraftHistory drafts;
     for_each_slice(static_cast<int64_t>(step.rows.size()), max_logit_rows_, [&](int64_t begin, int64_t count) {
       const std::span<const float> logits = model_.logits(begin, count);
       for (int64_t i = 0; i < count; ++i) {
         const auto index = static_cast<size_t>(begin + i);
-        LogitRow& row = step.rows[index];
-        read_row(row, logits.subspan(static_cast<size_t>(i) * vocab, vocab), step.mask_of(index),
-                 step.outputs[row.share]);
+        drafts.enter(step.rows[index]);
+        read_row(step, index, logits.subspan(static_cast<size_t>(i) * vocab, vocab));
       }
     });
   }
 
  private:
-  void read_row(LogitRow& row, std::span<const float> logits, std::span<const uint32_t> mask, Output& output) {
+  void read_row(Step& step, size_t index, std::span<const float> logits) {
+    LogitRow& row = step.rows[index];
     const Sequence& sequence = *row.sequence;
-    if (output.finish != FinishReason::kNone) return;
+    Output& output = step.outputs[row.share];
+    if (output.finish != FinishReason::kNone || !step.counts(index)) return;
+    if (const Error* error = step.mask_error(index)) return fail(sequence, *error, output);
     if (tap_) tap_(sequence.id, sequence.child, row.position, logits);
     if (row.prompt_logprob && !add_prompt_logprob(row, logits, scratch_, output)) return;
     if (!row.sample) return;
     if (sequence.params.row_digests) row.digest = digest_row(logits);
     auto sampled = sampling::sample_row(logits, sequence.params, sequence.history, sequence.seed, row.position + 1,
-                                        scratch_, mask);
+                                        scratch_, step.mask_of(index));
     if (!sampled.ok()) return fail(sequence, sampled.error(), output);
     if (sequence.params.logprobs) output.logprobs.push_back(std::move(sampled->logprobs));
     row.token = sampled->token;
@@ -115,6 +144,7 @@ void DeviceRowSampler::enqueue(Step& step) {
   const auto total = static_cast<int64_t>(step.rows.size());
   const int64_t vocab = model_.config().vocab_size;
   step.kept.resize(step.rows.size());
+  DraftHistory drafts;
   for_each_slice(total, max_logit_rows_, [&](int64_t begin, int64_t count) {
     const Tensor logits = model_.run_head(begin, count);
     read_logits(step, begin, logits);
@@ -122,6 +152,7 @@ void DeviceRowSampler::enqueue(Step& step) {
     for (int64_t i = begin; i < begin + count; ++i) {
       const auto index = static_cast<size_t>(i);
       const LogitRow& row = step.rows[index];
+      drafts.enter(row);
       if (row.sequence == nullptr || !row.sample || step.outputs[row.share].finish != FinishReason::kNone) {
         device_rows_.add_unused();
         continue;
@@ -135,26 +166,24 @@ void DeviceRowSampler::enqueue(Step& step) {
   if (total > 0) step.finished = backend_.finish_samples(total);
 }
 
-// Reads the logits that the host needs before sampling may change them.
+// Reads the logits that the host needs before sampling may change them. Whether a row after a draft counts is not known
+// yet, so the tap sees it later.
 void DeviceRowSampler::read_logits(Step& step, int64_t begin, const Tensor& logits) {
   for (int64_t i = 0; i < logits.rows; ++i) {
     const auto index = static_cast<size_t>(begin + i);
     LogitRow& row = step.rows[index];
     if (row.sequence == nullptr) continue;
     const Sequence& sequence = *row.sequence;
-    const bool keep = row.sample && wants_host_logprobs(sequence.params);
+    const bool keep = row.sample && (wants_host_logprobs(sequence.params) || (tap_ && row.draft >= 0));
     const bool digest = row.sample && sequence.params.row_digests;
     if (!tap_ && !row.prompt_logprob && !keep && !digest) continue;
     const std::span<const float> values = backend_.read(logits.some_rows(i, 1));
     Output& output = step.outputs[row.share];
     if (output.finish != FinishReason::kNone) continue;
-    if (tap_) tap_(sequence.id, sequence.child, row.position, values);
+    if (tap_ && row.draft < 0) tap_(sequence.id, sequence.child, row.position, values);
     if (row.prompt_logprob) add_prompt_logprob(row, values, scratch_, output);
     if (digest) row.digest = digest_row(values);
-    if (keep) {
-      step.kept[index].assign(values.begin(), values.end());
-      sampling::apply_mask(step.kept[index], step.mask_of(index));
-    }
+    if (keep) step.kept[index].assign(values.begin(), values.end());
   }
 }
 
@@ -174,7 +203,9 @@ void DeviceRowSampler::read_row(Step& step, size_t index, const SampledRow& samp
   LogitRow& row = step.rows[index];
   const Sequence& sequence = *row.sequence;
   Output& output = step.outputs[row.share];
-  if (output.finish != FinishReason::kNone) return;
+  if (output.finish != FinishReason::kNone || !step.counts(index)) return;
+  if (const Error* error = step.mask_error(index)) return fail(sequence, *error, output);
+  if (tap_ && row.draft >= 0) tap_(sequence.id, sequence.child, row.position, step.kept[index]);
   if (sampled.faults != 0) return fail(sequence, sampling::broken_row(sampled.faults), output);
   if (sampling::has_device_logprobs(sequence.params)) {
     std::vector<sampling::TokenLogprob>& list = output.logprobs.emplace_back();
@@ -185,6 +216,7 @@ void DeviceRowSampler::read_row(Step& step, size_t index, const SampledRow& samp
       list.push_back({top[n].token, top[n].logprob, static_cast<int32_t>(n + 1)});
     }
   } else if (sequence.params.logprobs) {
+    sampling::apply_mask(step.kept[index], step.mask_of(index));
     auto list = sampling::row_logprobs(step.kept[index], sampled.token, *sequence.params.logprobs, scratch_);
     if (!list.ok()) return fail(sequence, list.error(), output);
     output.logprobs.push_back(std::move(*list));

@@ -14,8 +14,9 @@
 
 namespace quire::engine {
 
-// Owned by the engine, used on its thread. For each step, enqueue() is called once and then read() once, between the
-// step's forward pass and the forward pass of the next step but one.
+// Rows of drafts are sampled like all others, but only those that count (Step::counts) are read: the others get no
+// token. Owned by the engine, used on its thread. For each step, enqueue() is called once and then read() once, between
+// the step's forward pass and the forward pass of the next step but one.
 class RowSampler {
  public:
   // Sees each row of logits before it is sampled: request id, child, position of the row's token, logits.

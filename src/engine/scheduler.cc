@@ -207,7 +207,31 @@ const std::vector<Share>& Scheduler::schedule() {
   }
   QUIRE_CHECK(!shares_.empty() || under_way || (running_.empty() && num_waiting_ == 0),
               "a step with work makes progress");
+  if (draft_) add_drafts(budget);
   return shares_;
+}
+
+// Gives drafts to the shares that sample a token, as far as tokens and pages are left.
+void Scheduler::add_drafts(int64_t budget) {
+  for (Share& share : shares_) {
+    Sequence& sequence = *share.sequence;
+    const int64_t end = sequence.num_computed + share.count;
+    if (end != sequence.num_tokens() || sequence.num_output() == 0 || sequence.in_flight()) continue;
+    const bool heavy = is_heavy(sequence);
+    const int64_t most = heavy ? std::min(budget, heavy_budget_ / kSampledCost) : budget;
+    if (most <= 0) continue;
+    draft_(sequence, most);
+    auto count = static_cast<int64_t>(sequence.drafts.size());
+    QUIRE_CHECK(count <= most);
+    while (count > 0 && !kv_.allocate_slots(sequence.table, end + count)) --count;
+    sequence.drafts.resize(static_cast<size_t>(count));
+    share.drafts = count;
+    share.count += count;
+    budget -= count;
+    if (!heavy) continue;
+    heavy_budget_ -= count * kSampledCost;
+    sequence.submission->served += count * kSampledCost;
+  }
 }
 
 // Fairness within a step.
@@ -449,7 +473,7 @@ bool Scheduler::try_admit(Sequence* sequence, Queue& queue, int64_t& budget) {
   return true;
 }
 
-void Scheduler::admit(int64_t budget) {
+void Scheduler::admit(int64_t& budget) {
   while (budget > 0) {
     Queue* queue = next_queue();
     if (queue == nullptr) return;

@@ -31,10 +31,12 @@ struct SchedulerOptions {
   int64_t max_light_prompt = 512;  // a prompt with more tokens to compute than this is heavy
 };
 
-// A sequence's share of a step: `count` tokens from num_computed on. Its pages have room for them.
+// A sequence's share of a step: `count` tokens from num_computed on. Its pages have room for them. The last `drafts` of
+// them are Sequence::drafts.
 struct Share {
   Sequence* sequence = nullptr;
   int64_t count = 0;
+  int64_t drafts = 0;
 };
 
 // Owns the queues; the sequences belong to the engine. Engine thread. A running sequence holds one of max_num_seqs
@@ -60,12 +62,20 @@ struct Share {
 // - If a waiting sequence lacks a seat or pages, the newest sequence of the submission (or caller) with the most seats
 // is
 //   preempted, provided that it has far more than its share.
+//
+// Drafts come last: they get what is left of the step's tokens and of the free pages, after running and waiting
+// sequences, and those of heavy sequences also only what is left of the share of heavy ones. They preempt nobody.
 class Scheduler {
  public:
   // `make` makes the next sequence of a pending request. The sequence belongs to the engine, which calls remove().
   using MakeFn = std::function<Sequence*(PendingRequest&)>;
   Scheduler(const SchedulerOptions& options, kv::KvManager& kv, MakeFn make = {})
       : options_(options), kv_(kv), make_(std::move(make)) {}
+
+  // `draft` sets Sequence::drafts, at most so many. It is asked only about sequences that sample a token in this step
+  // and have sampled one before.
+  using DraftFn = std::function<void(Sequence&, int64_t most)>;
+  void set_drafter(DraftFn draft) { draft_ = std::move(draft); }
 
   void add(Sequence* sequence);
   // Queues a request.
@@ -114,12 +124,13 @@ class Scheduler {
   int64_t clip_to_state(const Sequence& sequence, int64_t computed, int64_t count) const;
   bool make_room(Sequence* sequence, int64_t num_tokens, int64_t& budget);
   bool schedule_running(int64_t& budget);
+  void add_drafts(int64_t budget);
   size_t memory_victim() const;
   void preempt(size_t running_index, int64_t& budget);
   bool runs_before(const Sequence& a, const Sequence& b) const;
 
   // Admission.
-  void admit(int64_t budget);
+  void admit(int64_t& budget);
   Queue* next_queue();
   Key next_entry(const Queue& queue) const;
   Sequence* sequence_at(Queue& queue, const Key& key);
@@ -154,6 +165,7 @@ class Scheduler {
   SchedulerOptions options_;
   kv::KvManager& kv_;
   MakeFn make_;
+  DraftFn draft_;                   // none: no speculation
   std::vector<Share> shares_;       // of the step that is being scheduled
   std::vector<Sequence*> running_;  // in order of admission
   Queue light_, heavy_;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/proposer.h"
 #include "engine/request.h"
 #include "engine/submission.h"
 #include "kv/block_table.h"
@@ -19,6 +20,9 @@ namespace quire::engine {
 //
 // While a step is in flight (engine/step.h), the token that it samples is not known yet, but the next step may compute
 // it all the same: num_to_compute() counts it.
+//
+// With speculation, a step computes drafts after the last token. They are no part of `tokens` until the step has
+// sampled the same tokens; then num_computed counts those that were accepted.
 struct Sequence {
   // Without a submission, the sequence is a submission of its own.
   Sequence(RequestId id_in, int32_t child_in, const Request& request, uint64_t seed_in, uint64_t arrival_in,
@@ -63,6 +67,10 @@ struct Sequence {
   int32_t row_in_flight = -1;   // row of the step in flight that samples its next token; -1: none
   uint64_t step_in_flight = 0;  // the number of that step
   bool ends_in_flight = false;  // that token reaches the longest length
+
+  std::unique_ptr<Proposer> proposer;  // made with the first drafts
+  DraftPace pace;
+  std::vector<int32_t> drafts;  // of the step being computed, see Share::drafts
 
   // Used by the scheduler only.
   bool waiting = false;       // in a queue

@@ -21,6 +21,8 @@ struct LogitRow {
   int64_t position = 0;  // of the row's token in its sequence
   bool sample = false;
   bool prompt_logprob = false;
+  // If the row's token is a draft: which. The row counts only if the row before it samples that token.
+  int32_t draft = -1;
   int32_t token = -1;   // the token that was sampled; -1: none yet, or sampling failed
   uint64_t digest = 0;  // of the logits, with SamplingParams::row_digests
 };
@@ -68,6 +70,14 @@ class Step {
     if (mask == masks.end() || mask->row != row || !mask->filled.ok() || !*mask->filled) return {};
     return mask->bits;
   }
+  // Why the row's mask could not be filled; null if nothing went wrong.
+  const Error* mask_error(size_t row) const {
+    const auto mask = std::ranges::lower_bound(masks, row, {}, &RowMask::row);
+    return mask == masks.end() || mask->row != row || mask->filled.ok() ? nullptr : &mask->filled.error();
+  }
+  // Whether the row's token is part of its sequence: it is no draft, or a draft that turned out to be right.
+  // REQUIRES: the rows before it were read.
+  bool counts(size_t row) const { return rows[row].draft < 0 || rows[row].draft == rows[row - 1].token; }
   void forget(const Sequence* sequence) {
     for (Share& share : shares) {
       if (share.sequence == sequence) share.sequence = nullptr;

@@ -35,7 +35,8 @@ void StepBuilder::add_tokens(const Share& share) {
   const int64_t end = begin + share.count;
   if (begin < sequence.num_tokens()) {
     const auto tokens = sequence.tokens.begin();
-    batch_.tokens.insert(batch_.tokens.end(), tokens + begin, tokens + end);
+    batch_.tokens.insert(batch_.tokens.end(), tokens + begin, tokens + end - share.drafts);
+    batch_.tokens.insert(batch_.tokens.end(), sequence.drafts.begin(), sequence.drafts.begin() + share.drafts);
   } else {  // the token that the previous step is sampling
     QUIRE_CHECK(sequence.in_flight() && end == begin + 1);
     batch_.sampled_from_row.resize(batch_.tokens.size(), -1);
@@ -52,7 +53,9 @@ void StepBuilder::add_rows(const Share& share, size_t index, int64_t first_token
   const int64_t begin = sequence.num_computed;
   for (int64_t p = begin; p < begin + share.count; ++p) {
     LogitRow row{.sequence = &sequence, .share = index, .position = p};
-    row.sample = p + 1 == sequence.num_to_compute();
+    row.sample = p + 1 >= sequence.num_to_compute();
+    if (p >= begin + share.count - share.drafts)
+      row.draft = sequence.drafts[static_cast<size_t>(p - sequence.num_tokens())];
     row.prompt_logprob =
         sequence.owes_prompt_logprobs() && p + 1 < sequence.prompt_size && p >= sequence.prompt_logprobs_sent;
     if (!row.sample && !row.prompt_logprob) continue;

@@ -300,6 +300,18 @@ void KvManager::commit(BlockTable& table, std::span<const int32_t> tokens, int64
   free_skipped(table, num_computed);
 }
 
+void KvManager::trim(BlockTable& table, int64_t num_tokens) {
+  for (size_t g = 0; g < options_.groups.size(); ++g) {
+    if (options_.groups[g].kind == CacheKind::kState) continue;
+    BlockTable::Group& mine = table.groups_[g];
+    const auto keep = static_cast<size_t>(blocks_for(options_.groups[g], num_tokens));
+    if (keep >= mine.blocks.size()) continue;
+    QUIRE_CHECK(mine.num_published <= static_cast<int64_t>(keep), "a published page holds accepted tokens");
+    pool_.free(std::span(mine.blocks).subspan(keep));
+    mine.blocks.resize(keep);
+  }
+}
+
 void KvManager::free(BlockTable& table) {
   for (BlockTable::Group& mine : table.groups_) {
     if (mine.next_state != mine.state) pool_.free({&mine.next_state, 1});

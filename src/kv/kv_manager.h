@@ -88,6 +88,10 @@ class KvManager {
   // frees pages that a window has passed. REQUIRES: `tokens` has at least num_computed tokens of the sequence.
   void commit(BlockTable& table, std::span<const int32_t> tokens, int64_t num_computed);
 
+  // Gives back the pages after the first num_tokens positions: those of drafts that were rejected.
+  // REQUIRES: at least as many positions were committed as those pages begin after; none of them is published.
+  void trim(BlockTable& table, int64_t num_tokens);
+
   // Frees the table's pages (end, abort or preemption). Published pages can be hit until they are evicted.
   void free(BlockTable& table);
 

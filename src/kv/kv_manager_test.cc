@@ -339,6 +339,27 @@ TEST(KvManager, AFullyCachedPromptRecomputesItsLastTokenInAPrivatePage) {
   kv.free(table);
 }
 
+TEST(KvManager, TrimGivesBackThePagesOfRejectedDraftsAndTheCacheSeesAcceptedTokensOnly) {
+  KvManager kv({.num_blocks = 10, .block_size = 4});
+  BlockTable table;
+  Tokens tokens = iota(6);
+  ASSERT_TRUE(kv.allocate_slots(table, 6));
+  kv.commit(table, tokens, 6);
+  ASSERT_TRUE(kv.allocate_slots(table, 15));  // one token and eight drafts, two of which are accepted
+  const int64_t free = kv.pool().num_free();
+  tokens = iota(10);
+  kv.commit(table, tokens, 9);
+  kv.trim(table, 10);
+  EXPECT_EQ(table.blocks().size(), 3u);
+  EXPECT_EQ(kv.pool().num_free(), free + 1);
+  EXPECT_EQ(table.num_published(), 2);
+  EXPECT_EQ(hit_tokens(kv, iota(15)), 8);
+  kv.trim(table, 10);
+  EXPECT_EQ(table.blocks().size(), 3u);
+  kv.free(table);
+  EXPECT_EQ(kv.pool().num_free(), kv.pool().num_usable());
+}
+
 TEST(KvManager, TheSaltSeparatesUsers) {
   KvManager kv({.num_blocks = 10, .block_size = 4});
   serve(kv, iota(9), "alice");

@@ -417,9 +417,15 @@ void AsyncLlm::deliver(Batch& batch, std::vector<Delta>& deltas) {
     times.scheduled = output.scheduled;
     times.cached_tokens = output.cached_tokens;
     times.num_preemptions = output.num_preemptions;
+    const auto sampled = static_cast<int64_t>(output.tokens.size());
     bool stopped_above = false;
     std::optional<Delta> delta = streams_.translate(std::move(output), stopped_above);
     if (!delta) continue;
+    if (const int64_t cut = sampled - static_cast<int64_t>(delta->tokens.size()); cut > 0) {
+      tracked.children[times.child].num_tokens -= cut;  // drafts that were accepted after a stop string
+      step.generation_tokens -= cut;
+      recent_.generated -= cut;
+    }
     if (stopped_above) post(Abort{delta->id, delta->child});
     sinks.push_back(tracked.sink);
     if (delta->finish != engine::FinishReason::kNone) {
@@ -445,6 +451,13 @@ void AsyncLlm::report(metrics::StepStats step, const Batch& batch) {
   step.prefix_queries = stats.prefix.queried_tokens - reported_.prefix.queried_tokens;
   step.prefix_hits = stats.prefix.hit_tokens - reported_.prefix.hit_tokens;
   step.preemptions = stats.preemptions - reported_.preemptions;
+  step.drafts = stats.speculation.drafts - reported_.speculation.drafts;
+  step.draft_tokens = stats.speculation.draft_tokens - reported_.speculation.draft_tokens;
+  step.accepted_tokens = stats.speculation.accepted_tokens - reported_.speculation.accepted_tokens;
+  step.accepted_per_position = stats.speculation.accepted_per_position;
+  for (size_t i = 0; i < reported_.speculation.accepted_per_position.size(); ++i) {
+    step.accepted_per_position[i] -= reported_.speculation.accepted_per_position[i];
+  }
   reported_ = stats;
   step.prefix_reset = pending_reset_ = pending_reset_ || batch.reset;
   if (batch.stepped) {

@@ -3,6 +3,7 @@
 #include "llm/constraint.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "base/check.h"
@@ -26,9 +27,9 @@ class ReasoningGate final : public engine::Constraint {
   }
 
   Result<bool> fill_mask(std::span<uint32_t> mask) override {
-    if (state_ == State::kAfter) return inner_ == nullptr ? Result<bool>(false) : inner_->fill_mask(mask);
-    if (state_ == State::kReasoning) return false;
-    const auto token = static_cast<uint32_t>(shared_->tokens.forced_end[forced_]);
+    if (now_.state == State::kAfter) return inner_ == nullptr ? Result<bool>(false) : inner_->fill_mask(mask);
+    if (now_.state == State::kReasoning) return false;
+    const auto token = static_cast<uint32_t>(shared_->tokens.forced_end[now_.forced]);
     QUIRE_CHECK(token / 32 < mask.size());
     std::ranges::fill(mask, 0u);
     mask[token / 32] = uint32_t{1} << (token % 32);
@@ -36,19 +37,21 @@ class ReasoningGate final : public engine::Constraint {
   }
 
   Status accept(int32_t token) override {
-    switch (state_) {
-      case State::kAfter:
-        return inner_ == nullptr ? Status() : inner_->accept(token);
-      case State::kForcing:
-        if (++forced_ == shared_->tokens.forced_end.size()) state_ = State::kAfter;
-        return {};
-      case State::kReasoning:
-        break;
-    }
-    ++num_tokens_;
-    look_for_end(token);
-    if (state_ == State::kReasoning) begin_forcing_if_due();
+    Position before = now_;
+    QUIRE_TRY(advance(token));
+    before_.push_back(std::move(before));
+    if (before_.size() > static_cast<size_t>(kMaxRollback)) before_.pop_front();
     return {};
+  }
+
+  void rollback(int64_t count) override {
+    if (count == 0) return;
+    QUIRE_CHECK(count > 0 && count <= static_cast<int64_t>(before_.size()));
+    const size_t left = before_.size() - static_cast<size_t>(count);
+    const int64_t inner_steps = now_.inner_steps;
+    now_ = std::move(before_[left]);
+    before_.resize(left);
+    if (inner_steps > now_.inner_steps) inner_->rollback(inner_steps - now_.inner_steps);
   }
 
  private:
@@ -58,9 +61,37 @@ class ReasoningGate final : public engine::Constraint {
     bool implicit;
   };
 
+  // Where the gate is.
+  struct Position {
+    State state = State::kReasoning;
+    int64_t num_tokens = 0;   // in the reasoning
+    size_t forced = 0;        // tokens of the forced end that were generated
+    std::string tail;         // the last bytes of the reasoning, in which a marker may have begun
+    int64_t inner_steps = 0;  // that inner_ has taken
+  };
+
+  Status advance(int32_t token) {
+    switch (now_.state) {
+      case State::kAfter:
+        if (inner_ == nullptr) return {};
+        QUIRE_TRY(inner_->accept(token));
+        ++now_.inner_steps;
+        return {};
+      case State::kForcing:
+        if (++now_.forced == shared_->tokens.forced_end.size()) now_.state = State::kAfter;
+        return {};
+      case State::kReasoning:
+        break;
+    }
+    ++now_.num_tokens;
+    look_for_end(token);
+    if (now_.state == State::kReasoning) begin_forcing_if_due();
+    return {};
+  }
+
   void begin_forcing_if_due() {
     const std::optional<int64_t>& budget = shared_->rules.token_budget;
-    if (budget && num_tokens_ >= *budget) state_ = State::kForcing;
+    if (budget && now_.num_tokens >= *budget) now_.state = State::kForcing;
   }
 
   // The marker that begins first in the last bytes; of several that begin at the same place, the longest.
@@ -68,7 +99,7 @@ class ReasoningGate final : public engine::Constraint {
     std::optional<Found> first;
     const auto look = [&](const std::vector<std::string>& markers, bool implicit) {
       for (const std::string& marker : markers) {
-        const size_t at = marker.empty() ? std::string::npos : tail_.find(marker);
+        const size_t at = marker.empty() ? std::string::npos : now_.tail.find(marker);
         if (at == std::string::npos) continue;
         const Found found{at, at + marker.size(), implicit};
         if (!first || found.begin < first->begin || (found.begin == first->begin && found.end > first->end)) {
@@ -83,31 +114,29 @@ class ReasoningGate final : public engine::Constraint {
 
   void look_for_end(int32_t token) {
     const std::string bytes = shared_->tokens.tokenizer->token_bytes(token);
-    const size_t token_begin = tail_.size();
-    tail_ += bytes;
+    const size_t token_begin = now_.tail.size();
+    now_.tail += bytes;
     const std::optional<Found> found = find_marker();
     if (!found) {
-      if (tail_.size() >= shared_->longest_marker) tail_.erase(0, tail_.size() - shared_->longest_marker + 1);
+      if (now_.tail.size() >= shared_->longest_marker)
+        now_.tail.erase(0, now_.tail.size() - shared_->longest_marker + 1);
       return;
     }
-    state_ = State::kAfter;
+    now_.state = State::kAfter;
     if (inner_ == nullptr) return;
     const size_t begin = found->implicit ? found->begin : found->end;
     // Where the rest is refused, the constraint begins with the next token. A marker that begins with this token is fed
     // as a token: it may be a special one, which no bytes match.
-    if (begin == token_begin && found->implicit) {
-      static_cast<void>(inner_->accept(token));
-    } else {
-      static_cast<void>(inner_->accept_bytes(std::string_view(tail_).substr(begin)));
-    }
+    const bool accepted = begin == token_begin && found->implicit
+                              ? inner_->accept(token).ok()
+                              : inner_->accept_bytes(std::string_view(now_.tail).substr(begin));
+    now_.inner_steps += accepted ? 1 : 0;
   }
 
   const std::shared_ptr<const GateRules> shared_;
   std::unique_ptr<TextConstraint> inner_;
-  State state_ = State::kReasoning;
-  int64_t num_tokens_ = 0;  // in the reasoning
-  size_t forced_ = 0;       // tokens of the forced end that were generated
-  std::string tail_;        // the last bytes of the reasoning, in which a marker may have begun
+  Position now_;
+  std::deque<Position> before_;  // the last kMaxRollback tokens
 };
 
 class ReasoningGateSource final : public engine::ConstraintSource {

@@ -37,7 +37,7 @@ struct ConstraintSpec {
 // A constraint on the text of an answer, which may also begin inside a token.
 class TextConstraint : public engine::Constraint {
  public:
-  // Advances by bytes; false: they are refused, and nothing has changed.
+  // Advances by bytes; false: they are refused, and nothing has changed. rollback() counts it like a token.
   virtual bool accept_bytes(std::string_view bytes) = 0;
 };
 using TextConstraintMaker = std::function<std::unique_ptr<TextConstraint>()>;

@@ -42,6 +42,7 @@ enum : int32_t { kEndThink = 256, kToolCall, kTail, kHead, kInk, kTool };
 struct Record {
   std::vector<int32_t> tokens;
   std::string bytes;
+  int64_t taken_back = 0;
 };
 class Recorder final : public TextConstraint {
  public:
@@ -59,6 +60,7 @@ class Recorder final : public TextConstraint {
     record_->bytes += bytes;
     return true;
   }
+  void rollback(int64_t count) override { record_->taken_back += count; }
 
  private:
   std::shared_ptr<Record> record_;
@@ -103,6 +105,28 @@ TEST_F(ReasoningGate, TheConstraintBeginsAfterTheEndMarker) {
   feed(*gate, {'{', '}'});
   EXPECT_EQ(record_->tokens, (std::vector<int32_t>{'{', '}'}));
   EXPECT_EQ(record_->bytes, "");
+}
+
+// Masks along drafts: what was fed is taken back, at every point of the reasoning and of what follows.
+TEST_F(ReasoningGate, TakesBackTokens) {
+  const auto gate = this->gate(6);
+  feed(*gate, {'a', 'b'});
+  feed(*gate, {'c', kEndThink, '{', '}'});
+  gate->rollback(4);
+  EXPECT_EQ(record_->taken_back, 3) << "the constraint saw the end of the reasoning and the braces";
+  EXPECT_EQ(only(*gate), std::nullopt);
+  feed(*gate, {'x', 'x', 'x', 'x'});
+  EXPECT_EQ(only(*gate), '.') << "the budget counts only what was not taken back";
+  feed(*gate, {'.'});
+  EXPECT_EQ(only(*gate), kEndThink);
+  gate->rollback(1);
+  EXPECT_EQ(only(*gate), '.');
+  feed(*gate, {'.', kEndThink});
+  EXPECT_EQ(only(*gate), 0);
+  gate->rollback(0);
+  gate->rollback(3);
+  EXPECT_EQ(only(*gate), std::nullopt);
+  EXPECT_EQ(record_->taken_back, 3) << "a forced end is not fed to it";
 }
 
 TEST_F(ReasoningGate, AMarkerMayBeSpeltAndEndInsideAToken) {

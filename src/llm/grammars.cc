@@ -28,6 +28,7 @@ class GrammarConstraint final : public TextConstraint {
   }
   Status accept(int32_t token) override { return matcher_.accept(token, shared_->end_tokens); }
   bool accept_bytes(std::string_view bytes) override { return matcher_.accept_bytes(bytes); }
+  void rollback(int64_t count) override { matcher_.rollback(count); }
 
  private:
   const std::shared_ptr<const Shared> shared_;

@@ -11,6 +11,7 @@
 #include "base/trace.h"
 #include "kv/cache_groups.h"
 #include "kv/kv_spec.h"
+#include "llm/speculative_config.h"
 
 namespace quire::llm {
 namespace {
@@ -109,12 +110,11 @@ SchedulerDefaults scheduler_defaults(const Backend& backend) {
 
 // How many rows of logits are computed at once. A GPU reads the head's weights once for all of them, so it gets a row
 // for every sequence, as long as the rows are a small part of its memory.
-int64_t logit_rows(const Backend& backend, const engine::SchedulerOptions& scheduler,
-                   const model::DecoderConfig& config) {
+int64_t logit_rows(const Backend& backend, int64_t most, const model::DecoderConfig& config) {
   const auto memory = static_cast<int64_t>(backend.memory_bytes());
   if (memory == 0) return kLogitRows;
   const int64_t room = memory / 32 / (config.vocab_size * static_cast<int64_t>(sizeof(float)));
-  return std::max<int64_t>(std::min(scheduler.max_num_seqs, room), 1);
+  return std::max<int64_t>(std::min(most, room), 1);
 }
 
 Status check_utilization(const Options& options, const Backend& backend) {
@@ -251,6 +251,7 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   QUIRE_TRY(check_counts(options));
   QUIRE_TRY(check_utilization(options, backend));
   QUIRE_TRY(check_heads(options, files.config, backend));
+  QUIRE_ASSIGN(out.engine.speculation, parse_speculative_config(options.speculative_config));
   QUIRE_ASSIGN(out.memory.dtype, kv_dtype(options, files, backend));
   out.engine.kv_dtype = kv::storage_type(out.memory.dtype);
   // A backend may pad pages (head sizes that are no multiple of its vectors), so it is asked for their size.
@@ -284,8 +285,15 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   out.engine.block_size = static_cast<int32_t>(kv::main_block_size(out.memory.layout));
   out.engine.prefix_caching = options.enable_prefix_caching;
   out.engine.max_logprobs = options.max_logprobs;
-  out.engine.max_logit_rows = std::min(logit_rows(backend, scheduler, files.config), scheduler.max_num_batched_tokens);
+  const int64_t rows_per_seq = 1 + out.engine.speculation.num_tokens;
+  out.engine.max_logit_rows = std::min(logit_rows(backend, scheduler.max_num_seqs * rows_per_seq, files.config),
+                                       scheduler.max_num_batched_tokens);
   out.engine.async_scheduling = options.async_scheduling;
+  if (out.engine.speculation.on() && kv::has_states(out.memory.layout.groups)) {
+    return invalid_argument(
+        "--speculative-config needs a model whose layers can take back rejected tokens, but this one has recurrent "
+        "states; run it without the flag");
+  }
   out.engine.seed = options.seed;
 
   out.memory.policy = {scheduler.max_num_batched_tokens, options.enable_prefix_caching};

@@ -72,6 +72,7 @@ ServerMetricsOptions tiny_options() {
   ServerMetricsOptions options;
   options.model_name = "tiny";
   options.max_model_len = 2048;
+  options.num_speculative_tokens = 2;
   options.cache_config = {{"block_size", "16"}, {"num_gpu_blocks", "513"}, {"enable_prefix_caching", "True"}};
   return options;
 }
@@ -95,6 +96,10 @@ void play(ServerMetrics& metrics) {
   decode.kv_usage = 0.5;
   decode.preemptions = 1;
   decode.generation_tokens = 2;
+  decode.drafts = 1;
+  decode.draft_tokens = 2;
+  decode.accepted_tokens = 1;
+  decode.accepted_per_position = {1, 0};
   metrics.on_step(decode);
   metrics.on_first_token(0.03);
   metrics.on_inter_token(0.025);  // on a bound: it belongs to that bucket
@@ -267,6 +272,11 @@ TEST(ServerMetrics, CountsStepsAsVllmDoes) {
   EXPECT_EQ(value_of(text, head("prefix_cache_queries_total")), 100);
   EXPECT_EQ(value_of(text, head("prefix_cache_hits_total")), 64);
   EXPECT_EQ(value_of(text, head("num_preemptions_total")), 1);
+  EXPECT_EQ(value_of(text, head("spec_decode_num_drafts_total")), 1);
+  EXPECT_EQ(value_of(text, head("spec_decode_num_draft_tokens_total")), 2);
+  EXPECT_EQ(value_of(text, head("spec_decode_num_accepted_tokens_total")), 1);
+  EXPECT_EQ(value_of(text, tail("spec_decode_num_accepted_tokens_per_pos_total", "position=\"0\"")), 1);
+  EXPECT_EQ(value_of(text, tail("spec_decode_num_accepted_tokens_per_pos_total", "position=\"1\"")), 0);
   EXPECT_EQ(value_of(text, head("prompt_tokens_total")), 100);
   EXPECT_EQ(value_of(text, tail("prompt_tokens_by_source_total", "source=\"local_compute\"")), 36);
   EXPECT_EQ(value_of(text, tail("prompt_tokens_by_source_total", "source=\"local_cache_hit\"")), 64);
@@ -445,6 +455,20 @@ TEST_F(StatLoggerTest, NamesDeferralsAndPreemptionsWhenThereAreAny) {
   step.generation_tokens = 1;
   logger.on_step(step);
   EXPECT_THAT(*line_at(10), HasSubstr("Waiting: 0 reqs, Deferred: 2 reqs, Preemptions: 4, CPU KV cache usage"));
+}
+
+TEST_F(StatLoggerTest, SaysWhatBecameOfDrafts) {
+  StepStats step;
+  step.generation_tokens = 5;
+  step.drafts = 2;
+  step.draft_tokens = 4;
+  step.accepted_tokens = 3;
+  step.accepted_per_position = {2, 1};
+  logger.on_step(step);
+  EXPECT_THAT(*line_at(10), HasSubstr("hit rate: 0.0%, SpecDecoding metrics: Mean acceptance length: 2.50, Accepted "
+                                      "throughput: 0.30 tokens/s, Drafted throughput: 0.40 tokens/s, Per-position "
+                                      "acceptance rate: 1.000, 0.500, Avg Draft acceptance rate: 75.0%"));
+  EXPECT_THAT(*line_at(20), Not(HasSubstr("SpecDecoding"))) << "nothing was drafted since";
 }
 
 TEST_F(StatLoggerTest, FallsSilentAfterAnIdleInterval) {

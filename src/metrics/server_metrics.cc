@@ -228,6 +228,11 @@ struct ServerMetrics::Series {
                             own_and("finished_reason")),
            kFinishReasons);
   std::array<Counter*, kRejections.size()> rejected{};
+  // Speculation; null and empty without it.
+  Counter* drafts = nullptr;
+  Counter* draft_tokens = nullptr;
+  Counter* accepted_tokens = nullptr;
+  std::vector<Counter*> accepted_per_position;
 
   // Distributions
   const Bounds tokens = token_bounds(options.max_model_len);
@@ -311,6 +316,18 @@ struct ServerMetrics::Series {
 ServerMetrics::Series::Series(ServerMetricsOptions given, std::shared_ptr<Registry> with_others)
     : options(std::move(given)), shared(std::move(with_others)) {
   sleep_state[0]->set(1);
+  if (options.num_speculative_tokens > 0) {
+    drafts = &counter("vllm:spec_decode_num_drafts", "How often a request had drafts in a step.");
+    draft_tokens = &counter("vllm:spec_decode_num_draft_tokens", "Tokens that were drafted.");
+    accepted_tokens = &counter("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were accepted.");
+    auto& by_position = registry.counter("vllm:spec_decode_num_accepted_tokens_per_pos",
+                                         "Accepted tokens by their place among the drafts.", own_and("position"));
+    for (int64_t i = 0; i < options.num_speculative_tokens; ++i) {
+      std::vector<std::string> labels = self;
+      labels.push_back(std::to_string(i));
+      accepted_per_position.push_back(&by_position.with(labels));
+    }
+  }
   auto& rejections = registry.counter("vllm:admission_rejections", "Requests refused because the queue was full.",
                                       {"model_name", "reason"});
   for (size_t i = 0; i < rejected.size(); ++i) rejected[i] = &rejections.with({options.model_name, kRejections[i]});
@@ -410,6 +427,15 @@ void ServerMetrics::on_step(const StepStats& step) {
   s.prefix_queries.add(static_cast<double>(step.prefix_queries));
   s.prefix_hits.add(static_cast<double>(step.prefix_hits));
   s.preemptions.add(static_cast<double>(step.preemptions));
+  if (s.drafts != nullptr) {
+    s.drafts->add(static_cast<double>(step.drafts));
+    s.draft_tokens->add(static_cast<double>(step.draft_tokens));
+    s.accepted_tokens->add(static_cast<double>(step.accepted_tokens));
+    const size_t positions = std::min(s.accepted_per_position.size(), step.accepted_per_position.size());
+    for (size_t i = 0; i < positions; ++i) {
+      s.accepted_per_position[i]->add(static_cast<double>(step.accepted_per_position[i]));
+    }
+  }
   const double prompt = static_cast<double>(step.prompt_tokens), cached = static_cast<double>(step.cached_tokens);
   s.prompt_tokens.add(prompt);
   s.prompt_by_source[0]->add(prompt - cached);
@@ -510,6 +536,16 @@ std::string ServerMetrics::expose() const {
   return out;
 }
 
+namespace {
+
+std::string fixed(double value, int digits) {
+  char buffer[48];
+  std::snprintf(buffer, sizeof buffer, "%.*f", digits, value);
+  return buffer;
+}
+
+}  // namespace
+
 StatLogger::StatLogger(Clock::time_point start, std::chrono::milliseconds interval, std::string device)
     : interval_(interval), device_(std::move(device)), last_(start) {}
 
@@ -527,6 +563,13 @@ void StatLogger::on_step(const StepStats& step) {
   computed_ += step.prompt_tokens - step.cached_tokens;
   generated_ += step.generation_tokens;
   preemptions_ += step.preemptions;
+  drafts_ += step.drafts;
+  draft_tokens_ += step.draft_tokens;
+  accepted_tokens_ += step.accepted_tokens;
+  accepted_per_position_.resize(std::max(accepted_per_position_.size(), step.accepted_per_position.size()));
+  for (size_t i = 0; i < step.accepted_per_position.size(); ++i) {
+    accepted_per_position_[i] += step.accepted_per_position[i];
+  }
   admit(step);
 }
 
@@ -557,15 +600,13 @@ std::optional<std::string> StatLogger::line(Clock::time_point now) {
   was_busy_ = busy;
   last_ = now;
   computed_ = generated_ = preemptions_ = 0;
+  drafts_ = draft_tokens_ = accepted_tokens_ = 0;
+  std::ranges::fill(accepted_per_position_, 0);
   return text;
 }
 
 std::string StatLogger::format(double seconds) const {
-  const auto number = [](double value) {
-    char buffer[48];
-    std::snprintf(buffer, sizeof buffer, "%.1f", value);
-    return std::string(buffer);
-  };
+  const auto number = [](double value) { return fixed(value, 1); };
   const auto rate = [&](int64_t tokens) { return number(static_cast<double>(tokens) / seconds) + " tokens/s, "; };
   std::string line = "Engine 000: Avg prompt throughput: " + rate(computed_);
   line += "Avg generation throughput: " + rate(generated_);
@@ -575,7 +616,20 @@ std::string StatLogger::format(double seconds) const {
   line += device_ + " KV cache usage: " + number(now_.kv_usage * 100) + "%, Prefix cache hit rate: ";
   const double hit_rate =
       total_.queries > 0 ? 100 * static_cast<double>(total_.hits) / static_cast<double>(total_.queries) : 0;
-  return line + number(hit_rate) + "%";
+  return line + number(hit_rate) + "%" + (drafts_ > 0 ? ", " + format_drafts(seconds) : "");
+}
+
+// What became of the drafts, in vLLM's words. The mean acceptance length counts the token that each step gives anyway.
+std::string StatLogger::format_drafts(double seconds) const {
+  const auto ratio = [](int64_t a, int64_t b) { return static_cast<double>(a) / static_cast<double>(b); };
+  std::string line = "SpecDecoding metrics: Mean acceptance length: " + fixed(1 + ratio(accepted_tokens_, drafts_), 2);
+  line += ", Accepted throughput: " + fixed(static_cast<double>(accepted_tokens_) / seconds, 2) + " tokens/s";
+  line += ", Drafted throughput: " + fixed(static_cast<double>(draft_tokens_) / seconds, 2) + " tokens/s";
+  line += ", Per-position acceptance rate: ";
+  for (size_t i = 0; i < accepted_per_position_.size(); ++i) {
+    line += (i == 0 ? "" : ", ") + fixed(ratio(accepted_per_position_[i], drafts_), 3);
+  }
+  return line + ", Avg Draft acceptance rate: " + fixed(100 * ratio(accepted_tokens_, draft_tokens_), 1) + "%";
 }
 
 }  // namespace quire::metrics

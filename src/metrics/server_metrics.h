@@ -34,7 +34,8 @@ struct ServerMetricsOptions {
   // and there are the quire:model_* series.
   bool of_several = false;
   HistogramBuckets custom_buckets;
-  bool created_series = true;  // false: no x_created gauges (a fifth of the lines)
+  int64_t num_speculative_tokens = 0;  // 0: no spec_decode_* series
+  bool created_series = true;          // false: no x_created gauges (a fifth of the lines)
 };
 
 // What one engine step did, and the state after it. The counts are of this step alone.
@@ -51,6 +52,9 @@ struct StepStats {
   // `cached_tokens` of these tokens were cached.
   int64_t prompt_tokens = 0, cached_tokens = 0;
   int64_t generation_tokens = 0;
+  // How many sequences had drafts, how many drafts there were and how many were accepted, also by their place.
+  int64_t drafts = 0, draft_tokens = 0, accepted_tokens = 0;
+  std::vector<int64_t> accepted_per_position;  // empty without speculation
 };
 
 // One finished request (one of its n choices). Times are in seconds.
@@ -134,6 +138,7 @@ class StatLogger {
   };
   void admit(const StepStats& step);
   std::string format(double seconds) const;
+  std::string format_drafts(double seconds) const;
 
   const std::chrono::milliseconds interval_;
   const std::string device_;
@@ -141,6 +146,9 @@ class StatLogger {
   Clock::time_point last_;
   StepStats now_;                                           // the gauges
   int64_t computed_ = 0, generated_ = 0, preemptions_ = 0;  // since last_
+  // The same of drafts.
+  int64_t drafts_ = 0, draft_tokens_ = 0, accepted_tokens_ = 0;
+  std::vector<int64_t> accepted_per_position_;
   bool was_busy_ = false;
   std::deque<Admission> admissions_;
   Admission total_{0, 0, 0};

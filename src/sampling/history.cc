@@ -38,4 +38,9 @@ void History::push_output(int32_t token) {
   output_.push_back(token);
 }
 
+void History::pop_output() {
+  entry(output_.back()).output_count -= 1;
+  output_.pop_back();
+}
+
 }  // namespace quire::sampling

@@ -30,6 +30,8 @@ class History {
 
   void add_prompt(std::span<const int32_t> prompt);
   void push_output(int32_t token);
+  // Takes back the last token. REQUIRES: there is one.
+  void pop_output();
 
   std::span<const int32_t> output() const { return output_; }
   int64_t num_output() const { return static_cast<int64_t>(output_.size()); }

@@ -203,6 +203,21 @@ def test_run_stops_at_a_token_and_not_before_min_tokens(quire):
     assert len(later["token_ids"]) >= 15
 
 
+LOOKUP = '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2}'
+
+
+@pytest.mark.parametrize("flags", [(), ("--temperature", 0.8, "--seed", 3), ("--regex", "([A-Z][a-z]+ ?)+")])
+def test_speculation_changes_no_answer_of_the_default_model(quire, flags):
+    model = os.environ.get("QUIRE_TEST_MODEL")
+    if not model:
+        pytest.skip("needs the default model (QUIRE_TEST_MODEL)")
+    names = ", ".join(f"{name} {i}" for i, name in enumerate(["Anna", "Bertram", "Cecilia", "Dorothea", "Emil"] * 2))
+    arguments = ("run", model, f"Repeat this list exactly: {names}", "--max-tokens", 60, "--logprobs", 3, *flags)
+    with_drafts = quire.json(*arguments, "--speculative-config", LOOKUP)
+    without = quire.json(*arguments)
+    assert with_drafts["choices"] == without["choices"] and with_drafts["usage"] == without["usage"]
+
+
 def test_run_gives_logprobs(quire):
     out = quire.json("run", "tiny", "hello", "--raw", *GREEDY, "--logprobs", "3", "--prompt-logprobs", "2")
     choice = out["choices"][0]
@@ -274,6 +289,9 @@ def test_a_closed_stdout_ends_it(quire, arguments):
     (["--scheduling-policy", "lifo"], ["--scheduling-policy", "lifo"]), (["--no-such-flag"], ["--no-such-flag"]),
     (["--generation-config", "nowhere"], ["nowhere"]), (["--override-generation-config", "{"], ["--override-generation-config"]),
     (["--override-generation-config", '{"top_k": "many"}'], ["--override-generation-config", "top_k"]),
+    (["--speculative-config", "ngram"], ["--speculative-config", "JSON object"]),
+    (["--speculative-config", '{"method": "eagle", "num_speculative_tokens": 2}'], ["eagle", "ngram"]),
+    (["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 0}'], ["num_speculative_tokens"]),
     (["a third word"], ["a third word"]),
 ])
 def test_wrong_flags_are_named_with_their_value(quire, flags, words):

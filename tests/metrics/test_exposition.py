@@ -33,6 +33,10 @@ COUNTERS = {
     "prompt_tokens_cached": None,
     "prompt_tokens_cached_by_source": ("source", {"device", "host", "disk", "p2p", "external_unspecified"}),
     "generation_tokens": None,
+    "spec_decode_num_drafts": None,
+    "spec_decode_num_draft_tokens": None,
+    "spec_decode_num_accepted_tokens": None,
+    "spec_decode_num_accepted_tokens_per_pos": ("position", {"0", "1"}),
     "request_success": ("finished_reason", {"stop", "length", "abort", "error", "repetition"}),
 }
 HISTOGRAMS = {

@@ -162,6 +162,7 @@ TEST_P(Constrained, AnErrorEndsItsOwnSequenceOnly) {
       if (++seen_ == 3 && in_accept_) return Error{ErrorCode::kInternal, "the token is refused"};
       return {};
     }
+    void rollback(int64_t count) override { seen_ -= static_cast<int>(count); }
 
    private:
     const bool in_accept_;

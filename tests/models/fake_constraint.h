@@ -39,6 +39,7 @@ class FakeConstraint final : public engine::Constraint {
     output_.push_back(token);
     return {};
   }
+  void rollback(int64_t count) override { output_.resize(output_.size() - static_cast<size_t>(count)); }
 
  private:
   const Allows allows_;

@@ -96,6 +96,20 @@ def test_receipts_of_random_traffic_verify_alone(start, folder, tmp_path):
                                "0 could not be checked\n")
 
 
+def test_receipts_of_speculation_verify_without_it(start, folder, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    drafts = json.dumps({"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_min": 1, "prompt_lookup_max": 3})
+    server = start("tiny", *BUSY, "--record-requests", trace, "--speculative-config", drafts)
+    asyncio.run(send_all(server.url, make_traffic(random.Random(10))))
+    assert server.metric("vllm:spec_decode_num_accepted_tokens_total") > 0
+    assert server.metric("vllm:spec_decode_num_draft_tokens_total") > server.metric("vllm:spec_decode_num_accepted_tokens_total")
+    assert server.stop() == 0
+    receipts = sum(len(json.loads(line)["receipts"]) for line in trace.read_text().splitlines())
+    for flags in ((), ("--speculative-config", drafts)):
+        code, output = check("replay", trace, folder, "--concurrency", 12, *flags)
+        assert code == 0 and f" {receipts} have the same bits, 0 differ, 0 could not be checked" in output, output
+
+
 def test_a_server_replays_what_another_recorded(start, folder, tmp_path):
     trace = tmp_path / "trace.jsonl"
     recording = start("tiny", *BUSY, "--record-requests", trace)

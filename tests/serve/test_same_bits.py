@@ -83,6 +83,39 @@ def test_answers_in_a_storm_are_those_given_alone(start, flags):
     assert crowded.stop() == 0 and alone.stop() == 0
 
 
+def test_speculation_changes_no_answer(start):
+    """Prompt lookup on a busy server with few pages gives the answers that a server without it gives."""
+    rng = random.Random(6)
+    prefixes = [[rng.randrange(3, 250) for _ in range(80)] for _ in range(3)]
+    bodies = [make_request(rng, prefixes) for _ in range(60)]
+    for i, body in enumerate(bodies[:20]):
+        body |= {"stop": ["e", "q"]} if i % 2 else {"structured_outputs": {"regex": "(ab|cd|[0-9]{3} )+"}}
+    config = '{"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_max": 3, "prompt_lookup_min": 1}'
+    fast = start("tiny", "--max-model-len", 256, "--num-gpu-blocks-override", 40, "--speculative-config", config)
+    answers = asyncio.run(storm(fast.url, bodies, 9))
+    drafted = fast.metric("vllm:spec_decode_num_draft_tokens_total")
+    accepted = fast.metric("vllm:spec_decode_num_accepted_tokens_total")
+    assert drafted > accepted > 0
+    assert fast.metric("vllm:spec_decode_num_drafts_total") > 0
+    assert fast.metric("vllm:spec_decode_num_accepted_tokens_per_pos_total") == accepted
+    plain = start("tiny", "--max-model-len", 256)
+    compared = 0
+    for body, answer in zip(bodies, answers):
+        if answer is not None:
+            assert essence(plain.ok("/v1/completions", body)) == answer, body
+            compared += 1
+    assert compared > 30
+    assert "spec_decode" not in plain.http.get("/metrics").text
+    # A stop string among accepted drafts: the count of tokens ends with it, too.
+    body = {"prompt": [5, 6, 7], "max_tokens": 60, "temperature": 0, "ignore_eos": True} | FIELDS
+    text = plain.ok("/v1/completions", body)["choices"][0]["text"]
+    for at in range(10, min(40, len(text) - 2), 7):
+        stopping = body | {"stop": [text[at:at + 2]]}
+        one, other = plain.ok("/v1/completions", stopping), fast.ok("/v1/completions", stopping)
+        assert essence(one) == essence(other) and one["usage"] == other["usage"]
+    assert fast.stop() == 0 and plain.stop() == 0
+
+
 def test_streams_and_whole_answers_and_restarts_agree(start):
     body = {"prompt": "the same bits", "max_tokens": 24, "temperature": 1, "seed": 11} | FIELDS
     first = start("tiny")

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fields of --speculative-config and the errors about them.
+#include "llm/speculative_config.h"
+
+#include <gtest/gtest.h>
+
+namespace quire::llm {
+namespace {
+
+std::string error_of(std::string_view json) {
+  const auto options = parse_speculative_config(json);
+  return options.ok() ? "" : options.error().message;
+}
+
+TEST(SpeculativeConfig, ReadsTheFields) {
+  EXPECT_FALSE(parse_speculative_config("")->on());
+  const auto all = parse_speculative_config(
+      R"({"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2})");
+  ASSERT_TRUE(all.ok());
+  EXPECT_EQ(all->num_tokens, 5);
+  EXPECT_EQ(all->prompt_lookup_max, 4);
+  EXPECT_EQ(all->prompt_lookup_min, 2);
+  const auto none = parse_speculative_config(R"({"method": "ngram", "num_speculative_tokens": 1})");
+  ASSERT_TRUE(none.ok());
+  EXPECT_EQ(none->prompt_lookup_max, 5);
+  EXPECT_EQ(none->prompt_lookup_min, 5);
+  const auto one =
+      parse_speculative_config(R"({"method": "ngram", "num_speculative_tokens": 1, "prompt_lookup_max": 3})");
+  ASSERT_TRUE(one.ok());
+  EXPECT_EQ(one->prompt_lookup_min, 3);
+}
+
+TEST(SpeculativeConfig, SaysWhatIsWrong) {
+  for (const auto& [json, part] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"ngram", "must be a JSON object"},
+           {"[1]", "must be a JSON object"},
+           {"{}", "method"},
+           {R"({"method": "ngram"})", "num_speculative_tokens"},
+           {R"({"method": "ngram", "num_speculative_tokens": 0})", "num_speculative_tokens"},
+           {R"({"method": "ngram", "num_speculative_tokens": 129})", "num_speculative_tokens"},
+           {R"({"method": "ngram", "num_speculative_tokens": "5"})", "num_speculative_tokens"},
+           {R"({"method": "eagle3", "num_speculative_tokens": 3})", "'eagle3' is not supported"},
+           {R"({"method": "mtp", "num_speculative_tokens": 3})", "'mtp' is not supported"},
+           {R"({"model": "x", "num_speculative_tokens": 3})", "draft models are not supported"},
+           {R"({"method": "ngram", "num_speculative_token": 3})", "did you mean 'num_speculative_tokens'?"},
+           {R"({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 65})", "prompt_lookup_max"},
+           {R"({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 3})",
+            "must not be greater"}}) {
+    EXPECT_NE(error_of(json).find(part), std::string::npos) << json << ": " << error_of(json);
+    EXPECT_EQ(error_of(json).find("--speculative-config"), 0u) << error_of(json);
+  }
+}
+
+}  // namespace
+}  // namespace quire::llm
