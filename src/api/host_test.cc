@@ -4,37 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <future>
 #include <map>
 #include <thread>
 
-#include "base/json.h"
+#include "api/testing.h"
 
 namespace quire::api {
 namespace {
-
-struct HostAnswer {
-  int status = 0;
-  std::string body;
-  json::Value json() const { return json::parse(body).value(); }
-  std::string message() const { return json().find("error")->find("message")->as_string(); }
-};
-
-class WaitingReply final : public Reply {
- public:
-  void send(int status, std::string_view, std::string body, Headers) override {
-    promise.set_value({status, std::move(body)});
-  }
-  void begin(int, std::string_view, Headers) override {}
-  bool write(std::string) override { return true; }
-  void end() override {}
-  void on_gone(std::function<void()>) override {}
-  void on_stop(std::function<void()>) override {}
-  void note(std::string_view, std::string_view) override {}
-
-  std::promise<HostAnswer> promise;
-};
 
 class HostTest : public ::testing::Test {
  protected:
@@ -54,13 +30,8 @@ class HostTest : public ::testing::Test {
     loader.least_memory = [](size_t, const std::atomic<bool>&) -> Result<int64_t> { return 1; };
     loader.load = [this, names](size_t model, int64_t, const std::atomic<bool>&) -> Result<LoadedModel> {
       if (model == 2) return corrupt("the file is damaged");
-      llm::Options options;
-      options.model = std::filesystem::path(QUIRE_SOURCE_DIR) / "tests/goldens/llama/config.json";
-      options.load_format = "dummy";
+      llm::Options options = small_model();
       options.seed = static_cast<int64_t>(model);
-      options.max_model_len = "64";
-      options.num_gpu_blocks_override = 16;
-      options.threads = 1;
       QUIRE_ASSIGN(auto llm, llm::Llm::load(options));
       llm::AsyncOptions async;
       async.metrics = metrics_[model].get();
@@ -77,18 +48,18 @@ class HostTest : public ::testing::Test {
     host_ = std::make_unique<Host>(std::move(models), ServiceOptions{}, pool, std::move(loader));
   }
 
-  HostAnswer ask(const char* method, const std::string& path, std::string body = "") {
+  SentAnswer ask(const char* method, const std::string& path, std::string body = "") {
     HttpRequest request;
     request.method = method;
     request.path = path.substr(0, path.find('?'));
     if (path.size() > request.path.size()) request.query = path.substr(request.path.size() + 1);
     request.body = std::move(body);
-    const auto reply = std::make_shared<WaitingReply>();
+    const auto reply = std::make_shared<PromisedReply>();
     auto answer = reply->promise.get_future();
     host_->handle(std::move(request), reply);
     return answer.get();
   }
-  HostAnswer complete(const std::string& fields) {
+  SentAnswer complete(const std::string& fields) {
     return ask("POST", "/v1/completions",
                R"({"prompt": [5, 6, 7], "max_tokens": 2, "temperature": 0, )" + fields + "}");
   }
@@ -99,7 +70,7 @@ class HostTest : public ::testing::Test {
 
 TEST_F(HostTest, AnswersWithTheModelThatTheRequestNames) {
   for (const char* name : {"org/one", "two", "org/one"}) {
-    const HostAnswer answer = complete("\"model\": \"" + std::string(name) + "\"");
+    const SentAnswer answer = complete("\"model\": \"" + std::string(name) + "\"");
     ASSERT_EQ(answer.status, 200) << answer.body;
     EXPECT_EQ(answer.json().find("model")->as_string(), name);
   }
@@ -113,12 +84,12 @@ TEST_F(HostTest, AnswersWithTheModelThatTheRequestNames) {
 }
 
 TEST_F(HostTest, RefusesWhatNamesNoModel) {
-  const HostAnswer unknown = complete(R"("model": "three")");
+  const SentAnswer unknown = complete(R"("model": "three")");
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(unknown.message(), "The model `three` does not exist; this server has: org/one, two, bad.");
   EXPECT_EQ(complete(R"("model": "alias")").status, 404) << "an alias of several models means none";
   for (const char* fields : {R"("model": "")", R"("model": null)", R"("user": "a")"}) {
-    const HostAnswer missing = complete(fields);
+    const SentAnswer missing = complete(fields);
     EXPECT_EQ(missing.status, 400) << fields;
     EXPECT_EQ(missing.message(), "model is missing: this server has several models; name one of org/one, two, bad.");
   }
@@ -131,7 +102,7 @@ TEST_F(HostTest, RefusesWhatNamesNoModel) {
 
 TEST_F(HostTest, GivesALoadErrorToItsOwnRequests) {
   EXPECT_EQ(complete(R"("model": "two")").status, 200);
-  const HostAnswer bad = complete(R"("model": "bad")");
+  const SentAnswer bad = complete(R"("model": "bad")");
   EXPECT_EQ(bad.status, 500);
   EXPECT_EQ(bad.message(), "The model `bad` could not be loaded: the file is damaged");
   EXPECT_EQ(complete(R"("model": "two")").status, 200);
@@ -175,7 +146,7 @@ TEST_F(HostTest, CountsEachModelByItsName) {
 TEST_F(HostTest, AnswersConcurrentRequests) {
   const std::string names[] = {"org/one", "two"};
   const auto tokens = [&](const std::string& name, size_t prompt) {
-    const HostAnswer answer = ask("POST", "/v1/completions",
+    const SentAnswer answer = ask("POST", "/v1/completions",
                                   R"({"return_token_ids": true, "max_tokens": 5, "temperature": 0, "model": ")" + name +
                                       R"(", "prompt": [5, )" + std::to_string(prompt + 3) + "]}");
     if (answer.status != 200) return answer.body;

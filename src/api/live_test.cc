@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <deque>
-#include <filesystem>
 #include <future>
 
 #include "api/host.h"
+#include "api/testing.h"
 #include "base/json.h"
 
 namespace quire::api {
@@ -76,13 +76,7 @@ class LiveTest : public ::testing::Test {
     series.model_name = "tiny";
     series.max_model_len = 64;
     metrics_ = std::make_unique<metrics::ServerMetrics>(series);
-    llm::Options options;
-    options.model = std::filesystem::path(QUIRE_SOURCE_DIR) / "tests/goldens/llama/config.json";
-    options.load_format = "dummy";
-    options.max_model_len = "64";
-    options.num_gpu_blocks_override = 16;
-    options.threads = 1;
-    auto llm = llm::Llm::load(options);
+    auto llm = llm::Llm::load(small_model());
     ASSERT_TRUE(llm.ok());
     llm::AsyncOptions async;
     async.log_stats_every_s = 0;

@@ -4,48 +4,19 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <future>
 #include <thread>
 
 #include "api/conversation.h"
 #include "api/roles.h"
+#include "api/testing.h"
 
 namespace quire::api {
 namespace {
 
-struct Answer {
-  int status = 0;
-  std::string content_type, body;
-  Headers headers;
-};
-
-// Keeps the whole answer that is sent.
-class PromisedReply final : public Reply {
- public:
-  void send(int status, std::string_view content_type, std::string body, Headers extra) override {
-    promise.set_value({status, std::string(content_type), std::move(body), std::move(extra)});
-  }
-  void begin(int, std::string_view, Headers) override {}
-  bool write(std::string) override { return true; }
-  void end() override {}
-  void on_gone(std::function<void()>) override {}
-  void on_stop(std::function<void()>) override {}
-  void note(std::string_view, std::string_view) override {}
-
-  std::promise<Answer> promise;
-};
-
 class ServiceTest : public ::testing::Test {
  protected:
   void start(ServiceOptions options = {}, llm::AsyncOptions async = {}) {
-    llm::Options model;
-    model.model = std::filesystem::path(QUIRE_SOURCE_DIR) / "tests/goldens/llama/config.json";
-    model.load_format = "dummy";
-    model.max_model_len = "64";
-    model.num_gpu_blocks_override = 16;
-    model.threads = 1;
-    auto loaded = llm::Llm::load(model);
+    auto loaded = llm::Llm::load(small_model());
     ASSERT_TRUE(loaded.ok()) << loaded.error().message;
     metrics::ServerMetricsOptions series;
     series.max_model_len = 64;
@@ -57,7 +28,7 @@ class ServiceTest : public ::testing::Test {
     host_ = std::make_unique<Host>(std::make_unique<llm::AsyncLlm>(std::move(*loaded), async), *metrics_, options);
   }
 
-  Answer ask(const char* method, const char* path, std::string body = "", const std::string& caller = "") {
+  SentAnswer ask(const char* method, const char* path, std::string body = "", const std::string& caller = "") {
     HttpRequest request;
     request.method = method;
     request.path = path;
@@ -84,7 +55,7 @@ TEST_F(ServiceTest, AnswersEachRequestByItsRow) {
   EXPECT_EQ(ask("GET", "/v1/models/other").status, 404);
   EXPECT_EQ(ask("GET", "/metrics").status, 200);
   EXPECT_EQ(ask("GET", "/").content_type, "text/plain; charset=utf-8");
-  const Answer completion = ask("POST", "/v1/completions", R"({"prompt": [5, 6, 7], "max_tokens": 2, "seed": 1})");
+  const SentAnswer completion = ask("POST", "/v1/completions", R"({"prompt": [5, 6, 7], "max_tokens": 2, "seed": 1})");
   EXPECT_EQ(completion.status, 200) << completion.body;
   EXPECT_NE(completion.body.find(R"("completion_tokens":2)"), std::string::npos) << completion.body;
   while (host_->shared().load != 0) std::this_thread::yield();  // the output thread still has the generation
@@ -93,14 +64,14 @@ TEST_F(ServiceTest, AnswersEachRequestByItsRow) {
 TEST_F(ServiceTest, RefusesUnknownPathsMethodsAndMediaTypes) {
   start();
   EXPECT_EQ(ask("GET", "/nothing").status, 404);
-  const Answer method = ask("GET", "/v1/completions");
+  const SentAnswer method = ask("GET", "/v1/completions");
   EXPECT_EQ(method.status, 405);
   EXPECT_EQ(method.headers, (Headers{{"Allow", "POST"}}));
   EXPECT_EQ(ask("DELETE", "/v1/responses/resp_1").status, 404) << "answers are not kept, whatever the method";
   EXPECT_EQ(ask("GET", "/v1/messages").body.find(R"({"type":"error")"), 0u) << "in Anthropic's shape";
   EXPECT_EQ(ask("POST", "/reset_prefix_cache").status, 403);
   content_type_ = "text/plain";
-  const Answer media = ask("POST", "/v1/completions", R"({"prompt": "a"})");
+  const SentAnswer media = ask("POST", "/v1/completions", R"({"prompt": "a"})");
   EXPECT_EQ(media.status, 400);
   EXPECT_NE(media.body.find("application/json"), std::string::npos);
 }
@@ -123,10 +94,10 @@ TEST_F(ServiceTest, DoesNotServeThePageIfItIsTurnedOff) {
 
 TEST_F(ServiceTest, NamesTheFieldOfErrorsFromBelow) {
   start();
-  const Answer bias = ask("POST", "/v1/completions", R"({"prompt": [5], "logit_bias": {"99999999": 1}})");
+  const SentAnswer bias = ask("POST", "/v1/completions", R"({"prompt": [5], "logit_bias": {"99999999": 1}})");
   EXPECT_EQ(bias.status, 400);
   EXPECT_NE(bias.body.find(R"("param":"logit_bias")"), std::string::npos) << bias.body;
-  const Answer n = ask("POST", "/v1/completions", R"({"prompt": [5], "n": 2, "temperature": 0})");
+  const SentAnswer n = ask("POST", "/v1/completions", R"({"prompt": [5], "n": 2, "temperature": 0})");
   EXPECT_NE(n.body.find(R"("param":"n")"), std::string::npos) << n.body;
 }
 
@@ -138,7 +109,7 @@ TEST_F(ServiceTest, ChargesNothingForARequestThatTheQueueRefused) {
   async.max_num_queued_tokens = 0;  // every request is one too many
   start(options, async);
   for (int i = 0; i < 3; ++i) {
-    const Answer answer = ask("POST", "/v1/completions", R"({"prompt": [5, 6, 7], "max_tokens": 1})", "ada");
+    const SentAnswer answer = ask("POST", "/v1/completions", R"({"prompt": [5, 6, 7], "max_tokens": 1})", "ada");
     EXPECT_EQ(answer.status, 503) << answer.body;
   }
 }
