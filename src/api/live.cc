@@ -245,10 +245,11 @@ void Live::answer(const Question& question) {
                       not_found_error("there is no page " + std::to_string(question.page) + ".", "id"));
   }
   const kv::CacheGroup& group = service.model().engine().cache_layout().groups[static_cast<size_t>(page->view.group)];
-  const bool may_read =
-      host_.options().keys.empty() || std::ranges::any_of(page->holders, [&](const engine::LiveSequence& one) {
-        return one.caller == question.caller;
-      });
+  const bool may_read = host_.options().keys.empty()
+                            ? host_.options().page_shows_tokens
+                            : std::ranges::any_of(page->holders, [&](const engine::LiveSequence& one) {
+                                return one.caller == question.caller;
+                              });
   JsonWriter w;
   w.open_object().member_int("id", question.page).member("state", name(page->view.state));
   w.member_int("group", page->view.group).member("kind", name(group.kind));

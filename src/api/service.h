@@ -40,6 +40,8 @@ struct ServiceOptions {
   bool enable_reset_prefix_cache = false;
   bool disable_docs = false;
   bool page = true;  // serve / and the live view
+  // Whether the live view shows the tokens of pages to everyone it serves. With named keys, a key sees its own alone.
+  bool page_shows_tokens = true;
   bool log_requests = false;
   bool log_outputs = false;
   int64_t max_log_len = -1;  // -1: all

@@ -363,7 +363,12 @@ Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {
     QUIRE_ASSIGN(f.service.keys, api::read_key_file(f.api_key_file));
     for (const api::ApiKey& key : f.service.keys) f.http.named_keys.push_back({key.name, key.key});
   }
-  if (!f.http.api_keys.empty() || !f.http.named_keys.empty()) f.service.enable_reset_prefix_cache = true;
+  const bool has_keys = !f.http.api_keys.empty() || !f.http.named_keys.empty();
+  if (has_keys) f.service.enable_reset_prefix_cache = true;
+  // Whoever reaches an open server may not read what others wrote.
+  const std::string& host = f.http.host;
+  const bool local = !f.http.uds.empty() || host == "localhost" || host == "::1" || host.starts_with("127.");
+  f.service.page_shows_tokens = has_keys || local;
   if (!f.record_requests.empty()) {
     QUIRE_ASSIGN(f.service.recorder, api::Recorder::open(f.record_requests));
   }

@@ -145,6 +145,18 @@ def test_requests_have_the_ids_that_their_clients_see(start):
     assert next(event for event in live_events(one) if not event["requests"])["running"] == 0
 
 
+@pytest.mark.parametrize("flags, shown", [((), True), (("--host", "0.0.0.0"), False), (("--host", "0.0.0.0", "--api-key", "sk"), True)])
+def test_an_open_server_shows_no_tokens(start, flags, shown):
+    one = start("tiny", *flags)
+    headers = {"Authorization": "Bearer sk"}
+    port = one.url.rsplit(":", 1)[1]
+    url = f"http://127.0.0.1:{port}"
+    body = {"prompt": [5] * 40, "max_tokens": 2}
+    assert httpx.post(url + "/v1/completions", json=body, headers=headers, timeout=60).status_code == 200
+    page = httpx.get(url + "/live/page?id=1", headers=headers).json()
+    assert page["state"] == "cached" and page["readable"] == shown and bool(page["tokens"]) == shown
+
+
 def test_the_live_view_needs_the_key_and_keeps_the_tokens_of_other_keys(start, tmp_path):
     file = tmp_path / "keys.json"
     file.write_text(json.dumps({"keys": [{"name": "ada", "key": "sk-ada"}, {"name": "eve", "key": "sk-eve"}]}))

@@ -279,7 +279,7 @@ async function showPage(index) {
     if (page.tokens.length) {
       box.append(el("div", {class: "held"}, ...page.tokens.map((token) => el("span", {title: `token ${token.id}`}, token.text))));
     } else if (!page.readable && page.end > page.begin) {
-      box.append(el("p", {}, "Its tokens belong to another API key."));
+      box.append(el("p", {}, "Its tokens are not shown to you: they belong to another API key, or this server is open to others."));
     }
   } catch (error) {
     box.replaceChildren(el("p", {class: "error"}, error.message));
