@@ -94,7 +94,7 @@ def test_the_page_has_a_strict_policy_and_needs_nothing_from_elsewhere(server):
         size += len(answer.content)
     assert size < 80_000
     assert server.http.head("/", headers=BROWSER).status_code == 200
-    script = "".join((ROOT / "src/api/page" / name).read_text() for name in ("base.js", "markdown.js", "chat.js", "live.js"))
+    script = "".join((ROOT / "src/api/page" / name).read_text() for name in ("base.js", "markdown.js", "chat.js", "compare.js", "live.js"))
     assert server.http.get("/page.js").text == script
 
 
@@ -329,3 +329,48 @@ def test_text_of_a_model_is_never_more_than_text(start, page):
     assert page.value("document.querySelector('.answer details').open") is False
     assert page.value("document.querySelectorAll('.answer')[1].querySelector('pre.json b').textContent") == '"name"'
     assert page.problems == []
+
+
+@needs_chromium
+def test_one_prompt_alone_and_in_a_crowd_with_the_keyboard_alone(start, page):
+    one = start("long", "--max-model-len", "3000", "--num-gpu-blocks-override", "2000")
+    page.open(one.url)
+    page.until("document.getElementById('model').value")
+    page.tab_to("show-compare")
+    page.press("Enter")
+    page.tab_to("prompt")
+    page.value("document.getElementById('prompt').select()")
+    page.type("Tell me about pages.")
+    page.value("window.most = 0; setInterval(() => (most = Math.max(most, parseInt(document.getElementById('queue').textContent))), 5); 1")
+    page.press("Enter")
+    page.until("document.getElementById('verdict').className")
+    assert page.value("document.getElementById('verdict').textContent").startswith("Same bits: "), page.value("document.body.innerText")
+    alone, beside = page.value("[...document.querySelectorAll('#runs article')].map((run) => ({title: run.querySelector('h3').textContent, "
+                               "text: run.querySelector('.body').textContent, receipt: run.querySelector('.receipt').textContent, "
+                               "squares: [...run.querySelectorAll('.strip i')].map((square) => square.title)}))")
+    assert (alone["title"], beside["title"]) == ("Alone", "Beside 8 others")
+    assert page.value("most") > 1, "there was no crowd"
+    for part in ("text", "receipt", "squares"):
+        assert alone[part] == beside[part] and alone[part], part
+    page.until("document.getElementById('queue').textContent === '0 / 0'")  # the crowd is gone
+    for width in (400, 2000):
+        page.size(width, 900)
+        assert page.value("document.documentElement.scrollWidth") == width
+        assert page.value("document.getElementById('compare').scrollWidth <= document.getElementById('compare').clientWidth")
+        assert page.value("document.querySelector('header').scrollWidth <= innerWidth")
+    assert page.problems == []
+
+
+@needs_chromium
+def test_a_comparison_that_is_stopped_or_refused_says_so(start, page):
+    one = start("long", "--max-model-len", "100000", "--num-gpu-blocks-override", "8000")
+    page.open(one.url)
+    page.until("document.getElementById('model').value")
+    page.value("document.getElementById('show-compare').click(); document.getElementById('limit').value = 50000; document.getElementById('run').click()")
+    page.until("document.querySelector('#runs .body')?.textContent.length > 20")
+    page.press("Escape")
+    page.until("document.getElementById('verdict').textContent === 'Stopped.'")
+    page.until("document.getElementById('queue').textContent === '0 / 0'")
+    page.value("document.getElementById('limit').value = 1e7; document.getElementById('run').click()")
+    page.until("document.querySelector('#runs .error')?.textContent.includes('max_tokens')")
+    assert page.value("document.getElementById('run').textContent") == "Compare"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the parts of the page share: elements, settings, requests with the key, and server-sent events. The build puts
-// base.js, markdown.js, chat.js and live.js together as one module. Text from the model is only ever shown as text.
+// base.js, markdown.js, chat.js, compare.js and live.js together as one module. Text from the model is only ever shown as text.
 
 const $ = (id) => document.getElementById(id);
 
@@ -90,6 +90,7 @@ async function* events(answer) {
 }
 
 let model = "";  // the one that is spoken to and watched
+const contexts = new Map();  // the longest sequence of each model
 const whenModelChanges = [];
 
 $("theme").addEventListener("click", () => {
@@ -103,10 +104,11 @@ if (stored("quire.theme", "")) document.documentElement.dataset.theme = stored("
 
 function show(view) {
   document.body.dataset.view = view;
-  for (const one of ["talk", "server"]) $(`show-${one}`).setAttribute("aria-pressed", String(one === view));
+  for (const one of ["talk", "compare", "server"]) $(`show-${one}`).setAttribute("aria-pressed", String(one === view));
   if (view === "server") redraw();
 }
 $("show-talk").addEventListener("click", () => show("talk"));
+$("show-compare").addEventListener("click", () => show("compare"));
 $("show-server").addEventListener("click", () => show("server"));
 $("menu").addEventListener("click", () => {
   $("menu").setAttribute("aria-expanded", String(document.body.classList.toggle("menu")));
@@ -114,10 +116,11 @@ $("menu").addEventListener("click", () => {
 
 async function loadModels() {
   const {data} = await (await request("v1/models")).json();
+  for (const one of data) contexts.set(one.id, one.max_model_len);
   model = data.some((one) => one.id === stored("quire.model", "")) ? stored("quire.model", "") : data[0].id;
   $("model").replaceChildren(...data.map((one) => el("option", {value: one.id, selected: one.id === model}, one.id)));
   const about = () => {
-    const length = data.find((one) => one.id === model)?.max_model_len;
+    const length = contexts.get(model);
     $("about").textContent = length ? `up to ${number(length)} tokens` : "";
   };
   about();
