@@ -269,7 +269,7 @@ Value contents(const Receipt& receipt) {
   return out;
 }
 
-// These levels have the same bits (docs/same_bits.md).
+// These levels have the same bits (docs/determinism.md).
 bool is_plain_isa(const std::string& isa) {
   return isa == "portable" || isa == "avx2" || isa == "avx512";
 }

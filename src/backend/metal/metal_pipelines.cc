@@ -72,7 +72,7 @@ Pipelines::~Pipelines() {
   if (archive_grew_) save_archive();
 }
 
-// The arithmetic is fixed (docs/same_bits.md): no reassociation, no approximate division or square root, NaN and
+// The arithmetic is fixed (docs/determinism.md): no reassociation, no approximate division or square root, NaN and
 // infinity as in IEEE 754. Contraction is switched off in the source itself (kernels/compat), because the compiler has
 // no option for it.
 Status Pipelines::compile_library(Text& text) {
