@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the pictures of the documentation: a request's way through the folders, and the life of a KV cache page.
+"""Draws the pictures of the documentation: a request's way through the folders, the life of a KV cache page, and from
+docs/img/run.json, which tools/record_run.py recorded, the pages and the prefix tree of a real run.
 
-usage: tools/diagrams.py            writes docs/img/request.svg and docs/img/page.svg
+usage: tools/diagrams.py            writes the pictures to docs/img
        tools/diagrams.py --check    writes nothing; ends with 1 when the files are not what this script draws
        tools/diagrams.py --theme dark --out FOLDER    one colour scheme only, for a look at it in a viewer without CSS
 
@@ -11,8 +12,10 @@ The files follow the reader's colour scheme (prefers-color-scheme) and need no f
 
 import argparse
 import html
+import json
 import pathlib
 import sys
+import textwrap
 
 IMAGES = pathlib.Path(__file__).resolve().parents[1] / "docs" / "img"
 COLOURS = {  # class: (property, light, dark)
@@ -30,6 +33,14 @@ COLOURS = {  # class: (property, light, dark)
     "private": ("fill", "#fff1d6", "#4b3a17"),
     "published": ("fill", "#dcefdc", "#1d4428"),
     "idle": ("fill", "#dfe9f8", "#1f3a5f"),
+    # As on the server's page
+    "cached": ("fill", "#b4c4d5", "#43525f"),
+    "shared": ("fill", "#c9772b", "#e09a55"),
+    "r0": ("fill", "#2f5d8a", "#6ea2d4"),
+    "r1": ("fill", "#3f7f77", "#6fb8ad"),
+    "r2": ("fill", "#6a5f9c", "#a094d2"),
+    "r3": ("fill", "#4f7d43", "#8cbc7e"),
+    "r4": ("fill", "#8a4f72", "#cf93b6"),
 }
 
 
@@ -40,7 +51,7 @@ def style(theme):
         rules["dark"] += ".%s{%s:%s}" % (name, prop, dark)
     base = ("text{font-family:-apple-system,'Segoe UI','Noto Sans','DejaVu Sans',Helvetica,Arial,sans-serif;font-size:13px}"
             ".name{font-family:ui-monospace,SFMono-Regular,Menlo,'DejaVu Sans Mono',monospace;font-weight:bold}"
-            ".title{font-size:14px;font-weight:bold}.small{font-size:12px}.edge{stroke-width:1}.line{stroke-width:1.8;fill:none}")
+            ".title{font-size:14px;font-weight:bold}.small{font-size:12px}.tiny{font-size:10.5px}.edge{stroke-width:1}.line{stroke-width:1.8;fill:none}")
     if theme != "auto":
         return "<style>%s%s</style>" % (base, rules[theme])
     return "<style>%s%s@media(prefers-color-scheme:dark){%s}</style>" % (base, rules["light"], rules["dark"])
@@ -192,6 +203,100 @@ def page_picture():
     return d
 
 
+def draw_cell(d, x, y, side, cell, kinds):
+    """A page as on the server's page: squares for attention, bars for windows, discs for states."""
+    state, _, rest = cell.partition(":")
+    group, owner = map(int, rest.split(":")) if rest else (0, -1)
+    colour = "r%d" % (owner % 5) if state == "used" else state
+    kind = kinds[group] if state != "free" else "full"
+    if kind == "state":
+        d.shapes.append('<circle class="%s" cx="%g" cy="%g" r="%g"/>' % (colour, x + side / 2, y + side / 2, side / 2))
+    elif kind == "window":
+        d.rect(x, y + side * 0.2, side, side * 0.6, colour, 4)
+    else:
+        d.rect(x, y, side, side, colour, 3)
+
+
+def draw_key(d, x, y, entries):
+    for classes, words in entries:
+        for i, name in enumerate(classes):
+            d.rect(x + i * 14, y - 10, 11, 11, name, 2)
+        d.text(x + len(classes) * 14 + 4, y, words, "soft small")
+        x += len(classes) * 14 + 26 + 6.3 * len(words)
+
+
+KEY = [(["r0", "r1", "r2", "r3", "r4"], "one request each"), (["shared"], "shared by several"), (["cached"], "cached, unused"),
+       (["free"], "free")]
+
+
+def maps_picture(run):
+    d = Drawing(1040, 262, "The pages of a real run", "Four moments of a server with 40 pages: one request, three that share "
+                "a beginning, six of which one is preempted, and the cached pages that are left at the end.")
+    for i, moment in enumerate(run["maps"]):
+        left = 20 + i * 255
+        d.rect(left, 14, 240, 204, "lane", 12)
+        d.lines(left + 14, 36, textwrap.wrap(moment["title"], 34), "text small", step=15)
+        for at, cell in enumerate(moment["cells"]):
+            draw_cell(d, left + 14 + at % 8 * 27, 68 + at // 8 * 27, 23, cell, moment["kinds"])
+    draw_key(d, 22, 246, KEY)
+    return d
+
+
+def groups_picture(run):
+    moment = run["groups"]
+    rows = (len(moment["cells"]) + 29) // 30
+    d = Drawing(1040, 86 + rows * 33, "The pages of a hybrid model", "Squares are pages of attention, discs are recurrent states; "
+                "both come from one pool.")
+    d.rect(20, 14, 1000, 20 + rows * 33, "lane", 12)
+    for at, cell in enumerate(moment["cells"]):
+        draw_cell(d, 32 + at % 30 * 33, 26 + at // 30 * 33, 27, cell, moment["kinds"])
+    owners = sorted({"r%d" % (int(cell.split(":")[2]) % 5) for cell in moment["cells"] if cell.startswith("used")})
+    draw_key(d, 22, 66 + rows * 33, [(owners, "one request each; squares: K and V of the attention layers, discs: recurrent states"), *KEY[2:]])
+    return d
+
+
+def hashes_picture(run):
+    blocks = run["blocks"]
+    children = {}
+    for name, block in blocks.items():
+        children.setdefault(block["parent"], []).append(name)
+    depth, row = {}, {}
+
+    def place(name, level, line):
+        """Places a block and what follows it; returns the number of lines taken."""
+        depth[name], row[name] = level, line
+        used = 0
+        for child in children.get(name, []):
+            used += place(child, level + 1, line + used)
+        return max(used, 1)
+
+    def leaves(name):
+        return sum(map(leaves, children.get(name, []))) or 1
+
+    lines = 0
+    for first in children.get(None, []):
+        lines += place(first, 0, lines)
+    step_x, step_y, width, height = 1010 / (max(depth.values()) + 1), 116, 1010 / (max(depth.values()) + 1) - 16, 98
+    d = Drawing(1040, 30 + lines * step_y, "The prefix tree of a real run", "Blocks of 16 tokens with their hashes. Three requests "
+                "share their first blocks and then part.")
+    where = {name: (18 + depth[name] * step_x, 14 + row[name] * step_y) for name in blocks}
+    for name, block in blocks.items():
+        x, y = where[name]
+        if block["parent"]:
+            px, py = where[block["parent"]]
+            if py == y:
+                d.arrow((px + width, y + 20), (x, y + 20))
+            else:
+                d.arrow((px + width / 2, py + height), (px + width / 2, y + 20), (x, y + 20))
+    for name, block in blocks.items():
+        x, y = where[name]
+        d.rect(x, y, width, height, ("published" if leaves(name) > 1 else "idle") + " edge", 8)
+        d.text(x + 8, y + 19, name[:8] + "…", "name small")
+        text = " ".join(block["text"].split())
+        d.lines(x + 8, y + 38, textwrap.wrap(text, max(8, int((width - 14) / 6)), max_lines=4, placeholder="…"), "text tiny", step=14)
+    return d
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
@@ -199,7 +304,10 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=IMAGES)
     arguments = parser.parse_args()
     stale = []
-    for name, picture in {"request.svg": request_picture(), "page.svg": page_picture()}.items():
+    run = json.loads((IMAGES / "run.json").read_text(encoding="utf-8"))
+    pictures = {"request.svg": request_picture(), "page.svg": page_picture(), "pages-run.svg": maps_picture(run),
+                "groups-run.svg": groups_picture(run), "hashes-run.svg": hashes_picture(run)}
+    for name, picture in pictures.items():
         path, text = arguments.out / name, picture.svg(arguments.theme)
         if not arguments.check:
             path.write_text(text, encoding="utf-8")
