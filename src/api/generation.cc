@@ -68,13 +68,14 @@ ApiStatus Generation::start(std::vector<engine::Request> requests) {
     }
     QUIRE_ASSIGN(lease_, service_.keys().begin(options_.caller, static_cast<int64_t>(open_), prompt_tokens(),
                                                KeyLedger::Clock::now(), &service_.metrics()));
-    QUIRE_ASSIGN(ids_,
-                 service_.llm().submit(std::move(requests), [self](llm::Delta delta) { self->take(std::move(delta)); },
-                                       {.caller = options_.caller,
-                                        .label = options_.id,
-                                        .keeps_answer = !options_.stream || keeps_receipts(),
-                                        .kept_special = options_.format != nullptr ? options_.format->kept_special
-                                                                                   : SharedList<int32_t>{}}));
+    QUIRE_ASSIGN(
+        ids_, service_.llm().submit(
+                  std::move(requests), [self](llm::Delta delta) { self->take(std::move(delta)); },
+                  {.caller = options_.caller,
+                   .label = options_.id,
+                   .keeps_answer = !options_.stream || keeps_receipts(),
+                   .kept_special = options_.format != nullptr ? options_.format->kept_special : SharedList<int32_t>{},
+                   .trace = options_.trace}));
     if (lease_ != nullptr) lease_->commit();
   }
   // Weak: a reply that outlives the answer must not keep it alive.

@@ -49,6 +49,7 @@ struct GenerationOptions {
   std::string id;      // "chatcmpl-..."
   std::string id_key;  // the id without its prefix
   std::string caller;  // the name of the API key; "": none
+  llm::TraceContext trace;
   int64_t n = 1;
   bool stream = false;
   bool include_usage = false;

@@ -126,6 +126,8 @@ ApiResult<GenerationOptions> read_options(const HttpRequest& request, const Body
   o.id_key = answer_key(request, body);
   o.id = prefix + o.id_key;
   o.caller = request.caller;
+  if (const std::string* parent = request.header("traceparent")) o.trace.traceparent = *parent;
+  if (const std::string* state = request.header("tracestate")) o.trace.tracestate = *state;
   o.n = body.integer("n").value_or(1);
   o.stream = body.boolean("stream", false);
   o.stream_interval = body.integer("stream_interval").value_or(service.options().stream_interval);

@@ -89,6 +89,7 @@ int run_host(api::Host& host, metrics::ServerMetrics& metrics, ServeFlags& flags
                     record.response_bytes);
   };
   flags.http.needs_key = api::needs_key;
+  watch_telemetry(flags, metrics);
   auto server = http::Server::listen(flags.http, host.handler());
   if (!server.ok()) return report(server.error());
   return run_server(**server, flags, host);
@@ -98,6 +99,28 @@ int serve_several(ServeFlags& flags, const metrics::HistogramBuckets& custom_buc
   auto models = SeveralModels::make(flags, custom_buckets);
   if (!models.ok()) return report(models.error());
   return run_host((*models)->host(), (*models)->metrics(), flags);
+}
+
+// Passes the model's KV events to the publisher.
+void publish_events(ServeFlags& flags, const llm::Llm& llm) {
+  if (!llm.engine().options().prefix_caching) {
+    spdlog::warn("KV events: without prefix caching there are none");
+  }
+  flags.kv_publisher->set_groups(telemetry::event_groups(llm.engine().cache_layout()));
+  flags.async.on_cache_events = [publisher = flags.kv_publisher.get()](std::vector<kv::CacheEvent> events) {
+    publisher->publish(std::move(events));
+  };
+}
+
+Status start_telemetry(ServeFlags& flags) {
+  if (flags.kv_events_config.enabled) {
+    if (has_several_models(flags)) {
+      return invalid_argument("--kv-events-config is for one model, but this server has several");
+    }
+    QUIRE_ASSIGN(flags.kv_publisher, telemetry::KvEventPublisher::start(flags.kv_events_config));
+  }
+  if (flags.trace_options) flags.traces = std::make_unique<telemetry::TraceExporter>(*flags.trace_options);
+  return {};
 }
 
 int serve_one(ServeFlags& flags, metrics::HistogramBuckets custom_buckets) {
@@ -123,6 +146,8 @@ int serve_one(ServeFlags& flags, metrics::HistogramBuckets custom_buckets) {
   series.custom_buckets = std::move(custom_buckets);
   metrics::ServerMetrics metrics(std::move(series));
   flags.async.metrics = &metrics;
+  flags.async.on_trace = trace_sink(flags, service->served_names[0]);
+  if (flags.kv_publisher != nullptr) publish_events(flags, **loaded);
   api::Host host(std::make_unique<llm::AsyncLlm>(std::move(*loaded), flags.async), metrics, std::move(*service));
   return run_host(host, metrics, flags);
 }
@@ -139,8 +164,11 @@ int serve(const CLI::App& app, ServeFlags& flags) {
     custom_buckets = std::move(*buckets);
   }
   if (auto free = check_address(flags.http); !free.ok()) return report(free.error());
+  if (const Status started = start_telemetry(flags); !started.ok()) return report(started.error());
   const int code =
       has_several_models(flags) ? serve_several(flags, custom_buckets) : serve_one(flags, std::move(custom_buckets));
+  flags.traces.reset();  // sends what waits
+  flags.kv_publisher.reset();
   if (code == 0) spdlog::info("Stopped");
   return code;
 }

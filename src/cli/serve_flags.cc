@@ -75,7 +75,7 @@ const RefusedFlag kRefused[] = {
     {"--kv-cache-metrics", "", kNotYet},
     {"--enable-mfu-metrics", "", kNotYet},
     {"--kv-transfer-config", "", kNotYet},
-    {"--kv-events-config", "", kNotYet},
+    {"--collect-detailed-traces", "", "each span of --otlp-traces-endpoint has the times of its request already"},
     {"--enable-scale-out", "", kNotYet},
     {"--tokens-only", "", kNotYet},
     {"--enable-fault-tolerance", "", kNotYet},
@@ -271,6 +271,12 @@ void add_log_flags(CLI::App& app, ServeFlags& f) {
       "Append a receipt of every answer to this file, for quire replay. It holds all prompts and answers as token ids; "
       "only its owner may read it")
       ->type_name(kFile);
+  add(app, kGroup, "--kv-events-config", f.kv_events,
+      "JSON object; with \"enable_kv_cache_events\": true, publish over ZeroMQ what enters and leaves the prefix "
+      "cache, "
+      "for routers. Fields: endpoint (tcp://*:5557), replay_endpoint, topic, buffer_steps, hwm, max_queue_size");
+  add(app, kGroup, "--otlp-traces-endpoint", f.traces_endpoint,
+      "Send one span per request to this collector of OpenTelemetry, such as http://127.0.0.1:4318/v1/traces");
   add(app, kGroup, "--custom-histogram-buckets", f.custom_buckets,
       "JSON object with bucket bounds per family, such as {\"time_to_first_token\": [0.1, 1]}");
 }
@@ -371,6 +377,10 @@ Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {
   f.service.page_shows_tokens = has_keys || local;
   if (!f.record_requests.empty()) {
     QUIRE_ASSIGN(f.service.recorder, api::Recorder::open(f.record_requests));
+  }
+  QUIRE_ASSIGN(f.kv_events_config, telemetry::parse_kv_events_config(f.kv_events));
+  if (!f.traces_endpoint.empty()) {
+    QUIRE_ASSIGN(f.trace_options, telemetry::trace_options(f.traces_endpoint, QUIRE_VERSION));
   }
   f.http.access_log = !f.disable_access_log;
   f.http.access_log_excluded_paths = f.quiet_endpoints;

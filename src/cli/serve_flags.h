@@ -3,6 +3,8 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,8 @@
 #include "http/server.h"
 #include "llm/async_llm.h"
 #include "llm/options.h"
+#include "telemetry/kv_event_publisher.h"
+#include "telemetry/trace_exporter.h"
 
 namespace quire::cli {
 
@@ -29,6 +33,12 @@ struct ServeFlags {
   std::string content_format = "auto", default_kwargs, custom_buckets, fingerprint_mode = "full";
   std::string max_body = "32MiB", max_header = "64KiB", max_write_buffer = "4MiB", max_request = "128MiB",
               max_held_body = "128MiB", uvicorn_log_level, record_requests;
+  std::string kv_events, traces_endpoint;
+  telemetry::KvEventsConfig kv_events_config;
+  std::optional<telemetry::TraceOptions> trace_options;  // none: no traces
+  // Made by serve() before a model is loaded, and destroyed after all models; null if they are not wanted.
+  std::unique_ptr<telemetry::KvEventPublisher> kv_publisher;
+  std::unique_ptr<telemetry::TraceExporter> traces;
   double health_stall_s = 60;
   bool disable_log_stats = false;
   bool disable_access_log = false;

@@ -112,6 +112,23 @@ Result<api::ServiceOptions> service_options(const ServeFlags& flags, const llm::
   return service;
 }
 
+llm::TraceSink trace_sink(const ServeFlags& flags, const std::string& model) {
+  if (flags.traces == nullptr) return {};
+  return [traces = flags.traces.get(), model](const llm::RequestTrace& trace) { traces->add(trace, model); };
+}
+
+void watch_telemetry(const ServeFlags& flags, metrics::ServerMetrics& metrics) {
+  using enum metrics::ServerMetrics::Total;
+  if (const auto* events = flags.kv_publisher.get()) {
+    metrics.watch(kKvEventBatches, [events] { return events->num_batches(); });
+    metrics.watch(kKvEventBatchesDropped, [events] { return events->num_dropped(); });
+  }
+  if (const auto* traces = flags.traces.get()) {
+    metrics.watch(kTraceSpans, [traces] { return traces->num_exported(); });
+    metrics.watch(kTraceSpansDropped, [traces] { return traces->num_dropped(); });
+  }
+}
+
 bool has_several_models(const ServeFlags& flags) {
   return flags.models.size() > 1 || !flags.models_dir.empty();
 }
@@ -237,6 +254,7 @@ Result<api::LoadedModel> SeveralModels::load(size_t model, int64_t memory_bytes,
   llm::AsyncOptions async = flags_.async;
   async.metrics = metrics_[model].get();
   async.name = served.name;
+  async.on_trace = trace_sink(flags_, served.name);
   out.llm = std::make_unique<llm::AsyncLlm>(std::move(llm), async);
   return out;
 }

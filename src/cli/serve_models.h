@@ -42,6 +42,11 @@ metrics::ServerMetrics::CacheConfig cache_config(const llm::Llm& llm, const llm:
 Result<api::ServiceOptions> service_options(const ServeFlags& flags, const llm::Llm& llm, const llm::Options& options,
                                             std::vector<std::string> names, const std::string& argument);
 
+// What AsyncLlm calls with each request's times; empty without --otlp-traces-endpoint.
+llm::TraceSink trace_sink(const ServeFlags& flags, const std::string& model);
+// The series of what is sent to other programs.
+void watch_telemetry(const ServeFlags& flags, metrics::ServerMetrics& metrics);
+
 // A host of several models, with their metrics. REQUIRES: the flags outlive it.
 class SeveralModels {
  public:

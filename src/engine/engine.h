@@ -101,6 +101,9 @@ class Engine {
   // What one page holds, and for whom; nothing if there is no such page.
   std::optional<LivePage> live_page(kv::BlockId page) const;
   bool reset_prefix_cache() { return kv_.reset_prefix_cache(); }
+  // See KvManager.
+  void record_cache_events() { kv_.record_events(); }
+  std::vector<kv::CacheEvent> take_cache_events() { return kv_.take_events(); }
   // For tests and tools.
   void set_logits_tap(RowSampler::LogitsTap tap) { sampler_->set_tap(std::move(tap)); }
   // Replaces the proposer of sequences without drafts so far. REQUIRES: speculation is on.

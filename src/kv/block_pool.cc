@@ -47,12 +47,17 @@ BlockId BlockPool::allocate() {
   QUIRE_CHECK(num_free_ > 0, "the pool is empty");
   const BlockId id = blocks_[kNullBlock].free_next;
   queue_remove(id);
-  if (is_published(id)) {
-    tree_.detach(id);
-    ++num_evictions_;
-  }
+  if (is_published(id)) evict(id);
   blocks_[index(id)].refs = 1;
   return id;
+}
+
+void BlockPool::evict(BlockId block) {
+  const int32_t group = tree_.group(block);
+  const BlockHash hash = tree_.hash(tree_.node(block));
+  const bool last = tree_.detach(block);
+  if (last && events_ != nullptr) events_->removed(group, hash.lo);
+  ++num_evictions_;
 }
 
 void BlockPool::free(std::span<const BlockId> blocks) {
@@ -74,9 +79,9 @@ void BlockPool::touch(std::span<const BlockId> blocks) {
   }
 }
 
-void BlockPool::publish(BlockId block, NodeId node, int32_t group) {
+bool BlockPool::publish(BlockId block, NodeId node, int32_t group) {
   QUIRE_CHECK(block != kNullBlock && ref_count(block) > 0, "only a page in use can be published");
-  tree_.attach(block, node, group);
+  return tree_.attach(block, node, group);
 }
 
 bool BlockPool::reset_prefix_cache() {
@@ -84,6 +89,7 @@ bool BlockPool::reset_prefix_cache() {
   for (BlockId id = 1; id < num_blocks(); ++id) {
     if (is_published(id)) tree_.detach(id);
   }
+  if (events_ != nullptr) events_->cleared();
   return true;
 }
 

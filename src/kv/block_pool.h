@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "kv/cache_events.h"
 #include "kv/prefix_tree.h"
 
 namespace quire::kv {
@@ -34,13 +35,15 @@ class BlockPool {
   void touch(std::span<const BlockId> blocks);
 
   // Adds a page to the prefix cache: it holds the last tokens of the prefix that ends at `node`, for a group.
-  // REQUIRES: the page is referenced and not published yet.
-  void publish(BlockId block, NodeId node, int32_t group = 0);
+  // Returns whether no other page holds the same. REQUIRES: the page is referenced and not published yet.
+  bool publish(BlockId block, NodeId node, int32_t group = 0);
   bool is_published(BlockId block) const { return tree_.node(block) != kNoNode; }
   PrefixTree& tree() { return tree_; }
   const PrefixTree& tree() const { return tree_; }
   // Empties the prefix cache. Returns false and changes nothing unless all pages are free.
   [[nodiscard]] bool reset_prefix_cache();
+  // From now on evictions are noted in this log, which must outlive the pool.
+  void set_events(CacheEventLog* events) { events_ = events; }
 
   int32_t num_blocks() const { return static_cast<int32_t>(blocks_.size()); }
   int32_t num_usable() const { return num_blocks() - 1; }
@@ -62,9 +65,11 @@ class BlockPool {
   size_t index(BlockId block) const;
   void queue_insert(BlockId block, BlockId before);  // before == kNullBlock: at the back
   void queue_remove(BlockId block);
+  void evict(BlockId block);
 
   std::vector<Block> blocks_;
   PrefixTree tree_;
+  CacheEventLog* events_ = nullptr;
   int32_t num_free_ = 0;
   int64_t num_evictions_ = 0;
 };

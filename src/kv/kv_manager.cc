@@ -247,6 +247,25 @@ void KvManager::slot_mapping(const BlockTable& table, size_t group, int64_t begi
   }
 }
 
+void KvManager::record_events() {
+  records_events_ = true;
+  pool_.set_events(&events_);
+}
+
+// Publishes a page of the table that ends at the position `end`, where the table's node is.
+void KvManager::publish(const BlockTable& table, std::span<const int32_t> tokens, size_t group, BlockId block,
+                        int64_t end) {
+  const bool first = pool_.publish(block, table.node_, static_cast<int32_t>(group));
+  if (!first || !records_events_) return;
+  const int64_t begin = end - options_.groups[group].block_size;
+  const auto hash_at = [&](int64_t position) {
+    return table.hashes_[static_cast<size_t>(position / hash_unit_ - 1)].lo;
+  };
+  events_.stored(static_cast<int32_t>(group), hash_at(end), begin > 0 ? std::optional(hash_at(begin)) : std::nullopt,
+                 tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+                 begin > 0 ? std::string_view() : std::string_view(table.salt_));
+}
+
 // Adds the units that are full now to the tree, and publishes the pages that end there.
 void KvManager::publish_units(BlockTable& table, std::span<const int32_t> tokens, int64_t num_computed) {
   for (; (table.num_units_ + 1) * hash_unit_ <= num_computed; ++table.num_units_) {
@@ -258,7 +277,7 @@ void KvManager::publish_units(BlockTable& table, std::span<const int32_t> tokens
       const CacheGroup& group = options_.groups[g];
       if (group.kind == CacheKind::kState || end % group.block_size != 0) continue;
       BlockTable::Group& mine = table.groups_[g];
-      pool_.publish(mine.blocks[static_cast<size_t>(mine.num_published)], node, static_cast<int32_t>(g));
+      publish(table, tokens, g, mine.blocks[static_cast<size_t>(mine.num_published)], end);
       ++mine.num_published;
     }
   }
@@ -267,7 +286,7 @@ void KvManager::publish_units(BlockTable& table, std::span<const int32_t> tokens
   for (size_t g = 0; g < options_.groups.size(); ++g) {
     if (options_.groups[g].kind != CacheKind::kState) continue;
     const BlockId state = table.groups_[g].state;
-    if (!pool_.is_published(state)) pool_.publish(state, table.node_, static_cast<int32_t>(g));
+    if (!pool_.is_published(state)) publish(table, tokens, g, state, num_computed);
   }
 }
 

@@ -98,6 +98,11 @@ class KvManager {
   // Empties the prefix cache. Returns false and changes nothing while any page is in use.
   [[nodiscard]] bool reset_prefix_cache() { return pool_.reset_prefix_cache(); }
 
+  // From now on changes of the prefix cache are noted; take_events() must then be called regularly.
+  void record_events();
+  // What has changed since the last call, in order.
+  std::vector<CacheEvent> take_events() { return events_.take(); }
+
   std::span<const CacheGroup> groups() const { return options_.groups; }
   bool prefix_caching() const { return options_.enable_prefix_caching; }
   int64_t hit_unit() const { return hit_unit_; }
@@ -116,6 +121,7 @@ class KvManager {
   int64_t pages_to_take(const BlockTable& table, int64_t num_tokens, const PrefixHit& hit) const;
   int64_t idle_pages(const PrefixHit& hit) const;
   void start(BlockTable& table, const PrefixHit& hit);
+  void publish(const BlockTable& table, std::span<const int32_t> tokens, size_t group, BlockId block, int64_t end);
   void publish_units(BlockTable& table, std::span<const int32_t> tokens, int64_t num_computed);
   void free_skipped(BlockTable& table, int64_t num_computed);
 
@@ -125,6 +131,8 @@ class KvManager {
   int64_t hit_unit_ = 0;   // hits end at multiples of this
   bool has_states_ = false;
   PrefixHasher hasher_;
+  CacheEventLog events_;
+  bool records_events_ = false;
   BlockPool pool_;
   PrefixStats stats_;
   std::vector<NodeId> path_;  // of the last walk(): path_[i] is the node where i units end

@@ -120,7 +120,7 @@ PrefixTree::End PrefixTree::end_of(NodeId node, int64_t most) const {
   return end;
 }
 
-void PrefixTree::attach(BlockId block, NodeId node, int32_t group) {
+bool PrefixTree::attach(BlockId block, NodeId node, int32_t group) {
   Page& page = pages_[static_cast<size_t>(block)];
   QUIRE_CHECK(page.node == kNoNode, "the page is published already");
   Head& list = heads_[head(node, group)];
@@ -129,17 +129,20 @@ void PrefixTree::attach(BlockId block, NodeId node, int32_t group) {
   list.last = block;
   retain(node);
   ++num_pages_;
+  return list.first == block;
 }
 
-void PrefixTree::detach(BlockId block) {
+bool PrefixTree::detach(BlockId block) {
   Page& page = pages_[static_cast<size_t>(block)];
   QUIRE_CHECK(page.node != kNoNode, "the page is not published");
   Head& list = heads_[head(page.node, page.group)];
   (page.prev != kNullBlock ? pages_[static_cast<size_t>(page.prev)].next : list.first) = page.next;
   (page.next != kNullBlock ? pages_[static_cast<size_t>(page.next)].prev : list.last) = page.prev;
+  const bool last = list.first == kNullBlock;
   release(page.node);
   page = {};
   --num_pages_;
+  return last;
 }
 
 }  // namespace quire::kv

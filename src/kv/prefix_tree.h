@@ -46,14 +46,17 @@ class PrefixTree {
   void retain(NodeId node) { ++nodes_[index(node)].refs; }
   void release(NodeId node);  // the last reference deletes the node, and parents without other references
 
-  // Attaches a page to a node. REQUIRES: the page is not attached to any node.
-  void attach(BlockId block, NodeId node, int32_t group);
-  void detach(BlockId block);
+  // Attaches a page to a node. Returns whether it is the node's first page of this group.
+  // REQUIRES: the page is not attached to any node.
+  bool attach(BlockId block, NodeId node, int32_t group);
+  // Returns whether it was the last page of its group at its node.
+  bool detach(BlockId block);
   // The oldest page of this group at this node, or kNullBlock.
   BlockId page(NodeId node, int32_t group) const { return heads_[head(node, group)].first; }
   // The node to which a page is attached, or kNoNode.
   NodeId node(BlockId block) const { return pages_[static_cast<size_t>(block)].node; }
 
+  const BlockHash& hash(NodeId node) const { return nodes_[index(node)].hash; }
   // The cache group of an attached page.
   int32_t group(BlockId block) const { return pages_[static_cast<size_t>(block)].group; }
   // The length of the prefix that ends at a node, in tokens, and at most `most` of its last tokens. Walks to the root.

@@ -45,6 +45,7 @@ AsyncLlm::AsyncLlm(std::unique_ptr<Llm> llm, const AsyncOptions& options)
       streams_(llm_->tokenizer()),
       stats_(llm_->engine().stats()),
       reported_(stats_) {
+  if (options_.on_cache_events) llm_->engine().record_cache_events();
   engine_thread_ = std::thread([this] {
     trace::name_thread("engine");
     run_engine();
@@ -156,6 +157,10 @@ Result<std::vector<engine::RequestId>> AsyncLlm::submit(std::vector<engine::Requ
       tracked.arrival = arrival;
       tracked.open = request.params.n;
       tracked.bytes = cost.bytes / static_cast<int64_t>(requests.size());
+      if (options_.on_trace) {
+        tracked.label = options.label;
+        tracked.trace = options.trace;
+      }
       tracked.request = std::make_shared<const engine::Request>(std::move(request));
       ids.push_back(llm_->engine().reserve_id());
       streams_.open(ids.back(), tracked.request, options.kept_special);
@@ -192,20 +197,23 @@ void AsyncLlm::abort(engine::RequestId id) {
     if (it == tracked_.end()) return;
     Tracked& tracked = it->second;
     const auto now = Clock::now();
-    const auto abort_one = [&](const Child& child) {
+    const auto abort_one = [&](Child& child) {
+      child.reason = engine::FinishReason::kAbort;
       engine::Output output;
       output.scheduled = std::max(child.scheduled, tracked.arrival);
       tracked.longest = std::max(tracked.longest, child.num_tokens);
       --tracked.open;
       note_finish(tracked, child, output, engine::FinishReason::kAbort, now);
     };
-    for (const auto& [number, child] : tracked.children) {
+    for (auto& [number, child] : tracked.children) {
       if (!child.finished) abort_one(child);
     }
     if (tracked.open > 0) {  // sequences that never began count as one: there may be thousands of them
       tracked.open = 1;
-      abort_one(Child{});
+      Child none;
+      abort_one(none);
     }
+    note_trace(tracked, now);
     streams_.close(id);
     forget(it);
   }
@@ -293,6 +301,10 @@ void AsyncLlm::run_engine() {
     batch.reset = std::exchange(reset_, false);
     batch.stats = engine.stats();
     batch.at = Clock::now();
+    if (options_.on_cache_events) {
+      auto events = engine.take_cache_events();
+      if (!events.empty()) options_.on_cache_events(std::move(events));
+    }
     {
       const std::lock_guard lock(outbox_mutex_);
       outbox_.push_back(std::move(batch));
@@ -403,6 +415,43 @@ void AsyncLlm::note_finish(const Tracked& tracked, const Child& child, const eng
   options_.metrics->on_finished(finished);
 }
 
+void AsyncLlm::note_trace(const Tracked& tracked, Clock::time_point at) const {
+  if (!options_.on_trace) return;
+  const sampling::SamplingParams& params = tracked.request->params;
+  RequestTrace trace;
+  trace.context = tracked.trace;
+  trace.id = tracked.label;
+  trace.end = std::chrono::system_clock::now();
+  trace.arrival = trace.end - std::chrono::duration_cast<std::chrono::system_clock::duration>(at - tracked.arrival);
+  trace.e2e_s = seconds(at - tracked.arrival);
+  trace.prompt_tokens = tracked.prompt_tokens();
+  trace.n = params.n;
+  trace.max_tokens = params.max_tokens;
+  trace.temperature = params.temperature;
+  trace.top_p = params.top_p;
+  auto scheduled = Clock::time_point::max(), first = scheduled, last = Clock::time_point::min();
+  for (int32_t number = 0; number < params.n; ++number) {
+    const auto found = tracked.children.find(number);
+    if (found == tracked.children.end()) continue;  // it never began
+    const Child& child = found->second;
+    trace.completion_tokens += child.num_tokens;
+    trace.finish_reasons.emplace_back(engine::name(child.reason));
+    trace.failed = trace.failed || child.reason == engine::FinishReason::kError;
+    if (child.num_tokens == 0) continue;
+    scheduled = std::min(scheduled, child.scheduled);
+    first = std::min(first, child.first);
+    last = std::max(last, child.last);
+  }
+  if (trace.completion_tokens > 0) {
+    trace.queue_s = seconds(scheduled - tracked.arrival);
+    trace.ttft_s = seconds(first - tracked.arrival);
+    trace.prefill_s = seconds(first - scheduled);
+    trace.decode_s = seconds(last - first);
+    trace.inference_s = seconds(last - scheduled);
+  }
+  options_.on_trace(std::move(trace));
+}
+
 void AsyncLlm::deliver(Batch& batch, std::vector<Delta>& deltas) {
   metrics::StepStats step;
   std::vector<std::shared_ptr<const DeltaSink>> sinks;
@@ -431,10 +480,14 @@ void AsyncLlm::deliver(Batch& batch, std::vector<Delta>& deltas) {
     if (delta->finish != engine::FinishReason::kNone) {
       Child& child = tracked.children[times.child];
       child.finished = true;
+      child.reason = delta->finish;
       tracked.longest = std::max(tracked.longest, child.num_tokens);
       --tracked.open;
       note_finish(tracked, child, times, delta->finish, batch.at);
-      if (tracked.open == 0) forget(it);
+      if (tracked.open == 0) {
+        note_trace(tracked, batch.at);
+        forget(it);
+      }
     }
     deltas.push_back(std::move(*delta));
   }

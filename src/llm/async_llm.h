@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "llm/llm.h"
+#include "llm/request_trace.h"
 #include "metrics/recent_times.h"
 #include "metrics/server_metrics.h"
 
@@ -29,6 +30,10 @@ struct AsyncOptions {
   metrics::ServerMetrics* metrics = nullptr;       // counts steps and requests; must outlive the AsyncLlm
   double log_stats_every_s = 10;                   // interval of the line of statistics; 0: none
   std::string name = {};                           // in front of that line, if there are several models
+  TraceSink on_trace = {};                         // receives the times of each request at its end; may be empty
+  // Receives what entered and left the prefix cache, after each step in which something did, on the engine thread. It
+  // must not block. May be empty.
+  std::function<void(std::vector<kv::CacheEvent>)> on_cache_events = {};
 };
 
 // Receives the deltas of a request, in order, on the output thread; it must not block. The last delta of each of the n
@@ -41,6 +46,7 @@ struct SubmitOptions {
   std::string label = {};                 // the id that the client sees, for the live view
   bool keeps_answer = false;              // the sink keeps the whole answer, so its memory is counted from the start
   SharedList<int32_t> kept_special = {};  // special tokens that are shown all the same; see text::Detokenizer
+  TraceContext trace = {};                // from the client, for AsyncOptions::on_trace
 };
 
 // Owns the Llm and two threads. The engine thread applies new requests and aborts before each step and runs the steps.
@@ -83,6 +89,7 @@ class AsyncLlm {
     int64_t num_tokens = 0;
     Clock::time_point scheduled, first, last;
     bool finished = false;
+    engine::FinishReason reason = engine::FinishReason::kNone;
   };
   // What a submission adds to the queue and to the memory of requests.
   struct Cost {
@@ -100,6 +107,8 @@ class AsyncLlm {
     int64_t open = 0;                             // sequences that have not ended
     int64_t longest = 0;                          // tokens of the longest answer that ended
     int64_t bytes = 0;                            // of memory, for this request
+    std::string label = {};                       // this and the next only if traces are wanted
+    TraceContext trace = {};
 
     int64_t prompt_tokens() const { return static_cast<int64_t>(request->prompt.size()); }
   };
@@ -137,6 +146,7 @@ class AsyncLlm {
   void note_tokens(Tracked& tracked, const engine::Output& output, Clock::time_point at, metrics::StepStats& step);
   void note_finish(const Tracked& tracked, const Child& child, const engine::Output& output,
                    engine::FinishReason reason, Clock::time_point at);
+  void note_trace(const Tracked& tracked, Clock::time_point at) const;
   void forget(std::unordered_map<engine::RequestId, Tracked>::iterator it);
   void trim_memory(Clock::time_point now, bool idle);
   void report(metrics::StepStats step, const Batch& batch);

@@ -411,7 +411,12 @@ TEST(ServerMetrics, WritesItsTextWhereAsked) {
   options.model_name = "odd \"name\" \\ \xC3\xA9\n";
   ServerMetrics metrics(options);
   play(metrics);
+  using enum ServerMetrics::Total;
+  for (const auto total : {kKvEventBatches, kKvEventBatchesDropped, kTraceSpans, kTraceSpansDropped}) {
+    metrics.watch(total, [] { return int64_t{3}; });
+  }
   const std::string text = metrics.expose();
+  EXPECT_EQ(value_of(text, "quire:trace_spans_dropped_total"), 3);
   EXPECT_EQ(text.back(), '\n');
   if (const char* path = std::getenv("QUIRE_EXPOSITION")) {
     std::ofstream file(path, std::ios::binary);

@@ -311,6 +311,8 @@ struct ServerMetrics::Series {
   Counter* model_loads = nullptr;
   Counter* model_failures = nullptr;
   Gauge* loaded_cache = nullptr;  // its series for the cache that is there
+
+  std::vector<std::pair<Counter*, std::function<int64_t()>>> watched;  // filled at start
 };
 
 ServerMetrics::Series::Series(ServerMetricsOptions given, std::shared_ptr<Registry> with_others)
@@ -528,8 +530,27 @@ void ServerMetrics::on_http(std::string_view handler, std::string_view method, i
   s.http_duration.with({route, verb}).observe(at_least_zero(seconds));
 }
 
+void ServerMetrics::watch(Total total, std::function<int64_t()> read) {
+  const auto family = [&]() -> Family<Counter>& {
+    Registry& all = series_->registry;
+    switch (total) {
+      case Total::kKvEventBatches:
+        return all.counter("quire:kv_event_batches", "Batches of KV events that were published.");
+      case Total::kKvEventBatchesDropped:
+        return all.counter("quire:kv_event_batches_dropped", "Batches of KV events that did not fit into the queue.");
+      case Total::kTraceSpans:
+        return all.counter("quire:trace_spans", "Spans that the collector of traces took.");
+      case Total::kTraceSpansDropped:
+        return all.counter("quire:trace_spans_dropped", "Spans dropped because the collector was away or too slow.");
+    }
+    QUIRE_CHECK(false, "there is no such total");
+  };
+  series_->watched.emplace_back(&family().with(), std::move(read));
+}
+
 std::string ServerMetrics::expose() const {
   series_->refresh_process_stats();
+  for (const auto& [counter, read] : series_->watched) counter->set_total(static_cast<double>(read()));
   std::string out;
   out.reserve(size_t{128} << 10);
   series_->registry.expose(out);

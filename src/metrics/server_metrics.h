@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -107,6 +108,11 @@ class ServerMetrics {
   // Probes and scrapes (/metrics, /health, ...) are not counted, as in vLLM.
   void on_http(std::string_view handler, std::string_view method, int status, double seconds, int64_t request_bytes,
                int64_t response_bytes);
+
+  // Totals that something else counts. From now on they are read before each scrape, by a function that any thread may
+  // call; before that they do not exist. The series belong to the server and not to a model.
+  enum class Total { kKvEventBatches, kKvEventBatchesDropped, kTraceSpans, kTraceSpansDropped };
+  void watch(Total total, std::function<int64_t()> read);
 
   // The body of GET /metrics; its content type is kContentType.
   std::string expose() const;

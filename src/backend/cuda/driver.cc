@@ -2,8 +2,6 @@
 // Loading libcuda, and a table of advice for its errors.
 #include "backend/cuda/driver.h"
 
-#include <dlfcn.h>
-
 #include <string_view>
 
 #include "base/env.h"
@@ -53,16 +51,6 @@ std::string_view without_version(std::string_view call) {
 }
 
 }  // namespace
-
-SharedLibrary::SharedLibrary(const std::string& path) : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {}
-
-SharedLibrary::~SharedLibrary() {
-  if (handle_ != nullptr) dlclose(handle_);
-}
-
-void* SharedLibrary::symbol(const char* name) const {
-  return dlsym(handle_, name);
-}
 
 Result<std::shared_ptr<const Driver>> Driver::load() {
   const std::string path = env("QUIRE_LIBCUDA").value_or("libcuda.so.1");

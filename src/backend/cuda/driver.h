@@ -7,23 +7,9 @@
 
 #include "backend/cuda/driver_api.h"
 #include "base/result.h"
+#include "base/shared_library.h"
 
 namespace quire::cuda {
-
-// A library that was opened with dlopen and is closed with its owner.
-class SharedLibrary {
- public:
-  SharedLibrary() = default;
-  explicit SharedLibrary(const std::string& path);
-  SharedLibrary(SharedLibrary&& other) noexcept : handle_(other.handle_) { other.handle_ = nullptr; }
-  SharedLibrary& operator=(SharedLibrary&&) = delete;
-  ~SharedLibrary();
-  explicit operator bool() const { return handle_ != nullptr; }
-  void* symbol(const char* name) const;
-
- private:
-  void* handle_ = nullptr;
-};
 
 // One loaded and initialised libcuda, shared by everything that was made through it. Immutable, so any thread may use
 // it.

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fields of --kv-events-config.
+#include "telemetry/kv_events_config.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/json.h"
+#include "base/suggest.h"
+
+namespace quire::telemetry {
+namespace {
+
+constexpr int64_t kMost = 100'000'000;
+
+Result<KvEventsConfig> read(const json::Value& config) {
+  static const std::vector<std::string> kFields = {"enable_kv_cache_events", "publisher",    "endpoint",
+                                                   "replay_endpoint",        "buffer_steps", "hwm",
+                                                   "max_queue_size",         "topic"};
+  for (const auto& [name, value] : config.as_object()) {
+    if (std::ranges::find(kFields, name) == kFields.end()) {
+      return invalid_argument("there is no field '" + name + "'" + did_you_mean(name, kFields));
+    }
+  }
+  KvEventsConfig out;
+  if (const json::Value* enable = config.find("enable_kv_cache_events"); enable != nullptr) {
+    if (!enable->is_bool()) return invalid_argument("enable_kv_cache_events must be true or false");
+    out.enabled = enable->as_bool();
+  }
+  const auto text = [&](const char* name, std::string& value) -> Status {
+    const json::Value* given = config.find(name);
+    if (given == nullptr || given->is_null()) return {};
+    QUIRE_ASSIGN(value, json::get_string(config, name));
+    return {};
+  };
+  const auto number = [&](const char* name, int64_t least, int64_t& value) -> Status {
+    if (config.find(name) == nullptr) return {};
+    QUIRE_ASSIGN(value, json::get_int(config, name, least, kMost));
+    return {};
+  };
+  std::string publisher = "zmq";
+  QUIRE_TRY(text("publisher", publisher));
+  if (publisher != "zmq" && publisher != "null") {
+    return invalid_argument("publisher is '" + publisher + "', but it must be \"zmq\" or \"null\"");
+  }
+  out.enabled = out.enabled && publisher == "zmq";
+  QUIRE_TRY(text("endpoint", out.endpoint));
+  QUIRE_TRY(text("replay_endpoint", out.replay_endpoint));
+  QUIRE_TRY(text("topic", out.topic));
+  QUIRE_TRY(number("buffer_steps", 1, out.buffer_steps));
+  QUIRE_TRY(number("hwm", 0, out.hwm));
+  QUIRE_TRY(number("max_queue_size", 1, out.max_queue_size));
+  return out;
+}
+
+}  // namespace
+
+Result<KvEventsConfig> parse_kv_events_config(std::string_view text) {
+  if (text.empty()) return KvEventsConfig{};
+  const auto config = json::parse(text);
+  if (!config.ok() || !config->is_object()) {
+    return invalid_argument(
+        "--kv-events-config must be a JSON object such as {\"enable_kv_cache_events\": true, \"endpoint\": "
+        "\"tcp://*:5557\"}");
+  }
+  auto out = read(*config);
+  if (!out.ok()) return Error{out.error().code, "--kv-events-config: " + out.error().message};
+  return out;
+}
+
+}  // namespace quire::telemetry
