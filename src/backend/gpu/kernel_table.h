@@ -110,7 +110,6 @@
   X(HopperMoeQuantisedM32, "hopper_moe_#_quantised_m32", kHopper16Bits, HopperMoeQuantisedParams)                     \
   X(HopperMoeQuantisedM64, "hopper_moe_#_quantised_m64", kHopper16Bits, HopperMoeQuantisedParams)                     \
   X(HopperMoeFp4M8, "hopper_moe_fp4_m8", kHopperNoType, HopperMoeFp4Params)                                           \
-  X(HopperMoeFp4Few, "hopper_moe_fp4_few", kHopperNoType, HopperMoeFp4Params)                                         \
   X(HopperMoeFp4M16, "hopper_moe_fp4_m16", kHopperNoType, HopperMoeFp4Params)                                         \
   X(HopperAttentionQuickD64, "hopper_attention_quick_#_d64", kHopper16Bits, HopperAttentionParams)                    \
   X(HopperAttentionQuickD128, "hopper_attention_quick_#_d128", kHopper16Bits, HopperAttentionParams)                  \

@@ -7,8 +7,7 @@
 // codes that a lane needs for a step into the four registers of mma's first operand. The rows of x stay in shared
 // memory as a whole.
 //
-// Where there are few rows of W for the chip, the time of a step is the latency of a warp's instructions, about 4.5
-// cycles each. There a warp takes eight rows of W, as mma's second operand: half the instructions in twice the warps.
+// The code is short where it runs (see docs/notes/gpu-families.md): with one token, instructions arrive from memory.
 //
 // Grid: (tiles of rows of W by warps, tiles of rows of x). Threads: 32 per warp. Dynamic memory: hopper_fp4_memory().
 // REQUIRES: k is a multiple of 32, n of 16 (gated: 32).
@@ -33,34 +32,8 @@ HOPPER_FN uint hopper_multiply_bf16(uint a, uint b) {
   return r;
 }
 
-// What both forms share.
-struct HopperFp4 {
-  // The power of two that turns the bits of a code, taken as the end of a tiny bf16, into its value: 2^126 times the
-  // block's 2^(e - 127). `Rare`: above 2^127 the rest is in `more`, and an exponent below 2 stands for zeros.
-  template <bool Rare>
-  HOPPER_FN uint factor(uint exponent) {
-    if (Rare && exponent < 2) return 0;
-    return ((Rare ? min(exponent, 128u) : exponent) + 126u) * 0x00800080u;
-  }
-  HOPPER_FN uint more(uint exponent) { return (max(exponent, 128u) - 1u) * 0x00800080u; }
-  // Four bytes of exponents: whether one of them is not from 2 to 127. Subtracting 2 from each byte borrows only below
-  // a byte that is less than 2.
-  HOPPER_FN bool is_rare(uint exponents) { return ((exponents - 0x02020202u) | exponents) & 0x80808080u; }
-
-  // Copies the tile's rows of x, with the bulk copy engine.
-  HOPPER_FN void copy_x(const HopperMoeFp4Params& p, uint rows, const bfloat* x, int count, uint full, int lane) {
-    const int bytes = p.linear.k * 2;
-    if (lane == 0) hopper_barrier_expect(full, count * bytes);
-    __syncwarp();
-    asm volatile("fence.proxy.async;" ::: "memory");
-    for (int row = lane; row < count; row += 32) {
-      hopper_copy_bulk(rows + row * (bytes + 16), x + (i64)row * p.linear.x_stride, bytes, full);
-    }
-  }
-};
-
 template <int MT>
-struct HopperMoeFp4 : HopperFp4 {
+struct HopperMoeFp4 {
   typedef HopperChain<bfloat, MT, false> Chain;
   enum {
     kSteps = kHopperFp4Steps,
@@ -94,6 +67,29 @@ struct HopperMoeFp4 : HopperFp4 {
     hopper_copies_commit();
   }
 
+  // The power of two that turns the bits of a code, taken as the end of a tiny bf16, into its value: 2^126 times the
+  // block's 2^(e - 127). `Rare`: above 2^127 the rest is in `more`, and an exponent below 2 stands for zeros.
+  template <bool Rare>
+  HOPPER_FN uint factor(uint exponent) {
+    if (Rare && exponent < 2) return 0;
+    return ((Rare ? min(exponent, 128u) : exponent) + 126u) * 0x00800080u;
+  }
+  HOPPER_FN uint more(uint exponent) { return (max(exponent, 128u) - 1u) * 0x00800080u; }
+  // Four bytes of exponents: whether one of them is not from 2 to 127. Subtracting 2 from each byte borrows only below
+  // a byte that is less than 2.
+  HOPPER_FN bool is_rare(uint exponents) { return ((exponents - 0x02020202u) | exponents) & 0x80808080u; }
+
+  // Copies the tile's rows of x, with the bulk copy engine.
+  HOPPER_FN void copy_x(const HopperMoeFp4Params& p, uint rows, const bfloat* x, int count, uint full, int lane) {
+    const int bytes = p.linear.k * 2;
+    if (lane == 0) hopper_barrier_expect(full, count * bytes);
+    __syncwarp();
+    asm volatile("fence.proxy.async;" ::: "memory");
+    for (int row = lane; row < count; row += 32) {
+      hopper_copy_bulk(rows + row * (bytes + 16), x + (i64)row * p.linear.x_stride, bytes, full);
+    }
+  }
+
   // One step: 16 rows of W times 8 MT rows of x. Byte 0 of `codes` has k (low nibble) and k + 8 of row g, byte 1 those
   // of row g + 8; bytes 2 and 3 have k + 1 and k + 9. A nibble is a sign, two bits of exponent and one of fraction.
   template <bool Rare>
@@ -116,7 +112,7 @@ struct HopperMoeFp4 : HopperFp4 {
   HOPPER_FN void chunk(typename Chain::Sums& sums, const uchar* from, const uint (&rows)[MT], int pairs, int lane) {
     const uchar* codes = from + lane * 2;
     const uchar* heads = from + kHeadsAt + (lane >> 2);
-#pragma unroll 4
+#pragma unroll(Rare ? 1 : 2)
     for (int pair = 0; pair < pairs; pair++) {
       uint x[MT][4];
       UNROLL for (int j = 0; j < MT; j++) hopper_ldmatrix(x[j], rows[j] + pair * 64);
@@ -167,6 +163,7 @@ struct HopperMoeFp4 : HopperFp4 {
     // After the wait: so the table of experts is complete before the next launch begins.
     ptx_grid_release();
     const int expert = __ldcg(experts + blockIdx.y);
+    const int count = min(__ldcg(experts + p.max_tiles + blockIdx.y), l.m);
     if (expert < 0) {
       if (p.early) ptx_grid_wait();
       return;
@@ -189,7 +186,6 @@ struct HopperMoeFp4 : HopperFp4 {
     }
     __syncthreads();
     if (p.early) ptx_grid_wait();
-    const int count = min(__ldcg(experts + p.max_tiles + blockIdx.y), l.m);
     const i64 row = (i64)blockIdx.y * p.tile_rows;
     if (warp == 0) copy_x(p, rows, x + row * l.x_stride, count, full, lane);
     if (!works) return;
@@ -213,144 +209,3 @@ struct HopperMoeFp4 : HopperFp4 {
   }
 HOPPER_MOE_FP4(8, 1, kHopperFp4Threads)
 HOPPER_MOE_FP4(16, 2, kHopperFp4Threads)
-
-struct HopperMoeFp4Few : HopperFp4 {
-  enum { kSteps = kHopperFp4FewSteps, kDepth = kHopperFp4FewDepth, kHeadsAt = kSteps * 64, kChunk = kHopperFp4Chunk };
-
-  // The panel of a tile of eight rows, and which half of it. Gated: even warps have rows of gate, odd ones the matching
-  // rows of up.
-  HOPPER_FN const uchar* panel_of(const HopperMoeFp4Params& p, const uchar* w, int tile) {
-    const bool gated = p.linear.epilogue == kHopperGated;
-    return w + (i64)(gated ? (tile >> 2) + (tile & 1) * (p.linear.n >> 5) : tile >> 1) * p.weight.stride;
-  }
-  HOPPER_FN int half_of(const HopperMoeFp4Params& p, int tile) {
-    return (p.linear.epilogue == kHopperGated ? tile >> 1 : tile) & 1;
-  }
-  // `codes` and `heads` are the lane's.
-  HOPPER_FN void request(const uchar* codes, const uchar* heads, uint to, int step, int steps, int lane) {
-    const int left = steps - step;
-    UNROLL for (int j = 0; j < kSteps / 8; j++) {
-      if ((lane >> 2) + 8 * j < left) hopper_copy16(to + lane * 16 + j * 512, codes + (i64)(step + 8 * j) * 128);
-    }
-    if (lane < kSteps / 2 && 2 * lane < left) hopper_copy8(to + kHeadsAt + lane * 8, heads + (i64)step * 8);
-    hopper_copies_commit();
-  }
-
-  // Byte 0 of `codes` has k (low nibble) and k + 8 of the lane's row, byte 2 has k + 1 and k + 9.
-  template <bool Rare>
-  HOPPER_FN void step(float (&sums)[4], uint codes, uint scale, uint large, uint x0, uint x1) {
-    const uint sign = 0x80008000u, size = 0x01c001c0u;
-    uint b[2] = {(codes << 12 & sign) | (codes << 6 & size), (codes << 8 & sign) | (codes << 2 & size)};
-    UNROLL for (int i = 0; i < 2; i++) {
-      b[i] = hopper_multiply_bf16(b[i], scale);
-      if (Rare) b[i] = hopper_multiply_bf16(b[i], large);
-    }
-    const uint a[4] = {x0, 0u, x1, 0u};
-    hopper_chain_mma(sums, a, b[0], b[1], bfloat());
-  }
-  template <bool Rare>
-  HOPPER_FN void chunk(float (&sums)[4], const uchar* from, uint rows, int pairs, int lane) {
-    const uchar* codes = from + lane * 2;
-    const uchar* heads = from + kHeadsAt + (lane >> 2);
-#pragma unroll 8
-    for (int pair = 0; pair < pairs; pair++) {
-      uint x[4];
-      hopper_ldmatrix(x, rows + pair * 64);
-      const uint e = heads[pair * 8], scale = factor<Rare>(e), large = Rare ? more(e) : 0u;
-      UNROLL for (int i = 0; i < 2; i++) {
-        const uint two = *(const ushort*)(codes + (2 * pair + i) * 64);
-        step<Rare>(sums, __byte_perm(two, 0u, 0x4140), scale, large, x[2 * i], x[2 * i + 1]);
-      }
-    }
-  }
-
-  // A lane has row g of x, for rows 2 t and 2 t + 1 of the tile of W.
-  HOPPER_FN void finish(const HopperLinearParams& l, const float (&sums)[4], int tile, bfloat* out, const float* bias,
-                        uint* ups, bool works, int lane) {
-    const int g = lane >> 2, column = (lane & 3) * 2, warp = (int)threadIdx.x >> 5;
-    const bool gated = l.epilogue == kHopperGated, here = works && g < l.m;
-    const int n = (gated ? (tile >> 1) * 8 + (tile & 1) * (l.n / 2) : tile * 8) + column;
-    float y[2] = {0.0f, 0.0f};
-    UNROLL for (int j = 0; j < 2 && here; j++) y[j] = hopper_rounded<bfloat>(sums[j], l, bias, n + j);
-    if (gated) {
-      uint* up = ups + (warp >> 1) * 32 + lane;
-      if (tile & 1) *up = hopper_pack<bfloat>(y[0], y[1]);
-      __syncthreads();
-      if (tile & 1 || !here) return;
-      y[0] = activate_glu(l.activation, l.limit, y[0], as_float(*up << 16));
-      y[1] = activate_glu(l.activation, l.limit, y[1], as_float(*up & 0xffff0000u));
-    }
-    if (!here) return;
-    UNROLL for (int j = 0; j < 2; j++) {
-      if (l.epilogue == kHopperActivated) y[j] = activate(l.activation, y[j]);
-    }
-    *(uint*)(out + (i64)g * l.out_stride + n) = hopper_pack<bfloat>(y[0], y[1]);
-  }
-
-  HOPPER_FN void run(const HopperMoeFp4Params& p, bfloat* out, const bfloat* x, const uchar* w, const float* bias,
-                     const int* experts) {
-    extern __shared__ __align__(128) unsigned char shared[];
-    __shared__ unsigned long long x_full;
-    __shared__ uint ups[kHopperFp4Threads / 2];
-    const HopperLinearParams& l = p.linear;
-    if (!p.early) ptx_grid_wait();
-    // After the wait: so the table of experts is complete before the next launch begins.
-    ptx_grid_release();
-    const int expert = __ldcg(experts + blockIdx.y);
-    if (expert < 0) {
-      if (p.early) ptx_grid_wait();
-      return;
-    }
-    const int warps = (int)blockDim.x >> 5, warp = (int)threadIdx.x >> 5, lane = (int)threadIdx.x & 31;
-    const int tile = (int)blockIdx.x * warps + warp, steps = l.k / 16;
-    const bool works = tile < 2 * l.tiles;
-    const uint full = ptx_shared_address(&x_full);
-    uchar* ring = shared + warp * (kDepth * kChunk);
-    const uint to = ptx_shared_address(ring), rows = ptx_shared_address(shared + warps * (kDepth * kChunk));
-    const uchar* panel = panel_of(p, w + expert * p.weight.expert_stride, works ? tile : 0);
-    const uchar* codes = panel + half_of(p, tile) * 64 + (lane >> 2) * 128 + (lane & 3) * 16;
-    const uchar* heads = panel + p.weight.head_at + half_of(p, tile) * 8 + lane * 16;
-    if (works) {
-      UNROLL for (int i = 0; i < kDepth; i++) request(codes, heads, to + i * kChunk, i * kSteps, steps, lane);
-    }
-    if (threadIdx.x == 0) {
-      hopper_barrier_init(full, 1);
-      hopper_barrier_init_done();
-    }
-    __syncthreads();
-    if (p.early) ptx_grid_wait();
-    const int count = min(__ldcg(experts + p.max_tiles + blockIdx.y), l.m);
-    const i64 row = (i64)blockIdx.y * p.tile_rows;
-    if (warp == 0) copy_x(p, rows, x + row * l.x_stride, count, full, lane);
-    float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (works) {
-      // Absent rows repeat the last one.
-      uint from = rows + min(lane & 7, count - 1) * (l.k * 2 + 16) + (lane >> 3) * 16;
-      hopper_barrier_wait(full, 0);
-      int slot = 0;
-#pragma unroll 1
-      for (int at = 0; at < steps; at += kSteps) {
-        hopper_copies_wait<kDepth - 1>();
-        __syncwarp();
-        const uchar* here = ring + slot * kChunk;
-        const int pairs = min((int)kSteps, steps - at) / 2;
-        if (__any_sync(0xffffffffu, is_rare(((const uint*)(here + kHeadsAt))[lane % kSteps]))) {
-          chunk<true>(sums, here, from, pairs, lane);
-        } else {
-          chunk<false>(sums, here, from, pairs, lane);
-        }
-        __syncwarp();
-        request(codes, heads, to + slot * kChunk, at + kDepth * kSteps, steps, lane);
-        slot = slot + 1 == kDepth ? 0 : slot + 1;
-        from += kSteps * 32;
-      }
-    }
-    finish(l, sums, tile, out + row * l.out_stride, l.biased ? bias + (i64)expert * l.n : bias, ups, works, lane);
-  }
-};
-
-extern "C" __global__ void __launch_bounds__(kHopperFp4Threads)
-    hopper_moe_fp4_few(const __grid_constant__ HopperMoeFp4Params p, bfloat* out, const bfloat* x, const uchar* w,
-                       const float* bias, const int* experts) {
-  HopperMoeFp4Few::run(p, out, x, w, bias, experts);
-}

@@ -57,8 +57,6 @@ constexpr int hopper_quantised_kind(int low_bits, int high_bits, int table, int 
 enum {
   kHopperFp4Steps = 8,  // steps of 16 k in a chunk
   kHopperFp4Chunk = kHopperFp4Steps * (128 + 8),
-  kHopperFp4FewSteps = 16,  // the same for tiles of eight rows of W, whose chunks have as many bytes
-  kHopperFp4FewDepth = 4,
   kHopperFp4Rows = 16,
   kHopperFp4Threads = 768  // at most
 };
@@ -72,6 +70,6 @@ struct HopperMoeFp4Params {
 constexpr int hopper_fp4_depth(int tile_rows) {
   return tile_rows > 8 ? 4 : 6;
 }
-constexpr i64 hopper_fp4_memory(int warps, int depth, int rows, int k) {
-  return (i64)warps * depth * kHopperFp4Chunk + (i64)rows * (k * 2 + 16);
+constexpr i64 hopper_fp4_memory(int warps, int tile_rows, int rows, int k) {
+  return (i64)warps * hopper_fp4_depth(tile_rows) * kHopperFp4Chunk + (i64)rows * (k * 2 + 16);
 }

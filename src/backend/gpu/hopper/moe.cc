@@ -168,25 +168,23 @@ bool run_fp4(GpuBackend& gpu, const MoeExpertsArgs& args, const Product& product
   const auto experts = static_cast<int64_t>(args.gate_up.size());
   const int64_t all = p.linear.tiles * std::min(experts, args.x.rows * args.k);
   const int64_t each = grid_div(all, gpu.device().info().compute_units);
-  KernelId kernel = tile_rows > 8 ? KernelId::kHopperMoeFp4M16 : KernelId::kHopperMoeFp4M8;
-  int warps = tile_rows > 8 ? kHopperFp4Threads / 32 : 8, depth = hopper_fp4_depth(static_cast<int>(tile_rows));
-  int units = p.linear.tiles;  // of the grid: one per warp
+  int warps = tile_rows > 8 ? kHopperFp4Threads / 32 : 8;
   int64_t least = 0;
-  if (tile_rows <= 8 && 2 * each <= kHopperFp4Threads / 32) {
+  if (tile_rows <= 8 && each <= kHopperFp4Threads / 32) {
     // One threadgroup per multiprocessor, and so much memory that no two of a product share one, but the second product
     // can begin beside the first.
-    kernel = KernelId::kHopperMoeFp4Few;
-    warps = static_cast<int>(2 * each);
-    depth = kHopperFp4FewDepth;
-    units *= 2;
+    warps = std::max(2, static_cast<int>(each));
     least = product.early ? kFp4SecondBytes : kFp4FirstBytes;
   }
-  const auto memory = [&] { return std::max<int64_t>(least, hopper_fp4_memory(warps, depth, p.linear.m, w.k)); };
+  const auto memory = [&] {
+    return std::max<int64_t>(least, hopper_fp4_memory(warps, static_cast<int>(tile_rows), p.linear.m, w.k));
+  };
   while (warps > 4 && memory() > kHopperMostShared) warps -= 2;
   if (memory() > kHopperMostShared) return false;
   if (dry) return true;
-  gpu.launch({kernel}, p, {product.out.data, product.x.data, product.weights, product.experts.bias, s.experts},
-             {grid_div(units, warps), static_cast<uint32_t>(tiles)}, static_cast<uint32_t>(32 * warps),
+  gpu.launch({tile_rows > 8 ? KernelId::kHopperMoeFp4M16 : KernelId::kHopperMoeFp4M8}, p,
+             {product.out.data, product.x.data, product.weights, product.experts.bias, s.experts},
+             {grid_div(p.linear.tiles, warps), static_cast<uint32_t>(tiles)}, static_cast<uint32_t>(32 * warps),
              static_cast<uint32_t>(memory()));
   return true;
 }
