@@ -122,7 +122,10 @@ class Backend {
   // Whether the backend has fused ops for a step of `rows` rows; otherwise a model calls the separate ops.
   virtual bool joins_linear(int64_t /*rows*/) const {
     return false;
-  }  // LinearArgs::norm and ::residual
+  }  // LinearArgs::norm
+  virtual bool joins_residual(int64_t rows) const {
+    return joins_linear(rows);
+  }  // LinearArgs::residual
   virtual bool joins_head(int64_t /*rows*/) const {
     return false;
   }  // the LM head in the step of the layers

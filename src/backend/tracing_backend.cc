@@ -134,6 +134,9 @@ class TracingBackend final : public Backend {
   bool joins_linear(int64_t rows) const override {
     return inner_->joins_linear(rows);
   }
+  bool joins_residual(int64_t rows) const override {
+    return inner_->joins_residual(rows);
+  }
   bool joins_head(int64_t rows) const override {
     return inner_->joins_head(rows);
   }

@@ -123,9 +123,9 @@ struct LinearArgs {
   // Optional: the first N/2 columns are a gate and the others its up. out is then [M, N/2], with the bits of a linear
   // to [M, N] and a glu of its halves.
   const FusedGlu* gated = nullptr;
-  // Only where Backend::joins_linear(). `norm`: x is F32 and is normalised first, rounded to the type of activations.
-  // `residual`: out is F32 and becomes fma(y, residual_scale, residual), with y rounded to the type of activations
-  // before. The bits are those of the separate ops.
+  // `norm`, only where Backend::joins_linear(): x is F32 and is normalised first, rounded to the type of activations.
+  // `residual`, only where Backend::joins_residual(): out is F32 and becomes fma(y, residual_scale, residual), with y
+  // rounded to the type of activations before. The bits are those of the separate ops.
   const FusedNorm* norm = nullptr;
   Tensor residual = {};  // no data: none; may be out
   float residual_scale = 1.0f;

@@ -88,6 +88,7 @@ class GpuBackend final : public Backend {
 
   // linear.cc
   bool joins_linear(int64_t rows) const override;
+  bool joins_residual(int64_t rows) const override;
   bool joins_head(int64_t rows) const override { return joined_.joins_head(rows); }
   void library_product(const LibraryProduct& product);
 

@@ -109,6 +109,8 @@
   X(HopperMoeQuantisedM16, "hopper_moe_#_quantised_m16", kHopper16Bits, HopperMoeQuantisedParams)                     \
   X(HopperMoeQuantisedM32, "hopper_moe_#_quantised_m32", kHopper16Bits, HopperMoeQuantisedParams)                     \
   X(HopperMoeQuantisedM64, "hopper_moe_#_quantised_m64", kHopper16Bits, HopperMoeQuantisedParams)                     \
+  X(HopperMoeFp4M8, "hopper_moe_fp4_m8", kHopperNoType, HopperMoeFp4Params)                                           \
+  X(HopperMoeFp4M16, "hopper_moe_fp4_m16", kHopperNoType, HopperMoeFp4Params)                                         \
   X(HopperAttentionQuickD64, "hopper_attention_quick_#_d64", kHopper16Bits, HopperAttentionParams)                    \
   X(HopperAttentionQuickD128, "hopper_attention_quick_#_d128", kHopper16Bits, HopperAttentionParams)                  \
   X(HopperAttentionQuickD256, "hopper_attention_quick_#_d256", kHopper16Bits, HopperAttentionParams)                  \

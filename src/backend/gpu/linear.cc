@@ -204,6 +204,11 @@ bool GpuBackend::joins_linear(int64_t rows) const {
   return rows <= (hopper_ ? int64_t{kLinearFewRows} : kPortableNormRows);
 }
 
+// With more rows the library serves most products, and adding after it is a launch of its own in any case.
+bool GpuBackend::joins_residual(int64_t rows) const {
+  return hopper_ ? rows <= kHopperTallRows : joins_linear(rows);
+}
+
 void GpuBackend::linear(const LinearArgs& args) {
   check_linear(args);
   if (args.x.rows == 0) return;

@@ -182,7 +182,8 @@ TEST(GpuLinearJoined, ANormAndAResidualHaveTheBitsOfTheirOps) {
     for (const DType weight_type : {type, DType::kQ4_K}) {
       const int64_t n = 40, k = 512;
       const auto weight = cases::random_weight_of(weight_type, n, k, 5);
-      const HostMatrix hidden(16, k, DType::kF32, 3), norm(1, k, DType::kF32, 4), before(16, n, DType::kF32, 6);
+      constexpr int64_t kMany = 150;
+      const HostMatrix hidden(16, k, DType::kF32, 3), norm(1, k, DType::kF32, 4), before(kMany, n, DType::kF32, 6);
       const auto w = packed(test_device(), weight, type);
       std::vector<int64_t> rows = {1, 2, 4};
       if (test_device().ops().joins_linear(16)) rows.insert(rows.end(), {9, 16});
@@ -203,7 +204,10 @@ TEST(GpuLinearJoined, ANormAndAResidualHaveTheBitsOfTheirOps) {
         return device.rows_of(out);
       };
       expect_same_bits(rows, "norm, " + product_text(weight_type, type, n, k), normed, norm_first);
-      const HostMatrix x(16, k, type, 8), bias(1, n, DType::kF32, 9);
+      const HostMatrix x(kMany, k, type, 8), bias(1, n, DType::kF32, 9);
+      for (const int64_t m : {int64_t{33}, int64_t{64}, kMany}) {
+        if (test_device().ops().joins_residual(m)) rows.push_back(m);
+      }
       const auto added = [&](TestDevice& device, int64_t m) {
         const Tensor out = device.put(before).first_rows(m);
         LinearArgs args{device.put(x).first_rows(m), w.get(), device.put(bias).f32(), out};

@@ -195,6 +195,8 @@ inline constexpr ExpertsCase kExpertsCases[] = {
     {DType::kBF16, DType::kBF16, 208, 80, DType::kBF16, true, true},
     {DType::kF16, DType::kF16, 64, 176, DType::kF16, false, false, Activation::kRelu2},
     {DType::kMXFP4, DType::kMXFP4, 160, 96, DType::kBF16, true, true, Activation::kSilu, 7.0f},
+    {DType::kMXFP4, DType::kMXFP4, 704, 288, DType::kBF16, true, true, Activation::kSilu, 7.0f},
+    {DType::kMXFP4, DType::kMXFP4, 1152, 96, DType::kBF16, false, false, Activation::kRelu2},
 };
 
 // With a type that only GPUs pack.

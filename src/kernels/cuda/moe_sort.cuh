@@ -48,7 +48,10 @@ struct HopperMoeSort {
     if (blockIdx.x != 0) return;
     for (int e = tid; e < p.experts; e += kThreads) {
       const int first = sm.places[e] / p.tile_rows;
-      for (int i = 0; i * p.tile_rows < sm.counts[e]; i++) experts[first + i] = e;
+      for (int i = 0; i * p.tile_rows < sm.counts[e]; i++) {
+        experts[first + i] = e;
+        experts[p.max_tiles + first + i] = min(p.tile_rows, sm.counts[e] - i * p.tile_rows);
+      }
     }
     for (int i = sm.tiles + tid; i < p.max_tiles; i += kThreads) experts[i] = -1;
   }
@@ -97,7 +100,10 @@ struct HopperMoeSort {
     sm.place[lane] = place;
     if (blockIdx.x != 0) return;
     if (lane < p.choices) places[lane] = place;
-    if (rank < tiles && lane < p.choices) experts[before + rank] = id;
+    if (rank < tiles && lane < p.choices) {
+      experts[before + rank] = id;
+      experts[p.max_tiles + before + rank] = min(p.tile_rows, __popc(same) - rank * p.tile_rows);
+    }
     for (int i = all + lane; i < p.max_tiles; i += 32) experts[i] = -1;
   }
 

@@ -67,7 +67,9 @@ struct HopperMoeSortParams {
   int of_token;
   int experts;
   int tile_rows;
-  int max_tiles;                // tiles that there is room for; unused ones at the end get the expert -1
+  // Tiles that there is room for; unused ones at the end get the expert -1. The table of experts is followed by the
+  // number of rows of each tile.
+  int max_tiles;
   int pieces;                   // 16-byte pieces of a row of x
   int x_stride, sorted_stride;  // pieces
 };

@@ -51,3 +51,25 @@ struct HopperMoeQuantisedParams {
 constexpr int hopper_quantised_kind(int low_bits, int high_bits, int table, int scheme) {
   return low_bits | high_bits << 4 | table << 8 | scheme << 12;
 }
+
+// ---- the products of experts in MXFP4 (kernels/cuda/moe_fp4.cuh) ----
+
+enum {
+  kHopperFp4Steps = 8,  // steps of 16 k in a chunk
+  kHopperFp4Chunk = kHopperFp4Steps * (128 + 8),
+  kHopperFp4Rows = 16,
+  kHopperFp4Threads = 768  // at most
+};
+struct HopperMoeFp4Params {
+  HopperLinearParams linear;  // of one expert; m: the most rows of a tile
+  WeightParams weight;
+  int tile_rows, max_tiles;  // as in HopperMoeSortParams
+  int early;                 // as in HopperMoeParams
+};
+// Chunks that a warp has requested ahead, of tiles of so many rows, and bytes of shared memory.
+constexpr int hopper_fp4_depth(int tile_rows) {
+  return tile_rows > 8 ? 4 : 6;
+}
+constexpr i64 hopper_fp4_memory(int warps, int tile_rows, int rows, int k) {
+  return (i64)warps * hopper_fp4_depth(tile_rows) * kHopperFp4Chunk + (i64)rows * (k * 2 + 16);
+}

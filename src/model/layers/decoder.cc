@@ -242,7 +242,7 @@ void DecoderModel::project_in(const Linear& linear, const LayerInput& input, con
 
 // Adds residual_scale * y to the residual stream in the same op, where the backend can; else y goes to the output.
 bool DecoderModel::project_out(const Linear& linear, const Tensor& x, const LayerOutput& output) {
-  if (!output.may_add || !linear.single() || !backend_.joins_linear(x.rows)) {
+  if (!output.may_add || !linear.single() || !backend_.joins_residual(x.rows)) {
     linear.run(backend_, x, output.out);
     return false;
   }

@@ -9,7 +9,6 @@
 namespace quire::gpu {
 namespace {
 
-constexpr int kMostShared = 229376;                  // bytes that a threadgroup may have, beside 3 KB of its own
 constexpr int kHalfShared = 113664;                  // that each of two threadgroups on a multiprocessor may have
 constexpr int kFewStageBytes = 16 * (128 * 2 + 16);  // of linear_few: 16 rows of W, 128 k
 constexpr i64 kResidentBytes = 16 * 1024;            // x up to this size waits in shared memory, else it streams
@@ -78,7 +77,7 @@ HopperLinearPlan hopper_linear_plan(HopperLinearParams& p, int multiprocessors) 
   p.active_warps = std::min(per_group, 4);
   const bool deep = p.active_warps == 1;
   const i64 memory = i64{p.active_warps} * (deep ? 24 : 8) * kFewStageBytes + i64{p.m} * (p.k + 8) * 2 + 256;
-  if (p.m <= 16 && memory <= kMostShared) {
+  if (p.m <= 16 && memory <= kHopperMostShared) {
     const KernelId kernel = p.m <= 8 ? (deep ? KernelId::kHopperLinearM8D24 : KernelId::kHopperLinearM8D8)
                                      : (deep ? KernelId::kHopperLinearM16D24 : KernelId::kHopperLinearM16D8);
     return {kernel, groups(p.tiles, per_group), kHopperFewThreads, static_cast<int>(memory)};
@@ -142,12 +141,12 @@ HopperLinearPlan hopper_quantised_plan(HopperQuantisedParams& p, int multiproces
   const i64 resident_bytes = p.resident ? all_of_x + 256 + (l.normed ? i64{l.k} * 4 : 0) : 0;
   p.x_row = p.resident ? (l.k + 8) * 2 : kHopperTileRow;
   p.stage_bytes = kHopperPairBytes + (p.resident ? 0 : p.groups * rows * kHopperTileRow);
-  if (resident_bytes > kMostShared) return {};
+  if (resident_bytes > kHopperMostShared) return {};
   int per_multiprocessor = 2;
   int memory = fit_ring(p, static_cast<int>(resident_bytes), kHalfShared);
   if (memory == 0 || rows == 32) {
     per_multiprocessor = 1;
-    memory = fit_ring(p, static_cast<int>(resident_bytes), kMostShared);
+    memory = fit_ring(p, static_cast<int>(resident_bytes), kHopperMostShared);
   }
   if (memory == 0) return {};
   const int rounds = groups(p.units, per_multiprocessor * multiprocessors);

@@ -8,6 +8,8 @@
 
 namespace quire::gpu {
 
+constexpr int kHopperMostShared = 229376;  // bytes that a threadgroup may have, beside 3 KB of its own
+
 struct HopperLinearPlan {
   KernelId kernel = KernelId::kNone;  // kNone: not served
   int grid = 0;

@@ -15,6 +15,8 @@ constexpr int64_t kSortGroups = 128;  // threadgroups of the sort; each copies a
 // Choices per expert, on average, from which on quantised experts become plain ones first, and bytes of those at once.
 constexpr int64_t kDequantisedChoices = 32;
 constexpr int64_t kExpandedBytes = int64_t{512} << 20;
+// Shared memory of the two products of few rows in MXFP4, at least.
+constexpr int64_t kFp4FirstBytes = 118 << 10, kFp4SecondBytes = 102 << 10;
 
 // Rows in a tile: enough for the choices of most experts, so that few weights are read twice, and few more, because the
 // rest of a tile is padding. `most` is what the kernels take.
@@ -65,7 +67,7 @@ KernelId quantised_kernel(int64_t rows) {
 // Where the choices of a call are in scratch.
 struct Buffers {
   int* places;   // [choices]
-  int* experts;  // [tiles]
+  int* experts;  // [tiles], and then the rows of each tile
   Tensor x, hidden, y;
 };
 
@@ -148,6 +150,45 @@ bool run_quantised(GpuBackend& gpu, const MoeExpertsArgs& args, const Product& p
   return true;
 }
 
+// MXFP4 with bf16 activations and few rows.
+bool run_fp4(GpuBackend& gpu, const MoeExpertsArgs& args, const Product& product, const Buffers& s, int64_t tile_rows,
+             int64_t tiles, bool dry) {
+  const WeightParams& w = product.experts.weight;
+  const bool gated = product.epilogue == kHopperGated;
+  if (w.form != kWeightQuantised || w.scheme != kSchemeExponent || args.x.dtype != DType::kBF16) return false;
+  if (tile_rows > kHopperFp4Rows || w.k % 32 != 0 || w.n % (gated ? 32 : 16) != 0) return false;
+  HopperMoeFp4Params p = {};
+  p.linear = params_of(args, product);
+  p.linear.m = static_cast<int>(std::min(tile_rows, args.x.rows));
+  p.linear.tiles = w.n / 16;
+  p.weight = w;
+  p.tile_rows = static_cast<int>(tile_rows);
+  p.max_tiles = static_cast<int>(tiles);
+  p.early = product.early;
+  const auto experts = static_cast<int64_t>(args.gate_up.size());
+  const int64_t all = p.linear.tiles * std::min(experts, args.x.rows * args.k);
+  const int64_t each = grid_div(all, gpu.device().info().compute_units);
+  int warps = tile_rows > 8 ? kHopperFp4Threads / 32 : 8;
+  int64_t least = 0;
+  if (tile_rows <= 8 && each <= kHopperFp4Threads / 32) {
+    // One threadgroup per multiprocessor, and so much memory that no two of a product share one, but the second product
+    // can begin beside the first.
+    warps = std::max(2, static_cast<int>(each));
+    least = product.early ? kFp4SecondBytes : kFp4FirstBytes;
+  }
+  const auto memory = [&] {
+    return std::max<int64_t>(least, hopper_fp4_memory(warps, static_cast<int>(tile_rows), p.linear.m, w.k));
+  };
+  while (warps > 4 && memory() > kHopperMostShared) warps -= 2;
+  if (memory() > kHopperMostShared) return false;
+  if (dry) return true;
+  gpu.launch({tile_rows > 8 ? KernelId::kHopperMoeFp4M16 : KernelId::kHopperMoeFp4M8}, p,
+             {product.out.data, product.x.data, product.weights, product.experts.bias, s.experts},
+             {grid_div(p.linear.tiles, warps), static_cast<uint32_t>(tiles)}, static_cast<uint32_t>(32 * warps),
+             static_cast<uint32_t>(memory()));
+  return true;
+}
+
 // How many experts of so many bytes are expanded at once. What was not taken at load may be gone to pages by now, so
 // memory is only added where plenty is left.
 int64_t expanded_at_once(GpuBackend& gpu, int64_t bytes, int64_t experts) {
@@ -186,6 +227,7 @@ bool run(GpuBackend& gpu, const MoeExpertsArgs& args, const Product& product, co
   const ExpertRange all = {product.weights, 0, static_cast<int64_t>(args.gate_up.size())};
   if (is_plain(product.experts, args.x.dtype)) return run_plain(gpu, args, product, all, s, tile_rows, tiles, dry);
   if (dequantises(args)) return run_dequantised(gpu, args, product, s, tile_rows, tiles, dry);
+  if (run_fp4(gpu, args, product, s, tile_rows, tiles, dry)) return true;
   return product.experts.weight.form == kWeightQuantised && run_quantised(gpu, args, product, s, tile_rows, tiles, dry);
 }
 
@@ -206,7 +248,7 @@ void sort(GpuBackend& gpu, const MoeExpertsArgs& args, const Buffers& s, int64_t
 
 // Bytes of the tables and of the sorted rows.
 int64_t table_bytes(int64_t choices, int64_t tiles) {
-  return round_up((choices + tiles) * 4, 256);
+  return round_up((choices + 2 * tiles) * 4, 256);
 }
 int64_t row_bytes(int64_t columns) {
   return round_up(columns, 8) * 2;
