@@ -17,6 +17,9 @@
 // the random words of that position, and with the drafts before it as history. The first row whose token is not the
 // next draft ends the step for its sequence; the rows after it are not read. So a sequence gets the tokens that it
 // would get one by one. Its pages are committed once that is known, and only up to there.
+//
+// A draft model (ModelDrafter) runs between the steps: before a step it makes the drafts of all sequences, and after it
+// it computes its own K and V of the pages that are full now, before these are committed.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -78,38 +81,46 @@ const char* name(FinishReason reason) {
 }
 
 Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
-                                             const EngineOptions& options) {
+                                             const EngineOptions& options, std::unique_ptr<model::Model> draft) {
   const SpeculationOptions& speculation = options.speculation;
   if (speculation.num_tokens < 0 || speculation.num_tokens > SpeculationOptions::kMaxTokens ||
       speculation.prompt_lookup_min < 1 || speculation.prompt_lookup_max < speculation.prompt_lookup_min) {
     return invalid_argument("the speculation options are out of range");
   }
+  QUIRE_CHECK((draft != nullptr) ==
+              (speculation.on() && speculation.method == SpeculationOptions::Method::kDraftModel));
   kv::CacheLayout layout = options.cache;
   if (layout.groups.empty()) {
     const auto page_bytes = [&](const KvPageShape& shape) {
       return static_cast<int64_t>(backend->kv_page_bytes(shape));
     };
-    QUIRE_ASSIGN(layout, kv::group_layers(model::cache_layers(model->config()), options.kv_dtype, options.block_size,
-                                          page_bytes));
+    std::vector<kv::LayerCache> layers = model::cache_layers(model->config());
+    if (draft != nullptr) std::ranges::copy(model::cache_layers(draft->config()), std::back_inserter(layers));
+    QUIRE_ASSIGN(layout, kv::group_layers(layers, options.kv_dtype, options.block_size, page_bytes));
   }
   if (speculation.on() && kv::has_states(layout.groups)) {
     return unsupported("speculation needs a model without recurrent states, which cannot take back rejected tokens");
   }
   layout.num_pages = options.num_blocks;
   QUIRE_ASSIGN(auto pages, model::KvCache::make(*backend, std::move(layout)));
-  QUIRE_TRY(model->prepare({options.scheduler.max_num_batched_tokens, options.max_logit_rows}));
+  for (model::Model* prepared : {model.get(), draft.get()}) {
+    if (prepared == nullptr) continue;
+    QUIRE_TRY(prepared->prepare({options.scheduler.max_num_batched_tokens, options.max_logit_rows}));
+  }
   if (backend->samples()) {
     QUIRE_TRY(backend->prepare_sampling(options.scheduler.max_num_batched_tokens, options.max_logit_rows,
                                         model->config().vocab_size));
   }
-  return std::unique_ptr<Engine>(new Engine(std::move(backend), std::move(model), std::move(pages), options));
+  return std::unique_ptr<Engine>(
+      new Engine(std::move(backend), std::move(model), std::move(pages), options, std::move(draft)));
 }
 
 Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
-               std::unique_ptr<model::KvCache> pages, const EngineOptions& options)
+               std::unique_ptr<model::KvCache> pages, const EngineOptions& options, std::unique_ptr<model::Model> draft)
     : options_(options),
       backend_(std::move(backend)),
       model_(std::move(model)),
+      draft_model_(std::move(draft)),
       pages_(std::move(pages)),
       kv_({.num_blocks = options.num_blocks,
            .enable_prefix_caching = options.prefix_caching,
@@ -122,7 +133,18 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
   if (!options.speculation.on()) return;
   speculation_.accepted_per_position.resize(static_cast<size_t>(options.speculation.num_tokens));
   make_proposer_ = [this](const Sequence&) { return std::make_unique<NgramProposer>(options_.speculation); };
-  scheduler_.set_drafter([this](Sequence& sequence, int64_t most) { draft(sequence, most); });
+  scheduler_.set_drafter([this](Sequence& sequence, int64_t most) { this->draft(sequence, most); });
+  if (draft_model_ == nullptr) return;
+  model_drafter_ = std::make_unique<ModelDrafter>(
+      *backend_, kv_, *draft_model_, pages_->from_layer(model_->config().layers),
+      model::BatchLimits{options.scheduler.max_num_batched_tokens, options.max_logit_rows},
+      options.speculation.max_length);
+  scheduler_.set_draft_filler([this](std::span<const Share> shares) {
+    model_drafter_->propose(shares);
+    for (const Share& share : shares) {
+      if (share.drafts > 0) cut_drafts(*share.sequence);
+    }
+  });
 }
 
 Engine::~Engine() {
@@ -349,6 +371,7 @@ void Engine::join_masks(Step& step) {
 // Which drafts are part of a sequence is known only when the step is read.
 // REQUIRES: the tokens at these positions are known.
 void Engine::commit(const Step& step) {
+  if (model_drafter_ != nullptr) return;  // see finish()
   for (const Share& share : step.shares) {
     if (share.sequence == nullptr || share.drafts > 0) continue;
     kv_.commit(share.sequence->table, share.sequence->tokens, share.sequence->num_computed);
@@ -373,6 +396,12 @@ std::vector<Output> Engine::finish(Step& step) {
   for (size_t s = 0; s < step.shares.size(); ++s) {
     if (step.shares[s].sequence != nullptr && step.shares[s].drafts > 0) settle_drafts(step.shares[s], step.outputs[s]);
   }
+  if (model_drafter_ != nullptr) model_drafter_->follow(step.shares);
+  for (const Share& share : step.shares) {
+    if (share.sequence == nullptr || (share.drafts == 0 && model_drafter_ == nullptr)) continue;
+    kv_.commit(share.sequence->table, share.sequence->tokens, share.sequence->num_computed);
+    if (share.drafts > 0) kv_.trim(share.sequence->table, share.sequence->num_tokens());
+  }
   return collect_outputs(step);
 }
 
@@ -383,13 +412,21 @@ void Engine::draft(Sequence& sequence, int64_t most) {
   const int64_t max_len = options_.scheduler.max_model_len;
   const int64_t longest = std::min(max_len, sequence.prompt_size + sequence.params.max_tokens.value_or(max_len));
   most = std::min({most, options_.speculation.num_tokens, longest - sequence.num_tokens() - 1});
+  if (model_drafter_ != nullptr) most = std::min(most, model_drafter_->max_length() - sequence.num_tokens());
   if (most <= 0) return;
   most = sequence.pace.next(most);
   if (most == 0) return;
+  if (model_drafter_ != nullptr) return sequence.drafts.assign(static_cast<size_t>(most), -1);  // made later, together
   if (sequence.proposer == nullptr) sequence.proposer = make_proposer_(sequence);
   std::vector<int32_t>& drafts = sequence.drafts;
   sequence.proposer->propose(sequence.tokens, most, drafts);
   QUIRE_CHECK(static_cast<int64_t>(drafts.size()) <= most);
+  cut_drafts(sequence);
+}
+
+// Drops the drafts from the first on that is no token or would end the answer.
+void Engine::cut_drafts(Sequence& sequence) const {
+  std::vector<int32_t>& drafts = sequence.drafts;
   const auto end = std::ranges::find_if(drafts, [&](int32_t token) {
     return token < 0 || token >= model_->config().vocab_size || ends_answer(sequence.params, token);
   });
@@ -400,8 +437,6 @@ void Engine::draft(Sequence& sequence, int64_t most) {
 void Engine::settle_drafts(const Share& share, const Output& output) {
   Sequence& sequence = *share.sequence;
   sequence.num_computed = sequence.num_tokens() - 1;
-  kv_.commit(sequence.table, sequence.tokens, sequence.num_computed);
-  kv_.trim(sequence.table, sequence.num_tokens());
   const int64_t accepted = std::max<int64_t>(1, static_cast<int64_t>(output.tokens.size())) - 1;
   sequence.pace.note(share.drafts, accepted);
   ++speculation_.drafts;

@@ -13,6 +13,7 @@
 
 #include "engine/live.h"
 #include "engine/mask_workers.h"
+#include "engine/model_drafter.h"
 #include "engine/proposer.h"
 #include "engine/request.h"
 #include "engine/row_sampler.h"
@@ -66,8 +67,10 @@ struct EngineStats {
 // the others. The outputs of a request depend only on the request, the weights and the seed.
 class Engine {
  public:
+  // `draft` is the model of SpeculationOptions::Method::kDraftModel; its layers come after the model's in the cache.
   static Result<std::unique_ptr<Engine>> make(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
-                                              const EngineOptions& options);
+                                              const EngineOptions& options,
+                                              std::unique_ptr<model::Model> draft = nullptr);
   ~Engine();
 
   // Normalises sampling settings and checks them against the model. Any thread.
@@ -109,13 +112,14 @@ class Engine {
 
  private:
   Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model, std::unique_ptr<model::KvCache> pages,
-         const EngineOptions& options);
+         const EngineOptions& options, std::unique_ptr<model::Model> draft);
   bool launch(Step& step, bool ahead);
   void start_masks(Step& step);
   void join_masks(Step& step);
   void commit(const Step& step);
   std::vector<Output> finish(Step& step);
   std::vector<Output> collect_outputs(Step& step);
+  void cut_drafts(Sequence& sequence) const;
   void draft(Sequence& sequence, int64_t most);
   void settle_drafts(const Share& share, const Output& output);
   bool reaches_end(const Sequence& sequence, int64_t num_tokens) const;
@@ -127,6 +131,7 @@ class Engine {
   EngineOptions options_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<model::Model> model_;
+  std::unique_ptr<model::Model> draft_model_;  // null: none
   std::unique_ptr<model::KvCache> pages_;
   kv::KvManager kv_;
   Scheduler scheduler_;
@@ -140,6 +145,7 @@ class Engine {
   StepBuilder builder_;
   std::unique_ptr<RowSampler> sampler_;
   ProposerMaker make_proposer_;
+  std::unique_ptr<ModelDrafter> model_drafter_;  // proposes instead, if there is a draft model
   SpeculationStats speculation_;
   Step current_, next_;
   MaskWorkers mask_workers_;

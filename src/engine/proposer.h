@@ -12,9 +12,12 @@ namespace quire::engine {
 
 // How the engine speculates; docs/speculation.md explains it.
 struct SpeculationOptions {
+  enum class Method : uint8_t { kNgram, kDraftModel };
+  Method method = Method::kNgram;
   int64_t num_tokens = 0;         // drafts per sequence and step; 0: no speculation
   int64_t prompt_lookup_min = 5;  // the shortest and the longest n-gram that is looked up
   int64_t prompt_lookup_max = 5;
+  int64_t max_length = 0;  // of a sequence with drafts from a draft model
 
   bool on() const { return num_tokens > 0; }
   static constexpr int64_t kMaxTokens = 128;

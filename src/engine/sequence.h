@@ -71,6 +71,7 @@ struct Sequence {
   std::unique_ptr<Proposer> proposer;  // made with the first drafts
   DraftPace pace;
   std::vector<int32_t> drafts;  // of the step being computed, see Share::drafts
+  int64_t num_drafted = 0;      // positions of which a draft model has its K and V in the pages (ModelDrafter)
 
   // Used by the scheduler only.
   bool waiting = false;       // in a queue

@@ -21,6 +21,7 @@ struct LogitRow {
   int64_t position = 0;  // of the row's token in its sequence
   bool sample = false;
   bool prompt_logprob = false;
+  bool guess = false;  // a row of a draft model: its token is wanted, and nothing else
   // If the row's token is a draft: which. The row counts only if the row before it samples that token.
   int32_t draft = -1;
   int32_t token = -1;   // the token that was sampled; -1: none yet, or sampling failed

@@ -13,21 +13,31 @@ std::string error_of(std::string_view json) {
 }
 
 TEST(SpeculativeConfig, ReadsTheFields) {
-  EXPECT_FALSE(parse_speculative_config("")->on());
+  EXPECT_FALSE(parse_speculative_config("")->options.on());
   const auto all = parse_speculative_config(
       R"({"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2})");
   ASSERT_TRUE(all.ok());
-  EXPECT_EQ(all->num_tokens, 5);
-  EXPECT_EQ(all->prompt_lookup_max, 4);
-  EXPECT_EQ(all->prompt_lookup_min, 2);
+  EXPECT_EQ(all->options.num_tokens, 5);
+  EXPECT_EQ(all->options.prompt_lookup_max, 4);
+  EXPECT_EQ(all->options.prompt_lookup_min, 2);
   const auto none = parse_speculative_config(R"({"method": "ngram", "num_speculative_tokens": 1})");
   ASSERT_TRUE(none.ok());
-  EXPECT_EQ(none->prompt_lookup_max, 5);
-  EXPECT_EQ(none->prompt_lookup_min, 5);
+  EXPECT_EQ(none->options.prompt_lookup_max, 5);
+  EXPECT_EQ(none->options.prompt_lookup_min, 5);
   const auto one =
       parse_speculative_config(R"({"method": "ngram", "num_speculative_tokens": 1, "prompt_lookup_max": 3})");
   ASSERT_TRUE(one.ok());
-  EXPECT_EQ(one->prompt_lookup_min, 3);
+  EXPECT_EQ(one->options.prompt_lookup_min, 3);
+}
+
+TEST(SpeculativeConfig, ReadsADraftModel) {
+  const auto draft = parse_speculative_config(
+      R"({"model": "a/b", "num_speculative_tokens": 3, "max_model_len": 512, "draft_tensor_parallel_size": 1})");
+  ASSERT_TRUE(draft.ok());
+  EXPECT_EQ(draft->options.method, engine::SpeculationOptions::Method::kDraftModel);
+  EXPECT_EQ(draft->options.num_tokens, 3);
+  EXPECT_EQ(draft->model, "a/b");
+  EXPECT_EQ(draft->max_model_len, 512);
 }
 
 TEST(SpeculativeConfig, SaysWhatIsWrong) {
@@ -41,7 +51,13 @@ TEST(SpeculativeConfig, SaysWhatIsWrong) {
            {R"({"method": "ngram", "num_speculative_tokens": "5"})", "num_speculative_tokens"},
            {R"({"method": "eagle3", "num_speculative_tokens": 3})", "'eagle3' is not supported"},
            {R"({"method": "mtp", "num_speculative_tokens": 3})", "'mtp' is not supported"},
-           {R"({"model": "x", "num_speculative_tokens": 3})", "draft models are not supported"},
+           {R"({"model": "", "num_speculative_tokens": 3})", "'model' is empty"},
+           {R"({"method": "draft_model", "num_speculative_tokens": 3})", "model"},
+           {R"({"model": "x", "num_speculative_tokens": 3, "draft_tensor_parallel_size": 2})", "must be 1"},
+           {R"({"model": "x", "num_speculative_tokens": 3, "prompt_lookup_max": 2})",
+            "belongs to the method \"ngram\""},
+           {R"({"method": "ngram", "model": "x", "num_speculative_tokens": 3})",
+            "belongs to the method \"draft_model\""},
            {R"({"method": "ngram", "num_speculative_token": 3})", "did you mean 'num_speculative_tokens'?"},
            {R"({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 65})", "prompt_lookup_max"},
            {R"({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 3})",

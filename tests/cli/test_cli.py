@@ -213,9 +213,10 @@ def test_speculation_changes_no_answer_of_the_default_model(quire, flags):
         pytest.skip("needs the default model (QUIRE_TEST_MODEL)")
     names = ", ".join(f"{name} {i}" for i, name in enumerate(["Anna", "Bertram", "Cecilia", "Dorothea", "Emil"] * 2))
     arguments = ("run", model, f"Repeat this list exactly: {names}", "--max-tokens", 60, "--logprobs", 3, *flags)
-    with_drafts = quire.json(*arguments, "--speculative-config", LOOKUP)
     without = quire.json(*arguments)
-    assert with_drafts["choices"] == without["choices"] and with_drafts["usage"] == without["usage"]
+    for config in (LOOKUP, json.dumps({"model": model, "num_speculative_tokens": 3})):  # the model as its own draft model
+        with_drafts = quire.json(*arguments, "--speculative-config", config)
+        assert with_drafts["choices"] == without["choices"] and with_drafts["usage"] == without["usage"]
 
 
 def test_run_gives_logprobs(quire):
@@ -292,6 +293,7 @@ def test_a_closed_stdout_ends_it(quire, arguments):
     (["--speculative-config", "ngram"], ["--speculative-config", "JSON object"]),
     (["--speculative-config", '{"method": "eagle", "num_speculative_tokens": 2}'], ["eagle", "ngram"]),
     (["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 0}'], ["num_speculative_tokens"]),
+    (["--speculative-config", '{"model": "nowhere/at-all", "num_speculative_tokens": 2}'], ["draft model", "nowhere/at-all"]),
     (["a third word"], ["a third word"]),
 ])
 def test_wrong_flags_are_named_with_their_value(quire, flags, words):

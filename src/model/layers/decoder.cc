@@ -170,7 +170,7 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   head_in_step_ = num_wanted_ == tokens && tokens <= limits_.max_logit_rows && backend_.joins_head(tokens) &&
                   joins_norm({step_hidden_, &weights_.final_norm, false}, weights_.head);
   stage(batch);
-  GraphKey shape{tokens, batch.num_seqs(), num_wanted_, 0, tokens == batch.num_seqs()};
+  GraphKey shape{this, tokens, batch.num_seqs(), num_wanted_, 0, tokens == batch.num_seqs()};
   for (const GroupBatch& group : batch.groups) shape.max_blocks = std::max<int64_t>(shape.max_blocks, group.max_blocks);
   if (!backend_.replay_step(shape)) {
     run_layers(kv);

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Draft models change no bit: under random traffic each request gets what it gets without one, whether the draft model
+// is the target, whose drafts are all right, or another one, whose drafts are nearly all wrong. Compared by memcmp.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "models/harness.h"
+#include "models/visits.h"
+
+namespace quire::testing {
+namespace {
+
+std::string config_with(const std::string& draft, int64_t tokens) {
+  return R"({"model": ")" + (goldens_folder() / draft / "config.json").string() + R"(", "num_speculative_tokens": )" +
+         std::to_string(tokens) + "}";
+}
+
+std::vector<Visit> visits_for_drafts(int count, bool constraints) {
+  std::mt19937 rng(23);
+  std::vector<Visit> visits = random_visits(rng, count);
+  for (Visit& visit : visits) {
+    visit.leaves_after = 0;  // a client that leaves may have received more tokens at once
+    if (rng() % 4 == 0) visit.request.params.min_p = 0.05;
+    if (rng() % 5 == 0) visit.request.params.prompt_logprobs = 1;
+    if (!constraints) visit.request.constraint = nullptr;
+  }
+  return visits;
+}
+
+struct Pair {
+  const char* target;
+  const char* draft;
+};
+
+class DraftModel : public ::testing::TestWithParam<Pair> {
+ protected:
+  // Several rounds with other numbers of drafts, page sizes, chunks and numbers of pages.
+  void expect_same_answers(llm::Options options, int visits_count, int64_t first, int64_t last, int64_t step) {
+    const auto [target, draft] = GetParam();
+    const bool same = std::string_view(target) == draft;
+    options.max_model_len = "112";
+    const std::vector<Visit> visits = visits_for_drafts(visits_count, !same);
+    const auto plain = make_engine(options);
+    ASSERT_NE(plain, nullptr);
+    const AllSeen truth = run_visits(*plain, visits);
+    int64_t drafted = 0, preemptions = 0;
+    for (int64_t tokens = first; tokens <= last; tokens += step) {
+      const bool crowded = tokens % 2 == 0;
+      options.speculative_config = config_with(draft, tokens);
+      options.block_size = tokens % 3 == 0 ? 8 : 16;
+      options.max_num_batched_tokens = crowded ? 40 : 512;
+      options.max_num_seqs = crowded ? 8 : 16;
+      options.enable_prefix_caching = tokens % 4 != 3;
+      options.num_gpu_blocks_override = crowded ? 8 : 2000;
+      while (!fits(options)) options.num_gpu_blocks_override = *options.num_gpu_blocks_override + 2;
+      const auto engine = make_engine(options);
+      ASSERT_NE(engine, nullptr);
+      const std::string what = std::to_string(tokens) + " drafts";
+      expect_equal(truth, run_visits(*engine, visits), what);
+      const engine::SpeculationStats stats = engine->stats().speculation;
+      drafted += stats.draft_tokens;
+      preemptions += engine->stats().preemptions;
+      if (same) {
+        EXPECT_EQ(stats.accepted_tokens, stats.draft_tokens) << what;
+      }
+      EXPECT_EQ(engine->stats().kv_usage, 0) << what << ": pages were not given back";
+    }
+    EXPECT_GT(drafted, 0);
+    if (last > first) {
+      EXPECT_GT(preemptions, 0) << "there were pages for all";
+    }
+  }
+};
+
+TEST_P(DraftModel, AnswersAreThoseWithoutIt) {
+  if (test_device() != "cpu") GTEST_SKIP() << "the test below runs on devices that sample";
+  expect_same_answers(dummy_options(GetParam().target), 12, 1, 8, 1);
+}
+
+TEST_P(DraftModel, AnswersAreThoseWithoutItOnADeviceThatSamples) {
+  llm::Options options = dummy_options(GetParam().target);
+  if (options.device == "cpu") options.device = "emulator";
+  if (test_device() == "cpu" && std::string_view(GetParam().target) != "llama") GTEST_SKIP() << "the emulator is slow";
+  expect_same_answers(options, 5, 4, 4, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Pairs, DraftModel,
+                         ::testing::Values(Pair{"llama", "llama"}, Pair{"llama", "mistral"}, Pair{"llama", "gemma3"},
+                                           Pair{"gemma3", "gemma3"}, Pair{"gemma3", "llama"},
+                                           Pair{"deepseek-v3", "deepseek-v3"}, Pair{"gpt-oss", "llama"},
+                                           Pair{"qwen3-moe", "qwen3-moe"}),
+                         [](const auto& test) {
+                           std::string name = std::string(test.param.target) + "_with_" + test.param.draft;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+// A random draft model is wrong. (At a high temperature it is often right all the same, because it draws with the noise
+// of its target.)
+TEST(DraftModelCounts, AreNearZeroForAnotherModel) {
+  llm::Options options = dummy_options("llama");
+  options.speculative_config = config_with("mistral", 4);
+  const auto engine = make_engine(options);
+  ASSERT_NE(engine, nullptr);
+  std::vector<engine::Request> requests;
+  for (int32_t i = 0; i < 6; ++i) requests.push_back(greedy_request({i, 8, 9}, 40));
+  run(*engine, requests);
+  const engine::SpeculationStats stats = engine->stats().speculation;
+  EXPECT_GT(stats.draft_tokens, 30);
+  EXPECT_LE(stats.accepted_tokens * 20, stats.draft_tokens);
+}
+
+// The draft model computes each token once: what it has computed for drafts that were accepted is kept, a cached prefix
+// brings its K and V, too, and the logits of the target's rows have the bits of single steps.
+TEST(DraftModelLogits, HaveTheBitsOfSingleSteps) {
+  for (const char* device : {"cpu", "emulator"}) {
+    llm::Options options = dummy_options("llama");
+    options.device = device;
+    std::vector<engine::Request> requests;
+    for (int32_t i = 0; i < 3; ++i) requests.push_back(greedy_request(std::vector<int32_t>(40, 7), 20 + i));
+    requests[1].params.temperature = 1;
+    requests[1].params.seed = 5;
+    const auto plain = make_engine(options);
+    ASSERT_NE(plain, nullptr);
+    const std::vector<Trace> truth = run(*plain, requests);
+    options.speculative_config = config_with("llama", 4);
+    const auto engine = make_engine(options);
+    ASSERT_NE(engine, nullptr);
+    for (int round = 0; round < 2; ++round) {  // the second one begins with cached pages
+      const std::vector<Trace> traces = run(*engine, requests);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        if (round == 0) {
+          EXPECT_EQ(difference(truth[i], traces[i]), "") << device << " " << i;
+        }
+        EXPECT_EQ(truth[i].tokens, traces[i].tokens) << device << " " << i;
+      }
+    }
+    const engine::SpeculationStats stats = engine->stats().speculation;
+    EXPECT_EQ(stats.accepted_tokens, stats.draft_tokens) << device;
+    EXPECT_GT(engine->stats().prefix.hit_tokens, 0);
+  }
+}
+
+// A draft model may have a shorter context than its target; longer sequences go on without drafts.
+TEST(DraftModelLength, EndsTheDrafts) {
+  llm::Options options = dummy_options("llama");
+  const std::vector<engine::Request> requests = {greedy_request({1, 2, 3}, 60)};
+  const auto plain = make_engine(options);
+  ASSERT_NE(plain, nullptr);
+  const std::vector<Trace> truth = run(*plain, requests);
+  options.speculative_config = config_with("llama", 3);
+  options.speculative_config.insert(options.speculative_config.size() - 1, R"(, "max_model_len": 24)");
+  const auto engine = make_engine(options);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_EQ(run(*engine, requests)[0].tokens, truth[0].tokens);
+  const int64_t drafted = engine->stats().speculation.draft_tokens;
+  EXPECT_GT(drafted, 10);
+  EXPECT_LE(drafted, 21);
+}
+
+TEST(DraftModelSupport, SaysWhatDoesNotFit) {
+  const auto error_of = [](const std::string& draft) -> std::string {
+    llm::Options options = dummy_options("llama");
+    options.speculative_config = config_with(draft, 3);
+    const auto files = llm::open_files(options);
+    auto backend = llm::make_backend(options);
+    EXPECT_TRUE(files.ok() && backend.ok());
+    const auto loaded = llm::load_engine(options, *files, std::move(*backend), {});
+    return loaded.ok() ? "" : loaded.error().message;
+  };
+  EXPECT_NE(error_of("qwen3").find("must have the vocabulary"), std::string::npos) << error_of("qwen3");
+  EXPECT_NE(error_of("qwen3.5").find("recurrent states"), std::string::npos) << error_of("qwen3.5");
+  EXPECT_NE(error_of("absent").find("the draft model:"), std::string::npos) << error_of("absent");
+}
+
+// The plan counts the weights and the pages of both.
+TEST(DraftModelMemory, IsPlannedTogether) {
+  llm::Options options = dummy_options("llama");
+  options.speculative_config = config_with("llama", 3);
+  const auto files = llm::open_files(options);
+  auto backend = llm::make_backend(options);
+  ASSERT_TRUE(files.ok() && backend.ok());
+  const auto loaded = llm::load_engine(options, *files, std::move(*backend), {});
+  ASSERT_TRUE(loaded.ok());
+  EXPECT_EQ(loaded->plan.draft_weights_bytes * 2, loaded->plan.weights_bytes);
+  EXPECT_NE(loaded->plan.line().find("50% of K and V for drafting"), std::string::npos) << loaded->plan.line();
+}
+
+}  // namespace
+}  // namespace quire::testing
