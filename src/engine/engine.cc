@@ -18,8 +18,8 @@
 // next draft ends the step for its sequence; the rows after it are not read. So a sequence gets the tokens that it
 // would get one by one. Its pages are committed once that is known, and only up to there.
 //
-// A draft model (ModelDrafter) runs between the steps: before a step it makes the drafts of all sequences, and after it
-// it computes its own K and V of the pages that are full now, before these are committed.
+// A draft model or a layer ahead (ModelDrafter) runs between the steps: before a step it makes the drafts of all
+// sequences, and after it it computes its own K and V of the pages that are full now, before these are committed.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -87,8 +87,7 @@ Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, s
       speculation.prompt_lookup_min < 1 || speculation.prompt_lookup_max < speculation.prompt_lookup_min) {
     return invalid_argument("the speculation options are out of range");
   }
-  QUIRE_CHECK((draft != nullptr) ==
-              (speculation.on() && speculation.method == SpeculationOptions::Method::kDraftModel));
+  QUIRE_CHECK((draft != nullptr) == speculation.with_model());
   kv::CacheLayout layout = options.cache;
   if (layout.groups.empty()) {
     const auto page_bytes = [&](const KvPageShape& shape) {
@@ -135,10 +134,17 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
   make_proposer_ = [this](const Sequence&) { return std::make_unique<NgramProposer>(options_.speculation); };
   scheduler_.set_drafter([this](Sequence& sequence, int64_t most) { this->draft(sequence, most); });
   if (draft_model_ == nullptr) return;
-  model_drafter_ = std::make_unique<ModelDrafter>(
-      *backend_, kv_, *draft_model_, pages_->from_layer(model_->config().layers),
-      model::BatchLimits{options.scheduler.max_num_batched_tokens, options.max_logit_rows},
-      options.speculation.max_length);
+  ModelDrafter::Parts parts{*backend_,
+                            kv_,
+                            *draft_model_,
+                            pages_->from_layer(model_->config().layers),
+                            {options.scheduler.max_num_batched_tokens, options.max_logit_rows},
+                            options.speculation.max_length};
+  if (options.speculation.method == SpeculationOptions::Method::kMtp) {
+    model_drafter_ = std::make_unique<AheadDrafter>(std::move(parts));
+  } else {
+    model_drafter_ = std::make_unique<DraftModelDrafter>(std::move(parts));
+  }
   scheduler_.set_draft_filler([this](std::span<const Share> shares) {
     model_drafter_->propose(shares);
     for (const Share& share : shares) {
@@ -228,6 +234,7 @@ void Engine::drop(Sequence* sequence) {
   scheduler_.remove(sequence);
   current_.forget(sequence);
   next_.forget(sequence);
+  if (model_drafter_ != nullptr) model_drafter_->forget(sequence);
   num_needing_logits_ -= needs_host_logits(sequence->params) ? 1 : 0;
   sequences_.erase({sequence->id, sequence->child});
 }
@@ -319,7 +326,10 @@ bool Engine::launch(Step& step, bool ahead) {
   }
   step.number = static_cast<uint64_t>(++steps_);
   tokens_computed_ += batch.num_tokens();
-  for (const Share& share : step.shares) share.sequence->num_computed += share.count;
+  for (Share& share : step.shares) {
+    share.begin = share.sequence->num_computed;
+    share.sequence->num_computed += share.count;
+  }
   for (size_t i = 0; i < step.rows.size(); ++i) {
     if (!step.rows[i].sample) continue;
     Sequence& sequence = *step.rows[i].sequence;

@@ -67,7 +67,7 @@ struct EngineStats {
 // the others. The outputs of a request depend only on the request, the weights and the seed.
 class Engine {
  public:
-  // `draft` is the model of SpeculationOptions::Method::kDraftModel; its layers come after the model's in the cache.
+  // `draft` is the model of SpeculationOptions::with_model(); its layers come after the model's in the cache.
   static Result<std::unique_ptr<Engine>> make(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
                                               const EngineOptions& options,
                                               std::unique_ptr<model::Model> draft = nullptr);
@@ -106,6 +106,8 @@ class Engine {
   bool reset_prefix_cache() { return kv_.reset_prefix_cache(); }
   // For tests and tools.
   void set_logits_tap(RowSampler::LogitsTap tap) { sampler_->set_tap(std::move(tap)); }
+  // Sees the logits of drafts. REQUIRES: SpeculationOptions::with_model().
+  void set_draft_tap(RowSampler::LogitsTap tap) { model_drafter_->set_tap(std::move(tap)); }
   // Replaces the proposer of sequences without drafts so far. REQUIRES: speculation is on.
   using ProposerMaker = std::function<std::unique_ptr<Proposer>(const Sequence&)>;
   void set_proposer(ProposerMaker maker) { make_proposer_ = std::move(maker); }

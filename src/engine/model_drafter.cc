@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of a draft model: what sequences lack, then one token per sequence and pass.
+// Batches of a drafter's model: what sequences lack, then one token per sequence and pass.
 #include "engine/model_drafter.h"
 
 #include <algorithm>
@@ -9,16 +9,15 @@
 
 namespace quire::engine {
 
-ModelDrafter::ModelDrafter(Backend& backend, const kv::KvManager& kv, model::Model& model,
-                           std::unique_ptr<model::KvCache> pages, const model::BatchLimits& limits, int64_t max_length)
-    : backend_(backend),
-      kv_(kv),
-      model_(model),
-      pages_(std::move(pages)),
-      max_tokens_(limits.max_tokens),
-      max_length_(max_length),
-      page_size_(kv::main_block_size(pages_->layout())),
-      sampler_(make_row_sampler(backend, model, limits.max_logit_rows)) {
+ModelDrafter::ModelDrafter(Parts parts)
+    : max_tokens_(parts.limits.max_tokens),
+      max_length_(parts.max_length),
+      page_size_(kv::main_block_size(parts.pages->layout())),
+      backend_(parts.backend),
+      kv_(parts.kv),
+      model_(parts.model),
+      pages_(std::move(parts.pages)),
+      sampler_(make_row_sampler(parts.backend, parts.model, parts.limits.max_logit_rows)) {
   for (const kv::CacheLayout::Layer& layer : pages_->layout().layers) {
     if (layer.group < 0) continue;
     const auto group = static_cast<size_t>(layer.group);
@@ -29,69 +28,6 @@ ModelDrafter::ModelDrafter(Backend& backend, const kv::KvManager& kv, model::Mod
   }
 }
 
-void ModelDrafter::propose(std::span<const Share> shares) {
-  work_.clear();
-  for (const Share& share : shares) {
-    if (share.drafts == 0) continue;
-    share.sequence->drafts.clear();
-    work_.push_back({share.sequence, share.sequence->num_tokens(), share.drafts});
-  }
-  if (work_.empty()) return;
-  const trace::Span span("draft for %zu seqs", work_.size());
-  while (!work_.empty()) {
-    for (Work& work : work_) --work.samples;
-    run(work_);
-    // A sequence whose row could not be sampled keeps the drafts that it has.
-    std::erase_if(work_, [](const Work& work) {
-      return work.samples == 0 || work.sequence->num_tokens() + std::ssize(work.sequence->drafts) == work.end;
-    });
-    for (Work& work : work_) ++work.end;
-  }
-  for (const Share& share : shares) {
-    if (share.drafts == 0) continue;
-    for (size_t i = 0; i < share.sequence->drafts.size(); ++i) share.sequence->history.pop_output();
-  }
-}
-
-// Whether a page ends between the two positions, or the last page that a window of the draft model needs.
-bool ModelDrafter::must_follow(int64_t drafted, int64_t computed) const {
-  const auto pages = [&](int64_t positions) { return std::max<int64_t>(positions, 0) / page_size_; };
-  return std::ranges::any_of(offsets_,
-                             [&](int64_t offset) { return pages(computed - offset) > pages(drafted - offset); });
-}
-
-void ModelDrafter::follow(std::span<const Share> shares) {
-  work_.clear();
-  for (const Share& share : shares) {
-    if (share.sequence == nullptr) continue;
-    Sequence& sequence = *share.sequence;
-    const int64_t end = sequence.num_computed;
-    sequence.num_drafted = std::min(sequence.num_drafted, end);  // without rejected drafts
-    if (end > max_length_ || !must_follow(sequence.num_drafted, end)) continue;
-    work_.push_back({&sequence, end});
-  }
-  if (work_.empty()) return;
-  const trace::Span span("draft model follows %zu seqs", work_.size());
-  run(work_);
-}
-
-// Does the work in batches of at most max_tokens_ tokens; a long piece of work is divided.
-void ModelDrafter::run(std::span<const Work> all) {
-  begin_batch();
-  for (const Work& work : all) {
-    while (work.sequence->num_drafted < work.end) {
-      const int64_t room = max_tokens_ - batch_.num_tokens();
-      if (room == 0) {
-        run_batch();
-        begin_batch();
-        continue;
-      }
-      add(work, std::min(room, work.end - work.sequence->num_drafted));
-    }
-  }
-  if (batch_.num_tokens() > 0) run_batch();
-}
-
 void ModelDrafter::begin_batch() {
   batch_.clear();
   batch_.cu_seqlens_q.push_back(0);
@@ -99,30 +35,31 @@ void ModelDrafter::begin_batch() {
   step_.clear();
 }
 
-void ModelDrafter::add(const Work& work, int64_t count) {
-  Sequence& sequence = *work.sequence;
-  const int64_t begin = sequence.num_drafted;
-  const int64_t end = begin + count;
-  const auto known = static_cast<int64_t>(sequence.tokens.size());
-  for (int64_t p = begin; p < end; ++p) {
-    batch_.tokens.push_back(p < known ? sequence.tokens[static_cast<size_t>(p)]
-                                      : sequence.drafts[static_cast<size_t>(p - known)]);
-    batch_.positions.push_back(static_cast<int32_t>(p));
+void ModelDrafter::add_row(Sequence& sequence, int64_t position, int32_t token) {
+  if (step_.shares.empty() || step_.shares.back().sequence != &sequence) {
+    step_.shares.push_back({&sequence, 0});
+    batch_.cu_seqlens_q.push_back(0);
+    batch_.context_lens.push_back(0);
   }
-  batch_.cu_seqlens_q.push_back(static_cast<int32_t>(batch_.num_tokens()));
-  batch_.context_lens.push_back(static_cast<int32_t>(end));
+  ++step_.shares.back().count;
+  batch_.tokens.push_back(token);
+  batch_.positions.push_back(static_cast<int32_t>(position));
+  batch_.cu_seqlens_q.back() = static_cast<int32_t>(batch_.num_tokens());
+  batch_.context_lens.back() = static_cast<int32_t>(position + 1);
   for (const size_t g : groups_) {
     std::vector<int64_t>& slots = batch_.groups[g].slot_mapping;
-    slots.resize(batch_.tokens.size());
-    kv_.slot_mapping(sequence.table, g, begin, std::span(slots).last(static_cast<size_t>(count)));
+    slots.emplace_back();
+    kv_.slot_mapping(sequence.table, g, position, std::span(slots).last(1));
   }
-  if (work.samples >= 0 && end == work.end) {
-    batch_.wanted.push_back(static_cast<int32_t>(batch_.num_tokens() - 1));
-    step_.rows.push_back(
-        {.sequence = &sequence, .share = step_.shares.size(), .position = end - 1, .sample = true, .guess = true});
-  }
-  step_.shares.push_back({&sequence, count});
-  sequence.num_drafted = end;
+}
+
+void ModelDrafter::want(Sequence& sequence, int64_t position) {
+  batch_.wanted.push_back(static_cast<int32_t>(batch_.num_tokens() - 1));
+  LogitRow& row = step_.rows.emplace_back();
+  row.sequence = &sequence;
+  row.share = step_.shares.size() - 1;
+  row.position = position - 1;
+  row.sample = row.guess = true;
 }
 
 void ModelDrafter::add_pages() {
@@ -140,18 +77,151 @@ void ModelDrafter::add_pages() {
   }
 }
 
-// Runs the batch, and appends the sampled tokens to the drafts and histories of their sequences.
 void ModelDrafter::run_batch() {
+  if (batch_.num_tokens() == 0) return;
   add_pages();
   model_.forward(batch_, *pages_);
+}
+
+void ModelDrafter::sample() {
   if (step_.rows.empty()) return;
-  step_.outputs.resize(step_.shares.size());
+  step_.outputs.assign(step_.shares.size(), {});
   sampler_->enqueue(step_);
   sampler_->read(step_);
   for (const LogitRow& row : step_.rows) {
-    if (row.token < 0) continue;
+    if (row.sequence == nullptr || row.token < 0) continue;
     row.sequence->drafts.push_back(row.token);
     row.sequence->history.push_output(row.token);
+  }
+}
+
+bool ModelDrafter::wants_drafts(const Share& share) {
+  return share.drafts > 0 && share.sequence->drafts.front() < 0;
+}
+
+void ModelDrafter::end_drafts(Sequence& sequence) {
+  for (size_t i = 0; i < sequence.drafts.size(); ++i) sequence.history.pop_output();
+}
+
+void DraftModelDrafter::propose(std::span<const Share> shares) {
+  work_.clear();
+  for (const Share& share : shares) {
+    if (!wants_drafts(share)) continue;
+    share.sequence->drafts.clear();
+    QUIRE_CHECK(share.sequence->num_drafted < share.sequence->num_tokens());
+    work_.push_back({share.sequence, share.sequence->num_tokens(), share.drafts});
+  }
+  const trace::Span span("draft for %zu seqs", work_.size());
+  while (!work_.empty()) {
+    run(work_);
+    std::erase_if(work_, [](const Work& work) {
+      const bool failed = work.sequence->num_tokens() + std::ssize(work.sequence->drafts) == work.end;
+      if (work.samples > 1 && !failed) return false;
+      end_drafts(*work.sequence);
+      return true;
+    });
+    for (Work& work : work_) ++work.end, --work.samples;
+  }
+}
+
+// Whether a page ends between the two positions, or the last page that a window of the draft model needs.
+bool DraftModelDrafter::must_follow(int64_t drafted, int64_t computed) const {
+  const auto pages = [&](int64_t positions) { return std::max<int64_t>(positions, 0) / page_size_; };
+  return std::ranges::any_of(offsets_,
+                             [&](int64_t offset) { return pages(computed - offset) > pages(drafted - offset); });
+}
+
+void DraftModelDrafter::follow(std::span<const Share> shares) {
+  work_.clear();
+  for (const Share& share : shares) {
+    if (share.sequence == nullptr) continue;
+    Sequence& sequence = *share.sequence;
+    const int64_t end = sequence.num_computed;
+    sequence.num_drafted = std::min(sequence.num_drafted, end);  // without rejected drafts
+    if (end > max_length_ || !must_follow(sequence.num_drafted, end)) continue;
+    work_.push_back({&sequence, end});
+  }
+  const trace::Span span("draft model follows %zu seqs", work_.size());
+  run(work_);
+}
+
+// Does the work in batches of at most max_tokens_ rows.
+void DraftModelDrafter::run(std::span<const Work> all) {
+  begin_batch();
+  for (const Work& work : all) {
+    Sequence& sequence = *work.sequence;
+    const int64_t known = sequence.num_tokens();
+    for (; sequence.num_drafted < work.end; ++sequence.num_drafted) {
+      if (batch_.num_tokens() == max_tokens_) {
+        run_batch();
+        sample();
+        begin_batch();
+      }
+      const int64_t at = sequence.num_drafted;
+      add_row(sequence, at,
+              at < known ? sequence.tokens[static_cast<size_t>(at)] : sequence.drafts[static_cast<size_t>(at - known)]);
+    }
+    if (work.samples > 0) want(sequence, work.end);
+  }
+  run_batch();
+  sample();
+}
+
+void AheadDrafter::follow(std::span<const Share> shares) {
+  begin_batch();
+  int64_t first_row = 0;  // of the share in the target's step
+  for (const Share& share : shares) {
+    const int64_t rows = first_row;
+    first_row += share.count;
+    if (share.sequence == nullptr) continue;
+    Sequence& sequence = *share.sequence;
+    const int64_t end = std::min(sequence.num_computed, sequence.num_tokens() - 1);
+    if (end > max_length_ || end <= share.begin) continue;
+    for (int64_t at = share.begin; at < end; ++at) {
+      add_row(sequence, at, sequence.tokens[static_cast<size_t>(at + 1)]);
+      batch_.hidden_rows.push_back(static_cast<int32_t>(rows + at - share.begin));
+    }
+    if (end + 1 == sequence.num_tokens()) want(sequence, end + 1);
+  }
+  const trace::Span span("layer ahead follows %zu seqs", step_.shares.size());
+  run_batch();
+}
+
+void AheadDrafter::propose(std::span<const Share> shares) {
+  // Of the rows that follow() has computed, those whose sequences go on with drafts now.
+  std::vector<int64_t> left(step_.rows.size());
+  for (const Share& share : shares) {
+    if (!wants_drafts(share)) continue;
+    share.sequence->drafts.clear();
+    const auto row = std::ranges::find(step_.rows, share.sequence, &LogitRow::sequence);
+    if (row == step_.rows.end() || row->position + 1 != share.sequence->num_tokens()) continue;
+    left[static_cast<size_t>(row - step_.rows.begin())] = share.drafts;
+  }
+  const trace::Span span("draft for %zu seqs", left.size());
+  while (std::ranges::any_of(left, [](int64_t n) { return n > 0; })) {
+    for (size_t i = 0; i < left.size(); ++i) {
+      if (left[i] == 0) step_.rows[i].sequence = nullptr;
+    }
+    sample();
+    const std::vector<LogitRow> rows = step_.rows;
+    const std::vector<int32_t> at = batch_.wanted;
+    std::vector<int64_t> next;
+    begin_batch();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (left[i] == 0) continue;
+      Sequence& sequence = *rows[i].sequence;
+      if (left[i] == 1 || rows[i].token < 0) {
+        end_drafts(sequence);
+        continue;
+      }
+      add_row(sequence, rows[i].position, rows[i].token);
+      batch_.hidden_rows.push_back(at[i]);
+      want(sequence, rows[i].position + 2);
+      next.push_back(left[i] - 1);
+    }
+    batch_.own_hidden = true;
+    run_batch();
+    left = std::move(next);
   }
 }
 

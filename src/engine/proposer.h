@@ -12,7 +12,7 @@ namespace quire::engine {
 
 // How the engine speculates; docs/speculation.md explains it.
 struct SpeculationOptions {
-  enum class Method : uint8_t { kNgram, kDraftModel };
+  enum class Method : uint8_t { kNgram, kDraftModel, kMtp };
   Method method = Method::kNgram;
   int64_t num_tokens = 0;         // drafts per sequence and step; 0: no speculation
   int64_t prompt_lookup_min = 5;  // the shortest and the longest n-gram that is looked up
@@ -20,6 +20,7 @@ struct SpeculationOptions {
   int64_t max_length = 0;  // of a sequence with drafts from a draft model
 
   bool on() const { return num_tokens > 0; }
+  bool with_model() const { return on() && method != Method::kNgram; }
   static constexpr int64_t kMaxTokens = 128;
   static constexpr int64_t kMaxLookup = 64;
 };

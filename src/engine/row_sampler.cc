@@ -98,6 +98,7 @@ class HostRowSampler final : public RowSampler {
  private:
   void read_row(Step& step, size_t index, std::span<const float> logits) {
     LogitRow& row = step.rows[index];
+    if (row.sequence == nullptr) return;
     const Sequence& sequence = *row.sequence;
     Output& output = step.outputs[row.share];
     if (output.finish != FinishReason::kNone || !step.counts(index)) return;

@@ -38,6 +38,7 @@ struct Share {
   Sequence* sequence = nullptr;
   int64_t count = 0;
   int64_t drafts = 0;
+  int64_t begin = 0;  // num_computed before the step, once it is launched
 };
 
 // Owns the queues; the sequences belong to the engine. Engine thread. A running sequence holds one of max_num_seqs

@@ -30,7 +30,13 @@ Error about_draft(const Error& error) {
 
 Result<std::optional<DraftModel>> open_draft_model(const Options& options, const SpeculativeConfig& config,
                                                    const model::ModelFiles& target) {
-  if (config.model.empty()) return std::optional<DraftModel>();
+  if (!config.options.with_model()) return std::optional<DraftModel>();
+  if (config.options.method == engine::SpeculationOptions::Method::kMtp) {
+    auto layer = model::layer_ahead(target);
+    if (!layer.ok()) return Error{layer.error().code, "--speculative-config: " + layer.error().message};
+    DraftModel out{std::move(*layer), true, target.config.max_position};
+    return std::optional<DraftModel>(std::move(out));
+  }
   auto files = open_files(options_of_draft(options, config));
   if (!files.ok()) return about_draft(files.error());
   const model::DecoderConfig& draft = files->config;
@@ -45,7 +51,7 @@ Result<std::optional<DraftModel>> open_draft_model(const Options& options, const
     return unsupported("--speculative-config: the draft model '" + config.model +
                        "' has recurrent states, which cannot take back rejected tokens; use one with attention alone");
   }
-  DraftModel out{std::move(*files), 0};
+  DraftModel out{std::move(*files), false, 0};
   out.max_length = out.files.config.max_position;
   if (config.max_model_len > 0) out.max_length = std::min(out.max_length, config.max_model_len);
   return std::optional<DraftModel>(std::move(out));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The draft model of --speculative-config: opened, and checked against the model that it drafts for.
+// The model that drafts for --speculative-config: opened, and checked against the model that it drafts for.
 #pragma once
 
 #include <optional>
@@ -13,9 +13,10 @@ namespace quire::llm {
 
 struct DraftModel {
   model::ModelFiles files;
+  bool ahead = false;      // a layer of the target (model::layer_ahead), which loads it with the target's weights
   int64_t max_length = 0;  // of a sequence for which it drafts
 };
-// Nothing if the config has no draft model. An Error if it cannot draft for `target`.
+// Nothing if the config needs no model to draft. An Error if it cannot draft for `target`.
 Result<std::optional<DraftModel>> open_draft_model(const Options& options, const SpeculativeConfig& config,
                                                    const model::ModelFiles& target);
 // Refuses a draft model whose token ids mean something else. Models without a tokenizer are not compared.

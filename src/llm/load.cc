@@ -92,7 +92,7 @@ double weights_bytes(const Options& options, const model::ModelFiles& files) {
 }
 
 double draft_bytes(const Options& options, const ResolvedOptions& resolved) {
-  return resolved.draft ? weights_bytes(options, resolved.draft->files) : 0;
+  return resolved.draft && !resolved.draft->ahead ? weights_bytes(options, resolved.draft->files) : 0;
 }
 
 // Checked before anything is read: if memory runs out while weights load, the system may kill the process.
@@ -345,7 +345,9 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
     model::LoadOptions load = resolved.load;
     load.max_model_len = resolved.draft->max_length;
     load.progress = {};
-    QUIRE_ASSIGN(draft, model::load_model(resolved.draft->files, load, *backend));
+    const model::ModelFiles& source = resolved.draft->files;
+    QUIRE_ASSIGN(draft, resolved.draft->ahead ? model::load_layer_ahead(source, load, *backend, *model)
+                                              : model::load_model(source, load, *backend));
     resolved.memory.draft_weights_bytes = static_cast<int64_t>(draft->weights_bytes());
   }
   const model::BatchLimits limits{resolved.engine.scheduler.max_num_batched_tokens, resolved.engine.max_logit_rows};

@@ -22,7 +22,11 @@ struct MethodName {
   const char* name;
   Method method;
 };
-constexpr MethodName kMethods[] = {{"ngram", Method::kNgram}, {"draft_model", Method::kDraftModel}};
+// vLLM also has a name for the MTP layers of each family; they all mean "mtp".
+constexpr MethodName kMethods[] = {
+    {"ngram", Method::kNgram},        {"draft_model", Method::kDraftModel}, {"mtp", Method::kMtp},
+    {"deepseek_mtp", Method::kMtp},   {"glm4_moe_mtp", Method::kMtp},       {"glm4_moe_lite_mtp", Method::kMtp},
+    {"qwen3_next_mtp", Method::kMtp}, {"qwen3_5_mtp", Method::kMtp}};
 
 // The fields of each method; null: of all of them.
 struct Field {
@@ -46,7 +50,8 @@ Result<MethodName> read_method(const json::Value& config) {
     names.emplace_back(method.name);
   }
   return invalid_argument("the method '" + name + "' is not supported" + did_you_mean(name, names) +
-                          "; use \"ngram\", which needs no other model, or \"draft_model\"");
+                          "; use \"ngram\", which needs no other model, \"draft_model\", or \"mtp\" for models "
+                          "with layers for multi-token prediction");
 }
 
 Status check_fields(const json::Value& config, const MethodName& method) {

@@ -40,6 +40,16 @@ TEST(SpeculativeConfig, ReadsADraftModel) {
   EXPECT_EQ(draft->max_model_len, 512);
 }
 
+TEST(SpeculativeConfig, ReadsMtpUnderAllOfItsNames) {
+  for (const char* name : {"mtp", "deepseek_mtp", "qwen3_next_mtp", "qwen3_5_mtp", "glm4_moe_mtp"}) {
+    const auto mtp =
+        parse_speculative_config(R"({"method": ")" + std::string(name) + R"(", "num_speculative_tokens": 2})");
+    ASSERT_TRUE(mtp.ok()) << name;
+    EXPECT_EQ(mtp->options.method, engine::SpeculationOptions::Method::kMtp) << name;
+    EXPECT_EQ(mtp->model, "");
+  }
+}
+
 TEST(SpeculativeConfig, SaysWhatIsWrong) {
   for (const auto& [json, part] : std::initializer_list<std::pair<const char*, const char*>>{
            {"ngram", "must be a JSON object"},
@@ -50,7 +60,7 @@ TEST(SpeculativeConfig, SaysWhatIsWrong) {
            {R"({"method": "ngram", "num_speculative_tokens": 129})", "num_speculative_tokens"},
            {R"({"method": "ngram", "num_speculative_tokens": "5"})", "num_speculative_tokens"},
            {R"({"method": "eagle3", "num_speculative_tokens": 3})", "'eagle3' is not supported"},
-           {R"({"method": "mtp", "num_speculative_tokens": 3})", "'mtp' is not supported"},
+           {R"({"method": "mtp", "model": "x", "num_speculative_tokens": 3})", "belongs to the method \"draft_model\""},
            {R"({"model": "", "num_speculative_tokens": 3})", "'model' is empty"},
            {R"({"method": "draft_model", "num_speculative_tokens": 3})", "model"},
            {R"({"model": "x", "num_speculative_tokens": 3, "draft_tensor_parallel_size": 2})", "must be 1"},

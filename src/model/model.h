@@ -73,6 +73,14 @@ std::vector<kv::LayerCache> cache_layers(const DecoderConfig& config);
 // Loads the weights and packs them for the backend.
 Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOptions& options, Backend& backend);
 
+// The layer ahead of a model (AheadConfig) as a model of one layer: its config, with the files of `target`; an Error if
+// there is none.
+Result<ModelFiles> layer_ahead(const ModelFiles& target);
+// Loads it. It shares the embedding and the head of `target`, and StepBatch::hidden_rows are rows of target's last
+// step. REQUIRES: `target` was loaded from the same files, and outlives it.
+Result<std::unique_ptr<Model>> load_layer_ahead(const ModelFiles& files, const LoadOptions& options, Backend& backend,
+                                                const Model& target);
+
 // The type that --dtype names, or nothing for auto; an Error lists the choices.
 Result<std::optional<DType>> parse_dtype(const std::string& text);
 

@@ -21,6 +21,7 @@ from tools.goldens import cases, export, floats, gguf_families, gguf_file  # noq
 
 QUIRE_LOGITS = pathlib.Path(os.environ.get("QUIRE_BIN_DIR", ROOT / "build")) / "quire_logits"
 PROMPTS = (2, 64, 700)
+AHEAD = sorted(file.parent.name for file in export.GOLDENS.glob("*/ahead.json"))
 
 
 def run_quire(model: pathlib.Path, tokens: list[int], length: int, scratch: pathlib.Path) -> np.ndarray:
@@ -71,6 +72,25 @@ def test_gguf_gives_the_reference_results(case, tmp_path):
     model = tmp_path / "model.gguf"
     export.main(["--case", case.name, "--out", str(model), "--max-model-len", str(case.max_model_len)])
     check_case(case.name, model, tmp_path, gguf_families.NO_WINDOW.get(case.name, 1 << 30))
+
+
+@pytest.mark.parametrize("form", ["folder", "file.gguf"])
+@pytest.mark.parametrize("name", AHEAD)
+def test_layers_for_multi_token_prediction_give_the_reference_drafts(name, form, tmp_path):
+    export.main(["--case", name, "--out", str(tmp_path / form)])
+    expected = json.loads((export.GOLDENS / name / "ahead.json").read_text())
+    for prompt in expected["prompts"]:
+        (tmp_path / "ids.json").write_text(json.dumps(prompt["tokens"]))
+        done = subprocess.run([QUIRE_LOGITS, "--model", tmp_path / form, "--tokens", tmp_path / "ids.json", "--out", tmp_path / "out",
+                               "--drafts", tmp_path / "drafts", "--max-tokens", "6", "--dtype", "float32", "--speculative-config",
+                               '{"method": "mtp", "num_speculative_tokens": 3}', "--max-model-len", str(expected["max_model_len"])],
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        drafts = np.fromfile(tmp_path / "drafts", dtype="<f4").reshape(-1, 512)
+        for row, got, draft in zip(prompt["rows"], drafts, prompt["drafts"], strict=False):
+            assert np.abs(got - floats.decode(row)).max() <= tolerance(prompt)
+            if int(np.argmax(got)) != draft:
+                break  # a tie; the next draft follows another token
 
 
 @pytest.mark.parametrize("dtype", [t for t in gguf_file.TYPES if t != "F32"])

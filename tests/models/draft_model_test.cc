@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draft models change no bit: under random traffic each request gets what it gets without one, whether the draft model
+// Draft models and layers ahead change no bit: under random traffic each request gets what it gets without one, whether the draft model
 // is the target, whose drafts are all right, or another one, whose drafts are nearly all wrong. Compared by memcmp.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
+#include "models/golden.h"
 #include "models/harness.h"
 #include "models/visits.h"
 
@@ -110,6 +111,104 @@ TEST(DraftModelCounts, AreNearZeroForAnotherModel) {
   const engine::SpeculationStats stats = engine->stats().speculation;
   EXPECT_GT(stats.draft_tokens, 30);
   EXPECT_LE(stats.accepted_tokens * 20, stats.draft_tokens);
+}
+
+// Layers for multi-token prediction.
+TEST(AheadLayerGoldens, DraftsAreTheReferences) {
+  for (const char* name : {"deepseek-v3", "glm4-moe"}) expect_golden_drafts(name);
+}
+
+class AheadLayer : public ::testing::TestWithParam<std::string> {
+ protected:
+  static std::string config(int64_t tokens) {
+    return R"({"method": "mtp", "num_speculative_tokens": )" + std::to_string(tokens) + "}";
+  }
+};
+
+TEST_P(AheadLayer, AnswersAreThoseWithoutIt) {
+  llm::Options options = dummy_options(GetParam());
+  options.max_model_len = "112";
+  const std::vector<Visit> visits = visits_for_drafts(10, true);
+  const auto plain = make_engine(options);
+  ASSERT_NE(plain, nullptr);
+  const AllSeen truth = run_visits(*plain, visits);
+  for (const int64_t tokens : {1, 2, 3, 8}) {
+    const bool crowded = tokens % 2 == 0;
+    options.speculative_config = config(tokens);
+    options.block_size = tokens == 3 ? 8 : 16;
+    options.max_num_batched_tokens = crowded ? 40 : 512;
+    options.max_num_seqs = crowded ? 8 : 16;
+    options.num_gpu_blocks_override = crowded ? 8 : 2000;
+    while (!fits(options)) options.num_gpu_blocks_override = *options.num_gpu_blocks_override + 2;
+    const auto engine = make_engine(options);
+    ASSERT_NE(engine, nullptr);
+    const std::string what = std::to_string(tokens) + " drafts";
+    expect_equal(truth, run_visits(*engine, visits), what);
+    const engine::SpeculationStats stats = engine->stats().speculation;
+    EXPECT_GT(stats.draft_tokens, 0) << what;
+    EXPECT_EQ(engine->stats().kv_usage, 0) << what << ": pages were not given back";
+  }
+}
+
+// The logits of a draft depend on the tokens before it alone: chunks, other sequences and rejected drafts do not change
+// a bit of them.
+TEST_P(AheadLayer, DraftsDependOnTheSequenceAlone) {
+  llm::Options options = dummy_options(GetParam());
+  options.speculative_config = config(1);
+  options.enable_prefix_caching = false;
+  using Taps = std::map<std::pair<engine::RequestId, int64_t>, std::vector<float>>;
+  const auto tap_into = [](engine::Engine& engine, Taps& taps) {
+    engine.set_draft_tap([&taps](engine::RequestId id, int32_t, int64_t position, std::span<const float> row) {
+      taps[{id, position}].assign(row.begin(), row.end());
+    });
+  };
+  options.max_num_batched_tokens = 20;
+  const auto busy = make_engine(options);
+  options.max_num_batched_tokens = 512;
+  const auto alone = make_engine(options);
+  ASSERT_TRUE(busy != nullptr && alone != nullptr);
+  Taps taps;
+  tap_into(*busy, taps);
+  std::map<engine::RequestId, std::vector<int32_t>> texts;
+  for (const size_t length : {3, 40, 17}) {
+    std::vector<int32_t> prompt;
+    for (size_t i = 0; i < length; ++i) prompt.push_back(static_cast<int32_t>((i * i * 7 + length) % 500));
+    const auto id = busy->add(greedy_request(prompt, 24));
+    ASSERT_TRUE(id.ok());
+    texts[*id] = prompt;
+  }
+  while (busy->has_work()) {
+    for (const engine::Output& output : busy->step()) {
+      texts[output.id].insert(texts[output.id].end(), output.tokens.begin(), output.tokens.end());
+    }
+  }
+  EXPECT_GT(taps.size(), 12u);
+  for (const auto& [key, row] : taps) {
+    const auto& [id, position] = key;
+    const std::vector<int32_t>& text = texts.at(id);
+    Taps again;
+    tap_into(*alone, again);
+    const auto other = alone->add(greedy_request({text.begin(), text.begin() + position}, 4));
+    ASSERT_TRUE(other.ok());
+    while (alone->has_work()) alone->step();
+    const bool equal = again[std::pair(*other, position)] == row;
+    EXPECT_TRUE(equal) << "position " << position << " of request " << id;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, AheadLayer, ::testing::Values("deepseek-v3", "glm4-moe"),
+                         [](const auto& test) { return test_name(test.param); });
+
+TEST(AheadLayerSupport, SaysWhatDoesNotFit) {
+  llm::Options options = dummy_options("llama");
+  options.speculative_config = R"({"method": "mtp", "num_speculative_tokens": 2})";
+  const auto files = llm::open_files(options);
+  auto backend = llm::make_backend(options);
+  ASSERT_TRUE(files.ok() && backend.ok());
+  const auto loaded = llm::load_engine(options, *files, std::move(*backend), {});
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_NE(loaded.error().message.find("has no layer for multi-token prediction"), std::string::npos)
+      << loaded.error().message;
 }
 
 // The draft model computes each token once: what it has computed for drafts that were accepted is kept, a cached prefix

@@ -144,6 +144,15 @@ struct PerLayerInputConfig {
   int64_t vocab_size = 0;
 };
 
+// Multi-token prediction: a layer after the last one that predicts the token after the next from the hidden state of a
+// token and the next token. Nothing but speculation needs it (load/layer_ahead.cc).
+struct AheadConfig {
+  int64_t layers = 0;       // that the file has; the first one is used
+  bool zero_first = false;  // the embedding at position 0 counts as zero (DeepSeek, GLM)
+  bool is_layer = false;    // this config describes that layer alone
+  std::string prefix;       // of the names that begin with "mtp."
+};
+
 struct DecoderConfig {
   std::string family;                  // the name in the registry: "llama", "qwen3", ...
   std::string architecture;            // as in the file
@@ -158,6 +167,8 @@ struct DecoderConfig {
   int64_t intermediate = 0;
   int64_t max_position = 0;    // the longest sequence: the number in the file, times the factor of a rope scaling
   int64_t sliding_window = 0;  // of every layer, if complete() fills per_layer
+  int64_t first_layer = 0;     // the number of layer 0 in the names of tensors
+  std::string layer_prefix;    // what "model.layers." is in Hugging Face names; "": just that
   std::vector<LayerConfig> per_layer;  // [layers] after complete(); a family may leave it empty if all layers are alike
   float norm_eps = 1e-5f;
   NormKind norm_kind = NormKind::kRms;
@@ -188,6 +199,7 @@ struct DecoderConfig {
   Mamba2Config mamba2;
   ShortConvConfig short_conv;
   PerLayerInputConfig per_layer_input;
+  AheadConfig ahead;
   // GGUF files of the family have the rows of each head of q and k interleaved; loading undoes it.
   bool gguf_permuted = false;
   // The main type of the checkpoint: that in config.json, else that of most plain weights. In GGUF: the embedding's.

@@ -93,6 +93,11 @@ enum class Part {
   kMlpOutNorm,  // of a layer with both an MLP and experts
   kExpertsNorm,
   kExpertsOutNorm,
+  // Multi-token prediction (AheadConfig).
+  kAheadProjection,
+  kAheadEmbeddingNorm,
+  kAheadHiddenNorm,
+  kAheadNorm,
 };
 
 // A row in a table of names. The first "{}" is the number of the layer, the second one that of the expert.

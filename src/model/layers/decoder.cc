@@ -19,9 +19,22 @@ float scale_of(const DecoderConfig& config) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
 }
 
+// The memory of embed_ahead().
+struct AheadScratch {
+  Tensor hidden, normed, both;
+};
+AheadScratch take_ahead(ScratchAllocator& scratch, int64_t tokens, int64_t hidden, DType activation) {
+  AheadScratch out;
+  out.hidden = scratch.take(tokens, hidden, DType::kF32);
+  out.normed = scratch.take(tokens, hidden, activation);
+  out.both = scratch.take(tokens, 2 * hidden, activation);
+  return out;
+}
+
 }  // namespace
 
-DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t max_model_len, Backend& backend)
+DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t max_model_len, Backend& backend,
+                           const DecoderModel* target)
     : config_(std::move(config)),
       weights_(std::move(weights)),
       activation_(weights_.activation),
@@ -29,7 +42,14 @@ DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t
       rope_(rope_frequencies(config_.rope, max_model_len), max_model_len),
       local_rope_(rope_frequencies(config_.local_rope, max_model_len), max_model_len),
       attention_scale_(scale_of(config_)),
-      backend_(backend) {}
+      backend_(backend),
+      target_(target) {}
+
+// A layer ahead shares the embedding and the head of its target.
+size_t DecoderModel::weights_bytes() const {
+  const size_t all = weights_.bytes();
+  return target_ == nullptr ? all : all - weights_.embedding->bytes() - weights_.head.bytes();
+}
 
 DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimits& limits) const {
   ScratchAllocator all(base);
@@ -54,6 +74,11 @@ DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimit
     if (per_layer_columns > 0) per_layer.take(limits.max_tokens, per_layer_columns, activation_);
     most = std::max({most, mixer.used(), feed_forward.used(), per_layer.used()});
   }
+  if (config_.ahead.is_layer) {
+    ScratchAllocator ahead(nullptr);
+    take_ahead(ahead, limits.max_tokens, config_.hidden, activation_);
+    most = std::max(most, ahead.used());
+  }
   out.bytes = all.used() + most;
   return out;
 }
@@ -75,6 +100,7 @@ WorkspaceLimits DecoderModel::workspace_limits(const BatchLimits& limits) const 
     out.v_in_k = out.v_in_k || layer.v_in_k;
   }
   weights_.per_layer_projection.measure(out);
+  weights_.ahead.projection.measure(out);
   for_each_weight(weights_.layers, [&](const auto& weight) {
     if constexpr (requires { weight.measure(out); }) weight.measure(out);
   });
@@ -145,7 +171,11 @@ void DecoderModel::stage(const StepBatch& batch) {
       query_scales_.push_back(static_cast<float>(1.0 + beta * std::log1p(steps)));
     }
   }
+  if (config_.ahead.is_layer && config_.ahead.zero_first) {
+    for (const int32_t position : batch.positions) query_scales_.push_back(position == 0 ? 0.0f : 1.0f);
+  }
   step_.query_scales = staged(query_scales_);
+  step_.hidden_rows = staged(batch.hidden_rows);
   // This comes last, so that the other arrays of a recorded step keep their addresses. The tokens are filled in before
   // the step runs.
   const std::span<const int32_t> rows = staged(batch.sampled_from_row);
@@ -170,7 +200,11 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   head_in_step_ = num_wanted_ == tokens && tokens <= limits_.max_logit_rows && backend_.joins_head(tokens) &&
                   joins_norm({step_hidden_, &weights_.final_norm, false}, weights_.head);
   stage(batch);
-  GraphKey shape{this, tokens, batch.num_seqs(), num_wanted_, 0, tokens == batch.num_seqs()};
+  QUIRE_CHECK(batch.hidden_rows.size() == (target_ == nullptr ? 0 : batch.tokens.size()));
+  own_hidden_ = batch.own_hidden;
+  // A layer ahead reads the rows of two models, which are two different steps.
+  const void* const rows_of = own_hidden_ ? static_cast<const void*>(&own_hidden_) : this;
+  GraphKey shape{rows_of, tokens, batch.num_seqs(), num_wanted_, 0, tokens == batch.num_seqs()};
   for (const GroupBatch& group : batch.groups) shape.max_blocks = std::max<int64_t>(shape.max_blocks, group.max_blocks);
   if (!backend_.replay_step(shape)) {
     run_layers(kv);
@@ -199,7 +233,7 @@ void DecoderModel::run_layer(const LayerContext& layer) {
 }
 
 void DecoderModel::run_layers(const KvCache& kv) {
-  embed();
+  target_ == nullptr ? embed() : embed_ahead();
   for (int64_t i = 0; i < config_.layers; ++i) {
     const auto at = static_cast<size_t>(i);
     run_layer({kv, i, config_.per_layer[at], weights_.layers[at]});
@@ -303,6 +337,21 @@ void DecoderModel::embed() {
                       static_cast<float>(std::sqrt(static_cast<double>(dim))), looked_up});
   backend_.residual_add({looked_up, inputs, 1.0f, inputs});
   backend_.scale({inputs, inverse_root(2), {}, inputs});
+}
+
+// The hidden states are those after the final norm of the model that they come from.
+void DecoderModel::embed_ahead() {
+  const DecoderModel& source = own_hidden_ ? *this : *target_;
+  const int64_t width = config_.hidden;
+  ScratchAllocator allocator = scratch();
+  const AheadScratch rows = take_ahead(allocator, step_hidden_.rows, width, activation_);
+  backend_.gather({source.scratch_.hidden, step_.hidden_rows, rows.hidden});
+  norm(rows.hidden, source.weights_.final_norm, width, rows.normed);
+  norm(rows.normed, weights_.ahead.hidden_norm, width, rows.both.columns(width, width));
+  backend_.embedding({weights_.embedding.get(), step_.tokens, config_.embedding_scale, step_hidden_});
+  if (config_.ahead.zero_first) backend_.scale({step_hidden_, 1.0f, step_.query_scales, step_hidden_});
+  norm(step_hidden_, weights_.ahead.embedding_norm, width, rows.both.columns(0, width));
+  weights_.ahead.projection.run(backend_, rows.both, step_hidden_);
 }
 
 void DecoderModel::add_per_layer_input(const LayerContext& layer) {

@@ -36,8 +36,8 @@ struct StagedGroup {
   int64_t max_blocks = 0;
 };
 struct StagedBatch {
-  std::span<const int32_t> tokens, positions, cu_seqlens_q, context_lens, wanted;
-  std::span<const float> query_scales;  // [tokens] where the config has an attention temperature
+  std::span<const int32_t> tokens, positions, cu_seqlens_q, context_lens, hidden_rows, wanted;
+  std::span<const float> query_scales;  // [tokens] where the config has an attention temperature or zero_first
   std::vector<StagedGroup> groups;
 };
 
@@ -64,10 +64,11 @@ struct LayerOutput {
 // A loaded decoder. Owned by the engine and used on its thread.
 class DecoderModel final : public Model {
  public:
-  DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t max_model_len, Backend& backend);
+  DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t max_model_len, Backend& backend,
+               const DecoderModel* target = nullptr);
 
   const DecoderConfig& config() const override { return config_; }
-  size_t weights_bytes() const override { return weights_.bytes(); }
+  size_t weights_bytes() const override;
   DType main_dtype() const override { return weights_.main_dtype; }
   size_t scratch_bytes(const BatchLimits& limits) const override;
   WorkspaceLimits workspace_limits(const BatchLimits& limits) const override;
@@ -75,6 +76,8 @@ class DecoderModel final : public Model {
   void forward(const StepBatch& batch, const KvCache& kv) override;
   std::span<const float> logits(int64_t first_wanted, int64_t count) override;
   Tensor run_head(int64_t first_wanted, int64_t count) override;
+
+  const DecoderWeights& weights() const { return weights_; }
 
   // The rest is for the layers, during forward().
   Backend& backend() const { return backend_; }
@@ -116,6 +119,7 @@ class DecoderModel final : public Model {
   void run_layers(const KvCache& kv);
   void run_layer(const LayerContext& layer);
   void embed();
+  void embed_ahead();
   void add_per_layer_input(const LayerContext& layer);
   Tensor activations(const Tensor& x);  // x in the type of activations
   void add_to_residual(const Tensor& x, const Norm& post_norm);
@@ -127,6 +131,7 @@ class DecoderModel final : public Model {
   RopeTable rope_, local_rope_;
   float attention_scale_;
   Backend& backend_;
+  const DecoderModel* const target_;  // of a layer ahead; else null
 
   BatchLimits limits_;
   std::unique_ptr<Buffer> memory_;
@@ -134,6 +139,7 @@ class DecoderModel final : public Model {
   Tensor step_hidden_, step_normed_;  // the first rows of scratch_.hidden and .normed: one per token of the step
   StagedBatch step_;
   std::vector<float> query_scales_;  // [tokens]
+  bool own_hidden_ = false;          // StepBatch::own_hidden
   int64_t num_wanted_ = 0;
   bool head_in_step_ = false;  // the logits of all wanted rows are computed together with the layers
 };

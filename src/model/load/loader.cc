@@ -31,7 +31,12 @@ Loader::Loader(const ModelFiles& files, const LoadOptions& options, std::optiona
 }
 
 std::string Loader::name(Part part, int64_t layer, int64_t expert) const {
-  std::string out = files_.family->name_of(part, layer, gguf(), expert);
+  std::string out = files_.family->name_of(part, layer + config().first_layer, gguf(), expert);
+  constexpr std::string_view kLayers = "model.layers.";
+  if (out.starts_with("mtp.")) return config().ahead.prefix + out;
+  if (!config().layer_prefix.empty() && out.starts_with(kLayers)) {
+    return out.replace(0, kLayers.size(), config().layer_prefix);
+  }
   if (!gguf() && out.starts_with("model.")) out.replace(0, 6, config().text_prefix);
   return out;
 }
