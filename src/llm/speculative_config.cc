@@ -13,37 +13,68 @@ namespace quire::llm {
 namespace {
 
 using engine::SpeculationOptions;
+using Method = SpeculationOptions::Method;
 
 constexpr const char* kExample =
     "{\"method\": \"ngram\", \"num_speculative_tokens\": 5, \"prompt_lookup_max\": 4, \"prompt_lookup_min\": 2}";
 
-Status check_fields(const json::Value& config) {
-  static const std::vector<std::string> kFields = {"method", "num_speculative_tokens", "prompt_lookup_max",
-                                                   "prompt_lookup_min"};
+struct MethodName {
+  const char* name;
+  Method method;
+};
+constexpr MethodName kMethods[] = {{"ngram", Method::kNgram}, {"suffix", Method::kSuffix}};
+
+// The fields of each method; null: of all of them.
+struct Field {
+  const char* name;
+  const char* method;
+};
+constexpr Field kFields[] = {{"method", nullptr},
+                             {"num_speculative_tokens", nullptr},
+                             {"prompt_lookup_max", "ngram"},
+                             {"prompt_lookup_min", "ngram"},
+                             {"suffix_decoding_max_tree_depth", "suffix"},
+                             {"suffix_decoding_max_cached_requests", "suffix"},
+                             {"suffix_decoding_max_spec_factor", "suffix"},
+                             {"suffix_decoding_min_token_prob", "suffix"}};
+
+Result<MethodName> read_method(const json::Value& config) {
   if (config.find("model") != nullptr) {
-    return invalid_argument("draft models are not supported, so 'model' must be left out; the method is \"ngram\"");
+    return invalid_argument(
+        "draft models are not supported, so 'model' must be left out; the method is \"ngram\" or \"suffix\"");
+  }
+  QUIRE_ASSIGN(const std::string name, json::get_string(config, "method"));
+  std::vector<std::string> names;
+  for (const MethodName& method : kMethods) {
+    if (name == method.name) return method;
+    names.emplace_back(method.name);
+  }
+  return invalid_argument("the method '" + name + "' is not supported" + did_you_mean(name, names) +
+                          "; use \"ngram\" or \"suffix\", which need no other model");
+}
+
+Status check_fields(const json::Value& config, const MethodName& method) {
+  std::vector<std::string> known;
+  std::string list;
+  for (const Field& field : kFields) {
+    if (field.method != nullptr && std::string_view(field.method) != method.name) continue;
+    known.emplace_back(field.name);
+    list += (list.empty() ? "" : ", ") + known.back();
   }
   for (const auto& [name, value] : config.as_object()) {
-    if (std::ranges::find(kFields, name) != kFields.end()) continue;
-    return invalid_argument("there is no field '" + name + "'" + did_you_mean(name, kFields) +
-                            " (the fields are method, num_speculative_tokens, prompt_lookup_min and "
-                            "prompt_lookup_max)");
+    if (std::ranges::find(known, name) != known.end()) continue;
+    const auto* other = std::ranges::find_if(kFields, [&](const Field& field) { return name == field.name; });
+    const std::string hint = other != std::end(kFields)
+                                 ? std::string("; it belongs to the method \"") + other->method + "\""
+                                 : did_you_mean(name, known);
+    return invalid_argument("the method \"" + std::string(method.name) + "\" has no field '" + name + "'" + hint +
+                            " (the fields are " + list + ")");
   }
   return {};
 }
 
-Result<SpeculationOptions> read(const json::Value& config) {
-  QUIRE_TRY(check_fields(config));
-  QUIRE_ASSIGN(const std::string method, json::get_string(config, "method"));
-  if (method != "ngram") {
-    return invalid_argument(
-        "the method '" + method +
-        "' is not supported; use \"ngram\", which needs no other model (draft models, MTP and EAGLE "
-        "are not supported)");
-  }
-  SpeculationOptions out;
-  QUIRE_ASSIGN(out.num_tokens, json::get_int(config, "num_speculative_tokens", 1, SpeculationOptions::kMaxTokens));
-  // As in vLLM: one of the two alone is the other as well.
+// As in vLLM: one of the two alone is the other as well.
+Status read_lookup(const json::Value& config, SpeculationOptions& out) {
   const bool has_max = config.find("prompt_lookup_max") != nullptr;
   const bool has_min = config.find("prompt_lookup_min") != nullptr;
   const int64_t most = SpeculationOptions::kMaxLookup;
@@ -55,11 +86,39 @@ Result<SpeculationOptions> read(const json::Value& config) {
   }
   if (!has_min && has_max) out.prompt_lookup_min = out.prompt_lookup_max;
   if (!has_max && has_min) out.prompt_lookup_max = out.prompt_lookup_min;
-  if (out.prompt_lookup_min > out.prompt_lookup_max) {
-    return invalid_argument("prompt_lookup_min is " + std::to_string(out.prompt_lookup_min) +
-                            ", but it must not be greater than prompt_lookup_max, which is " +
-                            std::to_string(out.prompt_lookup_max));
-  }
+  if (out.prompt_lookup_min <= out.prompt_lookup_max) return {};
+  return invalid_argument("prompt_lookup_min is " + std::to_string(out.prompt_lookup_min) +
+                          ", but it must not be greater than prompt_lookup_max, which is " +
+                          std::to_string(out.prompt_lookup_max));
+}
+
+// A number of a field that may be missing.
+Status read_number(const json::Value& config, const char* name, int64_t most, double& out) {
+  QUIRE_ASSIGN(out, json::get_double_or(config, name, out));
+  if (out >= 0 && out <= static_cast<double>(most)) return {};
+  return invalid_argument(std::string("'") + name + "' must be a number from 0 to " + std::to_string(most));
+}
+
+Status read_suffix(const json::Value& config, engine::SuffixOptions& out) {
+  QUIRE_ASSIGN(out.max_tree_depth, json::get_int_or(config, "suffix_decoding_max_tree_depth", out.max_tree_depth, 1,
+                                                    SpeculationOptions::kMaxTokens));
+  QUIRE_ASSIGN(out.max_cached_requests, json::get_int_or(config, "suffix_decoding_max_cached_requests",
+                                                         out.max_cached_requests, 0, 1'000'000'000));
+  QUIRE_TRY(read_number(config, "suffix_decoding_max_spec_factor", 1000, out.max_spec_factor));
+  return read_number(config, "suffix_decoding_min_token_prob", 1, out.min_token_prob);
+}
+
+Result<SpeculationOptions> read(const json::Value& config) {
+  QUIRE_ASSIGN(const MethodName method, read_method(config));
+  QUIRE_TRY(check_fields(config, method));
+  SpeculationOptions out;
+  out.method = method.method;
+  if (method.method == Method::kNgram) QUIRE_TRY(read_lookup(config, out));
+  if (method.method == Method::kSuffix) QUIRE_TRY(read_suffix(config, out.suffix));
+  // As in vLLM: suffix decoding finds the number itself.
+  out.num_tokens = out.suffix.max_tree_depth;
+  if (method.method == Method::kSuffix && config.find("num_speculative_tokens") == nullptr) return out;
+  QUIRE_ASSIGN(out.num_tokens, json::get_int(config, "num_speculative_tokens", 1, SpeculationOptions::kMaxTokens));
   return out;
 }
 
