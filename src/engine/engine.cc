@@ -12,11 +12,12 @@
 //   ahead.
 // On the host, one step is in flight at a time, and masks are filled during its forward pass.
 //
-// With speculation, one step is in flight at a time, too, because the drafts of a step follow from the tokens of the
-// one before it. The rows of drafts are ordinary rows: each samples the token of its position from its own logits, with
-// the random words of that position, and with the drafts before it as history. The first row whose token is not the
-// next draft ends the step for its sequence; the rows after it are not read. So a sequence gets the tokens that it
-// would get one by one. Its pages are committed once that is known, and only up to there.
+// With speculation, no step runs ahead of one whose sequences may have drafts next, because those follow from its
+// tokens; only while all of them pause (DraftPace) do steps overlap as above. The rows of drafts are ordinary rows:
+// each samples the token of its position from its own logits, with the random words of that position, and with the
+// drafts before it as history. The first row whose token is not the next draft ends the step for its sequence; the rows
+// after it are not read. So a sequence gets the tokens that it would get one by one. Its pages are committed once that
+// is known, and only up to there.
 //
 // A draft model or a layer ahead (ModelDrafter) runs between the steps: before a step it makes the drafts of all
 // sequences, and after it it computes its own K and V of the pages that are full now, before these are committed.
@@ -39,13 +40,19 @@ bool ends_answer(const sampling::SamplingParams& params, int32_t token) {
   return (!params.ignore_eos && contains(params.eos_token_ids)) || contains(params.stop_token_ids);
 }
 
-// Shows the constraint the tokens that it has not seen, and fills the mask for the next one.
-Result<bool> fill_mask(Sequence& sequence, std::span<uint32_t> mask) {
+// Shows the constraint the tokens that it has not seen.
+Status show_tokens(Sequence& sequence) {
   if (sequence.constraint == nullptr) sequence.constraint = sequence.constraint_source->make();
   for (; sequence.num_accepted < sequence.num_output(); ++sequence.num_accepted) {
     const int64_t position = sequence.prompt_size + sequence.num_accepted;
     QUIRE_TRY(sequence.constraint->accept(sequence.tokens[static_cast<size_t>(position)]));
   }
+  return {};
+}
+
+// Fills the mask for the next token.
+Result<bool> fill_mask(Sequence& sequence, std::span<uint32_t> mask) {
+  QUIRE_TRY(show_tokens(sequence));
   return sequence.constraint->fill_mask(mask);
 }
 
@@ -97,9 +104,6 @@ Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, s
     if (draft != nullptr) std::ranges::copy(model::cache_layers(draft->config()), std::back_inserter(layers));
     QUIRE_ASSIGN(layout, kv::group_layers(layers, options.kv_dtype, options.block_size, page_bytes));
   }
-  if (speculation.on() && kv::has_states(layout.groups)) {
-    return unsupported("speculation needs a model without recurrent states, which cannot take back rejected tokens");
-  }
   layout.num_pages = options.num_blocks;
   QUIRE_ASSIGN(auto pages, model::KvCache::make(*backend, std::move(layout)));
   for (model::Model* prepared : {model.get(), draft.get()}) {
@@ -128,10 +132,16 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
       scheduler_(options.scheduler, kv_, [this](PendingRequest& pending) { return make_sequence(pending); }),
       seeds_(options.seed),
       builder_(*backend_, kv_),
-      sampler_(make_row_sampler(*backend_, *model_, options.max_logit_rows)) {
+      sampler_(make_row_sampler(*backend_, *model_, options.max_logit_rows)),
+      answers_(options.speculation.suffix.max_cached_requests),
+      drafting_(options.speculation.on()) {
   if (!options.speculation.on()) return;
   speculation_.accepted_per_position.resize(static_cast<size_t>(options.speculation.num_tokens));
-  make_proposer_ = [this](const Sequence&) { return std::make_unique<NgramProposer>(options_.speculation); };
+  make_proposer_ = [this](const Sequence& sequence) -> std::unique_ptr<Proposer> {
+    const SpeculationOptions& speculation = options_.speculation;
+    if (speculation.method == SpeculationOptions::Method::kNgram) return std::make_unique<NgramProposer>(speculation);
+    return std::make_unique<SuffixProposer>(speculation.suffix, sequence.table.salt(), answers_);
+  };
   scheduler_.set_drafter([this](Sequence& sequence, int64_t most) { this->draft(sequence, most); });
   if (draft_model_ == nullptr) return;
   ModelDrafter::Parts parts{*backend_,
@@ -236,6 +246,9 @@ void Engine::drop(Sequence* sequence) {
   next_.forget(sequence);
   if (model_drafter_ != nullptr) model_drafter_->forget(sequence);
   num_needing_logits_ -= needs_host_logits(sequence->params) ? 1 : 0;
+  if (sequence->proposer != nullptr) {
+    sequence->proposer->end(std::span(sequence->tokens).subspan(static_cast<size_t>(sequence->prompt_size)));
+  }
   sequences_.erase({sequence->id, sequence->child});
 }
 
@@ -286,18 +299,22 @@ void Engine::accept(Sequence& sequence, int32_t token, Output& output) const {
 std::vector<Output> Engine::step() {
   const trace::Span span("step %lld", static_cast<long long>(steps_));
   if (current_.active() && !current_.alive()) current_.clear();
-  if (!current_.active()) {
+  const auto begin = std::chrono::steady_clock::now();
+  const bool alone = !current_.active();  // nothing else of this step has run yet
+  if (alone) {
     if (!launch(current_, false)) return {};
     commit(current_);
     join_masks(current_);
     sampler_->enqueue(current_);
   }
-  const bool run_ahead = options_.async_scheduling && sampler_->can_run_ahead() && !sampler_->has_tap() &&
-                         num_needing_logits_ == 0 && !options_.speculation.on();
-  const bool launched = run_ahead && launch(next_, true);
+  const bool launched = may_run_ahead() && launch(next_, true);
   const bool enqueued = launched && !next_.waits_for_tokens;
   if (enqueued) sampler_->enqueue(next_);
   std::vector<Output> outputs = finish(current_);
+  if (drafting_ && alone && !launched && current_.num_tokens == std::ssize(current_.rows)) {
+    draft_cost_.note(current_.num_tokens,
+                     std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
   current_.clear();
   if (!launched) return outputs;
   if (!enqueued) start_masks(next_);
@@ -310,9 +327,22 @@ std::vector<Output> Engine::step() {
   return outputs;
 }
 
+// Whether the next step may be launched before the tokens of this one are known.
+bool Engine::may_run_ahead() const {
+  if (!options_.async_scheduling || !sampler_->can_run_ahead() || sampler_->has_tap() || num_needing_logits_ > 0 ||
+      model_drafter_ != nullptr) {
+    return false;
+  }
+  return !drafting_ || std::ranges::none_of(current_.shares, [](const Share& share) {
+    const Sequence* s = share.sequence;
+    return s != nullptr && (share.drafts > 0 || s->pace.ready() || (s->constraint_source && s->forced_pace.ready()));
+  });
+}
+
 // Schedules the step and starts its forward pass; false when there is nothing to do. A step is launched ahead while the
 // one before it is in flight.
 bool Engine::launch(Step& step, bool ahead) {
+  least_probability_ = draft_cost_.least_probability(scheduler_.num_running());
   const std::vector<Share>& shares = schedule();
   if (shares.empty()) return false;
   step.clear();
@@ -325,10 +355,12 @@ bool Engine::launch(Step& step, bool ahead) {
     model_->forward(batch, *pages_);
   }
   step.number = static_cast<uint64_t>(++steps_);
+  step.num_tokens = batch.num_tokens();
   tokens_computed_ += batch.num_tokens();
   for (Share& share : step.shares) {
     share.begin = share.sequence->num_computed;
     share.sequence->num_computed += share.count;
+    if (share.sequence->in_flight()) (void)share.sequence->pace.next(0);  // a step of the pause that has no drafts
   }
   for (size_t i = 0; i < step.rows.size(); ++i) {
     if (!step.rows[i].sample) continue;
@@ -422,9 +454,10 @@ void Engine::draft(Sequence& sequence, int64_t most) {
   const int64_t max_len = options_.scheduler.max_model_len;
   const int64_t longest = std::min(max_len, sequence.prompt_size + sequence.params.max_tokens.value_or(max_len));
   most = std::min({most, options_.speculation.num_tokens, longest - sequence.num_tokens() - 1});
+  if (!drafting_ || most <= 0 || draft_forced(sequence, most)) return;
   if (model_drafter_ != nullptr) most = std::min(most, model_drafter_->max_length() - sequence.num_tokens());
   if (most <= 0) return;
-  most = sequence.pace.next(most);
+  most = sequence.pace.next(most, least_probability_);
   if (most == 0) return;
   if (model_drafter_ != nullptr) return sequence.drafts.assign(static_cast<size_t>(most), -1);  // made later, together
   if (sequence.proposer == nullptr) sequence.proposer = make_proposer_(sequence);
@@ -432,6 +465,20 @@ void Engine::draft(Sequence& sequence, int64_t most) {
   sequence.proposer->propose(sequence.tokens, most, drafts);
   QUIRE_CHECK(static_cast<int64_t>(drafts.size()) <= most);
   cut_drafts(sequence);
+}
+
+// The same from the sequence's constraint; false if it forces nothing. An error of the constraint is for the filling of
+// its mask, which meets it again.
+bool Engine::draft_forced(Sequence& sequence, int64_t most) {
+  sequence.drafts_forced = false;
+  if (sequence.constraint_source == nullptr) return false;
+  most = sequence.forced_pace.next(most, least_probability_);
+  if (most == 0 || !show_tokens(sequence).ok()) return false;
+  sequence.constraint->forced(most, sequence.drafts);
+  QUIRE_CHECK(static_cast<int64_t>(sequence.drafts.size()) <= most);
+  cut_drafts(sequence);
+  sequence.drafts_forced = !sequence.drafts.empty();
+  return sequence.drafts_forced;
 }
 
 // Drops the drafts from the first on that is no token or would end the answer.
@@ -448,7 +495,7 @@ void Engine::settle_drafts(const Share& share, const Output& output) {
   Sequence& sequence = *share.sequence;
   sequence.num_computed = sequence.num_tokens() - 1;
   const int64_t accepted = std::max<int64_t>(1, static_cast<int64_t>(output.tokens.size())) - 1;
-  sequence.pace.note(share.drafts, accepted);
+  (sequence.drafts_forced ? sequence.forced_pace : sequence.pace).note(share.drafts, accepted);
   ++speculation_.drafts;
   speculation_.draft_tokens += share.drafts;
   speculation_.accepted_tokens += accepted;

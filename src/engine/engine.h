@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/draft_cost.h"
 #include "engine/live.h"
 #include "engine/mask_workers.h"
 #include "engine/model_drafter.h"
@@ -37,7 +38,7 @@ struct EngineOptions {
   int64_t max_logprobs = 20;
   std::optional<int64_t> seed;     // from which the seeds of requests without one are drawn; none: at random
   bool async_scheduling = true;    // if the backend samples: build and queue the next step while one runs
-  SpeculationOptions speculation;  // if on, no step is queued while one runs
+  SpeculationOptions speculation;  // if on, no step is queued while one runs whose sequences may have drafts next
 };
 
 // For vLLM's counters spec_decode_*.
@@ -108,6 +109,8 @@ class Engine {
   void set_logits_tap(RowSampler::LogitsTap tap) { sampler_->set_tap(std::move(tap)); }
   // Sees the logits of drafts. REQUIRES: SpeculationOptions::with_model().
   void set_draft_tap(RowSampler::LogitsTap tap) { model_drafter_->set_tap(std::move(tap)); }
+  // Turns drafts off and on again. REQUIRES: speculation is on.
+  void set_drafting(bool on) { drafting_ = on; }
   // Replaces the proposer of sequences without drafts so far. REQUIRES: speculation is on.
   using ProposerMaker = std::function<std::unique_ptr<Proposer>(const Sequence&)>;
   void set_proposer(ProposerMaker maker) { make_proposer_ = std::move(maker); }
@@ -121,8 +124,10 @@ class Engine {
   void commit(const Step& step);
   std::vector<Output> finish(Step& step);
   std::vector<Output> collect_outputs(Step& step);
-  void cut_drafts(Sequence& sequence) const;
   void draft(Sequence& sequence, int64_t most);
+  bool draft_forced(Sequence& sequence, int64_t most);
+  void cut_drafts(Sequence& sequence) const;
+  bool may_run_ahead() const;
   void settle_drafts(const Share& share, const Output& output);
   bool reaches_end(const Sequence& sequence, int64_t num_tokens) const;
   void accept(Sequence& sequence, int32_t token, Output& output) const;
@@ -148,6 +153,10 @@ class Engine {
   std::unique_ptr<RowSampler> sampler_;
   ProposerMaker make_proposer_;
   std::unique_ptr<ModelDrafter> model_drafter_;  // proposes instead, if there is a draft model
+  AnswerStore answers_;                          // for SuffixProposer; outlives the sequences
+  bool drafting_ = false;
+  DraftCost draft_cost_;
+  double least_probability_ = 0;  // of a draft in the step being scheduled, to be worth its row
   SpeculationStats speculation_;
   Step current_, next_;
   MaskWorkers mask_workers_;

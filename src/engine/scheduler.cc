@@ -223,7 +223,7 @@ void Scheduler::add_drafts(int64_t budget) {
     draft_(sequence, most);
     auto count = static_cast<int64_t>(sequence.drafts.size());
     QUIRE_CHECK(count <= most);
-    while (count > 0 && !kv_.allocate_slots(sequence.table, end + count)) --count;
+    while (count > 0 && !kv_.allocate_drafts(sequence.table, end, count)) --count;
     sequence.drafts.resize(static_cast<size_t>(count));
     share.drafts = count;
     share.count += count;

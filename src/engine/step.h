@@ -47,7 +47,8 @@ class Step {
   std::vector<std::vector<float>> kept;  // the logits of each row from which the host will make logprobs
   std::vector<RowMask> masks;            // of the sampled rows with a constraint, in their order
   std::vector<uint32_t> mask_bits;
-  uint64_t number = 0;            // counts up from 1
+  uint64_t number = 0;  // counts up from 1
+  int64_t num_tokens = 0;
   uint64_t finished = 0;          // Backend::finish_samples()
   bool waits_for_tokens = false;  // a row's settings or constraint need a token that is being sampled
 

@@ -309,11 +309,6 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   out.engine.max_logit_rows = std::min(logit_rows(backend, scheduler.max_num_seqs * rows_per_seq, files.config),
                                        scheduler.max_num_batched_tokens);
   out.engine.async_scheduling = options.async_scheduling;
-  if (out.engine.speculation.on() && kv::has_states(out.memory.layout.groups)) {
-    return invalid_argument(
-        "--speculative-config needs a model whose layers can take back rejected tokens, but this one has recurrent "
-        "states; run it without the flag");
-  }
   out.engine.seed = options.seed;
 
   out.memory.policy = {scheduler.max_num_batched_tokens, options.enable_prefix_caching};

@@ -37,21 +37,28 @@ constexpr Field kFields[] = {{"method", nullptr},
                              {"num_speculative_tokens", nullptr},
                              {"prompt_lookup_max", "ngram"},
                              {"prompt_lookup_min", "ngram"},
+                             {"suffix_decoding_max_tree_depth", "suffix"},
+                             {"suffix_decoding_max_cached_requests", "suffix"},
+                             {"suffix_decoding_max_spec_factor", "suffix"},
+                             {"suffix_decoding_min_token_prob", "suffix"},
                              {"model", "draft_model"},
                              {"max_model_len", "draft_model"},
                              {"draft_tensor_parallel_size", "draft_model"}};
 
+constexpr MethodName kDraftModel = {"draft_model", Method::kDraftModel};
+
 Result<MethodName> read_method(const json::Value& config) {
-  if (config.find("method") == nullptr && config.find("model") != nullptr) return kMethods[1];
+  if (config.find("method") == nullptr && config.find("model") != nullptr) return kDraftModel;
   QUIRE_ASSIGN(const std::string name, json::get_string(config, "method"));
   std::vector<std::string> names;
   for (const MethodName& method : kMethods) {
     if (name == method.name) return method;
     names.emplace_back(method.name);
   }
-  return invalid_argument("the method '" + name + "' is not supported" + did_you_mean(name, names) +
-                          "; use \"ngram\", which needs no other model, \"draft_model\", or \"mtp\" for models "
-                          "with layers for multi-token prediction");
+  return invalid_argument(
+      "the method '" + name + "' is not supported" + did_you_mean(name, names) +
+      "; use \"ngram\" or \"suffix\", which need no other model, \"draft_model\", or \"mtp\" for models "
+      "with layers for multi-token prediction");
 }
 
 Status check_fields(const json::Value& config, const MethodName& method) {
@@ -93,6 +100,22 @@ Status read_lookup(const json::Value& config, SpeculationOptions& out) {
                           std::to_string(out.prompt_lookup_max));
 }
 
+// A number of a field that may be missing.
+Status read_number(const json::Value& config, const char* name, int64_t most, double& out) {
+  QUIRE_ASSIGN(out, json::get_double_or(config, name, out));
+  if (out >= 0 && out <= static_cast<double>(most)) return {};
+  return invalid_argument(std::string("'") + name + "' must be a number from 0 to " + std::to_string(most));
+}
+
+Status read_suffix(const json::Value& config, engine::SuffixOptions& out) {
+  QUIRE_ASSIGN(out.max_tree_depth, json::get_int_or(config, "suffix_decoding_max_tree_depth", out.max_tree_depth, 1,
+                                                    SpeculationOptions::kMaxTokens));
+  QUIRE_ASSIGN(out.max_cached_requests, json::get_int_or(config, "suffix_decoding_max_cached_requests",
+                                                         out.max_cached_requests, 0, 1'000'000'000));
+  QUIRE_TRY(read_number(config, "suffix_decoding_max_spec_factor", 1000, out.max_spec_factor));
+  return read_number(config, "suffix_decoding_min_token_prob", 1, out.min_token_prob);
+}
+
 Status read_draft_model(const json::Value& config, SpeculativeConfig& out) {
   QUIRE_ASSIGN(out.model, json::get_string(config, "model"));
   if (out.model.empty()) return invalid_argument("'model' is empty; it is a folder, a .gguf file or a cached name");
@@ -109,13 +132,17 @@ Status read_draft_model(const json::Value& config, SpeculativeConfig& out) {
 Result<SpeculativeConfig> read(const json::Value& config) {
   QUIRE_ASSIGN(const MethodName method, read_method(config));
   QUIRE_TRY(check_fields(config, method));
-  SpeculativeConfig out;
-  out.options.method = method.method;
-  QUIRE_ASSIGN(out.options.num_tokens,
-               json::get_int(config, "num_speculative_tokens", 1, SpeculationOptions::kMaxTokens));
-  if (method.method == Method::kNgram) QUIRE_TRY(read_lookup(config, out.options));
-  if (method.method == Method::kDraftModel) QUIRE_TRY(read_draft_model(config, out));
-  return out;
+  SpeculativeConfig all;
+  SpeculationOptions& out = all.options;
+  out.method = method.method;
+  if (method.method == Method::kNgram) QUIRE_TRY(read_lookup(config, out));
+  if (method.method == Method::kSuffix) QUIRE_TRY(read_suffix(config, out.suffix));
+  if (method.method == Method::kDraftModel) QUIRE_TRY(read_draft_model(config, all));
+  // As in vLLM: suffix decoding finds the number itself.
+  out.num_tokens = out.suffix.max_tree_depth;
+  if (method.method == Method::kSuffix && config.find("num_speculative_tokens") == nullptr) return all;
+  QUIRE_ASSIGN(out.num_tokens, json::get_int(config, "num_speculative_tokens", 1, SpeculationOptions::kMaxTokens));
+  return all;
 }
 
 }  // namespace

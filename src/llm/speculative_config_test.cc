@@ -50,6 +50,24 @@ TEST(SpeculativeConfig, ReadsMtpUnderAllOfItsNames) {
   }
 }
 
+TEST(SpeculativeConfig, ReadsSuffixDecoding) {
+  const auto plain = parse_speculative_config(R"({"method": "suffix"})");
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(plain->options.method, engine::SpeculationOptions::Method::kSuffix);
+  EXPECT_EQ(plain->options.num_tokens, 24) << "as many as the tree is deep";
+  EXPECT_EQ(plain->options.suffix.max_cached_requests, 10000);
+  const auto all = parse_speculative_config(
+      R"({"method": "suffix", "num_speculative_tokens": 6, "suffix_decoding_max_tree_depth": 12,
+          "suffix_decoding_max_cached_requests": 0, "suffix_decoding_max_spec_factor": 2,
+          "suffix_decoding_min_token_prob": 0.25})");
+  ASSERT_TRUE(all.ok());
+  EXPECT_EQ(all->options.num_tokens, 6);
+  EXPECT_EQ(all->options.suffix.max_tree_depth, 12);
+  EXPECT_EQ(all->options.suffix.max_cached_requests, 0);
+  EXPECT_EQ(all->options.suffix.max_spec_factor, 2);
+  EXPECT_EQ(all->options.suffix.min_token_prob, 0.25);
+}
+
 TEST(SpeculativeConfig, SaysWhatIsWrong) {
   for (const auto& [json, part] : std::initializer_list<std::pair<const char*, const char*>>{
            {"ngram", "must be a JSON object"},
@@ -68,6 +86,12 @@ TEST(SpeculativeConfig, SaysWhatIsWrong) {
             "belongs to the method \"ngram\""},
            {R"({"method": "ngram", "model": "x", "num_speculative_tokens": 3})",
             "belongs to the method \"draft_model\""},
+           {R"({"method": "suffix", "prompt_lookup_max": 3})", "belongs to the method \"ngram\""},
+           {R"({"method": "suffix", "suffix_decoding_max_tree_depth": 0})", "suffix_decoding_max_tree_depth"},
+           {R"({"method": "suffix", "suffix_decoding_min_token_prob": 1.5})", "must be a number from 0 to 1"},
+           {R"({"method": "suffix", "suffix_decoding_max_spec_factor": "1"})", "suffix_decoding_max_spec_factor"},
+           {R"({"method": "suffix", "suffix_decoding_max_depth": 3})",
+            "did you mean 'suffix_decoding_max_tree_depth'?"},
            {R"({"method": "ngram", "num_speculative_token": 3})", "did you mean 'num_speculative_tokens'?"},
            {R"({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 65})", "prompt_lookup_max"},
            {R"({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 3})",

@@ -158,6 +158,7 @@ void DecoderModel::stage(const StepBatch& batch) {
     to.max_blocks = from.max_blocks;
     to.state_source = staged(from.state_source);
     to.state_destination = staged(from.state_destination);
+    to.state_rows = staged(from.state_rows);
   }
   if (static_cast<int64_t>(batch.wanted.size()) == batch.num_tokens()) {  // then the rows are not gathered
     for (size_t i = 0; i < batch.wanted.size(); ++i) QUIRE_CHECK(batch.wanted[i] == static_cast<int32_t>(i));

@@ -32,7 +32,7 @@ class ScratchAllocator {
 // The arrays of a step (StepBatch) in the backend's memory.
 struct StagedGroup {
   std::span<const int64_t> slot_mapping;
-  std::span<const int32_t> block_tables, state_source, state_destination;
+  std::span<const int32_t> block_tables, state_source, state_destination, state_rows;
   int64_t max_blocks = 0;
 };
 struct StagedBatch {
