@@ -17,7 +17,7 @@ void DraftCost::note(int64_t rows, double seconds) {
   products_ += x * seconds;
 }
 
-double DraftCost::least_probability(int64_t sequences) const {
+double DraftCost::least_probability(int64_t sequences, double draft_seconds) const {
   constexpr double kMinSteps = 8, kMinSpread = 0.1;  // the variance of the rows that shows a slope
   if (weight_ < kMinSteps || sequences <= 0) return 0;
   const double mean_rows = rows_ / weight_, mean_seconds = seconds_ / weight_;
@@ -26,7 +26,7 @@ double DraftCost::least_probability(int64_t sequences) const {
   const double slope = std::max(0.0, (products_ / weight_ - mean_rows * mean_seconds) / variance);
   const double fixed = std::max(0.0, mean_seconds - slope * mean_rows);
   const double of_rows = slope * static_cast<double>(sequences);
-  return of_rows <= 0 ? 0 : of_rows / (fixed + of_rows);
+  return of_rows <= 0 ? 0 : (of_rows + draft_seconds) / (fixed + of_rows);
 }
 
 }  // namespace quire::engine

@@ -14,8 +14,9 @@ class DraftCost {
  public:
   // A step with so many rows, all of which were sampled, took so long.
   void note(int64_t rows, double seconds);
-  // 0 as long as too little is known.
-  double least_probability(int64_t sequences) const;
+  // 0 as long as too little is known. If a model makes the drafts, draft_seconds is what one draft of all sequences
+  // takes.
+  double least_probability(int64_t sequences, double draft_seconds = 0) const;
 
  private:
   // Of the last steps, with weights that fade.

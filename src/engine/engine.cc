@@ -156,7 +156,15 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
     model_drafter_ = std::make_unique<DraftModelDrafter>(std::move(parts));
   }
   scheduler_.set_draft_filler([this](std::span<const Share> shares) {
+    const auto begin = std::chrono::steady_clock::now();
     model_drafter_->propose(shares);
+    int64_t most = 0;
+    for (const Share& share : shares) most = std::max(most, share.drafts);
+    if (most == 0) return;
+    drafting_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    constexpr double kWeight = 0.1;  // of the newest
+    const double each = drafting_seconds_ / static_cast<double>(most);
+    model_draft_seconds_ += model_draft_seconds_ == 0 ? each : kWeight * (each - model_draft_seconds_);
     for (const Share& share : shares) {
       if (share.drafts > 0) cut_drafts(*share.sequence);
     }
@@ -312,8 +320,8 @@ std::vector<Output> Engine::step() {
   if (enqueued) sampler_->enqueue(next_);
   std::vector<Output> outputs = finish(current_);
   if (drafting_ && alone && !launched && current_.num_tokens == std::ssize(current_.rows)) {
-    draft_cost_.note(current_.num_tokens,
-                     std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    const auto now = std::chrono::steady_clock::now();
+    draft_cost_.note(current_.num_tokens, std::chrono::duration<double>(now - begin).count() - drafting_seconds_);
   }
   current_.clear();
   if (!launched) return outputs;
@@ -343,6 +351,8 @@ bool Engine::may_run_ahead() const {
 // one before it is in flight.
 bool Engine::launch(Step& step, bool ahead) {
   least_probability_ = draft_cost_.least_probability(scheduler_.num_running());
+  least_model_probability_ = draft_cost_.least_probability(scheduler_.num_running(), model_draft_seconds_);
+  drafting_seconds_ = 0;
   const std::vector<Share>& shares = schedule();
   if (shares.empty()) return false;
   step.clear();
@@ -457,7 +467,7 @@ void Engine::draft(Sequence& sequence, int64_t most) {
   if (!drafting_ || most <= 0 || draft_forced(sequence, most)) return;
   if (model_drafter_ != nullptr) most = std::min(most, model_drafter_->max_length() - sequence.num_tokens());
   if (most <= 0) return;
-  most = sequence.pace.next(most, least_probability_);
+  most = sequence.pace.next(most, model_drafter_ != nullptr ? least_model_probability_ : least_probability_);
   if (most == 0) return;
   if (model_drafter_ != nullptr) return sequence.drafts.assign(static_cast<size_t>(most), -1);  // made later, together
   if (sequence.proposer == nullptr) sequence.proposer = make_proposer_(sequence);

@@ -156,7 +156,9 @@ class Engine {
   AnswerStore answers_;                          // for SuffixProposer; outlives the sequences
   bool drafting_ = false;
   DraftCost draft_cost_;
-  double least_probability_ = 0;  // of a draft in the step being scheduled, to be worth its row
+  double least_probability_ = 0;        // of a draft in the step being scheduled, to be worth its row
+  double least_model_probability_ = 0;  // the same, to be worth its row and the work of model_drafter_
+  double drafting_seconds_ = 0, model_draft_seconds_ = 0;  // of model_drafter_: in this step, and per draft
   SpeculationStats speculation_;
   Step current_, next_;
   MaskWorkers mask_workers_;

@@ -23,10 +23,15 @@ struct MethodName {
   Method method;
 };
 // vLLM also has a name for the MTP layers of each family; they all mean "mtp".
-constexpr MethodName kMethods[] = {
-    {"ngram", Method::kNgram},        {"draft_model", Method::kDraftModel}, {"mtp", Method::kMtp},
-    {"deepseek_mtp", Method::kMtp},   {"glm4_moe_mtp", Method::kMtp},       {"glm4_moe_lite_mtp", Method::kMtp},
-    {"qwen3_next_mtp", Method::kMtp}, {"qwen3_5_mtp", Method::kMtp}};
+constexpr MethodName kMethods[] = {{"ngram", Method::kNgram},
+                                   {"suffix", Method::kSuffix},
+                                   {"draft_model", Method::kDraftModel},
+                                   {"mtp", Method::kMtp},
+                                   {"deepseek_mtp", Method::kMtp},
+                                   {"glm4_moe_mtp", Method::kMtp},
+                                   {"glm4_moe_lite_mtp", Method::kMtp},
+                                   {"qwen3_next_mtp", Method::kMtp},
+                                   {"qwen3_5_mtp", Method::kMtp}};
 
 // The fields of each method; null: of all of them.
 struct Field {

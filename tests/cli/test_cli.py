@@ -293,12 +293,16 @@ def test_a_closed_stdout_ends_it(quire, arguments):
     (["--speculative-config", "ngram"], ["--speculative-config", "JSON object"]),
     (["--speculative-config", '{"method": "eagle", "num_speculative_tokens": 2}'], ["eagle", "ngram"]),
     (["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 0}'], ["num_speculative_tokens"]),
-    (["--speculative-config", '{"model": "nowhere/at-all", "num_speculative_tokens": 2}'], ["draft model", "nowhere/at-all"]),
     (["a third word"], ["a third word"]),
 ])
 def test_wrong_flags_are_named_with_their_value(quire, flags, words):
     done = quire("run", "tiny", "hello", *flags)
     one_sentence(done, 1 if flags[0] in ("--generation-config",) else 2, *words)
+
+
+def test_a_draft_model_that_is_not_there_is_named(quire):
+    config = '{"model": "nowhere/at-all", "num_speculative_tokens": 2}'
+    one_sentence(quire("run", "tiny", "hello", "--speculative-config", config), 1, "draft model", "nowhere/at-all")
 
 
 def test_devices_lists_what_is_available_and_why_not(quire):
