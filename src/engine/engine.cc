@@ -150,10 +150,10 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
                             pages_->from_layer(model_->config().layers),
                             {options.scheduler.max_num_batched_tokens, options.max_logit_rows},
                             options.speculation.max_length};
-  if (options.speculation.method == SpeculationOptions::Method::kMtp) {
-    model_drafter_ = std::make_unique<AheadDrafter>(std::move(parts));
-  } else {
+  if (options.speculation.method == SpeculationOptions::Method::kDraftModel) {
     model_drafter_ = std::make_unique<DraftModelDrafter>(std::move(parts));
+  } else {
+    model_drafter_ = std::make_unique<AheadDrafter>(std::move(parts));
   }
   scheduler_.set_draft_filler([this](std::span<const Share> shares) {
     const auto begin = std::chrono::steady_clock::now();

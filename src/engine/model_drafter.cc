@@ -136,9 +136,9 @@ void DraftModelDrafter::follow(std::span<const Share> shares) {
   for (const Share& share : shares) {
     if (share.sequence == nullptr) continue;
     Sequence& sequence = *share.sequence;
-    const int64_t end = sequence.num_computed;
-    sequence.num_drafted = std::min(sequence.num_drafted, end);  // without rejected drafts
-    if (end > max_length_ || !must_follow(sequence.num_drafted, end)) continue;
+    sequence.num_drafted = std::min(sequence.num_drafted, sequence.num_computed);  // without rejected drafts
+    const int64_t end = std::min(sequence.num_computed, max_length_);
+    if (!must_follow(sequence.num_drafted, end)) continue;
     work_.push_back({&sequence, end});
   }
   const trace::Span span("draft model follows %zu seqs", work_.size());

@@ -16,7 +16,7 @@ namespace quire::engine {
 
 // How the engine speculates; docs/speculation.md explains it.
 struct SpeculationOptions {
-  enum class Method : uint8_t { kNgram, kSuffix, kDraftModel, kMtp };
+  enum class Method : uint8_t { kNgram, kSuffix, kDraftModel, kMtp, kEagle3 };
   Method method = Method::kNgram;
   int64_t num_tokens = 0;         // drafts per sequence and step; 0: no speculation
   int64_t prompt_lookup_min = 5;  // the shortest and the longest n-gram that is looked up
@@ -25,7 +25,7 @@ struct SpeculationOptions {
   int64_t max_length = 0;  // of a sequence with drafts from a draft model
 
   bool on() const { return num_tokens > 0; }
-  bool with_model() const { return on() && (method == Method::kDraftModel || method == Method::kMtp); }
+  bool with_model() const { return on() && method != Method::kNgram && method != Method::kSuffix; }
   static constexpr int64_t kMaxTokens = 128;
   static constexpr int64_t kMaxLookup = 64;
 };

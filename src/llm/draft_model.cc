@@ -26,6 +26,31 @@ Error about_draft(const Error& error) {
   return {error.code, "--speculative-config: the draft model: " + error.message};
 }
 
+// An EAGLE-3 layer sees the hidden states of its target, so the two must fit.
+Result<std::optional<DraftModel>> open_eagle(const Options& options, const SpeculativeConfig& config,
+                                             const model::ModelFiles& target) {
+  auto files = open_files(options_of_draft(options, config));
+  if (!files.ok()) return about_draft(files.error());
+  model::AheadConfig& layer = files->config.ahead;
+  const std::string name = "--speculative-config: '" + config.model + "' ";
+  if (!layer.eagle)
+    return invalid_argument(name + "is no EAGLE-3 layer; for a whole model use the method \"draft_model\"");
+  const model::DecoderConfig& own = files->config;
+  if (own.hidden != target.config.hidden || own.vocab_size != target.config.vocab_size) {
+    return invalid_argument(name + "was made for another model: its hidden size is " + std::to_string(own.hidden) +
+                            " with " + std::to_string(own.vocab_size) + " tokens, and that of the model is " +
+                            std::to_string(target.config.hidden) + " with " + std::to_string(target.config.vocab_size));
+  }
+  const int64_t layers = target.config.layers;
+  if (layer.taps.empty()) layer.taps = {2, layers / 2, layers - 3};
+  std::ranges::sort(layer.taps);
+  if (layer.taps.front() < 0 || layer.taps.back() >= layers) {
+    return invalid_argument(name + "needs hidden states of layers that the model, which has " + std::to_string(layers) +
+                            ", does not have");
+  }
+  return std::optional<DraftModel>({std::move(*files), true, target.config.max_position});
+}
+
 }  // namespace
 
 Result<std::optional<DraftModel>> open_draft_model(const Options& options, const SpeculativeConfig& config,
@@ -37,9 +62,14 @@ Result<std::optional<DraftModel>> open_draft_model(const Options& options, const
     DraftModel out{std::move(*layer), true, target.config.max_position};
     return std::optional<DraftModel>(std::move(out));
   }
+  if (config.options.method == engine::SpeculationOptions::Method::kEagle3) return open_eagle(options, config, target);
   auto files = open_files(options_of_draft(options, config));
   if (!files.ok()) return about_draft(files.error());
   const model::DecoderConfig& draft = files->config;
+  if (draft.ahead.eagle) {
+    return invalid_argument("--speculative-config: '" + config.model +
+                            "' is an EAGLE-3 layer: the method is \"eagle3\"");
+  }
   if (draft.vocab_size != target.config.vocab_size) {
     return invalid_argument("--speculative-config: the draft model '" + config.model + "' has " +
                             std::to_string(draft.vocab_size) + " tokens and the model has " +

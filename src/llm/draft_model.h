@@ -13,7 +13,7 @@ namespace quire::llm {
 
 struct DraftModel {
   model::ModelFiles files;
-  bool ahead = false;      // a layer of the target (model::layer_ahead), which loads it with the target's weights
+  bool ahead = false;      // an MTP or EAGLE-3 layer (model::load_layer_ahead)
   int64_t max_length = 0;  // of a sequence for which it drafts
 };
 // Nothing if the config needs no model to draft. An Error if it cannot draft for `target`.

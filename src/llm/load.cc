@@ -92,7 +92,8 @@ double weights_bytes(const Options& options, const model::ModelFiles& files) {
 }
 
 double draft_bytes(const Options& options, const ResolvedOptions& resolved) {
-  return resolved.draft && !resolved.draft->ahead ? weights_bytes(options, resolved.draft->files) : 0;
+  const bool own_files = resolved.draft && (!resolved.draft->ahead || resolved.draft->files.config.ahead.eagle);
+  return own_files ? weights_bytes(options, resolved.draft->files) : 0;
 }
 
 // Checked before anything is read: if memory runs out while weights load, the system may kill the process.
@@ -341,6 +342,7 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
     load.max_model_len = resolved.draft->max_length;
     load.progress = {};
     const model::ModelFiles& source = resolved.draft->files;
+    if (source.config.ahead.eagle) model->keep_hidden_before(source.config.ahead.taps);
     QUIRE_ASSIGN(draft, resolved.draft->ahead ? model::load_layer_ahead(source, load, *backend, *model)
                                               : model::load_model(source, load, *backend));
     resolved.memory.draft_weights_bytes = static_cast<int64_t>(draft->weights_bytes());

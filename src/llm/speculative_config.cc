@@ -26,6 +26,7 @@ struct MethodName {
 constexpr MethodName kMethods[] = {{"ngram", Method::kNgram},
                                    {"suffix", Method::kSuffix},
                                    {"draft_model", Method::kDraftModel},
+                                   {"eagle3", Method::kEagle3},
                                    {"mtp", Method::kMtp},
                                    {"deepseek_mtp", Method::kMtp},
                                    {"glm4_moe_mtp", Method::kMtp},
@@ -48,7 +49,9 @@ constexpr Field kFields[] = {{"method", nullptr},
                              {"suffix_decoding_min_token_prob", "suffix"},
                              {"model", "draft_model"},
                              {"max_model_len", "draft_model"},
-                             {"draft_tensor_parallel_size", "draft_model"}};
+                             {"draft_tensor_parallel_size", "draft_model"},
+                             {"model", "eagle3"},
+                             {"draft_tensor_parallel_size", "eagle3"}};
 
 constexpr MethodName kDraftModel = {"draft_model", Method::kDraftModel};
 
@@ -62,7 +65,7 @@ Result<MethodName> read_method(const json::Value& config) {
   }
   return invalid_argument(
       "the method '" + name + "' is not supported" + did_you_mean(name, names) +
-      "; use \"ngram\" or \"suffix\", which need no other model, \"draft_model\", or \"mtp\" for models "
+      "; use \"ngram\" or \"suffix\", which need no other model, \"draft_model\", \"eagle3\", or \"mtp\" for models "
       "with layers for multi-token prediction");
 }
 
@@ -142,7 +145,9 @@ Result<SpeculativeConfig> read(const json::Value& config) {
   out.method = method.method;
   if (method.method == Method::kNgram) QUIRE_TRY(read_lookup(config, out));
   if (method.method == Method::kSuffix) QUIRE_TRY(read_suffix(config, out.suffix));
-  if (method.method == Method::kDraftModel) QUIRE_TRY(read_draft_model(config, all));
+  if (method.method == Method::kDraftModel || method.method == Method::kEagle3) {
+    QUIRE_TRY(read_draft_model(config, all));
+  }
   // As in vLLM: suffix decoding finds the number itself.
   out.num_tokens = out.suffix.max_tree_depth;
   if (method.method == Method::kSuffix && config.find("num_speculative_tokens") == nullptr) return all;

@@ -98,6 +98,28 @@ INSTANTIATE_TEST_SUITE_P(Pairs, DraftModel,
                            return name;
                          });
 
+TEST(EagleLayerSupport, SaysWhatDoesNotFit) {
+  const auto error_of = [](const std::string& target, const std::string& config) -> std::string {
+    llm::Options options = dummy_options(target);
+    options.speculative_config = config;
+    const auto files = llm::open_files(options);
+    auto backend = llm::make_backend(options);
+    EXPECT_TRUE(files.ok() && backend.ok());
+    const auto loaded = llm::load_engine(options, *files, std::move(*backend), {});
+    return loaded.ok() ? "" : loaded.error().message;
+  };
+  const std::string layer = (goldens_folder() / "llama" / "eagle3" / "config.json").string();
+  const std::string eagle = R"({"method": "eagle3", "num_speculative_tokens": 2, "model": ")" + layer + "\"}";
+  EXPECT_NE(error_of("mistral", eagle).find("was made for another model"), std::string::npos);
+  EXPECT_NE(error_of("llama-rope-dynamic", eagle).find("does not have"), std::string::npos);
+  const std::string whole = R"({"method": "eagle3", "num_speculative_tokens": 2, "model": ")" +
+                            (goldens_folder() / "llama" / "config.json").string() + "\"}";
+  EXPECT_NE(error_of("llama", whole).find("is no EAGLE-3 layer"), std::string::npos);
+  const std::string draft = R"({"num_speculative_tokens": 2, "model": ")" + layer + "\"}";
+  EXPECT_NE(error_of("llama", draft).find("the method is \"eagle3\""), std::string::npos);
+  EXPECT_NE(error_of("llama/eagle3", "").find("drafts for another model"), std::string::npos);
+}
+
 // A random draft model is wrong. (At a high temperature it is often right all the same, because it draws with the noise
 // of its target.)
 TEST(DraftModelCounts, AreNearZeroForAnotherModel) {
@@ -118,10 +140,17 @@ TEST(AheadLayerGoldens, DraftsAreTheReferences) {
   for (const char* name : {"deepseek-v3", "glm4-moe", "qwen3-next", "qwen3.5", "qwen3.5-moe"}) expect_golden_drafts(name);
 }
 
+TEST(EagleLayerGoldens, DraftsAreTheReferences) {
+  expect_golden_eagle("llama", "eagle3");
+}
+
+// A family, with its EAGLE-3 layer ("llama") or its MTP layer.
 class AheadLayer : public ::testing::TestWithParam<std::string> {
  protected:
   static std::string config(int64_t tokens) {
-    return R"({"method": "mtp", "num_speculative_tokens": )" + std::to_string(tokens) + "}";
+    const std::string eagle = (goldens_folder() / "llama" / "eagle3" / "config.json").string();
+    return (GetParam() == "llama" ? R"({"method": "eagle3", "model": ")" + eagle + "\"" : R"({"method": "mtp")") +
+           R"(, "num_speculative_tokens": )" + std::to_string(tokens) + "}";
   }
 };
 
@@ -155,7 +184,7 @@ TEST_P(AheadLayer, AnswersAreThoseWithoutIt) {
 TEST_P(AheadLayer, AnswersAreThoseWithoutItOnADeviceThatSamples) {
   llm::Options options = dummy_options(GetParam());
   if (options.device == "cpu") options.device = "emulator";
-  if (test_device() == "cpu" && GetParam() != "glm4-moe") GTEST_SKIP() << "the emulator is slow";
+  if (test_device() == "cpu" && GetParam() != "glm4-moe" && GetParam() != "llama") GTEST_SKIP() << "the emulator is slow";
   std::vector<engine::Request> requests = {greedy_request({1, 2, 3}, 8), greedy_request({4, 5}, 8)};
   requests[1].params.temperature = 1;
   requests[1].params.seed = 3;
@@ -218,7 +247,8 @@ TEST_P(AheadLayer, DraftsDependOnTheSequenceAlone) {
   EXPECT_GT(compared, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, AheadLayer, ::testing::Values("deepseek-v3", "glm4-moe", "qwen3.5", "qwen3-next"),
+INSTANTIATE_TEST_SUITE_P(Families, AheadLayer,
+                         ::testing::Values("deepseek-v3", "glm4-moe", "qwen3.5", "qwen3-next", "llama"),
                          [](const auto& test) { return test_name(test.param); });
 
 TEST(AheadLayerSupport, SaysWhatDoesNotFit) {

@@ -151,6 +151,11 @@ struct AheadConfig {
   bool zero_first = false;  // the embedding at position 0 counts as zero (DeepSeek, GLM)
   bool is_layer = false;    // this config describes that layer alone
   std::string prefix;       // of the names that begin with "mtp."
+  // EAGLE-3: a layer with files of its own, for a dense target. Instead of the target's last hidden state it sees a
+  // projection of several, each from before one of the target's layers.
+  bool eagle = false;
+  std::vector<int64_t> taps;  // those layers; empty in the file: the usual ones
+  int64_t draft_vocab = 0;    // tokens that its head knows
 };
 
 struct DecoderConfig {
@@ -210,6 +215,8 @@ struct DecoderConfig {
 
   int64_t kv_heads_of(const LayerConfig& layer) const { return layer.kv_heads > 0 ? layer.kv_heads : kv_heads; }
   int64_t head_dim_of(const LayerConfig& layer) const { return layer.head_dim > 0 ? layer.head_dim : head_dim; }
+  // Columns that the mixer of a layer sees: an EAGLE-3 layer gets the embedding and the hidden state side by side.
+  int64_t mixer_columns() const { return ahead.eagle ? 2 * hidden : hidden; }
   int64_t intermediate_of(const LayerConfig& layer) const {
     return layer.intermediate > 0 ? layer.intermediate : intermediate;
   }

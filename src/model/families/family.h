@@ -149,6 +149,7 @@ extern const Family kLlamaFamily, kSmolLm3Family, kMistralFamily, kMinistralFami
     kQwen2Family, kQwen3Family, kQwen3MoeFamily, kQwen3NextFamily, kQwen35Family, kQwen35MoeFamily, kPhi3Family,
     kPhimoeFamily, kGlmFamily, kGlm4Family, kGlm4MoeFamily, kGlm4MoeLiteFamily, kGraniteFamily, kGraniteHybridFamily,
     kOlmo2Family, kOlmo3Family, kGemma2Family, kGemma3Family, kGemma4Family, kGptOssFamily, kDeepseekV2Family,
-    kDeepseekV3Family, kMiniCpm3Family, kNemotronHFamily, kLfm2Family, kLfm2MoeFamily, kCohereFamily, kCohere2Family;
+    kDeepseekV3Family, kMiniCpm3Family, kNemotronHFamily, kLfm2Family, kLfm2MoeFamily, kCohereFamily, kCohere2Family,
+    kEagle3Family;
 
 }  // namespace quire::model

@@ -145,6 +145,9 @@ std::span<const Family* const> families() {
   return kFamilies;
 }
 Result<const Family*> find_hf_family(std::string_view architecture) {
+  for (const char* name : kEagle3Family.hf_architectures) {  // no model of its own, so not in the table
+    if (architecture == name) return &kEagle3Family;
+  }
   return find_family(architecture, false);
 }
 Result<const Family*> find_gguf_family(std::string_view architecture) {

@@ -73,6 +73,7 @@ class DecoderModel final : public Model {
   size_t scratch_bytes(const BatchLimits& limits) const override;
   WorkspaceLimits workspace_limits(const BatchLimits& limits) const override;
   Status prepare(const BatchLimits& limits) override;
+  void keep_hidden_before(std::vector<int64_t> layers) override { kept_layers_ = std::move(layers); }
   void forward(const StepBatch& batch, const KvCache& kv) override;
   std::span<const float> logits(int64_t first_wanted, int64_t count) override;
   Tensor run_head(int64_t first_wanted, int64_t count) override;
@@ -110,6 +111,8 @@ class DecoderModel final : public Model {
  private:
   struct Scratch {  // views of one block of memory
     Tensor hidden, normed, parallel, per_layer, wanted_hidden, wanted, logits;
+    Tensor kept;                // [tokens, kept layers * hidden]: keep_hidden_before()
+    Tensor both, draft_logits;  // of an EAGLE-3 layer: the input of its mixer, and the rows of its head
     char* shared = nullptr;
     size_t bytes = 0;
   };
@@ -120,6 +123,7 @@ class DecoderModel final : public Model {
   void run_layer(const LayerContext& layer);
   void embed();
   void embed_ahead();
+  void embed_eagle();
   void add_per_layer_input(const LayerContext& layer);
   Tensor activations(const Tensor& x);  // x in the type of activations
   void add_to_residual(const Tensor& x, const Norm& post_norm);
@@ -131,6 +135,7 @@ class DecoderModel final : public Model {
   RopeTable rope_, local_rope_;
   float attention_scale_;
   Backend& backend_;
+  std::vector<int64_t> kept_layers_;
   const DecoderModel* const target_;  // of a layer ahead; else null
 
   BatchLimits limits_;

@@ -98,8 +98,10 @@ struct PerLayerInputWeights {
 // The input of a layer ahead (AheadConfig): a projection of [embedding, hidden state], each after a norm.
 struct AheadWeights {
   Linear projection;
-  Norm embedding_norm, hidden_norm;
-  static auto members(auto& w) { return std::tie(w.projection, w.embedding_norm, w.hidden_norm); }
+  Norm embedding_norm, hidden_norm;  // EAGLE-3: the embedding has the layer's attention_norm
+  // EAGLE-3: for each token of the vocabulary its row of the head; the last row is that of all unknown tokens.
+  Constant<int32_t> head_rows;
+  static auto members(auto& w) { return std::tie(w.projection, w.embedding_norm, w.hidden_norm, w.head_rows); }
 };
 
 // One layer; what its kind does not have is empty.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // load_model: the weights of a whole decoder, layer by layer.
 #include <algorithm>
+#include <cstring>
 
 #include "model/layers/decoder.h"
 #include "model/layers/feed_forward.h"
@@ -73,6 +74,71 @@ Status load_head(Loader& loader, DecoderWeights& out) {
   return {};
 }
 
+// Which row of an EAGLE-3 head each token of the vocabulary has: `d2t` holds for each row the distance from its number
+// to its token. Without it, the rows are the first tokens.
+Result<std::vector<int32_t>> read_head_rows(Loader& loader) {
+  const DecoderConfig& config = loader.config();
+  const int64_t rows = config.ahead.draft_vocab;
+  std::vector<int32_t> out(static_cast<size_t>(config.vocab_size), static_cast<int32_t>(rows));
+  const weights::UnsupportedTensor* map = loader.files().source->find_unsupported("d2t");
+  if (map == nullptr && rows != config.vocab_size && !loader.files().source->is_dummy()) {
+    return corrupt("tensor 'd2t' is missing: it says which tokens the head of an EAGLE-3 layer knows");
+  }
+  if (map != nullptr && (map->type_name != "I64" || map->data.size() != static_cast<size_t>(rows) * sizeof(int64_t))) {
+    return corrupt("tensor 'd2t' must hold " + std::to_string(rows) + " numbers of type I64");
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t token = row;
+    if (map != nullptr) {
+      int64_t distance = 0;
+      std::memcpy(&distance, map->data.data() + static_cast<size_t>(row) * sizeof distance, sizeof distance);
+      if (distance < 0 || distance >= config.vocab_size - row) {
+        return corrupt("tensor 'd2t' names a token that is not in the vocabulary");
+      }
+      token += distance;
+    }
+    out[static_cast<size_t>(token)] = static_cast<int32_t>(row);
+  }
+  return out;
+}
+
+// The head has one more row, which gives all unknown tokens a logit that is never sampled.
+Status load_eagle_head(Loader& loader, DecoderWeights& out) {
+  const DecoderConfig& config = loader.config();
+  const int64_t rows = config.ahead.draft_vocab;
+  QUIRE_ASSIGN(out.ahead.head_rows, read_head_rows(loader));
+  Slice slice{loader.name(Part::kHead, 0), rows + 1, strided_rows(0, rows, rows, 1), rows};
+  slice.map.push_back(0);
+  Linear::Piece piece;
+  QUIRE_ASSIGN(piece.weight, loader.matrix(slice, config.hidden));
+  std::vector<float> bias(static_cast<size_t>(rows) + 1);
+  bias.back() = -1e30f;
+  piece.bias = std::move(bias);
+  out.head.add(std::move(piece));
+  return {};
+}
+
+Result<DecoderWeights> load_eagle(Loader& loader, const DecoderWeights& target, Backend& backend) {
+  const DecoderConfig& config = loader.config();
+  const auto states = static_cast<int64_t>(config.ahead.taps.size());
+  DecoderWeights out;
+  out.embedding = target.embedding;
+  const std::string own = loader.name(Part::kEmbedding, 0);
+  if (loader.has(own + ".weight")) {
+    QUIRE_ASSIGN(out.embedding, loader.matrix({own, config.vocab_size}, config.hidden));
+  }
+  QUIRE_TRY(load_eagle_head(loader, out));
+  QUIRE_ASSIGN(out.final_norm, loader.norm(Part::kFinalNorm, 0, {config.hidden}));
+  QUIRE_ASSIGN(out.ahead.hidden_norm, loader.norm(Part::kAheadHiddenNorm, 0, {config.hidden}));
+  QUIRE_ASSIGN(out.ahead.projection, loader.linear(Part::kAheadProjection, 0, config.hidden, states * config.hidden));
+  QUIRE_ASSIGN(DecoderLayer layer, load_layer(loader, 0));
+  out.layers.push_back(std::move(layer));
+  QUIRE_TRY(out.place(backend));
+  out.main_dtype = loader.main_dtype();
+  out.activation = loader.activation();
+  return out;
+}
+
 // With the embedding and the head of the target.
 Result<DecoderWeights> load_ahead(Loader& loader, const DecoderWeights& target, Backend& backend) {
   const DecoderConfig& config = loader.config();
@@ -123,6 +189,10 @@ Result<DecoderWeights> load_decoder(Loader& loader, Backend& backend) {
 }  // namespace
 
 Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOptions& options, Backend& backend) {
+  if (files.config.ahead.is_layer) {
+    return invalid_argument("'" + files.files.file.string() +
+                            "' is an EAGLE-3 layer, which drafts for another model: name it in --speculative-config");
+  }
   QUIRE_ASSIGN(const std::optional<DType> dtype, parse_dtype(options.dtype));
   Loader loader(files, options, dtype, backend);
   QUIRE_ASSIGN(DecoderWeights loaded, load_decoder(loader, backend));
@@ -178,7 +248,9 @@ Result<std::unique_ptr<Model>> load_layer_ahead(const ModelFiles& files, const L
   QUIRE_CHECK(trunk != nullptr && files.config.ahead.is_layer);
   QUIRE_ASSIGN(const std::optional<DType> dtype, parse_dtype(options.dtype));
   Loader loader(files, options, dtype, backend);
-  auto loaded = load_ahead(loader, trunk->weights(), backend);
+  const bool eagle = files.config.ahead.eagle;
+  auto loaded = (eagle ? load_eagle : load_ahead)(loader, trunk->weights(), backend);
+  if (!loaded.ok() && eagle) return in_file(files.files.file, loaded.error());
   if (!loaded.ok()) {
     return Error{loaded.error().code, "the layer for multi-token prediction (MTP): " + loaded.error().message};
   }
