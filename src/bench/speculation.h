@@ -38,7 +38,7 @@ struct SpeculationTask {
 // The time of a step of one sequence with so many rows: its last token and drafts that are all right.
 struct RowCost {
   int64_t rows = 0;
-  double seconds = 0;  // the median
+  double seconds = 0;  // the 10th percentile: what else runs on the machine only adds to it
 };
 
 struct SpeculationFigures {

@@ -91,7 +91,7 @@ TEST(SpeculativeConfig, SaysWhatIsWrong) {
            {R"({"method": "suffix", "suffix_decoding_max_tree_depth": 0})", "suffix_decoding_max_tree_depth"},
            {R"({"method": "suffix", "suffix_decoding_min_token_prob": 1.5})", "must be a number from 0 to 1"},
            {R"({"method": "suffix", "suffix_decoding_max_spec_factor": "1"})", "suffix_decoding_max_spec_factor"},
-           {R"({"method": "suffix", "suffix_decoding_max_depth": 3})",
+           {R"({"method": "suffix", "suffix_decoding_max_tree_dept": 3})",
             "did you mean 'suffix_decoding_max_tree_depth'?"},
            {R"({"method": "ngram", "num_speculative_token": 3})", "did you mean 'num_speculative_tokens'?"},
            {R"({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 65})", "prompt_lookup_max"},

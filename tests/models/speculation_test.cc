@@ -136,7 +136,9 @@ TEST_P(Speculation, AnswersAreThoseWithoutDraftsOnADeviceThatSamples) {
     GTEST_SKIP() << "the emulator is slow";
   }
   if (family == "llama") options.dtype = "bfloat16";  // uses the matrix tile
-  expect_same_answers(options, family == "llama" ? 6 : 4, 4, 4);
+  // With 4 drafts pages are few, so that there would hardly be any for states.
+  const int64_t drafts = family == "qwen3.5" || family == "lfm2" ? 5 : 4;
+  expect_same_answers(options, family == "llama" ? 6 : 4, drafts, drafts);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Speculation,
