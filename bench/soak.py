@@ -255,12 +255,13 @@ def main() -> int:
     parser.add_argument("--distinct", type=int, default=400, help="different requests among them")
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--idle", type=int, default=1000, help="number of idle connections")
+    parser.add_argument("--pages", type=int, default=48, help="of the KV cache; recurrent models with speculation need more")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--serve-args", nargs=argparse.REMAINDER, default=[], help="additional arguments for quire serve; must be last")
     options = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    server = Process(options.quire, options.model, "--max-model-len", "192", "--num-gpu-blocks-override", "48", "--threads", "1",
+    server = Process(options.quire, options.model, "--max-model-len", "192", "--num-gpu-blocks-override", str(options.pages), "--threads", "1",
                      "--max-num-seqs", "32", "--max-num-batched-tokens", "128", "--header-timeout", "0",
                      "--keep-alive-timeout", "0", "--body-timeout", "5", *options.serve_args)
     try:

@@ -2,6 +2,7 @@
 // Backend: the interface that binds every op to one kind of device. Models are written against it and nothing below it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -28,6 +29,7 @@ class Buffer {
 // What a recorded step (a CUDA graph) depends on: two steps with equal keys run the same launches on the same
 // addresses.
 struct GraphKey {
+  const void* model = nullptr;  // several models may share a backend
   int64_t tokens = 0;
   int64_t seqs = 0;
   int64_t wanted = 0;           // rows whose logits are needed
@@ -51,6 +53,22 @@ struct WorkspaceLimits {
   int64_t state_columns = 0;                    // floats per token of a recurrent layer
   int64_t experts = 0, chosen = 0;              // of a layer; per token
   int64_t expert_columns = 0;                   // between and after the two products of an expert
+
+  // What both steps fit into: for two models that share a backend.
+  void raise_to(const WorkspaceLimits& other) {
+    const auto raise = [](auto& mine, auto theirs) { mine = std::max(mine, theirs); };
+    for (const auto field :
+         {&WorkspaceLimits::tokens, &WorkspaceLimits::seqs, &WorkspaceLimits::positions, &WorkspaceLimits::logit_rows,
+          &WorkspaceLimits::vocab, &WorkspaceLimits::heads, &WorkspaceLimits::head_dim, &WorkspaceLimits::out_columns,
+          &WorkspaceLimits::reordered_columns, &WorkspaceLimits::quantised_columns, &WorkspaceLimits::state_columns,
+          &WorkspaceLimits::experts, &WorkspaceLimits::chosen, &WorkspaceLimits::expert_columns}) {
+      raise(this->*field, other.*field);
+    }
+    raise(staged_bytes, other.staged_bytes);
+    raise(staged_arrays, other.staged_arrays);
+    v_in_k |= other.v_in_k;
+    if (other.activation == DType::kF32) activation = DType::kF32;  // the widest of the plain types
+  }
 };
 
 // One device. Owned by the engine and used from the engine's thread alone. Ops run in the order of the calls, and the

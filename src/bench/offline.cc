@@ -35,15 +35,6 @@ int64_t peak_rss_bytes() {
 #endif
 }
 
-RunFacts facts_of(const llm::Llm& llm) {
-  RunFacts out;
-  out.model = llm.name();
-  out.machine = llm.engine().backend().describe();
-  out.weights_bytes = llm.memory_plan().weights_bytes;
-  out.peak_rss_bytes = peak_rss_bytes();
-  return out;
-}
-
 void set_facts(json::Value& out, const RunFacts& facts) {
   out.set("weights_bytes", facts.weights_bytes);
   if (facts.kv_bytes > 0) out.set("kv_bytes", facts.kv_bytes);
@@ -182,6 +173,15 @@ Result<Round> run_batch(llm::Llm& llm, std::vector<llm::GenerateRequest> request
 }
 
 }  // namespace
+
+RunFacts facts_of(const llm::Llm& llm) {
+  RunFacts out;
+  out.model = llm.name();
+  out.machine = llm.engine().backend().describe();
+  out.weights_bytes = llm.memory_plan().weights_bytes;
+  out.peak_rss_bytes = peak_rss_bytes();
+  return out;
+}
 
 Result<LatencyFigures> latency(llm::Llm& llm, const Workload& w, int64_t warmup, int64_t iters,
                                const OfflineProgress& progress) {

@@ -36,6 +36,8 @@ struct RunFacts {
   int64_t peak_rss_bytes = 0;  // of this process, including loading
 };
 
+RunFacts facts_of(const llm::Llm& llm);
+
 // One batch, computed repeatedly. A round has three parts: prefill, from submission until each sequence has its first
 // token; decode, the steps in which every sequence of the batch gets one token and nothing else happens; and the rest,
 // in which some sequences have finished and others have not. Large batches need several steps to prefill, and sequences

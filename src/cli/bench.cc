@@ -181,6 +181,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_latency(*command, exit_code);
   add_throughput(*command, exit_code);
   add_bench_lengths(*command, exit_code);
+  add_bench_speculation(*command, exit_code);
   add_bench_engine(*command, exit_code);
   add_bench_kernels(*command, exit_code);
 }

@@ -47,6 +47,7 @@ int finish_bench(const BenchFlags& flags, const json::Value& figures, const std:
 void add_bench_serve(CLI::App& bench, int& exit_code);
 void add_bench_lengths(CLI::App& bench, int& exit_code);
 void add_bench_engine(CLI::App& bench, int& exit_code);
+void add_bench_speculation(CLI::App& bench, int& exit_code);
 void add_bench_kernels(CLI::App& bench, int& exit_code);
 
 }  // namespace quire::cli

@@ -19,6 +19,7 @@
 #include "cli/environment.h"
 #include "cli/hub/model_cache.h"
 #include "cli/hub/progress.h"
+#include "llm/speculative_config.h"
 
 namespace quire::cli {
 namespace {
@@ -41,6 +42,16 @@ int report(const Error& error) {
   return error.code == ErrorCode::kInvalidArgument ? kExitUsage : kExitFailure;
 }
 
+Status resolve_draft_model(llm::Options& options,
+                           const std::function<Result<std::filesystem::path>(const std::string&)>& resolve) {
+  QUIRE_ASSIGN(const llm::SpeculativeConfig config, llm::parse_speculative_config(options.speculative_config));
+  if (config.model.empty() || !options.draft_model.empty() || options.load_format == "dummy") return {};
+  auto path = resolve(config.model);
+  if (!path.ok()) return Error{path.error().code, "--speculative-config: the draft model: " + path.error().message};
+  options.draft_model = *path;
+  return {};
+}
+
 Status resolve_model_argument(llm::Options& options) {
   if (options.load_format == "dummy") {
     if (options.model.empty()) {
@@ -49,7 +60,7 @@ Status resolve_model_argument(llm::Options& options) {
     return {};
   }
   QUIRE_ASSIGN(options.model, resolve_model(options.model.string()));
-  return {};
+  return resolve_draft_model(options, [](const std::string& name) { return resolve_model(name); });
 }
 
 Result<std::unique_ptr<llm::Llm>> load_llm(llm::Options options) {

@@ -48,6 +48,9 @@ int report(const Error& error);
 Result<std::unique_ptr<llm::Llm>> load_llm(llm::Options options);
 // Turns the MODEL argument into a path: a folder, a .gguf, a cached name, or "" for the default model.
 Status resolve_model_argument(llm::Options& options);
+// Sets Options::draft_model to what `resolve` finds for the draft model of --speculative-config, if there is one.
+Status resolve_draft_model(llm::Options& options,
+                           const std::function<Result<std::filesystem::path>(const std::string&)>& resolve);
 
 // Shows how much of a long prompt has been computed, on standard error if that is a terminal.
 class PrefillLine {

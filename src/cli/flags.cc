@@ -83,7 +83,9 @@ const ModelFlag kModelFlags[] = {
      "On a GPU: schedule and launch the next step while the current one runs. Changes no result"},
     {kScheduler, "--speculative-config", &Options::speculative_config,
      "JSON object that turns on speculation: {\"method\": \"ngram\", \"num_speculative_tokens\": 5, "
-     "\"prompt_lookup_max\": 4, \"prompt_lookup_min\": 2}. Changes no answer, only its speed"},
+     "\"prompt_lookup_max\": 4, \"prompt_lookup_min\": 2}, {\"method\": \"suffix\"}, with a draft model "
+     "{\"model\": MODEL, \"num_speculative_tokens\": 3}, or with the MTP layer of the model {\"method\": \"mtp\", "
+     "\"num_speculative_tokens\": 2}. Changes no answer, only its speed"},
     {kScheduler, "--max-logprobs", &Options::max_logprobs,
      "Maximum number of logprobs per token in a request; -1: no limit"},
     {kDevice, "--device", &Options::device,

@@ -131,6 +131,8 @@ int serve_one(ServeFlags& flags, metrics::HistogramBuckets custom_buckets) {
     auto path = resolve_or_pull(argument);
     if (!path.ok()) return report(path.error());
     flags.options.model = *path;
+    const auto pull = [](const std::string& draft) { return resolve_or_pull(draft); };
+    if (auto status = resolve_draft_model(flags.options, pull); !status.ok()) return report(status.error());
   }
   auto loaded = load_llm(flags.options);
   if (!loaded.ok()) return report(loaded.error());

@@ -190,8 +190,11 @@ Result<std::vector<ServedModel>> list_served_models(const ServeFlags& flags) {
 Result<std::unique_ptr<SeveralModels>> SeveralModels::make(const ServeFlags& flags,
                                                            const metrics::HistogramBuckets& custom_buckets) {
   QUIRE_TRY(check_for_several(flags));
-  QUIRE_ASSIGN(const engine::SpeculationOptions speculation,
+  QUIRE_ASSIGN(const llm::SpeculativeConfig speculation,
                llm::parse_speculative_config(flags.options.speculative_config));
+  if (!speculation.model.empty()) {
+    return invalid_argument("--speculative-config: a draft model is for one model, but this server has several");
+  }
   std::unique_ptr<SeveralModels> out(new SeveralModels(flags));
   QUIRE_ASSIGN(out->models_, list_served_models(flags));
   api::PoolOptions pool;
@@ -207,7 +210,7 @@ Result<std::unique_ptr<SeveralModels>> SeveralModels::make(const ServeFlags& fla
     series.model_name = model.name;
     series.max_model_len = kLongestModel;
     series.of_several = true;
-    series.num_speculative_tokens = speculation.num_tokens;
+    series.num_speculative_tokens = speculation.options.num_tokens;
     series.custom_buckets = custom_buckets;
     out->metrics_.push_back(out->metrics_.empty()
                                 ? std::make_unique<metrics::ServerMetrics>(std::move(series))

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/result.h"
 
@@ -24,6 +25,9 @@ class Constraint {
   // drafts are filled as if the drafts were part of the sequence.
   virtual void rollback(int64_t count) = 0;
   static constexpr int64_t kMaxRollback = 128;
+  // Appends at most `most` tokens that probably come next, because the constraint leaves nothing else; they become
+  // drafts. Changes nothing.
+  virtual void forced(int64_t /*most*/, std::vector<int32_t>& /*tokens*/) {}
 };
 
 // The constraint of a request, shared by its n sequences. Any thread.

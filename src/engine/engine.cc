@@ -12,11 +12,15 @@
 //   ahead.
 // On the host, one step is in flight at a time, and masks are filled during its forward pass.
 //
-// With speculation, one step is in flight at a time, too, because the drafts of a step follow from the tokens of the
-// one before it. The rows of drafts are ordinary rows: each samples the token of its position from its own logits, with
-// the random words of that position, and with the drafts before it as history. The first row whose token is not the
-// next draft ends the step for its sequence; the rows after it are not read. So a sequence gets the tokens that it
-// would get one by one. Its pages are committed once that is known, and only up to there.
+// With speculation, no step runs ahead of one whose sequences may have drafts next, because those follow from its
+// tokens; only while all of them pause (DraftPace) do steps overlap as above. The rows of drafts are ordinary rows:
+// each samples the token of its position from its own logits, with the random words of that position, and with the
+// drafts before it as history. The first row whose token is not the next draft ends the step for its sequence; the rows
+// after it are not read. So a sequence gets the tokens that it would get one by one. Its pages are committed once that
+// is known, and only up to there.
+//
+// A draft model or a layer ahead (ModelDrafter) runs between the steps: before a step it makes the drafts of all
+// sequences, and after it it computes its own K and V of the pages that are full now, before these are committed.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -36,13 +40,19 @@ bool ends_answer(const sampling::SamplingParams& params, int32_t token) {
   return (!params.ignore_eos && contains(params.eos_token_ids)) || contains(params.stop_token_ids);
 }
 
-// Shows the constraint the tokens that it has not seen, and fills the mask for the next one.
-Result<bool> fill_mask(Sequence& sequence, std::span<uint32_t> mask) {
+// Shows the constraint the tokens that it has not seen.
+Status show_tokens(Sequence& sequence) {
   if (sequence.constraint == nullptr) sequence.constraint = sequence.constraint_source->make();
   for (; sequence.num_accepted < sequence.num_output(); ++sequence.num_accepted) {
     const int64_t position = sequence.prompt_size + sequence.num_accepted;
     QUIRE_TRY(sequence.constraint->accept(sequence.tokens[static_cast<size_t>(position)]));
   }
+  return {};
+}
+
+// Fills the mask for the next token.
+Result<bool> fill_mask(Sequence& sequence, std::span<uint32_t> mask) {
+  QUIRE_TRY(show_tokens(sequence));
   return sequence.constraint->fill_mask(mask);
 }
 
@@ -78,38 +88,42 @@ const char* name(FinishReason reason) {
 }
 
 Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
-                                             const EngineOptions& options) {
+                                             const EngineOptions& options, std::unique_ptr<model::Model> draft) {
   const SpeculationOptions& speculation = options.speculation;
   if (speculation.num_tokens < 0 || speculation.num_tokens > SpeculationOptions::kMaxTokens ||
       speculation.prompt_lookup_min < 1 || speculation.prompt_lookup_max < speculation.prompt_lookup_min) {
     return invalid_argument("the speculation options are out of range");
   }
+  QUIRE_CHECK((draft != nullptr) == speculation.with_model());
   kv::CacheLayout layout = options.cache;
   if (layout.groups.empty()) {
     const auto page_bytes = [&](const KvPageShape& shape) {
       return static_cast<int64_t>(backend->kv_page_bytes(shape));
     };
-    QUIRE_ASSIGN(layout, kv::group_layers(model::cache_layers(model->config()), options.kv_dtype, options.block_size,
-                                          page_bytes));
-  }
-  if (speculation.on() && kv::has_states(layout.groups)) {
-    return unsupported("speculation needs a model without recurrent states, which cannot take back rejected tokens");
+    std::vector<kv::LayerCache> layers = model::cache_layers(model->config());
+    if (draft != nullptr) std::ranges::copy(model::cache_layers(draft->config()), std::back_inserter(layers));
+    QUIRE_ASSIGN(layout, kv::group_layers(layers, options.kv_dtype, options.block_size, page_bytes));
   }
   layout.num_pages = options.num_blocks;
   QUIRE_ASSIGN(auto pages, model::KvCache::make(*backend, std::move(layout)));
-  QUIRE_TRY(model->prepare({options.scheduler.max_num_batched_tokens, options.max_logit_rows}));
+  for (model::Model* prepared : {model.get(), draft.get()}) {
+    if (prepared == nullptr) continue;
+    QUIRE_TRY(prepared->prepare({options.scheduler.max_num_batched_tokens, options.max_logit_rows}));
+  }
   if (backend->samples()) {
     QUIRE_TRY(backend->prepare_sampling(options.scheduler.max_num_batched_tokens, options.max_logit_rows,
                                         model->config().vocab_size));
   }
-  return std::unique_ptr<Engine>(new Engine(std::move(backend), std::move(model), std::move(pages), options));
+  return std::unique_ptr<Engine>(
+      new Engine(std::move(backend), std::move(model), std::move(pages), options, std::move(draft)));
 }
 
 Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
-               std::unique_ptr<model::KvCache> pages, const EngineOptions& options)
+               std::unique_ptr<model::KvCache> pages, const EngineOptions& options, std::unique_ptr<model::Model> draft)
     : options_(options),
       backend_(std::move(backend)),
       model_(std::move(model)),
+      draft_model_(std::move(draft)),
       pages_(std::move(pages)),
       kv_({.num_blocks = options.num_blocks,
            .enable_prefix_caching = options.prefix_caching,
@@ -118,11 +132,43 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
       scheduler_(options.scheduler, kv_, [this](PendingRequest& pending) { return make_sequence(pending); }),
       seeds_(options.seed),
       builder_(*backend_, kv_),
-      sampler_(make_row_sampler(*backend_, *model_, options.max_logit_rows)) {
+      sampler_(make_row_sampler(*backend_, *model_, options.max_logit_rows)),
+      answers_(options.speculation.suffix.max_cached_requests),
+      drafting_(options.speculation.on()) {
   if (!options.speculation.on()) return;
   speculation_.accepted_per_position.resize(static_cast<size_t>(options.speculation.num_tokens));
-  make_proposer_ = [this](const Sequence&) { return std::make_unique<NgramProposer>(options_.speculation); };
-  scheduler_.set_drafter([this](Sequence& sequence, int64_t most) { draft(sequence, most); });
+  make_proposer_ = [this](const Sequence& sequence) -> std::unique_ptr<Proposer> {
+    const SpeculationOptions& speculation = options_.speculation;
+    if (speculation.method == SpeculationOptions::Method::kNgram) return std::make_unique<NgramProposer>(speculation);
+    return std::make_unique<SuffixProposer>(speculation.suffix, sequence.table.salt(), answers_);
+  };
+  scheduler_.set_drafter([this](Sequence& sequence, int64_t most) { this->draft(sequence, most); });
+  if (draft_model_ == nullptr) return;
+  ModelDrafter::Parts parts{*backend_,
+                            kv_,
+                            *draft_model_,
+                            pages_->from_layer(model_->config().layers),
+                            {options.scheduler.max_num_batched_tokens, options.max_logit_rows},
+                            options.speculation.max_length};
+  if (options.speculation.method == SpeculationOptions::Method::kDraftModel) {
+    model_drafter_ = std::make_unique<DraftModelDrafter>(std::move(parts));
+  } else {
+    model_drafter_ = std::make_unique<AheadDrafter>(std::move(parts));
+  }
+  scheduler_.set_draft_filler([this](std::span<const Share> shares) {
+    const auto begin = std::chrono::steady_clock::now();
+    model_drafter_->propose(shares);
+    int64_t most = 0;
+    for (const Share& share : shares) most = std::max(most, share.drafts);
+    if (most == 0) return;
+    drafting_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    constexpr double kWeight = 0.1;  // of the newest
+    const double each = drafting_seconds_ / static_cast<double>(most);
+    model_draft_seconds_ += model_draft_seconds_ == 0 ? each : kWeight * (each - model_draft_seconds_);
+    for (const Share& share : shares) {
+      if (share.drafts > 0) cut_drafts(*share.sequence);
+    }
+  });
 }
 
 Engine::~Engine() {
@@ -206,7 +252,11 @@ void Engine::drop(Sequence* sequence) {
   scheduler_.remove(sequence);
   current_.forget(sequence);
   next_.forget(sequence);
+  if (model_drafter_ != nullptr) model_drafter_->forget(sequence);
   num_needing_logits_ -= needs_host_logits(sequence->params) ? 1 : 0;
+  if (sequence->proposer != nullptr) {
+    sequence->proposer->end(std::span(sequence->tokens).subspan(static_cast<size_t>(sequence->prompt_size)));
+  }
   sequences_.erase({sequence->id, sequence->child});
 }
 
@@ -257,18 +307,22 @@ void Engine::accept(Sequence& sequence, int32_t token, Output& output) const {
 std::vector<Output> Engine::step() {
   const trace::Span span("step %lld", static_cast<long long>(steps_));
   if (current_.active() && !current_.alive()) current_.clear();
-  if (!current_.active()) {
+  const auto begin = std::chrono::steady_clock::now();
+  const bool alone = !current_.active();  // nothing else of this step has run yet
+  if (alone) {
     if (!launch(current_, false)) return {};
     commit(current_);
     join_masks(current_);
     sampler_->enqueue(current_);
   }
-  const bool run_ahead = options_.async_scheduling && sampler_->can_run_ahead() && !sampler_->has_tap() &&
-                         num_needing_logits_ == 0 && !options_.speculation.on();
-  const bool launched = run_ahead && launch(next_, true);
+  const bool launched = may_run_ahead() && launch(next_, true);
   const bool enqueued = launched && !next_.waits_for_tokens;
   if (enqueued) sampler_->enqueue(next_);
   std::vector<Output> outputs = finish(current_);
+  if (drafting_ && alone && !launched && current_.num_tokens == std::ssize(current_.rows)) {
+    const auto now = std::chrono::steady_clock::now();
+    draft_cost_.note(current_.num_tokens, std::chrono::duration<double>(now - begin).count() - drafting_seconds_);
+  }
   current_.clear();
   if (!launched) return outputs;
   if (!enqueued) start_masks(next_);
@@ -281,9 +335,24 @@ std::vector<Output> Engine::step() {
   return outputs;
 }
 
+// Whether the next step may be launched before the tokens of this one are known.
+bool Engine::may_run_ahead() const {
+  if (!options_.async_scheduling || !sampler_->can_run_ahead() || sampler_->has_tap() || num_needing_logits_ > 0 ||
+      model_drafter_ != nullptr) {
+    return false;
+  }
+  return !drafting_ || std::ranges::none_of(current_.shares, [](const Share& share) {
+    const Sequence* s = share.sequence;
+    return s != nullptr && (share.drafts > 0 || s->pace.ready() || (s->constraint_source && s->forced_pace.ready()));
+  });
+}
+
 // Schedules the step and starts its forward pass; false when there is nothing to do. A step is launched ahead while the
 // one before it is in flight.
 bool Engine::launch(Step& step, bool ahead) {
+  least_probability_ = draft_cost_.least_probability(scheduler_.num_running());
+  least_model_probability_ = draft_cost_.least_probability(scheduler_.num_running(), model_draft_seconds_);
+  drafting_seconds_ = 0;
   const std::vector<Share>& shares = schedule();
   if (shares.empty()) return false;
   step.clear();
@@ -296,8 +365,13 @@ bool Engine::launch(Step& step, bool ahead) {
     model_->forward(batch, *pages_);
   }
   step.number = static_cast<uint64_t>(++steps_);
+  step.num_tokens = batch.num_tokens();
   tokens_computed_ += batch.num_tokens();
-  for (const Share& share : step.shares) share.sequence->num_computed += share.count;
+  for (Share& share : step.shares) {
+    share.begin = share.sequence->num_computed;
+    share.sequence->num_computed += share.count;
+    if (share.sequence->in_flight()) (void)share.sequence->pace.next(0);  // a step of the pause that has no drafts
+  }
   for (size_t i = 0; i < step.rows.size(); ++i) {
     if (!step.rows[i].sample) continue;
     Sequence& sequence = *step.rows[i].sequence;
@@ -349,6 +423,7 @@ void Engine::join_masks(Step& step) {
 // Which drafts are part of a sequence is known only when the step is read.
 // REQUIRES: the tokens at these positions are known.
 void Engine::commit(const Step& step) {
+  if (model_drafter_ != nullptr) return;  // see finish()
   for (const Share& share : step.shares) {
     if (share.sequence == nullptr || share.drafts > 0) continue;
     kv_.commit(share.sequence->table, share.sequence->tokens, share.sequence->num_computed);
@@ -373,6 +448,12 @@ std::vector<Output> Engine::finish(Step& step) {
   for (size_t s = 0; s < step.shares.size(); ++s) {
     if (step.shares[s].sequence != nullptr && step.shares[s].drafts > 0) settle_drafts(step.shares[s], step.outputs[s]);
   }
+  if (model_drafter_ != nullptr) model_drafter_->follow(step.shares);
+  for (const Share& share : step.shares) {
+    if (share.sequence == nullptr || (share.drafts == 0 && model_drafter_ == nullptr)) continue;
+    kv_.commit(share.sequence->table, share.sequence->tokens, share.sequence->num_computed);
+    if (share.drafts > 0) kv_.trim(share.sequence->table, share.sequence->num_tokens());
+  }
   return collect_outputs(step);
 }
 
@@ -383,13 +464,36 @@ void Engine::draft(Sequence& sequence, int64_t most) {
   const int64_t max_len = options_.scheduler.max_model_len;
   const int64_t longest = std::min(max_len, sequence.prompt_size + sequence.params.max_tokens.value_or(max_len));
   most = std::min({most, options_.speculation.num_tokens, longest - sequence.num_tokens() - 1});
+  if (!drafting_ || most <= 0 || draft_forced(sequence, most)) return;
+  if (model_drafter_ != nullptr) most = std::min(most, model_drafter_->max_length() - sequence.num_tokens());
   if (most <= 0) return;
-  most = sequence.pace.next(most);
+  most = sequence.pace.next(most, model_drafter_ != nullptr ? least_model_probability_ : least_probability_);
   if (most == 0) return;
+  if (model_drafter_ != nullptr) return sequence.drafts.assign(static_cast<size_t>(most), -1);  // made later, together
   if (sequence.proposer == nullptr) sequence.proposer = make_proposer_(sequence);
   std::vector<int32_t>& drafts = sequence.drafts;
   sequence.proposer->propose(sequence.tokens, most, drafts);
   QUIRE_CHECK(static_cast<int64_t>(drafts.size()) <= most);
+  cut_drafts(sequence);
+}
+
+// The same from the sequence's constraint; false if it forces nothing. An error of the constraint is for the filling of
+// its mask, which meets it again.
+bool Engine::draft_forced(Sequence& sequence, int64_t most) {
+  sequence.drafts_forced = false;
+  if (sequence.constraint_source == nullptr) return false;
+  most = sequence.forced_pace.next(most, least_probability_);
+  if (most == 0 || !show_tokens(sequence).ok()) return false;
+  sequence.constraint->forced(most, sequence.drafts);
+  QUIRE_CHECK(static_cast<int64_t>(sequence.drafts.size()) <= most);
+  cut_drafts(sequence);
+  sequence.drafts_forced = !sequence.drafts.empty();
+  return sequence.drafts_forced;
+}
+
+// Drops the drafts from the first on that is no token or would end the answer.
+void Engine::cut_drafts(Sequence& sequence) const {
+  std::vector<int32_t>& drafts = sequence.drafts;
   const auto end = std::ranges::find_if(drafts, [&](int32_t token) {
     return token < 0 || token >= model_->config().vocab_size || ends_answer(sequence.params, token);
   });
@@ -400,10 +504,8 @@ void Engine::draft(Sequence& sequence, int64_t most) {
 void Engine::settle_drafts(const Share& share, const Output& output) {
   Sequence& sequence = *share.sequence;
   sequence.num_computed = sequence.num_tokens() - 1;
-  kv_.commit(sequence.table, sequence.tokens, sequence.num_computed);
-  kv_.trim(sequence.table, sequence.num_tokens());
   const int64_t accepted = std::max<int64_t>(1, static_cast<int64_t>(output.tokens.size())) - 1;
-  sequence.pace.note(share.drafts, accepted);
+  (sequence.drafts_forced ? sequence.forced_pace : sequence.pace).note(share.drafts, accepted);
   ++speculation_.drafts;
   speculation_.draft_tokens += share.drafts;
   speculation_.accepted_tokens += accepted;

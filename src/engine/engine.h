@@ -11,8 +11,10 @@
 #include <span>
 #include <vector>
 
+#include "engine/draft_cost.h"
 #include "engine/live.h"
 #include "engine/mask_workers.h"
+#include "engine/model_drafter.h"
 #include "engine/proposer.h"
 #include "engine/request.h"
 #include "engine/row_sampler.h"
@@ -36,7 +38,7 @@ struct EngineOptions {
   int64_t max_logprobs = 20;
   std::optional<int64_t> seed;     // from which the seeds of requests without one are drawn; none: at random
   bool async_scheduling = true;    // if the backend samples: build and queue the next step while one runs
-  SpeculationOptions speculation;  // if on, no step is queued while one runs
+  SpeculationOptions speculation;  // if on, no step is queued while one runs whose sequences may have drafts next
 };
 
 // For vLLM's counters spec_decode_*.
@@ -66,8 +68,10 @@ struct EngineStats {
 // the others. The outputs of a request depend only on the request, the weights and the seed.
 class Engine {
  public:
+  // `draft` is the model of SpeculationOptions::with_model(); its layers come after the model's in the cache.
   static Result<std::unique_ptr<Engine>> make(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model,
-                                              const EngineOptions& options);
+                                              const EngineOptions& options,
+                                              std::unique_ptr<model::Model> draft = nullptr);
   ~Engine();
 
   // Normalises sampling settings and checks them against the model. Any thread.
@@ -106,13 +110,17 @@ class Engine {
   std::vector<kv::CacheEvent> take_cache_events() { return kv_.take_events(); }
   // For tests and tools.
   void set_logits_tap(RowSampler::LogitsTap tap) { sampler_->set_tap(std::move(tap)); }
+  // Sees the logits of drafts. REQUIRES: SpeculationOptions::with_model().
+  void set_draft_tap(RowSampler::LogitsTap tap) { model_drafter_->set_tap(std::move(tap)); }
+  // Turns drafts off and on again. REQUIRES: speculation is on.
+  void set_drafting(bool on) { drafting_ = on; }
   // Replaces the proposer of sequences without drafts so far. REQUIRES: speculation is on.
   using ProposerMaker = std::function<std::unique_ptr<Proposer>(const Sequence&)>;
   void set_proposer(ProposerMaker maker) { make_proposer_ = std::move(maker); }
 
  private:
   Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model, std::unique_ptr<model::KvCache> pages,
-         const EngineOptions& options);
+         const EngineOptions& options, std::unique_ptr<model::Model> draft);
   bool launch(Step& step, bool ahead);
   void start_masks(Step& step);
   void join_masks(Step& step);
@@ -120,6 +128,9 @@ class Engine {
   std::vector<Output> finish(Step& step);
   std::vector<Output> collect_outputs(Step& step);
   void draft(Sequence& sequence, int64_t most);
+  bool draft_forced(Sequence& sequence, int64_t most);
+  void cut_drafts(Sequence& sequence) const;
+  bool may_run_ahead() const;
   void settle_drafts(const Share& share, const Output& output);
   bool reaches_end(const Sequence& sequence, int64_t num_tokens) const;
   void accept(Sequence& sequence, int32_t token, Output& output) const;
@@ -130,6 +141,7 @@ class Engine {
   EngineOptions options_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<model::Model> model_;
+  std::unique_ptr<model::Model> draft_model_;  // null: none
   std::unique_ptr<model::KvCache> pages_;
   kv::KvManager kv_;
   Scheduler scheduler_;
@@ -143,6 +155,13 @@ class Engine {
   StepBuilder builder_;
   std::unique_ptr<RowSampler> sampler_;
   ProposerMaker make_proposer_;
+  std::unique_ptr<ModelDrafter> model_drafter_;  // proposes instead, if there is a draft model
+  AnswerStore answers_;                          // for SuffixProposer; outlives the sequences
+  bool drafting_ = false;
+  DraftCost draft_cost_;
+  double least_probability_ = 0;        // of a draft in the step being scheduled, to be worth its row
+  double least_model_probability_ = 0;  // the same, to be worth its row and the work of model_drafter_
+  double drafting_seconds_ = 0, model_draft_seconds_ = 0;  // of model_drafter_: in this step, and per draft
   SpeculationStats speculation_;
   Step current_, next_;
   MaskWorkers mask_workers_;

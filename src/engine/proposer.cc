@@ -60,15 +60,33 @@ void NgramProposer::propose(std::span<const int32_t> tokens, int64_t most, std::
   }
 }
 
-int64_t DraftPace::next(int64_t most) {
+void SuffixProposer::propose(std::span<const int32_t> tokens, int64_t most, std::vector<int32_t>& drafts) {
+  while (own_.size() < tokens.size()) own_.append(tokens[own_.size()]);
+  Guess best;
+  own_.guess(tokens, options_, most, best);
+  if (const SuffixIndex* answers = answers_.find(salt_)) answers->guess(tokens, options_, most, best);
+  drafts = std::move(best.tokens);
+}
+
+int64_t DraftPace::next(int64_t most, double least_probability) {
   if (pause_ > 0) {
     --pause_;
     return 0;
   }
-  return std::min(most, length_);
+  most = std::min(most, length_);
+  int64_t worth = 0;
+  for (double all_right = right_; worth < most && all_right >= least_probability; all_right *= right_) ++worth;
+  if (worth > 0) {
+    not_worth_ = 0;
+    return worth;
+  }
+  if (++not_worth_ % kProbe != 0) return 0;
+  return std::min<int64_t>(most, 1);
 }
 
 void DraftPace::note(int64_t drafted, int64_t accepted) {
+  constexpr double kWeight = 0.1;  // of the newest draft; those after the first wrong one say nothing
+  for (int64_t i = 0; i < std::min(accepted + 1, drafted); ++i) right_ += kWeight * ((i < accepted ? 1 : 0) - right_);
   if (accepted == drafted) {
     length_ = std::min(SpeculationOptions::kMaxTokens, 2 * std::max(length_, drafted));
   } else {

@@ -6,17 +6,26 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
+
+#include "engine/suffix_index.h"
 
 namespace quire::engine {
 
 // How the engine speculates; docs/speculation.md explains it.
 struct SpeculationOptions {
+  enum class Method : uint8_t { kNgram, kSuffix, kDraftModel, kMtp, kEagle3 };
+  Method method = Method::kNgram;
   int64_t num_tokens = 0;         // drafts per sequence and step; 0: no speculation
   int64_t prompt_lookup_min = 5;  // the shortest and the longest n-gram that is looked up
   int64_t prompt_lookup_max = 5;
+  SuffixOptions suffix;
+  int64_t max_length = 0;  // of a sequence with drafts from a draft model
 
   bool on() const { return num_tokens > 0; }
+  bool with_model() const { return on() && method != Method::kNgram && method != Method::kSuffix; }
   static constexpr int64_t kMaxTokens = 128;
   static constexpr int64_t kMaxLookup = 64;
 };
@@ -28,6 +37,8 @@ class Proposer {
   // Appends at most `most` tokens that might follow `tokens` (prompt and output) to `drafts`, which is empty.
   // REQUIRES: `tokens` begins with what the last call was given: a sequence only grows.
   virtual void propose(std::span<const int32_t> tokens, int64_t most, std::vector<int32_t>& drafts) = 0;
+  // The sequence has ended with this output.
+  virtual void end(std::span<const int32_t>) {}
 };
 
 // Prompt lookup: finds the last n tokens of the sequence earlier in it and proposes what followed there. The longest n
@@ -56,26 +67,49 @@ class NgramProposer final : public Proposer {
   size_t num_indexed_ = 0;     // the n-grams that end here or before are in the tables
 };
 
+// Suffix decoding: proposes what most often followed the last tokens of the sequence, in the sequence itself and in
+// earlier answers with the same salt, as long as it is likely.
+class SuffixProposer final : public Proposer {
+ public:
+  // REQUIRES: `answers` outlives the proposer.
+  SuffixProposer(const SuffixOptions& options, std::string salt, AnswerStore& answers)
+      : options_(options), salt_(std::move(salt)), answers_(answers) {}
+  void propose(std::span<const int32_t> tokens, int64_t most, std::vector<int32_t>& drafts) override;
+  void end(std::span<const int32_t> output) override { answers_.add(salt_, output); }
+
+ private:
+  const SuffixOptions options_;
+  const std::string salt_;
+  AnswerStore& answers_;
+  SuffixIndex own_{SIZE_MAX};
+};
+
 // How many drafts a sequence gets, by how many of the last ones were accepted. After a round in which all were
 // accepted, the number doubles; otherwise it becomes one more than were accepted. After kMisses rounds in a row without
 // an accepted draft there are none for a while: kPause steps, then twice as many, up to kMaxPause. So a sequence whose
-// tokens cannot be guessed costs almost nothing.
+// tokens cannot be guessed costs almost nothing. A draft also has to be right with some probability to be worth its row
+// (DraftCost), estimated from what was accepted so far; where that rules out all drafts, there is one in kProbe steps.
 class DraftPace {
  public:
   // The number of drafts in the next step, at most `most`. Called once per step of the sequence.
-  int64_t next(int64_t most);
+  int64_t next(int64_t most, double least_probability = 0);
+  // Whether the next step may have drafts: there is no pause.
+  bool ready() const { return pause_ == 0; }
   // What became of the drafts of a step that had any.
   void note(int64_t drafted, int64_t accepted);
 
   static constexpr int64_t kMisses = 4;
   static constexpr int64_t kPause = 8;
   static constexpr int64_t kMaxPause = 128;
+  static constexpr int64_t kProbe = 64;
 
  private:
   int64_t length_ = SpeculationOptions::kMaxTokens;
   int64_t misses_ = 0;
   int64_t pause_ = 0;  // steps that are left of the pause
   int64_t next_pause_ = kPause;
+  int64_t not_worth_ = 0;  // steps in a row whose drafts were not worth it
+  double right_ = 0.8;     // the estimated probability that a draft is right, if those before it are
 };
 
 }  // namespace quire::engine

@@ -98,6 +98,7 @@ class HostRowSampler final : public RowSampler {
  private:
   void read_row(Step& step, size_t index, std::span<const float> logits) {
     LogitRow& row = step.rows[index];
+    if (row.sequence == nullptr) return;
     const Sequence& sequence = *row.sequence;
     Output& output = step.outputs[row.share];
     if (output.finish != FinishReason::kNone || !step.counts(index)) return;
@@ -105,11 +106,11 @@ class HostRowSampler final : public RowSampler {
     if (tap_) tap_(sequence.id, sequence.child, row.position, logits);
     if (row.prompt_logprob && !add_prompt_logprob(row, logits, scratch_, output)) return;
     if (!row.sample) return;
-    if (sequence.params.row_digests) row.digest = digest_row(logits);
+    if (sequence.params.row_digests && !row.guess) row.digest = digest_row(logits);
     auto sampled = sampling::sample_row(logits, sequence.params, sequence.history, sequence.seed, row.position + 1,
                                         scratch_, step.mask_of(index));
     if (!sampled.ok()) return fail(sequence, sampled.error(), output);
-    if (sequence.params.logprobs) output.logprobs.push_back(std::move(sampled->logprobs));
+    if (sequence.params.logprobs && !row.guess) output.logprobs.push_back(std::move(sampled->logprobs));
     row.token = sampled->token;
   }
 
@@ -172,7 +173,7 @@ void DeviceRowSampler::read_logits(Step& step, int64_t begin, const Tensor& logi
   for (int64_t i = 0; i < logits.rows; ++i) {
     const auto index = static_cast<size_t>(begin + i);
     LogitRow& row = step.rows[index];
-    if (row.sequence == nullptr) continue;
+    if (row.sequence == nullptr || row.guess) continue;
     const Sequence& sequence = *row.sequence;
     const bool keep = row.sample && (wants_host_logprobs(sequence.params) || (tap_ && row.draft >= 0));
     const bool digest = row.sample && sequence.params.row_digests;
@@ -207,6 +208,10 @@ void DeviceRowSampler::read_row(Step& step, size_t index, const SampledRow& samp
   if (const Error* error = step.mask_error(index)) return fail(sequence, *error, output);
   if (tap_ && row.draft >= 0) tap_(sequence.id, sequence.child, row.position, step.kept[index]);
   if (sampled.faults != 0) return fail(sequence, sampling::broken_row(sampled.faults), output);
+  if (row.guess) {
+    row.token = sampled.token;
+    return;
+  }
   if (sampling::has_device_logprobs(sequence.params)) {
     std::vector<sampling::TokenLogprob>& list = output.logprobs.emplace_back();
     const auto count = static_cast<size_t>(*sequence.params.logprobs);

@@ -223,7 +223,7 @@ void Scheduler::add_drafts(int64_t budget) {
     draft_(sequence, most);
     auto count = static_cast<int64_t>(sequence.drafts.size());
     QUIRE_CHECK(count <= most);
-    while (count > 0 && !kv_.allocate_slots(sequence.table, end + count)) --count;
+    while (count > 0 && !kv_.allocate_drafts(sequence.table, end, count)) --count;
     sequence.drafts.resize(static_cast<size_t>(count));
     share.drafts = count;
     share.count += count;
@@ -231,6 +231,20 @@ void Scheduler::add_drafts(int64_t budget) {
     if (!heavy) continue;
     heavy_budget_ -= count * kSampledCost;
     sequence.submission->served += count * kSampledCost;
+  }
+  if (fill_drafts_) fill_drafts();
+}
+
+void Scheduler::fill_drafts() {
+  fill_drafts_(shares_);
+  for (Share& share : shares_) {
+    Sequence& sequence = *share.sequence;
+    if (share.drafts == 0) continue;
+    const auto filled = static_cast<int64_t>(sequence.drafts.size());
+    QUIRE_CHECK(filled <= share.drafts);
+    share.count -= share.drafts - filled;
+    share.drafts = filled;
+    kv_.trim(sequence.table, sequence.num_computed + share.count);
   }
 }
 
@@ -455,7 +469,7 @@ bool Scheduler::try_admit(Sequence* sequence, Queue& queue, int64_t& budget) {
   running_.push_back(sequence);
   ++sequence->submission->running;
   ++sequence->caller->running;
-  sequence->num_computed = hit.num_tokens;
+  sequence->num_computed = sequence->num_drafted = hit.num_tokens;
   if (!sequence->admitted_before) {
     sequence->cached_tokens = std::min(hit.num_tokens, sequence->prompt_size);
     sequence->scheduled = std::chrono::steady_clock::now();

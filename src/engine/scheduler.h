@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -37,6 +38,7 @@ struct Share {
   Sequence* sequence = nullptr;
   int64_t count = 0;
   int64_t drafts = 0;
+  int64_t begin = 0;  // num_computed before the step, once it is launched
 };
 
 // Owns the queues; the sequences belong to the engine. Engine thread. A running sequence holds one of max_num_seqs
@@ -76,6 +78,10 @@ class Scheduler {
   // and have sampled one before.
   using DraftFn = std::function<void(Sequence&, int64_t most)>;
   void set_drafter(DraftFn draft) { draft_ = std::move(draft); }
+  // If the drafts of all sequences are made together, `draft` only says how many a sequence may have, and `fill`
+  // replaces them by as many tokens or fewer, once the pages for them are there.
+  using FillDraftsFn = std::function<void(std::span<const Share>)>;
+  void set_draft_filler(FillDraftsFn fill) { fill_drafts_ = std::move(fill); }
 
   void add(Sequence* sequence);
   // Queues a request.
@@ -125,6 +131,7 @@ class Scheduler {
   bool make_room(Sequence* sequence, int64_t num_tokens, int64_t& budget);
   bool schedule_running(int64_t& budget);
   void add_drafts(int64_t budget);
+  void fill_drafts();
   size_t memory_victim() const;
   void preempt(size_t running_index, int64_t& budget);
   bool runs_before(const Sequence& a, const Sequence& b) const;
@@ -166,6 +173,7 @@ class Scheduler {
   kv::KvManager& kv_;
   MakeFn make_;
   DraftFn draft_;                   // none: no speculation
+  FillDraftsFn fill_drafts_;        // none: draft_ sets the drafts
   std::vector<Share> shares_;       // of the step that is being scheduled
   std::vector<Sequence*> running_;  // in order of admission
   Queue light_, heavy_;

@@ -70,7 +70,10 @@ struct Sequence {
 
   std::unique_ptr<Proposer> proposer;  // made with the first drafts
   DraftPace pace;
+  DraftPace forced_pace;        // of drafts that the constraint forces
   std::vector<int32_t> drafts;  // of the step being computed, see Share::drafts
+  bool drafts_forced = false;   // they are from the constraint
+  int64_t num_drafted = 0;      // positions of which a draft model has its K and V in the pages (ModelDrafter)
 
   // Used by the scheduler only.
   bool waiting = false;       // in a queue

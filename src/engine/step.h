@@ -21,6 +21,7 @@ struct LogitRow {
   int64_t position = 0;  // of the row's token in its sequence
   bool sample = false;
   bool prompt_logprob = false;
+  bool guess = false;  // a row of a draft model: its token is wanted, and nothing else
   // If the row's token is a draft: which. The row counts only if the row before it samples that token.
   int32_t draft = -1;
   int32_t token = -1;   // the token that was sampled; -1: none yet, or sampling failed
@@ -46,7 +47,8 @@ class Step {
   std::vector<std::vector<float>> kept;  // the logits of each row from which the host will make logprobs
   std::vector<RowMask> masks;            // of the sampled rows with a constraint, in their order
   std::vector<uint32_t> mask_bits;
-  uint64_t number = 0;            // counts up from 1
+  uint64_t number = 0;  // counts up from 1
+  int64_t num_tokens = 0;
   uint64_t finished = 0;          // Backend::finish_samples()
   bool waits_for_tokens = false;  // a row's settings or constraint need a token that is being sampled
 

@@ -85,9 +85,15 @@ void StepBuilder::add_pages(std::span<const Share> shares, size_t index) {
 
 void StepBuilder::add_states(std::span<const Share> shares, size_t index) {
   model::GroupBatch& group = batch_.groups[index];
+  const bool drafts = std::ranges::any_of(shares, [](const Share& share) { return share.drafts > 0; });
   for (const Share& share : shares) {
-    group.state_source.push_back(share.sequence->table.state_source(index));
-    group.state_destination.push_back(share.sequence->table.state_destination(index));
+    const kv::BlockTable& table = share.sequence->table;
+    group.state_source.push_back(table.state_source(index));
+    group.state_destination.push_back(table.state_destination(index, share.drafts));
+    if (!drafts) continue;
+    group.state_rows.resize(group.state_rows.size() + static_cast<size_t>(share.count - share.drafts - 1), -1);
+    for (int64_t i = 0; i < share.drafts; ++i) group.state_rows.push_back(table.state_destination(index, i));
+    group.state_rows.push_back(-1);
   }
 }
 

@@ -233,4 +233,17 @@ std::string Matcher::forced_bytes(size_t max) {
   return result;
 }
 
+void Matcher::forced_tokens(size_t most, std::vector<int32_t>& tokens) {
+  constexpr size_t kMaxTokenBytes = 8;  // a guess of how many bytes `most` tokens have; more of them cost time
+  const std::string bytes = forced_bytes(kMaxTokenBytes * most);
+  std::string_view rest = bytes;
+  const Vocabulary& vocabulary = *state_->grammar.vocabulary;
+  while (!rest.empty() && most-- > 0) {
+    const int32_t token = vocabulary.longest_prefix(rest);
+    if (token < 0) return;
+    tokens.push_back(token);
+    rest.remove_prefix(vocabulary.token(token).bytes.size());
+  }
+}
+
 }  // namespace quire::grammar

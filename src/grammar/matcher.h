@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -29,6 +30,8 @@ class Vocabulary {
   int64_t size() const;
   size_t mask_words() const;  // (size + 31) / 32
   const Token& token(int32_t id) const;
+  // The longest token with which the text begins; -1: there is none.
+  int32_t longest_prefix(std::string_view text) const;
 
   struct Parts;  // token_trie.h; private to this folder
   const Parts& parts() const { return *parts_; }
@@ -92,6 +95,8 @@ class Matcher {
   bool is_over() const;
   // The bytes that must come next, as far as there is only one possibility (at most `max`).
   std::string forced_bytes(size_t max = 256);
+  // Appends at most `most` tokens that spell these bytes, each as long as possible. Others may spell them, too.
+  void forced_tokens(size_t most, std::vector<int32_t>& tokens);
 
  private:
   struct State;

@@ -291,6 +291,30 @@ TEST(Matcher, ForcedBytesAreTheOnlyWayOn) {
   EXPECT_EQ(matcher.forced_bytes(), "");
 }
 
+TEST(Matcher, ForcedTokensSpellTheForcedBytes) {
+  Grammar grammar;
+  grammar.set_start(
+      grammar.sequence({grammar.literal("abcab"), grammar.choice({grammar.literal("x"), grammar.literal("y")})}));
+  const auto vocabulary = Vocabulary::make(
+      {{"a"}, {"b"}, {"c"}, {"abc"}, {"abx"}, {"ab"}, {"x"}, {"y"}, {"abca", true}, {"<end>", true}}, 12);
+  auto compiled = CompiledGrammar::make(std::move(grammar), vocabulary);
+  ASSERT_TRUE(compiled.ok());
+  Matcher matcher(*compiled);
+  std::vector<int32_t> tokens;
+  matcher.forced_tokens(8, tokens);
+  EXPECT_EQ(tokens, (std::vector<int32_t>{3, 5})) << "abc, ab; special tokens spell nothing";
+  tokens.clear();
+  matcher.forced_tokens(1, tokens);
+  EXPECT_EQ(tokens, (std::vector<int32_t>{3}));
+  ASSERT_TRUE(matcher.accept(3, {}).ok());
+  ASSERT_TRUE(matcher.accept(5, {}).ok());
+  tokens.clear();
+  matcher.forced_tokens(8, tokens);
+  EXPECT_TRUE(tokens.empty());
+  EXPECT_EQ(vocabulary->longest_prefix("abxx"), 4);
+  EXPECT_EQ(vocabulary->longest_prefix("z"), -1);
+}
+
 TEST(Matcher, AGrammarThatMatchesNothingIsRefused) {
   auto message = [](Grammar grammar) {
     auto compiled = CompiledGrammar::make(std::move(grammar), byte_vocabulary({}));

@@ -198,4 +198,27 @@ const Vocabulary::Token& Vocabulary::token(int32_t id) const {
   return parts_->tokens[static_cast<size_t>(id)];
 }
 
+int32_t Vocabulary::longest_prefix(std::string_view text) const {
+  int32_t best = -1;
+  size_t length = 0;
+  for (const TokenSlice& slice : parts_->slices) {
+    if (slice.nodes.empty()) continue;
+    TrieWalk walk(slice);
+    while (walk.next(
+        [&](size_t depth, uint8_t byte) { return depth < text.size() && byte == static_cast<uint8_t>(text[depth]); })) {
+      const TrieNode& node = slice.nodes[walk.node()];
+      if (node.depth > text.size() || node.byte != static_cast<uint8_t>(text[node.depth - 1])) {
+        walk.skip();
+        continue;
+      }
+      if (node.token != TrieNode::kNoToken && node.depth > length) {
+        best = static_cast<int32_t>(node.token);
+        length = node.depth;
+      }
+      walk.enter();
+    }
+  }
+  return best;
+}
+
 }  // namespace quire::grammar

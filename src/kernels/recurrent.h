@@ -340,6 +340,14 @@ struct Recurrence {
     return at;
   }
 
+  // Writes a thread's part of a column.
+  static FN void put(DEVICE float* to, int own_rows, int width, THREAD const float* s) {
+    UNROLL for (int r = 0; r < kRows / 4; r++) {
+      const int i = (r / 4) * 16 + r % 4;
+      if (i < own_rows) to[i * width] = s[r];
+    }
+  }
+
   // Writes the new tail of a channel: the newest inputs, preceded by what remains of the old tail if there are too few.
   // Everything is read before the first write, which may be to the same page.
   static FN void tail(CONSTANT const StateParams& p, StatePlace at, DEVICE const uchar* x, DEVICE const float* from,
@@ -377,7 +385,8 @@ struct Recurrence {
 
   static FN void run(Ctx c, CONSTANT const StateParams& p, TGROUP Smem& sm, DEVICE uchar* out, DEVICE const uchar* x,
                      DEVICE const float* scratch, DEVICE const float* skip, DEVICE float* pages,
-                     DEVICE const int* cu_seqlens, DEVICE const int* source, DEVICE const int* destination) {
+                     DEVICE const int* cu_seqlens, DEVICE const int* source, DEVICE const int* destination,
+                     DEVICE const int* row_destination) {
     const StatePlace at = place(c, p, cu_seqlens);
     const int source_page = source[at.sequence], destination_page = destination[at.sequence];
     if (at.tokens == 0 && source_page == destination_page) return;
@@ -413,15 +422,21 @@ struct Recurrence {
         if (inside && part == 0) {
           typed_store(out, (at.first + begin + t) * p.out_stride + at.head * p.matrix_cols + column, p.type, y);
         }
+        const int page = p.keeps_rows != 0 ? row_destination[at.first + begin + t] : -1;
+        if (page >= 0) put(pages + page * p.page + matrix + 4 * part * width, own_rows, width, s);
       }
     }
 
-    DEVICE float* renewed = into + matrix + 4 * part * width;
-    UNROLL for (int r = 0; r < kRows / 4; r++) {
-      const int i = (r / 4) * 16 + r % 4;
-      if (i < own_rows) renewed[i * width] = s[r];
-    }
+    put(into + matrix + 4 * part * width, own_rows, width, s);
     tails(c, p, at, x, from, into, has_state);
+    if (p.keeps_rows == 0) return;
+    // The last row comes first, because the page of the first one may be the source.
+    for (int t = at.tokens - 1; t > 0; t--) {
+      const int page = row_destination[at.first + t - 1];
+      StatePlace before = at;
+      before.tokens = t;
+      if (page >= 0) tails(c, p, before, x, from, pages + page * p.page, has_state);
+    }
   }
 };
 
@@ -433,8 +448,9 @@ typedef Recurrence<DeltaStep<128, 1>, 128, 1> GatedDeltaNet_r128_one;
 typedef Recurrence<DeltaStep<256, 1>, 256, 1> GatedDeltaNet_r256_one;
 typedef Recurrence<SsdStep<128, 1>, 128, 1> Mamba2_r128_one;
 typedef Recurrence<SsdStep<256, 1>, 256, 1> Mamba2_r256_one;
-#define STATE_KERNEL(name, Body) \
-  KERNEL(name, Body, StateParams, uchar, const uchar, const float, const float, float, const int, const int, const int)
+#define STATE_KERNEL(name, Body)                                                                             \
+  KERNEL(name, Body, StateParams, uchar, const uchar, const float, const float, float, const int, const int, \
+         const int, const int)
 STATE_KERNEL(gated_delta_net_r128, GatedDeltaNet_r128)
 STATE_KERNEL(gated_delta_net_r256, GatedDeltaNet_r256)
 STATE_KERNEL(mamba2_r128, Mamba2_r128)
@@ -463,9 +479,18 @@ struct ShortConv {
     return has_tail ? tail[(i64)(p.taps - 1 + token) * p.channels + channel] : 0.0f;
   }
 
+  // The tail after so many tokens. It may replace the old one: a value is read before one that is written in its place.
+  static FN void write_tail(CONSTANT const ShortConvParams& p, DEVICE const T* first, DEVICE const float* tail,
+                            bool has_tail, int tokens, int channel, DEVICE float* into) {
+    for (int j = 0; j < p.taps - 1; j++) {
+      into[(i64)j * p.channels + channel] = input(p, first, tail, has_tail, tokens - p.taps + 1 + j, channel);
+    }
+  }
+
   static FN void run(Ctx c, CONSTANT const ShortConvParams& p, TGROUP Smem& sm, DEVICE T* out, DEVICE const T* bcx,
                      DEVICE const float* weight, DEVICE const float* bias, DEVICE float* pages,
-                     DEVICE const int* cu_seqlens, DEVICE const int* source, DEVICE const int* destination) {
+                     DEVICE const int* cu_seqlens, DEVICE const int* source, DEVICE const int* destination,
+                     DEVICE const int* row_destination) {
     const int channel = (int)(c.tgx * kThreads + c.tid), s = (int)c.tgy, part = (int)c.tgz;
     if (channel >= p.channels) return;
     const int begin = cu_seqlens[s], tokens = cu_seqlens[s + 1] - begin;
@@ -485,15 +510,18 @@ struct ShortConv {
       }
     }
     if (part != 0) return;
-    DEVICE float* into = pages + destination[s] * p.page;
-    for (int j = 0; j < p.taps - 1; j++) {
-      into[(i64)j * p.channels + channel] = input(p, first, tail, has_tail, tokens - p.taps + 1 + j, channel);
+    write_tail(p, first, tail, has_tail, tokens, channel, pages + destination[s] * p.page);
+    if (p.keeps_rows == 0) return;
+    // The last row comes first, because the page of the first one may be the source.
+    for (int t = tokens - 1; t > 0; t--) {
+      const int page = row_destination[begin + t - 1];
+      if (page >= 0) write_tail(p, first, tail, has_tail, t, channel, pages + page * p.page);
     }
   }
 };
 KERNEL(short_conv_f32, ShortConv<float>, ShortConvParams, float, const float, const float, const float, float,
-       const int, const int, const int)
+       const int, const int, const int, const int)
 KERNEL(short_conv_f16, ShortConv<half>, ShortConvParams, half, const half, const float, const float, float, const int,
-       const int, const int)
-KERNEL(short_conv_bf16, ShortConv<bfloat>, ShortConvParams, bfloat, const bfloat, const float, const float, float,
        const int, const int, const int)
+KERNEL(short_conv_bf16, ShortConv<bfloat>, ShortConvParams, bfloat, const bfloat, const float, const float, float,
+       const int, const int, const int, const int)

@@ -10,7 +10,8 @@ namespace quire::kv {
 
 bool BlockTable::empty() const {
   return node_ == kRootNode && std::ranges::all_of(groups_, [](const Group& group) {
-           return group.blocks.empty() && group.state == kNullBlock && group.next_state == kNullBlock;
+           return group.blocks.empty() && group.state == kNullBlock && group.next_state == kNullBlock &&
+                  group.draft_states.empty();
          });
 }
 
@@ -22,6 +23,7 @@ BlockTable::BlockTable(BlockTable&& other) noexcept
     : salt_(std::move(other.salt_)),
       groups_(std::exchange(other.groups_, {})),
       hashes_(std::exchange(other.hashes_, {})),
+      first_draft_(other.first_draft_),
       num_units_(std::exchange(other.num_units_, 0)),
       node_(std::exchange(other.node_, kRootNode)),
       branch_(other.branch_),
@@ -33,6 +35,7 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   salt_ = std::move(other.salt_);
   groups_ = std::exchange(other.groups_, {});
   hashes_ = std::exchange(other.hashes_, {});
+  first_draft_ = other.first_draft_;
   num_units_ = std::exchange(other.num_units_, 0);
   node_ = std::exchange(other.node_, kRootNode);
   branch_ = other.branch_;
@@ -45,9 +48,9 @@ int32_t BlockTable::state_source(size_t group) const {
   return state == kNullBlock ? -1 : state;
 }
 
-int32_t BlockTable::state_destination(size_t group) const {
+int32_t BlockTable::state_destination(size_t group, int64_t drafts) const {
   QUIRE_CHECK(groups_[group].next_state != kNullBlock, "allocate_slots was not called for this step");
-  return groups_[group].next_state;
+  return drafts == 0 ? groups_[group].next_state : groups_[group].draft_states.at(static_cast<size_t>(drafts - 1));
 }
 
 }  // namespace quire::kv

@@ -14,10 +14,10 @@ namespace quire::kv {
 
 // The pages of one sequence. In an attention group, page i holds the positions [i*block_size, (i+1)*block_size); pages
 // before a sliding window are kNullBlock. A state group has the page with the sequence's state and, between
-// KvManager::allocate_slots and commit, the page that the step writes. The hashes of the sequence's full units are kept
-// too (tokens are only ever appended), also during a preemption, so that a waiting request is hashed once.
-// Owned by the sequence, filled by KvManager, used on the engine's thread. REQUIRES: KvManager::free is called before
-// the destructor, which checks that the table has no pages.
+// KvManager::allocate_slots and commit, the pages that the step writes. The hashes of the sequence's full units are
+// kept too (tokens are only ever appended), also during a preemption, so that a waiting request is hashed once. Owned
+// by the sequence, filled by KvManager, used on the engine's thread. REQUIRES: KvManager::free is called before the
+// destructor, which checks that the table has no pages.
 class BlockTable {
  public:
   // `salt` separates users in the prefix cache: equal tokens with different salts share no pages.
@@ -44,10 +44,12 @@ class BlockTable {
     }
     if (mine.state != kNullBlock) use(mine.state, size_t{0});
     if (mine.next_state != kNullBlock && mine.next_state != mine.state) use(mine.next_state, size_t{0});
+    for (const BlockId state : mine.draft_states) use(state, size_t{0});
   }
-  // The page from which the next step reads its state (-1: it is the first step) and the page to which it writes it.
+  // The page from which the next step reads its state (-1: it is the first step) and the page to which it writes it:
+  // after the tokens of the sequence, or after so many drafts.
   int32_t state_source(size_t group) const;
-  int32_t state_destination(size_t group) const;
+  int32_t state_destination(size_t group, int64_t drafts = 0) const;
 
  private:
   friend class KvManager;
@@ -56,13 +58,15 @@ class BlockTable {
     int64_t num_published = 0;
     int64_t num_skipped = 0;  // leading pages that the window has passed; they are freed
     BlockId state = kNullBlock;
-    BlockId next_state = kNullBlock;  // that a step writes, from allocate_slots to commit
+    BlockId next_state = kNullBlock;    // that a step writes, from allocate_slots to commit
+    std::vector<BlockId> draft_states;  // likewise, after each draft
   };
   bool empty() const;
 
   std::string salt_;
   std::vector<Group> groups_;      // empty until allocate_slots
   std::vector<BlockHash> hashes_;  // of the first full units, as many as were needed so far
+  int64_t first_draft_ = 0;        // the position of the first draft, if there are draft states
   int64_t num_units_ = 0;          // units that are in the prefix tree
   NodeId node_ = kRootNode;        // where those units end; referenced unless it is the root
   int64_t branch_ = 0;             // where other cached sequences branch off: a checkpoint is made here

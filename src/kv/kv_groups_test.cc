@@ -277,6 +277,39 @@ TEST(KvGroups, ASequenceThatDiesBeforeItsStepGivesBackBothStates) {
   EXPECT_EQ(kv.pool().num_usable(), kv.pool().num_free());
 }
 
+TEST(KvGroups, AStepWithDraftsKeepsTheStateAfterTheLastAcceptedToken) {
+  KvManager kv({.num_blocks = 20, .groups = {kFull4, kState4}});
+  const auto used = [&] { return kv.pool().num_usable() - kv.pool().num_free(); };
+  GroupedSequence s(kv, counting(12));
+  (void)kv.find_prefix(s.table, std::span(s.tokens).first(6));
+  ASSERT_TRUE(s.step(4));
+  ASSERT_TRUE(s.step(6));
+  ASSERT_TRUE(kv.allocate_slots(s.table, 7));
+  ASSERT_TRUE(kv.allocate_drafts(s.table, 7, 3));
+  EXPECT_EQ(used(), 3 + 1 + 3);
+  std::vector<BlockId> states;
+  for (int64_t drafts = 0; drafts <= 3; ++drafts) states.push_back(s.table.state_destination(1, drafts));
+  EXPECT_EQ(s.table.state_source(1), states[0]);
+  kv.commit(s.table, s.tokens, 9);  // two of three are right, and the first of them ends a unit
+  kv.trim(s.table, 10);
+  EXPECT_EQ(s.table.state_source(1), states[2]);
+  EXPECT_TRUE(kv.pool().is_published(states[1]));
+  EXPECT_FALSE(kv.pool().is_published(states[3]));
+  EXPECT_EQ(used(), 3 + 1);
+  EXPECT_EQ(GroupedSequence(kv, counting(12)).admit(), 8);
+
+  ASSERT_TRUE(kv.allocate_slots(s.table, 10));
+  EXPECT_FALSE(kv.allocate_drafts(s.table, 10, 100)) << "there are not so many pages";
+  ASSERT_TRUE(kv.allocate_drafts(s.table, 10, 2));
+  kv.commit(s.table, s.tokens, 10);  // none is right
+  EXPECT_EQ(s.table.state_source(1), states[2]) << "written in place";
+  EXPECT_EQ(used(), 3 + 1);
+  ASSERT_TRUE(kv.allocate_slots(s.table, 11));
+  ASSERT_TRUE(kv.allocate_drafts(s.table, 11, 2));
+  kv.free(s.table);
+  EXPECT_EQ(used(), 0);
+}
+
 TEST(KvGroups, ARefusedStepChangesNothing) {
   KvManager kv({.num_blocks = 4, .groups = {kFull4, kState4}});
   GroupedSequence s(kv, counting(9));

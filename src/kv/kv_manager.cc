@@ -235,6 +235,20 @@ bool KvManager::allocate_slots(BlockTable& table, int64_t num_tokens, const Pref
   return true;
 }
 
+bool KvManager::allocate_drafts(BlockTable& table, int64_t num_tokens, int64_t drafts) {
+  const auto states = std::ranges::count(options_.groups, CacheKind::kState, &CacheGroup::kind);
+  const int64_t pages = pages_to_take(table, num_tokens + drafts, {}) + drafts * states;
+  if (pages > pool_.num_free()) return false;
+  QUIRE_CHECK(allocate_slots(table, num_tokens + drafts));
+  table.first_draft_ = num_tokens;
+  for (size_t g = 0; g < options_.groups.size(); ++g) {
+    if (options_.groups[g].kind != CacheKind::kState) continue;
+    QUIRE_CHECK(table.groups_[g].draft_states.empty());
+    QUIRE_CHECK(pool_.allocate(drafts, table.groups_[g].draft_states));
+  }
+  return true;
+}
+
 void KvManager::slot_mapping(const BlockTable& table, size_t group, int64_t begin, std::span<int64_t> slots) const {
   const int64_t size = options_.groups[group].block_size;
   const int64_t end = begin + static_cast<int64_t>(slots.size());
@@ -303,17 +317,39 @@ void KvManager::free_skipped(BlockTable& table, int64_t num_computed) {
   }
 }
 
+// Moves on to the next state that the step has written.
+void KvManager::advance_states(BlockTable& table) {
+  for (size_t g = 0; g < options_.groups.size(); ++g) {
+    if (options_.groups[g].kind != CacheKind::kState) continue;
+    BlockTable::Group& mine = table.groups_[g];
+    QUIRE_CHECK(mine.next_state != kNullBlock, "allocate_slots was not called for this step");
+    if (mine.state != mine.next_state) pool_.free({&mine.state, 1});  // a checkpoint stays in the prefix cache
+    mine.state = std::exchange(mine.next_state, kNullBlock);
+    if (mine.draft_states.empty()) continue;
+    mine.next_state = mine.draft_states.front();
+    mine.draft_states.erase(mine.draft_states.begin());
+  }
+}
+
 void KvManager::commit(BlockTable& table, std::span<const int32_t> tokens, int64_t num_computed) {
   QUIRE_CHECK(num_computed <= static_cast<int64_t>(tokens.size()));
   for (size_t g = 0; g < options_.groups.size(); ++g) {
-    BlockTable::Group& mine = table.groups_[g];
-    if (options_.groups[g].kind != CacheKind::kState) {
-      QUIRE_CHECK(num_computed <= static_cast<int64_t>(mine.blocks.size()) * options_.groups[g].block_size);
-      continue;
+    if (options_.groups[g].kind == CacheKind::kState) continue;
+    QUIRE_CHECK(num_computed <= static_cast<int64_t>(table.blocks(g).size()) * options_.groups[g].block_size);
+  }
+  advance_states(table);
+  if (table.first_draft_ > 0) {  // a checkpoint may be made after any of the accepted tokens
+    for (int64_t end = table.first_draft_; has_states_ && end < num_computed; ++end) {
+      if (options_.enable_prefix_caching) publish_units(table, tokens, end);
+      advance_states(table);
     }
-    QUIRE_CHECK(mine.next_state != kNullBlock, "allocate_slots was not called for this step");
-    if (mine.state != mine.next_state) pool_.free({&mine.state, 1});  // a checkpoint: it stays in the prefix cache
-    mine.state = std::exchange(mine.next_state, kNullBlock);
+    for (BlockTable::Group& mine : table.groups_) {
+      if (mine.next_state != kNullBlock) pool_.free({&mine.next_state, 1});
+      pool_.free(mine.draft_states);
+      mine.next_state = kNullBlock;
+      mine.draft_states.clear();
+    }
+    table.first_draft_ = 0;
   }
   if (options_.enable_prefix_caching) publish_units(table, tokens, num_computed);
   free_skipped(table, num_computed);
@@ -336,13 +372,16 @@ void KvManager::free(BlockTable& table) {
     if (mine.next_state != mine.state) pool_.free({&mine.next_state, 1});
     pool_.free({&mine.state, 1});
     pool_.free(mine.blocks);
+    pool_.free(mine.draft_states);
     mine.blocks.clear();
+    mine.draft_states.clear();
     mine.num_published = mine.num_skipped = 0;
     mine.state = mine.next_state = kNullBlock;
   }
   if (table.node_ != kRootNode) pool_.tree().release(table.node_);
   table.node_ = kRootNode;
   table.num_units_ = 0;
+  table.first_draft_ = 0;
 }
 
 }  // namespace quire::kv

@@ -50,7 +50,8 @@ struct PrefixStats {
 //  - full: one page per block_size positions, until the sequence ends.
 //  - window: the same, but a page is freed after the step when no later token attends to its positions.
 //  - state: one page, written in place. When a step ends at a checkpoint (see step_end), its page is published and thus
-//    never written again: the next step reads it, writes a new page and then drops it. States are never copied.
+//    never written again: the next step reads it, writes a new page and then drops it. States are never copied. A step
+//    with drafts also writes a page after each of them; the commit keeps the one after the last accepted token.
 // A hit of length L needs the pages of the full groups up to L, the pages of the window groups that the token at L
 // attends to, and a checkpoint of each state group at exactly L.
 //
@@ -80,12 +81,17 @@ class KvManager {
   // changes nothing if the pool has too few pages. REQUIRES: the table is empty if there is a hit.
   [[nodiscard]] bool allocate_slots(BlockTable& table, int64_t num_tokens, const PrefixHit& hit = {});
 
+  // After allocate_slots(table, num_tokens): gives the table pages for so many drafts, too. Returns false and changes
+  // nothing if the pool has too few pages. REQUIRES: the table has no pages for drafts yet.
+  [[nodiscard]] bool allocate_drafts(BlockTable& table, int64_t num_tokens, int64_t drafts);
+
   // Sets slots[i] to the slot of position begin + i in an attention group: page id * block_size + offset.
   // REQUIRES: the positions have pages (allocate_slots), none of which is published.
   void slot_mapping(const BlockTable& table, size_t group, int64_t begin, std::span<int64_t> slots) const;
 
   // Call after a step: the positions [0, num_computed) are now in the pages. Publishes full pages and checkpoints, and
-  // frees pages that a window has passed. REQUIRES: `tokens` has at least num_computed tokens of the sequence.
+  // frees pages that a window has passed. If the step had drafts, num_computed counts the accepted ones, and the states
+  // after rejected ones are dropped. REQUIRES: `tokens` has at least num_computed tokens of the sequence.
   void commit(BlockTable& table, std::span<const int32_t> tokens, int64_t num_computed);
 
   // Gives back the pages after the first num_tokens positions: those of drafts that were rejected.
@@ -122,6 +128,7 @@ class KvManager {
   int64_t idle_pages(const PrefixHit& hit) const;
   void start(BlockTable& table, const PrefixHit& hit);
   void publish(const BlockTable& table, std::span<const int32_t> tokens, size_t group, BlockId block, int64_t end);
+  void advance_states(BlockTable& table);
   void publish_units(BlockTable& table, std::span<const int32_t> tokens, int64_t num_computed);
   void free_skipped(BlockTable& table, int64_t num_computed);
 

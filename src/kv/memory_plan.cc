@@ -107,14 +107,37 @@ double MemoryPlan::full_length_requests() const {
   return static_cast<double>(num_blocks - 1) / static_cast<double>(pages_for(max_model_len));
 }
 
+namespace {
+
+// The part of the K and V that a draft model has, for example ", 12% of them for the draft model".
+std::string draft_share(const CacheLayout& layout, int64_t draft_layers) {
+  if (draft_layers == 0) return {};
+  double all = 0, draft = 0;
+  const auto first = static_cast<int64_t>(layout.layers.size()) - draft_layers;
+  for (int64_t i = 0; i < static_cast<int64_t>(layout.layers.size()); ++i) {
+    const CacheLayout::Layer& layer = layout.layers[static_cast<size_t>(i)];
+    if (layer.group < 0) continue;
+    const CacheGroup& group = layout.groups[static_cast<size_t>(layer.group)];
+    if (group.kind == CacheKind::kState) continue;
+    const double bytes = static_cast<double>(group.used_bytes) / static_cast<double>(group.block_size);
+    all += bytes;
+    if (i >= first) draft += bytes;
+  }
+  return ", " + fixed(100 * draft / all, 0) + "% of K and V for drafting";
+}
+
+}  // namespace
+
 std::string MemoryPlan::line() const {
   const std::string groups = describe(layout);
   return (device.empty() ? "Memory" : "Memory of " + device) + ": weights " + format_bytes(weights_bytes) +
+         (draft_layers > 0 ? " (" + format_bytes(draft_weights_bytes) + " of them the draft model's)" : "") +
          ", KV cache " + format_bytes(kv_bytes) + " (" + std::to_string(num_blocks) + " pages of " +
          std::to_string(main_block_size(layout)) + " tokens, " + name(dtype) + ", " + format_bytes(page_bytes()) +
-         " each" + (groups.empty() ? "" : "; " + groups) + "), scratch " + format_bytes(scratch_bytes) + ", left " +
-         (left_bytes ? format_bytes(*left_bytes) : std::string("unknown")) + "; " + fixed(full_length_requests(), 2) +
-         " requests of " + std::to_string(max_model_len) + " tokens fit at once.";
+         " each" + draft_share(layout, draft_layers) + (groups.empty() ? "" : "; " + groups) + "), scratch " +
+         format_bytes(scratch_bytes) + ", left " + (left_bytes ? format_bytes(*left_bytes) : std::string("unknown")) +
+         "; " + fixed(full_length_requests(), 2) + " requests of " + std::to_string(max_model_len) +
+         " tokens fit at once.";
 }
 
 namespace {
@@ -212,6 +235,8 @@ Result<MemoryPlan> plan_memory(const MemoryInputs& in) {
   plan.policy = in.policy;
   plan.max_model_len = in.max_model_len;
   plan.weights_bytes = in.weights_bytes;
+  plan.draft_weights_bytes = in.draft_weights_bytes;
+  plan.draft_layers = in.draft_layers;
   plan.scratch_bytes = in.scratch_bytes;
   plan.device = in.device;
 

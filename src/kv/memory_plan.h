@@ -34,8 +34,10 @@ struct MemoryInputs {
   KvDType dtype = KvDType::kFloat16;
   CachePolicy policy;
   int64_t weights_bytes = 0;
-  int64_t scratch_bytes = 0;    // activations, logits and sampler of the largest step
-  int64_t available_bytes = 0;  // before weights and scratch are allocated; 0: unknown, not checked
+  int64_t draft_weights_bytes = 0;  // of them: those of a draft model
+  int64_t draft_layers = 0;         // the last layers of the layout are the draft model's
+  int64_t scratch_bytes = 0;        // activations, logits and sampler of the largest step
+  int64_t available_bytes = 0;      // before weights and scratch are allocated; 0: unknown, not checked
   // The name of the device whose memory this is, or "" for the host's. On a device the KV cache may use all that
   // weights and scratch leave; the host's memory is shared with other processes.
   std::string device = {};
@@ -53,7 +55,8 @@ struct MemoryPlan {
   int32_t num_blocks = 0;  // includes the null page
   int64_t max_model_len = 0;
   int64_t weights_bytes = 0;
-  int64_t kv_bytes = 0;  // num_blocks * page_bytes()
+  int64_t draft_weights_bytes = 0, draft_layers = 0;  // as in MemoryInputs
+  int64_t kv_bytes = 0;                               // num_blocks * page_bytes()
   int64_t scratch_bytes = 0;
   std::string device;                 // as in MemoryInputs
   std::optional<int64_t> left_bytes;  // of the available memory, if that is known

@@ -54,6 +54,13 @@ class ReasoningGate final : public engine::Constraint {
     if (inner_steps > now_.inner_steps) inner_->rollback(inner_steps - now_.inner_steps);
   }
 
+  void forced(int64_t most, std::vector<int32_t>& tokens) override {
+    if (now_.state == State::kAfter && inner_ != nullptr) inner_->forced(most, tokens);
+    if (now_.state != State::kForcing) return;
+    const auto rest = std::span(shared_->tokens.forced_end).subspan(now_.forced);
+    tokens.assign(rest.begin(), rest.begin() + std::min<std::ptrdiff_t>(most, std::ssize(rest)));
+  }
+
  private:
   enum class State : uint8_t { kReasoning, kForcing, kAfter };
   struct Found {

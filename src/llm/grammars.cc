@@ -29,6 +29,9 @@ class GrammarConstraint final : public TextConstraint {
   Status accept(int32_t token) override { return matcher_.accept(token, shared_->end_tokens); }
   bool accept_bytes(std::string_view bytes) override { return matcher_.accept_bytes(bytes); }
   void rollback(int64_t count) override { matcher_.rollback(count); }
+  void forced(int64_t most, std::vector<int32_t>& tokens) override {
+    matcher_.forced_tokens(static_cast<size_t>(most), tokens);
+  }
 
  private:
   const std::shared_ptr<const Shared> shared_;

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/trace.h"
+#include "llm/draft_model.h"
 #include "llm/load.h"
 #include "llm/text_side.h"
 #include "weights/weights_digest.h"
@@ -41,6 +42,7 @@ Result<std::unique_ptr<Llm>> Llm::load(const Options& options, ProgressFn progre
   llm->name_ = model_name(files);
   QUIRE_ASSIGN(TextSide text_side, load_text_side(files, options));
   llm->tokenizer_ = std::move(text_side.tokenizer);
+  if (llm->tokenizer_ != nullptr) QUIRE_TRY(check_draft_tokens(options, *llm->tokenizer_));
   llm->chat_template_ = std::move(text_side.chat_template);
   llm->allow_special_tokens_ = options.allow_special_tokens_in_content;
   if (llm->chat_template_ && llm->tokenizer_ != nullptr) {

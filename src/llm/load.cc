@@ -91,14 +91,21 @@ double weights_bytes(const Options& options, const model::ModelFiles& files) {
   return (table + static_cast<double>(c.layers) * layer) * (wide ? 4 : 2);
 }
 
+double draft_bytes(const Options& options, const ResolvedOptions& resolved) {
+  const bool own_files = resolved.draft && (!resolved.draft->ahead || resolved.draft->files.config.ahead.eagle);
+  return own_files ? weights_bytes(options, resolved.draft->files) : 0;
+}
+
 // Checked before anything is read: if memory runs out while weights load, the system may kill the process.
-Status check_weights_fit(const Options& options, const model::ModelFiles& files, const Backend& backend,
-                         int64_t available) {
-  const double needed = weights_bytes(options, files);
+Status check_weights_fit(const Options& options, const model::ModelFiles& files, const ResolvedOptions& resolved,
+                         const Backend& backend) {
+  const int64_t available = resolved.memory.available_bytes;
+  const double needed = weights_bytes(options, files) + draft_bytes(options, resolved);
   if (needed <= static_cast<double>(available)) return {};
   const std::string where = backend.memory_bytes() > 0 ? " of memory on " + backend.describe() : " of memory";
   const double shown = std::min(needed, 9e18);
-  return exhausted("the weights of '" + options.model.string() + "' need " +
+  return exhausted("the weights of '" + options.model.string() + "'" +
+                   (resolved.draft ? " and its draft model need " : " need ") +
                    kv::format_bytes(static_cast<int64_t>(shown)) + where + ", but " + kv::format_bytes(available) +
                    " are free; choose a smaller model or a smaller weight type");
 }
@@ -158,9 +165,12 @@ Result<std::unique_ptr<Backend>> open_backend(const Options& options) {
 }
 
 // Reserves the memory that ops need besides the model's scratch.
-Result<size_t> reserve(const ResolvedOptions& resolved, const model::Model& model, Backend& backend) {
+Result<size_t> reserve(const ResolvedOptions& resolved, const model::Model& model, const model::Model* draft,
+                       Backend& backend) {
   const engine::SchedulerOptions& scheduler = resolved.engine.scheduler;
-  WorkspaceLimits sizes = model.workspace_limits({scheduler.max_num_batched_tokens, resolved.engine.max_logit_rows});
+  const model::BatchLimits limits{scheduler.max_num_batched_tokens, resolved.engine.max_logit_rows};
+  WorkspaceLimits sizes = model.workspace_limits(limits);
+  if (draft != nullptr) sizes.raise_to(draft->workspace_limits(limits));
   sizes.seqs = scheduler.max_num_seqs;
   std::vector<int64_t> widths;
   for (const kv::CacheLayout::Group& group : resolved.memory.layout.groups) {
@@ -232,7 +242,7 @@ Result<int64_t> least_memory(const Options& options) {
   QUIRE_ASSIGN(const ResolvedOptions resolved, resolve_options(options, files, *backend));
   const kv::MemoryInputs& memory = resolved.memory;
   const auto page = static_cast<double>(memory.layout.page_bytes());
-  const double weights = weights_bytes(options, files) * 9 / 8 + kLeastScratch;
+  const double weights = (weights_bytes(options, files) + draft_bytes(options, resolved)) * 9 / 8 + kLeastScratch;
   if (memory.num_gpu_blocks_override || memory.kv_cache_memory_bytes) {  // the pages that were asked for
     const double kv = memory.num_gpu_blocks_override ? static_cast<double>(*memory.num_gpu_blocks_override) * page
                                                      : static_cast<double>(*memory.kv_cache_memory_bytes);
@@ -251,18 +261,29 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   QUIRE_TRY(check_counts(options));
   QUIRE_TRY(check_utilization(options, backend));
   QUIRE_TRY(check_heads(options, files.config, backend));
-  QUIRE_ASSIGN(out.engine.speculation, parse_speculative_config(options.speculative_config));
+  QUIRE_ASSIGN(const SpeculativeConfig speculation, parse_speculative_config(options.speculative_config));
+  QUIRE_ASSIGN(out.draft, open_draft_model(options, speculation, files));
+  out.engine.speculation = speculation.options;
+  std::vector<kv::LayerCache> layers = model::cache_layers(files.config);
+  if (out.draft) {  // its layers come after those of the model
+    QUIRE_TRY(check_heads(options, out.draft->files.config, backend));
+    std::ranges::copy(model::cache_layers(out.draft->files.config), std::back_inserter(layers));
+  }
   QUIRE_ASSIGN(out.memory.dtype, kv_dtype(options, files, backend));
   out.engine.kv_dtype = kv::storage_type(out.memory.dtype);
   // A backend may pad pages (head sizes that are no multiple of its vectors), so it is asked for their size.
   const auto page_bytes = [&](const KvPageShape& shape) { return static_cast<int64_t>(backend.kv_page_bytes(shape)); };
-  QUIRE_ASSIGN(out.memory.layout, kv::group_layers(model::cache_layers(files.config), out.engine.kv_dtype,
-                                                   options.block_size, page_bytes));
+  QUIRE_ASSIGN(out.memory.layout, kv::group_layers(layers, out.engine.kv_dtype, options.block_size, page_bytes));
   QUIRE_ASSIGN(const int64_t max_len, context_length(options, files.config));
   out.load.dtype = options.dtype;
   out.load.dummy = options.load_format == "dummy";
   out.load.seed = static_cast<uint64_t>(options.seed.value_or(0));
   out.load.max_model_len = max_len;
+  if (out.draft) {
+    out.draft->max_length = std::min(out.draft->max_length, max_len);
+    out.engine.speculation.max_length = out.draft->max_length;
+    out.memory.draft_layers = static_cast<int64_t>(layers.size()) - files.config.layers;
+  }
 
   engine::SchedulerOptions& scheduler = out.engine.scheduler;
   const SchedulerDefaults defaults = scheduler_defaults(backend);
@@ -289,11 +310,6 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   out.engine.max_logit_rows = std::min(logit_rows(backend, scheduler.max_num_seqs * rows_per_seq, files.config),
                                        scheduler.max_num_batched_tokens);
   out.engine.async_scheduling = options.async_scheduling;
-  if (out.engine.speculation.on() && kv::has_states(out.memory.layout.groups)) {
-    return invalid_argument(
-        "--speculative-config needs a model whose layers can take back rejected tokens, but this one has recurrent "
-        "states; run it without the flag");
-  }
   out.engine.seed = options.seed;
 
   out.memory.policy = {scheduler.max_num_batched_tokens, options.enable_prefix_caching};
@@ -317,13 +333,25 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   // Before the weights are loaded, so that a plan without room for them fails early.
   measure_memory(options, *backend, resolved.memory);
   if (resolved.memory.available_bytes > 0) {
-    QUIRE_TRY(check_weights_fit(options, files, *backend, resolved.memory.available_bytes));
+    QUIRE_TRY(check_weights_fit(options, files, resolved, *backend));
   }
   QUIRE_ASSIGN(std::unique_ptr<model::Model> model, model::load_model(files, resolved.load, *backend));
-  resolved.memory.weights_bytes = static_cast<int64_t>(model->weights_bytes());
-  resolved.memory.scratch_bytes = static_cast<int64_t>(
-      model->scratch_bytes({resolved.engine.scheduler.max_num_batched_tokens, resolved.engine.max_logit_rows}));
-  QUIRE_ASSIGN(const size_t reserved, reserve(resolved, *model, *backend));
+  std::unique_ptr<model::Model> draft;
+  if (resolved.draft) {
+    model::LoadOptions load = resolved.load;
+    load.max_model_len = resolved.draft->max_length;
+    load.progress = {};
+    const model::ModelFiles& source = resolved.draft->files;
+    if (source.config.ahead.eagle) model->keep_hidden_before(source.config.ahead.taps);
+    QUIRE_ASSIGN(draft, resolved.draft->ahead ? model::load_layer_ahead(source, load, *backend, *model)
+                                              : model::load_model(source, load, *backend));
+    resolved.memory.draft_weights_bytes = static_cast<int64_t>(draft->weights_bytes());
+  }
+  const model::BatchLimits limits{resolved.engine.scheduler.max_num_batched_tokens, resolved.engine.max_logit_rows};
+  resolved.memory.weights_bytes = resolved.memory.draft_weights_bytes + static_cast<int64_t>(model->weights_bytes());
+  resolved.memory.scratch_bytes = static_cast<int64_t>(model->scratch_bytes(limits));
+  if (draft != nullptr) resolved.memory.scratch_bytes += static_cast<int64_t>(draft->scratch_bytes(limits));
+  QUIRE_ASSIGN(const size_t reserved, reserve(resolved, *model, draft.get(), *backend));
   resolved.memory.scratch_bytes += static_cast<int64_t>(reserved);
   LoadedEngine out;
   QUIRE_ASSIGN(out.plan, kv::plan_memory(resolved.memory));
@@ -331,7 +359,8 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   resolved.engine.cache = out.plan.layout;
   resolved.engine.scheduler.max_model_len = out.plan.max_model_len;
   spdlog::info("{}", out.plan.line());
-  QUIRE_ASSIGN(out.engine, engine::Engine::make(std::move(backend), std::move(model), resolved.engine));
+  QUIRE_ASSIGN(out.engine,
+               engine::Engine::make(std::move(backend), std::move(model), resolved.engine, std::move(draft)));
   const kv::CacheLayout& pages = out.engine->cache_layout();
   QUIRE_CHECK(pages.page_bytes() * pages.num_pages == out.plan.kv_bytes, "as much is allocated as was planned");
   return out;

@@ -6,6 +6,7 @@
 
 #include "engine/engine.h"
 #include "kv/memory_plan.h"
+#include "llm/draft_model.h"
 #include "llm/options.h"
 #include "model/model.h"
 
@@ -16,6 +17,7 @@ struct ResolvedOptions {
   model::LoadOptions load;
   engine::EngineOptions engine;
   kv::MemoryInputs memory;
+  std::optional<DraftModel> draft;
 };
 Result<ResolvedOptions> resolve_options(const Options& options, const model::ModelFiles& files, const Backend& backend);
 Result<model::ModelFiles> open_files(const Options& options);

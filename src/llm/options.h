@@ -41,7 +41,8 @@ struct Options {
   std::string scheduling_policy = "fcfs";
   bool async_scheduling = true;  // on a GPU: build and queue the next step while one runs
   int64_t max_logprobs = 20;
-  std::string speculative_config;  // JSON object; "": no speculation
+  std::string speculative_config;     // JSON object; "": no speculation
+  std::filesystem::path draft_model;  // where its model is; "": where it says
 
   // Device
   std::string device = "auto";  // auto, cpu, cuda, metal, emulator

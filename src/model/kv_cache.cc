@@ -10,6 +10,12 @@ Result<std::unique_ptr<KvCache>> KvCache::make(Backend& backend, kv::CacheLayout
   return std::unique_ptr<KvCache>(new KvCache(std::move(layout), std::move(buffer)));
 }
 
+std::unique_ptr<KvCache> KvCache::from_layer(int64_t first) const {
+  kv::CacheLayout layout = layout_;
+  layout.layers.erase(layout.layers.begin(), layout.layers.begin() + first);
+  return std::unique_ptr<KvCache>(new KvCache(std::move(layout), buffer_));
+}
+
 // The layers of a page are adjacent, so that a page in use commits its own bytes and not a huge page per layer.
 char* KvCache::slot(int64_t index) const {
   const kv::CacheLayout::Layer& place = layout_.layers[static_cast<size_t>(index)];

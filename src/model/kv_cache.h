@@ -20,14 +20,17 @@ class KvCache {
   StateLayer state(int64_t index) const;
   int32_t group(int64_t index) const { return layout_.layers[static_cast<size_t>(index)].group; }
   const kv::CacheLayout& layout() const { return layout_; }
+  // The same pages for a model whose layer 0 is layer `first` of this cache: a draft model's layers come after the
+  // target's.
+  std::unique_ptr<KvCache> from_layer(int64_t first) const;
 
  private:
-  KvCache(kv::CacheLayout layout, std::unique_ptr<Buffer> buffer)
+  KvCache(kv::CacheLayout layout, std::shared_ptr<Buffer> buffer)
       : layout_(std::move(layout)), buffer_(std::move(buffer)) {}
   char* slot(int64_t index) const;
 
   kv::CacheLayout layout_;
-  std::unique_ptr<Buffer> buffer_;
+  std::shared_ptr<Buffer> buffer_;
 };
 
 }  // namespace quire::model

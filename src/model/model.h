@@ -40,6 +40,9 @@ class Model {
   // The sizes on which the memory of the ops depends; the caller fills in those of sequences and staged arrays.
   virtual WorkspaceLimits workspace_limits(const BatchLimits&) const { return {}; }
   virtual Status prepare(const BatchLimits& limits) = 0;
+  // Keeps the hidden states before these layers during each step, for an EAGLE-3 layer. Call it before the functions
+  // above.
+  virtual void keep_hidden_before(std::vector<int64_t> /*layers*/) {}
   virtual void forward(const StepBatch& batch, const KvCache& kv) = 0;
   virtual std::span<const float> logits(int64_t first_wanted, int64_t count) = 0;  // [count, vocab_size]
   // The same rows in the backend's memory, without waiting for them.
@@ -72,6 +75,15 @@ Result<ModelFiles> open_model(const std::filesystem::path& path, const LoadOptio
 std::vector<kv::LayerCache> cache_layers(const DecoderConfig& config);
 // Loads the weights and packs them for the backend.
 Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOptions& options, Backend& backend);
+
+// The layer ahead of a model (AheadConfig) as a model of one layer: its config, with the files of `target`; an Error if
+// there is none. (An EAGLE-3 layer has files of its own, which open_model() opens.)
+Result<ModelFiles> layer_ahead(const ModelFiles& target);
+// Loads it. It shares the embedding and the head of `target`, and StepBatch::hidden_rows are rows of target's last
+// step. An EAGLE-3 layer has its own head, and sees what keep_hidden_before() keeps. REQUIRES: `target` was loaded from
+// the same files, or is the model that the EAGLE-3 layer is for; it outlives the layer.
+Result<std::unique_ptr<Model>> load_layer_ahead(const ModelFiles& files, const LoadOptions& options, Backend& backend,
+                                                const Model& target);
 
 // The type that --dtype names, or nothing for auto; an Error lists the choices.
 Result<std::optional<DType>> parse_dtype(const std::string& text);

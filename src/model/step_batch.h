@@ -17,9 +17,11 @@ struct GroupBatch {
   // State groups: the page that is read (-1: the first step of a sequence) and the page that is written.
   std::vector<int32_t> state_source;       // [seqs]
   std::vector<int32_t> state_destination;  // [seqs]
+  // With drafts also the pages for the states before each of them (-1: none), for the case that it is rejected.
+  std::vector<int32_t> state_rows;  // [tokens]; empty: no sequence has drafts
 
   void clear() {
-    for (auto* ids : {&block_tables, &state_source, &state_destination}) ids->clear();
+    for (auto* ids : {&block_tables, &state_source, &state_destination, &state_rows}) ids->clear();
     slot_mapping.clear();
     max_blocks = 0;
   }
@@ -46,42 +48,50 @@ struct StepBatch {
   std::vector<int32_t> embedding_rows;    // [tokens]
   std::vector<int32_t> sampled_from_row;  // [tokens]
 
+  // For a layer ahead (AheadConfig): the row of each token's hidden state in the last step, of the target or, with
+  // own_hidden, of the layer itself. Empty for other models.
+  std::vector<int32_t> hidden_rows;  // [tokens]
+  bool own_hidden = false;
+
   // The rows (indices of tokens) whose logits are wanted, in the order in which they are read.
   std::vector<int32_t> wanted;
 
   // Empties the batch and keeps its memory for the next step.
   void clear() {
-    for (auto* ids : {&tokens, &positions, &cu_seqlens_q, &context_lens, &embedding_rows, &sampled_from_row, &wanted}) {
+    for (auto* ids : {&tokens, &positions, &cu_seqlens_q, &context_lens, &embedding_rows, &sampled_from_row,
+                      &hidden_rows, &wanted}) {
       ids->clear();
     }
     causal.clear();
     for (GroupBatch& group : groups) group.clear();
     position_axes = 1;
+    own_hidden = false;
   }
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   // An upper bound of the bytes of all arrays and of one float per token, and the number of arrays.
   size_t bytes() const {
     size_t total = tokens.size() * sizeof(float);
-    for (const auto* ids : {&tokens, &positions, &cu_seqlens_q, &context_lens, &sampled_from_row, &wanted}) {
+    for (const auto* ids :
+         {&tokens, &positions, &cu_seqlens_q, &context_lens, &sampled_from_row, &hidden_rows, &wanted}) {
       total += ids->size() * sizeof(int32_t);
     }
     for (const GroupBatch& group : groups) {
       total += group.slot_mapping.size() * sizeof(int64_t);
-      for (const auto* ids : {&group.block_tables, &group.state_source, &group.state_destination}) {
+      for (const auto* ids : {&group.block_tables, &group.state_source, &group.state_destination, &group.state_rows}) {
         total += ids->size() * sizeof(int32_t);
       }
     }
     return total;
   }
-  static size_t num_arrays(size_t groups) { return 7 + 4 * groups; }
+  static size_t num_arrays(size_t groups) { return 8 + 5 * groups; }
   size_t num_arrays() const { return num_arrays(groups.size()); }
   // The maximum of bytes() for this many tokens, sequences and groups, with block tables of these widths.
   static size_t most_bytes(int64_t tokens, int64_t seqs, size_t groups, const std::vector<int64_t>& table_widths) {
     const auto per_group = static_cast<int64_t>(groups);
-    int64_t total = tokens * static_cast<int64_t>(sizeof(float) + 4 * sizeof(int32_t));
+    int64_t total = tokens * static_cast<int64_t>(sizeof(float) + 5 * sizeof(int32_t));
     total += (2 * seqs + 1) * static_cast<int64_t>(sizeof(int32_t));
-    total +=
-        per_group * (tokens * static_cast<int64_t>(sizeof(int64_t)) + 2 * seqs * static_cast<int64_t>(sizeof(int32_t)));
+    total += per_group * (tokens * static_cast<int64_t>(sizeof(int64_t) + sizeof(int32_t)) +
+                          2 * seqs * static_cast<int64_t>(sizeof(int32_t)));
     for (const int64_t width : table_widths) total += seqs * width * static_cast<int64_t>(sizeof(int32_t));
     return static_cast<size_t>(total);
   }

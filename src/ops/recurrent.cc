@@ -21,9 +21,10 @@ Status multiple(const char* layer, const char* field, int64_t value, const char*
                      of + " (" + std::to_string(divisor) + ")");
 }
 
-void check_states(const StateSequences& s, const StateLayer& state, int64_t state_bytes) {
+void check_states(const StateSequences& s, const StateLayer& state, int64_t rows, int64_t state_bytes) {
   QUIRE_CHECK(!s.cu_seqlens_q.empty());
   QUIRE_CHECK(s.source.size() == s.cu_seqlens_q.size() - 1 && s.destination.size() == s.source.size());
+  QUIRE_CHECK(s.row_destination.empty() || static_cast<int64_t>(s.row_destination.size()) == rows);
   QUIRE_CHECK(state.pages != nullptr && state.page_stride >= state_bytes && state.page_stride % 4 == 0);
 }
 
@@ -68,7 +69,7 @@ void check(const GatedDeltaNetArgs& args) {
   check_activation(args.a, rows, args.value_heads, args.out.dtype);
   check_activation(args.b, rows, args.value_heads, args.out.dtype);
   check_shape(args.out, rows, args.value_heads * args.dv);
-  check_states(args.sequences, args.state,
+  check_states(args.sequences, args.state, rows,
                gated_delta_net_state_bytes(args.key_heads, args.value_heads, args.dk, args.dv, args.conv.kernel));
 }
 
@@ -80,7 +81,7 @@ void check(const Mamba2Args& args) {
   check_activation(args.xbc, rows, channels, args.out.dtype);
   check_activation(args.dt, rows, args.heads, args.out.dtype);
   check_shape(args.out, rows, args.heads * args.head_dim);
-  check_states(args.sequences, args.state,
+  check_states(args.sequences, args.state, rows,
                mamba2_state_bytes(args.heads, args.head_dim, args.groups, args.state_size, args.conv.kernel));
 }
 
@@ -89,7 +90,7 @@ void check(const ShortConvArgs& args) {
   QUIRE_CHECK(check_short_conv_shape(channels, args.conv.kernel).ok() && args.conv.weight != nullptr);
   check_activation(args.bcx, rows, 3 * channels, args.out.dtype);
   check_shape(args.out, rows, channels);
-  check_states(args.sequences, args.state, short_conv_state_bytes(channels, args.conv.kernel));
+  check_states(args.sequences, args.state, rows, short_conv_state_bytes(channels, args.conv.kernel));
 }
 
 void check_indices(const StateSequences& s, const StateLayer& state, int64_t rows) {
@@ -99,6 +100,7 @@ void check_indices(const StateSequences& s, const StateLayer& state, int64_t row
     QUIRE_CHECK(s.source[i] >= -1 && s.source[i] < state.num_pages);
     QUIRE_CHECK(s.destination[i] >= 0 && s.destination[i] < state.num_pages);
   }
+  for (const int32_t page : s.row_destination) QUIRE_CHECK(page >= -1 && page < state.num_pages);
 }
 
 }  // namespace quire

@@ -6,7 +6,10 @@
 // state is float. It is read from page source[s] (-1: all zeros, the beginning of a sequence) before the first token
 // and written to page destination[s] after the last; the two may be the same page. A source that is not the destination
 // does not change. Two sequences may read the same page, but a destination must not be another sequence's source or
-// destination. The state of a sequence without tokens in the step is copied.
+// destination. The state of a sequence without tokens in the step is copied. If there are row destinations, the state
+// after token t is also written to page row_destination[t], unless that is -1: drafts that turn out to be wrong are
+// taken back by going on from such a page. They are pages of their own, except that the first one of a sequence may be
+// its source. The last token of a sequence has none, and the destination of a sequence with some is not its source.
 //
 // A state is conv.tail_floats() floats, [kernel-1][channels] with the oldest input first, and then a matrix
 // S[rows][cols] per head: [dk][dv] for gated delta net, [state_size][head_dim] for Mamba-2. Inside a head the columns
@@ -43,9 +46,10 @@ struct StateLayer {
 
 // The sequences of a step, for one state group.
 struct StateSequences {
-  std::span<const int32_t> cu_seqlens_q;  // [seqs+1]
-  std::span<const int32_t> source;        // [seqs]
-  std::span<const int32_t> destination;   // [seqs]
+  std::span<const int32_t> cu_seqlens_q;          // [seqs+1]
+  std::span<const int32_t> source;                // [seqs]
+  std::span<const int32_t> destination;           // [seqs]
+  std::span<const int32_t> row_destination = {};  // [tokens], or empty: no states but the last are written
 };
 
 // A causal depthwise convolution: its weights, and the size of the tail of inputs that the state keeps.

@@ -41,6 +41,21 @@ def test_latency_says_when_the_batch_never_decoded_as_a_whole(bench):
     assert "raise --output-len" in bench("latency", "--model", bench.model, "--num-iters", 1, *flags).stdout
 
 
+@pytest.mark.parametrize("flags", [[], ["--batch-size", 2, "--speculative-config", '{"method": "suffix"}']], ids=["ngram", "suffix"])
+def test_speculation_compares_answers_with_and_without(bench, flags):
+    out = figures(bench, "speculation", "--model", bench.model, "--num-iters", 2, "--output-len", 40, *flags)
+    assert out["identical"] and len(out["tasks"]) == 3
+    for task in out["tasks"]:
+        assert task["num_draft_tokens"] >= task["num_accepted_tokens"] == sum(task["num_accepted_tokens_per_pos"])
+        assert task["gain"] == pytest.approx(task["tokens_per_second_with"] / task["tokens_per_second_without"])
+        assert task["output_tokens"] > 0 and task["tokens_per_step"] >= 1
+    assert [row["rows"] for row in out["rows"]][:3] == [1, 2, 4]
+    text = bench("speculation", "--model", bench.model, "--num-iters", 1, "--output-len", 8, "--prompt", "a b a b").stdout
+    assert "accepted by position" in text and "same bits" in text
+    done = bench("speculation", "--model", bench.model, "--num-iters", 0)
+    assert done.returncode == 2 and "--num-iters" in done.stderr
+
+
 def test_throughput_of_random_tokens(bench):
     out = figures(bench, "throughput", "--model", bench.model, "--input-len", 8, "--output-len", 4, "--num-prompts", 5,
                   "--num-warmups", 2)

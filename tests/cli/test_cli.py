@@ -213,9 +213,10 @@ def test_speculation_changes_no_answer_of_the_default_model(quire, flags):
         pytest.skip("needs the default model (QUIRE_TEST_MODEL)")
     names = ", ".join(f"{name} {i}" for i, name in enumerate(["Anna", "Bertram", "Cecilia", "Dorothea", "Emil"] * 2))
     arguments = ("run", model, f"Repeat this list exactly: {names}", "--max-tokens", 60, "--logprobs", 3, *flags)
-    with_drafts = quire.json(*arguments, "--speculative-config", LOOKUP)
     without = quire.json(*arguments)
-    assert with_drafts["choices"] == without["choices"] and with_drafts["usage"] == without["usage"]
+    for config in (LOOKUP, json.dumps({"model": model, "num_speculative_tokens": 3})):  # the model as its own draft model
+        with_drafts = quire.json(*arguments, "--speculative-config", config)
+        assert with_drafts["choices"] == without["choices"] and with_drafts["usage"] == without["usage"]
 
 
 def test_run_gives_logprobs(quire):
@@ -297,6 +298,11 @@ def test_a_closed_stdout_ends_it(quire, arguments):
 def test_wrong_flags_are_named_with_their_value(quire, flags, words):
     done = quire("run", "tiny", "hello", *flags)
     one_sentence(done, 1 if flags[0] in ("--generation-config",) else 2, *words)
+
+
+def test_a_draft_model_that_is_not_there_is_named(quire):
+    config = '{"model": "nowhere/at-all", "num_speculative_tokens": 2}'
+    one_sentence(quire("run", "tiny", "hello", "--speculative-config", config), 1, "draft model", "nowhere/at-all")
 
 
 def test_devices_lists_what_is_available_and_why_not(quire):

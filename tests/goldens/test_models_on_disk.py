@@ -17,10 +17,11 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-from tools.goldens import cases, export, floats, gguf_families, gguf_file  # noqa: E402
+from tools.goldens import cases, export, floats, gguf_families, gguf_file, philox, safetensors_file  # noqa: E402
 
 QUIRE_LOGITS = pathlib.Path(os.environ.get("QUIRE_BIN_DIR", ROOT / "build")) / "quire_logits"
 PROMPTS = (2, 64, 700)
+AHEAD = sorted(file.parent.name for file in export.GOLDENS.glob("*/ahead.json"))
 
 
 def run_quire(model: pathlib.Path, tokens: list[int], length: int, scratch: pathlib.Path) -> np.ndarray:
@@ -71,6 +72,50 @@ def test_gguf_gives_the_reference_results(case, tmp_path):
     model = tmp_path / "model.gguf"
     export.main(["--case", case.name, "--out", str(model), "--max-model-len", str(case.max_model_len)])
     check_case(case.name, model, tmp_path, gguf_families.NO_WINDOW.get(case.name, 1 << 30))
+
+
+def check_drafts(model: pathlib.Path, config: dict, expected: dict, scratch: pathlib.Path, tokens: list[int], most: int = 3) -> None:
+    """The first drafts after each prompt; `tokens` are those whose logits the reference has."""
+    config = json.dumps({**config, "num_speculative_tokens": 3})
+    for prompt in expected["prompts"]:
+        (scratch / "ids.json").write_text(json.dumps(prompt["tokens"]))
+        done = subprocess.run([QUIRE_LOGITS, "--model", model, "--tokens", scratch / "ids.json", "--out", scratch / "out", "--drafts",
+                               scratch / "drafts", "--max-tokens", "6", "--dtype", "float32", "--speculative-config", config,
+                               "--max-model-len", str(expected["max_model_len"])], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        drafts = np.fromfile(scratch / "drafts", dtype="<f4").reshape(-1, 512)
+        for row, got, draft in list(zip(prompt["rows"], drafts, prompt["drafts"], strict=False))[:most]:
+            assert np.abs(got[tokens] - floats.decode(row)).max() <= tolerance(prompt)
+            assert np.delete(got, tokens).max(initial=-2e30) < -1e29
+            if int(np.argmax(got[tokens])) != draft:
+                break  # a tie; the next draft follows another token
+
+
+@pytest.mark.parametrize("form", ["folder", "file.gguf"])
+@pytest.mark.parametrize("name", AHEAD)
+def test_layers_for_multi_token_prediction_give_the_reference_drafts(name, form, tmp_path):
+    export.main(["--case", name, "--out", str(tmp_path / form)])
+    expected = json.loads((export.GOLDENS / name / "ahead.json").read_text())
+    check_drafts(tmp_path / form, {"method": "mtp"}, expected, tmp_path, list(range(512)))
+
+
+@pytest.mark.parametrize("shift", [0, 100])
+def test_eagle_layers_give_the_reference_drafts(shift, tmp_path):
+    """Also with other tokens in its head (d2t) and with the layer's newer name; then only the first draft is the reference's."""
+    export.main(["--case", "llama", "--out", str(tmp_path / "model")])
+    source = export.GOLDENS / "llama" / "eagle3"
+    expected = json.loads((source / "ahead.json").read_text())
+    tensors = {name: philox.tensor(name, tuple(shape)) for name, shape in expected["tensors"].items()}
+    if shift:
+        tensors = {name.replace("midlayer.", "layers.0."): values for name, values in tensors.items()}
+    rows = len(tensors["lm_head.weight"])
+    tensors["d2t"] = np.full(rows, shift, dtype=np.int64)
+    folder = tmp_path / "eagle"
+    folder.mkdir()
+    (folder / "config.json").write_text((source / "config.json").read_text())
+    safetensors_file.write_folder(folder, tensors, "F32", 1)
+    check_drafts(tmp_path / "model", {"method": "eagle3", "model": str(folder)}, expected, tmp_path,
+                 list(range(shift, shift + rows)), 1 if shift else 3)
 
 
 @pytest.mark.parametrize("dtype", [t for t in gguf_file.TYPES if t != "F32"])

@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -97,6 +99,57 @@ void expect_golden(const std::string& name, const std::string& device, int64_t m
     }
   }
   ::testing::Test::RecordProperty("worst_share_of_tolerance", std::to_string(worst));
+}
+
+namespace {
+
+void expect_drafts(const std::string& name, const std::filesystem::path& folder, const std::string& config) {
+  const json::Value expected = json::parse(read_file(folder / "ahead.json").value()).value();
+  llm::Options options = dummy_options(name);
+  options.device = "cpu";
+  options.max_model_len = std::to_string(expected.find("max_model_len")->as_int());
+  options.speculative_config = config;
+  const auto engine = make_engine(options);
+  ASSERT_NE(engine, nullptr);
+  std::map<engine::RequestId, std::map<int64_t, std::vector<float>>> drafted;  // the first row of each position
+  engine->set_draft_tap([&](engine::RequestId id, int32_t, int64_t position, std::span<const float> row) {
+    drafted[id].try_emplace(position, row.begin(), row.end());
+  });
+  std::map<engine::RequestId, const json::Value*> prompts;
+  for (const json::Value& prompt : expected.find("prompts")->as_array()) {
+    const auto id = engine->add(greedy_request(ids(*prompt.find("tokens")), 8));
+    ASSERT_TRUE(id.ok());
+    prompts[*id] = &prompt;
+  }
+  while (engine->has_work()) engine->step();
+  for (const auto& [id, prompt] : prompts) {
+    const auto length = static_cast<int64_t>(prompt->find("tokens")->as_array().size());
+    const std::vector<int32_t> drafts = ids(*prompt->find("drafts"));
+    const double allowed = tolerance(*prompt);
+    for (size_t i = 0; i < drafts.size(); ++i) {
+      const std::vector<float> want = floats_from_base64(prompt->find("rows")->as_array()[i].as_string());
+      const std::vector<float>& got = drafted[id][length + static_cast<int64_t>(i)];
+      ASSERT_GE(got.size(), want.size());  // an EAGLE-3 layer knows the first tokens
+      for (size_t v = want.size(); v < got.size(); ++v) ASSERT_LT(got[v], -1e29f);
+      for (size_t v = 0; v < want.size(); ++v) {
+        const double off = std::abs(static_cast<double>(got[v]) - static_cast<double>(want[v]));
+        ASSERT_LE(off, allowed) << name << " prompt of " << length << " draft " << i << " token " << v;
+      }
+      if (std::ranges::max_element(got) - got.begin() != drafts[i]) break;  // a tie: the next draft follows another
+    }
+  }
+}
+
+}  // namespace
+
+void expect_golden_drafts(const std::string& name) {
+  expect_drafts(name, goldens_folder() / name, R"({"method": "mtp", "num_speculative_tokens": 3})");
+}
+
+void expect_golden_eagle(const std::string& name, const std::string& folder) {
+  const std::filesystem::path path = goldens_folder() / name / folder;
+  expect_drafts(name, path, R"({"method": "eagle3", "num_speculative_tokens": 3, "model": ")" +
+                                (path / "config.json").string() + "\"}");
 }
 
 std::vector<std::string> golden_cases() {

@@ -15,6 +15,12 @@ namespace quire::testing {
 void expect_golden(const std::string& name, const std::string& device = "", int64_t max_tokens = 64,
                    size_t longest_prompt = 1 << 20);
 
+// The same for the first three drafts after each prompt of a case with ahead.json: the logits of its layer for
+// multi-token prediction. On a CPU.
+void expect_golden_drafts(const std::string& name);
+// The same for an EAGLE-3 layer in a folder of the case.
+void expect_golden_eagle(const std::string& name, const std::string& folder);
+
 std::vector<std::string> golden_cases();
 // The case's name in a form that googletest accepts.
 std::string test_name(const std::string& golden_case);

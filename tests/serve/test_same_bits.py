@@ -83,14 +83,17 @@ def test_answers_in_a_storm_are_those_given_alone(start, flags):
     assert crowded.stop() == 0 and alone.stop() == 0
 
 
-def test_speculation_changes_no_answer(start):
-    """Prompt lookup on a busy server with few pages gives the answers that a server without it gives."""
+@pytest.mark.parametrize("config", [
+    '{"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_max": 3, "prompt_lookup_min": 1}',
+    '{"method": "suffix", "num_speculative_tokens": 6, "suffix_decoding_max_spec_factor": 2}',
+    '{"model": "tiny", "num_speculative_tokens": 4}'], ids=["ngram", "suffix", "draft model"])
+def test_speculation_changes_no_answer(start, config):
+    """Speculation on a busy server with few pages gives the answers that a server without it gives."""
     rng = random.Random(6)
     prefixes = [[rng.randrange(3, 250) for _ in range(80)] for _ in range(3)]
     bodies = [make_request(rng, prefixes) for _ in range(60)]
     for i, body in enumerate(bodies[:20]):
         body |= {"stop": ["e", "q"]} if i % 2 else {"structured_outputs": {"regex": "(ab|cd|[0-9]{3} )+"}}
-    config = '{"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_max": 3, "prompt_lookup_min": 1}'
     fast = start("tiny", "--max-model-len", 256, "--num-gpu-blocks-override", 40, "--speculative-config", config)
     answers = asyncio.run(storm(fast.url, bodies, 9))
     drafted = fast.metric("vllm:spec_decode_num_draft_tokens_total")
@@ -113,6 +116,12 @@ def test_speculation_changes_no_answer(start):
         stopping = body | {"stop": [text[at:at + 2]]}
         one, other = plain.ok("/v1/completions", stopping), fast.ok("/v1/completions", stopping)
         assert essence(one) == essence(other) and one["usage"] == other["usage"]
+    # What a grammar forces becomes drafts.
+    before = fast.metric("vllm:spec_decode_num_accepted_tokens_total")
+    forced = {"prompt": [9, 8, 7], "max_tokens": 40, "seed": 3, "structured_outputs": {"regex": "zqjzxqkzjqxzvk(y|n)"}} | FIELDS
+    assert essence(plain.ok("/v1/completions", forced)) == essence(fast.ok("/v1/completions", forced))
+    if "model" not in config:  # whose own drafts may make the steps look dear
+        assert fast.metric("vllm:spec_decode_num_accepted_tokens_total") > before
     assert fast.stop() == 0 and plain.stop() == 0
 
 

@@ -91,7 +91,7 @@ Status generate(engine::Engine& engine, std::vector<std::vector<int32_t>> prompt
 int main(int argc, char** argv) {
   CLI::App app{"Writes the logits of every position of a prompt and of its greedy answer."};
   llm::Options options;
-  std::string model, tokens_file, out_file;
+  std::string model, tokens_file, out_file, drafts_file;
   int64_t chunk = 0, max_tokens = 1;
   app.add_option("--model", model)->required();
   app.add_option("--tokens", tokens_file, "JSON list of token ids, or of several such lists")->required();
@@ -99,6 +99,8 @@ int main(int argc, char** argv) {
   app.add_option("--chunk", chunk, "tokens in a step");
   app.add_option("--max-tokens", max_tokens,
                  "greedy tokens after each prompt; the last of them is not fed, so a prompt of P has P + N - 1 rows");
+  app.add_option("--drafts", drafts_file,
+                 "raw float32 rows: with --speculative-config and a model that drafts, the first logits of each draft");
   cli::add_model_flags(app, options);
   CLI11_PARSE(app, argc, argv);
   init_logging("warning");
@@ -118,7 +120,17 @@ int main(int argc, char** argv) {
   loaded->engine->set_logits_tap([&](engine::RequestId id, int32_t, int64_t position, std::span<const float> row) {
     rows.take(id, position, row);
   });
+  std::map<std::pair<engine::RequestId, int64_t>, std::vector<float>> drafts;
+  if (!drafts_file.empty()) {
+    if (!loaded->engine->options().speculation.with_model()) return fail("--drafts needs a model that drafts");
+    loaded->engine->set_draft_tap([&](engine::RequestId id, int32_t, int64_t position, std::span<const float> row) {
+      drafts.try_emplace({id, position}, row.begin(), row.end());
+    });
+  }
   auto status = generate(*loaded->engine, std::move(*prompts), max_tokens);
   if (!status.ok()) return fail(status.error().message);
+  Rows drafted(drafts_file.empty() ? "/dev/null" : drafts_file);
+  for (const auto& [place, row] : drafts) drafted.take(place.first, place.second, row);
+  if (!drafted.finish()) return fail("cannot write '" + drafts_file + "'");
   return rows.finish() ? 0 : fail("cannot write '" + out_file + "'");
 }

@@ -37,6 +37,9 @@ def make_tensors(path: pathlib.Path, config: dict, seed: int) -> dict:
     """From the list beside the config if there is one, else from shapes.py."""
     listed = path.parent / "tensors.json"
     found = json.loads(listed.read_text()) if listed.exists() else shapes.tensor_shapes(config)
+    ahead = path.parent / "ahead.json"  # with a layer for multi-token prediction
+    if ahead.exists():
+        found |= json.loads(ahead.read_text())["tensors"]
     return {name: philox.tensor(name, tuple(shape), seed) for name, shape in found.items()}
 
 

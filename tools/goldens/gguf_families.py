@@ -90,6 +90,29 @@ def rename(tensors: Tensors, own: dict[str, str] | None = None) -> Tensors:
     return out
 
 
+AHEAD = {"eh_proj": "nextn.eh_proj", "enorm": "nextn.enorm", "hnorm": "nextn.hnorm", "shared_head.norm": "nextn.shared_head_norm"}
+LAYER.update(AHEAD)
+
+
+def name_ahead(config: dict, tensors: Tensors) -> Tensors:
+    """Renames Qwen's layer for multi-token prediction (mtp.*) to the layer after the last, as others have it."""
+    layer = f"model.layers.{config['num_hidden_layers']}."
+    names = {"mtp.fc.": "eh_proj.", "mtp.pre_fc_norm_embedding.": "enorm.", "mtp.pre_fc_norm_hidden.": "hnorm.",
+             "mtp.norm.": "shared_head.norm.", "mtp.layers.0.": ""}
+    out = {}
+    for name, values in tensors.items():
+        old = next((n for n in names if name.startswith(n)), None)
+        out[layer + names[old] + name.removeprefix(old) if old else name] = values
+    return out
+
+
+def count_ahead(model: "GgufModel") -> "GgufModel":
+    """The layer counts as a block."""
+    if any(".nextn." in name for name in model.tensors):
+        model.keys |= {"block_count": model.keys["block_count"] + 1, "nextn_predict_layers": 1}
+    return model
+
+
 def interleave(rows: np.ndarray, heads: int) -> np.ndarray:
     """[heads * (2 * half), ...]: row (head, side, i) moves to (head, i, side)."""
     return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)

@@ -152,7 +152,8 @@ def plain_model(config: dict, tensors: dict[str, np.ndarray], max_model_len: int
 
 def other_model(config: dict, tensors: dict[str, np.ndarray], path: pathlib.Path) -> tuple:
     """The same for a family of gguf_families.py."""
-    model = gguf_families.FAMILIES[config["model_type"]](config, tensors)
+    tensors = gguf_families.name_ahead(config, tensors)
+    model = gguf_families.count_ahead(gguf_families.FAMILIES[config["model_type"]](config, tensors))
     writer = gguf.GGUFWriter(path, model.architecture)
     writer.add_type("model")
     writer.add_name("Tiny random model")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import transformers
 
-from tools.goldens import floats, philox, quant_vectors, reference
+from tools.goldens import ahead, eagle, floats, philox, quant_vectors, reference
 from tools.goldens.cases import CASES, find_case
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "tests" / "goldens"
@@ -40,6 +40,14 @@ def make_case(case, root: pathlib.Path) -> None:
     head = {"case": case.name, "seed": 0, "max_model_len": case.max_model_len,
             "made_with": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}}
     write_object(folder / "expected.json", head, prompts=prompts)
+    if case.name == eagle.CASE:
+        (folder / "eagle3").mkdir(exist_ok=True)
+        config = eagle.make_config(folder)
+        (folder / "eagle3" / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        write_object(folder / "eagle3" / "ahead.json", {**head, "tensors": eagle.shapes(config)}, prompts=eagle.run_case(folder))
+    if case.name in ahead.LAYOUTS:
+        tensors, drafts = ahead.run_case(folder, case.name)
+        write_object(folder / "ahead.json", {**head, "tensors": tensors}, prompts=drafts)
 
 
 def compare_prompt(label: str, old: dict, new: dict) -> list[str]:
@@ -60,6 +68,16 @@ def compare_prompt(label: str, old: dict, new: dict) -> list[str]:
     return problems
 
 
+def compare_ahead(name: str, old: dict, new: dict) -> list[str]:
+    problems = []
+    for a, b in zip(old["prompts"], new["prompts"], strict=True):
+        tolerance = NOISE_FACTOR * max(a["reference_noise"], 1e-6)
+        worst = max(np.abs(floats.decode(x) - floats.decode(y)).max() for x, y in zip(a["rows"], b["rows"], strict=True))
+        if a["tokens"] != b["tokens"] or a["drafts"] != b["drafts"] or not worst <= tolerance:
+            problems.append(f"{name}, ahead of a prompt of {len(a['tokens'])}: differs by {worst:.3g}")
+    return problems
+
+
 def compare(old_root: pathlib.Path, new_root: pathlib.Path, names: list[str]) -> list[str]:
     problems = []
     for name in names:
@@ -69,6 +87,8 @@ def compare(old_root: pathlib.Path, new_root: pathlib.Path, names: list[str]) ->
         old, new = (json.loads((f / "expected.json").read_text()) for f in (old_folder, new_folder))
         for a, b in zip(old["prompts"], new["prompts"], strict=True):
             problems += compare_prompt(f"{name}, prompt of {len(a['tokens'])}", a, b)
+        for part in (".",) if name in ahead.LAYOUTS else ("eagle3",) if name == eagle.CASE else ():
+            problems += compare_ahead(name, *(json.loads((f / part / "ahead.json").read_text()) for f in (old_folder, new_folder)))
     for name in ("philox.json", "quants.json"):
         if (old_root / name).read_text() != (new_root / name).read_text():
             problems.append(f"{name} differs")

@@ -25,8 +25,9 @@ def write_file(path: pathlib.Path, tensors: dict[str, np.ndarray], dtype: str) -
     """Returns the bytes of tensor data."""
     header, offset, blobs = {"__metadata__": {"format": "pt"}}, 0, []
     for name, values in tensors.items():
-        blob = to_bytes(values, dtype)
-        header[name] = {"dtype": dtype, "shape": list(values.shape), "data_offsets": [offset, offset + len(blob)]}
+        whole = values.dtype == np.int64  # such tensors keep their type
+        blob = values.tobytes() if whole else to_bytes(values, dtype)
+        header[name] = {"dtype": "I64" if whole else dtype, "shape": list(values.shape), "data_offsets": [offset, offset + len(blob)]}
         offset += len(blob)
         blobs.append(blob)
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")

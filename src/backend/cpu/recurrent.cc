@@ -80,8 +80,13 @@ void CpuBackend::recurrent(const Args& args, const Tensor& x, int64_t groups, in
       const int64_t first = s.cu_seqlens_q[sequence], tokens = s.cu_seqlens_q[sequence + 1] - first;
       const float* source = state_of(args.state, s.source[sequence]);
       float* destination = state_of(args.state, s.destination[sequence]);
-      write_tail(args.conv, x, first, tokens, source, destination, channel,
-                 std::min(kTailChannels, args.conv.channels - channel));
+      const int64_t count = std::min(kTailChannels, args.conv.channels - channel);
+      write_tail(args.conv, x, first, tokens, source, destination, channel, count);
+      // The last row comes first, because the page of the first one may be the source.
+      for (int64_t t = s.row_destination.empty() ? 0 : tokens - 1; t > 0; --t) {
+        float* page = state_of(args.state, s.row_destination[static_cast<size_t>(first + t - 1)]);
+        if (page != nullptr) write_tail(args.conv, x, first, t, source, page, channel, count);
+      }
       if (tokens > 0 || channel > 0) continue;
       const int64_t tail = args.conv.tail_floats();  // no tokens: copy the rest of the state too
       const auto bytes = static_cast<size_t>(matrix_floats) * sizeof(float);

@@ -32,7 +32,12 @@ class Pages {
       destination.push_back(c.destination);
       std::copy(s.states[static_cast<size_t>(c.end)].begin(), s.states[static_cast<size_t>(c.end)].end(),
                 pages.begin() + c.destination * stride_);
+      for (size_t t = 0; t + 1 < c.rows.size(); ++t) {
+        const std::vector<float>& state = s.states[static_cast<size_t>(c.begin) + t + 1];
+        std::copy(state.begin(), state.end(), pages.begin() + c.rows[t] * stride_);
+      }
     }
+    const std::vector<int32_t> row_pages = row_destinations(chunks);
     const int64_t rows = cu.back(), stride = layer_.out_cols + 1;
     std::vector<float> out(static_cast<size_t>(rows * stride + 1), -7.0f);
     in.push_back(0);  // so that there is memory to point to
@@ -40,7 +45,7 @@ class Pages {
     layer_.run(backend, on_host,
                {{in.data(), DType::kF32, rows, layer_.in_cols, layer_.in_cols},
                 state,
-                {cu, source, destination},
+                {cu, source, destination, row_pages},
                 {out.data(), DType::kF32, rows, layer_.out_cols, stride}});
     for (int64_t r = 0; r < rows; ++r) {
       const auto bytes = static_cast<size_t>(layer_.out_cols) * sizeof(float);
@@ -95,6 +100,11 @@ void run_schedules(const RecurrentLayer& layer, const Truth& truth, Backend& bac
   int step = 0;
   for (const std::vector<Chunk>& chunks : random_steps(lengths, 40, 30)) {
     ASSERT_NO_FATAL_FAILURE(pages.step(backend, chunks, what + ", random step " + std::to_string(step++)));
+  }
+  Pages kept(layer, truth, 18);
+  step = 0;
+  for (const std::vector<Chunk>& chunks : draft_steps(lengths, 40)) {
+    ASSERT_NO_FATAL_FAILURE(kept.step(backend, chunks, what + ", step with drafts " + std::to_string(step++)));
   }
 }
 

@@ -18,6 +18,7 @@ void complete(StateParams& p, const Tensor& x, const Tensor& out, const CausalCo
   p.page = state.page_stride / static_cast<int64_t>(sizeof(float));
   p.rows = static_cast<int>(x.rows);
   p.seqs = static_cast<int>(sequences.source.size());
+  p.keeps_rows = sequences.row_destination.empty() ? 0 : 1;
   p.channels = static_cast<int>(conv.channels);
   p.taps = static_cast<int>(conv.kernel);
   p.biased = conv.bias != nullptr;
@@ -64,7 +65,7 @@ bool is_decode(const StateParams& p) {
 // Everything in one launch, where Hopper's kernel for decode serves these sizes.
 bool run_at_once(GpuBackend& gpu, const StateParams& p, const StateOperands& o, const StateKernels& kernels) {
   const int columns = kernels.hopper_columns;
-  if (!gpu.hopper() || p.type == kStateF32 || !is_decode(p) || p.matrix_rows != kHopperStateRows ||
+  if (!gpu.hopper() || p.type == kStateF32 || !is_decode(p) || p.keeps_rows != 0 || p.matrix_rows != kHopperStateRows ||
       p.matrix_cols != columns || p.taps != 4 || p.channels % 4 != 0 || p.page % 4 != 0 ||
       !on_16_bytes(o.state.pages) || !on_16_bytes(o.conv.weight)) {
     return false;
@@ -94,7 +95,7 @@ void run_states(GpuBackend& gpu, const StateParams& p, const StateOperands& o, c
                                                : (is_decode(p) ? kernels.r256_one : kernels.r256);
   gpu.launch(kernel, p,
              {o.out.data, o.x.data, scratch, o.skip, o.state.pages, s.cu_seqlens_q.data(), s.source.data(),
-              s.destination.data()},
+              s.destination.data(), s.row_destination.data()},
              recurrence_grid(p), kStateThreads);
 }
 
@@ -153,13 +154,14 @@ void GpuBackend::short_conv(const ShortConvArgs& args) {
   p.channels = static_cast<int>(channels);
   p.taps = static_cast<int>(args.conv.kernel);
   p.biased = args.conv.bias != nullptr;
+  p.keeps_rows = s.row_destination.empty() ? 0 : 1;
   p.parts = rows <= p.seqs ? 1 : static_cast<int>(std::min(64u, grid_div(rows, kShortConvBlock)));
   if (p.seqs == 0) return;
   const Grid grid = {grid_div(channels, kShortConvThreads), static_cast<uint32_t>(p.seqs),
                      static_cast<uint32_t>(p.parts)};
   launch({KernelId::kShortConv, args.bcx.dtype}, p,
          {args.out.data, args.bcx.data, args.conv.weight, args.conv.bias, args.state.pages, s.cu_seqlens_q.data(),
-          s.source.data(), s.destination.data()},
+          s.source.data(), s.destination.data(), s.row_destination.data()},
          grid, kShortConvThreads);
 }
 

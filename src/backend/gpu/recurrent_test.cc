@@ -37,8 +37,9 @@ struct Spans {
       source.push_back(c.source);
       destination.push_back(c.destination);
     }
+    rows = cases::row_destinations(chunks);
   }
-  std::vector<int32_t> cu = {0}, source, destination;
+  std::vector<int32_t> cu = {0}, source, destination, rows;
 };
 
 // Outputs of all tokens and the state after each, of one sequence from its beginning, token by token.
@@ -78,7 +79,8 @@ class Pages {
                 {pages_, stride_ * 4, static_cast<int64_t>(host_.size()) / stride_},
                 {{device_.put(s.cu), s.cu.size()},
                  {device_.put(s.source), s.source.size()},
-                 {device_.put(s.destination), s.destination.size()}},
+                 {device_.put(s.destination), s.destination.size()},
+                 {s.rows.empty() ? nullptr : device_.put(s.rows), s.rows.size()}},
                 out});
     const std::vector<uint8_t> all = device_.rows_of(out);
     std::vector<std::vector<uint8_t>> rows;
@@ -106,6 +108,10 @@ class Pages {
       }
       const std::vector<float>& state = trail.states[static_cast<size_t>(c.end)];
       std::copy(state.begin(), state.end(), host_.begin() + c.destination * stride_);
+      for (size_t t = 0; t + 1 < c.rows.size(); ++t) {
+        const std::vector<float>& before = trail.states[static_cast<size_t>(c.begin) + t + 1];
+        std::copy(before.begin(), before.end(), host_.begin() + c.rows[t] * stride_);
+      }
     }
     const std::vector<uint8_t> bytes = device_.get(pages_, host_.size() * sizeof(float));
     for (size_t i = 0; i < host_.size(); ++i) {
@@ -176,6 +182,11 @@ void check_layer(const RecurrentLayer& layer, const std::vector<int64_t>& length
   int step = 0;
   for (const std::vector<Chunk>& chunks : cases::random_steps(lengths, 12, 14)) {
     ASSERT_NO_FATAL_FAILURE(pages.expect(chunks, trails, what + ", random step " + std::to_string(step++)));
+  }
+  Pages kept(test_device(), layer, truth, type, 18);
+  step = 0;
+  for (const std::vector<Chunk>& chunks : cases::draft_steps(lengths, 12)) {
+    ASSERT_NO_FATAL_FAILURE(kept.expect(chunks, trails, what + ", step with drafts " + std::to_string(step++)));
   }
 }
 

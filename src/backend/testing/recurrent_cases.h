@@ -377,7 +377,21 @@ struct Chunk {
   size_t sequence;
   int64_t begin, end;
   int32_t source, destination;
+  std::vector<int32_t> rows = {};  // row destinations; empty: none
 };
+
+// The row destinations of all tokens of a step; empty if there are none.
+inline std::vector<int32_t> row_destinations(const std::vector<Chunk>& chunks) {
+  std::vector<int32_t> out;
+  bool any = false;
+  for (const Chunk& c : chunks) {
+    any |= !c.rows.empty();
+    out.insert(out.end(), c.rows.begin(), c.rows.end());
+    out.resize(out.size() + static_cast<size_t>(c.end - c.begin) - c.rows.size(), -1);
+  }
+  if (!any) out.clear();
+  return out;
+}
 
 struct RecurrentCase {
   std::unique_ptr<RecurrentLayer> layer;
@@ -433,6 +447,41 @@ inline std::vector<std::vector<Chunk>> random_steps(const std::vector<int64_t>& 
       chunks.push_back({s, done[s], done[s] + tokens, page[s], next});
       done[s] += tokens;
       page[s] = next;
+    }
+    if (chunks.empty()) break;
+    out.push_back(std::move(chunks));
+  }
+  return out;
+}
+
+// Steps with drafts: sequence s has up to five tokens, leaves the state after each of them in one of its pages 6s to
+// 6s+5, and goes on after any of them. The first state may replace the one that is read. Some sequences have no drafts.
+inline std::vector<std::vector<Chunk>> draft_steps(const std::vector<int64_t>& lengths, int steps) {
+  std::vector<std::vector<Chunk>> out;
+  std::mt19937 random(6);
+  std::vector<int64_t> done(lengths.size());
+  std::vector<int32_t> page(lengths.size(), -1);
+  for (int step = 0; step < steps; ++step) {
+    std::vector<Chunk> chunks;
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      const int64_t tokens = std::min<int64_t>(lengths[s] - done[s], 1 + random() % 5);
+      if (tokens == 0) continue;
+      const auto first = static_cast<int32_t>(6 * s);
+      std::vector<int32_t> pages;
+      if (page[s] >= 0 && random() % 2 == 0) pages.push_back(page[s]);
+      for (int32_t p = first; std::ssize(pages) < tokens; ++p) {
+        if (p != page[s]) pages.push_back(p);
+      }
+      Chunk c{s, done[s], done[s] + tokens, page[s], pages[static_cast<size_t>(tokens - 1)]};
+      int64_t kept = tokens;
+      if (random() % 3 != 0) {
+        c.rows.assign(pages.begin(), pages.begin() + tokens - 1);
+        c.rows.push_back(-1);
+        kept = 1 + random() % tokens;
+      }
+      done[s] += kept;
+      page[s] = pages[static_cast<size_t>(kept - 1)];
+      chunks.push_back(std::move(c));
     }
     if (chunks.empty()) break;
     out.push_back(std::move(chunks));

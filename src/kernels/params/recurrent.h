@@ -42,6 +42,7 @@ struct StateParams {
   int matrix_rows, matrix_cols;
   int left, right, own;  // first channels of k, q and v, or of B, C and x
   int blocks;            // blocks of columns per head
+  int keeps_rows;        // 1: there are row destinations
   float least, most;     // range of Mamba-2's dt
 };
 
@@ -50,5 +51,6 @@ struct ShortConvParams {
   i64 x_stride, out_stride;
   i64 page;  // floats from page to page
   int seqs, channels, taps, biased;
-  int parts;  // threadgroups that take a sequence's blocks of tokens in turn
+  int parts;       // threadgroups that take a sequence's blocks of tokens in turn
+  int keeps_rows;  // 1: there are row destinations
 };

@@ -144,6 +144,20 @@ struct PerLayerInputConfig {
   int64_t vocab_size = 0;
 };
 
+// Multi-token prediction: a layer after the last one that predicts the token after the next from the hidden state of a
+// token and the next token. Nothing but speculation needs it (load/layer_ahead.cc).
+struct AheadConfig {
+  int64_t layers = 0;       // that the file has; the first one is used
+  bool zero_first = false;  // the embedding at position 0 counts as zero (DeepSeek, GLM)
+  bool is_layer = false;    // this config describes that layer alone
+  std::string prefix;       // of the names that begin with "mtp."
+  // EAGLE-3: a layer with files of its own, for a dense target. Instead of the target's last hidden state it sees a
+  // projection of several, each from before one of the target's layers.
+  bool eagle = false;
+  std::vector<int64_t> taps;  // those layers; empty in the file: the usual ones
+  int64_t draft_vocab = 0;    // tokens that its head knows
+};
+
 struct DecoderConfig {
   std::string family;                  // the name in the registry: "llama", "qwen3", ...
   std::string architecture;            // as in the file
@@ -158,6 +172,8 @@ struct DecoderConfig {
   int64_t intermediate = 0;
   int64_t max_position = 0;    // the longest sequence: the number in the file, times the factor of a rope scaling
   int64_t sliding_window = 0;  // of every layer, if complete() fills per_layer
+  int64_t first_layer = 0;     // the number of layer 0 in the names of tensors
+  std::string layer_prefix;    // what "model.layers." is in Hugging Face names; "": just that
   std::vector<LayerConfig> per_layer;  // [layers] after complete(); a family may leave it empty if all layers are alike
   float norm_eps = 1e-5f;
   NormKind norm_kind = NormKind::kRms;
@@ -188,6 +204,7 @@ struct DecoderConfig {
   Mamba2Config mamba2;
   ShortConvConfig short_conv;
   PerLayerInputConfig per_layer_input;
+  AheadConfig ahead;
   // GGUF files of the family have the rows of each head of q and k interleaved; loading undoes it.
   bool gguf_permuted = false;
   // The main type of the checkpoint: that in config.json, else that of most plain weights. In GGUF: the embedding's.
@@ -198,6 +215,8 @@ struct DecoderConfig {
 
   int64_t kv_heads_of(const LayerConfig& layer) const { return layer.kv_heads > 0 ? layer.kv_heads : kv_heads; }
   int64_t head_dim_of(const LayerConfig& layer) const { return layer.head_dim > 0 ? layer.head_dim : head_dim; }
+  // Columns that the mixer of a layer sees: an EAGLE-3 layer gets the embedding and the hidden state side by side.
+  int64_t mixer_columns() const { return ahead.eagle ? 2 * hidden : hidden; }
   int64_t intermediate_of(const LayerConfig& layer) const {
     return layer.intermediate > 0 ? layer.intermediate : intermediate;
   }

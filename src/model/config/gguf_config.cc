@@ -306,6 +306,7 @@ Status drop_gguf_layers_ahead(const GgufMetadata& metadata, std::string_view arc
   QUIRE_ASSIGN(const int64_t ahead,
                metadata.get_int_or(std::string(architecture) + ".nextn_predict_layers", 0, 0, out.layers - 1));
   out.layers -= ahead;
+  out.ahead.layers = ahead;
   if (!out.per_layer.empty()) out.per_layer.resize(static_cast<size_t>(out.layers));
   return {};
 }

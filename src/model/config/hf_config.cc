@@ -405,4 +405,10 @@ Result<int64_t> read_sliding_window(const Value& config) {
   return json::get_int_or(config, "sliding_window", 0, 0, kMaxPositions);
 }
 
+Status read_layers_ahead(const json::Value& config, DecoderConfig& out) {
+  QUIRE_ASSIGN(out.ahead.layers, json::get_int_or(config, "num_nextn_predict_layers", 0, 0, 64));
+  out.ahead.zero_first = true;
+  return {};
+}
+
 }  // namespace quire::model

@@ -44,6 +44,8 @@ Status read_local_rope(const json::Value& config, std::string_view layer_type, d
 Status read_time_step_limit(const json::Value& config, Mamba2Config& out);
 // Experts as in DeepSeek V3, which other families use too (deepseek.cc).
 Status read_sigmoid_experts(const json::Value& config, DecoderConfig& out);
+// DeepSeek's and GLM's layers for multi-token prediction.
+Status read_layers_ahead(const json::Value& config, DecoderConfig& out);
 // For families whose convolutions use hidden_act too: fails if it is not silu.
 Status require_silu(const DecoderConfig& config);
 // Qwen's experts: their number, and which layers have them (qwen.cc).

@@ -103,6 +103,7 @@ Result<DecoderConfig> v3_from_hf(const json::Value& config) {
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
   QUIRE_TRY(read_mla(config, out));
   QUIRE_TRY(read_sigmoid_experts(config, out));
+  QUIRE_TRY(read_layers_ahead(config, out));
   return out;
 }
 
@@ -148,6 +149,7 @@ Result<DecoderConfig> deepseek_from_gguf(const weights::GgufMetadata& metadata, 
                                         "nextn_predict_layers"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kKeys));
   QUIRE_TRY(drop_gguf_layers_ahead(metadata, architecture, out));
+  out.ahead.zero_first = true;
   const std::string prefix = std::string(architecture) + ".";
   QUIRE_ASSIGN(const double log_multiplier, metadata.get_double_or(prefix + "rope.scaling.yarn_log_multiplier", 0.0));
   if (!(log_multiplier >= 0) || !(log_multiplier < 1e6)) {

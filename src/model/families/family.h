@@ -93,6 +93,11 @@ enum class Part {
   kMlpOutNorm,  // of a layer with both an MLP and experts
   kExpertsNorm,
   kExpertsOutNorm,
+  // Multi-token prediction (AheadConfig).
+  kAheadProjection,
+  kAheadEmbeddingNorm,
+  kAheadHiddenNorm,
+  kAheadNorm,
 };
 
 // A row in a table of names. The first "{}" is the number of the layer, the second one that of the expert.
@@ -144,6 +149,7 @@ extern const Family kLlamaFamily, kSmolLm3Family, kMistralFamily, kMinistralFami
     kQwen2Family, kQwen3Family, kQwen3MoeFamily, kQwen3NextFamily, kQwen35Family, kQwen35MoeFamily, kPhi3Family,
     kPhimoeFamily, kGlmFamily, kGlm4Family, kGlm4MoeFamily, kGlm4MoeLiteFamily, kGraniteFamily, kGraniteHybridFamily,
     kOlmo2Family, kOlmo3Family, kGemma2Family, kGemma3Family, kGemma4Family, kGptOssFamily, kDeepseekV2Family,
-    kDeepseekV3Family, kMiniCpm3Family, kNemotronHFamily, kLfm2Family, kLfm2MoeFamily, kCohereFamily, kCohere2Family;
+    kDeepseekV3Family, kMiniCpm3Family, kNemotronHFamily, kLfm2Family, kLfm2MoeFamily, kCohereFamily, kCohere2Family,
+    kEagle3Family;
 
 }  // namespace quire::model

@@ -49,6 +49,7 @@ Result<DecoderConfig> glm4_moe_from_hf(const json::Value& config) {
   if (norm) out.qk_norm = QkNorm::kPerHead;
   out.per_layer.assign(static_cast<size_t>(out.layers), LayerConfig{});
   QUIRE_TRY(read_sigmoid_experts(config, out));
+  QUIRE_TRY(read_layers_ahead(config, out));
   return out;
 }
 
@@ -57,6 +58,7 @@ Result<DecoderConfig> glm4_moe_from_gguf(const weights::GgufMetadata& metadata, 
   constexpr std::string_view kHandled[] = {"expert_count", "nextn_predict_layers"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
   QUIRE_TRY(drop_gguf_layers_ahead(metadata, architecture, out));
+  out.ahead.zero_first = true;
   QUIRE_TRY(read_gguf_routing(metadata, architecture, out));
   return out;
 }

@@ -111,6 +111,7 @@ Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::stri
                                         "attention.head_count_kv", "feed_forward_length"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kKeys));
   QUIRE_TRY(drop_gguf_layers_ahead(metadata, architecture, out));
+  out.ahead = {};  // of another kind
   QUIRE_TRY(read_gguf_mamba2(metadata, architecture, out));
   out.mamba2.norm_group = out.mamba2.heads * out.mamba2.head_dim / out.mamba2.groups;
   out.activation = Activation::kRelu2;

@@ -49,6 +49,10 @@ Result<DecoderConfig> common_from_hf(const json::Value& config, bool has_interme
   out.qkv_bias = out.o_bias = bias;
   QUIRE_TRY(require_silu(out));
   QUIRE_TRY(read_gated_delta_net(config, out));
+  QUIRE_ASSIGN(const bool own_embedding, json::get_bool_or(config, "mtp_use_dedicated_embeddings", false));
+  if (!own_embedding) {  // Qwen3-Next has one such layer, which its config does not mention
+    QUIRE_ASSIGN(out.ahead.layers, json::get_int_or(config, "mtp_num_hidden_layers", 1, 0, 64));
+  }
   set_common(out);
   return out;
 }
@@ -145,6 +149,10 @@ constexpr PartName kNames[] = {
     {Part::kSharedGate, "model.layers.{}.mlp.shared_expert.gate_proj", "blk.{}.ffn_gate_shexp"},
     {Part::kSharedUp, "model.layers.{}.mlp.shared_expert.up_proj", "blk.{}.ffn_up_shexp"},
     {Part::kSharedDown, "model.layers.{}.mlp.shared_expert.down_proj", "blk.{}.ffn_down_shexp"},
+    {Part::kAheadProjection, "mtp.fc", "blk.{}.nextn.eh_proj"},
+    {Part::kAheadEmbeddingNorm, "mtp.pre_fc_norm_embedding", "blk.{}.nextn.enorm"},
+    {Part::kAheadHiddenNorm, "mtp.pre_fc_norm_hidden", "blk.{}.nextn.hnorm"},
+    {Part::kAheadNorm, "mtp.norm", "blk.{}.nextn.shared_head_norm"},
 };
 
 }  // namespace

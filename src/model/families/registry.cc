@@ -84,6 +84,10 @@ constexpr PartName kCommonNames[] = {
     {Part::kMlpOutNorm, "model.layers.{}.post_feedforward_layernorm_1", "blk.{}.post_ffw_norm_1"},
     {Part::kExpertsNorm, "model.layers.{}.pre_feedforward_layernorm_2", "blk.{}.pre_ffw_norm_2"},
     {Part::kExpertsOutNorm, "model.layers.{}.post_feedforward_layernorm_2", "blk.{}.post_ffw_norm_2"},
+    {Part::kAheadProjection, "model.layers.{}.eh_proj", "blk.{}.nextn.eh_proj"},
+    {Part::kAheadEmbeddingNorm, "model.layers.{}.enorm", "blk.{}.nextn.enorm"},
+    {Part::kAheadHiddenNorm, "model.layers.{}.hnorm", "blk.{}.nextn.hnorm"},
+    {Part::kAheadNorm, "model.layers.{}.shared_head.norm", "blk.{}.nextn.shared_head_norm"},
 };
 
 std::string fill(std::string_view pattern, int64_t layer, int64_t expert) {
@@ -122,8 +126,8 @@ std::string Family::name_of(Part part, int64_t layer, bool gguf, int64_t expert)
 }
 
 bool is_ignored(std::string_view tensor, const DecoderConfig& config) {
-  if (tensor.rfind("mtp.", 0) == 0) return true;
   const std::string& prefix = config.text_prefix;
+  if (tensor.rfind("mtp.", 0) == 0 || tensor.rfind(prefix + "mtp.", 0) == 0) return true;
   if (prefix != "model." && tensor.rfind(prefix, 0) != 0 && tensor.rfind("lm_head.", 0) != 0) return true;
   for (const std::string& layers : {prefix + "layers.", std::string("blk.")}) {
     if (tensor.rfind(layers, 0) != 0) continue;
@@ -141,6 +145,9 @@ std::span<const Family* const> families() {
   return kFamilies;
 }
 Result<const Family*> find_hf_family(std::string_view architecture) {
+  for (const char* name : kEagle3Family.hf_architectures) {  // no model of its own, so not in the table
+    if (architecture == name) return &kEagle3Family;
+  }
   return find_family(architecture, false);
 }
 Result<const Family*> find_gguf_family(std::string_view architecture) {

@@ -72,7 +72,7 @@ Status load(Loader& loader, const LayerConfig& layer, int64_t index, DecoderLaye
     if (own && !layer.v_is_k) qkv.push_back({loader.name(Part::kV, index), kv});
     if (config.output_gate) qkv.push_back({q_name, q, strided_rows(d, d, 2 * d, config.heads), 2 * q});
   }
-  QUIRE_ASSIGN(out.qkv, loader.linear(qkv, config.hidden, config.qkv_bias));
+  QUIRE_ASSIGN(out.qkv, loader.linear(qkv, config.mixer_columns(), config.qkv_bias));
   QUIRE_ASSIGN(out.o, loader.linear(Part::kO, index, config.hidden, q, config.o_bias));
   return {};
 }

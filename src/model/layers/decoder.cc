@@ -19,9 +19,23 @@ float scale_of(const DecoderConfig& config) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
 }
 
+// The memory of embed_ahead().
+struct AheadScratch {
+  Tensor hidden, normed, both;
+};
+AheadScratch take_ahead(ScratchAllocator& scratch, int64_t tokens, const DecoderConfig& config, DType activation) {
+  const int64_t states = config.ahead.eagle ? static_cast<int64_t>(config.ahead.taps.size()) : 1;
+  AheadScratch out;
+  out.hidden = scratch.take(tokens, states * config.hidden, DType::kF32);
+  out.normed = scratch.take(tokens, states * config.hidden, activation);
+  if (!config.ahead.eagle) out.both = scratch.take(tokens, 2 * config.hidden, activation);
+  return out;
+}
+
 }  // namespace
 
-DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t max_model_len, Backend& backend)
+DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t max_model_len, Backend& backend,
+                           const DecoderModel* target)
     : config_(std::move(config)),
       weights_(std::move(weights)),
       activation_(weights_.activation),
@@ -29,7 +43,16 @@ DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t
       rope_(rope_frequencies(config_.rope, max_model_len), max_model_len),
       local_rope_(rope_frequencies(config_.local_rope, max_model_len), max_model_len),
       attention_scale_(scale_of(config_)),
-      backend_(backend) {}
+      backend_(backend),
+      target_(target) {}
+
+// A layer ahead shares the embedding and the head of its target; an EAGLE-3 layer has a head of its own.
+size_t DecoderModel::weights_bytes() const {
+  size_t bytes = weights_.bytes();
+  if (target_ == nullptr) return bytes;
+  if (weights_.embedding == target_->weights_.embedding) bytes -= weights_.embedding->bytes();
+  return config_.ahead.eagle ? bytes : bytes - weights_.head.bytes();
+}
 
 DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimits& limits) const {
   ScratchAllocator all(base);
@@ -42,9 +65,13 @@ DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimit
   }
   const int64_t per_layer_columns = config_.layers * config_.per_layer_input.dim;
   if (per_layer_columns > 0) out.per_layer = all.take(limits.max_tokens, per_layer_columns, activation_);
+  const auto kept = static_cast<int64_t>(kept_layers_.size());
+  if (kept > 0) out.kept = all.take(limits.max_tokens, kept * config_.hidden, DType::kF32);
+  if (config_.ahead.eagle) out.both = all.take(limits.max_tokens, 2 * config_.hidden, activation_);
   out.shared = base == nullptr ? nullptr : base + all.used();
   ScratchAllocator head(out.shared), gathered(out.shared);
   out.logits = head.take(limits.max_logit_rows, config_.vocab_size, DType::kF32);
+  if (config_.ahead.eagle) out.draft_logits = head.take(limits.max_logit_rows, weights_.head.out_dim(), DType::kF32);
   out.wanted_hidden = gathered.take(limits.max_tokens, config_.hidden, DType::kF32);
   size_t most = std::max(head.used(), gathered.used());
   for (const LayerConfig& layer : config_.per_layer) {
@@ -53,6 +80,11 @@ DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimit
     reserve_feed_forward(*this, layer, limits.max_tokens, feed_forward);
     if (per_layer_columns > 0) per_layer.take(limits.max_tokens, per_layer_columns, activation_);
     most = std::max({most, mixer.used(), feed_forward.used(), per_layer.used()});
+  }
+  if (config_.ahead.is_layer) {
+    ScratchAllocator ahead(nullptr);
+    take_ahead(ahead, limits.max_tokens, config_, activation_);
+    most = std::max(most, ahead.used());
   }
   out.bytes = all.used() + most;
   return out;
@@ -75,6 +107,7 @@ WorkspaceLimits DecoderModel::workspace_limits(const BatchLimits& limits) const 
     out.v_in_k = out.v_in_k || layer.v_in_k;
   }
   weights_.per_layer_projection.measure(out);
+  weights_.ahead.projection.measure(out);
   for_each_weight(weights_.layers, [&](const auto& weight) {
     if constexpr (requires { weight.measure(out); }) weight.measure(out);
   });
@@ -132,6 +165,7 @@ void DecoderModel::stage(const StepBatch& batch) {
     to.max_blocks = from.max_blocks;
     to.state_source = staged(from.state_source);
     to.state_destination = staged(from.state_destination);
+    to.state_rows = staged(from.state_rows);
   }
   if (static_cast<int64_t>(batch.wanted.size()) == batch.num_tokens()) {  // then the rows are not gathered
     for (size_t i = 0; i < batch.wanted.size(); ++i) QUIRE_CHECK(batch.wanted[i] == static_cast<int32_t>(i));
@@ -145,7 +179,11 @@ void DecoderModel::stage(const StepBatch& batch) {
       query_scales_.push_back(static_cast<float>(1.0 + beta * std::log1p(steps)));
     }
   }
+  if (config_.ahead.is_layer && config_.ahead.zero_first) {
+    for (const int32_t position : batch.positions) query_scales_.push_back(position == 0 ? 0.0f : 1.0f);
+  }
   step_.query_scales = staged(query_scales_);
+  step_.hidden_rows = staged(batch.hidden_rows);
   // This comes last, so that the other arrays of a recorded step keep their addresses. The tokens are filled in before
   // the step runs.
   const std::span<const int32_t> rows = staged(batch.sampled_from_row);
@@ -167,10 +205,14 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   local_rope_.grow_to(end);
 
   // Not if rows are gathered: they are stored where the logits go.
-  head_in_step_ = num_wanted_ == tokens && tokens <= limits_.max_logit_rows && backend_.joins_head(tokens) &&
-                  joins_norm({step_hidden_, &weights_.final_norm, false}, weights_.head);
+  head_in_step_ = !config_.ahead.eagle && num_wanted_ == tokens && tokens <= limits_.max_logit_rows &&
+                  backend_.joins_head(tokens) && joins_norm({step_hidden_, &weights_.final_norm, false}, weights_.head);
   stage(batch);
-  GraphKey shape{tokens, batch.num_seqs(), num_wanted_, 0, tokens == batch.num_seqs()};
+  QUIRE_CHECK(batch.hidden_rows.size() == (target_ == nullptr ? 0 : batch.tokens.size()));
+  own_hidden_ = batch.own_hidden;
+  // A layer ahead reads the rows of two models, which are two different steps.
+  const void* const rows_of = own_hidden_ ? static_cast<const void*>(&own_hidden_) : this;
+  GraphKey shape{rows_of, tokens, batch.num_seqs(), num_wanted_, 0, tokens == batch.num_seqs()};
   for (const GroupBatch& group : batch.groups) shape.max_blocks = std::max<int64_t>(shape.max_blocks, group.max_blocks);
   if (!backend_.replay_step(shape)) {
     run_layers(kv);
@@ -184,7 +226,8 @@ void DecoderModel::run_layer(const LayerContext& layer) {
   if (layer.config.mixer != Mixer::kNone) {
     const Tensor out = parallel ? scratch_.parallel.first_rows(step_hidden_.rows) : step_normed_;
     const bool may_add = weights.post_attention_norm.empty() && !parallel;
-    const LayerInput input{step_hidden_, &weights.attention_norm, parallel};
+    const LayerInput input = config_.ahead.eagle ? LayerInput{scratch_.both.first_rows(step_hidden_.rows)}
+                                                 : LayerInput{step_hidden_, &weights.attention_norm, parallel};
     const bool added = mixer_kind(layer.config.mixer).run(*this, layer, input, {out, may_add});
     if (!added) add_to_residual(out, weights.post_attention_norm);
   }
@@ -199,9 +242,14 @@ void DecoderModel::run_layer(const LayerContext& layer) {
 }
 
 void DecoderModel::run_layers(const KvCache& kv) {
-  embed();
+  target_ == nullptr ? embed() : config_.ahead.eagle ? embed_eagle() : embed_ahead();
   for (int64_t i = 0; i < config_.layers; ++i) {
     const auto at = static_cast<size_t>(i);
+    for (size_t k = 0; k < kept_layers_.size(); ++k) {
+      if (kept_layers_[k] != i) continue;
+      const Tensor kept = scratch_.kept.first_rows(step_hidden_.rows);
+      backend_.scale({step_hidden_, 1.0f, {}, kept.columns(static_cast<int64_t>(k) * config_.hidden, config_.hidden)});
+    }
     run_layer({kv, i, config_.per_layer[at], weights_.layers[at]});
   }
   if (num_wanted_ == 0) return;
@@ -305,6 +353,47 @@ void DecoderModel::embed() {
   backend_.scale({inputs, inverse_root(2), {}, inputs});
 }
 
+// The hidden states are those after the final norm of the model that they come from.
+void DecoderModel::embed_ahead() {
+  const DecoderModel& source = own_hidden_ ? *this : *target_;
+  const int64_t width = config_.hidden;
+  ScratchAllocator allocator = scratch();
+  const AheadScratch rows = take_ahead(allocator, step_hidden_.rows, config_, activation_);
+  backend_.gather({source.scratch_.hidden, step_.hidden_rows, rows.hidden});
+  norm(rows.hidden, source.weights_.final_norm, width, rows.normed);
+  norm(rows.normed, weights_.ahead.hidden_norm, width, rows.both.columns(width, width));
+  backend_.embedding({weights_.embedding.get(), step_.tokens, config_.embedding_scale, step_hidden_});
+  if (config_.ahead.zero_first) backend_.scale({step_hidden_, 1.0f, step_.query_scales, step_hidden_});
+  norm(step_hidden_, weights_.ahead.embedding_norm, width, rows.both.columns(0, width));
+  weights_.ahead.projection.run(backend_, rows.both, step_hidden_);
+}
+
+// The residual stream begins with a projection of the target's hidden states or, for later drafts, with what the layer
+// itself had at its end. The mixer sees the embedding and that state, each after a norm.
+void DecoderModel::embed_eagle() {
+  const int64_t width = config_.hidden;
+  ScratchAllocator allocator = scratch();
+  const AheadScratch rows = take_ahead(allocator, step_hidden_.rows, config_, activation_);
+  Tensor hidden = rows.hidden;
+  if (own_hidden_) {
+    hidden = hidden.columns(0, width);
+    backend_.gather({scratch_.hidden, step_.hidden_rows, hidden});
+    backend_.scale({hidden, 1.0f, {}, step_hidden_});
+  } else {
+    backend_.gather({target_->scratch_.kept, step_.hidden_rows, hidden});
+    if (activation_ != DType::kF32) {
+      backend_.scale({hidden, 1.0f, {}, rows.normed});
+      hidden = rows.normed;
+    }
+    weights_.ahead.projection.run(backend_, hidden, step_hidden_);
+  }
+  const Tensor embedded = rows.hidden.columns(0, width);
+  const Tensor both = scratch_.both.first_rows(step_hidden_.rows);
+  backend_.embedding({weights_.embedding.get(), step_.tokens, config_.embedding_scale, embedded});
+  norm(embedded, weights_.layers.front().attention_norm, width, both.columns(0, width));
+  norm(step_hidden_, weights_.ahead.hidden_norm, width, both.columns(width, width));
+}
+
 void DecoderModel::add_per_layer_input(const LayerContext& layer) {
   const PerLayerInputWeights& weights = layer.weights.per_layer_input;
   const int64_t dim = config_.per_layer_input.dim;
@@ -321,7 +410,14 @@ Tensor DecoderModel::run_head(int64_t first_wanted, int64_t count) {
   QUIRE_CHECK(first_wanted >= 0 && count > 0 && first_wanted + count <= num_wanted_ && count <= limits_.max_logit_rows);
   const Tensor logits =
       head_in_step_ ? scratch_.logits.some_rows(first_wanted, count) : scratch_.logits.first_rows(count);
-  if (!head_in_step_) weights_.head.run(backend_, scratch_.wanted.some_rows(first_wanted, count), logits);
+  const Tensor rows = scratch_.wanted.some_rows(first_wanted, count);
+  if (config_.ahead.eagle) {  // its head knows some of the tokens
+    const Tensor draft_logits = scratch_.draft_logits.first_rows(count);
+    weights_.head.run(backend_, rows, draft_logits);
+    backend_.gather_columns({draft_logits, weights_.ahead.head_rows.span(), logits});
+  } else if (!head_in_step_) {
+    weights_.head.run(backend_, rows, logits);
+  }
   if (config_.logits_soft_cap > 0) backend_.soft_cap({logits, config_.logits_soft_cap, logits});
   return logits;
 }

@@ -32,12 +32,12 @@ class ScratchAllocator {
 // The arrays of a step (StepBatch) in the backend's memory.
 struct StagedGroup {
   std::span<const int64_t> slot_mapping;
-  std::span<const int32_t> block_tables, state_source, state_destination;
+  std::span<const int32_t> block_tables, state_source, state_destination, state_rows;
   int64_t max_blocks = 0;
 };
 struct StagedBatch {
-  std::span<const int32_t> tokens, positions, cu_seqlens_q, context_lens, wanted;
-  std::span<const float> query_scales;  // [tokens] where the config has an attention temperature
+  std::span<const int32_t> tokens, positions, cu_seqlens_q, context_lens, hidden_rows, wanted;
+  std::span<const float> query_scales;  // [tokens] where the config has an attention temperature or zero_first
   std::vector<StagedGroup> groups;
 };
 
@@ -64,17 +64,21 @@ struct LayerOutput {
 // A loaded decoder. Owned by the engine and used on its thread.
 class DecoderModel final : public Model {
  public:
-  DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t max_model_len, Backend& backend);
+  DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t max_model_len, Backend& backend,
+               const DecoderModel* target = nullptr);
 
   const DecoderConfig& config() const override { return config_; }
-  size_t weights_bytes() const override { return weights_.bytes(); }
+  size_t weights_bytes() const override;
   DType main_dtype() const override { return weights_.main_dtype; }
   size_t scratch_bytes(const BatchLimits& limits) const override;
   WorkspaceLimits workspace_limits(const BatchLimits& limits) const override;
   Status prepare(const BatchLimits& limits) override;
+  void keep_hidden_before(std::vector<int64_t> layers) override { kept_layers_ = std::move(layers); }
   void forward(const StepBatch& batch, const KvCache& kv) override;
   std::span<const float> logits(int64_t first_wanted, int64_t count) override;
   Tensor run_head(int64_t first_wanted, int64_t count) override;
+
+  const DecoderWeights& weights() const { return weights_; }
 
   // The rest is for the layers, during forward().
   Backend& backend() const { return backend_; }
@@ -107,6 +111,8 @@ class DecoderModel final : public Model {
  private:
   struct Scratch {  // views of one block of memory
     Tensor hidden, normed, parallel, per_layer, wanted_hidden, wanted, logits;
+    Tensor kept;                // [tokens, kept layers * hidden]: keep_hidden_before()
+    Tensor both, draft_logits;  // of an EAGLE-3 layer: the input of its mixer, and the rows of its head
     char* shared = nullptr;
     size_t bytes = 0;
   };
@@ -116,6 +122,8 @@ class DecoderModel final : public Model {
   void run_layers(const KvCache& kv);
   void run_layer(const LayerContext& layer);
   void embed();
+  void embed_ahead();
+  void embed_eagle();
   void add_per_layer_input(const LayerContext& layer);
   Tensor activations(const Tensor& x);  // x in the type of activations
   void add_to_residual(const Tensor& x, const Norm& post_norm);
@@ -127,6 +135,8 @@ class DecoderModel final : public Model {
   RopeTable rope_, local_rope_;
   float attention_scale_;
   Backend& backend_;
+  std::vector<int64_t> kept_layers_;
+  const DecoderModel* const target_;  // of a layer ahead; else null
 
   BatchLimits limits_;
   std::unique_ptr<Buffer> memory_;
@@ -134,6 +144,7 @@ class DecoderModel final : public Model {
   Tensor step_hidden_, step_normed_;  // the first rows of scratch_.hidden and .normed: one per token of the step
   StagedBatch step_;
   std::vector<float> query_scales_;  // [tokens]
+  bool own_hidden_ = false;          // StepBatch::own_hidden
   int64_t num_wanted_ = 0;
   bool head_in_step_ = false;  // the logits of all wanted rows are computed together with the layers
 };

@@ -157,7 +157,7 @@ CausalConv conv_of(const RecurrentWeights& weights, int64_t channels, int64_t ke
 
 StateSequences state_sequences(const DecoderModel& model, const LayerContext& layer) {
   const StagedGroup& pages = model.group(layer);
-  return {model.step().cu_seqlens_q, pages.state_source, pages.state_destination};
+  return {model.step().cu_seqlens_q, pages.state_source, pages.state_destination, pages.state_rows};
 }
 
 bool run_gated_delta_net(DecoderModel& model, const LayerContext& layer, const LayerInput& input,

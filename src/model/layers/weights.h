@@ -95,6 +95,15 @@ struct PerLayerInputWeights {
   static auto members(auto& w) { return std::tie(w.gate, w.projection, w.norm); }
 };
 
+// The input of a layer ahead (AheadConfig): a projection of [embedding, hidden state], each after a norm.
+struct AheadWeights {
+  Linear projection;
+  Norm embedding_norm, hidden_norm;  // EAGLE-3: the embedding has the layer's attention_norm
+  // EAGLE-3: for each token of the vocabulary its row of the head; the last row is that of all unknown tokens.
+  Constant<int32_t> head_rows;
+  static auto members(auto& w) { return std::tie(w.projection, w.embedding_norm, w.hidden_norm, w.head_rows); }
+};
+
 // One layer; what its kind does not have is empty.
 struct DecoderLayer {
   Norm attention_norm, mlp_norm;            // before the mixer and the feed-forward part
@@ -121,6 +130,7 @@ struct DecoderWeights {
   Packed per_layer_embedding;
   Linear per_layer_projection;
   Norm per_layer_norm;
+  AheadWeights ahead;
   DType main_dtype = DType::kF32;
   DType activation = DType::kF32;
 
@@ -129,7 +139,7 @@ struct DecoderWeights {
   Status place(Backend& backend);
   static auto members(auto& w) {
     return std::tie(w.embedding, w.layers, w.final_norm, w.head, w.per_layer_embedding, w.per_layer_projection,
-                    w.per_layer_norm);
+                    w.per_layer_norm, w.ahead);
   }
 };
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // load_model: the weights of a whole decoder, layer by layer.
+#include <algorithm>
+#include <cstring>
+
 #include "model/layers/decoder.h"
 #include "model/layers/feed_forward.h"
 #include "model/layers/mixer.h"
@@ -71,6 +74,95 @@ Status load_head(Loader& loader, DecoderWeights& out) {
   return {};
 }
 
+// Which row of an EAGLE-3 head each token of the vocabulary has: `d2t` holds for each row the distance from its number
+// to its token. Without it, the rows are the first tokens.
+Result<std::vector<int32_t>> read_head_rows(Loader& loader) {
+  const DecoderConfig& config = loader.config();
+  const int64_t rows = config.ahead.draft_vocab;
+  std::vector<int32_t> out(static_cast<size_t>(config.vocab_size), static_cast<int32_t>(rows));
+  const weights::UnsupportedTensor* map = loader.files().source->find_unsupported("d2t");
+  if (map == nullptr && rows != config.vocab_size && !loader.files().source->is_dummy()) {
+    return corrupt("tensor 'd2t' is missing: it says which tokens the head of an EAGLE-3 layer knows");
+  }
+  if (map != nullptr && (map->type_name != "I64" || map->data.size() != static_cast<size_t>(rows) * sizeof(int64_t))) {
+    return corrupt("tensor 'd2t' must hold " + std::to_string(rows) + " numbers of type I64");
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t token = row;
+    if (map != nullptr) {
+      int64_t distance = 0;
+      std::memcpy(&distance, map->data.data() + static_cast<size_t>(row) * sizeof distance, sizeof distance);
+      if (distance < 0 || distance >= config.vocab_size - row) {
+        return corrupt("tensor 'd2t' names a token that is not in the vocabulary");
+      }
+      token += distance;
+    }
+    out[static_cast<size_t>(token)] = static_cast<int32_t>(row);
+  }
+  return out;
+}
+
+// The head has one more row, which gives all unknown tokens a logit that is never sampled.
+Status load_eagle_head(Loader& loader, DecoderWeights& out) {
+  const DecoderConfig& config = loader.config();
+  const int64_t rows = config.ahead.draft_vocab;
+  QUIRE_ASSIGN(out.ahead.head_rows, read_head_rows(loader));
+  Slice slice{loader.name(Part::kHead, 0), rows + 1, strided_rows(0, rows, rows, 1), rows};
+  slice.map.push_back(0);
+  Linear::Piece piece;
+  QUIRE_ASSIGN(piece.weight, loader.matrix(slice, config.hidden));
+  std::vector<float> bias(static_cast<size_t>(rows) + 1);
+  bias.back() = -1e30f;
+  piece.bias = std::move(bias);
+  out.head.add(std::move(piece));
+  return {};
+}
+
+Result<DecoderWeights> load_eagle(Loader& loader, const DecoderWeights& target, Backend& backend) {
+  const DecoderConfig& config = loader.config();
+  const auto states = static_cast<int64_t>(config.ahead.taps.size());
+  DecoderWeights out;
+  out.embedding = target.embedding;
+  const std::string own = loader.name(Part::kEmbedding, 0);
+  if (loader.has(own + ".weight")) {
+    QUIRE_ASSIGN(out.embedding, loader.matrix({own, config.vocab_size}, config.hidden));
+  }
+  QUIRE_TRY(load_eagle_head(loader, out));
+  QUIRE_ASSIGN(out.final_norm, loader.norm(Part::kFinalNorm, 0, {config.hidden}));
+  QUIRE_ASSIGN(out.ahead.hidden_norm, loader.norm(Part::kAheadHiddenNorm, 0, {config.hidden}));
+  QUIRE_ASSIGN(out.ahead.projection, loader.linear(Part::kAheadProjection, 0, config.hidden, states * config.hidden));
+  QUIRE_ASSIGN(DecoderLayer layer, load_layer(loader, 0));
+  out.layers.push_back(std::move(layer));
+  QUIRE_TRY(out.place(backend));
+  out.main_dtype = loader.main_dtype();
+  out.activation = loader.activation();
+  return out;
+}
+
+// With the embedding and the head of the target.
+Result<DecoderWeights> load_ahead(Loader& loader, const DecoderWeights& target, Backend& backend) {
+  const DecoderConfig& config = loader.config();
+  const std::vector<int64_t> shape = {config.hidden};
+  DecoderWeights out;
+  out.embedding = target.embedding;
+  out.head = target.head;
+  const std::string norm = loader.name(Part::kAheadNorm, 0) + ".weight";
+  if (loader.gguf() && !loader.has(norm)) {
+    out.final_norm = target.final_norm;
+  } else {
+    QUIRE_ASSIGN(out.final_norm, loader.norm(Part::kAheadNorm, 0, shape));
+  }
+  QUIRE_ASSIGN(out.ahead.embedding_norm, loader.norm(Part::kAheadEmbeddingNorm, 0, shape));
+  QUIRE_ASSIGN(out.ahead.hidden_norm, loader.norm(Part::kAheadHiddenNorm, 0, shape));
+  QUIRE_ASSIGN(out.ahead.projection, loader.linear(Part::kAheadProjection, 0, config.hidden, 2 * config.hidden));
+  QUIRE_ASSIGN(DecoderLayer layer, load_layer(loader, 0));
+  out.layers.push_back(std::move(layer));
+  QUIRE_TRY(out.place(backend));
+  out.main_dtype = loader.main_dtype();
+  out.activation = loader.activation();
+  return out;
+}
+
 // The largest matrices come first: the memory that packing needs for a moment then stays below what all weights need
 // in the end.
 Result<DecoderWeights> load_decoder(Loader& loader, Backend& backend) {
@@ -97,11 +189,74 @@ Result<DecoderWeights> load_decoder(Loader& loader, Backend& backend) {
 }  // namespace
 
 Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOptions& options, Backend& backend) {
+  if (files.config.ahead.is_layer) {
+    return invalid_argument("'" + files.files.file.string() +
+                            "' is an EAGLE-3 layer, which drafts for another model: name it in --speculative-config");
+  }
   QUIRE_ASSIGN(const std::optional<DType> dtype, parse_dtype(options.dtype));
   Loader loader(files, options, dtype, backend);
   QUIRE_ASSIGN(DecoderWeights loaded, load_decoder(loader, backend));
   const int64_t max_len = options.max_model_len > 0 ? options.max_model_len : files.config.max_position;
   return std::unique_ptr<Model>(std::make_unique<DecoderModel>(files.config, std::move(loaded), max_len, backend));
+}
+
+namespace {
+
+bool has_names_with(const weights::WeightSource& source, const std::string& prefix) {
+  const std::vector<std::string> names = source.names();
+  return std::ranges::any_of(names, [&](const std::string& name) { return name.starts_with(prefix); });
+}
+
+}  // namespace
+
+Result<ModelFiles> layer_ahead(const ModelFiles& target) {
+  ModelFiles out = target;
+  DecoderConfig& config = out.config;
+  const auto attends = [](const LayerConfig& layer) {
+    return layer.mixer == Mixer::kAttention || layer.mixer == Mixer::kMla;
+  };
+  const auto last = std::find_if(config.per_layer.rbegin(), config.per_layer.rend(), attends);
+  if (config.ahead.layers == 0 || last == config.per_layer.rend()) {
+    return unsupported("'" + target.files.file.string() +
+                       "' has no layer for multi-token prediction (MTP) that quire runs");
+  }
+  std::string projection = target.family->name_of(Part::kAheadProjection, config.layers, out.gguf != nullptr);
+  config.first_layer = config.layers;
+  if (projection.starts_with("mtp.")) {
+    for (const char* prefix : {"model.", "language_model."}) {
+      if (has_names_with(*out.source, prefix + projection)) config.ahead.prefix = prefix;
+    }
+    config.first_layer = 0;
+    config.layer_prefix = config.ahead.prefix + "mtp.layers.";
+    projection = config.ahead.prefix + projection;
+  } else if (projection.starts_with("model.")) {
+    projection.replace(0, 6, config.text_prefix);
+  }
+  if (!out.source->is_dummy() && !has_names_with(*out.source, projection)) {
+    return unsupported("'" + target.files.file.string() + "' has no tensor '" + projection +
+                       ".weight': its layer for multi-token prediction (MTP) was left out");
+  }
+  config.layers = 1;
+  config.per_layer = {LayerConfig(*last)};
+  config.ahead.is_layer = true;
+  return out;
+}
+
+Result<std::unique_ptr<Model>> load_layer_ahead(const ModelFiles& files, const LoadOptions& options, Backend& backend,
+                                                const Model& target) {
+  const auto* trunk = dynamic_cast<const DecoderModel*>(&target);
+  QUIRE_CHECK(trunk != nullptr && files.config.ahead.is_layer);
+  QUIRE_ASSIGN(const std::optional<DType> dtype, parse_dtype(options.dtype));
+  Loader loader(files, options, dtype, backend);
+  const bool eagle = files.config.ahead.eagle;
+  auto loaded = (eagle ? load_eagle : load_ahead)(loader, trunk->weights(), backend);
+  if (!loaded.ok() && eagle) return in_file(files.files.file, loaded.error());
+  if (!loaded.ok()) {
+    return Error{loaded.error().code, "the layer for multi-token prediction (MTP): " + loaded.error().message};
+  }
+  const int64_t max_len = options.max_model_len > 0 ? options.max_model_len : files.config.max_position;
+  return std::unique_ptr<Model>(
+      std::make_unique<DecoderModel>(files.config, std::move(*loaded), max_len, backend, trunk));
 }
 
 }  // namespace quire::model

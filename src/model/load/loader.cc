@@ -31,7 +31,15 @@ Loader::Loader(const ModelFiles& files, const LoadOptions& options, std::optiona
 }
 
 std::string Loader::name(Part part, int64_t layer, int64_t expert) const {
-  std::string out = files_.family->name_of(part, layer, gguf(), expert);
+  std::string out = files_.family->name_of(part, layer + config().first_layer, gguf(), expert);
+  constexpr std::string_view kLayers = "model.layers.";
+  if (out.starts_with("mtp.")) return config().ahead.prefix + out;
+  constexpr std::string_view kMiddle = "midlayer.";  // EAGLE-3, whose newer files name it as others do
+  if (out.starts_with(kMiddle) && has("layers.0.hidden_norm.weight"))
+    return out.replace(0, kMiddle.size(), "layers.0.");
+  if (!config().layer_prefix.empty() && out.starts_with(kLayers)) {
+    return out.replace(0, kLayers.size(), config().layer_prefix);
+  }
   if (!gguf() && out.starts_with("model.")) out.replace(0, 6, config().text_prefix);
   return out;
 }

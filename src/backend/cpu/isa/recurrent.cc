@@ -189,7 +189,7 @@ struct SliceRun {
   int64_t shared_stride;
   const float* decay;  // [tokens]: g
   const float* step;   // [tokens]: beta or dt
-  const float* cross;  // [tokens]: qk; Mamba-2 has none
+  const float* cross;  // [tokens]: qk; not read for Mamba-2
   float skip;          // Mamba-2's D
   float* out;
   int64_t out_stride;
@@ -324,21 +324,47 @@ QUIRE_INLINE StateScratch split_scratch(float* p) {
   return s;
 }
 
-// The slice `index` of a head's state [rows, cols], and where a block begins to read it.
-QUIRE_INLINE void find_slice(const float* source, float* destination, int64_t rows, int64_t cols, int64_t index,
-                             bool first_block, SliceRun* run) {
+// The slice `index` of a head's state [rows, cols].
+QUIRE_INLINE SliceRun slice_of(int64_t rows, int64_t cols, int64_t index) {
   const int64_t column = index * kStateSlice;
-  const int64_t width = cols - column < kStateSlice ? cols - column : kStateSlice;
-  run->rows = rows;
-  run->width = width;
-  run->state = destination + rows * column;
-  if (!first_block) {
-    run->source = run->state;
-  } else if (source != nullptr) {
-    run->source = source + rows * column;
-  } else {
-    for (int64_t i = 0; i < rows * width; ++i) run->state[i] = 0.0f;
-    run->source = run->state;
+  SliceRun run = {};
+  run.rows = rows;
+  run.width = cols - column < kStateSlice ? cols - column : kStateSlice;
+  return run;
+}
+
+// Tokens [begin, end) of a sequence over a slice that is `offset` floats after the start of a state; run has their
+// inputs. Each token with a row destination ends a part of its own, which leaves its state there; the next part goes on
+// from that page.
+template <template <int, bool> typename Run>
+void run_parts(const StateSequences& sequences, const StateLayer& states, int64_t sequence, int64_t begin, int64_t end,
+               int64_t offset, SliceRun run) {
+  const int64_t first = sequences.cu_seqlens_q[sequence];
+  const auto page_after = [&](int64_t t) {
+    const int32_t page = sequences.row_destination.empty() ? -1 : sequences.row_destination[first + t];
+    return page >= 0 ? page : sequences.destination[sequence];
+  };
+  while (begin < end) {
+    int64_t stop = sequences.row_destination.empty() ? end : begin + 1;
+    while (stop < end && sequences.row_destination[first + stop - 1] < 0) ++stop;
+    const float* source = state_of(states, begin > 0 ? page_after(begin - 1) : sequences.source[sequence]);
+    run.state = state_of(states, page_after(stop - 1)) + offset;
+    if (source != nullptr) {
+      run.source = source + offset;
+    } else {
+      for (int64_t i = 0; i < run.rows * run.width; ++i) run.state[i] = 0.0f;
+      run.source = run.state;
+    }
+    run.tokens = stop - begin;
+    run_slice<Run>(run, run.width);
+    run.own += run.tokens * kStateSlice;
+    run.left += run.tokens * run.shared_stride;
+    run.right += run.tokens * run.shared_stride;
+    run.decay += run.tokens;
+    run.step += run.tokens;
+    run.cross += run.tokens;
+    run.out += run.tokens * run.out_stride;
+    begin = stop;
   }
 }
 
@@ -384,7 +410,6 @@ void gated_delta_net(const GatedDeltaNetArgs& args, const StateItem& item, float
   const int64_t first = args.sequences.cu_seqlens_q[item.sequence];
   const int64_t tokens = args.sequences.cu_seqlens_q[item.sequence + 1] - first;
   const float* source = state_of(args.state, args.sequences.source[item.sequence]);
-  float* destination = state_of(args.state, args.sequences.destination[item.sequence]);
   const ConvInput in = {args.conv, row_of(args.qkv, first), args.qkv.stride, tokens, source};
   const int64_t tail = args.conv.tail_floats(), matrix = args.dk * args.dv;
   const int64_t slices = slices_of(args.dv), heads = args.value_heads / args.key_heads;
@@ -394,13 +419,10 @@ void gated_delta_net(const GatedDeltaNetArgs& args, const StateItem& item, float
     for (int64_t unit = item.begin; unit < item.end; ++unit) {
       const int64_t of_group = unit / slices, slice = unit % slices;
       const int64_t head = args.tiled ? of_group * args.key_heads + item.group : item.group * heads + of_group;
-      SliceRun run = {};
-      find_slice(source == nullptr ? nullptr : source + tail + head * matrix, destination + tail + head * matrix,
-                 args.dk, args.dv, slice, begin == 0, &run);
+      SliceRun run = slice_of(args.dk, args.dv, slice);
       if (unit == item.begin || slice == 0) delta_gates(args, first + begin, end - begin, head, s);
       const int64_t column = head * args.dv + slice * kStateSlice;
       conv_silu(in, 2 * args.key_heads * args.dk + column, run.width, begin, end, s.taps, s.own, kStateSlice);
-      run.tokens = end - begin;
       run.own = s.own;
       run.left = s.left;
       run.right = s.right;
@@ -410,7 +432,8 @@ void gated_delta_net(const GatedDeltaNetArgs& args, const StateItem& item, float
       run.cross = s.cross;
       run.out = row_of(args.out, first + begin) + column;
       run.out_stride = args.out.stride;
-      run_slice<DeltaColumns>(run, run.width);
+      run_parts<DeltaColumns>(args.sequences, args.state, item.sequence, begin, end,
+                              tail + head * matrix + args.dk * slice * kStateSlice, run);
     }
   }
 }
@@ -420,7 +443,6 @@ void mamba2(const Mamba2Args& args, const StateItem& item, float* scratch) {
   const int64_t first = args.sequences.cu_seqlens_q[item.sequence];
   const int64_t tokens = args.sequences.cu_seqlens_q[item.sequence + 1] - first;
   const float* source = state_of(args.state, args.sequences.source[item.sequence]);
-  float* destination = state_of(args.state, args.sequences.destination[item.sequence]);
   const ConvInput in = {args.conv, row_of(args.xbc, first), args.xbc.stride, tokens, source};
   const int64_t tail = args.conv.tail_floats(), matrix = args.state_size * args.head_dim;
   const int64_t slices = slices_of(args.head_dim), heads = args.heads / args.groups;
@@ -432,23 +454,22 @@ void mamba2(const Mamba2Args& args, const StateItem& item, float* scratch) {
               stride);
     for (int64_t unit = item.begin; unit < item.end; ++unit) {
       const int64_t head = item.group * heads + unit / slices, slice = unit % slices;
-      SliceRun run = {};
-      find_slice(source == nullptr ? nullptr : source + tail + head * matrix, destination + tail + head * matrix,
-                 args.state_size, args.head_dim, slice, begin == 0, &run);
+      SliceRun run = slice_of(args.state_size, args.head_dim, slice);
       if (unit == item.begin || slice == 0) ssd_gates(args, first + begin, end - begin, head, s);
       const int64_t column = head * args.head_dim + slice * kStateSlice;
       conv_silu(in, column, run.width, begin, end, s.taps, s.own, kStateSlice);
-      run.tokens = end - begin;
       run.own = s.own;
       run.left = s.left;
       run.right = s.right;
       run.shared_stride = stride;
       run.decay = s.decay;
       run.step = s.step;
+      run.cross = s.cross;
       run.skip = args.skip[head];
       run.out = row_of(args.out, first + begin) + column;
       run.out_stride = args.out.stride;
-      run_slice<SsdColumns>(run, run.width);
+      run_parts<SsdColumns>(args.sequences, args.state, item.sequence, begin, end,
+                            tail + head * matrix + args.state_size * slice * kStateSlice, run);
     }
   }
 }
@@ -487,6 +508,11 @@ void short_conv(const ShortConvArgs& args, int64_t channel_begin, int64_t channe
           const F32x16 start = bias != nullptr ? load_some(bias + c, lanes) : zero();
           const F32x16 sum = convolve<0>(rows, taps, kernel, c, lanes, start);
           store_some(out + c, load_some(bcx + channels + c, lanes) * sum, lanes);
+        }
+        const int32_t page = args.sequences.row_destination.empty() ? -1 : args.sequences.row_destination[t];
+        if (page < 0) continue;
+        for (int64_t j = 0; j < kernel - 1; ++j) {
+          copy(window + (j + 1) * kStride, state_of(args.state, page) + j * channels + channel_begin);
         }
       }
       for (int64_t j = 0; j < kernel - 1; ++j) copy(products + (end - begin + j) * kStride, products + j * kStride);

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batches of a drafter's model: what sequences lack, then one token per sequence and pass.
+#include "engine/model_drafter.h"
+
+#include <algorithm>
+
+#include "base/trace.h"
+#include "kv/cache_groups.h"
+
+namespace quire::engine {
+
+ModelDrafter::ModelDrafter(Parts parts)
+    : max_tokens_(parts.limits.max_tokens),
+      max_length_(parts.max_length),
+      page_size_(kv::main_block_size(parts.pages->layout())),
+      backend_(parts.backend),
+      kv_(parts.kv),
+      model_(parts.model),
+      pages_(std::move(parts.pages)),
+      sampler_(make_row_sampler(parts.backend, parts.model, parts.limits.max_logit_rows)) {
+  for (const kv::CacheLayout::Layer& layer : pages_->layout().layers) {
+    if (layer.group < 0) continue;
+    const auto group = static_cast<size_t>(layer.group);
+    QUIRE_CHECK(kv_.groups()[group].kind != kv::CacheKind::kState, "a draft model has no recurrent layers");
+    if (std::ranges::find(groups_, group) != groups_.end()) continue;
+    groups_.push_back(group);
+    if (kv_.groups()[group].kind == kv::CacheKind::kWindow) offsets_.push_back(kv_.groups()[group].window - 1);
+  }
+}
+
+void ModelDrafter::begin_batch() {
+  batch_.clear();
+  batch_.cu_seqlens_q.push_back(0);
+  batch_.groups.resize(kv_.groups().size());
+  step_.clear();
+}
+
+void ModelDrafter::add_row(Sequence& sequence, int64_t position, int32_t token) {
+  if (step_.shares.empty() || step_.shares.back().sequence != &sequence) {
+    step_.shares.push_back({&sequence, 0});
+    batch_.cu_seqlens_q.push_back(0);
+    batch_.context_lens.push_back(0);
+  }
+  ++step_.shares.back().count;
+  batch_.tokens.push_back(token);
+  batch_.positions.push_back(static_cast<int32_t>(position));
+  batch_.cu_seqlens_q.back() = static_cast<int32_t>(batch_.num_tokens());
+  batch_.context_lens.back() = static_cast<int32_t>(position + 1);
+  for (const size_t g : groups_) {
+    std::vector<int64_t>& slots = batch_.groups[g].slot_mapping;
+    slots.emplace_back();
+    kv_.slot_mapping(sequence.table, g, position, std::span(slots).last(1));
+  }
+}
+
+void ModelDrafter::want(Sequence& sequence, int64_t position) {
+  batch_.wanted.push_back(static_cast<int32_t>(batch_.num_tokens() - 1));
+  LogitRow& row = step_.rows.emplace_back();
+  row.sequence = &sequence;
+  row.share = step_.shares.size() - 1;
+  row.position = position - 1;
+  row.sample = row.guess = true;
+}
+
+void ModelDrafter::add_pages() {
+  for (const size_t g : groups_) {
+    model::GroupBatch& group = batch_.groups[g];
+    size_t most = 0;
+    for (const Share& share : step_.shares) most = std::max(most, share.sequence->table.blocks(g).size());
+    group.max_blocks =
+        static_cast<int32_t>(backend_.table_width(static_cast<int64_t>(most), kv_.groups()[g].block_size));
+    for (size_t s = 0; s < step_.shares.size(); ++s) {
+      const auto blocks = step_.shares[s].sequence->table.blocks(g);
+      group.block_tables.insert(group.block_tables.end(), blocks.begin(), blocks.end());
+      group.block_tables.resize((s + 1) * static_cast<size_t>(group.max_blocks), 0);
+    }
+  }
+}
+
+void ModelDrafter::run_batch() {
+  if (batch_.num_tokens() == 0) return;
+  add_pages();
+  model_.forward(batch_, *pages_);
+}
+
+void ModelDrafter::sample() {
+  if (step_.rows.empty()) return;
+  step_.outputs.assign(step_.shares.size(), {});
+  sampler_->enqueue(step_);
+  sampler_->read(step_);
+  for (const LogitRow& row : step_.rows) {
+    if (row.sequence == nullptr || row.token < 0) continue;
+    row.sequence->drafts.push_back(row.token);
+    row.sequence->history.push_output(row.token);
+  }
+}
+
+bool ModelDrafter::wants_drafts(const Share& share) {
+  return share.drafts > 0 && share.sequence->drafts.front() < 0;
+}
+
+void ModelDrafter::end_drafts(Sequence& sequence) {
+  for (size_t i = 0; i < sequence.drafts.size(); ++i) sequence.history.pop_output();
+}
+
+void DraftModelDrafter::propose(std::span<const Share> shares) {
+  work_.clear();
+  for (const Share& share : shares) {
+    if (!wants_drafts(share)) continue;
+    share.sequence->drafts.clear();
+    QUIRE_CHECK(share.sequence->num_drafted < share.sequence->num_tokens());
+    work_.push_back({share.sequence, share.sequence->num_tokens(), share.drafts});
+  }
+  const trace::Span span("draft for %zu seqs", work_.size());
+  while (!work_.empty()) {
+    run(work_);
+    std::erase_if(work_, [](const Work& work) {
+      const bool failed = work.sequence->num_tokens() + std::ssize(work.sequence->drafts) == work.end;
+      if (work.samples > 1 && !failed) return false;
+      end_drafts(*work.sequence);
+      return true;
+    });
+    for (Work& work : work_) ++work.end, --work.samples;
+  }
+}
+
+// Whether a page ends between the two positions, or the last page that a window of the draft model needs.
+bool DraftModelDrafter::must_follow(int64_t drafted, int64_t computed) const {
+  const auto pages = [&](int64_t positions) { return std::max<int64_t>(positions, 0) / page_size_; };
+  return std::ranges::any_of(offsets_,
+                             [&](int64_t offset) { return pages(computed - offset) > pages(drafted - offset); });
+}
+
+void DraftModelDrafter::follow(std::span<const Share> shares) {
+  work_.clear();
+  for (const Share& share : shares) {
+    if (share.sequence == nullptr) continue;
+    Sequence& sequence = *share.sequence;
+    sequence.num_drafted = std::min(sequence.num_drafted, sequence.num_computed);  // without rejected drafts
+    const int64_t end = std::min(sequence.num_computed, max_length_);
+    if (!must_follow(sequence.num_drafted, end)) continue;
+    work_.push_back({&sequence, end});
+  }
+  const trace::Span span("draft model follows %zu seqs", work_.size());
+  run(work_);
+}
+
+// Does the work in batches of at most max_tokens_ rows.
+void DraftModelDrafter::run(std::span<const Work> all) {
+  begin_batch();
+  for (const Work& work : all) {
+    Sequence& sequence = *work.sequence;
+    const int64_t known = sequence.num_tokens();
+    for (; sequence.num_drafted < work.end; ++sequence.num_drafted) {
+      if (batch_.num_tokens() == max_tokens_) {
+        run_batch();
+        sample();
+        begin_batch();
+      }
+      const int64_t at = sequence.num_drafted;
+      add_row(sequence, at,
+              at < known ? sequence.tokens[static_cast<size_t>(at)] : sequence.drafts[static_cast<size_t>(at - known)]);
+    }
+    if (work.samples > 0) want(sequence, work.end);
+  }
+  run_batch();
+  sample();
+}
+
+void AheadDrafter::follow(std::span<const Share> shares) {
+  begin_batch();
+  int64_t first_row = 0;  // of the share in the target's step
+  for (const Share& share : shares) {
+    const int64_t rows = first_row;
+    first_row += share.count;
+    if (share.sequence == nullptr) continue;
+    Sequence& sequence = *share.sequence;
+    const int64_t end = std::min(sequence.num_computed, sequence.num_tokens() - 1);
+    if (end > max_length_ || end <= share.begin) continue;
+    for (int64_t at = share.begin; at < end; ++at) {
+      add_row(sequence, at, sequence.tokens[static_cast<size_t>(at + 1)]);
+      batch_.hidden_rows.push_back(static_cast<int32_t>(rows + at - share.begin));
+    }
+    if (end + 1 == sequence.num_tokens()) want(sequence, end + 1);
+  }
+  const trace::Span span("layer ahead follows %zu seqs", step_.shares.size());
+  run_batch();
+}
+
+void AheadDrafter::propose(std::span<const Share> shares) {
+  // Of the rows that follow() has computed, those whose sequences go on with drafts now.
+  std::vector<int64_t> left(step_.rows.size());
+  for (const Share& share : shares) {
+    if (!wants_drafts(share)) continue;
+    share.sequence->drafts.clear();
+    const auto row = std::ranges::find(step_.rows, share.sequence, &LogitRow::sequence);
+    if (row == step_.rows.end() || row->position + 1 != share.sequence->num_tokens()) continue;
+    left[static_cast<size_t>(row - step_.rows.begin())] = share.drafts;
+  }
+  const trace::Span span("draft for %zu seqs", left.size());
+  while (std::ranges::any_of(left, [](int64_t n) { return n > 0; })) {
+    for (size_t i = 0; i < left.size(); ++i) {
+      if (left[i] == 0) step_.rows[i].sequence = nullptr;
+    }
+    sample();
+    const std::vector<LogitRow> rows = step_.rows;
+    const std::vector<int32_t> at = batch_.wanted;
+    std::vector<int64_t> next;
+    begin_batch();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (left[i] == 0) continue;
+      Sequence& sequence = *rows[i].sequence;
+      if (left[i] == 1 || rows[i].token < 0) {
+        end_drafts(sequence);
+        continue;
+      }
+      add_row(sequence, rows[i].position, rows[i].token);
+      batch_.hidden_rows.push_back(at[i]);
+      want(sequence, rows[i].position + 2);
+      next.push_back(left[i] - 1);
+    }
+    batch_.own_hidden = true;
+    run_batch();
+    left = std::move(next);
+  }
+}
+
+}  // namespace quire::engine
