@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace quire::llm {
 
@@ -42,6 +43,14 @@ struct Options {
   bool async_scheduling = true;  // on a GPU: build and queue the next step while one runs
   int64_t max_logprobs = 20;
   std::string speculative_config;  // JSON object; "": no speculation
+
+  // Adapters
+  bool enable_lora = false;
+  std::vector<std::filesystem::path> lora;  // adapters that are read with the model: Llm::own_adapters()
+  int64_t max_loras = 1;                    // different ones in one step
+  int64_t max_lora_rank = 16;
+  std::optional<int64_t> max_cpu_loras;  // kept in the host's memory; none: max_loras
+  std::string lora_dtype = "auto";       // auto, float32, float16, bfloat16
 
   // Device
   std::string device = "auto";  // auto, cpu, cuda, metal, emulator
