@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "models/harness.h"
 
 namespace quire::testing {
@@ -14,6 +15,10 @@ namespace quire::testing {
 // tokens. `device`: "" is the tests' default (test_device()). Prompts longer than longest_prompt are skipped.
 void expect_golden(const std::string& name, const std::string& device = "", int64_t max_tokens = 64,
                    size_t longest_prompt = 1 << 20);
+
+// The floats of an expected.json, and how far logits may be from those of a prompt there.
+std::vector<float> floats_from_base64(const std::string& text);
+double logit_tolerance(const json::Value& prompt);
 
 std::vector<std::string> golden_cases();
 // The case's name in a form that googletest accepts.
