@@ -19,7 +19,7 @@ constexpr int64_t kAhead = 4096;
 
 // Begins to read the cache lines of `bytes` bytes that are kAhead behind `p`.
 QUIRE_INLINE void read_ahead(const void* p, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(p) + kAhead + i);
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(p) + kAhead + i, 0, 2);
 }
 
 template <typename Stored>
