@@ -287,6 +287,30 @@ TEST(Lora, HasTheSameBitsOnTheEmulator) {
   }
 }
 
+// A feed-forward part runs on some of a large step's rows at a time, and the head on those whose logits are wanted.
+TEST(Lora, HasTheSameBitsInLargeSteps) {
+  const json::Value expected = golden("llama-patterns");
+  const AdapterFolder one(*expected.find("adapter_config"), expected.find("tensors")->as_object(), 1);
+  const AdapterFolder two(*expected.find("adapter_config"), expected.find("tensors")->as_object(), 2);
+  std::mt19937 rng(4);
+  std::vector<engine::Request> requests;
+  for (const size_t length : {700, 90, 300, 650}) requests.push_back(greedy_request(random_tokens(rng, length), 2));
+  requests[3].params.prompt_logprobs = 1;
+  std::vector<std::vector<Trace>> all;
+  for (const int64_t tokens : {2048, 61}) {
+    llm::Options options = lora_options(expected);
+    options.max_loras = 2;
+    options.max_lora_rank = 12;
+    options.max_num_batched_tokens = tokens;
+    const auto engine = make_engine(options);
+    ASSERT_NE(engine, nullptr);
+    requests[0].adapter = one.load(*engine);
+    requests[2].adapter = requests[3].adapter = two.load(*engine);
+    all.push_back(run(*engine, requests));
+  }
+  for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(difference(all[0][i], all[1][i]), "") << i;
+}
+
 TEST(Lora, SharesNoPrefixWithOthers) {
   const json::Value expected = golden("llama-all");
   const auto engine = make_engine(lora_options(expected));
