@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """LoRARequest: adapters per prompt, on a tiny model."""
 
+import asyncio
 import json
 import sys
 
@@ -21,7 +22,7 @@ def write_adapter(folder, seed):
 
 
 def test_each_prompt_has_its_adapter(tmp_path):
-    from quire import LLM, LoRARequest, SamplingParams
+    from quire import LLM, AsyncLLM, LoRARequest, SamplingParams
     export.main(["--case", "llama", "--out", str(tmp_path / "tiny")])
     one, two = (LoRARequest(f"a{i}", i, write_adapter(tmp_path / f"a{i}", i)) for i in (1, 2))
     llm = LLM(str(tmp_path / "tiny"), enable_lora=True, max_loras=2, max_lora_rank=8)
@@ -35,6 +36,14 @@ def test_each_prompt_has_its_adapter(tmp_path):
     assert len({tuple(answer) for answer in mixed}) == 3
     assert [answers(1, one)[0], answers(1, None)[0], answers(1, two)[0]] == mixed
     assert llm.chat([{"role": "user", "content": "hello"}], params, lora_request=one)[0].outputs[0].token_ids
+    async def alone():
+        engine = AsyncLLM(str(tmp_path / "tiny"), enable_lora=True, max_lora_rank=8)
+        async for output in engine.generate(prompt, params, lora_request=one):
+            last = output
+        engine.shutdown()
+        return last.outputs[0].token_ids
+
+    assert asyncio.run(alone()) == mixed[0]
     with pytest.raises(ValueError, match="lora_requests"):
         answers(3, [one])
     with pytest.raises(Exception, match="nowhere"):
