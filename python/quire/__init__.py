@@ -3,11 +3,11 @@
 
 from ._quire import version as _version
 from .async_llm import AsyncLLM
-from .llm import LLM, Tokenizer
+from .llm import LLM, LoRARequest, Tokenizer
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 __version__: str = _version()
 
-__all__ = ["AsyncLLM", "CompletionOutput", "LLM", "Logprob", "RequestOutput", "RequestOutputKind", "SamplingParams",
-           "StructuredOutputsParams", "Tokenizer", "__version__"]
+__all__ = ["AsyncLLM", "CompletionOutput", "LLM", "LoRARequest", "Logprob", "RequestOutput", "RequestOutputKind",
+           "SamplingParams", "StructuredOutputsParams", "Tokenizer", "__version__"]

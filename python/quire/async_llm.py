@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from .llm import Conversation, Engine, Prompt, chat_fields, prompt_fields
+from .llm import Conversation, Engine, LoRARequest, Prompt, chat_fields, prompt_fields
 from .outputs import Collector, RequestOutput
 from .sampling_params import SamplingParams
 
@@ -25,13 +25,15 @@ class AsyncLLM(Engine):
         self._running: dict[str, Collector | None] = {}  # None: its prompt is being prepared
 
     def generate(self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None, *,
+                 lora_request: LoRARequest | None = None,
                  priority: int = 0) -> AsyncGenerator[RequestOutput, None]:
         """Continues a prompt, and yields while it does: by sampling_params.output_kind the whole answer so far, only
         what is new, or the answer at its end. A generator that is closed early aborts the request."""
-        return self._answer(prompt_fields(prompt), sampling_params, request_id, priority)
+        return self._answer(prompt_fields(prompt), sampling_params, request_id, priority, lora_request)
 
     def chat(self, messages: Conversation, sampling_params: SamplingParams | None = None,
-             request_id: str | None = None, *, priority: int = 0, chat_template: str | None = None,
+             request_id: str | None = None, *, lora_request: LoRARequest | None = None, priority: int = 0,
+             chat_template: str | None = None,
              add_generation_prompt: bool = True, continue_final_message: bool = False,
              tools: Sequence[Mapping[str, Any]] | None = None,
              chat_template_kwargs: Mapping[str, Any] | None = None) -> AsyncGenerator[RequestOutput, None]:
@@ -39,7 +41,7 @@ class AsyncLLM(Engine):
         fields = chat_fields(messages, chat_template=chat_template, add_generation_prompt=add_generation_prompt,
                              continue_final_message=continue_final_message, tools=tools,
                              chat_template_kwargs=chat_template_kwargs)
-        return self._answer(fields, sampling_params, request_id, priority)
+        return self._answer(fields, sampling_params, request_id, priority, lora_request)
 
     async def abort(self, request_id: str) -> None:
         """Ends a request; its answers finish with "abort". An id that is not running is ignored."""
@@ -59,7 +61,7 @@ class AsyncLLM(Engine):
             news.set()
 
     async def _answer(self, fields: dict[str, Any], params: SamplingParams | None, request_id: str | None,
-                      priority: int) -> AsyncGenerator[RequestOutput, None]:
+                      priority: int, lora_request: LoRARequest | None) -> AsyncGenerator[RequestOutput, None]:
         name = request_id or f"request-{next(self._numbers)}"
         if name in self._running:
             raise ValueError(f"a request with the id {name!r} is running already")
@@ -69,7 +71,8 @@ class AsyncLLM(Engine):
         self._waiting.add(news)
         self._running[name] = None
         try:
-            collector = await asyncio.to_thread(self._start, fields, params, request_id=name, priority=priority)
+            collector = await asyncio.to_thread(self._start, fields, params, request_id=name, priority=priority,
+                                                lora_request=lora_request)
             self._running[name] = collector
             while True:
                 news.clear()

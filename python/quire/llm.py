@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -21,6 +22,19 @@ Prompt: TypeAlias = Union[str, TokenIds, Mapping[str, Any]]
 """A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}, the last two optionally with "cache_salt"."""
 Message: TypeAlias = Mapping[str, Any]
 Conversation: TypeAlias = Sequence[Message]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoRARequest:
+    """A LoRA adapter: a folder or a GGUF file. An adapter stays in memory under its name and number; give another number
+    if its files have changed."""
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str | os.PathLike[str]
+
+
+LoRARequests: TypeAlias = Union[LoRARequest, Sequence[Union[LoRARequest, None]], None]
 
 
 class Tokenizer:
@@ -74,8 +88,12 @@ class Engine:
         return SamplingParams(**params)
 
     def _start(self, fields: dict[str, Any], params: SamplingParams | None, *, request_id: str | None = None,
-               priority: int = 0, kind: RequestOutputKind | None = None) -> Collector:
+               priority: int = 0, kind: RequestOutputKind | None = None,
+               lora_request: LoRARequest | None = None) -> Collector:
         fields = {**fields, **(params._fields() if params is not None else {})}
+        if lora_request is not None:
+            fields |= {"lora_path": os.fspath(lora_request.lora_path),
+                       "lora_name": f"{lora_request.lora_int_id} {lora_request.lora_name}"}
         if priority:
             fields["priority"] = priority
         tokens = fields.pop("prompt_token_ids", None)
@@ -96,16 +114,20 @@ class LLM(Engine):
 
     def generate(self, prompts: Prompt | Sequence[Prompt],
                  sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
-                 use_tqdm: bool = False, priority: Sequence[int] | None = None) -> list[RequestOutput]:
+                 use_tqdm: bool = False, lora_request: LoRARequests = None,
+                 priority: Sequence[int] | None = None) -> list[RequestOutput]:
         """Continues each prompt; all run together. Without sampling_params, the model's defaults hold. There is no
-        progress bar: use_tqdm is there for programs that were written for vLLM."""
-        return self._run([prompt_fields(prompt) for prompt in prompt_list(prompts)], sampling_params, priority)
+        progress bar: use_tqdm is there for programs that were written for vLLM. lora_request is an adapter for all
+        prompts, or a list with one, or None, for each; it needs LLM(enable_lora=True)."""
+        return self._run([prompt_fields(prompt) for prompt in prompt_list(prompts)], sampling_params, priority,
+                         lora_request)
 
     def chat(self, messages: Conversation | Sequence[Conversation],
              sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *, use_tqdm: bool = False,
              chat_template: str | None = None, add_generation_prompt: bool = True,
              continue_final_message: bool = False, tools: Sequence[Mapping[str, Any]] | None = None,
-             chat_template_kwargs: Mapping[str, Any] | None = None) -> list[RequestOutput]:
+             chat_template_kwargs: Mapping[str, Any] | None = None,
+             lora_request: LoRARequests = None) -> list[RequestOutput]:
         """Answers one conversation or several. The messages are those of /v1/chat/completions."""
         one = len(messages) > 0 and isinstance(messages[0], Mapping)
         conversations: Any = [messages] if one else messages
@@ -113,7 +135,7 @@ class LLM(Engine):
                                       add_generation_prompt=add_generation_prompt,
                                       continue_final_message=continue_final_message,
                                       chat_template_kwargs=chat_template_kwargs) for conversation in conversations],
-                         sampling_params, None)
+                         sampling_params, None, lora_request)
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Continues one prompt, and yields while it does: by sampling_params.output_kind the whole answer so far, or
@@ -142,8 +164,13 @@ class LLM(Engine):
 
     def _run(self, requests: list[dict[str, Any]],
              sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-             priority: Sequence[int] | None) -> list[RequestOutput]:
+             priority: Sequence[int] | None, lora_request: LoRARequests = None) -> list[RequestOutput]:
         count = len(requests)
+        adapters: list[LoRARequest | None]
+        adapters = [lora_request] * count if lora_request is None or isinstance(lora_request, LoRARequest) \
+            else list(lora_request)
+        if len(adapters) != count:
+            raise ValueError(f"there are {count} prompts and {len(adapters)} lora_requests; give one, or one for each")
         params: list[SamplingParams | None]
         params = [sampling_params] * count if sampling_params is None or isinstance(sampling_params, SamplingParams) \
             else list(sampling_params)
@@ -155,7 +182,8 @@ class LLM(Engine):
         try:
             for number, fields in enumerate(requests):
                 collectors.append(self._start(fields, params[number], kind=RequestOutputKind.FINAL_ONLY,
-                                              priority=priority[number] if priority is not None else 0))
+                                              priority=priority[number] if priority is not None else 0,
+                                              lora_request=adapters[number]))
             for collector in collectors:
                 collector.stream.wait()
                 while (delta := collector.stream.next()) is not None:

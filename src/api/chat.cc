@@ -31,7 +31,7 @@ class Chat final : public Generation {
 
   void write_head(JsonWriter& w, const char* object) const {
     w.open_object().member("id", options_.id).member("object", object).member_int("created", created_);
-    w.member("model", service_.options().served_names[0]);
+    w.member("model", options_.model);
   }
 
   // Where a chunk stands in the stream of its choice.

@@ -90,7 +90,7 @@ class Completions final : public Generation {
 
   void write_head(JsonWriter& w) const {
     w.open_object().member("id", options_.id).member("object", "text_completion").member_int("created", created_);
-    w.member("model", service_.options().served_names[0]);
+    w.member("model", options_.model);
   }
 
   void write_ending(JsonWriter& w, const Choice& choice) const {

@@ -55,6 +55,7 @@ ApiStatus Generation::start(std::vector<engine::Request> requests) {
     const std::lock_guard lock(mutex_);  // take() waits until the ids are known
     prompts_.resize(requests.size());
     for (size_t p = 0; p < requests.size(); ++p) {
+      requests[p].adapter = options_.adapter;
       requests[p].params.row_digests = keeps_receipts();
       prompts_[p].ids = requests[p].prompt;
       prompts_[p].params = requests[p].params;
@@ -272,6 +273,7 @@ llm::Receipt Generation::receipt_of(const Choice& choice) const {
   receipt.origin = service_.model().origin();
   receipt.origin.quire = service_.options().version;
   receipt.origin.model = service_.options().served_names[0];
+  if (options_.adapter != nullptr) receipt.origin.adapter = options_.adapter->digest;
   receipt.params = prompt.params;
   receipt.params.seed = static_cast<int64_t>(choice.seed);
   receipt.constraint = options_.constraint;

@@ -46,9 +46,11 @@ struct PromptState {
 };
 
 struct GenerationOptions {
-  std::string id;      // "chatcmpl-..."
-  std::string id_key;  // the id without its prefix
-  std::string caller;  // the name of the API key; "": none
+  std::string id;                       // "chatcmpl-..."
+  std::string id_key;                   // the id without its prefix
+  std::string caller;                   // the name of the API key; "": none
+  std::string model;                    // the name that answers show: the model's, or that of the adapter
+  model::AdapterPtr adapter = nullptr;  // null: none
   llm::TraceContext trace;
   int64_t n = 1;
   bool stream = false;

@@ -158,6 +158,7 @@ Result<PoolLoader::Loaded> Host::load(size_t model, int64_t memory_bytes, const 
   metrics.on_loaded(loaded.cache_config);
   PoolLoader::Loaded out;
   out.memory_bytes = loaded.llm->llm().memory_plan().total_bytes();
+  loaded.options.model_index = model;
   out.resident = std::make_unique<Service>(std::move(loaded.llm), metrics, shared_, std::move(loaded.options));
   return out;
 }
@@ -175,7 +176,9 @@ std::optional<int64_t> Host::max_model_len(size_t model) const {
 
 std::optional<size_t> Host::find(const std::string& name) const {
   const auto it = by_name_.find(name);
-  return it == by_name_.end() ? std::nullopt : std::optional(it->second);
+  if (it != by_name_.end()) return it->second;
+  const auto adapter = shared_.adapters.find(name);
+  return adapter ? std::optional(adapter->model) : std::nullopt;
 }
 
 ApiError Host::unknown_model(const std::string& name) const {
@@ -183,6 +186,7 @@ ApiError Host::unknown_model(const std::string& name) const {
   for (const HostedModel& model : models_) {
     for (const std::string& one : model.names) known += (known.empty() ? "" : ", ") + one;
   }
+  for (const AdapterTable::Entry& entry : shared_.adapters.list()) known += ", " + entry.named.name;
   return not_found_error("The model `" + name.substr(0, 200) + "` does not exist; this server has: " + known + ".",
                          "model");
 }

@@ -46,7 +46,7 @@ class Messages final : public Generation {
 
   void open_message(JsonWriter& w) const {
     w.open_object().member("id", options_.id).member("type", "message").member("role", "assistant");
-    w.member("model", service_.options().served_names[0]).key("content").open_array();
+    w.member("model", options_.model).key("content").open_array();
   }
 
   void send_start() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <filesystem>
 
 #include "api/host.h"
 #include "api/json_writer.h"
@@ -20,23 +21,30 @@ std::string iso_time(int64_t unix_seconds) {
   return text;
 }
 
+// Without the folders that it is in, which are nobody's business.
+std::string own_name(const std::filesystem::path& path) {
+  return (path.filename().empty() ? path.parent_path() : path).filename().string();
+}
+
 // The description of a model, with the fields of OpenAI's clients and of Anthropic's.
-void write_model(JsonWriter& w, const Host& host, size_t model, const std::string& name) {
+void write_model(JsonWriter& w, const Host& host, size_t model, const std::string& name,
+                 const AdapterTable::Entry* adapter = nullptr) {
   const ServiceOptions& options = host.options();
-  const std::optional<int64_t> length = host.max_model_len(model);
-  const auto member_length = [&](const char* key) {
-    w.key(key).value_or_null(length.has_value(), [&] { w.integer(*length); });
-  };
-  w.open_object().member("id", name).member("object", "model").member_int("created", options.created);
-  w.member("owned_by", "quire").member("root", host.models()[model].root).member_null("parent");
+  const int64_t length = adapter == nullptr ? host.max_model_len(model).value_or(0) : 0;  // 0: not known
+  const int64_t created = adapter == nullptr ? options.created : adapter->created;
+  const auto member_length = [&](const char* key) { w.key(key).value_or_null(length > 0, [&] { w.integer(length); }); };
+  w.open_object().member("id", name).member("object", "model").member_int("created", created);
+  w.member("owned_by", "quire");
+  w.member("root", adapter == nullptr ? host.models()[model].root : own_name(adapter->named.path));
+  w.key("parent").value_or_null(adapter != nullptr, [&] { w.string(host.models()[model].names[0]); });
   member_length("max_model_len");
   w.key("permission").open_array().open_object();
-  w.member("id", "modelperm-" + name).member("object", "model_permission").member_int("created", options.created);
+  w.member("id", "modelperm-" + name).member("object", "model_permission").member_int("created", created);
   w.member_bool("allow_create_engine", false).member_bool("allow_sampling", true).member_bool("allow_logprobs", true);
   w.member_bool("allow_search_indices", false).member_bool("allow_view", true).member_bool("allow_fine_tuning", false);
   w.member("organization", "*").member_null("group").member_bool("is_blocking", false);
   w.close_object().close_array();
-  w.member("type", "model").member("display_name", name).member("created_at", iso_time(options.created));
+  w.member("type", "model").member("display_name", name).member("created_at", iso_time(created));
   w.member("lifecycle", "active");
   member_length("max_input_tokens");
   member_length("max_tokens");
@@ -61,8 +69,13 @@ void serve_models(Host& host, const HttpRequest&, const ReplyPtr& reply) {
   for (size_t i = 0; i < models.size(); ++i) {
     for (const std::string& name : models[i].names) write_model(w, host, i, name);
   }
+  std::string last = models.back().names.back();
+  for (const AdapterTable::Entry& adapter : host.shared().adapters.list()) {
+    write_model(w, host, adapter.model, adapter.named.name, &adapter);
+    last = adapter.named.name;
+  }
   w.close_array().member_bool("has_more", false).member("first_id", models.front().names.front());
-  w.member("last_id", models.back().names.back()).close_object();
+  w.member("last_id", last).close_object();
   send_json(*reply, w.take());
 }
 
@@ -72,6 +85,10 @@ void serve_model(Host& host, const HttpRequest& request, const ReplyPtr& reply) 
   if (!model) return refuse(request, *reply, host.unknown_model(name));
   const auto& names = host.models()[*model].names;
   JsonWriter w;
+  if (const auto adapter = host.shared().adapters.find(name)) {
+    write_model(w, host, *model, name, &*adapter);
+    return send_json(*reply, w.take());
+  }
   write_model(w, host, *model, std::find(names.begin(), names.end(), name) != names.end() ? name : names[0]);
   send_json(*reply, w.take());
 }

@@ -128,6 +128,11 @@ ApiResult<GenerationOptions> read_options(const HttpRequest& request, const Body
   o.caller = request.caller;
   if (const std::string* parent = request.header("traceparent")) o.trace.traceparent = *parent;
   if (const std::string* state = request.header("tracestate")) o.trace.tracestate = *state;
+  o.model = service.options().served_names[0];
+  if (const auto adapter = service.find_adapter(body.string("model"))) {
+    QUIRE_ASSIGN(o.adapter, service.model().adapters().get(adapter->named));
+    o.model = adapter->named.name;
+  }
   o.n = body.integer("n").value_or(1);
   o.stream = body.boolean("stream", false);
   o.stream_interval = body.integer("stream_interval").value_or(service.options().stream_interval);

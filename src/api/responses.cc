@@ -105,7 +105,7 @@ class Responses final : public Generation {
   // The Response object; if `done`, with its output and usage.
   void write_response(JsonWriter& w, const char* status, bool done, const ApiError* error = nullptr) const {
     w.open_object().member("id", options_.id).member("object", "response").member_int("created_at", created_);
-    w.member("status", status).member("model", service_.options().served_names[0]);
+    w.member("status", status).member("model", options_.model);
     w.key("completed_at").value_or_null(done && !cut(), [&] { w.integer(static_cast<int64_t>(std::time(nullptr))); });
     w.key("error").value_or_null(error != nullptr, [&] {
       w.open_object().member("code", "server_error").member("message", error->message).close_object();

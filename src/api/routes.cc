@@ -35,6 +35,13 @@ constexpr Route kRoutes[] = {
          {.schema = count_tokens_schema}),
     get("/v1/models", serve_models, "The served names, for OpenAI's and Anthropic's clients."),
     get("/v1/models/{name}", serve_model, "One of them; its name may have slashes."),
+    post("/v1/load_lora_adapter", serve_load_lora_adapter,
+         "Loads a LoRA adapter under a name that requests use as their model; only with "
+         "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1.",
+         {.schema = load_lora_adapter_schema, .content_type = "text/plain"}),
+    post("/v1/unload_lora_adapter", serve_unload_lora_adapter,
+         "Forgets an adapter; requests that run with it end as usual.",
+         {.schema = unload_lora_adapter_schema, .content_type = "text/plain", .slow = true}),
     get("/ps", serve_ps, "Which models are loaded, with their requests, pages and memory."),
     post("/tokenize", serve_tokenize, "Token ids of a text or a conversation.", {.schema = tokenize_schema}),
     post("/detokenize", serve_detokenize, "Text of token ids.", {.schema = detokenize_schema}),

@@ -58,6 +58,8 @@ Endpoint serve_responses;                                      // responses.cc
 Endpoint serve_messages, serve_count_tokens;                   // messages.cc
 Endpoint serve_tokenizer_info;                                 // models.cc
 Endpoint serve_tokenize, serve_detokenize;                     // tokenize.cc
+Endpoint serve_load_lora_adapter;                              // adapters.cc
+HostEndpoint serve_unload_lora_adapter;                        // adapters.cc
 HostEndpoint serve_response_by_id;                             // responses.cc
 HostEndpoint serve_models, serve_model, serve_ps;              // models.cc
 HostEndpoint serve_health, serve_version, serve_load;          // status.cc

@@ -68,6 +68,8 @@ const Schema& messages_schema();
 const Schema& count_tokens_schema();
 const Schema& tokenize_schema();
 const Schema& detokenize_schema();
+const Schema& load_lora_adapter_schema();
+const Schema& unload_lora_adapter_schema();
 const std::vector<std::string_view>& reasoning_efforts();
 
 // The JSON of a request after the check: every field that is asked for has the type of its row.

@@ -301,4 +301,31 @@ const Schema& detokenize_schema() {
   return schema;
 }
 
+const Schema& load_lora_adapter_schema() {
+  static const Schema schema{
+      "LoadLoraAdapterRequest",
+      "A LoRA adapter to be loaded.",
+      {
+          row("lora_name", kString, "The name that requests give as `model`.",
+              {.required = true, .no_empty_text = true}),
+          row("lora_path", kString, "Its folder (PEFT or MLX) or GGUF file on the server.",
+              {.required = true, .no_empty_text = true}),
+          row("load_inplace", kBool, "Replace an adapter of the same name.", {.fallback = "false"}),
+          row("model", kString, "The base model, if the server has several.", {.fallback = "the served model"}),
+          row("is_3d_lora_weight", kBool, "",
+              {.fallback = "false", .refused = "is not supported: experts in one tensor are not adapted."}),
+      }};
+  return schema;
+}
+
+const Schema& unload_lora_adapter_schema() {
+  static const Schema schema{"UnloadLoraAdapterRequest",
+                             "A LoRA adapter to be forgotten.",
+                             {
+                                 row("lora_name", kString, "Its name.", {.required = true, .no_empty_text = true}),
+                                 row("lora_int_id", kInt, "Ignored."),
+                             }};
+  return schema;
+}
+
 }  // namespace quire::api

@@ -85,16 +85,23 @@ bool Service::serves(const std::string& model) const {
   return false;
 }
 
+std::optional<AdapterTable::Entry> Service::find_adapter(const std::string& name) const {
+  auto found = shared_.adapters.find(name);
+  if (found && found->model != options_.model_index) found.reset();
+  return found;
+}
+
 ApiError Service::unknown_model(const std::string& model) const {
   std::string known;
   for (const std::string& name : options_.served_names) known += (known.empty() ? "" : ", ") + name;
+  for (const AdapterTable::Entry& entry : shared_.adapters.list()) known += ", " + entry.named.name;
   return not_found_error("The model `" + model.substr(0, 200) + "` does not exist; this server has: " + known + ".",
                          "model");
 }
 
 ApiStatus Service::check_model(const Body& body) const {
   const std::string model = body.string("model");
-  if (model.empty() || serves(model)) return Ok{};
+  if (model.empty() || serves(model) || find_adapter(model)) return Ok{};
   return unknown_model(model);
 }
 

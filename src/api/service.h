@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "api/adapters.h"
 #include "api/error.h"
 #include "api/handler.h"
 #include "api/keys.h"
@@ -38,6 +39,8 @@ struct ServiceOptions {
   bool return_tokens_as_token_ids = false;
   bool enable_tokenizer_info_endpoint = false;
   bool enable_reset_prefix_cache = false;
+  bool runtime_lora_updating = false;  // /v1/load_lora_adapter and /v1/unload_lora_adapter work
+  size_t model_index = 0;              // of the model among those of the server
   bool disable_docs = false;
   bool page = true;  // serve / and the live view
   // Whether the live view shows the tokens of pages to everyone it serves. With named keys, a key sees its own alone.
@@ -66,6 +69,7 @@ struct Shared {
   void run_on_worker(const ReplyPtr& reply, WorkerPool::Size size, WorkerPool::Job job);
 
   KeyLedger keys;
+  AdapterTable adapters;
   std::atomic<int64_t> load = 0;      // the generations under way
   std::optional<WorkerPool> workers;  // the Host ends it first: its jobs use the rest
 };
@@ -93,8 +97,11 @@ class Service final : public Resident {
 
   bool serves(const std::string& model) const;  // it is a served name or an alias
   ApiError unknown_model(const std::string& model) const;
-  // 404 unless `model` is absent, empty or served.
+  // 404 unless `model` is absent, empty, served or the name of an adapter of this model.
   ApiStatus check_model(const Body& body) const;
+  AdapterTable& adapters() const { return shared_.adapters; }
+  // The adapter of this model with that name.
+  std::optional<AdapterTable::Entry> find_adapter(const std::string& name) const;
 
  private:
   metrics::ServerMetrics& metrics_;

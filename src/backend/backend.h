@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,6 +36,7 @@ struct GraphKey {
   int64_t wanted = 0;           // rows whose logits are needed
   int64_t max_blocks = 0;       // width of the widest block table
   bool one_token_each = false;  // every sequence has one token: a decode step
+  int64_t adapters = 0;         // 0: no row has an adapter; otherwise, which linears have ops of adapters
 
   auto operator<=>(const GraphKey&) const = default;
 };
@@ -110,6 +112,9 @@ class Backend {
 
   // Zeroed memory, committed lazily where the system can.
   virtual Result<std::unique_ptr<Buffer>> allocate(size_t bytes) = 0;
+  // Copies values of the host to the backend's memory, after the ops that were called before. Not between begin_step()
+  // and end_step().
+  virtual void write(void* to, std::span<const std::byte> values) { std::memcpy(to, values.data(), values.size()); }
   // Allocates the workspaces of the ops for steps of up to these sizes, before KV cache pages take the rest, and
   // returns their total size. Without this call, or for a larger step, ops allocate workspaces when they first need
   // them, and the program ends if the device is full by then.
@@ -153,6 +158,11 @@ class Backend {
   virtual bool joins_mla(const MlaToCacheArgs&) const {
     return false;
   }  // mla_to_cache()
+
+  // Whether moe_experts takes adapters (MoeExpertsArgs::lora).
+  virtual bool adapts_experts() const {
+    return false;
+  }
 
   // Sampling in the backend's memory (ops/sampling.h), if samples(). Call prepare_sampling() once, with the most rows
   // of a step and of one call of sample(). In a step: call sample() for its rows, then finish_samples(), which starts

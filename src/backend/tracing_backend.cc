@@ -45,6 +45,10 @@ std::string shape_of(const LinearHeadsArgs& args, bool) {
   return text("%lld rows %lld heads %lldx%lld %s", ll(args.x.rows), ll(args.heads), ll(args.n), ll(w.k()),
               name(w.dtype()));
 }
+std::string shape_of(const LoraArgs& args, bool) {
+  return text("%lld of %lld rows %lldx%lld", ll(args.rows.num_adapted), ll(args.out.rows), ll(args.out.cols),
+              ll(args.x.cols));
+}
 std::string shape_of(const ReshapeAndCacheArgs& args, bool) {
   return text("%lldx%lld %s", ll(args.k.rows), ll(args.k.cols), name(args.kv.dtype));
 }
@@ -110,6 +114,7 @@ class TracingBackend final : public Backend {
     return inner_->table_width(blocks, block_size);
   }
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override { return inner_->allocate(bytes); }
+  void write(void* to, std::span<const std::byte> values) override { inner_->write(to, values); }
   Status stack(std::span<const PackedMatrix* const> experts) override { return inner_->stack(experts); }
   Result<size_t> reserve(const WorkspaceLimits& sizes) override { return inner_->reserve(sizes); }
   int64_t max_head_dim() const override { return inner_->max_head_dim(); }
@@ -147,6 +152,9 @@ class TracingBackend final : public Backend {
     return inner_->joins_mla(args);
   }
 
+  bool adapts_experts() const override {
+    return inner_->adapts_experts();
+  }
   bool samples() const override {
     return inner_->samples();
   }

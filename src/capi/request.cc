@@ -37,6 +37,8 @@ const api::Schema& schema() {
              {"messages", "tools", "documents", "chat_template", "chat_template_kwargs", "add_generation_prompt",
               "continue_final_message", "reasoning_effort"});
     out.fields.push_back({"prompt", api::FieldType::kString, "The text to continue."});
+    out.fields.push_back({"lora_path", api::FieldType::kString, "The LoRA adapter to use: a folder or a GGUF file."});
+    out.fields.push_back({"lora_name", api::FieldType::kString, "Another name means that it is read again."});
     out.fields.push_back({"prompt_token_ids", api::FieldType::kInts, "The same as token ids."});
     return out;
   }();
@@ -114,6 +116,9 @@ ApiResult<engine::Request> prepare(const llm::Llm& llm, const Body& body, std::s
   QUIRE_ASSIGN(request.constraint, api::read_constraint(body));
   request.priority = body.integer("priority").value_or(0);
   request.cache_salt = body.string("cache_salt");
+  if (body.has("lora_path")) {
+    QUIRE_ASSIGN(request.adapter, llm.adapters().get(body.string("lora_path"), body.string("lora_name")));
+  }
   QUIRE_ASSIGN(engine::Request ready, llm.prepare(std::move(request)));
   return ready;
 }

@@ -335,6 +335,7 @@ class Conversation {
     llm::GenerateRequest request;
     request.prompt = std::move(*prompt);
     request.params = params;
+    if (!llm_.own_adapters().empty()) request.adapter = llm_.own_adapters().front();
     auto id = llm_.submit(std::move(request));
     if (!id.ok()) {
       prefill.clear();
@@ -447,6 +448,7 @@ void add_chat(CLI::App& app, int& exit_code) {
              "If the context is full, forget the oldest turns and show which");
   add_switch(*command, "--history", flags->history, "Save typed messages for later conversations");
   add_model_flags(*command, flags->options);
+  add_lora_flag(*command, flags->options);
   add_sampling_flags(*command, flags->sampling);
   command->callback([flags, &exit_code] { exit_code = chat(*flags); });
 }

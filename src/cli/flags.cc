@@ -26,6 +26,7 @@ struct ModelFlag {
 constexpr const char* kModel = "Model";
 constexpr const char* kKv = "KV cache";
 constexpr const char* kScheduler = "Scheduler";
+constexpr const char* kAdapters = "Adapters";
 constexpr const char* kDevice = "Device";
 
 const ModelFlag kModelFlags[] = {
@@ -88,6 +89,17 @@ const ModelFlag kModelFlags[] = {
      "\"num_speculative_tokens\": 2}. Changes no answer, only its speed"},
     {kScheduler, "--max-logprobs", &Options::max_logprobs,
      "Maximum number of logprobs per token in a request; -1: no limit"},
+    {kAdapters, "--enable-lora", &Options::enable_lora, "Take LoRA adapters; requests without one are not changed"},
+    {kAdapters, "--max-loras", &Options::max_loras, "Different adapters in one step; requests with others wait"},
+    {kAdapters, "--max-lora-rank", &Options::max_lora_rank,
+     "Maximum rank of an adapter, 1 to 512. Memory for --max-loras adapters of this rank is taken at the start"},
+    {kAdapters, "--max-cpu-loras", &Options::max_cpu_loras,
+     "Adapters that are kept in the host's memory; others are read again when they are used (default: --max-loras)"},
+    {kAdapters, "--lora-dtype", &Options::lora_dtype,
+     "Type of adapters on a CPU: auto (that of the model, bfloat16 if it is quantised), float32, float16 or bfloat16. "
+     "A "
+     "GPU has them in the type of its activations",
+     "TEXT:{auto,float32,float16,bfloat16}"},
     {kDevice, "--device", &Options::device,
      "auto (cuda or metal if available, else cpu), cpu, cuda, metal, or emulator: GPU kernels run on the CPU, for "
      "tests. quire devices lists what is available",
@@ -148,6 +160,15 @@ void add_model_flags(CLI::App& app, Options& options) {
         },
         flag.member);
   }
+}
+
+void add_lora_flag(CLI::App& app, Options& options) {
+  app.add_option("--lora", options.lora,
+                 "Folder or GGUF file of a LoRA adapter to use (may be repeated where receipts need several)")
+      ->envname(env_name("--lora"))
+      ->type_name(kFolder)
+      ->group(kAdapters)
+      ->allow_extra_args(false);
 }
 
 void add_sampling_flags(CLI::App& app, SamplingFlags& flags) {

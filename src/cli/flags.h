@@ -31,6 +31,8 @@ constexpr const char* kModelValue = "MODEL";
 std::string env_name(const std::string& flag);
 
 void add_model_flags(CLI::App& app, llm::Options& options);
+// --lora FOLDER: adapters that are read with the model.
+void add_lora_flag(CLI::App& app, llm::Options& options);
 void add_sampling_flags(CLI::App& app, SamplingFlags& flags);
 // Up to two positional arguments, of which the first is optional. They are two options and not one list, since CLI11
 // splits a list's "[a, b]" into items, and a prompt may begin and end with brackets.

@@ -140,6 +140,7 @@ class Session {
     request.prompt = std::move(*tokens);
     request.params = params;
     request.constraint = constraint_;
+    if (!llm_.own_adapters().empty()) request.adapter = llm_.own_adapters().front();
     auto id = llm_.submit(std::move(request));
     if (!id.ok()) {
       prefill.clear();
@@ -292,6 +293,7 @@ void add_run(CLI::App& app, int& exit_code) {
   add_switch(*command, "--prompt-token-ids", flags->prompt_token_ids, "PROMPT is a JSON list of token ids");
   add_constraint_flags(*command, flags->constraint);
   add_model_flags(*command, flags->options);
+  add_lora_flag(*command, flags->options);
   add_sampling_flags(*command, flags->sampling);
   command->callback([flags, &exit_code] { exit_code = run(*flags); });
 }

@@ -88,6 +88,7 @@ int run_host(api::Host& host, metrics::ServerMetrics& metrics, ServeFlags& flags
     metrics.on_http(api::route_label(record.path), record.method, record.status, record.seconds, record.request_bytes,
                     record.response_bytes);
   };
+  if (auto added = add_lora_modules(flags, host); !added.ok()) return report(added.error());
   flags.http.needs_key = api::needs_key;
   watch_telemetry(flags, metrics);
   auto server = http::Server::listen(flags.http, host.handler());
@@ -145,6 +146,7 @@ int serve_one(ServeFlags& flags, metrics::HistogramBuckets custom_buckets) {
   series.max_model_len = (*loaded)->max_model_len();
   series.cache_config = cache_config(**loaded, flags.options);
   series.num_speculative_tokens = (*loaded)->engine().options().speculation.num_tokens;
+  series.max_loras = flags.options.enable_lora ? flags.options.max_loras : 0;
   series.custom_buckets = std::move(custom_buckets);
   metrics::ServerMetrics metrics(std::move(series));
   flags.async.metrics = &metrics;

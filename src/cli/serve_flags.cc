@@ -60,10 +60,11 @@ const RefusedFlag kRefused[] = {
     {"--logprobs-mode", "raw_logprobs", kNotYet},
     {"--tool-strict-level", "auto", kNotYet},
     {"--structured-outputs-config", "", kNotYet},
-    {"--enable-lora", "", kNotYet},
-    {"--lora-modules", "", kNotYet},
-    {"--max-loras", "", kNotYet},
-    {"--max-lora-rank", "", kNotYet},
+    {"--lora-target-modules", "", "the modules are those of the adapter's files"},
+    {"--fully-sharded-loras", "", kOneProcess},
+    {"--enable-tower-connector-lora", "", kNotYet},
+    {"--default-mm-loras", "", kNotYet},
+    {"--enable-mixed-moe-lora-format", "", kNotYet},
     {"--limit-mm-per-prompt", "", kNotYet},
     {"--mm-processor-kwargs", "", kNotYet},
     {"--allowed-local-media-path", "", kNotYet},
@@ -329,6 +330,13 @@ void add_serve_flags(CLI::App& app, ServeFlags& flags) {
   add_api_flags(app, flags);
   add_log_flags(app, flags);
   add_model_flags(app, flags.options);
+  app.add_option(
+         "--lora-modules", flags.lora_modules,
+         "Adapters to serve, each as NAME=PATH or as JSON {\"name\", \"path\", \"base_model_name\"}; requests give "
+         "the name as their model")
+      ->envname(env_name("--lora-modules"))
+      ->type_name("NAME=PATH")
+      ->group("Adapters");
   for (const RefusedFlag& flag : kRefused) app.add_option(flag.name)->expected(0, 1)->group("");
 }
 
@@ -368,6 +376,13 @@ Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {
   if (!f.api_key_file.empty()) {
     QUIRE_ASSIGN(f.service.keys, api::read_key_file(f.api_key_file));
     for (const api::ApiKey& key : f.service.keys) f.http.named_keys.push_back({key.name, key.key});
+  }
+  if (!f.lora_modules.empty() && !f.options.enable_lora) {
+    return invalid_argument("--lora-modules needs --enable-lora");
+  }
+  for (const char* name : {"VLLM_ALLOW_RUNTIME_LORA_UPDATING", "QUIRE_ALLOW_RUNTIME_LORA_UPDATING"}) {
+    const std::string value = env(name).value_or("0");
+    if (value == "1" || value == "true" || value == "True") f.service.runtime_lora_updating = f.options.enable_lora;
   }
   const bool has_keys = !f.http.api_keys.empty() || !f.http.named_keys.empty();
   if (has_keys) f.service.enable_reset_prefix_cache = true;

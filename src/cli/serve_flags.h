@@ -28,6 +28,7 @@ struct ServeFlags {
   llm::AsyncOptions async;
 
   std::vector<std::string> served_names, api_keys, quiet_endpoints;
+  std::vector<std::string> lora_modules;  // NAME=PATH, or JSON
   std::string api_key_file;
   std::string allowed_origins = "[]", allowed_methods = "[\"*\"]", allowed_headers = "[\"*\"]";
   std::string content_format = "auto", default_kwargs, custom_buckets, fingerprint_mode = "full";

@@ -79,7 +79,72 @@ Result<int64_t> memory_for_models(const ServeFlags& flags) {
   return given;
 }
 
+struct LoraModule {
+  std::string name, path, base;
+};
+
+// NAME=PATH, or a JSON object with name, path and base_model_name.
+Result<LoraModule> parse_lora_module(const std::string& text) {
+  const Error wrong = invalid_argument("--lora-modules has '" + text +
+                                       "'; each entry is NAME=PATH or a JSON object like {\"name\": \"sql\", "
+                                       "\"path\": \"adapters/sql\"}");
+  LoraModule out;
+  if (text.starts_with("{")) {
+    const auto parsed = json::parse(text);
+    if (!parsed.ok() || !parsed->is_object()) return wrong;
+    auto name = json::get_string(*parsed, "name"), path = json::get_string(*parsed, "path"),
+         base = json::get_string_or(*parsed, "base_model_name", "");
+    if (!name.ok() || !path.ok() || !base.ok()) return wrong;
+    out = {*name, *path, *base};
+  } else {
+    const size_t equal = text.find('=');
+    if (equal == std::string::npos) return wrong;
+    out = {text.substr(0, equal), text.substr(equal + 1), ""};
+  }
+  if (out.name.empty() || out.path.empty()) return wrong;
+  return out;
+}
+
+Result<size_t> base_of(const LoraModule& module, const api::Host& host) {
+  const bool has_name = !module.base.empty();
+  if (!has_name && host.models().size() == 1) return size_t{0};
+  if (!has_name) {
+    return invalid_argument("--lora-modules: the server has several models, so the adapter '" + module.name +
+                            "' needs a base_model_name; write it as JSON");
+  }
+  if (const auto found = host.find(module.base)) return *found;
+  return invalid_argument("--lora-modules: the base model '" + module.base + "' of the adapter '" + module.name +
+                          "' is not one of this server");
+}
+
 }  // namespace
+
+Status add_lora_modules(const ServeFlags& flags, api::Host& host) {
+  for (const std::string& text : flags.lora_modules) {
+    QUIRE_ASSIGN(const LoraModule module, parse_lora_module(text));
+    QUIRE_ASSIGN(const size_t base, base_of(module, host));
+    if (host.find(module.name)) {
+      return invalid_argument("--lora-modules: the name '" + module.name + "' is taken; choose another one");
+    }
+    const llm::NamedAdapter named = api::AdapterTable::make(module.name, module.path);
+    QUIRE_TRY(weights::open_adapter(named.path));  // also where the model is not loaded yet
+    Status status;
+    host.each_loaded([&](size_t index, api::Service& service) {
+      if (index != base) return;
+      auto adapter = service.model().adapters().read(named.path);
+      if (adapter.ok()) {
+        service.model().adapters().put(named, std::move(*adapter));
+      } else {
+        status = adapter.error();
+      }
+    });
+    QUIRE_TRY(status);
+    std::optional<api::AdapterTable::Entry> replaced;
+    host.shared().adapters.add({named, base, static_cast<int64_t>(std::time(nullptr))}, false, replaced);
+    spdlog::info("The adapter {} of {} is served from {}", module.name, host.models()[base].names[0], module.path);
+  }
+  return {};
+}
 
 metrics::ServerMetrics::CacheConfig cache_config(const llm::Llm& llm, const llm::Options& options) {
   const engine::EngineOptions& engine = llm.engine().options();
@@ -211,6 +276,7 @@ Result<std::unique_ptr<SeveralModels>> SeveralModels::make(const ServeFlags& fla
     series.max_model_len = kLongestModel;
     series.of_several = true;
     series.num_speculative_tokens = speculation.options.num_tokens;
+    series.max_loras = flags.options.enable_lora ? flags.options.max_loras : 0;
     series.custom_buckets = custom_buckets;
     out->metrics_.push_back(out->metrics_.empty()
                                 ? std::make_unique<metrics::ServerMetrics>(std::move(series))

@@ -46,6 +46,8 @@ Result<api::ServiceOptions> service_options(const ServeFlags& flags, const llm::
 llm::TraceSink trace_sink(const ServeFlags& flags, const std::string& model);
 // The series of what is sent to other programs.
 void watch_telemetry(const ServeFlags& flags, metrics::ServerMetrics& metrics);
+// Adds the adapters of --lora-modules to the host. Those of a model that is loaded are read at once.
+Status add_lora_modules(const ServeFlags& flags, api::Host& host);
 
 // A host of several models, with their metrics. REQUIRES: the flags outlive it.
 class SeveralModels {

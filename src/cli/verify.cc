@@ -264,6 +264,7 @@ CLI::App* add_check(CLI::App& app, int& exit_code, const char* name, const char*
       ->envname("QUIRE_MODEL")
       ->type_name(kModelValue);
   add_model_flags(*command, flags->options);
+  add_lora_flag(*command, flags->options);
   command->footer(
       "Flags that are left out have the values of the receipts. The exit code is 0 if all bits are the same, 1 if some "
       "differ, and 2 if something could not be checked.");

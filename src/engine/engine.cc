@@ -183,6 +183,9 @@ Status Engine::check(sampling::SamplingParams& params) const {
 Status Engine::check(const Request& request) const {
   const int64_t prompt = static_cast<int64_t>(request.prompt.size());
   const int64_t max_len = options_.scheduler.max_model_len;
+  if (request.adapter != nullptr && options_.scheduler.max_adapters == 0) {
+    return invalid_argument("the request has an adapter, but the model was loaded without --enable-lora");
+  }
   if (prompt == 0) return invalid_argument("the prompt is empty; it needs at least one token");
   if (prompt >= max_len) {
     return invalid_argument("the prompt has " + std::to_string(prompt) + " tokens, but the model's context holds " +
@@ -549,7 +552,9 @@ EngineStats Engine::stats() const {
           .added_tokens = added_tokens_,
           .kv_usage = kv_.usage(),
           .prefix = kv_.prefix_stats(),
-          .speculation = speculation_};
+          .speculation = speculation_,
+          .running_adapters = scheduler_.running_adapters(),
+          .waiting_adapters = scheduler_.waiting_adapters()};
 }
 
 }  // namespace quire::engine

@@ -61,6 +61,7 @@ struct EngineStats {
   double kv_usage = 0;
   kv::PrefixStats prefix;
   SpeculationStats speculation;
+  std::vector<uint64_t> running_adapters, waiting_adapters;  // ids of those with sequences that run or wait
 };
 
 // Owns one model, one backend and all sequences. The thread that calls step() owns the engine; other threads may call

@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "engine/constraint.h"
+#include "model/adapter.h"
 #include "sampling/params.h"
 #include "sampling/sampler.h"
 
@@ -21,9 +22,18 @@ using RequestId = uint64_t;
 struct Request {
   std::vector<int32_t> prompt;
   sampling::SamplingParams params;
-  int64_t priority = 0;      // lower runs first under the priority policy
-  std::string cache_salt;    // requests with different salts share no cached prefixes
-  ConstraintPtr constraint;  // null: none; each of the n sequences makes its own from it
+  int64_t priority = 0;       // lower runs first under the priority policy
+  std::string cache_salt;     // requests with different salts share no cached prefixes
+  ConstraintPtr constraint;   // null: none; each of the n sequences makes its own from it
+  model::AdapterPtr adapter;  // null: none
+
+  // What a cached prefix must have been computed with, besides its tokens: the salt and the load of the adapter. A salt
+  // never looks like the key of an adapter: one that begins with the mark of these gets the mark twice.
+  std::string cache_key() const {
+    constexpr char kMark = '\x01';
+    if (adapter != nullptr) return kMark + std::to_string(adapter->id) + "\n" + cache_salt;
+    return cache_salt.starts_with(kMark) ? kMark + cache_salt : cache_salt;
+  }
 };
 using RequestPtr = std::shared_ptr<const Request>;  // shared by all of its sequences
 

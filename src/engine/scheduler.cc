@@ -83,8 +83,7 @@ void Scheduler::remove(Sequence* sequence) {
     sequence->waiting = false;
   } else if (const auto it = std::find(running_.begin(), running_.end(), sequence); it != running_.end()) {
     running_.erase(it);
-    --sequence->submission->running;
-    --sequence->caller->running;
+    note_running(*sequence, -1);
   }
   if (std::exchange(sequence->caller, nullptr) != nullptr) release_caller(*sequence->submission);
   kv_.free(sequence->table);
@@ -97,6 +96,64 @@ void Scheduler::remove(PendingRequest* request) {
   queue(request->heavy).entries.erase(key_of(*request));
   request->waiting = false;
   release_caller(*request->submission);
+}
+
+// Adapters.
+
+void Scheduler::note_running(const Sequence& sequence, int change) {
+  sequence.submission->running += change;
+  sequence.caller->running += change;
+  if (sequence.adapter == nullptr) return;
+  const auto it = running_adapters_.emplace(sequence.adapter->id, 0).first;
+  it->second += change;
+  if (it->second == 0) running_adapters_.erase(it);
+}
+
+bool Scheduler::has_room_for_adapter(const Entry& entry) const {
+  const model::Adapter* adapter = entry.adapter();
+  return adapter == nullptr || running_adapters_.contains(adapter->id) ||
+         static_cast<int64_t>(running_adapters_.size()) < options_.max_adapters;
+}
+
+bool Scheduler::is_held_back(const Entry& entry) const {
+  return !has_room_for_adapter(entry) ||
+         (adapters_held_ && entry.adapter() != nullptr && running_adapters_.contains(entry.adapter()->id));
+}
+
+const std::pair<const Scheduler::Key, Scheduler::Entry>* Scheduler::first_open(const Queue& queue) const {
+  for (const auto& entry : queue.entries) {
+    if (!is_held_back(entry.second)) return &entry;
+  }
+  return nullptr;
+}
+
+// Decides whether sequences with running adapters must wait because another one was passed too often.
+void Scheduler::hold_adapters() {
+  adapters_held_ = false;
+  if (running_adapters_.empty() || adapter_overtakes_ < kMaxOvertakes) return;
+  for (const Queue* queue : {&light_, &heavy_}) {
+    for (const auto& [key, entry] : queue->entries) adapters_held_ |= !has_room_for_adapter(entry);
+  }
+  if (!adapters_held_) adapter_overtakes_ = 0;
+}
+
+std::vector<uint64_t> Scheduler::running_adapters() const {
+  std::vector<uint64_t> out;
+  for (const auto& [id, count] : running_adapters_) out.push_back(id);
+  return out;
+}
+
+std::vector<uint64_t> Scheduler::waiting_adapters() const {
+  std::vector<uint64_t> out;
+  if (options_.max_adapters == 0) return out;
+  for (const Queue* queue : {&light_, &heavy_}) {
+    for (const auto& [key, entry] : queue->entries) {
+      if (entry.adapter() != nullptr) out.push_back(entry.adapter()->id);
+    }
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
 }
 
 // Running sequences.
@@ -134,8 +191,7 @@ size_t Scheduler::memory_victim() const {
 void Scheduler::preempt(size_t running_index, int64_t& budget) {
   Sequence* sequence = running_[running_index];
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(running_index));
-  --sequence->submission->running;
-  --sequence->caller->running;
+  note_running(*sequence, -1);
   const auto share =
       std::find_if(shares_.begin(), shares_.end(), [&](const Share& s) { return s.sequence == sequence; });
   if (share != shares_.end()) {
@@ -196,6 +252,7 @@ const std::vector<Share>& Scheduler::schedule() {
   preempted_before_ = num_preemptions_;
   ++step_;
   set_allowances();
+  hold_adapters();
   bool under_way = schedule_running(budget);
   if (num_preemptions_ == preempted_before_) admit(budget);
   if (shares_.empty() && !under_way && !running_.empty()) {
@@ -341,28 +398,30 @@ void Scheduler::set_heavy_allowances(int64_t tokens) {
 // The queue from which to admit next; null if nothing may be admitted. A sequence that was preempted in this step is
 // not admitted again in it: its last token may still be in flight.
 Scheduler::Queue* Scheduler::next_queue() {
-  const bool light = !light_.entries.empty() && !light_.entries.begin()->second.preempted_in(step_);
-  const bool heavy = !heavy_.entries.empty() && heavy_budget_ > 0 && num_preemptions_ == preempted_before_;
+  const auto* first_light = first_open(light_);
+  const auto* first_heavy = first_open(heavy_);
+  const bool light = first_light != nullptr && !first_light->second.preempted_in(step_);
+  const bool heavy = first_heavy != nullptr && heavy_budget_ > 0 && num_preemptions_ == preempted_before_;
   if (!heavy) return light ? &light_ : nullptr;
   if (!light) return &heavy_;
-  const int64_t a = std::get<0>(light_.entries.begin()->first);
-  const int64_t b = std::get<0>(heavy_.entries.begin()->first);
+  const int64_t a = std::get<0>(first_light->first);
+  const int64_t b = std::get<0>(first_heavy->first);
   if (a != b) return a < b ? &light_ : &heavy_;
-  const bool starves = overtakes_ >= kMaxOvertakes && heavy_.entries.begin()->second.submission().running == 0;
+  const bool starves = overtakes_ >= kMaxOvertakes && first_heavy->second.submission().running == 0;
   return starves ? &heavy_ : &light_;
 }
 
 // The entry to admit next: the first one or, in the heavy queue, that of the submission with the fewest seats, so that
 // seats move between submissions only as sequences end.
 Scheduler::Key Scheduler::next_entry(const Queue& queue) const {
-  const auto& [first, entry] = *queue.entries.begin();
+  const auto& [first, entry] = *first_open(queue);
   if (&queue == &light_ || std::get<1>(first) == kFrontTag) return first;
   Key best = first;
   int64_t fewest = entry.submission().running;
   int scanned = 0;
   for (const auto& [key, other] : queue.entries) {
     if (std::get<0>(key) != std::get<0>(first) || fewest == 0 || ++scanned > kMaxScanned) break;
-    if (other.submission().running >= fewest) continue;
+    if (other.submission().running >= fewest || is_held_back(other)) continue;
     fewest = other.submission().running;
     best = key;
   }
@@ -432,7 +491,7 @@ std::optional<Scheduler::Key> Scheduler::preempt_for_waiting(const Queue& queue,
   int scanned = 0;
   for (const auto& [key, entry] : queue.entries) {
     std::optional<size_t> index;
-    if (!entry.preempted_in(step_)) index = fairness_victim(holders, entry, &queue == &heavy_);
+    if (!entry.preempted_in(step_) && !is_held_back(entry)) index = fairness_victim(holders, entry, &queue == &heavy_);
     if (!index) {
       if (++scanned == kMaxScanned) return std::nullopt;
       continue;
@@ -461,14 +520,19 @@ bool Scheduler::try_admit(Sequence* sequence, Queue& queue, int64_t& budget) {
   const int64_t count = clip_to_state(*sequence, hit.num_tokens, wanted);
   QUIRE_CHECK(kv_.allocate_slots(sequence->table, hit.num_tokens + count, hit));
 
+  if (sequence->adapter != nullptr) {
+    const bool passes = std::ranges::any_of(queue.entries, [&](const auto& other) {
+      return other.first < key_of(*sequence) && !has_room_for_adapter(other.second);
+    });
+    adapter_overtakes_ = passes ? adapter_overtakes_ + 1 : 0;
+  }
   queue.entries.erase(key_of(*sequence));
   queue.virtual_time = std::max(queue.virtual_time, sequence->tag);
   sequence->waiting = false;
   --num_waiting_;
   waiting_tokens_ -= sequence->num_tokens();
   running_.push_back(sequence);
-  ++sequence->submission->running;
-  ++sequence->caller->running;
+  note_running(*sequence, 1);
   sequence->num_computed = sequence->num_drafted = hit.num_tokens;
   if (!sequence->admitted_before) {
     sequence->cached_tokens = std::min(hit.num_tokens, sequence->prompt_size);

@@ -10,6 +10,7 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/sequence.h"
@@ -27,6 +28,7 @@ struct SchedulerOptions {
   int64_t long_prefill_token_threshold = 0;  // 0: off
   bool chunked_prefill = true;
   Policy policy = Policy::kFcfs;
+  int64_t max_adapters = 0;  // different ones among the running sequences; 0: requests have none
   // Fairness: see Scheduler. The defaults suit a CPU, where a step's time grows with its tokens.
   int64_t min_heavy_tokens = 16;   // tokens per step that all heavy sequences together get at least
   int64_t max_light_prompt = 512;  // a prompt with more tokens to compute than this is heavy
@@ -65,6 +67,9 @@ struct Share {
 // is
 //   preempted, provided that it has far more than its share.
 //
+// Adapters. A waiting sequence whose adapter would be one too many is passed over until one that runs has no sequence
+// left. After kMaxOvertakes sequences with adapters have passed it, no more of them are admitted before it.
+//
 // Drafts come last: they get what is left of the step's tokens and of the free pages, after running and waiting
 // sequences, and those of heavy sequences also only what is left of the share of heavy ones. They preempt nobody.
 class Scheduler {
@@ -97,6 +102,9 @@ class Scheduler {
   // wait for the last token of the step in flight.
   const std::vector<Share>& schedule();
 
+  // The ids of the adapters of running sequences, and of those that wait, for metrics.
+  std::vector<uint64_t> running_adapters() const;
+  std::vector<uint64_t> waiting_adapters() const;
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const { return num_waiting_; }  // including sequences that are not made yet
   int64_t num_waiting_tokens() const { return waiting_tokens_; }
@@ -118,6 +126,9 @@ class Scheduler {
     bool preempted_in(uint64_t step) const { return sequence != nullptr && sequence->preempted_in == step; }
     Submission& submission() const { return sequence != nullptr ? *sequence->submission : *request->submission; }
     const Caller& caller() const { return sequence != nullptr ? *sequence->caller : *request->caller; }
+    const model::Adapter* adapter() const {
+      return sequence != nullptr ? sequence->adapter.get() : request->request->adapter.get();
+    }
   };
   // Priority (0 under kFcfs), tag, arrival.
   using Key = std::tuple<int64_t, uint64_t, uint64_t>;
@@ -135,6 +146,14 @@ class Scheduler {
   size_t memory_victim() const;
   void preempt(size_t running_index, int64_t& budget);
   bool runs_before(const Sequence& a, const Sequence& b) const;
+
+  // Adapters.
+  bool has_room_for_adapter(const Entry& entry) const;
+  // The first entry that may be admitted as far as adapters go; null if there is none.
+  const std::pair<const Key, Entry>* first_open(const Queue& queue) const;
+  bool is_held_back(const Entry& entry) const;
+  void hold_adapters();
+  void note_running(const Sequence& sequence, int change);
 
   // Admission.
   void admit(int64_t& budget);
@@ -176,6 +195,9 @@ class Scheduler {
   FillDraftsFn fill_drafts_;        // none: draft_ sets the drafts
   std::vector<Share> shares_;       // of the step that is being scheduled
   std::vector<Sequence*> running_;  // in order of admission
+  std::map<uint64_t, int64_t> running_adapters_;  // how many running sequences have each, by its id
+  bool adapters_held_ = false;     // a sequence waits for a place for its adapter and was passed too often
+  int64_t adapter_overtakes_ = 0;  // sequences with adapters admitted while another one waited for a place
   Queue light_, heavy_;
   std::unordered_map<std::string, Caller> callers_;
   std::vector<Sequence*> heavy_running_;  // scratch of set_allowances()

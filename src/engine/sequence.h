@@ -38,7 +38,8 @@ struct Sequence {
         prompt_size(static_cast<int64_t>(request.prompt.size())),
         history(request.prompt),
         constraint_source(request.constraint),
-        table(request.cache_salt) {}
+        adapter(request.adapter),
+        table(request.cache_key()) {}
 
   RequestId id;
   int32_t child;
@@ -61,7 +62,8 @@ struct Sequence {
   // its state when the sequence is preempted.
   ConstraintPtr constraint_source;
   std::unique_ptr<Constraint> constraint;
-  int64_t num_accepted = 0;  // output tokens that the constraint has seen
+  int64_t num_accepted = 0;   // output tokens that the constraint has seen
+  model::AdapterPtr adapter;  // null: none
   kv::BlockTable table;
 
   int32_t row_in_flight = -1;   // row of the step in flight that samples its next token; -1: none

@@ -17,6 +17,7 @@ const model::StepBatch& StepBuilder::build(Step& step) {
     add_tokens(step.shares[s]);
     add_rows(step.shares[s], s, first_token, step.rows);
   }
+  add_adapters(step.shares);
   if (!batch_.sampled_from_row.empty()) batch_.sampled_from_row.resize(batch_.tokens.size(), -1);
   batch_.groups.resize(kv_.groups().size());
   for (size_t g = 0; g < batch_.groups.size(); ++g) {
@@ -62,6 +63,18 @@ void StepBuilder::add_rows(const Share& share, size_t index, int64_t first_token
     batch_.wanted.push_back(static_cast<int32_t>(first_token + p - begin));
     rows.push_back(row);
   }
+}
+
+void StepBuilder::add_adapters(std::span<const Share> shares) {
+  std::vector<const model::Adapter*>& adapters = batch_.adapters;
+  for (const Share& share : shares) {
+    const model::Adapter* adapter = share.sequence->adapter.get();
+    const auto known = std::find_if(adapters.begin(), adapters.end(),
+                                    [&](const model::Adapter* other) { return adapter && other->id == adapter->id; });
+    batch_.adapter_of.push_back(adapter == nullptr ? -1 : static_cast<int32_t>(known - adapters.begin()));
+    if (adapter != nullptr && known == adapters.end()) adapters.push_back(adapter);
+  }
+  if (adapters.empty()) batch_.adapter_of.clear();
 }
 
 void StepBuilder::add_pages(std::span<const Share> shares, size_t index) {

@@ -23,6 +23,7 @@ class StepBuilder {
  private:
   void add_tokens(const Share& share);
   void add_rows(const Share& share, size_t index, int64_t first_token, std::vector<LogitRow>& rows);
+  void add_adapters(std::span<const Share> shares);
   void add_pages(std::span<const Share> shares, size_t index);
   void add_states(std::span<const Share> shares, size_t index);
 

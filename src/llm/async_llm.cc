@@ -511,6 +511,15 @@ void AsyncLlm::report(metrics::StepStats step, const Batch& batch) {
   for (size_t i = 0; i < reported_.speculation.accepted_per_position.size(); ++i) {
     step.accepted_per_position[i] -= reported_.speculation.accepted_per_position[i];
   }
+  if (options_.metrics != nullptr &&
+      (stats.running_adapters != reported_.running_adapters || stats.waiting_adapters != reported_.waiting_adapters)) {
+    const auto names = [&](const std::vector<uint64_t>& ids) {
+      std::vector<std::string> out;
+      for (const uint64_t id : ids) out.push_back(llm_->adapters().name_of(id));
+      return out;
+    };
+    options_.metrics->on_adapters(names(stats.running_adapters), names(stats.waiting_adapters));
+  }
   reported_ = stats;
   step.prefix_reset = pending_reset_ = pending_reset_ || batch.reset;
   if (batch.stepped) {

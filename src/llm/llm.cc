@@ -31,10 +31,24 @@ std::string piece_of(const text::Tokenizer& tokenizer, std::optional<int32_t> id
   return id ? std::string(tokenizer.piece(*id).value_or("")) : std::string();
 }
 
+// Turns adapters on if some are to be read with the model, for the ranks that they have.
+Result<Options> with_own_adapters(Options options) {
+  if (options.lora.empty()) return options;
+  for (const std::filesystem::path& path : options.lora) {
+    QUIRE_ASSIGN(const weights::AdapterFiles files, weights::open_adapter(path));
+    for (const weights::AdapterModule& module : files.modules) {
+      options.max_lora_rank = std::max(options.enable_lora ? options.max_lora_rank : 1, module.rank);
+      options.enable_lora = true;
+    }
+  }
+  options.max_loras = std::max(options.max_loras, static_cast<int64_t>(options.lora.size()));
+  return options;
+}
+
 }  // namespace
 
-Result<std::unique_ptr<Llm>> Llm::load(const Options& options, ProgressFn progress,
-                                       const std::atomic<bool>* cancelled) {
+Result<std::unique_ptr<Llm>> Llm::load(const Options& given, ProgressFn progress, const std::atomic<bool>* cancelled) {
+  QUIRE_ASSIGN(const Options options, with_own_adapters(given));
   if (!options.profile.empty()) QUIRE_TRY(trace::start(options.profile));
   QUIRE_ASSIGN(std::unique_ptr<Backend> backend, make_backend(options));
   QUIRE_ASSIGN(model::ModelFiles files, open_files(options));
@@ -74,6 +88,12 @@ Result<std::unique_ptr<Llm>> Llm::load(const Options& options, ProgressFn progre
   llm->engine_ = std::move(loaded.engine);
   if (llm->tokenizer_ != nullptr) {
     llm->grammars_ = std::make_unique<Grammars>(llm->tokenizer_, files.config.vocab_size);
+  }
+  llm->adapters_ = std::make_unique<AdapterCache>(
+      llm->engine_->model(), static_cast<size_t>(options.max_cpu_loras.value_or(options.max_loras)));
+  for (const std::filesystem::path& path : options.lora) {
+    QUIRE_ASSIGN(model::AdapterPtr adapter, llm->adapters_->read(path));
+    llm->own_adapters_.push_back(std::move(adapter));
   }
   llm->plan_ = std::move(loaded.plan);
   const std::string device = llm->engine_->backend().describe();
@@ -185,8 +205,10 @@ ReasoningTokens Llm::reasoning_tokens(const ReasoningRules& rules) const {
 }
 
 Result<engine::Request> Llm::prepare(TokenPrompt prompt, const CheckedParams& params, int64_t priority,
-                                     std::string cache_salt, engine::ConstraintPtr constraint) const {
-  engine::Request inner{std::move(prompt), params.get(), priority, std::move(cache_salt), std::move(constraint)};
+                                     std::string cache_salt, engine::ConstraintPtr constraint,
+                                     model::AdapterPtr adapter) const {
+  engine::Request inner{std::move(prompt),     params.get(),          priority,
+                        std::move(cache_salt), std::move(constraint), std::move(adapter)};
   QUIRE_TRY(engine_->check(std::as_const(inner)));
   return inner;
 }
@@ -195,7 +217,8 @@ Result<engine::Request> Llm::prepare(GenerateRequest request) const {
   QUIRE_ASSIGN(const CheckedParams params, check(std::move(request.params)));
   QUIRE_ASSIGN(TokenPrompt prompt, tokens_of(request.prompt));
   QUIRE_ASSIGN(engine::ConstraintPtr constraint, constrain(request.constraint, params));
-  return prepare(std::move(prompt), params, request.priority, std::move(request.cache_salt), std::move(constraint));
+  return prepare(std::move(prompt), params, request.priority, std::move(request.cache_salt), std::move(constraint),
+                 std::move(request.adapter));
 }
 
 const Origin& Llm::origin() const {

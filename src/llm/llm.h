@@ -14,6 +14,7 @@
 
 #include "engine/engine.h"
 #include "kv/memory_plan.h"
+#include "llm/adapters.h"
 #include "llm/constraint.h"
 #include "llm/generation_config.h"
 #include "llm/grammars.h"
@@ -55,6 +56,7 @@ struct GenerateRequest {
   int64_t priority = 0;
   std::string cache_salt;
   ConstraintSpec constraint;
+  model::AdapterPtr adapter;  // from Llm::adapters(); null: none
 };
 
 // A whole answer, for callers that do not stream.
@@ -96,7 +98,8 @@ class Llm {
   Result<engine::ConstraintPtr> constrain(const ConstraintSpec& spec, const CheckedParams& params) const;
   // Checks one prompt of a request. Any thread.
   Result<engine::Request> prepare(TokenPrompt prompt, const CheckedParams& params, int64_t priority = 0,
-                                  std::string cache_salt = "", engine::ConstraintPtr constraint = nullptr) const;
+                                  std::string cache_salt = "", engine::ConstraintPtr constraint = nullptr,
+                                  model::AdapterPtr adapter = nullptr) const;
   // Tokenises and checks a request, as submit() does before it queues it. Any thread.
   Result<engine::Request> prepare(GenerateRequest request) const;
   Result<engine::RequestId> submit(GenerateRequest request);
@@ -116,6 +119,10 @@ class Llm {
   const kv::MemoryPlan& memory_plan() const { return plan_; }
   int64_t max_model_len() const { return plan_.max_model_len; }
   const std::string& name() const { return name_; }
+  // Reads adapters and keeps the last ones. Any thread.
+  AdapterCache& adapters() const { return *adapters_; }
+  // Those of Options::lora, in their order.
+  const std::vector<model::AdapterPtr>& own_adapters() const { return own_adapters_; }
   // What receipts say of this model; whoever writes one fills in its name and the program's version. The first call
   // reads all weights for their digest. Any thread.
   const Origin& origin() const;
@@ -135,6 +142,8 @@ class Llm {
   std::vector<int32_t> eos_ids_;  // the tokenizer's EOS first
   kv::MemoryPlan plan_;
   std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<AdapterCache> adapters_;
+  std::vector<model::AdapterPtr> own_adapters_;
   std::unique_ptr<Streams> streams_;
   std::unique_ptr<Grammars> grammars_;                   // null if the model has no tokenizer
   std::shared_ptr<const weights::WeightSource> source_;  // null for dummy weights

@@ -76,6 +76,32 @@ Result<int64_t> context_length(const Options& options, const model::DecoderConfi
   return length;
 }
 
+Result<model::AdapterLimits> adapter_limits(const Options& options) {
+  model::AdapterLimits out;
+  if (!options.enable_lora) return out;
+  constexpr int64_t kMostSlots = 1024, kMostRank = 512;
+  if (options.max_loras < 1 || options.max_loras > kMostSlots) {
+    return invalid_argument("--max-loras is " + std::to_string(options.max_loras) + "; it must be 1 to " +
+                            std::to_string(kMostSlots));
+  }
+  if (options.max_lora_rank < 1 || options.max_lora_rank > kMostRank) {
+    return invalid_argument("--max-lora-rank is " + std::to_string(options.max_lora_rank) + "; it must be 1 to " +
+                            std::to_string(kMostRank));
+  }
+  if (options.max_cpu_loras && *options.max_cpu_loras < options.max_loras) {
+    return invalid_argument("--max-cpu-loras is " + std::to_string(*options.max_cpu_loras) +
+                            "; it must be at least --max-loras, which is " + std::to_string(options.max_loras));
+  }
+  auto dtype = model::parse_dtype(options.lora_dtype);
+  if (!dtype.ok()) {
+    return invalid_argument("--lora-dtype is '" + options.lora_dtype + "'; choose auto, float32, float16 or bfloat16");
+  }
+  out.slots = options.max_loras;
+  out.max_rank = options.max_lora_rank;
+  out.dtype = *dtype;
+  return out;
+}
+
 // A lower bound for the bytes of the weights: the size of the files or, for dummy weights, by the config.
 double weights_bytes(const Options& options, const model::ModelFiles& files) {
   const bool halved = options.dtype == "float16" || options.dtype == "half" || options.dtype == "bfloat16";
@@ -285,7 +311,9 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
     out.memory.draft_layers = static_cast<int64_t>(layers.size()) - files.config.layers;
   }
 
+  QUIRE_ASSIGN(out.load.adapters, adapter_limits(options));
   engine::SchedulerOptions& scheduler = out.engine.scheduler;
+  scheduler.max_adapters = out.load.adapters.slots;
   const SchedulerDefaults defaults = scheduler_defaults(backend);
   scheduler.max_num_seqs = options.max_num_seqs > 0 ? options.max_num_seqs : defaults.seqs;
   scheduler.max_num_batched_tokens =

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace quire::llm {
 
@@ -43,6 +44,14 @@ struct Options {
   int64_t max_logprobs = 20;
   std::string speculative_config;     // JSON object; "": no speculation
   std::filesystem::path draft_model;  // where its model is; "": where it says
+
+  // Adapters
+  bool enable_lora = false;
+  std::vector<std::filesystem::path> lora;  // adapters that are read with the model: Llm::own_adapters()
+  int64_t max_loras = 1;                    // different ones in one step
+  int64_t max_lora_rank = 16;
+  std::optional<int64_t> max_cpu_loras;  // kept in the host's memory; none: max_loras
+  std::string lora_dtype = "auto";       // auto, float32, float16, bfloat16
 
   // Device
   std::string device = "auto";  // auto, cpu, cuda, metal, emulator

@@ -256,6 +256,7 @@ Value contents(const Receipt& receipt) {
   out.set("dtype", origin.dtype);
   out.set("kv_cache_dtype", origin.kv_cache_dtype);
   out.set("max_model_len", origin.max_model_len);
+  if (!origin.adapter.empty()) out.set("adapter", origin.adapter);
   out.set("sampling", params_json(receipt.params));
   out.set("constraint", constraint_json(receipt.constraint));
   out.set("kept_special", ids_json(receipt.kept_special));
@@ -325,6 +326,7 @@ Result<ReadReceipt> read_receipt(const json::Value& value) {
                                                         {"digest", &digest}};
   for (const auto& [name, to] : texts) QUIRE_TRY(read_member(value, name, *to));
   QUIRE_TRY(read_member(value, "max_model_len", origin.max_model_len));
+  if (value.find("adapter") != nullptr) QUIRE_TRY(read_member(value, "adapter", origin.adapter));
   QUIRE_TRY(read_member(value, "kept_special", receipt.kept_special));
   QUIRE_TRY(read_member(value, "prompt_token_ids", receipt.prompt));
   QUIRE_TRY(read_member(value, "token_ids", receipt.tokens));

@@ -25,6 +25,7 @@ struct Origin {
   std::string dtype;           // --dtype
   std::string kv_cache_dtype;  // never auto
   int64_t max_model_len = 0;   // some models scale RoPE by it
+  std::string adapter;  // the digest of the request's adapter; "": none. Not compared here: a request has its own
 
   // What must be the same for the same bits, in one sentence that says what to do; "" if all of it is. Leaves out the
   // weights.

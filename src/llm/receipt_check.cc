@@ -14,6 +14,16 @@ std::string count(size_t n, const char* what) {
   return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
 }
 
+// The adapter of a receipt, among those that were loaded with the model.
+Result<model::AdapterPtr> adapter_of(const Llm& llm, const Origin& origin) {
+  if (origin.adapter.empty()) return model::AdapterPtr();
+  for (const model::AdapterPtr& adapter : llm.own_adapters()) {
+    if (adapter->digest == origin.adapter) return adapter;
+  }
+  return invalid_argument("it was made with an adapter that was not given here (digest " + origin.adapter +
+                          "); pass --lora FOLDER");
+}
+
 // The request of a receipt. It runs as long as the answer was: that is enough to see that it ends there.
 Result<engine::Request> request_of(const Llm& llm, const Receipt& receipt) {
   sampling::SamplingParams params = receipt.params;
@@ -24,7 +34,9 @@ Result<engine::Request> request_of(const Llm& llm, const Receipt& receipt) {
   params.row_digests = true;
   QUIRE_ASSIGN(const CheckedParams checked, llm.check(std::move(params)));
   QUIRE_ASSIGN(engine::ConstraintPtr constraint, llm.constrain(receipt.constraint, checked));
-  QUIRE_ASSIGN(engine::Request request, llm.prepare(receipt.prompt, checked, 0, "", std::move(constraint)));
+  QUIRE_ASSIGN(model::AdapterPtr adapter, adapter_of(llm, receipt.origin));
+  QUIRE_ASSIGN(engine::Request request,
+               llm.prepare(receipt.prompt, checked, 0, "", std::move(constraint), std::move(adapter)));
   request.params.seed = receipt.params.seed;  // any 64 bits, also those that check() takes for none
   request.params.eos_token_ids = receipt.params.eos_token_ids;
   return request;

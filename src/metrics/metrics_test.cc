@@ -73,6 +73,7 @@ ServerMetricsOptions tiny_options() {
   options.model_name = "tiny";
   options.max_model_len = 2048;
   options.num_speculative_tokens = 2;
+  options.max_loras = 4;
   options.cache_config = {{"block_size", "16"}, {"num_gpu_blocks", "513"}, {"enable_prefix_caching", "True"}};
   return options;
 }
@@ -101,6 +102,8 @@ void play(ServerMetrics& metrics) {
   decode.accepted_tokens = 1;
   decode.accepted_per_position = {1, 0};
   metrics.on_step(decode);
+  metrics.on_adapters({"old"}, {});
+  metrics.on_adapters({"a", "b"}, {"c"});
   metrics.on_first_token(0.03);
   metrics.on_inter_token(0.025);  // on a bound: it belongs to that bucket
   FinishedRequest request;

@@ -223,6 +223,17 @@ Family<T>::Family(std::string name, std::string created_name, std::string help, 
       created_head_(family_head(created_name_, help, Gauge::kType)) {}
 
 template <typename T>
+T& Family<T>::only(const std::vector<std::string>& values) {
+  {
+    const std::lock_guard lock(mutex_);
+    series_.clear();
+    index_.clear();
+    created_lines_.clear();
+  }
+  return with(values);
+}
+
+template <typename T>
 T& Family<T>::with(const std::vector<std::string>& values) {
   QUIRE_CHECK(values.size() == labels_.size(), name_.c_str());
   std::string key;

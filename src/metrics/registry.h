@@ -97,6 +97,9 @@ class Family : public FamilyBase {
          std::function<std::unique_ptr<T>()> make);
   // The series with these label values, in the order of the label names; created if it does not exist.
   T& with(const std::vector<std::string>& values = {});
+  // The same, and drops every other series: for labels that say what is the case now. A reference that with() or this
+  // returned before is valid no longer.
+  T& only(const std::vector<std::string>& values);
   void append(std::string& out) const override;
 
  private:

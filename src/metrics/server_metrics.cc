@@ -234,6 +234,9 @@ struct ServerMetrics::Series {
   Counter* accepted_tokens = nullptr;
   std::vector<Counter*> accepted_per_position;
 
+  Family<Gauge>* adapters = nullptr;  // null without adapters
+  std::mutex adapters_mutex;
+
   // Distributions
   const Bounds tokens = token_bounds(options.max_model_len);
   Histogram& iteration_tokens =
@@ -318,6 +321,11 @@ struct ServerMetrics::Series {
 ServerMetrics::Series::Series(ServerMetricsOptions given, std::shared_ptr<Registry> with_others)
     : options(std::move(given)), shared(std::move(with_others)) {
   sleep_state[0]->set(1);
+  if (options.max_loras > 0) {
+    adapters = &registry.gauge("vllm:lora_requests_info",
+                               "The LoRA adapters with requests that run or wait; the value is the time of the change.",
+                               {"max_lora", "waiting_lora_adapters", "running_lora_adapters"});
+  }
   if (options.num_speculative_tokens > 0) {
     drafts = &counter("vllm:spec_decode_num_drafts", "How often a request had drafts in a step.");
     draft_tokens = &counter("vllm:spec_decode_num_draft_tokens", "Tokens that were drafted.");
@@ -412,6 +420,18 @@ void ServerMetrics::set_model(bool loaded, int64_t waiting, int64_t loads, int64
   series_->model_waiting->set(static_cast<double>(waiting));
   series_->model_loads->set_total(static_cast<double>(loads));
   series_->model_failures->set_total(static_cast<double>(failures));
+}
+
+void ServerMetrics::on_adapters(const std::vector<std::string>& running, const std::vector<std::string>& waiting) {
+  if (series_->adapters == nullptr) return;
+  const auto listed = [](const std::vector<std::string>& names) {
+    std::string out;
+    for (const std::string& name : names) out += (out.empty() ? "" : ",") + name;
+    return out;
+  };
+  const std::lock_guard lock(series_->adapters_mutex);
+  series_->adapters->only({std::to_string(series_->options.max_loras), listed(waiting), listed(running)})
+      .set(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
 }
 
 void ServerMetrics::on_queue(int64_t running, int64_t waiting, int64_t waiting_deferred, double kv_usage) {

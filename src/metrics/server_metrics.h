@@ -36,6 +36,7 @@ struct ServerMetricsOptions {
   bool of_several = false;
   HistogramBuckets custom_buckets;
   int64_t num_speculative_tokens = 0;  // 0: no spec_decode_* series
+  int64_t max_loras = 0;               // 0: no lora_requests_info
   bool created_series = true;          // false: no x_created gauges (a fifth of the lines)
 };
 
@@ -94,6 +95,8 @@ class ServerMetrics {
   void on_step(const StepStats& step);
   // Only the gauges, for changes of the queue outside a step: a request was added or aborted, or the engine is idle.
   void on_queue(int64_t running, int64_t waiting, int64_t waiting_deferred, double kv_usage);
+  // The names of the adapters with requests that run or wait, when they change. Only with max_loras.
+  void on_adapters(const std::vector<std::string>& running, const std::vector<std::string>& waiting);
   void on_first_token(double ttft_s);
   void on_inter_token(double seconds);  // once per request and step after its first token
   void on_finished(const FinishedRequest& request);

@@ -12,9 +12,11 @@
 
 #include "backend/backend.h"
 #include "base/result.h"
+#include "model/adapter.h"
 #include "model/config/decoder_config.h"
 #include "model/kv_cache.h"
 #include "model/step_batch.h"
+#include "weights/adapter.h"
 #include "weights/checkpoint.h"
 #include "weights/quant_scheme.h"
 
@@ -33,6 +35,10 @@ class Model {
   virtual ~Model() = default;
   virtual const DecoderConfig& config() const = 0;
   virtual size_t weights_bytes() const = 0;
+  // Arranges an adapter for this model; an Error names the module that does not fit. Any thread.
+  virtual Result<AdapterPtr> make_adapter(const weights::AdapterFiles&) const {
+    return unsupported("this model takes no adapters; start quire with --enable-lora");
+  }
   // The type that most bytes of the weights have; for messages.
   virtual DType main_dtype() const = 0;
 
@@ -54,6 +60,7 @@ struct LoadOptions {
   int64_t max_model_len = 0;   // 0: the model's own
   bool dummy = false;          // --load-format dummy: random weights in the shapes of the config
   uint64_t seed = 0;
+  AdapterLimits adapters;
   std::function<void(int64_t done, int64_t total)> progress;  // bytes; may be empty
   const std::atomic<bool>* cancelled = nullptr;               // once it is true, the load ends with an Error
 };

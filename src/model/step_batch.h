@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "model/adapter.h"
+
 namespace quire::model {
 
 // One cache group's part of a step (kv/cache_layout.h).
@@ -52,6 +54,9 @@ struct StepBatch {
   // own_hidden, of the layer itself. Empty for other models.
   std::vector<int32_t> hidden_rows;  // [tokens]
   bool own_hidden = false;
+  // The adapters of the step, and for each sequence the index of its own; -1: none. Both empty: none has one.
+  std::vector<const Adapter*> adapters;
+  std::vector<int32_t> adapter_of;  // [seqs]
 
   // The rows (indices of tokens) whose logits are wanted, in the order in which they are read.
   std::vector<int32_t> wanted;
@@ -63,6 +68,8 @@ struct StepBatch {
       ids->clear();
     }
     causal.clear();
+    adapters.clear();
+    adapter_of.clear();
     for (GroupBatch& group : groups) group.clear();
     position_axes = 1;
     own_hidden = false;
@@ -75,6 +82,7 @@ struct StepBatch {
          {&tokens, &positions, &cu_seqlens_q, &context_lens, &sampled_from_row, &hidden_rows, &wanted}) {
       total += ids->size() * sizeof(int32_t);
     }
+    if (!adapters.empty()) total += 2 * (tokens.size() + wanted.size()) * sizeof(int32_t);
     for (const GroupBatch& group : groups) {
       total += group.slot_mapping.size() * sizeof(int64_t);
       for (const auto* ids : {&group.block_tables, &group.state_source, &group.state_destination, &group.state_rows}) {
@@ -83,12 +91,12 @@ struct StepBatch {
     }
     return total;
   }
-  static size_t num_arrays(size_t groups) { return 8 + 5 * groups; }
+  static size_t num_arrays(size_t groups) { return 12 + 5 * groups; }
   size_t num_arrays() const { return num_arrays(groups.size()); }
   // The maximum of bytes() for this many tokens, sequences and groups, with block tables of these widths.
   static size_t most_bytes(int64_t tokens, int64_t seqs, size_t groups, const std::vector<int64_t>& table_widths) {
     const auto per_group = static_cast<int64_t>(groups);
-    int64_t total = tokens * static_cast<int64_t>(sizeof(float) + 5 * sizeof(int32_t));
+    int64_t total = tokens * static_cast<int64_t>(sizeof(float) + 9 * sizeof(int32_t));
     total += (2 * seqs + 1) * static_cast<int64_t>(sizeof(int32_t));
     total += per_group * (tokens * static_cast<int64_t>(sizeof(int64_t) + sizeof(int32_t)) +
                           2 * seqs * static_cast<int64_t>(sizeof(int32_t)));

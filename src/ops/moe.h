@@ -41,6 +41,7 @@
 
 #include "ops/activation.h"
 #include "ops/linear.h"
+#include "ops/lora.h"
 
 namespace quire {
 
@@ -73,6 +74,14 @@ struct MoeRouteArgs {
 };
 void check(const MoeRouteArgs& args);
 
+// Adapters of experts (ops/lora.h): what they add to both products of an expert has the bits of lora. The sites of
+// expert e are gate_up_site + e and down_site + e.
+struct MoeLora {
+  LoraMemory memory;
+  LoraRows rows;
+  int64_t gate_up_site = 0, down_site = 0;
+};
+
 struct MoeExpertsArgs {
   Tensor x;                      // [tokens, hidden]
   const int32_t* ids = nullptr;  // [tokens, k]
@@ -84,8 +93,9 @@ struct MoeExpertsArgs {
   std::span<const float* const> gate_up_bias = {};  // [experts] or empty
   std::span<const float* const> down_bias = {};     // [experts] or empty
   Activation activation = Activation::kSilu;
-  float limit = 0;  // as in GluArgs
-  Tensor out;       // [tokens, hidden]; must not overlap x
+  float limit = 0;                // as in GluArgs
+  Tensor out;                     // [tokens, hidden]; must not overlap x
+  const MoeLora* lora = nullptr;  // null: none. Only where Backend::adapts_experts()
 };
 void check(const MoeExpertsArgs& args);
 

@@ -8,6 +8,7 @@
 #include "ops/embedding.h"
 #include "ops/gather.h"
 #include "ops/linear.h"
+#include "ops/lora.h"
 #include "ops/moe.h"
 #include "ops/norm.h"
 #include "ops/recurrent.h"
@@ -36,6 +37,7 @@
   X(gather_columns, GatherColumnsArgs)  \
   X(linear, LinearArgs)                 \
   X(linear_heads, LinearHeadsArgs)      \
+  X(lora, LoraArgs)                     \
   X(attention, AttentionArgs)           \
   X(gated_delta_net, GatedDeltaNetArgs) \
   X(mamba2, Mamba2Args)                 \

@@ -136,9 +136,15 @@ def test_histograms_have_vllms_buckets(families):
 
 def test_nothing_else_claims_to_be_vllms(families):
     known = {"vllm:" + name for name in [*GAUGES, *COUNTERS, *HISTOGRAMS]}
-    known |= {"vllm:admission_rejections", "vllm:cache_config_info"}
+    known |= {"vllm:admission_rejections", "vllm:cache_config_info", "vllm:lora_requests_info"}
     exported = {family.name for family in families if family.name.startswith("vllm:")}
     assert {re.sub("_created$", "", name) for name in exported} == known
+
+
+def test_adapters_are_named_in_labels(families):
+    (sample,) = by_name(families)["vllm:lora_requests_info"].samples  # what was the case before is gone
+    assert sample.labels == {"max_lora": "4", "running_lora_adapters": "a,b", "waiting_lora_adapters": "c"}
+    assert sample.value > 1e9
 
 
 def test_the_cache_is_described_in_labels(families):

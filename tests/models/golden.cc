@@ -13,8 +13,6 @@
 #include "base/json.h"
 
 namespace quire::testing {
-namespace {
-
 std::vector<float> floats_from_base64(const std::string& text) {
   const auto value = [](char c) -> int {
     if (c >= 'A' && c <= 'Z') return c - 'A';
@@ -36,22 +34,24 @@ std::vector<float> floats_from_base64(const std::string& text) {
   return out;
 }
 
+namespace {
+
 std::vector<int32_t> ids(const json::Value& list) {
   std::vector<int32_t> out;
   for (const json::Value& id : list.as_array()) out.push_back(static_cast<int32_t>(id.as_int()));
   return out;
 }
 
+}  // namespace
+
 // float32 sums in another order than the reference's: each of about ten roundings per layer moves a logit by up to eps
 // times its size, and errors grow with the layers. The reference's own distance to float64 shows how much this model
 // amplifies them.
-double tolerance(const json::Value& prompt) {
+double logit_tolerance(const json::Value& prompt) {
   const double noise = prompt.find("reference_noise")->as_double();
   const double size = prompt.find("max_abs_logit")->as_double();
   return 8 * noise + 32 * 1.1920929e-7 * size;
 }
-
-}  // namespace
 
 void expect_golden(const std::string& name, const std::string& device, int64_t max_tokens, size_t longest_prompt) {
   const auto file = goldens_folder() / name / "expected.json";
@@ -76,7 +76,7 @@ void expect_golden(const std::string& name, const std::string& device, int64_t m
   double worst = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     const json::Value& prompt = *prompts[i];
-    const double allowed = tolerance(prompt);
+    const double allowed = logit_tolerance(prompt);
     for (const json::Value& row : prompt.find("rows")->as_array()) {
       const std::vector<float> want = floats_from_base64(row.find("logits")->as_string());
       const int64_t position = row.find("position")->as_int();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "models/harness.h"
 
 namespace quire::testing {
@@ -20,6 +21,9 @@ void expect_golden(const std::string& name, const std::string& device = "", int6
 void expect_golden_drafts(const std::string& name);
 // The same for an EAGLE-3 layer in a folder of the case.
 void expect_golden_eagle(const std::string& name, const std::string& folder);
+// The floats of an expected.json, and how far logits may be from those of a prompt there.
+std::vector<float> floats_from_base64(const std::string& text);
+double logit_tolerance(const json::Value& prompt);
 
 std::vector<std::string> golden_cases();
 // The case's name in a form that googletest accepts.

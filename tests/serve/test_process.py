@@ -36,7 +36,7 @@ def refused(folder, *flags) -> str:
 
 @pytest.mark.parametrize("flags, words", [
     (("--tensor-parallel-size", "2"), ["--tensor-parallel-size", "one process"]),
-    (("--enable-lora",), ["--enable-lora", "yet"]),
+    (("--kv-transfer-config", "{}"), ["--kv-transfer-config", "yet"]),
     (("--trust-remote-code",), ["--trust-remote-code", "Python"]),
     (("--allowed-origins", "x"), ["--allowed-origins", "JSON list"]),
     (("--default-chat-template-kwargs", "[]"), ["--default-chat-template-kwargs", "object"]),

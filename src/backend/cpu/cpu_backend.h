@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/attention_plan.h"
 #include "backend/cpu/cpu_kernels.h"
+#include "backend/cpu/lora_plan.h"
 #include "backend/cpu/moe_plan.h"
 #include "backend/cpu/pack.h"
 #include "backend/cpu/page_memory.h"
@@ -58,6 +59,7 @@ class CpuBackend final : public Backend {
   std::string describe() const override;
   std::string isa() const override { return name(isa_); }
   std::span<const DType> kv_dtypes() const override;
+  bool adapts_experts() const override { return true; }
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override;
   Result<std::unique_ptr<PackedMatrix>> pack(std::span<const RawMatrix> parts, const PackOptions& options) override;
   size_t kv_page_bytes(const KvPageShape& shape) const override;
@@ -85,11 +87,18 @@ class CpuBackend final : public Backend {
   // Rows times panels [begin, end) of the output; `prepared` is null if the product takes float rows.
   void linear_piece(const PackedView& w, const LinearArgs& args, const PreparedRows* prepared, int64_t row_begin,
                     int64_t row_end, int64_t begin, int64_t end, int thread);
+  // lora.cc: the products of lora_blocks_.
+  void run_lora(const LoraArgs& args);
+  void run_lora_blocks(const LoraArgs& args);
+  void run_lora_panels(const LoraArgs& args);
   // moe.cc: one chunk of tokens, the two products of its experts and the activation between them.
   void moe_chunk(const MoeExpertsArgs& args);
   void moe_few_tokens(const MoeExpertsArgs& args, const Tensor& hidden, const Tensor& y);
   void moe_many_tokens(const MoeExpertsArgs& args, std::span<MoePlan::Expert> experts, const Tensor& gathered,
                        const Tensor& hidden, const Tensor& y);
+  // Adds what adapters have for the first product of these experts, or for the second.
+  void moe_adapt(const MoeExpertsArgs& args, std::span<const MoePlan::Expert> experts, int64_t first_site,
+                 const Tensor& x, const Tensor& out);
   void moe_prepared(std::span<MoePlan::Expert> experts, std::span<const PackedMatrix* const> weights);
   void moe_add_pieces(std::span<const MoePlan::Expert> experts, std::span<const PackedMatrix* const> weights);
   Tensor moe_floats(Scratch& memory, int64_t rows, int64_t cols);
@@ -113,11 +122,20 @@ class CpuBackend final : public Backend {
   Scratch ordered_;                      // activations with their columns in the order of the weight
   Scratch rows_;                         // quantised rows that threads share
   Scratch gated_;                        // gate and up, if they are not multiplied piece by piece
+  struct LoraPiece {
+    const LoraBlock* block;
+    LoraSlice slice;
+    int64_t begin, end;  // panels
+  };
+  std::vector<LoraBlock> lora_blocks_;
+  std::vector<LoraPiece> lora_pieces_;
   AttentionPlan plan_;
   MoePlan moe_;
-  Scratch moe_gathered_;  // the input rows of experts
-  Scratch moe_hidden_;    // the outputs of their first products
-  Scratch moe_outputs_;   // their outputs
+  Scratch moe_gathered_;            // the input rows of experts
+  Scratch moe_hidden_;              // the outputs of their first products
+  Scratch moe_outputs_;             // their outputs
+  Scratch moe_adapted_;             // between the products of adapters
+  std::vector<int32_t> moe_slots_;  // of each token
 };
 
 }  // namespace quire::cpu

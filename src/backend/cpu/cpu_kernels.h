@@ -10,6 +10,7 @@ namespace quire::cpu {
 
 struct AttentionItem;   // attention_plan.h
 struct AttentionMerge;  // attention_plan.h
+struct LoraBlock;       // lora_plan.h
 struct StateItem;       // recurrent_layout.h
 
 // Each kernel computes a slice [begin, end) of the outputs of an op on one thread. The backend checks the arguments and
@@ -29,6 +30,10 @@ struct CpuKernels {
   // Mixture of experts: the softmax of n floats (out may be x); the sum of rows of y, each times its weight.
   void (*moe_softmax)(const float* x, int64_t n, float* out);
   void (*moe_sum)(const Tensor& y, const int32_t* rows, const float* weights, int64_t k, float* out);
+
+  // Adapters: lora_plan.h says what a block is. Sixteen elements of t, or sixteen columns of a slice, are a panel.
+  void (*lora_shrink)(const LoraArgs&, const LoraBlock&, int64_t panel_begin, int64_t panel_end);
+  void (*lora_expand)(const LoraArgs&, const LoraBlock&, const LoraSlice&, int64_t panel_begin, int64_t panel_end);
 
   // Attention: attention_plan.h says what an item is.
   struct AttentionKernels {

@@ -236,6 +236,12 @@ void CpuBackend::moe_experts(const MoeExpertsArgs& args) {
     part.out = rows_from(args.out, token, tokens);
     part.ids += token * args.k;
     part.weights += token * args.k;
+    MoeLora lora;
+    if (args.lora != nullptr) {
+      lora = *args.lora;
+      lora.rows.first += token;
+      part.lora = &lora;
+    }
     moe_.sort(part.ids, tokens, args.k, std::ssize(args.gate_up));
     moe_chunk(part);
   }
@@ -251,7 +257,16 @@ void CpuBackend::moe_chunk(const MoeExpertsArgs& args) {
   }
   const int64_t rows = moe_.rows();
   const Tensor y = moe_floats(moe_outputs_, rows, args.out.cols);
-  if (args.x.rows <= kFewTokens) {
+  if (args.lora != nullptr) {
+    const LoraRows& adapted = args.lora->rows;
+    moe_slots_.assign(static_cast<size_t>(args.x.rows), -1);
+    for (int64_t i = 0; i < adapted.num_adapted; ++i) {
+      const int64_t row = adapted.rows[static_cast<size_t>(i)] - adapted.first;
+      if (row < 0 || row >= args.x.rows) continue;
+      moe_slots_[static_cast<size_t>(row)] = adapted.slots[static_cast<size_t>(i)];
+    }
+  }
+  if (args.x.rows <= kFewTokens && args.lora == nullptr) {
     moe_few_tokens(args, moe_floats(moe_hidden_, rows, wide), y);
   } else {
     const std::span<MoePlan::Expert> all = moe_.experts();
@@ -406,11 +421,42 @@ void CpuBackend::moe_many_tokens(const MoeExpertsArgs& args, std::span<MoePlan::
           [&](const MoePlan::Expert& e, const Tensor& x, int64_t begin, int64_t end) {
             moe_gather(args.x, e, x, begin, end);
           });
+  if (args.lora != nullptr) moe_adapt(args, experts, args.lora->gate_up_site, gathered, hidden);
   const int64_t inner = args.gated ? hidden.cols / 2 : hidden.cols;
   regions(args.down, args.down_bias, hidden.columns(0, inner), y,
           [&](const MoePlan::Expert& e, const Tensor& x, int64_t begin, int64_t end) {
             moe_activate(args, rows_from(hidden, e.begin - first, e.rows), x, begin, end);
           });
+  if (args.lora != nullptr) moe_adapt(args, experts, args.lora->down_site, hidden.columns(0, inner), y);
+}
+
+void CpuBackend::moe_adapt(const MoeExpertsArgs& args, std::span<const MoePlan::Expert> experts, int64_t first_site,
+                           const Tensor& x, const Tensor& out) {
+  const LoraMemory& memory = args.lora->memory;
+  const int64_t first = experts[0].begin;
+  int64_t most_rank = 0;
+  lora_blocks_.clear();
+  for (const MoePlan::Expert& e : experts) {
+    const size_t before = lora_blocks_.size();  // blocks of other experts
+    for (int64_t r = e.begin; r < e.begin + e.rows; ++r) {
+      const int32_t slot = moe_slots_[static_cast<size_t>(moe_.tokens()[static_cast<size_t>(r)])];
+      if (slot < 0) continue;
+      const std::byte* at = memory.data + slot * memory.slot_bytes;
+      auto block = std::find_if(lora_blocks_.begin() + static_cast<ptrdiff_t>(before), lora_blocks_.end(),
+                                [&](const LoraBlock& b) { return b.slot == at && b.count < kLoraRows; });
+      if (block == lora_blocks_.end()) {
+        LoraSite site;
+        std::memcpy(&site, at + (first_site + e.id) * static_cast<int64_t>(sizeof site), sizeof site);
+        if (site.rank == 0) continue;
+        most_rank = std::max<int64_t>(most_rank, site.rank);
+        block = lora_blocks_.insert(block, {at, site});
+      }
+      block->rows[block->count++] = r - first;
+    }
+  }
+  if (lora_blocks_.empty()) return;
+  const Tensor t = moe_floats(moe_adapted_, x.rows, lora_padded(most_rank));
+  run_lora({x, {}, memory, {}, 0, t, out});
 }
 
 // Gives the experts memory for what their rows become before these weights, and makes a piece of each tile of rows.

@@ -81,6 +81,11 @@ Result<std::unique_ptr<Buffer>> GpuBackend::allocate(size_t bytes) {
   return std::unique_ptr<Buffer>(std::make_unique<GpuBuffer>(std::move(memory)));
 }
 
+void GpuBackend::write(void* to, std::span<const std::byte> values) {
+  QUIRE_CHECK(!recorder_.recording());
+  device_->upload(to, values.data(), values.size());
+}
+
 // All of it is taken at load: KV cache pages get what is left, so a step finds what it needs however full the device
 // is.
 Result<size_t> GpuBackend::reserve(const WorkspaceLimits& sizes) {

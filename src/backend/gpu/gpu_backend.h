@@ -67,6 +67,7 @@ class GpuBackend final : public Backend {
   void end_step() override;
   int64_t table_width(int64_t blocks, int64_t block_size) const override;
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override;
+  void write(void* to, std::span<const std::byte> values) override;
   Result<size_t> reserve(const WorkspaceLimits& sizes) override;
   void synchronise() override;
   std::span<const float> read(const Tensor& t) override;

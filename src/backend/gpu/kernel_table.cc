@@ -16,6 +16,7 @@
 #include "kernels/params/hopper.h"
 #include "kernels/params/hopper_quantised.h"
 #include "kernels/params/linear.h"
+#include "kernels/params/lora.h"
 #include "kernels/params/moe.h"
 #include "kernels/params/norm.h"
 #include "kernels/params/recurrent.h"

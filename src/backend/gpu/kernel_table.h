@@ -37,6 +37,8 @@
   X(LinearHeadsMany, "linear_heads_#_many", k16Bits, LinearHeadsParams)        \
   X(LinearHeadsAnyFew, "linear_heads_#_any_few", k16Bits, LinearHeadsParams)   \
   X(LinearHeadsAnyMany, "linear_heads_#_any_many", k16Bits, LinearHeadsParams) \
+  X(LoraShrink, "lora_shrink_#", kAnyType, LoraParams)                         \
+  X(LoraExpand, "lora_expand_#_#", kResidualPairs, LoraParams)                 \
   X(MoeRoute, "moe_route", kNoType, MoeRouteParams)                            \
   X(MoeCount, "moe_count", kNoType, MoeOrderParams)                            \
   X(MoePlace, "moe_place", kNoType, MoeOrderParams)                            \

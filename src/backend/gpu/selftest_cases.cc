@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "backend/gpu/selftest.h"
+#include "backend/lora_image.h"
 #include "backend/testing/linear_cases.h"
 
 namespace quire::gpu {
@@ -462,6 +463,24 @@ void experts(Cases& cases, DType t) {
 }
 
 // The likeliest tokens, asked for in two ways; the host looks for them itself.
+void adapters(Cases& cases, DType t) {
+  cases.add("lora", t, [](SelftestSide& s) {
+    std::vector<float> a(12 * 70), b(50 * 12);
+    for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i * 37 % 41) / 32 - 0.625f;
+    for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i * 29 % 41) / 32 - 0.625f;
+    LoraImage image(1, s.type);
+    const LoraPart part{3, 50, 12, a, b, {}, 0.5f};
+    image.add(0, 70, {&part, 1});
+    const LoraMemory memory{static_cast<std::byte*>(s.zeros(static_cast<size_t>(image.bytes()))), image.bytes(),
+                            s.type};
+    s.ops.write(const_cast<std::byte*>(memory.data), image.take());
+    const LoraRows rows{s.ints({1, 3, 0, 2}), s.ints({0, 0, -1, -1}), 2, 0};
+    const Tensor x = s.random(4, 70, 1), out = s.random(4, 64, 2), between = s.room(4, 16, DType::kF32);
+    s.go([&](Backend& backend) { backend.lora({x, {}, memory, rows, 0, between, out}); });
+    return s.read(out);
+  });
+}
+
 void sampling(Cases& cases) {
   cases.all.push_back({"sampling", "f32", DType::kF32, 0, [](SelftestSide& s) {
                          constexpr int64_t kVocab = 5000;
@@ -501,6 +520,7 @@ std::vector<SelftestCase> selftest_cases() {
     attentions(cases, t);
     recurrent(cases, t);
     experts(cases, t);
+    adapters(cases, t);
   }
   sampling(cases);
   return std::move(cases.all);

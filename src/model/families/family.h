@@ -126,6 +126,7 @@ struct Family {
   std::span<const PartName> names = {};  // those that differ from the common names
   ExpertTensors experts = {};
 
+  bool has_name(Part part) const;
   // The name of a part's tensor, without ".weight", in GGUF or Hugging Face files.
   std::string name_of(Part part, int64_t layer, bool gguf, int64_t expert = 0) const;
 };

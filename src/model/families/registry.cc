@@ -2,6 +2,8 @@
 // The table of families, and the names that most of them share.
 #include "model/families/family.h"
 
+#include <algorithm>
+
 namespace quire::model {
 namespace {
 
@@ -114,6 +116,11 @@ Result<const Family*> find_family(std::string_view architecture, bool gguf) {
 }
 
 }  // namespace
+
+bool Family::has_name(Part part) const {
+  const auto is_part = [&](const PartName& row) { return row.part == part; };
+  return std::ranges::any_of(names, is_part) || std::ranges::any_of(kCommonNames, is_part);
+}
 
 std::string Family::name_of(Part part, int64_t layer, bool gguf, int64_t expert) const {
   for (const std::span<const PartName> table : {names, std::span<const PartName>(kCommonNames)}) {

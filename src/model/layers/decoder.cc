@@ -34,17 +34,29 @@ AheadScratch take_ahead(ScratchAllocator& scratch, int64_t tokens, const Decoder
 
 }  // namespace
 
-DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t max_model_len, Backend& backend,
-                           const DecoderModel* target)
+DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, DecoderAdapters adapters,
+                           int64_t max_model_len, Backend& backend, const DecoderModel* target)
     : config_(std::move(config)),
       weights_(std::move(weights)),
+      adapters_(std::move(adapters)),
       activation_(weights_.activation),
       ones_(std::vector<float>(static_cast<size_t>(std::max(config_.hidden, kMaxHeadDim)), 1.0f)),
       rope_(rope_frequencies(config_.rope, max_model_len), max_model_len),
       local_rope_(rope_frequencies(config_.local_rope, max_model_len), max_model_len),
       attention_scale_(scale_of(config_)),
       backend_(backend),
-      target_(target) {}
+      target_(target) {
+  if (adapters_.sites != nullptr) lora_ = std::make_unique<LoraState>(*adapters_.sites);
+  // A layer ahead has its target's head, but no adapters.
+  for_each_weight(weights_, [&](auto& weight) {
+    if constexpr (requires { weight.set_lora(lora_.get()); }) weight.set_lora(lora_.get());
+  });
+}
+
+Result<AdapterPtr> DecoderModel::make_adapter(const weights::AdapterFiles& files) const {
+  if (adapters_.sites == nullptr) return Model::make_adapter(files);
+  return adapters_.sites->make(files, adapters_.architecture);
+}
 
 // A layer ahead shares the embedding and the head of its target; an EAGLE-3 layer has a head of its own.
 size_t DecoderModel::weights_bytes() const {
@@ -63,6 +75,7 @@ DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimit
   if (config_.norms == NormPlacement::kParallel) {
     out.parallel = all.take(limits.max_tokens, config_.hidden, activation_);
   }
+  if (lora_ != nullptr) out.lora = all.take(limits.max_tokens, adapters_.sites->most_rank(), DType::kF32);
   const int64_t per_layer_columns = config_.layers * config_.per_layer_input.dim;
   if (per_layer_columns > 0) out.per_layer = all.take(limits.max_tokens, per_layer_columns, activation_);
   const auto kept = static_cast<int64_t>(kept_layers_.size());
@@ -91,7 +104,7 @@ DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimit
 }
 
 size_t DecoderModel::scratch_bytes(const BatchLimits& limits) const {
-  return lay_out_scratch(nullptr, limits).bytes;
+  return lay_out_scratch(nullptr, limits).bytes + (lora_ == nullptr ? 0 : lora_->memory_bytes());
 }
 
 WorkspaceLimits DecoderModel::workspace_limits(const BatchLimits& limits) const {
@@ -125,7 +138,8 @@ WorkspaceLimits DecoderModel::workspace_limits(const BatchLimits& limits) const 
 }
 
 Status DecoderModel::prepare(const BatchLimits& limits) {
-  QUIRE_ASSIGN(memory_, backend_.allocate(scratch_bytes(limits)));
+  QUIRE_ASSIGN(memory_, backend_.allocate(lay_out_scratch(nullptr, limits).bytes));
+  if (lora_ != nullptr) QUIRE_TRY(lora_->allocate(backend_));
   scratch_ = lay_out_scratch(static_cast<char*>(memory_->data()), limits);
   QUIRE_TRY(ones_.place(backend_));
   if (!backend_.host_memory()) {  // a table that grows would change its address
@@ -184,6 +198,12 @@ void DecoderModel::stage(const StepBatch& batch) {
   }
   step_.query_scales = staged(query_scales_);
   step_.hidden_rows = staged(batch.hidden_rows);
+  if (adapted()) {
+    const LoraState::Lists& lists = lora_->lists();
+    const auto rows = staged(lists.rows), slots = staged(lists.slots);
+    const auto wanted_rows = staged(lists.wanted_rows), wanted_slots = staged(lists.wanted_slots);
+    lora_->set_staged(rows, slots, wanted_rows, wanted_slots);
+  }
   // This comes last, so that the other arrays of a recorded step keep their addresses. The tokens are filled in before
   // the step runs.
   const std::span<const int32_t> rows = staged(batch.sampled_from_row);
@@ -204,6 +224,8 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   rope_.grow_to(end);
   local_rope_.grow_to(end);
 
+  QUIRE_CHECK(batch.adapters.empty() || lora_ != nullptr, "the model was loaded without adapters");
+  if (lora_ != nullptr) lora_->begin(batch, backend_, scratch_.lora);
   // Not if rows are gathered: they are stored where the logits go.
   head_in_step_ = !config_.ahead.eagle && num_wanted_ == tokens && tokens <= limits_.max_logit_rows &&
                   backend_.joins_head(tokens) && joins_norm({step_hidden_, &weights_.final_norm, false}, weights_.head);
@@ -213,6 +235,7 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   // A layer ahead reads the rows of two models, which are two different steps.
   const void* const rows_of = own_hidden_ ? static_cast<const void*>(&own_hidden_) : this;
   GraphKey shape{rows_of, tokens, batch.num_seqs(), num_wanted_, 0, tokens == batch.num_seqs()};
+  if (lora_ != nullptr) shape.adapters = lora_->graph_key();
   for (const GroupBatch& group : batch.groups) shape.max_blocks = std::max<int64_t>(shape.max_blocks, group.max_blocks);
   if (!backend_.replay_step(shape)) {
     run_layers(kv);
@@ -279,7 +302,7 @@ Tensor DecoderModel::activations(const Tensor& x) {
 
 bool DecoderModel::joins_norm(const LayerInput& input, const Linear& linear) const {
   return input.norm != nullptr && !input.norm->empty() && !input.keep_normed && config_.norm_kind == NormKind::kRms &&
-         linear.single() && backend_.joins_linear(input.x.rows);
+         linear.single() && backend_.joins_linear(input.x.rows) && !adapted();
 }
 
 void DecoderModel::project_in(const Linear& linear, const LayerInput& input, const Tensor& out) {
@@ -290,12 +313,21 @@ void DecoderModel::project_in(const Linear& linear, const LayerInput& input, con
 
 // Adds residual_scale * y to the residual stream in the same op, where the backend can; else y goes to the output.
 bool DecoderModel::project_out(const Linear& linear, const Tensor& x, const LayerOutput& output) {
-  if (!output.may_add || !linear.single() || !backend_.joins_residual(x.rows)) {
+  if (!output.may_add || !linear.single() || !backend_.joins_residual(x.rows) || adapted()) {
     linear.run(backend_, x, output.out);
     return false;
   }
   linear.run(backend_, x, step_hidden_, {nullptr, step_hidden_, config_.residual_scale});
   return true;
+}
+
+void DecoderModel::add_adapters_by_head(int64_t first_site, int64_t heads, const Tensor& x, int64_t k,
+                                        const Tensor& out, int64_t n) {
+  if (!adapted()) return;
+  const int64_t x_head = x.cols / heads, out_head = out.cols / heads;
+  for (int64_t h = 0; h < heads; ++h) {
+    lora_->add(backend_, first_site + h, x.columns(h * x_head, k), out.columns(h * out_head, n));
+  }
 }
 
 void DecoderModel::rotate(const Tensor& x, int64_t head_dim, int64_t offset, RopeUse use) {
@@ -338,6 +370,9 @@ void DecoderModel::add_to_residual(const Tensor& x, const Norm& post_norm) {
 // embedding: (norm(projection) + lookup) / sqrt(2).
 void DecoderModel::embed() {
   backend_.embedding({weights_.embedding.get(), step_.tokens, config_.embedding_scale, step_hidden_});
+  if (adapted()) {
+    lora_->add_embedding(backend_, adapters_.embedding_site, step_.tokens, config_.vocab_size, step_hidden_);
+  }
   const int64_t dim = config_.per_layer_input.dim;
   if (dim == 0) return;
   const Tensor inputs = scratch_.per_layer.first_rows(step_hidden_.rows);
@@ -410,6 +445,7 @@ Tensor DecoderModel::run_head(int64_t first_wanted, int64_t count) {
   QUIRE_CHECK(first_wanted >= 0 && count > 0 && first_wanted + count <= num_wanted_ && count <= limits_.max_logit_rows);
   const Tensor logits =
       head_in_step_ ? scratch_.logits.some_rows(first_wanted, count) : scratch_.logits.first_rows(count);
+  if (lora_ != nullptr) lora_->select_wanted_rows(first_wanted);
   const Tensor rows = scratch_.wanted.some_rows(first_wanted, count);
   if (config_.ahead.eagle) {  // its head knows some of the tokens
     const Tensor draft_logits = scratch_.draft_logits.first_rows(count);

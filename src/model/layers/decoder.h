@@ -61,15 +61,23 @@ struct LayerOutput {
   bool may_add = false;
 };
 
+// Where adapters have their places; no sites: the model takes none.
+struct DecoderAdapters {
+  std::unique_ptr<const LoraSites> sites;
+  int64_t embedding_site = -1;
+  std::string architecture;  // of a GGUF file; "": unknown
+};
+
 // A loaded decoder. Owned by the engine and used on its thread.
 class DecoderModel final : public Model {
  public:
-  DecoderModel(DecoderConfig config, DecoderWeights weights, int64_t max_model_len, Backend& backend,
-               const DecoderModel* target = nullptr);
+  DecoderModel(DecoderConfig config, DecoderWeights weights, DecoderAdapters adapters, int64_t max_model_len,
+               Backend& backend, const DecoderModel* target = nullptr);
 
   const DecoderConfig& config() const override { return config_; }
   size_t weights_bytes() const override;
   DType main_dtype() const override { return weights_.main_dtype; }
+  Result<AdapterPtr> make_adapter(const weights::AdapterFiles& files) const override;
   size_t scratch_bytes(const BatchLimits& limits) const override;
   WorkspaceLimits workspace_limits(const BatchLimits& limits) const override;
   Status prepare(const BatchLimits& limits) override;
@@ -90,6 +98,19 @@ class DecoderModel final : public Model {
   const Tensor& hidden() const { return step_hidden_; }  // the residual stream, [tokens, hidden]
   // Memory that mixers, feed-forward parts and the head use one after another.
   ScratchAllocator scratch() const { return ScratchAllocator(scratch_.shared); }
+  // The rows from which on ops run: those of a part of the step.
+  void select_rows(int64_t first) {
+    if (lora_ != nullptr) lora_->select_step_rows(first);
+  }
+  // Adds what adapters have for each head, whose sites are consecutive: the first k columns of a head of x make the
+  // first n of a head of out.
+  void add_adapters_by_head(int64_t first_site, int64_t heads, const Tensor& x, int64_t k, const Tensor& out,
+                            int64_t n);
+  // What adapters add to experts in this step (LoraState::of_experts).
+  std::optional<MoeLora> lora_of_experts(int64_t first_site) const {
+    if (lora_ == nullptr || first_site < 0) return std::nullopt;
+    return lora_->of_experts(first_site, config_.moe.experts);
+  }
   const float* ones() const { return ones_.data(); }  // the weight of a norm that has none
   const RopeConfig& rope_config(RopeUse use) const { return use == RopeUse::kMain ? config_.rope : config_.local_rope; }
   const RopeTable& rope_table(RopeUse use) const { return use == RopeUse::kMain ? rope_ : local_rope_; }
@@ -110,7 +131,7 @@ class DecoderModel final : public Model {
 
  private:
   struct Scratch {  // views of one block of memory
-    Tensor hidden, normed, parallel, per_layer, wanted_hidden, wanted, logits;
+    Tensor hidden, normed, parallel, per_layer, wanted_hidden, wanted, logits, lora;
     Tensor kept;                // [tokens, kept layers * hidden]: keep_hidden_before()
     Tensor both, draft_logits;  // of an EAGLE-3 layer: the input of its mixer, and the rows of its head
     char* shared = nullptr;
@@ -119,6 +140,7 @@ class DecoderModel final : public Model {
   Scratch lay_out_scratch(char* base, const BatchLimits& limits) const;
 
   void stage(const StepBatch& batch);
+  bool adapted() const { return lora_ != nullptr && lora_->active(); }  // some row of the step has an adapter
   void run_layers(const KvCache& kv);
   void run_layer(const LayerContext& layer);
   void embed();
@@ -130,6 +152,8 @@ class DecoderModel final : public Model {
 
   DecoderConfig config_;
   DecoderWeights weights_;
+  DecoderAdapters adapters_;
+  std::unique_ptr<LoraState> lora_;  // null: the model takes no adapters
   DType activation_;
   Floats ones_;
   RopeTable rope_, local_rope_;

@@ -74,6 +74,7 @@ bool run_feed_forward(DecoderModel& model, const LayerContext& layer, const Laye
     const int64_t count = std::min(part, all - first);
     ScratchAllocator allocator = model.scratch();
     const FeedForwardScratch scratch = take_scratch(model, layer.config, count, allocator);
+    model.select_rows(first);
     const Tensor x = from.x.some_rows(first, count);
     const Tensor out = output.out.some_rows(first, count);
     if (layer.config.feed_forward == FeedForward::kMoe) {
@@ -88,6 +89,7 @@ bool run_feed_forward(DecoderModel& model, const LayerContext& layer, const Laye
       add_experts_beside(model, layer.weights.moe, scratch.moe, model.hidden().some_rows(first, count), out);
     }
   }
+  model.select_rows(0);
   return added;
 }
 

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
+#include "model/layers/lora.h"
 
 namespace quire::model {
 
@@ -19,6 +21,22 @@ class Linear {
     Floats bias;                     // [n] or empty
     Constant<int32_t> columns = {};  // the order in which the weight reads the columns of x; empty: as they are
   };
+  // The tensors of a checkpoint whose rows are columns of the output, for adapters; empty if there are none.
+  struct Source {
+    std::string name;  // without ".weight", as in the file
+    int64_t column = 0, rows = 0;
+    std::vector<int32_t> map = {};  // as in Slice
+    int64_t file_rows = 0;          // of the tensor
+  };
+  void add_source(Source source) { sources_.push_back(std::move(source)); }
+  const std::vector<Source>& sources() const { return sources_; }
+  int64_t in_dim() const { return pieces_.front().weight->k(); }
+  // From set_lora() on, adapters add to the output what they have for this site (LoraSites).
+  void set_site(int64_t site) { site_ = site; }
+  void set_lora(const LoraState* lora) {
+    if (site_ >= 0) lora_ = lora;
+  }
+
   void add(Piece piece) {
     out_dim_ += piece.weight->n();
     pieces_.push_back(std::move(piece));
@@ -38,12 +56,14 @@ class Linear {
       backend.linear(args);
       column += piece.weight->n();
     }
+    if (lora_ != nullptr) lora_->add(backend, site_, x, out);
   }
   // act(gate) * up, where the outputs of this linear are gate and up. `both` has room for the two, and `out` may be its
   // first half. The results have the same bits whether the backend joins the ops or not.
   void run_gated(Backend& backend, const Tensor& x, Activation activation, const Tensor& both, const Tensor& out,
                  const Joined& joined) const {
-    if (pieces_.size() == 1) {
+    const bool adapted = lora_ != nullptr && lora_->active();
+    if (pieces_.size() == 1 && !adapted) {
       const FusedGlu form{activation};
       LinearArgs args = args_of(pieces_.front(), x, out, joined);
       args.gated = &form;
@@ -91,6 +111,9 @@ class Linear {
   }
   std::vector<Piece> pieces_;
   int64_t out_dim_ = 0;
+  std::vector<Source> sources_;
+  int64_t site_ = -1;
+  const LoraState* lora_ = nullptr;  // null: no adapters
 };
 
 }  // namespace quire::model

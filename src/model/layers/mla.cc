@@ -189,8 +189,10 @@ bool run(DecoderModel& model, const LayerContext& layer, const LayerInput& input
   weights.kv_a.run(backend, x, s.kv);
   if (!joined_cache(model, layer, s)) write_cache(model, layer, s);
   backend.linear_heads({s.q, weights.k_up.get(), heads, c.kv_rank, s.q_latent});
+  model.add_adapters_by_head(weights.site, heads, s.q, c.nope_dim, s.q_latent, c.kv_rank);
   backend.attention(model.attention_args(layer, s.q_latent, s.out_latent));
   backend.linear_heads({s.out_latent, weights.v_up.get(), heads, c.v_dim, s.out});
+  model.add_adapters_by_head(weights.site + heads, heads, s.out_latent, c.kv_rank, s.out, c.v_dim);
   return model.project_out(weights.o, s.out, output);
 }
 

@@ -223,6 +223,8 @@ void run_experts(const DecoderModel& model, const MoeWeights& weights, const Moe
   experts.activation = model.config().activation;
   experts.limit = c.limit;
   experts.out = scratch.out;
+  const std::optional<MoeLora> lora = model.lora_of_experts(weights.site);
+  if (lora) experts.lora = &*lora;
   model.backend().moe_experts(experts);
 }
 

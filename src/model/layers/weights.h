@@ -40,6 +40,7 @@ struct MlaWeights {
   Packed k_up;  // of each head [kv_rank, nope], as linear_heads takes them
   Packed v_up;  // of each head [v, kv_rank]
   Linear o;
+  int64_t site = -1;  // of adapters for k_up; those for v_up follow (LoraSites::Target::heads)
   static auto members(auto& w) { return std::tie(w.q_a, w.q_a_norm, w.q, w.kv_a, w.kv_norm, w.k_up, w.v_up, w.o); }
 };
 
@@ -82,6 +83,7 @@ struct MoeWeights {
   // weight of each expert, and norms of the MLP's output, the experts' input and the experts' output.
   Norm router_norm, mlp_out_norm, norm, out_norm;
   Floats expert_scale;
+  int64_t site = -1;  // of adapters for gate_up of the first expert; -1: experts take none
   static auto members(auto& w) {
     return std::tie(w.router, w.choice_bias, w.gate_up, w.down, w.shared, w.shared_gate, w.router_norm, w.mlp_out_norm,
                     w.norm, w.out_norm, w.expert_scale);

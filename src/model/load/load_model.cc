@@ -2,6 +2,8 @@
 // load_model: the weights of a whole decoder, layer by layer.
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <type_traits>
 
 #include "model/layers/decoder.h"
 #include "model/layers/feed_forward.h"
@@ -71,6 +73,8 @@ Status load_head(Loader& loader, DecoderWeights& out) {
     QUIRE_ASSIGN(piece.bias, loader.floats(name + ".bias", {config.vocab_size}));
   }
   out.head.add(std::move(piece));
+  // Its own module, although it shares the embedding's weight.
+  out.head.add_source({name, 0, config.vocab_size, {}, config.vocab_size});
   return {};
 }
 
@@ -186,6 +190,109 @@ Result<DecoderWeights> load_decoder(Loader& loader, Backend& backend) {
   return out;
 }
 
+// The names that Hugging Face gives to the modules of a GGUF file, by GGUF's names; a tensor that is several modules'
+// name in different families has several.
+std::multimap<std::string, std::string> hf_names(const Loader& loader) {
+  std::multimap<std::string, std::string> out;
+  const DecoderConfig& config = loader.config();
+  const Family& family = *loader.files().family;
+  for (int p = 0; p <= static_cast<int>(Part::kExpertsOutNorm); ++p) {
+    const Part part = static_cast<Part>(p);
+    // GGUF orders the heads of gated delta nets in another way.
+    const bool reordered =
+        config.gdn.key_heads > 0 && ((part >= Part::kGdnQkv && part <= Part::kGdnBa) || part == Part::kStateOut);
+    if (reordered || !family.has_name(part)) continue;
+    for (int64_t i = 0; i < config.layers; ++i) {
+      const std::string gguf = family.name_of(part, i, true), hf = family.name_of(part, i, false);
+      if (!gguf.empty() && !hf.empty()) out.emplace(gguf, hf);
+      if (gguf == family.name_of(part, i + 1, true)) break;  // not a part of a layer
+    }
+  }
+  return out;
+}
+
+// The name of a module in an adapter for a plain text model.
+std::string plain_name(const std::string& name, const DecoderConfig& config) {
+  return name.starts_with(config.text_prefix) ? "model." + name.substr(config.text_prefix.size()) : name;
+}
+
+// The modules of single experts, and those of all experts of a layer. Adapters in GGUF's names have none of them.
+void add_expert_sites(const Loader& loader, int64_t layer, LoraSites& sites, MoeWeights& moe) {
+  const DecoderConfig& config = loader.config();
+  const Family& family = *loader.files().family;
+  const int64_t hidden = config.hidden, inner = config.moe.intermediate, experts = config.moe.experts;
+  moe.site = sites.add_sites(2 * experts);
+  const auto name = [&](Part part, int64_t expert) { return family.name_of(part, layer, false, expert); };
+  LoraSites::Target all{moe.site};
+  all.experts = experts;
+  all.hidden = hidden;
+  all.inner = inner;
+  all.gate_up = (config.moe.gated ? 2 : 1) * inner;
+  if (family.experts.transposed) {  // gate and up alternate
+    for (int64_t i = 0; i < 2 * inner; ++i) all.map.push_back(static_cast<int32_t>(2 * (i % inner) + i / inner));
+  }
+  const std::string fused = name(Part::kExpertsGateUp, 0);
+  sites.add(fused.substr(0, fused.rfind('.')), false, std::move(all));
+  for (int64_t e = 0; e < experts; ++e) {
+    const int64_t up_column = config.moe.gated ? inner : 0;
+    if (config.moe.gated) sites.add(name(Part::kExpertGate, e), false, {moe.site + e, 0, inner, {}, inner, hidden});
+    sites.add(name(Part::kExpertUp, e), false, {moe.site + e, up_column, inner, {}, inner, hidden});
+    sites.add(name(Part::kExpertDown, e), false, {moe.site + experts + e, 0, hidden, {}, hidden, inner});
+  }
+}
+
+std::unique_ptr<LoraSites> find_sites(const Loader& loader, const Backend& backend, const AdapterLimits& limits,
+                                      DecoderWeights& weights, int64_t& embedding_site) {
+  const DecoderConfig& config = loader.config();
+  DType dtype = loader.dtype().value_or(loader.files().quantised ? DType::kBF16 : config.dtype);
+  if (is_quantised(dtype)) dtype = DType::kBF16;
+  dtype = limits.dtype.value_or(dtype);
+  if (loader.activation() != DType::kF32) dtype = loader.activation();
+  auto sites = std::make_unique<LoraSites>(limits, dtype);
+  const auto names = loader.gguf() ? hf_names(loader) : std::multimap<std::string, std::string>();
+  const auto add = [&](const std::string& name, LoraSites::Target target) {
+    if (!loader.gguf()) return sites->add(plain_name(name, config), false, std::move(target));
+    const auto [begin, end] = names.equal_range(name);
+    for (auto it = begin; it != end; ++it) {
+      LoraSites::Target own = target;
+      if (config.gguf_permuted) own.map.clear();  // the order of Hugging Face's files
+      sites->add(it->second, false, std::move(own));
+    }
+    sites->add(name, true, std::move(target));
+  };
+  embedding_site = sites->add_sites(1);
+  add(loader.name(Part::kEmbedding, 0),
+      {embedding_site, 0, config.hidden, {}, config.hidden, config.vocab_size, true, config.embedding_scale});
+  for_each_weight(weights, [&]<typename W>(W& weight) {
+    if constexpr (std::is_same_v<W, Linear>) {
+      if (weight.sources().empty()) return;
+      const int64_t site = sites->add_sites(1);
+      weight.set_site(site);
+      for (const Linear::Source& source : weight.sources()) {
+        add(source.name, {site, source.column, source.rows, source.map, source.file_rows, weight.in_dim(), false});
+      }
+    }
+  });
+  if (backend.adapts_experts()) {
+    for (size_t i = 0; i < weights.layers.size(); ++i) {
+      MoeWeights& moe = weights.layers[i].moe;
+      if (!moe.gate_up.matrices.empty()) add_expert_sites(loader, static_cast<int64_t>(i), *sites, moe);
+    }
+  }
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    MlaWeights& mla = weights.layers[i].mla;
+    if (mla.k_up == nullptr) continue;
+    const MlaConfig& c = config.mla;
+    mla.site = sites->add_sites(2 * config.heads);
+    LoraSites::Target target{mla.site, 0, 0, {}, config.heads * (c.nope_dim + c.v_dim), c.kv_rank, false};
+    target.heads = config.heads;
+    target.nope = c.nope_dim;
+    target.v = c.v_dim;
+    add(loader.name(Part::kKvB, static_cast<int64_t>(i)), std::move(target));
+  }
+  return sites;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOptions& options, Backend& backend) {
@@ -197,7 +304,15 @@ Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOpt
   Loader loader(files, options, dtype, backend);
   QUIRE_ASSIGN(DecoderWeights loaded, load_decoder(loader, backend));
   const int64_t max_len = options.max_model_len > 0 ? options.max_model_len : files.config.max_position;
-  return std::unique_ptr<Model>(std::make_unique<DecoderModel>(files.config, std::move(loaded), max_len, backend));
+  DecoderAdapters adapters;
+  if (options.adapters.on()) {
+    adapters.sites = find_sites(loader, backend, options.adapters, loaded, adapters.embedding_site);
+    if (files.gguf != nullptr) {
+      adapters.architecture = files.gguf->metadata().get_string_or("general.architecture", "").value();
+    }
+  }
+  return std::unique_ptr<Model>(
+      std::make_unique<DecoderModel>(files.config, std::move(loaded), std::move(adapters), max_len, backend));
 }
 
 namespace {
@@ -256,7 +371,7 @@ Result<std::unique_ptr<Model>> load_layer_ahead(const ModelFiles& files, const L
   }
   const int64_t max_len = options.max_model_len > 0 ? options.max_model_len : files.config.max_position;
   return std::unique_ptr<Model>(
-      std::make_unique<DecoderModel>(files.config, std::move(*loaded), max_len, backend, trunk));
+      std::make_unique<DecoderModel>(files.config, std::move(*loaded), DecoderAdapters(), max_len, backend, trunk));
 }
 
 }  // namespace quire::model

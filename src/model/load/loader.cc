@@ -311,6 +311,12 @@ Result<Linear> Loader::linear(const std::vector<Slice>& slices, int64_t k, bool 
       if (!again) finished(*tensor);
     }
   }
+  if (!options_.adapters.on()) return out;
+  int64_t column = 0;
+  for (const Slice& slice : slices) {
+    out.add_source({slice.prefix, column, slice.rows, slice.map, slice.all_rows()});
+    column += slice.rows;
+  }
   return out;
 }
 

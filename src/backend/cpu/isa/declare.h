@@ -19,6 +19,8 @@ void moe_sum(const Tensor& y, const int32_t* rows, const float* weights, int64_t
 void gated_delta_net(const GatedDeltaNetArgs&, const StateItem&, float* scratch);
 void mamba2(const Mamba2Args&, const StateItem&, float* scratch);
 void short_conv(const ShortConvArgs&, int64_t channel_begin, int64_t channel_end, float* scratch);
+void lora_shrink(const LoraArgs&, const LoraBlock&, int64_t panel_begin, int64_t panel_end);
+void lora_expand(const LoraArgs&, const LoraBlock&, const LoraSlice&, int64_t panel_begin, int64_t panel_end);
 void attention_run(const AttentionArgs&, const AttentionItem&, float* scratch);
 void attention_merge(const AttentionArgs&, const AttentionMerge&);
 

@@ -15,6 +15,8 @@ const CpuKernels kTable = {
     .short_conv = short_conv,
     .moe_softmax = moe_softmax,
     .moe_sum = moe_sum,
+    .lora_shrink = lora_shrink,
+    .lora_expand = lora_expand,
     .attention = {.run = attention_run, .merge = attention_merge, .most_rows = kAttentionRows},
     .linear = {.packings = {},
                .prepared_bytes = linear_quantised_bytes,

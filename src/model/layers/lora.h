@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adapters in a decoder: which modules have a place for one (LoraSites), and the adapters of the step that runs
+// (LoraState).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "model/adapter.h"
+#include "model/step_batch.h"
+#include "weights/adapter.h"
+
+namespace quire::model {
+
+// The places in a model where an adapter may add something, by the names of modules. A site is a Linear, or the
+// embedding. Immutable after load; any thread may use it.
+class LoraSites {
+ public:
+  // The rows of one module that are columns of a site's output.
+  struct Target {
+    int64_t site = 0, column = 0, rows = 0;
+    std::vector<int32_t> map = {};   // column i takes row map[i] of the module; empty: row i
+    int64_t module_rows = 0, k = 0;  // of the module
+    bool embedding = false;
+    float factor = 1;  // of what the module adds
+    // kv_b of latent attention, which is absorbed: two sites for each head, first those that add to the queries in the
+    // latent space, then those that add to values. 0 heads: not such a module.
+    int64_t heads = 0, nope = 0, v = 0;
+    // All experts of a layer: `site` is that of gate and up of the first one, followed by those of the others and then
+    // by those of down. 0: not such a module. `map` is that of the columns of gate and up.
+    int64_t experts = 0, hidden = 0, inner = 0, gate_up = 0;  // gate_up: columns
+  };
+  LoraSites(const AdapterLimits& limits, DType dtype) : limits_(limits), dtype_(dtype) {}
+
+  int64_t add_sites(int64_t count) { return (num_sites_ += count) - count; }
+  void add(const std::string& module, bool gguf_name, Target target);
+
+  const AdapterLimits& limits() const { return limits_; }
+  DType dtype() const { return dtype_; }
+  int64_t size() const { return num_sites_; }
+  // The bytes of a slot in which every adapter within the limits fits, and the most elements of a row between its two
+  // products.
+  int64_t slot_bytes() const;
+  int64_t most_rank() const;
+  // Arranges an adapter for a slot. An Error names the module that does not fit the model, or the limit.
+  Result<AdapterPtr> make(const weights::AdapterFiles& files, const std::string& architecture) const;
+
+ private:
+  using Names = std::multimap<std::string, Target>;
+  Status check(const weights::AdapterModule& module, const Target& target) const;
+  Error unknown_module(const std::string& module, const Names& names) const;
+  // Every place in the model once, by its site.
+  std::map<int64_t, std::vector<Target>> targets_by_site() const;
+
+  AdapterLimits limits_;
+  DType dtype_;
+  int64_t num_sites_ = 0;
+  Names names_, gguf_names_;
+};
+
+// Slots with adapters, and which rows of the running step have which. Owned by the model and used on its thread.
+class LoraState {
+ public:
+  explicit LoraState(const LoraSites& sites) : slot_bytes_(sites.slot_bytes()), dtype_(sites.dtype()) {
+    slots_.resize(static_cast<size_t>(sites.limits().slots));
+    used_.resize(static_cast<size_t>(sites.size()));
+  }
+
+  size_t memory_bytes() const { return slots_.size() * static_cast<size_t>(slot_bytes_); }
+  Status allocate(Backend& backend);
+  // Puts the step's adapters into slots and lists its rows. `t`: room for the result of the first product.
+  void begin(const StepBatch& batch, Backend& backend, const Tensor& t);
+  // The lists, to be staged before ops run: see set_staged().
+  struct Lists {
+    std::vector<int32_t> rows, slots, wanted_rows, wanted_slots;
+  };
+  const Lists& lists() const { return lists_; }
+  void set_staged(std::span<const int32_t> rows, std::span<const int32_t> slots, std::span<const int32_t> wanted_rows,
+                  std::span<const int32_t> wanted_slots);
+  // What recorded steps depend on: 0 if no row has an adapter.
+  int64_t graph_key() const { return active_ ? version_ : 0; }
+
+  // Whether any row of the step has an adapter.
+  bool active() const { return active_; }
+  // From now on, row 0 of what ops take is this row of the step, or of the wanted rows.
+  void select_step_rows(int64_t first) { current_ = &step_rows_, current_->first = first; }
+  void select_wanted_rows(int64_t first) { current_ = &wanted_rows_, current_->first = first; }
+  // Adds what the rows' adapters add to a linear's output.
+  void add(Backend& backend, int64_t site, const Tensor& x, const Tensor& out) const;
+  // For MoeExpertsArgs::lora, if there are adapters for any of these sites; otherwise nothing.
+  std::optional<MoeLora> of_experts(int64_t first_site, int64_t experts) const;
+  // The same for the embedding of `vocab` tokens.
+  void add_embedding(Backend& backend, int64_t site, std::span<const int32_t> tokens, int64_t vocab,
+                     const Tensor& out) const;
+
+ private:
+  struct Slot {
+    uint64_t id = 0;  // of its adapter; 0: none
+    uint64_t used = 0;
+  };
+  int32_t slot_of(const Adapter& adapter, Backend& backend);
+  void note_sites(const Adapter& adapter);
+  LoraMemory memory() const { return {static_cast<const std::byte*>(memory_->data()), slot_bytes_, dtype_}; }
+
+  int64_t slot_bytes_;
+  DType dtype_;
+  std::unique_ptr<Buffer> memory_;
+  std::vector<Slot> slots_;
+  std::vector<bool> used_;  // sites that an adapter had so far: the others need no ops
+  int64_t version_ = 1;     // counts up with used_
+  uint64_t steps_ = 0;
+  bool active_ = false;
+  Lists lists_;
+  LoraRows step_rows_, wanted_rows_;
+  LoraRows* current_ = &step_rows_;
+  Tensor t_;
+};
+
+}  // namespace quire::model
