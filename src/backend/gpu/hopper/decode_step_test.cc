@@ -111,7 +111,7 @@ class Decoder {
     const auto from_there = on_device(from);
     if (!last_.empty()) gpu.take_sampled({tokens_there, from_there});
     last_ = active;
-    if (!gpu.replay_step({count, count, count, max_blocks_, true})) {
+    if (!gpu.replay_step({this, count, count, count, max_blocks_, true})) {
       if (shape_.by_token) gpu.embedding({head_.get(), tokens_there, 12.5f, hidden_});
       for (const Layer& layer : layers_)
         run(layer, cu_there, contexts_there, positions_there, tables_there, slots_there);
