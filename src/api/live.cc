@@ -9,6 +9,7 @@
 #include "api/host.h"
 #include "api/json_writer.h"
 #include "base/strings.h"
+#include "kv/offload.h"
 
 namespace quire::api {
 namespace {
@@ -52,8 +53,10 @@ void write_cells(JsonWriter& w, const std::vector<kv::PageCell>& cells) {
   w.close_array();
 }
 
-void write_map(JsonWriter& w, const kv::PageMap& map, std::span<const kv::CacheGroup> groups) {
+void write_map(JsonWriter& w, const kv::PageMap& map, std::span<const kv::CacheGroup> groups,
+               const kv::OffloadStats& offload) {
   w.key("pages").open_object().member_int("total", map.num_pages).member_int("per_cell", map.pages_per_cell);
+  w.member_int("on_disk", offload.disk.files).member_int("on_host", offload.host_pages);
   w.member_int("free", map.free).key("groups").open_array();
   for (size_t g = 0; g < groups.size(); ++g) {
     w.open_object().member("kind", name(groups[g].kind)).member_int("block_size", groups[g].block_size);
@@ -212,18 +215,20 @@ std::string Live::state_of(size_t model, Clock::duration& took) {
   const auto lease = host_.pool().look(model);
   engine::LiveView view;
   engine::EngineStats stats;
+  kv::OffloadStats offload;
   if (lease) {
     llm::AsyncLlm& llm = static_cast<Service&>(lease->resident()).llm();
     auto done = llm.look([&](const engine::Engine& engine) {
       const auto begin = Clock::now();
       view = engine.live();
       stats = engine.stats();
+      if (engine.offload() != nullptr) offload = engine.offload()->stats();
       took = Clock::now() - begin;
     });
     if (done.get()) {
       w.member("state", "ready");
       write_stats(w, stats, llm.recent());
-      write_map(w, view.map, llm.llm().engine().cache_layout().groups);
+      write_map(w, view.map, llm.llm().engine().cache_layout().groups, offload);
       w.key("requests").open_array();
       for (const engine::LiveSequence& one : view.sequences) write_sequence(w, one);
       return w.close_array().member_int("unlisted", view.unlisted).close_object().take();

@@ -115,6 +115,14 @@ class Backend {
   // Copies values of the host to the backend's memory, after the ops that were called before. Not between begin_step()
   // and end_step().
   virtual void write(void* to, std::span<const std::byte> values) { std::memcpy(to, values.data(), values.size()); }
+  // Copies between the backend's memory and the host's, only if !host_memory(). They are queued behind the ops that
+  // were called before; mark() is a point in that queue, and wait() waits for it. Memory of allocate_host() must not
+  // change until a copy from it is done; other memory was read when the call returns.
+  virtual Result<std::unique_ptr<Buffer>> allocate_host(size_t bytes) { return allocate(bytes); }
+  virtual void copy_to_host(void* /*to*/, const void* /*from*/, size_t /*bytes*/) {}
+  virtual void copy_from_host(void* /*to*/, const void* /*from*/, size_t /*bytes*/) {}
+  virtual uint64_t mark() { return 0; }
+  virtual void wait(uint64_t /*mark*/) {}
   // Allocates the workspaces of the ops for steps of up to these sizes, before KV cache pages take the rest, and
   // returns their total size. Without this call, or for a larger step, ops allocate workspaces when they first need
   // them, and the program ends if the device is full by then.

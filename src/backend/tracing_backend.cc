@@ -115,6 +115,11 @@ class TracingBackend final : public Backend {
   }
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override { return inner_->allocate(bytes); }
   void write(void* to, std::span<const std::byte> values) override { inner_->write(to, values); }
+  Result<std::unique_ptr<Buffer>> allocate_host(size_t bytes) override { return inner_->allocate_host(bytes); }
+  void copy_to_host(void* to, const void* from, size_t bytes) override { inner_->copy_to_host(to, from, bytes); }
+  void copy_from_host(void* to, const void* from, size_t bytes) override { inner_->copy_from_host(to, from, bytes); }
+  uint64_t mark() override { return inner_->mark(); }
+  void wait(uint64_t mark) override { inner_->wait(mark); }
   Status stack(std::span<const PackedMatrix* const> experts) override { return inner_->stack(experts); }
   Result<size_t> reserve(const WorkspaceLimits& sizes) override { return inner_->reserve(sizes); }
   int64_t max_head_dim() const override { return inner_->max_head_dim(); }

@@ -147,6 +147,7 @@ int serve_one(ServeFlags& flags, metrics::HistogramBuckets custom_buckets) {
   series.cache_config = cache_config(**loaded, flags.options);
   series.num_speculative_tokens = (*loaded)->engine().options().speculation.num_tokens;
   series.max_loras = flags.options.enable_lora ? flags.options.max_loras : 0;
+  series.offload = (*loaded)->engine().offload() != nullptr;
   series.custom_buckets = std::move(custom_buckets);
   metrics::ServerMetrics metrics(std::move(series));
   flags.async.metrics = &metrics;

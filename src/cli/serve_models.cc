@@ -277,6 +277,7 @@ Result<std::unique_ptr<SeveralModels>> SeveralModels::make(const ServeFlags& fla
     series.of_several = true;
     series.num_speculative_tokens = speculation.options.num_tokens;
     series.max_loras = flags.options.enable_lora ? flags.options.max_loras : 0;
+    series.offload = !flags.options.kv_offload_dir.empty() || !flags.options.kv_offload_host_bytes.empty();
     series.custom_buckets = custom_buckets;
     out->metrics_.push_back(out->metrics_.empty()
                                 ? std::make_unique<metrics::ServerMetrics>(std::move(series))

@@ -29,6 +29,7 @@
 
 #include "base/trace.h"
 #include "kv/cache_groups.h"
+#include "kv/offload.h"
 #include "sampling/device_rows.h"
 
 namespace quire::engine {
@@ -135,6 +136,10 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
       sampler_(make_row_sampler(*backend_, *model_, options.max_logit_rows)),
       answers_(options.speculation.suffix.max_cached_requests),
       drafting_(options.speculation.on()) {
+  if (options.offload.on() && options.prefix_caching) {
+    offload_ = std::make_unique<kv::Offload>(options.offload, pages_->memory(*backend_));
+    kv_.set_offload(offload_.get());
+  }
   if (!options.speculation.on()) return;
   speculation_.accepted_per_position.resize(static_cast<size_t>(options.speculation.num_tokens));
   make_proposer_ = [this](const Sequence& sequence) -> std::unique_ptr<Proposer> {
@@ -313,7 +318,10 @@ std::vector<Output> Engine::step() {
   const auto begin = std::chrono::steady_clock::now();
   const bool alone = !current_.active();  // nothing else of this step has run yet
   if (alone) {
-    if (!launch(current_, false)) return {};
+    if (!launch(current_, false)) {
+      if (scheduler_.restoring()) offload_->wait_for_loads();
+      return {};
+    }
     commit(current_);
     join_masks(current_);
     sampler_->enqueue(current_);
@@ -327,6 +335,7 @@ std::vector<Output> Engine::step() {
     draft_cost_.note(current_.num_tokens, std::chrono::duration<double>(now - begin).count() - drafting_seconds_);
   }
   current_.clear();
+  if (offload_ != nullptr) offload_->after_step();
   if (!launched) return outputs;
   if (!enqueued) start_masks(next_);
   commit(next_);
@@ -532,6 +541,8 @@ std::vector<Output> Engine::collect_outputs(Step& step) {
     output.id = sequence.id;
     output.child = sequence.child;
     output.cached_tokens = sequence.cached_tokens;
+    output.restored_tokens = sequence.restored_tokens;
+    output.restored_from_disk = sequence.restored_from_disk;
     output.num_preemptions = sequence.num_preemptions;
     output.seed = sequence.seed;
     output.scheduled = sequence.scheduled;

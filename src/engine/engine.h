@@ -39,6 +39,7 @@ struct EngineOptions {
   std::optional<int64_t> seed;     // from which the seeds of requests without one are drawn; none: at random
   bool async_scheduling = true;    // if the backend samples: build and queue the next step while one runs
   SpeculationOptions speculation;  // if on, no step is queued while one runs whose sequences may have drafts next
+  kv::OffloadOptions offload;      // tiers below the KV cache; none without prefix_caching
 };
 
 // For vLLM's counters spec_decode_*.
@@ -109,6 +110,9 @@ class Engine {
   // See KvManager.
   void record_cache_events() { kv_.record_events(); }
   std::vector<kv::CacheEvent> take_cache_events() { return kv_.take_events(); }
+  // The tiers below the KV cache; null without any.
+  kv::Offload* offload() { return offload_.get(); }
+  const kv::Offload* offload() const { return offload_.get(); }
   // For tests and tools.
   void set_logits_tap(RowSampler::LogitsTap tap) { sampler_->set_tap(std::move(tap)); }
   // Sees the logits of drafts. REQUIRES: SpeculationOptions::with_model().
@@ -144,6 +148,7 @@ class Engine {
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<model::Model> draft_model_;  // null: none
   std::unique_ptr<model::KvCache> pages_;
+  std::unique_ptr<kv::Offload> offload_;  // uses the memory of pages_
   kv::KvManager kv_;
   Scheduler scheduler_;
   std::map<std::pair<RequestId, int32_t>, std::unique_ptr<Sequence>> sequences_;  // all that were made

@@ -29,9 +29,14 @@ struct Request {
 
   // What a cached prefix must have been computed with, besides its tokens: the salt and the load of the adapter. A salt
   // never looks like the key of an adapter: one that begins with the mark of these gets the mark twice.
-  std::string cache_key() const {
+  std::string cache_key() const { return key_with(adapter != nullptr ? std::to_string(adapter->id) : std::string()); }
+  // The same for tiers that outlive the process: the contents of the adapter instead of its load.
+  std::string stored_cache_key() const { return key_with(adapter != nullptr ? adapter->digest : std::string()); }
+
+ private:
+  std::string key_with(const std::string& adapter_key) const {
     constexpr char kMark = '\x01';
-    if (adapter != nullptr) return kMark + std::to_string(adapter->id) + "\n" + cache_salt;
+    if (!adapter_key.empty()) return kMark + adapter_key + "\n" + cache_salt;
     return cache_salt.starts_with(kMark) ? kMark + cache_salt : cache_salt;
   }
 };
@@ -54,6 +59,8 @@ struct Output {
   std::optional<int32_t> stop_token;                // the entry of stop_token_ids that ended it; none for EOS
   std::optional<Error> error;                       // with kError
   int64_t cached_tokens = 0;                        // prompt tokens found in the prefix cache
+  int64_t restored_tokens = 0;                      // of these: read from a tier below the KV cache
+  bool restored_from_disk = false;                  // at least some of them
   int64_t num_preemptions = 0;                      // of this sequence, so far
   std::chrono::steady_clock::time_point scheduled;  // when it was first admitted
 };

@@ -80,6 +80,7 @@ void Scheduler::remove(Sequence* sequence) {
     --num_waiting_;
     waiting_tokens_ -= sequence->num_tokens();
     queue(sequence->heavy).entries.erase(key_of(*sequence));
+    std::erase(restoring_, sequence);
     sequence->waiting = false;
   } else if (const auto it = std::find(running_.begin(), running_.end(), sequence); it != running_.end()) {
     running_.erase(it);
@@ -210,6 +211,7 @@ void Scheduler::preempt(size_t running_index, int64_t& budget) {
 // itself was preempted.
 bool Scheduler::make_room(Sequence* sequence, int64_t num_tokens, int64_t& budget) {
   while (!kv_.allocate_slots(sequence->table, num_tokens)) {
+    if (cancel_restore()) continue;
     const size_t index = memory_victim();
     const bool self = running_[index] == sequence;
     preempt(index, budget);
@@ -251,6 +253,7 @@ const std::vector<Share>& Scheduler::schedule() {
   int64_t budget = options_.max_num_batched_tokens;
   preempted_before_ = num_preemptions_;
   ++step_;
+  collect_restored();
   set_allowances();
   hold_adapters();
   bool under_way = schedule_running(budget);
@@ -262,7 +265,7 @@ const std::vector<Share>& Scheduler::schedule() {
     }
     under_way = schedule_running(budget);
   }
-  QUIRE_CHECK(!shares_.empty() || under_way || (running_.empty() && num_waiting_ == 0),
+  QUIRE_CHECK(!shares_.empty() || under_way || restoring() || (running_.empty() && num_waiting_ == 0),
               "a step with work makes progress");
   if (draft_) add_drafts(budget);
   return shares_;
@@ -506,7 +509,28 @@ std::optional<Scheduler::Key> Scheduler::preempt_for_waiting(const Queue& queue,
   return std::nullopt;
 }
 
-// Admits a waiting sequence if there are pages for it.
+// Puts the sequences whose pages have been read back into their queues.
+void Scheduler::collect_restored() {
+  kv_.reap_cancelled();
+  std::erase_if(restoring_, [&](Sequence* sequence) {
+    if (!kv_.restored(sequence->table)) return false;
+    kv_.finish_restore(sequence->table, sequence->tokens);
+    queue(sequence->heavy).entries.emplace(key_of(*sequence), Entry{.sequence = sequence});
+    return true;
+  });
+}
+
+// Gives up the pages that are read for the sequence that came last; it will compute them. False if there is none.
+bool Scheduler::cancel_restore() {
+  if (restoring_.empty()) return false;
+  Sequence* sequence = restoring_.back();
+  restoring_.pop_back();
+  kv_.cancel_restore(sequence->table);
+  queue(sequence->heavy).entries.emplace(key_of(*sequence), Entry{.sequence = sequence});
+  return true;
+}
+
+// Admits a waiting sequence if there are pages for it, or lets it wait for pages from a tier.
 bool Scheduler::try_admit(Sequence* sequence, Queue& queue, int64_t& budget) {
   QUIRE_CHECK(!sequence->in_flight(), "no token of a waiting sequence is in flight");
   // Cached pages hold K and V, but prompt logprobs need the hidden states of the last layer, at every position.
@@ -517,6 +541,12 @@ bool Scheduler::try_admit(Sequence* sequence, Queue& queue, int64_t& budget) {
   const bool whole = hit.num_tokens + wanted == sequence->num_tokens();
   if (!options_.chunked_prefill && !whole && !shares_.empty()) return false;
   if (!kv_.can_admit(sequence->num_tokens(), hit)) return false;
+  if (!std::exchange(sequence->restore_tried, true) && !sequence->owes_prompt_logprobs() &&
+      kv_.start_restore(sequence->table, sequence->tokens, hit)) {
+    queue.entries.erase(key_of(*sequence));
+    restoring_.push_back(sequence);
+    return true;
+  }
   const int64_t count = clip_to_state(*sequence, hit.num_tokens, wanted);
   QUIRE_CHECK(kv_.allocate_slots(sequence->table, hit.num_tokens + count, hit));
 
@@ -526,6 +556,7 @@ bool Scheduler::try_admit(Sequence* sequence, Queue& queue, int64_t& budget) {
     });
     adapter_overtakes_ = passes ? adapter_overtakes_ + 1 : 0;
   }
+  sequence->restore_tried = false;
   queue.entries.erase(key_of(*sequence));
   queue.virtual_time = std::max(queue.virtual_time, sequence->tag);
   sequence->waiting = false;
@@ -536,6 +567,8 @@ bool Scheduler::try_admit(Sequence* sequence, Queue& queue, int64_t& budget) {
   sequence->num_computed = sequence->num_drafted = hit.num_tokens;
   if (!sequence->admitted_before) {
     sequence->cached_tokens = std::min(hit.num_tokens, sequence->prompt_size);
+    sequence->restored_tokens = std::min(hit.restored_tokens, sequence->cached_tokens);
+    sequence->restored_from_disk = hit.from_disk;
     sequence->scheduled = std::chrono::steady_clock::now();
     sequence->admitted_before = true;
   }

@@ -67,6 +67,10 @@ struct Share {
 // is
 //   preempted, provided that it has far more than its share.
 //
+// If a tier below the KV cache has more of a prompt than the cache, its sequence leaves the queue when it could be
+// admitted, and comes back to its old place when the pages have been read; meanwhile others are admitted and run. Such
+// pages are given up before anything is preempted.
+//
 // Adapters. A waiting sequence whose adapter would be one too many is passed over until one that runs has no sequence
 // left. After kMaxOvertakes sequences with adapters have passed it, no more of them are admitted before it.
 //
@@ -98,13 +102,15 @@ class Scheduler {
   void remove(PendingRequest* request);
   // Must be called when a token is appended to a sequence.
   void note_token(const Sequence& sequence) { waiting_tokens_ += sequence.waiting ? 1 : 0; }
-  // The shares of the next step, valid until the next call. Empty only if there are no sequences, or if all that run
-  // wait for the last token of the step in flight.
+  // The shares of the next step, valid until the next call. Empty only if there are no sequences, if all that run
+  // wait for the last token of the step in flight, or while restoring().
   const std::vector<Share>& schedule();
 
   // The ids of the adapters of running sequences, and of those that wait, for metrics.
   std::vector<uint64_t> running_adapters() const;
   std::vector<uint64_t> waiting_adapters() const;
+  // Whether a sequence waits for pages that are read from a tier; schedule() may then have nothing to do.
+  bool restoring() const { return !restoring_.empty(); }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const { return num_waiting_; }  // including sequences that are not made yet
   int64_t num_waiting_tokens() const { return waiting_tokens_; }
@@ -170,6 +176,8 @@ class Scheduler {
   std::optional<Key> preempt_for_waiting(const Queue& queue, int64_t& budget);
   std::optional<size_t> fairness_victim(const SeatHolders& holders, const Entry& to, bool heavy) const;
   bool try_admit(Sequence* sequence, Queue& queue, int64_t& budget);
+  void collect_restored();
+  bool cancel_restore();
 
   // Queues.
   Caller* acquire_caller(const Submission& submission);
@@ -191,10 +199,11 @@ class Scheduler {
   SchedulerOptions options_;
   kv::KvManager& kv_;
   MakeFn make_;
-  DraftFn draft_;                   // none: no speculation
-  FillDraftsFn fill_drafts_;        // none: draft_ sets the drafts
-  std::vector<Share> shares_;       // of the step that is being scheduled
-  std::vector<Sequence*> running_;  // in order of admission
+  DraftFn draft_;                                 // none: no speculation
+  FillDraftsFn fill_drafts_;                      // none: draft_ sets the drafts
+  std::vector<Share> shares_;                     // of the step that is being scheduled
+  std::vector<Sequence*> running_;                // in order of admission
+  std::vector<Sequence*> restoring_;              // waiting ones that are in no queue, because a tier reads their pages
   std::map<uint64_t, int64_t> running_adapters_;  // how many running sequences have each, by its id
   bool adapters_held_ = false;     // a sequence waits for a place for its adapter and was passed too often
   int64_t adapter_overtakes_ = 0;  // sequences with adapters admitted while another one waited for a place

@@ -39,7 +39,7 @@ struct Sequence {
         history(request.prompt),
         constraint_source(request.constraint),
         adapter(request.adapter),
-        table(request.cache_key()) {}
+        table(request.cache_key(), request.stored_cache_key()) {}
 
   RequestId id;
   int32_t child;
@@ -52,7 +52,9 @@ struct Sequence {
   std::vector<int32_t> tokens;
   int64_t prompt_size;
   int64_t num_computed = 0;
-  int64_t cached_tokens = 0;  // at the first admission, for usage
+  int64_t cached_tokens = 0;        // at the first admission, for usage
+  int64_t restored_tokens = 0;      // of cached_tokens: they came from a tier
+  bool restored_from_disk = false;  // at least some of them
   bool admitted_before = false;
   int64_t num_preemptions = 0;
   std::chrono::steady_clock::time_point scheduled;  // when it was first admitted
@@ -78,12 +80,13 @@ struct Sequence {
   int64_t num_drafted = 0;      // positions of which a draft model has its K and V in the pages (ModelDrafter)
 
   // Used by the scheduler only.
-  bool waiting = false;       // in a queue
-  bool heavy = false;         // in the heavy one
-  uint64_t tag = 0;           // its order in the queue
-  Caller* caller = nullptr;   // while it waits or runs
-  uint64_t preempted_in = 0;  // the step that preempted it last
-  int64_t allowance = 0;      // tokens that it may have in the step being scheduled
+  bool waiting = false;        // in a queue
+  bool heavy = false;          // in the heavy one
+  uint64_t tag = 0;            // its order in the queue
+  Caller* caller = nullptr;    // while it waits or runs
+  uint64_t preempted_in = 0;   // the step that preempted it last
+  int64_t allowance = 0;       // tokens that it may have in the step being scheduled
+  bool restore_tried = false;  // the tiers were asked for its pages since it began to wait
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_output() const { return num_tokens() - prompt_size; }

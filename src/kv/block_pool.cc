@@ -36,6 +36,11 @@ void BlockPool::queue_remove(BlockId block) {
   --num_free_;
 }
 
+void BlockPool::forget(BlockId block) {
+  tree_.detach(block);
+  if (on_forget_) on_forget_(block);
+}
+
 bool BlockPool::allocate(int64_t n, std::vector<BlockId>& out) {
   QUIRE_CHECK(n >= 0);
   if (n > num_free_) return false;
@@ -57,6 +62,7 @@ void BlockPool::evict(BlockId block) {
   const BlockHash hash = tree_.hash(tree_.node(block));
   const bool last = tree_.detach(block);
   if (last && events_ != nullptr) events_->removed(group, hash.lo);
+  if (on_forget_) on_forget_(block);
   ++num_evictions_;
 }
 
@@ -87,7 +93,7 @@ bool BlockPool::publish(BlockId block, NodeId node, int32_t group) {
 bool BlockPool::reset_prefix_cache() {
   if (num_free_ != num_usable()) return false;
   for (BlockId id = 1; id < num_blocks(); ++id) {
-    if (is_published(id)) tree_.detach(id);
+    if (is_published(id)) forget(id);
   }
   if (events_ != nullptr) events_->cleared();
   return true;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -40,6 +41,8 @@ class BlockPool {
   bool is_published(BlockId block) const { return tree_.node(block) != kNoNode; }
   PrefixTree& tree() { return tree_; }
   const PrefixTree& tree() const { return tree_; }
+  // `forget` is called with each page that leaves the prefix cache, before it gets other contents.
+  void set_on_forget(std::function<void(BlockId)> forget) { on_forget_ = std::move(forget); }
   // Empties the prefix cache. Returns false and changes nothing unless all pages are free.
   [[nodiscard]] bool reset_prefix_cache();
   // From now on evictions are noted in this log, which must outlive the pool.
@@ -66,9 +69,11 @@ class BlockPool {
   void queue_insert(BlockId block, BlockId before);  // before == kNullBlock: at the back
   void queue_remove(BlockId block);
   void evict(BlockId block);
+  void forget(BlockId block);
 
   std::vector<Block> blocks_;
   PrefixTree tree_;
+  std::function<void(BlockId)> on_forget_;
   CacheEventLog* events_ = nullptr;
   int32_t num_free_ = 0;
   int64_t num_evictions_ = 0;

@@ -9,7 +9,7 @@
 namespace quire::kv {
 
 bool BlockTable::empty() const {
-  return node_ == kRootNode && std::ranges::all_of(groups_, [](const Group& group) {
+  return node_ == kRootNode && !restore_ && std::ranges::all_of(groups_, [](const Group& group) {
            return group.blocks.empty() && group.state == kNullBlock && group.next_state == kNullBlock &&
                   group.draft_states.empty();
          });
@@ -21,8 +21,14 @@ BlockTable::~BlockTable() {
 
 BlockTable::BlockTable(BlockTable&& other) noexcept
     : salt_(std::move(other.salt_)),
+      stored_salt_(std::move(other.stored_salt_)),
       groups_(std::exchange(other.groups_, {})),
       hashes_(std::exchange(other.hashes_, {})),
+      prefixes_(std::exchange(other.prefixes_, {})),
+      restore_(std::exchange(other.restore_, std::nullopt)),
+      found_before_restore_(std::exchange(other.found_before_restore_, -1)),
+      restored_from_disk_(other.restored_from_disk_),
+      unmarked_hit_(std::exchange(other.unmarked_hit_, 0)),
       first_draft_(other.first_draft_),
       num_units_(std::exchange(other.num_units_, 0)),
       node_(std::exchange(other.node_, kRootNode)),
@@ -33,8 +39,14 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   if (this == &other) return *this;
   QUIRE_CHECK(empty(), "a sequence was overwritten with pages: KvManager::free was not called");
   salt_ = std::move(other.salt_);
+  stored_salt_ = std::move(other.stored_salt_);
   groups_ = std::exchange(other.groups_, {});
   hashes_ = std::exchange(other.hashes_, {});
+  prefixes_ = std::exchange(other.prefixes_, {});
+  restore_ = std::exchange(other.restore_, std::nullopt);
+  found_before_restore_ = std::exchange(other.found_before_restore_, -1);
+  restored_from_disk_ = other.restored_from_disk_;
+  unmarked_hit_ = std::exchange(other.unmarked_hit_, 0);
   first_draft_ = other.first_draft_;
   num_units_ = std::exchange(other.num_units_, 0);
   node_ = std::exchange(other.node_, kRootNode);

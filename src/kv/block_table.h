@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kv/block_pool.h"
+#include "kv/offload_types.h"
 
 namespace quire::kv {
 
@@ -21,7 +23,9 @@ namespace quire::kv {
 class BlockTable {
  public:
   // `salt` separates users in the prefix cache: equal tokens with different salts share no pages.
-  explicit BlockTable(std::string salt = {}) : salt_(std::move(salt)) {}
+  explicit BlockTable(std::string salt = {}) : salt_(std::move(salt)), stored_salt_(salt_) {}
+  // `stored` takes its place in tiers that outlive the process.
+  BlockTable(std::string salt, std::string stored) : salt_(std::move(salt)), stored_salt_(std::move(stored)) {}
   ~BlockTable();
   BlockTable(BlockTable&& other) noexcept;
   BlockTable& operator=(BlockTable&& other) noexcept;
@@ -62,15 +66,30 @@ class BlockTable {
     std::vector<BlockId> draft_states;  // likewise, after each draft
   };
   bool empty() const;
+  // Pages that come back from a tier; see KvManager::start_restore.
+  struct Restore {
+    struct Part {
+      int64_t end = 0;  // where the page ends, in units
+      PageLoadPtr load;
+    };
+    std::vector<Part> parts;    // by their ends
+    std::vector<BlockId> held;  // pages of the prefix that are in the cache, so that they stay there
+  };
 
   std::string salt_;
-  std::vector<Group> groups_;      // empty until allocate_slots
-  std::vector<BlockHash> hashes_;  // of the first full units, as many as were needed so far
-  int64_t first_draft_ = 0;        // the position of the first draft, if there are draft states
-  int64_t num_units_ = 0;          // units that are in the prefix tree
-  NodeId node_ = kRootNode;        // where those units end; referenced unless it is the root
-  int64_t branch_ = 0;             // where other cached sequences branch off: a checkpoint is made here
-  int64_t last_boundary_ = 0;      // and at every multiple of hit_unit from here on
+  std::string stored_salt_;
+  std::vector<Group> groups_;            // empty until allocate_slots
+  std::vector<BlockHash> hashes_;        // of the first full units, as many as were needed so far
+  std::vector<Sha256::Value> prefixes_;  // for the tiers: the digests of the first full units, as for hashes_
+  std::optional<Restore> restore_;
+  int64_t found_before_restore_ = -1;  // tokens in the cache when the last restore began; -1: there was none
+  bool restored_from_disk_ = false;
+  int64_t unmarked_hit_ = 0;   // tokens of the hit with which it began, until the tiers know of its use
+  int64_t first_draft_ = 0;    // the position of the first draft, if there are draft states
+  int64_t num_units_ = 0;      // units that are in the prefix tree
+  NodeId node_ = kRootNode;    // where those units end; referenced unless it is the root
+  int64_t branch_ = 0;         // where other cached sequences branch off: a checkpoint is made here
+  int64_t last_boundary_ = 0;  // and at every multiple of hit_unit from here on
 };
 
 }  // namespace quire::kv

@@ -12,6 +12,7 @@
 // docs/kv-cache.md has an example.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -37,6 +38,10 @@ Result<CacheLayout> group_layers(std::span<const LayerCache> layers, DType dtype
 int64_t main_block_size(const CacheLayout& layout);
 // Prefix cache hits end at multiples of this, and so do checkpoints: the least common multiple of the block sizes.
 int64_t hit_unit(std::span<const CacheGroup> groups);
+// The first page that a token at `position` attends to; those before it are no longer needed.
+inline int64_t first_seen_page(const CacheGroup& group, int64_t position) {
+  return group.kind == CacheKind::kWindow ? std::max<int64_t>(0, position - group.window + 1) / group.block_size : 0;
+}
 bool has_states(std::span<const CacheGroup> groups);
 // The groups and their padding, for the start-up line; empty if there is one group with K and V of every position.
 std::string describe(const CacheLayout& layout);

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "kv/offload.h"
 
 namespace quire::kv {
 namespace {
@@ -24,11 +25,6 @@ int64_t common_unit(std::span<const CacheGroup> groups) {
 
 int64_t blocks_for(const CacheGroup& group, int64_t num_tokens) {
   return (num_tokens + group.block_size - 1) / group.block_size;
-}
-
-// The first page that a token at `position` attends to; those before it are no longer needed.
-int64_t first_seen_page(const CacheGroup& group, int64_t position) {
-  return group.kind == CacheKind::kWindow ? std::max<int64_t>(0, position - group.window + 1) / group.block_size : 0;
 }
 
 }  // namespace
@@ -133,6 +129,10 @@ PrefixHit KvManager::find_prefix(BlockTable& table, std::span<const int32_t> tok
   if (length < known) table.branch_ = known;
   hit.num_tokens = length;
   if (length > 0) collect(hit);
+  if (table.found_before_restore_ >= 0) {
+    hit.restored_tokens = std::max<int64_t>(0, length - table.found_before_restore_);
+    hit.from_disk = table.restored_from_disk_;
+  }
   return hit;
 }
 
@@ -212,8 +212,14 @@ void KvManager::start(BlockTable& table, const PrefixHit& hit) {
   if (hit.queried_tokens > 0 && hit.counted) {
     ++stats_.requests;
     stats_.queried_tokens += hit.queried_tokens;
-    stats_.hit_tokens += hit.num_tokens;
+    stats_.hit_tokens += hit.num_tokens - hit.restored_tokens;
+    if (offload_ != nullptr) {
+      stats_.offload_queried_tokens += hit.queried_tokens - (hit.num_tokens - hit.restored_tokens);
+      stats_.offload_hit_tokens += hit.restored_tokens;
+    }
   }
+  table.found_before_restore_ = -1;
+  table.unmarked_hit_ = hit.num_tokens;
 }
 
 bool KvManager::allocate_slots(BlockTable& table, int64_t num_tokens, const PrefixHit& hit) {
@@ -268,8 +274,8 @@ void KvManager::record_events() {
 
 // Publishes a page of the table that ends at the position `end`, where the table's node is.
 void KvManager::publish(const BlockTable& table, std::span<const int32_t> tokens, size_t group, BlockId block,
-                        int64_t end) {
-  const bool first = pool_.publish(block, table.node_, static_cast<int32_t>(group));
+                        NodeId node, int64_t end) {
+  const bool first = pool_.publish(block, node, static_cast<int32_t>(group));
   if (!first || !records_events_) return;
   const int64_t begin = end - options_.groups[group].block_size;
   const auto hash_at = [&](int64_t position) {
@@ -291,7 +297,9 @@ void KvManager::publish_units(BlockTable& table, std::span<const int32_t> tokens
       const CacheGroup& group = options_.groups[g];
       if (group.kind == CacheKind::kState || end % group.block_size != 0) continue;
       BlockTable::Group& mine = table.groups_[g];
-      publish(table, tokens, g, mine.blocks[static_cast<size_t>(mine.num_published)], end);
+      const BlockId block = mine.blocks[static_cast<size_t>(mine.num_published)];
+      publish(table, tokens, g, block, node, end);
+      if (offload_ != nullptr) offload_->store(page_key(table, tokens, table.num_units_ + 1, g), block);
       ++mine.num_published;
     }
   }
@@ -300,7 +308,9 @@ void KvManager::publish_units(BlockTable& table, std::span<const int32_t> tokens
   for (size_t g = 0; g < options_.groups.size(); ++g) {
     if (options_.groups[g].kind != CacheKind::kState) continue;
     const BlockId state = table.groups_[g].state;
-    if (!pool_.is_published(state)) publish(table, tokens, g, state, num_computed);
+    if (pool_.is_published(state)) continue;
+    publish(table, tokens, g, state, table.node_, num_computed);
+    if (offload_ != nullptr) offload_->store(page_key(table, tokens, table.num_units_, g), state);
   }
 }
 
@@ -333,6 +343,7 @@ void KvManager::advance_states(BlockTable& table) {
 
 void KvManager::commit(BlockTable& table, std::span<const int32_t> tokens, int64_t num_computed) {
   QUIRE_CHECK(num_computed <= static_cast<int64_t>(tokens.size()));
+  if (offload_ != nullptr && table.unmarked_hit_ > 0) store_hit(table, tokens);
   for (size_t g = 0; g < options_.groups.size(); ++g) {
     if (options_.groups[g].kind == CacheKind::kState) continue;
     QUIRE_CHECK(num_computed <= static_cast<int64_t>(table.blocks(g).size()) * options_.groups[g].block_size);
@@ -368,6 +379,7 @@ void KvManager::trim(BlockTable& table, int64_t num_tokens) {
 }
 
 void KvManager::free(BlockTable& table) {
+  if (restoring(table)) cancel_restore(table);
   for (BlockTable::Group& mine : table.groups_) {
     if (mine.next_state != mine.state) pool_.free({&mine.next_state, 1});
     pool_.free({&mine.state, 1});

@@ -27,8 +27,10 @@ struct PrefixHit {
   std::vector<std::vector<BlockId>> groups;  // as in a BlockTable; a state group has one page
   NodeId node = kRootNode;                   // where it ends
   int64_t num_tokens = 0;
-  int64_t queried_tokens = 0;  // the length of the sequence that was looked up; for the statistics
-  bool counted = true;         // in the statistics; false after a preemption
+  int64_t queried_tokens = 0;   // the length of the sequence that was looked up; for the statistics
+  bool counted = true;          // in the statistics; false after a preemption
+  int64_t restored_tokens = 0;  // of num_tokens: they came from a tier below the cache, just now
+  bool from_disk = false;       // at least some of them
 
   std::span<const BlockId> blocks(size_t group = 0) const {
     return group < groups.size() ? std::span<const BlockId>(groups[group]) : std::span<const BlockId>();
@@ -41,6 +43,9 @@ struct PrefixStats {
   int64_t requests = 0;
   int64_t queried_tokens = 0;
   int64_t hit_tokens = 0;
+  // Of the tiers below the cache: tokens that were looked up there, because the cache did not have them, and found.
+  int64_t offload_queried_tokens = 0;
+  int64_t offload_hit_tokens = 0;
 };
 
 // Owns the block pool and fills the block tables of the sequences. Engine thread only. A published page (one in the
@@ -101,6 +106,23 @@ class KvManager {
   // Frees the table's pages (end, abort or preemption). Published pages can be hit until they are evicted.
   void free(BlockTable& table);
 
+  // The tiers below the cache: pages are copied to them when they are published. Set before the first request.
+  void set_offload(Offload* offload);
+  // Starts to read the pages with which a tier makes `hit` longer, into pages of the pool, and keeps them and those of
+  // the hit from being evicted. False if there are none, or too few free pages. REQUIRES: the table is empty, and the
+  // hit is valid; it is not valid any more if this returns true.
+  bool start_restore(BlockTable& table, std::span<const int32_t> tokens, const PrefixHit& hit);
+  bool restoring(const BlockTable& table) const { return table.restore_.has_value(); }
+  // Whether all of its pages have been read.
+  bool restored(const BlockTable& table) const;
+  // Publishes the pages that were read, so that find_prefix finds them, and ends the restore.
+  // REQUIRES: restored(), and the tokens of start_restore.
+  void finish_restore(BlockTable& table, std::span<const int32_t> tokens);
+  // Ends a restore at once and gives its pages back.
+  void cancel_restore(BlockTable& table);
+  // Gives back pages of cancelled restores that were still being read. Call once per step.
+  void reap_cancelled();
+
   // Empties the prefix cache. Returns false and changes nothing while any page is in use.
   [[nodiscard]] bool reset_prefix_cache() { return pool_.reset_prefix_cache(); }
 
@@ -127,10 +149,15 @@ class KvManager {
   int64_t pages_to_take(const BlockTable& table, int64_t num_tokens, const PrefixHit& hit) const;
   int64_t idle_pages(const PrefixHit& hit) const;
   void start(BlockTable& table, const PrefixHit& hit);
-  void publish(const BlockTable& table, std::span<const int32_t> tokens, size_t group, BlockId block, int64_t end);
+  void publish(const BlockTable& table, std::span<const int32_t> tokens, size_t group, BlockId block, NodeId node,
+               int64_t end);
   void advance_states(BlockTable& table);
   void publish_units(BlockTable& table, std::span<const int32_t> tokens, int64_t num_computed);
   void free_skipped(BlockTable& table, int64_t num_computed);
+  template <class Use>
+  void each_needed_page(int64_t num_tokens, Use use) const;
+  PageKey page_key(BlockTable& table, std::span<const int32_t> tokens, int64_t end, size_t group) const;
+  void store_hit(BlockTable& table, std::span<const int32_t> tokens) const;
 
   KvManagerOptions options_;
   CachePolicy policy_;
@@ -142,7 +169,9 @@ class KvManager {
   bool records_events_ = false;
   BlockPool pool_;
   PrefixStats stats_;
-  std::vector<NodeId> path_;  // of the last walk(): path_[i] is the node where i units end
+  Offload* offload_ = nullptr;
+  std::vector<PageLoadPtr> cancelled_;  // loads that were being read when they were cancelled
+  std::vector<NodeId> path_;            // of the last walk(): path_[i] is the node where i units end
 };
 
 }  // namespace quire::kv

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/trace.h"
+#include "kv/offload.h"
 
 namespace quire::llm {
 namespace {
@@ -35,6 +36,23 @@ double seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
 
+metrics::OffloadTotals totals_of(const kv::OffloadStats& stats) {
+  return {.disk_written_pages = stats.stored_pages,
+          .disk_written_bytes = stats.stored_bytes,
+          .disk_read_pages = stats.loaded_pages,
+          .disk_read_bytes = stats.loaded_bytes,
+          .disk_write_seconds = stats.store_seconds,
+          .disk_read_seconds = stats.load_seconds,
+          .host_written_pages = stats.host_stored_pages,
+          .host_read_pages = stats.host_loaded_pages,
+          .dropped_pages = stats.dropped_pages,
+          .evicted_files = stats.disk.evicted,
+          .refused_files = stats.disk.refused,
+          .files = stats.disk.files,
+          .file_bytes = stats.disk.bytes,
+          .host_pages = stats.host_pages};
+}
+
 }  // namespace
 
 AsyncLlm::AsyncLlm(std::unique_ptr<Llm> llm, const AsyncOptions& options)
@@ -46,6 +64,9 @@ AsyncLlm::AsyncLlm(std::unique_ptr<Llm> llm, const AsyncOptions& options)
       stats_(llm_->engine().stats()),
       reported_(stats_) {
   if (options_.on_cache_events) llm_->engine().record_cache_events();
+  if (const kv::Offload* offload = llm_->engine().offload(); offload != nullptr && options.metrics != nullptr) {
+    options.metrics->set_offload_source([offload] { return totals_of(offload->stats()); });
+  }
   engine_thread_ = std::thread([this] {
     trace::name_thread("engine");
     run_engine();
@@ -61,6 +82,7 @@ AsyncLlm::~AsyncLlm() {
   inbox_filled_.notify_one();
   engine_thread_.join();
   output_thread_.join();
+  if (llm_->engine().offload() != nullptr && options_.metrics != nullptr) options_.metrics->set_offload_source({});
 }
 
 AsyncLlm::Cost AsyncLlm::cost_of(const std::vector<engine::Request>& requests, const SubmitOptions& options) {
@@ -279,6 +301,7 @@ void AsyncLlm::apply(Command& command) {
 void AsyncLlm::run_engine() {
   engine::Engine& engine = llm_->engine();
   std::vector<Command> commands;
+  int64_t steps = 0;
   for (;;) {
     {
       std::unique_lock lock(inbox_mutex_);
@@ -300,6 +323,9 @@ void AsyncLlm::run_engine() {
     if (batch.stepped) batch.outputs = engine.step();
     batch.reset = std::exchange(reset_, false);
     batch.stats = engine.stats();
+    // A call that only waited for pages from a tier was no step.
+    batch.stepped = batch.stepped && (!batch.outputs.empty() || batch.stats.steps != steps);
+    steps = batch.stats.steps;
     batch.at = Clock::now();
     if (options_.on_cache_events) {
       auto events = engine.take_cache_events();
@@ -380,6 +406,7 @@ void AsyncLlm::note_tokens(Tracked& tracked, const engine::Output& output, Clock
     child.first = at;
     step.prompt_tokens += tracked.prompt_tokens();
     step.cached_tokens += output.cached_tokens;
+    (output.restored_from_disk ? step.disk_tokens : step.host_tokens) += output.restored_tokens;
     recent_.on_first_token(seconds(at - tracked.arrival), tracked.prompt_tokens());
     if (options_.metrics != nullptr) options_.metrics->on_first_token(seconds(at - tracked.arrival));
   } else {
@@ -503,6 +530,8 @@ void AsyncLlm::report(metrics::StepStats step, const Batch& batch) {
   step.prefix_requests = stats.prefix.requests - reported_.prefix.requests;
   step.prefix_queries = stats.prefix.queried_tokens - reported_.prefix.queried_tokens;
   step.prefix_hits = stats.prefix.hit_tokens - reported_.prefix.hit_tokens;
+  step.offload_queries = stats.prefix.offload_queried_tokens - reported_.prefix.offload_queried_tokens;
+  step.offload_hits = stats.prefix.offload_hit_tokens - reported_.prefix.offload_hit_tokens;
   step.preemptions = stats.preemptions - reported_.preemptions;
   step.drafts = stats.speculation.drafts - reported_.speculation.drafts;
   step.draft_tokens = stats.speculation.draft_tokens - reported_.speculation.draft_tokens;

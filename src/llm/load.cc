@@ -11,6 +11,8 @@
 #include "base/trace.h"
 #include "kv/cache_groups.h"
 #include "kv/kv_spec.h"
+#include "kv/offload.h"
+#include "llm/page_identity.h"
 #include "llm/speculative_config.h"
 
 namespace quire::llm {
@@ -27,6 +29,7 @@ constexpr size_t kLargeGpu = size_t{70} << 30;
 constexpr int64_t kLogitRows = 64;
 constexpr double kGpuUtilization = 0.9;
 constexpr int64_t kMaxLength = int64_t{1} << 30;
+constexpr double kOpenSeconds = 2;          // how long a start waits for the tier on disk
 constexpr double kLeastScratch = 16 << 20;  // SmolLM2-135M needs 14 MiB on a CPU
 
 Status check_counts(const Options& options) {
@@ -287,6 +290,7 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   QUIRE_TRY(check_counts(options));
   QUIRE_TRY(check_utilization(options, backend));
   QUIRE_TRY(check_heads(options, files.config, backend));
+  QUIRE_ASSIGN(out.engine.offload, offload_options(options, backend));
   QUIRE_ASSIGN(const SpeculativeConfig speculation, parse_speculative_config(options.speculative_config));
   QUIRE_ASSIGN(out.draft, open_draft_model(options, speculation, files));
   out.engine.speculation = speculation.options;
@@ -387,8 +391,14 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   resolved.engine.cache = out.plan.layout;
   resolved.engine.scheduler.max_model_len = out.plan.max_model_len;
   spdlog::info("{}", out.plan.line());
+  if (!resolved.engine.offload.folder.empty()) {
+    resolved.engine.offload.identity = page_identity(options, files, *backend, out.plan, resolved.draft.has_value());
+  }
   QUIRE_ASSIGN(out.engine,
                engine::Engine::make(std::move(backend), std::move(model), resolved.engine, std::move(draft)));
+  if (kv::Offload* offload = out.engine->offload(); offload != nullptr && !offload->wait_until_open(kOpenSeconds)) {
+    spdlog::info("KV offload: the digest of the weights takes a while; until it is known, nothing comes from the disk");
+  }
   const kv::CacheLayout& pages = out.engine->cache_layout();
   QUIRE_CHECK(pages.page_bytes() * pages.num_pages == out.plan.kv_bytes, "as much is allocated as was planned");
   return out;

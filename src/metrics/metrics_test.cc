@@ -74,6 +74,7 @@ ServerMetricsOptions tiny_options() {
   options.max_model_len = 2048;
   options.num_speculative_tokens = 2;
   options.max_loras = 4;
+  options.offload = true;
   options.cache_config = {{"block_size", "16"}, {"num_gpu_blocks", "513"}, {"enable_prefix_caching", "True"}};
   return options;
 }
@@ -394,6 +395,42 @@ TEST(ServerMetrics, DescribesTheCacheInLabels) {
   EXPECT_THAT(line, HasSubstr(",kv_offloading_size=\"None\","));
   EXPECT_THAT(line, Not(HasSubstr("model_name")));
   EXPECT_EQ(line.substr(line.size() - 5), "} 1.0");
+}
+
+TEST(ServerMetrics, CountsTheTiersBelowTheCache) {
+  ServerMetrics metrics(tiny_options());
+  StepStats step;
+  step.prompt_tokens = 100;
+  step.cached_tokens = 80;
+  step.host_tokens = 16;
+  step.disk_tokens = 32;
+  step.offload_queries = 68;
+  step.offload_hits = 48;
+  metrics.on_step(step);
+  OffloadTotals totals;
+  totals.disk_read_pages = 3;
+  totals.files = 7;
+  metrics.set_offload_source([&] { return totals; });
+  std::string text = metrics.expose();
+  EXPECT_EQ(value_of(text, tail("prompt_tokens_by_source_total", "source=\"local_cache_hit\"")), 32);
+  EXPECT_EQ(value_of(text, tail("prompt_tokens_by_source_total", "source=\"external_kv_transfer\"")), 48);
+  EXPECT_EQ(value_of(text, tail("prompt_tokens_cached_by_source_total", "source=\"host\"")), 16);
+  EXPECT_EQ(value_of(text, tail("prompt_tokens_cached_by_source_total", "source=\"disk\"")), 32);
+  EXPECT_THAT(text, HasSubstr("vllm:external_prefix_cache_hits_total{engine=\"0\",model_name=\"tiny\"} 48"));
+  const std::string pages =
+      "quire:kv_offload_pages_total{direction=\"read\",engine=\"0\",model_name=\"tiny\",tier=\"disk\"}";
+  EXPECT_EQ(value_of(text, pages), 3);
+  EXPECT_THAT(text, HasSubstr("quire:kv_offload_files{engine=\"0\",model_name=\"tiny\"} 7"));
+  // The model is unloaded and loaded again: totals go on.
+  totals.disk_read_pages = 4;
+  metrics.set_offload_source({});
+  EXPECT_EQ(value_of(metrics.expose(), pages), 4);
+  totals.disk_read_pages = 2;
+  metrics.set_offload_source([&] { return totals; });
+  EXPECT_EQ(value_of(metrics.expose(), pages), 6);
+  ServerMetricsOptions without = tiny_options();
+  without.offload = false;
+  EXPECT_THAT(ServerMetrics(without).expose(), Not(HasSubstr("offload_pages")));
 }
 
 TEST(ServerMetrics, ReportsTheProcess) {

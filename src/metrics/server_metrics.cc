@@ -6,7 +6,9 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "base/env.h"
 #include "base/json.h"
@@ -237,6 +239,20 @@ struct ServerMetrics::Series {
   Family<Gauge>* adapters = nullptr;  // null without adapters
   std::mutex adapters_mutex;
 
+  // The tiers below the KV cache; null without them.
+  struct OffloadSeries {
+    Counter *queries, *hits;
+    std::array<Counter*, 3> disk_write, disk_read;  // pages, bytes, seconds
+    Counter *host_write, *host_read, *dropped, *evicted, *refused;
+    Gauge *files, *file_bytes, *host_pages;
+  };
+  std::optional<OffloadSeries> offload;
+  std::mutex offload_mutex;  // of the next two
+  std::function<OffloadTotals()> offload_source;
+  OffloadTotals offload_seen;  // what the counters have of the source
+  void make_offload_series();
+  void refresh_offload();
+
   // Distributions
   const Bounds tokens = token_bounds(options.max_model_len);
   Histogram& iteration_tokens =
@@ -338,6 +354,7 @@ ServerMetrics::Series::Series(ServerMetricsOptions given, std::shared_ptr<Regist
       accepted_per_position.push_back(&by_position.with(labels));
     }
   }
+  if (options.offload) make_offload_series();
   auto& rejections = registry.counter("vllm:admission_rejections", "Requests refused because the queue was full.",
                                       {"model_name", "reason"});
   for (size_t i = 0; i < rejected.size(); ++i) rejected[i] = &rejections.with({options.model_name, kRejections[i]});
@@ -353,6 +370,64 @@ ServerMetrics::Series::Series(ServerMetricsOptions given, std::shared_ptr<Regist
       &registry.gauge("quire:model_waiting", "Requests that wait for the model to be loaded.", label).with(name);
   model_loads = &registry.counter("quire:model_loads", "How often the model was loaded.", label).with(name);
   model_failures = &registry.counter("quire:model_load_failures", "Loads of the model that failed.", label).with(name);
+}
+
+void ServerMetrics::Series::make_offload_series() {
+  const auto by_tier = [&](const char* name, const char* help, const char* tier, const char* direction) -> Counter* {
+    std::vector<std::string> labels = own_and("tier"), values = self;
+    labels.emplace_back("direction");
+    values.emplace_back(tier);
+    values.emplace_back(direction);
+    return &registry.counter(name, help, labels).with(values);
+  };
+  const auto all = [&](const char* direction) {
+    return std::array{
+        by_tier("quire:kv_offload_pages", "Pages copied to a tier below the KV cache, or back.", "disk", direction),
+        by_tier("quire:kv_offload_bytes", "Bytes of these pages.", "disk", direction),
+        by_tier("quire:kv_offload_seconds", "Time of the threads that write and read page files.", "disk", direction)};
+  };
+  const auto host = [&](const char* direction) {
+    return by_tier("quire:kv_offload_pages", "Pages copied to a tier below the KV cache, or back.", "host", direction);
+  };
+  offload = OffloadSeries{
+      .queries = &counter("vllm:external_prefix_cache_queries", "Prompt tokens looked up in tiers below the KV cache."),
+      .hits = &counter("vllm:external_prefix_cache_hits", "Prompt tokens found in tiers below the KV cache."),
+      .disk_write = all("write"),
+      .disk_read = all("read"),
+      .host_write = host("write"),
+      .host_read = host("read"),
+      .dropped = &counter("quire:kv_offload_dropped_pages", "Pages that were evicted before the disk had them."),
+      .evicted = &counter("quire:kv_offload_evicted_files", "Page files deleted to make room."),
+      .refused = &counter("quire:kv_offload_refused_files", "Page files that were damaged or foreign."),
+      .files = &gauge("quire:kv_offload_files", "Page files in the folder."),
+      .file_bytes = &gauge("quire:kv_offload_file_bytes", "Bytes of the page files in the folder."),
+      .host_pages = &gauge("quire:kv_offload_host_pages", "Pages in the tier in host memory."),
+  };
+}
+
+void ServerMetrics::Series::refresh_offload() {
+  if (!offload) return;
+  const std::lock_guard lock(offload_mutex);
+  if (!offload_source) return;
+  const OffloadTotals now = offload_source();
+  const OffloadTotals before = std::exchange(offload_seen, now);
+  const auto add = [](Counter* counter, auto later, auto earlier) {
+    counter->add(static_cast<double>(later) - static_cast<double>(earlier));
+  };
+  add(offload->disk_write[0], now.disk_written_pages, before.disk_written_pages);
+  add(offload->disk_write[1], now.disk_written_bytes, before.disk_written_bytes);
+  add(offload->disk_write[2], now.disk_write_seconds, before.disk_write_seconds);
+  add(offload->disk_read[0], now.disk_read_pages, before.disk_read_pages);
+  add(offload->disk_read[1], now.disk_read_bytes, before.disk_read_bytes);
+  add(offload->disk_read[2], now.disk_read_seconds, before.disk_read_seconds);
+  add(offload->host_write, now.host_written_pages, before.host_written_pages);
+  add(offload->host_read, now.host_read_pages, before.host_read_pages);
+  add(offload->dropped, now.dropped_pages, before.dropped_pages);
+  add(offload->evicted, now.evicted_files, before.evicted_files);
+  add(offload->refused, now.refused_files, before.refused_files);
+  offload->files->set(static_cast<double>(now.files));
+  offload->file_bytes->set(static_cast<double>(now.file_bytes));
+  offload->host_pages->set(static_cast<double>(now.host_pages));
 }
 
 std::pair<std::vector<std::string>, std::vector<std::string>> ServerMetrics::Series::cache_labels(
@@ -415,11 +490,19 @@ void ServerMetrics::on_unloaded() {
   if (series_->loaded_cache != nullptr) series_->loaded_cache->set(0);
 }
 
+void ServerMetrics::set_offload_source(std::function<OffloadTotals()> source) {
+  if (!source) series_->refresh_offload();
+  const std::lock_guard lock(series_->offload_mutex);
+  series_->offload_source = std::move(source);
+  series_->offload_seen = {};
+}
+
 void ServerMetrics::set_model(bool loaded, int64_t waiting, int64_t loads, int64_t failures) {
   series_->model_loaded->set(loaded ? 1 : 0);
   series_->model_waiting->set(static_cast<double>(waiting));
   series_->model_loads->set_total(static_cast<double>(loads));
   series_->model_failures->set_total(static_cast<double>(failures));
+  series_->refresh_offload();
 }
 
 void ServerMetrics::on_adapters(const std::vector<std::string>& running, const std::vector<std::string>& waiting) {
@@ -460,10 +543,18 @@ void ServerMetrics::on_step(const StepStats& step) {
   }
   const double prompt = static_cast<double>(step.prompt_tokens), cached = static_cast<double>(step.cached_tokens);
   s.prompt_tokens.add(prompt);
+  const double host = static_cast<double>(step.host_tokens), disk = static_cast<double>(step.disk_tokens);
   s.prompt_by_source[0]->add(prompt - cached);
-  s.prompt_by_source[1]->add(cached);
+  s.prompt_by_source[1]->add(cached - host - disk);
+  s.prompt_by_source[2]->add(host + disk);
   s.prompt_cached.add(cached);
-  s.cached_by_source[0]->add(cached);
+  s.cached_by_source[0]->add(cached - host - disk);
+  s.cached_by_source[1]->add(host);
+  s.cached_by_source[2]->add(disk);
+  if (s.offload) {
+    s.offload->queries->add(static_cast<double>(step.offload_queries));
+    s.offload->hits->add(static_cast<double>(step.offload_hits));
+  }
   s.generation_tokens.add(static_cast<double>(step.generation_tokens));
   s.iteration_tokens.observe(prompt - cached + static_cast<double>(step.generation_tokens));
 }
@@ -571,6 +662,7 @@ void ServerMetrics::watch(Total total, std::function<int64_t()> read) {
 std::string ServerMetrics::expose() const {
   series_->refresh_process_stats();
   for (const auto& [counter, read] : series_->watched) counter->set_total(static_cast<double>(read()));
+  series_->refresh_offload();
   std::string out;
   out.reserve(size_t{128} << 10);
   series_->registry.expose(out);

@@ -37,6 +37,7 @@ struct ServerMetricsOptions {
   HistogramBuckets custom_buckets;
   int64_t num_speculative_tokens = 0;  // 0: no spec_decode_* series
   int64_t max_loras = 0;               // 0: no lora_requests_info
+  bool offload = false;                // the series of the tiers below the KV cache
   bool created_series = true;          // false: no x_created gauges (a fifth of the lines)
 };
 
@@ -53,10 +54,23 @@ struct StepStats {
   // Whole prompts, counted in the step that yields their first token.
   // `cached_tokens` of these tokens were cached.
   int64_t prompt_tokens = 0, cached_tokens = 0;
+  // Of the cached ones, those that a tier below the KV cache had; and tokens looked up and found there by the requests
+  // that were admitted.
+  int64_t host_tokens = 0, disk_tokens = 0;
+  int64_t offload_queries = 0, offload_hits = 0;
   int64_t generation_tokens = 0;
   // How many sequences had drafts, how many drafts there were and how many were accepted, also by their place.
   int64_t drafts = 0, draft_tokens = 0, accepted_tokens = 0;
   std::vector<int64_t> accepted_per_position;  // empty without speculation
+};
+
+// Totals of the tiers below the KV cache since the model was loaded, and what they hold now.
+struct OffloadTotals {
+  int64_t disk_written_pages = 0, disk_written_bytes = 0, disk_read_pages = 0, disk_read_bytes = 0;
+  double disk_write_seconds = 0, disk_read_seconds = 0;
+  int64_t host_written_pages = 0, host_read_pages = 0;
+  int64_t dropped_pages = 0, evicted_files = 0, refused_files = 0;
+  int64_t files = 0, file_bytes = 0, host_pages = 0;
 };
 
 // One finished request (one of its n choices). Times are in seconds.
@@ -101,6 +115,9 @@ class ServerMetrics {
   void on_inter_token(double seconds);  // once per request and step after its first token
   void on_finished(const FinishedRequest& request);
   void on_rejected(std::string_view reason);  // max_num_queued_reqs, max_num_queued_tokens or max_request_bytes
+  // Where the figures of the tiers below the KV cache come from; they are asked for before each scrape. An empty
+  // function: the model is unloaded, and its totals stay. REQUIRES: ServerMetricsOptions::offload.
+  void set_offload_source(std::function<OffloadTotals()> source);
   // Usage per API key. REQUIRES: add_key() was called for the key before the other functions.
   void add_key(const std::string& name);
   void on_key_begin(const std::string& name, int64_t prompt_tokens, int64_t sequences);

@@ -38,6 +38,17 @@ KvLayer KvCache::layer(int64_t index) const {
   return out;
 }
 
+kv::PageMemory KvCache::memory(Backend& backend) const {
+  kv::PageMemory out;
+  out.pages = static_cast<std::byte*>(buffer_->data());
+  out.page_bytes = layout_.page_bytes();
+  out.num_pages = layout_.num_pages;
+  for (const kv::CacheLayout::Group& group : layout_.groups)
+    out.group_bytes.push_back(group.layers * layout_.slot_bytes);
+  out.device = backend.host_memory() ? nullptr : &backend;
+  return out;
+}
+
 StateLayer KvCache::state(int64_t index) const {
   return {slot(index), layout_.page_bytes(), layout_.num_pages};
 }

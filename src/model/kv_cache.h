@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "kv/cache_layout.h"
+#include "kv/offload_types.h"
 
 namespace quire::model {
 
@@ -23,6 +24,8 @@ class KvCache {
   // The same pages for a model whose layer 0 is layer `first` of this cache: a draft model's layers come after the
   // target's.
   std::unique_ptr<KvCache> from_layer(int64_t first) const;
+  // The memory as tiers see it.
+  kv::PageMemory memory(Backend& backend) const;
 
  private:
   KvCache(kv::CacheLayout layout, std::shared_ptr<Buffer> buffer)

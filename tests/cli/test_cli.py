@@ -293,6 +293,11 @@ def test_a_closed_stdout_ends_it(quire, arguments):
     (["--speculative-config", "ngram"], ["--speculative-config", "JSON object"]),
     (["--speculative-config", '{"method": "eagle", "num_speculative_tokens": 2}'], ["eagle", "ngram"]),
     (["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 0}'], ["num_speculative_tokens"]),
+    (["--kv-offload-dir", "pages"], ["--kv-offload-size"]), (["--kv-offload-size", "1GiB"], ["--kv-offload-dir"]),
+    (["--kv-offload-dir", "pages", "--kv-offload-size", "many"], ["--kv-offload-size", "many"]),
+    (["--kv-offload-dir", "pages", "--kv-offload-size", "0"], ["--kv-offload-size", "1 byte"]),
+    (["--kv-offload-dir", "pages", "--kv-offload-size", "1G", "--no-enable-prefix-caching"], ["--no-enable-prefix-caching"]),
+    (["--device", "cpu", "--kv-offload-host-bytes", "1G"], ["--kv-offload-host-bytes", "GPUs"]),
     (["a third word"], ["a third word"]),
 ])
 def test_wrong_flags_are_named_with_their_value(quire, flags, words):

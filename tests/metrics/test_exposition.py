@@ -27,6 +27,8 @@ GAUGES = {
 COUNTERS = {
     "prefix_cache_queries": None,
     "prefix_cache_hits": None,
+    "external_prefix_cache_queries": None,
+    "external_prefix_cache_hits": None,
     "num_preemptions": None,
     "prompt_tokens": None,
     "prompt_tokens_by_source": ("source", {"local_compute", "local_cache_hit", "external_kv_transfer"}),

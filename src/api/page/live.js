@@ -77,9 +77,10 @@ function showNumbers() {
   $("queue").textContent = `${number(live.running)} / ${number(live.waiting)}`;
   $("ttft").textContent = seconds(live.ttft_p50_s);
   $("itl").textContent = seconds(live.itl_p50_s);
-  const {total, free, groups, per_cell} = live.pages;
+  const {total, free, groups, per_cell, on_disk, on_host} = live.pages;
   const sum = (name) => groups.reduce((all, one) => all + one[name], 0);
-  $("map-title").textContent = `KV pages · ${number(sum("used") + sum("shared"))} of ${number(total)} in use`;
+  $("map-title").textContent = `KV pages · ${number(sum("used") + sum("shared"))} of ${number(total)} in use`
+    + (on_host ? ` · ${number(on_host)} in host memory` : "") + (on_disk ? ` · ${number(on_disk)} on disk` : "");
   $("map").setAttribute("title", per_cell > 1 ? `Each square stands for ${per_cell} pages.` : "");
   const texts = {shared: sum("shared"), cached: sum("cached"), free};
   for (const [name, count] of Object.entries(texts)) {

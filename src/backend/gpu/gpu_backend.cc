@@ -81,6 +81,25 @@ Result<std::unique_ptr<Buffer>> GpuBackend::allocate(size_t bytes) {
   return std::unique_ptr<Buffer>(std::make_unique<GpuBuffer>(std::move(memory)));
 }
 
+Result<std::unique_ptr<Buffer>> GpuBackend::allocate_host(size_t bytes) {
+  QUIRE_ASSIGN(std::unique_ptr<Memory> memory, device_->allocate_host(std::max<size_t>(bytes, 1)));
+  return std::unique_ptr<Buffer>(std::make_unique<GpuBuffer>(std::move(memory)));
+}
+
+void GpuBackend::copy_to_host(void* to, const void* from, size_t bytes) {
+  QUIRE_CHECK(!recorder_.recording());
+  device_->download(to, from, bytes);
+}
+
+void GpuBackend::copy_from_host(void* to, const void* from, size_t bytes) {
+  QUIRE_CHECK(!recorder_.recording());
+  device_->upload(to, from, bytes);
+}
+
+void GpuBackend::wait(uint64_t mark) {
+  require(device_->wait(mark));
+}
+
 void GpuBackend::write(void* to, std::span<const std::byte> values) {
   QUIRE_CHECK(!recorder_.recording());
   device_->upload(to, values.data(), values.size());

@@ -68,6 +68,11 @@ class GpuBackend final : public Backend {
   int64_t table_width(int64_t blocks, int64_t block_size) const override;
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override;
   void write(void* to, std::span<const std::byte> values) override;
+  Result<std::unique_ptr<Buffer>> allocate_host(size_t bytes) override;
+  void copy_to_host(void* to, const void* from, size_t bytes) override;
+  void copy_from_host(void* to, const void* from, size_t bytes) override;
+  uint64_t mark() override { return device_->mark(); }
+  void wait(uint64_t mark) override;
   Result<size_t> reserve(const WorkspaceLimits& sizes) override;
   void synchronise() override;
   std::span<const float> read(const Tensor& t) override;

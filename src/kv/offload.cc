@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's side of the tiers, and the threads that write and read page files.
+#include "kv/offload.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace quire::kv {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr unsigned kMaxReaders = 4;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Lets the threads that compute go first: they wait for each other, so one that is held up holds up all of them. While
+// they keep all cores busy, the writer gets 1.5% of one.
+void lower_priority() {
+#ifdef __linux__
+  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);
+#endif
+}
+
+}  // namespace
+
+Offload::Offload(OffloadOptions options, PageMemory memory) : options_(std::move(options)), memory_(std::move(memory)) {
+  QUIRE_CHECK(options_.on() && (memory_.device != nullptr || options_.host_bytes == 0));
+  size_t places = static_cast<size_t>(memory_.num_pages);
+  if (memory_.device != nullptr) {
+    const int64_t bytes = options_.host_bytes > 0 ? options_.host_bytes : kStagingBytes;
+    host_ = std::make_unique<HostPages>(*memory_.device, memory_.page_bytes, bytes);
+    places = static_cast<size_t>(host_->capacity());
+  }
+  maybe_queued_.resize(places);
+  store_at_.resize(places);
+  if (options_.folder.empty()) return;
+  writer_ = std::thread([this] { run_writer(); });
+  // A request waits for its pages, and what they take is mostly copying: more threads than one are faster.
+  const unsigned readers = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxReaders);
+  for (unsigned i = 0; i < readers; ++i) readers_.emplace_back([this] { run_reader(); });
+}
+
+Offload::~Offload() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stores_filled_.notify_all();
+  loads_filled_.notify_all();
+  if (writer_.joinable()) writer_.join();
+  for (std::thread& reader : readers_) reader.join();
+}
+
+PageName Offload::name_of(const PageKey& key) const {
+  return Sha256()
+      .add(std::as_bytes(std::span(identity_)))
+      .add(std::as_bytes(std::span(key.prefix)))
+      .add(std::as_bytes(std::span(&key.group, 1)))
+      .finish();
+}
+
+bool Offload::has(const PageKey& key) const {
+  return (host_ != nullptr && host_->has(key)) || (open() && disk_->has(name_of(key)));
+}
+
+void Offload::store(const PageKey& key, BlockId page) {
+  if (host_ != nullptr) {
+    store_on_host(key, page);
+  } else {
+    queue_store(key, static_cast<size_t>(page), address(page));
+  }
+}
+
+void Offload::overwrite(BlockId page) {
+  // The copy from a device is queued before what overwrites the page.
+  if (host_ == nullptr) give_up_place(static_cast<size_t>(page));
+}
+
+void Offload::store_on_host(const PageKey& key, BlockId page) {
+  if (host_->find(key) >= 0) {
+    if (open()) disk_->touch(name_of(key));
+    return;
+  }
+  const int32_t place = host_->take(key);
+  if (place < 0) return;
+  give_up_place(static_cast<size_t>(place));
+  memory_.device->copy_to_host(host_->address(place), address(page), static_cast<size_t>(bytes_of(key)));
+  arrivals_.push_back({key, place, memory_.device->mark(), step_});
+  const std::lock_guard lock(mutex_);
+  ++stats_.host_stored_pages;
+  stats_.host_pages = host_->size();
+}
+
+// A copy that was queued two steps ago is there: the tokens of a later step were read. So nothing is waited for.
+void Offload::after_step() {
+  ++step_;
+  for (; !arrivals_.empty() && arrivals_.front().step + 2 <= step_; arrivals_.pop_front()) {
+    const Arrival& arrival = arrivals_.front();
+    if (options_.folder.empty() || host_->key(arrival.place) != arrival.key) continue;
+    memory_.device->wait(arrival.mark);
+    queue_store(arrival.key, static_cast<size_t>(arrival.place), host_->address(arrival.place));
+  }
+}
+
+void Offload::queue_store(const PageKey& key, size_t place, const std::byte* from) {
+  if (open() && (!disk_->writable() || disk_->touch(name_of(key)))) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (store_at_[place] != nullptr || !unwritten_.insert(key).second) return;
+    auto job = std::make_shared<Store>();
+    job->key = key;
+    job->place = place;
+    job->from = from;
+    store_at_[place] = job;
+    stores_.push_back(std::move(job));
+  }
+  maybe_queued_[place] = true;
+  stores_filled_.notify_one();
+}
+
+// The place gets other contents: its store is copied now, or dropped.
+void Offload::give_up_place(size_t place) {
+  if (!maybe_queued_[place]) return;
+  maybe_queued_[place] = false;
+  std::unique_lock lock(mutex_);
+  const StorePtr job = store_at_[place];
+  if (job == nullptr) return;
+  if (job->state == Store::State::kCopying) {
+    store_copied_.wait(lock, [&] { return job->state == Store::State::kTaken; });
+    return;
+  }
+  store_at_[place] = nullptr;
+  const int64_t bytes = bytes_of(job->key);
+  if (copy_bytes_ + bytes > kMaxCopyBytes) {
+    job->state = Store::State::kDropped;
+    unwritten_.erase(job->key);
+    ++stats_.dropped_pages;
+    return;
+  }
+  copy_bytes_ += bytes;
+  job->copy.assign(job->from, job->from + bytes);
+}
+
+void Offload::run_writer() {
+  disk_ = DiskStore::open(options_.folder, options_.folder_bytes);
+  identity_ = Sha256().add(options_.identity()).finish();
+  {
+    const std::lock_guard lock(mutex_);
+    open_.store(true, std::memory_order_release);
+  }
+  opened_.notify_all();
+  lower_priority();
+  std::vector<std::byte> buffer;
+  std::optional<Clock::time_point> stopped;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (stores_.empty()) stores_done_.notify_all();
+    stores_filled_.wait(lock, [&] { return stopping_ || !stores_.empty(); });
+    if (stopping_ && !stopped) stopped = Clock::now();
+    if (stopping_ && (stores_.empty() || seconds_since(*stopped) > kLastSeconds)) return;
+    const StorePtr job = stores_.front();
+    stores_.pop_front();
+    if (job->state == Store::State::kDropped) continue;
+    const auto bytes = static_cast<size_t>(bytes_of(job->key));
+    if (job->copy.empty()) {
+      job->state = Store::State::kCopying;
+      lock.unlock();
+      buffer.assign(job->from, job->from + bytes);
+      lock.lock();
+      job->state = Store::State::kTaken;
+      store_at_[job->place] = nullptr;
+      store_copied_.notify_all();
+    }
+    lock.unlock();
+    const auto start = Clock::now();
+    const bool written = disk_->put(name_of(job->key), job->copy.empty() ? std::span(buffer) : std::span(job->copy));
+    const double seconds = seconds_since(start);
+    lock.lock();
+    unwritten_.erase(job->key);
+    copy_bytes_ -= static_cast<int64_t>(job->copy.size());
+    stats_.stored_pages += written ? 1 : 0;
+    stats_.stored_bytes += written ? static_cast<int64_t>(bytes) : 0;
+    stats_.store_seconds += seconds;
+  }
+}
+
+PageLoadPtr Offload::load(const PageKey& key, BlockId page) {
+  auto load = std::make_shared<PageLoad>();
+  load->key = key;
+  load->page = page;
+  if (const int32_t place = host_ != nullptr ? host_->find(key) : -1; place >= 0) {
+    memory_.device->copy_from_host(address(page), host_->address(place), static_cast<size_t>(bytes_of(key)));
+    load->state = PageLoad::State::kDone;
+    const std::lock_guard lock(mutex_);
+    ++stats_.host_loaded_pages;
+    return load;
+  }
+  load->from_disk = true;
+  {
+    const std::lock_guard lock(mutex_);
+    loads_.push_back(load);
+    ++loads_under_way_;
+  }
+  loads_filled_.notify_one();
+  return load;
+}
+
+bool Offload::cancel(PageLoad& load) {
+  const std::lock_guard lock(mutex_);
+  const PageLoad::State state = load.state.load(std::memory_order_acquire);
+  if (state == PageLoad::State::kQueued) load.state = PageLoad::State::kCancelled;  // the reader skips it
+  return state != PageLoad::State::kReading;
+}
+
+void Offload::complete(PageLoad& load) {
+  QUIRE_CHECK(load.state == PageLoad::State::kDone);
+  if (load.buffer.empty()) return;
+  memory_.device->copy_from_host(address(load.page), load.buffer.data(), load.buffer.size());
+  load.buffer = {};
+}
+
+void Offload::wait_for_loads() {
+  std::unique_lock lock(mutex_);
+  loads_ended_.wait_for(lock, std::chrono::milliseconds(5), [&] { return loads_under_way_ == 0; });
+}
+
+void Offload::run_reader() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    loads_filled_.wait(lock, [&] { return stopping_ || !loads_.empty(); });
+    if (stopping_) return;
+    const PageLoadPtr load = loads_.front();
+    loads_.pop_front();
+    PageLoad::State outcome = PageLoad::State::kCancelled;
+    if (load->state == PageLoad::State::kQueued) {
+      load->state = PageLoad::State::kReading;
+      lock.unlock();
+      const auto bytes = static_cast<size_t>(bytes_of(load->key));
+      if (memory_.device != nullptr) load->buffer.resize(bytes);
+      const std::span<std::byte> to(memory_.device != nullptr ? load->buffer.data() : address(load->page), bytes);
+      const auto start = Clock::now();
+      outcome = disk_->get(name_of(load->key), to) ? PageLoad::State::kDone : PageLoad::State::kFailed;
+      const double seconds = seconds_since(start);
+      lock.lock();
+      stats_.load_seconds += seconds;
+      if (outcome == PageLoad::State::kDone) {
+        ++stats_.loaded_pages;
+        stats_.loaded_bytes += static_cast<int64_t>(bytes);
+      }
+    }
+    load->state.store(outcome, std::memory_order_release);
+    if (--loads_under_way_ == 0) loads_ended_.notify_all();
+  }
+}
+
+bool Offload::wait_until_open(double seconds) {
+  if (options_.folder.empty()) return true;
+  std::unique_lock lock(mutex_);
+  return opened_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return open(); });
+}
+
+void Offload::flush() {
+  for (int i = 0; i < 2; ++i) after_step();
+  if (options_.folder.empty()) return;
+  std::unique_lock lock(mutex_);
+  stores_done_.wait(lock, [&] { return open() && unwritten_.empty(); });
+}
+
+OffloadStats Offload::stats() const {
+  OffloadStats out;
+  {
+    const std::lock_guard lock(mutex_);
+    out = stats_;
+  }
+  if (open()) out.disk = disk_->stats();
+  return out;
+}
+
+}  // namespace quire::kv

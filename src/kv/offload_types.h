@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the engine and the KV manager know of the tiers below the KV cache, without their threads and files.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kv/page_key.h"
+#include "kv/prefix_tree.h"
+
+namespace quire {
+class Backend;
+}
+
+namespace quire::kv {
+
+class Offload;
+
+struct OffloadOptions {
+  std::filesystem::path folder;  // "": no disk tier
+  int64_t folder_bytes = 0;
+  int64_t host_bytes = 0;  // only for a backend whose memory the host does not see
+  // Everything that decides the bytes of a page besides its tokens. It may take a while, so a thread of its own asks.
+  std::function<std::string()> identity;
+
+  bool on() const { return !folder.empty() || host_bytes > 0; }
+};
+
+// The memory of the KV cache's pages.
+struct PageMemory {
+  std::byte* pages = nullptr;
+  int64_t page_bytes = 0;            // from one page to the next
+  int64_t num_pages = 0;             // page 0 included
+  std::vector<int64_t> group_bytes;  // how much of a page its group uses
+  Backend* device = nullptr;         // whose memory it is; null: the host's
+};
+
+struct DiskStoreStats {
+  int64_t files = 0, bytes = 0;  // that are in the folder now
+  int64_t evicted = 0;           // files deleted to make room
+  int64_t refused = 0;           // files that were not trusted
+};
+
+struct OffloadStats {
+  int64_t stored_pages = 0, stored_bytes = 0;  // written to disk
+  int64_t loaded_pages = 0, loaded_bytes = 0;  // read from disk
+  double store_seconds = 0, load_seconds = 0;  // of the threads that write and read
+  int64_t dropped_pages = 0;                   // overwritten before the disk had them
+  int64_t host_stored_pages = 0, host_loaded_pages = 0;
+  int64_t host_pages = 0;  // in host memory now
+  DiskStoreStats disk;
+};
+
+// One page on its way back. Shared by the engine thread and the thread that reads.
+struct PageLoad {
+  enum class State : uint8_t { kQueued, kReading, kDone, kFailed, kCancelled };
+  PageKey key;
+  BlockId page = kNullBlock;
+  bool from_disk = false;
+  std::vector<std::byte> buffer;  // what was read, if the page is in a device's memory
+  std::atomic<State> state = State::kQueued;
+
+  bool ended() const {
+    const State now = state.load(std::memory_order_acquire);
+    return now != State::kQueued && now != State::kReading;
+  }
+};
+using PageLoadPtr = std::shared_ptr<PageLoad>;
+
+}  // namespace quire::kv
