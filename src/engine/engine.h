@@ -149,7 +149,8 @@ class Engine {
   AnswerStore answers_;  // for SuffixProposer; outlives the sequences
   bool drafting_ = false;
   DraftCost draft_cost_;
-  double least_probability_ = 0;  // of a draft in the step being scheduled, to be worth its row
+  double least_probability_ = 0;           // of a draft in the step being scheduled, to be worth its row
+  double right_ = DraftPace::kFirstRight;  // how often the first draft of a round was right of late
   SpeculationStats speculation_;
   Step current_, next_;
   MaskWorkers mask_workers_;
