@@ -243,6 +243,7 @@ Sequence* Engine::make_sequence(PendingRequest& pending) {
   auto sequence =
       std::make_unique<Sequence>(pending.id, child, *pending.request, sampling::child_seed(pending.seed, child),
                                  pending.arrival + static_cast<uint64_t>(child), pending.submission);
+  sequence->pace = DraftPace(right_);
   Sequence* made = sequence.get();
   sequences_.emplace(std::pair(pending.id, child), std::move(sequence));
   if (pending.left() == 0) all_made_.push_back(pending.id);
@@ -518,6 +519,10 @@ void Engine::settle_drafts(const Share& share, const Output& output) {
   sequence.num_computed = sequence.num_tokens() - 1;
   const int64_t accepted = std::max<int64_t>(1, static_cast<int64_t>(output.tokens.size())) - 1;
   (sequence.drafts_forced ? sequence.forced_pace : sequence.pace).note(share.drafts, accepted);
+  if (!sequence.drafts_forced) {
+    constexpr double kWeight = 0.02;
+    right_ += kWeight * ((accepted > 0 ? 1 : 0) - right_);
+  }
   ++speculation_.drafts;
   speculation_.draft_tokens += share.drafts;
   speculation_.accepted_tokens += accepted;

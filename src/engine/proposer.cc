@@ -80,13 +80,16 @@ int64_t DraftPace::next(int64_t most, double least_probability) {
     not_worth_ = 0;
     return worth;
   }
-  if (++not_worth_ % kProbe != 0) return 0;
+  if (not_worth_++ % kProbe != 0) return 0;
   return std::min<int64_t>(most, 1);
 }
 
 void DraftPace::note(int64_t drafted, int64_t accepted) {
-  constexpr double kWeight = 0.1;  // of the newest draft; those after the first wrong one say nothing
-  for (int64_t i = 0; i < std::min(accepted + 1, drafted); ++i) right_ += kWeight * ((i < accepted ? 1 : 0) - right_);
+  for (int64_t i = 0; i < std::min(accepted + 1, drafted); ++i) {  // those after the first wrong one say nothing
+    seen_ = std::min(10.0, seen_ + 1);                             // so that old drafts fade
+    right_ += ((i < accepted ? 1 : 0) - right_) / seen_;
+  }
+  if (accepted > 0) not_worth_ = 0;
   if (accepted == drafted) {
     length_ = std::min(SpeculationOptions::kMaxTokens, 2 * std::max(length_, drafted));
   } else {

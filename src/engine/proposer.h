@@ -88,9 +88,12 @@ class SuffixProposer final : public Proposer {
 // accepted, the number doubles; otherwise it becomes one more than were accepted. After kMisses rounds in a row without
 // an accepted draft there are none for a while: kPause steps, then twice as many, up to kMaxPause. So a sequence whose
 // tokens cannot be guessed costs almost nothing. A draft also has to be right with some probability to be worth its row
-// (DraftCost), estimated from what was accepted so far; where that rules out all drafts, there is one in kProbe steps.
+// (DraftCost), estimated from what was accepted so far; where that rules out all drafts, there is one in kProbe steps,
+// and the next one at once if it was right.
 class DraftPace {
  public:
+  // `right` is how often drafts of other sequences were right.
+  explicit DraftPace(double right = kFirstRight) : right_(right) {}
   // The number of drafts in the next step, at most `most`. Called once per step of the sequence.
   int64_t next(int64_t most, double least_probability = 0);
   // Whether the next step may have drafts: there is no pause.
@@ -101,7 +104,8 @@ class DraftPace {
   static constexpr int64_t kMisses = 4;
   static constexpr int64_t kPause = 8;
   static constexpr int64_t kMaxPause = 128;
-  static constexpr int64_t kProbe = 64;
+  static constexpr int64_t kProbe = 128;
+  static constexpr double kFirstRight = 0.8;
 
  private:
   int64_t length_ = SpeculationOptions::kMaxTokens;
@@ -109,7 +113,8 @@ class DraftPace {
   int64_t pause_ = 0;  // steps that are left of the pause
   int64_t next_pause_ = kPause;
   int64_t not_worth_ = 0;  // steps in a row whose drafts were not worth it
-  double right_ = 0.8;     // the estimated probability that a draft is right, if those before it are
+  double right_;           // the estimated probability that a draft is right, if those before it are
+  double seen_ = 2;        // drafts that it is estimated from; the first guess counts as two
 };
 
 }  // namespace quire::engine

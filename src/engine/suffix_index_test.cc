@@ -150,11 +150,17 @@ TEST(DraftCost, RowsOfAFullBatchAreDearAndThoseOfOneSequenceCheap) {
 TEST(DraftPace, LeavesOutDraftsThatAreNotWorthIt) {
   DraftPace pace;
   for (int i = 0; i < 50; ++i) pace.note(2, 1);  // every second one is right
-  EXPECT_EQ(pace.next(8, 0.9), 0);
   EXPECT_GT(pace.next(8, 0.1), 0);
   int64_t probes = 0;
   for (int64_t i = 0; i < 4 * DraftPace::kProbe; ++i) probes += pace.next(8, 0.9);
   EXPECT_EQ(probes, 4) << "one draft at a time";
+  EXPECT_EQ(DraftPace(0.2).next(8, 0.9), 1) << "a new sequence tries one";
+  DraftPace quick(0.2);
+  for (int i = 0; i < 12; ++i) {
+    ASSERT_GT(quick.next(8, 0.75), 0) << "a right one is followed by another";
+    quick.note(1, 1);
+  }
+  EXPECT_GT(quick.next(8, 0.75), 1);
   for (int i = 0; i < 100; ++i) pace.note(4, 4);
   EXPECT_EQ(pace.next(8, 0.9), 8);
 }
