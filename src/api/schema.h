@@ -68,6 +68,12 @@ const Schema& messages_schema();
 const Schema& count_tokens_schema();
 const Schema& tokenize_schema();
 const Schema& detokenize_schema();
+const Schema& embeddings_schema();
+const Schema& cohere_embed_schema();
+const Schema& score_schema();
+const Schema& rerank_schema();
+const Schema& classify_schema();
+const Schema& pooling_schema();
 const std::vector<std::string_view>& reasoning_efforts();
 
 // The JSON of a request after the check: every field that is asked for has the type of its row.

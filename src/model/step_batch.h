@@ -45,23 +45,28 @@ struct StepBatch {
   // scheduled ahead): the row of the buffer or of that step. -1: an ordinary token. Empty: all are ordinary.
   std::vector<int32_t> embedding_rows;    // [tokens]
   std::vector<int32_t> sampled_from_row;  // [tokens]
+  std::vector<int32_t> token_types;       // [tokens], for models that have a table of them; empty: all are 0
 
-  // The rows (indices of tokens) whose logits are wanted, in the order in which they are read.
+  // The rows (indices of tokens) whose logits are wanted, in the order in which they are read. Of the last num_pooled
+  // of them the hidden states are wanted instead.
   std::vector<int32_t> wanted;
+  int64_t num_pooled = 0;
 
   // Empties the batch and keeps its memory for the next step.
   void clear() {
-    for (auto* ids : {&tokens, &positions, &cu_seqlens_q, &context_lens, &embedding_rows, &sampled_from_row, &wanted}) {
+    for (auto* ids : {&tokens, &positions, &cu_seqlens_q, &context_lens, &embedding_rows, &sampled_from_row,
+                      &token_types, &wanted}) {
       ids->clear();
     }
+    num_pooled = 0;
     causal.clear();
     for (GroupBatch& group : groups) group.clear();
     position_axes = 1;
   }
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
-  // An upper bound of the bytes of all arrays and of one float per token, and the number of arrays.
+  // An upper bound of the bytes of all arrays, of one float and of one token type per token, and the number of arrays.
   size_t bytes() const {
-    size_t total = tokens.size() * sizeof(float);
+    size_t total = tokens.size() * (sizeof(float) + sizeof(int32_t));
     for (const auto* ids : {&tokens, &positions, &cu_seqlens_q, &context_lens, &sampled_from_row, &wanted}) {
       total += ids->size() * sizeof(int32_t);
     }
@@ -73,12 +78,12 @@ struct StepBatch {
     }
     return total;
   }
-  static size_t num_arrays(size_t groups) { return 7 + 4 * groups; }
+  static size_t num_arrays(size_t groups) { return 8 + 4 * groups; }
   size_t num_arrays() const { return num_arrays(groups.size()); }
   // The maximum of bytes() for this many tokens, sequences and groups, with block tables of these widths.
   static size_t most_bytes(int64_t tokens, int64_t seqs, size_t groups, const std::vector<int64_t>& table_widths) {
     const auto per_group = static_cast<int64_t>(groups);
-    int64_t total = tokens * static_cast<int64_t>(sizeof(float) + 4 * sizeof(int32_t));
+    int64_t total = tokens * static_cast<int64_t>(sizeof(float) + 5 * sizeof(int32_t));
     total += (2 * seqs + 1) * static_cast<int64_t>(sizeof(int32_t));
     total +=
         per_group * (tokens * static_cast<int64_t>(sizeof(int64_t)) + 2 * seqs * static_cast<int64_t>(sizeof(int32_t)));

@@ -20,6 +20,10 @@ enum class Part {
   kEmbedding,
   kFinalNorm,
   kHead,
+  kPositionEmbedding,
+  kTypeEmbedding,
+  kEmbeddingNorm,
+  kDistanceBias,
   kPerLayerEmbedding,
   kPerLayerModelProjection,
   kPerLayerNorm,
@@ -127,7 +131,11 @@ struct Family {
 
 // All families, in one table.
 std::span<const Family* const> families();
+// Also finds a decoder by the name of its class without a head ("Qwen3Model") or with a score instead of it
+// ("Qwen3ForSequenceClassification").
 Result<const Family*> find_hf_family(std::string_view architecture);
+// Whether the class has no LM head.
+bool is_headless(std::string_view architecture);
 Result<const Family*> find_gguf_family(std::string_view architecture);
 
 // A parsed config.json with its family. (The fuzz target calls this, too.)
@@ -144,6 +152,7 @@ extern const Family kLlamaFamily, kSmolLm3Family, kMistralFamily, kMinistralFami
     kQwen2Family, kQwen3Family, kQwen3MoeFamily, kQwen3NextFamily, kQwen35Family, kQwen35MoeFamily, kPhi3Family,
     kPhimoeFamily, kGlmFamily, kGlm4Family, kGlm4MoeFamily, kGlm4MoeLiteFamily, kGraniteFamily, kGraniteHybridFamily,
     kOlmo2Family, kOlmo3Family, kGemma2Family, kGemma3Family, kGemma4Family, kGptOssFamily, kDeepseekV2Family,
-    kDeepseekV3Family, kMiniCpm3Family, kNemotronHFamily, kLfm2Family, kLfm2MoeFamily, kCohereFamily, kCohere2Family;
+    kDeepseekV3Family, kMiniCpm3Family, kNemotronHFamily, kLfm2Family, kLfm2MoeFamily, kCohereFamily, kCohere2Family,
+    kBertFamily, kRobertaFamily, kMpnetFamily, kNomicBertFamily, kModernBertFamily;
 
 }  // namespace quire::model
