@@ -9,7 +9,7 @@ import subprocess
 import numpy as np
 import openai
 import pytest
-from conftest import BIN_DIR
+from conftest import BIN_DIR, export
 
 TEXTS = ["hello world", "the page of keys", "a", "an engine in the sea and the world of pages"]
 
@@ -200,6 +200,34 @@ def test_flags_choose_the_pooling(start):
     assert mean.post("/v1/completions", {"prompt": "a"}).status_code == 404
 
 
+JUDGE = ("<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. "
+         "Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n<Instruct>: {}\n<Query>: {}\n"
+         "<Document>: {}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
+
+
+def test_a_reranker_scores_one_token_against_another(start, folder):
+    """Qwen3-Reranker: the score is the difference of two logits, which the same weights show as logprobs of a text."""
+    export.main(["--case", "qwen3", "--out", str(folder / "judge")])
+    overrides = {"architectures": ["Qwen3ForSequenceClassification"], "classifier_from_token": ["in", "he"],
+                 "is_original_qwen3_reranker": True}
+    judge = start("judge", "--hf-overrides", json.dumps(overrides), "--dtype", "float32")
+    writer = start("judge", "--dtype", "float32")
+    body = {"queries": "a page", "documents": ["the sea", "keys <|eos|> of pages"], "instruction": "find it", "use_activation": False}
+    scores = [item["score"] for item in judge.ok("/score", body)["data"]]
+    for score, document in zip(scores, body["documents"], strict=True):
+        text = JUDGE.format("find it", "a page", document)
+        ids = writer.ok("/tokenize", {"prompt": text})["tokens"]
+        if "<|eos|>" in document:  # a control token in a document is plain text
+            assert 257 in ids
+            continue
+        no, yes = (writer.ok("/tokenize", {"prompt": word})["tokens"] for word in ("in", "he"))
+        last = [writer.ok("/v1/completions", {"prompt": ids + token, "max_tokens": 1, "prompt_logprobs": 0})["choices"][0][
+            "prompt_logprobs"][-1][str(token[0])]["logprob"] for token in (no, yes)]
+        assert abs(score - (last[1] - last[0])) < 1e-4
+    first = judge.ok("/rerank", {"query": "a page", "documents": body["documents"]})["results"]
+    assert all(0 < item["relevance_score"] < 1 for item in first)
+
+
 @pytest.mark.parametrize("flags,words", [
     (["--pooler-config", "{"], "--pooler-config"), (["--pooler-config", '{"normalize": true}'], "use_activation"),
     (["--runner", "swim"], "--runner"), (["--runner", "generate"], "makes embeddings"), (["--convert", "sing"], "--convert"),
@@ -236,3 +264,12 @@ def test_embed_refuses_what_it_cannot_do(folder, arguments, words):
     done = subprocess.run([BIN_DIR / "quire", "embed", *arguments], cwd=folder, capture_output=True, text=True, timeout=60,
                           stdin=subprocess.DEVNULL)
     assert done.returncode in (1, 2) and words in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("backend,model", [("openai-embeddings", "bert"), ("vllm-rerank", "bert-cross")])
+def test_bench_serve_times_whole_answers(server, folder, backend, model):
+    done = subprocess.run([BIN_DIR / "quire", "bench", "serve", "--backend", backend, "--base-url", server.url, "--model", model,
+                           "--tokenizer", f"models/{model}", "--dataset-name", "random", "--random-input-len", "12",
+                           "--random-output-len", "1", "--num-prompts", "6"], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Successful requests:                     6" in done.stdout

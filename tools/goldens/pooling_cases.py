@@ -72,6 +72,8 @@ CASES = [
     PoolingCase("roberta", "RobertaConfig", "RobertaModel", _encoder(**_ROBERTA)),
     PoolingCase("xlm-roberta-cross", "XLMRobertaConfig", "XLMRobertaForSequenceClassification",
                 _encoder(**_ROBERTA, num_labels=1), tokenizer="unigram", pairs=True),
+    PoolingCase("mpnet", "MPNetConfig", "MPNetModel",
+                _encoder(pad_token_id=1, max_position_embeddings=258, layer_norm_eps=1e-5), pooling="mean"),
     PoolingCase("modernbert", "ModernBertConfig", "ModernBertModel", _encoder(**_MODERN), pooling="cls"),
     PoolingCase("modernbert-classify", "ModernBertConfig", "ModernBertForSequenceClassification",
                 _encoder(**_MODERN, classifier_pooling="mean", num_labels=2)),

@@ -6,14 +6,14 @@ namespace quire::model {
 namespace {
 
 constexpr const Family* kFamilies[] = {
-    &kLlamaFamily,   &kSmolLm3Family,    &kMistralFamily,     &kMinistralFamily, &kMinistral3Family,
-    &kMixtralFamily, &kQwen2Family,      &kQwen3Family,       &kQwen3MoeFamily,  &kQwen3NextFamily,
-    &kQwen35Family,  &kQwen35MoeFamily,  &kPhi3Family,        &kPhimoeFamily,    &kGlmFamily,
-    &kGlm4Family,    &kGlm4MoeFamily,    &kGlm4MoeLiteFamily, &kGraniteFamily,   &kGraniteHybridFamily,
-    &kOlmo2Family,   &kOlmo3Family,      &kGemma2Family,      &kGemma3Family,    &kGemma4Family,
-    &kGptOssFamily,  &kDeepseekV2Family, &kDeepseekV3Family,  &kMiniCpm3Family,  &kNemotronHFamily,
-    &kLfm2Family,    &kLfm2MoeFamily,    &kCohereFamily,      &kCohere2Family,   &kBertFamily,
-    &kRobertaFamily, &kNomicBertFamily,  &kModernBertFamily,
+    &kLlamaFamily,   &kSmolLm3Family,    &kMistralFamily,     &kMinistralFamily,  &kMinistral3Family,
+    &kMixtralFamily, &kQwen2Family,      &kQwen3Family,       &kQwen3MoeFamily,   &kQwen3NextFamily,
+    &kQwen35Family,  &kQwen35MoeFamily,  &kPhi3Family,        &kPhimoeFamily,     &kGlmFamily,
+    &kGlm4Family,    &kGlm4MoeFamily,    &kGlm4MoeLiteFamily, &kGraniteFamily,    &kGraniteHybridFamily,
+    &kOlmo2Family,   &kOlmo3Family,      &kGemma2Family,      &kGemma3Family,     &kGemma4Family,
+    &kGptOssFamily,  &kDeepseekV2Family, &kDeepseekV3Family,  &kMiniCpm3Family,   &kNemotronHFamily,
+    &kLfm2Family,    &kLfm2MoeFamily,    &kCohereFamily,      &kCohere2Family,    &kBertFamily,
+    &kRobertaFamily, &kMpnetFamily,      &kNomicBertFamily,   &kModernBertFamily,
 };
 
 constexpr PartName kCommonNames[] = {

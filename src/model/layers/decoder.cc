@@ -353,6 +353,8 @@ AttentionArgs DecoderModel::attention_args(const LayerContext& layer, const Tens
   args.num_heads = config_.heads;
   args.scale = attention_scale_;
   args.causal = !config_.encoder.on;
+  args.distance_bias = weights_.distance_bias.data();
+  args.max_distance = config_.encoder.max_distance;
   args.window = layer.config.window;
   args.soft_cap = config_.attention_soft_cap;
   args.cu_seqlens_q = step_.cu_seqlens_q;
