@@ -17,6 +17,7 @@ struct EmbedFlags {
   std::string to;
   std::string prompt_name;
   std::optional<int64_t> dimensions;
+  bool truncate = false;
   bool lines = false;
   bool json = false;
   const CLI::Option* to_option = nullptr;
@@ -60,6 +61,21 @@ Result<std::string> prompt_text(const EmbedFlags& flags, const llm::Llm& llm) {
                           (known.empty() ? "no prompts" : known));
 }
 
+// The tokens of a text; with --truncate, as many as the model takes with its special tokens.
+Result<std::vector<int32_t>> text_tokens(const EmbedFlags& flags, const llm::Llm& llm, const std::string& text) {
+  QUIRE_ASSIGN(std::vector<int32_t> tokens, llm.tokens_of(llm::TextPrompt{text}));
+  const auto most = static_cast<size_t>(llm.max_model_len());
+  if (tokens.size() <= most) return tokens;
+  if (!flags.truncate) {
+    return invalid_argument("a text has " + std::to_string(tokens.size()) + " tokens, but the model takes at most " +
+                            std::to_string(most) + "; shorten it or use --truncate");
+  }
+  QUIRE_ASSIGN(tokens, llm.tokens_of(llm::TextPrompt{text, false}));
+  const size_t added = llm.tokenizer()->wrap({}).size();
+  tokens.resize(std::min(tokens.size(), most > added ? most - added : 0));
+  return llm.tokenizer()->wrap(tokens);
+}
+
 void print_vector(const std::vector<float>& vector) {
   std::printf("[");
   for (size_t i = 0; i < vector.size(); ++i) {
@@ -85,7 +101,7 @@ Status embed(EmbedFlags& flags, std::vector<std::string> words) {
   QUIRE_ASSIGN(const std::string prompt, prompt_text(flags, *llm));
   std::vector<llm::PoolPrompt> prompts;
   for (const std::string& text : texts) {
-    QUIRE_ASSIGN(std::vector<int32_t> tokens, llm->tokens_of(llm::TextPrompt{prompt + text}));
+    QUIRE_ASSIGN(std::vector<int32_t> tokens, text_tokens(flags, *llm, prompt + text));
     prompts.push_back({std::move(tokens)});
   }
   auto results = llm->pool(std::move(prompts), llm::PoolTask::kEmbed, {flags.dimensions, std::nullopt});
@@ -134,6 +150,7 @@ void add_embed(CLI::App& app, int& exit_code) {
   command->add_option("--prompt-name", flags->prompt_name,
                       "Put this prompt of the model's files (query, document, ...) before each text");
   command->add_option("--dimensions", flags->dimensions, "Cut embeddings to so many numbers (matryoshka)");
+  add_switch(*command, "--truncate", flags->truncate, "Cut texts that are longer than the model takes");
   add_switch(*command, "--lines", flags->lines, "Each line of standard input is a text");
   add_switch(*command, "--json", flags->json, "Print an object with the text, too");
   add_model_flags(*command, flags->options);

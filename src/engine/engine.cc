@@ -160,6 +160,9 @@ Status Engine::check(const Request& request) const {
   if (pools && !options_.pools) {
     return invalid_argument("this model was loaded to generate text; load it with --runner pooling or --convert embed");
   }
+  if (request.second_segment >= 0 && model_->config().encoder.token_types < 2) {
+    return invalid_argument("the model has no token type for a second text");
+  }
   if (pools && prompt > max_len) {
     return invalid_argument("the input has " + std::to_string(prompt) + " tokens, but the model takes at most " +
                             std::to_string(max_len) + "; shorten it or set truncate_prompt_tokens to -1");

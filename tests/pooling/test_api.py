@@ -252,13 +252,15 @@ def test_embed_prints_vectors_and_cosines(server, folder):
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["text"] for line in lines] == TEXTS
     assert np.allclose([line["cosine"] for line in lines], plain @ plain[1], atol=1e-5)
+    long = embed(folder, "models/bert-cls", "--truncate", "x" * 300)
+    assert json.loads(long.stdout) == json.loads(embed(folder, "models/bert-cls", "x" * 256).stdout)
     done = embed(folder, "models/bert", "--to", TEXTS[0], "[hello, world]")
     assert done.stdout.endswith("  [hello, world]\n")
 
 
 @pytest.mark.parametrize("arguments,words", [
     (["models/bert"], "there is no text"), (["models/bert", "--dimensions", "8", "a"], "dimensions"),
-    (["models/bert-cross", "a"], "classify"), (["models/bert", "--nonsense", "a"], "--nonsense"),
+    (["models/bert-cross", "a"], "classify"), (["models/bert", "x" * 300], "--truncate"), (["models/bert", "--nonsense", "a"], "--nonsense"),
     (["models/bert", "--prompt-name", "poem", "a"], "query, document")])
 def test_embed_refuses_what_it_cannot_do(folder, arguments, words):
     done = subprocess.run([BIN_DIR / "quire", "embed", *arguments], cwd=folder, capture_output=True, text=True, timeout=60,
