@@ -151,11 +151,12 @@ void Generation::take(llm::Delta delta) {
     std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(choice.logprobs));
     choice.finish = delta.finish;
     choice.stop_reason = std::move(delta.stop_reason);
+    choice.pooled = std::move(delta.pooled);
   }
   if (ended && --open_ == 0) {
     over_ = true;
     log_end(choice);
-    if (service_.options().recorder != nullptr) record();
+    if (service_.options().recorder != nullptr && !options_.pools) record();
     finish();
   }
 }
@@ -177,7 +178,7 @@ void Generation::log_end(const Choice& last) const {
   reply_->note("prompt_tokens", std::to_string(prompt_tokens()));
   reply_->note("cached_tokens", std::to_string(cached_tokens()));
   reply_->note("completion_tokens", std::to_string(completion_tokens()));
-  reply_->note("first_token_ms", milliseconds(first_ - arrival_));
+  if (!options_.pools) reply_->note("first_token_ms", milliseconds(first_ - arrival_));
   reply_->note("finish", engine::name(last.finish));
   if (!service_.options().log_outputs || options_.stream) return;
   for (const auto& [place, one] : choices_) {

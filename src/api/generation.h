@@ -29,6 +29,7 @@ struct Choice {
   std::optional<AnswerReader> reader;  // with GenerationOptions::format
   std::vector<int32_t> tokens;
   LogprobRows logprobs;
+  std::vector<float> pooled;          // with GenerationOptions::pools
   std::vector<uint64_t> row_digests;  // with a receipt; tokens are then kept in a stream, too
   uint64_t seed = 0;
   int64_t num_tokens = 0;
@@ -60,6 +61,7 @@ struct GenerationOptions {
   bool return_token_ids = false;
   bool tokens_as_ids = false;
   bool return_receipt = false;
+  bool pools = false;                          // the answer is vectors, not text: it has no receipt
   llm::ConstraintSpec constraint;              // what receipts say of it
   std::shared_ptr<const AnswerFormat> format;  // how answers are parted; null: they are plain text
 };
@@ -111,7 +113,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
  private:
   void take(llm::Delta delta);
   void take_streamed(Choice& choice, Piece piece);
-  bool keeps_receipts() const { return options_.return_receipt || service_.options().recorder != nullptr; }
+  bool keeps_receipts() const {
+    return !options_.pools && (options_.return_receipt || service_.options().recorder != nullptr);
+  }
   llm::Receipt receipt_of(const Choice& choice) const;
   void record() const;
   void log_end(const Choice& last) const;

@@ -50,6 +50,17 @@ class JsonWriter {
     if (text.find_first_of(".e") == std::string_view::npos) out_ += ".0";  // so that typed readers see a float
     return *this;
   }
+  // A float in as few digits as name it.
+  JsonWriter& number32(float value) {
+    if (!std::isfinite(value)) return null();
+    separate();
+    char buffer[32];
+    const char* end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+    const std::string_view text(buffer, static_cast<size_t>(end - buffer));
+    out_ += text;
+    if (text.find_first_of(".e") == std::string_view::npos) out_ += ".0";
+    return *this;
+  }
   JsonWriter& boolean(bool value) { return raw(value ? "true" : "false"); }
   JsonWriter& null() { return raw("null"); }
   JsonWriter& value(const json::Value& value) { return raw(json::dump(value)); }

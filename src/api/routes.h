@@ -26,6 +26,8 @@ struct RouteOptions {
   bool needs_key = true;                               // if the server has keys
   bool any_method = false;                             // answers every method; `method` is the documented one
   bool is_prefix = false;                              // answers every path that begins with `path`
+  bool generates = false;                              // needs a model that generates text
+  bool pools = false;                                  // needs a model that makes embeddings or scores
   bool slow = false;                                   // runs on a worker, though it takes no body
 };
 
@@ -60,6 +62,9 @@ Endpoint serve_tokenizer_info;                                 // models.cc
 Endpoint serve_tokenize, serve_detokenize;                     // tokenize.cc
 Endpoint serve_load_lora_adapter;                              // adapters.cc
 HostEndpoint serve_unload_lora_adapter;                        // adapters.cc
+Endpoint serve_embeddings, serve_cohere_embed;                 // embeddings.cc
+Endpoint serve_score, serve_rerank;                            // scores.cc
+Endpoint serve_classify, serve_pooling;                        // pooling.cc
 HostEndpoint serve_response_by_id;                             // responses.cc
 HostEndpoint serve_models, serve_model, serve_ps;              // models.cc
 HostEndpoint serve_health, serve_version, serve_load;          // status.cc

@@ -70,6 +70,12 @@ const Schema& tokenize_schema();
 const Schema& detokenize_schema();
 const Schema& load_lora_adapter_schema();
 const Schema& unload_lora_adapter_schema();
+const Schema& embeddings_schema();
+const Schema& cohere_embed_schema();
+const Schema& score_schema();
+const Schema& rerank_schema();
+const Schema& classify_schema();
+const Schema& pooling_schema();
 const std::vector<std::string_view>& reasoning_efforts();
 
 // The JSON of a request after the check: every field that is asked for has the type of its row.

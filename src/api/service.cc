@@ -112,6 +112,14 @@ void Shared::run_on_worker(const ReplyPtr& reply, WorkerPool::Size size, WorkerP
 }
 
 void Service::run(const Route& route, HttpRequest request, ReplyPtr reply) {
+  if ((route.options.pools && !model().pools()) || (route.options.generates && !model().generates())) {
+    return refuse(request, *reply,
+                  {404, "Not Found",
+                   std::string(route.path) + " is not for the model " + options_.served_names[0] +
+                       (model().generates() ? ", which generates text; --runner pooling makes embeddings of it."
+                                            : ", which makes embeddings or scores and generates no text."),
+                   ""});
+  }
   if (route.options.schema == nullptr) return route.endpoint(*this, request, reply);
   const auto size = is_quick(request.body) ? WorkerPool::Size::kSmall : WorkerPool::Size::kLarge;
   auto own = std::make_shared<HttpRequest>(std::move(request));

@@ -349,9 +349,15 @@ class StreamExchange final : public Exchange {
       body_ += bytes.substr(0, kShown - std::min(kShown, body_.size()));
       return;
     }
+    if (api_ == StreamApi::kWhole) {
+      body_ += bytes.substr(0, SseParser::kMaxEvent - std::min(SseParser::kMaxEvent, body_.size()));
+      last_ = now;
+      return;
+    }
     events_.feed(bytes, [&](std::string_view data) { message(data, now); });
   }
   void on_end(std::string error, bool stopped) override {
+    if (api_ == StreamApi::kWhole && status_ == 200 && error.empty()) whole_answer();
     events_.finish([&](std::string_view data) { message(data, last_); });
     settle(std::move(error));
     if (stopped && !outcome_.success) outcome_.sent = false;
@@ -375,6 +381,19 @@ class StreamExchange final : public Exchange {
     }
     last_ = now;
     outcome_.text += chunk_.text;
+  }
+  // The time of an answer that comes at once is that of its last byte.
+  void whole_answer() {
+    if (!read_chunk(body_, StreamApi::kCompletions, chunk_)) {
+      failure_ = "the answer is not a JSON object";
+      return;
+    }
+    if (chunk_.prompt_tokens >= 0) outcome_.prompt_len = chunk_.prompt_tokens;
+    if (chunk_.has_error) failure_ = chunk_.error;
+    if (chunk_.has_error) return;
+    first_ = false;
+    ++messages_;
+    outcome_.ttft = seconds(last_ - start_);
   }
   void settle(std::string error) {
     outcome_.latency = first_ ? 0 : seconds(last_ - start_);

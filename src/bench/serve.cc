@@ -33,6 +33,8 @@ constexpr BackendRow kBackends[] = {
     {"vllm", "completions", "/v1/completions", StreamApi::kCompletions},
     {"openai-chat", "chat/completions", "/v1/chat/completions", StreamApi::kChat},
     {"openai-responses", "responses", "/v1/responses", StreamApi::kResponses},
+    {"openai-embeddings", "embeddings", "/v1/embeddings", StreamApi::kWhole},
+    {"vllm-rerank", "rerank", "/v1/rerank", StreamApi::kWhole},
 };
 
 const BackendRow* find_backend(const std::string& name) {
@@ -128,7 +130,7 @@ class Bench {
 Status Bench::check() const {
   if (backend_ == nullptr) {
     return invalid_argument("--backend is '" + options_.backend +
-                            "'; choose openai, vllm, openai-chat or openai-responses");
+                            "'; choose openai, vllm, openai-chat, openai-responses, openai-embeddings or vllm-rerank");
   }
   const std::string suffix = backend_->suffix;
   if (endpoint_.size() < suffix.size() || endpoint_.substr(endpoint_.size() - suffix.size()) != suffix) {
@@ -493,6 +495,19 @@ Result<ServeSummary> Bench::run() {
   return ServeSummary{report.completed, report.failed, result.stopped};
 }
 
+// A rerank request has the first half of a sample as its query and the second half as its document.
+std::string half_of(const Sample& sample, bool second) {
+  std::string text;
+  if (const auto* words = std::get_if<std::string>(&sample.prompt)) {
+    text = *words;
+  } else {
+    for (const int32_t id : std::get<std::vector<int32_t>>(sample.prompt)) text += std::to_string(id) + " ";
+  }
+  const size_t space = text.find(' ', text.size() / 2);
+  if (space == std::string::npos) return text;
+  return second ? text.substr(space + 1) : text.substr(0, space);
+}
+
 }  // namespace
 
 void BodyMaker::set(const std::string& name, Kind kind, const json::Value& value) {
@@ -507,6 +522,15 @@ BodyMaker::BodyMaker(const ServeOptions& o, std::string model, bool ignore_eos)
   json::Value usage{json::Object{}};
   usage.set("include_usage", true);
   set("model", Kind::kModel);
+  if (find_backend(backend_) != nullptr && find_backend(backend_)->api == StreamApi::kWhole) {
+    set(backend_ == "vllm-rerank" ? "query" : "input", Kind::kPrompt);
+    if (backend_ == "vllm-rerank") set("documents", Kind::kDocument);
+    set("truncate_prompt_tokens", Kind::kFixed, int64_t{-1});
+    if (o.extra_body.is_object()) {
+      for (const json::Member& member : o.extra_body.as_object()) set(member.first, Kind::kFixed, member.second);
+    }
+    return;
+  }
   set(chat ? "messages" : responses ? "input" : "prompt", Kind::kPrompt);
   if (!chat && !responses) set("repetition_penalty", Kind::kFixed, 1.0);
   set(chat ? "max_completion_tokens" : responses ? "max_output_tokens" : "max_tokens", Kind::kLength);
@@ -553,11 +577,18 @@ std::string BodyMaker::body(const Sample& sample, const std::string* model) cons
       case Kind::kModel:
         json::append_quoted(out, model != nullptr ? *model : model_);
         break;
+      case Kind::kDocument:
+        out += '[';
+        json::append_quoted(out, half_of(sample, true));
+        out += ']';
+        break;
       case Kind::kLength:
         out += std::to_string(sample.output_len);
         break;
       case Kind::kPrompt:
-        if (ids != nullptr) {
+        if (backend_ == "vllm-rerank") {
+          json::append_quoted(out, half_of(sample, false));
+        } else if (ids != nullptr) {
           out += '[';
           for (size_t i = 0; i < ids->size(); ++i) {
             char digits[16];

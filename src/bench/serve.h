@@ -85,7 +85,7 @@ class BodyMaker {
   std::string body(const Sample& sample, const std::string* model) const;
 
  private:
-  enum class Kind { kFixed, kModel, kPrompt, kLength };
+  enum class Kind { kFixed, kModel, kPrompt, kDocument, kLength };
   struct Part {
     std::string name;
     Kind kind = Kind::kFixed;

@@ -58,7 +58,8 @@ struct StreamChunk {
   std::string error;  // the error's message
 };
 
-enum class StreamApi { kCompletions, kChat, kResponses };
+// kWhole: the answer is one JSON object, not a stream (embeddings, rerank).
+enum class StreamApi { kCompletions, kChat, kResponses, kWhole };
 
 // Reads the data of one event; false if it is not a JSON object (such as "[DONE]", which does not count). One pass,
 // without building a tree. `chunk` is reused between calls.

@@ -69,8 +69,9 @@ void add_target_flags(CLI::App& app, BenchServeFlags& f) {
     return app.add_option(name, value, doc)->envname(env_name(name))->group("Server");
   };
   bench::ServeOptions& o = f.options;
-  add("--backend", o.backend, "openai, vllm (both: completions), openai-chat or openai-responses")
-      ->type_name("TEXT:{openai,vllm,openai-chat,openai-responses}");
+  add("--backend", o.backend,
+      "openai, vllm (both: completions), openai-chat, openai-responses, openai-embeddings or vllm-rerank")
+      ->type_name("TEXT:{openai,vllm,openai-chat,openai-responses,openai-embeddings,vllm-rerank}");
   add("--base-url", o.base_url, "http://HOST:PORT or https://HOST/PREFIX, instead of --host and --port");
   add("--host", o.host, "Default 127.0.0.1");
   add("--port", o.port, "Default 8000");

@@ -28,6 +28,7 @@ void add_serve(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_chat(CLI::App& app, int& exit_code);
 void add_tokenize(CLI::App& app, int& exit_code);
+void add_embed(CLI::App& app, int& exit_code);
 void add_inspect(CLI::App& app, int& exit_code);
 void add_devices(CLI::App& app, int& exit_code);
 void add_selftest(CLI::App& app, int& exit_code);

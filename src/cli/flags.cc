@@ -50,6 +50,19 @@ const ModelFlag kModelFlags[] = {
      "Sampling defaults: auto (the model's generation_config.json), vllm (neutral), or a folder", "DIR:{auto,vllm}"},
     {kModel, "--override-generation-config", &Options::override_generation_config,
      "JSON object that overrides sampling defaults, such as {\"temperature\": 0.5}"},
+    {kModel, "--runner", &Options::runner,
+     "generate (text), pooling (embeddings and scores), or auto: as the model's files say. generate with --convert "
+     "embed does both",
+     "TEXT:{auto,generate,pooling}"},
+    {kModel, "--convert", &Options::convert,
+     "Use a model that generates text for embeddings (embed) or, with the weights of a classifier, for scores "
+     "(classify)",
+     "TEXT:{auto,none,embed,classify}"},
+    {kModel, "--pooler-config", &Options::pooler_config,
+     "JSON object over what the model's files say of pooling: {\"pooling_type\": \"MEAN\", \"use_activation\": "
+     "false}"},
+    {kModel, "--hf-overrides", &Options::hf_overrides,
+     "JSON object whose members replace those of config.json, such as {\"is_matryoshka\": true}"},
     {kModel, "--seed", &Options::seed,
      "Seed of dummy weights and of requests without a seed: serve draws their seeds from it in order of arrival "
      "(default: at random); run and chat use it as it is (default 0)"},

@@ -23,6 +23,7 @@ void add_commands(CLI::App& app, Environment& environment, int& exit_code) {
   add_run(app, exit_code);
   add_chat(app, exit_code);
   add_tokenize(app, exit_code);
+  add_embed(app, exit_code);
   add_inspect(app, exit_code);
   add_devices(app, exit_code);
   add_selftest(app, exit_code);

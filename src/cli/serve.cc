@@ -59,10 +59,14 @@ int run_server(http::Server& server, const ServeFlags& flags, api::Host& host) {
   for (const api::HostedModel& model : host.models()) names.push_back(model.names[0]);
   spdlog::info("Serving {} at {}", joined(names), server.url());
   if (flags.http.uds.empty()) {
+    bool generates = true;
+    host.each_loaded([&](size_t, const api::Service& service) { generates = service.model().generates(); });
+    const std::string body =
+        generates ? R"("messages": [{"role": "user", "content": "Hello!"}])" : R"("input": "Hello!")";
     spdlog::info(
-        "Try: curl {}/v1/chat/completions -H 'Content-Type: application/json' -d '{{{}\"messages\": "
-        "[{{\"role\": \"user\", \"content\": \"Hello!\"}}]}}'   (API at {}/docs, Ctrl-C stops)",
-        server.url(), names.size() > 1 ? "\"model\": \"" + names[0] + "\", " : "", server.url());
+        "Try: curl {}/v1/{} -H 'Content-Type: application/json' -d '{{{}{}}}'   (API at {}/docs, Ctrl-C stops)",
+        server.url(), generates ? "chat/completions" : "embeddings",
+        names.size() > 1 ? "\"model\": \"" + names[0] + "\", " : "", body, server.url());
   }
   const int signal = wait_for_stop();
   spdlog::info("{}: finishing {} requests (at most {:g} s) and refusing new ones; send it again to exit at once",

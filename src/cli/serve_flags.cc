@@ -50,7 +50,6 @@ const RefusedFlag kRefused[] = {
     {"--revision", "", kPull},
     {"--tokenizer-revision", "", kPull},
     {"--download-dir", "", kPull},
-    {"--hf-overrides", "", "change the model's config.json instead"},
     {"--hf-token", "", kPull},
     {"--trust-remote-code", "", kNoPython},
     {"--tool-parser-plugin", "", kNoPython},

@@ -24,6 +24,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -81,6 +82,11 @@ void fill_masks(std::span<RowMask> masks, std::span<const LogitRow> rows) {
   if (ahead > 0) sequence.constraint->rollback(ahead);
 }
 
+// Whether the host reads rows of such a request, so that no step may run ahead of them.
+bool needs_host(const sampling::SamplingParams& params, model::PoolRows pool) {
+  return needs_host_logits(params) || pool != model::PoolRows::kNone;
+}
+
 }  // namespace
 
 const char* name(FinishReason reason) {
@@ -97,7 +103,13 @@ Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, s
   }
   QUIRE_CHECK((draft != nullptr) == speculation.with_model());
   kv::CacheLayout layout = options.cache;
-  if (layout.groups.empty()) {
+  const bool encoder = model->config().encoder.on;
+  if (encoder) {
+    layout = kv::layout_without_pages(model->config().per_layer.size());
+    if (options.prefix_caching || options.scheduler.chunked_prefill) {
+      return invalid_argument("an encoder has no prefix cache and computes a sequence in one step");
+    }
+  } else if (layout.groups.empty()) {
     const auto page_bytes = [&](const KvPageShape& shape) {
       return static_cast<int64_t>(backend->kv_page_bytes(shape));
     };
@@ -109,7 +121,8 @@ Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, s
   QUIRE_ASSIGN(auto pages, model::KvCache::make(*backend, std::move(layout)));
   for (model::Model* prepared : {model.get(), draft.get()}) {
     if (prepared == nullptr) continue;
-    QUIRE_TRY(prepared->prepare({options.scheduler.max_num_batched_tokens, options.max_logit_rows}));
+    QUIRE_TRY(prepared->prepare({options.scheduler.max_num_batched_tokens, options.max_logit_rows,
+                               options.scheduler.max_num_seqs, options.pools && prepared == model.get()}));
   }
   if (backend->samples()) {
     QUIRE_TRY(backend->prepare_sampling(options.scheduler.max_num_batched_tokens, options.max_logit_rows,
@@ -129,6 +142,7 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
       kv_({.num_blocks = options.num_blocks,
            .enable_prefix_caching = options.prefix_caching,
            .groups = pages_->layout().groups,
+           .keeps_nothing = model_->config().encoder.on,
            .max_step_tokens = options.scheduler.max_num_batched_tokens}),
       scheduler_(options.scheduler, kv_, [this](PendingRequest& pending) { return make_sequence(pending); }),
       seeds_(options.seed),
@@ -192,7 +206,28 @@ Status Engine::check(const Request& request) const {
     return invalid_argument("the request has an adapter, but the model was loaded without --enable-lora");
   }
   if (prompt == 0) return invalid_argument("the prompt is empty; it needs at least one token");
-  if (prompt >= max_len) {
+  const bool pools = request.pool != model::PoolRows::kNone;
+  if (!pools && !model_->config().has_head) {
+    return invalid_argument(
+        "this model makes embeddings or scores and generates no text; use /v1/embeddings, /score or /classify");
+  }
+  if (pools && !options_.pools) {
+    return invalid_argument("this model was loaded to generate text; load it with --runner pooling or --convert embed");
+  }
+  if (request.second_segment >= 0 && model_->config().encoder.token_types < 2) {
+    return invalid_argument("the model has no token type for a second text");
+  }
+  if (pools && prompt > max_len) {
+    return invalid_argument("the input has " + std::to_string(prompt) + " tokens, but the model takes at most " +
+                            std::to_string(max_len) + "; shorten it or set truncate_prompt_tokens to -1");
+  }
+  const int64_t step = options_.scheduler.max_num_batched_tokens;
+  if (model_->config().encoder.on && prompt > step) {
+    return invalid_argument("the input has " + std::to_string(prompt) +
+                            " tokens, but an encoder computes a sequence in one step, which holds " +
+                            std::to_string(step) + "; shorten it or raise --max-num-batched-tokens");
+  }
+  if (!pools && prompt >= max_len) {
     return invalid_argument("the prompt has " + std::to_string(prompt) + " tokens, but the model's context holds " +
                             std::to_string(max_len) +
                             " with at least one for the answer; shorten it or raise --max-model-len");
@@ -203,7 +238,7 @@ Status Engine::check(const Request& request) const {
                               std::to_string(model_->config().vocab_size - 1) + ")");
     }
   }
-  const int64_t longest = std::min(max_len, prompt + request.params.max_tokens.value_or(max_len));
+  const int64_t longest = pools ? prompt : std::min(max_len, prompt + request.params.max_tokens.value_or(max_len));
   if (const int64_t pages = kv_.pages_for(longest); pages > kv_.pool().num_usable()) {
     const size_t groups = kv_.groups().size();
     const std::string what = groups == 1 ? "pages of " + std::to_string(kv_.groups().front().block_size) + " tokens"
@@ -232,7 +267,7 @@ void Engine::add(RequestId id, RequestPtr request, std::shared_ptr<Submission> s
   pending.arrival = next_arrival_;
   next_arrival_ += static_cast<uint64_t>(n);
   added_tokens_ += n * static_cast<int64_t>(request->prompt.size());
-  num_needing_logits_ += needs_host_logits(request->params) ? n : 0;
+  num_needing_logits_ += needs_host(request->params, request->pool) ? n : 0;
   pending.request = std::move(request);
   scheduler_.add(&pending_.emplace(id, std::move(pending)).first->second);
 }
@@ -262,7 +297,7 @@ void Engine::drop(Sequence* sequence) {
   current_.forget(sequence);
   next_.forget(sequence);
   if (model_drafter_ != nullptr) model_drafter_->forget(sequence);
-  num_needing_logits_ -= needs_host_logits(sequence->params) ? 1 : 0;
+  num_needing_logits_ -= needs_host(sequence->params, sequence->pool) ? 1 : 0;
   if (sequence->proposer != nullptr) {
     sequence->proposer->end(std::span(sequence->tokens).subspan(static_cast<size_t>(sequence->prompt_size)));
   }
@@ -277,7 +312,7 @@ void Engine::abort(RequestId id, int32_t child) {
 void Engine::abort(RequestId id) {
   if (const auto it = pending_.find(id); it != pending_.end()) {
     scheduler_.remove(&it->second);
-    num_needing_logits_ -= needs_host_logits(it->second.request->params) ? it->second.left() : 0;
+    num_needing_logits_ -= needs_host(it->second.request->params, it->second.request->pool) ? it->second.left() : 0;
     pending_.erase(it);
   }
   for (auto it = sequences_.lower_bound({id, 0}); it != sequences_.end() && it->first.first == id;) {
@@ -446,6 +481,7 @@ void Engine::commit(const Step& step) {
 // Waits for the step's tokens, appends them to their sequences and returns the outputs.
 std::vector<Output> Engine::finish(Step& step) {
   sampler_->read(step);
+  read_pooled(step);
   for (const LogitRow& row : step.rows) {
     if (row.sequence == nullptr || !row.sample) continue;
     Sequence& sequence = *row.sequence;
@@ -468,6 +504,39 @@ std::vector<Output> Engine::finish(Step& step) {
     if (share.drafts > 0) kv_.trim(share.sequence->table, share.sequence->num_tokens());
   }
   return collect_outputs(step);
+}
+
+// Takes the hidden states of sequences that pool. A mean is a sum by position, so it does not depend on the chunks.
+void Engine::read_pooled(Step& step) {
+  const auto width = static_cast<size_t>(model_->config().hidden);
+  int64_t total = 0;
+  for (const PooledRows& rows : step.pooled) total += rows.count;
+  std::span<const float> hidden;
+  if (total > 0) hidden = model_->hidden(0, total);
+  for (const PooledRows& rows : step.pooled) {
+    const std::span<const float> mine = hidden.first(static_cast<size_t>(rows.count) * width);
+    hidden = hidden.subspan(mine.size());
+    const Share& share = step.shares[rows.share];
+    if (share.sequence == nullptr) continue;
+    Sequence& sequence = *share.sequence;
+    const bool first = sequence.num_computed == share.count;  // also after a preemption
+    if (first) sequence.pooled.clear();
+    if (sequence.pool == model::PoolRows::kMean) {
+      sequence.pooled.resize(width, 0.0f);
+      for (size_t i = 0; i < mine.size(); ++i) sequence.pooled[i % width] += mine[i];
+    } else {
+      sequence.pooled.insert(sequence.pooled.end(), mine.begin(), mine.end());
+    }
+    if (sequence.num_computed < sequence.num_tokens()) continue;
+    Output& output = step.outputs[rows.share];
+    if (sequence.pool == model::PoolRows::kMean) {
+      for (float& value : sequence.pooled) value /= static_cast<float>(sequence.num_tokens());
+    }
+    output.finish = FinishReason::kStop;
+    output.pooled = std::move(sequence.pooled);
+    const bool finite = std::ranges::all_of(output.pooled, [](float value) { return std::isfinite(value); });
+    if (!finite) fail(sequence, {ErrorCode::kInternal, "the hidden states are not finite numbers"}, output);
+  }
 }
 
 // Sets the sequence's drafts for the next step. None of them ends the answer, and there is room for one more token, so
@@ -537,7 +606,8 @@ std::vector<Output> Engine::collect_outputs(Step& step) {
   size_t kept = 0;
   size_t row = 0;
   for (size_t s = 0; s < step.shares.size(); ++s) {
-    if (row == step.rows.size() || step.rows[row].share != s) continue;
+    const bool pooled = outputs[s].finish != FinishReason::kNone;
+    if (!pooled && (row == step.rows.size() || step.rows[row].share != s)) continue;
     while (row < step.rows.size() && step.rows[row].share == s) ++row;
     if (step.shares[s].sequence == nullptr) continue;
     Sequence& sequence = *step.shares[s].sequence;

@@ -36,6 +36,7 @@ struct EngineOptions {
   bool prefix_caching = true;
   int64_t max_logit_rows = 64;
   int64_t max_logprobs = 20;
+  bool pools = false;              // takes requests that pool
   std::optional<int64_t> seed;     // from which the seeds of requests without one are drawn; none: at random
   bool async_scheduling = true;    // if the backend samples: build and queue the next step while one runs
   SpeculationOptions speculation;  // if on, no step is queued while one runs whose sequences may have drafts next
@@ -131,6 +132,7 @@ class Engine {
   void join_masks(Step& step);
   void commit(const Step& step);
   std::vector<Output> finish(Step& step);
+  void read_pooled(Step& step);
   std::vector<Output> collect_outputs(Step& step);
   void draft(Sequence& sequence, int64_t most);
   bool draft_forced(Sequence& sequence, int64_t most);

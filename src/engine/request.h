@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "engine/constraint.h"
 #include "model/adapter.h"
+#include "model/pooling/pooler_config.h"
 #include "sampling/params.h"
 #include "sampling/sampler.h"
 
@@ -26,6 +27,10 @@ struct Request {
   std::string cache_salt;     // requests with different salts share no cached prefixes
   ConstraintPtr constraint;   // null: none; each of the n sequences makes its own from it
   model::AdapterPtr adapter;  // null: none
+  // Not kNone: the request samples nothing. It ends with the prompt, and its output has these hidden states.
+  model::PoolRows pool = model::PoolRows::kNone;
+  int64_t second_segment = -1;  // >= 0: from this token on the token type is 1
+  int64_t pooled_floats = 0;    // in the output, for the memory of requests
 
   // What a cached prefix must have been computed with, besides its tokens: the salt and the load of the adapter. A salt
   // never looks like the key of an adapter: one that begins with the mark of these gets the mark twice.
@@ -54,6 +59,7 @@ struct Output {
   std::vector<std::vector<sampling::TokenLogprob>>
       prompt_logprobs;                // of the next prompt tokens, beginning with the second
   std::vector<uint64_t> row_digests;  // one per new token, if requested: of the model's logits, before any setting
+  std::vector<float> pooled;          // with Request::pool: the first, last or mean row, or all rows one after another
   uint64_t seed = 0;                  // of this sequence, whether the request had one or it was drawn
   FinishReason finish = FinishReason::kNone;
   std::optional<int32_t> stop_token;                // the entry of stop_token_ids that ended it; none for EOS

@@ -534,7 +534,7 @@ bool Scheduler::cancel_restore() {
 bool Scheduler::try_admit(Sequence* sequence, Queue& queue, int64_t& budget) {
   QUIRE_CHECK(!sequence->in_flight(), "no token of a waiting sequence is in flight");
   // Cached pages hold K and V, but prompt logprobs need the hidden states of the last layer, at every position.
-  kv::PrefixHit hit = kv_.find_prefix(sequence->table, sequence->tokens, !sequence->owes_prompt_logprobs());
+  kv::PrefixHit hit = kv_.find_prefix(sequence->table, sequence->tokens, sequence->may_read_prefix());
   hit.counted = !sequence->admitted_before;
   const bool limited = sequence->heavy && options_.chunked_prefill;
   const int64_t wanted = wanted_tokens(*sequence, hit.num_tokens, limited ? std::min(budget, heavy_budget_) : budget);

@@ -39,7 +39,9 @@ struct Sequence {
         history(request.prompt),
         constraint_source(request.constraint),
         adapter(request.adapter),
-        table(request.cache_key(), request.stored_cache_key()) {}
+        pool(request.pool),
+        second_segment(request.second_segment),
+        table(request.cache_key()) {}
 
   RequestId id;
   int32_t child;
@@ -66,6 +68,9 @@ struct Sequence {
   std::unique_ptr<Constraint> constraint;
   int64_t num_accepted = 0;   // output tokens that the constraint has seen
   model::AdapterPtr adapter;  // null: none
+  model::PoolRows pool;      // as in Request
+  int64_t second_segment;
+  std::vector<float> pooled;  // of the positions so far: the sum for a mean, else the rows that are kept
   kv::BlockTable table;
 
   int32_t row_in_flight = -1;   // row of the step in flight that samples its next token; -1: none
@@ -94,6 +99,9 @@ struct Sequence {
   bool owes_prompt_logprobs() const {
     return params.prompt_logprobs && child == 0 && prompt_logprobs_sent + 1 < prompt_size;
   }
+  bool pools() const { return pool != model::PoolRows::kNone; }
+  // Whether cached pages may stand for the beginning of the prompt: not if its hidden states are needed.
+  bool may_read_prefix() const { return !owes_prompt_logprobs() && (!pools() || pool == model::PoolRows::kLast); }
   bool in_flight() const { return row_in_flight >= 0; }
   int64_t num_to_compute() const { return num_tokens() + (in_flight() && !ends_in_flight ? 1 : 0); }
 };

@@ -28,6 +28,12 @@ struct LogitRow {
   uint64_t digest = 0;  // of the logits, with SamplingParams::row_digests
 };
 
+// The rows of a share whose hidden states are pooled.
+struct PooledRows {
+  size_t share = 0;
+  int64_t count = 0;
+};
+
 // The mask of a row whose sequence has a constraint.
 struct RowMask {
   size_t row = 0;                             // index into Step::rows
@@ -43,6 +49,7 @@ class Step {
  public:
   std::vector<Share> shares;             // a forgotten sequence is nullptr
   std::vector<LogitRow> rows;            // in the order of StepBatch::wanted
+  std::vector<PooledRows> pooled;        // in the order of StepBatch::wanted, behind the rows
   std::vector<Output> outputs;           // one per share
   std::vector<std::vector<float>> kept;  // the logits of each row from which the host will make logprobs
   std::vector<RowMask> masks;            // of the sampled rows with a constraint, in their order
@@ -60,6 +67,7 @@ class Step {
   void clear() {
     shares.clear();
     rows.clear();
+    pooled.clear();
     outputs.clear();
     kept.clear();
     masks.clear();

@@ -11,13 +11,21 @@ namespace quire::engine {
 const model::StepBatch& StepBuilder::build(Step& step) {
   batch_.clear();
   step.rows.clear();
+  step.pooled.clear();
+  pooled_.clear();
   batch_.cu_seqlens_q.push_back(0);
   for (size_t s = 0; s < step.shares.size(); ++s) {
     const int64_t first_token = batch_.num_tokens();
     add_tokens(step.shares[s]);
-    add_rows(step.shares[s], s, first_token, step.rows);
+    if (step.shares[s].sequence->pools()) {
+      add_pooled_rows(step.shares[s], s, first_token, step);
+    } else {
+      add_rows(step.shares[s], s, first_token, step.rows);
+    }
   }
   add_adapters(step.shares);
+  batch_.num_pooled = static_cast<int64_t>(pooled_.size());
+  batch_.wanted.insert(batch_.wanted.end(), pooled_.begin(), pooled_.end());
   if (!batch_.sampled_from_row.empty()) batch_.sampled_from_row.resize(batch_.tokens.size(), -1);
   batch_.groups.resize(kv_.groups().size());
   for (size_t g = 0; g < batch_.groups.size(); ++g) {
@@ -45,6 +53,11 @@ void StepBuilder::add_tokens(const Share& share) {
     batch_.tokens.push_back(0);
   }
   for (int64_t p = begin; p < end; ++p) batch_.positions.push_back(static_cast<int32_t>(p));
+  if (sequence.second_segment >= 0 && sequence.second_segment < end) {
+    batch_.token_types.resize(
+        static_cast<size_t>(batch_.num_tokens() - (end - std::max(begin, sequence.second_segment))));
+    batch_.token_types.resize(batch_.tokens.size(), 1);
+  }
   batch_.cu_seqlens_q.push_back(static_cast<int32_t>(batch_.num_tokens()));
   batch_.context_lens.push_back(static_cast<int32_t>(end));
 }
@@ -75,6 +88,18 @@ void StepBuilder::add_adapters(std::span<const Share> shares) {
     if (adapter != nullptr && known == adapters.end()) adapters.push_back(adapter);
   }
   if (adapters.empty()) batch_.adapter_of.clear();
+}
+
+void StepBuilder::add_pooled_rows(const Share& share, size_t index, int64_t first_token, Step& step) {
+  const Sequence& sequence = *share.sequence;
+  const int64_t end = sequence.num_computed + share.count;
+  int64_t from = sequence.num_computed, to = end;
+  if (sequence.pool == model::PoolRows::kFirst) to = std::min<int64_t>(end, 1);
+  if (sequence.pool == model::PoolRows::kLast) from = std::max(from, sequence.num_tokens() - 1);
+  step.pooled.push_back({index, std::max<int64_t>(0, to - from)});
+  for (int64_t p = from; p < to; ++p) {
+    pooled_.push_back(static_cast<int32_t>(first_token + p - sequence.num_computed));
+  }
 }
 
 void StepBuilder::add_pages(std::span<const Share> shares, size_t index) {

@@ -24,12 +24,14 @@ class StepBuilder {
   void add_tokens(const Share& share);
   void add_rows(const Share& share, size_t index, int64_t first_token, std::vector<LogitRow>& rows);
   void add_adapters(std::span<const Share> shares);
+  void add_pooled_rows(const Share& share, size_t index, int64_t first_token, Step& step);
   void add_pages(std::span<const Share> shares, size_t index);
   void add_states(std::span<const Share> shares, size_t index);
 
   const Backend& backend_;
   const kv::KvManager& kv_;
   model::StepBatch batch_;
+  std::vector<int32_t> pooled_;  // the tokens whose hidden states are pooled
 };
 
 }  // namespace quire::engine

@@ -219,7 +219,14 @@ Result<CacheLayout> group_layers(std::span<const LayerCache> layers, DType dtype
   return layout;
 }
 
+CacheLayout layout_without_pages(size_t layers) {
+  CacheLayout layout;
+  layout.layers.resize(layers);
+  return layout;
+}
+
 int64_t main_block_size(const CacheLayout& layout) {
+  if (layout.groups.empty()) return 2 * kBlockStep;  // no page is ever taken
   std::optional<int64_t> least;
   for (const CacheGroup& group : layout.groups) {
     if (group.kind != CacheKind::kState) least = std::min(least.value_or(group.block_size), group.block_size);

@@ -36,6 +36,8 @@ Result<CacheLayout> group_layers(std::span<const LayerCache> layers, DType dtype
 
 // Positions per page of the attention type that set the slot size; without attention, positions between checkpoints.
 int64_t main_block_size(const CacheLayout& layout);
+// For a model whose layers keep nothing (an encoder): no groups, and pages without bytes.
+CacheLayout layout_without_pages(size_t layers);
 // Prefix cache hits end at multiples of this, and so do checkpoints: the least common multiple of the block sizes.
 int64_t hit_unit(std::span<const CacheGroup> groups);
 // The first page that a token at `position` attends to; those before it are no longer needed.

@@ -13,14 +13,14 @@ namespace {
 
 KvManagerOptions with_groups(KvManagerOptions options) {
   QUIRE_CHECK(options.block_size > 0);
-  if (options.groups.empty()) options.groups = {{CacheKind::kFull, options.block_size, 0}};
+  if (options.groups.empty() && !options.keeps_nothing) options.groups = {{CacheKind::kFull, options.block_size, 0}};
   return options;
 }
 
 int64_t common_unit(std::span<const CacheGroup> groups) {
   int64_t unit = 0;
   for (const CacheGroup& group : groups) unit = std::gcd(unit, group.block_size);
-  return unit;
+  return std::max<int64_t>(unit, 1);
 }
 
 int64_t blocks_for(const CacheGroup& group, int64_t num_tokens) {
@@ -36,7 +36,7 @@ KvManager::KvManager(const KvManagerOptions& options, PrefixHasher hasher)
       hit_unit_(kv::hit_unit(options_.groups)),
       has_states_(has_states(options_.groups)),
       hasher_(hasher),
-      pool_(options.num_blocks, hash_unit_, static_cast<int32_t>(options_.groups.size())) {}
+      pool_(options.num_blocks, hash_unit_, static_cast<int32_t>(std::max<size_t>(options_.groups.size(), 1))) {}
 
 // The key of a unit. Hashes are computed up to the unit and kept in the table.
 UnitKey KvManager::unit_key(BlockTable& table, std::span<const int32_t> tokens, int64_t unit) const {

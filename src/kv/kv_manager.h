@@ -18,6 +18,7 @@ struct KvManagerOptions {
   int32_t block_size = 16;  // of the only group, if `groups` is empty
   bool enable_prefix_caching = true;
   std::vector<CacheGroup> groups = {};
+  bool keeps_nothing = false;   // an encoder: there are no groups, and a sequence takes no pages
   int64_t max_step_tokens = 0;  // of one sequence in one step; 0: unlimited
 };
 

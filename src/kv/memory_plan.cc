@@ -104,6 +104,7 @@ int64_t MemoryPlan::num_tokens() const {
 }
 
 double MemoryPlan::full_length_requests() const {
+  if (layout.groups.empty()) return 0;
   return static_cast<double>(num_blocks - 1) / static_cast<double>(pages_for(max_model_len));
 }
 
@@ -129,6 +130,11 @@ std::string draft_share(const CacheLayout& layout, int64_t draft_layers) {
 }  // namespace
 
 std::string MemoryPlan::line() const {
+  if (layout.groups.empty()) {
+    return (device.empty() ? "Memory" : "Memory of " + device) + ": weights " + format_bytes(weights_bytes) +
+           ", no KV cache (an encoder keeps nothing), scratch " + format_bytes(scratch_bytes) + ", left " +
+           (left_bytes ? format_bytes(*left_bytes) : std::string("unknown")) + ".";
+  }
   const std::string groups = describe(layout);
   return (device.empty() ? "Memory" : "Memory of " + device) + ": weights " + format_bytes(weights_bytes) +
          (draft_layers > 0 ? " (" + format_bytes(draft_weights_bytes) + " of them the draft model's)" : "") +
@@ -143,7 +149,7 @@ std::string MemoryPlan::line() const {
 namespace {
 
 Status check_inputs(const MemoryInputs& in) {
-  QUIRE_CHECK(!in.layout.groups.empty() && in.layout.page_bytes() > 0);
+  QUIRE_CHECK(in.layout.groups.empty() || in.layout.page_bytes() > 0);
   const auto out_of_range = [](const char* flag, int64_t value, int64_t least, int64_t most) {
     return invalid_argument(std::string(flag) + ": " + std::to_string(value) + " is out of range; it must be between " +
                             std::to_string(least) + " and " + std::to_string(most) + ".");
@@ -240,6 +246,12 @@ Result<MemoryPlan> plan_memory(const MemoryInputs& in) {
   plan.scratch_bytes = in.scratch_bytes;
   plan.device = in.device;
 
+  if (in.layout.groups.empty()) {
+    plan.num_blocks = 1;
+    plan.layout.num_pages = 1;
+    plan.left_bytes = room;
+    return plan;
+  }
   const int64_t blocks = wanted_blocks(in, room);
   if (in.max_model_len_auto) {
     if (const int64_t longest = longest_request(in, blocks - 1); longest > 0) plan.max_model_len = longest;

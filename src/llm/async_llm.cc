@@ -93,6 +93,7 @@ AsyncLlm::Cost AsyncLlm::cost_of(const std::vector<engine::Request>& requests, c
     cost.sequences += params.n;
     cost.tokens += params.n * prompt;
     cost.bytes += kRequestBytes + 2 * prompt * static_cast<int64_t>(sizeof(int32_t));
+    cost.answer_bytes += request.pooled_floats * static_cast<int64_t>(sizeof(float));
     if (params.prompt_logprobs) cost.answer_bytes += prompt * row_bytes(*params.prompt_logprobs);
     if (!options.keeps_answer) continue;
     const int64_t row = token_bytes(params) + (params.logprobs ? row_bytes(*params.logprobs) : 0);
@@ -393,6 +394,11 @@ void AsyncLlm::trim_memory(Clock::time_point now, bool idle) {
 
 void AsyncLlm::note_tokens(Tracked& tracked, const engine::Output& output, Clock::time_point at,
                            metrics::StepStats& step) {
+  if (!output.pooled.empty()) {
+    step.prompt_tokens += tracked.prompt_tokens();
+    step.cached_tokens += output.cached_tokens;
+    tracked.children[output.child].scheduled = output.scheduled;
+  }
   if (output.tokens.empty()) return;
   Child& child = tracked.children[output.child];
   int64_t bytes = token_bytes(tracked.request->params) * static_cast<int64_t>(output.tokens.size());

@@ -45,6 +45,18 @@ Result<Options> with_own_adapters(Options options) {
   return options;
 }
 
+// The ids of the tokens that stand for classes (Qwen3-Reranker's "no" and "yes").
+Status find_class_tokens(const text::Tokenizer* tokenizer, model::ModelFiles& files) {
+  for (const std::string& token : files.pooler.tokens) {
+    const auto id = tokenizer == nullptr ? std::nullopt : tokenizer->id_of(token);
+    if (!id || *id >= files.config.vocab_size) {
+      return invalid_argument("classifier_from_token names '" + token + "', which is no token of this model");
+    }
+    files.pooler.token_ids.push_back(*id);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Llm>> Llm::load(const Options& given, ProgressFn progress, const std::atomic<bool>* cancelled) {
@@ -54,9 +66,12 @@ Result<std::unique_ptr<Llm>> Llm::load(const Options& given, ProgressFn progress
   QUIRE_ASSIGN(model::ModelFiles files, open_files(options));
   std::unique_ptr<Llm> llm(new Llm());
   llm->name_ = model_name(files);
+  QUIRE_ASSIGN(const RunnerChoice runner, choose_runner(options, files));
+  llm->generates_ = runner.generates;
   QUIRE_ASSIGN(TextSide text_side, load_text_side(files, options));
   llm->tokenizer_ = std::move(text_side.tokenizer);
   if (llm->tokenizer_ != nullptr) QUIRE_TRY(check_draft_tokens(options, *llm->tokenizer_));
+  QUIRE_TRY(find_class_tokens(llm->tokenizer_.get(), files));
   llm->chat_template_ = std::move(text_side.chat_template);
   llm->allow_special_tokens_ = options.allow_special_tokens_in_content;
   if (llm->chat_template_ && llm->tokenizer_ != nullptr) {

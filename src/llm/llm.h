@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -36,6 +37,21 @@ struct TextPrompt {
 };
 using TokenPrompt = std::vector<int32_t>;
 using Prompt = std::variant<TextPrompt, TokenPrompt, text::ChatRequest>;
+
+// What a model that pools makes of a prompt.
+enum class PoolTask : uint8_t { kEmbed, kClassify, kTokenEmbed, kTokenClassify };
+const char* name(PoolTask task);  // "embed", "token_classify"
+
+// A prompt for pooling: its tokens, and where the second of two texts begins (-1: there is one).
+struct PoolPrompt {
+  std::vector<int32_t> tokens;
+  int64_t second_segment = -1;
+};
+// How a pair of texts is made to fit.
+struct PairLimits {
+  int64_t first = 0, second = 0;  // tokens of each text; 0: all
+  int64_t total = 0;              // of both with the special tokens, the longer text is cut; 0: no limit
+};
 
 // Settings that passed Llm::check(): normalised, with the model's EOS tokens and the bad words as token ids.
 class CheckedParams {
@@ -100,6 +116,28 @@ class Llm {
   Result<engine::Request> prepare(TokenPrompt prompt, const CheckedParams& params, int64_t priority = 0,
                                   std::string cache_salt = "", engine::ConstraintPtr constraint = nullptr,
                                   model::AdapterPtr adapter = nullptr) const;
+  // Pooling. Whether the model is loaded for it, and for text (Options::runner). Any thread.
+  bool pools() const { return engine_->options().pools; }
+  bool generates() const { return generates_; }
+  const model::Pooler& pooler() const { return engine_->model().pooler(); }
+  // An Error with the tasks that the model has if this is none of them.
+  Status check_task(PoolTask task) const;
+  // The tokens of two texts as the model takes them together.
+  Result<PoolPrompt> pair_tokens(const std::string& first, const std::string& second, const PairLimits& limits) const;
+  // Checks one prompt of a request that pools. Its output goes through finish_pooling().
+  Result<engine::Request> prepare_pooling(PoolPrompt prompt, PoolTask task, int64_t priority = 0,
+                                          std::string cache_salt = "") const;
+  // What becomes of Delta::pooled: one vector, or one per token.
+  struct PoolSettings {
+    std::optional<int64_t> dimensions;
+    std::optional<bool> activate;  // none: as the model's files say
+  };
+  std::vector<std::vector<float>> finish_pooling(PoolTask task, std::span<const float> pooled,
+                                                 std::span<const int32_t> tokens, const PoolSettings& settings) const;
+  // Runs all prompts together. The results are in the same order; one that fails has an Error.
+  std::vector<Result<std::vector<std::vector<float>>>> pool(std::vector<PoolPrompt> prompts, PoolTask task,
+                                                            const PoolSettings& settings);
+
   // Tokenises and checks a request, as submit() does before it queues it. Any thread.
   Result<engine::Request> prepare(GenerateRequest request) const;
   Result<engine::RequestId> submit(GenerateRequest request);
@@ -136,6 +174,7 @@ class Llm {
   std::string name_;
   text::TokenizerPtr tokenizer_;
   std::optional<text::ChatTemplate> chat_template_;
+  bool generates_ = true;
   bool allow_special_tokens_ = false;  // in the contents of messages
   std::vector<int32_t> markers_;       // control tokens that the chat template writes
   GenerationConfig generation_;

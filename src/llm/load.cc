@@ -65,9 +65,11 @@ Result<kv::KvDType> kv_dtype(const Options& options, const model::ModelFiles& fi
   return kv::resolve_kv_dtype(choice, supported_kv_types(backend));
 }
 
-Result<int64_t> context_length(const Options& options, const model::DecoderConfig& config) {
+Result<int64_t> context_length(const Options& options, const model::ModelFiles& files) {
+  const model::DecoderConfig& config = files.config;
   if (options.max_model_len.empty() || options.max_model_len == "auto" || options.max_model_len == "-1") {
-    return config.max_position;
+    const int64_t own = files.pooler.max_length;  // sentence-transformers cut texts here
+    return own > 0 && files.pooler.embeds ? std::min(own, config.max_position) : config.max_position;
   }
   QUIRE_ASSIGN(const int64_t length, parse_length(options.max_model_len, "--max-model-len"));
   if (length > config.max_position) {
@@ -208,9 +210,15 @@ Result<size_t> reserve(const ResolvedOptions& resolved, const model::Model& mode
         backend.table_width((scheduler.max_model_len + group.block_size - 1) / group.block_size, group.block_size));
     sizes.positions = std::max(sizes.positions, widths.back() * group.block_size);
   }
-  sizes.staged_bytes =
-      model::StepBatch::most_bytes(sizes.tokens, sizes.seqs, resolved.memory.layout.groups.size(), widths);
-  sizes.staged_arrays = model::StepBatch::num_arrays(resolved.memory.layout.groups.size());
+  size_t groups = resolved.memory.layout.groups.size();
+  if (groups == 0) {  // an encoder lays out the pages of a step by itself
+    constexpr int64_t kPage = 16;
+    widths.push_back(backend.table_width((scheduler.max_model_len + kPage - 1) / kPage, kPage));
+    sizes.positions = widths.back() * kPage;
+    groups = 1;
+  }
+  sizes.staged_bytes = model::StepBatch::most_bytes(sizes.tokens, sizes.seqs, groups, widths);
+  sizes.staged_arrays = model::StepBatch::num_arrays(groups);
   auto reserved = backend.reserve(sizes);
   if (reserved.ok()) return reserved;
   return exhausted("a step of " + std::to_string(sizes.tokens) + " tokens needs more scratch than the weights leave (" +
@@ -233,6 +241,9 @@ Result<model::ModelFiles> open_files(const Options& options) {
     load.dummy = options.load_format == "dummy";
     load.dtype = options.dtype;
     load.seed = static_cast<uint64_t>(options.seed.value_or(0));
+    load.hf_overrides = options.hf_overrides;
+    load.pooler_config = options.pooler_config;
+    load.convert = options.convert;
     QUIRE_ASSIGN(model::ModelFiles files, model::open_model(options.model, load));
     const bool gguf = files.gguf != nullptr;
     if ((options.load_format == "gguf" && !gguf) || (options.load_format == "safetensors" && gguf)) {
@@ -249,6 +260,25 @@ Result<std::unique_ptr<Backend>> make_backend(const Options& options) {
     return invalid_argument("--threads must be from 0 (all cores) to 4096");
   QUIRE_ASSIGN(std::unique_ptr<Backend> backend, open_backend(options));
   return trace::on() ? make_tracing_backend(std::move(backend)) : std::move(backend);
+}
+
+Result<RunnerChoice> choose_runner(const Options& options, const model::ModelFiles& files) {
+  const model::PoolerConfig& pooler = files.pooler;
+  const bool can_generate = files.config.has_head;
+  const bool converts = options.convert == "embed" || options.convert == "classify";
+  if (options.runner == "auto") {
+    const bool pools = pooler.embeds || pooler.classifies;
+    return RunnerChoice{.generates = !pools, .pools = pools};
+  }
+  if (options.runner == "pooling") return RunnerChoice{.generates = false, .pools = true};
+  if (options.runner != "generate") {
+    return invalid_argument("--runner is '" + options.runner + "'; choose auto, generate or pooling");
+  }
+  if (!can_generate) {
+    return invalid_argument("--runner is generate, but " + files.config.architecture +
+                            " makes embeddings or scores; leave the flag out");
+  }
+  return RunnerChoice{.generates = true, .pools = converts};
 }
 
 void measure_memory(const Options& options, const Backend& backend, kv::MemoryInputs& memory) {
@@ -303,8 +333,15 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   out.engine.kv_dtype = kv::storage_type(out.memory.dtype);
   // A backend may pad pages (head sizes that are no multiple of its vectors), so it is asked for their size.
   const auto page_bytes = [&](const KvPageShape& shape) { return static_cast<int64_t>(backend.kv_page_bytes(shape)); };
-  QUIRE_ASSIGN(out.memory.layout, kv::group_layers(layers, out.engine.kv_dtype, options.block_size, page_bytes));
-  QUIRE_ASSIGN(const int64_t max_len, context_length(options, files.config));
+  const bool encoder = files.config.encoder.on;
+  if (encoder) {
+    out.memory.layout = kv::layout_without_pages(files.config.per_layer.size());
+  } else {
+    QUIRE_ASSIGN(out.memory.layout, kv::group_layers(layers, out.engine.kv_dtype, options.block_size, page_bytes));
+  }
+  QUIRE_ASSIGN(const RunnerChoice runner, choose_runner(options, files));
+  out.engine.pools = runner.pools;
+  QUIRE_ASSIGN(const int64_t max_len, context_length(options, files));
   out.load.dtype = options.dtype;
   out.load.dummy = options.load_format == "dummy";
   out.load.seed = static_cast<uint64_t>(options.seed.value_or(0));
@@ -322,21 +359,21 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   scheduler.max_num_seqs = options.max_num_seqs > 0 ? options.max_num_seqs : defaults.seqs;
   scheduler.max_num_batched_tokens =
       options.max_num_batched_tokens > 0 ? options.max_num_batched_tokens : defaults.batched_tokens;
-  scheduler.chunked_prefill = options.enable_chunked_prefill;
-  if (!scheduler.chunked_prefill)
+  scheduler.chunked_prefill = options.enable_chunked_prefill && !encoder;
+  if (!scheduler.chunked_prefill && !(encoder && options.max_num_batched_tokens > 0))
     scheduler.max_num_batched_tokens = std::max(scheduler.max_num_batched_tokens, max_len);
   scheduler.max_num_batched_tokens = std::min(scheduler.max_num_batched_tokens, scheduler.max_num_seqs * max_len);
   scheduler.max_num_seqs = std::min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens);
   scheduler.min_heavy_tokens = options.fair_share_tokens > 0 ? options.fair_share_tokens : defaults.fair_share_tokens;
   if (scheduler.min_heavy_tokens == 0) scheduler.min_heavy_tokens = scheduler.max_num_batched_tokens;
   scheduler.max_model_len = max_len;
-  scheduler.long_prefill_token_threshold = options.long_prefill_token_threshold;
+  scheduler.long_prefill_token_threshold = encoder ? 0 : options.long_prefill_token_threshold;
   if (options.scheduling_policy != "fcfs" && options.scheduling_policy != "priority") {
     return invalid_argument("--scheduling-policy is '" + options.scheduling_policy + "'; choose fcfs or priority");
   }
   scheduler.policy = options.scheduling_policy == "priority" ? engine::Policy::kPriority : engine::Policy::kFcfs;
   out.engine.block_size = static_cast<int32_t>(kv::main_block_size(out.memory.layout));
-  out.engine.prefix_caching = options.enable_prefix_caching;
+  out.engine.prefix_caching = options.enable_prefix_caching && !encoder;
   out.engine.max_logprobs = options.max_logprobs;
   const int64_t rows_per_seq = 1 + out.engine.speculation.num_tokens;
   out.engine.max_logit_rows = std::min(logit_rows(backend, scheduler.max_num_seqs * rows_per_seq, files.config),
@@ -344,7 +381,10 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   out.engine.async_scheduling = options.async_scheduling;
   out.engine.seed = options.seed;
 
-  out.memory.policy = {scheduler.max_num_batched_tokens, options.enable_prefix_caching};
+  if (out.engine.speculation.on() && encoder) {
+    return invalid_argument("--speculative-config is for models that generate text; this one is an encoder");
+  }
+  out.memory.policy = {scheduler.max_num_batched_tokens, out.engine.prefix_caching};
   out.memory.max_model_len = max_len;
   out.memory.max_model_len_auto = options.max_model_len == "auto" || options.max_model_len == "-1";
   out.memory.max_num_seqs = scheduler.max_num_seqs;
@@ -379,7 +419,8 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
                                               : model::load_model(source, load, *backend));
     resolved.memory.draft_weights_bytes = static_cast<int64_t>(draft->weights_bytes());
   }
-  const model::BatchLimits limits{resolved.engine.scheduler.max_num_batched_tokens, resolved.engine.max_logit_rows};
+  const model::BatchLimits limits{resolved.engine.scheduler.max_num_batched_tokens, resolved.engine.max_logit_rows,
+                                  resolved.engine.scheduler.max_num_seqs, resolved.engine.pools};
   resolved.memory.weights_bytes = resolved.memory.draft_weights_bytes + static_cast<int64_t>(model->weights_bytes());
   resolved.memory.scratch_bytes = static_cast<int64_t>(model->scratch_bytes(limits));
   if (draft != nullptr) resolved.memory.scratch_bytes += static_cast<int64_t>(draft->scratch_bytes(limits));

@@ -24,6 +24,12 @@ Result<model::ModelFiles> open_files(const Options& options);
 // The backend that --device names; an Error if there is no such device. auto is the first of cuda and metal that is
 // there, else cpu; it is never the emulator.
 Result<std::unique_ptr<Backend>> make_backend(const Options& options);
+// What the model is used for: by --runner and --convert, else by its files.
+struct RunnerChoice {
+  bool generates = true;
+  bool pools = false;
+};
+Result<RunnerChoice> choose_runner(const Options& options, const model::ModelFiles& files);
 // Sets the memory available for weights, pages and scratch: the GPU's, or the host's, within options.memory_bytes.
 // REQUIRES: nothing is loaded yet.
 void measure_memory(const Options& options, const Backend& backend, kv::MemoryInputs& memory);

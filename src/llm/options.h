@@ -22,6 +22,10 @@ struct Options {
   bool allow_special_tokens_in_content = false;  // recognise control tokens that are spelled in messages
   std::string generation_config = "auto";        // auto: the model's folder; vllm: neutral; or a folder
   std::string override_generation_config;        // JSON object
+  std::string runner = "auto";                   // auto, generate, pooling
+  std::string convert = "auto";                  // auto, none, embed, classify
+  std::string pooler_config;                     // JSON object; "": as the model's files say
+  std::string hf_overrides;                      // JSON object: members for config.json
   std::optional<int64_t> seed;                   // of dummy weights (none: 0) and of requests without one
 
   // KV cache

@@ -38,6 +38,7 @@ Delta Streams::read(engine::Output output, Stream& stream) const {
   delta.cached_tokens = output.cached_tokens;
   delta.seed = output.seed;
   delta.prompt_tokens = stream.prompt_tokens;
+  delta.pooled = std::move(output.pooled);
   if (output.stop_token) delta.stop_reason = *output.stop_token;
 
   for (size_t i = 0; i < output.tokens.size() && !stream.stops.stopped(); ++i) {

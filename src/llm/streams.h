@@ -24,6 +24,7 @@ struct Delta {
   std::vector<std::vector<sampling::TokenLogprob>> logprobs;
   std::vector<std::vector<sampling::TokenLogprob>> prompt_logprobs;
   std::vector<uint64_t> row_digests;  // one per token, with SamplingParams::row_digests
+  std::vector<float> pooled;          // of a request that pools (engine::Request::pool), with its finish
   uint64_t seed = 0;                  // of this sequence
   engine::FinishReason finish = engine::FinishReason::kNone;
   std::variant<std::monostate, int32_t, std::string> stop_reason;  // a stop token, a stop string, or neither

@@ -2,11 +2,13 @@
 // Where each layer finds its part of a page.
 #include "model/kv_cache.h"
 
+#include <algorithm>
+
 namespace quire::model {
 
 Result<std::unique_ptr<KvCache>> KvCache::make(Backend& backend, kv::CacheLayout layout) {
   QUIRE_ASSIGN(std::unique_ptr<Buffer> buffer,
-               backend.allocate(static_cast<size_t>(layout.page_bytes() * layout.num_pages)));
+               backend.allocate(std::max<size_t>(static_cast<size_t>(layout.page_bytes() * layout.num_pages), 1)));
   return std::unique_ptr<KvCache>(new KvCache(std::move(layout), std::move(buffer)));
 }
 

@@ -15,6 +15,7 @@
 #include "model/adapter.h"
 #include "model/config/decoder_config.h"
 #include "model/kv_cache.h"
+#include "model/pooling/pooler.h"
 #include "model/step_batch.h"
 #include "weights/adapter.h"
 #include "weights/checkpoint.h"
@@ -26,6 +27,8 @@ namespace quire::model {
 struct BatchLimits {
   int64_t max_tokens = 2048;
   int64_t max_logit_rows = 64;
+  int64_t max_seqs = 0;  // 0: as many as tokens
+  bool pools = false;    // hidden() is called
 };
 
 // One loaded model. Owned by the engine and used on its thread. forward() runs a step and keeps the hidden states of
@@ -53,6 +56,17 @@ class Model {
   virtual std::span<const float> logits(int64_t first_wanted, int64_t count) = 0;  // [count, vocab_size]
   // The same rows in the backend's memory, without waiting for them.
   virtual Tensor run_head(int64_t first_wanted, int64_t count) = 0;
+  // The hidden states, after the last norm, of some of the batch.num_pooled last wanted rows: [count, hidden], valid
+  // until the next call.
+  virtual std::span<const float> hidden(int64_t /*first*/, int64_t /*count*/) {
+    QUIRE_CHECK(false, "this model hands out no hidden states");
+    return {};
+  }
+  // What becomes of pooled rows. Any thread.
+  virtual const Pooler& pooler() const {
+    static const Pooler kNone;
+    return kNone;
+  }
 };
 
 struct LoadOptions {
@@ -61,6 +75,9 @@ struct LoadOptions {
   bool dummy = false;          // --load-format dummy: random weights in the shapes of the config
   uint64_t seed = 0;
   AdapterLimits adapters;
+  std::string hf_overrides;      // JSON object whose members replace those of config.json; "": none
+  std::string pooler_config;     // --pooler-config; "": as the files say
+  std::string convert = "auto";  // auto, none, embed, classify
   std::function<void(int64_t done, int64_t total)> progress;  // bytes; may be empty
   const std::atomic<bool>* cancelled = nullptr;               // once it is true, the load ends with an Error
 };
@@ -72,6 +89,7 @@ struct ModelFiles {
   std::shared_ptr<const weights::GgufSource> gguf;      // set for GGUF
   const struct Family* family = nullptr;
   DecoderConfig config;
+  PoolerConfig pooler;
   weights::QuantScheme scheme;  // of the quantised linears in a Hugging Face folder
   bool quantised = false;       // any tensor is quantised
 };

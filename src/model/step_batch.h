@@ -49,6 +49,7 @@ struct StepBatch {
   // scheduled ahead): the row of the buffer or of that step. -1: an ordinary token. Empty: all are ordinary.
   std::vector<int32_t> embedding_rows;    // [tokens]
   std::vector<int32_t> sampled_from_row;  // [tokens]
+  std::vector<int32_t> token_types;       // [tokens], for models that have a table of them; empty: all are 0
 
   // For a layer ahead (AheadConfig): the row of each token's hidden state in the last step, of the target or, with
   // own_hidden, of the layer itself. Empty for other models.
@@ -58,15 +59,18 @@ struct StepBatch {
   std::vector<const Adapter*> adapters;
   std::vector<int32_t> adapter_of;  // [seqs]
 
-  // The rows (indices of tokens) whose logits are wanted, in the order in which they are read.
+  // The rows (indices of tokens) whose logits are wanted, in the order in which they are read. Of the last num_pooled
+  // of them the hidden states are wanted instead.
   std::vector<int32_t> wanted;
+  int64_t num_pooled = 0;
 
   // Empties the batch and keeps its memory for the next step.
   void clear() {
     for (auto* ids : {&tokens, &positions, &cu_seqlens_q, &context_lens, &embedding_rows, &sampled_from_row,
-                      &hidden_rows, &wanted}) {
+                      &token_types, &hidden_rows, &wanted}) {
       ids->clear();
     }
+    num_pooled = 0;
     causal.clear();
     adapters.clear();
     adapter_of.clear();
@@ -75,9 +79,9 @@ struct StepBatch {
     own_hidden = false;
   }
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
-  // An upper bound of the bytes of all arrays and of one float per token, and the number of arrays.
+  // An upper bound of the bytes of all arrays, of one float and of one token type per token, and the number of arrays.
   size_t bytes() const {
-    size_t total = tokens.size() * sizeof(float);
+    size_t total = tokens.size() * (sizeof(float) + sizeof(int32_t));
     for (const auto* ids :
          {&tokens, &positions, &cu_seqlens_q, &context_lens, &sampled_from_row, &hidden_rows, &wanted}) {
       total += ids->size() * sizeof(int32_t);
@@ -91,12 +95,12 @@ struct StepBatch {
     }
     return total;
   }
-  static size_t num_arrays(size_t groups) { return 12 + 5 * groups; }
+  static size_t num_arrays(size_t groups) { return 13 + 5 * groups; }
   size_t num_arrays() const { return num_arrays(groups.size()); }
   // The maximum of bytes() for this many tokens, sequences and groups, with block tables of these widths.
   static size_t most_bytes(int64_t tokens, int64_t seqs, size_t groups, const std::vector<int64_t>& table_widths) {
     const auto per_group = static_cast<int64_t>(groups);
-    int64_t total = tokens * static_cast<int64_t>(sizeof(float) + 9 * sizeof(int32_t));
+    int64_t total = tokens * static_cast<int64_t>(sizeof(float) + 10 * sizeof(int32_t));
     total += (2 * seqs + 1) * static_cast<int64_t>(sizeof(int32_t));
     total += per_group * (tokens * static_cast<int64_t>(sizeof(int64_t) + sizeof(int32_t)) +
                           2 * seqs * static_cast<int64_t>(sizeof(int32_t)));

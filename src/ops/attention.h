@@ -11,6 +11,7 @@
 //   query : qs[d] = q[d] * c, where c = scale * L, or scale / soft_cap where there is a cap
 //   score : s[j]  = one fma chain over head_dim ascending from +0 of qs[d] * float(k[j][d])
 //           soft cap: s[j] = (soft_cap * L) * tanh(s[j])
+//           bias by distance: s[j] = fma(bias[head][clamp(j - p) + max_distance], L, s[j])
 //   tile  : m' = max(m, max s); a = e(m - m'); p[j] = e(s[j] - m'), where e(x) = 2^max(x, -100) is exp2_clamped of
 //           backend/cpu/simd_math.h, as tanh is its tanh; l[i] = fma(l[i], a, p[i] + p[i+16] + ...) for 16 lanes i,
 //           positions of the tile ascending; o = o*a, then for j ascending o = fma(p[j], float(v[j]), o). Positions
@@ -77,9 +78,13 @@ struct AttentionArgs {
   int64_t num_heads = 0;  // a multiple of kv.num_kv_heads
   float scale = 0;
   bool causal = true;
-  int64_t window = 0;                     // > 0: token at p sees p - window + 1 .. p
-  float soft_cap = 0;                     // > 0: score s becomes cap * tanh(s / cap)
-  const float* sinks = nullptr;           // [heads]: a score that takes part in the softmax and has no value
+  int64_t window = 0;            // > 0: token at p sees p - window + 1 .. p
+  float soft_cap = 0;            // > 0: score s becomes cap * tanh(s / cap)
+  const float* sinks = nullptr;  // [heads]: a score that takes part in the softmax and has no value
+  // MPNet, on a CPU with F32 pages alone: what a score gets by the distance j - p, which is clamped to max_distance on
+  // both sides: [heads, 2 * max_distance + 1]
+  const float* distance_bias = nullptr;
+  int64_t max_distance = 0;
   std::span<const int32_t> cu_seqlens_q;  // [seqs+1]: rows of q of each sequence
   std::span<const int32_t> context_lens;  // [seqs]: positions in the pages after this step's were written
   std::span<const int32_t> block_tables;  // [seqs, max_blocks]

@@ -192,6 +192,10 @@ PartsResult from_t5(GgufVocab& vocab) {
   parts->model = make_unigram(std::move(pieces), std::move(scores), vocab.special.unk, true);
   mark_spaces(*parts, vocab.add_space_prefix.value_or(true), vocab.remove_extra_whitespaces.value_or(true));
   set_post(vocab, false, true, *parts);
+  if (!parts->post.before.empty() && !parts->post.after.empty()) {  // XLM-R: "<s> a </s></s> b </s>"
+    const int32_t end = parts->post.after.front();
+    parts->post.pair = {{0, parts->post.before}, {1}, {0, {end, end}}, {2}, {0, {end}}};
+  }
   add_tokens(vocab, *parts);
   return parts;
 }
@@ -224,6 +228,7 @@ PartsResult from_bert(GgufVocab& vocab) {
   const auto sep = vocab.special.sep ? vocab.special.sep : vocab.special.eos;
   if (vocab.add_bos.value_or(true) && cls) parts->post.before = {*cls};
   if (vocab.add_sep.value_or(vocab.add_eos.value_or(true)) && sep) parts->post.after = {*sep};
+  if (cls && sep) parts->post.pair = {{0, {*cls}}, {1}, {0, {*sep}}, {2, {}, 1}, {0, {*sep}, 1}};
   add_tokens(vocab, *parts);
   return parts;
 }

@@ -16,9 +16,17 @@
 
 namespace quire::text {
 
-// The special tokens around a text.
+// A part of two texts as one sequence: special tokens, or one of the texts.
+struct PairPart {
+  int text = 0;  // 1: the first text, 2: the second one, 0: `special`
+  std::vector<int32_t> special = {};
+  int32_t type = 0;  // token type
+};
+
+// The special tokens around a text, and around two texts (empty: there is no rule for two).
 struct PostProcessor {
   std::vector<int32_t> before, after;
+  std::vector<PairPart> pair = {};
   bool keeps_text = true;  // a template may omit the text
 };
 

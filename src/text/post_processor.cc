@@ -24,6 +24,35 @@ Result<std::vector<int32_t>> special_token_ids(const json::Value& section, const
   return out;
 }
 
+// The template for two texts; a file may lack it. One that does not have both texts once, in order, is left out.
+Status read_pair(const json::Value& section, PostProcessor& out) {
+  const json::Value* pair = section.find("pair");
+  if (pair == nullptr || !pair->is_array()) return {};
+  std::vector<PairPart> parts;
+  int seen = 0;
+  for (const json::Value& item : pair->as_array()) {
+    const json::Value* text = item.find("Sequence");
+    const json::Value* token = item.find("SpecialToken");
+    if (text == nullptr && token == nullptr) {
+      return corrupt("post_processor.pair has an item that is neither Sequence nor SpecialToken");
+    }
+    PairPart part;
+    const json::Value& value = text != nullptr ? *text : *token;
+    QUIRE_ASSIGN(const std::string name, json::get_string(value, "id"));
+    QUIRE_ASSIGN(const int64_t type, json::get_int_or(value, "type_id", 0, 0, 1 << 20));
+    part.type = static_cast<int32_t>(type);
+    if (text != nullptr) {
+      part.text = name == "A" ? 1 : 2;
+      if (part.text != ++seen) return {};
+    } else {
+      QUIRE_ASSIGN(part.special, special_token_ids(section, name));
+    }
+    parts.push_back(std::move(part));
+  }
+  if (seen == 2) out.pair = std::move(parts);
+  return {};
+}
+
 Result<PostProcessor> read_template(const json::Value& section) {
   const json::Value* single = section.find("single");
   if (single == nullptr || !single->is_array()) return corrupt("post_processor.single must be a list");
@@ -42,6 +71,7 @@ Result<PostProcessor> read_template(const json::Value& section) {
       return corrupt("post_processor.single has an item that is neither Sequence nor SpecialToken");
     }
   }
+  QUIRE_TRY(read_pair(section, out));
   return out;
 }
 
@@ -69,6 +99,12 @@ Result<PostProcessor> read_post_processor(const json::Value* section, int depth)
     QUIRE_ASSIGN(const int32_t sep, token_pair(*section, "sep"));
     out.before = {cls};
     out.after = {sep};
+    const bool roberta = type == "RobertaProcessing";  // two separators, and no token types
+    out.pair = {{0, {cls}},
+                {1},
+                {0, roberta ? std::vector<int32_t>{sep, sep} : std::vector<int32_t>{sep}},
+                {2, {}, roberta ? 0 : 1},
+                {0, {sep}, roberta ? 0 : 1}};
     return out;
   }
   if (type == "Sequence") {
@@ -80,6 +116,7 @@ Result<PostProcessor> read_post_processor(const json::Value* section, int depth)
         outer.before.insert(outer.before.end(), out.before.begin(), out.before.end());
         outer.after.insert(outer.after.begin(), out.after.begin(), out.after.end());
         outer.keeps_text = out.keeps_text;
+        if (outer.pair.empty()) outer.pair = std::move(out.pair);
       }
       out = std::move(outer);
     }

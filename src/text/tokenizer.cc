@@ -202,6 +202,33 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   return ids;
 }
 
+std::vector<int32_t> Tokenizer::wrap(std::span<const int32_t> ids) const {
+  std::vector<int32_t> out = parts_->post.before;
+  if (parts_->post.keeps_text) out.insert(out.end(), ids.begin(), ids.end());
+  out.insert(out.end(), parts_->post.after.begin(), parts_->post.after.end());
+  return out;
+}
+
+PairEncoding Tokenizer::join_pair(std::span<const int32_t> first, std::span<const int32_t> second) const {
+  PairEncoding out;
+  const PostProcessor& post = parts_->post;
+  const auto add = [&](std::span<const int32_t> ids, int32_t type) {
+    if (type > 0 && out.second_segment < 0) out.second_segment = static_cast<int64_t>(out.ids.size());
+    out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+  };
+  if (post.pair.empty()) {
+    for (const std::span<const int32_t> part :
+         {std::span<const int32_t>(post.before), first, second, std::span<const int32_t>(post.after)}) {
+      add(part, 0);
+    }
+    return out;
+  }
+  for (const PairPart& part : post.pair) {
+    add(part.text == 0 ? std::span<const int32_t>(part.special) : part.text == 1 ? first : second, part.type);
+  }
+  return out;
+}
+
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
   DecodeState state(*parts_->decoder);
   for (const int32_t id : ids) {

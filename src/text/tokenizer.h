@@ -33,6 +33,12 @@ struct EncodeOptions {
   std::span<const int32_t> markers = {};
 };
 
+// Two texts as one sequence. From second_segment on the token type is 1; -1: all are 0.
+struct PairEncoding {
+  std::vector<int32_t> ids;
+  int64_t second_segment = -1;
+};
+
 // The ids with a role in the model's files; any may be missing.
 struct SpecialIds {
   std::optional<int32_t> bos, eos, pad, unk, eot, mask, sep, cls;
@@ -51,6 +57,11 @@ class Tokenizer {
   Tokenizer& operator=(const Tokenizer&) = delete;
 
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
+  // Puts the special tokens around one tokenised text.
+  std::vector<int32_t> wrap(std::span<const int32_t> ids) const;
+  // Puts the special tokens around two tokenised texts, as the model takes pairs ("[CLS] a [SEP] b [SEP]"). Without a
+  // rule for pairs in its file, they follow each other between the tokens for one text.
+  PairEncoding join_pair(std::span<const int32_t> first, std::span<const int32_t> second) const;
   // The text of these ids; ids without a token are skipped. The result is valid UTF-8.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
 

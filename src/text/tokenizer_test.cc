@@ -346,6 +346,42 @@ TEST(SentencePiece, SurvivesEveryCutAndEveryChangedByte) {
   }
 }
 
+// A WordPiece tokenizer of four letters with this post-processor.
+TokenizerPtr letters(const std::string& post_processor) {
+  const auto t = load_tokenizer_json(
+      R"({"added_tokens":[],"normalizer":null,"pre_tokenizer":{"type":"BertPreTokenizer"},"decoder":{"type":"WordPiece",
+      "prefix":"##","cleanup":true},"model":{"type":"WordPiece","unk_token":"[UNK]","continuing_subword_prefix":"##",
+      "max_input_chars_per_word":100,"vocab":{"[UNK]":0,"[CLS]":1,"[SEP]":2,"a":3,"b":4,"c":5,"d":6}},"post_processor":)" +
+      post_processor + "}");
+  return t.ok() ? *t : nullptr;
+}
+
+TEST(Pairs, HaveTheSpecialTokensAndTypesOfTheFile) {
+  const std::vector<int32_t> first = {3, 4}, second = {5};
+  const TokenizerPtr bert = letters(R"({"type":"BertProcessing","sep":["[SEP]",2],"cls":["[CLS]",1]})");
+  ASSERT_NE(bert, nullptr);
+  EXPECT_THAT(bert->join_pair(first, second).ids, ElementsAre(1, 3, 4, 2, 5, 2));
+  EXPECT_EQ(bert->join_pair(first, second).second_segment, 4);
+  EXPECT_THAT(bert->wrap(first), ElementsAre(1, 3, 4, 2));
+  const TokenizerPtr roberta = letters(R"({"type":"RobertaProcessing","sep":["[SEP]",2],"cls":["[CLS]",1]})");
+  ASSERT_NE(roberta, nullptr);
+  EXPECT_THAT(roberta->join_pair(first, second).ids, ElementsAre(1, 3, 4, 2, 2, 5, 2));
+  EXPECT_EQ(roberta->join_pair(first, second).second_segment, -1);
+  const TokenizerPtr plain = letters("null");
+  ASSERT_NE(plain, nullptr);
+  EXPECT_THAT(plain->join_pair(first, second).ids, ElementsAre(3, 4, 5));
+}
+
+TEST(Pairs, TemplatesWithoutBothTextsInOrderAreNotForPairs) {
+  const std::string single = R"({"type":"TemplateProcessing","single":[{"Sequence":{"id":"A","type_id":0}}],"pair":)";
+  const TokenizerPtr swapped = letters(
+      single + R"([{"Sequence":{"id":"B","type_id":0}},{"Sequence":{"id":"A","type_id":1}}],"special_tokens":{}})");
+  ASSERT_NE(swapped, nullptr);
+  EXPECT_THAT(swapped->join_pair(std::vector<int32_t>{3}, std::vector<int32_t>{4}).ids, ElementsAre(3, 4));
+  EXPECT_EQ(letters(single + R"([{"Poem":{}}],"special_tokens":{}})"), nullptr);
+  EXPECT_EQ(letters(single + R"([{"SpecialToken":{"id":"[X]","type_id":0}}],"special_tokens":{}})"), nullptr);
+}
+
 class Folder : public ::testing::Test {
  protected:
   void write(const char* name, std::string_view text) { folder_.write(name, text); }

@@ -78,10 +78,12 @@ TEST(HfConfig, EveryFamilyReadsTheCommonSizes) {
 // The configs of the golden cases, by name.
 std::map<std::string, json::Value> golden_configs() {
   std::map<std::string, json::Value> out;
-  const std::filesystem::path folder = std::filesystem::path(QUIRE_SOURCE_DIR) / "tests" / "goldens";
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const auto text = read_file(entry.path() / "config.json");
-    if (text.ok()) out[entry.path().filename().string()] = json::parse(*text).value();
+  const std::filesystem::path tests = std::filesystem::path(QUIRE_SOURCE_DIR) / "tests";
+  for (const auto& folder : {tests / "goldens", tests / "pooling" / "goldens"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      const auto text = read_file(entry.path() / "config.json");
+      if (text.ok()) out[entry.path().filename().string()] = json::parse(*text).value();
+    }
   }
   return out;
 }

@@ -174,7 +174,8 @@ def test_the_document_and_docs_api_md_are_those_of_the_tables(server):
 
 def test_every_route_is_hit_by_a_test():
     document = json.loads(subprocess.run([BIN_DIR / "quire", "schema"], capture_output=True, check=True).stdout)
-    tests = "".join(path.read_text() for path in pathlib.Path(__file__).parent.glob("*.py"))
+    here = pathlib.Path(__file__).parent
+    tests = "".join(path.read_text() for folder in (here, here.parent / "pooling") for path in folder.glob("*.py"))
     clients = {"/v1/chat/completions": "chat.completions.create", "/v1/completions": "client.completions.create"}
     for path in document["paths"]:
         stem = path.split("{")[0]

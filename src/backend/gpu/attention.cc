@@ -349,6 +349,7 @@ void GpuBackend::mla_to_cache(const MlaToCacheArgs& args) {
 // so that a recorded step serves every context that fits the tables.
 void GpuBackend::attention(const AttentionArgs& args) {
   check(args);
+  QUIRE_CHECK(args.distance_bias == nullptr, "a bias by distance is computed on a CPU alone");
   QUIRE_CHECK(args.q.rows < INT32_MAX && args.max_blocks * args.kv.block_size < INT32_MAX);
   if (args.q.rows == 0) return;
   const AttentionParams params = params_of(args);

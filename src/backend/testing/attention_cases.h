@@ -32,6 +32,7 @@ struct AttentionCase {
   int64_t window = 0;
   float soft_cap = 0;
   bool sinks = false;
+  int64_t max_distance = 0;  // > 0: scores have a bias by distance, on a CPU alone
 
   int64_t v_dim() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
   KvPageShape page() const { return {dtype, block_size, num_kv_heads, head_dim, v_head_dim, v_in_k}; }
@@ -54,6 +55,15 @@ inline std::vector<AttentionCase> attention_cases() {
       {"mha_d256_f16", 2, 2, 256, 32, DType::kF16, true, mixed},
       {"mha_d7_bf16", 2, 2, 7, 16, DType::kBF16, true, mixed},
       {"gqa3_d64_f16_all_see_all", 6, 2, 64, 16, DType::kF16, false, mixed},
+      {.name = "mha_d32_f32_bias_by_distance",
+       .num_heads = 4,
+       .num_kv_heads = 2,
+       .head_dim = 32,
+       .block_size = 16,
+       .dtype = DType::kF32,
+       .causal = false,
+       .sequences = mixed,
+       .max_distance = 20},
       {"decode_long", 3, 1, 64, 16, DType::kF16, true, {{1, 1500}, {2, 1025}}},
       {"prefill_over_splits", 3, 1, 64, 64, DType::kBF16, true, {{300, 300}, {20, 552}}},
       {"splits_seen_by_some_rows", 2, 2, 32, 16, DType::kF32, true, {{20, 265}, {3, 257}, {3, 65}, {8, 520}}},
@@ -236,7 +246,8 @@ struct PagedCache {
   std::vector<char> memory;
   KvLayer layer;
 
-  std::vector<float> sinks;  // [heads], where the shape has them
+  std::vector<float> sinks;          // [heads], where the shape has them
+  std::vector<float> distance_bias;  // [heads, 2 * max_distance + 1], likewise
 
   int64_t kv_cols() const { return shape.num_kv_heads * shape.head_dim; }
   int64_t v_cols() const { return shape.num_kv_heads * shape.v_dim(); }
@@ -284,6 +295,10 @@ inline PagedCache make_paged_cache(const AttentionCase& shape, uint32_t seed) {
   random.seed(seed);  // not of the number of pages
   for (int64_t head = 0; head < shape.num_heads; ++head) {
     if (shape.sinks) c.sinks.push_back(3 * random_float(random));
+  }
+  if (shape.max_distance > 0) {
+    c.distance_bias.resize(static_cast<size_t>(shape.num_heads * (2 * shape.max_distance + 1)));
+    for (float& x : c.distance_bias) x = 3 * random_float(random);
   }
 
   const int64_t page_bytes = kv_page_bytes(shape.page());

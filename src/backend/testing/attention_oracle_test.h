@@ -94,6 +94,8 @@ inline AttentionArgs args_of(const PagedCache& cache, Step& step) {
   args.window = cache.shape.window;
   args.soft_cap = cache.shape.soft_cap;
   args.sinks = cache.shape.sinks ? cache.sinks.data() : nullptr;
+  args.distance_bias = cache.distance_bias.empty() ? nullptr : cache.distance_bias.data();
+  args.max_distance = cache.shape.max_distance;
   args.cu_seqlens_q = step.cu;
   args.context_lens = step.contexts;
   args.block_tables = step.tables;
@@ -213,6 +215,11 @@ struct OracleRow {
     return shape().v_in_k ? k(j, d) : stored.v[at(j, stored.cache.v_cols(), shape().v_dim(), d)];
   }
   float sink() const { return stored.cache.sinks[static_cast<size_t>(head)]; }
+  float bias(int64_t j) const {
+    const int64_t most = shape().max_distance;
+    const int64_t distance = std::clamp(j - position, -most, most);
+    return most == 0 ? 0.0f : stored.cache.distance_bias[static_cast<size_t>(head * (2 * most + 1) + distance + most)];
+  }
   size_t at(int64_t j, int64_t cols, int64_t dim, int64_t d) const {
     const int64_t kv_head = head / (shape().num_heads / shape().num_kv_heads);
     return static_cast<size_t>((stored.cache.first[static_cast<size_t>(sequence)] + j) * cols + kv_head * dim + d);
@@ -237,6 +244,8 @@ inline void double_oracle(const OracleRow& row, float scale, std::vector<double>
     for (int64_t d = 0; d < shape.v_dim(); ++d) largest_v = std::max(largest_v, std::fabs(double{row.v(j, d)}));
     dot *= double{scale};
     if (cap > 0) dot = cap * std::tanh(dot / cap);
+    dot += double{row.bias(j)};
+    size += std::fabs(double{row.bias(j)}) / double{scale};
     seen.push_back(j);
     s.push_back(dot);
     top = std::max(top, s.back());
@@ -306,6 +315,7 @@ inline float score_oracle(const OracleRow& row, const std::vector<float>& qs, in
     s = add_step(s, dim - d, q_step, [&](int64_t i) { return rounded(row.k(j, d + i)); });
   }
   if (row.shape().soft_cap > 0) s = (row.shape().soft_cap * kL) * probe(ProbeOp::kTanh, s);
+  if (row.shape().max_distance > 0) s = std::fma(row.bias(j), kL, s);
   return s;
 }
 

@@ -62,6 +62,7 @@ enum class NormPlacement : uint8_t {
   kPost,      // norm of their outputs, none before (OLMo-2)
   kSandwich,  // both (GLM-4, Gemma)
   kParallel,  // one norm before both, which run in parallel (Cohere)
+  kAfterAdd,  // norm of the residual stream after each addition (BERT)
 };
 
 // What a layer mixes tokens with. Each kind except kNone has a row in layers/mixer.cc.
@@ -84,8 +85,9 @@ struct LayerConfig {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   int64_t intermediate = 0;
-  int64_t shared_with = -1;  // >= 0: an earlier layer whose K and V this layer reads, instead of its own
-  bool v_is_k = false;       // V is K before its norm and rotation (Gemma 4)
+  int64_t shared_with = -1;    // >= 0: an earlier layer whose K and V this layer reads, instead of its own
+  bool v_is_k = false;         // V is K before its norm and rotation (Gemma 4)
+  bool no_input_norm = false;  // nothing before the mixer (the first layer of ModernBERT)
 };
 
 // Multi-head latent attention: K and V are projections of one latent vector per token.
@@ -158,6 +160,18 @@ struct AheadConfig {
   int64_t draft_vocab = 0;    // tokens that its head knows
 };
 
+// An encoder: every token sees its whole sequence, which is computed in one step and keeps nothing. Its embeddings may
+// add tables of positions and of token types, and go through a norm.
+struct EncoderConfig {
+  bool on = false;
+  int64_t positions = 0;       // rows of the table of positions; 0: none
+  int64_t first_position = 0;  // the row of the first token (RoBERTa: 2)
+  int64_t token_types = 0;     // rows of the table of token types; 0: none
+  bool embedding_norm = false;
+  // MPNet: scores get a bias by the distance of the two tokens, in so many buckets up to a distance.
+  int64_t distance_buckets = 0, max_distance = 0;
+};
+
 struct DecoderConfig {
   std::string family;                  // the name in the registry: "llama", "qwen3", ...
   std::string architecture;            // as in the file
@@ -205,6 +219,8 @@ struct DecoderConfig {
   ShortConvConfig short_conv;
   PerLayerInputConfig per_layer_input;
   AheadConfig ahead;
+  EncoderConfig encoder;
+  bool has_head = true;  // false: the file has no LM head; the model makes embeddings or scores
   // GGUF files of the family have the rows of each head of q and k interleaved; loading undoes it.
   bool gguf_permuted = false;
   // The main type of the checkpoint: that in config.json, else that of most plain weights. In GGUF: the embedding's.

@@ -20,6 +20,10 @@ enum class Part {
   kEmbedding,
   kFinalNorm,
   kHead,
+  kPositionEmbedding,
+  kTypeEmbedding,
+  kEmbeddingNorm,
+  kDistanceBias,
   kPerLayerEmbedding,
   kPerLayerModelProjection,
   kPerLayerNorm,
@@ -133,7 +137,11 @@ struct Family {
 
 // All families, in one table.
 std::span<const Family* const> families();
+// Also finds a decoder by the name of its class without a head ("Qwen3Model") or with a score instead of it
+// ("Qwen3ForSequenceClassification").
 Result<const Family*> find_hf_family(std::string_view architecture);
+// Whether the class has no LM head.
+bool is_headless(std::string_view architecture);
 Result<const Family*> find_gguf_family(std::string_view architecture);
 
 // A parsed config.json with its family. (The fuzz target calls this, too.)
@@ -151,6 +159,6 @@ extern const Family kLlamaFamily, kSmolLm3Family, kMistralFamily, kMinistralFami
     kPhimoeFamily, kGlmFamily, kGlm4Family, kGlm4MoeFamily, kGlm4MoeLiteFamily, kGraniteFamily, kGraniteHybridFamily,
     kOlmo2Family, kOlmo3Family, kGemma2Family, kGemma3Family, kGemma4Family, kGptOssFamily, kDeepseekV2Family,
     kDeepseekV3Family, kMiniCpm3Family, kNemotronHFamily, kLfm2Family, kLfm2MoeFamily, kCohereFamily, kCohere2Family,
-    kEagle3Family;
+    kBertFamily, kRobertaFamily, kMpnetFamily, kNomicBertFamily, kModernBertFamily, kEagle3Family;
 
 }  // namespace quire::model

@@ -3,6 +3,7 @@
 // ropes, norms of q and k) and the text part of Gemma 4 (shared K and V, a small embedding in each layer).
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "model/config/gguf_config.h"
 #include "model/config/hf_config.h"
@@ -58,6 +59,15 @@ Result<DecoderConfig> gemma2_from_hf(const json::Value& config) {
   return out;
 }
 
+// EmbeddingGemma: every token sees half of the window on both sides.
+void make_bidirectional(DecoderConfig& out) {
+  out.encoder.on = true;
+  out.has_head = false;
+  for (LayerConfig& layer : out.per_layer) {
+    if (layer.window > 0) layer.window = layer.window / 2 + 1;
+  }
+}
+
 Result<DecoderConfig> gemma3_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config, 1e6, kHandled2));
   QUIRE_ASSIGN(out.attention_soft_cap, soft_cap(config, "attn_logit_softcapping", 0.0));
@@ -71,6 +81,8 @@ Result<DecoderConfig> gemma3_from_hf(const json::Value& config) {
   for (LayerConfig& layer : out.per_layer) layer.rope = layer.window > 0 ? RopeUse::kLocal : RopeUse::kMain;
   out.qk_norm = QkNorm::kPerHead;
   out.extend_context = false;
+  QUIRE_ASSIGN(out.encoder.on, json::get_bool_or(config, "use_bidirectional_attention", false));
+  if (out.encoder.on) make_bidirectional(out);
   return out;
 }
 
@@ -191,11 +203,16 @@ Result<DecoderConfig> gemma2_from_gguf(const weights::GgufMetadata& metadata, st
 }
 
 Result<DecoderConfig> gemma3_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_gguf(metadata, architecture, std::span(kHandledKeys).first(kBefore4)));
+  const std::string prefix = std::string(architecture) + ".";
+  const bool embeds = architecture == "gemma-embedding";
+  std::vector<std::string_view> handled(kHandledKeys, kHandledKeys + kBefore4);
+  if (embeds) handled.push_back("attention.causal");
+  QUIRE_ASSIGN(DecoderConfig out, common_from_gguf(metadata, architecture, handled));
   QUIRE_TRY(read_gguf_windows(metadata, architecture, 6, out));
   QUIRE_TRY(read_gguf_local_rope(metadata, architecture, 10000.0, out));
-  QUIRE_ASSIGN(out.logits_soft_cap, read_soft_cap(metadata, "gemma3.final_logit_softcapping", 0.0));
-  if (!metadata.contains("gemma3.rope.freq_base")) out.rope.theta = 1e6;
+  QUIRE_ASSIGN(out.logits_soft_cap, read_soft_cap(metadata, prefix + "final_logit_softcapping", 0.0));
+  if (!metadata.contains(prefix + "rope.freq_base")) out.rope.theta = 1e6;
+  if (embeds) make_bidirectional(out);
   out.qk_norm = QkNorm::kPerHead;
   out.extend_context = false;
   // As above: 27B has 62 layers.
@@ -249,9 +266,12 @@ constexpr ExpertTensors kGemma4Experts = {.fused_gate_up = true, .bare_names = t
 }  // namespace
 
 const Family kGemma2Family = {"gemma2", {"Gemma2ForCausalLM"}, {"gemma2"}, gemma2_from_hf, gemma2_from_gguf, kNames};
-const Family kGemma3Family = {"gemma3",         {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"},
-                              {"gemma3"},       gemma3_from_hf,
-                              gemma3_from_gguf, kNames};
+const Family kGemma3Family = {"gemma3",
+                              {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"},
+                              {"gemma3", "gemma-embedding"},
+                              gemma3_from_hf,
+                              gemma3_from_gguf,
+                              kNames};
 const Family kGemma4Family = {"gemma4",         {"Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"},
                               {"gemma4"},       gemma4_from_hf,
                               gemma4_from_gguf, kGemma4Names,

@@ -8,19 +8,24 @@ namespace quire::model {
 namespace {
 
 constexpr const Family* kFamilies[] = {
-    &kLlamaFamily,   &kSmolLm3Family,    &kMistralFamily,     &kMinistralFamily, &kMinistral3Family,
-    &kMixtralFamily, &kQwen2Family,      &kQwen3Family,       &kQwen3MoeFamily,  &kQwen3NextFamily,
-    &kQwen35Family,  &kQwen35MoeFamily,  &kPhi3Family,        &kPhimoeFamily,    &kGlmFamily,
-    &kGlm4Family,    &kGlm4MoeFamily,    &kGlm4MoeLiteFamily, &kGraniteFamily,   &kGraniteHybridFamily,
-    &kOlmo2Family,   &kOlmo3Family,      &kGemma2Family,      &kGemma3Family,    &kGemma4Family,
-    &kGptOssFamily,  &kDeepseekV2Family, &kDeepseekV3Family,  &kMiniCpm3Family,  &kNemotronHFamily,
-    &kLfm2Family,    &kLfm2MoeFamily,    &kCohereFamily,      &kCohere2Family,
+    &kLlamaFamily,   &kSmolLm3Family,    &kMistralFamily,     &kMinistralFamily,  &kMinistral3Family,
+    &kMixtralFamily, &kQwen2Family,      &kQwen3Family,       &kQwen3MoeFamily,   &kQwen3NextFamily,
+    &kQwen35Family,  &kQwen35MoeFamily,  &kPhi3Family,        &kPhimoeFamily,     &kGlmFamily,
+    &kGlm4Family,    &kGlm4MoeFamily,    &kGlm4MoeLiteFamily, &kGraniteFamily,    &kGraniteHybridFamily,
+    &kOlmo2Family,   &kOlmo3Family,      &kGemma2Family,      &kGemma3Family,     &kGemma4Family,
+    &kGptOssFamily,  &kDeepseekV2Family, &kDeepseekV3Family,  &kMiniCpm3Family,   &kNemotronHFamily,
+    &kLfm2Family,    &kLfm2MoeFamily,    &kCohereFamily,      &kCohere2Family,    &kBertFamily,
+    &kRobertaFamily, &kMpnetFamily,      &kNomicBertFamily,   &kModernBertFamily,
 };
 
 constexpr PartName kCommonNames[] = {
     {Part::kEmbedding, "model.embed_tokens", "token_embd"},
     {Part::kFinalNorm, "model.norm", "output_norm"},
     {Part::kHead, "lm_head", "output"},
+    {Part::kPositionEmbedding, "model.embeddings.position_embeddings", "position_embd"},
+    {Part::kTypeEmbedding, "model.embeddings.token_type_embeddings", "token_types"},
+    {Part::kEmbeddingNorm, "model.embeddings.LayerNorm", "token_embd_norm"},
+    {Part::kDistanceBias, "model.encoder.relative_attention_bias", ""},
     {Part::kAttentionNorm, "model.layers.{}.input_layernorm", "blk.{}.attn_norm"},
     {Part::kMlpNorm, "model.layers.{}.post_attention_layernorm", "blk.{}.ffn_norm"},
     {Part::kPostAttentionNorm, "model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"},
@@ -103,6 +108,16 @@ std::string fill(std::string_view pattern, int64_t layer, int64_t expert) {
   return out + std::string(pattern);
 }
 
+// "Qwen3ForCausalLM" for the names of the same decoder without its head; "" for other names.
+std::string decoder_class(std::string_view architecture) {
+  for (const std::string_view ending : {"ForSequenceClassification", "TextModel", "Model"}) {
+    if (architecture.ends_with(ending)) {
+      return std::string(architecture.substr(0, architecture.size() - ending.size())) + "ForCausalLM";
+    }
+  }
+  return "";
+}
+
 Result<const Family*> find_family(std::string_view architecture, bool gguf) {
   std::string known;
   for (const Family* family : kFamilies) {
@@ -133,6 +148,14 @@ std::string Family::name_of(Part part, int64_t layer, bool gguf, int64_t expert)
 }
 
 bool is_ignored(std::string_view tensor, const DecoderConfig& config) {
+  if (!config.has_head && tensor.rfind("lm_head.", 0) == 0) return true;
+  if (config.encoder.on) {  // the heads that pretraining uses, and a list of numbers
+    const std::string pooler = config.text_prefix + "pooler.";
+    if (tensor.ends_with("position_ids") || tensor.starts_with(pooler) || tensor.starts_with("cls.predictions") ||
+        tensor.starts_with("cls.seq_relationship") || tensor.starts_with("head.") || tensor.starts_with("decoder.")) {
+      return true;
+    }
+  }
   const std::string& prefix = config.text_prefix;
   if (tensor.rfind("mtp.", 0) == 0 || tensor.rfind(prefix + "mtp.", 0) == 0) return true;
   if (prefix != "model." && tensor.rfind(prefix, 0) != 0 && tensor.rfind("lm_head.", 0) != 0) return true;
@@ -151,11 +174,17 @@ bool is_ignored(std::string_view tensor, const DecoderConfig& config) {
 std::span<const Family* const> families() {
   return kFamilies;
 }
+bool is_headless(std::string_view architecture) {
+  return !decoder_class(architecture).empty();
+}
 Result<const Family*> find_hf_family(std::string_view architecture) {
   for (const char* name : kEagle3Family.hf_architectures) {  // no model of its own, so not in the table
     if (architecture == name) return &kEagle3Family;
   }
-  return find_family(architecture, false);
+  auto found = find_family(architecture, false);
+  if (found.ok() || !is_headless(architecture)) return found;
+  auto decoder = find_family(decoder_class(architecture), false);
+  return decoder.ok() ? std::move(decoder) : std::move(found);
 }
 Result<const Family*> find_gguf_family(std::string_view architecture) {
   return find_family(architecture, true);

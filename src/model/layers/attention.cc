@@ -13,6 +13,7 @@ kv::LayerCache cache(const DecoderConfig& config, const LayerConfig& layer) {
   out.kv_heads = config.kv_heads_of(layer);
   out.head_dim = out.v_head_dim = config.head_dim_of(layer);
   out.shared_with = layer.shared_with;
+  if (config.encoder.on) out.kind = kv::CacheKind::kNone;
   return out;
 }
 
@@ -144,7 +145,7 @@ bool joined_qkv(const DecoderModel& model, const LayerContext& layer, const Atte
   args.sin_table = table.sines();
   args.positions = model.step().positions;
   args.slot_mapping = model.group(layer).slot_mapping;
-  args.kv = layer.kv.layer(layer.index);
+  args.kv = model.pages(layer);
   if (!model.backend().joins_qkv(args)) return false;
   model.backend().qkv_to_cache(args);
   return true;
@@ -164,7 +165,7 @@ void write_kv(DecoderModel& model, const LayerContext& layer, const AttentionScr
   }
   normalise_heads(model, k, layer.weights.attention.k_norm, d);
   model.rotate(k, d, 0, layer.config.rope);
-  model.backend().reshape_and_cache({k, v, model.group(layer).slot_mapping, layer.kv.layer(layer.index)});
+  model.backend().reshape_and_cache({k, v, model.group(layer).slot_mapping, model.pages(layer)});
 }
 
 bool run(DecoderModel& model, const LayerContext& layer, const LayerInput& input, const LayerOutput& output) {

@@ -11,6 +11,8 @@
 namespace quire::model {
 namespace {
 
+constexpr int64_t kEncoderPage = 16;  // positions; the CPU's kernels read 16 at a time
+
 // MLA scales by the size of a query head before absorption, nope_dim + rope_dim.
 float scale_of(const DecoderConfig& config) {
   if (config.attention_scale != 0) return config.attention_scale;
@@ -35,10 +37,11 @@ AheadScratch take_ahead(ScratchAllocator& scratch, int64_t tokens, const Decoder
 }  // namespace
 
 DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, DecoderAdapters adapters,
-                           int64_t max_model_len, Backend& backend, const DecoderModel* target)
+                           Pooler pooler, int64_t max_model_len, Backend& backend, const DecoderModel* target)
     : config_(std::move(config)),
       weights_(std::move(weights)),
       adapters_(std::move(adapters)),
+      pooler_(std::move(pooler)),
       activation_(weights_.activation),
       ones_(std::vector<float>(static_cast<size_t>(std::max(config_.hidden, kMaxHeadDim)), 1.0f)),
       rope_(rope_frequencies(config_.rope, max_model_len), max_model_len),
@@ -60,7 +63,7 @@ Result<AdapterPtr> DecoderModel::make_adapter(const weights::AdapterFiles& files
 
 // A layer ahead shares the embedding and the head of its target; an EAGLE-3 layer has a head of its own.
 size_t DecoderModel::weights_bytes() const {
-  size_t bytes = weights_.bytes();
+  size_t bytes = weights_.bytes() + pooler_.bytes();
   if (target_ == nullptr) return bytes;
   if (weights_.embedding == target_->weights_.embedding) bytes -= weights_.embedding->bytes();
   return config_.ahead.eagle ? bytes : bytes - weights_.head.bytes();
@@ -81,9 +84,10 @@ DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimit
   const auto kept = static_cast<int64_t>(kept_layers_.size());
   if (kept > 0) out.kept = all.take(limits.max_tokens, kept * config_.hidden, DType::kF32);
   if (config_.ahead.eagle) out.both = all.take(limits.max_tokens, 2 * config_.hidden, activation_);
+  if (limits.pools) out.pooled = all.take(limits.max_tokens, config_.hidden, DType::kF32);
   out.shared = base == nullptr ? nullptr : base + all.used();
   ScratchAllocator head(out.shared), gathered(out.shared);
-  out.logits = head.take(limits.max_logit_rows, config_.vocab_size, DType::kF32);
+  if (config_.has_head) out.logits = head.take(limits.max_logit_rows, config_.vocab_size, DType::kF32);
   if (config_.ahead.eagle) out.draft_logits = head.take(limits.max_logit_rows, weights_.head.out_dim(), DType::kF32);
   out.wanted_hidden = gathered.take(limits.max_tokens, config_.hidden, DType::kF32);
   size_t most = std::max(head.used(), gathered.used());
@@ -104,7 +108,29 @@ DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimit
 }
 
 size_t DecoderModel::scratch_bytes(const BatchLimits& limits) const {
-  return lay_out_scratch(nullptr, limits).bytes + (lora_ == nullptr ? 0 : lora_->memory_bytes());
+  const KvLayer pages = encoder_pages(limits);
+  return lay_out_scratch(nullptr, limits).bytes + static_cast<size_t>(pages.page_stride * pages.num_pages) +
+         (lora_ == nullptr ? 0 : lora_->memory_bytes());
+}
+
+// Each sequence begins with a page of its own, so the last page of each may be partly empty.
+KvLayer DecoderModel::encoder_pages(const BatchLimits& limits) const {
+  KvLayer out;
+  if (!config_.encoder.on) return out;
+  for (const LayerConfig& layer : config_.per_layer) {
+    QUIRE_CHECK(config_.kv_heads_of(layer) == config_.kv_heads && config_.head_dim_of(layer) == config_.head_dim);
+  }
+  const auto types = backend_.kv_dtypes();
+  const bool same = std::find(types.begin(), types.end(), activation_) != types.end();
+  const int64_t seqs = limits.max_seqs > 0 ? std::min(limits.max_seqs, limits.max_tokens) : limits.max_tokens;
+  out.dtype = same ? activation_ : types.front();
+  out.block_size = kEncoderPage;
+  out.num_kv_heads = config_.kv_heads;
+  out.head_dim = config_.head_dim;
+  out.num_pages = limits.max_tokens / kEncoderPage + seqs;
+  out.page_stride = static_cast<int64_t>(
+      backend_.kv_page_bytes({out.dtype, out.block_size, out.num_kv_heads, out.head_dim, 0, false}));
+  return out;
 }
 
 WorkspaceLimits DecoderModel::workspace_limits(const BatchLimits& limits) const {
@@ -114,7 +140,7 @@ WorkspaceLimits DecoderModel::workspace_limits(const BatchLimits& limits) const 
   out.vocab = config_.vocab_size;
   out.activation = activation_;
   for (const kv::LayerCache& layer : cache_layers(config_)) {
-    if (layer.kind == kv::CacheKind::kState || layer.kind == kv::CacheKind::kNone) continue;
+    if (layer.kind == kv::CacheKind::kState || layer.head_dim == 0) continue;
     out.heads = config_.heads;
     out.head_dim = std::max({out.head_dim, layer.head_dim, layer.v_head_dim});
     out.v_in_k = out.v_in_k || layer.v_in_k;
@@ -146,6 +172,12 @@ Status DecoderModel::prepare(const BatchLimits& limits) {
     for (RopeTable* table : {&rope_, &local_rope_}) QUIRE_TRY(table->place(backend_));
   }
   query_scales_.reserve(static_cast<size_t>(limits.max_tokens));
+  if (config_.encoder.on) {
+    encoder_pages_ = encoder_pages(limits);
+    QUIRE_ASSIGN(encoder_memory_,
+                 backend_.allocate(static_cast<size_t>(encoder_pages_.page_stride * encoder_pages_.num_pages)));
+    encoder_pages_.pages = encoder_memory_->data();
+  }
   limits_ = limits;
   return {};
 }
@@ -158,10 +190,32 @@ void DecoderModel::norm(const Tensor& x, const Norm& norm, int64_t group, const 
   }
 }
 
+// Where the K and V of this step's sequences are: one after the other, from page 0 on.
+void DecoderModel::lay_out_encoder_pages(const StepBatch& batch) {
+  encoder_group_.clear();
+  int64_t longest = 0;
+  for (const int32_t length : batch.context_lens) longest = std::max<int64_t>(longest, length);
+  const int64_t width = backend_.table_width((longest + kEncoderPage - 1) / kEncoderPage, kEncoderPage);
+  encoder_group_.max_blocks = static_cast<int32_t>(width);
+  int32_t page = 0;
+  for (size_t s = 0; s < batch.context_lens.size(); ++s) {
+    const int32_t length = batch.context_lens[s];
+    QUIRE_CHECK(batch.cu_seqlens_q[s + 1] - batch.cu_seqlens_q[s] == length, "an encoder computes a sequence at once");
+    for (int64_t p = 0; p < length; ++p) encoder_group_.slot_mapping.push_back(page * kEncoderPage + p);
+    for (int64_t p = 0; p < length; p += kEncoderPage) encoder_group_.block_tables.push_back(page++);
+    encoder_group_.block_tables.resize((s + 1) * static_cast<size_t>(width), 0);
+  }
+  QUIRE_CHECK(page <= encoder_pages_.num_pages);
+}
+
 // Copies the arrays of the step that ops read into the backend's memory.
 void DecoderModel::stage(const StepBatch& batch) {
   backend_.begin_step();
-  backend_.reserve_stage(batch.bytes(), batch.num_arrays());
+  const bool encoder = config_.encoder.on;
+  if (encoder) lay_out_encoder_pages(batch);
+  const size_t pages =
+      encoder_group_.slot_mapping.size() * sizeof(int64_t) + encoder_group_.block_tables.size() * sizeof(int32_t);
+  backend_.reserve_stage(batch.bytes() + pages, batch.num_arrays() + (encoder ? 4 : 0));
   const auto staged = [&]<typename T>(const std::vector<T>& values) {
     const void* at = values.empty() ? nullptr : backend_.stage(std::as_bytes(std::span(values)));
     return std::span<const T>(static_cast<const T*>(at), values.size());
@@ -170,9 +224,15 @@ void DecoderModel::stage(const StepBatch& batch) {
   step_.positions = staged(batch.positions);
   step_.cu_seqlens_q = staged(batch.cu_seqlens_q);
   step_.context_lens = staged(batch.context_lens);
-  step_.groups.resize(batch.groups.size());
-  for (size_t g = 0; g < batch.groups.size(); ++g) {
-    const GroupBatch& from = batch.groups[g];
+  if (config_.encoder.token_types > 0) {
+    token_types_ = batch.token_types;
+    token_types_.resize(batch.tokens.size(), 0);
+    step_.token_types = staged(token_types_);
+  }
+  QUIRE_CHECK(!encoder || batch.groups.empty());
+  step_.groups.resize(encoder ? 1 : batch.groups.size());
+  for (size_t g = 0; g < step_.groups.size(); ++g) {
+    const GroupBatch& from = encoder ? encoder_group_ : batch.groups[g];
     StagedGroup& to = step_.groups[g];
     to.slot_mapping = staged(from.slot_mapping);
     to.block_tables = staged(from.block_tables);
@@ -181,7 +241,7 @@ void DecoderModel::stage(const StepBatch& batch) {
     to.state_destination = staged(from.state_destination);
     to.state_rows = staged(from.state_rows);
   }
-  if (static_cast<int64_t>(batch.wanted.size()) == batch.num_tokens()) {  // then the rows are not gathered
+  if (num_wanted_ == batch.num_tokens()) {  // then the rows are not gathered
     for (size_t i = 0; i < batch.wanted.size(); ++i) QUIRE_CHECK(batch.wanted[i] == static_cast<int32_t>(i));
   }
   step_.wanted = staged(batch.wanted);
@@ -217,7 +277,9 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
               "a plain decoder takes token ids and one position axis");
   step_hidden_ = scratch_.hidden.first_rows(tokens);
   step_normed_ = scratch_.normed.first_rows(tokens);
-  num_wanted_ = static_cast<int64_t>(batch.wanted.size());
+  num_pooled_ = batch.num_pooled;
+  num_wanted_ = static_cast<int64_t>(batch.wanted.size()) - num_pooled_;
+  QUIRE_CHECK(num_pooled_ == 0 || limits_.pools);
 
   int64_t end = 0;
   for (const int32_t length : batch.context_lens) end = std::max<int64_t>(end, length);
@@ -234,9 +296,12 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   own_hidden_ = batch.own_hidden;
   // A layer ahead reads the rows of two models, which are two different steps.
   const void* const rows_of = own_hidden_ ? static_cast<const void*>(&own_hidden_) : this;
-  GraphKey shape{rows_of, tokens, batch.num_seqs(), num_wanted_, 0, tokens == batch.num_seqs()};
+  // Steps with pooled rows differ from others with as many wanted ones.
+  const int64_t wanted = num_wanted_ + (num_pooled_ << 32);
+  GraphKey shape{rows_of, tokens, batch.num_seqs(), wanted, 0, tokens == batch.num_seqs()};
   if (lora_ != nullptr) shape.adapters = lora_->graph_key();
   for (const GroupBatch& group : batch.groups) shape.max_blocks = std::max<int64_t>(shape.max_blocks, group.max_blocks);
+  if (config_.encoder.on) shape.max_blocks = encoder_group_.max_blocks;
   if (!backend_.replay_step(shape)) {
     run_layers(kv);
     backend_.end_step();
@@ -246,22 +311,33 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
 void DecoderModel::run_layer(const LayerContext& layer) {
   const DecoderLayer& weights = layer.weights;
   const bool parallel = config_.norms == NormPlacement::kParallel;
+  const bool after_add = config_.norms == NormPlacement::kAfterAdd;
   if (layer.config.mixer != Mixer::kNone) {
     const Tensor out = parallel ? scratch_.parallel.first_rows(step_hidden_.rows) : step_normed_;
-    const bool may_add = weights.post_attention_norm.empty() && !parallel;
+    const bool may_add = (weights.post_attention_norm.empty() || after_add) && !parallel;
     const LayerInput input = config_.ahead.eagle ? LayerInput{scratch_.both.first_rows(step_hidden_.rows)}
                                                  : LayerInput{step_hidden_, &weights.attention_norm, parallel};
     const bool added = mixer_kind(layer.config.mixer).run(*this, layer, input, {out, may_add});
-    if (!added) add_to_residual(out, weights.post_attention_norm);
+    run_added(added, out, weights.post_attention_norm);
   }
   if (layer.config.feed_forward != FeedForward::kNone) {
     // Parallel to the mixer, the feed-forward part reads the same normed rows.
     const LayerInput input = parallel ? LayerInput{step_normed_} : LayerInput{step_hidden_, &weights.mlp_norm};
-    const bool added = run_feed_forward(*this, layer, input, {step_normed_, weights.post_mlp_norm.empty()});
-    if (!added) add_to_residual(step_normed_, weights.post_mlp_norm);
+    const bool may_add = weights.post_mlp_norm.empty() || after_add;
+    const bool added = run_feed_forward(*this, layer, input, {step_normed_, may_add});
+    run_added(added, step_normed_, weights.post_mlp_norm);
   }
   if (config_.per_layer_input.dim > 0) add_per_layer_input(layer);
   if (config_.layer_scalars) backend_.scale({step_hidden_, weights.scalar, {}, step_hidden_});
+}
+
+// Adds the output of a mixer or feed-forward part to the residual stream, unless that was done, with its norm before or
+// after the addition.
+void DecoderModel::run_added(bool added, const Tensor& out, const Norm& post_norm) {
+  const bool after_add = config_.norms == NormPlacement::kAfterAdd;
+  static const Norm kNone;
+  if (!added) add_to_residual(out, after_add ? kNone : post_norm);
+  if (after_add) norm(step_hidden_, post_norm, config_.hidden, step_hidden_);
 }
 
 void DecoderModel::run_layers(const KvCache& kv) {
@@ -275,12 +351,19 @@ void DecoderModel::run_layers(const KvCache& kv) {
     }
     run_layer({kv, i, config_.per_layer[at], weights_.layers[at]});
   }
+  if (num_pooled_ > 0) {
+    const Tensor rows = scratch_.pooled.first_rows(num_pooled_);
+    backend_.gather({step_hidden_, step_.wanted.subspan(static_cast<size_t>(num_wanted_)), rows});
+    if (!weights_.final_norm.empty()) norm(rows, weights_.final_norm, config_.hidden, rows);
+    // The last norm includes the scale of logits.
+    if (config_.logits_scale != 1) backend_.scale({rows, 1 / config_.logits_scale, {}, rows});
+  }
   if (num_wanted_ == 0) return;
   // Rows are gathered before the norm, so that the norm runs on no more rows than the head.
   Tensor rows = step_hidden_;
   if (num_wanted_ < rows.rows) {
     rows = scratch_.wanted_hidden.first_rows(num_wanted_);
-    backend_.gather({step_hidden_, step_.wanted, rows});
+    backend_.gather({step_hidden_, step_.wanted.first(static_cast<size_t>(num_wanted_)), rows});
   }
   if (head_in_step_) {
     return project_in(weights_.head, {rows, &weights_.final_norm, false}, scratch_.logits.first_rows(num_wanted_));
@@ -347,9 +430,12 @@ AttentionArgs DecoderModel::attention_args(const LayerContext& layer, const Tens
   const StagedGroup& pages = group(layer);
   AttentionArgs args;
   args.q = q;
-  args.kv = layer.kv.layer(layer.index);
+  args.kv = this->pages(layer);
   args.num_heads = config_.heads;
   args.scale = attention_scale_;
+  args.causal = !config_.encoder.on;
+  args.distance_bias = weights_.distance_bias.data();
+  args.max_distance = config_.encoder.max_distance;
   args.window = layer.config.window;
   args.soft_cap = config_.attention_soft_cap;
   args.cu_seqlens_q = step_.cu_seqlens_q;
@@ -366,6 +452,19 @@ void DecoderModel::add_to_residual(const Tensor& x, const Norm& post_norm) {
   backend_.residual_add({x, step_hidden_, config_.residual_scale, step_hidden_});
 }
 
+void DecoderModel::add_encoder_tables() {
+  ScratchAllocator allocator = scratch();
+  const Tensor looked_up = allocator.take(step_hidden_.rows, config_.hidden, DType::kF32);
+  const auto add = [&](const Packed& table, std::span<const int32_t> rows) {
+    if (table == nullptr) return;
+    backend_.embedding({table.get(), rows, 1.0f, looked_up});
+    backend_.residual_add({looked_up, step_hidden_, 1.0f, step_hidden_});
+  };
+  add(weights_.token_types, step_.token_types);
+  add(weights_.positions, step_.positions);
+  if (!weights_.embedding_norm.empty()) norm(step_hidden_, weights_.embedding_norm, config_.hidden, step_hidden_);
+}
+
 // Gemma 4 looks each token up in a second table, which has a part for each layer, and adds a projection of the first
 // embedding: (norm(projection) + lookup) / sqrt(2).
 void DecoderModel::embed() {
@@ -373,6 +472,7 @@ void DecoderModel::embed() {
   if (adapted()) {
     lora_->add_embedding(backend_, adapters_.embedding_site, step_.tokens, config_.vocab_size, step_hidden_);
   }
+  if (config_.encoder.on) add_encoder_tables();
   const int64_t dim = config_.per_layer_input.dim;
   if (dim == 0) return;
   const Tensor inputs = scratch_.per_layer.first_rows(step_hidden_.rows);
@@ -456,6 +556,11 @@ Tensor DecoderModel::run_head(int64_t first_wanted, int64_t count) {
   }
   if (config_.logits_soft_cap > 0) backend_.soft_cap({logits, config_.logits_soft_cap, logits});
   return logits;
+}
+
+std::span<const float> DecoderModel::hidden(int64_t first, int64_t count) {
+  QUIRE_CHECK(first >= 0 && count > 0 && first + count <= num_pooled_);
+  return backend_.read(scratch_.pooled.some_rows(first, count));
 }
 
 std::span<const float> DecoderModel::logits(int64_t first_wanted, int64_t count) {

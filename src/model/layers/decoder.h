@@ -36,7 +36,7 @@ struct StagedGroup {
   int64_t max_blocks = 0;
 };
 struct StagedBatch {
-  std::span<const int32_t> tokens, positions, cu_seqlens_q, context_lens, hidden_rows, wanted;
+  std::span<const int32_t> tokens, positions, token_types, cu_seqlens_q, context_lens, hidden_rows, wanted;
   std::span<const float> query_scales;  // [tokens] where the config has an attention temperature or zero_first
   std::vector<StagedGroup> groups;
 };
@@ -71,8 +71,8 @@ struct DecoderAdapters {
 // A loaded decoder. Owned by the engine and used on its thread.
 class DecoderModel final : public Model {
  public:
-  DecoderModel(DecoderConfig config, DecoderWeights weights, DecoderAdapters adapters, int64_t max_model_len,
-               Backend& backend, const DecoderModel* target = nullptr);
+  DecoderModel(DecoderConfig config, DecoderWeights weights, DecoderAdapters adapters, Pooler pooler,
+               int64_t max_model_len, Backend& backend, const DecoderModel* target = nullptr);
 
   const DecoderConfig& config() const override { return config_; }
   size_t weights_bytes() const override;
@@ -85,6 +85,8 @@ class DecoderModel final : public Model {
   void forward(const StepBatch& batch, const KvCache& kv) override;
   std::span<const float> logits(int64_t first_wanted, int64_t count) override;
   Tensor run_head(int64_t first_wanted, int64_t count) override;
+  std::span<const float> hidden(int64_t first, int64_t count) override;
+  const Pooler& pooler() const override { return pooler_; }
 
   const DecoderWeights& weights() const { return weights_; }
 
@@ -92,10 +94,15 @@ class DecoderModel final : public Model {
   Backend& backend() const { return backend_; }
   DType activation() const { return activation_; }
   const StagedBatch& step() const { return step_; }
-  const StagedGroup& group(const LayerContext& layer) const {
-    return step_.groups[static_cast<size_t>(layer.kv.group(layer.index))];
+  // The pages of a layer, and where the step's tokens are in them. An encoder keeps nothing: the K and V of a step are
+  // in pages that all layers use one after another.
+  KvLayer pages(const LayerContext& layer) const {
+    return config_.encoder.on ? encoder_pages_ : layer.kv.layer(layer.index);
   }
-  const Tensor& hidden() const { return step_hidden_; }  // the residual stream, [tokens, hidden]
+  const StagedGroup& group(const LayerContext& layer) const {
+    return config_.encoder.on ? step_.groups.front() : step_.groups[static_cast<size_t>(layer.kv.group(layer.index))];
+  }
+  const Tensor& residual() const { return step_hidden_; }  // the residual stream, [tokens, hidden]
   // Memory that mixers, feed-forward parts and the head use one after another.
   ScratchAllocator scratch() const { return ScratchAllocator(scratch_.shared); }
   // The rows from which on ops run: those of a part of the step.
@@ -131,7 +138,7 @@ class DecoderModel final : public Model {
 
  private:
   struct Scratch {  // views of one block of memory
-    Tensor hidden, normed, parallel, per_layer, wanted_hidden, wanted, logits, lora;
+    Tensor hidden, normed, parallel, per_layer, wanted_hidden, wanted, logits, lora, pooled;
     Tensor kept;                // [tokens, kept layers * hidden]: keep_hidden_before()
     Tensor both, draft_logits;  // of an EAGLE-3 layer: the input of its mixer, and the rows of its head
     char* shared = nullptr;
@@ -139,6 +146,9 @@ class DecoderModel final : public Model {
   };
   Scratch lay_out_scratch(char* base, const BatchLimits& limits) const;
 
+  KvLayer encoder_pages(const BatchLimits& limits) const;  // without their memory
+  void lay_out_encoder_pages(const StepBatch& batch);
+  void run_added(bool added, const Tensor& out, const Norm& post_norm);
   void stage(const StepBatch& batch);
   bool adapted() const { return lora_ != nullptr && lora_->active(); }  // some row of the step has an adapter
   void run_layers(const KvCache& kv);
@@ -146,6 +156,7 @@ class DecoderModel final : public Model {
   void embed();
   void embed_ahead();
   void embed_eagle();
+  void add_encoder_tables();
   void add_per_layer_input(const LayerContext& layer);
   Tensor activations(const Tensor& x);  // x in the type of activations
   void add_to_residual(const Tensor& x, const Norm& post_norm);
@@ -154,6 +165,7 @@ class DecoderModel final : public Model {
   DecoderWeights weights_;
   DecoderAdapters adapters_;
   std::unique_ptr<LoraState> lora_;  // null: the model takes no adapters
+  Pooler pooler_;
   DType activation_;
   Floats ones_;
   RopeTable rope_, local_rope_;
@@ -169,8 +181,13 @@ class DecoderModel final : public Model {
   StagedBatch step_;
   std::vector<float> query_scales_;  // [tokens]
   bool own_hidden_ = false;          // StepBatch::own_hidden
-  int64_t num_wanted_ = 0;
-  bool head_in_step_ = false;  // the logits of all wanted rows are computed together with the layers
+  int64_t num_wanted_ = 0;           // rows for the head
+  int64_t num_pooled_ = 0;           // rows for hidden(), which follow them in StagedBatch::wanted
+  KvLayer encoder_pages_;
+  std::unique_ptr<Buffer> encoder_memory_;
+  GroupBatch encoder_group_;
+  std::vector<int32_t> token_types_;  // [tokens]
+  bool head_in_step_ = false;         // the logits of all wanted rows are computed together with the layers
 };
 
 }  // namespace quire::model

@@ -78,7 +78,7 @@ bool run_feed_forward(DecoderModel& model, const LayerContext& layer, const Laye
     const Tensor x = from.x.some_rows(first, count);
     const Tensor out = output.out.some_rows(first, count);
     if (layer.config.feed_forward == FeedForward::kMoe) {
-      added = run_moe(model, layer.weights.moe, scratch.moe, x, model.hidden().some_rows(first, count),
+      added = run_moe(model, layer.weights.moe, scratch.moe, x, model.residual().some_rows(first, count),
                       {out, output.may_add});
       continue;
     }
@@ -86,7 +86,7 @@ bool run_feed_forward(DecoderModel& model, const LayerContext& layer, const Laye
                     layer.config.feed_forward == FeedForward::kGated, {x, from.norm}, scratch.gate_up,
                     {out, output.may_add && parts == 1 && plain});
     if (model.config().moe.beside_mlp) {
-      add_experts_beside(model, layer.weights.moe, scratch.moe, model.hidden().some_rows(first, count), out);
+      add_experts_beside(model, layer.weights.moe, scratch.moe, model.residual().some_rows(first, count), out);
     }
   }
   model.select_rows(0);

@@ -91,6 +91,7 @@ class Linear {
       if (columns > 0) sizes.reordered_columns = std::max({sizes.reordered_columns, columns, w.k()});
     }
   }
+  bool empty() const { return pieces_.empty(); }
   bool single() const { return pieces_.size() == 1; }
   int64_t out_dim() const { return out_dim_; }
   size_t bytes() const {

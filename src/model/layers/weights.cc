@@ -32,7 +32,7 @@ size_t DecoderWeights::bytes() const {
       total += weight.bytes();
     }
   });
-  return &head.first() == embedding.get() ? total - head.bytes() : total;
+  return !head.empty() && &head.first() == embedding.get() ? total - head.bytes() : total;
 }
 
 Status DecoderWeights::place(Backend& backend) {

@@ -125,6 +125,11 @@ struct DecoderLayer {
 
 struct DecoderWeights {
   Packed embedding;  // [vocab, hidden]
+  // Encoders: tables of positions and of token types, the norm of the embeddings, and the bias of a score at distance
+  // d, column d + max_distance of [heads, 2 * max_distance + 1].
+  Packed positions, token_types;
+  Norm embedding_norm;
+  Floats distance_bias;
   std::vector<DecoderLayer> layers;
   Norm final_norm;  // [hidden]
   Linear head;      // [vocab, hidden]; shares the embedding when tied
@@ -140,8 +145,8 @@ struct DecoderWeights {
   // Puts all vectors into the backend's memory. The matrices are there already.
   Status place(Backend& backend);
   static auto members(auto& w) {
-    return std::tie(w.embedding, w.layers, w.final_norm, w.head, w.per_layer_embedding, w.per_layer_projection,
-                    w.per_layer_norm, w.ahead);
+    return std::tie(w.embedding, w.positions, w.token_types, w.embedding_norm, w.distance_bias, w.layers, w.final_norm,
+                    w.head, w.per_layer_embedding, w.per_layer_projection, w.per_layer_norm, w.ahead);
   }
 };
 

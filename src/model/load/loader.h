@@ -57,6 +57,7 @@ class Loader {
   bool gguf() const { return files_.gguf != nullptr; }
   std::optional<DType> dtype() const { return dtype_; }
   DType activation() const { return pack_.activation; }
+  bool on_host() const { return backend_.host_memory(); }
   // The type that --dtype makes of a plain type; quantised types stay as they are.
   DType narrowed(DType type) const;
   // The type that most bytes of the tensors so far have, after --dtype.

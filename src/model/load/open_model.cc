@@ -2,6 +2,7 @@
 // open_model: from a path to a checked config.
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -55,10 +56,38 @@ json::Value text_part(const json::Value& config) {
   return out;
 }
 
-Status read_hf(const fs::path& file, ModelFiles& out) {
+// Puts the members of --hf-overrides in the place of those of config.json.
+Status override_config(const std::string& overrides, json::Value& config) {
+  if (overrides.empty()) return {};
+  const auto members = json::parse(overrides);
+  if (!members.ok() || !members->is_object() || !config.is_object()) {
+    return invalid_argument("--hf-overrides must be a JSON object, such as {\"is_matryoshka\": true}");
+  }
+  for (const auto& [name, value] : members->as_object()) config.set(name, value);
+  return {};
+}
+
+// --convert makes a generating model embed or classify, with the pooling that its files name or the last token.
+Status convert_pooler(const std::string& convert, const DecoderConfig& config, PoolerConfig& pooler) {
+  if (convert == "auto" || convert == "none") return {};
+  if (convert == "embed") {
+    pooler.embeds = true;
+    pooler.classifies = false;
+    return {};
+  }
+  if (convert != "classify") {
+    return invalid_argument("--convert is '" + convert + "'; choose auto, none, embed or classify");
+  }
+  if (pooler.classifies) return {};
+  return unsupported("--convert classify needs the weights of a classifier, which " + config.architecture +
+                     " does not have; name its tokens with --hf-overrides (classifier_from_token)");
+}
+
+Status read_hf(const fs::path& file, const LoadOptions& options, ModelFiles& out) {
   QUIRE_ASSIGN(const std::string text, read_file(file, size_t{16} << 20));
   auto config = json::parse(without_infinities(text));
   if (!config.ok()) return in_file(file, config.error());
+  QUIRE_TRY(override_config(options.hf_overrides, *config));
   auto read = parse_hf_config(*config);
   if (!read.ok()) return in_file(file, read.error());
   auto scheme = weights::parse_quantisation(text_part(*config));
@@ -66,15 +95,19 @@ Status read_hf(const fs::path& file, ModelFiles& out) {
   out.scheme = std::move(scheme).value();
   out.family = read->family;
   out.config = std::move(read->config);
+  auto pooler = read_hf_pooler(*config, file.parent_path(), out.config);
+  if (!pooler.ok()) return in_file(file, pooler.error());
+  out.pooler = std::move(pooler).value();
   return {};
 }
 
-// The prefix of the text part's tensors in such a checkpoint.
-std::string find_text_prefix(const weights::WeightSource& source) {
+// The prefix of the text part's tensors in such a checkpoint. Files of a class without a head often have none.
+std::string find_text_prefix(const weights::WeightSource& source, const Family& family) {
   const std::vector<std::string> names = source.names();
-  for (const char* prefix : {"model.", "model.language_model.", "language_model.model."}) {
-    if (std::find(names.begin(), names.end(), std::string(prefix) + "embed_tokens.weight") != names.end())
-      return prefix;
+  const std::string embedding = family.name_of(Part::kEmbedding, 0, false).substr(std::strlen("model.")) + ".weight";
+  for (const char* prefix :
+       {"model.", "model.language_model.", "language_model.model.", "", "bert.", "roberta.", "mpnet."}) {
+    if (std::find(names.begin(), names.end(), prefix + embedding) != names.end()) return prefix;
   }
   return "model.";
 }
@@ -162,6 +195,7 @@ Status read_gguf(ModelFiles& out) {
   out.config.vocab_size = table->shape[0];
   out.config.tied_embeddings = out.source->find(out.family->name_of(Part::kHead, 0, true) + ".weight") == nullptr;
   out.config.dtype = table->dtype;
+  QUIRE_ASSIGN(out.pooler, read_gguf_pooler(metadata, architecture, out.config));
   note_optional_tensors(out);
   RopeConfig& rope = out.config.rope;
   const int64_t half = rope.rot_dim / 2;
@@ -192,6 +226,7 @@ Result<HfConfig> parse_hf_config(const json::Value& config) {
   QUIRE_ASSIGN(out.config, out.family->from_hf(text_part(config)));
   out.config.family = out.family->name;
   out.config.architecture = architecture;
+  if (is_headless(architecture)) out.config.has_head = false;
   return out;
 }
 
@@ -207,7 +242,7 @@ Result<ModelFiles> open_model(const fs::path& path, const LoadOptions& options) 
   ModelFiles out;
   if (options.dummy) {
     const fs::path file = fs::is_directory(path) ? path / "config.json" : path;
-    QUIRE_TRY(read_hf(file, out));
+    QUIRE_TRY(read_hf(file, options, out));
     QUIRE_ASSIGN(const std::optional<DType> dtype, parse_dtype(options.dtype));
     out.files.folder = file.parent_path();
     out.files.file = file;
@@ -221,14 +256,16 @@ Result<ModelFiles> open_model(const fs::path& path, const LoadOptions& options) 
       auto status = read_gguf(out);
       if (!status.ok()) return in_file(out.files.file, status.error());
     } else {
-      QUIRE_TRY(read_hf(out.files.folder / "config.json", out));
-      out.config.text_prefix = find_text_prefix(*out.source);
+      QUIRE_TRY(read_hf(out.files.folder / "config.json", options, out));
+      out.config.text_prefix = find_text_prefix(*out.source, *out.family);
       if (!out.config.dtype_given) out.config.dtype = most_frequent_dtype(out).value_or(out.config.dtype);
     }
     out.quantised = out.scheme.method != weights::QuantMethod::kNone || any_quantised(*out.source);
   }
   auto status = complete(out.config, k_rows(out));
   if (!status.ok()) return in_file(out.files.file, status.error());
+  QUIRE_TRY(convert_pooler(options.convert, out.config, out.pooler));
+  QUIRE_TRY(apply_pooler_flag(options.pooler_config, out.pooler));
   return out;
 }
 

@@ -289,6 +289,10 @@ struct Rows {
   bool windowed;
   int32_t low[kAttentionRows];
   int32_t high[kAttentionRows];
+  const float* bias[kAttentionRows];  // of each row's head, at the distance 0; null: none
+  int32_t position[kAttentionRows];   // of each row, if there is a bias
+  int32_t max_distance;
+  int64_t tile;  // the first position of the current tile
   int64_t head_dim;
   KvGeometry pages;
   int64_t width;    // of V, padded
@@ -312,6 +316,7 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
   rows->width = rows->pages.width;
   rows->rule = score_rule(args);
   rows->windowed = args.window > 0;
+  rows->max_distance = static_cast<int32_t>(args.max_distance);
   rows->num_rows = item.row_end - item.row_begin;
   rows->num_tiles = (rows->num_rows + kTileRows - 1) / kTileRows;
   const int64_t width = rows->width;
@@ -347,9 +352,31 @@ void prepare_rows(const AttentionArgs& args, const AttentionItem& item, float* s
       rows->low[r] = static_cast<int32_t>(seen.begin);
       rows->high[r] = static_cast<int32_t>(seen.end);
       t.begin[r - first] = 0;
+      rows->bias[r] = nullptr;
+      if (args.distance_bias != nullptr) {
+        const int64_t group = args.num_heads / args.kv.num_kv_heads;
+        const int64_t head = item.kv_head * group + row % group;
+        const auto seq = static_cast<size_t>(item.seq);
+        const int64_t queries = args.cu_seqlens_q[seq + 1] - args.cu_seqlens_q[seq];
+        rows->bias[r] = args.distance_bias + head * (2 * args.max_distance + 1) + args.max_distance;
+        rows->position[r] = static_cast<int32_t>(args.context_lens[seq] - queries + row / group);
+      }
       const float* source = head_row(args, args.q, rows->head_dim, item.seq, item.kv_head, row);
       scale_row(source, rows->rule.factor, rows->head_dim, q + r * kQueryStride);
     }
+  }
+}
+
+// Adds to the scores of a row what their distances give, in units of ln 2.
+void add_distance_bias(const Rows& rows, int row, int64_t first_group, int64_t groups, float* s) {
+  if (rows.bias[row] == nullptr) return;
+  for (int64_t g = first_group; g < groups; ++g) {
+    alignas(64) float bias[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      const int64_t distance = rows.tile + g * kLanes + i - rows.position[row];
+      bias[i] = rows.bias[row][clamp(distance, -rows.max_distance, rows.max_distance)];
+    }
+    store(s + g * kLanes, fma(load(bias), splat(kLog2E), load(s + g * kLanes)));
   }
 }
 
@@ -362,7 +389,10 @@ void score_rows(Rows* rows, const typename T::Type* const* k) {
     with_rows(t.rows, [&](auto n) {
       all_scores<T, decltype(n)::kValue>(t.q, k + g, rows->head_dim, groups, t.p + g * kLanes);
     });
-    for (int r = 0; r < t.rows; ++r) cap_scores(rows->rule, g, g + groups, t.p + r * kAttentionTile);
+    for (int r = 0; r < t.rows; ++r) {
+      cap_scores(rows->rule, g, g + groups, t.p + r * kAttentionTile);
+      add_distance_bias(*rows, i * kTileRows + r, g, g + groups, t.p + r * kAttentionTile);
+    }
     softmax(&t);
   }
 }
@@ -408,6 +438,7 @@ void run_wide_tile(const AttentionArgs& args, const AttentionItem& item, Rows* r
 
 template <typename T>
 void run_tile(const AttentionArgs& args, const AttentionItem& item, Rows* rows, int64_t begin, TileRun run) {
+  rows->tile = begin;
   for (int i = 0; i < rows->num_tiles; ++i) enter_tile(&rows->tiles[i], begin, rows->windowed);
   if constexpr (sizeof(typename T::Type) == 1) {
     run_wide_tile<T>(args, item, rows, begin, run);

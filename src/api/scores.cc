@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// /score and /rerank: how well documents answer queries, by a cross-encoder, by the cosine of embeddings, or by late
+// interaction of the vectors of tokens.
+#include <algorithm>
+#include <numeric>
+
+#include "api/pooling.h"
+#include "model/pooling/pooler.h"
+
+namespace quire::api {
+namespace {
+
+enum class ScoreKind : uint8_t { kCross, kCosine, kLate };
+
+// Queries and documents, matched 1:1, 1:N or N:N.
+struct Pairs {
+  std::vector<std::string> queries, documents;
+
+  size_t size() const { return documents.size(); }
+  size_t query_of(size_t document) const { return queries.size() == 1 ? 0 : document; }
+};
+
+ApiResult<ScoreKind> score_kind(const Service& service) {
+  const model::PoolerConfig& config = service.model().pooler().config();
+  if (config.classifies && config.labels != 1) {
+    return bad_request("this model has " + std::to_string(config.labels) +
+                       " classes, but a score needs a model with one; use /classify.");
+  }
+  if (config.classifies) return ScoreKind::kCross;
+  return config.late_interaction ? ScoreKind::kLate : ScoreKind::kCosine;
+}
+
+// A text, a list of texts, or objects with a text.
+ApiResult<std::vector<std::string>> read_side(const Body& body, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const json::Value* value = body.get(name);
+    if (value == nullptr) continue;
+    const auto text_of = [](const json::Value& v) -> const json::Value* { return v.is_object() ? v.find("text") : &v; };
+    std::vector<std::string> out;
+    const bool list = value->is_array();
+    for (const json::Value& one : list ? value->as_array() : json::Array{*value}) {
+      const json::Value* text = text_of(one);
+      if (text == nullptr || !text->is_string()) return bad_field(name, "must be a text or a list of texts.");
+      out.push_back(text->as_string());
+    }
+    if (out.empty()) return bad_field(name, "must not be empty.");
+    if (out.size() > kMaxInputs) {
+      return bad_field(name, "has more than " + std::to_string(kMaxInputs) + " texts; send several requests.");
+    }
+    return out;
+  }
+  return bad_field(*names.begin(), "is missing.");
+}
+
+class Scores : public PoolingAnswer {
+ public:
+  Scores(Service& service, ReplyPtr reply, GenerationOptions options, llm::PoolTask task,
+         const llm::Llm::PoolSettings& settings, ScoreKind kind, Pairs pairs)
+      : PoolingAnswer(service, std::move(reply), std::move(options), task, settings),
+        kind_(kind),
+        pairs_(std::move(pairs)) {}
+
+ protected:
+  // The score of each document.
+  std::vector<float> scores() const {
+    std::vector<float> out;
+    if (kind_ == ScoreKind::kCross) {
+      for (size_t i = 0; i < pairs_.size(); ++i) out.push_back(rows(i).at(0).at(0));
+      return out;
+    }
+    // The queries come first among the prompts.
+    std::vector<std::vector<std::vector<float>>> queries;
+    for (size_t q = 0; q < pairs_.queries.size(); ++q) queries.push_back(rows(q));
+    for (size_t d = 0; d < pairs_.size(); ++d) {
+      const auto& query = queries[pairs_.query_of(d)];
+      const auto document = rows(pairs_.queries.size() + d);
+      out.push_back(kind_ == ScoreKind::kLate ? late_score(query, document)
+                                              : model::cosine(query.at(0), document.at(0)));
+    }
+    return out;
+  }
+
+  void finish() override {
+    const std::vector<float> found = scores();
+    JsonWriter w;
+    write_head(w, "list");
+    w.key("data").open_array();
+    for (size_t i = 0; i < found.size(); ++i) {
+      w.open_object().member_int("index", static_cast<int64_t>(i)).member("object", "score").key("score");
+      w.number32(found[i]).close_object();
+    }
+    w.close_array().key("usage");
+    write_pooling_usage(w);
+    send_json(*reply_, w.close_object().take());
+  }
+
+  const ScoreKind kind_;
+  const Pairs pairs_;
+
+ private:
+  // For each token of the query its best match in the document, summed.
+  static float late_score(const std::vector<std::vector<float>>& query,
+                          const std::vector<std::vector<float>>& document) {
+    float sum = 0;
+    for (const std::vector<float>& q : query) {
+      float best = -std::numeric_limits<float>::infinity();
+      for (const std::vector<float>& d : document) best = std::max(best, model::dot(q, d));
+      sum += best;
+    }
+    return sum;
+  }
+};
+
+class Ranking final : public Scores {
+ public:
+  Ranking(Service& service, ReplyPtr reply, GenerationOptions options, llm::PoolTask task,
+          const llm::Llm::PoolSettings& settings, ScoreKind kind, Pairs pairs, int64_t top_n)
+      : Scores(service, std::move(reply), std::move(options), task, settings, kind, std::move(pairs)), top_n_(top_n) {}
+
+ private:
+  void finish() override {
+    const std::vector<float> found = scores();
+    std::vector<size_t> order(found.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return found[a] > found[b]; });
+    if (top_n_ > 0 && static_cast<size_t>(top_n_) < order.size()) order.resize(static_cast<size_t>(top_n_));
+    JsonWriter w;
+    w.open_object().member("id", options_.id).member("model", service_.options().served_names[0]);
+    const int64_t tokens = prompt_tokens();
+    w.key("usage").open_object().member_int("prompt_tokens", tokens).member_int("total_tokens", tokens).close_object();
+    w.key("results").open_array();
+    for (const size_t i : order) {
+      w.open_object().member_int("index", static_cast<int64_t>(i)).key("document").open_object();
+      w.member("text", pairs_.documents[i]).member_null("multi_modal").close_object();
+      w.key("relevance_score").number32(found[i]).close_object();
+    }
+    send_json(*reply_, w.close_array().close_object().take());
+  }
+
+  const int64_t top_n_;
+};
+
+// Qwen3-Reranker's prompt around a query and a document, in which control tokens are plain text.
+llm::TextPrompt judge_prompt(const std::string& instruction, const std::string& query, const std::string& document) {
+  llm::TextPrompt out{"", false};
+  const auto add = [&](const std::string& text, bool untrusted) {
+    const size_t begin = out.text.size();
+    out.text += text;
+    if (untrusted) out.origins.push_back({begin, out.text.size(), text::Origin::kUntrusted});
+  };
+  add("<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+      "provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n<Instruct>: ",
+      false);
+  add(instruction.empty() ? "Given a web search query, retrieve relevant passages that answer the query" : instruction,
+      true);
+  add("\n<Query>: ", false);
+  add(query, true);
+  add("\n<Document>: ", false);
+  add(document, true);
+  add("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", false);
+  return out;
+}
+
+// Reads the limits on tokens, and makes the prompts of all pairs.
+class PairPrompts {
+ public:
+  static ApiResult<PairPrompts> make(const Service& service, const Body& body) {
+    PairPrompts out(service);
+    QUIRE_ASSIGN(out.truncation_, read_truncation(body, service));
+    out.limits_.first = body.integer("max_tokens_per_query").value_or(0);
+    out.limits_.second = body.integer("max_tokens_per_doc").value_or(0);
+    out.limits_.total = out.truncation_.most.value_or(0);
+    out.instruction_ = body.string("instruction");
+    return out;
+  }
+
+  ApiResult<std::vector<llm::PoolPrompt>> all(const Pairs& pairs, ScoreKind kind) const {
+    std::vector<llm::PoolPrompt> out;
+    if (kind != ScoreKind::kCross) {
+      for (const std::string& query : pairs.queries) QUIRE_TRY(add_text(query, limits_.first, out));
+      for (const std::string& document : pairs.documents) QUIRE_TRY(add_text(document, limits_.second, out));
+      return out;
+    }
+    for (size_t d = 0; d < pairs.size(); ++d) {
+      QUIRE_TRY(add_pair(pairs.queries[pairs.query_of(d)], pairs.documents[d], out));
+    }
+    return out;
+  }
+
+ private:
+  explicit PairPrompts(const Service& service) : service_(&service) {}
+
+  ApiStatus add_text(const std::string& text, int64_t most, std::vector<llm::PoolPrompt>& out) const {
+    Truncation truncation = truncation_;
+    if (most > 0) truncation.most = std::min(truncation.most.value_or(most), most);
+    QUIRE_ASSIGN(std::vector<int32_t> ids, text_tokens(*service_, text, true, truncation));
+    out.push_back({std::move(ids)});
+    return Ok{};
+  }
+
+  ApiStatus add_pair(const std::string& query, const std::string& document, std::vector<llm::PoolPrompt>& out) const {
+    QUIRE_TRY(check_text_length(*service_, query.size() + document.size()));
+    const llm::Llm& model = service_->model();
+    if (model.pooler().config().tokens.empty()) {
+      QUIRE_ASSIGN(llm::PoolPrompt prompt, model.pair_tokens(query, document, limits_));
+      out.push_back(std::move(prompt));
+      return Ok{};
+    }
+    QUIRE_ASSIGN(std::vector<int32_t> ids, model.tokens_of(judge_prompt(instruction_, query, document)));
+    out.push_back({std::move(ids)});
+    return Ok{};
+  }
+
+  const Service* service_;
+  Truncation truncation_;
+  llm::PairLimits limits_;
+  std::string instruction_;
+};
+
+struct ScoreStart {
+  ScoreKind kind = ScoreKind::kCross;
+  llm::PoolTask task = llm::PoolTask::kClassify;
+  llm::Llm::PoolSettings settings;
+  std::vector<llm::PoolPrompt> prompts;
+};
+
+ApiResult<ScoreStart> prepare_scores(const Service& service, const Body& body, const Pairs& pairs) {
+  ScoreStart out;
+  QUIRE_ASSIGN(out.kind, score_kind(service));
+  if (out.kind == ScoreKind::kCosine) out.task = llm::PoolTask::kEmbed;
+  if (out.kind == ScoreKind::kLate) out.task = llm::PoolTask::kTokenEmbed;
+  if (out.kind == ScoreKind::kCross && body.has("use_activation")) {
+    out.settings.activate = body.boolean("use_activation", true);
+  }
+  QUIRE_ASSIGN(const PairPrompts reader, PairPrompts::make(service, body));
+  QUIRE_ASSIGN(out.prompts, reader.all(pairs, out.kind));
+  return out;
+}
+
+ApiStatus start_score(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
+  QUIRE_ASSIGN(const Body body, Body::parse(request.body, score_schema()));
+  QUIRE_TRY(service.check_model(body));
+  QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, "score-"));
+  Pairs pairs;
+  QUIRE_ASSIGN(pairs.queries, read_side(body, {"queries", "data_1", "text_1"}));
+  QUIRE_ASSIGN(pairs.documents, read_side(body, {"documents", "items", "data_2", "text_2"}));
+  if (pairs.queries.size() != 1 && pairs.queries.size() != pairs.documents.size()) {
+    return bad_field("queries", "must be one or as many as documents: there are " +
+                                    std::to_string(pairs.queries.size()) + " queries and " +
+                                    std::to_string(pairs.documents.size()) + " documents.");
+  }
+  QUIRE_ASSIGN(ScoreStart start, prepare_scores(service, body, pairs));
+  return std::make_shared<Scores>(service, reply, std::move(options), start.task, start.settings, start.kind,
+                                  std::move(pairs))
+      ->begin(request, body, std::move(start.prompts));
+}
+
+ApiStatus start_rerank(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
+  QUIRE_ASSIGN(const Body body, Body::parse(request.body, rerank_schema()));
+  QUIRE_TRY(service.check_model(body));
+  QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, "rerank-"));
+  Pairs pairs;
+  QUIRE_ASSIGN(pairs.queries, read_side(body, {"query"}));
+  QUIRE_ASSIGN(pairs.documents, read_side(body, {"documents"}));
+  if (pairs.queries.size() != 1) return bad_field("query", "must be one text.");
+  QUIRE_ASSIGN(ScoreStart start, prepare_scores(service, body, pairs));
+  const int64_t top_n = body.integer("top_n").value_or(0);
+  return std::make_shared<Ranking>(service, reply, std::move(options), start.task, start.settings, start.kind,
+                                   std::move(pairs), top_n)
+      ->begin(request, body, std::move(start.prompts));
+}
+
+}  // namespace
+
+void serve_score(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
+  if (auto started = start_score(service, request, reply); !started.ok()) send_error(*reply, started.error());
+}
+
+void serve_rerank(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
+  if (auto started = start_rerank(service, request, reply); !started.ok()) send_error(*reply, started.error());
+}
+
+}  // namespace quire::api
