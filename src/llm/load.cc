@@ -413,6 +413,7 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
     model::LoadOptions load = resolved.load;
     load.max_model_len = resolved.draft->max_length;
     load.progress = {};
+    load.adapters = {};  // drafts are made without them, and checked with them
     const model::ModelFiles& source = resolved.draft->files;
     if (source.config.ahead.eagle) model->keep_hidden_before(source.config.ahead.taps);
     QUIRE_ASSIGN(draft, resolved.draft->ahead ? model::load_layer_ahead(source, load, *backend, *model)

@@ -125,7 +125,7 @@ void expect_drafts(const std::string& name, const std::filesystem::path& folder,
   for (const auto& [id, prompt] : prompts) {
     const auto length = static_cast<int64_t>(prompt->find("tokens")->as_array().size());
     const std::vector<int32_t> drafts = ids(*prompt->find("drafts"));
-    const double allowed = tolerance(*prompt);
+    const double allowed = logit_tolerance(*prompt);
     for (size_t i = 0; i < drafts.size(); ++i) {
       const std::vector<float> want = floats_from_base64(prompt->find("rows")->as_array()[i].as_string());
       const std::vector<float>& got = drafted[id][length + static_cast<int64_t>(i)];
