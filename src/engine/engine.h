@@ -167,14 +167,10 @@ class Engine {
   AnswerStore answers_;                          // for SuffixProposer; outlives the sequences
   bool drafting_ = false;
   DraftCost draft_cost_;
-<<<<<<< .merge_file_FRaXKM
   double least_probability_ = 0;        // of a draft in the step being scheduled, to be worth its row
   double least_model_probability_ = 0;  // the same, to be worth its row and the work of model_drafter_
   double drafting_seconds_ = 0, model_draft_seconds_ = 0;  // of model_drafter_: in this step, and per draft
-=======
-  double least_probability_ = 0;           // of a draft in the step being scheduled, to be worth its row
   double right_ = DraftPace::kFirstRight;  // how often the first draft of a round was right of late
->>>>>>> .merge_file_FvEAhW
   SpeculationStats speculation_;
   Step current_, next_;
   MaskWorkers mask_workers_;
