@@ -9,6 +9,7 @@ have the same texts and number of threads, and each round runs one after the oth
 """
 
 import argparse
+import atexit
 import base64
 import json
 import pathlib
@@ -35,10 +36,11 @@ class Quire:
     def __init__(self, program: str, model: str, threads: int):
         self.process = subprocess.Popen([program, "serve", model, "--port", "0", "--threads", str(threads), "--dtype", "float32"],
                                         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        atexit.register(self.stop)  # also after an error
         for line in self.process.stderr:
             if found := re.search(r"Serving .* at (http://\S+)", line):
                 self.url = found.group(1)
-                return
+                return  # the log that follows stays far below the size of a pipe's buffer
         raise SystemExit("bench/embeddings.py: quire did not start")
 
     def embed(self, texts: list[str]):
@@ -81,7 +83,6 @@ def main() -> int:
             times[name].append(time.perf_counter() - begin)
             if name == "quire":
                 ours = vectors
-    quire.stop()
     theirs = np.asarray(vectors)
     cosine = (ours * theirs).sum(1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
     for name, all_times in times.items():

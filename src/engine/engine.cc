@@ -122,7 +122,7 @@ Result<std::unique_ptr<Engine>> Engine::make(std::unique_ptr<Backend> backend, s
   for (model::Model* prepared : {model.get(), draft.get()}) {
     if (prepared == nullptr) continue;
     QUIRE_TRY(prepared->prepare({options.scheduler.max_num_batched_tokens, options.max_logit_rows,
-                               options.scheduler.max_num_seqs, options.pools && prepared == model.get()}));
+                                 options.scheduler.max_num_seqs, options.pools && prepared == model.get()}));
   }
   if (backend->samples()) {
     QUIRE_TRY(backend->prepare_sampling(options.scheduler.max_num_batched_tokens, options.max_logit_rows,

@@ -68,7 +68,7 @@ struct Sequence {
   std::unique_ptr<Constraint> constraint;
   int64_t num_accepted = 0;   // output tokens that the constraint has seen
   model::AdapterPtr adapter;  // null: none
-  model::PoolRows pool;      // as in Request
+  model::PoolRows pool;       // as in Request
   int64_t second_segment;
   std::vector<float> pooled;  // of the positions so far: the sum for a mean, else the rows that are kept
   kv::BlockTable table;

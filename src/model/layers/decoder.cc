@@ -36,8 +36,8 @@ AheadScratch take_ahead(ScratchAllocator& scratch, int64_t tokens, const Decoder
 
 }  // namespace
 
-DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, DecoderAdapters adapters,
-                           Pooler pooler, int64_t max_model_len, Backend& backend, const DecoderModel* target)
+DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, DecoderAdapters adapters, Pooler pooler,
+                           int64_t max_model_len, Backend& backend, const DecoderModel* target)
     : config_(std::move(config)),
       weights_(std::move(weights)),
       adapters_(std::move(adapters)),

@@ -375,9 +375,8 @@ Result<std::unique_ptr<Model>> load_model(const ModelFiles& files, const LoadOpt
       adapters.architecture = files.gguf->metadata().get_string_or("general.architecture", "").value();
     }
   }
-  return std::unique_ptr<Model>(
-      std::make_unique<DecoderModel>(files.config, std::move(loaded), std::move(adapters), std::move(pooler),
-                                     max_len, backend));
+  return std::unique_ptr<Model>(std::make_unique<DecoderModel>(files.config, std::move(loaded), std::move(adapters),
+                                                               std::move(pooler), max_len, backend));
 }
 
 namespace {
@@ -435,8 +434,8 @@ Result<std::unique_ptr<Model>> load_layer_ahead(const ModelFiles& files, const L
     return Error{loaded.error().code, "the layer for multi-token prediction (MTP): " + loaded.error().message};
   }
   const int64_t max_len = options.max_model_len > 0 ? options.max_model_len : files.config.max_position;
-  return std::unique_ptr<Model>(
-      std::make_unique<DecoderModel>(files.config, std::move(*loaded), DecoderAdapters(), Pooler(), max_len, backend, trunk));
+  return std::unique_ptr<Model>(std::make_unique<DecoderModel>(files.config, std::move(*loaded), DecoderAdapters(),
+                                                               Pooler(), max_len, backend, trunk));
 }
 
 }  // namespace quire::model
