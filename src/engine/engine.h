@@ -170,7 +170,7 @@ class Engine {
   double least_probability_ = 0;        // of a draft in the step being scheduled, to be worth its row
   double least_model_probability_ = 0;  // the same, to be worth its row and the work of model_drafter_
   double drafting_seconds_ = 0, model_draft_seconds_ = 0;  // of model_drafter_: in this step, and per draft
-  double right_ = DraftPace::kFirstRight;  // how often the first draft of a round was right of late
+  double right_ = DraftPace::kFirstRight;                  // how often the first draft of a round was right of late
   SpeculationStats speculation_;
   Step current_, next_;
   MaskWorkers mask_workers_;
