@@ -11,7 +11,7 @@ namespace {
 
 Receipt sample() {
   Receipt receipt;
-  receipt.origin = {"1.2", "tiny", "00ff", "cpu", "avx2", "auto", "float16", 2048};
+  receipt.origin = {"1.2", "tiny", "00ff", "cpu", "avx2", "auto", "float16", 2048, "5eed"};
   receipt.params.temperature = 0.7;
   receipt.params.top_k = 40;
   receipt.params.logit_bias = {{7, 0.1f}, {3, -100.0f}};
