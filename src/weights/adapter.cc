@@ -167,7 +167,7 @@ Result<ScaleRule> read_peft(const json::Value& config) {
     }
   }
   for (const auto& [name, value] : config.as_object()) {
-    const bool other = std::ranges::any_of(kOther, [&](const auto& row) { return row.first == name; });
+    const bool other = std::ranges::any_of(kOther, [&field = name](const auto& row) { return row.first == field; });
     if (other || contains(kTraining, name) || contains(kRead, name) || is_neutral(value)) continue;
     return unsupported("field " + in_quotes(name) + " is one that quire does not know; " + kMerge);
   }
