@@ -14,7 +14,8 @@ from tools.goldens import export, pooling_cases  # noqa: E402
 _spec = importlib.util.spec_from_file_location("serve_conftest", ROOT / "tests" / "serve" / "conftest.py")
 _serve = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_serve)
-Server, BIN_DIR = _serve.Server, _serve.BIN_DIR
+# start("models/bert", "--flag", ...): a server that is stopped at the end.
+Server, BIN_DIR, start = _serve.Server, _serve.BIN_DIR, _serve.start
 
 
 @pytest.fixture(scope="session")
@@ -25,22 +26,6 @@ def folder(tmp_path_factory):
         pooling_cases.write_model(case, folder / "models" / case.name)
     export.main(["--case", "llama", "--out", str(folder / "models" / "llama")])
     return folder
-
-
-@pytest.fixture(scope="session")
-def start(folder):
-    """start("models/bert", "--flag", ...): a server that is stopped at the end."""
-    servers = []
-
-    def make(*arguments, **options):
-        servers.append(Server(folder, *arguments, **options))
-        return servers[-1]
-
-    yield make
-    for one in servers:
-        if one.process.poll() is None:
-            one.process.kill()
-            one.process.wait()
 
 
 @pytest.fixture(scope="session")
