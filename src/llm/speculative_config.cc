@@ -79,7 +79,8 @@ Status check_fields(const json::Value& config, const MethodName& method) {
   }
   for (const auto& [name, value] : config.as_object()) {
     if (std::ranges::find(known, name) != known.end()) continue;
-    const auto* other = std::ranges::find_if(kFields, [&](const Field& field) { return name == field.name; });
+    const auto* other =
+        std::ranges::find_if(kFields, [&wanted = name](const Field& field) { return wanted == field.name; });
     const std::string hint = other != std::end(kFields)
                                  ? std::string("; it belongs to the method \"") + other->method + "\""
                                  : did_you_mean(name, known);

@@ -45,7 +45,8 @@ void LoraSites::add(const std::string& module, bool gguf_name, Target target) {
 std::map<int64_t, std::vector<LoraSites::Target>> LoraSites::targets_by_site() const {
   std::map<int64_t, std::vector<Target>> out;
   for (const Names* names : {&names_, &gguf_names_}) {
-    for (const auto& [name, target] : *names) {
+    for (const auto& entry : *names) {
+      const Target& target = entry.second;
       std::vector<Target>& all = out[target.site];
       const bool known = std::ranges::any_of(
           all, [&](const Target& other) { return other.column == target.column && other.experts == target.experts; });
