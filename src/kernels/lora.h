@@ -11,7 +11,7 @@
 struct LoraRun {
   int slot;             // -1: the run is to be skipped
   int count;            // rows
-  int rows[kLoraTile];  // of x and out
+  int rows[kLoraTile];  // of x and out; behind `count` the first one again, so that loads need no condition
   int end;              // the entry of the tile behind the run
 };
 
@@ -28,6 +28,7 @@ static FN LoraRun lora_run(CONSTANT const LoraParams& p, DEVICE const int* rows,
   }
   run.end = i;
   if (run.count == 0) run.slot = -1;
+  for (int r = run.count; r < kLoraTile; r++) run.rows[r] = run.count == 0 ? 0 : run.rows[0];
   return run;
 }
 
@@ -35,7 +36,7 @@ static FN LoraRun lora_run(CONSTANT const LoraParams& p, DEVICE const int* rows,
 // Grid: (listed / kLoraTile, most elements of t / kLoraGroup).
 template <typename T>
 struct LoraShrink {
-  enum { kThreads = kLoraThreads };
+  enum { kThreads = kLoraShrinkThreads };
   struct Smem {
     float sums[kLoraParts][kLoraTile][kLoraGroup];
   };
@@ -64,10 +65,19 @@ struct LoraShrink {
       }
       float sums[kLoraTile];
       UNROLL for (int r = 0; r < kLoraTile; r++) sums[r] = 0.0f;
-      for (int k = part; k < p.k; k += kLoraParts) {
+      int k = part;
+      for (; k + (kLoraAhead - 1) * kLoraParts < p.k; k += kLoraAhead * kLoraParts) {
+        float w[kLoraAhead];
+        UNROLL for (int i = 0; i < kLoraAhead; i++) w[i] = to_f(a[(i64)(k + i * kLoraParts) * kLoraGroup]);
+        UNROLL for (int r = 0; r < kLoraTile; r++) {
+          DEVICE const T* row = x + (i64)run.rows[r] * p.x_stride + k;
+          UNROLL for (int i = 0; i < kLoraAhead; i++) sums[r] = fma(to_f(row[i * kLoraParts]), w[i], sums[r]);
+        }
+      }
+      for (; k < p.k; k += kLoraParts) {
         const float w = to_f(a[(i64)k * kLoraGroup]);
         UNROLL for (int r = 0; r < kLoraTile; r++) {
-          if (r < run.count) sums[r] = fma(to_f(x[(i64)run.rows[r] * p.x_stride + k]), w, sums[r]);
+          sums[r] = fma(to_f(x[(i64)run.rows[r] * p.x_stride + k]), w, sums[r]);
         }
       }
       UNROLL for (int r = 0; r < kLoraTile; r++) sm.sums[part][r][lane] = sums[r];
@@ -112,10 +122,19 @@ struct LoraExpand {
             (DEVICE const T*)(slot + slice.b) + (i64)(n / kLoraGroup) * kLoraGroup * slice.rank + n % kLoraGroup;
         float sums[kLoraTile];
         UNROLL for (int r = 0; r < kLoraTile; r++) sums[r] = 0.0f;
-        for (int j = 0; j < slice.rank; j++) {
+        int j = 0;
+        for (; j + kLoraAhead <= slice.rank; j += kLoraAhead) {
+          float w[kLoraAhead];
+          UNROLL for (int i = 0; i < kLoraAhead; i++) w[i] = to_f(b[(j + i) * kLoraGroup]);
+          UNROLL for (int r = 0; r < kLoraTile; r++) {
+            DEVICE const float* row = t + (i64)run.rows[r] * p.t_stride + slice.first + j;
+            UNROLL for (int i = 0; i < kLoraAhead; i++) sums[r] = fma(row[i], w[i], sums[r]);
+          }
+        }
+        for (; j < slice.rank; j++) {
           const float w = to_f(b[j * kLoraGroup]);
           UNROLL for (int r = 0; r < kLoraTile; r++) {
-            if (r < run.count) sums[r] = fma(t[(i64)run.rows[r] * p.t_stride + slice.first + j], w, sums[r]);
+            sums[r] = fma(t[(i64)run.rows[r] * p.t_stride + slice.first + j], w, sums[r]);
           }
         }
         UNROLL for (int r = 0; r < kLoraTile; r++) {

@@ -125,6 +125,9 @@ bool KvManager::restored(const BlockTable& table) const {
 void KvManager::finish_restore(BlockTable& table, std::span<const int32_t> tokens) {
   QUIRE_CHECK(restoring(table) && restored(table));
   const BlockTable::Restore restore = *std::exchange(table.restore_, std::nullopt);
+  // Nothing was restored if the first page could not be read, even if another sequence has computed it meanwhile.
+  if (!restore.parts.empty() && restore.parts.front().load->state != PageLoad::State::kDone)
+    table.found_before_restore_ = -1;
   std::vector<NodeId> nodes;
   NodeId node = kRootNode;
   std::vector<BlockId> pages = restore.held;

@@ -49,7 +49,9 @@ def test_speculation_compares_answers_with_and_without(bench, flags):
         assert task["num_draft_tokens"] >= task["num_accepted_tokens"] == sum(task["num_accepted_tokens_per_pos"])
         assert task["gain"] == pytest.approx(task["tokens_per_second_with"] / task["tokens_per_second_without"])
         assert task["output_tokens"] > 0 and task["tokens_per_step"] >= 1
-    assert [row["rows"] for row in out["rows"]][:3] == [1, 2, 4]
+    # How many drafts a step has follows measured times, so the steps with most rows may never occur.
+    rows = [row["rows"] for row in out["rows"]]
+    assert rows and rows[0] == 1 and set(rows) <= {1, 2, 4, 8}
     text = bench("speculation", "--model", bench.model, "--num-iters", 1, "--output-len", 8, "--prompt", "a b a b").stdout
     assert "accepted by position" in text and "same bits" in text
     done = bench("speculation", "--model", bench.model, "--num-iters", 0)

@@ -96,6 +96,8 @@ LAYER.update(AHEAD)
 
 def name_ahead(config: dict, tensors: Tensors) -> Tensors:
     """Renames Qwen's layer for multi-token prediction (mtp.*) to the layer after the last, as others have it."""
+    if not any(name.startswith("mtp.") for name in tensors):
+        return tensors
     layer = f"model.layers.{config['num_hidden_layers']}."
     names = {"mtp.fc.": "eh_proj.", "mtp.pre_fc_norm_embedding.": "enorm.", "mtp.pre_fc_norm_hidden.": "hnorm.",
              "mtp.norm.": "shared_head.norm.", "mtp.layers.0.": ""}

@@ -13,8 +13,7 @@ static_assert(sizeof(LoraSliceParams) == sizeof(LoraSlice) && offsetof(LoraSlice
 static_assert(sizeof(LoraSiteParams) == sizeof(LoraSite) &&
               offsetof(LoraSiteParams, slices) == offsetof(LoraSite, slices) &&
               offsetof(LoraSiteParams, num_slices) == offsetof(LoraSite, num_slices));
-static_assert(int64_t{kLoraGroup} == kLoraAlign && kLoraThreads == kLoraGroup * kLoraParts &&
-              int{kLoraTile} <= int{kLoraParts});
+static_assert(int64_t{kLoraGroup} == kLoraAlign && int{kLoraTile} <= int{kLoraParts});
 
 }  // namespace
 
@@ -38,7 +37,7 @@ void GpuBackend::lora(const LoraArgs& args) {
   launch(
       {KernelId::kLoraShrink, args.memory.dtype}, p,
       {args.t.data, args.x.data, args.tokens.data(), args.memory.data, args.rows.rows.data(), args.rows.slots.data()},
-      {tiles, grid_div(args.t.cols, kLoraGroup)}, kLoraThreads);
+      {tiles, grid_div(args.t.cols, kLoraGroup)}, kLoraShrinkThreads);
   launch({KernelId::kLoraExpand, args.memory.dtype, args.out.dtype}, p,
          {args.out.data, args.t.data, args.memory.data, args.rows.rows.data(), args.rows.slots.data()},
          {tiles, grid_div(args.out.cols, kLoraThreads)}, kLoraThreads);

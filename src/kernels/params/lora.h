@@ -7,8 +7,10 @@
 enum {
   kLoraTile = 8,    // rows of a threadgroup
   kLoraGroup = 16,  // elements of t of a threadgroup of lora_shrink
-  kLoraParts = 16,  // parts of k, whose sums are added in their order
-  kLoraThreads = 256
+  kLoraParts = 32,  // parts of k, whose sums are added in their order
+  kLoraShrinkThreads = kLoraGroup * kLoraParts,
+  kLoraThreads = 256,
+  kLoraAhead = 4  // elements of a sum that are loaded together
 };
 
 struct LoraSliceParams {
