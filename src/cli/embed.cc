@@ -23,6 +23,12 @@ struct EmbedFlags {
   const CLI::Option* to_option = nullptr;
 };
 
+// Whether a word cannot be meant as a text, so that a mistyped MODEL is not embedded.
+bool is_written_as_path(const std::string& word) {
+  if (word.find_first_of(" \n") != std::string::npos) return false;
+  return word.starts_with("./") || word.starts_with("../") || word.starts_with('/') || word.ends_with(".gguf");
+}
+
 // The texts of the command line; the first word is the MODEL if --model is missing and the word names one.
 Result<std::vector<std::string>> settle_texts(EmbedFlags& flags, std::vector<std::string> words) {
   flags.options.model = flags.model;
@@ -31,9 +37,13 @@ Result<std::vector<std::string>> settle_texts(EmbedFlags& flags, std::vector<std
       return invalid_argument("there is no flag " + word.substr(0, 60) + "; quire embed --help lists them");
     }
   }
-  if (flags.model.empty() && !words.empty() && resolve_model(words[0]).ok()) {
-    flags.options.model = words[0];
-    words.erase(words.begin());
+  if (flags.model.empty() && !words.empty()) {
+    const auto found = resolve_model(words[0]);
+    if (!found.ok() && is_written_as_path(words[0])) return found.error();
+    if (found.ok()) {
+      flags.options.model = words[0];
+      words.erase(words.begin());
+    }
   }
   if (flags.lines || (words.empty() && stdin_is_piped())) {
     QUIRE_ASSIGN(const std::string input, read_stdin());

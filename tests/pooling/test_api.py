@@ -275,3 +275,8 @@ def test_bench_serve_times_whole_answers(server, folder, backend, model):
                            "--random-output-len", "1", "--num-prompts", "6"], cwd=folder, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Successful requests:                     6" in done.stdout
+
+
+def test_embed_takes_no_mistyped_path_for_a_text(folder):
+    done = embed(folder, "./models/bertt", "a text")
+    assert done.returncode == 1 and "'./models/bertt' does not exist" in done.stderr and done.stdout == ""
