@@ -5,10 +5,10 @@
 // [n, rank] and s is the adapter's scale. Each row of x names a slot, which holds an adapter, or has none; rows without
 // an adapter are not touched. Row m depends only on row m of x, of y and on its adapter: not on the other rows, their
 // adapters or the number of threads.
-//  - The first product: t = s (x A^T), in float. On a CPU there are four sums, s_i over k = i, i + 4, ... ascending,
-//  each an
-//    fma chain from +0: t = ((s_0 + s_1) + (s_2 + s_3)) * scale. On a GPU there are kLoraParts sums, added in order
-//    (kernels/lora.h). With `tokens` instead of x, the row of A^T that a token names is taken: t = A[:, token] * scale.
+//  - The first product: t = s (x A^T), in float. On a CPU there are four sums, s_i over k = i, i + 4, ... ascending.
+//    Each is an fma chain from +0: t = ((s_0 + s_1) + (s_2 + s_3)) * scale. On a GPU there are kLoraParts sums, added
+//    in order (kernels/lora.h). With `tokens` instead of x, the row of A^T that a token names is taken:
+//    t = A[:, token] * scale.
 //  - The second: acc = fma(t[j], b[n, j], acc) over j ascending from +0, then y = y + acc, rounded to y's type.
 // Products of A and B take the values of the stored type (F32, F16, BF16) as floats; activations are never rounded.
 //

@@ -13,6 +13,14 @@
 namespace quire::testing {
 namespace {
 
+// Room for all requests at once, or for so few that they preempt each other.
+void set_room(llm::Options& options, bool crowded) {
+  options.max_num_batched_tokens = crowded ? 40 : 512;
+  options.max_num_seqs = crowded ? 8 : 16;
+  options.num_gpu_blocks_override = crowded ? 8 : 2000;
+  while (!fits(options)) options.num_gpu_blocks_override = *options.num_gpu_blocks_override + 2;
+}
+
 std::string config_with(const std::string& draft, int64_t tokens) {
   return R"({"model": ")" + (goldens_folder() / draft / "config.json").string() + R"(", "num_speculative_tokens": )" +
          std::to_string(tokens) + "}";
@@ -51,11 +59,8 @@ class DraftModel : public ::testing::TestWithParam<Pair> {
       const bool crowded = tokens % 2 == 0;
       options.speculative_config = config_with(draft, tokens);
       options.block_size = tokens % 3 == 0 ? 8 : 16;
-      options.max_num_batched_tokens = crowded ? 40 : 512;
-      options.max_num_seqs = crowded ? 8 : 16;
       options.enable_prefix_caching = tokens % 4 != 3;
-      options.num_gpu_blocks_override = crowded ? 8 : 2000;
-      while (!fits(options)) options.num_gpu_blocks_override = *options.num_gpu_blocks_override + 2;
+      set_room(options, crowded);
       const auto engine = make_engine(options);
       ASSERT_NE(engine, nullptr);
       const std::string what = std::to_string(tokens) + " drafts";
@@ -165,10 +170,7 @@ TEST_P(AheadLayer, AnswersAreThoseWithoutIt) {
     const bool crowded = tokens % 2 == 0;
     options.speculative_config = config(tokens);
     options.block_size = tokens == 3 ? 8 : 16;
-    options.max_num_batched_tokens = crowded ? 40 : 512;
-    options.max_num_seqs = crowded ? 8 : 16;
-    options.num_gpu_blocks_override = crowded ? 8 : 2000;
-    while (!fits(options)) options.num_gpu_blocks_override = *options.num_gpu_blocks_override + 2;
+    set_room(options, crowded);
     const auto engine = make_engine(options);
     ASSERT_NE(engine, nullptr);
     const std::string what = std::to_string(tokens) + " drafts";
