@@ -167,6 +167,14 @@ class Backend {
     return false;
   }  // mla_to_cache()
 
+  // Whether lora() takes its two products one by one.
+  virtual bool splits_lora() const {
+    return false;
+  }
+  // The number of sums over parts of a row of K elements that lora() keeps in LoraArgs::t.
+  virtual int64_t lora_spans(int64_t /*k*/) const {
+    return 1;
+  }
   // Whether moe_experts takes adapters (MoeExpertsArgs::lora).
   virtual bool adapts_experts() const {
     return false;

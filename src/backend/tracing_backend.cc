@@ -157,6 +157,12 @@ class TracingBackend final : public Backend {
     return inner_->joins_mla(args);
   }
 
+  bool splits_lora() const override {
+    return inner_->splits_lora();
+  }
+  int64_t lora_spans(int64_t k) const override {
+    return inner_->lora_spans(k);
+  }
   bool adapts_experts() const override {
     return inner_->adapts_experts();
   }

@@ -86,7 +86,7 @@ struct StepBatch {
          {&tokens, &positions, &cu_seqlens_q, &context_lens, &sampled_from_row, &hidden_rows, &wanted}) {
       total += ids->size() * sizeof(int32_t);
     }
-    if (!adapters.empty()) total += 2 * (tokens.size() + wanted.size()) * sizeof(int32_t);
+    if (!adapters.empty()) total += 6 * (tokens.size() + wanted.size()) * sizeof(int32_t);
     for (const GroupBatch& group : groups) {
       total += group.slot_mapping.size() * sizeof(int64_t);
       for (const auto* ids : {&group.block_tables, &group.state_source, &group.state_destination, &group.state_rows}) {
@@ -95,12 +95,12 @@ struct StepBatch {
     }
     return total;
   }
-  static size_t num_arrays(size_t groups) { return 13 + 5 * groups; }
+  static size_t num_arrays(size_t groups) { return 15 + 5 * groups; }
   size_t num_arrays() const { return num_arrays(groups.size()); }
   // The maximum of bytes() for this many tokens, sequences and groups, with block tables of these widths.
   static size_t most_bytes(int64_t tokens, int64_t seqs, size_t groups, const std::vector<int64_t>& table_widths) {
     const auto per_group = static_cast<int64_t>(groups);
-    int64_t total = tokens * static_cast<int64_t>(sizeof(float) + 10 * sizeof(int32_t));
+    int64_t total = tokens * static_cast<int64_t>(sizeof(float) + 18 * sizeof(int32_t));
     total += (2 * seqs + 1) * static_cast<int64_t>(sizeof(int32_t));
     total += per_group * (tokens * static_cast<int64_t>(sizeof(int64_t) + sizeof(int32_t)) +
                           2 * seqs * static_cast<int64_t>(sizeof(int32_t)));

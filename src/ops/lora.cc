@@ -25,6 +25,19 @@ void check_rows(const LoraMemory& memory, const LoraRows& rows, int64_t site, co
 
 }  // namespace
 
+std::vector<LoraRun> list_lora_runs(std::span<const int32_t> slots, int64_t num_slots) {
+  std::vector<LoraRun> runs;
+  for (size_t i = 0; i < slots.size() && slots[i] >= 0; ++i) {
+    const bool other = runs.empty() || runs.back().slot != slots[i] || runs.back().count == kLoraRunRows;
+    if (other) runs.push_back({slots[i], static_cast<int32_t>(i), 0});
+    ++runs.back().count;
+  }
+  const int64_t room = num_lora_runs(std::ssize(slots), num_slots);
+  QUIRE_CHECK(std::ssize(runs) <= room, "the list has more slots than the memory");
+  runs.resize(static_cast<size_t>(room));
+  return runs;
+}
+
 void check(const LoraArgs& args) {
   const LoraMemory& memory = args.memory;
   QUIRE_CHECK(memory.data != nullptr && memory.slot_bytes > 0 && memory.slot_bytes % 64 == 0 && args.site >= 0);
@@ -33,6 +46,7 @@ void check(const LoraArgs& args) {
   QUIRE_CHECK(rows.rows.size() == rows.slots.size() && rows.first >= 0 && rows.num_adapted >= 0 &&
               rows.num_adapted <= std::ssize(rows.rows) && rows.first + args.out.rows <= std::ssize(rows.rows));
   QUIRE_CHECK(args.t.rows == args.out.rows && args.t.dtype == DType::kF32 && args.x.cols > 0);
+  QUIRE_CHECK(args.rank > 0 && args.rank % kLoraAlign == 0 && args.rank <= args.t.cols);
   check_shape(args.out, args.out.rows, args.out.cols);
   if (args.tokens.empty()) {
     check_shape(args.x, args.out.rows, args.x.cols);
@@ -44,7 +58,7 @@ void check(const LoraArgs& args) {
 void check_indices(const LoraArgs& args) {
   for (const int32_t token : args.tokens) QUIRE_CHECK(token >= 0 && token < args.x.cols);
   check_rows(args.memory, args.rows, args.site,
-             [&](const LoraSite& site) { QUIRE_CHECK(lora_padded(site.rank) <= args.t.cols && site.num_slices >= 0); });
+             [&](const LoraSite& site) { QUIRE_CHECK(lora_padded(site.rank) <= args.rank && site.num_slices >= 0); });
 }
 
 }  // namespace quire

@@ -6,9 +6,9 @@
 // an adapter are not touched. Row m depends only on row m of x, of y and on its adapter: not on the other rows, their
 // adapters or the number of threads.
 //  - The first product: t = s (x A^T), in float. On a CPU there are four sums, s_i over k = i, i + 4, ... ascending.
-//    Each is an fma chain from +0: t = ((s_0 + s_1) + (s_2 + s_3)) * scale. On a GPU there are kLoraParts sums, added
-//    in order (kernels/lora.h). With `tokens` instead of x, the row of A^T that a token names is taken:
-//    t = A[:, token] * scale.
+//    Each is an fma chain from +0: t = ((s_0 + s_1) + (s_2 + s_3)) * scale. On a GPU x is cut into spans of the same
+//    length, whose sums are added in order (kernels/lora.h). With `tokens` instead of x, the row of A^T that a token
+//    names is taken: t = A[:, token] * scale.
 //  - The second: acc = fma(t[j], b[n, j], acc) over j ascending from +0, then y = y + acc, rounded to y's type.
 // Products of A and B take the values of the stored type (F32, F16, BF16) as floats; activations are never rounded.
 //
@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "ops/tensor.h"
 
@@ -57,7 +58,24 @@ struct LoraRows {
   std::span<const int32_t> rows, slots;
   int64_t num_adapted = 0;  // rows with an adapter
   int64_t first = 0;        // the row of the step that is row 0 of x and out: rows that they do not have are left out
+  std::span<const struct LoraRun> runs = {};  // the same for a GPU
 };
+// Neighbours in the list of rows that have the same slot, at most kLoraRunRows of them.
+struct LoraRun {
+  int32_t slot = -1;             // -1: the run is empty
+  int32_t first = 0, count = 0;  // entries of LoraRows::rows
+  int32_t unused = 0;
+};
+inline constexpr int64_t kLoraRunRows = 16;
+// The runs of a list with the slots of its rows. Their number depends only on the lengths of the list and of the
+// memory: behind the last one there are empty ones.
+std::vector<LoraRun> list_lora_runs(std::span<const int32_t> slots, int64_t num_slots);
+constexpr int64_t num_lora_runs(int64_t rows, int64_t num_slots) {
+  return (rows + (kLoraRunRows - 1) * (rows < num_slots ? rows : num_slots)) / kLoraRunRows;
+}
+
+// A backend that runs ops side by side computes the first product before the linear (Backend::splits_lora()).
+enum class LoraProducts { kBoth, kFirst, kSecond };
 
 struct LoraArgs {
   Tensor x;                         // [M, K]; K alone counts if there are tokens
@@ -65,8 +83,10 @@ struct LoraArgs {
   LoraMemory memory;
   LoraRows rows;
   int64_t site = 0;
-  Tensor t;    // [M, the largest rank, padded] F32: scratch between the products
-  Tensor out;  // [M, N]
+  Tensor t;          // [M, at least Backend::lora_spans(K) * rank] F32: scratch between the products
+  Tensor out;        // [M, N]
+  int64_t rank = 0;  // the largest one of the site's adapters, padded
+  LoraProducts products = LoraProducts::kBoth;
 };
 void check(const LoraArgs& args);
 void check_indices(const LoraArgs& args);

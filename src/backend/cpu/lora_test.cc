@@ -20,7 +20,7 @@ void run(Backend& backend, const LoraCase& c, GuardedMatrix& x, const LoraMixtur
   GuardedMatrix t(out.rows, c.most_rank, 0, 99);
   const LoraMemory memory{c.memory.data(), c.slot_bytes, c.dtype};
   const Tensor rows = x.tensor().some_rows(first, out.rows);
-  backend.lora({rows, {}, memory, mixture.list(first), LoraCase::kSite, t.tensor(), out.tensor()});
+  backend.lora({rows, {}, memory, mixture.list(first), LoraCase::kSite, t.tensor(), out.tensor(), c.most_rank});
 }
 
 TEST(Lora, IsCloseToDoubles) {
@@ -94,7 +94,8 @@ TEST(Lora, LooksUpRowsByToken) {
   run(**backend, c, one_hot, mixture, want);
   const LoraMemory memory{c.memory.data(), c.slot_bytes, c.dtype};
   const Tensor vocabulary{nullptr, DType::kF32, 0, 50, 50};
-  backend.value()->lora({vocabulary, tokens, memory, mixture.list(), LoraCase::kSite, t.tensor(), out.tensor()});
+  backend.value()->lora(
+      {vocabulary, tokens, memory, mixture.list(), LoraCase::kSite, t.tensor(), out.tensor(), c.most_rank});
   expect_same_bits(out, want, "look up");
 }
 

@@ -13,34 +13,53 @@ static_assert(sizeof(LoraSliceParams) == sizeof(LoraSlice) && offsetof(LoraSlice
 static_assert(sizeof(LoraSiteParams) == sizeof(LoraSite) &&
               offsetof(LoraSiteParams, slices) == offsetof(LoraSite, slices) &&
               offsetof(LoraSiteParams, num_slices) == offsetof(LoraSite, num_slices));
-static_assert(int64_t{kLoraGroup} == kLoraAlign && int{kLoraTile} <= int{kLoraParts});
+static_assert(int64_t{kLoraGroup} == kLoraAlign && int64_t{kLoraRows} == kLoraRunRows);
+static_assert(sizeof(LoraRunParams) == sizeof(LoraRun) && offsetof(LoraRunParams, count) == offsetof(LoraRun, count));
+
+bool starts_on(const Tensor& t, int64_t elements) {
+  const auto address = reinterpret_cast<uintptr_t>(t.data);
+  return t.stride % elements == 0 && address % (static_cast<size_t>(row_bytes(t.dtype, elements))) == 0;
+}
 
 }  // namespace
+
+int64_t GpuBackend::lora_spans(int64_t k) const {
+  return (k + kLoraSpan - 1) / kLoraSpan;
+}
 
 void GpuBackend::lora(const LoraArgs& args) {
   check(args);
   if (args.out.rows == 0 || args.out.cols == 0) return;
   QUIRE_CHECK(!args.tokens.empty() || args.x.dtype == args.memory.dtype, "activations and adapters have one type");
+  const bool look_up = !args.tokens.empty();
+  const int64_t spans = look_up ? 1 : lora_spans(args.x.cols);
+  QUIRE_CHECK(spans * args.rank <= args.t.cols, "the sums of all spans fit");
   LoraParams p = {};
   p.slot_bytes = args.memory.slot_bytes;
   p.first = static_cast<int>(args.rows.first);
   p.rows = static_cast<int>(args.out.rows);
-  p.listed = static_cast<int>(args.rows.rows.size());
   p.site = static_cast<int>(args.site);
   p.x_stride = args.x.stride;
   p.t_stride = args.t.stride;
   p.out_stride = args.out.stride;
+  p.spans = static_cast<int>(spans);
+  p.span_stride = static_cast<int>(args.rank);
   p.k = static_cast<int>(args.x.cols);
-  p.from_tokens = args.tokens.empty() ? 0 : 1;
+  p.from_tokens = look_up ? 1 : 0;
+  p.aligned = !look_up && args.x.cols % 8 == 0 && starts_on(args.x, 8) ? 1 : 0;
   p.cols = static_cast<int>(args.out.cols);
-  const uint32_t tiles = grid_div(p.listed, kLoraTile);
-  launch(
-      {KernelId::kLoraShrink, args.memory.dtype}, p,
-      {args.t.data, args.x.data, args.tokens.data(), args.memory.data, args.rows.rows.data(), args.rows.slots.data()},
-      {tiles, grid_div(args.t.cols, kLoraGroup)}, kLoraShrinkThreads);
+  const auto runs = static_cast<uint32_t>(args.rows.runs.size());
+  if (args.products != LoraProducts::kSecond) {
+    launch(
+        {KernelId::kLoraShrink, args.memory.dtype}, p,
+        {args.t.data, args.x.data, args.tokens.data(), args.memory.data, args.rows.rows.data(), args.rows.runs.data()},
+        {runs, grid_div(args.rank, kLoraGroup), static_cast<uint32_t>(spans)}, kLoraThreads);
+  }
+  if (args.products == LoraProducts::kFirst) return;
+  p.aligned = starts_on(args.out, 4) ? 1 : 0;
   launch({KernelId::kLoraExpand, args.memory.dtype, args.out.dtype}, p,
-         {args.out.data, args.t.data, args.memory.data, args.rows.rows.data(), args.rows.slots.data()},
-         {tiles, grid_div(args.out.cols, kLoraThreads)}, kLoraThreads);
+         {args.out.data, args.t.data, args.memory.data, args.rows.rows.data(), args.rows.runs.data()},
+         {runs, grid_div(args.out.cols, kLoraColumns * kLoraThreads)}, kLoraThreads);
 }
 
 }  // namespace quire::gpu

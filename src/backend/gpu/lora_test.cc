@@ -15,18 +15,20 @@ std::vector<uint8_t> run(TestDevice& device, const LoraCase& c, const HostMatrix
   LoraRows rows = mixture.list(first);
   rows.rows = {device.put(mixture.rows), mixture.rows.size()};
   rows.slots = {device.put(mixture.slots), mixture.slots.size()};
+  rows.runs = {device.put(mixture.runs), mixture.runs.size()};
   const LoraMemory memory{device.put(c.memory), c.slot_bytes, c.dtype};
   const Tensor in = device.put(x).some_rows(first, out.rows), to = device.put(out);
-  const Tensor t = device.room(out.rows, c.most_rank, DType::kF32);
-  device.ops().lora({in, {}, memory, rows, LoraCase::kSite, t, to});
+  const Tensor t = device.room(out.rows, device.ops().lora_spans(c.k) * c.most_rank, DType::kF32);
+  device.ops().lora({in, {}, memory, rows, LoraCase::kSite, t, to, c.most_rank});
   return device.rows_of(to, false);
 }
 
 TEST(GpuLora, IsCloseToDoublesAndHasTheSameBitsInAnyMixture) {
   for (const DType type : kTypes) {
     for (const DType out_type : {type, DType::kF32}) {
-      const LoraCase c(77, 300, type);
-      const HostMatrix x(30, 77, type, 5), before(30, 300, out_type, 6);
+      const int64_t k = out_type == type ? 77 : 600;  // one span of x, and several
+      const LoraCase c(k, 300, type);
+      const HostMatrix x(30, k, type, 5), before(30, 300, out_type, 6);
       const LoraMixture mixture(30, 7);
       const std::vector<uint8_t> whole = run(test_device(), c, x, mixture, before);
       EXPECT_EQ(run(test_device(1), c, x, mixture, before), whole) << "another order of lanes";
@@ -36,7 +38,7 @@ TEST(GpuLora, IsCloseToDoublesAndHasTheSameBitsInAnyMixture) {
         const int32_t slot = mixture.slots_by_row[static_cast<size_t>(r)];
         std::vector<double> want(300), size(300, 0.0);
         for (int64_t n = 0; n < 300; ++n) want[static_cast<size_t>(n)] = double{before.at(r, n)};
-        c.add(slot, x.part(r, 0, 77).data(), want.data(), size.data());
+        c.add(slot, x.part(r, 0, k).data(), want.data(), size.data());
         for (size_t n = 0; n < 300; ++n) {
           expect_close(got[static_cast<size_t>(r) * 300 + n], want[n], out_type, size[n] + std::fabs(want[n]), 120,
                        std::string(name(type)) + " row " + std::to_string(r));
@@ -73,10 +75,11 @@ TEST(GpuLora, LooksUpRowsByToken) {
     LoraRows rows = mixture.list();
     rows.rows = {device.put(mixture.rows), 5};
     rows.slots = {device.put(mixture.slots), 5};
+    rows.runs = {device.put(mixture.runs), mixture.runs.size()};
     const LoraMemory memory{device.put(c.memory), c.slot_bytes, c.dtype};
     const Tensor out = device.put(before), t = device.room(5, c.most_rank, DType::kF32);
     const Tensor vocabulary{nullptr, type, 0, 50, 50};
-    device.ops().lora({vocabulary, {device.put(tokens), 5}, memory, rows, LoraCase::kSite, t, out});
+    device.ops().lora({vocabulary, {device.put(tokens), 5}, memory, rows, LoraCase::kSite, t, out, c.most_rank});
     EXPECT_EQ(device.rows_of(out, false), want) << name(type);
     device.clear();
   }

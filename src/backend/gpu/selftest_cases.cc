@@ -474,9 +474,11 @@ void adapters(Cases& cases, DType t) {
     const LoraMemory memory{static_cast<std::byte*>(s.zeros(static_cast<size_t>(image.bytes()))), image.bytes(),
                             s.type};
     s.ops.write(const_cast<std::byte*>(memory.data), image.take());
-    const LoraRows rows{s.ints({1, 3, 0, 2}), s.ints({0, 0, -1, -1}), 2, 0};
+    const std::span<const int32_t> run = s.ints({0, 0, 2, 0});  // slot 0: two rows from the first one on
+    const LoraRows rows{
+        s.ints({1, 3, 0, 2}), s.ints({0, 0, -1, -1}), 2, 0, {reinterpret_cast<const LoraRun*>(run.data()), 1}};
     const Tensor x = s.random(4, 70, 1), out = s.random(4, 64, 2), between = s.room(4, 16, DType::kF32);
-    s.go([&](Backend& backend) { backend.lora({x, {}, memory, rows, 0, between, out}); });
+    s.go([&](Backend& backend) { backend.lora({x, {}, memory, rows, 0, between, out, 16}); });
     return s.read(out);
   });
 }

@@ -100,6 +100,7 @@ struct LoraCase {
 // Slots of rows in a random mixture, and the lists that the ops take.
 struct LoraMixture {
   std::vector<int32_t> slots_by_row, rows, slots;
+  std::vector<LoraRun> runs;
   int64_t num_adapted = 0;
 
   LoraMixture(int64_t count, uint32_t seed) : slots_by_row(static_cast<size_t>(count)) {
@@ -109,7 +110,7 @@ struct LoraMixture {
   }
   explicit LoraMixture(std::vector<int32_t> by_row) : slots_by_row(std::move(by_row)) { sort(); }
 
-  LoraRows list(int64_t first = 0) const { return {rows, slots, num_adapted, first}; }
+  LoraRows list(int64_t first = 0) const { return {rows, slots, num_adapted, first, runs}; }
 
  private:
   void sort() {
@@ -119,6 +120,7 @@ struct LoraMixture {
     std::ranges::stable_sort(rows, {}, key);
     for (const int32_t row : rows) slots.push_back(slots_by_row[static_cast<size_t>(row)]);
     num_adapted = std::ranges::count_if(slots, [](int32_t slot) { return slot >= 0; });
+    runs = list_lora_runs(slots, 4);
   }
 };
 

@@ -5,12 +5,15 @@
 #include "kernels/compat/types.h"
 
 enum {
-  kLoraTile = 8,    // rows of a threadgroup
-  kLoraGroup = 16,  // elements of t of a threadgroup of lora_shrink
-  kLoraParts = 32,  // parts of k, whose sums are added in their order
-  kLoraShrinkThreads = kLoraGroup * kLoraParts,
-  kLoraThreads = 256,
-  kLoraAhead = 4  // elements of a sum that are loaded together
+  kLoraRows = 16,       // of a run
+  kLoraGroup = 16,      // elements of t of a threadgroup of lora_shrink
+  kLoraSimdgroups = 4,  // of lora_shrink, which share a span
+  kLoraSpan = 256,      // elements of x of a threadgroup of lora_shrink
+  kLoraRanks = 64,      // elements of t that lora_expand keeps at a time
+  kLoraChunk = 16,      // and how many of them it multiplies at a time
+  kLoraAhead = 16,      // spans that it loads together
+  kLoraColumns = 4,     // of a thread of lora_expand
+  kLoraThreads = 128    // of both
 };
 
 struct LoraSliceParams {
@@ -21,14 +24,18 @@ struct LoraSiteParams {
   int rank, num_slices;
   i64 a, scales, slices;
 };
+struct LoraRunParams {
+  int slot, first, count, unused;
+};
 
 struct LoraParams {
   i64 slot_bytes;
   i64 x_stride, t_stride, out_stride;  // elements from row to row
   int first, rows;                     // of the step
-  int listed;                          // rows of the step
   int site;
-  int k;            // lora_shrink
-  int from_tokens;  // lora_shrink: 1: rows of A are looked up
-  int cols;         // lora_expand: of the output
+  int spans, span_stride;  // of t: sums over spans of x, and elements between them
+  int k;                   // lora_shrink
+  int from_tokens;         // lora_shrink: 1: rows of A are looked up
+  int aligned;             // lora_shrink: rows of x start on 16 bytes; lora_expand: those of out on four elements
+  int cols;                // lora_expand: of the output
 };

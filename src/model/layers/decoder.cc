@@ -78,7 +78,7 @@ DecoderModel::Scratch DecoderModel::lay_out_scratch(char* base, const BatchLimit
   if (config_.norms == NormPlacement::kParallel) {
     out.parallel = all.take(limits.max_tokens, config_.hidden, activation_);
   }
-  if (lora_ != nullptr) out.lora = all.take(limits.max_tokens, adapters_.sites->most_rank(), DType::kF32);
+  if (lora_ != nullptr) out.lora = all.take(limits.max_tokens, adapters_.sites->most_sums(backend_), DType::kF32);
   const int64_t per_layer_columns = config_.layers * config_.per_layer_input.dim;
   if (per_layer_columns > 0) out.per_layer = all.take(limits.max_tokens, per_layer_columns, activation_);
   const auto kept = static_cast<int64_t>(kept_layers_.size());
@@ -259,10 +259,11 @@ void DecoderModel::stage(const StepBatch& batch) {
   step_.query_scales = staged(query_scales_);
   step_.hidden_rows = staged(batch.hidden_rows);
   if (adapted()) {
-    const LoraState::Lists& lists = lora_->lists();
-    const auto rows = staged(lists.rows), slots = staged(lists.slots);
-    const auto wanted_rows = staged(lists.wanted_rows), wanted_slots = staged(lists.wanted_slots);
-    lora_->set_staged(rows, slots, wanted_rows, wanted_slots);
+    for (LoraState::List* list : lora_->lists()) {
+      list->staged.rows = staged(list->rows);
+      list->staged.slots = staged(list->slots);
+      list->staged.runs = staged(list->runs);
+    }
   }
   // This comes last, so that the other arrays of a recorded step keep their addresses. The tokens are filled in before
   // the step runs.

@@ -49,6 +49,8 @@ class Linear {
   };
   void run(Backend& backend, const Tensor& x, const Tensor& out) const { run(backend, x, out, {}); }
   void run(Backend& backend, const Tensor& x, const Tensor& out, const Joined& joined) const {
+    const bool split = lora_ != nullptr && backend.splits_lora();
+    if (split) lora_->add(backend, site_, x, out, LoraProducts::kFirst);
     int64_t column = 0;
     for (const Piece& piece : pieces_) {
       LinearArgs args = args_of(piece, x, out.columns(column, piece.weight->n()), joined);
@@ -56,7 +58,7 @@ class Linear {
       backend.linear(args);
       column += piece.weight->n();
     }
-    if (lora_ != nullptr) lora_->add(backend, site_, x, out);
+    if (lora_ != nullptr) lora_->add(backend, site_, x, out, split ? LoraProducts::kSecond : LoraProducts::kBoth);
   }
   // act(gate) * up, where the outputs of this linear are gate and up. `both` has room for the two, and `out` may be its
   // first half. The results have the same bits whether the backend joins the ops or not.

@@ -84,10 +84,15 @@ int64_t LoraSites::slot_bytes() const {
   return round_up(total, int64_t{64});
 }
 
-int64_t LoraSites::most_rank() const {
+int64_t LoraSites::most_sums(const Backend& backend) const {
   int64_t most = 0;
-  for (const auto& [site, targets] : targets_by_site()) most = std::max(most, limits_.max_rank * std::ssize(targets));
-  return lora_padded(most);
+  for (const auto& [site, targets] : targets_by_site()) {
+    const Target& first = targets.front();
+    // A site per head of kv_b reads the latent vector, or a head of the queries.
+    const int64_t k = first.embedding ? 1 : std::max({first.k, first.nope, first.hidden, first.inner});
+    most = std::max(most, lora_padded(limits_.max_rank * std::ssize(targets)) * backend.lora_spans(k));
+  }
+  return most;
 }
 
 Status LoraSites::check(const weights::AdapterModule& module, const Target& target) const {
@@ -245,11 +250,12 @@ Status LoraState::allocate(Backend& backend) {
 
 void LoraState::note_sites(const Adapter& adapter) {
   bool grown = false;
-  for (size_t i = 0; i < used_.size(); ++i) {
+  for (size_t i = 0; i < ranks_.size(); ++i) {
     LoraSite site;
     std::memcpy(&site, adapter.image.data() + i * sizeof site, sizeof site);
-    if (site.rank == 0 || used_[i]) continue;
-    used_[i] = true;
+    const auto rank = static_cast<int32_t>(lora_padded(site.rank));
+    if (rank <= ranks_[i]) continue;
+    ranks_[i] = rank;
     grown = true;
   }
   if (grown) ++version_;
@@ -298,49 +304,43 @@ void LoraState::begin(const StepBatch& batch, Backend& backend, const Tensor& t)
     const auto count = static_cast<size_t>(batch.cu_seqlens_q[s + 1] - batch.cu_seqlens_q[s]);
     by_row.insert(by_row.end(), count, adapter < 0 ? -1 : slots[static_cast<size_t>(adapter)]);
   }
-  const auto sort = [](const std::vector<int32_t>& slot_of_row, std::vector<int32_t>& rows,
-                       std::vector<int32_t>& sorted, LoraRows& list) {
-    rows.resize(slot_of_row.size());
-    std::iota(rows.begin(), rows.end(), 0);
-    std::ranges::stable_sort(rows, {}, [&](int32_t row) {
+  const auto sort = [&](const std::vector<int32_t>& slot_of_row, List& list) {
+    list.rows.resize(slot_of_row.size());
+    std::iota(list.rows.begin(), list.rows.end(), 0);
+    std::ranges::stable_sort(list.rows, {}, [&](int32_t row) {
       return static_cast<uint32_t>(slot_of_row[static_cast<size_t>(row)]);  // -1 comes last
     });
-    sorted.clear();
-    for (const int32_t row : rows) sorted.push_back(slot_of_row[static_cast<size_t>(row)]);
-    list.num_adapted = std::ranges::count_if(sorted, [](int32_t slot) { return slot >= 0; });
+    list.slots.clear();
+    for (const int32_t row : list.rows) list.slots.push_back(slot_of_row[static_cast<size_t>(row)]);
+    list.runs = list_lora_runs(list.slots, std::ssize(slots_));
+    list.staged.num_adapted = std::ranges::count_if(list.slots, [](int32_t slot) { return slot >= 0; });
   };
-  sort(by_row, lists_.rows, lists_.slots, step_rows_);
+  sort(by_row, step_rows_);
   std::vector<int32_t> by_wanted;
   for (const int32_t row : batch.wanted) by_wanted.push_back(by_row[static_cast<size_t>(row)]);
-  sort(by_wanted, lists_.wanted_rows, lists_.wanted_slots, wanted_rows_);
-}
-
-void LoraState::set_staged(std::span<const int32_t> rows, std::span<const int32_t> slots,
-                           std::span<const int32_t> wanted_rows, std::span<const int32_t> wanted_slots) {
-  step_rows_.rows = rows;
-  step_rows_.slots = slots;
-  wanted_rows_.rows = wanted_rows;
-  wanted_rows_.slots = wanted_slots;
+  sort(by_wanted, wanted_rows_);
   select_step_rows(0);
 }
 
-void LoraState::add(Backend& backend, int64_t site, const Tensor& x, const Tensor& out) const {
-  if (!active_ || !used_[static_cast<size_t>(site)]) return;
-  backend.lora({x, {}, memory(), *current_, site, t_.first_rows(x.rows), out});
+void LoraState::add(Backend& backend, int64_t site, const Tensor& x, const Tensor& out, LoraProducts products) const {
+  const int64_t rank = ranks_[static_cast<size_t>(site)];
+  if (!active_ || rank == 0) return;
+  backend.lora({x, {}, memory(), *current_, site, t_.first_rows(x.rows), out, rank, products});
 }
 
 std::optional<MoeLora> LoraState::of_experts(int64_t first_site, int64_t experts) const {
   if (!active_) return std::nullopt;
-  const auto begin = used_.begin() + first_site;
-  if (std::none_of(begin, begin + 2 * experts, [](bool used) { return used; })) return std::nullopt;
+  const auto begin = ranks_.begin() + first_site;
+  if (std::none_of(begin, begin + 2 * experts, [](int32_t rank) { return rank > 0; })) return std::nullopt;
   return MoeLora{memory(), *current_, first_site, first_site + experts};
 }
 
 void LoraState::add_embedding(Backend& backend, int64_t site, std::span<const int32_t> tokens, int64_t vocab,
                               const Tensor& out) const {
-  if (!active_ || !used_[static_cast<size_t>(site)]) return;
+  const int64_t rank = ranks_[static_cast<size_t>(site)];
+  if (!active_ || rank == 0) return;
   const Tensor vocabulary{nullptr, DType::kF32, 0, vocab, vocab};
-  backend.lora({vocabulary, tokens, memory(), *current_, site, t_.first_rows(out.rows), out});
+  backend.lora({vocabulary, tokens, memory(), *current_, site, t_.first_rows(out.rows), out, rank});
 }
 
 }  // namespace quire::model

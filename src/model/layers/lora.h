@@ -3,6 +3,7 @@
 // (LoraState).
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,10 +43,10 @@ class LoraSites {
   const AdapterLimits& limits() const { return limits_; }
   DType dtype() const { return dtype_; }
   int64_t size() const { return num_sites_; }
-  // The bytes of a slot in which every adapter within the limits fits, and the most elements of a row between its two
+  // The bytes of a slot in which every adapter within the limits fits, and the most sums of a row between its two
   // products.
   int64_t slot_bytes() const;
-  int64_t most_rank() const;
+  int64_t most_sums(const Backend& backend) const;
   // Arranges an adapter for a slot. An Error names the module that does not fit the model, or the limit.
   Result<AdapterPtr> make(const weights::AdapterFiles& files, const std::string& architecture) const;
 
@@ -67,30 +68,31 @@ class LoraState {
  public:
   explicit LoraState(const LoraSites& sites) : slot_bytes_(sites.slot_bytes()), dtype_(sites.dtype()) {
     slots_.resize(static_cast<size_t>(sites.limits().slots));
-    used_.resize(static_cast<size_t>(sites.size()));
+    ranks_.resize(static_cast<size_t>(sites.size()));
   }
 
   size_t memory_bytes() const { return slots_.size() * static_cast<size_t>(slot_bytes_); }
   Status allocate(Backend& backend);
   // Puts the step's adapters into slots and lists its rows. `t`: room for the result of the first product.
   void begin(const StepBatch& batch, Backend& backend, const Tensor& t);
-  // The lists, to be staged before ops run: see set_staged().
-  struct Lists {
-    std::vector<int32_t> rows, slots, wanted_rows, wanted_slots;
+  // Which rows have which adapter. The caller stages the arrays before ops run, and sets the spans of `staged`.
+  struct List {
+    std::vector<int32_t> rows, slots;
+    std::vector<LoraRun> runs;
+    LoraRows staged;
   };
-  const Lists& lists() const { return lists_; }
-  void set_staged(std::span<const int32_t> rows, std::span<const int32_t> slots, std::span<const int32_t> wanted_rows,
-                  std::span<const int32_t> wanted_slots);
+  std::array<List*, 2> lists() { return {&step_rows_, &wanted_rows_}; }
   // What recorded steps depend on: 0 if no row has an adapter.
   int64_t graph_key() const { return active_ ? version_ : 0; }
 
   // Whether any row of the step has an adapter.
   bool active() const { return active_; }
   // From now on, row 0 of what ops take is this row of the step, or of the wanted rows.
-  void select_step_rows(int64_t first) { current_ = &step_rows_, current_->first = first; }
-  void select_wanted_rows(int64_t first) { current_ = &wanted_rows_, current_->first = first; }
+  void select_step_rows(int64_t first) { current_ = &step_rows_.staged, current_->first = first; }
+  void select_wanted_rows(int64_t first) { current_ = &wanted_rows_.staged, current_->first = first; }
   // Adds what the rows' adapters add to a linear's output.
-  void add(Backend& backend, int64_t site, const Tensor& x, const Tensor& out) const;
+  void add(Backend& backend, int64_t site, const Tensor& x, const Tensor& out,
+           LoraProducts products = LoraProducts::kBoth) const;
   // For MoeExpertsArgs::lora, if there are adapters for any of these sites; otherwise nothing.
   std::optional<MoeLora> of_experts(int64_t first_site, int64_t experts) const;
   // The same for the embedding of `vocab` tokens.
@@ -110,13 +112,13 @@ class LoraState {
   DType dtype_;
   std::unique_ptr<Buffer> memory_;
   std::vector<Slot> slots_;
-  std::vector<bool> used_;  // sites that an adapter had so far: the others need no ops
-  int64_t version_ = 1;     // counts up with used_
+  // By site, the largest rank that an adapter had so far, padded. Sites with 0 need no ops.
+  std::vector<int32_t> ranks_;
+  int64_t version_ = 1;  // counts up with ranks_
   uint64_t steps_ = 0;
   bool active_ = false;
-  Lists lists_;
-  LoraRows step_rows_, wanted_rows_;
-  LoraRows* current_ = &step_rows_;
+  List step_rows_, wanted_rows_;
+  LoraRows* current_ = &step_rows_.staged;
   Tensor t_;
 };
 
