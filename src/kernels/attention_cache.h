@@ -84,8 +84,9 @@ struct QkvSmem {
   float x[kCacheRows][256];
 };
 
-// One simdgroup per head of at most 32 * kHeld dims. What the preceding launch does not write (norm weights, rope
-// tables, and the step's arrays, which were copied in before the step's first launch) is loaded before GRID_WAIT().
+// One simdgroup per head, or for several of them, of at most 32 * kHeld dims. What the preceding launch does not write
+// (norm weights, rope tables, and the step's arrays, which were copied in before the step's first launch) is loaded
+// before GRID_WAIT().
 template <typename T, int kHeld>
 struct QkvHeadToCache {
   typedef QkvHead<T, kHeld> Head;
@@ -115,22 +116,23 @@ struct QkvHeadToCache {
                      DEVICE const T* v, DEVICE uchar* pages, DEVICE const i64* slots, DEVICE const int* positions,
                      DEVICE const float* q_norm, DEVICE const float* k_norm, DEVICE const float* cosines,
                      DEVICE const float* sines) {
-    const int units = p.heads + 2 * p.kv.kv_heads;
-    const i64 unit = (i64)c.tgx * kCacheRows + c.sg;
+    const uint units = (uint)(p.q_units + 2 * p.kv_units);
+    const uint unit = c.tgx * kCacheRows + c.sg;
     const i64 token = unit / units;
     if (token >= p.tokens) {
       GRID_WAIT();
       return;
     }
-    const int in_token = (int)(unit - token * units);
-    const bool query = in_token < p.heads;
-    const bool values = in_token >= p.heads + p.kv.kv_heads;
-    const int head = query ? in_token : (in_token - p.heads) % p.kv.kv_heads;
+    const int in_token = (int)(unit % units);
+    const bool query = in_token < p.q_units;
+    const bool values = in_token >= p.q_units + p.kv_units;
+    const int first = (query ? in_token : in_token - p.q_units - (values ? p.kv_units : 0)) * p.each;
+    const int last = min(first + p.each, query ? p.heads : p.kv.kv_heads);
     const int dim = values ? p.kv.v_dim : p.kv.head_dim;
-    DEVICE T* q_row = q + token * p.q_stride + (i64)head * dim;
+    DEVICE T* q_row = q + token * p.q_stride + (i64)first * dim;
     DEVICE const T* from = query    ? (DEVICE const T*)q_row
-                           : values ? v + token * p.v_stride + (i64)head * dim
-                                    : k + token * p.k_stride + (i64)head * dim;
+                           : values ? v + token * p.v_stride + (i64)first * dim
+                                    : k + token * p.k_stride + (i64)first * dim;
     const bool normed = !values && (query ? p.normed_q : p.normed_k) != 0;
     // Slots and positions were copied in before the step's first launch, so they may be read before the wait.
     const i64 slot = query ? 0 : slots[token];
@@ -141,20 +143,27 @@ struct QkvHeadToCache {
     Head::load_pairs(cosine, cosines + at, rot_dim, p.interleaved, c.lane);
     Head::load_pairs(sine, sines + at, rot_dim, p.interleaved, c.lane);
     GRID_WAIT();
-    float x[kHeld];
-    UNROLL for (int i = 0; i < kHeld; i++) {
-      const int d = (int)c.lane + 32 * i;
-      x[i] = d < dim ? to_f(from[d]) : 0.0f;
-    }
-    if (normed) Head::norm(x, dim, p.eps, weight, c.lane);
-    if (rot_dim > 0) Head::rotate(x, sm.x[c.sg], rot_dim, p.interleaved, cosine, sine, c.lane);
-    if (query) {
+    for (int head = first; head < last; head++) {
+      float x[kHeld];
       UNROLL for (int i = 0; i < kHeld; i++) {
         const int d = (int)c.lane + 32 * i;
-        if (d < dim) q_row[d] = to<T>(x[i]);
+        x[i] = d < dim ? to_f(from[d]) : 0.0f;
       }
-    } else if (slot >= 0) {
-      write(x, p, pages, slot, head, values, c.lane);
+      if (normed) Head::norm(x, dim, p.eps, weight, c.lane);
+      if (rot_dim > 0) {
+        if (head > first) SG_BARRIER();  // the other lanes have read the head before
+        Head::rotate(x, sm.x[c.sg], rot_dim, p.interleaved, cosine, sine, c.lane);
+      }
+      if (query) {
+        UNROLL for (int i = 0; i < kHeld; i++) {
+          const int d = (int)c.lane + 32 * i;
+          if (d < dim) q_row[d] = to<T>(x[i]);
+        }
+        q_row += dim;
+      } else if (slot >= 0) {
+        write(x, p, pages, slot, head, values, c.lane);
+      }
+      from += dim;
     }
   }
 };

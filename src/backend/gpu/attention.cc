@@ -290,6 +290,8 @@ void GpuBackend::reshape_and_cache(const ReshapeAndCacheArgs& args) {
          {grid_div(int64_t{p.tokens} * p.sides * p.kv.kv_heads, kCacheRows)}, 32 * kCacheRows);
 }
 
+constexpr int kQkvManyTokens = 256, kQkvHeads = 8;
+
 // A simdgroup holds a head in registers.
 bool GpuBackend::joins_qkv(const QkvToCacheArgs& args) const {
   return !args.kv.v_in_k && args.kv.head_dim <= 256 && args.kv.v_dim() <= 256 && args.rot_dim <= args.kv.head_dim;
@@ -307,6 +309,10 @@ void GpuBackend::qkv_to_cache(const QkvToCacheArgs& args) {
   p.v_stride = args.v.stride;
   p.tokens = static_cast<int>(args.q.rows);
   p.heads = static_cast<int>(args.num_heads);
+  // With many tokens the arithmetic counts, not the latency: the tables are loaded once for several heads.
+  p.each = p.tokens >= kQkvManyTokens ? kQkvHeads : 1;
+  p.q_units = static_cast<int>(grid_div(p.heads, p.each));
+  p.kv_units = static_cast<int>(grid_div(p.kv.kv_heads, p.each));
   p.rot_dim = static_cast<int>(args.rot_dim);
   p.interleaved = args.interleaved;
   p.normed_q = args.q_norm != nullptr;
@@ -315,7 +321,7 @@ void GpuBackend::qkv_to_cache(const QkvToCacheArgs& args) {
   launch({KernelId::kQkvToCache, args.q.dtype}, p,
          {args.q.data, args.k.data, args.v.data, kv.pages, args.slot_mapping.data(), args.positions.data(), args.q_norm,
           args.k_norm, args.cos_table, args.sin_table},
-         {grid_div(int64_t{p.tokens} * (p.heads + 2 * p.kv.kv_heads), kCacheRows)}, 32 * kCacheRows);
+         {grid_div(int64_t{p.tokens} * (p.q_units + 2 * p.kv_units), kCacheRows)}, 32 * kCacheRows);
 }
 
 // A simdgroup holds the latent vector and its key in registers.

@@ -461,23 +461,31 @@ struct QkvCase {
   DType type, pages;
   int64_t head_dim, rot_dim;
   bool interleaved, normed;
+  int64_t tokens = 9;
 };
 
 // Norm, rotation and the write to pages one by one, and joined: the same bytes in q and in the pages.
 TEST(GpuQkvToCache, HasTheBitsOfTheSingleOps) {
   const QkvCase qkv_cases[] = {
-      {DType::kBF16, DType::kBF16, 128, 128, false, true}, {DType::kF16, DType::kI8, 64, 32, true, true},
-      {DType::kF32, DType::kF16, 80, 80, false, false},    {DType::kBF16, DType::kF8E4M3, 256, 64, false, true},
+      {DType::kBF16, DType::kBF16, 128, 128, false, true},
+      {DType::kF16, DType::kI8, 64, 32, true, true},
+      {DType::kF32, DType::kF16, 80, 80, false, false},
+      {DType::kBF16, DType::kF8E4M3, 256, 64, false, true},
       {DType::kF16, DType::kF16, 20, 0, false, true},
+      // Many tokens: a simdgroup takes several heads.
+      {DType::kBF16, DType::kBF16, 64, 64, false, true, 260},
+      {DType::kF16, DType::kI8, 32, 16, true, false, 257},
   };
-  constexpr int64_t kTokens = 9, kHeads = 4, kKvHeads = 2;
+  constexpr int64_t kHeads = 12, kKvHeads = 2;
   for (const QkvCase& c : qkv_cases) {
-    const AttentionCase shape = {"qkv", kHeads, kKvHeads, c.head_dim, 16, c.pages, true, {{kTokens, kTokens}}};
+    const int64_t tokens = c.tokens;
+    const AttentionCase shape = {"qkv", kHeads, kKvHeads, c.head_dim, 16, c.pages, true, {{tokens, tokens}}};
     std::mt19937 random(3);
     std::vector<float> norms(static_cast<size_t>(2 * c.head_dim)), table(static_cast<size_t>(40 * c.rot_dim) + 1);
     for (float& x : norms) x = 1 + cpu::random_float(random) / 2;
     for (float& x : table) x = cpu::random_float(random);
-    const std::vector<int32_t> positions = {3, 0, 7, 19, 1, 2, 11, 5, 4};
+    std::vector<int32_t> positions;
+    for (int64_t i = 0; i < tokens; ++i) positions.push_back(static_cast<int32_t>((3 + 7 * i) % 20));
     std::vector<uint8_t> got[2];
     for (const bool joined : {false, true}) {
       TestDevice& device = test_device();
@@ -485,7 +493,7 @@ TEST(GpuQkvToCache, HasTheBitsOfTheSingleOps) {
       GpuCache gpu(ops, shape, c.type);
       gpu.cache.slots[4] = -1;
       ops.begin_step();
-      const Tensor qkv = device.put(HostMatrix(kTokens, (kHeads + 2 * kKvHeads) * c.head_dim, c.type, 8));
+      const Tensor qkv = device.put(HostMatrix(tokens, (kHeads + 2 * kKvHeads) * c.head_dim, c.type, 8));
       const Tensor q = qkv.columns(0, kHeads * c.head_dim), k = qkv.columns(q.cols, kKvHeads * c.head_dim);
       const Tensor v = qkv.columns(q.cols + k.cols, k.cols);
       QkvToCacheArgs args{q,       k,       v,  kHeads, nullptr, nullptr, 1e-5f, c.rot_dim, c.interleaved,

@@ -70,12 +70,15 @@ struct MlaToCacheParams {
   float eps;
 };
 
-// Grid: one simdgroup per token and head (first those of q, then of k, then of v), kCacheRows per threadgroup.
+// Grid: one simdgroup per token and `each` heads (first those of q, then of k, then of v), kCacheRows per threadgroup.
+// REQUIRES: fewer than 2^31 simdgroups.
 struct QkvToCacheParams {
   KvPages kv;
   i64 q_stride, k_stride, v_stride;
   int tokens;
-  int heads;  // query heads
+  int heads;              // query heads
+  int each;               // heads that a simdgroup takes one after another
+  int q_units, kv_units;  // simdgroups for the heads of q, and for those of k or v
   int rot_dim;
   int interleaved;
   int normed_q, normed_k;
