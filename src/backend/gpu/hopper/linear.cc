@@ -142,6 +142,21 @@ void run_few(GpuBackend& gpu, const LinearProduct& product) {
   launch_planned(gpu, product, plan, p, product.args.x.data);
 }
 
+// ---- a norm, and then few rows: where the rows do not fit the memory of the kernel that computes it itself ----
+
+bool norm_and_few_serve(GpuBackend& gpu, const LinearProduct& product) {
+  if (product.args.norm == nullptr || product.weight.k() % 8 != 0) return false;
+  LinearArgs args;
+  return few_serves(gpu, without_norm(product, args));
+}
+
+void run_norm_and_few(GpuBackend& gpu, const LinearProduct& product) {
+  LinearArgs args;
+  const LinearProduct next = without_norm(product, args);
+  args.x = normed_rows(gpu, product);
+  run_few(gpu, next);
+}
+
 // ---- quantised weights ----
 
 // The kernel computes the norm of one or two rows, where that fits its memory; that of more rows comes before it.
@@ -184,6 +199,7 @@ const LinearPath kTallBeforeLibrary = {tall_beats_library, run_tall};
 const LinearPath kTall = {tall_serves, run_tall};
 const LinearPath kNormAndTall = {norm_and_tall_serve, run_norm_and_tall};
 const LinearPath kFewRows = {few_serves, run_few};
+const LinearPath kNormAndFew = {norm_and_few_serve, run_norm_and_few};
 const LinearPath kQuantised = {quantised_serves, run_quantised};
 
 }  // namespace quire::gpu::hopper

@@ -27,6 +27,7 @@ extern const LinearPath kTallBeforeLibrary;  // narrow tiles of W in one wave, u
 extern const LinearPath kTall;               // the same, wherever it can run
 extern const LinearPath kNormAndTall;        // a norm in a launch of its own, and then the same
 extern const LinearPath kFewRows;            // up to 32 rows
+extern const LinearPath kNormAndFew;         // a norm in a launch of its own, and then the same
 extern const LinearPath kQuantised;          // quantised weights, up to 64 rows
 
 }  // namespace quire::gpu::hopper
