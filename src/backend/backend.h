@@ -33,10 +33,11 @@ struct GraphKey {
   const void* model = nullptr;  // several models may share a backend
   int64_t tokens = 0;
   int64_t seqs = 0;
-  int64_t wanted = 0;           // rows whose logits are needed
-  int64_t max_blocks = 0;       // width of the widest block table
-  bool one_token_each = false;  // every sequence has one token: a decode step
-  int64_t adapters = 0;         // 0: no row has an adapter; otherwise, which linears have ops of adapters
+  int64_t wanted = 0;         // rows whose logits are needed
+  int64_t max_blocks = 0;     // width of the widest block table
+  int64_t most_each = 0;      // tokens of the sequence that has the most; 1: a decode step without drafts
+  bool keeps_states = false;  // recurrent states are kept after each token (GroupBatch::state_rows)
+  int64_t adapters = 0;       // 0: no row has an adapter; otherwise, which linears have ops of adapters
 
   auto operator<=>(const GraphKey&) const = default;
 };

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <random>
 #include <utility>
 
 #include "bench/report.h"
@@ -153,6 +154,20 @@ class Repeater final : public engine::Proposer {
   const int64_t most_;
 };
 
+// Replaces each draft of the model by the token that the answer has there, or by another one.
+void assume_acceptance(llm::Llm& llm, size_t prompt_size, const std::vector<uint32_t>& answer, double probability) {
+  const auto vocab = static_cast<uint32_t>(llm.engine().model().config().vocab_size);
+  llm.engine().set_draft_edit(
+      [=, rng = std::mt19937(1)](const engine::Sequence& sequence, std::vector<int32_t>& drafts) mutable {
+        for (size_t i = 0; i < drafts.size(); ++i) {
+          const size_t at = 2 * (sequence.tokens.size() - prompt_size + i);
+          if (at >= answer.size()) return;
+          const bool right = static_cast<double>(rng()) < probability * 0x1p32;
+          drafts[i] = static_cast<int32_t>(right ? answer[at] : (answer[at] + 1) % vocab);
+        }
+      });
+}
+
 // The steps with 1, 2, 4, ... rows, whose drafts are the answer that is known.
 Result<std::vector<RowCost>> measure_rows(llm::Llm& llm, const llm::TokenPrompt& prompt,
                                           const SpeculationBench& options, const std::vector<uint32_t>& answer,
@@ -216,6 +231,13 @@ Result<SpeculationFigures> speculation(llm::Llm& llm, const SpeculationBench& op
   std::vector<DraftTask> tasks = builtin_tasks();
   if (!options.prompt.empty()) tasks = {{"prompt", options.prompt}};
   if (llm.tokenizer() == nullptr) tasks = {{"tokens repeated", ""}};
+  if (options.acceptance < 0 || options.acceptance > 1) {
+    return invalid_argument("--acceptance is " + std::to_string(options.acceptance) + "; it must be from 0 to 1");
+  }
+  if (options.acceptance > 0 && !llm.engine().options().speculation.with_model()) {
+    return invalid_argument(
+        "--acceptance needs a draft model, an MTP layer or an EAGLE-3 layer in --speculative-config");
+  }
   SpeculationFigures out;
   out.batch_size = options.batch_size;
   for (const DraftTask& task : tasks) {
@@ -226,6 +248,7 @@ Result<SpeculationFigures> speculation(llm::Llm& llm, const SpeculationBench& op
     // The first round is not measured: it puts the prompt into the prefix cache.
     QUIRE_ASSIGN(const DraftRound truth, run_draft_round(llm, prompt, options));
     figures.output_tokens = truth.num_tokens();
+    if (options.acceptance > 0) assume_acceptance(llm, prompt.size(), truth.answers.front(), options.acceptance);
     const engine::SpeculationStats before = llm.engine().stats().speculation;
     for (int64_t round = 0; round < options.rounds; ++round) {
       if (progress) progress(task.name, round, options.rounds);

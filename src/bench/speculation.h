@@ -18,6 +18,7 @@ struct SpeculationBench {
   int64_t rounds = 3;
   int64_t batch_size = 1;    // requests at a time, all with the same prompt
   int64_t output_len = 256;  // tokens per answer, at most
+  double acceptance = 0;     // in place of a draft model's tokens, right ones with this probability; 0: its own
   std::string prompt;        // the only task; "": those that are built in
 };
 

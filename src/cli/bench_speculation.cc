@@ -43,6 +43,11 @@ void add_bench_speculation(CLI::App& bench, int& exit_code) {
   add_bench_option(*command, "--batch-size", f->bench.batch_size, "Requests at a time");
   add_bench_option(*command, "--output-len", f->bench.output_len, "Maximum tokens per answer");
   command
+      ->add_option("--acceptance", f->bench.acceptance,
+                   "Cost of a draft model without a trained one: replace its drafts by tokens that are right with this "
+                   "probability; default: its own")
+      ->envname("QUIRE_ACCEPTANCE");
+  command
       ->add_option("--prompt", f->bench.prompt,
                    "The only task; default: an edit of a program, a repetition of records, and prose")
       ->envname("QUIRE_PROMPT");

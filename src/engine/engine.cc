@@ -13,7 +13,8 @@
 // On the host, one step is in flight at a time, and masks are filled during its forward pass.
 //
 // With speculation, no step runs ahead of one whose sequences may have drafts next, because those follow from its
-// tokens; only while all of them pause (DraftPace) do steps overlap as above. The rows of drafts are ordinary rows:
+// tokens; only while all of them pause (DraftPace) do steps overlap as above. The next step is then launched once the
+// tokens are read, before the caller gets them. The rows of drafts are ordinary rows:
 // each samples the token of its position from its own logits, with the random words of that position, and with the
 // drafts before it as history. The first row whose token is not the next draft ends the step for its sequence; the rows
 // after it are not read. So a sequence gets the tokens that it would get one by one. Its pages are committed once that
@@ -149,7 +150,9 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
       builder_(*backend_, kv_),
       sampler_(make_row_sampler(*backend_, *model_, options.max_logit_rows)),
       answers_(options.speculation.suffix.max_cached_requests),
-      drafting_(options.speculation.on()) {
+      drafting_(options.speculation.on()),
+      clock_(
+          [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }) {
   if (options.offload.on() && options.prefix_caching) {
     offload_ = std::make_unique<kv::Offload>(options.offload, pages_->memory(*backend_));
     kv_.set_offload(offload_.get());
@@ -175,17 +178,19 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
     model_drafter_ = std::make_unique<AheadDrafter>(std::move(parts));
   }
   scheduler_.set_draft_filler([this](std::span<const Share> shares) {
-    const auto begin = std::chrono::steady_clock::now();
+    const double begin = clock_();
     model_drafter_->propose(shares);
     int64_t most = 0;
     for (const Share& share : shares) most = std::max(most, share.drafts);
     if (most == 0) return;
-    drafting_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    drafting_seconds_ = clock_() - begin;
     constexpr double kWeight = 0.1;  // of the newest
     const double each = drafting_seconds_ / static_cast<double>(most);
     model_draft_seconds_ += model_draft_seconds_ == 0 ? each : kWeight * (each - model_draft_seconds_);
     for (const Share& share : shares) {
-      if (share.drafts > 0) cut_drafts(*share.sequence);
+      if (share.drafts == 0) continue;
+      if (draft_edit_ && !share.sequence->drafts_forced) draft_edit_(*share.sequence, share.sequence->drafts);
+      cut_drafts(*share.sequence);
     }
   });
 }
@@ -351,28 +356,24 @@ void Engine::accept(Sequence& sequence, int32_t token, Output& output) const {
 std::vector<Output> Engine::step() {
   const trace::Span span("step %lld", static_cast<long long>(steps_));
   if (current_.active() && !current_.alive()) current_.clear();
-  const auto begin = std::chrono::steady_clock::now();
-  const bool alone = !current_.active();  // nothing else of this step has run yet
-  if (alone) {
-    if (!launch(current_, false)) {
-      if (scheduler_.restoring()) offload_->wait_for_loads();
-      return {};
-    }
-    commit(current_);
-    join_masks(current_);
-    sampler_->enqueue(current_);
+  if (!current_.active() && !begin(current_)) {
+    if (scheduler_.restoring()) offload_->wait_for_loads();
+    return {};
   }
   const bool launched = may_run_ahead() && launch(next_, true);
   const bool enqueued = launched && !next_.waits_for_tokens;
   if (enqueued) sampler_->enqueue(next_);
   std::vector<Output> outputs = finish(current_);
-  if (drafting_ && alone && !launched && current_.num_tokens == std::ssize(current_.rows)) {
-    const auto now = std::chrono::steady_clock::now();
-    draft_cost_.note(current_.num_tokens, std::chrono::duration<double>(now - begin).count() - drafting_seconds_);
+  if (drafting_ && current_.alone && !launched && current_.num_tokens == std::ssize(current_.rows)) {
+    draft_cost_.note(current_.num_tokens, clock_() - current_.began - drafting_seconds_);
   }
   current_.clear();
   if (offload_ != nullptr) offload_->after_step();
-  if (!launched) return outputs;
+  if (!launched) {
+    // The caller deals with the outputs while the device computes. A model that drafts would let them wait too long.
+    if (drafting_ && runs_ahead() && model_drafter_ == nullptr) begin(current_);
+    return outputs;
+  }
   if (!enqueued) start_masks(next_);
   commit(next_);
   if (!enqueued) {
@@ -383,15 +384,30 @@ std::vector<Output> Engine::step() {
   return outputs;
 }
 
+// Launches a step while no other is in flight, and queues its sampling; false when there is nothing to do.
+bool Engine::begin(Step& step) {
+  const double began = clock_();
+  if (!launch(step, false)) return false;
+  step.alone = true;
+  step.began = began;
+  commit(step);
+  join_masks(step);
+  sampler_->enqueue(step);
+  return true;
+}
+
+// Whether steps may be in flight while the caller does something else.
+bool Engine::runs_ahead() const {
+  return options_.async_scheduling && sampler_->can_run_ahead() && !sampler_->has_tap() && num_needing_logits_ == 0;
+}
+
 // Whether the next step may be launched before the tokens of this one are known.
 bool Engine::may_run_ahead() const {
-  if (!options_.async_scheduling || !sampler_->can_run_ahead() || sampler_->has_tap() || num_needing_logits_ > 0 ||
-      model_drafter_ != nullptr) {
-    return false;
-  }
-  return !drafting_ || std::ranges::none_of(current_.shares, [](const Share& share) {
+  if (!runs_ahead() || model_drafter_ != nullptr) return false;
+  return std::ranges::none_of(current_.shares, [this](const Share& share) {
     const Sequence* s = share.sequence;
-    return s != nullptr && (share.drafts > 0 || s->pace.ready() || (s->constraint_source && s->forced_pace.ready()));
+    return s != nullptr &&
+           (share.drafts > 0 || (drafting_ && (s->pace.ready() || (s->constraint_source && s->forced_pace.ready()))));
   });
 }
 

@@ -118,6 +118,11 @@ class Engine {
   void set_logits_tap(RowSampler::LogitsTap tap) { sampler_->set_tap(std::move(tap)); }
   // Sees the logits of drafts. REQUIRES: SpeculationOptions::with_model().
   void set_draft_tap(RowSampler::LogitsTap tap) { model_drafter_->set_tap(std::move(tap)); }
+  // Replaces the clock, in seconds, by which the engine decides how many drafts are worth their time.
+  void set_clock(std::function<double()> clock) { clock_ = std::move(clock); }
+  // Changes what a model has drafted for a sequence. REQUIRES: SpeculationOptions::with_model().
+  using DraftEdit = std::function<void(const Sequence&, std::vector<int32_t>& drafts)>;
+  void set_draft_edit(DraftEdit edit) { draft_edit_ = std::move(edit); }
   // Turns drafts off and on again. REQUIRES: speculation is on.
   void set_drafting(bool on) { drafting_ = on; }
   // Replaces the proposer of sequences without drafts so far. REQUIRES: speculation is on.
@@ -127,6 +132,7 @@ class Engine {
  private:
   Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> model, std::unique_ptr<model::KvCache> pages,
          const EngineOptions& options, std::unique_ptr<model::Model> draft);
+  bool begin(Step& step);
   bool launch(Step& step, bool ahead);
   void start_masks(Step& step);
   void join_masks(Step& step);
@@ -137,6 +143,7 @@ class Engine {
   void draft(Sequence& sequence, int64_t most);
   bool draft_forced(Sequence& sequence, int64_t most);
   void cut_drafts(Sequence& sequence) const;
+  bool runs_ahead() const;
   bool may_run_ahead() const;
   void settle_drafts(const Share& share, const Output& output);
   bool reaches_end(const Sequence& sequence, int64_t num_tokens) const;
@@ -164,8 +171,10 @@ class Engine {
   std::unique_ptr<RowSampler> sampler_;
   ProposerMaker make_proposer_;
   std::unique_ptr<ModelDrafter> model_drafter_;  // proposes instead, if there is a draft model
+  DraftEdit draft_edit_;                         // none: its drafts are used as they are
   AnswerStore answers_;                          // for SuffixProposer; outlives the sequences
   bool drafting_ = false;
+  std::function<double()> clock_;
   DraftCost draft_cost_;
   double least_probability_ = 0;        // of a draft in the step being scheduled, to be worth its row
   double least_model_probability_ = 0;  // the same, to be worth its row and the work of model_drafter_

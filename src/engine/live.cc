@@ -2,6 +2,8 @@
 // Takes the snapshots of an engine that the server's live view shows.
 #include "engine/live.h"
 
+#include <algorithm>
+
 #include "engine/engine.h"
 
 namespace quire::engine {
@@ -10,6 +12,11 @@ namespace {
 LiveState state_of(const Sequence& sequence) {
   if (sequence.waiting) return sequence.num_preemptions > 0 ? LiveState::kPreempted : LiveState::kWaiting;
   return sequence.num_computed < sequence.prompt_size ? LiveState::kPrefill : LiveState::kDecode;
+}
+
+// Without the drafts and the token that are in flight.
+int64_t computed_of(const Sequence& sequence) {
+  return std::min(sequence.num_computed, sequence.num_tokens());
 }
 
 LiveSequence describe(const Sequence& sequence, size_t num_groups) {
@@ -21,7 +28,7 @@ LiveSequence describe(const Sequence& sequence, size_t num_groups) {
   out.state = state_of(sequence);
   out.prompt = sequence.prompt_size;
   out.tokens = sequence.num_tokens();
-  out.computed = sequence.num_computed;
+  out.computed = computed_of(sequence);
   out.cached = sequence.cached_tokens;
   out.preemptions = sequence.num_preemptions;
   for (size_t g = 0; g < num_groups; ++g) sequence.table.each_page(g, [&](kv::BlockId, size_t) { ++out.pages; });
@@ -29,7 +36,7 @@ LiveSequence describe(const Sequence& sequence, size_t num_groups) {
 }
 
 kv::PageHolder holder_of(const Sequence& sequence) {
-  return {&sequence.table, sequence.tokens, sequence.num_computed};
+  return {&sequence.table, sequence.tokens, computed_of(sequence)};
 }
 
 }  // namespace

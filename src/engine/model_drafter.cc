@@ -6,6 +6,7 @@
 
 #include "base/trace.h"
 #include "kv/cache_groups.h"
+#include "sampling/device_rows.h"
 
 namespace quire::engine {
 
@@ -83,16 +84,68 @@ void ModelDrafter::run_batch() {
   model_.forward(batch_, *pages_);
 }
 
-void ModelDrafter::sample() {
-  if (step_.rows.empty()) return;
+void ModelDrafter::enqueue_samples() {
   step_.outputs.assign(step_.shares.size(), {});
   sampler_->enqueue(step_);
-  sampler_->read(step_);
-  for (const LogitRow& row : step_.rows) {
-    if (row.sequence == nullptr || row.token < 0) continue;
-    row.sequence->drafts.push_back(row.token);
-    row.sequence->history.push_output(row.token);
+}
+
+// What follows a token that could not be sampled is no draft.
+void ModelDrafter::read_samples(Step& step) {
+  sampler_->read(step);
+  for (LogitRow& row : step.rows) {
+    if (row.sequence == nullptr) continue;
+    Sequence& sequence = *row.sequence;
+    if (row.position + 1 != sequence.num_tokens() + std::ssize(sequence.drafts)) row.token = -1;
+    if (row.token < 0) continue;
+    sequence.drafts.push_back(row.token);
+    sequence.history.push_output(row.token);
   }
+}
+
+void ModelDrafter::sample() {
+  if (step_.rows.empty()) return;
+  enqueue_samples();
+  read_samples(step_);
+}
+
+void ModelDrafter::sample_on(std::vector<int64_t> left) {
+  std::vector<Sequence*> drafted;
+  for (size_t i = 0; i < left.size(); ++i) {
+    if (left[i] == 0) step_.rows[i].sequence = nullptr;
+    if (left[i] > 0) drafted.push_back(step_.rows[i].sequence);
+  }
+  if (drafted.empty()) return;
+  const bool queued = sampler_->can_run_ahead() && !sampler_->has_tap();
+  enqueue_samples();
+  while (pass_on(left, queued)) {
+  }
+  for (Sequence* sequence : drafted) end_drafts(*sequence);
+}
+
+// One more pass, if any row is wanted of it, and its samples; the tokens of the pass before it are read.
+bool ModelDrafter::pass_on(std::vector<int64_t>& left, bool queued) {
+  if (!queued) read_samples(step_);
+  std::swap(step_, last_);
+  last_wanted_ = batch_.wanted;
+  begin_batch();
+  std::vector<int64_t> next;
+  for (size_t i = 0; i < last_.rows.size(); ++i) {
+    const LogitRow& row = last_.rows[i];
+    if (row.sequence == nullptr || left[i] <= 1 || (!queued && row.token < 0)) continue;
+    add_draft(row, last_wanted_[i], queued ? 0 : row.token);
+    if (queued) batch_.sampled_from_row.push_back(static_cast<int32_t>(i));
+    want(*row.sequence, row.position + 2);
+    next.push_back(left[i] - 1);
+  }
+  left = std::move(next);
+  run_batch();
+  const bool more = !left.empty();
+  const bool waits = std::ranges::any_of(
+      step_.rows, [](const LogitRow& row) { return sampling::looks_at_history(row.sequence->params); });
+  if (queued && waits) read_samples(last_);
+  if (more) enqueue_samples();
+  if (queued && !waits) read_samples(last_);
+  return more;
 }
 
 bool ModelDrafter::wants_drafts(const Share& share) {
@@ -113,7 +166,12 @@ void DraftModelDrafter::propose(std::span<const Share> shares) {
   }
   const trace::Span span("draft for %zu seqs", work_.size());
   while (!work_.empty()) {
-    run(work_);
+    if (run(work_)) {
+      std::vector<int64_t> left;
+      for (const Work& work : work_) left.push_back(work.samples);
+      return sample_on(std::move(left));
+    }
+    sample();
     std::erase_if(work_, [](const Work& work) {
       const bool failed = work.sequence->num_tokens() + std::ssize(work.sequence->drafts) == work.end;
       if (work.samples > 1 && !failed) return false;
@@ -145,8 +203,14 @@ void DraftModelDrafter::follow(std::span<const Share> shares) {
   run(work_);
 }
 
-// Does the work in batches of at most max_tokens_ rows.
-void DraftModelDrafter::run(std::span<const Work> all) {
+void DraftModelDrafter::add_draft(const LogitRow& row, int32_t, int32_t token) {
+  add_row(*row.sequence, row.position + 1, token);
+  ++row.sequence->num_drafted;
+}
+
+// Does the work in batches of at most max_tokens_ rows, and samples all of them but the last.
+bool DraftModelDrafter::run(std::span<const Work> all) {
+  bool whole = true;
   begin_batch();
   for (const Work& work : all) {
     Sequence& sequence = *work.sequence;
@@ -154,6 +218,7 @@ void DraftModelDrafter::run(std::span<const Work> all) {
     for (; sequence.num_drafted < work.end; ++sequence.num_drafted) {
       if (batch_.num_tokens() == max_tokens_) {
         run_batch();
+        whole = whole && step_.rows.empty();
         sample();
         begin_batch();
       }
@@ -164,7 +229,7 @@ void DraftModelDrafter::run(std::span<const Work> all) {
     if (work.samples > 0) want(sequence, work.end);
   }
   run_batch();
-  sample();
+  return whole;
 }
 
 void AheadDrafter::follow(std::span<const Share> shares) {
@@ -198,31 +263,13 @@ void AheadDrafter::propose(std::span<const Share> shares) {
     left[static_cast<size_t>(row - step_.rows.begin())] = share.drafts;
   }
   const trace::Span span("draft for %zu seqs", left.size());
-  while (std::ranges::any_of(left, [](int64_t n) { return n > 0; })) {
-    for (size_t i = 0; i < left.size(); ++i) {
-      if (left[i] == 0) step_.rows[i].sequence = nullptr;
-    }
-    sample();
-    const std::vector<LogitRow> rows = step_.rows;
-    const std::vector<int32_t> at = batch_.wanted;
-    std::vector<int64_t> next;
-    begin_batch();
-    for (size_t i = 0; i < rows.size(); ++i) {
-      if (left[i] == 0) continue;
-      Sequence& sequence = *rows[i].sequence;
-      if (left[i] == 1 || rows[i].token < 0) {
-        end_drafts(sequence);
-        continue;
-      }
-      add_row(sequence, rows[i].position, rows[i].token);
-      batch_.hidden_rows.push_back(at[i]);
-      want(sequence, rows[i].position + 2);
-      next.push_back(left[i] - 1);
-    }
-    batch_.own_hidden = true;
-    run_batch();
-    left = std::move(next);
-  }
+  sample_on(std::move(left));
+}
+
+void AheadDrafter::add_draft(const LogitRow& row, int32_t at, int32_t token) {
+  add_row(*row.sequence, row.position, token);
+  batch_.hidden_rows.push_back(at);
+  batch_.own_hidden = true;
 }
 
 }  // namespace quire::engine

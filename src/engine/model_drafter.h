@@ -21,6 +21,10 @@ namespace quire::engine {
 // Drafts are sampled with the sequence's own settings and the random words of their positions. So a model that gives
 // the target's logits proposes exactly the target's tokens, at any temperature.
 //
+// On a backend that samples, the pass for the next drafts is queued with the tokens that the last pass is sampling, so
+// that the host waits for the last of them alone. (Settings that look at the sequence's tokens let the sampling, but
+// not the pass, wait for the tokens before it.)
+//
 // Owned by the engine, used on its thread while no step is in flight.
 class ModelDrafter {
  public:
@@ -55,8 +59,12 @@ class ModelDrafter {
   void want(Sequence& sequence, int64_t position);
   void run_batch();
   // Samples what was wanted of the last batch; adds each token to the drafts and the history of its sequence. Sequences
-  // whose rows cannot be sampled get none.
+  // whose rows cannot be sampled get no more.
   void sample();
+  // The same, and then as many further passes as it takes to sample left[i] tokens from the wanted row i on.
+  void sample_on(std::vector<int64_t> left);
+  // Adds the row that has the draft which `row` of the last batch samples; `at` is that row's index in that batch.
+  virtual void add_draft(const LogitRow& row, int32_t at, int32_t token) = 0;
   // Whether the share has place holders for drafts.
   static bool wants_drafts(const Share& share);
   // Takes the drafts out of the history again.
@@ -71,7 +79,12 @@ class ModelDrafter {
 
  private:
   void add_pages();
+  void enqueue_samples();
+  void read_samples(Step& step);
+  bool pass_on(std::vector<int64_t>& left, bool queued);
 
+  Step last_;                         // whose tokens the batch in step_ begins with
+  std::vector<int32_t> last_wanted_;  // StepBatch::wanted of its batch
   Backend& backend_;
   const kv::KvManager& kv_;
   model::Model& model_;
@@ -97,7 +110,9 @@ class DraftModelDrafter final : public ModelDrafter {
     int64_t samples = 0;
   };
   bool must_follow(int64_t drafted, int64_t computed) const;
-  void run(std::span<const Work> all);
+  // True: all rows that are wanted are in the last batch, which is still to be sampled.
+  bool run(std::span<const Work> all);
+  void add_draft(const LogitRow& row, int32_t at, int32_t token) override;
 
   std::vector<Work> work_;
 };
@@ -114,6 +129,9 @@ class AheadDrafter final : public ModelDrafter {
   explicit AheadDrafter(Parts parts) : ModelDrafter(std::move(parts)) {}
   void propose(std::span<const Share> shares) override;
   void follow(std::span<const Share> shares) override;
+
+ private:
+  void add_draft(const LogitRow& row, int32_t at, int32_t token) override;
 };
 
 }  // namespace quire::engine

@@ -173,10 +173,10 @@ void DeviceRowSampler::read_logits(Step& step, int64_t begin, const Tensor& logi
   for (int64_t i = 0; i < logits.rows; ++i) {
     const auto index = static_cast<size_t>(begin + i);
     LogitRow& row = step.rows[index];
-    if (row.sequence == nullptr || row.guess) continue;
+    if (row.sequence == nullptr || (row.guess && !tap_)) continue;
     const Sequence& sequence = *row.sequence;
-    const bool keep = row.sample && (wants_host_logprobs(sequence.params) || (tap_ && row.draft >= 0));
-    const bool digest = row.sample && sequence.params.row_digests;
+    const bool keep = row.sample && !row.guess && (wants_host_logprobs(sequence.params) || (tap_ && row.draft >= 0));
+    const bool digest = row.sample && !row.guess && sequence.params.row_digests;
     if (!tap_ && !row.prompt_logprob && !keep && !digest) continue;
     const std::span<const float> values = backend_.read(logits.some_rows(i, 1));
     Output& output = step.outputs[row.share];

@@ -56,6 +56,8 @@ class Step {
   std::vector<uint32_t> mask_bits;
   uint64_t number = 0;  // counts up from 1
   int64_t num_tokens = 0;
+  bool alone = false;             // no other step was in flight when it was launched,
+  double began = 0;               // at this time (Engine::set_clock)
   uint64_t finished = 0;          // Backend::finish_samples()
   bool waits_for_tokens = false;  // a row's settings or constraint need a token that is being sampled
 
@@ -72,7 +74,7 @@ class Step {
     kept.clear();
     masks.clear();
     number = 0;
-    waits_for_tokens = false;
+    alone = waits_for_tokens = false;
   }
   // The bits of a row's mask; empty: every token is allowed.
   std::span<const uint32_t> mask_of(size_t row) const {

@@ -56,6 +56,16 @@ def test_speculation_compares_answers_with_and_without(bench, flags):
     assert "accepted by position" in text and "same bits" in text
     done = bench("speculation", "--model", bench.model, "--num-iters", 0)
     assert done.returncode == 2 and "--num-iters" in done.stderr
+    done = bench("speculation", "--model", bench.model, "--num-iters", 1, "--acceptance", 0.5)
+    assert done.returncode == 2 and "needs a draft model" in done.stderr
+
+
+def test_speculation_assumes_an_acceptance(bench):
+    draft = json.dumps({"model": str(bench.model), "num_speculative_tokens": 3})
+    out = figures(bench, "speculation", "--model", bench.model, "--num-iters", 1, "--output-len", 40, "--prompt", "a b c",
+                  "--speculative-config", draft, "--acceptance", 0.01)
+    task = out["tasks"][0]
+    assert out["identical"] and 10 * task["num_accepted_tokens"] <= task["num_draft_tokens"], "the model is its own draft model"
 
 
 def test_throughput_of_random_tokens(bench):

@@ -4,12 +4,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
 #include "backend/cpu/isa_level.h"
 #include "backend/gpu/device.h"
 #include "base/env.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/test_folder.h"
+#include "base/trace.h"
 
 namespace quire::testing {
 
@@ -43,7 +48,10 @@ Result<std::unique_ptr<engine::Engine>> try_engine(const llm::Options& options) 
 
 std::unique_ptr<engine::Engine> make_engine(const llm::Options& options) {
   auto engine = try_engine(options);
-  if (engine.ok()) return std::move(engine).value();
+  if (engine.ok()) {
+    (*engine)->set_clock([] { return 0.0; });  // how busy the machine is decides nothing
+    return std::move(engine).value();
+  }
   ADD_FAILURE() << engine.error().message;
   return nullptr;
 }
@@ -106,6 +114,23 @@ std::string difference(const Trace& a, const Trace& b) {
     }
   }
   return {};
+}
+
+std::vector<SpanTimes> spans_of(const std::function<void()>& work) {
+  const TempFolder folder;
+  const std::filesystem::path file = folder.path() / "trace.json";
+  EXPECT_TRUE(trace::start(file).ok());
+  work();
+  EXPECT_TRUE(trace::finish().ok());
+  const json::Value written = json::parse(read_file(file).value()).value();
+  std::vector<SpanTimes> out;
+  for (const json::Value& span : written.find("traceEvents")->as_array()) {
+    if (span.find("ph")->as_string() != "X") continue;
+    const double begin = span.find("ts")->as_double();
+    out.push_back({span.find("name")->as_string(), begin, begin + span.find("dur")->as_double()});
+  }
+  std::ranges::stable_sort(out, {}, &SpanTimes::begin);
+  return out;
 }
 
 std::vector<std::string> isa_names() {

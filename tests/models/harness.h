@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -41,6 +42,13 @@ engine::Request greedy_request(std::vector<int32_t> prompt, int64_t max_tokens);
 
 // Compares everything by memcmp; empty if equal, otherwise the first difference.
 std::string difference(const Trace& a, const Trace& b);
+
+// The spans of a Chrome trace of what `work` does, by the time at which they begin; in microseconds.
+struct SpanTimes {
+  std::string name;
+  double begin = 0, end = 0;
+};
+std::vector<SpanTimes> spans_of(const std::function<void()>& work);
 
 // The ISA levels of this machine, for engines forced to each; on a device other than the CPU, one without a name.
 std::vector<std::string> isa_names();

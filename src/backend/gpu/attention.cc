@@ -11,6 +11,7 @@
 #include "backend/gpu/gpu_backend.h"
 #include "backend/gpu/grid_math.h"
 #include "backend/gpu/hopper/ops.h"
+#include "backend/gpu/step_recorder.h"
 #include "base/env.h"
 #include "kernels/params/attention.h"
 #include "kernels/params/attention_cache.h"
@@ -58,6 +59,7 @@ struct Extent {
   int64_t most_few = 0, few = 0;        // of sequences whose rows fit one tile: the most rows, and how many there are
   int64_t many = 0;                     // rows of the other sequences
   bool one_each = false;                // every sequence has one row
+  bool by_shape = false;                // the step may be recorded, so that nothing here depends on what it is about
   int64_t few_span = 0, many_span = 0;  // the longest context of each kind
 };
 
@@ -79,7 +81,16 @@ Extent extent_of(std::span<const int32_t> cu, std::span<const int32_t> contexts,
       e.many_span = std::max<int64_t>(e.many_span, contexts[i]);
     }
   }
-  e.one_each = e.most_queries == 1 && e.rows == static_cast<int64_t>(contexts.size());
+  const auto seqs = static_cast<int64_t>(contexts.size());
+  e.one_each = e.most_queries == 1 && e.rows == seqs;
+  e.by_shape = e.one_each || StepRecorder::may_take(e.rows, seqs, e.most_queries);
+  if (!e.by_shape) return e;
+  // Contexts as long as the tables, and sequences of both kinds where the shape leaves that open.
+  const bool many = e.most_queries > tile_tokens;
+  e.few = many && e.rows == seqs * e.most_queries ? 0 : seqs;
+  e.many = many ? e.rows : 0;
+  e.most_few = std::min(e.most_queries, tile_tokens);
+  e.few_span = e.many_span = limit;
   return e;
 }
 
@@ -227,10 +238,9 @@ std::vector<AttentionLaunch> launches_of(const AttentionArgs& args, AttentionPar
     p.groups = p.seqs;
     p.most_queries = p.tile_tokens;
     p.partial_rows = p.tile_heads * static_cast<int>(e.most_few);
-    const int64_t positions = e.one_each ? int64_t{p.max_blocks} * p.kv.block_size : e.few_span;
-    p.splits = splits_of(p, positions, e.most_few);
+    p.splits = splits_of(p, e.few_span, e.most_few);
     const bool apart = args.kv.v_in_k && args.q.dtype != DType::kF32;
-    launches.push_back(apart ? scores_first(p, positions) : launch_of(args, p, p.splits == 1));
+    launches.push_back(apart ? scores_first(p, e.few_span) : launch_of(args, p, p.splits == 1));
   }
   if (e.many > 0) {
     p.by_sequence = 0;
@@ -351,8 +361,8 @@ void GpuBackend::mla_to_cache(const MlaToCacheArgs& args) {
          {grid_div(int64_t{p.tokens} * (1 + p.heads), kCacheRows)}, 32 * kCacheRows);
 }
 
-// Where every sequence has one token, grids depend only on the number of sequences and the width of the block tables,
-// so that a recorded step serves every context that fits the tables.
+// In a step that may be recorded, grids depend only on its shape and the width of the block tables, so that the
+// recording serves every context that fits the tables.
 void GpuBackend::attention(const AttentionArgs& args) {
   check(args);
   QUIRE_CHECK(args.distance_bias == nullptr, "a bias by distance is computed on a CPU alone");
@@ -363,7 +373,7 @@ void GpuBackend::attention(const AttentionArgs& args) {
   const Extent e =
       extent_of(cu, staging_.host(args.context_lens), params.tile_tokens, args.max_blocks * args.kv.block_size);
   QUIRE_CHECK(e.rows == args.q.rows);
-  if (joined_.join_attention(args, e.one_each) || hopper::attention(*this, args, e.one_each)) return;
+  if (joined_.join_attention(args, e.one_each) || hopper::attention(*this, args, e.by_shape)) return;
   for (AttentionLaunch& l : launches_of(args, params, e, device_->info().compute_units)) {
     if (l.params.by_sequence == 0 && env("QUIRE_ATTENTION_FIND") == "map") find_by_map(l, cu);
     const void* map = l.map.empty() ? nullptr : stage(std::as_bytes(std::span(l.map)));

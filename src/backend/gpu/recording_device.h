@@ -37,7 +37,13 @@ class RecordingDevice final : public Device {
     return static_cast<const Kernel*>(kernel.get());
   }
   std::vector<std::string> kernel_names() const override { return {}; }
-  void launch(const Launch& launch) override { note(launch.kernel->name()); }
+  void launch(const Launch& launch) override {
+    if (!whole_launches) return note(launch.kernel->name());
+    const Grid& grid = launch.grid;
+    note(launch.kernel->name() + " " + std::to_string(grid.x) + "x" + std::to_string(grid.y) + "x" +
+         std::to_string(grid.z) + " " + std::to_string(launch.threads) + " " + std::to_string(launch.dynamic_memory) +
+         " " + std::string(static_cast<const char*>(launch.params), launch.params_bytes));
+  }
   void upload(void* to, const void* from, size_t bytes) override {
     std::memcpy(to, from, bytes);
     note("upload");
@@ -59,6 +65,7 @@ class RecordingDevice final : public Device {
   void run(const Graph&) override { note("graph"); }
 
   bool has_library = false;
+  bool whole_launches = false;                 // also note their grids and parameters
   std::set<std::string, std::less<>> missing;  // kernels that it lacks
 
  private:

@@ -13,12 +13,21 @@ namespace {
 constexpr size_t kMostSteps = 512;
 // With more tokens a step's work takes longer than its launches, which run ahead of it; and shapes would rarely recur.
 constexpr int64_t kMostTokens = 32;
+// Of steps with drafts. There are more shapes the more sequences there are, and each is recorded by itself.
+constexpr int64_t kMostDraftSeqs = 4, kMostDraftTokens = 9;
 constexpr size_t kFewLaunches = 16;  // at most so many are kept as a list instead of a graph
 
 }  // namespace
 
 bool StepRecorder::takes(const GraphKey& shape) const {
-  return device_.info().graphs && shape.one_token_each && shape.tokens <= kMostTokens;
+  // The arrays of adapters have other sizes where sequences have other numbers of tokens.
+  return device_.info().graphs && may_take(shape.tokens, shape.seqs, shape.most_each) &&
+         (shape.most_each == 1 || shape.adapters == 0);
+}
+
+bool StepRecorder::may_take(int64_t tokens, int64_t seqs, int64_t most_each) {
+  if (tokens == 0 || tokens > kMostTokens) return false;
+  return most_each == 1 || (seqs <= kMostDraftSeqs && most_each <= kMostDraftTokens);
 }
 
 RecordedStep& StepRecorder::step(const GraphKey& shape, int area) {

@@ -46,6 +46,9 @@ class StepRecorder {
 
   // Whether steps of this shape are worth recording, and the device can.
   bool takes(const GraphKey& shape) const;
+  // Whether steps of such sequences may be recorded: decode steps, and those with drafts of few sequences. Their
+  // launches follow from the GraphKey alone, whatever the contexts are and whichever sequence has the most tokens.
+  static bool may_take(int64_t tokens, int64_t seqs, int64_t most_each);
   // The step of that shape whose arrays are in that staging area, new if there is none. Where there are too many, the
   // one that was seen least is dropped.
   RecordedStep& step(const GraphKey& shape, int area);

@@ -299,9 +299,15 @@ void DecoderModel::forward(const StepBatch& batch, const KvCache& kv) {
   const void* const rows_of = own_hidden_ ? static_cast<const void*>(&own_hidden_) : this;
   // Steps with pooled rows differ from others with as many wanted ones.
   const int64_t wanted = num_wanted_ + (num_pooled_ << 32);
-  GraphKey shape{rows_of, tokens, batch.num_seqs(), wanted, 0, tokens == batch.num_seqs()};
+  GraphKey shape{rows_of, tokens, batch.num_seqs(), wanted};
+  for (size_t s = 0; s < batch.context_lens.size(); ++s) {
+    shape.most_each = std::max<int64_t>(shape.most_each, batch.cu_seqlens_q[s + 1] - batch.cu_seqlens_q[s]);
+  }
   if (lora_ != nullptr) shape.adapters = lora_->graph_key();
-  for (const GroupBatch& group : batch.groups) shape.max_blocks = std::max<int64_t>(shape.max_blocks, group.max_blocks);
+  for (const GroupBatch& group : batch.groups) {
+    shape.max_blocks = std::max<int64_t>(shape.max_blocks, group.max_blocks);
+    shape.keeps_states = shape.keeps_states || !group.state_rows.empty();
+  }
   if (config_.encoder.on) shape.max_blocks = encoder_group_.max_blocks;
   if (!backend_.replay_step(shape)) {
     run_layers(kv);

@@ -64,16 +64,24 @@ struct Kinds {
   bool few = false, many = false;
 };
 
-Kinds kinds_of(std::span<const int32_t> cu, std::span<const int32_t> contexts, int64_t group) {
+Kinds kinds_of(std::span<const int32_t> cu, std::span<const int32_t> contexts, int64_t group, bool by_shape,
+               int64_t table_positions) {
   Kinds kinds;
+  int64_t most = 0;
   for (size_t i = 0; i < contexts.size(); ++i) {
     const int64_t rows = (cu[i + 1] - cu[i]) * group;
+    most = std::max(most, rows);
     if (rows > kAttentionRowTile) kinds.many = true;
     if (rows == 0 || rows > kAttentionRowTile) continue;
     kinds.few = true;
     kinds.few_seqs = static_cast<int64_t>(i) + 1;
     kinds.few_context = std::max<int64_t>(kinds.few_context, contexts[i]);
   }
+  if (!by_shape) return kinds;
+  // The shape says whether any sequence has many rows, and if so, whether all of them do.
+  kinds.few_seqs = static_cast<int64_t>(contexts.size());
+  kinds.few = !kinds.many || cu.back() * group < kinds.few_seqs * most;
+  kinds.few_context = table_positions;
   return kinds;
 }
 
@@ -149,8 +157,7 @@ void attend_few(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionParam
         scratch, tokens);
 }
 
-bool attend_latent(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionParams p, int64_t splits,
-                   bool one_token_each) {
+bool attend_latent(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionParams p, int64_t splits) {
   const int64_t tokens = args.q.rows, bytes = scratch_bytes(tokens, p.heads, splits, kHopperLatentValue);
   if (splits > 1 && bytes > kMostScratch) return false;
   void* scratch = splits > 1 ? gpu.scratch().attention.grow(static_cast<size_t>(bytes)) : nullptr;
@@ -161,7 +168,7 @@ bool attend_latent(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionPa
   p.early = gpu.recorder().recording() ? 1 : 0;
   // Few sequences of one token: a cluster for each, all at once.
   constexpr int kCluster = hopper_quick_cluster(kHopperLatentKey);
-  if (one_token_each && p.heads <= kAttentionRowTile &&
+  if (tokens == p.seqs && p.heads <= kAttentionRowTile &&
       kCluster * splits * p.seqs <= gpu.device().info().compute_units) {
     launch(gpu, KernelId::kHopperAttentionQuickLatent, args, p, scratch,
            {kCluster, static_cast<uint32_t>(splits), static_cast<uint32_t>(p.seqs)}, kHopperQuickThreads,
@@ -178,30 +185,28 @@ bool attend_latent(GpuBackend& gpu, const AttentionArgs& args, HopperAttentionPa
 
 }  // namespace
 
-bool attention(GpuBackend& gpu, const AttentionArgs& args, bool one_token_each) {
+bool attention(GpuBackend& gpu, const AttentionArgs& args, bool by_shape) {
   const bool latent = serves_latent(args);
   if (!gpu.hopper() || (!latent && !serves(args))) return false;
   const auto cu = gpu.staging().host(args.cu_seqlens_q);
   const auto contexts = gpu.staging().host(args.context_lens);
+  const int64_t table_positions = args.max_blocks * args.kv.block_size;
   if (latent) {
-    int64_t longest = one_token_each ? args.max_blocks * args.kv.block_size : 1;
+    int64_t longest = by_shape ? table_positions : 1;
     for (const int32_t context : contexts) longest = std::max<int64_t>(longest, context);
-    return attend_latent(gpu, args, params_of(args), grid_div(longest, kHopperSplit), one_token_each);
+    return attend_latent(gpu, args, params_of(args), grid_div(longest, kHopperSplit));
   }
   const int dim = static_cast<int>(args.kv.head_dim);
   HopperAttentionParams p = params_of(args);
-  const Kinds kinds = kinds_of(cu, contexts, args.num_heads / args.kv.num_kv_heads);
+  const Kinds kinds = kinds_of(cu, contexts, args.num_heads / args.kv.num_kv_heads, by_shape, table_positions);
   if (kinds.many && dim == 256) return false;  // o of 64 rows would not fit the registers
 
-  // A step where every sequence has one token may be recorded: then its grids depend on its shape alone.
-  const int64_t positions = one_token_each ? args.max_blocks * args.kv.block_size : kinds.few_context;
-  const int64_t few_seqs = one_token_each ? static_cast<int64_t>(contexts.size()) : kinds.few_seqs;
-  int64_t splits = grid_div(positions, kHopperSplit);
+  int64_t splits = grid_div(kinds.few_context, kHopperSplit);
   // Rows of a tile see the window and a few positions more.
   if (p.window > 0) splits = std::min<int64_t>(splits, (p.window + kAttentionRowTile) / kHopperSplit + 2);
-  const int64_t tokens = cu[static_cast<size_t>(few_seqs)];
+  const int64_t tokens = cu[static_cast<size_t>(kinds.few_seqs)];
   if (kinds.few && splits > 1 && scratch_bytes(tokens, p.heads, splits, dim) > kMostScratch) return false;
-  if (kinds.few) attend_few(gpu, args, p, few_seqs, tokens, splits);
+  if (kinds.few) attend_few(gpu, args, p, kinds.few_seqs, tokens, splits);
   if (kinds.many) {
     p.seqs = static_cast<int>(contexts.size());
     p.rows_from = kAttentionRowTile + 1;

@@ -7,9 +7,9 @@
 
 namespace quire::gpu::hopper {
 
-// Queues attention and returns true, or returns false where these kernels do not serve it. `one_token_each`: every
-// sequence has one token, so that the step may be recorded.
-bool attention(GpuBackend& gpu, const AttentionArgs& args, bool one_token_each);
+// Queues attention and returns true, or returns false where these kernels do not serve it. `by_shape`: the step may be
+// recorded, so that its launches depend on its shape alone.
+bool attention(GpuBackend& gpu, const AttentionArgs& args, bool by_shape);
 // The most bytes that it needs between its launches.
 size_t attention_scratch(const GpuBackend& gpu, const WorkspaceLimits& sizes);
 
