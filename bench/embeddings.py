@@ -136,6 +136,7 @@ class LlamaCpp:
         params.n_batch = params.n_ubatch = 2048
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
         params.warmup = False
+        params.verbosity = -1
         self.server = xllamacpp.Server(params)
 
     def embed(self, texts: list[str]):
