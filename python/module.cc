@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <quire.h>
 
+#include <algorithm>
 #include <memory>
 #include <new>
 #include <string>
@@ -15,6 +16,8 @@ namespace nb = nanobind;
 namespace {
 
 using Tokens = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+using Vectors = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 
 constexpr double kPatience = 0.1;  // seconds between two looks at the signals that Python has received
 
@@ -106,6 +109,19 @@ class Stream {
   }
   // The same without waiting: False if there is nothing yet.
   nb::object poll() { return take(0); }
+
+  // The numbers of a request with a task, behind its piece: a vector, or a row for each token; None if it was aborted.
+  nb::object pooled() const {
+    size_t rows = 0, columns = 0;
+    const float* from = quire_pooled(stream_.get(), &rows, &columns);
+    if (from == nullptr) return nb::none();
+    const size_t count = rows == 0 ? columns : rows * columns;
+    auto* values = new float[count];
+    std::copy(from, from + count, values);
+    const nb::capsule owner(values, [](void* data) noexcept { delete[] static_cast<float*>(data); });
+    const size_t shape[2] = {rows == 0 ? columns : rows, columns};
+    return nb::cast(nb::ndarray<nb::numpy, float>(values, rows == 0 ? 1 : 2, shape, owner));
+  }
 
   // Until all answers are complete.
   void wait() {
@@ -205,15 +221,29 @@ class Model {
   std::unique_ptr<quire_llm, Free> llm_;
 };
 
+// How close a document is to a query: by their vectors, or by those of their tokens.
+double similarity(const Vectors& query, const Vectors& document) {
+  const bool late = query.ndim() == 2;
+  if (query.ndim() != document.ndim() || query.ndim() < 1 || query.ndim() > 2 ||
+      query.shape(query.ndim() - 1) != document.shape(document.ndim() - 1)) {
+    throw nb::value_error("the query and the document must have vectors of one size");
+  }
+  const nb::gil_scoped_release released;
+  return static_cast<double>(quire_similarity(query.data(), query.shape(0), document.data(), document.shape(0),
+                                              query.shape(query.ndim() - 1), late ? 1 : 0));
+}
+
 }  // namespace
 
 NB_MODULE(_quire, module) {
   nb::set_leak_warnings(false);  // a stream that is still referenced when Python ends is no leak
   module.def("version", [] { return std::string(quire_version()); });
+  module.def("similarity", &similarity, nb::arg("query"), nb::arg("document"));
   nb::class_<Stream>(module, "Stream")
       .def("prompt", &Stream::prompt)
       .def("next", &Stream::next)
       .def("poll", &Stream::poll)
+      .def("pooled", &Stream::pooled)
       .def("wait", &Stream::wait)
       .def("abort", &Stream::abort);
   nb::class_<Model>(module, "Model")

@@ -5,9 +5,13 @@ from ._quire import version as _version
 from .async_llm import AsyncLLM
 from .llm import LLM, LoRARequest, Tokenizer
 from .outputs import CompletionOutput, Logprob, RequestOutput
+from .pooling import (ClassificationOutput, ClassificationRequestOutput, EmbeddingOutput, EmbeddingRequestOutput,
+                      PoolingOutput, PoolingParams, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput)
 from .sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 __version__: str = _version()
 
-__all__ = ["AsyncLLM", "CompletionOutput", "LLM", "LoRARequest", "Logprob", "RequestOutput", "RequestOutputKind",
-           "SamplingParams", "StructuredOutputsParams", "Tokenizer", "__version__"]
+__all__ = ["AsyncLLM", "ClassificationOutput", "ClassificationRequestOutput", "CompletionOutput", "EmbeddingOutput",
+           "EmbeddingRequestOutput", "LLM", "LoRARequest", "Logprob", "PoolingOutput", "PoolingParams",
+           "PoolingRequestOutput", "RequestOutput", "RequestOutputKind", "SamplingParams", "ScoringOutput",
+           "ScoringRequestOutput", "StructuredOutputsParams", "Tokenizer", "__version__"]

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
+from . import _quire
 from .llm import Conversation, Engine, LoRARequest, Prompt, chat_fields, prompt_fields
 from .outputs import Collector, RequestOutput
+from .pooling import PoolingOutput, PoolingParams, PoolingRequestOutput, pool_fields, take
 from .sampling_params import SamplingParams
 
 
@@ -22,7 +25,7 @@ class AsyncLLM(Engine):
         super().__init__(model, engine_args)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Event] = set()
-        self._running: dict[str, Collector | None] = {}  # None: its prompt is being prepared
+        self._running: dict[str, _quire.Stream | None] = {}  # None: its prompt is being prepared
 
     def generate(self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None, *,
                  lora_request: LoRARequest | None = None,
@@ -43,17 +46,29 @@ class AsyncLLM(Engine):
                              chat_template_kwargs=chat_template_kwargs)
         return self._answer(fields, sampling_params, request_id, priority, lora_request)
 
+    async def encode(self, prompt: Prompt, pooling_params: PoolingParams, request_id: str | None = None, *,
+                     lora_request: LoRARequest | None = None, priority: int = 0,
+                     tokenization_kwargs: Mapping[str, Any] | None = None
+                     ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
+        """What a task (pooling_params.task) makes of a prompt; yields once."""
+        fields = pool_fields(prompt_fields(prompt), pooling_params, None, tokenization_kwargs)
+        name = self._name(request_id)
+        async with contextlib.aclosing(self._pieces(name, lambda: self._submit(fields, priority,
+                                                                               lora_request))) as pieces:
+            async for stream, delta in pieces:
+                yield take(stream, name, delta)
+
     async def abort(self, request_id: str) -> None:
         """Ends a request; its answers finish with "abort". An id that is not running is ignored."""
-        collector = self._running.get(request_id)
-        if collector is not None:
-            collector.stream.abort()
+        stream = self._running.get(request_id)
+        if stream is not None:
+            stream.abort()
 
     def shutdown(self) -> None:
         """Ends all requests, and no longer uses the event loop."""
-        for collector in self._running.values():
-            if collector is not None:
-                collector.stream.abort()
+        for stream in self._running.values():
+            if stream is not None:
+                stream.abort()
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._model.event_fd())
         self._loop = None
@@ -62,34 +77,51 @@ class AsyncLLM(Engine):
 
     async def _answer(self, fields: dict[str, Any], params: SamplingParams | None, request_id: str | None,
                       priority: int, lora_request: LoRARequest | None) -> AsyncGenerator[RequestOutput, None]:
+        name = self._name(request_id)
+        collectors: list[Collector] = []
+
+        def start() -> _quire.Stream:
+            collectors.append(self._start(fields, params, request_id=name, priority=priority,
+                                          lora_request=lora_request))
+            return collectors[0].stream
+
+        async with contextlib.aclosing(self._pieces(name, start)) as pieces:
+            async for _, delta in pieces:
+                output = collectors[0].add(delta)
+                if output is not None:
+                    yield output
+
+    def _name(self, request_id: str | None) -> str:
         name = request_id or f"request-{next(self._numbers)}"
         if name in self._running:
             raise ValueError(f"a request with the id {name!r} is running already")
+        return name
+
+    async def _pieces(self, name: str, start: Callable[[], _quire.Stream]
+                      ) -> AsyncGenerator[tuple[_quire.Stream, _quire.Delta], None]:
+        """Starts a request on a thread, and yields its stream with each piece."""
         self._attach()
-        collector = None
+        stream = None
         news = asyncio.Event()
         self._waiting.add(news)
         self._running[name] = None
         try:
-            collector = await asyncio.to_thread(self._start, fields, params, request_id=name, priority=priority,
-                                                lora_request=lora_request)
-            self._running[name] = collector
+            stream = await asyncio.to_thread(start)
+            self._running[name] = stream
             while True:
                 news.clear()
-                delta = collector.stream.poll()
+                delta = stream.poll()
                 if delta is None:
                     return
                 if isinstance(delta, bool):
                     await news.wait()
                     continue
-                output = collector.add(delta)
-                if output is not None:
-                    yield output
+                yield stream, delta
         finally:
             self._waiting.discard(news)
             del self._running[name]
-            if collector is not None:
-                collector.stream.abort()
+            if stream is not None:
+                stream.abort()
 
     def _attach(self) -> None:
         loop = asyncio.get_running_loop()

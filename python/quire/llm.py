@@ -8,13 +8,16 @@ import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, Union, cast
+from typing import Any, TypeAlias, TypeVar, Union, cast
 
 import numpy
 import numpy.typing
 
 from . import _quire
 from .outputs import Collector, RequestOutput, TokenTexts
+from .pooling import (ClassificationOutput, ClassificationRequestOutput, EmbeddingOutput, EmbeddingRequestOutput,
+                      PoolingOutput, PoolingParams, PoolingRequestOutput, ScoringOutput, ScoringRequestOutput, pair_up,
+                      pool_fields, take)
 from .sampling_params import RequestOutputKind, SamplingParams, to_json
 
 TokenIds: TypeAlias = Union[Sequence[int], numpy.typing.NDArray[numpy.integer[Any]]]
@@ -22,6 +25,7 @@ Prompt: TypeAlias = Union[str, TokenIds, Mapping[str, Any]]
 """A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}, the last two optionally with "cache_salt"."""
 Message: TypeAlias = Mapping[str, Any]
 Conversation: TypeAlias = Sequence[Message]
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,18 +95,23 @@ class Engine:
                priority: int = 0, kind: RequestOutputKind | None = None,
                lora_request: LoRARequest | None = None) -> Collector:
         fields = {**fields, **(params._fields() if params is not None else {})}
+        stream = self._submit(fields, priority, lora_request)
+        if kind is None:
+            kind = params.output_kind if params is not None else RequestOutputKind.CUMULATIVE
+        n = params.n if params is not None else self._info["default_sampling_params"]["n"]
+        name = request_id or str(next(self._numbers))
+        return Collector(stream, self._texts, name, fields.get("prompt"), n, kind)
+
+    def _submit(self, fields: Mapping[str, Any], priority: int = 0,
+                lora_request: LoRARequest | None = None) -> _quire.Stream:
+        fields = dict(fields)
         if lora_request is not None:
             fields |= {"lora_path": os.fspath(lora_request.lora_path),
                        "lora_name": f"{lora_request.lora_int_id} {lora_request.lora_name}"}
         if priority:
             fields["priority"] = priority
         tokens = fields.pop("prompt_token_ids", None)
-        stream = self._model.start(to_json(fields), None if tokens is None else token_array(tokens))
-        if kind is None:
-            kind = params.output_kind if params is not None else RequestOutputKind.CUMULATIVE
-        n = params.n if params is not None else self._info["default_sampling_params"]["n"]
-        name = request_id or str(next(self._numbers))
-        return Collector(stream, self._texts, name, fields.get("prompt"), n, kind)
+        return self._model.start(to_json(fields), None if tokens is None else token_array(tokens))
 
 
 class LLM(Engine):
@@ -152,6 +161,88 @@ class LLM(Engine):
                                                      continue_final_message=continue_final_message,
                                                      chat_template_kwargs=chat_template_kwargs), sampling_params))
 
+    def encode(self, prompts: Prompt | Sequence[Prompt],
+               pooling_params: PoolingParams | Sequence[PoolingParams] | None = None, *, use_tqdm: bool = False,
+               lora_request: LoRARequests = None, pooling_task: str | None = None,
+               tokenization_kwargs: Mapping[str, Any] | None = None) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """What a task makes of each prompt (embed, classify, token_embed, token_classify, or BGE-M3's
+        embed&token_classify): outputs.data is a numpy array. All prompts run together."""
+        requests = [prompt_fields(prompt) for prompt in prompt_list(prompts)]
+        params = one_for_each(pooling_params, len(requests), PoolingParams, "pooling_params")
+        return self._pool([pool_fields(fields, param, pooling_task, tokenization_kwargs)
+                           for fields, param in zip(requests, params)], lora_request)
+
+    def embed(self, prompts: Prompt | Sequence[Prompt], *, use_tqdm: bool = False,
+              pooling_params: PoolingParams | Sequence[PoolingParams] | None = None, lora_request: LoRARequests = None,
+              tokenization_kwargs: Mapping[str, Any] | None = None) -> list[EmbeddingRequestOutput]:
+        """The embedding of each prompt, as outputs.embedding."""
+        items = self.encode(prompts, pooling_params, lora_request=lora_request, pooling_task="embed",
+                            tokenization_kwargs=tokenization_kwargs)
+        return [EmbeddingRequestOutput(item.request_id, EmbeddingOutput(item.outputs.data), item.prompt_token_ids,
+                                       item.num_cached_tokens) for item in items]
+
+    def classify(self, prompts: Prompt | Sequence[Prompt], *,
+                 pooling_params: PoolingParams | Sequence[PoolingParams] | None = None, use_tqdm: bool = False,
+                 lora_request: LoRARequests = None,
+                 tokenization_kwargs: Mapping[str, Any] | None = None) -> list[ClassificationRequestOutput]:
+        """The probabilities of the classes of each prompt, as outputs.probs."""
+        items = self.encode(prompts, pooling_params, lora_request=lora_request, pooling_task="classify",
+                            tokenization_kwargs=tokenization_kwargs)
+        return [ClassificationRequestOutput(item.request_id, ClassificationOutput(item.outputs.data),
+                                            item.prompt_token_ids, item.num_cached_tokens) for item in items]
+
+    def reward(self, prompts: Prompt | Sequence[Prompt], /, *,
+               pooling_params: PoolingParams | Sequence[PoolingParams] | None = None, use_tqdm: bool = False,
+               lora_request: LoRARequests = None) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """The scores of each token of each prompt, for reward models: encode with the task token_classify."""
+        return self.encode(prompts, pooling_params, lora_request=lora_request, pooling_task="token_classify")
+
+    def score(self, data_1: str | Sequence[str], data_2: str | Sequence[str], /, *, use_tqdm: bool = False,
+              pooling_params: PoolingParams | None = None, lora_request: LoRARequests = None,
+              tokenization_kwargs: Mapping[str, Any] | None = None,
+              instruction: str | None = None) -> list[ScoringRequestOutput]:
+        """How well each text of data_2 answers that of data_1, which may be one for all: by a cross-encoder, by the
+        cosine of embeddings, or by late interaction, as the model has it. instruction is for models that judge by one
+        (Qwen3-Reranker)."""
+        queries, documents = pair_up(data_1, data_2)
+        kind = self._info["pooling"]["score"]
+        if kind is None:
+            raise ValueError("this model does not score pairs of texts; it has the tasks "
+                             f"{', '.join(self._info['pooling']['tasks']) or 'of text generation'}")
+        if kind == "cross":
+            more = {} if instruction is None else {"instruction": instruction}
+            items = self._pool([pool_fields({"prompt": query, "text_pair": document, **more}, pooling_params, "classify",
+                                            tokenization_kwargs) for query, document in zip(queries, documents)],
+                               lora_request)
+            return [ScoringRequestOutput(item.request_id, ScoringOutput(float(item.outputs.data[0])),
+                                         item.prompt_token_ids, item.num_cached_tokens) for item in items]
+        task = "embed" if kind == "cosine" else "token_embed"
+        texts = list(dict.fromkeys(queries)) + documents
+        found = self.encode(texts, pooling_params, lora_request=lora_request, pooling_task=task,
+                            tokenization_kwargs=tokenization_kwargs)
+        by_query = dict(zip(texts, found[:len(texts) - len(documents)]))
+        return [ScoringRequestOutput(item.request_id,
+                                     ScoringOutput(_quire.similarity(by_query[query].outputs.data, item.outputs.data)),
+                                     by_query[query].prompt_token_ids + item.prompt_token_ids, item.num_cached_tokens)
+                for query, item in zip(queries, found[len(texts) - len(documents):])]
+
+    def _pool(self, requests: list[dict[str, Any]],
+              lora_request: LoRARequests) -> list[PoolingRequestOutput[PoolingOutput]]:
+        adapters = one_for_each(lora_request, len(requests), LoRARequest, "lora_requests")
+        streams: list[_quire.Stream] = []
+        out: list[PoolingRequestOutput[PoolingOutput]] = []
+        try:
+            for fields, adapter in zip(requests, adapters):
+                streams.append(self._submit(fields, lora_request=adapter))
+            for stream in streams:
+                delta = stream.next()
+                if delta is not None:
+                    out.append(take(stream, str(next(self._numbers)), delta))
+            return out
+        finally:
+            for stream in streams:
+                stream.abort()  # does nothing after the end
+
     @staticmethod
     def _iterate(collector: Collector) -> Iterator[RequestOutput]:
         try:
@@ -166,16 +257,8 @@ class LLM(Engine):
              sampling_params: SamplingParams | Sequence[SamplingParams] | None,
              priority: Sequence[int] | None, lora_request: LoRARequests = None) -> list[RequestOutput]:
         count = len(requests)
-        adapters: list[LoRARequest | None]
-        adapters = [lora_request] * count if lora_request is None or isinstance(lora_request, LoRARequest) \
-            else list(lora_request)
-        if len(adapters) != count:
-            raise ValueError(f"there are {count} prompts and {len(adapters)} lora_requests; give one, or one for each")
-        params: list[SamplingParams | None]
-        params = [sampling_params] * count if sampling_params is None or isinstance(sampling_params, SamplingParams) \
-            else list(sampling_params)
-        if len(params) != count:
-            raise ValueError(f"there are {count} prompts and {len(params)} sampling_params; give one, or one for each")
+        adapters = one_for_each(lora_request, count, LoRARequest, "lora_requests")
+        params = one_for_each(sampling_params, count, SamplingParams, "sampling_params")
         if priority is not None and len(priority) != count:
             raise ValueError(f"there are {count} prompts and {len(priority)} priorities; give one for each")
         collectors: list[Collector] = []
@@ -192,6 +275,17 @@ class LLM(Engine):
         finally:
             for collector in collectors:
                 collector.stream.abort()  # does nothing after the end
+
+
+def one_for_each(given: _T | Sequence[_T | None] | Sequence[_T] | None, count: int, kind: type[_T],
+                 name: str) -> list[_T | None]:
+    """One setting for all prompts, or those of each."""
+    if given is None or isinstance(given, kind):
+        return [given] * count
+    each = list(cast(Sequence[Union[_T, None]], given))
+    if len(each) != count:
+        raise ValueError(f"there are {count} prompts and {len(each)} {name}; give one, or one for each")
+    return each
 
 
 def token_array(token_ids: TokenIds) -> numpy.typing.NDArray[numpy.int32]:

@@ -9,7 +9,7 @@ namespace {
 
 class Embeddings final : public PoolingAnswer {
  public:
-  Embeddings(Service& service, ReplyPtr reply, GenerationOptions options, const llm::Llm::PoolSettings& settings,
+  Embeddings(Service& service, ReplyPtr reply, GenerationOptions options, const llm::PoolSettings& settings,
              VectorFormat format)
       : PoolingAnswer(service, std::move(reply), std::move(options), llm::PoolTask::kEmbed, settings),
         format_(std::move(format)) {}
@@ -62,7 +62,7 @@ class Embeddings final : public PoolingAnswer {
 // Cohere's answer has every type that was asked for.
 class CohereEmbeddings final : public PoolingAnswer {
  public:
-  CohereEmbeddings(Service& service, ReplyPtr reply, GenerationOptions options, const llm::Llm::PoolSettings& settings,
+  CohereEmbeddings(Service& service, ReplyPtr reply, GenerationOptions options, const llm::PoolSettings& settings,
                    std::vector<std::string> types, std::vector<std::string> texts)
       : PoolingAnswer(service, std::move(reply), std::move(options), llm::PoolTask::kEmbed, settings),
         types_(std::move(types)),
@@ -112,7 +112,7 @@ ApiStatus start_embeddings(Service& service, const HttpRequest& request, const R
   QUIRE_TRY(service.check_model(body));
   QUIRE_TRY(service.model().check_task(llm::PoolTask::kEmbed));
   QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, "embd-"));
-  QUIRE_ASSIGN(const auto settings, read_pool_settings(service, body));
+  QUIRE_ASSIGN(const auto settings, read_pool_settings(service.model(), body));
   QUIRE_ASSIGN(VectorFormat format, read_vector_format(body));
   QUIRE_ASSIGN(std::vector<llm::PoolPrompt> prompts, read_inputs(service, request, body));
   return std::make_shared<Embeddings>(service, reply, std::move(options), settings, std::move(format))
@@ -156,7 +156,7 @@ ApiStatus start_cohere(Service& service, const HttpRequest& request, const Reply
   QUIRE_TRY(service.check_model(body));
   QUIRE_TRY(service.model().check_task(llm::PoolTask::kEmbed));
   QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, "embd-"));
-  llm::Llm::PoolSettings settings;
+  llm::PoolSettings settings;
   settings.dimensions = body.integer("output_dimension");
   if (settings.dimensions) QUIRE_TRY(service.model().pooler().check_dimensions(*settings.dimensions));
   std::vector<std::string> types =
@@ -172,7 +172,7 @@ ApiStatus start_cohere(Service& service, const HttpRequest& request, const Reply
                                               " numbers, which is no multiple of 8.");
     }
   }
-  Truncation truncation;
+  llm::Truncation truncation;
   const std::string side = body.string("truncate", "END");
   const int64_t longest = service.model().max_model_len();
   if (side != "NONE") truncation.most = std::min(body.integer("max_tokens").value_or(longest), longest);

@@ -36,16 +36,10 @@ bool is_conversation(const Value& v) {
   return all(v, is_message);
 }
 
-void cut(std::vector<int32_t>& ids, size_t most, bool keep_end) {
-  if (ids.size() <= most) return;
-  if (keep_end) ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(most));
-  ids.resize(most);
-}
-
 // Reads the inputs one after another, whatever they are.
 class InputReader {
  public:
-  InputReader(const Service& service, const HttpRequest& request, const Body& body, const Truncation& truncation)
+  InputReader(const Service& service, const HttpRequest& request, const Body& body, const llm::Truncation& truncation)
       : service_(service), request_(request), body_(body), truncation_(truncation) {}
 
   ApiStatus add_text(const Value& text) {
@@ -56,7 +50,7 @@ class InputReader {
   ApiStatus add_ids(const Value& list) {
     std::vector<int32_t> ids;
     for (const Value& id : list.as_array()) ids.push_back(static_cast<int32_t>(id.as_int()));
-    if (truncation_.most) cut(ids, static_cast<size_t>(*truncation_.most), truncation_.keep_end);
+    if (truncation_.most) llm::cut_tokens(ids, *truncation_.most, truncation_.keep_end);
     return add(std::move(ids));
   }
   ApiStatus add_conversation(Value messages) {
@@ -70,7 +64,7 @@ class InputReader {
     input.add_special_tokens = body_.boolean("add_special_tokens", false);
     input.cancelled = request_.cancelled;
     QUIRE_ASSIGN(ChatTokens tokens, chat_tokens(service_, std::move(input)));
-    if (truncation_.most) cut(tokens.ids, static_cast<size_t>(*truncation_.most), truncation_.keep_end);
+    if (truncation_.most) llm::cut_tokens(tokens.ids, *truncation_.most, truncation_.keep_end);
     return add(std::move(tokens.ids));
   }
   std::vector<llm::PoolPrompt> take() { return std::move(prompts_); }
@@ -89,7 +83,7 @@ class InputReader {
   const Service& service_;
   const HttpRequest& request_;
   const Body& body_;
-  const Truncation truncation_;
+  const llm::Truncation truncation_;
   std::vector<llm::PoolPrompt> prompts_;
   size_t total_ = 0;
 };
@@ -124,12 +118,12 @@ class Classifications final : public PoolingAnswer {
 class Pooled final : public PoolingAnswer {
  public:
   Pooled(Service& service, ReplyPtr reply, GenerationOptions options, llm::PoolTask task,
-         const llm::Llm::PoolSettings& settings, VectorFormat format)
+         const llm::PoolSettings& settings, VectorFormat format)
       : PoolingAnswer(service, std::move(reply), std::move(options), task, settings), format_(std::move(format)) {}
 
  private:
   void finish() override {
-    const bool per_token = task_ == llm::PoolTask::kTokenEmbed || task_ == llm::PoolTask::kTokenClassify;
+    const bool per_token = service_.model().pools_to_rows(task_);
     JsonWriter w;
     write_head(w, "list");
     w.key("data").open_array();
@@ -162,32 +156,18 @@ ApiStatus start_classify(Service& service, const HttpRequest& request, const Rep
   QUIRE_TRY(service.check_model(body));
   QUIRE_TRY(service.model().check_task(llm::PoolTask::kClassify));
   QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, "classify-"));
-  QUIRE_ASSIGN(const auto settings, read_pool_settings(service, body));
+  QUIRE_ASSIGN(const auto settings, read_pool_settings(service.model(), body));
   QUIRE_ASSIGN(std::vector<llm::PoolPrompt> prompts, read_inputs(service, request, body));
   return std::make_shared<Classifications>(service, reply, std::move(options), llm::PoolTask::kClassify, settings)
       ->begin(request, body, std::move(prompts));
 }
 
-ApiResult<llm::PoolTask> read_task(const Service& service, const Body& body) {
-  const bool classifies = service.model().pooler().config().classifies;
-  const std::string word = body.string("task");
-  if (word.empty()) return classifies ? llm::PoolTask::kClassify : llm::PoolTask::kEmbed;
-  for (const auto task :
-       {llm::PoolTask::kEmbed, llm::PoolTask::kClassify, llm::PoolTask::kTokenEmbed, llm::PoolTask::kTokenClassify}) {
-    if (word != llm::name(task)) continue;
-    const Status has = service.model().check_task(task);
-    if (!has.ok()) return bad_field("task", "is " + word + ": " + has.error().message + ".");
-    return task;
-  }
-  return bad_field("task", "must be embed, classify, token_embed or token_classify.");
-}
-
 ApiStatus start_pooling(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
   QUIRE_ASSIGN(const Body body, Body::parse(request.body, pooling_schema()));
   QUIRE_TRY(service.check_model(body));
-  QUIRE_ASSIGN(const llm::PoolTask task, read_task(service, body));
+  QUIRE_ASSIGN(const llm::PoolTask task, read_task(service.model(), body));
   QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, "pool-"));
-  QUIRE_ASSIGN(const auto settings, read_pool_settings(service, body));
+  QUIRE_ASSIGN(const auto settings, read_pool_settings(service.model(), body));
   QUIRE_ASSIGN(VectorFormat format, read_vector_format(body));
   if (format.kind != VectorFormat::Kind::kFloat && format.kind != VectorFormat::Kind::kBase64) {
     return bad_field("encoding_format", "must be float or base64 here; /v1/embeddings also has bytes.");
@@ -206,12 +186,12 @@ void append_value(std::string& out, const void* value, size_t size, bool swap) {
 
 }  // namespace
 
-ApiResult<Truncation> read_truncation(const Body& body, const Service& service) {
-  Truncation out;
+ApiResult<llm::Truncation> read_truncation(const Body& body, const llm::Llm& model) {
+  llm::Truncation out;
   out.keep_end = body.string("truncation_side", "right") == "left";
   const auto wanted = body.integer("truncate_prompt_tokens");
   if (!wanted) return out;
-  const int64_t longest = service.model().max_model_len();
+  const int64_t longest = model.max_model_len();
   if (*wanted > longest) {
     return bad_field("truncate_prompt_tokens",
                      "must be at most " + std::to_string(longest) + ", the number of tokens that the model takes.");
@@ -222,7 +202,7 @@ ApiResult<Truncation> read_truncation(const Body& body, const Service& service) 
 }
 
 ApiResult<std::vector<int32_t>> text_tokens(const Service& service, const std::string& text, bool special,
-                                            const Truncation& truncation) {
+                                            const llm::Truncation& truncation) {
   // A text that will be cut is tokenised only as far as its end may matter.
   std::string_view used = text;
   if (truncation.most && used.size() > service.max_text_bytes()) {
@@ -230,22 +210,13 @@ ApiResult<std::vector<int32_t>> text_tokens(const Service& service, const std::s
     used = truncation.keep_end ? used.substr(used.size() - most) : used.substr(0, most);
   }
   QUIRE_TRY(check_text_length(service, used.size()));
-  const auto& tokenizer = service.model().tokenizer();
-  if (tokenizer == nullptr) {
-    return bad_request("this model has no tokenizer, so it takes token ids only; give one with --tokenizer.", "input");
-  }
-  if (!truncation.most) return tokenizer->encode(used, {.add_special_tokens = special});
-  std::vector<int32_t> ids = tokenizer->encode(used, {.add_special_tokens = false});
-  const size_t added = special ? tokenizer->wrap({}).size() : 0;
-  const auto most = static_cast<size_t>(*truncation.most);
-  cut(ids, most > added ? most - added : 0, truncation.keep_end);
-  if (!special) return ids;
-  return tokenizer->wrap(ids);
+  QUIRE_ASSIGN(std::vector<int32_t> ids, service.model().text_tokens(used, special, truncation));
+  return ids;
 }
 
 ApiResult<std::vector<llm::PoolPrompt>> read_inputs(const Service& service, const HttpRequest& request,
                                                     const Body& body) {
-  QUIRE_ASSIGN(const Truncation truncation, read_truncation(body, service));
+  QUIRE_ASSIGN(const llm::Truncation truncation, read_truncation(body, service.model()));
   InputReader reader(service, request, body, truncation);
   const bool chat = body.has("messages");
   if (chat == body.has("input")) return bad_request("give either input or messages.", "input");
@@ -313,11 +284,21 @@ ApiResult<GenerationOptions> read_pooling_options(const HttpRequest& request, co
   return options;
 }
 
-ApiResult<llm::Llm::PoolSettings> read_pool_settings(const Service& service, const Body& body) {
-  llm::Llm::PoolSettings settings;
+ApiResult<llm::PoolTask> read_task(const llm::Llm& model, const Body& body) {
+  const std::string word = body.string("task");
+  if (word.empty() && model.pools()) return model.tasks().front();
+  const std::optional<llm::PoolTask> task = llm::find_task(word.empty() ? "embed" : word);
+  if (!task) return bad_field("task", "must be embed, classify, token_embed, token_classify or embed&token_classify.");
+  const Status has = model.check_task(*task);
+  if (!has.ok()) return bad_field("task", "is " + std::string(llm::name(*task)) + ": " + has.error().message + ".");
+  return *task;
+}
+
+ApiResult<llm::PoolSettings> read_pool_settings(const llm::Llm& model, const Body& body) {
+  llm::PoolSettings settings;
   if (body.has("use_activation")) settings.activate = body.boolean("use_activation", true);
   settings.dimensions = body.integer("dimensions");
-  if (settings.dimensions) QUIRE_TRY(service.model().pooler().check_dimensions(*settings.dimensions));
+  if (settings.dimensions) QUIRE_TRY(model.pooler().check_dimensions(*settings.dimensions));
   return settings;
 }
 

@@ -16,15 +16,10 @@ namespace quire::api {
 constexpr size_t kMaxInputs = 8192;
 constexpr size_t kMaxInputTokens = size_t{1} << 22;
 
-// How an input is cut.
-struct Truncation {
-  std::optional<int64_t> most;  // tokens, with the special ones; none: longer inputs are refused
-  bool keep_end = false;
-};
-ApiResult<Truncation> read_truncation(const Body& body, const Service& service);
+ApiResult<llm::Truncation> read_truncation(const Body& body, const llm::Llm& model);
 // The tokens of a text, cut before its special tokens are added.
 ApiResult<std::vector<int32_t>> text_tokens(const Service& service, const std::string& text, bool special,
-                                            const Truncation& truncation);
+                                            const llm::Truncation& truncation);
 // `input` (texts, token ids or conversations) or `messages` of a request.
 ApiResult<std::vector<llm::PoolPrompt>> read_inputs(const Service& service, const HttpRequest& request,
                                                     const Body& body);
@@ -33,7 +28,7 @@ ApiResult<std::vector<llm::PoolPrompt>> read_inputs(const Service& service, cons
 class PoolingAnswer : public Generation {
  public:
   PoolingAnswer(Service& service, ReplyPtr reply, GenerationOptions options, llm::PoolTask task,
-                const llm::Llm::PoolSettings& settings)
+                const llm::PoolSettings& settings)
       : Generation(service, std::move(reply), std::move(options)), task_(task), settings_(settings) {}
 
   // Checks and submits the prompts.
@@ -49,12 +44,14 @@ class PoolingAnswer : public Generation {
   void write_head(JsonWriter& w, const char* object) const;  // id, object, created, model
 
   const llm::PoolTask task_;
-  const llm::Llm::PoolSettings settings_;
+  const llm::PoolSettings settings_;
 };
 
 // How the answer's id begins, and what pooling requests have in common.
 ApiResult<GenerationOptions> read_pooling_options(const HttpRequest& request, const Body& body, const char* prefix);
-ApiResult<llm::Llm::PoolSettings> read_pool_settings(const Service& service, const Body& body);
+ApiResult<llm::PoolSettings> read_pool_settings(const llm::Llm& model, const Body& body);
+// `task`, or what the model usually does.
+ApiResult<llm::PoolTask> read_task(const llm::Llm& model, const Body& body);
 
 // How vectors are written.
 struct VectorFormat {

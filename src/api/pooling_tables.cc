@@ -105,11 +105,13 @@ const Schema& classify_schema() {
 const Schema& pooling_schema() {
   static const Schema schema{
       "PoolingRequest", "Texts for any task of a model that pools.",
-      together({{field("task", kString, "embed, classify, token_embed (a vector per token) or token_classify.",
-                       {.fallback = "embed or classify, as the model has it"})},
-                input_fields(),
-                format_fields(),
-                common_fields()})};
+      together(
+          {{field("task", kString,
+                  "embed, classify, token_embed (a vector per token), token_classify or embed&token_classify (BGE-M3).",
+                  {.fallback = "what the model is for"})},
+           input_fields(),
+           format_fields(),
+           common_fields()})};
   return schema;
 }
 

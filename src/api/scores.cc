@@ -10,7 +10,7 @@
 namespace quire::api {
 namespace {
 
-enum class ScoreKind : uint8_t { kCross, kCosine, kLate };
+using llm::ScoreKind;
 
 // Queries and documents, matched 1:1, 1:N or N:N.
 struct Pairs {
@@ -19,16 +19,6 @@ struct Pairs {
   size_t size() const { return documents.size(); }
   size_t query_of(size_t document) const { return queries.size() == 1 ? 0 : document; }
 };
-
-ApiResult<ScoreKind> score_kind(const Service& service) {
-  const model::PoolerConfig& config = service.model().pooler().config();
-  if (config.classifies && config.labels != 1) {
-    return bad_request("this model has " + std::to_string(config.labels) +
-                       " classes, but a score needs a model with one; use /classify.");
-  }
-  if (config.classifies) return ScoreKind::kCross;
-  return config.late_interaction ? ScoreKind::kLate : ScoreKind::kCosine;
-}
 
 // A text, a list of texts, or objects with a text.
 ApiResult<std::vector<std::string>> read_side(const Body& body, std::initializer_list<const char*> names) {
@@ -55,7 +45,7 @@ ApiResult<std::vector<std::string>> read_side(const Body& body, std::initializer
 class Scores : public PoolingAnswer {
  public:
   Scores(Service& service, ReplyPtr reply, GenerationOptions options, llm::PoolTask task,
-         const llm::Llm::PoolSettings& settings, ScoreKind kind, Pairs pairs)
+         const llm::PoolSettings& settings, ScoreKind kind, Pairs pairs)
       : PoolingAnswer(service, std::move(reply), std::move(options), task, settings),
         kind_(kind),
         pairs_(std::move(pairs)) {}
@@ -74,7 +64,7 @@ class Scores : public PoolingAnswer {
     for (size_t d = 0; d < pairs_.size(); ++d) {
       const auto& query = queries[pairs_.query_of(d)];
       const auto document = rows(pairs_.queries.size() + d);
-      out.push_back(kind_ == ScoreKind::kLate ? late_score(query, document)
+      out.push_back(kind_ == ScoreKind::kLate ? model::late_score(query, document)
                                               : model::cosine(query.at(0), document.at(0)));
     }
     return out;
@@ -96,25 +86,12 @@ class Scores : public PoolingAnswer {
 
   const ScoreKind kind_;
   const Pairs pairs_;
-
- private:
-  // For each token of the query its best match in the document, summed.
-  static float late_score(const std::vector<std::vector<float>>& query,
-                          const std::vector<std::vector<float>>& document) {
-    float sum = 0;
-    for (const std::vector<float>& q : query) {
-      float best = -std::numeric_limits<float>::infinity();
-      for (const std::vector<float>& d : document) best = std::max(best, model::dot(q, d));
-      sum += best;
-    }
-    return sum;
-  }
 };
 
 class Ranking final : public Scores {
  public:
   Ranking(Service& service, ReplyPtr reply, GenerationOptions options, llm::PoolTask task,
-          const llm::Llm::PoolSettings& settings, ScoreKind kind, Pairs pairs, int64_t top_n)
+          const llm::PoolSettings& settings, ScoreKind kind, Pairs pairs, int64_t top_n)
       : Scores(service, std::move(reply), std::move(options), task, settings, kind, std::move(pairs)), top_n_(top_n) {}
 
  private:
@@ -140,33 +117,12 @@ class Ranking final : public Scores {
   const int64_t top_n_;
 };
 
-// Qwen3-Reranker's prompt around a query and a document, in which control tokens are plain text.
-llm::TextPrompt judge_prompt(const std::string& instruction, const std::string& query, const std::string& document) {
-  llm::TextPrompt out{"", false};
-  const auto add = [&](const std::string& text, bool untrusted) {
-    const size_t begin = out.text.size();
-    out.text += text;
-    if (untrusted) out.origins.push_back({begin, out.text.size(), text::Origin::kUntrusted});
-  };
-  add("<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
-      "provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n<Instruct>: ",
-      false);
-  add(instruction.empty() ? "Given a web search query, retrieve relevant passages that answer the query" : instruction,
-      true);
-  add("\n<Query>: ", false);
-  add(query, true);
-  add("\n<Document>: ", false);
-  add(document, true);
-  add("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", false);
-  return out;
-}
-
 // Reads the limits on tokens, and makes the prompts of all pairs.
 class PairPrompts {
  public:
   static ApiResult<PairPrompts> make(const Service& service, const Body& body) {
     PairPrompts out(service);
-    QUIRE_ASSIGN(out.truncation_, read_truncation(body, service));
+    QUIRE_ASSIGN(out.truncation_, read_truncation(body, service.model()));
     out.limits_.first = body.integer("max_tokens_per_query").value_or(0);
     out.limits_.second = body.integer("max_tokens_per_doc").value_or(0);
     out.limits_.total = out.truncation_.most.value_or(0);
@@ -191,7 +147,7 @@ class PairPrompts {
   explicit PairPrompts(const Service& service) : service_(&service) {}
 
   ApiStatus add_text(const std::string& text, int64_t most, std::vector<llm::PoolPrompt>& out) const {
-    Truncation truncation = truncation_;
+    llm::Truncation truncation = truncation_;
     if (most > 0) truncation.most = std::min(truncation.most.value_or(most), most);
     QUIRE_ASSIGN(std::vector<int32_t> ids, text_tokens(*service_, text, true, truncation));
     out.push_back({std::move(ids)});
@@ -200,19 +156,13 @@ class PairPrompts {
 
   ApiStatus add_pair(const std::string& query, const std::string& document, std::vector<llm::PoolPrompt>& out) const {
     QUIRE_TRY(check_text_length(*service_, query.size() + document.size()));
-    const llm::Llm& model = service_->model();
-    if (model.pooler().config().tokens.empty()) {
-      QUIRE_ASSIGN(llm::PoolPrompt prompt, model.pair_tokens(query, document, limits_));
-      out.push_back(std::move(prompt));
-      return Ok{};
-    }
-    QUIRE_ASSIGN(std::vector<int32_t> ids, model.tokens_of(judge_prompt(instruction_, query, document)));
-    out.push_back({std::move(ids)});
+    QUIRE_ASSIGN(llm::PoolPrompt prompt, service_->model().pair_tokens(query, document, limits_, instruction_));
+    out.push_back(std::move(prompt));
     return Ok{};
   }
 
   const Service* service_;
-  Truncation truncation_;
+  llm::Truncation truncation_;
   llm::PairLimits limits_;
   std::string instruction_;
 };
@@ -220,13 +170,13 @@ class PairPrompts {
 struct ScoreStart {
   ScoreKind kind = ScoreKind::kCross;
   llm::PoolTask task = llm::PoolTask::kClassify;
-  llm::Llm::PoolSettings settings;
+  llm::PoolSettings settings;
   std::vector<llm::PoolPrompt> prompts;
 };
 
 ApiResult<ScoreStart> prepare_scores(const Service& service, const Body& body, const Pairs& pairs) {
   ScoreStart out;
-  QUIRE_ASSIGN(out.kind, score_kind(service));
+  QUIRE_ASSIGN(out.kind, service.model().score_kind());
   if (out.kind == ScoreKind::kCosine) out.task = llm::PoolTask::kEmbed;
   if (out.kind == ScoreKind::kLate) out.task = llm::PoolTask::kTokenEmbed;
   if (out.kind == ScoreKind::kCross && body.has("use_activation")) {

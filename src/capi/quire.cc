@@ -13,6 +13,7 @@
 #include "capi/request.h"
 #include "capi/stream.h"
 #include "cli/command.h"
+#include "model/pooling/pooler.h"
 
 using quire::Error;
 using quire::ErrorCode;
@@ -29,6 +30,7 @@ struct quire_stream {
   quire::llm::Delta delta;  // what the last quire_delta points into, with the two that follow
   std::vector<quire_logprob> entries[2];
   std::vector<size_t> ends[2];
+  Stream::Pooled pooled;  // what quire_pooled points into
 };
 
 namespace {
@@ -131,10 +133,34 @@ quire::json::Value rows_json(const Model& model, bool wanted,
   return out;
 }
 
+// The vectors of a request that pools, as JSON.
+Result<char*> pool(const std::shared_ptr<Model>& model, quire::capi::ReadRequest request) {
+  QUIRE_ASSIGN(const std::unique_ptr<Stream> stream, Stream::start(model, std::move(request)));
+  quire::llm::Delta delta;
+  const Stream::Event event = stream->next(std::nullopt, delta);
+  if (event == Stream::Event::kFailed) return *delta.error;
+  const Stream::Pooled pooled = stream->pooled(delta);
+  const auto row_json = [&](size_t row) {
+    quire::json::Array out;
+    for (size_t i = 0; i < pooled.columns; ++i) {
+      out.emplace_back(static_cast<double>(pooled.values[row * pooled.columns + i]));
+    }
+    return out;
+  };
+  quire::json::Array rows;
+  for (size_t row = 0; row < pooled.rows; ++row) rows.emplace_back(row_json(row));
+  quire::json::Value out{quire::json::Object{}};
+  out.set("prompt_token_ids", ids_json(stream->prompt()));
+  out.set("data", pooled.rows == 0 ? row_json(0) : std::move(rows));
+  out.set("num_cached_tokens", delta.cached_tokens);
+  return copy_text(quire::json::dump(out));
+}
+
 Result<char*> generate(const std::shared_ptr<Model>& model, const char* request) {
-  QUIRE_ASSIGN(quire::engine::Request ready, quire::capi::read_request(model->llm(), request, {}));
-  const bool logprobs = ready.params.logprobs.has_value();
-  const bool prompt_logprobs = ready.params.prompt_logprobs.has_value();
+  QUIRE_ASSIGN(quire::capi::ReadRequest ready, quire::capi::read_request(model->llm(), request, {}));
+  if (ready.pool) return pool(model, std::move(ready));
+  const bool logprobs = ready.request.params.logprobs.has_value();
+  const bool prompt_logprobs = ready.request.params.prompt_logprobs.has_value();
   QUIRE_ASSIGN(const std::unique_ptr<Stream> stream, Stream::start(model, std::move(ready)));
   stream->wait(std::nullopt);
   quire::json::Array outputs;
@@ -197,6 +223,7 @@ char* quire_info(const quire_llm* llm) {
     out.set("max_model_len", model.max_model_len());
     out.set("vocab_size", model.engine().model().config().vocab_size);
     out.set("default_sampling_params", quire::capi::default_params_json(model));
+    out.set("pooling", quire::capi::pooling_json(model));
     return copy_text(quire::json::dump(out));
   });
 }
@@ -214,7 +241,7 @@ quire_stream* quire_submit(quire_llm* llm, const char* request, const int32_t* t
   return guarded<quire_stream*>(nullptr, error, [&]() -> Result<quire_stream*> {
     const std::span<const int32_t> prompt(tokens, tokens != nullptr ? num_tokens : 0);
     if (tokens != nullptr && num_tokens == 0) return quire::invalid_argument("the prompt has no tokens");
-    QUIRE_ASSIGN(quire::engine::Request ready, quire::capi::read_request(llm->model->llm(), request, prompt));
+    QUIRE_ASSIGN(quire::capi::ReadRequest ready, quire::capi::read_request(llm->model->llm(), request, prompt));
     auto out = std::make_unique<quire_stream>();
     QUIRE_ASSIGN(out->stream, Stream::start(llm->model, std::move(ready)));
     return out.release();
@@ -238,9 +265,27 @@ quire_event quire_next(quire_stream* stream, double seconds, quire_delta* delta,
       case Stream::Event::kDelta:
         break;
     }
+    if (stream->stream->pools()) stream->pooled = stream->stream->pooled(stream->delta);
     *delta = show(*stream);
     return QUIRE_DELTA;
   });
+}
+
+const float* quire_pooled(const quire_stream* stream, size_t* rows, size_t* columns) {
+  *rows = stream->pooled.rows;
+  *columns = stream->pooled.columns;
+  return stream->pooled.values.empty() ? nullptr : stream->pooled.values.data();
+}
+
+float quire_similarity(const float* query, size_t query_rows, const float* document, size_t document_rows,
+                       size_t columns, int late) {
+  if (late == 0) return quire::model::cosine({query, columns}, {document, columns});
+  const auto rows_of = [&](const float* from, size_t rows) {
+    std::vector<std::vector<float>> out;
+    for (size_t row = 0; row < rows; ++row) out.emplace_back(from + row * columns, from + (row + 1) * columns);
+    return out;
+  };
+  return quire::model::late_score(rows_of(query, query_rows), rows_of(document, document_rows));
 }
 
 quire_event quire_wait(quire_stream* stream, double seconds) {

@@ -44,7 +44,9 @@ const char* quire_version(void);
 quire_llm* quire_load(const char* options, quire_error* error);
 /* Requests that still run are aborted when their streams are closed too. May be null. */
 void quire_free(quire_llm* llm);
-/* A JSON object: name, max_model_len, vocab_size, default_sampling_params. Free it with quire_free_text. */
+/* A JSON object: name, max_model_len, vocab_size, default_sampling_params, and pooling: an object with tasks (what the
+ * model makes besides text, the usual one first), score ("cross", "cosine", "late" or null), embedding_size, labels.
+ * Free it with quire_free_text. */
 char* quire_info(const quire_llm* llm);
 
 /* A request is a JSON object. It has one of
@@ -54,8 +56,15 @@ char* quire_info(const quire_llm* llm);
  * "add_generation_prompt", "continue_final_message". An unknown name is an error. What is left out has the model's
  * default. */
 
+/* With a model for embeddings or scores, a request has "task" instead of sampling parameters: "embed", "classify",
+ * "token_embed", "token_classify" or "embed&token_classify" (see docs/embeddings.md). It may also have "text_pair" (a
+ * second text for a cross-encoder, beside "prompt"), "dimensions", "use_activation", "truncate_prompt_tokens",
+ * "truncation_side", "instruction", "max_tokens_per_query" and "max_tokens_per_doc", as in the HTTP API. It gives one
+ * delta, after which quire_pooled has the numbers. */
+
 /* The whole answer as a JSON object: prompt_token_ids, outputs (index, text, token_ids, finish_reason, stop_reason,
- * logprobs), num_cached_tokens, prompt_logprobs. Null on failure. Free it with quire_free_text. */
+ * logprobs), num_cached_tokens, prompt_logprobs. With a task: prompt_token_ids, data (numbers, or a list of them for
+ * each token), num_cached_tokens. Null on failure. Free it with quire_free_text. */
 char* quire_generate(quire_llm* llm, const char* request, quire_error* error);
 void quire_free_text(char* text);
 
@@ -105,6 +114,14 @@ typedef enum quire_event {
 /* Waits for the next piece of an answer, at most `seconds` (negative: without end). Pieces that have collected are
  * returned as one. */
 quire_event quire_next(quire_stream* stream, double seconds, quire_delta* delta, quire_error* error);
+/* The numbers of a request with a task, after its delta: `columns` of them, or `rows` times `columns` if there is a
+ * vector for each token (else `rows` is 0). Null before the delta, and after an abort. Valid until quire_close. */
+const float* quire_pooled(const quire_stream* stream, size_t* rows, size_t* columns);
+/* How close a document is to a query, with the same bits as the server's /score: the cosine of two vectors or, if
+ * `late` is not 0, late interaction: for each row of the query its largest scalar product with a row of the document,
+ * summed. */
+float quire_similarity(const float* query, size_t query_rows, const float* document, size_t document_rows,
+                       size_t columns, int late);
 /* Waits until all answers are complete, so that quire_next then returns each in one piece: QUIRE_END or QUIRE_TIMEOUT.
  */
 quire_event quire_wait(quire_stream* stream, double seconds);

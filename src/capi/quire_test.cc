@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <string>
 #include <thread>
 #include <vector>
@@ -140,6 +141,82 @@ TEST_F(CApi, SaysWhatIsWrongWithARequest) {
   EXPECT_NE(refused(R"({"prompt_token_ids": [99999999]})").find("vocabulary"), std::string::npos);
   EXPECT_NE(refused(R"({"prompt_token_ids": [1], "top_p": 0})").find("top_p"), std::string::npos);
   EXPECT_EQ(quire_generate(llm_, "{", nullptr), nullptr);  // the error need not be given
+}
+
+// The same tiny model, which makes embeddings of its hidden states.
+class CApiPooling : public testing::Test {
+ protected:
+  void SetUp() override {
+    llm_ = quire_load(options(R"(, "runner": "pooling")").c_str(), &told_.error);
+    ASSERT_NE(llm_, nullptr) << told_.message();
+  }
+  void TearDown() override { quire_free(llm_); }
+
+  // The numbers of a request, and how many rows they are.
+  std::pair<std::vector<float>, size_t> pooled(const std::string& request) {
+    quire_stream* stream = quire_submit(llm_, request.c_str(), nullptr, 0, &told_.error);
+    EXPECT_NE(stream, nullptr) << told_.message();
+    if (stream == nullptr) return {};
+    size_t rows = 1, columns = 1;
+    EXPECT_EQ(quire_pooled(stream, &rows, &columns), nullptr);  // not yet
+    quire_delta delta;
+    EXPECT_EQ(quire_next(stream, -1, &delta, &told_.error), QUIRE_DELTA) << told_.message();
+    EXPECT_STREQ(delta.finish_reason, "stop");
+    const float* from = quire_pooled(stream, &rows, &columns);
+    EXPECT_NE(from, nullptr);
+    std::pair<std::vector<float>, size_t> out{{from, from + std::max<size_t>(rows, 1) * columns}, rows};
+    EXPECT_EQ(quire_next(stream, -1, &delta, &told_.error), QUIRE_END);
+    quire_close(stream);
+    return out;
+  }
+  std::string refused(const std::string& request) {
+    Told told;
+    EXPECT_EQ(quire_generate(llm_, request.c_str(), &told.error), nullptr) << request;
+    EXPECT_EQ(told.error.code, QUIRE_INVALID_ARGUMENT) << request;
+    return told.message();
+  }
+
+  quire_llm* llm_ = nullptr;
+  Told told_;
+};
+
+TEST_F(CApiPooling, MakesOneVectorOrOnePerToken) {
+  const auto [vector, no_rows] = pooled(R"({"prompt_token_ids": [1, 2, 3], "task": "embed"})");
+  EXPECT_EQ(no_rows, 0u);
+  double square = 0;
+  for (const float value : vector) square += static_cast<double>(value) * static_cast<double>(value);
+  EXPECT_NEAR(square, 1, 1e-5);
+  const auto [tokens, rows] = pooled(R"({"prompt_token_ids": [1, 2, 3], "task": "token_embed"})");
+  EXPECT_EQ(rows, 3u);
+  ASSERT_EQ(tokens.size(), 3 * vector.size());
+  // The embedding of a decoder is that of its last token.
+  EXPECT_EQ(std::vector<float>(tokens.end() - static_cast<std::ptrdiff_t>(vector.size()), tokens.end()), vector);
+  EXPECT_FLOAT_EQ(quire_similarity(vector.data(), 1, vector.data(), 1, vector.size(), 0), 1.0f);
+  EXPECT_NEAR(quire_similarity(tokens.data(), rows, tokens.data(), rows, vector.size(), 1), 3.0f, 1e-4);
+
+  char* text = quire_generate(llm_, R"({"prompt_token_ids": [1, 2, 3], "task": "embed"})", &told_.error);
+  ASSERT_NE(text, nullptr) << told_.message();
+  const auto answer = quire::json::parse(text);
+  quire_free_text(text);
+  ASSERT_TRUE(answer.ok());
+  EXPECT_EQ(answer->find("data")->as_array().size(), vector.size());
+  EXPECT_EQ(static_cast<float>(answer->find("data")->as_array()[1].as_double()), vector[1]);
+}
+
+TEST_F(CApiPooling, SaysWhatItMakesAndWhatIsWrong) {
+  char* text = quire_info(llm_);
+  const auto info = quire::json::parse(text);
+  quire_free_text(text);
+  ASSERT_TRUE(info.ok());
+  EXPECT_EQ(info->find("pooling")->find("tasks")->as_array()[0].as_string(), "embed");
+  EXPECT_EQ(info->find("pooling")->find("score")->as_string(), "cosine");
+  EXPECT_NE(refused(R"({"prompt_token_ids": [1]})").find("give a task"), std::string::npos);
+  EXPECT_NE(refused(R"({"prompt_token_ids": [1], "task": "classify"})").find("its tasks are"), std::string::npos);
+  EXPECT_NE(refused(R"({"prompt_token_ids": [1], "task": "sing"})").find("task"), std::string::npos);
+  EXPECT_NE(refused(R"({"prompt_token_ids": [1], "task": "embed", "top_p": 1})").find("no field"), std::string::npos);
+  EXPECT_NE(refused(R"({"prompt_token_ids": [1], "task": "embed", "text_pair": "x"})").find("text_pair"),
+            std::string::npos);
+  EXPECT_NE(refused(R"({"task": "embed"})").find("one of prompt"), std::string::npos);
 }
 
 TEST(CApiLoad, SaysWhatIsWrongWithTheOptions) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "api/constraint_fields.h"
+#include "api/pooling.h"
 #include "api/request_fields.h"
 #include "base/suggest.h"
 #include "sampling/param_table.h"
@@ -45,17 +46,35 @@ const api::Schema& schema() {
   return all;
 }
 
+// The fields of a request with a task.
+const api::Schema& pool_schema() {
+  static const api::Schema all = [] {
+    api::Schema out{"PoolRequest", "A request of the C API for vectors or scores.", {}};
+    add_rows(out.fields, api::pooling_schema(),
+             {"task", "add_special_tokens", "truncate_prompt_tokens", "truncation_side", "use_activation", "dimensions",
+              "priority", "cache_salt"});
+    add_rows(out.fields, api::score_schema(), {"max_tokens_per_query", "max_tokens_per_doc", "instruction"});
+    add_rows(out.fields, schema(), {"prompt", "prompt_token_ids", "lora_path", "lora_name"});
+    out.fields.push_back(
+        {"text_pair", api::FieldType::kString, "A second text, which the model reads with the first."});
+    return out;
+  }();
+  return all;
+}
+
 ApiResult<Body> read_body(std::string_view text) {
   const auto raw = json::parse(text);
   if (!raw.ok()) return api::bad_request("the request is not JSON: " + raw.error().message);
   if (!raw->is_object()) return api::bad_request("the request must be a JSON object.");
+  const json::Value* task = raw->find("task");
+  const api::Schema& schema = task != nullptr && !task->is_null() ? pool_schema() : capi::schema();
   std::vector<std::string> known;
-  for (const Field& field : schema().fields) known.emplace_back(field.name);
+  for (const Field& field : schema.fields) known.emplace_back(field.name);
   for (const auto& [name, value] : raw->as_object()) {
     if (std::ranges::find(known, name) != known.end()) continue;
     return api::bad_field(name.substr(0, 60), "is no field of a request" + did_you_mean(name, known) + ".");
   }
-  return Body::parse(text, schema());
+  return Body::parse(text, schema);
 }
 
 ApiResult<llm::Prompt> chat_prompt(const llm::Llm& llm, const Body& body) {
@@ -77,10 +96,11 @@ ApiResult<llm::Prompt> chat_prompt(const llm::Llm& llm, const Body& body) {
 }
 
 ApiResult<std::vector<int32_t>> prompt_tokens(const llm::Llm& llm, const Body& body) {
-  const int given = int{body.has("prompt")} + int{body.has("prompt_token_ids")} + int{body.has("messages")};
+  const bool chat = body.has("messages");
+  const int given = int{body.has("prompt")} + int{body.has("prompt_token_ids")} + int{chat};
   if (given != 1) return api::bad_request("a request needs one of prompt, prompt_token_ids and messages.", "prompt");
   llm::Prompt prompt;
-  if (body.has("messages")) {
+  if (chat) {
     QUIRE_ASSIGN(prompt, chat_prompt(llm, body));
   } else if (body.has("prompt")) {
     prompt = llm::TextPrompt{body.string("prompt"), body.boolean("add_special_tokens", true)};
@@ -105,7 +125,55 @@ ApiResult<sampling::SamplingParams> params_of(const llm::Llm& llm, const Body& b
   return params;
 }
 
-ApiResult<engine::Request> prepare(const llm::Llm& llm, const Body& body, std::span<const int32_t> tokens) {
+ApiResult<model::AdapterPtr> read_adapter(const llm::Llm& llm, const Body& body) {
+  if (!body.has("lora_path")) return model::AdapterPtr();
+  QUIRE_ASSIGN(model::AdapterPtr adapter, llm.adapters().get(body.string("lora_path"), body.string("lora_name")));
+  return adapter;
+}
+
+ApiResult<llm::PoolPrompt> pool_prompt(const llm::Llm& llm, const Body& body, std::span<const int32_t> tokens) {
+  QUIRE_ASSIGN(const llm::Truncation truncation, api::read_truncation(body, llm));
+  const bool is_text = tokens.empty() && body.has("prompt");
+  if (body.has("text_pair")) {
+    if (!is_text) return api::bad_field("text_pair", "needs a first text as prompt.");
+    const llm::PairLimits limits{.first = body.integer("max_tokens_per_query").value_or(0),
+                                 .second = body.integer("max_tokens_per_doc").value_or(0),
+                                 .total = truncation.most.value_or(0)};
+    QUIRE_ASSIGN(llm::PoolPrompt pair,
+                 llm.pair_tokens(body.string("prompt"), body.string("text_pair"), limits, body.string("instruction")));
+    return pair;
+  }
+  llm::PoolPrompt out;
+  if (is_text && truncation.most) {
+    QUIRE_ASSIGN(out.tokens,
+                 llm.text_tokens(body.string("prompt"), body.boolean("add_special_tokens", true), truncation));
+    return out;
+  }
+  out.tokens.assign(tokens.begin(), tokens.end());
+  if (tokens.empty()) {
+    QUIRE_ASSIGN(out.tokens, prompt_tokens(llm, body));
+  }
+  if (truncation.most) llm::cut_tokens(out.tokens, *truncation.most, truncation.keep_end);
+  return out;
+}
+
+ApiResult<ReadRequest> prepare_pooling(const llm::Llm& llm, const Body& body, std::span<const int32_t> tokens) {
+  PoolUse use;
+  QUIRE_ASSIGN(use.task, api::read_task(llm, body));
+  QUIRE_ASSIGN(use.settings, api::read_pool_settings(llm, body));
+  QUIRE_ASSIGN(llm::PoolPrompt prompt, pool_prompt(llm, body, tokens));
+  QUIRE_ASSIGN(model::AdapterPtr adapter, read_adapter(llm, body));
+  QUIRE_ASSIGN(engine::Request ready,
+               llm.prepare_pooling(std::move(prompt), use.task, body.integer("priority").value_or(0),
+                                   body.string("cache_salt"), std::move(adapter)));
+  return ReadRequest{std::move(ready), use};
+}
+
+ApiResult<ReadRequest> prepare(const llm::Llm& llm, const Body& body, std::span<const int32_t> tokens) {
+  if (body.has("task")) return prepare_pooling(llm, body, tokens);
+  if (!llm.generates()) {
+    return api::bad_request("this model makes embeddings or scores, not text; give a task, such as embed.", "task");
+  }
   llm::GenerateRequest request;
   if (tokens.empty()) {
     QUIRE_ASSIGN(request.prompt, prompt_tokens(llm, body));
@@ -116,11 +184,9 @@ ApiResult<engine::Request> prepare(const llm::Llm& llm, const Body& body, std::s
   QUIRE_ASSIGN(request.constraint, api::read_constraint(body));
   request.priority = body.integer("priority").value_or(0);
   request.cache_salt = body.string("cache_salt");
-  if (body.has("lora_path")) {
-    QUIRE_ASSIGN(request.adapter, llm.adapters().get(body.string("lora_path"), body.string("lora_name")));
-  }
+  QUIRE_ASSIGN(request.adapter, read_adapter(llm, body));
   QUIRE_ASSIGN(engine::Request ready, llm.prepare(std::move(request)));
-  return ready;
+  return ReadRequest{std::move(ready)};
 }
 
 // The API's errors are those of a request, unless something ran out.
@@ -137,7 +203,7 @@ Result<T> from_api(ApiResult<T> result) {
 
 }  // namespace
 
-Result<engine::Request> read_request(const llm::Llm& llm, std::string_view text, std::span<const int32_t> tokens) {
+Result<ReadRequest> read_request(const llm::Llm& llm, std::string_view text, std::span<const int32_t> tokens) {
   auto body = read_body(text);
   if (!body.ok()) return from_api(body.error());
   return from_api(prepare(llm, *body, tokens));
@@ -147,6 +213,23 @@ Result<std::vector<int32_t>> read_prompt(const llm::Llm& llm, std::string_view t
   auto body = read_body(text);
   if (!body.ok()) return from_api(body.error());
   return from_api(prompt_tokens(llm, *body));
+}
+
+json::Value pooling_json(const llm::Llm& llm) {
+  json::Value out{json::Object{}};
+  json::Array tasks;
+  for (const llm::PoolTask task : llm.tasks()) tasks.emplace_back(llm::name(task));
+  constexpr const char* kScores[] = {"cross", "cosine", "late"};
+  const auto score = llm.score_kind();
+  out.set("tasks", std::move(tasks));
+  out.set("score", score.ok() ? json::Value(kScores[static_cast<size_t>(*score)]) : json::Value());
+  out.set("embedding_size", llm.pools() ? json::Value(llm.pooler().dimensions()) : json::Value());
+  json::Array labels;
+  if (llm.pools()) {
+    for (const std::string& label : llm.pooler().config().label_names) labels.emplace_back(label);
+  }
+  out.set("labels", std::move(labels));
+  return out;
 }
 
 json::Value default_params_json(const llm::Llm& llm) {

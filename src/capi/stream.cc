@@ -63,10 +63,10 @@ void Signal::raise() {
 
 Model::Model(std::unique_ptr<llm::Llm> llm) : async(std::move(llm), async_options()) {}
 
-Stream::Stream(std::shared_ptr<Model> model, std::vector<int32_t> prompt, int64_t n)
-    : model_(std::move(model)), prompt_(std::move(prompt)) {
-  inbox_->open = n;
-  inbox_->finished.resize(static_cast<size_t>(n));
+Stream::Stream(std::shared_ptr<Model> model, const ReadRequest& request)
+    : model_(std::move(model)), prompt_(request.request.prompt), pool_(request.pool) {
+  inbox_->open = request.request.params.n;
+  inbox_->finished.resize(static_cast<size_t>(inbox_->open));
 }
 
 Stream::~Stream() {
@@ -101,10 +101,10 @@ void Stream::Inbox::add(llm::Delta delta) {
   filled.notify_all();
 }
 
-Result<std::unique_ptr<Stream>> Stream::start(const std::shared_ptr<Model>& model, engine::Request request) {
-  std::unique_ptr<Stream> stream(new Stream(model, request.prompt, request.params.n));
+Result<std::unique_ptr<Stream>> Stream::start(const std::shared_ptr<Model>& model, ReadRequest request) {
+  std::unique_ptr<Stream> stream(new Stream(model, request));
   std::vector<engine::Request> requests;
-  requests.push_back(std::move(request));
+  requests.push_back(std::move(request.request));
   const auto sink = [inbox = stream->inbox_, signal = model->signal](llm::Delta delta) {
     inbox->add(std::move(delta));
     signal->raise();
@@ -134,6 +134,18 @@ Stream::Event Stream::next(std::optional<Clock::time_point> deadline, llm::Delta
 Stream::Event Stream::wait(std::optional<Clock::time_point> deadline) {
   std::unique_lock lock(inbox_->mutex);
   return wait_until(inbox_->filled, lock, deadline, [&] { return inbox_->open == 0; }) ? Event::kEnd : Event::kTimeout;
+}
+
+Stream::Pooled Stream::pooled(const llm::Delta& delta) const {
+  Pooled out;
+  if (!pool_) return out;
+  for (const auto& row : model_->llm().finish_pooling(pool_->task, delta.pooled, prompt_, pool_->settings)) {
+    out.columns = row.size();
+    out.values.insert(out.values.end(), row.begin(), row.end());
+    ++out.rows;
+  }
+  if (!model_->llm().pools_to_rows(pool_->task)) out.rows = 0;
+  return out;
 }
 
 void Stream::abort() {

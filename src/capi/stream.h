@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "capi/request.h"
 #include "llm/async_llm.h"
 
 namespace quire::capi {
@@ -46,7 +47,7 @@ struct Model {
 class Stream {
  public:
   using Clock = std::chrono::steady_clock;
-  static Result<std::unique_ptr<Stream>> start(const std::shared_ptr<Model>& model, engine::Request request);
+  static Result<std::unique_ptr<Stream>> start(const std::shared_ptr<Model>& model, ReadRequest request);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -58,6 +59,13 @@ class Stream {
   Event wait(std::optional<Clock::time_point> deadline);
   void abort();
   const std::vector<int32_t>& prompt() const { return prompt_; }
+  // Of a request that pools: what becomes of the vectors of its last delta. One row that is not per token: rows is 0.
+  struct Pooled {
+    size_t rows = 0, columns = 0;
+    std::vector<float> values;
+  };
+  Pooled pooled(const llm::Delta& delta) const;
+  bool pools() const { return pool_.has_value(); }
 
  private:
   // What the sink and the stream share: the sink may be called while the stream is closed.
@@ -70,10 +78,11 @@ class Stream {
     std::optional<Error> error;
     void add(llm::Delta delta);
   };
-  Stream(std::shared_ptr<Model> model, std::vector<int32_t> prompt, int64_t n);
+  Stream(std::shared_ptr<Model> model, const ReadRequest& request);
 
   const std::shared_ptr<Model> model_;
   const std::vector<int32_t> prompt_;
+  const std::optional<PoolUse> pool_;
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
   std::optional<engine::RequestId> id_;  // none: it was refused
 };

@@ -80,10 +80,7 @@ Result<std::vector<int32_t>> text_tokens(const EmbedFlags& flags, const llm::Llm
     return invalid_argument("a text has " + std::to_string(tokens.size()) + " tokens, but the model takes at most " +
                             std::to_string(most) + "; shorten it or use --truncate");
   }
-  QUIRE_ASSIGN(tokens, llm.tokens_of(llm::TextPrompt{text, false}));
-  const size_t added = llm.tokenizer()->wrap({}).size();
-  tokens.resize(std::min(tokens.size(), most > added ? most - added : 0));
-  return llm.tokenizer()->wrap(tokens);
+  return llm.text_tokens(text, true, {static_cast<int64_t>(most)});
 }
 
 void print_vector(const std::vector<float>& vector) {

@@ -74,12 +74,12 @@ struct Attention16 {
 
   // Turns the scores of this simdgroup's 16 positions into weights, and updates sums and factors for the whole tile.
   static FN void softmax_tile(Ctx c, CONSTANT const AttentionParams& p, THREAD Lane& lane, TGROUP Smem& sm, int tile,
-                              THREAD const Acc16& scores) {
+                              THREAD const Acc16& scores, DEVICE const float* sinks) {
     float s[8], top[2];
     top[0] = top[1] = attention_min_score();
     UNROLL for (int i = 0; i < 8; i++) {
       const int j = tile + (int)c.sg * 16 + acc_col(i, c.lane);
-      s[i] = attention_score(p, acc_get(scores, i));
+      s[i] = attention_score(p, sinks, lane.row[i >> 2], j, acc_get(scores, i));
       if (attention_sees(lane.row[i >> 2], j)) top[i >> 2] = max(top[i >> 2], s[i]);
     }
     UNROLL for (int h = 0; h < 2; h++) {
@@ -233,7 +233,7 @@ struct Attention16 {
         } else if (n >= 0) {
           add_scores(c, p, sm, stage, n, scores);
           if (n == p.k_chunks - 1) {
-            softmax_tile(c, p, lane, sm, tile, scores);
+            softmax_tile(c, p, lane, sm, tile, scores, sinks);
             UNROLL for (int m = 0; m < kChunks; m++) scale_rows(o[m], lane.a);
           }
         }
@@ -370,7 +370,7 @@ struct AttentionValues {
       }
       stage = 1 - stage;
       if (after > s.low) {
-        Tile::softmax_tile(c, p, lane, sm, tile, scores);
+        Tile::softmax_tile(c, p, lane, sm, tile, scores, sinks);
         Tile::scale_rows(o[0], lane.a);
         Tile::add_values(c, p, sm, stage, 0, o);
       }

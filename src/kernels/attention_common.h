@@ -7,7 +7,7 @@
 // reason:
 // - Scores: s = sum over head_dim of T(q * c) * k with c = scale * L, or scale / soft_cap. The sum is a chain of
 //   acc_mma from zero, 16 dims at a time, ascending (T = float: a chain of fma). With a cap, s = (soft_cap * L) *
-//   q_tanh(s).
+//   q_tanh(s); with a bias by distance, s = fma(bias, L, s).
 // - Tiles have 64 positions and splits 1024, by absolute position. For each tile m' = max(m, visible scores), a =
 //   q_exp2(m - m'), p = q_exp2(s - m'), or 0 for positions that the row does not see.
 // - l is kept as four sums, one for each t = (column % 8) / 2: l_t = fma(l_t, a, ((e0 + e1) + (e2 + e3)) + ((e4 + e5) +
@@ -126,6 +126,7 @@ FN bool attention_clip_to_split(THREAD AttentionSpan& s, int index) {
 struct AttentionRow {
   int active;
   int low, high;  // the visible positions
+  int position;
   int head;
   i64 q, out;  // offsets of its first element
 };
@@ -136,6 +137,7 @@ FN AttentionRow attention_row(CONSTANT const AttentionParams& p, THREAD const At
   const int head = row - token * p.tile_heads;
   r.active = token < p.tile_tokens && first_token + token < w.queries && head < w.tile_heads ? 1 : 0;
   const int position = w.position + first_token + token;
+  r.position = position;
   r.low = attention_low(p, position);
   r.high = r.active != 0 ? attention_high(p, position, w.context) : 0;
   r.head = w.head + head;
@@ -149,8 +151,16 @@ FN bool attention_sees(THREAD const AttentionRow& r, int j) {
   return j >= r.low && j < r.high;
 }
 
-FN float attention_score(CONSTANT const AttentionParams& p, float s) {
-  return p.cap > 0.0f ? p.cap * q_tanh(s) : s;
+// The score of position j for a row. A model has sinks or a bias by distance, and both are in the buffer of the sinks:
+// the bias as [heads, 2 * max_distance + 1].
+FN float attention_score(CONSTANT const AttentionParams& p, DEVICE const float* sinks, THREAD const AttentionRow& r,
+                         int j, float s) {
+  if (p.cap > 0.0f) s = p.cap * q_tanh(s);
+  if (p.max_distance > 0 && attention_sees(r, j)) {
+    const int distance = max(-p.max_distance, min(p.max_distance, j - r.position));
+    s = fma(sinks[(i64)r.head * (2 * p.max_distance + 1) + p.max_distance + distance], attention_log2e(), s);
+  }
+  return s;
 }
 
 // Merging two softmax states: the new maximum, and the factors of the left and the right state.

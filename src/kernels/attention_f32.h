@@ -31,7 +31,8 @@ struct AttentionF32 {
   }
 
   static FN void score(Ctx c, CONSTANT const AttentionParams& p, THREAD const AttentionWork& w, TGROUP Smem& sm,
-                       THREAD const AttentionRow* rows, DEVICE const uchar* pages, DEVICE const int* table, int tile) {
+                       THREAD const AttentionRow* rows, DEVICE const uchar* pages, DEVICE const int* table, int tile,
+                       DEVICE const float* sinks) {
     const int column = (int)c.tid % kAttentionPositions, half_of_rows = (int)c.tid / kAttentionPositions * 2;
     const int j = tile + column;
     const bool seen[2] = {attention_sees(rows[0], j), attention_sees(rows[1], j)};
@@ -46,7 +47,7 @@ struct AttentionF32 {
       }
     }
     UNROLL for (int i = 0; i < 2; i++) {
-      sm.weights[half_of_rows + i][column] = seen[i] ? attention_score(p, s[i]) : 0.0f;
+      sm.weights[half_of_rows + i][column] = seen[i] ? attention_score(p, sinks, rows[i], j, s[i]) : 0.0f;
     }
   }
 
@@ -174,7 +175,7 @@ struct AttentionF32 {
     bool first = true;
     for (int tile = s.low / kAttentionPositions * kAttentionPositions; tile < s.high; tile += kAttentionPositions) {
       TG_BARRIER();
-      score(c, p, w, sm, two, pages, table, tile);
+      score(c, p, w, sm, two, pages, table, tile, sinks);
       TG_BARRIER();
       softmax_tile(c, sm, own, tile, m, l);
       TG_BARRIER();

@@ -61,13 +61,13 @@ struct Attention64 {
 
   // Turns scores into weights, in place.
   static FN void softmax_tile(Ctx c, CONSTANT const AttentionParams& p, THREAD Lane& lane, int tile,
-                              THREAD Acc16* scores) {
+                              THREAD Acc16* scores, DEVICE const float* sinks) {
     float top[2];
     top[0] = top[1] = attention_min_score();
     UNROLL for (int n = 0; n < 4; n++) {
       UNROLL for (int i = 0; i < 8; i++) {
         const int j = tile + n * 16 + acc_col(i, c.lane);
-        const float s = attention_score(p, acc_get(scores[n], i));
+        const float s = attention_score(p, sinks, lane.row[i >> 2], j, acc_get(scores[n], i));
         acc_set(scores[n], i, s);
         if (attention_sees(lane.row[i >> 2], j)) top[i >> 2] = max(top[i >> 2], s);
       }
@@ -193,7 +193,7 @@ struct Attention64 {
         } else if (n >= 0) {
           add_scores(c, p, sm.chunk[here], n, queries, scores);
           if (n == p.k_chunks - 1) {
-            softmax_tile(c, p, lane, tile, scores);
+            softmax_tile(c, p, lane, tile, scores, sinks);
             UNROLL for (int i = 0; i < 4; i++) frag_from_acc(weights[i], scores[i]);
             UNROLL for (int m = 0; m < kTiles; m++) {
               UNROLL for (int i = 0; i < 8; i++) acc_set(o[m], i, acc_get(o[m], i) * lane.a[i >> 2]);

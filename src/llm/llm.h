@@ -20,6 +20,7 @@
 #include "llm/generation_config.h"
 #include "llm/grammars.h"
 #include "llm/options.h"
+#include "llm/pooling.h"
 #include "llm/receipt.h"
 #include "llm/streams.h"
 #include "text/jinja/chat_template.h"
@@ -37,21 +38,6 @@ struct TextPrompt {
 };
 using TokenPrompt = std::vector<int32_t>;
 using Prompt = std::variant<TextPrompt, TokenPrompt, text::ChatRequest>;
-
-// What a model that pools makes of a prompt.
-enum class PoolTask : uint8_t { kEmbed, kClassify, kTokenEmbed, kTokenClassify };
-const char* name(PoolTask task);  // "embed", "token_classify"
-
-// A prompt for pooling: its tokens, and where the second of two texts begins (-1: there is one).
-struct PoolPrompt {
-  std::vector<int32_t> tokens;
-  int64_t second_segment = -1;
-};
-// How a pair of texts is made to fit.
-struct PairLimits {
-  int64_t first = 0, second = 0;  // tokens of each text; 0: all
-  int64_t total = 0;              // of both with the special tokens, the longer text is cut; 0: no limit
-};
 
 // Settings that passed Llm::check(): normalised, with the model's EOS tokens and the bad words as token ids.
 class CheckedParams {
@@ -120,20 +106,23 @@ class Llm {
   bool pools() const { return engine_->options().pools; }
   bool generates() const { return generates_; }
   const model::Pooler& pooler() const { return engine_->model().pooler(); }
-  // An Error with the tasks that the model has if this is none of them.
+  // What it can make of a prompt, the usual one first; an Error with this list if `task` is not among them.
+  std::vector<PoolTask> tasks() const;
   Status check_task(PoolTask task) const;
-  // The tokens of two texts as the model takes them together.
-  Result<PoolPrompt> pair_tokens(const std::string& first, const std::string& second, const PairLimits& limits) const;
+  // How it scores pairs; an Error if it does not.
+  Result<ScoreKind> score_kind() const;
+  // The tokens of a text, which is cut before its special tokens are added.
+  Result<std::vector<int32_t>> text_tokens(std::string_view text, bool special, const Truncation& truncation) const;
+  // The tokens of two texts as the model takes them together. `instruction`: for models that judge by one.
+  Result<PoolPrompt> pair_tokens(const std::string& first, const std::string& second, const PairLimits& limits,
+                                 const std::string& instruction) const;
   // Checks one prompt of a request that pools. Its output goes through finish_pooling().
   Result<engine::Request> prepare_pooling(PoolPrompt prompt, PoolTask task, int64_t priority = 0,
-                                          std::string cache_salt = "") const;
-  // What becomes of Delta::pooled: one vector, or one per token.
-  struct PoolSettings {
-    std::optional<int64_t> dimensions;
-    std::optional<bool> activate;  // none: as the model's files say
-  };
+                                          std::string cache_salt = "", model::AdapterPtr adapter = nullptr) const;
+  // What becomes of Delta::pooled: one vector, or one per token if pools_to_rows().
   std::vector<std::vector<float>> finish_pooling(PoolTask task, std::span<const float> pooled,
                                                  std::span<const int32_t> tokens, const PoolSettings& settings) const;
+  bool pools_to_rows(PoolTask task) const;
   // Runs all prompts together. The results are in the same order; one that fails has an Error.
   std::vector<Result<std::vector<std::vector<float>>>> pool(std::vector<PoolPrompt> prompts, PoolTask task,
                                                             const PoolSettings& settings);
@@ -167,6 +156,9 @@ class Llm {
 
  private:
   Llm() = default;
+  std::vector<std::vector<float>> finish_token_heads(PoolTask task, std::span<const float> pooled,
+                                                     std::span<const int32_t> tokens,
+                                                     const PoolSettings& settings) const;
   void fill_eos(sampling::SamplingParams& params) const;
   ReasoningTokens reasoning_tokens(const ReasoningRules& rules) const;
   Status fill_bad_words(sampling::SamplingParams& params) const;

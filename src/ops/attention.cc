@@ -19,7 +19,7 @@ void check(const AttentionArgs& args) {
   check_shape(args.q, args.out.rows, args.num_heads * args.kv.head_dim);
   check_shape(args.out, args.q.rows, args.num_heads * args.kv.v_dim());
   QUIRE_CHECK(args.q.dtype == args.out.dtype && args.window >= 0 && args.soft_cap >= 0);
-  QUIRE_CHECK(args.distance_bias == nullptr || (args.kv.dtype == DType::kF32 && args.max_distance > 0));
+  QUIRE_CHECK(args.distance_bias == nullptr || args.max_distance > 0);
   QUIRE_CHECK(args.cu_seqlens_q.size() == args.context_lens.size() + 1);
   QUIRE_CHECK(args.block_tables.size() >= args.context_lens.size() * static_cast<size_t>(args.max_blocks));
 }

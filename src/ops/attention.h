@@ -81,8 +81,8 @@ struct AttentionArgs {
   int64_t window = 0;            // > 0: token at p sees p - window + 1 .. p
   float soft_cap = 0;            // > 0: score s becomes cap * tanh(s / cap)
   const float* sinks = nullptr;  // [heads]: a score that takes part in the softmax and has no value
-  // MPNet, on a CPU with F32 pages alone: what a score gets by the distance j - p, which is clamped to max_distance on
-  // both sides: [heads, 2 * max_distance + 1]
+  // MPNet: what a score gets by the distance j - p, which is clamped to max_distance on both sides:
+  // [heads, 2 * max_distance + 1]. On a CPU with F32 pages alone; not beside sinks on a GPU.
   const float* distance_bias = nullptr;
   int64_t max_distance = 0;
   std::span<const int32_t> cu_seqlens_q;  // [seqs+1]: rows of q of each sequence

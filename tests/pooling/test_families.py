@@ -2,10 +2,11 @@
 """Every family that makes embeddings or scores gives the numbers of transformers, through the server."""
 
 import json
+import subprocess
 
 import numpy as np
 import pytest
-from conftest import ROOT  # noqa: F401
+from conftest import BIN_DIR, ROOT  # noqa: F401
 from tools.goldens import floats, pooling_cases
 
 CASES = pooling_cases.CASES
@@ -84,3 +85,17 @@ def test_matryoshka_cuts_and_normalises_again(server):
     whole = np.array(server.ok("/v1/embeddings", {"model": "nomic-bert", "input": tokens})["data"][0]["embedding"])
     cut = np.array(server.ok("/v1/embeddings", {"model": "nomic-bert", "input": tokens, "dimensions": 16})["data"][0]["embedding"])
     assert np.allclose(cut, whole[:16] / np.linalg.norm(whole[:16]), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_mpnets_bias_by_distance_on_the_emulator(folder, dtype):
+    """The emulator runs the texts of the GPU kernels."""
+    command = [BIN_DIR / "quire", "embed", folder / "models" / "mpnet", "--json", "hello world", "a page of keys, " * 6]
+    vectors = []
+    for flags in (["--device", "cpu", "--dtype", "float32"], ["--device", "emulator", "--dtype", dtype]):
+        done = subprocess.run(command + flags, capture_output=True, text=True)
+        if "emulator" in flags and "has no emulator" in done.stderr:
+            pytest.skip("this build has no emulator")
+        assert done.returncode == 0, done.stderr
+        vectors.append(np.array([json.loads(line)["embedding"] for line in done.stdout.splitlines()]))
+    assert np.abs(vectors[0] - vectors[1]).max() < (1e-5 if dtype == "float32" else 2e-2)

@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 from test_families import expected, tolerance
-from tools.goldens import floats, philox, pooling_cases
+from tools.goldens import floats, gguf_families, philox, pooling_cases
 
 BERT = [(r"^(bert\.)?embeddings\.word_embeddings", "token_embd"), (r"^(bert\.)?embeddings\.position_embeddings", "position_embd"),
         (r"^(bert\.)?embeddings\.token_type_embeddings", "token_types"), (r"^(bert\.)?embeddings\.LayerNorm", "token_embd_norm"),
@@ -20,8 +20,13 @@ NOMIC = [(r"^embeddings\.word_embeddings", "token_embd"), (r"^embeddings\.token_
          (r"^emb_ln", "token_embd_norm"), (r"^encoder\.layers\.", "blk."), (r"attn\.Wqkv", "attn_qkv"),
          (r"attn\.out_proj", "attn_output"), (r"norm1", "attn_output_norm"), (r"mlp\.fc11", "ffn_up"), (r"mlp\.fc12", "ffn_gate"),
          (r"mlp\.fc2", "ffn_down"), (r"norm2", "layer_output_norm")]
-MEAN, RANK = 1, 4
-FILES = {"bert": ("bert", BERT, MEAN), "bert-cross": ("bert", BERT, RANK), "nomic-bert": ("nomic-bert", NOMIC, MEAN)}
+MODERN = [(r"^model\.", ""), (r"^embeddings\.tok_embeddings", "token_embd"), (r"^embeddings\.norm", "token_embd_norm"),
+          (r"^final_norm", "output_norm"), (r"^layers\.", "blk."), (r"attn\.Wqkv", "attn_qkv"), (r"attn\.Wo", "attn_output"),
+          (r"mlp_norm", "ffn_norm"), (r"mlp\.Wi", "ffn_up"), (r"mlp\.Wo", "ffn_down"), (r"^head\.dense", "cls"),
+          (r"^head\.norm", "cls.norm"), (r"^classifier", "cls.output")]
+MEAN, CLS, RANK = 1, 2, 4
+FILES = {"bert": ("bert", BERT, MEAN), "bert-cross": ("bert", BERT, RANK), "nomic-bert": ("nomic-bert", NOMIC, MEAN),
+         "modernbert": ("modern-bert", MODERN, CLS), "modernbert-classify": ("modern-bert", MODERN, RANK)}
 
 
 def write_gguf(case, path) -> None:
@@ -33,11 +38,19 @@ def write_gguf(case, path) -> None:
     writer.add_uint32(f"{architecture}.embedding_length", config["hidden_size"])
     writer.add_uint32(f"{architecture}.feed_forward_length", config["intermediate_size"])
     writer.add_uint32(f"{architecture}.attention.head_count", config["num_attention_heads"])
-    writer.add_float32(f"{architecture}.attention.layer_norm_epsilon", config["layer_norm_eps"])
+    writer.add_float32(f"{architecture}.attention.layer_norm_epsilon", config.get("layer_norm_eps", config.get("norm_eps")))
     writer.add_bool(f"{architecture}.attention.causal", False)
     writer.add_uint32(f"{architecture}.pooling_type", pooling)
-    writer.add_float32(f"{architecture}.rope.freq_base", 1000.0)
-    writer.add_uint32("tokenizer.ggml.token_type_count", config["type_vocab_size"])
+    if architecture == "modern-bert":
+        writer.add_float32(f"{architecture}.rope.freq_base", config["rope_parameters"]["full_attention"]["rope_theta"])
+        writer.add_uint32(f"{architecture}.attention.sliding_window", config["local_attention"])
+        writer.add_uint32(f"{architecture}.attention.sliding_window_pattern", config["global_attn_every_n_layers"])
+        writer.add_string(f"{architecture}.hidden_activation", config["hidden_activation"])
+        if case.classifies:
+            writer.add_array(f"{architecture}.classifier.output_labels", ["no", "yes"])
+    else:
+        writer.add_float32(f"{architecture}.rope.freq_base", 1000.0)
+        writer.add_uint32("tokenizer.ggml.token_type_count", config["type_vocab_size"])
     for name, shape in json.loads((pooling_cases.GOLDENS / case.name / "tensors.json").read_text()).items():
         if name.startswith("pooler.") or "position_ids" in name:
             continue
@@ -51,15 +64,36 @@ def write_gguf(case, path) -> None:
     writer.close()
 
 
+def write_embedding_gemma(case, path) -> None:
+    """As Gemma 3, with the dense layers and another name; the window is the one of config.json."""
+    config = json.loads((pooling_cases.GOLDENS / case.name / "config.json").read_text())
+    listed = json.loads((pooling_cases.GOLDENS / case.name / "tensors.json").read_text())
+    model = gguf_families.gemma(config, {f"model.{name}": philox.tensor(name, tuple(shape)) for name, shape in listed.items()})
+    dense = {f"dense_{i + 2}.weight": weight for i, weight in enumerate(pooling_cases.dense_tensors(case))}
+    writer = gguf.GGUFWriter(str(path), "gemma-embedding")
+    keys = model.keys | {"attention.sliding_window_pattern": config["layer_types"].index("full_attention") + 1,
+                         "attention.causal": False, "pooling_type": MEAN}
+    for name, value in keys.items():
+        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}[type(value)]
+        add(f"gemma-embedding.{name}", value)
+    for name, values in (model.tensors | dense).items():
+        writer.add_tensor(name, np.ascontiguousarray(values, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 @pytest.fixture(scope="module")
 def files(start, folder):
     (folder / "gguf").mkdir()
     for name in FILES:
         write_gguf(pooling_cases.find_case(name), folder / "gguf" / f"{name}.gguf")
+    write_embedding_gemma(pooling_cases.find_case("gemma3-embedding"), folder / "gguf" / "gemma3-embedding.gguf")
     return start("--models-dir=gguf", "--dtype", "float32")
 
 
-@pytest.mark.parametrize("name", ["bert", "nomic-bert"])
+@pytest.mark.parametrize("name", ["bert", "nomic-bert", "modernbert", "gemma3-embedding"])
 def test_embeddings_from_gguf(files, name):
     prompts = expected(pooling_cases.find_case(name))["prompts"]
     answer = files.ok("/v1/embeddings", {"model": name, "input": [prompt["tokens"] for prompt in prompts]})
@@ -68,9 +102,10 @@ def test_embeddings_from_gguf(files, name):
         assert ours @ theirs >= 0.999999
 
 
-def test_scores_from_gguf(files):
-    prompts = expected(pooling_cases.find_case("bert-cross"))["prompts"]
-    answer = files.ok("/classify", {"model": "bert-cross", "use_activation": False,
+@pytest.mark.parametrize("name", ["bert-cross", "modernbert-classify"])
+def test_scores_from_gguf(files, name):
+    prompts = expected(pooling_cases.find_case(name))["prompts"]
+    answer = files.ok("/classify", {"model": name, "use_activation": False,
                                     "input": [prompt["tokens"] for prompt in prompts]})
     for prompt, item in zip(prompts, answer["data"], strict=True):
         logits = floats.decode(prompt["logits"])

@@ -12,6 +12,7 @@ size_t CpuBackend::kv_page_bytes(const KvPageShape& shape) const {
 void CpuBackend::attention(const AttentionArgs& args) {
   check(args);
   check_f32(args.q, args.out);
+  QUIRE_CHECK(args.distance_bias == nullptr || args.kv.dtype == DType::kF32, "a bias by distance needs F32 pages");
   const int64_t most_rows = args.kv.dtype == DType::kBF16 ? kernels_.attention.most_rows : kAttentionRows;
   plan_.build(args, pool_.threads(), most_rows);
   const auto items = plan_.items();

@@ -125,6 +125,7 @@ AttentionParams params_of(const AttentionArgs& args) {
   p.causal = args.causal;
   p.window = static_cast<int>(args.window);
   p.has_sinks = args.sinks != nullptr;
+  p.max_distance = args.distance_bias != nullptr ? static_cast<int>(args.max_distance) : 0;
   p.q_scale = args.soft_cap > 0 ? args.scale / args.soft_cap : args.scale * kLog2E;
   p.cap = args.soft_cap > 0 ? args.soft_cap * kLog2E : 0;
   p.least_queries = 1;
@@ -365,7 +366,7 @@ void GpuBackend::mla_to_cache(const MlaToCacheArgs& args) {
 // recording serves every context that fits the tables.
 void GpuBackend::attention(const AttentionArgs& args) {
   check(args);
-  QUIRE_CHECK(args.distance_bias == nullptr, "a bias by distance is computed on a CPU alone");
+  QUIRE_CHECK(args.distance_bias == nullptr || args.sinks == nullptr, "a model has sinks or a bias by distance");
   QUIRE_CHECK(args.q.rows < INT32_MAX && args.max_blocks * args.kv.block_size < INT32_MAX);
   if (args.q.rows == 0) return;
   const AttentionParams params = params_of(args);
@@ -374,6 +375,7 @@ void GpuBackend::attention(const AttentionArgs& args) {
       extent_of(cu, staging_.host(args.context_lens), params.tile_tokens, args.max_blocks * args.kv.block_size);
   QUIRE_CHECK(e.rows == args.q.rows);
   if (joined_.join_attention(args, e.one_each) || hopper::attention(*this, args, e.by_shape)) return;
+  const float* sinks = args.distance_bias != nullptr ? args.distance_bias : args.sinks;  // see AttentionParams
   for (AttentionLaunch& l : launches_of(args, params, e, device_->info().compute_units)) {
     if (l.params.by_sequence == 0 && env("QUIRE_ATTENTION_FIND") == "map") find_by_map(l, cu);
     const void* map = l.map.empty() ? nullptr : stage(std::as_bytes(std::span(l.map)));
@@ -390,17 +392,17 @@ void GpuBackend::attention(const AttentionArgs& args) {
                {x, static_cast<uint32_t>(p.score_tiles)}, kAttentionThreads);
         launch({KernelId::kAttentionValues, args.q.dtype}, p,
                {args.out.data, scores, args.kv.pages, args.cu_seqlens_q.data(), args.context_lens.data(),
-                args.block_tables.data(), args.sinks, partials, map},
+                args.block_tables.data(), sinks, partials, map},
                {x, static_cast<uint32_t>(p.splits), static_cast<uint32_t>(p.v_chunks)}, kAttentionThreads);
       } else {
         launch({l.kernel, args.q.dtype}, p,
                {args.out.data, args.q.data, args.kv.pages, args.cu_seqlens_q.data(), args.context_lens.data(),
-                args.block_tables.data(), args.sinks, partials, map},
+                args.block_tables.data(), sinks, partials, map},
                {x, static_cast<uint32_t>(std::max(p.splits, 1))}, kAttentionThreads);
       }
       if (p.splits <= 1) continue;
       launch({KernelId::kAttentionMerge, args.q.dtype}, p,
-             {args.out.data, partials, args.cu_seqlens_q.data(), args.context_lens.data(), args.sinks, map},
+             {args.out.data, partials, args.cu_seqlens_q.data(), args.context_lens.data(), sinks, map},
              {x, static_cast<uint32_t>(p.partial_rows)}, kAttentionThreads);
     }
   }

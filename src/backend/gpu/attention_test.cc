@@ -126,6 +126,9 @@ struct GpuCache {
     args.out = out.tensor();
     args.kv = layer;
     if (cache.shape.sinks) args.sinks = sinks.tensor().f32();
+    const std::vector<float> no_bias = {0.0f};
+    const DeviceTensor bias(gpu, cache.distance_bias.empty() ? no_bias : cache.distance_bias, 1, DType::kF32);
+    if (cache.shape.max_distance > 0) args.distance_bias = bias.tensor().f32();
     args.cu_seqlens_q = staged(gpu, step.cu);
     args.context_lens = staged(gpu, step.contexts);
     args.block_tables = staged(gpu, step.tables);
@@ -150,7 +153,6 @@ struct TypedCase {
 std::vector<TypedCase> cases() {
   std::vector<TypedCase> all;
   for (const AttentionCase& shape : cpu::attention_cases()) {
-    if (shape.max_distance > 0) continue;  // on a CPU alone
     const bool plain = shape.dtype == DType::kF32 || shape.dtype == DType::kF16;
     all.push_back({shape, plain ? shape.dtype : DType::kBF16});
   }
@@ -165,6 +167,13 @@ std::vector<TypedCase> cases() {
   AttentionCase all_see = {"over_splits_all_see_all", 2, 1, 32, 16, DType::kBF16, false, {{3, 1100}, {30, 1025}}};
   all_see.window = 500;
   more(all_see, DType::kBF16);
+  // A bias by distance, in each kernel: few rows, many rows, small and large heads.
+  for (const int64_t dim : {int64_t{64}, int64_t{144}}) {
+    AttentionCase biased = {"bias_by_distance_d" + std::to_string(dim), 2, 2, dim, 16, DType::kBF16, false, {}};
+    biased.sequences = {{5, 5}, {90, 90}, {1, 70}, {40, 1050}};
+    biased.max_distance = 33;
+    more(biased, DType::kBF16);
+  }
   more({"over_splits_d144_f16", 1, 1, 144, 16, DType::kF16, true, {{40, 1050}}}, DType::kF16);
   more({"over_splits_d256_bf16", 2, 1, 256, 16, DType::kBF16, true, {{1, 1030}, {20, 1027}}}, DType::kBF16);
   // MLA's few rows have launches of their own for scores and values.

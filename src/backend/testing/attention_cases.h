@@ -32,7 +32,7 @@ struct AttentionCase {
   int64_t window = 0;
   float soft_cap = 0;
   bool sinks = false;
-  int64_t max_distance = 0;  // > 0: scores have a bias by distance, on a CPU alone
+  int64_t max_distance = 0;  // > 0: scores have a bias by distance; on a CPU with F32 pages alone
 
   int64_t v_dim() const { return v_head_dim > 0 ? v_head_dim : head_dim; }
   KvPageShape page() const { return {dtype, block_size, num_kv_heads, head_dim, v_head_dim, v_in_k}; }

@@ -39,6 +39,7 @@ struct AttentionParams {
   int positions;                  // always kAttentionPositions (see attention_convert)
   int causal, window;
   int has_sinks;
-  float q_scale;  // scale * log2(e), or scale / soft_cap
-  float cap;      // soft_cap * log2(e), or 0
+  int max_distance;  // > 0: scores have a bias by distance, which the buffer of the sinks holds
+  float q_scale;     // scale * log2(e), or scale / soft_cap
+  float cap;         // soft_cap * log2(e), or 0
 };

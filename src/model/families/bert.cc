@@ -186,13 +186,14 @@ Result<DecoderConfig> nomic_from_hf(const json::Value& config) {
 const Family kBertFamily = {"bert",         {"BertModel", "BertForMaskedLM", "BertForSequenceClassification"},
                             {"bert"},       bert_from_hf,
                             bert_from_gguf, kBertNames};
-const Family kRobertaFamily = {"roberta",
-                               {"RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification",
-                                "XLMRobertaModel", "XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification"},
-                               {},
-                               roberta_from_hf,
-                               nullptr,
-                               kBertNames};
+const Family kRobertaFamily = {
+    "roberta",
+    {"RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification", "XLMRobertaModel",
+     "XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification", "BgeM3EmbeddingModel"},
+    {},
+    roberta_from_hf,
+    nullptr,
+    kBertNames};
 const Family kMpnetFamily = {"mpnet", {"MPNetModel", "MPNetForMaskedLM", "MPNetForSequenceClassification"},
                              {},      mpnet_from_hf,
                              nullptr, kMpnetNames};

@@ -65,7 +65,7 @@ Result<DecoderConfig> modernbert_from_hf(const json::Value& config) {
 }
 
 Result<DecoderConfig> modernbert_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
-  constexpr std::string_view kHandled[] = {"attention.causal", "attention.sliding_window"};
+  constexpr std::string_view kHandled[] = {"attention.causal", "attention.sliding_window", "hidden_activation"};
   const std::string prefix = std::string(architecture) + ".";
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
   QUIRE_ASSIGN(const double eps, metadata.get_double_or(prefix + "attention.layer_norm_epsilon", 1e-5));
@@ -74,7 +74,12 @@ Result<DecoderConfig> modernbert_from_gguf(const weights::GgufMetadata& metadata
   }
   out.norm_eps = static_cast<float>(eps);
   out.norm_kind = NormKind::kLayer;
-  out.activation = Activation::kGelu;
+  QUIRE_ASSIGN(const std::string_view activation, metadata.get_string_or(prefix + "hidden_activation", "gelu"));
+  if (activation != "gelu" && activation != "silu") {
+    return unsupported("key '" + prefix + "hidden_activation' is '" + std::string(activation.substr(0, 40)) +
+                       "'; quire knows gelu and silu");
+  }
+  out.activation = activation == "gelu" ? Activation::kGelu : Activation::kSilu;
   QUIRE_ASSIGN(const int64_t window, metadata.get_int_or(prefix + "attention.sliding_window", 128, 0, kMaxPositions));
   QUIRE_ASSIGN(const int64_t every, metadata.get_int_or(prefix + "attention.sliding_window_pattern", 3, 1, 4096));
   out.per_layer.assign(static_cast<size_t>(out.layers), LayerConfig{});

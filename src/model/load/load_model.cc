@@ -82,10 +82,6 @@ int64_t distance_bucket(int64_t distance, const EncoderConfig& c) {
 Result<std::vector<float>> load_distance_bias(Loader& loader) {
   const DecoderConfig& config = loader.config();
   const EncoderConfig& c = config.encoder;
-  if (loader.activation() != DType::kF32 || !loader.on_host()) {
-    return unsupported("the " + config.family +
-                       " family has a bias by distance, which quire computes on a CPU alone; use --device cpu");
-  }
   QUIRE_ASSIGN(const std::vector<float> buckets,
                loader.floats(loader.name(Part::kDistanceBias, 0) + ".weight", {c.distance_buckets, config.heads}));
   std::vector<float> out;

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 #include "model/load/loader.h"
 #include "weights/quant.h"
 #include "weights/safetensors.h"
+#include "weights/torch_file.h"
 
 namespace quire::model {
 namespace {
@@ -78,23 +80,67 @@ Result<PoolLayer> read_layer(Loader& loader, const std::string& prefix, int64_t 
   return layer;
 }
 
-Result<PoolLayer> read_dense(const DenseModule& module) {
-  const std::filesystem::path file = module.folder / "model.safetensors";
-  if (!std::filesystem::exists(file)) {
-    return unsupported("'" + module.folder.string() +
-                       "' has no model.safetensors; quire does not read pickles (pytorch_model.bin), so convert it");
+// A file of tensors: safetensors, or what torch.save wrote.
+Result<std::shared_ptr<const weights::WeightSource>> open_tensors(const std::filesystem::path& folder,
+                                                                  const char* safetensors, const char* torch) {
+  if (std::filesystem::exists(folder / safetensors)) {
+    QUIRE_ASSIGN(std::shared_ptr<const weights::WeightSource> source,
+                 weights::SafetensorsSource::open(folder / safetensors));
+    return source;
   }
-  QUIRE_ASSIGN(const auto source, weights::SafetensorsSource::open(file));
+  if (std::filesystem::exists(folder / torch)) {
+    QUIRE_ASSIGN(std::shared_ptr<const weights::WeightSource> source, weights::TorchSource::open(folder / torch));
+    return source;
+  }
+  return not_found("'" + folder.string() + "' has neither " + safetensors + " nor " + torch);
+}
+
+Result<std::vector<float>> tensor_floats(const weights::WeightSource& source, std::string_view name,
+                                         std::span<const int64_t> shape) {
+  QUIRE_ASSIGN(const weights::TensorRef* found, source.require(name, shape));
+  std::vector<float> values(static_cast<size_t>(found->elements()));
+  weights::dequantise_row(found->dtype, found->data.data(), values.data(), found->elements());
+  return values;
+}
+
+Result<PoolLayer> read_dense(const DenseModule& module) {
+  QUIRE_ASSIGN(const auto source, open_tensors(module.folder, "model.safetensors", "pytorch_model.bin"));
   PoolLayer layer{.in = module.in, .out = module.out, .activation = module.activation};
-  const auto floats = [&](const char* name, std::vector<int64_t> shape) -> Result<std::vector<float>> {
-    QUIRE_ASSIGN(const weights::TensorRef* found, source->require(name, shape));
-    std::vector<float> values(static_cast<size_t>(found->elements()));
-    weights::dequantise_row(found->dtype, found->data.data(), values.data(), found->elements());
-    return values;
-  };
-  QUIRE_ASSIGN(layer.weight, floats("linear.weight", {module.out, module.in}));
+  QUIRE_ASSIGN(layer.weight, tensor_floats(*source, "linear.weight", std::array{module.out, module.in}));
   if (module.bias) {
-    QUIRE_ASSIGN(layer.bias, floats("linear.bias", {module.out}));
+    QUIRE_ASSIGN(layer.bias, tensor_floats(*source, "linear.bias", std::array{module.out}));
+  }
+  return layer;
+}
+
+// A head of BGE-M3: in the checkpoint as `name`.weight and `name`.bias, or in a file of its own. `rows`: 0 for any.
+Result<PoolLayer> read_token_head(Loader& loader, const TokenHeads& heads, const std::string& name, int64_t rows) {
+  const int64_t hidden = loader.config().hidden;
+  const auto rows_of = [&](const weights::TensorRef& weight) -> Result<int64_t> {
+    if (weight.shape.size() == 2 && (rows == 0 || weight.shape[0] == rows) && weight.shape[1] == hidden) {
+      return weight.shape[0];
+    }
+    return corrupt("the weight of " + name + " has the shape " + weights::shape_string(weight.shape) +
+                   ", but a head takes the " + std::to_string(hidden) + " numbers of a hidden state");
+  };
+  if (loader.has(name + ".weight")) {
+    QUIRE_ASSIGN(const weights::TensorRef* weight, loader.files().source->get(name + ".weight"));
+    QUIRE_ASSIGN(const int64_t out, rows_of(*weight));
+    return read_layer(loader, name, hidden, out, loader.has(name + ".bias"), PoolActivation::kNone);
+  }
+  const std::string safetensors = name + ".safetensors", torch = name + ".pt";
+  const auto source = open_tensors(heads.folder, safetensors.c_str(), torch.c_str());
+  if (!source.ok() && source.error().code == ErrorCode::kNotFound) {
+    return not_found(source.error().message + ", which BgeM3EmbeddingModel needs; as XLMRobertaModel, the model " +
+                     "makes embeddings without them");
+  }
+  if (!source.ok()) return source.error();
+  QUIRE_ASSIGN(const weights::TensorRef* weight, (*source)->get("weight"));
+  PoolLayer layer{.in = hidden};
+  QUIRE_ASSIGN(layer.out, rows_of(*weight));
+  QUIRE_ASSIGN(layer.weight, tensor_floats(**source, "weight", weight->shape));
+  if ((*source)->find("bias") != nullptr) {
+    QUIRE_ASSIGN(layer.bias, tensor_floats(**source, "bias", std::array{layer.out}));
   }
   return layer;
 }
@@ -111,7 +157,12 @@ Result<std::vector<PoolLayer>> read_classifier(Loader& loader, const PoolerConfi
   };
   if (loader.gguf()) {
     if (loader.has("cls.output.weight")) {
-      QUIRE_TRY(add("cls", hidden, loader.has("cls.bias"), PoolActivation::kTanh));
+      const bool modern = model.family == "modernbert";
+      QUIRE_TRY(add("cls", hidden, loader.has("cls.bias"), modern ? PoolActivation::kGelu : PoolActivation::kTanh));
+      if (loader.has("cls.norm.weight")) {
+        QUIRE_ASSIGN(out.back().norm, loader.floats("cls.norm.weight", {hidden}));
+        out.back().norm_eps = model.norm_eps;
+      }
       QUIRE_TRY(add("cls.output", config.labels, loader.has("cls.output.bias"), PoolActivation::kNone));
     } else {
       QUIRE_TRY(add("cls", config.labels, loader.has("cls.bias"), PoolActivation::kNone));
@@ -176,6 +227,16 @@ float cosine(std::span<const float> a, std::span<const float> b) {
   return dot(a, b) / std::max(norms, 1e-12f);
 }
 
+float late_score(std::span<const std::vector<float>> query, std::span<const std::vector<float>> document) {
+  float sum = 0;
+  for (const std::vector<float>& q : query) {
+    float best = -std::numeric_limits<float>::infinity();
+    for (const std::vector<float>& d : document) best = std::max(best, dot(q, d));
+    sum += best;
+  }
+  return sum;
+}
+
 void normalise(std::span<float> x) {
   const float length = std::max(std::sqrt(dot(x, x)), 1e-12f);
   for (float& v : x) v /= length;
@@ -223,6 +284,10 @@ Result<Pooler> Pooler::load(Loader& loader, PoolerConfig config) {
       QUIRE_ASSIGN(out.classifier_, read_token_classes(loader, config));
     }
   }
+  if (config.token_heads) {
+    QUIRE_ASSIGN(out.token_weight_, read_token_head(loader, *config.token_heads, "sparse_linear", 1));
+    QUIRE_ASSIGN(out.token_vector_, read_token_head(loader, *config.token_heads, "colbert_linear", 0));
+  }
   out.config_ = std::move(config);
   return out;
 }
@@ -249,6 +314,20 @@ std::vector<float> Pooler::classify(std::span<const float> pooled, bool activate
   return x;
 }
 
+std::vector<float> Pooler::token_vector(std::span<const float> hidden, std::optional<int64_t> dimensions,
+                                        bool normalised) const {
+  std::vector<float> x = token_vector_.run(hidden);
+  if (dimensions && *dimensions < token_vector_.out) x.resize(static_cast<size_t>(*dimensions));
+  if (normalised) normalise(x);
+  return x;
+}
+
+float Pooler::token_weight(std::span<const float> hidden, bool activate) const {
+  const float x =
+      (token_weight_.run(hidden)[0] - static_cast<float>(config_.logit_mean)) / static_cast<float>(config_.logit_sigma);
+  return activate ? std::max(x, 0.0f) : x;
+}
+
 Status Pooler::check_dimensions(int64_t dimensions) const {
   if (!config_.matryoshka) {
     return invalid_field("dimensions", "cannot be set: this model's embeddings have " +
@@ -270,6 +349,7 @@ size_t Pooler::bytes() const {
   for (const auto* layers : {&dense_, &classifier_}) {
     for (const PoolLayer& layer : *layers) floats += layer.weight.size() + layer.bias.size();
   }
+  floats += token_weight_.weight.size() + token_vector_.weight.size();
   return floats * sizeof(float);
 }
 

@@ -42,6 +42,10 @@ class Pooler {
   std::vector<float> embed(std::span<const float> pooled, std::optional<int64_t> dimensions, bool normalise) const;
   // The scores of the classes, with the activation of the config or as they are.
   std::vector<float> classify(std::span<const float> pooled, bool activate) const;
+  // Of one token, with PoolerConfig::token_heads: its vector, as embed() makes one, and its weight (ReLU if activated).
+  std::vector<float> token_vector(std::span<const float> hidden, std::optional<int64_t> dimensions,
+                                  bool normalise) const;
+  float token_weight(std::span<const float> hidden, bool activate) const;
   // Whether embeddings may be cut to this size.
   Status check_dimensions(int64_t dimensions) const;
   size_t bytes() const;
@@ -50,11 +54,14 @@ class Pooler {
   PoolerConfig config_;
   int64_t hidden_ = 0;
   std::vector<PoolLayer> dense_, classifier_;
+  PoolLayer token_vector_, token_weight_;  // with PoolerConfig::token_heads
 };
 
 // The scalar product and the cosine of two vectors of one size.
 float dot(std::span<const float> a, std::span<const float> b);
 float cosine(std::span<const float> a, std::span<const float> b);
+// Late interaction: for each token of the query its best match in the document, summed.
+float late_score(std::span<const std::vector<float>> query, std::span<const std::vector<float>> document);
 // x / max(|x|, 1e-12)
 void normalise(std::span<float> x);
 

@@ -240,6 +240,12 @@ Result<PoolerConfig> read_hf_pooler(const Value& config, const fs::path& folder,
   QUIRE_TRY(read_modules(folder, out));
   QUIRE_TRY(read_matryoshka(config, out));
   QUIRE_TRY(read_classes(config, model, out));
+  if (model.architecture == "BgeM3EmbeddingModel") {
+    TokenHeads heads{.folder = folder};
+    QUIRE_ASSIGN(heads.bos, json::get_int_or(config, "bos_token_id", 0, -1, kMaxSize));
+    QUIRE_ASSIGN(heads.eos, json::get_int_or(config, "eos_token_id", 2, -1, kMaxSize));
+    out.token_heads = std::move(heads);
+  }
   return out;
 }
 
@@ -259,6 +265,7 @@ Result<PoolerConfig> read_gguf_pooler(const weights::GgufMetadata& metadata, std
   if (kind == 2) out.rows = PoolRows::kFirst;
   if (kind == 3) out.rows = PoolRows::kLast;
   if (kind != 4) return out;
+  if (model.family == "modernbert") out.rows = PoolRows::kMean;  // as llama.cpp has it; the file does not say
   out.classifies = true;
   out.embeds = false;
   out.labels = 1;
@@ -311,10 +318,12 @@ Status apply_pooler_flag(const std::string& text, PoolerConfig& config) {
     } else if (field == "task") {
       if (!setting.is_string()) return wrong("task must be a word");
       const std::string& word = setting.as_string();
-      if (word != "embed" && word != "classify" && word != "token_embed" && word != "token_classify") {
-        return wrong("task must be embed, classify, token_embed or token_classify");
+      constexpr std::string_view kTasks[] = {"embed", "classify", "token_embed", "token_classify",
+                                             "embed&token_classify"};
+      if (std::ranges::find(kTasks, std::string_view(word)) == std::end(kTasks)) {
+        return wrong("task must be embed, classify, token_embed, token_classify or embed&token_classify");
       }
-      config.late_interaction = word == "token_embed";
+      config.task = word;
     } else if (field == "normalize") {
       return wrong("normalize is not a field any more; use use_activation");
     } else if (field != "tok_pooling_type" && field != "dimensions") {

@@ -34,6 +34,13 @@ struct DenseModule {
   PoolActivation activation = PoolActivation::kTanh;
 };
 
+// BGE-M3's heads beside the embedding: a weight and a vector per token (sparse_linear, colbert_linear), in the
+// checkpoint or in files of their own. The first and last token of a text have none, if they are these.
+struct TokenHeads {
+  std::filesystem::path folder;
+  int64_t bos = -1, eos = -1;
+};
+
 struct PoolerConfig {
   bool embeds = false;      // the files are those of a model for embeddings
   bool classifies = false;  // it has scores for classes
@@ -43,7 +50,8 @@ struct PoolerConfig {
   bool matryoshka = false;
   std::vector<int64_t> matryoshka_dimensions;  // empty with matryoshka: any
   int64_t max_length = 0;                      // tokens, below the model's own length; 0: that
-  bool late_interaction = false;  // scores compare the vectors of tokens (--pooler-config, task token_embed)
+  std::string task;  // the usual one, by --pooler-config; with token_embed, scores compare the vectors of tokens
+  std::optional<TokenHeads> token_heads;
   // Prompts that go before texts, by name; whoever sends texts adds them.
   std::vector<std::pair<std::string, std::string>> prompts;
   std::string default_prompt;
