@@ -39,8 +39,8 @@ KernelId by_head_dim(int dim, KernelId d64, KernelId d128, KernelId d256) {
 }
 
 bool fits(const AttentionArgs& args) {
-  return args.causal && args.kv.dtype == args.q.dtype && args.q.dtype != DType::kF32 && on_16_bytes(args.q) &&
-         on_16_bytes(args.out) && args.q.stride < INT32_MAX && args.out.stride < INT32_MAX;
+  return args.causal && args.distance_bias == nullptr && args.kv.dtype == args.q.dtype && args.q.dtype != DType::kF32 &&
+         on_16_bytes(args.q) && on_16_bytes(args.out) && args.q.stride < INT32_MAX && args.out.stride < INT32_MAX;
 }
 
 bool serves(const AttentionArgs& args) {

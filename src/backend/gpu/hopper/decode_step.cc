@@ -31,9 +31,9 @@ int default_most_rows() {
 
 bool known_attention(const AttentionArgs& args) {
   const KvLayer& kv = args.kv;
-  return args.causal && args.window == 0 && args.soft_cap <= 0 && args.sinks == nullptr && !kv.v_in_k &&
-         kv.dtype == args.q.dtype && kv.head_dim == kv.v_dim() && (kv.head_dim == 64 || kv.head_dim == 128) &&
-         args.num_heads / kv.num_kv_heads <= kStepMostGroup &&
+  return args.causal && args.distance_bias == nullptr && args.window == 0 && args.soft_cap <= 0 &&
+         args.sinks == nullptr && !kv.v_in_k && kv.dtype == args.q.dtype && kv.head_dim == kv.v_dim() &&
+         (kv.head_dim == 64 || kv.head_dim == 128) && args.num_heads / kv.num_kv_heads <= kStepMostGroup &&
          std::has_single_bit(static_cast<uint64_t>(kv.block_size));
 }
 
