@@ -111,7 +111,7 @@ ApiStatus start_embeddings(Service& service, const HttpRequest& request, const R
   QUIRE_ASSIGN(const Body body, Body::parse(request.body, embeddings_schema()));
   QUIRE_TRY(service.check_model(body));
   QUIRE_TRY(service.model().check_task(llm::PoolTask::kEmbed));
-  QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, "embd-"));
+  QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, service, "embd-"));
   QUIRE_ASSIGN(const auto settings, read_pool_settings(service.model(), body));
   QUIRE_ASSIGN(VectorFormat format, read_vector_format(body));
   QUIRE_ASSIGN(std::vector<llm::PoolPrompt> prompts, read_inputs(service, request, body));
@@ -155,7 +155,7 @@ ApiStatus start_cohere(Service& service, const HttpRequest& request, const Reply
   QUIRE_ASSIGN(const Body body, Body::parse(request.body, cohere_embed_schema()));
   QUIRE_TRY(service.check_model(body));
   QUIRE_TRY(service.model().check_task(llm::PoolTask::kEmbed));
-  QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, "embd-"));
+  QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, service, "embd-"));
   llm::PoolSettings settings;
   settings.dimensions = body.integer("output_dimension");
   if (settings.dimensions) QUIRE_TRY(service.model().pooler().check_dimensions(*settings.dimensions));

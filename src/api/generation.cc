@@ -76,7 +76,8 @@ ApiStatus Generation::start(std::vector<engine::Request> requests) {
                    .label = options_.id,
                    .keeps_answer = !options_.stream || keeps_receipts(),
                    .kept_special = options_.format != nullptr ? options_.format->kept_special : SharedList<int32_t>{},
-                   .trace = options_.trace}));
+                   .trace = options_.trace,
+                   .engine = options_.engine}));
     if (lease_ != nullptr) lease_->commit();
   }
   // Weak: a reply that outlives the answer must not keep it alive.

@@ -53,6 +53,7 @@ struct GenerationOptions {
   std::string model;                    // the name that answers show: the model's, or that of the adapter
   model::AdapterPtr adapter = nullptr;  // null: none
   llm::TraceContext trace;
+  std::optional<int64_t> engine = {};  // X-data-parallel-rank
   int64_t n = 1;
   bool stream = false;
   bool include_usage = false;

@@ -108,7 +108,7 @@ PoolOptions always_loaded() {
 
 }  // namespace
 
-Host::Host(std::unique_ptr<llm::AsyncLlm> llm, metrics::ServerMetrics& metrics, ServiceOptions options)
+Host::Host(std::unique_ptr<llm::ParallelLlm> llm, metrics::ServerMetrics& metrics, ServiceOptions options)
     : Host({{options.served_names, options.aliases, options.model_root, &metrics}}, options, always_loaded(), {}) {
   max_model_len_[0] = llm->llm().max_model_len();
   const int64_t memory = llm->llm().memory_plan().total_bytes();
@@ -155,7 +155,7 @@ Result<PoolLoader::Loaded> Host::load(size_t model, int64_t memory_bytes, const 
   QUIRE_ASSIGN(LoadedModel loaded, loader_.load(model, memory_bytes, cancelled));
   metrics::ServerMetrics& metrics = *models_[model].metrics;
   max_model_len_[model] = loaded.llm->llm().max_model_len();
-  metrics.on_loaded(loaded.cache_config);
+  loaded.llm->note_loaded(loaded.cache_config);
   PoolLoader::Loaded out;
   out.memory_bytes = loaded.llm->llm().memory_plan().total_bytes();
   loaded.options.model_index = model;

@@ -21,11 +21,11 @@ struct HostedModel {
   std::vector<std::string> names;             // at least one; answers show the first one
   std::vector<std::string> aliases;           // also accepted as `model`: the path, the file's name
   std::string root;                           // the model's own name, without its folders
-  metrics::ServerMetrics* metrics = nullptr;  // outlives the host
+  metrics::ServerMetrics* metrics = nullptr;  // of the first engine; outlives the host
 };
 
 struct LoadedModel {
-  std::unique_ptr<llm::AsyncLlm> llm;
+  std::unique_ptr<llm::ParallelLlm> llm;
   ServiceOptions options;
   metrics::ServerMetrics::CacheConfig cache_config;  // the labels of cache_config_info
 };
@@ -42,7 +42,7 @@ struct HostLoader {
 class Host {
  public:
   // A server with one model, which is loaded already and stays so. A request need not name it.
-  Host(std::unique_ptr<llm::AsyncLlm> llm, metrics::ServerMetrics& metrics, ServiceOptions options);
+  Host(std::unique_ptr<llm::ParallelLlm> llm, metrics::ServerMetrics& metrics, ServiceOptions options);
   // A server with models that are loaded when a request names them.
   Host(std::vector<HostedModel> models, ServiceOptions options, const PoolOptions& pool, HostLoader loader);
   ~Host();

@@ -37,7 +37,7 @@ class HostTest : public ::testing::Test {
       async.metrics = metrics_[model].get();
       async.log_stats_every_s = 0;
       LoadedModel out;
-      out.llm = std::make_unique<llm::AsyncLlm>(std::move(llm), async);
+      out.llm = std::make_unique<llm::ParallelLlm>(std::make_unique<llm::AsyncLlm>(std::move(llm), async));
       out.options.served_names = {names[model]};
       out.options.aliases = {names[model] + ".gguf"};
       out.cache_config = {{"block_size", "16"}};

@@ -32,7 +32,7 @@ void write_seconds(JsonWriter& w, const char* name, const std::optional<double>&
   w.key(name).value_or_null(value.has_value(), [&] { w.number(*value); });
 }
 
-void write_sequence(JsonWriter& w, const engine::LiveSequence& one) {
+void write_sequence(JsonWriter& w, const engine::LiveSequence& one) {  // its id is that of all engines
   w.open_object().member("id", one.label.empty() ? std::to_string(one.id) : one.label);
   w.member_int("key", static_cast<int64_t>(one.id)).member_int("index", one.child);
   w.member("state", engine::name(one.state)).member_int("prompt", one.prompt).member_int("tokens", one.tokens);
@@ -53,9 +53,24 @@ void write_cells(JsonWriter& w, const std::vector<kv::PageCell>& cells) {
   w.close_array();
 }
 
+// The pages of several engines lie one behind the other: each engine's numbers begin with a cell.
+struct PageNumbers {
+  explicit PageNumbers(const llm::ParallelLlm& llm)
+      : engines(static_cast<int32_t>(llm.num_engines())),
+        max_cells(std::max(engine::LiveView::kMaxCells / engines, 1)),
+        pages(llm.llm().engine().options().num_blocks - 1) {
+    const int32_t per_cell = kv::cell_pages(pages, max_cells);
+    stride = (pages + per_cell - 1) / per_cell * per_cell;
+  }
+  int32_t last() const { return (engines - 1) * stride + pages; }
+
+  int32_t engines, max_cells, pages, stride = 0;
+};
+
 void write_map(JsonWriter& w, const kv::PageMap& map, std::span<const kv::CacheGroup> groups,
-               const kv::OffloadStats& offload) {
+               const kv::OffloadStats& offload, const PageNumbers& numbers) {
   w.key("pages").open_object().member_int("total", map.num_pages).member_int("per_cell", map.pages_per_cell);
+  w.member_int("last", numbers.last()).member_int("engines", numbers.engines);
   w.member_int("on_disk", offload.disk.files).member_int("on_host", offload.host_pages);
   w.member_int("free", map.free).key("groups").open_array();
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -69,13 +84,52 @@ void write_map(JsonWriter& w, const kv::PageMap& map, std::span<const kv::CacheG
   w.close_object();
 }
 
-void write_stats(JsonWriter& w, const engine::EngineStats& stats, const metrics::RecentTimes& recent) {
+// The latest times and the counts of all engines.
+struct Recent {
+  std::vector<float> to_first, between;
+  int64_t prompted = 0, generated = 0;
+
+  void add(const metrics::RecentTimes& one) {
+    const auto append = [](std::vector<float>& to, std::span<const float> more) {
+      to.insert(to.end(), more.begin(), more.end());
+    };
+    append(to_first, one.to_first.kept());
+    append(between, one.between.kept());
+    prompted += one.prompted;
+    generated += one.generated;
+  }
+};
+
+void write_stats(JsonWriter& w, const engine::EngineStats& stats, const Recent& recent) {
+  constexpr auto kMedian = [](std::span<const float> values) { return metrics::Ring<1>::median(values); };
   w.member_int("steps", stats.steps).member_int("running", stats.running).member_int("waiting", stats.waiting);
   w.member_int("preemptions", stats.preemptions).member_int("prefix_queried", stats.prefix.queried_tokens);
   w.member_int("prefix_hit", stats.prefix.hit_tokens).member_int("computed", stats.tokens_computed);
   w.member_int("prompted", recent.prompted).member_int("generated", recent.generated);
-  write_seconds(w, "ttft_p50_s", recent.to_first.median());
-  write_seconds(w, "itl_p50_s", recent.between.median());
+  write_seconds(w, "ttft_p50_s", kMedian(recent.to_first));
+  write_seconds(w, "itl_p50_s", kMedian(recent.between));
+}
+
+// What was seen of one engine, or of all together.
+struct Seen {
+  engine::LiveView view;
+  engine::EngineStats stats;
+  kv::OffloadStats offload;
+  Live::Clock::duration took{};  // the longest
+};
+
+Seen together(std::vector<Seen> seen) {
+  for (size_t e = 0; e < seen.size(); ++e) {
+    for (engine::LiveSequence& one : seen[e].view.sequences) one.id = llm::ParallelLlm::id_of(seen.size(), e, one.id);
+  }
+  Seen sum = std::move(seen[0]);
+  for (size_t e = 1; e < seen.size(); ++e) {
+    sum.view.append(std::move(seen[e].view));
+    llm::ParallelLlm::add(sum.stats, seen[e].stats);
+    sum.offload.host_pages += seen[e].offload.host_pages;
+    sum.took = std::max(sum.took, seen[e].took);
+  }
+  return sum;
 }
 
 // The model that a request names; without a name, the first that is loaded.
@@ -213,25 +267,34 @@ std::string Live::state_of(size_t model, Clock::duration& took) {
   JsonWriter w;
   w.open_object().member("model", host_.models()[model].names[0]);
   const auto lease = host_.pool().look(model);
-  engine::LiveView view;
-  engine::EngineStats stats;
-  kv::OffloadStats offload;
   if (lease) {
-    llm::AsyncLlm& llm = static_cast<Service&>(lease->resident()).llm();
-    auto done = llm.look([&](const engine::Engine& engine) {
-      const auto begin = Clock::now();
-      view = engine.live();
-      stats = engine.stats();
-      if (engine.offload() != nullptr) offload = engine.offload()->stats();
-      took = Clock::now() - begin;
-    });
-    if (done.get()) {
+    llm::ParallelLlm& llm = static_cast<Service&>(lease->resident()).llm();
+    const PageNumbers numbers(llm);
+    const size_t engines = llm.num_engines();
+    std::vector<Seen> seen(engines);
+    std::vector<std::future<bool>> looks;
+    for (size_t e = 0; e < engines; ++e) {
+      looks.push_back(llm.engine(e).look([&one = seen[e], &numbers](const engine::Engine& engine) {
+        const auto begin = Clock::now();
+        one.view = engine.live(numbers.max_cells);
+        one.stats = engine.stats();
+        if (engine.offload() != nullptr) one.offload = engine.offload()->stats();
+        one.took = Clock::now() - begin;
+      }));
+    }
+    bool all = true;
+    for (std::future<bool>& look : looks) all = look.get() && all;
+    if (all) {
+      Recent recent;
+      for (size_t e = 0; e < engines; ++e) recent.add(llm.engine(e).recent());
+      const Seen sum = together(std::move(seen));
+      took = sum.took;
       w.member("state", "ready");
-      write_stats(w, stats, llm.recent());
-      write_map(w, view.map, llm.llm().engine().cache_layout().groups, offload);
+      write_stats(w, sum.stats, recent);
+      write_map(w, sum.view.map, llm.llm().engine().cache_layout().groups, sum.offload, numbers);
       w.key("requests").open_array();
-      for (const engine::LiveSequence& one : view.sequences) write_sequence(w, one);
-      return w.close_array().member_int("unlisted", view.unlisted).close_object().take();
+      for (const engine::LiveSequence& one : sum.view.sequences) write_sequence(w, one);
+      return w.close_array().member_int("unlisted", sum.view.unlisted).close_object().take();
     }
   }
   return w.member("state", "unloaded").close_object().take();
@@ -243,7 +306,13 @@ void Live::answer(const Question& question) {
   if (!lease) return send_error(*question.reply, not_found_error(missing, "model"));
   Service& service = static_cast<Service&>(lease->resident());
   std::optional<engine::LivePage> page;
-  auto done = service.llm().look([&](const engine::Engine& engine) { page = engine.live_page(question.page); });
+  const PageNumbers numbers(service.llm());
+  const bool known = question.page >= 1 && question.page <= numbers.last();
+  const int32_t engine_of = known ? (question.page - 1) / numbers.stride : 0;
+  const int32_t own = known ? (question.page - 1) % numbers.stride + 1 : 0;
+  auto done = service.llm().engine(static_cast<size_t>(engine_of)).look([&](const engine::Engine& engine) {
+    page = engine.live_page(own);
+  });
   if (!done.get()) return send_error(*question.reply, not_found_error(missing, "model"));
   if (!page) {
     return send_error(*question.reply,

@@ -82,7 +82,9 @@ class LiveTest : public ::testing::Test {
     async.log_stats_every_s = 0;
     ServiceOptions service;
     service.served_names = {"tiny"};
-    host_ = std::make_unique<Host>(std::make_unique<llm::AsyncLlm>(std::move(*llm), async), *metrics_, service);
+    host_ = std::make_unique<Host>(
+        std::make_unique<llm::ParallelLlm>(std::make_unique<llm::AsyncLlm>(std::move(*llm), async)), *metrics_,
+        service);
   }
 
   std::shared_ptr<StreamReply> ask(const std::string& path, const std::string& query = "", std::string body = "") {

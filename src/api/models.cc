@@ -54,7 +54,8 @@ void write_model(JsonWriter& w, const Host& host, size_t model, const std::strin
 // The pages and sequences of a loaded model, for /ps.
 void write_engine(JsonWriter& w, Service& service) {
   const engine::EngineStats stats = service.llm().stats();
-  const int64_t pages = service.model().engine().options().num_blocks - 1;  // without the null page
+  const auto engines = static_cast<int64_t>(service.llm().num_engines());
+  const int64_t pages = engines * (service.model().engine().options().num_blocks - 1);  // without the null pages
   w.member_int("running", stats.running).member_int("queued", stats.waiting);
   w.member_int("pages", pages);
   w.member_int("pages_used", static_cast<int64_t>(std::llround(stats.kv_usage * static_cast<double>(pages))));

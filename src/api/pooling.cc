@@ -155,7 +155,7 @@ ApiStatus start_classify(Service& service, const HttpRequest& request, const Rep
   QUIRE_ASSIGN(const Body body, Body::parse(request.body, classify_schema()));
   QUIRE_TRY(service.check_model(body));
   QUIRE_TRY(service.model().check_task(llm::PoolTask::kClassify));
-  QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, "classify-"));
+  QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, service, "classify-"));
   QUIRE_ASSIGN(const auto settings, read_pool_settings(service.model(), body));
   QUIRE_ASSIGN(std::vector<llm::PoolPrompt> prompts, read_inputs(service, request, body));
   return std::make_shared<Classifications>(service, reply, std::move(options), llm::PoolTask::kClassify, settings)
@@ -166,7 +166,7 @@ ApiStatus start_pooling(Service& service, const HttpRequest& request, const Repl
   QUIRE_ASSIGN(const Body body, Body::parse(request.body, pooling_schema()));
   QUIRE_TRY(service.check_model(body));
   QUIRE_ASSIGN(const llm::PoolTask task, read_task(service.model(), body));
-  QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, "pool-"));
+  QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, service, "pool-"));
   QUIRE_ASSIGN(const auto settings, read_pool_settings(service.model(), body));
   QUIRE_ASSIGN(VectorFormat format, read_vector_format(body));
   if (format.kind != VectorFormat::Kind::kFloat && format.kind != VectorFormat::Kind::kBase64) {
@@ -275,8 +275,10 @@ void PoolingAnswer::write_head(JsonWriter& w, const char* object) const {
   w.member("model", service_.options().served_names[0]);
 }
 
-ApiResult<GenerationOptions> read_pooling_options(const HttpRequest& request, const Body& body, const char* prefix) {
+ApiResult<GenerationOptions> read_pooling_options(const HttpRequest& request, const Body& body, const Service& service,
+                                                  const char* prefix) {
   GenerationOptions options;
+  QUIRE_ASSIGN(options.engine, read_engine(request, service));
   options.id_key = answer_key(request, body);
   options.id = prefix + options.id_key;
   options.caller = request.caller;

@@ -48,7 +48,8 @@ class PoolingAnswer : public Generation {
 };
 
 // How the answer's id begins, and what pooling requests have in common.
-ApiResult<GenerationOptions> read_pooling_options(const HttpRequest& request, const Body& body, const char* prefix);
+ApiResult<GenerationOptions> read_pooling_options(const HttpRequest& request, const Body& body, const Service& service,
+                                                  const char* prefix);
 ApiResult<llm::PoolSettings> read_pool_settings(const llm::Llm& model, const Body& body);
 // `task`, or what the model usually does.
 ApiResult<llm::PoolTask> read_task(const llm::Llm& model, const Body& body);

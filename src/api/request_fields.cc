@@ -120,6 +120,22 @@ ApiResult<SamplingParams> read_sampling(const Body& body, const Service& service
   return p;
 }
 
+ApiResult<std::optional<int64_t>> read_engine(const HttpRequest& request, const Service& service) {
+  constexpr const char* kHeader = "X-data-parallel-rank";
+  const std::string* text = request.header(kHeader);
+  if (text == nullptr) return std::optional<int64_t>();
+  int64_t rank = -1;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), rank);
+  const auto engines = static_cast<int64_t>(service.llm().num_engines());
+  if (error == std::errc() && end == text->data() + text->size() && rank >= 0 && rank < engines) {
+    return std::optional(rank);
+  }
+  return bad_request(
+      std::string(kHeader) + " is '" + text->substr(0, 100) + "'; it must be the number of an engine, " +
+          (engines > 1 ? "0 to " + std::to_string(engines - 1) : std::string("and this server has one: 0")) + ".",
+      kHeader);
+}
+
 ApiResult<GenerationOptions> read_options(const HttpRequest& request, const Body& body, const Service& service,
                                           const char* prefix) {
   GenerationOptions o;
@@ -128,6 +144,7 @@ ApiResult<GenerationOptions> read_options(const HttpRequest& request, const Body
   o.caller = request.caller;
   if (const std::string* parent = request.header("traceparent")) o.trace.traceparent = *parent;
   if (const std::string* state = request.header("tracestate")) o.trace.tracestate = *state;
+  QUIRE_ASSIGN(o.engine, read_engine(request, service));
   o.model = service.options().served_names[0];
   if (const auto adapter = service.find_adapter(body.string("model"))) {
     QUIRE_ASSIGN(o.adapter, service.model().adapters().get(adapter->named));

@@ -18,6 +18,8 @@ std::vector<Field> sampling_param_fields();
 ApiStatus read_params(const Body& body, sampling::SamplingParams& params);
 // The settings of a request, over the model's defaults; fit_length() sets max_tokens.
 ApiResult<sampling::SamplingParams> read_sampling(const Body& body, const Service& service);
+// The engine that the header X-data-parallel-rank asks for.
+ApiResult<std::optional<int64_t>> read_engine(const HttpRequest& request, const Service& service);
 // The id of the answer, which begins with `prefix`, and how it is sent (streaming and so on).
 ApiResult<GenerationOptions> read_options(const HttpRequest& request, const Body& body, const Service& service,
                                           const char* prefix);

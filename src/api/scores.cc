@@ -190,7 +190,7 @@ ApiResult<ScoreStart> prepare_scores(const Service& service, const Body& body, c
 ApiStatus start_score(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
   QUIRE_ASSIGN(const Body body, Body::parse(request.body, score_schema()));
   QUIRE_TRY(service.check_model(body));
-  QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, "score-"));
+  QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, service, "score-"));
   Pairs pairs;
   QUIRE_ASSIGN(pairs.queries, read_side(body, {"queries", "data_1", "text_1"}));
   QUIRE_ASSIGN(pairs.documents, read_side(body, {"documents", "items", "data_2", "text_2"}));
@@ -208,7 +208,7 @@ ApiStatus start_score(Service& service, const HttpRequest& request, const ReplyP
 ApiStatus start_rerank(Service& service, const HttpRequest& request, const ReplyPtr& reply) {
   QUIRE_ASSIGN(const Body body, Body::parse(request.body, rerank_schema()));
   QUIRE_TRY(service.check_model(body));
-  QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, "rerank-"));
+  QUIRE_ASSIGN(GenerationOptions options, read_pooling_options(request, body, service, "rerank-"));
   Pairs pairs;
   QUIRE_ASSIGN(pairs.queries, read_side(body, {"query"}));
   QUIRE_ASSIGN(pairs.documents, read_side(body, {"documents"}));

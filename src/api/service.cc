@@ -65,18 +65,13 @@ void refuse_route(const HttpRequest& request, Reply& reply) {
          {{"Allow", allowed}});
 }
 
-Service::Service(std::unique_ptr<llm::AsyncLlm> llm, metrics::ServerMetrics& metrics, Shared& shared,
+Service::Service(std::unique_ptr<llm::ParallelLlm> llm, metrics::ServerMetrics& metrics, Shared& shared,
                  ServiceOptions options)
     : metrics_(metrics),
       shared_(shared),
       options_(std::move(options)),
       llm_(std::move(llm)),
       max_text_bytes_(text_bound(llm_->llm())) {}
-
-Service::~Service() {
-  llm_.reset();
-  metrics_.on_unloaded();
-}
 
 bool Service::serves(const std::string& model) const {
   for (const auto* names : {&options_.served_names, &options_.aliases}) {

@@ -19,7 +19,7 @@
 #include "api/routes.h"
 #include "api/schema.h"
 #include "api/worker_pool.h"
-#include "llm/async_llm.h"
+#include "llm/parallel_llm.h"
 #include "metrics/server_metrics.h"
 
 namespace quire::api {
@@ -78,14 +78,14 @@ struct Shared {
 // REQUIRES: it outlives every Reply that it was given.
 class Service final : public Resident {
  public:
-  Service(std::unique_ptr<llm::AsyncLlm> llm, metrics::ServerMetrics& metrics, Shared& shared, ServiceOptions options);
-  ~Service() override;
+  Service(std::unique_ptr<llm::ParallelLlm> llm, metrics::ServerMetrics& metrics, Shared& shared,
+          ServiceOptions options);
 
   // Answers a request to a route that is about a model.
   void run(const Route& route, HttpRequest request, ReplyPtr reply);
 
-  llm::AsyncLlm& llm() { return *llm_; }
-  metrics::ServerMetrics& metrics() { return metrics_; }
+  llm::ParallelLlm& llm() const { return *llm_; }
+  metrics::ServerMetrics& metrics() { return metrics_; }  // of the first engine
   KeyLedger& keys() { return shared_.keys; }
   const llm::Llm& model() const { return llm_->llm(); }
   const ServiceOptions& options() const { return options_; }
@@ -107,7 +107,7 @@ class Service final : public Resident {
   metrics::ServerMetrics& metrics_;
   Shared& shared_;
   const ServiceOptions options_;
-  std::unique_ptr<llm::AsyncLlm> llm_;
+  const std::unique_ptr<llm::ParallelLlm> llm_;
   const size_t max_text_bytes_;
 };
 

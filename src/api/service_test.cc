@@ -25,7 +25,9 @@ class ServiceTest : public ::testing::Test {
     async.log_stats_every_s = 0;
     options.served_names = {"org/tiny"};
     options.version = "1.2.3";
-    host_ = std::make_unique<Host>(std::make_unique<llm::AsyncLlm>(std::move(*loaded), async), *metrics_, options);
+    host_ = std::make_unique<Host>(
+        std::make_unique<llm::ParallelLlm>(std::make_unique<llm::AsyncLlm>(std::move(*loaded), async)), *metrics_,
+        options);
   }
 
   SentAnswer ask(const char* method, const char* path, std::string body = "", const std::string& caller = "") {

@@ -46,6 +46,11 @@ void serve_metrics(Host& host, const HttpRequest&, const ReplyPtr& reply) {
     host.models()[i].metrics->set_model(info.state == ModelState::kReady, static_cast<int64_t>(info.waiting),
                                         info.loads, info.failures);
   }
+  host.each_loaded([](size_t, Service& service) {
+    for (size_t e = 1; e < service.llm().num_engines(); ++e) {
+      if (metrics::ServerMetrics* metrics = service.llm().engine(e).metrics()) metrics->refresh();
+    }
+  });
   reply->send(200, metrics::ServerMetrics::kContentType, host.metrics().expose());
 }
 
@@ -57,7 +62,7 @@ void serve_reset_prefix_cache(Host& host, const HttpRequest&, const ReplyPtr& re
                                ""});
   }
   bool done = true;
-  host.each_loaded([&](size_t, Service& service) { done = service.llm().reset_prefix_cache().get() && done; });
+  host.each_loaded([&](size_t, Service& service) { done = service.llm().reset_prefix_cache() && done; });
   spdlog::info("prefix cache {}", done ? "reset" : "not reset: pages are in use");
   JsonWriter w;
   w.open_object().member_bool("success", done).close_object();

@@ -239,8 +239,9 @@ class Constant {
 using Floats = Constant<float>;
 
 struct CpuOptions {
-  int threads = 0;  // 0: chosen for the machine's cores (cpu/topology.h)
-  std::string isa;  // "", or the name of a level for --cpu-isa (QUIRE_CPU_ISA)
+  int threads = 0;          // 0: chosen for the machine's cores (cpu/topology.h)
+  std::string isa;          // "", or the name of a level for --cpu-isa (QUIRE_CPU_ISA)
+  int part = 0, parts = 1;  // the backend is one of several that divide these threads and cores among them
 };
 Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options);
 

@@ -106,15 +106,10 @@ int serve_several(ServeFlags& flags, const metrics::HistogramBuckets& custom_buc
   return run_host((*models)->host(), (*models)->metrics(), flags);
 }
 
-// Passes the model's KV events to the publisher.
-void publish_events(ServeFlags& flags, const llm::Llm& llm) {
-  if (!llm.engine().options().prefix_caching) {
-    spdlog::warn("KV events: without prefix caching there are none");
-  }
-  flags.kv_publisher->set_groups(telemetry::event_groups(llm.engine().cache_layout()));
-  flags.async.on_cache_events = [publisher = flags.kv_publisher.get()](std::vector<kv::CacheEvent> events) {
-    publisher->publish(std::move(events));
-  };
+// Passes the KV events of an engine to its publisher.
+void publish_events(const llm::Llm& llm, telemetry::KvEventPublisher* publisher, llm::AsyncOptions& async) {
+  publisher->set_groups(telemetry::event_groups(llm.engine().cache_layout()));
+  async.on_cache_events = [publisher](std::vector<kv::CacheEvent> events) { publisher->publish(std::move(events)); };
 }
 
 Status start_telemetry(ServeFlags& flags) {
@@ -122,7 +117,11 @@ Status start_telemetry(ServeFlags& flags) {
     if (has_several_models(flags)) {
       return invalid_argument("--kv-events-config is for one model, but this server has several");
     }
-    QUIRE_ASSIGN(flags.kv_publisher, telemetry::KvEventPublisher::start(flags.kv_events_config));
+    for (int64_t e = 0; e < flags.options.engines; ++e) {
+      QUIRE_ASSIGN(const telemetry::KvEventsConfig config, telemetry::config_of_engine(flags.kv_events_config, e));
+      QUIRE_ASSIGN(std::unique_ptr<telemetry::KvEventPublisher> publisher, telemetry::KvEventPublisher::start(config));
+      flags.kv_publishers.push_back(std::move(publisher));
+    }
   }
   if (flags.trace_options) flags.traces = std::make_unique<telemetry::TraceExporter>(*flags.trace_options);
   return {};
@@ -153,12 +152,18 @@ int serve_one(ServeFlags& flags, metrics::HistogramBuckets custom_buckets) {
   series.max_loras = flags.options.enable_lora ? flags.options.max_loras : 0;
   series.offload = (*loaded)->engine().offload() != nullptr;
   series.custom_buckets = std::move(custom_buckets);
-  metrics::ServerMetrics metrics(std::move(series));
-  flags.async.metrics = &metrics;
+  const EngineMetrics metrics = make_engine_metrics(std::move(series), (*loaded)->num_engines());
   flags.async.on_trace = trace_sink(flags, service->served_names[0]);
-  if (flags.kv_publisher != nullptr) publish_events(flags, **loaded);
-  api::Host host(std::make_unique<llm::AsyncLlm>(std::move(*loaded), flags.async), metrics, std::move(*service));
-  return run_host(host, metrics, flags);
+  std::vector<llm::AsyncOptions> async = async_options(flags.async, metrics);
+  if (!flags.kv_publishers.empty() && !(*loaded)->engine().options().prefix_caching) {
+    spdlog::warn("KV events: without prefix caching there are none");
+  }
+  for (size_t e = 0; e < flags.kv_publishers.size(); ++e) {
+    publish_events(**loaded, flags.kv_publishers[e].get(), async[e]);
+  }
+  api::Host host(std::make_unique<llm::ParallelLlm>(std::move(*loaded), std::move(async)), *metrics[0],
+                 std::move(*service));
+  return run_host(host, *metrics[0], flags);
 }
 
 int serve(const CLI::App& app, ServeFlags& flags) {
@@ -177,7 +182,7 @@ int serve(const CLI::App& app, ServeFlags& flags) {
   const int code =
       has_several_models(flags) ? serve_several(flags, custom_buckets) : serve_one(flags, std::move(custom_buckets));
   flags.traces.reset();  // sends what waits
-  flags.kv_publisher.reset();
+  flags.kv_publishers.clear();
   if (code == 0) spdlog::info("Stopped");
   return code;
 }

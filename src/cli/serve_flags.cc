@@ -29,7 +29,6 @@ constexpr const char* kPull = "download the files with quire pull and give their
 const RefusedFlag kRefused[] = {
     {"--tensor-parallel-size", "1", kOneProcess},
     {"--pipeline-parallel-size", "1", kOneProcess},
-    {"--data-parallel-size", "1", kOneProcess},
     {"--api-server-count", "1", kOneProcess},
     {"--headless", "", kOneProcess},
     {"--distributed-executor-backend", "", kOneProcess},
@@ -118,6 +117,14 @@ void add_several_flags(CLI::App& app, ServeFlags& f) {
       "Seconds that a request may wait for its model; then it is rejected with 503; 0: no limit")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 86400.0));
+}
+
+void add_parallel_flags(CLI::App& app, ServeFlags& f) {
+  add(app, "Parallelism", "--data-parallel-size", f.options.engines,
+      "Engines of each model behind this server. They share its weights, and divide threads and memory for the KV "
+      "cache "
+      "among them; a request goes to the one that knows its prefix, unless that is too busy")
+      ->capture_default_str();
 }
 
 void add_listen_flags(CLI::App& app, ServeFlags& f) {
@@ -323,6 +330,7 @@ void add_serve_flags(CLI::App& app, ServeFlags& flags) {
   app.add_option("--config", "YAML file with flags, one `flag: value` per line; the command line has priority")
       ->type_name(kFile);
   add_several_flags(app, flags);
+  add_parallel_flags(app, flags);
   add_listen_flags(app, flags);
   add_access_flags(app, flags);
   add_limit_flags(app, flags);
@@ -341,6 +349,11 @@ void add_serve_flags(CLI::App& app, ServeFlags& flags) {
 
 Status settle_serve_flags(const CLI::App& app, ServeFlags& f) {
   QUIRE_TRY(check_refused(app));
+  constexpr int64_t kMostEngines = 256;
+  if (f.options.engines < 1 || f.options.engines > kMostEngines) {
+    return invalid_argument("--data-parallel-size is " + std::to_string(f.options.engines) + "; it must be 1 to " +
+                            std::to_string(kMostEngines));
+  }
   QUIRE_ASSIGN(f.http.allowed_origins, json_list(f.allowed_origins, "--allowed-origins"));
   QUIRE_ASSIGN(f.http.allowed_methods, json_list(f.allowed_methods, "--allowed-methods"));
   QUIRE_ASSIGN(f.http.allowed_headers, json_list(f.allowed_headers, "--allowed-headers"));

@@ -37,8 +37,8 @@ struct ServeFlags {
   std::string kv_events, traces_endpoint;
   telemetry::KvEventsConfig kv_events_config;
   std::optional<telemetry::TraceOptions> trace_options;  // none: no traces
-  // Made by serve() before a model is loaded, and destroyed after all models; null if they are not wanted.
-  std::unique_ptr<telemetry::KvEventPublisher> kv_publisher;
+  // Made by serve() before a model is loaded, and destroyed after all models; null or none if they are not wanted.
+  std::vector<std::unique_ptr<telemetry::KvEventPublisher>> kv_publishers;  // one for each engine
   std::unique_ptr<telemetry::TraceExporter> traces;
   double health_stall_s = 60;
   bool disable_log_stats = false;

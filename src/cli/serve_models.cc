@@ -177,6 +177,27 @@ Result<api::ServiceOptions> service_options(const ServeFlags& flags, const llm::
   return service;
 }
 
+EngineMetrics make_engine_metrics(metrics::ServerMetricsOptions series, size_t engines,
+                                  const metrics::ServerMetrics* with) {
+  EngineMetrics out;
+  for (size_t e = 0; e < engines; ++e) {
+    series.engine = e;
+    out.push_back(with == nullptr ? std::make_unique<metrics::ServerMetrics>(series)
+                                  : std::make_unique<metrics::ServerMetrics>(series, *with));
+    if (with == nullptr) with = out[0].get();
+  }
+  return out;
+}
+
+std::vector<llm::AsyncOptions> async_options(const llm::AsyncOptions& options, const EngineMetrics& metrics) {
+  std::vector<llm::AsyncOptions> out;
+  for (const auto& one : metrics) {
+    out.push_back(options);
+    out.back().metrics = one.get();
+  }
+  return out;
+}
+
 llm::TraceSink trace_sink(const ServeFlags& flags, const std::string& model) {
   if (flags.traces == nullptr) return {};
   return [traces = flags.traces.get(), model](const llm::RequestTrace& trace) { traces->add(trace, model); };
@@ -184,9 +205,14 @@ llm::TraceSink trace_sink(const ServeFlags& flags, const std::string& model) {
 
 void watch_telemetry(const ServeFlags& flags, metrics::ServerMetrics& metrics) {
   using enum metrics::ServerMetrics::Total;
-  if (const auto* events = flags.kv_publisher.get()) {
-    metrics.watch(kKvEventBatches, [events] { return events->num_batches(); });
-    metrics.watch(kKvEventBatchesDropped, [events] { return events->num_dropped(); });
+  if (const auto& publishers = flags.kv_publishers; !publishers.empty()) {
+    const auto sum = [&publishers](auto count) {
+      int64_t all = 0;
+      for (const auto& one : publishers) all += (*one.*count)();
+      return all;
+    };
+    metrics.watch(kKvEventBatches, [sum] { return sum(&telemetry::KvEventPublisher::num_batches); });
+    metrics.watch(kKvEventBatchesDropped, [sum] { return sum(&telemetry::KvEventPublisher::num_dropped); });
   }
   if (const auto* traces = flags.traces.get()) {
     metrics.watch(kTraceSpans, [traces] { return traces->num_exported(); });
@@ -279,12 +305,11 @@ Result<std::unique_ptr<SeveralModels>> SeveralModels::make(const ServeFlags& fla
     series.max_loras = flags.options.enable_lora ? flags.options.max_loras : 0;
     series.offload = !flags.options.kv_offload_dir.empty() || !flags.options.kv_offload_host_bytes.empty();
     series.custom_buckets = custom_buckets;
-    out->metrics_.push_back(out->metrics_.empty()
-                                ? std::make_unique<metrics::ServerMetrics>(std::move(series))
-                                : std::make_unique<metrics::ServerMetrics>(std::move(series), *out->metrics_[0]));
+    out->metrics_.push_back(make_engine_metrics(std::move(series), static_cast<size_t>(flags.options.engines),
+                                                out->metrics_.empty() ? nullptr : out->metrics_[0][0].get()));
     std::vector<std::string> aliases = {model.argument};
     if (!model.path.empty()) aliases.insert(aliases.end(), {model.path.string(), own_name(model.path)});
-    hosted.push_back({{model.name}, std::move(aliases), own_name(model.argument), out->metrics_.back().get()});
+    hosted.push_back({{model.name}, std::move(aliases), own_name(model.argument), out->metrics_.back()[0].get()});
   }
   api::ServiceOptions service = flags.service;
   service.version = QUIRE_VERSION;
@@ -322,10 +347,9 @@ Result<api::LoadedModel> SeveralModels::load(size_t model, int64_t memory_bytes,
   QUIRE_ASSIGN(out.options, service_options(flags_, *llm, options, {served.name}, served.argument));
   out.cache_config = cache_config(*llm, options);
   llm::AsyncOptions async = flags_.async;
-  async.metrics = metrics_[model].get();
   async.name = served.name;
   async.on_trace = trace_sink(flags_, served.name);
-  out.llm = std::make_unique<llm::AsyncLlm>(std::move(llm), async);
+  out.llm = std::make_unique<llm::ParallelLlm>(std::move(llm), async_options(async, metrics_[model]));
   return out;
 }
 

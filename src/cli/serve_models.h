@@ -36,6 +36,13 @@ NamedArgument split_argument(const std::string& argument);
 Result<std::filesystem::path> resolve_or_pull(const std::string& argument,
                                               const std::atomic<bool>* cancelled = nullptr);
 
+// The series of the engines of one model; those of the other engines share the first one's registry, or `with`'s.
+using EngineMetrics = std::vector<std::unique_ptr<metrics::ServerMetrics>>;
+EngineMetrics make_engine_metrics(metrics::ServerMetricsOptions series, size_t engines,
+                                  const metrics::ServerMetrics* with = nullptr);
+// One for each engine, with its metrics.
+std::vector<llm::AsyncOptions> async_options(const llm::AsyncOptions& options, const EngineMetrics& metrics);
+
 // The labels of cache_config_info.
 metrics::ServerMetrics::CacheConfig cache_config(const llm::Llm& llm, const llm::Options& options);
 // What the API shows of a loaded model, by its names.
@@ -55,7 +62,7 @@ class SeveralModels {
   static Result<std::unique_ptr<SeveralModels>> make(const ServeFlags& flags,
                                                      const metrics::HistogramBuckets& custom_buckets);
   api::Host& host() { return *host_; }
-  metrics::ServerMetrics& metrics() { return *metrics_[0]; }
+  metrics::ServerMetrics& metrics() { return *metrics_[0][0]; }
 
  private:
   explicit SeveralModels(const ServeFlags& flags) : flags_(flags) {}
@@ -63,9 +70,9 @@ class SeveralModels {
   Result<api::LoadedModel> load(size_t model, int64_t memory_bytes, const std::atomic<bool>& cancelled);
 
   const ServeFlags& flags_;
-  std::vector<ServedModel> models_;  // the pool's thread sets their paths
-  std::vector<std::unique_ptr<metrics::ServerMetrics>> metrics_;
-  std::unique_ptr<api::Host> host_;  // the last member: it uses the others
+  std::vector<ServedModel> models_;     // the pool's thread sets their paths
+  std::vector<EngineMetrics> metrics_;  // by model
+  std::unique_ptr<api::Host> host_;     // the last member: it uses the others
 };
 
 }  // namespace quire::cli

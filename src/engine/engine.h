@@ -104,7 +104,7 @@ class Engine {
   const kv::CacheLayout& cache_layout() const { return pages_->layout(); }
   EngineStats stats() const;
   // The sequences and the pages as they are now, for the server's live view. The cost grows with the number of pages.
-  LiveView live() const;
+  LiveView live(int32_t max_cells = LiveView::kMaxCells) const;
   // What one page holds, and for whom; nothing if there is no such page.
   std::optional<LivePage> live_page(kv::BlockId page) const;
   bool reset_prefix_cache() { return kv_.reset_prefix_cache(); }

@@ -3,6 +3,8 @@
 #include "engine/live.h"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 
 #include "engine/engine.h"
 
@@ -46,7 +48,27 @@ const char* name(LiveState state) {
   return kNames[static_cast<size_t>(state)];
 }
 
-LiveView Engine::live() const {
+void LiveView::append(LiveView next) {
+  const size_t before = sequences.size();
+  for (kv::PageCell cell : next.map.cells) {
+    if (cell.owner > 0) {
+      const size_t owner = cell.owner + before;
+      cell.owner = owner <= std::numeric_limits<uint16_t>::max() ? static_cast<uint16_t>(owner) : 0;
+    }
+    map.cells.push_back(cell);
+  }
+  map.num_pages += next.map.num_pages;
+  map.free += next.map.free;
+  for (size_t g = 0; g < map.groups.size(); ++g) {
+    map.groups[g].cached += next.map.groups[g].cached;
+    map.groups[g].used += next.map.groups[g].used;
+    map.groups[g].shared += next.map.groups[g].shared;
+  }
+  std::ranges::move(next.sequences, std::back_inserter(sequences));
+  unlisted += next.unlisted;
+}
+
+LiveView Engine::live(int32_t max_cells) const {
   LiveView view;
   std::vector<const Sequence*> sequences;
   for (const bool waiting : {false, true}) {
@@ -63,7 +85,7 @@ LiveView Engine::live() const {
       ++view.unlisted;
     }
   }
-  view.map = kv::map_pages(kv_, holders, LiveView::kMaxCells);
+  view.map = kv::map_pages(kv_, holders, max_cells);
   for (kv::PageCell& cell : view.map.cells) {
     if (cell.owner > view.sequences.size()) cell.owner = 0;
   }

@@ -30,6 +30,10 @@ struct LiveView {
   std::vector<LiveSequence> sequences;  // those that run, then those that wait; at most kMaxSequences
   int64_t unlisted = 0;                 // how many more there are
 
+  // Adds the view of another engine, whose pages are of the same kind: its cells and sequences follow, and the counts
+  // are sums.
+  void append(LiveView next);
+
   static constexpr int32_t kMaxCells = 4096;
   static constexpr size_t kMaxSequences = 128;
 };

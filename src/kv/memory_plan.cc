@@ -132,17 +132,20 @@ std::string draft_share(const CacheLayout& layout, int64_t draft_layers) {
 std::string MemoryPlan::line() const {
   if (layout.groups.empty()) {
     return (device.empty() ? "Memory" : "Memory of " + device) + ": weights " + format_bytes(weights_bytes) +
-           ", no KV cache (an encoder keeps nothing), scratch " + format_bytes(scratch_bytes) + ", left " +
-           (left_bytes ? format_bytes(*left_bytes) : std::string("unknown")) + ".";
+           ", no KV cache (an encoder keeps nothing), scratch " + (engines > 1 ? std::to_string(engines) + " x " : "") +
+           format_bytes(scratch_bytes) + ", left " + (left_bytes ? format_bytes(*left_bytes) : std::string("unknown")) +
+           ".";
   }
   const std::string groups = describe(layout);
+  const std::string times = engines > 1 ? std::to_string(engines) + " x " : "";
   return (device.empty() ? "Memory" : "Memory of " + device) + ": weights " + format_bytes(weights_bytes) +
+         (engines > 1 ? ", once for " + std::to_string(engines) + " engines" : "") +
          (draft_layers > 0 ? " (" + format_bytes(draft_weights_bytes) + " of them the draft model's)" : "") +
-         ", KV cache " + format_bytes(kv_bytes) + " (" + std::to_string(num_blocks) + " pages of " +
+         ", KV cache " + times + format_bytes(kv_bytes) + " (" + std::to_string(num_blocks) + " pages of " +
          std::to_string(main_block_size(layout)) + " tokens, " + name(dtype) + ", " + format_bytes(page_bytes()) +
-         " each" + draft_share(layout, draft_layers) + (groups.empty() ? "" : "; " + groups) + "), scratch " +
+         " each" + draft_share(layout, draft_layers) + (groups.empty() ? "" : "; " + groups) + "), scratch " + times +
          format_bytes(scratch_bytes) + ", left " + (left_bytes ? format_bytes(*left_bytes) : std::string("unknown")) +
-         "; " + fixed(full_length_requests(), 2) + " requests of " + std::to_string(max_model_len) +
+         "; " + times + fixed(full_length_requests(), 2) + " requests of " + std::to_string(max_model_len) +
          " tokens fit at once.";
 }
 
@@ -185,16 +188,16 @@ int64_t longest_request(const MemoryInputs& in, int64_t usable) {
   return fits;
 }
 
-// The most bytes that pages may take (plan_memory).
+// The most bytes that the pages of an engine may take (plan_memory).
 int64_t budget(const MemoryInputs& in, int64_t room) {
-  return in.device.empty() ? std::min(in.available_bytes / 2, room) : room;
+  return (in.device.empty() ? std::min(in.available_bytes / 2, room) : room) / in.engines;
 }
 
 // The number of pages that the flags ask for, or the default. `room` is what weights and scratch leave.
 int64_t wanted_blocks(const MemoryInputs& in, std::optional<int64_t> room) {
   if (in.num_gpu_blocks_override) return *in.num_gpu_blocks_override;
   const int64_t page = in.layout.page_bytes();
-  if (in.kv_cache_memory_bytes) return std::min(kMaxBlocks, *in.kv_cache_memory_bytes / page);
+  if (in.kv_cache_memory_bytes) return std::min(kMaxBlocks, *in.kv_cache_memory_bytes / in.engines / page);
   const int64_t all = std::min(kMaxBlocks, in.max_num_seqs * pages_for(in, in.max_model_len) + 1);
   if (!room) return all;
   return std::min(all, budget(in, *room) / page);
@@ -214,8 +217,9 @@ Error too_small_for_one_request(const MemoryInputs& in, int64_t blocks, std::opt
   if (!in.num_gpu_blocks_override && !in.kv_cache_memory_bytes && room) {
     message += " (" + format_bytes(budget(in, *room)) + ", of " + format_bytes(in.available_bytes) + " available)";
   }
-  const std::string flag = in.num_gpu_blocks_override ? "--num-gpu-blocks-override to " + std::to_string(need)
-                                                      : "--kv-cache-memory-bytes to " + std::to_string(need * page);
+  const std::string flag = in.num_gpu_blocks_override
+                               ? "--num-gpu-blocks-override to " + std::to_string(need)
+                               : "--kv-cache-memory-bytes to " + std::to_string(in.engines * need * page);
   message += longest > 0 ? "; lower --max-model-len to " + std::to_string(longest) + " or raise " + flag + "."
                          : "; raise " + flag + ".";
   return exhausted(std::move(message));
@@ -228,10 +232,11 @@ Result<MemoryPlan> plan_memory(const MemoryInputs& in) {
   const int64_t page = in.layout.page_bytes();
   std::optional<int64_t> room;
   if (in.available_bytes > 0) {
-    room = in.available_bytes - in.weights_bytes - in.scratch_bytes;
+    room = in.available_bytes - in.weights_bytes - in.engines * in.scratch_bytes;
     if (*room <= 0) {
       return exhausted("Memory: the weights need " + format_bytes(in.weights_bytes) + " and a step needs " +
-                       format_bytes(in.scratch_bytes) + " of scratch, but only " + format_bytes(in.available_bytes) +
+                       format_bytes(in.engines * in.scratch_bytes) + " of scratch, but only " +
+                       format_bytes(in.available_bytes) +
                        " are available; use a smaller or more quantised model, or lower --max-num-batched-tokens.");
     }
   }
@@ -244,6 +249,7 @@ Result<MemoryPlan> plan_memory(const MemoryInputs& in) {
   plan.draft_weights_bytes = in.draft_weights_bytes;
   plan.draft_layers = in.draft_layers;
   plan.scratch_bytes = in.scratch_bytes;
+  plan.engines = in.engines;
   plan.device = in.device;
 
   if (in.layout.groups.empty()) {
@@ -257,16 +263,16 @@ Result<MemoryPlan> plan_memory(const MemoryInputs& in) {
     if (const int64_t longest = longest_request(in, blocks - 1); longest > 0) plan.max_model_len = longest;
   }
   if (blocks - 1 < pages_for(in, plan.max_model_len)) return too_small_for_one_request(in, blocks, room);
-  if (__builtin_mul_overflow(blocks, page, &plan.kv_bytes) || (room && plan.kv_bytes > *room)) {
-    return exhausted("KV cache: " + std::to_string(blocks) + " pages of " + format_bytes(page) +
-                     " do not fit into the memory that weights and scratch leave (" +
-                     format_bytes(room.value_or(std::numeric_limits<int64_t>::max())) + " of " +
-                     format_bytes(in.available_bytes) + "); lower " +
-                     (in.num_gpu_blocks_override ? "--num-gpu-blocks-override." : "--kv-cache-memory-bytes."));
+  if (__builtin_mul_overflow(blocks, page, &plan.kv_bytes) || (room && plan.kv_bytes > *room / in.engines)) {
+    return exhausted(
+        "KV cache: " + (in.engines > 1 ? std::to_string(in.engines) + " x " : "") + std::to_string(blocks) +
+        " pages of " + format_bytes(page) + " do not fit into the memory that weights and scratch leave (" +
+        format_bytes(room.value_or(std::numeric_limits<int64_t>::max())) + " of " + format_bytes(in.available_bytes) +
+        "); lower " + (in.num_gpu_blocks_override ? "--num-gpu-blocks-override." : "--kv-cache-memory-bytes."));
   }
   plan.num_blocks = static_cast<int32_t>(blocks);
   plan.layout.num_pages = blocks;
-  if (room) plan.left_bytes = *room - plan.kv_bytes;
+  if (room) plan.left_bytes = *room - in.engines * plan.kv_bytes;
   return plan;
 }
 

@@ -44,6 +44,7 @@ struct MemoryInputs {
   int64_t max_model_len = 0;
   bool max_model_len_auto = false;  // --max-model-len auto: lower max_model_len (the model's) to what fits
   int64_t max_num_seqs = 1;
+  int64_t engines = 1;  // that share the weights; each has its own scratch and pages, and max_num_seqs sequences
   std::optional<int64_t> kv_cache_memory_bytes;    // --kv-cache-memory-bytes
   std::optional<int64_t> num_gpu_blocks_override;  // --num-gpu-blocks-override; takes precedence over the bytes
 };
@@ -58,11 +59,12 @@ struct MemoryPlan {
   int64_t draft_weights_bytes = 0, draft_layers = 0;  // as in MemoryInputs
   int64_t kv_bytes = 0;                               // num_blocks * page_bytes()
   int64_t scratch_bytes = 0;
+  int64_t engines = 1;                // pages, KV bytes and scratch are those of one of them
   std::string device;                 // as in MemoryInputs
   std::optional<int64_t> left_bytes;  // of the available memory, if that is known
 
   int64_t page_bytes() const { return layout.page_bytes(); }
-  int64_t total_bytes() const { return weights_bytes + kv_bytes + scratch_bytes; }
+  int64_t total_bytes() const { return weights_bytes + engines * (kv_bytes + scratch_bytes); }
   // The most pages, over all groups, that a request of this length holds at once.
   int64_t pages_for(int64_t num_tokens) const { return max_pages(layout.groups, num_tokens, policy); }
   int64_t num_tokens() const;           // that fit into the pages; with several groups: in requests of max_model_len
@@ -72,7 +74,8 @@ struct MemoryPlan {
 };
 
 // By default the KV cache gets pages for max_num_seqs requests of max_model_len, but no more than weights and scratch
-// leave, and on the host no more than half of the available memory. If not even one request of max_model_len fits, the
+// leave, and on the host no more than half of the available memory; several engines divide these, and the bytes of
+// --kv-cache-memory-bytes, among them. If not even one request of max_model_len fits, the
 // Error has the numbers and says what to change.
 Result<MemoryPlan> plan_memory(const MemoryInputs& inputs);
 

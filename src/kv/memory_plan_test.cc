@@ -184,6 +184,30 @@ MemoryInputs hybrid_inputs() {
   return in;
 }
 
+TEST(MemoryPlan, SeveralEnginesShareWeightsAndDivideTheRest) {
+  MemoryInputs in = inputs();
+  in.engines = 2;
+  in.max_num_seqs = 1000;
+  MemoryPlan plan = planned(in);
+  EXPECT_EQ(plan.kv_bytes, kGiB / 2 / 2);  // half of the memory for both
+  EXPECT_EQ(plan.total_bytes(), 100 * kMiB + 2 * (20 * kMiB + plan.kv_bytes));
+  EXPECT_EQ(plan.left_bytes, kGiB - plan.total_bytes());
+  EXPECT_THAT(plan.line(), HasSubstr("weights 100 MiB, once for 2 engines, KV cache 2 x 256 MiB (4096 pages"));
+  EXPECT_THAT(plan.line(), HasSubstr("scratch 2 x 20.0 MiB"));
+  in.kv_cache_memory_bytes = 64 * kMiB;
+  EXPECT_EQ(planned(in).kv_bytes, 32 * kMiB);
+  in.num_gpu_blocks_override = 100;  // of each
+  EXPECT_EQ(planned(in).num_blocks, 100);
+  in.num_gpu_blocks_override = 8000;  // 2 x 500 MiB
+  EXPECT_THAT(refused(in).message, HasSubstr("2 x 8000 pages"));
+  in = inputs();
+  in.engines = 2;
+  in.kv_cache_memory_bytes = 5 * kMiB;  // half of it is not enough for a request
+  EXPECT_THAT(refused(in).message, HasSubstr("raise --kv-cache-memory-bytes to " + std::to_string(2 * 65 * 64 * kKiB)));
+  in.engines = 60;
+  EXPECT_THAT(refused(in).message, HasSubstr("1.17 GiB of scratch"));
+}
+
 TEST(MemoryPlan, CountsThePagesOfAllGroups) {
   const MemoryPlan plan = planned(hybrid_inputs());
   // 57 pages of attention, a state and a checkpoint in each of three groups, four times, and the null page.

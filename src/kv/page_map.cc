@@ -40,7 +40,7 @@ PageMap map_pages(const KvManager& kv, std::span<const PageHolder> holders, int3
   const BlockPool& pool = kv.pool();
   PageMap map;
   map.num_pages = pool.num_usable();
-  map.pages_per_cell = std::max(1, (map.num_pages + max_cells - 1) / max_cells);
+  map.pages_per_cell = cell_pages(map.num_pages, max_cells);
   map.groups.resize(kv.groups().size());
   std::vector<PageCell> pages(static_cast<size_t>(pool.num_blocks()));
   for (BlockId id = 1; id < pool.num_blocks(); ++id) {

@@ -2,6 +2,7 @@
 // The pages of a pool as a map for people: which are free, cached, in use or shared, and what one page holds.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -36,11 +37,16 @@ struct PageMap {
     int64_t cached = 0, used = 0, shared = 0;
   };
   int32_t num_pages = 0;        // the ids 1 to num_pages
-  int32_t pages_per_cell = 1;   // cell i stands for this many pages from the id 1 + i * pages_per_cell on
+  int32_t pages_per_cell = 1;   // cell i stands for this many pages from the id 1 + i * pages_per_cell on (cell_pages)
   std::vector<PageCell> cells;  // of several pages: the state that most of them have
   int64_t free = 0;             // without cached pages
   std::vector<Counts> groups;   // by cache group
 };
+
+// How many pages a cell stands for.
+inline int32_t cell_pages(int32_t num_pages, int32_t max_cells) {
+  return std::max(1, (num_pages + max_cells - 1) / max_cells);
+}
 
 // Has at most max_cells cells, whatever the size of the pool. REQUIRES: max_cells > 0; `holders` are all sequences.
 PageMap map_pages(const KvManager& kv, std::span<const PageHolder> holders, int32_t max_cells);

@@ -36,7 +36,9 @@ double seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
 
-metrics::OffloadTotals totals_of(const kv::OffloadStats& stats) {
+// The folder is one for all engines: the first one's figures have it.
+metrics::OffloadTotals totals_of(const kv::OffloadStats& stats, bool first) {
+  const kv::DiskStoreStats disk = first ? stats.disk : kv::DiskStoreStats{};
   return {.disk_written_pages = stats.stored_pages,
           .disk_written_bytes = stats.stored_bytes,
           .disk_read_pages = stats.loaded_pages,
@@ -46,26 +48,29 @@ metrics::OffloadTotals totals_of(const kv::OffloadStats& stats) {
           .host_written_pages = stats.host_stored_pages,
           .host_read_pages = stats.host_loaded_pages,
           .dropped_pages = stats.dropped_pages,
-          .evicted_files = stats.disk.evicted,
-          .refused_files = stats.disk.refused,
-          .files = stats.disk.files,
-          .file_bytes = stats.disk.bytes,
+          .evicted_files = disk.evicted,
+          .refused_files = disk.refused,
+          .files = disk.files,
+          .file_bytes = disk.bytes,
           .host_pages = stats.host_pages};
 }
 
 }  // namespace
 
-AsyncLlm::AsyncLlm(std::unique_ptr<Llm> llm, const AsyncOptions& options)
+AsyncLlm::AsyncLlm(std::shared_ptr<Llm> llm, const AsyncOptions& options)
     : llm_(std::move(llm)),
       options_(options),
+      engine_(llm_->engine(options.engine)),
       stat_logger_(Clock::now(), std::chrono::milliseconds(static_cast<int64_t>(options.log_stats_every_s * 1000)),
-                   llm_->engine().backend().host_memory() ? "CPU" : "GPU"),
+                   engine_.backend().host_memory() ? "CPU" : "GPU", options.engine),
       streams_(llm_->tokenizer()),
-      stats_(llm_->engine().stats()),
+      held_bytes_(options.held_bytes != nullptr ? options.held_bytes : std::make_shared<std::atomic<int64_t>>(0)),
+      stats_(engine_.stats()),
       reported_(stats_) {
-  if (options_.on_cache_events) llm_->engine().record_cache_events();
-  if (const kv::Offload* offload = llm_->engine().offload(); offload != nullptr && options.metrics != nullptr) {
-    options.metrics->set_offload_source([offload] { return totals_of(offload->stats()); });
+  if (options_.on_cache_events) engine_.record_cache_events();
+  if (const kv::Offload* offload = engine_.offload(); offload != nullptr && options.metrics != nullptr) {
+    options.metrics->set_offload_source(
+        [offload, first = options.engine == 0] { return totals_of(offload->stats(), first); });
   }
   engine_thread_ = std::thread([this] {
     trace::name_thread("engine");
@@ -74,15 +79,22 @@ AsyncLlm::AsyncLlm(std::unique_ptr<Llm> llm, const AsyncOptions& options)
   output_thread_ = std::thread([this] { run_outputs(); });
 }
 
-AsyncLlm::~AsyncLlm() {
+void AsyncLlm::begin_stop() {
   {
     const std::lock_guard lock(inbox_mutex_);
     stopping_ = true;
   }
   inbox_filled_.notify_one();
+}
+
+AsyncLlm::~AsyncLlm() {
+  begin_stop();
   engine_thread_.join();
   output_thread_.join();
-  if (llm_->engine().offload() != nullptr && options_.metrics != nullptr) options_.metrics->set_offload_source({});
+  for (const auto& [id, tracked] : tracked_) *held_bytes_ -= tracked.bytes;
+  if (options_.metrics == nullptr) return;
+  if (engine_.offload() != nullptr) options_.metrics->set_offload_source({});
+  options_.metrics->on_unloaded();
 }
 
 AsyncLlm::Cost AsyncLlm::cost_of(const std::vector<engine::Request>& requests, const SubmitOptions& options) {
@@ -116,7 +128,7 @@ Status AsyncLlm::check_ever(const Cost& cost) const {
                             " bytes, and all requests together may hold " + std::to_string(options_.max_request_bytes) +
                             " (--max-request-bytes); lower n, max_tokens or logprobs, or stream the answer.");
   }
-  const int64_t seats = llm_->engine().options().scheduler.max_num_seqs;
+  const int64_t seats = engine_.options().scheduler.max_num_seqs;
   if (options_.max_num_queued_reqs && cost.sequences > 1 && cost.sequences - seats > *options_.max_num_queued_reqs) {
     return invalid_field("n", "must be smaller: the request asks for " + std::to_string(cost.sequences) +
                                   " sequences (prompts times n), but " + std::to_string(seats) + " can run and " +
@@ -125,38 +137,47 @@ Status AsyncLlm::check_ever(const Cost& cost) const {
   return {};
 }
 
-Status AsyncLlm::check_queue(const Cost& cost) const {
-  const auto refuse = [&](const std::string& state, const char* reason) {
-    if (options_.metrics != nullptr) options_.metrics->on_rejected(reason);
-    return exhausted(state + "; try again later");
-  };
+std::optional<AsyncLlm::Full> AsyncLlm::find_full(const Cost& cost) const {
   const auto full = [](int64_t waiting, int64_t limit, const char* what, const char* flag) {
     return "the queue is full: " + std::to_string(waiting) + " " + what + " wait and " + std::to_string(limit) +
            " may (" + flag + ")";
   };
-  if (held_bytes_ + cost.bytes > options_.max_request_bytes) {
-    return refuse("the requests under way hold " + std::to_string(held_bytes_) + " bytes of the " +
-                      std::to_string(options_.max_request_bytes) + " that they may hold together (--max-request-bytes)",
-                  "max_request_bytes");
+  const int64_t held = *held_bytes_;
+  if (held + cost.bytes > options_.max_request_bytes) {
+    return Full{"the requests under way hold " + std::to_string(held) + " bytes of the " +
+                    std::to_string(options_.max_request_bytes) + " that they may hold together (--max-request-bytes)",
+                "max_request_bytes"};
   }
   // Sequences that the engine has not seen yet count as waiting, unless none waits and there are seats for them.
   const int64_t unseen = submitted_ - stats_.added;
-  const int64_t seats = llm_->engine().options().scheduler.max_num_seqs - stats_.running;
+  const int64_t seats = engine_.options().scheduler.max_num_seqs - stats_.running;
   const int64_t waiting = stats_.waiting > 0 ? stats_.waiting + unseen : std::max<int64_t>(0, unseen - seats);
   const int64_t free = stats_.waiting > 0 ? 0 : std::max<int64_t>(0, seats - unseen);
   const int64_t would_wait = std::max<int64_t>(0, cost.sequences - free);
   if (options_.max_num_queued_reqs && waiting + would_wait > *options_.max_num_queued_reqs) {
-    return refuse(full(waiting, *options_.max_num_queued_reqs, "requests", "--max-num-queued-reqs"),
-                  "max_num_queued_reqs");
+    return Full{full(waiting, *options_.max_num_queued_reqs, "requests", "--max-num-queued-reqs"),
+                "max_num_queued_reqs"};
   }
   const int64_t tokens = stats_.waiting_tokens + (waiting > 0 ? submitted_tokens_ - stats_.added_tokens : 0);
   const int64_t new_tokens = cost.sequences > 1 ? cost.tokens / cost.sequences * would_wait : 0;
   if (options_.max_num_queued_tokens &&
       (tokens >= *options_.max_num_queued_tokens || tokens + new_tokens > *options_.max_num_queued_tokens)) {
-    return refuse(full(tokens, *options_.max_num_queued_tokens, "prompt tokens", "--max-num-queued-tokens"),
-                  "max_num_queued_tokens");
+    return Full{full(tokens, *options_.max_num_queued_tokens, "prompt tokens", "--max-num-queued-tokens"),
+                "max_num_queued_tokens"};
   }
-  return {};
+  return std::nullopt;
+}
+
+Status AsyncLlm::check_queue(const Cost& cost) const {
+  const std::optional<Full> full = find_full(cost);
+  if (!full) return {};
+  if (options_.metrics != nullptr) options_.metrics->on_rejected(full->limit);
+  return exhausted(full->state + "; try again later");
+}
+
+bool AsyncLlm::has_room(const std::vector<engine::Request>& requests, const SubmitOptions& options) const {
+  const std::lock_guard lock(tracked_mutex_);
+  return !find_full(cost_of(requests, options));
 }
 
 Result<std::vector<engine::RequestId>> AsyncLlm::submit(std::vector<engine::Request> requests, DeltaSink sink,
@@ -173,7 +194,8 @@ Result<std::vector<engine::RequestId>> AsyncLlm::submit(std::vector<engine::Requ
     QUIRE_TRY(check_queue(cost));
     submitted_ += cost.sequences;
     submitted_tokens_ += cost.tokens;
-    held_bytes_ += cost.bytes;
+    *held_bytes_ += cost.bytes;
+    load_ += cost.sequences;
     for (engine::Request& request : requests) {
       Tracked tracked;
       tracked.sink = shared_sink;
@@ -185,12 +207,12 @@ Result<std::vector<engine::RequestId>> AsyncLlm::submit(std::vector<engine::Requ
         tracked.trace = options.trace;
       }
       tracked.request = std::make_shared<const engine::Request>(std::move(request));
-      ids.push_back(llm_->engine().reserve_id());
+      ids.push_back(engine_.reserve_id());
       streams_.open(ids.back(), tracked.request, options.kept_special);
       adds.emplace_back(Add{ids.back(), tracked.request, submission});
       tracked_.emplace(ids.back(), std::move(tracked));
     }
-    held_bytes_ -= cost.bytes % static_cast<int64_t>(std::max<size_t>(requests.size(), 1));
+    *held_bytes_ -= cost.bytes % static_cast<int64_t>(std::max<size_t>(requests.size(), 1));
   }
   {
     const std::lock_guard lock(inbox_mutex_);
@@ -201,7 +223,8 @@ Result<std::vector<engine::RequestId>> AsyncLlm::submit(std::vector<engine::Requ
 }
 
 void AsyncLlm::forget(std::unordered_map<engine::RequestId, Tracked>::iterator it) {
-  held_bytes_ -= it->second.bytes;
+  *held_bytes_ -= it->second.bytes;
+  load_ -= it->second.request->params.n;
   tracked_.erase(it);
 }
 
@@ -280,7 +303,7 @@ std::optional<double> AsyncLlm::stalled_seconds() const {
 }
 
 void AsyncLlm::apply(Command& command) {
-  engine::Engine& engine = llm_->engine();
+  engine::Engine& engine = engine_;
   if (auto* add = std::get_if<Add>(&command)) {
     engine.add(add->id, std::move(add->request), std::move(add->submission));
   } else if (const auto* abort = std::get_if<Abort>(&command)) {
@@ -300,7 +323,7 @@ void AsyncLlm::apply(Command& command) {
 }
 
 void AsyncLlm::run_engine() {
-  engine::Engine& engine = llm_->engine();
+  engine::Engine& engine = engine_;
   std::vector<Command> commands;
   int64_t steps = 0;
   for (;;) {
@@ -406,7 +429,7 @@ void AsyncLlm::note_tokens(Tracked& tracked, const engine::Output& output, Clock
     for (const auto& row : *rows) bytes += row_bytes(static_cast<int64_t>(row.size()));
   }
   tracked.bytes += bytes;
-  held_bytes_ += bytes;
+  *held_bytes_ += bytes;
   step.generation_tokens += static_cast<int64_t>(output.tokens.size());
   if (child.num_tokens == 0) {
     child.first = at;

@@ -28,9 +28,12 @@ struct AsyncOptions {
   std::optional<int64_t> max_num_queued_tokens;    // the same for the prompt tokens that wait
   int64_t max_request_bytes = int64_t{128} << 20;  // memory for all requests under way; more are refused
   metrics::ServerMetrics* metrics = nullptr;       // counts steps and requests; must outlive the AsyncLlm
-  double log_stats_every_s = 10;                   // interval of the line of statistics; 0: none
-  std::string name = {};                           // in front of that line, if there are several models
-  TraceSink on_trace = {};                         // receives the times of each request at its end; may be empty
+  size_t engine = 0;                               // which of the Llm's
+  // The memory that the requests of several engines hold together; null: this one's alone.
+  std::shared_ptr<std::atomic<int64_t>> held_bytes = {};
+  double log_stats_every_s = 10;  // interval of the line of statistics; 0: none
+  std::string name = {};          // in front of that line, if there are several models
+  TraceSink on_trace = {};        // receives the times of each request at its end; may be empty
   // Receives what entered and left the prefix cache, after each step in which something did, on the engine thread. It
   // must not block. May be empty.
   std::function<void(std::vector<kv::CacheEvent>)> on_cache_events = {};
@@ -47,26 +50,36 @@ struct SubmitOptions {
   bool keeps_answer = false;              // the sink keeps the whole answer, so its memory is counted from the start
   SharedList<int32_t> kept_special = {};  // special tokens that are shown all the same; see text::Detokenizer
   TraceContext trace = {};                // from the client, for AsyncOptions::on_trace
+  std::optional<int64_t> engine = {};     // for a ParallelLlm: the engine that takes it; none: the best one
 };
 
-// Owns the Llm and two threads. The engine thread applies new requests and aborts before each step and runs the steps.
-// The output thread turns tokens into text and calls the sinks, so that the engine never waits for text. The destructor
-// aborts requests that still run; no sink is called after it. All public methods may be called on any thread.
+// Owns the Llm, or shares it with the AsyncLlms of its other engines, and two threads. The engine thread applies new
+// requests and aborts before each step and runs the steps. The output thread turns tokens into text and calls the
+// sinks, so that the engine never waits for text. The destructor aborts requests that still run; no sink is called
+// after it. All public methods may be called on any thread.
 class AsyncLlm {
  public:
-  AsyncLlm(std::unique_ptr<Llm> llm, const AsyncOptions& options);
+  AsyncLlm(std::shared_ptr<Llm> llm, const AsyncOptions& options);
   ~AsyncLlm();
   AsyncLlm(const AsyncLlm&) = delete;
   AsyncLlm& operator=(const AsyncLlm&) = delete;
 
   // For its methods that any thread may call: tokens_of, prepare, tokenizer, default_params and so on.
   const Llm& llm() const { return *llm_; }
+  const engine::Engine& engine() const { return engine_; }
+  metrics::ServerMetrics* metrics() const { return options_.metrics; }
+  // The engine stops after its current step; the destructor waits for it.
+  void begin_stop();
 
   // Submits the prompts of one API request, as made by prepare(): all or none. Fails with kExhausted if the queue or
   // the memory for requests is full, and with kInvalidArgument if they would not fit even into empty ones. The sink
   // receives the deltas of all of them, with the returned ids, which ascend. It may be called before this returns.
   Result<std::vector<engine::RequestId>> submit(std::vector<engine::Request> requests, DeltaSink sink,
                                                 const SubmitOptions& options = {});
+  // Whether submit() would take them now.
+  bool has_room(const std::vector<engine::Request>& requests, const SubmitOptions& options) const;
+  // The sequences under way.
+  int64_t load() const { return load_.load(std::memory_order_relaxed); }
   // Ends a request whose client has disconnected; its pages are freed before the next step.
   void abort(engine::RequestId id);
   // The result is false if a page is in use; then nothing is reset.
@@ -142,6 +155,12 @@ class AsyncLlm {
   void deliver(Batch& batch, std::vector<Delta>& deltas);
   static Cost cost_of(const std::vector<engine::Request>& requests, const SubmitOptions& options);
   Status check_ever(const Cost& cost) const;
+  // What is full, and for the metrics the name of the limit; nothing if there is room.
+  struct Full {
+    std::string state;
+    const char* limit;
+  };
+  std::optional<Full> find_full(const Cost& cost) const;
   Status check_queue(const Cost& cost) const;
   void note_tokens(Tracked& tracked, const engine::Output& output, Clock::time_point at, metrics::StepStats& step);
   void note_finish(const Tracked& tracked, const Child& child, const engine::Output& output,
@@ -151,8 +170,9 @@ class AsyncLlm {
   void trim_memory(Clock::time_point now, bool idle);
   void report(metrics::StepStats step, const Batch& batch);
 
-  std::unique_ptr<Llm> llm_;
+  const std::shared_ptr<Llm> llm_;
   const AsyncOptions options_;
+  engine::Engine& engine_;
   metrics::StatLogger stat_logger_;
 
   std::mutex inbox_mutex_;  // guards inbox_ and stopping_
@@ -170,7 +190,8 @@ class AsyncLlm {
   Streams streams_;
   int64_t submitted_ = 0;  // sequences since the start; those that stats_ does not count yet are in the inbox
   int64_t submitted_tokens_ = 0;
-  int64_t held_bytes_ = 0;  // by all tracked requests
+  const std::shared_ptr<std::atomic<int64_t>> held_bytes_;  // by all tracked requests
+  std::atomic<int64_t> load_ = 0;
   engine::EngineStats stats_;
   metrics::RecentTimes recent_;
   engine::EngineStats reported_;  // output thread: the stats at the last report to the metrics

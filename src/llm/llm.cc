@@ -3,6 +3,7 @@
 #include "llm/llm.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/log.h"
@@ -100,20 +101,21 @@ Result<std::unique_ptr<Llm>> Llm::load(const Options& given, ProgressFn progress
   spdlog::info("{}: {} ({}, {} layers), on {}", llm->name_, files.config.architecture, files.source->describe(),
                files.config.layers, backend->describe());
   QUIRE_ASSIGN(LoadedEngine loaded, load_engine(options, files, std::move(backend), std::move(progress), cancelled));
-  llm->engine_ = std::move(loaded.engine);
+  llm->engines_.push_back(std::move(loaded.engine));
+  std::ranges::move(loaded.twins, std::back_inserter(llm->engines_));
   if (llm->tokenizer_ != nullptr) {
     llm->grammars_ = std::make_unique<Grammars>(llm->tokenizer_, files.config.vocab_size);
   }
   llm->adapters_ = std::make_unique<AdapterCache>(
-      llm->engine_->model(), static_cast<size_t>(options.max_cpu_loras.value_or(options.max_loras)));
+      llm->engine().model(), static_cast<size_t>(options.max_cpu_loras.value_or(options.max_loras)));
   for (const std::filesystem::path& path : options.lora) {
     QUIRE_ASSIGN(model::AdapterPtr adapter, llm->adapters_->read(path));
     llm->own_adapters_.push_back(std::move(adapter));
   }
   llm->plan_ = std::move(loaded.plan);
-  const std::string device = llm->engine_->backend().describe();
+  const std::string device = llm->engine().backend().describe();
   llm->origin_.backend = device.substr(0, device.find(' '));
-  llm->origin_.isa = llm->engine_->backend().isa();
+  llm->origin_.isa = llm->engine().backend().isa();
   llm->origin_.dtype = options.dtype;
   llm->origin_.kv_cache_dtype = kv::name(llm->plan_.dtype);
   llm->origin_.max_model_len = llm->max_model_len();
@@ -185,9 +187,9 @@ Result<CheckedParams> Llm::check(sampling::SamplingParams params) const {
     return unsupported("stop strings need a tokenizer, which this model does not have; use stop_token_ids", "stop");
   }
   fill_eos(params);
-  QUIRE_TRY(engine_->check(params));  // bounds the lists before anything is tokenised
+  QUIRE_TRY(engine().check(params));  // bounds the lists before anything is tokenised
   QUIRE_TRY(fill_bad_words(params));
-  if (!params.bad_words.empty()) QUIRE_TRY(engine_->check(params));
+  if (!params.bad_words.empty()) QUIRE_TRY(engine().check(params));
   return CheckedParams(std::move(params));
 }
 
@@ -224,7 +226,7 @@ Result<engine::Request> Llm::prepare(TokenPrompt prompt, const CheckedParams& pa
                                      model::AdapterPtr adapter) const {
   engine::Request inner{std::move(prompt),     params.get(),          priority,
                         std::move(cache_salt), std::move(constraint), std::move(adapter)};
-  QUIRE_TRY(engine_->check(std::as_const(inner)));
+  QUIRE_TRY(engine().check(std::as_const(inner)));
   return inner;
 }
 
@@ -249,25 +251,25 @@ Result<engine::RequestId> Llm::submit(GenerateRequest request) {
 }
 
 engine::RequestId Llm::submit(engine::Request request, SharedList<int32_t> kept_special) {
-  const engine::RequestId id = engine_->reserve_id();
+  const engine::RequestId id = engine().reserve_id();
   const auto shared = std::make_shared<const engine::Request>(std::move(request));
   streams_->open(id, shared, std::move(kept_special));
-  engine_->add(id, shared);
+  engine().add(id, shared);
   return id;
 }
 
 void Llm::abort(engine::RequestId id) {
-  engine_->abort(id);
+  engine().abort(id);
   streams_->close(id);
 }
 
 std::vector<Delta> Llm::step() {
   std::vector<Delta> deltas;
-  for (engine::Output& output : engine_->step()) {
+  for (engine::Output& output : engine().step()) {
     bool stopped_above = false;
     std::optional<Delta> delta = streams_->translate(std::move(output), stopped_above);
     if (!delta) continue;
-    if (stopped_above) engine_->abort(delta->id, delta->child);
+    if (stopped_above) engine().abort(delta->id, delta->child);
     deltas.push_back(std::move(*delta));
   }
   return deltas;

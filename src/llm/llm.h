@@ -76,8 +76,10 @@ struct GenerateResult {
   int64_t cached_tokens = 0;
 };
 
-// One loaded model with its tokenizer and chat template. Used by one thread at a time, except for the methods marked
-// "any thread". Either submit() any number of requests and call step() until has_work() is false, or generate().
+// One loaded model with its tokenizer and chat template, and the engines that run it: one, or Options::engines of them
+// for a ParallelLlm. Used by one thread at a time, except for the methods marked "any thread"; several engines may be
+// used by one thread each. What takes no number of an engine uses the first. Either submit() any number of requests and
+// call step() until has_work() is false, or generate().
 class Llm {
  public:
   using ProgressFn = std::function<void(int64_t done, int64_t total)>;
@@ -103,9 +105,9 @@ class Llm {
                                   std::string cache_salt = "", engine::ConstraintPtr constraint = nullptr,
                                   model::AdapterPtr adapter = nullptr) const;
   // Pooling. Whether the model is loaded for it, and for text (Options::runner). Any thread.
-  bool pools() const { return engine_->options().pools; }
+  bool pools() const { return engine().options().pools; }
   bool generates() const { return generates_; }
-  const model::Pooler& pooler() const { return engine_->model().pooler(); }
+  const model::Pooler& pooler() const { return engine().model().pooler(); }
   // What it can make of a prompt, the usual one first; an Error with this list if `task` is not among them.
   std::vector<PoolTask> tasks() const;
   Status check_task(PoolTask task) const;
@@ -133,7 +135,7 @@ class Llm {
   // Queues a request that prepare() made. `kept_special`: see text::Detokenizer.
   engine::RequestId submit(engine::Request request, SharedList<int32_t> kept_special = {});
   std::vector<Delta> step();
-  bool has_work() const { return engine_->has_work(); }
+  bool has_work() const { return engine().has_work(); }
   void abort(engine::RequestId id);
   // Runs all requests together. The results are in the same order; a request that fails has an Error.
   std::vector<Result<GenerateResult>> generate(std::vector<GenerateRequest> requests);
@@ -141,8 +143,9 @@ class Llm {
   // Null if the model has no tokenizer; prompts and answers are then token ids only.
   const text::TokenizerPtr& tokenizer() const { return tokenizer_; }
   const text::ChatTemplate* chat_template() const { return chat_template_ ? &*chat_template_ : nullptr; }
-  engine::Engine& engine() { return *engine_; }
-  const engine::Engine& engine() const { return *engine_; }
+  size_t num_engines() const { return engines_.size(); }
+  engine::Engine& engine(size_t number = 0) { return *engines_[number]; }
+  const engine::Engine& engine(size_t number = 0) const { return *engines_[number]; }
   const kv::MemoryPlan& memory_plan() const { return plan_; }
   int64_t max_model_len() const { return plan_.max_model_len; }
   const std::string& name() const { return name_; }
@@ -172,7 +175,7 @@ class Llm {
   GenerationConfig generation_;
   std::vector<int32_t> eos_ids_;  // the tokenizer's EOS first
   kv::MemoryPlan plan_;
-  std::unique_ptr<engine::Engine> engine_;
+  std::vector<std::unique_ptr<engine::Engine>> engines_;
   std::unique_ptr<AdapterCache> adapters_;
   std::vector<model::AdapterPtr> own_adapters_;
   std::unique_ptr<Streams> streams_;

@@ -179,20 +179,26 @@ Status check_heads(const Options& options, const model::DecoderConfig& config, c
   return {};
 }
 
-Result<std::unique_ptr<Backend>> open_backend(const Options& options) {
+Result<std::unique_ptr<Backend>> open_backend(const Options& options, int64_t engine) {
   constexpr const char* kDevices[] = {"auto", "cpu", "cuda", "metal", "emulator"};
   if (std::find(std::begin(kDevices), std::end(kDevices), options.device) == std::end(kDevices)) {
     return invalid_argument("--device is '" + options.device + "'; choose auto, cpu, cuda, metal or emulator");
   }
   if (options.device != "cpu") {
     auto gpu = gpu::make_gpu_backend(options.device);
+    if (gpu.ok() && options.engines > 1) {
+      return invalid_argument("--data-parallel-size is " + std::to_string(options.engines) + ", but " +
+                              (*gpu)->describe() +
+                              " runs one engine: start a server for each GPU behind a router, or use --device cpu");
+    }
     if (gpu.ok()) return gpu;
     if (options.device != "auto") {
       return invalid_argument("--device " + options.device + ": " + gpu.error().message +
                               " (quire devices lists what there is)");
     }
   }
-  return make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa});
+  return make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa, static_cast<int>(engine),
+                           static_cast<int>(options.engines)});
 }
 
 // Reserves the memory that ops need besides the model's scratch.
@@ -225,6 +231,23 @@ Result<size_t> reserve(const ResolvedOptions& resolved, const model::Model& mode
                    reserved.error().message + "); lower --max-num-batched-tokens or --max-num-seqs");
 }
 
+// Another engine for a loaded model, with its own backend, scratch and pages.
+Result<std::unique_ptr<engine::Engine>> make_twin_engine(const Options& options, int64_t index,
+                                                         const ResolvedOptions& resolved, const model::Model& model,
+                                                         const model::Model* draft) {
+  QUIRE_ASSIGN(std::unique_ptr<Backend> backend, make_backend(options, index));
+  QUIRE_ASSIGN(std::unique_ptr<model::Model> twin, model.make_twin(*backend));
+  std::unique_ptr<model::Model> draft_twin;
+  if (draft != nullptr) {
+    QUIRE_ASSIGN(draft_twin, draft->make_twin(*backend, resolved.draft->ahead ? twin.get() : nullptr));
+  }
+  if (twin == nullptr || (draft != nullptr && draft_twin == nullptr)) {
+    return unsupported("--data-parallel-size: this model's weights cannot be shared between engines; use 1");
+  }
+  QUIRE_TRY(reserve(resolved, *twin, draft_twin.get(), *backend));
+  return engine::Engine::make(std::move(backend), std::move(twin), resolved.engine, std::move(draft_twin));
+}
+
 }  // namespace
 
 Result<int64_t> parse_length(const std::string& text, const char* flag) {
@@ -255,10 +278,10 @@ Result<model::ModelFiles> open_files(const Options& options) {
   return invalid_argument("--load-format is '" + options.load_format + "'; choose auto, safetensors, gguf or dummy");
 }
 
-Result<std::unique_ptr<Backend>> make_backend(const Options& options) {
+Result<std::unique_ptr<Backend>> make_backend(const Options& options, int64_t engine) {
   if (options.threads < 0 || options.threads > 4096)
     return invalid_argument("--threads must be from 0 (all cores) to 4096");
-  QUIRE_ASSIGN(std::unique_ptr<Backend> backend, open_backend(options));
+  QUIRE_ASSIGN(std::unique_ptr<Backend> backend, open_backend(options, engine));
   return trace::on() ? make_tracing_backend(std::move(backend)) : std::move(backend);
 }
 
@@ -301,15 +324,18 @@ Result<int64_t> least_memory(const Options& options) {
   QUIRE_ASSIGN(const ResolvedOptions resolved, resolve_options(options, files, *backend));
   const kv::MemoryInputs& memory = resolved.memory;
   const auto page = static_cast<double>(memory.layout.page_bytes());
-  const double weights = (weights_bytes(options, files) + draft_bytes(options, resolved)) * 9 / 8 + kLeastScratch;
-  if (memory.num_gpu_blocks_override || memory.kv_cache_memory_bytes) {  // the pages that were asked for
-    const double kv = memory.num_gpu_blocks_override ? static_cast<double>(*memory.num_gpu_blocks_override) * page
-                                                     : static_cast<double>(*memory.kv_cache_memory_bytes);
+  const auto engines = static_cast<double>(options.engines);
+  const double loaded = weights_bytes(options, files) + draft_bytes(options, resolved);
+  const double weights = loaded + engines * (loaded / 8 + kLeastScratch);  // and scratch
+  if (memory.num_gpu_blocks_override || memory.kv_cache_memory_bytes) {    // the pages that were asked for
+    const double kv = memory.num_gpu_blocks_override
+                          ? engines * static_cast<double>(*memory.num_gpu_blocks_override) * page
+                          : static_cast<double>(*memory.kv_cache_memory_bytes);
     return static_cast<int64_t>(std::min(weights + kv, 9e18));
   }
   const int64_t length = memory.max_model_len_auto ? 1 : memory.max_model_len;           // auto: what fits
   const int64_t pages = kv::max_pages(memory.layout.groups, length, memory.policy) + 1;  // and the null page
-  const double kv = static_cast<double>(pages) * page;
+  const double kv = engines * static_cast<double>(pages) * page;
   const double least = backend->memory_bytes() > 0 ? weights + kv : std::max(weights + kv, 2 * kv);  // see plan_memory
   return static_cast<int64_t>(std::min(least, 9e18));
 }
@@ -388,6 +414,7 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   out.memory.max_model_len = max_len;
   out.memory.max_model_len_auto = options.max_model_len == "auto" || options.max_model_len == "-1";
   out.memory.max_num_seqs = scheduler.max_num_seqs;
+  out.memory.engines = options.engines;
   out.memory.num_gpu_blocks_override = options.num_gpu_blocks_override;
   if (!options.kv_cache_memory_bytes.empty()) {
     QUIRE_ASSIGN(out.memory.kv_cache_memory_bytes,
@@ -435,6 +462,10 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   spdlog::info("{}", out.plan.line());
   if (!resolved.engine.offload.folder.empty()) {
     resolved.engine.offload.identity = page_identity(options, files, *backend, out.plan, resolved.draft.has_value());
+  }
+  for (int64_t i = 1; i < options.engines; ++i) {
+    QUIRE_ASSIGN(std::unique_ptr<engine::Engine> twin, make_twin_engine(options, i, resolved, *model, draft.get()));
+    out.twins.push_back(std::move(twin));
   }
   QUIRE_ASSIGN(out.engine,
                engine::Engine::make(std::move(backend), std::move(model), resolved.engine, std::move(draft)));

@@ -23,7 +23,8 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
 Result<model::ModelFiles> open_files(const Options& options);
 // The backend that --device names; an Error if there is no such device. auto is the first of cuda and metal that is
 // there, else cpu; it is never the emulator.
-Result<std::unique_ptr<Backend>> make_backend(const Options& options);
+// With several engines, it is the backend of one of them, with its share of the threads.
+Result<std::unique_ptr<Backend>> make_backend(const Options& options, int64_t engine = 0);
 // What the model is used for: by --runner and --convert, else by its files.
 struct RunnerChoice {
   bool generates = true;
@@ -41,6 +42,7 @@ Result<int64_t> least_memory(const Options& options);
 struct LoadedEngine {
   std::unique_ptr<engine::Engine> engine;
   kv::MemoryPlan plan;
+  std::vector<std::unique_ptr<engine::Engine>> twins;  // the others of Options::engines, with the same weights
 };
 // Once `cancelled` is true, the load ends with an Error.
 Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles& files,

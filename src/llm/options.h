@@ -64,6 +64,7 @@ struct Options {
   std::string device = "auto";  // auto, cpu, cuda, metal, emulator
   int64_t threads = 0;          // 0: all cores
   std::string cpu_isa;          // "": the best
+  int64_t engines = 1;          // that share the weights and divide threads and memory (--data-parallel-size)
 
   std::filesystem::path profile;  // the file for a trace, written when the process ends; "": none
 };

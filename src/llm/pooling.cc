@@ -148,14 +148,14 @@ Result<engine::Request> Llm::prepare_pooling(PoolPrompt prompt, PoolTask task, i
   request.pool = pooler().config().rows;
   if (reads_all_rows(task)) request.pool = model::PoolRows::kAll;
   const auto rows = request.pool == model::PoolRows::kAll ? static_cast<int64_t>(prompt.tokens.size()) : 1;
-  request.pooled_floats = rows * engine_->model().config().hidden;
+  request.pooled_floats = rows * engine().model().config().hidden;
   request.prompt = std::move(prompt.tokens);
   request.second_segment = prompt.second_segment;
-  if (engine_->model().config().encoder.token_types < 2) request.second_segment = -1;
+  if (engine().model().config().encoder.token_types < 2) request.second_segment = -1;
   request.priority = priority;
   request.cache_salt = std::move(cache_salt);
   request.adapter = std::move(adapter);
-  QUIRE_TRY(engine_->check(std::as_const(request)));
+  QUIRE_TRY(engine().check(std::as_const(request)));
   return request;
 }
 
@@ -164,7 +164,7 @@ std::vector<std::vector<float>> Llm::finish_pooling(PoolTask task, std::span<con
                                                     const PoolSettings& settings) const {
   const model::Pooler& pooler = this->pooler();
   const model::PoolerConfig& config = pooler.config();
-  const auto width = static_cast<size_t>(engine_->model().config().hidden);
+  const auto width = static_cast<size_t>(engine().model().config().hidden);
   if (pooled.empty()) return {};
   if (config.token_heads && reads_all_rows(task)) return finish_token_heads(task, pooled, tokens, settings);
   const bool classes = makes_classes(task);
@@ -196,7 +196,7 @@ std::vector<std::vector<float>> Llm::finish_token_heads(PoolTask task, std::span
                                                         const PoolSettings& settings) const {
   const model::Pooler& pooler = this->pooler();
   const model::PoolerConfig& config = pooler.config();
-  const auto width = static_cast<size_t>(engine_->model().config().hidden);
+  const auto width = static_cast<size_t>(engine().model().config().hidden);
   const size_t rows = pooled.size() / width;
   const size_t begin = tokens.front() == config.token_heads->bos ? 1 : 0;
   std::vector<std::vector<float>> out;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace quire::metrics {
@@ -16,10 +17,12 @@ template <size_t N>
 class Ring {
  public:
   void add(double value) { values_[count_++ % N] = static_cast<float>(value); }
+  std::span<const float> kept() const { return {values_.data(), std::min(count_, N)}; }
   // Of the values that are kept; nothing if there are none.
-  std::optional<double> median() const {
-    if (count_ == 0) return std::nullopt;
-    std::vector<float> sorted(values_.begin(), values_.begin() + static_cast<std::ptrdiff_t>(std::min(count_, N)));
+  std::optional<double> median() const { return median(kept()); }
+  static std::optional<double> median(std::span<const float> values) {
+    if (values.empty()) return std::nullopt;
+    std::vector<float> sorted(values.begin(), values.end());
     const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>((sorted.size() - 1) / 2);
     std::nth_element(sorted.begin(), middle, sorted.end());
     return *middle;

@@ -82,7 +82,6 @@ constexpr std::array kMethods = {"GET", "POST", "PUT", "DELETE", "HEAD", "OPTION
 // There are few routes. If a caller ever passes paths instead, this bounds the number of series.
 constexpr size_t kMaxHandlers = 100;
 constexpr const char* kNoHandler = "none";
-constexpr const char* kEngine = "0";
 // The process's figures are read at most this often: some gateways scrape every 50 ms.
 constexpr std::chrono::seconds kProcessStatsAge(1);
 
@@ -142,9 +141,17 @@ Result<HistogramBuckets> parse_histogram_buckets(std::string_view text) {
   return buckets;
 }
 
+// What the models and engines of a server have together.
+struct ServerMetrics::Together {
+  explicit Together(bool created_series) : registry(created_series) {}
+  Registry registry;
+  std::mutex adapters_mutex;
+  std::map<const Series*, std::array<std::set<std::string>, 2>> adapters;  // those that run, and those that wait
+};
+
 // The series, created in the order in which they are exposed.
 struct ServerMetrics::Series {
-  Series(ServerMetricsOptions options, std::shared_ptr<Registry> shared);
+  Series(ServerMetricsOptions options, std::shared_ptr<Together> shared);
 
   Gauge& gauge(std::string_view name, std::string help) {
     return registry.gauge(name, std::move(help), own).with(self);
@@ -179,10 +186,10 @@ struct ServerMetrics::Series {
   void refresh_process_stats();
 
   const ServerMetricsOptions options;
-  const std::shared_ptr<Registry> shared;  // with the other models of the server
-  Registry& registry = *shared;
+  const std::shared_ptr<Together> shared;
+  Registry& registry = shared->registry;
   const std::vector<std::string> own = {"model_name", "engine"};
-  const std::vector<std::string> self = {options.model_name, kEngine};
+  const std::vector<std::string> self = {options.model_name, std::to_string(options.engine)};
 
   // The process. A family without a figure on this system has no series.
   Family<Gauge>& virtual_memory =
@@ -237,7 +244,6 @@ struct ServerMetrics::Series {
   std::vector<Counter*> accepted_per_position;
 
   Family<Gauge>* adapters = nullptr;  // null without adapters
-  std::mutex adapters_mutex;
 
   // The tiers below the KV cache; null without them.
   struct OffloadSeries {
@@ -334,7 +340,7 @@ struct ServerMetrics::Series {
   std::vector<std::pair<Counter*, std::function<int64_t()>>> watched;  // filled at start
 };
 
-ServerMetrics::Series::Series(ServerMetricsOptions given, std::shared_ptr<Registry> with_others)
+ServerMetrics::Series::Series(ServerMetricsOptions given, std::shared_ptr<Together> with_others)
     : options(std::move(given)), shared(std::move(with_others)) {
   sleep_state[0]->set(1);
   if (options.max_loras > 0) {
@@ -447,7 +453,7 @@ std::pair<std::vector<std::string>, std::vector<std::string>> ServerMetrics::Ser
     }
   }
   names.emplace_back("engine");
-  values.emplace_back(kEngine);
+  values.push_back(std::to_string(options.engine));
   if (options.of_several) {
     names.emplace_back("model_name");
     values.push_back(options.model_name);
@@ -471,14 +477,17 @@ void ServerMetrics::Series::refresh_process_stats() {
 }
 
 ServerMetrics::ServerMetrics(ServerMetricsOptions options) {
-  auto registry = std::make_shared<Registry>(options.created_series && created_series_wanted());
-  series_ = std::make_unique<Series>(std::move(options), std::move(registry));
+  auto together = std::make_shared<Together>(options.created_series && created_series_wanted());
+  series_ = std::make_unique<Series>(std::move(options), std::move(together));
 }
 
 ServerMetrics::ServerMetrics(ServerMetricsOptions options, const ServerMetrics& first)
     : series_(std::make_unique<Series>(std::move(options), first.series_->shared)) {}
 
-ServerMetrics::~ServerMetrics() = default;
+ServerMetrics::~ServerMetrics() {
+  const std::lock_guard lock(series_->shared->adapters_mutex);
+  series_->shared->adapters.erase(series_.get());
+}
 
 void ServerMetrics::on_loaded(const CacheConfig& cache_config) {
   series_->loaded_cache = &series_->cache_config->with(series_->cache_labels(cache_config).second);
@@ -497,6 +506,10 @@ void ServerMetrics::set_offload_source(std::function<OffloadTotals()> source) {
   series_->offload_seen = {};
 }
 
+void ServerMetrics::refresh() {
+  series_->refresh_offload();
+}
+
 void ServerMetrics::set_model(bool loaded, int64_t waiting, int64_t loads, int64_t failures) {
   series_->model_loaded->set(loaded ? 1 : 0);
   series_->model_waiting->set(static_cast<double>(waiting));
@@ -507,13 +520,18 @@ void ServerMetrics::set_model(bool loaded, int64_t waiting, int64_t loads, int64
 
 void ServerMetrics::on_adapters(const std::vector<std::string>& running, const std::vector<std::string>& waiting) {
   if (series_->adapters == nullptr) return;
-  const auto listed = [](const std::vector<std::string>& names) {
+  Together& together = *series_->shared;
+  const std::lock_guard lock(together.adapters_mutex);
+  together.adapters[series_.get()] = {std::set(running.begin(), running.end()),
+                                      std::set(waiting.begin(), waiting.end())};
+  const auto listed = [&](size_t state) {  // of all models and engines
+    std::set<std::string> names;
+    for (const auto& [series, lists] : together.adapters) names.insert(lists[state].begin(), lists[state].end());
     std::string out;
     for (const std::string& name : names) out += (out.empty() ? "" : ",") + name;
     return out;
   };
-  const std::lock_guard lock(series_->adapters_mutex);
-  series_->adapters->only({std::to_string(series_->options.max_loras), listed(waiting), listed(running)})
+  series_->adapters->only({std::to_string(series_->options.max_loras), listed(1), listed(0)})
       .set(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
 }
 
@@ -679,8 +697,8 @@ std::string fixed(double value, int digits) {
 
 }  // namespace
 
-StatLogger::StatLogger(Clock::time_point start, std::chrono::milliseconds interval, std::string device)
-    : interval_(interval), device_(std::move(device)), last_(start) {}
+StatLogger::StatLogger(Clock::time_point start, std::chrono::milliseconds interval, std::string device, size_t engine)
+    : interval_(interval), device_(std::move(device)), engine_(engine), last_(start) {}
 
 void StatLogger::on_queue(int64_t running, int64_t waiting, int64_t waiting_deferred, double kv_usage) {
   const std::lock_guard lock(mutex_);
@@ -741,7 +759,9 @@ std::optional<std::string> StatLogger::line(Clock::time_point now) {
 std::string StatLogger::format(double seconds) const {
   const auto number = [](double value) { return fixed(value, 1); };
   const auto rate = [&](int64_t tokens) { return number(static_cast<double>(tokens) / seconds) + " tokens/s, "; };
-  std::string line = "Engine 000: Avg prompt throughput: " + rate(computed_);
+  const std::string number_of = std::to_string(engine_);
+  std::string line = "Engine " + std::string(3 - std::min<size_t>(number_of.size(), 3), '0') + number_of +
+                     ": Avg prompt throughput: " + rate(computed_);
   line += "Avg generation throughput: " + rate(generated_);
   line += "Running: " + std::to_string(now_.running) + " reqs, Waiting: " + std::to_string(now_.waiting) + " reqs, ";
   if (now_.waiting_deferred > 0) line += "Deferred: " + std::to_string(now_.waiting_deferred) + " reqs, ";

@@ -28,6 +28,7 @@ Result<HistogramBuckets> parse_histogram_buckets(std::string_view json);
 
 struct ServerMetricsOptions {
   std::string model_name;     // the first served name
+  size_t engine = 0;          // its number among the engines of the model
   int64_t max_model_len = 0;  // the largest bound of the token histograms
   // Labels of vllm:cache_config_info ("block_size", "16"). Labels that vLLM has and that are not given become "None".
   std::vector<std::pair<std::string, std::string>> cache_config;
@@ -94,8 +95,8 @@ struct FinishedRequest {
 class ServerMetrics {
  public:
   explicit ServerMetrics(ServerMetricsOptions options);
-  // The series of another model of the same server; expose() of either writes both.
-  // REQUIRES: the bounds of histograms are the same.
+  // The series of another model of the same server, or of another engine of the same model; expose() of either writes
+  // both. REQUIRES: the bounds of histograms are the same.
   ServerMetrics(ServerMetricsOptions options, const ServerMetrics& first);
   ~ServerMetrics();
 
@@ -118,6 +119,8 @@ class ServerMetrics {
   // Where the figures of the tiers below the KV cache come from; they are asked for before each scrape. An empty
   // function: the model is unloaded, and its totals stay. REQUIRES: ServerMetricsOptions::offload.
   void set_offload_source(std::function<OffloadTotals()> source);
+  // Asks for these figures now: expose() does it for its own alone.
+  void refresh();
   // Usage per API key. REQUIRES: add_key() was called for the key before the other functions.
   void add_key(const std::string& name);
   void on_key_begin(const std::string& name, int64_t prompt_tokens, int64_t sequences);
@@ -139,6 +142,7 @@ class ServerMetrics {
   static constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
 
  private:
+  struct Together;
   struct Series;
   std::unique_ptr<Series> series_;
 };
@@ -149,7 +153,7 @@ class StatLogger {
  public:
   using Clock = std::chrono::steady_clock;
   // `device` names the memory of the KV cache in the line: CPU or GPU.
-  StatLogger(Clock::time_point start, std::chrono::milliseconds interval, std::string device);
+  StatLogger(Clock::time_point start, std::chrono::milliseconds interval, std::string device, size_t engine = 0);
 
   void on_step(const StepStats& step);
   void on_queue(int64_t running, int64_t waiting, int64_t waiting_deferred, double kv_usage);
@@ -168,6 +172,7 @@ class StatLogger {
 
   const std::chrono::milliseconds interval_;
   const std::string device_;
+  const size_t engine_;
   std::mutex mutex_;  // guards the members below
   Clock::time_point last_;
   StepStats now_;                                           // the gauges

@@ -52,6 +52,12 @@ class Model {
   // Keeps the hidden states before these layers during each step, for an EAGLE-3 layer. Call it before the functions
   // above.
   virtual void keep_hidden_before(std::vector<int64_t> /*layers*/) {}
+  // Another model with the same weights in memory once, for an engine with a backend of its own; both may run at the
+  // same time, and either may end first. For a layer ahead, `target` is the twin of its target. Null if the weights
+  // cannot be shared. REQUIRES: both backends are of one kind.
+  virtual Result<std::unique_ptr<Model>> make_twin(Backend& /*backend*/, const Model* /*target*/ = nullptr) const {
+    return std::unique_ptr<Model>();
+  }
   virtual void forward(const StepBatch& batch, const KvCache& kv) = 0;
   virtual std::span<const float> logits(int64_t first_wanted, int64_t count) = 0;  // [count, vocab_size]
   // The same rows in the backend's memory, without waiting for them.

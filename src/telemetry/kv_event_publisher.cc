@@ -119,7 +119,7 @@ std::vector<EventGroup> event_groups(const kv::CacheLayout& layout) {
 }
 
 std::string encode_events(const std::vector<CacheEvent>& events, const std::vector<EventGroup>& groups,
-                          double unix_seconds) {
+                          double unix_seconds, int64_t rank) {
   MsgpackWriter w;
   w.array(3);
   w.number(unix_seconds);
@@ -139,7 +139,7 @@ std::string encode_events(const std::vector<CacheEvent>& events, const std::vect
         break;
     }
   }
-  w.number(0);  // the rank of a server that is one of one
+  w.number(rank);
   return w.take();
 }
 
@@ -233,7 +233,7 @@ void KvEventPublisher::send_waiting() {
     batches.swap(queue_);
   }
   for (const Batch& batch : batches) {
-    std::string payload = encode_events(batch.events, groups_, batch.time);
+    std::string payload = encode_events(batch.events, groups_, batch.time, config_.rank);
     const std::string sequence = sequence_bytes(batch.sequence);
     publish_.send(std::array<std::string_view, 3>{config_.topic, sequence, payload});
     ++num_batches_;

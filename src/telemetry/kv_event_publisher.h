@@ -29,7 +29,7 @@ std::vector<EventGroup> event_groups(const kv::CacheLayout& layout);
 // The events of one step in MessagePack, as vLLM's KVEventBatch: an array of the time, the events and the rank. Each
 // event is a map with its type.
 std::string encode_events(const std::vector<kv::CacheEvent>& events, const std::vector<EventGroup>& groups,
-                          double unix_seconds);
+                          double unix_seconds, int64_t rank = 0);
 
 // Owns a thread with a PUB socket and, for replay, a ROUTER socket. A message has three parts: the topic, the sequence
 // number of the batch (8 bytes, big endian) and the batch. Who missed some sends the first number that it lacks to the

@@ -3,6 +3,7 @@
 #include "telemetry/kv_events_config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <vector>
 
 #include "base/json.h"
@@ -54,6 +55,36 @@ Result<KvEventsConfig> read(const json::Value& config) {
 }
 
 }  // namespace
+
+namespace {
+
+Result<std::string> endpoint_of_engine(const std::string& endpoint, int64_t rank) {
+  if (rank == 0 || endpoint.empty()) return endpoint;
+  if (!endpoint.starts_with("tcp://")) return endpoint + "_dp" + std::to_string(rank);
+  const size_t colon = endpoint.rfind(':');
+  const std::string text = endpoint.substr(colon + 1);
+  int64_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  const bool number = error == std::errc() && end == text.data() + text.size();
+  if (!number || port == 0) return endpoint;  // any free port
+  constexpr int64_t kLastPort = 65535;
+  if (port + rank > kLastPort) {
+    return invalid_argument("--kv-events-config: engine " + std::to_string(rank) + " would publish at port " +
+                            std::to_string(port + rank) + ", but the last one is " + std::to_string(kLastPort) + ": '" +
+                            endpoint + "' needs a lower port");
+  }
+  return endpoint.substr(0, colon + 1) + std::to_string(port + rank);
+}
+
+}  // namespace
+
+Result<KvEventsConfig> config_of_engine(const KvEventsConfig& config, int64_t rank) {
+  KvEventsConfig out = config;
+  out.rank = rank;
+  QUIRE_ASSIGN(out.endpoint, endpoint_of_engine(config.endpoint, rank));
+  QUIRE_ASSIGN(out.replay_endpoint, endpoint_of_engine(config.replay_endpoint, rank));
+  return out;
+}
 
 Result<KvEventsConfig> parse_kv_events_config(std::string_view text) {
   if (text.empty()) return KvEventsConfig{};

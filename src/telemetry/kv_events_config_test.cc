@@ -50,5 +50,23 @@ TEST(KvEventsConfig, ErrorsSayWhatIsWrong) {
   EXPECT_THAT(error(R"({"endpoint": 5557})"), HasSubstr("endpoint"));
 }
 
+TEST(KvEventsConfig, EachEngineHasItsOwnEndpoints) {
+  KvEventsConfig config;
+  config.endpoint = "tcp://*:5557";
+  config.replay_endpoint = "ipc:///run/replay";
+  EXPECT_EQ(config_of_engine(config, 0)->endpoint, "tcp://*:5557");
+  const auto second = config_of_engine(config, 2);
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second->endpoint, "tcp://*:5559");
+  EXPECT_EQ(second->replay_endpoint, "ipc:///run/replay_dp2");
+  EXPECT_EQ(second->rank, 2);
+  config.endpoint = "tcp://*:0";  // any free port
+  config.replay_endpoint = "";
+  EXPECT_EQ(config_of_engine(config, 1)->endpoint, "tcp://*:0");
+  EXPECT_EQ(config_of_engine(config, 1)->replay_endpoint, "");
+  config.endpoint = "tcp://*:65535";
+  EXPECT_THAT(config_of_engine(config, 1).error().message, HasSubstr("the last one is 65535"));
+}
+
 }  // namespace
 }  // namespace quire::telemetry

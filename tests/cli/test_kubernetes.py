@@ -20,8 +20,8 @@ def documents() -> list[dict]:
     return [document for file in sorted(FOLDER.glob("*.yaml")) for document in yaml.safe_load_all(file.read_text()) if document]
 
 
-def of_kind(kind: str) -> dict:
-    found = [document for document in documents() if document["kind"] == kind]
+def of_kind(kind: str, name: str = "quire") -> dict:
+    found = [document for document in documents() if document["kind"] == kind and document["metadata"]["name"] == name]
     assert len(found) == 1, kind
     return found[0]
 
@@ -136,3 +136,51 @@ def test_an_injected_port_leaves_the_default(quire):
     done = quire("serve", "nowhere", env=service_links())
     assert done.returncode == 1 and "tcp://" in done.errors.splitlines()[0]
     assert "'nowhere'" in done.errors or "port 8000" in done.errors
+
+
+# The group of pods for one model over several hosts (ranks.yaml).
+
+@pytest.fixture(scope="module")
+def group():
+    return of_kind("LeaderWorkerSet", "quire-ranks")["spec"]["leaderWorkerTemplate"]
+
+
+def test_the_group_fits_together(group):
+    assert group["restartPolicy"] == "RecreateGroupOnPodRestart"
+    service = of_kind("Service", "quire-ranks-http")
+    leader, worker = group["leaderTemplate"], group["workerTemplate"]
+    assert service["spec"]["selector"].items() <= leader["metadata"]["labels"].items()
+    assert not service["spec"]["selector"].items() <= worker["metadata"]["labels"].items()
+    for template in (leader, worker):
+        pod = template["spec"]
+        container = pod["containers"][0]
+        assert pod["enableServiceLinks"] is False and pod["securityContext"]["runAsNonRoot"] is True
+        assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    leading, working = (template["spec"]["containers"][0] for template in (leader, worker))
+    assert leading["image"] == working["image"]  # ranks with different programs refuse each other
+    ports = {port["name"]: port["containerPort"] for port in leading["ports"]}
+    assert f"--port={ports[service['spec']['ports'][0]['targetPort']]}" in leading["args"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert leading[probe]["httpGet"] == {"path": "/health", "port": "http"}
+    assert f"--tensor-parallel-size={group['size']}" in leading["args"]
+    assert f"-p {working['ports'][0]['containerPort']} " in working["args"][0]
+
+
+def test_the_leader_starts_a_rank_in_every_pod(quire, group, tmp_path):
+    """Its script runs with an ssh and an mpirun that only say how they were called."""
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\necho \"$@\" >> {tmp_path}/ssh.log\n")
+    (tmp_path / "mpirun").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    for program in ("ssh", "mpirun"):
+        (tmp_path / program).chmod(0o755)
+    container = group["leaderTemplate"]["spec"]["containers"][0]
+    done = subprocess.run(container["command"] + container["args"], capture_output=True, text=True, check=True, timeout=60, env={
+        "PATH": f"{tmp_path}:/usr/bin:/bin", "LWS_GROUP_SIZE": "3", "LWS_LEADER_ADDRESS": "quire-ranks-0.quire-ranks.space"})
+    words = done.stdout.splitlines()
+    assert words[words.index("-n") + 1] == "3"
+    workers = [f"quire-ranks-0-{number}.quire-ranks.space" for number in (1, 2)]
+    assert words[words.index("--host") + 1].split(",") == ["localhost", *workers]
+    assert [line.split()[-2] for line in (tmp_path / "ssh.log").read_text().splitlines()] == workers
+    # mpirun starts quire with flags that it knows: with --help they are parsed, and nothing is loaded.
+    assert words[words.index("quire"):][1] == "serve"
+    checked = quire(*words[words.index("quire") + 1:], "--help")
+    assert checked.returncode == 0, checked.errors

@@ -50,7 +50,7 @@ TEST(Health, FailsWhileTheEngineMakesNoProgress) {
   api::ServiceOptions service_options;
   service_options.served_names = {"tiny"};
   service_options.engine_stall_s = 0.2;
-  api::Host host(std::move(owned), metrics, service_options);
+  api::Host host(std::make_unique<llm::ParallelLlm>(std::move(owned)), metrics, service_options);
   const auto health = [&] {
     const auto reply = std::make_shared<Kept>();
     api::HttpRequest request;

@@ -205,17 +205,24 @@ void live(uint16_t port, int number, std::vector<std::pair<Ask, Answer>>& answer
   }
 }
 
-TEST(Server, AnswersInAStormAreThoseGivenAlone) {
-  auto loaded = llm::Llm::load(tiny(20, true));
+class Storm : public testing::TestWithParam<int64_t> {};  // the number of engines
+
+TEST_P(Storm, AnswersAreThoseGivenAlone) {
+  llm::Options several = tiny(20, true);
+  several.engines = several.threads = GetParam();
+  auto loaded = llm::Llm::load(several);
   ASSERT_TRUE(loaded.ok()) << loaded.error().message;
   metrics::ServerMetricsOptions series;
   series.model_name = "tiny";
   series.max_model_len = 192;
   metrics::ServerMetrics metrics(series);
-  llm::AsyncOptions async;
-  async.metrics = &metrics;
-  auto owned = std::make_unique<llm::AsyncLlm>(std::move(*loaded), async);
-  llm::AsyncLlm& llm = *owned;
+  series.engine = 1;
+  metrics::ServerMetrics second(series, metrics);
+  std::vector<llm::AsyncOptions> async(static_cast<size_t>(GetParam()));
+  async.back().metrics = &second;
+  async.front().metrics = &metrics;
+  auto owned = std::make_unique<llm::ParallelLlm>(std::move(*loaded), async);
+  llm::ParallelLlm& llm = *owned;
   api::ServiceOptions options;
   options.served_names = {"tiny"};
   options.version = "0";
@@ -270,6 +277,8 @@ TEST(Server, AnswersInAStormAreThoseGivenAlone) {
   last.read_some();
   (*server)->stop();
 }
+
+INSTANTIATE_TEST_SUITE_P(Engines, Storm, testing::Values(1, 2));
 
 }  // namespace
 }  // namespace quire

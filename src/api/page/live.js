@@ -214,7 +214,7 @@ function outline(paint, x, y, side, colour) {
 
 function describe(index) {
   const cell = cells[index], per = live.pages.per_cell, first = 1 + index * per;
-  const last = Math.min(first + per - 1, live.pages.total);
+  const last = Math.min(first + per - 1, live.pages.last);
   const owner = cell.owner ? live.requests[cell.owner - 1] : null;
   const who = cell.state === 2 && owner ? `used by ${nameOf(owner)}` : cell.state === 3 ? "shared by several requests" : kStates[cell.state];
   return `${per > 1 ? `Pages ${first} to ${last}, mostly` : `Page ${first},`} ${who}`;

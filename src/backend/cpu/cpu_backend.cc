@@ -92,9 +92,15 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options) {
     return invalid_argument("the number of CPU threads is " + std::to_string(options.threads) +
                             "; give 0 (all usable cores) up to " + std::to_string(kMaxThreads));
   }
-  const cpu::CpuChoice choice =
+  const cpu::CpuChoice all =
       options.threads > 0 ? cpu::CpuChoice{.threads = options.threads, .cpus = {}, .reason = {}} : cpu::choose_cpus();
-  if (!choice.reason.empty()) spdlog::info("cpu: {}", choice.reason);
+  if (!all.reason.empty() && options.part == 0) spdlog::info("cpu: {}", all.reason);
+  if (options.parts > all.threads) {
+    return invalid_argument("--data-parallel-size is " + std::to_string(options.parts) + ", but there are " +
+                            std::to_string(all.threads) +
+                            " threads, and each engine needs one: lower it, or raise --threads");
+  }
+  const cpu::CpuChoice choice = cpu::part_of(all, options.part, options.parts);
   return std::unique_ptr<Backend>(std::make_unique<cpu::CpuBackend>(isa, choice.threads, choice.cpus));
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "backend/backend.h"
 #include "backend/cpu/isa_level.h"
 #include "backend/cpu/page_memory.h"
 #include "backend/cpu/topology.h"
@@ -212,6 +213,28 @@ TEST(PageMemory, MorePiecesThanAMappingHolds) {
     pieces.push_back(std::move(*piece));
   }
   for (int i = 0; i < 9; ++i) EXPECT_EQ(static_cast<char*>(pieces[static_cast<size_t>(i)].data())[0], i);
+}
+
+TEST(Topology, PartsOfAChoiceHaveEachThreadAndCpuOnce) {
+  CpuChoice all;
+  all.threads = 5;
+  all.cpus = {2, 4, 6, 8, 10};
+  std::vector<int> cpus;
+  std::vector<int> threads;
+  for (int part = 0; part < 3; ++part) {
+    const CpuChoice one = part_of(all, part, 3);
+    threads.push_back(one.threads);
+    EXPECT_EQ(one.cpus.size(), static_cast<size_t>(one.threads));
+    cpus.insert(cpus.end(), one.cpus.begin(), one.cpus.end());
+  }
+  EXPECT_EQ(threads, (std::vector<int>{2, 2, 1}));
+  EXPECT_EQ(cpus, all.cpus);
+  EXPECT_EQ(part_of(all, 0, 1).threads, 5);
+  all.cpus.clear();  // wherever the system puts them
+  EXPECT_TRUE(part_of(all, 1, 2).cpus.empty());
+  const auto refused = make_cpu_backend({.threads = 2, .isa = {}, .part = 0, .parts = 3});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("--data-parallel-size is 3, but there are 2 threads"));
 }
 
 TEST(Isa, ChoosesTheBestAndRefusesTheUnknown) {

@@ -216,6 +216,22 @@ CpuChoice choose_cpus() {
   return out;
 }
 
+CpuChoice part_of(const CpuChoice& all, int part, int parts) {
+  const auto begin_of = [&](size_t count, int at) {  // of part `at` among `count` things
+    const size_t each = count / static_cast<size_t>(parts), more = count % static_cast<size_t>(parts);
+    return static_cast<size_t>(at) * each + std::min(static_cast<size_t>(at), more);
+  };
+  CpuChoice out;
+  const auto threads = static_cast<size_t>(all.threads);
+  out.threads = static_cast<int>(begin_of(threads, part + 1) - begin_of(threads, part));
+  if (all.cpus.size() < static_cast<size_t>(parts)) return out;
+  const auto at = [&](int number) {
+    return all.cpus.begin() + static_cast<std::ptrdiff_t>(begin_of(all.cpus.size(), number));
+  };
+  out.cpus.assign(at(part), at(part + 1));
+  return out;
+}
+
 void keep_to_cpus(std::span<const int> cpus) {
 #if defined(__linux__)
   if (cpus.empty()) return;

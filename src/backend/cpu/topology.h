@@ -25,6 +25,10 @@ CpuChoice choose_cpus(const std::filesystem::path& root, std::span<const int> al
 // The same for this process on this machine.
 CpuChoice choose_cpus();
 
+// The threads and CPUs of one of `parts` backends that divide a choice among them; the first ones get what is left
+// over. REQUIRES: 0 <= part < parts <= all.threads.
+CpuChoice part_of(const CpuChoice& all, int part, int parts);
+
 // Lets the calling thread run on these CPUs alone; best effort.
 void keep_to_cpus(std::span<const int> cpus);
 

@@ -42,6 +42,7 @@ DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, Decoder
       weights_(std::move(weights)),
       adapters_(std::move(adapters)),
       pooler_(std::move(pooler)),
+      max_model_len_(max_model_len),
       activation_(weights_.activation),
       ones_(std::vector<float>(static_cast<size_t>(std::max(config_.hidden, kMaxHeadDim)), 1.0f)),
       rope_(rope_frequencies(config_.rope, max_model_len), max_model_len),
@@ -54,6 +55,19 @@ DecoderModel::DecoderModel(DecoderConfig config, DecoderWeights weights, Decoder
   for_each_weight(weights_, [&](auto& weight) {
     if constexpr (requires { weight.set_lora(lora_.get()); }) weight.set_lora(lora_.get());
   });
+}
+
+// The matrices are shared; the vectors, which are small, are copied.
+Result<std::unique_ptr<Model>> DecoderModel::make_twin(Backend& backend, const Model* target) const {
+  if (!backend_.host_memory() || !backend.host_memory()) return std::unique_ptr<Model>();
+  const auto* trunk = dynamic_cast<const DecoderModel*>(target);
+  QUIRE_CHECK((trunk != nullptr) == (target_ != nullptr), "the twin of a layer ahead has the twin of its target");
+  DecoderWeights weights = weights_;
+  QUIRE_TRY(weights.place(backend));
+  auto twin =
+      std::make_unique<DecoderModel>(config_, std::move(weights), adapters_, pooler_, max_model_len_, backend, trunk);
+  twin->kept_layers_ = kept_layers_;
+  return std::unique_ptr<Model>(std::move(twin));
 }
 
 Result<AdapterPtr> DecoderModel::make_adapter(const weights::AdapterFiles& files) const {

@@ -63,7 +63,7 @@ struct LayerOutput {
 
 // Where adapters have their places; no sites: the model takes none.
 struct DecoderAdapters {
-  std::unique_ptr<const LoraSites> sites;
+  std::shared_ptr<const LoraSites> sites;  // twins have the same
   int64_t embedding_site = -1;
   std::string architecture;  // of a GGUF file; "": unknown
 };
@@ -82,6 +82,7 @@ class DecoderModel final : public Model {
   WorkspaceLimits workspace_limits(const BatchLimits& limits) const override;
   Status prepare(const BatchLimits& limits) override;
   void keep_hidden_before(std::vector<int64_t> layers) override { kept_layers_ = std::move(layers); }
+  Result<std::unique_ptr<Model>> make_twin(Backend& backend, const Model* target) const override;
   void forward(const StepBatch& batch, const KvCache& kv) override;
   std::span<const float> logits(int64_t first_wanted, int64_t count) override;
   Tensor run_head(int64_t first_wanted, int64_t count) override;
@@ -166,6 +167,7 @@ class DecoderModel final : public Model {
   DecoderAdapters adapters_;
   std::unique_ptr<LoraState> lora_;  // null: the model takes no adapters
   Pooler pooler_;
+  int64_t max_model_len_;
   DType activation_;
   Floats ones_;
   RopeTable rope_, local_rope_;
