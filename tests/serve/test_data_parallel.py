@@ -328,3 +328,17 @@ def test_kv_events_of_each_engine(start):
         assert batch.events[0].token_ids[:16] == prompt[:16]
     server.stop()
     context.destroy(linger=0)
+
+
+def test_engines_share_the_tier_on_disk(start, folder):
+    """A page that one engine wrote is read by the other, and the files are counted once."""
+    server = start("tiny", *TWO, "--kv-offload-dir", folder / "pages", "--kv-offload-size", "64MiB")
+    body = ASK | {"prompt": [7] * 100}
+    expected = server.http.post("/v1/completions", json=body, headers=rank(0)).json()["choices"][0]["token_ids"]
+    wait_until(lambda: server.metric("quire:kv_offload_pages_total", engine=0, direction="write") >= 6)
+    answer = server.http.post("/v1/completions", json=body, headers=rank(1)).json()
+    assert answer["choices"][0]["token_ids"] == expected
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 96
+    assert server.metric("quire:kv_offload_pages_total", engine=1, direction="read") > 0
+    assert server.metric("quire:kv_offload_files", engine=0) >= 6 and server.metric("quire:kv_offload_files", engine=1) == 0
+    assert server.stop() == 0
