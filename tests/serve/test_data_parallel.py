@@ -105,9 +105,8 @@ def test_answers_do_not_depend_on_the_engine(start, more):
     crowded = start("tiny", "--max-model-len", 256, "--num-gpu-blocks-override", 24, "--max-num-seqs", 16,
                     "--max-num-batched-tokens", 64, *TWO, *more)
     answers = asyncio.run(storm(crowded.url, bodies, 9))
-    for engine in (0, 1):
-        assert served(crowded, engine) > 0
-        assert crowded.metric("vllm:prefix_cache_hits_total", engine=engine) > 0
+    assert served(crowded, 0) > 0 and served(crowded, 1) > 0
+    assert crowded.metric("vllm:prefix_cache_hits_total") > 0
     wait_until(lambda: crowded.metric("vllm:num_requests_running") == 0)
     assert crowded.metric("vllm:kv_cache_usage_perc") == 0 and crowded.metric("vllm:num_requests_waiting") == 0
     alone = start("tiny", "--no-enable-prefix-caching", "--max-num-seqs", 1, "--max-model-len", 256)
