@@ -94,7 +94,7 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options) {
   }
   const cpu::CpuChoice choice =
       options.threads > 0 ? cpu::CpuChoice{.threads = options.threads, .cpus = {}, .reason = {}} : cpu::choose_cpus();
-  if (!choice.reason.empty()) spdlog::info("cpu: {}", choice.reason);
+  if (!choice.reason.empty()) log_info("cpu: {}", choice.reason);
   return std::unique_ptr<Backend>(std::make_unique<cpu::CpuBackend>(isa, choice.threads, choice.cpus));
 }
 
