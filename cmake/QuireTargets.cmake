@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # The functions with which each folder declares its library, tests and fuzz targets.
 
-set(QUIRE_WARNINGS -Wall -Wextra -Werror)
+# A newer compiler has new warnings, which must not stop someone who only wants to run quire.
+option(QUIRE_STRICT "Show the compiler's warnings and stop at them; off where quire is only built, not changed" ON)
+set(QUIRE_WARNINGS -w)
+if(QUIRE_STRICT)
+  set(QUIRE_WARNINGS -Wall -Wextra -Werror)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 14)
   # gcc 12 and 13 warn of overlaps inside std::string's own operator+ (gcc bug 105651).
   list(APPEND QUIRE_WARNINGS -Wno-restrict)
@@ -43,6 +48,16 @@ function(quire_compile_options target)
                          ${QUIRE_SANITIZE_FLAGS})
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>)
 endfunction()
+
+# What arithmetic and loops over tensors take is in the kernels, which are compiled with -O3. For the rest of a release -O2
+# is as quick, and compiles in five sixths of the time; gcc then needs to be told to vectorise as freely as with -O3.
+set(QUIRE_RELEASE_OPTIMISATION "")
+if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT QUIRE_SANITIZE)
+  set(QUIRE_RELEASE_OPTIMISATION -O2)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    list(APPEND QUIRE_RELEASE_OPTIMISATION -fvect-cost-model=dynamic)
+  endif()
+endif()
 
 # What takes little time to run is optimised less, since that halves the time of its compilation: tests in a release, tests
 # and libraries that are COLD in sanitizer builds.
@@ -110,6 +125,7 @@ function(quire_library_options target cold)
     quire_cold(${target})
     quire_precompiled(${target} quire_cold_headers)
   else()
+    target_compile_options(${target} PRIVATE ${QUIRE_RELEASE_OPTIMISATION})
     quire_precompiled(${target} quire_library_headers)
   endif()
 endfunction()
@@ -179,7 +195,9 @@ function(quire_test name)
   quire_compile_options(${target})
   target_compile_definitions(${target} PRIVATE QUIRE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  if(NOT ARG_OPTIMISED)
+  if(ARG_OPTIMISED)
+    target_compile_options(${target} PRIVATE ${QUIRE_RELEASE_OPTIMISATION})
+  else()
     quire_cold(${target})
     quire_precompiled(${target} quire_test_headers)
   endif()

@@ -54,7 +54,7 @@ ApiResult<std::string> load_adapter(Service& service, const HttpRequest& request
     return wrong_input(taken.message, "lora_name");
   }
   if (replaced) service.model().adapters().drop(replaced->named);
-  spdlog::info("Loaded the adapter {} from {}", name, named.path.string());
+  log_info("Loaded the adapter {} from {}", name, named.path.string());
   return "Success: LoRA adapter '" + name + "' added successfully.";
 }
 
@@ -67,7 +67,7 @@ ApiResult<std::string> unload_adapter(Host& host, const HttpRequest& request) {
   host.each_loaded([&](size_t model, Service& service) {
     if (model == removed->model) service.model().adapters().drop(removed->named);
   });
-  spdlog::info("Unloaded the adapter {}", name);
+  log_info("Unloaded the adapter {}", name);
   return "Success: LoRA adapter '" + name + "' removed successfully.";
 }
 

@@ -106,7 +106,7 @@ ApiStatus join_constraints(const AnswerFormat& format, std::optional<int64_t> bu
                      "cannot be combined with a tool_choice that names a tool; leave one of them out.");
   }
   if (constraint.grammar && forced) {
-    spdlog::warn("{} has no effect: tool_choice makes the answer a tool call", constraint.field);
+    log_warn("{} has no effect: tool_choice makes the answer a tool call", constraint.field);
     constraint.grammar.reset();
   }
   const json::Value wanted = constraint.grammar ? tag_format(*constraint.grammar) : json::Value();

@@ -62,10 +62,10 @@ ApiStatus Generation::start(std::vector<engine::Request> requests) {
     }
     open_ = requests.size() * static_cast<size_t>(options_.n);
     if (service_.options().log_requests) {
-      spdlog::info("Received request {}: {} prompts, {} tokens, n={}, max_tokens={}, temperature={}, seed={}",
-                   options_.id, prompts_.size(), prompt_tokens(), options_.n,
-                   requests[0].params.max_tokens.value_or(-1), requests[0].params.temperature,
-                   requests[0].params.seed ? std::to_string(*requests[0].params.seed) : "none");
+      log_info("Received request {}: {} prompts, {} tokens, n={}, max_tokens={}, temperature={}, seed={}", options_.id,
+               prompts_.size(), prompt_tokens(), options_.n, requests[0].params.max_tokens.value_or(-1),
+               requests[0].params.temperature,
+               requests[0].params.seed ? std::to_string(*requests[0].params.seed) : "none");
     }
     QUIRE_ASSIGN(lease_, service_.keys().begin(options_.caller, static_cast<int64_t>(open_), prompt_tokens(),
                                                KeyLedger::Clock::now(), &service_.metrics()));
@@ -184,8 +184,8 @@ void Generation::log_end(const Choice& last) const {
   if (!service_.options().log_outputs || options_.stream) return;
   for (const auto& [place, one] : choices_) {
     const auto most = service_.options().max_log_len;
-    spdlog::info("Generated for {} [{}]: {}", options_.id, one.index,
-                 most < 0 ? one.text : one.text.substr(0, static_cast<size_t>(most)));
+    log_info("Generated for {} [{}]: {}", options_.id, one.index,
+             most < 0 ? one.text : one.text.substr(0, static_cast<size_t>(most)));
   }
 }
 

@@ -270,7 +270,7 @@ bool ModelPool::has_room(const Entry& entry) const {
 }
 
 void ModelPool::fail(Entry& entry, const Error& error, Calls& calls) {
-  spdlog::error("The model {} could not be loaded: {}", entry.name, error.message);
+  log_error("The model {} could not be loaded: {}", entry.name, error.message);
   entry.state = ModelState::kFailed;
   entry.failure = error;
   entry.failed = Clock::now();
@@ -307,13 +307,13 @@ void ModelPool::load(size_t model, std::unique_lock<std::mutex>& lock, Calls& ca
   const int64_t memory = options_.memory_bytes == 0 ? 0 : offer(entry);
   entry.state = ModelState::kLoading;
   lock.unlock();
-  spdlog::info("Loading {}{}", entry.name, memory > 0 ? " into at most " + kv::format_bytes(memory) : "");
+  log_info("Loading {}{}", entry.name, memory > 0 ? " into at most " + kv::format_bytes(memory) : "");
   const auto begun = Clock::now();
   auto loaded = loader_.load(model, memory, cancelled_);
   lock.lock();
   entry.load_s = seconds_since(begun);
   if (loaded.ok()) {
-    spdlog::info("Loaded {} in {:.1f} s", entry.name, entry.load_s);
+    log_info("Loaded {} in {:.1f} s", entry.name, entry.load_s);
     entry.state = ModelState::kReady;
     entry.resident = std::move(loaded->resident);
     entry.memory = loaded->memory_bytes;
@@ -324,7 +324,7 @@ void ModelPool::load(size_t model, std::unique_lock<std::mutex>& lock, Calls& ca
   }
   // The estimate may have been too low. Before the model is given up, it gets more, for which others may have to go.
   if (loaded.error().code == ErrorCode::kExhausted && memory > 0 && memory < options_.memory_bytes) {
-    spdlog::info("{}: {}; trying with more memory", entry.name, loaded.error().message);
+    log_info("{}: {}; trying with more memory", entry.name, loaded.error().message);
     entry.state = ModelState::kUnloaded;
     entry.least = std::min(options_.memory_bytes, 2 * memory);
     return;
@@ -341,7 +341,7 @@ void ModelPool::unload(size_t model, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   resident.reset();
   trim_malloc();
-  spdlog::info("Unloaded {}", entry.name);
+  log_info("Unloaded {}", entry.name);
   lock.lock();
   entry.state = ModelState::kUnloaded;
   entry.memory = 0;

@@ -33,8 +33,7 @@ void Recorder::add(std::string line) {
     const ssize_t written = ::write(file_, left.data(), left.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
-      if (!failed_)
-        spdlog::error("--record-requests: '{}' cannot be written: {}", path_.string(), std::strerror(errno));
+      if (!failed_) log_error("--record-requests: '{}' cannot be written: {}", path_.string(), std::strerror(errno));
       failed_ = true;
       return;
     }

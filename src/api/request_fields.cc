@@ -84,7 +84,7 @@ ApiStatus read(const Body& body, const char* name, T& to) {
 
 void warn_of_removed_fields(const Body& body) {
   for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
-    if (body.has(name)) spdlog::warn("the field {} has no effect; newer servers take structured_outputs", name);
+    if (body.has(name)) log_warn("the field {} has no effect; newer servers take structured_outputs", name);
   }
 }
 

@@ -22,7 +22,7 @@ size_t text_bound(const llm::Llm& llm) {
 
 // Sends an error and notes it in the access line.
 void send(Reply& reply, const ApiError& error, std::string body, Headers headers) {
-  if (error.status >= 500 && error.status != 503) spdlog::error("{}: {}", error.status, error.message);
+  if (error.status >= 500 && error.status != 503) log_error("{}: {}", error.status, error.message);
   reply.note("error", error.message.substr(0, 200));
   reply.send(error.status, "application/json", std::move(body), std::move(headers));
 }

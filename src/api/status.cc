@@ -63,7 +63,7 @@ void serve_reset_prefix_cache(Host& host, const HttpRequest&, const ReplyPtr& re
   }
   bool done = true;
   host.each_loaded([&](size_t, Service& service) { done = service.llm().reset_prefix_cache() && done; });
-  spdlog::info("prefix cache {}", done ? "reset" : "not reset: pages are in use");
+  log_info("prefix cache {}", done ? "reset" : "not reset: pages are in use");
   JsonWriter w;
   w.open_object().member_bool("success", done).close_object();
   send_json(*reply, w.take());

@@ -289,7 +289,7 @@ json::Value arguments_object(const std::string& text) {
   if (text.empty()) return json::Object{};
   auto parsed = json::parse(text);
   if (parsed.ok() && parsed->is_object()) return std::move(*parsed);
-  spdlog::warn("a past tool call has arguments that are not a JSON object; the model is shown {} instead");
+  log_warn("a past tool call has arguments that are not a JSON object; the model is shown {{}} instead");
   return json::Object{};
 }
 

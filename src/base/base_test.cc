@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <memory>
+#include <vector>
 
 #include "base/env.h"
 #include "base/file.h"
@@ -93,6 +95,53 @@ Result<int> quarter_of(int x) {
 TEST(Result, ErrorsPassThroughAssign) {
   EXPECT_EQ(quarter_of(8).value(), 2);
   EXPECT_EQ(quarter_of(6).error().message, "odd");
+}
+
+TEST(Result, CopiesMovesAndAssignsValuesAndErrors) {
+  const auto alive = std::make_shared<int>(7);
+  {
+    Result<std::shared_ptr<int>> value = alive;
+    Result<std::shared_ptr<int>> copy = value;
+    EXPECT_EQ(alive.use_count(), 3);
+    Result<std::shared_ptr<int>> moved = std::move(copy);
+    EXPECT_EQ(alive.use_count(), 3);
+    moved = not_found("gone");
+    EXPECT_EQ(alive.use_count(), 2);
+    EXPECT_EQ(moved.error().message, "gone");
+    value = moved;
+    EXPECT_EQ(alive.use_count(), 1);
+    EXPECT_EQ(value.error().code, ErrorCode::kNotFound);
+    const Result<std::shared_ptr<int>>& itself = value;
+    value = itself;
+    EXPECT_EQ(value.error().message, "gone");
+    value = alive;
+    EXPECT_EQ(*value.value(), 7);
+    const Result<std::shared_ptr<int>> failed = std::move(moved);
+    EXPECT_FALSE(failed.ok());
+    EXPECT_FALSE(moved.ok());  // NOLINT: an error that was moved away is still an error
+  }
+  EXPECT_EQ(alive.use_count(), 1);
+
+  Result<std::unique_ptr<int>> only = std::make_unique<int>(3);
+  std::vector<Result<std::unique_ptr<int>>> several;
+  several.push_back(std::move(only));
+  several.push_back(exhausted("no more"));
+  EXPECT_EQ(**several[0], 3);
+  const std::unique_ptr<int> taken = std::move(several[0]).value();
+  EXPECT_EQ(*taken, 3);
+
+  Status status;
+  const Status bad = invalid_field("top_p", "must be in (0, 1].");
+  status = bad;
+  EXPECT_EQ(status.error().message, "top_p must be in (0, 1].");
+  EXPECT_EQ(status.error().field, "top_p");
+}
+
+TEST(ResultDeathTest, SaysWhatWasWrongWhenAskedForWhatItDoesNotHave) {
+  Result<int> failed = corrupt("torn");
+  EXPECT_DEATH(failed.value() = 1, "torn");
+  Result<int> whole = 1;
+  EXPECT_DEATH((void)whole.error(), "asked for its error");
 }
 
 TEST(File, MapsAndReadsTheSameBytesAndNamesAMissingFile) {

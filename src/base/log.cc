@@ -1,12 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets up the program's logger.
+// Sets up the program's logger, and writes to it.
 #include "base/log.h"
 
+#include <fmt/format.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include "base/env.h"
 
 namespace quire {
+namespace {
+
+spdlog::level::level_enum spdlog_level(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      break;
+  }
+  return spdlog::level::err;
+}
+
+}  // namespace
 
 void init_logging(const char* level) {
   auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
@@ -15,6 +34,18 @@ void init_logging(const char* level) {
   logger->set_pattern("%^%L%$ %m-%d %H:%M:%S.%e %v");
   logger->set_level(spdlog::level::from_str(level));
   spdlog::set_default_logger(std::move(logger));
+}
+
+void flush_log() {
+  spdlog::default_logger_raw()->flush();
+}
+
+bool logs(LogLevel level) {
+  return spdlog::default_logger_raw()->should_log(spdlog_level(level));
+}
+
+void write_log(LogLevel level, fmt::string_view format, fmt::format_args values) {
+  spdlog::default_logger_raw()->log(spdlog_level(level), spdlog::string_view_t(fmt::vformat(format, values)));
 }
 
 }  // namespace quire

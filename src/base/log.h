@@ -1,24 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program's logger: spdlog to standard error. A message whose level is off costs nothing.
+// The program's logger: lines on standard error. A message whose level is off costs nothing. Only log.cc sees spdlog,
+// whose headers and templates would take two seconds of each file that logs.
 #pragma once
 
-#include <fmt/format.h>
-#include <spdlog/spdlog.h>
-
-// fmt 9 would compile its formatting of numbers again in each file that logs, which takes two seconds; its library has
-// it, under the name that gcc gives to it.
-#if FMT_VERSION >= 90000 && FMT_VERSION < 100000 && !defined(FMT_HEADER_ONLY) && !defined(__clang__)
-FMT_BEGIN_NAMESPACE
-namespace detail {
-extern template void vformat_to<char>(buffer<char>&, basic_string_view<char>, basic_format_args<buffer_context<char>>,
-                                      locale_ref);
-}  // namespace detail
-FMT_END_NAMESPACE
-#endif
+#include <fmt/core.h>
 
 namespace quire {
 
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
 // Sets pattern and level, once at start. `level` is debug, info, warning or error (as --log-level takes them).
 void init_logging(const char* level);
+void flush_log();
+
+bool logs(LogLevel level);
+void write_log(LogLevel level, fmt::string_view format, fmt::format_args values);
+
+// log_info("Loaded {} in {:.1f} s", name, seconds): one line, in fmt's format, which is checked when this is compiled.
+template <typename... T>
+void log_debug(fmt::format_string<T...> format, T&&... values) {
+  if (logs(LogLevel::kDebug)) write_log(LogLevel::kDebug, format, fmt::make_format_args(values...));
+}
+template <typename... T>
+void log_info(fmt::format_string<T...> format, T&&... values) {
+  if (logs(LogLevel::kInfo)) write_log(LogLevel::kInfo, format, fmt::make_format_args(values...));
+}
+template <typename... T>
+void log_warn(fmt::format_string<T...> format, T&&... values) {
+  if (logs(LogLevel::kWarning)) write_log(LogLevel::kWarning, format, fmt::make_format_args(values...));
+}
+template <typename... T>
+void log_error(fmt::format_string<T...> format, T&&... values) {
+  if (logs(LogLevel::kError)) write_log(LogLevel::kError, format, fmt::make_format_args(values...));
+}
 
 }  // namespace quire

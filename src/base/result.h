@@ -2,10 +2,10 @@
 // Result<T>: a value or an Error that a request or a file caused; our own bugs use QUIRE_CHECK instead.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include "base/check.h"
 
@@ -31,60 +31,86 @@ struct Error {
   std::string field = {};  // "temperature"; "" if the failure is not about one field
 };
 
-inline Error invalid_argument(std::string message) {
-  return {ErrorCode::kInvalidArgument, std::move(message)};
-}
+Error invalid_argument(std::string message);
 // A field of a request is wrong. The message is its name and `what`: "top_p" and "must be in (0, 1].".
-inline Error invalid_field(std::string field, const std::string& what) {
-  std::string message = field + " " + what;
-  return {ErrorCode::kInvalidArgument, std::move(message), std::move(field)};
-}
-inline Error not_found(std::string message) {
-  return {ErrorCode::kNotFound, std::move(message)};
-}
-inline Error corrupt(std::string message) {
-  return {ErrorCode::kCorrupt, std::move(message)};
-}
-inline Error unsupported(std::string message, std::string field = {}) {
-  return {ErrorCode::kUnsupported, std::move(message), std::move(field)};
-}
-inline Error exhausted(std::string message) {
-  return {ErrorCode::kExhausted, std::move(message)};
-}
-inline Error unavailable(std::string message) {
-  return {ErrorCode::kUnavailable, std::move(message)};
-}
+Error invalid_field(std::string field, const std::string& what);
+Error not_found(std::string message);
+Error corrupt(std::string message);
+Error unsupported(std::string message, std::string field = {});
+Error exhausted(std::string message);
+Error unavailable(std::string message);
 
-// A value or an Error. value() on an error is a bug of ours and aborts with the error's message.
+// An error on the heap, or nothing. Failures are rare, and every function that can fail has the code of its results:
+// so results are small, and what they do with errors is compiled once, in result.cc.
+class Failure {
+ public:
+  Failure() = default;
+  explicit Failure(const Error& error);
+  Failure(const Failure& other);  // a moved-from result keeps its error, so there is no move
+  Failure& operator=(const Failure& other);
+  ~Failure() {
+    if (error_ != nullptr) forget();
+  }
+  bool none() const { return error_ == nullptr; }
+  const Error& get() const {
+    QUIRE_CHECK(error_ != nullptr, "a result without an error was asked for its error");
+    return *error_;
+  }
+
+ private:
+  void forget();
+  Error* error_ = nullptr;
+};
+
+// A value or an Error. value() on an error is a bug of ours and aborts with the error's message. A union of our own,
+// since std::variant takes several times as long to compile.
 template <typename T>
 class [[nodiscard]] Result {
  public:
   using ValueType = T;
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit on purpose
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit on purpose
+  Result(T value) { std::construct_at(&value_, std::move(value)); }  // NOLINT: implicit on purpose
+  Result(const Error& error) : failure_(error) {}                    // NOLINT: implicit on purpose
+  Result(const Result& other) : failure_(other.failure_) {
+    if (ok()) std::construct_at(&value_, other.value_);
+  }
+  Result(Result&& other) noexcept : failure_(other.failure_) {
+    if (ok()) std::construct_at(&value_, std::move(other.value_));
+  }
+  Result& operator=(Result other) noexcept {
+    if (ok()) std::destroy_at(&value_);
+    failure_ = other.failure_;
+    if (ok()) std::construct_at(&value_, std::move(other.value_));
+    return *this;
+  }
+  ~Result() {
+    if (ok()) std::destroy_at(&value_);
+  }
 
-  bool ok() const { return state_.index() == 0; }
+  bool ok() const { return failure_.none(); }
   explicit operator bool() const { return ok(); }
   T& value() & {
     QUIRE_CHECK(ok(), error().message.c_str());
-    return std::get<0>(state_);
+    return value_;
   }
   const T& value() const& {
     QUIRE_CHECK(ok(), error().message.c_str());
-    return std::get<0>(state_);
+    return value_;
   }
   T&& value() && {
     QUIRE_CHECK(ok(), error().message.c_str());
-    return std::get<0>(std::move(state_));
+    return std::move(value_);
   }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
-  const Error& error() const { return std::get<1>(state_); }
+  const Error& error() const { return failure_.get(); }
 
  private:
-  std::variant<T, Error> state_;
+  Failure failure_;
+  union {
+    T value_;
+  };
 };
 
 // Success, or an Error.
@@ -93,13 +119,13 @@ class [[nodiscard]] Result<void> {
  public:
   using ValueType = void;
   Result() = default;
-  Result(Error error) : error_(std::move(error)) {}  // NOLINT: implicit on purpose
-  bool ok() const { return !error_.has_value(); }
+  Result(const Error& error) : failure_(error) {}  // NOLINT: implicit on purpose
+  bool ok() const { return failure_.none(); }
   explicit operator bool() const { return ok(); }
-  const Error& error() const { return *error_; }
+  const Error& error() const { return failure_.get(); }
 
  private:
-  std::optional<Error> error_;
+  Failure failure_;
 };
 
 using Status = Result<void>;

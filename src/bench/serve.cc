@@ -483,8 +483,8 @@ Result<ServeSummary> Bench::run() {
   settings.max_concurrency = options_.max_concurrency;
   settings.request_rate = self_timed() ? 0 : options_.arrivals.request_rate;
   const Report report(result, settings, spec);
-  spdlog::info("client: {} connections, {} messages, {:.2f} s of CPU", result.connections, result.messages,
-               processor_seconds() - cpu_before);
+  log_info("client: {} connections, {} messages, {:.2f} s of CPU", result.connections, result.messages,
+           processor_seconds() - cpu_before);
   // A client that is busy all the time measures itself.
   if (result.duration > 1 && processor_seconds() - cpu_before > 0.85 * result.duration * client_->threads()) {
     io_.note("the client's threads were almost always busy, which may affect the times: raise --client-threads");

@@ -13,6 +13,7 @@
 #include "capi/request.h"
 #include "capi/stream.h"
 #include "cli/command.h"
+#include "cli/program.h"
 #include "model/pooling/pooler.h"
 
 using quire::Error;

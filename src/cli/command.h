@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <variant>
 
 #include "base/json.h"
 #include "base/result.h"
@@ -19,9 +20,6 @@ namespace quire::cli {
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 constexpr int kExitInterrupted = 130;
-
-// What the program does with its arguments; returns the exit code.
-int run_program(int argc, const char* const* argv);
 
 // Each adds its subcommand, whose callback stores the exit code.
 void add_serve(CLI::App& app, int& exit_code);

@@ -11,6 +11,7 @@
 #include "cli/flags.h"
 #include "cli/help.h"
 #include "cli/manual.h"
+#include "cli/program.h"
 #include "cli/serve_flags.h"
 #include "cli/usage.h"
 
@@ -92,7 +93,7 @@ int quire::cli::run_program(int argc, const char* const* argv) {
     // The log of a server is wanted; other commands should print only their output.
     const bool chosen = app.get_option("--log-level")->count() > 0;
     quire::init_logging(!chosen && app.got_subcommand("serve") ? "info" : log_level.c_str());
-    for (const std::string& warning : environment.warnings()) spdlog::warn("{}", warning);
+    for (const std::string& warning : environment.warnings()) log_warn("{}", warning);
   });
 
   std::vector<std::string> arguments = normalise_arguments(argc, argv);

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <optional>
+#include <variant>
 
 #include "cli/chat.h"
 #include "cli/command.h"

@@ -57,28 +57,27 @@ int run_server(http::Server& server, const ServeFlags& flags, api::Host& host) {
   server.run();
   std::vector<std::string> names;
   for (const api::HostedModel& model : host.models()) names.push_back(model.names[0]);
-  spdlog::info("Serving {} at {}", joined(names), server.url());
+  log_info("Serving {} at {}", joined(names), server.url());
   if (flags.http.uds.empty()) {
     bool generates = true;
     host.each_loaded([&](size_t, const api::Service& service) { generates = service.model().generates(); });
     const std::string body =
         generates ? R"("messages": [{"role": "user", "content": "Hello!"}])" : R"("input": "Hello!")";
-    spdlog::info(
-        "Try: curl {}/v1/{} -H 'Content-Type: application/json' -d '{{{}{}}}'   (API at {}/docs, Ctrl-C stops)",
-        server.url(), generates ? "chat/completions" : "embeddings",
-        names.size() > 1 ? "\"model\": \"" + names[0] + "\", " : "", body, server.url());
+    log_info("Try: curl {}/v1/{} -H 'Content-Type: application/json' -d '{{{}{}}}'   (API at {}/docs, Ctrl-C stops)",
+             server.url(), generates ? "chat/completions" : "embeddings",
+             names.size() > 1 ? "\"model\": \"" + names[0] + "\", " : "", body, server.url());
   }
   const int signal = wait_for_stop();
-  spdlog::info("{}: finishing {} requests (at most {:g} s) and refusing new ones; send it again to exit at once",
-               signal == SIGTERM ? "SIGTERM" : "Ctrl-C", server.num_in_flight(), flags.http.shutdown_timeout_s);
+  log_info("{}: finishing {} requests (at most {:g} s) and refusing new ones; send it again to exit at once",
+           signal == SIGTERM ? "SIGTERM" : "Ctrl-C", server.num_in_flight(), flags.http.shutdown_timeout_s);
   // A second signal ends the process at once. So does the time limit, if something (a worker's job, a step of the
   // engine) is still running after all requests have ended.
   const double limit = flags.http.shutdown_timeout_s + kStopMargin;
   std::thread([limit] {
     pollfd entry{g_stop_pipe[0], POLLIN, 0};
     if (::poll(&entry, 1, static_cast<int>(limit * 1000)) == 1) std::_Exit(kExitInterrupted);
-    spdlog::warn("Exiting after {:g} s although work is still running", limit);
-    spdlog::default_logger()->flush();
+    log_warn("Exiting after {:g} s although work is still running", limit);
+    flush_log();
     std::_Exit(0);
   }).detach();
   host.live().stop();  // its streams would last for the whole time limit
@@ -156,7 +155,7 @@ int serve_one(ServeFlags& flags, metrics::HistogramBuckets custom_buckets) {
   flags.async.on_trace = trace_sink(flags, service->served_names[0]);
   std::vector<llm::AsyncOptions> async = async_options(flags.async, metrics);
   if (!flags.kv_publishers.empty() && !(*loaded)->engine().options().prefix_caching) {
-    spdlog::warn("KV events: without prefix caching there are none");
+    log_warn("KV events: without prefix caching there are none");
   }
   for (size_t e = 0; e < flags.kv_publishers.size(); ++e) {
     publish_events(**loaded, flags.kv_publishers[e].get(), async[e]);
@@ -183,7 +182,7 @@ int serve(const CLI::App& app, ServeFlags& flags) {
       has_several_models(flags) ? serve_several(flags, custom_buckets) : serve_one(flags, std::move(custom_buckets));
   flags.traces.reset();  // sends what waits
   flags.kv_publishers.clear();
-  if (code == 0) spdlog::info("Stopped");
+  if (code == 0) log_info("Stopped");
   return code;
 }
 

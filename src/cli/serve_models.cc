@@ -141,7 +141,7 @@ Status add_lora_modules(const ServeFlags& flags, api::Host& host) {
     QUIRE_TRY(status);
     std::optional<api::AdapterTable::Entry> replaced;
     host.shared().adapters.add({named, base, static_cast<int64_t>(std::time(nullptr))}, false, replaced);
-    spdlog::info("The adapter {} of {} is served from {}", module.name, host.models()[base].names[0], module.path);
+    log_info("The adapter {} of {} is served from {}", module.name, host.models()[base].names[0], module.path);
   }
   return {};
 }
@@ -173,7 +173,7 @@ Result<api::ServiceOptions> service_options(const ServeFlags& flags, const llm::
   service.engine_stall_s = flags.health_stall_s * (cpu ? 10 : 1);
   service.fingerprint = fingerprint(flags.fingerprint_mode, llm, options);
   QUIRE_ASSIGN(service.markup, api::choose_markup(llm, flags.tool_parser, flags.reasoning_parser));
-  spdlog::info("Parsers: {}", api::describe(service.markup));
+  log_info("Parsers: {}", api::describe(service.markup));
   return service;
 }
 
@@ -236,7 +236,7 @@ NamedArgument split_argument(const std::string& argument) {
 Result<std::filesystem::path> resolve_or_pull(const std::string& argument, const std::atomic<bool>* cancelled) {
   auto found = resolve_model(argument);
   if (found.ok() || found.error().code != ErrorCode::kNotFound || !may_be_on_hub(argument)) return found;
-  spdlog::info("{} is not on this machine yet; downloading it", argument);
+  log_info("{} is not on this machine yet; downloading it", argument);
   PullOptions pull;
   pull.name = argument;
   pull.cancelled = cancelled;

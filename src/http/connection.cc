@@ -192,7 +192,7 @@ void Connection::refuse() {
 void Connection::on_handshake(const SystemError& error) {
   if (phase_ == Phase::kClosed) return;
   if (error) {
-    spdlog::debug("{}: TLS handshake failed: {}", peer_, error.message());
+    log_debug("{}: TLS handshake failed: {}", peer_, error.message());
     return drop();
   }
   phase_ = Phase::kIdle;
@@ -361,7 +361,7 @@ void Connection::dispatch() {
   try {
     state_.handler(std::move(request), make_reply(current_));
   } catch (const std::exception& error) {
-    spdlog::error("{} {}: the handler threw: {}", method_, path_, error.what());  // the dropped Reply answers 500
+    log_error("{} {}: the handler threw: {}", method_, path_, error.what());  // the dropped Reply answers 500
   }
 }
 
@@ -561,9 +561,9 @@ void Connection::log_access() {
     json::append_quoted(quoted, text);
     return quoted;
   };
-  spdlog::info("access peer={} method={} path={} status={} bytes={} ms={:.1f} first_ms={:.1f}{}{}", peer_,
-               or_dash(method_), or_dash(path_), status, summary.bytes, milliseconds(total), milliseconds(first),
-               summary.gone ? " gone=1" : "", summary.notes);
+  log_info("access peer={} method={} path={} status={} bytes={} ms={:.1f} first_ms={:.1f}{}{}", peer_, or_dash(method_),
+           or_dash(path_), status, summary.bytes, milliseconds(total), milliseconds(first),
+           summary.gone ? " gone=1" : "", summary.notes);
 }
 
 }  // namespace quire::http

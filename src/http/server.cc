@@ -84,8 +84,8 @@ void raise_descriptor_limit(size_t max_connections) {
   limit.rlim_cur = std::min(wanted, limit.rlim_max);
   (void)setrlimit(RLIMIT_NOFILE, &limit);
   if (limit.rlim_cur < wanted) {
-    spdlog::warn("The system allows {} open files, fewer than --max-connections {} needs; raise it with ulimit -n.",
-                 limit.rlim_cur, max_connections);
+    log_warn("The system allows {} open files, fewer than --max-connections {} needs; raise it with ulimit -n.",
+             limit.rlim_cur, max_connections);
   }
 }
 
@@ -381,7 +381,7 @@ void Server::Impl::on_accept(size_t index, Worker& worker, const SystemError& er
 
 // Out of descriptors or memory: trying again at once would only waste CPU time.
 void Server::Impl::pause_accepting(size_t index, const SystemError& error) {
-  if (may_log()) spdlog::warn("Cannot accept a connection, pausing: {}.", error.message());
+  if (may_log()) log_warn("Cannot accept a connection, pausing: {}.", error.message());
   pause_timer->expires_after(kAcceptPause);
   pause_timer->async_wait([this, index](const SystemError&) {
     if (acceptors[index].is_open()) accept(index);
@@ -392,7 +392,7 @@ void Server::Impl::take_in(Worker& worker, Socket socket) {
   const auto max = static_cast<int64_t>(state->options.max_connections);
   const int64_t before = state->connections.load();
   const bool full = before >= max;
-  if (full && may_log()) spdlog::warn("All {} connections are taken; refusing more.", max);
+  if (full && may_log()) log_warn("All {} connections are taken; refusing more.", max);
   if (full && (tls || before >= max + kMaxRefused)) return;  // the socket closes itself
   SystemError ignored;
   const Generic::endpoint peer = socket.remote_endpoint(ignored);
@@ -420,9 +420,9 @@ void Server::Impl::arm_refresh() {
       auto fresh = make_tls(tls_files(state->options));
       if (fresh.ok()) {
         tls = std::move(fresh).value();
-        spdlog::info("The TLS certificate was read again.");
+        log_info("The TLS certificate was read again.");
       } else {
-        spdlog::warn("The old TLS certificate stays in use: {}", fresh.error().message);
+        log_warn("The old TLS certificate stays in use: {}", fresh.error().message);
       }
     }
     arm_refresh();
@@ -482,7 +482,7 @@ void Server::stop() {
     const double grace = std::max(impl.state->options.shutdown_timeout_s, 0.0);
     const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(grace));
     if (!impl.state->wait_quiet(until) && *impl.state->in_flight > 0) {
-      spdlog::info("Breaking off {} answers after {} s.", impl.state->in_flight->load(), grace);
+      log_info("Breaking off {} answers after {} s.", impl.state->in_flight->load(), grace);
       for (const auto& worker : impl.workers) asio::post(worker->io(), [&worker] { worker->break_off(); });
       impl.state->wait_quiet(Clock::now() + kLastWords);
     }

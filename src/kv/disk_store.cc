@@ -122,7 +122,7 @@ void DiskStore::start() {
     if (!error) fs::permissions(folder_, fs::perms::owner_all, error);  // pages tell what users wrote
   }
   if (!fs::is_directory(folder_, error)) {
-    spdlog::warn("KV offload: '{}' cannot be made or is no folder; there is no disk tier", folder_.string());
+    log_warn("KV offload: '{}' cannot be made or is no folder; there is no disk tier", folder_.string());
     return;
   }
   lock_folder();
@@ -137,12 +137,12 @@ DiskStore::~DiskStore() {
 void DiskStore::lock_folder() {
   Descriptor lock(folder_ / "lock", O_RDWR | O_CREAT);
   if (lock.get() < 0) {
-    spdlog::warn("KV offload: '{}' cannot be written ({}); its pages are only read", folder_.string(),
-                 std::strerror(errno));
+    log_warn("KV offload: '{}' cannot be written ({}); its pages are only read", folder_.string(),
+             std::strerror(errno));
     return;
   }
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    spdlog::warn("KV offload: another server writes to '{}'; its pages are only read", folder_.string());
+    log_warn("KV offload: another server writes to '{}'; its pages are only read", folder_.string());
     return;
   }
   lock_fd_ = lock.release();
@@ -231,7 +231,7 @@ void DiskStore::make_room(int64_t bytes) {
 // From here on the folder is only read.
 void DiskStore::stop_writing(const std::string& why) {
   if (!writable_.exchange(false)) return;
-  spdlog::warn("KV offload: no more pages are written to '{}': {}", folder_.string(), why);
+  log_warn("KV offload: no more pages are written to '{}': {}", folder_.string(), why);
 }
 
 bool DiskStore::write_file(const fs::path& file, const PageHeader& header, std::span<const std::byte> page,
@@ -289,7 +289,7 @@ bool DiskStore::get(const PageName& name, std::span<std::byte> page) {
     return {};
   };
   if (const Status status = check(); !status.ok()) {
-    spdlog::warn("KV offload: '{}' is ignored: {}", file.string(), status.error().message);
+    log_warn("KV offload: '{}' is ignored: {}", file.string(), status.error().message);
     {
       const std::lock_guard lock(mutex_);
       ++stats_.refused;

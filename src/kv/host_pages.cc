@@ -25,7 +25,7 @@ bool HostPages::grow() {
   if (used == static_cast<int64_t>(chunks_.size()) * chunk_places()) {
     auto chunk = backend_.allocate_host(static_cast<size_t>(chunk_places() * page_bytes_));
     if (!chunk.ok()) {
-      spdlog::warn("KV offload: the tier in host memory ends at {} pages: {}", used, chunk.error().message);
+      log_warn("KV offload: the tier in host memory ends at {} pages: {}", used, chunk.error().message);
       max_places_ = used;
       return false;
     }

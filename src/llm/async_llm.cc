@@ -400,7 +400,7 @@ void AsyncLlm::run_outputs() {
     output_busy_since_ = 0;
     batches.clear();
     if (const std::optional<std::string> line = stat_logger_.line(Clock::now())) {
-      spdlog::info("{}{}{}", options_.name, options_.name.empty() ? "" : ": ", *line);
+      log_info("{}{}{}", options_.name, options_.name.empty() ? "" : ": ", *line);
     }
   }
 }

@@ -78,7 +78,7 @@ Result<std::unique_ptr<Llm>> Llm::load(const Options& given, ProgressFn progress
   if (llm->chat_template_ && llm->tokenizer_ != nullptr) {
     llm->markers_ = markers_of(*llm->tokenizer_, *llm->chat_template_);
     if (!llm->chat_template_->shows_plain_text()) {
-      spdlog::warn(
+      log_warn(
           "the chat template takes no plain strings as content, only lists of parts; "
           "run with --chat-template-content-format openai if clients send strings");
     }
@@ -98,8 +98,8 @@ Result<std::unique_ptr<Llm>> Llm::load(const Options& given, ProgressFn progress
   for (const int32_t id : llm->generation_.eos_token_ids) add_eos(id);
   for (const int64_t id : files.config.eos_token_ids) add_eos(id);
 
-  spdlog::info("{}: {} ({}, {} layers), on {}", llm->name_, files.config.architecture, files.source->describe(),
-               files.config.layers, backend->describe());
+  log_info("{}: {} ({}, {} layers), on {}", llm->name_, files.config.architecture, files.source->describe(),
+           files.config.layers, backend->describe());
   QUIRE_ASSIGN(LoadedEngine loaded, load_engine(options, files, std::move(backend), std::move(progress), cancelled));
   llm->engines_.push_back(std::move(loaded.engine));
   std::ranges::move(loaded.twins, std::back_inserter(llm->engines_));

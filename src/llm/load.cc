@@ -459,7 +459,7 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   resolved.engine.num_blocks = out.plan.num_blocks;
   resolved.engine.cache = out.plan.layout;
   resolved.engine.scheduler.max_model_len = out.plan.max_model_len;
-  spdlog::info("{}", out.plan.line());
+  log_info("{}", out.plan.line());
   if (!resolved.engine.offload.folder.empty()) {
     resolved.engine.offload.identity = page_identity(options, files, *backend, out.plan, resolved.draft.has_value());
   }
@@ -470,7 +470,7 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   QUIRE_ASSIGN(out.engine,
                engine::Engine::make(std::move(backend), std::move(model), resolved.engine, std::move(draft)));
   if (kv::Offload* offload = out.engine->offload(); offload != nullptr && !offload->wait_until_open(kOpenSeconds)) {
-    spdlog::info("KV offload: the digest of the weights takes a while; until it is known, nothing comes from the disk");
+    log_info("KV offload: the digest of the weights takes a while; until it is known, nothing comes from the disk");
   }
   const kv::CacheLayout& pages = out.engine->cache_layout();
   QUIRE_CHECK(pages.page_bytes() * pages.num_pages == out.plan.kv_bytes, "as much is allocated as was planned");

@@ -86,7 +86,7 @@ std::string remembered_weights_digest(const weights::WeightSource& source, const
   const auto start = std::chrono::steady_clock::now();
   std::string digest = weights::weights_digest(source);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  spdlog::info("KV offload: the weights were read in {:.2f} s for their digest", seconds);
+  log_info("KV offload: the weights were read in {:.2f} s for their digest", seconds);
   if (states.empty() || states != file_states(folder)) return digest;
   const fs::path fresh = memo.string() + ".new";
   std::error_code error;

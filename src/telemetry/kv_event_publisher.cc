@@ -171,7 +171,7 @@ Status KvEventPublisher::open() {
     ::fcntl(end, F_SETFD, FD_CLOEXEC);
     ::fcntl(end, F_SETFL, O_NONBLOCK);
   }
-  spdlog::info("KV events: {} {}{}", own ? "published at" : "sent to", endpoint_, replay);
+  log_info("KV events: {} {}{}", own ? "published at" : "sent to", endpoint_, replay);
   return {};
 }
 
@@ -249,8 +249,7 @@ void KvEventPublisher::replay() {
     const std::vector<std::string> request = replay_->receive();
     if (request.empty()) return;
     if (request.size() != 3 || request[2].size() > 8) {
-      spdlog::debug("KV events: a replay request of {} parts is ignored; it must be a number of 8 bytes",
-                    request.size());
+      log_debug("KV events: a replay request of {} parts is ignored; it must be a number of 8 bytes", request.size());
       continue;
     }
     const std::string& client = request[0];

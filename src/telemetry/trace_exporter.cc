@@ -193,7 +193,7 @@ Result<TraceOptions> trace_options(const std::string& endpoint, const std::strin
 TraceExporter::TraceExporter(TraceOptions options)
     : options_(std::move(options)), shown_(without_password(options_.url)) {
   curl_global_init(CURL_GLOBAL_DEFAULT);  // counted by libcurl, so that a second call elsewhere does no harm
-  spdlog::info("Traces: one span per request is sent to {}", shown_);
+  log_info("Traces: one span per request is sent to {}", shown_);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -256,13 +256,13 @@ bool TraceExporter::export_batch(const std::vector<std::string>& spans) {
     }
     const Posted posted = post(curl.get(), options_, body, timeout_ms);
     if (posted.status >= 200 && posted.status < 300) {
-      if (away_) spdlog::info("Traces: {} takes spans again; {} were dropped so far", shown_, num_dropped());
+      if (away_) log_info("Traces: {} takes spans again; {} were dropped so far", shown_, num_dropped());
       away_ = false;
       return true;
     }
     if (!away_) {
-      spdlog::warn("Traces: {} takes no spans ({}); quire keeps up to {} and drops more", shown_, posted.problem,
-                   options_.max_queue);
+      log_warn("Traces: {} takes no spans ({}); quire keeps up to {} and drops more", shown_, posted.problem,
+               options_.max_queue);
     }
     away_ = true;
     if (tries == kMaxTries || !may_succeed_later(posted.status)) return false;

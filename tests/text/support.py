@@ -8,6 +8,8 @@ import random
 import shutil
 import subprocess
 import tempfile
+import threading
+import weakref
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
@@ -58,17 +60,31 @@ def shared_data():
 
 
 class Quire:
-    """One tokenizer behind the check binary; requests are sent in bulk."""
+    """One tokenizer behind the check binary, which reads it once; requests are sent in bulk."""
 
     def __init__(self, path):
         self.path = str(path)
+        self.said = tempfile.TemporaryFile()
+        self.process = subprocess.Popen([str(binary()), self.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said)
+        weakref.finalize(self, self.process.kill)
 
     def ask(self, requests):
-        lines = "".join(json.dumps(r) + "\n" for r in requests)
-        run = subprocess.run([str(binary()), self.path], input=lines.encode(), capture_output=True, check=False)
-        if run.returncode != 0:
-            raise RuntimeError(f"{self.path}: {run.stderr.decode()}")
-        return [json.loads(line) for line in run.stdout.decode().split("\n") if line]
+        sender = threading.Thread(target=self.send, args=("".join(json.dumps(r) + "\n" for r in requests).encode(),))
+        sender.start()
+        lines = [self.process.stdout.readline() for _ in requests]
+        sender.join()
+        if not all(lines):
+            self.process.wait()
+            self.said.seek(0)
+            raise RuntimeError(f"{self.path}: {self.said.read().decode()}")
+        return [json.loads(line) for line in lines]
+
+    def send(self, data):
+        try:
+            self.process.stdin.write(data)
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended, and ask() says why
 
     def encode(self, texts, special=True, parse=True):
         return [a["ids"] for a in self.ask([{"text": t, "special": special, "parse": parse} for t in texts])]

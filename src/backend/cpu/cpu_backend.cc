@@ -94,7 +94,7 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options) {
   }
   const cpu::CpuChoice all =
       options.threads > 0 ? cpu::CpuChoice{.threads = options.threads, .cpus = {}, .reason = {}} : cpu::choose_cpus();
-  if (!all.reason.empty() && options.part == 0) spdlog::info("cpu: {}", all.reason);
+  if (!all.reason.empty() && options.part == 0) log_info("cpu: {}", all.reason);
   if (options.parts > all.threads) {
     return invalid_argument("--data-parallel-size is " + std::to_string(options.parts) + ", but there are " +
                             std::to_string(all.threads) +

@@ -168,7 +168,7 @@ class Kernels {
     if (code == kNoBinaryForGpu) {
       entry.tried = true;
       entry.module = nullptr;
-      spdlog::debug("cuda: the kernels of '{}' have no code for this GPU", entry.image.name);
+      log_debug("cuda: the kernels of '{}' have no code for this GPU", entry.image.name);
       return {};
     }
     if (code != kSuccess) return session_->driver().error("cuModuleLoadData", code);
@@ -577,12 +577,12 @@ bool CudaDevice::open_library() {
   if (switched_off("QUIRE_CUDA_LIBRARY")) return false;
   auto library = Library::load();
   if (!library.ok()) {
-    spdlog::info("cuda: {}; quire's own kernels serve every product", library.error().message);
+    log_info("cuda: {}; quire's own kernels serve every product", library.error().message);
     return false;
   }
   auto workspace = allocate(kWorkspaceBytes);
   if (!workspace.ok()) {
-    spdlog::warn("cuda: {}", workspace.error().message);
+    log_warn("cuda: {}", workspace.error().message);
     return false;
   }
   library_ = std::move(library).value();
@@ -600,15 +600,15 @@ bool CudaDevice::library_serves(DType type, int64_t n, int64_t k) {
   if (!open_library()) return false;
   if (!timing_logged_ && !choices_.find({type, n, k})) {
     timing_logged_ = true;
-    spdlog::info("cuda: timing the algorithms of {}, about a second for each shape of weights{}", library_->version(),
-                 choices_.path().empty() ? "" : "; later starts find the choice in " + choices_.path().string());
+    log_info("cuda: timing the algorithms of {}, about a second for each shape of weights{}", library_->version(),
+             choices_.path().empty() ? "" : "; later starts find the choice in " + choices_.path().string());
   }
   const Result<bool> served = choose_algorithms(*this, *library_, {type, n, k}, library_split(), reference_, choices_);
   if (!served.ok()) {
-    spdlog::warn("cuda: cuBLASLt could not be checked for {}x{} {} ({}); quire's own kernels serve it", n, k,
-                 name(type), served.error().message);
+    log_warn("cuda: cuBLASLt could not be checked for {}x{} {} ({}); quire's own kernels serve it", n, k, name(type),
+             served.error().message);
   } else if (!*served) {
-    spdlog::warn(
+    log_warn(
         "cuda: cuBLASLt does not give the bits of quire's own kernels for every number of rows at {}x{} {}; quire's "
         "own "
         "kernels serve it",

@@ -111,8 +111,8 @@ void ChoiceFile::keep(const ProductShape& shape, const Choices& choices) {
   }
   if (!status.ok()) {
     std::filesystem::remove(written, failed);
-    spdlog::info("cuda: could not keep the choice of cuBLASLt's algorithms in {}: {}", path_.string(),
-                 status.error().message);
+    log_info("cuda: could not keep the choice of cuBLASLt's algorithms in {}: {}", path_.string(),
+             status.error().message);
   }
 }
 

@@ -140,7 +140,7 @@ Result<NS::SharedPtr<MTL::ComputePipelineState>> Pipelines::compile(MTL::Library
     if (archive_->addComputePipelineFunctions(descriptor.get(), &error)) {
       archive_grew_ = true;
     } else {
-      spdlog::debug("Metal did not take {} into its archive: {}", name, words(error));
+      log_debug("Metal did not take {} into its archive: {}", name, words(error));
     }
     error = nullptr;
   }
@@ -168,13 +168,13 @@ void Pipelines::open_archive() {
     descriptor->setUrl(file_url(archive_file_));
     archive_ = NS::TransferPtr(device_->newBinaryArchive(descriptor.get(), &error));
     if (archive_) return;
-    spdlog::info("the compiled Metal kernels in {} cannot be used and will be compiled again: {}",
-                 archive_file_.string(), words(error));
+    log_info("the compiled Metal kernels in {} cannot be used and will be compiled again: {}", archive_file_.string(),
+             words(error));
     error = nullptr;
     descriptor->setUrl(nullptr);
   }
   archive_ = NS::TransferPtr(device_->newBinaryArchive(descriptor.get(), &error));
-  if (!archive_) spdlog::info("compiled Metal kernels will not be kept: {}", words(error));
+  if (!archive_) log_info("compiled Metal kernels will not be kept: {}", words(error));
 }
 
 // Written to a temporary file and renamed, so that another process never reads half a file.
@@ -186,12 +186,12 @@ void Pipelines::save_archive() {
   half += fmt::format(".{:x}", reinterpret_cast<uintptr_t>(this));
   NS::Error* error = nullptr;
   if (!archive_->serializeToURL(file_url(half), &error)) {
-    spdlog::info("could not keep the compiled Metal kernels in {}: {}", folder_.string(), words(error));
+    log_info("could not keep the compiled Metal kernels in {}: {}", folder_.string(), words(error));
     return;
   }
   std::filesystem::rename(half, archive_file_, failed);
   if (failed) {
-    spdlog::info("could not keep the compiled Metal kernels in {}: {}", archive_file_.string(), failed.message());
+    log_info("could not keep the compiled Metal kernels in {}: {}", archive_file_.string(), failed.message());
     std::filesystem::remove(half, failed);
   }
 }

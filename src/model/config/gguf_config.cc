@@ -31,8 +31,8 @@ constexpr MathKey kMathKeys[] = {
     {"moe_latent_size", 0},          {"embedding_length_per_layer_input", 0},
 };
 
-Status refuse_unknown_maths(const GgufMetadata& metadata, const std::string& prefix,
-                            std::span<const std::string_view> handled) {
+Status refuse_unknown_keys(const GgufMetadata& metadata, const std::string& prefix,
+                           std::span<const std::string_view> handled) {
   for (const MathKey& key : kMathKeys) {
     const GgufValue* value = metadata.find(prefix + std::string(key.key));
     if (value == nullptr) continue;
@@ -175,7 +175,7 @@ Result<DecoderConfig> read_common_gguf(const GgufMetadata& metadata, std::string
   }
   out.norm_eps = static_cast<float>(eps);
   QUIRE_TRY(read_rope(metadata, prefix, handled, out));
-  QUIRE_TRY(refuse_unknown_maths(metadata, prefix, handled));
+  QUIRE_TRY(refuse_unknown_keys(metadata, prefix, handled));
   if (metadata.contains("tokenizer.ggml.eos_token_id")) {
     QUIRE_ASSIGN(const int64_t eos, metadata.get_int("tokenizer.ggml.eos_token_id", -1, kMaxSize));
     if (eos >= 0) out.eos_token_ids.push_back(eos);

@@ -8,30 +8,30 @@
 namespace quire::model {
 namespace {
 
-constexpr std::string_view kHandled[] = {"logit_scale", "attention_bias", "use_qk_norm", "sliding_window",
-                                         "layer_types"};
+constexpr std::string_view kCohereHandled[] = {"logit_scale", "attention_bias", "use_qk_norm", "sliding_window",
+                                               "layer_types"};
 
-void set_common(DecoderConfig& out) {
+void cohere_set_common(DecoderConfig& out) {
   out.norm_kind = NormKind::kLayer;
   out.norms = NormPlacement::kParallel;
   out.rope.interleaved = true;
 }
 
-Result<DecoderConfig> common_from_hf(const json::Value& config) {
+Result<DecoderConfig> cohere_common_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(
       DecoderConfig out,
       read_common_hf(config,
                      {.rope_interleaved = true, .tied = true, .norm_eps = 1e-5, .norm_eps_field = "layer_norm_eps"}));
-  QUIRE_TRY(refuse_unknown_maths(config, kHandled));
+  QUIRE_TRY(refuse_unknown_maths(config, kCohereHandled));
   QUIRE_ASSIGN(out.logits_scale, read_factor(config, "logit_scale", 0.0625));
   QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
   out.qkv_bias = out.o_bias = bias;
-  set_common(out);
+  cohere_set_common(out);
   return out;
 }
 
 Result<DecoderConfig> cohere_from_hf(const json::Value& config) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config));
+  QUIRE_ASSIGN(DecoderConfig out, cohere_common_from_hf(config));
   QUIRE_ASSIGN(const bool norm, json::get_bool_or(config, "use_qk_norm", false));
   if (norm) out.qk_norm = QkNorm::kPerHeadWeights;
   return out;
@@ -42,14 +42,14 @@ void leave_out_positions(DecoderConfig& out) {
 }
 
 Result<DecoderConfig> cohere2_from_hf(const json::Value& config) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config));
+  QUIRE_ASSIGN(DecoderConfig out, cohere_common_from_hf(config));
   QUIRE_ASSIGN(const int64_t pattern, json::get_int_or(config, "sliding_window_pattern", 4, 1, 4096));
   QUIRE_TRY(read_windows(config, out, pattern));
   leave_out_positions(out);
   return out;
 }
 
-Result<DecoderConfig> common_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+Result<DecoderConfig> cohere_common_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
   constexpr std::string_view kKeys[] = {"logit_scale", "attention.sliding_window"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kKeys));
   const std::string prefix = std::string(architecture) + ".";
@@ -60,12 +60,12 @@ Result<DecoderConfig> common_from_gguf(const weights::GgufMetadata& metadata, st
   }
   out.logits_scale = static_cast<float>(scale);
   out.norm_eps = static_cast<float>(eps);
-  set_common(out);
+  cohere_set_common(out);
   return out;
 }
 
 Result<DecoderConfig> cohere2_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_gguf(metadata, architecture));
+  QUIRE_ASSIGN(DecoderConfig out, cohere_common_from_gguf(metadata, architecture));
   QUIRE_ASSIGN(const int64_t window, metadata.get_int("cohere2.attention.sliding_window", 1, 1 << 30));
   out.per_layer.assign(static_cast<size_t>(out.layers), LayerConfig{});
   for (size_t i = 0; i < out.per_layer.size(); ++i) {
@@ -77,7 +77,7 @@ Result<DecoderConfig> cohere2_from_gguf(const weights::GgufMetadata& metadata, s
 
 }  // namespace
 
-const Family kCohereFamily = {"cohere", {"CohereForCausalLM"}, {"command-r"}, cohere_from_hf, common_from_gguf};
+const Family kCohereFamily = {"cohere", {"CohereForCausalLM"}, {"command-r"}, cohere_from_hf, cohere_common_from_gguf};
 const Family kCohere2Family = {"cohere2", {"Cohere2ForCausalLM"}, {"cohere2"}, cohere2_from_hf, cohere2_from_gguf};
 
 }  // namespace quire::model

@@ -9,8 +9,9 @@
 namespace quire::model {
 namespace {
 
-constexpr std::string_view kHandled[] = {"kv_lora_rank",   "q_lora_rank", "n_routed_experts", "moe_intermediate_size",
-                                         "attention_bias", "mlp_bias",    "layer_types"};
+constexpr std::string_view kDeepseekHandled[] = {
+    "kv_lora_rank",   "q_lora_rank", "n_routed_experts", "moe_intermediate_size",
+    "attention_bias", "mlp_bias",    "layer_types"};
 
 // All layers have latent attention. YaRN also scales the scores, by mscale_all_dim.
 void set_latent(DecoderConfig& out) {
@@ -46,7 +47,7 @@ Status read_mla(const json::Value& config, DecoderConfig& out) {
 }
 
 // Layers from first_k_dense_replace on have n_routed_experts experts, and n_shared_experts of the same width.
-Status read_experts(const json::Value& config, DecoderConfig& out) {
+Status deepseek_read_experts(const json::Value& config, DecoderConfig& out) {
   QUIRE_ASSIGN(out.moe.experts, read_size_or(config, "n_routed_experts", 0));
   if (out.moe.experts == 0) return {};
   QUIRE_ASSIGN(out.moe.k, read_size_or(config, "num_experts_per_tok", 1, 1));
@@ -69,9 +70,9 @@ Status read_experts(const json::Value& config, DecoderConfig& out) {
 
 Result<DecoderConfig> v2_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.rope_interleaved = true}));
-  QUIRE_TRY(refuse_unknown_maths(config, kHandled));
+  QUIRE_TRY(refuse_unknown_maths(config, kDeepseekHandled));
   QUIRE_TRY(read_mla(config, out));
-  QUIRE_TRY(read_experts(config, out));
+  QUIRE_TRY(deepseek_read_experts(config, out));
   QUIRE_ASSIGN(const std::string method, json::get_string_or(config, "topk_method", "greedy"));
   if (method == "greedy") {
     out.moe.groups = out.moe.groups_kept = 1;
@@ -85,7 +86,7 @@ Result<DecoderConfig> v2_from_hf(const json::Value& config) {
 }  // namespace
 
 Status read_sigmoid_experts(const json::Value& config, DecoderConfig& out) {
-  QUIRE_TRY(read_experts(config, out));
+  QUIRE_TRY(deepseek_read_experts(config, out));
   out.moe.score = MoeScore::kSigmoid;
   out.moe.group_score = MoeGroupScore::kTopTwoSum;
   out.moe.choice_bias = true;
@@ -100,7 +101,7 @@ Result<DecoderConfig> v3_from_hf(const json::Value& config) {
   HfDefaults defaults;
   QUIRE_ASSIGN(defaults.rope_interleaved, json::get_bool_or(config, "rope_interleave", true));
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, defaults));
-  QUIRE_TRY(refuse_unknown_maths(config, kHandled));
+  QUIRE_TRY(refuse_unknown_maths(config, kDeepseekHandled));
   QUIRE_TRY(read_mla(config, out));
   QUIRE_TRY(read_sigmoid_experts(config, out));
   QUIRE_TRY(read_layers_ahead(config, out));

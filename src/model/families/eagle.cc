@@ -22,7 +22,7 @@ Status read_taps(const json::Value& config, DecoderConfig& out) {
   return {};
 }
 
-Result<DecoderConfig> from_hf(const json::Value& config) {
+Result<DecoderConfig> eagle_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {}));
   constexpr std::string_view kHandled[] = {"attention_bias", "mlp_bias"};
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
@@ -37,7 +37,7 @@ Result<DecoderConfig> from_hf(const json::Value& config) {
   return out;
 }
 
-constexpr PartName kNames[] = {
+constexpr PartName kEagleNames[] = {
     {Part::kEmbedding, "embed_tokens", ""},
     {Part::kFinalNorm, "norm", ""},
     {Part::kHead, "lm_head", ""},
@@ -56,7 +56,7 @@ constexpr PartName kNames[] = {
 
 }  // namespace
 
-const Family kEagle3Family = {"eagle3", {"LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"}, {}, from_hf, nullptr,
-                              kNames};
+const Family kEagle3Family = {
+    "eagle3", {"LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"}, {}, eagle_from_hf, nullptr, kEagleNames};
 
 }  // namespace quire::model

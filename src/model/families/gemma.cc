@@ -17,8 +17,8 @@ float root(int64_t n) {
 }
 
 // What all three have in common.
-Result<DecoderConfig> common_from_hf(const json::Value& config, double theta,
-                                     std::span<const std::string_view> handled) {
+Result<DecoderConfig> gemma_common_from_hf(const json::Value& config, double theta,
+                                           std::span<const std::string_view> handled) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.rope_theta = theta, .tied = true}));
   QUIRE_TRY(refuse_unknown_maths(config, handled));
   QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
@@ -51,7 +51,7 @@ constexpr std::string_view kHandled2[] = {"attn_logit_softcapping", "final_logit
                                           "query_pre_attn_scalar",  "attention_bias",          "layer_types"};
 
 Result<DecoderConfig> gemma2_from_hf(const json::Value& config) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config, 10000.0, kHandled2));
+  QUIRE_ASSIGN(DecoderConfig out, gemma_common_from_hf(config, 10000.0, kHandled2));
   QUIRE_ASSIGN(out.attention_soft_cap, soft_cap(config, "attn_logit_softcapping", 50.0));
   QUIRE_ASSIGN(out.logits_soft_cap, soft_cap(config, "final_logit_softcapping", 30.0));
   QUIRE_TRY(read_query_scale(config, out));
@@ -69,7 +69,7 @@ void make_bidirectional(DecoderConfig& out) {
 }
 
 Result<DecoderConfig> gemma3_from_hf(const json::Value& config) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config, 1e6, kHandled2));
+  QUIRE_ASSIGN(DecoderConfig out, gemma_common_from_hf(config, 1e6, kHandled2));
   QUIRE_ASSIGN(out.attention_soft_cap, soft_cap(config, "attn_logit_softcapping", 0.0));
   QUIRE_ASSIGN(out.logits_soft_cap, soft_cap(config, "final_logit_softcapping", 0.0));
   QUIRE_TRY(read_query_scale(config, out));
@@ -140,7 +140,7 @@ constexpr std::string_view kHandled4[] = {
     "query_pre_attn_scalar",   "num_experts",    "moe_intermediate_size"};
 
 Result<DecoderConfig> gemma4_from_hf(const json::Value& config) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config, 1e6, kHandled4));
+  QUIRE_ASSIGN(DecoderConfig out, gemma_common_from_hf(config, 1e6, kHandled4));
   QUIRE_ASSIGN(const bool moe, json::get_bool_or(config, "enable_moe_block", false));
   if (moe) {
     QUIRE_ASSIGN(out.moe.experts, read_size(config, "num_experts"));
@@ -177,8 +177,8 @@ constexpr std::string_view kHandledKeys[] = {"attention.sliding_window",
                                              "expert_count"};
 constexpr size_t kBefore4 = 3;  // of them
 
-Result<DecoderConfig> common_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture,
-                                       std::span<const std::string_view> handled) {
+Result<DecoderConfig> gemma_common_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture,
+                                             std::span<const std::string_view> handled) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, handled));
   out.norms = NormPlacement::kSandwich;
   out.activation = Activation::kGeluTanh;
@@ -193,7 +193,8 @@ Result<float> read_soft_cap(const weights::GgufMetadata& metadata, const std::st
 }
 
 Result<DecoderConfig> gemma2_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_gguf(metadata, architecture, std::span(kHandledKeys).first(kBefore4)));
+  QUIRE_ASSIGN(DecoderConfig out,
+               gemma_common_from_gguf(metadata, architecture, std::span(kHandledKeys).first(kBefore4)));
   QUIRE_TRY(read_gguf_windows(metadata, architecture, 2, out));
   QUIRE_ASSIGN(out.attention_soft_cap, read_soft_cap(metadata, "gemma2.attn_logit_softcapping", 50.0));
   QUIRE_ASSIGN(out.logits_soft_cap, read_soft_cap(metadata, "gemma2.final_logit_softcapping", 30.0));
@@ -207,7 +208,7 @@ Result<DecoderConfig> gemma3_from_gguf(const weights::GgufMetadata& metadata, st
   const bool embeds = architecture == "gemma-embedding";
   std::vector<std::string_view> handled(kHandledKeys, kHandledKeys + kBefore4);
   if (embeds) handled.push_back("attention.causal");
-  QUIRE_ASSIGN(DecoderConfig out, common_from_gguf(metadata, architecture, handled));
+  QUIRE_ASSIGN(DecoderConfig out, gemma_common_from_gguf(metadata, architecture, handled));
   QUIRE_TRY(read_gguf_windows(metadata, architecture, 6, out));
   QUIRE_TRY(read_gguf_local_rope(metadata, architecture, 10000.0, out));
   QUIRE_ASSIGN(out.logits_soft_cap, read_soft_cap(metadata, prefix + "final_logit_softcapping", 0.0));
@@ -223,7 +224,7 @@ Result<DecoderConfig> gemma3_from_gguf(const weights::GgufMetadata& metadata, st
 // key_length belongs to the full layers, which rotate by the tensor rope_freqs; key_length_swa to the others. The
 // tensors show whether V is K, and whether layers have scalars.
 Result<DecoderConfig> gemma4_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_gguf(metadata, architecture, kHandledKeys));
+  QUIRE_ASSIGN(DecoderConfig out, gemma_common_from_gguf(metadata, architecture, kHandledKeys));
   QUIRE_TRY(read_gguf_windows(metadata, architecture, 6, out));
   QUIRE_TRY(read_gguf_local_rope(metadata, architecture, 10000.0, out));
   QUIRE_ASSIGN(const int64_t local_dim, metadata.get_int_or("gemma4.attention.key_length_swa", out.head_dim, 1, 4096));
@@ -251,7 +252,7 @@ Result<DecoderConfig> gemma4_from_gguf(const weights::GgufMetadata& metadata, st
   return out;
 }
 
-constexpr PartName kNames[] = {
+constexpr PartName kGemmaNames[] = {
     {Part::kMlpNorm, "model.layers.{}.pre_feedforward_layernorm", "blk.{}.ffn_norm"},
 };
 
@@ -265,13 +266,14 @@ constexpr ExpertTensors kGemma4Experts = {.fused_gate_up = true, .bare_names = t
 
 }  // namespace
 
-const Family kGemma2Family = {"gemma2", {"Gemma2ForCausalLM"}, {"gemma2"}, gemma2_from_hf, gemma2_from_gguf, kNames};
+const Family kGemma2Family = {"gemma2",       {"Gemma2ForCausalLM"}, {"gemma2"},
+                              gemma2_from_hf, gemma2_from_gguf,      kGemmaNames};
 const Family kGemma3Family = {"gemma3",
                               {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"},
                               {"gemma3", "gemma-embedding"},
                               gemma3_from_hf,
                               gemma3_from_gguf,
-                              kNames};
+                              kGemmaNames};
 const Family kGemma4Family = {"gemma4",         {"Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"},
                               {"gemma4"},       gemma4_from_hf,
                               gemma4_from_gguf, kGemma4Names,

@@ -8,7 +8,7 @@
 namespace quire::model {
 namespace {
 
-void set_common(DecoderConfig& out) {
+void gpt_oss_set_common(DecoderConfig& out) {
   out.qkv_bias = out.o_bias = true;
   out.sinks = true;
   out.moe.intermediate = out.intermediate;
@@ -17,7 +17,7 @@ void set_common(DecoderConfig& out) {
   for (LayerConfig& layer : out.per_layer) layer.feed_forward = FeedForward::kMoe;
 }
 
-Result<DecoderConfig> from_hf(const json::Value& config) {
+Result<DecoderConfig> gpt_oss_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.rope_theta = 150000.0, .norm_eps = 1e-5}));
   constexpr std::string_view kHandled[] = {"sliding_window", "layer_types", "num_local_experts", "attention_bias"};
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
@@ -27,11 +27,11 @@ Result<DecoderConfig> from_hf(const json::Value& config) {
   QUIRE_ASSIGN(out.moe.limit, read_factor(config, "swiglu_limit", 7.0));
   QUIRE_ASSIGN(const double alpha, json::get_double_or(config, "swiglu_alpha", 1.702));
   if (alpha != 1.702) return unsupported("field 'swiglu_alpha' is not 1.702, the only value quire has");
-  set_common(out);
+  gpt_oss_set_common(out);
   return out;
 }
 
-Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+Result<DecoderConfig> gpt_oss_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
   constexpr std::string_view kHandled[] = {"attention.sliding_window", "expert_count"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
   QUIRE_ASSIGN(const int64_t window, metadata.get_int_or("gpt-oss.attention.sliding_window", 128, 0, 1 << 30));
@@ -43,18 +43,18 @@ Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::stri
   for (size_t i = 0; i < out.per_layer.size(); i += 2) out.per_layer[i].window = window;
   out.rope.truncate = false;
   out.moe.limit = 7.0f;
-  set_common(out);
+  gpt_oss_set_common(out);
   return out;
 }
 
-constexpr PartName kNames[] = {
+constexpr PartName kGptOssNames[] = {
     {Part::kMlpNorm, "model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"},
     {Part::kRouter, "model.layers.{}.mlp.router", "blk.{}.ffn_gate_inp"},
 };
 
 }  // namespace
 
-const Family kGptOssFamily = {"gpt-oss", {"GptOssForCausalLM"}, {"gpt-oss"}, from_hf, from_gguf,
-                              kNames,    {.transposed = true}};
+const Family kGptOssFamily = {"gpt-oss",         {"GptOssForCausalLM"}, {"gpt-oss"},         gpt_oss_from_hf,
+                              gpt_oss_from_gguf, kGptOssNames,          {.transposed = true}};
 
 }  // namespace quire::model

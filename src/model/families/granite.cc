@@ -30,7 +30,7 @@ Status read_multipliers(const json::Value& config, DecoderConfig& out) {
   return {};
 }
 
-Result<DecoderConfig> from_hf(const json::Value& config) {
+Result<DecoderConfig> granite_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {}));
   constexpr std::string_view kHandled[] = {"attention_bias",       "mlp_bias",
                                            "embedding_multiplier", "residual_multiplier",
@@ -55,7 +55,7 @@ Status read_gguf_multipliers(const weights::GgufMetadata& metadata, const std::s
   return {};
 }
 
-Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+Result<DecoderConfig> granite_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
   constexpr std::string_view kHandled[] = {"attention.scale", "embedding_scale", "residual_scale", "logit_scale"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
   QUIRE_TRY(read_gguf_multipliers(metadata, std::string(architecture) + ".", out));
@@ -63,7 +63,7 @@ Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::stri
   return out;
 }
 
-Status read_mamba(const json::Value& config, DecoderConfig& out) {
+Status granite_read_mamba(const json::Value& config, DecoderConfig& out) {
   Mamba2Config& c = out.mamba2;
   QUIRE_ASSIGN(c.heads, read_size_or(config, "mamba_n_heads", 128, 1));
   QUIRE_ASSIGN(const int64_t expand, json::get_int_or(config, "mamba_expand", 2, 1, 64));
@@ -125,7 +125,7 @@ Result<DecoderConfig> hybrid_from_hf(const json::Value& config) {
     }
   }
   QUIRE_TRY(require_silu(out));
-  QUIRE_TRY(read_mamba(config, out));
+  QUIRE_TRY(granite_read_mamba(config, out));
   QUIRE_TRY(read_feed(config, out));
   return out;
 }
@@ -173,7 +173,7 @@ constexpr ExpertTensors kHybridExperts = {.fused_gate_up = true, .fused_shared =
 
 }  // namespace
 
-const Family kGraniteFamily = {"granite", {"GraniteForCausalLM"}, {"granite"}, from_hf, from_gguf};
+const Family kGraniteFamily = {"granite", {"GraniteForCausalLM"}, {"granite"}, granite_from_hf, granite_from_gguf};
 const Family kGraniteHybridFamily = {"granite-hybrid",  {"GraniteMoeHybridForCausalLM"},
                                      {"granitehybrid"}, hybrid_from_hf,
                                      hybrid_from_gguf,  kHybridNames,

@@ -7,15 +7,15 @@
 namespace quire::model {
 namespace {
 
-constexpr std::string_view kHandled[] = {"layer_types", "num_experts", "moe_intermediate_size"};
+constexpr std::string_view kLfmHandled[] = {"layer_types", "num_experts", "moe_intermediate_size"};
 
-Result<DecoderConfig> common_from_hf(const json::Value& config) {
+Result<DecoderConfig> lfm_common_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(
       DecoderConfig out,
       read_common_hf(config, {.rope_theta = 1e6, .tied = true, .norm_eps = 1e-5, .norm_eps_field = "norm_eps"}));
   const json::Value* tied = config.find("tie_embedding");  // the name in the first files
   if (tied != nullptr && tied->is_bool()) out.tied_embeddings = tied->as_bool();
-  QUIRE_TRY(refuse_unknown_maths(config, kHandled));
+  QUIRE_TRY(refuse_unknown_maths(config, kLfmHandled));
   QUIRE_ASSIGN(out.short_conv.kernel, json::get_int_or(config, "conv_L_cache", 3, 2, 64));
   QUIRE_ASSIGN(out.short_conv.bias, json::get_bool_or(config, "conv_bias", false));
   out.qk_norm = QkNorm::kPerHead;
@@ -44,7 +44,7 @@ Result<DecoderConfig> common_from_hf(const json::Value& config) {
 }
 
 Result<DecoderConfig> lfm2_from_hf(const json::Value& config) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config));
+  QUIRE_ASSIGN(DecoderConfig out, lfm_common_from_hf(config));
   QUIRE_ASSIGN(const bool adjust, json::get_bool_or(config, "block_auto_adjust_ff_dim", true));
   if (!adjust) return out;
   QUIRE_ASSIGN(const double multiplier, json::get_double_or(config, "block_ffn_dim_multiplier", 1.0));
@@ -58,7 +58,7 @@ Result<DecoderConfig> lfm2_from_hf(const json::Value& config) {
 }
 
 Result<DecoderConfig> lfm2_moe_from_hf(const json::Value& config) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config));
+  QUIRE_ASSIGN(DecoderConfig out, lfm_common_from_hf(config));
   QUIRE_ASSIGN(out.moe.experts, read_size(config, "num_experts"));
   QUIRE_ASSIGN(out.moe.k, read_size_or(config, "num_experts_per_tok", 4, 1));
   QUIRE_ASSIGN(out.moe.intermediate, read_size(config, "moe_intermediate_size"));
@@ -93,7 +93,7 @@ Result<DecoderConfig> lfm2_moe_from_gguf(const weights::GgufMetadata& metadata, 
   return out;
 }
 
-constexpr PartName kNames[] = {
+constexpr PartName kLfmNames[] = {
     {Part::kFinalNorm, "model.embedding_norm", "token_embd_norm"},
     {Part::kAttentionNorm, "model.layers.{}.operator_norm", "blk.{}.attn_norm"},
     {Part::kMlpNorm, "model.layers.{}.ffn_norm", "blk.{}.ffn_norm"},
@@ -115,8 +115,8 @@ constexpr PartName kNames[] = {
 
 }  // namespace
 
-const Family kLfm2Family = {"lfm2", {"Lfm2ForCausalLM"}, {"lfm2"}, lfm2_from_hf, lfm2_from_gguf, kNames};
+const Family kLfm2Family = {"lfm2", {"Lfm2ForCausalLM"}, {"lfm2"}, lfm2_from_hf, lfm2_from_gguf, kLfmNames};
 const Family kLfm2MoeFamily = {"lfm2-moe",       {"Lfm2MoeForCausalLM"}, {"lfm2moe"},
-                               lfm2_moe_from_hf, lfm2_moe_from_gguf,     kNames};
+                               lfm2_moe_from_hf, lfm2_moe_from_gguf,     kLfmNames};
 
 }  // namespace quire::model

@@ -8,18 +8,18 @@
 namespace quire::model {
 namespace {
 
-constexpr std::string_view kHandled[] = {"sliding_window", "layer_types", "num_local_experts"};
+constexpr std::string_view kMistralHandled[] = {"sliding_window", "layer_types", "num_local_experts"};
 
 Result<DecoderConfig> mistral_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {}));
-  QUIRE_TRY(refuse_unknown_maths(config, std::span(kHandled).first(2)));
+  QUIRE_TRY(refuse_unknown_maths(config, std::span(kMistralHandled).first(2)));
   QUIRE_TRY(read_windows(config, out, 0));
   return out;
 }
 
 Result<DecoderConfig> ministral3_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.norm_eps = 1e-5}));
-  QUIRE_TRY(refuse_unknown_maths(config, std::span(kHandled).first(2)));
+  QUIRE_TRY(refuse_unknown_maths(config, std::span(kMistralHandled).first(2)));
   QUIRE_TRY(read_windows(config, out, 0));
   const json::Value* rope = config.find("rope_parameters");
   if (rope == nullptr || !rope->is_object()) return invalid_argument("field 'rope_parameters' must be an object");
@@ -35,7 +35,7 @@ Result<DecoderConfig> ministral3_from_hf(const json::Value& config) {
 
 Result<DecoderConfig> mixtral_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.rope_theta = 1e6, .norm_eps = 1e-5}));
-  QUIRE_TRY(refuse_unknown_maths(config, kHandled));
+  QUIRE_TRY(refuse_unknown_maths(config, kMistralHandled));
   QUIRE_TRY(read_windows(config, out, 0));
   QUIRE_ASSIGN(out.moe.experts, read_size_or(config, "num_local_experts", 8, 1));
   QUIRE_ASSIGN(out.moe.k, read_size_or(config, "num_experts_per_tok", 2, 1));
@@ -45,7 +45,7 @@ Result<DecoderConfig> mixtral_from_hf(const json::Value& config) {
   return out;
 }
 
-Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+Result<DecoderConfig> mistral_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
   constexpr std::string_view kKeys[] = {"attention.temperature_scale"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kKeys));
   out.gguf_permuted = true;
@@ -71,9 +71,11 @@ constexpr PartName kMixtralNames[] = {
 
 }  // namespace
 
-const Family kMistralFamily = {"mistral", {"MistralForCausalLM"}, {}, mistral_from_hf, from_gguf};
-const Family kMinistralFamily = {"ministral", {"MinistralForCausalLM"}, {}, mistral_from_hf, from_gguf};
-const Family kMinistral3Family = {"ministral3", {"Ministral3ForCausalLM"}, {"mistral3"}, ministral3_from_hf, from_gguf};
-const Family kMixtralFamily = {"mixtral", {"MixtralForCausalLM"}, {}, mixtral_from_hf, from_gguf, kMixtralNames};
+const Family kMistralFamily = {"mistral", {"MistralForCausalLM"}, {}, mistral_from_hf, mistral_from_gguf};
+const Family kMinistralFamily = {"ministral", {"MinistralForCausalLM"}, {}, mistral_from_hf, mistral_from_gguf};
+const Family kMinistral3Family = {
+    "ministral3", {"Ministral3ForCausalLM"}, {"mistral3"}, ministral3_from_hf, mistral_from_gguf};
+const Family kMixtralFamily = {"mixtral",       {"MixtralForCausalLM"}, {},
+                               mixtral_from_hf, mistral_from_gguf,      kMixtralNames};
 
 }  // namespace quire::model

@@ -7,7 +7,7 @@
 namespace quire::model {
 namespace {
 
-constexpr PartName kNames[] = {
+constexpr PartName kModernbertNames[] = {
     {Part::kEmbedding, "model.embeddings.tok_embeddings", "token_embd"},
     {Part::kEmbeddingNorm, "model.embeddings.norm", "token_embd_norm"},
     {Part::kFinalNorm, "model.final_norm", "output_norm"},
@@ -96,6 +96,6 @@ Result<DecoderConfig> modernbert_from_gguf(const weights::GgufMetadata& metadata
 const Family kModernBertFamily = {
     "modernbert",         {"ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"},
     {"modern-bert"},      modernbert_from_hf,
-    modernbert_from_gguf, kNames};
+    modernbert_from_gguf, kModernbertNames};
 
 }  // namespace quire::model

@@ -48,7 +48,7 @@ Result<std::vector<LayerConfig>> read_layers(const json::Value& config) {
   return out;
 }
 
-Status read_mamba(const json::Value& config, DecoderConfig& out) {
+Status nemotron_read_mamba(const json::Value& config, DecoderConfig& out) {
   Mamba2Config& c = out.mamba2;
   QUIRE_ASSIGN(c.heads, read_size_or(config, "mamba_num_heads", 128, 1));
   QUIRE_ASSIGN(c.head_dim, read_size_or(config, "mamba_head_dim", 64, 1));
@@ -61,7 +61,7 @@ Status read_mamba(const json::Value& config, DecoderConfig& out) {
   return read_time_step_limit(config, c);
 }
 
-Status read_experts(const json::Value& config, DecoderConfig& out) {
+Status nemotron_read_experts(const json::Value& config, DecoderConfig& out) {
   MoeConfig& c = out.moe;
   QUIRE_ASSIGN(c.experts, read_size_or(config, "n_routed_experts", 0));
   if (c.experts == 0) return {};
@@ -84,7 +84,7 @@ Status read_experts(const json::Value& config, DecoderConfig& out) {
   return {};
 }
 
-Result<DecoderConfig> from_hf(const json::Value& config) {
+Result<DecoderConfig> nemotron_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(std::vector<LayerConfig> layers, read_layers(config));
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.norm_eps = 1e-5,
                                                           .norm_eps_field = "layer_norm_epsilon",
@@ -99,14 +99,14 @@ Result<DecoderConfig> from_hf(const json::Value& config) {
   QUIRE_ASSIGN(const std::string act, json::get_string_or(config, "mlp_hidden_act", "relu2"));
   if (act != "relu2") return unsupported("field 'mlp_hidden_act' is '" + act + "'; quire has relu2 for Nemotron-H");
   out.activation = Activation::kRelu2;
-  QUIRE_TRY(read_mamba(config, out));
-  QUIRE_TRY(read_experts(config, out));
+  QUIRE_TRY(nemotron_read_mamba(config, out));
+  QUIRE_TRY(nemotron_read_experts(config, out));
   return out;
 }
 
 // A layer with KV heads is attention. One with a width is an MLP, or experts if the width is theirs. The others are
 // Mamba-2.
-Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+Result<DecoderConfig> nemotron_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
   constexpr std::string_view kKeys[] = {"expert_count", "ssm.conv_kernel", "nextn_predict_layers",
                                         "attention.head_count_kv", "feed_forward_length"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kKeys));
@@ -141,7 +141,7 @@ Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::stri
   return out;
 }
 
-constexpr PartName kNames[] = {
+constexpr PartName kNemotronNames[] = {
     {Part::kEmbedding, "backbone.embeddings", "token_embd"},
     {Part::kFinalNorm, "backbone.norm_f", "output_norm"},
     {Part::kAttentionNorm, "backbone.layers.{}.norm", "blk.{}.attn_norm"},
@@ -169,7 +169,7 @@ constexpr PartName kNames[] = {
 
 }  // namespace
 
-const Family kNemotronHFamily = {
-    "nemotron-h", {"NemotronHForCausalLM"}, {"nemotron_h", "nemotron_h_moe"}, from_hf, from_gguf, kNames};
+const Family kNemotronHFamily = {"nemotron-h",     {"NemotronHForCausalLM"}, {"nemotron_h", "nemotron_h_moe"},
+                                 nemotron_from_hf, nemotron_from_gguf,       kNemotronNames};
 
 }  // namespace quire::model

@@ -8,7 +8,7 @@
 namespace quire::model {
 namespace {
 
-Result<DecoderConfig> common_from_hf(const json::Value& config, std::span<const std::string_view> handled) {
+Result<DecoderConfig> olmo2_common_from_hf(const json::Value& config, std::span<const std::string_view> handled) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {.norm_eps = 1e-5}));
   QUIRE_TRY(refuse_unknown_maths(config, handled));
   QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
@@ -18,15 +18,15 @@ Result<DecoderConfig> common_from_hf(const json::Value& config, std::span<const 
   return out;
 }
 
-constexpr std::string_view kHandled[] = {"attention_bias", "sliding_window", "layer_types"};
+constexpr std::string_view kOlmo2Handled[] = {"attention_bias", "sliding_window", "layer_types"};
 
 Result<DecoderConfig> olmo2_from_hf(const json::Value& config) {
-  return common_from_hf(config, std::span(kHandled).first(1));
+  return olmo2_common_from_hf(config, std::span(kOlmo2Handled).first(1));
 }
 
 // Only the full layers have rope scaling.
 Result<DecoderConfig> olmo3_from_hf(const json::Value& config) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config, kHandled));
+  QUIRE_ASSIGN(DecoderConfig out, olmo2_common_from_hf(config, kOlmo2Handled));
   QUIRE_TRY(read_windows(config, out, 4));
   QUIRE_TRY(read_local_rope(config, "sliding_attention", out.rope.theta, out));
   for (LayerConfig& layer : out.per_layer) layer.rope = layer.window > 0 ? RopeUse::kLocal : RopeUse::kMain;
@@ -34,8 +34,8 @@ Result<DecoderConfig> olmo3_from_hf(const json::Value& config) {
 }
 
 Result<DecoderConfig> olmo2_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
-  constexpr std::string_view kHandled[] = {"attention.sliding_window"};
-  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
+  constexpr std::string_view kOlmo2Handled[] = {"attention.sliding_window"};
+  QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kOlmo2Handled));
   out.qk_norm = QkNorm::kWhole;
   out.norms = NormPlacement::kPost;
   if (metadata.contains(std::string(architecture) + ".attention.sliding_window")) {  // OLMo-3

@@ -8,7 +8,7 @@
 namespace quire::model {
 namespace {
 
-Result<DecoderConfig> from_hf(const json::Value& config) {
+Result<DecoderConfig> phi3_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {}));
   constexpr std::string_view kHandled[] = {"sliding_window", "partial_rotary_factor"};
   QUIRE_TRY(refuse_unknown_maths(config, kHandled));
@@ -17,7 +17,7 @@ Result<DecoderConfig> from_hf(const json::Value& config) {
   return out;
 }
 
-Result<DecoderConfig> from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+Result<DecoderConfig> phi3_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
   // Converters write a window into all Phi-3 files, even for models without one; llama.cpp ignores the key too.
   constexpr std::string_view kHandled[] = {"attention.sliding_window"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kHandled));
@@ -70,7 +70,7 @@ constexpr PartName kPhimoeNames[] = {
 
 }  // namespace
 
-const Family kPhi3Family = {"phi3", {"Phi3ForCausalLM"}, {"phi3"}, from_hf, from_gguf};
+const Family kPhi3Family = {"phi3", {"Phi3ForCausalLM"}, {"phi3"}, phi3_from_hf, phi3_from_gguf};
 const Family kPhimoeFamily = {
     "phimoe", {"PhimoeForCausalLM", "PhiMoEForCausalLM"}, {"phimoe"}, phimoe_from_hf, phimoe_from_gguf, kPhimoeNames};
 

@@ -7,8 +7,9 @@
 namespace quire::model {
 namespace {
 
-constexpr std::string_view kHandled[] = {"sliding_window", "use_sliding_window", "attention_bias",       "layer_types",
-                                         "num_experts",    "num_local_experts",  "moe_intermediate_size"};
+constexpr std::string_view kQwenHandled[] = {"sliding_window",       "use_sliding_window", "attention_bias",
+                                             "layer_types",          "num_experts",        "num_local_experts",
+                                             "moe_intermediate_size"};
 constexpr size_t kDense = 4;  // of them
 
 // use_sliding_window is false in all released files. The first max_window_layers layers have full attention.
@@ -28,7 +29,7 @@ Status read_qwen_windows(const json::Value& config, DecoderConfig& out) {
 
 Result<DecoderConfig> qwen2_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {}));
-  QUIRE_TRY(refuse_unknown_maths(config, std::span(kHandled).first(kDense)));
+  QUIRE_TRY(refuse_unknown_maths(config, std::span(kQwenHandled).first(kDense)));
   QUIRE_TRY(read_qwen_windows(config, out));
   out.qkv_bias = true;
   return out;
@@ -42,7 +43,7 @@ Result<DecoderConfig> qwen2_from_gguf(const weights::GgufMetadata& metadata, std
 
 Result<DecoderConfig> qwen3_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {}));
-  QUIRE_TRY(refuse_unknown_maths(config, std::span(kHandled).first(kDense)));
+  QUIRE_TRY(refuse_unknown_maths(config, std::span(kQwenHandled).first(kDense)));
   QUIRE_TRY(read_qwen_windows(config, out));
   QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
   out.qkv_bias = out.o_bias = bias;
@@ -58,7 +59,7 @@ Result<DecoderConfig> qwen3_from_gguf(const weights::GgufMetadata& metadata, std
 
 Result<DecoderConfig> qwen3_moe_from_hf(const json::Value& config) {
   QUIRE_ASSIGN(DecoderConfig out, read_common_hf(config, {}));
-  QUIRE_TRY(refuse_unknown_maths(config, kHandled));
+  QUIRE_TRY(refuse_unknown_maths(config, kQwenHandled));
   QUIRE_TRY(read_qwen_windows(config, out));
   QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
   out.qkv_bias = out.o_bias = bias;

@@ -7,9 +7,9 @@
 namespace quire::model {
 namespace {
 
-constexpr std::string_view kHandled[] = {"attention_bias",      "layer_types",           "num_experts",
-                                         "num_local_experts",   "moe_intermediate_size", "partial_rotary_factor",
-                                         "linear_num_key_heads"};
+constexpr std::string_view kQwenHybridHandled[] = {
+    "attention_bias",        "layer_types",           "num_experts",         "num_local_experts",
+    "moe_intermediate_size", "partial_rotary_factor", "linear_num_key_heads"};
 
 Status read_gated_delta_net(const json::Value& config, DecoderConfig& out) {
   GatedDeltaNetConfig& c = out.gdn;
@@ -35,16 +35,16 @@ Status read_gated_delta_net(const json::Value& config, DecoderConfig& out) {
   return {};
 }
 
-void set_common(DecoderConfig& out) {
+void qwen_hybrid_set_common(DecoderConfig& out) {
   out.qk_norm = QkNorm::kPerHead;
   out.norm_plus_one = true;
   out.output_gate = true;
 }
 
-Result<DecoderConfig> common_from_hf(const json::Value& config, bool has_intermediate) {
+Result<DecoderConfig> qwen_hybrid_common_from_hf(const json::Value& config, bool has_intermediate) {
   QUIRE_ASSIGN(DecoderConfig out,
                read_common_hf(config, {.partial_rotary = 0.25, .has_intermediate = has_intermediate}));
-  QUIRE_TRY(refuse_unknown_maths(config, kHandled));
+  QUIRE_TRY(refuse_unknown_maths(config, kQwenHybridHandled));
   QUIRE_ASSIGN(const bool bias, json::get_bool_or(config, "attention_bias", false));
   out.qkv_bias = out.o_bias = bias;
   QUIRE_TRY(require_silu(out));
@@ -53,11 +53,11 @@ Result<DecoderConfig> common_from_hf(const json::Value& config, bool has_interme
   if (!own_embedding) {  // Qwen3-Next has one such layer, which its config does not mention
     QUIRE_ASSIGN(out.ahead.layers, json::get_int_or(config, "mtp_num_hidden_layers", 1, 0, 64));
   }
-  set_common(out);
+  qwen_hybrid_set_common(out);
   return out;
 }
 
-Status read_experts(const json::Value& config, DecoderConfig& out) {
+Status qwen_hybrid_read_experts(const json::Value& config, DecoderConfig& out) {
   QUIRE_TRY(read_qwen_experts(config, out));
   QUIRE_ASSIGN(out.moe.shared_intermediate, read_size_or(config, "shared_expert_intermediate_size", 512, 1));
   out.moe.shared_gate = true;
@@ -66,8 +66,8 @@ Status read_experts(const json::Value& config, DecoderConfig& out) {
 }
 
 Result<DecoderConfig> next_from_hf(const json::Value& config) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config, true));
-  QUIRE_TRY(read_experts(config, out));
+  QUIRE_ASSIGN(DecoderConfig out, qwen_hybrid_common_from_hf(config, true));
+  QUIRE_TRY(qwen_hybrid_read_experts(config, out));
   const json::Value* normalise = config.find("norm_topk_prob");
   if (normalise == nullptr) out.moe.normalise = true;
   out.gdn.by_key_head = true;
@@ -75,17 +75,18 @@ Result<DecoderConfig> next_from_hf(const json::Value& config) {
 }
 
 Result<DecoderConfig> qwen35_from_hf(const json::Value& config) {
-  return common_from_hf(config, true);
+  return qwen_hybrid_common_from_hf(config, true);
 }
 
 Result<DecoderConfig> qwen35_moe_from_hf(const json::Value& config) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_hf(config, config.find("intermediate_size") != nullptr));
-  QUIRE_TRY(read_experts(config, out));
+  QUIRE_ASSIGN(DecoderConfig out, qwen_hybrid_common_from_hf(config, config.find("intermediate_size") != nullptr));
+  QUIRE_TRY(qwen_hybrid_read_experts(config, out));
   out.moe.normalise = true;
   return out;
 }
 
-Result<DecoderConfig> common_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
+Result<DecoderConfig> qwen_hybrid_common_from_gguf(const weights::GgufMetadata& metadata,
+                                                   std::string_view architecture) {
   constexpr std::string_view kKeys[] = {"expert_count", "ssm.conv_kernel", "full_attention_interval",
                                         "nextn_predict_layers", "rope.dimension_sections"};
   QUIRE_ASSIGN(DecoderConfig out, read_common_gguf(metadata, architecture, kKeys));
@@ -113,18 +114,18 @@ Result<DecoderConfig> common_from_gguf(const weights::GgufMetadata& metadata, st
   for (size_t i = 0; i < out.per_layer.size(); ++i) {
     if (recurrent[i]) out.per_layer[i].mixer = Mixer::kGatedDeltaNet;
   }
-  set_common(out);
+  qwen_hybrid_set_common(out);
   return out;
 }
 
 Result<DecoderConfig> qwen35_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_gguf(metadata, architecture));
+  QUIRE_ASSIGN(DecoderConfig out, qwen_hybrid_common_from_gguf(metadata, architecture));
   out.gdn.tiled_value_heads = true;
   return out;
 }
 
 Result<DecoderConfig> moe_from_gguf(const weights::GgufMetadata& metadata, std::string_view architecture) {
-  QUIRE_ASSIGN(DecoderConfig out, common_from_gguf(metadata, architecture));
+  QUIRE_ASSIGN(DecoderConfig out, qwen_hybrid_common_from_gguf(metadata, architecture));
   QUIRE_TRY(read_gguf_experts(metadata, architecture, out));
   const std::string prefix = std::string(architecture) + ".";
   QUIRE_ASSIGN(out.moe.shared_intermediate, metadata.get_int(prefix + "expert_shared_feed_forward_length", 1, 1 << 24));
@@ -144,7 +145,7 @@ Result<DecoderConfig> qwen35_moe_from_gguf(const weights::GgufMetadata& metadata
   return out;
 }
 
-constexpr PartName kNames[] = {
+constexpr PartName kQwenHybridNames[] = {
     {Part::kMlpNorm, "model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"},
     {Part::kSharedGate, "model.layers.{}.mlp.shared_expert.gate_proj", "blk.{}.ffn_gate_shexp"},
     {Part::kSharedUp, "model.layers.{}.mlp.shared_expert.up_proj", "blk.{}.ffn_up_shexp"},
@@ -158,12 +159,12 @@ constexpr PartName kNames[] = {
 }  // namespace
 
 const Family kQwen3NextFamily = {"qwen3-next", {"Qwen3NextForCausalLM"}, {"qwen3next"},
-                                 next_from_hf, next_from_gguf,           kNames};
+                                 next_from_hf, next_from_gguf,           kQwenHybridNames};
 const Family kQwen35Family = {"qwen3.5",        {"Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"},
                               {"qwen35"},       qwen35_from_hf,
-                              qwen35_from_gguf, kNames};
+                              qwen35_from_gguf, kQwenHybridNames};
 const Family kQwen35MoeFamily = {"qwen3.5-moe",        {"Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"},
                                  {"qwen35moe"},        qwen35_moe_from_hf,
-                                 qwen35_moe_from_gguf, kNames};
+                                 qwen35_moe_from_gguf, kQwenHybridNames};
 
 }  // namespace quire::model
