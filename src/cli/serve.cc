@@ -123,6 +123,9 @@ Status start_telemetry(ServeFlags& flags) {
       return invalid_argument("--kv-events-config is for one model, but this server has several");
     }
     QUIRE_ASSIGN(flags.kv_publisher, telemetry::KvEventPublisher::start(flags.kv_events_config));
+    flags.service.kv_event_sources.push_back({flags.kv_publisher->public_endpoint(),
+                                              flags.kv_publisher->public_replay_endpoint(),
+                                              flags.kv_events_config.topic});
   }
   if (flags.trace_options) flags.traces = std::make_unique<telemetry::TraceExporter>(*flags.trace_options);
   return {};

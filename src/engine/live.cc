@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/engine.h"
+#include "kv/offload.h"
 
 namespace quire::engine {
 namespace {
@@ -67,6 +68,7 @@ LiveView Engine::live() const {
   for (kv::PageCell& cell : view.map.cells) {
     if (cell.owner > view.sequences.size()) cell.owner = 0;
   }
+  if (offload_ != nullptr) view.tiers = offload_->map();
   for (const auto& [id, pending] : pending_) {
     if (pending.left() == 0) continue;
     const bool listed = view.sequences.size() < LiveView::kMaxSequences;
