@@ -56,6 +56,7 @@ ApiStatus Generation::start(std::vector<engine::Request> requests) {
     prompts_.resize(requests.size());
     for (size_t p = 0; p < requests.size(); ++p) {
       requests[p].adapter = options_.adapter;
+      if (options_.adapter != nullptr) requests[p].adapter_name = options_.model;
       requests[p].params.row_digests = keeps_receipts();
       prompts_[p].ids = requests[p].prompt;
       prompts_[p].params = requests[p].params;

@@ -53,6 +53,25 @@ void write_cells(JsonWriter& w, const std::vector<kv::PageCell>& cells) {
   w.close_array();
 }
 
+// The pages of the tiers as runs of neighbours: code, first id, length... A code is 1 on disk + 2 in host memory +
+// 4 * group.
+void write_tiers(JsonWriter& w, const kv::TierMap& tiers) {
+  const auto code = [](const kv::TierMap::Cell& cell) {
+    return (cell.on_disk ? 1 : 0) + (cell.on_host ? 2 : 0) + 4 * cell.group;
+  };
+  w.key("tiers").open_array();
+  for (size_t at = 0; at < tiers.cells.size();) {
+    size_t end = at + 1;
+    while (end < tiers.cells.size() && code(tiers.cells[end]) == code(tiers.cells[at]) &&
+           tiers.cells[end].id == tiers.cells[end - 1].id + 1) {
+      ++end;
+    }
+    w.integer(code(tiers.cells[at])).integer(tiers.cells[at].id).integer(static_cast<int64_t>(end - at));
+    at = end;
+  }
+  w.close_array();
+}
+
 // The pages of several engines lie one behind the other: each engine's numbers begin with a cell.
 struct PageNumbers {
   explicit PageNumbers(const llm::ParallelLlm& llm)
@@ -67,7 +86,7 @@ struct PageNumbers {
   int32_t engines, max_cells, pages, stride = 0;
 };
 
-void write_map(JsonWriter& w, const kv::PageMap& map, std::span<const kv::CacheGroup> groups,
+void write_map(JsonWriter& w, const kv::PageMap& map, const kv::TierMap& tiers, std::span<const kv::CacheGroup> groups,
                const kv::OffloadStats& offload, const PageNumbers& numbers) {
   w.key("pages").open_object().member_int("total", map.num_pages).member_int("per_cell", map.pages_per_cell);
   w.member_int("last", numbers.last()).member_int("engines", numbers.engines);
@@ -81,7 +100,18 @@ void write_map(JsonWriter& w, const kv::PageMap& map, std::span<const kv::CacheG
   }
   w.close_array();
   write_cells(w, map.cells);
+  write_tiers(w, tiers);
   w.close_object();
+}
+
+void write_tokens(JsonWriter& w, const text::Tokenizer* tokenizer, std::span<const int32_t> tokens) {
+  w.key("tokens").open_array();
+  TokenTexts texts(tokenizer, false);
+  for (const int32_t id : tokens) {
+    w.open_object().member_int("id", id).member("text", texts.show(id)).close_object();
+    texts.advance(id);
+  }
+  w.close_array();
 }
 
 // The latest times and the counts of all engines.
@@ -179,12 +209,12 @@ void Live::watch(size_t model, ReplyPtr reply) {
   changed_.notify_one();
 }
 
-void Live::look_up(size_t model, int32_t page, std::string caller, ReplyPtr reply) {
+void Live::look_up(size_t model, int32_t page, bool tier, std::string caller, ReplyPtr reply) {
   bool taken = false;
   {
     const std::lock_guard lock(mutex_);
     taken = questions_.size() < kMaxQuestions && start_thread();
-    if (taken) questions_.push_back({model, page, std::move(caller), reply});
+    if (taken) questions_.push_back({model, page, tier, std::move(caller), reply});
   }
   if (!taken) {
     return send_error(*reply, {503, "Service Unavailable",
@@ -291,7 +321,7 @@ std::string Live::state_of(size_t model, Clock::duration& took) {
       took = sum.took;
       w.member("state", "ready");
       write_stats(w, sum.stats, recent);
-      write_map(w, sum.view.map, llm.llm().engine().cache_layout().groups, sum.offload, numbers);
+      write_map(w, sum.view.map, sum.view.tiers, llm.llm().engine().cache_layout().groups, sum.offload, numbers);
       w.key("requests").open_array();
       for (const engine::LiveSequence& one : sum.view.sequences) write_sequence(w, one);
       return w.close_array().member_int("unlisted", sum.view.unlisted).close_object().take();
@@ -305,6 +335,7 @@ void Live::answer(const Question& question) {
   const auto lease = host_.pool().look(question.model);
   if (!lease) return send_error(*question.reply, not_found_error(missing, "model"));
   Service& service = static_cast<Service&>(lease->resident());
+  if (question.tier) return answer_tier(question, service);
   std::optional<engine::LivePage> page;
   const PageNumbers numbers(service.llm());
   const bool known = question.page >= 1 && question.page <= numbers.last();
@@ -330,13 +361,30 @@ void Live::answer(const Question& question) {
   w.member_int("begin", page->view.begin).member_int("end", page->view.end).member_bool("readable", may_read);
   w.key("requests").open_array();
   for (const engine::LiveSequence& one : page->holders) write_sequence(w, one);
-  w.close_array().key("tokens").open_array();
-  TokenTexts texts(service.model().tokenizer().get(), false);
-  for (const int32_t id : may_read ? page->view.tokens : std::vector<int32_t>()) {
-    w.open_object().member_int("id", id).member("text", texts.show(id)).close_object();
-    texts.advance(id);
+  w.close_array();
+  write_tokens(w, service.model().tokenizer().get(), may_read ? page->view.tokens : std::vector<int32_t>());
+  question.reply->send(200, "application/json", w.close_object().take(), {{"Cache-Control", "no-store"}});
+}
+
+// What a page in a tier holds. Nobody holds it, so with keys nobody sees its tokens.
+void Live::answer_tier(const Question& question, Service& service) {
+  std::optional<kv::TierPage> page;  // of the first engine, as the map shows them
+  auto done = service.llm().engine(0).look([&](const engine::Engine& engine) {
+    if (engine.offload() != nullptr) page = engine.offload()->page(question.page);
+  });
+  if (!done.get() || !page) {
+    return send_error(
+        *question.reply,
+        not_found_error("no tier has a page " + std::to_string(question.page) + " that is known by now.", "tier"));
   }
-  question.reply->send(200, "application/json", w.close_array().close_object().take(), {{"Cache-Control", "no-store"}});
+  const kv::CacheGroup& group = service.model().engine().cache_layout().groups[static_cast<size_t>(page->key.group)];
+  const bool may_read = host_.options().keys.empty() && host_.options().page_shows_tokens;
+  JsonWriter w;
+  w.open_object().member_int("tier", page->id).member_bool("on_disk", page->on_disk);
+  w.member_bool("on_host", page->on_host).member_int("group", page->key.group).member("kind", name(group.kind));
+  w.member_int("begin", page->begin).member_int("end", page->end).member_bool("readable", may_read);
+  write_tokens(w, service.model().tokenizer().get(), may_read ? page->tokens : std::vector<int32_t>());
+  question.reply->send(200, "application/json", w.close_object().take(), {{"Cache-Control", "no-store"}});
 }
 
 void serve_live(Host& host, const HttpRequest& request, const ReplyPtr& reply) {
@@ -350,13 +398,14 @@ void serve_live_page(Host& host, const HttpRequest& request, const ReplyPtr& rep
   if (!host.options().page) return refuse_route(request, *reply);
   ApiResult<size_t> model = model_of(host, request);
   if (!model.ok()) return refuse(request, *reply, model.error());
-  const std::string text = request.query_value("id");
+  const bool tier = !request.query_value("tier").empty();
+  const std::string field = tier ? "tier" : "id", text = request.query_value(field);
   int32_t page = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), page);
   if (error != std::errc() || end != text.data() + text.size()) {
-    return refuse(request, *reply, bad_field("id", "must be the number of a page, as in ?id=1."));
+    return refuse(request, *reply, bad_field(field, "must be the number of a page, as in ?" + field + "=1."));
   }
-  host.live().look_up(*model, page, request.caller, reply);
+  host.live().look_up(*model, page, tier, request.caller, reply);
 }
 
 }  // namespace quire::api

@@ -36,8 +36,9 @@ class Live {
 
   // Streams a model's state to the reply until the client leaves or the server stops.
   void watch(size_t model, ReplyPtr reply);
-  // Answers with what a page holds. `caller` sees the tokens of its own requests only, if the server has named keys.
-  void look_up(size_t model, int32_t page, std::string caller, ReplyPtr reply);
+  // Answers with what a page of the pool or of the tiers holds. `caller` sees the tokens of its own requests only, if
+  // the server has named keys.
+  void look_up(size_t model, int32_t page, bool tier, std::string caller, ReplyPtr reply);
   // Ends all streams and the thread; later watchers get an empty stream.
   void stop();
 
@@ -56,6 +57,7 @@ class Live {
   struct Question {
     size_t model = 0;
     int32_t page = 0;
+    bool tier = false;  // page is the id of a page in a tier
     std::string caller;
     ReplyPtr reply;
   };
@@ -72,6 +74,7 @@ class Live {
   void tick(size_t model, Watched& watched);
   std::string state_of(size_t model, Clock::duration& took);
   void answer(const Question& question);
+  void answer_tier(const Question& question, Service& service);
 
   Host& host_;
   const Clock::time_point started_ = Clock::now();

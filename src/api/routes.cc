@@ -67,6 +67,7 @@ constexpr Route kRoutes[] = {
     post("/ping", serve_health, "The same.", {.content_type = "text/plain", .needs_key = false}),
     get("/version", serve_version, "The version.", {.needs_key = false}),
     get("/load", serve_load, "The requests that are being answered.", {.needs_key = false}),
+    get("/kv_event_sources", serve_kv_event_sources, "Where KV events are published (--kv-events-config)."),
     get("/metrics", serve_metrics, "Prometheus metrics.",
         {.content_type = "text/plain", .needs_key = false, .is_prefix = true}),
     post("/reset_prefix_cache", serve_reset_prefix_cache,
@@ -79,7 +80,8 @@ constexpr Route kRoutes[] = {
         "The requests and the KV pages of a model (?model=NAME; else the first) as server-sent events, at most ten a "
         "second.",
         {.content_type = "text/event-stream"}),
-    get("/live/page", serve_live_page, "What one KV page holds, and for whom (?id=PAGE, ?model=NAME)."),
+    get("/live/page", serve_live_page,
+        "What one KV page holds, and for whom (?id=PAGE, or ?tier=PAGE of those on disk; ?model=NAME)."),
     get("/", serve_page, "A page to chat with the model and to watch the server; text for other programs.",
         {.content_type = "text/html", .needs_key = false}),
     get("/page.js", serve_page_script, "Its script.", {.content_type = "text/javascript", .needs_key = false}),

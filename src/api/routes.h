@@ -54,23 +54,23 @@ std::string_view route_label(std::string_view path);
 bool needs_key(std::string_view path);
 
 // The endpoints; each is in the file that is named for it.
-Endpoint serve_chat;                                           // chat.cc
-Endpoint serve_completions, serve_invocations;                 // completions.cc
-Endpoint serve_responses;                                      // responses.cc
-Endpoint serve_messages, serve_count_tokens;                   // messages.cc
-Endpoint serve_tokenizer_info;                                 // models.cc
-Endpoint serve_tokenize, serve_detokenize;                     // tokenize.cc
-Endpoint serve_load_lora_adapter;                              // adapters.cc
-HostEndpoint serve_unload_lora_adapter;                        // adapters.cc
-Endpoint serve_embeddings, serve_cohere_embed;                 // embeddings.cc
-Endpoint serve_score, serve_rerank;                            // scores.cc
-Endpoint serve_classify, serve_pooling;                        // pooling.cc
-HostEndpoint serve_response_by_id;                             // responses.cc
-HostEndpoint serve_models, serve_model, serve_ps;              // models.cc
-HostEndpoint serve_health, serve_version, serve_load;          // status.cc
-HostEndpoint serve_metrics, serve_reset_prefix_cache;          // status.cc
-HostEndpoint serve_openapi, serve_docs;                        // status.cc
-HostEndpoint serve_page, serve_page_script, serve_page_style;  // page.cc
-HostEndpoint serve_live, serve_live_page;                      // live.cc
+Endpoint serve_chat;                                                           // chat.cc
+Endpoint serve_completions, serve_invocations;                                 // completions.cc
+Endpoint serve_responses;                                                      // responses.cc
+Endpoint serve_messages, serve_count_tokens;                                   // messages.cc
+Endpoint serve_tokenizer_info;                                                 // models.cc
+Endpoint serve_tokenize, serve_detokenize;                                     // tokenize.cc
+Endpoint serve_load_lora_adapter;                                              // adapters.cc
+HostEndpoint serve_unload_lora_adapter;                                        // adapters.cc
+Endpoint serve_embeddings, serve_cohere_embed;                                 // embeddings.cc
+Endpoint serve_score, serve_rerank;                                            // scores.cc
+Endpoint serve_classify, serve_pooling;                                        // pooling.cc
+HostEndpoint serve_response_by_id;                                             // responses.cc
+HostEndpoint serve_models, serve_model, serve_ps;                              // models.cc
+HostEndpoint serve_health, serve_version, serve_load, serve_kv_event_sources;  // status.cc
+HostEndpoint serve_metrics, serve_reset_prefix_cache;                          // status.cc
+HostEndpoint serve_openapi, serve_docs;                                        // status.cc
+HostEndpoint serve_page, serve_page_script, serve_page_style;                  // page.cc
+HostEndpoint serve_live, serve_live_page;                                      // live.cc
 
 }  // namespace quire::api

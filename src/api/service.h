@@ -24,6 +24,13 @@
 
 namespace quire::api {
 
+// Where KV events are published.
+struct KvEventSource {
+  std::string endpoint;
+  std::string replay_endpoint;  // "": none
+  std::string topic;
+};
+
 struct ServiceOptions {
   std::vector<ApiKey> keys;               // those with names and limits
   std::vector<std::string> served_names;  // answers show the first one
@@ -43,6 +50,7 @@ struct ServiceOptions {
   size_t model_index = 0;              // of the model among those of the server
   bool disable_docs = false;
   bool page = true;  // serve / and the live view
+  std::vector<KvEventSource> kv_event_sources;
   // Whether the live view shows the tokens of pages to everyone it serves. With named keys, a key sees its own alone.
   bool page_shows_tokens = true;
   bool log_requests = false;

@@ -36,6 +36,17 @@ void serve_version(Host& host, const HttpRequest&, const ReplyPtr& reply) {
   send_json(*reply, "{\"version\":\"" + host.options().version + "\"}");
 }
 
+void serve_kv_event_sources(Host& host, const HttpRequest&, const ReplyPtr& reply) {
+  JsonWriter w;
+  w.open_array();
+  for (const KvEventSource& source : host.options().kv_event_sources) {
+    w.open_object().member_int("data_parallel_rank", 0).member("endpoint", source.endpoint).key("replay_endpoint");
+    w.value_or_null(!source.replay_endpoint.empty(), [&] { w.string(source.replay_endpoint); });
+    w.member("topic", source.topic).close_object();
+  }
+  send_json(*reply, w.close_array().take());
+}
+
 void serve_load(Host& host, const HttpRequest&, const ReplyPtr& reply) {
   send_json(*reply, "{\"server_load\":" + std::to_string(host.shared().load) + "}");
 }

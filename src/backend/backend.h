@@ -116,6 +116,8 @@ class Backend {
   // Copies values of the host to the backend's memory, after the ops that were called before. Not between begin_step()
   // and end_step().
   virtual void write(void* to, std::span<const std::byte> values) { std::memcpy(to, values.data(), values.size()); }
+  // Copies within the backend's memory, likewise.
+  virtual void copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
   // Copies between the backend's memory and the host's, only if !host_memory(). They are queued behind the ops that
   // were called before; mark() is a point in that queue, and wait() waits for it. Memory of allocate_host() must not
   // change until a copy from it is done; other memory was read when the call returns.

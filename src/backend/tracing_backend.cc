@@ -115,6 +115,7 @@ class TracingBackend final : public Backend {
   }
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override { return inner_->allocate(bytes); }
   void write(void* to, std::span<const std::byte> values) override { inner_->write(to, values); }
+  void copy(void* to, const void* from, size_t bytes) override { inner_->copy(to, from, bytes); }
   Result<std::unique_ptr<Buffer>> allocate_host(size_t bytes) override { return inner_->allocate_host(bytes); }
   void copy_to_host(void* to, const void* from, size_t bytes) override { inner_->copy_to_host(to, from, bytes); }
   void copy_from_host(void* to, const void* from, size_t bytes) override { inner_->copy_from_host(to, from, bytes); }

@@ -81,6 +81,12 @@ const ModelFlag kModelFlags[] = {
      "Number of KV cache pages; default: what fits"},
     {kKv, "--enable-prefix-caching", &Options::enable_prefix_caching,
      "Reuse the KV cache of prompts with the same prefix"},
+    {kKv, "--prefix-match-unit", &Options::prefix_match_unit,
+     "For models with recurrent states: prefix hits end at multiples of so many tokens, a multiple of 8 (default: "
+     "--block-size)"},
+    {kKv, "--prefix-cache-retention-interval", &Options::prefix_cache_retention_interval,
+     "For models with recurrent states: tokens of a prompt between the states that are kept for other prompts; 0: only "
+     "where prompts end or part (default: at most an eighth of the way back, within a quarter of the pages)"},
     {kKv, "--kv-offload-dir", &Options::kv_offload_dir,
      "Keep KV cache pages in files of this folder, so that known prefixes need not be computed again, even after a "
      "restart; needs --kv-offload-size",

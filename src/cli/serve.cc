@@ -119,6 +119,7 @@ Status start_telemetry(ServeFlags& flags) {
     for (int64_t e = 0; e < flags.options.engines; ++e) {
       QUIRE_ASSIGN(const telemetry::KvEventsConfig config, telemetry::config_of_engine(flags.kv_events_config, e));
       QUIRE_ASSIGN(std::unique_ptr<telemetry::KvEventPublisher> publisher, telemetry::KvEventPublisher::start(config));
+      flags.service.kv_event_sources.push_back({publisher->public_endpoint(), publisher->public_replay_endpoint(), config.topic});
       flags.kv_publishers.push_back(std::move(publisher));
     }
   }

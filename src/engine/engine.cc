@@ -144,7 +144,8 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
            .enable_prefix_caching = options.prefix_caching,
            .groups = pages_->layout().groups,
            .keeps_nothing = model_->config().encoder.on,
-           .max_step_tokens = options.scheduler.max_num_batched_tokens}),
+           .max_step_tokens = options.scheduler.max_num_batched_tokens,
+           .checkpoint_interval = options.checkpoint_interval}),
       scheduler_(options.scheduler, kv_, [this](PendingRequest& pending) { return make_sequence(pending); }),
       seeds_(options.seed),
       builder_(*backend_, kv_),
@@ -153,6 +154,10 @@ Engine::Engine(std::unique_ptr<Backend> backend, std::unique_ptr<model::Model> m
       drafting_(options.speculation.on()),
       clock_(
           [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }) {
+  kv_.set_copy([this, memory = pages_->memory(*backend_)](kv::BlockId from, kv::BlockId to, size_t group) {
+    backend_->copy(memory.pages + to * memory.page_bytes, memory.pages + from * memory.page_bytes,
+                   static_cast<size_t>(memory.group_bytes[group]));
+  });
   if (options.offload.on() && options.prefix_caching) {
     offload_ = std::make_unique<kv::Offload>(options.offload, pages_->memory(*backend_));
     kv_.set_offload(offload_.get());

@@ -34,6 +34,7 @@ struct EngineOptions {
   DType kv_dtype = DType::kF16;
   kv::CacheLayout cache;  // made by kv::group_layers; if it has no groups, the engine makes it
   bool prefix_caching = true;
+  int64_t checkpoint_interval = kv::KvManagerOptions::kAutoInterval;  // as in kv::KvManagerOptions
   int64_t max_logit_rows = 64;
   int64_t max_logprobs = 20;
   bool pools = false;              // takes requests that pool

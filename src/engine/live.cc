@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "engine/engine.h"
+#include "kv/offload.h"
 
 namespace quire::engine {
 namespace {
@@ -89,6 +90,7 @@ LiveView Engine::live(int32_t max_cells) const {
   for (kv::PageCell& cell : view.map.cells) {
     if (cell.owner > view.sequences.size()) cell.owner = 0;
   }
+  if (offload_ != nullptr) view.tiers = offload_->map();
   for (const auto& [id, pending] : pending_) {
     if (pending.left() == 0) continue;
     const bool listed = view.sequences.size() < LiveView::kMaxSequences;

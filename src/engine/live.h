@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "kv/offload_types.h"
 #include "kv/page_map.h"
 
 namespace quire::engine {
@@ -29,6 +30,7 @@ struct LiveView {
   kv::PageMap map;                      // PageCell::owner counts `sequences`, from 1
   std::vector<LiveSequence> sequences;  // those that run, then those that wait; at most kMaxSequences
   int64_t unlisted = 0;                 // how many more there are
+  kv::TierMap tiers;                    // pages on disk and in the host's memory
 
   // Adds the view of another engine, whose pages are of the same kind: its cells and sequences follow, and the counts
   // are sums.

@@ -23,10 +23,11 @@ using RequestId = uint64_t;
 struct Request {
   std::vector<int32_t> prompt;
   sampling::SamplingParams params;
-  int64_t priority = 0;       // lower runs first under the priority policy
-  std::string cache_salt;     // requests with different salts share no cached prefixes
-  ConstraintPtr constraint;   // null: none; each of the n sequences makes its own from it
-  model::AdapterPtr adapter;  // null: none
+  int64_t priority = 0;           // lower runs first under the priority policy
+  std::string cache_salt;         // requests with different salts share no cached prefixes
+  ConstraintPtr constraint;       // null: none; each of the n sequences makes its own from it
+  model::AdapterPtr adapter;      // null: none
+  std::string adapter_name = {};  // as clients call it, for KV events
   // Not kNone: the request samples nothing. It ends with the prompt, and its output has these hidden states.
   model::PoolRows pool = model::PoolRows::kNone;
   int64_t second_segment = -1;  // >= 0: from this token on the token type is 1

@@ -165,11 +165,6 @@ int64_t Scheduler::wanted_tokens(const Sequence& sequence, int64_t computed, int
   return std::min(count, budget);
 }
 
-// The tokens up to the next position whose recurrent state is to be kept, at most `count`.
-int64_t Scheduler::clip_to_state(const Sequence& sequence, int64_t computed, int64_t count) const {
-  return kv_.step_end(sequence.table, computed, computed + count) - computed;
-}
-
 // Which running sequence to preempt when pages run out: the worst priority first, then one of a submission with several
 // sequences, then the newest.
 size_t Scheduler::memory_victim() const {
@@ -199,7 +194,7 @@ void Scheduler::preempt(size_t running_index, int64_t& budget) {
     budget += share->count;
     shares_.erase(share);
   }
-  kv_.free(sequence->table);
+  kv_.free(sequence->table, true);
   sequence->num_computed = 0;
   ++num_preemptions_;
   ++sequence->num_preemptions;
@@ -226,14 +221,13 @@ bool Scheduler::schedule_running(int64_t& budget) {
   for (size_t i = 0; i < running_.size() && budget > 0;) {
     Sequence* sequence = running_[i];
     const int64_t begin = sequence->num_computed;
-    const int64_t wanted = std::min(sequence->allowance, budget);
-    if (wanted == 0) {  // its last token is in flight, or others come first
+    const int64_t count = std::min(sequence->allowance, budget);
+    if (count == 0) {  // its last token is in flight, or others come first
       QUIRE_CHECK(sequence->in_flight() || sequence->num_to_compute() > begin, "a running sequence has work");
       under_way |= sequence->in_flight();
       ++i;
       continue;
     }
-    const int64_t count = clip_to_state(*sequence, begin, wanted);
     const bool stays = make_room(sequence, begin + count, budget);
     // Preemption may have removed sequences before this one: find it again.
     const auto at = std::find(running_.begin(), running_.end(), sequence);
@@ -537,8 +531,8 @@ bool Scheduler::try_admit(Sequence* sequence, Queue& queue, int64_t& budget) {
   kv::PrefixHit hit = kv_.find_prefix(sequence->table, sequence->tokens, sequence->may_read_prefix());
   hit.counted = !sequence->admitted_before;
   const bool limited = sequence->heavy && options_.chunked_prefill;
-  const int64_t wanted = wanted_tokens(*sequence, hit.num_tokens, limited ? std::min(budget, heavy_budget_) : budget);
-  const bool whole = hit.num_tokens + wanted == sequence->num_tokens();
+  const int64_t count = wanted_tokens(*sequence, hit.num_tokens, limited ? std::min(budget, heavy_budget_) : budget);
+  const bool whole = hit.num_tokens + count == sequence->num_tokens();
   if (!options_.chunked_prefill && !whole && !shares_.empty()) return false;
   if (!kv_.can_admit(sequence->num_tokens(), hit)) return false;
   if (!std::exchange(sequence->restore_tried, true) && !sequence->owes_prompt_logprobs() &&
@@ -547,7 +541,6 @@ bool Scheduler::try_admit(Sequence* sequence, Queue& queue, int64_t& budget) {
     restoring_.push_back(sequence);
     return true;
   }
-  const int64_t count = clip_to_state(*sequence, hit.num_tokens, wanted);
   QUIRE_CHECK(kv_.allocate_slots(sequence->table, hit.num_tokens + count, hit));
 
   if (sequence->adapter != nullptr) {

@@ -47,7 +47,7 @@ struct Share {
 // seats. Running sequences are scheduled first, in order of admission. When pages run out, the newest one (or the one
 // of the worst priority) is preempted: it loses its pages, keeps its tokens and waits at the front of its queue. A
 // preempted sequence is not admitted again in the same step, and a prompt is admitted only if all of it fits now, in
-// every cache group. If a model has recurrent states, a share ends where a state is to be kept.
+// every cache group.
 //
 // Fairness. A sequence is light if it is the only one of its submission and at most max_light_prompt tokens of its
 // prompt are left to compute; otherwise it is heavy. Of several callers (API keys), the light sequences of one count as
@@ -144,7 +144,6 @@ class Scheduler {
   };
 
   int64_t wanted_tokens(const Sequence& sequence, int64_t computed, int64_t budget) const;
-  int64_t clip_to_state(const Sequence& sequence, int64_t computed, int64_t count) const;
   bool make_room(Sequence* sequence, int64_t num_tokens, int64_t& budget);
   bool schedule_running(int64_t& budget);
   void add_drafts(int64_t budget);

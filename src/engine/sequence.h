@@ -41,7 +41,9 @@ struct Sequence {
         adapter(request.adapter),
         pool(request.pool),
         second_segment(request.second_segment),
-        table(request.cache_key()) {}
+        table(request.cache_key(), request.stored_cache_key()) {
+    if (adapter != nullptr) table.set_origin({request.cache_salt, request.adapter_name, adapter->id});
+  }
 
   RequestId id;
   int32_t child;

@@ -123,15 +123,20 @@ void StepBuilder::add_pages(std::span<const Share> shares, size_t index) {
 
 void StepBuilder::add_states(std::span<const Share> shares, size_t index) {
   model::GroupBatch& group = batch_.groups[index];
-  const bool drafts = std::ranges::any_of(shares, [](const Share& share) { return share.drafts > 0; });
+  const bool rows = std::ranges::any_of(shares, [](const Share& share) {
+    return share.sequence->table.state_ends().front() < share.sequence->num_computed + share.count;
+  });
   for (const Share& share : shares) {
     const kv::BlockTable& table = share.sequence->table;
+    const int64_t begin = share.sequence->num_computed, end = begin + share.count;
+    const size_t first = group.state_rows.size();
+    if (rows) group.state_rows.resize(first + static_cast<size_t>(share.count), -1);
     group.state_source.push_back(table.state_source(index));
-    group.state_destination.push_back(table.state_destination(index, share.drafts));
-    if (!drafts) continue;
-    group.state_rows.resize(group.state_rows.size() + static_cast<size_t>(share.count - share.drafts - 1), -1);
-    for (int64_t i = 0; i < share.drafts; ++i) group.state_rows.push_back(table.state_destination(index, i));
-    group.state_rows.push_back(-1);
+    for (size_t i = 0; i < table.state_ends().size(); ++i) {
+      const int64_t at = table.state_ends()[i];
+      if (at < end) group.state_rows[first + static_cast<size_t>(at - begin - 1)] = table.state_after(index, i);
+      if (at == end) group.state_destination.push_back(table.state_after(index, i));
+    }
   }
 }
 

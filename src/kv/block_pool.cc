@@ -37,7 +37,8 @@ void BlockPool::queue_remove(BlockId block) {
 }
 
 void BlockPool::forget(BlockId block) {
-  tree_.detach(block);
+  if (is_published(block)) tree_.detach(block);
+  tree_.drop_parts(block);
   if (on_forget_) on_forget_(block);
 }
 
@@ -52,18 +53,39 @@ BlockId BlockPool::allocate() {
   QUIRE_CHECK(num_free_ > 0, "the pool is empty");
   const BlockId id = blocks_[kNullBlock].free_next;
   queue_remove(id);
-  if (is_published(id)) evict(id);
+  if (is_cached(id)) {
+    evict(id, 0);
+  } else if (on_forget_) {
+    on_forget_(id);
+  }
   blocks_[index(id)].refs = 1;
   return id;
 }
 
-void BlockPool::evict(BlockId block) {
-  const int32_t group = tree_.group(block);
-  const BlockHash hash = tree_.hash(tree_.node(block));
-  const bool last = tree_.detach(block);
-  if (last && events_ != nullptr) events_->removed(group, hash.lo);
+// Takes a page out of the cache, except for its parts up to `end`.
+void BlockPool::evict(BlockId block, int64_t end) {
+  if (is_published(block)) {
+    const int32_t group = tree_.group(block);
+    const BlockHash hash = tree_.hash(tree_.node(block));
+    const bool last = tree_.detach(block);
+    if (last && events_ != nullptr) events_->removed(group, hash.lo);
+    ++num_evictions_;
+  }
+  tree_.drop_parts(block, end);
   if (on_forget_) on_forget_(block);
-  ++num_evictions_;
+}
+
+void BlockPool::reopen(BlockId block, int64_t end) {
+  touch({&block, 1});
+  QUIRE_CHECK(ref_count(block) == 1, "a page in use cannot be written by others");
+  evict(block, end);
+}
+
+void BlockPool::drop(BlockId block) {
+  QUIRE_CHECK(ref_count(block) == 0);
+  queue_remove(block);
+  evict(block, 0);
+  queue_insert(block, blocks_[kNullBlock].free_next);
 }
 
 void BlockPool::free(std::span<const BlockId> blocks) {
@@ -72,7 +94,7 @@ void BlockPool::free(std::span<const BlockId> blocks) {
     Block& b = blocks_[index(*it)];
     QUIRE_CHECK(b.refs > 0, "a page was freed more often than it was taken");
     if (--b.refs > 0) continue;
-    queue_insert(*it, is_published(*it) ? kNullBlock : blocks_[kNullBlock].free_next);
+    queue_insert(*it, is_cached(*it) ? kNullBlock : blocks_[kNullBlock].free_next);
   }
 }
 
@@ -93,7 +115,7 @@ bool BlockPool::publish(BlockId block, NodeId node, int32_t group) {
 bool BlockPool::reset_prefix_cache() {
   if (num_free_ != num_usable()) return false;
   for (BlockId id = 1; id < num_blocks(); ++id) {
-    if (is_published(id)) forget(id);
+    if (is_cached(id)) forget(id);
   }
   if (events_ != nullptr) events_->cleared();
   return true;

@@ -39,9 +39,16 @@ class BlockPool {
   // Returns whether no other page holds the same. REQUIRES: the page is referenced and not published yet.
   bool publish(BlockId block, NodeId node, int32_t group = 0);
   bool is_published(BlockId block) const { return tree_.node(block) != kNoNode; }
+  // Whether the page, or a part of it (PrefixTree::add_part), can be hit.
+  bool is_cached(BlockId block) const { return is_published(block) || tree_.has_parts(block); }
+  // Takes an unused page out of the queue to be written after its first positions: only the parts up to `end` can be
+  // hit from now on.
+  void reopen(BlockId block, int64_t end);
+  // Forgets what an unused page holds; it is the next to be allocated.
+  void drop(BlockId block);
   PrefixTree& tree() { return tree_; }
   const PrefixTree& tree() const { return tree_; }
-  // `forget` is called with each page that leaves the prefix cache, before it gets other contents.
+  // `forget` is called with each page before it gets other contents.
   void set_on_forget(std::function<void(BlockId)> forget) { on_forget_ = std::move(forget); }
   // Empties the prefix cache. Returns false and changes nothing unless all pages are free.
   [[nodiscard]] bool reset_prefix_cache();
@@ -68,7 +75,7 @@ class BlockPool {
   size_t index(BlockId block) const;
   void queue_insert(BlockId block, BlockId before);  // before == kNullBlock: at the back
   void queue_remove(BlockId block);
-  void evict(BlockId block);
+  void evict(BlockId block, int64_t end);
   void forget(BlockId block);
 
   std::vector<Block> blocks_;

@@ -7,7 +7,7 @@
 namespace quire::kv {
 
 void CacheEventLog::stored(int32_t group, uint64_t hash, std::optional<uint64_t> parent,
-                           std::span<const int32_t> tokens, std::string_view salt) {
+                           std::span<const int32_t> tokens, const CacheOrigin& origin) {
   using enum CacheEvent::Kind;
   for (size_t i = events_.size(); parent && i-- > joinable_;) {
     CacheEvent& event = events_[i];
@@ -22,7 +22,8 @@ void CacheEventLog::stored(int32_t group, uint64_t hash, std::optional<uint64_t>
                      .hashes = {hash},
                      .parent = parent,
                      .tokens = {tokens.begin(), tokens.end()},
-                     .salt = std::string(salt)});
+                     .origin = origin});
+  if (parent) events_.back().origin.salt.clear();
 }
 
 void CacheEventLog::removed(int32_t group, uint64_t hash) {

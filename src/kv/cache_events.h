@@ -6,10 +6,16 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace quire::kv {
+
+// What a sequence's K and V depend on besides its tokens, as subscribers are told.
+struct CacheOrigin {
+  std::string salt = {};
+  std::string adapter_name = {};
+  uint64_t adapter_id = 0;  // 0: no adapter
+};
 
 // A block is a page of one cache group: the tokens of its positions after a certain prefix. Its hash is that of the
 // whole prefix that ends with it, so blocks of different groups that end at the same token have the same hash.
@@ -26,7 +32,7 @@ struct CacheEvent {
   // Of kStored only
   std::optional<uint64_t> parent = {};  // the hash of the block before the first one; none if the sequence begins here
   std::vector<int32_t> tokens = {};     // of all blocks, in order
-  std::string salt = {};                // the salt of the sequence, if it begins here
+  CacheOrigin origin = {};              // with the salt only if the sequence begins here
 };
 
 // Collects events until they are taken. Neighbours are joined: blocks that follow each other, and removals in a row.
@@ -35,7 +41,7 @@ struct CacheEvent {
 class CacheEventLog {
  public:
   void stored(int32_t group, uint64_t hash, std::optional<uint64_t> parent, std::span<const int32_t> tokens,
-              std::string_view salt);
+              const CacheOrigin& origin);
   void removed(int32_t group, uint64_t hash);
   void cleared();
   std::vector<CacheEvent> take();

@@ -22,27 +22,29 @@ using Kind = CacheEvent::Kind;
 
 TEST(CacheEventLog, JoinsBlocksThatFollowEachOther) {
   CacheEventLog log;
-  log.stored(0, 10, std::nullopt, std::vector{1, 2}, "salt");
-  log.stored(1, 10, std::nullopt, std::vector{1, 2}, "salt");
-  log.stored(0, 11, 10, std::vector{3, 4}, "");
-  log.stored(0, 21, 20, std::vector{5, 6}, "");
+  log.stored(0, 10, std::nullopt, std::vector{1, 2}, {.salt = "salt"});
+  log.stored(1, 10, std::nullopt, std::vector{1, 2}, {.salt = "salt"});
+  log.stored(0, 11, 10, std::vector{3, 4}, {.salt = "salt"});
+  log.stored(0, 21, 20, std::vector{5, 6}, {.salt = "salt", .adapter_name = "poet", .adapter_id = 3});
   const std::vector<CacheEvent> events = log.take();
   ASSERT_EQ(events.size(), 3u);
   EXPECT_THAT(events[0].hashes, ElementsAre(10, 11));
   EXPECT_THAT(events[0].tokens, ElementsAre(1, 2, 3, 4));
-  EXPECT_EQ(events[0].salt, "salt");
+  EXPECT_EQ(events[0].origin.salt, "salt");
   EXPECT_EQ(events[1].group, 1);
   EXPECT_EQ(events[2].parent, 20u);
+  EXPECT_EQ(events[2].origin.salt, "") << "it is in the hash of the first block";
+  EXPECT_EQ(events[2].origin.adapter_name, "poet");
   EXPECT_TRUE(log.take().empty());
 }
 
 TEST(CacheEventLog, NothingIsJoinedAcrossARemoval) {
   CacheEventLog log;
-  log.stored(0, 10, std::nullopt, std::vector{1}, "");
+  log.stored(0, 10, std::nullopt, std::vector{1}, {});
   log.removed(0, 11);
   log.removed(0, 12);
   log.removed(1, 12);
-  log.stored(0, 11, 10, std::vector{2}, "");
+  log.stored(0, 11, 10, std::vector{2}, {});
   log.cleared();
   const std::vector<CacheEvent> events = log.take();
   ASSERT_EQ(events.size(), 5u);
@@ -119,8 +121,7 @@ TEST_P(CacheEventsTest, ASubscriberKnowsWhatIsCachedUnderRandomTraffic) {
       std::iota(one->tokens.begin(), one->tokens.end(), static_cast<int32_t>(1000 * draw(3)));
       if (draw(2) == 0) one->tokens[static_cast<size_t>(draw(static_cast<int>(one->tokens.size())))] = 7;
       const PrefixHit hit = kv.find_prefix(one->table, one->tokens);
-      const int64_t end = kv.step_end(one->table, hit.num_tokens, hit.num_tokens + 1 + draw(9));
-      one->computed = std::min<int64_t>(end, static_cast<int64_t>(one->tokens.size()));
+      one->computed = std::min<int64_t>(hit.num_tokens + 1 + draw(9), static_cast<int64_t>(one->tokens.size()));
       if (kv.can_admit(static_cast<int64_t>(one->tokens.size()), hit) &&
           kv.allocate_slots(one->table, one->computed, hit)) {
         kv.commit(one->table, one->tokens, one->computed);
@@ -131,8 +132,7 @@ TEST_P(CacheEventsTest, ASubscriberKnowsWhatIsCachedUnderRandomTraffic) {
     if (at < running.size()) {
       Running& one = *running[at];
       const auto length = static_cast<int64_t>(one.tokens.size());
-      int64_t end = std::min(length, one.computed + 1 + draw(12));
-      end = kv.step_end(one.table, one.computed, end);
+      const int64_t end = std::min(length, one.computed + 1 + draw(12));
       const bool over = one.computed == length || !kv.allocate_slots(one.table, end);
       if (!over) {
         kv.commit(one.table, one.tokens, end);
@@ -163,7 +163,8 @@ INSTANTIATE_TEST_SUITE_P(
     Groups, CacheEventsTest,
     ::testing::Values(std::vector<CacheGroup>{{CacheKind::kFull, 4, 0}},
                       std::vector<CacheGroup>{{CacheKind::kFull, 4, 0}, {CacheKind::kWindow, 8, 6}},
-                      std::vector<CacheGroup>{{CacheKind::kState, 8, 0}, {CacheKind::kFull, 8, 0}}));
+                      std::vector<CacheGroup>{{CacheKind::kState, 8, 0}, {CacheKind::kFull, 8, 0}},
+                      std::vector<CacheGroup>{{CacheKind::kState, 4, 0}, {CacheKind::kFull, 16, 0}}));
 
 TEST(CacheEvents, TheParentOfABlockIsTheBlockBeforeIt) {
   KvManager kv({.num_blocks = 20, .groups = {{CacheKind::kFull, 4, 0}, {CacheKind::kWindow, 8, 64}}});
@@ -178,7 +179,7 @@ TEST(CacheEvents, TheParentOfABlockIsTheBlockBeforeIt) {
   EXPECT_EQ(events[0].hashes.size(), 4u);
   EXPECT_EQ(events[1].hashes.size(), 2u);
   EXPECT_EQ(events[0].parent, std::nullopt);
-  EXPECT_EQ(events[0].salt, "salt");
+  EXPECT_EQ(events[0].origin.salt, "salt");
   EXPECT_EQ(events[0].hashes[1], events[1].hashes[0]) << "both end at token 8";
   EXPECT_EQ(events[0].hashes[3], events[1].hashes[1]);
   // A hit stores nothing new.

@@ -19,7 +19,6 @@ constexpr int64_t kMaxBlockSize = 65536;
 constexpr int64_t kBlockStep = 8;                // block sizes are multiples of it (ops/attention.h)
 constexpr int64_t kStateAlignment = 32;          // tokens: a block size raised for a state is a multiple of it
 constexpr int64_t kSlotAlignment = 64;           // bytes
-constexpr int64_t kCheckpointInterval = 512;     // tokens, for models without attention
 constexpr int64_t kMaxPage = int64_t{1} << 35;   // bytes; sums over layers stay far below 2^63
 constexpr int64_t kMaxState = int64_t{1} << 32;  // bytes
 
@@ -76,9 +75,9 @@ Status check_layer(std::span<const LayerCache> layers, size_t i) {
                      std::to_string(static_cast<int>(layer.kind)) + ", which has no pages.");
 }
 
-Status check_block_size(int64_t block_size) {
+Status check_block_size(int64_t block_size, const std::string& flag) {
   if (block_size >= kBlockStep && block_size <= kMaxBlockSize && block_size % kBlockStep == 0) return {};
-  return invalid_argument("KV cache: --block-size is " + std::to_string(block_size) + "; it must be a multiple of " +
+  return invalid_argument("KV cache: " + flag + " is " + std::to_string(block_size) + "; it must be a multiple of " +
                           std::to_string(kBlockStep) + " from " + std::to_string(kBlockStep) + " to " +
                           std::to_string(kMaxBlockSize) + ".");
 }
@@ -115,7 +114,8 @@ Result<int64_t> raised_block_size(int64_t block_size, int64_t state_bytes,
 }
 
 // Sets the block size and the bytes per slot of each type, and returns the size of a slot.
-Result<int64_t> unify(std::vector<Type>& types, DType dtype, int64_t block_size, const PageBytes& page_bytes) {
+Result<int64_t> unify(std::vector<Type>& types, DType dtype, int64_t block_size, const PageBytes& page_bytes,
+                      int64_t match_unit) {
   int64_t state_bytes = 0;
   const Type* widest = nullptr;
   const auto bytes = [&](const Type& type, int64_t block) { return page_bytes(type.shape(dtype, block)); };
@@ -146,10 +146,12 @@ Result<int64_t> unify(std::vector<Type>& types, DType dtype, int64_t block_size,
     QUIRE_CHECK(type.used_bytes <= slot_bytes);
     unit = std::lcm(unit, type.block_size);
   }
-  if (widest == nullptr) unit = std::max(block_size, kCheckpointInterval);
+  for (const Type& type : types) {
+    if (!type.is_state()) match_unit = std::gcd(match_unit, type.block_size);
+  }
   for (Type& type : types) {
     if (!type.is_state()) continue;
-    type.block_size = unit;
+    type.block_size = match_unit;
     type.used_bytes = type.what.state_bytes;
   }
   return slot_bytes;
@@ -193,18 +195,20 @@ std::string describe_group(const CacheGroup& group, int64_t groups, int64_t laye
              ")";
     default:
       return count + "states (" + plural(layers, "layer") + ", " + format_bytes(group.used_bytes) +
-             " each, checkpoints every " + std::to_string(group.block_size) + " tokens)";
+             " each, hits every " + std::to_string(group.block_size) + " tokens)";
   }
 }
 
 }  // namespace
 
 Result<CacheLayout> group_layers(std::span<const LayerCache> layers, DType dtype, int64_t block_size,
-                                 const PageBytes& page_bytes) {
-  QUIRE_TRY(check_block_size(block_size));
+                                 const PageBytes& page_bytes, int64_t match_unit) {
+  QUIRE_TRY(check_block_size(block_size, "--block-size"));
+  if (match_unit == 0) match_unit = block_size;
+  QUIRE_TRY(check_block_size(match_unit, "--prefix-match-unit"));
   QUIRE_ASSIGN(std::vector<Type> types, find_types(layers));
   CacheLayout layout;
-  QUIRE_ASSIGN(layout.slot_bytes, unify(types, dtype, block_size, page_bytes));
+  QUIRE_ASSIGN(layout.slot_bytes, unify(types, dtype, block_size, page_bytes, match_unit));
   layout.slots = group_size(types);
   layout.layers.resize(layers.size());
   assign_groups(types, dtype, layout);
@@ -236,7 +240,10 @@ int64_t main_block_size(const CacheLayout& layout) {
 
 int64_t hit_unit(std::span<const CacheGroup> groups) {
   int64_t unit = 1;
-  for (const CacheGroup& group : groups) unit = std::lcm(unit, group.block_size);
+  for (const CacheGroup& group : groups) {
+    if (group.kind == CacheKind::kState) return group.block_size;
+    unit = std::lcm(unit, group.block_size);
+  }
   return unit;
 }
 

@@ -30,15 +30,17 @@ using CacheGroup = CacheLayout::Group;
 // Backend::kv_page_bytes of the backend that will hold the pages.
 using PageBytes = std::function<int64_t(const KvPageShape&)>;
 
-// The layout without num_pages, or an Error if no page size can hold what the layers keep.
+// The layout without num_pages, or an Error if no page size can hold what the layers keep. If there are states, prefix
+// hits may end at the multiples of match_unit (0: block_size) at which a page can be cut.
 Result<CacheLayout> group_layers(std::span<const LayerCache> layers, DType dtype, int64_t block_size,
-                                 const PageBytes& page_bytes);
+                                 const PageBytes& page_bytes, int64_t match_unit = 0);
 
-// Positions per page of the attention type that set the slot size; without attention, positions between checkpoints.
+// Positions per page of the attention type that set the slot size; without attention, those between hits.
 int64_t main_block_size(const CacheLayout& layout);
 // For a model whose layers keep nothing (an encoder): no groups, and pages without bytes.
 CacheLayout layout_without_pages(size_t layers);
-// Prefix cache hits end at multiples of this, and so do checkpoints: the least common multiple of the block sizes.
+// Prefix cache hits end at multiples of this: with states the block size of those, because a hit may end inside a page,
+// otherwise the least common multiple of the block sizes.
 int64_t hit_unit(std::span<const CacheGroup> groups);
 // The first page that a token at `position` attends to; those before it are no longer needed.
 inline int64_t first_seen_page(const CacheGroup& group, int64_t position) {

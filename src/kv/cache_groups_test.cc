@@ -110,18 +110,21 @@ TEST(CacheGroups, TheWorkedExampleOfTheDocs) {
   EXPECT_EQ(layout.slots, 6);
   EXPECT_EQ(layout.page_bytes(), 7'077'888);
   ASSERT_EQ(layout.groups.size(), 4u);
-  for (const CacheGroup& group : layout.groups) EXPECT_EQ(group.block_size, 576);
+  for (const CacheGroup& group : layout.groups) {
+    EXPECT_EQ(group.block_size, group.kind == CacheKind::kState ? 16 : 576);
+  }
   EXPECT_EQ(layout.layers[0].group, 0);
   EXPECT_EQ(layout.layers[8].group, 1);  // the seventh state
   EXPECT_EQ(layout.layers[3].group, 3);
   EXPECT_EQ(layout.layers[23].slot, 5);
   EXPECT_EQ(describe(layout),
-            "groups: 3 of states (18 layers, 1.07 MiB each, checkpoints every 576 tokens), 1 of full attention (6 "
+            "groups: 3 of states (18 layers, 1.07 MiB each, hits every 16 tokens), 1 of full attention (6 "
             "layers, 576 tokens per page); 6 slots of 1.12 MiB per page, 3.6% padding");
   // A request of 32768 tokens: 57 pages of attention, and in each of three groups a state and a checkpoint.
   EXPECT_EQ(max_pages(layout.groups, 32768, {2048, true}), 57 + 3 * 2);
   EXPECT_EQ(max_pages(layout.groups, 32768, {2048, false}), 57 + 3);
-  EXPECT_EQ(max_pages(layout.groups, 576, {2048, true}), 1 + 3);
+  EXPECT_EQ(max_pages(layout.groups, 16, {2048, true}), 1 + 3);
+  EXPECT_EQ(max_pages(layout.groups, 576, {2048, true}), 1 + 3 * 2);
   EXPECT_EQ(max_pages(layout.groups, 577, {2048, true}), 2 + 3 * 2);
 }
 
@@ -256,12 +259,27 @@ TEST(CacheGroups, LayersThatKeepNothingOrShareHaveNoSlots) {
   EXPECT_EQ(layout.layers[4].shape.num_kv_heads, 2);
 }
 
+TEST(CacheGroups, HitsEndWherePagesCanBeCut) {
+  const auto unit = [](int64_t block_size, int64_t match_unit) {
+    return hit_unit(group_layers(qwen35(), DType::kBF16, block_size, plain_bytes, match_unit)->groups);
+  };
+  EXPECT_EQ(unit(16, 0), 16);
+  EXPECT_EQ(unit(16, 576), 576);
+  EXPECT_EQ(unit(16, 8), 8);
+  EXPECT_EQ(unit(16, 40), 8) << "576 is no multiple of 40";
+  EXPECT_EQ(unit(1024, 0), 1024);
+  EXPECT_EQ(unit(1024, 64), 64);
+  const auto refused = group_layers(qwen35(), DType::kBF16, 16, plain_bytes, 12);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("--prefix-match-unit is 12; it must be a multiple of 8"));
+}
+
 TEST(CacheGroups, StatesAloneHavePagesOfTheirOwn) {
   const std::vector<LayerCache> layers = {state(1000), state(1000), state(500)};
   const CacheLayout layout = grouped(layers);
   expect_sound(layers, layout);
   EXPECT_EQ(layout.slot_bytes, 1024);
-  EXPECT_EQ(hit_unit(layout.groups), 512);
+  EXPECT_EQ(hit_unit(layout.groups), 16);
   EXPECT_EQ(layout.slots, 1);
 }
 
@@ -301,7 +319,8 @@ TEST(CacheGroups, RandomMixturesAreSoundOrRefused) {
     for (const CacheGroup& group : layout->groups) {
       EXPECT_LE(group.layers, layout->slots);
       EXPECT_LE(group.used_bytes, layout->slot_bytes);
-      EXPECT_EQ(hit_unit(layout->groups) % group.block_size, 0);
+      const int64_t unit = hit_unit(layout->groups);
+      EXPECT_EQ(has_states(layout->groups) ? group.block_size % unit : unit % group.block_size, 0);
       seats += group.layers;
     }
     EXPECT_EQ(seats, static_cast<int64_t>(layers.size()));

@@ -35,7 +35,7 @@ struct LayerCache {
 struct CacheLayout {
   struct Group {
     CacheKind kind = CacheKind::kFull;
-    int64_t block_size = 0;  // positions per page; kState: positions between checkpoints
+    int64_t block_size = 0;  // positions per page; kState: checkpoints are at multiples of it
     int64_t window = 0;
     int64_t layers = 0;      // the number of slots that are in use
     int64_t used_bytes = 0;  // per slot; the rest is padding

@@ -202,6 +202,13 @@ bool DiskStore::has(const PageName& name) const {
   return places_.contains(name);
 }
 
+std::vector<bool> DiskStore::has(std::span<const PageName> names) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<bool> out;
+  for (const PageName& name : names) out.push_back(places_.contains(name));
+  return out;
+}
+
 bool DiskStore::touch(const PageName& name) {
   const std::lock_guard lock(mutex_);
   const auto place = places_.find(name);
@@ -215,16 +222,23 @@ DiskStoreStats DiskStore::stats() const {
   return stats_;
 }
 
-void DiskStore::make_room(int64_t bytes) {
+// Deletes the least recently used files until there is room for this many bytes. One of just this size gets the name
+// `reused` instead, if that is given: writing over it is cheaper than a new file.
+void DiskStore::make_room(int64_t bytes, const fs::path& reused) {
+  bool found = false;
   for (;;) {
-    PageName oldest;
+    File oldest;
     {
       const std::lock_guard lock(mutex_);
       if (files_.empty() || stats_.bytes + bytes <= max_bytes_) return;
-      oldest = files_.front().name;
+      oldest = files_.front();
       ++stats_.evicted;
     }
-    forget(oldest, true);
+    const bool reuse = !found && !reused.empty() && oldest.bytes == bytes;
+    forget(oldest.name, !reuse);
+    if (!reuse) continue;
+    found = ::rename(file_of(oldest.name).c_str(), reused.c_str()) == 0;
+    if (!found) ::unlink(file_of(oldest.name).c_str());
   }
 }
 
@@ -234,13 +248,13 @@ void DiskStore::stop_writing(const std::string& why) {
   log_warn("KV offload: no more pages are written to '{}': {}", folder_.string(), why);
 }
 
-bool DiskStore::write_file(const fs::path& file, const PageHeader& header, std::span<const std::byte> page,
-                           std::string& why) {
-  const fs::path temporary = folder_ / (kTemporary + std::to_string(next_temporary_++));
+bool DiskStore::write_file(const fs::path& temporary, const fs::path& file, const PageHeader& header,
+                           std::span<const std::byte> page, std::string& why) {
   bool done = false;
   {
-    const Descriptor out(temporary, O_WRONLY | O_CREAT | O_TRUNC);
-    done = out.get() >= 0 && write_all(out.get(), header) && write_all(out.get(), page);
+    const Descriptor out(temporary, O_WRONLY | O_CREAT);
+    done = out.get() >= 0 && write_all(out.get(), header) && write_all(out.get(), page) &&
+           ::ftruncate(out.get(), static_cast<off_t>(header.size() + page.size())) == 0;
     if (!done) why = std::strerror(errno);
   }
   if (done && ::rename(temporary.c_str(), file.c_str()) != 0) {
@@ -256,9 +270,10 @@ bool DiskStore::put(const PageName& name, std::span<const std::byte> page) {
   const auto bytes = static_cast<int64_t>(kPageHeaderBytes + page.size());
   if (!writable_ || bytes > max_bytes_) return false;
   if (touch(name)) return true;
-  make_room(bytes);
+  const fs::path temporary = folder_ / (kTemporary + std::to_string(next_temporary_++));
+  make_room(bytes, temporary);
   std::string why;
-  if (!write_file(file_of(name), page_header(name, page), page, why)) {
+  if (!write_file(temporary, file_of(name), page_header(name, page), page, why)) {
     stop_writing(why);
     return false;
   }
@@ -269,6 +284,7 @@ bool DiskStore::put(const PageName& name, std::span<const std::byte> page) {
 
 bool DiskStore::get(const PageName& name, std::span<std::byte> page) {
   const fs::path file = file_of(name);
+  const bool known = has(name);
   const Descriptor in(file, O_RDONLY);
   if (in.get() < 0) {  // deleted by the process that writes, or by a person
     forget(name, false);
@@ -289,6 +305,7 @@ bool DiskStore::get(const PageName& name, std::span<std::byte> page) {
     return {};
   };
   if (const Status status = check(); !status.ok()) {
+    if (known && !has(name)) return false;  // it was evicted meanwhile, and is being written over
     log_warn("KV offload: '{}' is ignored: {}", file.string(), status.error().message);
     {
       const std::lock_guard lock(mutex_);

@@ -32,6 +32,7 @@ class DiskStore {
   DiskStore& operator=(const DiskStore&) = delete;
 
   bool has(const PageName& name) const;
+  std::vector<bool> has(std::span<const PageName> names) const;
   // The same, and marks the page as used just now.
   bool touch(const PageName& name);
   // Writes a page, after deleting old ones if it needs their room. False if it was not written.
@@ -55,10 +56,10 @@ class DiskStore {
   void scan();
   void add(const PageName& name, int64_t bytes);
   void forget(const PageName& name, bool delete_file);
-  void make_room(int64_t bytes);
+  void make_room(int64_t bytes, const std::filesystem::path& reused = {});
   void stop_writing(const std::string& why);
-  bool write_file(const std::filesystem::path& file, const PageHeader& header, std::span<const std::byte> page,
-                  std::string& why);
+  bool write_file(const std::filesystem::path& temporary, const std::filesystem::path& file, const PageHeader& header,
+                  std::span<const std::byte> page, std::string& why);
 
   const std::filesystem::path folder_;
   const int64_t max_bytes_;

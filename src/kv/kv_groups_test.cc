@@ -50,7 +50,6 @@ struct GroupedSequence {
   }
   // One step towards `end`; false when there are no pages.
   bool step(int64_t end, const PrefixHit& hit = {}) {
-    end = kv.step_end(table, computed, end);
     if (!kv.allocate_slots(table, end, hit)) return false;
     kv.commit(table, tokens, end);
     computed = end;
@@ -151,13 +150,10 @@ TEST(KvGroups, AStateIsWrittenInPlaceUntilItIsPublished) {
   EXPECT_EQ(kv.pool().num_usable() - kv.pool().num_free(), 1);
 }
 
-TEST(KvGroups, APromptIsCutAtItsLastBoundary) {
+TEST(KvGroups, APromptLeavesACheckpointAtItsLastBoundary) {
   KvManager kv({.num_blocks = 30, .groups = {kFull4, kState4}});
   GroupedSequence s(kv, counting(23));
   s.admit();
-  EXPECT_EQ(s.computed, 20);  // the step ended at the checkpoint
-  ASSERT_TRUE(s.step(23));
-  EXPECT_EQ(s.computed, 23);
   EXPECT_EQ(GroupedSequence(kv, counting(23)).admit(), 20);
   EXPECT_EQ(GroupedSequence(kv, counting(21)).admit(), 20);
   EXPECT_EQ(GroupedSequence(kv, counting(20)).admit(), 0);  // 16 tokens of it are in pages, but no state is
@@ -208,10 +204,13 @@ TEST(KvGroups, AJunctionIsForgottenWithThePagesThatMadeIt) {
   serve_once(kv, counting(23));
   GroupedSequence s(kv, branch(17, 30));
   (void)kv.find_prefix(s.table, s.tokens);
-  EXPECT_EQ(kv.step_end(s.table, 0, 30), 16);
+  ASSERT_TRUE(kv.allocate_slots(s.table, 30));
+  EXPECT_THAT(s.table.state_ends(), ElementsAre(16, 28, 30));
+  kv.free(s.table);
   ASSERT_TRUE(kv.reset_prefix_cache());
   (void)kv.find_prefix(s.table, s.tokens);
-  EXPECT_EQ(kv.step_end(s.table, 0, 30), 28);
+  ASSERT_TRUE(kv.allocate_slots(s.table, 30));
+  EXPECT_THAT(s.table.state_ends(), ElementsAre(28, 30));
 }
 
 TEST(KvGroups, DecodeLeavesACheckpointAtEachBoundary) {
@@ -235,9 +234,6 @@ TEST(KvGroups, AJunctionGetsACheckpointForTheThirdRequest) {
   GroupedSequence second(kv, branch(14, 31));
   second.tokens[20] = 7;  // shares 20 tokens, of which whole pages hold 20
   EXPECT_EQ(second.admit(), 0);
-  EXPECT_EQ(second.computed, 20);  // cut where the other's pages end
-  ASSERT_TRUE(second.step(31));
-  EXPECT_EQ(second.computed, 28);  // and at its own last boundary
   GroupedSequence third(kv, branch(14, 31));
   third.tokens[20] = 8;
   EXPECT_EQ(third.admit(), 20);
@@ -288,7 +284,7 @@ TEST(KvGroups, AStepWithDraftsKeepsTheStateAfterTheLastAcceptedToken) {
   ASSERT_TRUE(kv.allocate_drafts(s.table, 7, 3));
   EXPECT_EQ(used(), 3 + 1 + 3);
   std::vector<BlockId> states;
-  for (int64_t drafts = 0; drafts <= 3; ++drafts) states.push_back(s.table.state_destination(1, drafts));
+  for (size_t drafts = 0; drafts <= 3; ++drafts) states.push_back(s.table.state_after(1, drafts));
   EXPECT_EQ(s.table.state_source(1), states[0]);
   kv.commit(s.table, s.tokens, 9);  // two of three are right, and the first of them ends a unit
   kv.trim(s.table, 10);
@@ -347,8 +343,6 @@ TEST(KvGroups, ASequenceThatMayNotReadTheCacheStillWritesIt) {
   const PrefixHit none = kv.find_prefix(s.table, s.tokens, false);
   EXPECT_EQ(none.num_tokens, 0);
   EXPECT_EQ(none.queried_tokens, 0);
-  ASSERT_TRUE(s.step(14));
-  EXPECT_EQ(s.computed, 12);
   ASSERT_TRUE(s.step(14));
   EXPECT_EQ(GroupedSequence(kv, counting(14)).admit(), 12);
 }

@@ -23,6 +23,16 @@ int64_t common_unit(std::span<const CacheGroup> groups) {
   return std::max<int64_t>(unit, 1);
 }
 
+// Positions at which pages of all attention groups end.
+int64_t page_unit(std::span<const CacheGroup> groups) {
+  constexpr int64_t kStatesAlone = 512;
+  int64_t unit = 1;
+  for (const CacheGroup& group : groups) {
+    if (group.kind != CacheKind::kState) unit = std::lcm(unit, group.block_size);
+  }
+  return unit == 1 ? kStatesAlone : unit;
+}
+
 int64_t blocks_for(const CacheGroup& group, int64_t num_tokens) {
   return (num_tokens + group.block_size - 1) / group.block_size;
 }
@@ -34,7 +44,8 @@ KvManager::KvManager(const KvManagerOptions& options, PrefixHasher hasher)
       policy_{options.max_step_tokens, options.enable_prefix_caching},
       hash_unit_(common_unit(options_.groups)),
       hit_unit_(kv::hit_unit(options_.groups)),
-      has_states_(has_states(options_.groups)),
+      num_states_(std::ranges::count(options_.groups, CacheKind::kState, &CacheGroup::kind)),
+      keep_unit_(page_unit(options_.groups)),
       hasher_(hasher),
       pool_(options.num_blocks, hash_unit_, static_cast<int32_t>(std::max<size_t>(options_.groups.size(), 1))) {}
 
@@ -76,6 +87,19 @@ bool KvManager::find_states(NodeId node) const {
   return true;
 }
 
+// Whether a prefix of this length ends inside a page of the group.
+bool KvManager::ends_inside(size_t group, int64_t position) const {
+  const CacheGroup& g = options_.groups[group];
+  return g.kind != CacheKind::kState && position % g.block_size != 0;
+}
+
+bool KvManager::find_parts(NodeId node, int64_t num_tokens) const {
+  for (size_t g = 0; g < options_.groups.size(); ++g) {
+    if (ends_inside(g, num_tokens) && pool_.tree().part(node, static_cast<int32_t>(g)) == kNullBlock) return false;
+  }
+  return true;
+}
+
 // A hit of num_tokens needs some pages of the window groups. Returns the position at which the last missing one begins,
 // or num_tokens if none is missing. Longer hits lack that page too, until the window has passed it.
 int64_t KvManager::missing_in_windows(int64_t num_tokens) const {
@@ -97,6 +121,7 @@ int64_t KvManager::missing_in_windows(int64_t num_tokens) const {
 void KvManager::collect(PrefixHit& hit) const {
   hit.node = path_[static_cast<size_t>(hit.num_tokens / hash_unit_)];
   hit.groups.resize(options_.groups.size());
+  hit.parts.resize(options_.groups.size(), kNullBlock);
   for (size_t g = 0; g < options_.groups.size(); ++g) {
     const CacheGroup& group = options_.groups[g];
     std::vector<BlockId>& blocks = hit.groups[g];
@@ -104,6 +129,7 @@ void KvManager::collect(PrefixHit& hit) const {
       blocks.assign(1, pool_.tree().page(hit.node, static_cast<int32_t>(g)));
       continue;
     }
+    if (ends_inside(g, hit.num_tokens)) hit.parts[g] = pool_.tree().part(hit.node, static_cast<int32_t>(g));
     blocks.assign(static_cast<size_t>(hit.num_tokens / group.block_size), kNullBlock);
     for (int64_t page = first_seen_page(group, hit.num_tokens); page < static_cast<int64_t>(blocks.size()); ++page) {
       const NodeId node = path_[static_cast<size_t>((page + 1) * group.block_size / hash_unit_)];
@@ -117,31 +143,25 @@ PrefixHit KvManager::find_prefix(BlockTable& table, std::span<const int32_t> tok
   if (!options_.enable_prefix_caching || tokens.empty()) return hit;
   table.last_boundary_ = (static_cast<int64_t>(tokens.size()) - 1) / hit_unit_ * hit_unit_;
   table.branch_ = 0;
+  table.interval_ = interval_for(static_cast<int64_t>(tokens.size()));
   if (!read) return hit;
   hit.queried_tokens = static_cast<int64_t>(tokens.size());
   const int64_t known = walk(table, tokens) * hash_unit_ / hit_unit_ * hit_unit_;
   int64_t length = known;
   while (length > 0) {
     const int64_t begin = missing_in_windows(length);
-    if (begin == length && find_states(path_[static_cast<size_t>(length / hash_unit_)])) break;
+    const NodeId node = path_[static_cast<size_t>(length / hash_unit_)];
+    if (begin == length && find_states(node) && find_parts(node, length)) break;
     length = std::min(begin, length - 1) / hit_unit_ * hit_unit_;
   }
   if (length < known) table.branch_ = known;
   hit.num_tokens = length;
   if (length > 0) collect(hit);
   if (table.found_before_restore_ >= 0) {
-    hit.restored_tokens = std::max<int64_t>(0, length - table.found_before_restore_);
+    hit.restored_tokens = std::max<int64_t>(0, std::min(length, table.restored_to_) - table.found_before_restore_);
     hit.from_disk = table.restored_from_disk_;
   }
   return hit;
-}
-
-int64_t KvManager::step_end(const BlockTable& table, int64_t begin, int64_t end) const {
-  if (!has_states_ || !options_.enable_prefix_caching) return end;
-  for (const int64_t stop : {table.last_boundary_, table.branch_}) {
-    if (stop > begin && stop < end) end = stop;
-  }
-  return end;
 }
 
 // Pages of a hit that no sequence holds are still in the free queue, but cannot be allocated to anything else.
@@ -170,7 +190,7 @@ int64_t KvManager::pages_to_take(const BlockTable& table, int64_t num_tokens, co
     if (group.kind == CacheKind::kState) {
       // A state is overwritten in place unless it is published.
       const BlockTable::Group* have = g < table.groups_.size() ? &table.groups_[g] : nullptr;
-      const bool ready = have != nullptr && (have->next_state != kNullBlock ||
+      const bool ready = have != nullptr && (!have->next_states.empty() ||
                                              (have->state != kNullBlock && !pool_.is_published(have->state)));
       pages += ready ? 0 : 1;
       continue;
@@ -185,8 +205,40 @@ bool KvManager::can_allocate(const BlockTable& table, int64_t num_tokens, const 
   return pages_to_take(table, num_tokens, hit) + idle_pages(hit) <= pool_.num_free();
 }
 
+// The pages in which the hit ends: each is taken if nobody uses it and nothing else of it can be hit, or if there is no
+// page to spare; otherwise it is copied.
+void KvManager::start_parts(BlockTable& table, const PrefixHit& hit, int64_t spare_pages) {
+  std::vector<BlockId> held;
+  std::vector<size_t> copied;
+  for (size_t g = 0; g < options_.groups.size(); ++g) {
+    const BlockId page = hit.parts[g];
+    if (page == kNullBlock) continue;
+    if (pool_.ref_count(page) > 0) {
+      copied.push_back(g);
+      continue;
+    }
+    const bool more = pool_.is_published(page) || pool_.tree().last_part(page).second > hit.num_tokens;
+    if (!more || spare_pages <= 0) {
+      pool_.reopen(page, hit.num_tokens);
+      table.groups_[g].blocks.push_back(page);
+      continue;
+    }
+    pool_.touch({&page, 1});  // so that no allocation takes it before it is copied
+    held.push_back(page);
+    --spare_pages;
+    copied.push_back(g);
+  }
+  for (const size_t g : copied) {
+    const BlockId page = pool_.allocate();
+    if (copy_page_) copy_page_(hit.parts[g], page, g);
+    pool_.tree().move_parts(hit.parts[g], page, hit.num_tokens);
+    table.groups_[g].blocks.push_back(page);
+  }
+  pool_.free(held);
+}
+
 // Takes the hit's pages into the table.
-void KvManager::start(BlockTable& table, const PrefixHit& hit) {
+void KvManager::start(BlockTable& table, const PrefixHit& hit, int64_t spare_pages) {
   if (hit.num_tokens > 0) {
     for (size_t g = 0; g < options_.groups.size(); ++g) {
       BlockTable::Group& mine = table.groups_[g];
@@ -208,6 +260,10 @@ void KvManager::start(BlockTable& table, const PrefixHit& hit) {
     pool_.tree().retain(hit.node);
     table.node_ = hit.node;
     table.num_units_ = hit.num_tokens / hash_unit_;
+    table.num_computed_ = hit.num_tokens;
+    start_parts(table, hit, spare_pages);
+    // A checkpoint that was of use stays until it is evicted.
+    std::erase_if(at_intervals_, [&](const auto& checkpoint) { return checkpoint.node == hit.node; });
   }
   if (hit.queried_tokens > 0 && hit.counted) {
     ++stats_.requests;
@@ -223,34 +279,30 @@ void KvManager::start(BlockTable& table, const PrefixHit& hit) {
 }
 
 bool KvManager::allocate_slots(BlockTable& table, int64_t num_tokens, const PrefixHit& hit) {
-  if (!can_allocate(table, num_tokens, hit)) return false;
+  const int64_t spare = pool_.num_free() - pages_to_take(table, num_tokens, hit) - idle_pages(hit);
+  if (spare < 0) return false;
   table.groups_.resize(options_.groups.size());
-  start(table, hit);  // first, so that the allocation below cannot evict the hit's pages
+  start(table, hit, spare);  // first, so that the allocation below cannot evict the hit's pages
   for (size_t g = 0; g < options_.groups.size(); ++g) {
     const CacheGroup& group = options_.groups[g];
     BlockTable::Group& mine = table.groups_[g];
-    if (group.kind == CacheKind::kState) {
-      if (mine.next_state != kNullBlock) continue;
-      const bool in_place = mine.state != kNullBlock && !pool_.is_published(mine.state);
-      mine.next_state = in_place ? mine.state : pool_.allocate();
-      continue;
-    }
+    if (group.kind == CacheKind::kState) continue;
     const int64_t more = blocks_for(group, num_tokens) - static_cast<int64_t>(mine.blocks.size());
     if (more > 0) QUIRE_CHECK(pool_.allocate(more, mine.blocks));
   }
+  if (num_states_ > 0 && table.state_ends_.empty()) allocate_states(table, num_tokens);
   return true;
 }
 
 bool KvManager::allocate_drafts(BlockTable& table, int64_t num_tokens, int64_t drafts) {
-  const auto states = std::ranges::count(options_.groups, CacheKind::kState, &CacheGroup::kind);
-  const int64_t pages = pages_to_take(table, num_tokens + drafts, {}) + drafts * states;
+  const int64_t pages = pages_to_take(table, num_tokens + drafts, {}) + drafts * num_states_;
   if (pages > pool_.num_free()) return false;
   QUIRE_CHECK(allocate_slots(table, num_tokens + drafts));
-  table.first_draft_ = num_tokens;
+  if (num_states_ == 0) return true;
+  QUIRE_CHECK(table.state_ends_.back() == num_tokens);
+  for (int64_t i = 1; i <= drafts; ++i) table.state_ends_.push_back(num_tokens + i);
   for (size_t g = 0; g < options_.groups.size(); ++g) {
-    if (options_.groups[g].kind != CacheKind::kState) continue;
-    QUIRE_CHECK(table.groups_[g].draft_states.empty());
-    QUIRE_CHECK(pool_.allocate(drafts, table.groups_[g].draft_states));
+    if (options_.groups[g].kind == CacheKind::kState) QUIRE_CHECK(pool_.allocate(drafts, table.groups_[g].next_states));
   }
   return true;
 }
@@ -282,8 +334,7 @@ void KvManager::publish(const BlockTable& table, std::span<const int32_t> tokens
     return table.hashes_[static_cast<size_t>(position / hash_unit_ - 1)].lo;
   };
   events_.stored(static_cast<int32_t>(group), hash_at(end), begin > 0 ? std::optional(hash_at(begin)) : std::nullopt,
-                 tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-                 begin > 0 ? std::string_view() : std::string_view(table.salt_));
+                 tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), table.origin_);
 }
 
 // Adds the units that are full now to the tree, and publishes the pages that end there.
@@ -299,19 +350,16 @@ void KvManager::publish_units(BlockTable& table, std::span<const int32_t> tokens
       BlockTable::Group& mine = table.groups_[g];
       const BlockId block = mine.blocks[static_cast<size_t>(mine.num_published)];
       publish(table, tokens, g, block, node, end);
-      if (offload_ != nullptr) offload_->store(page_key(table, tokens, table.num_units_ + 1, g), block);
+      if (offload_ != nullptr) {
+        const PageKey key = page_key(table, tokens, table.num_units_ + 1, g);
+        offload_->note(key, end - group.block_size, end, tokens);
+        offload_->store(key, block);
+      }
       ++mine.num_published;
+      store_parts(table, g, end);
     }
   }
-  const bool boundary = num_computed % hit_unit_ == 0;
-  if (!boundary || (num_computed < table.last_boundary_ && num_computed != table.branch_)) return;
-  for (size_t g = 0; g < options_.groups.size(); ++g) {
-    if (options_.groups[g].kind != CacheKind::kState) continue;
-    const BlockId state = table.groups_[g].state;
-    if (pool_.is_published(state)) continue;
-    publish(table, tokens, g, state, table.node_, num_computed);
-    if (offload_ != nullptr) offload_->store(page_key(table, tokens, table.num_units_, g), state);
-  }
+  if (num_states_ > 0 && num_computed % hit_unit_ == 0) make_checkpoint(table, tokens, num_computed);
 }
 
 // Frees the pages that no later token attends to.
@@ -327,20 +375,6 @@ void KvManager::free_skipped(BlockTable& table, int64_t num_computed) {
   }
 }
 
-// Moves on to the next state that the step has written.
-void KvManager::advance_states(BlockTable& table) {
-  for (size_t g = 0; g < options_.groups.size(); ++g) {
-    if (options_.groups[g].kind != CacheKind::kState) continue;
-    BlockTable::Group& mine = table.groups_[g];
-    QUIRE_CHECK(mine.next_state != kNullBlock, "allocate_slots was not called for this step");
-    if (mine.state != mine.next_state) pool_.free({&mine.state, 1});  // a checkpoint stays in the prefix cache
-    mine.state = std::exchange(mine.next_state, kNullBlock);
-    if (mine.draft_states.empty()) continue;
-    mine.next_state = mine.draft_states.front();
-    mine.draft_states.erase(mine.draft_states.begin());
-  }
-}
-
 void KvManager::commit(BlockTable& table, std::span<const int32_t> tokens, int64_t num_computed) {
   QUIRE_CHECK(num_computed <= static_cast<int64_t>(tokens.size()));
   if (offload_ != nullptr && table.unmarked_hit_ > 0) store_hit(table, tokens);
@@ -348,21 +382,12 @@ void KvManager::commit(BlockTable& table, std::span<const int32_t> tokens, int64
     if (options_.groups[g].kind == CacheKind::kState) continue;
     QUIRE_CHECK(num_computed <= static_cast<int64_t>(table.blocks(g).size()) * options_.groups[g].block_size);
   }
-  advance_states(table);
-  if (table.first_draft_ > 0) {  // a checkpoint may be made after any of the accepted tokens
-    for (int64_t end = table.first_draft_; has_states_ && end < num_computed; ++end) {
-      if (options_.enable_prefix_caching) publish_units(table, tokens, end);
-      advance_states(table);
-    }
-    for (BlockTable::Group& mine : table.groups_) {
-      if (mine.next_state != kNullBlock) pool_.free({&mine.next_state, 1});
-      pool_.free(mine.draft_states);
-      mine.next_state = kNullBlock;
-      mine.draft_states.clear();
-    }
-    table.first_draft_ = 0;
+  if (num_states_ > 0) {
+    commit_states(table, tokens, num_computed);
+  } else if (options_.enable_prefix_caching) {
+    publish_units(table, tokens, num_computed);
   }
-  if (options_.enable_prefix_caching) publish_units(table, tokens, num_computed);
+  table.num_computed_ = num_computed;
   free_skipped(table, num_computed);
 }
 
@@ -378,22 +403,26 @@ void KvManager::trim(BlockTable& table, int64_t num_tokens) {
   }
 }
 
-void KvManager::free(BlockTable& table) {
+void KvManager::free(BlockTable& table, bool preempted) {
   if (restoring(table)) cancel_restore(table);
+  if (!preempted) store_last_parts(table);
   for (BlockTable::Group& mine : table.groups_) {
-    if (mine.next_state != mine.state) pool_.free({&mine.next_state, 1});
+    if (!mine.next_states.empty() && mine.next_states.front() == mine.state) mine.next_states.front() = kNullBlock;
     pool_.free({&mine.state, 1});
+    pool_.free(mine.next_states);
     pool_.free(mine.blocks);
-    pool_.free(mine.draft_states);
     mine.blocks.clear();
-    mine.draft_states.clear();
+    mine.next_states.clear();
     mine.num_published = mine.num_skipped = 0;
-    mine.state = mine.next_state = kNullBlock;
+    mine.state = kNullBlock;
   }
+  table.state_ends_.clear();
+  table.unstored_parts_.clear();
+  table.newest_ = {};
+  table.num_computed_ = 0;
   if (table.node_ != kRootNode) pool_.tree().release(table.node_);
   table.node_ = kRootNode;
   table.num_units_ = 0;
-  table.first_draft_ = 0;
 }
 
 }  // namespace quire::kv

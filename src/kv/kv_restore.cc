@@ -37,20 +37,20 @@ void KvManager::each_needed_page(int64_t num_tokens, Use use) const {
         if (position == num_tokens) use(end, g);
         continue;
       }
-      if (position % group.block_size != 0 || position / group.block_size <= first_seen_page(group, num_tokens)) {
-        continue;
-      }
-      use(end, g);
+      const bool whole = position % group.block_size == 0;
+      if (whole ? position / group.block_size > first_seen_page(group, num_tokens) : position == num_tokens)
+        use(end, g);
     }
   }
 }
 
 // The pages of the hit with which a sequence began are marked as used in the tiers, and stored again where they are
-// gone.
+// gone; but not a page that the sequence writes.
 void KvManager::store_hit(BlockTable& table, std::span<const int32_t> tokens) const {
   each_needed_page(std::exchange(table.unmarked_hit_, 0), [&](int64_t end, size_t g) {
     const BlockTable::Group& mine = table.groups_[g];
     const CacheGroup& group = options_.groups[g];
+    if (ends_inside(g, end * hash_unit_)) return offload_->mark_used(page_key(table, tokens, end, g));
     const bool is_state = group.kind == CacheKind::kState;
     const BlockId page =
         is_state ? mine.state : mine.blocks[static_cast<size_t>(end * hash_unit_ / group.block_size) - 1];
@@ -65,7 +65,9 @@ bool KvManager::start_restore(BlockTable& table, std::span<const int32_t> tokens
   std::vector<NodeId> path = {kRootNode};  // by units; kNoNode where the cache has no such prefix
   const auto in_cache = [&](int64_t end, size_t g) {
     const NodeId node = path[static_cast<size_t>(end)];
-    return node == kNoNode ? kNullBlock : tree.page(node, static_cast<int32_t>(g));
+    if (node == kNoNode) return kNullBlock;
+    const auto group = static_cast<int32_t>(g);
+    return ends_inside(g, end * hash_unit_) ? tree.part(node, group) : tree.page(node, group);
   };
   const auto available = [&](int64_t end, size_t g) {
     return in_cache(end, g) != kNullBlock || offload_->has(page_key(table, tokens, end, g));
@@ -89,7 +91,7 @@ bool KvManager::start_restore(BlockTable& table, std::span<const int32_t> tokens
     bool all = true;
     for (size_t g = 0; all && g < options_.groups.size(); ++g) {
       const CacheGroup& group = options_.groups[g];
-      if (group.kind == CacheKind::kState) all = available(length / hash_unit_, g);
+      if (group.kind == CacheKind::kState || ends_inside(g, length)) all = available(length / hash_unit_, g);
       if (group.kind != CacheKind::kWindow) continue;
       for (int64_t page = length / group.block_size; all && page > first_seen_page(group, length); --page) {
         all = available(page * group.block_size / hash_unit_, g);
@@ -111,7 +113,13 @@ bool KvManager::start_restore(BlockTable& table, std::span<const int32_t> tokens
   const auto idle = std::ranges::count_if(restore.held, [&](BlockId id) { return pool_.ref_count(id) == 0; });
   if (idle + static_cast<int64_t>(missing.size()) > pool_.num_free()) return false;
   pool_.touch(restore.held);
-  for (const auto& [end, key] : missing) restore.parts.push_back({end, offload_->load(key, pool_.allocate())});
+  for (const auto& [end, key] : missing) {
+    const CacheGroup& group = options_.groups[static_cast<size_t>(key.group)];
+    const int64_t last = end * hash_unit_;
+    const bool is_state = group.kind == CacheKind::kState;
+    offload_->note(key, is_state ? 0 : (last - 1) / group.block_size * group.block_size, last, tokens);
+    restore.parts.push_back({end, offload_->load(key, pool_.allocate())});
+  }
   table.found_before_restore_ = hit.num_tokens;
   table.restored_from_disk_ = std::ranges::any_of(restore.parts, [](const auto& p) { return p.load->from_disk; });
   table.restore_ = std::move(restore);
@@ -125,9 +133,13 @@ bool KvManager::restored(const BlockTable& table) const {
 void KvManager::finish_restore(BlockTable& table, std::span<const int32_t> tokens) {
   QUIRE_CHECK(restoring(table) && restored(table));
   const BlockTable::Restore restore = *std::exchange(table.restore_, std::nullopt);
-  // Nothing was restored if the first page could not be read, even if another sequence has computed it meanwhile.
-  if (!restore.parts.empty() && restore.parts.front().load->state != PageLoad::State::kDone)
-    table.found_before_restore_ = -1;
+  // What follows a page that could not be read was not restored, even if another sequence has computed it meanwhile.
+  table.restored_to_ = std::ssize(tokens);
+  for (const auto& [end, load] : restore.parts) {
+    if (load->state == PageLoad::State::kDone) continue;
+    const int64_t size = options_.groups[static_cast<size_t>(load->key.group)].block_size;
+    table.restored_to_ = std::min(table.restored_to_, (end * hash_unit_ - 1) / size * size);
+  }
   std::vector<NodeId> nodes;
   NodeId node = kRootNode;
   std::vector<BlockId> pages = restore.held;
@@ -141,6 +153,11 @@ void KvManager::finish_restore(BlockTable& table, std::span<const int32_t> token
     offload_->complete(*load);
     // Another sequence may have computed the same page meanwhile.
     const auto group = load->key.group;
+    if (ends_inside(static_cast<size_t>(group), end * hash_unit_)) {
+      if (pool_.tree().part(node, group) == kNullBlock)
+        pool_.tree().add_part(load->page, node, group, end * hash_unit_);
+      continue;
+    }
     if (pool_.tree().page(node, group) != kNullBlock) continue;
     publish(table, tokens, static_cast<size_t>(group), load->page, node, end * hash_unit_);
   }

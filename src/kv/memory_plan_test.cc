@@ -172,7 +172,7 @@ TEST(MemoryPlan, SaysItInOneLine) {
 // Qwen3.5-0.8B as docs/kv-cache.md works it out: three groups of states and one of attention, pages of 6.75 MiB.
 MemoryInputs hybrid_inputs() {
   MemoryInputs in;
-  in.layout.groups.assign(3, {CacheKind::kState, 576, 0, 6, 1'122'304});
+  in.layout.groups.assign(3, {CacheKind::kState, 16, 0, 6, 1'122'304});
   in.layout.groups.push_back({CacheKind::kFull, 576, 0, 6, 1'179'648});
   in.layout.slots = 6;
   in.layout.slot_bytes = 1'179'648;
@@ -219,7 +219,7 @@ TEST(MemoryPlan, CountsThePagesOfAllGroups) {
   EXPECT_EQ(
       plan.line(),
       "Memory: weights 0 B, KV cache 1.67 GiB (253 pages of 576 tokens, bfloat16, 6.75 MiB each; groups: 3 of "
-      "states (18 layers, 1.07 MiB each, checkpoints every 576 tokens), 1 of full attention (6 layers, 576 "
+      "states (18 layers, 1.07 MiB each, hits every 16 tokens), 1 of full attention (6 layers, 576 "
       "tokens per page); 6 slots of 1.12 MiB per page, 3.6% padding), scratch 0 B, left 14.3 GiB; 4.00 requests of "
       "32768 tokens fit at once.");
 }

@@ -41,7 +41,7 @@ Offload::Offload(OffloadOptions options, PageMemory memory) : options_(std::move
     places = static_cast<size_t>(host_->capacity());
   }
   maybe_queued_.resize(places);
-  store_at_.resize(places);
+  stores_at_.resize(places);
   if (options_.folder.empty()) return;
   writer_ = std::thread([this] { run_writer(); });
   // A request waits for its pages, and what they take is mostly copying: more threads than one are faster.
@@ -80,6 +80,59 @@ void Offload::store(const PageKey& key, BlockId page) {
   }
 }
 
+void Offload::note(const PageKey& key, int64_t begin, int64_t end, std::span<const int32_t> tokens) {
+  const auto [known, fresh] = known_ids_.try_emplace(key, last_id_ + 1);
+  TierPage& page = known_[known->second];
+  if (fresh) {
+    page.id = ++last_id_;
+    page.key = key;
+    page.begin = begin;
+    page.end = end;
+  }
+  if (page.tokens.empty() && !tokens.empty()) {
+    const auto count = std::min(static_cast<size_t>(end - begin), TierPage::kMaxTokens);
+    tokens = tokens.first(static_cast<size_t>(end)).last(count);
+    page.tokens.assign(tokens.begin(), tokens.end());
+  }
+  if (known_.size() <= kMaxKnown) return;
+  known_ids_.erase(known_.begin()->second.key);
+  known_.erase(known_.begin());
+}
+
+TierMap Offload::map() const {
+  TierMap out;
+  std::vector<bool> on_disk(known_.size());
+  if (open()) {
+    if (known_names_.size() != known_.size() || known_names_to_ != last_id_) {
+      known_names_.clear();
+      for (const auto& [id, page] : known_) known_names_.push_back(name_of(page.key));
+      known_names_to_ = last_id_;
+    }
+    on_disk = disk_->has(known_names_);
+  }
+  size_t i = 0;
+  for (const auto& [id, page] : known_) {
+    const bool on_host = host_ != nullptr && host_->has(page.key);
+    if (on_disk[i] || on_host) out.cells.push_back({id, static_cast<uint8_t>(page.key.group), on_disk[i], on_host});
+    ++i;
+  }
+  return out;
+}
+
+std::optional<TierPage> Offload::page(int64_t id) const {
+  const auto at = known_.find(id);
+  if (at == known_.end()) return std::nullopt;
+  TierPage out = at->second;
+  out.on_disk = open() && disk_->has(name_of(out.key));
+  out.on_host = host_ != nullptr && host_->has(out.key);
+  return out;
+}
+
+void Offload::mark_used(const PageKey& key) {
+  if (host_ != nullptr) (void)host_->find(key);
+  if (open()) (void)disk_->touch(name_of(key));
+}
+
 void Offload::overwrite(BlockId page) {
   // The copy from a device is queued before what overwrites the page.
   if (host_ == nullptr) give_up_place(static_cast<size_t>(page));
@@ -115,39 +168,38 @@ void Offload::queue_store(const PageKey& key, size_t place, const std::byte* fro
   if (open() && (!disk_->writable() || disk_->touch(name_of(key)))) return;
   {
     const std::lock_guard lock(mutex_);
-    if (store_at_[place] != nullptr || !unwritten_.insert(key).second) return;
+    if (!unwritten_.insert(key).second) return;
     auto job = std::make_shared<Store>();
     job->key = key;
     job->place = place;
     job->from = from;
-    store_at_[place] = job;
+    stores_at_[place].push_back(job);
     stores_.push_back(std::move(job));
   }
   maybe_queued_[place] = true;
   stores_filled_.notify_one();
 }
 
-// The place gets other contents: its store is copied now, or dropped.
+// The place gets other contents: its stores are copied now, or dropped.
 void Offload::give_up_place(size_t place) {
   if (!maybe_queued_[place]) return;
   maybe_queued_[place] = false;
   std::unique_lock lock(mutex_);
-  const StorePtr job = store_at_[place];
-  if (job == nullptr) return;
-  if (job->state == Store::State::kCopying) {
-    store_copied_.wait(lock, [&] { return job->state == Store::State::kTaken; });
-    return;
+  for (const StorePtr& job : std::exchange(stores_at_[place], {})) {
+    if (job->state == Store::State::kCopying) {
+      store_copied_.wait(lock, [&] { return job->state == Store::State::kTaken; });
+      continue;
+    }
+    const int64_t bytes = bytes_of(job->key);
+    if (copy_bytes_ + bytes > kMaxCopyBytes) {
+      job->state = Store::State::kDropped;
+      unwritten_.erase(job->key);
+      ++stats_.dropped_pages;
+      continue;
+    }
+    copy_bytes_ += bytes;
+    job->copy.assign(job->from, job->from + bytes);
   }
-  store_at_[place] = nullptr;
-  const int64_t bytes = bytes_of(job->key);
-  if (copy_bytes_ + bytes > kMaxCopyBytes) {
-    job->state = Store::State::kDropped;
-    unwritten_.erase(job->key);
-    ++stats_.dropped_pages;
-    return;
-  }
-  copy_bytes_ += bytes;
-  job->copy.assign(job->from, job->from + bytes);
 }
 
 void Offload::run_writer() {
@@ -177,7 +229,7 @@ void Offload::run_writer() {
       buffer.assign(job->from, job->from + bytes);
       lock.lock();
       job->state = Store::State::kTaken;
-      store_at_[job->place] = nullptr;
+      std::erase(stores_at_[job->place], job);
       store_copied_.notify_all();
     }
     lock.unlock();

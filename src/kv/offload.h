@@ -6,10 +6,13 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -39,6 +42,16 @@ class Offload {
   bool has(const PageKey& key) const;
   // The page now has these contents until overwrite(). A page that a tier has is marked as used there.
   void store(const PageKey& key, BlockId page);
+  // What a page holds that is stored or asked for, so that the map can say so. `tokens` are those before `end`; empty:
+  // they are not known.
+  void note(const PageKey& key, int64_t begin, int64_t end, std::span<const int32_t> tokens);
+  // The pages that were noted last and are in a tier.
+  TierMap map() const;
+  std::optional<TierPage> page(int64_t id) const;
+  static constexpr size_t kMaxKnown = 512;
+
+  // A page that a tier has is used.
+  void mark_used(const PageKey& key);
   // Must be called before a page that was stored gets other contents.
   void overwrite(BlockId page);
 
@@ -94,6 +107,11 @@ class Offload {
   std::unique_ptr<HostPages> host_;  // if the pages are a device's
   std::deque<Arrival> arrivals_;     // copies to host memory that are queued on the device
   uint64_t step_ = 0;
+  std::map<int64_t, TierPage> known_;  // the pages that were noted, the oldest first
+  std::unordered_map<PageKey, int64_t, PageKeyToSize> known_ids_;
+  int64_t last_id_ = 0;
+  mutable std::vector<PageName> known_names_;  // of known_, made when the map is drawn
+  mutable int64_t known_names_to_ = 0;
   std::vector<bool> maybe_queued_;  // places (pages, or those of host_) with a store that may not be copied yet
 
   // Set once, by the writer, before open_.
@@ -104,7 +122,7 @@ class Offload {
   mutable std::mutex mutex_;  // of all below
   std::condition_variable stores_filled_, store_copied_, stores_done_, loads_filled_, loads_ended_, opened_;
   std::deque<StorePtr> stores_;
-  std::vector<StorePtr> store_at_;                        // by place; null: none that is not copied
+  std::vector<std::vector<StorePtr>> stores_at_;          // by place: those that are not copied yet
   std::unordered_set<PageKey, PageKeyToSize> unwritten_;  // keys of stores that are queued or being written
   int64_t copy_bytes_ = 0;
   std::deque<PageLoadPtr> loads_;

@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <numeric>
+#include <random>
 #include <thread>
 
 #include "base/test_folder.h"
@@ -35,7 +36,9 @@ class Pool {
     memory.num_pages = pages;
     memory.group_bytes.assign(groups.size(), kPageBytes - 16);
     offload = std::make_unique<Offload>(options, memory);
-    kv = std::make_unique<KvManager>(KvManagerOptions{.num_blocks = pages, .groups = std::move(groups)});
+    kv = std::make_unique<KvManager>(
+        KvManagerOptions{.num_blocks = pages, .groups = std::move(groups), .checkpoint_interval = 8});
+    kv->set_copy([this](BlockId from, BlockId to, size_t) { std::memcpy(page(to), page(from), kPageBytes); });
     kv->set_offload(offload.get());
     EXPECT_TRUE(offload->wait_until_open(10));
   }
@@ -62,32 +65,37 @@ struct OffloadedSequence {
       : pool(owner), table(salt), tokens(std::move(text)) {}
   ~OffloadedSequence() { pool.kv->free(table); }
 
-  // Runs the whole prompt, with what the tiers have, and checks every page that it reads. Returns the hit's length.
-  int64_t run(bool tiers = true) {
+  // Runs the whole text, of which the last tokens are an answer, with what the tiers have, and checks every position
+  // that it reads. Returns the hit's length.
+  int64_t run(int64_t answer = 0) {
     KvManager& kv = *pool.kv;
     const auto length = static_cast<int64_t>(tokens.size());
-    PrefixHit hit = kv.find_prefix(table, tokens);
-    if (tiers && kv.start_restore(table, tokens, hit)) {
+    const auto prompt = std::span(tokens).first(static_cast<size_t>(length - answer));
+    PrefixHit hit = kv.find_prefix(table, prompt);
+    if (kv.start_restore(table, prompt, hit)) {
       while (!kv.restored(table)) std::this_thread::yield();
-      kv.finish_restore(table, tokens);
-      hit = kv.find_prefix(table, tokens);
+      kv.finish_restore(table, prompt);
+      hit = kv.find_prefix(table, prompt);
     }
     restored = hit.restored_tokens;
     int64_t computed = hit.num_tokens;
     PrefixHit start = hit;
     while (computed < length) {
-      const int64_t end = kv.step_end(table, computed, std::min(length, computed + 7));
+      const int64_t end = computed < std::ssize(prompt) ? std::min(std::ssize(prompt), computed + 7) : computed + 1;
       EXPECT_TRUE(kv.allocate_slots(table, end, std::exchange(start, {})));
       check(computed);
       for (size_t g = 0; g < kv.groups().size(); ++g) {
         const CacheGroup& group = kv.groups()[g];
         if (group.kind == CacheKind::kState) {
-          std::memset(pool.page(table.state_destination(g)), mark_of(tokens, end, g), kPageBytes);
+          for (size_t i = 0; i < table.state_ends().size(); ++i) {
+            const uint8_t mark = mark_of(tokens, table.state_ends()[i], g);
+            std::memset(pool.page(table.state_after(g, i)), mark, kPageBytes);
+          }
           continue;
         }
-        for (int64_t i = computed / group.block_size; i < (end + group.block_size - 1) / group.block_size; ++i) {
-          const int64_t filled = std::min(end, (i + 1) * group.block_size);
-          std::memset(pool.page(table.blocks(g)[static_cast<size_t>(i)]), mark_of(tokens, filled, g), kPageBytes);
+        for (int64_t at = computed; at < end; ++at) {
+          const std::span<std::byte> room = place(g, at);
+          std::memset(room.data(), mark_of(tokens, at + 1, g), room.size());
         }
       }
       kv.commit(table, tokens, end);
@@ -97,7 +105,14 @@ struct OffloadedSequence {
     return hit.num_tokens;
   }
 
-  // The pages that a step at `position` reads.
+  // Where K and V of a position are.
+  std::span<std::byte> place(size_t g, int64_t position) {
+    const int64_t size = pool.kv->groups()[g].block_size, room = (kPageBytes - 16) / size;
+    std::byte* page = pool.page(table.blocks(g)[static_cast<size_t>(position / size)]);
+    return {page + position % size * room, static_cast<size_t>(room)};
+  }
+
+  // What a step at `position` reads.
   void check(int64_t position) {
     for (size_t g = 0; g < pool.kv->groups().size(); ++g) {
       const CacheGroup& group = pool.kv->groups()[g];
@@ -107,11 +122,11 @@ struct OffloadedSequence {
         EXPECT_EQ(*reinterpret_cast<uint8_t*>(pool.page(page)), mark_of(tokens, position, g));
         continue;
       }
-      for (int64_t i = first_seen_page(group, position); i < position / group.block_size; ++i) {
-        const BlockId page = table.blocks(g)[static_cast<size_t>(i)];
-        const uint8_t wanted = mark_of(tokens, (i + 1) * group.block_size, g);
-        for (const int64_t at : {int64_t{0}, kPageBytes - 17}) {
-          EXPECT_EQ(static_cast<uint8_t>(pool.page(page)[at]), wanted) << "group " << g << ", page " << i;
+      for (int64_t at = first_seen_page(group, position) * group.block_size; at < position; ++at) {
+        const std::span<std::byte> room = place(g, at);
+        const uint8_t wanted = mark_of(tokens, at + 1, g);
+        for (const std::byte byte : {room.front(), room.back()}) {
+          EXPECT_EQ(static_cast<uint8_t>(byte), wanted) << "group " << g << ", position " << at;
         }
       }
     }
@@ -138,9 +153,11 @@ int64_t run(Pool& pool, const OffloadTokens& tokens, const std::string& salt = "
 const std::vector<CacheGroup> kDense = {{CacheKind::kFull, 4, 0}};
 const std::vector<CacheGroup> kWindows = {{CacheKind::kFull, 4, 0}, {CacheKind::kWindow, 4, 6}};
 const std::vector<CacheGroup> kHybrid = {{CacheKind::kState, 8, 0}, {CacheKind::kFull, 8, 0}};
+const std::vector<CacheGroup> kHitsInside = {
+    {CacheKind::kState, 4, 0}, {CacheKind::kFull, 16, 0}, {CacheKind::kWindow, 48, 9}};
 
 TEST(OffloadTest, APrefixComesBackAfterARestart) {
-  for (const auto& groups : {kDense, kWindows, kHybrid}) {
+  for (const auto& groups : {kDense, kWindows, kHybrid, kHitsInside}) {
     const TempFolder folder;
     {
       Pool pool(folder.path(), groups, 40);
@@ -187,6 +204,42 @@ TEST(OffloadTest, EvictedPagesComeBackToAFullPool) {
     EXPECT_GT(pool.kv->pool().num_evictions(), 0);
     EXPECT_EQ(pool.kv->usage(), 0) << "no page is left behind";
   }
+}
+
+TEST(OffloadTest, AnAnswerComesBackUpToItsLastCheckpoint) {
+  const TempFolder folder;
+  OffloadTokens text = some_tokens(58);
+  {
+    Pool pool(folder.path(), kHitsInside, 40);
+    OffloadedSequence sequence(pool, text);
+    EXPECT_EQ(sequence.run(33), 0);  // the prompt has 25 tokens
+  }
+  Pool pool(folder.path(), kHitsInside, 40);
+  text.resize(80, 5);
+  OffloadedSequence next(pool, text);
+  EXPECT_EQ(next.run(), 56);
+  EXPECT_EQ(next.restored, 56);
+}
+
+TEST(OffloadTest, RandomTextsWithHitsInsidePagesAreWhole) {
+  const TempFolder folder;
+  std::mt19937 random(5);
+  const auto draw = [&](int n) { return static_cast<int>(random() % static_cast<uint32_t>(n)); };
+  int64_t restored = 0, hits = 0;
+  for (int life = 0; life < 4; ++life) {
+    Pool pool(folder.path(), kHitsInside, life % 2 == 0 ? 14 : 40);
+    for (int i = 0; i < 60; ++i) {
+      OffloadTokens text = some_tokens(20 + draw(60), draw(3));
+      if (draw(2) == 0) std::fill(text.begin() + draw(static_cast<int>(text.size())), text.end(), draw(3));
+      OffloadedSequence sequence(pool, text);
+      hits += sequence.run(draw(19));
+      restored += sequence.restored;
+    }
+    EXPECT_EQ(pool.kv->usage(), 0);
+    EXPECT_EQ(pool.offload->stats().disk.refused, 0);
+  }
+  EXPECT_GT(restored, 200);
+  EXPECT_GT(hits, restored + 1000);
 }
 
 TEST(OffloadTest, PagesThatAreOverwrittenBeforeTheWriterHadThemAreWhole) {

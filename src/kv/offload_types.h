@@ -57,6 +57,27 @@ struct OffloadStats {
   DiskStoreStats disk;
 };
 
+// The positions that a page in a tier holds, and their tokens as far as they are known. A page of a state group holds a
+// summary of all positions before `end`.
+struct TierPage {
+  int64_t id = 0;  // counts up with the pages that were stored or asked for
+  PageKey key;
+  int64_t begin = 0, end = 0;
+  std::vector<int32_t> tokens;  // of many, the last kMaxTokens
+  bool on_disk = false, on_host = false;
+  static constexpr size_t kMaxTokens = 64;
+};
+
+// The newest pages in the tiers, for people; see Offload::map().
+struct TierMap {
+  struct Cell {
+    int64_t id = 0;
+    uint8_t group = 0;
+    bool on_disk = false, on_host = false;
+  };
+  std::vector<Cell> cells;  // at most Offload::kMaxKnown, by id
+};
+
 // One page on its way back. Shared by the engine thread and the thread that reads.
 struct PageLoad {
   enum class State : uint8_t { kQueued, kReading, kDone, kFailed, kCancelled };

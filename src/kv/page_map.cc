@@ -14,7 +14,7 @@ namespace {
 PageState state_of(const BlockPool& pool, BlockId page) {
   const int32_t refs = pool.ref_count(page);
   if (refs > 0) return refs > 1 ? PageState::kShared : PageState::kUsed;
-  return pool.is_published(page) ? PageState::kCached : PageState::kFree;
+  return pool.is_cached(page) ? PageState::kCached : PageState::kFree;
 }
 
 // What the pages of a cell have in common: the first of those in the state that most have. A tie goes to the state that
@@ -46,7 +46,7 @@ PageMap map_pages(const KvManager& kv, std::span<const PageHolder> holders, int3
   for (BlockId id = 1; id < pool.num_blocks(); ++id) {
     PageCell& page = pages[static_cast<size_t>(id)];
     page.state = state_of(pool, id);
-    if (pool.is_published(id)) page.group = static_cast<uint8_t>(pool.tree().group(id));
+    if (pool.is_cached(id)) page.group = static_cast<uint8_t>(pool.tree().group(id));
   }
   for (size_t i = 0; i < holders.size(); ++i) {
     const auto owner = static_cast<uint16_t>(i < std::numeric_limits<uint16_t>::max() ? i + 1 : 0);
@@ -96,13 +96,14 @@ PageView view_page(const KvManager& kv, std::span<const PageHolder> holders, Blo
       });
     }
   }
-  if (!view.holders.empty() || !pool.is_published(page)) return view;
+  if (!view.holders.empty() || !pool.is_cached(page)) return view;
   view.group = pool.tree().group(page);
   const CacheGroup& group = kv.groups()[static_cast<size_t>(view.group)];
   const bool is_state = group.kind == CacheKind::kState;
-  const int64_t most = is_state ? PageView::kMaxTokens : std::min(group.block_size, PageView::kMaxTokens);
-  PrefixTree::End end = pool.tree().end_of(pool.tree().node(page), most);
-  view.begin = is_state ? 0 : end.length - group.block_size;
+  const NodeId node = pool.is_published(page) ? pool.tree().node(page) : pool.tree().last_part(page).first;
+  const int64_t length = pool.tree().end_of(node, 0).length;
+  view.begin = is_state ? 0 : (length - 1) / group.block_size * group.block_size;
+  PrefixTree::End end = pool.tree().end_of(node, std::min(length - view.begin, PageView::kMaxTokens));
   view.end = end.length;
   view.tokens = std::move(end.last);
   return view;

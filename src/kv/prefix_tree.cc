@@ -3,6 +3,7 @@
 #include "kv/prefix_tree.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -14,6 +15,7 @@ PrefixTree::PrefixTree(int64_t unit, int32_t num_groups, int32_t num_blocks)
       nodes_(1),
       tokens_(static_cast<size_t>(unit)),
       heads_(static_cast<size_t>(num_groups)),
+      parts_(static_cast<size_t>(num_groups)),
       pages_(static_cast<size_t>(num_blocks)) {
   QUIRE_CHECK(unit > 0 && num_groups > 0);
   nodes_[kRootNode].refs = 1;  // never deleted
@@ -61,6 +63,7 @@ NodeId PrefixTree::make(NodeId parent, const UnitKey& key) {
     nodes_.emplace_back();
     tokens_.resize(tokens_.size() + static_cast<size_t>(unit_));
     heads_.resize(heads_.size() + static_cast<size_t>(num_groups_));
+    parts_.resize(heads_.size());
   } else {
     unused_ = nodes_[static_cast<size_t>(id)].same_next;
   }
@@ -124,7 +127,9 @@ bool PrefixTree::attach(BlockId block, NodeId node, int32_t group) {
   Page& page = pages_[static_cast<size_t>(block)];
   QUIRE_CHECK(page.node == kNoNode, "the page is published already");
   Head& list = heads_[head(node, group)];
-  page = {node, group, list.last, kNullBlock};
+  page.node = node;
+  page.group = group;
+  page.prev = list.last;
   (list.last != kNullBlock ? pages_[static_cast<size_t>(list.last)].next : list.first) = block;
   list.last = block;
   retain(node);
@@ -139,10 +144,50 @@ bool PrefixTree::detach(BlockId block) {
   (page.prev != kNullBlock ? pages_[static_cast<size_t>(page.prev)].next : list.first) = page.next;
   (page.next != kNullBlock ? pages_[static_cast<size_t>(page.next)].prev : list.last) = page.prev;
   const bool last = list.first == kNullBlock;
-  release(page.node);
-  page = {};
+  release(std::exchange(page.node, kNoNode));
+  page.prev = page.next = kNullBlock;
   --num_pages_;
   return last;
+}
+
+void PrefixTree::add_part(BlockId block, NodeId node, int32_t group, int64_t end) {
+  if (part(node, group) == block) return;
+  retain(node);  // first: dropping another page's part must not delete the node
+  if (part(node, group) != kNullBlock) drop_part(node, group);
+  Page& page = pages_[static_cast<size_t>(block)];
+  page.group = group;
+  const auto at = std::ranges::upper_bound(page.parts, end, {}, &Part::end);
+  page.parts.insert(at, {node, end});
+  parts_[head(node, group)] = block;
+}
+
+void PrefixTree::drop_part(NodeId node, int32_t group) {
+  BlockId& block = parts_[head(node, group)];
+  if (block == kNullBlock) return;
+  std::erase_if(pages_[static_cast<size_t>(block)].parts, [&](const Part& part) { return part.node == node; });
+  block = kNullBlock;
+  release(node);
+}
+
+void PrefixTree::drop_parts(BlockId block, int64_t end) {
+  Page& page = pages_[static_cast<size_t>(block)];
+  for (; !page.parts.empty() && page.parts.back().end > end; page.parts.pop_back()) {
+    const NodeId node = page.parts.back().node;
+    parts_[head(node, page.group)] = kNullBlock;
+    release(node);
+  }
+}
+
+void PrefixTree::move_parts(BlockId from, BlockId to, int64_t end) {
+  const std::vector<Part> parts = pages_[static_cast<size_t>(from)].parts;
+  for (const Part& part : parts) {
+    if (part.end <= end) add_part(to, part.node, pages_[static_cast<size_t>(from)].group, part.end);
+  }
+}
+
+std::pair<NodeId, int64_t> PrefixTree::last_part(BlockId block) const {
+  const Part& last = pages_[static_cast<size_t>(block)].parts.back();
+  return {last.node, last.end};
 }
 
 }  // namespace quire::kv

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kv/prefix_hash.h"
@@ -53,11 +54,25 @@ class PrefixTree {
   bool detach(BlockId block);
   // The oldest page of this group at this node, or kNullBlock.
   BlockId page(NodeId node, int32_t group) const { return heads_[head(node, group)].first; }
+  // A page that is not full, or that goes on with another text, may still serve a prefix that ends inside it: its first
+  // positions are a *part*. A page has any number of parts beside the node to which it is attached, and a node has at
+  // most one part per group: the newest. `end` is the length of the prefix.
+  void add_part(BlockId block, NodeId node, int32_t group, int64_t end);
+  BlockId part(NodeId node, int32_t group) const { return parts_[head(node, group)]; }
+  void drop_part(NodeId node, int32_t group);
+  // Drops the parts of a page that end after `end`.
+  void drop_parts(BlockId block, int64_t end = 0);
+  // The parts of a page that end at or before `end` are now those of a copy of it.
+  void move_parts(BlockId from, BlockId to, int64_t end);
+  bool has_parts(BlockId block) const { return !pages_[static_cast<size_t>(block)].parts.empty(); }
+  // The node and the end of the longest part. REQUIRES: has_parts()
+  std::pair<NodeId, int64_t> last_part(BlockId block) const;
+
   // The node to which a page is attached, or kNoNode.
   NodeId node(BlockId block) const { return pages_[static_cast<size_t>(block)].node; }
 
   const BlockHash& hash(NodeId node) const { return nodes_[index(node)].hash; }
-  // The cache group of an attached page.
+  // The cache group of a page that is attached or has parts.
   int32_t group(BlockId block) const { return pages_[static_cast<size_t>(block)].group; }
   // The length of the prefix that ends at a node, in tokens, and at most `most` of its last tokens. Walks to the root.
   struct End {
@@ -79,10 +94,15 @@ class PrefixTree {
     BlockHash hash;
     std::string extra;
   };
+  struct Part {
+    NodeId node = kNoNode;
+    int64_t end = 0;
+  };
   struct Page {
     NodeId node = kNoNode;
     int32_t group = 0;
-    BlockId prev = kNullBlock;  // neighbours among the pages of one node and group; the oldest is first
+    std::vector<Part> parts = {};  // shortest first
+    BlockId prev = kNullBlock;     // neighbours among the pages of one node and group; the oldest is first
     BlockId next = kNullBlock;
   };
   struct Head {
@@ -101,6 +121,7 @@ class PrefixTree {
   std::vector<Node> nodes_;
   std::vector<int32_t> tokens_;  // [nodes, unit]
   std::vector<Head> heads_;      // [nodes, groups]
+  std::vector<BlockId> parts_;   // likewise
   std::vector<Page> pages_;      // [blocks]
   std::unordered_map<BlockHash, NodeId, BlockHashToSize> buckets_;
   NodeId unused_ = kNoNode;

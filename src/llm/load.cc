@@ -363,7 +363,8 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   if (encoder) {
     out.memory.layout = kv::layout_without_pages(files.config.per_layer.size());
   } else {
-    QUIRE_ASSIGN(out.memory.layout, kv::group_layers(layers, out.engine.kv_dtype, options.block_size, page_bytes));
+    QUIRE_ASSIGN(out.memory.layout, kv::group_layers(layers, out.engine.kv_dtype, options.block_size, page_bytes,
+                                                     options.prefix_match_unit));
   }
   QUIRE_ASSIGN(const RunnerChoice runner, choose_runner(options, files));
   out.engine.pools = runner.pools;
@@ -400,6 +401,13 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   scheduler.policy = options.scheduling_policy == "priority" ? engine::Policy::kPriority : engine::Policy::kFcfs;
   out.engine.block_size = static_cast<int32_t>(kv::main_block_size(out.memory.layout));
   out.engine.prefix_caching = options.enable_prefix_caching && !encoder;
+  if (const std::optional<int64_t> interval = options.prefix_cache_retention_interval) {
+    if (*interval < 0) {
+      return invalid_argument("--prefix-cache-retention-interval is " + std::to_string(*interval) +
+                              "; it must be a number of tokens, or 0 for no checkpoints at intervals");
+    }
+    out.engine.checkpoint_interval = *interval;
+  }
   out.engine.max_logprobs = options.max_logprobs;
   const int64_t rows_per_seq = 1 + out.engine.speculation.num_tokens;
   out.engine.max_logit_rows = std::min(logit_rows(backend, scheduler.max_num_seqs * rows_per_seq, files.config),

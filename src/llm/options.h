@@ -35,10 +35,12 @@ struct Options {
   std::optional<double> gpu_memory_utilization;  // share of the GPU's free memory; none: 0.9
   std::optional<int64_t> num_gpu_blocks_override;
   bool enable_prefix_caching = true;
-  std::filesystem::path kv_offload_dir;  // "": no tier on disk
-  std::string kv_offload_size;           // of its files
-  std::string kv_offload_host_bytes;     // for a GPU; "": no tier in host memory
-  int64_t memory_bytes = 0;              // the most that weights, pages and scratch may take together; 0: what is free
+  int64_t prefix_match_unit = 0;                           // 0: block_size
+  std::optional<int64_t> prefix_cache_retention_interval;  // none: the engine chooses
+  std::filesystem::path kv_offload_dir;                    // "": no tier on disk
+  std::string kv_offload_size;                             // of its files
+  std::string kv_offload_host_bytes;                       // for a GPU; "": no tier in host memory
+  int64_t memory_bytes = 0;  // the most that weights, pages and scratch may take together; 0: what is free
 
   // Scheduler
   int64_t max_num_seqs = 0;            // 0: the default

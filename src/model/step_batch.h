@@ -19,8 +19,9 @@ struct GroupBatch {
   // State groups: the page that is read (-1: the first step of a sequence) and the page that is written.
   std::vector<int32_t> state_source;       // [seqs]
   std::vector<int32_t> state_destination;  // [seqs]
-  // With drafts also the pages for the states before each of them (-1: none), for the case that it is rejected.
-  std::vector<int32_t> state_rows;  // [tokens]; empty: no sequence has drafts
+  // Also the pages for the states after each token but the last (-1: none): where a checkpoint is made, and before each
+  // draft, for the case that it is rejected.
+  std::vector<int32_t> state_rows;  // [tokens]; empty: none
 
   void clear() {
     for (auto* ids : {&block_tables, &state_source, &state_destination, &state_rows}) ids->clear();

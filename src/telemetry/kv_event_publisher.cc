@@ -2,8 +2,11 @@
 // The publisher's thread, its replay, and the form of the messages.
 #include "telemetry/kv_event_publisher.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -45,6 +48,34 @@ bool is_own_address(const std::string& endpoint) {
          endpoint.starts_with("ipc://") || endpoint.starts_with("inproc://");
 }
 
+// The address from which this machine would send to others; nothing is sent.
+std::string own_ip() {
+  std::string out = "127.0.0.1";
+  const int fd = ::socket(AF_INET, SOCK_DGRAM, 0);
+  if (fd < 0) return out;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(9);
+  address.sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1, which is for documents
+  socklen_t size = sizeof address;
+  char text[INET_ADDRSTRLEN];
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
+      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0 &&
+      ::inet_ntop(AF_INET, &address.sin_addr, text, sizeof text) != nullptr) {
+    out = text;
+  }
+  ::close(fd);
+  return out;
+}
+
+std::string without_wildcard(std::string endpoint) {
+  constexpr std::string_view kWildcards[] = {"tcp://0.0.0.0:", "tcp://*:", "tcp://[::]:"};
+  for (const std::string_view wildcard : kWildcards) {
+    if (endpoint.starts_with(wildcard)) return "tcp://" + own_ip() + ":" + endpoint.substr(wildcard.size());
+  }
+  return endpoint;
+}
+
 void write_hashes(MsgpackWriter& w, const CacheEvent& event) {
   w.text("block_hashes");
   w.array(event.hashes.size());
@@ -52,6 +83,7 @@ void write_hashes(MsgpackWriter& w, const CacheEvent& event) {
 }
 
 void write_stored(MsgpackWriter& w, const CacheEvent& event, const EventGroup& group) {
+  const bool has_adapter = event.origin.adapter_id != 0;
   w.map(group.window > 0 ? 12 : 11);
   w.text("type");
   w.text("BlockStored");
@@ -64,20 +96,22 @@ void write_stored(MsgpackWriter& w, const CacheEvent& event, const EventGroup& g
   w.text("block_size");
   w.number(group.block_size);
   w.text("lora_id");
-  w.nil();
+  has_adapter ? w.number(event.origin.adapter_id) : w.nil();
   w.text("medium");
   w.text(kMedium);
   w.text("lora_name");
-  w.nil();
-  w.text("extra_keys");  // of each block: those of the first block of a sequence with a salt are a list of the salt
+  has_adapter ? w.text(event.origin.adapter_name) : w.nil();
+  w.text("extra_keys");  // of each block: the adapter, and in the first block of a sequence the salt
   w.array(event.hashes.size());
   for (size_t i = 0; i < event.hashes.size(); ++i) {
-    if (i > 0 || event.salt.empty()) {
+    const bool has_salt = i == 0 && !event.origin.salt.empty();
+    if (!has_adapter && !has_salt) {
       w.nil();
       continue;
     }
-    w.array(1);
-    w.text(event.salt);
+    w.array((has_adapter ? 1 : 0) + (has_salt ? 1 : 0));
+    if (has_adapter) w.text(event.origin.adapter_name);
+    if (has_salt) w.text(event.origin.salt);
   }
   w.text("group_idx");
   w.number(event.group);
@@ -173,6 +207,14 @@ Status KvEventPublisher::open() {
   }
   log_info("KV events: {} {}{}", own ? "published at" : "sent to", endpoint_, replay);
   return {};
+}
+
+std::string KvEventPublisher::public_endpoint() const {
+  return without_wildcard(endpoint_);
+}
+
+std::string KvEventPublisher::public_replay_endpoint() const {
+  return replay_ == nullptr ? std::string() : without_wildcard(replay_->endpoint());
 }
 
 KvEventPublisher::~KvEventPublisher() {

@@ -48,6 +48,10 @@ class KvEventPublisher {
   void publish(std::vector<kv::CacheEvent> events);
 
   std::string endpoint() const { return endpoint_; }
+  // The endpoints as other machines may connect to them: with this machine's address instead of a wildcard. Empty: no
+  // replay.
+  std::string public_endpoint() const;
+  std::string public_replay_endpoint() const;
   int64_t num_batches() const { return num_batches_; }
   int64_t num_dropped() const { return num_dropped_; }
 

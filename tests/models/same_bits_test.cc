@@ -185,9 +185,9 @@ TEST_P(SharedPrefixes, AreFoundAndChangeNothing) {
       }
     }
     EXPECT_GT(engine->stats().prefix.hit_tokens, 0) << c;
-    // If windows free pages, there may be room for all.
-    const bool crowded = GetParam() == "llama" || GetParam() == "qwen3.5" || GetParam() == "granite-hybrid";
-    if (c.blocks == 2 && crowded) {
+    // If windows free pages, or hybrids find most of their prompts, there may be room for all. test_receipts.py has a
+    // hybrid that is preempted.
+    if (c.blocks == 2 && GetParam() == "llama") {
       EXPECT_GT(engine->stats().preemptions, 0) << c;
     }
   }

@@ -14,7 +14,8 @@ import time
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WAIT = 60  # seconds until a test gives up
-KEYS = {"Enter": ("\r", 13), "Tab": ("", 9), "Escape": ("", 27), "ArrowRight": ("", 39), "ArrowDown": ("", 40)}
+KEYS = {"Enter": ("\r", 13), "Tab": ("", 9), "Escape": ("", 27), "End": ("", 35), "ArrowUp": ("", 38),
+        "ArrowRight": ("", 39), "ArrowDown": ("", 40)}
 
 
 class Browser:

@@ -10,6 +10,7 @@ import time
 
 import httpx
 
+from test_lora import write_peft
 from test_same_bits import FIELDS, essence, make_request
 
 KILLS = int(os.environ.get("QUIRE_OFFLOAD_KILLS", "4"))  # 50 by hand
@@ -187,3 +188,16 @@ def test_a_folder_that_cannot_be_used_is_no_tier(start, tmp_path):
     wait_for(lambda: "no more pages are written" in vanishing.log, vanishing.log)
     assert vanishing.log.count("no more pages are written") == 1
     assert vanishing.stop() == 0
+
+
+def test_pages_of_an_adapter_are_for_its_contents_alone(start, tmp_path):
+    """The first adapter of every process has the same number, so that is no part of the key of a page."""
+    body = {"model": "poet", "prompt": [7 * i % 240 + 3 for i in range(100)], "max_tokens": 8, "temperature": 0} | FIELDS
+    answers, hits = [], []
+    for seed in (0, 1, 0):
+        poet = write_peft(tmp_path / f"poet-{seed}", seed=seed)
+        server = start("tiny", *tier(tmp_path / "pages"), "--enable-lora", "--lora-modules", f"poet={poet}")
+        answers.append(essence(server.ok("/v1/completions", body)))
+        hits.append(server.metric("vllm:external_prefix_cache_hits_total"))
+        assert server.stop() == 0
+    assert hits == [0, 0, 96] and answers[0] == answers[2] != answers[1]

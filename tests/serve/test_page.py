@@ -180,6 +180,41 @@ def test_the_live_view_needs_the_key_and_keeps_the_tokens_of_other_keys(start, t
     assert cached["state"] == "cached" and cached["tokens"] == []
 
 
+def tiers_of(event) -> dict:
+    """The pages of the tiers that are known: where each is and its group, by id."""
+    runs = event["pages"]["tiers"]
+    return {first + k: (code & 1, code >> 1 & 1, code >> 2)
+            for code, first, count in zip(runs[::3], runs[1::3], runs[2::3]) for k in range(count)}
+
+
+def test_pages_on_disk_are_part_of_the_live_view(start, tmp_path):
+    flags = ("--kv-offload-dir", str(tmp_path / "tier"), "--kv-offload-size", "50M", "--block-size", "16")
+    prompts = [[5 + i] * 100 for i in range(3)]
+    one = start("tiny", *flags)
+    for prompt in prompts:
+        assert one.http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 1}).status_code == 200
+    event = next(event for event in live_events(one) if event["pages"]["on_disk"] == 18)
+    assert list(tiers_of(event).values()) == [(1, 0, 0)] * 18
+    assert len(event["pages"]["tiers"]) == 3, "neighbours are one run"
+    page = one.http.get(f"/live/page?tier={min(tiers_of(event)) + 7}").json()
+    assert (page["on_disk"], page["on_host"], page["kind"]) == (True, False, "full")
+    assert (page["begin"], page["end"], [token["id"] for token in page["tokens"]]) == (16, 32, [6] * 16)
+    for bad, status in (("0", 404), ("99999", 404), ("x", 400)):
+        assert one.http.get("/live/page", params={"tier": bad}).status_code == status
+    assert one.stop() == 0
+    one = start("tiny", *flags, "--host", "0.0.0.0")
+    url = f"http://127.0.0.1:{one.url.rsplit(':', 1)[1]}"
+    one.url = url
+    event = next(event for event in live_events(one) if event["pages"]["on_disk"] == 18)
+    assert tiers_of(event) == {}, "what earlier runs have stored is not known"
+    body = {"prompt": prompts[1], "max_tokens": 1}
+    assert httpx.post(url + "/v1/completions", json=body, timeout=60).status_code == 200
+    event = next(event for event in live_events(one) if event["pages"]["tiers"])
+    assert len(tiers_of(event)) == 6, "until a prompt asks for it"
+    page = httpx.get(url + f"/live/page?tier={min(tiers_of(event))}").json()
+    assert page["end"] == 16 and page["tokens"] == [] and not page["readable"], "this server is open to others"
+
+
 def test_a_watcher_does_not_hold_up_the_end_of_the_server(start):
     one = start("tiny", "--shutdown-timeout", "600")
     events = live_events(one)
@@ -232,6 +267,41 @@ def test_a_conversation_with_the_keyboard_alone(start, page):
     page.open(one.url + "/?again")  # conversations stay in the browser
     page.until("document.querySelector('.user .text')?.textContent === 'Tell me about pages.'")
     assert page.value("document.querySelectorAll('#list li').length") == 1
+    assert page.problems == []
+
+
+@needs_chromium
+def test_pages_on_disk_with_the_keyboard_alone(start, page, tmp_path):
+    flags = ("--num-gpu-blocks-override", "30", "--max-model-len", "256", "--block-size", "16",
+             "--kv-offload-dir", str(tmp_path / "tier"), "--kv-offload-size", "50M")
+    one = start("tiny", *flags)
+    page.open(one.url)
+    page.until("document.getElementById('map-title').textContent.includes('0 of')")
+    assert page.value("document.querySelector('#key .disk').parentElement.hidden")
+    before = page.value("document.getElementById('map').toDataURL()")
+    for i in range(8):
+        one.http.post("/v1/completions", json={"prompt": [5 + i] * 100, "max_tokens": 1})
+    page.until("document.getElementById('key').textContent.includes('on disk 48')")
+    page.until(f"document.getElementById('map').toDataURL() !== {json.dumps(before)}")
+    page.tab_to("map")
+    page.press("End")
+    assert page.value("document.getElementById('status').textContent") == "Stored page 48, on disk: attention"
+    page.press("Enter")
+    page.until("document.querySelectorAll('#page .held span').length === 16")
+    assert page.value("document.getElementById('page').textContent").startswith("Stored page 48 · on disk: positions 80 to 95")
+    for _ in range(8):
+        page.press("ArrowUp")
+    assert page.value("document.getElementById('status').textContent").startswith("Page "), "the pool is above the tiers"
+    assert page.problems == []
+    one.stop()
+    again = start("tiny", *flags)
+    page.open(again.url)
+    page.until("document.getElementById('key').textContent.includes('on disk 48')")
+    page.tab_to("map")
+    page.press("End")
+    assert page.value("document.getElementById('status').textContent") == "1 page on disk, from earlier"
+    page.press("Enter")
+    page.until("document.getElementById('page').textContent.startsWith('1 stored page · on disk; what')")
     assert page.problems == []
 
 

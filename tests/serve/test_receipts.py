@@ -13,7 +13,7 @@ import subprocess
 import httpx
 import pytest
 
-from conftest import BIN_DIR
+from conftest import BIN_DIR, export
 from test_same_bits import make_request
 
 BUSY = ("--max-model-len", 256, "--num-gpu-blocks-override", 24, "--max-num-seqs", 24, "--max-num-batched-tokens", 64)
@@ -108,6 +108,29 @@ def test_receipts_of_speculation_verify_without_it(start, folder, tmp_path):
     for flags in ((), ("--speculative-config", drafts)):
         code, output = check("replay", trace, folder, "--concurrency", 12, *flags)
         assert code == 0 and f" {receipts} have the same bits, 0 differ, 0 could not be checked" in output, output
+
+
+def test_receipts_of_a_hybrid_and_from_the_tier_verify_alone(start, folder, tmp_path):
+    """Batched, chunked, preempted, speculated, and with prefixes that come from the cache or from files."""
+    if not (folder / "hybrid").exists():
+        export.main(["--case", "qwen3.5", "--out", str(folder / "hybrid")])
+    drafts = json.dumps({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3})
+    traffic = make_traffic(random.Random(12))[:36]
+    for model, pages in (("tiny", 24), ("hybrid", 48)):
+        flags = (model, "--max-model-len", 256, "--num-gpu-blocks-override", pages, "--max-num-seqs", 24,
+                 "--max-num-batched-tokens", 64, "--speculative-config", drafts,
+                 "--kv-offload-dir", tmp_path / model, "--kv-offload-size", "200M")
+        text, counts = "", {}
+        for _ in range(2):
+            server = start(*flags)
+            text += "\n".join(asyncio.run(send_all(server.url, traffic))) + "\n"
+            for name in ("num_preemptions", "prefix_cache_hits", "external_prefix_cache_hits", "spec_decode_num_accepted_tokens"):
+                counts[name] = counts.get(name, 0) + server.metric(f"vllm:{name}_total")
+            assert server.stop() == 0
+        assert all(counts.values()), f"{model}: the pool is too small or too large to test everything: {counts}"
+        (tmp_path / "replies.jsonl").write_text(text)
+        code, output = check("verify", tmp_path / "replies.jsonl", folder, model=model)
+        assert code == 0 and output.count(": same bits: ") == text.count('"receipt":') > 60, output
 
 
 def test_a_server_replays_what_another_recorded(start, folder, tmp_path):

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The live view: numbers, the map of KV pages, the requests and what happened to them, from the events of /live.
 
-const kStates = ["free", "cached", "used", "shared"];
+const kStates = ["free", "cached", "used", "shared", "host", "disk"];
+const kMaxOlder = 512;  // cells for pages in the tiers of which nothing is known
 const kFade = 900;  // milliseconds for which a change of a page is marked
 let live = null;      // the last event
-let cells = [];       // {state, group, owner} for each cell of the map
+let cells = [];       // {state, group, owner} for each cell of the map, then {state, group, tier, count} for the tiers
+let pooled = 0;       // how many of them are the pool's
 let changed = [];     // when each cell changed last
 let samples = [];     // {t, generated}, for the rate
 let rates = new Array(120).fill(0);  // of the last minute, one per half second
 let cursor = 0;       // the cell that the keyboard is at
 let lit = null;       // the request whose pages are shown, the others dimmed
 let group = null;     // the same for a cache group
-let chosen = null;    // the page whose contents are shown
+let chosen = null;    // the page whose contents are shown: its id, or {tier: id}
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 const nameOf = (one) => (ownIds.has(one.id) ? "you" : one.id.replace(/^(chatcmpl|cmpl|resp|msg)[-_].*(.{6})$/, "…$2")) + (one.index ? ` #${one.index + 1}` : "");
@@ -60,6 +62,8 @@ function takeLive(event) {
     const cell = {state: runs[i] & 3, group: (runs[i] >> 2) & 255, owner: runs[i] >> 10};
     for (let count = runs[i + 1]; count > 0; --count) next.push(cell);
   }
+  pooled = next.length;
+  next.push(...tierCells(event.pages));
   const same = next.length === cells.length;
   if (!same) changed = new Array(next.length).fill(-kFade);
   for (let i = 0; same && i < next.length; ++i) if (next[i].state !== cells[i].state) changed[i] = now;
@@ -71,6 +75,23 @@ function takeLive(event) {
   showGroups();
   showRequests();
   redraw();
+}
+
+// The pages below the pool: those that are known, then the others, on disk since an earlier run or for long.
+function tierCells({tiers, on_disk, on_host}) {
+  const next = [];
+  let onDisk = 0, onHost = 0;
+  for (let i = 0; i < tiers.length; i += 3) {
+    const disk = tiers[i] & 1, host = (tiers[i] >> 1) & 1;
+    for (let k = 0; k < tiers[i + 2]; ++k) next.push({state: host ? 4 : 5, group: tiers[i] >> 2, tier: tiers[i + 1] + k, count: 1});
+    onDisk += disk * tiers[i + 2];
+    onHost += host * tiers[i + 2];
+  }
+  for (const [state, older] of [[4, on_host - onHost], [5, on_disk - onDisk]]) {
+    const per = Math.ceil(older / kMaxOlder);
+    for (let left = older; left > 0; left -= per) next.push({state, group: null, tier: 0, count: Math.min(per, left)});
+  }
+  return next;
 }
 
 function showNumbers() {
@@ -86,6 +107,11 @@ function showNumbers() {
   for (const [name, count] of Object.entries(texts)) {
     const item = document.querySelector(`#key .${name}`).parentElement;
     item.lastChild.textContent = `${name === "shared" ? "shared prefix" : name} ${number(count)}`;
+  }
+  for (const [name, count, text] of [["host", on_host, "in host memory"], ["disk", on_disk, "on disk"]]) {
+    const item = document.querySelector(`#key .${name}`).parentElement;
+    item.hidden = !count;
+    item.lastChild.textContent = `${text} ${number(count)}`;
   }
 }
 
@@ -138,14 +164,20 @@ function light(one) {
   redraw();
 }
 
-// The size of the map: squares as large as fit into a sensible height.
+// The size of the map: squares as large as fit into a sensible height. The tiers begin below an empty row.
 function layout() {
   const width = $("map").clientWidth, most = Math.max(220, innerHeight * 0.32);
-  const count = Math.max(1, cells.length);
-  let size = Math.min(18, Math.max(3, Math.floor(Math.sqrt((width * most) / count))));
-  while (size > 3 && Math.ceil(count / Math.floor(width / size)) * size > most) --size;
+  const rowsOf = (columns) => Math.max(1, Math.ceil(pooled / columns)) + (cells.length > pooled ? 1 + Math.ceil((cells.length - pooled) / columns) : 0);
+  let size = Math.min(18, Math.max(3, Math.floor(Math.sqrt((width * most) / Math.max(1, cells.length)))));
+  while (size > 3 && rowsOf(Math.floor(width / size)) * size > most) --size;
   const columns = Math.max(1, Math.floor(width / size));
-  return {size: width / columns, columns, rows: Math.ceil(count / columns), width};
+  const below = (Math.ceil(pooled / columns) + 1) * columns;  // the first place of the tiers
+  return {size: width / columns, columns, rows: rowsOf(columns), width, below};
+}
+const placeOf = (index, below) => (index < pooled ? index : below + index - pooled);
+function indexAt(place, below) {
+  const index = place < below ? place : pooled + place - below;
+  return place >= 0 && (place < below ? index < pooled : index < cells.length) ? index : null;
 }
 
 let drawing = false;
@@ -159,7 +191,7 @@ function draw() {
   drawing = false;
   const canvas = $("map");
   if (!canvas.clientWidth) return;
-  const {size, columns, rows, width} = layout();
+  const {size, columns, rows, width, below} = layout();
   const scale = devicePixelRatio || 1, height = Math.ceil(rows * size);
   if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
     canvas.width = Math.round(width * scale);
@@ -168,7 +200,7 @@ function draw() {
   }
   const paint = canvas.getContext("2d");
   const colour = (name) => getComputedStyle(document.querySelector(`.swatch.${name}`)).backgroundColor;
-  const colours = {free: colour("free"), cached: colour("cached"), shared: colour("shared")};
+  const colours = Object.fromEntries(["free", "cached", "shared", "host", "disk"].map((name) => [name, colour(name)]));
   const owners = [0, 1, 2, 3, 4].map((index) => colour(`r${index}`));
   const mark = getComputedStyle(document.body).color;
   const gap = size > 9 ? 2 : size > 4 ? 1 : 0.5, side = Math.floor(size) - gap, now = performance.now();
@@ -176,13 +208,14 @@ function draw() {
   paint.setTransform(scale, 0, 0, scale, 0, 0);
   paint.clearRect(0, 0, width, height);
   cells.forEach((cell, index) => {
-    const x = Math.round((index % columns) * size), y = Math.round(Math.floor(index / columns) * size);
+    const place = placeOf(index, below);
+    const x = Math.round((place % columns) * size), y = Math.round(Math.floor(place / columns) * size);
     const state = kStates[cell.state];
     const owner = cell.owner ? live.requests[cell.owner - 1] : null;
     paint.fillStyle = state === "used" ? owners[(owner?.key ?? 0) % 5] : colours[state];
     const dim = (lit && !(cell.state >= 2 && sameRequest(owner, lit))) || (group !== null && (cell.group !== group || !cell.state));
     paint.globalAlpha = dim ? 0.18 : 1;
-    const kind = cell.state ? live.pages.groups[cell.group]?.kind : "full";
+    const kind = cell.state && cell.group !== null ? live.pages.groups[cell.group]?.kind : "full";
     paint.beginPath();
     if (kind === "state") paint.arc(x + side / 2, y + side / 2, side / 2, 0, 7);
     else if (kind === "window") paint.roundRect(x, y + side * 0.2, side, side * 0.6, side / 5);
@@ -196,11 +229,13 @@ function draw() {
       paint.lineWidth = 1.5;
       paint.stroke();
     }
-    if (chosen !== null && Math.floor((chosen - 1) / live.pages.per_cell) === index) outline(paint, x, y, side, mark);
+    const picked = index < pooled ? Math.floor((chosen - 1) / live.pages.per_cell) === index : cell.tier > 0 && chosen?.tier === cell.tier;
+    if (chosen !== null && picked) outline(paint, x, y, side, mark);
   });
   paint.globalAlpha = 1;
   if (document.activeElement === canvas && cells.length) {
-    outline(paint, (cursor % columns) * size, Math.floor(cursor / columns) * size, side, mark);
+    const place = placeOf(cursor, below);
+    outline(paint, (place % columns) * size, Math.floor(place / columns) * size, side, mark);
   }
   if (fading) redraw();
 }
@@ -212,7 +247,14 @@ function outline(paint, x, y, side, colour) {
   paint.strokeRect(x + 0.5, y + 0.5, side - 1, side - 1);
 }
 
+const whereOf = (cell) => (cell.state === 4 ? "in host memory" : "on disk");
 function describe(index) {
+  if (index >= pooled) {
+    const cell = cells[index], where = whereOf(cell);
+    if (!cell.tier) return `${plural(cell.count, "page")} ${where}, from earlier`;
+    const kind = {full: "attention", window: "a window", state: "recurrent state"}[live.pages.groups[cell.group]?.kind];
+    return `Stored page ${number(cell.tier)}, ${where}: ${kind}`;
+  }
   const cell = cells[index], per = live.pages.per_cell, first = 1 + index * per;
   const last = Math.min(first + per - 1, live.pages.last);
   const owner = cell.owner ? live.requests[cell.owner - 1] : null;
@@ -221,12 +263,24 @@ function describe(index) {
 }
 
 const cellAt = (event) => {
-  const {size, columns} = layout();
+  const {size, columns, below} = layout();
   const box = $("map").getBoundingClientRect();
   const column = Math.floor((event.clientX - box.left) / size);
-  const index = Math.floor((event.clientY - box.top) / size) * columns + column;
-  return column < columns && index >= 0 && index < cells.length ? index : null;
+  return column < columns ? indexAt(Math.floor((event.clientY - box.top) / size) * columns + column, below) : null;
 };
+// Where an arrow key leads: to the next cell, or the next row that has one in this column.
+function moved(key) {
+  const {columns, rows, below} = layout();
+  const last = cells.length - 1;
+  const plain = {ArrowLeft: Math.max(0, cursor - 1), ArrowRight: Math.min(last, cursor + 1), Home: 0, End: last}[key];
+  const step = {ArrowUp: -columns, ArrowDown: columns}[key];
+  if (!step) return plain;
+  for (let place = placeOf(cursor, below) + step; place >= 0 && place < rows * columns; place += step) {
+    const index = indexAt(place, below);
+    if (index !== null) return index;
+  }
+  return step < 0 ? cursor : last;
+}
 $("map").addEventListener("mousemove", (event) => {
   const index = cellAt(event);
   if (index === null) return ($("tip").hidden = true);
@@ -238,12 +292,11 @@ $("map").addEventListener("click", (event) => {
   if (index !== null) showPage((cursor = index));
 });
 $("map").addEventListener("keydown", (event) => {
-  const {columns} = layout();
-  const step = {ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns, Home: -cursor, End: cells.length - 1 - cursor}[event.key];
   if (!cells.length) return;
-  if (step !== undefined) {
+  const next = moved(event.key);
+  if (next !== undefined) {
     event.preventDefault();
-    cursor = Math.min(cells.length - 1, Math.max(0, cursor + step));
+    cursor = next;
     say(describe(cursor), true);
     redraw();
   } else if (event.key === "Enter" || event.key === " ") {
@@ -264,6 +317,7 @@ function closePage() {
 
 // Asks what the first page of a cell holds.
 async function showPage(index) {
+  if (index >= pooled) return showStored(cells[index]);
   chosen = 1 + index * live.pages.per_cell;
   redraw();
   const box = $("page");
@@ -277,11 +331,38 @@ async function showPage(index) {
     const texts = {free: "free", cached: `cached: ${holds}; no request uses it now`, used: `${holds} of ${whom}`, shared: `${holds}, shared by ${whom}`};
     box.replaceChildren(el("p", {}, el("b", {}, `Page ${number(page.id)}`), ` · ${texts[page.state]}`, " ",
       el("button", {class: "plain", "aria-label": "Close", onclick: closePage}, "×")));
-    if (page.tokens.length) {
-      box.append(el("div", {class: "held"}, ...page.tokens.map((token) => el("span", {title: `token ${token.id}`}, token.text))));
-    } else if (!page.readable && page.end > page.begin) {
-      box.append(el("p", {}, "Its tokens are not shown to you: they belong to another API key, or this server is open to others."));
-    }
+    showTokens(box, page);
+  } catch (error) {
+    box.replaceChildren(el("p", {class: "error"}, error.message));
+  }
+}
+
+function showTokens(box, page) {
+  if (page.tokens.length) {
+    box.append(el("div", {class: "held"}, ...page.tokens.map((token) => el("span", {title: `token ${token.id}`}, token.text))));
+  } else if (!page.readable && page.end > page.begin) {
+    box.append(el("p", {}, "Its tokens are not shown to you: they belong to another API key, or this server is open to others."));
+  }
+}
+
+// The same of a page below the pool.
+async function showStored(cell) {
+  const box = $("page");
+  const title = (name, text) => box.replaceChildren(el("p", {}, el("b", {}, name), ` · ${text}`, " ",
+    el("button", {class: "plain", "aria-label": "Close", onclick: closePage}, "×")));
+  chosen = {tier: cell.tier};
+  redraw();
+  box.hidden = false;
+  if (!cell.tier) {
+    return title(plural(cell.count, "stored page"), `${whereOf(cell)}; what they hold is known when a prompt asks for them`);
+  }
+  try {
+    const page = await (await request(`live/page?tier=${cell.tier}&model=${encodeURIComponent(model)}`)).json();
+    if (chosen?.tier !== page.tier) return;
+    const holds = page.kind === "state" ? `the state after ${plural(page.end, "token")}` : `positions ${number(page.begin)} to ${number(page.end - 1)}`;
+    const where = [page.on_host && "in host memory", page.on_disk && "on disk"].filter(Boolean).join(" and ");
+    title(`Stored page ${number(page.tier)}`, where ? `${where}: ${holds}` : "deleted meanwhile");
+    showTokens(box, page);
   } catch (error) {
     box.replaceChildren(el("p", {class: "error"}, error.message));
   }

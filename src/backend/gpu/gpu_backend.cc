@@ -105,6 +105,11 @@ void GpuBackend::write(void* to, std::span<const std::byte> values) {
   device_->upload(to, values.data(), values.size());
 }
 
+void GpuBackend::copy(void* to, const void* from, size_t bytes) {
+  QUIRE_CHECK(!recorder_.recording());
+  device_->copy(to, from, bytes);
+}
+
 // All of it is taken at load: KV cache pages get what is left, so a step finds what it needs however full the device
 // is.
 Result<size_t> GpuBackend::reserve(const WorkspaceLimits& sizes) {

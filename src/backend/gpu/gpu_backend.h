@@ -68,6 +68,7 @@ class GpuBackend final : public Backend {
   int64_t table_width(int64_t blocks, int64_t block_size) const override;
   Result<std::unique_ptr<Buffer>> allocate(size_t bytes) override;
   void write(void* to, std::span<const std::byte> values) override;
+  void copy(void* to, const void* from, size_t bytes) override;
   Result<std::unique_ptr<Buffer>> allocate_host(size_t bytes) override;
   void copy_to_host(void* to, const void* from, size_t bytes) override;
   void copy_from_host(void* to, const void* from, size_t bytes) override;
