@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "ops/moe_choices.h"
 #include "ops/op_list.h"
 
 namespace quire {
@@ -149,6 +150,7 @@ class Backend {
     QUIRE_CHECK(false, "this backend has no op " #name); \
   }
   QUIRE_OPTIONAL_OPS(QUIRE_VIRTUAL_OP)
+  QUIRE_RANK_OPS(QUIRE_VIRTUAL_OP)
 #undef QUIRE_VIRTUAL_OP
 
   // Whether the backend has fused ops for a step of `rows` rows; otherwise a model calls the separate ops.
@@ -178,6 +180,11 @@ class Backend {
   }
   // Whether moe_experts takes adapters (MoeExpertsArgs::lora).
   virtual bool adapts_experts() const {
+    return false;
+  }
+
+  // Whether there are moe_choices() and moe_sum() (ops/moe_choices.h).
+  virtual bool splits_experts() const {
     return false;
   }
 
@@ -239,8 +246,9 @@ class Constant {
 using Floats = Constant<float>;
 
 struct CpuOptions {
-  int threads = 0;  // 0: chosen for the machine's cores (cpu/topology.h)
-  std::string isa;  // "", or the name of a level for --cpu-isa (QUIRE_CPU_ISA)
+  int threads = 0;          // 0: chosen for the machine's cores (cpu/topology.h)
+  std::string isa;          // "", or the name of a level for --cpu-isa (QUIRE_CPU_ISA)
+  int rank = 0, ranks = 1;  // of those that share the threads
 };
 Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options);
 

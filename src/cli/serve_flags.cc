@@ -27,8 +27,6 @@ constexpr const char* kNoPython = "quire runs no Python";
 constexpr const char* kPull = "download the files with quire pull and give their folder as MODEL";
 
 const RefusedFlag kRefused[] = {
-    {"--tensor-parallel-size", "1", kOneProcess},
-    {"--pipeline-parallel-size", "1", kOneProcess},
     {"--data-parallel-size", "1", kOneProcess},
     {"--api-server-count", "1", kOneProcess},
     {"--headless", "", kOneProcess},

@@ -13,7 +13,9 @@
 #include "kv/kv_spec.h"
 #include "kv/offload.h"
 #include "llm/page_identity.h"
+#include "llm/ranks.h"
 #include "llm/speculative_config.h"
+#include "model/parallel_model.h"
 
 namespace quire::llm {
 namespace {
@@ -131,7 +133,8 @@ double draft_bytes(const Options& options, const ResolvedOptions& resolved) {
 Status check_weights_fit(const Options& options, const model::ModelFiles& files, const ResolvedOptions& resolved,
                          const Backend& backend) {
   const int64_t available = resolved.memory.available_bytes;
-  const double needed = weights_bytes(options, files) + draft_bytes(options, resolved);
+  const double needed =
+      weights_bytes(options, files) / static_cast<double>(options.ranks()) + draft_bytes(options, resolved);
   if (needed <= static_cast<double>(available)) return {};
   const std::string where = backend.memory_bytes() > 0 ? " of memory on " + backend.describe() : " of memory";
   const double shown = std::min(needed, 9e18);
@@ -179,7 +182,7 @@ Status check_heads(const Options& options, const model::DecoderConfig& config, c
   return {};
 }
 
-Result<std::unique_ptr<Backend>> open_backend(const Options& options) {
+Result<std::unique_ptr<Backend>> open_backend(const Options& options, int rank) {
   constexpr const char* kDevices[] = {"auto", "cpu", "cuda", "metal", "emulator"};
   if (std::find(std::begin(kDevices), std::end(kDevices), options.device) == std::end(kDevices)) {
     return invalid_argument("--device is '" + options.device + "'; choose auto, cpu, cuda, metal or emulator");
@@ -192,7 +195,8 @@ Result<std::unique_ptr<Backend>> open_backend(const Options& options) {
                               " (quire devices lists what there is)");
     }
   }
-  return make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa});
+  return make_cpu_backend({static_cast<int>(options.threads), options.cpu_isa, rank,
+                           static_cast<int>(std::max<int64_t>(options.ranks(), 1))});
 }
 
 // Reserves the memory that ops need besides the model's scratch.
@@ -255,10 +259,10 @@ Result<model::ModelFiles> open_files(const Options& options) {
   return invalid_argument("--load-format is '" + options.load_format + "'; choose auto, safetensors, gguf or dummy");
 }
 
-Result<std::unique_ptr<Backend>> make_backend(const Options& options) {
+Result<std::unique_ptr<Backend>> make_backend(const Options& options, int rank) {
   if (options.threads < 0 || options.threads > 4096)
     return invalid_argument("--threads must be from 0 (all cores) to 4096");
-  QUIRE_ASSIGN(std::unique_ptr<Backend> backend, open_backend(options));
+  QUIRE_ASSIGN(std::unique_ptr<Backend> backend, open_backend(options, rank));
   return trace::on() ? make_tracing_backend(std::move(backend)) : std::move(backend);
 }
 
@@ -314,9 +318,10 @@ Result<int64_t> least_memory(const Options& options) {
   return static_cast<int64_t>(std::min(least, 9e18));
 }
 
-Result<ResolvedOptions> resolve_options(const Options& options, const model::ModelFiles& files,
-                                        const Backend& backend) {
+Result<ResolvedOptions> resolve_options(const Options& options, const model::ModelFiles& files, const Backend& backend,
+                                        const model::Share& share) {
   ResolvedOptions out;
+  QUIRE_TRY(check_ranks(options, backend));
   QUIRE_TRY(check_counts(options));
   QUIRE_TRY(check_utilization(options, backend));
   QUIRE_TRY(check_heads(options, files.config, backend));
@@ -324,7 +329,10 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   QUIRE_ASSIGN(const SpeculativeConfig speculation, parse_speculative_config(options.speculative_config));
   QUIRE_ASSIGN(out.draft, open_draft_model(options, speculation, files));
   out.engine.speculation = speculation.options;
-  std::vector<kv::LayerCache> layers = model::cache_layers(files.config);
+  // All stages have the same groups of layers, so that they have the same pages.
+  QUIRE_ASSIGN(const model::DecoderConfig all_layers, model::share_of(files.config, {share.rank, share.ranks}));
+  QUIRE_ASSIGN(const model::DecoderConfig own, model::share_of(files.config, share));
+  std::vector<kv::LayerCache> layers = model::cache_layers(all_layers);
   if (out.draft) {  // its layers come after those of the model
     QUIRE_TRY(check_heads(options, out.draft->files.config, backend));
     std::ranges::copy(model::cache_layers(out.draft->files.config), std::back_inserter(layers));
@@ -335,10 +343,12 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   const auto page_bytes = [&](const KvPageShape& shape) { return static_cast<int64_t>(backend.kv_page_bytes(shape)); };
   const bool encoder = files.config.encoder.on;
   if (encoder) {
-    out.memory.layout = kv::layout_without_pages(files.config.per_layer.size());
+    out.memory.layout = kv::layout_without_pages(own.per_layer.size());
   } else {
     QUIRE_ASSIGN(out.memory.layout, kv::group_layers(layers, out.engine.kv_dtype, options.block_size, page_bytes));
+    if (share.stages > 1) out.memory.layout = kv::some_layers(out.memory.layout, own.share.first_layer, own.layers);
   }
+  out.load.share = share;
   QUIRE_ASSIGN(const RunnerChoice runner, choose_runner(options, files));
   out.engine.pools = runner.pools;
   QUIRE_ASSIGN(const int64_t max_len, context_length(options, files));
@@ -396,54 +406,145 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
   return out;
 }
 
-Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles& files,
-                                 std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress,
-                                 const std::atomic<bool>* cancelled) {
-  QUIRE_ASSIGN(ResolvedOptions resolved, resolve_options(options, files, *backend));
+namespace {
+
+// One rank's model, before it has pages.
+struct LoadedRank {
+  ResolvedOptions resolved;
+  std::unique_ptr<model::Model> model, draft;
+  model::BatchLimits limits;
+};
+
+Result<LoadedRank> load_weights(const Options& options, const model::ModelFiles& files, Backend& backend,
+                                std::function<void(int64_t, int64_t)> progress, const std::atomic<bool>* cancelled,
+                                const RankGroups& ranks) {
+  LoadedRank out;
+  ResolvedOptions& resolved = out.resolved;
+  QUIRE_ASSIGN(resolved, resolve_options(options, files, backend, ranks.share));
   resolved.load.progress = std::move(progress);
   resolved.load.cancelled = cancelled;
-  // Before the weights are loaded, so that a plan without room for them fails early.
-  measure_memory(options, *backend, resolved.memory);
-  if (resolved.memory.available_bytes > 0) {
-    QUIRE_TRY(check_weights_fit(options, files, resolved, *backend));
-  }
-  QUIRE_ASSIGN(std::unique_ptr<model::Model> model, model::load_model(files, resolved.load, *backend));
-  std::unique_ptr<model::Model> draft;
+  resolved.load.ranks = ranks.ranks();
+  // Before the weights are loaded, so that a plan without room for them fails early. Ranks share the host's memory.
+  measure_memory(options, backend, resolved.memory);
+  resolved.memory.available_bytes /= options.ranks();
+  if (resolved.memory.available_bytes > 0) QUIRE_TRY(check_weights_fit(options, files, resolved, backend));
+  QUIRE_ASSIGN(out.model, model::load_model(files, resolved.load, backend));
   if (resolved.draft) {
     model::LoadOptions load = resolved.load;
     load.max_model_len = resolved.draft->max_length;
     load.progress = {};
     load.adapters = {};  // drafts are made without them, and checked with them
     const model::ModelFiles& source = resolved.draft->files;
-    if (source.config.ahead.eagle) model->keep_hidden_before(source.config.ahead.taps);
-    QUIRE_ASSIGN(draft, resolved.draft->ahead ? model::load_layer_ahead(source, load, *backend, *model)
-                                              : model::load_model(source, load, *backend));
-    resolved.memory.draft_weights_bytes = static_cast<int64_t>(draft->weights_bytes());
+    if (source.config.ahead.eagle) out.model->keep_hidden_before(source.config.ahead.taps);
+    QUIRE_ASSIGN(out.draft, resolved.draft->ahead ? model::load_layer_ahead(source, load, backend, *out.model)
+                                                  : model::load_model(source, load, backend));
+    resolved.memory.draft_weights_bytes = static_cast<int64_t>(out.draft->weights_bytes());
   }
-  const model::BatchLimits limits{resolved.engine.scheduler.max_num_batched_tokens, resolved.engine.max_logit_rows,
-                                  resolved.engine.scheduler.max_num_seqs, resolved.engine.pools};
-  resolved.memory.weights_bytes = resolved.memory.draft_weights_bytes + static_cast<int64_t>(model->weights_bytes());
-  resolved.memory.scratch_bytes = static_cast<int64_t>(model->scratch_bytes(limits));
-  if (draft != nullptr) resolved.memory.scratch_bytes += static_cast<int64_t>(draft->scratch_bytes(limits));
-  QUIRE_ASSIGN(const size_t reserved, reserve(resolved, *model, draft.get(), *backend));
+  out.limits = {resolved.engine.scheduler.max_num_batched_tokens, resolved.engine.max_logit_rows,
+                resolved.engine.scheduler.max_num_seqs, resolved.engine.pools};
+  resolved.memory.weights_bytes =
+      resolved.memory.draft_weights_bytes + static_cast<int64_t>(out.model->weights_bytes());
+  resolved.memory.scratch_bytes = static_cast<int64_t>(out.model->scratch_bytes(out.limits));
+  if (out.draft != nullptr) resolved.memory.scratch_bytes += static_cast<int64_t>(out.draft->scratch_bytes(out.limits));
+  QUIRE_ASSIGN(const size_t reserved, reserve(resolved, *out.model, out.draft.get(), backend));
   resolved.memory.scratch_bytes += static_cast<int64_t>(reserved);
+  return out;
+}
+
+// The same number of pages on every rank.
+Result<kv::MemoryPlan> plan_rank(LoadedRank& rank, distributed::Group* all) {
+  kv::MemoryInputs& memory = rank.resolved.memory;
+  auto plan = kv::plan_memory(memory);
+  QUIRE_TRY(agree(all, plan.ok() ? Status() : Status(plan.error())));
+  const int64_t blocks = smallest(all, plan->num_blocks), length = smallest(all, plan->max_model_len);
+  if (blocks < plan->num_blocks || length < plan->max_model_len) {
+    memory.num_gpu_blocks_override = blocks;
+    memory.max_model_len = length;
+    memory.max_model_len_auto = false;
+    plan = kv::plan_memory(memory);
+  }
+  QUIRE_TRY(agree(all, plan.ok() ? Status() : Status(plan.error())));
+  rank.resolved.engine.num_blocks = plan->num_blocks;
+  rank.resolved.engine.cache = plan->layout;
+  rank.resolved.engine.scheduler.max_model_len = plan->max_model_len;
+  return plan;
+}
+
+}  // namespace
+
+Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles& files,
+                                 std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress,
+                                 const std::atomic<bool>* cancelled, distributed::Group* all) {
+  QUIRE_TRY(check_ranks(options, *backend));
+  std::shared_ptr<RankThreads> threads;  // they end after the model that they follow
+  if (all == nullptr && options.ranks() > 1) {
+    threads = std::make_shared<RankThreads>(options, cancelled);
+    all = &threads->first();
+  }
+  auto groups = std::make_shared<RankGroups>();
+  if (all != nullptr) *groups = RankGroups(options, *all);
+  auto rank = load_weights(options, files, *backend, std::move(progress), cancelled, *groups);
+  QUIRE_TRY(agree(all, rank.ok() ? Status() : Status(rank.error())));
   LoadedEngine out;
-  QUIRE_ASSIGN(out.plan, kv::plan_memory(resolved.memory));
-  resolved.engine.num_blocks = out.plan.num_blocks;
-  resolved.engine.cache = out.plan.layout;
-  resolved.engine.scheduler.max_model_len = out.plan.max_model_len;
-  spdlog::info("{}", out.plan.line());
+  QUIRE_ASSIGN(out.plan, plan_rank(*rank, all));
+  ResolvedOptions& resolved = rank->resolved;
+  spdlog::info("{}{}", all == nullptr ? "" : "rank 0 of " + all->describe() + ": ", out.plan.line());
   if (!resolved.engine.offload.folder.empty()) {
     resolved.engine.offload.identity = page_identity(options, files, *backend, out.plan, resolved.draft.has_value());
   }
-  QUIRE_ASSIGN(out.engine,
-               engine::Engine::make(std::move(backend), std::move(model), resolved.engine, std::move(draft)));
+  model::ParallelModel* leader = nullptr;
+  if (all != nullptr) {
+    auto parallel = std::make_unique<model::ParallelModel>(std::move(rank->model), *all, std::pair(threads, groups));
+    leader = parallel.get();
+    rank->model = std::move(parallel);
+  }
+  auto engine =
+      engine::Engine::make(std::move(backend), std::move(rank->model), resolved.engine, std::move(rank->draft));
+  QUIRE_TRY(agree(all, engine.ok() ? Status() : Status(engine.error())));
+  if (leader != nullptr) leader->start();
+  out.engine = std::move(*engine);
   if (kv::Offload* offload = out.engine->offload(); offload != nullptr && !offload->wait_until_open(kOpenSeconds)) {
     spdlog::info("KV offload: the digest of the weights takes a while; until it is known, nothing comes from the disk");
   }
   const kv::CacheLayout& pages = out.engine->cache_layout();
   QUIRE_CHECK(pages.page_bytes() * pages.num_pages == out.plan.kv_bytes, "as much is allocated as was planned");
   return out;
+}
+
+namespace {
+
+// A follower with its pages, ready for the first step. The backend outlives the others.
+struct Follower {
+  std::unique_ptr<Backend> backend;
+  LoadedRank rank;
+  std::unique_ptr<model::KvCache> pages;
+};
+
+Result<Follower> load_follower(const Options& options, const RankGroups& groups, const std::atomic<bool>* cancelled) {
+  Follower out;
+  QUIRE_ASSIGN(out.backend, make_backend(options, groups.all->rank()));
+  QUIRE_ASSIGN(const model::ModelFiles files, open_files(options));
+  QUIRE_ASSIGN(out.rank, load_weights(options, files, *out.backend, {}, cancelled, groups));
+  return out;
+}
+
+Status allocate(Follower& follower) {
+  kv::CacheLayout layout = follower.rank.resolved.engine.cache;
+  layout.num_pages = follower.rank.resolved.engine.num_blocks;
+  QUIRE_ASSIGN(follower.pages, model::KvCache::make(*follower.backend, std::move(layout)));
+  return follower.rank.model->prepare(follower.rank.limits);
+}
+
+}  // namespace
+
+Status run_follower(const Options& options, distributed::Group& all, const std::atomic<bool>* cancelled) {
+  const RankGroups groups(options, all);
+  auto follower = load_follower(options, groups, cancelled);
+  QUIRE_TRY(agree(&all, follower.ok() ? Status() : Status(follower.error())));
+  QUIRE_TRY(plan_rank(follower->rank, &all));
+  const Status allocated = allocate(*follower);
+  QUIRE_TRY(agree(&all, allocated));
+  return model::follow(*follower->rank.model, *follower->pages, follower->rank.limits, all);
 }
 
 }  // namespace quire::llm

@@ -60,6 +60,12 @@ struct Options {
   std::optional<int64_t> max_cpu_loras;  // kept in the host's memory; none: max_loras
   std::string lora_dtype = "auto";       // auto, float32, float16, bfloat16
 
+  // Ranks
+  int64_t tensor_parallel_size = 1;     // ranks that share each layer
+  int64_t pipeline_parallel_size = 1;   // ranges of layers, each on ranks of its own
+  bool enable_expert_parallel = false;  // experts are always shared by expert: accepted, as in vLLM
+  int64_t ranks() const { return tensor_parallel_size * pipeline_parallel_size; }
+
   // Device
   std::string device = "auto";  // auto, cpu, cuda, metal, emulator
   int64_t threads = 0;          // 0: all cores

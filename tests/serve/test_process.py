@@ -35,7 +35,7 @@ def refused(folder, *flags) -> str:
 
 
 @pytest.mark.parametrize("flags, words", [
-    (("--tensor-parallel-size", "2"), ["--tensor-parallel-size", "one process"]),
+    (("--tensor-parallel-size", "3"), ["--tensor-parallel-size is 3", "heads"]),
     (("--kv-transfer-config", "{}"), ["--kv-transfer-config", "yet"]),
     (("--trust-remote-code",), ["--trust-remote-code", "Python"]),
     (("--allowed-origins", "x"), ["--allowed-origins", "JSON list"]),

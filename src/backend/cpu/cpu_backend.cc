@@ -92,9 +92,16 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options) {
     return invalid_argument("the number of CPU threads is " + std::to_string(options.threads) +
                             "; give 0 (all usable cores) up to " + std::to_string(kMaxThreads));
   }
-  const cpu::CpuChoice choice =
+  cpu::CpuChoice choice =
       options.threads > 0 ? cpu::CpuChoice{.threads = options.threads, .cpus = {}, .reason = {}} : cpu::choose_cpus();
-  if (!choice.reason.empty()) spdlog::info("cpu: {}", choice.reason);
+  if (!choice.reason.empty() && options.rank == 0) spdlog::info("cpu: {}", choice.reason);
+  const auto threads = static_cast<size_t>(std::max(1, choice.threads / options.ranks));
+  choice.threads = static_cast<int>(threads);
+  if (const size_t first = static_cast<size_t>(options.rank) * threads;
+      options.ranks > 1 && choice.cpus.size() >= first + threads) {
+    choice.cpus = {choice.cpus.begin() + static_cast<ptrdiff_t>(first),
+                   choice.cpus.begin() + static_cast<ptrdiff_t>(first + threads)};
+  }
   return std::unique_ptr<Backend>(std::make_unique<cpu::CpuBackend>(isa, choice.threads, choice.cpus));
 }
 
