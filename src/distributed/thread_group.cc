@@ -33,15 +33,16 @@ void pause_cpu() {
 }
 
 // Waits until done(value), spinning first and then asleep. Whoever makes it true notifies. On fewer CPUs than ranks
-// (`spins` is false), a spinning rank would keep the CPU from the one that it waits for.
+// (`spins` is false), a spinning rank would keep the CPU from the one that it waits for, so it hands it on instead.
 template <typename Done>
 void wait_until(const std::atomic<uint32_t>& atomic, bool spins, const Done& done) {
-  const auto deadline = std::chrono::steady_clock::now() + (spins ? kSpin : kSpin.zero());
+  const auto deadline = std::chrono::steady_clock::now() + kSpin;
   do {
-    for (int i = 0; i < kSpinsBetweenClockReads; ++i) {
+    for (int i = 0; i < (spins ? kSpinsBetweenClockReads : 1); ++i) {
       if (done(atomic.load(std::memory_order_acquire))) return;
       pause_cpu();
     }
+    if (!spins) std::this_thread::yield();
   } while (std::chrono::steady_clock::now() < deadline);
   for (;;) {
     const uint32_t value = atomic.load(std::memory_order_acquire);

@@ -408,6 +408,13 @@ Result<ResolvedOptions> resolve_options(const Options& options, const model::Mod
 
 namespace {
 
+Status check_size(const Options& options, const distributed::Group& all) {
+  if (all.size() == options.ranks()) return {};
+  return invalid_argument("there are " + all.describe() + ", but --tensor-parallel-size times " +
+                          "--pipeline-parallel-size is " + std::to_string(options.ranks()) +
+                          "; start as many ranks as these flags say");
+}
+
 // One rank's model, before it has pages.
 struct LoadedRank {
   ResolvedOptions resolved;
@@ -476,6 +483,7 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
                                  std::unique_ptr<Backend> backend, std::function<void(int64_t, int64_t)> progress,
                                  const std::atomic<bool>* cancelled, distributed::Group* all) {
   QUIRE_TRY(check_ranks(options, *backend));
+  if (all != nullptr) QUIRE_TRY(check_size(options, *all));
   std::shared_ptr<RankThreads> threads;  // they end after the model that they follow
   if (all == nullptr && options.ranks() > 1) {
     threads = std::make_shared<RankThreads>(options, cancelled);
@@ -494,7 +502,8 @@ Result<LoadedEngine> load_engine(const Options& options, const model::ModelFiles
   }
   model::ParallelModel* leader = nullptr;
   if (all != nullptr) {
-    auto parallel = std::make_unique<model::ParallelModel>(std::move(rank->model), *all, std::pair(threads, groups));
+    auto parallel =
+        std::make_unique<model::ParallelModel>(std::move(rank->model), groups->ranks(), std::pair(threads, groups));
     leader = parallel.get();
     rank->model = std::move(parallel);
   }
@@ -537,13 +546,15 @@ Status allocate(Follower& follower) {
 
 }  // namespace
 
-Status run_follower(const Options& options, distributed::Group& all, const std::atomic<bool>* cancelled) {
+Status run_follower(const Options& options, distributed::Group& all, const std::atomic<bool>* cancelled, bool* loaded) {
+  QUIRE_TRY(check_size(options, all));
   const RankGroups groups(options, all);
   auto follower = load_follower(options, groups, cancelled);
   QUIRE_TRY(agree(&all, follower.ok() ? Status() : Status(follower.error())));
   QUIRE_TRY(plan_rank(follower->rank, &all));
   const Status allocated = allocate(*follower);
   QUIRE_TRY(agree(&all, allocated));
+  if (loaded != nullptr) *loaded = true;
   return model::follow(*follower->rank.model, *follower->pages, follower->rank.limits, all);
 }
 

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstring>
 
-#include "base/log.h"
 #include "base/trace.h"
 #include "llm/speculative_config.h"
 
@@ -41,7 +40,9 @@ Status check_ranks(const Options& options, const Backend& backend) {
   if (!options.kv_offload_dir.empty() || !options.kv_offload_host_bytes.empty()) {
     return unsupported(several + "keeps its KV cache in memory alone; leave out --kv-offload-dir");
   }
-  if (options.enable_lora) return unsupported(several + "takes no adapters yet; leave out --enable-lora");
+  if (options.enable_lora && options.pipeline_parallel_size > 1) {
+    return unsupported("--enable-lora works with --tensor-parallel-size, but not with --pipeline-parallel-size");
+  }
   QUIRE_ASSIGN(const SpeculativeConfig speculation, parse_speculative_config(options.speculative_config));
   if (speculation.options.with_model()) {
     return unsupported(several + "drafts without a model; choose the method \"ngram\" or \"suffix\" in " +
@@ -98,9 +99,10 @@ RankThreads::RankThreads(const Options& options, const std::atomic<bool>* cancel
   for (size_t r = 1; r < groups_.size(); ++r) {
     threads_.emplace_back([this, r, options, cancelled] {
       trace::name_thread("rank " + std::to_string(r));
-      // What fails while loading is reported by rank 0. Later, only our own bugs fail.
-      const Status status = run_follower(options, *groups_[r], cancelled);
-      if (!status.ok()) spdlog::debug("rank {}: {}", r, status.error().message);
+      bool loaded = false;
+      const Status status = run_follower(options, *groups_[r], cancelled, &loaded);
+      // Rank 0 reports what fails while loading.
+      QUIRE_CHECK(status.ok() || !loaded, status.error().message.c_str());
     });
   }
 }

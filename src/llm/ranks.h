@@ -41,8 +41,10 @@ Status agree(distributed::Group* all, const Status& own);
 // The smallest number of all ranks.
 int64_t smallest(distributed::Group* all, int64_t own);
 
-// Loads this rank's share and follows rank 0 until its engine ends.
-Status run_follower(const Options& options, distributed::Group& all, const std::atomic<bool>* cancelled = nullptr);
+// Loads this rank's share and follows rank 0 until its engine ends. An Error before `loaded` becomes true is rank 0's,
+// too; one after that means that the ranks do not fit together, and the process should end.
+Status run_follower(const Options& options, distributed::Group& all, const std::atomic<bool>* cancelled = nullptr,
+                    bool* loaded = nullptr);
 
 // The other ranks as threads of this process; they end when rank 0's model does, or could not be loaded.
 class RankThreads {

@@ -3,8 +3,9 @@
 #pragma once
 
 #include <any>
+#include <map>
 #include <memory>
-#include <string>
+#include <mutex>
 #include <vector>
 
 #include "distributed/group.h"
@@ -17,8 +18,9 @@ namespace quire::model {
 // followers end.
 class ParallelModel final : public Model {
  public:
-  // `own` is the share of rank 0; `keep` is destroyed after everything else. REQUIRES: the ranks outlive the model.
-  ParallelModel(std::unique_ptr<Model> own, distributed::Group& ranks, std::any keep);
+  // `own` is the share of rank 0 of `ranks`; `keep` is destroyed after everything else. REQUIRES: the ranks outlive the
+  // model.
+  ParallelModel(std::unique_ptr<Model> own, const Ranks& ranks, std::any keep);
   ~ParallelModel() override;
 
   // From now on the other ranks follow.
@@ -27,6 +29,8 @@ class ParallelModel final : public Model {
   const DecoderConfig& config() const override { return own_->config(); }
   size_t weights_bytes() const override { return own_->weights_bytes(); }
   DType main_dtype() const override { return own_->main_dtype(); }
+  // The other ranks get the adapter with the first step that uses it.
+  Result<AdapterPtr> make_adapter(const weights::AdapterFiles& files) const override;
   size_t scratch_bytes(const BatchLimits& limits) const override { return own_->scratch_bytes(limits); }
   WorkspaceLimits workspace_limits(const BatchLimits& limits) const override { return own_->workspace_limits(limits); }
   Status prepare(const BatchLimits& limits) override { return own_->prepare(limits); }
@@ -39,11 +43,22 @@ class ParallelModel final : public Model {
  private:
   // Rows from the last stage.
   Tensor receive(int64_t rows, int64_t columns);
+  void tell_adapters(const StepBatch& batch);
+
+  // An adapter that the other ranks have, or will get.
+  struct KnownAdapter {
+    std::weak_ptr<const Adapter> adapter;
+    std::vector<std::byte> bytes;  // empty once the others have it
+  };
 
   const std::any keep_;
   const std::unique_ptr<Model> own_;
   bool started_ = false;
   distributed::Group& ranks_;
+  const GatherTimes* const times_;
+  int64_t nanoseconds_ = 0;  // in forward() and run_head()
+  mutable std::mutex mutex_;
+  mutable std::map<uint64_t, KnownAdapter> adapters_;  // by id; guarded by mutex_
   std::vector<std::byte> message_;
   StepBatch part_;
   std::vector<float> received_;

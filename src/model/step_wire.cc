@@ -10,8 +10,9 @@ namespace quire::model {
 namespace {
 
 // The one list of the fields: `visit` takes numbers and vectors in order.
-template <typename Batch, typename Visit>
-void for_each_field(Batch& batch, const Visit& visit) {
+template <typename Batch, typename Ids, typename Visit>
+void for_each_field(Batch& batch, Ids& adapters, const Visit& visit) {
+  visit(adapters);
   visit(batch.tokens);
   visit(batch.positions);
   visit(batch.position_axes);
@@ -93,7 +94,9 @@ bool is_whole(const StepBatch& batch, const StepLimits& limits) {
 void write_step(const StepBatch& batch, std::vector<std::byte>& to) {
   const auto groups = static_cast<uint32_t>(batch.groups.size());
   append(to, &groups, sizeof groups);
-  for_each_field(batch, [&]<typename Field>(const Field& field) {
+  std::vector<uint64_t> adapters;
+  for (const Adapter* adapter : batch.adapters) adapters.push_back(adapter->id);
+  for_each_field(batch, adapters, [&]<typename Field>(const Field& field) {
     if constexpr (std::is_arithmetic_v<Field>) {
       append(to, &field, sizeof field);
     } else {
@@ -104,7 +107,8 @@ void write_step(const StepBatch& batch, std::vector<std::byte>& to) {
   });
 }
 
-Status read_step(std::span<const std::byte> from, const StepLimits& limits, StepBatch& batch) {
+Status read_step(std::span<const std::byte> from, const StepLimits& limits, StepBatch& batch,
+                 std::vector<uint64_t>& adapters) {
   batch.clear();
   Reader reader{from};
   uint32_t groups = 0;
@@ -114,7 +118,7 @@ Status read_step(std::span<const std::byte> from, const StepLimits& limits, Step
                    std::to_string(limits.groups) + "; do all ranks load the same model with the same options?");
   }
   batch.groups.resize(groups);
-  for_each_field(batch, [&]<typename Field>(Field& field) {
+  for_each_field(batch, adapters, [&]<typename Field>(Field& field) {
     if constexpr (std::is_arithmetic_v<Field>) {
       reader.read(&field, sizeof field);
     } else {
@@ -128,7 +132,10 @@ Status read_step(std::span<const std::byte> from, const StepLimits& limits, Step
       reader.read(field.data(), size * sizeof field[0]);
     }
   });
-  if (reader.ok && reader.left.empty() && is_whole(batch, limits)) return {};
+  if (reader.ok && reader.left.empty() && is_whole(batch, limits) &&
+      all_within(batch.adapter_of, -1, std::ssize(adapters))) {
+    return {};
+  }
   return corrupt(
       "a step that came from rank 0 does not fit this rank; do all ranks load the same model with the same options?");
 }

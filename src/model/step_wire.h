@@ -19,9 +19,11 @@ struct StepLimits {
   int64_t num_pages = 0;
 };
 
-// Appends the batch, without its adapters.
+// Appends the batch, with the ids of its adapters.
 void write_step(const StepBatch& batch, std::vector<std::byte>& to);
-// Reads what write_step() wrote into `batch`, whose memory is used again. An Error says what is wrong.
-Status read_step(std::span<const std::byte> from, const StepLimits& limits, StepBatch& batch);
+// Reads what write_step() wrote into `batch`, whose memory is used again, and the ids of its adapters. An Error says
+// what is wrong.
+Status read_step(std::span<const std::byte> from, const StepLimits& limits, StepBatch& batch,
+                 std::vector<uint64_t>& adapters);
 
 }  // namespace quire::model

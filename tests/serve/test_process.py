@@ -69,6 +69,14 @@ def test_neutral_values_of_refused_flags_are_fine_and_a_config_file_gives_flags(
     assert one.stop() == 0
 
 
+def test_several_ranks_give_the_answer_of_one(start, server):
+    body = {"prompt": [5, 6, 7, 8] * 10, "max_tokens": 12, "temperature": 0.7, "seed": 3, "logprobs": 5}
+    one = start("tiny", "--tensor-parallel-size", "2", "--pipeline-parallel-size", "2", "--threads", "4")
+    expected, answer = server.ok("/v1/completions", body), one.ok("/v1/completions", body)
+    assert answer["choices"] == expected["choices"]
+    assert one.stop() == 0
+
+
 def test_a_client_that_goes_away_is_aborted(endless):
     before = endless.metric("vllm:request_success_total", finished_reason="abort")
     with endless.http.stream("POST", "/v1/completions", json=ENDLESS) as answer:

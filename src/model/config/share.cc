@@ -98,11 +98,11 @@ Result<DecoderConfig> share_of(const DecoderConfig& whole, Share share) {
   out.share = share;
   QUIRE_TRY(cut_layers(out));
   if (!share.split()) return out;
+  QUIRE_TRY(cut_heads(out, share.ranks));
   if (whole.hidden % share.ranks != 0) {
     return does_not_divide("columns in its hidden states", whole.hidden, share.ranks,
                            "choose a size that divides them");
   }
-  QUIRE_TRY(cut_heads(out, share.ranks));
   cut_recurrent(out);
   out.intermediate = share.width(out.intermediate);
   for (LayerConfig& layer : out.per_layer) layer.intermediate = share.width(layer.intermediate);

@@ -124,7 +124,7 @@ class DecoderModel final : public Model {
   // What adapters add to experts in this step (LoraState::of_experts).
   std::optional<MoeLora> lora_of_experts(int64_t first_site) const {
     if (lora_ == nullptr || first_site < 0) return std::nullopt;
-    return lora_->of_experts(first_site, config_.moe.experts);
+    return lora_->of_experts(first_site, config_.share.num_experts(config_.moe.experts));
   }
   const float* ones() const { return ones_.data(); }  // the weight of a norm that has none
   const RopeConfig& rope_config(RopeUse use) const { return use == RopeUse::kMain ? config_.rope : config_.local_rope; }

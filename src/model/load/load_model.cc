@@ -312,10 +312,13 @@ void add_expert_sites(const Loader& loader, int64_t layer, LoraSites& sites, Moe
   const DecoderConfig& config = loader.config();
   const Family& family = *loader.files().family;
   const int64_t hidden = config.hidden, inner = config.moe.intermediate, experts = config.moe.experts;
-  moe.site = sites.add_sites(2 * experts);
+  const int64_t first = loader.share().first_expert(experts), count = loader.share().num_experts(experts);
+  moe.site = sites.add_sites(2 * count);
   const auto name = [&](Part part, int64_t expert) { return family.name_of(part, layer, false, expert); };
   LoraSites::Target all{moe.site};
   all.experts = experts;
+  all.first_expert = first;
+  all.own_experts = count;
   all.hidden = hidden;
   all.inner = inner;
   all.gate_up = (config.moe.gated ? 2 : 1) * inner;
@@ -325,10 +328,16 @@ void add_expert_sites(const Loader& loader, int64_t layer, LoraSites& sites, Moe
   const std::string fused = name(Part::kExpertsGateUp, 0);
   sites.add(fused.substr(0, fused.rfind('.')), false, std::move(all));
   for (int64_t e = 0; e < experts; ++e) {
-    const int64_t up_column = config.moe.gated ? inner : 0;
-    if (config.moe.gated) sites.add(name(Part::kExpertGate, e), false, {moe.site + e, 0, inner, {}, inner, hidden});
-    sites.add(name(Part::kExpertUp, e), false, {moe.site + e, up_column, inner, {}, inner, hidden});
-    sites.add(name(Part::kExpertDown, e), false, {moe.site + experts + e, 0, hidden, {}, hidden, inner});
+    if (e < first || e >= first + count) {
+      for (const Part part : {Part::kExpertGate, Part::kExpertUp, Part::kExpertDown}) {
+        if (family.has_name(part)) sites.leave(name(part, e));
+      }
+      continue;
+    }
+    const int64_t up_column = config.moe.gated ? inner : 0, site = moe.site + e - first;
+    if (config.moe.gated) sites.add(name(Part::kExpertGate, e), false, {site, 0, inner, {}, inner, hidden});
+    sites.add(name(Part::kExpertUp, e), false, {site, up_column, inner, {}, inner, hidden});
+    sites.add(name(Part::kExpertDown, e), false, {site + count, 0, hidden, {}, hidden, inner});
   }
 }
 
@@ -383,9 +392,11 @@ std::unique_ptr<LoraSites> find_sites(const Loader& loader, const Backend& backe
     MlaWeights& mla = weights.layers[i].mla;
     if (mla.k_up == nullptr) continue;
     const MlaConfig& c = config.mla;
-    mla.site = sites->add_sites(2 * config.heads);
+    const int64_t heads = loader.own().heads;
+    mla.site = sites->add_sites(2 * heads);
     LoraSites::Target target{mla.site, 0, 0, {}, config.heads * (c.nope_dim + c.v_dim), c.kv_rank, false};
-    target.heads = config.heads;
+    target.heads = heads;
+    target.first_head = loader.share().rank * heads;
     target.nope = c.nope_dim;
     target.v = c.v_dim;
     add(loader.name(Part::kKvB, static_cast<int64_t>(i)), std::move(target));
