@@ -105,20 +105,20 @@ class RanksTraffic : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(RanksTraffic, HasTheBitsOfOneRank) {
   std::mt19937 rng(7);
-  std::vector<int32_t> shared(300);
+  std::vector<int32_t> shared(700);
   for (int32_t& token : shared) token = static_cast<int32_t>(rng() % 500);
   std::vector<engine::Request> requests;
-  for (const size_t length : {300, 300, 280, 120, 299, 300}) {
+  for (const size_t length : {700, 700, 650, 400, 699, 700}) {
     std::vector<int32_t> prompt(shared.begin(), shared.begin() + static_cast<ptrdiff_t>(length));
     for (size_t more = rng() % 40; more > 0; --more) prompt.push_back(static_cast<int32_t>(rng() % 500));
-    requests.push_back(greedy_request(std::move(prompt), 30));
+    requests.push_back(greedy_request(std::move(prompt), 40));
     requests.back().params.temperature = rng() % 2 == 0 ? 0.0 : 0.8;
     requests.back().params.seed = static_cast<int64_t>(rng());
   }
   llm::Options options = dummy_options(GetParam());
   options.device = "cpu";
   options.threads = 2;
-  options.max_model_len = "400";
+  options.max_model_len = "1024";
   options.enable_prefix_caching = false;
   const auto one = make_engine(options);
   ASSERT_NE(one, nullptr);
@@ -126,7 +126,7 @@ TEST_P(RanksTraffic, HasTheBitsOfOneRank) {
   for (const engine::Request& request : requests) truth.push_back(run(*one, {request})[0]);
 
   options.enable_prefix_caching = true;
-  options.max_num_batched_tokens = 150;  // a pipeline computes such a step in two parts
+  options.max_num_batched_tokens = 190;  // a pipeline computes such a step in two parts
   for (const Layout& layout : {Layout{2, 1}, Layout{1, 2}}) {
     options = with(options, layout);
     options.num_gpu_blocks_override = 2;
