@@ -82,7 +82,7 @@ bool is_whole(const StepBatch& batch, const StepLimits& limits) {
          batch.cu_seqlens_q.front() == 0 && batch.cu_seqlens_q.back() == end &&
          std::ranges::is_sorted(batch.cu_seqlens_q) && all_within(batch.context_lens, 0, int64_t{1} << 31) &&
          all_within(batch.positions, 0, int64_t{1} << 31) && all_within(batch.wanted, 0, end) &&
-         sized(batch.token_types, tokens) && sized(batch.adapter_of, seqs) && batch.num_pooled >= 0 &&
+         batch.token_types.size() <= tokens && sized(batch.adapter_of, seqs) && batch.num_pooled >= 0 &&
          batch.wanted_before >= 0 && batch.wanted_before <= limits.max_tokens - end &&
          batch.num_pooled <= std::ssize(batch.wanted) &&
          std::ranges::all_of(batch.groups,
