@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs under mpirun, for the tests of ranks as processes."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import threading
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN_DIR = pathlib.Path(os.environ.get("QUIRE_BIN_DIR", ROOT / "build"))
+LIMIT = 60  # seconds after which a test gives up; nothing is measured against it
+
+needs_mpirun = pytest.mark.skipif(
+    shutil.which("mpirun") is None or "Open MPI" not in subprocess.run(
+        ["mpirun", "--version"], capture_output=True, text=True, check=False).stdout,
+    reason="Open MPI's mpirun is not installed (Debian: openmpi-bin)")
+
+# Each rank runs in a shell, which writes down its exit code and outlives the signal by which mpirun ends a job.
+RANK = 'trap "" TERM; "$@"; echo $? > "exit.$OMPI_COMM_WORLD_RANK"'
+
+
+class Job:
+    """`mpirun -n SIZE PROGRAM...`; its output is kept."""
+
+    def __init__(self, folder: pathlib.Path, size: int, *command, mpirun: tuple = (), env: dict[str, str] | None = None):
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith(("QUIRE_", "HF_", "VLLM_", "OMPI_"))}
+        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                        "QUIRE_HOME": str(folder / "home"), "QUIRE_THREADS": "1"} | (env or {})
+        self.folder = folder
+        self.size = size
+        self.process = subprocess.Popen(
+            ["mpirun", "--oversubscribe", "--bind-to", "none", *mpirun, "-n", str(size), "sh", "-c", RANK, "sh",
+             *map(str, command)], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True)
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self._changed:
+                self.lines.append(line)
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    @property
+    def log(self) -> str:
+        return "".join(self.lines)
+
+    def wait_for(self, pattern: str, count: int = 1) -> list[re.Match]:
+        """The first `count` matches of a pattern in the output, one per line."""
+        def found():
+            return [match for line in self.lines if (match := re.search(pattern, line))]
+        with self._changed:
+            self._changed.wait_for(lambda: len(found()) >= count or self._ended, LIMIT)
+            assert len(found()) >= count, self.log
+            return found()
+
+    def pids(self) -> dict[int, int]:
+        """The process ids of the ranks of quire_ranks, once all have begun."""
+        return {int(found[1]): int(found[2]) for found in self.wait_for(r"^rank (\d+) pid (\d+):", self.size)}
+
+    def wait(self) -> int:
+        """mpirun's exit code."""
+        code = self.process.wait(LIMIT)
+        self._reader.join(LIMIT)
+        return code
+
+    def exit_code(self, rank: int) -> int:
+        return int((self.folder / f"exit.{rank}").read_text())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+
+
+def ranks(folder: pathlib.Path, size: int, mode: str, limit: float = LIMIT, **options) -> Job:
+    """The small program of this folder."""
+    return Job(folder, size, BIN_DIR / "quire_ranks", mode, limit, **options)
