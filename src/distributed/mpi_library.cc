@@ -22,7 +22,7 @@ constexpr size_t kVersionChars = 80;  // of which this much is shown
 
 Result<MpiLibrary> MpiLibrary::load() {
   const std::string path = env("QUIRE_LIBMPI").value_or(kMpiName);
-  static const SharedLibrary& library = *new SharedLibrary(path);
+  SharedLibrary library(path);
   if (!library) {
     return unavailable("ranks as processes need Open MPI's library, but " + path +
                        " cannot be loaded: install the package libopenmpi3 (Homebrew: open-mpi)");
@@ -54,6 +54,7 @@ Result<MpiLibrary> MpiLibrary::load() {
         ", but ranks as processes need Open MPI 3 to 5: install the packages openmpi-bin and libopenmpi3 "
         "(Homebrew: open-mpi), and start with its mpirun");
   }
+  library.keep();
   return out;
 }
 

@@ -34,7 +34,7 @@ struct MpiApi {
   void* errors_return = nullptr;
 };
 
-// A loaded libmpi; MPI is not initialised yet. Never unloaded, since MPI leaves threads and handlers behind.
+// A loaded libmpi; MPI is not initialised yet. It stays loaded, since MPI leaves threads and handlers behind.
 struct MpiLibrary {
   // Loads libmpi.so.40 (or what QUIRE_LIBMPI names); the Error says what to install.
   static Result<MpiLibrary> load();

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -19,14 +20,26 @@ needs_mpirun = pytest.mark.skipif(
         ["mpirun", "--version"], capture_output=True, text=True, check=False).stdout,
     reason="Open MPI's mpirun is not installed (Debian: openmpi-bin)")
 
-# Each rank runs in a shell, which writes down its exit code and outlives the signal by which mpirun ends a job.
-RANK = 'trap "" TERM; "$@"; echo $? > "exit.$OMPI_COMM_WORLD_RANK"'
+# Each rank runs in a shell, which keeps its log, writes down its exit code (complete as soon as the file has its name) and
+# outlives the signal by which mpirun ends a job.
+RANK = ('r=$OMPI_COMM_WORLD_RANK; trap "" TERM; "$@" 2> >(exec tee "log.$r" >&2); echo $? > "code.$r"; '
+        'mv "code.$r" "exit.$r"')
+
+
+def wait_until(what, why=lambda: ""):
+    """What the function returns as soon as that is true."""
+    end = time.monotonic() + LIMIT
+    while not (result := what()):
+        assert time.monotonic() < end, why()
+        time.sleep(0.02)
+    return result
 
 
 class Job:
     """`mpirun -n SIZE PROGRAM...`; its output is kept."""
 
-    def __init__(self, folder: pathlib.Path, size: int, *command, mpirun: tuple = (), env: dict[str, str] | None = None):
+    def __init__(self, folder: pathlib.Path, size: int, *command, mpirun: tuple = (), on: list | None = None,
+                 env: dict[str, str] | None = None):
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith(("QUIRE_", "HF_", "VLLM_", "OMPI_"))}
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -34,7 +47,7 @@ class Job:
         self.folder = folder
         self.size = size
         self.process = subprocess.Popen(
-            ["mpirun", "--oversubscribe", "--bind-to", "none", *mpirun, "-n", str(size), "sh", "-c", RANK, "sh",
+            [*(on or []), "mpirun", "--oversubscribe", "--bind-to", "none", *mpirun, "-n", str(size), "bash", "-c", RANK, "bash",
              *map(str, command)], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True)
         self.lines: list[str] = []
@@ -75,8 +88,15 @@ class Job:
         self._reader.join(LIMIT)
         return code
 
+    def rank_says(self, rank: int, pattern: str) -> re.Match:
+        """Waits for a pattern in the log of one rank."""
+        log = self.folder / f"log.{rank}"
+        return wait_until(lambda: log.exists() and re.search(pattern, log.read_text()), lambda: self.log)
+
     def exit_code(self, rank: int) -> int:
-        return int((self.folder / f"exit.{rank}").read_text())
+        """Waits for the end of one rank. (mpirun itself may wait for ever for a host that it cannot reach.)"""
+        file = self.folder / f"exit.{rank}"
+        return int(wait_until(lambda: file.exists() and file.read_text(), lambda: self.log))
 
     def __enter__(self):
         return self
